@@ -1,0 +1,35 @@
+// The search space as data: axes to enumerate and named constraints to prune by. A rejected
+// candidate says which constraint removed it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "generator/device_spec.h"
+#include "generator/gemm_config.h"
+#include "generator/problem.h"
+#include "generator/quantize_config.h"
+
+namespace octile {
+
+struct GemmConstraint {
+  std::string_view name;    // "fits_shared_memory"
+  std::string_view reason;  // one sentence with the rule's source
+  bool (*admits)(const GemmConfig&, const GemmProblem&, const DeviceSpec&);
+};
+std::span<const GemmConstraint> gemm_constraints();
+
+// nullptr: admitted. Otherwise the first constraint that refuses.
+const GemmConstraint* refused_by(const GemmConfig&, const GemmProblem&, const DeviceSpec&);
+
+struct GemmCandidates {
+  std::vector<GemmConfig> admitted;
+  std::size_t enumerated = 0;
+  std::vector<std::pair<std::string_view, std::size_t>> removed;  // per constraint, in table order
+};
+GemmCandidates gemm_candidates(const GemmProblem&, const DeviceSpec&);
+
+}  // namespace octile

@@ -1,0 +1,34 @@
+// What a configuration should cost on a chip, from its roofline: enough to pick a good default and
+// to rank candidates; the tuner measures.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "generator/candidates.h"
+#include "generator/device_spec.h"
+#include "generator/gemm_config.h"
+#include "generator/problem.h"
+#include "generator/quantize_config.h"
+
+namespace octile {
+
+struct GemmCost {
+  double tensor_us = 0;   // tensor cores, waves and tails included
+  double memory_us = 0;   // DRAM
+  double l2_us = 0;       // L2 to shared memory
+  double fixed_us = 0;    // launch, pipeline fill, epilogue drain
+  double total_us = 0;
+};
+GemmCost estimate(const GemmConfig&, const GemmProblem&, std::int64_t m, const DeviceSpec&);
+
+// The configuration for a token count without any tuning record.
+GemmConfig default_config(const GemmProblem&, std::int64_t m, const DeviceSpec&);
+QuantizeConfig default_config(const QuantizeProblem&, std::int64_t rows, const DeviceSpec&);
+
+// Bucket of a token count: edges 1, 2, 4, ... doubling. bucket_of(0) == bucket_of(1) == 0;
+// bucket_of(t) == ceil(log2(t)). A bucket is represented by its upper edge.
+int bucket_of(std::int64_t tokens);
+std::int64_t bucket_upper(int bucket);
+
+}  // namespace octile

@@ -1,0 +1,35 @@
+// A GPU as plain data, so that one which is not here can be planned for. The runtime fills one in
+// from a live device; known_devices() describes those people compile for without having them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace octile {
+
+struct DeviceSpec {
+  std::string name;       // canonical, lower case: "h200"
+  std::string full_name;  // as the driver says it: "NVIDIA H200"
+  int sm_major = 9;
+  int sm_minor = 0;
+  int sm_count = 0;
+  int max_smem_per_block_bytes = 0;  // opt-in limit
+  int registers_per_sm = 65536;
+  std::int64_t l2_bytes = 0;
+  double clock_ghz = 0;            // sustained under matrix load
+  double fp8_tflops = 0;           // dense, datasheet
+  double dram_tbps = 0;            // measured stream, read mostly
+  double l2_tbps = 0;              // L2 to SM, measured or estimated
+  double launch_us = 0;            // an empty kernel as a graph node
+  bool has_fp8_wgmma() const { return sm_major == 9 && sm_minor == 0; }
+  std::string arch() const;        // "sm_90a"
+  friend bool operator==(const DeviceSpec&, const DeviceSpec&) = default;
+};
+
+std::span<const DeviceSpec> known_devices();           // h200, h100, h20
+const DeviceSpec* find_device(std::string_view name);  // by `name`, nullptr when unknown
+std::string known_device_names();
+
+}  // namespace octile

@@ -1,0 +1,51 @@
+// Problem + configuration -> one self-contained CUDA source. A kernel is a real .cu template; the
+// emitter adds only a prologue of named constants:
+//   1. the fixed library text, identical for every kernel
+//   2. namespace cfg { constexpr int kBlockM = 128; ... }
+//   3. static_asserts that the device's arithmetic equals the host's
+//   4. #line to the template, so a compiler error names the template's line
+//   5. the body
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "generator/device_spec.h"
+#include "generator/error.h"
+#include "generator/gemm_config.h"
+#include "generator/problem.h"
+#include "generator/quantize_config.h"
+
+namespace octile {
+
+struct TemplateFile {
+  std::string_view path;  // relative to templates/: "gemm/hopper_1d2d.cu"
+  std::string_view text;
+};
+// All files under templates/, in path order. The templates room embeds them.
+using TemplateSet = std::span<const TemplateFile>;
+
+using KernelConfig = std::variant<GemmConfig, QuantizeConfig>;
+
+struct EmittedKernel {
+  std::string name;           // entry point
+  std::string template_path;  // the body's file
+  std::string source;
+  std::vector<std::string> options;        // NVRTC options, architecture included
+  int threads = 0;                         // per block
+  int smem_bytes = 0;                      // dynamic
+  int cluster_m = 1, cluster_n = 1;        // launch cluster is cluster_m * cluster_n along x
+  std::vector<int> parameter_bytes;        // size of each kernel parameter, in order
+  std::string config_text;
+};
+
+Result<EmittedKernel> emit(const Problem&, const KernelConfig&, const DeviceSpec&, TemplateSet);
+
+// What shape and recipe changed in the source, one "name = value  (why)" a line.
+std::string explain(const Problem&, const KernelConfig&, const DeviceSpec&);
+
+}  // namespace octile

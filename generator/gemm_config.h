@@ -1,0 +1,56 @@
+// How one GEMM kernel works a problem: tile, pipeline, roles. The only place that derives shared
+// memory, threads and registers; the emitted source asserts that the device's arithmetic agrees.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "generator/error.h"
+#include "generator/problem.h"
+
+namespace octile {
+
+enum class EpilogueStore : int { kDirect = 0, kTma = 1 };
+
+struct GemmConfig {
+  int block_m = 128;
+  int block_n = 128;
+  int block_k = 128;            // one 1x128 scale block; fixed by the recipe
+  int stages = 5;
+  int consumer_warpgroups = 2;  // each owns block_m / consumer_warpgroups rows
+  int cluster_m = 1;            // CTAs along m that share (multicast) a B tile
+  int cluster_n = 1;            // CTAs along n that share (multicast) an A tile
+  int raster_group = 8;         // tiles along m visited before n advances
+  EpilogueStore store = EpilogueStore::kTma;
+  // Numerics, not schedule: recorded in plan and metadata.
+  int promote = 128;
+  int splits = 1;
+  friend bool operator==(const GemmConfig&, const GemmConfig&) = default;
+};
+
+// Byte offsets into dynamic shared memory, from a 1024-byte aligned base.
+struct GemmSmemLayout {
+  int a_offset = 0, a_stage_bytes = 0;
+  int b_offset = 0, b_stage_bytes = 0;
+  int scale_a_offset = 0, scale_a_stage_bytes = 0;
+  int d_offset = 0, d_bytes = 0;
+  int barrier_offset = 0;
+  int total_bytes = 0;  // what the launch asks for, alignment slack included
+};
+
+struct GemmResources {
+  int threads = 0;
+  int producer_registers = 0;  // setmaxnreg
+  int consumer_registers = 0;
+  int accumulator_registers = 0;  // accumulators + partials per consumer thread
+  GemmSmemLayout smem;
+};
+
+GemmResources resources_of(const GemmConfig&);
+std::string to_text(const GemmConfig&);  // "tile=128x128x128 stages=5 wg=2 cluster=1x1 ..."
+Result<GemmConfig> parse_gemm_config(std::string_view text);
+// Says what it is, so profilers can be read:
+// octile_gemm_e4m3_1x128_128x128_bf16_128x128x128_s5_w2_c1x1_tma
+std::string kernel_name(const GemmProblem&, const GemmConfig&);
+
+}  // namespace octile

@@ -1,0 +1,38 @@
+// Where the bytes of a quantised tensor lie: the table of FORMAT "Layout of quantised tensors" as
+// arithmetic. Quantisers, GEMMs, the reference executor and size queries all ask here.
+#pragma once
+
+#include <cstdint>
+
+#include "generator/error.h"
+#include "generator/types.h"
+
+namespace octile {
+
+// A two-dimensional array. `outer` rows of `inner` contiguous elements, rows `ld` elements apart.
+struct ArrayShape {
+  std::int64_t outer = 0;
+  std::int64_t inner = 0;
+  std::int64_t ld = 0;
+  int element_bytes = 0;
+  std::int64_t bytes() const { return outer * ld * element_bytes; }
+};
+
+struct QuantizedLayout {
+  ArrayShape data;    // FP8 bytes
+  ArrayShape scales;  // decode scales, padding included
+  // Logical counts, padding excluded.
+  std::int64_t scale_rows = 0;
+  std::int64_t scale_cols = 0;
+};
+
+// Layout of an [rows, cols] tensor quantised as `type`. `ld` is the row stride of the data in
+// elements (0: packed). `transposed` asks for the columnwise copy: blocks along rows, data
+// [cols][roundup(rows,16)].
+// Errors: kUnsupported where CONTRACTS has no such layout; kInvalidArgument for a negative extent,
+// an ld below the extent, or a size beyond 2^63-1 bytes.
+Result<QuantizedLayout> quantized_layout(const TensorType& type, std::int64_t rows,
+                                         std::int64_t cols, std::int64_t ld = 0,
+                                         bool transposed = false);
+
+}  // namespace octile

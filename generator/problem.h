@@ -1,0 +1,59 @@
+// A problem says what to compute and in which numbers, never how. It has one canonical text, parsed
+// and printed here and nowhere else:
+//   gemm m=? n=7168 k=2048 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128
+//   quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=row
+// '?' marks the dynamic token count. Optional fields are printed only where they differ from their
+// default: gemm `invariant=1`; quantize `eps=...`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "generator/error.h"
+#include "generator/types.h"
+
+namespace octile {
+
+inline constexpr std::int64_t kDynamic = -1;
+
+// D[m,n] (+)= A[m,k] * B[n,k]^T, row-major, both operands K-major.
+struct GemmProblem {
+  std::int64_t m = kDynamic;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  TensorType a{DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
+  TensorType b{DType::kE4M3, Granularity::k128x128, ScaleFormat::kF32};
+  DType d = DType::kBF16;
+  bool accumulate = false;
+  int promote = 128;        // K elements summed by the tensor core before fp32 promotion
+  bool invariant = false;   // a row's bits do not depend on the token count
+  friend bool operator==(const GemmProblem&, const GemmProblem&) = default;
+};
+
+enum class QuantizeOutput : int { kRowwise = 1, kTransposed = 2, kBoth = 3 };  // row, col, both
+
+struct QuantizeProblem {
+  std::int64_t rows = kDynamic;
+  std::int64_t cols = 0;
+  DType x = DType::kBF16;
+  TensorType q{DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
+  QuantizeOutput output = QuantizeOutput::kRowwise;
+  float amax_epsilon = 0.0F;
+  friend bool operator==(const QuantizeProblem&, const QuantizeProblem&) = default;
+};
+
+using Problem = std::variant<GemmProblem, QuantizeProblem>;
+
+std::string to_text(const Problem&);
+// Accepts fields in any order; refuses unknown, repeated, missing or malformed ones by name. Does not
+// consult the support matrix (see check_supported).
+Result<Problem> parse_problem(std::string_view text);
+
+// Short forms of the command line: "--gemm 4096x7168x2048 --recipe blockwise". '?' is allowed for the
+// token count.
+Result<GemmProblem> parse_gemm_shape(std::string_view mxnxk, std::string_view recipe);
+Result<QuantizeProblem> parse_quantize_shape(std::string_view rows_x_cols, std::string_view recipe);
+
+}  // namespace octile

@@ -1,0 +1,34 @@
+// Recipes as data: adding one is adding a row. A recipe says for each tensor role its type and for
+// each of the three products of a linear layer its accumulation and output.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "generator/problem.h"
+#include "generator/types.h"
+
+namespace octile {
+
+struct ProductRule {
+  DType d = DType::kBF16;
+  bool accumulate = false;
+  int promote = 128;
+};
+
+struct Recipe {
+  std::string_view name;
+  TensorType activation, weight, gradient;
+  ProductRule fprop, dgrad, wgrad;
+  std::string_view source;   // paper section or document the row comes from
+  std::string_view summary;  // one line for `octile doctor --matrix`
+};
+
+std::span<const Recipe> recipes();
+const Recipe* find_recipe(std::string_view name);  // nullptr when unknown
+std::string recipe_names();                        // "blockwise, blockwise_hybrid, ..."
+
+enum class Pass : int { kFprop, kDgrad, kWgrad };
+GemmProblem gemm_problem(const Recipe&, Pass, std::int64_t m, std::int64_t n, std::int64_t k);
+
+}  // namespace octile

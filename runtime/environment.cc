@@ -1,0 +1,35 @@
+#include "runtime/environment.h"
+
+#include <array>
+#include <cstdlib>
+
+namespace octile {
+namespace {
+
+constexpr std::array kVariables{
+    EnvironmentVariable{"OCTILE_CACHE_DIR", "writable cache root; default the XDG cache folder"},
+    EnvironmentVariable{"OCTILE_CACHE_ROOTS", "read-only cache roots, ':'-separated; default none"},
+    EnvironmentVariable{"OCTILE_OFFLINE", "1: never compile; default 0"},
+    EnvironmentVariable{"OCTILE_LIBCUDA", "driver library to open; default libcuda.so.1"},
+    EnvironmentVariable{"OCTILE_LIBNVRTC", "NVRTC library to open; default: searched, see doctor"},
+    EnvironmentVariable{"OCTILE_LIBCUBLASLT", "cuBLASLt library for `bench --baseline cublaslt`"},
+    EnvironmentVariable{"XDG_CACHE_HOME", "parent of the default cache folder; default ~/.cache"},
+    EnvironmentVariable{"HOME", "home folder, for the default cache folder"},
+    EnvironmentVariable{"CUDA_HOME", "toolkit folder searched for NVRTC; default /usr/local/cuda"},
+};
+
+}  // namespace
+
+std::span<const EnvironmentVariable> environment_variables() { return kVariables; }
+
+std::optional<std::string> environment_value(std::string_view name) {
+  for (const EnvironmentVariable& v : kVariables) {
+    if (v.name != name) continue;
+    const char* value = std::getenv(std::string(name).c_str());  // NOLINT(concurrency-mt-unsafe)
+    if (value == nullptr || *value == '\0') return std::nullopt;
+    return std::string(value);
+  }
+  return std::nullopt;
+}
+
+}  // namespace octile

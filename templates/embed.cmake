@@ -1,0 +1,17 @@
+# Writes OUT, a C++ file that holds every template of FILES (comma-separated, relative to ROOT).
+# Bytes, not string literals: no literal length limit and no escaping to get wrong.
+string(REPLACE "," ";" files "${FILES}")
+set(text "#include \"templates/embedded.h\"\n\nnamespace octile::templates {\nnamespace {\n")
+set(table "")
+set(index 0)
+foreach(file IN LISTS files)
+  file(READ ${ROOT}/${file} content HEX)
+  string(REGEX REPLACE "(..)" "0x\\1," bytes "${content}")
+  string(APPEND text "constexpr unsigned char kFile${index}[] = {${bytes}0};\n")
+  string(APPEND table "    {\"${file}\", reinterpret_cast<const char*>(kFile${index}), sizeof(kFile${index}) - 1},\n")
+  math(EXPR index "${index} + 1")
+endforeach()
+string(APPEND text "const File kFiles[] = {\n${table}};\n}  // namespace\n\n")
+string(APPEND text "const File* files() { return kFiles; }\nint file_count() { return ${index}; }\n")
+string(APPEND text "}  // namespace octile::templates\n")
+file(WRITE ${OUT} "${text}")
