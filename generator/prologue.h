@@ -1,0 +1,42 @@
+// The text the generator puts before a template: library, constants, asserts, #line. Shared by
+// every kernel family, so that all emitted sources have one shape.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "generator/emitter.h"
+#include "generator/error.h"
+
+namespace octile {
+
+class Prologue {
+ public:
+  // Each constant says why it has its value; `octile emit --explain` prints that.
+  void add_int(std::string_view name, std::int64_t value, std::string_view why);
+  void add_bool(std::string_view name, bool value, std::string_view why);
+  void add_float(std::string_view name, float value, std::string_view why);  // printed as its bits
+  // `expression` is in terms of device names; the message is what a reader of the error sees.
+  void add_assert(std::string_view expression, std::string_view message);
+
+  // library files (paths under templates/lib/) in the given order, then the constants, asserts and
+  // the body. Error: kInternal naming a path the set does not hold.
+  Result<std::string> render(TemplateSet templates, std::span<const std::string_view> library,
+                             std::string_view body_path, std::string_view kernel_name) const;
+
+  std::string explain() const;  // one "name = value  (why)" a line
+
+ private:
+  struct Constant {
+    std::string declaration;  // "constexpr int kBlockM = 128;"
+    std::string summary;      // "kBlockM = 128"
+    std::string why;
+  };
+  std::vector<Constant> constants_;
+  std::vector<std::string> asserts_;
+};
+
+}  // namespace octile
