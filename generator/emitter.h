@@ -35,15 +35,18 @@ struct EmittedKernel {
   std::string name;           // entry point
   std::string template_path;  // the body's file
   std::string source;
-  std::vector<std::string> options;        // NVRTC options, architecture included
-  int threads = 0;                         // per block
-  int smem_bytes = 0;                      // dynamic
-  int cluster_m = 1, cluster_n = 1;        // launch cluster is cluster_m * cluster_n along x
-  std::vector<int> parameter_bytes;        // size of each kernel parameter, in order
+  std::vector<std::string> options;  // NVRTC options, architecture included
+  int threads = 0;                   // per block
+  int smem_bytes = 0;                // dynamic
+  int cluster_m = 1, cluster_n = 1;  // launch cluster is cluster_m * cluster_n along x
+  std::vector<int> parameter_bytes;  // size of each kernel parameter, in order
   std::string config_text;
 };
 
 Result<EmittedKernel> emit(const Problem&, const KernelConfig&, const DeviceSpec&, TemplateSet);
+
+// The NVRTC options every kernel of a device is compiled with: part of its identity.
+std::vector<std::string> compile_options(const DeviceSpec&);
 
 // What shape and recipe changed in the source, one "name = value  (why)" a line.
 std::string explain(const Problem&, const KernelConfig&, const DeviceSpec&);

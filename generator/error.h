@@ -8,8 +8,8 @@
 
 namespace octile {
 
-// The values are those of octile_status in octile/octile.h (asserted in the C API), so that no layer
-// translates codes. Append only.
+// The values are those of octile_status in octile/octile.h (asserted in the C API), so that no
+// layer translates codes. Append only.
 enum class ErrorCode : int {
   kInvalidArgument = 1,
   kUnsupported = 2,

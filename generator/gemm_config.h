@@ -15,7 +15,7 @@ enum class EpilogueStore : int { kDirect = 0, kTma = 1 };
 struct GemmConfig {
   int block_m = 128;
   int block_n = 128;
-  int block_k = 128;            // one 1x128 scale block; fixed by the recipe
+  int block_k = 128;  // one 1x128 scale block; fixed by the recipe
   int stages = 5;
   int consumer_warpgroups = 2;  // each owns block_m / consumer_warpgroups rows
   int cluster_m = 1;            // CTAs along m that share (multicast) a B tile
@@ -28,14 +28,14 @@ struct GemmConfig {
   friend bool operator==(const GemmConfig&, const GemmConfig&) = default;
 };
 
-// Byte offsets into dynamic shared memory, from a 1024-byte aligned base.
+// Byte offsets into dynamic shared memory, from a 1024-byte aligned base, in this order.
 struct GemmSmemLayout {
   int a_offset = 0, a_stage_bytes = 0;
   int b_offset = 0, b_stage_bytes = 0;
-  int scale_a_offset = 0, scale_a_stage_bytes = 0;
   int d_offset = 0, d_bytes = 0;
+  int scale_a_offset = 0, scale_a_stage_bytes = 0;
   int barrier_offset = 0;
-  int total_bytes = 0;  // what the launch asks for, alignment slack included
+  int total_bytes = 0;  // what the launch asks for
 };
 
 struct GemmResources {
@@ -43,14 +43,22 @@ struct GemmResources {
   int producer_registers = 0;  // setmaxnreg
   int consumer_registers = 0;
   int accumulator_registers = 0;  // accumulators + partials per consumer thread
+  // Boxes of the tensor maps: rows (outer) x columns (inner), in elements. A and B boxes are 128
+  // columns wide; an operand shared by a cluster is loaded in slices.
+  int a_box_rows = 0;
+  int b_box_rows = 0;
+  int d_box_rows = 0;
+  int d_box_cols = 0;  // its swizzle is 2 * d_box_cols bytes
   GemmSmemLayout smem;
 };
 
 GemmResources resources_of(const GemmConfig&);
-std::string to_text(const GemmConfig&);  // "tile=128x128x128 stages=5 wg=2 cluster=1x1 ..."
+// "tile=128x128x128 stages=5 wg=2 cluster=1x1 raster=8 store=tma promote=128 splits=1"
+std::string to_text(const GemmConfig&);
+// Fields in any order; one left out keeps its default.
 Result<GemmConfig> parse_gemm_config(std::string_view text);
 // Says what it is, so profilers can be read:
-// octile_gemm_e4m3_1x128_128x128_bf16_128x128x128_s5_w2_c1x1_tma
+// octile_gemm_e4m3_1x128_e4m3_128x128_bf16_t128x128x128_s5_w2_c1x1_r8_tma_p128
 std::string kernel_name(const GemmProblem&, const GemmConfig&);
 
 }  // namespace octile

@@ -1,5 +1,6 @@
 // The vocabulary of quantised tensors: element types, scale granularities and scale formats, with
-// the one spelling of each (CONTRACTS: layouts). Everything that prints or parses a type uses these.
+// the one spelling of each (CONTRACTS: layouts). Everything that prints or parses a type uses
+// these.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +15,13 @@ enum class DType : int { kE4M3 = 1, kE5M2 = 2, kBF16 = 3, kFP16 = 4, kFP32 = 5 }
 
 // How many elements share one scale, rows x columns of the row-major tensor.
 enum class Granularity : int {
-  kNone = 0,         // not scaled (bf16, fp16, fp32)
-  kPerTensor = 1,    // "tensor"
-  kPerRow = 2,       // "row"
-  k1x128 = 3,        // "1x128": one row, 128 columns
-  k128x128 = 4,      // "128x128"
-  k1x32 = 5,         // "1x32" (MX)
-  k32x32 = 6,        // "32x32" (MX weights, one copy for both directions)
+  kNone = 0,       // not scaled (bf16, fp16, fp32)
+  kPerTensor = 1,  // "tensor"
+  kPerRow = 2,     // "row"
+  k1x128 = 3,      // "1x128": one row, 128 columns
+  k128x128 = 4,    // "128x128"
+  k1x32 = 5,       // "1x32" (MX)
+  k32x32 = 6,      // "32x32" (MX weights, one copy for both directions)
 };
 
 // How a decode scale is stored.

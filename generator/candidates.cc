@@ -1,0 +1,153 @@
+#include "generator/candidates.h"
+
+#include <algorithm>
+#include <array>
+
+namespace octile {
+namespace {
+
+// ---- axes
+// -----------------------------------------------------------------------------------------
+
+constexpr std::array kBlockM{64, 128, 192, 256};
+constexpr std::array kBlockN{16,  32,  48,  64,  80,  96,  112, 128,
+                             144, 160, 176, 192, 208, 224, 240, 256};
+constexpr std::array kConsumers{1, 2, 3};
+constexpr std::array<std::pair<int, int>, 3> kClusters{{{1, 1}, {2, 1}, {1, 2}}};
+constexpr std::array kRasterGroups{8, 16};
+constexpr std::array kStores{EpilogueStore::kTma, EpilogueStore::kDirect};
+constexpr int kMaxStages = 12;
+
+// The deepest ring that fits: more bytes in flight never cost anything but shared memory.
+int deepest_ring(GemmConfig c, const DeviceSpec& device) {
+  c.stages = kMaxStages;
+  while (c.stages > 1 && resources_of(c).smem.total_bytes > device.max_smem_per_block_bytes) {
+    --c.stages;
+  }
+  return c.stages;
+}
+
+// ---- constraints
+// ----------------------------------------------------------------------------------
+
+bool device_has_wgmma(const GemmConfig&, const GemmProblem&, const DeviceSpec& d) {
+  return d.has_fp8_wgmma();
+}
+bool tile_is_whole_strips(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+  return c.consumer_warpgroups >= 1 && c.consumer_warpgroups <= 3 && c.block_m > 0 &&
+         c.block_m % (64 * c.consumer_warpgroups) == 0;
+}
+bool tile_fits_instruction(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+  return c.block_n >= 16 && c.block_n <= 256 && c.block_n % 16 == 0 && c.block_k == 128;
+}
+bool boxes_fit_tma(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+  const GemmResources r = resources_of(c);
+  return r.a_box_rows <= 256 && r.b_box_rows <= 256;
+}
+bool cluster_shares_one_operand(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+  const bool one_sided = c.cluster_m == 1 || c.cluster_n == 1;
+  const bool size = c.cluster_m >= 1 && c.cluster_n >= 1 && c.cluster_m * c.cluster_n <= 2;
+  return one_sided && size && c.block_m % (8 * c.cluster_n) == 0 &&
+         c.block_n % (8 * c.cluster_m) == 0;
+}
+bool ring_is_a_pipeline(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+  return c.stages >= 3 && c.stages <= kMaxStages;
+}
+bool fits_shared_memory(const GemmConfig& c, const GemmProblem&, const DeviceSpec& d) {
+  return resources_of(c).smem.total_bytes <= d.max_smem_per_block_bytes;
+}
+bool fits_registers(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+  const GemmResources r = resources_of(c);
+  return r.accumulator_registers + 40 <= r.consumer_registers;
+}
+bool numerics_match(const GemmConfig& c, const GemmProblem& p, const DeviceSpec&) {
+  return c.promote == p.promote && c.splits == 1;
+}
+bool raster_is_positive(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+  return c.raster_group >= 1;
+}
+
+constexpr std::array kConstraints{
+    GemmConstraint{"device_has_wgmma", "FP8 WGMMA exists on compute capability 9.0 only",
+                   device_has_wgmma},
+    GemmConstraint{
+        "tile_is_whole_strips",
+        "block_m is a multiple of 64 rows per consumer warpgroup, of which there are 1 to "
+        "3 (WGMMA works on 64 rows)",
+        tile_is_whole_strips},
+    GemmConstraint{"tile_fits_instruction",
+                   "block_n is a multiple of 16 in 16..256 and block_k is 128 (one WGMMA's N; one "
+                   "scale block's K)",
+                   tile_fits_instruction},
+    GemmConstraint{"cluster_shares_one_operand",
+                   "a cluster is 1x1, 2x1 or 1x2 and its slices are whole 8-row swizzle atoms",
+                   cluster_shares_one_operand},
+    GemmConstraint{"boxes_fit_tma", "a TMA box has at most 256 rows", boxes_fit_tma},
+    GemmConstraint{"ring_is_a_pipeline",
+                   "the ring holds 3 to 12 stages: fewer cannot hide a load behind two products",
+                   ring_is_a_pipeline},
+    GemmConstraint{"fits_shared_memory",
+                   "ring, staging, scales and barriers fit the device's opt-in shared memory",
+                   fits_shared_memory},
+    GemmConstraint{
+        "fits_registers",
+        "accumulators and partial sums leave 40 of a consumer's registers for addresses, "
+        "scales and loop state (measured with ptxas 13.0: fewer spill)",
+        fits_registers},
+    GemmConstraint{"numerics_match",
+                   "promotion interval and split count are the problem's, never a "
+                   "tuning axis",
+                   numerics_match},
+    GemmConstraint{"raster_is_positive", "a raster band holds at least one tile row",
+                   raster_is_positive},
+};
+
+}  // namespace
+
+std::span<const GemmConstraint> gemm_constraints() { return kConstraints; }
+
+const GemmConstraint* refused_by(const GemmConfig& c, const GemmProblem& p, const DeviceSpec& d) {
+  const auto it = std::find_if(kConstraints.begin(), kConstraints.end(),
+                               [&](const GemmConstraint& rule) { return !rule.admits(c, p, d); });
+  return it == kConstraints.end() ? nullptr : &*it;
+}
+
+GemmCandidates gemm_candidates(const GemmProblem& problem, const DeviceSpec& device) {
+  GemmCandidates result;
+  for (const GemmConstraint& rule : kConstraints) result.removed.emplace_back(rule.name, 0);
+  const auto consider = [&](GemmConfig c) {
+    ++result.enumerated;
+    if (tile_is_whole_strips(c, problem, device)) c.stages = deepest_ring(c, device);
+    const GemmConstraint* refusal = refused_by(c, problem, device);
+    if (refusal == nullptr) {
+      result.admitted.push_back(c);
+    } else {
+      ++result.removed[static_cast<std::size_t>(refusal - kConstraints.data())].second;
+    }
+  };
+  GemmConfig c;
+  c.promote = problem.promote;
+  for (const int block_m : kBlockM) {
+    for (const int block_n : kBlockN) {
+      for (const int consumers : kConsumers) {
+        for (const auto& [cluster_m, cluster_n] : kClusters) {
+          for (const int raster : kRasterGroups) {
+            for (const EpilogueStore store : kStores) {
+              c.block_m = block_m;
+              c.block_n = block_n;
+              c.consumer_warpgroups = consumers;
+              c.cluster_m = cluster_m;
+              c.cluster_n = cluster_n;
+              c.raster_group = raster;
+              c.store = store;
+              consider(c);
+            }
+          }
+        }
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace octile

@@ -1,0 +1,115 @@
+#include "generator/gemm_config.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <vector>
+
+namespace octile {
+namespace {
+
+constexpr int kWarpgroupThreads = 128;
+constexpr int kBarrierBytes = 8;
+
+// 65,536 registers an SM, handed out per warpgroup by setmaxnreg. One producer warpgroup of 40 (or
+// 32) leaves each of one, two or three consumers the counts below; a single consumer stays at 248
+// because a thread can name no more than 255.
+void split_registers(int consumers, GemmResources& r) {
+  r.producer_registers = consumers == 3 ? 32 : 40;
+  r.consumer_registers = consumers == 1 ? 248 : consumers == 2 ? 232 : 160;
+}
+
+bool parse_int(std::string_view text, int& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+// "128x128x128" into exactly values.size() integers.
+bool parse_extents(std::string_view text, std::vector<int*> values) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::size_t cut = i + 1 < values.size() ? text.find('x') : text.size();
+    if (cut == std::string_view::npos || !parse_int(text.substr(0, cut), *values[i])) return false;
+    text.remove_prefix(std::min(cut + 1, text.size()));
+  }
+  return text.empty();
+}
+
+bool parse_field(std::string_view name, std::string_view value, GemmConfig& c) {
+  if (name == "tile") return parse_extents(value, {&c.block_m, &c.block_n, &c.block_k});
+  if (name == "stages") return parse_int(value, c.stages);
+  if (name == "wg") return parse_int(value, c.consumer_warpgroups);
+  if (name == "cluster") return parse_extents(value, {&c.cluster_m, &c.cluster_n});
+  if (name == "raster") return parse_int(value, c.raster_group);
+  if (name == "promote") return parse_int(value, c.promote);
+  if (name == "splits") return parse_int(value, c.splits);
+  if (name == "store" && (value == "tma" || value == "direct")) {
+    c.store = value == "tma" ? EpilogueStore::kTma : EpilogueStore::kDirect;
+    return true;
+  }
+  return false;
+}
+
+std::string_view store_name(EpilogueStore s) { return s == EpilogueStore::kTma ? "tma" : "direct"; }
+
+}  // namespace
+
+GemmResources resources_of(const GemmConfig& c) {
+  GemmResources r;
+  r.threads = kWarpgroupThreads * (c.consumer_warpgroups + 1);
+  split_registers(c.consumer_warpgroups, r);
+  const int strips = c.block_m / (64 * c.consumer_warpgroups);
+  r.accumulator_registers = (strips + 1) * c.block_n / 2;
+  r.a_box_rows = c.block_m / c.cluster_n;
+  r.b_box_rows = c.block_n / c.cluster_m;
+  r.d_box_rows = 64;
+  r.d_box_cols = c.block_n % 64 == 0 ? 64 : c.block_n % 32 == 0 ? 32 : 16;
+
+  GemmSmemLayout& s = r.smem;
+  s.a_stage_bytes = c.block_m * c.block_k;
+  s.b_stage_bytes = c.block_n * c.block_k;
+  s.scale_a_stage_bytes = static_cast<int>(round_up(c.block_m * 4, 128));
+  s.a_offset = 0;
+  s.b_offset = s.a_offset + c.stages * s.a_stage_bytes;
+  s.d_offset = s.b_offset + c.stages * s.b_stage_bytes;
+  s.d_bytes = c.store == EpilogueStore::kTma ? c.block_m * c.block_n * 2 : 0;
+  s.scale_a_offset = s.d_offset + s.d_bytes;
+  s.barrier_offset = s.scale_a_offset + c.stages * s.scale_a_stage_bytes;
+  s.total_bytes = s.barrier_offset + 2 * c.stages * kBarrierBytes;
+  return r;
+}
+
+std::string to_text(const GemmConfig& c) {
+  return fmt::format(
+      "tile={}x{}x{} stages={} wg={} cluster={}x{} raster={} store={} promote={} splits={}",
+      c.block_m, c.block_n, c.block_k, c.stages, c.consumer_warpgroups, c.cluster_m, c.cluster_n,
+      c.raster_group, store_name(c.store), c.promote, c.splits);
+}
+
+Result<GemmConfig> parse_gemm_config(std::string_view text) {
+  GemmConfig config;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(' '), text.size());
+    const std::string_view field = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (field.empty()) continue;
+    const std::size_t equals = field.find('=');
+    if (equals == std::string_view::npos ||
+        !parse_field(field.substr(0, equals), field.substr(equals + 1), config)) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("GEMM configuration field '{}' is not one of tile=MxNxK, stages=N, "
+                              "wg=N, cluster=MxN, raster=N, store=tma|direct, promote=N, splits=N",
+                              field));
+    }
+  }
+  return config;
+}
+
+std::string kernel_name(const GemmProblem& p, const GemmConfig& c) {
+  return fmt::format("octile_gemm_{}_{}_{}_{}_{}_t{}x{}x{}_s{}_w{}_c{}x{}_r{}_{}_p{}",
+                     name_of(p.a.dtype), name_of(p.a.granularity), name_of(p.b.dtype),
+                     name_of(p.b.granularity), name_of(p.d), c.block_m, c.block_n, c.block_k,
+                     c.stages, c.consumer_warpgroups, c.cluster_m, c.cluster_n, c.raster_group,
+                     store_name(c.store), c.promote);
+}
+
+}  // namespace octile

@@ -1,0 +1,31 @@
+// What the generator writes before a GEMM template, for reading, linting and compiling it by hand:
+//   nvcc -gencode arch=compute_90a,code=sm_90a --cubin -I templates templates/gemm/hopper_1d2d.cu
+#pragma once
+#include "lib/mbarrier.cuh"
+#include "lib/tma.cuh"
+#include "lib/types.cuh"
+#include "lib/warpgroup.cuh"
+#include "lib/wgmma.cuh"
+#include "gemm/pipeline.cuh"
+#include "gemm/scheduler.cuh"
+#include "gemm/epilogue.cuh"
+
+#define OCTILE_KERNEL_NAME octile_gemm_default
+
+namespace cfg {
+constexpr int kBlockM = 128;
+constexpr int kBlockN = 128;
+constexpr int kBlockK = 128;
+constexpr int kStages = 5;
+constexpr int kConsumerWarpgroups = 2;
+constexpr int kClusterM = 1;
+constexpr int kClusterN = 1;
+constexpr int kRasterGroup = 8;
+constexpr int kPromote = 128;
+constexpr bool kAIsE5M2 = false;
+constexpr bool kBIsE5M2 = false;
+constexpr bool kTmaStore = true;
+constexpr int kThreads = 384;
+constexpr int kProducerRegisters = 40;
+constexpr int kConsumerRegisters = 232;
+}  // namespace cfg

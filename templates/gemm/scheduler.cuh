@@ -1,0 +1,35 @@
+// Which output tile a cluster works on next: static and persistent, in an order that keeps the operands
+// of the tiles in flight inside L2.
+#pragma once
+#include "lib/types.cuh"
+
+namespace gemm {
+
+// Tiles are cluster tiles, tiles_m x tiles_n of them. The order walks bands of kBand tile rows; inside a
+// band the row index is fastest, so `clusters in flight` tiles span kBand rows and in_flight / kBand
+// columns: the A rows of the band stay in L2 while B streams by once a band.
+template <int kBand>
+struct TileScheduler {
+  int tiles_m;
+  int tiles_n;
+  int tile;
+  int stride;
+
+  __device__ __forceinline__ TileScheduler(int m_tiles, int n_tiles, int first, int step)
+      : tiles_m(m_tiles), tiles_n(n_tiles), tile(first), stride(step) {}
+
+  __device__ __forceinline__ bool valid() const { return tile < tiles_m * tiles_n; }
+  __device__ __forceinline__ void advance() { tile += stride; }
+
+  __device__ __forceinline__ void coordinates(int& tile_m, int& tile_n) const {
+    const int band_tiles = kBand * tiles_n;
+    const int band = tile / band_tiles;
+    const int first_row = band * kBand;
+    const int rows = min(kBand, tiles_m - first_row);
+    const int within = tile - band * band_tiles;
+    tile_n = within / rows;
+    tile_m = first_row + within - tile_n * rows;
+  }
+};
+
+}  // namespace gemm

@@ -1,0 +1,86 @@
+// mbarrier: the transaction barrier between the copy engine and the tensor cores' warps.
+// PTX ISA 9.0, "Parallel Synchronization and Communication Instructions: mbarrier".
+// "memory" clobbers stand where the instruction orders other accesses: the compiler may not move
+// shared-memory reads or writes across it.
+#pragma once
+#include "lib/types.cuh"
+
+namespace mbarrier {
+
+// mbarrier.init.shared::cta.b64 [addr], count;  PTX 7.0, sm_80. One thread; others must not use the
+// barrier before a barrier_init fence and a CTA (or cluster) barrier.
+__device__ __forceinline__ void init(u32 barrier, u32 count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+
+// fence.mbarrier_init.release.cluster;  PTX 8.0, sm_90. By the initialising thread, after the inits:
+// makes them visible to the cluster and to the async proxy.
+__device__ __forceinline__ void fence_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// mbarrier.arrive.shared::cta.b64 _, [addr];  PTX 8.0, sm_90. Release at CTA scope: this thread's
+// earlier shared-memory reads are done before the stage is handed back.
+__device__ __forceinline__ void arrive(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// mapa.shared::cluster.u32 + mbarrier.arrive.release.cluster.shared::cluster.b64 _, [addr];  PTX 8.0,
+// sm_90. Arrives on the same barrier of CTA `rank` of the cluster (own rank allowed).
+__device__ __forceinline__ void arrive_cluster(u32 barrier, u32 rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+      "}" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+
+// mbarrier.arrive.expect_tx.shared::cta.b64 _, [addr], bytes;  PTX 8.0, sm_90. One arrival that also
+// announces `bytes` of asynchronous copies; the phase completes when both have come.
+__device__ __forceinline__ void arrive_expect_tx(u32 barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+// mbarrier.try_wait.parity.shared::cta.b64 p, [addr], parity;  PTX 7.8, sm_90. Suspends the thread for
+// a hardware-bounded time; returns whether the phase of that parity has completed. Acquire at CTA scope.
+__device__ __forceinline__ bool try_wait(u32 barrier, u32 parity) {
+  u32 done;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
+__device__ __forceinline__ void wait(u32 barrier, u32 parity) {
+  while (!try_wait(barrier, parity)) {
+  }
+}
+
+// mbarrier.try_wait.parity.acquire.cluster...  PTX 8.0, sm_90. As wait, when arrivals come from other
+// CTAs of the cluster.
+__device__ __forceinline__ void wait_cluster(u32 barrier, u32 parity) {
+  u32 done = 0;
+  while (done == 0) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n"
+        "}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  }
+}
+
+}  // namespace mbarrier

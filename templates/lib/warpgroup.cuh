@@ -1,0 +1,72 @@
+// Warps, warpgroups and clusters: roles, registers, barriers.
+#pragma once
+#include "lib/types.cuh"
+
+// setmaxnreg.dec.sync.aligned.u32 N;  PTX 8.0, sm_90a. All threads of a warpgroup, one branch per role;
+// needs __launch_bounds__ (ptxas C7508 otherwise). N a multiple of 8 in 24..256.
+template <int kRegisters>
+__device__ __forceinline__ void release_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// setmaxnreg.inc.sync.aligned.u32 N;  PTX 8.0, sm_90a. Blocks until the pool holds enough.
+template <int kRegisters>
+__device__ __forceinline__ void acquire_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// bar.sync id, threads;  PTX 1.0. Named barrier among `threads` threads (a multiple of 32). Id 0 is
+// __syncthreads.
+__device__ __forceinline__ void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// elect.sync _|p, mask;  PTX 8.0, sm_90. True in one lane of a converged warp.
+__device__ __forceinline__ bool elect_one() {
+  u32 elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(elected));
+  return elected != 0;
+}
+
+// mov.u32 r, %cluster_ctarank;  PTX 7.8, sm_90.
+__device__ __forceinline__ u32 cluster_rank() {
+  u32 rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// barrier.cluster.arrive.release.aligned + barrier.cluster.wait.acquire.aligned;  PTX 7.8, sm_90. All
+// threads of all CTAs of the cluster.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// stmatrix.sync.aligned.m8n8.x4.shared.b16 [addr], {r0, r1, r2, r3};  PTX 7.8, sm_90. Lane i gives the
+// address of row i % 8 of matrix i / 8 (16 bytes, 16-byte aligned); register j of a lane holds two
+// elements of row lane / 4 of matrix j, columns 2 * (lane % 4).
+__device__ __forceinline__ void store_matrix_x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+               "r"(r0), "r"(r1), "r"(r2), "r"(r3)
+               : "memory");
+}
+
+// cvt.rn.bf16x2.f32 d, hi, lo;  PTX 7.8, sm_80. Two fp32 to bf16, nearest even; `hi` in the upper half.
+__device__ __forceinline__ u32 pack_bf16x2(float lo, float hi) {
+  u32 packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(hi), "f"(lo));
+  return packed;
+}
+
+// ld.shared.f32;  PTX 1.0.
+__device__ __forceinline__ float load_shared_f32(u32 address) {
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+  return value;
+}

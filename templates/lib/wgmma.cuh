@@ -1,0 +1,119 @@
+// WGMMA: the Hopper tensor core over a warpgroup's 64 rows. PTX ISA 9.0, "Asynchronous Warpgroup Level
+// Matrix Multiply-Accumulate Instructions" (wgmma.mma_async); sm_90a only. All threads of the
+// warpgroup execute each call.
+#pragma once
+#include "lib/types.cuh"
+
+namespace wgmma {
+
+// wgmma.fence.sync.aligned;  PTX 8.0, sm_90a. Before the first mma of a batch: orders the accumulator
+// registers' earlier uses.
+__device__ __forceinline__ void fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+// wgmma.commit_group.sync.aligned;  PTX 8.0, sm_90a.
+__device__ __forceinline__ void commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// wgmma.wait_group.sync.aligned N;  PTX 8.0, sm_90a. Until at most N groups are pending: only then may
+// their accumulators be read and their shared-memory operands be overwritten.
+template <int kPending>
+__device__ __forceinline__ void wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// No instruction: keeps the compiler from moving uses of an accumulator across the asynchronous span.
+template <int kCount>
+__device__ __forceinline__ void pin(float (&registers)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
+}
+
+// Matrix descriptor of a K-major FP8 tile of 128-byte rows in the 128-byte swizzle (PTX ISA "Matrix
+// Descriptor"): address >> 4 in bits 0-13, stride between groups of 8 rows (1024 bytes) >> 4 in bits
+// 32-45, swizzle mode 1 (128 bytes) in bits 62-63. The tile is 1024-byte aligned. K advances by adding
+// 32 bytes >> 4 to the address.
+__device__ __forceinline__ u64 descriptor(u32 address) {
+  constexpr u64 kFixed = (1ull << 62) | (static_cast<u64>(1024 >> 4) << 32) | (1ull << 16);
+  return kFixed | static_cast<u64>((address & 0x3FFFF) >> 4);
+}
+
+// wgmma.mma_async.sync.aligned.m64nNk32.f32.<a>.<b> d, a-desc, b-desc, p, 1, 1;  PTX 8.0, sm_90a.
+// D[64,N] (+)= A[64,32] * B[N,32]^T; d holds N/2 fp32 a thread: element 4 * j + {0, 1} is row lane / 4
+// (of the warp's 16), columns 8 * j + 2 * (lane % 4) + {0, 1}; + {2, 3} the same columns of row + 8.
+// Asynchronous: fence before, commit and wait after.
+template <int kN, bool kAIsE5M2, bool kBIsE5M2>
+struct Mma;
+
+#define OCTILE_D8(i)                                                                         \
+  "+f"(d[(i)]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3]), "+f"(d[(i) + 4]),      \
+      "+f"(d[(i) + 5]), "+f"(d[(i) + 6]), "+f"(d[(i) + 7])
+#define OCTILE_TEXT_16 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define OCTILE_ARGS_16 OCTILE_D8(0)
+#define OCTILE_TEXT_32 OCTILE_TEXT_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define OCTILE_ARGS_32 OCTILE_ARGS_16, OCTILE_D8(8)
+#define OCTILE_TEXT_48 OCTILE_TEXT_32 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define OCTILE_ARGS_48 OCTILE_ARGS_32, OCTILE_D8(16)
+#define OCTILE_TEXT_64 OCTILE_TEXT_48 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define OCTILE_ARGS_64 OCTILE_ARGS_48, OCTILE_D8(24)
+#define OCTILE_TEXT_80 OCTILE_TEXT_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define OCTILE_ARGS_80 OCTILE_ARGS_64, OCTILE_D8(32)
+#define OCTILE_TEXT_96 OCTILE_TEXT_80 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define OCTILE_ARGS_96 OCTILE_ARGS_80, OCTILE_D8(40)
+#define OCTILE_TEXT_112 OCTILE_TEXT_96 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define OCTILE_ARGS_112 OCTILE_ARGS_96, OCTILE_D8(48)
+#define OCTILE_TEXT_128 OCTILE_TEXT_112 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define OCTILE_ARGS_128 OCTILE_ARGS_112, OCTILE_D8(56)
+#define OCTILE_TEXT_144 OCTILE_TEXT_128 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define OCTILE_ARGS_144 OCTILE_ARGS_128, OCTILE_D8(64)
+#define OCTILE_TEXT_160 OCTILE_TEXT_144 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define OCTILE_ARGS_160 OCTILE_ARGS_144, OCTILE_D8(72)
+#define OCTILE_TEXT_176 OCTILE_TEXT_160 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define OCTILE_ARGS_176 OCTILE_ARGS_160, OCTILE_D8(80)
+#define OCTILE_TEXT_192 OCTILE_TEXT_176 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define OCTILE_ARGS_192 OCTILE_ARGS_176, OCTILE_D8(88)
+#define OCTILE_TEXT_208 OCTILE_TEXT_192 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define OCTILE_ARGS_208 OCTILE_ARGS_192, OCTILE_D8(96)
+#define OCTILE_TEXT_224 OCTILE_TEXT_208 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define OCTILE_ARGS_224 OCTILE_ARGS_208, OCTILE_D8(104)
+#define OCTILE_TEXT_240 OCTILE_TEXT_224 ", %112, %113, %114, %115, %116, %117, %118, %119"
+#define OCTILE_ARGS_240 OCTILE_ARGS_224, OCTILE_D8(112)
+#define OCTILE_TEXT_256 OCTILE_TEXT_240 ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define OCTILE_ARGS_256 OCTILE_ARGS_240, OCTILE_D8(120)
+
+#define OCTILE_MMA(n, a_is_e5m2, b_is_e5m2, types, a_desc, b_desc, scale_d)                    \
+  template <>                                                                                \
+  struct Mma<n, a_is_e5m2, b_is_e5m2> {                                                      \
+    __device__ static __forceinline__ void run(float (&d)[(n) / 2], u64 a, u64 b, int add) { \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " scale_d ", 0;\n"                      \
+                   "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32." types                   \
+                   " {" OCTILE_TEXT_##n "}, " a_desc ", " b_desc ", p, 1, 1;\n}"             \
+                   : OCTILE_ARGS_##n                                                         \
+                   : "l"(a), "l"(b), "r"(add));                                              \
+    }                                                                                        \
+  };
+#define OCTILE_MMA_ALL_TYPES(n, a_desc, b_desc, scale_d)                  \
+  OCTILE_MMA(n, false, false, "e4m3.e4m3", a_desc, b_desc, scale_d)       \
+  OCTILE_MMA(n, false, true, "e4m3.e5m2", a_desc, b_desc, scale_d)        \
+  OCTILE_MMA(n, true, false, "e5m2.e4m3", a_desc, b_desc, scale_d)        \
+  OCTILE_MMA(n, true, true, "e5m2.e5m2", a_desc, b_desc, scale_d)
+
+// The operand numbers after an instruction's n / 2 accumulators.
+OCTILE_MMA_ALL_TYPES(16, "%8", "%9", "%10")
+OCTILE_MMA_ALL_TYPES(32, "%16", "%17", "%18")
+OCTILE_MMA_ALL_TYPES(48, "%24", "%25", "%26")
+OCTILE_MMA_ALL_TYPES(64, "%32", "%33", "%34")
+OCTILE_MMA_ALL_TYPES(80, "%40", "%41", "%42")
+OCTILE_MMA_ALL_TYPES(96, "%48", "%49", "%50")
+OCTILE_MMA_ALL_TYPES(112, "%56", "%57", "%58")
+OCTILE_MMA_ALL_TYPES(128, "%64", "%65", "%66")
+OCTILE_MMA_ALL_TYPES(144, "%72", "%73", "%74")
+OCTILE_MMA_ALL_TYPES(160, "%80", "%81", "%82")
+OCTILE_MMA_ALL_TYPES(176, "%88", "%89", "%90")
+OCTILE_MMA_ALL_TYPES(192, "%96", "%97", "%98")
+OCTILE_MMA_ALL_TYPES(208, "%104", "%105", "%106")
+OCTILE_MMA_ALL_TYPES(224, "%112", "%113", "%114")
+OCTILE_MMA_ALL_TYPES(240, "%120", "%121", "%122")
+OCTILE_MMA_ALL_TYPES(256, "%128", "%129", "%130")
+
+}  // namespace wgmma
