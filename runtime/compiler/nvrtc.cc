@@ -1,0 +1,292 @@
+#include "runtime/compiler/nvrtc.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <nvrtc.h>
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <mutex>
+
+#include "cache/key.h"
+#include "runtime/compiler/compile_log.h"
+#include "runtime/compiler/cubin.h"
+#include "runtime/compiler/file_digest.h"
+#include "runtime/environment.h"
+
+#define OCTILE_NVRTC_FUNCTIONS(X) \
+  X(nvrtcVersion)                 \
+  X(nvrtcGetErrorString)          \
+  X(nvrtcCreateProgram)           \
+  X(nvrtcDestroyProgram)          \
+  X(nvrtcCompileProgram)          \
+  X(nvrtcGetProgramLogSize)       \
+  X(nvrtcGetProgramLog)           \
+  X(nvrtcGetCUBINSize)            \
+  X(nvrtcGetCUBIN)
+
+namespace octile {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Version {
+  int major = 0;
+  int minor = 0;
+  friend auto operator<=>(const Version&, const Version&) = default;
+};
+// The first release whose ptxas knows every instruction the templates use without known defects; it
+// is also the oldest the compile tests run.
+constexpr Version kMinimumVersion{12, 8};
+// --no-cache appeared together with the cache it turns off (NVRTC guide, "Caching").
+constexpr Version kComputeCacheVersion{12, 9};
+
+constexpr const char* kReportOption = "--ptxas-options=-v";
+constexpr const char* kNoComputeCacheOption = "--no-cache";
+
+struct NvrtcApi {
+#define OCTILE_DECLARE(name) decltype(&::name) name = nullptr;
+  OCTILE_NVRTC_FUNCTIONS(OCTILE_DECLARE)
+#undef OCTILE_DECLARE
+};
+
+std::string dl_error() {
+  const char* text = dlerror();  // NOLINT(concurrency-mt-unsafe): per thread in glibc
+  return text != nullptr ? text : "unknown reason";
+}
+
+// The file an address was loaded from, links resolved.
+std::string loaded_file(const void* address) {
+  Dl_info info = {};
+  if (dladdr(address, &info) == 0 || info.dli_fname == nullptr) return {};
+  std::error_code error;
+  const fs::path file = fs::canonical(info.dli_fname, error);
+  return error ? info.dli_fname : file.string();
+}
+
+// A program that is destroyed with its scope.
+class Program {
+ public:
+  explicit Program(const NvrtcApi& api) : api_(api) {}
+  ~Program() {
+    if (program_ != nullptr) api_.nvrtcDestroyProgram(&program_);
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+  nvrtcProgram* out() { return &program_; }
+  nvrtcProgram get() const { return program_; }
+
+ private:
+  const NvrtcApi& api_;
+  nvrtcProgram program_ = nullptr;
+};
+
+std::string read_log(const NvrtcApi& api, nvrtcProgram program) {
+  std::size_t bytes = 0;
+  if (api.nvrtcGetProgramLogSize(program, &bytes) != NVRTC_SUCCESS || bytes == 0) return {};
+  std::string log(bytes, '\0');
+  if (api.nvrtcGetProgramLog(program, log.data()) != NVRTC_SUCCESS) return {};
+  log.resize(std::min(bytes - 1, log.find('\0')));  // the size counts the terminating zero
+  return log;
+}
+
+// Joins what the log says with what the cubin holds. Where a kernel is missing in the log (a
+// release that words it otherwise) its spills are unknown: none without a stack frame, since they
+// would live there, else at most the frame.
+Result<std::vector<KernelResources>> join_resources(const CubinInfo& cubin, const CompileLog& log,
+                                                    std::vector<std::string>* warnings) {
+  std::vector<KernelResources> joined;
+  for (const CubinKernel& kernel : cubin.kernels) {
+    KernelResources resources{.name = kernel.name,
+                              .registers = kernel.registers,
+                              .spill_store_bytes = kernel.frame_bytes,
+                              .spill_load_bytes = kernel.frame_bytes,
+                              .stack_bytes = kernel.frame_bytes,
+                              .static_smem_bytes = kernel.static_smem_bytes,
+                              .max_threads = kernel.max_threads,
+                              .parameter_bytes = {}};
+    for (const CubinParameter& p : kernel.parameters)
+      resources.parameter_bytes.push_back(p.size_bytes);
+    const auto logged = std::ranges::find(log.kernels, kernel.name, &LoggedKernel::name);
+    if (logged == log.kernels.end()) {
+      warnings->push_back(
+          fmt::format("the log has no resource lines of {}; its spills are taken as its stack "
+                      "frame of {} bytes",
+                      kernel.name, kernel.frame_bytes));
+    } else if (logged->registers != kernel.registers) {
+      return fail(ErrorCode::kInternal,
+                  fmt::format("kernel {}: ptxas reports {} registers, its cubin {}", kernel.name,
+                              logged->registers, kernel.registers));
+    } else {
+      resources.spill_store_bytes = logged->spill_store_bytes;
+      resources.spill_load_bytes = logged->spill_load_bytes;
+      resources.stack_bytes = std::max(logged->stack_bytes, kernel.frame_bytes);
+    }
+    joined.push_back(std::move(resources));
+  }
+  return joined;
+}
+
+}  // namespace
+
+struct Nvrtc::Impl {
+  NvrtcApi api;
+  Version version;
+  std::string path;
+  std::string builtins_path;  // empty: not beside the library
+
+  std::string error_text(nvrtcResult result) const { return api.nvrtcGetErrorString(result); }
+};
+
+const KernelResources* CompileOutput::find(std::string_view kernel) const {
+  const auto found = std::ranges::find(kernels, kernel, &KernelResources::name);
+  return found == kernels.end() ? nullptr : &*found;
+}
+
+Nvrtc::Nvrtc(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+Nvrtc::~Nvrtc() = default;
+
+const std::string& Nvrtc::path() const { return impl_->path; }
+int Nvrtc::major() const { return impl_->version.major; }
+int Nvrtc::minor() const { return impl_->version.minor; }
+std::string Nvrtc::version_text() const {
+  return fmt::format("nvrtc {}.{}", impl_->version.major, impl_->version.minor);
+}
+
+Result<std::shared_ptr<const Nvrtc>> Nvrtc::open() {
+  if (const auto path = environment_value("OCTILE_LIBNVRTC")) return open(*path);
+  std::vector<std::string> candidates{"libnvrtc.so.13", "libnvrtc.so.12"};
+  std::vector<std::string> folders;
+  if (const auto home = environment_value("CUDA_HOME")) folders.push_back(*home + "/lib64");
+  folders.emplace_back("/usr/local/cuda/lib64");
+  for (const std::string& folder : folders)
+    for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12"}) {
+      std::error_code error;
+      if (fs::exists(fs::path(folder) / name, error)) candidates.push_back(folder + "/" + name);
+    }
+  std::string reasons;
+  for (const std::string& candidate : candidates) {
+    auto nvrtc = open(candidate);
+    if (nvrtc) return nvrtc;
+    reasons += "; " + nvrtc.error().message;
+  }
+  return fail(
+      ErrorCode::kNoCompiler,
+      fmt::format("NVRTC {}.{} or newer was found neither by the loader nor in {}; without it "
+                  "only kernels already in a cache can be used{}",
+                  kMinimumVersion.major, kMinimumVersion.minor, fmt::join(folders, ", "), reasons));
+}
+
+Result<std::shared_ptr<const Nvrtc>> Nvrtc::open(const std::string& path) {
+  static std::mutex mutex;
+  static std::map<std::string, std::shared_ptr<const Nvrtc>> opened;
+  const std::scoped_lock lock(mutex);
+  if (const auto found = opened.find(path); found != opened.end()) return found->second;
+  auto nvrtc = load(path);
+  if (nvrtc) opened.emplace(path, *nvrtc);
+  return nvrtc;
+}
+
+Result<std::shared_ptr<const Nvrtc>> Nvrtc::load(const std::string& path) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr)
+    return fail(ErrorCode::kNoCompiler,
+                fmt::format("NVRTC \"{}\" cannot be opened: {}", path, dl_error()));
+  auto impl = std::make_unique<Impl>();
+#define OCTILE_RESOLVE(name)                                                   \
+  impl->api.name = reinterpret_cast<decltype(&::name)>(dlsym(library, #name)); \
+  if (impl->api.name == nullptr)                                               \
+    return fail(ErrorCode::kNoCompiler,                                        \
+                fmt::format("\"{}\" is not NVRTC: it does not export " #name, path));
+  OCTILE_NVRTC_FUNCTIONS(OCTILE_RESOLVE)
+#undef OCTILE_RESOLVE
+  Version& version = impl->version;
+  if (const nvrtcResult result = impl->api.nvrtcVersion(&version.major, &version.minor);
+      result != NVRTC_SUCCESS)
+    return fail(ErrorCode::kNoCompiler, fmt::format("NVRTC \"{}\" does not say its version: {}",
+                                                    path, impl->error_text(result)));
+  if (version < kMinimumVersion)
+    return fail(ErrorCode::kNoCompiler,
+                fmt::format("NVRTC \"{}\" is {}.{}; {}.{} or newer is needed", path, version.major,
+                            version.minor, kMinimumVersion.major, kMinimumVersion.minor));
+  impl->path = loaded_file(reinterpret_cast<const void*>(impl->api.nvrtcVersion));
+
+  // NVRTC opens its builtins by name on the first compile. Opened here by the path beside it, they
+  // are found whatever the loader's search path is, and the digest is of the file in use.
+  const fs::path builtins = fs::path(impl->path).parent_path() /
+                            fmt::format("libnvrtc-builtins.so.{}.{}", version.major, version.minor);
+  if (dlopen(builtins.c_str(), RTLD_NOW | RTLD_LOCAL) != nullptr)
+    impl->builtins_path = builtins.string();
+  return std::shared_ptr<const Nvrtc>(new Nvrtc(std::move(impl)));
+}
+
+Result<std::string> Nvrtc::build_digest(const std::string& memo_file) const {
+  std::string text;
+  for (const std::string& file : {impl_->path, impl_->builtins_path}) {
+    if (file.empty()) continue;
+    const auto digest = file_digest(file, memo_file);
+    if (!digest) return digest;
+    text += *digest + "\n";
+  }
+  return cache::digest_hex(text);
+}
+
+Result<CompileOutput> Nvrtc::compile(const std::string& name, const std::string& source,
+                                     std::span<const std::string> options) const {
+  const NvrtcApi& api = impl_->api;
+  std::vector<const char*> arguments;
+  for (const std::string& option : options) arguments.push_back(option.c_str());
+  if (std::ranges::find(options, kReportOption) == options.end())
+    arguments.push_back(kReportOption);
+  if (impl_->version >= kComputeCacheVersion) arguments.push_back(kNoComputeCacheOption);
+
+  CompileOutput output;
+  const auto start = std::chrono::steady_clock::now();
+  Program program(api);
+  nvrtcResult result =
+      api.nvrtcCreateProgram(program.out(), source.c_str(), name.c_str(), 0, nullptr, nullptr);
+  if (result == NVRTC_SUCCESS)
+    result = api.nvrtcCompileProgram(program.get(), static_cast<int>(arguments.size()),
+                                     arguments.data());
+  if (program.get() != nullptr) output.log = read_log(api, program.get());
+  CompileLog log = parse_compile_log(output.log);
+  if (result == NVRTC_ERROR_OUT_OF_MEMORY)
+    return fail(ErrorCode::kOutOfMemory,
+                fmt::format("{} has no memory to compile {}", version_text(), name));
+  if (!log.insufficient_registers.empty())
+    return fail(ErrorCode::kCompileFailed,
+                fmt::format("{} needs more registers than its launch bounds leave: {}", name,
+                            log.insufficient_registers));
+  if (result != NVRTC_SUCCESS)
+    return fail(ErrorCode::kCompileFailed,
+                fmt::format("{} does not compile {} ({}):\n{}", version_text(), name,
+                            impl_->error_text(result), output.log));
+
+  std::size_t bytes = 0;
+  result = api.nvrtcGetCUBINSize(program.get(), &bytes);
+  if (result == NVRTC_SUCCESS) {
+    output.cubin.resize(bytes);
+    result = api.nvrtcGetCUBIN(program.get(), reinterpret_cast<char*>(output.cubin.data()));
+  }
+  if (result != NVRTC_SUCCESS || bytes == 0)
+    return fail(ErrorCode::kCompileFailed,
+                fmt::format("{} gives no cubin for {} ({}): is its architecture a real one (sm_*)?",
+                            version_text(), name, impl_->error_text(result)));
+  output.compile_ms =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+
+  const auto cubin = read_cubin(output.cubin);
+  if (!cubin) return tl::unexpected(cubin.error());
+  output.warnings = std::move(log.warnings);
+  output.lost_schedules = std::move(log.lost_schedules);
+  auto kernels = join_resources(*cubin, log, &output.warnings);
+  if (!kernels) return tl::unexpected(kernels.error());
+  output.kernels = std::move(*kernels);
+  return output;
+}
+
+}  // namespace octile

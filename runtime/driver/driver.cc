@@ -1,0 +1,118 @@
+#include "runtime/driver/driver.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <map>
+#include <mutex>
+
+#include "runtime/environment.h"
+
+namespace octile {
+namespace {
+
+constexpr const char* kDefaultPath = "libcuda.so.1";
+constexpr int kMinimumVersion = 12000;  // cuLibrary*, cuTensorMapEncodeTiled
+constexpr const char* kCost =
+    "nothing can run on a GPU; planning, emitting, compiling and the host executor still work";
+
+std::string version_string(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+std::string dl_error() {
+  const char* text = dlerror();  // NOLINT(concurrency-mt-unsafe): per thread in glibc
+  return text != nullptr ? text : "unknown reason";
+}
+
+// The address of `name` in *slot. The driver's ABI is C, so the object pointer dlsym gives is
+// copied into the function pointer bit by bit (POSIX guarantees the two have one representation).
+template <typename Function>
+bool resolve(void* library, const char* name, Function* slot) {
+  void* address = dlsym(library, name);
+  if (address == nullptr) return false;
+  static_assert(sizeof(address) == sizeof(*slot));
+  *slot = reinterpret_cast<Function>(address);
+  return true;
+}
+
+std::string result_text(const DriverApi& api, CUresult result) {
+  const char* name = nullptr;
+  const char* description = nullptr;
+  if (api.cuGetErrorName(result, &name) != CUDA_SUCCESS || name == nullptr)
+    return fmt::format("CUresult {} (unknown to this driver)", static_cast<int>(result));
+  if (api.cuGetErrorString(result, &description) != CUDA_SUCCESS || description == nullptr)
+    return name;
+  return fmt::format("{} ({})", name, description);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Driver>> Driver::open() {
+  return open(environment_value("OCTILE_LIBCUDA").value_or(kDefaultPath));
+}
+
+Result<std::shared_ptr<const Driver>> Driver::open(const std::string& path) {
+  static std::mutex mutex;
+  static std::map<std::string, std::shared_ptr<const Driver>> opened;
+  const std::scoped_lock lock(mutex);
+  if (const auto found = opened.find(path); found != opened.end()) return found->second;
+  auto driver = load(path);
+  if (driver) opened.emplace(path, *driver);
+  return driver;
+}
+
+Result<std::shared_ptr<const Driver>> Driver::load(const std::string& path) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr)
+    return fail(ErrorCode::kNoDriver, fmt::format("the CUDA driver \"{}\" cannot be opened: {}; {}",
+                                                  path, dl_error(), kCost));
+  // NOLINTNEXTLINE(misc-const-correctness): make_shared cannot reach the private constructor
+  std::shared_ptr<Driver> driver(new Driver);
+  driver->path_ = path;
+  DriverApi& api = driver->api_;
+
+  // The version is asked first, so that an old driver is called old instead of incomplete.
+  if (resolve(library, "cuDriverGetVersion", &api.cuDriverGetVersion) &&
+      api.cuDriverGetVersion(&driver->version_) == CUDA_SUCCESS &&
+      driver->version_ < kMinimumVersion)
+    return fail(
+        ErrorCode::kNoDriver,
+        fmt::format("the CUDA driver \"{}\" is of CUDA {}; {} or newer is needed; {}", path,
+                    version_string(driver->version_), version_string(kMinimumVersion), kCost));
+#define OCTILE_RESOLVE(name)               \
+  if (!resolve(library, #name, &api.name)) \
+    return fail(ErrorCode::kNoDriver,      \
+                fmt::format("the CUDA driver \"{}\" does not export {}; {}", path, #name, kCost));
+  OCTILE_DRIVER_FUNCTIONS(OCTILE_RESOLVE)
+#undef OCTILE_RESOLVE
+
+  if (const CUresult result = api.cuInit(0); result != CUDA_SUCCESS)
+    return fail(ErrorCode::kNoDriver,
+                fmt::format("the CUDA driver \"{}\" does not start: cuInit says {}; {}", path,
+                            result_text(api, result), kCost));
+  if (const CUresult result = api.cuDeviceGetCount(&driver->device_count_);
+      result != CUDA_SUCCESS || driver->device_count_ < 1)
+    return fail(ErrorCode::kNoDriver,
+                fmt::format("the CUDA driver \"{}\" has no device: cuDeviceGetCount says {}, {} "
+                            "devices; {}",
+                            path, result_text(api, result), driver->device_count_, kCost));
+  return driver;
+}
+
+std::string Driver::version_text() const { return version_string(version_); }
+
+Status Driver::failure(CUresult result, const char* call) const {
+  const std::string sentence = fmt::format("{} failed: {}", call, result_text(api_, result));
+  switch (result) {
+    case CUDA_ERROR_OUT_OF_MEMORY:
+      return fail(ErrorCode::kOutOfMemory, sentence);
+    case CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED:
+    case CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:
+      return fail(ErrorCode::kCapturing, sentence);
+    default:
+      return fail(ErrorCode::kDeviceError, sentence);
+  }
+}
+
+}  // namespace octile

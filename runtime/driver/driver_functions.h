@@ -1,0 +1,67 @@
+// The one list of driver functions Octile calls. driver.h makes a struct of typed pointers from it,
+// driver.cc resolves it, and the fake driver of the tests is checked against it.
+//
+// An entry is the exported symbol, version suffix included: what dlsym looks up. The suffix is the
+// version whose signature <cuda.h> declares under the plain name since CUDA 12.0, so a call may be
+// written either way: <cuda.h> turns `cuMemAlloc` into `cuMemAlloc_v2`. cuEventElapsedTime is
+// listed without the suffix its header gives it since 12.8, because the signature is the same and
+// drivers from 12.0 on have the plain symbol.
+//
+// Everything here exists in drivers from 12.0 on (the first with cuLibrary* and tensor maps).
+#pragma once
+
+#define OCTILE_DRIVER_FUNCTIONS(X)     \
+  X(cuInit)                            \
+  X(cuDriverGetVersion)                \
+  X(cuGetErrorName)                    \
+  X(cuGetErrorString)                  \
+  X(cuDeviceGet)                       \
+  X(cuDeviceGetCount)                  \
+  X(cuDeviceGetName)                   \
+  X(cuDeviceGetAttribute)              \
+  X(cuDeviceTotalMem_v2)               \
+  X(cuDevicePrimaryCtxRetain)          \
+  X(cuDevicePrimaryCtxRelease_v2)      \
+  X(cuCtxGetCurrent)                   \
+  X(cuCtxSetCurrent)                   \
+  X(cuCtxPushCurrent_v2)               \
+  X(cuCtxPopCurrent_v2)                \
+  X(cuCtxGetDevice)                    \
+  X(cuCtxSynchronize)                  \
+  X(cuMemGetInfo_v2)                   \
+  X(cuMemAlloc_v2)                     \
+  X(cuMemFree_v2)                      \
+  X(cuMemcpyHtoDAsync_v2)              \
+  X(cuMemcpyDtoHAsync_v2)              \
+  X(cuMemcpyDtoDAsync_v2)              \
+  X(cuMemsetD8Async)                   \
+  X(cuMemsetD32Async)                  \
+  X(cuPointerGetAttribute)             \
+  X(cuStreamCreate)                    \
+  X(cuStreamDestroy_v2)                \
+  X(cuStreamSynchronize)               \
+  X(cuStreamQuery)                     \
+  X(cuStreamWaitEvent)                 \
+  X(cuStreamGetCtx)                    \
+  X(cuStreamIsCapturing)               \
+  X(cuStreamBeginCapture_v2)           \
+  X(cuStreamEndCapture)                \
+  X(cuThreadExchangeStreamCaptureMode) \
+  X(cuGraphInstantiateWithFlags)       \
+  X(cuGraphLaunch)                     \
+  X(cuGraphExecDestroy)                \
+  X(cuGraphDestroy)                    \
+  X(cuEventCreate)                     \
+  X(cuEventDestroy_v2)                 \
+  X(cuEventRecord)                     \
+  X(cuEventQuery)                      \
+  X(cuEventSynchronize)                \
+  X(cuEventElapsedTime)                \
+  X(cuLibraryLoadData)                 \
+  X(cuLibraryUnload)                   \
+  X(cuLibraryGetKernel)                \
+  X(cuKernelGetFunction)               \
+  X(cuKernelGetAttribute)              \
+  X(cuKernelSetAttribute)              \
+  X(cuLaunchKernelEx)                  \
+  X(cuTensorMapEncodeTiled)

@@ -1,0 +1,81 @@
+// Streams, events and captured graphs that are destroyed with their scope. For tests, bench and
+// demo: Octile's calls themselves take the caller's stream.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "runtime/driver/driver.h"
+
+namespace octile {
+
+// What Stream, Event and Graph have in common: a driver handle, moved but not copied, destroyed by
+// the driver function that Traits names.
+template <typename Traits>
+class DriverHandle {
+ public:
+  using Handle = typename Traits::Handle;
+  DriverHandle(std::shared_ptr<const Driver> driver, Handle handle)
+      : driver_(std::move(driver)), handle_(handle) {}
+  ~DriverHandle() {
+    if (handle_ != nullptr) Traits::destroy(driver_->api(), handle_);
+  }
+  DriverHandle(DriverHandle&& other) noexcept
+      : driver_(std::move(other.driver_)), handle_(std::exchange(other.handle_, nullptr)) {}
+  DriverHandle& operator=(DriverHandle&& other) noexcept {
+    std::swap(driver_, other.driver_);
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  Handle get() const { return handle_; }
+
+ protected:
+  std::shared_ptr<const Driver> driver_;
+  Handle handle_ = nullptr;
+};
+
+struct StreamTraits {
+  using Handle = CUstream;
+  static void destroy(const DriverApi& api, Handle handle) { api.cuStreamDestroy(handle); }
+};
+struct EventTraits {
+  using Handle = CUevent;
+  static void destroy(const DriverApi& api, Handle handle) { api.cuEventDestroy(handle); }
+};
+struct GraphTraits {
+  using Handle = CUgraphExec;
+  static void destroy(const DriverApi& api, Handle handle) { api.cuGraphExecDestroy(handle); }
+};
+
+// A stream that does not synchronise with the legacy default stream, in the current context.
+class Stream : public DriverHandle<StreamTraits> {
+ public:
+  using DriverHandle::DriverHandle;
+  static Result<Stream> create(std::shared_ptr<const Driver> driver);
+  Status synchronize() const;
+};
+
+class Event : public DriverHandle<EventTraits> {
+ public:
+  using DriverHandle::DriverHandle;
+  static Result<Event> create(std::shared_ptr<const Driver> driver);
+  Status record(CUstream stream) const;
+  Status synchronize() const;
+  // Microseconds from `start` to this; both must have completed.
+  Result<double> elapsed_us_since(const Event& start) const;
+};
+
+// An instantiated graph.
+class Graph : public DriverHandle<GraphTraits> {
+ public:
+  using DriverHandle::DriverHandle;
+  // Captures what `work` puts on the stream, in the thread-local mode: other threads may allocate
+  // meanwhile. Where `work` fails the capture is ended and its error returned, and the stream is
+  // usable again.
+  static Result<Graph> capture(std::shared_ptr<const Driver> driver, CUstream stream,
+                               const std::function<Status()>& work);
+  Status launch(CUstream stream) const;
+};
+
+}  // namespace octile

@@ -1,0 +1,45 @@
+// Messages of the library: to the caller's callback, one at a time, never to a stream.
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+
+namespace octile {
+
+// The values are those of octile_log_level in octile/octile.h (asserted in the C API).
+enum class LogLevel : int { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
+
+// Usable from any thread. Delivery is serialised: the callback never runs twice at once, and must
+// not log through the same Logger. An exception it throws is swallowed, because a message may be
+// sent from a destructor and must not decide the fate of a call.
+class Logger {
+ public:
+  using Callback = std::function<void(LogLevel, const std::string&)>;
+
+  Logger() = default;  // delivers nothing
+  Logger(Callback callback, LogLevel minimum);
+  Logger(const Logger&) = delete;
+  Logger& operator=(const Logger&) = delete;
+
+  // Whether a message of this level would be delivered: ask before composing an expensive one.
+  bool enabled(LogLevel level) const { return callback_ != nullptr && level >= minimum_; }
+
+  void log(LogLevel level, const std::string& message);
+
+  // Delivers the first message of each key and no later one. A message below the minimum level does
+  // not use its key up.
+  void log_once(std::string_view key, LogLevel level, const std::string& message);
+
+ private:
+  void deliver(LogLevel level, const std::string& message);
+
+  const Callback callback_;
+  const LogLevel minimum_ = LogLevel::kError;
+  std::mutex mutex_;
+  std::unordered_set<std::string> seen_;
+};
+
+}  // namespace octile
