@@ -10,20 +10,33 @@ add_library(octile_flags INTERFACE)
 # The numerics contract leaves no contraction to a compiler: -ffp-contract=off.
 set_property(TARGET octile_flags PROPERTY INTERFACE_COMPILE_OPTIONS
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wconversion;-Wsign-conversion;-Wnon-virtual-dtor;-Woverloaded-virtual;-Werror;-ffp-contract=off>
-  $<$<COMPILE_LANGUAGE:C>:-Wall;-Wextra;-Wshadow;-Wconversion;-Werror;-ffp-contract=off>)
+  $<$<COMPILE_LANGUAGE:C>:-Wall;-Wextra;-Wshadow;-Wconversion;-Wstrict-prototypes;-Wpedantic;-Werror;-ffp-contract=off>)
+# Messages name files from the top of the tree, and a binary does not depend on where it was built.
+target_compile_options(octile_flags INTERFACE -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
 if(OCTILE_SANITIZE)
+  # -O1 -g1: a sanitizer on -O0 code runs the reference executor some ten times slower, and its reports
+  # need lines, not variables.
   target_compile_options(octile_flags INTERFACE -fsanitize=${OCTILE_SANITIZE} -fno-omit-frame-pointer
-                                                -fno-sanitize-recover=all)
-  target_link_options(octile_flags INTERFACE -fsanitize=${OCTILE_SANITIZE})
+                                                -fno-sanitize-recover=all -O1 -g1)
+  target_compile_definitions(octile_flags INTERFACE _GLIBCXX_ASSERTIONS)
+  # The runtimes wrap dlopen(), so the caller whose RUNPATH counts is the sanitizer's library. The
+  # older DT_RPATH of the program still applies.
+  target_link_options(octile_flags INTERFACE -fsanitize=${OCTILE_SANITIZE} -Wl,--disable-new-dtags)
 endif()
 
 # octile_room(<name> SOURCES ... DEPENDS rooms-and-libraries...)
 function(octile_room name)
   cmake_parse_arguments(ROOM "" "" "SOURCES;DEPENDS" ${ARGN})
-  set(view ${CMAKE_BINARY_DIR}/rooms/${name})
-  file(MAKE_DIRECTORY ${view})
-  file(CREATE_LINK ${CMAKE_SOURCE_DIR}/${name} ${view}/${name} SYMBOLIC)
+  octile_include_view(${name} view)
   add_library(octile_${name} STATIC ${ROOM_SOURCES})
   target_include_directories(octile_${name} PUBLIC $<BUILD_INTERFACE:${view}>)
   target_link_libraries(octile_${name} PUBLIC ${ROOM_DEPENDS} PRIVATE octile_flags)
+endfunction()
+
+# octile_include_view(<room> <variable>): makes the folder that shows only that room.
+function(octile_include_view name variable)
+  set(view ${PROJECT_BINARY_DIR}/rooms/${name})
+  file(MAKE_DIRECTORY ${view})
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${name} ${view}/${name} SYMBOLIC)
+  set(${variable} ${view} PARENT_SCOPE)
 endfunction()

@@ -23,11 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(OCTILE_STATIC)
-#define OCTILE_API
-#else
 #define OCTILE_API __attribute__((visibility("default")))
-#endif
 
 #ifdef __cplusplus
 extern "C" {

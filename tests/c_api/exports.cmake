@@ -1,0 +1,28 @@
+# liboctile.so exports every function of the public header, and nothing else: an unlisted symbol would
+# become part of the ABI unnoticed, a missing one is a header that lies.
+file(READ ${HEADER} text)
+string(REGEX REPLACE "/\\*([^*]|\\*[^/])*\\*/" "" text "${text}")
+string(REGEX MATCHALL "OCTILE_API [^;(]*octile_[a-z0-9_]+\\(" declared "${text}")
+list(TRANSFORM declared REPLACE "^.*(octile_[a-z0-9_]+)\\($" "\\1")
+if(NOT declared)
+  message(FATAL_ERROR "no OCTILE_API function found in ${HEADER}")
+endif()
+
+execute_process(COMMAND ${NM} --dynamic --defined-only --format=posix ${LIBRARY}
+                OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "[^\n]+" lines "${symbols}")
+set(exported "")
+foreach(line IN LISTS lines)
+  string(REGEX MATCH "^[^ @]+" name "${line}")
+  if(NOT line MATCHES "^OCTILE_[0-9]+ A ")  # the version node itself
+    list(APPEND exported ${name})
+  endif()
+endforeach()
+
+set(missing ${declared})
+list(REMOVE_ITEM missing ${exported})
+set(surplus ${exported})
+list(REMOVE_ITEM surplus ${declared})
+if(missing OR surplus)
+  message(FATAL_ERROR "declared and not exported: ${missing}\nexported and not declared: ${surplus}")
+endif()

@@ -1,0 +1,40 @@
+# One step of the consumer test; see CMakeLists.txt beside this file for the variables.
+set(prefix ${WORK}/prefix)
+
+function(run)
+  execute_process(COMMAND ${ARGN} COMMAND_ECHO STDOUT COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+
+# Runs a program and fails unless it prints this version.
+function(expect_version)
+  execute_process(COMMAND ${ARGN} OUTPUT_VARIABLE said COMMAND_ECHO STDOUT COMMAND_ERROR_IS_FATAL ANY)
+  if(NOT said STREQUAL "octile ${VERSION}\n")
+    message(FATAL_ERROR "said \"${said}\", expected \"octile ${VERSION}\"")
+  endif()
+endfunction()
+
+if(STEP STREQUAL install)
+  file(REMOVE_RECURSE ${prefix})
+  run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/staged)
+  # Moved after installing: nothing in it may depend on where it was put.
+  file(RENAME ${WORK}/staged ${prefix})
+elseif(STEP STREQUAL find_package)
+  file(REMOVE_RECURSE ${WORK}/cmake)
+  run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/cmake -G ${GENERATOR} -DCMAKE_C_COMPILER=${CC}
+      -DCMAKE_PREFIX_PATH=${prefix} -DOCTILE_WANTED=${VERSION})
+  run(${CMAKE_COMMAND} --build ${WORK}/cmake)
+  expect_version(${WORK}/cmake/consumer)
+elseif(STEP STREQUAL pkg_config)
+  file(GLOB pc ${prefix}/lib*/pkgconfig ${prefix}/lib/*/pkgconfig)
+  set(ENV{PKG_CONFIG_PATH} ${pc})
+  # Debian's pkg-config drops -I and -L of system folders only, and none of these is one.
+  execute_process(COMMAND pkg-config --cflags --libs "octile >= ${VERSION}"
+                  OUTPUT_VARIABLE flags OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  separate_arguments(flags UNIX_COMMAND "${flags}")
+  execute_process(COMMAND pkg-config --variable=libdir octile OUTPUT_VARIABLE libdir
+                  OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  run(${CC} ${SOURCE}/main.c -o ${WORK}/by_pkg_config ${flags} -Wl,-rpath,${libdir})
+  expect_version(${WORK}/by_pkg_config)
+else()
+  message(FATAL_ERROR "unknown STEP \"${STEP}\"")
+endif()

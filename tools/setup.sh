@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Installs what is missing for a goal and nothing else; a second call does nothing.
+#   tools/setup.sh build   compile the library and the command
+#   tools/setup.sh test    the same, and build and run the tests (default)
+#   tools/setup.sh lint    the same, and check format and style
+# Debian packages come from apt (as root, or through sudo). Python packages, and CUDA headers with NVRTC
+# where no toolkit is installed, go into build/deps/venv and nowhere else.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly venv=build/deps/venv
+readonly build_packages=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libcli11-dev
+                         libexpected-dev libxxhash-dev libzstd-dev)
+readonly test_packages=(libgtest-dev libgmock-dev pkg-config python3-venv)
+readonly lint_packages=(clang-format-19 clang-tidy-19)
+
+say() { printf 'setup: %s\n' "$*"; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+is_installed() {
+  [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+# install_packages <package>...: those that are missing, in one apt-get call.
+install_packages() {
+  local package missing=() as_root=()
+  if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+    say "no apt here; the counterparts of these Debian packages must be there: $*"
+    return 0
+  fi
+  for package in "$@"; do
+    is_installed "$package" || missing+=("$package")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || die "not root and no sudo; as root: apt-get install ${missing[*]}"
+    as_root=(sudo)
+  fi
+  say "installing ${missing[*]}"
+  "${as_root[@]}" apt-get update -qq
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# install_wheels <name>: the pins of tools/requirements/<name>.txt. The copy left beside them records
+# what was installed, so a changed pin is noticed.
+install_wheels() {
+  local pins=tools/requirements/$1.txt
+  cmp -s "$pins" "$venv/$1.txt" && return 0
+  install_packages python3-venv
+  say "installing $(grep -v '^#' "$pins" | paste -sd ' ') into $venv"
+  # The system's Python by its path: python3-venv belongs to it and to no other in PATH.
+  [ -x "$venv/bin/pip" ] || /usr/bin/python3 -m venv "$venv"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$pins"
+  cp "$pins" "$venv/$1.txt"
+}
+
+install_cuda() {
+  cmake -DOCTILE_VENV="$PWD/$venv" -P tools/cmake/octile_cuda.cmake >/dev/null 2>&1 ||
+    install_wheels cuda
+}
+
+goal=${1:-test}
+packages=("${build_packages[@]}")
+case $goal in
+  build) ;;
+  test) packages+=("${test_packages[@]}") ;;
+  lint) packages+=("${test_packages[@]}" "${lint_packages[@]}") ;;
+  *) die "goal is \"$goal\"; allowed are build, test and lint" ;;
+esac
+
+install_packages "${packages[@]}"
+install_cuda
+[ "$goal" = build ] || install_wheels oracle
