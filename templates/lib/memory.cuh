@@ -1,0 +1,57 @@
+// Global loads and stores of one thread. PTX ISA 9.0, "Data Movement and Conversion Instructions: ld,
+// ld.global.nc, st".
+// Loads are for memory that nothing writes while the kernel runs, so they need no "memory" clobber;
+// they are volatile to stay where they are written, one behind the other, many in flight. A store's
+// clobber keeps it behind the loads it might alias.
+#pragma once
+#ifndef OCTILE_EMITTED
+#include "lib/types.cuh"
+#endif
+
+namespace memory {
+
+struct alignas(16) Words4 {
+  u32 word[4];
+};
+
+// ld.global.nc.L1::no_allocate.v4.u32 {a, b, c, d}, [p];  PTX 7.4, sm_70. p 16-byte aligned. For data
+// read once: it takes no line of L1.
+__device__ __forceinline__ Words4 load_16_once(const void* p) {
+  Words4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
+               : "l"(p));
+  return v;
+}
+
+// ld.global.nc.u32 d, [p];  PTX 3.1, sm_32. p 4-byte aligned. Keeps its line in L1: the neighbours are
+// asked for next.
+__device__ __forceinline__ u32 load_4(const void* p) {
+  u32 v;
+  asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p));
+  return v;
+}
+
+// ld.global.nc.u16 d, [p];  PTX 3.1, sm_32. p 2-byte aligned.
+__device__ __forceinline__ u32 load_2(const void* p) {
+  u16 v;
+  asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(v) : "l"(p));
+  return v;
+}
+
+// st.global.v2.u32 [p], {a, b};  PTX 1.0, any SM. p 8-byte aligned.
+__device__ __forceinline__ void store_8(void* p, u32 lower, u32 upper) {
+  asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(p), "r"(lower), "r"(upper) : "memory");
+}
+
+// st.global.u32 [p], a;  PTX 1.0, any SM. p 4-byte aligned.
+__device__ __forceinline__ void store_4(void* p, u32 value) {
+  asm volatile("st.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
+}
+
+// st.global.u8 [p], a;  PTX 1.0, any SM. The low byte of `value`.
+__device__ __forceinline__ void store_1(void* p, u32 value) {
+  asm volatile("st.global.u8 [%0], %1;" ::"l"(p), "r"(value) : "memory");
+}
+
+}  // namespace memory

@@ -1,0 +1,75 @@
+// Maxima of unsigned integers: within a word, and across the lanes of a warp.
+// Magnitudes of floats order as unsigned integers once the sign bit is gone, so an amax is one of
+// these. PTX ISA 9.0, "Integer Arithmetic Instructions: max".
+#pragma once
+#ifndef OCTILE_EMITTED
+#include "lib/types.cuh"
+#endif
+
+namespace reduce {
+
+__device__ __forceinline__ u32 max(u32 a, u32 b) { return a > b ? a : b; }
+
+// max.u16x2 d, a, b;  PTX 8.0, sm_90. The larger of each 16-bit half. Any thread, no memory.
+__device__ __forceinline__ u32 max_u16x2(u32 a, u32 b) {
+  u32 d;
+  asm("max.u16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+
+// kCount maxima over each group of kWidth consecutive lanes, one left per lane: returns the maximum of
+// values[owned_index<kCount, kWidth>(lane)] over the lane's group. All 32 lanes. Halving the values at
+// each exchange takes kCount - 1 + log2(kWidth / kCount) shuffles instead of kCount * log2(kWidth).
+template <int kCount, int kWidth>
+__device__ __forceinline__ u32 scatter_max(u32 (&values)[kCount], u32 lane) {
+  static_assert(kCount >= 1 && (kCount & (kCount - 1)) == 0, "kCount is a power of two");
+  static_assert(kCount <= kWidth && kWidth <= 32 && (kWidth & (kWidth - 1)) == 0,
+                "kWidth is a power of two in kCount..32");
+  int distance = kWidth / 2;
+#pragma unroll
+  for (int half = kCount / 2; half >= 1; half /= 2) {
+    const bool upper = (lane & static_cast<u32>(distance)) != 0;
+#pragma unroll
+    for (int i = 0; i < half; ++i) {
+      const u32 sent = upper ? values[i] : values[i + half];
+      const u32 kept = upper ? values[i + half] : values[i];
+      values[i] = max(kept, __shfl_xor_sync(0xffffffffu, sent, distance));
+    }
+    distance /= 2;
+  }
+#pragma unroll
+  for (int rest = kWidth / kCount / 2; rest >= 1; rest /= 2) {
+    values[0] = max(values[0], __shfl_xor_sync(0xffffffffu, values[0], rest));
+  }
+  return values[0];
+}
+
+// Which value scatter_max leaves in a lane; its lanes are consecutive.
+template <int kCount, int kWidth>
+__device__ __forceinline__ int owned_index(u32 lane) {
+  return static_cast<int>(lane % kWidth) / (kWidth / kCount);
+}
+
+// The first lane that owns value `index` in the group of `lane`.
+template <int kCount, int kWidth>
+__device__ __forceinline__ int owner_lane(u32 lane, int index) {
+  return static_cast<int>(lane & ~static_cast<u32>(kWidth - 1)) + index * (kWidth / kCount);
+}
+
+// Maximum over the thread block, in every thread. `partials`: one word of shared memory per warp (at
+// most 32), written here; not to be reused without a barrier in between. All threads of the block; kThreads a
+// multiple of 32. Holds one __syncthreads.
+template <int kThreads>
+__device__ __forceinline__ u32 block_max(u32 value, u32* partials) {
+  constexpr u32 kWarps = kThreads / 32;
+  static_assert(kWarps >= 1 && kWarps <= 32 && (kWarps & (kWarps - 1)) == 0,
+                "a power of two of whole warps");
+  const u32 lane = threadIdx.x % 32;
+  const u32 warp_max = __reduce_max_sync(0xffffffffu, value);
+  if (lane == 0) partials[threadIdx.x / 32] = warp_max;
+  __syncthreads();
+  // Lanes beyond kWarps read a partial twice, which changes no maximum.
+  return __reduce_max_sync(0xffffffffu, partials[lane % kWarps]);
+}
+
+}  // namespace reduce

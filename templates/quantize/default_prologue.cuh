@@ -1,0 +1,19 @@
+// What the emitter would put before a quantise template, so that the file parses and lints by itself:
+// bf16 -> E4M3 with fp32 scales. The template names its kernel and its tile.
+#pragma once
+#include "lib/types.cuh"
+#include "lib/cast.cuh"
+#include "lib/memory.cuh"
+#include "lib/reduce.cuh"
+#include "quantize/phases.cuh"
+
+namespace cfg {
+constexpr int kSourceType = 3;  // octile_dtype: bf16
+constexpr int kTargetType = 1;  // octile_dtype: e4m3
+constexpr bool kPow2Scale = false;
+constexpr unsigned kAmaxEpsilonBits = 0;  // fp32
+constexpr int kTileRows = OCTILE_DEFAULT_TILE_ROWS;
+constexpr int kTileCols = OCTILE_DEFAULT_TILE_COLS;
+constexpr int kThreads = 256;
+constexpr int kBlocksPerSm = 4;
+}  // namespace cfg
