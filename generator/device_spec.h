@@ -18,13 +18,13 @@ struct DeviceSpec {
   int max_smem_per_block_bytes = 0;  // opt-in limit
   int registers_per_sm = 65536;
   std::int64_t l2_bytes = 0;
-  double clock_ghz = 0;            // sustained under matrix load
-  double fp8_tflops = 0;           // dense, datasheet
-  double dram_tbps = 0;            // measured stream, read mostly
-  double l2_tbps = 0;              // L2 to SM, measured or estimated
-  double launch_us = 0;            // an empty kernel as a graph node
+  double clock_ghz = 0;   // sustained under matrix load
+  double fp8_tflops = 0;  // dense, datasheet
+  double dram_tbps = 0;   // measured stream, read mostly
+  double l2_tbps = 0;     // L2 to SM, measured or estimated
+  double launch_us = 0;   // an empty kernel as a graph node
   bool has_fp8_wgmma() const { return sm_major == 9 && sm_minor == 0; }
-  std::string arch() const;        // "sm_90a"
+  std::string arch() const;  // "sm_90a"
   friend bool operator==(const DeviceSpec&, const DeviceSpec&) = default;
 };
 

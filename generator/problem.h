@@ -2,8 +2,9 @@
 // and printed here and nowhere else:
 //   gemm m=? n=7168 k=2048 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128
 //   quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=row
-// '?' marks the dynamic token count. Optional fields are printed only where they differ from their
-// default: gemm `invariant=1`; quantize `eps=...`.
+// '?' marks the dynamic token count, which a gemm has in m (fprop, dgrad) or in k (wgrad).
+// `promote=none` sums all of K on the tensor core. Optional fields are printed only where they
+// differ from their default: gemm `invariant=1`; quantize `eps=...`.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,7 @@
 namespace octile {
 
 inline constexpr std::int64_t kDynamic = -1;
+inline constexpr int kPromoteNone = 0;
 
 // D[m,n] (+)= A[m,k] * B[n,k]^T, row-major, both operands K-major.
 struct GemmProblem {
@@ -27,8 +29,8 @@ struct GemmProblem {
   TensorType b{DType::kE4M3, Granularity::k128x128, ScaleFormat::kF32};
   DType d = DType::kBF16;
   bool accumulate = false;
-  int promote = 128;        // K elements summed by the tensor core before fp32 promotion
-  bool invariant = false;   // a row's bits do not depend on the token count
+  int promote = 128;       // K elements summed by the tensor core before fp32 promotion
+  bool invariant = false;  // a row's bits do not depend on the token count
   friend bool operator==(const GemmProblem&, const GemmProblem&) = default;
 };
 
@@ -47,12 +49,18 @@ struct QuantizeProblem {
 using Problem = std::variant<GemmProblem, QuantizeProblem>;
 
 std::string to_text(const Problem&);
-// Accepts fields in any order; refuses unknown, repeated, missing or malformed ones by name. Does not
-// consult the support matrix (see check_supported).
+
+// What holds for any problem, whatever is built: counts >= 0 (or dynamic where that is allowed),
+// FP8 and nothing else carries scales, a promotion interval the scales allow, a finite eps >= 0.
+// The error names the field, its value and what is allowed.
+Status check_well_formed(const Problem&);
+
+// Accepts fields in any order; refuses unknown, repeated, missing or malformed ones by name. The
+// result is well formed; whether it is supported is the matrix's to say (check_supported).
 Result<Problem> parse_problem(std::string_view text);
 
-// Short forms of the command line: "--gemm 4096x7168x2048 --recipe blockwise". '?' is allowed for the
-// token count.
+// Short forms of the command line: "--gemm 4096x7168x2048 --recipe blockwise". '?' is allowed for
+// the token count.
 Result<GemmProblem> parse_gemm_shape(std::string_view mxnxk, std::string_view recipe);
 Result<QuantizeProblem> parse_quantize_shape(std::string_view rows_x_cols, std::string_view recipe);
 

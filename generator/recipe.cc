@@ -1,0 +1,137 @@
+#include "generator/recipe.h"
+
+#include <array>
+#include <string>
+
+namespace octile {
+namespace {
+
+constexpr TensorType typed(DType dtype, Granularity granularity) {
+  const bool mx = granularity == Granularity::k1x32;
+  return {dtype, granularity, mx ? ScaleFormat::kE8M0 : ScaleFormat::kF32};
+}
+
+constexpr ProductRule rule(DType d, bool accumulate, int promote) {
+  return {d, accumulate, promote};
+}
+
+// Outputs of fprop and dgrad are rounded once to bf16; a weight gradient is summed over
+// microbatches in fp32.
+constexpr ProductRule to_bf16(int promote) { return rule(DType::kBF16, false, promote); }
+constexpr ProductRule add_to_fp32(int promote) { return rule(DType::kFP32, true, promote); }
+
+constexpr DType kE4M3 = DType::kE4M3;
+constexpr DType kE5M2 = DType::kE5M2;
+
+constexpr std::array<Recipe, 6> kRecipes{{
+    {.name = "blockwise",
+     .activation = typed(kE4M3, Granularity::k1x128),
+     .weight = typed(kE4M3, Granularity::k128x128),
+     .gradient = typed(kE4M3, Granularity::k1x128),
+     .fprop = to_bf16(128),
+     .dgrad = to_bf16(128),
+     .wgrad = add_to_fp32(128),
+     .source = "DeepSeek-V3 technical report, arXiv 2412.19437, section 3.3",
+     .summary = "E4M3 everywhere; activations and gradients 1x128, weights 128x128; promoted in "
+                "fp32 every 128 of K"},
+    {.name = "blockwise_hybrid",
+     .activation = typed(kE4M3, Granularity::k1x128),
+     .weight = typed(kE4M3, Granularity::k128x128),
+     .gradient = typed(kE5M2, Granularity::k1x128),
+     .fprop = to_bf16(128),
+     .dgrad = to_bf16(128),
+     .wgrad = add_to_fp32(128),
+     .source = "blockwise, with the E5M2 gradients of FP8 Formats for Deep Learning, arXiv "
+               "2209.05433, section 3",
+     .summary = "as blockwise, gradients in E5M2"},
+    {.name = "tensorwise",
+     .activation = typed(kE4M3, Granularity::kPerTensor),
+     .weight = typed(kE4M3, Granularity::kPerTensor),
+     .gradient = typed(kE5M2, Granularity::kPerTensor),
+     .fprop = to_bf16(kPromoteNone),
+     .dgrad = to_bf16(128),
+     .wgrad = add_to_fp32(128),
+     .source =
+         "TransformerEngine common/recipe: Float8CurrentScaling (HYBRID; split accumulator in "
+         "dgrad and wgrad only)",
+     .summary = "one scale per tensor from its current maximum; gradients in E5M2"},
+    {.name = "delayed",
+     .activation = typed(kE4M3, Granularity::kPerTensor),
+     .weight = typed(kE4M3, Granularity::kPerTensor),
+     .gradient = typed(kE5M2, Granularity::kPerTensor),
+     .fprop = to_bf16(kPromoteNone),
+     .dgrad = to_bf16(128),
+     .wgrad = add_to_fp32(128),
+     .source =
+         "TransformerEngine common/recipe: DelayedScaling (HYBRID, amax history of 1024 steps; "
+         "split accumulator in dgrad and wgrad only)",
+     .summary = "one scale per tensor from the maxima of earlier steps; gradients in E5M2"},
+    {.name = "rowwise",
+     .activation = typed(kE4M3, Granularity::kPerRow),
+     .weight = typed(kE4M3, Granularity::kPerRow),
+     .gradient = typed(kE4M3, Granularity::kPerRow),
+     .fprop = to_bf16(kPromoteNone),
+     .dgrad = to_bf16(kPromoteNone),
+     .wgrad = add_to_fp32(kPromoteNone),
+     .source =
+         "torchao float8/config.py: recipe rowwise (E4M3, axis-wise scales, fast accumulation)",
+     .summary = "E4M3 everywhere; one scale per row of each operand"},
+    {.name = "mxfp8",
+     .activation = typed(kE4M3, Granularity::k1x32),
+     .weight = typed(kE4M3, Granularity::k1x32),
+     .gradient = typed(kE4M3, Granularity::k1x32),
+     .fprop = to_bf16(32),
+     .dgrad = to_bf16(32),
+     .wgrad = add_to_fp32(32),
+     .source =
+         "OCP Microscaling Formats (MX) v1.0, section 5.2; E4M3 for all roles after Recipes for "
+         "Pre-training LLMs with MXFP8, arXiv 2506.08027",
+     .summary = "E4M3 everywhere; one power-of-two scale (E8M0) per 32 elements of K"},
+}};
+
+}  // namespace
+
+std::span<const Recipe> recipes() { return kRecipes; }
+
+const Recipe* find_recipe(std::string_view name) {
+  for (const Recipe& r : kRecipes) {
+    if (r.name == name) return &r;
+  }
+  return nullptr;
+}
+
+std::string recipe_names() {
+  std::string names;
+  for (const Recipe& r : kRecipes) names.append(names.empty() ? "" : ", ").append(r.name);
+  return names;
+}
+
+GemmProblem gemm_problem(const Recipe& recipe, Pass pass, std::int64_t m, std::int64_t n,
+                         std::int64_t k) {
+  GemmProblem p;
+  const auto fill = [&](std::int64_t gm, std::int64_t gn, std::int64_t gk, const TensorType& a,
+                        const TensorType& b, const ProductRule& product) {
+    p.m = gm;
+    p.n = gn;
+    p.k = gk;
+    p.a = a;
+    p.b = b;
+    p.d = product.d;
+    p.accumulate = product.accumulate;
+    p.promote = product.promote;
+  };
+  switch (pass) {
+    case Pass::kFprop:
+      fill(m, n, k, recipe.activation, recipe.weight, recipe.fprop);
+      break;
+    case Pass::kDgrad:
+      fill(m, k, n, recipe.gradient, recipe.weight, recipe.dgrad);
+      break;
+    case Pass::kWgrad:
+      fill(n, k, m, recipe.gradient, recipe.activation, recipe.wgrad);
+      break;
+  }
+  return p;
+}
+
+}  // namespace octile
