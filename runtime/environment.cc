@@ -15,6 +15,7 @@ constexpr std::array kVariables{
     EnvironmentVariable{"OCTILE_LIBCUBLASLT", "cuBLASLt library for `bench --baseline cublaslt`"},
     EnvironmentVariable{"XDG_CACHE_HOME", "parent of the default cache folder; default ~/.cache"},
     EnvironmentVariable{"HOME", "home folder, for the default cache folder"},
+    EnvironmentVariable{"LD_LIBRARY_PATH", "searched for libraries by the loader; default none"},
     EnvironmentVariable{"CUDA_HOME", "toolkit folder searched for NVRTC; default /usr/local/cuda"},
 };
 

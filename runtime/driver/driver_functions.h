@@ -35,6 +35,7 @@
   X(cuMemcpyDtoHAsync_v2)              \
   X(cuMemcpyDtoDAsync_v2)              \
   X(cuMemsetD8Async)                   \
+  X(cuMemsetD2D8Async)                 \
   X(cuMemsetD32Async)                  \
   X(cuPointerGetAttribute)             \
   X(cuStreamCreate)                    \
