@@ -1,22 +1,28 @@
-// One cache entry: one kernel, one file. FORMAT.md is its grammar; this reader and writer are its only
-// implementation and the inspector reuses them.
+// One cache entry: one kernel, one file. FORMAT.md is its grammar; this reader and writer are its
+// only implementation and the inspector reuses them.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string>
-#include <string_view>
-#include <vector>
-
 #include <tl/expected.hpp>
+#include <vector>
 
 #include "cache/key.h"
 
 namespace octile::cache {
 
+inline constexpr std::uint32_t kEntryVersion = 1;
+
+// What a reader accepts, so that a forged size cannot make it allocate. A Hopper GEMM is about 60
+// KB of cubin and 40 KB of source; the limits leave three orders of magnitude.
+inline constexpr std::size_t kMaxEntryBytes = std::size_t{64} << 20;
+inline constexpr std::size_t kMaxKeyTextBytes = std::size_t{16} << 20;
+inline constexpr std::size_t kMaxMetadataBytes = std::size_t{1} << 20;
+
 struct Metadata {
-  std::string problem;         // canonical text of the problem that first asked for it
-  std::string config;          // configuration text
+  std::string problem;  // canonical text of the problem that first asked for it
+  std::string config;   // configuration text
   int registers = 0;
   int static_smem_bytes = 0;
   int dynamic_smem_bytes = 0;
@@ -27,7 +33,8 @@ struct Metadata {
   int cluster_size = 1;
   std::vector<int> parameter_bytes;
   double compile_ms = 0;
-  std::string date;            // RFC 3339, UTC; outside the compared identity
+  std::string date;  // RFC 3339, UTC ("2026-01-31T12:00:00Z"); outside the compared identity
+  friend bool operator==(const Metadata&, const Metadata&) = default;
 };
 
 struct Entry {
@@ -35,8 +42,11 @@ struct Entry {
   Toolchain toolchain;
   Metadata metadata;
   std::vector<std::uint8_t> cubin;
+  friend bool operator==(const Entry&, const Entry&) = default;
 };
 
+// The bytes of the file. Text outside the identity is expected to be UTF-8 (anything else is
+// written as U+FFFD). Does not check the limits above: Store::publish() does.
 std::vector<std::uint8_t> serialize(const Entry&);
 
 // Checks magic, version, sizes, checksum and that every byte is accounted for, before anything is

@@ -3,26 +3,32 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tl/expected.hpp>
 #include <vector>
 
 #include "cache/entry.h"
 
 namespace octile::cache {
 
+class FileOps;   // file_ops.h
+class HeldLock;  // root.h
+
 enum class Severity { kDebug, kInfo, kWarning };
 using Log = std::function<void(Severity, const std::string&)>;
 
 struct StoreOptions {
-  std::string writable_root;               // empty: none
+  std::string writable_root;  // empty: none
   std::vector<std::string> read_only_roots;
-  bool strict = false;                     // read-only roots must match the toolchain too
+  bool strict = false;  // never match an entry of another toolchain, or of an unknown one
   std::chrono::milliseconds lock_timeout{30000};
-  Log log;
+  Log log;                            // may be called from any thread that calls the store
+  std::shared_ptr<FileOps> file_ops;  // null: the system's; tests inject faults here
 };
 
 struct Hit {
@@ -38,6 +44,7 @@ struct Listing {
   tl::expected<Entry, std::string> entry;  // the reason where it does not verify
 };
 
+// Usable from several threads at once.
 class Store {
  public:
   explicit Store(StoreOptions options);
@@ -45,31 +52,35 @@ class Store {
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
-  // toolchain empty: this host has no compiler; any toolchain matches, newest first. Read-only roots
-  // match without the toolchain unless `strict`. Verified before it is returned: checksum, key text.
+  // The entry of exactly this toolchain, from the first root (read-only ones first) that has it;
+  // else, unless `strict`, the newest by date of the read-only roots, whatever its toolchain.
+  // toolchain empty: this host has no compiler; the newest of all roots (nothing when `strict`).
+  // Verified before it is returned: every check of deserialize(), and the whole key text.
   std::optional<Hit> lookup(const Identity&, const std::optional<Toolchain>&);
 
-  // Temporary file beside the target, fsync, rename, directory fsync. False (and one warning) when it
-  // could not be published; the caller keeps using its bytes.
+  // Temporary file beside the target, fsync, rename, directory fsync. False (and one warning) when
+  // it could not be published; the caller keeps using its bytes.
   bool publish(const Entry&);
 
-  // Held while one process compiles a key. Waits at most lock_timeout, then gives an empty lock: the
-  // caller compiles anyway. Released by the destructor and by the death of the process.
+  // Held while one process compiles a key. Waits at most lock_timeout, then gives an empty lock:
+  // the caller compiles anyway. Released by the destructor and by the death of the process. Look up
+  // again once it is held: the previous holder has usually just published.
   class Lock {
    public:
-    Lock() = default;
+    Lock();
     Lock(Lock&&) noexcept;
     Lock& operator=(Lock&&) noexcept;
     ~Lock();
-    bool held() const { return fd_ >= 0; }
+    bool held() const { return lock_ != nullptr; }
 
    private:
     friend class Store;
-    explicit Lock(int fd) : fd_(fd) {}
-    int fd_ = -1;
+    explicit Lock(std::unique_ptr<HeldLock> lock);
+    std::unique_ptr<HeldLock> lock_;
   };
   Lock lock(const Identity&, const Toolchain&);
 
+  // Every entry of every root, by root and file name, read and verified.
   std::vector<Listing> list();
   const StoreOptions& options() const;
 
@@ -79,7 +90,9 @@ class Store {
 };
 
 // The default writable root from the given environment values: cache_dir (OCTILE_CACHE_DIR), else
-// xdg_cache_home/octile, else home/.cache/octile; empty where none is set.
+// xdg_cache_home/octile, else home/.cache/octile; empty where none is set. A relative
+// xdg_cache_home or home counts as unset (XDG Base Directory Specification, "Environment
+// variables").
 std::string default_root(std::string_view cache_dir, std::string_view xdg_cache_home,
                          std::string_view home);
 

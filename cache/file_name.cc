@@ -1,0 +1,67 @@
+#include "cache/file_name.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+
+namespace octile::cache {
+namespace {
+
+constexpr std::size_t kDigestDigits = 32;
+constexpr std::size_t kUniqueDigits = 16;
+constexpr std::string_view kEntrySuffix = ".octile";
+constexpr std::string_view kLockSuffix = ".lock";
+constexpr std::string_view kTemporarySuffix = ".tmp";
+
+bool is_hex(std::string_view text) {
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+}
+
+// ".octile.<16 hex>.tmp"
+bool is_temporary_suffix(std::string_view suffix) {
+  return suffix.size() == kEntrySuffix.size() + 1 + kUniqueDigits + kTemporarySuffix.size() &&
+         suffix.starts_with(kEntrySuffix) && suffix[kEntrySuffix.size()] == '.' &&
+         suffix.ends_with(kTemporarySuffix) &&
+         is_hex(suffix.substr(kEntrySuffix.size() + 1, kUniqueDigits));
+}
+
+std::optional<FileKind> kind_of_suffix(std::string_view suffix) {
+  if (suffix == kEntrySuffix) return FileKind::kEntry;
+  if (suffix == kLockSuffix) return FileKind::kLock;
+  if (is_temporary_suffix(suffix)) return FileKind::kTemporary;
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string FileStem::entry_name() const {
+  return fmt::format("{}-{}{}", identity, toolchain, kEntrySuffix);
+}
+
+std::string FileStem::lock_name() const {
+  return fmt::format("{}-{}{}", identity, toolchain, kLockSuffix);
+}
+
+std::string FileStem::temporary_name() const {
+  // From the system's generator: hosts that share a root over a network must not meet in a name.
+  std::random_device random;
+  const std::uint64_t unique = (std::uint64_t{random()} << 32) | random();
+  return fmt::format("{}.{:016x}{}", entry_name(), unique, kTemporarySuffix);
+}
+
+std::optional<FileName> parse_file_name(std::string_view name) {
+  constexpr std::size_t kStem = 2 * kDigestDigits + 1;
+  if (name.size() <= kStem || name[kDigestDigits] != '-') return std::nullopt;
+  const std::string_view identity = name.substr(0, kDigestDigits);
+  const std::string_view toolchain = name.substr(kDigestDigits + 1, kDigestDigits);
+  const std::optional<FileKind> kind = kind_of_suffix(name.substr(kStem));
+  if (!kind || !is_hex(identity) || !is_hex(toolchain)) return std::nullopt;
+  return FileName{{std::string(identity), std::string(toolchain)}, *kind};
+}
+
+bool is_folder_name(std::string_view name) { return name.size() == 2 && is_hex(name); }
+
+}  // namespace octile::cache

@@ -1,0 +1,147 @@
+#include "cache/file_ops.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+#include <string_view>
+#include <system_error>
+
+namespace octile::cache {
+namespace {
+
+template <typename T>
+T or_errno(T result) {
+  return result < 0 ? static_cast<T>(-errno) : result;
+}
+
+struct CloseDir {
+  void operator()(DIR* dir) const { ::closedir(dir); }
+};
+
+IoResult<void> write_all(FileOps& ops, int fd, std::span<const std::uint8_t> bytes,
+                         const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t n = retry_interrupted([&] { return ops.write(fd, bytes); });
+    if (n < 0) return io_failure("write", path, n);
+    // POSIX allows 0 only for an empty request; a filesystem that gives it makes no progress.
+    if (n == 0) return io_failure("write", path, -EIO);
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+  }
+  return {};
+}
+
+IoResult<void> write_and_close(FileOps& ops, OpenFile& file, std::span<const std::uint8_t> bytes,
+                               const std::string& path) {
+  if (const auto written = write_all(ops, file.fd(), bytes, path); !written) return written;
+  const int synced = retry_interrupted([&] { return ops.fsync(file.fd()); });
+  if (synced < 0) return io_failure("fsync", path, synced);
+  if (const int closed = file.close(); closed < 0) return io_failure("close", path, closed);
+  return {};
+}
+
+}  // namespace
+
+int FileOps::open_at(int dir_fd, const std::string& name, int flags, mode_t mode) {
+  return or_errno(::openat(dir_fd, name.c_str(), flags, mode));
+}
+ssize_t FileOps::read(int fd, std::span<std::uint8_t> into) {
+  return or_errno(::read(fd, into.data(), into.size()));
+}
+ssize_t FileOps::write(int fd, std::span<const std::uint8_t> bytes) {
+  return or_errno(::write(fd, bytes.data(), bytes.size()));
+}
+int FileOps::fsync(int fd) { return or_errno(::fsync(fd)); }
+int FileOps::close(int fd) { return or_errno(::close(fd)); }
+int FileOps::stat_fd(int fd, struct stat& out) { return or_errno(::fstat(fd, &out)); }
+int FileOps::stat_at(int dir_fd, const std::string& name, struct stat& out) {
+  return or_errno(::fstatat(dir_fd, name.c_str(), &out, AT_SYMLINK_NOFOLLOW));
+}
+int FileOps::rename_at(int dir_fd, const std::string& from, const std::string& to) {
+  return or_errno(::renameat(dir_fd, from.c_str(), dir_fd, to.c_str()));
+}
+int FileOps::unlink_at(int dir_fd, const std::string& name) {
+  return or_errno(::unlinkat(dir_fd, name.c_str(), 0));
+}
+int FileOps::mkdir_at(int dir_fd, const std::string& name, mode_t mode) {
+  return or_errno(::mkdirat(dir_fd, name.c_str(), mode));
+}
+
+int FileOps::list(int dir_fd, std::vector<std::string>& names) {
+  // A second description of the folder: fdopendir() takes the one it gets, with its position.
+  const int fd = ::openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return -errno;
+  const std::unique_ptr<DIR, CloseDir> dir(::fdopendir(fd));
+  if (dir == nullptr) {
+    const int code = errno;
+    ::close(fd);
+    return -code;
+  }
+  errno = 0;
+  while (const dirent* item = ::readdir(dir.get())) {
+    const std::string_view name = item->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+    errno = 0;
+  }
+  return -errno;
+}
+
+int FileOps::try_lock(int fd) { return or_errno(::flock(fd, LOCK_EX | LOCK_NB)); }
+
+tl::unexpected<IoError> io_failure(std::string_view action, const std::string& path,
+                                   ssize_t result) {
+  const int code = static_cast<int>(-result);
+  return tl::unexpected(IoError{
+      code, fmt::format("cannot {} {}: {}", action, path, std::generic_category().message(code))});
+}
+
+IoResult<std::vector<std::uint8_t>> read_file(FileOps& ops, int dir_fd, const std::string& name,
+                                              std::size_t max_bytes, const std::string& path) {
+  const auto unacceptable = [&](const std::string& why) {
+    return tl::unexpected(IoError{0, fmt::format("{}: {}", path, why)});
+  };
+  constexpr int kFlags = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
+  const int fd = retry_interrupted([&] { return ops.open_at(dir_fd, name, kFlags, 0); });
+  if (fd == -ELOOP) return unacceptable("a symbolic link is not read");
+  if (fd < 0) return io_failure("open", path, fd);
+  const OpenFile file(ops, fd);
+
+  struct stat status = {};
+  if (const int result = ops.stat_fd(fd, status); result < 0) {
+    return io_failure("stat", path, result);
+  }
+  if (!S_ISREG(status.st_mode)) return unacceptable("not a regular file");
+  const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
+  if (file_bytes > max_bytes) {
+    return unacceptable(fmt::format("{} bytes, at most {} are read", file_bytes, max_bytes));
+  }
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(file_bytes));
+  std::size_t filled = 0;
+  while (filled < bytes.size()) {
+    const ssize_t n =
+        retry_interrupted([&] { return ops.read(fd, std::span(bytes).subspan(filled)); });
+    if (n < 0) return io_failure("read", path, n);
+    if (n == 0) break;  // the file shrank: what is missing fails its checksum
+    filled += static_cast<std::size_t>(n);
+  }
+  bytes.resize(filled);
+  return bytes;
+}
+
+IoResult<void> write_new_file(FileOps& ops, int dir_fd, const std::string& name,
+                              std::span<const std::uint8_t> bytes, const std::string& path) {
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+  const int fd = retry_interrupted([&] { return ops.open_at(dir_fd, name, kFlags, 0644); });
+  if (fd < 0) return io_failure("create", path, fd);
+  OpenFile file(ops, fd);
+  auto written = write_and_close(ops, file, bytes, path);
+  if (!written) ops.unlink_at(dir_fd, name);
+  return written;
+}
+
+}  // namespace octile::cache

@@ -1,0 +1,292 @@
+#include "cache/store.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <exception>
+#include <filesystem>
+#include <mutex>
+#include <system_error>
+#include <unordered_set>
+#include <utility>
+
+#include "cache/file_ops.h"
+#include "cache/root.h"
+
+namespace octile::cache {
+namespace {
+
+// Absolute, so that a later chdir() does not move the cache; without a slash at the end.
+std::string normal_path(const std::string& path) {
+  std::error_code error;
+  std::string text = std::filesystem::absolute(path, error).lexically_normal().string();
+  if (error) return path;
+  while (text.size() > 1 && text.back() == '/') text.pop_back();
+  return text;
+}
+
+FileStem stem_of(const std::string& key, const Toolchain& toolchain) {
+  return {digest_hex(key), digest_hex(toolchain.text())};
+}
+
+}  // namespace
+
+struct Store::Impl {
+  StoreOptions options;
+  std::vector<Root> roots;  // in order of lookup: read-only ones, then the writable one
+  std::mutex mutex;
+  std::unordered_set<std::string> reported;  // guarded by mutex
+
+  explicit Impl(StoreOptions given);
+  const Root* writable_root() const;
+
+  // Warns about a subject (a root, an entry's path) the first time; later only for debugging.
+  void warn_once(const std::string& subject, const std::string& message);
+  void warn_root(const Root& root, const IoError& error);
+  void warn_entry(const std::string& path, const std::string& reason);
+
+  std::optional<Hit> read(const Root& root, const FileStem& stem, const std::string& key);
+  std::optional<Hit> exact(const std::string& key, const Toolchain& toolchain);
+  std::optional<Hit> newest(const std::string& key, bool read_only_roots_only);
+  bool publish(const Entry& entry);
+  std::unique_ptr<HeldLock> lock(const FileStem& stem);
+  void list(const Root& root, std::vector<Listing>& listings);
+
+  // The last resort of "never fails a call": out of memory, or a logger that throws.
+  template <typename T, typename Work>
+  T guarded(T otherwise, Work work) noexcept {
+    try {
+      return work();
+    } catch (const std::exception& error) {
+      try {
+        warn_once("exception", fmt::format("kernel cache: {}; going on without it", error.what()));
+      } catch (...) {  // the logger itself is what throws
+      }
+    } catch (...) {  // only a logger throws what is no std::exception
+    }
+    return otherwise;
+  }
+};
+
+Store::Impl::Impl(StoreOptions given) : options(std::move(given)) {
+  std::shared_ptr<FileOps> ops = options.file_ops;
+  if (ops == nullptr) ops = std::make_shared<FileOps>();
+  for (const std::string& path : options.read_only_roots) {
+    if (!path.empty()) roots.emplace_back(normal_path(path), false, ops);
+  }
+  if (!options.writable_root.empty()) {
+    roots.emplace_back(normal_path(options.writable_root), true, ops);
+  }
+}
+
+const Root* Store::Impl::writable_root() const {
+  return roots.empty() || !roots.back().writable() ? nullptr : &roots.back();
+}
+
+// --- reporting ---
+
+void Store::Impl::warn_once(const std::string& subject, const std::string& message) {
+  if (!options.log) return;
+  bool first = false;
+  {
+    const std::lock_guard guard(mutex);
+    first = reported.insert(subject).second;
+  }
+  options.log(first ? Severity::kWarning : Severity::kDebug, message);
+}
+
+void Store::Impl::warn_root(const Root& root, const IoError& error) {
+  warn_once(root.path(),
+            fmt::format("kernel cache {}: {}; kernels that it does not give are compiled",
+                        root.path(), error.sentence));
+}
+
+void Store::Impl::warn_entry(const std::string& path, const std::string& reason) {
+  warn_once(path, fmt::format("kernel cache entry {} is not used: {}", path, reason));
+}
+
+// --- lookup ---
+
+// An entry under this name that is whole and is this kernel.
+std::optional<Hit> Store::Impl::read(const Root& root, const FileStem& stem,
+                                     const std::string& key) {
+  const std::string path = root.path_of(stem);
+  const auto bytes = root.read(stem, kMaxEntryBytes);
+  if (!bytes) {
+    const IoError& error = bytes.error();
+    if (error.code == 0) warn_entry(path, error.sentence);
+    if (error.code != 0 && error.code != ENOENT) warn_root(root, error);
+    return std::nullopt;
+  }
+  auto entry = deserialize(*bytes);
+  if (!entry) {
+    warn_entry(path, entry.error());
+    return std::nullopt;
+  }
+  if (key_text(entry->identity) != key || stem.toolchain != digest_hex(entry->toolchain.text())) {
+    warn_entry(path, "it holds another kernel than its name says");
+    return std::nullopt;
+  }
+  return Hit{std::move(*entry), path, false};
+}
+
+std::optional<Hit> Store::Impl::exact(const std::string& key, const Toolchain& toolchain) {
+  const FileStem stem = stem_of(key, toolchain);
+  for (const Root& root : roots) {
+    auto hit = read(root, stem, key);
+    if (hit && hit->entry.toolchain == toolchain) {
+      hit->exact_toolchain = true;
+      return hit;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Hit> Store::Impl::newest(const std::string& key, bool read_only_roots_only) {
+  const std::string identity = digest_hex(key);
+  std::optional<Hit> best;
+  for (const Root& root : roots) {
+    if (read_only_roots_only && root.writable()) continue;
+    const auto stems = root.entries(identity.substr(0, 2));
+    if (!stems) {
+      warn_root(root, stems.error());
+      continue;
+    }
+    for (const FileStem& stem : *stems) {
+      if (stem.identity != identity) continue;
+      auto hit = read(root, stem, key);
+      // RFC 3339 in UTC sorts as text. Not the file's time: copies and image layers change it.
+      if (hit && (!best || hit->entry.metadata.date > best->entry.metadata.date)) {
+        best = std::move(hit);
+      }
+    }
+  }
+  return best;
+}
+
+// --- publish and lock ---
+
+bool Store::Impl::publish(const Entry& entry) {
+  const Root* root = writable_root();
+  if (root == nullptr) return false;
+  const std::string key = key_text(entry.identity);
+  const std::vector<std::uint8_t> bytes = serialize(entry);
+  if (key.size() > kMaxKeyTextBytes || bytes.size() > kMaxEntryBytes) {
+    warn_entry(entry.identity.entry_name,
+               fmt::format("{} bytes with {} bytes of key text, at most {} and {} are stored",
+                           bytes.size(), key.size(), kMaxEntryBytes, kMaxKeyTextBytes));
+    return false;
+  }
+  const auto published = root->publish(stem_of(key, entry.toolchain), bytes);
+  if (!published) warn_root(*root, published.error());
+  return published.has_value();
+}
+
+std::unique_ptr<HeldLock> Store::Impl::lock(const FileStem& stem) {
+  const Root* root = writable_root();
+  if (root == nullptr) return nullptr;
+  auto held = root->lock(stem, options.lock_timeout);
+  if (!held) {
+    warn_root(*root, held.error());
+    return nullptr;
+  }
+  if (*held == nullptr) {
+    warn_once(
+        "lock " + stem.entry_name(),
+        fmt::format("kernel cache: another process has been compiling {} for more than {} ms; "
+                    "compiling it here too",
+                    root->path_of(stem), options.lock_timeout.count()));
+  }
+  return std::move(*held);
+}
+
+// --- list ---
+
+void Store::Impl::list(const Root& root, std::vector<Listing>& listings) {
+  const auto folders = root.folders();
+  if (!folders) return warn_root(root, folders.error());
+  for (const std::string& folder : *folders) {
+    const auto stems = root.entries(folder);
+    if (!stems) {
+      warn_root(root, stems.error());
+      continue;
+    }
+    for (const FileStem& stem : *stems) {
+      const auto bytes = root.read(stem, kMaxEntryBytes);
+      if (!bytes && bytes.error().code == ENOENT) continue;  // removed meanwhile
+      Listing listing{root.path_of(stem), 0, root.writable(),
+                      tl::unexpected<std::string>(bytes ? "" : bytes.error().sentence)};
+      if (bytes) {
+        listing.bytes = static_cast<std::int64_t>(bytes->size());
+        listing.entry = deserialize(*bytes);
+      }
+      if (listing.entry &&
+          stem_of(key_text(listing.entry->identity), listing.entry->toolchain).entry_name() !=
+              stem.entry_name()) {
+        listing.entry = tl::unexpected<std::string>("it holds another kernel than its name says");
+      }
+      listings.push_back(std::move(listing));
+    }
+  }
+}
+
+// --- the public face ---
+
+Store::Store(StoreOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {
+  impl_->guarded(false, [&] {
+    for (const Root& root : impl_->roots) {
+      if (root.writable()) continue;  // created by the first publish
+      if (const auto found = root.check(); !found) impl_->warn_root(root, found.error());
+    }
+    return true;
+  });
+}
+
+Store::~Store() = default;
+
+std::optional<Hit> Store::lookup(const Identity& identity,
+                                 const std::optional<Toolchain>& toolchain) {
+  return impl_->guarded(std::optional<Hit>(), [&]() -> std::optional<Hit> {
+    const std::string key = key_text(identity);
+    if (toolchain) {
+      if (auto hit = impl_->exact(key, *toolchain)) return hit;
+    }
+    if (impl_->options.strict) return std::nullopt;
+    return impl_->newest(key, /*read_only_roots_only=*/toolchain.has_value());
+  });
+}
+
+bool Store::publish(const Entry& entry) {
+  return impl_->guarded(false, [&] { return impl_->publish(entry); });
+}
+
+Store::Lock Store::lock(const Identity& identity, const Toolchain& toolchain) {
+  return Lock(impl_->guarded(std::unique_ptr<HeldLock>(),
+                             [&] { return impl_->lock(stem_of(key_text(identity), toolchain)); }));
+}
+
+std::vector<Listing> Store::list() {
+  return impl_->guarded(std::vector<Listing>(), [&] {
+    std::vector<Listing> listings;
+    for (const Root& root : impl_->roots) impl_->list(root, listings);
+    return listings;
+  });
+}
+
+const StoreOptions& Store::options() const { return impl_->options; }
+
+Store::Lock::Lock() = default;
+Store::Lock::Lock(std::unique_ptr<HeldLock> lock) : lock_(std::move(lock)) {}
+Store::Lock::Lock(Lock&&) noexcept = default;
+Store::Lock& Store::Lock::operator=(Lock&&) noexcept = default;
+Store::Lock::~Lock() = default;
+
+std::string default_root(std::string_view cache_dir, std::string_view xdg_cache_home,
+                         std::string_view home) {
+  if (!cache_dir.empty()) return std::string(cache_dir);
+  if (xdg_cache_home.starts_with('/')) return std::string(xdg_cache_home) + "/octile";
+  if (home.starts_with('/')) return std::string(home) + "/.cache/octile";
+  return {};
+}
+
+}  // namespace octile::cache
