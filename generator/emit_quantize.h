@@ -13,8 +13,8 @@ namespace octile {
 
 // The kernel takes one parameter, QuantizeKernelArgs by value, and launch_blocks() blocks along x.
 // Rows and columns are run-time arguments: one kernel serves every shape of its numerics.
-// Errors: kUnsupported for numerics without a quantise template, kInvalidArgument for a configuration
-// check_config refuses, kInternal for a template the set does not hold.
+// Errors: kUnsupported for numerics without a quantise template, kInvalidArgument for a
+// configuration check_config refuses, kInternal for a template the set does not hold.
 Result<EmittedKernel> emit_quantize(const QuantizeProblem&, const QuantizeConfig&,
                                     const DeviceSpec&, TemplateSet);
 

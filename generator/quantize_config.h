@@ -33,17 +33,18 @@ QuantizeResources resources_of(const QuantizeProblem&, const QuantizeConfig&);
 // Refuses a configuration no kernel can be emitted for, naming the field, its value and the rule.
 Status check_config(const QuantizeProblem&, const QuantizeConfig&);
 
-// Thread blocks a launch over `rows` rows needs, all along x; 0 where there is nothing to do (do not
-// launch then). Errors: kInvalidArgument where the count passes the grid's 2^31 - 1.
+// Thread blocks a launch over `rows` rows needs, all along x; 0 where there is nothing to do (do
+// not launch then). Errors: kInvalidArgument where the count passes the grid's 2^31 - 1.
 Result<std::int64_t> launch_blocks(const QuantizeProblem&, const QuantizeConfig&,
                                    std::int64_t rows);
 
-// The kernels' only parameter, by value; templates/quantize/phases.cuh has the same struct and asserts
-// its size. Device pointers. Strides in elements, all filled in by the launcher (no 0 = default here).
+// The kernels' only parameter, by value; templates/quantize/phases.cuh has the same struct and
+// asserts its size. Device pointers. Strides in elements, all filled in by the launcher (no 0 =
+// default here).
 struct QuantizeKernelArgs {
   const void* x = nullptr;  // [rows][ldx]
   void* q = nullptr;        // [rows][ldq]
-  float* scale = nullptr;   // 1x128: [ceil(cols/128)][scale_ld]; 128x128: [ceil(rows/128)][scale_ld]
+  float* scale = nullptr;  // 1x128: [ceil(cols/128)][scale_ld]; 128x128: [ceil(rows/128)][scale_ld]
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   std::int64_t ldx = 0;

@@ -63,8 +63,8 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
     OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args args) {
   using namespace blockwise;
   __shared__ u32 partials[2][kWarps];
-  const u64 blocks_along_row = static_cast<u64>(args.cols + kBlock - 1) / kBlock;
-  const quantize::Tile tile = quantize::tile_at(blockIdx.x, blocks_along_row);
+  const i64 blocks_along_row = (args.cols + kBlock - 1) / kBlock;
+  const quantize::Tile tile = quantize::tile_at(blockIdx.x, static_cast<u64>(blocks_along_row));
 
   // source
   const Patch patch(args, tile.row * kBlock + threadIdx.x / kLanes,
@@ -87,15 +87,15 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
     amax = reduce::block_max<cfg::kThreads>(amax, partials[1]);
   }
 
-  // scale: the thread block of the last column also writes the padding up to the stride
+  // scale: the thread block of the last column also writes the padding, up to a multiple of 4 or to the
+  // caller's tighter stride
   const float encode = quantize::encode_scale<Src, cfg::kTargetType, cfg::kPow2Scale>(
       amax, __uint_as_float(cfg::kAmaxEpsilonBits));
   float* const scale_row = args.scale + tile.row * args.scale_ld;
   if (threadIdx.x == 0) scale_row[tile.col] = quantize::decode_scale(encode);
-  if (tile.col + 1 == static_cast<i64>(blocks_along_row)) {
-    for (i64 c = tile.col + 1 + threadIdx.x; c < args.scale_ld; c += cfg::kThreads) {
-      scale_row[c] = 1.0f;
-    }
+  if (tile.col + 1 == blocks_along_row) {
+    const i64 column = tile.col + 1 + threadIdx.x;
+    if (column < quantize::padded_scales(blocks_along_row, args.scale_ld)) scale_row[column] = 1.0f;
   }
 
   // cast, output

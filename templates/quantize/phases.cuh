@@ -220,6 +220,13 @@ __device__ __forceinline__ float encode_scale(u32 magnitude, float amax_epsilon)
   return __uint_as_float(bits);
 }
 
+// Scales stored along the contiguous direction of a scale array: rounded up to 4 (those beyond `count`
+// are written 1), or the caller's stride where it leaves less room.
+__device__ __forceinline__ i64 padded_scales(i64 count, i64 stride) {
+  const i64 padded = (count + 3) & ~i64{3};
+  return padded < stride ? padded : stride;
+}
+
 __device__ __forceinline__ float decode_scale(float encode) { return __frcp_rn(encode); }
 
 // ---- cast ---------------------------------------------------------------------------------------

@@ -55,13 +55,6 @@ constexpr int kWarps = cfg::kThreads / 32;
 static_assert(kGroups * kWarpCols == cfg::kTileCols, "a tile is whole loads of a warp");
 static_assert(cfg::kThreads % 32 == 0, "a block is whole warps");
 
-// Scales are stored for rows rounded up to 4 (rows that do not exist get 1), as far as the stride has
-// room for them.
-__device__ __forceinline__ i64 stored_scale_rows(const quantize::Args& args) {
-  const i64 padded = (args.rows + 3) / 4 * 4;
-  return padded < args.scale_ld ? padded : args.scale_ld;
-}
-
 using Patch = quantize::Patch<Src, kVectors, kGroups, kWarpCols, 1>;
 
 }  // namespace rowwise
@@ -73,7 +66,8 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
   const u64 column_tiles = static_cast<u64>(args.cols + cfg::kTileCols - 1) / cfg::kTileCols;
   const u64 index = static_cast<u64>(blockIdx.x) * kWarps + threadIdx.x / 32;
   const quantize::Tile tile = quantize::tile_at(index, column_tiles);
-  if (tile.row * cfg::kTileRows >= (args.rows + 3) / 4 * 4) return;  // the last block's spare warps
+  const i64 scale_rows = quantize::padded_scales(args.rows, args.scale_ld);
+  if (tile.row * cfg::kTileRows >= scale_rows) return;  // the last block's spare warps
 
   // source
   const i64 row0 = tile.row * cfg::kTileRows;
@@ -102,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
   if (static_cast<int>(lane) == reduce::owner_lane<kVectors, kLanes>(lane, owned)) {
     const i64 row = row0 + owned / kGroups;
     const i64 block = (col0 + owned % kGroups * kWarpCols) / kBlock;  // the owner's own column may lie beyond the last one
-    if (block * kBlock < args.cols && row < stored_scale_rows(args)) {
+    if (block * kBlock < args.cols && row < scale_rows) {
       args.scale[block * args.scale_ld + row] =
           row < args.rows ? quantize::decode_scale(encode) : 1.0f;
     }
