@@ -1,0 +1,53 @@
+# A thin face over CMakePresets.json and tools/setup.sh. Every target installs what it lacks first and
+# does nothing twice.
+#   make build    the library and the command: build/release/octile and liboctile.so
+#   make demo     build, then the main job: quantise, generate, compile, cache, run, verify
+#   make test     build everything and run every test this machine can run
+#   make check    what CI runs: lint, the sanitizers' subsets, make test
+#   make lint     clang-format and clang-tidy; make format rewrites what clang-format would
+#   make install  into PREFIX, by default /usr/local
+JOBS := $(shell nproc)
+PREFIX ?= /usr/local
+
+.PHONY: build demo test check lint format install asan-ubsan tsan clean
+.DEFAULT_GOAL := build
+
+build:
+	@tools/setup.sh build
+	@cmake --preset release --log-level=WARNING
+	@cmake --build --preset release --target octile octile_shared
+
+demo: build
+	@build/release/octile demo
+
+test:
+	@tools/setup.sh test
+	@cmake --preset release --log-level=WARNING
+	@cmake --build --preset release
+	@ctest --preset release -j $(JOBS)
+
+# Each sanitizer over the tests that run host code only. Without address randomisation (setarch -R),
+# because ThreadSanitizer of GCC 12 refuses the wider one of newer kernels.
+asan-ubsan tsan:
+	@tools/setup.sh test
+	@cmake --preset $@ --log-level=WARNING
+	@cmake --build --preset $@
+	@setarch -R ctest --preset $@ -j $(JOBS)
+
+lint:
+	@tools/setup.sh lint
+	@cmake --preset release --log-level=WARNING
+	@tools/lint.sh
+
+format:
+	@tools/setup.sh lint
+	@tools/lint.sh --fix
+
+check:
+	@.ci/run
+
+install: build
+	@cmake --install build/release --prefix $(PREFIX)
+
+clean:
+	@rm -rf build/release build/debug build/asan-ubsan build/tsan

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Format (clang-format) of all sources, and clang-tidy of the host code by the compile commands of
+# build/release. `--fix` rewrites the format and does nothing else.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly rooms=(generator templates cache runtime tools tests)
+mapfile -t sources < <(find "${rooms[@]}" -type f \
+  \( -name '*.cc' -o -name '*.h' -o -name '*.c' -o -name '*.cu' -o -name '*.cuh' \) | sort)
+
+if [ "${1:-}" = --fix ]; then
+  exec clang-format-19 -i "${sources[@]}"
+fi
+echo "clang-format: ${#sources[@]} files"
+clang-format-19 --dry-run -Werror "${sources[@]}"
+echo "clang-tidy: host code of $(IFS=,; echo "${rooms[*]}")"
+# Generated files stand in build/ and are none of the pattern's.
+run-clang-tidy-19 -quiet -p build/release "^$PWD/($(IFS='|'; echo "${rooms[*]}"))/" 2>&1 |
+  { grep -v -E '^[0-9]+ warnings? generated|^Suppressed|^Use -header-filter|^$|^\[|^clang-tidy-19 ' || true; }
