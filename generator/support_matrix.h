@@ -1,5 +1,5 @@
-// The support matrix is data: which combinations exist, which are refused and why. Validation, tests,
-// the README table and `octile doctor --matrix` read this and nothing else.
+// The support matrix is data: which combinations exist, which are refused and why. Validation,
+// tests, the README table and `octile doctor --matrix` read this and nothing else.
 #pragma once
 
 #include <span>
@@ -14,19 +14,30 @@ namespace octile {
 
 struct SupportRow {
   std::string_view operation;  // "gemm" or "quantize"
-  std::string_view pattern;    // the fields this row speaks for, in problem-text spelling, '*' free
-  bool supported = false;
-  std::string_view reason;     // why refused, or what is special about a supported row
+  // The fields this row speaks for, in problem-text spelling; a field it does not name is free. A
+  // value is given as its ':'-separated parts, each '*' or alternatives joined by '|'; parts left
+  // out are free: "a=e4m3|e5m2:1x128 d=bf16" takes any scale format of those A operands.
+  std::string_view pattern;
+  bool supported = false;   // on the device
+  std::string_view reason;  // why refused, or what is special about a supported row
+  bool host_only = false;   // refused on the device, taken by the host reference executor
 };
+
+// Who is to carry a problem out. The host reference executor takes every row the device takes.
+enum class Executor : int { kDevice, kHost };
 
 // First matching row decides; the last row of each operation refuses everything else.
 std::span<const SupportRow> support_matrix();
 const SupportRow& support_of(const Problem&);
+bool matches(const SupportRow&, const Problem&);
 
-// Dimension rules (n % 8, k % 16, sizes within 2^63-1) and the matrix. The error names the field, its
-// value and what is allowed.
-Status check_supported(const Problem&);
+// Whether the problem can be carried out: well formed, within the dimension rules (n % 8, k % 16,
+// sizes within 2^63-1 bytes) and supported by the matrix.
+// Errors: kInvalidArgument naming the field, its value and what is allowed; kUnsupported with the
+// row's reason.
+Status check_supported(const Problem&, Executor = Executor::kDevice);
 
+// The matrix as a table for the README and `octile doctor --matrix`.
 std::string support_matrix_markdown();
 
 }  // namespace octile

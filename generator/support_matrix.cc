@@ -1,0 +1,237 @@
+#include "generator/support_matrix.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "generator/layout.h"
+
+namespace octile {
+namespace {
+
+// ---- the data
+// ------------------------------------------------------------------------------------
+
+constexpr bool kYes = true;
+constexpr bool kNo = false;
+constexpr bool kHostOnly = true;
+
+constexpr std::array kMatrix = std::to_array<SupportRow>({
+    {"gemm", "k=?", kNo, "not built yet: a token count in K (weight gradients)"},
+    // WGMMA takes any pair of FP8 types (PTX ISA, wgmma.mma_async .e4m3 .e5m2), and power-of-two
+    // scales are fp32 in memory, so a product need not know of them.
+    {"gemm", "a=e4m3|e5m2:1x128:f32|pow2 b=e4m3|e5m2:128x128:f32|pow2 d=bf16 acc=0 promote=128",
+     kYes, "every kernel sums K in the same order, so invariant=1 changes nothing"},
+    {"gemm", "a=bf16|fp16|fp32", kNo, "A has to be quantised before an FP8 product"},
+    {"gemm", "b=bf16|fp16|fp32", kNo, "B has to be quantised before an FP8 product"},
+    {"gemm", "d=e4m3|e5m2", kNo, "not built yet: D quantised in the epilogue"},
+    {"gemm", "a=*:*:bf16", kNo, "bf16 scales are for communication: widen A's to f32 first"},
+    {"gemm", "b=*:*:bf16", kNo, "bf16 scales are for communication: widen B's to f32 first"},
+    {"gemm", "a=*:1x128:packed", kNo, "not built yet: A's exponents packed into int32"},
+    {"gemm", "b=*:1x128:packed", kNo, "not built yet: B's exponents packed into int32"},
+    {"gemm", "a=*:1x128:f32|pow2 b=*:128x128:f32|pow2 acc=1", kNo,
+     "not built yet: adding to D from a 1x128 by 128x128 product"},
+    {"gemm", "a=*:1x128:f32|pow2 b=*:128x128:f32|pow2 promote=32|64", kNo,
+     "not built yet: promotion more often than once a scale block"},
+    {"gemm", "a=*:1x128:f32|pow2 b=*:128x128:f32|pow2 d=fp16|fp32", kNo,
+     "not built yet: D in fp16 or fp32"},
+    {"gemm", "a=*:1x128:f32|pow2 b=*:1x128:f32|pow2", kNo,
+     "not built yet: both operands in 1x128 blocks (weight gradients)"},
+    {"gemm", "a=*:128x128:f32|pow2 b=*:1x128:f32|pow2", kNo,
+     "the 128x128 operand goes second: exchange the operands for D transposed"},
+    {"gemm", "a=*:128x128:f32|pow2 b=*:128x128:f32|pow2", kNo,
+     "no recipe keeps both operands in 128x128 blocks"},
+    {"gemm", "a=*:row:f32|pow2 b=*:row:f32|pow2", kNo, "not built yet: scales per row"},
+    {"gemm", "a=*:tensor:f32|pow2 b=*:tensor:f32|pow2", kNo, "not built yet: scales per tensor"},
+    {"gemm", "a=*:1x32:e8m0 b=*:1x32|32x32:e8m0", kNo,
+     "not built yet: MX scales, which Hopper's tensor cores cannot apply themselves"},
+    {"gemm", "", kNo, "no recipe multiplies operands scaled in this way"},
+
+    {"quantize", "x=e4m3|e5m2", kNo, "X is FP8 already: quantising reads bf16, fp16 or fp32"},
+    {"quantize", "q=*:1x128|128x128:f32|pow2 out=row", kYes,
+     "pow2 keeps the exponent bits of the encode scale"},
+    {"quantize", "q=*:1x128|128x128:f32|pow2 out=col|both", kNo,
+     "not built yet: the transposed copy"},
+    {"quantize", "q=*:tensor:f32|pow2 out=row", kNo,
+     "not built yet on the device: one scale per tensor needs a pass of its own", kHostOnly},
+    {"quantize", "q=*:tensor:f32|pow2", kNo, "not built yet: one scale per tensor, transposed"},
+    {"quantize", "q=*:row:f32|pow2", kNo, "not built yet: scales per row"},
+    {"quantize", "q=*:1x32|32x32:e8m0", kNo, "not built yet: MX scales"},
+    {"quantize", "q=*:1x128:packed", kNo, "not built yet: exponents packed into int32"},
+    {"quantize", "q=*:tensor|row|1x128|128x128:bf16", kNo,
+     "not built yet: bf16 scales for communication"},
+    {"quantize", "", kNo, "the layouts have no such scale format for this granularity"},
+});
+
+// TMA strides are multiples of 16 bytes: K of FP8, and N of bf16, in elements (CUDA driver API,
+// cuTensorMapEncodeTiled).
+constexpr std::int64_t kNMultiple = 8;
+constexpr std::int64_t kKMultiple = 16;
+
+// ---- matching
+// ------------------------------------------------------------------------------------
+
+struct FieldValue {
+  std::string_view name;
+  std::string value;
+};
+using FieldValues = std::vector<FieldValue>;
+
+std::string count_value(std::int64_t n) { return n == kDynamic ? "?" : fmt::format("{}", n); }
+
+// All three parts, defaults included.
+std::string type_value(const TensorType& t) {
+  return fmt::format("{}:{}:{}", name_of(t.dtype), name_of(t.granularity), name_of(t.scale));
+}
+
+std::string_view operation_of(const Problem& problem) {
+  return std::holds_alternative<GemmProblem>(problem) ? "gemm" : "quantize";
+}
+
+FieldValues values_of(const GemmProblem& p) {
+  return {{"k", count_value(p.k)},
+          {"a", type_value(p.a)},
+          {"b", type_value(p.b)},
+          {"d", std::string(name_of(p.d))},
+          {"acc", p.accumulate ? "1" : "0"},
+          {"promote", p.promote == kPromoteNone ? "none" : fmt::format("{}", p.promote)}};
+}
+
+FieldValues values_of(const QuantizeProblem& p) {
+  const bool row = p.output == QuantizeOutput::kRowwise;
+  return {{"x", std::string(name_of(p.x))},
+          {"q", type_value(p.q)},
+          {"out", row                                       ? "row"
+                  : p.output == QuantizeOutput::kTransposed ? "col"
+                                                            : "both"}};
+}
+
+// The text before the next `separator`, which is taken from `text` together with it.
+std::string_view take(std::string_view& text, char separator) {
+  const std::size_t cut = std::min(text.find(separator), text.size());
+  const std::string_view head = text.substr(0, cut);
+  text.remove_prefix(std::min(cut + 1, text.size()));
+  return head;
+}
+
+bool part_matches(std::string_view alternatives, std::string_view part) {
+  if (alternatives == "*") return true;
+  while (!alternatives.empty()) {
+    if (take(alternatives, '|') == part) return true;
+  }
+  return false;
+}
+
+bool value_matches(std::string_view pattern, std::string_view value) {
+  while (!pattern.empty()) {
+    if (!part_matches(take(pattern, ':'), take(value, ':'))) return false;
+  }
+  return true;
+}
+
+bool pattern_matches(std::string_view pattern, const FieldValues& values) {
+  while (!pattern.empty()) {
+    std::string_view field = take(pattern, ' ');
+    const std::string_view name = take(field, '=');
+    const auto it = std::find_if(values.begin(), values.end(),
+                                 [&](const FieldValue& v) { return v.name == name; });
+    if (it == values.end() || !value_matches(field, it->value)) return false;
+  }
+  return true;
+}
+
+// ---- dimension rules
+// -----------------------------------------------------------------------------
+
+Status check_multiple(std::string_view field, std::int64_t value, std::int64_t multiple,
+                      std::string_view why) {
+  if (value == kDynamic || value % multiple == 0) return {};
+  return fail(ErrorCode::kInvalidArgument, fmt::format("{} is {}; allowed are multiples of {}: {}",
+                                                       field, value, multiple, why));
+}
+
+// A dynamic extent is checked when its count is known, by the call that brings it.
+Status check_bytes(std::string_view fields, std::int64_t rows, std::int64_t cols, DType dtype) {
+  if (rows == kDynamic || cols == kDynamic || byte_size(rows, cols, size_of(dtype))) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("{} is {} x {} of {} byte(s); allowed are at most 2^63-1 bytes", fields,
+                          rows, cols, size_of(dtype)));
+}
+
+Status check_dimensions(const GemmProblem& p) {
+  if (Status s = check_multiple("n", p.n, kNMultiple, "a row of bf16 D is stored in 16-byte units");
+      !s) {
+    return s;
+  }
+  if (Status s = check_multiple("k", p.k, kKMultiple, "rows of A and B are read in 16-byte units");
+      !s) {
+    return s;
+  }
+  if (Status s = check_bytes("A[m,k]", p.m, p.k, p.a.dtype); !s) return s;
+  if (Status s = check_bytes("B[n,k]", p.n, p.k, p.b.dtype); !s) return s;
+  return check_bytes("D[m,n]", p.m, p.n, p.d);
+}
+
+Status check_dimensions(const QuantizeProblem& p) {
+  return check_bytes("X[rows,cols]", p.rows, p.cols, p.x);
+}
+
+// Patterns of the rows of an operation that an executor takes, for an error's "supported are".
+std::string supported_patterns(std::string_view operation, Executor executor) {
+  std::string text;
+  for (const SupportRow& row : kMatrix) {
+    if (row.operation != operation) continue;
+    if (!row.supported && !(row.host_only && executor == Executor::kHost)) continue;
+    text.append(text.empty() ? "" : "; ").append(row.pattern);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::span<const SupportRow> support_matrix() { return kMatrix; }
+
+bool matches(const SupportRow& row, const Problem& problem) {
+  return row.operation == operation_of(problem) &&
+         pattern_matches(row.pattern,
+                         std::visit([](const auto& p) { return values_of(p); }, problem));
+}
+
+const SupportRow& support_of(const Problem& problem) {
+  // The last row of each operation has an empty pattern, so one always matches.
+  return *std::find_if(kMatrix.begin(), kMatrix.end(),
+                       [&](const SupportRow& row) { return matches(row, problem); });
+}
+
+Status check_supported(const Problem& problem, Executor executor) {
+  if (Status s = check_well_formed(problem); !s) return s;
+  if (Status s = std::visit([](const auto& p) { return check_dimensions(p); }, problem); !s) {
+    return s;
+  }
+  const SupportRow& row = support_of(problem);
+  if (row.supported || (row.host_only && executor == Executor::kHost)) return {};
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("'{}' is not supported: {}; supported are {}", to_text(problem),
+                          row.reason, supported_patterns(row.operation, executor)));
+}
+
+std::string support_matrix_markdown() {
+  std::string text = "| operation | problem | device | host | remark |\n|---|---|---|---|---|\n";
+  for (const SupportRow& row : kMatrix) {
+    std::string pattern = row.pattern.empty() ? "anything else" : fmt::format("`{}`", row.pattern);
+    // A '|' would end the table's cell, also inside backquotes.
+    for (std::size_t at = pattern.find('|'); at != std::string::npos;
+         at = pattern.find('|', at + 2)) {
+      pattern.insert(at, 1, '\\');
+    }
+    text += fmt::format("| {} | {} | {} | {} | {} |\n", row.operation, pattern,
+                        row.supported ? "yes" : "no", row.supported || row.host_only ? "yes" : "no",
+                        row.reason);
+  }
+  return text;
+}
+
+}  // namespace octile
