@@ -1,6 +1,6 @@
 // Maxima of unsigned integers: within a word, and across the lanes of a warp.
 // Magnitudes of floats order as unsigned integers once the sign bit is gone, so an amax is one of
-// these. PTX ISA 9.0, "Integer Arithmetic Instructions: max".
+// these. Compiler intrinsics only: no PTX here.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "lib/types.cuh"
@@ -10,12 +10,8 @@ namespace reduce {
 
 __device__ __forceinline__ u32 max(u32 a, u32 b) { return a > b ? a : b; }
 
-// max.u16x2 d, a, b;  PTX 8.0, sm_90. The larger of each 16-bit half. Any thread, no memory.
-__device__ __forceinline__ u32 max_u16x2(u32 a, u32 b) {
-  u32 d;
-  asm("max.u16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
-  return d;
-}
+// The larger of each unsigned 16-bit half: one instruction from sm_90 on (VIMNMX.U16x2).
+__device__ __forceinline__ u32 max_u16x2(u32 a, u32 b) { return __vmaxu2(a, b); }
 
 // kCount maxima over each group of kWidth consecutive lanes, one left per lane: returns the maximum of
 // values[owned_index<kCount, kWidth>(lane)] over the lane's group. All 32 lanes. Halving the values at
