@@ -15,37 +15,71 @@ namespace octile {
 
 enum class ExprOp : int {
   kInput,     // one of up to 4 inputs, by index
-  kConstant,  // an fp32 constant, printed as its bits
-  kAdd, kSub, kMul, kDiv, kMin, kMax,
-  kNeg, kAbs, kExp, kTanh, kRsqrt, kReciprocal,
+  kConstant,  // a finite fp32 constant, printed as its bits
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kMin,  // NaN where either is NaN, so that a sentry after it still sees it; -0 < +0
+  kMax,
+  kNeg,
+  kAbs,
+  kExp,
+  kTanh,
+  kRsqrt,
+  kReciprocal,
 };
 
 class Expr {
  public:
   static constexpr int kMaxInputs = 4;
-  static Result<Expr> input(int index);  // 0 <= index < kMaxInputs
-  static Expr constant(float value);
-  static Expr unary(ExprOp op, Expr x);
-  static Expr binary(ExprOp op, Expr x, Expr y);
+  // A tree beyond these is refused, so that printing and evaluating may recurse. Shared subtrees
+  // count each time they are used.
+  static constexpr int kMaxDepth = 64;
+  static constexpr int kMaxNodes = 256;
+
+  static Result<Expr> input(int index);       // 0 <= index < kMaxInputs
+  static Result<Expr> constant(float value);  // finite
+  static Result<Expr> unary(ExprOp op, const Expr& x);
+  static Result<Expr> binary(ExprOp op, const Expr& x, const Expr& y);
 
   ExprOp op() const;
   int input_count() const;  // highest input index used + 1
   int node_count() const;
+  int depth() const;  // 1 for a leaf
   // CUDA: an expression over `x0`..`x3` whose arithmetic is correctly rounded and never contracted
-  // (__fadd_rn and its kin; exp, tanh and rsqrt through templates/lib).
+  // (__fadd_rn and its kin). exp, tanh, rsqrt, min and max print as octile_exp(x) and so on: device
+  // functions of templates/lib, which the first fused quantiser adds.
   std::string to_cuda() const;
   // Canonical text: "mul(div(x0,add(1,exp(neg(x0)))),x1)". Parsed by parse_expression.
   std::string to_text() const;
-  float evaluate(std::span<const float> inputs) const;  // host reference of the same arithmetic
+  // Host reference of the same arithmetic; exp, tanh and rsqrt are evaluated in double and rounded
+  // once, where the device may be 2 ulp off. inputs.size() >= input_count().
+  float evaluate(std::span<const float> inputs) const;
   friend bool operator==(const Expr& a, const Expr& b) { return a.to_text() == b.to_text(); }
 
  private:
   struct Node;
   explicit Expr(std::shared_ptr<const Node> node) : node_(std::move(node)) {}
+  static Result<Expr> make(Node node);
+  static void print_text(const Node& node, std::string& out);
+  static void print_cuda(const Node& node, std::string& out);
+  static float value_of(const Node& node, std::span<const float> inputs);
   std::shared_ptr<const Node> node_;
 };
 
-// Depth and node limits (64, 256) are enforced with a sentence.
+// Function notation without spaces: x0..x3, decimal constants, add sub mul div min max (two
+// arguments), neg abs exp tanh rsqrt reciprocal (one). The error names the place and what is
+// allowed there; Expr's limits hold.
 Result<Expr> parse_expression(std::string_view text);
+
+// The activations of transformer layers, by name; x1 is the linear half of a gated unit.
+struct Activation {
+  std::string_view name;  // "silu_mul"
+  std::string_view text;  // canonical, for parse_expression
+  std::string_view source;
+};
+std::span<const Activation> activations();
+Result<Expr> activation(std::string_view name);
 
 }  // namespace octile

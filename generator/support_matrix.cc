@@ -153,38 +153,59 @@ Status check_multiple(std::string_view field, std::int64_t value, std::int64_t m
                                                        field, value, multiple, why));
 }
 
-// A dynamic extent is checked when its count is known, by the call that brings it.
-Status check_bytes(std::string_view fields, std::int64_t rows, std::int64_t cols, DType dtype) {
-  if (rows == kDynamic || cols == kDynamic || byte_size(rows, cols, size_of(dtype))) return {};
-  return fail(ErrorCode::kInvalidArgument,
-              fmt::format("{} is {} x {} of {} byte(s); allowed are at most 2^63-1 bytes", fields,
-                          rows, cols, size_of(dtype)));
-}
-
-Status check_dimensions(const GemmProblem& p) {
+Status check_multiples(const GemmProblem& p) {
   if (Status s = check_multiple("n", p.n, kNMultiple, "a row of bf16 D is stored in 16-byte units");
       !s) {
     return s;
   }
-  if (Status s = check_multiple("k", p.k, kKMultiple, "rows of A and B are read in 16-byte units");
-      !s) {
-    return s;
-  }
-  if (Status s = check_bytes("A[m,k]", p.m, p.k, p.a.dtype); !s) return s;
-  if (Status s = check_bytes("B[n,k]", p.n, p.k, p.b.dtype); !s) return s;
-  return check_bytes("D[m,n]", p.m, p.n, p.d);
+  return check_multiple("k", p.k, kKMultiple, "rows of A and B are read in 16-byte units");
 }
 
-Status check_dimensions(const QuantizeProblem& p) {
-  return check_bytes("X[rows,cols]", p.rows, p.cols, p.x);
+Status check_multiples(const QuantizeProblem&) { return {}; }
+
+// Sizes are asked of the layouts, padding included. A dynamic extent counts as 0 here; the call
+// that brings it checks it.
+Status check_size(std::string_view tensor, const TensorType& type, std::int64_t rows,
+                  std::int64_t cols, bool transposed = false) {
+  const std::int64_t known_rows = std::max<std::int64_t>(rows, 0);
+  const std::int64_t known_cols = std::max<std::int64_t>(cols, 0);
+  const auto layout = quantized_layout(type, known_rows, known_cols, 0, transposed);
+  if (layout) return {};
+  return fail(layout.error().code, fmt::format("{}: {}", tensor, layout.error().message));
+}
+
+Status check_plain_size(std::string_view tensor, DType dtype, std::int64_t rows,
+                        std::int64_t cols) {
+  if (rows == kDynamic || cols == kDynamic || byte_size(rows, cols, size_of(dtype))) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("{} is {} x {} of {} bytes; allowed are at most 2^63-1 bytes in all",
+                          tensor, rows, cols, size_of(dtype)));
+}
+
+Status check_sizes(const GemmProblem& p) {
+  if (Status s = check_size("A[m,k]", p.a, p.m, p.k); !s) return s;
+  if (Status s = check_size("B[n,k]", p.b, p.n, p.k); !s) return s;
+  return check_plain_size("D[m,n]", p.d, p.m, p.n);
+}
+
+Status check_sizes(const QuantizeProblem& p) {
+  if (Status s = check_plain_size("X[rows,cols]", p.x, p.rows, p.cols); !s) return s;
+  if (p.output != QuantizeOutput::kTransposed) {
+    if (Status s = check_size("Q[rows,cols]", p.q, p.rows, p.cols); !s) return s;
+  }
+  if (p.output == QuantizeOutput::kRowwise) return {};
+  return check_size("transposed Q[cols,rows]", p.q, p.rows, p.cols, true);
+}
+
+bool taken_by(const SupportRow& row, Executor executor) {
+  return row.supported || (row.host_only && executor == Executor::kHost);
 }
 
 // Patterns of the rows of an operation that an executor takes, for an error's "supported are".
 std::string supported_patterns(std::string_view operation, Executor executor) {
   std::string text;
   for (const SupportRow& row : kMatrix) {
-    if (row.operation != operation) continue;
-    if (!row.supported && !(row.host_only && executor == Executor::kHost)) continue;
+    if (row.operation != operation || !taken_by(row, executor)) continue;
     text.append(text.empty() ? "" : "; ").append(row.pattern);
   }
   return text;
@@ -208,14 +229,17 @@ const SupportRow& support_of(const Problem& problem) {
 
 Status check_supported(const Problem& problem, Executor executor) {
   if (Status s = check_well_formed(problem); !s) return s;
-  if (Status s = std::visit([](const auto& p) { return check_dimensions(p); }, problem); !s) {
+  if (Status s = std::visit([](const auto& p) { return check_multiples(p); }, problem); !s) {
     return s;
   }
   const SupportRow& row = support_of(problem);
-  if (row.supported || (row.host_only && executor == Executor::kHost)) return {};
-  return fail(ErrorCode::kUnsupported,
-              fmt::format("'{}' is not supported: {}; supported are {}", to_text(problem),
-                          row.reason, supported_patterns(row.operation, executor)));
+  if (!taken_by(row, executor)) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("'{}' is not supported: {}; supported are {}", to_text(problem),
+                            row.reason, supported_patterns(row.operation, executor)));
+  }
+  // Last: a combination the matrix takes is one the layouts have.
+  return std::visit([](const auto& p) { return check_sizes(p); }, problem);
 }
 
 std::string support_matrix_markdown() {
