@@ -8,8 +8,8 @@
 
 namespace octile::reference {
 
-// NaN -> NaN code; infinity -> NaN in E4M3, infinity of its sign in E5M2; finite -> nearest even on the
-// FP8 grid, saturating to the largest finite. Subnormals and -0 are kept.
+// NaN -> NaN code; infinity -> NaN in E4M3, infinity of its sign in E5M2; finite -> nearest even on
+// the FP8 grid, saturating to the largest finite. Subnormals and -0 are kept.
 std::uint8_t to_fp8(float value, DType fp8);
 float from_fp8(std::uint8_t code, DType fp8);
 

@@ -14,7 +14,7 @@ struct QuantizeArgs {
   const void* x = nullptr;
   std::int64_t ldx = 0;  // elements; 0: cols
   void* q = nullptr;
-  std::int64_t ldq = 0;
+  std::int64_t ldq = 0;  // 0: cols
   void* scale = nullptr;
   std::int64_t scale_ld = 0;  // 0: as quantized_layout says
   void* q_transposed = nullptr;
@@ -26,7 +26,12 @@ struct QuantizeArgs {
 float encode_scale(float amax, const QuantizeProblem& problem);
 float decode_scale(float encode);
 
-// Padding included (scales 1, data 0). threads 0: one per core.
+// Writes every byte of the layout, padding included (scales 1, data 0); gaps between rows that come
+// from the caller's ldq or scale_ld stay untouched. q and scale are needed for a row-wise output,
+// q_transposed and scale_transposed for a transposed one. threads 0: one per core.
+// Errors: kUnsupported for types and layouts the contract does not have and for scales other than
+// fp32; kInvalidArgument for a null pointer, a negative size, or a leading dimension that is too
+// small.
 Status quantize(const QuantizeProblem&, const QuantizeArgs&, int threads = 0);
 
 // out[rows][cols] fp32 = q * scale, from the row-wise layout of `type`.

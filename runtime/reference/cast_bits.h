@@ -1,0 +1,91 @@
+// The casts as branch-free functions on bits, so that loops over them vectorise.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "generator/types.h"
+
+namespace octile::reference {
+
+inline constexpr std::uint32_t kSignBit = 0x80000000U;
+inline constexpr std::uint32_t kMagnitude = 0x7FFFFFFFU;
+inline constexpr std::uint32_t kInfinityBits = 0x7F800000U;
+
+// The two formats of OCP "8-bit Floating Point Specification" (OFP8) 1.0, table 1.
+template <DType fp8>
+struct Fp8Format;
+template <>
+struct Fp8Format<DType::kE4M3> {
+  static constexpr int kMantissaBits = 3;
+  static constexpr int kBias = 7;
+  static constexpr std::uint32_t kMaxCode = 0x7E;       // 448; S.1111.111 is NaN
+  static constexpr std::uint32_t kNanCode = 0x7F;       // either sign, as the device writes it
+  static constexpr std::uint32_t kInfinityCode = 0x7F;  // no infinity: NaN
+  static constexpr std::uint32_t kInfinitySign = 0;     // whose sign is dropped
+};
+template <>
+struct Fp8Format<DType::kE5M2> {
+  static constexpr int kMantissaBits = 2;
+  static constexpr int kBias = 15;
+  static constexpr std::uint32_t kMaxCode = 0x7B;  // 57344
+  static constexpr std::uint32_t kNanCode = 0x7F;  // either sign, as the device writes it
+  static constexpr std::uint32_t kInfinityCode = 0x7C;
+  static constexpr std::uint32_t kInfinitySign = 0x80;
+};
+
+// Code of a finite value, or of an infinity that stands for an overflowed finite one: saturating.
+template <DType fp8>
+inline std::uint32_t finite_to_fp8(std::uint32_t bits) {
+  using Format = Fp8Format<fp8>;
+  constexpr int kDropped = 23 - Format::kMantissaBits;
+  constexpr std::uint32_t kHalfBelow = (1U << (kDropped - 1)) - 1U;
+  constexpr std::uint32_t kRebias = static_cast<std::uint32_t>(127 - Format::kBias)
+                                    << Format::kMantissaBits;
+  constexpr std::uint32_t kSmallestNormal = static_cast<std::uint32_t>(128 - Format::kBias) << 23;
+  // A power of two whose last bit is the subnormal step of the format: adding it lets the fp32
+  // adder round to nearest even on the subnormal grid.
+  constexpr std::uint32_t kSubnormalMagic =
+      static_cast<std::uint32_t>(128 - Format::kBias + kDropped) << 23;
+
+  const std::uint32_t magnitude = bits & kMagnitude;
+  const std::uint32_t rounded = magnitude + kHalfBelow + ((magnitude >> kDropped) & 1U);
+  const std::uint32_t normal = (rounded >> kDropped) - kRebias;
+  const float shifted = std::bit_cast<float>(magnitude) + std::bit_cast<float>(kSubnormalMagic);
+  const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(shifted) - kSubnormalMagic;
+  const std::uint32_t code = magnitude < kSmallestNormal ? subnormal : normal;
+  const std::uint32_t saturated = code < Format::kMaxCode ? code : Format::kMaxCode;
+  return saturated | ((bits & kSignBit) >> 24);
+}
+
+// `code` where `source` (bits of an fp32) is finite, else what its class asks for.
+template <DType fp8>
+inline std::uint32_t by_class(std::uint32_t source, std::uint32_t code) {
+  using Format = Fp8Format<fp8>;
+  const std::uint32_t magnitude = source & kMagnitude;
+  const std::uint32_t infinity = Format::kInfinityCode | ((source >> 24) & Format::kInfinitySign);
+  const std::uint32_t special = magnitude == kInfinityBits ? infinity : Format::kNanCode;
+  return magnitude < kInfinityBits ? code : special;
+}
+
+inline float widen_bf16(std::uint16_t bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+
+inline float widen_fp16(std::uint16_t half) {
+  const std::uint32_t sign = (static_cast<std::uint32_t>(half) & 0x8000U) << 16;
+  const std::uint32_t magnitude = half & 0x7FFFU;
+  constexpr std::uint32_t kRebias = (127U - 15U) << 23;
+  constexpr std::uint32_t kMagic = kRebias + (1U << 23);  // 2^-14
+  const std::uint32_t normal = (magnitude << 13) + kRebias;
+  const std::uint32_t special = (magnitude << 13) | kInfinityBits;
+  // 2^-14 + mantissa * 2^-24, less the 2^-14: exact.
+  const float subnormal =
+      std::bit_cast<float>(kMagic + (magnitude << 13)) - std::bit_cast<float>(kMagic);
+  const std::uint32_t finite =
+      magnitude < 0x400U ? std::bit_cast<std::uint32_t>(subnormal) : normal;
+  return std::bit_cast<float>((magnitude < 0x7C00U ? finite : special) | sign);
+}
+
+}  // namespace octile::reference
