@@ -1,0 +1,81 @@
+#include "runtime/api/convert.h"
+
+#include "runtime/api/boundary.h"
+
+namespace octile::api {
+namespace {
+
+constexpr int kDefaultPromote = 128;
+
+Status check_dtype(NamedValue v) {
+  return check_enum(v.name, "octile_dtype", v.value, OCTILE_E4M3, OCTILE_FP32);
+}
+
+}  // namespace
+
+Result<TensorType> tensor_type(NamedValue dtype, NamedValue granularity, NamedValue format) {
+  if (Status ok = check_dtype(dtype); !ok) return tl::unexpected<Error>(ok.error());
+  if (Status ok = check_enum(granularity.name, "octile_granularity", granularity.value,
+                             OCTILE_SCALE_NONE, OCTILE_SCALE_32X32);
+      !ok)
+    return tl::unexpected<Error>(ok.error());
+  if (Status ok = check_enum(format.name, "octile_scale_format", format.value,
+                             OCTILE_SCALE_FORMAT_DEFAULT, OCTILE_SCALE_BF16);
+      !ok)
+    return tl::unexpected<Error>(ok.error());
+  TensorType type{static_cast<DType>(dtype.value), static_cast<Granularity>(granularity.value),
+                  static_cast<ScaleFormat>(format.value)};
+  if (format.value == OCTILE_SCALE_FORMAT_DEFAULT)
+    type.scale = default_scale_format(type.granularity);
+  return type;
+}
+
+Result<GemmProblem> to_problem(const octile_gemm_desc* user) {
+  octile_gemm_desc desc{};
+  if (Status ok = read_struct("desc", user, desc); !ok) return tl::unexpected<Error>(ok.error());
+  auto a = tensor_type({"desc->a_dtype", raw(desc.a_dtype)},
+                       {"desc->a_granularity", raw(desc.a_granularity)},
+                       {"desc->a_scale_format", raw(desc.a_scale_format)});
+  if (!a) return tl::unexpected<Error>(a.error());
+  auto b = tensor_type({"desc->b_dtype", raw(desc.b_dtype)},
+                       {"desc->b_granularity", raw(desc.b_granularity)},
+                       {"desc->b_scale_format", raw(desc.b_scale_format)});
+  if (!b) return tl::unexpected<Error>(b.error());
+  if (Status ok = check_dtype({"desc->d_dtype", raw(desc.d_dtype)}); !ok)
+    return tl::unexpected<Error>(ok.error());
+  GemmProblem problem;
+  problem.n = desc.n;
+  problem.k = desc.k;
+  problem.a = *a;
+  problem.b = *b;
+  problem.d = static_cast<DType>(raw(desc.d_dtype));
+  problem.accumulate = desc.accumulate != 0;
+  problem.promote = desc.promote == 0 ? kDefaultPromote : desc.promote;
+  problem.invariant = desc.batch_invariant != 0;
+  return problem;
+}
+
+Result<QuantizeProblem> to_problem(const octile_quantize_desc* user) {
+  octile_quantize_desc desc{};
+  if (Status ok = read_struct("desc", user, desc); !ok) return tl::unexpected<Error>(ok.error());
+  if (Status ok = check_dtype({"desc->x_dtype", raw(desc.x_dtype)}); !ok)
+    return tl::unexpected<Error>(ok.error());
+  auto q = tensor_type({"desc->q_dtype", raw(desc.q_dtype)},
+                       {"desc->granularity", raw(desc.granularity)},
+                       {"desc->scale_format", raw(desc.scale_format)});
+  if (!q) return tl::unexpected<Error>(q.error());
+  const int output = raw(desc.output);
+  if (Status ok = check_enum("desc->output", "octile_quantize_output", output, 0,
+                             OCTILE_ROWWISE_AND_TRANSPOSED);
+      !ok)
+    return tl::unexpected<Error>(ok.error());
+  QuantizeProblem problem;
+  problem.cols = desc.cols;
+  problem.x = static_cast<DType>(raw(desc.x_dtype));
+  problem.q = *q;
+  problem.output = output == 0 ? QuantizeOutput::kRowwise : static_cast<QuantizeOutput>(output);
+  problem.amax_epsilon = desc.amax_epsilon;
+  return problem;
+}
+
+}  // namespace octile::api

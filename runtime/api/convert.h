@@ -1,0 +1,22 @@
+// Descriptions of the C API as problems.
+#pragma once
+
+#include "generator/error.h"
+#include "generator/problem.h"
+#include "octile/octile.h"
+
+namespace octile::api {
+
+struct NamedValue {
+  const char* name;  // of the argument, as the caller wrote it
+  int value;
+};
+
+// Format 0 is the granularity's default. Errors: kInvalidArgument, naming the argument. Whether
+// such a tensor is supported is not asked here.
+Result<TensorType> tensor_type(NamedValue dtype, NamedValue granularity, NamedValue format);
+
+Result<GemmProblem> to_problem(const octile_gemm_desc* desc);
+Result<QuantizeProblem> to_problem(const octile_quantize_desc* desc);
+
+}  // namespace octile::api

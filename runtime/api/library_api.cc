@@ -1,0 +1,141 @@
+// octile_version ... octile_library_destroy, octile_quantized_layout_query.
+#include <fmt/format.h>
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "generator/layout.h"
+#include "runtime/api/boundary.h"
+#include "runtime/api/convert.h"
+#include "runtime/environment.h"
+
+namespace octile::api {
+namespace {
+
+// A vector of the non-empty parts of "a:b:c".
+std::vector<std::string> split_roots(std::string_view text) {
+  std::vector<std::string> roots;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(':'), text.size());
+    if (end > 0) roots.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return roots;
+}
+
+EngineOptions engine_options(const octile_library_options& options) {
+  EngineOptions engine;
+  engine.offline = options.offline != 0 || environment_value("OCTILE_OFFLINE").value_or("0") != "0";
+  if (options.disable_cache != 0) return engine;
+  engine.writable_root =
+      options.cache_dir != nullptr
+          ? options.cache_dir
+          : cache::default_root(environment_value("OCTILE_CACHE_DIR").value_or(""),
+                                environment_value("XDG_CACHE_HOME").value_or(""),
+                                environment_value("HOME").value_or(""));
+  engine.read_only_roots = split_roots(options.cache_roots != nullptr
+                                           ? std::string(options.cache_roots)
+                                           : environment_value("OCTILE_CACHE_ROOTS").value_or(""));
+  return engine;
+}
+
+Logger::Callback log_callback(const octile_library_options& options) {
+  if (options.log == nullptr) return nullptr;
+  return [log = options.log, user = options.log_user](LogLevel level, const std::string& message) {
+    log(static_cast<octile_log_level>(level), message.c_str(), user);
+  };
+}
+
+Result<LibraryOptions> library_options(const octile_library_options* user) {
+  octile_library_options options{};
+  options.log_level = OCTILE_LOG_WARNING;
+  if (user != nullptr)
+    if (Status ok = read_struct("options", user, options); !ok)
+      return tl::unexpected<Error>(ok.error());
+  const int level = raw(options.log_level);
+  if (Status ok = check_enum("options->log_level", "octile_log_level", level, OCTILE_LOG_DEBUG,
+                             OCTILE_LOG_ERROR);
+      !ok)
+    return tl::unexpected<Error>(ok.error());
+  constexpr int kMaxThreads = 1024;
+  if (options.compile_threads < 0 || options.compile_threads > kMaxThreads)
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("options->compile_threads is {}; allowed: 0 (one per core) to {}",
+                            options.compile_threads, kMaxThreads));
+  return LibraryOptions{engine_options(options), log_callback(options),
+                        static_cast<LogLevel>(level), options.compile_threads};
+}
+
+Status destroy(octile_library* library) {
+  if (library == nullptr) return {};
+  if (const int plans = library->library.plans.load(); plans != 0)
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("library has {} plan{}; allowed: none, destroy them first", plans,
+                            plans == 1 ? "" : "s"));
+  delete library;
+  return {};
+}
+
+Status query_layout(const octile_dtype& dtype, const octile_granularity& granularity,
+                    const octile_scale_format& format, std::int64_t rows, std::int64_t cols,
+                    bool transposed, octile_quantized_layout* out) {
+  auto type = tensor_type({"dtype", raw(dtype)}, {"granularity", raw(granularity)},
+                          {"format", raw(format)});
+  if (!type) return tl::unexpected<Error>(type.error());
+  const auto layout = quantized_layout(*type, rows, cols, 0, transposed);
+  if (!layout) return tl::unexpected<Error>(layout.error());
+  return write_struct(
+      "layout",
+      octile_quantized_layout{0, layout->data.outer, layout->data.ld, layout->data.bytes(),
+                              layout->scales.outer, layout->scales.ld, layout->scales.bytes()},
+      out);
+}
+
+constexpr std::array kStatusNames{
+    "OCTILE_OK",        "OCTILE_INVALID_ARGUMENT", "OCTILE_UNSUPPORTED",    "OCTILE_NOT_PREPARED",
+    "OCTILE_NO_DRIVER", "OCTILE_NO_COMPILER",      "OCTILE_COMPILE_FAILED", "OCTILE_DEVICE_ERROR",
+    "OCTILE_OFFLINE",   "OCTILE_OUT_OF_MEMORY",    "OCTILE_CAPTURING",      "OCTILE_INTERNAL"};
+static_assert(kStatusNames.size() == OCTILE_INTERNAL + 1);
+
+}  // namespace
+}  // namespace octile::api
+
+using namespace octile::api;  // NOLINT(google-build-using-namespace): the C functions are its face
+
+void octile_version(int* major, int* minor, int* patch) {
+  if (major != nullptr) *major = OCTILE_VERSION_MAJOR;
+  if (minor != nullptr) *minor = OCTILE_VERSION_MINOR;
+  if (patch != nullptr) *patch = OCTILE_VERSION_PATCH;
+}
+
+const char* octile_status_name(octile_status status) {
+  const auto index = static_cast<std::size_t>(raw(status));
+  return index < kStatusNames.size() ? kStatusNames[index] : "unknown octile_status";
+}
+
+const char* octile_last_error(void) { return last_error(); }
+
+octile_status octile_library_create(const octile_library_options* options,
+                                    octile_library** library) {
+  return call([&]() -> octile::Status {
+    if (octile::Status ok = require("library", library); !ok) return ok;
+    auto cpp = library_options(options);
+    if (!cpp) return tl::unexpected<octile::Error>(cpp.error());
+    *library = new octile_library{octile::Library(std::move(*cpp))};
+    return {};
+  });
+}
+
+octile_status octile_library_destroy(octile_library* library) {
+  return call([&] { return destroy(library); });
+}
+
+octile_status octile_quantized_layout_query(octile_dtype dtype, octile_granularity granularity,
+                                            octile_scale_format format, int64_t rows, int64_t cols,
+                                            int32_t transposed, octile_quantized_layout* layout) {
+  return call([&] {
+    return query_layout(dtype, granularity, format, rows, cols, transposed != 0, layout);
+  });
+}

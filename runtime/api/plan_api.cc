@@ -1,0 +1,151 @@
+// octile_*_plan_create ... octile_plan_workspace_size, octile_*_run.
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "runtime/api/boundary.h"
+#include "runtime/api/convert.h"
+#include "runtime/engine/describe.h"
+
+namespace octile::api {
+namespace {
+
+constexpr const char* kDefaultDevice = "cuda";
+constexpr std::uint32_t kKnownPrepareFlags = OCTILE_PREPARE_ASYNC;
+
+template <typename P>
+Status create_plan(octile_library* library, const char* device, Result<P> problem,
+                   octile_plan** out) {
+  if (!problem) return tl::unexpected<Error>(problem.error());
+  auto target = resolve_target(device != nullptr ? device : kDefaultDevice);
+  if (!target) return tl::unexpected<Error>(target.error());
+  auto plan = Plan::create(library->library, std::move(*problem), std::move(*target));
+  if (!plan) return tl::unexpected<Error>(plan.error());
+  *out = new octile_plan{std::move(*plan), &library->library};
+  ++library->library.plans;
+  return {};
+}
+
+Status check_handles(octile_library* library, octile_plan** plan) {
+  if (Status ok = require("library", library); !ok) return ok;
+  return require("plan", plan);
+}
+
+Status write_text(const std::string& text, char* buffer, std::size_t* size) {
+  const std::size_t needed = text.size() + 1;
+  if (buffer != nullptr && *size < needed)
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("*size is {}; allowed: {} or more", *size, needed));
+  if (buffer != nullptr) std::memcpy(buffer, text.c_str(), needed);
+  *size = needed;
+  return {};
+}
+
+Status prepare(octile_plan* plan, std::int64_t lo, std::int64_t hi, std::uint32_t flags) {
+  if (Status ok = require("plan", plan); !ok) return ok;
+  if ((flags & ~kKnownPrepareFlags) != 0)
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("flags is {:#x}; allowed: OCTILE_PREPARE_DEFAULT (0) or "
+                            "OCTILE_PREPARE_ASYNC (1)",
+                            flags));
+  return plan->plan->prepare(lo, hi, (flags & OCTILE_PREPARE_ASYNC) != 0);
+}
+
+template <typename Args>
+Status run(octile_plan* plan, const Args* user, void* stream) {
+  if (Status ok = require("plan", plan); !ok) return ok;
+  Args args;
+  if (Status ok = read_struct("args", user, args); !ok) return ok;
+  return plan->plan->run(args, static_cast<CUstream>(stream));
+}
+
+}  // namespace
+}  // namespace octile::api
+
+using namespace octile::api;  // NOLINT(google-build-using-namespace): the C functions are its face
+using octile::Status;
+
+octile_status octile_gemm_plan_create(octile_library* library, const char* device,
+                                      const octile_gemm_desc* desc, octile_plan** plan) {
+  return call([&]() -> Status {
+    if (Status ok = check_handles(library, plan); !ok) return ok;
+    return create_plan(library, device, to_problem(desc), plan);
+  });
+}
+
+octile_status octile_quantize_plan_create(octile_library* library, const char* device,
+                                          const octile_quantize_desc* desc, octile_plan** plan) {
+  return call([&]() -> Status {
+    if (Status ok = check_handles(library, plan); !ok) return ok;
+    return create_plan(library, device, to_problem(desc), plan);
+  });
+}
+
+octile_status octile_plan_create(octile_library* library, const char* device, const char* problem,
+                                 octile_plan** plan) {
+  return call([&]() -> Status {
+    if (Status ok = check_handles(library, plan); !ok) return ok;
+    if (Status ok = require("problem", problem); !ok) return ok;
+    return create_plan(library, device, octile::parse_problem(problem), plan);
+  });
+}
+
+octile_status octile_plan_destroy(octile_plan* plan) {
+  return call([&]() -> Status {
+    if (plan == nullptr) return {};
+    octile::Library& library = *plan->library;
+    delete plan;
+    --library.plans;
+    return {};
+  });
+}
+
+octile_status octile_plan_prepare(octile_plan* plan, int64_t lo, int64_t hi, uint32_t flags) {
+  return call([&] { return prepare(plan, lo, hi, flags); });
+}
+
+octile_status octile_plan_wait(octile_plan* plan) {
+  return call([&]() -> Status {
+    if (Status ok = require("plan", plan); !ok) return ok;
+    return plan->plan->wait();
+  });
+}
+
+octile_status octile_plan_problem(octile_plan* plan, char* buffer, size_t* size) {
+  return call([&]() -> Status {
+    if (Status ok = require("plan", plan); !ok) return ok;
+    if (Status ok = require("size", size); !ok) return ok;
+    return write_text(octile::to_text(plan->plan->problem()), buffer, size);
+  });
+}
+
+octile_status octile_plan_describe(octile_plan* plan, char* buffer, size_t* size) {
+  return call([&]() -> Status {
+    if (Status ok = require("plan", plan); !ok) return ok;
+    if (Status ok = require("size", size); !ok) return ok;
+    return write_text(describe(*plan->plan).dump(), buffer, size);
+  });
+}
+
+octile_status octile_plan_workspace_size(octile_plan* plan, int64_t tokens, size_t* bytes) {
+  return call([&]() -> Status {
+    if (Status ok = require("plan", plan); !ok) return ok;
+    if (Status ok = require("bytes", bytes); !ok) return ok;
+    auto size = plan->plan->workspace_bytes(tokens);
+    if (!size) return tl::unexpected<octile::Error>(size.error());
+    *bytes = *size;
+    return {};
+  });
+}
+
+octile_status octile_gemm_run(octile_plan* plan, const octile_gemm_args* args, void* stream) {
+  return call([&] { return run(plan, args, stream); });
+}
+
+octile_status octile_quantize_run(octile_plan* plan, const octile_quantize_args* args,
+                                  void* stream) {
+  return call([&] { return run(plan, args, stream); });
+}

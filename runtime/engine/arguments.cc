@@ -1,0 +1,153 @@
+#include "runtime/engine/arguments.h"
+
+#include <fmt/format.h>
+
+#include "generator/layout.h"
+#include "generator/types.h"
+
+namespace octile {
+namespace {
+
+// TMA: base addresses and row strides are multiples of 16 bytes (PTX ISA, cp.async.bulk.tensor).
+constexpr std::int64_t kTmaBytes = 16;
+// TMA: a row stride is below 2^40 bytes (driver API, cuTensorMapEncodeTiled).
+constexpr std::int64_t kMaxStrideBytes = std::int64_t{1} << 40;
+
+Status refuse(std::string message) { return fail(ErrorCode::kInvalidArgument, std::move(message)); }
+
+Status check_pointer(const char* name, const void* pointer, std::int64_t alignment) {
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  if (pointer != nullptr && address % static_cast<std::uintptr_t>(alignment) == 0) [[likely]]
+    return {};
+  if (pointer == nullptr) return refuse(fmt::format("{} is null; allowed: a pointer", name));
+  return refuse(
+      fmt::format("{} is {:#x}; allowed: a multiple of {} bytes", name, address, alignment));
+}
+
+struct LdRule {
+  std::int64_t packed = 0;  // what 0 stands for
+  std::int64_t least = 0;
+  std::int64_t multiple = 1;
+};
+
+Status check_ld(const char* name, std::int64_t& ld, const LdRule& rule) {
+  if (ld == 0) ld = rule.packed;
+  if (ld >= rule.least && ld % rule.multiple == 0) [[likely]]
+    return {};
+  return refuse(fmt::format("{} is {}; allowed: 0 (meaning {}) or a multiple of {} from {} on",
+                            name, ld, rule.packed, rule.multiple, rule.least));
+}
+
+// rows * ld elements, and the bytes they take, stay within 2^63 - 1.
+Status check_size(const char* rows_name, std::int64_t rows, const char* ld_name, std::int64_t ld,
+                  int element_bytes) {
+  std::int64_t elements = 0;
+  std::int64_t bytes = 0;
+  if (!__builtin_mul_overflow(rows, ld, &elements) &&
+      !__builtin_mul_overflow(elements, element_bytes, &bytes)) [[likely]]
+    return {};
+  return refuse(
+      fmt::format("{} is {} and {} is {}: {} bytes an element make more than 2^63 - 1 "
+                  "bytes, which is what is allowed",
+                  rows_name, rows, ld_name, ld, element_bytes));
+}
+
+// A matrix read or written through TMA.
+Status check_matrix(const char* name, const void* pointer, const char* ld_name, std::int64_t& ld,
+                    const char* rows_name, std::int64_t rows, std::int64_t cols, DType dtype) {
+  const int bytes = size_of(dtype);
+  if (Status ok = check_pointer(name, pointer, kTmaBytes); !ok) return ok;
+  if (Status ok = check_ld(ld_name, ld, {cols, cols, kTmaBytes / bytes}); !ok) return ok;
+  if (ld > kMaxStrideBytes / bytes - 1) [[unlikely]]
+    return refuse(fmt::format("{} is {}; allowed: rows of less than 2^40 bytes", ld_name, ld));
+  return check_size(rows_name, rows, ld_name, ld, bytes);
+}
+
+// Row stride of a scale array. 128x128 scales may be packed tighter than they are written by
+// default; every other layout has rows that are multiples of 16 bytes.
+Status check_scale_ld(const char* name, std::int64_t& ld, const TensorType& type, std::int64_t rows,
+                      std::int64_t cols) {
+  const auto layout = quantized_layout(type, rows, cols);
+  if (!layout) return tl::unexpected<Error>(layout.error());
+  const std::int64_t packed = layout->scales.ld;
+  const bool any_stride = type.granularity == Granularity::k128x128;
+  return check_ld(name, ld,
+                  {packed, any_stride ? ceil_div(cols, 128) : packed, any_stride ? 1 : 4});
+}
+
+Status check_extent(const char* name, std::int64_t extent) {
+  if (extent >= 0 && extent <= kMaxExtent) [[likely]]
+    return {};
+  return refuse(fmt::format("{} is {}; allowed: 0 to {}", name, extent, kMaxExtent));
+}
+
+Status check_no_transposed(const octile_quantize_args& args) {
+  if (args.q_transposed == nullptr && args.scale_transposed == nullptr) [[likely]]
+    return {};
+  return refuse(fmt::format("{} is given; allowed: null, because the plan has no transposed output",
+                            args.q_transposed != nullptr ? "q_transposed" : "scale_transposed"));
+}
+
+}  // namespace
+
+Status check_plan_extents(const Problem& problem) {
+  if (const auto* gemm = std::get_if<GemmProblem>(&problem)) {
+    if (Status ok = check_extent("n", gemm->n); !ok) return ok;
+    if (Status ok = check_extent("k", gemm->k); !ok) return ok;
+    return gemm->m == kDynamic ? Status{} : check_extent("m", gemm->m);
+  }
+  const auto& quantize = std::get<QuantizeProblem>(problem);
+  if (Status ok = check_extent("cols", quantize.cols); !ok) return ok;
+  return quantize.rows == kDynamic ? Status{} : check_extent("rows", quantize.rows);
+}
+
+Status check_tokens(const Problem& problem, const char* name, std::int64_t tokens) {
+  const std::int64_t fixed = std::visit(
+      [](const auto& p) {
+        if constexpr (requires { p.m; })
+          return p.m;
+        else
+          return p.rows;
+      },
+      problem);
+  if (fixed != kDynamic && tokens != fixed) [[unlikely]]
+    return refuse(
+        fmt::format("{} is {}; allowed: {}, which the plan's problem states", name, tokens, fixed));
+  return check_extent(name, tokens);
+}
+
+Status check_arguments(const GemmProblem& p, octile_gemm_args& args) {
+  if (Status ok = check_extent("m", args.m); !ok) return ok;
+  if (args.m == 0 || p.n == 0) return {};
+  if (Status ok = check_matrix("d", args.d, "ldd", args.ldd, "m", args.m, p.n, p.d); !ok) return ok;
+  if (p.k == 0) return {};
+  if (Status ok = check_matrix("a", args.a, "lda", args.lda, "m", args.m, p.k, p.a.dtype); !ok)
+    return ok;
+  if (Status ok = check_matrix("b", args.b, "ldb", args.ldb, "n", p.n, p.k, p.b.dtype); !ok)
+    return ok;
+  if (Status ok = check_pointer("a_scale", args.a_scale, 16); !ok) return ok;
+  if (Status ok = check_pointer("b_scale", args.b_scale, 4); !ok) return ok;
+  if (Status ok = check_scale_ld("a_scale_ld", args.a_scale_ld, p.a, args.m, p.k); !ok) return ok;
+  return check_scale_ld("b_scale_ld", args.b_scale_ld, p.b, p.n, p.k);
+}
+
+Status check_arguments(const QuantizeProblem& p, octile_quantize_args& args) {
+  if (Status ok = check_extent("rows", args.rows); !ok) return ok;
+  if (args.rows == 0 || p.cols == 0) return {};
+  if (Status ok = check_pointer("x", args.x, size_of(p.x)); !ok) return ok;
+  if (Status ok = check_ld("ldx", args.ldx, {p.cols, p.cols, 1}); !ok) return ok;
+  if (Status ok = check_size("rows", args.rows, "ldx", args.ldx, size_of(p.x)); !ok) return ok;
+  if (p.output == QuantizeOutput::kRowwise || p.output == QuantizeOutput::kBoth) {
+    if (Status ok = check_pointer("q", args.q, 1); !ok) return ok;
+    if (Status ok = check_ld("ldq", args.ldq, {p.cols, p.cols, 1}); !ok) return ok;
+    if (Status ok = check_size("rows", args.rows, "ldq", args.ldq, 1); !ok) return ok;
+    if (Status ok = check_pointer("scale", args.scale, 4); !ok) return ok;
+    if (Status ok = check_scale_ld("scale_ld", args.scale_ld, p.q, args.rows, p.cols); !ok)
+      return ok;
+  }
+  if (p.output == QuantizeOutput::kRowwise) return check_no_transposed(args);
+  if (Status ok = check_pointer("q_transposed", args.q_transposed, 1); !ok) return ok;
+  return check_pointer("scale_transposed", args.scale_transposed, 4);
+}
+
+}  // namespace octile

@@ -1,0 +1,26 @@
+// Validation of what a run was given: every refusal names the argument, its value and what is
+// allowed. On success nothing is formatted or allocated.
+#pragma once
+
+#include <cstdint>
+
+#include "generator/error.h"
+#include "generator/problem.h"
+#include "octile/octile.h"
+
+namespace octile {
+
+// The largest extent a kernel takes: extents are int32, addresses 64-bit.
+inline constexpr std::int64_t kMaxExtent = 0x7fffffff;
+
+// That a plan can be made of the problem, beyond what the support matrix says.
+Status check_plan_extents(const Problem& problem);
+
+// `name`: the argument as the caller knows it ("m", "rows", "lo").
+Status check_tokens(const Problem& problem, const char* name, std::int64_t tokens);
+
+// Fill in the leading dimensions given as 0. With no rows or columns, pointers are not looked at.
+Status check_arguments(const GemmProblem& problem, octile_gemm_args& args);
+Status check_arguments(const QuantizeProblem& problem, octile_quantize_args& args);
+
+}  // namespace octile

@@ -1,0 +1,190 @@
+#include "runtime/engine/engine.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <utility>
+
+#include "generator/cost_model.h"
+#include "runtime/compiler/cubin.h"
+#include "runtime/engine/cache_entry.h"
+#include "templates/embedded.h"
+
+namespace octile {
+namespace {
+
+cache::StoreOptions store_options(const EngineOptions& options, Logger& logger) {
+  cache::StoreOptions store;
+  store.writable_root = options.writable_root;
+  store.read_only_roots = options.read_only_roots;
+  store.log = [&logger](cache::Severity severity, const std::string& message) {
+    logger.log(severity == cache::Severity::kWarning ? LogLevel::kWarning
+               : severity == cache::Severity::kInfo  ? LogLevel::kInfo
+                                                     : LogLevel::kDebug,
+               message);
+  };
+  return store;
+}
+
+std::string roots_text(const cache::StoreOptions& options) {
+  std::string text = options.writable_root;
+  for (const std::string& root : options.read_only_roots) text += (text.empty() ? "" : ", ") + root;
+  return text.empty() ? "no cache folder" : text;
+}
+
+}  // namespace
+
+std::string_view name_of(CacheState state) {
+  switch (state) {
+    case CacheState::kHit:
+      return "hit";
+    case CacheState::kMiss:
+      return "miss";
+    case CacheState::kMemory:
+      return "memory";
+  }
+  return "unknown";
+}
+
+KernelConfig choose_config(const Problem& problem, std::int64_t tokens, const DeviceSpec& device) {
+  return std::visit(
+      [&](const auto& p) -> KernelConfig { return default_config(p, tokens, device); }, problem);
+}
+
+TemplateSet embedded_templates() {
+  static const std::vector<TemplateFile> files = [] {
+    std::vector<TemplateFile> all;
+    for (int i = 0; i < templates::file_count(); ++i) {
+      const templates::File& file = templates::files()[i];
+      all.push_back({file.path, {file.text, file.bytes}});
+    }
+    return all;
+  }();
+  return files;
+}
+
+cache::Identity identity_of(const EmittedKernel& kernel, const DeviceSpec& device) {
+  return {kernel.name, device.arch(), kernel.options, kernel.source};
+}
+
+std::string to_text(const KernelConfig& config) {
+  return std::visit([](const auto& c) { return to_text(c); }, config);
+}
+
+Engine::Engine(EngineOptions options, Logger& logger)
+    : options_(std::move(options)),
+      logger_(logger),
+      store_(store_options(options_, logger)),
+      compiler_(options_.writable_root) {}
+
+Result<Built> Engine::kernel_for(const Problem& problem, std::int64_t tokens,
+                                 const DeviceSpec& device) {
+  return build(problem, choose_config(problem, tokens, device), device);
+}
+
+Result<Built> Engine::build(const Problem& problem, const KernelConfig& config,
+                            const DeviceSpec& device) {
+  auto emitted = emit(problem, config, device, embedded_templates());
+  if (!emitted) return tl::unexpected<Error>(emitted.error());
+  Wanted wanted{problem, *emitted, identity_of(*emitted, device), {}};
+  wanted.key_text = cache::key_text(wanted.identity);
+  const auto [kernel, made] =
+      kernels_.get(wanted.key_text, [&] { return find_or_compile(wanted); });
+  if (!kernel) return tl::unexpected<Error>(kernel.error());
+  return Built{*kernel, made ? (*kernel)->origin : CacheState::kMemory};
+}
+
+// on disk? -> NVRTC -> cubin -> cache
+Result<Engine::Kernel> Engine::find_or_compile(const Wanted& wanted) {
+  const auto expected = expected_toolchain();
+  if (Kernel found = find_on_disk(wanted, expected)) return found;
+  if (options_.offline)
+    return fail(ErrorCode::kOffline,
+                fmt::format("kernel {} ({}) for {} is not in the cache ({}) and offline forbids "
+                            "compiling it; problem: {}",
+                            wanted.identity.entry_name, cache::digest_hex(wanted.key_text),
+                            wanted.identity.architecture, roots_text(store_.options()),
+                            octile::to_text(wanted.problem)));
+  auto compiler = compiler_.open();
+  if (!compiler)
+    return fail(ErrorCode::kNoCompiler,
+                fmt::format("kernel {} for {} is not in the cache ({}) and cannot be compiled: {}",
+                            wanted.identity.entry_name, wanted.identity.architecture,
+                            roots_text(store_.options()), compiler.error().message));
+  const cache::Store::Lock lock = store_.lock(wanted.identity, compiler->toolchain);
+  // Whoever held the lock before may have published it; or the memo named another toolchain.
+  if (lock.held() || expected != compiler->toolchain)
+    if (Kernel found = find_on_disk(wanted, compiler->toolchain)) return found;
+  return compile(wanted, *compiler);
+}
+
+// nullopt: any toolchain's kernel will do, because this process will compile none.
+std::optional<cache::Toolchain> Engine::expected_toolchain() {
+  if (options_.offline) return std::nullopt;
+  auto toolchain = compiler_.toolchain();
+  if (!toolchain) return std::nullopt;
+  return *toolchain;
+}
+
+// Null where there is none, or one that is not what it says it is.
+Engine::Kernel Engine::find_on_disk(const Wanted& wanted,
+                                    const std::optional<cache::Toolchain>& toolchain) {
+  std::optional<cache::Hit> hit = store_.lookup(wanted.identity, toolchain);
+  if (!hit) return nullptr;
+  const Status valid = validate_cubin(hit->entry.cubin, wanted.identity.architecture,
+                                      wanted.identity.entry_name, wanted.emitted.parameter_bytes);
+  if (!valid) {
+    logger_.log(LogLevel::kWarning,
+                fmt::format("cache entry {} is not used: {}", hit->path, valid.error().message));
+    return nullptr;
+  }
+  KernelBuild build = build_of_entry(std::move(hit->entry));
+  build.emitted = wanted.emitted;
+  build.source_digest = cache::digest_hex(wanted.key_text);
+  build.cache_path = hit->path;
+  logger_.log(LogLevel::kDebug, fmt::format("{} found at {}", build.emitted.name, hit->path));
+  return std::make_shared<const KernelBuild>(std::move(build));
+}
+
+Result<Engine::Kernel> Engine::compile(const Wanted& wanted, const Compiler::Opened& compiler) {
+  auto output = compiler.nvrtc->compile(wanted.emitted.name + ".cu", wanted.emitted.source,
+                                        wanted.emitted.options);
+  if (!output) return tl::unexpected<Error>(output.error());
+  const Status valid = validate_cubin(output->cubin, wanted.identity.architecture,
+                                      wanted.emitted.name, wanted.emitted.parameter_bytes);
+  if (!valid) return tl::unexpected<Error>(valid.error());
+  const KernelResources* resources = output->find(wanted.emitted.name);
+  if (resources == nullptr)
+    return fail(ErrorCode::kInternal,
+                fmt::format("the compiler reports no resources of {}", wanted.emitted.name));
+
+  KernelBuild build;
+  build.emitted = wanted.emitted;
+  build.architecture = wanted.identity.architecture;
+  build.source_digest = cache::digest_hex(wanted.key_text);
+  build.toolchain = compiler.toolchain;
+  build.cubin = std::move(output->cubin);
+  build.registers = resources->registers;
+  build.static_smem_bytes = resources->static_smem_bytes;
+  build.spill_store_bytes = resources->spill_store_bytes;
+  build.spill_load_bytes = resources->spill_load_bytes;
+  build.stack_bytes = resources->stack_bytes;
+  build.compile_ms = output->compile_ms;
+  warn_of_lost_speed(build, *output);
+  logger_.log(LogLevel::kInfo,
+              fmt::format("compiled {} in {:.0f} ms", build.emitted.name, build.compile_ms));
+  store_.publish(entry_of_build(build, wanted.identity, octile::to_text(wanted.problem)));
+  return std::make_shared<const KernelBuild>(std::move(build));
+}
+
+void Engine::warn_of_lost_speed(const KernelBuild& build, const CompileOutput& output) {
+  if (build.spill_store_bytes > 0 || build.spill_load_bytes > 0)
+    logger_.log(
+        LogLevel::kWarning,
+        fmt::format("{} spills registers ({} bytes stored, {} loaded): it is right and slow",
+                    build.emitted.name, build.spill_store_bytes, build.spill_load_bytes));
+  for (const std::string& line : output.lost_schedules)
+    logger_.log(LogLevel::kWarning, fmt::format("{}: {}", build.emitted.name, line));
+}
+
+}  // namespace octile

@@ -1,0 +1,89 @@
+// From a problem to a cubin: the path of one call up to the driver.
+//
+//   problem + device -> candidates -> rank -> emit -> key -> in memory? -> on disk? -> NVRTC ->
+//   cubin
+//                    -> cache
+//
+// One process compiles a kernel once, however many threads ask; processes that share a cache folder
+// compile it once between them. The cache is advisory: nothing that happens to it fails a call or
+// lets a kernel run that is not the one asked for.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cache/store.h"
+#include "generator/emitter.h"
+#include "generator/error.h"
+#include "runtime/engine/compiler.h"
+#include "runtime/engine/kernel_build.h"
+#include "runtime/engine/single_flight.h"
+#include "runtime/log.h"
+
+namespace octile {
+
+struct Built {
+  std::shared_ptr<const KernelBuild> kernel;
+  CacheState state = CacheState::kMiss;  // kMemory: this handle already had it
+};
+
+struct EngineOptions {
+  std::string writable_root;  // empty: none
+  std::vector<std::string> read_only_roots;
+  bool offline = false;  // never compile
+};
+
+class Engine {
+ public:
+  // logger outlives the engine.
+  Engine(EngineOptions options, Logger& logger);
+
+  // The kernel for a token count: candidates -> rank, then build.
+  Result<Built> kernel_for(const Problem& problem, std::int64_t tokens, const DeviceSpec& device);
+
+  // The kernel of a given configuration. May be called from several threads at once. Errors:
+  // kInvalidArgument, kUnsupported (emission); kOffline, kNoCompiler (naming the kernel and what is
+  // missing); kCompileFailed.
+  Result<Built> build(const Problem& problem, const KernelConfig& config, const DeviceSpec& device);
+
+  cache::Store& store() { return store_; }
+  Compiler& compiler() { return compiler_; }
+
+ private:
+  struct Wanted {
+    const Problem& problem;
+    const EmittedKernel& emitted;
+    cache::Identity identity;
+    std::string key_text;
+  };
+  using Kernel = std::shared_ptr<const KernelBuild>;
+
+  Result<Kernel> find_or_compile(const Wanted& wanted);
+  std::optional<cache::Toolchain> expected_toolchain();
+  Kernel find_on_disk(const Wanted& wanted, const std::optional<cache::Toolchain>& toolchain);
+  Result<Kernel> compile(const Wanted& wanted, const Compiler::Opened& compiler);
+  void warn_of_lost_speed(const KernelBuild& build, const CompileOutput& output);
+
+  const EngineOptions options_;
+  Logger& logger_;
+  cache::Store store_;
+  Compiler compiler_;
+  SingleFlight<Kernel> kernels_;
+};
+
+// The configuration a plan takes for a token count: the best of the candidates by the cost model.
+KernelConfig choose_config(const Problem& problem, std::int64_t tokens, const DeviceSpec& device);
+
+// The templates embedded in the library: what emit() takes.
+TemplateSet embedded_templates();
+
+// What identifies the kernel in the cache.
+cache::Identity identity_of(const EmittedKernel& kernel, const DeviceSpec& device);
+
+std::string to_text(const KernelConfig& config);
+
+}  // namespace octile

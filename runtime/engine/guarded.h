@@ -1,0 +1,27 @@
+// Where exceptions end: at the C boundary and in background threads.
+#pragma once
+
+#include <exception>
+#include <new>
+#include <utility>
+
+#include "generator/error.h"
+
+namespace octile {
+
+// What `work` returns; an exception of the standard library becomes an error.
+template <typename Work>
+Status guarded(Work&& work) {
+  try {
+    return std::forward<Work>(work)();
+  } catch (const std::bad_alloc&) {
+    // Short enough for std::string to hold without allocating.
+    return fail(ErrorCode::kOutOfMemory, "out of memory");
+  } catch (const std::exception& e) {
+    return fail(ErrorCode::kInternal, std::string("unexpected: ") + e.what());
+  } catch (...) {
+    return fail(ErrorCode::kInternal, "unexpected exception of unknown type");
+  }
+}
+
+}  // namespace octile

@@ -1,0 +1,72 @@
+#include "runtime/engine/kernel_registry.h"
+
+#include "runtime/engine/device_scope.h"
+
+namespace octile {
+
+KernelRegistry::~KernelRegistry() {
+  // A driver that is shutting down refuses; there is nothing left to unload then.
+  for (auto& [key, library] : libraries_) (*library.driver)->cuLibraryUnload(library.library);
+}
+
+Result<LoadedKernel> KernelRegistry::load(const std::shared_ptr<const Driver>& driver, int ordinal,
+                                          const std::shared_ptr<const KernelBuild>& build) {
+  const RelaxedCapture relaxed(*driver);
+  const std::scoped_lock lock(mutex_);
+  auto context = context_of(driver, ordinal);
+  if (!context) return tl::unexpected<Error>(context.error());
+  auto library = library_of(driver, build);
+  if (!library) return tl::unexpected<Error>(library.error());
+  if (!(*library)->ready_on.contains(ordinal)) {
+    if (Status ready = make_ready(**library, ordinal, *context); !ready)
+      return tl::unexpected<Error>(ready.error());
+    (*library)->ready_on.insert(ordinal);
+  }
+  return LoadedKernel{(*library)->kernel, *context};
+}
+
+Result<KernelRegistry::Library*> KernelRegistry::library_of(
+    const std::shared_ptr<const Driver>& driver, const std::shared_ptr<const KernelBuild>& build) {
+  const auto key = std::pair(driver.get(), build.get());
+  if (const auto found = libraries_.find(key); found != libraries_.end()) return &found->second;
+  Library fresh{driver, build, nullptr, nullptr, {}};
+  const Driver& d = *driver;
+  if (Status loaded = d.check(d->cuLibraryLoadData(&fresh.library, build->cubin.data(), nullptr,
+                                                   nullptr, 0, nullptr, nullptr, 0),
+                              "cuLibraryLoadData");
+      !loaded)
+    return tl::unexpected<Error>(loaded.error());
+  if (Status found =
+          d.check(d->cuLibraryGetKernel(&fresh.kernel, fresh.library, build->emitted.name.c_str()),
+                  "cuLibraryGetKernel");
+      !found) {
+    d->cuLibraryUnload(fresh.library);
+    return tl::unexpected<Error>(found.error());
+  }
+  return &libraries_.emplace(key, std::move(fresh)).first->second;
+}
+
+Result<CUcontext> KernelRegistry::context_of(const std::shared_ptr<const Driver>& driver,
+                                             int ordinal) {
+  const auto key = std::pair(driver.get(), ordinal);
+  if (const auto found = contexts_.find(key); found != contexts_.end()) return found->second.get();
+  auto retained = PrimaryContext::retain(driver, ordinal);
+  if (!retained) return tl::unexpected<Error>(retained.error());
+  return contexts_.emplace(key, std::move(*retained)).first->second.get();
+}
+
+Status KernelRegistry::make_ready(const Library& library, int ordinal, CUcontext primary) {
+  const Driver& d = *library.driver;
+  if (Status set = d.check(
+          d->cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                  library.build->emitted.smem_bytes, library.kernel, ordinal),
+          "cuKernelSetAttribute");
+      !set)
+    return set;
+  auto scope = ContextGuard::enter(d, primary);
+  if (!scope) return tl::unexpected<Error>(scope.error());
+  CUfunction in_context = nullptr;  // asked for because the answer loads it
+  return d.check(d->cuKernelGetFunction(&in_context, library.kernel), "cuKernelGetFunction");
+}
+
+}  // namespace octile

@@ -1,0 +1,120 @@
+#include "runtime/engine/launch_gemm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "generator/types.h"
+
+namespace octile {
+namespace {
+
+constexpr int kOperandBoxCols = 128;  // one 1x128 scale block, one 128-byte swizzle row
+
+struct Box {
+  std::int64_t rows = 0, cols = 0;  // the matrix
+  std::int64_t row_bytes = 0;       // its stride
+  int box_rows = 0, box_cols = 0;
+};
+
+CUtensorMapSwizzle swizzle_of(int box_row_bytes) {
+  return box_row_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+         : box_row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                               : CU_TENSOR_MAP_SWIZZLE_32B;
+}
+
+// Elements outside the matrix read as zero and are not written: tails need no care in the kernel.
+CUresult encode(const Driver& driver, CUtensorMap* map, CUtensorMapDataType type, int element_bytes,
+                const void* base, const Box& box) {
+  const std::array<cuuint64_t, 2> extents{static_cast<cuuint64_t>(box.cols),
+                                          static_cast<cuuint64_t>(box.rows)};
+  const std::array<cuuint64_t, 1> strides{static_cast<cuuint64_t>(box.row_bytes)};
+  const std::array<cuuint32_t, 2> tile{static_cast<cuuint32_t>(box.box_cols),
+                                       static_cast<cuuint32_t>(box.box_rows)};
+  constexpr std::array<cuuint32_t, 2> kContiguous{1, 1};
+  return driver->cuTensorMapEncodeTiled(
+      map, type, 2, const_cast<void*>(base), extents.data(), strides.data(), tile.data(),
+      kContiguous.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(box.box_cols * element_bytes),
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+}
+
+CUresult encode_maps(const Driver& driver, const GemmLaunch& l, std::int64_t n, std::int64_t k,
+                     const octile_gemm_args& args, GemmParameters& p) {
+  const Box a{args.m, k, args.lda, l.a_box_rows, kOperandBoxCols};
+  const Box b{n, k, args.ldb, l.b_box_rows, kOperandBoxCols};
+  CUresult result = encode(driver, &p.a_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, args.a, a);
+  if (result == CUDA_SUCCESS)
+    result = encode(driver, &p.b_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, args.b, b);
+  if (result != CUDA_SUCCESS || !l.tma_store) return result;
+  const Box d{args.m, n, args.ldd * 2, l.d_box_rows, l.d_box_cols};
+  return encode(driver, &p.d_map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, args.d, d);
+}
+
+// A persistent grid: one block per tile, no more than fit at once, whole clusters.
+unsigned int grid_blocks(const GemmLaunch& l, std::int64_t m, std::int64_t n) {
+  const std::int64_t tiles = ceil_div(m, l.block_m) * ceil_div(n, l.block_n);
+  return static_cast<unsigned int>(
+      std::min<std::int64_t>(round_up(tiles, l.cluster), l.max_blocks));
+}
+
+}  // namespace
+
+GemmLaunch gemm_launch(const GemmConfig& config, int sm_count, CUkernel kernel) {
+  const GemmResources r = resources_of(config);
+  GemmLaunch l;
+  l.kernel = kernel;
+  l.block_m = config.block_m;
+  l.block_n = config.block_n;
+  l.a_box_rows = r.a_box_rows;
+  l.b_box_rows = r.b_box_rows;
+  l.d_box_rows = r.d_box_rows;
+  l.d_box_cols = r.d_box_cols;
+  l.tma_store = config.store == EpilogueStore::kTma;
+  l.cluster = config.cluster_m * config.cluster_n;
+  l.max_blocks = std::max(sm_count / l.cluster, 1) * l.cluster;
+  l.threads = r.threads;
+  l.smem_bytes = r.smem.total_bytes;
+  return l;
+}
+
+Status launch_gemm(const Driver& driver, const GemmLaunch& l, std::int64_t n, std::int64_t k,
+                   const octile_gemm_args& args, CUstream stream) {
+  GemmParameters p{};
+  if (const CUresult encoded = encode_maps(driver, l, n, k, args, p); encoded != CUDA_SUCCESS)
+    return driver.check(encoded, "cuTensorMapEncodeTiled");
+  p.scale_a = args.a_scale;
+  p.scale_b = args.b_scale;
+  p.d = args.d;
+  p.scale_a_ld = args.a_scale_ld;
+  p.scale_b_ld = args.b_scale_ld;
+  p.ldd = args.ldd;
+  p.m = static_cast<std::int32_t>(args.m);
+  p.n = static_cast<std::int32_t>(n);
+  p.k = static_cast<std::int32_t>(k);
+  std::array<void*, kGemmParameterCount> parameters{
+      &p.a_map,      &p.b_map,      &p.d_map, &p.scale_a, &p.scale_b, &p.d,
+      &p.scale_a_ld, &p.scale_b_ld, &p.ldd,   &p.m,       &p.n,       &p.k};
+
+  CUlaunchAttribute cluster{};
+  cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+  cluster.value.clusterDim.x = static_cast<unsigned int>(l.cluster);
+  cluster.value.clusterDim.y = 1;
+  cluster.value.clusterDim.z = 1;
+  CUlaunchConfig config{};
+  config.gridDimX = grid_blocks(l, args.m, n);
+  config.gridDimY = 1;
+  config.gridDimZ = 1;
+  config.blockDimX = static_cast<unsigned int>(l.threads);
+  config.blockDimY = 1;
+  config.blockDimZ = 1;
+  config.sharedMemBytes = static_cast<unsigned int>(l.smem_bytes);
+  config.hStream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = l.cluster > 1 ? 1 : 0;
+  return driver.check(driver->cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(l.kernel),
+                                               parameters.data(), nullptr),
+                      "cuLaunchKernelEx");
+}
+
+}  // namespace octile

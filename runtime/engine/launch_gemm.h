@@ -1,0 +1,51 @@
+// Launching the kernel of templates/gemm/hopper_1d2d.cu: its parameter list, tensor maps and grid.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "generator/error.h"
+#include "generator/gemm_config.h"
+#include "octile/octile.h"
+#include "runtime/driver/driver.h"
+
+namespace octile {
+
+// The kernel's parameters in order. They are passed one by one; the emitter states the size of each
+// and every cubin is checked against that.
+struct GemmParameters {
+  alignas(64) CUtensorMap a_map;
+  alignas(64) CUtensorMap b_map;
+  alignas(64) CUtensorMap d_map;  // zero where D is not stored through TMA
+  const void* scale_a;            // fp32 [ceil(k/128)][scale_a_ld]
+  const void* scale_b;            // fp32 [ceil(n/128)][scale_b_ld]
+  void* d;
+  std::int64_t scale_a_ld;
+  std::int64_t scale_b_ld;
+  std::int64_t ldd;
+  std::int32_t m;
+  std::int32_t n;
+  std::int32_t k;
+};
+constexpr int kGemmParameterCount = 12;
+
+// What is the same in every launch of one kernel on one device.
+struct GemmLaunch {
+  CUkernel kernel = nullptr;
+  int block_m = 0, block_n = 0;
+  int a_box_rows = 0, b_box_rows = 0, d_box_rows = 0, d_box_cols = 0;
+  bool tma_store = false;
+  int cluster = 1;
+  int max_blocks = 0;  // resident at once, a whole number of clusters
+  int threads = 0;
+  int smem_bytes = 0;
+};
+GemmLaunch gemm_launch(const GemmConfig& config, int sm_count, CUkernel kernel);
+
+// `args` were validated, every leading dimension is filled in and m, n, k > 0. Errors:
+// kDeviceError.
+Status launch_gemm(const Driver& driver, const GemmLaunch& launch, std::int64_t n, std::int64_t k,
+                   const octile_gemm_args& args, CUstream stream);
+
+}  // namespace octile

@@ -1,0 +1,34 @@
+// What a library handle owns.
+#pragma once
+
+#include <atomic>
+
+#include "runtime/engine/engine.h"
+#include "runtime/engine/kernel_registry.h"
+#include "runtime/engine/worker_pool.h"
+#include "runtime/log.h"
+
+namespace octile {
+
+struct LibraryOptions {
+  EngineOptions engine;
+  Logger::Callback log;
+  LogLevel log_level = LogLevel::kWarning;
+  int compile_threads = 0;  // 0: one per core
+};
+
+// Members are destroyed last to first: background jobs end before what they use.
+struct Library {
+  explicit Library(LibraryOptions options)
+      : logger(std::move(options.log), options.log_level),
+        engine(std::move(options.engine), logger),
+        workers(options.compile_threads) {}
+
+  Logger logger;
+  Engine engine;
+  KernelRegistry registry;
+  std::atomic<int> plans = 0;  // handles not yet destroyed
+  WorkerPool workers;
+};
+
+}  // namespace octile

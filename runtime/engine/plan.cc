@@ -1,0 +1,180 @@
+#include "runtime/engine/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <latch>
+#include <utility>
+
+#include "generator/cost_model.h"
+#include "generator/support_matrix.h"
+#include "runtime/engine/arguments.h"
+#include "runtime/engine/guarded.h"
+
+namespace octile {
+namespace {
+
+constexpr Plan::BucketMask bit(int bucket) { return Plan::BucketMask{1} << bucket; }
+
+// No launch will ever be needed: D has no elements, or q has none.
+bool is_empty(const Problem& problem) {
+  if (const auto* gemm = std::get_if<GemmProblem>(&problem)) return gemm->n == 0;
+  return std::get<QuantizeProblem>(problem).cols == 0;
+}
+
+std::variant<GemmLaunch, QuantizeLaunch> launch_of(const Problem& problem,
+                                                   const KernelConfig& config, int sm_count,
+                                                   CUkernel kernel) {
+  if (const auto* gemm = std::get_if<GemmConfig>(&config))
+    return gemm_launch(*gemm, sm_count, kernel);
+  return quantize_launch(std::get<QuantizeProblem>(problem), std::get<QuantizeConfig>(config),
+                         kernel);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Plan>> Plan::create(Library& library, Problem problem, Target target) {
+  if (Status ok = check_supported(problem); !ok) return tl::unexpected<Error>(ok.error());
+  if (Status ok = check_plan_extents(problem); !ok) return tl::unexpected<Error>(ok.error());
+  return std::shared_ptr<Plan>(new Plan(library, std::move(problem), std::move(target)));
+}
+
+Plan::Plan(Library& library, Problem problem, Target target)
+    : library_(library), problem_(std::move(problem)), target_(std::move(target)) {}
+
+Status Plan::prepare(std::int64_t lo, std::int64_t hi, bool async) {
+  if (Status ok = check_tokens(problem_, "lo", lo); !ok) return ok;
+  if (Status ok = check_tokens(problem_, "hi", hi); !ok) return ok;
+  if (lo > hi)
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("lo is {} and hi is {}; allowed: lo <= hi", lo, hi));
+  if (target_.kind == TargetKind::kHost || is_empty(problem_)) return {};
+  const int first = bucket_of(lo);
+  const int last = bucket_of(hi);
+  const std::vector<Group> groups = missing(first, last);
+  if (groups.empty()) return {};
+  if (!async) return prepare_now(groups);
+  // The largest bucket's choice is the generic kernel: a large tile wastes less on few tokens than
+  // a small one on many.
+  if (Status ready = prepare_now({groups.front()}); !ready) return ready;
+  serve_meanwhile(first, last);
+  prepare_later({groups.begin() + 1, groups.end()});
+  return {};
+}
+
+Status Plan::wait() {
+  std::unique_lock lock(mutex_);
+  background_idle_.wait(lock, [this] { return background_jobs_ == 0; });
+  return std::exchange(background_error_, {});
+}
+
+// The distinct configurations still to be made, the largest bucket's first.
+std::vector<Plan::Group> Plan::missing(int first_bucket, int last_bucket) const {
+  BucketMask settled = 0;
+  {
+    const std::scoped_lock lock(mutex_);
+    settled = settled_;
+  }
+  std::vector<Group> groups;
+  for (int bucket = last_bucket; bucket >= first_bucket; --bucket) {
+    if ((settled & bit(bucket)) != 0) continue;
+    KernelConfig config = choose_config(problem_, bucket_upper(bucket), target_.spec);
+    const auto same = std::ranges::find(groups, config, &Group::config);
+    if (same != groups.end())
+      same->buckets |= bit(bucket);
+    else
+      groups.push_back({std::move(config), bit(bucket)});
+  }
+  return groups;
+}
+
+// In parallel; the first error in the order of the groups, after all have ended.
+Status Plan::prepare_now(const std::vector<Group>& groups) {
+  std::vector<Status> results(groups.size());
+  std::latch done(static_cast<std::ptrdiff_t>(groups.size()));
+  for (std::size_t i = 0; i < groups.size(); ++i)
+    library_.workers.submit([this, &groups, &results, &done, i] {
+      results[i] = guarded([&] { return make(groups[i]); });
+      done.count_down();
+    });
+  done.wait();
+  const auto failed = std::ranges::find_if(results, [](const Status& s) { return !s; });
+  return failed == results.end() ? Status{} : *failed;
+}
+
+void Plan::prepare_later(const std::vector<Group>& groups) {
+  {
+    const std::scoped_lock lock(mutex_);
+    background_jobs_ += static_cast<int>(groups.size());
+  }
+  for (const Group& group : groups)
+    library_.workers.submit([weak = weak_from_this(), group] {
+      const std::shared_ptr<Plan> plan = weak.lock();
+      if (plan != nullptr) plan->background_done(guarded([&] { return plan->make(group); }));
+    });
+}
+
+void Plan::background_done(const Status& status) {
+  const std::scoped_lock lock(mutex_);
+  if (!status && background_error_) background_error_ = status;
+  if (--background_jobs_ == 0) background_idle_.notify_all();
+}
+
+// Compile or find -> load -> publish, for the buckets of one configuration.
+Status Plan::make(const Group& group) {
+  auto built = library_.engine.build(problem_, group.config, target_.spec);
+  if (!built) return tl::unexpected<Error>(built.error());
+  LoadedKernel loaded;
+  if (target_.kind == TargetKind::kLive) {
+    auto answer = library_.registry.load(target_.driver, target_.ordinal, built->kernel);
+    if (!answer) return tl::unexpected<Error>(answer.error());
+    loaded = *answer;
+  }
+  publish({group.config, std::move(*built), loaded.primary,
+           launch_of(problem_, group.config, target_.spec.sm_count, loaded.kernel)},
+          group.buckets);
+  return {};
+}
+
+void Plan::publish(PreparedKernel kernel, BucketMask buckets) {
+  const std::scoped_lock lock(mutex_);
+  const auto same = std::ranges::find_if(
+      kernels_, [&](const auto& known) { return known->config == kernel.config; });
+  if (same == kernels_.end())
+    kernels_.push_back(std::make_unique<const PreparedKernel>(std::move(kernel)));
+  const PreparedKernel* ready = same == kernels_.end() ? kernels_.back().get() : same->get();
+  for (int bucket = 0; bucket < kBuckets; ++bucket)
+    if ((buckets & bit(bucket)) != 0) table_[static_cast<std::size_t>(bucket)].store(ready);
+  settled_ |= buckets;
+}
+
+// Buckets without a kernel get the one of the range's largest bucket.
+void Plan::serve_meanwhile(int first_bucket, int last_bucket) {
+  const std::scoped_lock lock(mutex_);
+  const PreparedKernel* generic = table_[static_cast<std::size_t>(last_bucket)].load();
+  for (int bucket = first_bucket; bucket < last_bucket; ++bucket) {
+    auto& entry = table_[static_cast<std::size_t>(bucket)];
+    if (entry.load() == nullptr) entry.store(generic);
+  }
+}
+
+Result<std::size_t> Plan::workspace_bytes(std::int64_t tokens) const {
+  if (Status ok = check_tokens(problem_, "tokens", tokens); !ok)
+    return tl::unexpected<Error>(ok.error());
+  return std::size_t{0};  // no kernel of today splits K or stages through memory
+}
+
+std::vector<Plan::Description> Plan::kernels() const {
+  const std::scoped_lock lock(mutex_);
+  std::vector<Description> all;
+  for (const auto& kernel : kernels_) {
+    Description description{kernel.get(), 0};
+    for (int bucket = 0; bucket < kBuckets; ++bucket)
+      if (table_[static_cast<std::size_t>(bucket)].load() == kernel.get())
+        description.buckets |= bit(bucket);
+    all.push_back(description);
+  }
+  return all;
+}
+
+}  // namespace octile

@@ -1,0 +1,65 @@
+// One thread makes a value while the others that ask for the same key wait for it.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <future>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "generator/error.h"
+
+namespace octile {
+
+template <typename Value>
+class SingleFlight {
+ public:
+  struct Answer {
+    Result<Value> value;
+    bool made = false;  // by this call; false: remembered, or made by another thread meanwhile
+  };
+
+  // A value is kept for the life of this object. A failure goes to everybody who waited for it and
+  // is then forgotten, so that a later call tries again.
+  Answer get(const std::string& key, const std::function<Result<Value>()>& make) {
+    std::promise<Result<Value>> promise;
+    {
+      std::unique_lock lock(mutex_);
+      const auto found = flights_.find(key);
+      if (found != flights_.end()) {
+        const std::shared_future<Result<Value>> flight = found->second;
+        lock.unlock();
+        return {flight.get(), false};
+      }
+      flights_.emplace(key, promise.get_future().share());
+    }
+    return {fly(key, std::move(promise), make), true};
+  }
+
+ private:
+  Result<Value> fly(const std::string& key, std::promise<Result<Value>> promise,
+                    const std::function<Result<Value>()>& make) {
+    try {
+      Result<Value> value = make();
+      if (!value) forget(key);
+      promise.set_value(value);
+      return value;
+    } catch (...) {
+      forget(key);
+      promise.set_exception(std::current_exception());
+      throw;
+    }
+  }
+
+  void forget(const std::string& key) {
+    const std::scoped_lock lock(mutex_);
+    flights_.erase(key);
+  }
+
+  std::mutex mutex_;
+  std::unordered_map<std::string, std::shared_future<Result<Value>>> flights_;
+};
+
+}  // namespace octile

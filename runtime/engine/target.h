@@ -1,0 +1,30 @@
+// What a plan is for: a live GPU, a GPU known by name only, or the host's reference executor.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "generator/device_spec.h"
+#include "generator/error.h"
+#include "runtime/driver/driver.h"
+
+namespace octile {
+
+enum class TargetKind { kLive, kNamed, kHost };
+
+struct Target {
+  TargetKind kind = TargetKind::kHost;
+  std::string text;                      // "cuda:0", "h200", "host"
+  DeviceSpec spec;                       // live and named
+  std::shared_ptr<const Driver> driver;  // live
+  int ordinal = 0;                       // live
+};
+
+// "cuda": the device of the calling thread's current context, else the first. "cuda:N", the name of
+// a known device, or "host". Opens the driver for the first two only. Errors: kInvalidArgument
+// (listing what is allowed), kUnsupported (a live device no kernel here runs on), kNoDriver,
+// kDeviceError.
+Result<Target> resolve_target(std::string_view text);
+
+}  // namespace octile
