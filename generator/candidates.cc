@@ -14,7 +14,8 @@ constexpr std::array kBlockN{16,  32,  48,  64,  80,  96,  112, 128,
                              144, 160, 176, 192, 208, 224, 240, 256};
 constexpr std::array kConsumers{1, 2, 3};
 constexpr std::array<std::pair<int, int>, 3> kClusters{{{1, 1}, {2, 1}, {1, 2}}};
-constexpr std::array kRasterGroups{8, 16};
+// K-blocks a pass x products in flight.
+constexpr std::array<std::pair<int, int>, 4> kOverlaps{{{1, 1}, {1, 2}, {2, 2}, {4, 4}}};
 constexpr std::array kStores{EpilogueStore::kTma, EpilogueStore::kDirect};
 constexpr int kMaxStages = 12;
 
@@ -63,6 +64,11 @@ bool fits_registers(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) 
 bool numerics_match(const GemmConfig& c, const GemmProblem& p, const DeviceSpec&) {
   return c.promote == p.promote && c.splits == 1;
 }
+bool passes_are_whole_groups(const GemmConfig& c, const GemmProblem& p, const DeviceSpec&) {
+  const int strips = c.block_m / (64 * c.consumer_warpgroups);
+  return c.unroll >= 1 && c.in_flight >= 1 && c.in_flight <= 4 && c.unroll <= c.stages &&
+         c.unroll * strips * (128 / p.promote) % c.in_flight == 0;
+}
 bool raster_is_positive(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
   return c.raster_group >= 1;
 }
@@ -98,6 +104,10 @@ constexpr std::array kConstraints{
                    "promotion interval and split count are the problem's, never a "
                    "tuning axis",
                    numerics_match},
+    GemmConstraint{"passes_are_whole_groups",
+                   "a pass of `unroll` K-blocks is a whole number of groups of 1 to 4 products in "
+                   "flight, and fits the ring",
+                   passes_are_whole_groups},
     GemmConstraint{"raster_is_positive", "a raster band holds at least one tile row",
                    raster_is_positive},
 };
@@ -131,14 +141,15 @@ GemmCandidates gemm_candidates(const GemmProblem& problem, const DeviceSpec& dev
     for (const int block_n : kBlockN) {
       for (const int consumers : kConsumers) {
         for (const auto& [cluster_m, cluster_n] : kClusters) {
-          for (const int raster : kRasterGroups) {
+          for (const auto& [unroll, in_flight] : kOverlaps) {
             for (const EpilogueStore store : kStores) {
               c.block_m = block_m;
               c.block_n = block_n;
               c.consumer_warpgroups = consumers;
               c.cluster_m = cluster_m;
               c.cluster_n = cluster_n;
-              c.raster_group = raster;
+              c.unroll = unroll;
+              c.in_flight = in_flight;
               c.store = store;
               consider(c);
             }

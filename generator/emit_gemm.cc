@@ -12,73 +12,61 @@ namespace {
 constexpr std::string_view kHopper1d2d = "gemm/hopper_1d2d.cu";
 
 constexpr std::array<std::string_view, 8> kLibrary{
-    "lib/types.cuh",      "lib/mbarrier.cuh",  "lib/tma.cuh",
-    "lib/warpgroup.cuh",  "lib/wgmma.cuh",     "gemm/pipeline.cuh",
-    "gemm/scheduler.cuh", "gemm/epilogue.cuh",
+    "lib/types.cuh", "lib/mbarrier.cuh",  "lib/tma.cuh",        "lib/warpgroup.cuh",
+    "lib/wgmma.cuh", "gemm/pipeline.cuh", "gemm/scheduler.cuh", "gemm/epilogue.cuh",
 };
 
-void assert_offset(Prologue &p, std::string_view device_name, int host_value) {
+void assert_offset(Prologue& p, std::string_view device_name, int host_value) {
   p.add_assert(fmt::format("gemm::{} == {}", device_name, host_value),
                fmt::format("host and device disagree on {}", device_name));
 }
 
-} // namespace
+}  // namespace
 
-Prologue gemm_prologue(const GemmProblem &problem, const GemmConfig &c) {
+Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
   const GemmResources r = resources_of(c);
   Prologue p;
   p.add_int("kBlockM", c.block_m, "configuration: rows of D one CTA computes");
-  p.add_int("kBlockN", c.block_n,
-            "configuration: columns of D one CTA computes");
+  p.add_int("kBlockN", c.block_n, "configuration: columns of D one CTA computes");
   p.add_int("kBlockK", c.block_k, "recipe: one 1x128 scale block along K");
   p.add_int("kStages", c.stages, "configuration: shared-memory ring depth");
   p.add_int("kConsumerWarpgroups", c.consumer_warpgroups,
             "configuration: warpgroups issuing WGMMA");
   p.add_int("kClusterM", c.cluster_m, "configuration: CTAs sharing a B tile");
   p.add_int("kClusterN", c.cluster_n, "configuration: CTAs sharing an A tile");
-  p.add_int("kRasterGroup", c.raster_group,
-            "configuration: tile rows a raster band holds");
+  p.add_int("kUnroll", c.unroll, "configuration: K-blocks a pass of the main loop covers");
+  p.add_int("kInFlight", c.in_flight, "configuration: products issued before one is promoted");
+  p.add_int("kRasterGroup", c.raster_group, "configuration: tile rows a raster band holds");
   p.add_int("kPromote", c.promote, "numerics: K elements per fp32 promotion");
-  p.add_bool("kAIsE5M2", problem.a.dtype == DType::kE5M2,
-             "recipe: element type of A");
-  p.add_bool("kBIsE5M2", problem.b.dtype == DType::kE5M2,
-             "recipe: element type of B");
-  p.add_bool("kTmaStore", c.store == EpilogueStore::kTma,
-             "configuration: D through shared memory");
-  p.add_int("kThreads", r.threads,
-            "derived: consumers and one producer warpgroup");
-  p.add_int("kProducerRegisters", r.producer_registers,
-            "derived: setmaxnreg of the producer");
-  p.add_int("kConsumerRegisters", r.consumer_registers,
-            "derived: setmaxnreg of a consumer");
+  p.add_bool("kAIsE5M2", problem.a.dtype == DType::kE5M2, "recipe: element type of A");
+  p.add_bool("kBIsE5M2", problem.b.dtype == DType::kE5M2, "recipe: element type of B");
+  p.add_bool("kTmaStore", c.store == EpilogueStore::kTma, "configuration: D through shared memory");
+  p.add_int("kThreads", r.threads, "derived: consumers and one producer warpgroup");
+  p.add_int("kProducerRegisters", r.producer_registers, "derived: setmaxnreg of the producer");
+  p.add_int("kConsumerRegisters", r.consumer_registers, "derived: setmaxnreg of a consumer");
   assert_offset(p, "kBOffset", r.smem.b_offset);
   assert_offset(p, "kDOffset", r.smem.d_offset);
   assert_offset(p, "kScaleOffset", r.smem.scale_a_offset);
   assert_offset(p, "kBarrierOffset", r.smem.barrier_offset);
   assert_offset(p, "kSmemBytes", r.smem.total_bytes);
-  p.add_assert(
-      fmt::format("gemm::store_box_cols<cfg::kBlockN>() == {}", r.d_box_cols),
-      "host and device disagree on the width of D's boxes");
+  p.add_assert(fmt::format("gemm::store_box_cols<cfg::kBlockN>() == {}", r.d_box_cols),
+               "host and device disagree on the width of D's boxes");
   return p;
 }
 
-Result<EmittedKernel> emit_gemm(const GemmProblem &problem,
-                                const GemmConfig &config,
-                                const DeviceSpec &device,
-                                TemplateSet templates) {
-  if (const GemmConstraint *refusal = refused_by(config, problem, device)) {
+Result<EmittedKernel> emit_gemm(const GemmProblem& problem, const GemmConfig& config,
+                                const DeviceSpec& device, TemplateSet templates) {
+  if (const GemmConstraint* refusal = refused_by(config, problem, device)) {
     return fail(ErrorCode::kInvalidArgument,
-                fmt::format("configuration '{}' violates {}: {}",
-                            to_text(config), refusal->name, refusal->reason));
+                fmt::format("configuration '{}' violates {}: {}", to_text(config), refusal->name,
+                            refusal->reason));
   }
   EmittedKernel kernel;
   kernel.name = kernel_name(problem, config);
   kernel.template_path = kHopper1d2d;
   Result<std::string> source =
-      gemm_prologue(problem, config)
-          .render(templates, kLibrary, kHopper1d2d, kernel.name);
-  if (!source)
-    return tl::unexpected<Error>(source.error());
+      gemm_prologue(problem, config).render(templates, kLibrary, kHopper1d2d, kernel.name);
+  if (!source) return tl::unexpected<Error>(source.error());
   kernel.source = std::move(*source);
   const GemmResources r = resources_of(config);
   kernel.options = compile_options(device);
@@ -93,4 +81,4 @@ Result<EmittedKernel> emit_gemm(const GemmProblem &problem,
   return kernel;
 }
 
-} // namespace octile
+}  // namespace octile

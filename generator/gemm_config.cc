@@ -39,6 +39,8 @@ bool parse_field(std::string_view name, std::string_view value, GemmConfig& c) {
   if (name == "stages") return parse_int(value, c.stages);
   if (name == "wg") return parse_int(value, c.consumer_warpgroups);
   if (name == "cluster") return parse_extents(value, {&c.cluster_m, &c.cluster_n});
+  if (name == "unroll") return parse_int(value, c.unroll);
+  if (name == "inflight") return parse_int(value, c.in_flight);
   if (name == "raster") return parse_int(value, c.raster_group);
   if (name == "promote") return parse_int(value, c.promote);
   if (name == "splits") return parse_int(value, c.splits);
@@ -58,7 +60,7 @@ GemmResources resources_of(const GemmConfig& c) {
   r.threads = kWarpgroupThreads * (c.consumer_warpgroups + 1);
   split_registers(c.consumer_warpgroups, r);
   const int strips = c.block_m / (64 * c.consumer_warpgroups);
-  r.accumulator_registers = (strips + 1) * c.block_n / 2;
+  r.accumulator_registers = (strips + c.in_flight) * c.block_n / 2;
   r.a_box_rows = c.block_m / c.cluster_n;
   r.b_box_rows = c.block_n / c.cluster_m;
   r.d_box_rows = 64;
@@ -80,9 +82,11 @@ GemmResources resources_of(const GemmConfig& c) {
 
 std::string to_text(const GemmConfig& c) {
   return fmt::format(
-      "tile={}x{}x{} stages={} wg={} cluster={}x{} raster={} store={} promote={} splits={}",
+      "tile={}x{}x{} stages={} wg={} cluster={}x{} unroll={} inflight={} raster={} store={} "
+      "promote={} "
+      "splits={}",
       c.block_m, c.block_n, c.block_k, c.stages, c.consumer_warpgroups, c.cluster_m, c.cluster_n,
-      c.raster_group, store_name(c.store), c.promote, c.splits);
+      c.unroll, c.in_flight, c.raster_group, store_name(c.store), c.promote, c.splits);
 }
 
 Result<GemmConfig> parse_gemm_config(std::string_view text) {
@@ -105,11 +109,11 @@ Result<GemmConfig> parse_gemm_config(std::string_view text) {
 }
 
 std::string kernel_name(const GemmProblem& p, const GemmConfig& c) {
-  return fmt::format("octile_gemm_{}_{}_{}_{}_{}_t{}x{}x{}_s{}_w{}_c{}x{}_r{}_{}_p{}",
+  return fmt::format("octile_gemm_{}_{}_{}_{}_{}_t{}x{}x{}_s{}_w{}_c{}x{}_u{}f{}_r{}_{}_p{}",
                      name_of(p.a.dtype), name_of(p.a.granularity), name_of(p.b.dtype),
                      name_of(p.b.granularity), name_of(p.d), c.block_m, c.block_n, c.block_k,
-                     c.stages, c.consumer_warpgroups, c.cluster_m, c.cluster_n, c.raster_group,
-                     store_name(c.store), c.promote);
+                     c.stages, c.consumer_warpgroups, c.cluster_m, c.cluster_n, c.unroll,
+                     c.in_flight, c.raster_group, store_name(c.store), c.promote);
 }
 
 }  // namespace octile

@@ -20,6 +20,8 @@ struct GemmConfig {
   int consumer_warpgroups = 2;  // each owns block_m / consumer_warpgroups rows
   int cluster_m = 1;            // CTAs along m that share (multicast) a B tile
   int cluster_n = 1;            // CTAs along n that share (multicast) an A tile
+  int unroll = 1;               // K-blocks one pass of the main loop covers
+  int in_flight = 1;            // products of 64 rows issued before the first is promoted
   int raster_group = 8;         // tiles along m visited before n advances
   EpilogueStore store = EpilogueStore::kTma;
   // Numerics, not schedule: recorded in plan and metadata.
@@ -53,12 +55,13 @@ struct GemmResources {
 };
 
 GemmResources resources_of(const GemmConfig&);
-// "tile=128x128x128 stages=5 wg=2 cluster=1x1 raster=8 store=tma promote=128 splits=1"
+// "tile=128x128x128 stages=5 wg=2 cluster=1x1 unroll=1 inflight=1 raster=8 store=tma promote=128
+// splits=1"
 std::string to_text(const GemmConfig&);
 // Fields in any order; one left out keeps its default.
 Result<GemmConfig> parse_gemm_config(std::string_view text);
 // Says what it is, so profilers can be read:
-// octile_gemm_e4m3_1x128_e4m3_128x128_bf16_t128x128x128_s5_w2_c1x1_r8_tma_p128
+// octile_gemm_e4m3_1x128_e4m3_128x128_bf16_t128x128x128_s5_w2_c1x1_u1f1_r8_tma_p128
 std::string kernel_name(const GemmProblem&, const GemmConfig&);
 
 }  // namespace octile

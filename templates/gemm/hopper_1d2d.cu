@@ -33,9 +33,16 @@
 // B's scales are one or a few scalars per K-block: every consumer thread reads them from global memory
 // (one broadcast sector, 32 K-blocks a line), one K-block ahead.
 //
-// Ladder (H200, ratio to the better peer; see BENCHMARKS.md for the run):
-//   v1  this structure, wait<0> before each promotion; predicted 0.85-1.0; measured 0.79-0.82 at
-//       m <= 128 with k = 7168 (one tile per SM, latency of one consumer), 0.92-1.05 elsewhere: kept
+// Ladder (one H200 each, best configuration per shape, us; peers' times of the same shapes in docs):
+//   v1  one product at a time: wait<0>, promote. Predicted within 15 % of the peers at m >= 4096.
+//       64x2112x7168 12.1, 64x4096x7168 14.1, 64x7168x16384 36.2, 128x7168x16384 40.5. Kept as kUnroll = 1.
+//   v2  arrive on a peer's `empty` at CTA scope instead of cluster scope. Predicted: clusters stop paying a
+//       MEMBAR.ALL.GPU per K-block. 256x128 tiles at 4096x24576x1536, cluster 1x2: 346 -> 269. Kept.
+//   v3  kUnroll K-blocks a pass, kInFlight partial sums: the tensor core works while a warpgroup promotes.
+//       Predicted -30 % per K-block where one consumer works alone. 64x2112x7168 9.9, 64x4096x7168 11.6,
+//       64x7168x16384 33.2, 128x7168x16384 36.8. Kept.
+//   v4  flat promotion loop, scales of tiles that straddle blocks picked from two or three rows. Predicted:
+//       tiles of 192 leave local memory. 128x192 at 128x24576x1536 95 -> 15.0, 4096x2112x7168 107.7. Kept.
 #ifndef OCTILE_EMITTED
 #include "gemm/default_prologue.cuh"
 #endif
@@ -57,9 +64,10 @@ constexpr int kDOffset = kBOffset + cfg::kStages * kBStageBytes;
 constexpr int kScaleOffset = kDOffset + kDBytes;
 constexpr int kBarrierOffset = kScaleOffset + cfg::kStages * kScaleStageBytes;
 constexpr int kSmemBytes = kBarrierOffset + 2 * cfg::kStages * 8;
-// B columns that are sure to share a 128-wide scale block, whatever the tile's first column.
+// Columns sure to share a 128-wide scale block, whatever the tile's first column, and how many blocks a
+// tile can touch.
 constexpr int kScaleSegment = gcd(cfg::kBlockN, 128);
-constexpr int kScaleSegments = cfg::kBlockN / kScaleSegment;
+constexpr int kScaleRows = ceil_div(cfg::kBlockN - kScaleSegment, 128) + 1;
 
 static_assert(cfg::kBlockK == 128, "one K-block is one scale block");
 static_assert(kStrips * 64 * cfg::kConsumerWarpgroups == cfg::kBlockM, "strips of 64 rows");
@@ -149,12 +157,7 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const TensorMa
     const int scale_rows = max(0, min(cfg::kBlockM, scale_extent - m0));
     const float* scales = scale_a + m0;
     for (int block = 0; block < k_blocks; ++block) {
-      // Slots freed by other CTAs of the cluster are written by this CTA's copies too.
-      if constexpr (kClusterSize > 1) {
-        mbarrier::wait_cluster(smem.empty(ring.stage), ring.phase ^ 1);
-      } else {
-        mbarrier::wait(smem.empty(ring.stage), ring.phase ^ 1);
-      }
+      mbarrier::wait(smem.empty(ring.stage), ring.phase ^ 1);
       load_stage(smem, ring.stage, a_map, b_map, scales, scale_rows, rank, m0, n0, block * 128);
       scales += scale_a_ld;
       ring.advance();
@@ -162,45 +165,65 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const TensorMa
   }
 }
 
-// B's decode scales of one K-block, one per segment of the tile's columns.
+// B's decode scales of one K-block, one per scale row the tile touches.
 struct BlockScales {
-  float value[kScaleSegments];
+  float value[kScaleRows];
 };
 
 struct ScaleRows {
-  const float* row[kScaleSegments];
+  const float* row[kScaleRows];
+  int offset;  // of the tile's first column in its scale block
 
-  __device__ __forceinline__ ScaleRows(const float* scale_b, i64 ld, int n0, int n) {
+  __device__ __forceinline__ ScaleRows(const float* scale_b, i64 ld, int n0, int n)
+      : offset(n0 % 128) {
     const int last = (n - 1) / 128;
 #pragma unroll
-    for (int s = 0; s < kScaleSegments; ++s) {
-      // Segments beyond n multiply zeros; they only must not read beyond the array.
-      row[s] = scale_b + min((n0 + s * kScaleSegment) / 128, last) * ld;
+    for (int r = 0; r < kScaleRows; ++r) {
+      // Columns beyond n are zeros times any scale; they only must not read beyond the array.
+      row[r] = scale_b + min(n0 / 128 + r, last) * ld;
     }
   }
   __device__ __forceinline__ BlockScales at(int block) const {
     BlockScales scales;
 #pragma unroll
-    for (int s = 0; s < kScaleSegments; ++s) scales.value[s] = __ldg(row[s] + block);
+    for (int r = 0; r < kScaleRows; ++r) scales.value[r] = __ldg(row[r] + block);
     return scales;
+  }
+  // Which of the rows column group j (8 columns) takes.
+  __device__ __forceinline__ float pick(const float (&products)[kScaleRows], int j) const {
+    if constexpr (kScaleRows == 1) {
+      return products[0];
+    } else {
+      const int r = (offset + j * 8 / kScaleSegment * kScaleSegment) / 128;
+      float product = products[0];
+#pragma unroll
+      for (int i = 1; i < kScaleRows; ++i) product = r == i ? products[i] : product;
+      return product;
+    }
   }
 };
 
 // acc = fma(partial, sa * sb, acc): the CUDA cores' half of the product.
 __device__ __forceinline__ void promote(float (&acc)[kAccumulators],
                                         const float (&partial)[kAccumulators], float scale_a0,
-                                        float scale_a1, const BlockScales& scale_b) {
+                                        float scale_a1, const BlockScales& block_scales,
+                                        const ScaleRows& scale_b) {
+  float upper[kScaleRows];
+  float lower[kScaleRows];
 #pragma unroll
-  for (int s = 0; s < kScaleSegments; ++s) {
-    const float upper = __fmul_rn(scale_a0, scale_b.value[s]);
-    const float lower = __fmul_rn(scale_a1, scale_b.value[s]);
+  for (int r = 0; r < kScaleRows; ++r) {
+    upper[r] = __fmul_rn(scale_a0, block_scales.value[r]);
+    lower[r] = __fmul_rn(scale_a1, block_scales.value[r]);
+  }
+  // One flat loop: nested by segment, ptxas kept the accumulators of some widths in local memory.
 #pragma unroll
-    for (int j = s * kScaleSegment / 8; j < (s + 1) * kScaleSegment / 8; ++j) {
-      acc[4 * j + 0] = __fmaf_rn(partial[4 * j + 0], upper, acc[4 * j + 0]);
-      acc[4 * j + 1] = __fmaf_rn(partial[4 * j + 1], upper, acc[4 * j + 1]);
-      acc[4 * j + 2] = __fmaf_rn(partial[4 * j + 2], lower, acc[4 * j + 2]);
-      acc[4 * j + 3] = __fmaf_rn(partial[4 * j + 3], lower, acc[4 * j + 3]);
-    }
+  for (int j = 0; j < cfg::kBlockN / 8; ++j) {
+    const float u = scale_b.pick(upper, j);
+    const float l = scale_b.pick(lower, j);
+    acc[4 * j + 0] = __fmaf_rn(partial[4 * j + 0], u, acc[4 * j + 0]);
+    acc[4 * j + 1] = __fmaf_rn(partial[4 * j + 1], u, acc[4 * j + 1]);
+    acc[4 * j + 2] = __fmaf_rn(partial[4 * j + 2], l, acc[4 * j + 2]);
+    acc[4 * j + 3] = __fmaf_rn(partial[4 * j + 3], l, acc[4 * j + 3]);
   }
 }
 
@@ -212,69 +235,112 @@ __device__ __forceinline__ void release_stage(const SharedMemory& smem, int stag
   }
 }
 
-// All K-blocks of a tile into acc.
-__device__ __forceinline__ void accumulate(const SharedMemory& smem, Ring& ring,
-                                           const ScaleRows& scale_b, int k_blocks, int consumer,
-                                           int warp, int lane, float (&acc)[kStrips][kAccumulators]) {
+// What of a consumer thread does not change over its tiles.
+struct Consumer {
+  SharedMemory smem;
+  int index;  // which consumer warpgroup
+  int warp;   // of the warpgroup
+  int lane;
+};
+
+// kBlocks consecutive K-blocks into acc, as kBlocks * kStrips products of 64 rows. kInFlight products are
+// issued before the first of them is promoted, each into partial sums of its own, so that the tensor core
+// works while the CUDA cores promote.
+template <int kBlocks, int kInFlight>
+__device__ __forceinline__ void multiply_blocks(const Consumer& self, Ring& ring,
+                                                const ScaleRows& scale_b, int block, int k_blocks,
+                                                BlockScales& next,
+                                                float (&acc)[kStrips][kAccumulators]) {
   using Mma = wgmma::Mma<cfg::kBlockN, cfg::kAIsE5M2, cfg::kBIsE5M2>;
-  const int first_row = consumer * kRowsPerConsumer;
-  const int scale_row = first_row + warp * 16 + lane / 4;
-  BlockScales next = scale_b.at(0);
-  for (int block = 0; block < k_blocks; ++block) {
-    const BlockScales block_scales = next;
-    if (block + 1 < k_blocks) next = scale_b.at(block + 1);
-    mbarrier::wait(smem.full(ring.stage), ring.phase);
+  constexpr int kParts = 128 / cfg::kPromote;
+  constexpr int kProducts = kBlocks * kStrips * kParts;
+  static_assert(kProducts % kInFlight == 0, "whole groups of products");
+  const int first_row = self.index * kRowsPerConsumer;
+  const int scale_row = first_row + self.warp * 16 + self.lane / 4;
+  BlockScales block_scales[kBlocks];
+  int stage[kBlocks];
 #pragma unroll
-    for (int strip = 0; strip < kStrips; ++strip) {
-      // Read before the stage can be handed back.
-      const u32 scales = smem.scales(ring.stage) + (scale_row + strip * 64) * 4;
-      const float scale_a0 = load_shared_f32(scales);
-      const float scale_a1 = load_shared_f32(scales + 8 * 4);
-      const u64 a = wgmma::descriptor(smem.a(ring.stage) + (first_row + strip * 64) * 128);
-      const u64 b = wgmma::descriptor(smem.b(ring.stage));
+  for (int group = 0; group < kProducts / kInFlight; ++group) {
+    float partial[kInFlight][kAccumulators];
+    float scale_a0[kInFlight];
+    float scale_a1[kInFlight];
 #pragma unroll
-      for (int part = 0; part < 128 / cfg::kPromote; ++part) {
-        float partial[kAccumulators];
-        wgmma::pin(partial);
-        wgmma::fence();
-#pragma unroll
-        for (int i = 0; i < cfg::kPromote / kWgmmaK; ++i) {
-          const int step = (part * cfg::kPromote / kWgmmaK + i) * (kWgmmaK >> 4);
-          Mma::run(partial, a + step, b + step, i != 0);
-        }
-        wgmma::commit();
-        wgmma::pin(partial);
-        wgmma::wait<0>();
-        if (strip == kStrips - 1 && part == 128 / cfg::kPromote - 1) {
-          release_stage(smem, ring.stage, lane);
-        }
-        promote(acc[strip], partial, scale_a0, scale_a1, block_scales);
+    for (int i = 0; i < kInFlight; ++i) {
+      const int product = group * kInFlight + i;
+      const int b = product / (kStrips * kParts);
+      const int strip = product / kParts % kStrips;
+      const int part = product % kParts;
+      if (strip == 0 && part == 0) {
+        block_scales[b] = next;
+        if (block + b + 1 < k_blocks) next = scale_b.at(block + b + 1);
+        stage[b] = ring.stage;
+        mbarrier::wait(self.smem.full(ring.stage), ring.phase);
+        ring.advance();
       }
+      // Read before the stage can be handed back.
+      const u32 scales = self.smem.scales(stage[b]) + (scale_row + strip * 64) * 4;
+      scale_a0[i] = load_shared_f32(scales);
+      scale_a1[i] = load_shared_f32(scales + 8 * 4);
+      const u64 a_tile = wgmma::descriptor(self.smem.a(stage[b]) + (first_row + strip * 64) * 128);
+      const u64 b_tile = wgmma::descriptor(self.smem.b(stage[b]));
+      wgmma::pin(partial[i]);
+      wgmma::fence();
+#pragma unroll
+      for (int k = 0; k < cfg::kPromote / kWgmmaK; ++k) {
+        const int step = (part * cfg::kPromote / kWgmmaK + k) * (kWgmmaK >> 4);
+        Mma::run(partial[i], a_tile + step, b_tile + step, k != 0);
+      }
+      wgmma::commit();
     }
-    ring.advance();
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      const int product = group * kInFlight + i;
+      const int b = product / (kStrips * kParts);
+      const int strip = product / kParts % kStrips;
+      wgmma::wait_for(kInFlight - 1 - i);
+      wgmma::pin(partial[i]);
+      if ((product + 1) % (kStrips * kParts) == 0) release_stage(self.smem, stage[b], self.lane);
+      promote(acc[strip], partial[i], scale_a0[i], scale_a1[i], block_scales[b], scale_b);
+    }
   }
 }
 
-__device__ __forceinline__ void store_tile(const SharedMemory& smem, const TensorMap* d_map, u16* d,
-                                           i64 ldd, const Extents& e, int m0, int n0, int consumer,
-                                           int warp, const float (&acc)[kStrips][kAccumulators]) {
-  const int thread = static_cast<int>(threadIdx.x) % 128;
-  const int row = m0 + consumer * kRowsPerConsumer;
+// All K-blocks of a tile into acc, kUnroll at a time.
+__device__ __forceinline__ void accumulate(const Consumer& self, Ring& ring, const ScaleRows& scale_b,
+                                           int k_blocks, float (&acc)[kStrips][kAccumulators]) {
+  BlockScales next = scale_b.at(0);
+  int block = 0;
+  for (; block + cfg::kUnroll <= k_blocks; block += cfg::kUnroll) {
+    multiply_blocks<cfg::kUnroll, cfg::kInFlight>(self, ring, scale_b, block, k_blocks, next, acc);
+  }
+  if constexpr (cfg::kUnroll > 1) {
+    for (; block < k_blocks; ++block) {
+      multiply_blocks<1, 1>(self, ring, scale_b, block, k_blocks, next, acc);
+    }
+  }
+}
+
+__device__ __forceinline__ void store_tile(const Consumer& self, const TensorMap* d_map, u16* d, i64 ldd,
+                                           const Extents& e, int m0, int n0,
+                                           const float (&acc)[kStrips][kAccumulators]) {
+  const int row = m0 + self.index * kRowsPerConsumer;
   if constexpr (cfg::kTmaStore) {
+    const bool issuer = threadIdx.x % 128 == 0;
     // The staging area may still be read by the previous tile's store.
-    if (thread == 0) tma::wait_stores_read<0>();
-    named_barrier(1 + consumer, 128);
+    if (issuer) tma::wait_stores_read<0>();
+    named_barrier(1 + self.index, 128);
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
-      stage_for_tma<cfg::kBlockN>(acc[strip], smem.d(consumer * kStrips + strip), warp);
+      stage_for_tma<cfg::kBlockN>(acc[strip], self.smem.d(self.index * kStrips + strip), self.warp);
     }
     tma::fence_async_shared();
-    named_barrier(1 + consumer, 128);
-    if (thread == 0) {
+    named_barrier(1 + self.index, 128);
+    if (issuer) {
 #pragma unroll
       for (int strip = 0; strip < kStrips; ++strip) {
         if (row + strip * 64 < e.m) {
-          store_boxes<cfg::kBlockN>(d_map, smem.d(consumer * kStrips + strip), row + strip * 64, n0);
+          store_boxes<cfg::kBlockN>(d_map, self.smem.d(self.index * kStrips + strip),
+                                    row + strip * 64, n0);
         }
       }
       tma::commit_stores();
@@ -282,7 +348,7 @@ __device__ __forceinline__ void store_tile(const SharedMemory& smem, const Tenso
   } else {
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
-      store_direct<cfg::kBlockN>(acc[strip], d, ldd, row + strip * 64 + warp * 16, n0, e.m, e.n);
+      store_direct<cfg::kBlockN>(acc[strip], d, ldd, row + strip * 64 + self.warp * 16, n0, e.m, e.n);
     }
   }
 }
@@ -290,21 +356,19 @@ __device__ __forceinline__ void store_tile(const SharedMemory& smem, const Tenso
 __device__ __forceinline__ void consume(const SharedMemory& smem, const TensorMap* d_map,
                                         const float* scale_b, i64 scale_b_ld, u16* d, i64 ldd,
                                         const Extents& e, int rank) {
-  const int consumer = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
-  const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int thread = static_cast<int>(threadIdx.x);
+  const Consumer self{smem, __shfl_sync(0xffffffffu, thread / 128, 0), thread / 32 % 4, thread % 32};
   const int k_blocks = e.k_blocks();
   Ring ring;
   for (Scheduler tiles = make_scheduler(e); tiles.valid(); tiles.advance()) {
     int m0, n0;
     tile_origin(tiles, rank, m0, n0);
     float acc[kStrips][kAccumulators] = {};
-    accumulate(smem, ring, ScaleRows(scale_b, scale_b_ld, n0, e.n), k_blocks, consumer, warp, lane,
-               acc);
-    store_tile(smem, d_map, d, ldd, e, m0, n0, consumer, warp, acc);
+    accumulate(self, ring, ScaleRows(scale_b, scale_b_ld, n0, e.n), k_blocks, acc);
+    store_tile(self, d_map, d, ldd, e, m0, n0, acc);
   }
   // Shared memory must outlive the copy engine's reads of it.
-  if (cfg::kTmaStore && threadIdx.x % 128 == 0) tma::wait_stores_read<0>();
+  if (cfg::kTmaStore && thread % 128 == 0) tma::wait_stores_read<0>();
 }
 
 __device__ __forceinline__ void init_barriers(const SharedMemory& smem) {

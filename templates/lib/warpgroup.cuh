@@ -41,10 +41,11 @@ __device__ __forceinline__ u32 cluster_rank() {
   return rank;
 }
 
-// barrier.cluster.arrive.release.aligned + barrier.cluster.wait.acquire.aligned;  PTX 7.8, sm_90. All
-// threads of all CTAs of the cluster.
+// barrier.cluster.arrive.relaxed.aligned + barrier.cluster.wait.acquire.aligned;  PTX 7.8, sm_90. All
+// threads of all CTAs of the cluster. Relaxed: it orders execution (barriers are initialised, peers still
+// exist), not ordinary memory; mbarrier::fence_init orders the initialisation itself.
 __device__ __forceinline__ void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 

@@ -22,6 +22,20 @@ __device__ __forceinline__ void wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+// wait with a count known after unrolling.
+__device__ __forceinline__ void wait_for(int pending) {
+  switch (pending) {
+    case 0:
+      return wait<0>();
+    case 1:
+      return wait<1>();
+    case 2:
+      return wait<2>();
+    default:
+      return wait<3>();
+  }
+}
+
 // No instruction: keeps the compiler from moving uses of an accumulator across the asynchronous span.
 template <int kCount>
 __device__ __forceinline__ void pin(float (&registers)[kCount]) {
