@@ -112,9 +112,8 @@ IoResult<std::vector<std::uint8_t>> read_file(FileOps& ops, int dir_fd, const st
   const OpenFile file(ops, fd);
 
   struct stat status = {};
-  if (const int result = ops.stat_fd(fd, status); result < 0) {
-    return io_failure("stat", path, result);
-  }
+  const int result = retry_interrupted([&] { return ops.stat_fd(fd, status); });
+  if (result < 0) return io_failure("stat", path, result);
   if (!S_ISREG(status.st_mode)) return unacceptable("not a regular file");
   const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
   if (file_bytes > max_bytes) {

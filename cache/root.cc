@@ -198,7 +198,7 @@ void Root::remove_abandoned(const OpenFile& folder) const {
     }
     // A lock is removed only by whoever holds it.
     const auto file = open_lock(folder, name);
-    if (file && ops_->try_lock(file->fd()) >= 0 && is_still(folder, name, *file)) {
+    if (file && ops_->try_lock(file->fd()) >= 0 && is_still(folder, name, *file).value_or(false)) {
       ops_->unlink_at(folder.fd(), name);
     }
   }
@@ -215,11 +215,17 @@ IoResult<OpenFile> Root::open_lock(const OpenFile& folder, const std::string& na
 }
 
 // Whether the name still stands for the file that was opened.
-bool Root::is_still(const OpenFile& folder, const std::string& name, const OpenFile& file) const {
+IoResult<bool> Root::is_still(const OpenFile& folder, const std::string& name,
+                              const OpenFile& file) const {
   struct stat opened = {};
   struct stat named = {};
-  return ops_->stat_fd(file.fd(), opened) >= 0 && ops_->stat_at(folder.fd(), name, named) >= 0 &&
-         opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+  int result = retry_interrupted([&] { return ops_->stat_fd(file.fd(), opened); });
+  if (result >= 0) {
+    result = retry_interrupted([&] { return ops_->stat_at(folder.fd(), name, named); });
+    if (result == -ENOENT) return false;
+  }
+  if (result < 0) return io_failure("stat", folder_path(name.substr(0, 2)) + "/" + name, result);
+  return opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
 }
 
 IoResult<std::unique_ptr<HeldLock>> Root::lock(const FileStem& stem,
@@ -236,10 +242,13 @@ IoResult<std::unique_ptr<HeldLock>> Root::lock(const FileStem& stem,
     auto file = open_lock(*folder, name);
     if (!file) return tl::unexpected(file.error());
     const int locked = retry_interrupted([&] { return ops_->try_lock(file->fd()); });
-    if (locked >= 0 && is_still(*folder, name, *file)) {
-      return std::make_unique<HeldLock>(ops_, std::move(*folder), name, std::move(*file));
-    }
-    if (locked < 0 && locked != -EWOULDBLOCK) {
+    if (locked >= 0) {
+      const auto still = is_still(*folder, name, *file);
+      if (!still) return tl::unexpected(still.error());
+      if (*still) {
+        return std::make_unique<HeldLock>(ops_, std::move(*folder), name, std::move(*file));
+      }
+    } else if (locked != -EWOULDBLOCK) {
       return io_failure("lock", folder_path(stem.folder()) + "/" + name, locked);
     }
     const auto now = Clock::now();

@@ -77,7 +77,8 @@ class Root {
   void remove_abandoned(const OpenFile& folder) const;
   IoResult<std::vector<std::string>> list(const OpenFile& folder, const std::string& path) const;
   IoResult<OpenFile> open_lock(const OpenFile& folder, const std::string& name) const;
-  bool is_still(const OpenFile& folder, const std::string& name, const OpenFile& file) const;
+  IoResult<bool> is_still(const OpenFile& folder, const std::string& name,
+                          const OpenFile& file) const;
   std::string folder_path(const std::string& folder) const;
 
   std::string path_;

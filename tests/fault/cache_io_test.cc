@@ -1,0 +1,209 @@
+// Every system call of the store fails, in every way a disk or a file server fails: no call throws
+// or gives a wrong kernel, one warning says what is wrong, and nothing is left behind.
+#include "tests/support/cache_testing.h"
+
+namespace octile::cache {
+namespace {
+
+using namespace testing;
+
+constexpr Op kAllOps[] = {Op::kOpen, Op::kRead,   Op::kWrite,  Op::kFsync, Op::kClose, Op::kStat,
+                          Op::kList, Op::kRename, Op::kUnlink, Op::kMkdir, Op::kLock};
+
+bool healthy_hit(const std::string& root) {
+  StoreOptions options;
+  options.writable_root = root;
+  const Entry entry = make_entry();
+  const auto hit = Store(options).lookup(entry.identity, entry.toolchain);
+  return hit && hit->entry == entry;
+}
+
+std::shared_ptr<FileOps> failing_always(Op op, int code) {
+  return std::make_shared<HookedOps>(
+      [=](Op now) { return now == op ? std::optional(code) : std::nullopt; });
+}
+
+TEST(CacheFault, AnOperationThatAlwaysFailsGivesOneWarning) {
+  for (const Op op : kAllOps) {
+    for (const int code : {ENOSPC, EIO, ESTALE, EINTR, EACCES, EROFS, EMFILE, EDQUOT, ENOLCK}) {
+      const TempDir dir;
+      const Outcome outcome = compile_one(dir / "root", failing_always(op, code));
+      SCOPED_TRACE(std::string(name_of(op)) + " fails with " + std::to_string(code));
+      EXPECT_TRUE(outcome.right_or_missed);
+      // Failing to clean up is of no consequence; everything else is told, once.
+      EXPECT_EQ(outcome.warnings.size(), op == Op::kUnlink ? 0U : 1U)
+          << ::testing::PrintToString(outcome.warnings);
+      EXPECT_TRUE(!outcome.published || healthy_hit(dir / "root"));
+      EXPECT_TRUE(op == Op::kUnlink || files_ending(dir / "root", ".tmp").empty());
+    }
+  }
+}
+
+// The same, but only the nth call of its kind fails, for every n that occurs.
+TEST(CacheFault, ASingleFailureAnywhereIsSurvived) {
+  for (const Op op : kAllOps) {
+    for (const int code : {ENOSPC, EIO, ESTALE}) {
+      for (int nth = 0;; ++nth) {
+        const TempDir dir;
+        int count = 0;
+        const auto ops = std::make_shared<HookedOps>(
+            [&](Op now) {
+              return now == op && count++ == nth ? std::optional(code) : std::nullopt;
+            },
+            /*chunk=*/600);
+        const Outcome outcome = compile_one(dir / "root", ops);
+        if (count <= nth) break;
+        SCOPED_TRACE(std::string(name_of(op)) + " " + std::to_string(nth) + " fails with " +
+                     std::to_string(code));
+        EXPECT_TRUE(outcome.right_or_missed);
+        EXPECT_LE(outcome.warnings.size(), 1U) << ::testing::PrintToString(outcome.warnings);
+        EXPECT_TRUE(outcome.published || outcome.warnings.size() == 1);
+        EXPECT_TRUE(!outcome.published || healthy_hit(dir / "root"));
+        EXPECT_TRUE(op == Op::kUnlink || files_ending(dir / "root", ".tmp").empty());
+        ASSERT_LT(nth, 1000);
+      }
+    }
+  }
+}
+
+TEST(CacheFault, InterruptedCallsAreRepeated) {
+  const TempDir dir;
+  int count =
+      0;  // two of three calls are interrupted; a close is never repeated, so it is left alone
+  const auto ops = std::make_shared<HookedOps>(
+      [&](Op op) {
+        const bool interrupt = op != Op::kClose && count++ % 3 != 2;
+        return interrupt ? std::optional(EINTR) : std::nullopt;
+      },
+      /*chunk=*/100);
+  const Outcome outcome = compile_one(dir / "root", ops);
+  EXPECT_TRUE(outcome.published);
+  EXPECT_TRUE(outcome.warnings.empty()) << ::testing::PrintToString(outcome.warnings);
+  EXPECT_TRUE(healthy_hit(dir / "root"));
+}
+
+TEST(CacheFault, ShortReadsAndWritesAreContinued) {
+  const TempDir dir;
+  const auto ops = std::make_shared<HookedOps>([](Op) { return std::nullopt; }, /*chunk=*/7);
+  const Outcome outcome = compile_one(dir / "root", ops);
+  EXPECT_TRUE(outcome.published);
+  EXPECT_TRUE(outcome.warnings.empty());
+  EXPECT_TRUE(healthy_hit(dir / "root"));
+}
+
+// ESTALE and ENOENT under a publish mean that the folder was exchanged: the second try makes a new
+// one.
+TEST(CacheFault, AFolderThatVanishesDuringAPublishIsMadeAgain) {
+  for (const Op op : {Op::kOpen, Op::kRename}) {
+    const TempDir dir;
+    const Entry entry = make_entry();
+    bool armed = true;
+    StoreOptions options;
+    options.writable_root = dir / "root";
+    LogRecorder log;
+    options.log = log.callback();
+    // At the rename, or at the creation of the temporary file (the seventh open: the root, v1 and
+    // the folder are each tried, made and opened).
+    int opens = 0;
+    options.file_ops = std::make_shared<HookedOps>([&](Op now) -> std::optional<int> {
+      const bool here = op == Op::kRename ? now == op : now == op && ++opens == 7;
+      if (armed && here) {
+        armed = false;
+        fs::remove_all(dir / "root");
+      }
+      return std::nullopt;
+    });
+    EXPECT_TRUE(Store(options).publish(entry)) << name_of(op);
+    EXPECT_FALSE(armed);
+    EXPECT_TRUE(log.warnings().empty());
+    EXPECT_TRUE(healthy_hit(dir / "root"));
+  }
+}
+
+TEST(CacheFault, ARootThatVanishesMidRunIsAMissAndComesBack) {
+  const TempDir dir;
+  StoreOptions options;
+  options.writable_root = dir / "a/b/root";
+  LogRecorder log;
+  options.log = log.callback();
+  Store store(options);
+  const Entry entry = make_entry();
+  EXPECT_TRUE(store.publish(entry));
+  const auto lock = store.lock(entry.identity, entry.toolchain);
+  fs::remove_all(dir / "a");
+  EXPECT_FALSE(store.lookup(entry.identity, entry.toolchain));
+  EXPECT_TRUE(store.list().empty());
+  EXPECT_TRUE(store.publish(entry));
+  EXPECT_TRUE(store.lookup(entry.identity, entry.toolchain));
+  EXPECT_TRUE(log.warnings().empty());
+}
+
+// kill -9 ahead of every system call of a publish that replaces nothing, and of one that replaces
+// an entry: afterwards a hit is right or it is a miss, and the next publish succeeds.
+TEST(CacheFault, KilledAtEveryCallOfAPublish) {
+  for (const bool replacing : {false, true}) {
+    bool finished = false;
+    for (int fatal = 0; !finished; ++fatal) {
+      ASSERT_LT(fatal, 1000);
+      const TempDir dir;
+      StoreOptions options;
+      options.writable_root = dir / "root";
+      const Entry before = make_entry(0, 1);
+      const Entry after = make_entry(0, 2);
+      ASSERT_TRUE(!replacing || Store(options).publish(before));
+      Child child([&] {
+        int count = 0;
+        StoreOptions fragile = options;
+        fragile.file_ops = std::make_shared<HookedOps>(
+            [&](Op) {
+              if (count++ == fatal) ::kill(::getpid(), SIGKILL);
+              return std::nullopt;
+            },
+            /*chunk=*/200);
+        return Store(fragile).publish(after) ? "" : "publish failed";
+      });
+      finished = child.wait().empty();
+
+      SCOPED_TRACE("killed ahead of call " + std::to_string(fatal));
+      LogRecorder log;
+      options.log = log.callback();
+      Store store(options);
+      const auto hit = store.lookup(after.identity, after.toolchain);
+      EXPECT_TRUE(!hit || hit->entry == after || (replacing && hit->entry == before));
+      EXPECT_TRUE(hit || !(replacing || finished));
+      EXPECT_TRUE(log.warnings().empty()) << log.warnings()[0];
+      EXPECT_TRUE(store.publish(after));
+      const auto repaired = store.lookup(after.identity, after.toolchain);
+      ASSERT_TRUE(repaired);
+      EXPECT_EQ(repaired->entry, after);
+    }
+  }
+}
+
+// 200 damaged files on disk: each a miss with one warning, each mended by publishing again.
+TEST(CacheFault, DamagedEntriesAreMissesAndAreReplaced) {
+  const TempDir dir;
+  LogRecorder log;
+  StoreOptions options;
+  options.writable_root = dir / "root";
+  options.log = log.callback();
+  options.file_ops = std::make_shared<HookedOps>([](Op) { return std::nullopt; });
+  Store store(options);
+  for (int i = 0; i < 200; ++i) {
+    const Entry entry = make_entry(i);
+    std::vector<std::uint8_t> bytes = serialize(entry);
+    const std::size_t at = static_cast<std::size_t>(i) * 7919 % bytes.size();
+    if (i % 3 == 0) bytes.resize(at);
+    if (i % 3 == 1) bytes[at] = static_cast<std::uint8_t>(bytes[at] ^ (1U << (i % 8)));
+    if (i % 3 == 2) bytes.insert(bytes.end(), at + 1, 0);
+    write_bytes(path_in(dir / "root", entry), bytes);
+    EXPECT_FALSE(store.lookup(entry.identity, entry.toolchain)) << i;
+    EXPECT_FALSE(store.lookup(entry.identity, std::nullopt)) << i;
+    EXPECT_EQ(log.warnings().size(), static_cast<std::size_t>(i) + 1);
+    EXPECT_TRUE(store.publish(entry)) << i;
+    EXPECT_TRUE(store.lookup(entry.identity, entry.toolchain)) << i;
+  }
+}
+
+}  // namespace
+}  // namespace octile::cache

@@ -1,0 +1,259 @@
+// Roots that cannot serve: foreign files, links, full and read-only disks, users without rights.
+// Always a miss and one warning, never a failing call.
+#include <sched.h>
+#include <sys/mount.h>
+
+#include "tests/support/cache_testing.h"
+
+namespace octile::cache {
+namespace {
+
+using namespace testing;
+
+// --- files and folders that are not what their names say ---
+
+class CacheForeign : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    options_.writable_root = root_;
+    options_.log = log_.callback();
+    options_.lock_timeout = std::chrono::milliseconds(50);
+  }
+  void expect_miss_with_one_warning(const std::string& part) {
+    Store store(options_);
+    EXPECT_FALSE(store.lookup(entry_.identity, entry_.toolchain));
+    EXPECT_FALSE(store.lookup(entry_.identity, std::nullopt));
+    ASSERT_EQ(log_.warnings().size(), 1U);
+    EXPECT_NE(log_.warnings()[0].find(part), std::string::npos) << log_.warnings()[0];
+  }
+
+  TempDir dir_;
+  std::string root_ = dir_ / "root";
+  Entry entry_ = make_entry();
+  std::string path_ = path_in(root_, entry_);
+  LogRecorder log_;
+  StoreOptions options_;
+};
+
+TEST_F(CacheForeign, ALinkIsNotRead) {
+  write_bytes(dir_ / "elsewhere", serialize(entry_));
+  fs::create_directories(fs::path(path_).parent_path());
+  fs::create_symlink(dir_ / "elsewhere", path_);
+  expect_miss_with_one_warning("symbolic link");
+  EXPECT_TRUE(Store(options_).publish(entry_));  // replaces the link, not what it points at
+  EXPECT_FALSE(fs::is_symlink(path_));
+  EXPECT_EQ(read_bytes(dir_ / "elsewhere"), serialize(entry_));
+}
+
+TEST_F(CacheForeign, ALinkedFolderIsNotEntered) {
+  Store(options_).publish(entry_);
+  fs::rename(root_ + "/v1", dir_ / "elsewhere");
+  fs::create_directory_symlink(dir_ / "elsewhere", root_ + "/v1");
+  expect_miss_with_one_warning("v1");
+  EXPECT_FALSE(Store(options_).publish(entry_));
+}
+
+TEST_F(CacheForeign, ARootMayBeALink) {
+  fs::create_directories(dir_ / "real");
+  fs::create_directory_symlink(dir_ / "real", root_);
+  Store store(options_);
+  EXPECT_TRUE(store.publish(entry_));
+  EXPECT_TRUE(store.lookup(entry_.identity, entry_.toolchain));
+}
+
+TEST_F(CacheForeign, AFolderIsNotAnEntry) {
+  fs::create_directories(path_);
+  expect_miss_with_one_warning("not a regular file");
+}
+
+// Opening one for reading would wait for a writer for ever.
+TEST_F(CacheForeign, AFifoIsNotAnEntry) {
+  fs::create_directories(fs::path(path_).parent_path());
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  expect_miss_with_one_warning("not a regular file");
+}
+
+TEST_F(CacheForeign, AFileBeyondTheLimitIsNotRead) {
+  write_bytes(path_, serialize(entry_));
+  fs::resize_file(path_, kMaxEntryBytes + 1);  // sparse
+  expect_miss_with_one_warning("at most 67108864 are read");
+}
+
+TEST_F(CacheForeign, AnEntryBeyondTheLimitIsNotPublished) {
+  Store store(options_);
+  Entry large = entry_;
+  large.cubin.resize(kMaxEntryBytes);
+  EXPECT_FALSE(store.publish(large));
+  large = entry_;
+  large.identity.source.assign(kMaxKeyTextBytes, ' ');
+  EXPECT_FALSE(store.publish(large));
+  EXPECT_EQ(log_.warnings().size(), 1U);
+  EXPECT_FALSE(fs::exists(root_));
+}
+
+TEST_F(CacheForeign, ARootThatIsAFile) {
+  write_bytes(root_, {1, 2, 3});
+  Store store(options_);
+  EXPECT_FALSE(store.lookup(entry_.identity, entry_.toolchain));
+  EXPECT_FALSE(store.lock(entry_.identity, entry_.toolchain).held());
+  EXPECT_FALSE(store.publish(entry_));
+  EXPECT_TRUE(store.list().empty());
+  EXPECT_EQ(log_.warnings().size(), 1U);
+  EXPECT_EQ(read_bytes(root_).size(), 3U);
+}
+
+TEST_F(CacheForeign, AnAbsentReadOnlyRootIsToldOnce) {
+  options_.read_only_roots = {dir_ / "nowhere"};
+  Store store(options_);
+  EXPECT_FALSE(store.lookup(entry_.identity, entry_.toolchain));
+  EXPECT_TRUE(store.publish(entry_));
+  EXPECT_TRUE(store.lookup(entry_.identity, entry_.toolchain));
+  ASSERT_EQ(log_.warnings().size(), 1U);
+  EXPECT_NE(log_.warnings()[0].find("nowhere: No such file"), std::string::npos);
+  EXPECT_FALSE(fs::exists(dir_ / "nowhere"));
+}
+
+TEST_F(CacheForeign, NoRootAtAll) {
+  options_.writable_root = default_root("", "", "");  // HOME unset
+  Store store(options_);
+  EXPECT_FALSE(store.lookup(entry_.identity, entry_.toolchain));
+  EXPECT_FALSE(store.lock(entry_.identity, entry_.toolchain).held());
+  EXPECT_FALSE(store.publish(entry_));
+  EXPECT_TRUE(store.list().empty());
+  EXPECT_TRUE(log_.warnings().empty());
+}
+
+TEST_F(CacheForeign, ALoggerThatThrowsFailsNoCall) {
+  write_bytes(root_, {1});
+  options_.log = [](Severity, const std::string&) { throw std::runtime_error("logger"); };
+  Store store(options_);
+  EXPECT_FALSE(store.lookup(entry_.identity, entry_.toolchain));
+  EXPECT_FALSE(store.publish(entry_));
+  EXPECT_FALSE(store.lock(entry_.identity, entry_.toolchain).held());
+  options_.log = [](Severity, const std::string&) { throw 1; };
+  EXPECT_FALSE(Store(options_).publish(entry_));
+}
+
+// --- a real full disk, a real read-only filesystem, a user without rights ---
+
+// The scenario with one warning and no publish; "" when it held.
+std::string uncached_with_one_warning(const std::string& root) {
+  const Outcome outcome = compile_one(root);
+  if (outcome.published) return "published";
+  if (!outcome.right_or_missed) return "wrong kernel";
+  if (outcome.warnings.size() != 1) {
+    return "warnings: " + ::testing::PrintToString(outcome.warnings);
+  }
+  return "";
+}
+
+// In a mount namespace of the child's own, so nothing is left mounted whatever happens.
+std::string mount_tmpfs(const std::string& path, unsigned long flags, const char* options) {
+  fs::create_directories(path);
+  if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) ||
+      ::mount("tmpfs", path.c_str(), "tmpfs", flags, options) != 0) {
+    return "no right to mount";
+  }
+  return "";
+}
+
+TEST(CacheDisk, Full) {
+  const TempDir dir;
+  const std::string report = Child([&]() -> std::string {
+                               if (auto no = mount_tmpfs(dir / "m", 0, "size=8k"); !no.empty()) {
+                                 return no;
+                               }
+                               write_bytes(dir / "m/filler", std::vector<std::uint8_t>(8192, 1));
+                               auto held = uncached_with_one_warning(dir / "m/root");
+                               const auto left = files_ending(dir / "m/root", ".tmp");
+                               return left.empty() ? held : "left " + left[0];
+                             }).wait();
+  if (report == "no right to mount") GTEST_SKIP() << report;
+  EXPECT_EQ(report, "");
+}
+
+TEST(CacheDisk, ReadOnlyFilesystem) {
+  const TempDir dir;
+  const std::string report =
+      Child([&]() -> std::string {
+        if (auto no = mount_tmpfs(dir / "m", 0, ""); !no.empty()) return no;
+        StoreOptions options;
+        options.writable_root = dir / "m/root";
+        if (!Store(options).publish(make_entry(7))) return "setup failed";
+        if (::mount("tmpfs", (dir / "m").c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, nullptr) != 0) {
+          return "no right to mount";
+        }
+        const Entry there = make_entry(7);
+        if (!Store(options).lookup(there.identity, there.toolchain)) {
+          return "no lookup";
+        }
+        return uncached_with_one_warning(dir / "m/root");
+      }).wait();
+  if (report == "no right to mount") GTEST_SKIP() << report;
+  EXPECT_EQ(report, "");
+}
+
+// Where the test runs as root, permissions do not count: it becomes nobody (65534 by convention).
+std::string without_rights(const std::function<std::string()>& work) {
+  return Child([&]() -> std::string {
+           constexpr uid_t kNobody = 65534;
+           if (::geteuid() == 0 && (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0)) {
+             return "cannot become nobody";
+           }
+           return work();
+         })
+      .wait();
+}
+
+TEST(CacheRights, ARootThatMayNotBeCreated) {
+  const TempDir dir;
+  fs::create_directory(dir / "locked");
+  fs::permissions(dir / "locked", fs::perms(0555));
+  EXPECT_EQ(without_rights([&] { return uncached_with_one_warning(dir / "locked/root"); }), "");
+}
+
+TEST(CacheRights, ARootThatMayNotBeWrittenIsStillRead) {
+  const TempDir dir;
+  StoreOptions options;
+  options.writable_root = dir / "root";
+  const Entry there = make_entry(7);
+  ASSERT_TRUE(Store(options).publish(there));
+  for (const auto& item : fs::recursive_directory_iterator(dir / "root")) {
+    fs::permissions(item.path(), fs::perms(item.is_directory() ? 0555 : 0444));
+  }
+  fs::permissions(dir / "root", fs::perms(0555));
+  EXPECT_EQ(without_rights([&]() -> std::string {
+              if (!Store(options).lookup(there.identity, there.toolchain)) return "no lookup";
+              return uncached_with_one_warning(dir / "root");
+            }),
+            "");
+}
+
+TEST(CacheRights, ARootThatMayNotBeEntered) {
+  const TempDir dir;
+  fs::create_directory(dir / "root");
+  fs::permissions(dir / "root", fs::perms(0000));
+  EXPECT_EQ(without_rights([&] { return uncached_with_one_warning(dir / "root"); }), "");
+  fs::permissions(dir / "root", fs::perms(0700));
+}
+
+TEST(CacheRights, AnEntryThatMayNotBeRead) {
+  const TempDir dir;
+  const Entry entry = make_entry();
+  write_bytes(path_in(dir / "root", entry), serialize(entry));
+  fs::permissions(path_in(dir / "root", entry), fs::perms(0000));
+  EXPECT_EQ(without_rights([&]() -> std::string {
+              LogRecorder log;
+              StoreOptions options;
+              options.read_only_roots = {dir / "root"};
+              options.log = log.callback();
+              Store store(options);
+              if (store.lookup(entry.identity, entry.toolchain)) return "read";
+              if (store.lookup(entry.identity, std::nullopt)) return "read";
+              return log.warnings().size() == 1 ? "" : "not one warning";
+            }),
+            "");
+}
+
+}  // namespace
+}  // namespace octile::cache
