@@ -335,8 +335,8 @@ class Parser {
 
 constexpr std::array<Activation, 6> kActivations{{
     {"relu", "max(x0,0)", "max(x, 0)"},
-    {"relu2", "mul(max(x0,0),max(x0,0))", "squared ReLU: Primer, arXiv 2109.08668, section 3"},
-    {"silu", "div(x0,add(1,exp(neg(x0))))", "x * sigmoid(x): arXiv 1702.03118, section 2"},
+    {"relu2", "mul(max(x0,0),max(x0,0))", "squared ReLU: Primer, arXiv 2109.08668"},
+    {"silu", "div(x0,add(1,exp(neg(x0))))", "x * sigmoid(x): arXiv 1702.03118"},
     {"silu_mul", "mul(div(x0,add(1,exp(neg(x0)))),x1)",
      "SwiGLU: GLU Variants Improve Transformer, arXiv 2002.05202, section 2"},
     {"gelu_tanh", OCTILE_GELU_TANH, "tanh form of GELU: arXiv 1606.08415, section 2"},

@@ -6,9 +6,9 @@
 namespace octile {
 namespace {
 
-constexpr TensorType typed(DType dtype, Granularity granularity) {
-  const bool mx = granularity == Granularity::k1x32;
-  return {dtype, granularity, mx ? ScaleFormat::kE8M0 : ScaleFormat::kF32};
+constexpr TensorType typed(DType dtype, Granularity granularity,
+                           ScaleFormat scale = ScaleFormat::kF32) {
+  return {dtype, granularity, scale};
 }
 
 constexpr ProductRule rule(DType d, bool accumulate, int promote) {
@@ -42,7 +42,7 @@ constexpr std::array<Recipe, 6> kRecipes{{
      .dgrad = to_bf16(128),
      .wgrad = add_to_fp32(128),
      .source = "blockwise, with the E5M2 gradients of FP8 Formats for Deep Learning, arXiv "
-               "2209.05433, section 3",
+               "2209.05433",
      .summary = "as blockwise, gradients in E5M2"},
     {.name = "tensorwise",
      .activation = typed(kE4M3, Granularity::kPerTensor),
@@ -67,25 +67,24 @@ constexpr std::array<Recipe, 6> kRecipes{{
          "split accumulator in dgrad and wgrad only)",
      .summary = "one scale per tensor from the maxima of earlier steps; gradients in E5M2"},
     {.name = "rowwise",
-     .activation = typed(kE4M3, Granularity::kPerRow),
-     .weight = typed(kE4M3, Granularity::kPerRow),
-     .gradient = typed(kE4M3, Granularity::kPerRow),
+     .activation = typed(kE4M3, Granularity::kPerRow, ScaleFormat::kF32Pow2),
+     .weight = typed(kE4M3, Granularity::kPerRow, ScaleFormat::kF32Pow2),
+     .gradient = typed(kE4M3, Granularity::kPerRow, ScaleFormat::kF32Pow2),
      .fprop = to_bf16(kPromoteNone),
-     .dgrad = to_bf16(kPromoteNone),
-     .wgrad = add_to_fp32(kPromoteNone),
-     .source =
-         "torchao float8/config.py: recipe rowwise (E4M3, axis-wise scales, fast accumulation)",
-     .summary = "E4M3 everywhere; one scale per row of each operand"},
+     .dgrad = to_bf16(128),
+     .wgrad = add_to_fp32(128),
+     .source = "torchao float8/config.py: recipe rowwise (E4M3, power-of-two scales; fast "
+               "accumulation in fprop only)",
+     .summary = "E4M3 everywhere; one power-of-two scale per row of each operand"},
     {.name = "mxfp8",
-     .activation = typed(kE4M3, Granularity::k1x32),
-     .weight = typed(kE4M3, Granularity::k1x32),
-     .gradient = typed(kE4M3, Granularity::k1x32),
+     .activation = typed(kE4M3, Granularity::k1x32, ScaleFormat::kE8M0),
+     .weight = typed(kE4M3, Granularity::k1x32, ScaleFormat::kE8M0),
+     .gradient = typed(kE4M3, Granularity::k1x32, ScaleFormat::kE8M0),
      .fprop = to_bf16(32),
      .dgrad = to_bf16(32),
      .wgrad = add_to_fp32(32),
-     .source =
-         "OCP Microscaling Formats (MX) v1.0, section 5.2; E4M3 for all roles after Recipes for "
-         "Pre-training LLMs with MXFP8, arXiv 2506.08027",
+     .source = "OCP Microscaling Formats (MX) v1.0; E4M3 for all roles after Recipes for "
+               "Pre-training LLMs with MXFP8, arXiv 2506.08027",
      .summary = "E4M3 everywhere; one power-of-two scale (E8M0) per 32 elements of K"},
 }};
 

@@ -1,0 +1,335 @@
+#include "generator/problem.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace octile {
+namespace {
+
+constexpr std::string_view kGemm =
+    "gemm m=? n=7168 k=2048 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128";
+constexpr std::string_view kQuantize = "quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=row";
+
+std::string error_of(std::string_view text) {
+  const auto p = parse_problem(text);
+  if (p) return "parsed as: " + to_text(*p);
+  EXPECT_EQ(p.error().code, ErrorCode::kInvalidArgument);
+  return p.error().message;
+}
+
+// `text` with the first occurrence of `from` replaced.
+std::string with(std::string_view text, std::string_view from, std::string_view to) {
+  std::string changed(text);
+  const std::size_t at = changed.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return changed.replace(at, from.size(), to);
+}
+
+TEST(Problem, CanonicalTextOfTheContract) {
+  GemmProblem g;
+  g.n = 7168;
+  g.k = 2048;
+  EXPECT_EQ(to_text(g), kGemm);
+  QuantizeProblem q;
+  q.cols = 7168;
+  EXPECT_EQ(to_text(q), kQuantize);
+}
+
+TEST(Problem, ParsesFieldsInAnyOrderAndSpacing) {
+  const auto p = parse_problem(
+      "  gemm promote=128 acc=0\td=bf16 b=e4m3:128x128 a=e4m3:1x128:f32 k=2048 n=07168  m=?\n");
+  ASSERT_TRUE(p) << p.error().message;
+  EXPECT_EQ(to_text(*p), kGemm);  // default scale format and leading zero are not printed
+}
+
+TEST(Problem, OptionalFieldsAppearOnlyWhenSet) {
+  const auto g = parse_problem(std::string(kGemm) + " invariant=1");
+  ASSERT_TRUE(g);
+  EXPECT_TRUE(std::get<GemmProblem>(*g).invariant);
+  EXPECT_EQ(to_text(*g), std::string(kGemm) + " invariant=1");
+  EXPECT_EQ(to_text(*parse_problem(std::string(kGemm) + " invariant=0")), kGemm);
+
+  const auto q = parse_problem(std::string(kQuantize) + " eps=1e-12");
+  ASSERT_TRUE(q);
+  EXPECT_EQ(std::get<QuantizeProblem>(*q).amax_epsilon, 1e-12F);
+  EXPECT_EQ(to_text(*q), std::string(kQuantize) + " eps=1e-12");
+  EXPECT_EQ(to_text(*parse_problem(std::string(kQuantize) + " eps=0")), kQuantize);
+}
+
+TEST(Problem, DynamicTokenCountOfAWeightGradientIsK) {
+  const std::string text =
+      "gemm m=7168 n=2048 k=? a=e5m2:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128";
+  const auto p = parse_problem(text);
+  ASSERT_TRUE(p) << p.error().message;
+  EXPECT_EQ(std::get<GemmProblem>(*p).k, kDynamic);
+  EXPECT_EQ(to_text(*p), text);
+}
+
+// ---- round trips -----------------------------------------------------------------------------
+
+template <typename T>
+T pick(std::mt19937& random, const std::vector<T>& values) {
+  return values[std::uniform_int_distribution<std::size_t>(0, values.size() - 1)(random)];
+}
+
+constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+const std::vector<std::int64_t> kCounts{0, 1, 7, 128, 7168, std::int64_t{1} << 33, kMax};
+
+TensorType random_fp8_type(std::mt19937& random) {
+  using G = Granularity;
+  using F = ScaleFormat;
+  return {pick<DType>(random, {DType::kE4M3, DType::kE5M2}),
+          pick<G>(random, {G::kPerTensor, G::kPerRow, G::k1x128, G::k128x128, G::k1x32, G::k32x32}),
+          pick<F>(random, {F::kF32, F::kF32Pow2, F::kPackedPow2, F::kE8M0, F::kBF16})};
+}
+
+TensorType random_operand(std::mt19937& random) {
+  if (random() % 4 != 0) return random_fp8_type(random);
+  return {pick<DType>(random, {DType::kBF16, DType::kFP16, DType::kFP32}), Granularity::kNone,
+          ScaleFormat::kNone};
+}
+
+TEST(Problem, EveryWellFormedGemmSurvivesItsText) {
+  std::mt19937 random(1);
+  int kept = 0;
+  for (int i = 0; i < 20000; ++i) {
+    GemmProblem p;
+    p.m = random() % 3 == 0 ? kDynamic : pick(random, kCounts);
+    p.n = pick(random, kCounts);
+    p.k = random() % 3 == 0 ? kDynamic : pick(random, kCounts);
+    p.a = random_operand(random);
+    p.b = random_operand(random);
+    p.d =
+        pick<DType>(random, {DType::kE4M3, DType::kE5M2, DType::kBF16, DType::kFP16, DType::kFP32});
+    p.accumulate = random() % 2 == 0;
+    p.promote = pick<int>(random, {32, 64, 128, 256, 512, kPromoteNone});
+    p.invariant = random() % 2 == 0;
+    const std::string text = to_text(p);
+    const auto back = parse_problem(text);
+    if (!check_well_formed(p)) {
+      EXPECT_FALSE(back) << text;
+      continue;
+    }
+    ++kept;
+    ASSERT_TRUE(back) << text << ": " << back.error().message;
+    ASSERT_EQ(std::get<GemmProblem>(*back), p) << text;
+    ASSERT_EQ(to_text(*back), text);
+  }
+  EXPECT_GT(kept, 5000);
+}
+
+TEST(Problem, EveryWellFormedQuantizeSurvivesItsText) {
+  std::mt19937 random(2);
+  for (int i = 0; i < 20000; ++i) {
+    QuantizeProblem p;
+    p.rows = random() % 3 == 0 ? kDynamic : pick(random, kCounts);
+    p.cols = pick(random, kCounts);
+    p.x = pick<DType>(random, {DType::kBF16, DType::kFP16, DType::kFP32});
+    p.q = random_fp8_type(random);
+    p.output = pick<QuantizeOutput>(
+        random, {QuantizeOutput::kRowwise, QuantizeOutput::kTransposed, QuantizeOutput::kBoth});
+    // Any float, through its bits: the shortest decimal must come back to the same one.
+    const float eps = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+    p.amax_epsilon = std::isfinite(eps) ? std::fabs(eps) : 0.0F;
+    const auto back = parse_problem(to_text(p));
+    ASSERT_TRUE(back) << to_text(p) << ": " << back.error().message;
+    ASSERT_EQ(std::get<QuantizeProblem>(*back), p) << to_text(p);
+  }
+}
+
+// ---- refusals --------------------------------------------------------------------------------
+
+TEST(Problem, RefusesAWrongOperation) {
+  EXPECT_EQ(error_of(""), "a problem begins with ''; allowed are gemm and quantize");
+  EXPECT_EQ(error_of("  "), "a problem begins with ''; allowed are gemm and quantize");
+  EXPECT_EQ(error_of("gem m=1"), "a problem begins with 'gem'; allowed are gemm and quantize");
+}
+
+TEST(Problem, RefusesFieldsByName) {
+  EXPECT_EQ(
+      error_of(std::string(kGemm) + " q=1"),
+      "gemm: there is no field 'q'; the fields are m, n, k, a, b, d, acc, promote, invariant");
+  EXPECT_EQ(error_of(std::string(kQuantize) + " m=1"),
+            "quantize: there is no field 'm'; the fields are rows, cols, x, q, out, eps");
+  EXPECT_EQ(error_of(std::string(kGemm) + " n=8"), "gemm: field 'n' is given twice");
+  EXPECT_EQ(error_of(with(kGemm, "acc=0", "acc")),
+            "gemm: field 'acc' has no value; a field is written name=value");
+  EXPECT_EQ(error_of(with(kGemm, "acc=0", "=0")),
+            "gemm: there is no field ''; the fields are m, n, k, a, b, d, acc, promote, invariant");
+}
+
+TEST(Problem, NamesEachMissingField) {
+  for (const std::string_view text : {kGemm, kQuantize}) {
+    std::string_view rest = text.substr(text.find(' ') + 1);
+    while (!rest.empty()) {
+      const std::size_t end = std::min(rest.find(' '), rest.size());
+      const std::string_view field = rest.substr(0, end);
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+      const std::string message = error_of(with(text, field, ""));
+      const std::string name(field.substr(0, field.find('=')));
+      EXPECT_NE(message.find(": field '" + name + "' is missing; the fields are "),
+                std::string::npos)
+          << message;
+    }
+  }
+}
+
+TEST(Problem, RefusesBadNumbers) {
+  const std::string rule = "a decimal integer from 0 to 9223372036854775807";
+  EXPECT_EQ(error_of(with(kGemm, "n=7168", "n=12x")),
+            "gemm: field 'n=12x': the value is not " + rule);
+  for (const std::string bad : {"", "-8", "+8", "0x10", "1e3", "7.5", "7168,"}) {
+    EXPECT_EQ(error_of(with(kGemm, "n=7168", "n=" + bad)),
+              "gemm: field 'n=" + bad + "': the value is not " + rule);
+  }
+  EXPECT_EQ(error_of(with(kGemm, "k=2048", "k=9223372036854775808")),
+            "gemm: field 'k=9223372036854775808': the value is beyond " + rule +
+                ", or '?' for a dynamic token count");
+  EXPECT_EQ(error_of(with(kGemm, "m=?", "m=-1")),
+            "gemm: field 'm=-1': the value is not " + rule + ", or '?' for a dynamic token count");
+  EXPECT_EQ(error_of(with(kGemm, "n=7168", "n=?")),
+            "gemm: field 'n=?': '?' stands for the token count only, which this is not");
+  EXPECT_EQ(error_of(with(kGemm, "k=2048", "k=?")),
+            "k is ?; allowed is a number where m is '?': a problem has one token count");
+}
+
+TEST(Problem, RefusesBadTypes) {
+  EXPECT_EQ(error_of(with(kGemm, "a=e4m3:1x128", "a=e4m4:1x128")),
+            "gemm: field 'a=e4m4:1x128': 'e4m4' is not an element type; allowed are e4m3, e5m2, "
+            "bf16, fp16, fp32");
+  EXPECT_EQ(error_of(with(kGemm, "a=e4m3:1x128", "a=e4m3:1x64")),
+            "gemm: field 'a=e4m3:1x64': '1x64' is not a scale granularity; allowed are tensor, "
+            "row, 1x128, 128x128, 1x32, 32x32");
+  EXPECT_EQ(error_of(with(kGemm, "a=e4m3:1x128", "a=e4m3:none")),
+            "gemm: field 'a=e4m3:none': 'none' is not a scale granularity; allowed are tensor, "
+            "row, 1x128, 128x128, 1x32, 32x32");
+  EXPECT_EQ(error_of(with(kGemm, "a=e4m3:1x128", "a=e4m3:1x128:f16")),
+            "gemm: field 'a=e4m3:1x128:f16': 'f16' is not a scale format; allowed are f32, pow2, "
+            "packed, e8m0, bf16");
+  EXPECT_EQ(error_of(with(kGemm, "a=e4m3:1x128", "a=e4m3:1x128:")),
+            "gemm: field 'a=e4m3:1x128:': '' is not a scale format; allowed are f32, pow2, "
+            "packed, e8m0, bf16");
+  EXPECT_EQ(error_of(with(kGemm, "a=e4m3:1x128", "a=e4m3:1x128:f32:f32")),
+            "gemm: field 'a=e4m3:1x128:f32:f32': a type has at most three parts, "
+            "dtype:granularity:format");
+  EXPECT_EQ(error_of(with(kGemm, "d=bf16", "d=e4m3:1x128")),
+            "gemm: field 'd=e4m3:1x128': 'e4m3:1x128' is not an element type; allowed are e4m3, "
+            "e5m2, bf16, fp16, fp32");
+  EXPECT_EQ(error_of(with(kGemm, "a=e4m3:1x128", "a=e4m3")),
+            "a is e4m3; allowed is a granularity after it: e4m3:G with G one of tensor, row, "
+            "1x128, 128x128, 1x32, 32x32");
+  EXPECT_EQ(error_of(with(kGemm, "b=e4m3:128x128", "b=bf16:128x128")),
+            "b is bf16:128x128; allowed is bf16 alone: only e4m3 and e5m2 carry scales");
+  EXPECT_EQ(error_of(with(kQuantize, "q=e4m3:1x128", "q=bf16")),
+            "q is bf16; allowed are e4m3 and e5m2, with scales");
+}
+
+TEST(Problem, RefusesBadFlagsAndChoices) {
+  EXPECT_EQ(error_of(with(kGemm, "acc=0", "acc=yes")),
+            "gemm: field 'acc=yes': allowed are 0 and 1");
+  EXPECT_EQ(error_of(std::string(kGemm) + " invariant=2"),
+            "gemm: field 'invariant=2': allowed are 0 and 1");
+  EXPECT_EQ(error_of(with(kQuantize, "out=row", "out=rows")),
+            "quantize: field 'out=rows': allowed are row, col and both");
+  for (const std::string bad : {"0", "16", "129", "None", ""}) {
+    EXPECT_EQ(error_of(with(kGemm, "promote=128", "promote=" + bad)),
+              "gemm: field 'promote=" + bad + "': allowed are 32, 64, 128, 256, 512 and none");
+  }
+  for (const std::string bad : {"", "-1", "-0", "nan", "inf", "1e99", "0x1p3", "1.0.0"}) {
+    EXPECT_EQ(error_of(std::string(kQuantize) + " eps=" + bad),
+              "quantize: field 'eps=" + bad +
+                  "': the value is not a finite decimal number >= 0 that fp32 can hold");
+  }
+}
+
+TEST(Problem, PromotionIntervalFollowsTheScales) {
+  EXPECT_EQ(error_of(with(kGemm, "promote=128", "promote=256")),
+            "promote is 256; allowed with block scales (a=e4m3:1x128, b=e4m3:128x128) are 32, 64 "
+            "and 128");
+  const std::string per_row =
+      with(with(kGemm, "e4m3:1x128", "e4m3:row"), "e4m3:128x128", "e4m3:row");
+  EXPECT_EQ(error_of(with(per_row, "promote=128", "promote=64")),
+            "promote is 64; allowed without block scales (a=e4m3:row, b=e4m3:row) are 128, 256, "
+            "512 and none");
+  for (const std::string ok : {"128", "256", "512", "none"}) {
+    const std::string text = with(per_row, "promote=128", "promote=" + ok);
+    const auto p = parse_problem(text);
+    ASSERT_TRUE(p) << p.error().message;
+    EXPECT_EQ(to_text(*p), text);
+  }
+  for (const std::string ok : {"32", "64"}) {
+    EXPECT_TRUE(parse_problem(with(kGemm, "promote=128", "promote=" + ok)));
+  }
+}
+
+TEST(Problem, WellFormednessOfProblemsBuiltByHand) {
+  GemmProblem g;
+  g.n = -8;
+  EXPECT_EQ(check_well_formed(g).error().message,
+            "n is -8; allowed is a decimal integer from 0 to 9223372036854775807");
+  g.n = 8;
+  g.m = -2;
+  EXPECT_EQ(check_well_formed(g).error().message,
+            "m is -2; allowed is a decimal integer from 0 to 9223372036854775807, or '?'");
+  QuantizeProblem q;
+  q.amax_epsilon = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(check_well_formed(q).error().message, "eps is inf; allowed is a finite number >= 0");
+  q.amax_epsilon = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_FALSE(check_well_formed(q));
+  q.amax_epsilon = -1;
+  EXPECT_FALSE(check_well_formed(q));
+}
+
+// ---- short forms -----------------------------------------------------------------------------
+
+TEST(Problem, GemmShapes) {
+  const auto p = parse_gemm_shape("4096x7168x2048", "blockwise");
+  ASSERT_TRUE(p) << p.error().message;
+  EXPECT_EQ(to_text(*p), with(kGemm, "m=?", "m=4096"));
+  const auto dynamic = parse_gemm_shape("?x7168x2048", "blockwise");
+  ASSERT_TRUE(dynamic);
+  EXPECT_EQ(to_text(*dynamic), kGemm);
+}
+
+TEST(Problem, QuantizeShapes) {
+  const auto p = parse_quantize_shape("?x7168", "blockwise");
+  ASSERT_TRUE(p) << p.error().message;
+  EXPECT_EQ(to_text(*p), kQuantize);
+  const auto mx = parse_quantize_shape("8x64", "mxfp8");
+  ASSERT_TRUE(mx);
+  EXPECT_EQ(to_text(*mx), "quantize rows=8 cols=64 x=bf16 q=e4m3:1x32 out=row");
+}
+
+TEST(Problem, RefusesBadShapes) {
+  for (const std::string bad : {"", "4096", "4096x7168", "4096x7168x", "4096x7168x2048x1", "axbxc",
+                                "4096x?x2048", "4096x7168x?", "4096*7168*2048", "-1x8x16"}) {
+    const auto p = parse_gemm_shape(bad, "blockwise");
+    ASSERT_FALSE(p) << bad;
+    EXPECT_EQ(p.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(p.error().message.rfind("the gemm shape is '" + bad + "'; allowed is MxNxK: ", 0), 0U)
+        << p.error().message;
+  }
+  const auto q = parse_quantize_shape("8x16x32", "blockwise");
+  ASSERT_FALSE(q);
+  EXPECT_EQ(q.error().message,
+            "the quantize shape is '8x16x32'; allowed is ROWSxCOLS: of '16x32', the value is not a "
+            "decimal integer from 0 to 9223372036854775807");
+}
+
+TEST(Problem, RefusesAnUnknownRecipe) {
+  const auto p = parse_gemm_shape("8x8x16", "blockwize");
+  ASSERT_FALSE(p);
+  EXPECT_EQ(p.error().message,
+            "recipe is 'blockwize'; allowed are blockwise, blockwise_hybrid, tensorwise, delayed, "
+            "rowwise, mxfp8");
+  EXPECT_FALSE(parse_quantize_shape("8x8", ""));
+}
+
+}  // namespace
+}  // namespace octile
