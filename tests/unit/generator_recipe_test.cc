@@ -1,0 +1,75 @@
+#include "generator/recipe.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+namespace octile {
+namespace {
+
+std::string product(std::string_view recipe, Pass pass) {
+  return to_text(gemm_problem(*find_recipe(recipe), pass, 64, 256, 512));
+}
+
+// A layer of 256 outputs and 512 inputs on 64 tokens: the shapes of the contract's three products.
+TEST(Recipe, BlockwiseProductsOfALinearLayer) {
+  EXPECT_EQ(product("blockwise", Pass::kFprop),
+            "gemm m=64 n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128");
+  EXPECT_EQ(product("blockwise", Pass::kDgrad),
+            "gemm m=64 n=512 k=256 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128");
+  EXPECT_EQ(product("blockwise", Pass::kWgrad),
+            "gemm m=256 n=512 k=64 a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128");
+}
+
+TEST(Recipe, GradientsGoFirstAndKeepTheirFormat) {
+  EXPECT_EQ(product("blockwise_hybrid", Pass::kFprop), product("blockwise", Pass::kFprop));
+  EXPECT_EQ(product("blockwise_hybrid", Pass::kDgrad),
+            "gemm m=64 n=512 k=256 a=e5m2:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128");
+  EXPECT_EQ(product("blockwise_hybrid", Pass::kWgrad),
+            "gemm m=256 n=512 k=64 a=e5m2:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128");
+}
+
+TEST(Recipe, CoarseScalesAccumulateFastForwardOnly) {
+  EXPECT_EQ(product("tensorwise", Pass::kFprop),
+            "gemm m=64 n=256 k=512 a=e4m3:tensor b=e4m3:tensor d=bf16 acc=0 promote=none");
+  EXPECT_EQ(product("tensorwise", Pass::kDgrad),
+            "gemm m=64 n=512 k=256 a=e5m2:tensor b=e4m3:tensor d=bf16 acc=0 promote=128");
+  EXPECT_EQ(product("delayed", Pass::kWgrad), product("tensorwise", Pass::kWgrad));
+  EXPECT_EQ(product("rowwise", Pass::kFprop),
+            "gemm m=64 n=256 k=512 a=e4m3:row:pow2 b=e4m3:row:pow2 d=bf16 acc=0 promote=none");
+}
+
+TEST(Recipe, Mxfp8PromotesEachBlock) {
+  EXPECT_EQ(product("mxfp8", Pass::kWgrad),
+            "gemm m=256 n=512 k=64 a=e4m3:1x32 b=e4m3:1x32 d=fp32 acc=1 promote=32");
+}
+
+TEST(Recipe, TokenCountIsDynamicInEveryPass) {
+  for (const Recipe& r : recipes()) {
+    for (const Pass pass : {Pass::kFprop, Pass::kDgrad, Pass::kWgrad}) {
+      const GemmProblem p = gemm_problem(r, pass, kDynamic, 256, 512);
+      EXPECT_TRUE(check_well_formed(p)) << to_text(p) << check_well_formed(p).error().message;
+      EXPECT_EQ(pass == Pass::kWgrad ? p.k : p.m, kDynamic);
+      const auto back = parse_problem(to_text(p));
+      ASSERT_TRUE(back) << back.error().message;
+      EXPECT_EQ(std::get<GemmProblem>(*back), p);
+    }
+  }
+}
+
+TEST(Recipe, TableIsComplete) {
+  std::set<std::string_view> names;
+  for (const Recipe& r : recipes()) {
+    EXPECT_TRUE(names.insert(r.name).second) << r.name << " appears twice";
+    EXPECT_EQ(find_recipe(r.name), &r);
+    EXPECT_FALSE(r.source.empty()) << r.name;
+    EXPECT_FALSE(r.summary.empty()) << r.name;
+  }
+  EXPECT_EQ(recipe_names(), "blockwise, blockwise_hybrid, tensorwise, delayed, rowwise, mxfp8");
+  EXPECT_EQ(find_recipe("Blockwise"), nullptr);
+  EXPECT_EQ(find_recipe(""), nullptr);
+}
+
+}  // namespace
+}  // namespace octile

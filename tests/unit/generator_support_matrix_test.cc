@@ -1,0 +1,270 @@
+// The matrix is checked against a second statement of what exists, over the whole space of
+// combinations, and against itself: no row may be dead, none may be reached by accident.
+#include "generator/support_matrix.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "generator/layout.h"
+#include "generator/recipe.h"
+
+namespace octile {
+namespace {
+
+constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+
+std::vector<TensorType> all_types() {
+  std::vector<TensorType> types;
+  for (const DType t : {DType::kBF16, DType::kFP16, DType::kFP32}) {
+    types.push_back({t, Granularity::kNone, ScaleFormat::kNone});
+  }
+  for (const DType t : {DType::kE4M3, DType::kE5M2}) {
+    for (int g = 1; g <= 6; ++g) {
+      for (int f = 1; f <= 5; ++f) {
+        types.push_back({t, static_cast<Granularity>(g), static_cast<ScaleFormat>(f)});
+      }
+    }
+  }
+  return types;
+}
+
+constexpr DType kDTypes[] = {DType::kE4M3, DType::kE5M2, DType::kBF16, DType::kFP16, DType::kFP32};
+
+void for_each_gemm(const std::function<void(const GemmProblem&)>& visit) {
+  const std::vector<TensorType> types = all_types();
+  for (const TensorType& a : types) {
+    for (const TensorType& b : types) {
+      for (const DType d : kDTypes) {
+        for (const int promote : {32, 64, 128, kPromoteNone}) {
+          for (const bool accumulate : {false, true}) {
+            GemmProblem p;
+            p.n = 256;
+            p.k = 512;
+            p.a = a;
+            p.b = b;
+            p.d = d;
+            p.promote = promote;
+            p.accumulate = accumulate;
+            if (check_well_formed(p)) visit(p);
+          }
+        }
+      }
+    }
+  }
+}
+
+void for_each_quantize(const std::function<void(const QuantizeProblem&)>& visit) {
+  for (const DType x : kDTypes) {
+    for (const TensorType& q : all_types()) {
+      for (const int output : {1, 2, 3}) {
+        QuantizeProblem p;
+        p.cols = 256;
+        p.x = x;
+        p.q = q;
+        p.output = static_cast<QuantizeOutput>(output);
+        if (check_well_formed(p)) visit(p);
+      }
+    }
+  }
+}
+
+bool fp32_in_memory(const TensorType& t) {
+  return t.scale == ScaleFormat::kF32 || t.scale == ScaleFormat::kF32Pow2;
+}
+
+TEST(SupportMatrix, GemmSupportIsWhatTheKernelDoes) {
+  int cells = 0, supported = 0;
+  for_each_gemm([&](const GemmProblem& p) {
+    const bool expected = is_fp8(p.a.dtype) && p.a.granularity == Granularity::k1x128 &&
+                          fp32_in_memory(p.a) && is_fp8(p.b.dtype) &&
+                          p.b.granularity == Granularity::k128x128 && fp32_in_memory(p.b) &&
+                          p.d == DType::kBF16 && !p.accumulate && p.promote == 128;
+    ++cells;
+    supported += expected ? 1 : 0;
+    ASSERT_EQ(support_of(p).supported, expected) << to_text(p);
+    ASSERT_EQ(check_supported(p).has_value(), expected) << to_text(p);
+    ASSERT_EQ(check_supported(p, Executor::kHost).has_value(), expected) << to_text(p);
+  });
+  EXPECT_EQ(supported, 16);  // two FP8 types and two scale formats an operand
+  EXPECT_GT(cells, 60000);
+}
+
+TEST(SupportMatrix, QuantizeSupportIsWhatTheKernelsDo) {
+  int device = 0, host = 0;
+  for_each_quantize([&](const QuantizeProblem& p) {
+    const bool reads = !is_fp8(p.x);
+    const bool row = p.output == QuantizeOutput::kRowwise;
+    const bool blocks =
+        p.q.granularity == Granularity::k1x128 || p.q.granularity == Granularity::k128x128;
+    const bool on_device = reads && row && blocks && fp32_in_memory(p.q);
+    const bool on_host = on_device || (reads && row && fp32_in_memory(p.q) &&
+                                       p.q.granularity == Granularity::kPerTensor);
+    device += on_device ? 1 : 0;
+    host += on_host ? 1 : 0;
+    ASSERT_EQ(check_supported(p).has_value(), on_device) << to_text(p);
+    ASSERT_EQ(check_supported(p, Executor::kHost).has_value(), on_host) << to_text(p);
+  });
+  EXPECT_EQ(device, 24);  // x, q dtype, granularity, scale format
+  EXPECT_EQ(host, 36);
+}
+
+TEST(SupportMatrix, EveryRowDecidesSomething) {
+  std::set<const SupportRow*> reached;
+  for_each_gemm([&](const GemmProblem& p) { reached.insert(&support_of(p)); });
+  for_each_quantize([&](const QuantizeProblem& p) { reached.insert(&support_of(p)); });
+  GemmProblem wgrad = gemm_problem(*find_recipe("blockwise"), Pass::kWgrad, kDynamic, 256, 512);
+  reached.insert(&support_of(wgrad));
+  for (const SupportRow& row : support_matrix()) {
+    EXPECT_TRUE(reached.count(&row) == 1) << row.operation << " " << row.pattern;
+    EXPECT_FALSE(row.reason.empty()) << row.operation << " " << row.pattern;
+    EXPECT_FALSE(row.supported && row.host_only) << row.operation << " " << row.pattern;
+  }
+}
+
+// Otherwise a misspelt field in a pattern would silently never match.
+TEST(SupportMatrix, PatternsNameFieldsOfTheProblemText) {
+  const std::string gemm = to_text(GemmProblem{});
+  const std::string quantize = to_text(QuantizeProblem{});
+  for (const SupportRow& row : support_matrix()) {
+    const std::string& text = row.operation == "gemm" ? gemm : quantize;
+    for (std::string_view rest = row.pattern; !rest.empty();) {
+      const std::size_t end = std::min(rest.find(' '), rest.size());
+      const std::string field = " " + std::string(rest.substr(0, rest.find('=') + 1));
+      EXPECT_NE(text.find(field), std::string::npos) << row.pattern;
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+  }
+}
+
+TEST(SupportMatrix, FirstMatchingRowDecides) {
+  const auto refuse_both = [](const Problem& p) {
+    const auto rows = support_matrix();
+    const auto first = std::find_if(rows.begin(), rows.end(),
+                                    [&](const SupportRow& row) { return matches(row, p); });
+    return &*first == &support_of(p);
+  };
+  for_each_quantize([&](const QuantizeProblem& p) { ASSERT_TRUE(refuse_both(p)) << to_text(p); });
+  EXPECT_FALSE(matches(support_of(GemmProblem{}), QuantizeProblem{}));
+}
+
+// A combination the matrix takes must have a place for its bytes.
+TEST(SupportMatrix, WhatIsSupportedHasALayout) {
+  for_each_quantize([&](const QuantizeProblem& p) {
+    if (!check_supported(p, Executor::kHost)) return;
+    EXPECT_TRUE(quantized_layout(p.q, 300, p.cols)) << to_text(p);
+  });
+}
+
+TEST(SupportMatrix, ReasonsReachTheCaller) {
+  GemmProblem p;
+  p.n = 256;
+  p.k = 512;
+  p.accumulate = true;
+  const Status s = check_supported(p);
+  ASSERT_FALSE(s);
+  EXPECT_EQ(s.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(s.error().message,
+            "'gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=1 promote=128' is not "
+            "supported: not built yet: adding to D from a 1x128 by 128x128 product; supported are "
+            "a=e4m3|e5m2:1x128:f32|pow2 b=e4m3|e5m2:128x128:f32|pow2 d=bf16 acc=0 promote=128");
+}
+
+TEST(SupportMatrix, DimensionRules) {
+  GemmProblem p;
+  p.n = 7164;
+  p.k = 2048;
+  EXPECT_EQ(check_supported(p).error().message,
+            "n is 7164; allowed are multiples of 8: a row of bf16 D is stored in 16-byte units");
+  p.n = 7168;
+  p.k = 2040;
+  EXPECT_EQ(check_supported(p).error().message,
+            "k is 2040; allowed are multiples of 16: rows of A and B are read in 16-byte units");
+  p.k = 2048;
+  for (const std::int64_t m : {kDynamic, std::int64_t{0}, std::int64_t{1}, std::int64_t{4097}}) {
+    p.m = m;
+    EXPECT_TRUE(check_supported(p)) << m;
+  }
+  p.n = 0;
+  p.k = 0;
+  EXPECT_TRUE(check_supported(p));
+  p.m = -2;
+  EXPECT_EQ(check_supported(p).error().code, ErrorCode::kInvalidArgument);
+
+  QuantizeProblem q;
+  for (const std::int64_t n : {0, 1, 127, 7168}) {
+    q.rows = n;
+    q.cols = n + 1;
+    EXPECT_TRUE(check_supported(q)) << n;
+  }
+}
+
+TEST(SupportMatrix, SizesBeyondInt64AreRefused) {
+  const auto message = [](const Problem& p) {
+    const Status s = check_supported(p);
+    if (s) return std::string("accepted");
+    EXPECT_EQ(s.error().code, ErrorCode::kInvalidArgument);
+    return s.error().message;
+  };
+  const std::int64_t big = std::int64_t{1} << 32;
+  GemmProblem p;
+  p.m = big;
+  p.n = 8;
+  p.k = 1024;  // m * k is beyond 2^31 and well within 2^63
+  EXPECT_EQ(message(p), "accepted");
+  p.k = big;
+  EXPECT_EQ(message(p).rfind("A[m,k]: the data of 4294967296 rows", 0), 0U) << message(p);
+  p.m = 1;
+  p.n = big;
+  EXPECT_EQ(message(p).rfind("B[n,k]: the data of 4294967296 rows", 0), 0U) << message(p);
+  p.m = big;
+  p.k = 16;
+  EXPECT_EQ(
+      message(p),
+      "D[m,n] is 4294967296 x 4294967296 of 2 bytes; allowed are at most 2^63-1 bytes in all");
+  p.m = kMax;
+  p.n = 0;
+  p.k = 0;
+  EXPECT_EQ(message(p), "A[m,k]: rows is 9223372036854775807; allowed is 0 to 9223372036854775679");
+
+  QuantizeProblem q;
+  q.rows = std::int64_t{1} << 61;
+  q.cols = 1;
+  EXPECT_EQ(message(q),
+            "Q[rows,cols]: the scales of 1 rows x 2305843009213693952 elements of 4 bytes are "
+            "beyond the 2^63-1 bytes a tensor may have");
+  q.cols = 4;
+  EXPECT_EQ(message(q).rfind("X[rows,cols] is 2305843009213693952 x 4 of 2 bytes", 0), 0U)
+      << message(q);
+}
+
+TEST(SupportMatrix, MarkdownHasOneRowPerRow) {
+  const std::string text = support_matrix_markdown();
+  const auto lines = std::count(text.begin(), text.end(), '\n');
+  EXPECT_EQ(static_cast<std::size_t>(lines), support_matrix().size() + 2);
+  EXPECT_NE(text.find("| gemm | `a=e4m3\\|e5m2:1x128:f32\\|pow2 b=e4m3\\|e5m2:128x128:f32\\|pow2 "
+                      "d=bf16 acc=0 promote=128` | yes | yes |"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("| quantize | `q=*:tensor:f32\\|pow2 out=row` | no | yes |"),
+            std::string::npos);
+  EXPECT_NE(text.find("| gemm | anything else | no | no |"), std::string::npos);
+  // Outside backquoted alternatives every '|' is a cell border: five cells a line.
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = text.find('\n', at);
+    int borders = 0;
+    for (std::size_t i = at; i < end; ++i) {
+      if (text[i] == '|' && (i == 0 || text[i - 1] != '\\')) ++borders;
+    }
+    EXPECT_EQ(borders, 6) << text.substr(at, end - at);
+    at = end + 1;
+  }
+}
+
+}  // namespace
+}  // namespace octile
