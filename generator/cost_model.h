@@ -14,10 +14,11 @@
 namespace octile {
 
 struct GemmCost {
-  double tensor_us = 0;  // tensor cores, waves and tails included
+  double compute_us =
+      0;                 // tensor cores, promotion and shared-memory fill, waves and tails included
   double memory_us = 0;  // DRAM
   double l2_us = 0;      // L2 to shared memory
-  double fixed_us = 0;   // launch, pipeline fill, epilogue drain
+  double fixed_us = 0;   // launch, pipeline fill, cluster start
   double total_us = 0;
 };
 GemmCost estimate(const GemmConfig&, const GemmProblem&, std::int64_t m, const DeviceSpec&);
