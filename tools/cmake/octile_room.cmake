@@ -39,10 +39,13 @@ function(octile_room name)
   target_link_libraries(octile_${name} PUBLIC ${ROOM_DEPENDS} PRIVATE octile_flags)
 endfunction()
 
-# octile_include_view(<room> <variable>): makes the folder that shows only that room.
+# octile_include_view(<room> <variable>): makes the folder that shows only that room. One for all build
+# folders: compile lines are then the same in each, and ccache serves one from what another compiled.
 function(octile_include_view name variable)
-  set(view ${PROJECT_BINARY_DIR}/rooms/${name})
-  file(MAKE_DIRECTORY ${view})
-  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${name} ${view}/${name} SYMBOLIC)
+  set(view ${PROJECT_SOURCE_DIR}/build/rooms/${name})
+  if(NOT EXISTS ${view}/${name})
+    file(MAKE_DIRECTORY ${view})
+    file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${name} ${view}/${name} SYMBOLIC)
+  endif()
   set(${variable} ${view} PARENT_SCOPE)
 endfunction()
