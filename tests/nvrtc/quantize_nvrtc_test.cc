@@ -1,0 +1,152 @@
+// Compiles every quantise kernel for sm_90a without a GPU: no spills, registers within the
+// residency the configuration promises, no header, no warning; and lints each template as nvcc
+// reads it.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "generator/cost_model.h"
+#include "generator/emit_quantize.h"
+#include "runtime/compiler/nvrtc.h"
+#include "runtime/engine/engine.h"
+#include "tests/support/quantize_cells.h"
+
+namespace octile {
+namespace {
+
+const DeviceSpec& h200() {
+  const DeviceSpec* device = find_device("h200");
+  EXPECT_NE(device, nullptr);
+  return *device;
+}
+
+// One NVRTC for the file; null (and the tests skip) where there is none.
+std::shared_ptr<const Nvrtc> nvrtc() {
+  static const auto opened = Nvrtc::open();
+  return opened ? *opened : nullptr;
+}
+
+class QuantizeNvrtc : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (nvrtc() == nullptr) GTEST_SKIP() << "NVRTC cannot be opened";
+  }
+};
+
+void compile_and_check(const QuantizeProblem& problem, const QuantizeConfig& config) {
+  SCOPED_TRACE(to_text(Problem(problem)) + " / " + to_text(config));
+  const auto kernel = emit_quantize(problem, config, h200(), embedded_templates());
+  ASSERT_TRUE(kernel.has_value()) << kernel.error().message;
+  const auto output = nvrtc()->compile("quantize", kernel->source, kernel->options);
+  ASSERT_TRUE(output.has_value()) << output.error().message;
+  const KernelResources* r = output->find(kernel->name);
+  ASSERT_NE(r, nullptr) << "the cubin holds no kernel named " << kernel->name;
+  EXPECT_EQ(r->spill_store_bytes, 0);
+  EXPECT_EQ(r->spill_load_bytes, 0);
+  EXPECT_EQ(r->stack_bytes, 0);
+  EXPECT_EQ(r->max_threads, kernel->threads);
+  EXPECT_EQ(r->parameter_bytes, kernel->parameter_bytes);
+  // Registers are handed out to a warp in units of 256 (8 a thread).
+  const int registers = static_cast<int>(round_up(r->registers, 8));
+  EXPECT_LE(registers * config.threads * config.blocks_per_sm, h200().registers_per_sm);
+  EXPECT_TRUE(output->warnings.empty()) << output->log;
+  fmt::print("{:<58} {:>3} registers {:>5} B static shared {:>6.1f} ms {:>6} B cubin\n",
+             kernel->name, r->registers, r->static_smem_bytes, output->compile_ms,
+             output->cubin.size());
+}
+
+TEST_F(QuantizeNvrtc, EveryCellCompilesWithoutSpills) {
+  for (const QuantizeProblem& problem : tests::quantize_cells(7168)) {
+    compile_and_check(problem, default_config(problem, 16384, h200()));
+  }
+}
+
+// What default_config() can choose, over token counts from 1 to 65536 and narrow and wide rows.
+TEST_F(QuantizeNvrtc, EveryDefaultConfigurationCompilesWithoutSpills) {
+  for (const Granularity granularity : {Granularity::k1x128, Granularity::k128x128}) {
+    for (const DType x : {DType::kBF16, DType::kFP16, DType::kFP32}) {
+      QuantizeProblem problem;
+      problem.x = x;
+      problem.q.granularity = granularity;
+      std::set<std::string> seen;
+      for (const std::int64_t cols : {64, 2048, 7168, 65536}) {
+        for (std::int64_t rows = 1; rows <= 65536; rows *= 2) {
+          problem.cols = cols;
+          const QuantizeConfig config = default_config(problem, rows, h200());
+          if (seen.insert(to_text(config)).second) compile_and_check(problem, config);
+        }
+      }
+      EXPECT_GE(seen.size(), 2U) << "small and large tensors take the same configuration";
+    }
+  }
+}
+
+// The rungs of the kernels' ladders that are configurations.
+TEST_F(QuantizeNvrtc, LadderConfigurationsCompileWithoutSpills) {
+  QuantizeProblem rowwise;
+  rowwise.cols = 7168;
+  compile_and_check(rowwise, {4, 512, 256, 4});
+  compile_and_check(rowwise, {4, 256, 256, 6});
+  compile_and_check(rowwise, {16, 256, 256, 2});
+  QuantizeProblem square = rowwise;
+  square.q.granularity = Granularity::k128x128;
+  compile_and_check(square, {128, 128, 512, 2});
+  compile_and_check(square, {128, 128, 1024, 1});
+}
+
+// The embedded templates as files, for a compiler that reads files.
+class TemplateFolder {
+ public:
+  TemplateFolder()
+      : root_(std::filesystem::temp_directory_path() / fmt::format("octile_lint_{}", getpid())) {
+    for (const TemplateFile& file : embedded_templates()) {
+      const std::filesystem::path path = root_ / file.path;
+      std::filesystem::create_directories(path.parent_path());
+      std::ofstream(path) << file.text;
+    }
+  }
+  ~TemplateFolder() { std::filesystem::remove_all(root_); }
+  TemplateFolder(const TemplateFolder&) = delete;
+  TemplateFolder& operator=(const TemplateFolder&) = delete;
+  std::string path() const { return root_.string(); }
+
+ private:
+  std::filesystem::path root_;
+};
+
+// Standard output and error of a command, and whether it succeeded.
+std::pair<bool, std::string> run_command(const std::string& command) {
+  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
+  if (pipe == nullptr) return {false, "popen failed"};
+  std::string log;
+  for (int c = fgetc(pipe); c != EOF; c = fgetc(pipe)) log.push_back(static_cast<char>(c));
+  return {pclose(pipe) == 0, log};
+}
+
+// The templates as nvcc reads them, with their default prologue.
+TEST(QuantizeLint, TemplatesParseUnderNvcc) {
+  const std::string nvcc = "PATH=$PATH:/usr/local/cuda/bin nvcc";
+  if (!run_command(nvcc + " --version").first) {
+    GTEST_SKIP() << "no nvcc on PATH or in /usr/local/cuda/bin";
+  }
+  const TemplateFolder folder;
+  for (const std::string name : {"rowwise_1x128", "blockwise_128x128"}) {
+    const std::string command = fmt::format(
+        "{2} -gencode arch=compute_90a,code=sm_90a --cubin -Werror all-warnings -I{0} "
+        "-o {0}/{1}.cubin {0}/quantize/{1}.cu",
+        folder.path(), name, nvcc);
+    const auto [ok, log] = run_command(command);
+    EXPECT_TRUE(ok) << command << "\n" << log;
+  }
+}
+
+}  // namespace
+}  // namespace octile

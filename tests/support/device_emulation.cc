@@ -1,0 +1,117 @@
+#include "tests/support/device_emulation.h"
+
+#include <ucontext.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+namespace octile::emulation {
+
+Dim current_thread;
+Dim current_block;
+
+namespace {
+
+constexpr std::size_t kStackBytes = 64 * 1024;
+constexpr int kWarp = 32;
+
+struct Barrier {
+  int arrived = 0;
+  int generation = 0;
+};
+
+struct Fiber {
+  ucontext_t context{};
+  std::unique_ptr<std::byte[]> stack;
+  bool done = false;
+};
+
+struct Block {
+  std::vector<Fiber> fibers;
+  std::vector<Barrier> warp_barriers;
+  std::vector<std::array<std::uint32_t, kWarp>> slots;
+  Barrier barrier;
+  ucontext_t scheduler{};
+  const std::function<void()>* body = nullptr;
+  bool progressed = false;
+};
+
+// One block at a time in the process: the templates' names (threadIdx, static shared memory) are
+// global too.
+Block* block = nullptr;
+
+void yield() {
+  Block& b = *block;
+  const unsigned self = current_thread.x;
+  swapcontext(&b.fibers[self].context, &b.scheduler);
+  current_thread.x = self;
+}
+
+void wait(Barrier& barrier, int threads) {
+  block->progressed = true;
+  const int generation = barrier.generation;
+  if (++barrier.arrived == threads) {
+    barrier.arrived = 0;
+    ++barrier.generation;
+    return;
+  }
+  while (barrier.generation == generation) yield();
+}
+
+void fiber_main() {
+  (*block->body)();
+  block->fibers[current_thread.x].done = true;
+  block->progressed = true;
+  yield();
+}
+
+}  // namespace
+
+void run_block(unsigned index, int threads, const std::function<void()>& body) {
+  Block b;
+  b.fibers.resize(static_cast<std::size_t>(threads));
+  b.warp_barriers.resize(static_cast<std::size_t>(threads / kWarp));
+  b.slots.resize(static_cast<std::size_t>(threads / kWarp));
+  b.body = &body;
+  block = &b;
+  current_block.x = index;
+  for (Fiber& fiber : b.fibers) {
+    fiber.stack = std::make_unique_for_overwrite<std::byte[]>(kStackBytes);
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.get();
+    fiber.context.uc_stack.ss_size = kStackBytes;
+    makecontext(&fiber.context, fiber_main, 0);
+  }
+  for (bool running = true; running;) {
+    running = false;
+    b.progressed = false;
+    for (std::size_t i = 0; i < b.fibers.size(); ++i) {
+      if (b.fibers[i].done) continue;
+      current_thread.x = static_cast<unsigned>(i);
+      swapcontext(&b.scheduler, &b.fibers[i].context);
+      running = running || !b.fibers[i].done;
+    }
+    if (running && !b.progressed) {
+      std::fprintf(stderr, "block %u: threads wait at a barrier the others never reach\n", index);
+      std::abort();
+    }
+  }
+  block = nullptr;
+}
+
+WarpValues exchange(std::uint32_t value) {
+  const unsigned lane = current_thread.x % kWarp;
+  const std::size_t warp = current_thread.x / kWarp;
+  block->slots[warp][lane] = value;
+  wait(block->warp_barriers[warp], kWarp);
+  return {block->slots[warp].data(), lane};
+}
+
+void release() { wait(block->warp_barriers[current_thread.x / kWarp], kWarp); }
+
+void block_barrier() { wait(block->barrier, static_cast<int>(block->fibers.size())); }
+
+}  // namespace octile::emulation

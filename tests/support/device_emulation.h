@@ -1,0 +1,91 @@
+// Runs the text of a kernel template on the host: one thread block at a time, every CUDA thread a
+// fiber, so that barriers and shuffles meet as on the device. It proves indexing, bounds and
+// arithmetic without a GPU; it says nothing of speed, of memory order or of the PTX wrappers, which
+// it replaces.
+//
+// Use: include this, then the templates inside a namespace of the test. Not for sanitizer builds:
+// their runtimes do not follow ucontext switches.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace octile::emulation {
+
+struct Dim {
+  unsigned x = 0;
+};
+
+// Runs `body` once for each of `threads` threads of block `block`. Threads that a barrier or a warp
+// operation waits for must all arrive or none; a deadlock aborts the test with a message.
+void run_block(unsigned block, int threads, const std::function<void()>& body);
+
+// What a warp operation sees: the values all 32 lanes passed, and the caller's lane.
+struct WarpValues {
+  const std::uint32_t* values = nullptr;
+  unsigned lane = 0;
+};
+WarpValues exchange(std::uint32_t value);  // all 32 lanes; holds until each has read
+void release();                            // ends what exchange() began
+void block_barrier();
+
+extern Dim current_thread;
+extern Dim current_block;
+
+}  // namespace octile::emulation
+
+// ---- the language of a template -----------------------------------------------------------------
+// NOLINTBEGIN: these names are CUDA's.
+#define __device__
+#define __host__
+#define __global__
+#define __forceinline__ inline
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __shared__ static
+#define threadIdx (::octile::emulation::current_thread)
+#define blockIdx (::octile::emulation::current_block)
+
+inline float __uint_as_float(std::uint32_t bits) { return std::bit_cast<float>(bits); }
+inline std::uint32_t __float_as_uint(float value) { return std::bit_cast<std::uint32_t>(value); }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __frcp_rn(float a) { return 1.0F / a; }
+inline std::size_t __cvta_generic_to_shared(const void* p) {
+  return reinterpret_cast<std::size_t>(p);
+}
+
+inline std::uint32_t __vmaxu2(std::uint32_t a, std::uint32_t b) {
+  const std::uint32_t low = (a & 0xffffU) > (b & 0xffffU) ? a & 0xffffU : b & 0xffffU;
+  const std::uint32_t high = a >> 16 > b >> 16 ? a >> 16 : b >> 16;
+  return high << 16 | low;
+}
+
+template <typename T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+  const auto all = octile::emulation::exchange(std::bit_cast<std::uint32_t>(value));
+  const T result = std::bit_cast<T>(all.values[all.lane ^ static_cast<unsigned>(mask)]);
+  octile::emulation::release();
+  return result;
+}
+template <typename T>
+T __shfl_sync(unsigned, T value, int source) {
+  const auto all = octile::emulation::exchange(std::bit_cast<std::uint32_t>(value));
+  const T result = std::bit_cast<T>(all.values[source % 32]);
+  octile::emulation::release();
+  return result;
+}
+inline std::uint32_t __reduce_max_sync(unsigned, std::uint32_t value) {
+  const auto all = octile::emulation::exchange(value);
+  std::uint32_t top = 0;
+  for (int i = 0; i < 32; ++i) top = all.values[i] > top ? all.values[i] : top;
+  octile::emulation::release();
+  return top;
+}
+inline int __any_sync(unsigned, int predicate) {
+  return __reduce_max_sync(0, predicate != 0 ? 1U : 0U) != 0 ? 1 : 0;
+}
+inline void __syncthreads() { octile::emulation::block_barrier(); }
+// NOLINTEND
