@@ -1,21 +1,24 @@
 /* Octile: FP8 quantise and GEMM kernels, generated, compiled, cached and run at run time.
  *
  * Conventions, stated once:
- *  1. Every struct begins with `struct_size`, set by the caller to sizeof of the struct it was compiled
- *     with. Bytes the caller does not know of are taken as zero; a larger struct than the library
- *     knows is accepted where its unknown tail is all zero, refused otherwise.
+ *  1. Every struct begins with `struct_size`, set by the caller to sizeof of the struct it was
+ *     compiled with. Bytes the caller does not know of are taken as zero; a larger struct than the
+ *     library knows is accepted where its unknown tail is all zero, refused otherwise.
  *  2. Enums are append-only and every value is explicit.
- *  3. Every call returns an octile_status. A failing call leaves its outputs untouched and a sentence
- *     in octile_last_error() of the calling thread: the argument, its value, what is allowed.
+ *  3. Every call returns an octile_status. A failing call leaves its outputs untouched and a
+ *     sentence in octile_last_error() of the calling thread: the argument, its value, what is
+ *     allowed.
  *  4. Nothing is printed, aborted or thrown across this boundary. Messages go to the log callback.
- *  5. Matrices are row-major; leading dimensions are in elements. D[m,n] (+)= A[m,k] * B[n,k]^T.
+ *  5. Matrices are row-major; leading dimensions are in elements, and 0 means packed (see each).
+ *     D[m,n] (+)= A[m,k] * B[n,k]^T. An extent (m, n, k, rows, cols) is at most 2^31 - 1, a tensor
+ *     at most 2^63 - 1 bytes.
  *  6. A scale multiplies: x ~ q * scale.
- *  7. Device pointers, except where a plan's device is "host". `stream` is a CUstream (a cudaStream_t
- *     is the same pointer); null is the legacy default stream.
- *  8. Handles may be used from several threads at once, except that destroying one while another call
- *     uses it is undefined. A workspace belongs to one call in flight.
- *  9. Version policy: the SONAME is the major version. Within a major version functions, enum values
- *     and struct tails are only added.
+ *  7. Device pointers, except where a plan's device is "host". `stream` is a CUstream (a
+ *     cudaStream_t is the same pointer); null is the legacy default stream.
+ *  8. Handles may be used from several threads at once, except that destroying one while another
+ *     call uses it is undefined. A workspace belongs to one call in flight.
+ *  9. Version policy: the SONAME is the major version. Within a major version functions, enum
+ *     values and struct tails are only added.
  */
 #ifndef OCTILE_OCTILE_H_
 #define OCTILE_OCTILE_H_
@@ -36,16 +39,16 @@ extern "C" {
 typedef enum octile_status {
   OCTILE_OK = 0,
   OCTILE_INVALID_ARGUMENT = 1, /* the sentence names the argument, its value and what is allowed */
-  OCTILE_UNSUPPORTED = 2,      /* a combination the support matrix refuses, or a device without it */
-  OCTILE_NOT_PREPARED = 3,     /* run before prepare covered this token count */
-  OCTILE_NO_DRIVER = 4,        /* libcuda.so.1 cannot be opened, or has no device */
-  OCTILE_NO_COMPILER = 5,      /* NVRTC cannot be opened and the kernel is not in the cache */
-  OCTILE_COMPILE_FAILED = 6,   /* the sentence carries NVRTC's log */
-  OCTILE_DEVICE_ERROR = 7,     /* a driver call failed; the sentence names it and its error */
-  OCTILE_OFFLINE = 8,          /* offline, and the kernel is not in the cache */
+  OCTILE_UNSUPPORTED = 2,    /* a combination the support matrix refuses, or a device without it */
+  OCTILE_NOT_PREPARED = 3,   /* run before prepare covered this token count */
+  OCTILE_NO_DRIVER = 4,      /* libcuda.so.1 cannot be opened, or has no device */
+  OCTILE_NO_COMPILER = 5,    /* NVRTC cannot be opened and the kernel is not in the cache */
+  OCTILE_COMPILE_FAILED = 6, /* the sentence carries NVRTC's log */
+  OCTILE_DEVICE_ERROR = 7,   /* a driver call failed; the sentence names it and its error */
+  OCTILE_OFFLINE = 8,        /* offline, and the kernel is not in the cache */
   OCTILE_OUT_OF_MEMORY = 9,
-  OCTILE_CAPTURING = 10,       /* the call would compile or load inside a stream capture */
-  OCTILE_INTERNAL = 11         /* a defect in this library: please report it */
+  OCTILE_CAPTURING = 10, /* not possible inside a stream capture: run of what is unprepared */
+  OCTILE_INTERNAL = 11   /* a defect in this library: please report it */
 } octile_status;
 
 typedef enum octile_dtype {
@@ -88,7 +91,7 @@ typedef void (*octile_log_callback)(octile_log_level level, const char* message,
 typedef struct octile_library octile_library;
 typedef struct octile_plan octile_plan;
 
-/* ---- the library ------------------------------------------------------------------------------ */
+/* ---- the library ----------------------------------------------------------------------------- */
 
 /* Version of the library in use, which may differ from this header's. */
 OCTILE_API void octile_version(int* major, int* minor, int* patch);
@@ -96,35 +99,39 @@ OCTILE_API void octile_version(int* major, int* minor, int* patch);
 /* "OCTILE_INVALID_ARGUMENT"; never null, also for a value this version does not know. */
 OCTILE_API const char* octile_status_name(octile_status status);
 
-/* The sentence of this thread's last failing call; "" if none. Valid until the thread's next call. */
+/* The sentence of this thread's last failing call; "" if none. Valid until its next call. */
 OCTILE_API const char* octile_last_error(void);
 
 typedef struct octile_library_options {
   size_t struct_size;
-  const char* cache_dir;      /* writable root; null: OCTILE_CACHE_DIR, else the XDG cache folder */
-  const char* cache_roots;    /* read-only roots, ':'-separated; null: OCTILE_CACHE_ROOTS */
-  octile_log_callback log;    /* null: no messages */
+  const char* cache_dir;   /* writable root; null: OCTILE_CACHE_DIR, else the XDG cache folder;
+                              "": none */
+  const char* cache_roots; /* read-only roots, ':'-separated; null: OCTILE_CACHE_ROOTS; "": none */
+  octile_log_callback log; /* null: no messages */
   void* log_user;
   octile_log_level log_level; /* least severe level delivered */
-  int32_t offline;            /* nonzero: never compile; also OCTILE_OFFLINE=1 */
+  int32_t offline;            /* nonzero: never compile, take cached kernels of any compiler; also
+                                 OCTILE_OFFLINE=1 */
   int32_t disable_cache;      /* nonzero: neither read nor write a disk cache */
-  int32_t compile_threads;    /* 0: one per core */
+  int32_t compile_threads;    /* 0: one per core; at most 1024. Started on first need */
 } octile_library_options;
 
 /* Makes a library handle. Opens neither driver nor compiler: that happens on first need.
  * options: null for all defaults. Errors: INVALID_ARGUMENT, OUT_OF_MEMORY. */
 OCTILE_API octile_status octile_library_create(const octile_library_options* options,
                                                octile_library** library);
-/* Destroys a handle and unloads its kernels; its plans must be destroyed first (INVALID_ARGUMENT
- * otherwise, and nothing is destroyed). Null is a no-op. */
+/* Destroys a handle and unloads its kernels: work launched by its plans must have completed, and no
+ * graph captured from them may run again. Its plans must be destroyed first (INVALID_ARGUMENT
+ * otherwise, and nothing is destroyed). Waits for a compilation that is running. Null is
+ * a no-op. */
 OCTILE_API octile_status octile_library_destroy(octile_library* library);
 
-/* ---- layouts ---------------------------------------------------------------------------------- */
+/* ---- layouts --------------------------------------------------------------------------------- */
 
 typedef struct octile_quantized_layout {
   size_t struct_size;
-  int64_t data_rows, data_ld, data_bytes;     /* FP8 elements */
-  int64_t scale_rows, scale_ld, scale_bytes;  /* scales as stored, padding included */
+  int64_t data_rows, data_ld, data_bytes;    /* FP8 elements */
+  int64_t scale_rows, scale_ld, scale_bytes; /* scales as stored, padding included */
 } octile_quantized_layout;
 
 /* Sizes of a [rows, cols] tensor quantised as (dtype, granularity, format). transposed nonzero: the
@@ -135,9 +142,9 @@ OCTILE_API octile_status octile_quantized_layout_query(octile_dtype dtype,
                                                        int64_t cols, int32_t transposed,
                                                        octile_quantized_layout* layout);
 
-/* ---- plans ------------------------------------------------------------------------------------ */
+/* ---- plans ----------------------------------------------------------------------------------- */
 
-#define OCTILE_DYNAMIC ((int64_t) - 1)
+#define OCTILE_DYNAMIC ((int64_t)-1)
 
 /* D[m,n] (+)= A[m,k] * B[n,k]^T for every token count m. */
 typedef struct octile_gemm_desc {
@@ -175,9 +182,10 @@ typedef struct octile_quantize_desc {
 } octile_quantize_desc;
 
 /* Makes a plan. It stands for every token count; nothing is compiled yet.
- * device: "cuda" or "cuda:N" (a live GPU), the name of a known device ("h200": plan and compile
- *   without one), or "host" (the multi-threaded reference executor; pointers are host pointers and
- *   run returns when the work is done). Null: "cuda".
+ * device: "cuda:N" (a live GPU) or "cuda" (that of the calling thread's current context, else the
+ *   first), the name of a known device ("h200": plan and compile without one), or "host" (the
+ *   multi-threaded reference executor; pointers are host pointers, the stream is ignored, run
+ *   returns when the work is done, and nothing needs preparing). Null: "cuda".
  * Errors: INVALID_ARGUMENT, UNSUPPORTED, NO_DRIVER. */
 OCTILE_API octile_status octile_gemm_plan_create(octile_library* library, const char* device,
                                                  const octile_gemm_desc* desc, octile_plan** plan);
@@ -185,10 +193,12 @@ OCTILE_API octile_status octile_quantize_plan_create(octile_library* library, co
                                                      const octile_quantize_desc* desc,
                                                      octile_plan** plan);
 /* The same from a problem's canonical text, for example
- * "gemm m=? n=7168 k=2048 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128". */
+ * "gemm m=? n=7168 k=2048 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128". Where the text
+ * states the token count, the plan takes that count only. */
 OCTILE_API octile_status octile_plan_create(octile_library* library, const char* device,
                                             const char* problem, octile_plan** plan);
-/* Null is a no-op. No call may be using the plan; work already launched is unaffected. */
+/* Null is a no-op. No call may be using the plan; work already launched is unaffected. Background
+ * work not yet begun is dropped. */
 OCTILE_API octile_status octile_plan_destroy(octile_plan* plan);
 
 typedef enum octile_prepare_flags {
@@ -198,17 +208,23 @@ typedef enum octile_prepare_flags {
 } octile_prepare_flags;
 
 /* Compiles or finds in the cache, and loads, the distinct kernels for token counts lo..hi (both
- * included, 0 <= lo <= hi), in parallel. Idempotent. Not legal while the calling thread captures a
- * stream in a mode that forbids it. Where the plan's device is a name, compiles and caches only.
- * Errors: INVALID_ARGUMENT, NO_COMPILER, COMPILE_FAILED, OFFLINE, DEVICE_ERROR. */
+ * included, 0 <= lo <= hi), in parallel. Idempotent. Legal while streams capture, in any mode:
+ * kernels are loaded by the library's own threads, in the relaxed capture mode. Where the plan's
+ * device is a name, compiles and caches only. flags: octile_prepare_flags. Where some kernels fail,
+ * the others are ready and the first error is returned.
+ * Errors: INVALID_ARGUMENT, NO_COMPILER, COMPILE_FAILED, OFFLINE, OUT_OF_MEMORY, DEVICE_ERROR. */
 OCTILE_API octile_status octile_plan_prepare(octile_plan* plan, int64_t lo, int64_t hi,
                                              uint32_t flags);
-/* Waits for background work of this plan and returns its first error. */
+/* Waits for background work of this plan and returns its first error, once. */
 OCTILE_API octile_status octile_plan_wait(octile_plan* plan);
 
-/* Writes the canonical problem text or a JSON description (problem, device, kernels with their
- * configuration, registers, shared memory, spills, cache state, compile_ms), NUL-terminated.
- * size: in, the buffer's bytes; out, the bytes needed. A null buffer queries. */
+/* Writes the canonical problem text, or a JSON object: problem, device, and kernels, an array of
+ * the kernels prepared so far, each with buckets (the largest token count of every bucket it
+ * serves; bucket edges are 1, 2, 4, ...), name, config, registers, smem_bytes, spill_store_bytes,
+ * spill_load_bytes, compile_ms (of the compile that made it, whenever that was), cubin_bytes, cache
+ * ("hit" or "miss"), template, source_digest. NUL-terminated UTF-8.
+ * size: in, the buffer's bytes; out, the bytes needed. A null buffer queries.
+ * Errors: INVALID_ARGUMENT where the buffer is too small; the sentence says what is needed. */
 OCTILE_API octile_status octile_plan_problem(octile_plan* plan, char* buffer, size_t* size);
 OCTILE_API octile_status octile_plan_describe(octile_plan* plan, char* buffer, size_t* size);
 
@@ -216,52 +232,57 @@ OCTILE_API octile_status octile_plan_describe(octile_plan* plan, char* buffer, s
 OCTILE_API octile_status octile_plan_workspace_size(octile_plan* plan, int64_t tokens,
                                                     size_t* bytes);
 
-/* ---- running ---------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 typedef struct octile_gemm_args {
   size_t struct_size;
-  int64_t m;            /* >= 0; 0 does nothing */
-  const void* a;        /* [m][lda], 16-byte aligned */
-  int64_t lda;          /* >= k, multiple of 16 */
-  const void* a_scale;  /* layout of the plan's A granularity; 16-byte aligned */
-  int64_t a_scale_ld;   /* 0: packed, roundup(m,4); else >= that and a multiple of 4 */
-  const void* b;        /* [n][ldb], 16-byte aligned */
-  int64_t ldb;          /* >= k, multiple of 16 */
-  const void* b_scale;  /* layout of the plan's B granularity; 4-byte aligned */
-  int64_t b_scale_ld;   /* 0: roundup(ceil(k/128),4); else >= ceil(k/128) */
-  void* d;              /* [m][ldd], 16-byte aligned */
-  int64_t ldd;          /* >= n, row stride a multiple of 16 bytes */
-  void* workspace;      /* octile_plan_workspace_size bytes, 16-byte aligned; null where 0 */
+  int64_t m;           /* >= 0; 0 does nothing, and no pointer is looked at */
+  const void* a;       /* [m][lda], 16-byte aligned */
+  int64_t lda;         /* >= k, multiple of 16; 0: k */
+  const void* a_scale; /* layout of the plan's A granularity; 16-byte aligned */
+  int64_t a_scale_ld;  /* 0: packed, roundup(m,4); else >= that and a multiple of 4 */
+  const void* b;       /* [n][ldb], 16-byte aligned */
+  int64_t ldb;         /* >= k, multiple of 16; 0: k */
+  const void* b_scale; /* layout of the plan's B granularity; 4-byte aligned */
+  int64_t b_scale_ld;  /* 0: roundup(ceil(k/128),4); else >= ceil(k/128) */
+  void* d;             /* [m][ldd], 16-byte aligned */
+  int64_t ldd;         /* >= n, row stride a multiple of 16 bytes; 0: n */
+  void* workspace;     /* octile_plan_workspace_size bytes, 16-byte aligned; null where 0 */
   size_t workspace_bytes;
 } octile_gemm_args;
 
 /* Enqueues the product on `stream`. Neither compiles, allocates, synchronises nor takes a global
- * lock; legal in stream capture. Products are summed by the tensor core over `promote` elements of K
- * and then added in fp32, in K order; D is rounded once, to nearest even. Same plan, same inputs,
- * same bits. Operands are read and D written in stream order; none may overlap D.
- * Errors: INVALID_ARGUMENT, NOT_PREPARED, DEVICE_ERROR. */
+ * lock; legal in stream capture. Products are summed by the tensor core over `promote` elements of
+ * K and then added in fp32, in K order; D is rounded once, to nearest even. Same plan, same inputs,
+ * same bits. Operands are read and D written in stream order; none may overlap D. With k = 0 the
+ * sum is empty: D becomes 0, or stays where the plan accumulates, and A and B may be null. Launched
+ * in the thread's current context where that is on the plan's device, else in the device's primary
+ * context.
+ * Errors: INVALID_ARGUMENT, NOT_PREPARED, CAPTURING (not prepared, and the stream captures),
+ * DEVICE_ERROR (also where the plan's device is a name). */
 OCTILE_API octile_status octile_gemm_run(octile_plan* plan, const octile_gemm_args* args,
                                          void* stream);
 
 typedef struct octile_quantize_args {
   size_t struct_size;
-  int64_t rows;        /* >= 0; 0 does nothing */
-  const void* x;       /* [rows][ldx], aligned to its element */
-  int64_t ldx;         /* >= cols; 0: cols */
-  void* q;             /* row-wise data [rows][ldq] */
-  int64_t ldq;         /* >= cols; 0: cols */
-  void* scale;         /* row-wise scales, layout of the plan's granularity */
-  int64_t scale_ld;    /* 0: as octile_quantized_layout_query says; else >= its logical extent */
-  void* q_transposed;  /* [cols][roundup(rows,16)]; null unless the plan has a transposed output */
+  int64_t rows;     /* >= 0; 0 does nothing, and no pointer is looked at */
+  const void* x;    /* [rows][ldx], aligned to its element */
+  int64_t ldx;      /* >= cols; 0: cols */
+  void* q;          /* row-wise data [rows][ldq] */
+  int64_t ldq;      /* >= cols; 0: cols */
+  void* scale;      /* row-wise scales, layout of the plan's granularity */
+  int64_t scale_ld; /* 0: as octile_quantized_layout_query says; else 1x128: >= that and a multiple
+                       of 4; 128x128: >= ceil(cols/128) */
+  void* q_transposed; /* [cols][roundup(rows,16)]; null unless the plan has a transposed output */
   void* scale_transposed;
   void* workspace;
   size_t workspace_bytes;
 } octile_quantize_args;
 
-/* Enqueues the quantisation on `stream`; rules as octile_gemm_run. Arithmetic, bit for bit: amax over
- * the finite elements of the block; encode = fp8_max / amax correctly rounded; q = x * encode rounded
- * once to fp32, then to nearest even on the FP8 grid, saturating; scale = 1 / encode (docs/numerics.md).
- * Padding is written: scales 1, data 0. */
+/* Enqueues the quantisation on `stream`; rules as octile_gemm_run. Arithmetic, bit for bit: amax
+ * over the finite elements of the block; encode = fp8_max / amax correctly rounded; q = x * encode
+ * rounded once to fp32, then to nearest even on the FP8 grid, saturating; scale = 1 / encode
+ * (docs/numerics.md). Padding is written: scales 1, data 0. */
 OCTILE_API octile_status octile_quantize_run(octile_plan* plan, const octile_quantize_args* args,
                                              void* stream);
 
