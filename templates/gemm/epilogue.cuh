@@ -1,9 +1,11 @@
 // How a warpgroup's fp32 accumulators become BF16 in global memory. d[4 * j + i] is column 8 * j +
 // 2 * (lane % 4) + (i & 1) of row lane / 4 + 8 * (i >> 1) of the warp's 16 rows (the WGMMA layout).
 #pragma once
+#ifndef OCTILE_EMITTED
 #include "lib/tma.cuh"
 #include "lib/types.cuh"
 #include "lib/warpgroup.cuh"
+#endif
 
 namespace gemm {
 

@@ -1,6 +1,8 @@
 // The ring of shared-memory stages between the producer warp and the consumer warpgroups.
 #pragma once
+#ifndef OCTILE_EMITTED
 #include "lib/types.cuh"
+#endif
 
 namespace gemm {
 

@@ -1,7 +1,9 @@
 // Which output tile a cluster works on next: static and persistent, in an order that keeps the operands
 // of the tiles in flight inside L2.
 #pragma once
+#ifndef OCTILE_EMITTED
 #include "lib/types.cuh"
+#endif
 
 namespace gemm {
 

@@ -3,7 +3,9 @@
 // "memory" clobbers stand where the instruction orders other accesses: the compiler may not move
 // shared-memory reads or writes across it.
 #pragma once
+#ifndef OCTILE_EMITTED
 #include "lib/types.cuh"
+#endif
 
 namespace mbarrier {
 

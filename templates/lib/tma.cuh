@@ -1,7 +1,9 @@
 // The bulk copy engine. PTX ISA 9.0, "Data Movement and Conversion Instructions: Asynchronous copy".
 // Issued by one thread. Loads complete on an mbarrier (complete_tx::bytes), stores on bulk groups.
 #pragma once
+#ifndef OCTILE_EMITTED
 #include "lib/types.cuh"
+#endif
 
 namespace tma {
 

@@ -1,6 +1,8 @@
 // Warps, warpgroups and clusters: roles, registers, barriers.
 #pragma once
+#ifndef OCTILE_EMITTED
 #include "lib/types.cuh"
+#endif
 
 // setmaxnreg.dec.sync.aligned.u32 N;  PTX 8.0, sm_90a. All threads of a warpgroup, one branch per role;
 // needs __launch_bounds__ (ptxas C7508 otherwise). N a multiple of 8 in 24..256.

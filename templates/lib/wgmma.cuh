@@ -2,7 +2,9 @@
 // Matrix Multiply-Accumulate Instructions" (wgmma.mma_async); sm_90a only. All threads of the
 // warpgroup execute each call.
 #pragma once
+#ifndef OCTILE_EMITTED
 #include "lib/types.cuh"
+#endif
 
 namespace wgmma {
 
