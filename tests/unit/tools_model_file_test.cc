@@ -1,0 +1,129 @@
+#include "tools/common/model_file.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+
+#include "generator/recipe.h"
+#include "generator/support_matrix.h"
+
+namespace octile::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kGood = R"({"model": "M", "source": "S",
+  "gemms": [{"name": "o", "n": 24, "k": 48, "split": "k"}], "tokens": [1, 64]})";
+
+std::string with(std::string_view from, std::string_view to) {
+  std::string text(kGood);
+  const std::size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+std::string error_of(std::string_view json) {
+  const auto file = parse_model_file(json, "f.json");
+  if (file) return "accepted";
+  EXPECT_EQ(file.error().code, ErrorCode::kInvalidArgument);
+  return file.error().message;
+}
+
+TEST(ModelFile, ReadsEveryField) {
+  const auto file = parse_model_file(kGood, "f.json");
+  ASSERT_TRUE(file) << file.error().message;
+  EXPECT_EQ(file->model, "M");
+  EXPECT_EQ(file->source, "S");
+  ASSERT_EQ(file->gemms.size(), 1U);
+  EXPECT_EQ(file->gemms[0].name, "o");
+  EXPECT_EQ(file->gemms[0].n, 24);
+  EXPECT_EQ(file->gemms[0].k, 48);
+  EXPECT_EQ(file->gemms[0].split, TensorSplit::kK);
+  EXPECT_EQ(file->tokens, (std::vector<std::int64_t>{1, 64}));
+  EXPECT_EQ(parse_model_file(with("\"k\"}", "\"n\"}"), "")->gemms[0].split, TensorSplit::kN);
+  EXPECT_EQ(parse_model_file(with("\"k\"}", "\"none\"}"), "")->gemms[0].split, TensorSplit::kNone);
+}
+
+TEST(ModelFile, NamesWhatIsWrong) {
+  const std::string count = "; allowed is an integer from 1 to 9223372036854775807";
+  EXPECT_EQ(error_of("[]"), "f.json: the file is []; allowed is an object");
+  EXPECT_EQ(error_of(with("\"model\"", "\"modell\"")),
+            "f.json: the file has an unknown field 'modell'; its fields are model, source, gemms, "
+            "tokens");
+  EXPECT_EQ(error_of(with("\"source\": \"S\",", "")),
+            "f.json: the file lacks the field 'source'; its fields are model, source, gemms, "
+            "tokens");
+  EXPECT_EQ(error_of(with("\"M\"", "\"\"")),
+            "f.json: model is \"\"; allowed is a string that is not empty");
+  EXPECT_EQ(error_of(with("\"S\"", "7")),
+            "f.json: source is 7; allowed is a string that is not empty");
+  EXPECT_EQ(error_of(with("24", "\"24\"")), "f.json: gemms[0].n is \"24\"" + count);
+  EXPECT_EQ(error_of(with("24", "-24")), "f.json: gemms[0].n is -24" + count);
+  EXPECT_EQ(error_of(with("48", "0")), "f.json: gemms[0].k is 0" + count);
+  EXPECT_EQ(error_of(with("48", "4.5")), "f.json: gemms[0].k is 4.5" + count);
+  EXPECT_EQ(error_of(with("48", "9223372036854775808")),
+            "f.json: gemms[0].k is 9223372036854775808" + count);
+  EXPECT_EQ(error_of(with("\"k\"}", "\"m\"}")),
+            "f.json: gemms[0].split is \"m\"; allowed is \"n\", \"k\" or \"none\"");
+  EXPECT_EQ(error_of(with("\"n\": 24, ", "")),
+            "f.json: gemms[0] lacks the field 'n'; its fields are name, n, k, split");
+  EXPECT_EQ(error_of(with("\"name\"", "\"layer\"")),
+            "f.json: gemms[0] has an unknown field 'layer'; its fields are name, n, k, split");
+  EXPECT_EQ(error_of(with("[1, 64]", "[]")),
+            "f.json: tokens is []; allowed is an array that is not empty");
+  EXPECT_EQ(error_of(with("[1, 64]", "[64, 64]")),
+            "f.json: tokens[1] is 64; allowed is more than the 64 before it");
+  EXPECT_EQ(error_of(with("[1, 64]", "[1, null]")), "f.json: tokens[1] is null" + count);
+  EXPECT_EQ(error_of(with("[{", "{\"a\": [{")).rfind("f.json: not JSON: ", 0), 0U);
+  EXPECT_EQ(error_of("").rfind("f.json: not JSON: ", 0), 0U);
+  // A long value is cut.
+  EXPECT_LT(error_of(with("\"M\"", "[\"" + std::string(1000, 'x') + "\"]")).size(), 200U);
+}
+
+TEST(ModelFile, SaysWhichFileCannotBeRead) {
+  const auto missing = read_model_file("/nowhere/model.json");
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().message,
+            "/nowhere/model.json: cannot be read: No such file or directory");
+  EXPECT_FALSE(read_model_file(fs::temp_directory_path()));
+}
+
+// Every shipped shape is one the library takes: all are planned and compiled elsewhere.
+TEST(ModelFile, ShippedFilesAreSupportedProblems) {
+  std::set<std::string> models;
+  const fs::path folder = fs::path(OCTILE_SOURCE_DIR) / "tools" / "models";
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() != ".json") continue;
+    SCOPED_TRACE(entry.path().filename());
+    const auto file = read_model_file(entry.path());
+    ASSERT_TRUE(file) << file.error().message;
+    EXPECT_TRUE(models.insert(file->model).second) << "two files for " << file->model;
+    for (const ModelGemm& g : file->gemms) {
+      const GemmProblem p =
+          gemm_problem(*find_recipe("blockwise"), Pass::kFprop, kDynamic, g.n, g.k);
+      const Status s = check_supported(p);
+      EXPECT_TRUE(s) << g.name << ": " << s.error().message;
+    }
+  }
+  EXPECT_GE(models.size(), 6U);
+}
+
+// The (n, k) of the performance table are the attention and expert layers of DeepSeek-V3.
+TEST(ModelFile, DeepSeekV3HoldsTheShapesOfTheTargets) {
+  const auto file =
+      read_model_file(fs::path(OCTILE_SOURCE_DIR) / "tools" / "models" / "deepseek-v3.json");
+  ASSERT_TRUE(file) << file.error().message;
+  std::set<std::pair<std::int64_t, std::int64_t>> shapes;
+  for (const ModelGemm& g : file->gemms) shapes.emplace(g.n, g.k);
+  for (const auto& shape : {std::pair{2112, 7168}, std::pair{24576, 1536}, std::pair{32768, 512},
+                            std::pair{7168, 16384}, std::pair{4096, 7168}, std::pair{7168, 2048}}) {
+    EXPECT_TRUE(shapes.count(shape) == 1) << shape.first << "x" << shape.second;
+  }
+  EXPECT_EQ(file->tokens, (std::vector<std::int64_t>{64, 128, 4096, 8192}));
+}
+
+}  // namespace
+}  // namespace octile::tools
