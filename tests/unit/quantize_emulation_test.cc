@@ -2,22 +2,18 @@
 // compared bit for bit with the reference: indexing, tails, misaligned tensors, padding and the
 // classes of input, for a covering set of numerics and configurations. The wrappers are the host's
 // here and check that no access leaves the tensor.
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
-#include <cmath>
+#include <bit>
 #include <cstring>
-#include <limits>
-#include <random>
 #include <string>
 #include <vector>
 
-#include "generator/layout.h"
 #include "generator/quantize_config.h"
-#include "runtime/reference/cast.h"
 #include "runtime/reference/quantize.h"
 #include "tests/support/device_emulation.h"
+#include "tests/support/quantize_case.h"
 #include "tests/unit/quantize_variants.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -26,6 +22,9 @@
 
 namespace octile {
 namespace {
+
+using tests::Fill;
+using tests::Placement;
 
 struct Variant {
   const char* name = "";
@@ -89,57 +88,7 @@ std::vector<Variant> variants() {
   };
 }
 
-// ---- inputs -------------------------------------------------------------------------------------
-
-enum class Fill { kBits, kNormal, kSubnormal, kHuge, kMixed };
-constexpr Fill kFills[] = {Fill::kBits, Fill::kNormal, Fill::kSubnormal, Fill::kHuge, Fill::kMixed};
-
-float pick(Fill fill, std::mt19937& random) {
-  std::normal_distribution<float> normal;
-  const float limit = std::numeric_limits<float>::max();
-  switch (fill) {
-    case Fill::kNormal:
-      return normal(random);
-    case Fill::kSubnormal:
-      return std::ldexp(normal(random), -128);
-    case Fill::kHuge:
-      return random() % 2 == 0 ? limit : -limit * 0.75F;
-    default: {
-      const float special[] = {0.0F, -0.0F, NAN, INFINITY, -INFINITY, limit, 1e-40F, 200.0F};
-      return random() % 4 == 0 ? special[random() % 8] : normal(random);
-    }
-  }
-}
-
-void store_element(char* p, DType type, Fill fill, std::mt19937& random) {
-  const auto bits = static_cast<std::uint32_t>(random());
-  const float value = pick(fill, random);
-  if (type == DType::kFP32) {
-    const auto out = fill == Fill::kBits ? bits : std::bit_cast<std::uint32_t>(value);
-    std::memcpy(p, &out, 4);
-    return;
-  }
-  const auto narrow =
-      type == DType::kBF16 ? reference::float_to_bf16(value) : reference::float_to_fp16(value);
-  const auto out = fill == Fill::kBits ? static_cast<std::uint16_t>(bits) : narrow;
-  std::memcpy(p, &out, 2);
-}
-
 // ---- one comparison -----------------------------------------------------------------------------
-
-struct Shape {
-  std::int64_t rows = 0, cols = 0;
-  std::int64_t pad_x = 0, pad_q = 0;      // elements between rows
-  std::int64_t shift_x = 0, shift_q = 0;  // elements by which the tensor starts late
-  std::int64_t extra_scale_ld = 0;  // beyond the layout's stride; negative: as tight as allowed
-};
-
-constexpr std::int64_t kGuard = 64;
-constexpr unsigned char kPoison = 0xA5;
-
-struct Buffers {
-  std::vector<char> x, q, scale;
-};
 
 void run(const Variant& v, const QuantizeKernelArgs& args) {
   QuantizeProblem problem = v.problem;
@@ -157,53 +106,17 @@ void run(const Variant& v, const QuantizeKernelArgs& args) {
   }
 }
 
-std::int64_t scale_stride(const Variant& v, const Shape& s) {
-  const auto layout = quantized_layout(v.problem.q, s.rows, s.cols);
-  EXPECT_TRUE(layout.has_value());
-  if (s.extra_scale_ld >= 0) return layout->scales.ld + s.extra_scale_ld;
-  return v.problem.q.granularity == Granularity::k1x128 ? s.rows : ceil_div(s.cols, 128);
-}
-
-void compare(const Variant& v, const Shape& s, Fill fill) {
-  SCOPED_TRACE(fmt::format("{} {}x{} pad {} {} shift {} {} scale_ld+{} fill {}", v.name, s.rows,
-                           s.cols, s.pad_x, s.pad_q, s.shift_x, s.shift_q, s.extra_scale_ld,
-                           static_cast<int>(fill)));
-  const std::int64_t x_bytes = size_of(v.problem.x);
-  const std::int64_t ldx = s.cols + s.pad_x, ldq = s.cols + s.pad_q;
-  const std::int64_t scale_ld = scale_stride(v, s);
-  const std::int64_t scale_rows = v.problem.q.granularity == Granularity::k1x128
-                                      ? ceil_div(s.cols, 128)
-                                      : ceil_div(s.rows, 128);
-  // std::vector's storage is 16-byte aligned, and so is kGuard.
-  std::vector<char> x(static_cast<std::size_t>(kGuard + (s.rows * ldx + s.shift_x) * x_bytes));
-  std::mt19937 random(static_cast<unsigned>(s.rows * 131 + s.cols) + static_cast<unsigned>(fill));
-  for (std::size_t i = 0; i + 4 <= x.size(); i += static_cast<std::size_t>(x_bytes)) {
-    store_element(x.data() + i, v.problem.x, fill, random);
-  }
-  const auto outputs = [&](std::int64_t bytes) {
-    return std::vector<char>(static_cast<std::size_t>(bytes + 2 * kGuard),
-                             static_cast<char>(kPoison));
-  };
-  std::vector<char> q = outputs(s.rows * ldq + s.shift_q), q_expected = q;
-  std::vector<char> scale = outputs(scale_rows * scale_ld * 4), scale_expected = scale;
-
-  const char* const x0 = x.data() + s.shift_x * x_bytes;
-  run(v, {x0, q.data() + kGuard + s.shift_q, reinterpret_cast<float*>(scale.data() + kGuard),
-          s.rows, s.cols, ldx, ldq, scale_ld});
-  QuantizeProblem problem = v.problem;
-  problem.cols = s.cols;
-  reference::QuantizeArgs args;
-  args.rows = s.rows;
-  args.x = x0;
-  args.ldx = ldx;
-  args.q = q_expected.data() + kGuard + s.shift_q;
-  args.ldq = ldq;
-  args.scale = scale_expected.data() + kGuard;
-  args.scale_ld = scale_ld;
-  const Status status = reference::quantize(problem, args, 1);
+void compare(const Variant& v, const Placement& at, Fill fill) {
+  SCOPED_TRACE(v.name + (": " + tests::describe(v.problem, at, fill)));
+  tests::QuantizeCase expected = tests::make_case(v.problem, at, fill);
+  tests::QuantizeCase actual = expected;
+  run(v, {actual.x.data() + actual.x_offset, actual.q.data() + actual.q_offset,
+          reinterpret_cast<float*>(actual.scale.data() + actual.scale_offset), actual.rows,
+          actual.problem.cols, actual.ldx, actual.ldq, actual.scale_ld});
+  const Status status = expected.run_reference(1);
   ASSERT_TRUE(status.has_value()) << status.error().message;
-  EXPECT_EQ(q, q_expected);
-  EXPECT_EQ(scale, scale_expected);
+  EXPECT_TRUE(actual.q == expected.q);
+  EXPECT_TRUE(actual.scale == expected.scale);
 }
 
 class QuantizeEmulation : public ::testing::Test {
@@ -222,30 +135,22 @@ class QuantizeEmulation : public ::testing::Test {
 };
 
 TEST_F(QuantizeEmulation, EveryShapeAndInputEqualsTheReference) {
-  const Shape shapes[] = {{1, 1}, {1, 16}, {3, 128}, {9, 300}, {65, 96}, {130, 264}, {12, 1040}};
+  const Placement shapes[] = {{1, 1},   {1, 16},    {3, 128},  {9, 300},
+                              {65, 96}, {130, 264}, {12, 1040}};
   for (const Variant& v : variants()) {
-    for (const Shape& s : shapes) {
-      for (const Fill fill : kFills) compare(v, s, fill);
+    for (const Placement& shape : shapes) {
+      for (const auto& [fill, name] : tests::kFills) compare(v, shape, fill);
     }
   }
 }
 
 TEST_F(QuantizeEmulation, StridedAndMisalignedTensorsEqualTheReference) {
-  const Shape shapes[] = {
-      {9, 264, 8, 8, 0, 0, 0},    // whole vectors over padded rows
-      {9, 264, 8, 8, 0, 0, 4},    // scales wider apart than their layout
-      {9, 264, 8, 8, 0, 0, -1},   // no room for scale padding
-      {9, 260, 12, 28, 0, 0, 0},  // aligned rows, ragged last vector
-      {9, 256, 1, 0, 0, 0, 0},    // input rows drift off alignment
-      {9, 256, 0, 3, 0, 0, 0},    // output rows do
-      {9, 256, 0, 0, 1, 0, 0},    // the input starts one element late
-      {9, 256, 0, 0, 0, 1, 0},    // the output does
-  };
   for (const Variant& v : variants()) {
-    for (const Shape& s : shapes) {
-      compare(v, s, Fill::kNormal);
-      compare(v, s, Fill::kMixed);
+    for (const Placement& at : tests::kPlacements) {
+      compare(v, at, Fill::kNormal);
+      compare(v, at, Fill::kMixed);
     }
+    compare(v, {9, 264, 8, 8, 0, 0, -1}, Fill::kNormal);
   }
 }
 
@@ -288,12 +193,9 @@ TEST_F(QuantizeEmulation, OffsetsBeyond32Bits) {
     const SparseMemory x(static_cast<std::size_t>(kRows * kLd * size_of(v.problem.x)));
     const SparseMemory q(kRows * kLd), expected(kRows * kLd);
     if (!x.valid() || !q.valid() || !expected.valid()) GTEST_SKIP() << "no address space";
-    std::mt19937 random(7);
+    const std::vector<char> row = tests::make_input(v.problem.x, kCols, Fill::kNormal, 7);
     for (std::int64_t r = 0; r < kRows; ++r) {
-      for (std::int64_t c = 0; c < kCols; ++c) {
-        store_element(x.data() + (r * kLd + c) * size_of(v.problem.x), v.problem.x, Fill::kNormal,
-                      random);
-      }
+      std::memcpy(x.data() + r * kLd * size_of(v.problem.x), row.data(), row.size());
     }
     std::vector<float> scale(16, -1.0F), scale_expected = scale;
     run(v, {x.data(), q.data(), scale.data(), kRows, kCols, kLd, kLd, 4});
