@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <memory>
@@ -74,25 +75,26 @@ class Tiling {
 struct Operands {
   GemmOperand a;
   GemmOperand b;
+  std::int64_t k;
 };
 
 Result<Operands> open_operands(const GemmProblem& problem, const GemmArgs& args) {
-  if (args.m < 0 || problem.n < 0 || problem.k < 0) {
-    return fail(
-        ErrorCode::kInvalidArgument,
-        fmt::format("m is {}, n is {}, k is {}; each must be >= 0", args.m, problem.n, problem.k));
+  const std::int64_t k = problem.k == kDynamic ? args.k : problem.k;
+  if (args.m < 0 || problem.n < 0 || k < 0) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("m is {}, n is {}, k is {}; each must be >= 0", args.m, problem.n, k));
   }
   if (problem.m != kDynamic && problem.m != args.m) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("m is {}; the problem fixes {}", args.m, problem.m));
   }
-  auto a = GemmOperand::open("a", problem.a, args.m, problem.k, args.a, args.lda, args.a_scale,
-                             args.a_scale_ld);
+  auto a =
+      GemmOperand::open("a", problem.a, args.m, k, args.a, args.lda, args.a_scale, args.a_scale_ld);
   if (!a) return tl::unexpected(a.error());
-  auto b = GemmOperand::open("b", problem.b, problem.n, problem.k, args.b, args.ldb, args.b_scale,
+  auto b = GemmOperand::open("b", problem.b, problem.n, k, args.b, args.ldb, args.b_scale,
                              args.b_scale_ld);
   if (!b) return tl::unexpected(b.error());
-  return Operands{*a, *b};
+  return Operands{*a, *b, k};
 }
 
 bool has_block_scales(const TensorType& type) {
@@ -105,12 +107,13 @@ Status check_output(const GemmProblem& problem, const GemmArgs& args) {
                 fmt::format("d is {}; bf16, fp16 and fp32 are allowed", name_of(problem.d)));
   }
   const bool blocks = has_block_scales(problem.a) || has_block_scales(problem.b);
-  const int longest = blocks ? 128 : 512;
-  if (problem.promote < 32 || problem.promote > longest ||
-      !std::has_single_bit(static_cast<unsigned>(problem.promote))) {
+  const std::array<int, 6> intervals{32, 64, 128, 256, 512, kPromoteNone};
+  const auto* const end = intervals.begin() + (blocks ? 3 : 6);
+  if (std::find(intervals.begin(), end, problem.promote) == end) {
     return fail(ErrorCode::kUnsupported,
-                fmt::format("promote is {}; a power of two from 32 to {} is allowed with {} and {}",
-                            problem.promote, longest, to_text(problem.a), to_text(problem.b)));
+                fmt::format("promote is {}; 32, 64 and 128 are allowed, without block scales also "
+                            "256, 512 and none; a is {}, b is {}",
+                            problem.promote, to_text(problem.a), to_text(problem.b)));
   }
   if (args.ldd < 0 || (args.ldd != 0 && args.ldd < problem.n)) {
     return fail(ErrorCode::kInvalidArgument,
@@ -145,16 +148,19 @@ class Product {
   void compute(const Tile& tile, Workspace& work) const {
     std::fill(std::begin(work.partial), std::end(work.partial), 0.0F);
     std::fill(std::begin(work.acc), std::end(work.acc), 0.0F);
-    const std::int64_t interval = problem_.promote;
+    const std::int64_t k = operands_.k;
+    // No promotion is one interval over the whole of K.
+    const std::int64_t interval =
+        problem_.promote == kPromoteNone ? round_up(k, kChunk) : problem_.promote;
     const std::int64_t chunk = std::min(kChunk, interval);
-    for (std::int64_t k0 = 0; k0 < problem_.k; k0 += chunk) {
-      const std::int64_t count = std::min(chunk, problem_.k - k0);
+    for (std::int64_t k0 = 0; k0 < k; k0 += chunk) {
+      const std::int64_t count = std::min(chunk, k - k0);
       operands_.a.decode<kStripRows>(tile.row0, tile.rows, k0, count, work.a);
       operands_.b.decode<kStripCols>(tile.col0, tile.cols, k0, count, work.b);
       for_each_strip_pair(tile, [&](std::int64_t row, std::int64_t col, std::int64_t at) {
         multiply_strips(work.a + row * count, work.b + col * count, count, work.partial + at);
       });
-      if ((k0 + count) % interval == 0 || k0 + count == problem_.k) promote(tile, k0, work);
+      if ((k0 + count) % interval == 0 || k0 + count == k) promote(tile, k0, work);
     }
     write(tile, work);
   }
@@ -198,15 +204,15 @@ class Product {
 };
 
 // R and S of one tile, written at their places of the window.
-void compute_fp64(const Operands& operands, std::int64_t k, const Fp64Window& window,
-                  const Tile& tile, Fp64Workspace& work, double* r, double* s) {
+void compute_fp64(const Operands& operands, const Fp64Window& window, const Tile& tile,
+                  Fp64Workspace& work, double* r, double* s) {
   for (std::int64_t i = 0; i < tile.rows; ++i) {
     const std::int64_t at = (tile.row0 - window.row0 + i) * window.cols + tile.col0 - window.col0;
     std::fill_n(r + at, tile.cols, 0.0);
     std::fill_n(s + at, tile.cols, 0.0);
   }
-  for (std::int64_t k0 = 0; k0 < k; k0 += kChunk) {
-    const std::int64_t count = std::min(kChunk, k - k0);
+  for (std::int64_t k0 = 0; k0 < operands.k; k0 += kChunk) {
+    const std::int64_t count = std::min(kChunk, operands.k - k0);
     operands.a.decode<kStripRows>(tile.row0, tile.rows, k0, count, work.a);
     operands.b.decode<kStripCols>(tile.col0, tile.cols, k0, count, work.b);
     operands.a.load_scales(tile.row0, tile.rows, k0, work.scale_a);
@@ -241,7 +247,7 @@ Status gemm(const GemmProblem& problem, const GemmArgs& args, int threads) {
   const auto operands = open_operands(problem, args);
   if (!operands) return tl::unexpected(operands.error());
   if (auto s = check_output(problem, args); !s) return s;
-  if (problem.k == 0 && problem.accumulate) return {};  // D keeps its bits, -0 and NaN included
+  if (operands->k == 0 && problem.accumulate) return {};  // D keeps its bits, -0 and NaN included
 
   const Tiling tiles({0, args.m, 0, problem.n}, kTileRows, kTileCols);
   const Product product(problem, args, *operands);
@@ -272,7 +278,7 @@ Status gemm_fp64(const GemmProblem& problem, const GemmArgs& args, const Fp64Win
     parallel_for(tiles.count(), 1, threads, [&](std::int64_t begin, std::int64_t end) {
       const auto work = std::make_unique_for_overwrite<Fp64Workspace>();
       for (std::int64_t i = begin; i < end; ++i) {
-        compute_fp64(*operands, problem.k, window, tiles[i], *work, r, s);
+        compute_fp64(*operands, window, tiles[i], *work, r, s);
       }
     });
   } catch (const std::bad_alloc&) {

@@ -1,0 +1,187 @@
+#include "runtime/reference/metrics.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "runtime/reference/cast.h"
+
+namespace octile::reference {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr std::int64_t kBlock = 128;
+
+struct BlockShape {
+  std::int64_t rows, cols;
+};
+
+std::optional<BlockShape> block_shape(Granularity g, std::int64_t rows, std::int64_t cols) {
+  switch (g) {
+    case Granularity::kPerTensor:
+      return BlockShape{rows, cols};
+    case Granularity::kPerRow:
+      return BlockShape{1, cols};
+    case Granularity::k1x128:
+      return BlockShape{1, kBlock};
+    case Granularity::k128x128:
+      return BlockShape{kBlock, kBlock};
+    default:
+      return std::nullopt;
+  }
+}
+
+// body(index) over the elements of the block at (row0, col0) of a [rows][cols] array.
+template <typename Body>
+void for_each_in_block(std::int64_t row0, std::int64_t col0, const BlockShape& block,
+                       std::int64_t rows, std::int64_t cols, const Body& body) {
+  for (std::int64_t r = row0; r < std::min(rows, row0 + block.rows); ++r) {
+    for (std::int64_t c = col0; c < std::min(cols, col0 + block.cols); ++c) {
+      body(static_cast<std::size_t>(r * cols + c));
+    }
+  }
+}
+
+// How |d - r| stands against its bound: at most 1 is within.
+struct Verdict {
+  double share = 0;
+  double allowed = 0;
+};
+
+Verdict judge(double d, double r, double s, DType dtype, double c) {
+  if (std::isnan(r)) return {std::isnan(d) ? 0.0 : kInfinity, 0.0};
+  if (std::isinf(r)) return {d == r ? 0.0 : kInfinity, 0.0};
+  const double half_ulp = ulp_of(dtype, r) / 2;
+  const double allowed = half_ulp + c * 0x1p-13 * s;
+  if (std::isnan(d)) return {kInfinity, allowed};
+  // An infinity stands for the first value that rounds to it.
+  const double largest = max_finite(dtype);
+  const double value = std::isinf(d) ? std::copysign(largest + ulp_of(dtype, largest) / 2, d) : d;
+  const double error = std::fabs(value - r);
+  return {error == 0.0 ? 0.0 : error / allowed, allowed};
+}
+
+}  // namespace
+
+QuantizationLoss quantization_loss(std::span<const float> x, std::span<const float> restored,
+                                   std::span<const std::uint8_t> counted) {
+  double signal = 0;
+  double noise = 0;
+  std::int64_t nonzero = 0;
+  std::int64_t flushed = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (!counted.empty() && counted[i] == 0) continue;
+    const double value = x[i];
+    const double error = value - static_cast<double>(restored[i]);
+    signal += value * value;
+    noise += error * error;
+    nonzero += x[i] != 0.0F ? 1 : 0;
+    flushed += x[i] != 0.0F && restored[i] == 0.0F ? 1 : 0;
+  }
+  QuantizationLoss loss;
+  loss.snr_db = noise == 0.0 ? kInfinity : 10.0 * std::log10(signal / noise);
+  loss.flushed_share =
+      nonzero == 0 ? 0.0 : static_cast<double>(flushed) / static_cast<double>(nonzero);
+  return loss;
+}
+
+double calc_diff(std::span<const float> x, std::span<const float> y) {
+  double products = 0;
+  double squares = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double a = x[i];
+    const double b = y[i];
+    products += a * b;
+    squares += a * a + b * b;
+  }
+  return squares == 0.0 ? 0.0 : 1.0 - 2.0 * products / squares;
+}
+
+double relative_error(std::span<const float> x, std::span<const float> y) {
+  double noise = 0;
+  double signal = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double error = static_cast<double>(x[i]) - static_cast<double>(y[i]);
+    noise += error * error;
+    signal += static_cast<double>(y[i]) * static_cast<double>(y[i]);
+  }
+  return noise == 0.0 ? 0.0 : std::sqrt(noise / signal);
+}
+
+Result<std::vector<float>> integer_model(std::span<const float> x, std::int64_t rows,
+                                         std::int64_t cols, Granularity granularity) {
+  const auto block = block_shape(granularity, rows, cols);
+  if (!block) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("the integer model of granularity {}; tensor, row, 1x128 and 128x128 "
+                            "are allowed",
+                            name_of(granularity)));
+  }
+  constexpr float kLargest = 448.0F;
+  std::vector<float> out(x.size());
+  for (std::int64_t row = 0; row < rows; row += block->rows) {
+    for (std::int64_t col = 0; col < cols; col += block->cols) {
+      float amax = 0;
+      for_each_in_block(row, col, *block, rows, cols,
+                        [&](std::size_t i) { amax = std::max(amax, std::fabs(x[i])); });
+      const float scale = amax == 0.0F ? 1.0F : amax / kLargest;
+      for_each_in_block(row, col, *block, rows, cols, [&](std::size_t i) {
+        out[i] = std::clamp(std::nearbyint(x[i] / scale), -kLargest, kLargest) * scale;
+      });
+    }
+  }
+  return out;
+}
+
+double ulp_of(DType dtype, double x) {
+  const int mantissa_bits = dtype == DType::kBF16 ? 7 : dtype == DType::kFP16 ? 10 : 23;
+  const int smallest_exponent = dtype == DType::kFP16 ? -14 : -126;
+  const int exponent = x == 0.0 ? smallest_exponent : std::ilogb(x);
+  return std::ldexp(1.0, std::max(exponent, smallest_exponent) - mantissa_bits);
+}
+
+ToleranceReport check_tolerance(const void* d, DType dtype, std::int64_t ldd,
+                                const Fp64Window& window, std::span<const double> r,
+                                std::span<const double> s, double c) {
+  ToleranceReport report;
+  double worst_share = -1.0;
+  for (std::int64_t row = 0; row < window.rows; ++row) {
+    for (std::int64_t col = 0; col < window.cols; ++col) {
+      const auto at = static_cast<std::size_t>(row * window.cols + col);
+      const double value = static_cast<double>(
+          load_as_float(d, dtype, (window.row0 + row) * ldd + window.col0 + col));
+      const Verdict verdict = judge(value, r[at], s[at], dtype, c);
+      if (std::isfinite(value) && std::isfinite(r[at]) && s[at] > 0.0) {
+        const double error = std::fabs(value - r[at]);
+        report.worst_error_over_s = std::max(report.worst_error_over_s, error / s[at]);
+        report.worst_c =
+            std::max(report.worst_c, (error - ulp_of(dtype, r[at]) / 2) / (0x1p-13 * s[at]));
+      }
+      if (verdict.share > worst_share) {
+        worst_share = verdict.share;
+        report.row = window.row0 + row;
+        report.col = window.col0 + col;
+        report.d = value;
+        report.r = r[at];
+        report.s = s[at];
+        report.allowed = verdict.allowed;
+      }
+    }
+  }
+  report.ok = worst_share <= 1.0;
+  return report;
+}
+
+std::string ToleranceReport::to_text() const {
+  if (row < 0) return "no element to compare";
+  return fmt::format(
+      "{}: worst element ({}, {}): D = {:.9g}, R = {:.9g}, |D - R| = {:.3g}, allowed {:.3g}, "
+      "S = {:.6g}; max |D - R| / S = {:.3g}",
+      ok ? "within tolerance" : "OUT OF TOLERANCE", row, col, d, r, std::fabs(d - r), allowed, s,
+      worst_error_over_s);
+}
+
+}  // namespace octile::reference
