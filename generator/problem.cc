@@ -143,8 +143,8 @@ Parsed<float> parse_epsilon(std::string_view text) {
 template <typename P>
 struct Field {
   std::string_view name;
-  bool required;
-  std::optional<std::string> (*set)(P&, std::string_view);
+  bool required = false;
+  std::optional<std::string> (*set)(P&, std::string_view) = nullptr;
 };
 
 template <auto member, auto parse, typename P>

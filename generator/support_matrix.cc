@@ -74,39 +74,56 @@ constexpr std::int64_t kKMultiple = 16;
 // ---- matching
 // ------------------------------------------------------------------------------------
 
+// A field's name and the parts of its value, defaults included; parts it lacks are empty.
 struct FieldValue {
   std::string_view name;
-  std::string value;
+  std::array<std::string_view, 3> parts;
 };
 using FieldValues = std::vector<FieldValue>;
-
-std::string count_value(std::int64_t n) { return n == kDynamic ? "?" : fmt::format("{}", n); }
-
-// All three parts, defaults included.
-std::string type_value(const TensorType& t) {
-  return fmt::format("{}:{}:{}", name_of(t.dtype), name_of(t.granularity), name_of(t.scale));
-}
 
 std::string_view operation_of(const Problem& problem) {
   return std::holds_alternative<GemmProblem>(problem) ? "gemm" : "quantize";
 }
 
+FieldValue type_field(std::string_view name, const TensorType& t) {
+  return {name, {name_of(t.dtype), name_of(t.granularity), name_of(t.scale)}};
+}
+
+std::string_view promote_value(int promote) {
+  switch (promote) {
+    case 32:
+      return "32";
+    case 64:
+      return "64";
+    case 128:
+      return "128";
+    case 256:
+      return "256";
+    case 512:
+      return "512";
+    default:
+      return "none";
+  }
+}
+
+// k is looked at for being dynamic only: numbers have rules, not rows.
 FieldValues values_of(const GemmProblem& p) {
-  return {{"k", count_value(p.k)},
-          {"a", type_value(p.a)},
-          {"b", type_value(p.b)},
-          {"d", std::string(name_of(p.d))},
-          {"acc", p.accumulate ? "1" : "0"},
-          {"promote", p.promote == kPromoteNone ? "none" : fmt::format("{}", p.promote)}};
+  return {{"k", {p.k == kDynamic ? "?" : "number"}},
+          type_field("a", p.a),
+          type_field("b", p.b),
+          {"d", {name_of(p.d)}},
+          {"acc", {p.accumulate ? "1" : "0"}},
+          {"promote", {promote_value(p.promote)}}};
 }
 
 FieldValues values_of(const QuantizeProblem& p) {
   const bool row = p.output == QuantizeOutput::kRowwise;
-  return {{"x", std::string(name_of(p.x))},
-          {"q", type_value(p.q)},
-          {"out", row                                       ? "row"
-                  : p.output == QuantizeOutput::kTransposed ? "col"
-                                                            : "both"}};
+  return {{"x", {name_of(p.x)}},
+          type_field("q", p.q),
+          {"out",
+           {row                                       ? "row"
+            : p.output == QuantizeOutput::kTransposed ? "col"
+                                                      : "both"}}};
 }
 
 // The text before the next `separator`, which is taken from `text` together with it.
@@ -125,11 +142,11 @@ bool part_matches(std::string_view alternatives, std::string_view part) {
   return false;
 }
 
-bool value_matches(std::string_view pattern, std::string_view value) {
-  while (!pattern.empty()) {
-    if (!part_matches(take(pattern, ':'), take(value, ':'))) return false;
+bool value_matches(std::string_view pattern, const FieldValue& value) {
+  for (std::size_t i = 0; !pattern.empty() && i < value.parts.size(); ++i) {
+    if (!part_matches(take(pattern, ':'), value.parts[i])) return false;
   }
-  return true;
+  return pattern.empty();
 }
 
 bool pattern_matches(std::string_view pattern, const FieldValues& values) {
@@ -138,7 +155,7 @@ bool pattern_matches(std::string_view pattern, const FieldValues& values) {
     const std::string_view name = take(field, '=');
     const auto it = std::find_if(values.begin(), values.end(),
                                  [&](const FieldValue& v) { return v.name == name; });
-    if (it == values.end() || !value_matches(field, it->value)) return false;
+    if (it == values.end() || !value_matches(field, *it)) return false;
   }
   return true;
 }

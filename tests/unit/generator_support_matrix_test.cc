@@ -41,7 +41,7 @@ void for_each_gemm(const std::function<void(const GemmProblem&)>& visit) {
   for (const TensorType& a : types) {
     for (const TensorType& b : types) {
       for (const DType d : kDTypes) {
-        for (const int promote : {32, 64, 128, kPromoteNone}) {
+        for (const int promote : {64, 128, kPromoteNone}) {
           for (const bool accumulate : {false, true}) {
             GemmProblem p;
             p.n = 256;
@@ -88,11 +88,14 @@ TEST(SupportMatrix, GemmSupportIsWhatTheKernelDoes) {
     ++cells;
     supported += expected ? 1 : 0;
     ASSERT_EQ(support_of(p).supported, expected) << to_text(p);
-    ASSERT_EQ(check_supported(p).has_value(), expected) << to_text(p);
-    ASSERT_EQ(check_supported(p, Executor::kHost).has_value(), expected) << to_text(p);
+    ASSERT_FALSE(support_of(p).host_only) << to_text(p);
+    if (expected) {
+      ASSERT_TRUE(check_supported(p)) << to_text(p);
+      ASSERT_TRUE(check_supported(p, Executor::kHost)) << to_text(p);
+    }
   });
   EXPECT_EQ(supported, 16);  // two FP8 types and two scale formats an operand
-  EXPECT_GT(cells, 60000);
+  EXPECT_GT(cells, 40000);
 }
 
 TEST(SupportMatrix, QuantizeSupportIsWhatTheKernelsDo) {
@@ -143,13 +146,13 @@ TEST(SupportMatrix, PatternsNameFieldsOfTheProblemText) {
 }
 
 TEST(SupportMatrix, FirstMatchingRowDecides) {
-  const auto refuse_both = [](const Problem& p) {
+  const auto is_first = [](const Problem& p) {
     const auto rows = support_matrix();
     const auto first = std::find_if(rows.begin(), rows.end(),
                                     [&](const SupportRow& row) { return matches(row, p); });
     return &*first == &support_of(p);
   };
-  for_each_quantize([&](const QuantizeProblem& p) { ASSERT_TRUE(refuse_both(p)) << to_text(p); });
+  for_each_quantize([&](const QuantizeProblem& p) { ASSERT_TRUE(is_first(p)) << to_text(p); });
   EXPECT_FALSE(matches(support_of(GemmProblem{}), QuantizeProblem{}));
 }
 

@@ -158,7 +158,7 @@ Result<ModelFile> read_model_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return cannot_read(errno);
   std::string text;
-  std::array<char, 4096> chunk;
+  std::array<char, 4096> chunk{};
   // Not through stream-buffer iterators: those throw on a folder, read() says bad().
   while (file.read(chunk.data(), chunk.size()) || file.gcount() > 0) {
     text.append(chunk.data(), static_cast<std::size_t>(file.gcount()));
