@@ -7,6 +7,11 @@ namespace {
 
 constexpr int kDefaultPromote = 128;
 
+int promote_of(std::int32_t promote) {
+  if (promote == 0) return kDefaultPromote;
+  return promote == OCTILE_PROMOTE_NONE ? kPromoteNone : promote;
+}
+
 Status check_dtype(NamedValue v) {
   return check_enum(v.name, "octile_dtype", v.value, OCTILE_E4M3, OCTILE_FP32);
 }
@@ -50,7 +55,7 @@ Result<GemmProblem> to_problem(const octile_gemm_desc* user) {
   problem.b = *b;
   problem.d = static_cast<DType>(raw(desc.d_dtype));
   problem.accumulate = desc.accumulate != 0;
-  problem.promote = desc.promote == 0 ? kDefaultPromote : desc.promote;
+  problem.promote = promote_of(desc.promote);
   problem.invariant = desc.batch_invariant != 0;
   return problem;
 }

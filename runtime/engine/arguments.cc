@@ -64,15 +64,15 @@ Status check_matrix(const char* name, const void* pointer, const char* ld_name, 
 }
 
 // Row stride of a scale array. 128x128 scales may be packed tighter than they are written by
-// default; every other layout has rows that are multiples of 16 bytes.
+// default; otherwise rows are multiples of 16 bytes wherever the layout's own are.
 Status check_scale_ld(const char* name, std::int64_t& ld, const TensorType& type, std::int64_t rows,
                       std::int64_t cols) {
   const auto layout = quantized_layout(type, rows, cols);
   if (!layout) return tl::unexpected<Error>(layout.error());
   const std::int64_t packed = layout->scales.ld;
-  const bool any_stride = type.granularity == Granularity::k128x128;
-  return check_ld(name, ld,
-                  {packed, any_stride ? ceil_div(cols, 128) : packed, any_stride ? 1 : 4});
+  if (type.granularity == Granularity::k128x128)
+    return check_ld(name, ld, {packed, ceil_div(cols, 128), 1});
+  return check_ld(name, ld, {packed, packed, packed % 4 == 0 ? 4 : 1});
 }
 
 Status check_extent(const char* name, std::int64_t extent) {

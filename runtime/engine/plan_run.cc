@@ -13,13 +13,33 @@ namespace octile {
 namespace {
 
 Status run_on_host(const GemmProblem& problem, const octile_gemm_args& args) {
-  return reference::gemm(problem, {args.m, args.a, args.lda, args.a_scale, args.a_scale_ld, args.b,
-                                   args.ldb, args.b_scale, args.b_scale_ld, args.d, args.ldd});
+  reference::GemmArgs host;
+  host.m = args.m;
+  host.a = args.a;
+  host.lda = args.lda;
+  host.a_scale = args.a_scale;
+  host.a_scale_ld = args.a_scale_ld;
+  host.b = args.b;
+  host.ldb = args.ldb;
+  host.b_scale = args.b_scale;
+  host.b_scale_ld = args.b_scale_ld;
+  host.d = args.d;
+  host.ldd = args.ldd;
+  return reference::gemm(problem, host);
 }
 
 Status run_on_host(const QuantizeProblem& problem, const octile_quantize_args& args) {
-  return reference::quantize(problem, {args.rows, args.x, args.ldx, args.q, args.ldq, args.scale,
-                                       args.scale_ld, args.q_transposed, args.scale_transposed});
+  reference::QuantizeArgs host;
+  host.rows = args.rows;
+  host.x = args.x;
+  host.ldx = args.ldx;
+  host.q = args.q;
+  host.ldq = args.ldq;
+  host.scale = args.scale;
+  host.scale_ld = args.scale_ld;
+  host.q_transposed = args.q_transposed;
+  host.scale_transposed = args.scale_transposed;
+  return reference::quantize(problem, host);
 }
 
 }  // namespace

@@ -145,6 +145,7 @@ OCTILE_API octile_status octile_quantized_layout_query(octile_dtype dtype,
 /* ---- plans ----------------------------------------------------------------------------------- */
 
 #define OCTILE_DYNAMIC ((int64_t)-1)
+#define OCTILE_PROMOTE_NONE (-1) /* all of K is summed by the tensor core */
 
 /* D[m,n] (+)= A[m,k] * B[n,k]^T for every token count m. */
 typedef struct octile_gemm_desc {
@@ -159,7 +160,7 @@ typedef struct octile_gemm_desc {
   octile_scale_format b_scale_format;
   octile_dtype d_dtype;
   int32_t accumulate;      /* nonzero: D += */
-  int32_t promote;         /* K elements per fp32 promotion; 0: 128 */
+  int32_t promote;         /* K elements per fp32 promotion; 0: 128; or OCTILE_PROMOTE_NONE */
   int32_t batch_invariant; /* nonzero: a row's bits do not depend on m */
 } octile_gemm_desc;
 
