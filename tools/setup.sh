@@ -13,6 +13,7 @@ readonly build_packages=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev lib
                          libexpected-dev libxxhash-dev libzstd-dev libgtest-dev libgmock-dev)
 readonly test_packages=(pkg-config python3-venv)
 readonly lint_packages=(clang-format-19 clang-tidy-19)
+lists_are_fresh=
 
 say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
@@ -37,7 +38,8 @@ install_packages() {
     as_root=(sudo)
   fi
   say "installing ${missing[*]}"
-  "${as_root[@]}" apt-get update -qq
+  [ -n "$lists_are_fresh" ] || "${as_root[@]}" apt-get update -qq
+  lists_are_fresh=yes
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
