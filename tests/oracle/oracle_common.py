@@ -1,0 +1,85 @@
+"""What the oracles share: running quantize_dump on arrays, and comparing bytes."""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+try:
+    import ml_dtypes
+    import numpy as np
+except ImportError as missing:
+    print(f"skipped: {missing}; OCTILE_ORACLE_PYTHON names another interpreter")
+    sys.exit(77)
+
+INPUT_TYPES = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp32": np.float32}
+FP8_TYPES = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
+FP8_MAX = {"e4m3": np.float32(448), "e5m2": np.float32(57344)}
+TYPE_MAX = {"bf16": np.float32(3.3895313892515355e38), "fp16": np.float32(65504),
+            "fp32": np.finfo(np.float32).max}
+
+
+def round_up(value, multiple):
+    return -(-value // multiple) * multiple
+
+
+def run_dump(*arguments):
+    subprocess.run([sys.argv[1], *map(str, arguments)], check=True)
+
+
+def cast(x, dtype, fp8):
+    """Codes our cast writes for an array of `dtype` (its NumPy type)."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = pathlib.Path(folder, "x"), pathlib.Path(folder, "q")
+        source.write_bytes(x.tobytes())
+        run_dump("cast", dtype, fp8, source, target)
+        return np.fromfile(target, np.uint8)
+
+
+def quantize(x, dtype, fp8, granularity, scale_format, epsilon=None, output="row"):
+    """(row codes, row scales, transposed codes, transposed scales), flat, padding included."""
+    text = f"quantize rows=? cols={x.shape[1]} x={dtype} q={fp8}:{granularity}"
+    text += f":{scale_format} out={output}" if scale_format != "f32" else f" out={output}"
+    if epsilon is not None:
+        text += f" eps={epsilon!r}"
+    with tempfile.TemporaryDirectory() as folder:
+        source, prefix = pathlib.Path(folder, "x"), pathlib.Path(folder, "out")
+        source.write_bytes(x.tobytes())
+        run_dump("quantize", text, x.shape[0], source, prefix)
+        names = [(".q", np.uint8), (".scale", np.float32), (".qt", np.uint8), (".scalet", np.float32)]
+        return [np.fromfile(f"{prefix}{suffix}", kind) for suffix, kind in names]
+
+
+def saturating_cast(values, fp8):
+    """ml_dtypes' cast of finite fp32 values clipped to the format's range, as codes."""
+    limit = FP8_MAX[fp8]
+    return np.clip(values, -limit, limit).astype(FP8_TYPES[fp8]).view(np.uint8)
+
+
+class Tally:
+    """Counts comparisons, prints the first differences, and is the exit status."""
+
+    def __init__(self):
+        self.compared = 0
+        self.failures = 0
+
+    def same(self, what, got, want, context=None):
+        """Bitwise, so that -0 and NaN count."""
+        got, want = np.ascontiguousarray(got), np.ascontiguousarray(want)
+        if got.shape != want.shape or got.dtype != want.dtype:
+            print(f"FAIL {what}: {got.dtype}{got.shape} where {want.dtype}{want.shape} is due")
+            self.failures += 1
+            return
+        bits = {1: np.uint8, 2: np.uint16, 4: np.uint32}[got.dtype.itemsize]
+        different = np.flatnonzero(got.view(bits).ravel() != want.view(bits).ravel())
+        self.compared += got.size
+        self.failures += different.size
+        for at in different[:5]:
+            detail = "" if context is None else f" (input {context.ravel()[at]!r})"
+            print(f"FAIL {what}[{at}]: {got.ravel()[at]!r} where {want.ravel()[at]!r} is due{detail}")
+
+    def finish(self, name):
+        print(f"{name}: {self.compared} values compared, {self.failures} differ")
+        if self.compared == 0:
+            sys.exit(f"{name}: nothing was compared")
+        sys.exit(1 if self.failures else 0)
