@@ -24,8 +24,9 @@ constexpr std::uint8_t kParameterInfo =
 constexpr std::uint8_t kRegisterCount = 0x2f;  // u32 symbol, u32 registers
 constexpr int kParameterSizeShift = 18;
 
-// A file cannot hold more sections or parameters than these and be one of ours; the bounds keep a
-// corrupt count from costing time.
+constexpr std::uint64_t kReservedSmemBytes = 1024;
+
+// No kernel of ours comes near it: the bound keeps a corrupt count from costing time.
 constexpr std::size_t kMaxParameters = 1024;
 
 tl::unexpected<Error> corrupt(std::string what) {
@@ -226,9 +227,13 @@ Result<CubinInfo> read_cubin(Bytes bytes) {
     const Section* own = find_section(*sections, fmt::format(".nv.info.{}", symbol.name));
     if (const Status read = read_kernel_values(own->content, &kernel); !read)
       return tl::unexpected(read.error());
-    if (const Section* shared = find_section(*sections, fmt::format(".nv.shared.{}", symbol.name)))
-      kernel.static_smem_bytes =
-          static_cast<int>(std::min<std::uint64_t>(shared->header.sh_size, 0x7fffffff));
+    if (const Section* shared =
+            find_section(*sections, fmt::format(".nv.shared.{}", symbol.name))) {
+      // From sm_90 on the section begins with what the system reserves of each block.
+      const std::uint64_t reserved = info.sm >= 90 ? kReservedSmemBytes : 0;
+      const std::uint64_t held = std::min<std::uint64_t>(shared->header.sh_size, INT32_MAX);
+      kernel.static_smem_bytes = static_cast<int>(held - std::min(held, reserved));
+    }
     info.kernels.push_back(std::move(kernel));
   }
   return info;

@@ -1,0 +1,92 @@
+/* Control of the fake CUDA driver, which stands in for libcuda.so.1 in tests without a GPU.
+ *
+ * What it is: every function of runtime/driver/driver_functions.h over devices that exist only as
+ * data. Device memory is host memory and a CUdeviceptr its address; a stream does its work within
+ * the call that enqueues it; a launch is checked, recorded, and handed to the executor where one is
+ * set. A capture records instead of doing, and a graph launch does what was recorded.
+ *
+ * What it refuses, because the real driver does: calls without cuInit or a current context, handles
+ * it did not make, copies outside an allocation, launches beyond the device's limits, an image that
+ * is not a cubin or is for another architecture, tensor maps that break a documented rule, and
+ * within a capture everything that allocates, loads or synchronises. What it does not model: time,
+ * races between streams, captures that fork into a second stream.
+ *
+ * FAKE_CUDA_DEVICES names the devices, ',' between them: h200, h100, a100 (sm_80), or "none".
+ * Default "h200,h200". Read by cuInit and by fake_cuda_reset().
+ *
+ * The functions are found with dlsym in the library the driver was opened from. All are thread
+ * safe.
+ */
+#ifndef OCTILE_TESTS_FAKE_DRIVER_FAKE_DRIVER_H_
+#define OCTILE_TESTS_FAKE_DRIVER_FAKE_DRIVER_H_
+
+#include <cuda.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One launch as the device would have seen it. */
+typedef struct fake_cuda_launch {
+  const char* kernel; /* valid until fake_cuda_reset() */
+  unsigned grid[3];
+  unsigned block[3];
+  unsigned cluster[3]; /* 1, 1, 1 where the launch asked for none */
+  unsigned dynamic_smem_bytes;
+  int device;
+  int programmatic;              /* asked for programmatic stream serialization */
+  int replayed;                  /* came from a graph launch */
+  CUstream stream;               /* the handle of the call; of a replay, of the graph launch */
+  const void* const* parameters; /* one pointer per parameter, to a copy of its bytes */
+  size_t parameter_count;
+} fake_cuda_launch;
+
+/* A tensor map as the fake encodes it into the 128 opaque bytes, for an executor to read. */
+typedef struct fake_cuda_tensor_map {
+  uint32_t magic; /* FAKE_CUDA_TENSOR_MAP_MAGIC */
+  uint8_t data_type;
+  uint8_t rank;
+  uint8_t swizzle;
+  uint8_t nan_fill;
+  uint64_t address;
+  uint64_t dims[5];          /* elements, innermost first */
+  uint64_t strides_bytes[4]; /* of dims[1] and up */
+  uint32_t box[5];
+} fake_cuda_tensor_map;
+#define FAKE_CUDA_TENSOR_MAP_MAGIC 0x464b544du
+
+/* Does the work of a launch, on the thread that launches or replays; its result is the launch's. */
+typedef CUresult (*fake_cuda_executor)(const fake_cuda_launch* launch, void* user);
+
+/* Back to the state after loading: nothing initialised, no handle valid, logs empty, memory freed.
+ * No other thread may be in the driver. */
+void fake_cuda_reset(void);
+
+/* Makes the nth call from now of the exported symbol `function` ("cuMemAlloc_v2") return `result`
+ * without doing anything; nth = 0: every call until fake_cuda_reset(). */
+void fake_cuda_fail(const char* function, CUresult result, int nth);
+
+/* Calls of one exported symbol so far, failed ones included. */
+size_t fake_cuda_call_count(const char* function);
+
+/* Launches executed so far: a captured launch counts when its graph runs. */
+size_t fake_cuda_launch_count(void);
+/* 0 where `index` is not one of them. */
+int fake_cuda_get_launch(size_t index, fake_cuda_launch* launch);
+
+void fake_cuda_set_executor(fake_cuda_executor executor, void* user); /* null: none */
+
+/* Bytes each device has from now on; default 80 GB. */
+void fake_cuda_set_memory(size_t bytes);
+
+/* What is alive, for leak checks. */
+size_t fake_cuda_live_allocations(void);
+size_t fake_cuda_live_libraries(void);
+size_t fake_cuda_live_streams(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

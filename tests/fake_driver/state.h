@@ -1,0 +1,180 @@
+// What the fake driver knows: one process-wide state behind one mutex.
+#pragma once
+
+// The exported functions are declared by <cuda.h>, without a visibility of their own.
+#pragma GCC visibility push(default)
+#include <cuda.h>
+
+#include "tests/fake_driver/fake_driver.h"
+#pragma GCC visibility pop
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/compiler/cubin.h"
+
+// ---- the driver's handle types ------------------------------------------------------------------
+
+struct CUctx_st {
+  int device = 0;
+  int retained = 0;
+};
+
+namespace fake {
+
+// Work on a stream: done at once, or recorded by a capture and done by each graph launch.
+using Work = std::function<CUresult(CUstream stream, bool replayed)>;
+
+struct Capture {
+  CUstreamCaptureMode mode;
+  std::thread::id thread;
+  bool invalidated = false;
+  std::vector<Work> work;
+};
+
+}  // namespace fake
+
+struct CUstream_st {
+  CUcontext context = nullptr;
+  bool blocking = true;  // synchronises with the legacy default stream
+  std::unique_ptr<fake::Capture> capture;
+};
+
+struct CUevent_st {
+  CUcontext context = nullptr;
+  bool recorded = false;
+  bool captured = false;  // last recorded inside a capture: cannot be waited for by the host
+  std::chrono::steady_clock::time_point time;
+};
+
+struct CUgraph_st {
+  std::vector<fake::Work> work;
+};
+
+struct CUgraphExec_st {
+  std::vector<fake::Work> work;
+};
+
+struct CUkern_st {
+  octile::CubinKernel info;
+  int sm = 0;
+  std::map<int, int> dynamic_smem_limit;  // by device, where it was set
+  std::map<int, bool> non_portable_cluster;
+};
+
+struct CUlib_st {
+  std::deque<CUkern_st> kernels;  // stable addresses: they are the CUkernel handles
+};
+
+// ---- state --------------------------------------------------------------------------------------
+
+namespace fake {
+
+struct DeviceModel {
+  const char* key;
+  const char* name;
+  int sm_major, sm_minor, sm_count;
+  int max_smem_per_block_optin;
+  int l2_bytes;
+  int clock_khz, memory_clock_khz, bus_bits;
+};
+
+struct Allocation {
+  std::unique_ptr<std::uint8_t, void (*)(void*)> bytes;
+  std::size_t size;
+  CUcontext context;
+};
+
+struct Fault {
+  CUresult result;
+  int remaining;  // calls until it strikes; 0: every call
+};
+
+struct LaunchRecord {
+  fake_cuda_launch launch = {};
+  std::string kernel;
+  std::vector<std::vector<std::uint8_t>> values;
+  std::vector<const void*> pointers;
+};
+
+struct State {
+  bool initialised = false;
+  std::vector<const DeviceModel*> devices;
+  std::deque<CUctx_st> contexts;            // one per device
+  std::deque<CUstream_st> default_streams;  // one per device
+  std::size_t memory_bytes = std::size_t{80} << 30;
+
+  std::map<CUdeviceptr, Allocation> allocations;
+  std::map<CUstream, std::unique_ptr<CUstream_st>> streams;
+  std::map<CUevent, std::unique_ptr<CUevent_st>> events;
+  std::map<CUgraph, std::unique_ptr<CUgraph_st>> graphs;
+  std::map<CUgraphExec, std::unique_ptr<CUgraphExec_st>> executables;
+  std::map<CUlibrary, std::unique_ptr<CUlib_st>> libraries;
+
+  std::map<std::string, Fault> faults;
+  std::map<std::string, std::size_t> calls;
+  std::deque<LaunchRecord> launches;  // stable addresses: fake_cuda_get_launch hands them out
+  fake_cuda_executor executor = nullptr;
+  void* executor_user = nullptr;
+  int generation = 0;  // of fake_cuda_reset: a thread's context stack of an older one is empty
+};
+
+// The state and its lock, held for the life of this object.
+class Locked {
+ public:
+  Locked();
+  State* operator->() const { return &state_; }
+  State& operator*() const { return state_; }
+  void unlock() { lock_.unlock(); }
+
+ private:
+  State& state_;
+  std::unique_lock<std::mutex> lock_;
+};
+
+// Counts the call; the injected result where one strikes.
+CUresult enter_call(State& state, const char* function);
+
+// ---- this thread --------------------------------------------------------------------------------
+
+std::vector<CUcontext>& context_stack(const State& state);
+CUcontext current_context(const State& state);  // null: none
+CUstreamCaptureMode& thread_capture_mode();
+
+// ---- checks shared by the functions
+// --------------------------------------------------------------
+
+bool is_device(const State& state, CUdevice device);
+bool is_context(const State& state, CUcontext context);
+// The stream of a handle, the default stream's handles resolved in the current context; null where
+// the handle is not alive.
+CUstream_st* find_stream(State& state, CUstream handle);
+CUkern_st* find_kernel(State& state, const void* handle);
+
+// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and the captures concerned invalidated, where the rules of
+// cuThreadExchangeStreamCaptureMode prohibit this thread a potentially unsafe call.
+CUresult check_unsafe_call(State& state);
+
+// Records the work where the stream is capturing, else does it. Releases the lock before doing it.
+CUresult enqueue(Locked& state, CUstream handle, Work work);
+
+}  // namespace fake
+
+// The opening of every exported function: the lock, the call count, the injected fault.
+#define FAKE_ENTER(function)                                                                   \
+  fake::Locked state;                                                                          \
+  if (const CUresult injected = fake::enter_call(*state, #function); injected != CUDA_SUCCESS) \
+    return injected;                                                                           \
+  if (!state->initialised) return CUDA_ERROR_NOT_INITIALIZED
+
+#define FAKE_ENTER_WITH_CONTEXT(function) \
+  FAKE_ENTER(function);                   \
+  if (fake::current_context(*state) == nullptr) return CUDA_ERROR_INVALID_CONTEXT
