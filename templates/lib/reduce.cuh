@@ -13,6 +13,27 @@ __device__ __forceinline__ u32 max(u32 a, u32 b) { return a > b ? a : b; }
 // The larger of each unsigned 16-bit half: one instruction from sm_90 on (VIMNMX.U16x2).
 __device__ __forceinline__ u32 max_u16x2(u32 a, u32 b) { return __vmaxu2(a, b); }
 
+// Rounds of scatter_max: lanes kDistance apart exchange halves of their kCount values, then, one value
+// each, the rest of the group's maxima. A recursion, so that every index is a constant and the values
+// stay in registers.
+template <int kCount, int kDistance, int kSize>
+__device__ __forceinline__ void scatter_rounds(u32 (&values)[kSize], u32 lane) {
+  if constexpr (kCount > 1) {
+    constexpr int kHalf = kCount / 2;
+    const bool upper = (lane & kDistance) != 0;
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+      const u32 sent = upper ? values[i] : values[i + kHalf];
+      const u32 kept = upper ? values[i + kHalf] : values[i];
+      values[i] = max(kept, __shfl_xor_sync(0xffffffffu, sent, kDistance));
+    }
+    scatter_rounds<kHalf, kDistance / 2>(values, lane);
+  } else if constexpr (kDistance > 0) {
+    values[0] = max(values[0], __shfl_xor_sync(0xffffffffu, values[0], kDistance));
+    scatter_rounds<1, kDistance / 2>(values, lane);
+  }
+}
+
 // kCount maxima over each group of kWidth consecutive lanes, one left per lane: returns the maximum of
 // values[owned_index<kCount, kWidth>(lane)] over the lane's group. All 32 lanes. Halving the values at
 // each exchange takes kCount - 1 + log2(kWidth / kCount) shuffles instead of kCount * log2(kWidth).
@@ -21,22 +42,7 @@ __device__ __forceinline__ u32 scatter_max(u32 (&values)[kCount], u32 lane) {
   static_assert(kCount >= 1 && (kCount & (kCount - 1)) == 0, "kCount is a power of two");
   static_assert(kCount <= kWidth && kWidth <= 32 && (kWidth & (kWidth - 1)) == 0,
                 "kWidth is a power of two in kCount..32");
-  int distance = kWidth / 2;
-#pragma unroll
-  for (int half = kCount / 2; half >= 1; half /= 2) {
-    const bool upper = (lane & static_cast<u32>(distance)) != 0;
-#pragma unroll
-    for (int i = 0; i < half; ++i) {
-      const u32 sent = upper ? values[i] : values[i + half];
-      const u32 kept = upper ? values[i + half] : values[i];
-      values[i] = max(kept, __shfl_xor_sync(0xffffffffu, sent, distance));
-    }
-    distance /= 2;
-  }
-#pragma unroll
-  for (int rest = kWidth / kCount / 2; rest >= 1; rest /= 2) {
-    values[0] = max(values[0], __shfl_xor_sync(0xffffffffu, values[0], rest));
-  }
+  scatter_rounds<kCount, kWidth / 2>(values, lane);
   return values[0];
 }
 

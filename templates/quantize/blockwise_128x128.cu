@@ -99,5 +99,6 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
   }
 
   // cast, output
-  quantize::cast_and_store<cfg::kTargetType>(patch, x, nonfinite, [&](int) { return encode; });
+  quantize::cast_and_store<cfg::kTargetType>(patch, x, [&](int) { return encode; });
+  if (nonfinite) quantize::mark_nonfinite<cfg::kTargetType>(patch);
 }

@@ -256,21 +256,13 @@ __device__ __forceinline__ Codes<Src> cast_vector(const Vector& v, float encode)
   return codes;
 }
 
-// The hardware cast saturates infinity; here it becomes NaN (E4M3) or the infinity of its sign (E5M2).
-// The NaN code is written too, so that it does not rest on the cast's.
+// The code of an element that is infinite or NaN. The hardware cast saturates infinity; here it becomes
+// NaN (E4M3) or the infinity of its sign (E5M2). The NaN code does not rest on the cast's.
 template <typename Src, int kFp8>
-__device__ __forceinline__ void mark_nonfinite(const Vector& v, Codes<Src>& codes) {
-#pragma unroll
-  for (int i = 0; i < Src::kElements; ++i) {
-    const u32 raw = Src::raw(v, i);
-    const u32 magnitude = raw & ~sign_bit<Src>();
-    if (magnitude >= Src::kInfinity) {
-      const u32 infinity = raw == magnitude ? 0x7cu : 0xfcu;
-      const u32 code = kFp8 == kE5M2 && magnitude == Src::kInfinity ? infinity : 0x7fu;
-      const u32 shift = 8u * (i % 4);
-      codes.word[i / 4] = (codes.word[i / 4] & ~(0xffu << shift)) | code << shift;
-    }
-  }
+__device__ __forceinline__ u32 nonfinite_code(u32 raw) {
+  const u32 magnitude = raw & ~sign_bit<Src>();
+  if (kFp8 == kE4M3 || magnitude > Src::kInfinity) return 0x7fu;
+  return raw == magnitude ? 0x7cu : 0xfcu;
 }
 
 // ---- output -------------------------------------------------------------------------------------
@@ -299,22 +291,44 @@ __device__ __forceinline__ void store(char* p, Codes<Src> codes, int count, bool
 }
 
 // Casts and writes the patch. encode_of(i) gives vector i's encode scale and is called by every thread
-// for every i, because it may be a shuffle.
+// for every i, because it may be a shuffle. Infinity and NaN are left to mark_nonfinite.
 template <int kFp8, typename Src, int kVectors, int kGroups, int kGroupCols, int kRowStep,
           typename EncodeOf>
 __device__ __forceinline__ void cast_and_store(
     const Patch<Src, kVectors, kGroups, kGroupCols, kRowStep>& patch, const Vector (&v)[kVectors],
-    bool nonfinite, EncodeOf encode_of) {
+    EncodeOf encode_of) {
   char* q = patch.q;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const int row = i / kGroups, group = i % kGroups;
-    Codes<Src> codes = cast_vector<Src, kFp8>(v[i], encode_of(i));
-    if (nonfinite) mark_nonfinite<Src, kFp8>(v[i], codes);
+    const Codes<Src> codes = cast_vector<Src, kFp8>(v[i], encode_of(i));
     if (row < patch.rows) {
       store<Src>(q + group * kGroupCols, codes, patch.elements[group], patch.whole(group));
     }
     if (group == kGroups - 1) q += patch.q_step;
+  }
+}
+
+// The slow path after cast_and_store: writes the codes of the patch's infinities and NaNs over what the
+// cast left there. It reads x again, in rolled loops, so that the fast path carries none of its code
+// or registers.
+template <int kFp8, typename Src, int kVectors, int kGroups, int kGroupCols, int kRowStep>
+__device__ __forceinline__ void mark_nonfinite(
+    const Patch<Src, kVectors, kGroups, kGroupCols, kRowStep>& patch) {
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+    const char* x = patch.x_group(group);
+    char* q = patch.q + group * kGroupCols;
+#pragma unroll 1
+    for (int row = 0; row < patch.rows; ++row, x += patch.x_step, q += patch.q_step) {
+#pragma unroll 1
+      for (int i = 0; i < patch.elements[group]; ++i) {
+        const u32 raw = Src::load(x + i * Src::kElementBytes);
+        if ((raw & ~sign_bit<Src>()) >= Src::kInfinity) {
+          memory::store_1(q + i, nonfinite_code<Src, kFp8>(raw));
+        }
+      }
+    }
   }
 }
 

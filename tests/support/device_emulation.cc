@@ -25,7 +25,6 @@ struct Barrier {
 
 struct Fiber {
   ucontext_t context{};
-  std::unique_ptr<std::byte[]> stack;
   bool done = false;
 };
 
@@ -42,6 +41,15 @@ struct Block {
 // One block at a time in the process: the templates' names (threadIdx, static shared memory) are
 // global too.
 Block* block = nullptr;
+
+// Kept from block to block: fresh pages for every fiber would cost more than its work.
+std::byte* stack_of(std::size_t thread) {
+  static std::vector<std::unique_ptr<std::byte[]>> stacks;
+  while (stacks.size() <= thread) {
+    stacks.push_back(std::make_unique_for_overwrite<std::byte[]>(kStackBytes));
+  }
+  return stacks[thread].get();
+}
 
 void yield() {
   Block& b = *block;
@@ -68,6 +76,14 @@ void fiber_main() {
   yield();
 }
 
+// In a function of its own: getcontext may return twice, and a caller's variables with it.
+void prepare(ucontext_t& context, std::byte* stack) {
+  getcontext(&context);
+  context.uc_stack.ss_sp = stack;
+  context.uc_stack.ss_size = kStackBytes;
+  makecontext(&context, fiber_main, 0);
+}
+
 }  // namespace
 
 void run_block(unsigned index, int threads, const std::function<void()>& body) {
@@ -78,13 +94,7 @@ void run_block(unsigned index, int threads, const std::function<void()>& body) {
   b.body = &body;
   block = &b;
   current_block.x = index;
-  for (Fiber& fiber : b.fibers) {
-    fiber.stack = std::make_unique_for_overwrite<std::byte[]>(kStackBytes);
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.get();
-    fiber.context.uc_stack.ss_size = kStackBytes;
-    makecontext(&fiber.context, fiber_main, 0);
-  }
+  for (std::size_t i = 0; i < b.fibers.size(); ++i) prepare(b.fibers[i].context, stack_of(i));
   for (bool running = true; running;) {
     running = false;
     b.progressed = false;

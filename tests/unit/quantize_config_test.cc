@@ -1,0 +1,133 @@
+#include "generator/quantize_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "generator/cost_model.h"
+#include "generator/device_spec.h"
+#include "generator/emit_quantize.h"
+#include "runtime/engine/engine.h"
+#include "tests/support/quantize_cells.h"
+
+namespace octile {
+namespace {
+
+using ::testing::HasSubstr;
+
+QuantizeProblem problem_of(Granularity granularity, std::int64_t cols = 7168) {
+  QuantizeProblem p;
+  p.cols = cols;
+  p.q.granularity = granularity;
+  return p;
+}
+
+std::string refusal(const QuantizeProblem& p, const QuantizeConfig& c) {
+  const Status status = check_config(p, c);
+  return status ? "" : status.error().message;
+}
+
+TEST(QuantizeConfig, TextRoundTripsAndLeavesDefaults) {
+  const QuantizeConfig config{4, 512, 128, 8};
+  EXPECT_EQ(to_text(config), "tile=4x512 threads=128 per_sm=8");
+  EXPECT_EQ(parse_quantize_config(to_text(config)).value(), config);
+  EXPECT_EQ(parse_quantize_config("").value(), QuantizeConfig{});
+  EXPECT_EQ(parse_quantize_config("per_sm=2").value(), (QuantizeConfig{8, 256, 256, 2}));
+}
+
+TEST(QuantizeConfig, MalformedTextNamesTheField) {
+  for (const char* text : {"tile=8", "tile=8x", "tile=8x256x1", "threads=many", "stages=3", "x"}) {
+    const auto parsed = parse_quantize_config(text);
+    ASSERT_FALSE(parsed.has_value()) << text;
+    EXPECT_THAT(parsed.error().message, HasSubstr(text));
+  }
+}
+
+TEST(QuantizeConfig, RefusalsNameFieldAndValue) {
+  const QuantizeProblem row = problem_of(Granularity::k1x128);
+  const QuantizeProblem square = problem_of(Granularity::k128x128);
+  EXPECT_EQ(refusal(row, {8, 256, 256, 4}), "");
+  EXPECT_EQ(refusal(square, {128, 128, 256, 4}), "");
+  EXPECT_THAT(refusal(row, {8, 256, 96, 4}), HasSubstr("threads is 96"));
+  EXPECT_THAT(refusal(row, {8, 256, 2048, 1}), HasSubstr("threads is 2048"));
+  EXPECT_THAT(refusal(row, {8, 256, 256, 9}), HasSubstr("per_sm is 9; 1 to 8"));
+  EXPECT_THAT(refusal(row, {8, 256, 256, 0}), HasSubstr("per_sm is 0"));
+  EXPECT_THAT(refusal(row, {6, 256, 256, 4}), HasSubstr("tile rows is 6"));
+  EXPECT_THAT(refusal(row, {8, 128, 256, 4}), HasSubstr("tile columns is 128"));
+  EXPECT_THAT(refusal(row, {32, 256, 256, 4}), HasSubstr("vectors per thread is 32"));
+  EXPECT_THAT(refusal(square, {64, 128, 256, 4}), HasSubstr("tile rows is 64"));
+  EXPECT_THAT(refusal(square, {128, 128, 32, 4}), HasSubstr("vectors per thread is 64"));
+  QuantizeProblem fp32 = row;
+  fp32.x = DType::kFP32;  // a warp loads 128 columns, not 256
+  EXPECT_EQ(refusal(fp32, {8, 128, 256, 4}), "");
+}
+
+TEST(QuantizeConfig, BlocksCoverEveryTileAndPaddingRows) {
+  const QuantizeProblem row = problem_of(Granularity::k1x128, 7168);
+  const QuantizeConfig c{8, 256, 256, 4};  // 28 tiles along a row, 8 tiles a block
+  EXPECT_EQ(launch_blocks(row, c, 4096).value(), 4096 / 8 * 28 / 8);
+  EXPECT_EQ(launch_blocks(row, c, 1).value(), 4);
+  // Five rows have scales for eight: with two rows a tile, four tiles.
+  EXPECT_EQ(launch_blocks(problem_of(Granularity::k1x128, 1), {2, 256, 32, 4}, 5).value(), 4);
+  const QuantizeProblem square = problem_of(Granularity::k128x128, 129);
+  EXPECT_EQ(launch_blocks(square, {128, 128, 256, 4}, 257).value(), 6);
+  EXPECT_EQ(launch_blocks(square, {128, 128, 256, 4}, 0).value(), 0);
+  const auto too_many = launch_blocks(problem_of(Granularity::k128x128, 128), {128, 128, 256, 4},
+                                      std::int64_t{1} << 38);
+  ASSERT_FALSE(too_many.has_value());
+  EXPECT_THAT(too_many.error().message, HasSubstr("2147483648 thread blocks"));
+}
+
+TEST(QuantizeConfig, DefaultsAreAdmittedForEverySize) {
+  for (const DeviceSpec& device : known_devices()) {
+    for (const std::int64_t cols : {0, 1, 300, 7168, 65536}) {
+      for (const QuantizeProblem& problem : tests::quantize_cells(cols)) {
+        for (const std::int64_t rows : {kDynamic, std::int64_t{0}, std::int64_t{1},
+                                        std::int64_t{127}, std::int64_t{1} << 40}) {
+          const QuantizeConfig config = default_config(problem, rows, device);
+          EXPECT_EQ(refusal(problem, config), "") << to_text(Problem(problem)) << " rows " << rows;
+        }
+      }
+    }
+  }
+}
+
+TEST(QuantizeConfig, SmallTensorsTakeSmallerTiles) {
+  const DeviceSpec& h200 = *find_device("h200");
+  const QuantizeProblem problem = problem_of(Granularity::k1x128);
+  EXPECT_EQ(default_config(problem, 16384, h200).tile_rows, 8);
+  EXPECT_LT(default_config(problem, 128, h200).tile_rows, 8);
+  EXPECT_GE(default_config(problem, 1, h200).tile_rows, 1);
+}
+
+TEST(QuantizeEmit, NamesSayWhatAKernelIs) {
+  EXPECT_EQ(kernel_name(problem_of(Granularity::k1x128), {8, 256, 256, 4}),
+            "octile_quantize_bf16_e4m3_1x128_f32_t8x256_w8_r4");
+}
+
+TEST(QuantizeEmit, ShapeIsNotInTheSource) {
+  const DeviceSpec& h200 = *find_device("h200");
+  const QuantizeConfig config{8, 256, 256, 4};
+  const auto narrow =
+      emit_quantize(problem_of(Granularity::k1x128, 300), config, h200, embedded_templates());
+  const auto wide =
+      emit_quantize(problem_of(Granularity::k1x128, 7168), config, h200, embedded_templates());
+  ASSERT_TRUE(narrow.has_value()) << narrow.error().message;
+  ASSERT_TRUE(wide.has_value()) << wide.error().message;
+  EXPECT_EQ(narrow->source, wide->source);
+  EXPECT_EQ(narrow->parameter_bytes, std::vector<int>{64});
+}
+
+TEST(QuantizeEmit, NumericsWithoutATemplateAreUnsupported) {
+  QuantizeProblem transposed = problem_of(Granularity::k1x128);
+  transposed.output = QuantizeOutput::kTransposed;
+  for (const QuantizeProblem& p : {transposed, problem_of(Granularity::kPerTensor)}) {
+    const auto kernel =
+        emit_quantize(p, {8, 256, 256, 4}, *find_device("h200"), embedded_templates());
+    ASSERT_FALSE(kernel.has_value());
+    EXPECT_EQ(kernel.error().code, ErrorCode::kUnsupported);
+    EXPECT_THAT(kernel.error().message, HasSubstr("no quantise template"));
+  }
+}
+
+}  // namespace
+}  // namespace octile
