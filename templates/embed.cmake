@@ -1,7 +1,8 @@
-# Writes OUT, a C++ file that holds every template of FILES (comma-separated, relative to ROOT).
+# Writes OUT, a C++ file that holds the text of every file of FILES (comma-separated, relative to ROOT) and
+# defines files() and file_count() of NAMESPACE as HEADER declares them.
 # Bytes, not string literals: no literal length limit and no escaping to get wrong.
 string(REPLACE "," ";" files "${FILES}")
-set(text "#include \"templates/embedded.h\"\n\nnamespace octile::templates {\nnamespace {\n")
+set(text "#include \"${HEADER}\"\n\nnamespace ${NAMESPACE} {\nnamespace {\n")
 set(table "")
 set(index 0)
 foreach(file IN LISTS files)
@@ -13,5 +14,5 @@ foreach(file IN LISTS files)
 endforeach()
 string(APPEND text "const File kFiles[] = {\n${table}};\n}  // namespace\n\n")
 string(APPEND text "const File* files() { return kFiles; }\nint file_count() { return ${index}; }\n")
-string(APPEND text "}  // namespace octile::templates\n")
+string(APPEND text "}  // namespace ${NAMESPACE}\n")
 file(WRITE ${OUT} "${text}")

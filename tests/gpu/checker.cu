@@ -1,0 +1,197 @@
+// Kernels the GPU tests check products with: random operands, an FP64 product compared in place, guard
+// zones. Plain and slow on purpose; the FP64 product is itself checked against the host's on small shapes.
+// Compiled by NVRTC when the suite starts; nothing of it is in the library.
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+using i64 = long long;
+
+__device__ u32 hash(u64 x) {  // splitmix64, upper half
+  x += 0x9E3779B97F4A7C15ull;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  return static_cast<u32>((x ^ (x >> 31)) >> 32);
+}
+
+__device__ float uniform(u64 x) { return static_cast<float>(hash(x) >> 8) * (1.0f / 16777216.0f); }
+
+__device__ double decode(u8 code, int e5m2) {
+  const int mantissa_bits = e5m2 ? 2 : 3;
+  const int bias = e5m2 ? 15 : 7;
+  const int mantissa = code & ((1 << mantissa_bits) - 1);
+  const int exponent = (code & 0x7F) >> mantissa_bits;
+  double value;
+  if (e5m2 && exponent == 31) {
+    value = mantissa == 0 ? __longlong_as_double(0x7FF0000000000000ll)
+                          : __longlong_as_double(0x7FF8000000000000ll);
+  } else if (!e5m2 && (code & 0x7F) == 0x7F) {
+    value = __longlong_as_double(0x7FF8000000000000ll);
+  } else if (exponent == 0) {
+    value = ldexp(static_cast<double>(mantissa), 1 - bias - mantissa_bits);
+  } else {
+    value = ldexp(static_cast<double>(mantissa + (1 << mantissa_bits)), exponent - bias - mantissa_bits);
+  }
+  return (code & 0x80) != 0 ? -value : value;
+}
+
+// codes[rows][ld]: mode 0, near-normal values over the format's upper range; mode 1, uniform finite codes.
+extern "C" __global__ void fill_codes(u8* codes, i64 rows, i64 cols, i64 ld, u64 seed, int e5m2,
+                                      int mode) {
+  const i64 stride = static_cast<i64>(gridDim.x) * blockDim.x;
+  for (i64 i = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; i < rows * cols; i += stride) {
+    const i64 row = i / cols;
+    const u64 key = seed * 0x10001ull + static_cast<u64>(i) * 4;
+    u8 code;
+    if (mode == 1) {
+      code = static_cast<u8>(hash(key));
+      const bool finite = e5m2 ? (code & 0x7F) < 0x7C : (code & 0x7F) != 0x7F;
+      if (!finite) code = static_cast<u8>(hash(key + 1) & 0x3F);
+    } else {
+      const float normal = (uniform(key) + uniform(key + 1) + uniform(key + 2) + uniform(key + 3) - 2.0f);
+      const float x = normal * (e5m2 ? 20000.0f : 180.0f);
+      u16 pair;
+      if (e5m2) {
+        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
+      } else {
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
+      }
+      code = static_cast<u8>(pair & 0xFF);
+    }
+    codes[row * ld + (i - row * cols)] = code;
+  }
+}
+
+// scale[count]: 2^[-spread, spread] times [1, 2).
+extern "C" __global__ void fill_scales(float* scale, i64 count, u64 seed, int spread) {
+  const i64 stride = static_cast<i64>(gridDim.x) * blockDim.x;
+  for (i64 i = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
+    const u64 key = seed * 0x20003ull + static_cast<u64>(i) * 2;
+    const int exponent = static_cast<int>(hash(key) % static_cast<u32>(2 * spread + 1)) - spread;
+    scale[i] = ldexpf(1.0f + uniform(key + 1), exponent);
+  }
+}
+
+struct Verdict {
+  u64 violations;  // elements outside the tolerance
+  i64 first;       // linear index of one of them
+  u32 worst_c;     // bits of the largest c an element would need
+  u32 worst_rel;   // bits of the largest |D - R| / S
+};
+
+__device__ double ulp_bf16(double r) {
+  const double magnitude = fabs(r);
+  if (magnitude < 1.1754943508222875e-38) return ldexp(1.0, -133);
+  return ldexp(1.0, ilogb(magnitude) - 7);
+}
+
+__device__ void judge(double r, double s, u16 d_bits, double c, i64 index, Verdict* verdict) {
+  const double d = static_cast<double>(__uint_as_float(static_cast<u32>(d_bits) << 16));
+  bool ok;
+  if (isnan(r)) {
+    ok = isnan(d);
+  } else if (isinf(r)) {
+    ok = d == r;
+  } else {
+    const double error = fabs(d - r);
+    const double beyond = error - 0.5 * ulp_bf16(r);
+    // Below S's own resolution (a product of zeros) only an exact result is right.
+    const double needed = beyond <= 0 ? 0.0 : s > 0 ? beyond / s * 8192.0 : 1e30;
+    ok = needed <= c;
+    if (!isnan(needed)) atomicMax(&verdict->worst_c, __float_as_uint(static_cast<float>(needed)));
+    if (s > 0 && !isnan(error)) {
+      atomicMax(&verdict->worst_rel, __float_as_uint(static_cast<float>(error / s)));
+    }
+  }
+  if (!ok) {
+    atomicAdd(&verdict->violations, 1ull);
+    verdict->first = index;
+  }
+}
+
+constexpr int kTile = 64;
+constexpr int kStep = 16;
+
+// D[m,n] bf16 against the FP64 product of the dequantised operands. A: 1x128 scales [ceil(k/128)][sa_ld];
+// B: 128x128 scales [ceil(n/128)][sb_ld]. 256 threads, a 64x64 tile, 4x4 elements a thread.
+extern "C" __global__ void __launch_bounds__(256)
+    check_product(const u8* a, i64 lda, const float* sa, i64 sa_ld, const u8* b, i64 ldb,
+                  const float* sb, i64 sb_ld, const u16* d, i64 ldd, int m, int n, int k, int a_e5m2,
+                  int b_e5m2, double c, Verdict* verdict) {
+  __shared__ double a_tile[kStep][kTile + 1];
+  __shared__ double b_tile[kStep][kTile + 1];
+  __shared__ double table_a[256];
+  __shared__ double table_b[256];
+  const int thread = threadIdx.x;
+  table_a[thread] = decode(static_cast<u8>(thread), a_e5m2);
+  table_b[thread] = decode(static_cast<u8>(thread), b_e5m2);
+  __syncthreads();
+  const int tiles_n = (n + kTile - 1) / kTile;
+  const i64 row0 = static_cast<i64>(blockIdx.x / tiles_n) * kTile;
+  const i64 col0 = static_cast<i64>(blockIdx.x % tiles_n) * kTile;
+  const int ty = thread / 16;
+  const int tx = thread % 16;
+  double r[4][4] = {};
+  double s[4][4] = {};
+  for (int k0 = 0; k0 < k; k0 += kStep) {
+    for (int i = thread; i < kTile * kStep; i += 256) {
+      const int line = i / kStep;
+      const int step = i % kStep;
+      const int kk = k0 + step;
+      const i64 row = row0 + line;
+      const i64 col = col0 + line;
+      a_tile[step][line] = row < m && kk < k ? table_a[a[row * lda + kk]] *
+                                                   static_cast<double>(sa[kk / 128 * sa_ld + row])
+                                             : 0.0;
+      b_tile[step][line] = col < n && kk < k ? table_b[b[col * ldb + kk]] *
+                                                   static_cast<double>(sb[col / 128 * sb_ld + kk / 128])
+                                             : 0.0;
+    }
+    __syncthreads();
+    for (int step = 0; step < kStep; ++step) {
+      double x[4];
+      double y[4];
+      for (int i = 0; i < 4; ++i) {
+        x[i] = a_tile[step][ty + 16 * i];
+        y[i] = b_tile[step][tx + 16 * i];
+      }
+      for (int i = 0; i < 4; ++i) {
+        for (int j = 0; j < 4; ++j) {
+          const double product = x[i] * y[j];
+          r[i][j] += product;
+          s[i][j] += fabs(product);
+        }
+      }
+    }
+    __syncthreads();
+  }
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < 4; ++j) {
+      const i64 row = row0 + ty + 16 * i;
+      const i64 col = col0 + tx + 16 * j;
+      if (row < m && col < n) judge(r[i][j], s[i][j], d[row * ldd + col], c, row * n + col, verdict);
+    }
+  }
+}
+
+// Every byte of buffer[bytes] outside the rows x row_bytes window at `first` (rows stride_bytes apart) must
+// still be `poison`.
+extern "C" __global__ void check_guard(const u8* buffer, i64 bytes, i64 first, i64 rows, i64 row_bytes,
+                                       i64 stride_bytes, int poison, u64* touched) {
+  const i64 stride = static_cast<i64>(gridDim.x) * blockDim.x;
+  for (i64 i = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; i < bytes; i += stride) {
+    const i64 offset = i - first;
+    const bool inside =
+        offset >= 0 && offset / stride_bytes < rows && offset % stride_bytes < row_bytes;
+    if (!inside && buffer[i] != poison) atomicAdd(touched, 1ull);
+  }
+}
+
+// Bytes at which two buffers differ.
+extern "C" __global__ void count_differences(const u8* x, const u8* y, i64 bytes, u64* differences) {
+  const i64 stride = static_cast<i64>(gridDim.x) * blockDim.x;
+  for (i64 i = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; i < bytes; i += stride) {
+    if (x[i] != y[i]) atomicAdd(differences, 1ull);
+  }
+}

@@ -1,0 +1,140 @@
+// How calls may be made: streams, plans, graphs, repetition.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <vector>
+
+#include "tests/gpu/gemm_case.h"
+
+namespace octile::tests {
+namespace {
+
+constexpr const char* kProblem =
+    "gemm m=? n=2112 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128";
+
+class GemmCalls : public GpuTest {
+ protected:
+  octile_plan* make_plan(const char* problem, std::int64_t lo, std::int64_t hi) {
+    octile_plan* plan = nullptr;
+    expect_ok(octile_plan_create(gpu().library(), "cuda:0", problem, &plan), "octile_plan_create");
+    expect_ok(octile_plan_prepare(plan, lo, hi, OCTILE_PREPARE_DEFAULT), "octile_plan_prepare");
+    return plan;
+  }
+  std::uint64_t differences(const DeviceBuffer& x, const DeviceBuffer& y) {
+    DeviceBuffer count = gpu().zeroed(8);
+    const void* px = x.pointer();
+    const void* py = y.pointer();
+    auto bytes = static_cast<std::int64_t>(x.bytes());
+    void* counter = count.pointer();
+    gpu().launch("count_differences", 1024, 256, {&px, &py, &bytes, &counter});
+    return gpu().read_counter(count);
+  }
+};
+
+TEST_F(GemmCalls, TwoStreamsShareAPlan) {
+  octile_plan* plan = make_plan(kProblem, 1, 512);
+  auto first = Stream::create(gpu().driver());
+  auto second = Stream::create(gpu().driver());
+  ASSERT_TRUE(first && second);
+  GemmCase x(gpu(), {}, {77, 2112, 7168}, 21);
+  GemmCase y(gpu(), {}, {500, 2112, 7168}, 22);
+  gpu().synchronize();
+  for (int i = 0; i < 20; ++i) {
+    const octile_gemm_args ax = x.args();
+    const octile_gemm_args ay = y.args();
+    expect_ok(octile_gemm_run(plan, &ax, first->get()), "first stream");
+    expect_ok(octile_gemm_run(plan, &ay, second->get()), "second stream");
+  }
+  ASSERT_TRUE(first->synchronize());
+  ASSERT_TRUE(second->synchronize());
+  x.judge(frozen_c(128));
+  y.judge(frozen_c(128));
+  expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
+}
+
+TEST_F(GemmCalls, TwoPlansInterleave) {
+  octile_plan* wide = make_plan(kProblem, 1, 512);
+  octile_plan* narrow = make_plan(
+      "gemm m=? n=576 k=1152 a=e4m3:1x128 b=e5m2:128x128 d=bf16 acc=0 promote=128", 1, 512);
+  GemmProblem mixed;
+  mixed.b.dtype = DType::kE5M2;
+  GemmCase x(gpu(), {}, {129, 2112, 7168}, 23);
+  GemmCase y(gpu(), mixed, {200, 576, 1152}, 24);
+  for (int i = 0; i < 20; ++i) {
+    const octile_gemm_args ax = x.args();
+    const octile_gemm_args ay = y.args();
+    expect_ok(octile_gemm_run(wide, &ax, gpu().stream()), "wide");
+    expect_ok(octile_gemm_run(narrow, &ay, gpu().stream()), "narrow");
+  }
+  x.judge(frozen_c(128));
+  y.judge(frozen_c(128));
+  expect_ok(octile_plan_destroy(wide), "octile_plan_destroy");
+  expect_ok(octile_plan_destroy(narrow), "octile_plan_destroy");
+}
+
+TEST_F(GemmCalls, CapturedAndReplayed) {
+  octile_plan* plan = make_plan(kProblem, 1, 512);
+  GemmCase c(gpu(), {}, {300, 2112, 7168}, 25);
+  gpu().synchronize();
+  auto graph = Graph::capture(gpu().driver(), gpu().stream(), [&]() -> Status {
+    const octile_gemm_args args = c.args();
+    if (octile_gemm_run(plan, &args, gpu().stream()) != OCTILE_OK) {
+      return fail(ErrorCode::kInternal, octile_last_error());
+    }
+    return {};
+  });
+  ASSERT_TRUE(graph) << graph.error().message;
+  for (int i = 0; i < 3; ++i) {
+    c.poison_output();
+    ASSERT_TRUE(graph->launch(gpu().stream()));
+    c.judge(frozen_c(128));
+  }
+  expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
+}
+
+TEST_F(GemmCalls, UnpreparedInsideCaptureIsRefusedAndTheCaptureSurvives) {
+  octile_plan* plan = nullptr;
+  expect_ok(octile_plan_create(gpu().library(), "cuda:0", kProblem, &plan), "octile_plan_create");
+  GemmCase c(gpu(), {}, {64, 2112, 7168}, 26);
+  gpu().synchronize();
+  auto graph = Graph::capture(gpu().driver(), gpu().stream(), [&]() -> Status {
+    const octile_gemm_args args = c.args();
+    EXPECT_NE(octile_gemm_run(plan, &args, gpu().stream()), OCTILE_OK);
+    return {};
+  });
+  EXPECT_TRUE(graph) << graph.error().message;
+  expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
+}
+
+// Same plan, same inputs, same bits.
+TEST_F(GemmCalls, ThousandRepeatsAreBitEqual) {
+  const std::array<GemmShape, 6> shapes{{{64, 2112, 7168},
+                                         {128, 7168, 2048},
+                                         {77, 576, 16384},
+                                         {1, 4096, 7168},
+                                         {1000, 2112, 1152},
+                                         {4096, 7168, 144}}};
+  std::uint64_t seed = 30;
+  for (const GemmShape& shape : shapes) {
+    GemmCase c(gpu(), {}, shape, ++seed);
+    octile_plan* plan = make_plan(to_text(Problem(c.problem())).c_str(), shape.m, shape.m);
+    const octile_gemm_args args = c.args();
+    DeviceBuffer first = gpu().allocate(c.d().bytes());
+    for (int i = 0; i < 1000; ++i) {
+      c.poison_output();
+      expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
+      if (i == 0) {
+        ASSERT_EQ((*gpu().driver())
+                      ->cuMemcpyDtoDAsync(first.get(), c.d().get(), c.d().bytes(), gpu().stream()),
+                  CUDA_SUCCESS);
+      } else if (differences(first, c.d()) != 0) {
+        FAIL() << to_text(shape) << " differs at repeat " << i;
+      }
+    }
+    c.judge(frozen_c(128));
+    expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
+  }
+}
+
+}  // namespace
+}  // namespace octile::tests

@@ -1,0 +1,175 @@
+#include "tests/gpu/gemm_case.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <map>
+
+#include "generator/types.h"
+#include "runtime/engine/launch_gemm.h"
+
+namespace octile::tests {
+namespace {
+
+constexpr unsigned kFillBlocks = 1024;
+constexpr unsigned kFillThreads = 256;
+
+std::map<int, double>& worst_by_promote() {
+  static std::map<int, double> worst;
+  return worst;
+}
+
+struct DeviceVerdict {  // mirrors Verdict of checker.cu
+  std::uint64_t violations;
+  std::int64_t first;
+  std::uint32_t worst_c;
+  std::uint32_t worst_rel;
+};
+
+}  // namespace
+
+std::string to_text(const GemmShape& s) { return fmt::format("{}x{}x{}", s.m, s.n, s.k); }
+
+double worst_c_seen(int promote) { return worst_by_promote()[promote]; }
+
+double frozen_c(int promote) {
+  (void)promote;
+  return 3.0;
+}
+
+GemmCase::GemmCase(GpuSession& gpu, const GemmProblem& recipe, GemmShape shape, std::uint64_t seed,
+                   Strides strides, int code_mode, int scale_spread)
+    : gpu_(gpu), problem_(recipe), shape_(shape) {
+  problem_.m = kDynamic;
+  problem_.n = shape.n;
+  problem_.k = shape.k;
+  const std::int64_t k_blocks = ceil_div(shape.k, 128);
+  lda_ = shape.k + strides.a;
+  ldb_ = shape.k + strides.b;
+  ldd_ = shape.n + strides.d;
+  a_scale_ld_ = round_up(shape.m, 4) + strides.a_scale;
+  b_scale_ld_ = round_up(k_blocks, 4) + strides.b_scale;
+  const auto bytes = [](std::int64_t n) {
+    return static_cast<std::size_t>(std::max<std::int64_t>(n, 16));
+  };
+  a_ = gpu_.zeroed(bytes(shape.m * lda_));
+  b_ = gpu_.zeroed(bytes(shape.n * ldb_));
+  a_scale_ = gpu_.zeroed(bytes(k_blocks * a_scale_ld_ * 4));
+  b_scale_ = gpu_.zeroed(bytes(ceil_div(shape.n, 128) * b_scale_ld_ * 4));
+  d_ = gpu_.allocate(bytes(shape.m * ldd_ * 2 + 2 * kGuardBytes));
+  const auto fill_codes = [&](DeviceBuffer& buffer, std::int64_t rows, std::int64_t ld,
+                              std::uint64_t salt, DType dtype) {
+    void* p = buffer.pointer();
+    std::int64_t cols = shape.k;
+    std::uint64_t s = seed * 4 + salt;
+    int e5m2 = dtype == DType::kE5M2 ? 1 : 0;
+    int mode = code_mode;
+    gpu_.launch("fill_codes", kFillBlocks, kFillThreads, {&p, &rows, &cols, &ld, &s, &e5m2, &mode});
+  };
+  const auto fill_scales = [&](DeviceBuffer& buffer, std::uint64_t salt) {
+    void* p = buffer.pointer();
+    std::int64_t count = static_cast<std::int64_t>(buffer.bytes() / 4);
+    std::uint64_t s = seed * 4 + salt;
+    int spread = scale_spread;
+    gpu_.launch("fill_scales", kFillBlocks, kFillThreads, {&p, &count, &s, &spread});
+  };
+  fill_codes(a_, shape.m, lda_, 0, problem_.a.dtype);
+  fill_codes(b_, shape.n, ldb_, 1, problem_.b.dtype);
+  fill_scales(a_scale_, 2);
+  fill_scales(b_scale_, 3);
+  poison_output();
+}
+
+octile_gemm_args GemmCase::args() const {
+  octile_gemm_args args{};
+  args.struct_size = sizeof args;
+  args.m = shape_.m;
+  args.a = a_.pointer();
+  args.lda = lda_;
+  args.a_scale = a_scale_.pointer();
+  args.a_scale_ld = a_scale_ld_;
+  args.b = b_.pointer();
+  args.ldb = ldb_;
+  args.b_scale = b_scale_.pointer();
+  args.b_scale_ld = b_scale_ld_;
+  args.d = static_cast<char*>(d_.pointer()) + kGuardBytes;
+  args.ldd = ldd_;
+  return args;
+}
+
+void GemmCase::poison_output() { ASSERT_TRUE(d_.fill(kPoison, gpu_.stream())); }
+
+void GemmCase::run_plan(CUstream stream) {
+  octile_plan* plan = nullptr;
+  expect_ok(octile_plan_create(gpu_.library(), "cuda:0", to_text(Problem(problem_)).c_str(), &plan),
+            "octile_plan_create");
+  expect_ok(octile_plan_prepare(plan, shape_.m, shape_.m, OCTILE_PREPARE_DEFAULT),
+            "octile_plan_prepare");
+  const octile_gemm_args a = args();
+  expect_ok(octile_gemm_run(plan, &a, stream), "octile_gemm_run");
+  expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
+}
+
+void GemmCase::run_config(const GemmConfig& config, CUstream stream) {
+  auto built = gpu_.internals().engine.build(problem_, config, gpu_.device());
+  ASSERT_TRUE(built) << built.error().message;
+  auto loaded = gpu_.internals().registry.load(gpu_.driver(), 0, built->kernel);
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  const GemmLaunch launch = gemm_launch(config, gpu_.device().sm_count, loaded->kernel);
+  const Status launched = launch_gemm(*gpu_.driver(), launch, shape_.n, shape_.k, args(), stream);
+  ASSERT_TRUE(launched) << launched.error().message;
+}
+
+Verdict GemmCase::raw_verdict(double c) {
+  DeviceBuffer device_verdict = gpu_.zeroed(sizeof(DeviceVerdict));
+  const octile_gemm_args g = args();
+  const void* a = g.a;
+  const void* sa = g.a_scale;
+  const void* b = g.b;
+  const void* sb = g.b_scale;
+  const void* d = g.d;
+  std::int64_t lda = lda_, ldb = ldb_, ldd = ldd_, sa_ld = a_scale_ld_, sb_ld = b_scale_ld_;
+  int m = static_cast<int>(shape_.m), n = static_cast<int>(shape_.n),
+      k = static_cast<int>(shape_.k);
+  int a_e5m2 = problem_.a.dtype == DType::kE5M2 ? 1 : 0;
+  int b_e5m2 = problem_.b.dtype == DType::kE5M2 ? 1 : 0;
+  void* v = device_verdict.pointer();
+  const std::int64_t tiles = ceil_div(shape_.m, 64) * ceil_div(shape_.n, 64);
+  if (tiles > 0) {
+    gpu_.launch("check_product", static_cast<unsigned>(tiles), 256,
+                {&a, &lda, &sa, &sa_ld, &b, &ldb, &sb, &sb_ld, &d, &ldd, &m, &n, &k, &a_e5m2,
+                 &b_e5m2, &c, &v});
+  }
+  DeviceVerdict host{};
+  EXPECT_TRUE(device_verdict.download(&host, sizeof host, gpu_.stream()));
+  gpu_.synchronize();
+  return {host.violations, host.first, std::bit_cast<float>(host.worst_c),
+          std::bit_cast<float>(host.worst_rel)};
+}
+
+Verdict GemmCase::judge(double c) {
+  const Verdict verdict = raw_verdict(c);
+  EXPECT_EQ(verdict.violations, 0U)
+      << to_text(shape_) << ": element (" << (shape_.n > 0 ? verdict.first / shape_.n : 0) << ", "
+      << (shape_.n > 0 ? verdict.first % shape_.n : 0) << ") outside the tolerance; c needed up to "
+      << verdict.worst_c;
+  double& worst = worst_by_promote()[problem_.promote];
+  worst = std::max(worst, static_cast<double>(verdict.worst_c));
+
+  DeviceBuffer touched = gpu_.zeroed(8);
+  const void* buffer = d_.pointer();
+  std::int64_t bytes = static_cast<std::int64_t>(d_.bytes());
+  std::int64_t first = kGuardBytes;
+  std::int64_t rows = shape_.m;
+  std::int64_t row_bytes = shape_.n * 2;
+  std::int64_t stride_bytes = std::max<std::int64_t>(ldd_ * 2, 1);
+  int poison = kPoison;
+  void* counter = touched.pointer();
+  gpu_.launch("check_guard", kFillBlocks, kFillThreads,
+              {&buffer, &bytes, &first, &rows, &row_bytes, &stride_bytes, &poison, &counter});
+  EXPECT_EQ(gpu_.read_counter(touched), 0U) << to_text(shape_) << ": bytes outside D were written";
+  return verdict;
+}
+
+}  // namespace octile::tests

@@ -1,0 +1,73 @@
+// One product: operands with guard zones and random content on the GPU, run through a plan or an
+// explicit configuration, judged against the FP64 product of the dequantised operands.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "generator/gemm_config.h"
+#include "generator/problem.h"
+#include "octile/octile.h"
+#include "tests/gpu/session.h"
+
+namespace octile::tests {
+
+// Elements added to each packed leading dimension.
+struct Strides {
+  std::int64_t a = 0, b = 0, d = 0, a_scale = 0, b_scale = 0;
+};
+
+struct GemmShape {
+  std::int64_t m = 0, n = 0, k = 0;
+};
+std::string to_text(const GemmShape&);
+
+class GemmCase {
+ public:
+  static constexpr int kPoison = 0xFF;  // two of them are a bf16 NaN
+
+  GemmCase(GpuSession& gpu, const GemmProblem& recipe, GemmShape shape, std::uint64_t seed,
+           Strides strides = {}, int code_mode = 0, int scale_spread = 3);
+
+  const GemmProblem& problem() const { return problem_; }  // m dynamic
+  const GemmShape& shape() const { return shape_; }
+  octile_gemm_args args() const;
+
+  void poison_output();
+  // Through the public API: a plan of its own, prepared for this token count.
+  void run_plan(CUstream stream);
+  // An explicit configuration through the engine.
+  void run_config(const GemmConfig& config, CUstream stream);
+
+  // Expects every element within tolerance and every guard byte untouched; returns what it saw.
+  Verdict judge(double c);
+  Verdict raw_verdict(double c);
+
+  DeviceBuffer& d() { return d_; }
+  DeviceBuffer& a() { return a_; }
+  DeviceBuffer& b() { return b_; }
+  DeviceBuffer& a_scale() { return a_scale_; }
+  DeviceBuffer& b_scale() { return b_scale_; }
+  std::int64_t d_offset() const { return kGuardBytes; }
+  std::int64_t lda() const { return lda_; }
+  std::int64_t ldb() const { return ldb_; }
+  std::int64_t ldd() const { return ldd_; }
+
+  static constexpr std::int64_t kGuardBytes = 4096;
+
+ private:
+  GpuSession& gpu_;
+  GemmProblem problem_;
+  GemmShape shape_;
+  std::int64_t lda_, ldb_, ldd_, a_scale_ld_, b_scale_ld_;
+  DeviceBuffer a_, b_, a_scale_, b_scale_, d_;
+};
+
+// The largest c any judged element of this process needed, by promotion interval
+// (docs/numerics.md).
+double worst_c_seen(int promote);
+
+// c of the tolerance, frozen from what the suite measured (docs/numerics.md).
+double frozen_c(int promote);
+
+}  // namespace octile::tests

@@ -1,0 +1,97 @@
+// What a product makes of special values, and how exact it is.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "tests/gpu/gemm_case.h"
+
+namespace octile::tests {
+namespace {
+
+class GemmNumerics : public GpuTest {
+ protected:
+  std::vector<float> fetch_output(GemmCase& c) {
+    std::vector<std::uint16_t> raw(c.d().bytes() / 2);
+    EXPECT_TRUE(c.d().download(raw.data(), raw.size() * 2, gpu().stream()));
+    gpu().synchronize();
+    std::vector<float> out;
+    for (std::int64_t row = 0; row < c.shape().m; ++row) {
+      for (std::int64_t col = 0; col < c.shape().n; ++col) {
+        const auto at = static_cast<std::size_t>(GemmCase::kGuardBytes / 2 + row * c.ldd() + col);
+        out.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(raw[at]) << 16));
+      }
+    }
+    return out;
+  }
+};
+
+// A NaN in one element of A reaches its row and no other; one of B its column.
+TEST_F(GemmNumerics, NanStaysInItsRowAndColumn) {
+  const GemmShape shape{150, 264, 400};
+  GemmCase c(gpu(), {}, shape, 41);
+  const std::uint8_t nan = 0x7F;
+  const std::int64_t row = 97;
+  const std::int64_t col = 201;
+  ASSERT_TRUE(c.a().upload(&nan, 1, gpu().stream(), static_cast<std::size_t>(row * c.lda() + 399)));
+  ASSERT_TRUE(c.b().upload(&nan, 1, gpu().stream(), static_cast<std::size_t>(col * c.ldb() + 5)));
+  c.run_plan(gpu().stream());
+  const std::vector<float> out = fetch_output(c);
+  for (std::int64_t i = 0; i < shape.m; ++i) {
+    for (std::int64_t j = 0; j < shape.n; ++j) {
+      const bool expected = i == row || j == col;
+      ASSERT_EQ(std::isnan(out[static_cast<std::size_t>(i * shape.n + j)]), expected)
+          << "(" << i << ", " << j << ")";
+    }
+  }
+}
+
+// An E5M2 infinity makes its row infinite or NaN and leaves every other finite.
+TEST_F(GemmNumerics, InfinityStaysInItsRow) {
+  GemmProblem recipe;
+  recipe.a.dtype = DType::kE5M2;
+  const GemmShape shape{150, 264, 400};
+  GemmCase c(gpu(), recipe, shape, 42);
+  const std::uint8_t infinity = 0x7C;
+  ASSERT_TRUE(
+      c.a().upload(&infinity, 1, gpu().stream(), static_cast<std::size_t>(63 * c.lda() + 130)));
+  c.run_plan(gpu().stream());
+  const std::vector<float> out = fetch_output(c);
+  for (std::int64_t i = 0; i < shape.m; ++i) {
+    for (std::int64_t j = 0; j < shape.n; ++j) {
+      ASSERT_EQ(!std::isfinite(out[static_cast<std::size_t>(i * shape.n + j)]), i == 63)
+          << "(" << i << ", " << j << ")";
+    }
+  }
+}
+
+// Scales over 2^+-60 stay inside the tolerance, which is relative to the sum of magnitudes.
+TEST_F(GemmNumerics, ScalesOverManyBinades) {
+  GemmCase c(gpu(), {}, {256, 512, 2048}, 43, {}, 0, 30);
+  c.run_plan(gpu().stream());
+  c.judge(frozen_c(128));
+}
+
+// max |D - R| / sum |a*b*scales| and the c it takes, per K and interval: the published table.
+TEST_F(GemmNumerics, ErrorPerK) {
+  for (const int promote : {32, 64, 128}) {
+    for (const std::int64_t k : {128, 512, 2048, 7168, 16384}) {
+      GemmProblem recipe;
+      recipe.promote = promote;
+      GemmCase c(gpu(), recipe, {512, 512, k}, static_cast<std::uint64_t>(44 + k));
+      c.run_plan(gpu().stream());
+      const Verdict v = c.judge(frozen_c(promote));
+      RecordProperty("promote" + std::to_string(promote) + "_k" + std::to_string(k),
+                     std::to_string(v.worst_rel) + " c " + std::to_string(v.worst_c));
+      std::printf("promote %3d k %5lld: max |D-R|/S %.3e, c %.3f\n", promote,
+                  static_cast<long long>(k), static_cast<double>(v.worst_rel),
+                  static_cast<double>(v.worst_c));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace octile::tests

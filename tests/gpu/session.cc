@@ -1,0 +1,127 @@
+#include "tests/gpu/session.h"
+
+#include <cstdlib>
+#include <stdexcept>
+
+#include "runtime/compiler/nvrtc.h"
+#include "tests/support/embedded_sources.h"
+
+namespace octile::tests {
+namespace {
+
+// In a test binary a failed set-up call has no one to recover: stop with its sentence.
+void require(const Status& status) {
+  if (!status) throw std::runtime_error(status.error().message);
+}
+
+template <typename T>
+T require(Result<T> result) {
+  if (!result) throw std::runtime_error(result.error().message);
+  return std::move(*result);
+}
+
+}  // namespace
+
+GpuSession* GpuSession::get() {
+  static std::string ignored;
+  static const std::unique_ptr<GpuSession> session = open(const_cast<std::string&>(why()));
+  return session.get();
+}
+
+const std::string& GpuSession::why() {
+  static std::string reason;
+  return reason;
+}
+
+std::unique_ptr<GpuSession> GpuSession::open(std::string& why) {
+  auto driver = Driver::open();
+  if (!driver) {
+    why = driver.error().message;
+    return nullptr;
+  }
+  auto device = query_device(**driver, 0);
+  if (!device || !device->has_fp8_wgmma()) {
+    why = device ? device->full_name + " has no FP8 WGMMA" : device.error().message;
+    return nullptr;
+  }
+  auto nvrtc = Nvrtc::open();
+  if (!nvrtc) {
+    why = nvrtc.error().message;
+    return nullptr;
+  }
+  auto session = std::make_unique<GpuSession>();
+  session->driver_ = *driver;
+  session->device_ = *device;
+  session->context_ = std::make_unique<PrimaryContext>(require(PrimaryContext::retain(*driver, 0)));
+  const ContextGuard guard = require(ContextGuard::enter(**driver, session->context_->get()));
+  session->stream_ = std::make_unique<Stream>(require(Stream::create(*driver)));
+  const std::vector<std::string> options{"--gpu-architecture=" + device->arch(), "--std=c++17",
+                                         "--default-device"};
+  const CompileOutput checker = require((*nvrtc)->compile(
+      "checker.cu", std::string(embedded::text_of("tests/gpu/checker.cu")), options));
+  require(
+      (*driver)->check((*driver)->api().cuLibraryLoadData(&session->checker_, checker.cubin.data(),
+                                                          nullptr, nullptr, 0, nullptr, nullptr, 0),
+                       "cuLibraryLoadData"));
+  if (octile_library_create(nullptr, &session->library_) != OCTILE_OK) {
+    throw std::runtime_error(octile_last_error());
+  }
+  session->internals_ = std::make_unique<Library>(LibraryOptions{});
+  return session;
+}
+
+void GpuSession::launch(const char* kernel, unsigned blocks, unsigned threads,
+                        std::vector<void*> parameters) {
+  CUkernel handle = nullptr;
+  require(driver_->check((*driver_)->cuLibraryGetKernel(&handle, checker_, kernel),
+                         "cuLibraryGetKernel"));
+  CUlaunchConfig config{};
+  config.gridDimX = blocks;
+  config.gridDimY = 1;
+  config.gridDimZ = 1;
+  config.blockDimX = threads;
+  config.blockDimY = 1;
+  config.blockDimZ = 1;
+  config.hStream = stream();
+  require(driver_->check((*driver_)->cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(handle),
+                                                      parameters.data(), nullptr),
+                         kernel));
+}
+
+void GpuSession::synchronize() { require(stream_->synchronize()); }
+
+DeviceBuffer GpuSession::allocate(std::size_t bytes) {
+  return require(DeviceBuffer::allocate(driver_, bytes));
+}
+
+DeviceBuffer GpuSession::zeroed(std::size_t bytes) {
+  DeviceBuffer buffer = allocate(bytes);
+  require(buffer.fill(0, stream()));
+  return buffer;
+}
+
+std::uint64_t GpuSession::read_counter(const DeviceBuffer& counter) {
+  std::uint64_t value = 0;
+  require(counter.download(&value, sizeof value, stream()));
+  synchronize();
+  return value;
+}
+
+void GpuTest::SetUp() {
+  GpuSession* session = GpuSession::get();
+  if (session == nullptr) GTEST_SKIP() << GpuSession::why();
+  ASSERT_EQ((*session->driver())->cuCtxPushCurrent(session->context()), CUDA_SUCCESS);
+  pushed_ = true;
+}
+
+void GpuTest::TearDown() {
+  if (!pushed_) return;
+  CUcontext popped = nullptr;
+  (*GpuSession::get()->driver())->cuCtxPopCurrent(&popped);
+}
+
+void expect_ok(octile_status status, const char* what) {
+  ASSERT_EQ(status, OCTILE_OK) << what << ": " << octile_last_error();
+}
+
+}  // namespace octile::tests

@@ -1,0 +1,15 @@
+// A small set of GEMM configurations in which every pair of values of two axes that the constraints
+// admit together occurs at least once: what the GPU suite runs and CI compiles.
+#pragma once
+
+#include <vector>
+
+#include "generator/device_spec.h"
+#include "generator/gemm_config.h"
+#include "generator/problem.h"
+
+namespace octile::tests {
+
+std::vector<GemmConfig> covering_gemm_configs(const GemmProblem& problem, const DeviceSpec& device);
+
+}  // namespace octile::tests
