@@ -15,7 +15,8 @@ QuantizeConfig rowwise_config(const QuantizeProblem& p, std::int64_t rows, const
   c.tile_cols = kWarp * 16 / size_of(p.x);  // one load of a warp
   c.tile_rows = 8;  // 8 loads of a thread in flight; 8 scales are one 32-byte sector
   c.threads = 256;
-  c.blocks_per_sm = 4;
+  // Four elements a vector leave fp32 more addresses per element: 64 registers would spill.
+  c.blocks_per_sm = p.x == DType::kFP32 ? 3 : 4;
   if (rows == kDynamic) return c;
   const auto warps = [&] { return ceil_div(rows, c.tile_rows) * ceil_div(p.cols, c.tile_cols); };
   while (c.tile_rows > 1 && warps() < kWarpsPerSm * d.sm_count) c.tile_rows /= 2;
