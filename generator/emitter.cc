@@ -24,7 +24,7 @@ std::vector<std::string> compile_options(const DeviceSpec& device) {
       // The numerics contract names every fused multiply-add; none is left to
       // the compiler.
       "--fmad=false",
-      "--default-device",
+      "--device-as-default-execution-space",
       "--ptxas-options=-v",
   };
 }
