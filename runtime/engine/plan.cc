@@ -57,9 +57,11 @@ Status Plan::prepare(std::int64_t lo, std::int64_t hi, bool async) {
   if (!async) return prepare_now(groups);
   // The largest bucket's choice is the generic kernel: a large tile wastes less on few tokens than
   // a small one on many.
-  if (Status ready = prepare_now({groups.front()}); !ready) return ready;
+  const bool has_generic = (groups.front().buckets & bit(last)) == 0;
+  if (!has_generic)
+    if (Status ready = prepare_now({groups.front()}); !ready) return ready;
   serve_meanwhile(first, last);
-  prepare_later({groups.begin() + 1, groups.end()});
+  prepare_later({groups.begin() + (has_generic ? 0 : 1), groups.end()});
   return {};
 }
 
@@ -139,11 +141,11 @@ Status Plan::make(const Group& group) {
 
 void Plan::publish(PreparedKernel kernel, BucketMask buckets) {
   const std::scoped_lock lock(mutex_);
-  const auto same = std::ranges::find_if(
+  auto same = std::ranges::find_if(
       kernels_, [&](const auto& known) { return known->config == kernel.config; });
   if (same == kernels_.end())
-    kernels_.push_back(std::make_unique<const PreparedKernel>(std::move(kernel)));
-  const PreparedKernel* ready = same == kernels_.end() ? kernels_.back().get() : same->get();
+    same = kernels_.insert(same, std::make_unique<const PreparedKernel>(std::move(kernel)));
+  const PreparedKernel* ready = same->get();
   for (int bucket = 0; bucket < kBuckets; ++bucket)
     if ((buckets & bit(bucket)) != 0) table_[static_cast<std::size_t>(bucket)].store(ready);
   settled_ |= buckets;

@@ -1,0 +1,374 @@
+// Plans on the fake device: prepare, run, capture, threads, devices, handles, and every driver call
+// that can fail. NVRTC compiles the kernels; where it is missing these tests skip.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <thread>
+
+#include "runtime/compiler/nvrtc.h"
+#include "runtime/driver/buffer.h"
+#include "tests/support/api_handles.h"
+#include "tests/support/fake_device.h"
+
+namespace octile::test {
+namespace {
+
+class PlanTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!Nvrtc::open()) GTEST_SKIP() << "no NVRTC";
+  }
+  octile_status prepare(const PlanHandle& plan, std::int64_t lo, std::int64_t hi,
+                        std::uint32_t flags = OCTILE_PREPARE_DEFAULT) {
+    return octile_plan_prepare(plan.get(), lo, hi, flags);
+  }
+  octile_status run(const PlanHandle& plan, std::int64_t rows, void* stream = nullptr) {
+    const octile_quantize_args args = q.args(rows);
+    return octile_quantize_run(plan.get(), &args, stream);
+  }
+
+  FakeDevice device;
+  TempFolder cache;
+  GemmOperands g;
+  QuantizeOperands q;
+};
+
+template <typename T>
+void fill_random(T* values, std::size_t count, unsigned mask) {
+  std::mt19937 random(7);
+  for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<T>(random() & mask);
+}
+
+TEST_F(PlanTest, GemmGivesTheReferencesBits) {
+  const LibraryHandle library(cache.path());
+  const PlanHandle live = make_plan(library, "cuda:0", kGemmText);
+  const PlanHandle host = make_plan(library, "host", kGemmText);
+  ASSERT_EQ(prepare(live, 1, 128), OCTILE_OK) << octile_last_error();
+  fill_random(g.a.at<std::uint8_t>(), 128 * 384, 0x77);  // no NaN codes
+  fill_random(g.b.at<std::uint8_t>(), 256 * 384, 0xf7);
+  for (int i = 0; i < 3 * 128; ++i) g.a_scale.at<float>()[i] = 1.0F / static_cast<float>(1 + i);
+  for (int i = 0; i < 8; ++i) g.b_scale.at<float>()[i] = static_cast<float>(1 + i);
+  for (const std::int64_t m : {1, 3, 63, 64, 77, 128}) {
+    octile_gemm_args args = g.args(m);
+    ASSERT_EQ(octile_gemm_run(live.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+    Bytes expected(128 * 256 * 2);
+    args.d = expected.at();
+    ASSERT_EQ(octile_gemm_run(host.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+    EXPECT_EQ(std::memcmp(g.d.at(), expected.at(), static_cast<std::size_t>(m) * 256 * 2), 0);
+  }
+  EXPECT_EQ(device.fake.launch_count(), 6U);
+}
+
+TEST_F(PlanTest, GemmHonoursStrides) {
+  const LibraryHandle library(cache.path());
+  const PlanHandle live = make_plan(library, "cuda", kGemmText);
+  ASSERT_EQ(prepare(live, 5, 5), OCTILE_OK) << octile_last_error();
+  Bytes d(5 * 264 * 2);
+  octile_gemm_args args = g.args(5);
+  args.d = d.at();
+  args.ldd = 264;
+  args.a_scale_ld = 12;
+  args.b_scale_ld = 3;
+  ASSERT_EQ(octile_gemm_run(live.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+  fake_cuda_launch launch = {};
+  ASSERT_EQ(device.fake.get_launch(0, &launch), 1);
+  EXPECT_EQ(parameter<std::int64_t>(launch, 6), 12);
+  EXPECT_EQ(parameter<std::int64_t>(launch, 7), 3);
+  EXPECT_EQ(parameter<std::int64_t>(launch, 8), 264);
+  EXPECT_LE(launch.grid[0], 132U) << "persistent";
+}
+
+TEST_F(PlanTest, EmptyProductsLaunchNothing) {
+  const LibraryHandle library(cache.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
+  octile_gemm_args nothing = {};
+  nothing.struct_size = sizeof(nothing);
+  EXPECT_EQ(octile_gemm_run(plan.get(), &nothing, nullptr), OCTILE_OK) << octile_last_error();
+  const PlanHandle no_columns = make_plan(
+      library, "cuda:0", "gemm m=? n=0 k=384 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128");
+  EXPECT_EQ(prepare(no_columns, 0, 4), OCTILE_OK) << octile_last_error();
+  nothing.m = 4;
+  EXPECT_EQ(octile_gemm_run(no_columns.get(), &nothing, nullptr), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(device.fake.launch_count(), 0U);
+}
+
+TEST_F(PlanTest, AnEmptySumIsZero) {
+  const LibraryHandle library(cache.path());
+  const PlanHandle plan = make_plan(
+      library, "cuda:0", "gemm m=? n=16 k=0 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128");
+  ASSERT_EQ(prepare(plan, 2, 2), OCTILE_OK) << octile_last_error();
+  auto [context, current] = device.enter();
+  auto d = DeviceBuffer::allocate(device.driver, 2 * 24 * 2);
+  ASSERT_TRUE(d->fill(0x5a, nullptr));
+  octile_gemm_args args = {};
+  args.struct_size = sizeof(args);
+  args.m = 2;
+  args.d = d->pointer();
+  args.ldd = 24;
+  ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+  std::array<std::uint8_t, 2 * 24 * 2> got{};
+  ASSERT_TRUE(d->download(got.data(), got.size(), nullptr));
+  for (std::size_t i = 0; i < got.size(); ++i)
+    EXPECT_EQ(got[i], i % 48 < 32 ? 0 : 0x5a) << "byte " << i;
+  EXPECT_EQ(device.fake.launch_count(), 0U);
+}
+
+TEST_F(PlanTest, UnpreparedCountsAreRefused) {
+  const LibraryHandle library(cache.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kQuantizeText);
+  expect_refused(run(plan, 5), OCTILE_NOT_PREPARED, {"5 tokens", "octile_plan_prepare"});
+  ASSERT_EQ(prepare(plan, 5, 5), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(run(plan, 5), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(run(plan, 8), OCTILE_OK) << "the same bucket: " << octile_last_error();
+  expect_refused(run(plan, 9), OCTILE_NOT_PREPARED, {"9 tokens"});
+  EXPECT_EQ(device.fake.launch_count(), 2U);
+}
+
+TEST_F(PlanTest, ADeviceNameCompilesAndDoesNotRun) {
+  const LibraryHandle library(cache.path());
+  const PlanHandle plan = make_plan(library, "h200", kQuantizeText);
+  ASSERT_EQ(prepare(plan, 1, 16), OCTILE_OK) << octile_last_error();
+  expect_refused(run(plan, 1), OCTILE_DEVICE_ERROR, {"\"h200\"", "a name to compile for"});
+  EXPECT_EQ(device.fake.call_count("cuLibraryLoadData"), 0U);
+}
+
+TEST_F(PlanTest, DescribeSaysWhatWasPrepared) {
+  const LibraryHandle library(cache.path());
+  const PlanHandle plan = make_plan(library, "h200", kQuantizeText);
+  EXPECT_EQ(describe(plan.get())["kernels"].size(), 0U);
+  ASSERT_EQ(prepare(plan, 1, 1), OCTILE_OK) << octile_last_error();
+  const nlohmann::json first = describe(plan.get());
+  EXPECT_EQ(first["problem"], kQuantizeText);
+  EXPECT_EQ(first["device"], "h200");
+  ASSERT_EQ(first["kernels"].size(), 1U);
+  const nlohmann::json& kernel = first["kernels"][0];
+  EXPECT_EQ(kernel["cache"], "miss");
+  EXPECT_EQ(kernel["buckets"], nlohmann::json::array({1}));
+  EXPECT_GT(kernel["registers"], 0);
+  EXPECT_GT(kernel["compile_ms"], 0.0);
+  EXPECT_GT(kernel["cubin_bytes"], 0);
+  EXPECT_EQ(kernel["spill_store_bytes"], 0);
+  // Another handle finds it on disk.
+  const LibraryHandle second(cache.path());
+  const PlanHandle again = make_plan(second, "h200", kQuantizeText);
+  ASSERT_EQ(prepare(again, 1, 1), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(describe(again.get())["kernels"][0]["cache"], "hit");
+  EXPECT_EQ(describe(again.get())["kernels"][0]["source_digest"], kernel["source_digest"]);
+}
+
+TEST_F(PlanTest, PrepareIsIdempotent) {
+  const LibraryHandle library(cache.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kQuantizeText);
+  ASSERT_EQ(prepare(plan, 1, 64), OCTILE_OK) << octile_last_error();
+  const std::size_t loads = device.fake.call_count("cuLibraryLoadData");
+  const nlohmann::json before = describe(plan.get());
+  ASSERT_EQ(prepare(plan, 1, 64), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(device.fake.call_count("cuLibraryLoadData"), loads);
+  EXPECT_EQ(describe(plan.get()), before);
+}
+
+TEST_F(PlanTest, AsyncServesTheWholeRangeAtOnce) {
+  const LibraryHandle library(cache.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
+  ASSERT_EQ(prepare(plan, 1, 128, OCTILE_PREPARE_ASYNC), OCTILE_OK) << octile_last_error();
+  for (const std::int64_t m : {1, 2, 17, 128}) {
+    const octile_gemm_args args = g.args(m);
+    EXPECT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+  }
+  EXPECT_EQ(octile_plan_wait(plan.get()), OCTILE_OK) << octile_last_error();
+  const PlanHandle strict = make_plan(library, "cuda:0", kGemmText);
+  ASSERT_EQ(prepare(strict, 1, 128), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(describe(plan.get())["kernels"].size(), describe(strict.get())["kernels"].size())
+      << "in the end each bucket has the kernel chosen for it";
+}
+
+TEST_F(PlanTest, DestroyingAPlanDropsItsBackgroundWork) {
+  const LibraryHandle library(cache.path(), false, 1);
+  PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
+  ASSERT_EQ(prepare(plan, 1, 4096, OCTILE_PREPARE_ASYNC), OCTILE_OK) << octile_last_error();
+  plan.reset();  // the library handle is destroyed next, with jobs queued or running
+}
+
+// ---- captures
+
+TEST_F(PlanTest, RunsInsideACapture) {
+  const LibraryHandle library(cache.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kQuantizeText);
+  ASSERT_EQ(prepare(plan, 4, 4), OCTILE_OK) << octile_last_error();
+  auto [context, current] = device.enter();
+  auto stream = Stream::create(device.driver);
+  auto graph = Graph::capture(device.driver, stream->get(), [&]() -> Status {
+    EXPECT_EQ(run(plan, 4, stream->get()), OCTILE_OK) << octile_last_error();
+    EXPECT_EQ(device.fake.launch_count(), 0U);
+    return {};
+  });
+  ASSERT_TRUE(graph) << graph.error().message;
+  ASSERT_TRUE(graph->launch(stream->get()));
+  EXPECT_EQ(device.fake.launch_count(), 1U);
+}
+
+TEST_F(PlanTest, UnpreparedInsideACaptureIsRefusedAndTheCaptureGoesOn) {
+  const LibraryHandle library(cache.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kQuantizeText);
+  auto [context, current] = device.enter();
+  auto stream = Stream::create(device.driver);
+  auto graph = Graph::capture(device.driver, stream->get(), [&]() -> Status {
+    expect_refused(run(plan, 4, stream->get()), OCTILE_CAPTURING,
+                   {"4 tokens", "capturing", "before the capture begins"});
+    return {};
+  });
+  EXPECT_TRUE(graph) << graph.error().message;
+}
+
+TEST_F(PlanTest, PreparesWhileAnyStreamCaptures) {
+  const LibraryHandle library(cache.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kQuantizeText);
+  auto [context, current] = device.enter();
+  auto stream = Stream::create(device.driver);
+  const Driver& driver = *device.driver;
+  int count = 1;
+  for (const CUstreamCaptureMode mode :
+       {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL}) {
+    ASSERT_EQ(driver->cuStreamBeginCapture(stream->get(), mode), CUDA_SUCCESS);
+    const PlanHandle other = make_plan(library, "cuda:0", kQuantizeText);
+    EXPECT_EQ(prepare(other, count, count), OCTILE_OK) << octile_last_error();
+    CUgraph graph = nullptr;
+    EXPECT_EQ(driver->cuStreamEndCapture(stream->get(), &graph), CUDA_SUCCESS)
+        << "the capture was spoilt";
+    driver->cuGraphDestroy(graph);
+    count *= 64;
+  }
+}
+
+// ---- threads, devices, handles
+
+TEST_F(PlanTest, ThreadsShareAPlan) {
+  const LibraryHandle library(cache.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kQuantizeText);
+  ASSERT_EQ(prepare(plan, 1, 2), OCTILE_OK) << octile_last_error();
+  std::atomic<int> refused = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      QuantizeOperands mine;
+      if (t == 0 && prepare(plan, 1, 128) != OCTILE_OK) ++refused;
+      for (int i = 0; i < 50; ++i) {
+        const octile_quantize_args args = mine.args(1 + i % 2);
+        if (octile_quantize_run(plan.get(), &args, nullptr) != OCTILE_OK) ++refused;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(refused, 0);
+  EXPECT_EQ(device.fake.launch_count(), 200U);
+}
+
+TEST_F(PlanTest, ThreadsCompileAKernelOnce) {
+  const LibraryHandle library(cache.path(), false, 4);
+  std::vector<PlanHandle> plans;
+  for (int i = 0; i < 4; ++i) plans.push_back(make_plan(library, "cuda:0", kQuantizeText));
+  std::vector<std::thread> threads;
+  for (const PlanHandle& plan : plans)
+    threads.emplace_back([&] { EXPECT_EQ(prepare(plan, 1, 1), OCTILE_OK) << octile_last_error(); });
+  for (std::thread& thread : threads) thread.join();
+  const std::vector<std::string> lines = library.log.of(OCTILE_LOG_INFO);
+  EXPECT_EQ(std::count_if(lines.begin(), lines.end(),
+                          [](const std::string& line) { return line.starts_with("compiled "); }),
+            1);
+  EXPECT_EQ(device.fake.call_count("cuLibraryLoadData"), 1U);
+}
+
+TEST_F(PlanTest, EachDeviceGetsItsLaunches) {
+  const LibraryHandle library(cache.path());
+  const PlanHandle first = make_plan(library, "cuda:0", kQuantizeText);
+  const PlanHandle second = make_plan(library, "cuda:1", kQuantizeText);
+  ASSERT_EQ(prepare(first, 1, 1), OCTILE_OK) << octile_last_error();
+  ASSERT_EQ(prepare(second, 1, 1), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(device.fake.call_count("cuLibraryLoadData"), 1U) << "loaded once per process";
+  auto [context, current] = device.enter(0);
+  ASSERT_EQ(run(first, 1), OCTILE_OK) << octile_last_error();
+  ASSERT_EQ(run(second, 1), OCTILE_OK) << "not the current device: " << octile_last_error();
+  CUdevice after = -1;
+  (*device.driver)->cuCtxGetDevice(&after);
+  EXPECT_EQ(after, 0) << "the caller's context is current again";
+  fake_cuda_launch launch = {};
+  ASSERT_EQ(device.fake.get_launch(0, &launch), 1);
+  EXPECT_EQ(launch.device, 0);
+  ASSERT_EQ(device.fake.get_launch(1, &launch), 1);
+  EXPECT_EQ(launch.device, 1);
+}
+
+TEST_F(PlanTest, CudaMeansTheCurrentContextsDevice) {
+  const LibraryHandle library("");
+  EXPECT_EQ(describe(make_plan(library, nullptr, kQuantizeText).get())["device"], "cuda:0");
+  auto [context, current] = device.enter(1);
+  EXPECT_EQ(describe(make_plan(library, "cuda", kQuantizeText).get())["device"], "cuda:1");
+}
+
+TEST_F(PlanTest, HandlesAreIndependent) {
+  const LibraryHandle kept(cache.path());
+  const PlanHandle plan = make_plan(kept, "cuda:0", kQuantizeText);
+  ASSERT_EQ(prepare(plan, 1, 1), OCTILE_OK) << octile_last_error();
+  {
+    const LibraryHandle other(cache.path());
+    const PlanHandle same = make_plan(other, "cuda:0", kQuantizeText);
+    ASSERT_EQ(prepare(same, 1, 1), OCTILE_OK) << octile_last_error();
+    EXPECT_EQ(device.fake.live_libraries(), 2U);
+  }
+  EXPECT_EQ(device.fake.live_libraries(), 1U) << "the other handle unloads its own";
+  EXPECT_EQ(run(plan, 1), OCTILE_OK) << octile_last_error();
+}
+
+// ---- driver calls that fail
+
+class DriverFault : public PlanTest, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(DriverFault, OfPrepareIsNamedAndCanBeTriedAgain) {
+  const LibraryHandle library(cache.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kQuantizeText);
+  device.fake.fail(GetParam(), CUDA_ERROR_UNKNOWN, 1);
+  expect_refused(prepare(plan, 1, 1), OCTILE_DEVICE_ERROR, {GetParam(), "CUDA_ERROR_UNKNOWN"});
+  expect_refused(run(plan, 1), OCTILE_NOT_PREPARED, {});
+  ASSERT_EQ(prepare(plan, 1, 1), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(run(plan, 1), OCTILE_OK) << octile_last_error();
+}
+INSTANTIATE_TEST_SUITE_P(Calls, DriverFault,
+                         ::testing::Values("cuDevicePrimaryCtxRetain", "cuLibraryLoadData",
+                                           "cuLibraryGetKernel", "cuKernelSetAttribute",
+                                           "cuKernelGetFunction"));
+
+TEST_F(PlanTest, OutOfDeviceMemoryIsToldApart) {
+  const LibraryHandle library(cache.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kQuantizeText);
+  device.fake.fail("cuLibraryLoadData", CUDA_ERROR_OUT_OF_MEMORY, 1);
+  expect_refused(prepare(plan, 1, 1), OCTILE_OUT_OF_MEMORY, {"cuLibraryLoadData"});
+}
+
+TEST_F(PlanTest, DriverFaultsOfRunAreNamed) {
+  const LibraryHandle library(cache.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
+  ASSERT_EQ(prepare(plan, 1, 1), OCTILE_OK) << octile_last_error();
+  const octile_gemm_args args = g.args(1);
+  for (const char* call : {"cuCtxPushCurrent_v2", "cuTensorMapEncodeTiled", "cuLaunchKernelEx"}) {
+    device.fake.fail(call, CUDA_ERROR_UNKNOWN, 1);
+    expect_refused(
+        octile_gemm_run(plan.get(), &args, nullptr), OCTILE_DEVICE_ERROR,
+        {std::string(call).substr(0, std::string(call).find('_')), "CUDA_ERROR_UNKNOWN"});
+    EXPECT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+  }
+}
+
+TEST_F(PlanTest, BackgroundFailureIsToldByWaitOnce) {
+  const LibraryHandle library(cache.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
+  ASSERT_EQ(prepare(plan, 4096, 4096), OCTILE_OK) << octile_last_error();
+  device.fake.fail("cuLibraryLoadData", CUDA_ERROR_UNKNOWN, 0);
+  ASSERT_EQ(prepare(plan, 1, 4096, OCTILE_PREPARE_ASYNC), OCTILE_OK) << octile_last_error();
+  expect_refused(octile_plan_wait(plan.get()), OCTILE_DEVICE_ERROR, {"cuLibraryLoadData"});
+  EXPECT_EQ(octile_plan_wait(plan.get()), OCTILE_OK);
+  const octile_gemm_args args = g.args(1);
+  EXPECT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK)
+      << "the generic kernel serves: " << octile_last_error();
+}
+
+}  // namespace
+}  // namespace octile::test

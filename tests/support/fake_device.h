@@ -1,0 +1,105 @@
+// A device for tests of the C API without a GPU: the fake driver, whose launches are carried out by
+// the host reference executor from the parameters and tensor maps the launch was given. A wrong
+// parameter is a wrong result.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "generator/quantize_config.h"
+#include "runtime/driver/context.h"
+#include "runtime/driver/stream.h"
+#include "runtime/reference/gemm.h"
+#include "runtime/reference/quantize.h"
+#include "tests/support/fake_driver_control.h"
+
+namespace octile::test {
+
+template <typename T>
+T parameter(const fake_cuda_launch& launch, std::size_t index) {
+  T value;
+  std::memcpy(&value, launch.parameters[index], sizeof(value));
+  return value;
+}
+
+inline const void* as_pointer(std::uint64_t address) {
+  return reinterpret_cast<const void*>(static_cast<std::uintptr_t>(address));
+}
+
+// The parameters of templates/gemm/hopper_1d2d.cu. With a store through TMA, D comes from its map.
+inline CUresult run_gemm(const fake_cuda_launch& launch) {
+  const auto a = parameter<fake_cuda_tensor_map>(launch, 0);
+  const auto b = parameter<fake_cuda_tensor_map>(launch, 1);
+  const auto d = parameter<fake_cuda_tensor_map>(launch, 2);
+  GemmProblem problem;
+  problem.n = parameter<std::int32_t>(launch, 10);
+  problem.k = parameter<std::int32_t>(launch, 11);
+  reference::GemmArgs args;
+  args.m = parameter<std::int32_t>(launch, 9);
+  args.a = as_pointer(a.address);
+  args.lda = static_cast<std::int64_t>(a.strides_bytes[0]);
+  args.a_scale = parameter<const void*>(launch, 3);
+  args.a_scale_ld = parameter<std::int64_t>(launch, 6);
+  args.b = as_pointer(b.address);
+  args.ldb = static_cast<std::int64_t>(b.strides_bytes[0]);
+  args.b_scale = parameter<const void*>(launch, 4);
+  args.b_scale_ld = parameter<std::int64_t>(launch, 7);
+  args.d = parameter<void*>(launch, 5);
+  args.ldd = parameter<std::int64_t>(launch, 8);
+  const auto same = [](const fake_cuda_tensor_map& map, std::int64_t rows, std::int64_t cols) {
+    return map.magic == FAKE_CUDA_TENSOR_MAP_MAGIC &&
+           map.dims[0] == static_cast<std::uint64_t>(cols) &&
+           map.dims[1] == static_cast<std::uint64_t>(rows);
+  };
+  const bool tma_store = d.magic != 0;
+  if (!same(a, args.m, problem.k) || !same(b, problem.n, problem.k)) return CUDA_ERROR_UNKNOWN;
+  if (tma_store && (!same(d, args.m, problem.n) || as_pointer(d.address) != args.d ||
+                    d.strides_bytes[0] != static_cast<std::uint64_t>(args.ldd) * 2))
+    return CUDA_ERROR_UNKNOWN;
+  return reference::gemm(problem, args, 1) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+}
+
+// The parameter of templates/quantize; the numerics are those of kQuantizeText.
+inline CUresult run_quantize(const fake_cuda_launch& launch) {
+  const auto kernel = parameter<QuantizeKernelArgs>(launch, 0);
+  QuantizeProblem problem;
+  problem.cols = kernel.cols;
+  reference::QuantizeArgs args;
+  args.rows = kernel.rows;
+  args.x = kernel.x;
+  args.ldx = kernel.ldx;
+  args.q = kernel.q;
+  args.ldq = kernel.ldq;
+  args.scale = kernel.scale;
+  args.scale_ld = kernel.scale_ld;
+  return reference::quantize(problem, args, 1) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+}
+
+inline CUresult execute(const fake_cuda_launch* launch, void*) {
+  return std::string_view(launch->kernel).starts_with("octile_gemm") ? run_gemm(*launch)
+                                                                     : run_quantize(*launch);
+}
+
+// The first driver the C API opens in this process is this one.
+class FakeDevice {
+ public:
+  explicit FakeDevice(const char* devices = "h200,h200") : fake(devices) {
+    setenv("OCTILE_LIBCUDA", OCTILE_FAKE_DRIVER_PATH, 1);
+    fake.set_executor(execute, nullptr);
+    driver = fake.open();
+  }
+  // A context of the device, current in this thread for the scope of what is returned.
+  std::pair<PrimaryContext, ContextGuard> enter(int ordinal = 0) const {
+    auto context = PrimaryContext::retain(driver, ordinal);
+    auto guard = ContextGuard::enter(*driver, context->get());
+    return {std::move(*context), std::move(*guard)};
+  }
+
+  FakeDriver fake;
+  std::shared_ptr<const Driver> driver;
+};
+
+}  // namespace octile::test

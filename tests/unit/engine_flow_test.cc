@@ -1,0 +1,238 @@
+// The engine's path from problem to cubin: where a kernel comes from, and what happens when the
+// cache or the compiler is not what it should be. NVRTC is real; without it these tests skip.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "runtime/engine/cache_entry.h"
+#include "runtime/engine/engine.h"
+#include "tests/support/api_handles.h"
+
+namespace octile {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+struct Handle {
+  explicit Handle(EngineOptions options)
+      : logger(
+            [this](LogLevel level, const std::string& message) {
+              if (level == LogLevel::kWarning) warnings.push_back(message);
+            },
+            LogLevel::kDebug),
+        engine(std::move(options), logger) {}
+
+  std::vector<std::string> warnings;
+  Logger logger;
+  Engine engine;
+};
+
+class EngineFlow : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!Nvrtc::open()) GTEST_SKIP() << "no NVRTC";
+  }
+  EngineOptions options(bool offline = false) const { return {cache.path(), {}, offline}; }
+  Result<Built> build(Handle& handle) { return handle.engine.kernel_for(problem, 1, *device); }
+
+  test::TempFolder cache;
+  const DeviceSpec* device = find_device("h200");
+  Problem problem = *parse_problem(test::kQuantizeText);
+};
+
+TEST_F(EngineFlow, MissThenMemoryThenHit) {
+  Handle first(options());
+  const auto miss = build(first);
+  ASSERT_TRUE(miss) << miss.error().message;
+  EXPECT_EQ(miss->state, CacheState::kMiss);
+  EXPECT_GT(miss->kernel->registers, 0);
+  EXPECT_EQ(miss->kernel->spill_store_bytes, 0);
+  const auto memory = build(first);
+  ASSERT_TRUE(memory);
+  EXPECT_EQ(memory->state, CacheState::kMemory);
+  EXPECT_EQ(memory->kernel, miss->kernel);
+  Handle second(options());
+  const auto hit = build(second);
+  ASSERT_TRUE(hit);
+  EXPECT_EQ(hit->state, CacheState::kHit);
+  EXPECT_EQ(hit->kernel->cubin, miss->kernel->cubin);
+  EXPECT_EQ(hit->kernel->registers, miss->kernel->registers);
+  EXPECT_EQ(hit->kernel->compile_ms, miss->kernel->compile_ms);
+  EXPECT_EQ(hit->kernel->toolchain, miss->kernel->toolchain);
+  EXPECT_EQ(hit->kernel->source_digest, miss->kernel->source_digest);
+  EXPECT_TRUE(second.warnings.empty());
+}
+
+TEST_F(EngineFlow, WithoutAFolderEveryHandleCompiles) {
+  for (int i = 0; i < 2; ++i) {
+    Handle handle(EngineOptions{});
+    const auto built = build(handle);
+    ASSERT_TRUE(built) << built.error().message;
+    EXPECT_EQ(built->state, CacheState::kMiss);
+  }
+}
+
+TEST_F(EngineFlow, ACubinThatIsNotTheKernelIsAMiss) {
+  {
+    Handle handle(options());
+    auto built = build(handle);
+    ASSERT_TRUE(built) << built.error().message;
+    // The same identity with another kernel's binary, checksums and all.
+    auto stranger = handle.engine.kernel_for(
+        *parse_problem("quantize rows=? cols=384 x=bf16 q=e4m3:128x128 out=row"), 1, *device);
+    ASSERT_TRUE(stranger) << stranger.error().message;
+    KernelBuild forged = *built->kernel;
+    forged.cubin = stranger->kernel->cubin;
+    fs::remove_all(cache.path());
+    ASSERT_TRUE(handle.engine.store().publish(
+        entry_of_build(forged, identity_of(forged.emitted, *device), test::kQuantizeText)));
+  }
+  Handle handle(options());
+  const auto built = build(handle);
+  ASSERT_TRUE(built) << built.error().message;
+  EXPECT_EQ(built->state, CacheState::kMiss);
+  EXPECT_THAT(handle.warnings, Contains(HasSubstr("is not used")));
+  Handle after(options());
+  EXPECT_EQ(build(after)->state, CacheState::kHit) << "the good kernel replaced it";
+}
+
+TEST_F(EngineFlow, OfflineTakesWhatIsThereAndNamesWhatIsNot) {
+  Handle offline(options(true));
+  const auto missing = build(offline);
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code, ErrorCode::kOffline);
+  EXPECT_THAT(missing.error().message, HasSubstr(test::kQuantizeText));
+  Handle online(options());
+  ASSERT_TRUE(build(online));
+  const auto found = build(offline);
+  ASSERT_TRUE(found) << "a failure is not remembered: " << found.error().message;
+  EXPECT_EQ(found->state, CacheState::kHit);
+}
+
+TEST_F(EngineFlow, WithoutACompilerTheCacheStillServes) {
+  Handle maker(options());
+  ASSERT_TRUE(build(maker));
+  setenv("OCTILE_LIBNVRTC", "/nonexistent/libnvrtc.so", 1);
+  Handle handle(options());
+  const auto found = build(handle);
+  const auto missing = handle.engine.kernel_for(
+      *parse_problem("quantize rows=? cols=384 x=bf16 q=e5m2:1x128 out=row"), 1, *device);
+  unsetenv("OCTILE_LIBNVRTC");
+  ASSERT_TRUE(found) << found.error().message;
+  EXPECT_EQ(found->state, CacheState::kHit);
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code, ErrorCode::kNoCompiler);
+  EXPECT_THAT(missing.error().message, HasSubstr("e5m2"));
+  EXPECT_THAT(missing.error().message, HasSubstr("/nonexistent/libnvrtc.so"));
+}
+
+TEST_F(EngineFlow, ThreadsCompileOnce) {
+  Handle handle(options());
+  std::atomic<int> compiled = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&] {
+      const auto built = build(handle);
+      if (built && built->state == CacheState::kMiss) ++compiled;
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(compiled, 1);
+}
+
+TEST_F(EngineFlow, AnUnwritableFolderCostsOnlyTheCache) {
+  std::ofstream(cache.path() + "/file") << "in the way";
+  Handle handle({cache.path() + "/file/cache", {}, false});
+  const auto built = build(handle);
+  ASSERT_TRUE(built) << built.error().message;
+  EXPECT_EQ(built->state, CacheState::kMiss);
+  EXPECT_FALSE(handle.warnings.empty());
+}
+
+TEST_F(EngineFlow, AConfigurationOfAnotherFamilyIsADefect) {
+  Handle handle(options());
+  const auto built = handle.engine.build(problem, GemmConfig{}, *device);
+  ASSERT_FALSE(built);
+  EXPECT_EQ(built.error().code, ErrorCode::kInternal);
+}
+
+// ---- the toolchain's memo
+
+class ToolchainMemo : public EngineFlow {
+ protected:
+  std::string memo() const { return cache.path() + "/toolchain.memo"; }
+  cache::Toolchain remembered() {
+    Compiler fresh(cache.path());
+    return *fresh.toolchain();
+  }
+  void edit(const std::string& from, const std::string& to) {
+    std::stringstream text;
+    text << std::ifstream(memo()).rdbuf();
+    std::string all = text.str();
+    ASSERT_NE(all.find(from), std::string::npos) << all;
+    all.replace(all.find(from), from.size(), to);
+    std::ofstream(memo()) << all;
+  }
+};
+
+TEST_F(ToolchainMemo, HoldsWhereNothingChanged) {
+  Compiler compiler(cache.path());
+  const auto opened = compiler.open();
+  ASSERT_TRUE(opened);
+  ASSERT_TRUE(fs::exists(memo()));
+  EXPECT_EQ(remembered(), opened->toolchain);
+}
+
+// What the memo says is taken only while all of it holds: a forged name shows whether it was
+// believed.
+TEST_F(ToolchainMemo, IsIgnoredWhereAnythingChanged) {
+  Compiler compiler(cache.path());
+  const auto opened = compiler.open();
+  ASSERT_TRUE(opened);
+  for (const auto& [from, to] : {std::pair("size ", "size 1"), std::pair("inode ", "inode 1"),
+                                 std::pair("mtime ", "mtime 1"), std::pair("nvrtc /", "nvrtc //x"),
+                                 std::pair("build ", "build 0"), std::pair("memo 1", "memo 2")}) {
+    edit(from, to);
+    EXPECT_EQ(remembered(), opened->toolchain) << from;  // opening writes the memo anew
+    EXPECT_EQ(remembered(), opened->toolchain) << from;
+  }
+  std::ofstream(memo()) << "";
+  EXPECT_EQ(remembered(), opened->toolchain);
+}
+
+TEST_F(ToolchainMemo, SparesAFreshProcessTheCompiler) {
+  Handle handle(options());
+  ASSERT_TRUE(build(handle));
+  setenv("OCTILE_TEST_CHILD_CACHE", cache.path().c_str(), 1);
+  const std::string self = fs::read_symlink("/proc/self/exe");
+  const int status =
+      std::system((self + " --gtest_filter=ToolchainMemoChild.HitsWithoutOpeningNvrtc").c_str());
+  unsetenv("OCTILE_TEST_CHILD_CACHE");
+  EXPECT_EQ(status, 0);
+}
+
+TEST(ToolchainMemoChild, HitsWithoutOpeningNvrtc) {
+  const char* folder = getenv("OCTILE_TEST_CHILD_CACHE");
+  if (folder == nullptr) GTEST_SKIP() << "run by ToolchainMemo.SparesAFreshProcessTheCompiler";
+  Handle handle({folder, {}, false});
+  const auto built =
+      handle.engine.kernel_for(*parse_problem(test::kQuantizeText), 1, *find_device("h200"));
+  ASSERT_TRUE(built) << built.error().message;
+  EXPECT_EQ(built->state, CacheState::kHit);
+  std::stringstream maps;
+  maps << std::ifstream("/proc/self/maps").rdbuf();
+  EXPECT_EQ(maps.str().find("nvrtc"), std::string::npos) << "NVRTC was opened";
+}
+
+}  // namespace
+}  // namespace octile
