@@ -1,0 +1,56 @@
+// The subcommands: one file each, added to the command line by one function each.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "generator/error.h"
+#include "generator/problem.h"
+#include "tools/common/handles.h"
+#include "tools/common/progress.h"
+
+namespace octile::tools {
+
+// A subcommand after the command line was read: what it is called and what it does. It prints its
+// result to stdout; an error is printed by main.
+struct Command {
+  CLI::App* app;
+  std::function<Status()> run;
+};
+
+Command add_demo(CLI::App& root);
+Command add_emit(CLI::App& root);
+Command add_compile(CLI::App& root);
+Command add_cache(CLI::App& root);
+Command add_doctor(CLI::App& root);
+
+// What several subcommands ask for.
+struct ProblemOptions {
+  std::string gemm;      // MxNxK
+  std::string quantize;  // RxC
+  std::string problem;   // canonical text
+  std::string recipe = "blockwise";
+
+  void add_to(CLI::App& app);
+  bool given() const { return !gemm.empty() || !quantize.empty() || !problem.empty(); }
+  // Errors: kInvalidArgument, also where not exactly one of the three is given.
+  Result<Problem> read() const;
+};
+
+// The count of rows or tokens a problem states; kDynamic where it leaves it open.
+std::int64_t tokens_of(const Problem& problem);
+
+ProgressMode progress_mode(bool always);
+void add_json_option(CLI::App& app, bool& json);
+void add_progress_option(CLI::App& app, bool& always);
+
+// One document, indented, to stdout.
+void print_json(const Json& document);
+
+// A precise sentence for a value of the command line.
+tl::unexpected<Error> refuse(std::string message);
+
+}  // namespace octile::tools

@@ -1,0 +1,50 @@
+// A GPU to run on: its primary context, current for the session's thread, and a stream.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "generator/device_spec.h"
+#include "runtime/driver/buffer.h"
+#include "runtime/driver/context.h"
+#include "runtime/driver/driver.h"
+#include "runtime/driver/stream.h"
+
+namespace octile::tools {
+
+// Buffers and graphs made with it are destroyed before it, in the thread that opened it.
+class GpuSession {
+ public:
+  // `device`: "cuda" or "cuda:N". Errors: as octile::resolve_target, kInvalidArgument for a device
+  // that is not live.
+  static Result<std::unique_ptr<GpuSession>> open(const std::string& device);
+
+  const std::string& device() const { return device_; }  // "cuda:0"
+  const DeviceSpec& spec() const { return spec_; }
+  const std::shared_ptr<const Driver>& driver() const { return context_.driver(); }
+  CUstream stream() const { return stream_.get(); }
+
+  Result<DeviceBuffer> allocate(std::size_t bytes) const;
+  // A copy of `bytes` host bytes; the copy has happened when this returns.
+  Result<DeviceBuffer> upload(const void* source, std::size_t bytes) const;
+  Status synchronize() const { return stream_.synchronize(); }
+  Result<std::size_t> free_bytes() const;
+
+ private:
+  GpuSession(std::string device, DeviceSpec spec, PrimaryContext context, ContextGuard guard,
+             Stream stream)
+      : device_(std::move(device)),
+        spec_(std::move(spec)),
+        context_(std::move(context)),
+        guard_(std::move(guard)),
+        stream_(std::move(stream)) {}
+
+  std::string device_;
+  DeviceSpec spec_;
+  PrimaryContext context_;
+  ContextGuard guard_;
+  Stream stream_;
+};
+
+}  // namespace octile::tools

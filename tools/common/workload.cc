@@ -1,0 +1,108 @@
+#include "tools/common/workload.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "generator/recipe.h"
+#include "tools/common/shipped_models.h"
+
+namespace octile::tools {
+namespace {
+
+// Above it frameworks split a batch; the largest bucket's kernel serves what is beyond.
+constexpr std::int64_t kMostTokens = 16384;
+
+Result<std::vector<TokenRange>> ranges_of(const std::vector<std::int64_t>& counts) {
+  std::vector<TokenRange> ranges;
+  for (const std::int64_t count : counts) {
+    if (count < 1) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("--tokens has {}; allowed are counts of 1 and more", count));
+    }
+    ranges.push_back({count, count});
+  }
+  return ranges;
+}
+
+QuantizeProblem quantize_problem(std::int64_t rows, std::int64_t cols, const TensorType& type) {
+  QuantizeProblem problem;
+  problem.rows = rows;
+  problem.cols = cols;
+  problem.q = type;
+  return problem;
+}
+
+}  // namespace
+
+std::string model_names() {
+  std::string names;
+  for (const ShippedModel& model : shipped_models()) {
+    names.append(names.empty() ? "" : ", ").append(model.name);
+  }
+  return names;
+}
+
+Result<ModelFile> find_model(const std::string& model) {
+  for (const ShippedModel& shipped : shipped_models()) {
+    if (model == shipped.name) return parse_model_file(shipped.json, shipped.name);
+  }
+  std::error_code ignored;
+  if (!std::filesystem::exists(model, ignored)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--model is '{}'; allowed: a file that exists, or one of {}", model,
+                            model_names()));
+  }
+  return read_model_file(model);
+}
+
+Result<std::vector<Work>> work_of_problem(const Result<Problem>& problem,
+                                          const std::vector<std::int64_t>& counts) {
+  if (!problem) return tl::unexpected<Error>(problem.error());
+  const std::int64_t stated = std::visit(
+      [](const auto& p) {
+        if constexpr (requires { p.m; }) {
+          return p.m;
+        } else {
+          return p.rows;
+        }
+      },
+      *problem);
+  if (stated != kDynamic && !counts.empty()) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--tokens is given, but the problem states {}; allowed with ? only", stated));
+  }
+  auto ranges = ranges_of(counts);
+  if (!ranges) return tl::unexpected<Error>(ranges.error());
+  if (ranges->empty()) {
+    ranges->push_back(stated == kDynamic ? TokenRange{1, kMostTokens} : TokenRange{stated, stated});
+  }
+  return std::vector<Work>{{"", *problem, std::move(*ranges)}};
+}
+
+Result<std::vector<Work>> work_of_layers(const ModelFile& model, const std::string& recipe_name,
+                                         const std::vector<std::int64_t>& counts) {
+  const Recipe* recipe = find_recipe(recipe_name);
+  if (recipe == nullptr) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--recipe is '{}'; allowed: {}", recipe_name, recipe_names()));
+  }
+  auto ranges = ranges_of(counts.empty() ? model.tokens : counts);
+  if (!ranges) return tl::unexpected<Error>(ranges.error());
+  std::vector<Work> works;
+  for (const ModelGemm& gemm : model.gemms) {
+    works.push_back(
+        {gemm.name, gemm_problem(*recipe, Pass::kFprop, kDynamic, gemm.n, gemm.k), *ranges});
+    works.push_back({gemm.name + ", activation",
+                     quantize_problem(kDynamic, gemm.k, recipe->activation), *ranges});
+    works.push_back({gemm.name + ", weight",
+                     quantize_problem(gemm.n, gemm.k, recipe->weight),
+                     {{gemm.n, gemm.n}}});
+  }
+  return works;
+}
+
+}  // namespace octile::tools

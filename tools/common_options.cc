@@ -1,0 +1,57 @@
+// Options that mean the same in every subcommand.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <utility>
+
+#include "generator/recipe.h"
+#include "tools/command.h"
+
+namespace octile::tools {
+
+void ProblemOptions::add_to(CLI::App& app) {
+  app.add_option("--gemm", gemm, "D[m,n] = A[m,k] B[n,k]^T, as MxNxK; M may be ?");
+  app.add_option("--quantize", quantize, "a tensor to quantise, as ROWSxCOLS; ROWS may be ?");
+  app.add_option("--problem", problem, "a problem's canonical text");
+  app.add_option("--recipe", recipe, "how scales are kept: " + recipe_names())
+      ->capture_default_str();
+}
+
+Result<Problem> ProblemOptions::read() const {
+  const int count = (gemm.empty() ? 0 : 1) + (quantize.empty() ? 0 : 1) + (problem.empty() ? 0 : 1);
+  if (count != 1) {
+    return refuse(fmt::format(
+        "{} of --gemm, --quantize and --problem are given; exactly one is allowed", count));
+  }
+  if (!problem.empty()) return parse_problem(problem);
+  if (!gemm.empty()) return parse_gemm_shape(gemm, recipe).map([](auto p) { return Problem(p); });
+  return parse_quantize_shape(quantize, recipe).map([](auto p) { return Problem(p); });
+}
+
+std::int64_t tokens_of(const Problem& problem) {
+  if (const auto* gemm = std::get_if<GemmProblem>(&problem)) return gemm->m;
+  return std::get<QuantizeProblem>(problem).rows;
+}
+
+ProgressMode progress_mode(bool always) {
+  return always ? ProgressMode::kAlways : ProgressMode::kAuto;
+}
+
+void add_json_option(CLI::App& app, bool& json) {
+  app.add_flag("--json", json, "print JSON and nothing else to stdout");
+}
+
+void add_progress_option(CLI::App& app, bool& always) {
+  app.add_flag("--progress", always, "show progress on stderr also where that is no terminal");
+}
+
+void print_json(const Json& document) {
+  // Text from outside (a device's name, a path) need not be UTF-8.
+  fmt::print("{}\n", document.dump(2, ' ', false, Json::error_handler_t::replace));
+}
+
+tl::unexpected<Error> refuse(std::string message) {
+  return fail(ErrorCode::kInvalidArgument, std::move(message));
+}
+
+}  // namespace octile::tools

@@ -1,0 +1,113 @@
+// octile emit: the CUDA source of one kernel.
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <system_error>
+
+#include "generator/emitter.h"
+#include "generator/support_matrix.h"
+#include "runtime/engine/engine.h"
+#include "runtime/engine/target.h"
+#include "tools/command.h"
+
+namespace octile::tools {
+namespace {
+
+struct Options {
+  ProblemOptions problem;
+  std::string device = "h200";
+  std::int64_t tokens = 4096;
+  std::string config;
+  std::string output;
+  bool explain = false;
+  bool json = false;
+};
+
+// What the kernel is chosen for: a device of today's list or a live one.
+Result<DeviceSpec> device_spec(const std::string& name) {
+  auto target = resolve_target(name);
+  if (!target) return tl::unexpected<Error>(target.error());
+  if (target->kind == TargetKind::kHost) {
+    return refuse(fmt::format("--device is host, which runs no kernels; allowed: {}, cuda, cuda:N",
+                              known_device_names()));
+  }
+  return target->spec;
+}
+
+Result<KernelConfig> read_config(const Options& options, const Problem& problem,
+                                 const DeviceSpec& device) {
+  if (options.config.empty()) {
+    const std::int64_t stated = tokens_of(problem);
+    return choose_config(problem, stated == kDynamic ? options.tokens : stated, device);
+  }
+  if (std::holds_alternative<GemmProblem>(problem)) {
+    return parse_gemm_config(options.config).map([](auto c) { return KernelConfig(c); });
+  }
+  return parse_quantize_config(options.config).map([](auto c) { return KernelConfig(c); });
+}
+
+Json to_json(const Problem& problem, const EmittedKernel& kernel, const std::string& explanation) {
+  return {{"problem", to_text(problem)},      {"name", kernel.name},
+          {"template", kernel.template_path}, {"config", kernel.config_text},
+          {"options", kernel.options},        {"threads", kernel.threads},
+          {"smem_bytes", kernel.smem_bytes},  {"cluster", kernel.cluster_m * kernel.cluster_n},
+          {"explain", explanation},           {"source", kernel.source}};
+}
+
+Status write(const std::string& path, const std::string& text) {
+  if (path.empty()) {
+    fmt::print("{}", text);
+    return {};
+  }
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (file) return {};
+  return fail(ErrorCode::kInternal, fmt::format("{} cannot be written: {}", path,
+                                                std::generic_category().message(errno)));
+}
+
+Status run(const Options& options) {
+  const auto problem = options.problem.read();
+  if (!problem) return tl::unexpected<Error>(problem.error());
+  if (options.tokens < 1) {
+    return refuse(fmt::format("--tokens is {}; allowed are 1 and more", options.tokens));
+  }
+  if (Status ok = check_supported(*problem); !ok) return ok;
+  const auto device = device_spec(options.device);
+  if (!device) return tl::unexpected<Error>(device.error());
+  const auto config = read_config(options, *problem, *device);
+  if (!config) return tl::unexpected<Error>(config.error());
+  const auto kernel = emit(*problem, *config, *device, embedded_templates());
+  if (!kernel) return tl::unexpected<Error>(kernel.error());
+  const std::string explanation = explain(*problem, *config, *device);
+  if (options.json) {
+    return write(options.output, to_json(*problem, *kernel, explanation).dump(2) + "\n");
+  }
+  return write(options.output, options.explain ? explanation : kernel->source);
+}
+
+}  // namespace
+
+Command add_emit(CLI::App& root) {
+  CLI::App* app = root.add_subcommand("emit", "print the CUDA source of one kernel");
+  auto options = std::make_shared<Options>();
+  options->problem.add_to(*app);
+  app->add_option("--device", options->device,
+                  "what to generate for: " + known_device_names() + ", cuda, cuda:N")
+      ->capture_default_str();
+  app->add_option("--tokens", options->tokens, "token count to choose for where M or ROWS is ?")
+      ->capture_default_str();
+  app->add_option("--config", options->config, "configuration text instead of the chosen one");
+  app->add_option("-o,--output", options->output, "file to write instead of stdout");
+  app->add_flag(
+      "--explain", options->explain,
+      "print instead what shape, recipe and configuration changed in the source, and why");
+  add_json_option(*app, options->json);
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace octile::tools
