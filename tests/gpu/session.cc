@@ -56,7 +56,7 @@ std::unique_ptr<GpuSession> GpuSession::open(std::string& why) {
   const ContextGuard guard = require(ContextGuard::enter(**driver, session->context_->get()));
   session->stream_ = std::make_unique<Stream>(require(Stream::create(*driver)));
   const std::vector<std::string> options{"--gpu-architecture=" + device->arch(), "--std=c++17",
-                                         "--default-device"};
+                                         "-default-device"};
   const CompileOutput checker = require((*nvrtc)->compile(
       "checker.cu", std::string(embedded::text_of("tests/gpu/checker.cu")), options));
   require(
