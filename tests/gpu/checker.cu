@@ -152,11 +152,14 @@ extern "C" __global__ void __launch_bounds__(256)
     for (int step = 0; step < kStep; ++step) {
       double x[4];
       double y[4];
+#pragma unroll
       for (int i = 0; i < 4; ++i) {
         x[i] = a_tile[step][ty + 16 * i];
         y[i] = b_tile[step][tx + 16 * i];
       }
+#pragma unroll
       for (int i = 0; i < 4; ++i) {
+#pragma unroll
         for (int j = 0; j < 4; ++j) {
           const double product = x[i] * y[j];
           r[i][j] += product;
@@ -166,7 +169,9 @@ extern "C" __global__ void __launch_bounds__(256)
     }
     __syncthreads();
   }
+#pragma unroll
   for (int i = 0; i < 4; ++i) {
+#pragma unroll
     for (int j = 0; j < 4; ++j) {
       const i64 row = row0 + ty + 16 * i;
       const i64 col = col0 + tx + 16 * j;
