@@ -6,7 +6,10 @@ namespace octile {
 
 KernelRegistry::~KernelRegistry() {
   // A driver that is shutting down refuses; there is nothing left to unload then.
-  for (auto& [key, library] : libraries_) (*library.driver)->cuLibraryUnload(library.library);
+  for (auto& [key, library] : libraries_) {
+    const RelaxedCapture relaxed(*library.driver);
+    (*library.driver)->cuLibraryUnload(library.library);
+  }
 }
 
 Result<LoadedKernel> KernelRegistry::load(const std::shared_ptr<const Driver>& driver, int ordinal,

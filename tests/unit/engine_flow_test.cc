@@ -2,6 +2,7 @@
 // cache or the compiler is not what it should be. NVRTC is real; without it these tests skip.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -210,21 +211,31 @@ TEST_F(ToolchainMemo, IsIgnoredWhereAnythingChanged) {
   EXPECT_EQ(remembered(), opened->toolchain);
 }
 
+// ---- other processes
+
+constexpr const char* kChildCache = "OCTILE_TEST_CHILD_CACHE";
+
+// Runs one of the children below, `copies` of it at once; the shell's exit status.
+int run_children(const std::string& cache, const std::string& name, int copies) {
+  setenv(kChildCache, cache.c_str(), 1);
+  const std::string self = fs::read_symlink("/proc/self/exe");
+  const std::string child =
+      self + " --gtest_also_run_disabled_tests --gtest_filter=Child.DISABLED_" + name;
+  std::string command = child;
+  for (int i = 1; i < copies; ++i) command = child + " & " + command;
+  const int status = std::system((command + "; result=$?; wait; exit $result").c_str());
+  unsetenv(kChildCache);
+  return status;
+}
+
 TEST_F(ToolchainMemo, SparesAFreshProcessTheCompiler) {
   Handle handle(options());
   ASSERT_TRUE(build(handle));
-  setenv("OCTILE_TEST_CHILD_CACHE", cache.path().c_str(), 1);
-  const std::string self = fs::read_symlink("/proc/self/exe");
-  const int status =
-      std::system((self + " --gtest_filter=ToolchainMemoChild.HitsWithoutOpeningNvrtc").c_str());
-  unsetenv("OCTILE_TEST_CHILD_CACHE");
-  EXPECT_EQ(status, 0);
+  EXPECT_EQ(run_children(cache.path(), "HitsWithoutOpeningNvrtc", 1), 0);
 }
 
-TEST(ToolchainMemoChild, HitsWithoutOpeningNvrtc) {
-  const char* folder = getenv("OCTILE_TEST_CHILD_CACHE");
-  if (folder == nullptr) GTEST_SKIP() << "run by ToolchainMemo.SparesAFreshProcessTheCompiler";
-  Handle handle({folder, {}, false});
+TEST(Child, DISABLED_HitsWithoutOpeningNvrtc) {
+  Handle handle({getenv(kChildCache), {}, false});
   const auto built =
       handle.engine.kernel_for(*parse_problem(test::kQuantizeText), 1, *find_device("h200"));
   ASSERT_TRUE(built) << built.error().message;
@@ -232,6 +243,31 @@ TEST(ToolchainMemoChild, HitsWithoutOpeningNvrtc) {
   std::stringstream maps;
   maps << std::ifstream("/proc/self/maps").rdbuf();
   EXPECT_EQ(maps.str().find("nvrtc"), std::string::npos) << "NVRTC was opened";
+}
+
+TEST_F(EngineFlow, ProcessesCompileOnceBetweenThem) {
+  constexpr int kProcesses = 6;
+  EXPECT_EQ(run_children(cache.path(), "BuildsAndReports", kProcesses), 0);
+  int reports = 0;
+  int compiled = 0;
+  for (const auto& entry : fs::directory_iterator(cache.path())) {
+    if (!entry.path().filename().string().starts_with("report.")) continue;
+    std::string state;
+    std::ifstream(entry.path()) >> state;
+    ++reports;
+    if (state == "miss") ++compiled;
+  }
+  EXPECT_EQ(reports, kProcesses);
+  EXPECT_EQ(compiled, 1);
+}
+
+TEST(Child, DISABLED_BuildsAndReports) {
+  const std::string folder = getenv(kChildCache);
+  Handle handle({folder, {}, false});
+  const auto built =
+      handle.engine.kernel_for(*parse_problem(test::kQuantizeText), 1, *find_device("h200"));
+  ASSERT_TRUE(built) << built.error().message;
+  std::ofstream(folder + "/report." + std::to_string(::getpid())) << name_of(built->state);
 }
 
 }  // namespace
