@@ -33,8 +33,8 @@ int run(int argc, char** argv) {
                "octile");
   app.set_version_flag("--version", version_text());
   app.footer("Exit status: 0 done, 1 failed, 2 bad usage.");
-  const std::vector<Command> commands{add_demo(app), add_emit(app), add_compile(app),
-                                      add_cache(app), add_doctor(app)};
+  const std::vector<Command> commands{add_demo(app),  add_emit(app),  add_compile(app),
+                                      add_bench(app), add_cache(app), add_doctor(app)};
   CLI::App* help = app.add_subcommand("help", "this text, or that of a subcommand");
   std::string topic;
   help->add_option("subcommand", topic);

@@ -96,12 +96,14 @@ Result<std::vector<Timing>> measure(const GpuSession& gpu, const std::vector<Con
       timings[at].rounds_us.push_back(*us);
     }
   }
-  for (Timing& timing : timings) {
-    timing.median_us = quantile(timing.rounds_us, 0.5);
-    timing.p10_us = quantile(timing.rounds_us, 0.1);
-    timing.p90_us = quantile(timing.rounds_us, 0.9);
-  }
+  for (Timing& timing : timings) summarize(timing);
   return timings;
+}
+
+void summarize(Timing& timing) {
+  timing.median_us = quantile(timing.rounds_us, 0.5);
+  timing.p10_us = quantile(timing.rounds_us, 0.1);
+  timing.p90_us = quantile(timing.rounds_us, 0.9);
 }
 
 double median_ratio(const Timing& theirs, const Timing& ours) {

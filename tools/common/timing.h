@@ -36,6 +36,9 @@ struct TimingOptions {
 Result<std::vector<Timing>> measure(const GpuSession& gpu, const std::vector<Contender>& contenders,
                                     const TimingOptions& options);
 
+// Fills in the median and the quantiles from the rounds.
+void summarize(Timing& timing);
+
 // Median over the rounds of theirs / ours, round by round: above 1, ours is the faster.
 double median_ratio(const Timing& theirs, const Timing& ours);
 

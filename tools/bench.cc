@@ -1,0 +1,231 @@
+// octile bench: how fast kernels are on a GPU, beside what else could do the work.
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "tools/command.h"
+#include "tools/common/bench_kernels.h"
+#include "tools/common/bench_run.h"
+#include "tools/common/text_table.h"
+#include "tools/common/workload.h"
+
+namespace octile::tools {
+namespace {
+
+struct Options {
+  ProblemOptions problem;
+  std::string model;
+  std::vector<std::int64_t> tokens;
+  std::string device = "cuda";
+  std::string baseline;
+  int rounds = 30;
+  bool launch = false;
+  bool json = false;
+  bool progress = false;
+};
+
+constexpr std::int64_t kDefaultTokens = 4096;  // where neither problem nor --tokens says
+
+Result<std::vector<Work>> read_work(const Options& options) {
+  if (!options.model.empty()) {
+    if (options.problem.given()) {
+      return refuse("--model is given beside a problem; allowed is one of the two");
+    }
+    const auto model = find_model(options.model);
+    if (!model) return tl::unexpected<Error>(model.error());
+    return work_of_layers(*model, options.problem.recipe, options.tokens);
+  }
+  const auto problem = options.problem.read();
+  if (!problem) return tl::unexpected<Error>(problem.error());
+  if (tokens_of(*problem) == kDynamic && options.tokens.empty()) {
+    return work_of_problem(*problem, {kDefaultTokens});
+  }
+  return work_of_problem(problem, options.tokens);
+}
+
+Status check_options(const Options& options) {
+  if (!options.baseline.empty() && options.baseline != "cublaslt") {
+    return refuse(fmt::format("--baseline is '{}'; allowed: cublaslt", options.baseline));
+  }
+  if (options.rounds < 3) {
+    return refuse(fmt::format("--rounds is {}; allowed are 3 and more", options.rounds));
+  }
+  return {};
+}
+
+Result<BenchResult> bench_one(const BenchContext& context, const Problem& problem,
+                              std::int64_t tokens) {
+  if (const auto* gemm = std::get_if<GemmProblem>(&problem)) {
+    return bench_gemm(context, *gemm, tokens);
+  }
+  return bench_quantize(context, std::get<QuantizeProblem>(problem), tokens);
+}
+
+std::string shape_text(const BenchResult& result) {
+  if (const auto* gemm = std::get_if<GemmProblem>(&result.problem)) {
+    return fmt::format("{}x{}x{}", result.tokens, gemm->n, gemm->k);
+  }
+  const auto& quantize = std::get<QuantizeProblem>(result.problem);
+  return fmt::format("{}x{} {}", result.tokens, quantize.cols, to_text(quantize.q));
+}
+
+std::string spread_text(const Timing& timing) {
+  return fmt::format("{:.2f} ({:.2f} to {:.2f})", timing.median_us, timing.p10_us, timing.p90_us);
+}
+
+std::string results_table(const std::vector<BenchResult>& results) {
+  TextTable table({"<shape", "octile us (p10 to p90)", "baseline us (p10 to p90)", "ratio",
+                   "TFLOP/s", "TB/s", "<checked"});
+  for (const BenchResult& r : results) {
+    table.add_row({shape_text(r), spread_text(r.ours),
+                   r.has_baseline ? r.baseline.name + " " + spread_text(r.baseline) : "-",
+                   r.has_baseline ? fmt::format("{:.3f}", r.ratio) : "-",
+                   r.tflops > 0 ? fmt::format("{:.0f}", r.tflops) : "-",
+                   fmt::format("{:.2f}", r.tbps), r.ok ? "yes" : "WRONG"});
+  }
+  return table.render();
+}
+
+// Empty kernel, then either the launches' host time or the works one by one.
+class Bench {
+ public:
+  Bench(const Options& options, const BenchContext& context)
+      : options_(options), context_(context), progress_(progress_mode(options.progress)) {}
+
+  Status run(const std::vector<Work>& works) {
+    progress_.step("timing an empty kernel");
+    auto empty = time_empty_kernel(context_.gpu, context_.rounds);
+    if (!empty) return tl::unexpected<Error>(empty.error());
+    empty_ = std::move(*empty);
+    const Status ok = options_.launch ? time_launches(works) : time_works(works);
+    progress_.done();
+    if (!ok) return ok;
+    print();
+    for (const BenchResult& result : results_) {
+      if (!result.ok) {
+        return fail(ErrorCode::kInternal,
+                    fmt::format("bench: {} at {} tokens is wrong: {}", to_text(result.problem),
+                                result.tokens, result.check));
+      }
+    }
+    return {};
+  }
+
+ private:
+  Status time_launches(const std::vector<Work>& works) {
+    for (const Work& work : works) {
+      const auto* gemm = std::get_if<GemmProblem>(&work.problem);
+      if (gemm == nullptr) continue;
+      progress_.step("timing launches of " + to_text(work.problem));
+      GemmProblem any_count = *gemm;
+      any_count.m = kDynamic;
+      auto timing = bench_launch(context_, any_count);
+      if (!timing) return tl::unexpected<Error>(timing.error());
+      launches_.emplace_back(any_count, std::move(*timing));
+    }
+    if (launches_.empty())
+      return refuse("--launch times octile_gemm_run; allowed with a gemm only");
+    return {};
+  }
+
+  Status time_works(const std::vector<Work>& works) {
+    for (const Work& work : works) {
+      for (const TokenRange& range : work.tokens) {
+        progress_.step(fmt::format("{} at {} tokens", to_text(work.problem), range.lo));
+        auto result = bench_one(context_, work.problem, range.lo);
+        if (!result) return tl::unexpected<Error>(result.error());
+        results_.push_back(std::move(*result));
+      }
+    }
+    return {};
+  }
+
+  void print() const {
+    if (options_.json) {
+      print_json(document());
+      return;
+    }
+    fmt::print("{} ({}); an empty kernel takes {:.2f} us of a graph\n\n", context_.gpu.device(),
+               context_.gpu.spec().full_name, empty_.median_us);
+    if (!results_.empty()) fmt::print("{}", results_table(results_));
+    for (const auto& [problem, timing] : launches_) {
+      fmt::print("  {}: octile_gemm_run takes {} us of the host\n", to_text(Problem(problem)),
+                 spread_text(timing));
+    }
+  }
+
+  Json document() const {
+    Json results = Json::array();
+    for (const BenchResult& result : results_) results.push_back(to_json(result));
+    Json launches = Json::array();
+    for (const auto& [problem, timing] : launches_) {
+      launches.push_back({{"problem", to_text(Problem(problem))}, {"host", to_json(timing)}});
+    }
+    Json document{{"device", context_.gpu.device()},
+                  {"name", context_.gpu.spec().full_name},
+                  {"driver", context_.gpu.driver()->version_text()},
+                  {"empty_kernel", to_json(empty_)},
+                  {"results", results},
+                  {"launches", launches}};
+    if (context_.cublaslt != nullptr) {
+      document["cublaslt"] = {{"path", context_.cublaslt->path()},
+                              {"version", context_.cublaslt->version()}};
+    }
+    return document;
+  }
+
+  const Options& options_;
+  const BenchContext& context_;
+  Progress progress_;
+  Timing empty_;
+  std::vector<BenchResult> results_;
+  std::vector<std::pair<GemmProblem, Timing>> launches_;
+};
+
+Status run(const Options& options) {
+  if (Status ok = check_options(options); !ok) return ok;
+  const auto works = read_work(options);
+  if (!works) return tl::unexpected<Error>(works.error());
+  const auto library = LibraryHandle::create();
+  if (!library) return tl::unexpected<Error>(library.error());
+  const auto gpu = GpuSession::open(options.device);
+  if (!gpu) return tl::unexpected<Error>(gpu.error());
+  BenchContext context{*library, **gpu, nullptr, options.rounds};
+  if (!options.baseline.empty()) {
+    auto cublaslt = CublasLt::open();
+    if (!cublaslt) return tl::unexpected<Error>(cublaslt.error());
+    context.cublaslt = std::move(*cublaslt);
+  }
+  return Bench(options, context).run(*works);
+}
+
+}  // namespace
+
+Command add_bench(CLI::App& root) {
+  CLI::App* app = root.add_subcommand(
+      "bench", "time kernels on a GPU: graph replay, rotating operands, interleaved rounds");
+  auto options = std::make_shared<Options>();
+  options->problem.add_to(*app);
+  app->add_option("--model", options->model,
+                  "the linear layers of a model: a file, or one of " + model_names());
+  app->add_option("--tokens", options->tokens,
+                  "token counts, where the problem leaves them open; default 4096, with --model "
+                  "those of the model")
+      ->delimiter(',');
+  app->add_option("--device", options->device, "the GPU: cuda or cuda:N")->capture_default_str();
+  app->add_option("--baseline", options->baseline,
+                  "what to compare products with: cublaslt; quantisers always have a stream of the "
+                  "same mix");
+  app->add_option("--rounds", options->rounds, "interleaved rounds the medians are of")
+      ->capture_default_str();
+  app->add_flag("--launch", options->launch,
+                "time instead the host's part of octile_gemm_run, new pointers and token counts "
+                "every call");
+  add_json_option(*app, options->json);
+  add_progress_option(*app, options->progress);
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace octile::tools

@@ -1,0 +1,125 @@
+#include "tools/common/bench_kernels.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "generator/emitter.h"
+#include "runtime/compiler/nvrtc.h"
+#include "runtime/engine/engine.h"
+
+namespace octile::tools {
+namespace {
+
+constexpr std::array<std::string_view, 2> kLibrary{"lib/types.cuh", "lib/memory.cuh"};
+
+// Of templates/bench/stream.cu.
+constexpr int kThreads = 256;
+constexpr int kUnroll = 2;
+constexpr int kVectorBytes = 16;
+constexpr int kBlocksPerSm = 8;  // 2048 threads
+
+}  // namespace
+
+Result<LoadedTemplate> LoadedTemplate::compile(const GpuSession& gpu, const Prologue& prologue,
+                                               const std::string& path, const std::string& name) {
+  const auto source = prologue.render(embedded_templates(), kLibrary, path, name);
+  if (!source) return tl::unexpected<Error>(source.error());
+  const auto nvrtc = Nvrtc::open();
+  if (!nvrtc) return tl::unexpected<Error>(nvrtc.error());
+  const auto output = (*nvrtc)->compile(name + ".cu", *source, compile_options(gpu.spec()));
+  if (!output) return tl::unexpected<Error>(output.error());
+  const std::shared_ptr<const Driver>& driver = gpu.driver();
+  CUlibrary library = nullptr;
+  if (Status ok =
+          driver->check((*driver)->cuLibraryLoadData(&library, output->cubin.data(), nullptr,
+                                                     nullptr, 0, nullptr, nullptr, 0),
+                        "cuLibraryLoadData");
+      !ok) {
+    return tl::unexpected<Error>(ok.error());
+  }
+  LoadedTemplate loaded(driver, library, nullptr);
+  if (Status ok =
+          driver->check((*driver)->cuLibraryGetKernel(&loaded.kernel_, library, name.c_str()),
+                        "cuLibraryGetKernel");
+      !ok) {
+    return tl::unexpected<Error>(ok.error());
+  }
+  return loaded;
+}
+
+LoadedTemplate::~LoadedTemplate() {
+  if (library_ != nullptr) (*driver_)->cuLibraryUnload(library_);
+}
+
+LoadedTemplate::LoadedTemplate(LoadedTemplate&& other) noexcept
+    : driver_(std::move(other.driver_)),
+      library_(std::exchange(other.library_, nullptr)),
+      kernel_(other.kernel_) {}
+
+Status LoadedTemplate::launch(unsigned blocks, unsigned threads, void** parameters,
+                              CUstream stream) const {
+  CUlaunchConfig config{};
+  config.gridDimX = blocks;
+  config.gridDimY = 1;
+  config.gridDimZ = 1;
+  config.blockDimX = threads;
+  config.blockDimY = 1;
+  config.blockDimZ = 1;
+  config.hStream = stream;
+  return driver_->check((*driver_)->cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(kernel_),
+                                                     parameters, nullptr),
+                        "cuLaunchKernelEx");
+}
+
+Result<StreamKernel> StreamKernel::create(const GpuSession& gpu, int reads, int writes) {
+  Prologue prologue;
+  prologue.add_int("kThreads", kThreads, "per block");
+  prologue.add_int("kReads", reads, "bytes read for kWrites written");
+  prologue.add_int("kWrites", writes, "bytes written for kReads read");
+  prologue.add_int("kUnroll", kUnroll, "loads in flight: kReads * kUnroll");
+  auto kernel = LoadedTemplate::compile(gpu, prologue, "bench/stream.cu", "octile_bench_stream");
+  if (!kernel) return tl::unexpected<Error>(kernel.error());
+  return StreamKernel(std::move(*kernel), reads, writes, gpu.spec().sm_count * kBlocksPerSm);
+}
+
+std::int64_t StreamKernel::tiles(std::int64_t units) const {
+  return ceil_div(units, kThreads * kUnroll * kVectorBytes);
+}
+
+std::size_t StreamKernel::in_bytes(std::int64_t units) const {
+  return static_cast<std::size_t>(tiles(units) * kThreads * kUnroll * kVectorBytes * reads_);
+}
+
+std::size_t StreamKernel::out_bytes(std::int64_t units) const {
+  return static_cast<std::size_t>(tiles(units) * kThreads * kUnroll * kVectorBytes * writes_);
+}
+
+Status StreamKernel::run(const DeviceBuffer& in, const DeviceBuffer& out, std::int64_t units,
+                         CUstream stream) const {
+  CUdeviceptr source = in.get();
+  CUdeviceptr target = out.get();
+  long long count = tiles(units);
+  std::array<void*, 3> parameters{&source, &target, &count};
+  const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(count, blocks_));
+  return kernel_.launch(blocks, kThreads, parameters.data(), stream);
+}
+
+Result<Timing> time_empty_kernel(const GpuSession& gpu, int rounds) {
+  const auto kernel =
+      LoadedTemplate::compile(gpu, Prologue(), "bench/empty.cu", "octile_bench_empty");
+  if (!kernel) return tl::unexpected<Error>(kernel.error());
+  TimingOptions options;
+  options.rounds = rounds;
+  auto timings =
+      measure(gpu,
+              {{"empty kernel",
+                [&](int, CUstream stream) { return kernel->launch(1, 32, nullptr, stream); }}},
+              options);
+  if (!timings) return tl::unexpected<Error>(timings.error());
+  return std::move(timings->front());
+}
+
+}  // namespace octile::tools

@@ -1,0 +1,272 @@
+#include "tools/common/bench_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "tools/common/bench_kernels.h"
+#include "tools/common/operands.h"
+
+namespace octile::tools {
+namespace {
+
+template <typename Slot>
+const Slot& at(const std::vector<Slot>& slots, int i) {
+  return slots[static_cast<std::size_t>(i)];
+}
+
+struct PreparedPlan {
+  PlanHandle plan;
+  Json kernel;  // the first of those prepared
+};
+
+Result<PreparedPlan> prepare_plan(const BenchContext& context, const Problem& problem,
+                                  std::int64_t lo, std::int64_t hi) {
+  auto plan = PlanHandle::create(context.library, context.gpu.device(), problem);
+  if (!plan) return tl::unexpected<Error>(plan.error());
+  if (Status ok = plan->prepare(lo, hi); !ok) return tl::unexpected<Error>(ok.error());
+  const auto description = plan->describe();
+  if (!description) return tl::unexpected<Error>(description.error());
+  return PreparedPlan{std::move(*plan), description->at("kernels").at(0)};
+}
+
+void note_check(const char* who, const ProductCheck& check, BenchResult& result) {
+  result.ok = result.ok && check.ok;
+  result.check +=
+      fmt::format("{}{}: {}", result.check.empty() ? "" : "; ", who, check.worst.to_text());
+}
+
+TimingOptions timing_options(int rounds, std::size_t slots) {
+  TimingOptions options;
+  options.rounds = rounds;
+  options.slots = static_cast<int>(slots);
+  return options;
+}
+
+Contender gemm_contender(const PlanHandle& plan, const std::vector<GemmSlot>& slots) {
+  return {"octile", [&plan, &slots](int i, CUstream stream) {
+            const GemmSlot& s = at(slots, i);
+            return plan.run(gemm_args(s.a, s.b, s.d.pointer()), stream);
+          }};
+}
+
+Contender cublaslt_contender(const BlockScaledMatmul& peer, int choice,
+                             const std::vector<GemmSlot>& slots) {
+  return {"cublaslt", [&peer, choice, &slots](int i, CUstream stream) {
+            const GemmSlot& s = at(slots, i);
+            return peer.run(choice, s.a, s.b, s.d, stream);
+          }};
+}
+
+// The fastest of the heuristic's choices, by a short measurement of all.
+Result<int> best_choice(const BenchContext& context, const BlockScaledMatmul& peer,
+                        const std::vector<GemmSlot>& slots) {
+  constexpr int kRounds = 7;
+  std::vector<Contender> contenders;
+  for (int choice = 0; choice < peer.choices(); ++choice) {
+    contenders.push_back(cublaslt_contender(peer, choice, slots));
+  }
+  const auto timings = measure(context.gpu, contenders, timing_options(kRounds, slots.size()));
+  if (!timings) return tl::unexpected<Error>(timings.error());
+  const auto best =
+      std::min_element(timings->begin(), timings->end(),
+                       [](const Timing& x, const Timing& y) { return x.median_us < y.median_us; });
+  return static_cast<int>(best - timings->begin());
+}
+
+// Ours alone or beside the baseline, in one interleaved run.
+Status compare(const BenchContext& context, const std::vector<Contender>& contenders,
+               std::size_t slots, BenchResult& result) {
+  auto timings = measure(context.gpu, contenders, timing_options(context.rounds, slots));
+  if (!timings) return tl::unexpected<Error>(timings.error());
+  result.ours = std::move(timings->front());
+  if (contenders.size() < 2) return {};
+  result.has_baseline = true;
+  result.baseline = std::move(timings->at(1));
+  result.ratio = median_ratio(result.baseline, result.ours);
+  return {};
+}
+
+Status compare_with_cublaslt(const BenchContext& context, const GemmProblem& problem,
+                             std::vector<GemmSlot>& slots, const PlanHandle& plan,
+                             BenchResult& result) {
+  const auto peer =
+      BlockScaledMatmul::create(context.cublaslt, context.gpu, problem, result.tokens);
+  if (!peer) return tl::unexpected<Error>(peer.error());
+  const auto choice = best_choice(context, *peer, slots);
+  if (!choice) return tl::unexpected<Error>(choice.error());
+  GemmSlot& slot = slots.front();
+  const auto check = run_and_check(context.gpu, problem, slot, [&] {
+    return peer->run(*choice, slot.a, slot.b, slot.d, context.gpu.stream());
+  });
+  if (!check) return tl::unexpected<Error>(check.error());
+  note_check("cublaslt", *check, result);
+  return compare(context, {gemm_contender(plan, slots), cublaslt_contender(*peer, *choice, slots)},
+                 slots.size(), result);
+}
+
+// Codes and scales of the first slot against the host reference.
+Status check_codes(const BenchContext& context, const QuantizeSlot& slot, BenchResult& result) {
+  const auto gpu = download(context.gpu, slot.q);
+  if (!gpu) return tl::unexpected<Error>(gpu.error());
+  const auto x = download(context.gpu, slot.x);
+  if (!x) return tl::unexpected<Error>(x.error());
+  const auto host =
+      quantize_on_host(context.library, slot.q.type,
+                       reinterpret_cast<const std::uint16_t*>(x->data()), slot.q.rows, slot.q.cols);
+  if (!host) return tl::unexpected<Error>(host.error());
+  result.ok = gpu->data == host->data && gpu->scales == host->scales;
+  result.check =
+      result.ok ? "equal to the host reference, bit for bit" : "DIFFERS from the host reference";
+  return {};
+}
+
+struct StreamSlot {
+  DeviceBuffer in, out;
+};
+
+Result<std::vector<StreamSlot>> make_stream_slots(const GpuSession& gpu, const StreamKernel& kernel,
+                                                  std::int64_t units, std::size_t count) {
+  std::vector<StreamSlot> slots;
+  for (std::size_t i = 0; i < count; ++i) {
+    auto in = gpu.allocate(kernel.in_bytes(units));
+    if (!in) return tl::unexpected<Error>(in.error());
+    auto out = gpu.allocate(kernel.out_bytes(units));
+    if (!out) return tl::unexpected<Error>(out.error());
+    // Random bits cost power that zeros do not.
+    if (Status ok = in->fill(static_cast<std::uint8_t>(37 * i + 91), gpu.stream()); !ok) {
+      return tl::unexpected<Error>(ok.error());
+    }
+    slots.push_back({std::move(*in), std::move(*out)});
+  }
+  return slots;
+}
+
+}  // namespace
+
+Result<BenchResult> bench_gemm(const BenchContext& context, const GemmProblem& problem,
+                               std::int64_t m) {
+  BenchResult result;
+  result.problem = problem;
+  result.tokens = m;
+  const double bytes = static_cast<double>(m * problem.k + problem.n * problem.k +
+                                           m * problem.n * size_of(problem.d));
+  const int count = rotation_slots(context.gpu, static_cast<std::int64_t>(bytes));
+  auto slots = make_gemm_slots(context.library, context.gpu, problem, m, count);
+  if (!slots) return tl::unexpected<Error>(slots.error());
+  auto prepared = prepare_plan(context, problem, m, m);
+  if (!prepared) return tl::unexpected<Error>(prepared.error());
+  result.kernel = std::move(prepared->kernel);
+  GemmSlot& slot = slots->front();
+  const auto check = run_and_check(context.gpu, problem, slot, [&] {
+    return prepared->plan.run(gemm_args(slot.a, slot.b, slot.d.pointer()), context.gpu.stream());
+  });
+  if (!check) return tl::unexpected<Error>(check.error());
+  note_check("octile", *check, result);
+  const Status ok =
+      context.cublaslt == nullptr
+          ? compare(context, {gemm_contender(prepared->plan, *slots)}, slots->size(), result)
+          : compare_with_cublaslt(context, problem, *slots, prepared->plan, result);
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  result.tflops = 2.0 * static_cast<double>(m) * static_cast<double>(problem.n) *
+                  static_cast<double>(problem.k) / result.ours.median_us * 1e-6;
+  result.tbps = bytes / result.ours.median_us * 1e-6;
+  return result;
+}
+
+Result<BenchResult> bench_quantize(const BenchContext& context, const QuantizeProblem& problem,
+                                   std::int64_t rows) {
+  if (problem.x != DType::kBF16) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("bench draws bf16 input only; x is {}", name_of(problem.x)));
+  }
+  BenchResult result;
+  result.problem = problem;
+  result.tokens = rows;
+  const std::int64_t elements = rows * problem.cols;
+  const int read_bytes = size_of(problem.x);
+  const std::int64_t bytes = elements * (read_bytes + 1);
+  const int count = rotation_slots(context.gpu, bytes);
+  const auto slots = make_quantize_slots(context.library, context.gpu, problem, rows, count);
+  if (!slots) return tl::unexpected<Error>(slots.error());
+  auto prepared = prepare_plan(context, problem, rows, rows);
+  if (!prepared) return tl::unexpected<Error>(prepared.error());
+  result.kernel = std::move(prepared->kernel);
+  if (Status ok = check_codes(context, slots->front(), result); !ok) {
+    return tl::unexpected<Error>(ok.error());
+  }
+  const auto stream_kernel = StreamKernel::create(context.gpu, read_bytes, 1);
+  if (!stream_kernel) return tl::unexpected<Error>(stream_kernel.error());
+  const auto stream_slots = make_stream_slots(context.gpu, *stream_kernel, elements, slots->size());
+  if (!stream_slots) return tl::unexpected<Error>(stream_slots.error());
+  const Contender ours{"octile", [&](int i, CUstream stream) {
+                         const QuantizeSlot& s = at(*slots, i);
+                         octile_quantize_args args{};
+                         args.rows = rows;
+                         args.x = s.x.pointer();
+                         args.q = s.q.data.pointer();
+                         args.scale = s.q.scales.pointer();
+                         return prepared->plan.run(args, stream);
+                       }};
+  const Contender stream{"stream", [&](int i, CUstream on) {
+                           const StreamSlot& s = at(*stream_slots, i);
+                           return stream_kernel->run(s.in, s.out, elements, on);
+                         }};
+  if (Status ok = compare(context, {ours, stream}, slots->size(), result); !ok) {
+    return tl::unexpected<Error>(ok.error());
+  }
+  result.tbps = static_cast<double>(bytes) / result.ours.median_us * 1e-6;
+  return result;
+}
+
+Result<Timing> bench_launch(const BenchContext& context, const GemmProblem& problem) {
+  constexpr std::int64_t kMostTokens = 64;  // short kernels: the host is what is measured
+  constexpr int kBatch = 64;                // well below the launches a driver queues
+  constexpr int kBatches = 400;
+  const auto prepared = prepare_plan(context, problem, 1, kMostTokens);
+  if (!prepared) return tl::unexpected<Error>(prepared.error());
+  const auto slots = make_gemm_slots(context.library, context.gpu, problem, kMostTokens, 8);
+  if (!slots) return tl::unexpected<Error>(slots.error());
+  Timing timing;
+  timing.name = "octile_gemm_run";
+  for (int batch = 0; batch < kBatches; ++batch) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kBatch; ++i) {
+      const GemmSlot& s = at(*slots, i % static_cast<int>(slots->size()));
+      octile_gemm_args args = gemm_args(s.a, s.b, s.d.pointer());
+      args.m = 1 + i % kMostTokens;
+      args.a_scale_ld = kMostTokens;
+      if (Status ok = prepared->plan.run(args, context.gpu.stream()); !ok) {
+        return tl::unexpected<Error>(ok.error());
+      }
+    }
+    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
+    if (Status ok = context.gpu.synchronize(); !ok) return tl::unexpected<Error>(ok.error());
+    // The first calls fault code and tables in.
+    if (batch >= kBatches / 10) timing.rounds_us.push_back(took.count() / kBatch);
+  }
+  summarize(timing);
+  return timing;
+}
+
+Json to_json(const BenchResult& result) {
+  Json object{{"problem", to_text(result.problem)},
+              {"tokens", result.tokens},
+              {"kernel", result.kernel.at("name")},
+              {"config", result.kernel.at("config")},
+              {"ok", result.ok},
+              {"check", result.check},
+              {"octile", to_json(result.ours)},
+              {"tbps", result.tbps}};
+  if (result.tflops > 0) object["tflops"] = result.tflops;
+  if (result.has_baseline) {
+    object["baseline"] = to_json(result.baseline);
+    object["ratio"] = result.ratio;
+  }
+  return object;
+}
+
+}  // namespace octile::tools

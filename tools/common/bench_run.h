@@ -1,0 +1,50 @@
+// The measurements of `octile bench`.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "generator/problem.h"
+#include "tools/common/cublaslt.h"
+#include "tools/common/gpu_session.h"
+#include "tools/common/timing.h"
+
+namespace octile::tools {
+
+struct BenchContext {
+  const LibraryHandle& library;
+  const GpuSession& gpu;
+  std::shared_ptr<const CublasLt> cublaslt;  // null: no such baseline
+  int rounds = 30;
+};
+
+struct BenchResult {
+  Problem problem;
+  std::int64_t tokens = 0;
+  Json kernel;     // of octile_plan_describe
+  bool ok = true;  // of the check before timing
+  std::string check;
+  Timing ours;
+  bool has_baseline = false;
+  Timing baseline;
+  double ratio = 0;   // baseline / ours, median over rounds
+  double tflops = 0;  // of a product
+  double tbps = 0;    // bytes read and written once each
+};
+
+// Checked against FP64 first; the baseline, where there is one, too.
+Result<BenchResult> bench_gemm(const BenchContext& context, const GemmProblem& problem,
+                               std::int64_t m);
+// Checked bit for bit against the host reference first; the baseline is a stream of the same
+// read:write mix over the same bytes, scales excluded.
+Result<BenchResult> bench_quantize(const BenchContext& context, const QuantizeProblem& problem,
+                                   std::int64_t rows);
+
+// Host time of octile_gemm_run with new pointers and another token count every call, microseconds
+// a call; one "round" is a batch the device has room to queue.
+Result<Timing> bench_launch(const BenchContext& context, const GemmProblem& problem);
+
+Json to_json(const BenchResult& result);
+
+}  // namespace octile::tools

@@ -1,0 +1,82 @@
+// cuBLASLt's block-scaled FP8 matmul, opened at run time: the peer that products are measured
+// against and that takes our operands as they are.
+//
+// The few types, enumerators and functions used are declared here, with the values of <cublasLt.h>
+// of CUDA 12.9 and 13.0 (a test compares them with that header where it is present), because
+// neither header nor library come with what Octile needs otherwise.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "generator/problem.h"
+#include "tools/common/gpu_session.h"
+#include "tools/common/product.h"
+
+namespace octile::tools {
+
+class CublasLt {
+ public:
+  // OCTILE_LIBCUBLASLT where it is set, and nothing else then; otherwise libcublasLt.so.13, then
+  // libcublasLt.so.12. Errors: kUnsupported, with what was tried, or a version before 12.9, which
+  // has no block scales.
+  static Result<std::shared_ptr<const CublasLt>> open();
+  ~CublasLt();
+  CublasLt(const CublasLt&) = delete;
+  CublasLt& operator=(const CublasLt&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::size_t version() const { return version_; }  // 130200: 13.2.0; 120900: 12.9.0
+
+ private:
+  friend class BlockScaledMatmul;
+  struct Api;
+  CublasLt();
+  static Result<std::shared_ptr<const CublasLt>> load(const std::string& path);
+  std::string path_;
+  std::size_t version_ = 0;
+  std::unique_ptr<Api> api_;
+};
+
+// D[m,n] = A[m,k] B[n,k]^T with A in 1x128 and B in 128x128 blocks, everything packed, in bf16.
+// cuBLASLt is column-major: what it computes is D^T[n,m] = op(B) A^T, so its A is our B
+// (BLK128x128, transposed) and its B our A (VEC128).
+class BlockScaledMatmul {
+ public:
+  static constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
+  static constexpr int kChoices = 8;
+
+  // Asks its heuristic for up to kChoices algorithms. Errors: kUnsupported where it has none (m and
+  // n multiples of 4, k of 16), kDeviceError.
+  static Result<BlockScaledMatmul> create(std::shared_ptr<const CublasLt> library,
+                                          const GpuSession& gpu, const GemmProblem& problem,
+                                          std::int64_t m);
+  ~BlockScaledMatmul();
+  BlockScaledMatmul(BlockScaledMatmul&&) noexcept;
+  BlockScaledMatmul& operator=(BlockScaledMatmul&&) = delete;
+
+  int choices() const;
+  // choice: 0 to choices() - 1, in the order of its heuristic. Legal in a capture.
+  Status run(int choice, const DeviceTensor& a, const DeviceTensor& b, const DeviceBuffer& d,
+             CUstream stream) const;
+
+ private:
+  struct State;
+  explicit BlockScaledMatmul(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// Octile's quantised operands, unconverted, through cuBLASLt and through Octile's own GEMM: both
+// against FP64. Shapes with (k / 128) % 4 != 0 show whether the padding of the scales is right.
+struct Interoperation {
+  ProductCheck ours;
+  ProductCheck theirs;
+  bool ok() const { return ours.ok && theirs.ok; }
+};
+Result<Interoperation> check_interoperation(const LibraryHandle& library, const GpuSession& gpu,
+                                            const std::shared_ptr<const CublasLt>& cublaslt,
+                                            const GemmProblem& problem, std::int64_t m);
+
+}  // namespace octile::tools
