@@ -1,0 +1,208 @@
+// Compiles GEMM kernels for sm_90a without a GPU: a covering set of configurations and every
+// default of the shipped model files, none of which may spill, keep a stack or lose its schedule;
+// the lint of the template as nvcc reads it; and the GPU suite's own kernels. With
+// OCTILE_SWEEP=FILE every admitted configuration is compiled and the result written there
+// (tests/nvrtc/SWEEP.json).
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <vector>
+
+#include "generator/candidates.h"
+#include "generator/cost_model.h"
+#include "generator/emitter.h"
+#include "runtime/compiler/nvrtc.h"
+#include "runtime/engine/engine.h"
+#include "tests/support/embedded_sources.h"
+#include "tests/support/gemm_variants.h"
+#include "tools/common/model_file.h"
+
+namespace octile {
+namespace {
+
+const DeviceSpec& h200() { return *find_device("h200"); }
+
+std::shared_ptr<const Nvrtc> nvrtc() {
+  static const auto opened = Nvrtc::open();
+  return opened ? *opened : nullptr;
+}
+
+struct Compiled {
+  GemmConfig config;
+  EmittedKernel kernel;
+  KernelResources resources;
+  std::vector<std::string> lost_schedules;
+  std::vector<std::string> warnings;
+  double compile_ms = 0;
+  std::string error;
+};
+
+Compiled compile(const GemmProblem& problem, const GemmConfig& config) {
+  Compiled result;
+  result.config = config;
+  auto kernel = emit(problem, config, h200(), embedded_templates());
+  if (!kernel) {
+    result.error = kernel.error().message;
+    return result;
+  }
+  result.kernel = std::move(*kernel);
+  const auto output =
+      nvrtc()->compile(result.kernel.name, result.kernel.source, result.kernel.options);
+  if (!output) {
+    result.error = output.error().message;
+    return result;
+  }
+  result.lost_schedules = output->lost_schedules;
+  result.warnings = output->warnings;
+  result.compile_ms = output->compile_ms;
+  if (const KernelResources* r = output->find(result.kernel.name)) {
+    result.resources = *r;
+  } else {
+    result.error = "the cubin holds no kernel of that name";
+  }
+  return result;
+}
+
+// In parallel over the machine's cores; results in the order of `configs`.
+std::vector<Compiled> compile_all(const GemmProblem& problem,
+                                  const std::vector<GemmConfig>& configs) {
+  std::vector<Compiled> results(configs.size());
+  std::atomic<std::size_t> next = 0;
+  std::vector<std::jthread> workers;
+  for (unsigned i = 0; i < std::max(1U, std::thread::hardware_concurrency()); ++i) {
+    workers.emplace_back([&] {
+      for (std::size_t j = next++; j < configs.size(); j = next++) {
+        results[j] = compile(problem, configs[j]);
+      }
+    });
+  }
+  workers.clear();
+  return results;
+}
+
+void expect_clean(const Compiled& c) {
+  SCOPED_TRACE(to_text(c.config));
+  ASSERT_EQ(c.error, "");
+  EXPECT_EQ(c.resources.spill_store_bytes, 0);
+  EXPECT_EQ(c.resources.spill_load_bytes, 0);
+  EXPECT_EQ(c.resources.stack_bytes, 0);
+  EXPECT_EQ(c.resources.max_threads, c.kernel.threads);
+  EXPECT_EQ(c.resources.parameter_bytes, c.kernel.parameter_bytes);
+  EXPECT_TRUE(c.lost_schedules.empty()) << c.lost_schedules.front();
+  EXPECT_TRUE(c.warnings.empty()) << c.warnings.front();
+}
+
+class GemmNvrtc : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (nvrtc() == nullptr) GTEST_SKIP() << "NVRTC cannot be opened";
+  }
+};
+
+TEST_F(GemmNvrtc, CoveringSetCompilesClean) {
+  const GemmProblem problem;
+  const auto configs = tests::covering_gemm_configs(problem, h200());
+  EXPECT_GT(configs.size(), 20U);
+  double slowest = 0;
+  for (const Compiled& c : compile_all(problem, configs)) {
+    expect_clean(c);
+    slowest = std::max(slowest, c.compile_ms);
+  }
+  fmt::print("{} configurations, slowest compile {:.0f} ms\n", configs.size(), slowest);
+}
+
+TEST_F(GemmNvrtc, EveryFormatPairAndIntervalCompilesClean) {
+  for (const DType a : {DType::kE4M3, DType::kE5M2}) {
+    for (const DType b : {DType::kE4M3, DType::kE5M2}) {
+      for (const int promote : {32, 64, 128}) {
+        GemmProblem problem;
+        problem.a.dtype = a;
+        problem.b.dtype = b;
+        problem.promote = promote;
+        problem.n = 4096;
+        problem.k = 7168;
+        expect_clean(compile(problem, default_config(problem, 4096, h200())));
+      }
+    }
+  }
+}
+
+TEST_F(GemmNvrtc, EveryDefaultOfTheShippedModelsCompilesClean) {
+  std::map<std::string, GemmConfig> defaults;
+  std::size_t shapes = 0;
+  for (const auto& file : std::filesystem::directory_iterator(OCTILE_SOURCE_DIR "/tools/models")) {
+    const auto model = tools::read_model_file(file.path().string());
+    ASSERT_TRUE(model) << model.error().message;
+    for (const auto& gemm : model->gemms) {
+      GemmProblem problem;
+      problem.n = gemm.n;
+      problem.k = gemm.k;
+      ++shapes;
+      for (std::int64_t m = 1; m <= 16384; m *= 2) {
+        const GemmConfig config = default_config(problem, m, h200());
+        defaults.emplace(to_text(config), config);
+      }
+    }
+  }
+  std::vector<GemmConfig> configs;
+  for (const auto& [text, config] : defaults) configs.push_back(config);
+  ASSERT_GT(configs.size(), 3U);
+  for (const Compiled& c : compile_all({}, configs)) expect_clean(c);
+  fmt::print("{} shapes x 15 token counts: {} distinct kernels\n", shapes, configs.size());
+}
+
+TEST_F(GemmNvrtc, GpuSuiteCheckerCompiles) {
+  const std::vector<std::string> options{"--gpu-architecture=sm_90a", "--std=c++17",
+                                         "-default-device"};
+  const auto output = nvrtc()->compile(
+      "checker.cu", std::string(tests::embedded::text_of("tests/gpu/checker.cu")), options);
+  ASSERT_TRUE(output) << output.error().message;
+  EXPECT_NE(output->find("check_product"), nullptr);
+}
+
+TEST_F(GemmNvrtc, FullSweepOnRequest) {
+  const char* path = std::getenv("OCTILE_SWEEP");
+  if (path == nullptr) GTEST_SKIP() << "OCTILE_SWEEP=FILE compiles every admitted configuration";
+  const GemmProblem problem;
+  nlohmann::ordered_json report;
+  report["compiler"] = nvrtc()->version_text();
+  const auto configs = gemm_candidates(problem, h200()).admitted;
+  report["configurations"] = configs.size();
+  auto& unclean = report["unclean"] = nlohmann::ordered_json::object();
+  double slowest = 0;
+  for (const Compiled& c : compile_all(problem, configs)) {
+    slowest = std::max(slowest, c.compile_ms);
+    const bool clean = c.error.empty() && c.resources.spill_store_bytes == 0 &&
+                       c.resources.stack_bytes == 0 && c.lost_schedules.empty();
+    if (!clean) {
+      unclean[to_text(c.config)] =
+          !c.error.empty() ? c.error
+                           : fmt::format("{} bytes spilled, {} bytes of stack",
+                                         c.resources.spill_store_bytes, c.resources.stack_bytes);
+    }
+  }
+  report["slowest_compile_ms"] = slowest;
+  std::ofstream(path) << report.dump(1) << "\n";
+  EXPECT_EQ(unclean.size(), 0U);
+}
+
+// The checked-in result of that sweep: nothing that can be enumerated spills.
+TEST(GemmSweep, CheckedInSweepIsClean) {
+  std::ifstream file(OCTILE_SOURCE_DIR "/tests/nvrtc/SWEEP.json");
+  const auto report = nlohmann::json::parse(file, nullptr, false);
+  ASSERT_TRUE(report.is_object()) << "tests/nvrtc/SWEEP.json is missing or not JSON";
+  EXPECT_EQ(report["unclean"].size(), 0U);
+  EXPECT_EQ(report["configurations"], gemm_candidates(GemmProblem{}, h200()).admitted.size())
+      << "the candidate list has changed since the sweep";
+}
+
+}  // namespace
+}  // namespace octile
