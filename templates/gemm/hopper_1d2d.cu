@@ -227,7 +227,9 @@ __device__ __forceinline__ void promote(float (&acc)[kAccumulators],
   }
 }
 
+// One arrival a warp and CTA of the cluster: __syncwarp puts every lane's reads before it.
 __device__ __forceinline__ void release_stage(const SharedMemory& smem, int stage, int lane) {
+  __syncwarp();
   if constexpr (kClusterSize > 1) {
     if (lane < kClusterSize) mbarrier::arrive_cluster(smem.empty(stage), lane);
   } else {

@@ -200,3 +200,57 @@ extern "C" __global__ void count_differences(const u8* x, const u8* y, i64 bytes
     if (x[i] != y[i]) atomicAdd(differences, 1ull);
   }
 }
+
+// Evidence about compute-sanitizer's racecheck, not about Octile: the textbook ring of two stages, filled by
+// cp.async.bulk and handed over by mbarriers on which every thread arrives and waits. Nothing is missing, and
+// racecheck reports a race between the copy and the reads all the same (it does not follow complete_tx), so
+// the same report on the GEMM's scale ring is no finding. One warp produces, one consumes; out[32] gets the
+// sums.
+extern "C" __global__ void bulk_ring(const float* source, int turns, float* out) {
+  __shared__ alignas(128) float stage[2][32];
+  __shared__ alignas(8) u64 barriers[4];  // full[2], empty[2]
+  const u32 base = static_cast<u32>(__cvta_generic_to_shared(barriers));
+  const u32 data = static_cast<u32>(__cvta_generic_to_shared(stage));
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < 2; ++s) {
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(base + 8 * s) : "memory");
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], 32;" ::"r"(base + 16 + 8 * s) : "memory");
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  const auto wait = [](u32 barrier, u32 parity) {
+    u32 done = 0;
+    while (done == 0) {
+      asm volatile(
+          "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+          "selp.u32 %0, 1, 0, p;\n}"
+          : "=r"(done)
+          : "r"(barrier), "r"(parity)
+          : "memory");
+    }
+  };
+  if (threadIdx.x == 0) {
+    for (int turn = 0; turn < turns; ++turn) {
+      const int s = turn % 2;
+      const u32 phase = turn / 2 % 2;
+      wait(base + 16 + 8 * s, phase ^ 1);
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 128;" ::"r"(base + 8 * s) : "memory");
+      asm volatile(
+          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 128, [%2];" ::"r"(
+              data + 128 * s),
+          "l"(source + 32 * turn), "r"(base + 8 * s)
+          : "memory");
+    }
+  } else if (threadIdx.x >= 32) {
+    const int lane = threadIdx.x % 32;
+    float sum = 0;
+    for (int turn = 0; turn < turns; ++turn) {
+      const int s = turn % 2;
+      wait(base + 8 * s, turn / 2 % 2);
+      sum += stage[s][lane];
+      asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(base + 16 + 8 * s) : "memory");
+    }
+    out[lane] = sum;
+  }
+}

@@ -106,6 +106,22 @@ TEST_F(GemmCalls, UnpreparedInsideCaptureIsRefusedAndTheCaptureSurvives) {
   expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
 }
 
+// See bulk_ring in checker.cu: run under racecheck it shows what racecheck says of a correct ring.
+TEST_F(GemmCalls, BulkRingEvidence) {
+  int turns = 64;
+  DeviceBuffer source = gpu().allocate(static_cast<std::size_t>(turns) * 128);
+  std::vector<float> ones(static_cast<std::size_t>(turns) * 32, 1.0F);
+  ASSERT_TRUE(source.upload(ones.data(), ones.size() * 4, gpu().stream()));
+  DeviceBuffer out = gpu().zeroed(128);
+  const void* s = source.pointer();
+  void* o = out.pointer();
+  gpu().launch("bulk_ring", 1, 64, {&s, &turns, &o});
+  std::array<float, 32> sums{};
+  ASSERT_TRUE(out.download(sums.data(), 128, gpu().stream()));
+  gpu().synchronize();
+  for (const float sum : sums) EXPECT_EQ(sum, 64.0F);
+}
+
 // Same plan, same inputs, same bits.
 TEST_F(GemmCalls, ThousandRepeatsAreBitEqual) {
   const std::array<GemmShape, 6> shapes{{{64, 2112, 7168},
