@@ -1,0 +1,14 @@
+// fmt's formatter, compiled once for all rooms: see octile_fmt in octile_room.cmake. Everything
+// that <fmt/format.h> declares and does not define is in format-inl.h; its templates need naming.
+#include <fmt/format-inl.h>
+
+FMT_BEGIN_NAMESPACE
+namespace detail {
+template auto thousands_sep_impl<char>(locale_ref) -> thousands_sep_result<char>;
+template auto decimal_point_impl<char>(locale_ref) -> char;
+template auto dragonbox::to_decimal<float>(float) noexcept -> dragonbox::decimal_fp<float>;
+template auto dragonbox::to_decimal<double>(double) noexcept -> dragonbox::decimal_fp<double>;
+template locale_ref::locale_ref(const std::locale&);
+template auto locale_ref::get<std::locale>() const -> std::locale;
+}  // namespace detail
+FMT_END_NAMESPACE
