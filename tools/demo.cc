@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "runtime/engine/target.h"
 #include "tools/command.h"
 #include "tools/common/accuracy.h"
 #include "tools/common/forward.h"
@@ -70,6 +71,10 @@ class Demo {
 
   // Shape, device, and what this machine lacks.
   Status choose() {
+    if (!options_.device.empty()) {
+      const auto target = resolve_target(options_.device);
+      if (!target) return tl::unexpected<Error>(target.error());
+    }
     const auto model = find_model(kModel);
     if (!model) return tl::unexpected<Error>(model.error());
     const auto gemm = std::find_if(model->gemms.begin(), model->gemms.end(),
@@ -181,7 +186,7 @@ class Demo {
     document_["kernels_complete"] = have_kernels_;
     say(fmt::format("\n3. Kernels for {}, cache in {}\n", where_.compile_for,
                     surroundings_.cache_root.empty() ? "none" : surroundings_.cache_root));
-    if (!kernels.empty()) say(kernel_table(kernels));
+    if (!kernels.empty()) say(kernel_table(kernels) + configuration_lines(kernels));
     if (lacking) say(fmt::format("  not all of them: {}\n", lacking->message));
     return {};
   }

@@ -63,7 +63,8 @@ int run(int argc, char** argv) {
       return report(
           {ErrorCode::kInvalidArgument, fmt::format("help: there is no subcommand '{}'", topic)});
     }
-    fmt::print("{}", topic.empty() ? app.help() : found.front()->help());
+    app.clear();  // CLI11 gives the help of what was parsed
+    fmt::print("{}", topic.empty() ? app.help() : found.front()->help("octile"));
     return 0;
   }
   for (const Command& command : commands) {

@@ -90,11 +90,16 @@ Status compare(const BenchContext& context, const std::vector<Contender>& conten
   return {};
 }
 
+// Alone where cuBLASLt does not take the problem (m % 4 != 0, say).
 Status compare_with_cublaslt(const BenchContext& context, const GemmProblem& problem,
                              std::vector<GemmSlot>& slots, const PlanHandle& plan,
                              BenchResult& result) {
   const auto peer =
       BlockScaledMatmul::create(context.cublaslt, context.gpu, problem, result.tokens);
+  if (!peer && peer.error().code == ErrorCode::kUnsupported) {
+    result.check += "; no cublaslt: " + peer.error().message;
+    return compare(context, {gemm_contender(plan, slots)}, slots.size(), result);
+  }
   if (!peer) return tl::unexpected<Error>(peer.error());
   const auto choice = best_choice(context, *peer, slots);
   if (!choice) return tl::unexpected<Error>(choice.error());

@@ -30,7 +30,6 @@ Json distinct_kernels(const Json& kernels) {
 
 std::string kernel_table(const Json& kernels) {
   TextTable table({"<kernel", "registers", "shared memory", "spills", "compile", "cubin", "cache"});
-  std::string configurations;
   for (const Json& kernel : kernels) {
     table.add_row({kernel.at("name").get<std::string>(),
                    fmt::format("{}", kernel.at("registers").get<int>()),
@@ -38,10 +37,17 @@ std::string kernel_table(const Json& kernels) {
                    fmt::format("{:.0f} ms", kernel.at("compile_ms").get<double>()),
                    bytes_text(kernel.at("cubin_bytes").get<double>()),
                    kernel.at("cache").get<std::string>()});
-    configurations += fmt::format("  {}: {}\n", kernel.at("template").get<std::string>(),
-                                  kernel.at("config").get<std::string>());
   }
-  return table.render() + configurations;
+  return table.render();
+}
+
+std::string configuration_lines(const Json& kernels) {
+  std::string text;
+  for (const Json& kernel : kernels) {
+    text += fmt::format("  {}: {}\n", kernel.at("template").get<std::string>(),
+                        kernel.at("config").get<std::string>());
+  }
+  return text;
 }
 
 std::string bytes_text(double bytes) {

@@ -10,8 +10,10 @@ namespace octile::tools {
 // The first of each kernel of an array: a kernel that serves several problems stands once.
 Json distinct_kernels(const Json& kernels);
 
-// Name, configuration, registers, shared memory, spills, compile time, size, hit or miss.
+// Name, registers, shared memory, spills, compile time, size, hit or miss.
 std::string kernel_table(const Json& kernels);
+// Template and configuration, a line each.
+std::string configuration_lines(const Json& kernels);
 
 std::string bytes_text(double bytes);  // "28.0 MiB"
 

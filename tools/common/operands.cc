@@ -20,6 +20,18 @@ Result<DeviceTensor> random_tensor(const LibraryHandle& library, const GpuSessio
   return quantize_on_gpu(library, gpu, type, *x, rows, cols);
 }
 
+// D of the slot against FP64 on the slot's operands.
+Result<ProductCheck> check_slot(const GpuSession& gpu, const GemmProblem& problem,
+                                const GemmSlot& slot) {
+  const auto a = download(gpu, slot.a);
+  if (!a) return tl::unexpected<Error>(a.error());
+  const auto b = download(gpu, slot.b);
+  if (!b) return tl::unexpected<Error>(b.error());
+  const auto d = download(gpu, slot.d);
+  if (!d) return tl::unexpected<Error>(d.error());
+  return check_product(problem, *a, *b, d->data());
+}
+
 }  // namespace
 
 std::vector<std::uint16_t> random_matrix(std::int64_t rows, std::int64_t cols, std::uint64_t seed) {
@@ -76,6 +88,16 @@ Result<std::vector<GemmSlot>> make_gemm_slots(const LibraryHandle& library, cons
   }
   if (Status ok = gpu.synchronize(); !ok) return tl::unexpected<Error>(ok.error());
   return made;
+}
+
+Result<ProductCheck> run_and_check(const GpuSession& gpu, const GemmProblem& problem,
+                                   GemmSlot& slot, const std::function<Status()>& run) {
+  constexpr std::uint8_t kPoison = 0xFF;  // two of them are a bf16 NaN
+  Status ok = slot.d.fill(kPoison, gpu.stream());
+  if (ok) ok = run();
+  if (ok) ok = gpu.synchronize();
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  return check_slot(gpu, problem, slot);
 }
 
 Result<std::vector<QuantizeSlot>> make_quantize_slots(const LibraryHandle& library,

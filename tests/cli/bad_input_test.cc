@@ -1,0 +1,130 @@
+// Bad usage of every subcommand: its exit status, one sentence on stderr, nothing on stdout.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <ostream>
+
+#include "tests/cli/command.h"
+
+namespace octile::tests {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+struct BadInput {
+  std::vector<std::string> arguments;
+  int exit_code;
+  std::string says;
+};
+
+void PrintTo(const BadInput& input, std::ostream* out) {
+  for (const std::string& argument : input.arguments) *out << argument << ' ';
+}
+
+class BadUsage : public ::testing::TestWithParam<BadInput> {};
+
+TEST_P(BadUsage, IsRefusedInOneSentence) {
+  const Shell shell;
+  const Outcome outcome = shell.run(GetParam().arguments);
+  EXPECT_EQ(outcome.exit_code, GetParam().exit_code) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_THAT(outcome.err, StartsWith("octile: "));
+  EXPECT_THAT(outcome.err, EndsWith("\n"));
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr(GetParam().says));
+}
+
+constexpr int kFailed = 1;
+constexpr int kBadUsage = 2;
+
+INSTANTIATE_TEST_SUITE_P(
+    Command, BadUsage,
+    ::testing::Values(BadInput{{}, kBadUsage, "subcommand is required"},
+                      BadInput{{"frobnicate"}, kBadUsage, "no subcommand 'frobnicate'"},
+                      BadInput{{"help", "frobnicate"}, kBadUsage, "no subcommand 'frobnicate'"},
+                      BadInput{{"demo", "--frob"}, kBadUsage, "--frob"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Demo, BadUsage,
+    ::testing::Values(BadInput{{"demo", "--device", "h2000"}, kBadUsage, "\"h2000\""},
+                      BadInput{{"demo", "--device", "cuda:0"}, kFailed, "libcuda"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Emit, BadUsage,
+    ::testing::Values(
+        BadInput{{"emit"}, kBadUsage, "exactly one is allowed"},
+        BadInput{{"emit", "--gemm", "1x8x16", "--quantize", "1x8"}, kBadUsage, "exactly one"},
+        BadInput{{"emit", "--gemm", "128x7168"}, kBadUsage, "'128x7168'"},
+        BadInput{{"emit", "--gemm", "128x7168x2047"}, kBadUsage, "k is 2047"},
+        BadInput{{"emit", "--gemm", "128x7168x2048", "--recipe", "best"}, kBadUsage, "'best'"},
+        BadInput{{"emit", "--gemm", "128x7168x2048", "--recipe", "tensorwise"},
+                 kFailed,
+                 "not supported"},
+        BadInput{{"emit", "--gemm", "128x7168x2048", "--device", "b200"}, kBadUsage, "\"b200\""},
+        BadInput{{"emit", "--gemm", "128x7168x2048", "--device", "host"}, kBadUsage, "host"},
+        BadInput{{"emit", "--gemm", "?x7168x2048", "--tokens", "0"}, kBadUsage, "--tokens is 0"},
+        BadInput{{"emit", "--gemm", "128x7168x2048", "--config", "tile=1"}, kBadUsage, "tile"},
+        BadInput{{"emit", "--problem", "gemm m=1"}, kBadUsage, "n"},
+        BadInput{{"emit", "--quantize", "?x7168", "-o", "/nonexistent/x.cu"},
+                 kFailed,
+                 "/nonexistent/x.cu"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Compile, BadUsage,
+    ::testing::Values(
+        BadInput{{"compile"}, kBadUsage, "exactly one is allowed"},
+        BadInput{{"compile", "--model", "gpt-9"}, kBadUsage, "'gpt-9'"},
+        BadInput{{"compile", "--model", "deepseek-v3", "--gemm", "1x8x16"}, kBadUsage, "--model"},
+        BadInput{{"compile", "--model", "deepseek-v3", "--tokens", "64,0"}, kBadUsage, "has 0"},
+        BadInput{{"compile", "--model", "deepseek-v3", "--recipe", "best"}, kBadUsage, "'best'"},
+        BadInput{{"compile", "--gemm", "1x8x16", "--tokens", "4"}, kBadUsage, "states 1"},
+        BadInput{{"compile", "--gemm", "1x8x16", "--device", "cuda"}, kFailed, "libcuda"},
+        BadInput{{"compile", "--gemm", "1x8x16", "--device", "host"}, kBadUsage, "host"},
+        BadInput{{"compile", "--gemm", "1x8x16", "--jobs", "-1"}, kBadUsage, "compile_threads"},
+        BadInput{{"compile", "--gemm", "1x8x16", "--tokens", "many"}, kBadUsage, "many"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Bench, BadUsage,
+    ::testing::Values(
+        BadInput{{"bench"}, kBadUsage, "exactly one is allowed"},
+        BadInput{{"bench", "--gemm", "64x8x16"}, kFailed, "libcuda"},
+        BadInput{{"bench", "--gemm", "64x8x16", "--device", "h200"}, kBadUsage, "a live GPU"},
+        BadInput{{"bench", "--gemm", "64x8x16", "--baseline", "numpy"}, kBadUsage, "'numpy'"},
+        BadInput{{"bench", "--gemm", "64x8x16", "--rounds", "1"}, kBadUsage, "--rounds is 1"}));
+
+INSTANTIATE_TEST_SUITE_P(Cache, BadUsage,
+                         ::testing::Values(BadInput{{"cache"}, kBadUsage, "subcommand is required"},
+                                           BadInput{
+                                               {"cache", "show"}, kBadUsage, "digest is required"},
+                                           BadInput{{"cache", "show", "ff"}, kBadUsage, "'ff'"}));
+
+INSTANTIATE_TEST_SUITE_P(Doctor, BadUsage,
+                         ::testing::Values(BadInput{{"doctor", "why"}, kBadUsage, "why"}));
+
+TEST(Command, SaysItsVersionAndHelps) {
+  const Shell shell;
+  const Outcome version = shell.run({"--version"});
+  EXPECT_EQ(version.exit_code, 0);
+  EXPECT_THAT(version.out, StartsWith("octile "));
+  for (const char* topic : {"demo", "emit", "compile", "bench", "cache", "doctor"}) {
+    const Outcome help = shell.run({"help", topic});
+    EXPECT_EQ(help.exit_code, 0);
+    EXPECT_THAT(help.out, HasSubstr("--help")) << topic;
+    EXPECT_EQ(help.out, shell.run({topic, "--help"}).out);
+  }
+  EXPECT_THAT(shell.run({"help"}).out, HasSubstr("doctor"));
+}
+
+TEST(Command, OfflineNeverCompiles) {
+  Shell shell;
+  shell.set("OCTILE_OFFLINE", "1");
+  const Outcome outcome = shell.run({"compile", "--gemm", "64x7168x2048"});
+  EXPECT_EQ(outcome.exit_code, kFailed);
+  EXPECT_THAT(outcome.err, HasSubstr("offline"));
+}
+
+}  // namespace
+}  // namespace octile::tests

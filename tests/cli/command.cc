@@ -1,0 +1,91 @@
+#include "tests/cli/command.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+#include <string_view>
+
+#include "runtime/environment.h"
+
+namespace octile::tests {
+namespace {
+
+std::string read(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return std::move(text).str();
+}
+
+bool is_octiles(std::string_view assignment) {
+  for (const EnvironmentVariable& v : environment_variables()) {
+    // The loader's and the toolkit's are needed to find NVRTC at all.
+    if (v.name == "LD_LIBRARY_PATH" || v.name == "CUDA_HOME") continue;
+    if (assignment.starts_with(std::string(v.name) + "=")) return true;
+  }
+  return false;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& strings) {
+  std::vector<char*> all;
+  for (std::string& s : strings) all.push_back(s.data());
+  all.push_back(nullptr);
+  return all;
+}
+
+}  // namespace
+
+Shell::Shell() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "octile-cli-XXXXXX").string();
+  if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+  folder_ = pattern;
+  variables_ = {{"OCTILE_CACHE_DIR", (folder_ / "cache").string()},
+                {"OCTILE_LIBCUDA", "/nonexistent/libcuda.so.1"}};
+}
+
+Shell::~Shell() {
+  std::error_code ignored;
+  std::filesystem::remove_all(folder_, ignored);
+}
+
+void Shell::set(const std::string& variable, const std::string& value) {
+  variables_[variable] = value;
+}
+
+Outcome Shell::run(const std::vector<std::string>& arguments) const {
+  std::vector<std::string> argv{OCTILE_COMMAND};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  std::vector<std::string> envp;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (!is_octiles(*variable)) envp.emplace_back(*variable);
+  }
+  for (const auto& [name, value] : variables_) envp.push_back(name + "=" + value);
+
+  const std::filesystem::path out = folder_ / "stdout";
+  const std::filesystem::path err = folder_ / "stderr";
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out.c_str(), kFlags, 0600);
+  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err.c_str(), kFlags, 0600);
+  pid_t child = 0;
+  const int spawned = ::posix_spawn(&child, OCTILE_COMMAND, &actions, nullptr,
+                                    pointers(argv).data(), pointers(envp).data());
+  posix_spawn_file_actions_destroy(&actions);
+  if (spawned != 0) throw std::runtime_error("posix_spawn failed");
+  int status = 0;
+  if (::waitpid(child, &status, 0) != child) throw std::runtime_error("waitpid failed");
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read(out), read(err)};
+}
+
+bool has_compiler(const Shell& shell) {
+  return shell.run({"doctor", "--json"}).json().at("nvrtc").at("found").get<bool>();
+}
+
+}  // namespace octile::tests
