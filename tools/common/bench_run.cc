@@ -61,20 +61,33 @@ Contender cublaslt_contender(const BlockScaledMatmul& peer, int choice,
           }};
 }
 
+// The choices that run at all. Each is run once outside a capture, where it may load its kernel.
+Result<std::vector<int>> usable_choices(const BenchContext& context, const BlockScaledMatmul& peer,
+                                        const GemmSlot& slot) {
+  std::vector<int> usable;
+  for (int choice = 0; choice < peer.choices(); ++choice) {
+    if (!peer.run(choice, slot.a, slot.b, slot.d, context.gpu.stream())) continue;
+    if (Status ok = context.gpu.synchronize(); !ok) return tl::unexpected<Error>(ok.error());
+    usable.push_back(choice);
+  }
+  if (!usable.empty()) return usable;
+  return fail(ErrorCode::kDeviceError, "cublasLtMatmul refuses every choice of its heuristic");
+}
+
 // The fastest of the heuristic's choices, by a short measurement of all.
 Result<int> best_choice(const BenchContext& context, const BlockScaledMatmul& peer,
                         const std::vector<GemmSlot>& slots) {
   constexpr int kRounds = 7;
+  const auto choices = usable_choices(context, peer, slots.front());
+  if (!choices) return tl::unexpected<Error>(choices.error());
   std::vector<Contender> contenders;
-  for (int choice = 0; choice < peer.choices(); ++choice) {
-    contenders.push_back(cublaslt_contender(peer, choice, slots));
-  }
+  for (const int choice : *choices) contenders.push_back(cublaslt_contender(peer, choice, slots));
   const auto timings = measure(context.gpu, contenders, timing_options(kRounds, slots.size()));
   if (!timings) return tl::unexpected<Error>(timings.error());
   const auto best =
       std::min_element(timings->begin(), timings->end(),
                        [](const Timing& x, const Timing& y) { return x.median_us < y.median_us; });
-  return static_cast<int>(best - timings->begin());
+  return (*choices)[static_cast<std::size_t>(best - timings->begin())];
 }
 
 // Ours alone or beside the baseline, in one interleaved run.

@@ -1,0 +1,88 @@
+// octile bench and demo on the fake driver, which takes every call and computes nothing: the whole
+// path is walked, and what comes out must be called wrong.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/cli/command.h"
+
+namespace octile::tests {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+class OnTheFakeDriver : public ::testing::Test {
+ protected:
+  OnTheFakeDriver() { shell_.set("OCTILE_LIBCUDA", OCTILE_FAKE_DRIVER_PATH); }
+  void SetUp() override {
+    if (!has_compiler(shell_)) GTEST_SKIP() << "no NVRTC";
+  }
+  Shell shell_;
+};
+
+TEST_F(OnTheFakeDriver, BenchOfAProductTimesItAndCallsItWrong) {
+  const Outcome outcome = shell_.run({"bench", "--gemm", "64x512x1024", "--rounds", "3", "--json"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("at 64 tokens is wrong: "));
+  const json bench = outcome.json();
+  EXPECT_EQ(bench.at("device"), "cuda:0");
+  EXPECT_GT(bench.at("empty_kernel").at("median_us"), 0);
+  ASSERT_EQ(bench.at("results").size(), 1);
+  const json& result = bench.at("results").at(0);
+  EXPECT_FALSE(result.at("ok"));
+  EXPECT_GT(result.at("tflops"), 0);
+  const json& timing = result.at("octile");
+  EXPECT_EQ(timing.at("rounds"), 3);
+  EXPECT_LE(timing.at("p10_us"), timing.at("median_us"));
+  EXPECT_LE(timing.at("median_us"), timing.at("p90_us"));
+}
+
+TEST_F(OnTheFakeDriver, BenchOfAQuantiserHasAStreamBesideIt) {
+  for (const char* type : {"1x128", "128x128"}) {
+    const Outcome outcome =
+        shell_.run({"bench", "--problem",
+                    std::string("quantize rows=256 cols=1024 x=bf16 q=e4m3:") + type + " out=row",
+                    "--rounds", "3", "--json"});
+    EXPECT_EQ(outcome.exit_code, 1);
+    const json result = outcome.json().at("results").at(0);
+    EXPECT_FALSE(result.at("ok"));
+    EXPECT_EQ(result.at("baseline").at("name"), "stream");
+    EXPECT_GT(result.at("ratio"), 0);
+  }
+}
+
+TEST_F(OnTheFakeDriver, BenchTimesTheHostsPartOfALaunch) {
+  const Outcome outcome =
+      shell_.run({"bench", "--gemm", "?x512x1024", "--launch", "--rounds", "3", "--json"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_GT(outcome.json().at("launches").at(0).at("host").at("median_us"), 0);
+}
+
+TEST_F(OnTheFakeDriver, BenchSaysThatItsBaselineIsMissing) {
+  shell_.set("OCTILE_LIBCUBLASLT", "/nonexistent/libcublasLt.so");
+  const Outcome outcome = shell_.run({"bench", "--gemm", "64x512x1024", "--baseline", "cublaslt"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("/nonexistent/libcublasLt.so"));
+}
+
+TEST_F(OnTheFakeDriver, DemoRunsOnTheGpuAndCallsTheResultWrong) {
+  const Outcome outcome = shell_.run({"demo", "--quick", "--json"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  const json demo = outcome.json();
+  EXPECT_EQ(demo.at("executor"), "cuda:0");
+  EXPECT_FALSE(demo.at("run").at("ok"));
+  EXPECT_FALSE(demo.at("run").at("codes_equal_reference"));
+}
+
+TEST_F(OnTheFakeDriver, DoctorListsItsDevices) {
+  const json doctor = shell_.run({"doctor", "--json"}).json();
+  EXPECT_TRUE(doctor.at("driver").at("found"));
+  EXPECT_TRUE(doctor.at("devices").at(0).at("usable"));
+  shell_.set("FAKE_CUDA_DEVICES", "a100");
+  const json old = shell_.run({"doctor", "--json"}).json();
+  EXPECT_FALSE(old.at("devices").at(0).at("usable"));
+  EXPECT_EQ(old.at("missing").at(0).at("what"), "device");
+}
+
+}  // namespace
+}  // namespace octile::tests
