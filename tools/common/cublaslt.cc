@@ -48,8 +48,9 @@ CublasLt::~CublasLt() = default;
 Result<std::shared_ptr<const CublasLt>> CublasLt::load(const std::string& path) {
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
+    const char* why = ::dlerror();  // NOLINT(concurrency-mt-unsafe): per thread in glibc
     return fail(ErrorCode::kUnsupported,
-                fmt::format("cuBLASLt \"{}\" cannot be opened: {}", path, ::dlerror()));
+                fmt::format("cuBLASLt \"{}\" cannot be opened: {}", path, why));
   }
   std::shared_ptr<CublasLt> opened(new CublasLt);
   opened->path_ = path;

@@ -1,9 +1,8 @@
-#include <utility>
-
 #include "tools/common/cublaslt.h"
 #include "tools/common/operands.h"
 
 namespace octile::tools {
+
 Result<Interoperation> check_interoperation(const LibraryHandle& library, const GpuSession& gpu,
                                             const std::shared_ptr<const CublasLt>& cublaslt,
                                             const GemmProblem& problem, std::int64_t m) {
@@ -22,7 +21,7 @@ Result<Interoperation> check_interoperation(const LibraryHandle& library, const 
   auto theirs = run_and_check(gpu, problem, slot,
                               [&] { return peer->run(0, slot.a, slot.b, slot.d, gpu.stream()); });
   if (!theirs) return tl::unexpected<Error>(theirs.error());
-  return Interoperation{std::move(*ours), std::move(*theirs)};
+  return Interoperation{*ours, *theirs};
 }
 
 }  // namespace octile::tools

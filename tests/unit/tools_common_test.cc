@@ -1,0 +1,147 @@
+// What the subcommands share: workloads, tables, statistics, reports.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tools/common/kernel_report.h"
+#include "tools/common/product.h"
+#include "tools/common/text_table.h"
+#include "tools/common/timing.h"
+#include "tools/common/workload.h"
+
+namespace octile::tools {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Workload, EveryShippedModelParsesAndIsFoundByName) {
+  const std::string names = model_names();
+  for (const char* name : {"deepseek-v3", "llama-3-70b", "qwen3-235b-a22b"}) {
+    EXPECT_THAT(names, HasSubstr(name));
+    EXPECT_TRUE(find_model(name)) << name;
+  }
+  const auto unknown = find_model("gpt-9");
+  ASSERT_FALSE(unknown);
+  EXPECT_THAT(unknown.error().message, HasSubstr(names));
+}
+
+TEST(Workload, ALayerIsAProductAndTwoQuantisers) {
+  ModelFile model{"tiny", "this test", {{"up", 256, 512, TensorSplit::kN}}, {64, 128}};
+  const auto works = work_of_layers(model, "blockwise", {});
+  ASSERT_TRUE(works);
+  ASSERT_EQ(works->size(), 3);
+  EXPECT_EQ(to_text((*works)[0].problem),
+            "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128");
+  EXPECT_EQ(to_text((*works)[1].problem), "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row");
+  EXPECT_EQ(to_text((*works)[2].problem),
+            "quantize rows=256 cols=512 x=bf16 q=e4m3:128x128 out=row");
+  ASSERT_EQ((*works)[0].tokens.size(), 2);
+  EXPECT_EQ((*works)[0].tokens[1].lo, 128);
+  EXPECT_EQ((*works)[2].tokens.at(0).hi, 256);
+  const auto asked = work_of_layers(model, "blockwise", {7});
+  ASSERT_TRUE(asked);
+  EXPECT_EQ(asked->at(0).tokens.at(0).lo, 7);
+}
+
+TEST(Workload, AProblemsOwnCountWins) {
+  const auto fixed =
+      work_of_problem(parse_problem("quantize rows=5 cols=512 x=bf16 q=e4m3:1x128 out=row"), {});
+  ASSERT_TRUE(fixed);
+  EXPECT_EQ(fixed->at(0).tokens.at(0).lo, 5);
+  EXPECT_EQ(fixed->at(0).tokens.at(0).hi, 5);
+  const auto open =
+      work_of_problem(parse_problem("quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row"), {});
+  ASSERT_TRUE(open);
+  EXPECT_EQ(open->at(0).tokens.at(0).lo, 1);
+  EXPECT_EQ(open->at(0).tokens.at(0).hi, 16384);
+}
+
+TEST(TextTable, AlignsWordsLeftAndNumbersRight) {
+  TextTable table({"<name", "us"});
+  table.add_row({"a", "10.5"});
+  table.add_row({"longer", "9"});
+  EXPECT_EQ(table.render(),
+            "  name      us\n"
+            "  a       10.5\n"
+            "  longer     9\n");
+}
+
+TEST(Timing, MedianAndQuantilesInterpolate) {
+  Timing timing;
+  timing.rounds_us = {5, 1, 3, 2, 4};
+  summarize(timing);
+  EXPECT_DOUBLE_EQ(timing.median_us, 3);
+  EXPECT_DOUBLE_EQ(timing.p10_us, 1.4);
+  EXPECT_DOUBLE_EQ(timing.p90_us, 4.6);
+}
+
+// Rounds are paired: a clock that slows both sides down does not move the ratio.
+TEST(Timing, RatioIsTheMedianOverPairedRounds) {
+  Timing ours;
+  ours.rounds_us = {1, 2, 10};
+  Timing theirs;
+  theirs.rounds_us = {1.5, 3, 15};
+  EXPECT_DOUBLE_EQ(median_ratio(theirs, ours), 1.5);
+}
+
+TEST(KernelReport, AKernelOfSeveralProblemsStandsOnce) {
+  const Json kernels = {{{"source_digest", "a"}, {"problem", 1}},
+                        {{"source_digest", "b"}, {"problem", 1}},
+                        {{"source_digest", "a"}, {"problem", 2}}};
+  const Json distinct = distinct_kernels(kernels);
+  ASSERT_EQ(distinct.size(), 2);
+  EXPECT_EQ(distinct.at(0).at("problem"), 1);
+  EXPECT_EQ(bytes_text(1023), "1023 B");
+  EXPECT_EQ(bytes_text(1536), "1.5 KiB");
+}
+
+class CheckProduct : public ::testing::Test {
+ protected:
+  static constexpr std::int64_t kRows = 6, kCols = 72, kDepth = 144;
+
+  CheckProduct() {
+    problem_.n = kCols;
+    problem_.k = kDepth;
+    auto library = LibraryHandle::create(1);
+    EXPECT_TRUE(library);
+    library_ = std::move(*library);
+  }
+
+  // Every element `bits` (bf16).
+  HostTensor operand(const TensorType& type, std::int64_t rows, std::uint16_t bits) const {
+    const std::vector<std::uint16_t> x(static_cast<std::size_t>(rows * kDepth), bits);
+    auto tensor = quantize_on_host(library_, type, x.data(), rows, kDepth);
+    EXPECT_TRUE(tensor);
+    return std::move(*tensor);
+  }
+
+  ProductCheck check(std::uint16_t a_bits, std::uint16_t d_bits, std::size_t wrong_at) const {
+    std::vector<std::uint16_t> d(kRows * kCols, d_bits);
+    if (wrong_at < d.size()) d[wrong_at] = 0x4300;  // 128
+    const auto result = check_product(problem_, operand(problem_.a, kRows, a_bits),
+                                      operand(problem_.b, kCols, 0x3f80), d.data());
+    EXPECT_TRUE(result);
+    return *result;
+  }
+
+  static constexpr std::uint16_t kOne = 0x3f80;
+  static constexpr std::uint16_t k144 = 0x4310;
+  static constexpr std::size_t kNowhere = ~std::size_t{0};
+  GemmProblem problem_;
+  LibraryHandle library_;
+};
+
+TEST_F(CheckProduct, TakesTheRightProductAndSeesOneWrongElement) {
+  EXPECT_TRUE(check(kOne, k144, kNowhere).ok);
+  EXPECT_FALSE(check(kOne, k144, kRows * kCols - 1).ok) << "the last element is sampled";
+  EXPECT_FALSE(check(kOne, k144, 0).ok) << "the first element is sampled";
+  EXPECT_GT(check(kOne, k144, kNowhere).elements, 0);
+}
+
+// Operands that a broken quantiser left zero agree with a broken product.
+TEST_F(CheckProduct, IsNotFooledByOperandsThatSayNothing) {
+  EXPECT_FALSE(check(0x0000, 0x0000, kNowhere).ok);
+  EXPECT_FALSE(check(0x7fc0, 0x7fff, kNowhere).ok) << "NaN";
+}
+
+}  // namespace
+}  // namespace octile::tools
