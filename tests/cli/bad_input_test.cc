@@ -20,6 +20,7 @@ struct BadInput {
   std::string says;
 };
 
+// NOLINTNEXTLINE(readability-identifier-naming): the name GoogleTest looks for
 void PrintTo(const BadInput& input, std::ostream* out) {
   for (const std::string& argument : input.arguments) *out << argument << ' ';
 }

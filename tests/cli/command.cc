@@ -34,6 +34,7 @@ bool is_octiles(std::string_view assignment) {
 
 std::vector<char*> pointers(std::vector<std::string>& strings) {
   std::vector<char*> all;
+  all.reserve(strings.size() + 1);
   for (std::string& s : strings) all.push_back(s.data());
   all.push_back(nullptr);
   return all;

@@ -108,6 +108,7 @@ void summarize(Timing& timing) {
 
 double median_ratio(const Timing& theirs, const Timing& ours) {
   std::vector<double> ratios;
+  ratios.reserve(ours.rounds_us.size());
   for (std::size_t i = 0; i < ours.rounds_us.size(); ++i) {
     ratios.push_back(theirs.rounds_us[i] / ours.rounds_us[i]);
   }
