@@ -106,21 +106,25 @@ TEST_F(GemmCalls, UnpreparedInsideCaptureIsRefusedAndTheCaptureSurvives) {
   expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
 }
 
-// See bulk_ring in checker.cu: run under racecheck it shows what racecheck says of a correct ring.
-TEST_F(GemmCalls, BulkRingEvidence) {
+// See bulk_ring in checker.cu: under racecheck the first is clean and the second is reported.
+class BulkRing : public GpuTest, public ::testing::WithParamInterface<int> {};
+
+TEST_P(BulkRing, HandsEveryStageOver) {
   int turns = 64;
+  int one_arrival = GetParam();
   DeviceBuffer source = gpu().allocate(static_cast<std::size_t>(turns) * 128);
   std::vector<float> ones(static_cast<std::size_t>(turns) * 32, 1.0F);
   ASSERT_TRUE(source.upload(ones.data(), ones.size() * 4, gpu().stream()));
   DeviceBuffer out = gpu().zeroed(128);
   const void* s = source.pointer();
   void* o = out.pointer();
-  gpu().launch("bulk_ring", 1, 64, {&s, &turns, &o});
+  gpu().launch("bulk_ring", 1, 64, {&s, &turns, &one_arrival, &o});
   std::array<float, 32> sums{};
   ASSERT_TRUE(out.download(sums.data(), 128, gpu().stream()));
   gpu().synchronize();
   for (const float sum : sums) EXPECT_EQ(sum, 64.0F);
 }
+INSTANTIATE_TEST_SUITE_P(ArrivalsOfAWarp, BulkRing, ::testing::Values(0, 1));
 
 // Same plan, same inputs, same bits.
 TEST_F(GemmCalls, ThousandRepeatsAreBitEqual) {

@@ -163,11 +163,15 @@ Result<BlockScaledMatmul> BlockScaledMatmul::create(std::shared_ptr<const Cublas
   auto state = std::make_unique<State>();
   state->library = std::move(library);
   state->api = state->library->api_.get();
-  if (Status ok = state->describe(problem, m); !ok) return tl::unexpected<Error>(ok.error());
-  if (Status ok = state->ask_heuristic(); !ok) return tl::unexpected<Error>(ok.error());
   auto workspace = gpu.allocate(kWorkspaceBytes);
   if (!workspace) return tl::unexpected<Error>(workspace.error());
   state->workspace = std::move(*workspace);
+  Status ok = state->describe(problem, m);
+  // The heuristic refuses block scales without pointers; run() sets the real ones.
+  if (ok) ok = state->set(kAScalePointer, state->workspace.pointer());
+  if (ok) ok = state->set(kBScalePointer, state->workspace.pointer());
+  if (ok) ok = state->ask_heuristic();
+  if (!ok) return tl::unexpected<Error>(ok.error());
   return BlockScaledMatmul(std::move(state));
 }
 
