@@ -99,7 +99,7 @@ class Bench {
     auto empty = time_empty_kernel(context_.gpu, context_.rounds);
     if (!empty) return tl::unexpected<Error>(empty.error());
     empty_ = std::move(*empty);
-    const Status ok = options_.launch ? time_launches(works) : time_works(works);
+    Status ok = options_.launch ? time_launches(works) : time_works(works);
     progress_.done();
     if (!ok) return ok;
     print();

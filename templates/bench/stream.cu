@@ -2,14 +2,15 @@
 //
 //   out[w] = xor of kReads / kWrites vectors of in,  for kReads bytes read per kWrites written
 //
-// Tile: kThreads * kUnroll * kReads vectors of 16 bytes in, contiguous, and as many times kWrites out.
-// Thread t takes vector t of each row of kThreads vectors, so a warp moves 512 contiguous bytes an
-// instruction; its kUnroll * kReads loads are all issued before the first is used. Persistent: a block
-// takes every gridDim.x-th tile. The host rounds the buffers up to whole tiles: there are no tails.
-// One block of the default: 256 threads x 4 loads x 16 bytes = 16 KB in flight; 8 blocks an SM.
+// Tile: kThreads * kUnroll * kReads vectors of 16 bytes in, contiguous, and as many times kWrites
+// out. Thread t takes vector t of each row of kThreads vectors, so a warp moves 512 contiguous
+// bytes an instruction; its kUnroll * kReads loads are all issued before the first is used.
+// Persistent: a block takes every gridDim.x-th tile. The host rounds the buffers up to whole tiles:
+// there are no tails. One block of the default: 256 threads x 4 loads x 16 bytes = 16 KB in flight;
+// 8 blocks an SM.
 #ifndef OCTILE_EMITTED
-#include "lib/types.cuh"
 #include "lib/memory.cuh"
+#include "lib/types.cuh"
 #define OCTILE_KERNEL_NAME octile_bench_stream
 namespace cfg {
 constexpr int kThreads = 256;

@@ -13,15 +13,15 @@ using ::testing::HasSubstr;
 
 class OnTheFakeDriver : public ::testing::Test {
  protected:
-  OnTheFakeDriver() { shell_.set("OCTILE_LIBCUDA", OCTILE_FAKE_DRIVER_PATH); }
+  OnTheFakeDriver() { shell.set("OCTILE_LIBCUDA", OCTILE_FAKE_DRIVER_PATH); }
   void SetUp() override {
-    if (!has_compiler(shell_)) GTEST_SKIP() << "no NVRTC";
+    if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";
   }
-  Shell shell_;
+  Shell shell;
 };
 
 TEST_F(OnTheFakeDriver, BenchOfAProductTimesItAndCallsItWrong) {
-  const Outcome outcome = shell_.run({"bench", "--gemm", "64x512x1024", "--rounds", "3", "--json"});
+  const Outcome outcome = shell.run({"bench", "--gemm", "64x512x1024", "--rounds", "3", "--json"});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("at 64 tokens is wrong: "));
   const json bench = outcome.json();
@@ -40,9 +40,9 @@ TEST_F(OnTheFakeDriver, BenchOfAProductTimesItAndCallsItWrong) {
 TEST_F(OnTheFakeDriver, BenchOfAQuantiserHasAStreamBesideIt) {
   for (const char* type : {"1x128", "128x128"}) {
     const Outcome outcome =
-        shell_.run({"bench", "--problem",
-                    std::string("quantize rows=256 cols=1024 x=bf16 q=e4m3:") + type + " out=row",
-                    "--rounds", "3", "--json"});
+        shell.run({"bench", "--problem",
+                   std::string("quantize rows=256 cols=1024 x=bf16 q=e4m3:") + type + " out=row",
+                   "--rounds", "3", "--json"});
     EXPECT_EQ(outcome.exit_code, 1);
     const json result = outcome.json().at("results").at(0);
     EXPECT_FALSE(result.at("ok"));
@@ -53,20 +53,20 @@ TEST_F(OnTheFakeDriver, BenchOfAQuantiserHasAStreamBesideIt) {
 
 TEST_F(OnTheFakeDriver, BenchTimesTheHostsPartOfALaunch) {
   const Outcome outcome =
-      shell_.run({"bench", "--gemm", "?x512x1024", "--launch", "--rounds", "3", "--json"});
+      shell.run({"bench", "--gemm", "?x512x1024", "--launch", "--rounds", "3", "--json"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_GT(outcome.json().at("launches").at(0).at("host").at("median_us"), 0);
 }
 
 TEST_F(OnTheFakeDriver, BenchSaysThatItsBaselineIsMissing) {
-  shell_.set("OCTILE_LIBCUBLASLT", "/nonexistent/libcublasLt.so");
-  const Outcome outcome = shell_.run({"bench", "--gemm", "64x512x1024", "--baseline", "cublaslt"});
+  shell.set("OCTILE_LIBCUBLASLT", "/nonexistent/libcublasLt.so");
+  const Outcome outcome = shell.run({"bench", "--gemm", "64x512x1024", "--baseline", "cublaslt"});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("/nonexistent/libcublasLt.so"));
 }
 
 TEST_F(OnTheFakeDriver, DemoRunsOnTheGpuAndCallsTheResultWrong) {
-  const Outcome outcome = shell_.run({"demo", "--quick", "--json"});
+  const Outcome outcome = shell.run({"demo", "--quick", "--json"});
   EXPECT_EQ(outcome.exit_code, 1);
   const json demo = outcome.json();
   EXPECT_EQ(demo.at("executor"), "cuda:0");
@@ -75,11 +75,11 @@ TEST_F(OnTheFakeDriver, DemoRunsOnTheGpuAndCallsTheResultWrong) {
 }
 
 TEST_F(OnTheFakeDriver, DoctorListsItsDevices) {
-  const json doctor = shell_.run({"doctor", "--json"}).json();
+  const json doctor = shell.run({"doctor", "--json"}).json();
   EXPECT_TRUE(doctor.at("driver").at("found"));
   EXPECT_TRUE(doctor.at("devices").at(0).at("usable"));
-  shell_.set("FAKE_CUDA_DEVICES", "a100");
-  const json old = shell_.run({"doctor", "--json"}).json();
+  shell.set("FAKE_CUDA_DEVICES", "a100");
+  const json old = shell.run({"doctor", "--json"}).json();
   EXPECT_FALSE(old.at("devices").at(0).at("usable"));
   EXPECT_EQ(old.at("missing").at(0).at("what"), "device");
 }
