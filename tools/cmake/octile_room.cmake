@@ -11,11 +11,11 @@ add_library(octile_flags INTERFACE)
 set_property(TARGET octile_flags PROPERTY INTERFACE_COMPILE_OPTIONS
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wconversion;-Wsign-conversion;-Wnon-virtual-dtor;-Woverloaded-virtual;-Werror;-ffp-contract=off>
   $<$<COMPILE_LANGUAGE:C>:-Wall;-Wextra;-Wshadow;-Wconversion;-Wstrict-prototypes;-Wpedantic;-Werror;-ffp-contract=off>)
-# GCC 12 warns of overlaps and overflows inside its own std::string and std::vector once they are
+# GCC 12 warns of overlaps, overflows and overreads inside its own std::string and std::vector once they are
 # inlined (GCC bugs 105329, 105651 and 107852, mended in 13).
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(octile_flags INTERFACE
-    $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict;-Wno-array-bounds;-Wno-stringop-overflow>)
+    $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict;-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread>)
 endif()
 # Messages name files from the top of the tree, and a binary does not depend on where it was built.
 target_compile_options(octile_flags INTERFACE -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
