@@ -48,7 +48,9 @@ TEST(GpuReport, SaysWhereItIsStale) {
   std::printf("GPU report of %s on %s: %d stale\n", report["date"].get<std::string>().c_str(),
               report["device"].get<std::string>().c_str(), stale);
   const char* mode = std::getenv("OCTILE_GPU_REPORT");
-  if (mode != nullptr && std::string(mode) == "strict") EXPECT_EQ(stale, 0);
+  if (mode != nullptr && std::string(mode) == "strict") {
+    EXPECT_EQ(stale, 0);
+  }
 }
 
 }  // namespace
