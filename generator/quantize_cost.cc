@@ -14,9 +14,11 @@ QuantizeConfig rowwise_config(const QuantizeProblem& p, std::int64_t rows, const
   QuantizeConfig c;
   c.tile_cols = kWarp * 16 / size_of(p.x);  // one load of a warp
   c.tile_rows = 8;  // 8 loads of a thread in flight; 8 scales are one 32-byte sector
-  c.threads = 256;
+  // Two warps a block: slots are refilled as soon as a warp pair is done. On an H200 1 % faster at
+  // 32768x4096 than blocks of 8 warps, equal elsewhere.
+  c.threads = 64;
   // Four elements a vector leave fp32 more addresses per element: 64 registers would spill.
-  c.blocks_per_sm = p.x == DType::kFP32 ? 3 : 4;
+  c.blocks_per_sm = p.x == DType::kFP32 ? 12 : 16;
   if (rows == kDynamic) return c;
   const auto warps = [&] { return ceil_div(rows, c.tile_rows) * ceil_div(p.cols, c.tile_cols); };
   while (c.tile_rows > 1 && warps() < kWarpsPerSm * d.sm_count) c.tile_rows /= 2;
@@ -33,12 +35,14 @@ QuantizeConfig blockwise_config(const QuantizeProblem& p, std::int64_t rows, con
   c.tile_rows = 128;
   c.tile_cols = 128;
   c.threads = 128 * size_of(p.x);  // 8 loads of a thread in flight, whatever the element
-  c.blocks_per_sm = 1024 / c.threads;
+  // Measured on an H200 for bf16: 80 registers and 3 blocks beat 64 and 4 by 1 %.
+  c.blocks_per_sm = p.x == DType::kFP32 ? 2 : 3;
   const std::int64_t tiles = ceil_div(rows, 128) * ceil_div(p.cols, 128);
   if (rows != kDynamic && tiles <= d.sm_count) {
-    // One tile an SM at most: more threads with fewer loads each finish it sooner.
-    c.threads = 1024;
-    c.blocks_per_sm = 1;
+    // One tile an SM at most: more threads with fewer loads each finish it sooner (1024 threads
+    // lose that again at the barrier).
+    c.threads = 512;
+    c.blocks_per_sm = 2;
   }
   return c;
 }

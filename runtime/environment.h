@@ -14,8 +14,8 @@ struct EnvironmentVariable {
 };
 std::span<const EnvironmentVariable> environment_variables();
 
-// The value of a variable of the table; nullopt where it is unset or empty. A name outside the table
-// is a defect and answers nullopt.
+// The value of a variable of the table; nullopt where it is unset or empty. A name outside the
+// table is a defect and answers nullopt.
 std::optional<std::string> environment_value(std::string_view name);
 
 }  // namespace octile

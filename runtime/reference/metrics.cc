@@ -143,6 +143,18 @@ double ulp_of(DType dtype, double x) {
   return std::ldexp(1.0, std::max(exponent, smallest_exponent) - mantissa_bits);
 }
 
+double tolerance_c(int promote) {
+  // Measured on an H200: 2.3, 4.1, 7.7. Longer intervals truncate once more per 32 of K.
+  switch (promote) {
+    case 32:
+      return 4;
+    case 64:
+      return 8;
+    default:
+      return 12;
+  }
+}
+
 ToleranceReport check_tolerance(const void* d, DType dtype, std::int64_t ldd,
                                 const Fp64Window& window, std::span<const double> r,
                                 std::span<const double> s, double c) {

@@ -39,6 +39,10 @@ Result<std::vector<float>> integer_model(std::span<const float> x, std::int64_t 
 // included.
 double ulp_of(DType dtype, double x);
 
+// The c of the contract's tolerance for a promotion interval (K elements): frozen above what the
+// GPU suite measured over all its cases (docs/numerics.md; worst_c in tests/gpu/REPORT.json).
+double tolerance_c(int promote);
+
 // The contract's check of a product: |D - R| <= ulp(R) / 2 + c * 2^-13 * S. Where R is not finite,
 // D must be the same infinity or a NaN.
 struct ToleranceReport {

@@ -1,14 +1,14 @@
 // What the generator writes before a GEMM template, for reading, linting and compiling it by hand:
 //   nvcc -gencode arch=compute_90a,code=sm_90a --cubin -I templates templates/gemm/hopper_1d2d.cu
 #pragma once
+#include "gemm/epilogue.cuh"
+#include "gemm/pipeline.cuh"
+#include "gemm/scheduler.cuh"
 #include "lib/mbarrier.cuh"
 #include "lib/tma.cuh"
 #include "lib/types.cuh"
 #include "lib/warpgroup.cuh"
 #include "lib/wgmma.cuh"
-#include "gemm/pipeline.cuh"
-#include "gemm/scheduler.cuh"
-#include "gemm/epilogue.cuh"
 
 #define OCTILE_KERNEL_NAME octile_gemm_default
 

@@ -9,11 +9,11 @@
 
 namespace gemm {
 
-// Straight from registers: four lanes write 16 contiguous bytes of a row. No shared memory, any tile
-// width. `row` is the warp's first row, `col` the tile's first column.
+// Straight from registers: four lanes write 16 contiguous bytes of a row. No shared memory, any
+// tile width. `row` is the warp's first row, `col` the tile's first column.
 template <int kBlockN>
-__device__ __forceinline__ void store_direct(const float (&acc)[kBlockN / 2], u16* d, i64 ldd, int row,
-                                             int col, int m, int n) {
+__device__ __forceinline__ void store_direct(const float (&acc)[kBlockN / 2], u16* d, i64 ldd,
+                                             int row, int col, int m, int n) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row0 = row + lane / 4;
 #pragma unroll
@@ -27,24 +27,26 @@ __device__ __forceinline__ void store_direct(const float (&acc)[kBlockN / 2], u1
   }
 }
 
-// Width in columns of the boxes a tile of kBlockN columns is stored by: the widest swizzle (128, 64, 32
-// bytes) that divides it.
+// Width in columns of the boxes a tile of kBlockN columns is stored by: the widest swizzle (128,
+// 64, 32 bytes) that divides it.
 template <int kBlockN>
 __host__ __device__ constexpr int store_box_cols() {
   return kBlockN % 64 == 0 ? 64 : kBlockN % 32 == 0 ? 32 : 16;
 }
 
-// Into a 64-row staging area: kBlockN / box boxes of 64 rows x box columns, each swizzled as the tensor
-// map says (16-byte units of a row XORed with the row's position in the 128-byte lines), so that stmatrix
-// meets no bank conflict. `warp` is the warp's index in its warpgroup.
+// Into a 64-row staging area: kBlockN / box boxes of 64 rows x box columns, each swizzled as the
+// tensor map says (16-byte units of a row XORed with the row's position in the 128-byte lines), so
+// that stmatrix meets no bank conflict. `warp` is the warp's index in its warpgroup.
 template <int kBlockN>
-__device__ __forceinline__ void stage_for_tma(const float (&acc)[kBlockN / 2], u32 staging, int warp) {
+__device__ __forceinline__ void stage_for_tma(const float (&acc)[kBlockN / 2], u32 staging,
+                                              int warp) {
   constexpr int kBoxCols = store_box_cols<kBlockN>();
   constexpr int kRowBytes = kBoxCols * 2;
   constexpr int kUnits = kRowBytes / 16;
   constexpr int kRowsPerLine = 128 / kRowBytes;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  // stmatrix.x4: lanes 0-7 and 8-15 address rows 0-7 and 8-15 of column group j, 16-31 of group j + 1.
+  // stmatrix.x4: lanes 0-7 and 8-15 address rows 0-7 and 8-15 of column group j, 16-31 of group j
+  // + 1.
   const int row = warp * 16 + lane % 16;
   const int swizzle = (row / kRowsPerLine) % kUnits;
   const u32 row_address = staging + static_cast<u32>(row * kRowBytes);
@@ -61,8 +63,8 @@ __device__ __forceinline__ void stage_for_tma(const float (&acc)[kBlockN / 2], u
   }
 }
 
-// One thread: the boxes of a staged 64-row strip to global memory. The map clips rows and columns that
-// lie outside D.
+// One thread: the boxes of a staged 64-row strip to global memory. The map clips rows and columns
+// that lie outside D.
 template <int kBlockN>
 __device__ __forceinline__ void store_boxes(const TensorMap* d_map, u32 staging, int row, int col) {
   constexpr int kBoxCols = store_box_cols<kBlockN>();

@@ -2,17 +2,19 @@
 //
 // A: FP8 [m][lda], scales fp32 [ceil(k/128)][scale_a_ld], m contiguous (1x128).
 // B: FP8 [n][ldb], scales fp32 [ceil(n/128)][scale_b_ld] (128x128).
-// Each K-block of 128 (or less: kPromote) is summed by the tensor core from zero and then added in fp32:
-// acc = fma(partial, sa * sb, acc), in K order. The tensor core keeps about 14 bits of an FP8 sum, which
-// is why the partial sums are promoted, and why the scales enter inside the K loop.
+// Each K-block of 128 (or less: kPromote) is summed by the tensor core from zero and then added in
+// fp32: acc = fma(partial, sa * sb, acc), in K order. The tensor core keeps about 14 bits of an FP8
+// sum, which is why the partial sums are promoted, and why the scales enter inside the K loop.
 //
 //            n0            n0 + kBlockN          Warp roles (warpgroups of 4 warps):
 //         +---------------------+                  0 .. C-1  consumers: WGMMA, promotion, epilogue
-//   m0    | warpgroup 0         |                  C         producer: one lane of its first warp feeds
+//   m0    | warpgroup 0         |                  C         producer: one lane of its first warp
+//   feeds
 //         | kBlockM / C rows    |                            the ring; the others idle
 //         +---------------------+
-//         | warpgroup 1         |                Each consumer owns kBlockM / C rows as strips of 64: the
-//         |                     |                partial sums of one strip are promoted while the other
+//         | warpgroup 1         |                Each consumer owns kBlockM / C rows as strips of
+//         64: the |                     |                partial sums of one strip are promoted
+//         while the other
 //         +---------------------+                warpgroup keeps the tensor core busy.
 //
 // Shared memory, from a 1024-byte aligned base (offsets: cfg, from GemmSmemLayout):
@@ -23,26 +25,34 @@
 //   barriers     full[kStages], empty[kStages], 8 bytes each
 //
 // Barriers        arrivals                                      completes when
-//   full[s]       1 (producer, expect_tx) + bytes               A, B and A scales of the stage are here
-//   empty[s]      4 warps x consumers x CTAs of the cluster     every reader in the cluster is done
+//   full[s]       1 (producer, expect_tx) + bytes               A, B and A scales of the stage are
+//   here empty[s]      4 warps x consumers x CTAs of the cluster     every reader in the cluster is
+//   done
 //
-// Cluster: with kClusterN = 2 the two CTAs share an A tile (each loads half of it and multicasts), with
-// kClusterM = 2 a B tile. A cluster walks tiles together, so both run the same number of steps; a CTA whose
-// tile lies outside D computes on zeros and stores nothing.
+// Cluster: with kClusterN = 2 the two CTAs share an A tile (each loads half of it and multicasts),
+// with kClusterM = 2 a B tile. A cluster walks tiles together, so both run the same number of
+// steps; a CTA whose tile lies outside D computes on zeros and stores nothing.
 //
-// B's scales are one or a few scalars per K-block: every consumer thread reads them from global memory
-// (one broadcast sector, 32 K-blocks a line), one K-block ahead.
+// B's scales are one or a few scalars per K-block: every consumer thread reads them from global
+// memory (one broadcast sector, 32 K-blocks a line), one K-block ahead.
 //
-// Ladder (one H200 each, best configuration per shape, us; peers' times of the same shapes in docs):
+// Ladder (one H200 each, best configuration per shape, us; peers' times of the same shapes in
+// docs):
 //   v1  one product at a time: wait<0>, promote. Predicted within 15 % of the peers at m >= 4096.
-//       64x2112x7168 12.1, 64x4096x7168 14.1, 64x7168x16384 36.2, 128x7168x16384 40.5. Kept as kUnroll = 1.
-//   v2  arrive on a peer's `empty` at CTA scope instead of cluster scope. Predicted: clusters stop paying a
-//       MEMBAR.ALL.GPU per K-block. 256x128 tiles at 4096x24576x1536, cluster 1x2: 346 -> 269. Kept.
-//   v3  kUnroll K-blocks a pass, kInFlight partial sums: the tensor core works while a warpgroup promotes.
-//       Predicted -30 % per K-block where one consumer works alone. 64x2112x7168 9.9, 64x4096x7168 11.6,
-//       64x7168x16384 33.2, 128x7168x16384 36.8. Kept.
-//   v4  flat promotion loop, scales of tiles that straddle blocks picked from two or three rows. Predicted:
-//       tiles of 192 leave local memory. 128x192 at 128x24576x1536 95 -> 15.0, 4096x2112x7168 107.7. Kept.
+//       64x2112x7168 12.1, 64x4096x7168 14.1, 64x7168x16384 36.2, 128x7168x16384 40.5. Kept as
+//       kUnroll = 1.
+//   v2  arrive on a peer's `empty` at CTA scope instead of cluster scope. Predicted: clusters stop
+//   paying a
+//       MEMBAR.ALL.GPU per K-block. 256x128 tiles at 4096x24576x1536, cluster 1x2: 346 -> 269.
+//       Kept.
+//   v3  kUnroll K-blocks a pass, kInFlight partial sums: the tensor core works while a warpgroup
+//   promotes.
+//       Predicted -30 % per K-block where one consumer works alone. 64x2112x7168 9.9,
+//       64x4096x7168 11.6, 64x7168x16384 33.2, 128x7168x16384 36.8. Kept.
+//   v4  flat promotion loop, scales of tiles that straddle blocks picked from two or three rows.
+//   Predicted:
+//       tiles of 192 leave local memory. 128x192 at 128x24576x1536 95 -> 15.0, 4096x2112x7168
+//       107.7. Kept.
 #ifndef OCTILE_EMITTED
 #include "gemm/default_prologue.cuh"
 #endif
@@ -64,8 +74,8 @@ constexpr int kDOffset = kBOffset + cfg::kStages * kBStageBytes;
 constexpr int kScaleOffset = kDOffset + kDBytes;
 constexpr int kBarrierOffset = kScaleOffset + cfg::kStages * kScaleStageBytes;
 constexpr int kSmemBytes = kBarrierOffset + 2 * cfg::kStages * 8;
-// Columns sure to share a 128-wide scale block, whatever the tile's first column, and how many blocks a
-// tile can touch.
+// Columns sure to share a 128-wide scale block, whatever the tile's first column, and how many
+// blocks a tile can touch.
 constexpr int kScaleSegment = gcd(cfg::kBlockN, 128);
 constexpr int kScaleRows = ceil_div(cfg::kBlockN - kScaleSegment, 128) + 1;
 
@@ -82,8 +92,12 @@ struct Extents {
 struct SharedMemory {
   u32 base;
   __device__ __forceinline__ u32 a(int stage) const { return base + stage * kAStageBytes; }
-  __device__ __forceinline__ u32 b(int stage) const { return base + kBOffset + stage * kBStageBytes; }
-  __device__ __forceinline__ u32 d(int strip) const { return base + kDOffset + strip * kStripBytes; }
+  __device__ __forceinline__ u32 b(int stage) const {
+    return base + kBOffset + stage * kBStageBytes;
+  }
+  __device__ __forceinline__ u32 d(int strip) const {
+    return base + kDOffset + strip * kStripBytes;
+  }
   __device__ __forceinline__ u32 scales(int stage) const {
     return base + kScaleOffset + stage * kScaleStageBytes;
   }
@@ -97,14 +111,14 @@ using Scheduler = TileScheduler<cfg::kRasterGroup>;
 using Ring = RingPosition<cfg::kStages>;
 
 __device__ __forceinline__ Scheduler make_scheduler(const Extents& e) {
-  return Scheduler(ceil_div(e.m, cfg::kBlockM * cfg::kClusterM),
-                   ceil_div(e.n, cfg::kBlockN * cfg::kClusterN),
-                   static_cast<int>(blockIdx.x) / kClusterSize,
-                   static_cast<int>(gridDim.x) / kClusterSize);
+  return Scheduler(
+      ceil_div(e.m, cfg::kBlockM * cfg::kClusterM), ceil_div(e.n, cfg::kBlockN * cfg::kClusterN),
+      static_cast<int>(blockIdx.x) / kClusterSize, static_cast<int>(gridDim.x) / kClusterSize);
 }
 
 // First row and column of this CTA's tile.
-__device__ __forceinline__ void tile_origin(const Scheduler& scheduler, int rank, int& m0, int& n0) {
+__device__ __forceinline__ void tile_origin(const Scheduler& scheduler, int rank, int& m0,
+                                            int& n0) {
   int tile_m, tile_n;
   scheduler.coordinates(tile_m, tile_n);
   const int rank_m = cfg::kClusterM > 1 ? rank : 0;
@@ -113,11 +127,12 @@ __device__ __forceinline__ void tile_origin(const Scheduler& scheduler, int rank
   n0 = (tile_n * cfg::kClusterN + rank_n) * cfg::kBlockN;
 }
 
-// One K-block of one tile into a stage. A shared operand is loaded as one slice per CTA of the cluster,
-// each multicast to all.
-__device__ __forceinline__ void load_stage(const SharedMemory& smem, int stage, const TensorMap* a_map,
-                                           const TensorMap* b_map, const float* scales, int scale_rows,
-                                           int rank, int m0, int n0, int k0) {
+// One K-block of one tile into a stage. A shared operand is loaded as one slice per CTA of the
+// cluster, each multicast to all.
+__device__ __forceinline__ void load_stage(const SharedMemory& smem, int stage,
+                                           const TensorMap* a_map, const TensorMap* b_map,
+                                           const float* scales, int scale_rows, int rank, int m0,
+                                           int n0, int k0) {
   constexpr u16 kEveryone = (1u << kClusterSize) - 1;
   const u32 full = smem.full(stage);
   mbarrier::arrive_expect_tx(full, kAStageBytes + kBStageBytes + scale_rows * 4);
@@ -146,8 +161,8 @@ __device__ __forceinline__ void load_stage(const SharedMemory& smem, int stage, 
 }
 
 __device__ __forceinline__ void produce(const SharedMemory& smem, const TensorMap* a_map,
-                                        const TensorMap* b_map, const float* scale_a, i64 scale_a_ld,
-                                        const Extents& e, int rank) {
+                                        const TensorMap* b_map, const float* scale_a,
+                                        i64 scale_a_ld, const Extents& e, int rank) {
   const int k_blocks = e.k_blocks();
   const int scale_extent = ceil_div(e.m, 4) * 4;  // rows the layout holds, padding included
   Ring ring;
@@ -245,9 +260,9 @@ struct Consumer {
   int lane;
 };
 
-// kBlocks consecutive K-blocks into acc, as kBlocks * kStrips products of 64 rows. kInFlight products are
-// issued before the first of them is promoted, each into partial sums of its own, so that the tensor core
-// works while the CUDA cores promote.
+// kBlocks consecutive K-blocks into acc, as kBlocks * kStrips products of 64 rows. kInFlight
+// products are issued before the first of them is promoted, each into partial sums of its own, so
+// that the tensor core works while the CUDA cores promote.
 template <int kBlocks, int kInFlight>
 __device__ __forceinline__ void multiply_blocks(const Consumer& self, Ring& ring,
                                                 const ScaleRows& scale_b, int block, int k_blocks,
@@ -308,8 +323,9 @@ __device__ __forceinline__ void multiply_blocks(const Consumer& self, Ring& ring
 }
 
 // All K-blocks of a tile into acc, kUnroll at a time.
-__device__ __forceinline__ void accumulate(const Consumer& self, Ring& ring, const ScaleRows& scale_b,
-                                           int k_blocks, float (&acc)[kStrips][kAccumulators]) {
+__device__ __forceinline__ void accumulate(const Consumer& self, Ring& ring,
+                                           const ScaleRows& scale_b, int k_blocks,
+                                           float (&acc)[kStrips][kAccumulators]) {
   BlockScales next = scale_b.at(0);
   int block = 0;
   for (; block + cfg::kUnroll <= k_blocks; block += cfg::kUnroll) {
@@ -322,8 +338,8 @@ __device__ __forceinline__ void accumulate(const Consumer& self, Ring& ring, con
   }
 }
 
-__device__ __forceinline__ void store_tile(const Consumer& self, const TensorMap* d_map, u16* d, i64 ldd,
-                                           const Extents& e, int m0, int n0,
+__device__ __forceinline__ void store_tile(const Consumer& self, const TensorMap* d_map, u16* d,
+                                           i64 ldd, const Extents& e, int m0, int n0,
                                            const float (&acc)[kStrips][kAccumulators]) {
   const int row = m0 + self.index * kRowsPerConsumer;
   if constexpr (cfg::kTmaStore) {
@@ -350,7 +366,8 @@ __device__ __forceinline__ void store_tile(const Consumer& self, const TensorMap
   } else {
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
-      store_direct<cfg::kBlockN>(acc[strip], d, ldd, row + strip * 64 + self.warp * 16, n0, e.m, e.n);
+      store_direct<cfg::kBlockN>(acc[strip], d, ldd, row + strip * 64 + self.warp * 16, n0, e.m,
+                                 e.n);
     }
   }
 }
@@ -359,7 +376,8 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const TensorMa
                                         const float* scale_b, i64 scale_b_ld, u16* d, i64 ldd,
                                         const Extents& e, int rank) {
   const int thread = static_cast<int>(threadIdx.x);
-  const Consumer self{smem, __shfl_sync(0xffffffffu, thread / 128, 0), thread / 32 % 4, thread % 32};
+  const Consumer self{smem, __shfl_sync(0xffffffffu, thread / 128, 0), thread / 32 % 4,
+                      thread % 32};
   const int k_blocks = e.k_blocks();
   Ring ring;
   for (Scheduler tiles = make_scheduler(e); tiles.valid(); tiles.advance()) {
@@ -392,10 +410,11 @@ __device__ __forceinline__ void init_barriers(const SharedMemory& smem) {
 }  // namespace gemm
 
 extern "C" __global__ void __launch_bounds__(cfg::kThreads, 1)
-    OCTILE_KERNEL_NAME(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
+    OCTILE_KERNEL_NAME(const __grid_constant__ TensorMap a_map,
+                       const __grid_constant__ TensorMap b_map,
                        const __grid_constant__ TensorMap d_map, const float* scale_a,
-                       const float* scale_b, void* d, i64 scale_a_ld, i64 scale_b_ld, i64 ldd, int m,
-                       int n, int k) {
+                       const float* scale_b, void* d, i64 scale_a_ld, i64 scale_b_ld, i64 ldd,
+                       int m, int n, int k) {
   extern __shared__ __align__(1024) u8 dynamic_smem[];
   const gemm::SharedMemory smem{shared_address(dynamic_smem)};
   const gemm::Extents extents{m, n, k};

@@ -7,7 +7,8 @@
 namespace gemm {
 
 // Which stage is next and the parity its barriers complete with. A consumer waits for `full` with
-// `phase`; the producer waits for `empty` with `phase ^ 1`, which a fresh barrier satisfies at once.
+// `phase`; the producer waits for `empty` with `phase ^ 1`, which a fresh barrier satisfies at
+// once.
 template <int kStages>
 struct RingPosition {
   int stage = 0;

@@ -1,5 +1,5 @@
-// Which output tile a cluster works on next: static and persistent, in an order that keeps the operands
-// of the tiles in flight inside L2.
+// Which output tile a cluster works on next: static and persistent, in an order that keeps the
+// operands of the tiles in flight inside L2.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "lib/types.cuh"
@@ -7,9 +7,9 @@
 
 namespace gemm {
 
-// Tiles are cluster tiles, tiles_m x tiles_n of them. The order walks bands of kBand tile rows; inside a
-// band the row index is fastest, so `clusters in flight` tiles span kBand rows and in_flight / kBand
-// columns: the A rows of the band stay in L2 while B streams by once a band.
+// Tiles are cluster tiles, tiles_m x tiles_n of them. The order walks bands of kBand tile rows;
+// inside a band the row index is fastest, so `clusters in flight` tiles span kBand rows and
+// in_flight / kBand columns: the A rows of the band stay in L2 while B streams by once a band.
 template <int kBand>
 struct TileScheduler {
   int tiles_m;

@@ -8,8 +8,8 @@
 
 namespace cast {
 
-// cvt.rn.satfinite.e4m3x2.f32 d, a, b;  PTX 8.1, sm_89. `upper` goes to the upper byte. Nearest even on
-// the E4M3 grid; beyond the maximum, infinity included, +-448; NaN gives 0x7f.
+// cvt.rn.satfinite.e4m3x2.f32 d, a, b;  PTX 8.1, sm_89. `upper` goes to the upper byte. Nearest
+// even on the E4M3 grid; beyond the maximum, infinity included, +-448; NaN gives 0x7f.
 __device__ __forceinline__ u16 e4m3x2(float upper, float lower) {
   u16 codes;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(upper), "f"(lower));

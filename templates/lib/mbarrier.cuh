@@ -15,8 +15,8 @@ __device__ __forceinline__ void init(u32 barrier, u32 count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 
-// fence.mbarrier_init.release.cluster;  PTX 8.0, sm_90. By the initialising thread, after the inits:
-// makes them visible to the cluster and to the async proxy.
+// fence.mbarrier_init.release.cluster;  PTX 8.0, sm_90. By the initialising thread, after the
+// inits: makes them visible to the cluster and to the async proxy.
 __device__ __forceinline__ void fence_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -27,10 +27,11 @@ __device__ __forceinline__ void arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// mapa.shared::cluster.u32 + mbarrier.arrive.shared::cluster.b64 _, [addr];  PTX 8.0, sm_90. Arrives on
-// the same barrier of CTA `rank` of the cluster (own rank allowed). Release at CTA scope is enough to hand
-// a stage back: the thread's reads have returned, and nothing it wrote is read by the peer. (At cluster
-// scope ptxas puts a MEMBAR.ALL.GPU before every arrival: one round trip a K-block, 2.5x slower.)
+// mapa.shared::cluster.u32 + mbarrier.arrive.shared::cluster.b64 _, [addr];  PTX 8.0, sm_90.
+// Arrives on the same barrier of CTA `rank` of the cluster (own rank allowed). Release at CTA scope
+// is enough to hand a stage back: the thread's reads have returned, and nothing it wrote is read by
+// the peer. (At cluster scope ptxas puts a MEMBAR.ALL.GPU before every arrival: one round trip a
+// K-block, 2.5x slower.)
 __device__ __forceinline__ void arrive_cluster(u32 barrier, u32 rank) {
   asm volatile(
       "{\n"
@@ -42,15 +43,16 @@ __device__ __forceinline__ void arrive_cluster(u32 barrier, u32 rank) {
       : "memory");
 }
 
-// mbarrier.arrive.expect_tx.shared::cta.b64 _, [addr], bytes;  PTX 8.0, sm_90. One arrival that also
-// announces `bytes` of asynchronous copies; the phase completes when both have come.
+// mbarrier.arrive.expect_tx.shared::cta.b64 _, [addr], bytes;  PTX 8.0, sm_90. One arrival that
+// also announces `bytes` of asynchronous copies; the phase completes when both have come.
 __device__ __forceinline__ void arrive_expect_tx(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
 
-// mbarrier.try_wait.parity.shared::cta.b64 p, [addr], parity;  PTX 7.8, sm_90. Suspends the thread for
-// a hardware-bounded time; returns whether the phase of that parity has completed. Acquire at CTA scope.
+// mbarrier.try_wait.parity.shared::cta.b64 p, [addr], parity;  PTX 7.8, sm_90. Suspends the thread
+// for a hardware-bounded time; returns whether the phase of that parity has completed. Acquire at
+// CTA scope.
 __device__ __forceinline__ bool try_wait(u32 barrier, u32 parity) {
   u32 done;
   asm volatile(

@@ -1,8 +1,7 @@
-// Global loads and stores of one thread. PTX ISA 9.0, "Data Movement and Conversion Instructions: ld,
-// ld.global.nc, st".
-// Loads are for memory that nothing writes while the kernel runs, so they need no "memory" clobber;
-// they are volatile to stay where they are written, one behind the other, many in flight. A store's
-// clobber keeps it behind the loads it might alias.
+// Global loads and stores of one thread. PTX ISA 9.0, "Data Movement and Conversion Instructions:
+// ld, ld.global.nc, st". Loads are for memory that nothing writes while the kernel runs, so they
+// need no "memory" clobber; they are volatile to stay where they are written, one behind the other,
+// many in flight. A store's clobber keeps it behind the loads it might alias.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "lib/types.cuh"
@@ -14,8 +13,8 @@ struct alignas(16) Words4 {
   u32 word[4];
 };
 
-// ld.global.nc.L1::no_allocate.v4.u32 {a, b, c, d}, [p];  PTX 7.4, sm_70. p 16-byte aligned. For data
-// read once: it takes no line of L1.
+// ld.global.nc.L1::no_allocate.v4.u32 {a, b, c, d}, [p];  PTX 7.4, sm_70. p 16-byte aligned. For
+// data read once: it takes no line of L1.
 __device__ __forceinline__ Words4 load_16_once(const void* p) {
   Words4 v;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -24,8 +23,8 @@ __device__ __forceinline__ Words4 load_16_once(const void* p) {
   return v;
 }
 
-// ld.global.nc.u32 d, [p];  PTX 3.1, sm_32. p 4-byte aligned. Keeps its line in L1: the neighbours are
-// asked for next.
+// ld.global.nc.u32 d, [p];  PTX 3.1, sm_32. p 4-byte aligned. Keeps its line in L1: the neighbours
+// are asked for next.
 __device__ __forceinline__ u32 load_4(const void* p) {
   u32 v;
   asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p));

@@ -13,9 +13,9 @@ __device__ __forceinline__ u32 max(u32 a, u32 b) { return a > b ? a : b; }
 // The larger of each unsigned 16-bit half: one instruction from sm_90 on (VIMNMX.U16x2).
 __device__ __forceinline__ u32 max_u16x2(u32 a, u32 b) { return __vmaxu2(a, b); }
 
-// Rounds of scatter_max: lanes kDistance apart exchange halves of their kCount values, then, one value
-// each, the rest of the group's maxima. A recursion, so that every index is a constant and the values
-// stay in registers.
+// Rounds of scatter_max: lanes kDistance apart exchange halves of their kCount values, then, one
+// value each, the rest of the group's maxima. A recursion, so that every index is a constant and
+// the values stay in registers.
 template <int kCount, int kDistance, int kSize>
 __device__ __forceinline__ void scatter_rounds(u32 (&values)[kSize], u32 lane) {
   if constexpr (kCount > 1) {
@@ -34,9 +34,10 @@ __device__ __forceinline__ void scatter_rounds(u32 (&values)[kSize], u32 lane) {
   }
 }
 
-// kCount maxima over each group of kWidth consecutive lanes, one left per lane: returns the maximum of
-// values[owned_index<kCount, kWidth>(lane)] over the lane's group. All 32 lanes. Halving the values at
-// each exchange takes kCount - 1 + log2(kWidth / kCount) shuffles instead of kCount * log2(kWidth).
+// kCount maxima over each group of kWidth consecutive lanes, one left per lane: returns the maximum
+// of values[owned_index<kCount, kWidth>(lane)] over the lane's group. All 32 lanes. Halving the
+// values at each exchange takes kCount - 1 + log2(kWidth / kCount) shuffles instead of kCount *
+// log2(kWidth).
 template <int kCount, int kWidth>
 __device__ __forceinline__ u32 scatter_max(u32 (&values)[kCount], u32 lane) {
   static_assert(kCount >= 1 && (kCount & (kCount - 1)) == 0, "kCount is a power of two");
@@ -58,9 +59,9 @@ __device__ __forceinline__ int owner_lane(u32 lane, int index) {
   return static_cast<int>(lane & ~static_cast<u32>(kWidth - 1)) + index * (kWidth / kCount);
 }
 
-// Maximum over the thread block, in every thread. `partials`: one word of shared memory per warp (at
-// most 32), written here; not to be reused without a barrier in between. All threads of the block; kThreads a
-// multiple of 32. Holds one __syncthreads.
+// Maximum over the thread block, in every thread. `partials`: one word of shared memory per warp
+// (at most 32), written here; not to be reused without a barrier in between. All threads of the
+// block; kThreads a multiple of 32. Holds one __syncthreads.
 template <int kThreads>
 __device__ __forceinline__ u32 block_max(u32 value, u32* partials) {
   constexpr u32 kWarps = kThreads / 32;

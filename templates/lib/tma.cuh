@@ -1,5 +1,6 @@
-// The bulk copy engine. PTX ISA 9.0, "Data Movement and Conversion Instructions: Asynchronous copy".
-// Issued by one thread. Loads complete on an mbarrier (complete_tx::bytes), stores on bulk groups.
+// The bulk copy engine. PTX ISA 9.0, "Data Movement and Conversion Instructions: Asynchronous
+// copy". Issued by one thread. Loads complete on an mbarrier (complete_tx::bytes), stores on bulk
+// groups.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "lib/types.cuh"
@@ -7,13 +8,15 @@
 
 namespace tma {
 
-// prefetch.tensormap [addr];  PTX 8.0, sm_90. Brings the descriptor into the constant-like cache early.
+// prefetch.tensormap [addr];  PTX 8.0, sm_90. Brings the descriptor into the constant-like cache
+// early.
 __device__ __forceinline__ void prefetch_map(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
 // cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
-//   [dst], [map, {x, y}], [mbarrier];  PTX 8.0, sm_90. Box of the map at (x inner, y outer); what lies
+//   [dst], [map, {x, y}], [mbarrier];  PTX 8.0, sm_90. Box of the map at (x inner, y outer); what
+//   lies
 // outside the tensor is filled with zero and counted in the bytes.
 __device__ __forceinline__ void load_2d(u32 dst, const TensorMap* map, int x, int y, u32 barrier) {
   asm volatile(
@@ -23,8 +26,8 @@ __device__ __forceinline__ void load_2d(u32 dst, const TensorMap* map, int x, in
       : "memory");
 }
 
-// ....multicast::cluster [dst], [map, {x, y}], [mbarrier], mask;  PTX 8.0, sm_90. The same offsets and
-// the same barrier offset in every CTA whose bit is set in mask.
+// ....multicast::cluster [dst], [map, {x, y}], [mbarrier], mask;  PTX 8.0, sm_90. The same offsets
+// and the same barrier offset in every CTA whose bit is set in mask.
 __device__ __forceinline__ void load_2d_multicast(u32 dst, const TensorMap* map, int x, int y,
                                                   u32 barrier, u16 mask) {
   asm volatile(
@@ -34,19 +37,19 @@ __device__ __forceinline__ void load_2d_multicast(u32 dst, const TensorMap* map,
       : "memory");
 }
 
-// cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [dst], [src], bytes, [mbarrier];
-// PTX 8.0, sm_90. dst, src and bytes are multiples of 16; bytes > 0.
+// cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [dst], [src], bytes,
+// [mbarrier]; PTX 8.0, sm_90. dst, src and bytes are multiples of 16; bytes > 0.
 __device__ __forceinline__ void load_bulk(u32 dst, const void* src, u32 bytes, u32 barrier) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          dst),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(dst),
       "l"(src), "r"(bytes), "r"(barrier)
       : "memory");
 }
 
 // ....multicast::cluster [dst], [src], bytes, [mbarrier], mask;  PTX 8.0, sm_90.
-__device__ __forceinline__ void load_bulk_multicast(u32 dst, const void* src, u32 bytes, u32 barrier,
-                                                    u16 mask) {
+__device__ __forceinline__ void load_bulk_multicast(u32 dst, const void* src, u32 bytes,
+                                                    u32 barrier, u16 mask) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
       "[%0], [%1], %2, [%3], %4;" ::"r"(dst),
@@ -55,13 +58,13 @@ __device__ __forceinline__ void load_bulk_multicast(u32 dst, const void* src, u3
 }
 
 // cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [map, {x, y}], [src];  PTX 8.0, sm_90.
-// Writes only what lies inside the tensor. The generic-proxy writes to src need fence_async_shared and a
-// barrier before.
+// Writes only what lies inside the tensor. The generic-proxy writes to src need fence_async_shared
+// and a barrier before.
 __device__ __forceinline__ void store_2d(const TensorMap* map, int x, int y, u32 src) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(
-                   map),
-               "r"(x), "r"(y), "r"(src)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
+      "r"(x), "r"(y), "r"(src)
+      : "memory");
 }
 
 // cp.async.bulk.commit_group;  PTX 8.0, sm_90. Closes the group of this thread's stores so far.
@@ -69,8 +72,8 @@ __device__ __forceinline__ void commit_stores() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// cp.async.bulk.wait_group.read N;  PTX 8.0, sm_90. Until at most N of this thread's groups still read
-// shared memory: its source may then be overwritten.
+// cp.async.bulk.wait_group.read N;  PTX 8.0, sm_90. Until at most N of this thread's groups still
+// read shared memory: its source may then be overwritten.
 template <int kPending>
 __device__ __forceinline__ void wait_stores_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");

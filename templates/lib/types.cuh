@@ -1,5 +1,5 @@
-// Names every library file uses. Sources are header-free: no CUDA or standard header is included, so
-// that a cold compile costs what the kernel costs.
+// Names every library file uses. Sources are header-free: no CUDA or standard header is included,
+// so that a cold compile costs what the kernel costs.
 #pragma once
 
 using u8 = unsigned char;

@@ -4,8 +4,8 @@
 #include "lib/types.cuh"
 #endif
 
-// setmaxnreg.dec.sync.aligned.u32 N;  PTX 8.0, sm_90a. All threads of a warpgroup, one branch per role;
-// needs __launch_bounds__ (ptxas C7508 otherwise). N a multiple of 8 in 24..256.
+// setmaxnreg.dec.sync.aligned.u32 N;  PTX 8.0, sm_90a. All threads of a warpgroup, one branch per
+// role; needs __launch_bounds__ (ptxas C7508 otherwise). N a multiple of 8 in 24..256.
 template <int kRegisters>
 __device__ __forceinline__ void release_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -43,24 +43,25 @@ __device__ __forceinline__ u32 cluster_rank() {
   return rank;
 }
 
-// barrier.cluster.arrive.relaxed.aligned + barrier.cluster.wait.acquire.aligned;  PTX 7.8, sm_90. All
-// threads of all CTAs of the cluster. Relaxed: it orders execution (barriers are initialised, peers still
-// exist), not ordinary memory; mbarrier::fence_init orders the initialisation itself.
+// barrier.cluster.arrive.relaxed.aligned + barrier.cluster.wait.acquire.aligned;  PTX 7.8, sm_90.
+// All threads of all CTAs of the cluster. Relaxed: it orders execution (barriers are initialised,
+// peers still exist), not ordinary memory; mbarrier::fence_init orders the initialisation itself.
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// stmatrix.sync.aligned.m8n8.x4.shared.b16 [addr], {r0, r1, r2, r3};  PTX 7.8, sm_90. Lane i gives the
-// address of row i % 8 of matrix i / 8 (16 bytes, 16-byte aligned); register j of a lane holds two
-// elements of row lane / 4 of matrix j, columns 2 * (lane % 4).
+// stmatrix.sync.aligned.m8n8.x4.shared.b16 [addr], {r0, r1, r2, r3};  PTX 7.8, sm_90. Lane i gives
+// the address of row i % 8 of matrix i / 8 (16 bytes, 16-byte aligned); register j of a lane holds
+// two elements of row lane / 4 of matrix j, columns 2 * (lane % 4).
 __device__ __forceinline__ void store_matrix_x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
                "r"(r0), "r"(r1), "r"(r2), "r"(r3)
                : "memory");
 }
 
-// cvt.rn.bf16x2.f32 d, hi, lo;  PTX 7.8, sm_80. Two fp32 to bf16, nearest even; `hi` in the upper half.
+// cvt.rn.bf16x2.f32 d, hi, lo;  PTX 7.8, sm_80. Two fp32 to bf16, nearest even; `hi` in the upper
+// half.
 __device__ __forceinline__ u32 pack_bf16x2(float lo, float hi) {
   u32 packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(hi), "f"(lo));

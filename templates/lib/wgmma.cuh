@@ -1,5 +1,5 @@
-// WGMMA: the Hopper tensor core over a warpgroup's 64 rows. PTX ISA 9.0, "Asynchronous Warpgroup Level
-// Matrix Multiply-Accumulate Instructions" (wgmma.mma_async); sm_90a only. All threads of the
+// WGMMA: the Hopper tensor core over a warpgroup's 64 rows. PTX ISA 9.0, "Asynchronous Warpgroup
+// Level Matrix Multiply-Accumulate Instructions" (wgmma.mma_async); sm_90a only. All threads of the
 // warpgroup execute each call.
 #pragma once
 #ifndef OCTILE_EMITTED
@@ -8,8 +8,8 @@
 
 namespace wgmma {
 
-// wgmma.fence.sync.aligned;  PTX 8.0, sm_90a. Before the first mma of a batch: orders the accumulator
-// registers' earlier uses.
+// wgmma.fence.sync.aligned;  PTX 8.0, sm_90a. Before the first mma of a batch: orders the
+// accumulator registers' earlier uses.
 __device__ __forceinline__ void fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 // wgmma.commit_group.sync.aligned;  PTX 8.0, sm_90a.
@@ -17,8 +17,8 @@ __device__ __forceinline__ void commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// wgmma.wait_group.sync.aligned N;  PTX 8.0, sm_90a. Until at most N groups are pending: only then may
-// their accumulators be read and their shared-memory operands be overwritten.
+// wgmma.wait_group.sync.aligned N;  PTX 8.0, sm_90a. Until at most N groups are pending: only then
+// may their accumulators be read and their shared-memory operands be overwritten.
 template <int kPending>
 __device__ __forceinline__ void wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
@@ -38,7 +38,8 @@ __device__ __forceinline__ void wait_for(int pending) {
   }
 }
 
-// No instruction: keeps the compiler from moving uses of an accumulator across the asynchronous span.
+// No instruction: keeps the compiler from moving uses of an accumulator across the asynchronous
+// span.
 template <int kCount>
 __device__ __forceinline__ void pin(float (&registers)[kCount]) {
 #pragma unroll
@@ -46,23 +47,23 @@ __device__ __forceinline__ void pin(float (&registers)[kCount]) {
 }
 
 // Matrix descriptor of a K-major FP8 tile of 128-byte rows in the 128-byte swizzle (PTX ISA "Matrix
-// Descriptor"): address >> 4 in bits 0-13, stride between groups of 8 rows (1024 bytes) >> 4 in bits
-// 32-45, swizzle mode 1 (128 bytes) in bits 62-63. The tile is 1024-byte aligned. K advances by adding
-// 32 bytes >> 4 to the address.
+// Descriptor"): address >> 4 in bits 0-13, stride between groups of 8 rows (1024 bytes) >> 4 in
+// bits 32-45, swizzle mode 1 (128 bytes) in bits 62-63. The tile is 1024-byte aligned. K advances
+// by adding 32 bytes >> 4 to the address.
 __device__ __forceinline__ u64 descriptor(u32 address) {
   constexpr u64 kFixed = (1ull << 62) | (static_cast<u64>(1024 >> 4) << 32) | (1ull << 16);
   return kFixed | static_cast<u64>((address & 0x3FFFF) >> 4);
 }
 
 // wgmma.mma_async.sync.aligned.m64nNk32.f32.<a>.<b> d, a-desc, b-desc, p, 1, 1;  PTX 8.0, sm_90a.
-// D[64,N] (+)= A[64,32] * B[N,32]^T; d holds N/2 fp32 a thread: element 4 * j + {0, 1} is row lane / 4
-// (of the warp's 16), columns 8 * j + 2 * (lane % 4) + {0, 1}; + {2, 3} the same columns of row + 8.
-// Asynchronous: fence before, commit and wait after.
+// D[64,N] (+)= A[64,32] * B[N,32]^T; d holds N/2 fp32 a thread: element 4 * j + {0, 1} is row lane
+// / 4 (of the warp's 16), columns 8 * j + 2 * (lane % 4) + {0, 1}; + {2, 3} the same columns of row
+// + 8. Asynchronous: fence before, commit and wait after.
 template <int kN, bool kAIsE5M2, bool kBIsE5M2>
 struct Mma;
 
-#define OCTILE_D8(i)                                                                         \
-  "+f"(d[(i)]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3]), "+f"(d[(i) + 4]),      \
+#define OCTILE_D8(i)                                                                    \
+  "+f"(d[(i)]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3]), "+f"(d[(i) + 4]), \
       "+f"(d[(i) + 5]), "+f"(d[(i) + 6]), "+f"(d[(i) + 7])
 #define OCTILE_TEXT_16 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define OCTILE_ARGS_16 OCTILE_D8(0)
@@ -97,21 +98,22 @@ struct Mma;
 #define OCTILE_TEXT_256 OCTILE_TEXT_240 ", %120, %121, %122, %123, %124, %125, %126, %127"
 #define OCTILE_ARGS_256 OCTILE_ARGS_240, OCTILE_D8(120)
 
-#define OCTILE_MMA(n, a_is_e5m2, b_is_e5m2, types, a_desc, b_desc, scale_d)                    \
-  template <>                                                                                \
-  struct Mma<n, a_is_e5m2, b_is_e5m2> {                                                      \
-    __device__ static __forceinline__ void run(float (&d)[(n) / 2], u64 a, u64 b, int add) { \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " scale_d ", 0;\n"                      \
-                   "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32." types                   \
-                   " {" OCTILE_TEXT_##n "}, " a_desc ", " b_desc ", p, 1, 1;\n}"             \
-                   : OCTILE_ARGS_##n                                                         \
-                   : "l"(a), "l"(b), "r"(add));                                              \
-    }                                                                                        \
+#define OCTILE_MMA(n, a_is_e5m2, b_is_e5m2, types, a_desc, b_desc, scale_d)                     \
+  template <>                                                                                   \
+  struct Mma<n, a_is_e5m2, b_is_e5m2> {                                                         \
+    __device__ static __forceinline__ void run(float (&d)[(n) / 2], u64 a, u64 b, int add) {    \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " scale_d                                  \
+                   ", 0;\n"                                                                     \
+                   "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32." types " {" OCTILE_TEXT_##n \
+                   "}, " a_desc ", " b_desc ", p, 1, 1;\n}"                                     \
+                   : OCTILE_ARGS_##n                                                            \
+                   : "l"(a), "l"(b), "r"(add));                                                 \
+    }                                                                                           \
   };
-#define OCTILE_MMA_ALL_TYPES(n, a_desc, b_desc, scale_d)                  \
-  OCTILE_MMA(n, false, false, "e4m3.e4m3", a_desc, b_desc, scale_d)       \
-  OCTILE_MMA(n, false, true, "e4m3.e5m2", a_desc, b_desc, scale_d)        \
-  OCTILE_MMA(n, true, false, "e5m2.e4m3", a_desc, b_desc, scale_d)        \
+#define OCTILE_MMA_ALL_TYPES(n, a_desc, b_desc, scale_d)            \
+  OCTILE_MMA(n, false, false, "e4m3.e4m3", a_desc, b_desc, scale_d) \
+  OCTILE_MMA(n, false, true, "e4m3.e5m2", a_desc, b_desc, scale_d)  \
+  OCTILE_MMA(n, true, false, "e5m2.e4m3", a_desc, b_desc, scale_d)  \
   OCTILE_MMA(n, true, true, "e5m2.e5m2", a_desc, b_desc, scale_d)
 
 // The operand numbers after an instruction's n / 2 accumulators.

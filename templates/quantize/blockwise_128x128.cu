@@ -2,9 +2,9 @@
 //
 //   q[r, c] = fp8(x[r, c] * encode[r / 128, c / 128]),   scale[r / 128][c / 128] = 1 / encode
 //
-// Tile: one block of 128 x 128, one thread block, one read. 256 threads, bf16: a half-warp takes 256
-// contiguous bytes of a row (fp32: a warp takes 512), the 16 half-warps 16 rows, and each thread 8 such
-// vectors, 16 rows apart:
+// Tile: one block of 128 x 128, one thread block, one read. 256 threads, bf16: a half-warp takes
+// 256 contiguous bytes of a row (fp32: a warp takes 512), the 16 half-warps 16 rows, and each
+// thread 8 such vectors, 16 rows apart:
 //
 //             |<------- 128 columns ------->|
 //     row 0   | thread 0 | ...  | thread 15 |   vector 0
@@ -14,16 +14,18 @@
 //      ...
 //
 // Phases of a thread block:
-//   source  kVectors independent 16-byte loads per thread, all issued before the first is used; the tile
+//   source  kVectors independent 16-byte loads per thread, all issued before the first is used; the
+//   tile
 //           (32 KB of bf16) stays in registers
-//   amax    packed integer maxima, one redux a warp, one word of shared memory a warp, one barrier, one
+//   amax    packed integer maxima, one redux a warp, one word of shared memory a warp, one barrier,
+//   one
 //           redux (reduce::block_max)
 //   scale   every thread computes it: cheaper than a second barrier
 //   cast    fp32 multiply; two codes a cvt
 //   output  8 bytes a thread: 128 contiguous bytes of a row a half-warp and store
 //
-// Shared memory (static): two arrays of one word per warp, the second for the slow path, so that neither
-// is written again while it is read.
+// Shared memory (static): two arrays of one word per warp, the second for the slow path, so that
+// neither is written again while it is read.
 //
 // The barrier stops a thread block until its last load is there: the bandwidth comes from the other
 // blocks of the SM. 4 x 32 KB in flight against 33 KB needed (rowwise_1x128.cu).
@@ -77,7 +79,8 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) amax = reduce::max(amax, Src::magnitude(x[i]));
   amax = reduce::block_max<cfg::kThreads>(amax, partials[0]);
-  const bool nonfinite = amax >= Src::kInfinity;  // the same in all threads: the slow path has a barrier
+  const bool nonfinite =
+      amax >= Src::kInfinity;  // the same in all threads: the slow path has a barrier
   if (nonfinite) {
     amax = 0;
 #pragma unroll
@@ -87,8 +90,8 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
     amax = reduce::block_max<cfg::kThreads>(amax, partials[1]);
   }
 
-  // scale: the thread block of the last column also writes the padding, up to a multiple of 4 or to the
-  // caller's tighter stride
+  // scale: the thread block of the last column also writes the padding, up to a multiple of 4 or to
+  // the caller's tighter stride
   const float encode = quantize::encode_scale<Src, cfg::kTargetType, cfg::kPow2Scale>(
       amax, __uint_as_float(cfg::kAmaxEpsilonBits));
   float* const scale_row = args.scale + tile.row * args.scale_ld;

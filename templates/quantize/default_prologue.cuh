@@ -1,10 +1,10 @@
-// What the emitter would put before a quantise template, so that the file parses and lints by itself:
-// bf16 -> E4M3 with fp32 scales. The template names its kernel and its tile.
+// What the emitter would put before a quantise template, so that the file parses and lints by
+// itself: bf16 -> E4M3 with fp32 scales. The template names its kernel and its tile.
 #pragma once
-#include "lib/types.cuh"
 #include "lib/cast.cuh"
 #include "lib/memory.cuh"
 #include "lib/reduce.cuh"
+#include "lib/types.cuh"
 #include "quantize/phases.cuh"
 
 namespace cfg {

@@ -1,6 +1,6 @@
-// The phases every quantise kernel is composed of: source -> amax -> scale -> cast -> output. A kernel
-// chooses who holds which vectors and how their maxima meet; the arithmetic is here, once, and is
-// bit for bit that of docs/numerics.md ("Quantising"):
+// The phases every quantise kernel is composed of: source -> amax -> scale -> cast -> output. A
+// kernel chooses who holds which vectors and how their maxima meet; the arithmetic is here, once,
+// and is bit for bit that of docs/numerics.md ("Quantising"):
 //   amax   = max over the finite x of a block of |x|, raised to epsilon; 0 -> encode = 1
 //   encode = fp8_max / amax, correctly rounded; infinite -> the input type's largest finite number;
 //            pow2: its exponent alone
@@ -102,9 +102,9 @@ __device__ __forceinline__ constexpr u32 sign_bit() {
 }
 
 // The patch of the tensor one thread holds: kVectors vectors of 16 bytes, kGroups along a row
-// (kGroupCols columns apart), the rest kRowStep rows apart. Built from its first element's position;
-// from there on there are only pointers, steps and small counts, so that the fast path spends its
-// 64-bit arithmetic once.
+// (kGroupCols columns apart), the rest kRowStep rows apart. Built from its first element's
+// position; from there on there are only pointers, steps and small counts, so that the fast path
+// spends its 64-bit arithmetic once.
 template <typename Src, int kVectors, int kGroups, int kGroupCols, int kRowStep>
 struct Patch {
   static constexpr int kRows = kVectors / kGroups;
@@ -127,7 +127,8 @@ struct Patch {
     for (int g = 0; g < kGroups; ++g) {
       elements[g] = clamp(args.cols - col - g * kGroupCols, Src::kElements);
     }
-    const u64 x_bits = reinterpret_cast<u64>(args.x) | static_cast<u64>(args.ldx) * Src::kElementBytes;
+    const u64 x_bits =
+        reinterpret_cast<u64>(args.x) | static_cast<u64>(args.ldx) * Src::kElementBytes;
     const u64 q_bits = reinterpret_cast<u64>(args.q) | static_cast<u64>(args.ldq);
     aligned = x_bits % sizeof(Vector) == 0 && q_bits % Src::kElements == 0;
   }
@@ -143,9 +144,9 @@ struct Patch {
   }
 };
 
-// `count` elements from p one by one, then zeros. The loop is kept rolled (the elements enter a 128-bit
-// shift register from the top): it serves misaligned tensors and the last columns, and must not cost
-// the fast path registers.
+// `count` elements from p one by one, then zeros. The loop is kept rolled (the elements enter a
+// 128-bit shift register from the top): it serves misaligned tensors and the last columns, and must
+// not cost the fast path registers.
 template <typename Src>
 __device__ __forceinline__ Vector gather(const char* p, int count) {
   constexpr u32 kBits = 8 * Src::kElementBytes % 32;  // 0: a whole word moves
@@ -158,17 +159,18 @@ __device__ __forceinline__ Vector gather(const char* p, int count) {
     } else {
       v = {{v.word[0] >> kBits | v.word[1] << (32 - kBits),
             v.word[1] >> kBits | v.word[2] << (32 - kBits),
-            v.word[2] >> kBits | v.word[3] << (32 - kBits), v.word[3] >> kBits | raw << (32 - kBits)}};
+            v.word[2] >> kBits | v.word[3] << (32 - kBits),
+            v.word[3] >> kBits | raw << (32 - kBits)}};
     }
   }
   return v;
 }
 
-// All vectors of the patch, row by row; zeros where the tensor has no element. First every vector that
-// one access may take, back to back; then, in the few threads that have any, the others.
+// All vectors of the patch, row by row; zeros where the tensor has no element. First every vector
+// that one access may take, back to back; then, in the few threads that have any, the others.
 template <typename Src, int kVectors, int kGroups, int kGroupCols, int kRowStep>
-__device__ __forceinline__ void load(const Patch<Src, kVectors, kGroups, kGroupCols, kRowStep>& patch,
-                                     Vector (&v)[kVectors]) {
+__device__ __forceinline__ void load(
+    const Patch<Src, kVectors, kGroups, kGroupCols, kRowStep>& patch, Vector (&v)[kVectors]) {
   i64 offset = 0;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -193,8 +195,8 @@ __device__ __forceinline__ void load(const Patch<Src, kVectors, kGroups, kGroupC
 
 // ---- amax ---------------------------------------------------------------------------------------
 
-// Largest magnitude over the finite elements alone: the slow path, for blocks whose largest magnitude
-// is not finite.
+// Largest magnitude over the finite elements alone: the slow path, for blocks whose largest
+// magnitude is not finite.
 template <typename Src>
 __device__ __forceinline__ u32 finite_magnitude(const Vector& v) {
   u32 top = 0;
@@ -220,8 +222,8 @@ __device__ __forceinline__ float encode_scale(u32 magnitude, float amax_epsilon)
   return __uint_as_float(bits);
 }
 
-// Scales stored along the contiguous direction of a scale array: rounded up to 4 (those beyond `count`
-// are written 1), or the caller's stride where it leaves less room.
+// Scales stored along the contiguous direction of a scale array: rounded up to 4 (those beyond
+// `count` are written 1), or the caller's stride where it leaves less room.
 __device__ __forceinline__ i64 padded_scales(i64 count, i64 stride) {
   const i64 padded = (count + 3) & ~i64{3};
   return padded < stride ? padded : stride;
@@ -256,8 +258,8 @@ __device__ __forceinline__ Codes<Src> cast_vector(const Vector& v, float encode)
   return codes;
 }
 
-// The code of an element that is infinite or NaN. The hardware cast saturates infinity; here it becomes
-// NaN (E4M3) or the infinity of its sign (E5M2). The NaN code does not rest on the cast's.
+// The code of an element that is infinite or NaN. The hardware cast saturates infinity; here it
+// becomes NaN (E4M3) or the infinity of its sign (E5M2). The NaN code does not rest on the cast's.
 template <typename Src, int kFp8>
 __device__ __forceinline__ u32 nonfinite_code(u32 raw) {
   const u32 magnitude = raw & ~sign_bit<Src>();
@@ -290,8 +292,8 @@ __device__ __forceinline__ void store(char* p, Codes<Src> codes, int count, bool
   }
 }
 
-// Casts and writes the patch. encode_of(i) gives vector i's encode scale and is called by every thread
-// for every i, because it may be a shuffle. Infinity and NaN are left to mark_nonfinite.
+// Casts and writes the patch. encode_of(i) gives vector i's encode scale and is called by every
+// thread for every i, because it may be a shuffle. Infinity and NaN are left to mark_nonfinite.
 template <int kFp8, typename Src, int kVectors, int kGroups, int kGroupCols, int kRowStep,
           typename EncodeOf>
 __device__ __forceinline__ void cast_and_store(
@@ -309,9 +311,9 @@ __device__ __forceinline__ void cast_and_store(
   }
 }
 
-// The slow path after cast_and_store: writes the codes of the patch's infinities and NaNs over what the
-// cast left there. It reads x again, in rolled loops, so that the fast path carries none of its code
-// or registers.
+// The slow path after cast_and_store: writes the codes of the patch's infinities and NaNs over what
+// the cast left there. It reads x again, in rolled loops, so that the fast path carries none of its
+// code or registers.
 template <int kFp8, typename Src, int kVectors, int kGroups, int kGroupCols, int kRowStep>
 __device__ __forceinline__ void mark_nonfinite(
     const Patch<Src, kVectors, kGroups, kGroupCols, kRowStep>& patch) {

@@ -5,7 +5,8 @@
 // Tile (bf16: 8 rows x 256 columns; one warp, no shared memory, no barrier):
 //
 //            |<---- 128 columns ---->|<---- 128 columns ---->|
-//     row 0  | lane 0 | ... | lane 15| lane 16| ... | lane 31|   16 bytes a lane: 512 contiguous bytes
+//     row 0  | lane 0 | ... | lane 15| lane 16| ... | lane 31|   16 bytes a lane: 512 contiguous
+//     bytes
 //      ...   |        |     |        |        |     |        |   a warp and load, 8 loads in flight
 //     row 7  |        |     |        |        |     |        |
 //
@@ -14,17 +15,18 @@
 // Phases of a warp:
 //   source  kVectors independent 16-byte loads per lane, all issued before the first is used
 //   amax    8 (bf16) elements to one magnitude by packed integer maxima; then the rows' maxima are
-//           reduced and scattered at once (reduce::scatter_max): 8 shuffles instead of 32, after which
-//           every pair of lanes owns one row and block
-//   scale   one division and one reciprocal a lane, for the row and block it owns; the owners' stores of
+//           reduced and scattered at once (reduce::scatter_max): 8 shuffles instead of 32, after
+//           which every pair of lanes owns one row and block
+//   scale   one division and one reciprocal a lane, for the row and block it owns; the owners'
+//   stores of
 //           8 consecutive rows are one 32-byte sector per block (scales are contiguous along rows)
 //   cast    the encode scale comes back from its owner by a shuffle; fp32 multiply; two codes a cvt
 //   output  8 bytes a lane: 256 contiguous bytes a warp and store
 //
-// Why a warp and not a thread block is the unit: it needs no barrier, its loads start as soon as a slot
-// is free, and 256 columns waste little where cols is no multiple of a wider tile (7168 = 28 * 256).
-// Bytes in flight on an H200: 4.3 TB/s times about 1 us of loaded latency is 33 KB an SM; 4 blocks x 8
-// warps x 4 KB = 128 KB leaves room for the phases in which a warp does not load.
+// Why a warp and not a thread block is the unit: it needs no barrier, its loads start as soon as a
+// slot is free, and 256 columns waste little where cols is no multiple of a wider tile (7168 = 28 *
+// 256). Bytes in flight on an H200: 4.3 TB/s times about 1 us of loaded latency is 33 KB an SM; 4
+// blocks x 8 warps x 4 KB = 128 KB leaves room for the phases in which a warp does not load.
 //
 // Ladder, speed against a stream kernel of the same read:write mix (predictions; not measured yet):
 //   version                                          prediction   measured   verdict

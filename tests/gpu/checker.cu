@@ -1,6 +1,6 @@
-// Kernels the GPU tests check products with: random operands, an FP64 product compared in place, guard
-// zones. Plain and slow on purpose; the FP64 product is itself checked against the host's on small shapes.
-// Compiled by NVRTC when the suite starts; nothing of it is in the library.
+// Kernels the GPU tests check products with: random operands, an FP64 product compared in place,
+// guard zones. Plain and slow on purpose; the FP64 product is itself checked against the host's on
+// small shapes. Compiled by NVRTC when the suite starts; nothing of it is in the library.
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -31,16 +31,19 @@ __device__ double decode(u8 code, int e5m2) {
   } else if (exponent == 0) {
     value = ldexp(static_cast<double>(mantissa), 1 - bias - mantissa_bits);
   } else {
-    value = ldexp(static_cast<double>(mantissa + (1 << mantissa_bits)), exponent - bias - mantissa_bits);
+    value = ldexp(static_cast<double>(mantissa + (1 << mantissa_bits)),
+                  exponent - bias - mantissa_bits);
   }
   return (code & 0x80) != 0 ? -value : value;
 }
 
-// codes[rows][ld]: mode 0, near-normal values over the format's upper range; mode 1, uniform finite codes.
+// codes[rows][ld]: mode 0, near-normal values over the format's upper range; mode 1, uniform finite
+// codes.
 extern "C" __global__ void fill_codes(u8* codes, i64 rows, i64 cols, i64 ld, u64 seed, int e5m2,
                                       int mode) {
   const i64 stride = static_cast<i64>(gridDim.x) * blockDim.x;
-  for (i64 i = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; i < rows * cols; i += stride) {
+  for (i64 i = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; i < rows * cols;
+       i += stride) {
     const i64 row = i / cols;
     const u64 key = seed * 0x10001ull + static_cast<u64>(i) * 4;
     u8 code;
@@ -49,7 +52,8 @@ extern "C" __global__ void fill_codes(u8* codes, i64 rows, i64 cols, i64 ld, u64
       const bool finite = e5m2 ? (code & 0x7F) < 0x7C : (code & 0x7F) != 0x7F;
       if (!finite) code = static_cast<u8>(hash(key + 1) & 0x3F);
     } else {
-      const float normal = (uniform(key) + uniform(key + 1) + uniform(key + 2) + uniform(key + 3) - 2.0f);
+      const float normal =
+          (uniform(key) + uniform(key + 1) + uniform(key + 2) + uniform(key + 3) - 2.0f);
       const float x = normal * (e5m2 ? 20000.0f : 180.0f);
       u16 pair;
       if (e5m2) {
@@ -113,12 +117,13 @@ __device__ void judge(double r, double s, u16 d_bits, double c, i64 index, Verdi
 constexpr int kTile = 64;
 constexpr int kStep = 16;
 
-// D[m,n] bf16 against the FP64 product of the dequantised operands. A: 1x128 scales [ceil(k/128)][sa_ld];
-// B: 128x128 scales [ceil(n/128)][sb_ld]. 256 threads, a 64x64 tile, 4x4 elements a thread.
+// D[m,n] bf16 against the FP64 product of the dequantised operands. A: 1x128 scales
+// [ceil(k/128)][sa_ld]; B: 128x128 scales [ceil(n/128)][sb_ld]. 256 threads, a 64x64 tile, 4x4
+// elements a thread.
 extern "C" __global__ void __launch_bounds__(256)
     check_product(const u8* a, i64 lda, const float* sa, i64 sa_ld, const u8* b, i64 ldb,
-                  const float* sb, i64 sb_ld, const u16* d, i64 ldd, int m, int n, int k, int a_e5m2,
-                  int b_e5m2, double c, Verdict* verdict) {
+                  const float* sb, i64 sb_ld, const u16* d, i64 ldd, int m, int n, int k,
+                  int a_e5m2, int b_e5m2, double c, Verdict* verdict) {
   __shared__ double a_tile[kStep][kTile + 1];
   __shared__ double b_tile[kStep][kTile + 1];
   __shared__ double table_a[256];
@@ -144,9 +149,10 @@ extern "C" __global__ void __launch_bounds__(256)
       a_tile[step][line] = row < m && kk < k ? table_a[a[row * lda + kk]] *
                                                    static_cast<double>(sa[kk / 128 * sa_ld + row])
                                              : 0.0;
-      b_tile[step][line] = col < n && kk < k ? table_b[b[col * ldb + kk]] *
-                                                   static_cast<double>(sb[col / 128 * sb_ld + kk / 128])
-                                             : 0.0;
+      b_tile[step][line] =
+          col < n && kk < k
+              ? table_b[b[col * ldb + kk]] * static_cast<double>(sb[col / 128 * sb_ld + kk / 128])
+              : 0.0;
     }
     __syncthreads();
     for (int step = 0; step < kStep; ++step) {
@@ -175,15 +181,16 @@ extern "C" __global__ void __launch_bounds__(256)
     for (int j = 0; j < 4; ++j) {
       const i64 row = row0 + ty + 16 * i;
       const i64 col = col0 + tx + 16 * j;
-      if (row < m && col < n) judge(r[i][j], s[i][j], d[row * ldd + col], c, row * n + col, verdict);
+      if (row < m && col < n)
+        judge(r[i][j], s[i][j], d[row * ldd + col], c, row * n + col, verdict);
     }
   }
 }
 
-// Every byte of buffer[bytes] outside the rows x row_bytes window at `first` (rows stride_bytes apart) must
-// still be `poison`.
-extern "C" __global__ void check_guard(const u8* buffer, i64 bytes, i64 first, i64 rows, i64 row_bytes,
-                                       i64 stride_bytes, int poison, u64* touched) {
+// Every byte of buffer[bytes] outside the rows x row_bytes window at `first` (rows stride_bytes
+// apart) must still be `poison`.
+extern "C" __global__ void check_guard(const u8* buffer, i64 bytes, i64 first, i64 rows,
+                                       i64 row_bytes, i64 stride_bytes, int poison, u64* touched) {
   const i64 stride = static_cast<i64>(gridDim.x) * blockDim.x;
   for (i64 i = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; i < bytes; i += stride) {
     const i64 offset = i - first;
@@ -194,20 +201,22 @@ extern "C" __global__ void check_guard(const u8* buffer, i64 bytes, i64 first, i
 }
 
 // Bytes at which two buffers differ.
-extern "C" __global__ void count_differences(const u8* x, const u8* y, i64 bytes, u64* differences) {
+extern "C" __global__ void count_differences(const u8* x, const u8* y, i64 bytes,
+                                             u64* differences) {
   const i64 stride = static_cast<i64>(gridDim.x) * blockDim.x;
   for (i64 i = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; i < bytes; i += stride) {
     if (x[i] != y[i]) atomicAdd(differences, 1ull);
   }
 }
 
-// Evidence about compute-sanitizer's racecheck, not about Octile: the textbook ring of two stages, filled by
-// cp.async.bulk and handed back on mbarriers. With one_arrival = 0 every reading lane arrives; with 1 the
-// warp synchronises and lane 0 arrives for it, which is as well ordered (PTX memory model: bar.warp.sync and
-// the release of the arrival are cumulative) and 32 times fewer arrivals. racecheck has nothing to say of the
-// first and reports "Write access ... Read access" races of the second: it credits an arrival to the arriving
-// lane alone. The same report on the GEMM's scale ring, which hands over in the second way, is no finding.
-// One warp produces, one consumes; out[32] gets the sums.
+// Evidence about compute-sanitizer's racecheck, not about Octile: the textbook ring of two stages,
+// filled by cp.async.bulk and handed back on mbarriers. With one_arrival = 0 every reading lane
+// arrives; with 1 the warp synchronises and lane 0 arrives for it, which is as well ordered (PTX
+// memory model: bar.warp.sync and the release of the arrival are cumulative) and 32 times fewer
+// arrivals. racecheck has nothing to say of the first and reports "Write access ... Read access"
+// races of the second: it credits an arrival to the arriving lane alone. The same report on the
+// GEMM's scale ring, which hands over in the second way, is no finding. One warp produces, one
+// consumes; out[32] gets the sums.
 extern "C" __global__ void bulk_ring(const float* source, int turns, int one_arrival, float* out) {
   __shared__ alignas(128) float stage[2][32];
   __shared__ alignas(8) u64 barriers[4];  // full[2], empty[2]
@@ -239,10 +248,11 @@ extern "C" __global__ void bulk_ring(const float* source, int turns, int one_arr
       const int s = turn % 2;
       const u32 phase = turn / 2 % 2;
       wait(base + 16 + 8 * s, phase ^ 1);
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 128;" ::"r"(base + 8 * s) : "memory");
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 128;" ::"r"(base + 8 * s)
+                   : "memory");
       asm volatile(
-          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 128, [%2];" ::"r"(
-              data + 128 * s),
+          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 128, "
+          "[%2];" ::"r"(data + 128 * s),
           "l"(source + 32 * turn), "r"(base + 8 * s)
           : "memory");
     }
@@ -255,7 +265,8 @@ extern "C" __global__ void bulk_ring(const float* source, int turns, int one_arr
       sum += stage[s][lane];
       __syncwarp();
       if (one_arrival == 0 || lane == 0) {
-        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(base + 16 + 8 * s) : "memory");
+        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(base + 16 + 8 * s)
+                     : "memory");
       }
     }
     out[lane] = sum;

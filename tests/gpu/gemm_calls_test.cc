@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "runtime/reference/metrics.h"
 #include "tests/gpu/gemm_case.h"
 
 namespace octile::tests {
@@ -47,8 +48,8 @@ TEST_F(GemmCalls, TwoStreamsShareAPlan) {
   }
   ASSERT_TRUE(first->synchronize());
   ASSERT_TRUE(second->synchronize());
-  x.judge(frozen_c(128));
-  y.judge(frozen_c(128));
+  x.judge(reference::tolerance_c(128));
+  y.judge(reference::tolerance_c(128));
   expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
 }
 
@@ -66,8 +67,8 @@ TEST_F(GemmCalls, TwoPlansInterleave) {
     expect_ok(octile_gemm_run(wide, &ax, gpu().stream()), "wide");
     expect_ok(octile_gemm_run(narrow, &ay, gpu().stream()), "narrow");
   }
-  x.judge(frozen_c(128));
-  y.judge(frozen_c(128));
+  x.judge(reference::tolerance_c(128));
+  y.judge(reference::tolerance_c(128));
   expect_ok(octile_plan_destroy(wide), "octile_plan_destroy");
   expect_ok(octile_plan_destroy(narrow), "octile_plan_destroy");
 }
@@ -87,7 +88,7 @@ TEST_F(GemmCalls, CapturedAndReplayed) {
   for (int i = 0; i < 3; ++i) {
     c.poison_output();
     ASSERT_TRUE(graph->launch(gpu().stream()));
-    c.judge(frozen_c(128));
+    c.judge(reference::tolerance_c(128));
   }
   expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
 }
@@ -151,7 +152,7 @@ TEST_F(GemmCalls, ThousandRepeatsAreBitEqual) {
         FAIL() << to_text(shape) << " differs at repeat " << i;
       }
     }
-    c.judge(frozen_c(128));
+    c.judge(reference::tolerance_c(128));
     expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
   }
 }

@@ -33,8 +33,6 @@ std::string to_text(const GemmShape& s) { return fmt::format("{}x{}x{}", s.m, s.
 
 double worst_c_seen(int promote) { return worst_by_promote()[promote]; }
 
-double frozen_c(int promote) { return promote == 32 ? 4 : promote == 64 ? 8 : 12; }
-
 GemmCase::GemmCase(GpuSession& gpu, const GemmProblem& recipe, GemmShape shape, std::uint64_t seed,
                    Strides strides, int code_mode, int scale_spread)
     : gpu_(gpu), problem_(recipe), shape_(shape) {

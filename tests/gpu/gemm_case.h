@@ -67,7 +67,4 @@ class GemmCase {
 // (docs/numerics.md).
 double worst_c_seen(int promote);
 
-// c of the tolerance, frozen from what the suite measured (docs/numerics.md).
-double frozen_c(int promote);
-
 }  // namespace octile::tests

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include "runtime/reference/metrics.h"
 #include "tests/gpu/gemm_case.h"
 
 namespace octile::tests {
@@ -72,7 +73,7 @@ TEST_F(GemmNumerics, InfinityStaysInItsRow) {
 TEST_F(GemmNumerics, ScalesOverManyBinades) {
   GemmCase c(gpu(), {}, {256, 512, 2048}, 43, {}, 0, 30);
   c.run_plan(gpu().stream());
-  c.judge(frozen_c(128));
+  c.judge(reference::tolerance_c(128));
 }
 
 // max |D - R| / sum |a*b*scales| and the c it takes, per K and interval, for values as a quantiser
@@ -86,7 +87,7 @@ TEST_F(GemmNumerics, ErrorPerK) {
         GemmCase c(gpu(), recipe, {2048, 512, k}, static_cast<std::uint64_t>(44 + k), {},
                    code_mode);
         c.run_plan(gpu().stream());
-        const Verdict v = c.judge(frozen_c(promote));
+        const Verdict v = c.judge(reference::tolerance_c(promote));
         std::printf("promote %3d %s k %5lld: max |D-R|/S %.3e, c %.3f\n", promote,
                     code_mode == 0 ? "quantised" : "uniform  ", static_cast<long long>(k),
                     static_cast<double>(v.worst_rel), static_cast<double>(v.worst_c));

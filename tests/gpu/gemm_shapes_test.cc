@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/reference/gemm.h"
+#include "runtime/reference/metrics.h"
 #include "tests/gpu/gemm_case.h"
 
 namespace octile::tests {
@@ -27,7 +28,7 @@ TEST_F(GemmShapes, CheckerAgreesWithTheHost) {
        {GemmShape{5, 24, 144}, GemmShape{70, 136, 400}, GemmShape{64, 64, 16}}) {
     GemmCase c(gpu(), {}, shape, 11);
     c.run_plan(gpu().stream());
-    const Verdict device = c.judge(frozen_c(128));
+    const Verdict device = c.judge(reference::tolerance_c(128));
     const octile_gemm_args g = c.args();
     const auto fetch = [&](const DeviceBuffer& buffer) {
       std::vector<std::uint8_t> host(buffer.bytes());
@@ -79,7 +80,7 @@ TEST_P(GemmGrid, WithinToleranceAndBounds) {
       ++seed;
       GemmCase c(gpu(), {}, {m, n, GetParam()}, seed, {}, seed % 2 == 0 ? 1 : 0);
       c.run_plan(gpu().stream());
-      c.judge(frozen_c(128));
+      c.judge(reference::tolerance_c(128));
       if (HasFailure()) return;
     }
   }
@@ -93,7 +94,7 @@ TEST_F(GemmShapes, CallersStrides) {
                                 GemmShape{1, 24, 7168}, GemmShape{300, 200, 576}}) {
     GemmCase c(gpu(), {}, shape, ++seed, strides);
     c.run_plan(gpu().stream());
-    c.judge(frozen_c(128));
+    c.judge(reference::tolerance_c(128));
   }
 }
 
@@ -107,7 +108,7 @@ TEST_F(GemmShapes, EveryFormatPair) {
       for (const GemmShape shape : {GemmShape{77, 576, 1152}, GemmShape{4097, 264, 400}}) {
         GemmCase c(gpu(), recipe, shape, ++seed);
         c.run_plan(gpu().stream());
-        c.judge(frozen_c(128));
+        c.judge(reference::tolerance_c(128));
       }
     }
   }
@@ -127,7 +128,7 @@ TEST_F(GemmShapes, OnePlanServesEveryCount) {
     GemmCase c(gpu(), {}, {m, 576, 1152}, static_cast<std::uint64_t>(4000 + m));
     const octile_gemm_args args = c.args();
     expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
-    c.judge(frozen_c(128));
+    c.judge(reference::tolerance_c(128));
   }
   expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
 }
@@ -137,7 +138,7 @@ TEST_F(GemmShapes, BeyondTwoToTheThirtyOne) {
   for (const GemmShape shape : {GemmShape{140000, 64, 16384}, GemmShape{310000, 7168, 128}}) {
     GemmCase c(gpu(), {}, shape, 5000);
     c.run_plan(gpu().stream());
-    c.judge(frozen_c(128));
+    c.judge(reference::tolerance_c(128));
   }
 }
 

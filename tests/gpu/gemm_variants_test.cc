@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "generator/cost_model.h"
+#include "runtime/reference/metrics.h"
 #include "tests/gpu/gemm_case.h"
 #include "tests/support/gemm_variants.h"
 
@@ -19,7 +20,7 @@ TEST_F(GemmVariants, CoveringSetIsRight) {
           GemmShape{4097, 520, 400}, GemmShape{640, 2112, 2048}}) {
       GemmCase c(gpu(), problem, shape, ++seed, {.a = 16, .b = 32, .d = 8});
       c.run_config(config, gpu().stream());
-      c.judge(frozen_c(128));
+      c.judge(reference::tolerance_c(128));
       if (HasFailure()) FAIL() << to_text(config);
     }
   }
@@ -33,7 +34,7 @@ TEST_F(GemmVariants, ShorterPromotionIntervals) {
     for (const GemmShape shape : {GemmShape{77, 576, 1152}, GemmShape{1000, 2112, 7168}}) {
       GemmCase c(gpu(), problem, shape, ++seed);
       c.run_config(default_config(problem, shape.m, gpu().device()), gpu().stream());
-      c.judge(frozen_c(promote));
+      c.judge(reference::tolerance_c(promote));
     }
   }
 }
@@ -73,7 +74,7 @@ TEST_F(GemmVariants, SanitizerCases) {
     const std::int64_t k = (2 * config.stages + 1) * 128 + 16;
     GemmCase c(gpu(), problem, {config.block_m + 5, config.block_n + 8, k}, ++seed);
     c.run_config(config, gpu().stream());
-    c.judge(frozen_c(128));
+    c.judge(reference::tolerance_c(128));
     if (HasFailure()) FAIL() << to_text(config);
   }
 }

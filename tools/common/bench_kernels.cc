@@ -17,9 +17,8 @@ constexpr std::array<std::string_view, 2> kLibrary{"lib/types.cuh", "lib/memory.
 
 // Of templates/bench/stream.cu.
 constexpr int kThreads = 256;
-constexpr int kUnroll = 2;
+constexpr int kUnroll = 1;
 constexpr int kVectorBytes = 16;
-constexpr int kBlocksPerSm = 8;  // 2048 threads
 
 }  // namespace
 
@@ -82,7 +81,7 @@ Result<StreamKernel> StreamKernel::create(const GpuSession& gpu, int reads, int 
   prologue.add_int("kUnroll", kUnroll, "loads in flight: kReads * kUnroll");
   auto kernel = LoadedTemplate::compile(gpu, prologue, "bench/stream.cu", "octile_bench_stream");
   if (!kernel) return tl::unexpected<Error>(kernel.error());
-  return StreamKernel(std::move(*kernel), reads, writes, gpu.spec().sm_count * kBlocksPerSm);
+  return StreamKernel(std::move(*kernel), reads, writes);
 }
 
 std::int64_t StreamKernel::tiles(std::int64_t units) const {
@@ -103,7 +102,7 @@ Status StreamKernel::run(const DeviceBuffer& in, const DeviceBuffer& out, std::i
   CUdeviceptr target = out.get();
   long long count = tiles(units);
   std::array<void*, 3> parameters{&source, &target, &count};
-  const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(count, blocks_));
+  const auto blocks = static_cast<unsigned>(count);
   return kernel_.launch(blocks, kThreads, parameters.data(), stream);
 }
 

@@ -41,12 +41,11 @@ class StreamKernel {
              CUstream stream) const;
 
  private:
-  StreamKernel(LoadedTemplate kernel, int reads, int writes, int blocks)
-      : kernel_(std::move(kernel)), reads_(reads), writes_(writes), blocks_(blocks) {}
+  StreamKernel(LoadedTemplate kernel, int reads, int writes)
+      : kernel_(std::move(kernel)), reads_(reads), writes_(writes) {}
   std::int64_t tiles(std::int64_t units) const;
   LoadedTemplate kernel_;
   int reads_, writes_;
-  int blocks_;
 };
 
 // Microseconds of an empty kernel as a graph node.

@@ -153,7 +153,8 @@ Result<ProductCheck> check_product(const GemmProblem& problem, const HostTensor&
     if (Status ok = reference::gemm_fp64(problem, args, window, r.data(), s.data()); !ok) {
       return tl::unexpected<Error>(ok.error());
     }
-    const auto report = reference::check_tolerance(d, problem.d, b.rows, window, r, s, kToleranceC);
+    const auto report = reference::check_tolerance(d, problem.d, b.rows, window, r, s,
+                                                   reference::tolerance_c(problem.promote));
     check.ok = check.ok && report.ok && is_telling(r, s);
     if (check.elements == 0 || report.worst_error_over_s > check.worst.worst_error_over_s) {
       check.worst = report;

@@ -56,8 +56,4 @@ struct ProductCheck {
 Result<ProductCheck> check_product(const GemmProblem& problem, const HostTensor& a,
                                    const HostTensor& b, const void* d);
 
-// The c of the tolerance |D - R| <= ulp / 2 + c * 2^-13 * sum |a b scales| (docs/numerics.md): the
-// error of one truncation to the tensor core's 14 bits, of everything at once. Not yet measured.
-inline constexpr double kToleranceC = 1.0;
-
 }  // namespace octile::tools
