@@ -15,11 +15,11 @@ namespace octile {
 // The kernel's parameters in order. They are passed one by one; the emitter states the size of each
 // and every cubin is checked against that.
 struct GemmParameters {
-  alignas(64) CUtensorMap a_map;
-  alignas(64) CUtensorMap b_map;
-  alignas(64) CUtensorMap d_map;  // zero where D is not stored through TMA
-  const void* scale_a;            // fp32 [ceil(k/128)][scale_a_ld]
-  const void* scale_b;            // fp32 [ceil(n/128)][scale_b_ld]
+  CUtensorMap a_map;
+  CUtensorMap b_map;
+  CUtensorMap d_map;    // zero where D is not stored through TMA
+  const void* scale_a;  // fp32 [ceil(k/128)][scale_a_ld]
+  const void* scale_b;  // fp32 [ceil(n/128)][scale_b_ld]
   void* d;
   std::int64_t scale_a_ld;
   std::int64_t scale_b_ld;

@@ -283,7 +283,7 @@ TEST_F(DriverObjects, AFailingCaptureReturnsItsOwnError) {
 }
 
 TEST_F(DriverObjects, TensorMapsAreHeldToTheDocumentedRules) {
-  alignas(64) CUtensorMap map = {};
+  CUtensorMap map = {};
   auto data = DeviceBuffer::allocate(driver_, 4096).value();
   const std::array<cuuint64_t, 2> dims{64, 64};
   const std::array<cuuint32_t, 2> box{64, 8};
