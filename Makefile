@@ -3,13 +3,13 @@
 #   make build    the library and the command: build/release/octile and liboctile.so
 #   make demo     build, then the main job: quantise, generate, compile, cache, run, verify
 #   make test     build everything and run every test this machine can run
-#   make check    what CI runs: lint, the sanitizers' subsets, make test
+#   make check    lint, the sanitizers' subsets and make test; CI runs format-check and make test
 #   make lint     clang-format and clang-tidy; make format rewrites what clang-format would
 #   make install  into PREFIX, by default /usr/local
 JOBS := $(shell nproc)
 PREFIX ?= /usr/local
 
-.PHONY: build demo test check lint format install asan-ubsan tsan clean
+.PHONY: build demo test check lint format format-check install asan-ubsan tsan clean
 .DEFAULT_GOAL := build
 
 build:
@@ -45,8 +45,11 @@ format:
 	@tools/setup.sh lint
 	@tools/lint.sh --fix
 
-check:
-	@.ci/run
+format-check:
+	@tools/setup.sh lint
+	@tools/lint.sh --format-only
+
+check: lint asan-ubsan tsan test
 
 install: build
 	@cmake --install build/release --prefix $(PREFIX)

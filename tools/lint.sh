@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Format (clang-format) of all sources, and clang-tidy of the host code by the compile commands of
-# build/release. `--fix` rewrites the format and does nothing else.
+# build/release. `--fix` rewrites the format and does nothing else;
+# `--format-only` checks it and does nothing else.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,6 +14,7 @@ if [ "${1:-}" = --fix ]; then
 fi
 echo "clang-format: ${#sources[@]} files"
 clang-format-19 --dry-run -Werror "${sources[@]}"
+[ "${1:-}" != --format-only ] || exit 0
 echo "clang-tidy: host code of $(IFS=,; echo "${rooms[*]}")"
 # Generated files stand in build/ and are none of the pattern's.
 run-clang-tidy-19 -quiet -p build/release "^$PWD/($(IFS='|'; echo "${rooms[*]}"))/" 2>&1 |

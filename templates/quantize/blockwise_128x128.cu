@@ -30,12 +30,15 @@
 // The barrier stops a thread block until its last load is there: the bandwidth comes from the other
 // blocks of the SM. 4 x 32 KB in flight against 33 KB needed (rowwise_1x128.cu).
 //
-// Ladder, speed against a stream kernel of the same read:write mix (predictions; not measured yet):
-//   version                                          prediction   measured   verdict
-//   amax pass, then cast pass (two reads)            0.62         -          -
-//   one read, tile in registers, 256 threads         0.98         -          this file
-//   512 threads, 4 vectors each, 2 blocks an SM      0.97         -          a configuration
-//   1024 threads (small tensors: fewer tiles than SMs) -          -          a configuration
+// Ladder: bf16 to e4m3, one H200, against the fastest stream of the same 2:1 mix in the same run,
+// at 16384x7168 / 32768x4096 / 4096x7168:
+//   version                                      predicted  measured            verdict
+//   256 threads, 3 blocks an SM, no_allocate     0.97       0.92 / 0.92 / 0.97  dropped
+//   the same, plain ld.global.nc                 -          0.99 / 0.98 / 1.04  this file
+//   256 threads, 4 blocks an SM (64 registers)   0.97       0.91 / 0.91 / 0.97  (no_allocate)
+//   dropped 512 threads, 2 blocks an SM                  -          0.90 / 0.90 / 0.96
+//   (no_allocate) small only 1024 threads, 1 block an SM                  -          0.59 / 0.59 /
+//   0.65  (no_allocate) dropped
 #ifndef OCTILE_EMITTED
 #define OCTILE_KERNEL_NAME octile_quantize_128x128_default
 #define OCTILE_DEFAULT_TILE_ROWS 128

@@ -177,7 +177,7 @@ __device__ __forceinline__ void load(
     const int row = i / kGroups, group = i % kGroups;
     v[i] = {{0, 0, 0, 0}};
     if (row < patch.rows && patch.whole(group)) {
-      v[i] = memory::load_16_once(patch.x_group(group) + offset);
+      v[i] = memory::load_16(patch.x_group(group) + offset);
     }
     if (group == kGroups - 1) offset += patch.x_step;
   }

@@ -75,7 +75,7 @@ namespace memory {
 struct alignas(16) Words4 {
   u32 word[4];
 };
-inline Words4 load_16_once(const void* p) { return octile::emulation::checked_load<Words4>(p); }
+inline Words4 load_16(const void* p) { return octile::emulation::checked_load<Words4>(p); }
 inline u32 load_4(const void* p) { return octile::emulation::checked_load<u32>(p); }
 inline u32 load_2(const void* p) { return octile::emulation::checked_load<u16>(p); }
 inline void store_8(void* p, u32 lower, u32 upper) {
