@@ -77,7 +77,7 @@ TEST_F(GemmNumerics, ScalesOverManyBinades) {
 }
 
 // max |D - R| / sum |a*b*scales| and the c it takes, per K and interval, for values as a quantiser
-// writes them and for uniform codes (seven decades in one block): the published table.
+// writes them and for uniform codes (products over eleven decades): the published table.
 TEST_F(GemmNumerics, ErrorPerK) {
   for (const int promote : {32, 64, 128}) {
     for (const int code_mode : {0, 1}) {
