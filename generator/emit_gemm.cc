@@ -28,6 +28,7 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
   Prologue p;
   p.add_int("kBlockM", c.block_m, "configuration: rows of D one CTA computes");
   p.add_int("kBlockN", c.block_n, "configuration: columns of D one CTA computes");
+  p.add_macro("OCTILE_WGMMA_N", c.block_n, "kBlockN as a literal: the instruction's shape");
   p.add_int("kBlockK", c.block_k, "recipe: one 1x128 scale block along K");
   p.add_int("kStages", c.stages, "configuration: shared-memory ring depth");
   p.add_int("kConsumerWarpgroups", c.consumer_warpgroups,

@@ -45,6 +45,11 @@ void Prologue::add_float(std::string_view name, float value, std::string_view wh
                         fmt::format("{} = {}", name, value), std::string(why)});
 }
 
+void Prologue::add_macro(std::string_view name, std::int64_t value, std::string_view why) {
+  macros_.push_back({fmt::format("#define {} {}", name, value), fmt::format("{} = {}", name, value),
+                     std::string(why)});
+}
+
 void Prologue::add_assert(std::string_view expression, std::string_view message) {
   asserts_.push_back(fmt::format("static_assert({}, \"{}\");", expression, message));
 }
@@ -63,6 +68,7 @@ Result<std::string> Prologue::render(TemplateSet templates,
                         kernel_name);
   for (const Constant& c : constants_) source += c.declaration + "\n";
   source += "}  // namespace cfg\n";
+  for (const Constant& m : macros_) source += m.declaration + "\n";
   const Result<std::string_view> body = text_of(templates, body_path);
   if (!body) return tl::unexpected<Error>(body.error());
   source += section(body_path, *body);
@@ -75,6 +81,7 @@ Result<std::string> Prologue::render(TemplateSet templates,
 std::string Prologue::explain() const {
   std::string text;
   for (const Constant& c : constants_) text += fmt::format("{:<34} ({})\n", c.summary, c.why);
+  for (const Constant& m : macros_) text += fmt::format("{:<34} ({})\n", m.summary, m.why);
   return text;
 }
 

@@ -19,6 +19,8 @@ class Prologue {
   void add_int(std::string_view name, std::int64_t value, std::string_view why);
   void add_bool(std::string_view name, bool value, std::string_view why);
   void add_float(std::string_view name, float value, std::string_view why);  // printed as its bits
+  // A preprocessor name, for what must be a literal: a part of an instruction's text.
+  void add_macro(std::string_view name, std::int64_t value, std::string_view why);
   // `expression` is in terms of device names; the message is what a reader of the error sees.
   void add_assert(std::string_view expression, std::string_view message);
 
@@ -36,6 +38,7 @@ class Prologue {
     std::string why;
   };
   std::vector<Constant> constants_;
+  std::vector<Constant> macros_;
   std::vector<std::string> asserts_;
 };
 

@@ -11,6 +11,7 @@
 #include "lib/wgmma.cuh"
 
 #define OCTILE_KERNEL_NAME octile_gemm_default
+#define OCTILE_WGMMA_N 128
 
 namespace cfg {
 constexpr int kBlockM = 128;

@@ -57,6 +57,10 @@
 #include "gemm/default_prologue.cuh"
 #endif
 
+namespace wgmma {
+OCTILE_INSTANTIATE_MMA(OCTILE_WGMMA_N)
+}
+
 namespace gemm {
 
 constexpr int kWgmmaK = 32;

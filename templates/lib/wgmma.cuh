@@ -110,28 +110,33 @@ struct Mma;
                    : "l"(a), "l"(b), "r"(add));                                                 \
     }                                                                                           \
   };
+// The operand numbers after an instruction's n / 2 accumulators: A, B, scale-d.
+#define OCTILE_OPERANDS_16 "%8", "%9", "%10"
+#define OCTILE_OPERANDS_32 "%16", "%17", "%18"
+#define OCTILE_OPERANDS_48 "%24", "%25", "%26"
+#define OCTILE_OPERANDS_64 "%32", "%33", "%34"
+#define OCTILE_OPERANDS_80 "%40", "%41", "%42"
+#define OCTILE_OPERANDS_96 "%48", "%49", "%50"
+#define OCTILE_OPERANDS_112 "%56", "%57", "%58"
+#define OCTILE_OPERANDS_128 "%64", "%65", "%66"
+#define OCTILE_OPERANDS_144 "%72", "%73", "%74"
+#define OCTILE_OPERANDS_160 "%80", "%81", "%82"
+#define OCTILE_OPERANDS_176 "%88", "%89", "%90"
+#define OCTILE_OPERANDS_192 "%96", "%97", "%98"
+#define OCTILE_OPERANDS_208 "%104", "%105", "%106"
+#define OCTILE_OPERANDS_224 "%112", "%113", "%114"
+#define OCTILE_OPERANDS_240 "%120", "%121", "%122"
+#define OCTILE_OPERANDS_256 "%128", "%129", "%130"
+
+// Specialises Mma for one n and every pair of types. A kernel asks for the n it uses, inside
+// namespace wgmma: all sixteen would cost NVRTC 27 ms a compile.
+#define OCTILE_INSTANTIATE_MMA(n) OCTILE_MMA_OPERANDS(n, OCTILE_OPERANDS(n))
+#define OCTILE_OPERANDS(n) OCTILE_OPERANDS_##n
+#define OCTILE_MMA_OPERANDS(n, ...) OCTILE_MMA_ALL_TYPES(n, __VA_ARGS__)
 #define OCTILE_MMA_ALL_TYPES(n, a_desc, b_desc, scale_d)            \
   OCTILE_MMA(n, false, false, "e4m3.e4m3", a_desc, b_desc, scale_d) \
   OCTILE_MMA(n, false, true, "e4m3.e5m2", a_desc, b_desc, scale_d)  \
   OCTILE_MMA(n, true, false, "e5m2.e4m3", a_desc, b_desc, scale_d)  \
   OCTILE_MMA(n, true, true, "e5m2.e5m2", a_desc, b_desc, scale_d)
-
-// The operand numbers after an instruction's n / 2 accumulators.
-OCTILE_MMA_ALL_TYPES(16, "%8", "%9", "%10")
-OCTILE_MMA_ALL_TYPES(32, "%16", "%17", "%18")
-OCTILE_MMA_ALL_TYPES(48, "%24", "%25", "%26")
-OCTILE_MMA_ALL_TYPES(64, "%32", "%33", "%34")
-OCTILE_MMA_ALL_TYPES(80, "%40", "%41", "%42")
-OCTILE_MMA_ALL_TYPES(96, "%48", "%49", "%50")
-OCTILE_MMA_ALL_TYPES(112, "%56", "%57", "%58")
-OCTILE_MMA_ALL_TYPES(128, "%64", "%65", "%66")
-OCTILE_MMA_ALL_TYPES(144, "%72", "%73", "%74")
-OCTILE_MMA_ALL_TYPES(160, "%80", "%81", "%82")
-OCTILE_MMA_ALL_TYPES(176, "%88", "%89", "%90")
-OCTILE_MMA_ALL_TYPES(192, "%96", "%97", "%98")
-OCTILE_MMA_ALL_TYPES(208, "%104", "%105", "%106")
-OCTILE_MMA_ALL_TYPES(224, "%112", "%113", "%114")
-OCTILE_MMA_ALL_TYPES(240, "%120", "%121", "%122")
-OCTILE_MMA_ALL_TYPES(256, "%128", "%129", "%130")
 
 }  // namespace wgmma
