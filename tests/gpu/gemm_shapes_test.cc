@@ -1,4 +1,4 @@
-// Every token count, n and k of the grid through the public API with the default
+// A grid of token counts, n and k with tails in each, through the public API with the default
 // configuration, and the layouts a caller may choose.
 #include <gtest/gtest.h>
 
