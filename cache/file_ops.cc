@@ -83,6 +83,7 @@ int FileOps::list(int dir_fd, std::vector<std::string>& names) {
     return -code;
   }
   errno = 0;
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): safe on a DIR of its own, and this one is
   while (const dirent* item = ::readdir(dir.get())) {
     const std::string_view name = item->d_name;
     if (name != "." && name != "..") names.emplace_back(name);

@@ -69,7 +69,7 @@ GemmResources resources_of(const GemmConfig& c) {
   GemmSmemLayout& s = r.smem;
   s.a_stage_bytes = c.block_m * c.block_k;
   s.b_stage_bytes = c.block_n * c.block_k;
-  s.scale_a_stage_bytes = static_cast<int>(round_up(c.block_m * 4, 128));
+  s.scale_a_stage_bytes = static_cast<int>(round_up(std::int64_t{4} * c.block_m, 128));
   s.a_offset = 0;
   s.b_offset = s.a_offset + c.stages * s.a_stage_bytes;
   s.d_offset = s.b_offset + c.stages * s.b_stage_bytes;

@@ -16,7 +16,7 @@ struct NamedValue {
 // such a tensor is supported is not asked here.
 Result<TensorType> tensor_type(NamedValue dtype, NamedValue granularity, NamedValue format);
 
-Result<GemmProblem> to_problem(const octile_gemm_desc* desc);
-Result<QuantizeProblem> to_problem(const octile_quantize_desc* desc);
+Result<GemmProblem> to_problem(const octile_gemm_desc* user);
+Result<QuantizeProblem> to_problem(const octile_quantize_desc* user);
 
 }  // namespace octile::api

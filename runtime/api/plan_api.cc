@@ -57,7 +57,7 @@ Status prepare(octile_plan* plan, std::int64_t lo, std::int64_t hi, std::uint32_
 template <typename Args>
 Status run(octile_plan* plan, const Args* user, void* stream) {
   if (Status ok = require("plan", plan); !ok) return ok;
-  Args args;
+  Args args{};
   if (Status ok = read_struct("args", user, args); !ok) return ok;
   return plan->plan->run(args, static_cast<CUstream>(stream));
 }

@@ -37,7 +37,7 @@ tl::unexpected<Error> corrupt(std::string what) {
 template <typename T>
 std::optional<T> read_at(Bytes bytes, std::uint64_t offset) {
   if (offset > bytes.size() || bytes.size() - offset < sizeof(T)) return std::nullopt;
-  T value;
+  T value{};
   std::memcpy(&value, bytes.data() + offset, sizeof(T));
   return value;
 }
@@ -71,10 +71,11 @@ Result<std::vector<Section>> read_sections(Bytes bytes, const Elf64_Ehdr& file) 
   for (std::uint64_t i = 0; i < file.e_shnum; ++i) {
     const auto at = slice(bytes, file.e_shoff, (i + 1) * sizeof(Elf64_Shdr));
     if (!at) return corrupt(fmt::format("section header {} lies outside the file", i));
-    const auto header = read_at<Elf64_Shdr>(*at, i * sizeof(Elf64_Shdr));
-    Section section{.name = {}, .header = *header, .content = {}};
-    if (header->sh_type != SHT_NOBITS && header->sh_type != SHT_NULL) {
-      const auto content = slice(bytes, header->sh_offset, header->sh_size);
+    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): `at` ends with it
+    const Elf64_Shdr header = *read_at<Elf64_Shdr>(*at, i * sizeof(Elf64_Shdr));
+    Section section{.name = {}, .header = header, .content = {}};
+    if (header.sh_type != SHT_NOBITS && header.sh_type != SHT_NULL) {
+      const auto content = slice(bytes, header.sh_offset, header.sh_size);
       if (!content) return corrupt(fmt::format("section {} lies outside the file", i));
       section.content = *content;
     }
@@ -128,13 +129,15 @@ Result<std::vector<KernelSymbol>> read_kernel_symbols(std::span<const Section> s
   const Bytes names = sections[symbols->header.sh_link].content;
   std::vector<KernelSymbol> kernels;
   for (std::uint32_t i = 0; i < symbols->content.size() / sizeof(Elf64_Sym); ++i) {
-    const auto symbol = read_at<Elf64_Sym>(symbols->content, std::uint64_t{i} * sizeof(Elf64_Sym));
-    if (ELF64_ST_TYPE(symbol->st_info) != STT_FUNC || symbol->st_shndx >= sections.size()) continue;
-    const auto name = string_at(names, symbol->st_name);
+    const std::uint64_t offset = std::uint64_t{i} * sizeof(Elf64_Sym);
+    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): the loop ends with the table
+    const Elf64_Sym symbol = *read_at<Elf64_Sym>(symbols->content, offset);
+    if (ELF64_ST_TYPE(symbol.st_info) != STT_FUNC || symbol.st_shndx >= sections.size()) continue;
+    const auto name = string_at(names, symbol.st_name);
     if (!name) return corrupt("a symbol name lies outside the table of names");
     // A device function that was not inlined is a function symbol too, but only an entry point has
     // its own .nv.info.
-    const std::string_view text = sections[symbol->st_shndx].name;
+    const std::string_view text = sections[symbol.st_shndx].name;
     if (text.starts_with(".text.") && text.substr(6) == *name &&
         find_section(sections, fmt::format(".nv.info.{}", *name)) != nullptr)
       kernels.push_back({i, *name});

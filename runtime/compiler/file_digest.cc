@@ -83,14 +83,14 @@ Result<std::string> file_digest(const std::string& path, const std::string& memo
   static std::mutex mutex;
   static std::map<std::string, std::string> remembered;
   const std::scoped_lock lock(mutex);
-  const auto key = stat_key(path);
+  auto key = stat_key(path);
   if (!key) return key;
   if (const auto found = remembered.find(*key); found != remembered.end()) return found->second;
   if (!memo_file.empty()) {
     if (const std::string digest = find_in_memo(memo_file, *key); !digest.empty())
       return remembered[*key] = digest;
   }
-  const auto digest = read_and_hash(path);
+  auto digest = read_and_hash(path);
   if (!digest) return digest;
   if (!memo_file.empty()) add_to_memo(memo_file, *key, *digest);
   return remembered[*key] = *digest;

@@ -49,8 +49,8 @@ class Plan : public std::enable_shared_from_this<Plan> {
   Status wait();
 
   // See octile_gemm_run, octile_quantize_run. No lock, no allocation, nothing formatted on success.
-  Status run(const octile_gemm_args& args, CUstream stream) const;
-  Status run(const octile_quantize_args& args, CUstream stream) const;
+  Status run(const octile_gemm_args& user, CUstream stream) const;
+  Status run(const octile_quantize_args& user, CUstream stream) const;
 
   Result<std::size_t> workspace_bytes(std::int64_t tokens) const;
 

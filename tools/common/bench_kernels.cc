@@ -85,7 +85,7 @@ Result<StreamKernel> StreamKernel::create(const GpuSession& gpu, int reads, int 
 }
 
 std::int64_t StreamKernel::tiles(std::int64_t units) const {
-  return ceil_div(units, kThreads * kUnroll * kVectorBytes);
+  return ceil_div(units, std::int64_t{kThreads} * kUnroll * kVectorBytes);
 }
 
 std::size_t StreamKernel::in_bytes(std::int64_t units) const {

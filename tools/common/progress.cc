@@ -67,6 +67,7 @@ void Progress::watch() {
 
 void Progress::show(Clock::duration elapsed) {
   const auto count = std::chrono::duration_cast<seconds>(elapsed).count();
+  // NOLINTNEXTLINE(bugprone-unchecked-optional-access): called while there is something to show
   const std::string line = fmt::format("  {} ... {} s", *what_, count);
   fmt::print(stderr, "{}{}{}", terminal_ ? "\r\033[K" : "", line, terminal_ ? "" : "\n");
   (void)std::fflush(stderr);
