@@ -36,15 +36,6 @@ IoResult<void> write_all(FileOps& ops, int fd, std::span<const std::uint8_t> byt
   return {};
 }
 
-IoResult<void> write_and_close(FileOps& ops, OpenFile& file, std::span<const std::uint8_t> bytes,
-                               const std::string& path) {
-  if (const auto written = write_all(ops, file.fd(), bytes, path); !written) return written;
-  const int synced = retry_interrupted([&] { return ops.fsync(file.fd()); });
-  if (synced < 0) return io_failure("fsync", path, synced);
-  if (const int closed = file.close(); closed < 0) return io_failure("close", path, closed);
-  return {};
-}
-
 }  // namespace
 
 int FileOps::open_at(int dir_fd, const std::string& name, int flags, mode_t mode) {
@@ -52,6 +43,9 @@ int FileOps::open_at(int dir_fd, const std::string& name, int flags, mode_t mode
 }
 ssize_t FileOps::read(int fd, std::span<std::uint8_t> into) {
   return or_errno(::read(fd, into.data(), into.size()));
+}
+ssize_t FileOps::read_at(int fd, std::span<std::uint8_t> into, off_t offset) {
+  return or_errno(::pread(fd, into.data(), into.size(), offset));
 }
 ssize_t FileOps::write(int fd, std::span<const std::uint8_t> bytes) {
   return or_errno(::write(fd, bytes.data(), bytes.size()));
@@ -102,7 +96,8 @@ tl::unexpected<IoError> io_failure(std::string_view action, const std::string& p
 }
 
 IoResult<std::vector<std::uint8_t>> read_file(FileOps& ops, int dir_fd, const std::string& name,
-                                              std::size_t max_bytes, const std::string& path) {
+                                              std::size_t max_bytes, const std::string& path,
+                                              const FileCheck& check) {
   const auto unacceptable = [&](const std::string& why) {
     return tl::unexpected(IoError{0, fmt::format("{}: {}", path, why)});
   };
@@ -116,6 +111,9 @@ IoResult<std::vector<std::uint8_t>> read_file(FileOps& ops, int dir_fd, const st
   const int result = retry_interrupted([&] { return ops.stat_fd(fd, status); });
   if (result < 0) return io_failure("stat", path, result);
   if (!S_ISREG(status.st_mode)) return unacceptable("not a regular file");
+  if (check) {
+    if (const auto checked = check(status); !checked) return tl::unexpected(checked.error());
+  }
   const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
   if (file_bytes > max_bytes) {
     return unacceptable(fmt::format("{} bytes, at most {} are read", file_bytes, max_bytes));
@@ -131,6 +129,15 @@ IoResult<std::vector<std::uint8_t>> read_file(FileOps& ops, int dir_fd, const st
   }
   bytes.resize(filled);
   return bytes;
+}
+
+IoResult<void> write_and_close(FileOps& ops, OpenFile& file, std::span<const std::uint8_t> bytes,
+                               const std::string& path) {
+  if (const auto written = write_all(ops, file.fd(), bytes, path); !written) return written;
+  const int synced = retry_interrupted([&] { return ops.fsync(file.fd()); });
+  if (synced < 0) return io_failure("fsync", path, synced);
+  if (const int closed = file.close(); closed < 0) return io_failure("close", path, closed);
+  return {};
 }
 
 IoResult<void> write_new_file(FileOps& ops, int dir_fd, const std::string& name,

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,6 +27,7 @@ class FileOps {
   // exchanged for another between two calls.
   virtual int open_at(int dir_fd, const std::string& name, int flags, mode_t mode);
   virtual ssize_t read(int fd, std::span<std::uint8_t> into);
+  virtual ssize_t read_at(int fd, std::span<std::uint8_t> into, off_t offset);
   virtual ssize_t write(int fd, std::span<const std::uint8_t> bytes);
   virtual int fsync(int fd);
   virtual int close(int fd);
@@ -88,9 +90,15 @@ tl::unexpected<IoError> io_failure(std::string_view action, const std::string& p
 
 // The whole regular file. Never follows a link, never waits at a FIFO or device, never maps the
 // file (a mapping of a file that another NFS client removes kills the process with SIGBUS). `path`
-// is for the error sentence.
+// is for the error sentence; `check`, where given, may refuse the regular file it is shown.
+using FileCheck = std::function<IoResult<void>(const struct stat&)>;
 IoResult<std::vector<std::uint8_t>> read_file(FileOps& ops, int dir_fd, const std::string& name,
-                                              std::size_t max_bytes, const std::string& path);
+                                              std::size_t max_bytes, const std::string& path,
+                                              const FileCheck& check = nullptr);
+
+// All of the bytes, flushed to the device; then closes the file.
+IoResult<void> write_and_close(FileOps& ops, OpenFile& file, std::span<const std::uint8_t> bytes,
+                               const std::string& path);
 
 // Creates `name`, which must not exist, with these bytes, flushed to the device. Leaves nothing
 // behind on failure.

@@ -1,11 +1,9 @@
 #include "cache/metadata_json.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
-#include <optional>
+
+#include "cache/field_reader.h"
 
 namespace octile::cache {
 namespace {
@@ -25,62 +23,6 @@ constexpr IntField kIntFields[] = {
     {"stack_bytes", &Metadata::stack_bytes},
     {"threads", &Metadata::threads},
     {"cluster_size", &Metadata::cluster_size},
-};
-
-std::optional<int> as_int(const Json& value) {
-  if (!value.is_number_integer()) return std::nullopt;
-  constexpr int kMax = std::numeric_limits<int>::max();
-  if (value.is_number_unsigned() && value.get<std::uint64_t>() > std::uint64_t{kMax}) {
-    return std::nullopt;
-  }
-  const auto wide = value.get<std::int64_t>();
-  if (wide < std::numeric_limits<int>::min() || wide > kMax) return std::nullopt;
-  return static_cast<int>(wide);
-}
-
-// Reads fields one after another and remembers the first that is missing or of another type.
-class FieldReader {
- public:
-  explicit FieldReader(const Json& object) : object_(object) {}
-
-  void read(const char* name, std::string& out) {
-    const Json* value = find(name);
-    if (value == nullptr || !value->is_string()) return complain(name, "a string");
-    out = value->get<std::string>();
-  }
-  void read(const char* name, int& out) {
-    const Json* value = find(name);
-    const std::optional<int> number = value == nullptr ? std::nullopt : as_int(*value);
-    if (!number) return complain(name, "a 32-bit integer");
-    out = *number;
-  }
-  void read(const char* name, double& out) {
-    const Json* value = find(name);
-    if (value == nullptr || !value->is_number()) return complain(name, "a number");
-    out = value->get<double>();
-  }
-  void read(const char* name, std::vector<int>& out) {
-    const Json* value = find(name);
-    if (value == nullptr || !value->is_array()) return complain(name, "an array of integers");
-    for (const Json& item : *value) {
-      const std::optional<int> number = as_int(item);
-      if (!number) return complain(name, "an array of integers");
-      out.push_back(*number);
-    }
-  }
-  const std::string& error() const { return error_; }
-
- private:
-  const Json* find(const char* name) const {
-    const auto it = object_.find(name);
-    return it == object_.end() ? nullptr : &*it;
-  }
-  void complain(const char* name, const char* wanted) {
-    if (error_.empty()) error_ = fmt::format("metadata: field '{}' is not {}", name, wanted);
-  }
-
-  const Json& object_;
-  std::string error_;
 };
 
 }  // namespace
@@ -106,7 +48,7 @@ tl::expected<MetadataSection, std::string> metadata_from_json(std::string_view t
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return tl::unexpected<std::string>("metadata: not a JSON object");
   MetadataSection section;
-  FieldReader reader(json);
+  FieldReader reader(json, "metadata");
   reader.read("kernel", section.identity.entry_name);
   reader.read("architecture", section.identity.architecture);
   reader.read("compiler", section.toolchain.compiler);

@@ -46,13 +46,13 @@ IoResult<void> Root::create_root() const {
   }
 }
 
-IoResult<OpenFile> Root::open_root(Missing missing) const {
+IoResult<OpenFile> Root::open(Missing missing) const {
   // The root itself may be reached through a link: its path is the operator's choice.
-  const auto open = [&] { return ops_->open_at(AT_FDCWD, path_, kOpenFolderFlags, 0); };
-  int fd = retry_interrupted(open);
+  const auto try_open = [&] { return ops_->open_at(AT_FDCWD, path_, kOpenFolderFlags, 0); };
+  int fd = retry_interrupted(try_open);
   if (fd == -ENOENT && missing == Missing::kCreate) {
     if (const auto created = create_root(); !created) return tl::unexpected(created.error());
-    fd = retry_interrupted(open);
+    fd = retry_interrupted(try_open);
   }
   if (fd < 0) return io_failure("open", path_, fd);
   return OpenFile(*ops_, fd);
@@ -75,7 +75,7 @@ IoResult<OpenFile> Root::open_below(const OpenFile& parent, const std::string& n
 }
 
 IoResult<OpenFile> Root::open_version(Missing missing) const {
-  const auto root = open_root(missing);
+  const auto root = open(missing);
   if (!root) return tl::unexpected(root.error());
   return open_below(*root, kVersionFolder, path_ + "/" + kVersionFolder, missing);
 }
@@ -87,7 +87,7 @@ IoResult<OpenFile> Root::open_folder(const std::string& folder, Missing missing)
 }
 
 IoResult<void> Root::check() const {
-  const auto root = open_root(Missing::kFail);
+  const auto root = open(Missing::kFail);
   if (!root) return tl::unexpected(root.error());
   return {};
 }

@@ -57,6 +57,10 @@ class Root {
   IoResult<std::vector<FileStem>> entries(const std::string& folder) const;
   IoResult<std::vector<std::string>> folders() const;
 
+  enum class Missing { kFail, kCreate };
+  // The root's own folder. kFail: ENOENT where it does not exist.
+  IoResult<OpenFile> open(Missing missing) const;
+
   // ENOENT where the root's own folder does not exist.
   IoResult<void> check() const;
 
@@ -65,8 +69,6 @@ class Root {
                                            std::chrono::milliseconds timeout) const;
 
  private:
-  enum class Missing { kFail, kCreate };
-  IoResult<OpenFile> open_root(Missing missing) const;
   IoResult<OpenFile> open_version(Missing missing) const;
   IoResult<OpenFile> open_folder(const std::string& folder, Missing missing) const;
   IoResult<OpenFile> open_below(const OpenFile& parent, const std::string& name,

@@ -1,0 +1,174 @@
+#include "cache/tuning_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <span>
+#include <thread>
+#include <utility>
+
+namespace octile::cache {
+namespace {
+
+constexpr const char* kName = "tuning.jsonl";
+// Whatever the umask: a file that others may write would be refused when it is read.
+constexpr mode_t kFileMode = 0644;
+
+std::span<const std::uint8_t> bytes_of(std::string_view text) {
+  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
+
+std::shared_ptr<FileOps> or_system(std::shared_ptr<FileOps> ops) {
+  return ops != nullptr ? std::move(ops) : std::make_shared<FileOps>();
+}
+
+}  // namespace
+
+TuningLines parse_tuning_lines(std::string_view text) {
+  TuningLines lines;
+  for (std::size_t number = 1; !text.empty(); ++number) {
+    const std::size_t end = text.find('\n');
+    const bool whole = end != std::string_view::npos;
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(whole ? end + 1 : text.size());
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    auto record = parse_tuning_record(line);
+    if (record) {
+      lines.records.push_back(std::move(*record));
+    } else if (!whole) {
+      lines.torn = true;
+    } else if (lines.skipped++ == 0) {
+      lines.first_skipped = fmt::format("line {}: {}", number, record.error());
+    }
+  }
+  return lines;
+}
+
+TuningFile::TuningFile(std::string root, bool writable, std::shared_ptr<FileOps> file_ops,
+                       std::chrono::milliseconds lock_timeout)
+    : ops_(or_system(std::move(file_ops))),
+      root_(std::move(root), writable, ops_),
+      path_(root_.path() + "/" + kName),
+      lock_timeout_(lock_timeout) {}
+
+// A record decides which kernel runs, so nobody else may write one. Who owns a read-only root's
+// files is the choice of whoever named that root.
+IoResult<void> TuningFile::check(const struct stat& status) const {
+  const auto refuse = [&](const std::string& why) {
+    return tl::unexpected(IoError{0, fmt::format("{}: {}", path_, why)});
+  };
+  if (!S_ISREG(status.st_mode)) return refuse("not a regular file");
+  if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return refuse(fmt::format("its mode is {:04o}; allowed: not writable by group or others",
+                              status.st_mode & 07777U));
+  }
+  if (writable() && status.st_uid != 0 && status.st_uid != ::geteuid()) {
+    return refuse(fmt::format("it belongs to user {}; allowed: this user ({}) or root",
+                              status.st_uid, ::geteuid()));
+  }
+  return {};
+}
+
+TuningStamp TuningFile::stamp() const {
+  const auto folder = root_.open(Root::Missing::kFail);
+  struct stat status = {};
+  if (!folder ||
+      retry_interrupted([&] { return ops_->stat_at(folder->fd(), kName, status); }) < 0) {
+    return {};
+  }
+  return {status.st_size,
+          status.st_mtim.tv_sec * std::int64_t{1'000'000'000} + status.st_mtim.tv_nsec,
+          status.st_dev, status.st_ino};
+}
+
+IoResult<TuningLines> TuningFile::read() const {
+  const auto folder = root_.open(Root::Missing::kFail);
+  if (!folder) {
+    if (folder.error().code == ENOENT) return TuningLines{};
+    return tl::unexpected(folder.error());
+  }
+  const auto bytes = read_file(*ops_, folder->fd(), kName, kMaxTuningFileBytes, path_,
+                               [this](const struct stat& status) { return check(status); });
+  if (!bytes) {
+    if (bytes.error().code == ENOENT) return TuningLines{};
+    return tl::unexpected(bytes.error());
+  }
+  return parse_tuning_lines({reinterpret_cast<const char*>(bytes->data()), bytes->size()});
+}
+
+// --- appending ---
+
+IoResult<void> TuningFile::append(const TuningRecord& record) const {
+  if (!writable()) {
+    return tl::unexpected(IoError{EROFS, fmt::format("{}: its root is read-only", path_)});
+  }
+  const std::string line = to_json_line(record);
+  if (const auto read_back = parse_tuning_record(line); !read_back) {
+    return tl::unexpected(IoError{0, fmt::format("{}: {}", path_, read_back.error())});
+  }
+  const auto folder = root_.open(Root::Missing::kCreate);
+  if (!folder) return tl::unexpected(folder.error());
+  auto file = open_to_append(*folder);
+  if (!file) return tl::unexpected(file.error());
+  lock(*file);
+  struct stat status = {};
+  const int asked = retry_interrupted([&] { return ops_->stat_fd(file->fd(), status); });
+  if (asked < 0) return io_failure("stat", path_, asked);
+  const auto before = separator(*file, status.st_size);
+  if (!before) return tl::unexpected(before.error());
+  // One write, so that writers without the lock (a filesystem that has none) do not mix either.
+  auto written = write_and_close(*ops_, *file, bytes_of(*before + line + "\n"), path_);
+  if (written && status.st_size == 0) {
+    // The file may be new. EINVAL: a filesystem that cannot flush folders.
+    retry_interrupted([&] { return ops_->fsync(folder->fd()); });
+  }
+  return written;
+}
+
+IoResult<OpenFile> TuningFile::open_to_append(const OpenFile& folder) const {
+  // Readable for the byte that separator() looks at; never waits at a FIFO.
+  constexpr int kFlags = O_RDWR | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
+  const int fd =
+      retry_interrupted([&] { return ops_->open_at(folder.fd(), kName, kFlags, kFileMode); });
+  if (fd < 0) return io_failure("open", path_, fd);
+  OpenFile file(*ops_, fd);
+  struct stat status = {};
+  const int asked = retry_interrupted([&] { return ops_->stat_fd(fd, status); });
+  if (asked < 0) return io_failure("stat", path_, asked);
+  if (const auto acceptable = check(status); !acceptable) {
+    return tl::unexpected(acceptable.error());
+  }
+  return file;
+}
+
+// Released when the file is closed. Whether it was had does not matter: a writer holds it for one
+// fsync, and without it a line still goes out in one write.
+void TuningFile::lock(const OpenFile& file) const {
+  using Clock = std::chrono::steady_clock;
+  using std::chrono::milliseconds;
+  constexpr milliseconds kLongestPause{8};
+  const auto deadline = Clock::now() + lock_timeout_;
+  for (milliseconds pause{1};; pause = std::min(2 * pause, kLongestPause)) {
+    const int locked = retry_interrupted([&] { return ops_->try_lock(file.fd()); });
+    const auto now = Clock::now();
+    if (locked != -EWOULDBLOCK || now >= deadline) return;
+    std::this_thread::sleep_for(std::min<Clock::duration>(pause, deadline - now));
+  }
+}
+
+// What to write before a line: a newline where the file ends within one, which a writer that died
+// or found the disk full left behind. Where another writer without the lock is in the middle of a
+// line, the newline makes a blank one after it.
+IoResult<std::string> TuningFile::separator(const OpenFile& file, std::int64_t bytes) const {
+  if (bytes == 0) return std::string();
+  std::array<std::uint8_t, 1> last{};
+  const ssize_t n = retry_interrupted([&] { return ops_->read_at(file.fd(), last, bytes - 1); });
+  if (n < 0) return io_failure("read", path_, n);
+  return std::string(n == 1 && last[0] == '\n' ? "" : "\n");
+}
+
+}  // namespace octile::cache

@@ -1,0 +1,162 @@
+#include "cache/tuning_record.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cache/field_reader.h"
+
+namespace octile::cache {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct CountField {
+  const char* name;
+  std::int64_t TuningCounts::* member;
+};
+constexpr CountField kCountFields[] = {
+    {"enumerated", &TuningCounts::enumerated}, {"admitted", &TuningCounts::admitted},
+    {"compiled", &TuningCounts::compiled},     {"failed_gate", &TuningCounts::failed_gate},
+    {"timed", &TuningCounts::timed},
+};
+
+Json to_json(const TimedConfig& timed) {
+  return {{"config", timed.config},
+          {"median_us", timed.median_us},
+          {"low_us", timed.low_us},
+          {"high_us", timed.high_us}};
+}
+
+Json to_json(const TuningCounts& counts) {
+  Json json = Json::object();
+  for (const CountField& field : kCountFields) json[field.name] = counts.*field.member;
+  return json;
+}
+
+Json to_json(const TuningConditions& conditions) {
+  return {{"sm_clock_mhz", conditions.sm_clock_mhz},
+          {"memory_clock_mhz", conditions.memory_clock_mhz},
+          {"power_watts", conditions.power_watts},
+          {"throttled_rounds", conditions.throttled_rounds}};
+}
+
+// Calls `read` with a reader of the object in `name`. A complaint about the object's own fields
+// names the object.
+template <typename Read>
+void read_object(FieldReader& reader, const char* name, Read read) {
+  const Json* value = reader.find(name);
+  if (value == nullptr) return;
+  if (!value->is_object()) return reader.complain(name, "an object");
+  FieldReader inner(*value, name);
+  read(inner);
+  if (!inner.error().empty()) reader.complain(name, fmt::format("valid ({})", inner.error()));
+}
+
+void read_timed(FieldReader& reader, const char* name, TimedConfig& timed) {
+  read_object(reader, name, [&](FieldReader& inner) {
+    inner.read("config", timed.config);
+    inner.read_optional("median_us", timed.median_us);
+    inner.read_optional("low_us", timed.low_us);
+    inner.read_optional("high_us", timed.high_us);
+  });
+}
+
+void read_timed(FieldReader& reader, const char* name, std::optional<TimedConfig>& timed) {
+  if (reader.find(name) != nullptr) read_timed(reader, name, timed.emplace());
+}
+
+void read_baselines(FieldReader& reader, TuningRecord& record) {
+  read_object(reader, "baselines_us", [&](FieldReader& inner) {
+    for (const auto& [name, value] : reader.find("baselines_us")->items()) {
+      inner.read(name.c_str(), record.baselines_us.emplace_back(name, 0).second);
+    }
+  });
+}
+
+void read_measurement(FieldReader& reader, TuningRecord& record) {
+  read_timed(reader, "runner_up", record.runner_up);
+  read_timed(reader, "default", record.default_config);
+  reader.read_optional("gain", record.gain);
+  reader.read_optional("noise", record.noise);
+  read_object(reader, "candidates", [&](FieldReader& inner) {
+    for (const CountField& field : kCountFields) {
+      inner.read_optional(field.name, record.counts.*field.member);
+    }
+  });
+  read_object(reader, "conditions", [&](FieldReader& inner) {
+    inner.read_optional("sm_clock_mhz", record.conditions.sm_clock_mhz);
+    inner.read_optional("memory_clock_mhz", record.conditions.memory_clock_mhz);
+    inner.read_optional("power_watts", record.conditions.power_watts);
+    inner.read_optional("throttled_rounds", record.conditions.throttled_rounds);
+  });
+  read_baselines(reader, record);
+}
+
+void read_provenance(FieldReader& reader, TuningRecord& record) {
+  reader.read_optional("family", record.family);
+  reader.read_optional("device_name", record.device_name);
+  reader.read_optional("compiler", record.toolchain.compiler);
+  reader.read_optional("build", record.toolchain.build);
+  reader.read_optional("source_digest", record.source_digest);
+  reader.read_optional("protocol", record.protocol);
+  reader.read_optional("date", record.date);
+}
+
+void check_decision(FieldReader& reader, const TuningRecord& record) {
+  if (record.problem.empty()) reader.complain("problem", "a problem's text");
+  if (record.bucket < 1) reader.complain("bucket", "1 or more");
+  if (record.tokens < 1 || record.tokens > record.bucket) {
+    reader.complain("tokens", fmt::format("1 to the bucket's {}", record.bucket));
+  }
+  if (record.device.empty()) reader.complain("device", "a device's name");
+  if (record.sm_count < 1) reader.complain("sm_count", "1 or more");
+  if (record.winner.config.empty()) reader.complain("winner", "an object with a config");
+}
+
+}  // namespace
+
+std::string to_json_line(const TuningRecord& record) {
+  Json json{{"version", kTuningVersion},   {"family", record.family},
+            {"problem", record.problem},   {"bucket", record.bucket},
+            {"tokens", record.tokens},     {"device", record.device},
+            {"sm_count", record.sm_count}, {"winner", to_json(record.winner)}};
+  if (record.runner_up) json["runner_up"] = to_json(*record.runner_up);
+  if (record.default_config) json["default"] = to_json(*record.default_config);
+  json["gain"] = record.gain;
+  json["noise"] = record.noise;
+  json["baselines_us"] = Json::object();
+  for (const auto& [name, us] : record.baselines_us) json["baselines_us"][name] = us;
+  json["candidates"] = to_json(record.counts);
+  json["conditions"] = to_json(record.conditions);
+  json["protocol"] = record.protocol;
+  json["device_name"] = record.device_name;
+  json["compiler"] = record.toolchain.compiler;
+  json["build"] = record.toolchain.build;
+  json["source_digest"] = record.source_digest;
+  json["date"] = record.date;
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+tl::expected<TuningRecord, std::string> parse_tuning_record(std::string_view line) {
+  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return tl::unexpected<std::string>("tuning record: not a JSON object");
+  FieldReader reader(json, "tuning record");
+  int version = 0;
+  reader.read("version", version);
+  if (version != kTuningVersion) reader.complain("version", fmt::format("{}", kTuningVersion));
+  TuningRecord record;
+  reader.read("problem", record.problem);
+  reader.read("bucket", record.bucket);
+  reader.read("tokens", record.tokens);
+  reader.read("device", record.device);
+  reader.read("sm_count", record.sm_count);
+  read_timed(reader, "winner", record.winner);
+  check_decision(reader, record);
+  read_measurement(reader, record);
+  read_provenance(reader, record);
+  if (!reader.error().empty()) return tl::unexpected(reader.error());
+  return record;
+}
+
+}  // namespace octile::cache

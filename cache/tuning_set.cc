@@ -1,0 +1,147 @@
+#include "cache/tuning_set.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+namespace octile::cache {
+namespace {
+
+// The extents of a problem: fields with these names whose value is a number.
+constexpr std::array<std::string_view, 5> kExtentNames{"m", "n", "k", "rows", "cols"};
+
+std::optional<std::int64_t> extent_of(std::string_view name, std::string_view value) {
+  if (std::ranges::find(kExtentNames, name) == kExtentNames.end()) return std::nullopt;
+  std::int64_t extent = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), extent);
+  if (error != std::errc() || end != value.data() + value.size()) return std::nullopt;
+  return extent;
+}
+
+// "gemm m=? n=7168 k=2048 d=bf16" is of the kind "gemm m=? n=# k=# d=bf16" with extents 7168, 2048.
+struct SplitProblem {
+  std::string kind;
+  std::vector<std::int64_t> extents;
+};
+
+SplitProblem split(std::string_view problem) {
+  SplitProblem parts;
+  while (!problem.empty()) {
+    const std::string_view word = problem.substr(0, problem.find(' '));
+    problem.remove_prefix(std::min(word.size() + 1, problem.size()));
+    const std::size_t equals = std::min(word.find('='), word.size());
+    const std::string_view value = word.substr(std::min(equals + 1, word.size()));
+    const auto extent = extent_of(word.substr(0, equals), value);
+    if (extent) parts.extents.push_back(*extent);
+    parts.kind += parts.kind.empty() ? "" : " ";
+    parts.kind += word.substr(0, equals);
+    if (equals < word.size()) parts.kind += extent ? "=#" : "=" + std::string(value);
+  }
+  return parts;
+}
+
+// The product of the ratios, each larger by smaller; nothing where one is beyond 25 %.
+std::optional<double> distance(const std::vector<std::int64_t>& a,
+                               const std::vector<std::int64_t>& b) {
+  double product = 1;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const auto small = static_cast<double>(std::min(a[i], b[i]));
+    const auto large = static_cast<double>(std::max(a[i], b[i]));
+    if (small == large) continue;
+    if (small <= 0 || large > 1.25 * small) return std::nullopt;
+    product *= large / small;
+  }
+  return product;
+}
+
+// Without the doubling, which might overflow: a file may hold any number.
+bool is_twice(std::int64_t a, std::int64_t b) { return a % 2 == 0 && a / 2 == b; }
+
+std::string key_of(const TuningRecord& r) {
+  return fmt::format("{}\n{}\n{}\n{}", r.problem, r.bucket, r.device, r.sm_count);
+}
+
+}  // namespace
+
+std::string_view name_of(TuningMatch match) {
+  switch (match) {
+    case TuningMatch::kExact:
+      return "exact";
+    case TuningMatch::kNear:
+      return "near";
+    case TuningMatch::kOtherDevice:
+      return "other device";
+  }
+  return "unknown";
+}
+
+// A hit with what it is ordered by.
+struct TuningSet::Ranked {
+  TuningHit hit;
+  bool other_extents = false;
+  double apart = 0;
+
+  auto order() const {
+    const TuningRecord& r = *hit.record;
+    // Whole numbers below 2^53 and their quotients: no NaN, so a strict order.
+    return std::tuple(hit.match, other_extents, apart, std::string_view(r.problem),
+                      std::string_view(r.device), r.sm_count);
+  }
+};
+
+void TuningSet::add(std::vector<TuningRecord> records, std::string origin) {
+  const std::size_t source = origins_.size();
+  origins_.push_back(std::move(origin));
+  for (TuningRecord& record : records) {
+    const auto [known, is_new] = by_key_.emplace(key_of(record), entries_.size());
+    if (is_new) {
+      SplitProblem parts = split(record.problem);
+      by_kind_[parts.kind].push_back(entries_.size());
+      entries_.push_back({std::move(record), std::move(parts.extents), source});
+    } else if (Entry& entry = entries_[known->second]; entry.origin == source) {
+      entry.record = std::move(record);
+    }
+  }
+}
+
+std::vector<TuningHit> TuningSet::lookup(const TuningQuery& query) const {
+  const SplitProblem wanted = split(query.problem);
+  const auto kind = by_kind_.find(wanted.kind);
+  if (kind == by_kind_.end()) return {};
+  std::vector<Ranked> ranked;
+  for (const std::size_t index : kind->second) {
+    const Entry& entry = entries_[index];
+    const TuningRecord& r = entry.record;
+    const bool same_problem = entry.extents == wanted.extents;
+    const bool same_device = r.device == query.device && r.sm_count == query.sm_count;
+    const bool same_bucket = r.bucket == query.bucket;
+    Ranked found{{&r, TuningMatch::kNear, origins_[entry.origin]}};
+    if (same_problem && same_bucket) {
+      found.hit.match = same_device ? TuningMatch::kExact : TuningMatch::kOtherDevice;
+    } else if (!same_device) {
+      continue;
+    } else if (same_problem) {
+      const bool twice = is_twice(r.bucket, query.bucket);
+      if (!twice && !is_twice(query.bucket, r.bucket)) continue;
+      found.apart = twice ? 0 : 1;
+    } else {
+      const auto apart = distance(entry.extents, wanted.extents);
+      if (!same_bucket || !apart) continue;
+      found.other_extents = true;
+      found.apart = *apart;
+    }
+    ranked.push_back(found);
+  }
+  std::ranges::sort(ranked, {}, &Ranked::order);
+  std::vector<TuningHit> hits;
+  hits.reserve(ranked.size());
+  for (const Ranked& one : ranked) hits.push_back(one.hit);
+  return hits;
+}
+
+}  // namespace octile::cache
