@@ -12,6 +12,7 @@
 #include "tools/common/accuracy.h"
 #include "tools/common/forward.h"
 #include "tools/common/kernel_report.h"
+#include "tools/common/quantizing.h"
 #include "tools/common/surroundings.h"
 #include "tools/common/workload.h"
 

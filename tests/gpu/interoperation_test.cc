@@ -14,7 +14,7 @@ TEST(Interoperation, CublasLtTakesOurOperandsAsTheyAre) {
   if (!cublaslt) GTEST_SKIP() << cublaslt.error().message;
   const auto library = tools::LibraryHandle::create();
   ASSERT_TRUE(library) << library.error().message;
-  const auto gpu = tools::GpuSession::open("cuda:0");
+  const auto gpu = octile::GpuSession::open("cuda:0");
   ASSERT_TRUE(gpu) << gpu.error().message;
   struct Shape {
     std::int64_t m, n, k;

@@ -2,10 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/measure/product_check.h"
+#include "runtime/measure/timing.h"
 #include "tools/common/kernel_report.h"
-#include "tools/common/product.h"
+#include "tools/common/quantizing.h"
 #include "tools/common/text_table.h"
-#include "tools/common/timing.h"
 #include "tools/common/workload.h"
 
 namespace octile::tools {

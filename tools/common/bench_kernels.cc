@@ -2,18 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "generator/emitter.h"
-#include "runtime/compiler/nvrtc.h"
-#include "runtime/engine/engine.h"
+#include "generator/types.h"
 
 namespace octile::tools {
 namespace {
-
-constexpr std::array<std::string_view, 2> kLibrary{"lib/types.cuh", "lib/memory.cuh"};
 
 // Of templates/bench/stream.cu.
 constexpr int kThreads = 256;
@@ -21,57 +16,6 @@ constexpr int kUnroll = 1;
 constexpr int kVectorBytes = 16;
 
 }  // namespace
-
-Result<LoadedTemplate> LoadedTemplate::compile(const GpuSession& gpu, const Prologue& prologue,
-                                               const std::string& path, const std::string& name) {
-  const auto source = prologue.render(embedded_templates(), kLibrary, path, name);
-  if (!source) return tl::unexpected<Error>(source.error());
-  const auto nvrtc = Nvrtc::open();
-  if (!nvrtc) return tl::unexpected<Error>(nvrtc.error());
-  const auto output = (*nvrtc)->compile(name + ".cu", *source, compile_options(gpu.spec()));
-  if (!output) return tl::unexpected<Error>(output.error());
-  const std::shared_ptr<const Driver>& driver = gpu.driver();
-  CUlibrary library = nullptr;
-  if (Status ok =
-          driver->check((*driver)->cuLibraryLoadData(&library, output->cubin.data(), nullptr,
-                                                     nullptr, 0, nullptr, nullptr, 0),
-                        "cuLibraryLoadData");
-      !ok) {
-    return tl::unexpected<Error>(ok.error());
-  }
-  LoadedTemplate loaded(driver, library, nullptr);
-  if (Status ok =
-          driver->check((*driver)->cuLibraryGetKernel(&loaded.kernel_, library, name.c_str()),
-                        "cuLibraryGetKernel");
-      !ok) {
-    return tl::unexpected<Error>(ok.error());
-  }
-  return loaded;
-}
-
-LoadedTemplate::~LoadedTemplate() {
-  if (library_ != nullptr) (*driver_)->cuLibraryUnload(library_);
-}
-
-LoadedTemplate::LoadedTemplate(LoadedTemplate&& other) noexcept
-    : driver_(std::move(other.driver_)),
-      library_(std::exchange(other.library_, nullptr)),
-      kernel_(other.kernel_) {}
-
-Status LoadedTemplate::launch(unsigned blocks, unsigned threads, void** parameters,
-                              CUstream stream) const {
-  CUlaunchConfig config{};
-  config.gridDimX = blocks;
-  config.gridDimY = 1;
-  config.gridDimZ = 1;
-  config.blockDimX = threads;
-  config.blockDimY = 1;
-  config.blockDimZ = 1;
-  config.hStream = stream;
-  return driver_->check((*driver_)->cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(kernel_),
-                                                     parameters, nullptr),
-                        "cuLaunchKernelEx");
-}
 
 Result<StreamKernel> StreamKernel::create(const GpuSession& gpu, int reads, int writes) {
   Prologue prologue;

@@ -5,29 +5,11 @@
 #include <memory>
 #include <string>
 
-#include "generator/prologue.h"
-#include "tools/common/gpu_session.h"
-#include "tools/common/timing.h"
+#include "runtime/measure/gpu_session.h"
+#include "runtime/measure/loaded_template.h"
+#include "runtime/measure/timing.h"
 
 namespace octile::tools {
-
-// A kernel compiled from a template and loaded; unloaded by its scope.
-class LoadedTemplate {
- public:
-  static Result<LoadedTemplate> compile(const GpuSession& gpu, const Prologue& prologue,
-                                        const std::string& path, const std::string& name);
-  ~LoadedTemplate();
-  LoadedTemplate(LoadedTemplate&& other) noexcept;
-  LoadedTemplate& operator=(LoadedTemplate&&) = delete;
-  Status launch(unsigned blocks, unsigned threads, void** parameters, CUstream stream) const;
-
- private:
-  LoadedTemplate(std::shared_ptr<const Driver> driver, CUlibrary library, CUkernel kernel)
-      : driver_(std::move(driver)), library_(library), kernel_(kernel) {}
-  std::shared_ptr<const Driver> driver_;
-  CUlibrary library_ = nullptr;
-  CUkernel kernel_ = nullptr;
-};
 
 // Reads `reads` bytes for every `writes` it writes.
 class StreamKernel {

@@ -7,11 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/measure/operands.h"
 #include "tools/common/bench_kernels.h"
-#include "tools/common/operands.h"
+#include "tools/common/quantizing.h"
 
 namespace octile::tools {
 namespace {
+
+constexpr std::uint64_t kOperandSeed = 1;  // the same operands every run
 
 template <typename Slot>
 const Slot& at(const std::vector<Slot>& slots, int i) {
@@ -170,10 +173,9 @@ Result<BenchResult> bench_gemm(const BenchContext& context, const GemmProblem& p
   BenchResult result;
   result.problem = problem;
   result.tokens = m;
-  const double bytes = static_cast<double>(m * problem.k + problem.n * problem.k +
-                                           m * problem.n * size_of(problem.d));
-  const int count = rotation_slots(context.gpu, static_cast<std::int64_t>(bytes));
-  auto slots = make_gemm_slots(context.library, context.gpu, problem, m, count);
+  const std::int64_t bytes = bytes_of_call(problem, m);
+  auto slots =
+      make_gemm_slots(context.gpu, problem, m, rotation_slots(context.gpu, bytes), kOperandSeed);
   if (!slots) return tl::unexpected<Error>(slots.error());
   auto prepared = prepare_plan(context, problem, m, m);
   if (!prepared) return tl::unexpected<Error>(prepared.error());
@@ -191,7 +193,7 @@ Result<BenchResult> bench_gemm(const BenchContext& context, const GemmProblem& p
   if (!ok) return tl::unexpected<Error>(ok.error());
   result.tflops = 2.0 * static_cast<double>(m) * static_cast<double>(problem.n) *
                   static_cast<double>(problem.k) / result.ours.median_us * 1e-6;
-  result.tbps = bytes / result.ours.median_us * 1e-6;
+  result.tbps = static_cast<double>(bytes) / result.ours.median_us * 1e-6;
   return result;
 }
 
@@ -246,7 +248,7 @@ Result<Timing> bench_launch(const BenchContext& context, const GemmProblem& prob
   constexpr int kBatches = 400;
   const auto prepared = prepare_plan(context, problem, 1, kMostTokens);
   if (!prepared) return tl::unexpected<Error>(prepared.error());
-  const auto slots = make_gemm_slots(context.library, context.gpu, problem, kMostTokens, 8);
+  const auto slots = make_gemm_slots(context.gpu, problem, kMostTokens, 8, kOperandSeed);
   if (!slots) return tl::unexpected<Error>(slots.error());
   Timing timing;
   timing.name = "octile_gemm_run";

@@ -6,9 +6,10 @@
 #include <string>
 
 #include "generator/problem.h"
+#include "runtime/measure/gpu_session.h"
+#include "runtime/measure/timing.h"
 #include "tools/common/cublaslt.h"
-#include "tools/common/gpu_session.h"
-#include "tools/common/timing.h"
+#include "tools/common/handles.h"
 
 namespace octile::tools {
 

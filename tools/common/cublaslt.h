@@ -12,8 +12,9 @@
 #include <vector>
 
 #include "generator/problem.h"
-#include "tools/common/gpu_session.h"
-#include "tools/common/product.h"
+#include "runtime/measure/gpu_session.h"
+#include "runtime/measure/product_check.h"
+#include "tools/common/handles.h"
 
 namespace octile::tools {
 

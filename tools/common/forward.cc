@@ -10,6 +10,7 @@
 #include "runtime/reference/cast.h"
 #include "runtime/reference/parallel.h"
 #include "runtime/reference/synthetic.h"
+#include "tools/common/quantizing.h"
 
 namespace octile::tools {
 namespace {

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "generator/recipe.h"
-#include "tools/common/gpu_session.h"
+#include "runtime/measure/gpu_session.h"
+#include "runtime/measure/product_check.h"
+#include "runtime/measure/timing.h"
 #include "tools/common/handles.h"
-#include "tools/common/product.h"
-#include "tools/common/timing.h"
 
 namespace octile::tools {
 

@@ -1,14 +1,22 @@
 #include "tools/common/cublaslt.h"
-#include "tools/common/operands.h"
+
+#include <utility>
+
+#include "runtime/measure/operands.h"
+#include "tools/common/quantizing.h"
 
 namespace octile::tools {
 
 Result<Interoperation> check_interoperation(const LibraryHandle& library, const GpuSession& gpu,
                                             const std::shared_ptr<const CublasLt>& cublaslt,
                                             const GemmProblem& problem, std::int64_t m) {
-  auto slots = make_gemm_slots(library, gpu, problem, m, 1);
-  if (!slots) return tl::unexpected<Error>(slots.error());
-  GemmSlot& slot = slots->front();
+  auto a = quantize_random(library, gpu, problem.a, m, problem.k, 1);
+  if (!a) return tl::unexpected<Error>(a.error());
+  auto b = quantize_random(library, gpu, problem.b, problem.n, problem.k, 2);
+  if (!b) return tl::unexpected<Error>(b.error());
+  auto d = gpu.allocate(static_cast<std::size_t>(m * problem.n * size_of(problem.d)));
+  if (!d) return tl::unexpected<Error>(d.error());
+  GemmSlot slot{std::move(*a), std::move(*b), std::move(*d)};
   const auto plan = PlanHandle::create(library, gpu.device(), Problem(problem));
   if (!plan) return tl::unexpected<Error>(plan.error());
   if (Status ok = plan->prepare(m, m); !ok) return tl::unexpected<Error>(ok.error());

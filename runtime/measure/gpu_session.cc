@@ -1,4 +1,4 @@
-#include "tools/common/gpu_session.h"
+#include "runtime/measure/gpu_session.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 
 #include "runtime/engine/target.h"
 
-namespace octile::tools {
+namespace octile {
 
 Result<std::unique_ptr<GpuSession>> GpuSession::open(const std::string& device) {
   auto target = resolve_target(device);
@@ -48,4 +48,4 @@ Result<std::size_t> GpuSession::free_bytes() const {
   return free;
 }
 
-}  // namespace octile::tools
+}  // namespace octile

@@ -4,13 +4,13 @@
 #pragma once
 
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
-#include "tools/common/gpu_session.h"
-#include "tools/common/handles.h"
+#include "runtime/measure/gpu_session.h"
 
-namespace octile::tools {
+namespace octile {
 
 struct Contender {
   std::string name;
@@ -32,6 +32,32 @@ struct TimingOptions {
   double least_replay_us = 1500;
 };
 
+// Several calls of one contender as a graph.
+struct Replay {
+  Graph graph;
+  int calls = 0;
+  double first_us = 0;  // a call, while it was made ready: what a round may be expected to take
+};
+
+// Times replays on a session's stream.
+class Replayer {
+ public:
+  static Result<Replayer> create(const GpuSession& gpu);
+
+  // A graph long enough, found by timing a short one; both warm the device up.
+  Result<Replay> prepare(const Contender& contender, const TimingOptions& options) const;
+  // Microseconds a call of one replay, by events.
+  Result<double> time(const Replay& replay) const;
+
+ private:
+  Replayer(const GpuSession& gpu, Event start, Event stop)
+      : gpu_(&gpu), start_(std::move(start)), stop_(std::move(stop)) {}
+
+  const GpuSession* gpu_;
+  Event start_;
+  Event stop_;
+};
+
 // In the order of the contenders.
 Result<std::vector<Timing>> measure(const GpuSession& gpu, const std::vector<Contender>& contenders,
                                     const TimingOptions& options);
@@ -42,6 +68,6 @@ void summarize(Timing& timing);
 // Median over the rounds of theirs / ours, round by round: above 1, ours is the faster.
 double median_ratio(const Timing& theirs, const Timing& ours);
 
-Json to_json(const Timing& timing);
+nlohmann::ordered_json to_json(const Timing& timing);
 
-}  // namespace octile::tools
+}  // namespace octile

@@ -11,7 +11,7 @@
 #include "runtime/driver/driver.h"
 #include "runtime/driver/stream.h"
 
-namespace octile::tools {
+namespace octile {
 
 // Buffers and graphs made with it are destroyed before it, in the thread that opened it.
 class GpuSession {
@@ -47,4 +47,4 @@ class GpuSession {
   Stream stream_;
 };
 
-}  // namespace octile::tools
+}  // namespace octile

@@ -1,0 +1,38 @@
+// Quantised tensors on the host and on a GPU, packed, as products take them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "generator/types.h"
+#include "octile/octile.h"
+#include "runtime/measure/gpu_session.h"
+#include "runtime/reference/gemm.h"
+
+namespace octile {
+
+// One quantised tensor, [rows][cols] packed, scales as the layout table says.
+struct HostTensor {
+  TensorType type;
+  std::int64_t rows = 0, cols = 0;
+  std::vector<std::uint8_t> data;
+  std::vector<std::uint8_t> scales;
+};
+struct DeviceTensor {
+  TensorType type;
+  std::int64_t rows = 0, cols = 0;
+  DeviceBuffer data;
+  DeviceBuffer scales;
+};
+
+Result<std::vector<std::uint8_t>> download(const GpuSession& gpu, const DeviceBuffer& buffer);
+Result<HostTensor> download(const GpuSession& gpu, const DeviceTensor& tensor);
+Result<DeviceBuffer> copy_of(const GpuSession& gpu, const DeviceBuffer& buffer);
+Result<DeviceTensor> copy_of(const GpuSession& gpu, const DeviceTensor& tensor);
+
+// Arguments of D = A B^T with everything packed.
+octile_gemm_args gemm_args(const HostTensor& a, const HostTensor& b, void* d);
+reference::GemmArgs reference_args(const HostTensor& a, const HostTensor& b);
+octile_gemm_args gemm_args(const DeviceTensor& a, const DeviceTensor& b, void* d);
+
+}  // namespace octile

@@ -1,0 +1,57 @@
+// What a search needs of a device and a compiler, so that it can be tested without either.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+
+#include "generator/error.h"
+
+namespace octile::tuner {
+
+struct BuildReport {
+  int spill_bytes = 0;  // stored and loaded
+  int stack_bytes = 0;
+};
+
+struct Verdict {
+  bool right = true;
+  std::string why;  // where it is not: what was wrong, with the numbers
+};
+
+// Of the device, just now; 0 where it cannot be read.
+struct DeviceState {
+  double sm_clock_mhz = 0;
+  double memory_clock_mhz = 0;
+  double power_watts = 0;
+  // Slowed down by heat or by the board's protection. A power cap is no throttling: large products
+  // run at it, and interleaving deals with what it does to the clock.
+  bool throttled = false;
+};
+
+// Candidates are numbered in the order they are preferred in where measurements cannot tell them
+// apart; 0 is the default. A method that fails with an Error says that nothing more can be measured
+// (the device is lost).
+class Bench {
+ public:
+  virtual ~Bench() = default;
+
+  virtual int candidates() const = 0;
+
+  // Has candidates compiled elsewhere, in this order, and returns at once.
+  virtual void start_builds(std::span<const int> candidates) = 0;
+  // Of one that was started. Waits for up to `seconds`; nullopt: not ready yet. An Error is the
+  // candidate's alone: it cannot be compiled.
+  virtual std::optional<Result<BuildReport>> build(int candidate, double seconds) = 0;
+
+  // Runs a built candidate on fresh operands and looks at everything it wrote.
+  virtual Result<Verdict> gate(int candidate) = 0;
+
+  // Microseconds a call of a candidate that passed the gate, by one measurement of some
+  // milliseconds.
+  virtual Result<double> time(int candidate) = 0;
+
+  virtual DeviceState state() = 0;
+};
+
+}  // namespace octile::tuner

@@ -1,0 +1,32 @@
+#include "runtime/tuner/budget.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+namespace octile::tuner {
+
+Clock steady_clock() {
+  return [] {
+    const std::chrono::duration<double> since = std::chrono::steady_clock::now().time_since_epoch();
+    return since.count();
+  };
+}
+
+Budget::Budget(Clock clock, double seconds) : clock_(std::move(clock)), end_(clock_() + seconds) {}
+
+double Budget::left() const { return std::max(0.0, end_ - clock_()); }
+
+Budget Budget::part(double seconds) const { return {clock_, std::min(seconds, left())}; }
+
+Budget Allotment::share(const Budget& all, std::size_t decision) const {
+  const auto first = values_.begin() + static_cast<std::ptrdiff_t>(decision);
+  const double to_come = std::accumulate(first, values_.end(), 0.0);
+  return all.part(all.left() * *first / to_come);
+}
+
+double value_of(double default_us) { return std::sqrt(std::max(default_us, 1.0)); }
+
+}  // namespace octile::tuner

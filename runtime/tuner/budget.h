@@ -1,0 +1,46 @@
+// Seconds to spend, and how they are split over what is to be decided.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+namespace octile::tuner {
+
+using Clock = std::function<double()>;  // seconds; never goes back
+Clock steady_clock();
+
+class Budget {
+ public:
+  Budget(Clock clock, double seconds);
+
+  double now() const { return clock_(); }
+  double left() const;  // never below 0
+  // Whether something that takes `seconds` ends in time.
+  bool allows(double seconds) const { return seconds <= left(); }
+  // Ends `seconds` from now, or with this one where that is earlier.
+  Budget part(double seconds) const;
+
+ private:
+  Clock clock_;
+  double end_;
+};
+
+// Each decision gets of what is left the share its value has among those still to come: what one
+// does not use flows on to the rest.
+class Allotment {
+ public:
+  explicit Allotment(std::vector<double> values) : values_(std::move(values)) {}  // each > 0
+  Budget share(const Budget& all, std::size_t decision) const;
+
+ private:
+  std::vector<double> values_;
+};
+
+// What deciding about a product of that many microseconds is worth, relative to others: its square
+// root, halfway between "every decision alike" and "every microsecond alike". The first would spend
+// on launch-bound products what the large ones need to be told apart; the second would leave
+// decoding, whose products are all short, undecided.
+double value_of(double default_us);
+
+}  // namespace octile::tuner

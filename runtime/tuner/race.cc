@@ -1,0 +1,274 @@
+#include "runtime/tuner/race.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+namespace octile::tuner {
+namespace {
+
+// Times by lap or block. Who drops out stops growing, so that two entrants are paired over the laps
+// both took part in: the first of the shorter one's length.
+struct Entrant {
+  int candidate = 0;
+  bool racing = true;
+  std::vector<double> us;
+  std::vector<double> again;  // first over second time within a block
+};
+
+std::vector<double> ratios(const std::vector<double>& x, const std::vector<double>& y) {
+  const std::size_t count = std::min(x.size(), y.size());
+  std::vector<double> all(count);
+  for (std::size_t i = 0; i < count; ++i) all[i] = x[i] / y[i];
+  return all;
+}
+
+double median_ratio(const Entrant& x, const Entrant& y) { return median(ratios(x.us, y.us)); }
+
+double half_width(const Interval& interval) { return (interval.hi - interval.lo) / 2; }
+
+class Race {
+ public:
+  Race(Bench& bench, std::span<const int> entrants, const Budget& budget,
+       const RaceOptions& options)
+      : bench_(bench), budget_(budget), options_(options) {
+    for (const int candidate : entrants) entrants_.push_back({candidate, true, {}, {}});
+  }
+
+  Result<RaceResult> run() {
+    if (Status ok = screen(); !ok) return tl::unexpected<Error>(ok.error());
+    pick_finalists();
+    if (Status ok = final(); !ok) return tl::unexpected<Error>(ok.error());
+    judge();
+    note_conditions();
+    return result_;
+  }
+
+ private:
+  using Order = std::vector<Entrant*>;
+  using Times = std::vector<std::pair<Entrant*, double>>;
+
+  Order racing() {
+    Order order;
+    for (Entrant& entrant : entrants_)
+      if (entrant.racing) order.push_back(&entrant);
+    return order;
+  }
+  Entrant& reference() { return entrants_.front(); }  // never drops out
+
+  // One measurement of each in that order; again where the device throttled meanwhile. Nothing:
+  // out of time.
+  Result<Times> lap(const Order& order) {
+    for (int repeated = 0;; ++repeated) {
+      // The first lap's length is not known; each measurement looks at the clock by itself.
+      if (!budget_.allows(lap_seconds_ * static_cast<double>(order.size()))) return Times();
+      const double began = budget_.now();
+      Times times;
+      for (Entrant* entrant : order) {
+        if (budget_.left() <= 0) return Times();
+        const auto us = bench_.time(entrant->candidate);
+        if (!us) return tl::unexpected<Error>(us.error());
+        times.emplace_back(entrant, *us);
+      }
+      lap_seconds_ = (budget_.now() - began) / static_cast<double>(order.size());
+      const DeviceState state = bench_.state();
+      if (!state.throttled || repeated == options_.throttled_laps) {
+        result_.throttled_kept += state.throttled ? 1 : 0;
+        states_.push_back(state);
+        return times;
+      }
+      ++result_.throttled_repeated;
+    }
+  }
+
+  Status screen() {
+    const auto few = static_cast<std::size_t>(options_.finalists) + 1;
+    for (int i = 0; i < options_.screening_laps; ++i) {
+      Order order = racing();
+      if (order.size() <= few) return {};
+      if (i % 2 == 1) std::reverse(order.begin(), order.end());
+      const auto times = lap(order);
+      if (!times) return tl::unexpected<Error>(times.error());
+      if (times->empty()) return {};
+      for (const auto& [entrant, us] : *times) entrant->us.push_back(us);
+      ++result_.laps;
+      drop_losers();
+    }
+    return {};
+  }
+
+  Entrant& leader() {
+    Order order = racing();
+    return **std::min_element(order.begin(), order.end(), [](const Entrant* x, const Entrant* y) {
+      return median(x->us) < median(y->us);
+    });
+  }
+
+  // Typical deviation of one paired ratio from its median, over all that race.
+  double scatter(const Entrant& to) {
+    std::vector<double> deviations;
+    for (const Entrant* entrant : racing()) {
+      if (entrant == &to) continue;
+      const auto all = ratios(entrant->us, to.us);
+      const double middle = median(all);
+      for (const double ratio : all) deviations.push_back(std::fabs(ratio / middle - 1));
+    }
+    constexpr double kSigmaOverMad = 1.4826;  // of a normal distribution
+    return kSigmaOverMad * quantile(std::move(deviations), 0.5);
+  }
+
+  // One lap says nothing: a time has outliers, upwards. Two have to agree, from three on the median
+  // is safe. The margin shrinks with the laps and is never below three standard errors of a median.
+  void drop_losers() {
+    constexpr double kFirstMargin = 0.10;
+    constexpr double kLeastMargin = 0.02;
+    constexpr double kStandardErrors = 3 * 1.2533;  // a median's is sqrt(pi / 2) of a mean's
+    const Entrant& best = leader();
+    const std::size_t laps = best.us.size();
+    if (laps < 2) return;
+    const double root = std::sqrt(static_cast<double>(laps));
+    const double margin = std::max({kFirstMargin / static_cast<double>(laps), kLeastMargin,
+                                    kStandardErrors * scatter(best) / root});
+    for (Entrant* entrant : racing()) {
+      if (entrant == &reference() || entrant == &best) continue;
+      auto all = ratios(entrant->us, best.us);
+      const double ratio =
+          laps == 2 ? *std::min_element(all.begin(), all.end()) : median(std::move(all));
+      if (ratio > 1 + margin) entrant->racing = false;
+    }
+  }
+
+  // The fastest so far and the reference; their screening times are not used again: laps are no
+  // blocks.
+  void pick_finalists() {
+    Order order = racing();
+    const bool screened = !order.front()->us.empty();
+    if (screened) {
+      const Entrant& best = leader();
+      std::stable_sort(order.begin(), order.end(), [&](const Entrant* x, const Entrant* y) {
+        return median_ratio(*x, best) < median_ratio(*y, best);
+      });
+    }
+    int kept = 0;
+    for (Entrant* entrant : order) {
+      if (entrant != &reference() && ++kept > options_.finalists) entrant->racing = false;
+    }
+    for (Entrant& entrant : entrants_) entrant.us.clear();
+  }
+
+  Status final() {
+    for (int block = 0; block < options_.most_blocks; ++block) {
+      const Order order = block_order(block);
+      Order mirrored = order;
+      mirrored.insert(mirrored.end(), order.rbegin(), order.rend());
+      const auto times = lap(mirrored);
+      if (!times) return tl::unexpected<Error>(times.error());
+      if (times->empty()) return {};
+      ++result_.blocks;
+      for (std::size_t i = 0; i < order.size(); ++i) {
+        const double first = (*times)[i].second;
+        const double second = (*times)[times->size() - 1 - i].second;
+        order[i]->us.push_back((first + second) / 2);
+        order[i]->again.push_back(first / second);
+      }
+      if (result_.blocks >= options_.least_blocks && settle() == 1) return {};
+    }
+    return {};
+  }
+
+  // Who follows whom changes from block to block. The reference stands in the middle, so that
+  // nothing drifts between its two times: they say what noise is.
+  Order block_order(int block) {
+    Order order = racing();
+    std::rotate(order.begin(), order.begin() + 1, order.end());
+    const auto others = static_cast<std::ptrdiff_t>(order.size()) - 1;
+    if (others > 0) std::rotate(order.begin(), order.begin() + block % others, order.end() - 1);
+    return order;
+  }
+
+  // Of the reference against itself. Two single times scatter sqrt(2) more than two means of two.
+  double noise() {
+    const double width = half_width(median_interval(reference().again));
+    return std::max(options_.least_noise, width / std::numbers::sqrt2);
+  }
+
+  Entrant& fastest() {
+    Entrant* best = &reference();
+    for (Entrant& entrant : entrants_) {
+      if (entrant.us.empty()) continue;
+      if (median_ratio(entrant, reference()) < median_ratio(*best, reference())) best = &entrant;
+    }
+    return *best;
+  }
+
+  // Drops finalists that are slower beyond doubt; how many are left. The reference is timed for as
+  // long as anything is, but counts only while it may still be the fastest.
+  std::size_t settle() {
+    const Entrant& best = fastest();
+    std::size_t left = 0;
+    for (Entrant* entrant : racing()) {
+      const bool lost =
+          entrant != &best && median_interval(ratios(entrant->us, best.us)).lo > 1 + noise();
+      if (lost && entrant != &reference()) entrant->racing = false;
+      if (!lost) ++left;
+    }
+    return left;
+  }
+
+  void judge() {
+    result_.winner = reference().candidate;
+    result_.finished = result_.blocks >= options_.least_blocks;
+    if (result_.blocks == 0) return;
+    const Entrant& best = fastest();
+    result_.noise = noise();
+    for (const Entrant& entrant : entrants_) {
+      if (entrant.us.empty()) continue;
+      result_.standings.push_back({entrant.candidate, median(entrant.us),
+                                   median_interval(entrant.us), median_ratio(entrant, best)});
+    }
+    std::stable_sort(
+        result_.standings.begin(), result_.standings.end(),
+        [](const Standing& x, const Standing& y) { return x.over_best < y.over_best; });
+    if (!result_.finished) return;
+    for (const Entrant& entrant : entrants_) {
+      if (entrant.us.empty() || &entrant == &reference()) continue;
+      if (median_ratio(entrant, best) > 1 + result_.noise) continue;
+      const auto gains = ratios(reference().us, entrant.us);
+      const Interval interval = median_interval(gains);
+      if (median(gains) <= 1 + result_.noise || interval.lo <= 1) continue;
+      result_.winner = entrant.candidate;
+      result_.gain = median(gains);
+      result_.gain_interval = interval;
+      return;
+    }
+  }
+
+  void note_conditions() {
+    if (states_.empty()) return;
+    const auto of = [this](double DeviceState::* member) {
+      std::vector<double> values;
+      for (const DeviceState& state : states_) values.push_back(state.*member);
+      return median(std::move(values));
+    };
+    result_.conditions = {of(&DeviceState::sm_clock_mhz), of(&DeviceState::memory_clock_mhz),
+                          of(&DeviceState::power_watts), result_.throttled_kept > 0};
+  }
+
+  Bench& bench_;
+  const Budget& budget_;
+  const RaceOptions& options_;
+  std::vector<Entrant> entrants_;
+  double lap_seconds_ = 0;  // a measurement's, of the last lap
+  std::vector<DeviceState> states_;
+  RaceResult result_;
+};
+
+}  // namespace
+
+Result<RaceResult> race(Bench& bench, std::span<const int> entrants, const Budget& budget,
+                        const RaceOptions& options) {
+  return Race(bench, entrants, budget, options).run();
+}
+
+}  // namespace octile::tuner

@@ -1,0 +1,62 @@
+// Which of several candidates is the fastest, where they differ by less than the device drifts.
+//
+//   screening: laps over all survivors, forwards and backwards in turn; clear losers drop out
+//   final:     blocks A B D D B A of the last few with the default D in the middle, so that a
+//   linear
+//              drift cancels within a block; candidates are compared block by block, never by their
+//              medians
+//
+// Noise is what the final shows of the default against itself. A candidate wins where it beats the
+// default by more than that; otherwise the default stays. Candidates within the noise of the
+// fastest are a tie, which falls to the one with the lowest number.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "generator/error.h"
+#include "runtime/measure/statistics.h"
+#include "runtime/tuner/bench.h"
+#include "runtime/tuner/budget.h"
+
+namespace octile::tuner {
+
+struct RaceOptions {
+  int screening_laps = 8;  // at most
+  int finalists = 4;       // beside the default
+  int least_blocks = 10;   // ranks give a 95 % interval from 6 on, from 9 without either extreme
+  int most_blocks = 24;
+  // Differences below are never called a gain, however quiet the device: placement of buffers and
+  // code, which a race does not vary, is worth about as much.
+  double least_noise = 0.003;
+  int throttled_laps = 8;  // in a row that are repeated; the next is kept as it is
+};
+
+// A finalist's microseconds a call: median over the blocks and its 95 % interval.
+struct Standing {
+  int candidate = 0;
+  double median_us = 0;
+  Interval interval_us;
+  double over_best = 1;  // median of the paired ratios to the fastest
+};
+
+struct RaceResult {
+  bool finished = false;  // false: out of time before the final could say anything
+  int winner = 0;
+  std::vector<Standing> standings;  // fastest first; the default is among them where it took part
+  double gain = 1;                  // the default's time over the winner's, paired
+  Interval gain_interval{1, 1};
+  double noise = 0;
+  int laps = 0;
+  int blocks = 0;
+  int throttled_repeated = 0;
+  int throttled_kept = 0;
+  DeviceState conditions;  // medians over laps and blocks
+};
+
+// `entrants`: ascending, not empty; where 0 is not among them, the lowest stands in for the
+// default.
+Result<RaceResult> race(Bench& bench, std::span<const int> entrants, const Budget& budget,
+                        const RaceOptions& options);
+
+}  // namespace octile::tuner

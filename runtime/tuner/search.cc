@@ -1,0 +1,164 @@
+#include "runtime/tuner/search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+namespace octile::tuner {
+namespace {
+
+// Of the budget, that compiling and checking may take: what is late by then does not take part.
+constexpr double kIntakeShare = 0.6;
+// The better of two first times that much above the best of all is no noise.
+constexpr double kHopeless = 1.25;
+constexpr double kPollSeconds = 0.005;
+
+class Search {
+ public:
+  Search(Bench& bench, const Budget& budget, const RaceOptions& options)
+      : bench_(bench), budget_(budget), options_(options) {}
+
+  Result<SearchResult> run() {
+    pending_.resize(static_cast<std::size_t>(bench_.candidates()));
+    std::iota(pending_.begin(), pending_.end(), 0);
+    bench_.start_builds(pending_);
+    if (Status ok = intake(); !ok) return tl::unexpected<Error>(ok.error());
+    const std::vector<int> entrants = hopeful();
+    if (entrants.empty()) {
+      result_.outcome = pending_.empty() ? Outcome::kNoneRight : Outcome::kOutOfTime;
+      return result_;
+    }
+    auto raced = race(bench_, entrants, budget_, options_);
+    if (!raced) return tl::unexpected<Error>(raced.error());
+    result_.race = std::move(*raced);
+    result_.winner = result_.race.winner;
+    result_.outcome = !result_.race.finished ? Outcome::kOutOfTime
+                      : result_.winner != 0  ? Outcome::kTuned
+                                             : Outcome::kDefaultStays;
+    return result_;
+  }
+
+ private:
+  Status intake() {
+    const Budget time = budget_.part(budget_.left() * kIntakeShare);
+    while (!pending_.empty() && time.left() > 0) {
+      const auto built = next_built(std::min(kPollSeconds, time.left()));
+      if (!built) continue;
+      const auto& [candidate, report] = *built;
+      if (!report) {
+        drop(candidate, Stage::kCompile, report.error().message);
+        continue;
+      }
+      const bool spills = report->spill_bytes > 0 || report->stack_bytes > 0;
+      if (spills && candidate != 0) {
+        drop(candidate, Stage::kSpills,
+             fmt::format("{} bytes of spills and {} of stack a thread", report->spill_bytes,
+                         report->stack_bytes));
+        continue;
+      }
+      ++result_.compiled;
+      if (Status ok = check_and_time(candidate); !ok) return ok;
+    }
+    return {};
+  }
+
+  using Built = std::pair<int, Result<BuildReport>>;
+
+  // The first in order that is ready; waits for the first of all only where none is.
+  std::optional<Built> next_built(double seconds) {
+    for (std::size_t i = 0; i <= pending_.size(); ++i) {
+      const bool all_asked = i == pending_.size();
+      const auto at = pending_.begin() + static_cast<std::ptrdiff_t>(all_asked ? 0 : i);
+      auto report = bench_.build(*at, all_asked ? seconds : 0);
+      if (!report) continue;
+      Built built{*at, std::move(*report)};
+      pending_.erase(at);
+      return built;
+    }
+    return std::nullopt;
+  }
+
+  Status check_and_time(int candidate) {
+    ++result_.gated;
+    const auto verdict = bench_.gate(candidate);
+    if (!verdict) return lost(candidate, verdict.error());
+    if (!verdict->right) {
+      drop(candidate, Stage::kGate, verdict->why);
+      return {};
+    }
+    double least = std::numeric_limits<double>::infinity();
+    for (int i = 0; i < 2; ++i) {
+      const auto us = bench_.time(candidate);
+      if (!us) return lost(candidate, us.error());
+      least = std::min(least, *us);
+    }
+    ++result_.timed;
+    first_us_.emplace_back(candidate, least);
+    return {};
+  }
+
+  static Status lost(int candidate, const Error& error) {
+    return fail(error.code, fmt::format("candidate {}: {}", candidate, error.message));
+  }
+
+  void drop(int candidate, Stage stage, std::string why) {
+    result_.dropped.push_back({candidate, stage, std::move(why)});
+  }
+
+  // Ascending; the default whatever its first time.
+  std::vector<int> hopeful() const {
+    double best = std::numeric_limits<double>::infinity();
+    for (const auto& [candidate, us] : first_us_) best = std::min(best, us);
+    std::vector<int> entrants;
+    for (const auto& [candidate, us] : first_us_) {
+      if (candidate == 0 || us <= kHopeless * best) entrants.push_back(candidate);
+    }
+    std::sort(entrants.begin(), entrants.end());
+    return entrants;
+  }
+
+  Bench& bench_;
+  const Budget& budget_;
+  const RaceOptions& options_;
+  std::vector<int> pending_;
+  std::vector<std::pair<int, double>> first_us_;
+  SearchResult result_;
+};
+
+}  // namespace
+
+std::string_view name_of(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::kTuned:
+      return "tuned";
+    case Outcome::kDefaultStays:
+      return "default stays";
+    case Outcome::kOutOfTime:
+      return "out of time";
+    case Outcome::kNoneRight:
+      return "none right";
+  }
+  return "unknown";
+}
+
+std::string_view name_of(Stage stage) {
+  switch (stage) {
+    case Stage::kCompile:
+      return "compile";
+    case Stage::kSpills:
+      return "spills";
+    case Stage::kGate:
+      return "results";
+  }
+  return "unknown";
+}
+
+Result<SearchResult> search(Bench& bench, const Budget& budget, const RaceOptions& options) {
+  return Search(bench, budget, options).run();
+}
+
+}  // namespace octile::tuner

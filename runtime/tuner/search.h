@@ -1,0 +1,51 @@
+// One decision: from candidates to the one that serves.
+//
+//   compile elsewhere -> drop what spills -> gate -> a first time -> race
+//
+// While later candidates are compiled, earlier ones are checked and timed. A candidate that gives
+// wrong results is never timed and never wins.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "generator/error.h"
+#include "runtime/tuner/bench.h"
+#include "runtime/tuner/budget.h"
+#include "runtime/tuner/race.h"
+
+namespace octile::tuner {
+
+enum class Outcome {
+  kTuned,         // the winner beats the default by more than the noise
+  kDefaultStays,  // nothing does
+  kOutOfTime,     // nothing is decided; the default stays meanwhile
+  kNoneRight,     // no candidate gives right results
+};
+std::string_view name_of(Outcome outcome);  // "tuned", "default stays", ...
+
+enum class Stage { kCompile, kSpills, kGate };
+std::string_view name_of(Stage stage);  // "compile", "spills", "results"
+
+// A candidate that dropped out before the race.
+struct Dropped {
+  int candidate = 0;
+  Stage stage = Stage::kCompile;
+  std::string why;
+};
+
+struct SearchResult {
+  Outcome outcome = Outcome::kOutOfTime;
+  int winner = 0;
+  RaceResult race;
+  std::vector<Dropped> dropped;
+  int compiled = 0;  // without spills
+  int gated = 0;     // checked, right or wrong
+  int timed = 0;
+};
+
+// Candidate 0 is the default; it is dropped for wrong results, but not for spills. Errors: nothing
+// more can be measured; the sentence says during which candidate.
+Result<SearchResult> search(Bench& bench, const Budget& budget, const RaceOptions& options = {});
+
+}  // namespace octile::tuner

@@ -1,0 +1,114 @@
+// A device that exists as numbers only: candidates with a true time each, measured with noise on a
+// clock that drifts, throttles and costs time itself. For tests of the tuner.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <numbers>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/reference/synthetic.h"
+#include "runtime/tuner/bench.h"
+#include "runtime/tuner/budget.h"
+
+namespace octile::test {
+
+struct SimulatedCandidate {
+  double us = 10;
+  double compile_seconds = 0.2;
+  int spill_bytes = 0;
+  std::string compile_error;  // not empty: it does not compile
+  std::string wrong;          // not empty: what the gate says
+};
+
+struct SimulatedGpu {
+  std::vector<SimulatedCandidate> candidates;
+  std::uint64_t seed = 1;
+  double noise = 0.003;         // relative standard deviation of one measurement
+  double outlier_share = 0.02;  // of measurements that take half as long again
+  double drift_per_second = 0;  // relative
+  double sway = 0;              // amplitude of a slow sine
+  double sway_seconds = 0.5;    // its period
+  double measurement_seconds = 0.003;
+  double gate_seconds = 0.004;
+  int cores = 4;
+  double throttled_from = 1e9, throttled_to = 1e9;  // seconds, when everything takes twice as long
+  int lost_at_measurement = -1;                     // that one and all later ones fail
+};
+
+class SimulatedBench final : public tuner::Bench {
+ public:
+  explicit SimulatedBench(SimulatedGpu gpu) : gpu_(std::move(gpu)) {}
+
+  tuner::Clock clock() {
+    return [this] { return now_; };
+  }
+
+  int candidates() const override { return static_cast<int>(gpu_.candidates.size()); }
+
+  void start_builds(std::span<const int> candidates) override {
+    std::vector<double> free_at(static_cast<std::size_t>(gpu_.cores), now_);
+    for (const int candidate : candidates) {
+      auto& core = *std::min_element(free_at.begin(), free_at.end());
+      core += at(candidate).compile_seconds;
+      ready_[candidate] = core;
+    }
+  }
+
+  std::optional<Result<tuner::BuildReport>> build(int candidate, double seconds) override {
+    const double ready = ready_.at(candidate);
+    if (ready > now_ + seconds) {
+      now_ += seconds;
+      return std::nullopt;
+    }
+    now_ = std::max(now_, ready);
+    const SimulatedCandidate& c = at(candidate);
+    if (!c.compile_error.empty())
+      return Result<tuner::BuildReport>(fail(ErrorCode::kCompileFailed, c.compile_error));
+    return Result<tuner::BuildReport>(tuner::BuildReport{c.spill_bytes, 0});
+  }
+
+  Result<tuner::Verdict> gate(int candidate) override {
+    now_ += gpu_.gate_seconds;
+    gated.insert(candidate);
+    const std::string& wrong = at(candidate).wrong;
+    return tuner::Verdict{wrong.empty(), wrong};
+  }
+
+  Result<double> time(int candidate) override {
+    if (gpu_.lost_at_measurement >= 0 && measurements >= gpu_.lost_at_measurement)
+      return fail(ErrorCode::kDeviceError, "cuEventSynchronize failed");
+    const auto draw = static_cast<std::uint64_t>(measurements++);
+    now_ += gpu_.measurement_seconds;
+    timed.insert(candidate);
+    double factor = 1 + gpu_.noise * reference::random_normal(gpu_.seed, draw);
+    if (reference::random_uniform(gpu_.seed + 1, draw) < gpu_.outlier_share) factor *= 1.5;
+    factor *= 1 + gpu_.drift_per_second * (now_ - kStart);
+    factor *= 1 + gpu_.sway * std::sin(2 * std::numbers::pi * now_ / gpu_.sway_seconds);
+    throttled_ = now_ >= gpu_.throttled_from && now_ < gpu_.throttled_to;
+    // What heat does to one kernel it does not do to another: a throttled comparison is worthless.
+    if (throttled_) factor *= candidate % 2 == 0 ? 2.0 : 1.2;
+    return at(candidate).us * factor;
+  }
+
+  tuner::DeviceState state() override { return {1800, 3200, 500, throttled_}; }
+
+  std::set<int> gated, timed;
+  int measurements = 0;
+
+ private:
+  const SimulatedCandidate& at(int candidate) const {
+    return gpu_.candidates[static_cast<std::size_t>(candidate)];
+  }
+
+  SimulatedGpu gpu_;
+  static constexpr double kStart = 100;
+  double now_ = kStart;
+  bool throttled_ = false;
+  std::map<int, double> ready_;
+};
+
+}  // namespace octile::test

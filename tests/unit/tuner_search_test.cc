@@ -1,0 +1,263 @@
+// The tuner on a simulated device: what it decides is known, because the true times are.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "runtime/tuner/search.h"
+#include "tests/support/simulated_gpu.h"
+
+namespace octile::tuner {
+namespace {
+
+using test::SimulatedBench;
+using test::SimulatedGpu;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr double kEnough = 60;  // seconds
+constexpr int kSeeds = 200;
+
+SimulatedGpu gpu_with(const std::vector<double>& times_us, std::uint64_t seed = 1) {
+  SimulatedGpu gpu;
+  gpu.seed = seed;
+  for (const double us : times_us) gpu.candidates.emplace_back().us = us;
+  return gpu;
+}
+
+SearchResult run(const SimulatedGpu& gpu, double seconds = kEnough) {
+  SimulatedBench bench(gpu);
+  const Budget budget(bench.clock(), seconds);
+  const auto result = search(bench, budget);
+  EXPECT_TRUE(result) << result.error().message;
+  return *result;
+}
+
+// Sixteen candidates whose true times are spread over 30 %, by seed.
+SimulatedGpu random_gpu(std::uint64_t seed) {
+  std::vector<double> times;
+  for (std::uint64_t i = 0; i < 16; ++i)
+    times.push_back(10 * (1 + 0.3 * reference::random_uniform(seed + 77, i)));
+  return gpu_with(times, seed);
+}
+
+double best_us(const SimulatedGpu& gpu) {
+  return std::min_element(gpu.candidates.begin(), gpu.candidates.end(),
+                          [](const auto& x, const auto& y) { return x.us < y.us; })
+      ->us;
+}
+
+double us_of(const SimulatedGpu& gpu, int candidate) {
+  return gpu.candidates[static_cast<std::size_t>(candidate)].us;
+}
+
+TEST(TunerSearch, PicksTheTrueBestWithinNoise) {
+  int beyond = 0;
+  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const SimulatedGpu gpu = random_gpu(seed);
+    const SearchResult result = run(gpu);
+    // A tie falls to the preferred one: within the noise, and the noise is within the bound below.
+    EXPECT_LE(result.race.noise, 0.01) << seed;
+    if (us_of(gpu, result.winner) > best_us(gpu) * (1 + 2 * result.race.noise)) ++beyond;
+  }
+  // Intervals hold at 95 %; a search compares five finalists.
+  EXPECT_LE(beyond, kSeeds / 50);
+}
+
+TEST(TunerSearch, FindsAClearWinnerEveryTime) {
+  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const SearchResult result =
+        run(gpu_with({10, 10.4, 9.5, 12, 30, 10.1, 9.9, 10.2, 10.3, 11}, seed));
+    EXPECT_EQ(result.winner, 2) << seed;
+    EXPECT_EQ(result.outcome, Outcome::kTuned);
+    EXPECT_NEAR(result.race.gain, 10 / 9.5, 0.01);
+    EXPECT_LE(result.race.gain_interval.lo, result.race.gain);
+    EXPECT_GE(result.race.gain_interval.hi, result.race.gain);
+    EXPECT_EQ(result.race.standings.front().candidate, 2);
+  }
+}
+
+TEST(TunerSearch, TheDefaultStaysWhereNothingBeatsItByMoreThanTheNoise) {
+  int moved = 0;
+  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    // Equal, or faster by less than any noise.
+    const SearchResult result =
+        run(gpu_with({10, 10, 10, 9.99, 10, 10, 10, 9.985, 10, 10, 10}, seed));
+    if (result.winner == 0) {
+      EXPECT_EQ(result.outcome, Outcome::kDefaultStays);
+    }
+    moved += result.winner == 0 ? 0 : 1;
+  }
+  // Four challengers with an interval that misses on one side in 1 of 100.
+  EXPECT_LE(moved, kSeeds / 25);
+}
+
+TEST(TunerSearch, ATieFallsToThePreferredOne) {
+  int other = 0;
+  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    // 2 and 4 are the same to a tenth of the noise; 4 is a shade faster.
+    const SearchResult result = run(gpu_with({10, 11, 9, 12, 8.998}, seed));
+    if (result.winner != 2) ++other;
+  }
+  EXPECT_LE(other, kSeeds / 20);
+}
+
+TEST(TunerSearch, TwoSearchesFromScratchAgree) {
+  int disagree = 0;
+  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    SimulatedGpu first = random_gpu(seed);
+    SimulatedGpu second = first;
+    second.seed = seed + 1000000;
+    const SearchResult x = run(first);
+    const SearchResult y = run(second);
+    if (x.winner == y.winner) continue;
+    ++disagree;
+    const double apart = us_of(first, x.winner) / us_of(first, y.winner);
+    EXPECT_NEAR(apart, 1, 2 * std::max(x.race.noise, y.race.noise)) << seed;
+  }
+  EXPECT_LE(disagree, kSeeds / 20);
+}
+
+TEST(TunerSearch, AWrongCandidateIsReportedAndNeverTimed) {
+  SimulatedGpu gpu = gpu_with({10, 5, 9});
+  gpu.candidates[1].wrong = "OUT OF TOLERANCE: worst element (3, 4)";
+  SimulatedBench bench(gpu);
+  const auto result = search(bench, Budget(bench.clock(), kEnough));
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->winner, 2);
+  EXPECT_THAT(bench.timed, Not(Contains(1)));
+  ASSERT_EQ(result->dropped.size(), 1);
+  EXPECT_EQ(result->dropped[0].candidate, 1);
+  EXPECT_EQ(result->dropped[0].stage, Stage::kGate);
+  EXPECT_THAT(result->dropped[0].why, HasSubstr("worst element (3, 4)"));
+}
+
+TEST(TunerSearch, SpillsAndFailedCompilesDropOutBeforeTheGate) {
+  SimulatedGpu gpu = gpu_with({10, 5, 6, 9});
+  gpu.candidates[1].spill_bytes = 8;
+  gpu.candidates[2].compile_error = "ptxas fatal C7602";
+  SimulatedBench bench(gpu);
+  const auto result = search(bench, Budget(bench.clock(), kEnough));
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->winner, 3);
+  EXPECT_EQ(result->compiled, 2);
+  EXPECT_THAT(bench.gated, Not(Contains(1)));
+  EXPECT_THAT(bench.gated, Not(Contains(2)));
+  ASSERT_EQ(result->dropped.size(), 2);
+  EXPECT_EQ(result->dropped[0].stage, Stage::kSpills);
+  EXPECT_EQ(result->dropped[1].stage, Stage::kCompile);
+  EXPECT_THAT(result->dropped[1].why, HasSubstr("C7602"));
+}
+
+// It is what serves without any record: to leave it out would compare with nothing.
+TEST(TunerSearch, ADefaultThatSpillsIsTimedAllTheSame) {
+  SimulatedGpu gpu = gpu_with({10, 9});
+  gpu.candidates[0].spill_bytes = 16;
+  const SearchResult result = run(gpu);
+  EXPECT_EQ(result.winner, 1);
+  EXPECT_NEAR(result.race.gain, 10 / 9.0, 0.02);
+}
+
+TEST(TunerSearch, AWrongDefaultDoesNotWin) {
+  SimulatedGpu gpu = gpu_with({5, 9, 10});
+  gpu.candidates[0].wrong = "guard zone";
+  const SearchResult result = run(gpu);
+  EXPECT_EQ(result.winner, 1);
+  EXPECT_EQ(result.outcome, Outcome::kTuned);
+}
+
+TEST(TunerSearch, WhereNoneIsRightNothingWins) {
+  SimulatedGpu gpu = gpu_with({5, 9});
+  for (auto& candidate : gpu.candidates) candidate.wrong = "zero";
+  const SearchResult result = run(gpu);
+  EXPECT_EQ(result.outcome, Outcome::kNoneRight);
+  EXPECT_EQ(result.dropped.size(), 2);
+}
+
+TEST(TunerSearch, ALostDeviceEndsTheSearchWithItsCandidate) {
+  SimulatedGpu gpu = gpu_with({5, 9, 7});
+  gpu.lost_at_measurement = 2;  // two first times each
+  SimulatedBench bench(gpu);
+  const auto result = search(bench, Budget(bench.clock(), kEnough));
+  ASSERT_FALSE(result);
+  EXPECT_THAT(result.error().message, HasSubstr("candidate 1: cuEventSynchronize"));
+}
+
+// From nothing at all to more than is needed.
+TEST(TunerSearch, TheBudgetIsKept) {
+  for (const double seconds : {0.0, 0.01, 0.1, 0.3, 0.5, 0.8, 1.2, 2.0, 5.0}) {
+    SimulatedGpu gpu = random_gpu(5);
+    gpu.candidates[7].compile_seconds = 100;  // one that is never ready
+    SimulatedBench bench(gpu);
+    const tuner::Clock clock = bench.clock();
+    const double began = clock();
+    const auto result = search(bench, Budget(clock, seconds));
+    ASSERT_TRUE(result);
+    // One candidate may be on its way through the gate when time is up.
+    EXPECT_LE(clock() - began, seconds + gpu.gate_seconds + 2 * gpu.measurement_seconds) << seconds;
+    if (result->outcome == Outcome::kOutOfTime) {
+      EXPECT_EQ(result->winner, 0);
+    }
+    if (seconds >= 2) {
+      EXPECT_NE(result->outcome, Outcome::kOutOfTime) << seconds;
+    }
+    if (seconds == 0) {
+      EXPECT_EQ(result->outcome, Outcome::kOutOfTime);
+    }
+  }
+}
+
+TEST(TunerSearch, DriftDoesNotChangeTheDecision) {
+  for (std::uint64_t seed = 1; seed <= kSeeds / 4; ++seed) {
+    for (const double drift : {-0.2, -0.02, 0.02, 0.2}) {  // a second
+      SimulatedGpu gpu = gpu_with({10, 10.4, 9.7, 12, 10.1, 9.95, 10.2}, seed);
+      gpu.drift_per_second = drift;
+      gpu.sway = 0.03;
+      EXPECT_EQ(run(gpu).winner, 2) << "seed " << seed << ", drift " << drift;
+    }
+  }
+}
+
+TEST(TunerSearch, ThrottledLapsAreRepeated) {
+  // In its throttled time this device makes even candidates look slow: 2 is the best.
+  SimulatedGpu gpu = gpu_with({10, 9.8, 9.0, 9.5, 9.9, 10, 10});
+  gpu.throttled_from = 100.35;
+  gpu.throttled_to = 100.55;
+  const SearchResult result = run(gpu);
+  EXPECT_EQ(result.winner, 2);
+  EXPECT_GT(result.race.throttled_repeated, 0);
+  EXPECT_EQ(result.race.throttled_kept, 0);
+  EXPECT_FALSE(result.race.conditions.throttled);
+}
+
+TEST(TunerSearch, ADeviceThatNeverCoolsDownIsTimedAndSaidSo) {
+  SimulatedGpu gpu = gpu_with({10, 9});
+  gpu.throttled_from = 0;
+  const SearchResult result = run(gpu);
+  EXPECT_GT(result.race.throttled_kept, 0);
+  EXPECT_TRUE(result.race.conditions.throttled);
+}
+
+TEST(TunerSearch, ConditionsAreTheMediansOfWhatTheDeviceSaid) {
+  const SearchResult result = run(gpu_with({10, 9}));
+  EXPECT_EQ(result.race.conditions.sm_clock_mhz, 1800);
+  EXPECT_EQ(result.race.conditions.power_watts, 500);
+}
+
+// While the first is timed, the others compile: the whole takes hardly longer than the compiling.
+TEST(TunerSearch, TimesWhileOthersCompile) {
+  SimulatedGpu gpu = random_gpu(9);
+  gpu.cores = 2;
+  SimulatedBench bench(gpu);
+  const tuner::Clock clock = bench.clock();
+  const double began = clock();
+  ASSERT_TRUE(search(bench, Budget(clock, kEnough)));
+  const double compiling = 16 * 0.2 / 2;
+  const double checking = 16 * (gpu.gate_seconds + 2 * gpu.measurement_seconds);
+  const double racing = (bench.measurements - 2 * 16) * gpu.measurement_seconds;
+  EXPECT_LT(clock() - began, compiling + racing + checking / 2);
+}
+
+}  // namespace
+}  // namespace octile::tuner
