@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <ctime>
+#include <filesystem>
+#include <system_error>
 #include <thread>
 
 namespace octile::cache {
@@ -17,10 +19,19 @@ constexpr mode_t kFolderMode = 0700;
 constexpr std::time_t kAbandonedSeconds = 3600;
 constexpr int kOpenFolderFlags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
 
+// Absolute, so that a later chdir() does not move the cache; without a slash at the end.
+std::string normal_path(const std::string& path) {
+  std::error_code error;
+  std::string text = std::filesystem::absolute(path, error).lexically_normal().string();
+  if (error) return path;
+  while (text.size() > 1 && text.back() == '/') text.pop_back();
+  return text;
+}
+
 }  // namespace
 
-Root::Root(std::string path, bool writable, std::shared_ptr<FileOps> ops)
-    : path_(std::move(path)), writable_(writable), ops_(std::move(ops)) {}
+Root::Root(const std::string& path, bool writable, std::shared_ptr<FileOps> ops)
+    : path_(normal_path(path)), writable_(writable), ops_(std::move(ops)) {}
 
 std::string Root::folder_path(const std::string& folder) const {
   return path_ + "/" + kVersionFolder + "/" + folder;

@@ -39,7 +39,7 @@ class HeldLock {
 
 class Root {
  public:
-  Root(std::string path, bool writable, std::shared_ptr<FileOps> ops);
+  Root(const std::string& path, bool writable, std::shared_ptr<FileOps> ops);
 
   const std::string& path() const { return path_; }
   bool writable() const { return writable_; }

@@ -4,9 +4,7 @@
 
 #include <cerrno>
 #include <exception>
-#include <filesystem>
 #include <mutex>
-#include <system_error>
 #include <unordered_set>
 #include <utility>
 
@@ -15,15 +13,6 @@
 
 namespace octile::cache {
 namespace {
-
-// Absolute, so that a later chdir() does not move the cache; without a slash at the end.
-std::string normal_path(const std::string& path) {
-  std::error_code error;
-  std::string text = std::filesystem::absolute(path, error).lexically_normal().string();
-  if (error) return path;
-  while (text.size() > 1 && text.back() == '/') text.pop_back();
-  return text;
-}
 
 FileStem stem_of(const std::string& key, const Toolchain& toolchain) {
   return {digest_hex(key), digest_hex(toolchain.text())};
@@ -72,10 +61,10 @@ Store::Impl::Impl(StoreOptions given) : options(std::move(given)) {
   std::shared_ptr<FileOps> ops = options.file_ops;
   if (ops == nullptr) ops = std::make_shared<FileOps>();
   for (const std::string& path : options.read_only_roots) {
-    if (!path.empty()) roots.emplace_back(normal_path(path), false, ops);
+    if (!path.empty()) roots.emplace_back(path, false, ops);
   }
   if (!options.writable_root.empty()) {
-    roots.emplace_back(normal_path(options.writable_root), true, ops);
+    roots.emplace_back(options.writable_root, true, ops);
   }
 }
 

@@ -48,10 +48,10 @@ TuningLines parse_tuning_lines(std::string_view text) {
   return lines;
 }
 
-TuningFile::TuningFile(std::string root, bool writable, std::shared_ptr<FileOps> file_ops,
+TuningFile::TuningFile(const std::string& root, bool writable, std::shared_ptr<FileOps> file_ops,
                        std::chrono::milliseconds lock_timeout)
     : ops_(or_system(std::move(file_ops))),
-      root_(std::move(root), writable, ops_),
+      root_(root, writable, ops_),
       path_(root_.path() + "/" + kName),
       lock_timeout_(lock_timeout) {}
 

@@ -42,7 +42,7 @@ class TuningFile {
  public:
   // lock_timeout bounds how long append() waits for other writers before it goes on without the
   // lock. file_ops null: the system's.
-  TuningFile(std::string root, bool writable, std::shared_ptr<FileOps> file_ops = nullptr,
+  TuningFile(const std::string& root, bool writable, std::shared_ptr<FileOps> file_ops = nullptr,
              std::chrono::milliseconds lock_timeout = std::chrono::seconds(5));
 
   const std::string& path() const { return path_; }

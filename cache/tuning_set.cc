@@ -95,15 +95,16 @@ struct TuningSet::Ranked {
 };
 
 void TuningSet::add(std::vector<TuningRecord> records, std::string origin) {
-  const std::size_t source = origins_.size();
-  origins_.push_back(std::move(origin));
+  const std::size_t source = sources_.size();
+  sources_.push_back({std::move(origin), 0});
   for (TuningRecord& record : records) {
     const auto [known, is_new] = by_key_.emplace(key_of(record), entries_.size());
     if (is_new) {
       SplitProblem parts = split(record.problem);
       by_kind_[parts.kind].push_back(entries_.size());
+      ++sources_[source].records;
       entries_.push_back({std::move(record), std::move(parts.extents), source});
-    } else if (Entry& entry = entries_[known->second]; entry.origin == source) {
+    } else if (Entry& entry = entries_[known->second]; entry.source == source) {
       entry.record = std::move(record);
     }
   }
@@ -120,7 +121,7 @@ std::vector<TuningHit> TuningSet::lookup(const TuningQuery& query) const {
     const bool same_problem = entry.extents == wanted.extents;
     const bool same_device = r.device == query.device && r.sm_count == query.sm_count;
     const bool same_bucket = r.bucket == query.bucket;
-    Ranked found{{&r, TuningMatch::kNear, origins_[entry.origin]}};
+    Ranked found{{&r, TuningMatch::kNear, sources_[entry.source].origin}};
     if (same_problem && same_bucket) {
       found.hit.match = same_device ? TuningMatch::kExact : TuningMatch::kOtherDevice;
     } else if (!same_device) {

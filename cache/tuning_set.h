@@ -46,18 +46,23 @@ class TuningSet {
   // and SM count.
   std::vector<TuningHit> lookup(const TuningQuery& query) const;
 
-  std::size_t size() const { return entries_.size(); }
+  // In the order they were added, with how many of their records stand.
+  struct Source {
+    std::string origin;
+    std::size_t records = 0;
+  };
+  const std::vector<Source>& sources() const { return sources_; }
 
  private:
   struct Entry {
     TuningRecord record;
     std::vector<std::int64_t> extents;  // numbers taken out of the problem's text
-    std::size_t origin = 0;
+    std::size_t source = 0;
   };
   struct Ranked;
 
   std::vector<Entry> entries_;
-  std::vector<std::string> origins_;
+  std::vector<Source> sources_;
   std::unordered_map<std::string, std::size_t> by_key_;  // what a record decides about
   // By the problem's text without its extents: what can match at all.
   std::unordered_map<std::string, std::vector<std::size_t>> by_kind_;

@@ -10,6 +10,7 @@ constexpr std::array kVariables{
     EnvironmentVariable{"OCTILE_CACHE_DIR", "writable cache root; default the XDG cache folder"},
     EnvironmentVariable{"OCTILE_CACHE_ROOTS", "read-only cache roots, ':'-separated; default none"},
     EnvironmentVariable{"OCTILE_OFFLINE", "1: never compile; default 0"},
+    EnvironmentVariable{"OCTILE_TUNING", "off: no tuning records, the cost model chooses; default on"},
     EnvironmentVariable{"OCTILE_LIBCUDA", "driver library to open; default libcuda.so.1"},
     EnvironmentVariable{"OCTILE_LIBNVRTC", "NVRTC library to open; default: searched, see doctor"},
     EnvironmentVariable{"OCTILE_LIBCUBLASLT", "cuBLASLt library for `bench --baseline cublaslt`"},

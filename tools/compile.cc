@@ -75,6 +75,7 @@ void print_summary(const Json& kernels, std::size_t problems, double seconds) {
   fmt::print("\n  {} kernel{} for {} problem{} in {:.2f} s: {} from the cache, {} compiled\n",
              distinct.size(), distinct.size() == 1 ? "" : "s", problems, problems == 1 ? "" : "s",
              seconds, hits, static_cast<std::int64_t>(distinct.size()) - hits);
+  fmt::print("  {}\n", chosen_by_line(kernels));
 }
 
 Result<std::vector<Work>> read_work(const Options& options) {

@@ -61,6 +61,11 @@ void print_text(const Surroundings& s) {
   fmt::print("cache      {}{}\n", s.cache_root.empty() ? "none" : s.cache_root,
              s.cache_writable ? "" : ": not writable");
   for (const std::string& root : s.read_only_roots) fmt::print("cache      {} (read only)\n", root);
+  if (s.tuning.empty()) fmt::print("tuning     off: every kernel is the cost model's choice\n");
+  for (const cache::TuningSet::Source& source : s.tuning) {
+    fmt::print("tuning     {} record{} in {}\n", source.records, source.records == 1 ? "" : "s",
+               source.origin);
+  }
   fmt::print("\nenvironment\n{}", environment_table());
   if (s.missing.empty()) {
     fmt::print("\nnothing is missing\n");

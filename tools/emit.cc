@@ -5,13 +5,16 @@
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <system_error>
 
 #include "generator/emitter.h"
 #include "generator/support_matrix.h"
+#include "runtime/api/boundary.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/target.h"
 #include "tools/command.h"
+#include "tools/common/handles.h"
 
 namespace octile::tools {
 namespace {
@@ -37,24 +40,49 @@ Result<DeviceSpec> device_spec(const std::string& name) {
   return target->spec;
 }
 
-Result<KernelConfig> read_config(const Options& options, const Problem& problem,
-                                 const DeviceSpec& device) {
+// The configuration to emit; nothing chose one that --config states.
+struct Wanted {
+  KernelConfig config;
+  std::optional<Choice> choice;
+};
+
+Result<Wanted> wanted_config(const Options& options, const Problem& problem,
+                             const DeviceSpec& device) {
   if (options.config.empty()) {
+    const auto library = LibraryHandle::create();
+    if (!library) return tl::unexpected<Error>(library.error());
     const std::int64_t stated = tokens_of(problem);
-    return choose_config(problem, stated == kDynamic ? options.tokens : stated, device);
+    Choice choice = library->get()->library.engine.choose_config(
+        problem, stated == kDynamic ? options.tokens : stated, device);
+    return Wanted{choice.config, std::move(choice)};
   }
+  const auto stated = [](const auto& c) { return Wanted{c, std::nullopt}; };
   if (std::holds_alternative<GemmProblem>(problem)) {
-    return parse_gemm_config(options.config).map([](auto c) { return KernelConfig(c); });
+    return parse_gemm_config(options.config).map(stated);
   }
-  return parse_quantize_config(options.config).map([](auto c) { return KernelConfig(c); });
+  return parse_quantize_config(options.config).map(stated);
 }
 
-Json to_json(const Problem& problem, const EmittedKernel& kernel, const std::string& explanation) {
+// By what the configuration was chosen. A record speaks of the kernel that was timed, so it says
+// where today's source is another one.
+std::string chosen_by_text(const Wanted& wanted, const EmittedKernel& kernel,
+                           const DeviceSpec& device) {
+  if (!wanted.choice) return "the command line";
+  const auto& record = wanted.choice->record;
+  if (!record || record->source_digest.empty()) return wanted.choice->reason;
+  const std::string digest = cache::digest_hex(cache::key_text(identity_of(kernel, device)));
+  return wanted.choice->reason +
+         (digest == record->source_digest ? "" : "; it timed another source than this one");
+}
+
+Json to_json(const Problem& problem, const EmittedKernel& kernel, const std::string& chosen_by,
+             const std::string& explanation) {
   return {{"problem", to_text(problem)},      {"name", kernel.name},
           {"template", kernel.template_path}, {"config", kernel.config_text},
           {"options", kernel.options},        {"threads", kernel.threads},
           {"smem_bytes", kernel.smem_bytes},  {"cluster", kernel.cluster_m * kernel.cluster_n},
-          {"explain", explanation},           {"source", kernel.source}};
+          {"chosen_by", chosen_by},           {"explain", explanation},
+          {"source", kernel.source}};
 }
 
 Status write(const std::string& path, const std::string& text) {
@@ -79,13 +107,15 @@ Status run(const Options& options) {
   if (Status ok = check_supported(*problem); !ok) return ok;
   const auto device = device_spec(options.device);
   if (!device) return tl::unexpected<Error>(device.error());
-  const auto config = read_config(options, *problem, *device);
-  if (!config) return tl::unexpected<Error>(config.error());
-  const auto kernel = emit(*problem, *config, *device, embedded_templates());
+  const auto wanted = wanted_config(options, *problem, *device);
+  if (!wanted) return tl::unexpected<Error>(wanted.error());
+  const auto kernel = emit(*problem, wanted->config, *device, embedded_templates());
   if (!kernel) return tl::unexpected<Error>(kernel.error());
-  const std::string explanation = explain(*problem, *config, *device);
+  const std::string chosen_by = chosen_by_text(*wanted, *kernel, *device);
+  const std::string explanation =
+      fmt::format("chosen by = {}\n", chosen_by) + explain(*problem, wanted->config, *device);
   if (options.json) {
-    return write(options.output, to_json(*problem, *kernel, explanation).dump(2) + "\n");
+    return write(options.output, to_json(*problem, *kernel, chosen_by, explanation).dump(2) + "\n");
   }
   return write(options.output, options.explain ? explanation : kernel->source);
 }
@@ -103,9 +133,10 @@ Command add_emit(CLI::App& root) {
       ->capture_default_str();
   app->add_option("--config", options->config, "configuration text instead of the chosen one");
   app->add_option("-o,--output", options->output, "file to write instead of stdout");
-  app->add_flag(
-      "--explain", options->explain,
-      "print instead what shape, recipe and configuration changed in the source, and why");
+  app->add_flag("--explain", options->explain,
+                "print instead by what the configuration was chosen, and what shape, recipe and "
+                "configuration "
+                "changed in the source, and why");
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};
 }

@@ -28,6 +28,7 @@ std::vector<std::string> split_roots(std::string_view text) {
 EngineOptions engine_options(const octile_library_options& options) {
   EngineOptions engine;
   engine.offline = options.offline != 0 || environment_value("OCTILE_OFFLINE").value_or("0") != "0";
+  engine.tuning = environment_value("OCTILE_TUNING").value_or("on") != "off";
   if (options.disable_cache != 0) return engine;
   engine.writable_root =
       options.cache_dir != nullptr

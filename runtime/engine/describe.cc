@@ -32,9 +32,16 @@ nlohmann::ordered_json describe(const Plan& plan) {
   nlohmann::ordered_json kernels = nlohmann::ordered_json::array();
   for (const Plan::Description& prepared : plan.kernels()) {
     nlohmann::ordered_json kernel = describe(*prepared.kernel->built.kernel);
-    auto& buckets = kernel["buckets"] = nlohmann::ordered_json::array();
-    for (int bucket = 0; bucket < Plan::kBuckets; ++bucket)
-      if ((prepared.buckets >> bucket & 1U) != 0) buckets.push_back(bucket_upper(bucket));
+    auto buckets = nlohmann::ordered_json::array();
+    auto chosen_by = nlohmann::ordered_json::array();
+    for (int bucket = 0; bucket < Plan::kBuckets; ++bucket) {
+      if ((prepared.buckets >> bucket & 1U) == 0) continue;
+      buckets.push_back(bucket_upper(bucket));
+      const auto by = prepared.chosen_by[static_cast<std::size_t>(bucket)];
+      chosen_by.push_back(by ? nlohmann::ordered_json(name_of(*by)) : nullptr);
+    }
+    kernel["buckets"] = std::move(buckets);
+    kernel["chosen_by"] = std::move(chosen_by);
     kernels.push_back(std::move(kernel));
   }
   return {{"problem", to_text(plan.problem())},

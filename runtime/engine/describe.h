@@ -13,7 +13,8 @@ namespace octile {
 nlohmann::ordered_json describe(const KernelBuild& build);
 
 // problem, device, kernels: each as above plus `buckets`, the largest token count of every bucket
-// it serves, ascending.
+// it serves, ascending, and `chosen_by`, for each of these "record" | "near record" | "model", or
+// null where the kernel serves until the chosen one is ready.
 nlohmann::ordered_json describe(const Plan& plan);
 
 }  // namespace octile

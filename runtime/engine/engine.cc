@@ -5,7 +5,6 @@
 #include <chrono>
 #include <utility>
 
-#include "generator/cost_model.h"
 #include "runtime/compiler/cubin.h"
 #include "runtime/engine/cache_entry.h"
 #include "templates/embedded.h"
@@ -46,11 +45,6 @@ std::string_view name_of(CacheState state) {
   return "unknown";
 }
 
-KernelConfig choose_config(const Problem& problem, std::int64_t tokens, const DeviceSpec& device) {
-  return std::visit(
-      [&](const auto& p) -> KernelConfig { return default_config(p, tokens, device); }, problem);
-}
-
 TemplateSet embedded_templates() {
   static const std::vector<TemplateFile> files = [] {
     std::vector<TemplateFile> all;
@@ -75,11 +69,17 @@ Engine::Engine(EngineOptions options, Logger& logger)
     : options_(std::move(options)),
       logger_(logger),
       store_(store_options(options_, logger)),
-      compiler_(options_.writable_root) {}
+      compiler_(options_.writable_root),
+      records_(options_.tuning, options_.writable_root, options_.read_only_roots, logger) {}
+
+Choice Engine::choose_config(const Problem& problem, std::int64_t tokens,
+                             const DeviceSpec& device) {
+  return octile::choose_config(problem, tokens, device, *records());
+}
 
 Result<Built> Engine::kernel_for(const Problem& problem, std::int64_t tokens,
                                  const DeviceSpec& device) {
-  return build(problem, choose_config(problem, tokens, device), device);
+  return build(problem, choose_config(problem, tokens, device).config, device);
 }
 
 Result<Built> Engine::build(const Problem& problem, const KernelConfig& config,

@@ -1,8 +1,7 @@
 // From a problem to a cubin: the path of one call up to the driver.
 //
-//   problem + device -> candidates -> rank -> emit -> key -> in memory? -> on disk? -> NVRTC ->
-//   cubin
-//                    -> cache
+//   problem + device -> tuning record, else candidates -> rank -> emit -> key -> in memory? ->
+//   on disk? -> NVRTC -> cubin -> cache
 //
 // One process compiles a kernel once, however many threads ask; processes that share a cache folder
 // compile it once between them. The cache is advisory: nothing that happens to it fails a call or
@@ -19,9 +18,11 @@
 #include "cache/store.h"
 #include "generator/emitter.h"
 #include "generator/error.h"
+#include "runtime/engine/choice.h"
 #include "runtime/engine/compiler.h"
 #include "runtime/engine/kernel_build.h"
 #include "runtime/engine/single_flight.h"
+#include "runtime/engine/tuning_records.h"
 #include "runtime/log.h"
 
 namespace octile {
@@ -35,6 +36,7 @@ struct EngineOptions {
   std::string writable_root;  // empty: none
   std::vector<std::string> read_only_roots;
   bool offline = false;  // never compile
+  bool tuning = true;    // choose by tuning records; false: by the cost model alone
 };
 
 class Engine {
@@ -42,7 +44,13 @@ class Engine {
   // logger outlives the engine.
   Engine(EngineOptions options, Logger& logger);
 
-  // The kernel for a token count: candidates -> rank, then build.
+  // The tuning records as their files have them now.
+  std::shared_ptr<const cache::TuningSet> records() { return records_.current(); }
+
+  // The configuration for a token count: a tuning record's, else the cost model's.
+  Choice choose_config(const Problem& problem, std::int64_t tokens, const DeviceSpec& device);
+
+  // The kernel for a token count: choose_config(), then build().
   Result<Built> kernel_for(const Problem& problem, std::int64_t tokens, const DeviceSpec& device);
 
   // The kernel of a given configuration. May be called from several threads at once. Errors:
@@ -72,11 +80,9 @@ class Engine {
   Logger& logger_;
   cache::Store store_;
   Compiler compiler_;
+  TuningRecords records_;
   SingleFlight<Kernel> kernels_;
 };
-
-// The configuration a plan takes for a token count: the best of the candidates by the cost model.
-KernelConfig choose_config(const Problem& problem, std::int64_t tokens, const DeviceSpec& device);
 
 // The templates embedded in the library: what emit() takes.
 TemplateSet embedded_templates();

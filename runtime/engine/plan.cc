@@ -78,15 +78,15 @@ std::vector<Plan::Group> Plan::missing(int first_bucket, int last_bucket) const 
     const std::scoped_lock lock(mutex_);
     settled = settled_;
   }
+  const auto records = library_.engine.records();
   std::vector<Group> groups;
   for (int bucket = last_bucket; bucket >= first_bucket; --bucket) {
     if ((settled & bit(bucket)) != 0) continue;
-    KernelConfig config = choose_config(problem_, bucket_upper(bucket), target_.spec);
-    const auto same = std::ranges::find(groups, config, &Group::config);
-    if (same != groups.end())
-      same->buckets |= bit(bucket);
-    else
-      groups.push_back({std::move(config), bit(bucket)});
+    Choice choice = choose_config(problem_, bucket_upper(bucket), target_.spec, *records);
+    auto group = std::ranges::find(groups, choice.config, &Group::config);
+    if (group == groups.end()) group = groups.insert(group, {std::move(choice.config), 0, {}});
+    group->buckets |= bit(bucket);
+    group->chosen_by[static_cast<std::size_t>(bucket)] = choice.by;
   }
   return groups;
 }
@@ -135,20 +135,23 @@ Status Plan::make(const Group& group) {
   }
   publish({group.config, std::move(*built), loaded.primary,
            launch_of(problem_, group.config, target_.spec.sm_count, loaded.kernel)},
-          group.buckets);
+          group);
   return {};
 }
 
-void Plan::publish(PreparedKernel kernel, BucketMask buckets) {
+void Plan::publish(PreparedKernel kernel, const Group& group) {
   const std::scoped_lock lock(mutex_);
   auto same = std::ranges::find_if(
       kernels_, [&](const auto& known) { return known->config == kernel.config; });
   if (same == kernels_.end())
     same = kernels_.insert(same, std::make_unique<const PreparedKernel>(std::move(kernel)));
   const PreparedKernel* ready = same->get();
-  for (int bucket = 0; bucket < kBuckets; ++bucket)
-    if ((buckets & bit(bucket)) != 0) table_[static_cast<std::size_t>(bucket)].store(ready);
-  settled_ |= buckets;
+  for (std::size_t bucket = 0; bucket < kBuckets; ++bucket) {
+    if ((group.buckets >> bucket & 1U) == 0) continue;
+    table_[bucket].store(ready);
+    chosen_by_[bucket] = group.chosen_by[bucket];
+  }
+  settled_ |= group.buckets;
 }
 
 // Buckets without a kernel get the one of the range's largest bucket.
@@ -171,7 +174,7 @@ std::vector<Plan::Description> Plan::kernels() const {
   const std::scoped_lock lock(mutex_);
   std::vector<Description> all;
   for (const auto& kernel : kernels_) {
-    Description description{kernel.get(), 0};
+    Description description{kernel.get(), 0, chosen_by_};
     for (int bucket = 0; bucket < kBuckets; ++bucket)
       if (table_[static_cast<std::size_t>(bucket)].load() == kernel.get())
         description.buckets |= bit(bucket);

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -38,6 +39,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
  public:
   static constexpr int kBuckets = 64;  // of every token count that int64 holds
   using BucketMask = std::uint64_t;
+  using ChosenFor = std::array<std::optional<ChosenBy>, kBuckets>;
 
   // The library outlives the plan's last background job. Errors: kUnsupported, kInvalidArgument.
   static Result<std::shared_ptr<Plan>> create(Library& library, Problem problem, Target target);
@@ -57,6 +59,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
   struct Description {
     const PreparedKernel* kernel = nullptr;
     BucketMask buckets = 0;  // it serves now
+    ChosenFor chosen_by;     // of those buckets; nothing where it serves until another is ready
   };
   std::vector<Description> kernels() const;
 
@@ -64,10 +67,11 @@ class Plan : public std::enable_shared_from_this<Plan> {
   const Target& target() const { return target_; }
 
  private:
-  // A configuration and the buckets it is the choice of.
+  // A configuration, the buckets it is the choice of, and by what.
   struct Group {
     KernelConfig config;
     BucketMask buckets = 0;
+    ChosenFor chosen_by;
   };
 
   Plan(Library& library, Problem problem, Target target);
@@ -76,7 +80,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
   Status prepare_now(const std::vector<Group>& groups);
   void prepare_later(const std::vector<Group>& groups);
   Status make(const Group& group);
-  void publish(PreparedKernel kernel, BucketMask buckets);
+  void publish(PreparedKernel kernel, const Group& group);
   void serve_meanwhile(int first_bucket, int last_bucket);
   void background_done(const Status& status);
   Error cannot_run(std::int64_t tokens, CUstream stream) const;
@@ -91,6 +95,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
   mutable std::mutex mutex_;  // of everything below
   std::vector<std::unique_ptr<const PreparedKernel>> kernels_;
   BucketMask settled_ = 0;  // buckets that have the kernel chosen for them
+  ChosenFor chosen_by_;     // of the settled ones
   std::condition_variable background_idle_;
   int background_jobs_ = 0;
   Status background_error_;

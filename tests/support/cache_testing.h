@@ -147,6 +147,9 @@ class HookedOps : public FileOps {
     const auto part = into.first(std::min(into.size(), chunk_));
     return failing(Op::kRead).value_or_else([&] { return FileOps::read(fd, part); });
   }
+  ssize_t read_at(int fd, std::span<std::uint8_t> into, off_t offset) override {
+    return failing(Op::kRead).value_or_else([&] { return FileOps::read_at(fd, into, offset); });
+  }
   ssize_t write(int fd, std::span<const std::uint8_t> bytes) override {
     const auto part = bytes.first(std::min(bytes.size(), chunk_));
     return failing(Op::kWrite).value_or_else([&] { return FileOps::write(fd, part); });

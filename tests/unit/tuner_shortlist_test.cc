@@ -36,7 +36,7 @@ class ShortlistTest : public ::testing::Test {
     problem.k = 2048;
     candidates = gemm_candidates(problem, device);
     ranked = rank(problem, kTokens, device, candidates);
-    preferred = choose_config(problem, kTokens, device);
+    preferred = model_config(problem, kTokens, device);
   }
   static constexpr std::int64_t kTokens = 4096;
   GemmProblem problem;

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <set>
+#include <string_view>
 
 #include "tools/common/text_table.h"
 
@@ -46,6 +48,18 @@ std::string configuration_lines(const Json& kernels) {
   for (const Json& kernel : kernels) {
     text += fmt::format("  {}: {}\n", kernel.at("template").get<std::string>(),
                         kernel.at("config").get<std::string>());
+  }
+  return text;
+}
+
+std::string chosen_by_line(const Json& kernels) {
+  std::map<std::string, int> counts;
+  for (const Json& kernel : kernels) {
+    for (const Json& by : kernel.at("chosen_by")) ++counts[by.get<std::string>()];
+  }
+  std::string text = "token-count buckets by what chose their kernel: ";
+  for (const char* by : {"record", "near record", "model"}) {
+    text += fmt::format("{}{} {}", by == std::string_view("record") ? "" : ", ", by, counts[by]);
   }
   return text;
 }

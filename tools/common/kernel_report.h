@@ -14,6 +14,8 @@ Json distinct_kernels(const Json& kernels);
 std::string kernel_table(const Json& kernels);
 // Template and configuration, a line each.
 std::string configuration_lines(const Json& kernels);
+// How many token-count buckets got their kernel by a record, a near record and the cost model.
+std::string chosen_by_line(const Json& kernels);
 
 std::string bytes_text(double bytes);  // "28.0 MiB"
 

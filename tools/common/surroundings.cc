@@ -86,6 +86,7 @@ Surroundings look_around(const LibraryHandle& library) {
   look_at_driver(s);
   look_at_compiler(s);
   look_at_cache(library, s);
+  s.tuning = library.get()->library.engine.records()->sources();
   return s;
 }
 
@@ -102,6 +103,10 @@ Json to_json(const Surroundings& s) {
                        {"sm_count", d.spec.sm_count},
                        {"usable", d.usable}});
   }
+  Json tuning = Json::array();
+  for (const cache::TuningSet::Source& source : s.tuning) {
+    tuning.push_back({{"origin", source.origin}, {"records", source.records}});
+  }
   Json missing = Json::array();
   for (const Missing& m : s.missing) {
     missing.push_back({{"what", m.what}, {"why", m.why}, {"cost", m.cost}});
@@ -113,6 +118,7 @@ Json to_json(const Surroundings& s) {
            {{"root", s.cache_root},
             {"writable", s.cache_writable},
             {"read_only_roots", s.read_only_roots}}},
+          {"tuning", tuning},
           {"missing", missing}};
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/tuning_set.h"
 #include "generator/device_spec.h"
 #include "tools/common/handles.h"
 
@@ -28,12 +29,13 @@ struct Surroundings {
   std::string cache_root;                 // writable root; empty: none
   bool cache_writable = false;
   std::vector<std::string> read_only_roots;
+  std::vector<cache::TuningSet::Source> tuning;  // where records come from; empty: turned off
   std::vector<Missing> missing;
 
   const FoundDevice* first_usable() const;  // null: none
 };
 
-// Opens driver and compiler. The library is asked for its cache roots.
+// Opens driver and compiler. The library is asked for its cache roots and tuning records.
 Surroundings look_around(const LibraryHandle& library);
 
 Json to_json(const Surroundings& surroundings);

@@ -1,0 +1,130 @@
+#include "runtime/engine/choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "generator/candidates.h"
+#include "generator/cost_model.h"
+
+namespace octile {
+namespace {
+
+using cache::TuningHit;
+using cache::TuningMatch;
+using cache::TuningRecord;
+
+// With the token count open, whichever dimension it occupies.
+Problem opened(Problem problem) {
+  if (auto* quantize = std::get_if<QuantizeProblem>(&problem)) quantize->rows = kDynamic;
+  if (auto* gemm = std::get_if<GemmProblem>(&problem); gemm != nullptr && gemm->k != kDynamic)
+    gemm->m = kDynamic;
+  return problem;
+}
+
+// The text a batch-invariant problem has when nothing holds it to one set of numerics.
+std::optional<std::string> text_without_invariance(const Problem& problem) {
+  const auto* gemm = std::get_if<GemmProblem>(&problem);
+  if (gemm == nullptr || !gemm->invariant) return std::nullopt;
+  GemmProblem free = *gemm;
+  free.invariant = false;
+  return tuning_text(free);
+}
+
+std::vector<TuningHit> records_for(const Problem& problem, std::int64_t tokens,
+                                   const DeviceSpec& device, const cache::TuningSet& records) {
+  const std::int64_t bucket = bucket_upper(bucket_of(tokens));
+  const auto lookup = [&](const std::string& text) {
+    return records.lookup({text, bucket, device.name, device.sm_count});
+  };
+  std::vector<TuningHit> hits = lookup(tuning_text(problem));
+  if (const auto text = text_without_invariance(problem)) {
+    for (const TuningHit& hit : lookup(*text)) hits.push_back(hit);
+    std::ranges::stable_sort(hits, {}, &TuningHit::match);
+  }
+  return hits;
+}
+
+Result<KernelConfig> usable(const std::string& text, const GemmProblem& problem,
+                            std::int64_t tokens, const DeviceSpec& device) {
+  const auto config = parse_gemm_config(text);
+  if (!config) return tl::unexpected<Error>(config.error());
+  if (const GemmConstraint* rule = refused_by(*config, problem, device); rule != nullptr)
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("{} refuses it: {}", rule->name, rule->reason));
+  if (!problem.invariant) return *config;
+  const GemmConfig model = default_config(problem, tokens, device);
+  if (config->promote != model.promote || config->splits != model.splits)
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("its numerics are promote={} splits={}, those of every token count "
+                            "promote={} splits={}",
+                            config->promote, config->splits, model.promote, model.splits));
+  return *config;
+}
+
+Result<KernelConfig> usable(const std::string& text, const QuantizeProblem& problem,
+                            std::int64_t /*tokens*/, const DeviceSpec& /*device*/) {
+  const auto config = parse_quantize_config(text);
+  if (!config) return tl::unexpected<Error>(config.error());
+  if (const Status ok = check_config(problem, *config); !ok)
+    return tl::unexpected<Error>(ok.error());
+  return *config;
+}
+
+// The winner's configuration where it is one for this problem and device.
+Result<KernelConfig> usable_winner(const TuningRecord& record, const Problem& problem,
+                                   std::int64_t tokens, const DeviceSpec& device) {
+  return std::visit([&](const auto& p) { return usable(record.winner.config, p, tokens, device); },
+                    problem);
+}
+
+std::string describe(const TuningHit& hit) {
+  const TuningRecord& r = *hit.record;
+  return fmt::format("the {} record of '{}' at {} tokens on {} with {} SMs ({}, {})",
+                     name_of(hit.match), r.problem, r.tokens, r.device, r.sm_count,
+                     r.date.empty() ? "undated" : r.date, hit.origin);
+}
+
+}  // namespace
+
+std::string_view name_of(ChosenBy by) {
+  switch (by) {
+    case ChosenBy::kRecord:
+      return "record";
+    case ChosenBy::kNearRecord:
+      return "near record";
+    case ChosenBy::kModel:
+      return "model";
+  }
+  return "unknown";
+}
+
+KernelConfig model_config(const Problem& problem, std::int64_t tokens, const DeviceSpec& device) {
+  return std::visit(
+      [&](const auto& p) -> KernelConfig { return default_config(p, tokens, device); }, problem);
+}
+
+std::string tuning_text(const Problem& problem) { return to_text(opened(problem)); }
+
+Choice choose_config(const Problem& problem, std::int64_t tokens, const DeviceSpec& device,
+                     const cache::TuningSet& records) {
+  std::string passed_over;
+  for (const TuningHit& hit : records_for(problem, tokens, device, records)) {
+    if (hit.match == TuningMatch::kOtherDevice) {
+      passed_over += fmt::format("; not used: {}", describe(hit));
+      continue;
+    }
+    auto config = usable_winner(*hit.record, problem, tokens, device);
+    if (config)
+      return {std::move(*config),
+              hit.match == TuningMatch::kExact ? ChosenBy::kRecord : ChosenBy::kNearRecord,
+              *hit.record, describe(hit) + passed_over};
+    passed_over += fmt::format("; not used: {}, because {}", describe(hit), config.error().message);
+  }
+  return {model_config(problem, tokens, device), ChosenBy::kModel, std::nullopt,
+          "the cost model" + passed_over};
+}
+
+}  // namespace octile

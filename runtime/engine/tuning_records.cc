@@ -1,0 +1,72 @@
+#include "runtime/engine/tuning_records.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "runtime/tuned/embedded.h"
+
+namespace octile {
+
+const std::vector<cache::TuningRecord>& embedded_tuning() {
+  static const std::vector<cache::TuningRecord> records = [] {
+    std::vector<cache::TuningRecord> all;
+    for (int i = 0; i < tuned::file_count(); ++i) {
+      const tuned::File& file = tuned::files()[i];
+      for (cache::TuningRecord& record : cache::parse_tuning_lines({file.text, file.bytes}).records)
+        all.push_back(std::move(record));
+    }
+    return all;
+  }();
+  return records;
+}
+
+TuningRecords::TuningRecords(bool enabled, const std::string& writable_root,
+                             const std::vector<std::string>& read_only_roots, Logger& logger)
+    : enabled_(enabled), logger_(logger) {
+  if (!enabled) return;
+  if (!writable_root.empty()) files_.push_back({cache::TuningFile(writable_root, true), {}});
+  for (const std::string& root : read_only_roots)
+    if (!root.empty()) files_.push_back({cache::TuningFile(root, false), {}});
+}
+
+std::shared_ptr<const cache::TuningSet> TuningRecords::current() {
+  const std::scoped_lock lock(mutex_);
+  if (files_changed() || records_ == nullptr) records_ = read_all();
+  return records_;
+}
+
+// Remembers what it sees, before anything is read: a change in between is seen the next time.
+bool TuningRecords::files_changed() {
+  bool changed = false;
+  for (Watched& watched : files_) {
+    const cache::TuningStamp now = watched.file.stamp();
+    changed = changed || now != watched.stamp;
+    watched.stamp = now;
+  }
+  return changed;
+}
+
+std::shared_ptr<const cache::TuningSet> TuningRecords::read_all() const {
+  auto records = std::make_shared<cache::TuningSet>();
+  for (const Watched& watched : files_) records->add(read(watched.file), watched.file.path());
+  if (enabled_) records->add(embedded_tuning(), kEmbeddedOrigin);
+  return records;
+}
+
+std::vector<cache::TuningRecord> TuningRecords::read(const cache::TuningFile& file) const {
+  auto lines = file.read();
+  if (!lines) {
+    logger_.log_once(file.path(), LogLevel::kWarning,
+                     fmt::format("tuning records are not used: {}", lines.error().sentence));
+    return {};
+  }
+  if (lines->skipped > 0)
+    logger_.log_once(
+        file.path() + lines->first_skipped, LogLevel::kWarning,
+        fmt::format("tuning records {}: {} line{} skipped; {}", file.path(), lines->skipped,
+                    lines->skipped == 1 ? " is" : "s are", lines->first_skipped));
+  return std::move(lines->records);
+}
+
+}  // namespace octile

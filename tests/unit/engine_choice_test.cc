@@ -1,0 +1,364 @@
+// Which configuration a token count gets: a record's where one fits and is admitted, else the cost
+// model's; and how a library handle, a plan and the environment take part in it.
+#include "runtime/engine/choice.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "generator/candidates.h"
+#include "generator/cost_model.h"
+#include "runtime/compiler/nvrtc.h"
+#include "runtime/engine/engine.h"
+#include "tests/support/api_handles.h"
+#include "tests/support/tuning_testing.h"
+
+namespace octile {
+namespace {
+
+namespace fs = std::filesystem;
+using cache::TuningFile;
+using cache::TuningRecord;
+using cache::TuningSet;
+using cache::testing::make_decision;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// A device that is nowhere, so that no record but a test's can be about it.
+DeviceSpec fictional_device() {
+  DeviceSpec device = *find_device("h200");
+  device.name = "h999";
+  device.sm_count = 96;
+  return device;
+}
+
+TuningRecord record_for(const std::string& problem, std::int64_t bucket,
+                        const KernelConfig& winner) {
+  const DeviceSpec device = fictional_device();
+  TuningRecord record =
+      make_decision(problem, bucket, to_text(winner), device.name, device.sm_count);
+  record.date = "2026-01-31T12:00:00Z";
+  return record;
+}
+
+TuningSet set_of(std::vector<TuningRecord> records) {
+  TuningSet set;
+  set.add(std::move(records), "test");
+  return set;
+}
+
+const std::string kText = test::kGemmText;
+const std::string kInvariantText = kText + " invariant=1";
+
+// Admitted for the problem and not the cost model's choice at any of these counts.
+GemmConfig unlikely_config(const Problem& problem) {
+  const DeviceSpec device = fictional_device();
+  const auto& gemm = std::get<GemmProblem>(problem);
+  for (const GemmConfig& c : gemm_candidates(gemm, device).admitted) {
+    bool chosen = false;
+    for (const std::int64_t tokens : {32, 64, 128}) {
+      chosen = chosen || default_config(gemm, tokens, device) == c;
+    }
+    if (!chosen) return c;
+  }
+  throw std::logic_error("the space has one configuration");
+}
+
+class ChoiceTest : public ::testing::Test {
+ protected:
+  Choice choose(const Problem& p, std::int64_t tokens, std::vector<TuningRecord> records) const {
+    return choose_config(p, tokens, device, set_of(std::move(records)));
+  }
+  KernelConfig model(const Problem& p, std::int64_t tokens) const {
+    return model_config(p, tokens, device);
+  }
+
+  const DeviceSpec device = fictional_device();
+  const Problem problem = *parse_problem(kText);
+  const GemmConfig tuned = unlikely_config(problem);
+};
+
+TEST_F(ChoiceTest, WithoutRecordsTheModelChooses) {
+  const Choice choice = choose(problem, 64, {});
+  EXPECT_EQ(choice.by, ChosenBy::kModel);
+  EXPECT_EQ(choice.config,
+            KernelConfig(default_config(std::get<GemmProblem>(problem), 64, device)));
+  EXPECT_EQ(choice.record, std::nullopt);
+  EXPECT_EQ(choice.reason, "the cost model");
+}
+
+TEST_F(ChoiceTest, ARecordChangesTheChoiceOfItsBucketAndItsNeighbours) {
+  const TuningRecord record = record_for(kText, 64, tuned);
+  for (const auto& [tokens, by] : {std::pair{33, ChosenBy::kRecord},
+                                   {64, ChosenBy::kRecord},
+                                   {32, ChosenBy::kNearRecord},
+                                   {65, ChosenBy::kNearRecord},
+                                   {128, ChosenBy::kNearRecord},
+                                   {129, ChosenBy::kModel},
+                                   {16, ChosenBy::kModel}}) {
+    const Choice choice = choose(problem, tokens, {record});
+    EXPECT_EQ(choice.by, by) << tokens;
+    EXPECT_EQ(choice.config, by == ChosenBy::kModel ? model(problem, tokens) : KernelConfig(tuned))
+        << tokens;
+    EXPECT_EQ(choice.record.has_value(), by != ChosenBy::kModel) << tokens;
+  }
+  EXPECT_EQ(choose(problem, 64, {record}).reason,
+            "the exact record of '" + kText +
+                "' at 64 tokens on h999 with 96 SMs (2026-01-31T12:00:00Z, test)");
+}
+
+TEST_F(ChoiceTest, AProblemThatStatesItsTokenCountHasTheSameRecords) {
+  Problem fixed = problem;
+  std::get<GemmProblem>(fixed).m = 64;
+  EXPECT_EQ(tuning_text(fixed), kText);
+  EXPECT_EQ(choose(fixed, 64, {record_for(kText, 64, tuned)}).by, ChosenBy::kRecord);
+  EXPECT_EQ(tuning_text(*parse_problem("quantize rows=64 cols=384 x=bf16 q=e4m3:1x128 out=row")),
+            test::kQuantizeText);
+}
+
+TEST_F(ChoiceTest, AWinnerThatIsNotAdmittedIsPassedOver) {
+  GemmConfig too_large = tuned;
+  too_large.stages = 12;
+  too_large.block_m = 256;
+  too_large.block_n = 256;
+  TuningRecord foreign = record_for(kText, 64, tuned);
+  foreign.winner.config = "tile=64x64x128 wings=2";
+  for (const auto& [record, why] :
+       {std::pair{record_for(kText, 64, too_large), "refuses it"}, {foreign, "'wings=2'"}}) {
+    const Choice choice = choose(problem, 64, {record});
+    EXPECT_EQ(choice.by, ChosenBy::kModel);
+    EXPECT_EQ(choice.config, model(problem, 64));
+    EXPECT_THAT(choice.reason, HasSubstr("the cost model; not used: the exact record of"));
+    EXPECT_THAT(choice.reason, HasSubstr(why));
+    // The next best record steps in.
+    const Choice near = choose(problem, 64, {record, record_for(kText, 128, tuned)});
+    EXPECT_EQ(near.by, ChosenBy::kNearRecord);
+    EXPECT_EQ(near.config, KernelConfig(tuned));
+  }
+}
+
+TEST_F(ChoiceTest, AnotherDevicesRecordIsMentionedAndNotUsed) {
+  TuningRecord record = record_for(kText, 64, tuned);
+  record.sm_count = 78;
+  const Choice choice = choose(problem, 64, {record});
+  EXPECT_EQ(choice.by, ChosenBy::kModel);
+  EXPECT_EQ(choice.config, model(problem, 64));
+  EXPECT_THAT(choice.reason, HasSubstr("not used: the other device record of"));
+  EXPECT_THAT(choice.reason, HasSubstr("with 78 SMs"));
+}
+
+TEST_F(ChoiceTest, AQuantiserHasRecordsToo) {
+  const Problem quantize = *parse_problem(test::kQuantizeText);
+  const KernelConfig chosen = model(quantize, 64);
+  QuantizeConfig other = std::get<QuantizeConfig>(chosen);
+  other.threads = other.threads == 128 ? 256 : 128;
+  ASSERT_TRUE(check_config(std::get<QuantizeProblem>(quantize), other));
+  const Choice choice = choose(quantize, 64, {record_for(test::kQuantizeText, 64, other)});
+  EXPECT_EQ(choice.by, ChosenBy::kRecord);
+  EXPECT_EQ(choice.config, KernelConfig(other));
+  other.threads = 100;
+  EXPECT_EQ(choose(quantize, 64, {record_for(test::kQuantizeText, 64, other)}).by,
+            ChosenBy::kModel);
+}
+
+// --- batch-invariant problems ---
+
+TEST_F(ChoiceTest, AnInvariantProblemTakesItsOwnRecordsBeforeThoseOfTheFreeOne) {
+  const Problem invariant = *parse_problem(kInvariantText);
+  GemmConfig other = tuned;
+  other.raster_group = tuned.raster_group + 1;
+  const TuningRecord of_free = record_for(kText, 64, tuned);
+  const TuningRecord own = record_for(kInvariantText, 64, other);
+  const TuningRecord own_near = record_for(kInvariantText, 128, other);
+  EXPECT_EQ(choose(invariant, 64, {of_free, own}).config, KernelConfig(other));
+  EXPECT_EQ(choose(invariant, 64, {own_near, of_free}).config, KernelConfig(tuned));
+  EXPECT_EQ(choose(invariant, 64, {of_free}).by, ChosenBy::kRecord);
+  EXPECT_EQ(choose(problem, 64, {own}).by, ChosenBy::kModel) << "not the other way round";
+}
+
+TEST_F(ChoiceTest, AnInvariantProblemHasOneSetOfNumerics) {
+  const Problem invariant = *parse_problem(kInvariantText);
+  const auto numerics = [](const KernelConfig& config) {
+    const auto& c = std::get<GemmConfig>(config);
+    return std::pair(c.promote, c.splits);
+  };
+  GemmConfig split = tuned;
+  split.splits = 2;
+  GemmConfig promoted = tuned;
+  promoted.promote = 64;
+  std::vector<TuningRecord> records;
+  for (int bucket = 0; bucket < 15; ++bucket) {
+    const GemmConfig& winner = bucket % 3 == 0 ? split : bucket % 3 == 1 ? promoted : tuned;
+    records.push_back(record_for(kText, bucket_upper(bucket), winner));
+  }
+  for (const std::int64_t tokens : {1, 2, 4, 8, 64, 1000, 4096, 16384}) {
+    EXPECT_EQ(numerics(choose(invariant, tokens, records).config), numerics(model(invariant, 1)))
+        << tokens;
+  }
+}
+
+// --- the handle's files ---
+
+class RecordsTest : public ChoiceTest {
+ protected:
+  Choice chosen_by(Engine& engine) const { return engine.choose_config(problem, 64, device); }
+  Logger logger{[this](LogLevel level, const std::string& message) {
+                  if (level == LogLevel::kWarning) warnings.push_back(message);
+                },
+                LogLevel::kDebug};
+  std::vector<std::string> warnings;
+  test::TempFolder writable, shipped;
+};
+
+TEST_F(RecordsTest, AnAppendedRecordIsTakenUp) {
+  Engine engine({writable.path(), {}, false}, logger);
+  EXPECT_EQ(chosen_by(engine).by, ChosenBy::kModel);
+  const TuningFile file(writable.path(), true);
+  ASSERT_TRUE(file.append(record_for(kText, 128, tuned)));
+  EXPECT_EQ(chosen_by(engine).by, ChosenBy::kNearRecord);
+  ASSERT_TRUE(file.append(record_for(kText, 64, tuned)));
+  EXPECT_EQ(chosen_by(engine).by, ChosenBy::kRecord);
+  EXPECT_EQ(engine.records(), engine.records()) << "not read again while the file is as it was";
+  fs::remove(file.path());
+  EXPECT_EQ(chosen_by(engine).by, ChosenBy::kModel);
+  EXPECT_THAT(warnings, IsEmpty());
+}
+
+TEST_F(RecordsTest, TheWritableRootComesBeforeReadOnlyOnes) {
+  GemmConfig other = tuned;
+  other.raster_group = tuned.raster_group + 1;
+  ASSERT_TRUE(TuningFile(shipped.path(), true).append(record_for(kText, 64, other)));
+  Engine engine({writable.path(), {shipped.path(), "/nonexistent"}, false}, logger);
+  EXPECT_EQ(chosen_by(engine).config, KernelConfig(other));
+  EXPECT_THAT(chosen_by(engine).reason, HasSubstr(shipped.path() + "/tuning.jsonl"));
+  ASSERT_TRUE(TuningFile(writable.path(), true).append(record_for(kText, 64, tuned)));
+  EXPECT_EQ(chosen_by(engine).config, KernelConfig(tuned));
+  ASSERT_EQ(engine.records()->sources().size(), 4U);
+  EXPECT_EQ(engine.records()->sources()[0].records, 1U);
+  EXPECT_EQ(engine.records()->sources()[1].records, 0U) << "the same decision as the first file's";
+  EXPECT_EQ(engine.records()->sources()[3].origin, kEmbeddedOrigin);
+}
+
+TEST_F(RecordsTest, TuningTurnedOffLooksAtNoFile) {
+  fs::create_directory(writable.path() + "/tuning.jsonl");
+  Engine off({writable.path(), {}, false, false}, logger);
+  EXPECT_EQ(chosen_by(off).by, ChosenBy::kModel);
+  EXPECT_THAT(off.records()->sources(), IsEmpty());
+  EXPECT_THAT(warnings, IsEmpty());
+}
+
+TEST_F(RecordsTest, WhatIsNoRecordIsReportedOnce) {
+  const TuningFile file(writable.path(), true);
+  ASSERT_TRUE(file.append(record_for(kText, 64, tuned)));
+  std::ofstream(file.path(), std::ios::app) << "nonsense\n{\"version\":2}\n";
+  Engine engine({writable.path(), {}, false}, logger);
+  EXPECT_EQ(chosen_by(engine).by, ChosenBy::kRecord);
+  ASSERT_TRUE(file.append(record_for(kText, 128, tuned)));
+  EXPECT_EQ(chosen_by(engine).by, ChosenBy::kRecord);
+  EXPECT_THAT(warnings, ElementsAre("tuning records " + file.path() +
+                                    ": 2 lines are skipped; line 2: tuning record: not a JSON "
+                                    "object"));
+}
+
+TEST_F(RecordsTest, AFileThatIsRefusedIsReportedOnce) {
+  const TuningFile file(writable.path(), true);
+  ASSERT_TRUE(file.append(record_for(kText, 64, tuned)));
+  fs::permissions(file.path(), fs::perms(0666));
+  Engine engine({writable.path(), {}, false}, logger);
+  EXPECT_EQ(chosen_by(engine).by, ChosenBy::kModel);
+  std::ofstream(file.path(), std::ios::app) << "\n";
+  EXPECT_EQ(chosen_by(engine).by, ChosenBy::kModel);
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr("tuning records are not used: " + file.path() +
+                                              ": its mode is 0666")));
+}
+
+// --- the set the library carries ---
+
+// A line of it that is no record, or no choice, would be dead weight nobody is told of.
+TEST(EmbeddedTuning, EveryRecordIsOneThatIsUsed) {
+  std::size_t lines = 0;
+  for (const auto& item : fs::directory_iterator(OCTILE_SOURCE_DIR "/runtime/tuned")) {
+    if (item.path().extension() != ".jsonl") continue;
+    std::ifstream file(item.path());
+    for (std::string line; std::getline(file, line); ++lines) {
+      const auto record = cache::parse_tuning_record(line);
+      ASSERT_TRUE(record) << item.path() << ": " << record.error();
+      const auto problem = parse_problem(record->problem);
+      ASSERT_TRUE(problem) << problem.error().message;
+      const DeviceSpec* device = find_device(record->device);
+      ASSERT_NE(device, nullptr) << record->device;
+      TuningSet alone;
+      alone.add({*record}, "alone");
+      const Choice choice = choose_config(*problem, record->tokens, *device, alone);
+      EXPECT_EQ(choice.by, ChosenBy::kRecord) << line << "\n" << choice.reason;
+    }
+  }
+  EXPECT_EQ(embedded_tuning().size(), lines);
+}
+
+// --- plans ---
+
+class PlanChoiceTest : public RecordsTest {
+ protected:
+  void SetUp() override {
+    if (!Nvrtc::open()) GTEST_SKIP() << "no NVRTC";
+    h200_tuned.device = "h200";
+    h200_tuned.sm_count = find_device("h200")->sm_count;
+  }
+  // [tokens, by what] of every bucket that has this configuration.
+  static std::map<std::int64_t, std::string> chosen(octile_plan* plan, const std::string& config) {
+    std::map<std::int64_t, std::string> by;
+    const nlohmann::json description = test::describe(plan);
+    for (const auto& kernel : description["kernels"]) {
+      if (kernel["config"] != config) continue;
+      for (std::size_t i = 0; i < kernel["buckets"].size(); ++i) {
+        by[kernel["buckets"][i]] = kernel["chosen_by"].at(i);
+      }
+    }
+    return by;
+  }
+
+  // A shape of no model's.
+  const std::string text =
+      "gemm m=? n=136 k=2944 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128";
+  const GemmConfig winner = unlikely_config(*parse_problem(text));
+  TuningRecord h200_tuned = record_for(text, 64, winner);
+};
+
+TEST_F(PlanChoiceTest, DescribeSaysByWhatEachBucketWasChosen) {
+  ASSERT_TRUE(TuningFile(writable.path(), true).append(h200_tuned));
+  const test::LibraryHandle library(writable.path());
+  const test::PlanHandle plan = test::make_plan(library, "h200", text);
+  ASSERT_EQ(octile_plan_prepare(plan.get(), 64, 512, 0), OCTILE_OK) << octile_last_error();
+  const auto by = chosen(plan.get(), to_text(winner));
+  EXPECT_EQ(by.at(64), "record");
+  EXPECT_EQ(by.at(128), "near record");
+  const nlohmann::json description = test::describe(plan.get());
+  for (const auto& kernel : description["kernels"]) {
+    ASSERT_EQ(kernel["buckets"].size(), kernel["chosen_by"].size());
+    for (std::size_t i = 0; i < kernel["buckets"].size(); ++i) {
+      if (kernel["buckets"][i] > 128) {
+        EXPECT_EQ(kernel["chosen_by"][i], "model");
+      }
+    }
+  }
+}
+
+TEST_F(PlanChoiceTest, TheEnvironmentTurnsRecordsOff) {
+  ASSERT_TRUE(TuningFile(writable.path(), true).append(h200_tuned));
+  ASSERT_EQ(::setenv("OCTILE_TUNING", "off", 1), 0);  // NOLINT(concurrency-mt-unsafe)
+  const test::LibraryHandle library(writable.path());
+  ::unsetenv("OCTILE_TUNING");  // NOLINT(concurrency-mt-unsafe)
+  const test::PlanHandle plan = test::make_plan(library, "h200", text);
+  ASSERT_EQ(octile_plan_prepare(plan.get(), 64, 64, 0), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(test::describe(plan.get())["kernels"][0]["chosen_by"][0], "model");
+  EXPECT_THAT(chosen(plan.get(), to_text(winner)), IsEmpty());
+}
+
+}  // namespace
+}  // namespace octile
