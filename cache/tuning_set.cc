@@ -75,7 +75,7 @@ std::string_view name_of(TuningMatch match) {
     case TuningMatch::kNear:
       return "near";
     case TuningMatch::kOtherDevice:
-      return "other device";
+      return "other-device";
   }
   return "unknown";
 }

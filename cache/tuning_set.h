@@ -19,7 +19,7 @@ enum class TuningMatch {
                  // every extent within 25 % and everything else equal
   kOtherDevice,  // problem and bucket are: to report, not to use
 };
-std::string_view name_of(TuningMatch match);  // "exact", "near", "other device"
+std::string_view name_of(TuningMatch match);  // "exact", "near", "other-device"
 
 struct TuningQuery {
   std::string_view problem;  // canonical text, '?' for the token count

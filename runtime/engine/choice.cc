@@ -80,10 +80,15 @@ Result<KernelConfig> usable_winner(const TuningRecord& record, const Problem& pr
                     problem);
 }
 
+// A record a person wrote may lack what was measured.
 std::string describe(const TuningHit& hit) {
   const TuningRecord& r = *hit.record;
-  return fmt::format("the {} record of '{}' at {} tokens on {} with {} SMs ({}, {})",
-                     name_of(hit.match), r.problem, r.tokens, r.device, r.sm_count,
+  const std::string measured =
+      r.winner.median_us > 0
+          ? fmt::format("{:.4g} us, {:.3f} times the default's speed", r.winner.median_us, r.gain)
+          : "not timed";
+  return fmt::format("the {} record of '{}' at {} tokens on {} with {} SMs ({}, {}, {})",
+                     name_of(hit.match), r.problem, r.tokens, r.device, r.sm_count, measured,
                      r.date.empty() ? "undated" : r.date, hit.origin);
 }
 

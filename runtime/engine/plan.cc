@@ -73,15 +73,17 @@ Status Plan::wait() {
 
 // The distinct configurations still to be made, the largest bucket's first.
 std::vector<Plan::Group> Plan::missing(int first_bucket, int last_bucket) const {
-  BucketMask settled = 0;
+  BucketMask open = 0;
+  for (int bucket = first_bucket; bucket <= last_bucket; ++bucket) open |= bit(bucket);
   {
     const std::scoped_lock lock(mutex_);
-    settled = settled_;
+    open &= ~settled_;
   }
+  if (open == 0) return {};  // without a look at the records' files
   const auto records = library_.engine.records();
   std::vector<Group> groups;
   for (int bucket = last_bucket; bucket >= first_bucket; --bucket) {
-    if ((settled & bit(bucket)) != 0) continue;
+    if ((open & bit(bucket)) == 0) continue;
     Choice choice = choose_config(problem_, bucket_upper(bucket), target_.spec, *records);
     auto group = std::ranges::find(groups, choice.config, &Group::config);
     if (group == groups.end()) group = groups.insert(group, {std::move(choice.config), 0, {}});

@@ -69,8 +69,8 @@ TEST(TuningSet, SaysHowWellARecordMatches) {
       {gemm(0, 2000), 64, "h200", 132, ""},
       {gemm(5000, 2000), 128, "h200", 132, ""},
       // Another device: only the very problem and bucket.
-      {tuned, 64, "h100", 132, "other device it"},
-      {tuned, 64, "h200", 114, "other device it"},
+      {tuned, 64, "h100", 132, "other-device it"},
+      {tuned, 64, "h200", 114, "other-device it"},
       {tuned, 128, "h100", 132, ""},
       {gemm(5000, 2000), 64, "h100", 132, ""},
       // Everything else has to be equal.
@@ -117,7 +117,7 @@ TEST(TuningSet, OrdersTheBestFirstWhateverTheOrderOfTheRecords) {
     EXPECT_THAT(answers(set_of(records), {gemm(4096, 2048), 64, "h200", 132}),
                 ElementsAre("exact exact", "near twice", "near half", "near n + 3 %",
                             "near k + 6 %", "near k + 25 %", "near n + 19 %, k + 6 %",
-                            "other device other, 78 SMs", "other device other, 114 SMs"));
+                            "other-device other, 78 SMs", "other-device other, 114 SMs"));
   }
 }
 

@@ -107,9 +107,13 @@ TEST_F(ChoiceTest, ARecordChangesTheChoiceOfItsBucketAndItsNeighbours) {
         << tokens;
     EXPECT_EQ(choice.record.has_value(), by != ChosenBy::kModel) << tokens;
   }
-  EXPECT_EQ(choose(problem, 64, {record}).reason,
+  TuningRecord timed = record;
+  timed.winner.median_us = 12.5;
+  timed.gain = 1.07;
+  EXPECT_EQ(choose(problem, 64, {timed}).reason,
             "the exact record of '" + kText +
-                "' at 64 tokens on h999 with 96 SMs (2026-01-31T12:00:00Z, test)");
+                "' at 64 tokens on h999 with 96 SMs (12.5 us, 1.070 times the default's speed, "
+                "2026-01-31T12:00:00Z, test)");
 }
 
 TEST_F(ChoiceTest, AProblemThatStatesItsTokenCountHasTheSameRecords) {
@@ -148,7 +152,7 @@ TEST_F(ChoiceTest, AnotherDevicesRecordIsMentionedAndNotUsed) {
   const Choice choice = choose(problem, 64, {record});
   EXPECT_EQ(choice.by, ChosenBy::kModel);
   EXPECT_EQ(choice.config, model(problem, 64));
-  EXPECT_THAT(choice.reason, HasSubstr("not used: the other device record of"));
+  EXPECT_THAT(choice.reason, HasSubstr("not used: the other-device record of"));
   EXPECT_THAT(choice.reason, HasSubstr("with 78 SMs"));
 }
 
