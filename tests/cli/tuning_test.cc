@@ -48,9 +48,10 @@ class Tuning : public ::testing::Test {
 TEST_F(Tuning, EmitTakesARecordAndSaysSo) {
   EXPECT_EQ(chosen_by(kShape), "the cost model");
   append(record());
-  EXPECT_EQ(chosen_by(kShape), "the exact record of '" + record().problem +
-                                   "' at 64 tokens on h200 with 132 SMs (not timed, 2026-01-31T12:00:00Z, " +
-                                   file.path() + ")");
+  EXPECT_EQ(chosen_by(kShape),
+            "the exact record of '" + record().problem +
+                "' at 64 tokens on h200 with 132 SMs (not timed, 2026-01-31T12:00:00Z, " +
+                file.path() + ")");
   EXPECT_THAT(chosen_by("128x136x2944"), HasSubstr("the near record of"));
   const Outcome text = shell.run({"emit", "--gemm", kShape, "--explain"});
   EXPECT_THAT(text.out, HasSubstr("chosen by = the exact record of"));
