@@ -71,7 +71,7 @@ Status Plan::wait() {
   return std::exchange(background_error_, {});
 }
 
-// The distinct configurations still to be made, the largest bucket's first.
+// The configurations still to be made.
 std::vector<Plan::Group> Plan::missing(int first_bucket, int last_bucket) const {
   BucketMask open = 0;
   for (int bucket = first_bucket; bucket <= last_bucket; ++bucket) open |= bit(bucket);
@@ -80,11 +80,16 @@ std::vector<Plan::Group> Plan::missing(int first_bucket, int last_bucket) const 
     open &= ~settled_;
   }
   if (open == 0) return {};  // without a look at the records' files
-  const auto records = library_.engine.records();
+  return groups_of(open, *library_.engine.records());
+}
+
+// The distinct configurations of these buckets, the largest bucket's first.
+std::vector<Plan::Group> Plan::groups_of(BucketMask buckets,
+                                         const cache::TuningSet& records) const {
   std::vector<Group> groups;
-  for (int bucket = last_bucket; bucket >= first_bucket; --bucket) {
-    if ((open & bit(bucket)) == 0) continue;
-    Choice choice = choose_config(problem_, bucket_upper(bucket), target_.spec, *records);
+  for (int bucket = kBuckets - 1; bucket >= 0; --bucket) {
+    if ((buckets & bit(bucket)) == 0) continue;
+    Choice choice = choose_config(problem_, bucket_upper(bucket), target_.spec, records);
     auto group = std::ranges::find(groups, choice.config, &Group::config);
     if (group == groups.end()) group = groups.insert(group, {std::move(choice.config), 0, {}});
     group->buckets |= bit(bucket);
@@ -125,8 +130,23 @@ void Plan::background_done(const Status& status) {
   if (--background_jobs_ == 0) background_idle_.notify_all();
 }
 
-// Compile or find -> load -> publish, for the buckets of one configuration.
+// Records are advisory: where the kernel of a recorded configuration cannot be had (it is not in
+// the cache of a host that compiles nothing, or does not compile), the cost model's serves.
 Status Plan::make(const Group& group) {
+  Status made = make_chosen(group);
+  const auto by_record = [](const auto& by) { return by && *by != ChosenBy::kModel; };
+  if (made || std::ranges::none_of(group.chosen_by, by_record)) return made;
+  for (const Group& other : groups_of(group.buckets, cache::TuningSet()))
+    if (Status ok = make_chosen(other); !ok) return made;
+  library_.logger.log(LogLevel::kWarning,
+                      fmt::format("a tuning record's configuration is not used, the cost model's "
+                                  "is: {}",
+                                  made.error().message));
+  return {};
+}
+
+// Compile or find -> load -> publish, for the buckets of one configuration.
+Status Plan::make_chosen(const Group& group) {
   auto built = library_.engine.build(problem_, group.config, target_.spec);
   if (!built) return tl::unexpected<Error>(built.error());
   LoadedKernel loaded;

@@ -77,9 +77,11 @@ class Plan : public std::enable_shared_from_this<Plan> {
   Plan(Library& library, Problem problem, Target target);
 
   std::vector<Group> missing(int first_bucket, int last_bucket) const;
+  std::vector<Group> groups_of(BucketMask buckets, const cache::TuningSet& records) const;
   Status prepare_now(const std::vector<Group>& groups);
   void prepare_later(const std::vector<Group>& groups);
   Status make(const Group& group);
+  Status make_chosen(const Group& group);
   void publish(PreparedKernel kernel, const Group& group);
   void serve_meanwhile(int first_bucket, int last_bucket);
   void background_done(const Status& status);

@@ -353,6 +353,30 @@ TEST_F(PlanChoiceTest, DescribeSaysByWhatEachBucketWasChosen) {
   }
 }
 
+// A host that compiles nothing has the kernels it was given, whatever a record says.
+TEST_F(PlanChoiceTest, WhereARecordsKernelCannotBeHadTheModelsServes) {
+  const auto prepare = [&](const test::LibraryHandle& library) {
+    test::PlanHandle plan = test::make_plan(library, "h200", text);
+    EXPECT_EQ(octile_plan_prepare(plan.get(), 64, 64, 0), OCTILE_OK) << octile_last_error();
+    return test::describe(plan.get())["kernels"][0]["chosen_by"][0].get<std::string>();
+  };
+  EXPECT_EQ(prepare(test::LibraryHandle(writable.path())), "model");
+  ASSERT_TRUE(TuningFile(writable.path(), true).append(h200_tuned));
+  const test::LibraryHandle offline(writable.path(), true);
+  EXPECT_EQ(prepare(offline), "model");
+  EXPECT_THAT(offline.log.of(OCTILE_LOG_WARNING),
+              ElementsAre(HasSubstr("a tuning record's configuration is not used, the cost "
+                                    "model's is: kernel octile_gemm_")));
+  EXPECT_EQ(prepare(test::LibraryHandle(writable.path())), "record");
+  EXPECT_EQ(prepare(offline), "record") << "a failure is not remembered";
+  // Where neither can be had, the error is about the configuration that was chosen.
+  fs::remove_all(writable.path() + "/v1");
+  const test::LibraryHandle without(writable.path(), true);
+  const test::PlanHandle plan = test::make_plan(without, "h200", text);
+  test::expect_refused(octile_plan_prepare(plan.get(), 64, 64, 0), OCTILE_OFFLINE,
+                       {"is not in the cache"});
+}
+
 TEST_F(PlanChoiceTest, TheEnvironmentTurnsRecordsOff) {
   ASSERT_TRUE(TuningFile(writable.path(), true).append(h200_tuned));
   ASSERT_EQ(::setenv("OCTILE_TUNING", "off", 1), 0);  // NOLINT(concurrency-mt-unsafe)
