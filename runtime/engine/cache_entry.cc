@@ -7,13 +7,10 @@
 #include <utility>
 
 namespace octile {
-namespace {
 
 std::string utc_now() {
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
 }
-
-}  // namespace
 
 cache::Entry entry_of_build(const KernelBuild& build, const cache::Identity& identity,
                             std::string problem) {

@@ -8,6 +8,9 @@
 
 namespace octile {
 
+// RFC 3339 to the second: "2026-01-31T12:00:00Z".
+std::string utc_now();
+
 cache::Entry entry_of_build(const KernelBuild& build, const cache::Identity& identity,
                             std::string problem);
 

@@ -22,6 +22,7 @@ class GpuSession {
 
   const std::string& device() const { return device_; }  // "cuda:0"
   const DeviceSpec& spec() const { return spec_; }
+  int ordinal() const { return context_.device(); }  // CUdevice handles are ordinals
   const std::shared_ptr<const Driver>& driver() const { return context_.driver(); }
   CUstream stream() const { return stream_.get(); }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "generator/error.h"
+#include "runtime/measure/telemetry.h"
 
 namespace octile::tuner {
 
@@ -17,16 +18,6 @@ struct BuildReport {
 struct Verdict {
   bool right = true;
   std::string why;  // where it is not: what was wrong, with the numbers
-};
-
-// Of the device, just now; 0 where it cannot be read.
-struct DeviceState {
-  double sm_clock_mhz = 0;
-  double memory_clock_mhz = 0;
-  double power_watts = 0;
-  // Slowed down by heat or by the board's protection. A power cap is no throttling: large products
-  // run at it, and interleaving deals with what it does to the clock.
-  bool throttled = false;
 };
 
 // Candidates are numbered in the order they are preferred in where measurements cannot tell them
@@ -51,7 +42,8 @@ class Bench {
   // milliseconds.
   virtual Result<double> time(int candidate) = 0;
 
-  virtual DeviceState state() = 0;
+  // Just now. Where it says throttled, what was measured since the last look is measured again.
+  virtual DeviceTelemetry state() = 0;
 };
 
 }  // namespace octile::tuner

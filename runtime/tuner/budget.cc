@@ -15,11 +15,14 @@ Clock steady_clock() {
   };
 }
 
-Budget::Budget(Clock clock, double seconds) : clock_(std::move(clock)), end_(clock_() + seconds) {}
+Budget::Budget(Clock clock, double seconds, std::function<bool()> stopped)
+    : clock_(std::move(clock)), end_(clock_() + seconds), stopped_(std::move(stopped)) {}
 
-double Budget::left() const { return std::max(0.0, end_ - clock_()); }
+double Budget::left() const {
+  return stopped_ && stopped_() ? 0.0 : std::max(0.0, end_ - clock_());
+}
 
-Budget Budget::part(double seconds) const { return {clock_, std::min(seconds, left())}; }
+Budget Budget::part(double seconds) const { return {clock_, std::min(seconds, left()), stopped_}; }
 
 Budget Allotment::share(const Budget& all, std::size_t decision) const {
   const auto first = values_.begin() + static_cast<std::ptrdiff_t>(decision);

@@ -12,7 +12,8 @@ Clock steady_clock();
 
 class Budget {
  public:
-  Budget(Clock clock, double seconds);
+  // `stopped`, where it is given, ends the budget at once when it answers true.
+  Budget(Clock clock, double seconds, std::function<bool()> stopped = nullptr);
 
   double now() const { return clock_(); }
   double left() const;  // never below 0
@@ -24,6 +25,7 @@ class Budget {
  private:
   Clock clock_;
   double end_;
+  std::function<bool()> stopped_;
 };
 
 // Each decision gets of what is left the share its value has among those still to come: what one

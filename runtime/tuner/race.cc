@@ -72,7 +72,7 @@ class Race {
         times.emplace_back(entrant, *us);
       }
       lap_seconds_ = (budget_.now() - began) / static_cast<double>(order.size());
-      const DeviceState state = bench_.state();
+      const DeviceTelemetry state = bench_.state();
       if (!state.throttled || repeated == options_.throttled_laps) {
         result_.throttled_kept += state.throttled ? 1 : 0;
         states_.push_back(state);
@@ -246,13 +246,14 @@ class Race {
 
   void note_conditions() {
     if (states_.empty()) return;
-    const auto of = [this](double DeviceState::* member) {
+    const auto of = [this](double DeviceTelemetry::* member) {
       std::vector<double> values;
-      for (const DeviceState& state : states_) values.push_back(state.*member);
+      for (const DeviceTelemetry& state : states_) values.push_back(state.*member);
       return median(std::move(values));
     };
-    result_.conditions = {of(&DeviceState::sm_clock_mhz), of(&DeviceState::memory_clock_mhz),
-                          of(&DeviceState::power_watts), result_.throttled_kept > 0};
+    result_.conditions = {of(&DeviceTelemetry::sm_clock_mhz),
+                          of(&DeviceTelemetry::memory_clock_mhz), of(&DeviceTelemetry::power_watts),
+                          result_.throttled_kept > 0};
   }
 
   Bench& bench_;
@@ -260,7 +261,7 @@ class Race {
   const RaceOptions& options_;
   std::vector<Entrant> entrants_;
   double lap_seconds_ = 0;  // a measurement's, of the last lap
-  std::vector<DeviceState> states_;
+  std::vector<DeviceTelemetry> states_;
   RaceResult result_;
 };
 

@@ -51,7 +51,7 @@ struct RaceResult {
   int blocks = 0;
   int throttled_repeated = 0;
   int throttled_kept = 0;
-  DeviceState conditions;  // medians over laps and blocks
+  DeviceTelemetry conditions;  // medians over laps and blocks
 };
 
 // `entrants`: ascending, not empty; where 0 is not among them, the lowest stands in for the

@@ -2,9 +2,11 @@
 // clock that drifts, throttles and costs time itself. For tests of the tuner.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <numbers>
 #include <set>
 #include <string>
@@ -41,10 +43,13 @@ struct SimulatedGpu {
 
 class SimulatedBench final : public tuner::Bench {
  public:
-  explicit SimulatedBench(SimulatedGpu gpu) : gpu_(std::move(gpu)) {}
+  // `now`: seconds, moved on by what is done; shared where several benches follow each other.
+  explicit SimulatedBench(SimulatedGpu gpu,
+                          std::shared_ptr<double> now = std::make_shared<double>(100.0))
+      : gpu_(std::move(gpu)), clock_(std::move(now)), now_(*clock_), start_(now_) {}
 
-  tuner::Clock clock() {
-    return [this] { return now_; };
+  tuner::Clock clock() const {
+    return [clock = clock_] { return *clock; };
   }
 
   int candidates() const override { return static_cast<int>(gpu_.candidates.size()); }
@@ -86,7 +91,7 @@ class SimulatedBench final : public tuner::Bench {
     timed.insert(candidate);
     double factor = 1 + gpu_.noise * reference::random_normal(gpu_.seed, draw);
     if (reference::random_uniform(gpu_.seed + 1, draw) < gpu_.outlier_share) factor *= 1.5;
-    factor *= 1 + gpu_.drift_per_second * (now_ - kStart);
+    factor *= 1 + gpu_.drift_per_second * (now_ - start_);
     factor *= 1 + gpu_.sway * std::sin(2 * std::numbers::pi * now_ / gpu_.sway_seconds);
     throttled_ = now_ >= gpu_.throttled_from && now_ < gpu_.throttled_to;
     // What heat does to one kernel it does not do to another: a throttled comparison is worthless.
@@ -94,7 +99,7 @@ class SimulatedBench final : public tuner::Bench {
     return at(candidate).us * factor;
   }
 
-  tuner::DeviceState state() override { return {1800, 3200, 500, throttled_}; }
+  DeviceTelemetry state() override { return {1800, 3200, 500, throttled_}; }
 
   std::set<int> gated, timed;
   int measurements = 0;
@@ -105,8 +110,9 @@ class SimulatedBench final : public tuner::Bench {
   }
 
   SimulatedGpu gpu_;
-  static constexpr double kStart = 100;
-  double now_ = kStart;
+  std::shared_ptr<double> clock_;
+  double& now_;
+  const double start_;
   bool throttled_ = false;
   std::map<int, double> ready_;
 };

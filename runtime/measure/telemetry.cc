@@ -1,0 +1,126 @@
+#include "runtime/measure/telemetry.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace octile {
+namespace {
+
+// Of <nvml.h>, NVML API 11 to 13, where they are the same.
+constexpr int kSuccess = 0;
+constexpr int kSmClock = 1;
+constexpr int kMemoryClock = 2;
+// nvmlClocksEventReason*: HwSlowdown, SwThermalSlowdown, HwThermalSlowdown, HwPowerBrakeSlowdown.
+// Not among them: SwPowerCap (0x4), where large products always run.
+constexpr unsigned long long kThrottling = 0x8 | 0x20 | 0x40 | 0x80;
+
+Result<std::string> pci_address(const Driver& driver, int ordinal) {
+  int domain = 0;
+  int bus = 0;
+  int device = 0;
+  CUresult result =
+      driver->cuDeviceGetAttribute(&domain, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, ordinal);
+  if (result == CUDA_SUCCESS)
+    result = driver->cuDeviceGetAttribute(&bus, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, ordinal);
+  if (result == CUDA_SUCCESS)
+    result = driver->cuDeviceGetAttribute(&device, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, ordinal);
+  if (Status ok = driver.check(result, "cuDeviceGetAttribute"); !ok)
+    return tl::unexpected<Error>(ok.error());
+  return fmt::format("{:08x}:{:02x}:{:02x}.0", domain, bus, device);
+}
+
+}  // namespace
+
+struct Telemetry::Nvml {
+  void* library = nullptr;
+  void* device = nullptr;
+  int (*init)() = nullptr;
+  int (*shutdown)() = nullptr;
+  int (*by_pci)(const char*, void**) = nullptr;
+  int (*clock)(void*, int, unsigned*) = nullptr;
+  int (*power_milliwatts)(void*, unsigned*) = nullptr;
+  int (*reasons)(void*, unsigned long long*) = nullptr;
+
+  template <typename Function>
+  bool resolve(const char* name, Function*& slot) {
+    slot = reinterpret_cast<Function*>(::dlsym(library, name));
+    return slot != nullptr;
+  }
+
+  // The first function that is missing; null: none.
+  const char* resolve_all() {
+    if (!resolve("nvmlInit_v2", init)) return "nvmlInit_v2";
+    if (!resolve("nvmlShutdown", shutdown)) return "nvmlShutdown";
+    if (!resolve("nvmlDeviceGetHandleByPciBusId_v2", by_pci))
+      return "nvmlDeviceGetHandleByPciBusId_v2";
+    if (!resolve("nvmlDeviceGetClockInfo", clock)) return "nvmlDeviceGetClockInfo";
+    if (!resolve("nvmlDeviceGetPowerUsage", power_milliwatts)) return "nvmlDeviceGetPowerUsage";
+    // Renamed in 12.2; drivers keep the old name.
+    if (!resolve("nvmlDeviceGetCurrentClocksEventReasons", reasons) &&
+        !resolve("nvmlDeviceGetCurrentClocksThrottleReasons", reasons))
+      return "nvmlDeviceGetCurrentClocksEventReasons";
+    return nullptr;
+  }
+
+  double clock_mhz(int which) const {
+    unsigned mhz = 0;
+    return clock(device, which, &mhz) == kSuccess ? mhz : 0;
+  }
+};
+
+Telemetry::Telemetry() = default;
+Telemetry::Telemetry(Telemetry&&) noexcept = default;
+
+Telemetry::~Telemetry() {
+  if (nvml_ != nullptr) nvml_->shutdown();
+}
+
+Telemetry Telemetry::open(const Driver& driver, int ordinal, const std::string& path) {
+  Telemetry telemetry;
+  const auto address = pci_address(driver, ordinal);
+  if (!address) {
+    telemetry.missing_ = address.error().message;
+    return telemetry;
+  }
+  auto nvml = std::make_unique<Nvml>();
+  nvml->library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never unloaded
+  if (nvml->library == nullptr) {
+    const char* why = ::dlerror();  // NOLINT(concurrency-mt-unsafe): per thread in glibc
+    telemetry.missing_ = fmt::format("NVML \"{}\" cannot be opened: {}", path, why);
+    return telemetry;
+  }
+  if (const char* missing = nvml->resolve_all(); missing != nullptr) {
+    telemetry.missing_ = fmt::format("NVML \"{}\" has no {}", path, missing);
+    return telemetry;
+  }
+  if (const int code = nvml->init(); code != kSuccess) {
+    telemetry.missing_ = fmt::format("nvmlInit_v2 answers {}", code);
+    return telemetry;
+  }
+  if (const int code = nvml->by_pci(address->c_str(), &nvml->device); code != kSuccess) {
+    nvml->shutdown();
+    telemetry.missing_ =
+        fmt::format("nvmlDeviceGetHandleByPciBusId_v2({}) answers {}", *address, code);
+    return telemetry;
+  }
+  telemetry.nvml_ = std::move(nvml);
+  return telemetry;
+}
+
+DeviceTelemetry Telemetry::read() const {
+  DeviceTelemetry state;
+  if (nvml_ == nullptr) return state;
+  state.sm_clock_mhz = nvml_->clock_mhz(kSmClock);
+  state.memory_clock_mhz = nvml_->clock_mhz(kMemoryClock);
+  unsigned milliwatts = 0;
+  if (nvml_->power_milliwatts(nvml_->device, &milliwatts) == kSuccess)
+    state.power_watts = milliwatts * 1e-3;
+  unsigned long long reasons = 0;
+  if (nvml_->reasons(nvml_->device, &reasons) == kSuccess)
+    state.throttled = (reasons & kThrottling) != 0;
+  return state;
+}
+
+}  // namespace octile

@@ -1,0 +1,86 @@
+#include "runtime/tuner/decision.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "generator/cost_model.h"
+#include "runtime/engine/engine.h"
+
+namespace octile::tuner {
+namespace {
+
+std::string config_text(const Exploration& exploration, int candidate) {
+  return octile::to_text(exploration.shortlist.at(static_cast<std::size_t>(candidate)).config);
+}
+
+void fill_times(const Exploration& exploration, const SearchResult& search,
+                cache::TuningRecord& record) {
+  for (const Standing& standing : search.race.standings) {
+    const cache::TimedConfig timed{config_text(exploration, standing.candidate), standing.median_us,
+                                   standing.interval_us.lo, standing.interval_us.hi};
+    if (standing.candidate == 0) record.default_config = timed;
+    if (standing.candidate == search.winner) {
+      record.winner = timed;
+    } else if (!record.runner_up) {
+      record.runner_up = timed;
+    }
+  }
+  record.gain = search.race.gain;
+  record.noise = search.race.noise;
+}
+
+}  // namespace
+
+std::string to_text(const WrongCandidate& wrong) {
+  return fmt::format("{} at {} tokens, operands of seed {}: {} is wrong: {}", wrong.problem,
+                     wrong.tokens, wrong.seed, wrong.config, wrong.why);
+}
+
+cache::TuningRecord record_key(const Question& question, const DeviceSpec& device) {
+  cache::TuningRecord record;
+  GemmProblem open = question.problem;
+  open.m = kDynamic;
+  record.problem = octile::to_text(Problem(open));
+  record.bucket = bucket_upper(bucket_of(question.tokens));
+  record.tokens = question.tokens;
+  record.device = device.name;
+  record.sm_count = device.sm_count;
+  return record;
+}
+
+Decision decision_of(const Question& question, const DeviceSpec& device,
+                     const Exploration& exploration, const SearchResult& search,
+                     std::uint64_t seed) {
+  Decision decision;
+  decision.question = question;
+  decision.outcome = search.outcome;
+  cache::TuningRecord& record = decision.record;
+  record = record_key(question, device);
+  record.family = "gemm";
+  record.device_name = device.full_name;
+  fill_times(exploration, search, record);
+  for (const Dropped& dropped : search.dropped) {
+    if (dropped.stage == Stage::kCompile) ++decision.not_compiled;
+    if (dropped.stage == Stage::kSpills) ++decision.spilled;
+    if (dropped.stage != Stage::kGate) continue;
+    decision.wrong.push_back({record.problem, question.tokens,
+                              config_text(exploration, dropped.candidate), seed, dropped.why});
+  }
+  record.counts.enumerated = static_cast<std::int64_t>(exploration.enumerated);
+  record.counts.admitted = static_cast<std::int64_t>(exploration.admitted);
+  record.counts.compiled = search.compiled;
+  record.counts.failed_gate = static_cast<std::int64_t>(decision.wrong.size());
+  record.counts.timed = search.timed;
+  const DeviceTelemetry& conditions = search.race.conditions;
+  record.conditions = {conditions.sm_clock_mhz, conditions.memory_clock_mhz, conditions.power_watts,
+                       search.race.throttled_repeated};
+  record.protocol = fmt::format(
+      "race 1: {} laps, {} blocks of A B D D B A{}", search.race.laps, search.race.blocks,
+      search.race.throttled_kept > 0
+          ? fmt::format(", {} of them throttled", search.race.throttled_kept)
+          : "");
+  return decision;
+}
+
+}  // namespace octile::tuner

@@ -1,0 +1,74 @@
+// What a kernel under test wrote, looked at in full: nothing outside its window, everything inside,
+// and how it compares with another result of the same product.
+//
+//   buffer, other:  [elements], poisoned before the kernel ran; the window is rows x cols elements
+//                   from `first` on, rows `stride` elements apart
+//   report[0]       elements outside the window that are not poison any more
+//   report[1]       elements inside that still are
+//   report[2]       elements inside whose bits differ from the other's      (other may be null)
+//   report[3]       of those, the ones further apart than allowed + |larger| * kUlpShare
+//   report[4]       elements looked at
+//
+// A grid of any size strides over the buffer. The host clears the report before.
+#ifndef OCTILE_EMITTED
+#include "lib/types.cuh"
+#define OCTILE_KERNEL_NAME octile_bench_inspect
+namespace cfg {
+constexpr int kThreads = 256;
+constexpr int kElementBytes = 2;
+}  // namespace cfg
+#endif
+
+namespace inspect {
+static_assert(cfg::kElementBytes == 2 || cfg::kElementBytes == 4, "bf16 or fp32");
+constexpr bool kIsBf16 = cfg::kElementBytes == 2;
+constexpr u32 kPoison = kIsBf16 ? 0xFFFFu : 0xFFFFFFFFu;  // a NaN of either type
+// Half a unit in the last place of either result: bf16 keeps 8 bits, fp32 24.
+constexpr double kUlpShare = kIsBf16 ? 1.0 / 128 : 1.0 / 8388608;
+
+__device__ __forceinline__ u32 load(const void* buffer, i64 i) {
+  if constexpr (kIsBf16) {
+    return static_cast<const u16*>(buffer)[i];
+  } else {
+    return static_cast<const u32*>(buffer)[i];
+  }
+}
+
+__device__ __forceinline__ double value_of(u32 bits) {
+  return static_cast<double>(__uint_as_float(kIsBf16 ? bits << 16 : bits));
+}
+}  // namespace inspect
+
+extern "C" __global__ void __launch_bounds__(cfg::kThreads)
+    OCTILE_KERNEL_NAME(const void* buffer, const void* other, i64 elements, i64 first, i64 rows,
+                       i64 cols, i64 stride, double allowed, unsigned long long* report) {
+  using namespace inspect;
+  unsigned long long outside = 0, unwritten = 0, differing = 0, apart = 0, looked_at = 0;
+  const i64 step = static_cast<i64>(gridDim.x) * cfg::kThreads;
+  for (i64 i = static_cast<i64>(blockIdx.x) * cfg::kThreads + threadIdx.x; i < elements;
+       i += step) {
+    ++looked_at;
+    const u32 bits = load(buffer, i);
+    const i64 at = i - first;
+    const bool inside = at >= 0 && at / stride < rows && at % stride < cols;
+    if (!inside) {
+      outside += bits != kPoison;
+      continue;
+    }
+    unwritten += bits == kPoison;
+    if (other == nullptr) continue;
+    const u32 expected = load(other, i);
+    if (bits == expected) continue;
+    ++differing;
+    const double x = value_of(bits);
+    const double y = value_of(expected);
+    const double larger = fmax(fabs(x), fabs(y));
+    // A NaN is further apart than anything.
+    apart += !(fabs(x - y) <= allowed + larger * kUlpShare);
+  }
+  if (outside != 0) atomicAdd(report, outside);
+  if (unwritten != 0) atomicAdd(report + 1, unwritten);
+  if (differing != 0) atomicAdd(report + 2, differing);
+  if (apart != 0) atomicAdd(report + 3, apart);
+  atomicAdd(report + 4, looked_at);
+}

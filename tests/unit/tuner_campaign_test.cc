@@ -1,0 +1,216 @@
+// A list of questions within a budget, on simulated devices: what is kept, resumed and given up.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+
+#include "generator/cost_model.h"
+#include "runtime/tuner/campaign.h"
+#include "tests/support/api_handles.h"
+#include "tests/support/simulated_gpu.h"
+
+namespace octile::tuner {
+namespace {
+
+using test::SimulatedBench;
+using test::SimulatedGpu;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const DeviceSpec& h200() { return *find_device("h200"); }
+
+Question question(std::int64_t tokens, std::int64_t n = 7168) {
+  Question q;
+  q.problem.n = n;
+  q.problem.k = 2048;
+  q.tokens = tokens;
+  return q;
+}
+
+// Every question has the same simulated device: its third candidate is 10 % faster than the
+// default, except where the token count is even: there nothing is.
+class SimulatedDecider final : public Decider {
+ public:
+  void expect(const Question& q) override { expected.push_back(q.tokens); }
+
+  Result<Decision> decide(const Question& q, const Budget& budget) override {
+    asked.push_back(q.tokens);
+    budgets[q.tokens] = budget.left();
+    if (q.tokens == breaks_at) return fail(ErrorCode::kDeviceError, "the device is lost");
+    SimulatedGpu gpu;
+    gpu.seed = static_cast<std::uint64_t>(q.tokens);
+    const Exploration exploration = explore(q, h200(), {.liked = 4, .different = 0});
+    for (int i = 0; i < 4; ++i)
+      gpu.candidates.emplace_back().us = i == 2 && q.tokens % 2 == 1 ? 9.0 : 10.0;
+    if (q.tokens == wrong_at) gpu.candidates[1].wrong = "zero";
+    SimulatedBench bench(gpu, now);
+    const auto result = search(bench, budget);
+    if (stop_after == q.tokens) stopped = true;
+    return decision_of(q, h200(), exploration, *result, 42);
+  }
+
+  std::vector<std::int64_t> asked, expected;
+  std::map<std::int64_t, double> budgets;
+  std::int64_t breaks_at = 0, stop_after = 0, wrong_at = 0;
+  bool stopped = false;
+  std::shared_ptr<double> now = std::make_shared<double>(100.0);
+};
+
+class CampaignTest : public ::testing::Test {
+ protected:
+  CampaignOptions options(double seconds = 60) {
+    CampaignOptions made;
+    made.budget_seconds = seconds;
+    made.clock = [now = decider.now] { return *now; };
+    made.stopped = [this] { return decider.stopped; };
+    return made;
+  }
+  CampaignResult run(const std::vector<Question>& questions, const CampaignOptions& how) {
+    const auto result = run_campaign(questions, h200(), decider, &file, how);
+    EXPECT_TRUE(result) << result.error().message;
+    return *result;
+  }
+  std::size_t kept() const { return file.read()->records.size(); }
+
+  test::TempFolder folder;
+  cache::TuningFile file{folder.path() + "/root", true};
+  SimulatedDecider decider;
+};
+
+TEST_F(CampaignTest, AnswersAndKeepsEveryQuestion) {
+  const auto result = run({question(63), question(64), question(127)}, options());
+  EXPECT_THAT(decider.asked, ElementsAre(63, 64, 127));
+  EXPECT_THAT(decider.expected, ElementsAre(63, 64, 127)) << "each ahead of its turn, once";
+  EXPECT_EQ(result.undecided, 0);
+  EXPECT_FALSE(result.stopped);
+  EXPECT_EQ(result.decisions[0].outcome, Outcome::kTuned);
+  EXPECT_EQ(result.decisions[1].outcome, Outcome::kDefaultStays);
+  ASSERT_EQ(kept(), 3);
+  const cache::TuningRecord record = file.read()->records[0];
+  EXPECT_EQ(record.tokens, 63);
+  EXPECT_EQ(record.bucket, 64);
+  EXPECT_EQ(record.device, "h200");
+  EXPECT_THAT(record.problem, HasSubstr("gemm m=? n=7168 k=2048"));
+  EXPECT_NEAR(record.gain, 10 / 9.0, 0.01);
+  EXPECT_GT(record.noise, 0);
+  const auto list = explore(question(63), h200(), {.liked = 4, .different = 0}).shortlist;
+  const auto text_of = [](const KernelConfig& c) { return to_text(std::get<GemmConfig>(c)); };
+  EXPECT_EQ(record.winner.config, text_of(list[2].config));
+  ASSERT_TRUE(record.default_config);
+  EXPECT_EQ(record.default_config->config, text_of(list[0].config));
+  EXPECT_LT(record.winner.median_us, record.default_config->median_us);
+  EXPECT_LE(record.winner.low_us, record.winner.median_us);
+  ASSERT_TRUE(record.runner_up);
+  EXPECT_GT(record.counts.enumerated, record.counts.admitted);
+  EXPECT_EQ(record.counts.timed, 4);
+}
+
+TEST_F(CampaignTest, ResumesWhereItStopped) {
+  const std::vector<Question> all{question(63), question(64), question(127)};
+  decider.stop_after = 64;
+  const auto first = run(all, options());
+  EXPECT_TRUE(first.stopped);
+  EXPECT_EQ(first.undecided, 1) << "64 was decided when the stop came, 127 never asked";
+  EXPECT_EQ(kept(), 2);
+
+  decider = SimulatedDecider();
+  const auto second = run(all, options());
+  EXPECT_THAT(decider.asked, ElementsAre(127));
+  EXPECT_THAT(second.resumed, ElementsAre(true, true, false));
+  EXPECT_EQ(second.undecided, 0);
+  EXPECT_EQ(second.decisions[0].outcome, Outcome::kTuned);
+  EXPECT_EQ(second.decisions[1].outcome, Outcome::kDefaultStays);
+  EXPECT_EQ(kept(), 3);
+}
+
+// The interrupt comes in the middle of a search: nothing half measured is kept.
+TEST_F(CampaignTest, AStopEndsTheSearchUnderWay) {
+  CampaignOptions how = options();
+  how.stopped = [this] { return *decider.now > 100.3; };
+  const auto result = run({question(63), question(127)}, how);
+  EXPECT_TRUE(result.stopped);
+  EXPECT_EQ(result.undecided, 2);
+  EXPECT_THAT(decider.asked, ElementsAre(63));
+  EXPECT_EQ(kept(), 0);
+  EXPECT_LT(*decider.now, 100.4);
+}
+
+TEST_F(CampaignTest, ForceAsksAgain) {
+  run({question(63)}, options());
+  CampaignOptions forced = options();
+  forced.force = true;
+  run({question(63)}, forced);
+  EXPECT_THAT(decider.asked, ElementsAre(63, 63));
+  EXPECT_EQ(kept(), 2);
+}
+
+TEST_F(CampaignTest, ARecordOfAnotherCountInTheBucketIsNoAnswer) {
+  run({question(63)}, options());
+  run({question(61)}, options());
+  EXPECT_THAT(decider.asked, ElementsAre(63, 61));
+  run({question(63), question(61)}, options());
+  EXPECT_THAT(decider.asked, ElementsAre(63, 61)) << "both are known";
+}
+
+TEST_F(CampaignTest, TheBudgetIsSharedByValueAndKept) {
+  const std::vector<Question> all{question(1), question(4097), question(3)};
+  const auto result = run(all, options(6));
+  EXPECT_GT(decider.budgets[4097], 2 * decider.budgets[1]);
+  EXPECT_EQ(result.undecided, 0);
+  EXPECT_LE(*decider.now, 106.1);
+}
+
+TEST_F(CampaignTest, WhatTheBudgetDoesNotReachStaysUndecided) {
+  const auto result = run({question(1), question(3), question(5)}, options(0.1));
+  EXPECT_EQ(result.undecided, 3);
+  EXPECT_EQ(kept(), 0);
+  EXPECT_LE(*decider.now, 100.2);
+}
+
+TEST_F(CampaignTest, ALostDeviceLosesNothingDecided) {
+  decider.breaks_at = 127;
+  const auto result =
+      run_campaign({question(63), question(127), question(255)}, h200(), decider, &file, options());
+  ASSERT_FALSE(result);
+  EXPECT_THAT(result.error().message, HasSubstr("the device is lost"));
+  EXPECT_EQ(kept(), 1);
+}
+
+TEST_F(CampaignTest, AWrongCandidateIsToldWithAllItTakesToSeeItAgain) {
+  decider.wrong_at = 63;
+  const auto result = run({question(63)}, options());
+  ASSERT_EQ(result.decisions[0].wrong.size(), 1);
+  const std::string text = to_text(result.decisions[0].wrong[0]);
+  const auto list = explore(question(63), h200(), {.liked = 4, .different = 0}).shortlist;
+  for (const std::string& part :
+       {std::string("gemm m=? n=7168 k=2048"), std::string("at 63 tokens"), std::string("seed 42"),
+        to_text(std::get<GemmConfig>(list[1].config)), std::string("wrong: zero")})
+    EXPECT_THAT(text, HasSubstr(part));
+  EXPECT_EQ(result.decisions[0].record.counts.failed_gate, 1);
+}
+
+TEST_F(CampaignTest, RecordsThatCannotBeKeptEndIt) {
+  std::ofstream(folder.path() + "/file") << "no folder";
+  const cache::TuningFile blocked(folder.path() + "/file", true);
+  const auto result = run_campaign({question(63)}, h200(), decider, &blocked, options());
+  ASSERT_FALSE(result);
+  EXPECT_THAT(result.error().message, HasSubstr(folder.path() + "/file"));
+}
+
+TEST_F(CampaignTest, WithoutAFileNothingIsKept) {
+  const auto result = run_campaign({question(63)}, h200(), decider, nullptr, options());
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->decisions[0].outcome, Outcome::kTuned);
+  EXPECT_EQ(kept(), 0);
+}
+
+TEST(Floor, IsTheSlowerOfMemoryAndArithmetic) {
+  // 64x7168x2048: 64*2048 + 7168*2048 + 2*64*7168 bytes at 4.3 TB/s.
+  EXPECT_NEAR(floor_us(question(64), h200()), 15728640.0 / 4.3e6, 1e-6);
+  // 8192x7168x2048 at 1979 TFLOP/s.
+  EXPECT_NEAR(floor_us(question(8192), h200()), 2.0 * 8192 * 7168 * 2048 / 1979e6, 1e-6);
+}
+
+}  // namespace
+}  // namespace octile::tuner
