@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "runtime/api/boundary.h"
 #include "tools/command.h"
 #include "tools/common/bench_kernels.h"
 #include "tools/common/bench_run.h"
@@ -21,6 +22,8 @@ struct Options {
   std::string device = "cuda";
   std::string baseline;
   int rounds = 30;
+  bool search = false;
+  double search_seconds = 10;
   bool launch = false;
   bool json = false;
   bool progress = false;
@@ -51,6 +54,11 @@ Status check_options(const Options& options) {
   }
   if (options.rounds < 3) {
     return refuse(fmt::format("--rounds is {}; allowed are 3 and more", options.rounds));
+  }
+  // Written so that a NaN is refused too.
+  if (!(options.search_seconds > 0)) {
+    return refuse(fmt::format("--search is {}; allowed: seconds a product, more than 0",
+                              options.search_seconds));
   }
   return {};
 }
@@ -198,6 +206,12 @@ Status run(const Options& options) {
     if (!cublaslt) return tl::unexpected<Error>(cublaslt.error());
     context.cublaslt = std::move(*cublaslt);
   }
+  if (!options.search) return Bench(options, context).run(*works);
+  const auto shop = tuner::GpuWorkshop::open(library->get()->library, **gpu);
+  if (!shop) return tl::unexpected<Error>(shop.error());
+  tuner::GemmDecider decider(**shop, {});
+  context.search = &decider;
+  context.search_seconds = options.search_seconds;
   return Bench(options, context).run(*works);
 }
 
@@ -220,12 +234,20 @@ Command add_bench(CLI::App& root) {
                   "same mix");
   app->add_option("--rounds", options->rounds, "interleaved rounds the medians are of")
       ->capture_default_str();
+  CLI::Option* search = app->add_option(
+      "--search", options->search_seconds,
+      "search the fastest configuration of every product first, for so many seconds each; nothing "
+      "is kept");
+  search->expected(0, 1)->default_str("10");
   app->add_flag("--launch", options->launch,
                 "time instead the host's part of octile_gemm_run, new pointers and token counts "
                 "every call");
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
-  return {app, [options] { return run(*options); }};
+  return {app, [options, search] {
+            options->search = search->count() > 0;
+            return run(*options);
+          }};
 }
 
 }  // namespace octile::tools

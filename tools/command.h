@@ -24,6 +24,7 @@ struct Command {
 Command add_demo(CLI::App& root);
 Command add_emit(CLI::App& root);
 Command add_compile(CLI::App& root);
+Command add_tune(CLI::App& root);
 Command add_bench(CLI::App& root);
 Command add_cache(CLI::App& root);
 Command add_doctor(CLI::App& root);

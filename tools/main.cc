@@ -34,7 +34,8 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", version_text());
   app.footer("Exit status: 0 done, 1 failed, 2 bad usage.");
   const std::vector<Command> commands{add_demo(app),  add_emit(app),  add_compile(app),
-                                      add_bench(app), add_cache(app), add_doctor(app)};
+                                      add_tune(app),  add_bench(app), add_cache(app),
+                                      add_doctor(app)};
   CLI::App* help = app.add_subcommand("help", "this text, or that of a subcommand");
   std::string topic;
   help->add_option("subcommand", topic);

@@ -102,6 +102,14 @@ Result<DeviceTensor> random_tensor(const GpuSession& gpu, const TensorType& type
   return DeviceTensor{type, rows, cols, std::move(*data), std::move(*scales)};
 }
 
+Result<DeviceBuffer> random_bf16(const GpuSession& gpu, std::int64_t elements, std::uint64_t seed) {
+  std::vector<std::uint16_t> pool(kCodePool);
+  for (std::size_t i = 0; i < pool.size(); ++i)
+    pool[i] = reference::float_to_bf16(static_cast<float>(reference::random_normal(seed, i)));
+  return repeat(gpu, pool.data(), pool.size() * sizeof(std::uint16_t),
+                static_cast<std::size_t>(elements) * sizeof(std::uint16_t));
+}
+
 Result<std::vector<GemmSlot>> make_gemm_slots(const GpuSession& gpu, const GemmProblem& problem,
                                               std::int64_t m, int slots, std::uint64_t seed) {
   std::vector<GemmSlot> made;

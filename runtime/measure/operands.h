@@ -24,6 +24,9 @@ std::int64_t bytes_of_call(const GemmProblem& problem, std::int64_t m);
 Result<DeviceTensor> random_tensor(const GpuSession& gpu, const TensorType& type, std::int64_t rows,
                                    std::int64_t cols, std::uint64_t seed);
 
+// N(0, 1) in bf16, as above.
+Result<DeviceBuffer> random_bf16(const GpuSession& gpu, std::int64_t elements, std::uint64_t seed);
+
 // What one product reads and writes.
 struct GemmSlot {
   DeviceTensor a, b;

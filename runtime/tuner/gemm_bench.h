@@ -42,7 +42,8 @@ class GemmBench final : public Bench {
   Result<double> time(int candidate) override;
   DeviceTelemetry state() override { return shop_.telemetry.read(); }
 
-  // Of a candidate that was gated.
+  // Whether it was gated.
+  bool has_kernel(int candidate) const { return kernels_.contains(candidate); }
   const FixedGemm& kernel(int candidate) const { return kernels_.at(candidate); }
   Contender contender(int candidate) const;
   // What calls rotate over, to time something else on the same.

@@ -7,9 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/engine/describe.h"
 #include "runtime/measure/operands.h"
 #include "tools/common/bench_kernels.h"
+#include "tools/common/peers.h"
 #include "tools/common/quantizing.h"
+#include "tools/common/tune_report.h"
 
 namespace octile::tools {
 namespace {
@@ -49,48 +52,14 @@ TimingOptions timing_options(int rounds, std::size_t slots) {
   return options;
 }
 
-Contender gemm_contender(const PlanHandle& plan, const std::vector<GemmSlot>& slots) {
-  return {"octile", [&plan, &slots](int i, CUstream stream) {
+// Our product as it is to be timed: a plan's, or a search's winner.
+using RunGemm = std::function<Status(const octile_gemm_args&, CUstream)>;
+
+Contender gemm_contender(const RunGemm& run, const std::vector<GemmSlot>& slots) {
+  return {"octile", [&run, &slots](int i, CUstream stream) {
             const GemmSlot& s = at(slots, i);
-            return plan.run(gemm_args(s.a, s.b, s.d.pointer()), stream);
+            return run(gemm_args(s.a, s.b, s.d.pointer()), stream);
           }};
-}
-
-Contender cublaslt_contender(const BlockScaledMatmul& peer, int choice,
-                             const std::vector<GemmSlot>& slots) {
-  return {"cublaslt", [&peer, choice, &slots](int i, CUstream stream) {
-            const GemmSlot& s = at(slots, i);
-            return peer.run(choice, s.a, s.b, s.d, stream);
-          }};
-}
-
-// The choices that run at all. Each is run once outside a capture, where it may load its kernel.
-Result<std::vector<int>> usable_choices(const BenchContext& context, const BlockScaledMatmul& peer,
-                                        const GemmSlot& slot) {
-  std::vector<int> usable;
-  for (int choice = 0; choice < peer.choices(); ++choice) {
-    if (!peer.run(choice, slot.a, slot.b, slot.d, context.gpu.stream())) continue;
-    if (Status ok = context.gpu.synchronize(); !ok) return tl::unexpected<Error>(ok.error());
-    usable.push_back(choice);
-  }
-  if (!usable.empty()) return usable;
-  return fail(ErrorCode::kDeviceError, "cublasLtMatmul refuses every choice of its heuristic");
-}
-
-// The fastest of the heuristic's choices, by a short measurement of all.
-Result<int> best_choice(const BenchContext& context, const BlockScaledMatmul& peer,
-                        const std::vector<GemmSlot>& slots) {
-  constexpr int kRounds = 7;
-  const auto choices = usable_choices(context, peer, slots.front());
-  if (!choices) return tl::unexpected<Error>(choices.error());
-  std::vector<Contender> contenders;
-  for (const int choice : *choices) contenders.push_back(cublaslt_contender(peer, choice, slots));
-  const auto timings = measure(context.gpu, contenders, timing_options(kRounds, slots.size()));
-  if (!timings) return tl::unexpected<Error>(timings.error());
-  const auto best =
-      std::min_element(timings->begin(), timings->end(),
-                       [](const Timing& x, const Timing& y) { return x.median_us < y.median_us; });
-  return (*choices)[static_cast<std::size_t>(best - timings->begin())];
 }
 
 // Ours alone or beside the baseline, in one interleaved run.
@@ -108,25 +77,53 @@ Status compare(const BenchContext& context, const std::vector<Contender>& conten
 
 // Alone where cuBLASLt does not take the problem (m % 4 != 0, say).
 Status compare_with_cublaslt(const BenchContext& context, const GemmProblem& problem,
-                             std::vector<GemmSlot>& slots, const PlanHandle& plan,
+                             std::vector<GemmSlot>& slots, const RunGemm& run,
                              BenchResult& result) {
-  const auto peer =
-      BlockScaledMatmul::create(context.cublaslt, context.gpu, problem, result.tokens);
+  const auto peer = Peer::cublaslt(context.cublaslt, context.gpu, problem, result.tokens, slots);
   if (!peer && peer.error().code == ErrorCode::kUnsupported) {
     result.check += "; no cublaslt: " + peer.error().message;
-    return compare(context, {gemm_contender(plan, slots)}, slots.size(), result);
+    return compare(context, {gemm_contender(run, slots)}, slots.size(), result);
   }
   if (!peer) return tl::unexpected<Error>(peer.error());
-  const auto choice = best_choice(context, *peer, slots);
-  if (!choice) return tl::unexpected<Error>(choice.error());
-  GemmSlot& slot = slots.front();
-  const auto check = run_and_check(context.gpu, problem, slot, [&] {
-    return peer->run(*choice, slot.a, slot.b, slot.d, context.gpu.stream());
-  });
+  const auto check = run_and_check(context.gpu, problem, slots.front(),
+                                   [&] { return peer->run(0, context.gpu.stream()); });
   if (!check) return tl::unexpected<Error>(check.error());
-  note_check("cublaslt", *check, result);
-  return compare(context, {gemm_contender(plan, slots), cublaslt_contender(*peer, *choice, slots)},
-                 slots.size(), result);
+  note_check(peer->name().c_str(), *check, result);
+  return compare(context, {gemm_contender(run, slots), peer->contender()}, slots.size(), result);
+}
+
+// The winner of a search for this token count; what the search found goes into the result.
+Result<RunGemm> searched_gemm(const BenchContext& context, const GemmProblem& problem,
+                              BenchResult& result) {
+  GemmProblem open = problem;
+  open.m = kDynamic;
+  const tuner::Budget budget(tuner::steady_clock(), context.search_seconds);
+  const auto decision = context.search->decide({open, result.tokens}, budget);
+  if (!decision) return tl::unexpected<Error>(decision.error());
+  const int winner = context.search->winner();
+  if (decision->outcome == tuner::Outcome::kNoneRight ||
+      !context.search->bench()->has_kernel(winner)) {
+    return fail(ErrorCode::kInternal,
+                fmt::format("the search for {} has no kernel to offer: {}",
+                            to_text(decision->question), tuner::name_of(decision->outcome)));
+  }
+  const FixedGemm& kernel = context.search->bench()->kernel(winner);
+  result.kernel = describe(kernel.build());
+  result.search = to_json(*decision);
+  return RunGemm([&kernel](const octile_gemm_args& args, CUstream stream) {
+    return kernel.run(args, stream);
+  });
+}
+
+// A plan's, for this token count.
+Result<RunGemm> planned_gemm(const BenchContext& context, const GemmProblem& problem,
+                             BenchResult& result) {
+  auto prepared = prepare_plan(context, problem, result.tokens, result.tokens);
+  if (!prepared) return tl::unexpected<Error>(prepared.error());
+  result.kernel = std::move(prepared->kernel);
+  auto plan = std::make_shared<const PlanHandle>(std::move(prepared->plan));
+  return RunGemm(
+      [plan](const octile_gemm_args& args, CUstream stream) { return plan->run(args, stream); });
 }
 
 // Codes and scales of the first slot against the host reference.
@@ -177,19 +174,18 @@ Result<BenchResult> bench_gemm(const BenchContext& context, const GemmProblem& p
   auto slots =
       make_gemm_slots(context.gpu, problem, m, rotation_slots(context.gpu, bytes), kOperandSeed);
   if (!slots) return tl::unexpected<Error>(slots.error());
-  auto prepared = prepare_plan(context, problem, m, m);
-  if (!prepared) return tl::unexpected<Error>(prepared.error());
-  result.kernel = std::move(prepared->kernel);
+  const auto run = context.search == nullptr ? planned_gemm(context, problem, result)
+                                             : searched_gemm(context, problem, result);
+  if (!run) return tl::unexpected<Error>(run.error());
   GemmSlot& slot = slots->front();
   const auto check = run_and_check(context.gpu, problem, slot, [&] {
-    return prepared->plan.run(gemm_args(slot.a, slot.b, slot.d.pointer()), context.gpu.stream());
+    return (*run)(gemm_args(slot.a, slot.b, slot.d.pointer()), context.gpu.stream());
   });
   if (!check) return tl::unexpected<Error>(check.error());
   note_check("octile", *check, result);
-  const Status ok =
-      context.cublaslt == nullptr
-          ? compare(context, {gemm_contender(prepared->plan, *slots)}, slots->size(), result)
-          : compare_with_cublaslt(context, problem, *slots, prepared->plan, result);
+  const Status ok = context.cublaslt == nullptr
+                        ? compare(context, {gemm_contender(*run, *slots)}, slots->size(), result)
+                        : compare_with_cublaslt(context, problem, *slots, *run, result);
   if (!ok) return tl::unexpected<Error>(ok.error());
   result.tflops = 2.0 * static_cast<double>(m) * static_cast<double>(problem.n) *
                   static_cast<double>(problem.k) / result.ours.median_us * 1e-6;
@@ -281,6 +277,7 @@ Json to_json(const BenchResult& result) {
               {"check", result.check},
               {"octile", to_json(result.ours)},
               {"tbps", result.tbps}};
+  if (!result.search.is_null()) object["search"] = result.search;
   if (result.tflops > 0) object["tflops"] = result.tflops;
   if (result.has_baseline) {
     object["baseline"] = to_json(result.baseline);

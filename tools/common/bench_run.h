@@ -8,6 +8,7 @@
 #include "generator/problem.h"
 #include "runtime/measure/gpu_session.h"
 #include "runtime/measure/timing.h"
+#include "runtime/tuner/gemm_decider.h"
 #include "tools/common/cublaslt.h"
 #include "tools/common/handles.h"
 
@@ -18,12 +19,16 @@ struct BenchContext {
   const GpuSession& gpu;
   std::shared_ptr<const CublasLt> cublaslt;  // null: no such baseline
   int rounds = 30;
+  // Not null: products run as the winner of a search of that many seconds, not as a plan's choice.
+  tuner::GemmDecider* search = nullptr;
+  double search_seconds = 0;
 };
 
 struct BenchResult {
   Problem problem;
   std::int64_t tokens = 0;
   Json kernel;     // of octile_plan_describe
+  Json search;     // what the search found; null: none
   bool ok = true;  // of the check before timing
   std::string check;
   Timing ours;

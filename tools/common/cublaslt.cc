@@ -76,7 +76,7 @@ Result<std::shared_ptr<const CublasLt>> CublasLt::open() {
                                                    newer.error().message, older.error().message));
 }
 
-struct BlockScaledMatmul::State {
+struct LtMatmul::State {
   std::shared_ptr<const CublasLt> library;
   const CublasLt::Api* api = nullptr;
   Handle handle = nullptr;
@@ -85,6 +85,7 @@ struct BlockScaledMatmul::State {
   MatrixLayout b = nullptr;  // our A
   MatrixLayout d = nullptr;
   DeviceBuffer workspace;
+  bool scaled = true;
   std::vector<Algorithm> algorithms;
 
   State() = default;
@@ -112,11 +113,13 @@ struct BlockScaledMatmul::State {
     if (ok) ok = api->check(api->create_desc(&desc, kComputeF32, kF32), "cublasLtMatmulDescCreate");
     if (ok) ok = set(kTransA, kTranspose);
     if (ok) ok = set(kTransB, kNone);
-    if (ok) ok = set(kAScaleMode, kScaleBlock128x128);
-    if (ok) ok = set(kBScaleMode, kScaleVec128);
+    if (ok && scaled) ok = set(kAScaleMode, kScaleBlock128x128);
+    if (ok && scaled) ok = set(kBScaleMode, kScaleVec128);
+    const int a_type = scaled ? type_of(p.b.dtype) : kBF16;
+    const int b_type = scaled ? type_of(p.a.dtype) : kBF16;
     const char* call = "cublasLtMatrixLayoutCreate";
-    if (ok) ok = api->check(api->create_layout(&a, type_of(p.b.dtype), uk, un, p.k), call);
-    if (ok) ok = api->check(api->create_layout(&b, type_of(p.a.dtype), uk, um, p.k), call);
+    if (ok) ok = api->check(api->create_layout(&a, a_type, uk, un, p.k), call);
+    if (ok) ok = api->check(api->create_layout(&b, b_type, uk, um, p.k), call);
     if (ok) ok = api->check(api->create_layout(&d, kBF16, un, um, p.n), call);
     return ok;
   }
@@ -146,13 +149,13 @@ struct BlockScaledMatmul::State {
   }
 };
 
-BlockScaledMatmul::BlockScaledMatmul(std::unique_ptr<State> state) : state_(std::move(state)) {}
-BlockScaledMatmul::BlockScaledMatmul(BlockScaledMatmul&&) noexcept = default;
-BlockScaledMatmul::~BlockScaledMatmul() = default;
+LtMatmul::LtMatmul(std::unique_ptr<State> state) : state_(std::move(state)) {}
+LtMatmul::LtMatmul(LtMatmul&&) noexcept = default;
+LtMatmul::~LtMatmul() = default;
 
-Result<BlockScaledMatmul> BlockScaledMatmul::create(std::shared_ptr<const CublasLt> library,
-                                                    const GpuSession& gpu,
-                                                    const GemmProblem& problem, std::int64_t m) {
+Result<LtMatmul> LtMatmul::block_scaled(std::shared_ptr<const CublasLt> library,
+                                        const GpuSession& gpu, const GemmProblem& problem,
+                                        std::int64_t m) {
   if (problem.a.granularity != Granularity::k1x128 ||
       problem.b.granularity != Granularity::k128x128 || problem.d != DType::kBF16 ||
       problem.accumulate) {
@@ -160,36 +163,51 @@ Result<BlockScaledMatmul> BlockScaledMatmul::create(std::shared_ptr<const Cublas
                 fmt::format("'{}' is no product of 1x128 by 128x128 blocks into bf16",
                             to_text(Problem(problem))));
   }
+  return create(std::move(library), gpu, problem, m, true);
+}
+
+Result<LtMatmul> LtMatmul::bf16(std::shared_ptr<const CublasLt> library, const GpuSession& gpu,
+                                const GemmProblem& problem, std::int64_t m) {
+  return create(std::move(library), gpu, problem, m, false);
+}
+
+Result<LtMatmul> LtMatmul::create(std::shared_ptr<const CublasLt> library, const GpuSession& gpu,
+                                  const GemmProblem& problem, std::int64_t m, bool scaled) {
   auto state = std::make_unique<State>();
   state->library = std::move(library);
   state->api = state->library->api_.get();
+  state->scaled = scaled;
   auto workspace = gpu.allocate(kWorkspaceBytes);
   if (!workspace) return tl::unexpected<Error>(workspace.error());
   state->workspace = std::move(*workspace);
   Status ok = state->describe(problem, m);
   // The heuristic refuses block scales without pointers; run() sets the real ones.
-  if (ok) ok = state->set(kAScalePointer, state->workspace.pointer());
-  if (ok) ok = state->set(kBScalePointer, state->workspace.pointer());
+  if (ok && scaled) ok = state->set(kAScalePointer, state->workspace.pointer());
+  if (ok && scaled) ok = state->set(kBScalePointer, state->workspace.pointer());
   if (ok) ok = state->ask_heuristic();
   if (!ok) return tl::unexpected<Error>(ok.error());
-  return BlockScaledMatmul(std::move(state));
+  return LtMatmul(std::move(state));
 }
 
-int BlockScaledMatmul::choices() const { return static_cast<int>(state_->algorithms.size()); }
+int LtMatmul::choices() const { return static_cast<int>(state_->algorithms.size()); }
 
-Status BlockScaledMatmul::run(int choice, const DeviceTensor& a, const DeviceTensor& b,
-                              const DeviceBuffer& d, CUstream stream) const {
+Status LtMatmul::run(int choice, const Operands& o, CUstream stream) const {
   const State& s = *state_;
-  Status ok = s.set(kAScalePointer, b.scales.pointer());
-  if (ok) ok = s.set(kBScalePointer, a.scales.pointer());
+  Status ok;
+  if (s.scaled) ok = s.set(kAScalePointer, o.b_scale);
+  if (ok && s.scaled) ok = s.set(kBScalePointer, o.a_scale);
   if (!ok) return ok;
   const float alpha = 1.0F;
   const float beta = 0.0F;
-  return s.api->check(s.api->matmul(s.handle, s.desc, &alpha, b.data.pointer(), s.a,
-                                    a.data.pointer(), s.b, &beta, d.pointer(), s.d, d.pointer(),
-                                    s.d, &s.algorithms[static_cast<std::size_t>(choice)],
+  return s.api->check(s.api->matmul(s.handle, s.desc, &alpha, o.b, s.a, o.a, s.b, &beta, o.d, s.d,
+                                    o.d, s.d, &s.algorithms[static_cast<std::size_t>(choice)],
                                     s.workspace.pointer(), kWorkspaceBytes, stream),
                       "cublasLtMatmul");
+}
+
+LtMatmul::Operands lt_operands(const DeviceTensor& a, const DeviceTensor& b,
+                               const DeviceBuffer& d) {
+  return {a.data.pointer(), a.scales.pointer(), b.data.pointer(), b.scales.pointer(), d.pointer()};
 }
 
 }  // namespace octile::tools

@@ -20,14 +20,15 @@ Result<Interoperation> check_interoperation(const LibraryHandle& library, const 
   const auto plan = PlanHandle::create(library, gpu.device(), Problem(problem));
   if (!plan) return tl::unexpected<Error>(plan.error());
   if (Status ok = plan->prepare(m, m); !ok) return tl::unexpected<Error>(ok.error());
-  const auto peer = BlockScaledMatmul::create(cublaslt, gpu, problem, m);
+  const auto peer = LtMatmul::block_scaled(cublaslt, gpu, problem, m);
   if (!peer) return tl::unexpected<Error>(peer.error());
   auto ours = run_and_check(gpu, problem, slot, [&] {
     return plan->run(gemm_args(slot.a, slot.b, slot.d.pointer()), gpu.stream());
   });
   if (!ours) return tl::unexpected<Error>(ours.error());
-  auto theirs = run_and_check(gpu, problem, slot,
-                              [&] { return peer->run(0, slot.a, slot.b, slot.d, gpu.stream()); });
+  auto theirs = run_and_check(gpu, problem, slot, [&] {
+    return peer->run(0, lt_operands(slot.a, slot.b, slot.d), gpu.stream());
+  });
   if (!theirs) return tl::unexpected<Error>(theirs.error());
   return Interoperation{*ours, *theirs};
 }

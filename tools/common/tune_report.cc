@@ -1,0 +1,127 @@
+#include "tools/common/tune_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "runtime/engine/engine.h"
+#include "tools/common/text_table.h"
+
+namespace octile::tools {
+namespace {
+
+Json timed_json(const cache::TimedConfig& timed) {
+  return {{"config", timed.config},
+          {"median_us", timed.median_us},
+          {"low_us", timed.low_us},
+          {"high_us", timed.high_us}};
+}
+
+// 0: it was not timed.
+double baseline_us(const cache::TuningRecord& record, std::string_view name) {
+  const auto found = std::find_if(record.baselines_us.begin(), record.baselines_us.end(),
+                                  [&](const auto& baseline) { return baseline.first == name; });
+  return found == record.baselines_us.end() ? 0 : found->second;
+}
+
+std::string us_text(double us) { return us > 0 ? fmt::format("{:.2f}", us) : "-"; }
+
+std::string share_text(const cache::TuningRecord& record) {
+  const double floor = baseline_us(record, "floor");
+  if (floor <= 0 || record.winner.median_us <= 0) return "-";
+  return fmt::format("{:.0f} %", 100 * floor / record.winner.median_us);
+}
+
+std::string shape_text(const tuner::Question& question) {
+  return fmt::format("{}x{}x{}", question.tokens, question.problem.n, question.problem.k);
+}
+
+}  // namespace
+
+Json to_json(const tuner::Decision& decision) {
+  const cache::TuningRecord& record = decision.record;
+  Json object{{"problem", to_text(Problem(decision.question.problem))},
+              {"tokens", decision.question.tokens},
+              {"outcome", tuner::name_of(decision.outcome)},
+              {"seconds", decision.seconds}};
+  if (decision.decided()) {
+    object["winner"] = timed_json(record.winner);
+    if (record.default_config) object["default"] = timed_json(*record.default_config);
+    if (record.runner_up) object["runner_up"] = timed_json(*record.runner_up);
+    object["gain"] = record.gain;
+    object["noise"] = record.noise;
+    for (const auto& [name, us] : record.baselines_us) object["baselines_us"][name] = us;
+    object["protocol"] = record.protocol;
+  }
+  object["candidates"] = {{"enumerated", record.counts.enumerated},
+                          {"admitted", record.counts.admitted},
+                          {"compiled", record.counts.compiled},
+                          {"not_compiled", decision.not_compiled},
+                          {"spilled", decision.spilled},
+                          {"failed_gate", record.counts.failed_gate},
+                          {"timed", record.counts.timed}};
+  object["conditions"] = {{"sm_clock_mhz", record.conditions.sm_clock_mhz},
+                          {"memory_clock_mhz", record.conditions.memory_clock_mhz},
+                          {"power_watts", record.conditions.power_watts},
+                          {"throttled_rounds", record.conditions.throttled_rounds}};
+  Json& wrong = object["wrong"] = Json::array();
+  for (const tuner::WrongCandidate& candidate : decision.wrong)
+    wrong.push_back({{"problem", candidate.problem},
+                     {"tokens", candidate.tokens},
+                     {"config", candidate.config},
+                     {"seed", candidate.seed},
+                     {"why", candidate.why}});
+  return object;
+}
+
+Json to_json(const tuner::Question& question, const tuner::Exploration& exploration) {
+  Json removed = Json::object();
+  for (const auto& [name, count] : exploration.removed) removed[std::string(name)] = count;
+  Json list = Json::array();
+  for (const tuner::Ranked& ranked : exploration.shortlist)
+    list.push_back({{"config", to_text(ranked.config)}, {"estimate_us", ranked.estimate_us}});
+  return {{"problem", to_text(Problem(question.problem))},
+          {"tokens", question.tokens},
+          {"enumerated", exploration.enumerated},
+          {"removed", removed},
+          {"admitted", exploration.admitted},
+          {"shortlist", list}};
+}
+
+std::string explanation_text(const tuner::Question& question,
+                             const tuner::Exploration& exploration) {
+  std::string text = fmt::format("{}\n{} configurations, {} admitted\n", tuner::to_text(question),
+                                 exploration.enumerated, exploration.admitted);
+  TextTable removed({"removed", "<by the constraint", "<which says"});
+  for (const auto& [name, count] : exploration.removed) {
+    const auto rules = gemm_constraints();
+    const auto rule = std::find_if(rules.begin(), rules.end(),
+                                   [&](const GemmConstraint& r) { return r.name == name; });
+    removed.add_row({fmt::format("{}", count), std::string(name),
+                     rule == rules.end() ? "" : std::string(rule->reason)});
+  }
+  text += removed.render() + "\nshortlist, the default first\n";
+  TextTable list({"model us", "<configuration"});
+  for (const tuner::Ranked& ranked : exploration.shortlist)
+    list.add_row({fmt::format("{:.2f}", ranked.estimate_us), to_text(ranked.config)});
+  return text + list.render();
+}
+
+std::string decisions_table(const std::vector<tuner::Decision>& decisions) {
+  TextTable table({"<product", "default us", "tuned us", "gain", "of floor", "cublaslt us",
+                   "bf16 us", "<outcome"});
+  for (const tuner::Decision& decision : decisions) {
+    const cache::TuningRecord& record = decision.record;
+    const bool decided = decision.decided();
+    const double default_us = record.default_config ? record.default_config->median_us : 0;
+    table.add_row({shape_text(decision.question), us_text(default_us),
+                   us_text(record.winner.median_us),
+                   decided ? fmt::format("{:.3f}", record.gain) : "-", share_text(record),
+                   us_text(baseline_us(record, "cublaslt")), us_text(baseline_us(record, "bf16")),
+                   std::string(tuner::name_of(decision.outcome))});
+  }
+  return table.render();
+}
+
+}  // namespace octile::tools
