@@ -1,5 +1,5 @@
-// The `octile` command. Exit status: 0 done, 1 failed, 2 bad usage; an error is one sentence on
-// stderr.
+// The `octile` command. Exit status: 0 done, 1 failed, 2 bad usage, 130 interrupted; an error is
+// one sentence on stderr.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -32,7 +32,7 @@ int run(int argc, char** argv) {
   CLI::App app("FP8 quantise and GEMM kernels for Hopper: generate, compile, cache, run, measure.",
                "octile");
   app.set_version_flag("--version", version_text());
-  app.footer("Exit status: 0 done, 1 failed, 2 bad usage.");
+  app.footer("Exit status: 0 done, 1 failed, 2 bad usage, 130 interrupted.");
   const std::vector<Command> commands{add_demo(app),  add_emit(app),  add_compile(app),
                                       add_tune(app),  add_bench(app), add_cache(app),
                                       add_doctor(app)};

@@ -38,12 +38,17 @@ volatile std::sig_atomic_t g_interrupted = 0;
 
 class CatchInterrupt {
  public:
-  CatchInterrupt() : before_(std::signal(SIGINT, [](int) { g_interrupted = 1; })) {}
+  CatchInterrupt() : before_(std::signal(SIGINT, note)) {}
   ~CatchInterrupt() { (void)std::signal(SIGINT, before_); }
   CatchInterrupt(const CatchInterrupt&) = delete;
   CatchInterrupt& operator=(const CatchInterrupt&) = delete;
 
  private:
+  // The second one ends the process: a device may not answer any more.
+  static void note(int) {
+    g_interrupted = 1;
+    (void)std::signal(SIGINT, SIG_DFL);
+  }
   void (*before_)(int);
 };
 
@@ -182,17 +187,19 @@ class Tuning {
   }
 
   Status conclude(const tuner::CampaignResult& result) const {
-    for (const tuner::Decision& decision : result.decisions) {
-      if (decision.outcome == tuner::Outcome::kNoneRight)
-        return fail(ErrorCode::kInternal, fmt::format("no candidate for {} gives right results",
-                                                      tuner::to_text(decision.question)));
-    }
     if (result.stopped) {
       fmt::print(stderr,
                  "octile: interrupted; {} of {} are undecided, what was decided is kept in {}\n",
                  result.undecided, result.decisions.size(), file_.path());
       (void)std::fflush(nullptr);
-      (void)std::raise(SIGINT);  // as whoever waits for this process expects
+      // Ends as whoever waits for this process expects of an interrupted one.
+      (void)std::signal(SIGINT, SIG_DFL);
+      (void)std::raise(SIGINT);
+    }
+    for (const tuner::Decision& decision : result.decisions) {
+      if (decision.outcome == tuner::Outcome::kNoneRight)
+        return fail(ErrorCode::kInternal, fmt::format("no candidate for {} gives right results",
+                                                      tuner::to_text(decision.question)));
     }
     if (result.undecided > 0)
       fmt::print(stderr,

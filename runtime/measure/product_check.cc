@@ -41,19 +41,25 @@ bool is_telling(const Sample& sample) {
 
 }  // namespace
 
+Result<Sample> sample_window(const GemmProblem& problem, const reference::GemmArgs& operands,
+                             const reference::Fp64Window& window) {
+  const auto count = static_cast<std::size_t>(window.rows * window.cols);
+  Sample sample{window, std::vector<double>(count), std::vector<double>(count)};
+  if (Status ok = reference::gemm_fp64(problem, operands, window, sample.r.data(), sample.s.data());
+      !ok) {
+    return tl::unexpected<Error>(ok.error());
+  }
+  return sample;
+}
+
 Result<std::vector<Sample>> sample_product(const GemmProblem& problem,
                                            const reference::GemmArgs& operands, int scattered,
                                            std::uint64_t seed) {
   std::vector<Sample> samples;
   for (const auto& window : sample_windows(operands.m, problem.n, scattered, seed)) {
-    const auto count = static_cast<std::size_t>(window.rows * window.cols);
-    Sample sample{window, std::vector<double>(count), std::vector<double>(count)};
-    if (Status ok =
-            reference::gemm_fp64(problem, operands, window, sample.r.data(), sample.s.data());
-        !ok) {
-      return tl::unexpected<Error>(ok.error());
-    }
-    samples.push_back(std::move(sample));
+    auto sample = sample_window(problem, operands, window);
+    if (!sample) return tl::unexpected<Error>(sample.error());
+    samples.push_back(std::move(*sample));
   }
   return samples;
 }

@@ -22,6 +22,9 @@ struct Sample {
   std::vector<double> r, s;  // row-major [rows][cols]
 };
 
+Result<Sample> sample_window(const GemmProblem& problem, const reference::GemmArgs& operands,
+                             const reference::Fp64Window& window);
+
 // Rows and columns of D that are looked at: the first, the last (tails), one between, and
 // `scattered` windows more at places drawn by `seed`. Errors as reference::gemm_fp64.
 Result<std::vector<Sample>> sample_product(const GemmProblem& problem,

@@ -18,6 +18,9 @@ struct BuildReport {
 struct Verdict {
   bool right = true;
   std::string why;  // where it is not: what was wrong, with the numbers
+  // Not empty: this candidate showed that the first one to pass is wrong, and how. What passed
+  // since was compared with that one: it is to be looked at again.
+  std::string first_is_wrong;
 };
 
 // Candidates are numbered in the order they are preferred in where measurements cannot tell them
@@ -28,6 +31,7 @@ class Bench {
   virtual ~Bench() = default;
 
   virtual int candidates() const = 0;
+  virtual std::string name(int candidate) const = 0;  // for sentences: its configuration
 
   // Has candidates compiled elsewhere, in this order, and returns at once.
   virtual void start_builds(std::span<const int> candidates) = 0;

@@ -62,7 +62,7 @@ Result<const FixedGemm*> GemmBench::load(int candidate) {
 
 Result<Verdict> GemmBench::gate(int candidate) {
   const auto kernel = load(candidate);
-  if (!kernel) return Verdict{false, kernel.error().message};
+  if (!kernel) return Verdict{false, kernel.error().message, {}};
   return gate_->check(
       [&](const octile_gemm_args& args, CUstream stream) { return (*kernel)->run(args, stream); });
 }

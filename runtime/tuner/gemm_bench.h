@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "runtime/engine/fixed_gemm.h"
@@ -36,6 +37,7 @@ class GemmBench final : public Bench {
                                                    std::uint64_t seed);
 
   int candidates() const override { return static_cast<int>(shortlist_.size()); }
+  std::string name(int candidate) const override { return octile::to_text(config(candidate)); }
   void start_builds(std::span<const int> candidates) override;
   std::optional<Result<BuildReport>> build(int candidate, double seconds) override;
   Result<Verdict> gate(int candidate) override;

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "runtime/engine/cache_entry.h"
-#include "runtime/reference/synthetic.h"
 
 namespace octile::tuner {
 
@@ -25,17 +24,9 @@ Exploration GemmDecider::exploration_of(const Question& question) {
   return exploration;
 }
 
-std::uint64_t GemmDecider::seed_of(const Question& question) const {
-  std::uint64_t seed = options_.seed;
-  for (const std::int64_t part : {question.problem.n, question.problem.k, question.tokens})
-    seed = reference::random_bits(seed, static_cast<std::uint64_t>(part));
-  // A number a person can copy.
-  return seed >> 40U;
-}
-
 Result<Decision> GemmDecider::decide(const Question& question, const Budget& budget) {
   const Exploration exploration = exploration_of(question);
-  const std::uint64_t seed = seed_of(question);
+  const std::uint64_t seed = options_.seed;
   const bool compares = options_.baselines != nullptr;
   const Budget searching =
       compares ? budget.part(budget.left() * (1 - options_.baseline_share)) : budget;

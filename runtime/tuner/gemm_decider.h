@@ -15,8 +15,7 @@ namespace octile::tuner {
 struct GemmDeciderOptions {
   ShortlistOptions shortlist;
   RaceOptions race;
-  std::uint64_t seed =
-      1;  // operands differ from question to question; the same seed, the same ones
+  std::uint64_t seed = 1;  // of the random operands
   // Times other implementations of the product beside the candidates given, on the bench's slots:
   // what they are called, and microseconds. null: none.
   using Baselines = std::vector<std::pair<std::string, double>>;
@@ -40,7 +39,6 @@ class GemmDecider final : public Decider {
 
  private:
   Exploration exploration_of(const Question& question);
-  std::uint64_t seed_of(const Question& question) const;
   Status add_baselines(const Question& question, Decision& decision);
 
   GpuWorkshop& shop_;

@@ -18,6 +18,8 @@ constexpr int kScatteredWindows = 23;          // 32 with the nine at edges and 
 constexpr unsigned kInspectThreads = 256;
 constexpr unsigned kInspectBlocks = 1056;  // eight of 132 SMs
 
+Verdict wrong(std::string why) { return {false, std::move(why), {}}; }
+
 }  // namespace
 
 Result<LoadedTemplate> GemmGate::compile_inspector(const GpuSession& gpu, DType d) {
@@ -38,11 +40,13 @@ Result<GemmGate> GemmGate::create(const GpuSession& gpu, const LoadedTemplate& i
   }
   GemmGate gate(gpu, inspect, problem, gemm_args(a, b, nullptr));
   if (Status ok = gate.allocate(); !ok) return tl::unexpected<Error>(ok.error());
-  const auto host_a = download(gpu, a);
+  auto host_a = download(gpu, a);
   if (!host_a) return tl::unexpected<Error>(host_a.error());
-  const auto host_b = download(gpu, b);
+  auto host_b = download(gpu, b);
   if (!host_b) return tl::unexpected<Error>(host_b.error());
-  auto samples = sample_product(problem, reference_args(*host_a, *host_b), kScatteredWindows, seed);
+  gate.a_ = std::move(*host_a);
+  gate.b_ = std::move(*host_b);
+  auto samples = sample_product(problem, reference_args(gate.a_, gate.b_), kScatteredWindows, seed);
   if (!samples) return tl::unexpected<Error>(samples.error());
   gate.samples_ = std::move(*samples);
   double largest = 0;
@@ -82,18 +86,15 @@ Result<Verdict> GemmGate::check(const Run& run) {
   if (!report) return tl::unexpected<Error>(report.error());
   // A device that runs nothing answers nothing.
   if (report->looked_at != static_cast<std::uint64_t>(elements()))
-    return Verdict{false, fmt::format("the check itself looked at {} of {} elements",
-                                      report->looked_at, elements())};
+    return wrong(
+        fmt::format("the check itself looked at {} of {} elements", report->looked_at, elements()));
   if (report->outside > 0)
-    return Verdict{false,
-                   fmt::format("{} elements outside the output were written", report->outside)};
+    return wrong(fmt::format("{} elements outside the output were written", report->outside));
   if (report->unwritten > 0)
-    return Verdict{false,
-                   fmt::format("{} elements of the output were not written", report->unwritten)};
+    return wrong(fmt::format("{} elements of the output were not written", report->unwritten));
   if (report->differing > 0)
-    return Verdict{false,
-                   fmt::format("{} elements differ between two launches on the same operands",
-                               report->differing)};
+    return wrong(fmt::format("{} elements differ between two launches on the same operands",
+                             report->differing));
   verdict = check_samples();
   if (!verdict || !verdict->right) return verdict;
   return compare_in_full();
@@ -104,7 +105,7 @@ Result<Verdict> GemmGate::launch_on_poison(const Run& run) {
   if (Status ok = d_.fill(kPoison, gpu_->stream()); !ok) return tl::unexpected<Error>(ok.error());
   const Status launched = run(args_, gpu_->stream());
   if (Status ok = gpu_->synchronize(); !ok) return tl::unexpected<Error>(ok.error());
-  if (!launched) return Verdict{false, launched.error().message};
+  if (!launched) return wrong(launched.error().message);
   return Verdict{};
 }
 
@@ -138,37 +139,56 @@ Result<GemmGate::Report> GemmGate::inspect(const DeviceBuffer& other) const {
   return seen;
 }
 
+Status GemmGate::check_window(const Sample& sample, const DeviceBuffer& d,
+                              ProductCheck& check) const {
+  const auto element = static_cast<std::size_t>(size_of(problem_.d));
+  const reference::Fp64Window& w = sample.window;
+  const auto span = static_cast<std::size_t>((w.rows - 1) * args_.ldd + w.cols);
+  const auto first = static_cast<std::size_t>(kGuardElements + w.row0 * args_.ldd + w.col0);
+  std::vector<std::uint8_t> host(span * element);
+  Status ok = d.download(host.data(), host.size(), gpu_->stream(), first * element);
+  if (ok) ok = gpu_->synchronize();
+  if (ok) check_sample(problem_, sample, host.data(), args_.ldd, check);
+  return ok;
+}
+
 Result<Verdict> GemmGate::check_samples() const {
   ProductCheck check;
-  const auto element = static_cast<std::size_t>(size_of(problem_.d));
   for (const Sample& sample : samples_) {
-    const auto& w = sample.window;
-    const auto span = static_cast<std::size_t>((w.rows - 1) * args_.ldd + w.cols);
-    const auto first = static_cast<std::size_t>(kGuardElements + w.row0 * args_.ldd + w.col0);
-    std::vector<std::uint8_t> d(span * element);
-    Status ok = d_.download(d.data(), d.size(), gpu_->stream(), first * element);
-    if (ok) ok = gpu_->synchronize();
-    if (!ok) return tl::unexpected<Error>(ok.error());
-    check_sample(problem_, sample, d.data(), args_.ldd, check);
+    if (Status ok = check_window(sample, d_, check); !ok) return tl::unexpected<Error>(ok.error());
   }
   if (check.ok) return Verdict{};
-  return Verdict{false, check.worst.to_text()};
+  return wrong(check.worst.to_text());
 }
 
 Result<Verdict> GemmGate::compare_in_full() {
-  if (!has_accepted_) {
-    if (Status ok = copy(d_, accepted_); !ok) return tl::unexpected<Error>(ok.error());
-    has_accepted_ = true;
-    return Verdict{};
+  if (has_accepted_) {
+    const auto report = inspect(accepted_);
+    if (!report) return tl::unexpected<Error>(report.error());
+    return report->apart == 0 ? Verdict{} : settle(*report);
   }
-  const auto report = inspect(accepted_);
-  if (!report) return tl::unexpected<Error>(report.error());
-  if (report->apart > 0)
-    return Verdict{false,
-                   fmt::format("{} elements are further from those of the first candidate that "
-                               "passed than two right results may be",
-                               report->apart)};
+  if (Status ok = copy(d_, accepted_); !ok) return tl::unexpected<Error>(ok.error());
+  has_accepted_ = true;
   return Verdict{};
+}
+
+// FP64 on one element that the two disagree about.
+Result<Verdict> GemmGate::settle(const Report& report) {
+  const std::int64_t at = static_cast<std::int64_t>(report.last_apart) - 1 - kGuardElements;
+  const reference::Fp64Window element{at / args_.ldd, 1, at % args_.ldd, 1};
+  const auto sample = sample_window(problem_, reference_args(a_, b_), element);
+  if (!sample) return tl::unexpected<Error>(sample.error());
+  ProductCheck mine;
+  ProductCheck first;
+  Status ok = check_window(*sample, d_, mine);
+  if (ok) ok = check_window(*sample, accepted_, first);
+  if (ok && mine.ok && !first.ok) ok = copy(d_, accepted_);
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  if (!mine.ok) return wrong(fmt::format("{} elements, {}", report.apart, mine.worst.to_text()));
+  Verdict verdict;
+  if (!first.ok)
+    verdict.first_is_wrong = fmt::format("{} elements, {}", report.apart, first.worst.to_text());
+  return verdict;
 }
 
 }  // namespace octile::tuner

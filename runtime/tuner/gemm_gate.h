@@ -5,7 +5,8 @@
 //   twice:     the same bits both times
 //   sampled:   the contract's tolerance against FP64 on the host, first, last and scattered windows
 //   in full:   every element written, none outside; every element agrees with the first candidate
-//              that passed, within what the tolerance allows two right results to differ by
+//              that passed, within what the tolerance allows two right results to differ by; where
+//              they do not, FP64 says which of the two is wrong
 #pragma once
 
 #include <cstdint>
@@ -39,7 +40,8 @@ class GemmGate {
 
  private:
   struct Report {
-    std::uint64_t outside = 0, unwritten = 0, differing = 0, apart = 0, looked_at = 0;
+    std::uint64_t outside = 0, unwritten = 0, differing = 0, apart = 0, looked_at = 0,
+                  last_apart = 0;
   };
 
   GemmGate(const GpuSession& gpu, const LoadedTemplate& inspect, const GemmProblem& problem,
@@ -50,13 +52,16 @@ class GemmGate {
   Result<Verdict> launch_on_poison(const Run& run);
   Status copy(const DeviceBuffer& from, DeviceBuffer& to) const;
   Result<Report> inspect(const DeviceBuffer& other) const;
+  Status check_window(const Sample& sample, const DeviceBuffer& d, ProductCheck& check) const;
   Result<Verdict> check_samples() const;
   Result<Verdict> compare_in_full();
+  Result<Verdict> settle(const Report& report);
 
   const GpuSession* gpu_;
   const LoadedTemplate* inspect_;
   GemmProblem problem_;
   octile_gemm_args args_;
+  HostTensor a_, b_;
   std::vector<Sample> samples_;
   double apart_allowed_ = 0;
   DeviceBuffer d_, first_, accepted_, report_;

@@ -1,5 +1,7 @@
 #include "runtime/tuner/race.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -68,7 +70,9 @@ class Race {
       for (Entrant* entrant : order) {
         if (budget_.left() <= 0) return Times();
         const auto us = bench_.time(entrant->candidate);
-        if (!us) return tl::unexpected<Error>(us.error());
+        if (!us)
+          return fail(us.error().code,
+                      fmt::format("{}: {}", bench_.name(entrant->candidate), us.error().message));
         times.emplace_back(entrant, *us);
       }
       lap_seconds_ = (budget_.now() - began) / static_cast<double>(order.size());
@@ -87,6 +91,10 @@ class Race {
     for (int i = 0; i < options_.screening_laps; ++i) {
       Order order = racing();
       if (order.size() <= few) return {};
+      // A final of the best so far says more than another lap.
+      const auto measurements =
+          order.size() + 2 * few * static_cast<std::size_t>(options_.least_blocks);
+      if (!budget_.allows(lap_seconds_ * static_cast<double>(measurements))) return {};
       if (i % 2 == 1) std::reverse(order.begin(), order.end());
       const auto times = lap(order);
       if (!times) return tl::unexpected<Error>(times.error());

@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <utility>
 
 namespace octile::tuner {
@@ -27,6 +28,8 @@ class Search {
     std::iota(pending_.begin(), pending_.end(), 0);
     bench_.start_builds(pending_);
     if (Status ok = intake(); !ok) return tl::unexpected<Error>(ok.error());
+    result_.compiled = static_cast<int>(compiled_.size());
+    result_.timed = static_cast<int>(timed_.size());
     const std::vector<int> entrants = hopeful();
     if (entrants.empty()) {
       result_.outcome = pending_.empty() ? Outcome::kNoneRight : Outcome::kOutOfTime;
@@ -60,7 +63,7 @@ class Search {
                          report->stack_bytes));
         continue;
       }
-      ++result_.compiled;
+      compiled_.insert(candidate);
       if (Status ok = check_and_time(candidate); !ok) return ok;
     }
     return {};
@@ -83,26 +86,34 @@ class Search {
   }
 
   Status check_and_time(int candidate) {
-    ++result_.gated;
     const auto verdict = bench_.gate(candidate);
     if (!verdict) return lost(candidate, verdict.error());
     if (!verdict->right) {
       drop(candidate, Stage::kGate, verdict->why);
       return {};
     }
+    if (!verdict->first_is_wrong.empty()) revoke(verdict->first_is_wrong);
     double least = std::numeric_limits<double>::infinity();
     for (int i = 0; i < 2; ++i) {
       const auto us = bench_.time(candidate);
       if (!us) return lost(candidate, us.error());
       least = std::min(least, *us);
     }
-    ++result_.timed;
+    timed_.insert(candidate);
     first_us_.emplace_back(candidate, least);
     return {};
   }
 
-  static Status lost(int candidate, const Error& error) {
-    return fail(error.code, fmt::format("candidate {}: {}", candidate, error.message));
+  Status lost(int candidate, const Error& error) const {
+    return fail(error.code, fmt::format("{}: {}", bench_.name(candidate), error.message));
+  }
+
+  // What passed first is wrong; what passed since agreed with it and goes through the gate again.
+  void revoke(const std::string& why) {
+    drop(first_us_.front().first, Stage::kGate, why);
+    for (std::size_t i = 1; i < first_us_.size(); ++i) pending_.push_back(first_us_[i].first);
+    std::sort(pending_.begin(), pending_.end());
+    first_us_.clear();
   }
 
   void drop(int candidate, Stage stage, std::string why) {
@@ -125,7 +136,8 @@ class Search {
   const Budget& budget_;
   const RaceOptions& options_;
   std::vector<int> pending_;
-  std::vector<std::pair<int, double>> first_us_;
+  std::vector<std::pair<int, double>> first_us_;  // of what passed the gate, in that order
+  std::set<int> compiled_, timed_;
   SearchResult result_;
 };
 

@@ -40,8 +40,7 @@ struct SearchResult {
   RaceResult race;
   std::vector<Dropped> dropped;
   int compiled = 0;  // without spills
-  int gated = 0;     // checked, right or wrong
-  int timed = 0;
+  int timed = 0;     // at least once
 };
 
 // Candidate 0 is the default; it is dropped for wrong results, but not for spills. Errors: nothing

@@ -8,6 +8,7 @@
 //   report[2]       elements inside whose bits differ from the other's      (other may be null)
 //   report[3]       of those, the ones further apart than allowed + |larger| * kUlpShare
 //   report[4]       elements looked at
+//   report[5]       1 + the index of the last element that counts in report[3]; 0: none
 //
 // A grid of any size strides over the buffer. The host clears the report before.
 #ifndef OCTILE_EMITTED
@@ -43,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads)
     OCTILE_KERNEL_NAME(const void* buffer, const void* other, i64 elements, i64 first, i64 rows,
                        i64 cols, i64 stride, double allowed, unsigned long long* report) {
   using namespace inspect;
-  unsigned long long outside = 0, unwritten = 0, differing = 0, apart = 0, looked_at = 0;
+  unsigned long long outside = 0, unwritten = 0, differing = 0, apart = 0, looked_at = 0, last = 0;
   const i64 step = static_cast<i64>(gridDim.x) * cfg::kThreads;
   for (i64 i = static_cast<i64>(blockIdx.x) * cfg::kThreads + threadIdx.x; i < elements;
        i += step) {
@@ -64,11 +65,17 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads)
     const double y = value_of(expected);
     const double larger = fmax(fabs(x), fabs(y));
     // A NaN is further apart than anything.
-    apart += !(fabs(x - y) <= allowed + larger * kUlpShare);
+    if (!(fabs(x - y) <= allowed + larger * kUlpShare)) {
+      ++apart;
+      last = static_cast<unsigned long long>(i) + 1;
+    }
   }
   if (outside != 0) atomicAdd(report, outside);
   if (unwritten != 0) atomicAdd(report + 1, unwritten);
   if (differing != 0) atomicAdd(report + 2, differing);
-  if (apart != 0) atomicAdd(report + 3, apart);
+  if (apart != 0) {
+    atomicAdd(report + 3, apart);
+    atomicMax(report + 5, last);
+  }
   atomicAdd(report + 4, looked_at);
 }

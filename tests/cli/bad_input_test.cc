@@ -94,7 +94,31 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"bench", "--gemm", "64x8x16"}, kFailed, "libcuda"},
         BadInput{{"bench", "--gemm", "64x8x16", "--device", "h200"}, kBadUsage, "a live GPU"},
         BadInput{{"bench", "--gemm", "64x8x16", "--baseline", "numpy"}, kBadUsage, "'numpy'"},
+        BadInput{{"bench", "--gemm", "64x8x16", "--search", "0"}, kBadUsage, "--search is 0"},
         BadInput{{"bench", "--gemm", "64x8x16", "--rounds", "1"}, kBadUsage, "--rounds is 1"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Tune, BadUsage,
+    ::testing::Values(
+        BadInput{{"tune"}, kBadUsage, "exactly one is allowed"},
+        BadInput{{"tune", "--gemm", "?x8x16", "--model", "deepseek-v3"}, kBadUsage, "2 of"},
+        BadInput{{"tune", "--quantize", "?x128"}, kBadUsage, "--quantize is given"},
+        BadInput{{"tune", "--problem", "quantize rows=? cols=128 x=bf16 q=e4m3:1x128 out=row"},
+                 kBadUsage,
+                 "allowed: a gemm"},
+        BadInput{{"tune", "--gemm", "?x8x16", "--budget", "0"}, kBadUsage, "--budget is 0"},
+        BadInput{{"tune", "--gemm", "?x8x16", "--budget", "soon"}, kBadUsage, "soon"},
+        BadInput{{"tune", "--gemm", "?x8x16", "--baseline", "numpy"}, kBadUsage, "'numpy'"},
+        BadInput{{"tune", "--gemm", "?x8x16", "--tokens", "64,0"}, kBadUsage, "is 0"},
+        BadInput{{"tune", "--gemm", "64x8x16", "--tokens", "64"}, kBadUsage, "states 64"},
+        BadInput{{"tune", "--gemm", "?x8x16", "--recipe", "tensorwise"}, kFailed, "not supported"},
+        BadInput{{"tune", "--model", "gpt-9"}, kBadUsage, "'gpt-9'"},
+        BadInput{{"tune", "--shapes", "/nonexistent.txt"}, kBadUsage, "'/nonexistent.txt'"},
+        BadInput{{"tune", "--gemm", "?x8x16", "--device", "h200"}, kBadUsage, "a live GPU"},
+        BadInput{
+            {"tune", "--gemm", "?x8x16", "--device", "b200", "--explain"}, kBadUsage, "\"b200\""},
+        BadInput{{"tune", "--gemm", "?x8x16", "--device", "host", "--explain"}, kBadUsage, "host"},
+        BadInput{{"tune", "--gemm", "?x8x16"}, kFailed, "libcuda"}));
 
 INSTANTIATE_TEST_SUITE_P(Cache, BadUsage,
                          ::testing::Values(BadInput{{"cache"}, kBadUsage, "subcommand is required"},
@@ -110,7 +134,7 @@ TEST(Command, SaysItsVersionAndHelps) {
   const Outcome version = shell.run({"--version"});
   EXPECT_EQ(version.exit_code, 0);
   EXPECT_THAT(version.out, StartsWith("octile "));
-  for (const char* topic : {"demo", "emit", "compile", "bench", "cache", "doctor"}) {
+  for (const char* topic : {"demo", "emit", "compile", "tune", "bench", "cache", "doctor"}) {
     const Outcome help = shell.run({"help", topic});
     EXPECT_EQ(help.exit_code, 0);
     EXPECT_THAT(help.out, HasSubstr("--help")) << topic;

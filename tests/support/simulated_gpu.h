@@ -22,8 +22,9 @@ struct SimulatedCandidate {
   double us = 10;
   double compile_seconds = 0.2;
   int spill_bytes = 0;
-  std::string compile_error;  // not empty: it does not compile
-  std::string wrong;          // not empty: what the gate says
+  std::string compile_error;      // not empty: it does not compile
+  std::string wrong;              // not empty: what the gate says
+  bool wrong_in_between = false;  // seen only beside another candidate
 };
 
 struct SimulatedGpu {
@@ -54,6 +55,10 @@ class SimulatedBench final : public tuner::Bench {
 
   int candidates() const override { return static_cast<int>(gpu_.candidates.size()); }
 
+  std::string name(int candidate) const override {
+    return "candidate " + std::to_string(candidate);
+  }
+
   void start_builds(std::span<const int> candidates) override {
     std::vector<double> free_at(static_cast<std::size_t>(gpu_.cores), now_);
     for (const int candidate : candidates) {
@@ -79,8 +84,15 @@ class SimulatedBench final : public tuner::Bench {
   Result<tuner::Verdict> gate(int candidate) override {
     now_ += gpu_.gate_seconds;
     gated.insert(candidate);
-    const std::string& wrong = at(candidate).wrong;
-    return tuner::Verdict{wrong.empty(), wrong};
+    const SimulatedCandidate& c = at(candidate);
+    if (!c.wrong.empty()) return tuner::Verdict{false, c.wrong, {}};
+    if (first_ < 0 || c.wrong_in_between == at(first_).wrong_in_between) {
+      if (first_ < 0) first_ = candidate;
+      return tuner::Verdict{};
+    }
+    if (c.wrong_in_between) return tuner::Verdict{false, "between the samples", {}};
+    first_ = candidate;
+    return tuner::Verdict{true, {}, "between the samples"};
   }
 
   Result<double> time(int candidate) override {
@@ -114,6 +126,7 @@ class SimulatedBench final : public tuner::Bench {
   double& now_;
   const double start_;
   bool throttled_ = false;
+  int first_ = -1;  // what the gate compares with
   std::map<int, double> ready_;
 };
 

@@ -133,6 +133,21 @@ TEST(TunerSearch, AWrongCandidateIsReportedAndNeverTimed) {
   EXPECT_THAT(result->dropped[0].why, HasSubstr("worst element (3, 4)"));
 }
 
+// The first to pass is wrong where nobody looked; it takes another to see that.
+TEST(TunerSearch, AWrongCandidateThatPassedFirstIsFoundOut) {
+  SimulatedGpu gpu = gpu_with({10, 8, 9, 9.5});
+  gpu.candidates[0].wrong_in_between = true;
+  gpu.candidates[1].wrong_in_between = true;
+  const SearchResult result = run(gpu);
+  EXPECT_EQ(result.winner, 2);
+  ASSERT_EQ(result.dropped.size(), 2);
+  for (const Dropped& dropped : result.dropped) {
+    EXPECT_LE(dropped.candidate, 1);
+    EXPECT_EQ(dropped.stage, Stage::kGate);
+    EXPECT_EQ(dropped.why, "between the samples");
+  }
+}
+
 TEST(TunerSearch, SpillsAndFailedCompilesDropOutBeforeTheGate) {
   SimulatedGpu gpu = gpu_with({10, 5, 6, 9});
   gpu.candidates[1].spill_bytes = 8;

@@ -1,0 +1,121 @@
+// octile tune without a GPU: what there is to search, lists of shapes, and on the fake driver,
+// which computes nothing, that every candidate is called wrong and nothing is kept.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <set>
+
+#include "tests/cli/command.h"
+
+namespace octile::tests {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+TEST(TuneExplain, CountsWhatEachConstraintRemovedAndRanksTheRest) {
+  const Shell shell;
+  const Outcome outcome = shell.run({"tune", "--gemm", "?x7168x2048", "--tokens", "64,4096",
+                                     "--device", "h200", "--explain", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json document = outcome.json();
+  EXPECT_EQ(document.at("device"), "h200");
+  ASSERT_EQ(document.at("questions").size(), 2);
+  for (const json& question : document.at("questions")) {
+    std::size_t removed = 0;
+    for (const auto& [name, count] : question.at("removed").items())
+      removed += count.get<std::size_t>();
+    EXPECT_EQ(removed + question.at("admitted").get<std::size_t>(), question.at("enumerated"));
+    EXPECT_TRUE(question.at("removed").contains("fits_shared_memory"));
+    ASSERT_GT(question.at("shortlist").size(), 10);
+    for (const json& candidate : question.at("shortlist"))
+      EXPECT_GT(candidate.at("estimate_us"), 0.0);
+  }
+  EXPECT_NE(document.at("questions")[0].at("shortlist")[0],
+            document.at("questions")[1].at("shortlist")[0]);
+}
+
+TEST(TuneExplain, SaysInWordsWhyCandidatesWereRemoved) {
+  const Outcome outcome =
+      Shell().run({"tune", "--gemm", "64x7168x2048", "--device", "h100", "--explain"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("fits_registers"));
+  EXPECT_THAT(outcome.out, HasSubstr("opt-in shared memory"));
+  EXPECT_THAT(outcome.out, HasSubstr("shortlist, the default first"));
+}
+
+std::vector<std::string> products(const Outcome& outcome) {
+  std::vector<std::string> all;
+  const json document = outcome.json();
+  for (const json& question : document.at("questions"))
+    all.push_back(question.at("problem").get<std::string>() + " " +
+                  std::to_string(question.at("tokens").get<int>()));
+  return all;
+}
+
+TEST(TuneExplain, ReadsAFileOfShapes) {
+  const Shell shell;
+  const std::string path = (shell.folder() / "shapes.txt").string();
+  std::ofstream(path) << "# two products\n"
+                      << "?x576x1152   # a tail\n\n"
+                      << "7x768x2048\n"
+                      << "gemm m=? n=576 k=1152 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 "
+                         "promote=128\n";
+  const Outcome outcome = shell.run(
+      {"tune", "--shapes", path, "--tokens", "1,200", "--device", "h200", "--explain", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::string tail = " a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 ";
+  EXPECT_THAT(products(outcome), ::testing::ElementsAre("gemm m=? n=576 k=1152" + tail + "1",
+                                                        "gemm m=? n=576 k=1152" + tail + "200",
+                                                        "gemm m=? n=768 k=2048" + tail + "7"))
+      << "each once";
+  std::ofstream(path) << "64x576\n";
+  const Outcome bad = shell.run({"tune", "--shapes", path, "--device", "h200", "--explain"});
+  EXPECT_EQ(bad.exit_code, 2);
+  EXPECT_THAT(bad.err, HasSubstr("shapes.txt:1: "));
+}
+
+TEST(TuneExplain, AModelIsItsProductsAtEveryBucket) {
+  const Outcome outcome = Shell().run(
+      {"tune", "--model", "llama-3-8b,llama-3-8b", "--device", "h200", "--explain", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto all = products(outcome);
+  EXPECT_EQ(all.size() % 15, 0) << "1, 2, 4, ... 16384";
+  EXPECT_EQ(std::set<std::string>(all.begin(), all.end()).size(), all.size());
+}
+
+TEST(TuneOnTheFakeDriver, CallsEveryCandidateWrongAndKeepsNothing) {
+  Shell shell;
+  shell.set("OCTILE_LIBCUDA", OCTILE_FAKE_DRIVER_PATH);
+  if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";
+  const Outcome outcome =
+      shell.run({"tune", "--gemm", "?x512x1024", "--tokens", "64", "--budget", "60", "--json"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("no candidate for gemm m=? n=512 k=1024"));
+  EXPECT_THAT(outcome.err, HasSubstr("operands of seed"));
+  const json document = outcome.json();
+  ASSERT_EQ(document.at("decisions").size(), 1);
+  const json& decision = document.at("decisions")[0];
+  EXPECT_EQ(decision.at("outcome"), "none right");
+  EXPECT_EQ(document.at("undecided"), 1);
+  EXPECT_EQ(decision.at("wrong").size(), decision.at("candidates").at("failed_gate"));
+  EXPECT_GT(decision.at("wrong").size(), 10);
+  for (const json& wrong : decision.at("wrong")) {
+    EXPECT_EQ(wrong.at("tokens"), 64);
+    EXPECT_THAT(wrong.at("config"), HasSubstr("tile="));
+  }
+  EXPECT_FALSE(std::filesystem::exists(shell.folder() / "cache" / "tuning.jsonl"));
+}
+
+TEST(TuneOnTheFakeDriver, ABenchmarkWhoseSearchFindsNothingRightFails) {
+  Shell shell;
+  shell.set("OCTILE_LIBCUDA", OCTILE_FAKE_DRIVER_PATH);
+  if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";
+  const Outcome outcome = shell.run({"bench", "--gemm", "64x512x1024", "--search", "60"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("has no kernel to offer: none right"));
+}
+
+}  // namespace
+}  // namespace octile::tests
