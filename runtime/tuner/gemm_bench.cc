@@ -7,11 +7,7 @@ namespace octile::tuner {
 Result<std::unique_ptr<GpuWorkshop>> GpuWorkshop::open(Library& library, const GpuSession& gpu) {
   auto inspect = GemmGate::compile_inspector(gpu, DType::kBF16);
   if (!inspect) return tl::unexpected<Error>(inspect.error());
-  return std::unique_ptr<GpuWorkshop>(new GpuWorkshop{library,
-                                                      gpu,
-                                                      Telemetry::open(*gpu.driver(), gpu.ordinal()),
-                                                      std::move(*inspect),
-                                                      {library, gpu.spec()}});
+  return std::make_unique<GpuWorkshop>(library, gpu, std::move(*inspect));
 }
 
 Result<std::unique_ptr<GemmBench>> GemmBench::create(GpuWorkshop& shop, const GemmProblem& problem,

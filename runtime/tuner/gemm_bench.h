@@ -20,6 +20,12 @@ namespace octile::tuner {
 // What searches on one GPU share. The library outlives it.
 struct GpuWorkshop {
   static Result<std::unique_ptr<GpuWorkshop>> open(Library& library, const GpuSession& gpu);
+  GpuWorkshop(Library& its_library, const GpuSession& its_gpu, LoadedTemplate inspector)
+      : library(its_library),
+        gpu(its_gpu),
+        telemetry(Telemetry::open(*its_gpu.driver(), its_gpu.ordinal())),
+        inspect_bf16(std::move(inspector)),
+        builds(its_library, its_gpu.spec()) {}
 
   Library& library;
   const GpuSession& gpu;

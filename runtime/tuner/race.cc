@@ -14,6 +14,7 @@ namespace {
 // both took part in: the first of the shorter one's length.
 struct Entrant {
   int candidate = 0;
+  double first_us = 0;
   bool racing = true;
   std::vector<double> us;
   std::vector<double> again;  // first over second time within a block
@@ -32,10 +33,11 @@ double half_width(const Interval& interval) { return (interval.hi - interval.lo)
 
 class Race {
  public:
-  Race(Bench& bench, std::span<const int> entrants, const Budget& budget,
+  Race(Bench& bench, std::span<const Entry> entries, const Budget& budget,
        const RaceOptions& options)
       : bench_(bench), budget_(budget), options_(options) {
-    for (const int candidate : entrants) entrants_.push_back({candidate, true, {}, {}});
+    for (const Entry& entry : entries)
+      entrants_.push_back({entry.candidate, entry.first_us, true, {}, {}});
   }
 
   Result<RaceResult> run() {
@@ -147,16 +149,16 @@ class Race {
     }
   }
 
-  // The fastest so far and the reference; their screening times are not used again: laps are no
+  // The fastest so far and the reference. What screening measured is not used again: laps are no
   // blocks.
   void pick_finalists() {
     Order order = racing();
-    const bool screened = !order.front()->us.empty();
-    if (screened) {
+    if (order.front()->us.empty()) {
+      std::ranges::stable_sort(order, {}, &Entrant::first_us);
+    } else {
       const Entrant& best = leader();
-      std::stable_sort(order.begin(), order.end(), [&](const Entrant* x, const Entrant* y) {
-        return median_ratio(*x, best) < median_ratio(*y, best);
-      });
+      std::ranges::stable_sort(
+          order, {}, [&](const Entrant* entrant) { return median_ratio(*entrant, best); });
     }
     int kept = 0;
     for (Entrant* entrant : order) {
@@ -275,9 +277,9 @@ class Race {
 
 }  // namespace
 
-Result<RaceResult> race(Bench& bench, std::span<const int> entrants, const Budget& budget,
+Result<RaceResult> race(Bench& bench, std::span<const Entry> entries, const Budget& budget,
                         const RaceOptions& options) {
-  return Race(bench, entrants, budget, options).run();
+  return Race(bench, entries, budget, options).run();
 }
 
 }  // namespace octile::tuner

@@ -30,12 +30,12 @@ class Search {
     if (Status ok = intake(); !ok) return tl::unexpected<Error>(ok.error());
     result_.compiled = static_cast<int>(compiled_.size());
     result_.timed = static_cast<int>(timed_.size());
-    const std::vector<int> entrants = hopeful();
-    if (entrants.empty()) {
+    const std::vector<Entry> entries = hopeful();
+    if (entries.empty()) {
       result_.outcome = pending_.empty() ? Outcome::kNoneRight : Outcome::kOutOfTime;
       return result_;
     }
-    auto raced = race(bench_, entrants, budget_, options_);
+    auto raced = race(bench_, entries, budget_, options_);
     if (!raced) return tl::unexpected<Error>(raced.error());
     result_.race = std::move(*raced);
     result_.winner = result_.race.winner;
@@ -100,7 +100,7 @@ class Search {
       least = std::min(least, *us);
     }
     timed_.insert(candidate);
-    first_us_.emplace_back(candidate, least);
+    passed_.push_back({candidate, least});
     return {};
   }
 
@@ -110,10 +110,10 @@ class Search {
 
   // What passed first is wrong; what passed since agreed with it and goes through the gate again.
   void revoke(const std::string& why) {
-    drop(first_us_.front().first, Stage::kGate, why);
-    for (std::size_t i = 1; i < first_us_.size(); ++i) pending_.push_back(first_us_[i].first);
-    std::sort(pending_.begin(), pending_.end());
-    first_us_.clear();
+    drop(passed_.front().candidate, Stage::kGate, why);
+    for (std::size_t i = 1; i < passed_.size(); ++i) pending_.push_back(passed_[i].candidate);
+    std::ranges::sort(pending_);
+    passed_.clear();
   }
 
   void drop(int candidate, Stage stage, std::string why) {
@@ -121,22 +121,22 @@ class Search {
   }
 
   // Ascending; the default whatever its first time.
-  std::vector<int> hopeful() const {
+  std::vector<Entry> hopeful() const {
     double best = std::numeric_limits<double>::infinity();
-    for (const auto& [candidate, us] : first_us_) best = std::min(best, us);
-    std::vector<int> entrants;
-    for (const auto& [candidate, us] : first_us_) {
-      if (candidate == 0 || us <= kHopeless * best) entrants.push_back(candidate);
+    for (const Entry& entry : passed_) best = std::min(best, entry.first_us);
+    std::vector<Entry> entries;
+    for (const Entry& entry : passed_) {
+      if (entry.candidate == 0 || entry.first_us <= kHopeless * best) entries.push_back(entry);
     }
-    std::sort(entrants.begin(), entrants.end());
-    return entrants;
+    std::ranges::sort(entries, {}, &Entry::candidate);
+    return entries;
   }
 
   Bench& bench_;
   const Budget& budget_;
   const RaceOptions& options_;
   std::vector<int> pending_;
-  std::vector<std::pair<int, double>> first_us_;  // of what passed the gate, in that order
+  std::vector<Entry> passed_;  // the gate, in that order
   std::set<int> compiled_, timed_;
   SearchResult result_;
 };
