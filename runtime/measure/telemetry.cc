@@ -12,9 +12,6 @@ namespace {
 constexpr int kSuccess = 0;
 constexpr int kSmClock = 1;
 constexpr int kMemoryClock = 2;
-// nvmlClocksEventReason*: HwSlowdown, SwThermalSlowdown, HwThermalSlowdown, HwPowerBrakeSlowdown.
-// Not among them: SwPowerCap (0x4), where large products always run.
-constexpr unsigned long long kThrottling = 0x8 | 0x20 | 0x40 | 0x80;
 
 Result<std::string> pci_address(const Driver& driver, int ordinal) {
   int domain = 0;
@@ -32,6 +29,11 @@ Result<std::string> pci_address(const Driver& driver, int ordinal) {
 }
 
 }  // namespace
+
+bool is_throttling(std::uint64_t clock_event_reasons) {
+  constexpr std::uint64_t kThrottling = 0x8 | 0x20 | 0x40 | 0x80;
+  return (clock_event_reasons & kThrottling) != 0;
+}
 
 struct Telemetry::Nvml {
   void* library = nullptr;
@@ -118,8 +120,7 @@ DeviceTelemetry Telemetry::read() const {
   if (nvml_->power_milliwatts(nvml_->device, &milliwatts) == kSuccess)
     state.power_watts = milliwatts * 1e-3;
   unsigned long long reasons = 0;
-  if (nvml_->reasons(nvml_->device, &reasons) == kSuccess)
-    state.throttled = (reasons & kThrottling) != 0;
+  if (nvml_->reasons(nvml_->device, &reasons) == kSuccess) state.throttled = is_throttling(reasons);
   return state;
 }
 

@@ -2,6 +2,7 @@
 // nothing is known and nothing else is lost.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -16,6 +17,11 @@ struct DeviceTelemetry {
   double power_watts = 0;
   bool throttled = false;  // by heat or by the board's protection; not by the power cap
 };
+
+// What NVML calls clock event reasons: HwSlowdown (0x8), SwThermalSlowdown (0x20),
+// HwThermalSlowdown (0x40) or HwPowerBrakeSlowdown (0x80) is among them. SwPowerCap (0x4) is no
+// throttling.
+bool is_throttling(std::uint64_t clock_event_reasons);
 
 class Telemetry {
  public:

@@ -55,7 +55,7 @@ Result<Decision> GemmDecider::decide(const Question& question, const Budget& bud
 Status GemmDecider::add_baselines(const Question& question, Decision& decision) {
   if (options_.baselines) {
     std::vector<int> beside{winner_};
-    if (winner_ != 0) beside.push_back(0);
+    if (winner_ != 0 && bench_->has_kernel(0)) beside.push_back(0);
     auto others = options_.baselines(question, *bench_, beside);
     if (!others) return tl::unexpected<Error>(others.error());
     decision.record.baselines_us = std::move(*others);
