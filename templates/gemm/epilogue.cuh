@@ -37,7 +37,7 @@ __host__ __device__ constexpr int store_box_cols() {
 // Into a 64-row staging area: kBlockN / box boxes of 64 rows x box columns, each swizzled as the
 // tensor map says (16-byte units of a row XORed with the row's position in the 128-byte lines), so
 // that stmatrix meets no bank conflict. `warp` is the warp's index in its warpgroup.
-template <int kBlockN>
+template <int kBlockN, int kRows>
 __device__ __forceinline__ void stage_for_tma(const float (&acc)[kBlockN / 2], u32 staging,
                                               int warp) {
   constexpr int kBoxCols = store_box_cols<kBlockN>();
@@ -50,12 +50,13 @@ __device__ __forceinline__ void stage_for_tma(const float (&acc)[kBlockN / 2], u
   const int row = warp * 16 + lane % 16;
   const int swizzle = (row / kRowsPerLine) % kUnits;
   const u32 row_address = staging + static_cast<u32>(row * kRowBytes);
+  if (row >= kRows) return;  // whole groups of 8 lanes: the lanes of rows beyond only pad the warp
 #pragma unroll
   for (int j = 0; j < kBlockN / 8; j += 2) {
     const int box = j * 8 / kBoxCols;
     const int unit = (j % kUnits) + lane / 16;
     const u32 address =
-        row_address + static_cast<u32>(box * 64 * kRowBytes + ((unit ^ swizzle) * 16));
+        row_address + static_cast<u32>(box * kRows * kRowBytes + ((unit ^ swizzle) * 16));
     store_matrix_x4(address, pack_bf16x2(acc[4 * j], acc[4 * j + 1]),
                     pack_bf16x2(acc[4 * j + 2], acc[4 * j + 3]),
                     pack_bf16x2(acc[4 * j + 4], acc[4 * j + 5]),
@@ -65,13 +66,13 @@ __device__ __forceinline__ void stage_for_tma(const float (&acc)[kBlockN / 2], u
 
 // One thread: the boxes of a staged 64-row strip to global memory. The map clips rows and columns
 // that lie outside D.
-template <int kBlockN>
+template <int kBlockN, int kRows>
 __device__ __forceinline__ void store_boxes(const TensorMap* d_map, u32 staging, int row, int col) {
   constexpr int kBoxCols = store_box_cols<kBlockN>();
 #pragma unroll
   for (int box = 0; box < kBlockN / kBoxCols; ++box) {
     tma::store_2d(d_map, col + box * kBoxCols, row,
-                  staging + static_cast<u32>(box * 64 * kBoxCols * 2));
+                  staging + static_cast<u32>(box * kRows * kBoxCols * 2));
   }
 }
 

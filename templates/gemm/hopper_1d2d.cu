@@ -64,27 +64,40 @@ OCTILE_INSTANTIATE_MMA(OCTILE_WGMMA_N)
 namespace gemm {
 
 constexpr int kWgmmaK = 32;
-constexpr int kRowsPerConsumer = cfg::kBlockM / cfg::kConsumerWarpgroups;
+// A tile of fewer than 64 rows loads and stores only those: the instruction still multiplies 64,
+// of which the rest, whatever lies behind the tile in shared memory, is never stored.
+constexpr int kRowsPerConsumer = cfg::kBlockM < 64 ? 64 : cfg::kBlockM / cfg::kConsumerWarpgroups;
 constexpr int kStrips = kRowsPerConsumer / 64;
+constexpr int kStripRows = cfg::kBlockM < 64 ? cfg::kBlockM : 64;
 constexpr int kAccumulators = cfg::kBlockN / 2;
-constexpr int kClusterSize = cfg::kClusterM * cfg::kClusterN;
+constexpr int kShareSize = cfg::kClusterM * cfg::kClusterN;
+constexpr int kClusterSize = kShareSize * cfg::kSplits;
 constexpr int kAStageBytes = cfg::kBlockM * cfg::kBlockK;
 constexpr int kBStageBytes = cfg::kBlockN * cfg::kBlockK;
 constexpr int kScaleStageBytes = (cfg::kBlockM * 4 + 127) / 128 * 128;
-constexpr int kStripBytes = 64 * cfg::kBlockN * 2;
-constexpr int kDBytes = cfg::kTmaStore ? cfg::kBlockM * cfg::kBlockN * 2 : 0;
+constexpr int kStripBytes = kStripRows * cfg::kBlockN * 2;
+constexpr int kConsumerThreads = 128 * cfg::kConsumerWarpgroups;
+// Split K: every rank sums its share of the tile's column groups (8 columns) over all ranks.
+constexpr int kGroups = cfg::kBlockN / 8;
+constexpr int kShareGroups = ceil_div(kGroups, cfg::kSplits);
+constexpr int kDBytes = cfg::kSplits > 1 ? cfg::kSplits * kShareGroups * kStrips * kConsumerThreads * 16
+                        : cfg::kTmaStore ? cfg::kBlockM * cfg::kBlockN * 2
+                                         : 0;
 constexpr int kBOffset = cfg::kStages * kAStageBytes;
 constexpr int kDOffset = kBOffset + cfg::kStages * kBStageBytes;
 constexpr int kScaleOffset = kDOffset + kDBytes;
-constexpr int kBarrierOffset = kScaleOffset + cfg::kStages * kScaleStageBytes;
-constexpr int kSmemBytes = kBarrierOffset + 2 * cfg::kStages * 8;
+constexpr int kScaleBOffset = kScaleOffset + cfg::kStages * kScaleStageBytes;
+constexpr int kBarrierOffset = kScaleBOffset + cfg::kStages * 16;
+constexpr int kSmemBytes = kBarrierOffset + (2 * cfg::kStages + (cfg::kSplits > 1 ? 2 : 0)) * 8;
 // Columns sure to share a 128-wide scale block, whatever the tile's first column, and how many
 // blocks a tile can touch.
 constexpr int kScaleSegment = gcd(cfg::kBlockN, 128);
 constexpr int kScaleRows = ceil_div(cfg::kBlockN - kScaleSegment, 128) + 1;
 
 static_assert(cfg::kBlockK == 128, "one K-block is one scale block");
-static_assert(kStrips * 64 * cfg::kConsumerWarpgroups == cfg::kBlockM, "strips of 64 rows");
+static_assert(kStrips * 64 * cfg::kConsumerWarpgroups == (cfg::kBlockM < 64 ? 64 : cfg::kBlockM),
+              "strips of 64 rows");
+static_assert(cfg::kSplits == 1 || (kShareSize == 1 && !cfg::kTmaStore), "a cluster splits or shares");
 static_assert(128 % cfg::kPromote == 0 && cfg::kPromote % kWgmmaK == 0, "promotion interval");
 static_assert(cfg::kClusterM == 1 || cfg::kClusterN == 1, "a cluster shares one operand");
 
@@ -105,10 +118,18 @@ struct SharedMemory {
   __device__ __forceinline__ u32 scales(int stage) const {
     return base + kScaleOffset + stage * kScaleStageBytes;
   }
+  __device__ __forceinline__ u32 scales_b(int stage) const {
+    return base + kScaleBOffset + stage * 16;
+  }
   __device__ __forceinline__ u32 full(int stage) const { return base + kBarrierOffset + stage * 8; }
   __device__ __forceinline__ u32 empty(int stage) const {
     return base + kBarrierOffset + (cfg::kStages + stage) * 8;
   }
+  // Split K: partial sums of all ranks are here; this rank's are no longer needed anywhere.
+  __device__ __forceinline__ u32 gathered() const {
+    return base + kBarrierOffset + 2 * cfg::kStages * 8;
+  }
+  __device__ __forceinline__ u32 taken() const { return gathered() + 8; }
 };
 
 using Scheduler = TileScheduler<cfg::kRasterGroup>;
@@ -131,114 +152,231 @@ __device__ __forceinline__ void tile_origin(const Scheduler& scheduler, int rank
   n0 = (tile_n * cfg::kClusterN + rank_n) * cfg::kBlockN;
 }
 
-// One K-block of one tile into a stage. A shared operand is loaded as one slice per CTA of the
-// cluster, each multicast to all.
-__device__ __forceinline__ void load_stage(const SharedMemory& smem, int stage,
-                                           const TensorMap* a_map, const TensorMap* b_map,
-                                           const float* scales, int scale_rows, int rank, int m0,
-                                           int n0, int k0) {
-  constexpr u16 kEveryone = (1u << kClusterSize) - 1;
-  const u32 full = smem.full(stage);
-  mbarrier::arrive_expect_tx(full, kAStageBytes + kBStageBytes + scale_rows * 4);
-
-  if constexpr (cfg::kClusterN > 1) {
-    constexpr int kSlice = cfg::kBlockM / cfg::kClusterN;
-    const int first = rank * kSlice;
-    tma::load_2d_multicast(smem.a(stage) + first * 128, a_map, k0, m0 + first, full, kEveryone);
-    const int rows = min(kSlice, scale_rows - first);
-    if (rows > 0) {
-      tma::load_bulk_multicast(smem.scales(stage) + first * 4, scales + first, rows * 4, full,
-                               kEveryone);
-    }
+// K-blocks [first, last) of a tile that this rank of the cluster sums.
+struct KRange {
+  int first, last;
+};
+__device__ __forceinline__ KRange k_range(int k_blocks, int rank) {
+  if constexpr (cfg::kSplits == 1) {
+    return {0, k_blocks};
   } else {
-    tma::load_2d(smem.a(stage), a_map, k0, m0, full);
-    if (scale_rows > 0) tma::load_bulk(smem.scales(stage), scales, scale_rows * 4, full);
-  }
-
-  if constexpr (cfg::kClusterM > 1) {
-    constexpr int kSlice = cfg::kBlockN / cfg::kClusterM;
-    const int first = rank * kSlice;
-    tma::load_2d_multicast(smem.b(stage) + first * 128, b_map, k0, n0 + first, full, kEveryone);
-  } else {
-    tma::load_2d(smem.b(stage), b_map, k0, n0, full);
+    return {k_blocks * rank / cfg::kSplits, k_blocks * (rank + 1) / cfg::kSplits};
   }
 }
 
-__device__ __forceinline__ void produce(const SharedMemory& smem, const TensorMap* a_map,
-                                        const TensorMap* b_map, const float* scale_a,
-                                        i64 scale_a_ld, const Extents& e, int rank) {
-  const int k_blocks = e.k_blocks();
-  const int scale_extent = ceil_div(e.m, 4) * 4;  // rows the layout holds, padding included
-  Ring ring;
-  for (Scheduler tiles = make_scheduler(e); tiles.valid(); tiles.advance()) {
-    int m0, n0;
+// What the producers read.
+struct Source {
+  const TensorMap* a_map;
+  const TensorMap* b_map;
+  const float* scale_a;
+  const float* scale_b;
+  i64 scale_a_ld, scale_b_ld;
+};
+
+// One tile of it.
+struct TileSource {
+  int m0, n0;
+  int scale_bytes;       // of A's scales that the layout holds for the tile, padding included
+  const float* scale_a;  // of the tile's first row
+
+  __device__ __forceinline__ TileSource(const Source& from, const Extents& e,
+                                        const Scheduler& tiles, int rank) {
     tile_origin(tiles, rank, m0, n0);
-    const int scale_rows = max(0, min(cfg::kBlockM, scale_extent - m0));
-    const float* scales = scale_a + m0;
-    for (int block = 0; block < k_blocks; ++block) {
+    scale_bytes = max(0, min(cfg::kBlockM, ceil_div(e.m, 4) * 4 - m0)) * 4;
+    scale_a = from.scale_a + m0;
+  }
+};
+
+// The addresses of one stage, advanced with it: with small tiles the producer's instructions, not
+// the copies, set the rate.
+struct StageCursor {
+  u32 full, a, b, scales;
+  u32 parity = 1;
+
+  __device__ __forceinline__ explicit StageCursor(const SharedMemory& smem)
+      : full(smem.full(0)), a(smem.a(0)), b(smem.b(0)), scales(smem.scales(0)) {}
+  __device__ __forceinline__ u32 empty() const { return full + cfg::kStages * 8; }
+  __device__ __forceinline__ void advance(const SharedMemory& smem) {
+    full += 8;
+    a += kAStageBytes;
+    b += kBStageBytes;
+    scales += kScaleStageBytes;
+    if (full == smem.empty(0)) {
+      const u32 next_parity = parity ^ 1;
+      *this = StageCursor(smem);
+      parity = next_parity;
+    }
+  }
+};
+
+// The producer's arrival: after it the stage waits for bytes (and B's scales) only.
+__device__ __forceinline__ void announce(const StageCursor& at, const TileSource& tile) {
+  mbarrier::arrive_expect_tx(at.full, kAStageBytes + kBStageBytes + tile.scale_bytes);
+}
+
+// The weight's half of a stage. A shared operand is loaded as one slice per CTA of the cluster, each
+// multicast to all.
+__device__ __forceinline__ void load_b(const StageCursor& at, const Source& from,
+                                       const TileSource& tile, int rank, int k) {
+  constexpr u16 kEveryone = (1u << kShareSize) - 1;
+  if constexpr (cfg::kClusterM > 1) {
+    constexpr int kSlice = cfg::kBlockN / cfg::kClusterM;
+    const int first = rank * kSlice;
+    tma::load_2d_multicast(at.b + first * 128, from.b_map, k, tile.n0 + first, at.full, kEveryone);
+  } else {
+    tma::load_2d(at.b, from.b_map, k, tile.n0, at.full);
+  }
+}
+
+// The activations' half and their scales.
+__device__ __forceinline__ void load_a(const StageCursor& at, const Source& from,
+                                       const TileSource& tile, const float* scales, int rank,
+                                       int k) {
+  constexpr u16 kEveryone = (1u << kShareSize) - 1;
+  if constexpr (cfg::kClusterN > 1) {
+    constexpr int kSlice = cfg::kBlockM / cfg::kClusterN;
+    const int first = rank * kSlice;
+    tma::load_2d_multicast(at.a + first * 128, from.a_map, k, tile.m0 + first, at.full, kEveryone);
+    const int bytes = min(kSlice * 4, tile.scale_bytes - first * 4);
+    if (bytes > 0) {
+      tma::load_bulk_multicast(at.scales + first * 4, scales + first, bytes, at.full, kEveryone);
+    }
+  } else {
+    tma::load_2d(at.a, from.a_map, k, tile.m0, at.full);
+    if (tile.scale_bytes > 0) tma::load_bulk(at.scales, scales, tile.scale_bytes, at.full);
+  }
+}
+
+// One thread: the ring's loads.
+__device__ __forceinline__ void produce(const SharedMemory& smem, const Source& from,
+                                        const Extents& e, int rank, int early_stages) {
+  const KRange range = k_range(e.k_blocks(), rank);
+  Scheduler tiles = make_scheduler(e);
+  // Weights do not depend on the kernel before this one in the stream, which may still run: their
+  // part of the first stages may be asked for at once, everything else waits.
+  int early = min(early_stages, range.last - range.first);
+  if (tiles.valid()) {
+    const TileSource tile(from, e, tiles, rank);
+    StageCursor at(smem);
+    for (int i = 0; i < early; ++i) {
+      announce(at, tile);
+      load_b(at, from, tile, rank, (range.first + i) * 128);
+      at.advance(smem);
+    }
+  }
+  wait_for_previous_kernel();
+  StageCursor at(smem);
+  for (; tiles.valid(); tiles.advance()) {
+    const TileSource tile(from, e, tiles, rank);
+    const float* scales = tile.scale_a + range.first * from.scale_a_ld;
+    for (int k = range.first * 128; k < range.last * 128; k += 128) {
+      if (early > 0) {
+        --early;
+        load_a(at, from, tile, scales, rank, k);
+      } else {
+        mbarrier::wait(at.empty(), at.parity);
+        announce(at, tile);
+        load_a(at, from, tile, scales, rank, k);
+        load_b(at, from, tile, rank, k);
+      }
+      scales += from.scale_a_ld;
+      at.advance(smem);
+    }
+  }
+}
+
+// B's decode scales, one or a few scalars a K-block: a lane holds those of one block in 32.
+struct BlockScaleCache {
+  float value[kScaleRows];
+
+  __device__ __forceinline__ void load(const Source& from, const Extents& e, int n0, int block,
+                                       int end, int lane) {
+    const int last = (e.n - 1) / 128;
+#pragma unroll
+    for (int r = 0; r < kScaleRows; ++r) {
+      // Columns beyond n are zeros times any scale; they only must not read beyond the array.
+      const float* row = from.scale_b + min(n0 / 128 + r, last) * from.scale_b_ld;
+      value[r] = block + lane < end ? __ldg(row + block + lane) : 0.0f;
+    }
+  }
+};
+
+// One warp: B's scales into the stages. Beside the copies' thread and not in it, which must issue
+// at the rate the ring drains.
+__device__ __forceinline__ void publish_scales(const SharedMemory& smem, const Source& from,
+                                               const Extents& e, int rank) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const KRange range = k_range(e.k_blocks(), rank);
+  Ring ring;
+  Scheduler tiles = make_scheduler(e);
+  int m0;
+  int n0 = 0;
+  if (tiles.valid()) tile_origin(tiles, rank, m0, n0);
+  BlockScaleCache cache, next;
+  next.load(from, e, n0, range.first, range.last, lane);
+  while (tiles.valid()) {
+    tiles.advance();
+    int next_n0 = 0;  // after the last tile, of a load nobody uses
+    if (tiles.valid()) tile_origin(tiles, rank, m0, next_n0);
+    for (int block = range.first; block < range.last; ++block) {
+      const int index = (block - range.first) % 32;
+      if (index == 0) {
+        // The following 32 are asked for now, so that no stage waits for their latency.
+        cache = next;
+        const bool same_tile = block + 32 < range.last;
+        next.load(from, e, same_tile ? n0 : next_n0, same_tile ? block + 32 : range.first,
+                  range.last, lane);
+      }
       mbarrier::wait(smem.empty(ring.stage), ring.phase ^ 1);
-      load_stage(smem, ring.stage, a_map, b_map, scales, scale_rows, rank, m0, n0, block * 128);
-      scales += scale_a_ld;
+#pragma unroll
+      for (int r = 0; r < kScaleRows; ++r) {
+        if (lane == index) store_shared_f32(smem.scales_b(ring.stage) + r * 4, cache.value[r]);
+      }
+      if (lane == index) mbarrier::arrive(smem.full(ring.stage));
       ring.advance();
     }
+    n0 = next_n0;
   }
 }
 
 // B's decode scales of one K-block, one per scale row the tile touches.
 struct BlockScales {
   float value[kScaleRows];
+  __device__ __forceinline__ explicit BlockScales(u32 address) {
+#pragma unroll
+    for (int r = 0; r < kScaleRows; ++r) value[r] = load_shared_f32(address + r * 4);
+  }
 };
 
-struct ScaleRows {
-  const float* row[kScaleRows];
-  int offset;  // of the tile's first column in its scale block
+// Which of the products with B's scale rows column group j (8 columns) takes; `offset` is the
+// tile's first column in its scale block.
+__device__ __forceinline__ float pick(const float (&products)[kScaleRows], int offset, int j) {
+  if constexpr (kScaleRows == 1) {
+    return products[0];
+  } else {
+    const int r = (offset + j * 8 / kScaleSegment * kScaleSegment) / 128;
+    float product = products[0];
+#pragma unroll
+    for (int i = 1; i < kScaleRows; ++i) product = r == i ? products[i] : product;
+    return product;
+  }
+}
 
-  __device__ __forceinline__ ScaleRows(const float* scale_b, i64 ld, int n0, int n)
-      : offset(n0 % 128) {
-    const int last = (n - 1) / 128;
-#pragma unroll
-    for (int r = 0; r < kScaleRows; ++r) {
-      // Columns beyond n are zeros times any scale; they only must not read beyond the array.
-      row[r] = scale_b + min(n0 / 128 + r, last) * ld;
-    }
-  }
-  __device__ __forceinline__ BlockScales at(int block) const {
-    BlockScales scales;
-#pragma unroll
-    for (int r = 0; r < kScaleRows; ++r) scales.value[r] = __ldg(row[r] + block);
-    return scales;
-  }
-  // Which of the rows column group j (8 columns) takes.
-  __device__ __forceinline__ float pick(const float (&products)[kScaleRows], int j) const {
-    if constexpr (kScaleRows == 1) {
-      return products[0];
-    } else {
-      const int r = (offset + j * 8 / kScaleSegment * kScaleSegment) / 128;
-      float product = products[0];
-#pragma unroll
-      for (int i = 1; i < kScaleRows; ++i) product = r == i ? products[i] : product;
-      return product;
-    }
-  }
+// Decode scales of one product's two rows a thread holds, times those of B.
+struct ProductScales {
+  float upper[kScaleRows];
+  float lower[kScaleRows];
 };
 
 // acc = fma(partial, sa * sb, acc): the CUDA cores' half of the product.
 __device__ __forceinline__ void promote(float (&acc)[kAccumulators],
-                                        const float (&partial)[kAccumulators], float scale_a0,
-                                        float scale_a1, const BlockScales& block_scales,
-                                        const ScaleRows& scale_b) {
-  float upper[kScaleRows];
-  float lower[kScaleRows];
-#pragma unroll
-  for (int r = 0; r < kScaleRows; ++r) {
-    upper[r] = __fmul_rn(scale_a0, block_scales.value[r]);
-    lower[r] = __fmul_rn(scale_a1, block_scales.value[r]);
-  }
+                                        const float (&partial)[kAccumulators],
+                                        const ProductScales& scales, int offset) {
   // One flat loop: nested by segment, ptxas kept the accumulators of some widths in local memory.
 #pragma unroll
   for (int j = 0; j < cfg::kBlockN / 8; ++j) {
-    const float u = scale_b.pick(upper, j);
-    const float l = scale_b.pick(lower, j);
+    const float u = pick(scales.upper, offset, j);
+    const float l = pick(scales.lower, offset, j);
     acc[4 * j + 0] = __fmaf_rn(partial[4 * j + 0], u, acc[4 * j + 0]);
     acc[4 * j + 1] = __fmaf_rn(partial[4 * j + 1], u, acc[4 * j + 1]);
     acc[4 * j + 2] = __fmaf_rn(partial[4 * j + 2], l, acc[4 * j + 2]);
@@ -249,8 +387,8 @@ __device__ __forceinline__ void promote(float (&acc)[kAccumulators],
 // One arrival a warp and CTA of the cluster: __syncwarp puts every lane's reads before it.
 __device__ __forceinline__ void release_stage(const SharedMemory& smem, int stage, int lane) {
   __syncwarp();
-  if constexpr (kClusterSize > 1) {
-    if (lane < kClusterSize) mbarrier::arrive_cluster(smem.empty(stage), lane);
+  if constexpr (kShareSize > 1) {
+    if (lane < kShareSize) mbarrier::arrive_cluster(smem.empty(stage), lane);
   } else {
     if (lane == 0) mbarrier::arrive(smem.empty(stage));
   }
@@ -264,81 +402,77 @@ struct Consumer {
   int lane;
 };
 
-// kBlocks consecutive K-blocks into acc, as kBlocks * kStrips products of 64 rows. kInFlight
-// products are issued before the first of them is promoted, each into partial sums of its own, so
-// that the tensor core works while the CUDA cores promote.
+// kBlocks consecutive K-blocks into acc, as kBlocks * kStrips * kParts products of 64 rows. kInFlight
+// products are issued before the first of them is promoted, each into partial sums of its own, and
+// one more as soon as one is promoted: the tensor core works while the CUDA cores promote.
 template <int kBlocks, int kInFlight>
-__device__ __forceinline__ void multiply_blocks(const Consumer& self, Ring& ring,
-                                                const ScaleRows& scale_b, int block, int k_blocks,
-                                                BlockScales& next,
+__device__ __forceinline__ void multiply_blocks(const Consumer& self, Ring& ring, int offset,
                                                 float (&acc)[kStrips][kAccumulators]) {
   using Mma = wgmma::Mma<cfg::kBlockN, cfg::kAIsE5M2, cfg::kBIsE5M2>;
   constexpr int kParts = 128 / cfg::kPromote;
-  constexpr int kProducts = kBlocks * kStrips * kParts;
-  static_assert(kProducts % kInFlight == 0, "whole groups of products");
+  constexpr int kBlockProducts = kStrips * kParts;
+  constexpr int kProducts = kBlocks * kBlockProducts;
+  static_assert(kInFlight <= kProducts, "products to have in flight");
   const int first_row = self.index * kRowsPerConsumer;
-  const int scale_row = first_row + self.warp * 16 + self.lane / 4;
-  BlockScales block_scales[kBlocks];
+  // Rows beyond a short tile are not stored: any scale serves.
+  const int scale_row = min(first_row + self.warp * 16 + self.lane / 4, cfg::kBlockM - 9);
   int stage[kBlocks];
+  float partial[kInFlight][kAccumulators];
+  ProductScales scales[kInFlight];
 #pragma unroll
-  for (int group = 0; group < kProducts / kInFlight; ++group) {
-    float partial[kInFlight][kAccumulators];
-    float scale_a0[kInFlight];
-    float scale_a1[kInFlight];
-#pragma unroll
-    for (int i = 0; i < kInFlight; ++i) {
-      const int product = group * kInFlight + i;
-      const int b = product / (kStrips * kParts);
-      const int strip = product / kParts % kStrips;
-      const int part = product % kParts;
-      if (strip == 0 && part == 0) {
-        block_scales[b] = next;
-        if (block + b + 1 < k_blocks) next = scale_b.at(block + b + 1);
+  for (int step = 0; step < kProducts + kInFlight; ++step) {
+    if (step >= kInFlight) {
+      const int product = step - kInFlight;
+      const int i = product % kInFlight;
+      const int b = product / kBlockProducts;
+      wgmma::wait_for(min(kInFlight, kProducts - product) - 1);
+      wgmma::pin(partial[i]);
+      if ((product + 1) % kBlockProducts == 0) release_stage(self.smem, stage[b], self.lane);
+      promote(acc[product / kParts % kStrips], partial[i], scales[i], offset);
+    }
+    if (step < kProducts) {
+      const int i = step % kInFlight;
+      const int b = step / kBlockProducts;
+      const int strip = step / kParts % kStrips;
+      const int part = step % kParts;
+      if (step % kBlockProducts == 0) {
         stage[b] = ring.stage;
         mbarrier::wait(self.smem.full(ring.stage), ring.phase);
         ring.advance();
       }
       // Read before the stage can be handed back.
-      const u32 scales = self.smem.scales(stage[b]) + (scale_row + strip * 64) * 4;
-      scale_a0[i] = load_shared_f32(scales);
-      scale_a1[i] = load_shared_f32(scales + 8 * 4);
+      const BlockScales scale_b(self.smem.scales_b(stage[b]));
+      const u32 scale_a = self.smem.scales(stage[b]) + (scale_row + strip * 64) * 4;
+      const float upper = load_shared_f32(scale_a);
+      const float lower = load_shared_f32(scale_a + 8 * 4);
       const u64 a_tile = wgmma::descriptor(self.smem.a(stage[b]) + (first_row + strip * 64) * 128);
       const u64 b_tile = wgmma::descriptor(self.smem.b(stage[b]));
       wgmma::pin(partial[i]);
       wgmma::fence();
 #pragma unroll
       for (int k = 0; k < cfg::kPromote / kWgmmaK; ++k) {
-        const int step = (part * cfg::kPromote / kWgmmaK + k) * (kWgmmaK >> 4);
-        Mma::run(partial[i], a_tile + step, b_tile + step, k != 0);
+        const int at = (part * cfg::kPromote / kWgmmaK + k) * (kWgmmaK >> 4);
+        Mma::run(partial[i], a_tile + at, b_tile + at, k != 0);
       }
       wgmma::commit();
-    }
 #pragma unroll
-    for (int i = 0; i < kInFlight; ++i) {
-      const int product = group * kInFlight + i;
-      const int b = product / (kStrips * kParts);
-      const int strip = product / kParts % kStrips;
-      wgmma::wait_for(kInFlight - 1 - i);
-      wgmma::pin(partial[i]);
-      if ((product + 1) % (kStrips * kParts) == 0) release_stage(self.smem, stage[b], self.lane);
-      promote(acc[strip], partial[i], scale_a0[i], scale_a1[i], block_scales[b], scale_b);
+      for (int r = 0; r < kScaleRows; ++r) {
+        scales[i].upper[r] = __fmul_rn(upper, scale_b.value[r]);
+        scales[i].lower[r] = __fmul_rn(lower, scale_b.value[r]);
+      }
     }
   }
 }
 
-// All K-blocks of a tile into acc, kUnroll at a time.
-__device__ __forceinline__ void accumulate(const Consumer& self, Ring& ring,
-                                           const ScaleRows& scale_b, int k_blocks,
-                                           float (&acc)[kStrips][kAccumulators]) {
-  BlockScales next = scale_b.at(0);
-  int block = 0;
-  for (; block + cfg::kUnroll <= k_blocks; block += cfg::kUnroll) {
-    multiply_blocks<cfg::kUnroll, cfg::kInFlight>(self, ring, scale_b, block, k_blocks, next, acc);
+// A tile's K-blocks into acc, kUnroll at a time. `offset`: of the tile's first column in its scale
+// block.
+__device__ __forceinline__ void accumulate(const Consumer& self, Ring& ring, int offset,
+                                           int k_blocks, float (&acc)[kStrips][kAccumulators]) {
+  for (; k_blocks >= cfg::kUnroll; k_blocks -= cfg::kUnroll) {
+    multiply_blocks<cfg::kUnroll, cfg::kInFlight>(self, ring, offset, acc);
   }
   if constexpr (cfg::kUnroll > 1) {
-    for (; block < k_blocks; ++block) {
-      multiply_blocks<1, 1>(self, ring, scale_b, block, k_blocks, next, acc);
-    }
+    for (; k_blocks > 0; --k_blocks) multiply_blocks<1, 1>(self, ring, offset, acc);
   }
 }
 
@@ -353,7 +487,7 @@ __device__ __forceinline__ void store_tile(const Consumer& self, const TensorMap
     named_barrier(1 + self.index, 128);
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
-      stage_for_tma<cfg::kBlockN>(acc[strip], self.smem.d(self.index * kStrips + strip), self.warp);
+      stage_for_tma<cfg::kBlockN, kStripRows>(acc[strip], self.smem.d(self.index * kStrips + strip), self.warp);
     }
     tma::fence_async_shared();
     named_barrier(1 + self.index, 128);
@@ -361,7 +495,7 @@ __device__ __forceinline__ void store_tile(const Consumer& self, const TensorMap
 #pragma unroll
       for (int strip = 0; strip < kStrips; ++strip) {
         if (row + strip * 64 < e.m) {
-          store_boxes<cfg::kBlockN>(d_map, self.smem.d(self.index * kStrips + strip),
+          store_boxes<cfg::kBlockN, kStripRows>(d_map, self.smem.d(self.index * kStrips + strip),
                                     row + strip * 64, n0);
         }
       }
@@ -370,26 +504,104 @@ __device__ __forceinline__ void store_tile(const Consumer& self, const TensorMap
   } else {
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
-      store_direct<cfg::kBlockN>(acc[strip], d, ldd, row + strip * 64 + self.warp * 16, n0, e.m,
-                                 e.n);
+      store_direct<cfg::kBlockN>(acc[strip], d, ldd, row + strip * 64 + self.warp * 16, n0,
+                                 min(e.m, m0 + cfg::kBlockM), e.n);
     }
   }
 }
 
-__device__ __forceinline__ void consume(const SharedMemory& smem, const TensorMap* d_map,
-                                        const float* scale_b, i64 scale_b_ld, u16* d, i64 ldd,
-                                        const Extents& e, int rank) {
+// Where of the gathering area the sums of `from` for column group `group` of the share lie: 16
+// bytes a thread, threads contiguous.
+__device__ __forceinline__ u32 gather_offset(int from, int group, int strip) {
+  return static_cast<u32>(((from * kShareGroups + group) * kStrips + strip) * kConsumerThreads +
+                          static_cast<int>(threadIdx.x)) *
+         16;
+}
+
+// Each rank's sums of the other ranks' shares into their shared memory. Copies complete on the
+// receiver's barrier, so nothing is fenced and no rank reads another's memory.
+__device__ __forceinline__ void exchange(const Consumer& self, int rank, bool first_tile, u32 phase,
+                                         const float (&acc)[kStrips][kAccumulators]) {
+  if (threadIdx.x == 0) {
+    const int groups = kGroups * (rank + 1) / cfg::kSplits - kGroups * rank / cfg::kSplits;
+    mbarrier::arrive_expect_tx(self.smem.gathered(),
+                               groups * cfg::kSplits * kStrips * kConsumerThreads * 16);
+  }
+  if (!first_tile) {
+    // This rank has read its share of the tile before; so have, after the wait, all others. (Told
+    // here and not at once, because a peer that has no tile left may have ended.)
+    __syncwarp();
+    if (self.lane < cfg::kSplits) mbarrier::arrive_cluster(self.smem.taken(), self.lane);
+    mbarrier::wait(self.smem.taken(), phase ^ 1);
+  }
+  // One flat loop over the column groups, so that every accumulator's index is a constant.
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+    const int owner = ((group + 1) * cfg::kSplits - 1) / kGroups;
+    const int first = kGroups * owner / cfg::kSplits;
+    const u32 area = cluster_address(self.smem.d(0), owner);
+    const u32 barrier = cluster_address(self.smem.gathered(), owner);
+#pragma unroll
+    for (int strip = 0; strip < kStrips; ++strip) {
+      store_async_16(area + gather_offset(rank, group - first, strip), acc[strip][4 * group],
+                     acc[strip][4 * group + 1], acc[strip][4 * group + 2],
+                     acc[strip][4 * group + 3], barrier);
+    }
+  }
+  mbarrier::wait(self.smem.gathered(), phase);
+}
+
+// Adds up this rank's share, in the order of the ranks (which is K order), and stores it.
+__device__ __forceinline__ void store_share(const Consumer& self, int rank, u16* d, i64 ldd,
+                                            const Extents& e, int m0, int n0) {
+  const int first = kGroups * rank / cfg::kSplits;
+  const int groups = kGroups * (rank + 1) / cfg::kSplits - first;
+  const int end = min(e.m, m0 + cfg::kBlockM);
+#pragma unroll
+  for (int strip = 0; strip < kStrips; ++strip) {
+    const int row = m0 + self.index * kRowsPerConsumer + strip * 64 + self.warp * 16 + self.lane / 4;
+#pragma unroll
+    for (int group = 0; group < kShareGroups; ++group) {
+      const int column = n0 + (first + group) * 8;
+      if (group >= groups || column >= e.n) break;  // n is a multiple of 8
+      Floats4 sum = load_shared_16(self.smem.d(0) + gather_offset(0, group, strip));
+#pragma unroll
+      for (int from = 1; from < cfg::kSplits; ++from) {
+        const Floats4 more = load_shared_16(self.smem.d(0) + gather_offset(from, group, strip));
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum.value[i] = __fadd_rn(sum.value[i], more.value[i]);
+      }
+      u16* p = d + row * ldd + column + 2 * (self.lane % 4);
+      if (row < end) *reinterpret_cast<u32*>(p) = pack_bf16x2(sum.value[0], sum.value[1]);
+      if (row + 8 < end) {
+        *reinterpret_cast<u32*>(p + 8 * ldd) = pack_bf16x2(sum.value[2], sum.value[3]);
+      }
+    }
+  }
+}
+
+__device__ __forceinline__ void consume(const SharedMemory& smem, const TensorMap* d_map, u16* d,
+                                        i64 ldd, const Extents& e, int rank) {
   const int thread = static_cast<int>(threadIdx.x);
   const Consumer self{smem, __shfl_sync(0xffffffffu, thread / 128, 0), thread / 32 % 4,
                       thread % 32};
-  const int k_blocks = e.k_blocks();
+  const KRange range = k_range(e.k_blocks(), rank);
   Ring ring;
+  bool first_tile = true;
+  u32 phase = 0;
   for (Scheduler tiles = make_scheduler(e); tiles.valid(); tiles.advance()) {
     int m0, n0;
     tile_origin(tiles, rank, m0, n0);
     float acc[kStrips][kAccumulators] = {};
-    accumulate(self, ring, ScaleRows(scale_b, scale_b_ld, n0, e.n), k_blocks, acc);
-    store_tile(self, d_map, d, ldd, e, m0, n0, acc);
+    accumulate(self, ring, n0 % 128, range.last - range.first, acc);
+    if constexpr (cfg::kSplits > 1) {
+      exchange(self, rank, first_tile, phase, acc);
+      first_tile = false;
+      store_share(self, rank, d, ldd, e, m0, n0);
+      phase ^= 1;
+    } else {
+      store_tile(self, d_map, d, ldd, e, m0, n0, acc);
+    }
   }
   // Shared memory must outlive the copy engine's reads of it.
   if (cfg::kTmaStore && thread % 128 == 0) tma::wait_stores_read<0>();
@@ -399,8 +611,12 @@ __device__ __forceinline__ void init_barriers(const SharedMemory& smem) {
   if (threadIdx.x == 0) {
 #pragma unroll
     for (int stage = 0; stage < cfg::kStages; ++stage) {
-      mbarrier::init(smem.full(stage), 1);
-      mbarrier::init(smem.empty(stage), 4 * cfg::kConsumerWarpgroups * kClusterSize);
+      mbarrier::init(smem.full(stage), 2);
+      mbarrier::init(smem.empty(stage), 4 * cfg::kConsumerWarpgroups * kShareSize);
+    }
+    if constexpr (cfg::kSplits > 1) {
+      mbarrier::init(smem.gathered(), 1);
+      mbarrier::init(smem.taken(), 4 * cfg::kConsumerWarpgroups * cfg::kSplits);
     }
     mbarrier::fence_init();
   }
@@ -413,29 +629,36 @@ __device__ __forceinline__ void init_barriers(const SharedMemory& smem) {
 
 }  // namespace gemm
 
-extern "C" __global__ void __launch_bounds__(cfg::kThreads, 1)
+extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
     OCTILE_KERNEL_NAME(const __grid_constant__ TensorMap a_map,
                        const __grid_constant__ TensorMap b_map,
                        const __grid_constant__ TensorMap d_map, const float* scale_a,
                        const float* scale_b, void* d, i64 scale_a_ld, i64 scale_b_ld, i64 ldd,
-                       int m, int n, int k) {
+                       int m, int n, int k, int early_stages) {
   extern __shared__ __align__(1024) u8 dynamic_smem[];
   const gemm::SharedMemory smem{shared_address(dynamic_smem)};
   const gemm::Extents extents{m, n, k};
   const int rank = gemm::kClusterSize > 1 ? static_cast<int>(cluster_rank()) : 0;
   gemm::init_barriers(smem);
+  let_next_kernel_start();
 
   if (threadIdx.x >= cfg::kConsumerWarpgroups * 128) {
     release_registers<cfg::kProducerRegisters>();
-    if (threadIdx.x < cfg::kConsumerWarpgroups * 128 + 32 && elect_one()) {
-      tma::prefetch_map(&a_map);
-      tma::prefetch_map(&b_map);
-      gemm::produce(smem, &a_map, &b_map, scale_a, scale_a_ld, extents, rank);
+    const gemm::Source from{&a_map, &b_map, scale_a, scale_b, scale_a_ld, scale_b_ld};
+    const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+    if (warp == cfg::kConsumerWarpgroups * 4) {
+      if (elect_one()) {
+        tma::prefetch_map(&a_map);
+        tma::prefetch_map(&b_map);
+        gemm::produce(smem, from, extents, rank, early_stages);
+      }
+    } else if (warp == cfg::kConsumerWarpgroups * 4 + 1) {
+      gemm::publish_scales(smem, from, extents, rank);
     }
     __syncwarp();
   } else {
     acquire_registers<cfg::kConsumerRegisters>();
-    gemm::consume(smem, &d_map, scale_b, scale_b_ld, static_cast<u16*>(d), ldd, extents, rank);
+    gemm::consume(smem, &d_map, static_cast<u16*>(d), ldd, extents, rank);
   }
   // A CTA's shared memory must outlive its peers' multicasts and arrivals.
   if constexpr (gemm::kClusterSize > 1) cluster_sync();

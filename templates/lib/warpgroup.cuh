@@ -74,3 +74,54 @@ __device__ __forceinline__ float load_shared_f32(u32 address) {
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
   return value;
 }
+
+// st.shared.f32;  PTX 1.0.
+__device__ __forceinline__ void store_shared_f32(u32 address, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+
+struct alignas(16) Floats4 {
+  float value[4];
+};
+
+// ld.shared.v4.f32;  PTX 1.0. address 16-byte aligned.
+__device__ __forceinline__ Floats4 load_shared_16(u32 address) {
+  Floats4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.value[0]), "=f"(v.value[1]), "=f"(v.value[2]), "=f"(v.value[3])
+               : "r"(address)
+               : "memory");
+  return v;
+}
+
+// mapa.shared::cluster.u32 d, a, rank;  PTX 7.8, sm_90. The same offset in CTA `rank`'s shared
+// memory.
+__device__ __forceinline__ u32 cluster_address(u32 address, u32 rank) {
+  u32 remote;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
+  return remote;
+}
+
+// st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [addr], {a, b, c, d}, [mbar];
+// PTX 8.1, sm_90. Both addresses in the same CTA of the cluster; 16 bytes are counted on its
+// barrier once they are there.
+__device__ __forceinline__ void store_async_16(u32 address, float a, float b, float c, float d,
+                                               u32 barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(address),
+      "f"(a), "f"(b), "f"(c), "f"(d), "r"(barrier)
+      : "memory");
+}
+
+// griddepcontrol.launch_dependents;  PTX 7.8, sm_90. The next kernel of the stream, where it was
+// launched with programmatic serialisation, may start once every CTA has said so or ended.
+__device__ __forceinline__ void let_next_kernel_start() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// griddepcontrol.wait;  PTX 7.8, sm_90. Until the kernels this one may overlap have ended and what
+// they wrote is visible. Returns at once in an ordinary launch.
+__device__ __forceinline__ void wait_for_previous_kernel() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
