@@ -9,20 +9,31 @@ namespace {
 // ---- axes
 // -----------------------------------------------------------------------------------------
 
-constexpr std::array kBlockM{64, 128, 192, 256};
+constexpr std::array kBlockM{16, 32, 64, 128, 192, 256};
 constexpr std::array kBlockN{16,  32,  48,  64,  80,  96,  112, 128,
                              144, 160, 176, 192, 208, 224, 240, 256};
 constexpr std::array kConsumers{1, 2, 3};
 constexpr std::array<std::pair<int, int>, 3> kClusters{{{1, 1}, {2, 1}, {1, 2}}};
 // K-blocks a pass x products in flight.
-constexpr std::array<std::pair<int, int>, 4> kOverlaps{{{1, 1}, {1, 2}, {2, 2}, {4, 4}}};
+constexpr std::array<std::pair<int, int>, 5> kOverlaps{{{1, 1}, {2, 1}, {2, 2}, {4, 2}, {4, 4}}};
 constexpr std::array kStores{EpilogueStore::kTma, EpilogueStore::kDirect};
+constexpr std::array kCtasPerSm{1, 2};
+constexpr std::array kSplits{1, 2, 3, 4, 6, 8};
 constexpr int kMaxStages = 12;
+// Of an SM's shared memory the driver keeps 1 KB for every CTA (CUDA C++ Programming Guide,
+// "Compute Capability 9.0").
+constexpr int kReservedPerCtaBytes = 1024;
+
+// What one CTA may ask for, so that `ctas_per_sm` fit.
+int smem_limit(const GemmConfig& c, const DeviceSpec& device) {
+  const int per_sm = device.max_smem_per_block_bytes + kReservedPerCtaBytes;
+  return per_sm / std::max(c.ctas_per_sm, 1) - kReservedPerCtaBytes;
+}
 
 // The deepest ring that fits: more bytes in flight never cost anything but shared memory.
 int deepest_ring(GemmConfig c, const DeviceSpec& device) {
   c.stages = kMaxStages;
-  while (c.stages > 1 && resources_of(c).smem.total_bytes > device.max_smem_per_block_bytes) {
+  while (c.stages > 1 && resources_of(c).smem.total_bytes > smem_limit(c, device)) {
     --c.stages;
   }
   return c.stages;
@@ -35,6 +46,7 @@ bool device_has_wgmma(const GemmConfig&, const GemmProblem&, const DeviceSpec& d
   return d.has_fp8_wgmma();
 }
 bool tile_is_whole_strips(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+  if (c.block_m == 16 || c.block_m == 32) return c.consumer_warpgroups == 1;
   return c.consumer_warpgroups >= 1 && c.consumer_warpgroups <= 3 && c.block_m > 0 &&
          c.block_m % (64 * c.consumer_warpgroups) == 0;
 }
@@ -55,20 +67,39 @@ bool ring_is_a_pipeline(const GemmConfig& c, const GemmProblem&, const DeviceSpe
   return c.stages >= 3 && c.stages <= kMaxStages;
 }
 bool fits_shared_memory(const GemmConfig& c, const GemmProblem&, const DeviceSpec& d) {
-  return resources_of(c).smem.total_bytes <= d.max_smem_per_block_bytes;
+  return resources_of(c).smem.total_bytes <= smem_limit(c, d);
 }
 bool fits_registers(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
   const GemmResources r = resources_of(c);
   const int others = c.in_flight > 2 ? 50 : 40;
   return r.accumulator_registers + others <= r.consumer_registers;
 }
-bool numerics_match(const GemmConfig& c, const GemmProblem& p, const DeviceSpec&) {
-  return c.promote == p.promote && c.splits == 1;
+bool promotion_matches(const GemmConfig& c, const GemmProblem& p, const DeviceSpec&) {
+  return c.promote == p.promote;
 }
-bool passes_are_whole_groups(const GemmConfig& c, const GemmProblem& p, const DeviceSpec&) {
-  const int strips = c.block_m / (64 * c.consumer_warpgroups);
+bool splits_are_allowed(const GemmConfig& c, const GemmProblem& p, const DeviceSpec&) {
+  if (c.splits == 1) return true;
+  // Every rank has a K-block, and a share of the columns.
+  return c.splits >= 2 && c.splits <= 8 && !p.invariant && c.splits <= ceil_div(p.k, 128) &&
+         c.splits <= c.block_n / 8;
+}
+bool cluster_splits_or_shares(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+  return c.splits == 1 || (c.cluster_m == 1 && c.cluster_n == 1);
+}
+bool two_ctas_share_an_sm(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+  return c.ctas_per_sm == 1 || (c.ctas_per_sm == 2 && c.consumer_warpgroups == 1);
+}
+bool store_suits_tile(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+  if (c.splits > 1) return c.store == EpilogueStore::kDirect;
+  return c.store == EpilogueStore::kTma || c.block_n <= 32;
+}
+bool large_tiles_stay_whole(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+  return c.splits == 1 || c.block_m <= 128;
+}
+bool overlap_fits_pass(const GemmConfig& c, const GemmProblem& p, const DeviceSpec&) {
+  const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
   return c.unroll >= 1 && c.in_flight >= 1 && c.in_flight <= 4 && c.unroll <= c.stages &&
-         c.unroll * strips * (128 / p.promote) % c.in_flight == 0;
+         c.in_flight <= c.unroll * strips * (128 / p.promote);
 }
 bool raster_is_positive(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
   return c.raster_group >= 1;
@@ -79,8 +110,8 @@ constexpr std::array kConstraints{
                    device_has_wgmma},
     GemmConstraint{
         "tile_is_whole_strips",
-        "block_m is a multiple of 64 rows per consumer warpgroup, of which there are 1 to "
-        "3 (WGMMA works on 64 rows)",
+        "block_m is 16 or 32 rows of one consumer warpgroup, or a multiple of 64 rows per "
+        "consumer warpgroup, of which there are 1 to 3 (WGMMA works on 64 rows)",
         tile_is_whole_strips},
     GemmConstraint{"tile_fits_instruction",
                    "block_n is a multiple of 16 in 16..256 and block_k is 128 (one WGMMA's N; one "
@@ -94,21 +125,39 @@ constexpr std::array kConstraints{
                    "the ring holds 3 to 12 stages: fewer cannot hide a load behind two products",
                    ring_is_a_pipeline},
     GemmConstraint{"fits_shared_memory",
-                   "ring, staging, scales and barriers fit the device's opt-in shared memory",
+                   "ring, staging, scales and barriers fit the device's opt-in shared memory, or "
+                   "half of it where two CTAs share an SM",
                    fits_shared_memory},
     GemmConstraint{
         "fits_registers",
         "accumulators and partial sums leave 40 of a consumer's registers (50 with more than two "
         "products in flight) for addresses, scales and loop state (ptxas 13.0 spills below)",
         fits_registers},
-    GemmConstraint{"numerics_match",
-                   "promotion interval and split count are the problem's, never a "
-                   "tuning axis",
-                   numerics_match},
-    GemmConstraint{"passes_are_whole_groups",
-                   "a pass of `unroll` K-blocks is a whole number of groups of 1 to 4 products in "
-                   "flight, and fits the ring",
-                   passes_are_whole_groups},
+    GemmConstraint{"promotion_matches",
+                   "the promotion interval is the problem's, never a tuning axis",
+                   promotion_matches},
+    GemmConstraint{"splits_are_allowed",
+                   "K is split 1 to 8 times (a portable cluster), each split has a K-block and a "
+                   "group of 8 columns, and a batch-invariant problem is never split",
+                   splits_are_allowed},
+    GemmConstraint{"cluster_splits_or_shares",
+                   "a cluster either splits K or shares an operand", cluster_splits_or_shares},
+    GemmConstraint{"large_tiles_stay_whole",
+                   "tiles of more than 128 rows are not split: their partial sums would take the "
+                   "shared memory the ring needs",
+                   large_tiles_stay_whole},
+    GemmConstraint{"two_ctas_share_an_sm",
+                   "one CTA an SM, or two of one consumer warpgroup each (half of the registers)",
+                   two_ctas_share_an_sm},
+    GemmConstraint{"store_suits_tile",
+                   "split K stores directly; otherwise D goes through TMA, and directly only where "
+                   "rows of at most 64 bytes leave TMA nothing to gain (wider tiles lose up to a "
+                   "third: measured)",
+                   store_suits_tile},
+    GemmConstraint{"overlap_fits_pass",
+                   "a pass of `unroll` K-blocks fits the ring and holds at least the 1 to 4 "
+                   "products in flight",
+                   overlap_fits_pass},
     GemmConstraint{"raster_is_positive", "a raster band holds at least one tile row",
                    raster_is_positive},
 };
@@ -138,27 +187,31 @@ GemmCandidates gemm_candidates(const GemmProblem& problem, const DeviceSpec& dev
   };
   GemmConfig c;
   c.promote = problem.promote;
-  for (const int block_m : kBlockM) {
-    for (const int block_n : kBlockN) {
-      for (const int consumers : kConsumers) {
+  // Every axis in turn, the last fastest.
+  const auto each = [](const auto& values, auto& field, const auto& next) {
+    for (const auto value : values) {
+      field = value;
+      next();
+    }
+  };
+  each(kBlockM, c.block_m, [&] {
+    each(kBlockN, c.block_n, [&] {
+      each(kConsumers, c.consumer_warpgroups, [&] {
         for (const auto& [cluster_m, cluster_n] : kClusters) {
+          c.cluster_m = cluster_m;
+          c.cluster_n = cluster_n;
           for (const auto& [unroll, in_flight] : kOverlaps) {
-            for (const EpilogueStore store : kStores) {
-              c.block_m = block_m;
-              c.block_n = block_n;
-              c.consumer_warpgroups = consumers;
-              c.cluster_m = cluster_m;
-              c.cluster_n = cluster_n;
-              c.unroll = unroll;
-              c.in_flight = in_flight;
-              c.store = store;
-              consider(c);
-            }
+            c.unroll = unroll;
+            c.in_flight = in_flight;
+            each(kStores, c.store, [&] {
+              each(kCtasPerSm, c.ctas_per_sm,
+                   [&] { each(kSplits, c.splits, [&] { consider(c); }); });
+            });
           }
         }
-      }
-    }
-  }
+      });
+    });
+  });
   return result;
 }
 

@@ -38,6 +38,8 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
   p.add_int("kUnroll", c.unroll, "configuration: K-blocks a pass of the main loop covers");
   p.add_int("kInFlight", c.in_flight, "configuration: products issued before one is promoted");
   p.add_int("kRasterGroup", c.raster_group, "configuration: tile rows a raster band holds");
+  p.add_int("kSplits", c.splits, "numerics: CTAs of a cluster that share a tile's K");
+  p.add_int("kCtasPerSm", c.ctas_per_sm, "configuration: CTAs resident on an SM");
   p.add_int("kPromote", c.promote, "numerics: K elements per fp32 promotion");
   p.add_bool("kAIsE5M2", problem.a.dtype == DType::kE5M2, "recipe: element type of A");
   p.add_bool("kBIsE5M2", problem.b.dtype == DType::kE5M2, "recipe: element type of B");
@@ -48,6 +50,7 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
   assert_offset(p, "kBOffset", r.smem.b_offset);
   assert_offset(p, "kDOffset", r.smem.d_offset);
   assert_offset(p, "kScaleOffset", r.smem.scale_a_offset);
+  assert_offset(p, "kScaleBOffset", r.smem.scale_b_offset);
   assert_offset(p, "kBarrierOffset", r.smem.barrier_offset);
   assert_offset(p, "kSmemBytes", r.smem.total_bytes);
   p.add_assert(fmt::format("gemm::store_box_cols<cfg::kBlockN>() == {}", r.d_box_cols),
@@ -73,11 +76,9 @@ Result<EmittedKernel> emit_gemm(const GemmProblem& problem, const GemmConfig& co
   kernel.options = compile_options(device);
   kernel.threads = r.threads;
   kernel.smem_bytes = r.smem.total_bytes;
-  kernel.cluster_m = config.cluster_m;
-  kernel.cluster_n = config.cluster_n;
-  // a_map, b_map, d_map, scale_a, scale_b, d, scale_a_ld, scale_b_ld, ldd, m,
-  // n, k
-  kernel.parameter_bytes = {128, 128, 128, 8, 8, 8, 8, 8, 8, 4, 4, 4};
+  kernel.cluster = cluster_size(config);
+  // a_map, b_map, d_map, scale_a, scale_b, d, scale_a_ld, scale_b_ld, ldd, m, n, k, early_stages
+  kernel.parameter_bytes = {128, 128, 128, 8, 8, 8, 8, 8, 8, 4, 4, 4, 4};
   kernel.config_text = to_text(config);
   return kernel;
 }

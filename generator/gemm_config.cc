@@ -10,13 +10,27 @@ namespace {
 
 constexpr int kWarpgroupThreads = 128;
 constexpr int kBarrierBytes = 8;
+constexpr int kScaleBStageBytes = 16;  // one scale a block of 128 columns the tile touches: 1 to 3
 
 // 65,536 registers an SM, handed out per warpgroup by setmaxnreg. One producer warpgroup of 40 (or
 // 32) leaves each of one, two or three consumers the counts below; a single consumer stays at 248
-// because a thread can name no more than 255.
-void split_registers(int consumers, GemmResources& r) {
-  r.producer_registers = consumers == 3 ? 32 : 40;
-  r.consumer_registers = consumers == 1 ? 248 : consumers == 2 ? 232 : 160;
+// because a thread can name no more than 255. Two CTAs an SM have half of it each: one consumer.
+void split_registers(const GemmConfig& c, GemmResources& r) {
+  r.producer_registers = c.consumer_warpgroups == 3 ? 32 : 40;
+  r.consumer_registers = c.ctas_per_sm == 2           ? 216
+                         : c.consumer_warpgroups == 1 ? 248
+                         : c.consumer_warpgroups == 2 ? 232
+                                                      : 160;
+}
+
+// Where the ring's stages end: partial sums, 16 bytes a thread, strip and group of 8 columns, from
+// every rank of a cluster that splits K; or the tile in bf16 for TMA.
+int staging_bytes(const GemmConfig& c, int strips) {
+  if (c.splits > 1) {
+    const auto share = static_cast<int>(ceil_div(c.block_n / 8, c.splits));
+    return c.splits * share * strips * c.consumer_warpgroups * kWarpgroupThreads * 16;
+  }
+  return c.store == EpilogueStore::kTma ? c.block_m * c.block_n * 2 : 0;
 }
 
 bool parse_int(std::string_view text, int& value) {
@@ -42,6 +56,7 @@ bool parse_field(std::string_view name, std::string_view value, GemmConfig& c) {
   if (name == "unroll") return parse_int(value, c.unroll);
   if (name == "inflight") return parse_int(value, c.in_flight);
   if (name == "raster") return parse_int(value, c.raster_group);
+  if (name == "ctas") return parse_int(value, c.ctas_per_sm);
   if (name == "promote") return parse_int(value, c.promote);
   if (name == "splits") return parse_int(value, c.splits);
   if (name == "store" && (value == "tma" || value == "direct")) {
@@ -58,12 +73,12 @@ std::string_view store_name(EpilogueStore s) { return s == EpilogueStore::kTma ?
 GemmResources resources_of(const GemmConfig& c) {
   GemmResources r;
   r.threads = kWarpgroupThreads * (c.consumer_warpgroups + 1);
-  split_registers(c.consumer_warpgroups, r);
-  const int strips = c.block_m / (64 * c.consumer_warpgroups);
+  split_registers(c, r);
+  const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
   r.accumulator_registers = (strips + c.in_flight) * c.block_n / 2;
   r.a_box_rows = c.block_m / c.cluster_n;
   r.b_box_rows = c.block_n / c.cluster_m;
-  r.d_box_rows = 64;
+  r.d_box_rows = std::min(c.block_m, 64);
   r.d_box_cols = c.block_n % 64 == 0 ? 64 : c.block_n % 32 == 0 ? 32 : 16;
 
   GemmSmemLayout& s = r.smem;
@@ -73,20 +88,30 @@ GemmResources resources_of(const GemmConfig& c) {
   s.a_offset = 0;
   s.b_offset = s.a_offset + c.stages * s.a_stage_bytes;
   s.d_offset = s.b_offset + c.stages * s.b_stage_bytes;
-  s.d_bytes = c.store == EpilogueStore::kTma ? c.block_m * c.block_n * 2 : 0;
+  s.d_bytes = staging_bytes(c, strips);
   s.scale_a_offset = s.d_offset + s.d_bytes;
-  s.barrier_offset = s.scale_a_offset + c.stages * s.scale_a_stage_bytes;
-  s.total_bytes = s.barrier_offset + 2 * c.stages * kBarrierBytes;
+  s.scale_b_offset = s.scale_a_offset + c.stages * s.scale_a_stage_bytes;
+  s.barrier_offset = s.scale_b_offset + c.stages * kScaleBStageBytes;
+  const int barriers = 2 * c.stages + (c.splits > 1 ? 2 : 0);
+  s.total_bytes = s.barrier_offset + barriers * kBarrierBytes;
   return r;
+}
+
+int cluster_size(const GemmConfig& c) { return c.cluster_m * c.cluster_n * c.splits; }
+
+int resident_clusters(const GemmConfig& c, int sm_count) {
+  const int size = cluster_size(c);
+  const int sms = size <= 2 ? sm_count : sm_count * 10 / 11;
+  return std::max(1, sms / size) * c.ctas_per_sm;
 }
 
 std::string to_text(const GemmConfig& c) {
   return fmt::format(
-      "tile={}x{}x{} stages={} wg={} cluster={}x{} unroll={} inflight={} raster={} store={} "
-      "promote={} "
-      "splits={}",
+      "tile={}x{}x{} stages={} wg={} cluster={}x{} unroll={} inflight={} raster={} ctas={} "
+      "store={} promote={} splits={}",
       c.block_m, c.block_n, c.block_k, c.stages, c.consumer_warpgroups, c.cluster_m, c.cluster_n,
-      c.unroll, c.in_flight, c.raster_group, store_name(c.store), c.promote, c.splits);
+      c.unroll, c.in_flight, c.raster_group, c.ctas_per_sm, store_name(c.store), c.promote,
+      c.splits);
 }
 
 Result<GemmConfig> parse_gemm_config(std::string_view text) {
@@ -101,7 +126,8 @@ Result<GemmConfig> parse_gemm_config(std::string_view text) {
         !parse_field(field.substr(0, equals), field.substr(equals + 1), config)) {
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("GEMM configuration field '{}' is not one of tile=MxNxK, stages=N, "
-                              "wg=N, cluster=MxN, raster=N, store=tma|direct, promote=N, splits=N",
+                              "wg=N, cluster=MxN, unroll=N, inflight=N, raster=N, ctas=N, "
+                              "store=tma|direct, promote=N, splits=N",
                               field));
     }
   }
@@ -109,11 +135,12 @@ Result<GemmConfig> parse_gemm_config(std::string_view text) {
 }
 
 std::string kernel_name(const GemmProblem& p, const GemmConfig& c) {
-  return fmt::format("octile_gemm_{}_{}_{}_{}_{}_t{}x{}x{}_s{}_w{}_c{}x{}_u{}f{}_r{}_{}_p{}",
+  return fmt::format("octile_gemm_{}_{}_{}_{}_{}_t{}x{}x{}_s{}_w{}_c{}x{}_u{}f{}_r{}_o{}_{}_p{}_k{}",
                      name_of(p.a.dtype), name_of(p.a.granularity), name_of(p.b.dtype),
                      name_of(p.b.granularity), name_of(p.d), c.block_m, c.block_n, c.block_k,
                      c.stages, c.consumer_warpgroups, c.cluster_m, c.cluster_n, c.unroll,
-                     c.in_flight, c.raster_group, store_name(c.store), c.promote);
+                     c.in_flight, c.raster_group, c.ctas_per_sm, store_name(c.store), c.promote,
+                     c.splits);
 }
 
 }  // namespace octile

@@ -13,7 +13,7 @@ namespace octile {
 enum class EpilogueStore : int { kDirect = 0, kTma = 1 };
 
 struct GemmConfig {
-  int block_m = 128;
+  int block_m = 128;  // below 64 only the rows loaded and stored: the instruction takes 64
   int block_n = 128;
   int block_k = 128;  // one 1x128 scale block; fixed by the recipe
   int stages = 5;
@@ -23,10 +23,11 @@ struct GemmConfig {
   int unroll = 1;               // K-blocks one pass of the main loop covers
   int in_flight = 1;            // products of 64 rows issued before the first is promoted
   int raster_group = 8;         // tiles along m visited before n advances
+  int ctas_per_sm = 1;          // resident at once: 2 leaves each half an SM
   EpilogueStore store = EpilogueStore::kTma;
   // Numerics, not schedule: recorded in plan and metadata.
   int promote = 128;
-  int splits = 1;
+  int splits = 1;  // CTAs of a cluster that share a tile's K
   friend bool operator==(const GemmConfig&, const GemmConfig&) = default;
 };
 
@@ -34,8 +35,9 @@ struct GemmConfig {
 struct GemmSmemLayout {
   int a_offset = 0, a_stage_bytes = 0;
   int b_offset = 0, b_stage_bytes = 0;
-  int d_offset = 0, d_bytes = 0;
+  int d_offset = 0, d_bytes = 0;  // staged for TMA, or partial sums gathered from a cluster
   int scale_a_offset = 0, scale_a_stage_bytes = 0;
+  int scale_b_offset = 0;
   int barrier_offset = 0;
   int total_bytes = 0;  // what the launch asks for
 };
@@ -55,13 +57,19 @@ struct GemmResources {
 };
 
 GemmResources resources_of(const GemmConfig&);
-// "tile=128x128x128 stages=5 wg=2 cluster=1x1 unroll=1 inflight=1 raster=8 store=tma promote=128
-// splits=1"
+// CTAs of one cluster: those that share operands, or K.
+int cluster_size(const GemmConfig&);
+// Clusters a GPU of `sm_count` SMs runs at once. A cluster lies within one GPC, which leaves some
+// SMs over: on an H200 (132 SMs) cuOccupancyMaxActiveClusters says 66 of two, 39 of three, 30 of
+// four, 15 of eight.
+int resident_clusters(const GemmConfig&, int sm_count);
+// "tile=128x128x128 stages=5 wg=2 cluster=1x1 unroll=1 inflight=1 raster=8 ctas=1 store=tma
+// promote=128 splits=1"
 std::string to_text(const GemmConfig&);
 // Fields in any order; one left out keeps its default.
 Result<GemmConfig> parse_gemm_config(std::string_view text);
 // Says what it is, so profilers can be read:
-// octile_gemm_e4m3_1x128_e4m3_128x128_bf16_t128x128x128_s5_w2_c1x1_u1f1_r8_tma_p128
+// octile_gemm_e4m3_1x128_e4m3_128x128_bf16_t128x128x128_s5_w2_c1x1_u1f1_r8_o1_tma_p128_k1
 std::string kernel_name(const GemmProblem&, const GemmConfig&);
 
 }  // namespace octile

@@ -80,7 +80,7 @@ Json to_json(const Problem& problem, const EmittedKernel& kernel, const std::str
   return {{"problem", to_text(problem)},      {"name", kernel.name},
           {"template", kernel.template_path}, {"config", kernel.config_text},
           {"options", kernel.options},        {"threads", kernel.threads},
-          {"smem_bytes", kernel.smem_bytes},  {"cluster", kernel.cluster_m * kernel.cluster_n},
+          {"smem_bytes", kernel.smem_bytes},  {"cluster", kernel.cluster},
           {"chosen_by", chosen_by},           {"explain", explanation},
           {"source", kernel.source}};
 }

@@ -25,7 +25,7 @@ cache::Entry entry_of_build(const KernelBuild& build, const cache::Identity& ide
   m.spill_load_bytes = build.spill_load_bytes;
   m.stack_bytes = build.stack_bytes;
   m.threads = build.emitted.threads;
-  m.cluster_size = build.emitted.cluster_m * build.emitted.cluster_n;
+  m.cluster_size = build.emitted.cluster;
   m.parameter_bytes = build.emitted.parameter_bytes;
   m.compile_ms = build.compile_ms;
   m.date = utc_now();

@@ -15,7 +15,7 @@ nlohmann::ordered_json describe(const KernelBuild& build) {
       {"source_digest", build.source_digest},
       {"architecture", build.architecture},
       {"threads", e.threads},
-      {"cluster", e.cluster_m * e.cluster_n},
+      {"cluster", e.cluster},
       {"registers", build.registers},
       {"smem_bytes", e.smem_bytes + build.static_smem_bytes},
       {"spill_store_bytes", build.spill_store_bytes},

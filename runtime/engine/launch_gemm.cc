@@ -51,11 +51,11 @@ CUresult encode_maps(const Driver& driver, const GemmLaunch& l, std::int64_t n, 
   return encode(driver, &p.d_map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, args.d, d);
 }
 
-// A persistent grid: one block per tile, no more than fit at once, whole clusters.
+// A persistent grid: one block per tile and split, no more than fit at once, whole clusters.
 unsigned int grid_blocks(const GemmLaunch& l, std::int64_t m, std::int64_t n) {
   const std::int64_t tiles = ceil_div(m, l.block_m) * ceil_div(n, l.block_n);
   return static_cast<unsigned int>(
-      std::min<std::int64_t>(round_up(tiles, l.cluster), l.max_blocks));
+      std::min<std::int64_t>(round_up(tiles * l.splits, l.cluster), l.max_blocks));
 }
 
 }  // namespace
@@ -71,8 +71,10 @@ GemmLaunch gemm_launch(const GemmConfig& config, int sm_count, CUkernel kernel) 
   l.d_box_rows = r.d_box_rows;
   l.d_box_cols = r.d_box_cols;
   l.tma_store = config.store == EpilogueStore::kTma;
-  l.cluster = config.cluster_m * config.cluster_n;
-  l.max_blocks = std::max(sm_count / l.cluster, 1) * l.cluster;
+  l.cluster = cluster_size(config);
+  l.splits = config.splits;
+  l.stages = config.stages;
+  l.max_blocks = resident_clusters(config, sm_count) * l.cluster;
   l.threads = r.threads;
   l.smem_bytes = r.smem.total_bytes;
   return l;
@@ -92,15 +94,26 @@ Status launch_gemm(const Driver& driver, const GemmLaunch& l, std::int64_t n, st
   p.m = static_cast<std::int32_t>(args.m);
   p.n = static_cast<std::int32_t>(n);
   p.k = static_cast<std::int32_t>(k);
+  const bool overlap = (args.flags & OCTILE_RUN_OVERLAP) != 0;
+  p.early_stages = overlap ? l.stages : 0;
   std::array<void*, kGemmParameterCount> parameters{
-      &p.a_map,      &p.b_map,      &p.d_map, &p.scale_a, &p.scale_b, &p.d,
-      &p.scale_a_ld, &p.scale_b_ld, &p.ldd,   &p.m,       &p.n,       &p.k};
+      &p.a_map,      &p.b_map, &p.d_map, &p.scale_a, &p.scale_b, &p.d,           &p.scale_a_ld,
+      &p.scale_b_ld, &p.ldd,   &p.m,     &p.n,       &p.k,       &p.early_stages};
 
-  CUlaunchAttribute cluster{};
-  cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-  cluster.value.clusterDim.x = static_cast<unsigned int>(l.cluster);
-  cluster.value.clusterDim.y = 1;
-  cluster.value.clusterDim.z = 1;
+  std::array<CUlaunchAttribute, 2> attributes{};
+  unsigned int attribute_count = 0;
+  if (l.cluster > 1) {
+    CUlaunchAttribute& cluster = attributes[attribute_count++];
+    cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    cluster.value.clusterDim.x = static_cast<unsigned int>(l.cluster);
+    cluster.value.clusterDim.y = 1;
+    cluster.value.clusterDim.z = 1;
+  }
+  if (overlap) {
+    CUlaunchAttribute& programmatic = attributes[attribute_count++];
+    programmatic.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    programmatic.value.programmaticStreamSerializationAllowed = 1;
+  }
   CUlaunchConfig config{};
   config.gridDimX = grid_blocks(l, args.m, n);
   config.gridDimY = 1;
@@ -110,8 +123,8 @@ Status launch_gemm(const Driver& driver, const GemmLaunch& l, std::int64_t n, st
   config.blockDimZ = 1;
   config.sharedMemBytes = static_cast<unsigned int>(l.smem_bytes);
   config.hStream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = l.cluster > 1 ? 1 : 0;
+  config.attrs = attributes.data();
+  config.numAttrs = attribute_count;
   return driver.check(driver->cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(l.kernel),
                                                parameters.data(), nullptr),
                       "cuLaunchKernelEx");

@@ -27,8 +27,9 @@ struct GemmParameters {
   std::int32_t m;
   std::int32_t n;
   std::int32_t k;
+  std::int32_t early_stages;  // of B, asked for before the kernel before this one has ended
 };
-constexpr int kGemmParameterCount = 12;
+constexpr int kGemmParameterCount = 13;
 
 // What is the same in every launch of one kernel on one device.
 struct GemmLaunch {
@@ -37,6 +38,8 @@ struct GemmLaunch {
   int a_box_rows = 0, b_box_rows = 0, d_box_rows = 0, d_box_cols = 0;
   bool tma_store = false;
   int cluster = 1;
+  int splits = 1;      // CTAs a tile
+  int stages = 0;
   int max_blocks = 0;  // resident at once, a whole number of clusters
   int threads = 0;
   int smem_bytes = 0;
