@@ -140,8 +140,8 @@ constexpr std::array kConstraints{
                    "K is split 1 to 8 times (a portable cluster), each split has a K-block and a "
                    "group of 8 columns, and a batch-invariant problem is never split",
                    splits_are_allowed},
-    GemmConstraint{"cluster_splits_or_shares",
-                   "a cluster either splits K or shares an operand", cluster_splits_or_shares},
+    GemmConstraint{"cluster_splits_or_shares", "a cluster either splits K or shares an operand",
+                   cluster_splits_or_shares},
     GemmConstraint{"large_tiles_stay_whole",
                    "tiles of more than 128 rows are not split: their partial sums would take the "
                    "shared memory the ring needs",

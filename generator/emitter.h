@@ -38,7 +38,7 @@ struct EmittedKernel {
   std::vector<std::string> options;  // NVRTC options, architecture included
   int threads = 0;                   // per block
   int smem_bytes = 0;                // dynamic
-  int cluster = 1;  // CTAs of a launch cluster, along x
+  int cluster = 1;                   // CTAs of a launch cluster, along x
   std::vector<int> parameter_bytes;  // size of each kernel parameter, in order
   std::string config_text;
 };

@@ -135,12 +135,12 @@ Result<GemmConfig> parse_gemm_config(std::string_view text) {
 }
 
 std::string kernel_name(const GemmProblem& p, const GemmConfig& c) {
-  return fmt::format("octile_gemm_{}_{}_{}_{}_{}_t{}x{}x{}_s{}_w{}_c{}x{}_u{}f{}_r{}_o{}_{}_p{}_k{}",
-                     name_of(p.a.dtype), name_of(p.a.granularity), name_of(p.b.dtype),
-                     name_of(p.b.granularity), name_of(p.d), c.block_m, c.block_n, c.block_k,
-                     c.stages, c.consumer_warpgroups, c.cluster_m, c.cluster_n, c.unroll,
-                     c.in_flight, c.raster_group, c.ctas_per_sm, store_name(c.store), c.promote,
-                     c.splits);
+  return fmt::format(
+      "octile_gemm_{}_{}_{}_{}_{}_t{}x{}x{}_s{}_w{}_c{}x{}_u{}f{}_r{}_o{}_{}_p{}_k{}",
+      name_of(p.a.dtype), name_of(p.a.granularity), name_of(p.b.dtype), name_of(p.b.granularity),
+      name_of(p.d), c.block_m, c.block_n, c.block_k, c.stages, c.consumer_warpgroups, c.cluster_m,
+      c.cluster_n, c.unroll, c.in_flight, c.raster_group, c.ctas_per_sm, store_name(c.store),
+      c.promote, c.splits);
 }
 
 }  // namespace octile

@@ -119,7 +119,8 @@ Status check_tokens(const Problem& problem, const char* name, std::int64_t token
 Status check_arguments(const GemmProblem& p, octile_gemm_args& args) {
   if (Status ok = check_extent("m", args.m); !ok) return ok;
   if ((args.flags & ~static_cast<std::uint32_t>(OCTILE_RUN_OVERLAP)) != 0) [[unlikely]]
-    return refuse(fmt::format("flags is {:#x}; allowed: 0 or OCTILE_RUN_OVERLAP (0x1)", args.flags));
+    return refuse(
+        fmt::format("flags is {:#x}; allowed: 0 or OCTILE_RUN_OVERLAP (0x1)", args.flags));
   if (args.m == 0 || p.n == 0) return {};
   if (Status ok = check_matrix("d", args.d, "ldd", args.ldd, "m", args.m, p.n, p.d); !ok) return ok;
   if (p.k == 0) return {};

@@ -38,7 +38,7 @@ struct GemmLaunch {
   int a_box_rows = 0, b_box_rows = 0, d_box_rows = 0, d_box_cols = 0;
   bool tma_store = false;
   int cluster = 1;
-  int splits = 1;      // CTAs a tile
+  int splits = 1;  // CTAs a tile
   int stages = 0;
   int max_blocks = 0;  // resident at once, a whole number of clusters
   int threads = 0;

@@ -80,8 +80,9 @@ constexpr int kConsumerThreads = 128 * cfg::kConsumerWarpgroups;
 // Split K: every rank sums its share of the tile's column groups (8 columns) over all ranks.
 constexpr int kGroups = cfg::kBlockN / 8;
 constexpr int kShareGroups = ceil_div(kGroups, cfg::kSplits);
-constexpr int kDBytes = cfg::kSplits > 1 ? cfg::kSplits * kShareGroups * kStrips * kConsumerThreads * 16
-                        : cfg::kTmaStore ? cfg::kBlockM * cfg::kBlockN * 2
+constexpr int kDBytes = cfg::kSplits > 1
+                            ? cfg::kSplits* kShareGroups* kStrips* kConsumerThreads * 16
+                        : cfg::kTmaStore ? cfg::kBlockM* cfg::kBlockN * 2
                                          : 0;
 constexpr int kBOffset = cfg::kStages * kAStageBytes;
 constexpr int kDOffset = kBOffset + cfg::kStages * kBStageBytes;
@@ -97,7 +98,8 @@ constexpr int kScaleRows = ceil_div(cfg::kBlockN - kScaleSegment, 128) + 1;
 static_assert(cfg::kBlockK == 128, "one K-block is one scale block");
 static_assert(kStrips * 64 * cfg::kConsumerWarpgroups == (cfg::kBlockM < 64 ? 64 : cfg::kBlockM),
               "strips of 64 rows");
-static_assert(cfg::kSplits == 1 || (kShareSize == 1 && !cfg::kTmaStore), "a cluster splits or shares");
+static_assert(cfg::kSplits == 1 || (kShareSize == 1 && !cfg::kTmaStore),
+              "a cluster splits or shares");
 static_assert(128 % cfg::kPromote == 0 && cfg::kPromote % kWgmmaK == 0, "promotion interval");
 static_assert(cfg::kClusterM == 1 || cfg::kClusterN == 1, "a cluster shares one operand");
 
@@ -214,8 +216,8 @@ __device__ __forceinline__ void announce(const StageCursor& at, const TileSource
   mbarrier::arrive_expect_tx(at.full, kAStageBytes + kBStageBytes + tile.scale_bytes);
 }
 
-// The weight's half of a stage. A shared operand is loaded as one slice per CTA of the cluster, each
-// multicast to all.
+// The weight's half of a stage. A shared operand is loaded as one slice per CTA of the cluster,
+// each multicast to all.
 __device__ __forceinline__ void load_b(const StageCursor& at, const Source& from,
                                        const TileSource& tile, int rank, int k) {
   constexpr u16 kEveryone = (1u << kShareSize) - 1;
@@ -402,9 +404,9 @@ struct Consumer {
   int lane;
 };
 
-// kBlocks consecutive K-blocks into acc, as kBlocks * kStrips * kParts products of 64 rows. kInFlight
-// products are issued before the first of them is promoted, each into partial sums of its own, and
-// one more as soon as one is promoted: the tensor core works while the CUDA cores promote.
+// kBlocks consecutive K-blocks into acc, as kBlocks * kStrips * kParts products of 64 rows.
+// kInFlight products are issued before the first of them is promoted, each into partial sums of its
+// own, and one more as soon as one is promoted: the tensor core works while the CUDA cores promote.
 template <int kBlocks, int kInFlight>
 __device__ __forceinline__ void multiply_blocks(const Consumer& self, Ring& ring, int offset,
                                                 float (&acc)[kStrips][kAccumulators]) {
@@ -487,7 +489,8 @@ __device__ __forceinline__ void store_tile(const Consumer& self, const TensorMap
     named_barrier(1 + self.index, 128);
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
-      stage_for_tma<cfg::kBlockN, kStripRows>(acc[strip], self.smem.d(self.index * kStrips + strip), self.warp);
+      stage_for_tma<cfg::kBlockN, kStripRows>(acc[strip], self.smem.d(self.index * kStrips + strip),
+                                              self.warp);
     }
     tma::fence_async_shared();
     named_barrier(1 + self.index, 128);
@@ -496,7 +499,7 @@ __device__ __forceinline__ void store_tile(const Consumer& self, const TensorMap
       for (int strip = 0; strip < kStrips; ++strip) {
         if (row + strip * 64 < e.m) {
           store_boxes<cfg::kBlockN, kStripRows>(d_map, self.smem.d(self.index * kStrips + strip),
-                                    row + strip * 64, n0);
+                                                row + strip * 64, n0);
         }
       }
       tma::commit_stores();
@@ -559,7 +562,8 @@ __device__ __forceinline__ void store_share(const Consumer& self, int rank, u16*
   const int end = min(e.m, m0 + cfg::kBlockM);
 #pragma unroll
   for (int strip = 0; strip < kStrips; ++strip) {
-    const int row = m0 + self.index * kRowsPerConsumer + strip * 64 + self.warp * 16 + self.lane / 4;
+    const int row =
+        m0 + self.index * kRowsPerConsumer + strip * 64 + self.warp * 16 + self.lane / 4;
 #pragma unroll
     for (int group = 0; group < kShareGroups; ++group) {
       const int column = n0 + (first + group) * 8;
