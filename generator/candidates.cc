@@ -93,6 +93,12 @@ bool store_suits_tile(const GemmConfig& c, const GemmProblem&, const DeviceSpec&
   if (c.splits > 1) return c.store == EpilogueStore::kDirect;
   return c.store == EpilogueStore::kTma || c.block_n <= 32;
 }
+bool tall_tiles_are_wide(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+  return c.block_m <= 128 || c.block_n >= 96;
+}
+bool clusters_share_large_tiles(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+  return (c.cluster_m == 1 && c.cluster_n == 1) || (c.block_m >= 128 && c.block_n >= 96);
+}
 bool large_tiles_stay_whole(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
   return c.splits == 1 || c.block_m <= 128;
 }
@@ -142,6 +148,15 @@ constexpr std::array kConstraints{
                    splits_are_allowed},
     GemmConstraint{"cluster_splits_or_shares", "a cluster either splits K or shares an operand",
                    cluster_splits_or_shares},
+    GemmConstraint{"tall_tiles_are_wide",
+                   "a tile of more than 128 rows has at least 96 columns: below, WGMMA's operand "
+                   "reads from shared memory and not its products set the rate",
+                   tall_tiles_are_wide},
+    GemmConstraint{
+        "clusters_share_large_tiles",
+        "operands are shared by tiles of 128x96 and more: below, a cluster's start costs "
+        "more than its loads save (measured: never among the fastest)",
+        clusters_share_large_tiles},
     GemmConstraint{"large_tiles_stay_whole",
                    "tiles of more than 128 rows are not split: their partial sums would take the "
                    "shared memory the ring needs",

@@ -39,6 +39,15 @@ __device__ double decode(u8 code, int e5m2) {
 
 // codes[rows][ld]: mode 0, near-normal values over the format's upper range; mode 1, uniform finite
 // codes.
+// Bytes from one buffer to another, as a kernel: a neighbour that programmatic launches can overlap.
+extern "C" __global__ void copy_bytes(const unsigned char* from, unsigned char* to,
+                                      long long bytes) {
+  const long long step = (long long)gridDim.x * blockDim.x;
+  for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < bytes; i += step) {
+    to[i] = from[i];
+  }
+}
+
 extern "C" __global__ void fill_codes(u8* codes, i64 rows, i64 cols, i64 ld, u64 seed, int e5m2,
                                       int mode) {
   const i64 stride = static_cast<i64>(gridDim.x) * blockDim.x;

@@ -107,6 +107,78 @@ TEST_F(GemmCalls, UnpreparedInsideCaptureIsRefusedAndTheCaptureSurvives) {
   expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
 }
 
+// A kernel that overlaps the one before must not read what that one still writes: the second
+// product's A is a copy the stream makes just before, of other content every time.
+TEST_F(GemmCalls, OverlapReadsWhatTheKernelBeforeWrote) {
+  for (const GemmShape shape :
+       {GemmShape{64, 2112, 7168}, GemmShape{16, 4096, 2048}, GemmShape{300, 576, 1152}}) {
+    GemmCase x(gpu(), {}, shape, 51);
+    GemmCase y(gpu(), {}, shape, 52);
+    octile_plan* plan = make_plan(to_text(Problem(x.problem())).c_str(), shape.m, shape.m);
+    DeviceBuffer plain_x = gpu().allocate(x.d().bytes());
+    DeviceBuffer plain_y = gpu().allocate(x.d().bytes());
+    // Both products with y's weights, call by call.
+    octile_gemm_args args = y.args();
+    const auto copy = [&](DeviceBuffer& to, const DeviceBuffer& from) {
+      const void* source = from.pointer();
+      void* target = to.pointer();
+      auto bytes = static_cast<std::int64_t>(from.bytes());
+      gpu().launch("copy_bytes", 64, 256, {&source, &target, &bytes});
+    };
+    const auto run = [&](GemmCase& from, std::uint32_t flags) {
+      copy(y.a(), from.a());
+      copy(y.a_scale(), from.a_scale());
+      args.flags = flags;
+      expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
+    };
+    GemmCase y_inputs(gpu(), {}, shape, 52);
+    run(x, OCTILE_RUN_DEFAULT);
+    copy(plain_x, y.d());
+    run(y_inputs, OCTILE_RUN_DEFAULT);
+    copy(plain_y, y.d());
+    for (int i = 0; i < 100; ++i) {
+      y.poison_output();
+      run(x, OCTILE_RUN_OVERLAP);
+      ASSERT_EQ(differences(plain_x, y.d()), 0U) << to_text(shape) << " at repeat " << i;
+      y.poison_output();
+      run(y_inputs, OCTILE_RUN_OVERLAP);
+      // Back to back: the second call may start while the first still runs.
+      expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
+      ASSERT_EQ(differences(plain_y, y.d()), 0U) << to_text(shape) << " at repeat " << i;
+    }
+    expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
+  }
+}
+
+// Batch-invariant: a row's bits are those it has alone, whatever the token count.
+TEST_F(GemmCalls, BatchInvariantRowsKeepTheirBits) {
+  GemmProblem problem;
+  problem.invariant = true;
+  constexpr std::int64_t kMost = 4096;
+  GemmCase c(gpu(), problem, {kMost, 2112, 7168}, 53);
+  octile_plan* plan = make_plan(to_text(Problem(c.problem())).c_str(), 1, kMost);
+  octile_gemm_args args = c.args();
+  expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
+  DeviceBuffer all = gpu().allocate(c.d().bytes());
+  ASSERT_EQ(
+      (*gpu().driver())->cuMemcpyDtoDAsync(all.get(), c.d().get(), c.d().bytes(), gpu().stream()),
+      CUDA_SUCCESS);
+  for (const std::int64_t m : {1, 2, 7, 16, 33, 64, 100, 128, 200, 511, 1000, 2048, 3000, 4095}) {
+    args.m = m;
+    c.poison_output();
+    expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
+    // The rows that were written are those of the whole; the rest is still poison.
+    const void* x = static_cast<const char*>(all.pointer()) + c.d_offset();
+    const void* y = static_cast<const char*>(c.d().pointer()) + c.d_offset();
+    std::int64_t bytes = m * c.ldd() * 2;
+    DeviceBuffer count = gpu().zeroed(8);
+    void* counter = count.pointer();
+    gpu().launch("count_differences", 1024, 256, {&x, &y, &bytes, &counter});
+    ASSERT_EQ(gpu().read_counter(count), 0U) << m << " tokens";
+  }
+  expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
+}
+
 // See bulk_ring in checker.cu: under racecheck the first is clean and the second is reported.
 class BulkRing : public GpuTest, public ::testing::WithParamInterface<int> {};
 
