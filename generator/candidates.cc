@@ -71,7 +71,8 @@ bool fits_shared_memory(const GemmConfig& c, const GemmProblem&, const DeviceSpe
 }
 bool fits_registers(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
   const GemmResources r = resources_of(c);
-  const int others = c.in_flight > 2 ? 50 : 40;
+  const bool parts_of_blocks = c.promote < 128 && c.unroll > 1;
+  const int others = c.in_flight > 2 ? 50 : parts_of_blocks ? 48 : 40;
   return r.accumulator_registers + others <= r.consumer_registers;
 }
 bool promotion_matches(const GemmConfig& c, const GemmProblem& p, const DeviceSpec&) {
@@ -92,6 +93,9 @@ bool two_ctas_share_an_sm(const GemmConfig& c, const GemmProblem&, const DeviceS
 bool store_suits_tile(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
   if (c.splits > 1) return c.store == EpilogueStore::kDirect;
   return c.store == EpilogueStore::kTma || c.block_n <= 32;
+}
+bool short_tiles_are_narrow(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+  return c.block_m >= 64 || c.block_n <= 128;
 }
 bool tall_tiles_are_wide(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
   return c.block_m <= 128 || c.block_n >= 96;
@@ -137,7 +141,8 @@ constexpr std::array kConstraints{
     GemmConstraint{
         "fits_registers",
         "accumulators and partial sums leave 40 of a consumer's registers (50 with more than two "
-        "products in flight) for addresses, scales and loop state (ptxas 13.0 spills below)",
+        "products in flight, 48 where unrolled K-blocks are promoted in parts) for addresses, "
+        "scales and loop state (ptxas 13.0 spills below)",
         fits_registers},
     GemmConstraint{"promotion_matches",
                    "the promotion interval is the problem's, never a tuning axis",
@@ -148,6 +153,10 @@ constexpr std::array kConstraints{
                    splits_are_allowed},
     GemmConstraint{"cluster_splits_or_shares", "a cluster either splits K or shares an operand",
                    cluster_splits_or_shares},
+    GemmConstraint{"short_tiles_are_narrow",
+                   "a tile of 16 or 32 rows has at most 128 columns: few tokens are bound by "
+                   "memory, and more CTAs, not wider tiles, ask for it faster",
+                   short_tiles_are_narrow},
     GemmConstraint{"tall_tiles_are_wide",
                    "a tile of more than 128 rows has at least 96 columns: below, WGMMA's operand "
                    "reads from shared memory and not its products set the rate",

@@ -1,3 +1,4 @@
+// clang-format off
 // D[m,n] bf16 = sum over K-blocks b of (sum over K in b of A[m,k] * B[n,k]) * sa[b,m] * sb[n/128,b]
 //
 // A: FP8 [m][lda], scales fp32 [ceil(k/128)][scale_a_ld], m contiguous (1x128).
@@ -6,53 +7,70 @@
 // fp32: acc = fma(partial, sa * sb, acc), in K order. The tensor core keeps about 14 bits of an FP8
 // sum, which is why the partial sums are promoted, and why the scales enter inside the K loop.
 //
-//            n0            n0 + kBlockN          Warp roles (warpgroups of 4 warps):
-//         +---------------------+                  0 .. C-1  consumers: WGMMA, promotion, epilogue
-//   m0    | warpgroup 0         |                  C         producer: one lane of its first warp
-//   feeds
-//         | kBlockM / C rows    |                            the ring; the others idle
+//            n0            n0 + kBlockN          Warp roles (C warpgroups of 4 warps, then 4 more):
+//         +---------------------+                  warpgroups 0 .. C-1   WGMMA, promotion, epilogue
+//   m0    | warpgroup 0         |                  warp 4C, one lane     feeds the ring
+//         | kBlockM / C rows    |                  warp 4C + 1           writes B's scales into it
 //         +---------------------+
-//         | warpgroup 1         |                Each consumer owns kBlockM / C rows as strips of
-//         64: the |                     |                partial sums of one strip are promoted
-//         while the other
-//         +---------------------+                warpgroup keeps the tensor core busy.
+//         | warpgroup 1         |                Each consumer owns kBlockM / C rows as strips of 64
+//         |                     |                (a tile of 16 or 32 rows is one strip, of which
+//         +---------------------+                only those rows are loaded and stored).
 //
 // Shared memory, from a 1024-byte aligned base (offsets: cfg, from GemmSmemLayout):
 //   A ring       kStages x kBlockM x 128 bytes, 128-byte swizzle
 //   B ring       kStages x kBlockN x 128 bytes, 128-byte swizzle
-//   D staging    kBlockM x kBlockN x 2 bytes (kTmaStore), one region a 64-row strip
+//   D staging    kBlockM x kBlockN x 2 bytes (kTmaStore), one region a strip; or, with kSplits > 1,
+//                the partial sums of this rank's columns from every rank, fp32
 //   A scales     kStages x kBlockM x 4 bytes
-//   barriers     full[kStages], empty[kStages], 8 bytes each
+//   B scales     kStages x 16 bytes
+//   barriers     full[kStages], empty[kStages], then gathered, taken (kSplits > 1); 8 bytes each
 //
-// Barriers        arrivals                                      completes when
-//   full[s]       1 (producer, expect_tx) + bytes               A, B and A scales of the stage are
-//   here empty[s]      4 warps x consumers x CTAs of the cluster     every reader in the cluster is
-//   done
+// Barriers    arrivals                                       completes when
+//   full[s]   producer (expect_tx) + scale warp + bytes      both operands and scales are here
+//   empty[s]  4 warps x consumers x CTAs that share          every reader in the cluster is done
+//   gathered  thread 0 (expect_tx) + bytes                   every rank's sums of my columns are here
+//   taken     4 warps x consumers x ranks                    no rank still reads what I sent it
 //
 // Cluster: with kClusterN = 2 the two CTAs share an A tile (each loads half of it and multicasts),
 // with kClusterM = 2 a B tile. A cluster walks tiles together, so both run the same number of
-// steps; a CTA whose tile lies outside D computes on zeros and stores nothing.
+// steps; a CTA whose tile lies outside D computes on zeros and stores nothing. With kSplits > 1 the
+// ranks of a cluster work on one tile, each on its range of K-blocks; then each sums its share of
+// the columns over all ranks, in rank order, which is K order.
 //
-// B's scales are one or a few scalars per K-block: every consumer thread reads them from global
-// memory (one broadcast sector, 32 K-blocks a line), one K-block ahead.
+// Overlap (programmatic dependent launch): the next kernel of the stream may start as soon as this
+// one's CTAs leave room; of itself it asks for weights only until this one has ended.
 //
-// Ladder (one H200 each, best configuration per shape, us; peers' times of the same shapes in
-// docs):
-//   v1  one product at a time: wait<0>, promote. Predicted within 15 % of the peers at m >= 4096.
-//       64x2112x7168 12.1, 64x4096x7168 14.1, 64x7168x16384 36.2, 128x7168x16384 40.5. Kept as
-//       kUnroll = 1.
-//   v2  arrive on a peer's `empty` at CTA scope instead of cluster scope. Predicted: clusters stop
-//   paying a
-//       MEMBAR.ALL.GPU per K-block. 256x128 tiles at 4096x24576x1536, cluster 1x2: 346 -> 269.
-//       Kept.
-//   v3  kUnroll K-blocks a pass, kInFlight partial sums: the tensor core works while a warpgroup
-//   promotes.
-//       Predicted -30 % per K-block where one consumer works alone. 64x2112x7168 9.9,
-//       64x4096x7168 11.6, 64x7168x16384 33.2, 128x7168x16384 36.8. Kept.
-//   v4  flat promotion loop, scales of tiles that straddle blocks picked from two or three rows.
-//   Predicted:
-//       tiles of 192 leave local memory. 128x192 at 128x24576x1536 95 -> 15.0, 4096x2112x7168
-//       107.7. Kept.
+// Ladder (H200; us; numbers of one line are of one run, lines are not comparable: cards and clocks
+// differ by 10 %):
+//   v1   one product at a time: wait<0>, promote. Predicted within 15 % of the peers at m >= 4096.
+//        64x2112x7168 12.1, 64x4096x7168 14.1, 64x7168x16384 36.2. Kept as kUnroll = 1.
+//   v2   arrive on a peer's `empty` at CTA scope instead of cluster scope. Predicted: clusters stop
+//        paying a MEMBAR.ALL.GPU a K-block. 4096x24576x1536, 256x128, cluster 1x2: 346 -> 269. Kept.
+//   v3   kUnroll K-blocks a pass, kInFlight partial sums. Predicted -30 % a K-block where one
+//        consumer works alone. 64x2112x7168 12.1 -> 9.9, 64x4096x7168 14.1 -> 11.6. Kept.
+//   v4   flat promotion loop, scales of straddling tiles picked from two or three rows. Predicted:
+//        tiles of 192 leave local memory. 128x24576x1536 at 128x192 95 -> 15.0. Kept.
+//   v5   a product is issued as soon as one is promoted, not a group after a group. Predicted -15 %
+//        a K-block. The consumer alone at 64x64: 149 ns (two a group) -> 123 ns (4 blocks, 2 in
+//        flight). Kept. 256x128, kUnroll 1 -> 2: 4096x24576x1536 300 -> 288.
+//   v6   K split over a cluster, sums exchanged by st.async onto the receiver's barrier. Predicted
+//        64x2112x7168 9.9 -> 6.5. 10.3 -> 8.1: the rest is the first byte's latency. Kept.
+//   v7   weights of the first stages before griddepcontrol.wait. Predicted -1 to -2. 64x2112x7168
+//        8.7 -> 7.3, 64x7168x2048 7.0 -> 5.9, 64x4096x7168 11.5 -> 10.2. Kept (OCTILE_RUN_OVERLAP).
+//   v8   in an ordinary launch A before B: B of all stages first holds A back by the copy engine's
+//        queue. 64x7168x2048 8.0 -> 7.0. Kept.
+//   v9   B's scales through shared memory: without any, 4 to 6 % less (ablation). By the producer's
+//        whole warp: 64x2112x7168 11.2 -> 21.3, each TMA in a loop over lanes; dropped. By a warp of
+//        their own: 4096x7168x2048 106.8 -> 103.4, 4096x24576x1536 288 -> 281. Kept.
+//   v10  the producer's addresses advanced, not computed. Predicted: small tiles are bound by its
+//        instructions. 64x2112x7168 unsplit 14.0 -> 11.7. Kept. The ring unrolled besides: 11.6 to
+//        12.4, and 60 % more code; dropped.
+//   v11  two CTAs an SM. Predicted: one's start and end hide behind the other. 64x32768x512 9.8 ->
+//        8.3, 64x24576x1536 13.3 -> 13.1. Kept.
+//   v12  four K-blocks of B asked for at a time, for longer DRAM bursts. 64x7168x16384 33.2 -> 33.0,
+//        64x24576x1536 13.8 -> 14.1; dropped. Loads without any product take 31 to 32: the limit.
+//   v13  tiles of 16 and 32 rows. Predicted: half of the loads. 16x4096x7168 11.5 -> 11.1. Kept.
+// clang-format on
 #ifndef OCTILE_EMITTED
 #include "gemm/default_prologue.cuh"
 #endif

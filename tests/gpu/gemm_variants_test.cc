@@ -3,6 +3,9 @@
 
 #include <map>
 
+#include <cstdio>
+
+#include "generator/candidates.h"
 #include "generator/cost_model.h"
 #include "runtime/reference/metrics.h"
 #include "tests/gpu/gemm_case.h"
@@ -16,16 +19,26 @@ class GemmVariants : public GpuTest {};
 TEST_F(GemmVariants, CoveringSetIsRight) {
   const GemmProblem problem;
   std::uint64_t seed = 7000;
-  for (const GemmConfig& config : covering_gemm_configs(problem, gpu().device())) {
+  int cases = 0;
+  int refused = 0;
+  for (const GemmConfig& config :
+       covering_gemm_configs(splittable_gemm_problem(), gpu().device())) {
     for (const GemmShape shape :
          {GemmShape{1, 8, 16}, GemmShape{77, 576, 1152}, GemmShape{300, 200, 7168},
           GemmShape{4097, 520, 400}, GemmShape{640, 2112, 2048}}) {
       GemmCase c(gpu(), problem, shape, ++seed, {.a = 16, .b = 32, .d = 8});
+      if (refused_by(config, c.problem(), gpu().device()) != nullptr) {
+        ++refused;  // more splits than K-blocks
+        continue;
+      }
+      ++cases;
       c.run_config(config, gpu().stream());
       c.judge(reference::tolerance_c(128));
       if (HasFailure()) FAIL() << to_text(config);
     }
   }
+  std::printf("%d cases ran, %d are refused (more splits than K-blocks)\n", cases, refused);
+  EXPECT_GT(cases, 4 * refused);
 }
 
 TEST_F(GemmVariants, ShorterPromotionIntervals) {
@@ -47,7 +60,8 @@ TEST_F(GemmVariants, ScheduleDoesNotChangeBits) {
   const GemmProblem problem;
   GemmCase c(gpu(), problem, {300, 520, 2100 / 16 * 16}, 9000);
   std::map<int, DeviceBuffer> first;  // by split count
-  for (const GemmConfig& config : covering_gemm_configs(problem, gpu().device())) {
+  for (const GemmConfig& config :
+       covering_gemm_configs(splittable_gemm_problem(), gpu().device())) {
     c.poison_output();
     c.run_config(config, gpu().stream());
     if (!first.contains(config.splits)) {
@@ -73,8 +87,10 @@ TEST_F(GemmVariants, ScheduleDoesNotChangeBits) {
 TEST_F(GemmVariants, SanitizerCases) {
   const GemmProblem problem;
   std::uint64_t seed = 9500;
-  for (const GemmConfig& config : covering_gemm_configs(problem, gpu().device())) {
-    const std::int64_t k = (2 * config.stages + 1) * 128 + 16;
+  for (const GemmConfig& config :
+       covering_gemm_configs(splittable_gemm_problem(), gpu().device())) {
+    // Turns of every rank's ring.
+    const std::int64_t k = (2 * config.stages + 1) * config.splits * 128 + 16;
     GemmCase c(gpu(), problem, {config.block_m + 5, config.block_n + 8, k}, ++seed);
     c.run_config(config, gpu().stream());
     c.judge(reference::tolerance_c(128));

@@ -108,7 +108,7 @@ class GemmNvrtc : public ::testing::Test {
 };
 
 TEST_F(GemmNvrtc, CoveringSetCompilesClean) {
-  const GemmProblem problem;
+  const GemmProblem problem = tests::splittable_gemm_problem();
   const auto configs = tests::covering_gemm_configs(problem, h200());
   EXPECT_GT(configs.size(), 20U);
   double slowest = 0;
@@ -136,6 +136,7 @@ TEST_F(GemmNvrtc, EveryFormatPairAndIntervalCompilesClean) {
 }
 
 TEST_F(GemmNvrtc, EveryDefaultOfTheShippedModelsCompilesClean) {
+  // A configuration's source is the same for every shape; one whose K admits it stands for all.
   std::map<std::string, GemmConfig> defaults;
   std::size_t shapes = 0;
   for (const auto& file : std::filesystem::directory_iterator(OCTILE_SOURCE_DIR "/tools/models")) {
@@ -155,7 +156,7 @@ TEST_F(GemmNvrtc, EveryDefaultOfTheShippedModelsCompilesClean) {
   std::vector<GemmConfig> configs;
   for (const auto& [text, config] : defaults) configs.push_back(config);
   ASSERT_GT(configs.size(), 3U);
-  for (const Compiled& c : compile_all({}, configs)) expect_clean(c);
+  for (const Compiled& c : compile_all(tests::splittable_gemm_problem(), configs)) expect_clean(c);
   fmt::print("{} shapes x 15 token counts: {} distinct kernels\n", shapes, configs.size());
 }
 
@@ -171,7 +172,7 @@ TEST_F(GemmNvrtc, GpuSuiteCheckerCompiles) {
 TEST_F(GemmNvrtc, FullSweepOnRequest) {
   const char* path = std::getenv("OCTILE_SWEEP");
   if (path == nullptr) GTEST_SKIP() << "OCTILE_SWEEP=FILE compiles every admitted configuration";
-  const GemmProblem problem;
+  const GemmProblem problem = tests::splittable_gemm_problem();
   nlohmann::ordered_json report;
   report["compiler"] = nvrtc()->version_text();
   const auto configs = gemm_candidates(problem, h200()).admitted;
@@ -200,7 +201,8 @@ TEST(GemmSweep, CheckedInSweepIsClean) {
   const auto report = nlohmann::json::parse(file, nullptr, false);
   ASSERT_TRUE(report.is_object()) << "tests/nvrtc/SWEEP.json is missing or not JSON";
   EXPECT_EQ(report["unclean"].size(), 0U);
-  EXPECT_EQ(report["configurations"], gemm_candidates(GemmProblem{}, h200()).admitted.size())
+  EXPECT_EQ(report["configurations"],
+            gemm_candidates(tests::splittable_gemm_problem(), h200()).admitted.size())
       << "the candidate list has changed since the sweep";
 }
 

@@ -32,6 +32,13 @@ std::vector<Pair> pairs_of(const GemmConfig& c) {
 
 }  // namespace
 
+GemmProblem splittable_gemm_problem() {
+  GemmProblem problem;
+  problem.n = 7168;
+  problem.k = 7168;
+  return problem;
+}
+
 // Greedy: the candidate that covers most pairs not yet covered, first enumerated where equal.
 std::vector<GemmConfig> covering_gemm_configs(const GemmProblem& problem,
                                               const DeviceSpec& device) {

@@ -10,6 +10,8 @@
 
 namespace octile::tests {
 
+// A problem that admits every axis: K is long enough for any split.
+GemmProblem splittable_gemm_problem();
 std::vector<GemmConfig> covering_gemm_configs(const GemmProblem& problem, const DeviceSpec& device);
 
 }  // namespace octile::tests

@@ -25,7 +25,7 @@ void add(std::map<std::string, std::string>& digests, const Problem& problem,
 std::map<std::string, std::string> kernel_source_digests() {
   const DeviceSpec& device = *find_device("h200");
   std::map<std::string, std::string> digests;
-  const GemmProblem gemm;
+  const GemmProblem gemm = splittable_gemm_problem();
   for (const GemmConfig& config : covering_gemm_configs(gemm, device))
     add(digests, gemm, config, device);
   for (const QuantizeProblem& cell : quantize_cells(7168)) {
