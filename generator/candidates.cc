@@ -104,7 +104,7 @@ bool clusters_share_large_tiles(const GemmConfig& c, const GemmProblem&, const D
   return (c.cluster_m == 1 && c.cluster_n == 1) || (c.block_m >= 128 && c.block_n >= 96);
 }
 bool large_tiles_stay_whole(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
-  return c.splits == 1 || c.block_m <= 128;
+  return c.splits == 1 || (c.block_m <= 128 && c.block_n <= 192);
 }
 bool overlap_fits_pass(const GemmConfig& c, const GemmProblem& p, const DeviceSpec&) {
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
@@ -166,10 +166,11 @@ constexpr std::array kConstraints{
         "operands are shared by tiles of 128x96 and more: below, a cluster's start costs "
         "more than its loads save (measured: never among the fastest)",
         clusters_share_large_tiles},
-    GemmConstraint{"large_tiles_stay_whole",
-                   "tiles of more than 128 rows are not split: their partial sums would take the "
-                   "shared memory the ring needs",
-                   large_tiles_stay_whole},
+    GemmConstraint{
+        "large_tiles_stay_whole",
+        "tiles of more than 128 rows or 192 columns are not split: their partial sums would "
+        "take the shared memory the ring needs, and the widest spill",
+        large_tiles_stay_whole},
     GemmConstraint{"two_ctas_share_an_sm",
                    "one CTA an SM, or two of one consumer warpgroup each (half of the registers)",
                    two_ctas_share_an_sm},

@@ -30,6 +30,9 @@ Budget Allotment::share(const Budget& all, std::size_t decision) const {
   return all.part(all.left() * *first / to_come);
 }
 
-double value_of(double default_us) { return std::sqrt(std::max(default_us, 1.0)); }
+double value_of(double default_us) {
+  constexpr double kCompiling = 15;  // as much as racing a product of 225 us
+  return kCompiling + std::sqrt(std::max(default_us, 1.0));
+}
 
 }  // namespace octile::tuner
