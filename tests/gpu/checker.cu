@@ -39,7 +39,8 @@ __device__ double decode(u8 code, int e5m2) {
 
 // codes[rows][ld]: mode 0, near-normal values over the format's upper range; mode 1, uniform finite
 // codes.
-// Bytes from one buffer to another, as a kernel: a neighbour that programmatic launches can overlap.
+// Bytes from one buffer to another, as a kernel: a neighbour that programmatic launches can
+// overlap.
 extern "C" __global__ void copy_bytes(const unsigned char* from, unsigned char* to,
                                       long long bytes) {
   const long long step = (long long)gridDim.x * blockDim.x;

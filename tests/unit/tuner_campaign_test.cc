@@ -156,7 +156,9 @@ TEST_F(CampaignTest, ARecordOfAnotherCountInTheBucketIsNoAnswer) {
 TEST_F(CampaignTest, TheBudgetIsSharedByValueAndKept) {
   const std::vector<Question> all{question(1), question(4097), question(3)};
   const auto result = run(all, options(6));
-  EXPECT_GT(decider.budgets[4097], 2 * decider.budgets[1]);
+  // The longer product gets more, the shorter no less than compiling its candidates takes.
+  EXPECT_GT(decider.budgets[4097], 1.2 * decider.budgets[1]);
+  EXPECT_LT(decider.budgets[4097], 3 * decider.budgets[1]);
   EXPECT_EQ(result.undecided, 0);
   EXPECT_LE(*decider.now, 106.1);
 }
