@@ -22,6 +22,7 @@ struct Options {
   std::string device = "cuda";
   std::string baseline;
   int rounds = 30;
+  bool overlap = false;
   bool search = false;
   double search_seconds = 10;
   bool launch = false;
@@ -201,6 +202,7 @@ Status run(const Options& options) {
   const auto gpu = GpuSession::open(options.device);
   if (!gpu) return tl::unexpected<Error>(gpu.error());
   BenchContext context{*library, **gpu, nullptr, options.rounds};
+  context.overlap = options.overlap;
   if (!options.baseline.empty()) {
     auto cublaslt = CublasLt::open();
     if (!cublaslt) return tl::unexpected<Error>(cublaslt.error());
@@ -234,6 +236,9 @@ Command add_bench(CLI::App& root) {
                   "same mix");
   app->add_option("--rounds", options->rounds, "interleaved rounds the medians are of")
       ->capture_default_str();
+  app->add_flag("--overlap", options->overlap,
+                "let every product start while the one before it still runs (OCTILE_RUN_OVERLAP); "
+                "the baseline has no such switch");
   CLI::Option* search = app->add_option(
       "--search", options->search_seconds,
       "search the fastest configuration of every product first, for so many seconds each; nothing "

@@ -293,6 +293,9 @@ TEST_F(BadInput, GemmLeadingDimensions) {
   args.ldd = 260;
   refuses_run(args, {"ldd is 260", "multiple of 8"});
   args = g.args(61);
+  args.flags = 2;
+  refuses_run(args, {"flags is 0x2", "OCTILE_RUN_OVERLAP (0x1)"});
+  args.flags = 0;
   args.a_scale_ld = 61;
   refuses_run(args, {"a_scale_ld is 61", "multiple of 4 from 64 on"});
   args = g.args(64);

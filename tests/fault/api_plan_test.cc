@@ -78,6 +78,25 @@ TEST_F(PlanTest, GemmHonoursStrides) {
   EXPECT_LE(launch.grid[0], 132U) << "persistent";
 }
 
+// Overlap is one flag: a launch attribute, and weights asked for before the kernel before has
+// ended.
+TEST_F(PlanTest, OverlapIsAskedForByFlag) {
+  const LibraryHandle library(cache.path());
+  const PlanHandle plan = make_plan(library, "cuda", kGemmText);
+  ASSERT_EQ(prepare(plan, 5, 5), OCTILE_OK) << octile_last_error();
+  octile_gemm_args args = g.args(5);
+  Bytes d(5 * 256 * 2);
+  args.d = d.at();
+  for (const bool overlap : {false, true}) {
+    args.flags = overlap ? OCTILE_RUN_OVERLAP : OCTILE_RUN_DEFAULT;
+    ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+    fake_cuda_launch launch = {};
+    ASSERT_EQ(device.fake.get_launch(overlap ? 1 : 0, &launch), 1);
+    EXPECT_EQ(launch.programmatic, overlap ? 1 : 0);
+    EXPECT_EQ(parameter<std::int32_t>(launch, 12) > 0, overlap) << "stages of weights";
+  }
+}
+
 TEST_F(PlanTest, EmptyProductsLaunchNothing) {
   const LibraryHandle library(cache.path());
   const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);

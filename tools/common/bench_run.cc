@@ -55,10 +55,14 @@ TimingOptions timing_options(int rounds, std::size_t slots) {
 // Our product as it is to be timed: a plan's, or a search's winner.
 using RunGemm = std::function<Status(const octile_gemm_args&, CUstream)>;
 
-Contender gemm_contender(const RunGemm& run, const std::vector<GemmSlot>& slots) {
-  return {"octile", [&run, &slots](int i, CUstream stream) {
+Contender gemm_contender(const BenchContext& context, const RunGemm& run,
+                         const std::vector<GemmSlot>& slots) {
+  const std::uint32_t flags = context.overlap ? OCTILE_RUN_OVERLAP : OCTILE_RUN_DEFAULT;
+  return {"octile", [&run, &slots, flags](int i, CUstream stream) {
             const GemmSlot& s = at(slots, i);
-            return run(gemm_args(s.a, s.b, s.d.pointer()), stream);
+            octile_gemm_args args = gemm_args(s.a, s.b, s.d.pointer());
+            args.flags = flags;
+            return run(args, stream);
           }};
 }
 
@@ -82,14 +86,15 @@ Status compare_with_cublaslt(const BenchContext& context, const GemmProblem& pro
   const auto peer = Peer::cublaslt(context.cublaslt, context.gpu, problem, result.tokens, slots);
   if (!peer && peer.error().code == ErrorCode::kUnsupported) {
     result.check += "; no cublaslt: " + peer.error().message;
-    return compare(context, {gemm_contender(run, slots)}, slots.size(), result);
+    return compare(context, {gemm_contender(context, run, slots)}, slots.size(), result);
   }
   if (!peer) return tl::unexpected<Error>(peer.error());
   const auto check = run_and_check(context.gpu, problem, slots.front(),
                                    [&] { return peer->run(0, context.gpu.stream()); });
   if (!check) return tl::unexpected<Error>(check.error());
   note_check(peer->name().c_str(), *check, result);
-  return compare(context, {gemm_contender(run, slots), peer->contender()}, slots.size(), result);
+  return compare(context, {gemm_contender(context, run, slots), peer->contender()}, slots.size(),
+                 result);
 }
 
 // The winner of a search for this token count; what the search found goes into the result.
@@ -183,9 +188,10 @@ Result<BenchResult> bench_gemm(const BenchContext& context, const GemmProblem& p
   });
   if (!check) return tl::unexpected<Error>(check.error());
   note_check("octile", *check, result);
-  const Status ok = context.cublaslt == nullptr
-                        ? compare(context, {gemm_contender(*run, *slots)}, slots->size(), result)
-                        : compare_with_cublaslt(context, problem, *slots, *run, result);
+  const Status ok =
+      context.cublaslt == nullptr
+          ? compare(context, {gemm_contender(context, *run, *slots)}, slots->size(), result)
+          : compare_with_cublaslt(context, problem, *slots, *run, result);
   if (!ok) return tl::unexpected<Error>(ok.error());
   result.tflops = 2.0 * static_cast<double>(m) * static_cast<double>(problem.n) *
                   static_cast<double>(problem.k) / result.ours.median_us * 1e-6;

@@ -22,6 +22,7 @@ struct BenchContext {
   // Not null: products run as the winner of a search of that many seconds, not as a plan's choice.
   tuner::GemmDecider* search = nullptr;
   double search_seconds = 0;
+  bool overlap = false;  // products are timed with OCTILE_RUN_OVERLAP
 };
 
 struct BenchResult {
