@@ -25,7 +25,7 @@ constexpr std::array kMatrix = std::to_array<SupportRow>({
     // scales are fp32 in memory, so a product need not know of them.
     {"gemm",
      "a=e4m3|e5m2:1x128:f32|pow2 b=e4m3|e5m2:128x128:f32|pow2 d=bf16 acc=0 promote=32|64|128", kYes,
-     "every kernel sums K in the same order, so invariant=1 changes nothing"},
+     "with invariant=1 K is never split, so that a row has the same bits at every token count"},
     {"gemm", "a=bf16|fp16|fp32", kNo, "A has to be quantised before an FP8 product"},
     {"gemm", "b=bf16|fp16|fp32", kNo, "B has to be quantised before an FP8 product"},
     {"gemm", "d=e4m3|e5m2", kNo, "not built yet: D quantised in the epilogue"},
