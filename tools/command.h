@@ -5,8 +5,11 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "generator/device_spec.h"
 #include "generator/error.h"
 #include "generator/problem.h"
 #include "tools/common/handles.h"
@@ -15,10 +18,21 @@
 namespace octile::tools {
 
 // A subcommand after the command line was read: what it is called and what it does. It prints its
-// result to stdout; an error is printed by main.
+// result to stdout; an error is printed by main. What it gives is the exit status; `work` may
+// return a Status where success has only one.
 struct Command {
+  template <typename Work>
+  Command(CLI::App* of, Work work)
+      : app(of), run([work = std::move(work)]() -> Result<int> {
+          if constexpr (std::is_same_v<std::invoke_result_t<const Work&>, Status>) {
+            return work().map([] { return 0; });
+          } else {
+            return work();
+          }
+        }) {}
+
   CLI::App* app;
-  std::function<Status()> run;
+  std::function<Result<int>()> run;
 };
 
 Command add_demo(CLI::App& root);
@@ -44,6 +58,10 @@ struct ProblemOptions {
 
 // The count of rows or tokens a problem states; kDynamic where it leaves it open.
 std::int64_t tokens_of(const Problem& problem);
+
+// What kernels are chosen for: a device of today's list or a live one. Errors: kInvalidArgument for
+// the host, which runs none; those of resolve_target().
+Result<DeviceSpec> device_spec(const std::string& name);
 
 ProgressMode progress_mode(bool always);
 void add_json_option(CLI::App& app, bool& json);

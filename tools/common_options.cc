@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "generator/recipe.h"
+#include "runtime/engine/target.h"
 #include "tools/command.h"
 
 namespace octile::tools {
@@ -31,6 +32,16 @@ Result<Problem> ProblemOptions::read() const {
 std::int64_t tokens_of(const Problem& problem) {
   if (const auto* gemm = std::get_if<GemmProblem>(&problem)) return gemm->m;
   return std::get<QuantizeProblem>(problem).rows;
+}
+
+Result<DeviceSpec> device_spec(const std::string& name) {
+  auto target = resolve_target(name);
+  if (!target) return tl::unexpected<Error>(target.error());
+  if (target->kind == TargetKind::kHost) {
+    return refuse(fmt::format("--device is host, which runs no kernels; allowed: {}, cuda, cuda:N",
+                              known_device_names()));
+  }
+  return target->spec;
 }
 
 ProgressMode progress_mode(bool always) {

@@ -12,7 +12,6 @@
 #include "generator/support_matrix.h"
 #include "runtime/api/boundary.h"
 #include "runtime/engine/engine.h"
-#include "runtime/engine/target.h"
 #include "tools/command.h"
 #include "tools/common/handles.h"
 
@@ -28,17 +27,6 @@ struct Options {
   bool explain = false;
   bool json = false;
 };
-
-// What the kernel is chosen for: a device of today's list or a live one.
-Result<DeviceSpec> device_spec(const std::string& name) {
-  auto target = resolve_target(name);
-  if (!target) return tl::unexpected<Error>(target.error());
-  if (target->kind == TargetKind::kHost) {
-    return refuse(fmt::format("--device is host, which runs no kernels; allowed: {}, cuda, cuda:N",
-                              known_device_names()));
-  }
-  return target->spec;
-}
 
 // The configuration to emit; nothing chose one that --config states.
 struct Wanted {

@@ -68,15 +68,17 @@ int run(int argc, char** argv) {
     fmt::print("{}", topic.empty() ? app.help() : found.front()->help("octile"));
     return 0;
   }
+  int exit_status = 0;
   for (const Command& command : commands) {
     if (!command.app->parsed()) continue;
-    const Status status = command.run();
-    if (!status) return report(status.error());
+    const Result<int> result = command.run();
+    if (!result) return report(result.error());
+    exit_status = *result;
   }
   if (std::fflush(stdout) != 0) {
     return report({ErrorCode::kInternal, "stdout cannot be written"});
   }
-  return 0;
+  return exit_status;
 }
 
 }  // namespace

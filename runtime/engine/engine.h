@@ -60,6 +60,7 @@ class Engine {
 
   cache::Store& store() { return store_; }
   Compiler& compiler() { return compiler_; }
+  const EngineOptions& options() const { return options_; }
 
  private:
   struct Wanted {

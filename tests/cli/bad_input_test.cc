@@ -126,6 +126,30 @@ INSTANTIATE_TEST_SUITE_P(Cache, BadUsage,
                                                {"cache", "show"}, kBadUsage, "digest is required"},
                                            BadInput{{"cache", "show", "ff"}, kBadUsage, "'ff'"}));
 
+INSTANTIATE_TEST_SUITE_P(
+    CacheOptions, BadUsage,
+    ::testing::Values(
+        BadInput{{"cache", "list", "--sort", "colour"}, kBadUsage, "--sort has 'colour'"},
+        BadInput{{"cache", "list", "--columns", "size,x"}, kBadUsage, "--columns has 'x'"},
+        BadInput{{"cache", "list", "--older-than", "30"}, kBadUsage, "--older-than is '30'"},
+        BadInput{{"cache", "list", "--newer-than", "99999999d"}, kBadUsage, "up to 36525d"},
+        BadInput{{"cache", "list", "--larger-than", "-1"}, kBadUsage, "--larger-than is '-1'"},
+        BadInput{{"cache", "list", "--smaller-than", "9999999T"}, kBadUsage, "--smaller-than"},
+        BadInput{{"cache", "list", "--device", "tpu"}, kBadUsage, "--device is 'tpu'"},
+        BadInput{{"cache", "list", "--recipe", "none"}, kBadUsage, "--recipe is 'none'"},
+        BadInput{{"cache", "verify", "--older-than", "x"}, kBadUsage, "--older-than is 'x'"},
+        BadInput{{"cache", "why"}, kBadUsage, "0 of --gemm"},
+        BadInput{{"cache", "why", "gemm", "--gemm", "1x8x16"}, kBadUsage, "given twice"},
+        BadInput{{"cache", "why", "--gemm", "?x8x16", "--tokens", "0"}, kBadUsage, "--tokens is 0"},
+        BadInput{{"cache", "why", "--gemm", "?x8x16", "--device", "host"}, kBadUsage, "host"},
+        BadInput{{"cache", "warm"}, kBadUsage, "0 of --model"},
+        BadInput{{"cache", "warm", "--gemm", "?x8x16", "--part", "3/2"}, kBadUsage, "'3/2'"},
+        BadInput{{"cache", "warm", "--gemm", "?x8x16", "--part", "1"}, kBadUsage, "'1'"},
+        BadInput{{"cache", "warm", "--problems", "/nonexistent"}, kBadUsage, "'/nonexistent'"},
+        BadInput{{"cache", "warm", "--model", "gpt-9"}, kBadUsage, "'gpt-9'"},
+        BadInput{{"cache", "export", "/nonexistent/a.tar"}, kFailed, "/nonexistent/a.tar"},
+        BadInput{{"cache", "import", "/nonexistent.tar"}, kBadUsage, "/nonexistent.tar"}));
+
 INSTANTIATE_TEST_SUITE_P(Doctor, BadUsage,
                          ::testing::Values(BadInput{{"doctor", "why"}, kBadUsage, "why"}));
 

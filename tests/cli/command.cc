@@ -64,7 +64,10 @@ Outcome Shell::run(const std::vector<std::string>& arguments) const {
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   std::vector<std::string> envp;
   for (char** variable = environ; *variable != nullptr; ++variable) {
-    if (!is_octiles(*variable)) envp.emplace_back(*variable);
+    const std::string_view assignment = *variable;
+    const bool replaced =
+        variables_.contains(std::string(assignment.substr(0, assignment.find('='))));
+    if (!replaced && !is_octiles(assignment)) envp.emplace_back(assignment);
   }
   for (const auto& [name, value] : variables_) envp.push_back(name + "=" + value);
 

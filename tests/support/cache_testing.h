@@ -71,6 +71,13 @@ inline std::string path_in(const std::string& root, const Entry& entry) {
   return root + "/v1/" + stem.folder() + "/" + stem.entry_name();
 }
 
+// By a store of its own, as another process would.
+inline bool publish_in(const std::string& root, const Entry& entry) {
+  StoreOptions options;
+  options.writable_root = root;
+  return Store(std::move(options)).publish(entry);
+}
+
 class LogRecorder {
  public:
   Log callback() {

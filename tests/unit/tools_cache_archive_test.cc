@@ -1,0 +1,255 @@
+// Archives of cache entries: round trip, and everything a hostile one may try.
+#include <archive.h>
+#include <archive_entry.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+#include "tests/support/cache_testing.h"
+#include "tools/common/cache_archive.h"
+
+namespace octile::tools {
+namespace {
+
+using cache::Entry;
+using cache::FileStem;
+using cache::testing::make_entry;
+using cache::testing::stem_of;
+using cache::testing::TempDir;
+using ::testing::HasSubstr;
+
+using Bytes = std::vector<std::uint8_t>;
+
+Bytes as_bytes(const std::string& text) { return {text.begin(), text.end()}; }
+
+std::string name_of(const Entry& entry) {
+  return "v1/" + stem_of(entry).folder() + "/" + stem_of(entry).entry_name();
+}
+
+// Two entries in the order of their names.
+std::vector<Entry> two_entries() {
+  std::vector<Entry> entries{make_entry(1), make_entry(2)};
+  if (name_of(entries[1]) < name_of(entries[0])) std::swap(entries[0], entries[1]);
+  return entries;
+}
+
+std::string manifest_line(const std::string& name, const Bytes& bytes) {
+  return cache::digest_hex({reinterpret_cast<const char*>(bytes.data()), bytes.size()}) + " " +
+         std::to_string(bytes.size()) + " " + name + "\n";
+}
+
+// A tar as a stranger makes it: any member, in any order.
+class Forge {
+ public:
+  Forge() : out_(archive_write_new()), buffer_(1 << 20) {
+    archive_write_set_format_ustar(out_);
+    archive_write_open_memory(out_, buffer_.data(), buffer_.size(), &used_);
+  }
+  ~Forge() { archive_write_free(out_); }
+  Forge(const Forge&) = delete;
+  Forge& operator=(const Forge&) = delete;
+
+  Forge& file(const std::string& name, const Bytes& bytes) {
+    return member(name, AE_IFREG, bytes, nullptr);
+  }
+  Forge& entry(const Entry& e) {
+    const Bytes bytes = cache::serialize(e);
+    manifest_ += manifest_line(name_of(e), bytes);
+    return file(name_of(e), bytes);
+  }
+  Forge& manifest() { return file(std::string(kManifestName), as_bytes(manifest_)); }
+  Forge& member(const std::string& name, unsigned type, const Bytes& bytes, const char* target) {
+    archive_entry* header = archive_entry_new();
+    archive_entry_set_pathname(header, name.c_str());
+    archive_entry_set_filetype(header, type);
+    archive_entry_set_perm(header, 0644);
+    archive_entry_set_size(header, static_cast<la_int64_t>(bytes.size()));
+    if (type == AE_IFLNK) archive_entry_set_symlink(header, target);
+    if (type == AE_IFREG && target != nullptr) archive_entry_set_hardlink(header, target);
+    EXPECT_EQ(archive_write_header(out_, header), ARCHIVE_OK) << archive_error_string(out_);
+    archive_write_data(out_, bytes.data(), bytes.size());
+    archive_entry_free(header);
+    return *this;
+  }
+  Bytes bytes() {
+    archive_write_close(out_);
+    return {buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(used_)};
+  }
+
+ private:
+  archive* out_;
+  Bytes buffer_;
+  std::size_t used_ = 0;
+  std::string manifest_ = "octile cache archive 1\n";
+};
+
+std::vector<Entry> read_all(const Bytes& bytes) {
+  std::vector<Entry> entries;
+  const Status ok = read_archive(bytes, "test", [&](const FileStem& stem, Entry entry) -> Status {
+    EXPECT_EQ(stem.entry_name(), stem_of(entry).entry_name());
+    entries.push_back(std::move(entry));
+    return {};
+  });
+  EXPECT_TRUE(ok) << ok.error().message;
+  return entries;
+}
+
+std::string refusal(const Bytes& bytes) {
+  const Status status =
+      read_archive(bytes, "test", [](const FileStem&, const Entry&) { return Status(); });
+  if (status) return "accepted";
+  EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
+  return status.error().message;
+}
+
+Bytes written(const std::vector<Entry>& entries) {
+  const TempDir folder;
+  const std::string path = folder / "archive.tar";
+  auto writer = ArchiveWriter::create(path);
+  EXPECT_TRUE(writer);
+  for (const Entry& entry : entries) {
+    EXPECT_TRUE(writer->add(stem_of(entry), cache::serialize(entry)));
+  }
+  EXPECT_TRUE(writer->finish());
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return as_bytes(text.str());
+}
+
+TEST(CacheArchive, GivesBackWhatWasWritten) {
+  EXPECT_EQ(read_all(written(two_entries())), two_entries());
+  EXPECT_TRUE(read_all(written({})).empty());
+}
+
+TEST(CacheArchive, IsWhatFormatMdSays) {
+  EXPECT_EQ(read_all(Forge().entry(two_entries()[0]).entry(two_entries()[1]).manifest().bytes()),
+            two_entries());
+}
+
+TEST(CacheArchive, LeavesNothingUnlessFinished) {
+  const TempDir folder;
+  const std::string path = folder / "archive.tar";
+  {
+    auto writer = ArchiveWriter::create(path);
+    ASSERT_TRUE(writer);
+    ASSERT_TRUE(writer->add(stem_of(make_entry()), cache::serialize(make_entry())));
+    EXPECT_FALSE(writer->add(stem_of(make_entry()), cache::serialize(make_entry())));  // twice
+  }
+  EXPECT_FALSE(std::filesystem::exists(path));
+  EXPECT_FALSE(std::filesystem::exists(path + ".part"));
+  const auto nowhere = ArchiveWriter::create("/nonexistent/archive.tar");
+  ASSERT_FALSE(nowhere);
+  EXPECT_THAT(nowhere.error().message, HasSubstr("/nonexistent/archive.tar cannot be written"));
+}
+
+TEST(CacheArchive, CutAnywhereIsRefused) {
+  const Bytes whole = written(two_entries());
+  const std::size_t needed = whole.size() - 1024;  // two blocks of zeros end a tar
+  for (std::size_t size = 0; size < needed; size += 61) {
+    EXPECT_NE(refusal(Bytes(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size))),
+              "accepted")
+        << size;
+  }
+}
+
+TEST(CacheArchive, AFlippedBitInAnEntryIsRefused) {
+  const Bytes whole = written({make_entry()});
+  constexpr std::size_t kHeaderBytes = 512;
+  const std::size_t size = cache::serialize(make_entry()).size();
+  for (std::size_t i = 0; i < size; i += 7) {
+    Bytes flipped = whole;
+    flipped[kHeaderBytes + i] ^= 0x10;
+    EXPECT_NE(refusal(flipped), "accepted") << i;
+  }
+}
+
+TEST(CacheArchive, NamesThatAreNoEntrysAreRefused) {
+  const Entry entry = make_entry();
+  const Bytes bytes = cache::serialize(entry);
+  const std::string file = stem_of(entry).entry_name();
+  const std::string folder = stem_of(entry).folder();
+  for (const std::string& name :
+       {"../" + name_of(entry), "/" + name_of(entry), "v1/../v1/" + folder + "/" + file,
+        "v1/" + folder + "/../" + folder + "/" + file, "v1/zz/" + file, "v2/" + folder + "/" + file,
+        file, "v1/" + folder + "//" + file, std::string("v1/evil.sh"),
+        std::string("toolchain.memo"), name_of(entry) + ".0123456789abcdef.tmp"}) {
+    EXPECT_THAT(refusal(Forge().file(name, bytes).manifest().bytes()),
+                HasSubstr("allowed are v1/<2 hex>/<entry name>"))
+        << name;
+  }
+}
+
+TEST(CacheArchive, WhatIsNoPlainFileIsRefused) {
+  const std::string name = name_of(make_entry());
+  for (const unsigned type : {AE_IFLNK, AE_IFDIR, AE_IFIFO, AE_IFCHR}) {
+    EXPECT_THAT(refusal(Forge().member(name, type, {}, "/etc/passwd").manifest().bytes()),
+                HasSubstr("not a plain regular file"))
+        << type;
+  }
+  EXPECT_THAT(refusal(Forge().member(name, AE_IFREG, {}, "/etc/passwd").manifest().bytes()),
+              HasSubstr("not a plain regular file"));
+}
+
+TEST(CacheArchive, DuplicatesAndDisorderAreRefused) {
+  const std::vector<Entry> two = two_entries();
+  EXPECT_THAT(refusal(Forge().entry(two[0]).entry(two[0]).manifest().bytes()),
+              HasSubstr("it is there twice"));
+  EXPECT_THAT(refusal(Forge().entry(two[1]).entry(two[0]).manifest().bytes()),
+              HasSubstr("names ascend"));
+}
+
+TEST(CacheArchive, AnEntryUnderAnothersNameIsRefused) {
+  const std::vector<Entry> two = two_entries();
+  EXPECT_THAT(refusal(Forge().file(name_of(two[0]), cache::serialize(two[1])).manifest().bytes()),
+              HasSubstr("it holds another kernel than its name says"));
+  EXPECT_THAT(refusal(Forge().file(name_of(two[0]), Bytes(500, 'x')).manifest().bytes()),
+              HasSubstr("no magic"));
+}
+
+TEST(CacheArchive, TheManifestHasToAgree) {
+  const Entry entry = make_entry();
+  const std::string name(kManifestName);
+  const std::string head = "octile cache archive 1\n";
+  const std::string line = manifest_line(name_of(entry), cache::serialize(entry));
+  EXPECT_THAT(refusal(Forge().entry(entry).bytes()), HasSubstr("without a manifest"));
+  for (const std::string& text : {head, head + line + line, head + "0" + line.substr(1)}) {
+    EXPECT_THAT(refusal(Forge().entry(entry).file(name, as_bytes(text)).bytes()),
+                HasSubstr(" does not agree with the entries"))
+        << text;
+  }
+  EXPECT_THAT(
+      refusal(Forge().entry(entry).file(name, as_bytes("octile cache archive 2\n")).bytes()),
+      HasSubstr("does not begin with 'octile cache archive 1'"));
+  EXPECT_THAT(refusal(Forge().manifest().entry(entry).bytes()),
+              HasSubstr("something follows its manifest"));
+}
+
+TEST(CacheArchive, ASizeBeyondTheLimitIsRefusedUnread) {
+  Bytes bytes = Forge().entry(make_entry()).manifest().bytes();
+  // The size field of the first header, in octal, and the header's checksum over it.
+  const std::string size = "77777777777";
+  std::copy(size.begin(), size.end(), bytes.begin() + 124);
+  std::fill_n(bytes.begin() + 148, 8, ' ');
+  unsigned sum = 0;
+  for (std::size_t i = 0; i < 512; ++i) sum += bytes[i];
+  std::array<char, 8> field{};
+  std::snprintf(field.data(), field.size(), "%06o", sum);
+  std::copy(field.begin(), field.end(), bytes.begin() + 148);
+  EXPECT_THAT(refusal(bytes), HasSubstr("at most 67108864 are read"));
+}
+
+TEST(CacheArchive, WhatIsNoTarIsRefused) {
+  EXPECT_THAT(refusal(as_bytes("PK\x03\x04 a zip")), HasSubstr("test is no archive"));
+  EXPECT_THAT(refusal({}), HasSubstr("test is no archive"));
+  const Status missing =
+      read_archive("/nonexistent.tar", [](const FileStem&, const Entry&) { return Status(); });
+  ASSERT_FALSE(missing);
+  EXPECT_THAT(missing.error().message, HasSubstr("/nonexistent.tar"));
+}
+
+}  // namespace
+}  // namespace octile::tools

@@ -1,0 +1,96 @@
+// octile cache config: every setting of the cache, its value and where that came from.
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/api/boundary.h"
+#include "runtime/environment.h"
+#include "tools/cache/verbs.h"
+#include "tools/common/text_table.h"
+
+namespace octile::tools::verbs {
+namespace {
+
+constexpr std::string_view kDefault = "default";
+
+struct Setting {
+  std::string name;
+  std::string value;
+  std::string source;    // "default", or the variable it came from
+  std::string variable;  // that sets it; empty: none does
+};
+
+Setting by_variable(std::string name, std::string value, const char* variable) {
+  const bool set = environment_value(variable).has_value();
+  return {std::move(name), std::move(value), std::string(set ? variable : kDefault), variable};
+}
+
+// The variable that default_root() went by: a relative XDG_CACHE_HOME counts as unset.
+std::string source_of_root() {
+  const auto value = [](const char* name) { return environment_value(name).value_or(""); };
+  if (!octile::cache::default_root(value("OCTILE_CACHE_DIR"), "", "").empty()) {
+    return "OCTILE_CACHE_DIR";
+  }
+  if (!octile::cache::default_root("", value("XDG_CACHE_HOME"), "").empty()) {
+    return "XDG_CACHE_HOME";
+  }
+  return octile::cache::default_root("", "", value("HOME")).empty() ? std::string(kDefault)
+                                                                    : "HOME";
+}
+
+std::string joined(const std::vector<std::string>& parts) {
+  return fmt::format("{}", fmt::join(parts, ":"));
+}
+
+std::vector<Setting> settings(Library& library) {
+  const octile::cache::StoreOptions& store = library.engine.store().options();
+  const EngineOptions& engine = library.engine.options();
+  return {
+      {"root", store.writable_root, source_of_root(), "OCTILE_CACHE_DIR"},
+      by_variable("read_only_roots", joined(store.read_only_roots), "OCTILE_CACHE_ROOTS"),
+      by_variable("offline", engine.offline ? "on" : "off", "OCTILE_OFFLINE"),
+      by_variable("tuning", engine.tuning ? "on" : "off", "OCTILE_TUNING"),
+      by_variable("compiler", environment_value("OCTILE_LIBNVRTC").value_or("searched"),
+                  "OCTILE_LIBNVRTC"),
+      {"strict", store.strict ? "on" : "off", std::string(kDefault), ""},
+      {"lock_timeout_ms", std::to_string(store.lock_timeout.count()), std::string(kDefault), ""},
+  };
+}
+
+Status run(bool json) {
+  const auto library = LibraryHandle::create();
+  if (!library) return tl::unexpected<Error>(library.error());
+  const std::vector<Setting> all = settings(library->get()->library);
+  if (json) {
+    Json array = Json::array();
+    for (const Setting& s : all) {
+      array.push_back({{"setting", s.name},
+                       {"value", s.value},
+                       {"source", s.source},
+                       {"variable", s.variable}});
+    }
+    print_json(array);
+    return {};
+  }
+  TextTable table({"<setting", "<value", "<from", "<set by"});
+  for (const Setting& s : all) {
+    table.add_row({s.name, s.value.empty() ? "none" : s.value, s.source,
+                   s.variable.empty() ? "-" : s.variable});
+  }
+  fmt::print("{}", table.render());
+  return {};
+}
+
+}  // namespace
+
+Command add_config(CLI::App& cache) {
+  CLI::App* app =
+      cache.add_subcommand("config", "every setting, its value and where that came from");
+  auto json = std::make_shared<bool>(false);
+  add_json_option(*app, *json);
+  return {app, [json] { return run(*json); }};
+}
+
+}  // namespace octile::tools::verbs

@@ -1,0 +1,120 @@
+// octile cache export: entries into one file, the same entries into the same bytes.
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "cache/file_ops.h"
+#include "runtime/api/boundary.h"
+#include "tools/cache/verbs.h"
+#include "tools/common/cache_archive.h"
+#include "tools/common/cache_entries.h"
+#include "tools/common/cache_filter.h"
+#include "tools/common/kernel_report.h"
+
+namespace octile::tools::verbs {
+namespace {
+
+using octile::cache::Listing;
+
+struct Options {
+  EntryFilter filter;
+  std::string output;
+  bool json = false;
+};
+
+struct Exported {
+  std::size_t entries = 0;
+  std::int64_t bytes = 0;
+  std::size_t left_out = 0;  // damaged
+};
+
+// By file name: the archive's order. Of one name the first root's entry, which a lookup would find.
+std::map<std::string, const Listing*> by_name(const std::vector<Listing>& entries) {
+  std::map<std::string, const Listing*> names;
+  for (const Listing& listing : entries) {
+    if (!listing.entry) continue;
+    names.try_emplace(std::filesystem::path(listing.path).filename().string(), &listing);
+  }
+  return names;
+}
+
+// The bytes of the file as they are now, which may no longer be those of the listing.
+Result<std::vector<std::uint8_t>> read_again(const Listing& listing) {
+  octile::cache::FileOps ops;
+  auto bytes = octile::cache::read_file(ops, AT_FDCWD, listing.path, octile::cache::kMaxEntryBytes,
+                                        listing.path);
+  if (!bytes) return fail(ErrorCode::kInternal, bytes.error().sentence);
+  if (const auto entry = octile::cache::deserialize(*bytes); !entry || *entry != *listing.entry) {
+    return fail(
+        ErrorCode::kInternal,
+        fmt::format("{} changed while it was exported; run the command again", listing.path));
+  }
+  return std::move(*bytes);
+}
+
+Result<Exported> write(const std::vector<Listing>& entries, const std::string& output) {
+  auto archive = ArchiveWriter::create(output);
+  if (!archive) return tl::unexpected<Error>(archive.error());
+  Exported exported;
+  for (const auto& [name, listing] : by_name(entries)) {
+    const auto bytes = read_again(*listing);
+    if (!bytes) return tl::unexpected<Error>(bytes.error());
+    const auto parsed = octile::cache::parse_file_name(name);
+    if (!parsed) continue;  // listings have such names only
+    if (Status ok = archive->add(parsed->stem, *bytes); !ok) {
+      return tl::unexpected<Error>(ok.error());
+    }
+    ++exported.entries;
+    exported.bytes += static_cast<std::int64_t>(bytes->size());
+  }
+  if (Status ok = archive->finish(); !ok) return tl::unexpected<Error>(ok.error());
+  exported.left_out = static_cast<std::size_t>(
+      std::ranges::count_if(entries, [](const Listing& listing) { return !listing.entry; }));
+  return exported;
+}
+
+Result<int> run(const Options& options) {
+  const auto wanted = options.filter.predicate(std::chrono::system_clock::now());
+  if (!wanted) return tl::unexpected<Error>(wanted.error());
+  const auto library = LibraryHandle::create();
+  if (!library) return tl::unexpected<Error>(library.error());
+  std::vector<Listing> entries = library->get()->library.engine.store().list();
+  std::erase_if(entries, [&](const Listing& listing) { return !(*wanted)(listing); });
+  const auto exported = write(entries, options.output);
+  if (!exported) return tl::unexpected<Error>(exported.error());
+  if (options.json) {
+    print_json({{"archive", options.output},
+                {"entries", exported->entries},
+                {"bytes", exported->bytes},
+                {"damaged", exported->left_out}});
+  } else {
+    fmt::print("  {} entr{}, {}, in {}\n", exported->entries, exported->entries == 1 ? "y" : "ies",
+               bytes_text(static_cast<double>(exported->bytes)), options.output);
+  }
+  if (exported->left_out == 0) return 0;
+  fmt::print(stderr,
+             "octile: warning: {} damaged entr{} left out; `octile cache verify` says why\n",
+             exported->left_out, exported->left_out == 1 ? "y is" : "ies are");
+  return kDamaged;
+}
+
+}  // namespace
+
+Command add_export(CLI::App& cache) {
+  CLI::App* app = cache.add_subcommand(
+      "export", "write entries into one archive; the same entries give the same bytes");
+  app->footer("Exit status: 0 all are in the archive, 3 damaged ones were left out.");
+  auto options = std::make_shared<Options>();
+  app->add_option("archive", options->output, "the file to write, a plain tar")->required();
+  options->filter.add_to(*app);
+  add_json_option(*app, options->json);
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace octile::tools::verbs

@@ -1,0 +1,113 @@
+// octile cache import: the entries of an archive into the writable root, all or none.
+#include <fmt/format.h>
+
+#include <memory>
+#include <utility>
+
+#include "runtime/api/boundary.h"
+#include "runtime/compiler/cubin.h"
+#include "tools/cache/verbs.h"
+#include "tools/common/cache_archive.h"
+
+namespace octile::tools::verbs {
+namespace {
+
+using octile::cache::Entry;
+using octile::cache::FileStem;
+
+struct Options {
+  std::string archive;
+  bool dry_run = false;
+  bool json = false;
+};
+
+struct Imported {
+  std::size_t entries = 0;
+  std::size_t present = 0;  // the cache had them
+  std::size_t added = 0;
+};
+
+Status check_cubin(const FileStem& stem, const Entry& entry) {
+  const Status valid = validate_cubin(entry.cubin, entry.identity.architecture,
+                                      entry.identity.entry_name, entry.metadata.parameter_bytes);
+  if (valid) return {};
+  return refuse(fmt::format("entry {}: {}", stem.entry_name(), valid.error().message));
+}
+
+Status add(octile::cache::Store& store, const Entry& entry, Imported& imported) {
+  const auto hit = store.lookup(entry.identity, entry.toolchain);
+  if (hit && hit->exact_toolchain) {
+    ++imported.present;
+    return {};
+  }
+  if (!store.publish(entry)) {
+    return fail(
+        ErrorCode::kInternal,
+        fmt::format("{} cannot be kept in {}, where {} of the archive's entries are by now; "
+                    "see the warning above, then import again: what is there is skipped",
+                    entry.identity.entry_name, store.options().writable_root,
+                    imported.present + imported.added));
+  }
+  ++imported.added;
+  return {};
+}
+
+// Twice through: nothing is written before the whole archive has been found right, and what is
+// written is checked again, because the file may have changed in between.
+Result<Imported> import(const Options& options, octile::cache::Store& store) {
+  Imported imported;
+  Status ok = read_archive(options.archive, [&](const FileStem& stem, const Entry& entry) {
+    ++imported.entries;
+    return check_cubin(stem, entry);
+  });
+  if (ok && !options.dry_run) {
+    ok = read_archive(options.archive, [&](const FileStem& stem, const Entry& entry) {
+      if (Status valid = check_cubin(stem, entry); !valid) return valid;
+      return add(store, entry, imported);
+    });
+  }
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  return imported;
+}
+
+Status run(const Options& options) {
+  const auto library = LibraryHandle::create();
+  if (!library) return tl::unexpected<Error>(library.error());
+  octile::cache::Store& store = library->get()->library.engine.store();
+  const std::string& root = store.options().writable_root;
+  if (root.empty()) {
+    return refuse(
+        "there is no cache folder to import into; allowed: OCTILE_CACHE_DIR, or HOME, set");
+  }
+  const auto imported = import(options, store);
+  if (!imported) return tl::unexpected<Error>(imported.error());
+  if (options.json) {
+    print_json({{"archive", options.archive},
+                {"root", root},
+                {"entries", imported->entries},
+                {"added", imported->added},
+                {"present", imported->present},
+                {"dry_run", options.dry_run}});
+  } else if (options.dry_run) {
+    fmt::print("  {}: {} entries, all of them right; nothing was written\n", options.archive,
+               imported->entries);
+  } else {
+    fmt::print("  {} of {} entries added to {}, {} were there\n", imported->added,
+               imported->entries, root, imported->present);
+  }
+  return {};
+}
+
+}  // namespace
+
+Command add_import(CLI::App& cache) {
+  CLI::App* app = cache.add_subcommand(
+      "import", "check an archive of `export` entry by entry, then add what the cache lacks");
+  auto options = std::make_shared<Options>();
+  app->add_option("archive", options->archive, "the file to read")->required();
+  app->add_flag("--dry-run", options->dry_run, "only check the archive");
+  add_json_option(*app, options->json);
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace octile::tools::verbs

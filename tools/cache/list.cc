@@ -1,0 +1,205 @@
+// octile cache list: the entries of every root.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <memory>
+#include <sstream>
+#include <vector>
+
+#include "runtime/api/boundary.h"
+#include "tools/cache/verbs.h"
+#include "tools/common/cache_entries.h"
+#include "tools/common/cache_filter.h"
+#include "tools/common/kernel_report.h"
+#include "tools/common/text_table.h"
+
+namespace octile::tools::verbs {
+namespace {
+
+using octile::cache::Listing;
+
+struct Options {
+  EntryFilter filter;
+  std::string sort;
+  std::string columns = "digest,architecture,size,date,problem";
+  bool reverse = false;
+  bool json = false;
+};
+
+// A column: its heading, what a row has there, and what rows are ordered by, numbers as such.
+struct Column {
+  const char* name;
+  bool words;
+  std::string (*text)(const Listing&);
+  double (*number)(const Listing&);  // null: ordered by the text
+};
+
+// Of a damaged entry a column shows "-", which sorts first.
+template <typename Value>
+std::string of_entry(const Listing& listing, Value value) {
+  return listing.entry ? fmt::format("{}", value(*listing.entry)) : "-";
+}
+template <typename Value>
+double number_of(const Listing& listing, Value value) {
+  return listing.entry ? static_cast<double>(value(*listing.entry)) : -1;
+}
+
+constexpr auto kRegisters = [](const octile::cache::Entry& e) { return e.metadata.registers; };
+constexpr auto kSmem = [](const octile::cache::Entry& e) {
+  return e.metadata.static_smem_bytes + e.metadata.dynamic_smem_bytes;
+};
+constexpr auto kSpills = [](const octile::cache::Entry& e) {
+  return e.metadata.spill_store_bytes + e.metadata.spill_load_bytes;
+};
+constexpr auto kCompile = [](const octile::cache::Entry& e) { return e.metadata.compile_ms; };
+
+constexpr std::array kColumns{
+    Column{"digest", true, [](const Listing& l) { return digest_of(l).substr(0, kShownDigits); },
+           nullptr},
+    Column{"architecture", true,
+           [](const Listing& l) {
+             return of_entry(l, [](const auto& e) { return e.identity.architecture; });
+           },
+           nullptr},
+    Column{"size", false, [](const Listing& l) { return bytes_text(static_cast<double>(l.bytes)); },
+           [](const Listing& l) { return static_cast<double>(l.bytes); }},
+    Column{
+        "date", true,
+        [](const Listing& l) { return of_entry(l, [](const auto& e) { return e.metadata.date; }); },
+        nullptr},
+    Column{"problem", true,
+           [](const Listing& l) {
+             return l.entry ? l.entry->metadata.problem : "damaged: " + l.entry.error();
+           },
+           nullptr},
+    Column{"config", true,
+           [](const Listing& l) {
+             return of_entry(l, [](const auto& e) { return e.metadata.config; });
+           },
+           nullptr},
+    Column{"name", true,
+           [](const Listing& l) {
+             return of_entry(l, [](const auto& e) { return e.identity.entry_name; });
+           },
+           nullptr},
+    Column{"toolchain", true,
+           [](const Listing& l) {
+             return of_entry(l, [](const auto& e) { return e.toolchain.text(); });
+           },
+           nullptr},
+    Column{"registers", false, [](const Listing& l) { return of_entry(l, kRegisters); },
+           [](const Listing& l) { return number_of(l, kRegisters); }},
+    Column{"smem", false, [](const Listing& l) { return of_entry(l, kSmem); },
+           [](const Listing& l) { return number_of(l, kSmem); }},
+    Column{"spills", false, [](const Listing& l) { return of_entry(l, kSpills); },
+           [](const Listing& l) { return number_of(l, kSpills); }},
+    Column{"compile_ms", false,
+           [](const Listing& l) {
+             return l.entry ? fmt::format("{:.0f}", l.entry->metadata.compile_ms) : "-";
+           },
+           [](const Listing& l) { return number_of(l, kCompile); }},
+    Column{"path", true, [](const Listing& l) { return l.path; }, nullptr},
+};
+
+std::string column_names() {
+  std::string names;
+  for (const Column& column : kColumns)
+    names += (names.empty() ? "" : ", ") + std::string(column.name);
+  return names;
+}
+
+Result<const Column*> find_column(const std::string& name, const char* option) {
+  const auto* const found =
+      std::ranges::find_if(kColumns, [&](const Column& column) { return name == column.name; });
+  if (found != kColumns.end()) return found;
+  return refuse(fmt::format("{} has '{}'; allowed: {}", option, name, column_names()));
+}
+
+Result<std::vector<const Column*>> read_columns(const std::string& text) {
+  std::vector<const Column*> columns;
+  std::istringstream in(text);
+  for (std::string name; std::getline(in, name, ',');) {
+    const auto column = find_column(name, "--columns");
+    if (!column) return tl::unexpected<Error>(column.error());
+    columns.push_back(*column);
+  }
+  return columns;
+}
+
+// Stable: what compares equal stays in the order of roots and file names.
+void sort_by(const Column& column, bool reverse, std::vector<Listing>& entries) {
+  const auto before = [&](const Listing& a, const Listing& b) {
+    return column.number != nullptr ? column.number(a) < column.number(b)
+                                    : column.text(a) < column.text(b);
+  };
+  std::ranges::stable_sort(entries, [&](const Listing& a, const Listing& b) {
+    return reverse ? before(b, a) : before(a, b);
+  });
+}
+
+void print_table(const std::vector<Listing>& entries, const std::vector<const Column*>& columns) {
+  std::vector<std::string> headings;
+  for (const Column* column : columns) {
+    headings.push_back((column->words ? "<" : "") + std::string(column->name));
+  }
+  TextTable table(headings);
+  double bytes = 0;
+  for (const Listing& listing : entries) {
+    bytes += static_cast<double>(listing.bytes);
+    std::vector<std::string> row;
+    for (const Column* column : columns) row.push_back(column->text(listing));
+    table.add_row(std::move(row));
+  }
+  if (!entries.empty()) fmt::print("{}\n", table.render());
+  fmt::print("  {} entr{}, {}\n", entries.size(), entries.size() == 1 ? "y" : "ies",
+             bytes_text(bytes));
+}
+
+Status run(const Options& options) {
+  const auto columns = read_columns(options.columns);
+  if (!columns) return tl::unexpected<Error>(columns.error());
+  const auto wanted = options.filter.predicate(std::chrono::system_clock::now());
+  if (!wanted) return tl::unexpected<Error>(wanted.error());
+  const Column* order = nullptr;
+  if (!options.sort.empty()) {
+    const auto column = find_column(options.sort, "--sort");
+    if (!column) return tl::unexpected<Error>(column.error());
+    order = *column;
+  }
+  const auto library = LibraryHandle::create();
+  if (!library) return tl::unexpected<Error>(library.error());
+  std::vector<Listing> entries = library->get()->library.engine.store().list();
+  std::erase_if(entries, [&](const Listing& listing) { return !(*wanted)(listing); });
+  if (order != nullptr) {
+    sort_by(*order, options.reverse, entries);
+  } else if (options.reverse) {
+    std::ranges::reverse(entries);
+  }
+  if (!options.json) {
+    print_table(entries, *columns);
+    return {};
+  }
+  Json all = Json::array();
+  for (const Listing& listing : entries) all.push_back(to_json(listing));
+  print_json(all);
+  return {};
+}
+
+}  // namespace
+
+Command add_list(CLI::App& cache) {
+  CLI::App* app = cache.add_subcommand("list", "the entries of every root");
+  auto options = std::make_shared<Options>();
+  options->filter.add_to(*app);
+  app->add_option("--sort", options->sort,
+                  "order by a column: " + column_names() + "; default by root and file name");
+  app->add_flag("--reverse", options->reverse, "the other way round");
+  app->add_option("--columns", options->columns, "what the table shows, of the same names")
+      ->capture_default_str();
+  add_json_option(*app, options->json);
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace octile::tools::verbs

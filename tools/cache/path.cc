@@ -1,0 +1,35 @@
+// octile cache path: where the cache is.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "runtime/api/boundary.h"
+#include "tools/cache/verbs.h"
+
+namespace octile::tools::verbs {
+namespace {
+
+Status run(bool json) {
+  const auto library = LibraryHandle::create();
+  if (!library) return tl::unexpected<Error>(library.error());
+  const cache::StoreOptions& store = library->get()->library.engine.store().options();
+  if (json) {
+    print_json({{"root", store.writable_root}, {"read_only_roots", store.read_only_roots}});
+    return {};
+  }
+  fmt::print("{}\n", store.writable_root);
+  for (const std::string& root : store.read_only_roots) fmt::print("{} (read only)\n", root);
+  return {};
+}
+
+}  // namespace
+
+Command add_path(CLI::App& cache) {
+  CLI::App* app =
+      cache.add_subcommand("path", "the folders the cache is in, the writable one first");
+  auto json = std::make_shared<bool>(false);
+  add_json_option(*app, *json);
+  return {app, [json] { return run(*json); }};
+}
+
+}  // namespace octile::tools::verbs

@@ -1,0 +1,139 @@
+// octile cache show: one entry, its source, or its machine code.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "runtime/api/boundary.h"
+#include "runtime/compiler/cubin.h"
+#include "tools/cache/verbs.h"
+#include "tools/common/cache_entries.h"
+#include "tools/common/disassemble.h"
+
+namespace octile::tools::verbs {
+namespace {
+
+using octile::cache::Listing;
+
+struct Options {
+  std::string digest;
+  bool source = false;
+  bool sass = false;
+  bool json = false;
+};
+
+// What the ELF image says, which is what the driver goes by.
+Json resources(const CubinInfo& cubin) {
+  Json kernels = Json::array();
+  for (const CubinKernel& kernel : cubin.kernels) {
+    Json parameters = Json::array();
+    for (const CubinParameter& p : kernel.parameters) {
+      parameters.push_back({{"offset", p.offset_bytes}, {"bytes", p.size_bytes}});
+    }
+    kernels.push_back({{"name", kernel.name},
+                       {"registers", kernel.registers},
+                       {"frame_bytes", kernel.frame_bytes},
+                       {"min_stack_bytes", kernel.min_stack_bytes},
+                       {"max_threads", kernel.max_threads},
+                       {"static_smem_bytes", kernel.static_smem_bytes},
+                       {"parameters", parameters}});
+  }
+  return {{"sm", cubin.sm}, {"kernels", kernels}};
+}
+
+void print_fields(const Json& object) {
+  std::size_t width = 0;
+  for (const auto& item : object.items()) width = std::max(width, item.key().size());
+  for (const auto& [name, value] : object.items()) {
+    fmt::print("{:<{}}  {}\n", name, width,
+               value.is_string() ? value.get<std::string>() : value.dump());
+  }
+}
+
+void print_resources(const CubinInfo& cubin) {
+  for (const CubinKernel& k : cubin.kernels) {
+    int parameter_bytes = 0;
+    for (const CubinParameter& p : k.parameters) parameter_bytes += p.size_bytes;
+    fmt::print(
+        "\nELF image for sm_{}: {}\n"
+        "  {} registers, {} B of frame, {} B of stack, {} B of static shared memory,\n"
+        "  at most {} threads, {} parameters of {} B\n",
+        cubin.sm, k.name, k.registers, k.frame_bytes, k.min_stack_bytes, k.static_smem_bytes,
+        k.max_threads, k.parameters.size(), parameter_bytes);
+  }
+}
+
+Status print_entry(const Listing& listing, bool json) {
+  Json object = to_json(listing);
+  if (!listing.entry) {
+    json ? print_json(object) : print_fields(object);
+    return {};
+  }
+  const auto cubin = read_cubin(listing.entry->cubin);
+  if (json) {
+    object["elf"] = cubin ? resources(*cubin) : Json{{"damaged", cubin.error().message}};
+    print_json(object);
+    return {};
+  }
+  print_fields(object);
+  if (cubin) {
+    print_resources(*cubin);
+  } else {
+    fmt::print("\nELF image: {}\n", cubin.error().message);
+  }
+  return {};
+}
+
+// The source or the machine code: text for a person, or one field beside the digest.
+Status print_text(const Listing& listing, const char* field, const std::string& text, bool json) {
+  if (json) {
+    print_json({{"digest", digest_of(listing)}, {field, text}});
+  } else {
+    fmt::print("{}", text);
+  }
+  return {};
+}
+
+Status show(const Listing& listing, const Options& options) {
+  if (!options.source && !options.sass) {
+    return print_entry(listing, options.json);
+  }
+  if (!listing.entry) {
+    return fail(ErrorCode::kInternal,
+                fmt::format("{} is damaged: {}; compiling its problem again replaces it",
+                            listing.path, listing.entry.error()));
+  }
+  if (options.source) {
+    return print_text(listing, "source", listing.entry->identity.source, options.json);
+  }
+  const auto sass = disassemble(listing.entry->cubin);
+  if (!sass) return tl::unexpected<Error>(sass.error());
+  return print_text(listing, "sass", *sass, options.json);
+}
+
+Status run(const Options& options) {
+  const auto library = LibraryHandle::create();
+  if (!library) return tl::unexpected<Error>(library.error());
+  const std::vector<Listing> entries = library->get()->library.engine.store().list();
+  const auto found = find_entry(entries, options.digest);
+  if (!found) return tl::unexpected<Error>(found.error());
+  return show(**found, options);
+}
+
+}  // namespace
+
+Command add_show(CLI::App& cache) {
+  CLI::App* app = cache.add_subcommand(
+      "show", "what one entry says, and what its ELF image needs of the device");
+  auto options = std::make_shared<Options>();
+  app->add_option("digest", options->digest, "first digits of the entry's digest")->required();
+  CLI::Option* source = app->add_flag("--source", options->source, "print its CUDA source instead");
+  app->add_flag("--sass", options->sass,
+                "print its machine code instead, by nvdisasm or cuobjdump of the CUDA toolkit")
+      ->excludes(source);
+  add_json_option(*app, options->json);
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace octile::tools::verbs

@@ -1,0 +1,23 @@
+// The verbs of `octile cache`: one file each, added to it by one function each.
+#pragma once
+
+#include "tools/command.h"
+
+namespace octile::tools::verbs {
+
+// Exit statuses beside 0 (done), 1 (failed) and 2 (bad usage).
+inline constexpr int kWouldMiss = 3;  // why
+inline constexpr int kDamaged = 3;    // verify, export: some entries cannot be used
+inline constexpr int kDiffers = 4;    // verify --recompile: the compiler gives other bytes
+
+Command add_path(CLI::App& cache);
+Command add_config(CLI::App& cache);
+Command add_list(CLI::App& cache);
+Command add_show(CLI::App& cache);
+Command add_verify(CLI::App& cache);
+Command add_why(CLI::App& cache);
+Command add_warm(CLI::App& cache);
+Command add_export(CLI::App& cache);
+Command add_import(CLI::App& cache);
+
+}  // namespace octile::tools::verbs

@@ -1,0 +1,185 @@
+// octile cache verify: whether every entry is what it says it is.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "runtime/api/boundary.h"
+#include "runtime/compiler/cubin.h"
+#include "tools/cache/verbs.h"
+#include "tools/common/cache_entries.h"
+#include "tools/common/cache_filter.h"
+#include "tools/common/on_workers.h"
+
+namespace octile::tools::verbs {
+namespace {
+
+using octile::cache::Entry;
+using octile::cache::Listing;
+
+struct Options {
+  EntryFilter filter;
+  bool recompile = false;
+  int jobs = 0;
+  bool json = false;
+  bool progress = false;
+};
+
+// kSame and kDiffers: also compiled anew. kOtherToolchain: could not be, by the compiler at hand.
+enum class State { kGood, kDamaged, kSame, kDiffers, kOtherToolchain };
+
+std::string_view name_of(State state) {
+  switch (state) {
+    case State::kGood:
+      return "good";
+    case State::kDamaged:
+      return "damaged";
+    case State::kSame:
+      return "same";
+    case State::kDiffers:
+      return "differs";
+    case State::kOtherToolchain:
+      return "other toolchain";
+  }
+  return "unknown";
+}
+
+struct Verdict {
+  State state = State::kGood;
+  std::string reason;  // where the state is not good or same
+};
+
+// What the metadata says against what the ELF image says.
+Status check_resources(const Entry& entry) {
+  const auto cubin = read_cubin(entry.cubin);
+  if (!cubin) return tl::unexpected<Error>(cubin.error());
+  const CubinKernel* kernel = cubin->find(entry.identity.entry_name);
+  if (kernel != nullptr && kernel->registers != entry.metadata.registers) {
+    return fail(ErrorCode::kInternal, fmt::format("the metadata has {} registers, the ELF image {}",
+                                                  entry.metadata.registers, kernel->registers));
+  }
+  return {};
+}
+
+Verdict check_entry(const Listing& listing) {
+  if (!listing.entry) return {State::kDamaged, listing.entry.error()};
+  const Entry& entry = *listing.entry;
+  Status ok = validate_cubin(entry.cubin, entry.identity.architecture, entry.identity.entry_name,
+                             entry.metadata.parameter_bytes);
+  if (ok) ok = check_resources(entry);
+  return ok ? Verdict{} : Verdict{State::kDamaged, ok.error().message};
+}
+
+Verdict compile_anew(const Entry& entry, const Compiler::Opened& compiler) {
+  if (entry.toolchain != compiler.toolchain) {
+    return {State::kOtherToolchain, fmt::format("compiled by {}, here is {}",
+                                                entry.toolchain.text(), compiler.toolchain.text())};
+  }
+  const auto output = compiler.nvrtc->compile(entry.identity.entry_name + ".cu",
+                                              entry.identity.source, entry.identity.options);
+  if (!output) return {State::kDiffers, "it does not compile: " + output.error().message};
+  if (output->cubin == entry.cubin) return {State::kSame, ""};
+  const auto [ours, theirs] = std::ranges::mismatch(entry.cubin, output->cubin);
+  return {State::kDiffers,
+          fmt::format("the compiler gives {} bytes, the entry has {}; the first "
+                      "that differs is at {}",
+                      output->cubin.size(), entry.cubin.size(), ours - entry.cubin.begin())};
+}
+
+// In place of each good verdict what compiling the entry anew says.
+Status recompile(Library& library, const std::vector<Listing>& entries,
+                 std::vector<Verdict>& verdicts, Progress& progress) {
+  const auto compiler = library.engine.compiler().open();
+  if (!compiler) return tl::unexpected<Error>(compiler.error());
+  std::atomic<std::size_t> ended = 0;
+  for_each_on(library.workers, entries.size(), [&](std::size_t i) {
+    if (verdicts[i].state == State::kGood) verdicts[i] = compile_anew(*entries[i].entry, *compiler);
+    progress.step(fmt::format("compiled {} of {} anew", ++ended, entries.size()));
+  });
+  return {};
+}
+
+std::size_t count(const std::vector<Verdict>& verdicts, State state) {
+  return static_cast<std::size_t>(std::ranges::count(verdicts, state, &Verdict::state));
+}
+
+Json to_json(const std::vector<Listing>& entries, const std::vector<Verdict>& verdicts) {
+  Json findings = Json::array();
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (verdicts[i].reason.empty()) continue;
+    findings.push_back({{"digest", digest_of(entries[i])},
+                        {"path", entries[i].path},
+                        {"state", name_of(verdicts[i].state)},
+                        {"reason", verdicts[i].reason}});
+  }
+  return {{"entries", entries.size()},
+          {"good", entries.size() - count(verdicts, State::kDamaged)},
+          {"damaged", count(verdicts, State::kDamaged)},
+          {"same", count(verdicts, State::kSame)},
+          {"differs", count(verdicts, State::kDiffers)},
+          {"other_toolchain", count(verdicts, State::kOtherToolchain)},
+          {"findings", findings}};
+}
+
+void print_report(const Json& report, bool recompiled) {
+  for (const Json& finding : report.at("findings")) {
+    fmt::print("{}  {}: {}\n", finding.at("path").get<std::string>(),
+               finding.at("state").get<std::string>(), finding.at("reason").get<std::string>());
+  }
+  fmt::print("  {} checked: {} good, {} damaged\n", report.at("entries").dump(),
+             report.at("good").dump(), report.at("damaged").dump());
+  if (recompiled) {
+    fmt::print("  compiled anew: {} same, {} differ, {} of another toolchain\n",
+               report.at("same").dump(), report.at("differs").dump(),
+               report.at("other_toolchain").dump());
+  }
+  if (report.at("damaged") != 0) {
+    fmt::print("  A damaged entry is never used; compiling its problem again replaces it.\n");
+  }
+}
+
+Result<int> run(const Options& options) {
+  const auto wanted = options.filter.predicate(std::chrono::system_clock::now());
+  if (!wanted) return tl::unexpected<Error>(wanted.error());
+  const auto library = LibraryHandle::create(options.jobs);
+  if (!library) return tl::unexpected<Error>(library.error());
+  Library& internals = library->get()->library;
+  Progress progress(progress_mode(options.progress));
+  progress.step("reading the cache");
+  std::vector<Listing> entries = internals.engine.store().list();
+  std::erase_if(entries, [&](const Listing& listing) { return !(*wanted)(listing); });
+  std::vector<Verdict> verdicts;
+  std::ranges::transform(entries, std::back_inserter(verdicts), check_entry);
+  if (options.recompile) {
+    if (Status ok = recompile(internals, entries, verdicts, progress); !ok) {
+      return tl::unexpected<Error>(ok.error());
+    }
+  }
+  progress.done();
+  const Json report = to_json(entries, verdicts);
+  options.json ? print_json(report) : print_report(report, options.recompile);
+  if (count(verdicts, State::kDamaged) > 0) return kDamaged;
+  return count(verdicts, State::kDiffers) > 0 ? kDiffers : 0;
+}
+
+}  // namespace
+
+Command add_verify(CLI::App& cache) {
+  CLI::App* app = cache.add_subcommand("verify", "check that entries are what they say they are");
+  app->footer(
+      "Exit status: 0 all are good, 3 some are damaged, 4 none is damaged and some differ from "
+      "what the compiler makes of their source.");
+  auto options = std::make_shared<Options>();
+  options->filter.add_to(*app);
+  app->add_flag("--recompile", options->recompile,
+                "also compile each from its source, and compare the bytes");
+  app->add_option("--jobs", options->jobs, "kernels compiled at a time; default one per core");
+  add_json_option(*app, options->json);
+  add_progress_option(*app, options->progress);
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace octile::tools::verbs

@@ -1,0 +1,234 @@
+// octile cache why: whether a problem's kernel would be found, and if not, what is nearest to it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "cache/file_name.h"
+#include "generator/cost_model.h"
+#include "generator/support_matrix.h"
+#include "runtime/api/boundary.h"
+#include "runtime/compiler/cubin.h"
+#include "tools/cache/verbs.h"
+#include "tools/common/cache_entries.h"
+#include "tools/common/key_difference.h"
+
+namespace octile::tools::verbs {
+namespace {
+
+using octile::cache::Hit;
+using octile::cache::Listing;
+using octile::cache::Toolchain;
+
+struct Options {
+  ProblemOptions problem;
+  std::vector<std::string> words;  // canonical text, quoted or not
+  std::int64_t tokens = 4096;
+  std::string device = "h200";
+  bool json = false;
+};
+
+// What a plan would look for, and with which toolchain.
+struct Wanted {
+  Problem problem;
+  std::int64_t bucket = 0;
+  Choice choice;
+  EmittedKernel kernel;
+  octile::cache::Identity identity;
+  std::string digest;
+  std::optional<Toolchain> toolchain;  // nothing: this process compiles nothing, any will do
+};
+
+Result<Problem> read_problem(const Options& options) {
+  ProblemOptions problem = options.problem;
+  if (!options.words.empty()) {
+    if (problem.given()) {
+      return refuse(
+          "a problem is given twice, as text and by an option; allowed is one of the two");
+    }
+    problem.problem = fmt::format("{}", fmt::join(options.words, " "));
+  }
+  auto read = problem.read();
+  if (!read) return read;
+  if (Status ok = check_supported(*read); !ok) return tl::unexpected<Error>(ok.error());
+  return read;
+}
+
+Result<Wanted> wanted_kernel(const Options& options, Engine& engine) {
+  auto problem = read_problem(options);
+  if (!problem) return tl::unexpected<Error>(problem.error());
+  const auto device = device_spec(options.device);
+  if (!device) return tl::unexpected<Error>(device.error());
+  const std::int64_t stated = tokens_of(*problem);
+  const std::int64_t tokens = stated == kDynamic ? options.tokens : stated;
+  if (tokens < 1) return refuse(fmt::format("--tokens is {}; allowed are 1 and more", tokens));
+  // As a plan chooses: one configuration for all counts of a bucket.
+  const std::int64_t bucket = bucket_upper(bucket_of(tokens));
+  Choice choice = engine.choose_config(*problem, bucket, *device);
+  auto kernel = emit(*problem, choice.config, *device, embedded_templates());
+  if (!kernel) return tl::unexpected<Error>(kernel.error());
+  octile::cache::Identity identity = identity_of(*kernel, *device);
+  std::string digest = octile::cache::digest_hex(octile::cache::key_text(identity));
+  std::optional<Toolchain> toolchain;
+  if (!engine.options().offline) {
+    if (auto known = engine.compiler().toolchain()) toolchain = std::move(*known);
+  }
+  return Wanted{std::move(*problem), bucket,
+                std::move(choice),   std::move(*kernel),
+                std::move(identity), std::move(digest),
+                std::move(toolchain)};
+}
+
+// The entry that would be run: found by the store, and its cubin is the kernel.
+std::optional<Hit> find(const Wanted& wanted, octile::cache::Store& store) {
+  auto hit = store.lookup(wanted.identity, wanted.toolchain);
+  if (hit && !validate_cubin(hit->entry.cubin, wanted.identity.architecture,
+                             wanted.identity.entry_name, wanted.kernel.parameter_bytes)) {
+    return std::nullopt;
+  }
+  return hit;
+}
+
+// The best of the readable entries; null where there is none.
+const Listing* nearest(const Wanted& wanted, const std::vector<Listing>& entries) {
+  const Listing* best = nullptr;
+  double most = -1;
+  for (const Listing& listing : entries) {
+    if (!listing.entry) continue;
+    const double share = key_nearness(wanted.identity, listing.entry->identity);
+    if (share > most) {
+      most = share;
+      best = &listing;
+    }
+  }
+  return best;
+}
+
+// Files under the kernel's own name that cannot be used.
+Json refused_files(const Wanted& wanted, const std::vector<Listing>& entries) {
+  Json files = Json::array();
+  for (const Listing& listing : entries) {
+    if (listing.entry || digest_of(listing) != wanted.digest) continue;
+    files.push_back({{"path", listing.path}, {"reason", listing.entry.error()}});
+  }
+  return files;
+}
+
+Json describe_nearest(const Wanted& wanted, const Listing* listing) {
+  if (listing == nullptr) return nullptr;
+  const octile::cache::Entry& entry = *listing->entry;
+  Json differences = Json::array();
+  for (const KeyDifference& d :
+       key_differences(wanted.identity, wanted.toolchain ? &*wanted.toolchain : nullptr,
+                       entry.identity, entry.toolchain)) {
+    differences.push_back({{"field", d.field}, {"wanted", d.wanted}, {"found", d.found}});
+  }
+  return {{"digest", digest_of(*listing)},
+          {"path", listing->path},
+          {"problem", entry.metadata.problem},
+          {"config", entry.metadata.config},
+          {"differences", differences}};
+}
+
+Json answer(const Wanted& wanted, octile::cache::Store& store) {
+  const auto hit = find(wanted, store);
+  Json object{{"problem", to_text(wanted.problem)},
+              {"bucket", wanted.bucket},
+              {"name", wanted.identity.entry_name},
+              {"architecture", wanted.identity.architecture},
+              {"config", wanted.kernel.config_text},
+              {"chosen_by", name_of(wanted.choice.by)},
+              {"digest", wanted.digest},
+              {"toolchain", wanted.toolchain ? Json(wanted.toolchain->text()) : Json(nullptr)},
+              {"hit", hit.has_value()}};
+  if (hit) {
+    object["path"] = hit->path;
+    object["exact_toolchain"] = hit->exact_toolchain;
+    return object;
+  }
+  const std::vector<Listing> entries = store.list();
+  object["entries"] = entries.size();
+  object["refused"] = refused_files(wanted, entries);
+  object["nearest"] = describe_nearest(wanted, nearest(wanted, entries));
+  return object;
+}
+
+std::string text_of(const Json& object, const char* field) {
+  return object.at(field).get<std::string>();
+}
+
+void print_nearest(const Json& near, const std::string& config) {
+  fmt::print("  nearest      {} ({})\n", text_of(near, "digest").substr(0, kShownDigits),
+             text_of(near, "problem"));
+  if (text_of(near, "config") != config) {
+    fmt::print("  its config   {}\n  not          {}\n", text_of(near, "config"), config);
+  }
+  const Json& differences = near.at("differences");
+  for (std::size_t i = 0; i < differences.size(); ++i) {
+    const Json& d = differences[i];
+    fmt::print("  {}  {}\n", i == 0 ? "differs in " : "and in     ", text_of(d, "field"));
+    fmt::print("    wanted     {}\n    found      {}\n", text_of(d, "wanted"), text_of(d, "found"));
+  }
+  // The key is this kernel's, so it is the cubin or the place that does not serve.
+  if (differences.empty()) fmt::print("  its key is the same, but it is not used; see verify\n");
+}
+
+void print_answer(const Json& object, const Engine& engine) {
+  fmt::print("{}\n", object.at("hit") == true ? "hit" : "miss");
+  fmt::print("  kernel       {}\n  digest       {}\n  chosen by    {}\n", text_of(object, "name"),
+             text_of(object, "digest"), text_of(object, "chosen_by"));
+  fmt::print("  toolchain    {}\n", object.at("toolchain").is_null()
+                                        ? "any: nothing can be compiled here"
+                                        : text_of(object, "toolchain"));
+  if (object.at("hit") == true) {
+    fmt::print("  found at     {}\n", text_of(object, "path"));
+    return;
+  }
+  for (const Json& file : object.at("refused")) {
+    fmt::print("  not used     {}: {}\n", text_of(file, "path"), text_of(file, "reason"));
+  }
+  if (object.at("nearest").is_null()) {
+    fmt::print("  the cache has no entry that can be read\n");
+  } else {
+    print_nearest(object.at("nearest"), text_of(object, "config"));
+  }
+  fmt::print("  {}\n", engine.options().offline
+                           ? "OCTILE_OFFLINE forbids compiling it here: unset that, or import an "
+                             "archive that has it (octile cache import)"
+                           : "the first prepare() of it compiles it; `octile cache warm` does so "
+                             "ahead of time");
+}
+
+Result<int> run(const Options& options) {
+  const auto library = LibraryHandle::create();
+  if (!library) return tl::unexpected<Error>(library.error());
+  Engine& engine = library->get()->library.engine;
+  const auto wanted = wanted_kernel(options, engine);
+  if (!wanted) return tl::unexpected<Error>(wanted.error());
+  const Json object = answer(*wanted, engine.store());
+  options.json ? print_json(object) : print_answer(object, engine);
+  return object.at("hit") == true ? 0 : kWouldMiss;
+}
+
+}  // namespace
+
+Command add_why(CLI::App& cache) {
+  CLI::App* app = cache.add_subcommand(
+      "why", "would a problem's kernel be found; if not, what is nearest and how it differs");
+  app->footer("Exit status: 0 it would be found, 3 it would be compiled.");
+  auto options = std::make_shared<Options>();
+  app->add_option("text", options->words, "the problem's canonical text");
+  options->problem.add_to(*app);
+  app->add_option("--tokens", options->tokens, "token count where the problem leaves it open")
+      ->capture_default_str();
+  app->add_option("--device", options->device,
+                  "what for: " + known_device_names() + ", cuda, cuda:N")
+      ->capture_default_str();
+  add_json_option(*app, options->json);
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace octile::tools::verbs

@@ -1,0 +1,35 @@
+// Independent pieces of work on a library's threads.
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <latch>
+#include <vector>
+
+#include "runtime/engine/worker_pool.h"
+
+namespace octile::tools {
+
+// Calls work(i) for each i below `count` and returns when all have ended. The first exception in
+// the order of the indices is thrown again.
+template <typename Work>
+void for_each_on(WorkerPool& workers, std::size_t count, const Work& work) {
+  std::vector<std::exception_ptr> thrown(count);
+  std::latch done(static_cast<std::ptrdiff_t>(count));
+  for (std::size_t i = 0; i < count; ++i) {
+    workers.submit([&work, &thrown, &done, i] {
+      try {
+        work(i);
+      } catch (...) {
+        thrown[i] = std::current_exception();
+      }
+      done.count_down();
+    });
+  }
+  done.wait();
+  for (const std::exception_ptr& exception : thrown) {
+    if (exception) std::rethrow_exception(exception);
+  }
+}
+
+}  // namespace octile::tools
