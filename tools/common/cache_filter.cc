@@ -171,7 +171,7 @@ Result<Predicate> EntryFilter::predicate(std::chrono::system_clock::time_point n
     if (text->empty()) continue;
     const auto bytes = parse_size(*text, option);
     if (!bytes) return tl::unexpected<Error>(bytes.error());
-    tests.push_back([bytes = *bytes, larger](const Listing& listing) {
+    tests.emplace_back([bytes = *bytes, larger](const Listing& listing) {
       return larger ? listing.bytes > bytes : listing.bytes < bytes;
     });
   }

@@ -10,7 +10,7 @@
 #include "cache/store.h"
 #include "generator/error.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's own name
 class App;
 }
 

@@ -118,7 +118,8 @@ Result<std::string> disassemble(std::span<const std::uint8_t> cubin) {
                                      Arguments{folder + "cuobjdump", "--dump-sass", kChildPath}}) {
       auto output = output_of(command, memory.get());
       if (!output) return tl::unexpected<Error>(output.error());
-      if (*output) return std::move(**output);
+      std::optional<std::string> listing = std::move(*output);
+      if (listing) return *std::move(listing);
     }
   }
   return fail(ErrorCode::kNoCompiler,
