@@ -183,6 +183,11 @@ std::vector<std::uint8_t> serialize(const Entry& entry) {
   return out.take();
 }
 
+bool is_other_version(std::span<const std::uint8_t> bytes) {
+  return bytes.size() >= kHeaderBytes && std::equal(kMagic.begin(), kMagic.end(), bytes.begin()) &&
+         load_le(bytes, 8, 4) != kEntryVersion;
+}
+
 tl::expected<Entry, std::string> deserialize(std::span<const std::uint8_t> bytes) {
   const auto header = read_header(bytes);
   if (!header) return refuse(header.error());

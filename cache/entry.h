@@ -49,6 +49,10 @@ struct Entry {
 // written as U+FFFD). Does not check the limits above: Store::publish() does.
 std::vector<std::uint8_t> serialize(const Entry&);
 
+// Whether the bytes begin as an entry of another version of the format does: not damaged, only not
+// for this reader.
+bool is_other_version(std::span<const std::uint8_t> bytes);
+
 // Checks magic, version, sizes, checksum and that every byte is accounted for, before anything is
 // used. The error says which check failed and where. Never allocates more than a small multiple of
 // the input plus the declared (bounded) uncompressed source.

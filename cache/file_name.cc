@@ -13,6 +13,7 @@ constexpr std::size_t kDigestDigits = 32;
 constexpr std::size_t kUniqueDigits = 16;
 constexpr std::string_view kEntrySuffix = ".octile";
 constexpr std::string_view kLockSuffix = ".lock";
+constexpr std::string_view kDamagedSuffix = ".damaged";
 constexpr std::string_view kTemporarySuffix = ".tmp";
 
 bool is_hex(std::string_view text) {
@@ -31,6 +32,7 @@ bool is_temporary_suffix(std::string_view suffix) {
 std::optional<FileKind> kind_of_suffix(std::string_view suffix) {
   if (suffix == kEntrySuffix) return FileKind::kEntry;
   if (suffix == kLockSuffix) return FileKind::kLock;
+  if (suffix == kDamagedSuffix) return FileKind::kDamaged;
   if (is_temporary_suffix(suffix)) return FileKind::kTemporary;
   return std::nullopt;
 }
@@ -43,6 +45,10 @@ std::string FileStem::entry_name() const {
 
 std::string FileStem::lock_name() const {
   return fmt::format("{}-{}{}", identity, toolchain, kLockSuffix);
+}
+
+std::string FileStem::damaged_name() const {
+  return fmt::format("{}-{}{}", identity, toolchain, kDamagedSuffix);
 }
 
 std::string FileStem::temporary_name() const {

@@ -18,10 +18,11 @@ struct FileStem {
   std::string folder() const { return identity.substr(0, 2); }
   std::string entry_name() const;
   std::string lock_name() const;
+  std::string damaged_name() const;    // of an entry that was set aside
   std::string temporary_name() const;  // another one each time
 };
 
-enum class FileKind { kEntry, kLock, kTemporary };
+enum class FileKind { kEntry, kLock, kTemporary, kDamaged };
 struct FileName {
   FileStem stem;
   FileKind kind = FileKind::kEntry;

@@ -11,6 +11,7 @@
 #include <memory>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 namespace octile::cache {
 namespace {
@@ -62,6 +63,9 @@ int FileOps::rename_at(int dir_fd, const std::string& from, const std::string& t
 int FileOps::unlink_at(int dir_fd, const std::string& name) {
   return or_errno(::unlinkat(dir_fd, name.c_str(), 0));
 }
+int FileOps::touch_at(int dir_fd, const std::string& name) {
+  return or_errno(::utimensat(dir_fd, name.c_str(), nullptr, AT_SYMLINK_NOFOLLOW));
+}
 int FileOps::mkdir_at(int dir_fd, const std::string& name, mode_t mode) {
   return or_errno(::mkdirat(dir_fd, name.c_str(), mode));
 }
@@ -87,6 +91,10 @@ int FileOps::list(int dir_fd, std::vector<std::string>& names) {
 }
 
 int FileOps::try_lock(int fd) { return or_errno(::flock(fd, LOCK_EX | LOCK_NB)); }
+
+std::shared_ptr<FileOps> or_system(std::shared_ptr<FileOps> ops) {
+  return ops != nullptr ? std::move(ops) : std::make_shared<FileOps>();
+}
 
 tl::unexpected<IoError> io_failure(std::string_view action, const std::string& path,
                                    ssize_t result) {
@@ -129,6 +137,21 @@ IoResult<std::vector<std::uint8_t>> read_file(FileOps& ops, int dir_fd, const st
   }
   bytes.resize(filled);
   return bytes;
+}
+
+IoResult<void> check_unwritable_by_others(const struct stat& status, const std::string& path) {
+  const auto refuse = [](std::string sentence) {
+    return tl::unexpected(IoError{0, std::move(sentence)});
+  };
+  if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+    return refuse(
+        fmt::format("{}: its mode is {:04o}; allowed: not writable by group or others (chmod go-w)",
+                    path, status.st_mode & 07777U));
+  const uid_t user = ::geteuid();
+  if (status.st_uid != user && status.st_uid != 0)
+    return refuse(fmt::format("{}: it belongs to user {}; allowed: this user ({}) or root", path,
+                              status.st_uid, user));
+  return {};
 }
 
 IoResult<void> write_and_close(FileOps& ops, OpenFile& file, std::span<const std::uint8_t> bytes,

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,11 +36,16 @@ class FileOps {
   virtual int stat_at(int dir_fd, const std::string& name, struct stat& out);  // of a link itself
   virtual int rename_at(int dir_fd, const std::string& from, const std::string& to);
   virtual int unlink_at(int dir_fd, const std::string& name);
+  // Sets the times of the file to now, of a link its own.
+  virtual int touch_at(int dir_fd, const std::string& name);
   virtual int mkdir_at(int dir_fd, const std::string& name, mode_t mode);
   virtual int list(int dir_fd, std::vector<std::string>& names);  // without "." and ".."
   virtual int try_lock(
       int fd);  // exclusive advisory lock of the open file; -EWOULDBLOCK when taken
 };
+
+// What a caller gave, else the system's.
+std::shared_ptr<FileOps> or_system(std::shared_ptr<FileOps> ops);
 
 // Repeats a call that a signal interrupted. Bounded: some network filesystems answer EINTR for
 // ever.
@@ -95,6 +101,9 @@ using FileCheck = std::function<IoResult<void>(const struct stat&)>;
 IoResult<std::vector<std::uint8_t>> read_file(FileOps& ops, int dir_fd, const std::string& name,
                                               std::size_t max_bytes, const std::string& path,
                                               const FileCheck& check = nullptr);
+
+// Refuses (code 0) a file or folder that a user other than this one and root may write.
+IoResult<void> check_unwritable_by_others(const struct stat& status, const std::string& path);
 
 // All of the bytes, flushed to the device; then closes the file.
 IoResult<void> write_and_close(FileOps& ops, OpenFile& file, std::span<const std::uint8_t> bytes,

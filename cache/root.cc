@@ -1,6 +1,8 @@
 #include "cache/root.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -17,6 +19,10 @@ constexpr const char* kVersionFolder = "v1";
 constexpr mode_t kFolderMode = 0700;
 // A publish takes milliseconds and a compile seconds; an hour forgives any clock difference.
 constexpr std::time_t kAbandonedSeconds = 3600;
+constexpr std::time_t kDamagedSeconds = 7 * 24 * 3600;
+constexpr int kMostDamaged = 4;  // in a folder: enough to look into, however many are corrupted
+// What is done under a folder's lock is three system calls.
+constexpr std::chrono::milliseconds kTakeoverPatience{1000};
 constexpr int kOpenFolderFlags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
 
 // Absolute, so that a later chdir() does not move the cache; without a slash at the end.
@@ -28,7 +34,37 @@ std::string normal_path(const std::string& path) {
   return text;
 }
 
+bool same_file(const struct stat& a, const struct stat& b) {
+  return a.st_ino == b.st_ino && a.st_dev == b.st_dev;
+}
+
+// Also that nobody touched or replaced it in place meanwhile.
+bool same_state(const struct stat& a, const struct stat& b) {
+  return same_file(a, b) && a.st_mtim.tv_sec == b.st_mtim.tv_sec &&
+         a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
+}
+
+// Whether the name still stands for the file that was opened.
+IoResult<bool> is_still(FileOps& ops, const OpenFile& folder, const std::string& name,
+                        const OpenFile& file, const std::string& path) {
+  struct stat opened = {};
+  struct stat named = {};
+  int result = retry_interrupted([&] { return ops.stat_fd(file.fd(), opened); });
+  if (result >= 0) {
+    result = retry_interrupted([&] { return ops.stat_at(folder.fd(), name, named); });
+    if (result == -ENOENT) return false;
+  }
+  if (result < 0) return io_failure("stat", path, result);
+  return same_file(opened, named);
+}
+
 }  // namespace
+
+HeldLock::~HeldLock() {
+  if (is_still(*ops_, folder_, name_, file_, name_).value_or(false)) {
+    ops_->unlink_at(folder_.fd(), name_);
+  }
+}
 
 Root::Root(const std::string& path, bool writable, std::shared_ptr<FileOps> ops)
     : path_(normal_path(path)), writable_(writable), ops_(std::move(ops)) {}
@@ -66,7 +102,20 @@ IoResult<OpenFile> Root::open(Missing missing) const {
     fd = retry_interrupted(try_open);
   }
   if (fd < 0) return io_failure("open", path_, fd);
-  return OpenFile(*ops_, fd);
+  OpenFile root(*ops_, fd);
+  if (const auto trusted = check_trusted(root, path_); !trusted)
+    return tl::unexpected(trusted.error());
+  return root;
+}
+
+// A kernel is code: whoever may change a folder on the way to it decides what runs.
+IoResult<void> Root::check_trusted(const OpenFile& file, const std::string& path) const {
+  struct stat status = {};
+  const int result = retry_interrupted([&] { return ops_->stat_fd(file.fd(), status); });
+  if (result < 0) return io_failure("stat", path, result);
+  auto trusted = check_unwritable_by_others(status, path);
+  if (!trusted) trusted.error().code = EPERM;
+  return trusted;
 }
 
 IoResult<OpenFile> Root::open_below(const OpenFile& parent, const std::string& name,
@@ -82,13 +131,20 @@ IoResult<OpenFile> Root::open_below(const OpenFile& parent, const std::string& n
     fd = retry_interrupted(open);
   }
   if (fd < 0) return io_failure("open", path, fd);
-  return OpenFile(*ops_, fd);
+  OpenFile folder(*ops_, fd);
+  if (const auto trusted = check_trusted(folder, path); !trusted)
+    return tl::unexpected(trusted.error());
+  return folder;
+}
+
+IoResult<OpenFile> Root::open_in_root(const std::string& name, Missing missing) const {
+  const auto root = open(missing);
+  if (!root) return tl::unexpected(root.error());
+  return open_below(*root, name, path_ + "/" + name, missing);
 }
 
 IoResult<OpenFile> Root::open_version(Missing missing) const {
-  const auto root = open(missing);
-  if (!root) return tl::unexpected(root.error());
-  return open_below(*root, kVersionFolder, path_ + "/" + kVersionFolder, missing);
+  return open_in_root(kVersionFolder, missing);
 }
 
 IoResult<OpenFile> Root::open_folder(const std::string& folder, Missing missing) const {
@@ -105,10 +161,21 @@ IoResult<void> Root::check() const {
 
 // --- reading ---
 
-IoResult<std::vector<std::uint8_t>> Root::read(const FileStem& stem, std::size_t max_bytes) const {
+IoResult<std::vector<std::uint8_t>> Root::read(const FileStem& stem, std::size_t max_bytes,
+                                               struct stat* status) const {
   const auto folder = open_folder(stem.folder(), Missing::kFail);
   if (!folder) return tl::unexpected(folder.error());
-  return read_file(*ops_, folder->fd(), stem.entry_name(), max_bytes, path_of(stem));
+  const std::string path = path_of(stem);
+  return read_file(*ops_, folder->fd(), stem.entry_name(), max_bytes, path,
+                   [&](const struct stat& now) {
+                     if (status != nullptr) *status = now;
+                     return check_unwritable_by_others(now, path);
+                   });
+}
+
+void Root::touch(const FileStem& stem) const {
+  const auto folder = open_folder(stem.folder(), Missing::kFail);
+  if (folder) ops_->touch_at(folder->fd(), stem.entry_name());
 }
 
 IoResult<std::vector<std::string>> Root::list(const OpenFile& folder,
@@ -154,6 +221,62 @@ IoResult<std::vector<std::string>> Root::folders() const {
   return found;
 }
 
+IoResult<std::vector<Root::Item>> Root::items(const std::string& folder) const {
+  std::vector<Item> found;
+  const auto opened = open_folder(folder, Missing::kFail);
+  if (!opened) {
+    if (opened.error().code == ENOENT) return found;
+    return tl::unexpected(opened.error());
+  }
+  const auto names = list(*opened, folder_path(folder));
+  if (!names) return tl::unexpected(names.error());
+  for (const std::string& name : *names) {
+    auto parsed = parse_file_name(name);
+    if (!parsed || parsed->kind != FileKind::kEntry) continue;
+    Item item{std::move(parsed->stem), {}};
+    // What cannot be asked about has gone, or will be told by whoever reads it.
+    if (ops_->stat_at(opened->fd(), name, item.status) < 0) continue;
+    if (S_ISREG(item.status.st_mode)) found.push_back(std::move(item));
+  }
+  return found;
+}
+
+// --- removing ---
+
+bool Root::remove(const FileStem& stem, const struct stat& seen) const {
+  const auto folder = open_folder(stem.folder(), Missing::kFail);
+  if (!folder) return folder.error().code == ENOENT;
+  struct stat now = {};
+  const int result = ops_->stat_at(folder->fd(), stem.entry_name(), now);
+  if (result == -ENOENT) return true;
+  if (result < 0 || !same_state(now, seen)) return false;
+  const int removed =
+      retry_interrupted([&] { return ops_->unlink_at(folder->fd(), stem.entry_name()); });
+  return removed >= 0 || removed == -ENOENT;
+}
+
+void Root::set_aside(const FileStem& stem, const struct stat& status) const {
+  const auto folder = open_folder(stem.folder(), Missing::kFail);
+  if (!folder) return;
+  struct stat now = {};
+  if (ops_->stat_at(folder->fd(), stem.entry_name(), now) < 0 || !same_file(now, status)) return;
+  std::vector<std::string> names;
+  if (ops_->list(folder->fd(), names) < 0) return;
+  const auto damaged = std::count_if(names.begin(), names.end(), [](const std::string& name) {
+    const auto parsed = parse_file_name(name);
+    return parsed && parsed->kind == FileKind::kDamaged;
+  });
+  if (damaged >= kMostDamaged ||
+      ops_->rename_at(folder->fd(), stem.entry_name(), stem.damaged_name()) < 0) {
+    ops_->unlink_at(folder->fd(), stem.entry_name());
+  }
+}
+
+void Root::tidy(const std::string& folder) const {
+  const auto opened = open_folder(folder, Missing::kFail);
+  if (opened) remove_abandoned(*opened);
+}
+
 // --- publishing ---
 
 IoResult<void> Root::publish(const FileStem& stem, std::span<const std::uint8_t> bytes) const {
@@ -197,19 +320,22 @@ IoResult<void> Root::publish_in(const OpenFile& folder, const FileStem& stem,
 void Root::remove_abandoned(const OpenFile& folder) const {
   std::vector<std::string> names;
   if (ops_->list(folder.fd(), names) < 0) return;
-  const std::time_t newest = std::time(nullptr) - kAbandonedSeconds;
+  const std::time_t now = std::time(nullptr);
   for (const std::string& name : names) {
     const auto parsed = parse_file_name(name);
     if (!parsed || parsed->kind == FileKind::kEntry) continue;
     struct stat status = {};
-    if (ops_->stat_at(folder.fd(), name, status) < 0 || status.st_mtime > newest) continue;
-    if (parsed->kind == FileKind::kTemporary) {
+    const bool damaged = parsed->kind == FileKind::kDamaged;
+    if (ops_->stat_at(folder.fd(), name, status) < 0) continue;
+    if (now - status.st_mtime < (damaged ? kDamagedSeconds : kAbandonedSeconds)) continue;
+    if (damaged || parsed->kind == FileKind::kTemporary) {
       ops_->unlink_at(folder.fd(), name);
       continue;
     }
     // A lock is removed only by whoever holds it.
     const auto file = open_lock(folder, name);
-    if (file && ops_->try_lock(file->fd()) >= 0 && is_still(folder, name, *file).value_or(false)) {
+    if (file && ops_->try_lock(file->fd()) >= 0 &&
+        is_still(*ops_, folder, name, *file, name).value_or(false)) {
       ops_->unlink_at(folder.fd(), name);
     }
   }
@@ -225,18 +351,24 @@ IoResult<OpenFile> Root::open_lock(const OpenFile& folder, const std::string& na
   return OpenFile(*ops_, fd);
 }
 
-// Whether the name still stands for the file that was opened.
-IoResult<bool> Root::is_still(const OpenFile& folder, const std::string& name,
-                              const OpenFile& file) const {
-  struct stat opened = {};
-  struct stat named = {};
-  int result = retry_interrupted([&] { return ops_->stat_fd(file.fd(), opened); });
-  if (result >= 0) {
-    result = retry_interrupted([&] { return ops_->stat_at(folder.fd(), name, named); });
-    if (result == -ENOENT) return false;
+// The lock file of an owner that counts as stopped gives way to a new one, which whoever comes
+// first locks. The folder's own lock lets one at a time compare and remove: else a late comer could
+// remove the file of the one who just took over. False where the folder cannot be locked.
+bool Root::take_over(const FileStem& stem, const struct stat& stalled) const {
+  const auto folder = open_folder(stem.folder(), Missing::kFail);
+  if (!folder) return false;
+  const auto deadline = std::chrono::steady_clock::now() + kTakeoverPatience;
+  for (;;) {
+    const int locked = retry_interrupted([&] { return ops_->try_lock(folder->fd()); });
+    if (locked >= 0) break;
+    if (locked != -EWOULDBLOCK || std::chrono::steady_clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  if (result < 0) return io_failure("stat", folder_path(name.substr(0, 2)) + "/" + name, result);
-  return opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+  struct stat now = {};
+  const int result = ops_->stat_at(folder->fd(), stem.lock_name(), now);
+  if (result == -ENOENT) return true;
+  if (result < 0) return false;
+  return !same_state(now, stalled) || ops_->unlink_at(folder->fd(), stem.lock_name()) >= 0;
 }
 
 IoResult<std::unique_ptr<HeldLock>> Root::lock(const FileStem& stem,
@@ -244,27 +376,39 @@ IoResult<std::unique_ptr<HeldLock>> Root::lock(const FileStem& stem,
   using Clock = std::chrono::steady_clock;
   using std::chrono::milliseconds;
   constexpr milliseconds kLongestPause{20};  // a cold compile is 100 ms and more
-  const auto deadline = Clock::now() + timeout;
+  const auto begin = Clock::now();
   auto folder = open_folder(stem.folder(), Missing::kCreate);
   if (!folder) return tl::unexpected(folder.error());
   const std::string name = stem.lock_name();
+  const std::string path = folder_path(stem.folder()) + "/" + name;
 
+  struct stat owned = {};  // the file whose owner is waited for
+  auto owned_since = begin;
   for (milliseconds pause{1};; pause = std::min(2 * pause, kLongestPause)) {
     auto file = open_lock(*folder, name);
     if (!file) return tl::unexpected(file.error());
     const int locked = retry_interrupted([&] { return ops_->try_lock(file->fd()); });
     if (locked >= 0) {
-      const auto still = is_still(*folder, name, *file);
+      const auto still = is_still(*ops_, *folder, name, *file, path);
       if (!still) return tl::unexpected(still.error());
       if (*still) {
         return std::make_unique<HeldLock>(ops_, std::move(*folder), name, std::move(*file));
       }
     } else if (locked != -EWOULDBLOCK) {
-      return io_failure("lock", folder_path(stem.folder()) + "/" + name, locked);
+      return io_failure("lock", path, locked);
     }
     const auto now = Clock::now();
-    if (now >= deadline) return std::unique_ptr<HeldLock>();
-    std::this_thread::sleep_for(std::min<Clock::duration>(pause, deadline - now));
+    struct stat opened = {};
+    if (const int result = ops_->stat_fd(file->fd(), opened); result < 0) {
+      return io_failure("stat", path, result);
+    }
+    if (!same_state(opened, owned)) {  // the times too: a new file may get an old one's inode
+      owned = opened;
+      owned_since = now;
+    }
+    if (now - begin >= kMostTakeovers * timeout) return std::unique_ptr<HeldLock>();
+    if (now - owned_since >= timeout && !take_over(stem, owned)) return std::unique_ptr<HeldLock>();
+    std::this_thread::sleep_for(std::min<Clock::duration>(pause, timeout));
   }
 }
 

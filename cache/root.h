@@ -16,7 +16,8 @@
 namespace octile::cache {
 
 // A lock file held locked. Released, and the file removed, by the destructor; the kernel releases
-// it when the process dies.
+// it when the process dies. A waiter that took the lock over has put another file under the name,
+// which then stays.
 class HeldLock {
  public:
   HeldLock(std::shared_ptr<FileOps> ops, OpenFile folder, std::string name, OpenFile file)
@@ -28,7 +29,7 @@ class HeldLock {
   HeldLock& operator=(const HeldLock&) = delete;
   // Removed while still locked, so nobody can hold a lock on the removed file and believe in it: a
   // waiter compares what it locked with what the name now stands for.
-  ~HeldLock() { ops_->unlink_at(folder_.fd(), name_); }
+  ~HeldLock();
 
  private:
   std::shared_ptr<FileOps> ops_;  // first: the files below are closed through it
@@ -45,8 +46,19 @@ class Root {
   bool writable() const { return writable_; }
   std::string path_of(const FileStem& stem) const;  // of its entry
 
-  // ENOENT where there is no such entry, whichever part of the path is missing.
-  IoResult<std::vector<std::uint8_t>> read(const FileStem& stem, std::size_t max_bytes) const;
+  // ENOENT where there is no such entry, whichever part of the path is missing. EPERM where another
+  // unprivileged user could write the root or a folder; code 0 where they could write the entry.
+  // `status`, where given, becomes that of the file.
+  IoResult<std::vector<std::uint8_t>> read(const FileStem& stem, std::size_t max_bytes,
+                                           struct stat* status = nullptr) const;
+
+  // Sets the entry's stamp of last use to now. A failure is of no consequence.
+  void touch(const FileStem& stem) const;
+
+  // Takes an entry that `read` gave with this status out of the way, for a person to look at: it
+  // gets the name of a damaged file. A folder keeps kMostDamaged of them; what is more is removed.
+  // An entry that was published meanwhile stays.
+  void set_aside(const FileStem& stem, const struct stat& status) const;
 
   // Temporary file, fsync, rename, directory fsync; creates missing folders (0700). Also removes
   // files in the entry's folder that a process which died left behind more than an hour ago.
@@ -57,30 +69,53 @@ class Root {
   IoResult<std::vector<FileStem>> entries(const std::string& folder) const;
   IoResult<std::vector<std::string>> folders() const;
 
+  // An entry's name, size and times.
+  struct Item {
+    FileStem stem;
+    struct stat status = {};
+  };
+  // The regular files among the entries of one folder, in the folder's order; no folder, no item.
+  IoResult<std::vector<Item>> items(const std::string& folder) const;
+
+  // Whether the entry is gone afterwards; one whose file or stamp is not `seen` any more stays.
+  bool remove(const FileStem& stem, const struct stat& seen) const;
+
+  // Removes from a folder what dead processes left more than an hour ago and entries that were set
+  // aside more than a week ago.
+  void tidy(const std::string& folder) const;
+
   enum class Missing { kFail, kCreate };
   // The root's own folder. kFail: ENOENT where it does not exist.
   IoResult<OpenFile> open(Missing missing) const;
 
+  // A folder of the root itself. Folders are opened under the rules of read().
+  IoResult<OpenFile> open_in_root(const std::string& name, Missing missing) const;
+  // The folder of this version of the layout: "v1".
+  IoResult<OpenFile> open_version(Missing missing) const;
+
   // ENOENT where the root's own folder does not exist.
   IoResult<void> check() const;
 
-  // nullptr where another holder kept the lock until the time was up.
+  // Waits for each owner at most `timeout`: then that owner counts as stopped and exactly one of
+  // those who wait takes the lock over, and the others wait for that one. nullptr where even that
+  // did not help within kMostTakeovers time-outs, where the timeout is 0 and somebody has the lock,
+  // and where a lock that is to be taken over cannot be.
+  static constexpr int kMostTakeovers = 4;
   IoResult<std::unique_ptr<HeldLock>> lock(const FileStem& stem,
                                            std::chrono::milliseconds timeout) const;
 
  private:
-  IoResult<OpenFile> open_version(Missing missing) const;
   IoResult<OpenFile> open_folder(const std::string& folder, Missing missing) const;
   IoResult<OpenFile> open_below(const OpenFile& parent, const std::string& name,
                                 const std::string& path, Missing missing) const;
   IoResult<void> create_root() const;
   IoResult<void> publish_in(const OpenFile& folder, const FileStem& stem,
                             std::span<const std::uint8_t> bytes) const;
+  IoResult<void> check_trusted(const OpenFile& file, const std::string& path) const;
   void remove_abandoned(const OpenFile& folder) const;
+  bool take_over(const FileStem& stem, const struct stat& stalled) const;
   IoResult<std::vector<std::string>> list(const OpenFile& folder, const std::string& path) const;
   IoResult<OpenFile> open_lock(const OpenFile& folder, const std::string& name) const;
-  IoResult<bool> is_still(const OpenFile& folder, const std::string& name,
-                          const OpenFile& file) const;
   std::string folder_path(const std::string& folder) const;
 
   std::string path_;

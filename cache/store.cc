@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <ctime>
 #include <exception>
 #include <mutex>
 #include <unordered_set>
@@ -14,6 +15,9 @@
 namespace octile::cache {
 namespace {
 
+// Whether a lookup leaves its traces: a stamp on what it finds, what is damaged out of the way.
+enum class Traces { kLeave, kNone };
+
 FileStem stem_of(const std::string& key, const Toolchain& toolchain) {
   return {digest_hex(key), digest_hex(toolchain.text())};
 }
@@ -22,6 +26,7 @@ FileStem stem_of(const std::string& key, const Toolchain& toolchain) {
 
 struct Store::Impl {
   StoreOptions options;
+  std::shared_ptr<FileOps> ops;
   std::vector<Root> roots;  // in order of lookup: read-only ones, then the writable one
   std::mutex mutex;
   std::unordered_set<std::string> reported;  // guarded by mutex
@@ -33,10 +38,19 @@ struct Store::Impl {
   void warn_once(const std::string& subject, const std::string& message);
   void warn_root(const Root& root, const IoError& error);
   void warn_entry(const std::string& path, const std::string& reason);
+  void debug(const std::string& message);
+  void discard(const Root& root, const FileStem& stem, const struct stat& status,
+               const std::string& reason, Traces traces);
+  void reject(const FileStem& stem, const Hit& hit, const std::string& reason);
+  void count(CacheEvent event, double compile_ms);
+  void keep_bound(const Root& root, std::int64_t published_bytes);
 
-  std::optional<Hit> read(const Root& root, const FileStem& stem, const std::string& key);
-  std::optional<Hit> exact(const std::string& key, const Toolchain& toolchain);
-  std::optional<Hit> newest(const std::string& key, bool read_only_roots_only);
+  std::optional<Hit> find(const Identity& identity, const std::optional<Toolchain>& toolchain,
+                          Traces traces);
+  std::optional<Hit> read(const Root& root, const FileStem& stem, const std::string& key,
+                          Traces traces);
+  std::optional<Hit> exact(const std::string& key, const Toolchain& toolchain, Traces traces);
+  std::optional<Hit> newest(const std::string& key, bool read_only_roots_only, Traces traces);
   bool publish(const Entry& entry);
   std::unique_ptr<HeldLock> lock(const FileStem& stem);
   void list(const Root& root, std::vector<Listing>& listings);
@@ -58,8 +72,7 @@ struct Store::Impl {
 };
 
 Store::Impl::Impl(StoreOptions given) : options(std::move(given)) {
-  std::shared_ptr<FileOps> ops = options.file_ops;
-  if (ops == nullptr) ops = std::make_shared<FileOps>();
+  ops = or_system(options.file_ops);
   for (const std::string& path : options.read_only_roots) {
     if (!path.empty()) roots.emplace_back(path, false, ops);
   }
@@ -94,13 +107,37 @@ void Store::Impl::warn_entry(const std::string& path, const std::string& reason)
   warn_once(path, fmt::format("kernel cache entry {} is not used: {}", path, reason));
 }
 
+void Store::Impl::debug(const std::string& message) {
+  if (options.log) options.log(Severity::kDebug, message);
+}
+
+// --- entries that do not serve ---
+
+// A damaged entry would be read and refused by every process until somebody publishes it again.
+void Store::Impl::discard(const Root& root, const FileStem& stem, const struct stat& status,
+                          const std::string& reason, Traces traces) {
+  warn_entry(root.path_of(stem), reason);
+  if (root.writable() && traces == Traces::kLeave) root.set_aside(stem, status);
+}
+
+void Store::Impl::reject(const FileStem& stem, const Hit& hit, const std::string& reason) {
+  warn_entry(hit.path, reason);
+  const Root* root = writable_root();
+  if (root == nullptr || root->path_of(stem) != hit.path) return;
+  struct stat status = {};
+  const auto bytes = root->read(stem, kMaxEntryBytes, &status);
+  // Another one may have been published meanwhile.
+  if (bytes && deserialize(*bytes) == hit.entry) root->set_aside(stem, status);
+}
+
 // --- lookup ---
 
 // An entry under this name that is whole and is this kernel.
-std::optional<Hit> Store::Impl::read(const Root& root, const FileStem& stem,
-                                     const std::string& key) {
+std::optional<Hit> Store::Impl::read(const Root& root, const FileStem& stem, const std::string& key,
+                                     Traces traces) {
   const std::string path = root.path_of(stem);
-  const auto bytes = root.read(stem, kMaxEntryBytes);
+  struct stat status = {};
+  const auto bytes = root.read(stem, kMaxEntryBytes, &status);
   if (!bytes) {
     const IoError& error = bytes.error();
     if (error.code == 0) warn_entry(path, error.sentence);
@@ -109,20 +146,29 @@ std::optional<Hit> Store::Impl::read(const Root& root, const FileStem& stem,
   }
   auto entry = deserialize(*bytes);
   if (!entry) {
-    warn_entry(path, entry.error());
+    if (is_other_version(*bytes)) {
+      debug(fmt::format("kernel cache entry {} is passed over: {}", path, entry.error()));
+    } else {
+      discard(root, stem, status, entry.error(), traces);
+    }
     return std::nullopt;
   }
   if (key_text(entry->identity) != key || stem.toolchain != digest_hex(entry->toolchain.text())) {
-    warn_entry(path, "it holds another kernel than its name says");
+    discard(root, stem, status, "it holds another kernel than its name says", traces);
     return std::nullopt;
   }
+  // At most hourly, so that a hit seldom writes.
+  constexpr std::time_t kStampSeconds = 3600;
+  const bool stale = std::time(nullptr) - status.st_mtime > kStampSeconds;
+  if (root.writable() && stale && traces == Traces::kLeave) root.touch(stem);
   return Hit{std::move(*entry), path, false};
 }
 
-std::optional<Hit> Store::Impl::exact(const std::string& key, const Toolchain& toolchain) {
+std::optional<Hit> Store::Impl::exact(const std::string& key, const Toolchain& toolchain,
+                                      Traces traces) {
   const FileStem stem = stem_of(key, toolchain);
   for (const Root& root : roots) {
-    auto hit = read(root, stem, key);
+    auto hit = read(root, stem, key, traces);
     if (hit && hit->entry.toolchain == toolchain) {
       hit->exact_toolchain = true;
       return hit;
@@ -131,7 +177,8 @@ std::optional<Hit> Store::Impl::exact(const std::string& key, const Toolchain& t
   return std::nullopt;
 }
 
-std::optional<Hit> Store::Impl::newest(const std::string& key, bool read_only_roots_only) {
+std::optional<Hit> Store::Impl::newest(const std::string& key, bool read_only_roots_only,
+                                       Traces traces) {
   const std::string identity = digest_hex(key);
   std::optional<Hit> best;
   for (const Root& root : roots) {
@@ -143,7 +190,7 @@ std::optional<Hit> Store::Impl::newest(const std::string& key, bool read_only_ro
     }
     for (const FileStem& stem : *stems) {
       if (stem.identity != identity) continue;
-      auto hit = read(root, stem, key);
+      auto hit = read(root, stem, key, traces);
       // RFC 3339 in UTC sorts as text. Not the file's time: copies and image layers change it.
       if (hit && (!best || hit->entry.metadata.date > best->entry.metadata.date)) {
         best = std::move(hit);
@@ -151,6 +198,16 @@ std::optional<Hit> Store::Impl::newest(const std::string& key, bool read_only_ro
     }
   }
   return best;
+}
+
+std::optional<Hit> Store::Impl::find(const Identity& identity,
+                                     const std::optional<Toolchain>& toolchain, Traces traces) {
+  const std::string key = key_text(identity);
+  if (toolchain) {
+    if (auto hit = exact(key, *toolchain, traces)) return hit;
+  }
+  if (options.strict) return std::nullopt;
+  return newest(key, /*read_only_roots_only=*/toolchain.has_value(), traces);
 }
 
 // --- publish and lock ---
@@ -167,8 +224,30 @@ bool Store::Impl::publish(const Entry& entry) {
     return false;
   }
   const auto published = root->publish(stem_of(key, entry.toolchain), bytes);
-  if (!published) warn_root(*root, published.error());
-  return published.has_value();
+  if (!published) {
+    warn_root(*root, published.error());
+    return false;
+  }
+  keep_bound(*root, static_cast<std::int64_t>(bytes.size()));
+  return true;
+}
+
+// The entry is published whatever happens here.
+void Store::Impl::keep_bound(const Root& root, std::int64_t published_bytes) {
+  const auto looked = SizeBound(options.bound, ops).published(root, published_bytes);
+  if (!looked) return debug(fmt::format("kernel cache: {}", looked.error().sentence));
+  if (*looked && !(*looked)->removed.empty()) {
+    debug(fmt::format("kernel cache {}: removed {} least recently used entries, {} bytes",
+                      root.path(), (*looked)->removed.size(), (*looked)->removed_bytes));
+  }
+}
+
+// A warning would be about nothing that anybody misses.
+void Store::Impl::count(CacheEvent event, double compile_ms) {
+  const Root* root = writable_root();
+  if (root == nullptr) return;
+  const auto counted = StatisticsLog(root->path(), ops).count(event, compile_ms);
+  if (!counted) debug(fmt::format("kernel cache statistics: {}", counted.error().sentence));
 }
 
 std::unique_ptr<HeldLock> Store::Impl::lock(const FileStem& stem) {
@@ -182,8 +261,8 @@ std::unique_ptr<HeldLock> Store::Impl::lock(const FileStem& stem) {
   if (*held == nullptr) {
     warn_once(
         "lock " + stem.entry_name(),
-        fmt::format("kernel cache: another process has been compiling {} for more than {} ms; "
-                    "compiling it here too",
+        fmt::format("kernel cache: others keep the lock of {} longer than {} ms each; compiling it "
+                    "here too",
                     root->path_of(stem), options.lock_timeout.count()));
   }
   return std::move(*held);
@@ -235,18 +314,32 @@ Store::~Store() = default;
 
 std::optional<Hit> Store::lookup(const Identity& identity,
                                  const std::optional<Toolchain>& toolchain) {
-  return impl_->guarded(std::optional<Hit>(), [&]() -> std::optional<Hit> {
-    const std::string key = key_text(identity);
-    if (toolchain) {
-      if (auto hit = impl_->exact(key, *toolchain)) return hit;
-    }
-    if (impl_->options.strict) return std::nullopt;
-    return impl_->newest(key, /*read_only_roots_only=*/toolchain.has_value());
-  });
+  return impl_->guarded(std::optional<Hit>(),
+                        [&] { return impl_->find(identity, toolchain, Traces::kLeave); });
+}
+
+std::optional<Hit> Store::peek(const Identity& identity,
+                               const std::optional<Toolchain>& toolchain) {
+  return impl_->guarded(std::optional<Hit>(),
+                        [&] { return impl_->find(identity, toolchain, Traces::kNone); });
 }
 
 bool Store::publish(const Entry& entry) {
   return impl_->guarded(false, [&] { return impl_->publish(entry); });
+}
+
+void Store::reject(const Identity& identity, const Hit& hit, const std::string& reason) {
+  impl_->guarded(false, [&] {
+    impl_->reject(stem_of(key_text(identity), hit.entry.toolchain), hit, reason);
+    return true;
+  });
+}
+
+void Store::count(CacheEvent event, double compile_ms) {
+  impl_->guarded(false, [&] {
+    impl_->count(event, compile_ms);
+    return true;
+  });
 }
 
 Store::Lock Store::lock(const Identity& identity, const Toolchain& toolchain) {

@@ -13,11 +13,10 @@
 #include <vector>
 
 #include "cache/entry.h"
+#include "cache/eviction.h"
+#include "cache/statistics.h"
 
 namespace octile::cache {
-
-class FileOps;   // file_ops.h
-class HeldLock;  // root.h
 
 enum class Severity { kDebug, kInfo, kWarning };
 using Log = std::function<void(Severity, const std::string&)>;
@@ -26,7 +25,8 @@ struct StoreOptions {
   std::string writable_root;  // empty: none
   std::vector<std::string> read_only_roots;
   bool strict = false;  // never match an entry of another toolchain, or of an unknown one
-  std::chrono::milliseconds lock_timeout{30000};
+  std::chrono::milliseconds lock_timeout{30000};  // per owner of the lock; see Root::lock()
+  SizeBound::Options bound;                       // of the writable root
   Log log;                            // may be called from any thread that calls the store
   std::shared_ptr<FileOps> file_ops;  // null: the system's; tests inject faults here
 };
@@ -58,13 +58,24 @@ class Store {
   // Verified before it is returned: every check of deserialize(), and the whole key text.
   std::optional<Hit> lookup(const Identity&, const std::optional<Toolchain>&);
 
-  // Temporary file beside the target, fsync, rename, directory fsync. False (and one warning) when
-  // it could not be published; the caller keeps using its bytes.
+  // What lookup() would give, for whoever only wants to know: nothing is stamped or set aside.
+  std::optional<Hit> peek(const Identity&, const std::optional<Toolchain>&);
+
+  // Tells that a hit cannot be used after all, and why; sets it aside in the writable root.
+  void reject(const Identity&, const Hit& hit, const std::string& reason);
+
+  // Counts in the writable root's statistics, where there is one and it can be written.
+  void count(CacheEvent event, double compile_ms);
+
+  // Temporary file beside the target, fsync, rename, directory fsync; then keeps the root within
+  // its bound. False (and one warning) when it could not be published; the caller keeps using its
+  // bytes.
   bool publish(const Entry&);
 
-  // Held while one process compiles a key. Waits at most lock_timeout, then gives an empty lock:
-  // the caller compiles anyway. Released by the destructor and by the death of the process. Look up
-  // again once it is held: the previous holder has usually just published.
+  // Held while one process compiles a key. An owner that has not finished after lock_timeout is
+  // taken for stopped, and exactly one of those who wait gets the lock in its place. Where no lock
+  // can be had it is empty: the caller compiles anyway. Released by the destructor and by the death
+  // of the process. Look up again once it is held: the previous holder has usually just published.
   class Lock {
    public:
     Lock();

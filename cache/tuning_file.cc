@@ -22,10 +22,6 @@ std::span<const std::uint8_t> bytes_of(std::string_view text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
 }
 
-std::shared_ptr<FileOps> or_system(std::shared_ptr<FileOps> ops) {
-  return ops != nullptr ? std::move(ops) : std::make_shared<FileOps>();
-}
-
 }  // namespace
 
 TuningLines parse_tuning_lines(std::string_view text) {

@@ -9,6 +9,8 @@ namespace {
 constexpr std::array kVariables{
     EnvironmentVariable{"OCTILE_CACHE_DIR", "writable cache root; default the XDG cache folder"},
     EnvironmentVariable{"OCTILE_CACHE_ROOTS", "read-only cache roots, ':'-separated; default none"},
+    EnvironmentVariable{"OCTILE_CACHE_MAX_BYTES",
+                        "bytes of kernels in the writable root; 0: no bound; default 5368709120"},
     EnvironmentVariable{"OCTILE_OFFLINE", "1: never compile; default 0"},
     EnvironmentVariable{"OCTILE_TUNING",
                         "off: no tuning records, the cost model chooses; default on"},

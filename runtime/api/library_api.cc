@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <charconv>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,11 +27,28 @@ std::vector<std::string> split_roots(std::string_view text) {
   return roots;
 }
 
-EngineOptions engine_options(const octile_library_options& options) {
+// A number that is none would leave the disk to grow without a bound, or the cache without a use.
+Result<std::int64_t> max_bytes_of(const std::string& text) {
+  std::int64_t bytes = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), bytes);
+  if (error != std::errc() || end != text.data() + text.size() || bytes < 0)
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("OCTILE_CACHE_MAX_BYTES is '{}'; allowed: a number of bytes from 0 (no "
+                            "bound) to {}",
+                            text, std::numeric_limits<std::int64_t>::max()));
+  return bytes;
+}
+
+Result<EngineOptions> engine_options(const octile_library_options& options) {
   EngineOptions engine;
   engine.offline = options.offline != 0 || environment_value("OCTILE_OFFLINE").value_or("0") != "0";
   engine.tuning = environment_value("OCTILE_TUNING").value_or("on") != "off";
   if (options.disable_cache != 0) return engine;
+  if (const auto text = environment_value("OCTILE_CACHE_MAX_BYTES")) {
+    const auto bytes = max_bytes_of(*text);
+    if (!bytes) return tl::unexpected<Error>(bytes.error());
+    engine.max_bytes = *bytes;
+  }
   engine.writable_root =
       options.cache_dir != nullptr
           ? options.cache_dir
@@ -65,8 +84,10 @@ Result<LibraryOptions> library_options(const octile_library_options* user) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("options->compile_threads is {}; allowed: 0 (one per core) to {}",
                             options.compile_threads, kMaxThreads));
-  return LibraryOptions{engine_options(options), log_callback(options),
-                        static_cast<LogLevel>(level), options.compile_threads};
+  auto engine = engine_options(options);
+  if (!engine) return tl::unexpected<Error>(engine.error());
+  return LibraryOptions{std::move(*engine), log_callback(options), static_cast<LogLevel>(level),
+                        options.compile_threads};
 }
 
 Status destroy(octile_library* library) {

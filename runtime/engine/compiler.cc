@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "cache/file_ops.h"
+#include "cache/root.h"
 #include "runtime/environment.h"
 
 namespace octile {
@@ -126,7 +128,10 @@ void Compiler::remember(const Opened& opened) {
   const auto derived_from = provenance(opened.nvrtc->path());
   if (!derived_from) return;
   std::error_code ignored;
-  fs::create_directories(memo_folder_, ignored);
+  // As the cache makes it, which refuses a folder that others may write.
+  if (!cache::Root(memo_folder_, true, cache::or_system(nullptr))
+           .open(cache::Root::Missing::kCreate))
+    return;
   const std::string path = fmt::format("{}/{}", memo_folder_, kMemoName);
   const std::string temporary = fmt::format("{}.{}", path, ::getpid());
   {

@@ -16,6 +16,7 @@ cache::StoreOptions store_options(const EngineOptions& options, Logger& logger) 
   cache::StoreOptions store;
   store.writable_root = options.writable_root;
   store.read_only_roots = options.read_only_roots;
+  store.bound.max_bytes = options.max_bytes;
   store.log = [&logger](cache::Severity severity, const std::string& message) {
     logger.log(severity == cache::Severity::kWarning ? LogLevel::kWarning
                : severity == cache::Severity::kInfo  ? LogLevel::kInfo
@@ -98,13 +99,15 @@ Result<Built> Engine::build(const Problem& problem, const KernelConfig& config,
 Result<Engine::Kernel> Engine::find_or_compile(const Wanted& wanted) {
   const auto expected = expected_toolchain();
   if (Kernel found = find_on_disk(wanted, expected)) return found;
-  if (options_.offline)
+  if (options_.offline) {
+    store_.count(cache::CacheEvent::kMiss, 0);
     return fail(ErrorCode::kOffline,
                 fmt::format("kernel {} ({}) for {} is not in the cache ({}) and offline forbids "
                             "compiling it; problem: {}",
                             wanted.identity.entry_name, cache::digest_hex(wanted.key_text),
                             wanted.identity.architecture, roots_text(store_.options()),
                             octile::to_text(wanted.problem)));
+  }
   auto compiler = compiler_.open();
   if (!compiler)
     return fail(ErrorCode::kNoCompiler,
@@ -134,10 +137,10 @@ Engine::Kernel Engine::find_on_disk(const Wanted& wanted,
   const Status valid = validate_cubin(hit->entry.cubin, wanted.identity.architecture,
                                       wanted.identity.entry_name, wanted.emitted.parameter_bytes);
   if (!valid) {
-    logger_.log(LogLevel::kWarning,
-                fmt::format("cache entry {} is not used: {}", hit->path, valid.error().message));
+    store_.reject(wanted.identity, *hit, valid.error().message);
     return nullptr;
   }
+  store_.count(cache::CacheEvent::kHit, hit->entry.metadata.compile_ms);
   KernelBuild build = build_of_entry(std::move(hit->entry));
   build.emitted = wanted.emitted;
   build.source_digest = cache::digest_hex(wanted.key_text);
@@ -173,6 +176,7 @@ Result<Engine::Kernel> Engine::compile(const Wanted& wanted, const Compiler::Ope
   warn_of_lost_speed(build, *output);
   logger_.log(LogLevel::kInfo,
               fmt::format("compiled {} in {:.0f} ms", build.emitted.name, build.compile_ms));
+  store_.count(cache::CacheEvent::kMiss, build.compile_ms);
   store_.publish(entry_of_build(build, wanted.identity, octile::to_text(wanted.problem)));
   return std::make_shared<const KernelBuild>(std::move(build));
 }

@@ -37,6 +37,7 @@ struct EngineOptions {
   std::vector<std::string> read_only_roots;
   bool offline = false;  // never compile
   bool tuning = true;    // choose by tuning records; false: by the cost model alone
+  std::int64_t max_bytes = cache::kDefaultMaxBytes;  // of the writable root; 0: no bound
 };
 
 class Engine {

@@ -163,17 +163,22 @@ TEST(CacheConfig, SaysWhereEverySettingCameFrom) {
   EXPECT_EQ(all.at("root").at("value"), (shell.folder() / "cache").string());
   EXPECT_EQ(all.at("offline").at("source"), "default");
   EXPECT_EQ(all.at("offline").at("value"), "off");
+  EXPECT_EQ(all.at("max_bytes").at("source"), "default");
+  EXPECT_EQ(all.at("max_bytes").at("value"), "5368709120");
 
   shell.set("OCTILE_CACHE_DIR", "");
   shell.set("XDG_CACHE_HOME", "relative");  // counts as unset
   shell.set("HOME", shell.folder().string());
   shell.set("OCTILE_OFFLINE", "1");
+  shell.set("OCTILE_CACHE_MAX_BYTES", "0");
   shell.set("OCTILE_CACHE_ROOTS", shell.folder().string());
   all = settings();
   EXPECT_EQ(all.at("root").at("source"), "HOME");
   EXPECT_EQ(all.at("root").at("value"), (shell.folder() / ".cache/octile").string());
   EXPECT_EQ(all.at("offline").at("source"), "OCTILE_OFFLINE");
   EXPECT_EQ(all.at("offline").at("value"), "on");
+  EXPECT_EQ(all.at("max_bytes").at("source"), "OCTILE_CACHE_MAX_BYTES");
+  EXPECT_EQ(all.at("max_bytes").at("value"), "no bound");
   EXPECT_EQ(all.at("read_only_roots").at("value"), shell.folder().string());
   const Outcome text = shell.run({"cache", "config"});
   EXPECT_THAT(text.out, HasSubstr("lock_timeout_ms"));

@@ -439,5 +439,16 @@ TEST(StatusName, KnowsEveryValueAndNoOther) {
   EXPECT_STREQ(octile_status_name(unknown), "unknown octile_status");
 }
 
+TEST(BadEnvironment, ABoundOfTheCacheThatIsNoNumber) {
+  for (const char* text : {"5G", "-1", "1e9", " 1", "99999999999999999999"}) {
+    setenv("OCTILE_CACHE_MAX_BYTES", text, 1);
+    octile_library* made = nullptr;
+    expect_refused(octile_library_create(nullptr, &made), OCTILE_INVALID_ARGUMENT,
+                   {"OCTILE_CACHE_MAX_BYTES", std::string("'") + text + "'", "number of bytes"});
+    EXPECT_EQ(made, nullptr);
+  }
+  unsetenv("OCTILE_CACHE_MAX_BYTES");
+}
+
 }  // namespace
 }  // namespace octile::test

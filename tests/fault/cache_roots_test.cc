@@ -134,6 +134,104 @@ TEST_F(CacheForeign, ALoggerThatThrowsFailsNoCall) {
   EXPECT_FALSE(Store(options_).publish(entry_));
 }
 
+// --- who may write ---
+
+TEST_F(CacheForeign, WhatOthersMayWriteIsRefused) {
+  ASSERT_TRUE(Store(options_).publish(entry_));
+  const std::string folder = fs::path(path_).parent_path();
+  for (const std::string& part : {root_, root_ + "/v1", folder, path_}) {
+    const fs::perms before = fs::status(part).permissions();
+    for (const fs::perms bit : {fs::perms::group_write, fs::perms::others_write}) {
+      fs::permissions(part, before | bit);
+      LogRecorder log;
+      options_.log = log.callback();
+      Store store(options_);
+      EXPECT_FALSE(store.lookup(entry_.identity, entry_.toolchain)) << part;
+      EXPECT_FALSE(store.lookup(entry_.identity, std::nullopt)) << part;
+      ASSERT_EQ(log.warnings().size(), 1U) << part;
+      EXPECT_NE(log.warnings()[0].find(part + ": its mode is"), std::string::npos)
+          << log.warnings()[0];
+    }
+    fs::permissions(part, before);
+    EXPECT_TRUE(Store(options_).lookup(entry_.identity, entry_.toolchain));
+  }
+}
+
+TEST_F(CacheForeign, WhatBelongsToAnotherUserIsRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  ASSERT_TRUE(Store(options_).publish(entry_));
+  options_.writable_root.clear();
+  options_.read_only_roots = {root_};
+  constexpr uid_t kSomebody = 12345;
+  for (const std::string& part : {root_, path_}) {
+    ASSERT_EQ(::chown(part.c_str(), kSomebody, kSomebody), 0);
+    LogRecorder log;
+    options_.log = log.callback();
+    EXPECT_FALSE(Store(options_).lookup(entry_.identity, entry_.toolchain)) << part;
+    ASSERT_FALSE(log.warnings().empty());
+    EXPECT_NE(log.warnings()[0].find("belongs to user 12345"), std::string::npos);
+    ASSERT_EQ(::chown(part.c_str(), 0, 0), 0);
+  }
+}
+
+// --- entries that are set aside ---
+
+TEST_F(CacheForeign, DamagedEntriesAreSetAsideAndFew) {
+  constexpr std::size_t kMost = 4;
+  const std::string folder = fs::path(path_).parent_path();
+  for (std::size_t i = 0; i < 2 * kMost; ++i) {
+    write_bytes(path_, {1, 2, 3});
+    EXPECT_FALSE(Store(options_).lookup(entry_.identity, entry_.toolchain));
+    EXPECT_FALSE(fs::exists(path_));
+    EXPECT_EQ(files_ending(folder, ".damaged").size(), std::min(i + 1, kMost));
+    // As if it had been another entry of the folder.
+    const std::string damaged = folder + "/" + stem_of(entry_).damaged_name();
+    const std::string other = folder + "/" + std::to_string(i) + std::string(31, '0') + "-" +
+                              std::string(32, '0') + ".damaged";
+    if (fs::exists(damaged)) fs::rename(damaged, other);
+  }
+}
+
+TEST_F(CacheForeign, APeekLeavesDamagedEntriesAndStampsAlone) {
+  const auto two_hours_ago = fs::file_time_type::clock::now() - std::chrono::hours(2);
+  write_bytes(path_, serialize(entry_));
+  fs::last_write_time(path_, two_hours_ago);
+  Store store(options_);
+  EXPECT_TRUE(store.peek(entry_.identity, entry_.toolchain));
+  EXPECT_EQ(fs::last_write_time(path_), two_hours_ago);
+  write_bytes(path_, {1, 2, 3});
+  EXPECT_FALSE(store.peek(entry_.identity, entry_.toolchain));
+  EXPECT_EQ(read_bytes(path_).size(), 3U);
+}
+
+TEST_F(CacheForeign, AnotherVersionIsACleanMissAndStays) {
+  std::vector<std::uint8_t> bytes = serialize(entry_);
+  for (const std::uint8_t version : {std::uint8_t{0}, std::uint8_t{2}, std::uint8_t{255}}) {
+    bytes[8] = version;
+    write_bytes(path_, bytes);
+    Store store(options_);
+    EXPECT_FALSE(store.lookup(entry_.identity, entry_.toolchain));
+    EXPECT_EQ(read_bytes(path_), bytes);
+  }
+  EXPECT_TRUE(log_.warnings().empty());
+}
+
+TEST_F(CacheForeign, ARejectedHitIsSetAsideUnlessItWasReplaced) {
+  Store store(options_);
+  ASSERT_TRUE(store.publish(entry_));
+  const auto hit = store.lookup(entry_.identity, entry_.toolchain);
+  ASSERT_TRUE(hit);
+  ASSERT_TRUE(store.publish(make_entry(0, 1)));
+  store.reject(entry_.identity, *hit, "its ELF is for sm_80");
+  EXPECT_TRUE(fs::exists(path_));
+  ASSERT_EQ(log_.warnings().size(), 1U);
+  EXPECT_NE(log_.warnings()[0].find("its ELF is for sm_80"), std::string::npos);
+  ASSERT_TRUE(store.publish(entry_));
+  store.reject(entry_.identity, *hit, "its ELF is for sm_80");
+  EXPECT_FALSE(fs::exists(path_));
+  EXPECT_EQ(log_.warnings().size(), 1U);
+}
+
 // --- a real full disk, a real read-only filesystem, a user without rights ---
 
 // The scenario with one warning and no publish; "" when it held.

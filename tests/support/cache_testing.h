@@ -128,13 +128,14 @@ enum class Op {
   kStat,
   kRename,
   kUnlink,
+  kTouch,
   kMkdir,
   kList,
   kLock
 };
 inline const char* name_of(Op op) {
   constexpr const char* kNames[] = {"open",   "read",   "write", "fsync", "close", "stat",
-                                    "rename", "unlink", "mkdir", "list",  "lock"};
+                                    "rename", "unlink", "touch", "mkdir", "list",  "lock"};
   return kNames[static_cast<int>(op)];
 }
 
@@ -181,6 +182,9 @@ class HookedOps : public FileOps {
   }
   int unlink_at(int dir, const std::string& name) override {
     return failing(Op::kUnlink).value_or_else([&] { return FileOps::unlink_at(dir, name); });
+  }
+  int touch_at(int dir, const std::string& name) override {
+    return failing(Op::kTouch).value_or_else([&] { return FileOps::touch_at(dir, name); });
   }
   int mkdir_at(int dir, const std::string& name, mode_t mode) override {
     return failing(Op::kMkdir).value_or_else([&] { return FileOps::mkdir_at(dir, name, mode); });

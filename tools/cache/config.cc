@@ -50,11 +50,15 @@ std::vector<Setting> settings(Library& library) {
   return {
       {"root", store.writable_root, source_of_root(), "OCTILE_CACHE_DIR"},
       by_variable("read_only_roots", joined(store.read_only_roots), "OCTILE_CACHE_ROOTS"),
+      by_variable("max_bytes",
+                  store.bound.max_bytes > 0 ? std::to_string(store.bound.max_bytes) : "no bound",
+                  "OCTILE_CACHE_MAX_BYTES"),
       by_variable("offline", engine.offline ? "on" : "off", "OCTILE_OFFLINE"),
       by_variable("tuning", engine.tuning ? "on" : "off", "OCTILE_TUNING"),
       by_variable("compiler", environment_value("OCTILE_LIBNVRTC").value_or("searched"),
                   "OCTILE_LIBNVRTC"),
       {"strict", store.strict ? "on" : "off", std::string(kDefault), ""},
+      {"protect_seconds", std::to_string(store.bound.protect.count()), std::string(kDefault), ""},
       {"lock_timeout_ms", std::to_string(store.lock_timeout.count()), std::string(kDefault), ""},
   };
 }

@@ -84,7 +84,7 @@ Result<Wanted> wanted_kernel(const Options& options, Engine& engine) {
 
 // The entry that would be run: found by the store, and its cubin is the kernel.
 std::optional<Hit> find(const Wanted& wanted, octile::cache::Store& store) {
-  auto hit = store.lookup(wanted.identity, wanted.toolchain);
+  auto hit = store.peek(wanted.identity, wanted.toolchain);
   if (hit && !validate_cubin(hit->entry.cubin, wanted.identity.architecture,
                              wanted.identity.entry_name, wanted.kernel.parameter_bytes)) {
     return std::nullopt;

@@ -1,0 +1,233 @@
+#include "cache/eviction.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+namespace octile::cache {
+namespace {
+
+using Clock = std::chrono::system_clock;
+
+// --- what there is ---
+
+struct Candidate {
+  StoredEntry entry;
+  struct stat status = {};
+};
+
+Clock::time_point time_of(const timespec& time) {
+  return Clock::time_point(std::chrono::duration_cast<Clock::duration>(
+      std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec)));
+}
+
+IoResult<std::vector<Candidate>> candidates(const Root& root, bool tidy) {
+  const auto folders = root.folders();
+  if (!folders) return tl::unexpected(folders.error());
+  std::vector<Candidate> found;
+  for (const std::string& folder : *folders) {
+    if (tidy) root.tidy(folder);
+    auto items = root.items(folder);
+    if (!items) return tl::unexpected(items.error());
+    for (Root::Item& item : *items) {
+      StoredEntry entry{item.stem, root.path_of(item.stem), item.status.st_size,
+                        time_of(item.status.st_mtim)};
+      found.push_back({std::move(entry), item.status});
+    }
+  }
+  // By name where the times are equal, so that two runs choose alike.
+  std::sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) {
+    return std::pair(a.entry.used, a.entry.path) < std::pair(b.entry.used, b.entry.path);
+  });
+  return found;
+}
+
+// --- what goes ---
+
+// A stamp of the future is a clock that was set back, or a file server's that is a little ahead:
+// protected as long as the past is.
+bool is_protected(const StoredEntry& entry, Clock::time_point now, std::chrono::seconds protect) {
+  return std::chrono::abs(now - entry.used) < protect;
+}
+
+// Where the entries have more than options.max_bytes, removes until they have at most `keep_bytes`.
+IoResult<PruneResult> prune_root(const Root& root, const PruneOptions& options,
+                                 std::int64_t keep_bytes) {
+  auto found = candidates(root, !options.dry_run);
+  if (!found) return tl::unexpected(found.error());
+  PruneResult result;
+  for (const Candidate& candidate : *found) result.kept_bytes += candidate.entry.bytes;
+  result.kept_entries = static_cast<std::int64_t>(found->size());
+
+  const auto now = Clock::now();
+  const auto take = [&](const Candidate& candidate) {
+    if (!options.dry_run && !root.remove(candidate.entry.stem, candidate.status)) return false;
+    result.kept_bytes -= candidate.entry.bytes;
+    result.kept_entries -= 1;
+    result.removed_bytes += candidate.entry.bytes;
+    result.removed.push_back(candidate.entry);
+    return true;
+  };
+  if (options.unwanted) {
+    std::erase_if(*found, [&](const Candidate& candidate) {
+      return options.unwanted(candidate.entry) && take(candidate);
+    });
+  }
+  if (options.max_bytes && result.kept_bytes > *options.max_bytes) {
+    for (const Candidate& candidate : *found) {
+      if (result.kept_bytes <= keep_bytes) break;
+      if (!is_protected(candidate.entry, now, options.protect)) take(candidate);
+    }
+  }
+  return result;
+}
+
+// --- about how much there is ---
+
+// <root>/v1/usage: three numbers of fixed width, so that a writer overwrites all of what was there.
+struct Usage {
+  std::int64_t bytes = 0;        // of the entries: what was found, and published since
+  std::int64_t found_bytes = 0;  // what the last look left
+  std::int64_t looked = 0;       // when, seconds since 1970
+
+  static constexpr std::size_t kTextBytes = 63;
+  std::string text() const {
+    return fmt::format("{:020} {:020} {:020}\n", bytes, found_bytes, looked);
+  }
+};
+
+std::optional<Usage> parse_usage(std::string_view text) {
+  Usage usage;
+  if (text.size() != Usage::kTextBytes) return std::nullopt;
+  long long bytes = 0;
+  long long found = 0;
+  long long looked = 0;
+  // NOLINTNEXTLINE(cert-err34-c): compared with what the numbers print as
+  if (std::sscanf(std::string(text).c_str(), "%lld %lld %lld", &bytes, &found, &looked) != 3)
+    return std::nullopt;
+  usage = {bytes, found, looked};
+  if (bytes < 0 || found < 0 || usage.text() != text) return std::nullopt;
+  return usage;
+}
+
+class UsageFile {
+ public:
+  UsageFile(FileOps& ops, OpenFile file, std::string path)
+      : ops_(ops), file_(std::move(file)), path_(std::move(path)) {}
+
+  // Opened and locked. Empty: another process has it.
+  static IoResult<std::optional<UsageFile>> open(FileOps& ops, const Root& root);
+
+  // Nothing for a file that is new, or that a writer left in any other form.
+  IoResult<std::optional<Usage>> read() const {
+    std::string text(Usage::kTextBytes, '\0');
+    const ssize_t n = retry_interrupted([&] {
+      return ops_.read_at(file_.fd(), {reinterpret_cast<std::uint8_t*>(text.data()), text.size()},
+                          0);
+    });
+    if (n < 0) return io_failure("read", path_, n);
+    return parse_usage(std::string_view(text).substr(0, static_cast<std::size_t>(n)));
+  }
+
+  // Once: what was opened is written from its beginning. Not flushed: after a loss of power the
+  // entries are looked at again within a day.
+  IoResult<void> write(const Usage& usage) const {
+    const std::string text = usage.text();
+    const ssize_t n = retry_interrupted([&] {
+      return ops_.write(file_.fd(),
+                        {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+    });
+    if (n < 0) return io_failure("write", path_, n);
+    return {};
+  }
+
+ private:
+  FileOps& ops_;
+  OpenFile file_;
+  std::string path_;
+};
+
+IoResult<std::optional<UsageFile>> UsageFile::open(FileOps& ops, const Root& root) {
+  constexpr const char* kName = "usage";
+  constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  // Longer than an ordinary turn, which is four system calls; shorter than a look at a large root,
+  // which nobody needs to wait for.
+  constexpr std::chrono::milliseconds kPatience{100};
+  const std::string path = root.path() + "/v1/" + kName;
+  const auto folder = root.open_version(Root::Missing::kFail);
+  if (!folder) return tl::unexpected(folder.error());
+  const int fd = retry_interrupted([&] { return ops.open_at(folder->fd(), kName, kFlags, 0600); });
+  if (fd < 0) return io_failure("open", path, fd);
+  OpenFile file(ops, fd);
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  for (;;) {
+    const int locked = retry_interrupted([&] { return ops.try_lock(file.fd()); });
+    // Without locks two writers may lose one another's bytes until the next look.
+    if (locked != -EWOULDBLOCK) break;
+    if (std::chrono::steady_clock::now() >= deadline) return std::optional<UsageFile>();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return std::optional<UsageFile>(UsageFile(ops, std::move(file), path));
+}
+
+Usage usage_of(const PruneResult& result) {
+  return {result.kept_bytes, result.kept_bytes, Clock::to_time_t(Clock::now())};
+}
+
+}  // namespace
+
+IoResult<PruneResult> prune(const std::string& root, const PruneOptions& options,
+                            std::shared_ptr<FileOps> file_ops) {
+  const std::shared_ptr<FileOps> ops = or_system(std::move(file_ops));
+  const Root folder(root, true, ops);
+  const std::int64_t keep_bytes = options.max_bytes.value_or(0);
+  if (options.dry_run) return prune_root(folder, options, keep_bytes);
+  // Held meanwhile, so that what is published counts before or after the look. Advisory: what is
+  // not written here is found out by the next look.
+  const auto usage = UsageFile::open(*ops, folder);
+  auto result = prune_root(folder, options, keep_bytes);
+  if (result && usage && *usage) (*usage)->write(usage_of(*result));
+  return result;
+}
+
+IoResult<std::optional<PruneResult>> SizeBound::published(const Root& root,
+                                                          std::int64_t bytes) const {
+  using Looked = std::optional<PruneResult>;
+  constexpr std::int64_t kLookAgainSeconds = std::int64_t{24} * 3600;
+  if (options_.max_bytes <= 0) return Looked();
+  const auto file = UsageFile::open(*ops_, root);
+  if (!file) return tl::unexpected(file.error());
+  if (!*file) return Looked();
+  const auto known = (*file)->read();
+  if (!known) return tl::unexpected(known.error());
+
+  const std::int64_t now = Clock::to_time_t(Clock::now());
+  const std::int64_t tenth = options_.max_bytes / 10;
+  if (*known && std::abs(now - (*known)->looked) < kLookAgainSeconds) {
+    Usage usage = **known;
+    usage.bytes += bytes;
+    // Where the last look could not keep the bound, because what is there is protected, another
+    // one has to be earned by a tenth of it.
+    const bool kept = usage.found_bytes <= options_.max_bytes;
+    if (usage.bytes <= (kept ? options_.max_bytes : usage.found_bytes + tenth)) {
+      if (auto written = (*file)->write(usage); !written) return tl::unexpected(written.error());
+      return Looked();
+    }
+  }
+  PruneOptions look;
+  look.protect = options_.protect;
+  look.max_bytes = options_.max_bytes;
+  auto result = prune_root(root, look, options_.max_bytes - tenth);
+  if (!result) return tl::unexpected(result.error());
+  if (auto written = (*file)->write(usage_of(*result)); !written)
+    return tl::unexpected(written.error());
+  return Looked(std::move(*result));
+}
+
+}  // namespace octile::cache
