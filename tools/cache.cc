@@ -16,7 +16,7 @@ Command add_cache(CLI::App& root) {
   const auto verbs = std::make_shared<const std::vector<Command>>(std::vector<Command>{
       verbs::add_path(*app), verbs::add_config(*app), verbs::add_list(*app), verbs::add_show(*app),
       verbs::add_verify(*app), verbs::add_why(*app), verbs::add_warm(*app), verbs::add_export(*app),
-      verbs::add_import(*app)});
+      verbs::add_import(*app), verbs::add_prune(*app), verbs::add_stats(*app)});
   return {app, [verbs]() -> Result<int> {
             for (const Command& verb : *verbs) {
               if (verb.app->parsed()) return verb.run();

@@ -45,7 +45,7 @@ TEST(CacheManual, HasEveryVerbAndOption) {
   const std::string manual = std::regex_replace(text.str(), std::regex(R"(\\-)"), "-");
   const std::set<std::string> all = verbs(shell);
   EXPECT_THAT(all, IsSupersetOf({"path", "config", "list", "show", "verify", "why", "warm",
-                                 "export", "import"}));
+                                 "export", "import", "prune", "stats"}));
   for (const std::string& verb : all) {
     EXPECT_TRUE(std::regex_search(manual, std::regex("\\.TP\n\\.BR? " + verb + "\\b"))) << verb;
     for (const std::string& option : options(shell, verb)) {

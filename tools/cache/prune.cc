@@ -1,0 +1,168 @@
+// octile cache prune: removes entries of the writable root.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <unordered_set>
+#include <vector>
+
+#include "cache/eviction.h"
+#include "runtime/api/boundary.h"
+#include "tools/cache/verbs.h"
+#include "tools/common/cache_entries.h"
+#include "tools/common/cache_filter.h"
+#include "tools/common/kernel_report.h"
+
+namespace octile::tools::verbs {
+namespace {
+
+using octile::cache::Listing;
+using octile::cache::StoredEntry;
+using Clock = std::chrono::system_clock;
+
+struct Options {
+  std::string older_than;
+  std::string unused;
+  std::string max_size;
+  std::string toolchain;
+  bool dry_run = false;
+  bool json = false;
+};
+
+// `--toolchain other`: of any but the compiler at hand.
+constexpr const char* kOther = "other";
+
+// Which entries the toolchain option means.
+Result<std::function<bool(const octile::cache::Entry&)>> of_toolchain(const std::string& wanted,
+                                                                      Engine& engine) {
+  if (wanted != kOther) {
+    return [wanted](const octile::cache::Entry& entry) {
+      return entry.toolchain.text().starts_with(wanted);
+    };
+  }
+  auto own = engine.compiler().toolchain();
+  if (!own) {
+    return fail(ErrorCode::kNoCompiler,
+                fmt::format("--toolchain is other, and there is none here to differ from: {}; "
+                            "allowed then: the beginning of a toolchain as `octile cache list "
+                            "--columns toolchain` shows it",
+                            own.error().message));
+  }
+  return [own = *own](const octile::cache::Entry& entry) { return entry.toolchain != own; };
+}
+
+using Paths = std::unordered_set<std::string>;
+
+// What has to be read to be judged: by the date of the compile and by the toolchain.
+Result<Paths> paths_by_content(const Options& options, Engine& engine) {
+  Paths paths;
+  if (options.older_than.empty() && options.toolchain.empty()) return paths;
+  EntryFilter filter;
+  filter.older_than = options.older_than;
+  const auto old = filter.predicate(Clock::now());
+  if (!old) return tl::unexpected<Error>(old.error());
+  const auto toolchain = of_toolchain(options.toolchain, engine);
+  if (!toolchain) return tl::unexpected<Error>(toolchain.error());
+  for (const Listing& listing : engine.store().list()) {
+    if (!listing.writable_root || !listing.entry) continue;
+    if ((!options.older_than.empty() && (*old)(listing)) ||
+        (!options.toolchain.empty() && (*toolchain)(*listing.entry))) {
+      paths.insert(listing.path);
+    }
+  }
+  return paths;
+}
+
+Result<octile::cache::PruneOptions> read_options(const Options& options, Engine& engine) {
+  octile::cache::PruneOptions prune;
+  prune.dry_run = options.dry_run;
+  std::optional<Clock::time_point> unused_since;
+  if (!options.unused.empty()) {
+    const auto age = parse_duration(options.unused, "--unused");
+    if (!age) return tl::unexpected<Error>(age.error());
+    unused_since = Clock::now() - *age;
+  }
+  if (!options.max_size.empty()) {
+    const auto bytes = parse_size(options.max_size, "--max-size");
+    if (!bytes) return tl::unexpected<Error>(bytes.error());
+    prune.max_bytes = *bytes;
+  }
+  auto paths = paths_by_content(options, engine);
+  if (!paths) return tl::unexpected<Error>(paths.error());
+  prune.unwanted = [paths = std::move(*paths), unused_since](const StoredEntry& entry) {
+    return paths.contains(entry.path) || (unused_since && entry.used < *unused_since);
+  };
+  return prune;
+}
+
+void print_result(const octile::cache::PruneResult& result, const Options& options) {
+  for (const StoredEntry& entry : result.removed) {
+    if (options.dry_run) fmt::print("{}\n", entry.path);
+  }
+  fmt::print("  {} {} entr{}, {}; {} of {} are kept\n",
+             options.dry_run ? "would remove" : "removed", result.removed.size(),
+             result.removed.size() == 1 ? "y" : "ies",
+             bytes_text(static_cast<double>(result.removed_bytes)), result.kept_entries,
+             bytes_text(static_cast<double>(result.kept_bytes)));
+}
+
+Json to_json(const octile::cache::PruneResult& result, bool dry_run) {
+  Json removed = Json::array();
+  for (const StoredEntry& entry : result.removed) {
+    removed.push_back(
+        {{"digest", entry.stem.identity}, {"path", entry.path}, {"bytes", entry.bytes}});
+  }
+  return {{"dry_run", dry_run},
+          {"removed_bytes", result.removed_bytes},
+          {"kept", result.kept_entries},
+          {"kept_bytes", result.kept_bytes},
+          {"removed", removed}};
+}
+
+Status run(const Options& options) {
+  if (options.older_than.empty() && options.unused.empty() && options.max_size.empty() &&
+      options.toolchain.empty()) {
+    return refuse(
+        "nothing says what to remove; allowed: --older-than, --unused, --max-size, --toolchain");
+  }
+  const auto library = LibraryHandle::create();
+  if (!library) return tl::unexpected<Error>(library.error());
+  Engine& engine = library->get()->library.engine;
+  const std::string& root = engine.store().options().writable_root;
+  if (root.empty()) {
+    return refuse("there is no cache folder to prune; allowed: OCTILE_CACHE_DIR, or HOME, set");
+  }
+  const auto wanted = read_options(options, engine);
+  if (!wanted) return tl::unexpected<Error>(wanted.error());
+  const auto result = octile::cache::prune(root, *wanted);
+  if (!result) return fail(ErrorCode::kInternal, result.error().sentence);
+  if (options.json) {
+    print_json(to_json(*result, options.dry_run));
+  } else {
+    print_result(*result, options);
+  }
+  return {};
+}
+
+}  // namespace
+
+Command add_prune(CLI::App& cache) {
+  CLI::App* app =
+      cache.add_subcommand("prune", "remove entries of the writable root that meet any of these");
+  auto options = std::make_shared<Options>();
+  app->add_option("--older-than", options->older_than,
+                  "entries compiled longer ago: 90s, 15m, 12h, 30d, 2w");
+  app->add_option("--unused", options->unused, "entries not used for so long");
+  app->add_option("--toolchain", options->toolchain,
+                  "entries of this toolchain, by how its text begins; other: of any but the "
+                  "compiler at hand");
+  app->add_option("--max-size", options->max_size,
+                  "then the least recently used, until what is left is no larger: 500M, 2G");
+  app->add_flag("--dry-run", options->dry_run, "only say what would be removed");
+  add_json_option(*app, options->json);
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace octile::tools::verbs

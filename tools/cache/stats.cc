@@ -1,0 +1,80 @@
+// octile cache stats: how often the cache served, day by day.
+#include <fmt/format.h>
+
+#include <memory>
+#include <vector>
+
+#include "cache/statistics.h"
+#include "runtime/api/boundary.h"
+#include "tools/cache/verbs.h"
+#include "tools/common/text_table.h"
+
+namespace octile::tools::verbs {
+namespace {
+
+using octile::cache::DayStatistics;
+
+DayStatistics total_of(const std::vector<DayStatistics>& days) {
+  DayStatistics total{"total"};
+  for (const DayStatistics& day : days) {
+    total.hits += day.hits;
+    total.misses += day.misses;
+    total.saved_seconds += day.saved_seconds;
+    total.compiled_seconds += day.compiled_seconds;
+  }
+  return total;
+}
+
+Json to_json(const DayStatistics& day) {
+  return {{"day", day.day},
+          {"hits", day.hits},
+          {"misses", day.misses},
+          {"saved_seconds", day.saved_seconds},
+          {"compiled_seconds", day.compiled_seconds}};
+}
+
+void print_table(const std::vector<DayStatistics>& days, const DayStatistics& total) {
+  TextTable table({"<day", "hits", "misses", "hit rate", "seconds saved", "seconds compiling"});
+  const auto add = [&](const DayStatistics& day) {
+    const auto all = static_cast<double>(day.hits + day.misses);
+    table.add_row(
+        {day.day, std::to_string(day.hits), std::to_string(day.misses),
+         all > 0 ? fmt::format("{:.1f} %", 100.0 * static_cast<double>(day.hits) / all) : "-",
+         fmt::format("{:.1f}", day.saved_seconds), fmt::format("{:.1f}", day.compiled_seconds)});
+  };
+  for (const DayStatistics& day : days) add(day);
+  add(total);
+  fmt::print("{}", table.render());
+}
+
+Status run(bool json) {
+  const auto library = LibraryHandle::create();
+  if (!library) return tl::unexpected<Error>(library.error());
+  const std::string& root = library->get()->library.engine.store().options().writable_root;
+  if (root.empty()) {
+    return refuse("there is no cache folder that counts; allowed: OCTILE_CACHE_DIR, or HOME, set");
+  }
+  const auto days = octile::cache::StatisticsLog(root).read();
+  if (!days) return fail(ErrorCode::kInternal, days.error().sentence);
+  const DayStatistics total = total_of(*days);
+  if (!json) {
+    print_table(*days, total);
+    return {};
+  }
+  Json array = Json::array();
+  for (const DayStatistics& day : *days) array.push_back(to_json(day));
+  print_json({{"root", root}, {"days", array}, {"total", to_json(total)}});
+  return {};
+}
+
+}  // namespace
+
+Command add_stats(CLI::App& cache) {
+  CLI::App* app = cache.add_subcommand(
+      "stats", "hits, misses and seconds of compiling saved, by day, of the writable root");
+  auto json = std::make_shared<bool>(false);
+  add_json_option(*app, *json);
+  return {app, [json] { return run(*json); }};
+}
+
+}  // namespace octile::tools::verbs
