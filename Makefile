@@ -3,13 +3,15 @@
 #   make build    the library and the command: build/release/octile and liboctile.so
 #   make demo     build, then the main job: quantise, generate, compile, cache, run, verify
 #   make test     build everything and run every test this machine can run
-#   make check    lint, the sanitizers' subsets and make test; CI runs format-check and make test
+#   make check    lint, the sanitizers' subsets and make test; CI runs format-check, fuzz and test
+#   make fuzz     clang's fuzzers over every reader, FUZZ_SECONDS each (default 10)
 #   make lint     clang-format and clang-tidy; make format rewrites what clang-format would
 #   make install  into PREFIX, by default /usr/local
 JOBS := $(shell nproc)
 PREFIX ?= /usr/local
+FUZZ_SECONDS ?= 10
 
-.PHONY: build demo test check lint format format-check install asan-ubsan tsan clean
+.PHONY: build demo test check lint format format-check install asan-ubsan tsan fuzz clean
 .DEFAULT_GOAL := build
 
 build:
@@ -36,6 +38,12 @@ asan-ubsan tsan:
 	@cmake --build --preset $@
 	@setarch -R ctest --preset $@ -j $(JOBS)
 
+fuzz:
+	@tools/setup.sh fuzz
+	@cmake --preset $@ --log-level=WARNING -DOCTILE_FUZZ_SECONDS=$(FUZZ_SECONDS)
+	@cmake --build --preset $@
+	@ctest --preset $@ -j $(JOBS)
+
 lint:
 	@tools/setup.sh lint
 	@cmake --preset release --log-level=WARNING
@@ -55,4 +63,4 @@ install: build
 	@cmake --install build/release --prefix $(PREFIX)
 
 clean:
-	@rm -rf build/release build/debug build/asan-ubsan build/tsan
+	@rm -rf build/release build/debug build/asan-ubsan build/tsan build/fuzz

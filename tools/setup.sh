@@ -3,6 +3,7 @@
 #   tools/setup.sh build   compile the library and the command
 #   tools/setup.sh test    the same, and build and run the tests (default)
 #   tools/setup.sh lint    the same, and check format and style
+#   tools/setup.sh fuzz    as build, and build and run the fuzzers
 # Debian packages come from apt (as root, or through sudo). Python packages, and CUDA headers with NVRTC
 # where no toolkit is installed, go into build/deps/venv and nowhere else.
 set -euo pipefail
@@ -14,6 +15,7 @@ readonly build_packages=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev lib
                          libgmock-dev)
 readonly test_packages=(pkg-config python3-venv)
 readonly lint_packages=(clang-format-19 clang-tidy-19)
+readonly fuzz_packages=(clang libclang-rt-dev)
 lists_are_fresh=
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -69,9 +71,10 @@ case $goal in
   build) ;;
   test) packages+=("${test_packages[@]}") ;;
   lint) packages+=("${test_packages[@]}" "${lint_packages[@]}") ;;
-  *) die "goal is \"$goal\"; allowed are build, test and lint" ;;
+  fuzz) packages+=("${fuzz_packages[@]}") ;;
+  *) die "goal is \"$goal\"; allowed are build, test, lint and fuzz" ;;
 esac
 
 install_packages "${packages[@]}"
 install_cuda
-[ "$goal" = build ] || install_wheels oracle
+case $goal in test | lint) install_wheels oracle ;; esac

@@ -83,6 +83,12 @@ TEST(ModelFile, NamesWhatIsWrong) {
   EXPECT_LT(error_of(with("\"M\"", "[\"" + std::string(1000, 'x') + "\"]")).size(), 200U);
 }
 
+// Printing the refused value would recurse once for each bracket, off the end of the stack.
+TEST(ModelFile, RefusesDeepNestingWithoutFollowingIt) {
+  EXPECT_EQ(error_of(with("\"M\"", std::string(100'000, '[') + std::string(100'000, ']'))),
+            "f.json: nested more than 8 deep; allowed is less");
+}
+
 TEST(ModelFile, SaysWhichFileCannotBeRead) {
   const auto missing = read_model_file("/nowhere/model.json");
   ASSERT_FALSE(missing);

@@ -140,12 +140,22 @@ class Reader {
 }  // namespace
 
 Result<ModelFile> parse_model_file(std::string_view json, std::string_view origin) {
+  // More than a file needs. An error prints the value it refuses, and printing recurses.
+  constexpr int kMaxDepth = 8;
   const Reader reader(origin);
+  bool too_deep = false;
+  const auto keep = [&](int depth, Json::parse_event_t, const Json&) {
+    too_deep = too_deep || depth > kMaxDepth;
+    return !too_deep;
+  };
   Json root;
   try {
-    root = Json::parse(json);
+    root = Json::parse(json, keep);
   } catch (const Json::exception& e) {
     return reader.refuse(fmt::format("not JSON: {}", e.what()));
+  }
+  if (too_deep) {
+    return reader.refuse(fmt::format("nested more than {} deep; allowed is less", kMaxDepth));
   }
   return reader.read(root);
 }
