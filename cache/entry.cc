@@ -127,7 +127,7 @@ tl::expected<std::size_t, std::string> load_size(ByteSpan bytes, std::size_t off
   return static_cast<std::size_t>(value);
 }
 
-tl::expected<Header, std::string> read_header(ByteSpan bytes) {
+tl::expected<Header, std::string> read_header(ByteSpan bytes, std::uint64_t file_bytes) {
   if (bytes.size() < kHeaderBytes) {
     return refuse(fmt::format("header: {} bytes, a header has {}", bytes.size(), kHeaderBytes));
   }
@@ -152,11 +152,20 @@ tl::expected<Header, std::string> read_header(ByteSpan bytes) {
   const auto cubin_bytes = load_size(bytes, 40, kMaxEntryBytes, "cubin_bytes");
   if (!cubin_bytes) return refuse(cubin_bytes.error());
   const Header header{*metadata_bytes, *key_bytes, *key_text_bytes, *cubin_bytes};
-  if (header.entry_bytes() != bytes.size()) {
+  if (header.entry_bytes() != file_bytes) {
     return refuse(fmt::format("size: the header describes {} bytes, the entry has {}",
-                              header.entry_bytes(), bytes.size()));
+                              header.entry_bytes(), file_bytes));
   }
   return header;
+}
+
+tl::expected<Head, std::string> read_head(ByteSpan bytes, const Header& header) {
+  if (!checksum_matches(bytes, header.head_end())) {
+    return refuse(fmt::format("checksum of the head (at byte {}) differs", header.head_end()));
+  }
+  auto head = metadata_from_json(as_text(bytes.subspan(kHeaderBytes, header.metadata_bytes)));
+  if (head) head->cubin_bytes = header.cubin_bytes;
+  return head;
 }
 
 }  // namespace
@@ -189,28 +198,40 @@ bool is_other_version(std::span<const std::uint8_t> bytes) {
 }
 
 tl::expected<Entry, std::string> deserialize(std::span<const std::uint8_t> bytes) {
-  const auto header = read_header(bytes);
+  const auto header = read_header(bytes, bytes.size());
   if (!header) return refuse(header.error());
   if (!checksum_matches(bytes, header->cubin_end())) {
     return refuse(fmt::format("checksum of the entry (at byte {}) differs", header->cubin_end()));
   }
-  if (!checksum_matches(bytes, header->head_end())) {
-    return refuse(fmt::format("checksum of the head (at byte {}) differs", header->head_end()));
-  }
-  auto section = metadata_from_json(as_text(bytes.subspan(kHeaderBytes, header->metadata_bytes)));
-  if (!section) return refuse(section.error());
+  auto head = read_head(bytes, *header);
+  if (!head) return refuse(head.error());
   const auto text =
       decompress(bytes.subspan(header->key_begin(), header->key_bytes), header->key_text_bytes);
   if (!text) return refuse(text.error());
   auto identity = parse_key_text(*text);
   if (!identity) return refuse("key: " + identity.error());
-  if (identity->entry_name != section->identity.entry_name ||
-      identity->architecture != section->identity.architecture) {
+  if (identity->entry_name != head->entry_name || identity->architecture != head->architecture) {
     return refuse("metadata: 'kernel' or 'architecture' differs from the key text");
   }
   const ByteSpan cubin = bytes.subspan(header->cubin_begin(), header->cubin_bytes);
-  return Entry{std::move(*identity), std::move(section->toolchain), std::move(section->metadata),
+  return Entry{std::move(*identity), std::move(head->toolchain), std::move(head->metadata),
                Bytes(cubin.begin(), cubin.end())};
+}
+
+tl::expected<std::size_t, std::string> head_end(ByteSpan first, std::uint64_t file_bytes) {
+  const auto header = read_header(first, file_bytes);
+  if (!header) return refuse(header.error());
+  return header->key_begin();
+}
+
+tl::expected<Head, std::string> deserialize_head(ByteSpan first, std::uint64_t file_bytes) {
+  const auto header = read_header(first, file_bytes);
+  if (!header) return refuse(header.error());
+  if (first.size() < header->key_begin()) {
+    return refuse(
+        fmt::format("header: {} bytes of a head of {}", first.size(), header->key_begin()));
+  }
+  return read_head(first, *header);
 }
 
 }  // namespace octile::cache

@@ -45,6 +45,16 @@ struct Entry {
   friend bool operator==(const Entry&, const Entry&) = default;
 };
 
+// What an entry says of itself ahead of its key and its cubin.
+struct Head {
+  std::string entry_name;
+  std::string architecture;
+  Toolchain toolchain;
+  Metadata metadata;
+  std::size_t cubin_bytes = 0;
+  friend bool operator==(const Head&, const Head&) = default;
+};
+
 // The bytes of the file. Text outside the identity is expected to be UTF-8 (anything else is
 // written as U+FFFD). Does not check the limits above: Store::publish() does.
 std::vector<std::uint8_t> serialize(const Entry&);
@@ -57,5 +67,12 @@ bool is_other_version(std::span<const std::uint8_t> bytes);
 // used. The error says which check failed and where. Never allocates more than a small multiple of
 // the input plus the declared (bounded) uncompressed source.
 tl::expected<Entry, std::string> deserialize(std::span<const std::uint8_t> bytes);
+
+// The same checks of the head alone: `first` is the beginning of a file of `file_bytes`, and has
+// to hold head_end() of them. Says nothing about the key and the cubin.
+tl::expected<Head, std::string> deserialize_head(std::span<const std::uint8_t> first,
+                                                 std::uint64_t file_bytes);
+tl::expected<std::size_t, std::string> head_end(std::span<const std::uint8_t> first,
+                                                std::uint64_t file_bytes);
 
 }  // namespace octile::cache

@@ -6,6 +6,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <memory>
@@ -35,6 +36,43 @@ IoResult<void> write_all(FileOps& ops, int fd, std::span<const std::uint8_t> byt
     bytes = bytes.subspan(static_cast<std::size_t>(n));
   }
   return {};
+}
+
+tl::unexpected<IoError> unacceptable(const std::string& path, const std::string& why) {
+  return tl::unexpected(IoError{0, fmt::format("{}: {}", path, why)});
+}
+
+IoResult<OpenFile> open_regular(FileOps& ops, int dir_fd, const std::string& name,
+                                const std::string& path, const FileCheck& check,
+                                struct stat& status) {
+  constexpr int kFlags = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
+  const int fd = retry_interrupted([&] { return ops.open_at(dir_fd, name, kFlags, 0); });
+  if (fd == -ELOOP) return unacceptable(path, "a symbolic link is not read");
+  if (fd < 0) return io_failure("open", path, fd);
+  OpenFile file(ops, fd);
+  const int result = retry_interrupted([&] { return ops.stat_fd(fd, status); });
+  if (result < 0) return io_failure("stat", path, result);
+  if (!S_ISREG(status.st_mode)) return unacceptable(path, "not a regular file");
+  if (check) {
+    if (const auto checked = check(status); !checked) return tl::unexpected(checked.error());
+  }
+  return file;
+}
+
+// Fewer where the file has shrunk: what is missing fails its checksum.
+IoResult<std::vector<std::uint8_t>> read_first(FileOps& ops, const OpenFile& file,
+                                               std::size_t count, const std::string& path) {
+  std::vector<std::uint8_t> bytes(count);
+  std::size_t filled = 0;
+  while (filled < bytes.size()) {
+    const ssize_t n =
+        retry_interrupted([&] { return ops.read(file.fd(), std::span(bytes).subspan(filled)); });
+    if (n < 0) return io_failure("read", path, n);
+    if (n == 0) break;
+    filled += static_cast<std::size_t>(n);
+  }
+  bytes.resize(filled);
+  return bytes;
 }
 
 }  // namespace
@@ -106,37 +144,26 @@ tl::unexpected<IoError> io_failure(std::string_view action, const std::string& p
 IoResult<std::vector<std::uint8_t>> read_file(FileOps& ops, int dir_fd, const std::string& name,
                                               std::size_t max_bytes, const std::string& path,
                                               const FileCheck& check) {
-  const auto unacceptable = [&](const std::string& why) {
-    return tl::unexpected(IoError{0, fmt::format("{}: {}", path, why)});
-  };
-  constexpr int kFlags = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
-  const int fd = retry_interrupted([&] { return ops.open_at(dir_fd, name, kFlags, 0); });
-  if (fd == -ELOOP) return unacceptable("a symbolic link is not read");
-  if (fd < 0) return io_failure("open", path, fd);
-  const OpenFile file(ops, fd);
-
   struct stat status = {};
-  const int result = retry_interrupted([&] { return ops.stat_fd(fd, status); });
-  if (result < 0) return io_failure("stat", path, result);
-  if (!S_ISREG(status.st_mode)) return unacceptable("not a regular file");
-  if (check) {
-    if (const auto checked = check(status); !checked) return tl::unexpected(checked.error());
-  }
+  const auto file = open_regular(ops, dir_fd, name, path, check, status);
+  if (!file) return tl::unexpected(file.error());
   const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
   if (file_bytes > max_bytes) {
-    return unacceptable(fmt::format("{} bytes, at most {} are read", file_bytes, max_bytes));
+    return unacceptable(path, fmt::format("{} bytes, at most {} are read", file_bytes, max_bytes));
   }
-  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(file_bytes));
-  std::size_t filled = 0;
-  while (filled < bytes.size()) {
-    const ssize_t n =
-        retry_interrupted([&] { return ops.read(fd, std::span(bytes).subspan(filled)); });
-    if (n < 0) return io_failure("read", path, n);
-    if (n == 0) break;  // the file shrank: what is missing fails its checksum
-    filled += static_cast<std::size_t>(n);
-  }
-  bytes.resize(filled);
-  return bytes;
+  return read_first(ops, *file, static_cast<std::size_t>(file_bytes), path);
+}
+
+IoResult<std::vector<std::uint8_t>> read_beginning(FileOps& ops, int dir_fd,
+                                                   const std::string& name, std::size_t most_bytes,
+                                                   const std::string& path,
+                                                   const FileCheck& check) {
+  struct stat status = {};
+  const auto file = open_regular(ops, dir_fd, name, path, check, status);
+  if (!file) return tl::unexpected(file.error());
+  const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
+  return read_first(
+      ops, *file, static_cast<std::size_t>(std::min<std::uint64_t>(file_bytes, most_bytes)), path);
 }
 
 IoResult<void> check_unwritable_by_others(const struct stat& status, const std::string& path) {

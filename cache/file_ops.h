@@ -102,6 +102,12 @@ IoResult<std::vector<std::uint8_t>> read_file(FileOps& ops, int dir_fd, const st
                                               std::size_t max_bytes, const std::string& path,
                                               const FileCheck& check = nullptr);
 
+// At most the first `most_bytes` of it, however large it is.
+IoResult<std::vector<std::uint8_t>> read_beginning(FileOps& ops, int dir_fd,
+                                                   const std::string& name, std::size_t most_bytes,
+                                                   const std::string& path,
+                                                   const FileCheck& check = nullptr);
+
 // Refuses (code 0) a file or folder that a user other than this one and root may write.
 IoResult<void> check_unwritable_by_others(const struct stat& status, const std::string& path);
 

@@ -44,23 +44,23 @@ std::string metadata_to_json(const Entry& entry) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-tl::expected<MetadataSection, std::string> metadata_from_json(std::string_view text) {
+tl::expected<Head, std::string> metadata_from_json(std::string_view text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return tl::unexpected<std::string>("metadata: not a JSON object");
-  MetadataSection section;
+  Head head;
   FieldReader reader(json, "metadata");
-  reader.read("kernel", section.identity.entry_name);
-  reader.read("architecture", section.identity.architecture);
-  reader.read("compiler", section.toolchain.compiler);
-  reader.read("build", section.toolchain.build);
-  reader.read("problem", section.metadata.problem);
-  reader.read("config", section.metadata.config);
-  for (const IntField& field : kIntFields) reader.read(field.name, section.metadata.*field.member);
-  reader.read("parameter_bytes", section.metadata.parameter_bytes);
-  reader.read("compile_ms", section.metadata.compile_ms);
-  reader.read("date", section.metadata.date);
+  reader.read("kernel", head.entry_name);
+  reader.read("architecture", head.architecture);
+  reader.read("compiler", head.toolchain.compiler);
+  reader.read("build", head.toolchain.build);
+  reader.read("problem", head.metadata.problem);
+  reader.read("config", head.metadata.config);
+  for (const IntField& field : kIntFields) reader.read(field.name, head.metadata.*field.member);
+  reader.read("parameter_bytes", head.metadata.parameter_bytes);
+  reader.read("compile_ms", head.metadata.compile_ms);
+  reader.read("date", head.metadata.date);
   if (!reader.error().empty()) return tl::unexpected(reader.error());
-  return section;
+  return head;
 }
 
 }  // namespace octile::cache

@@ -14,15 +14,8 @@ namespace octile::cache {
 // listings that read no further, the kernel's name and architecture.
 std::string metadata_to_json(const Entry& entry);
 
-// What the section says. `identity` has the kernel's name and architecture only.
-struct MetadataSection {
-  Identity identity;
-  Toolchain toolchain;
-  Metadata metadata;
-};
-
-// Every field of this version is required, unknown ones are passed over (they come from a newer
-// library). The error names the field.
-tl::expected<MetadataSection, std::string> metadata_from_json(std::string_view text);
+// What the section says; cubin_bytes stays 0. Every field of this version is required, unknown ones
+// are passed over (they come from a newer library). The error names the field.
+tl::expected<Head, std::string> metadata_from_json(std::string_view text);
 
 }  // namespace octile::cache

@@ -173,6 +173,32 @@ IoResult<std::vector<std::uint8_t>> Root::read(const FileStem& stem, std::size_t
                    });
 }
 
+IoResult<std::vector<Root::Beginning>> Root::beginnings(const std::string& folder,
+                                                        std::size_t most_bytes) const {
+  std::vector<Beginning> found;
+  const auto opened = open_folder(folder, Missing::kFail);
+  if (!opened) {
+    if (opened.error().code == ENOENT) return found;
+    return tl::unexpected(opened.error());
+  }
+  const auto names = list(*opened, folder_path(folder));
+  if (!names) return tl::unexpected(names.error());
+  for (const std::string& name : *names) {
+    auto parsed = parse_file_name(name);
+    if (!parsed || parsed->kind != FileKind::kEntry) continue;
+    const std::string path = path_of(parsed->stem);
+    std::int64_t file_bytes = 0;
+    auto bytes =
+        read_beginning(*ops_, opened->fd(), name, most_bytes, path, [&](const struct stat& now) {
+          file_bytes = now.st_size;
+          return check_unwritable_by_others(now, path);
+        });
+    if (!bytes && bytes.error().code == ENOENT) continue;  // removed meanwhile
+    found.push_back({std::move(parsed->stem), file_bytes, std::move(bytes)});
+  }
+  return found;
+}
+
 void Root::touch(const FileStem& stem) const {
   const auto folder = open_folder(stem.folder(), Missing::kFail);
   if (folder) ops_->touch_at(folder->fd(), stem.entry_name());

@@ -64,6 +64,15 @@ class Root {
   // files in the entry's folder that a process which died left behind more than an hour ago.
   IoResult<void> publish(const FileStem& stem, std::span<const std::uint8_t> bytes) const;
 
+  // The first `most_bytes` of every entry of a folder, each read under the rules of read().
+  struct Beginning {
+    FileStem stem;
+    std::int64_t file_bytes = 0;
+    IoResult<std::vector<std::uint8_t>> bytes;
+  };
+  IoResult<std::vector<Beginning>> beginnings(const std::string& folder,
+                                              std::size_t most_bytes) const;
+
   // The entries of one folder ("3f"), or the folders of the root that exist; sorted. A part of the
   // path that is missing is an empty answer.
   IoResult<std::vector<FileStem>> entries(const std::string& folder) const;

@@ -18,6 +18,10 @@ namespace {
 // Whether a lookup leaves its traces: a stamp on what it finds, what is damaged out of the way.
 enum class Traces { kLeave, kNone };
 
+constexpr const char* kAnotherKernel = "it holds another kernel than its name says";
+// Metadata is some 700 bytes; a page more costs nothing, and what is longer is read as a whole.
+constexpr std::size_t kUsualHeadBytes = 4096;
+
 FileStem stem_of(const std::string& key, const Toolchain& toolchain) {
   return {digest_hex(key), digest_hex(toolchain.text())};
 }
@@ -54,6 +58,12 @@ struct Store::Impl {
   bool publish(const Entry& entry);
   std::unique_ptr<HeldLock> lock(const FileStem& stem);
   void list(const Root& root, std::vector<Listing>& listings);
+  tl::expected<Head, std::string> head_of(const Root& root, const Root::Beginning& beginning);
+  struct Verified {
+    Entry entry;
+    std::vector<std::uint8_t> bytes;
+  };
+  tl::expected<Verified, std::string> read(const Listing& listing);
 
   // The last resort of "never fails a call": out of memory, or a logger that throws.
   template <typename T, typename Work>
@@ -154,7 +164,7 @@ std::optional<Hit> Store::Impl::read(const Root& root, const FileStem& stem, con
     return std::nullopt;
   }
   if (key_text(entry->identity) != key || stem.toolchain != digest_hex(entry->toolchain.text())) {
-    discard(root, stem, status, "it holds another kernel than its name says", traces);
+    discard(root, stem, status, kAnotherKernel, traces);
     return std::nullopt;
   }
   // At most hourly, so that a hit seldom writes.
@@ -274,28 +284,49 @@ void Store::Impl::list(const Root& root, std::vector<Listing>& listings) {
   const auto folders = root.folders();
   if (!folders) return warn_root(root, folders.error());
   for (const std::string& folder : *folders) {
-    const auto stems = root.entries(folder);
-    if (!stems) {
-      warn_root(root, stems.error());
+    auto beginnings = root.beginnings(folder, kUsualHeadBytes);
+    if (!beginnings) {
+      warn_root(root, beginnings.error());
       continue;
     }
-    for (const FileStem& stem : *stems) {
-      const auto bytes = root.read(stem, kMaxEntryBytes);
-      if (!bytes && bytes.error().code == ENOENT) continue;  // removed meanwhile
-      Listing listing{root.path_of(stem), 0, root.writable(),
-                      tl::unexpected<std::string>(bytes ? "" : bytes.error().sentence)};
-      if (bytes) {
-        listing.bytes = static_cast<std::int64_t>(bytes->size());
-        listing.entry = deserialize(*bytes);
-      }
-      if (listing.entry &&
-          stem_of(key_text(listing.entry->identity), listing.entry->toolchain).entry_name() !=
-              stem.entry_name()) {
-        listing.entry = tl::unexpected<std::string>("it holds another kernel than its name says");
-      }
-      listings.push_back(std::move(listing));
+    for (Root::Beginning& one : *beginnings) {
+      const auto index = static_cast<std::size_t>(&root - roots.data());
+      auto head = head_of(root, one);
+      listings.push_back({root.path_of(one.stem), std::move(one.stem), one.file_bytes,
+                          root.writable(), index, std::move(head)});
     }
   }
+}
+
+tl::expected<Head, std::string> Store::Impl::head_of(const Root& root,
+                                                     const Root::Beginning& beginning) {
+  const auto& [stem, file_bytes, first] = beginning;
+  if (!first) return tl::unexpected(first.error().sentence);
+  const auto size = static_cast<std::uint64_t>(file_bytes);
+  const auto end = head_end(*first, size);
+  if (!end) return tl::unexpected(end.error());
+  auto head = deserialize_head(*first, size);
+  if (*end > first->size()) {
+    const auto all = root.read(stem, kMaxEntryBytes);
+    if (!all) return tl::unexpected(all.error().sentence);
+    head = deserialize_head(*all, all->size());
+  }
+  if (head && stem.toolchain != digest_hex(head->toolchain.text()))
+    return tl::unexpected<std::string>(kAnotherKernel);
+  return head;
+}
+
+tl::expected<Store::Impl::Verified, std::string> Store::Impl::read(const Listing& listing) {
+  if (listing.root >= roots.size()) return tl::unexpected<std::string>("it is of another store");
+  auto bytes = roots[listing.root].read(listing.stem, kMaxEntryBytes);
+  if (!bytes) return tl::unexpected(bytes.error().sentence);
+  auto entry = deserialize(*bytes);
+  if (!entry) return tl::unexpected(entry.error());
+  if (stem_of(key_text(entry->identity), entry->toolchain).entry_name() !=
+      listing.stem.entry_name()) {
+    return tl::unexpected<std::string>(kAnotherKernel);
+  }
+  return Verified{std::move(*entry), std::move(*bytes)};
 }
 
 // --- the public face ---
@@ -352,6 +383,20 @@ std::vector<Listing> Store::list() {
     std::vector<Listing> listings;
     for (const Root& root : impl_->roots) impl_->list(root, listings);
     return listings;
+  });
+}
+
+tl::expected<Entry, std::string> Store::read(const Listing& listing) {
+  using Read = tl::expected<Entry, std::string>;
+  return impl_->guarded(Read(tl::unexpected<std::string>("it could not be read")), [&] {
+    return impl_->read(listing).map([](Impl::Verified&& whole) { return std::move(whole.entry); });
+  });
+}
+
+tl::expected<std::vector<std::uint8_t>, std::string> Store::read_bytes(const Listing& listing) {
+  using Read = tl::expected<std::vector<std::uint8_t>, std::string>;
+  return impl_->guarded(Read(tl::unexpected<std::string>("it could not be read")), [&] {
+    return impl_->read(listing).map([](Impl::Verified&& whole) { return std::move(whole.bytes); });
   });
 }
 

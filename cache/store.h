@@ -39,9 +39,11 @@ struct Hit {
 
 struct Listing {
   std::string path;
+  FileStem stem;
   std::int64_t bytes = 0;
   bool writable_root = false;
-  tl::expected<Entry, std::string> entry;  // the reason where it does not verify
+  std::size_t root = 0;                  // in the order of lookup
+  tl::expected<Head, std::string> head;  // the reason where it cannot be read
 };
 
 // Usable from several threads at once.
@@ -91,8 +93,13 @@ class Store {
   };
   Lock lock(const Identity&, const Toolchain&);
 
-  // Every entry of every root, by root and file name, read and verified.
+  // Every entry of every root, by root and file name. Only the heads are read and verified, so that
+  // neither time nor memory depends on the size of the kernels.
   std::vector<Listing> list();
+  // All of a listed entry, verified as lookup() does it, or its file byte for byte; the reason
+  // where it does not verify.
+  tl::expected<Entry, std::string> read(const Listing& listing);
+  tl::expected<std::vector<std::uint8_t>, std::string> read_bytes(const Listing& listing);
   const StoreOptions& options() const;
 
  private:

@@ -32,8 +32,10 @@ std::uint64_t metadata_bytes_of(const Bytes& bytes) {
 
 // What is accepted must be expressible again, and mean the same.
 void read(std::span<const std::uint8_t> bytes) {
+  const auto head = octile::cache::deserialize_head(bytes, bytes.size());
   const auto entry = octile::cache::deserialize(bytes);
   if (!entry) return;
+  if (!head || head->metadata != entry->metadata) std::abort();
   const auto again = octile::cache::deserialize(octile::cache::serialize(*entry));
   if (!again || *again != *entry) std::abort();
 }

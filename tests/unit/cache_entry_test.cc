@@ -243,6 +243,27 @@ TEST(CacheEntry, ForgedHeadChecksumIsRefused) {
             "checksum of the head (at byte " + std::to_string(head_end) + ") differs");
 }
 
+TEST(CacheEntry, TheHeadIsReadFromTheFirstBytesAlone) {
+  const Entry entry = sample();
+  const Bytes whole = serialize(entry);
+  const auto end = head_end(whole, whole.size());
+  ASSERT_TRUE(end);
+  Bytes first(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(*end));
+  const auto head = deserialize_head(first, whole.size());
+  ASSERT_TRUE(head) << head.error();
+  EXPECT_EQ(*head, (Head{entry.identity.entry_name, entry.identity.architecture, entry.toolchain,
+                         entry.metadata, entry.cubin.size()}));
+  EXPECT_FALSE(deserialize_head(first, whole.size() + 1)) << "another size than the header's";
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    first[i] = static_cast<std::uint8_t>(first[i] ^ 1U);
+    EXPECT_FALSE(deserialize_head(first, whole.size())) << "byte " << i;
+    first[i] = static_cast<std::uint8_t>(first[i] ^ 1U);
+  }
+  for (std::size_t size = 0; size < first.size(); ++size) {
+    EXPECT_FALSE(deserialize_head(std::span(first).first(size), whole.size())) << size;
+  }
+}
+
 TEST(CacheEntry, KeySectionMustBeOneFrameOfTheDeclaredSize) {
   const Entry entry = sample();
   const std::string metadata = metadata_to_json(entry);

@@ -108,7 +108,8 @@ TEST_F(CacheStore, AnotherKernelUnderTheNameIsAMiss) {
   write_bytes(path_in(dir_ / "rw", wanted), serialize(other));
   const auto listed = store.list();
   ASSERT_EQ(listed.size(), 1U);
-  EXPECT_FALSE(listed[0].entry);
+  EXPECT_FALSE(store.read(listed[0]));
+  EXPECT_FALSE(store.read_bytes(listed[0]));
   EXPECT_FALSE(store.lookup(wanted.identity, wanted.toolchain));
   EXPECT_FALSE(store.lookup(wanted.identity, std::nullopt));
   ASSERT_EQ(log_.warnings().size(), 1U);
@@ -230,13 +231,48 @@ TEST_F(CacheStore, ListShowsEveryEntryAndWhyOneDoesNotVerify) {
   EXPECT_EQ(listed[0].bytes, static_cast<std::int64_t>(serialize(make_entry(1)).size()));
   int whole = 0;
   for (const Listing& listing : listed) {
-    whole += listing.entry ? 1 : 0;
+    whole += listing.head && store.read(listing) ? 1 : 0;
     if (listing.path == path_in(dir_ / "rw", make_entry(3))) {
-      ASSERT_FALSE(listing.entry);
-      EXPECT_NE(listing.entry.error().find("size: "), std::string::npos);
+      ASSERT_FALSE(listing.head);
+      EXPECT_NE(listing.head.error().find("size: "), std::string::npos);
     }
   }
   EXPECT_EQ(whole, 2);
+  const auto first = store.read(listed[0]);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(*first, make_entry(1));
+  EXPECT_EQ(*store.read_bytes(listed[0]), serialize(make_entry(1)));
+}
+
+// Of 10 kernels of 1 MB a listing reads a few pages each.
+TEST_F(CacheStore, AListingReadsHeadsOnly) {
+  for (int kernel = 0; kernel < 10; ++kernel) {
+    Entry entry = make_entry(kernel);
+    entry.cubin.resize(std::size_t{1} << 20);
+    // One whose metadata is longer than what is read at first.
+    if (kernel == 0) entry.metadata.problem.assign(10'000, 'p');
+    ASSERT_TRUE(publish_in(dir_ / "rw", entry));
+  }
+  class CountingOps : public FileOps {
+   public:
+    ssize_t read(int fd, std::span<std::uint8_t> into) override {
+      const ssize_t n = FileOps::read(fd, into);
+      bytes += n;
+      return n;
+    }
+    ssize_t bytes = 0;
+  };
+  StoreOptions counting = options();
+  const auto ops = std::make_shared<CountingOps>();
+  counting.file_ops = ops;
+  Store store(counting);
+  const auto listed = store.list();
+  ASSERT_EQ(listed.size(), 10U);
+  for (const Listing& listing : listed) {
+    ASSERT_TRUE(listing.head) << listing.head.error();
+    EXPECT_EQ(listing.head->cubin_bytes, std::size_t{1} << 20);
+  }
+  EXPECT_LT(ops->bytes, 3 << 20);  // one as a whole, nine heads
 }
 
 TEST_F(CacheStore, AbandonedFilesOfTheFolderAreRemovedOnPublish) {

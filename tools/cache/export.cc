@@ -1,15 +1,12 @@
 // octile cache export: entries into one file, the same entries into the same bytes.
-#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <vector>
 
-#include "cache/file_ops.h"
 #include "runtime/api/boundary.h"
 #include "tools/cache/verbs.h"
 #include "tools/common/cache_archive.h"
@@ -34,48 +31,34 @@ struct Exported {
   std::size_t left_out = 0;  // damaged
 };
 
-// By file name: the archive's order. Of one name the first root's entry, which a lookup would find.
-std::map<std::string, const Listing*> by_name(const std::vector<Listing>& entries) {
-  std::map<std::string, const Listing*> names;
-  for (const Listing& listing : entries) {
-    if (!listing.entry) continue;
-    names.try_emplace(std::filesystem::path(listing.path).filename().string(), &listing);
-  }
+// By file name, the archive's order; of one name in the order in which a lookup looks.
+std::map<std::string, std::vector<const Listing*>> by_name(const std::vector<Listing>& entries) {
+  std::map<std::string, std::vector<const Listing*>> names;
+  for (const Listing& listing : entries) names[listing.stem.entry_name()].push_back(&listing);
   return names;
 }
 
-// The bytes of the file as they are now, which may no longer be those of the listing.
-Result<std::vector<std::uint8_t>> read_again(const Listing& listing) {
-  octile::cache::FileOps ops;
-  auto bytes = octile::cache::read_file(ops, AT_FDCWD, listing.path, octile::cache::kMaxEntryBytes,
-                                        listing.path);
-  if (!bytes) return fail(ErrorCode::kInternal, bytes.error().sentence);
-  if (const auto entry = octile::cache::deserialize(*bytes); !entry || *entry != *listing.entry) {
-    return fail(
-        ErrorCode::kInternal,
-        fmt::format("{} changed while it was exported; run the command again", listing.path));
-  }
-  return std::move(*bytes);
-}
-
-Result<Exported> write(const std::vector<Listing>& entries, const std::string& output) {
+Result<Exported> write(octile::cache::Store& store, const std::vector<Listing>& entries,
+                       const std::string& output) {
   auto archive = ArchiveWriter::create(output);
   if (!archive) return tl::unexpected<Error>(archive.error());
   Exported exported;
-  for (const auto& [name, listing] : by_name(entries)) {
-    const auto bytes = read_again(*listing);
-    if (!bytes) return tl::unexpected<Error>(bytes.error());
-    const auto parsed = octile::cache::parse_file_name(name);
-    if (!parsed) continue;  // listings have such names only
-    if (Status ok = archive->add(parsed->stem, *bytes); !ok) {
-      return tl::unexpected<Error>(ok.error());
+  for (const auto& [name, listings] : by_name(entries)) {
+    for (const Listing* listing : listings) {
+      const auto bytes = store.read_bytes(*listing);
+      if (!bytes) {
+        ++exported.left_out;
+        continue;
+      }
+      if (Status ok = archive->add(listing->stem, *bytes); !ok) {
+        return tl::unexpected<Error>(ok.error());
+      }
+      ++exported.entries;
+      exported.bytes += static_cast<std::int64_t>(bytes->size());
+      break;
     }
-    ++exported.entries;
-    exported.bytes += static_cast<std::int64_t>(bytes->size());
   }
   if (Status ok = archive->finish(); !ok) return tl::unexpected<Error>(ok.error());
-  exported.left_out = static_cast<std::size_t>(
-      std::ranges::count_if(entries, [](const Listing& listing) { return !listing.entry; }));
   return exported;
 }
 
@@ -84,9 +67,10 @@ Result<int> run(const Options& options) {
   if (!wanted) return tl::unexpected<Error>(wanted.error());
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
-  std::vector<Listing> entries = library->get()->library.engine.store().list();
+  octile::cache::Store& store = library->get()->library.engine.store();
+  std::vector<Listing> entries = store.list();
   std::erase_if(entries, [&](const Listing& listing) { return !(*wanted)(listing); });
-  const auto exported = write(entries, options.output);
+  const auto exported = write(store, entries, options.output);
   if (!exported) return tl::unexpected<Error>(exported.error());
   if (options.json) {
     print_json({{"archive", options.output},

@@ -38,66 +38,63 @@ struct Column {
 
 // Of a damaged entry a column shows "-", which sorts first.
 template <typename Value>
-std::string of_entry(const Listing& listing, Value value) {
-  return listing.entry ? fmt::format("{}", value(*listing.entry)) : "-";
+std::string of_head(const Listing& listing, Value value) {
+  return listing.head ? fmt::format("{}", value(*listing.head)) : "-";
 }
 template <typename Value>
 double number_of(const Listing& listing, Value value) {
-  return listing.entry ? static_cast<double>(value(*listing.entry)) : -1;
+  return listing.head ? static_cast<double>(value(*listing.head)) : -1;
 }
 
-constexpr auto kRegisters = [](const octile::cache::Entry& e) { return e.metadata.registers; };
-constexpr auto kSmem = [](const octile::cache::Entry& e) {
+constexpr auto kRegisters = [](const octile::cache::Head& e) { return e.metadata.registers; };
+constexpr auto kSmem = [](const octile::cache::Head& e) {
   return e.metadata.static_smem_bytes + e.metadata.dynamic_smem_bytes;
 };
-constexpr auto kSpills = [](const octile::cache::Entry& e) {
+constexpr auto kSpills = [](const octile::cache::Head& e) {
   return e.metadata.spill_store_bytes + e.metadata.spill_load_bytes;
 };
-constexpr auto kCompile = [](const octile::cache::Entry& e) { return e.metadata.compile_ms; };
+constexpr auto kCompile = [](const octile::cache::Head& e) { return e.metadata.compile_ms; };
 
 constexpr std::array kColumns{
     Column{"digest", true, [](const Listing& l) { return digest_of(l).substr(0, kShownDigits); },
            nullptr},
-    Column{"architecture", true,
-           [](const Listing& l) {
-             return of_entry(l, [](const auto& e) { return e.identity.architecture; });
-           },
-           nullptr},
+    Column{
+        "architecture", true,
+        [](const Listing& l) { return of_head(l, [](const auto& e) { return e.architecture; }); },
+        nullptr},
     Column{"size", false, [](const Listing& l) { return bytes_text(static_cast<double>(l.bytes)); },
            [](const Listing& l) { return static_cast<double>(l.bytes); }},
     Column{
         "date", true,
-        [](const Listing& l) { return of_entry(l, [](const auto& e) { return e.metadata.date; }); },
+        [](const Listing& l) { return of_head(l, [](const auto& e) { return e.metadata.date; }); },
         nullptr},
     Column{"problem", true,
            [](const Listing& l) {
-             return l.entry ? l.entry->metadata.problem : "damaged: " + l.entry.error();
+             return l.head ? l.head->metadata.problem : "damaged: " + l.head.error();
            },
            nullptr},
     Column{"config", true,
            [](const Listing& l) {
-             return of_entry(l, [](const auto& e) { return e.metadata.config; });
+             return of_head(l, [](const auto& e) { return e.metadata.config; });
            },
            nullptr},
     Column{"name", true,
-           [](const Listing& l) {
-             return of_entry(l, [](const auto& e) { return e.identity.entry_name; });
-           },
+           [](const Listing& l) { return of_head(l, [](const auto& e) { return e.entry_name; }); },
            nullptr},
     Column{"toolchain", true,
            [](const Listing& l) {
-             return of_entry(l, [](const auto& e) { return e.toolchain.text(); });
+             return of_head(l, [](const auto& e) { return e.toolchain.text(); });
            },
            nullptr},
-    Column{"registers", false, [](const Listing& l) { return of_entry(l, kRegisters); },
+    Column{"registers", false, [](const Listing& l) { return of_head(l, kRegisters); },
            [](const Listing& l) { return number_of(l, kRegisters); }},
-    Column{"smem", false, [](const Listing& l) { return of_entry(l, kSmem); },
+    Column{"smem", false, [](const Listing& l) { return of_head(l, kSmem); },
            [](const Listing& l) { return number_of(l, kSmem); }},
-    Column{"spills", false, [](const Listing& l) { return of_entry(l, kSpills); },
+    Column{"spills", false, [](const Listing& l) { return of_head(l, kSpills); },
            [](const Listing& l) { return number_of(l, kSpills); }},
     Column{"compile_ms", false,
            [](const Listing& l) {
-             return l.entry ? fmt::format("{:.0f}", l.entry->metadata.compile_ms) : "-";
+             return l.head ? fmt::format("{:.0f}", l.head->metadata.compile_ms) : "-";
            },
            [](const Listing& l) { return number_of(l, kCompile); }},
     Column{"path", true, [](const Listing& l) { return l.path; }, nullptr},

@@ -35,11 +35,11 @@ struct Options {
 constexpr const char* kOther = "other";
 
 // Which entries the toolchain option means.
-Result<std::function<bool(const octile::cache::Entry&)>> of_toolchain(const std::string& wanted,
-                                                                      Engine& engine) {
+Result<std::function<bool(const octile::cache::Head&)>> of_toolchain(const std::string& wanted,
+                                                                     Engine& engine) {
   if (wanted != kOther) {
-    return [wanted](const octile::cache::Entry& entry) {
-      return entry.toolchain.text().starts_with(wanted);
+    return [wanted](const octile::cache::Head& head) {
+      return head.toolchain.text().starts_with(wanted);
     };
   }
   auto own = engine.compiler().toolchain();
@@ -50,7 +50,7 @@ Result<std::function<bool(const octile::cache::Entry&)>> of_toolchain(const std:
                             "--columns toolchain` shows it",
                             own.error().message));
   }
-  return [own = *own](const octile::cache::Entry& entry) { return entry.toolchain != own; };
+  return [own = *own](const octile::cache::Head& head) { return head.toolchain != own; };
 }
 
 using Paths = std::unordered_set<std::string>;
@@ -66,9 +66,9 @@ Result<Paths> paths_by_content(const Options& options, Engine& engine) {
   const auto toolchain = of_toolchain(options.toolchain, engine);
   if (!toolchain) return tl::unexpected<Error>(toolchain.error());
   for (const Listing& listing : engine.store().list()) {
-    if (!listing.writable_root || !listing.entry) continue;
+    if (!listing.writable_root || !listing.head) continue;
     if ((!options.older_than.empty() && (*old)(listing)) ||
-        (!options.toolchain.empty() && (*toolchain)(*listing.entry))) {
+        (!options.toolchain.empty() && (*toolchain)(*listing.head))) {
       paths.insert(listing.path);
     }
   }

@@ -14,6 +14,7 @@
 namespace octile::tools::verbs {
 namespace {
 
+using octile::cache::Entry;
 using octile::cache::Listing;
 
 struct Options {
@@ -64,13 +65,26 @@ void print_resources(const CubinInfo& cubin) {
   }
 }
 
-Status print_entry(const Listing& listing, bool json) {
+// Its head and what only the whole entry says; of a damaged one, what is wrong with it.
+Json describe(const Listing& listing, const tl::expected<Entry, std::string>& entry) {
   Json object = to_json(listing);
-  if (!listing.entry) {
+  if (!entry) {
+    object["damaged"] = entry.error();
+    return object;
+  }
+  object["options"] = entry->identity.options;
+  object["source_bytes"] = entry->identity.source.size();
+  return object;
+}
+
+Status print_entry(const Listing& listing, const tl::expected<Entry, std::string>& entry,
+                   bool json) {
+  Json object = describe(listing, entry);
+  if (!entry) {
     json ? print_json(object) : print_fields(object);
     return {};
   }
-  const auto cubin = read_cubin(listing.entry->cubin);
+  const auto cubin = read_cubin(entry->cubin);
   if (json) {
     object["elf"] = cubin ? resources(*cubin) : Json{{"damaged", cubin.error().message}};
     print_json(object);
@@ -95,19 +109,16 @@ Status print_text(const Listing& listing, const char* field, const std::string& 
   return {};
 }
 
-Status show(const Listing& listing, const Options& options) {
-  if (!options.source && !options.sass) {
-    return print_entry(listing, options.json);
-  }
-  if (!listing.entry) {
+Status show(const Listing& listing, const tl::expected<Entry, std::string>& entry,
+            const Options& options) {
+  if (!options.source && !options.sass) return print_entry(listing, entry, options.json);
+  if (!entry) {
     return fail(ErrorCode::kInternal,
                 fmt::format("{} is damaged: {}; compiling its problem again replaces it",
-                            listing.path, listing.entry.error()));
+                            listing.path, entry.error()));
   }
-  if (options.source) {
-    return print_text(listing, "source", listing.entry->identity.source, options.json);
-  }
-  const auto sass = disassemble(listing.entry->cubin);
+  if (options.source) return print_text(listing, "source", entry->identity.source, options.json);
+  const auto sass = disassemble(entry->cubin);
   if (!sass) return tl::unexpected<Error>(sass.error());
   return print_text(listing, "sass", *sass, options.json);
 }
@@ -115,10 +126,11 @@ Status show(const Listing& listing, const Options& options) {
 Status run(const Options& options) {
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
-  const std::vector<Listing> entries = library->get()->library.engine.store().list();
+  octile::cache::Store& store = library->get()->library.engine.store();
+  const std::vector<Listing> entries = store.list();
   const auto found = find_entry(entries, options.digest);
   if (!found) return tl::unexpected<Error>(found.error());
-  return show(**found, options);
+  return show(**found, store.read(**found), options);
 }
 
 }  // namespace

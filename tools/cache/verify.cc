@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "runtime/api/boundary.h"
@@ -64,12 +65,11 @@ Status check_resources(const Entry& entry) {
   return {};
 }
 
-Verdict check_entry(const Listing& listing) {
-  if (!listing.entry) return {State::kDamaged, listing.entry.error()};
-  const Entry& entry = *listing.entry;
-  Status ok = validate_cubin(entry.cubin, entry.identity.architecture, entry.identity.entry_name,
-                             entry.metadata.parameter_bytes);
-  if (ok) ok = check_resources(entry);
+Verdict check_entry(const tl::expected<Entry, std::string>& entry) {
+  if (!entry) return {State::kDamaged, entry.error()};
+  Status ok = validate_cubin(entry->cubin, entry->identity.architecture, entry->identity.entry_name,
+                             entry->metadata.parameter_bytes);
+  if (ok) ok = check_resources(*entry);
   return ok ? Verdict{} : Verdict{State::kDamaged, ok.error().message};
 }
 
@@ -89,17 +89,27 @@ Verdict compile_anew(const Entry& entry, const Compiler::Opened& compiler) {
                       output->cubin.size(), entry.cubin.size(), ours - entry.cubin.begin())};
 }
 
-// In place of each good verdict what compiling the entry anew says.
-Status recompile(Library& library, const std::vector<Listing>& entries,
-                 std::vector<Verdict>& verdicts, Progress& progress) {
-  const auto compiler = library.engine.compiler().open();
-  if (!compiler) return tl::unexpected<Error>(compiler.error());
+// A verdict on each, where it is good that of compiling it anew. As many entries at a time are in
+// memory as there are workers.
+Result<std::vector<Verdict>> check(Library& library, const std::vector<Listing>& entries,
+                                   bool recompile, Progress& progress) {
+  std::optional<Compiler::Opened> compiler;
+  if (recompile) {
+    auto opened = library.engine.compiler().open();
+    if (!opened) return tl::unexpected<Error>(opened.error());
+    compiler = std::move(*opened);
+  }
+  std::vector<Verdict> verdicts(entries.size());
   std::atomic<std::size_t> ended = 0;
   for_each_on(library.workers, entries.size(), [&](std::size_t i) {
-    if (verdicts[i].state == State::kGood) verdicts[i] = compile_anew(*entries[i].entry, *compiler);
-    progress.step(fmt::format("compiled {} of {} anew", ++ended, entries.size()));
+    const auto entry = library.engine.store().read(entries[i]);
+    verdicts[i] = check_entry(entry);
+    if (compiler && verdicts[i].state == State::kGood)
+      verdicts[i] = compile_anew(*entry, *compiler);
+    progress.step(fmt::format("{} of {} {}", ++ended, entries.size(),
+                              recompile ? "compiled anew" : "checked"));
   });
-  return {};
+  return verdicts;
 }
 
 std::size_t count(const std::vector<Verdict>& verdicts, State state) {
@@ -151,13 +161,9 @@ Result<int> run(const Options& options) {
   progress.step("reading the cache");
   std::vector<Listing> entries = internals.engine.store().list();
   std::erase_if(entries, [&](const Listing& listing) { return !(*wanted)(listing); });
-  std::vector<Verdict> verdicts;
-  std::ranges::transform(entries, std::back_inserter(verdicts), check_entry);
-  if (options.recompile) {
-    if (Status ok = recompile(internals, entries, verdicts, progress); !ok) {
-      return tl::unexpected<Error>(ok.error());
-    }
-  }
+  const auto checked = check(internals, entries, options.recompile, progress);
+  if (!checked) return tl::unexpected<Error>(checked.error());
+  const std::vector<Verdict>& verdicts = *checked;
   progress.done();
   const Json report = to_json(entries, verdicts);
   options.json ? print_json(report) : print_report(report, options.recompile);

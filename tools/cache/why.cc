@@ -19,6 +19,7 @@
 namespace octile::tools::verbs {
 namespace {
 
+using octile::cache::Entry;
 using octile::cache::Hit;
 using octile::cache::Listing;
 using octile::cache::Toolchain;
@@ -92,42 +93,48 @@ std::optional<Hit> find(const Wanted& wanted, octile::cache::Store& store) {
   return hit;
 }
 
-// The best of the readable entries; null where there is none.
-const Listing* nearest(const Wanted& wanted, const std::vector<Listing>& entries) {
-  const Listing* best = nullptr;
+struct Nearest {
+  const Listing* listing = nullptr;
+  Entry entry;
+};
+
+// What the cache has beside what was wanted: the best of the readable entries, and files under the
+// kernel's own name that cannot be used. One entry at a time is in memory, whatever the cache has.
+struct Others {
+  std::optional<Nearest> nearest;
+  Json refused = Json::array();
+};
+
+Others others(const Wanted& wanted, const std::vector<Listing>& entries,
+              octile::cache::Store& store) {
+  Others found;
   double most = -1;
   for (const Listing& listing : entries) {
-    if (!listing.entry) continue;
-    const double share = key_nearness(wanted.identity, listing.entry->identity);
-    if (share > most) {
-      most = share;
-      best = &listing;
+    auto entry = store.read(listing);
+    if (!entry) {
+      if (digest_of(listing) == wanted.digest)
+        found.refused.push_back({{"path", listing.path}, {"reason", entry.error()}});
+      continue;
     }
+    const double share = key_nearness(wanted.identity, entry->identity);
+    if (share <= most) continue;
+    most = share;
+    found.nearest = Nearest{&listing, std::move(*entry)};
   }
-  return best;
+  return found;
 }
 
-// Files under the kernel's own name that cannot be used.
-Json refused_files(const Wanted& wanted, const std::vector<Listing>& entries) {
-  Json files = Json::array();
-  for (const Listing& listing : entries) {
-    if (listing.entry || digest_of(listing) != wanted.digest) continue;
-    files.push_back({{"path", listing.path}, {"reason", listing.entry.error()}});
-  }
-  return files;
-}
-
-Json describe_nearest(const Wanted& wanted, const Listing* listing) {
-  if (listing == nullptr) return nullptr;
-  const octile::cache::Entry& entry = *listing->entry;
+Json describe_nearest(const Wanted& wanted, const std::optional<Nearest>& nearest) {
+  if (!nearest) return nullptr;
+  const Entry& entry = nearest->entry;
   Json differences = Json::array();
   for (const KeyDifference& d :
        key_differences(wanted.identity, wanted.toolchain ? &*wanted.toolchain : nullptr,
                        entry.identity, entry.toolchain)) {
     differences.push_back({{"field", d.field}, {"wanted", d.wanted}, {"found", d.found}});
   }
-  return {{"digest", digest_of(*listing)},
-          {"path", listing->path},
+  return {{"digest", digest_of(*nearest->listing)},
+          {"path", nearest->listing->path},
           {"problem", entry.metadata.problem},
           {"config", entry.metadata.config},
           {"differences", differences}};
@@ -150,9 +157,10 @@ Json answer(const Wanted& wanted, octile::cache::Store& store) {
     return object;
   }
   const std::vector<Listing> entries = store.list();
+  Others found = others(wanted, entries, store);
   object["entries"] = entries.size();
-  object["refused"] = refused_files(wanted, entries);
-  object["nearest"] = describe_nearest(wanted, nearest(wanted, entries));
+  object["refused"] = std::move(found.refused);
+  object["nearest"] = describe_nearest(wanted, found.nearest);
   return object;
 }
 

@@ -2,31 +2,23 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
-
-#include "cache/file_name.h"
-
 namespace octile::tools {
 
-std::string digest_of(const cache::Listing& listing) {
-  const auto name = cache::parse_file_name(std::filesystem::path(listing.path).filename().string());
-  return name ? name->stem.identity : std::string();
-}
+const std::string& digest_of(const cache::Listing& listing) { return listing.stem.identity; }
 
 Json to_json(const cache::Listing& listing) {
   Json object{{"digest", digest_of(listing)}, {"path", listing.path}, {"bytes", listing.bytes}};
-  if (!listing.entry) {
-    object["damaged"] = listing.entry.error();
+  if (!listing.head) {
+    object["damaged"] = listing.head.error();
     return object;
   }
-  const cache::Entry& e = *listing.entry;
-  const cache::Metadata& m = e.metadata;
-  object.update({{"name", e.identity.entry_name},
-                 {"architecture", e.identity.architecture},
+  const cache::Head& head = *listing.head;
+  const cache::Metadata& m = head.metadata;
+  object.update({{"name", head.entry_name},
+                 {"architecture", head.architecture},
                  {"problem", m.problem},
                  {"config", m.config},
-                 {"toolchain", e.toolchain.text()},
-                 {"options", e.identity.options},
+                 {"toolchain", head.toolchain.text()},
                  {"threads", m.threads},
                  {"cluster", m.cluster_size},
                  {"registers", m.registers},
@@ -36,8 +28,7 @@ Json to_json(const cache::Listing& listing) {
                  {"stack_bytes", m.stack_bytes},
                  {"parameter_bytes", m.parameter_bytes},
                  {"compile_ms", m.compile_ms},
-                 {"cubin_bytes", e.cubin.size()},
-                 {"source_bytes", e.identity.source.size()},
+                 {"cubin_bytes", head.cubin_bytes},
                  {"date", m.date}});
   return object;
 }

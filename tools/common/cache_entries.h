@@ -13,10 +13,10 @@ namespace octile::tools {
 inline constexpr std::size_t kShownDigits = 12;
 
 // The identity's digest, from the file's name: a damaged entry has one too.
-std::string digest_of(const cache::Listing& listing);
+const std::string& digest_of(const cache::Listing& listing);
 
-// Everything but source and cubin. A damaged entry has "digest", "path", "bytes", and "damaged"
-// with the reason.
+// What the entry's head says. A damaged entry has "digest", "path", "bytes", and "damaged" with the
+// reason.
 Json to_json(const cache::Listing& listing);
 
 // The one entry whose digest begins with `prefix`. Errors: kInvalidArgument, saying how many do.

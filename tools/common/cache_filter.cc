@@ -90,10 +90,10 @@ std::string date_text(std::chrono::system_clock::time_point when) {
                      fmt::gmtime(std::chrono::system_clock::to_time_t(when)));
 }
 
-// What a filter says about whole entries; damaged ones never pass.
+// What a filter says about entries that can be read; damaged ones never pass.
 template <typename Test>
 Predicate on_entry(Test test) {
-  return [test](const Listing& listing) { return listing.entry && test(*listing.entry); };
+  return [test](const Listing& listing) { return listing.head && test(*listing.head); };
 }
 
 }  // namespace
@@ -137,15 +137,15 @@ void EntryFilter::add_to(CLI::App& app) {
 Result<Predicate> EntryFilter::predicate(std::chrono::system_clock::time_point now) const {
   std::vector<Predicate> tests;
   if (!problem.empty()) {
-    tests.push_back(on_entry([patterns = words_of(problem)](const cache::Entry& entry) {
-      return has_words(patterns, entry.metadata.problem);
+    tests.push_back(on_entry([patterns = words_of(problem)](const cache::Head& head) {
+      return has_words(patterns, head.metadata.problem);
     }));
   }
   if (!device.empty()) {
     auto wanted = architecture_of(device);
     if (!wanted) return tl::unexpected<Error>(wanted.error());
-    tests.push_back(on_entry([architecture = std::move(*wanted)](const cache::Entry& entry) {
-      return entry.identity.architecture == architecture;
+    tests.push_back(on_entry([architecture = std::move(*wanted)](const cache::Head& head) {
+      return head.architecture == architecture;
     }));
   }
   if (!recipe.empty()) {
@@ -155,15 +155,15 @@ Result<Predicate> EntryFilter::predicate(std::chrono::system_clock::time_point n
                   fmt::format("--recipe is '{}'; allowed: {}", recipe, recipe_names()));
     }
     tests.push_back(on_entry(
-        [wanted](const cache::Entry& entry) { return is_of(entry.metadata.problem, *wanted); }));
+        [wanted](const cache::Head& head) { return is_of(head.metadata.problem, *wanted); }));
   }
   for (const auto& [text, option, older] : {std::tuple{&older_than, "--older-than", true},
                                             std::tuple{&newer_than, "--newer-than", false}}) {
     if (text->empty()) continue;
     const auto age = parse_duration(*text, option);
     if (!age) return tl::unexpected<Error>(age.error());
-    tests.push_back(on_entry([edge = date_text(now - *age), older](const cache::Entry& entry) {
-      return older ? entry.metadata.date < edge : entry.metadata.date > edge;
+    tests.push_back(on_entry([edge = date_text(now - *age), older](const cache::Head& head) {
+      return older ? head.metadata.date < edge : head.metadata.date > edge;
     }));
   }
   for (const auto& [text, option, larger] : {std::tuple{&larger_than, "--larger-than", true},
