@@ -17,6 +17,7 @@ cache::StoreOptions store_options(const EngineOptions& options, Logger& logger) 
   store.writable_root = options.writable_root;
   store.read_only_roots = options.read_only_roots;
   store.bound.max_bytes = options.max_bytes;
+  store.file_ops = options.file_ops;
   store.log = [&logger](cache::Severity severity, const std::string& message) {
     logger.log(severity == cache::Severity::kWarning ? LogLevel::kWarning
                : severity == cache::Severity::kInfo  ? LogLevel::kInfo

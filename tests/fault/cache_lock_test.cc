@@ -226,16 +226,19 @@ TEST_F(CompileOnce, SixtyFourProcessesOfEightThreads) {
   for (int kernel = 0; kernel < kKernels; ++kernel) EXPECT_EQ(compiles(kernel), 1U) << kernel;
 }
 
+class StoppedOwner : public CompileOnce, public ::testing::WithParamInterface<int> {};
+
 // The owner of kernel 0 is stopped: of all who wait for it exactly one compiles in its place.
-TEST_F(CompileOnce, AStoppedOwnerCostsTheTimeoutAndOneCompile) {
+TEST_P(StoppedOwner, CostsTheTimeoutAndOneCompile) {
   const Child child = holder();
   ::kill(child.pid(), SIGSTOP);
   const auto begin = Clock::now();
-  run_processes(1, milliseconds(2000));
+  run_processes(GetParam(), milliseconds(2000));
   for (int kernel = 0; kernel < kKernels; ++kernel) EXPECT_EQ(compiles(kernel), 1U) << kernel;
   EXPECT_GE(Clock::now() - begin, milliseconds(2000));
   EXPECT_LT(Clock::now() - begin, milliseconds(30'000));
 }
+INSTANTIATE_TEST_SUITE_P(Threads, StoppedOwner, ::testing::Values(1, 8));
 
 // Network filesystems may know no locks: the call goes on without one, with one warning.
 TEST_F(CacheLock, AFilesystemWithoutLocksIsUsedWithoutThem) {

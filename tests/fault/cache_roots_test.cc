@@ -1,8 +1,6 @@
 // Roots that cannot serve: foreign files, links, full and read-only disks, users without rights.
 // Always a miss and one warning, never a failing call.
-#include <sched.h>
-#include <sys/mount.h>
-
+#include "tests/support/cache_disks.h"
 #include "tests/support/cache_testing.h"
 
 namespace octile::cache {
@@ -245,16 +243,6 @@ std::string uncached_with_one_warning(const std::string& root) {
   return "";
 }
 
-// In a mount namespace of the child's own, so nothing is left mounted whatever happens.
-std::string mount_tmpfs(const std::string& path, unsigned long flags, const char* options) {
-  fs::create_directories(path);
-  if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) ||
-      ::mount("tmpfs", path.c_str(), "tmpfs", flags, options) != 0) {
-    return "no right to mount";
-  }
-  return "";
-}
-
 TEST(CacheDisk, Full) {
   const TempDir dir;
   const std::string report = Child([&]() -> std::string {
@@ -289,18 +277,6 @@ TEST(CacheDisk, ReadOnlyFilesystem) {
       }).wait();
   if (report == "no right to mount") GTEST_SKIP() << report;
   EXPECT_EQ(report, "");
-}
-
-// Where the test runs as root, permissions do not count: it becomes nobody (65534 by convention).
-std::string without_rights(const std::function<std::string()>& work) {
-  return Child([&]() -> std::string {
-           constexpr uid_t kNobody = 65534;
-           if (::geteuid() == 0 && (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0)) {
-             return "cannot become nobody";
-           }
-           return work();
-         })
-      .wait();
 }
 
 TEST(CacheRights, ARootThatMayNotBeCreated) {
