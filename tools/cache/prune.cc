@@ -97,15 +97,26 @@ Result<octile::cache::PruneOptions> read_options(const Options& options, Engine&
   return prune;
 }
 
-void print_result(const octile::cache::PruneResult& result, const Options& options) {
-  for (const StoredEntry& entry : result.removed) {
-    if (options.dry_run) fmt::print("{}\n", entry.path);
+std::string entries_text(std::int64_t count, std::int64_t bytes) {
+  return fmt::format("{} entr{}, {}", count, count == 1 ? "y" : "ies",
+                     bytes_text(static_cast<double>(bytes)));
+}
+
+void print_result(const octile::cache::PruneResult& result,
+                  const octile::cache::PruneOptions& wanted) {
+  if (wanted.dry_run) {
+    for (const StoredEntry& entry : result.removed) fmt::print("{}\n", entry.path);
   }
-  fmt::print("  {} {} entr{}, {}; {} of {} are kept\n",
-             options.dry_run ? "would remove" : "removed", result.removed.size(),
-             result.removed.size() == 1 ? "y" : "ies",
-             bytes_text(static_cast<double>(result.removed_bytes)), result.kept_entries,
-             bytes_text(static_cast<double>(result.kept_bytes)));
+  fmt::print("  {} {}; {} {}\n", wanted.dry_run ? "would remove" : "removed",
+             entries_text(static_cast<std::int64_t>(result.removed.size()), result.removed_bytes),
+             entries_text(result.kept_entries, result.kept_bytes),
+             wanted.dry_run ? "would be left" : "left");
+  if (wanted.max_bytes && result.kept_bytes > *wanted.max_bytes) {
+    fmt::print(
+        "  That is more than --max-size: what was used in the last {} minutes stays; "
+        "--unused 0s removes that too.\n",
+        std::chrono::duration_cast<std::chrono::minutes>(wanted.protect).count());
+  }
 }
 
 Json to_json(const octile::cache::PruneResult& result, bool dry_run) {
@@ -141,7 +152,7 @@ Status run(const Options& options) {
   if (options.json) {
     print_json(to_json(*result, options.dry_run));
   } else {
-    print_result(*result, options);
+    print_result(*result, *wanted);
   }
   return {};
 }

@@ -1,0 +1,166 @@
+// octile cache import of archives that mean harm: refused, and nothing is written anywhere.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <zstd.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "tests/cli/command.h"
+#include "tests/support/cache_testing.h"
+
+namespace octile::tests {
+namespace {
+
+namespace fs = std::filesystem;
+using cache::Entry;
+using ::testing::HasSubstr;
+
+std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+// One member of a ustar archive, of any type and name: POSIX 1003.1, "ustar Interchange Format".
+std::string member(const std::string& name, const std::string& content, char type = '0',
+                   const std::string& target = "") {
+  constexpr std::size_t kBlock = 512;
+  std::string header(kBlock, '\0');
+  const auto put = [&](std::size_t at, const std::string& value) {
+    header.replace(at, value.size(), value);
+  };
+  char size[13];
+  std::snprintf(size, sizeof size, "%011zo", content.size());
+  put(0, name);
+  put(100, "0000644");
+  put(108, "0000000");
+  put(116, "0000000");
+  put(124, size);
+  put(136, "00000000000");
+  put(148, "        ");
+  put(156, std::string(1, type));
+  put(157, target);
+  put(257, std::string("ustar\00000", 8));
+  unsigned sum = 0;
+  for (const char c : header) sum += static_cast<unsigned char>(c);
+  char checksum[9];
+  std::snprintf(checksum, sizeof checksum, "%06o", sum);
+  put(148, std::string(checksum, 7) + " ");
+  std::string padded = content;
+  padded.resize((content.size() + kBlock - 1) / kBlock * kBlock);
+  return header + padded;
+}
+
+class CacheImport : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_compiler(shell_)) GTEST_SKIP() << "no NVRTC";
+    ASSERT_EQ(shell_.run({"cache", "warm", "--quantize", "16x7168"}).exit_code, 0);
+    const auto files =
+        cache::testing::files_ending((shell_.folder() / "cache").string(), ".octile");
+    ASSERT_EQ(files.size(), 1U);
+    good_ = text_of(cache::testing::read_bytes(files[0]));
+    name_ = fs::relative(files[0], shell_.folder() / "cache").string();
+    shell_.set("OCTILE_CACHE_DIR", (shell_.folder() / "target/cache").string());
+  }
+
+  static std::string line(const std::string& name, const std::string& content) {
+    return cache::digest_hex(content) + " " + std::to_string(content.size()) + " " + name + "\n";
+  }
+  std::string manifest(const std::string& lines) const {
+    return member("octile-cache.manifest", "octile cache archive 1\n" + lines);
+  }
+  // A whole archive: the member, and a manifest that tells of it as if all were well.
+  std::string archive_of(const std::string& name, const std::string& content) const {
+    return member(name, content) + manifest(line(name, content));
+  }
+  // Refused with these words, and the folder around the cache is as it was.
+  void expect_refused(const std::string& archive, const std::string& words) {
+    const std::string path = (shell_.folder() / "hostile.tar").string();
+    std::ofstream(path, std::ios::binary) << archive << std::string(1024, '\0');
+    const Outcome outcome = shell_.run({"cache", "import", path});
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+    EXPECT_THAT(outcome.err, HasSubstr(words));
+    const fs::path target = shell_.folder() / "target";
+    const auto written = cache::testing::files_ending(target.string(), "");
+    EXPECT_TRUE(written.empty()) << written[0];
+    EXPECT_FALSE(fs::exists(shell_.folder() / "evil"));
+  }
+
+  Shell shell_;
+  std::string name_, good_;
+};
+
+TEST_F(CacheImport, TakesWhatTheseTestsSpoil) {
+  const std::string path = (shell_.folder() / "good.tar").string();
+  std::ofstream(path, std::ios::binary) << archive_of(name_, good_) << std::string(1024, '\0');
+  const Outcome outcome = shell_.run({"cache", "import", path});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(fs::exists(shell_.folder() / "target/cache" / name_));
+}
+
+TEST_F(CacheImport, RefusesPathsOutOfTheCache) {
+  const std::string absolute = (shell_.folder() / "evil").string();
+  for (const std::string& name : std::vector<std::string>{
+           "../evil", "../../evil", "v1/../../../evil", absolute, "v1/../v1/00/evil"}) {
+    expect_refused(archive_of(name, good_), "allowed are v1/<2 hex>/<entry name>");
+  }
+}
+
+TEST_F(CacheImport, RefusesLinks) {
+  const std::string folder = shell_.folder().string();
+  for (const char type : {'1', '2'}) {  // hard and symbolic
+    expect_refused(member("v1", "", type, folder) + archive_of(name_, good_),
+                   "not a plain regular file");
+    expect_refused(member(name_, "", type, folder + "/evil") + manifest(""),
+                   "not a plain regular file");
+  }
+}
+
+TEST_F(CacheImport, RefusesWhatFollowsAGoodEntry) {
+  const std::string first = member(name_, good_);
+  expect_refused(first + first + manifest(line(name_, good_) + line(name_, good_)),
+                 "it is there twice");
+  expect_refused(first + member("v1/ff/x.octile", "x") + manifest(line(name_, good_)),
+                 "allowed are");
+  expect_refused(first, "without a manifest");
+  expect_refused(archive_of(name_, good_) + first, "something follows its manifest");
+}
+
+TEST_F(CacheImport, RefusesWrongChecksums) {
+  std::string flipped = good_;
+  flipped[flipped.size() / 2] = static_cast<char>(flipped[flipped.size() / 2] ^ 1);
+  expect_refused(archive_of(name_, flipped), "checksum of the entry");
+  std::string other = line(name_, good_);
+  other[0] = other[0] == '0' ? '1' : '0';
+  expect_refused(member(name_, good_) + manifest(other), "does not agree with the entries");
+}
+
+// 2 KB that decompress to 64 MB, under right checksums.
+TEST_F(CacheImport, RefusesDecompressionBombs) {
+  const std::string zeros(std::size_t{64} << 20, '\0');
+  std::string frame(ZSTD_compressBound(zeros.size()), '\0');
+  frame.resize(ZSTD_compress(frame.data(), frame.size(), zeros.data(), zeros.size(), 1));
+  const auto number = [](std::uint64_t value) {
+    return std::string(reinterpret_cast<const char*>(&value), sizeof value);  // little-endian hosts
+  };
+  const auto checksum = [&](const std::string& bytes) {
+    const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+    return number(hash.low64) + number(hash.high64);
+  };
+  for (const std::uint64_t declared : {std::uint64_t{1000}, std::uint64_t{64} << 20}) {
+    std::string bomb = good_.substr(0, 16) + number(2) + number(frame.size()) + number(declared) +
+                       number(0) + "{}";
+    bomb += checksum(bomb);
+    bomb += frame;
+    bomb += checksum(bomb);
+    // An archive that is compressed as a whole is none.
+    expect_refused(archive_of(name_, bomb), "hostile.tar is no archive");
+  }
+  expect_refused(frame, "hostile.tar is no archive");
+}
+
+}  // namespace
+}  // namespace octile::tests
