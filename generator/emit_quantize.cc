@@ -4,51 +4,71 @@
 
 #include <array>
 #include <string_view>
+#include <vector>
 
 #include "generator/prologue.h"
+#include "generator/support_matrix.h"
 
 namespace octile {
 namespace {
 
-constexpr std::string_view kRowwise = "quantize/rowwise_1x128.cu";
-constexpr std::string_view kBlockwise = "quantize/blockwise_128x128.cu";
-
-constexpr std::array<std::string_view, 5> kLibrary{
-    "lib/types.cuh", "lib/cast.cuh", "lib/memory.cuh", "lib/reduce.cuh", "quantize/phases.cuh",
+constexpr std::array<std::string_view, 9> kLibrary{
+    "lib/types.cuh",      "lib/cast.cuh",          "lib/memory.cuh",
+    "lib/reduce.cuh",     "quantize/elements.cuh", "quantize/patch.cuh",
+    "quantize/scale.cuh", "quantize/codes.cuh",    "quantize/columns.cuh",
 };
 
-bool is_blockwise(const QuantizeProblem& p) { return p.q.granularity == Granularity::k128x128; }
-
-Status check_numerics(const QuantizeProblem& p) {
-  const bool granularity = p.q.granularity == Granularity::k1x128 || is_blockwise(p);
-  const bool scale = p.q.scale == ScaleFormat::kF32 || p.q.scale == ScaleFormat::kF32Pow2;
-  if (!granularity || !scale || !is_fp8(p.q.dtype) || is_fp8(p.x) ||
-      p.output != QuantizeOutput::kRowwise) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("no quantise template for '{}': x is bf16, fp16 or fp32; q is e4m3 or "
-                            "e5m2 with 1x128 or 128x128 scales in f32 or pow2; out is row",
-                            to_text(Problem(p))));
+std::string_view path_of(QuantizeTemplate t) {
+  switch (t) {
+    case QuantizeTemplate::kSegments:
+      return "quantize/segments.cu";
+    case QuantizeTemplate::kTiles:
+      return "quantize/tiles.cu";
+    case QuantizeTemplate::kRows:
+      return "quantize/rows.cu";
   }
-  return {};
+  return "";
+}
+
+// The namespace in which a template derives its own arithmetic, for the asserts.
+std::string_view space_of(QuantizeTemplate t) {
+  switch (t) {
+    case QuantizeTemplate::kSegments:
+      return "segments";
+    case QuantizeTemplate::kTiles:
+      return "tiles";
+    case QuantizeTemplate::kRows:
+      return "rows";
+  }
+  return "";
 }
 
 Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
   const QuantizeResources r = resources_of(p, c);
+  const QuantizeTemplate t = template_of(p);
   Prologue out;
   out.add_int("kSourceType", static_cast<int>(p.x), "problem: octile_dtype of x");
   out.add_int("kTargetType", static_cast<int>(p.q.dtype), "recipe: octile_dtype of q");
-  out.add_bool("kPow2Scale", p.q.scale == ScaleFormat::kF32Pow2,
-               "recipe: scales are powers of two");
+  out.add_int("kGranularity", static_cast<int>(p.q.granularity), "recipe: octile_granularity");
+  out.add_int("kScaleFormat", static_cast<int>(p.q.scale), "recipe: octile_scale_format");
+  out.add_bool("kOcpFloor", p.e8m0_rounding == E8M0Rounding::kOcpFloor,
+               "problem: e8m0 scales are rounded down");
   out.add_float("kAmaxEpsilon", p.amax_epsilon, "problem: a smaller amax is raised to it");
   out.add_int("kTileRows", c.tile_rows, "configuration: rows held in registers at once");
   out.add_int("kTileCols", c.tile_cols, "configuration: columns held in registers at once");
   out.add_int("kThreads", c.threads, "configuration: threads per block");
   out.add_int("kBlocksPerSm", c.blocks_per_sm, "configuration: residency that bounds registers");
-  const std::string_view space = is_blockwise(p) ? "blockwise" : "rowwise";
-  out.add_assert(fmt::format("{}::kVectors == {}", space, r.vectors_per_thread),
+  if (t == QuantizeTemplate::kTiles) {
+    out.add_bool("kRowwise", has_rowwise(p.output), "problem: the row-wise copy is wanted");
+    out.add_bool("kTransposed", has_transposed(p.output), "problem: the transposed copy is");
+    out.add_bool("kRowsFastest", c.rows_fastest, "configuration: order of the tiles");
+  }
+  if (first_pass_of(p) != FirstPass::kNone) {
+    out.add_int("kAmaxThreads", kFirstPassThreads, "of the kernel that finds the maxima");
+    out.add_int("kAmaxBlocksPerSm", first_pass_blocks_per_sm(p), "its residency");
+  }
+  out.add_assert(fmt::format("{}::kVectors == {}", space_of(t), r.vectors_per_thread),
                  "host and device disagree on the vectors of a thread");
-  out.add_assert(fmt::format("{}::kLanes == {}", space, r.lanes_per_block),
-                 "host and device disagree on the lanes that share a scale");
   return out;
 }
 
@@ -56,7 +76,7 @@ Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
 
 Result<EmittedKernel> emit_quantize(const QuantizeProblem& problem, const QuantizeConfig& config,
                                     const DeviceSpec& device, TemplateSet templates) {
-  if (const Status known = check_numerics(problem); !known) {
+  if (const Status known = check_supported(Problem(problem)); !known) {
     return tl::unexpected<Error>(known.error());
   }
   if (const Status allowed = check_config(problem, config); !allowed) {
@@ -64,9 +84,16 @@ Result<EmittedKernel> emit_quantize(const QuantizeProblem& problem, const Quanti
   }
   EmittedKernel kernel;
   kernel.name = kernel_name(problem, config);
-  kernel.template_path = is_blockwise(problem) ? kBlockwise : kRowwise;
-  Result<std::string> source =
-      prologue_of(problem, config).render(templates, kLibrary, kernel.template_path, kernel.name);
+  kernel.first_pass = first_pass_name(problem);
+  kernel.template_path = path_of(template_of(problem));
+  std::vector<TemplateBody> bodies;
+  if (!kernel.first_pass.empty()) {
+    const bool lines = first_pass_of(problem) == FirstPass::kLines;
+    bodies.push_back({lines ? "quantize/line_amax.cu" : "quantize/tensor_amax.cu",
+                      "OCTILE_AMAX_NAME", kernel.first_pass});
+  }
+  bodies.push_back({kernel.template_path, "OCTILE_KERNEL_NAME", kernel.name});
+  Result<std::string> source = prologue_of(problem, config).render(templates, kLibrary, bodies);
   if (!source) return tl::unexpected<Error>(source.error());
   kernel.source = std::move(*source);
   const QuantizeResources r = resources_of(problem, config);

@@ -33,6 +33,9 @@ using KernelConfig = std::variant<GemmConfig, QuantizeConfig>;
 
 struct EmittedKernel {
   std::string name;           // entry point
+  // Entry point of the same source that a run launches before it, with the same parameters; empty:
+  // none.
+  std::string first_pass;
   std::string template_path;  // the body's file
   std::string source;
   std::vector<std::string> options;  // NVRTC options, architecture included

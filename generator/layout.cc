@@ -27,16 +27,16 @@ struct Scales {
 };
 
 bool format_fits(Granularity g, ScaleFormat f) {
+  const bool mx = g == Granularity::k1x32 || g == Granularity::k32x32;
   switch (f) {
     case ScaleFormat::kF32:
     case ScaleFormat::kF32Pow2:
     case ScaleFormat::kBF16:
-      return g == Granularity::kPerTensor || g == Granularity::kPerRow ||
-             g == Granularity::k1x128 || g == Granularity::k128x128;
+      return g != Granularity::kNone && !mx;
     case ScaleFormat::kPackedPow2:
       return g == Granularity::k1x128;
     case ScaleFormat::kE8M0:
-      return g == Granularity::k1x32;
+      return mx;
     case ScaleFormat::kNone:
       return false;
   }
@@ -47,6 +47,7 @@ int scale_bytes(ScaleFormat f) {
   return f == ScaleFormat::kE8M0 ? 1 : f == ScaleFormat::kBF16 ? 2 : 4;
 }
 
+// The transposed copy is the row-wise layout of the [cols, rows] tensor.
 Scales rowwise_scales(const TensorType& t, std::int64_t rows, std::int64_t cols) {
   const std::int64_t col_blocks = ceil_div(cols, kBlock);
   switch (t.granularity) {
@@ -65,19 +66,17 @@ Scales rowwise_scales(const TensorType& t, std::int64_t rows, std::int64_t cols)
       const std::int64_t blocks = ceil_div(cols, kMxBlock);
       return {rows, blocks, rows, pad4(blocks)};
     }
+    case Granularity::k32x32: {
+      const std::int64_t row_blocks = ceil_div(rows, kMxBlock);
+      const std::int64_t blocks = ceil_div(cols, kMxBlock);
+      return {row_blocks, blocks, row_blocks, pad4(blocks)};
+    }
     default:  // kPerTensor; format_fits() refuses the rest
       return {1, 1, 1, 1};
   }
 }
 
-// The transposed copy is the row-wise layout of the [cols, rows] tensor, for the granularities the
-// contracts give one.
-bool has_transposed(const TensorType& t) {
-  return (t.granularity == Granularity::k1x128 || t.granularity == Granularity::k128x128) &&
-         t.scale != ScaleFormat::kPackedPow2;
-}
-
-Status check_type(const TensorType& t, bool transposed) {
+Status check_type(const TensorType& t) {
   if (!is_fp8(t.dtype)) {
     return fail(
         ErrorCode::kUnsupported,
@@ -88,14 +87,8 @@ Status check_type(const TensorType& t, bool transposed) {
         ErrorCode::kUnsupported,
         fmt::format("type {} has no layout: {} scales are not kept as {}; allowed are f32, pow2 "
                     "and bf16 with tensor, row, 1x128 and 128x128, packed with 1x128, e8m0 with "
-                    "1x32",
+                    "1x32 and 32x32",
                     to_text(t), name_of(t.granularity), name_of(t.scale)));
-  }
-  if (transposed && !has_transposed(t)) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("type {} has no transposed layout; allowed are 1x128 and 128x128 with "
-                            "f32, pow2 or bf16 scales",
-                            to_text(t)));
   }
   return {};
 }
@@ -128,7 +121,7 @@ std::optional<std::int64_t> byte_size(std::int64_t outer, std::int64_t inner, in
 
 Result<QuantizedLayout> quantized_layout(const TensorType& type, std::int64_t rows,
                                          std::int64_t cols, std::int64_t ld, bool transposed) {
-  if (Status s = check_type(type, transposed); !s) return tl::unexpected<Error>(s.error());
+  if (Status s = check_type(type); !s) return tl::unexpected<Error>(s.error());
   if (Status s = check_extent("rows", rows); !s) return tl::unexpected<Error>(s.error());
   if (Status s = check_extent("cols", cols); !s) return tl::unexpected<Error>(s.error());
 

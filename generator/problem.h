@@ -4,7 +4,7 @@
 //   quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=row
 // '?' marks the dynamic token count, which a gemm has in m (fprop, dgrad) or in k (wgrad).
 // `promote=none` sums all of K on the tensor core. Optional fields are printed only where they
-// differ from their default: gemm `invariant=1`; quantize `eps=...`.
+// differ from their default: gemm `invariant=1`; quantize `eps=...`, `round=ocp_floor`.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +35,15 @@ struct GemmProblem {
 };
 
 enum class QuantizeOutput : int { kRowwise = 1, kTransposed = 2, kBoth = 3 };  // row, col, both
+constexpr bool has_rowwise(QuantizeOutput o) { return o != QuantizeOutput::kTransposed; }
+constexpr bool has_transposed(QuantizeOutput o) { return o != QuantizeOutput::kRowwise; }
+
+// Which power of two an E8M0 scale is.
+enum class E8M0Rounding : int {
+  kUp = 0,        // "up": the smallest that lets no finite element saturate
+  kOcpFloor = 1,  // "ocp_floor": 2^floor(log2 amax) over the format's largest power of two (OCP MX
+                  // 1.0, section 6.3): a block's largest elements may saturate
+};
 
 struct QuantizeProblem {
   std::int64_t rows = kDynamic;
@@ -43,6 +52,7 @@ struct QuantizeProblem {
   TensorType q{DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
   QuantizeOutput output = QuantizeOutput::kRowwise;
   float amax_epsilon = 0.0F;
+  E8M0Rounding e8m0_rounding = E8M0Rounding::kUp;
   friend bool operator==(const QuantizeProblem&, const QuantizeProblem&) = default;
 };
 

@@ -58,21 +58,33 @@ Result<std::string> Prologue::render(TemplateSet templates,
                                      std::span<const std::string_view> library,
                                      std::string_view body_path,
                                      std::string_view kernel_name) const {
+  const TemplateBody body{body_path, "OCTILE_KERNEL_NAME", kernel_name};
+  return render(templates, library, std::span(&body, 1));
+}
+
+Result<std::string> Prologue::render(TemplateSet templates,
+                                     std::span<const std::string_view> library,
+                                     std::span<const TemplateBody> bodies) const {
   std::string source = "#define OCTILE_EMITTED 1\n";
   for (const std::string_view path : library) {
     const Result<std::string_view> text = text_of(templates, path);
     if (!text) return tl::unexpected<Error>(text.error());
     source += section(path, *text);
   }
-  source += fmt::format("#line 1 \"prologue\"\n#define OCTILE_KERNEL_NAME {}\nnamespace cfg {{\n",
-                        kernel_name);
+  source += "#line 1 \"prologue\"\n";
+  for (const TemplateBody& body : bodies) {
+    source += fmt::format("#define {} {}\n", body.macro, body.kernel_name);
+  }
+  source += "namespace cfg {\n";
   for (const Constant& c : constants_) source += c.declaration + "\n";
   source += "}  // namespace cfg\n";
   for (const Constant& m : macros_) source += m.declaration + "\n";
-  const Result<std::string_view> body = text_of(templates, body_path);
-  if (!body) return tl::unexpected<Error>(body.error());
-  source += section(body_path, *body);
-  // After the body, so that they can speak of the names it derives.
+  for (const TemplateBody& body : bodies) {
+    const Result<std::string_view> text = text_of(templates, body.path);
+    if (!text) return tl::unexpected<Error>(text.error());
+    source += section(body.path, *text);
+  }
+  // After the bodies, so that they can speak of the names they derive.
   source += "#line 1 \"asserts\"\n";
   for (const std::string& a : asserts_) source += a + "\n";
   return source;

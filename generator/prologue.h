@@ -13,6 +13,13 @@
 
 namespace octile {
 
+// A body and the macro by which its kernel takes its name.
+struct TemplateBody {
+  std::string_view path;
+  std::string_view macro;
+  std::string_view kernel_name;
+};
+
 class Prologue {
  public:
   // Each constant says why it has its value; `octile emit --explain` prints that.
@@ -28,6 +35,9 @@ class Prologue {
   // the body. Error: kInternal naming a path the set does not hold.
   Result<std::string> render(TemplateSet templates, std::span<const std::string_view> library,
                              std::string_view body_path, std::string_view kernel_name) const;
+  // The same with several kernels in one source, in the given order.
+  Result<std::string> render(TemplateSet templates, std::span<const std::string_view> library,
+                             std::span<const TemplateBody> bodies) const;
 
   std::string explain() const;  // one "name = value  (why)" a line
 

@@ -15,9 +15,17 @@ constexpr int kWarp = 32;
 constexpr int kVectorBytes = 16;     // one load of one thread
 constexpr int kScaleBlock = 128;     // elements of a row that share a scale
 constexpr int kMaxVectors = 16;      // 64 registers of input: more would spill
+constexpr int kStagedVectors = 8;    // rows of a patch on the way to a transposed copy
 constexpr int kThreadsPerSm = 2048;  // Hopper, CUDA C++ Programming Guide, compute capability 9.0
-constexpr std::int64_t kScaleRowPadding = 4;  // scales are padded to 4 along rows (layout table)
+constexpr int kMaxStaticSmem = 48 * 1024;     // CUDA C++ Programming Guide, compute capability 9.0
+constexpr int kFirstPassRows = 8;             // of a warp's tile in tensor_amax.cu
+constexpr int kPartialsTogether = 4;          // words of one load in tensor_magnitude (scale.cuh)
+constexpr int kStripeRows = 512;              // of a thread block in line_amax.cu
 constexpr std::int64_t kMaxGrid = INT32_MAX;  // gridDim.x
+
+std::string_view output_name(QuantizeOutput o) {
+  return o == QuantizeOutput::kRowwise ? "row" : o == QuantizeOutput::kTransposed ? "col" : "both";
+}
 
 int elements_per_vector(const QuantizeProblem& p) { return kVectorBytes / size_of(p.x); }
 
@@ -29,6 +37,10 @@ bool parse_int(std::string_view text, int& value) {
 bool parse_field(std::string_view name, std::string_view value, QuantizeConfig& c) {
   if (name == "threads") return parse_int(value, c.threads);
   if (name == "per_sm") return parse_int(value, c.blocks_per_sm);
+  if (name == "raster") {
+    c.rows_fastest = value == "rows";
+    return value == "rows" || value == "cols";
+  }
   if (name != "tile") return false;
   const std::size_t x = value.find('x');
   return x != std::string_view::npos && parse_int(value.substr(0, x), c.tile_rows) &&
@@ -42,13 +54,89 @@ Status refuse(std::string_view field, int value, std::string_view rule) {
               fmt::format("quantise configuration: {} is {}; {}", field, value, rule));
 }
 
+Status check_segments(const QuantizeProblem& p, const QuantizeConfig& c) {
+  const int warp_cols = kWarp * elements_per_vector(p);
+  if (!is_power_of_two(c.tile_rows)) {
+    return refuse("tile rows", c.tile_rows, "a power of two is allowed");
+  }
+  if (!is_power_of_two(c.tile_cols) || c.tile_cols % warp_cols != 0) {
+    return refuse(
+        "tile columns", c.tile_cols,
+        fmt::format("a power of two times the {} columns a warp loads is allowed", warp_cols));
+  }
+  return {};
+}
+
+Status check_tiles(const QuantizeProblem& p, const QuantizeConfig& c) {
+  const bool staged = has_transposed(p.output);
+  if (c.tile_rows != kScaleBlock && (!staged || c.tile_rows != 2 * kScaleBlock)) {
+    return refuse("tile rows", c.tile_rows, staged ? "128 and 256 are allowed" : "128 is allowed");
+  }
+  if (c.tile_cols != kScaleBlock) return refuse("tile columns", c.tile_cols, "128 is allowed");
+  const int vectors = resources_of(p, c).vectors_per_thread;
+  const bool patches_of_8 = staged || p.q.granularity == Granularity::k32x32;
+  if (patches_of_8 && vectors != kStagedVectors) {
+    return refuse(
+        "vectors per thread", vectors,
+        fmt::format("{} are allowed (the tile over the threads that hold it)", kStagedVectors));
+  }
+  // The staged codes and the encode scales of its columns, at most one for 32 rows.
+  const int smem = c.tile_rows * kScaleBlock + c.tile_rows / 32 * kScaleBlock * 4;
+  if (staged && smem > kMaxStaticSmem) {
+    return refuse("tile rows", c.tile_rows, "the staged codes pass the static shared memory");
+  }
+  return {};
+}
+
+Status check_rows(const QuantizeProblem& p, const QuantizeConfig& c) {
+  const int step = c.threads * elements_per_vector(p);
+  if (c.tile_rows != 1) return refuse("tile rows", c.tile_rows, "1 is allowed");
+  if (c.tile_cols % step != 0) {
+    return refuse(
+        "tile columns", c.tile_cols,
+        fmt::format("a multiple of the {} columns a thread block loads is allowed", step));
+  }
+  return {};
+}
+
+// Partial maxima of a tensor: one a resident thread block.
+std::int64_t most_partials(const QuantizeProblem& p, int sm_count) {
+  return round_up(std::int64_t{sm_count} * first_pass_blocks_per_sm(p), kPartialsTogether);
+}
+
+Result<std::int64_t> within_a_grid(const QuantizeProblem& p, std::int64_t rows,
+                                   std::int64_t blocks) {
+  if (blocks <= kMaxGrid) return blocks;
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("quantise of {} x {} needs {} thread blocks; a grid holds {}", rows,
+                          p.cols, blocks, kMaxGrid));
+}
+
 }  // namespace
+
+QuantizeTemplate template_of(const QuantizeProblem& p) {
+  if (has_transposed(p.output)) return QuantizeTemplate::kTiles;
+  switch (p.q.granularity) {
+    case Granularity::k128x128:
+    case Granularity::k32x32:
+      return QuantizeTemplate::kTiles;
+    case Granularity::kPerRow:
+      return QuantizeTemplate::kRows;
+    default:
+      return QuantizeTemplate::kSegments;
+  }
+}
+
+FirstPass first_pass_of(const QuantizeProblem& p) {
+  if (p.q.granularity == Granularity::kPerTensor) return FirstPass::kTensor;
+  const bool columns = p.q.granularity == Granularity::kPerRow && has_transposed(p.output);
+  return columns ? FirstPass::kLines : FirstPass::kNone;
+}
 
 QuantizeResources resources_of(const QuantizeProblem& p, const QuantizeConfig& c) {
   QuantizeResources r;
   r.threads = c.threads;
-  r.lanes_per_block = kScaleBlock / elements_per_vector(p);
-  const int sharers = p.q.granularity == Granularity::k128x128 ? c.threads : kWarp;
+  const int sharers = template_of(p) == QuantizeTemplate::kSegments ? kWarp : c.threads;
   const std::int64_t elements = std::int64_t{c.tile_rows} * c.tile_cols;
   r.vectors_per_thread =
       static_cast<int>(elements / (std::int64_t{sharers} * elements_per_vector(p)));
@@ -64,19 +152,15 @@ Status check_config(const QuantizeProblem& p, const QuantizeConfig& c) {
         "per_sm", c.blocks_per_sm,
         fmt::format("1 to {} is allowed with {} threads", kThreadsPerSm / c.threads, c.threads));
   }
-  const int warp_cols = kWarp * elements_per_vector(p);
-  if (p.q.granularity == Granularity::k128x128) {
-    if (c.tile_rows != kScaleBlock) return refuse("tile rows", c.tile_rows, "128 is allowed");
-    if (c.tile_cols != kScaleBlock) return refuse("tile columns", c.tile_cols, "128 is allowed");
-  } else {
-    if (!is_power_of_two(c.tile_rows)) {
-      return refuse("tile rows", c.tile_rows, "a power of two is allowed");
-    }
-    if (!is_power_of_two(c.tile_cols) || c.tile_cols % warp_cols != 0) {
-      return refuse(
-          "tile columns", c.tile_cols,
-          fmt::format("a power of two times the {} columns a warp loads is allowed", warp_cols));
-    }
+  const QuantizeTemplate t = template_of(p);
+  if (c.rows_fastest && t != QuantizeTemplate::kTiles) {
+    return refuse("raster", 1, "cols is allowed: rows is for thread blocks of tiles");
+  }
+  if (Status s = t == QuantizeTemplate::kSegments ? check_segments(p, c)
+                 : t == QuantizeTemplate::kTiles  ? check_tiles(p, c)
+                                                  : check_rows(p, c);
+      !s) {
+    return s;
   }
   const int vectors = resources_of(p, c).vectors_per_thread;
   if (vectors < 1 || vectors > kMaxVectors) {
@@ -91,22 +175,44 @@ Status check_config(const QuantizeProblem& p, const QuantizeConfig& c) {
 Result<std::int64_t> launch_blocks(const QuantizeProblem& p, const QuantizeConfig& c,
                                    std::int64_t rows) {
   if (rows <= 0 || p.cols <= 0) return std::int64_t{0};
-  const bool square = p.q.granularity == Granularity::k128x128;
-  const std::int64_t covered_rows = square ? rows : round_up(rows, kScaleRowPadding);
-  const std::int64_t tiles =
-      ceil_div(covered_rows, c.tile_rows) * ceil_div(p.cols, std::int64_t{c.tile_cols});
-  const std::int64_t blocks = square ? tiles : ceil_div(tiles, c.threads / kWarp);
-  if (blocks > kMaxGrid) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("quantise of {} x {} needs {} thread blocks; a grid holds {}", rows,
-                            p.cols, blocks, kMaxGrid));
+  const bool whole_row = template_of(p) == QuantizeTemplate::kRows;
+  const std::int64_t across = whole_row ? 1 : ceil_div(p.cols, std::int64_t{c.tile_cols});
+  const std::int64_t tiles = ceil_div(rows, c.tile_rows) * across;
+  const bool by_warps = template_of(p) == QuantizeTemplate::kSegments;
+  return within_a_grid(p, rows, by_warps ? ceil_div(tiles, c.threads / kWarp) : tiles);
+}
+
+int first_pass_blocks_per_sm(const QuantizeProblem& p) {
+  return first_pass_of(p) == FirstPass::kLines ? 2 : 3;  // what its registers allow
+}
+
+Result<std::int64_t> first_pass_blocks(const QuantizeProblem& p, std::int64_t rows, int sm_count) {
+  const std::int64_t across = ceil_div(p.cols, kWarp * elements_per_vector(p));
+  if (first_pass_of(p) == FirstPass::kLines) {
+    return within_a_grid(p, rows, ceil_div(rows, kStripeRows) * across);
   }
-  return blocks;
+  const std::int64_t tiles = ceil_div(rows, kFirstPassRows) * across;
+  const std::int64_t needed =
+      round_up(ceil_div(tiles, kFirstPassThreads / kWarp), kPartialsTogether);
+  return std::min(needed, most_partials(p, sm_count));
+}
+
+std::int64_t workspace_bytes(const QuantizeProblem& p, std::int64_t rows, int sm_count) {
+  constexpr std::int64_t kWord = 4;
+  switch (first_pass_of(p)) {
+    case FirstPass::kTensor:
+      return kWord * most_partials(p, sm_count);
+    case FirstPass::kLines:
+      return kWord * (rows + p.cols);
+    case FirstPass::kNone:
+      return 0;
+  }
+  return 0;
 }
 
 std::string to_text(const QuantizeConfig& c) {
-  return fmt::format("tile={}x{} threads={} per_sm={}", c.tile_rows, c.tile_cols, c.threads,
-                     c.blocks_per_sm);
+  return fmt::format("tile={}x{} threads={} per_sm={}{}", c.tile_rows, c.tile_cols, c.threads,
+                     c.blocks_per_sm, c.rows_fastest ? " raster=rows" : "");
 }
 
 Result<QuantizeConfig> parse_quantize_config(std::string_view text) {
@@ -121,7 +227,7 @@ Result<QuantizeConfig> parse_quantize_config(std::string_view text) {
         !parse_field(field.substr(0, equals), field.substr(equals + 1), config)) {
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("quantise configuration field '{}' is not one of tile=ROWSxCOLS, "
-                              "threads=N, per_sm=N",
+                              "threads=N, per_sm=N, raster=rows|cols",
                               field));
     }
   }
@@ -129,9 +235,23 @@ Result<QuantizeConfig> parse_quantize_config(std::string_view text) {
 }
 
 std::string kernel_name(const QuantizeProblem& p, const QuantizeConfig& c) {
-  return fmt::format("octile_quantize_{}_{}_{}_{}_t{}x{}_w{}_r{}", name_of(p.x), name_of(p.q.dtype),
-                     name_of(p.q.granularity), name_of(p.q.scale), c.tile_rows, c.tile_cols,
-                     c.threads / kWarp, c.blocks_per_sm);
+  return fmt::format("octile_quantize_{}_{}_{}_{}{}_{}_t{}x{}_w{}_r{}{}", name_of(p.x),
+                     name_of(p.q.dtype), name_of(p.q.granularity), name_of(p.q.scale),
+                     p.e8m0_rounding == E8M0Rounding::kOcpFloor ? "floor" : "",
+                     output_name(p.output), c.tile_rows, c.tile_cols, c.threads / kWarp,
+                     c.blocks_per_sm, c.rows_fastest ? "_down" : "");
+}
+
+std::string first_pass_name(const QuantizeProblem& p) {
+  switch (first_pass_of(p)) {
+    case FirstPass::kTensor:
+      return fmt::format("octile_amax_{}_tensor", name_of(p.x));
+    case FirstPass::kLines:
+      return fmt::format("octile_amax_{}_lines", name_of(p.x));
+    case FirstPass::kNone:
+      return "";
+  }
+  return "";
 }
 
 }  // namespace octile

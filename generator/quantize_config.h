@@ -1,5 +1,5 @@
-// How one quantise kernel works a problem. The only place that derives its tiles, threads and grid;
-// the emitted source asserts that the device's arithmetic agrees.
+// How the kernels of one quantise problem work it: which template, what tile, how many threads. The
+// only place that derives them; the emitted source asserts that the device's arithmetic agrees.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,30 @@
 
 namespace octile {
 
+// The templates under templates/quantize that write codes.
+enum class QuantizeTemplate : int {
+  kSegments,  // warps, no shared memory: row-wise 1x128, 1x32 and per tensor
+  kTiles,     // thread blocks: whatever has square blocks or a transposed output
+  kRows,      // a thread block a row: row-wise, per row
+};
+QuantizeTemplate template_of(const QuantizeProblem&);
+
+// The kernel that must find maxima before, where a scale's block is longer than a tile.
+enum class FirstPass : int {
+  kNone,
+  kTensor,  // partial maxima, one a thread block
+  kLines,   // of every row and column; their memory is cleared first
+};
+FirstPass first_pass_of(const QuantizeProblem&);
+
 struct QuantizeConfig {
-  // What is held in registers at once, so that amax and cast share one read: by one warp in the
-  // 1x128 kernel (a warp is its own tile), by one thread block in the 128x128 kernel (128 x 128).
+  // What is held in registers at once, so that amax and cast share one read: by one warp in
+  // kSegments (a warp is its own tile), by one thread block in the others.
   int tile_rows = 8;
   int tile_cols = 256;
-  int threads = 256;      // per block
-  int blocks_per_sm = 4;  // residency promised to the compiler, which bounds registers
+  int threads = 256;          // per block
+  int blocks_per_sm = 4;      // residency promised to the compiler, which bounds registers
+  bool rows_fastest = false;  // kTiles: neighbouring blocks are neighbours down the rows
   friend bool operator==(const QuantizeConfig&, const QuantizeConfig&) = default;
 };
 
@@ -25,7 +42,6 @@ struct QuantizeResources {
   int threads = 0;
   int smem_bytes = 0;          // dynamic: these kernels take none
   int vectors_per_thread = 0;  // independent 16-byte loads of one thread: its bytes in flight
-  int lanes_per_block = 0;     // lanes that share one 128-element row segment
 };
 
 QuantizeResources resources_of(const QuantizeProblem&, const QuantizeConfig&);
@@ -38,26 +54,40 @@ Status check_config(const QuantizeProblem&, const QuantizeConfig&);
 Result<std::int64_t> launch_blocks(const QuantizeProblem&, const QuantizeConfig&,
                                    std::int64_t rows);
 
-// The kernels' only parameter, by value; templates/quantize/phases.cuh has the same struct and
+// Of the first pass: its threads and residency (not tuned: it only reads), its thread blocks, and
+// the bytes of maxima it leaves, which are the workspace of a run.
+inline constexpr int kFirstPassThreads = 256;
+int first_pass_blocks_per_sm(const QuantizeProblem&);
+Result<std::int64_t> first_pass_blocks(const QuantizeProblem&, std::int64_t rows, int sm_count);
+std::int64_t workspace_bytes(const QuantizeProblem&, std::int64_t rows, int sm_count);
+
+// The kernels' only parameter, by value; templates/quantize/elements.cuh has the same struct and
 // asserts its size. Device pointers. Strides in elements, all filled in by the launcher (no 0 =
-// default here).
+// default here). Scales as the layout table says, of the plan's format.
 struct QuantizeKernelArgs {
-  const void* x = nullptr;  // [rows][ldx]
-  void* q = nullptr;        // [rows][ldq]
-  float* scale = nullptr;  // 1x128: [ceil(cols/128)][scale_ld]; 128x128: [ceil(rows/128)][scale_ld]
+  const void* x = nullptr;           // [rows][ldx]
+  void* q = nullptr;                 // [rows][ldq]
+  void* scale = nullptr;             // runs scale_ld apart
+  void* q_transposed = nullptr;      // [cols][ldq_transposed]
+  void* scale_transposed = nullptr;  // runs scale_ld_transposed apart
+  std::uint32_t* maxima = nullptr;   // what the first pass found
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   std::int64_t ldx = 0;
   std::int64_t ldq = 0;
   std::int64_t scale_ld = 0;
+  std::int64_t ldq_transposed = 0;
+  std::int64_t scale_ld_transposed = 0;
+  std::int64_t partials = 0;  // maxima of a tensor: thread blocks of its first pass
 };
-static_assert(sizeof(QuantizeKernelArgs) == 64);
+static_assert(sizeof(QuantizeKernelArgs) == 112);
 
-// "tile=8x256 threads=256 per_sm=4"
+// "tile=8x256 threads=256 per_sm=4", then " raster=rows" where rows are fastest.
 std::string to_text(const QuantizeConfig&);
 // Fields in any order; one left out keeps its default.
 Result<QuantizeConfig> parse_quantize_config(std::string_view text);
-// Says what it is, so profilers can be read: octile_quantize_bf16_e4m3_1x128_f32_t8x256_w8_r4
+// Says what it is, so profilers can be read: octile_quantize_bf16_e4m3_1x128_f32_row_t8x256_w8_r4
 std::string kernel_name(const QuantizeProblem&, const QuantizeConfig&);
+std::string first_pass_name(const QuantizeProblem&);  // empty: there is none
 
 }  // namespace octile

@@ -1,5 +1,7 @@
 // The default configuration of a quantise kernel: large tiles while there are enough of them to
 // keep every SM's loads in flight, smaller ones where a small tensor would leave SMs idle.
+#include <algorithm>
+
 #include "generator/cost_model.h"
 
 namespace octile {
@@ -10,7 +12,7 @@ namespace {
 constexpr std::int64_t kWarpsPerSm = 16;
 constexpr int kWarp = 32;
 
-QuantizeConfig rowwise_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
+QuantizeConfig segments_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
   QuantizeConfig c;
   c.tile_cols = kWarp * 16 / size_of(p.x);  // one load of a warp
   c.tile_rows = 8;  // 8 loads of a thread in flight; 8 scales are one 32-byte sector
@@ -18,7 +20,10 @@ QuantizeConfig rowwise_config(const QuantizeProblem& p, std::int64_t rows, const
   // 32768x4096 than blocks of 8 warps, equal elsewhere.
   c.threads = 64;
   // Four elements a vector leave fp32 more addresses per element: 64 registers would spill.
-  c.blocks_per_sm = p.x == DType::kFP32 ? 12 : 16;
+  const bool more_registers = p.x == DType::kFP32 || p.q.granularity == Granularity::kPerTensor ||
+                              p.q.scale == ScaleFormat::kPackedPow2 ||
+                              p.q.scale == ScaleFormat::kE8M0;
+  c.blocks_per_sm = more_registers ? 12 : 16;
   if (rows == kDynamic) return c;
   const auto warps = [&] { return ceil_div(rows, c.tile_rows) * ceil_div(p.cols, c.tile_cols); };
   while (c.tile_rows > 1 && warps() < kWarpsPerSm * d.sm_count) c.tile_rows /= 2;
@@ -30,15 +35,26 @@ QuantizeConfig rowwise_config(const QuantizeProblem& p, std::int64_t rows, const
   return c;
 }
 
-QuantizeConfig blockwise_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
+QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
   QuantizeConfig c;
   c.tile_rows = 128;
   c.tile_cols = 128;
   c.threads = 128 * size_of(p.x);  // 8 loads of a thread in flight, whatever the element
-  // Measured on an H200 for bf16: 80 registers and 3 blocks beat 64 and 4 by 1 %.
+  // Measured on an H200 for bf16 128x128: 80 registers and 3 blocks beat 64 and 4 by 1 %.
   c.blocks_per_sm = p.x == DType::kFP32 ? 2 : 3;
+  if (has_transposed(p.output)) {
+    // Neighbours down the rows write neighbouring pieces of the same rows of the transposed copy.
+    c.rows_fastest = true;
+    // 64 registers do not hold a patch of fp32 and what either of these needs beside it.
+    const bool more_registers = p.output == QuantizeOutput::kBoth ||
+                                p.q.granularity == Granularity::kPerRow ||
+                                p.q.granularity == Granularity::k1x32;
+    if (p.x == DType::kFP32 && more_registers) c.blocks_per_sm = 1;
+    return c;
+  }
   const std::int64_t tiles = ceil_div(rows, 128) * ceil_div(p.cols, 128);
-  if (rows != kDynamic && tiles <= d.sm_count) {
+  const bool patches_of_8 = p.q.granularity == Granularity::k32x32;
+  if (rows != kDynamic && tiles <= d.sm_count && !patches_of_8) {
     // One tile an SM at most: more threads with fewer loads each finish it sooner. For bf16, 1024
     // threads lose that again at the barrier (measured on an H200).
     c.threads = 256 * size_of(p.x);
@@ -47,12 +63,37 @@ QuantizeConfig blockwise_config(const QuantizeProblem& p, std::int64_t rows, con
   return c;
 }
 
+// A row in the registers of one thread block, in as few loads a thread as keep 8 blocks resident.
+QuantizeConfig rows_config(const QuantizeProblem& p) {
+  constexpr int kMostVectors = 8;  // 32 registers of input
+  constexpr int kMostThreads = 512;
+  QuantizeConfig c;
+  c.tile_rows = 1;
+  const int elements = 16 / size_of(p.x);
+  c.threads = kWarp;
+  while (c.threads < kMostThreads && std::int64_t{c.threads} * elements * kMostVectors < p.cols) {
+    c.threads *= 2;
+  }
+  const std::int64_t step = std::int64_t{c.threads} * elements;
+  const std::int64_t vectors = std::clamp<std::int64_t>(ceil_div(p.cols, step), 1, kMostVectors);
+  c.tile_cols = static_cast<int>(step * vectors);
+  c.blocks_per_sm = std::min(32, 1024 / c.threads);  // 64 registers a thread
+  return c;
+}
+
 }  // namespace
 
 QuantizeConfig default_config(const QuantizeProblem& problem, std::int64_t rows,
                               const DeviceSpec& device) {
-  return problem.q.granularity == Granularity::k128x128 ? blockwise_config(problem, rows, device)
-                                                        : rowwise_config(problem, rows, device);
+  switch (template_of(problem)) {
+    case QuantizeTemplate::kSegments:
+      return segments_config(problem, rows, device);
+    case QuantizeTemplate::kTiles:
+      return tiles_config(problem, rows, device);
+    case QuantizeTemplate::kRows:
+      return rows_config(problem);
+  }
+  return {};
 }
 
 }  // namespace octile

@@ -17,7 +17,6 @@ namespace {
 
 constexpr bool kYes = true;
 constexpr bool kNo = false;
-constexpr bool kHostOnly = true;
 
 constexpr std::array kMatrix = std::to_array<SupportRow>({
     {"gemm", "k=?", kNo, "not built yet: a token count in K (weight gradients)"},
@@ -50,18 +49,18 @@ constexpr std::array kMatrix = std::to_array<SupportRow>({
     {"gemm", "", kNo, "no recipe multiplies operands scaled in this way"},
 
     {"quantize", "x=e4m3|e5m2", kNo, "X is FP8 already: quantising reads bf16, fp16 or fp32"},
-    {"quantize", "q=*:1x128|128x128:f32|pow2 out=row", kYes,
-     "pow2 keeps the exponent bits of the encode scale"},
-    {"quantize", "q=*:1x128|128x128:f32|pow2 out=col|both", kNo,
-     "not built yet: the transposed copy"},
-    {"quantize", "q=*:tensor:f32|pow2 out=row", kNo,
-     "not built yet on the device: one scale per tensor needs a pass of its own", kHostOnly},
-    {"quantize", "q=*:tensor:f32|pow2", kNo, "not built yet: one scale per tensor, transposed"},
-    {"quantize", "q=*:row:f32|pow2", kNo, "not built yet: scales per row"},
-    {"quantize", "q=*:1x32|32x32:e8m0", kNo, "not built yet: MX scales"},
-    {"quantize", "q=*:1x128:packed", kNo, "not built yet: exponents packed into int32"},
-    {"quantize", "q=*:tensor|row|1x128|128x128:bf16", kNo,
-     "not built yet: bf16 scales for communication"},
+    {"quantize", "q=*:1x128|128x128:f32|pow2|bf16", kYes,
+     "pow2 keeps the exponent bits of the encode scale; bf16 rounds the stored f32 scale, for "
+     "communication"},
+    {"quantize", "q=*:1x128:packed", kYes, "four consecutive blocks' exponents in an int32"},
+    {"quantize", "q=*:1x32|32x32:e8m0", kYes,
+     "round=up: the smallest power of two that saturates nothing; round=ocp_floor: the OCP text's"},
+    {"quantize", "q=*:tensor:f32|pow2|bf16", kYes,
+     "current scaling: a kernel of its own finds the maximum, in a workspace"},
+    {"quantize", "q=*:row:f32|pow2|bf16 out=row", kYes, "one read of rows up to 16384 bytes"},
+    {"quantize", "q=*:row:f32|pow2|bf16", kYes,
+     "the transposed copy has a scale per column of x: a kernel of its own finds the maxima, in a "
+     "workspace"},
     {"quantize", "", kNo, "the layouts have no such scale format for this granularity"},
 });
 

@@ -26,6 +26,8 @@ struct Options {
   bool search = false;
   double search_seconds = 10;
   bool launch = false;
+  bool quantisers = false;            // `bench quantize`
+  std::vector<std::string> selected;  // of its problems
   bool json = false;
   bool progress = false;
 };
@@ -33,6 +35,11 @@ struct Options {
 constexpr std::int64_t kDefaultTokens = 4096;  // where neither problem nor --tokens says
 
 Result<std::vector<Work>> read_work(const Options& options) {
+  if (options.quantisers) {
+    auto works = work_of_quantisers(options.selected);
+    if (works.empty()) return refuse("--select names no problem of the table");
+    return works;
+  }
   if (!options.model.empty()) {
     if (options.problem.given()) {
       return refuse("--model is given beside a problem; allowed is one of the two");
@@ -77,7 +84,9 @@ std::string shape_text(const BenchResult& result) {
     return fmt::format("{}x{}x{}", result.tokens, gemm->n, gemm->k);
   }
   const auto& quantize = std::get<QuantizeProblem>(result.problem);
-  return fmt::format("{}x{} {}", result.tokens, quantize.cols, to_text(quantize.q));
+  constexpr const char* kOutputs[] = {"", "row", "col", "both"};
+  return fmt::format("{}x{} {} {} {}", result.tokens, quantize.cols, name_of(quantize.x),
+                     to_text(quantize.q), kOutputs[static_cast<int>(quantize.output)]);
 }
 
 std::string spread_text(const Timing& timing) {
@@ -92,7 +101,10 @@ std::string results_table(const std::vector<BenchResult>& results) {
                    r.has_baseline ? r.baseline.name + " " + spread_text(r.baseline) : "-",
                    r.has_baseline ? fmt::format("{:.3f}", r.ratio) : "-",
                    r.tflops > 0 ? fmt::format("{:.0f}", r.tflops) : "-",
-                   fmt::format("{:.2f}", r.tbps), r.ok ? "yes" : "WRONG"});
+                   fmt::format("{:.2f}", r.tbps),
+                   !r.ok                        ? "WRONG"
+                   : r.check.starts_with("not") ? "-"
+                                                : "yes"});
   }
   return table.render();
 }
@@ -249,7 +261,15 @@ Command add_bench(CLI::App& root) {
                 "every call");
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
-  return {app, [options, search] {
+  CLI::App* quantisers = app->add_subcommand(
+      "quantize", "every quantiser over a table of shapes, beside a stream of the same mix");
+  quantisers->fallthrough();
+  quantisers
+      ->add_option("--select", options->selected,
+                   "only problems whose text holds one of these, e.g. 1x128,out=both")
+      ->delimiter(',');
+  return {app, [options, search, quantisers] {
+            options->quantisers = quantisers->parsed();
             options->search = search->count() > 0;
             return run(*options);
           }};

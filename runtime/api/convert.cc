@@ -69,6 +69,10 @@ Result<QuantizeProblem> to_problem(const octile_quantize_desc* user) {
                        {"desc->granularity", raw(desc.granularity)},
                        {"desc->scale_format", raw(desc.scale_format)});
   if (!q) return tl::unexpected<Error>(q.error());
+  if (Status ok = check_enum("desc->e8m0_rounding", "octile_e8m0_rounding", raw(desc.e8m0_rounding),
+                             OCTILE_E8M0_UP, OCTILE_E8M0_OCP_FLOOR);
+      !ok)
+    return tl::unexpected<Error>(ok.error());
   const int output = raw(desc.output);
   if (Status ok = check_enum("desc->output", "octile_quantize_output", output, 0,
                              OCTILE_ROWWISE_AND_TRANSPOSED);
@@ -80,6 +84,7 @@ Result<QuantizeProblem> to_problem(const octile_quantize_desc* user) {
   problem.q = *q;
   problem.output = output == 0 ? QuantizeOutput::kRowwise : static_cast<QuantizeOutput>(output);
   problem.amax_epsilon = desc.amax_epsilon;
+  problem.e8m0_rounding = static_cast<E8M0Rounding>(raw(desc.e8m0_rounding));
   return problem;
 }
 

@@ -10,6 +10,7 @@ namespace {
 
 // TMA: base addresses and row strides are multiples of 16 bytes (PTX ISA, cp.async.bulk.tensor).
 constexpr std::int64_t kTmaBytes = 16;
+constexpr std::int64_t kWorkspaceAlign = 16;  // octile.h
 // TMA: a row stride is below 2^40 bytes (driver API, cuTensorMapEncodeTiled).
 constexpr std::int64_t kMaxStrideBytes = std::int64_t{1} << 40;
 
@@ -73,6 +74,11 @@ Status check_scale_ld(const char* name, std::int64_t& ld, const TensorType& type
   if (type.granularity == Granularity::k128x128)
     return check_ld(name, ld, {packed, ceil_div(cols, 128), 1});
   return check_ld(name, ld, {packed, packed, packed % 4 == 0 ? 4 : 1});
+}
+
+// A scale is stored in one access.
+std::int64_t scale_alignment(const TensorType& type) {
+  return type.scale == ScaleFormat::kE8M0 ? 1 : type.scale == ScaleFormat::kBF16 ? 2 : 4;
 }
 
 Status check_extent(const char* name, std::int64_t extent) {
@@ -144,13 +150,24 @@ Status check_arguments(const QuantizeProblem& p, octile_quantize_args& args) {
     if (Status ok = check_pointer("q", args.q, 1); !ok) return ok;
     if (Status ok = check_ld("ldq", args.ldq, {p.cols, p.cols, 1}); !ok) return ok;
     if (Status ok = check_size("rows", args.rows, "ldq", args.ldq, 1); !ok) return ok;
-    if (Status ok = check_pointer("scale", args.scale, 4); !ok) return ok;
+    if (Status ok = check_pointer("scale", args.scale, scale_alignment(p.q)); !ok) return ok;
     if (Status ok = check_scale_ld("scale_ld", args.scale_ld, p.q, args.rows, p.cols); !ok)
       return ok;
   }
   if (p.output == QuantizeOutput::kRowwise) return check_no_transposed(args);
   if (Status ok = check_pointer("q_transposed", args.q_transposed, 1); !ok) return ok;
-  return check_pointer("scale_transposed", args.scale_transposed, 4);
+  return check_pointer("scale_transposed", args.scale_transposed, scale_alignment(p.q));
+}
+
+Status check_workspace(const octile_quantize_args& args, std::int64_t needed_bytes) {
+  if (needed_bytes == 0) return {};
+  if (Status ok = check_pointer("workspace", args.workspace, kWorkspaceAlign); !ok) return ok;
+  if (args.workspace_bytes >= static_cast<std::size_t>(needed_bytes)) [[likely]]
+    return {};
+  return refuse(
+      fmt::format("workspace_bytes is {}; allowed: {} or more, as "
+                  "octile_plan_workspace_size says",
+                  args.workspace_bytes, needed_bytes));
 }
 
 }  // namespace octile

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <span>
 #include <utility>
 
 #include "runtime/compiler/cubin.h"
@@ -31,6 +32,18 @@ std::string roots_text(const cache::StoreOptions& options) {
   std::string text = options.writable_root;
   for (const std::string& root : options.read_only_roots) text += (text.empty() ? "" : ", ") + root;
   return text.empty() ? "no cache folder" : text;
+}
+
+// That a cubin holds the kernels of `emitted`, with the parameters they are launched with.
+Status validate(std::span<const std::uint8_t> cubin, const EmittedKernel& emitted,
+                std::string_view architecture) {
+  for (const std::string& name : {emitted.name, emitted.first_pass}) {
+    if (name.empty()) continue;
+    if (Status ok = validate_cubin(cubin, architecture, name, emitted.parameter_bytes); !ok) {
+      return ok;
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -135,8 +148,7 @@ Engine::Kernel Engine::find_on_disk(const Wanted& wanted,
                                     const std::optional<cache::Toolchain>& toolchain) {
   std::optional<cache::Hit> hit = store_.lookup(wanted.identity, toolchain);
   if (!hit) return nullptr;
-  const Status valid = validate_cubin(hit->entry.cubin, wanted.identity.architecture,
-                                      wanted.identity.entry_name, wanted.emitted.parameter_bytes);
+  const Status valid = validate(hit->entry.cubin, wanted.emitted, wanted.identity.architecture);
   if (!valid) {
     store_.reject(wanted.identity, *hit, valid.error().message);
     return nullptr;
@@ -154,8 +166,7 @@ Result<Engine::Kernel> Engine::compile(const Wanted& wanted, const Compiler::Ope
   auto output = compiler.nvrtc->compile(wanted.emitted.name + ".cu", wanted.emitted.source,
                                         wanted.emitted.options);
   if (!output) return tl::unexpected<Error>(output.error());
-  const Status valid = validate_cubin(output->cubin, wanted.identity.architecture,
-                                      wanted.emitted.name, wanted.emitted.parameter_bytes);
+  const Status valid = validate(output->cubin, wanted.emitted, wanted.identity.architecture);
   if (!valid) return tl::unexpected<Error>(valid.error());
   const KernelResources* resources = output->find(wanted.emitted.name);
   if (resources == nullptr)

@@ -25,24 +25,28 @@ Result<LoadedKernel> KernelRegistry::load(const std::shared_ptr<const Driver>& d
       return tl::unexpected<Error>(ready.error());
     (*library)->ready_on.insert(ordinal);
   }
-  return LoadedKernel{(*library)->kernel, *context};
+  return LoadedKernel{(*library)->kernel, (*library)->first_pass, *context};
 }
 
 Result<KernelRegistry::Library*> KernelRegistry::library_of(
     const std::shared_ptr<const Driver>& driver, const std::shared_ptr<const KernelBuild>& build) {
   const auto key = std::pair(driver.get(), build.get());
   if (const auto found = libraries_.find(key); found != libraries_.end()) return &found->second;
-  Library fresh{driver, build, nullptr, nullptr, {}};
+  Library fresh{driver, build, nullptr, nullptr, nullptr, {}};
   const Driver& d = *driver;
   if (Status loaded = d.check(d->cuLibraryLoadData(&fresh.library, build->cubin.data(), nullptr,
                                                    nullptr, 0, nullptr, nullptr, 0),
                               "cuLibraryLoadData");
       !loaded)
     return tl::unexpected<Error>(loaded.error());
-  if (Status found =
-          d.check(d->cuLibraryGetKernel(&fresh.kernel, fresh.library, build->emitted.name.c_str()),
-                  "cuLibraryGetKernel");
-      !found) {
+  const auto find = [&](CUkernel& kernel, const std::string& name) {
+    if (name.empty()) return Status{};
+    return d.check(d->cuLibraryGetKernel(&kernel, fresh.library, name.c_str()),
+                   "cuLibraryGetKernel");
+  };
+  Status found = find(fresh.kernel, build->emitted.name);
+  if (found) found = find(fresh.first_pass, build->emitted.first_pass);
+  if (!found) {
     d->cuLibraryUnload(fresh.library);
     return tl::unexpected<Error>(found.error());
   }
@@ -69,7 +73,13 @@ Status KernelRegistry::make_ready(const Library& library, int ordinal, CUcontext
   auto scope = ContextGuard::enter(d, primary);
   if (!scope) return tl::unexpected<Error>(scope.error());
   CUfunction in_context = nullptr;  // asked for because the answer loads it
-  return d.check(d->cuKernelGetFunction(&in_context, library.kernel), "cuKernelGetFunction");
+  for (CUkernel kernel : {library.kernel, library.first_pass}) {
+    if (kernel == nullptr) continue;
+    if (Status got = d.check(d->cuKernelGetFunction(&in_context, kernel), "cuKernelGetFunction");
+        !got)
+      return got;
+  }
+  return {};
 }
 
 }  // namespace octile

@@ -2,12 +2,80 @@
 
 #include <array>
 
+#include "generator/layout.h"
+#include "generator/types.h"
+
 namespace octile {
+namespace {
+
+constexpr std::int64_t kTransposedAlign = 16;  // of a row of the transposed copy (layout table)
+
+// Where the transposed copy lies is not the caller's to choose.
+std::int64_t transposed_scale_ld(const QuantizeProblem& p, std::int64_t rows) {
+  const auto layout = quantized_layout(p.q, rows, p.cols, 0, true);
+  return layout ? layout->scales.ld : 0;  // args were validated: there is one
+}
+
+QuantizeKernelArgs kernel_args(const QuantizeProblem& p, const octile_quantize_args& args) {
+  QuantizeKernelArgs k;
+  k.x = args.x;
+  k.q = args.q;
+  k.scale = args.scale;
+  k.q_transposed = args.q_transposed;
+  k.scale_transposed = args.scale_transposed;
+  k.maxima = static_cast<std::uint32_t*>(args.workspace);
+  k.rows = args.rows;
+  k.cols = p.cols;
+  k.ldx = args.ldx;
+  k.ldq = args.ldq;
+  k.scale_ld = args.scale_ld;
+  if (has_transposed(p.output)) {
+    k.ldq_transposed = round_up(args.rows, kTransposedAlign);
+    k.scale_ld_transposed = transposed_scale_ld(p, args.rows);
+  }
+  return k;
+}
+
+Status launch(const Driver& driver, CUkernel kernel, std::int64_t blocks, int threads,
+              QuantizeKernelArgs& args, CUstream stream) {
+  std::array<void*, 1> parameters{&args};
+  CUlaunchConfig config{};
+  config.gridDimX = static_cast<unsigned int>(blocks);
+  config.gridDimY = 1;
+  config.gridDimZ = 1;
+  config.blockDimX = static_cast<unsigned int>(threads);
+  config.blockDimY = 1;
+  config.blockDimZ = 1;
+  config.hStream = stream;
+  return driver.check(driver->cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(kernel),
+                                               parameters.data(), nullptr),
+                      "cuLaunchKernelEx");
+}
+
+// Finds the maxima the main kernel needs.
+Status launch_first_pass(const Driver& driver, const QuantizeLaunch& l,
+                         const QuantizeProblem& problem, QuantizeKernelArgs& args,
+                         CUstream stream) {
+  const auto blocks = first_pass_blocks(problem, args.rows, l.sm_count);
+  if (!blocks) return tl::unexpected<Error>(blocks.error());
+  if (first_pass_of(problem) == FirstPass::kTensor) {
+    args.partials = *blocks;
+  } else {
+    const Status cleared = driver.check(
+        driver->cuMemsetD2D8Async(
+            reinterpret_cast<CUdeviceptr>(args.maxima), 1, 0,
+            static_cast<std::size_t>(workspace_bytes(problem, args.rows, l.sm_count)), 1, stream),
+        "cuMemsetD2D8Async");
+    if (!cleared) return cleared;
+  }
+  return launch(driver, l.first_pass, *blocks, kFirstPassThreads, args, stream);
+}
+
+}  // namespace
 
 QuantizeLaunch quantize_launch(const QuantizeProblem& problem, const QuantizeConfig& config,
-                               CUkernel kernel) {
-  const QuantizeResources r = resources_of(problem, config);
-  return {kernel, config, r.threads, r.smem_bytes};
+                               int sm_count, CUkernel kernel, CUkernel first_pass) {
+  return {kernel, first_pass, config, sm_count, resources_of(problem, config).threads};
 }
 
 Status launch_quantize(const Driver& driver, const QuantizeLaunch& l,
@@ -16,22 +84,11 @@ Status launch_quantize(const Driver& driver, const QuantizeLaunch& l,
   const auto blocks = launch_blocks(problem, l.config, args.rows);
   if (!blocks) return tl::unexpected<Error>(blocks.error());
   if (*blocks == 0) return {};
-  QuantizeKernelArgs kernel_args{args.x,    args.q,       static_cast<float*>(args.scale),
-                                 args.rows, problem.cols, args.ldx,
-                                 args.ldq,  args.scale_ld};
-  std::array<void*, 1> parameters{&kernel_args};
-  CUlaunchConfig config{};
-  config.gridDimX = static_cast<unsigned int>(*blocks);
-  config.gridDimY = 1;
-  config.gridDimZ = 1;
-  config.blockDimX = static_cast<unsigned int>(l.threads);
-  config.blockDimY = 1;
-  config.blockDimZ = 1;
-  config.sharedMemBytes = static_cast<unsigned int>(l.smem_bytes);
-  config.hStream = stream;
-  return driver.check(driver->cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(l.kernel),
-                                               parameters.data(), nullptr),
-                      "cuLaunchKernelEx");
+  QuantizeKernelArgs k = kernel_args(problem, args);
+  if (l.first_pass != nullptr) {
+    if (Status ok = launch_first_pass(driver, l, problem, k, stream); !ok) return ok;
+  }
+  return launch(driver, l.kernel, *blocks, l.threads, k, stream);
 }
 
 }  // namespace octile

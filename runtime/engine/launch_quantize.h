@@ -1,4 +1,5 @@
-// Launching the kernels of templates/quantize: one parameter, a grid along x.
+// Launching the kernels of templates/quantize: one parameter, a grid along x; where a scale's block
+// is longer than a tile, the kernel that finds the maxima goes before.
 #pragma once
 
 #include <cuda.h>
@@ -13,12 +14,13 @@ namespace octile {
 // What is the same in every launch of one kernel.
 struct QuantizeLaunch {
   CUkernel kernel = nullptr;
+  CUkernel first_pass = nullptr;  // null where the problem needs none
   QuantizeConfig config;
+  int sm_count = 0;
   int threads = 0;
-  int smem_bytes = 0;
 };
 QuantizeLaunch quantize_launch(const QuantizeProblem& problem, const QuantizeConfig& config,
-                               CUkernel kernel);
+                               int sm_count, CUkernel kernel, CUkernel first_pass);
 
 // `args` were validated and every leading dimension is filled in. Nothing is launched where there
 // is nothing to write. Errors: kInvalidArgument (more rows than a grid has blocks for),

@@ -24,11 +24,11 @@ bool is_empty(const Problem& problem) {
 
 std::variant<GemmLaunch, QuantizeLaunch> launch_of(const Problem& problem,
                                                    const KernelConfig& config, int sm_count,
-                                                   CUkernel kernel) {
+                                                   const LoadedKernel& loaded) {
   if (const auto* gemm = std::get_if<GemmConfig>(&config))
-    return gemm_launch(*gemm, sm_count, kernel);
+    return gemm_launch(*gemm, sm_count, loaded.kernel);
   return quantize_launch(std::get<QuantizeProblem>(problem), std::get<QuantizeConfig>(config),
-                         kernel);
+                         sm_count, loaded.kernel, loaded.first_pass);
 }
 
 }  // namespace
@@ -156,7 +156,7 @@ Status Plan::make_chosen(const Group& group) {
     loaded = *answer;
   }
   publish({group.config, std::move(*built), loaded.primary,
-           launch_of(problem_, group.config, target_.spec.sm_count, loaded.kernel)},
+           launch_of(problem_, group.config, target_.spec.sm_count, loaded)},
           group);
   return {};
 }
@@ -189,7 +189,10 @@ void Plan::serve_meanwhile(int first_bucket, int last_bucket) {
 Result<std::size_t> Plan::workspace_bytes(std::int64_t tokens) const {
   if (Status ok = check_tokens(problem_, "tokens", tokens); !ok)
     return tl::unexpected<Error>(ok.error());
-  return std::size_t{0};  // no kernel of today splits K or stages through memory
+  const auto* quantize = std::get_if<QuantizeProblem>(&problem_);
+  if (quantize == nullptr || target_.kind == TargetKind::kHost) return std::size_t{0};
+  return static_cast<std::size_t>(
+      octile::workspace_bytes(*quantize, tokens, target_.spec.sm_count));
 }
 
 std::vector<Plan::Description> Plan::kernels() const {

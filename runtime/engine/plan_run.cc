@@ -75,6 +75,10 @@ Status Plan::run(const octile_quantize_args& user, CUstream stream) const {
   if (Status ok = check_arguments(*problem, args); !ok) return ok;
   if (args.rows == 0 || problem->cols == 0) return {};
   if (target_.kind == TargetKind::kHost) return run_on_host(*problem, args);
+  if (Status ok = check_workspace(
+          args, octile::workspace_bytes(*problem, args.rows, target_.spec.sm_count));
+      !ok)
+    return ok;
 
   const PreparedKernel* kernel = table_[static_cast<std::size_t>(bucket_of(args.rows))].load();
   if (kernel == nullptr || kernel->primary == nullptr) [[unlikely]]

@@ -17,6 +17,11 @@ Result<GemmOperand> GemmOperand::open(const char* name, const TensorType& type, 
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("ld{} is {}; 0 or at least k = {} is allowed", name, ld, k));
   }
+  if (type.scale != ScaleFormat::kF32 && type.scale != ScaleFormat::kF32Pow2) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("{} is {}; the host's products read fp32 scales (f32, pow2)", name,
+                            to_text(type)));
+  }
   const auto index = scale_index(type, rows, k, scale_ld);
   if (!index) return tl::unexpected(index.error());
   if (rows > 0 && k > 0 && (codes == nullptr || scales == nullptr)) {

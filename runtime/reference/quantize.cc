@@ -23,8 +23,6 @@ namespace {
 constexpr std::int64_t kBlock = 128;
 constexpr std::int64_t kRowsPerRange = 16;  // rows a thread takes at a time
 
-using Encodes = std::array<float, kBlock>;
-
 Status invalid(std::string message) {
   return fail(ErrorCode::kInvalidArgument, std::move(message));
 }
@@ -39,15 +37,6 @@ Status check_input(const QuantizeProblem& problem, const QuantizeArgs& args) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("quantising {} to {}; allowed are bf16, fp16, fp32 to e4m3, e5m2",
                             name_of(problem.x), to_text(problem.q)));
-  }
-  const Granularity granularity = problem.q.granularity;
-  const bool blocks = granularity == Granularity::k1x128 || granularity == Granularity::k128x128;
-  const bool whole = granularity == Granularity::kPerTensor || granularity == Granularity::kPerRow;
-  if (!blocks && (!whole || problem.output != QuantizeOutput::kRowwise)) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("the host reference executor quantises 1x128 and 128x128 in either "
-                            "layout, tensor and row row-wise only; asked for {}",
-                            to_text(problem)));
   }
   if (args.rows < 0 || problem.cols < 0) {
     return invalid(
@@ -71,19 +60,22 @@ Status check_input(const QuantizeProblem& problem, const QuantizeArgs& args) {
 struct Output {
   std::uint8_t* data = nullptr;  // null: not asked for
   std::int64_t ld = 0;
-  std::int64_t padded_inner = 0;  // contiguous bytes of one row, layout padding included
-  float* scales = nullptr;
+  bool transposed = false;
+  void* scales = nullptr;
   ScaleIndex index;
 };
 
-// Padding lies at the end of each contiguous run of scales, up to what the layout rounds it to (or
-// to the caller's tighter stride).
-void write_scale_padding(const QuantizedLayout& layout, const Output& output) {
-  const auto [inner_step, ld_or_none] = std::minmax(output.index.row_step, output.index.col_step);
-  const std::int64_t ld = inner_step == 0 ? layout.scales.inner : ld_or_none;  // 0: one run
-  const std::int64_t end = std::min(layout.scales.inner, ld);
+// Every scale of the layout, padding included, becomes 1: what is not overwritten is padding, and
+// ends where the layout's does or at the caller's tighter stride.
+void fill_with_ones(const QuantizedLayout& layout, const TensorType& type, std::int64_t scale_ld,
+                    void* scales) {
+  const std::int64_t ld = scale_ld == 0 ? layout.scales.ld : scale_ld;
+  const std::int64_t count = std::min(layout.scales.inner, ld);
+  const std::int64_t per_scale = type.scale == ScaleFormat::kPackedPow2 ? 4 : 1;
   for (std::int64_t run = 0; run < layout.scales.outer; ++run) {
-    for (std::int64_t i = layout.scale_cols; i < end; ++i) output.scales[run * ld + i] = 1.0F;
+    for (std::int64_t i = 0; i < count * per_scale; ++i) {
+      store_scale(scales, type.scale, run * ld * per_scale + i, 1.0F);
+    }
   }
 }
 
@@ -98,26 +90,32 @@ class Quantizer {
         threads_(threads) {}
 
   Status prepare() {
-    const int wanted = static_cast<int>(problem_.output);
-    if ((wanted & static_cast<int>(QuantizeOutput::kRowwise)) != 0) {
+    if (has_rowwise(problem_.output)) {
       if (auto s = open(rowwise_, args_.q, args_.ldq, args_.scale, args_.scale_ld, false); !s)
         return s;
     }
-    if ((wanted & static_cast<int>(QuantizeOutput::kTransposed)) != 0) {
+    if (has_transposed(problem_.output)) {
       return open(transposed_, args_.q_transposed, 0, args_.scale_transposed, 0, true);
     }
     return {};
   }
 
   void run() {
-    switch (problem_.q.granularity) {
-      case Granularity::kPerTensor:
-        return quantize_whole(true);
-      case Granularity::kPerRow:
-        return quantize_whole(false);
-      default:
-        return quantize_tiles();
-    }
+    measure_long_blocks();
+    const std::int64_t tile_cols = ceil_div(cols_, kBlock);
+    const std::int64_t tiles = ceil_div(rows_, kBlock) * tile_cols;
+    parallel_for(tiles, 1, threads_, [&](std::int64_t begin, std::int64_t end) {
+      Tile tile;
+      Encodes encodes;
+      for (std::int64_t i = begin; i < end; ++i) {
+        load(tile, i / tile_cols * kBlock, i % tile_cols * kBlock);
+        for (const Output* output : {&rowwise_, &transposed_}) {
+          if (output->data == nullptr) continue;
+          find_encodes(tile, *output, encodes);
+          output->transposed ? write_transposed(tile, encodes) : write_rows(tile, encodes);
+        }
+      }
+    });
   }
 
  private:
@@ -125,6 +123,12 @@ class Quantizer {
   struct Tile {  // NOLINT(cppcoreguidelines-pro-type-member-init): 64 KiB a tile for nothing
     std::int64_t row0 = 0, col0 = 0, rows = 0, cols = 0;
     alignas(64) float x[kBlock][kBlock];
+  };
+  // The encode scales of a tile's elements: line r / rows_a_line holds those of row r.
+  struct Encodes {  // NOLINT(cppcoreguidelines-pro-type-member-init): as Tile
+    std::int64_t rows_a_line = 1;
+    alignas(64) float line[kBlock][kBlock];
+    const float* of_row(std::int64_t r) const { return line[r / rows_a_line]; }
   };
 
   Status open(Output& output, void* data, std::int64_t ld, void* scales, std::int64_t scale_ld,
@@ -137,69 +141,45 @@ class Quantizer {
     const char* scale_name = transposed ? "scale_transposed" : "scale";
     if (auto s = require_pointer(data, data_name, layout->data.bytes() > 0); !s) return s;
     if (auto s = require_pointer(scales, scale_name, layout->scales.bytes() > 0); !s) return s;
-    output = {static_cast<std::uint8_t*>(data), layout->data.ld,
-              transposed ? layout->data.ld : cols_, static_cast<float*>(scales), *index};
-    if (scales != nullptr) write_scale_padding(*layout, output);
+    output = {static_cast<std::uint8_t*>(data), layout->data.ld, transposed, scales, *index};
+    if (scales != nullptr) fill_with_ones(*layout, problem_.q, scale_ld, scales);
     return {};
   }
 
-  float store_scale(const Output& output, std::int64_t row, std::int64_t col,
-                    std::uint32_t amax_bits) const {
-    const float encode = encode_scale(std::bit_cast<float>(amax_bits), problem_);
-    output.scales[output.index(row, col)] = decode_scale(encode);
-    return encode;
-  }
-
-  // Per tensor and per row: a block is longer than a tile, so the amax takes a pass of its own.
-  void quantize_whole(bool one_scale) {
-    std::vector<std::uint32_t> amax(static_cast<std::size_t>(rows_));
+  // Blocks longer than a tile (a row, a column, the tensor) take a pass of their own.
+  void measure_long_blocks() {
+    const Granularity granularity = problem_.q.granularity;
+    if (granularity != Granularity::kPerTensor && granularity != Granularity::kPerRow) return;
+    row_amax_.assign(static_cast<std::size_t>(rows_), 0U);
     parallel_for(rows_, kRowsPerRange, threads_, [&](std::int64_t begin, std::int64_t end) {
+      std::array<float, kBlock> piece{};
       for (std::int64_t row = begin; row < end; ++row) {
-        std::uint32_t row_amax = 0;
-        for_each_piece(row, [&](const float* x, std::int64_t, std::int64_t count) {
-          row_amax = std::max(row_amax, finite_amax_bits(x, count));
-        });
-        amax[static_cast<std::size_t>(row)] = row_amax;
+        std::uint32_t& amax = row_amax_[static_cast<std::size_t>(row)];
+        for (std::int64_t col = 0; col < cols_; col += kBlock) {
+          const std::int64_t count = std::min(kBlock, cols_ - col);
+          widen(args_.x, problem_.x, row * ldx_ + col, count, piece.data());
+          amax = std::max(amax, finite_amax_bits(piece.data(), count));
+        }
       }
     });
-    float encode = 1.0F;
-    if (one_scale) {
-      const auto largest = std::max_element(amax.begin(), amax.end());
-      encode = store_scale(rowwise_, 0, 0, largest == amax.end() ? 0U : *largest);
-    }
-    parallel_for(rows_, kRowsPerRange, threads_, [&](std::int64_t begin, std::int64_t end) {
-      Encodes encodes;
-      for (std::int64_t row = begin; row < end; ++row) {
-        encodes.fill(one_scale
-                         ? encode
-                         : store_scale(rowwise_, row, 0, amax[static_cast<std::size_t>(row)]));
-        for_each_piece(row, [&](const float* x, std::int64_t col, std::int64_t count) {
-          cast_scaled(x, encodes.data(), problem_.q.dtype, count,
-                      rowwise_.data + row * rowwise_.ld + col);
-        });
-      }
-    });
-  }
-
-  // body(values, first column, count) over pieces of at most 128 columns of a row.
-  template <typename Body>
-  void for_each_piece(std::int64_t row, const Body& body) const {
-    std::array<float, kBlock> piece{};
-    for (std::int64_t col = 0; col < cols_; col += kBlock) {
-      const std::int64_t count = std::min(kBlock, cols_ - col);
-      widen(args_.x, problem_.x, row * ldx_ + col, count, piece.data());
-      body(piece.data(), col, count);
+    if (granularity == Granularity::kPerTensor) {
+      for (const std::uint32_t amax : row_amax_) tensor_amax_ = std::max(tensor_amax_, amax);
+    } else if (transposed_.data != nullptr) {
+      measure_columns();
     }
   }
 
-  void quantize_tiles() {
-    const std::int64_t tile_cols = ceil_div(cols_, kBlock);
-    const std::int64_t tiles = ceil_div(rows_, kBlock) * tile_cols;
-    parallel_for(tiles, 1, threads_, [&](std::int64_t begin, std::int64_t end) {
-      Tile tile;
-      for (std::int64_t i = begin; i < end; ++i) {
-        load(tile, i / tile_cols * kBlock, i % tile_cols * kBlock);
-        quantize_tile(tile);
+  void measure_columns() {
+    col_amax_.assign(static_cast<std::size_t>(cols_), 0U);
+    parallel_for(ceil_div(cols_, kBlock), 1, threads_, [&](std::int64_t begin, std::int64_t end) {
+      std::array<float, kBlock> piece{};
+      for (std::int64_t block = begin; block < end; ++block) {
+        const std::int64_t col = block * kBlock;
+        const std::int64_t count = std::min(kBlock, cols_ - col);
+        for (std::int64_t row = 0; row < rows_; ++row) {
+          widen(args_.x, problem_.x, row * ldx_ + col, count, piece.data());
+          update_amax_bits(piece.data(), count, &col_amax_[static_cast<std::size_t>(col)]);
+        }
       }
     });
   }
@@ -214,51 +194,54 @@ class Quantizer {
     }
   }
 
-  void quantize_tile(const Tile& tile) const {
-    if (problem_.q.granularity == Granularity::k128x128) {
-      std::uint32_t amax = 0;
-      for (std::int64_t r = 0; r < tile.rows; ++r) {
-        amax = std::max(amax, finite_amax_bits(tile.x[r], tile.cols));
+  // amax -> scale, for every block of the tile; stores the scales.
+  void find_encodes(const Tile& tile, const Output& output, Encodes& encodes) const {
+    const std::int64_t block_rows = std::min(output.index.block_rows, kBlock);
+    const std::int64_t block_cols = std::min(output.index.block_cols, kBlock);
+    encodes.rows_a_line = block_rows;
+    for (std::int64_t r = 0; r < tile.rows; r += block_rows) {
+      std::array<std::uint32_t, kBlock> amax{};
+      const std::int64_t end = std::min(tile.rows, r + block_rows);
+      for (std::int64_t row = r; row < end; ++row) {
+        update_amax_bits(tile.x[row], tile.cols, amax.data());
       }
-      Encodes encodes;
-      for (const Output* output : {&rowwise_, &transposed_}) {
-        if (output->data != nullptr) {
-          encodes.fill(store_scale(*output, tile.row0, tile.col0, amax));
+      for (std::int64_t c = 0; c < tile.cols; c += block_cols) {
+        const std::int64_t count = std::min(block_cols, tile.cols - c);
+        const std::uint32_t* first = amax.data() + c;
+        const std::uint32_t in_tile = *std::max_element(first, first + count);
+        const std::uint32_t bits = amax_of_block(output, tile.row0 + r, tile.col0 + c, in_tile);
+        const float encode = encode_scale(std::bit_cast<float>(bits), problem_);
+        std::fill_n(encodes.line[r / block_rows] + c, count, encode);
+        if (is_first_tile_of_block(output, tile)) {
+          store_scale(output.scales, problem_.q.scale, output.index(tile.row0 + r, tile.col0 + c),
+                      encode);
         }
       }
-      if (rowwise_.data != nullptr) write_rows(tile, [&](std::int64_t) { return encodes.data(); });
-      if (transposed_.data != nullptr) write_transposed(tile, encodes);
-      return;
     }
-    if (rowwise_.data != nullptr) {
-      Encodes encodes;
-      write_rows(tile, [&](std::int64_t r) {
-        encodes.fill(store_scale(rowwise_, tile.row0 + r, tile.col0,
-                                 finite_amax_bits(tile.x[r], tile.cols)));
-        return encodes.data();
-      });
-    }
-    if (transposed_.data != nullptr) write_transposed(tile, column_encodes(tile));
   }
 
-  // Encode scales of the tile's columns, each a block of up to 128 rows.
-  Encodes column_encodes(const Tile& tile) const {
-    std::array<std::uint32_t, kBlock> amax{};
-    for (std::int64_t r = 0; r < tile.rows; ++r) {
-      update_amax_bits(tile.x[r], tile.cols, amax.data());
+  std::uint32_t amax_of_block(const Output& output, std::int64_t row, std::int64_t col,
+                              std::uint32_t in_tile) const {
+    switch (problem_.q.granularity) {
+      case Granularity::kPerTensor:
+        return tensor_amax_;
+      case Granularity::kPerRow:
+        return output.transposed ? col_amax_[static_cast<std::size_t>(col)]
+                                 : row_amax_[static_cast<std::size_t>(row)];
+      default:
+        return in_tile;
     }
-    Encodes encodes{};
-    for (std::int64_t c = 0; c < tile.cols; ++c) {
-      const auto at = static_cast<std::size_t>(c);
-      encodes[at] = store_scale(transposed_, tile.row0, tile.col0 + c, amax[at]);
-    }
-    return encodes;
   }
 
-  template <typename EncodesOfRow>
-  void write_rows(const Tile& tile, const EncodesOfRow& encodes_of_row) const {
+  // Tiles that share a block leave its scale to one of them, so that no two threads write it.
+  static bool is_first_tile_of_block(const Output& output, const Tile& tile) {
+    return (output.index.block_rows <= kBlock || tile.row0 == 0) &&
+           (output.index.block_cols <= kBlock || tile.col0 == 0);
+  }
+
+  void write_rows(const Tile& tile, const Encodes& encodes) const {
     for (std::int64_t r = 0; r < tile.rows; ++r) {
-      cast_scaled(tile.x[r], encodes_of_row(r), problem_.q.dtype, tile.cols,
+      cast_scaled(tile.x[r], encodes.of_row(r), problem_.q.dtype, tile.cols,
                   rowwise_.data + (tile.row0 + r) * rowwise_.ld + tile.col0);
     }
   }
@@ -266,9 +249,9 @@ class Quantizer {
   void write_transposed(const Tile& tile, const Encodes& encodes) const {
     std::uint8_t codes[kBlock][kBlock];
     for (std::int64_t r = 0; r < tile.rows; ++r) {
-      cast_scaled(tile.x[r], encodes.data(), problem_.q.dtype, tile.cols, codes[r]);
+      cast_scaled(tile.x[r], encodes.of_row(r), problem_.q.dtype, tile.cols, codes[r]);
     }
-    const std::int64_t end = std::min(transposed_.padded_inner, tile.row0 + kBlock);
+    const std::int64_t end = std::min(transposed_.ld, tile.row0 + kBlock);
     for (std::int64_t c = 0; c < tile.cols; ++c) {
       std::uint8_t* out = transposed_.data + (tile.col0 + c) * transposed_.ld + tile.row0;
       for (std::int64_t r = 0; r < tile.rows; ++r) out[r] = codes[r][c];
@@ -284,23 +267,11 @@ class Quantizer {
   int threads_;
   Output rowwise_;
   Output transposed_;
+  std::uint32_t tensor_amax_ = 0;
+  std::vector<std::uint32_t> row_amax_, col_amax_;
 };
 
 }  // namespace
-
-float encode_scale(float amax, const QuantizeProblem& problem) {
-  amax = std::max(amax, problem.amax_epsilon);
-  if (amax == 0.0F) return 1.0F;
-  float encode = max_finite(problem.q.dtype) / amax;
-  if (std::isinf(encode)) encode = max_finite(problem.x);
-  if (problem.q.scale == ScaleFormat::kF32Pow2) {
-    encode =
-        std::bit_cast<float>(std::bit_cast<std::uint32_t>(encode) & (kSignBit | kInfinityBits));
-  }
-  return encode;
-}
-
-float decode_scale(float encode) { return 1.0F / encode; }
 
 Status quantize(const QuantizeProblem& problem, const QuantizeArgs& args, int threads) {
   if (auto s = check_input(problem, args); !s) return s;
@@ -327,12 +298,12 @@ Status dequantize(const TensorType& type, std::int64_t rows, std::int64_t cols, 
     value_of[code] = from_fp8(static_cast<std::uint8_t>(code), type.dtype);
   }
   const auto* codes = static_cast<const std::uint8_t*>(q);
-  const auto* scales = static_cast<const float*>(scale);
   parallel_for(rows, kRowsPerRange, threads, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
-      for (std::int64_t col = 0; col < cols; col += kBlock) {
-        const float s = scales[(*index)(row, col)];
-        for (std::int64_t c = col; c < std::min(cols, col + kBlock); ++c) {
+      const std::int64_t step = std::min(kBlock, index->block_cols);
+      for (std::int64_t col = 0; col < cols; col += step) {
+        const float s = load_scale(scale, type.scale, (*index)(row, col));
+        for (std::int64_t c = col; c < std::min(cols, col + step); ++c) {
           out[row * cols + c] = value_of[codes[row * layout->data.ld + c]] * s;
         }
       }

@@ -6,6 +6,7 @@
 
 #include "generator/error.h"
 #include "generator/problem.h"
+#include "runtime/reference/quantize_scale.h"
 
 namespace octile::reference {
 
@@ -21,17 +22,11 @@ struct QuantizeArgs {
   void* scale_transposed = nullptr;
 };
 
-// The encode scale of a block whose finite amax is `amax` (steps 1 and 2), and its decode scale
-// (step 4).
-float encode_scale(float amax, const QuantizeProblem& problem);
-float decode_scale(float encode);
-
 // Writes every byte of the layout, padding included (scales 1, data 0); gaps between rows that come
 // from the caller's ldq or scale_ld stay untouched. q and scale are needed for a row-wise output,
 // q_transposed and scale_transposed for a transposed one. threads 0: one per core.
-// Errors: kUnsupported for types and layouts the contract does not have and for scales other than
-// fp32; kInvalidArgument for a null pointer, a negative size, or a leading dimension that is too
-// small.
+// Errors: kUnsupported for types and layouts the contract does not have; kInvalidArgument for a
+// null pointer, a negative size, or a leading dimension that is too small.
 Status quantize(const QuantizeProblem&, const QuantizeArgs&, int threads = 0);
 
 // out[rows][cols] fp32 = q * scale, from the row-wise layout of `type`.

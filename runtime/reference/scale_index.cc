@@ -3,47 +3,55 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <utility>
 
 #include "generator/layout.h"
 
 namespace octile::reference {
 namespace {
 
-constexpr std::int64_t kBlock = 128;
 constexpr std::int64_t kWhole = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kPackedBlocks = 4;
+
+// The index of the row-wise layout with scale arrays `ld` scales from run to run.
+ScaleIndex rowwise_index(const TensorType& type, std::int64_t ld) {
+  switch (type.granularity) {
+    case Granularity::kPerRow:
+      return {1, kWhole, 1, 0};
+    case Granularity::k1x128:
+      if (type.scale == ScaleFormat::kPackedPow2) {
+        return {1, 128, kPackedBlocks, kPackedBlocks * ld, kPackedBlocks};
+      }
+      return {1, 128, 1, ld};
+    case Granularity::k128x128:
+      return {128, 128, ld, 1};
+    case Granularity::k1x32:
+      return {1, 32, ld, 1};
+    case Granularity::k32x32:
+      return {32, 32, ld, 1};
+    default:
+      return {kWhole, kWhole, 0, 0};
+  }
+}
 
 }  // namespace
 
 Result<ScaleIndex> scale_index(const TensorType& type, std::int64_t rows, std::int64_t cols,
                                std::int64_t scale_ld, bool transposed) {
-  if (type.scale != ScaleFormat::kF32 && type.scale != ScaleFormat::kF32Pow2) {
-    return fail(
-        ErrorCode::kUnsupported,
-        fmt::format("the host reference executor keeps fp32 scales (f32, pow2); the type is "
-                    "{}",
-                    to_text(type)));
-  }
   const auto layout = quantized_layout(type, rows, cols, 0, transposed);
   if (!layout) return tl::unexpected(layout.error());
-  if (type.granularity == Granularity::kPerTensor) return ScaleIndex{kWhole, kWhole, 0, 0};
-  if (type.granularity == Granularity::kPerRow) return ScaleIndex{1, kWhole, 1, 0};
-
-  const bool square = type.granularity == Granularity::k128x128;
-  // The 1x128 row-wise scales and the transposed 128x128 ones have rows innermost, the others
-  // columns.
-  const bool rows_innermost = square == transposed;
-  const std::int64_t block_rows = square || transposed ? kBlock : 1;
-  const std::int64_t block_cols = square || !transposed ? kBlock : 1;
-  const std::int64_t inner =
-      rows_innermost ? ceil_div(rows, block_rows) : ceil_div(cols, block_cols);
   const std::int64_t ld = scale_ld == 0 ? layout->scales.ld : scale_ld;
-  if (ld < inner) {
+  if (ld < layout->scale_cols) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("scale_ld is {}; {} scales of a {} x {} tensor need at least {}", ld,
-                            to_text(type), rows, cols, inner));
+                            to_text(type), rows, cols, layout->scale_cols));
   }
-  return rows_innermost ? ScaleIndex{block_rows, block_cols, 1, ld}
-                        : ScaleIndex{block_rows, block_cols, ld, 1};
+  ScaleIndex index = rowwise_index(type, ld);
+  if (transposed) {
+    std::swap(index.block_rows, index.block_cols);
+    std::swap(index.row_step, index.col_step);
+  }
+  return index;
 }
 
 }  // namespace octile::reference

@@ -9,6 +9,18 @@
 
 namespace memory {
 
+// The same value, of which the compiler no longer knows where it came from: what was derived from
+// it before is derived again instead of kept in registers. No instruction.
+__device__ __forceinline__ i64 forget_origin(i64 value) {
+  asm volatile("" : "+l"(value));
+  return value;
+}
+
+__device__ __forceinline__ u32 forget_origin(u32 value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 struct alignas(16) Words4 {
   u32 word[4];
 };
@@ -39,6 +51,13 @@ __device__ __forceinline__ u32 load_2(const void* p) {
   return v;
 }
 
+// st.global.v4.u32 [p], {a, b, c, d};  PTX 1.0, any SM. p 16-byte aligned.
+__device__ __forceinline__ void store_16(void* p, const Words4& v) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.word[0]), "r"(v.word[1]),
+               "r"(v.word[2]), "r"(v.word[3])
+               : "memory");
+}
+
 // st.global.v2.u32 [p], {a, b};  PTX 1.0, any SM. p 8-byte aligned.
 __device__ __forceinline__ void store_8(void* p, u32 lower, u32 upper) {
   asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(p), "r"(lower), "r"(upper) : "memory");
@@ -47,6 +66,11 @@ __device__ __forceinline__ void store_8(void* p, u32 lower, u32 upper) {
 // st.global.u32 [p], a;  PTX 1.0, any SM. p 4-byte aligned.
 __device__ __forceinline__ void store_4(void* p, u32 value) {
   asm volatile("st.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
+}
+
+// st.global.u16 [p], a;  PTX 1.0, any SM. p 2-byte aligned. The low half of `value`.
+__device__ __forceinline__ void store_2(void* p, u32 value) {
+  asm volatile("st.global.u16 [%0], %1;" ::"l"(p), "h"(static_cast<u16>(value)) : "memory");
 }
 
 // st.global.u8 [p], a;  PTX 1.0, any SM. The low byte of `value`.

@@ -59,6 +59,17 @@ __device__ __forceinline__ int owner_lane(u32 lane, int index) {
   return static_cast<int>(lane & ~static_cast<u32>(kWidth - 1)) + index * (kWidth / kCount);
 }
 
+// Maximum over each group of kWidth lanes that differ in the bits of kWidth - 1 times kStride, in
+// all of them. All 32 lanes.
+template <int kWidth, int kStride = 1>
+__device__ __forceinline__ u32 lanes_max(u32 value) {
+#pragma unroll
+  for (int distance = kWidth / 2 * kStride; distance >= kStride; distance /= 2) {
+    value = max(value, __shfl_xor_sync(0xffffffffu, value, distance));
+  }
+  return value;
+}
+
 // Maximum over the thread block, in every thread. `partials`: one word of shared memory per warp
 // (at most 32), written here; not to be reused without a barrier in between. All threads of the
 // block; kThreads a multiple of 32. Holds one __syncthreads.

@@ -1,19 +1,31 @@
 // What the emitter would put before a quantise template, so that the file parses and lints by
-// itself: bf16 -> E4M3 with fp32 scales. The template names its kernel and its tile.
+// itself: bf16 -> E4M3 with fp32 scales. The template names its kernel, its granularity and its
+// tile.
 #pragma once
 #include "lib/cast.cuh"
 #include "lib/memory.cuh"
 #include "lib/reduce.cuh"
 #include "lib/types.cuh"
-#include "quantize/phases.cuh"
+#include "quantize/codes.cuh"
+#include "quantize/columns.cuh"
+#include "quantize/elements.cuh"
+#include "quantize/patch.cuh"
+#include "quantize/scale.cuh"
 
 namespace cfg {
 constexpr int kSourceType = 3;  // octile_dtype: bf16
 constexpr int kTargetType = 1;  // octile_dtype: e4m3
-constexpr bool kPow2Scale = false;
+constexpr int kGranularity = OCTILE_DEFAULT_GRANULARITY;
+constexpr int kScaleFormat = 1;  // octile_scale_format: f32
+constexpr bool kOcpFloor = false;
+constexpr bool kRowwise = true;
+constexpr bool kTransposed = true;
 constexpr unsigned kAmaxEpsilonBits = 0;  // fp32
 constexpr int kTileRows = OCTILE_DEFAULT_TILE_ROWS;
 constexpr int kTileCols = OCTILE_DEFAULT_TILE_COLS;
 constexpr int kThreads = 256;
-constexpr int kBlocksPerSm = 4;
+constexpr int kBlocksPerSm = 2;
+constexpr bool kRowsFastest = true;
+constexpr int kAmaxThreads = 256;
+constexpr int kAmaxBlocksPerSm = 4;
 }  // namespace cfg

@@ -51,6 +51,23 @@ TEST_F(OnTheFakeDriver, BenchOfAQuantiserHasAStreamBesideIt) {
   }
 }
 
+TEST_F(OnTheFakeDriver, BenchOfTheQuantisersIsATable) {
+  const Outcome outcome =
+      shell.run({"bench", "quantize", "--select", "128 cols=7168 x=bf16 q=e4m3:tensor", "--rounds",
+                 "3", "--json"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  const json results = outcome.json().at("results");
+  ASSERT_EQ(results.size(), 2U);  // row-wise, and both copies
+  for (const json& result : results) {
+    EXPECT_EQ(result.at("tokens"), 128);
+    EXPECT_FALSE(result.at("ok"));
+    EXPECT_EQ(result.at("baseline").at("name"), "stream");
+  }
+  const Outcome none = shell.run({"bench", "quantize", "--select", "x=int4"});
+  EXPECT_EQ(none.exit_code, 2) << none.err;
+  EXPECT_THAT(none.err, HasSubstr("--select names no problem"));
+}
+
 TEST_F(OnTheFakeDriver, BenchTimesTheHostsPartOfALaunch) {
   const Outcome outcome =
       shell.run({"bench", "--gemm", "?x512x1024", "--launch", "--rounds", "3", "--json"});

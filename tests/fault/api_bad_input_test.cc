@@ -199,6 +199,22 @@ TEST_F(BadInput, SizesNegativeOrUneven) {
   octile_quantize_desc quantise = quantize_desc();
   quantise.cols = -2;
   refuses(quantise, OCTILE_INVALID_ARGUMENT, {"cols is -2"});
+  quantise = quantize_desc();
+  const int unknown = 2;  // beyond what a cast to the enum may make
+  std::memcpy(&quantise.e8m0_rounding, &unknown, sizeof unknown);
+  refuses(quantise, OCTILE_INVALID_ARGUMENT, {"desc->e8m0_rounding is 2"});
+  quantise.e8m0_rounding = OCTILE_E8M0_OCP_FLOOR;
+  refuses(quantise, OCTILE_INVALID_ARGUMENT, {"round is ocp_floor", "only e8m0 scales"});
+}
+
+TEST_F(BadInput, ScaleFormatsTheLayoutsLack) {
+  octile_quantize_desc desc = quantize_desc();
+  desc.scale_format = OCTILE_SCALE_E8M0;
+  refuses(desc, OCTILE_UNSUPPORTED, {"e4m3:1x128:e8m0", "no such scale format"});
+  desc = quantize_desc();
+  desc.granularity = OCTILE_SCALE_128X128;
+  desc.scale_format = OCTILE_SCALE_PACKED_POW2;
+  refuses(desc, OCTILE_UNSUPPORTED, {"e4m3:128x128:packed"});
 }
 
 TEST_F(BadInput, UnsupportedPair) {

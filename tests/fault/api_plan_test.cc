@@ -39,6 +39,50 @@ void fill_random(T* values, std::size_t count, unsigned mask) {
   for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<T>(random() & mask);
 }
 
+// One scale per tensor: two launches in order, with a workspace between them.
+TEST_F(PlanTest, AFirstPassRunsBeforeTheCastAndNeedsItsWorkspace) {
+  const LibraryHandle library(cache.path());
+  const std::string text = "quantize rows=? cols=384 x=bf16 q=e4m3:tensor out=row";
+  const PlanHandle plan = make_plan(library, "cuda:0", text);
+  const PlanHandle host = make_plan(library, "host", text);
+  ASSERT_EQ(prepare(plan, 64, 64), OCTILE_OK) << octile_last_error();
+  std::size_t bytes = 0;
+  ASSERT_EQ(octile_plan_workspace_size(host.get(), 64, &bytes), OCTILE_OK);
+  EXPECT_EQ(bytes, 0U);
+  ASSERT_EQ(octile_plan_workspace_size(plan.get(), 64, &bytes), OCTILE_OK);
+  ASSERT_GT(bytes, 0U);
+
+  octile_quantize_args args = q.args(64);
+  expect_refused(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
+                 {"workspace is null"});
+  Bytes workspace(bytes + 16);
+  args.workspace = workspace.at(8);
+  args.workspace_bytes = bytes;
+  expect_refused(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
+                 {"workspace is 0x", "a multiple of 16 bytes"});
+  args.workspace = workspace.at();
+  args.workspace_bytes = bytes - 1;
+  expect_refused(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
+                 {"workspace_bytes is", "octile_plan_workspace_size"});
+  EXPECT_EQ(device.fake.launch_count(), 0U);
+
+  args.workspace_bytes = bytes;
+  fill_random(q.x.at<std::uint16_t>(), 64 * 384, 0x3fff);
+  ASSERT_EQ(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+  ASSERT_EQ(device.fake.launch_count(), 2U);
+  fake_cuda_launch first{}, second{};
+  ASSERT_TRUE(device.fake.get_launch(0, &first));
+  ASSERT_TRUE(device.fake.get_launch(1, &second));
+  EXPECT_EQ(std::string(first.kernel), "octile_amax_bf16_tensor");
+  EXPECT_TRUE(std::string(second.kernel).starts_with("octile_quantize_bf16_e4m3_tensor_f32_row"));
+  Bytes codes(64 * 384), scale(16);
+  octile_quantize_args on_host = q.args(64);
+  on_host.q = codes.at();
+  on_host.scale = scale.at();
+  ASSERT_EQ(octile_quantize_run(host.get(), &on_host, nullptr), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(std::memcmp(q.q.at(), codes.at(), 64 * 384), 0);
+}
+
 TEST_F(PlanTest, GemmGivesTheReferencesBits) {
   const LibraryHandle library(cache.path());
   const PlanHandle live = make_plan(library, "cuda:0", kGemmText);

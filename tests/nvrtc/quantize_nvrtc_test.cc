@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -52,21 +53,33 @@ void compile_and_check(const QuantizeProblem& problem, const QuantizeConfig& con
   EXPECT_EQ(r->spill_store_bytes, 0);
   EXPECT_EQ(r->spill_load_bytes, 0);
   EXPECT_EQ(r->stack_bytes, 0);
+  if (!kernel->first_pass.empty()) {
+    const KernelResources* first = output->find(kernel->first_pass);
+    ASSERT_NE(first, nullptr) << "the cubin holds no kernel named " << kernel->first_pass;
+    EXPECT_EQ(first->spill_store_bytes + first->spill_load_bytes + first->stack_bytes, 0);
+    EXPECT_EQ(first->max_threads, kFirstPassThreads);
+    EXPECT_EQ(first->parameter_bytes, kernel->parameter_bytes);
+  }
   EXPECT_EQ(r->max_threads, kernel->threads);
   EXPECT_EQ(r->parameter_bytes, kernel->parameter_bytes);
   // Registers are handed out to a warp in units of 256 (8 a thread).
   const int registers = static_cast<int>(round_up(r->registers, 8));
   EXPECT_LE(registers * config.threads * config.blocks_per_sm, h200().registers_per_sm);
   EXPECT_TRUE(output->warnings.empty()) << output->log;
-  fmt::print("{:<58} {:>3} registers {:>5} B static shared {:>6.1f} ms {:>6} B cubin\n",
+  fmt::print("{:<68} {:>3} registers {:>5} B static shared {:>6.1f} ms {:>6} B cubin\n",
              kernel->name, r->registers, r->static_smem_bytes, output->compile_ms,
              output->cubin.size());
 }
 
+// Every granularity, scale format, rounding and output, the types taking turns; OCTILE_SWEEP=1:
+// every combination with every type.
 TEST_F(QuantizeNvrtc, EveryCellCompilesWithoutSpills) {
-  for (const QuantizeProblem& problem : tests::quantize_cells(7168)) {
+  const bool sweep = std::getenv("OCTILE_SWEEP") != nullptr;
+  const auto cells = sweep ? tests::quantize_cells(7168) : tests::covering_quantize_cells(7168);
+  for (const QuantizeProblem& problem : cells) {
     compile_and_check(problem, default_config(problem, 16384, h200()));
   }
+  fmt::print("{} of {} cells compiled\n", cells.size(), tests::quantize_cells(7168).size());
 }
 
 // What default_config() can choose, over token counts from 1 to 65536 and narrow and wide rows.
@@ -94,13 +107,20 @@ TEST_F(QuantizeNvrtc, LadderConfigurationsCompileWithoutSpills) {
   QuantizeProblem rowwise;
   rowwise.cols = 7168;
   compile_and_check(rowwise, {4, 512, 256, 3});
-  compile_and_check(rowwise, {4, 256, 256, 6});
-  compile_and_check(rowwise, {4, 256, 128, 12});
+  compile_and_check(rowwise, {4, 256, 256, 5});
+  compile_and_check(rowwise, {4, 256, 128, 10});
   compile_and_check(rowwise, {16, 256, 256, 2});
   QuantizeProblem square = rowwise;
   square.q.granularity = Granularity::k128x128;
   compile_and_check(square, {128, 128, 512, 2});
   compile_and_check(square, {128, 128, 1024, 1});
+  for (const Granularity g : {Granularity::k1x128, Granularity::k128x128}) {
+    QuantizeProblem both = rowwise;
+    both.q.granularity = g;
+    both.output = QuantizeOutput::kBoth;
+    compile_and_check(both, {256, 128, 512, 1, true});
+    compile_and_check(both, {128, 128, 256, 2, false});
+  }
 }
 
 // The embedded templates as files, for a compiler that reads files.
@@ -139,7 +159,7 @@ TEST(QuantizeLint, TemplatesParseUnderNvcc) {
     GTEST_SKIP() << "no nvcc on PATH or in /usr/local/cuda/bin";
   }
   const TemplateFolder folder;
-  for (const std::string name : {"rowwise_1x128", "blockwise_128x128"}) {
+  for (const std::string name : {"segments", "tiles", "rows", "tensor_amax", "line_amax"}) {
     const std::string command = fmt::format(
         "{2} -gencode arch=compute_90a,code=sm_90a --cubin -Werror all-warnings -I{0} "
         "-o {0}/{1}.cubin {0}/quantize/{1}.cu",

@@ -36,17 +36,27 @@ def cast(x, dtype, fp8):
         return np.fromfile(target, np.uint8)
 
 
+def quantize_mx(x, dtype, fp8, granularity, rounding):
+    """As quantize() with both outputs; scales are E8M0 bytes."""
+    text = f"quantize rows=? cols={x.shape[1]} x={dtype} q={fp8}:{granularity} out=both"
+    return run_quantize(x, f"{text} round={rounding}", np.uint8)
+
+
 def quantize(x, dtype, fp8, granularity, scale_format, epsilon=None, output="row"):
     """(row codes, row scales, transposed codes, transposed scales), flat, padding included."""
     text = f"quantize rows=? cols={x.shape[1]} x={dtype} q={fp8}:{granularity}"
     text += f":{scale_format} out={output}" if scale_format != "f32" else f" out={output}"
     if epsilon is not None:
         text += f" eps={epsilon!r}"
+    return run_quantize(x, text, np.float32)
+
+
+def run_quantize(x, text, scale_type):
     with tempfile.TemporaryDirectory() as folder:
         source, prefix = pathlib.Path(folder, "x"), pathlib.Path(folder, "out")
         source.write_bytes(x.tobytes())
         run_dump("quantize", text, x.shape[0], source, prefix)
-        names = [(".q", np.uint8), (".scale", np.float32), (".qt", np.uint8), (".scalet", np.float32)]
+        names = [(".q", np.uint8), (".scale", scale_type), (".qt", np.uint8), (".scalet", scale_type)]
         return [np.fromfile(f"{prefix}{suffix}", kind) for suffix, kind in names]
 
 

@@ -92,8 +92,10 @@ for seed, (rows, cols) in enumerate([(1, 16), (65, 96), (256, 384), (303, 300), 
                 tally.same(f"128x128 transposed codes {name}", got[2], padded_codes(codes.T))
                 tally.same(f"128x128 transposed scales {name}", got[3], padded_scales(scales.T))
 
-                got = quantize(x, dtype, ours[0], "tensor", *ours[1:])
+                got = quantize(x, dtype, ours[0], "tensor", *ours[1:], "both")
                 codes, scales = quantize_blocks(wide, rows, cols, *how)
                 tally.same(f"tensor codes {name}", got[0], codes.ravel(), wide)
                 tally.same(f"tensor scale {name}", got[1], scales.ravel())
+                tally.same(f"tensor transposed codes {name}", got[2], padded_codes(codes.T))
+                tally.same(f"tensor transposed scale {name}", got[3], scales.ravel())
 tally.finish("TransformerEngine arithmetic")

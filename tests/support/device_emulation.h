@@ -87,5 +87,11 @@ inline std::uint32_t __reduce_max_sync(unsigned, std::uint32_t value) {
 inline int __any_sync(unsigned, int predicate) {
   return __reduce_max_sync(0, predicate != 0 ? 1U : 0U) != 0 ? 1 : 0;
 }
+// Threads of a block take turns only at barriers and warp operations.
+inline std::uint32_t atomicMax(std::uint32_t* p, std::uint32_t value) {
+  const std::uint32_t old = *p;
+  if (value > old) *p = value;
+  return old;
+}
 inline void __syncthreads() { octile::emulation::block_barrier(); }
 // NOLINTEND

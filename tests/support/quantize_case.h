@@ -35,53 +35,84 @@ inline constexpr Placement kPlacements[] = {
     {9, 256, 0, 0, 0, 1, 0},    // the output does
 };
 
+// One output: codes and scales between guard zones.
+struct CaseOutput {
+  bool wanted = false;
+  std::int64_t ld = 0, scale_ld = 0;  // in elements and scales
+  std::int64_t offset = 0;            // bytes to the first code
+  std::vector<char> q, scale;
+};
+
 struct QuantizeCase {
   static constexpr std::int64_t kGuard = 256;  // bytes; keeps the alignment of a buffer's start
   static constexpr char kPoison = static_cast<char>(0xA5);
 
   QuantizeProblem problem;
-  std::int64_t rows = 0, ldx = 0, ldq = 0, scale_ld = 0;  // elements
-  std::int64_t x_offset = 0, q_offset = 0;                // bytes to the tensors' first elements
-  std::int64_t scale_offset = kGuard;
-  std::vector<char> x, q, scale;
+  std::int64_t rows = 0, ldx = 0;  // elements
+  std::int64_t x_offset = 0;       // bytes to the first element
+  std::vector<char> x;
+  CaseOutput row, transposed;
 
-  // Quantises on the host into q and scale.
+  // Quantises on the host into the outputs.
   Status run_reference(int threads = 0) {
     reference::QuantizeArgs args;
     args.rows = rows;
     args.x = x.data() + x_offset;
     args.ldx = ldx;
-    args.q = q.data() + q_offset;
-    args.ldq = ldq;
-    args.scale = scale.data() + scale_offset;
-    args.scale_ld = scale_ld;
+    if (row.wanted) {
+      args.q = row.q.data() + row.offset;
+      args.ldq = row.ld;
+      args.scale = row.scale.data() + kGuard;
+      args.scale_ld = row.scale_ld;
+    }
+    if (transposed.wanted) {
+      args.q_transposed = transposed.q.data() + transposed.offset;
+      args.scale_transposed = transposed.scale.data() + kGuard;
+    }
     return reference::quantize(problem, args, threads);
   }
 };
 
-// The problem's cols are taken from the placement.
-inline QuantizeCase make_case(QuantizeProblem problem, const Placement& at, Fill fill) {
-  problem.cols = at.cols;
-  const bool square = problem.q.granularity == Granularity::k128x128;
-  const std::int64_t scale_runs = ceil_div(square ? at.rows : at.cols, 128);
-  const std::int64_t scale_count = square ? ceil_div(at.cols, 128) : at.rows;
+inline CaseOutput make_output(const QuantizeProblem& problem, const Placement& at,
+                              bool transposed) {
+  const auto layout = quantized_layout(problem.q, at.rows, at.cols, 0, transposed).value();
   const auto poisoned = [](std::int64_t bytes) {
     return std::vector<char>(static_cast<std::size_t>(bytes + 2 * QuantizeCase::kGuard),
                              QuantizeCase::kPoison);
   };
+  CaseOutput out;
+  out.wanted = true;
+  out.ld = layout.data.ld + (transposed ? 0 : at.pad_q);
+  out.scale_ld = layout.scales.ld;
+  const bool strided = layout.scales.outer > 1 || layout.scales.inner > 1;
+  if (!transposed && strided) {
+    out.scale_ld = at.extra_scale_ld < 0 ? layout.scale_cols : out.scale_ld + at.extra_scale_ld;
+  }
+  out.offset = QuantizeCase::kGuard + at.shift_q;
+  out.q = poisoned(layout.data.outer * out.ld + at.shift_q);
+  out.scale = poisoned(layout.scales.outer * out.scale_ld * layout.scales.element_bytes);
+  return out;
+}
+
+// The problem's cols are taken from the placement.
+inline QuantizeCase make_case(QuantizeProblem problem, const Placement& at, Fill fill) {
+  problem.cols = at.cols;
   QuantizeCase c;
   c.problem = problem;
   c.rows = at.rows;
   c.ldx = at.cols + at.pad_x;
-  c.ldq = at.cols + at.pad_q;
-  c.scale_ld = at.extra_scale_ld < 0 ? scale_count : round_up(scale_count, 4) + at.extra_scale_ld;
   c.x_offset = at.shift_x * size_of(problem.x);
-  c.q_offset = QuantizeCase::kGuard + at.shift_q;
   const auto seed = static_cast<unsigned>(at.rows * 131 + at.cols);
   c.x = make_input(problem.x, at.rows * c.ldx + at.shift_x, fill, seed);
-  c.q = poisoned(at.rows * c.ldq + at.shift_q);
-  c.scale = poisoned(scale_runs * c.scale_ld * 4);
+  if (has_rowwise(problem.output)) c.row = make_output(problem, at, false);
+  if (has_transposed(problem.output)) c.transposed = make_output(problem, at, true);
   return c;
+}
+
+// Whole buffers, guard zones included.
+inline bool same_outputs(const QuantizeCase& a, const QuantizeCase& b) {
+  return a.row.q == b.row.q && a.row.scale == b.row.scale && a.transposed.q == b.transposed.q &&
+         a.transposed.scale == b.transposed.scale;
 }
 
 inline std::string describe(const QuantizeProblem& problem, const Placement& at, Fill fill) {

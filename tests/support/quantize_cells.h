@@ -1,29 +1,60 @@
-// Every numerics cell the quantise templates implement, for tests that sweep them.
+// Every numerics cell the support matrix takes, for tests that sweep them, and the count of those
+// it refuses.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "generator/problem.h"
+#include "generator/support_matrix.h"
 
 namespace octile::tests {
 
-inline std::vector<QuantizeProblem> quantize_cells(std::int64_t cols) {
-  std::vector<QuantizeProblem> cells;
-  for (const Granularity granularity : {Granularity::k1x128, Granularity::k128x128}) {
-    for (const DType x : {DType::kBF16, DType::kFP16, DType::kFP32}) {
-      for (const DType q : {DType::kE4M3, DType::kE5M2}) {
-        for (const ScaleFormat scale : {ScaleFormat::kF32, ScaleFormat::kF32Pow2}) {
-          QuantizeProblem p;
-          p.cols = cols;
-          p.x = x;
-          p.q = {q, granularity, scale};
-          cells.push_back(p);
+// Every combination of types, granularity, scale format, rounding and outputs that is well formed.
+inline std::vector<QuantizeProblem> all_quantize_problems(std::int64_t cols) {
+  std::vector<QuantizeProblem> all;
+  for (int g = 1; g <= 6; ++g) {
+    for (int f = 1; f <= 5; ++f) {
+      for (const DType x : {DType::kBF16, DType::kFP16, DType::kFP32}) {
+        for (const DType q : {DType::kE4M3, DType::kE5M2}) {
+          for (const int output : {1, 2, 3}) {
+            for (const E8M0Rounding rounding : {E8M0Rounding::kUp, E8M0Rounding::kOcpFloor}) {
+              QuantizeProblem p;
+              p.cols = cols;
+              p.x = x;
+              p.q = {q, static_cast<Granularity>(g), static_cast<ScaleFormat>(f)};
+              p.output = static_cast<QuantizeOutput>(output);
+              p.e8m0_rounding = rounding;
+              if (check_well_formed(Problem(p))) all.push_back(p);
+            }
+          }
         }
       }
     }
   }
+  return all;
+}
+
+inline std::vector<QuantizeProblem> quantize_cells(std::int64_t cols) {
+  std::vector<QuantizeProblem> cells = all_quantize_problems(cols);
+  std::erase_if(cells, [](const QuantizeProblem& p) { return !check_supported(Problem(p)); });
   return cells;
+}
+
+// A cell of every granularity, scale format, rounding and output; the types take turns, so that
+// each meets each granularity.
+inline std::vector<QuantizeProblem> covering_quantize_cells(std::int64_t cols) {
+  std::vector<QuantizeProblem> covering;
+  int turn = 0;
+  for (const QuantizeProblem& p : quantize_cells(cols)) {
+    if (p.x != DType::kBF16 || p.q.dtype != DType::kE4M3) continue;
+    QuantizeProblem turned = p;
+    turned.x = static_cast<DType>(3 + turn % 3);
+    turned.q.dtype = static_cast<DType>(1 + turn / 3 % 2);
+    covering.push_back(turned);
+    turn += 2;
+    if (turn % 6 == 0) ++turn;
+  }
+  return covering;
 }
 
 }  // namespace octile::tests

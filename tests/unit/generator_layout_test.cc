@@ -39,8 +39,14 @@ TEST(Layout, FollowsTheTable) {
       {e4m3(G::k128x128, F::kF32), 300, 130, false, 300, 130, 3, 4, 4, 3, 2},
       {e4m3(G::k128x128, F::kF32), 300, 130, true, 130, 304, 2, 4, 4, 2, 3},
       {e4m3(G::k1x32, F::kE8M0), 77, 130, false, 77, 130, 77, 8, 1, 77, 5},
+      {e4m3(G::k1x32, F::kE8M0), 77, 130, true, 130, 80, 130, 4, 1, 130, 3},
+      {e4m3(G::k32x32, F::kE8M0), 77, 130, false, 77, 130, 3, 8, 1, 3, 5},
+      {e4m3(G::k32x32, F::kE8M0), 77, 130, true, 130, 80, 5, 4, 1, 5, 3},
+      {e4m3(G::kPerTensor, F::kF32), 77, 130, true, 130, 80, 1, 1, 4, 1, 1},
+      {e4m3(G::kPerRow, F::kBF16), 77, 130, true, 130, 80, 1, 132, 2, 1, 130},
       // 9 blocks of 128 are 3 packed int32.
       {e4m3(G::k1x128, F::kPackedPow2), 77, 1100, false, 77, 1100, 3, 80, 4, 3, 77},
+      {e4m3(G::k1x128, F::kPackedPow2), 77, 1100, true, 1100, 80, 1, 1100, 4, 1, 1100},
       // DeepSeek-V3's 7168 x 16384 weight, where k/128 is a multiple of 4, and 576, where it is
       // not.
       {e4m3(G::k128x128, F::kF32), 7168, 16384, false, 7168, 16384, 56, 128, 4, 56, 128},
@@ -94,20 +100,20 @@ TEST(Layout, TakesTheCallersStride) {
 TEST(Layout, RefusesWhatTheTableLacks) {
   using G = Granularity;
   using F = ScaleFormat;
-  const std::vector<std::pair<TensorType, bool>> refused{
-      {{DType::kBF16, G::kNone, F::kNone}, false}, {{DType::kE4M3, G::kNone, F::kNone}, false},
-      {e4m3(G::k128x128, F::kPackedPow2), false},  {e4m3(G::k1x128, F::kE8M0), false},
-      {e4m3(G::k1x128, F::kNone), false},          {e4m3(G::k1x32, F::kF32), false},
-      {e4m3(G::k32x32, F::kE8M0), false},          {e4m3(G::kPerTensor, F::kF32), true},
-      {e4m3(G::kPerRow, F::kF32), true},           {e4m3(G::k1x32, F::kE8M0), true},
-      {e4m3(G::k1x128, F::kPackedPow2), true},
+  const std::vector<TensorType> refused{
+      {DType::kBF16, G::kNone, F::kNone}, {DType::kE4M3, G::kNone, F::kNone},
+      e4m3(G::k128x128, F::kPackedPow2),  e4m3(G::k1x128, F::kE8M0),
+      e4m3(G::k1x128, F::kNone),          e4m3(G::k1x32, F::kF32),
+      e4m3(G::k32x32, F::kPackedPow2),    e4m3(G::kPerTensor, F::kE8M0),
   };
-  for (const auto& [type, transposed] : refused) {
-    SCOPED_TRACE(to_text(type));
-    const auto l = quantized_layout(type, 128, 128, 0, transposed);
-    ASSERT_FALSE(l);
-    EXPECT_EQ(l.error().code, ErrorCode::kUnsupported);
-    EXPECT_NE(l.error().message.find("allowed are"), std::string::npos) << l.error().message;
+  for (const TensorType& type : refused) {
+    for (const bool transposed : {false, true}) {
+      SCOPED_TRACE(to_text(type));
+      const auto l = quantized_layout(type, 128, 128, 0, transposed);
+      ASSERT_FALSE(l);
+      EXPECT_EQ(l.error().code, ErrorCode::kUnsupported);
+      EXPECT_NE(l.error().message.find("allowed are"), std::string::npos) << l.error().message;
+    }
   }
 }
 

@@ -156,7 +156,7 @@ TEST(Problem, RefusesFieldsByName) {
       error_of(std::string(kGemm) + " q=1"),
       "gemm: there is no field 'q'; the fields are m, n, k, a, b, d, acc, promote, invariant");
   EXPECT_EQ(error_of(std::string(kQuantize) + " m=1"),
-            "quantize: there is no field 'm'; the fields are rows, cols, x, q, out, eps");
+            "quantize: there is no field 'm'; the fields are rows, cols, x, q, out, eps, round");
   EXPECT_EQ(error_of(std::string(kGemm) + " n=8"), "gemm: field 'n' is given twice");
   EXPECT_EQ(error_of(with(kGemm, "acc=0", "acc")),
             "gemm: field 'acc' has no value; a field is written name=value");

@@ -69,6 +69,8 @@ void for_each_quantize(const std::function<void(const QuantizeProblem&)>& visit)
         p.q = q;
         p.output = static_cast<QuantizeOutput>(output);
         if (check_well_formed(p)) visit(p);
+        p.e8m0_rounding = E8M0Rounding::kOcpFloor;
+        if (check_well_formed(p)) visit(p);
       }
     }
   }
@@ -99,22 +101,21 @@ TEST(SupportMatrix, GemmSupportIsWhatTheKernelDoes) {
 }
 
 TEST(SupportMatrix, QuantizeSupportIsWhatTheKernelsDo) {
-  int device = 0, host = 0;
+  int supported = 0;
   for_each_quantize([&](const QuantizeProblem& p) {
-    const bool reads = !is_fp8(p.x);
-    const bool row = p.output == QuantizeOutput::kRowwise;
-    const bool blocks =
-        p.q.granularity == Granularity::k1x128 || p.q.granularity == Granularity::k128x128;
-    const bool on_device = reads && row && blocks && fp32_in_memory(p.q);
-    const bool on_host = on_device || (reads && row && fp32_in_memory(p.q) &&
-                                       p.q.granularity == Granularity::kPerTensor);
-    device += on_device ? 1 : 0;
-    host += on_host ? 1 : 0;
-    ASSERT_EQ(check_supported(p).has_value(), on_device) << to_text(p);
-    ASSERT_EQ(check_supported(p, Executor::kHost).has_value(), on_host) << to_text(p);
+    const Granularity g = p.q.granularity;
+    const bool mx = g == Granularity::k1x32 || g == Granularity::k32x32;
+    const bool format =
+        mx ? p.q.scale == ScaleFormat::kE8M0
+           : fp32_in_memory(p.q) || p.q.scale == ScaleFormat::kBF16 ||
+                 (g == Granularity::k1x128 && p.q.scale == ScaleFormat::kPackedPow2);
+    const bool expected = !is_fp8(p.x) && format;
+    supported += expected ? 1 : 0;
+    ASSERT_EQ(check_supported(p).has_value(), expected) << to_text(p);
+    ASSERT_EQ(check_supported(p, Executor::kHost).has_value(), expected) << to_text(p);
   });
-  EXPECT_EQ(device, 24);  // x, q dtype, granularity, scale format
-  EXPECT_EQ(host, 36);
+  // x, q dtype, output; tensor, row and 128x128 in 3 formats, 1x128 in 4, two MX in 2 roundings.
+  EXPECT_EQ(supported, 3 * 2 * 3 * (3 * 3 + 4 + 2 * 2));
 }
 
 TEST(SupportMatrix, EveryRowDecidesSomething) {
@@ -161,6 +162,7 @@ TEST(SupportMatrix, WhatIsSupportedHasALayout) {
   for_each_quantize([&](const QuantizeProblem& p) {
     if (!check_supported(p, Executor::kHost)) return;
     EXPECT_TRUE(quantized_layout(p.q, 300, p.cols)) << to_text(p);
+    EXPECT_TRUE(quantized_layout(p.q, 300, p.cols, 0, true)) << to_text(p);
   });
 }
 
@@ -255,8 +257,7 @@ TEST(SupportMatrix, MarkdownHasOneRowPerRow) {
                       "d=bf16 acc=0 promote=32\\|64\\|128` | yes | yes |"),
             std::string::npos)
       << text;
-  EXPECT_NE(text.find("| quantize | `q=*:tensor:f32\\|pow2 out=row` | no | yes |"),
-            std::string::npos);
+  EXPECT_NE(text.find("| quantize | `q=*:1x128:packed` | yes | yes |"), std::string::npos);
   EXPECT_NE(text.find("| gemm | anything else | no | no |"), std::string::npos);
   // Outside backquoted alternatives every '|' is a cell border: five cells a line.
   for (std::size_t at = 0; at < text.size();) {

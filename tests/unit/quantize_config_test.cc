@@ -32,10 +32,15 @@ TEST(QuantizeConfig, TextRoundTripsAndLeavesDefaults) {
   EXPECT_EQ(parse_quantize_config(to_text(config)).value(), config);
   EXPECT_EQ(parse_quantize_config("").value(), QuantizeConfig{});
   EXPECT_EQ(parse_quantize_config("per_sm=2").value(), (QuantizeConfig{8, 256, 256, 2}));
+  const QuantizeConfig down{128, 128, 256, 3, true};
+  EXPECT_EQ(to_text(down), "tile=128x128 threads=256 per_sm=3 raster=rows");
+  EXPECT_EQ(parse_quantize_config(to_text(down)).value(), down);
+  EXPECT_EQ(parse_quantize_config("raster=cols").value(), QuantizeConfig{});
 }
 
 TEST(QuantizeConfig, MalformedTextNamesTheField) {
-  for (const char* text : {"tile=8", "tile=8x", "tile=8x256x1", "threads=many", "stages=3", "x"}) {
+  for (const char* text :
+       {"tile=8", "tile=8x", "tile=8x256x1", "threads=many", "stages=3", "raster=up", "x"}) {
     const auto parsed = parse_quantize_config(text);
     ASSERT_FALSE(parsed.has_value()) << text;
     EXPECT_THAT(parsed.error().message, HasSubstr(text));
@@ -56,18 +61,29 @@ TEST(QuantizeConfig, RefusalsNameFieldAndValue) {
   EXPECT_THAT(refusal(row, {32, 256, 256, 4}), HasSubstr("vectors per thread is 32"));
   EXPECT_THAT(refusal(square, {64, 128, 256, 4}), HasSubstr("tile rows is 64"));
   EXPECT_THAT(refusal(square, {128, 128, 32, 4}), HasSubstr("vectors per thread is 64"));
+  QuantizeProblem both = row;
+  both.output = QuantizeOutput::kBoth;
+  EXPECT_EQ(refusal(both, {128, 128, 256, 3, true}), "");
+  EXPECT_EQ(refusal(both, {256, 128, 512, 1, true}), "");
+  EXPECT_THAT(refusal(both, {64, 128, 128, 4}), HasSubstr("tile rows is 64; 128 and 256"));
+  EXPECT_THAT(refusal(both, {128, 128, 512, 2}), HasSubstr("vectors per thread is 4; 8 are"));
+  EXPECT_THAT(refusal(row, {8, 256, 256, 4, true}), HasSubstr("raster"));
+  const QuantizeProblem per_row = problem_of(Granularity::kPerRow);
+  EXPECT_EQ(refusal(per_row, {1, 7168, 128, 8}), "");
+  EXPECT_THAT(refusal(per_row, {2, 7168, 128, 8}), HasSubstr("tile rows is 2; 1 is"));
+  EXPECT_THAT(refusal(per_row, {1, 7000, 128, 8}), HasSubstr("tile columns is 7000"));
   QuantizeProblem fp32 = row;
   fp32.x = DType::kFP32;  // a warp loads 128 columns, not 256
   EXPECT_EQ(refusal(fp32, {8, 128, 256, 4}), "");
 }
 
-TEST(QuantizeConfig, BlocksCoverEveryTileAndPaddingRows) {
+TEST(QuantizeConfig, BlocksCoverEveryTile) {
   const QuantizeProblem row = problem_of(Granularity::k1x128, 7168);
   const QuantizeConfig c{8, 256, 256, 4};  // 28 tiles along a row, 8 tiles a block
   EXPECT_EQ(launch_blocks(row, c, 4096).value(), 4096 / 8 * 28 / 8);
   EXPECT_EQ(launch_blocks(row, c, 1).value(), 4);
-  // Five rows have scales for eight: with two rows a tile, four tiles.
-  EXPECT_EQ(launch_blocks(problem_of(Granularity::k1x128, 1), {2, 256, 32, 4}, 5).value(), 4);
+  EXPECT_EQ(launch_blocks(problem_of(Granularity::k1x128, 1), {2, 256, 32, 4}, 5).value(), 3);
+  EXPECT_EQ(launch_blocks(problem_of(Granularity::kPerRow), {1, 7168, 128, 8}, 77).value(), 77);
   const QuantizeProblem square = problem_of(Granularity::k128x128, 129);
   EXPECT_EQ(launch_blocks(square, {128, 128, 256, 4}, 257).value(), 6);
   EXPECT_EQ(launch_blocks(square, {128, 128, 256, 4}, 0).value(), 0);
@@ -101,7 +117,32 @@ TEST(QuantizeConfig, SmallTensorsTakeSmallerTiles) {
 
 TEST(QuantizeEmit, NamesSayWhatAKernelIs) {
   EXPECT_EQ(kernel_name(problem_of(Granularity::k1x128), {8, 256, 256, 4}),
-            "octile_quantize_bf16_e4m3_1x128_f32_t8x256_w8_r4");
+            "octile_quantize_bf16_e4m3_1x128_f32_row_t8x256_w8_r4");
+  QuantizeProblem mx = problem_of(Granularity::k32x32);
+  mx.q = {DType::kE5M2, Granularity::k32x32, ScaleFormat::kE8M0};
+  mx.e8m0_rounding = E8M0Rounding::kOcpFloor;
+  mx.output = QuantizeOutput::kBoth;
+  EXPECT_EQ(kernel_name(mx, {256, 128, 512, 1, true}),
+            "octile_quantize_bf16_e5m2_32x32_e8m0floor_both_t256x128_w16_r1_down");
+}
+
+TEST(QuantizeConfig, FirstPassesAndTheirWorkspace) {
+  constexpr int kSms = 132;
+  const QuantizeProblem tensor = problem_of(Granularity::kPerTensor);
+  EXPECT_EQ(first_pass_of(tensor), FirstPass::kTensor);
+  EXPECT_EQ(first_pass_name(tensor), "octile_amax_bf16_tensor");
+  EXPECT_EQ(workspace_bytes(tensor, 16384, kSms), kSms * 3 * 4);
+  EXPECT_EQ(first_pass_blocks(tensor, 16384, kSms).value(), kSms * 3);
+  EXPECT_EQ(first_pass_blocks(tensor, 16384, 1).value(), 4);  // three, in whole loads
+  EXPECT_EQ(first_pass_blocks(tensor, 1, kSms).value(), 4);  // 28 tiles of a warp, 8 a block
+  QuantizeProblem lines = problem_of(Granularity::kPerRow);
+  EXPECT_EQ(first_pass_of(lines), FirstPass::kNone);
+  EXPECT_EQ(workspace_bytes(lines, 16384, kSms), 0);
+  lines.output = QuantizeOutput::kBoth;
+  EXPECT_EQ(first_pass_of(lines), FirstPass::kLines);
+  EXPECT_EQ(workspace_bytes(lines, 100, kSms), 4 * (100 + 7168));
+  EXPECT_EQ(first_pass_blocks(lines, 513, kSms).value(), 2 * 28);
+  EXPECT_EQ(first_pass_of(problem_of(Granularity::k1x128)), FirstPass::kNone);
 }
 
 TEST(QuantizeEmit, ShapeIsNotInTheSource) {
@@ -114,18 +155,20 @@ TEST(QuantizeEmit, ShapeIsNotInTheSource) {
   ASSERT_TRUE(narrow.has_value()) << narrow.error().message;
   ASSERT_TRUE(wide.has_value()) << wide.error().message;
   EXPECT_EQ(narrow->source, wide->source);
-  EXPECT_EQ(narrow->parameter_bytes, std::vector<int>{64});
+  EXPECT_EQ(narrow->parameter_bytes, std::vector<int>{112});
 }
 
 TEST(QuantizeEmit, NumericsWithoutATemplateAreUnsupported) {
-  QuantizeProblem transposed = problem_of(Granularity::k1x128);
-  transposed.output = QuantizeOutput::kTransposed;
-  for (const QuantizeProblem& p : {transposed, problem_of(Granularity::kPerTensor)}) {
+  QuantizeProblem packed = problem_of(Granularity::k128x128);
+  packed.q.scale = ScaleFormat::kPackedPow2;
+  QuantizeProblem fp8 = problem_of(Granularity::k1x128);
+  fp8.x = DType::kE4M3;
+  for (const QuantizeProblem& p : {packed, fp8}) {
     const auto kernel =
         emit_quantize(p, {8, 256, 256, 4}, *find_device("h200"), embedded_templates());
     ASSERT_FALSE(kernel.has_value());
     EXPECT_EQ(kernel.error().code, ErrorCode::kUnsupported);
-    EXPECT_THAT(kernel.error().message, HasSubstr("no quantise template"));
+    EXPECT_THAT(kernel.error().message, HasSubstr("is not supported"));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <cfloat>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <tuple>
@@ -84,10 +85,24 @@ BlockScale scale_of(const std::vector<float>& block, const QuantizeProblem& p) {
   if (amax < p.amax_epsilon) amax = p.amax_epsilon;
   float encode = amax == 0 ? 1.0F : max_finite(p.q.dtype) / amax;
   if (std::isinf(encode)) encode = max_finite(p.x);
-  if (p.q.scale == ScaleFormat::kF32Pow2) {
+  if (p.q.scale == ScaleFormat::kF32Pow2 || p.q.scale == ScaleFormat::kPackedPow2) {
     int exponent = 0;
     std::frexp(encode, &exponent);
     encode = std::ldexp(1.0F, exponent - 1);
+  }
+  if (p.q.scale == ScaleFormat::kE8M0 && amax != 0) {
+    // The power of two by search: up, the smallest that leaves amax / 2^e within the format; floor,
+    // the largest that is at most amax over the format's largest power of two.
+    const bool up = p.e8m0_rounding == E8M0Rounding::kUp;
+    const double limit = up ? static_cast<double>(max_finite(p.q.dtype))
+                            : (p.q.dtype == DType::kE4M3 ? 256.0 : 32768.0);
+    int e = -127;
+    if (up) {
+      while (std::ldexp(limit, e) < static_cast<double>(amax)) ++e;
+    } else {
+      while (std::ldexp(limit, e + 1) <= static_cast<double>(amax)) ++e;
+    }
+    encode = std::ldexp(1.0F, -e);
   }
   return {encode, 1.0F / encode};
 }
@@ -99,86 +114,108 @@ std::uint8_t code_of(float x, float encode, DType fp8) {
 
 struct Outputs {
   std::vector<std::uint8_t> q, q_transposed;
-  std::vector<float> scale, scale_transposed;
+  std::vector<std::uint8_t> scale, scale_transposed;  // bytes
 };
+
+// A decode scale as the format stores it, at scale `index` (byte `index` of packed words).
+void put_scale(std::vector<std::uint8_t>& bytes, ScaleFormat f, std::int64_t index, float decode) {
+  const auto bits = std::bit_cast<std::uint32_t>(decode);
+  if (f == ScaleFormat::kE8M0 || f == ScaleFormat::kPackedPow2) {
+    int exponent = 0;
+    std::frexp(decode, &exponent);  // decode = 2^(exponent - 1)
+    bytes[static_cast<std::size_t>(index)] = static_cast<std::uint8_t>(exponent - 1 + 127);
+  } else if (f == ScaleFormat::kBF16) {
+    const std::uint16_t half = float_to_bf16(decode);
+    std::memcpy(&bytes[static_cast<std::size_t>(2 * index)], &half, 2);
+  } else {
+    std::memcpy(&bytes[static_cast<std::size_t>(4 * index)], &bits, 4);
+  }
+}
 
 bool wants(const QuantizeProblem& p, QuantizeOutput o) {
   return (static_cast<int>(p.output) & static_cast<int>(o)) != 0;
 }
 
-// Writes the block that begins at (row0, col0) into data and scales of one layout.
-void expect_block(const Input& x, const QuantizeProblem& p, std::int64_t row0, std::int64_t col0,
-                  std::int64_t block_rows, std::int64_t block_cols, std::uint8_t* q,
-                  std::int64_t row_step, std::int64_t col_step, float* scale) {
-  const std::int64_t row1 = std::min(x.rows, row0 + block_rows);
-  const std::int64_t col1 = std::min(x.cols, col0 + block_cols);
-  std::vector<float> block;
-  for (std::int64_t r = row0; r < row1; ++r) {
-    for (std::int64_t c = col0; c < col1; ++c) block.push_back(x.at(r, c));
+// One layout of the contract's table, written out a second time: the tensor of rows x cols elements
+// at(r, c), cut into blocks; data [rows][data_ld]; scales [outer][inner] with (i, j) of a block at
+// i * inner + j or, `lines_first`, at j * inner + i.
+struct Layout {
+  std::int64_t rows, cols, data_ld;
+  std::int64_t block_rows, block_cols;
+  std::int64_t outer, inner;
+  bool lines_first = false;
+};
+
+template <typename At>
+void expect_layout(const Layout& l, const QuantizeProblem& p, const At& at,
+                   std::vector<std::uint8_t>& q, std::vector<std::uint8_t>& scales) {
+  const auto size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
+  const bool packed = p.q.scale == ScaleFormat::kPackedPow2;
+  const std::int64_t runs = packed ? round_up(l.outer, 4) : l.outer;
+  const int bytes = p.q.scale == ScaleFormat::kBF16             ? 2
+                    : p.q.scale == ScaleFormat::kE8M0 || packed ? 1
+                                                                : 4;
+  q.assign(size(l.rows * l.data_ld), 0);
+  scales.assign(size(runs * l.inner * bytes), 0);
+  const auto index = [&](std::int64_t run, std::int64_t i) {
+    return packed ? (run / 4 * l.inner + i) * 4 + run % 4 : run * l.inner + i;
+  };
+  for (std::int64_t run = 0; run < runs; ++run) {
+    for (std::int64_t i = 0; i < l.inner; ++i) put_scale(scales, p.q.scale, index(run, i), 1.0F);
   }
-  const BlockScale s = scale_of(block, p);
-  *scale = s.decode;
-  for (std::int64_t r = row0; r < row1; ++r) {
-    for (std::int64_t c = col0; c < col1; ++c) {
-      q[r * row_step + c * col_step] = code_of(x.at(r, c), s.encode, p.q.dtype);
+  for (std::int64_t r0 = 0; r0 < l.rows; r0 += l.block_rows) {
+    for (std::int64_t c0 = 0; c0 < l.cols; c0 += l.block_cols) {
+      const std::int64_t r1 = std::min(l.rows, r0 + l.block_rows);
+      const std::int64_t c1 = std::min(l.cols, c0 + l.block_cols);
+      std::vector<float> block;
+      for (std::int64_t r = r0; r < r1; ++r) {
+        for (std::int64_t c = c0; c < c1; ++c) block.push_back(at(r, c));
+      }
+      const BlockScale s = scale_of(block, p);
+      const std::int64_t i = r0 / l.block_rows, j = c0 / l.block_cols;
+      put_scale(scales, p.q.scale, l.lines_first ? index(j, i) : index(i, j), s.decode);
+      for (std::int64_t r = r0; r < r1; ++r) {
+        for (std::int64_t c = c0; c < c1; ++c) {
+          q[size(r * l.data_ld + c)] = code_of(at(r, c), s.encode, p.q.dtype);
+        }
+      }
     }
   }
 }
 
-// Layouts written out from the contract's table, not from the library's own arithmetic.
+// The row of the table for a tensor of rows x cols: the transposed copy's is that of cols x rows.
+Layout layout_of(Granularity g, std::int64_t rows, std::int64_t cols, std::int64_t data_ld) {
+  const std::int64_t all_rows = std::max<std::int64_t>(rows, 1);
+  const std::int64_t all_cols = std::max<std::int64_t>(cols, 1);
+  const auto pad = [](std::int64_t n) { return round_up(n, 4); };
+  switch (g) {
+    case Granularity::kPerTensor:
+      return {rows, cols, data_ld, all_rows, all_cols, 1, 1};
+    case Granularity::kPerRow:
+      return {rows, cols, data_ld, 1, all_cols, 1, pad(rows), true};
+    case Granularity::k1x128:
+      return {rows, cols, data_ld, 1, 128, ceil_div(cols, 128), pad(rows), true};
+    case Granularity::k128x128:
+      return {rows, cols, data_ld, 128, 128, ceil_div(rows, 128), pad(ceil_div(cols, 128))};
+    case Granularity::k1x32:
+      return {rows, cols, data_ld, 1, 32, rows, pad(ceil_div(cols, 32))};
+    default:
+      return {rows, cols, data_ld, 32, 32, ceil_div(rows, 32), pad(ceil_div(cols, 32))};
+  }
+}
+
 Outputs expected(const Input& x, const QuantizeProblem& p) {
   Outputs out;
-  const std::int64_t row_blocks = ceil_div(x.rows, 128), col_blocks = ceil_div(x.cols, 128);
-  const auto size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
   if (wants(p, QuantizeOutput::kRowwise)) {
-    out.q.assign(size(x.rows * x.cols), 0);
-    std::uint8_t* q = out.q.data();
-    switch (p.q.granularity) {
-      case Granularity::kPerTensor:
-        out.scale.assign(1, 1.0F);
-        expect_block(x, p, 0, 0, x.rows, x.cols, q, x.cols, 1, out.scale.data());
-        break;
-      case Granularity::kPerRow:
-        out.scale.assign(size(round_up(x.rows, 4)), 1.0F);
-        for (std::int64_t r = 0; r < x.rows; ++r) {
-          expect_block(x, p, r, 0, 1, x.cols, q, x.cols, 1, &out.scale[size(r)]);
-        }
-        break;
-      case Granularity::k1x128: {
-        const std::int64_t ld = round_up(x.rows, 4);
-        out.scale.assign(size(col_blocks * ld), 1.0F);
-        for (std::int64_t r = 0; r < x.rows; ++r) {
-          for (std::int64_t b = 0; b < col_blocks; ++b) {
-            expect_block(x, p, r, b * 128, 1, 128, q, x.cols, 1, &out.scale[size(b * ld + r)]);
-          }
-        }
-        break;
-      }
-      default: {
-        const std::int64_t ld = round_up(col_blocks, 4);
-        out.scale.assign(size(row_blocks * ld), 1.0F);
-        for (std::int64_t i = 0; i < row_blocks; ++i) {
-          for (std::int64_t j = 0; j < col_blocks; ++j) {
-            expect_block(x, p, i * 128, j * 128, 128, 128, q, x.cols, 1,
-                         &out.scale[size(i * ld + j)]);
-          }
-        }
-      }
-    }
+    expect_layout(
+        layout_of(p.q.granularity, x.rows, x.cols, x.cols), p,
+        [&](std::int64_t r, std::int64_t c) { return x.at(r, c); }, out.q, out.scale);
   }
   if (wants(p, QuantizeOutput::kTransposed)) {
-    const std::int64_t data_ld = round_up(x.rows, 16);
-    out.q_transposed.assign(size(x.cols * data_ld), 0);
-    std::uint8_t* q = out.q_transposed.data();
-    const bool square = p.q.granularity == Granularity::k128x128;
-    const std::int64_t ld = round_up(square ? row_blocks : x.cols, 4);
-    out.scale_transposed.assign(size((square ? col_blocks : row_blocks) * ld), 1.0F);
-    for (std::int64_t i = 0; i < row_blocks; ++i) {
-      for (std::int64_t j = 0; j < (square ? col_blocks : x.cols); ++j) {
-        expect_block(x, p, i * 128, square ? j * 128 : j, 128, square ? 128 : 1, q, 1, data_ld,
-                     &out.scale_transposed[size(square ? j * ld + i : i * ld + j)]);
-      }
-    }
+    expect_layout(
+        layout_of(p.q.granularity, x.cols, x.rows, round_up(x.rows, 16)), p,
+        [&](std::int64_t c, std::int64_t r) { return x.at(r, c); }, out.q_transposed,
+        out.scale_transposed);
   }
   return out;
 }
@@ -188,8 +225,8 @@ Outputs run(const Input& x, const QuantizeProblem& p, const Outputs& shape, int 
   Outputs out;
   out.q.assign(shape.q.size(), kPoison);
   out.q_transposed.assign(shape.q_transposed.size(), kPoison);
-  out.scale.assign(shape.scale.size(), kNan);
-  out.scale_transposed.assign(shape.scale_transposed.size(), kNan);
+  out.scale.assign(shape.scale.size(), kPoison);
+  out.scale_transposed.assign(shape.scale_transposed.size(), kPoison);
   const QuantizeArgs args{.rows = x.rows,
                           .x = x.bytes.data(),
                           .ldx = x.ld,
@@ -202,17 +239,17 @@ Outputs run(const Input& x, const QuantizeProblem& p, const Outputs& shape, int 
   return out;
 }
 
-std::vector<std::uint32_t> bits_of(const std::vector<float>& values) {
-  std::vector<std::uint32_t> bits;
-  for (const float v : values) bits.push_back(std::bit_cast<std::uint32_t>(v));
-  return bits;
+float scale_at(const std::vector<std::uint8_t>& scales, std::size_t index) {
+  float value = 0;
+  std::memcpy(&value, &scales[4 * index], 4);
+  return value;
 }
 
 void expect_same(const Outputs& got, const Outputs& want) {
   EXPECT_EQ(got.q, want.q);
   EXPECT_EQ(got.q_transposed, want.q_transposed);
-  EXPECT_EQ(bits_of(got.scale), bits_of(want.scale));
-  EXPECT_EQ(bits_of(got.scale_transposed), bits_of(want.scale_transposed));
+  EXPECT_EQ(got.scale, want.scale);
+  EXPECT_EQ(got.scale_transposed, want.scale_transposed);
 }
 
 void check(const Input& x, const QuantizeProblem& p) {
@@ -221,18 +258,25 @@ void check(const Input& x, const QuantizeProblem& p) {
 }
 
 QuantizeProblem problem_of(const Input& x, Granularity g, DType fp8 = DType::kE4M3,
-                           ScaleFormat f = ScaleFormat::kF32) {
+                           ScaleFormat f = ScaleFormat::kNone) {
   QuantizeProblem p;
   p.cols = x.cols;
   p.x = x.dtype;
-  p.q = {fp8, g, f};
-  const bool blocks = g == Granularity::k1x128 || g == Granularity::k128x128;
-  p.output = blocks ? QuantizeOutput::kBoth : QuantizeOutput::kRowwise;
+  p.q = {fp8, g, f == ScaleFormat::kNone ? default_scale_format(g) : f};
+  p.output = QuantizeOutput::kBoth;
   return p;
 }
 
 constexpr Granularity kGranularities[] = {Granularity::kPerTensor, Granularity::kPerRow,
-                                          Granularity::k1x128, Granularity::k128x128};
+                                          Granularity::k1x128,     Granularity::k128x128,
+                                          Granularity::k1x32,      Granularity::k32x32};
+
+std::vector<ScaleFormat> formats_of(Granularity g) {
+  if (default_scale_format(g) == ScaleFormat::kE8M0) return {ScaleFormat::kE8M0};
+  std::vector formats{ScaleFormat::kF32, ScaleFormat::kF32Pow2, ScaleFormat::kBF16};
+  if (g == Granularity::k1x128) formats.push_back(ScaleFormat::kPackedPow2);
+  return formats;
+}
 
 using Shape = std::pair<std::int64_t, std::int64_t>;
 class QuantizeShapeTest : public testing::TestWithParam<Shape> {};
@@ -250,9 +294,12 @@ TEST_P(QuantizeShapeTest, EveryTypeMatchesThePlainFormOfTheContract) {
     const Input input = random_input(rows, cols, x);
     for (const Granularity g : kGranularities) {
       for (const DType fp8 : {DType::kE4M3, DType::kE5M2}) {
-        for (const ScaleFormat f : {ScaleFormat::kF32, ScaleFormat::kF32Pow2}) {
-          const QuantizeProblem p = problem_of(input, g, fp8, f);
+        for (const ScaleFormat f : formats_of(g)) {
+          QuantizeProblem p = problem_of(input, g, fp8, f);
           SCOPED_TRACE(to_text(Problem{p}));
+          check(input, p);
+          if (f != ScaleFormat::kE8M0) continue;
+          p.e8m0_rounding = E8M0Rounding::kOcpFloor;
           check(input, p);
         }
       }
@@ -290,7 +337,7 @@ TEST(Quantize, StridedOutputLeavesTheGapsAlone) {
   for (std::int64_t b = 0; b < 2; ++b) {
     for (std::int64_t r = 0; r < kScaleLd; ++r) {
       ASSERT_EQ(scale[static_cast<std::size_t>(b * kScaleLd + r)],
-                r < 72 ? want.scale[static_cast<std::size_t>(b * 72 + r)] : -5.0F);
+                r < 72 ? scale_at(want.scale, static_cast<std::size_t>(b * 72 + r)) : -5.0F);
     }
   }
 }
@@ -305,7 +352,7 @@ TEST(Quantize, TightScaleStrideIsHonoured) {
   std::vector<float> scale(6, -5.0F);
   ASSERT_TRUE(quantize(
       p, {.rows = 100, .x = x.bytes.data(), .q = q.data(), .scale = scale.data(), .scale_ld = 5}));
-  for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(scale[i], want.scale[i]);
+  for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(scale[i], scale_at(want.scale, i));
   EXPECT_EQ(scale[5], -5.0F);
   EXPECT_EQ(q, want.q);
 }
@@ -370,7 +417,7 @@ TEST(Quantize, ZerosNansInfinitiesAndExtremesKeepTheContract) {
     const Input x = special_blocks(dtype);
     for (const Granularity g : kGranularities) {
       for (const DType fp8 : {DType::kE4M3, DType::kE5M2}) {
-        for (const ScaleFormat f : {ScaleFormat::kF32, ScaleFormat::kF32Pow2}) {
+        for (const ScaleFormat f : formats_of(g)) {
           const QuantizeProblem p = problem_of(x, g, fp8, f);
           SCOPED_TRACE(to_text(Problem{p}));
           check(x, p);
@@ -386,7 +433,9 @@ TEST(Quantize, SpecialBlocksHaveTheWrittenCodesAndScales) {
   QuantizeProblem p = problem_of(x, Granularity::k1x128);
   p.output = QuantizeOutput::kRowwise;
   const Outputs out = run(x, p, expected(x, p));
-  const auto scale = [&](int block) { return out.scale[static_cast<std::size_t>(block * 128)]; };
+  const auto scale = [&](int block) {
+    return scale_at(out.scale, static_cast<std::size_t>(block * 128));
+  };
   const auto code = [&](int col) { return static_cast<int>(out.q[static_cast<std::size_t>(col)]); };
   EXPECT_EQ(scale(0), 1.0F);  // amax 0
   EXPECT_EQ(code(0) & 0x7F, 0x00);
@@ -420,6 +469,88 @@ TEST(EncodeScale, FollowsTheContractsSteps) {
   p.amax_epsilon = 1.0F;
   EXPECT_EQ(encode_scale(0.5F, p), 256.0F);
   EXPECT_EQ(encode_scale(0.0F, p), 256.0F);
+}
+
+// 1.75 * 2^8 and 1.75 * 2^15 are the largest values: a scale is a power of two up from amax over
+// them, or down from amax over 2^8 and 2^15.
+TEST(EncodeScale, E8M0RoundsUpOrAsTheOcpTextSays) {
+  struct Row {
+    DType fp8;
+    float amax;
+    float up, floor;  // encode
+  };
+  const Row rows[] = {
+      {DType::kE4M3, 448.0F, 1.0F, 1.0F},
+      {DType::kE4M3, std::nextafter(448.0F, kInf), 0.5F, 1.0F},  // floor lets it saturate
+      {DType::kE4M3, 511.0F, 0.5F, 1.0F},
+      {DType::kE4M3, 512.0F, 0.5F, 0.5F},
+      {DType::kE4M3, 256.0F, 1.0F, 1.0F},
+      {DType::kE4M3, std::nextafter(256.0F, 0.0F), 1.0F, 2.0F},
+      {DType::kE4M3, 224.0F, 2.0F, 2.0F},
+      {DType::kE5M2, 57344.0F, 1.0F, 1.0F},
+      {DType::kE5M2, 60000.0F, 0.5F, 1.0F},
+      {DType::kE4M3, FLT_MAX, 0x1p-120F, 0x1p-119F},
+      {DType::kE4M3, 0x1p-119F, 0x1p127F, 0x1p127F},
+      {DType::kE4M3, 0x1p-149F, 0x1p127F, 0x1p127F},  // the exponent ends at 2^-127
+      {DType::kE4M3, 0.0F, 1.0F, 1.0F},
+  };
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.amax);
+    QuantizeProblem p;
+    p.x = DType::kFP32;
+    p.q = {row.fp8, Granularity::k1x32, ScaleFormat::kE8M0};
+    EXPECT_EQ(encode_scale(row.amax, p), row.up);
+    p.e8m0_rounding = E8M0Rounding::kOcpFloor;
+    EXPECT_EQ(encode_scale(row.amax, p), row.floor);
+  }
+}
+
+TEST(StoreScale, FormatsHoldWhatTheirNamesSay) {
+  std::uint32_t word = 0;
+  store_scale(&word, ScaleFormat::kE8M0, 0, 1.0F);
+  store_scale(&word, ScaleFormat::kE8M0, 1, 0x1p127F);  // scale 2^-127
+  store_scale(&word, ScaleFormat::kPackedPow2, 2, 0.5F);
+  store_scale(&word, ScaleFormat::kPackedPow2, 3, 0x1p-120F);
+  EXPECT_EQ(word, 0xF780007FU);  // the first block in the lowest byte
+  EXPECT_EQ(load_scale(&word, ScaleFormat::kE8M0, 1), 0x1p-127F);
+  EXPECT_EQ(load_scale(&word, ScaleFormat::kPackedPow2, 3), 0x1p120F);
+  std::uint16_t half = 0;
+  store_scale(&half, ScaleFormat::kBF16, 0, 3.0F);  // 1/3 = 0x3EAAAAAB
+  EXPECT_EQ(half, 0x3EAB);
+  EXPECT_EQ(load_scale(&half, ScaleFormat::kBF16, 0), std::bit_cast<float>(0x3EAB0000U));
+}
+
+// The formats change what is stored, never the codes of the format they are derived from.
+TEST(Quantize, Bf16AndPackedScalesKeepTheCodes) {
+  const Input x = random_input(130, 700, DType::kBF16);
+  const auto codes = [&](ScaleFormat f) {
+    const QuantizeProblem p = problem_of(x, Granularity::k1x128, DType::kE4M3, f);
+    const Outputs out = run(x, p, expected(x, p));
+    return std::pair(out.q, out.q_transposed);
+  };
+  EXPECT_EQ(codes(ScaleFormat::kBF16), codes(ScaleFormat::kF32));
+  EXPECT_EQ(codes(ScaleFormat::kPackedPow2), codes(ScaleFormat::kF32Pow2));
+}
+
+// Row shards quantised apart equal the whole, wherever a block lies within a shard's rows.
+TEST(Quantize, RowShardsQuantisedApartEqualTheWhole) {
+  const Input x = random_input(384, 300, DType::kBF16);
+  for (const Granularity g : {Granularity::kPerRow, Granularity::k1x128, Granularity::k128x128,
+                              Granularity::k1x32, Granularity::k32x32}) {
+    QuantizeProblem p = problem_of(x, g);
+    p.output = QuantizeOutput::kRowwise;
+    SCOPED_TRACE(to_text(Problem{p}));
+    const Outputs whole = run(x, p, expected(x, p));
+    std::vector<std::uint8_t> q;
+    for (const std::int64_t row : {0, 128, 256}) {
+      Input shard(128, x.cols, x.ld, x.dtype);
+      std::copy_n(x.values.begin() + row * x.ld, 128 * x.ld, shard.values.begin());
+      shard.encode();
+      const Outputs part = run(shard, p, expected(shard, p));
+      q.insert(q.end(), part.q.begin(), part.q.end());
+    }
+    EXPECT_EQ(q, whole.q);
+  }
 }
 
 TEST(Quantize, EpsilonRaisesSmallMaximaOnly) {
@@ -462,7 +593,7 @@ TEST(Dequantize, MultipliesByTheScaleOfTheBlock) {
     ASSERT_TRUE(dequantize(p.q, 150, 400, out.q.data(), 0, out.scale.data(), 0, restored.data()));
     // E4M3 keeps 4 significant bits; below its normal range half a subnormal step remains, which
     // is at most 2^-10 of an encoded 448.
-    const float floor = g == Granularity::kPerTensor || g == Granularity::kPerRow ? 1e-3F : 1e-4F;
+    const float floor = g == Granularity::k1x128 || g == Granularity::k128x128 ? 1e-4F : 1e-3F;
     for (std::size_t i = 0; i < restored.size(); ++i) {
       ASSERT_NEAR(restored[i], x.values[i], std::fabs(x.values[i]) / 16 + floor) << i;
     }
@@ -505,17 +636,12 @@ TEST(Quantize, RefusesWithASentenceThatNamesTheArgument) {
       with([](Refusal& r) { r.problem.amax_epsilon = -1, r.names = "amax_epsilon is -1"; }),
       with([](Refusal& r) { r.problem.amax_epsilon = kNan, r.names = "amax_epsilon is nan"; }),
       with([](Refusal& r) {
-        r.problem.q = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
+        r.problem.q = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kF32};
         r.code = ErrorCode::kUnsupported, r.names = "1x32";
       }),
       with([](Refusal& r) {
-        r.problem.q.scale = ScaleFormat::kBF16;
-        r.code = ErrorCode::kUnsupported, r.names = "bf16";
-      }),
-      with([](Refusal& r) {
-        r.problem.q.granularity = Granularity::kPerRow;
-        r.problem.output = QuantizeOutput::kBoth;
-        r.code = ErrorCode::kUnsupported, r.names = "e4m3:row";
+        r.problem.q = {DType::kE4M3, Granularity::kPerRow, ScaleFormat::kPackedPow2};
+        r.code = ErrorCode::kUnsupported, r.names = "e4m3:row:packed";
       }),
       with([](Refusal& r) {
         r.problem.x = DType::kE4M3, r.code = ErrorCode::kUnsupported, r.names = "e4m3";

@@ -9,9 +9,7 @@
 
 #include "runtime/engine/describe.h"
 #include "runtime/measure/operands.h"
-#include "tools/common/bench_kernels.h"
 #include "tools/common/peers.h"
-#include "tools/common/quantizing.h"
 #include "tools/common/tune_report.h"
 
 namespace octile::tools {
@@ -22,21 +20,6 @@ constexpr std::uint64_t kOperandSeed = 1;  // the same operands every run
 template <typename Slot>
 const Slot& at(const std::vector<Slot>& slots, int i) {
   return slots[static_cast<std::size_t>(i)];
-}
-
-struct PreparedPlan {
-  PlanHandle plan;
-  Json kernel;  // the first of those prepared
-};
-
-Result<PreparedPlan> prepare_plan(const BenchContext& context, const Problem& problem,
-                                  std::int64_t lo, std::int64_t hi) {
-  auto plan = PlanHandle::create(context.library, context.gpu.device(), problem);
-  if (!plan) return tl::unexpected<Error>(plan.error());
-  if (Status ok = plan->prepare(lo, hi); !ok) return tl::unexpected<Error>(ok.error());
-  const auto description = plan->describe();
-  if (!description) return tl::unexpected<Error>(description.error());
-  return PreparedPlan{std::move(*plan), description->at("kernels").at(0)};
 }
 
 void note_check(const char* who, const ProductCheck& check, BenchResult& result) {
@@ -64,19 +47,6 @@ Contender gemm_contender(const BenchContext& context, const RunGemm& run,
             args.flags = flags;
             return run(args, stream);
           }};
-}
-
-// Ours alone or beside the baseline, in one interleaved run.
-Status compare(const BenchContext& context, const std::vector<Contender>& contenders,
-               std::size_t slots, BenchResult& result) {
-  auto timings = measure(context.gpu, contenders, timing_options(context.rounds, slots));
-  if (!timings) return tl::unexpected<Error>(timings.error());
-  result.ours = std::move(timings->front());
-  if (contenders.size() < 2) return {};
-  result.has_baseline = true;
-  result.baseline = std::move(timings->at(1));
-  result.ratio = median_ratio(result.baseline, result.ours);
-  return {};
 }
 
 // Alone where cuBLASLt does not take the problem (m % 4 != 0, say).
@@ -131,44 +101,29 @@ Result<RunGemm> planned_gemm(const BenchContext& context, const GemmProblem& pro
       [plan](const octile_gemm_args& args, CUstream stream) { return plan->run(args, stream); });
 }
 
-// Codes and scales of the first slot against the host reference.
-Status check_codes(const BenchContext& context, const QuantizeSlot& slot, BenchResult& result) {
-  const auto gpu = download(context.gpu, slot.q);
-  if (!gpu) return tl::unexpected<Error>(gpu.error());
-  const auto x = download(context.gpu, slot.x);
-  if (!x) return tl::unexpected<Error>(x.error());
-  const auto host =
-      quantize_on_host(context.library, slot.q.type,
-                       reinterpret_cast<const std::uint16_t*>(x->data()), slot.q.rows, slot.q.cols);
-  if (!host) return tl::unexpected<Error>(host.error());
-  result.ok = gpu->data == host->data && gpu->scales == host->scales;
-  result.check =
-      result.ok ? "equal to the host reference, bit for bit" : "DIFFERS from the host reference";
+}  // namespace
+
+Result<PreparedPlan> prepare_plan(const BenchContext& context, const Problem& problem,
+                                  std::int64_t lo, std::int64_t hi) {
+  auto plan = PlanHandle::create(context.library, context.gpu.device(), problem);
+  if (!plan) return tl::unexpected<Error>(plan.error());
+  if (Status ok = plan->prepare(lo, hi); !ok) return tl::unexpected<Error>(ok.error());
+  const auto description = plan->describe();
+  if (!description) return tl::unexpected<Error>(description.error());
+  return PreparedPlan{std::move(*plan), description->at("kernels").at(0)};
+}
+
+Status compare(const BenchContext& context, const std::vector<Contender>& contenders,
+               std::size_t slots, BenchResult& result) {
+  auto timings = measure(context.gpu, contenders, timing_options(context.rounds, slots));
+  if (!timings) return tl::unexpected<Error>(timings.error());
+  result.ours = std::move(timings->front());
+  if (contenders.size() < 2) return {};
+  result.has_baseline = true;
+  result.baseline = std::move(timings->at(1));
+  result.ratio = median_ratio(result.baseline, result.ours);
   return {};
 }
-
-struct StreamSlot {
-  DeviceBuffer in, out;
-};
-
-Result<std::vector<StreamSlot>> make_stream_slots(const GpuSession& gpu, const StreamKernel& kernel,
-                                                  std::int64_t units, std::size_t count) {
-  std::vector<StreamSlot> slots;
-  for (std::size_t i = 0; i < count; ++i) {
-    auto in = gpu.allocate(kernel.in_bytes(units));
-    if (!in) return tl::unexpected<Error>(in.error());
-    auto out = gpu.allocate(kernel.out_bytes(units));
-    if (!out) return tl::unexpected<Error>(out.error());
-    // Random bits cost power that zeros do not.
-    if (Status ok = in->fill(static_cast<std::uint8_t>(37 * i + 91), gpu.stream()); !ok) {
-      return tl::unexpected<Error>(ok.error());
-    }
-    slots.push_back({std::move(*in), std::move(*out)});
-  }
-  return slots;
-}
-
-}  // namespace
 
 Result<BenchResult> bench_gemm(const BenchContext& context, const GemmProblem& problem,
                                std::int64_t m) {
@@ -195,51 +150,6 @@ Result<BenchResult> bench_gemm(const BenchContext& context, const GemmProblem& p
   if (!ok) return tl::unexpected<Error>(ok.error());
   result.tflops = 2.0 * static_cast<double>(m) * static_cast<double>(problem.n) *
                   static_cast<double>(problem.k) / result.ours.median_us * 1e-6;
-  result.tbps = static_cast<double>(bytes) / result.ours.median_us * 1e-6;
-  return result;
-}
-
-Result<BenchResult> bench_quantize(const BenchContext& context, const QuantizeProblem& problem,
-                                   std::int64_t rows) {
-  if (problem.x != DType::kBF16) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("bench draws bf16 input only; x is {}", name_of(problem.x)));
-  }
-  BenchResult result;
-  result.problem = problem;
-  result.tokens = rows;
-  const std::int64_t elements = rows * problem.cols;
-  const int read_bytes = size_of(problem.x);
-  const std::int64_t bytes = elements * (read_bytes + 1);
-  const int count = rotation_slots(context.gpu, bytes);
-  const auto slots = make_quantize_slots(context.library, context.gpu, problem, rows, count);
-  if (!slots) return tl::unexpected<Error>(slots.error());
-  auto prepared = prepare_plan(context, problem, rows, rows);
-  if (!prepared) return tl::unexpected<Error>(prepared.error());
-  result.kernel = std::move(prepared->kernel);
-  if (Status ok = check_codes(context, slots->front(), result); !ok) {
-    return tl::unexpected<Error>(ok.error());
-  }
-  const auto stream_kernel = StreamKernel::create(context.gpu, read_bytes, 1);
-  if (!stream_kernel) return tl::unexpected<Error>(stream_kernel.error());
-  const auto stream_slots = make_stream_slots(context.gpu, *stream_kernel, elements, slots->size());
-  if (!stream_slots) return tl::unexpected<Error>(stream_slots.error());
-  const Contender ours{"octile", [&](int i, CUstream stream) {
-                         const QuantizeSlot& s = at(*slots, i);
-                         octile_quantize_args args{};
-                         args.rows = rows;
-                         args.x = s.x.pointer();
-                         args.q = s.q.data.pointer();
-                         args.scale = s.q.scales.pointer();
-                         return prepared->plan.run(args, stream);
-                       }};
-  const Contender stream{"stream", [&](int i, CUstream on) {
-                           const StreamSlot& s = at(*stream_slots, i);
-                           return stream_kernel->run(s.in, s.out, elements, on);
-                         }};
-  if (Status ok = compare(context, {ours, stream}, slots->size(), result); !ok) {
-    return tl::unexpected<Error>(ok.error());
-  }
   result.tbps = static_cast<double>(bytes) / result.ours.median_us * 1e-6;
   return result;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "generator/problem.h"
 #include "runtime/measure/gpu_session.h"
@@ -43,8 +44,9 @@ struct BenchResult {
 // Checked against FP64 first; the baseline, where there is one, too.
 Result<BenchResult> bench_gemm(const BenchContext& context, const GemmProblem& problem,
                                std::int64_t m);
-// Checked bit for bit against the host reference first; the baseline is a stream of the same
-// read:write mix over the same bytes, scales excluded.
+// Checked bit for bit against the host reference first, up to 2^25 elements; the baseline is a
+// stream of the same read:write mix over the same bytes, scales excluded. Where a first pass has to
+// find maxima, the stream reads x twice too.
 Result<BenchResult> bench_quantize(const BenchContext& context, const QuantizeProblem& problem,
                                    std::int64_t rows);
 
@@ -53,5 +55,18 @@ Result<BenchResult> bench_quantize(const BenchContext& context, const QuantizePr
 Result<Timing> bench_launch(const BenchContext& context, const GemmProblem& problem);
 
 Json to_json(const BenchResult& result);
+
+// ---- what the measurements share ----------------------------------------------------------------
+
+struct PreparedPlan {
+  PlanHandle plan;
+  Json kernel;  // the first of those prepared
+};
+Result<PreparedPlan> prepare_plan(const BenchContext& context, const Problem& problem,
+                                  std::int64_t lo, std::int64_t hi);
+
+// Ours alone or beside the baseline, in one interleaved run.
+Status compare(const BenchContext& context, const std::vector<Contender>& contenders,
+               std::size_t slots, BenchResult& result);
 
 }  // namespace octile::tools

@@ -63,6 +63,14 @@ Result<Json> PlanHandle::describe() const {
   return Json::parse(text);
 }
 
+Result<std::size_t> PlanHandle::workspace_bytes(std::int64_t tokens) const {
+  std::size_t bytes = 0;
+  if (Status ok = check(octile_plan_workspace_size(plan_.get(), tokens, &bytes)); !ok) {
+    return tl::unexpected<Error>(ok.error());
+  }
+  return bytes;
+}
+
 Status PlanHandle::run(octile_gemm_args args, void* stream) const {
   args.struct_size = sizeof args;
   return check(octile_gemm_run(plan_.get(), &args, stream));

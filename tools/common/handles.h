@@ -39,6 +39,7 @@ class PlanHandle {
   Status prepare(std::int64_t lo, std::int64_t hi) const;
   // As octile_plan_describe documents it.
   Result<Json> describe() const;
+  Result<std::size_t> workspace_bytes(std::int64_t tokens) const;
   // struct_size is filled in. `stream` is a CUstream.
   Status run(octile_gemm_args args, void* stream) const;
   Status run(octile_quantize_args args, void* stream) const;

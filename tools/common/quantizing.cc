@@ -101,23 +101,4 @@ Result<DeviceTensor> quantize_random(const LibraryHandle& library, const GpuSess
   return quantize_on_gpu(library, gpu, type, *x, rows, cols);
 }
 
-Result<std::vector<QuantizeSlot>> make_quantize_slots(const LibraryHandle& library,
-                                                      const GpuSession& gpu,
-                                                      const QuantizeProblem& problem,
-                                                      std::int64_t rows, int slots) {
-  const std::vector<std::uint16_t> host = random_matrix(rows, problem.cols, 3);
-  std::vector<QuantizeSlot> made;
-  for (int i = 0; i < slots; ++i) {
-    auto x = i == 0 ? gpu.upload(host.data(), host.size() * sizeof(std::uint16_t))
-                    : copy_of(gpu, made.front().x);
-    if (!x) return tl::unexpected<Error>(x.error());
-    auto q = i == 0 ? quantize_on_gpu(library, gpu, problem.q, *x, rows, problem.cols)
-                    : copy_of(gpu, made.front().q);
-    if (!q) return tl::unexpected<Error>(q.error());
-    made.push_back({std::move(*x), std::move(*q)});
-  }
-  if (Status ok = gpu.synchronize(); !ok) return tl::unexpected<Error>(ok.error());
-  return made;
-}
-
 }  // namespace octile::tools

@@ -29,14 +29,4 @@ Result<DeviceTensor> quantize_random(const LibraryHandle& library, const GpuSess
                                      const TensorType& type, std::int64_t rows, std::int64_t cols,
                                      std::uint64_t seed);
 
-// What one quantisation reads and writes.
-struct QuantizeSlot {
-  DeviceBuffer x;
-  DeviceTensor q;
-};
-Result<std::vector<QuantizeSlot>> make_quantize_slots(const LibraryHandle& library,
-                                                      const GpuSession& gpu,
-                                                      const QuantizeProblem& problem,
-                                                      std::int64_t rows, int slots);
-
 }  // namespace octile::tools

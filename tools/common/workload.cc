@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <string>
+
 #include <algorithm>
 #include <filesystem>
 #include <utility>
@@ -102,6 +104,36 @@ Result<std::vector<Work>> work_of_layers(const ModelFile& model, const std::stri
                      quantize_problem(gemm.n, gemm.k, recipe->weight),
                      {{gemm.n, gemm.n}}});
   }
+  return works;
+}
+
+std::vector<Work> work_of_quantisers(const std::vector<std::string>& names) {
+  constexpr std::pair<std::int64_t, std::int64_t> kShapes[] = {
+      {16384, 7168}, {32768, 4096}, {4096, 7168}, {128, 7168}};
+  constexpr const char* kEverywhere[] = {
+      "x=bf16 q=e4m3:1x128 out=row",   "x=bf16 q=e4m3:1x128 out=col",
+      "x=bf16 q=e4m3:1x128 out=both",  "x=bf16 q=e4m3:128x128 out=row",
+      "x=bf16 q=e4m3:128x128 out=col", "x=bf16 q=e4m3:128x128 out=both",
+      "x=bf16 q=e4m3:1x32 out=row",    "x=bf16 q=e4m3:1x32 out=both",
+      "x=bf16 q=e4m3:32x32 out=row",   "x=bf16 q=e4m3:32x32 out=both",
+      "x=bf16 q=e4m3:row out=row",     "x=bf16 q=e4m3:row out=both",
+      "x=bf16 q=e4m3:tensor out=row",  "x=bf16 q=e4m3:tensor out=both"};
+  constexpr const char* kOnce[] = {
+      "x=bf16 q=e4m3:1x128:packed out=row", "x=bf16 q=e4m3:1x128:packed out=both",
+      "x=bf16 q=e5m2:1x128:bf16 out=row",   "x=fp16 q=e4m3:1x128 out=both",
+      "x=fp32 q=e4m3:1x128 out=row",        "x=fp32 q=e4m3:1x128 out=both",
+      "x=fp32 q=e4m3:128x128 out=row",      "x=fp32 q=e4m3:128x128 out=both"};
+  std::vector<Work> works;
+  const auto add = [&](std::int64_t rows, std::int64_t cols, const char* numerics) {
+    const std::string text = fmt::format("quantize rows={} cols={} {}", rows, cols, numerics);
+    const auto named = [&](const std::string& name) { return text.find(name) != text.npos; };
+    if (!names.empty() && std::none_of(names.begin(), names.end(), named)) return;
+    works.push_back({"", parse_problem(text).value(), {{rows, rows}}});
+  };
+  for (const auto& [rows, cols] : kShapes) {
+    for (const char* numerics : kEverywhere) add(rows, cols, numerics);
+  }
+  for (const char* numerics : kOnce) add(kShapes[0].first, kShapes[0].second, numerics);
   return works;
 }
 

@@ -31,6 +31,11 @@ Result<ModelFile> find_model(const std::string& model);
 Result<std::vector<Work>> work_of_problem(const Result<Problem>& problem,
                                           const std::vector<std::int64_t>& counts);
 
+// What `octile bench quantize` times: for every granularity the row-wise copy, the transposed one
+// and both, over shapes from a launch's size to 230 MB of bf16; beside them the other scale formats
+// and inputs at one shape. `names`: only problems whose text holds one of these; empty: all.
+std::vector<Work> work_of_quantisers(const std::vector<std::string>& names);
+
 // For each linear layer the product of the forward pass, then the quantisers of its activation and
 // weight. `counts` empty: those of the model.
 Result<std::vector<Work>> work_of_layers(const ModelFile& model, const std::string& recipe,

@@ -66,17 +66,26 @@ typedef enum octile_granularity {
   OCTILE_SCALE_1X128 = 3,      /* fp32 [ceil(k/128)][roundup(m,4)], m contiguous */
   OCTILE_SCALE_128X128 = 4,    /* fp32 [ceil(n/128)][scale_ld], scale_ld >= ceil(k/128) */
   OCTILE_SCALE_1X32 = 5,       /* E8M0 [m][roundup(ceil(k/32),4)] */
-  OCTILE_SCALE_32X32 = 6
+  OCTILE_SCALE_32X32 = 6       /* E8M0 [ceil(m/32)][roundup(ceil(k/32),4)] */
 } octile_granularity;
 
 typedef enum octile_scale_format {
   OCTILE_SCALE_FORMAT_DEFAULT = 0, /* f32; e8m0 for the MX granularities */
   OCTILE_SCALE_F32 = 1,
-  OCTILE_SCALE_F32_POW2 = 2,
-  OCTILE_SCALE_PACKED_POW2 = 3,
-  OCTILE_SCALE_E8M0 = 4,
-  OCTILE_SCALE_BF16 = 5
+  OCTILE_SCALE_F32_POW2 = 2,    /* fp32 restricted to powers of two */
+  OCTILE_SCALE_PACKED_POW2 = 3, /* 1x128: the biased exponents of four consecutive blocks of k in an
+                                   int32, the first in the lowest byte;
+                                   [ceil(ceil(k/128)/4)][roundup(m,4)] */
+  OCTILE_SCALE_E8M0 = 4,        /* the biased exponent of a power of two, one byte (OCP MX) */
+  OCTILE_SCALE_BF16 = 5         /* the fp32 scale rounded to nearest even, for communication */
 } octile_scale_format;
+
+/* Which power of two an E8M0 scale is. */
+typedef enum octile_e8m0_rounding {
+  OCTILE_E8M0_UP = 0,       /* the smallest that lets no finite element saturate */
+  OCTILE_E8M0_OCP_FLOOR = 1 /* 2^floor(log2(amax)) over the format's largest power of two: the text
+                               of OCP MX 1.0; the largest elements of a block may saturate */
+} octile_e8m0_rounding;
 
 typedef enum octile_log_level {
   OCTILE_LOG_DEBUG = 0,
@@ -178,8 +187,9 @@ typedef struct octile_quantize_desc {
   octile_dtype q_dtype;
   octile_granularity granularity;
   octile_scale_format scale_format;
-  octile_quantize_output output; /* 0: OCTILE_ROWWISE */
-  float amax_epsilon;            /* an amax below it is raised to it; >= 0, finite */
+  octile_quantize_output output;      /* 0: OCTILE_ROWWISE */
+  float amax_epsilon;                 /* an amax below it is raised to it; >= 0, finite */
+  octile_e8m0_rounding e8m0_rounding; /* of E8M0 scales; 0: OCTILE_E8M0_UP */
 } octile_quantize_desc;
 
 /* Makes a plan. It stands for every token count; nothing is compiled yet.
@@ -287,15 +297,17 @@ typedef struct octile_quantize_args {
   int64_t scale_ld; /* 0: as octile_quantized_layout_query says; else 1x128: >= that and a multiple
                        of 4; 128x128: >= ceil(cols/128) */
   void* q_transposed; /* [cols][roundup(rows,16)]; null unless the plan has a transposed output */
-  void* scale_transposed;
-  void* workspace;
+  void* scale_transposed; /* as octile_quantized_layout_query says with transposed */
+  void* workspace;        /* octile_plan_workspace_size bytes, 16-byte aligned; null where 0 */
   size_t workspace_bytes;
 } octile_quantize_args;
 
-/* Enqueues the quantisation on `stream`; rules as octile_gemm_run. Arithmetic, bit for bit: amax
- * over the finite elements of the block; encode = fp8_max / amax correctly rounded; q = x * encode
- * rounded once to fp32, then to nearest even on the FP8 grid, saturating; scale = 1 / encode
- * (docs/numerics.md). Padding is written: scales 1, data 0. */
+/* Enqueues the quantisation on `stream`; rules as octile_gemm_run. Both outputs come from one read
+ * of x; with one scale per tensor, or per row and a transposed output, a kernel before reads x too,
+ * to find the maxima. q and scales may have any alignment their element allows. Arithmetic, bit for
+ * bit: amax over the finite elements of the block; encode = fp8_max / amax correctly rounded; q = x
+ * * encode rounded once to fp32, then to nearest even on the FP8 grid, saturating; scale = 1 /
+ * encode (docs/numerics.md). Padding is written: scales 1, data 0. */
 OCTILE_API octile_status octile_quantize_run(octile_plan* plan, const octile_quantize_args* args,
                                              void* stream);
 

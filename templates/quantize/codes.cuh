@@ -1,0 +1,123 @@
+// cast -> row-wise output.
+#pragma once
+#ifndef OCTILE_EMITTED
+#include "quantize/patch.cuh"
+#endif
+
+namespace quantize {
+
+// ---- cast ---------------------------------------------------------------------------------------
+
+// The codes of one Vector, in order, the first element in the lowest byte.
+template <typename Src>
+struct Codes {
+  static constexpr int kWords = Src::kElements / 4;
+  u32 word[kWords];
+};
+
+template <int kFp8>
+__device__ __forceinline__ u32 cast_pair(float upper, float lower) {
+  return kFp8 == kE4M3 ? cast::e4m3x2(upper, lower) : cast::e5m2x2(upper, lower);
+}
+
+template <typename Src, int kFp8>
+__device__ __forceinline__ Codes<Src> cast_vector(const Vector& v, float encode) {
+  Codes<Src> codes;
+#pragma unroll
+  for (int w = 0; w < Codes<Src>::kWords; ++w) {
+    float x[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[i] = __fmul_rn(Src::value(Src::raw(v, 4 * w + i)), encode);
+    codes.word[w] = cast_pair<kFp8>(x[1], x[0]) | cast_pair<kFp8>(x[3], x[2]) << 16;
+  }
+  return codes;
+}
+
+// The code of an element that is infinite or NaN. The hardware cast saturates infinity; here it
+// becomes NaN (E4M3) or the infinity of its sign (E5M2). The NaN code does not rest on the cast's.
+template <typename Src, int kFp8>
+__device__ __forceinline__ u32 nonfinite_code(u32 raw) {
+  const u32 magnitude = raw & ~sign_bit<Src>();
+  if (kFp8 == kE4M3 || magnitude > Src::kInfinity) return 0x7fu;
+  return raw == magnitude ? 0x7cu : 0xfcu;
+}
+
+// ---- output -------------------------------------------------------------------------------------
+
+// Writes `count` codes, all of them in one access where `whole`; beyond them nothing is touched.
+template <typename Src>
+__device__ __forceinline__ void store(char* p, Codes<Src> codes, int count, bool whole) {
+  if (whole) {
+    if constexpr (Codes<Src>::kWords == 2) {
+      memory::store_8(p, codes.word[0], codes.word[1]);
+    } else {
+      memory::store_4(p, codes.word[0]);
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) {
+    memory::store_1(p + i, codes.word[0]);
+    if constexpr (Codes<Src>::kWords == 2) {
+      codes.word[0] = codes.word[0] >> 8 | codes.word[1] << 24;
+      codes.word[1] >>= 8;
+    } else {
+      codes.word[0] >>= 8;
+    }
+  }
+}
+
+// The row-wise codes of one thread's patch.
+template <typename P>
+struct RowOutput {
+  using Src = typename P::Src;
+  char* q;
+  i64 step;      // bytes from one row of the patch to the next
+  bool aligned;  // pointer and stride allow whole stores; the same in every thread
+
+  __device__ __forceinline__ RowOutput(const Args& args, const P& patch)
+      : q(static_cast<char*>(args.q) + patch.row * args.ldq + patch.col),
+        step(args.ldq * P::kRowStep) {
+    const u64 bits = reinterpret_cast<u64>(args.q) | static_cast<u64>(args.ldq);
+    aligned = bits % Src::kElements == 0;
+  }
+
+  // Casts and writes the patch. encode_of(i) gives vector i's encode scale and is called by every
+  // thread for every i, because it may be a shuffle. Infinity and NaN are left to mark_nonfinite.
+  template <int kFp8, typename EncodeOf>
+  __device__ __forceinline__ void write(const P& patch, const Vector (&v)[P::kVectors],
+                                        EncodeOf encode_of) const {
+    char* p = q;
+#pragma unroll
+    for (int i = 0; i < P::kVectors; ++i) {
+      const int row = i / P::kGroups, g = i % P::kGroups;
+      const Codes<Src> codes = cast_vector<Src, kFp8>(v[i], encode_of(i));
+      if (row < patch.rows) {
+        const int count = patch.elements(g);
+        store<Src>(p + g * P::kGroupCols, codes, count, aligned && count == Src::kElements);
+      }
+      if (g == P::kGroups - 1) p += step;
+    }
+  }
+
+  // The slow path after write(): the codes of the patch's infinities and NaNs. It reads x again, in
+  // rolled loops, so that the fast path carries none of its code or registers.
+  template <int kFp8, typename Input>
+  __device__ __forceinline__ void mark_nonfinite(const P& patch, const Input& input) const {
+#pragma unroll
+    for (int g = 0; g < P::kGroups; ++g) {
+#pragma unroll 1
+      for (int row = 0; row < patch.rows; ++row) {
+#pragma unroll 1
+        for (int i = 0; i < patch.elements(g); ++i) {
+          const u32 raw = input.raw(row, g, i);
+          if ((raw & ~sign_bit<Src>()) >= Src::kInfinity) {
+            memory::store_1(q + row * step + g * P::kGroupCols + i, nonfinite_code<Src, kFp8>(raw));
+          }
+        }
+      }
+    }
+  }
+};
+
+}  // namespace quantize

@@ -1,0 +1,195 @@
+// What every quantise kernel speaks of: its argument, element types, and what the bits of x mean.
+//
+// A kernel is composed of source -> amax -> scale -> cast -> outputs. It chooses who holds which
+// vectors and how their maxima meet; the parts are here and beside this file, once, and the
+// arithmetic is bit for bit that of docs/numerics.md ("Quantising"):
+//   amax   = max over the finite x of a block of |x|, raised to epsilon; 0 -> encode = 1
+//   encode = fp8_max / amax, correctly rounded; infinite -> the input type's largest finite number;
+//            power-of-two formats: its exponent alone; e8m0: see scale.cuh
+//   q      = fp8(fp32(x * encode)); NaN -> NaN; infinity -> NaN (E4M3) or infinity (E5M2)
+//   scale  = 1 / encode, correctly rounded, possibly subnormal
+// Every rounding is an explicit _rn intrinsic: no contraction, no flush to zero.
+#pragma once
+#ifndef OCTILE_EMITTED
+#include "lib/cast.cuh"
+#include "lib/memory.cuh"
+#include "lib/reduce.cuh"
+#include "lib/types.cuh"
+#endif
+
+namespace quantize {
+
+// Element types, by the values of octile_dtype.
+constexpr int kE4M3 = 1;
+constexpr int kE5M2 = 2;
+constexpr int kBF16 = 3;
+constexpr int kFP16 = 4;
+constexpr int kFP32 = 5;
+
+// Granularities, by the values of octile_granularity.
+constexpr int kPerTensor = 1;
+constexpr int kPerRow = 2;
+constexpr int k1x128 = 3;
+constexpr int k128x128 = 4;
+constexpr int k1x32 = 5;
+constexpr int k32x32 = 6;
+
+// The only kernel parameter: QuantizeKernelArgs on the host, which says what each is.
+struct Args {
+  const void* x;
+  void* q;
+  void* scale;
+  void* q_transposed;
+  void* scale_transposed;
+  u32* maxima;
+  i64 rows, cols;
+  i64 ldx, ldq, scale_ld;  // elements; the scales' in scales
+  i64 ldq_transposed, scale_ld_transposed;
+  i64 partials;
+};
+static_assert(sizeof(Args) == 112, "QuantizeKernelArgs has 112 bytes");
+
+template <bool kFirst, typename A, typename B>
+struct Chosen {
+  using Type = A;
+};
+template <typename A, typename B>
+struct Chosen<false, A, B> {
+  using Type = B;
+};
+
+using Vector = memory::Words4;  // 16 bytes of x, as one thread loads them
+
+// ---- source: what the bits of x mean ------------------------------------------------------------
+// "Magnitude" is the bits without the sign; magnitudes order as unsigned integers, and those at or
+// above kInfinity are infinity and NaN.
+
+// Two 16-bit elements a word, the lower half first.
+struct Source16 {
+  static constexpr int kElementBytes = 2;
+  static constexpr int kElements = 8;  // per Vector
+
+  static __device__ __forceinline__ u32 raw(const Vector& v, int i) {
+    return i % 2 == 0 ? v.word[i / 2] & 0xffffu : v.word[i / 2] >> 16;
+  }
+  static __device__ __forceinline__ u32 magnitude(const Vector& v) {
+    u32 both = 0;
+#pragma unroll
+    for (int w = 0; w < 4; ++w) both = reduce::max_u16x2(both, v.word[w] & 0x7fff7fffu);
+    return reduce::max(both & 0xffffu, both >> 16);
+  }
+  // The larger magnitudes of two words, element by element.
+  static __device__ __forceinline__ u32 larger(u32 magnitudes, u32 word) {
+    return reduce::max_u16x2(magnitudes, word & 0x7fff7fffu);
+  }
+  // Element `i` of magnitudes kept in words.
+  static __device__ __forceinline__ u32 pick(u32 word, int i) {
+    return i % 2 == 0 ? word & 0xffffu : word >> 16;
+  }
+  static constexpr int kElementsAWord = 2;
+  template <u32 kInfinityBits>
+  static __device__ __forceinline__ u32 zero_nonfinite(u32 word) {
+    const u32 low = (word & 0x7fffu) < kInfinityBits ? 0x0000ffffu : 0;
+    const u32 high = (word >> 16 & 0x7fffu) < kInfinityBits ? 0xffff0000u : 0;
+    return word & (low | high);
+  }
+  static __device__ __forceinline__ u32 load(const void* p) { return memory::load_2(p); }
+};
+
+template <int kType>
+struct Source;
+
+template <>
+struct Source<kBF16> : Source16 {
+  static constexpr u32 kInfinity = 0x7f80u;
+  static constexpr u32 kMaxFiniteBits = 0x7f7f0000u;  // as fp32
+  static __device__ __forceinline__ float value(u32 raw) {
+    return cast::from_bf16(static_cast<u16>(raw));
+  }
+  static __device__ __forceinline__ u32 finite_only(u32 word) {
+    return zero_nonfinite<kInfinity>(word);
+  }
+};
+
+template <>
+struct Source<kFP16> : Source16 {
+  static constexpr u32 kInfinity = 0x7c00u;
+  static constexpr u32 kMaxFiniteBits = 0x477fe000u;  // 65504
+  static __device__ __forceinline__ float value(u32 raw) {
+    return cast::from_fp16(static_cast<u16>(raw));
+  }
+  static __device__ __forceinline__ u32 finite_only(u32 word) {
+    return zero_nonfinite<kInfinity>(word);
+  }
+};
+
+template <>
+struct Source<kFP32> {
+  static constexpr int kElementBytes = 4;
+  static constexpr int kElements = 4;
+  static constexpr u32 kInfinity = 0x7f800000u;
+  static constexpr u32 kMaxFiniteBits = 0x7f7fffffu;
+
+  static __device__ __forceinline__ u32 raw(const Vector& v, int i) { return v.word[i]; }
+  static __device__ __forceinline__ float value(u32 raw) { return __uint_as_float(raw); }
+  static __device__ __forceinline__ u32 magnitude(const Vector& v) {
+    u32 top = 0;
+#pragma unroll
+    for (int w = 0; w < 4; ++w) top = reduce::max(top, v.word[w] & 0x7fffffffu);
+    return top;
+  }
+  static __device__ __forceinline__ u32 larger(u32 magnitude, u32 word) {
+    return reduce::max(magnitude, word & 0x7fffffffu);
+  }
+  static __device__ __forceinline__ u32 pick(u32 word, int) { return word; }
+  static constexpr int kElementsAWord = 1;
+  static __device__ __forceinline__ u32 finite_only(u32 word) {
+    return (word & 0x7fffffffu) < kInfinity ? word : 0;
+  }
+  static __device__ __forceinline__ u32 load(const void* p) { return memory::load_4(p); }
+};
+
+template <typename Src>
+__device__ __forceinline__ constexpr u32 sign_bit() {
+  return 1u << (8 * Src::kElementBytes - 1);
+}
+
+// See memory::forget_origin.
+template <int kVectors>
+__device__ __forceinline__ void forget_origin(Vector (&v)[kVectors]) {
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+#pragma unroll
+    for (int w = 0; w < 4; ++w) v[i].word[w] = memory::forget_origin(v[i].word[w]);
+  }
+}
+
+// Replaces infinities and NaNs by zeros: what is left is what amax and cast should see. The codes
+// of those elements are written over the zeros' at the end.
+template <typename Src, int kVectors>
+__device__ __forceinline__ void drop_nonfinite(Vector (&v)[kVectors]) {
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+#pragma unroll
+    for (int w = 0; w < 4; ++w) v[i].word[w] = Src::finite_only(v[i].word[w]);
+  }
+}
+
+// The largest magnitude of each vector, over its finite elements; drops the others. Returns whether
+// there were any.
+template <typename Src, int kVectors>
+__device__ __forceinline__ bool measure(Vector (&v)[kVectors], u32 (&magnitudes)[kVectors]) {
+  u32 top = 0;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    magnitudes[i] = Src::magnitude(v[i]);
+    top = reduce::max(top, magnitudes[i]);
+  }
+  if (top < Src::kInfinity) return false;
+  drop_nonfinite<Src>(v);
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) magnitudes[i] = Src::magnitude(v[i]);
+  return true;
+}
+
+}  // namespace quantize

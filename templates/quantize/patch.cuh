@@ -1,0 +1,137 @@
+// What one thread holds of the tensor, and how it comes from memory.
+#pragma once
+#ifndef OCTILE_EMITTED
+#include "quantize/elements.cuh"
+#endif
+
+namespace quantize {
+
+__device__ __forceinline__ int clamp_count(i64 count, int limit) {
+  return count < 0 ? 0 : count < limit ? static_cast<int>(count) : limit;
+}
+
+// The patch of the tensor one thread holds: kVectors vectors of 16 bytes, kGroups along a row
+// (kGroupCols columns apart), the rest kRowStep rows apart. From its first element's position on
+// there are only small counts, so that the fast path spends its 64-bit arithmetic once.
+template <typename Source, int kVectorCount, int kGroupCount, int kGroupStep, int kRowDistance>
+struct Patch {
+  using Src = Source;
+  static constexpr int kVectors = kVectorCount;
+  static constexpr int kGroups = kGroupCount;
+  static constexpr int kGroupCols = kGroupStep;
+  static constexpr int kRowStep = kRowDistance;
+  static constexpr int kRows = kVectors / kGroups;
+  static_assert(kRows * kGroups == kVectors, "a patch is whole rows of vectors");
+
+  i64 row, col;
+  int rows;  // rows of the patch that exist, 0..kRows
+  int cols;  // columns from the first that exist
+
+  __device__ __forceinline__ Patch(const Args& args, i64 first_row, i64 first_col)
+      : row(first_row),
+        col(first_col),
+        rows((clamp_count(args.rows - first_row, kRows * kRowStep) + kRowStep - 1) / kRowStep),
+        cols(clamp_count(args.cols - first_col, kGroups * kGroupCols)) {}
+
+  // Elements of group g's vectors that exist, 0..Src::kElements.
+  __device__ __forceinline__ int elements(int g) const {
+    const int left = cols - g * kGroupCols;
+    return left < 0 ? 0 : left < Src::kElements ? left : Src::kElements;
+  }
+};
+
+// `count` elements from p one by one, then zeros. The loop is kept rolled (the elements enter a
+// 128-bit shift register from the top): it serves misaligned tensors and the last columns, and must
+// not cost the fast path registers.
+template <typename Src>
+__device__ __forceinline__ Vector gather(const char* p, int count) {
+  constexpr u32 kBits = 8 * Src::kElementBytes % 32;  // 0: a whole word moves
+  Vector v = {{0, 0, 0, 0}};
+#pragma unroll 1
+  for (int i = 0; i < Src::kElements; ++i) {
+    const u32 raw = i < count ? Src::load(p + i * Src::kElementBytes) : 0;
+    if constexpr (kBits == 0) {
+      v = {{v.word[1], v.word[2], v.word[3], raw}};
+    } else {
+      v = {{v.word[0] >> kBits | v.word[1] << (32 - kBits),
+            v.word[1] >> kBits | v.word[2] << (32 - kBits),
+            v.word[2] >> kBits | v.word[3] << (32 - kBits),
+            v.word[3] >> kBits | raw << (32 - kBits)}};
+    }
+  }
+  return v;
+}
+
+// The tensor itself as the source: x in memory is what is quantised.
+template <typename P>
+struct TensorInput {
+  using Src = typename P::Src;
+  const char* x;
+  i64 step;      // bytes from one row of the patch to the next
+  bool aligned;  // pointer and stride allow whole vectors; the same in every thread
+
+  __device__ __forceinline__ TensorInput(const Args& args, const P& patch)
+      : x(static_cast<const char*>(args.x) +
+          (patch.row * args.ldx + patch.col) * Src::kElementBytes),
+        step(args.ldx * (Src::kElementBytes * P::kRowStep)) {
+    const u64 bits =
+        reinterpret_cast<u64>(args.x) | static_cast<u64>(args.ldx) * Src::kElementBytes;
+    aligned = bits % sizeof(Vector) == 0;
+  }
+  __device__ __forceinline__ const char* group(int g) const {
+    return x + g * P::kGroupCols * Src::kElementBytes;
+  }
+  __device__ __forceinline__ bool whole(const P& patch, int g) const {
+    return aligned && patch.elements(g) == Src::kElements;
+  }
+
+  // All vectors of the patch, row by row; zeros where the tensor has no element. First every
+  // vector that one access may take, back to back; then, in the few threads that have any, the
+  // others.
+  __device__ __forceinline__ void load(const P& patch, Vector (&v)[P::kVectors]) const {
+    i64 offset = 0;
+#pragma unroll
+    for (int i = 0; i < P::kVectors; ++i) {
+      const int row = i / P::kGroups, g = i % P::kGroups;
+      v[i] = {{0, 0, 0, 0}};
+      if (row < patch.rows && whole(patch, g)) v[i] = memory::load_16(group(g) + offset);
+      if (g == P::kGroups - 1) offset += step;
+    }
+#pragma unroll
+    for (int g = 0; g < P::kGroups; ++g) {
+      if (patch.elements(g) == 0 || whole(patch, g)) continue;
+      const char* p = group(g);
+#pragma unroll
+      for (int row = 0; row < P::kRows; ++row) {
+        if (row < patch.rows) v[row * P::kGroups + g] = gather<Src>(p, patch.elements(g));
+        p += step;
+      }
+    }
+  }
+
+  // The bits of one element, read again: for the slow path.
+  __device__ __forceinline__ u32 raw(int row, int g, int element) const {
+    return Src::load(group(g) + row * step + element * Src::kElementBytes);
+  }
+};
+
+// ---- which tile ---------------------------------------------------------------------------------
+
+struct Tile {
+  i64 row, col;  // in tiles
+};
+
+// Tile `index` of a grid whose rows are `inner` tiles long: those in flight together are
+// neighbours along the rows. 64-bit division costs about 100 instructions: only where the counts
+// need it.
+__device__ __forceinline__ Tile tile_at(u64 index, u64 inner) {
+  if (((index | inner) >> 32) == 0) {
+    const u32 row = static_cast<u32>(index) / static_cast<u32>(inner);
+    return {row, static_cast<u32>(index) - row * static_cast<u32>(inner)};
+  }
+  const u64 row = index / inner;
+  return {static_cast<i64>(row), static_cast<i64>(index - row * inner)};
+}
+__device__ __forceinline__ Tile turned(const Tile& tile) { return {tile.col, tile.row}; }
+
+}  // namespace quantize

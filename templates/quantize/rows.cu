@@ -1,0 +1,89 @@
+// Per-row quantisation, row-wise: one scale a row, one thread block a row.
+//
+//   q[r, c] = fp8(x[r, c] * encode[r]),   scale[r] = 1 / encode[r]
+//
+// A row of up to kTileCols columns stays in the registers of its thread block and is read once. A
+// longer one is read twice, the second time mostly from L2.
+//
+// Phases: source (kVectors loads a thread, kThreads vectors apart, so that a load of the block is
+// contiguous) -> amax (block maximum, one barrier) -> scale (every thread) -> cast -> output.
+#ifndef OCTILE_EMITTED
+#define OCTILE_KERNEL_NAME octile_quantize_rows_default
+#define OCTILE_DEFAULT_GRANULARITY 2
+#define OCTILE_DEFAULT_TILE_ROWS 1
+#define OCTILE_DEFAULT_TILE_COLS 8192
+#include "quantize/default_prologue.cuh"
+#endif
+
+namespace rows {
+
+using Src = quantize::Source<cfg::kSourceType>;
+using Rule = quantize::Rule<Src, cfg::kTargetType, cfg::kScaleFormat, cfg::kOcpFloor>;
+using quantize::Vector;
+
+constexpr int kStep = cfg::kThreads * Src::kElements;  // columns of one load of the block
+constexpr int kVectors = cfg::kTileCols / kStep;       // loads of a thread
+static_assert(cfg::kTileRows == 1 && kVectors * kStep == cfg::kTileCols, "whole loads of a row");
+
+using Patch = quantize::Patch<Src, kVectors, kVectors, kStep, 1>;
+using Input = quantize::TensorInput<Patch>;
+using Output = quantize::RowOutput<Patch>;
+
+// Loads the patch, raises `top` to its maximum and returns whether it holds what is not finite.
+__device__ __forceinline__ bool take(const quantize::Args& args, const Patch& patch,
+                                     Vector (&x)[kVectors], u32& top) {
+  const Input input(args, patch);
+  input.load(patch, x);
+  u32 magnitudes[kVectors];
+  const bool nonfinite = quantize::measure<Src>(x, magnitudes);
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) top = reduce::max(top, magnitudes[i]);
+  return nonfinite;
+}
+
+__device__ __forceinline__ void give(const quantize::Args& args, const Patch& patch,
+                                     const Vector (&x)[kVectors], float encode, bool nonfinite) {
+  const Output output(args, patch);
+  output.write<cfg::kTargetType>(patch, x, [&](int) { return encode; });
+  if (nonfinite) output.mark_nonfinite<cfg::kTargetType>(patch, Input(args, patch));
+}
+
+// amax of the block -> scale, which its first thread stores.
+__device__ __forceinline__ float find_scale(const quantize::Args& args, u32 top) {
+  __shared__ u32 partials[cfg::kThreads / 32];
+  top = reduce::block_max<cfg::kThreads>(top, partials);
+  const float encode = Rule::encode(top, __uint_as_float(cfg::kAmaxEpsilonBits));
+  if (threadIdx.x == 0) {
+    const quantize::ScaleRuns<Rule> scales{args.scale, 1, args.rows, args.scale_ld};
+    scales.store(0, blockIdx.x, encode);
+  }
+  return encode;
+}
+
+}  // namespace rows
+
+extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
+    OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args args) {
+  using namespace rows;
+  const i64 row = blockIdx.x;
+  const i64 first = static_cast<i64>(threadIdx.x) * Src::kElements;
+  Vector x[kVectors];
+  u32 top = 0;
+  if (args.cols <= cfg::kTileCols) {
+    const Patch patch(args, row, first);
+    const bool nonfinite = take(args, patch, x, top);
+    give(args, patch, x, find_scale(args, top), nonfinite);
+    return;
+  }
+#pragma unroll 1
+  for (i64 col = 0; col < args.cols; col += cfg::kTileCols) {
+    take(args, Patch(args, row, first + col), x, top);
+  }
+  const float encode = find_scale(args, top);
+#pragma unroll 1
+  for (i64 col = 0; col < args.cols; col += cfg::kTileCols) {
+    const Patch patch(args, row, first + col);
+    const bool nonfinite = take(args, patch, x, top);
+    give(args, patch, x, encode, nonfinite);
+  }
+}

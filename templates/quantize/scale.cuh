@@ -1,0 +1,109 @@
+// amax -> scale -> memory: the encode scale of a block's largest magnitude, and where and how its
+// decode scale is stored.
+#pragma once
+#ifndef OCTILE_EMITTED
+#include "quantize/elements.cuh"
+#endif
+
+namespace quantize {
+
+// Scale formats, by the values of octile_scale_format.
+constexpr int kScaleF32 = 1;
+constexpr int kScalePow2 = 2;
+constexpr int kScalePacked = 3;
+constexpr int kScaleE8M0 = 4;
+constexpr int kScaleBF16 = 5;
+
+// The numerics of a kernel. kOcpFloor: e8m0 scales as the OCP text rounds them, down, instead of
+// the smallest that saturates nothing.
+template <typename Src, int kFp8, int kFormat, bool kOcpFloor>
+struct Rule {
+  static constexpr float kMax = kFp8 == kE4M3 ? 448.0f : 57344.0f;  // 1.75 * 2^kMaxExponent
+  static constexpr int kMaxExponent = kFp8 == kE4M3 ? 8 : 15;
+  static constexpr bool kPowerOfTwo = kFormat == kScalePow2 || kFormat == kScalePacked;
+  static constexpr bool kPacked = kFormat == kScalePacked;
+  static constexpr int kTarget = kFp8;
+
+  static __device__ __forceinline__ float encode(u32 magnitude, float amax_epsilon) {
+    float amax = Src::value(magnitude);
+    if (amax < amax_epsilon) amax = amax_epsilon;
+    if (amax == 0.0f) return 1.0f;
+    if constexpr (kFormat == kScaleE8M0) {
+      // Adding all but the lowest of a quarter carries where the significand is above 1.75.
+      const u32 rounded = __float_as_uint(amax) + (kOcpFloor ? 0 : 0x1fffffu);
+      const int exponent = static_cast<int>(rounded >> 23) - kMaxExponent;
+      return __uint_as_float(static_cast<u32>(254 - (exponent < 0 ? 0 : exponent)) << 23);
+    }
+    u32 bits = __float_as_uint(__fdiv_rn(kMax, amax));
+    if (bits == 0x7f800000u) bits = Src::kMaxFiniteBits;
+    if constexpr (kPowerOfTwo) bits &= 0xff800000u;
+    return __uint_as_float(bits);
+  }
+
+  // The biased exponent of 1 / encode, encode a power of two.
+  static __device__ __forceinline__ u32 decode_exponent(float encode) {
+    return 254u - (__float_as_uint(encode) >> 23);
+  }
+
+  static __device__ __forceinline__ void store(void* scales, i64 index, float encode) {
+    if constexpr (kFormat == kScaleE8M0 || kPacked) {
+      memory::store_1(static_cast<char*>(scales) + index, decode_exponent(encode));
+    } else if constexpr (kFormat == kScaleBF16) {
+      const u32 bits = __float_as_uint(__frcp_rn(encode));
+      memory::store_2(static_cast<char*>(scales) + 2 * index,
+                      (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+    } else {
+      memory::store_4(static_cast<char*>(scales) + 4 * index, __float_as_uint(__frcp_rn(encode)));
+    }
+  }
+};
+
+// An array of scales: `outer` runs of `inner` contiguous scales, `ld` from run to run. A run is
+// padded with ones up to a multiple of 4, or to the stride where it leaves less room; packed
+// exponents also up to whole words of four runs. Whoever stores the last scale of a run stores its
+// padding.
+template <typename Rule>
+struct ScaleRuns {
+  void* scales;
+  i64 outer, inner, ld;
+
+  __device__ __forceinline__ i64 index(i64 run, i64 i) const {
+    if constexpr (Rule::kPacked) return ((run >> 2) * ld + i) * 4 + (run & 3);
+    return run * ld + i;
+  }
+  __device__ __forceinline__ void store(i64 run, i64 i, float encode) const {
+    store_in_run(run, i, encode);
+    if constexpr (Rule::kPacked) {
+      if (run + 1 == outer) {
+#pragma unroll 1
+        for (i64 pad = outer; pad % 4 != 0; ++pad) store_in_run(pad, i, 1.0f);
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void store_in_run(i64 run, i64 i, float encode) const {
+    Rule::store(scales, index(run, i), encode);
+    if (i + 1 != inner) return;
+    const i64 padded = (inner + 3) & ~i64{3};
+#pragma unroll 1
+    for (i64 pad = inner; pad < (padded < ld ? padded : ld); ++pad) {
+      Rule::store(scales, index(run, pad), 1.0f);
+    }
+  }
+};
+
+// The largest of a tensor's partial maxima, as tensor_amax.cu left them: a multiple of 4 words, 16-
+// byte aligned. All 32 lanes.
+__device__ __forceinline__ u32 tensor_magnitude(const Args& args) {
+  u32 top = 0;
+#pragma unroll 4
+  for (i64 i = threadIdx.x % 32 * 4; i < args.partials; i += 128) {
+    const Vector v = memory::load_16(args.maxima + i);
+    top = reduce::max(
+        top, reduce::max(reduce::max(v.word[0], v.word[1]), reduce::max(v.word[2], v.word[3])));
+  }
+  return __reduce_max_sync(0xffffffffu, top);
+}
+
+}  // namespace quantize

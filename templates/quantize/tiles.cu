@@ -1,0 +1,384 @@
+// Quantisation by thread blocks of 128 (or 256) rows x 128 columns, one read for every output: any
+// granularity, row-wise, transposed or both.
+//
+//   q [r, c] = fp8(x[r, c] * encode of (r, c)),             scale   = 1 / encode
+//   qt[c, r] = fp8(x[r, c] * encode of (c, r) transposed),  scale_t = 1 / its encode
+//
+// One thread holds 8 vectors of 16 bytes, a half-warp 256 contiguous bytes of a row (fp32: a warp
+// 512). With a transposed output a thread's rows are consecutive, so that two rows' codes of a
+// column come from one cvt; without one they are interleaved with the other threads', so that a
+// load of the thread block is a contiguous piece:
+//
+//             |<------- 128 columns ------->|      |<------- 128 columns ------->|
+//     row 0   | thread 0 | ...  | thread 15 |      | thread 0 | ...  | thread 15 |  vector 0
+//     row 1   | thread 0 | ...  | thread 15 |      | thread 16| ...  | thread 31 |  vector 0
+//      ...                                          ...
+//     row 8   | thread 16| ...  | thread 31 |      row 16 of the interleaved: thread 0, vector 1
+//
+// Phases of a thread block:
+//   source  8 independent loads a thread, all issued before the first is used; the tile (32 KB of
+//           bf16) stays in registers
+//   amax    1xB: of a row by shuffles, of a column by packed maxima of the thread's rows, then over
+//           the warps through shared memory; BxB: of a warp, then over its warps through shared
+//           memory; per row and per tensor: another kernel has found them (tensor_amax.cu,
+//           line_amax.cu)
+//   scale   columns: one thread a column; else every thread its own, cheaper than a barrier
+//   cast    fp32 multiply; two codes a cvt
+//   output  row-wise 8 bytes a thread, 128 contiguous bytes a half-warp and store; transposed
+//           through shared memory (columns.cuh), 128 or 256 contiguous bytes a column
+//
+// Shared memory (static): `maxima` (a word a warp and block, or 16 bytes a warp and column group)
+// lies where the staged codes come to lie after the barrier behind its last reader; `encodes`
+// beside them.
+//
+// A barrier stops a thread block until its last load is there: the bandwidth comes from the other
+// blocks of the SM. 3 x 32 KB in flight against 33 KB needed (segments.cu).
+//
+// Ladder: 128x128 row-wise, bf16 to e4m3, one H200, against the fastest stream of the same 2:1 mix
+// in the same run, at 16384x7168 / 32768x4096 / 4096x7168:
+//   version                                      predicted  measured            verdict
+//   256 threads, 3 blocks an SM, no_allocate     0.97       0.92 / 0.92 / 0.97  dropped
+//   the same, plain ld.global.nc                 -          0.99 / 0.98 / 1.04  this file
+//   256 threads, 4 blocks an SM (64 registers)   0.97       0.91 / 0.91 / 0.97  (no_allocate)
+//   dropped 512 threads, 2 blocks an SM                  -          0.90 / 0.90 / 0.96
+//   (no_allocate) small only 1024 threads, 1 block an SM                  -          0.59 / 0.59 /
+//   0.65  (no_allocate) dropped
+#ifndef OCTILE_EMITTED
+#define OCTILE_KERNEL_NAME octile_quantize_tiles_default
+#define OCTILE_DEFAULT_GRANULARITY 3
+#define OCTILE_DEFAULT_TILE_ROWS 128
+#define OCTILE_DEFAULT_TILE_COLS 128
+#include "quantize/default_prologue.cuh"
+#endif
+
+namespace tiles {
+
+using Src = quantize::Source<cfg::kSourceType>;
+using Rule = quantize::Rule<Src, cfg::kTargetType, cfg::kScaleFormat, cfg::kOcpFloor>;
+using Runs = quantize::ScaleRuns<Rule>;
+using quantize::Vector;
+
+constexpr bool kPerTensor = cfg::kGranularity == quantize::kPerTensor;
+constexpr bool kPerRow = cfg::kGranularity == quantize::kPerRow;
+constexpr bool kStrips =
+    cfg::kGranularity == quantize::k1x128 || cfg::kGranularity == quantize::k1x32;
+constexpr bool kSquares =
+    cfg::kGranularity == quantize::k128x128 || cfg::kGranularity == quantize::k32x32;
+constexpr bool kShort =
+    cfg::kGranularity == quantize::k1x32 || cfg::kGranularity == quantize::k32x32;
+constexpr int kBlock = kShort ? 32 : 128;  // elements along a scale, of strips and squares
+
+constexpr int kLanes = cfg::kTileCols / Src::kElements;  // threads along a row of the tile
+constexpr int kPatchRows = cfg::kThreads / kLanes;       // patches along a column of the tile
+constexpr int kVectors = cfg::kTileRows / kPatchRows;    // loads of a thread
+constexpr int kWarps = cfg::kThreads / 32;
+constexpr int kWarpRows = cfg::kTileRows / kWarps;  // consecutive rows of a warp
+constexpr bool kInterleaved = !cfg::kTransposed && !kShort;
+
+static_assert(cfg::kTileCols == 128 && cfg::kTileRows % 128 == 0, "a tile is whole blocks");
+static_assert(kVectors * kPatchRows == cfg::kTileRows, "a tile is whole patches");
+static_assert(!cfg::kTransposed || kVectors == quantize::kStagedRows, "patches of 8 rows");
+static_assert(!kInterleaved || cfg::kTileRows == 128, "interleaved rows share one block");
+
+using Patch = quantize::Patch<Src, kVectors, 1, cfg::kTileCols, kInterleaved ? kPatchRows : 1>;
+using Input = quantize::TensorInput<Patch>;
+using Output = quantize::RowOutput<Patch>;
+using Stage = quantize::ColumnStage<Src, cfg::kTileRows, cfg::kTileCols, cfg::kThreads>;
+
+constexpr int kBlocksAcross = cfg::kTileCols / kBlock;
+constexpr int kBlocksDown = cfg::kTileRows / kBlock;
+constexpr int kBlockWarps = kInterleaved ? kWarps : kBlock / kWarpRows;  // that share a block
+
+// What the warps tell each other of amax.
+struct Maxima {
+  u32 squares[kSquares ? kWarps : 1][kBlocksAcross];
+  Vector columns[kStrips && cfg::kTransposed ? kWarps : 1][kLanes];
+};
+struct Shared {
+  union {
+    Maxima maxima;
+    Stage stage;
+  };
+  float encodes[kStrips && cfg::kTransposed ? kBlocksDown : 1][cfg::kTileCols];
+};
+struct SharedMaxima {  // without a transposed output nothing is staged
+  Maxima maxima;
+};
+
+// Where this thread's patch lies in the tile.
+struct Place {
+  int lane = static_cast<int>(threadIdx.x) % 32;
+  int warp = static_cast<int>(threadIdx.x) / 32;
+  int patch_row = static_cast<int>(threadIdx.x) / kLanes;
+  int row = kInterleaved ? patch_row : patch_row * kVectors;
+  int column = static_cast<int>(threadIdx.x) % kLanes * Src::kElements;
+  int block_down = kInterleaved ? 0 : row / kBlock;
+  int block_across = column / kBlock;
+};
+
+__device__ __forceinline__ float encode_of(u32 magnitude) {
+  return Rule::encode(magnitude, __uint_as_float(cfg::kAmaxEpsilonBits));
+}
+__device__ __forceinline__ i64 blocks_of(i64 extent) { return (extent + kBlock - 1) / kBlock; }
+
+// ---- BxB ----------------------------------------------------------------------------------------
+
+// The warp's maximum of each block it touches.
+template <typename Memory>
+__device__ __forceinline__ void share_squares(Memory& shared, const Place& at,
+                                              const u32 (&magnitudes)[kVectors]) {
+  u32 top = 0;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) top = reduce::max(top, magnitudes[i]);
+  constexpr int kAlong = kBlock / Src::kElements;  // lanes of a block along a row
+  if constexpr (kAlong >= kLanes) {
+    top = __reduce_max_sync(0xffffffffu, top);
+  } else {
+    top = reduce::lanes_max<kAlong>(top);
+    if constexpr (kLanes < 32) top = reduce::lanes_max<32 / kLanes, kLanes>(top);
+  }
+  if (at.lane < kLanes && at.lane % kAlong == 0) {
+    shared.maxima.squares[at.warp][at.block_across] = top;
+  }
+}
+
+// After a barrier: the scale of the thread's block, in all its threads; one of them stores it.
+template <typename Memory>
+__device__ __forceinline__ float square_encode(const quantize::Args& args, const Patch& patch,
+                                               const Memory& shared, const Place& at) {
+  const int first = kInterleaved ? 0 : at.block_down * kBlockWarps;
+  u32 top = 0;
+#pragma unroll
+  for (int w = 0; w < kBlockWarps; ++w) {
+    top = reduce::max(top, shared.maxima.squares[first + w][at.block_across]);
+  }
+  const float encode = encode_of(top);
+  const bool writer = at.row % kBlock == 0 && at.column % kBlock == 0;
+  if (writer && patch.row < args.rows && patch.col < args.cols) {
+    const i64 down = blocks_of(args.rows), across = blocks_of(args.cols);
+    const i64 i = patch.row / kBlock, j = patch.col / kBlock;
+    if constexpr (cfg::kRowwise) {
+      Runs{args.scale, down, across, args.scale_ld}.store(i, j, encode);
+    }
+    if constexpr (cfg::kTransposed) {
+      Runs{args.scale_transposed, across, down, args.scale_ld_transposed}.store(j, i, encode);
+    }
+  }
+  return encode;
+}
+
+// ---- 1xB, along the rows ------------------------------------------------------------------------
+
+// The scales of the patch's rows. 1x128: each lane of a block keeps those of the rows it owns, and
+// hands them round by shuffles; 1x32: every lane derives all, which are exponents and cost little.
+struct RowStrips {
+  static constexpr int kAlong = kBlock / Src::kElements;  // lanes of a block
+  static constexpr int kAcross = 128 / Src::kElements;    // of one of 128 columns
+  u32 kept[kShort ? kVectors : 1];                        // maxima, or the bits of one encode scale
+
+  // Takes the maxima of the rows over the lane's own elements; stores the scales.
+  __device__ __forceinline__ void find(const quantize::Args& args, const Patch& patch, u32 lane,
+                                       u32 (&magnitudes)[kVectors]) {
+    const i64 block = patch.col / kBlock, blocks = blocks_of(args.cols);
+    if constexpr (kShort) {
+      const Runs scales{args.scale, args.rows, blocks, args.scale_ld};
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) {
+        kept[i] = reduce::lanes_max<kAlong>(magnitudes[i]);
+        if (lane % kAlong == 0 && i < patch.rows && block < blocks) {
+          scales.store(patch.row + i, block, encode_of(kept[i]));
+        }
+      }
+    } else {
+      const Runs scales{args.scale, blocks, args.rows, args.scale_ld};
+      const float encode = encode_of(reduce::scatter_max<kVectors, kAcross>(magnitudes, lane));
+      const int owned = reduce::owned_index<kVectors, kAcross>(lane);
+      const int owner = reduce::owner_lane<kVectors, kAcross>(lane, owned);
+      if (static_cast<int>(lane) == owner && owned < patch.rows && block < blocks) {
+        scales.store(block, patch.row + owned, encode);
+      }
+      kept[0] = __float_as_uint(encode);
+    }
+  }
+
+  // Row i's encode scale. All lanes, for every i.
+  __device__ __forceinline__ float encode(u32 lane, int i) const {
+    if constexpr (kShort) {
+      return encode_of(kept[i]);
+    } else {
+      return __uint_as_float(
+          __shfl_sync(0xffffffffu, kept[0], reduce::owner_lane<kVectors, kAcross>(lane, i)));
+    }
+  }
+};
+
+// ---- 1xB, along the columns ---------------------------------------------------------------------
+
+// The warp's maxima of its columns.
+template <typename Memory>
+__device__ __forceinline__ void share_columns(Memory& shared, const Place& at,
+                                              const Vector (&x)[kVectors]) {
+  Vector top = {{0, 0, 0, 0}};
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) top.word[w] = Src::larger(top.word[w], x[i].word[w]);
+    if constexpr (kLanes < 32) {
+      top.word[w] = Src::larger(top.word[w], __shfl_xor_sync(0xffffffffu, top.word[w], kLanes));
+    }
+  }
+  if (at.lane < kLanes) shared.maxima.columns[at.warp][at.lane] = top;
+}
+
+// After a barrier: a thread a column derives and stores its scales, and leaves them in `encodes`.
+template <typename Memory>
+__device__ __forceinline__ void find_columns(const quantize::Args& args, Memory& shared, i64 row0,
+                                             i64 col0) {
+  const int column = static_cast<int>(threadIdx.x);
+  if (column >= cfg::kTileCols) return;
+  const i64 col = col0 + column, blocks = blocks_of(args.rows), first = row0 / kBlock;
+  const Runs scales =
+      kShort ? Runs{args.scale_transposed, args.cols, blocks, args.scale_ld_transposed}
+             : Runs{args.scale_transposed, blocks, args.cols, args.scale_ld_transposed};
+  const int element = column % Src::kElements;
+#pragma unroll
+  for (int b = 0; b < kBlocksDown; ++b) {
+    u32 top = 0;
+#pragma unroll
+    for (int w = 0; w < kBlockWarps; ++w) {
+      const Vector& v = shared.maxima.columns[b * kBlockWarps + w][column / Src::kElements];
+      top = reduce::max(top, Src::pick(v.word[element / Src::kElementsAWord], element));
+    }
+    const float encode = encode_of(top);
+    shared.encodes[b][column] = encode;
+    if (col >= args.cols || first + b >= blocks) continue;
+    if constexpr (kShort) {
+      scales.store(col, first + b, encode);
+    } else {
+      scales.store(first + b, col, encode);
+    }
+  }
+}
+
+// ---- per row: another kernel's maxima -----------------------------------------------------------
+
+__device__ __forceinline__ void known_rows(const quantize::Args& args, const Patch& patch,
+                                           float (&encodes)[kVectors]) {
+  const Runs scales{args.scale, 1, args.rows, args.scale_ld};
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    if (i >= patch.rows) {
+      encodes[i] = 1.0f;
+      continue;
+    }
+    encodes[i] = encode_of(memory::load_4(args.maxima + patch.row + i));
+    if (patch.col == 0) scales.store(0, patch.row + i, encodes[i]);
+  }
+}
+
+__device__ __forceinline__ void known_columns(const quantize::Args& args, const Patch& patch,
+                                              float (&encodes)[Src::kElements]) {
+  const Runs scales{args.scale_transposed, 1, args.cols, args.scale_ld_transposed};
+#pragma unroll
+  for (int j = 0; j < Src::kElements; ++j) {
+    if (j >= patch.elements(0)) {
+      encodes[j] = 1.0f;
+      continue;
+    }
+    encodes[j] = encode_of(memory::load_4(args.maxima + args.rows + patch.col + j));
+    if (patch.row == 0) scales.store(0, patch.col + j, encodes[j]);
+  }
+}
+
+template <bool kTransposed>
+__device__ __forceinline__ void run(const quantize::Args& args) {
+  __shared__ typename quantize::Chosen<kTransposed, Shared, SharedMaxima>::Type shared;
+  const u64 across = static_cast<u64>(args.cols + cfg::kTileCols - 1) / cfg::kTileCols;
+  const u64 down = static_cast<u64>(args.rows + cfg::kTileRows - 1) / cfg::kTileRows;
+  const quantize::Tile tile = cfg::kRowsFastest
+                                  ? quantize::turned(quantize::tile_at(blockIdx.x, down))
+                                  : quantize::tile_at(blockIdx.x, across);
+  const i64 row0 = tile.row * cfg::kTileRows, col0 = tile.col * cfg::kTileCols;
+  const Place at;
+
+  // source
+  Patch patch(args, row0 + at.row, col0 + at.column);
+  Vector x[kVectors];
+  Input(args, patch).load(patch, x);
+  patch.row = memory::forget_origin(patch.row);  // addresses are not kept beside 32 words of x
+  const u32 known = kPerTensor ? quantize::tensor_magnitude(args) : 0;
+  u32 magnitudes[kVectors];
+  const bool nonfinite = quantize::measure<Src>(x, magnitudes);
+  // Magnitudes of every word kept for the columns' maxima would not fit either.
+  if constexpr (kTransposed) quantize::forget_origin(x);
+
+  // amax, scale
+  float one = 1.0f;  // of the thread's whole patch, where that shares a scale
+  if constexpr (kPerTensor) {
+    one = encode_of(known);
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+      if constexpr (cfg::kRowwise) Rule::store(args.scale, 0, one);
+      if constexpr (kTransposed) Rule::store(args.scale_transposed, 0, one);
+    }
+  }
+  RowStrips strips;
+  if constexpr (kStrips && cfg::kRowwise) {
+    strips.find(args, patch, static_cast<u32>(at.lane), magnitudes);
+  }
+  if constexpr (kSquares) {
+    share_squares(shared, at, magnitudes);
+    __syncthreads();
+    one = square_encode(args, patch, shared, at);
+  }
+  if constexpr (kStrips && kTransposed) {
+    share_columns(shared, at, x);
+    __syncthreads();
+    find_columns(args, shared, patch.row - at.row, patch.col - at.column);
+  }
+
+  // cast, output: the transposed copy goes through shared memory while the row-wise one leaves
+  if constexpr (kTransposed) {
+    float encodes[Src::kElements];
+    // Maxima have been read, encodes written.
+    if constexpr (kSquares || kStrips) __syncthreads();
+    if constexpr (kPerRow) known_columns(args, patch, encodes);
+#pragma unroll
+    for (int j = 0; j < Src::kElements; ++j) {
+      if constexpr (kStrips) encodes[j] = shared.encodes[at.block_down][at.column + j];
+      if constexpr (!kStrips && !kPerRow) encodes[j] = one;
+    }
+    shared.stage.template put<cfg::kTargetType, Patch>(at.patch_row, at.column, x, encodes);
+    if (nonfinite) {
+      shared.stage.template mark_nonfinite<cfg::kTargetType>(at.patch_row, at.column, patch,
+                                                             Input(args, patch));
+    }
+  }
+  if constexpr (cfg::kRowwise) {
+    // Converted and scaled again: 64 products kept from above would not fit.
+    if constexpr (kTransposed) quantize::forget_origin(x);
+    float encodes[kVectors];
+    if constexpr (kPerRow) known_rows(args, patch, encodes);
+    const Output output(args, patch);
+    output.template write<cfg::kTargetType>(patch, x, [&](int i) {
+      if constexpr (kStrips) {
+        return strips.encode(static_cast<u32>(at.lane), i);
+      } else if constexpr (kPerRow) {
+        return encodes[i];
+      } else {
+        return one;
+      }
+    });
+    if (nonfinite) output.template mark_nonfinite<cfg::kTargetType>(patch, Input(args, patch));
+  }
+  if constexpr (kTransposed) {
+    __syncthreads();
+    shared.stage.write(args, patch.row - at.row, patch.col - at.column);
+  }
+}
+
+}  // namespace tiles
+
+extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
+    OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args args) {
+  tiles::run<cfg::kTransposed>(args);
+}

@@ -1,0 +1,134 @@
+// Writes the kernels of a covering set of quantise problems and configurations as C++ files for
+// quantize_kernels.h: the emitter's text from its prologue on, each in a namespace of its own.
+//   emit_sources <prefix> <files>     writes <prefix>0.cc ... and <prefix>table.cc
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "generator/cost_model.h"
+#include "generator/emit_quantize.h"
+#include "runtime/engine/engine.h"
+#include "tests/support/quantize_cells.h"
+
+namespace octile {
+namespace {
+
+using Kernel = std::pair<QuantizeProblem, QuantizeConfig>;
+
+void add(std::vector<Kernel>& kernels, const QuantizeProblem& problem, const QuantizeConfig& c) {
+  if (!check_config(problem, c)) return;
+  const Kernel kernel{problem, c};
+  if (std::ranges::find(kernels, kernel) == kernels.end()) kernels.push_back(kernel);
+}
+
+// Every cell in its default configuration; each template's other shapes on a few.
+std::vector<Kernel> kernels() {
+  const DeviceSpec& device = *find_device("h200");
+  std::vector<Kernel> all;
+  for (const QuantizeProblem& p : tests::covering_quantize_cells(300)) {
+    add(all, p, default_config(p, kDynamic, device));
+  }
+  for (const DType x : {DType::kBF16, DType::kFP32}) {
+    QuantizeProblem p;
+    p.x = x;
+    p.cols = 300;
+    p.amax_epsilon = 0.5F;
+    for (const QuantizeConfig& c : {QuantizeConfig{1, 256, 128, 8}, QuantizeConfig{4, 512, 256, 4},
+                                    QuantizeConfig{16, 256, 256, 2}}) {
+      add(all, p, c);
+    }
+    p.q = {DType::kE4M3, Granularity::k128x128, ScaleFormat::kF32};
+    add(all, p, {128, 128, 1024, 1});
+    p.output = QuantizeOutput::kBoth;
+    for (const Granularity g : {Granularity::k1x128, Granularity::k128x128}) {
+      p.q.granularity = g;
+      add(all, p, {256, 128, 256 * size_of(x), 1, true});
+      add(all, p, {128, 128, 128 * size_of(x), 1, false});
+    }
+    for (const Granularity g : {Granularity::k1x32, Granularity::k32x32}) {
+      p.q = {DType::kE5M2, g, ScaleFormat::kE8M0};
+      add(all, p, {256, 128, 256 * size_of(x), 1, true});
+    }
+    p.q = {DType::kE4M3, Granularity::kPerRow, ScaleFormat::kF32};
+    p.output = QuantizeOutput::kRowwise;
+    add(all, p, {1, 32 * 16 / size_of(x), 32, 4});  // rows longer than the tile
+  }
+  return all;
+}
+
+std::string replace_all(std::string text, const std::string& from, const std::string& to) {
+  for (std::size_t at = text.find(from); !from.empty() && at != std::string::npos;
+       at = text.find(from, at + to.size())) {
+    text.replace(at, from.size(), to);
+  }
+  return text;
+}
+
+struct Written {
+  std::string source;  // for one of the files
+  std::string entry;   // of the table
+  std::string declaration;
+};
+
+Written write(const Kernel& kernel, int index) {
+  const auto& [problem, config] = kernel;
+  const auto emitted =
+      emit_quantize(problem, config, *find_device("h200"), embedded_templates()).value();
+  const std::string name = fmt::format("kernel_{}", index);
+  const std::string first = emitted.first_pass.empty() ? "" : fmt::format("first_pass_{}", index);
+  std::string text = emitted.source.substr(emitted.source.find("#line 1 \"prologue\""));
+  text = replace_all(replace_all(text, emitted.name, name), emitted.first_pass, first);
+  Written w;
+  w.source =
+      fmt::format("#undef OCTILE_KERNEL_NAME\n#undef OCTILE_AMAX_NAME\nnamespace n{} {{\n{}\n}}\n",
+                  index, text);
+  const char* form = "extern \"C\" void {}(const quantize::Args);\n";
+  w.declaration = fmt::format(fmt::runtime(form), name);
+  if (!first.empty()) w.declaration += fmt::format(fmt::runtime(form), first);
+  w.entry = fmt::format("    {{\"{}\", \"{}\", {}, {}}},\n", to_text(Problem(problem)),
+                        to_text(config), name, first.empty() ? "nullptr" : first);
+  return w;
+}
+
+int emit_all(const std::string& prefix, int file_count) {
+  const std::string head = "#include \"tests/emulation/quantize_kernels.h\"\n";
+  std::vector<std::string> sources(static_cast<std::size_t>(file_count),
+                                   head + "#pragma GCC system_header\n");
+  std::string declarations, entries;
+  int index = 0;
+  for (const Kernel& kernel : kernels()) {
+    const Written w = write(kernel, index);
+    sources[static_cast<std::size_t>(index % file_count)] += w.source;
+    declarations += w.declaration;
+    entries += w.entry;
+    ++index;
+  }
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    std::ofstream(fmt::format("{}{}.inc", prefix, i)) << sources[i];
+    // A file of its own: only an included file can be a system header.
+    std::ofstream(fmt::format("{}{}.cc", prefix, i))
+        << fmt::format("#include \"{}{}.inc\"\n", prefix, i);
+  }
+  std::ofstream table(prefix + "table.cc");
+  table << head << declarations << "namespace octile::emulation {\n"
+        << "std::span<const EmittedQuantizer> emitted_quantizers() {\n"
+        << "  static const EmittedQuantizer all[] = {\n"
+        << entries << "  };\n  return all;\n}\n}\n";
+  return table.good() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace octile
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::cerr << "emit_sources <prefix> <files>\n";
+    return 2;
+  }
+  return octile::emit_all(argv[1], std::stoi(argv[2]));
+}

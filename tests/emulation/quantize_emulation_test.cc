@@ -1,0 +1,262 @@
+// The text of the quantise templates, run on the host thread by thread (device_emulation.h) and
+// compared bit for bit with the reference: indexing, tails, misaligned tensors, padding and the
+// classes of input, for a covering set of numerics and configurations, as the emitter writes them.
+// The wrappers are the host's here and check that no access leaves the tensor.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <array>
+#include <bit>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "generator/layout.h"
+#include "generator/problem.h"
+#include "generator/quantize_config.h"
+#include "runtime/reference/quantize.h"
+#include "tests/emulation/quantize_kernels.h"
+#include "tests/support/device_emulation.h"
+#include "tests/support/quantize_case.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define OCTILE_NO_FIBERS 1
+#endif
+
+namespace octile {
+namespace {
+
+using tests::Fill;
+using tests::Placement;
+
+constexpr int kSmCount = 1;  // of the device that is emulated: first passes stay small
+
+struct Variant {
+  QuantizeProblem problem;
+  QuantizeConfig config;
+  emulation::QuantizeKernel kernel = nullptr;
+  emulation::QuantizeKernel first_pass = nullptr;
+  std::string name() const { return to_text(Problem(problem)) + " / " + to_text(config); }
+};
+
+const std::vector<Variant>& variants() {
+  static const std::vector<Variant> all = [] {
+    std::vector<Variant> made;
+    for (const emulation::EmittedQuantizer& k : emulation::emitted_quantizers()) {
+      made.push_back({std::get<QuantizeProblem>(parse_problem(k.problem).value()),
+                      parse_quantize_config(k.config).value(), k.kernel, k.first_pass});
+    }
+    return made;
+  }();
+  return all;
+}
+
+// ---- one comparison -----------------------------------------------------------------------------
+
+void run_blocks(std::int64_t blocks, int threads, emulation::QuantizeKernel kernel,
+                const QuantizeKernelArgs& args) {
+  const auto device_args = std::bit_cast<quantize::Args>(args);
+  for (std::int64_t b = 0; b < blocks; ++b) {
+    emulation::run_block(static_cast<unsigned>(b), threads, [&] { kernel(device_args); });
+  }
+}
+
+// A launch as launch_quantize.cc makes it. The bytes of the scale arrays are for the watch.
+void run(const Variant& v, QuantizeKernelArgs args, std::int64_t scale_bytes,
+         std::int64_t scale_transposed_bytes) {
+  QuantizeProblem problem = v.problem;
+  problem.cols = args.cols;
+  const int x_bytes = size_of(problem.x);
+  const auto workspace = static_cast<std::size_t>(workspace_bytes(problem, args.rows, kSmCount));
+  alignas(16) static std::array<std::uint32_t, 1 << 16> maxima;
+  ASSERT_LE(workspace, sizeof maxima);
+  maxima.fill(first_pass_of(problem) == FirstPass::kLines ? 0 : 0xFFFFFFFFU);
+  args.maxima = maxima.data();
+  const auto bytes = [](const void* p, std::int64_t count) {
+    return emulation::Watched{static_cast<const char*>(p), 1, count, count};
+  };
+  const auto words = bytes(maxima.data(), static_cast<std::int64_t>(workspace));
+  emulation::readable = {emulation::Watched{static_cast<const char*>(args.x), args.rows,
+                                            args.cols * x_bytes, args.ldx * x_bytes},
+                         words};
+  emulation::writable = {
+      emulation::Watched{static_cast<const char*>(args.q), args.rows, args.cols, args.ldq},
+      emulation::Watched{static_cast<const char*>(args.q_transposed), args.cols,
+                         args.ldq_transposed, args.ldq_transposed},
+      bytes(args.scale, scale_bytes), bytes(args.scale_transposed, scale_transposed_bytes), words};
+  if (v.first_pass != nullptr) {
+    const auto blocks = first_pass_blocks(problem, args.rows, kSmCount);
+    ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
+    args.partials = *blocks;
+    run_blocks(*blocks, kFirstPassThreads, v.first_pass, args);
+  }
+  const auto blocks = launch_blocks(problem, v.config, args.rows);
+  ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
+  run_blocks(*blocks, v.config.threads, v.kernel, args);
+}
+
+QuantizeKernelArgs args_of(tests::QuantizeCase& c) {
+  QuantizeKernelArgs args;
+  args.x = c.x.data() + c.x_offset;
+  args.rows = c.rows;
+  args.cols = c.problem.cols;
+  args.ldx = c.ldx;
+  if (c.row.wanted) {
+    args.q = c.row.q.data() + c.row.offset;
+    args.scale = c.row.scale.data() + tests::QuantizeCase::kGuard;
+    args.ldq = c.row.ld;
+    args.scale_ld = c.row.scale_ld;
+  }
+  if (c.transposed.wanted) {
+    args.q_transposed = c.transposed.q.data() + c.transposed.offset;
+    args.scale_transposed = c.transposed.scale.data() + tests::QuantizeCase::kGuard;
+    args.ldq_transposed = c.transposed.ld;
+    args.scale_ld_transposed = c.transposed.scale_ld;
+  }
+  return args;
+}
+
+void compare(const Variant& v, const Placement& at, Fill fill) {
+  SCOPED_TRACE(v.name() + ": " + tests::describe(v.problem, at, fill));
+  tests::QuantizeCase expected = tests::make_case(v.problem, at, fill);
+  tests::QuantizeCase actual = expected;
+  const auto bytes = [](const tests::CaseOutput& out) {
+    return std::ssize(out.scale) - 2 * tests::QuantizeCase::kGuard;
+  };
+  run(v, args_of(actual), bytes(actual.row), bytes(actual.transposed));
+  const Status status = expected.run_reference(1);
+  ASSERT_TRUE(status.has_value()) << status.error().message;
+  EXPECT_EQ(std::exchange(emulation::stray_accesses, 0), 0)
+      << "accesses outside the elements of a tensor";
+  EXPECT_EQ(std::exchange(emulation::misaligned_accesses, 0), 0);
+  EXPECT_TRUE(actual.row.q == expected.row.q);
+  EXPECT_TRUE(actual.row.scale == expected.row.scale);
+  EXPECT_TRUE(actual.transposed.q == expected.transposed.q);
+  EXPECT_TRUE(actual.transposed.scale == expected.transposed.scale);
+}
+
+class QuantizeEmulation : public ::testing::Test {
+ protected:
+  void SetUp() override {
+#ifdef OCTILE_NO_FIBERS
+    GTEST_SKIP() << "this sanitizer does not follow ucontext switches";
+#endif
+  }
+};
+
+TEST_F(QuantizeEmulation, EveryInputEqualsTheReference) {
+  for (const Variant& v : variants()) {
+    for (const auto& [fill, name] : tests::kFills) compare(v, {9, 300}, fill);
+  }
+}
+
+TEST_F(QuantizeEmulation, EveryShapeEqualsTheReference) {
+  const Placement shapes[] = {{1, 1},     {1, 16},    {3, 128},  {65, 96},
+                              {130, 264}, {260, 140}, {12, 1040}};
+  for (const Variant& v : variants()) {
+    for (const Placement& shape : shapes) {
+      compare(v, shape, Fill::kNormal);
+      compare(v, shape, Fill::kMixed);
+    }
+  }
+}
+
+TEST_F(QuantizeEmulation, StridedAndMisalignedTensorsEqualTheReference) {
+  for (const Variant& v : variants()) {
+    for (const Placement& at : tests::kPlacements) {
+      compare(v, at, Fill::kNormal);
+      compare(v, at, Fill::kMixed);
+    }
+    compare(v, {9, 264, 8, 8, 0, 0, -1}, Fill::kNormal);
+  }
+}
+
+TEST_F(QuantizeEmulation, NothingIsLaunchedForAnEmptyTensor) {
+  for (const Variant& v : variants()) {
+    QuantizeProblem problem = v.problem;
+    problem.cols = 128;
+    EXPECT_EQ(launch_blocks(problem, v.config, 0).value(), 0);
+    problem.cols = 0;
+    EXPECT_EQ(launch_blocks(problem, v.config, 128).value(), 0);
+  }
+}
+
+// An address range of which only the touched pages take memory.
+class SparseMemory {
+ public:
+  explicit SparseMemory(std::size_t bytes)
+      : bytes_(bytes),
+        base_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {}
+  ~SparseMemory() {
+    if (valid()) munmap(base_, bytes_);
+  }
+  SparseMemory(const SparseMemory&) = delete;
+  SparseMemory& operator=(const SparseMemory&) = delete;
+  bool valid() const { return base_ != MAP_FAILED; }
+  char* data() const { return static_cast<char*>(base_); }
+
+ private:
+  std::size_t bytes_;
+  void* base_;
+};
+
+// Rows 2^31 + 16 elements apart: every offset past the first row is beyond 32 bits.
+TEST_F(QuantizeEmulation, OffsetsBeyond32Bits) {
+  constexpr std::int64_t kLd = (std::int64_t{1} << 31) + 16;
+  constexpr std::int64_t kRows = 3, kCols = 200;
+  for (const Variant& v : variants()) {
+    if (v.problem.output != QuantizeOutput::kRowwise)
+      continue;  // the copy's stride is the layout's
+    SCOPED_TRACE(v.name());
+    const SparseMemory x(static_cast<std::size_t>(kRows * kLd * size_of(v.problem.x)));
+    const SparseMemory q(kRows * kLd), expected(kRows * kLd);
+    if (!x.valid() || !q.valid() || !expected.valid()) GTEST_SKIP() << "no address space";
+    const std::vector<char> row = tests::make_input(v.problem.x, kCols, Fill::kNormal, 7);
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      std::memcpy(x.data() + r * kLd * size_of(v.problem.x), row.data(), row.size());
+    }
+    const auto layout = quantized_layout(v.problem.q, kRows, kCols).value();
+    std::vector<float> scale(64, -1.0F), scale_expected = scale;
+    QuantizeKernelArgs args;
+    args.x = x.data();
+    args.q = q.data();
+    args.scale = scale.data();
+    args.rows = kRows;
+    args.cols = kCols;
+    args.ldx = args.ldq = kLd;
+    args.scale_ld = layout.scales.ld;
+    run(v, args, layout.scales.bytes(), 0);
+    QuantizeProblem problem = v.problem;
+    problem.cols = kCols;
+    reference::QuantizeArgs reference_args;
+    reference_args.rows = kRows;
+    reference_args.x = x.data();
+    reference_args.ldx = kLd;
+    reference_args.q = expected.data();
+    reference_args.ldq = kLd;
+    reference_args.scale = scale_expected.data();
+    const Status status = reference::quantize(problem, reference_args, 1);
+    ASSERT_TRUE(status.has_value()) << status.error().message;
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      EXPECT_EQ(std::memcmp(q.data() + r * kLd, expected.data() + r * kLd, kCols + 16), 0);
+    }
+    EXPECT_EQ(std::memcmp(scale.data(), scale_expected.data(), scale.size() * sizeof(float)), 0);
+  }
+}
+
+// Tile indices beyond 32 bits take the 64-bit division.
+TEST(QuantizeTile, SplitsIndicesOfAnySize) {
+  for (const u64 columns : {u64{1}, u64{28}, u64{1} << 33}) {
+    for (const u64 index :
+         {u64{0}, u64{27}, u64{28}, (u64{1} << 32) - 1, u64{1} << 32, (u64{1} << 40) + 17}) {
+      const quantize::Tile tile = quantize::tile_at(index, columns);
+      EXPECT_EQ(static_cast<u64>(tile.row), index / columns);
+      EXPECT_EQ(static_cast<u64>(tile.col), index % columns);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace octile

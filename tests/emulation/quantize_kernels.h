@@ -1,0 +1,127 @@
+// The quantise templates as host code: the wrappers of templates/lib written for the host, then the
+// parts every kernel shares. What the emitter adds to them, kernel by kernel, is compiled from the
+// sources emit_sources.cc writes.
+#pragma once
+// The templates carry pragmas and implicit conversions that are CUDA's business.
+#pragma GCC system_header
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "runtime/reference/cast.h"
+#include "tests/support/device_emulation.h"
+
+namespace octile::emulation {
+
+// A tensor whose elements alone may be touched.
+struct Watched {
+  const char* base = nullptr;
+  std::int64_t rows = 0, row_bytes = 0, stride_bytes = 0;
+  bool holds(const void* p, std::int64_t bytes) const {
+    const std::int64_t offset = static_cast<const char*>(p) - base;
+    if (base == nullptr || offset < 0 || stride_bytes == 0) return false;
+    return offset / stride_bytes < rows && offset % stride_bytes + bytes <= row_bytes;
+  }
+};
+// What a kernel may read, and what it may write: x and the maxima; codes, scales and the maxima.
+inline std::array<Watched, 2> readable;
+inline std::array<Watched, 5> writable;
+inline std::int64_t stray_accesses = 0;
+inline std::int64_t misaligned_accesses = 0;
+
+inline bool may_access(std::span<const Watched> tensors, const void* p, std::int64_t bytes) {
+  if (reinterpret_cast<std::uintptr_t>(p) % static_cast<std::uintptr_t>(bytes) != 0) {
+    ++misaligned_accesses;
+  }
+  for (const Watched& tensor : tensors) {
+    if (tensor.holds(p, bytes)) return true;
+  }
+  ++stray_accesses;
+  return false;
+}
+
+template <typename T>
+T checked_load(const void* p) {
+  T value{};
+  if (may_access(readable, p, sizeof(T))) std::memcpy(&value, p, sizeof(T));
+  return value;
+}
+
+template <typename T>
+void checked_store(void* p, T value) {
+  if (may_access(writable, p, sizeof(T))) std::memcpy(p, &value, sizeof(T));
+}
+
+}  // namespace octile::emulation
+
+#define OCTILE_EMITTED 1
+#include "templates/lib/types.cuh"
+
+namespace cast {
+// cvt.rn.satfinite: infinity saturates, unlike the contract's cast.
+inline u16 pair(float upper, float lower, octile::DType fp8) {
+  const float limit = octile::max_finite(fp8);
+  const auto code = [&](float v) -> unsigned {
+    return octile::reference::to_fp8(std::isinf(v) ? std::copysign(limit, v) : v, fp8);
+  };
+  return static_cast<u16>(code(upper) << 8 | code(lower));
+}
+inline u16 e4m3x2(float upper, float lower) { return pair(upper, lower, octile::DType::kE4M3); }
+inline u16 e5m2x2(float upper, float lower) { return pair(upper, lower, octile::DType::kE5M2); }
+inline float from_fp16(u16 bits) { return octile::reference::fp16_to_float(bits); }
+inline float from_bf16(u16 bits) { return octile::reference::bf16_to_float(bits); }
+}  // namespace cast
+
+namespace memory {
+struct alignas(16) Words4 {
+  u32 word[4];
+};
+template <typename T>
+T forget_origin(T value) {
+  return value;
+}
+inline Words4 load_16(const void* p) { return octile::emulation::checked_load<Words4>(p); }
+inline u32 load_4(const void* p) { return octile::emulation::checked_load<u32>(p); }
+inline u32 load_2(const void* p) { return octile::emulation::checked_load<u16>(p); }
+inline void store_16(void* p, const Words4& v) { octile::emulation::checked_store(p, v); }
+inline void store_8(void* p, u32 lower, u32 upper) {
+  octile::emulation::checked_store<u64>(p, static_cast<u64>(upper) << 32 | lower);
+}
+inline void store_4(void* p, u32 value) { octile::emulation::checked_store<u32>(p, value); }
+inline void store_2(void* p, u32 value) {
+  octile::emulation::checked_store<u16>(p, static_cast<u16>(value));
+}
+inline void store_1(void* p, u32 value) {
+  octile::emulation::checked_store<u8>(p, static_cast<u8>(value));
+}
+}  // namespace memory
+
+// In the emitter's order.
+// clang-format off
+#include "templates/lib/reduce.cuh"
+#include "templates/quantize/elements.cuh"
+#include "templates/quantize/patch.cuh"
+#include "templates/quantize/scale.cuh"
+#include "templates/quantize/codes.cuh"
+#include "templates/quantize/columns.cuh"
+// clang-format on
+
+namespace octile::emulation {
+
+using QuantizeKernel = void (*)(const quantize::Args);
+
+// One emitted kernel.
+struct EmittedQuantizer {
+  const char* problem = "";  // canonical text
+  const char* config = "";
+  QuantizeKernel kernel = nullptr;
+  QuantizeKernel first_pass = nullptr;  // null: none
+};
+
+// All that emit_sources.cc wrote.
+std::span<const EmittedQuantizer> emitted_quantizers();
+
+}  // namespace octile::emulation

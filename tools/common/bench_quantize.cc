@@ -1,0 +1,98 @@
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "runtime/measure/operands.h"
+#include "tools/common/bench_kernels.h"
+#include "tools/common/bench_run.h"
+#include "tools/common/quantize_slots.h"
+
+namespace octile::tools {
+namespace {
+
+// The host reference takes about a second for so many elements; larger runs of the same kernels
+// are compared by tests.
+constexpr std::int64_t kMostChecked = std::int64_t{1} << 25;
+
+template <typename Slot>
+const Slot& at(const std::vector<Slot>& slots, int i) {
+  return slots[static_cast<std::size_t>(i)];
+}
+
+struct StreamSlot {
+  DeviceBuffer in, out;
+};
+
+Result<std::vector<StreamSlot>> make_stream_slots(const GpuSession& gpu, const StreamKernel& kernel,
+                                                  std::int64_t units, std::size_t count) {
+  std::vector<StreamSlot> slots;
+  for (std::size_t i = 0; i < count; ++i) {
+    auto in = gpu.allocate(kernel.in_bytes(units));
+    if (!in) return tl::unexpected<Error>(in.error());
+    auto out = gpu.allocate(kernel.out_bytes(units));
+    if (!out) return tl::unexpected<Error>(out.error());
+    // Random bits cost power that zeros do not.
+    if (Status ok = in->fill(static_cast<std::uint8_t>(37 * i + 91), gpu.stream()); !ok) {
+      return tl::unexpected<Error>(ok.error());
+    }
+    slots.push_back({std::move(*in), std::move(*out)});
+  }
+  return slots;
+}
+
+// Runs the first slot and holds it against the host reference.
+Status check_codes(const BenchContext& context, const PreparedPlan& prepared,
+                   const QuantizeProblem& problem, const QuantizeSlot& slot, BenchResult& result) {
+  if (slot.rows * problem.cols > kMostChecked) {
+    result.check = "not compared at this size";
+    return {};
+  }
+  if (Status ok = prepared.plan.run(args_of(slot), context.gpu.stream()); !ok) return ok;
+  if (Status ok = context.gpu.synchronize(); !ok) return ok;
+  const auto equal = equals_reference(context.gpu, problem, slot);
+  if (!equal) return tl::unexpected<Error>(equal.error());
+  result.ok = *equal;
+  result.check =
+      result.ok ? "equal to the host reference, bit for bit" : "DIFFERS from the host reference";
+  return {};
+}
+
+}  // namespace
+
+Result<BenchResult> bench_quantize(const BenchContext& context, const QuantizeProblem& problem,
+                                   std::int64_t rows) {
+  BenchResult result;
+  result.problem = problem;
+  result.tokens = rows;
+  const std::int64_t elements = rows * problem.cols;
+  const int read = read_bytes_of(problem);
+  const int written = written_bytes_of(problem);
+  const std::int64_t bytes = elements * (read + written);
+  auto prepared = prepare_plan(context, problem, rows, rows);
+  if (!prepared) return tl::unexpected<Error>(prepared.error());
+  result.kernel = std::move(prepared->kernel);
+  const int count = rotation_slots(context.gpu, elements * (size_of(problem.x) + written));
+  const auto slots = make_quantize_slots(context.gpu, prepared->plan, problem, rows, count);
+  if (!slots) return tl::unexpected<Error>(slots.error());
+  if (Status ok = check_codes(context, *prepared, problem, slots->front(), result); !ok) {
+    return tl::unexpected<Error>(ok.error());
+  }
+  const auto stream_kernel = StreamKernel::create(context.gpu, read, written);
+  if (!stream_kernel) return tl::unexpected<Error>(stream_kernel.error());
+  const auto stream_slots = make_stream_slots(context.gpu, *stream_kernel, elements, slots->size());
+  if (!stream_slots) return tl::unexpected<Error>(stream_slots.error());
+  const Contender ours{"octile", [&](int i, CUstream stream) {
+                         return prepared->plan.run(args_of(at(*slots, i)), stream);
+                       }};
+  const Contender stream{"stream", [&](int i, CUstream on) {
+                           const StreamSlot& s = at(*stream_slots, i);
+                           return stream_kernel->run(s.in, s.out, elements, on);
+                         }};
+  if (Status ok = compare(context, {ours, stream}, slots->size(), result); !ok) {
+    return tl::unexpected<Error>(ok.error());
+  }
+  result.tbps = static_cast<double>(bytes) / result.ours.median_us * 1e-6;
+  return result;
+}
+
+}  // namespace octile::tools

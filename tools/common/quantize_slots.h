@@ -1,0 +1,38 @@
+// Operands of quantisers to be timed, on a GPU.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "generator/problem.h"
+#include "octile/octile.h"
+#include "runtime/measure/gpu_session.h"
+#include "tools/common/handles.h"
+
+namespace octile::tools {
+
+// What one quantisation reads, writes and needs beside; buffers of outputs the problem does not
+// have are empty.
+struct QuantizeSlot {
+  std::int64_t rows = 0;
+  DeviceBuffer x, q, scale, q_transposed, scale_transposed, workspace;
+  std::size_t workspace_bytes = 0;
+};
+
+octile_quantize_args args_of(const QuantizeSlot& slot);
+
+// `count` slots of the same N(0, 1) input, packed. `plan` tells the workspace.
+Result<std::vector<QuantizeSlot>> make_quantize_slots(const GpuSession& gpu, const PlanHandle& plan,
+                                                      const QuantizeProblem& problem,
+                                                      std::int64_t rows, int count);
+
+// Whether what a run left in the slot is what the host reference makes of the same x, bit for bit.
+Result<bool> equals_reference(const GpuSession& gpu, const QuantizeProblem& problem,
+                              const QuantizeSlot& slot);
+
+// Bytes of x a quantisation cannot but read (twice, where a first pass must find maxima), and of
+// codes it writes, a tensor element.
+int read_bytes_of(const QuantizeProblem& problem);
+int written_bytes_of(const QuantizeProblem& problem);
+
+}  // namespace octile::tools
