@@ -38,11 +38,15 @@ std::set<std::string> options(const Shell& shell, const std::string& verb) {
   return all;
 }
 
-TEST(CacheManual, HasEveryVerbAndOption) {
-  const Shell shell;
+std::string read_manual() {
   std::ostringstream text;
   text << std::ifstream(OCTILE_SOURCE_DIR "/docs/octile-cache.1").rdbuf();
-  const std::string manual = std::regex_replace(text.str(), std::regex(R"(\\-)"), "-");
+  return std::regex_replace(text.str(), std::regex(R"(\\-)"), "-");
+}
+
+TEST(CacheManual, HasEveryVerbAndOption) {
+  const Shell shell;
+  const std::string manual = read_manual();
   const std::set<std::string> all = verbs(shell);
   EXPECT_THAT(all, IsSupersetOf({"path", "config", "list", "show", "verify", "why", "warm",
                                  "export", "import", "prune", "stats"}));
@@ -51,6 +55,49 @@ TEST(CacheManual, HasEveryVerbAndOption) {
     for (const std::string& option : options(shell, verb)) {
       EXPECT_THAT(manual, HasSubstr(option)) << verb;
     }
+  }
+}
+
+void collect_keys(const nlohmann::json& value, std::set<std::string>& keys) {
+  if (value.is_object()) {
+    for (const auto& [key, below] : value.items()) keys.insert(key);
+  }
+  if (value.is_structured()) {
+    for (const nlohmann::json& below : value) collect_keys(below, keys);
+  }
+}
+
+TEST(CacheManual, NamesEveryFieldOfTheJson) {
+  const Shell shell;
+  if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";
+  const std::string archive = (shell.folder() / "a.tar").string();
+  const auto json_of = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "cache");
+    arguments.emplace_back("--json");
+    return shell.run(arguments).json();
+  };
+  const std::string why = "16x512";
+  std::set<std::string> keys;
+  collect_keys(json_of({"why", "--quantize", why}), keys);
+  collect_keys(json_of({"warm", "--quantize", "16x7168"}), keys);
+  const nlohmann::json list = json_of({"list"});
+  collect_keys(list, keys);
+  for (const std::vector<std::string>& verb : {std::vector<std::string>{"path"},
+                                               {"config"},
+                                               {"stats"},
+                                               {"verify"},
+                                               {"export", archive},
+                                               {"import", archive},
+                                               {"why", "--quantize", why},
+                                               {"show", list.at(0).at("digest")},
+                                               {"why", "--quantize", "16x7168"},
+                                               {"prune", "--unused", "0s"}}) {
+    collect_keys(json_of(verb), keys);
+  }
+  EXPECT_GT(keys.size(), 50);
+  const std::string manual = read_manual();
+  for (const std::string& key : keys) {
+    EXPECT_TRUE(std::regex_search(manual, std::regex("\\b" + key + "\\b"))) << key;
   }
 }
 
