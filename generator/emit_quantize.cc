@@ -58,6 +58,11 @@ Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
   out.add_int("kTileCols", c.tile_cols, "configuration: columns held in registers at once");
   out.add_int("kThreads", c.threads, "configuration: threads per block");
   out.add_int("kBlocksPerSm", c.blocks_per_sm, "configuration: residency that bounds registers");
+  out.add_bool("kDelayed", p.policy == ScalePolicy::kDelayed,
+               "problem: the scale is given, of earlier steps");
+  if (p.policy == ScalePolicy::kDelayed) {
+    out.add_int("kUpdateThreads", kUpdateThreads, "of the kernel that updates scales");
+  }
   if (t == QuantizeTemplate::kTiles) {
     out.add_bool("kRowwise", has_rowwise(p.output), "problem: the row-wise copy is wanted");
     out.add_bool("kTransposed", has_transposed(p.output), "problem: the transposed copy is");
@@ -72,6 +77,16 @@ Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
   return out;
 }
 
+EntryPoint companion_of(const QuantizeProblem& p) {
+  if (first_pass_of(p) != FirstPass::kNone) {
+    return {first_pass_name(p), {static_cast<int>(sizeof(QuantizeKernelArgs))}};
+  }
+  if (p.policy == ScalePolicy::kDelayed) {
+    return {scale_update_name(p), {static_cast<int>(sizeof(ScaleUpdateKernelArgs))}};
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<EmittedKernel> emit_quantize(const QuantizeProblem& problem, const QuantizeConfig& config,
@@ -84,13 +99,15 @@ Result<EmittedKernel> emit_quantize(const QuantizeProblem& problem, const Quanti
   }
   EmittedKernel kernel;
   kernel.name = kernel_name(problem, config);
-  kernel.first_pass = first_pass_name(problem);
   kernel.template_path = path_of(template_of(problem));
+  kernel.companion = companion_of(problem);
   std::vector<TemplateBody> bodies;
-  if (!kernel.first_pass.empty()) {
+  if (first_pass_of(problem) != FirstPass::kNone) {
     const bool lines = first_pass_of(problem) == FirstPass::kLines;
     bodies.push_back({lines ? "quantize/line_amax.cu" : "quantize/tensor_amax.cu",
-                      "OCTILE_AMAX_NAME", kernel.first_pass});
+                      "OCTILE_AMAX_NAME", kernel.companion.name});
+  } else if (problem.policy == ScalePolicy::kDelayed) {
+    bodies.push_back({"quantize/scale_update.cu", "OCTILE_UPDATE_NAME", kernel.companion.name});
   }
   bodies.push_back({kernel.template_path, "OCTILE_KERNEL_NAME", kernel.name});
   Result<std::string> source = prologue_of(problem, config).render(templates, kLibrary, bodies);

@@ -31,11 +31,16 @@ using TemplateSet = std::span<const TemplateFile>;
 
 using KernelConfig = std::variant<GemmConfig, QuantizeConfig>;
 
+struct EntryPoint {
+  std::string name;
+  std::vector<int> parameter_bytes;  // size of each kernel parameter, in order
+};
+
 struct EmittedKernel {
-  std::string name;           // entry point
-  // Entry point of the same source that a run launches before it, with the same parameters; empty:
-  // none.
-  std::string first_pass;
+  std::string name;  // entry point
+  // Another entry point of the same source; its name is empty where there is none. For a quantiser:
+  // the first pass that a run launches before it, or the scale update of delayed scaling.
+  EntryPoint companion;
   std::string template_path;  // the body's file
   std::string source;
   std::vector<std::string> options;  // NVRTC options, architecture included

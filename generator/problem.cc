@@ -96,6 +96,12 @@ Parsed<E8M0Rounding> parse_rounding(std::string_view text) {
   return trouble("allowed are up and ocp_floor");
 }
 
+Parsed<ScalePolicy> parse_policy(std::string_view text) {
+  if (text == "current") return ScalePolicy::kCurrent;
+  if (text == "delayed") return ScalePolicy::kDelayed;
+  return trouble("allowed are current and delayed");
+}
+
 // Takes the part of `text` before the next ':', or all of it.
 std::string_view take_part(std::string_view& text) {
   const std::size_t cut = std::min(text.find(':'), text.size());
@@ -175,7 +181,7 @@ constexpr std::array<Field<G>, 9> kGemmFields{{
 }};
 
 using Q = QuantizeProblem;
-constexpr std::array<Field<Q>, 7> kQuantizeFields{{
+constexpr std::array<Field<Q>, 8> kQuantizeFields{{
     {"rows", true, set<&Q::rows, parse_token_count, Q>},
     {"cols", true, set<&Q::cols, parse_count, Q>},
     {"x", true, set<&Q::x, parse_element, Q>},
@@ -183,6 +189,7 @@ constexpr std::array<Field<Q>, 7> kQuantizeFields{{
     {"out", true, set<&Q::output, parse_output, Q>},
     {"eps", false, set<&Q::amax_epsilon, parse_epsilon, Q>},
     {"round", false, set<&Q::e8m0_rounding, parse_rounding, Q>},
+    {"policy", false, set<&Q::policy, parse_policy, Q>},
 }};
 
 std::vector<std::string_view> split_words(std::string_view text) {
@@ -274,10 +281,11 @@ std::string text_of(const GemmProblem& p) {
 
 std::string text_of(const QuantizeProblem& p) {
   // fmt prints the shortest decimal that reads back to the same float.
-  return fmt::format("quantize rows={} cols={} x={} q={} out={}{}{}", count_text(p.rows),
+  return fmt::format("quantize rows={} cols={} x={} q={} out={}{}{}{}", count_text(p.rows),
                      count_text(p.cols), name_of(p.x), to_text(p.q), output_text(p.output),
                      p.amax_epsilon != 0 ? fmt::format(" eps={}", p.amax_epsilon) : "",
-                     p.e8m0_rounding == E8M0Rounding::kOcpFloor ? " round=ocp_floor" : "");
+                     p.e8m0_rounding == E8M0Rounding::kOcpFloor ? " round=ocp_floor" : "",
+                     p.policy == ScalePolicy::kDelayed ? " policy=delayed" : "");
 }
 
 // ---- well-formedness
@@ -352,6 +360,12 @@ Status check(const QuantizeProblem& p) {
   if (Status s = check_type("q", p.q); !s) return s;
   if (!std::isfinite(p.amax_epsilon) || p.amax_epsilon < 0) {
     return refuse_field("eps", fmt::format("{}", p.amax_epsilon), "is a finite number >= 0");
+  }
+  if (p.policy == ScalePolicy::kDelayed && p.q.granularity != Granularity::kPerTensor) {
+    return refuse_field("policy", "delayed",
+                        fmt::format("is current with {}: only a tensor's scale is kept from step "
+                                    "to step",
+                                    to_text(p.q)));
   }
   if (p.e8m0_rounding != E8M0Rounding::kUp && p.q.scale != ScaleFormat::kE8M0) {
     return refuse_field("round", "ocp_floor",

@@ -4,7 +4,8 @@
 //   quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=row
 // '?' marks the dynamic token count, which a gemm has in m (fprop, dgrad) or in k (wgrad).
 // `promote=none` sums all of K on the tensor core. Optional fields are printed only where they
-// differ from their default: gemm `invariant=1`; quantize `eps=...`, `round=ocp_floor`.
+// differ from their default: gemm `invariant=1`; quantize `eps=...`, `round=ocp_floor`,
+// `policy=delayed`.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +46,12 @@ enum class E8M0Rounding : int {
                   // 1.0, section 6.3): a block's largest elements may saturate
 };
 
+// Where the scale of a tensor comes from.
+enum class ScalePolicy : int {
+  kCurrent = 0,  // "current": its own maximum
+  kDelayed = 1,  // "delayed": given, derived from the maxima of earlier steps
+};
+
 struct QuantizeProblem {
   std::int64_t rows = kDynamic;
   std::int64_t cols = 0;
@@ -53,6 +60,7 @@ struct QuantizeProblem {
   QuantizeOutput output = QuantizeOutput::kRowwise;
   float amax_epsilon = 0.0F;
   E8M0Rounding e8m0_rounding = E8M0Rounding::kUp;
+  ScalePolicy policy = ScalePolicy::kCurrent;
   friend bool operator==(const QuantizeProblem&, const QuantizeProblem&) = default;
 };
 

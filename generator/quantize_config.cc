@@ -128,6 +128,7 @@ QuantizeTemplate template_of(const QuantizeProblem& p) {
 }
 
 FirstPass first_pass_of(const QuantizeProblem& p) {
+  if (p.policy == ScalePolicy::kDelayed) return FirstPass::kNone;
   if (p.q.granularity == Granularity::kPerTensor) return FirstPass::kTensor;
   const bool columns = p.q.granularity == Granularity::kPerRow && has_transposed(p.output);
   return columns ? FirstPass::kLines : FirstPass::kNone;
@@ -235,11 +236,12 @@ Result<QuantizeConfig> parse_quantize_config(std::string_view text) {
 }
 
 std::string kernel_name(const QuantizeProblem& p, const QuantizeConfig& c) {
-  return fmt::format("octile_quantize_{}_{}_{}_{}{}_{}_t{}x{}_w{}_r{}{}", name_of(p.x),
+  return fmt::format("octile_quantize_{}_{}_{}_{}{}{}_{}_t{}x{}_w{}_r{}{}", name_of(p.x),
                      name_of(p.q.dtype), name_of(p.q.granularity), name_of(p.q.scale),
                      p.e8m0_rounding == E8M0Rounding::kOcpFloor ? "floor" : "",
-                     output_name(p.output), c.tile_rows, c.tile_cols, c.threads / kWarp,
-                     c.blocks_per_sm, c.rows_fastest ? "_down" : "");
+                     p.policy == ScalePolicy::kDelayed ? "_delayed" : "", output_name(p.output),
+                     c.tile_rows, c.tile_cols, c.threads / kWarp, c.blocks_per_sm,
+                     c.rows_fastest ? "_down" : "");
 }
 
 std::string first_pass_name(const QuantizeProblem& p) {
@@ -252,6 +254,11 @@ std::string first_pass_name(const QuantizeProblem& p) {
       return "";
   }
   return "";
+}
+
+std::string scale_update_name(const QuantizeProblem& p) {
+  if (p.policy != ScalePolicy::kDelayed) return "";
+  return fmt::format("octile_scale_update_{}_{}", name_of(p.q.dtype), name_of(p.q.scale));
 }
 
 }  // namespace octile

@@ -56,6 +56,7 @@ Result<std::int64_t> launch_blocks(const QuantizeProblem&, const QuantizeConfig&
 
 // Of the first pass: its threads and residency (not tuned: it only reads), its thread blocks, and
 // the bytes of maxima it leaves, which are the workspace of a run.
+inline constexpr int kUpdateThreads = 128;  // of the scale update
 inline constexpr int kFirstPassThreads = 256;
 int first_pass_blocks_per_sm(const QuantizeProblem&);
 Result<std::int64_t> first_pass_blocks(const QuantizeProblem&, std::int64_t rows, int sm_count);
@@ -78,9 +79,27 @@ struct QuantizeKernelArgs {
   std::int64_t scale_ld = 0;
   std::int64_t ldq_transposed = 0;
   std::int64_t scale_ld_transposed = 0;
-  std::int64_t partials = 0;  // maxima of a tensor: thread blocks of its first pass
+  std::int64_t partials = 0;      // maxima of a tensor: thread blocks of its first pass
+  const float* encode = nullptr;  // delayed scaling: the encode scale
+  std::uint32_t* amax = nullptr;  // where not null, raised to the bits of a tensor's fp32 amax
+  const std::uint32_t* skip = nullptr;  // where not null and not 0, nothing is written
 };
-static_assert(sizeof(QuantizeKernelArgs) == 112);
+static_assert(sizeof(QuantizeKernelArgs) == 136);
+
+// The only parameter of the scale update (delayed scaling), by value;
+// templates/quantize/scale_update.cu has the same struct. The fields are those of
+// octile_scale_update_args.
+struct ScaleUpdateKernelArgs {
+  float* history = nullptr;  // [length][tensors]
+  float* encode = nullptr;   // [tensors]
+  std::int64_t tensors = 0;
+  std::int64_t length = 0;
+  int choice = 0;
+  float margin_factor = 1;  // 2^-margin
+  float share = 0;
+  int unused = 0;
+};
+static_assert(sizeof(ScaleUpdateKernelArgs) == 48);
 
 // "tile=8x256 threads=256 per_sm=4", then " raster=rows" where rows are fastest.
 std::string to_text(const QuantizeConfig&);
@@ -88,6 +107,7 @@ std::string to_text(const QuantizeConfig&);
 Result<QuantizeConfig> parse_quantize_config(std::string_view text);
 // Says what it is, so profilers can be read: octile_quantize_bf16_e4m3_1x128_f32_row_t8x256_w8_r4
 std::string kernel_name(const QuantizeProblem&, const QuantizeConfig&);
-std::string first_pass_name(const QuantizeProblem&);  // empty: there is none
+std::string first_pass_name(const QuantizeProblem&);    // empty: there is none
+std::string scale_update_name(const QuantizeProblem&);  // empty: scales are current
 
 }  // namespace octile

@@ -56,8 +56,11 @@ constexpr std::array kMatrix = std::to_array<SupportRow>({
     {"quantize", "q=*:1x32|32x32:e8m0", kYes,
      "round=up: the smallest power of two that saturates nothing; round=ocp_floor: the OCP text's"},
     {"quantize", "q=*:tensor:f32|pow2|bf16", kYes,
-     "current scaling: a kernel of its own finds the maximum, in a workspace"},
-    {"quantize", "q=*:row:f32|pow2|bf16 out=row", kYes, "one read of rows up to 16384 bytes"},
+     "a kernel of its own finds the maximum, in a workspace; policy=delayed: the scale is given, x "
+     "is "
+     "read once"},
+    {"quantize", "q=*:row:f32|pow2|bf16 out=row", kYes,
+     "rows of up to 65536 bytes are read once, longer ones twice"},
     {"quantize", "q=*:row:f32|pow2|bf16", kYes,
      "the transposed copy has a scale per column of x: a kernel of its own finds the maxima, in a "
      "workspace"},

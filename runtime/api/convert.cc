@@ -73,6 +73,10 @@ Result<QuantizeProblem> to_problem(const octile_quantize_desc* user) {
                              OCTILE_E8M0_UP, OCTILE_E8M0_OCP_FLOOR);
       !ok)
     return tl::unexpected<Error>(ok.error());
+  if (Status ok = check_enum("desc->policy", "octile_scale_policy", raw(desc.policy),
+                             OCTILE_SCALES_CURRENT, OCTILE_SCALES_DELAYED);
+      !ok)
+    return tl::unexpected<Error>(ok.error());
   const int output = raw(desc.output);
   if (Status ok = check_enum("desc->output", "octile_quantize_output", output, 0,
                              OCTILE_ROWWISE_AND_TRANSPOSED);
@@ -84,6 +88,7 @@ Result<QuantizeProblem> to_problem(const octile_quantize_desc* user) {
   problem.q = *q;
   problem.output = output == 0 ? QuantizeOutput::kRowwise : static_cast<QuantizeOutput>(output);
   problem.amax_epsilon = desc.amax_epsilon;
+  problem.policy = static_cast<ScalePolicy>(raw(desc.policy));
   problem.e8m0_rounding = static_cast<E8M0Rounding>(raw(desc.e8m0_rounding));
   return problem;
 }

@@ -145,6 +145,11 @@ octile_status octile_gemm_run(octile_plan* plan, const octile_gemm_args* args, v
   return call([&] { return run(plan, args, stream); });
 }
 
+octile_status octile_scale_update_run(octile_plan* plan, const octile_scale_update_args* args,
+                                      void* stream) {
+  return call([&] { return run(plan, args, stream); });
+}
+
 octile_status octile_quantize_run(octile_plan* plan, const octile_quantize_args* args,
                                   void* stream) {
   return call([&] { return run(plan, args, stream); });

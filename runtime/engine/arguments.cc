@@ -87,6 +87,23 @@ Status check_extent(const char* name, std::int64_t extent) {
   return refuse(fmt::format("{} is {}; allowed: 0 to {}", name, extent, kMaxExtent));
 }
 
+// What belongs to scales of a whole tensor.
+Status check_policy(const QuantizeProblem& p, const octile_quantize_args& args) {
+  const bool delayed = p.policy == ScalePolicy::kDelayed;
+  if (delayed) {
+    if (Status ok = check_pointer("encode", args.encode, 4); !ok) return ok;
+  } else if (args.encode != nullptr) {
+    return refuse("encode is given; allowed: null, because the plan's scales are current");
+  }
+  if (args.amax != nullptr) {
+    if (p.q.granularity != Granularity::kPerTensor)
+      return refuse(
+          "amax is given; allowed: null, because the plan has no scale of a whole tensor");
+    if (Status ok = check_pointer("amax", args.amax, 4); !ok) return ok;
+  }
+  return args.skip == nullptr ? Status{} : check_pointer("skip", args.skip, 4);
+}
+
 Status check_no_transposed(const octile_quantize_args& args) {
   if (args.q_transposed == nullptr && args.scale_transposed == nullptr) [[likely]]
     return {};
@@ -143,6 +160,7 @@ Status check_arguments(const GemmProblem& p, octile_gemm_args& args) {
 Status check_arguments(const QuantizeProblem& p, octile_quantize_args& args) {
   if (Status ok = check_extent("rows", args.rows); !ok) return ok;
   if (args.rows == 0 || p.cols == 0) return {};
+  if (Status ok = check_policy(p, args); !ok) return ok;
   if (Status ok = check_pointer("x", args.x, size_of(p.x)); !ok) return ok;
   if (Status ok = check_ld("ldx", args.ldx, {p.cols, p.cols, 1}); !ok) return ok;
   if (Status ok = check_size("rows", args.rows, "ldx", args.ldx, size_of(p.x)); !ok) return ok;
@@ -157,6 +175,27 @@ Status check_arguments(const QuantizeProblem& p, octile_quantize_args& args) {
   if (p.output == QuantizeOutput::kRowwise) return check_no_transposed(args);
   if (Status ok = check_pointer("q_transposed", args.q_transposed, 1); !ok) return ok;
   return check_pointer("scale_transposed", args.scale_transposed, scale_alignment(p.q));
+}
+
+Status check_arguments(const octile_scale_update_args& args) {
+  constexpr int kMostMargin = 126;  // 2^-126 is the smallest normal fp32
+  if (Status ok = check_extent("tensors", args.tensors); !ok) return ok;
+  if (args.tensors == 0) return {};
+  const int choice = static_cast<int>(args.choice);
+  if (choice < OCTILE_AMAX_LARGEST || choice > OCTILE_AMAX_AVERAGE)
+    return refuse(fmt::format("choice is {}; allowed: octile_amax_choice, 0 to 2", choice));
+  const bool average = args.choice == OCTILE_AMAX_AVERAGE;
+  const std::int64_t least = average ? 2 : 1;
+  if (args.length < least || args.length > kMaxExtent)
+    return refuse(fmt::format("length is {}; allowed: {} to {}", args.length, least, kMaxExtent));
+  if (args.margin < -kMostMargin || args.margin > kMostMargin)
+    return refuse(
+        fmt::format("margin is {}; allowed: -{} to {}", args.margin, kMostMargin, kMostMargin));
+  if (average && !(args.average_share > 0 && args.average_share <= 1))
+    return refuse(
+        fmt::format("average_share is {}; allowed: more than 0, at most 1", args.average_share));
+  if (Status ok = check_pointer("history", args.history, 4); !ok) return ok;
+  return check_pointer("encode", args.encode, 4);
 }
 
 Status check_workspace(const octile_quantize_args& args, std::int64_t needed_bytes) {

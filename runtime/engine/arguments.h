@@ -23,6 +23,8 @@ Status check_tokens(const Problem& problem, const char* name, std::int64_t token
 Status check_arguments(const GemmProblem& problem, octile_gemm_args& args);
 Status check_arguments(const QuantizeProblem& problem, octile_quantize_args& args);
 
+Status check_arguments(const octile_scale_update_args& args);
+
 // That a call brings the workspace it needs.
 Status check_workspace(const octile_quantize_args& args, std::int64_t needed_bytes);
 

@@ -37,13 +37,10 @@ std::string roots_text(const cache::StoreOptions& options) {
 // That a cubin holds the kernels of `emitted`, with the parameters they are launched with.
 Status validate(std::span<const std::uint8_t> cubin, const EmittedKernel& emitted,
                 std::string_view architecture) {
-  for (const std::string& name : {emitted.name, emitted.first_pass}) {
-    if (name.empty()) continue;
-    if (Status ok = validate_cubin(cubin, architecture, name, emitted.parameter_bytes); !ok) {
-      return ok;
-    }
-  }
-  return {};
+  Status ok = validate_cubin(cubin, architecture, emitted.name, emitted.parameter_bytes);
+  const EntryPoint& companion = emitted.companion;
+  if (!ok || companion.name.empty()) return ok;
+  return validate_cubin(cubin, architecture, companion.name, companion.parameter_bytes);
 }
 
 }  // namespace

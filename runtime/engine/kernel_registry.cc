@@ -25,7 +25,7 @@ Result<LoadedKernel> KernelRegistry::load(const std::shared_ptr<const Driver>& d
       return tl::unexpected<Error>(ready.error());
     (*library)->ready_on.insert(ordinal);
   }
-  return LoadedKernel{(*library)->kernel, (*library)->first_pass, *context};
+  return LoadedKernel{(*library)->kernel, (*library)->companion, *context};
 }
 
 Result<KernelRegistry::Library*> KernelRegistry::library_of(
@@ -45,7 +45,7 @@ Result<KernelRegistry::Library*> KernelRegistry::library_of(
                    "cuLibraryGetKernel");
   };
   Status found = find(fresh.kernel, build->emitted.name);
-  if (found) found = find(fresh.first_pass, build->emitted.first_pass);
+  if (found) found = find(fresh.companion, build->emitted.companion.name);
   if (!found) {
     d->cuLibraryUnload(fresh.library);
     return tl::unexpected<Error>(found.error());
@@ -73,7 +73,7 @@ Status KernelRegistry::make_ready(const Library& library, int ordinal, CUcontext
   auto scope = ContextGuard::enter(d, primary);
   if (!scope) return tl::unexpected<Error>(scope.error());
   CUfunction in_context = nullptr;  // asked for because the answer loads it
-  for (CUkernel kernel : {library.kernel, library.first_pass}) {
+  for (CUkernel kernel : {library.kernel, library.companion}) {
     if (kernel == nullptr) continue;
     if (Status got = d.check(d->cuKernelGetFunction(&in_context, kernel), "cuKernelGetFunction");
         !got)

@@ -18,9 +18,9 @@
 namespace octile {
 
 struct LoadedKernel {
-  CUkernel kernel = nullptr;      // launched in any context of the device it was made ready for
-  CUkernel first_pass = nullptr;  // null where the kernel has none
-  CUcontext primary = nullptr;    // of that device
+  CUkernel kernel = nullptr;     // launched in any context of the device it was made ready for
+  CUkernel companion = nullptr;  // null where the kernel has none
+  CUcontext primary = nullptr;   // of that device
 };
 
 class KernelRegistry {
@@ -42,7 +42,7 @@ class KernelRegistry {
     std::shared_ptr<const KernelBuild> build;  // keeps the map's key alive
     CUlibrary library = nullptr;
     CUkernel kernel = nullptr;
-    CUkernel first_pass = nullptr;
+    CUkernel companion = nullptr;
     std::set<int> ready_on;  // ordinals
   };
 

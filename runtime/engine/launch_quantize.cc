@@ -1,6 +1,7 @@
 #include "runtime/engine/launch_quantize.h"
 
 #include <array>
+#include <cmath>
 
 #include "generator/layout.h"
 #include "generator/types.h"
@@ -26,6 +27,9 @@ QuantizeKernelArgs kernel_args(const QuantizeProblem& p, const octile_quantize_a
   k.maxima = static_cast<std::uint32_t*>(args.workspace);
   k.rows = args.rows;
   k.cols = p.cols;
+  k.encode = args.encode;
+  k.amax = reinterpret_cast<std::uint32_t*>(args.amax);
+  k.skip = args.skip;
   k.ldx = args.ldx;
   k.ldq = args.ldq;
   k.scale_ld = args.scale_ld;
@@ -36,8 +40,9 @@ QuantizeKernelArgs kernel_args(const QuantizeProblem& p, const octile_quantize_a
   return k;
 }
 
-Status launch(const Driver& driver, CUkernel kernel, std::int64_t blocks, int threads,
-              QuantizeKernelArgs& args, CUstream stream) {
+template <typename Args>
+Status launch(const Driver& driver, CUkernel kernel, std::int64_t blocks, int threads, Args& args,
+              CUstream stream) {
   std::array<void*, 1> parameters{&args};
   CUlaunchConfig config{};
   config.gridDimX = static_cast<unsigned int>(blocks);
@@ -61,21 +66,21 @@ Status launch_first_pass(const Driver& driver, const QuantizeLaunch& l,
   if (first_pass_of(problem) == FirstPass::kTensor) {
     args.partials = *blocks;
   } else {
-    const Status cleared = driver.check(
-        driver->cuMemsetD2D8Async(
-            reinterpret_cast<CUdeviceptr>(args.maxima), 1, 0,
-            static_cast<std::size_t>(workspace_bytes(problem, args.rows, l.sm_count)), 1, stream),
-        "cuMemsetD2D8Async");
+    const auto bytes = static_cast<std::size_t>(workspace_bytes(problem, args.rows, l.sm_count));
+    const Status cleared =
+        driver.check(driver->cuMemsetD2D8Async(reinterpret_cast<CUdeviceptr>(args.maxima), bytes, 0,
+                                               bytes, 1, stream),
+                     "cuMemsetD2D8Async");
     if (!cleared) return cleared;
   }
-  return launch(driver, l.first_pass, *blocks, kFirstPassThreads, args, stream);
+  return launch(driver, l.companion, *blocks, kFirstPassThreads, args, stream);
 }
 
 }  // namespace
 
 QuantizeLaunch quantize_launch(const QuantizeProblem& problem, const QuantizeConfig& config,
-                               int sm_count, CUkernel kernel, CUkernel first_pass) {
-  return {kernel, first_pass, config, sm_count, resources_of(problem, config).threads};
+                               int sm_count, CUkernel kernel, CUkernel companion) {
+  return {kernel, companion, config, sm_count, resources_of(problem, config).threads};
 }
 
 Status launch_quantize(const Driver& driver, const QuantizeLaunch& l,
@@ -85,10 +90,24 @@ Status launch_quantize(const Driver& driver, const QuantizeLaunch& l,
   if (!blocks) return tl::unexpected<Error>(blocks.error());
   if (*blocks == 0) return {};
   QuantizeKernelArgs k = kernel_args(problem, args);
-  if (l.first_pass != nullptr) {
+  if (first_pass_of(problem) != FirstPass::kNone) {
     if (Status ok = launch_first_pass(driver, l, problem, k, stream); !ok) return ok;
   }
   return launch(driver, l.kernel, *blocks, l.threads, k, stream);
+}
+
+Status launch_scale_update(const Driver& driver, const QuantizeLaunch& l,
+                           const octile_scale_update_args& args, CUstream stream) {
+  ScaleUpdateKernelArgs k;
+  k.history = args.history;
+  k.encode = args.encode;
+  k.tensors = args.tensors;
+  k.length = args.length;
+  k.choice = args.choice;
+  k.margin_factor = std::ldexp(1.0F, -args.margin);
+  k.share = args.average_share;
+  return launch(driver, l.companion, ceil_div(args.tensors, kUpdateThreads), kUpdateThreads, k,
+                stream);
 }
 
 }  // namespace octile

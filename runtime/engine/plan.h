@@ -53,6 +53,8 @@ class Plan : public std::enable_shared_from_this<Plan> {
   // See octile_gemm_run, octile_quantize_run. No lock, no allocation, nothing formatted on success.
   Status run(const octile_gemm_args& user, CUstream stream) const;
   Status run(const octile_quantize_args& user, CUstream stream) const;
+  // See octile_scale_update_run.
+  Status run(const octile_scale_update_args& args, CUstream stream) const;
 
   Result<std::size_t> workspace_bytes(std::int64_t tokens) const;
 

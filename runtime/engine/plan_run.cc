@@ -1,6 +1,8 @@
 // Plan::run: what happens between a caller's pointers and the driver, on every call.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "generator/cost_model.h"
 #include "generator/types.h"
 #include "runtime/engine/arguments.h"
@@ -8,6 +10,7 @@
 #include "runtime/engine/plan.h"
 #include "runtime/reference/gemm.h"
 #include "runtime/reference/quantize.h"
+#include "runtime/reference/scale_update.h"
 
 namespace octile {
 namespace {
@@ -39,6 +42,9 @@ Status run_on_host(const QuantizeProblem& problem, const octile_quantize_args& a
   host.scale_ld = args.scale_ld;
   host.q_transposed = args.q_transposed;
   host.scale_transposed = args.scale_transposed;
+  host.encode = args.encode;
+  host.amax = args.amax;
+  host.skip = args.skip;
   return reference::quantize(problem, host);
 }
 
@@ -88,6 +94,31 @@ Status Plan::run(const octile_quantize_args& user, CUstream stream) const {
   if (scope.result() != CUDA_SUCCESS) [[unlikely]]
     return driver.check(scope.result(), "cuCtxPushCurrent");
   return launch_quantize(driver, std::get<QuantizeLaunch>(kernel->launch), *problem, args, stream);
+}
+
+Status Plan::run(const octile_scale_update_args& args, CUstream stream) const {
+  const auto* problem = std::get_if<QuantizeProblem>(&problem_);
+  if (problem == nullptr || problem->policy != ScalePolicy::kDelayed) [[unlikely]]
+    return tl::unexpected<Error>(wrong_family("octile_scale_update_run"));
+  if (Status ok = check_arguments(args); !ok) return ok;
+  if (args.tensors == 0) return {};
+  if (target_.kind == TargetKind::kHost) {
+    reference::update_scales(*problem, {args.history, args.encode, args.tensors, args.length,
+                                        static_cast<reference::AmaxChoice>(args.choice),
+                                        args.margin, args.average_share});
+    return {};
+  }
+  // The update is in the source of every kernel of the plan.
+  const auto ready =
+      std::ranges::find_if(table_, [](const auto& k) { return k.load() != nullptr; });
+  const PreparedKernel* kernel = ready == table_.end() ? nullptr : ready->load();
+  if (kernel == nullptr || kernel->primary == nullptr) [[unlikely]]
+    return tl::unexpected<Error>(cannot_run(1, stream));
+  const Driver& driver = *target_.driver;
+  const DeviceScope scope(driver, target_.ordinal, kernel->primary);
+  if (scope.result() != CUDA_SUCCESS) [[unlikely]]
+    return driver.check(scope.result(), "cuCtxPushCurrent");
+  return launch_scale_update(driver, std::get<QuantizeLaunch>(kernel->launch), args, stream);
 }
 
 // An empty sum: D = 0, or D unchanged.

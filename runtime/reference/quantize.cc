@@ -53,6 +53,8 @@ Status check_input(const QuantizeProblem& problem, const QuantizeArgs& args) {
     return invalid(
         fmt::format("amax_epsilon is {}; a finite value >= 0 is allowed", problem.amax_epsilon));
   }
+  if (auto s = require_pointer(args.encode, "encode", problem.policy == ScalePolicy::kDelayed); !s)
+    return s;
   return require_pointer(args.x, "x", args.rows > 0 && problem.cols > 0);
 }
 
@@ -164,6 +166,8 @@ class Quantizer {
     });
     if (granularity == Granularity::kPerTensor) {
       for (const std::uint32_t amax : row_amax_) tensor_amax_ = std::max(tensor_amax_, amax);
+      const auto amax = std::bit_cast<float>(tensor_amax_);
+      if (args_.amax != nullptr) *args_.amax = std::max(*args_.amax, amax);
     } else if (transposed_.data != nullptr) {
       measure_columns();
     }
@@ -210,7 +214,9 @@ class Quantizer {
         const std::uint32_t* first = amax.data() + c;
         const std::uint32_t in_tile = *std::max_element(first, first + count);
         const std::uint32_t bits = amax_of_block(output, tile.row0 + r, tile.col0 + c, in_tile);
-        const float encode = encode_scale(std::bit_cast<float>(bits), problem_);
+        const float encode = problem_.policy == ScalePolicy::kDelayed
+                                 ? *args_.encode
+                                 : encode_scale(std::bit_cast<float>(bits), problem_);
         std::fill_n(encodes.line[r / block_rows] + c, count, encode);
         if (is_first_tile_of_block(output, tile)) {
           store_scale(output.scales, problem_.q.scale, output.index(tile.row0 + r, tile.col0 + c),
@@ -275,6 +281,7 @@ class Quantizer {
 
 Status quantize(const QuantizeProblem& problem, const QuantizeArgs& args, int threads) {
   if (auto s = check_input(problem, args); !s) return s;
+  if (args.skip != nullptr && *args.skip != 0) return {};
   try {
     Quantizer quantizer(problem, args, threads);
     if (auto s = quantizer.prepare(); !s) return s;

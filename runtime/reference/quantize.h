@@ -20,6 +20,9 @@ struct QuantizeArgs {
   std::int64_t scale_ld = 0;  // 0: as quantized_layout says
   void* q_transposed = nullptr;
   void* scale_transposed = nullptr;
+  const float* encode = nullptr;        // delayed scaling: the encode scale
+  float* amax = nullptr;                // per tensor: raised to the finite amax of x
+  const std::uint32_t* skip = nullptr;  // not null and not 0: nothing is done
 };
 
 // Writes every byte of the layout, padding included (scales 1, data 0); gaps between rows that come

@@ -46,8 +46,16 @@ struct Args {
   i64 ldx, ldq, scale_ld;  // elements; the scales' in scales
   i64 ldq_transposed, scale_ld_transposed;
   i64 partials;
+  const float* encode;
+  u32* amax;
+  const u32* skip;
 };
-static_assert(sizeof(Args) == 112, "QuantizeKernelArgs has 112 bytes");
+static_assert(sizeof(Args) == 136, "QuantizeKernelArgs has 136 bytes");
+
+// The caller's flag on the device: nothing is to be written. The same in every thread.
+__device__ __forceinline__ bool skipped(const Args& args) {
+  return args.skip != nullptr && memory::load_4(args.skip) != 0;
+}
 
 template <bool kFirst, typename A, typename B>
 struct Chosen {

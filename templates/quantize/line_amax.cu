@@ -30,6 +30,7 @@ using Input = quantize::TensorInput<Patch>;
 extern "C" __global__ void __launch_bounds__(cfg::kAmaxThreads, cfg::kAmaxBlocksPerSm)
     OCTILE_AMAX_NAME(const __grid_constant__ quantize::Args args) {
   using namespace line_amax;
+  if (quantize::skipped(args)) return;
   __shared__ Vector columns[kWarps][32];
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const u64 across = static_cast<u64>(args.cols + kCols - 1) / kCols;

@@ -65,6 +65,7 @@ __device__ __forceinline__ float find_scale(const quantize::Args& args, u32 top)
 extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
     OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args args) {
   using namespace rows;
+  if (quantize::skipped(args)) return;
   const i64 row = blockIdx.x;
   const i64 first = static_cast<i64>(threadIdx.x) * Src::kElements;
   Vector x[kVectors];

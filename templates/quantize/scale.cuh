@@ -106,4 +106,24 @@ __device__ __forceinline__ u32 tensor_magnitude(const Args& args) {
   return __reduce_max_sync(0xffffffffu, top);
 }
 
+// Raises the caller's record of a tensor's amax to `magnitude`. The record only rises, so that a
+// stale look at it can cost an atomic and never lose one.
+template <typename Src>
+__device__ __forceinline__ void raise_amax(const Args& args, u32 magnitude) {
+  if (args.amax == nullptr) return;
+  const u32 bits = __float_as_uint(Src::value(magnitude));
+  if (bits > *static_cast<volatile const u32*>(args.amax)) atomicMax(args.amax, bits);
+}
+
+// Delayed scaling: the given encode scale; the warp's maximum goes into the record. All 32 lanes.
+template <typename Src, int kVectors>
+__device__ __forceinline__ float given_encode(const Args& args, const u32 (&magnitudes)[kVectors]) {
+  u32 top = 0;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) top = reduce::max(top, magnitudes[i]);
+  top = __reduce_max_sync(0xffffffffu, top);
+  if (threadIdx.x % 32 == 0) raise_amax<Src>(args, top);
+  return __uint_as_float(memory::load_4(args.encode));
+}
+
 }  // namespace quantize

@@ -117,6 +117,7 @@ __device__ __forceinline__ void quantize_short(const quantize::Args& args, const
 extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
     OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args args) {
   using namespace segments;
+  if (quantize::skipped(args)) return;
   const u64 column_tiles = static_cast<u64>(args.cols + cfg::kTileCols - 1) / cfg::kTileCols;
   const u64 index = static_cast<u64>(blockIdx.x) * kWarps + threadIdx.x / 32;
   const quantize::Tile tile = quantize::tile_at(index, column_tiles);
@@ -129,14 +130,18 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
   const Output output(args, patch);
   Vector x[kVectors];
   input.load(patch, x);
-  const u32 known = kOneScale ? quantize::tensor_magnitude(args) : 0;
+  const u32 known = kOneScale && !cfg::kDelayed ? quantize::tensor_magnitude(args) : 0;
   u32 magnitudes[kVectors];
   const bool nonfinite = quantize::measure<Src>(x, magnitudes);
 
   // amax, scale, cast, output
   if constexpr (kOneScale) {
-    const float encode = encode_of(known);
-    if (index == 0 && threadIdx.x == 0) Rule::store(args.scale, 0, encode);
+    const float encode =
+        cfg::kDelayed ? quantize::given_encode<Src>(args, magnitudes) : encode_of(known);
+    if (index == 0 && threadIdx.x == 0) {
+      Rule::store(args.scale, 0, encode);
+      if (!cfg::kDelayed) quantize::raise_amax<Src>(args, known);
+    }
     output.write<cfg::kTargetType>(patch, x, [&](int) { return encode; });
   } else if constexpr (kLong) {
     quantize_long(args, patch, output, x, magnitudes);

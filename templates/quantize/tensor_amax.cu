@@ -28,6 +28,7 @@ using Input = quantize::TensorInput<Patch>;
 extern "C" __global__ void __launch_bounds__(cfg::kAmaxThreads, cfg::kAmaxBlocksPerSm)
     OCTILE_AMAX_NAME(const __grid_constant__ quantize::Args args) {
   using namespace tensor_amax;
+  if (quantize::skipped(args)) return;
   __shared__ u32 partials[kWarps];
   const u64 across = static_cast<u64>(args.cols + kCols - 1) / kCols;
   const u64 tiles = across * (static_cast<u64>(args.rows + kVectors - 1) / kVectors);

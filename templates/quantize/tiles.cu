@@ -292,6 +292,7 @@ __device__ __forceinline__ void known_columns(const quantize::Args& args, const 
 
 template <bool kTransposed>
 __device__ __forceinline__ void run(const quantize::Args& args) {
+  if (quantize::skipped(args)) return;
   __shared__ typename quantize::Chosen<kTransposed, Shared, SharedMaxima>::Type shared;
   const u64 across = static_cast<u64>(args.cols + cfg::kTileCols - 1) / cfg::kTileCols;
   const u64 down = static_cast<u64>(args.rows + cfg::kTileRows - 1) / cfg::kTileRows;
@@ -306,7 +307,7 @@ __device__ __forceinline__ void run(const quantize::Args& args) {
   Vector x[kVectors];
   Input(args, patch).load(patch, x);
   patch.row = memory::forget_origin(patch.row);  // addresses are not kept beside 32 words of x
-  const u32 known = kPerTensor ? quantize::tensor_magnitude(args) : 0;
+  const u32 known = kPerTensor && !cfg::kDelayed ? quantize::tensor_magnitude(args) : 0;
   u32 magnitudes[kVectors];
   const bool nonfinite = quantize::measure<Src>(x, magnitudes);
   // Magnitudes of every word kept for the columns' maxima would not fit either.
@@ -315,8 +316,9 @@ __device__ __forceinline__ void run(const quantize::Args& args) {
   // amax, scale
   float one = 1.0f;  // of the thread's whole patch, where that shares a scale
   if constexpr (kPerTensor) {
-    one = encode_of(known);
+    one = cfg::kDelayed ? quantize::given_encode<Src>(args, magnitudes) : encode_of(known);
     if (blockIdx.x == 0 && threadIdx.x == 0) {
+      if (!cfg::kDelayed) quantize::raise_amax<Src>(args, known);
       if constexpr (cfg::kRowwise) Rule::store(args.scale, 0, one);
       if constexpr (kTransposed) Rule::store(args.scale_transposed, 0, one);
     }

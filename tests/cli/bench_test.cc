@@ -57,7 +57,7 @@ TEST_F(OnTheFakeDriver, BenchOfTheQuantisersIsATable) {
                  "3", "--json"});
   EXPECT_EQ(outcome.exit_code, 1);
   const json results = outcome.json().at("results");
-  ASSERT_EQ(results.size(), 2U);  // row-wise, and both copies
+  ASSERT_EQ(results.size(), 4U);  // row-wise, and both copies; current and delayed scaling
   for (const json& result : results) {
     EXPECT_EQ(result.at("tokens"), 128);
     EXPECT_FALSE(result.at("ok"));

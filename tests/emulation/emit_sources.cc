@@ -80,18 +80,36 @@ Written write(const Kernel& kernel, int index) {
   const auto emitted =
       emit_quantize(problem, config, *find_device("h200"), embedded_templates()).value();
   const std::string name = fmt::format("kernel_{}", index);
-  const std::string first = emitted.first_pass.empty() ? "" : fmt::format("first_pass_{}", index);
+  const bool update = problem.policy == ScalePolicy::kDelayed;
+  const std::string other =
+      emitted.companion.name.empty() ? "" : fmt::format("companion_{}", index);
   std::string text = emitted.source.substr(emitted.source.find("#line 1 \"prologue\""));
-  text = replace_all(replace_all(text, emitted.name, name), emitted.first_pass, first);
+  text = replace_all(replace_all(text, emitted.name, name), emitted.companion.name, other);
+  if (update) {  // whose argument's type is in this namespace alone
+    text += fmt::format(
+        "extern \"C\" void {0}_of_bytes(const void* args) {{\n"
+        "  {0}(*static_cast<const scale_update::Args*>(args));\n}}\n",
+        other);
+  }
   Written w;
-  w.source =
-      fmt::format("#undef OCTILE_KERNEL_NAME\n#undef OCTILE_AMAX_NAME\nnamespace n{} {{\n{}\n}}\n",
-                  index, text);
-  const char* form = "extern \"C\" void {}(const quantize::Args);\n";
-  w.declaration = fmt::format(fmt::runtime(form), name);
-  if (!first.empty()) w.declaration += fmt::format(fmt::runtime(form), first);
-  w.entry = fmt::format("    {{\"{}\", \"{}\", {}, {}}},\n", to_text(Problem(problem)),
-                        to_text(config), name, first.empty() ? "nullptr" : first);
+  w.source = fmt::format(
+      "#undef OCTILE_KERNEL_NAME\n#undef OCTILE_AMAX_NAME\n#undef OCTILE_UPDATE_NAME\n"
+      "namespace n{} {{\n{}\n}}\n",
+      index, text);
+  const auto declare = [&](const std::string& kernel_name) {
+    w.declaration += fmt::format("extern \"C\" void {}(const quantize::Args);\n", kernel_name);
+  };
+  declare(name);
+  std::string first_pass = "nullptr", scale_update = "nullptr";
+  if (update) {
+    scale_update = other + "_of_bytes";
+    w.declaration += fmt::format("extern \"C\" void {}(const void*);\n", scale_update);
+  } else if (!other.empty()) {
+    first_pass = other;
+    declare(other);
+  }
+  w.entry = fmt::format("    {{\"{}\", \"{}\", {}, {}, {}}},\n", to_text(Problem(problem)),
+                        to_text(config), name, first_pass, scale_update);
   return w;
 }
 

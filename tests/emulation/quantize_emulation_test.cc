@@ -7,7 +7,9 @@
 
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +18,7 @@
 #include "generator/problem.h"
 #include "generator/quantize_config.h"
 #include "runtime/reference/quantize.h"
+#include "runtime/reference/scale_update.h"
 #include "tests/emulation/quantize_kernels.h"
 #include "tests/support/device_emulation.h"
 #include "tests/support/quantize_case.h"
@@ -30,6 +33,8 @@ namespace {
 using tests::Fill;
 using tests::Placement;
 
+emulation::Watched skip_flag;  // may be read as well
+
 constexpr int kSmCount = 1;  // of the device that is emulated: first passes stay small
 
 struct Variant {
@@ -37,6 +42,7 @@ struct Variant {
   QuantizeConfig config;
   emulation::QuantizeKernel kernel = nullptr;
   emulation::QuantizeKernel first_pass = nullptr;
+  void (*scale_update)(const void* args) = nullptr;
   std::string name() const { return to_text(Problem(problem)) + " / " + to_text(config); }
 };
 
@@ -45,7 +51,8 @@ const std::vector<Variant>& variants() {
     std::vector<Variant> made;
     for (const emulation::EmittedQuantizer& k : emulation::emitted_quantizers()) {
       made.push_back({std::get<QuantizeProblem>(parse_problem(k.problem).value()),
-                      parse_quantize_config(k.config).value(), k.kernel, k.first_pass});
+                      parse_quantize_config(k.config).value(), k.kernel, k.first_pass,
+                      k.scale_update});
     }
     return made;
   }();
@@ -79,7 +86,7 @@ void run(const Variant& v, QuantizeKernelArgs args, std::int64_t scale_bytes,
   const auto words = bytes(maxima.data(), static_cast<std::int64_t>(workspace));
   emulation::readable = {emulation::Watched{static_cast<const char*>(args.x), args.rows,
                                             args.cols * x_bytes, args.ldx * x_bytes},
-                         words};
+                         words, bytes(args.encode, sizeof(float)), skip_flag};
   emulation::writable = {
       emulation::Watched{static_cast<const char*>(args.q), args.rows, args.cols, args.ldq},
       emulation::Watched{static_cast<const char*>(args.q_transposed), args.cols,
@@ -102,6 +109,8 @@ QuantizeKernelArgs args_of(tests::QuantizeCase& c) {
   args.rows = c.rows;
   args.cols = c.problem.cols;
   args.ldx = c.ldx;
+  if (c.problem.policy == ScalePolicy::kDelayed) args.encode = &c.encode;
+  if (c.keeps_amax()) args.amax = reinterpret_cast<std::uint32_t*>(&c.amax);
   if (c.row.wanted) {
     args.q = c.row.q.data() + c.row.offset;
     args.scale = c.row.scale.data() + tests::QuantizeCase::kGuard;
@@ -130,6 +139,7 @@ void compare(const Variant& v, const Placement& at, Fill fill) {
   EXPECT_EQ(std::exchange(emulation::stray_accesses, 0), 0)
       << "accesses outside the elements of a tensor";
   EXPECT_EQ(std::exchange(emulation::misaligned_accesses, 0), 0);
+  EXPECT_EQ(actual.amax, expected.amax);
   EXPECT_TRUE(actual.row.q == expected.row.q);
   EXPECT_TRUE(actual.row.scale == expected.row.scale);
   EXPECT_TRUE(actual.transposed.q == expected.transposed.q);
@@ -170,6 +180,65 @@ TEST_F(QuantizeEmulation, StridedAndMisalignedTensorsEqualTheReference) {
     }
     compare(v, {9, 264, 8, 8, 0, 0, -1}, Fill::kNormal);
   }
+}
+
+TEST_F(QuantizeEmulation, ASetSkipFlagLeavesEverythingAlone) {
+  const std::uint32_t set = 1, clear = 0;
+  for (const Variant& v : variants()) {
+    SCOPED_TRACE(v.name());
+    for (const std::uint32_t* flag : {&set, &clear}) {
+      tests::QuantizeCase actual = tests::make_case(v.problem, {9, 300}, Fill::kNormal);
+      tests::QuantizeCase expected = actual;
+      QuantizeKernelArgs args = args_of(actual);
+      args.skip = flag;
+      skip_flag = {reinterpret_cast<const char*>(flag), 1, sizeof *flag, sizeof *flag};
+      run(v, args, std::ssize(actual.row.scale), std::ssize(actual.transposed.scale));
+      skip_flag = {};
+      if (flag == &clear) {
+        ASSERT_TRUE(expected.run_reference(1));
+      }
+      EXPECT_TRUE(tests::same_outputs(actual, expected));
+    }
+  }
+}
+
+TEST_F(QuantizeEmulation, ScaleUpdatesEqualTheReference) {
+  constexpr std::int64_t kTensors = 150, kLength = 5;
+  int compared = 0;
+  for (const Variant& v : variants()) {
+    if (v.scale_update == nullptr) continue;
+    SCOPED_TRACE(v.name());
+    for (const int choice : {0, 1, 2}) {
+      std::vector<float> history(kTensors * kLength), encode(kTensors, 1.0F);
+      std::mt19937 random(7);
+      for (float& h : history) h = std::fabs(tests::draw(Fill::kMixed, random));
+      std::vector<float> expected_history = history, expected_encode = encode;
+      for (int step = 0; step < 3; ++step) {
+        ScaleUpdateKernelArgs args;
+        args.history = history.data();
+        args.encode = encode.data();
+        args.tensors = kTensors;
+        args.length = kLength;
+        args.choice = choice;
+        args.margin_factor = 0.25F;
+        args.share = 0.3F;
+        for (unsigned b = 0; b < ceil_div(kTensors, kUpdateThreads); ++b) {
+          emulation::run_block(b, kUpdateThreads, [&] { v.scale_update(&args); });
+        }
+        reference::update_scales(
+            v.problem, {expected_history.data(), expected_encode.data(), kTensors, kLength,
+                        static_cast<reference::AmaxChoice>(choice), 2, 0.3F});
+        // Bits, because what is not finite moves on with the rest.
+        EXPECT_EQ(std::memcmp(history.data(), expected_history.data(), history.size() * 4), 0);
+        EXPECT_EQ(encode, expected_encode);
+        for (std::size_t t = 0; t < kTensors; ++t) {
+          history[t] = expected_history[t] = static_cast<float>(t % 7);  // the next step's maxima
+        }
+        ++compared;
+      }
+    }
+  }
+  EXPECT_GT(compared, 0);
 }
 
 TEST_F(QuantizeEmulation, NothingIsLaunchedForAnEmptyTensor) {
@@ -227,6 +296,8 @@ TEST_F(QuantizeEmulation, OffsetsBeyond32Bits) {
     args.cols = kCols;
     args.ldx = args.ldq = kLd;
     args.scale_ld = layout.scales.ld;
+    const float encode = 3.7F;
+    if (v.problem.policy == ScalePolicy::kDelayed) args.encode = &encode;
     run(v, args, layout.scales.bytes(), 0);
     QuantizeProblem problem = v.problem;
     problem.cols = kCols;
@@ -237,6 +308,7 @@ TEST_F(QuantizeEmulation, OffsetsBeyond32Bits) {
     reference_args.q = expected.data();
     reference_args.ldq = kLd;
     reference_args.scale = scale_expected.data();
+    reference_args.encode = args.encode;
     const Status status = reference::quantize(problem, reference_args, 1);
     ASSERT_TRUE(status.has_value()) << status.error().message;
     for (std::int64_t r = 0; r < kRows; ++r) {

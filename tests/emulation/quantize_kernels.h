@@ -26,8 +26,9 @@ struct Watched {
     return offset / stride_bytes < rows && offset % stride_bytes + bytes <= row_bytes;
   }
 };
-// What a kernel may read, and what it may write: x and the maxima; codes, scales and the maxima.
-inline std::array<Watched, 2> readable;
+// What a kernel may read, and what it may write: x, the maxima, a given scale and a flag; codes,
+// scales and the maxima.
+inline std::array<Watched, 4> readable;
 inline std::array<Watched, 5> writable;
 inline std::int64_t stray_accesses = 0;
 inline std::int64_t misaligned_accesses = 0;
@@ -118,7 +119,8 @@ struct EmittedQuantizer {
   const char* problem = "";  // canonical text
   const char* config = "";
   QuantizeKernel kernel = nullptr;
-  QuantizeKernel first_pass = nullptr;  // null: none
+  QuantizeKernel first_pass = nullptr;               // null: none
+  void (*scale_update)(const void* args) = nullptr;  // of delayed scaling; else null
 };
 
 // All that emit_sources.cc wrote.

@@ -83,6 +83,76 @@ TEST_F(PlanTest, AFirstPassRunsBeforeTheCastAndNeedsItsWorkspace) {
   EXPECT_EQ(std::memcmp(q.q.at(), codes.at(), 64 * 384), 0);
 }
 
+// Two steps of delayed scaling, on the fake device and on the host.
+TEST_F(PlanTest, DelayedScalingKeepsAHistory) {
+  const LibraryHandle library(cache.path());
+  const std::string text = "quantize rows=? cols=384 x=bf16 q=e4m3:tensor out=row policy=delayed";
+  fill_random(q.x.at<std::uint16_t>(), 64 * 384, 0x3fff);
+  float encodes[2] = {1.0F, 1.0F};
+  for (const char* on : {"cuda:0", "host"}) {
+    const PlanHandle plan = make_plan(library, on, text);
+    ASSERT_EQ(prepare(plan, 64, 64), OCTILE_OK) << octile_last_error();
+    std::vector<float> history(3, 0.0F);
+    float& encode = encodes[on[0] == 'h' ? 1 : 0];
+    octile_quantize_args args = q.args(64);
+    args.encode = &encode;
+    args.amax = history.data();
+    octile_scale_update_args update = {};
+    update.struct_size = sizeof update;
+    update.history = history.data();
+    update.encode = &encode;
+    update.tensors = 1;
+    update.length = 3;
+    for (int step = 0; step < 2; ++step) {
+      ASSERT_EQ(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+      EXPECT_EQ(*q.scale.at<float>(), 1.0F / encode);  // the scale before this step's update
+      EXPECT_GT(history[0], 0.0F);
+      ASSERT_EQ(octile_scale_update_run(plan.get(), &update, nullptr), OCTILE_OK)
+          << octile_last_error();
+      EXPECT_EQ(history[0], 0.0F);
+      EXPECT_EQ(encode, 448.0F / history[1]);
+    }
+    const std::uint32_t skip = 1;
+    args.skip = &skip;
+    ASSERT_EQ(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+    EXPECT_EQ(history[0], 0.0F);  // nothing was done
+
+    args.encode = nullptr;
+    expect_refused(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
+                   {"encode is null"});
+    const auto refuses = [&](auto change, const std::vector<std::string>& parts) {
+      octile_scale_update_args bad = update;
+      change(bad);
+      expect_refused(octile_scale_update_run(plan.get(), &bad, nullptr), OCTILE_INVALID_ARGUMENT,
+                     parts);
+    };
+    refuses([](auto& a) { a.history = nullptr; }, {"history is null"});
+    refuses([](auto& a) { a.length = 0; }, {"length is 0; allowed: 1 to"});
+    refuses([](auto& a) { a.tensors = -1; }, {"tensors is -1"});
+    refuses([](auto& a) { a.margin = 127; }, {"margin is 127"});
+    refuses(
+        [](auto& a) {
+          a.choice = OCTILE_AMAX_AVERAGE;
+          a.average_share = 1.5F;
+        },
+        {"average_share is 1.5"});
+  }
+  EXPECT_EQ(encodes[0], encodes[1]);
+  const PlanHandle current = make_plan(library, "host", kQuantizeText);
+  octile_scale_update_args none = {};
+  none.struct_size = sizeof none;
+  expect_refused(octile_scale_update_run(current.get(), &none, nullptr), OCTILE_INVALID_ARGUMENT,
+                 {"octile_scale_update_run", "plan is"});
+  octile_quantize_args args = q.args(64);
+  args.encode = encodes;
+  expect_refused(octile_quantize_run(current.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
+                 {"encode is given"});
+  args.encode = nullptr;
+  args.amax = encodes;
+  expect_refused(octile_quantize_run(current.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
+                 {"amax is given"});
+}
+
 TEST_F(PlanTest, GemmGivesTheReferencesBits) {
   const LibraryHandle library(cache.path());
   const PlanHandle live = make_plan(library, "cuda:0", kGemmText);

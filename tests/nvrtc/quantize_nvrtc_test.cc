@@ -53,12 +53,13 @@ void compile_and_check(const QuantizeProblem& problem, const QuantizeConfig& con
   EXPECT_EQ(r->spill_store_bytes, 0);
   EXPECT_EQ(r->spill_load_bytes, 0);
   EXPECT_EQ(r->stack_bytes, 0);
-  if (!kernel->first_pass.empty()) {
-    const KernelResources* first = output->find(kernel->first_pass);
-    ASSERT_NE(first, nullptr) << "the cubin holds no kernel named " << kernel->first_pass;
-    EXPECT_EQ(first->spill_store_bytes + first->spill_load_bytes + first->stack_bytes, 0);
-    EXPECT_EQ(first->max_threads, kFirstPassThreads);
-    EXPECT_EQ(first->parameter_bytes, kernel->parameter_bytes);
+  if (const EntryPoint& companion = kernel->companion; !companion.name.empty()) {
+    const KernelResources* other = output->find(companion.name);
+    ASSERT_NE(other, nullptr) << "the cubin holds no kernel named " << companion.name;
+    EXPECT_EQ(other->spill_store_bytes + other->spill_load_bytes + other->stack_bytes, 0);
+    const bool first_pass = first_pass_of(problem) != FirstPass::kNone;
+    EXPECT_EQ(other->max_threads, first_pass ? kFirstPassThreads : kUpdateThreads);
+    EXPECT_EQ(other->parameter_bytes, companion.parameter_bytes);
   }
   EXPECT_EQ(r->max_threads, kernel->threads);
   EXPECT_EQ(r->parameter_bytes, kernel->parameter_bytes);
@@ -159,7 +160,8 @@ TEST(QuantizeLint, TemplatesParseUnderNvcc) {
     GTEST_SKIP() << "no nvcc on PATH or in /usr/local/cuda/bin";
   }
   const TemplateFolder folder;
-  for (const std::string name : {"segments", "tiles", "rows", "tensor_amax", "line_amax"}) {
+  for (const std::string name :
+       {"segments", "tiles", "rows", "tensor_amax", "line_amax", "scale_update"}) {
     const std::string command = fmt::format(
         "{2} -gencode arch=compute_90a,code=sm_90a --cubin -Werror all-warnings -I{0} "
         "-o {0}/{1}.cubin {0}/quantize/{1}.cu",

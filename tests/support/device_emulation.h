@@ -51,6 +51,8 @@ extern Dim current_block;
 inline float __uint_as_float(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 inline std::uint32_t __float_as_uint(float value) { return std::bit_cast<std::uint32_t>(value); }
 inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __frcp_rn(float a) { return 1.0F / a; }
 inline std::size_t __cvta_generic_to_shared(const void* p) {

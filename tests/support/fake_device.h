@@ -14,6 +14,7 @@
 #include "runtime/driver/stream.h"
 #include "runtime/reference/gemm.h"
 #include "runtime/reference/quantize.h"
+#include "runtime/reference/scale_update.h"
 #include "tests/support/fake_driver_control.h"
 
 namespace octile::test {
@@ -77,6 +78,13 @@ inline CUresult run_quantize(const fake_cuda_launch& launch) {
   args.ldq = kernel.ldq;
   args.scale = kernel.scale;
   args.scale_ld = kernel.scale_ld;
+  args.skip = kernel.skip;
+  if (kernel.encode != nullptr) {
+    problem.q.granularity = Granularity::kPerTensor;
+    problem.policy = ScalePolicy::kDelayed;
+    args.encode = kernel.encode;
+    args.amax = reinterpret_cast<float*>(kernel.amax);
+  }
   return reference::quantize(problem, args, 1) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
 }
 
@@ -87,11 +95,23 @@ inline CUresult run_amax(const fake_cuda_launch& launch) {
   return CUDA_SUCCESS;
 }
 
+inline CUresult run_scale_update(const fake_cuda_launch& launch) {
+  const auto kernel = parameter<ScaleUpdateKernelArgs>(launch, 0);
+  QuantizeProblem problem;
+  problem.q.granularity = Granularity::kPerTensor;
+  problem.policy = ScalePolicy::kDelayed;
+  reference::update_scales(problem, {kernel.history, kernel.encode, kernel.tensors, kernel.length,
+                                     static_cast<reference::AmaxChoice>(kernel.choice),
+                                     -std::ilogb(kernel.margin_factor), kernel.share});
+  return CUDA_SUCCESS;
+}
+
 inline CUresult execute(const fake_cuda_launch* launch, void*) {
   const std::string_view kernel = launch->kernel;
-  return kernel.starts_with("octile_gemm")   ? run_gemm(*launch)
-         : kernel.starts_with("octile_amax") ? run_amax(*launch)
-                                             : run_quantize(*launch);
+  return kernel.starts_with("octile_gemm")    ? run_gemm(*launch)
+         : kernel.starts_with("octile_amax")  ? run_amax(*launch)
+         : kernel.starts_with("octile_scale") ? run_scale_update(*launch)
+                                              : run_quantize(*launch);
 }
 
 // The first driver the C API opens in this process is this one.

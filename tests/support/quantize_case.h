@@ -52,6 +52,10 @@ struct QuantizeCase {
   std::int64_t x_offset = 0;       // bytes to the first element
   std::vector<char> x;
   CaseOutput row, transposed;
+  float encode = 3.7F;  // given, with delayed scaling
+  float amax = 0.25F;   // the record of a tensor's amax; below what most inputs raise it to
+
+  bool keeps_amax() const { return problem.q.granularity == Granularity::kPerTensor; }
 
   // Quantises on the host into the outputs.
   Status run_reference(int threads = 0) {
@@ -69,6 +73,8 @@ struct QuantizeCase {
       args.q_transposed = transposed.q.data() + transposed.offset;
       args.scale_transposed = transposed.scale.data() + kGuard;
     }
+    if (problem.policy == ScalePolicy::kDelayed) args.encode = &encode;
+    if (keeps_amax()) args.amax = &amax;
     return reference::quantize(problem, args, threads);
   }
 };
@@ -112,7 +118,7 @@ inline QuantizeCase make_case(QuantizeProblem problem, const Placement& at, Fill
 // Whole buffers, guard zones included.
 inline bool same_outputs(const QuantizeCase& a, const QuantizeCase& b) {
   return a.row.q == b.row.q && a.row.scale == b.row.scale && a.transposed.q == b.transposed.q &&
-         a.transposed.scale == b.transposed.scale;
+         a.transposed.scale == b.transposed.scale && a.amax == b.amax;
 }
 
 inline std::string describe(const QuantizeProblem& problem, const Placement& at, Fill fill) {

@@ -9,7 +9,8 @@
 
 namespace octile::tests {
 
-// Every combination of types, granularity, scale format, rounding and outputs that is well formed.
+// Every combination of types, granularity, scale format, rounding, policy and outputs that is well
+// formed.
 inline std::vector<QuantizeProblem> all_quantize_problems(std::int64_t cols) {
   std::vector<QuantizeProblem> all;
   for (int g = 1; g <= 6; ++g) {
@@ -24,6 +25,8 @@ inline std::vector<QuantizeProblem> all_quantize_problems(std::int64_t cols) {
               p.q = {q, static_cast<Granularity>(g), static_cast<ScaleFormat>(f)};
               p.output = static_cast<QuantizeOutput>(output);
               p.e8m0_rounding = rounding;
+              if (check_well_formed(Problem(p))) all.push_back(p);
+              p.policy = ScalePolicy::kDelayed;
               if (check_well_formed(Problem(p))) all.push_back(p);
             }
           }
@@ -40,8 +43,8 @@ inline std::vector<QuantizeProblem> quantize_cells(std::int64_t cols) {
   return cells;
 }
 
-// A cell of every granularity, scale format, rounding and output; the types take turns, so that
-// each meets each granularity.
+// A cell of every granularity, scale format, rounding, policy and output; the types take turns, so
+// that each meets each granularity.
 inline std::vector<QuantizeProblem> covering_quantize_cells(std::int64_t cols) {
   std::vector<QuantizeProblem> covering;
   int turn = 0;

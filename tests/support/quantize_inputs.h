@@ -2,6 +2,7 @@
 // all of them mixed, and raw bit patterns.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -80,12 +81,15 @@ inline void put(char* p, DType type, float value) {
   std::memcpy(p, &bits, 2);
 }
 
-// `elements` elements of `type`, packed. The same for the same arguments.
+// `elements` elements of `type`, packed. The same for the same arguments. Drawn up to a prime
+// number of elements, then repeated: rows differ, and large inputs cost a copy.
 inline std::vector<char> make_input(DType type, std::int64_t elements, Fill fill, unsigned seed) {
+  constexpr std::int64_t kMostDrawn = 1048573;
   const std::int64_t bytes = size_of(type);
   std::vector<char> x(static_cast<std::size_t>(elements * bytes));
   std::mt19937 random(seed);
-  for (std::int64_t i = 0; i < elements; ++i) {
+  const std::int64_t drawn = std::min(elements, kMostDrawn);
+  for (std::int64_t i = 0; i < drawn; ++i) {
     char* const p = x.data() + i * bytes;
     if (fill == Fill::kBits) {
       const auto bits = static_cast<std::uint32_t>(random());
@@ -93,6 +97,10 @@ inline std::vector<char> make_input(DType type, std::int64_t elements, Fill fill
     } else {
       put(p, type, draw(fill, random));
     }
+  }
+  for (std::int64_t i = drawn; i < elements; i += drawn) {
+    std::memcpy(x.data() + i * bytes, x.data(),
+                static_cast<std::size_t>(std::min(drawn, elements - i) * bytes));
   }
   if (elements > 0 && (fill == Fill::kOutlier || fill == Fill::kOneNaN)) {
     const float special = fill == Fill::kOutlier ? 60000.0F : NAN;

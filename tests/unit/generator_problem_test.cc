@@ -156,7 +156,8 @@ TEST(Problem, RefusesFieldsByName) {
       error_of(std::string(kGemm) + " q=1"),
       "gemm: there is no field 'q'; the fields are m, n, k, a, b, d, acc, promote, invariant");
   EXPECT_EQ(error_of(std::string(kQuantize) + " m=1"),
-            "quantize: there is no field 'm'; the fields are rows, cols, x, q, out, eps, round");
+            "quantize: there is no field 'm'; the fields are rows, cols, x, q, out, eps, "
+            "round, policy");
   EXPECT_EQ(error_of(std::string(kGemm) + " n=8"), "gemm: field 'n' is given twice");
   EXPECT_EQ(error_of(with(kGemm, "acc=0", "acc")),
             "gemm: field 'acc' has no value; a field is written name=value");
@@ -246,6 +247,30 @@ TEST(Problem, RefusesBadFlagsAndChoices) {
               "quantize: field 'eps=" + bad +
                   "': the value is not a finite decimal number >= 0 that fp32 can hold");
   }
+}
+
+TEST(Problem, RoundingAndPolicyBelongToTheirScales) {
+  const std::string mx = with(kQuantize, "e4m3:1x128", "e5m2:1x32") + " round=ocp_floor";
+  const auto rounded = parse_problem(mx);
+  ASSERT_TRUE(rounded) << rounded.error().message;
+  EXPECT_EQ(std::get<QuantizeProblem>(*rounded).e8m0_rounding, E8M0Rounding::kOcpFloor);
+  EXPECT_EQ(to_text(*rounded), mx);
+  EXPECT_EQ(to_text(*parse_problem(with(mx, "ocp_floor", "up"))), with(mx, " round=ocp_floor", ""));
+  EXPECT_EQ(error_of(with(mx, "ocp_floor", "down")),
+            "quantize: field 'round=down': allowed are up and ocp_floor");
+  EXPECT_EQ(error_of(std::string(kQuantize) + " round=ocp_floor"),
+            "round is ocp_floor; allowed is up with e4m3:1x128: only e8m0 scales have a choice");
+
+  const std::string delayed = with(kQuantize, "e4m3:1x128", "e4m3:tensor") + " policy=delayed";
+  const auto given = parse_problem(delayed);
+  ASSERT_TRUE(given) << given.error().message;
+  EXPECT_EQ(std::get<QuantizeProblem>(*given).policy, ScalePolicy::kDelayed);
+  EXPECT_EQ(to_text(*given), delayed);
+  EXPECT_EQ(error_of(with(delayed, "=delayed", "=late")),
+            "quantize: field 'policy=late': allowed are current and delayed");
+  EXPECT_EQ(error_of(std::string(kQuantize) + " policy=delayed"),
+            "policy is delayed; allowed is current with e4m3:1x128: only a tensor's scale is kept "
+            "from step to step");
 }
 
 TEST(Problem, PromotionIntervalFollowsTheScales) {

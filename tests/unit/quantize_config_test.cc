@@ -134,7 +134,7 @@ TEST(QuantizeConfig, FirstPassesAndTheirWorkspace) {
   EXPECT_EQ(workspace_bytes(tensor, 16384, kSms), kSms * 3 * 4);
   EXPECT_EQ(first_pass_blocks(tensor, 16384, kSms).value(), kSms * 3);
   EXPECT_EQ(first_pass_blocks(tensor, 16384, 1).value(), 4);  // three, in whole loads
-  EXPECT_EQ(first_pass_blocks(tensor, 1, kSms).value(), 4);  // 28 tiles of a warp, 8 a block
+  EXPECT_EQ(first_pass_blocks(tensor, 1, kSms).value(), 4);   // 28 tiles of a warp, 8 a block
   QuantizeProblem lines = problem_of(Granularity::kPerRow);
   EXPECT_EQ(first_pass_of(lines), FirstPass::kNone);
   EXPECT_EQ(workspace_bytes(lines, 16384, kSms), 0);
@@ -143,6 +143,14 @@ TEST(QuantizeConfig, FirstPassesAndTheirWorkspace) {
   EXPECT_EQ(workspace_bytes(lines, 100, kSms), 4 * (100 + 7168));
   EXPECT_EQ(first_pass_blocks(lines, 513, kSms).value(), 2 * 28);
   EXPECT_EQ(first_pass_of(problem_of(Granularity::k1x128)), FirstPass::kNone);
+  QuantizeProblem delayed = tensor;  // the scale is given: x is read once
+  delayed.policy = ScalePolicy::kDelayed;
+  EXPECT_EQ(first_pass_of(delayed), FirstPass::kNone);
+  EXPECT_EQ(workspace_bytes(delayed, 16384, kSms), 0);
+  EXPECT_EQ(scale_update_name(delayed), "octile_scale_update_e4m3_f32");
+  EXPECT_EQ(scale_update_name(tensor), "");
+  EXPECT_EQ(kernel_name(delayed, {8, 256, 64, 12}),
+            "octile_quantize_bf16_e4m3_tensor_f32_delayed_row_t8x256_w2_r12");
 }
 
 TEST(QuantizeEmit, ShapeIsNotInTheSource) {
@@ -155,7 +163,7 @@ TEST(QuantizeEmit, ShapeIsNotInTheSource) {
   ASSERT_TRUE(narrow.has_value()) << narrow.error().message;
   ASSERT_TRUE(wide.has_value()) << wide.error().message;
   EXPECT_EQ(narrow->source, wide->source);
-  EXPECT_EQ(narrow->parameter_bytes, std::vector<int>{112});
+  EXPECT_EQ(narrow->parameter_bytes, std::vector<int>{136});
 }
 
 TEST(QuantizeEmit, NumericsWithoutATemplateAreUnsupported) {

@@ -1,5 +1,6 @@
 #include "tools/common/quantize_slots.h"
 
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -14,18 +15,19 @@ namespace octile::tools {
 namespace {
 
 constexpr std::uint64_t kSeed = 3;
+constexpr std::array<float, 2> kGiven{96.0F,
+                                      0.0F};  // room for 4.7 standard deviations; no amax yet
 
 // N(0, 1), rounded to bf16 first, in the type of the problem's x.
 std::vector<std::uint8_t> random_input(DType type, std::int64_t rows, std::int64_t cols) {
   const std::vector<std::uint16_t> bf16 = random_matrix(rows, cols, kSeed);
   const auto size = static_cast<std::size_t>(size_of(type));
   std::vector<std::uint8_t> bytes(bf16.size() * size);
-  for (std::size_t i = 0; i < bf16.size(); ++i) {
+  if (type == DType::kBF16) std::memcpy(bytes.data(), bf16.data(), bytes.size());
+  for (std::size_t i = 0; i < bf16.size() && type != DType::kBF16; ++i) {
     const float value = reference::bf16_to_float(bf16[i]);
     const std::uint16_t fp16 = reference::float_to_fp16(value);
-    const void* element = type == DType::kFP32   ? static_cast<const void*>(&value)
-                          : type == DType::kFP16 ? static_cast<const void*>(&fp16)
-                                                 : static_cast<const void*>(&bf16[i]);
+    const void* element = type == DType::kFP32 ? static_cast<const void*>(&value) : &fp16;
     std::memcpy(&bytes[i * size], element, size);
   }
   return bytes;
@@ -78,6 +80,10 @@ octile_quantize_args args_of(const QuantizeSlot& slot) {
   args.scale_transposed = slot.scale_transposed.pointer();
   args.workspace = slot.workspace.pointer();
   args.workspace_bytes = slot.workspace_bytes;
+  if (auto* given = static_cast<float*>(slot.given.pointer()); given != nullptr) {
+    args.encode = given;
+    args.amax = given + 1;
+  }
   return args;
 }
 
@@ -102,6 +108,11 @@ Result<std::vector<QuantizeSlot>> make_quantize_slots(const GpuSession& gpu, con
     if (ok && has_transposed(problem.output)) {
       ok = allocate_output(gpu, problem, rows, true, slot.q_transposed, slot.scale_transposed);
     }
+    if (ok && problem.policy == ScalePolicy::kDelayed) {
+      auto given = gpu.upload(kGiven.data(), sizeof kGiven);
+      if (!given) return tl::unexpected<Error>(given.error());
+      slot.given = std::move(*given);
+    }
     if (!ok) return tl::unexpected<Error>(ok.error());
     slots.push_back(std::move(slot));
   }
@@ -123,6 +134,7 @@ Result<bool> equals_reference(const GpuSession& gpu, const QuantizeProblem& prob
   args.scale = row->scale.data();
   args.q_transposed = transposed->q.data();
   args.scale_transposed = transposed->scale.data();
+  args.encode = kGiven.data();
   if (Status ok = reference::quantize(problem, args); !ok) return tl::unexpected<Error>(ok.error());
   if (has_rowwise(problem.output)) {
     const auto equal = same(gpu, slot.q, slot.scale, *row);

@@ -16,6 +16,7 @@ namespace octile::tools {
 struct QuantizeSlot {
   std::int64_t rows = 0;
   DeviceBuffer x, q, scale, q_transposed, scale_transposed, workspace;
+  DeviceBuffer given;  // delayed scaling: the encode scale and the amax record
   std::size_t workspace_bytes = 0;
 };
 

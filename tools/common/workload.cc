@@ -110,14 +110,22 @@ Result<std::vector<Work>> work_of_layers(const ModelFile& model, const std::stri
 std::vector<Work> work_of_quantisers(const std::vector<std::string>& names) {
   constexpr std::pair<std::int64_t, std::int64_t> kShapes[] = {
       {16384, 7168}, {32768, 4096}, {4096, 7168}, {128, 7168}};
-  constexpr const char* kEverywhere[] = {
-      "x=bf16 q=e4m3:1x128 out=row",   "x=bf16 q=e4m3:1x128 out=col",
-      "x=bf16 q=e4m3:1x128 out=both",  "x=bf16 q=e4m3:128x128 out=row",
-      "x=bf16 q=e4m3:128x128 out=col", "x=bf16 q=e4m3:128x128 out=both",
-      "x=bf16 q=e4m3:1x32 out=row",    "x=bf16 q=e4m3:1x32 out=both",
-      "x=bf16 q=e4m3:32x32 out=row",   "x=bf16 q=e4m3:32x32 out=both",
-      "x=bf16 q=e4m3:row out=row",     "x=bf16 q=e4m3:row out=both",
-      "x=bf16 q=e4m3:tensor out=row",  "x=bf16 q=e4m3:tensor out=both"};
+  constexpr const char* kEverywhere[] = {"x=bf16 q=e4m3:1x128 out=row",
+                                         "x=bf16 q=e4m3:1x128 out=col",
+                                         "x=bf16 q=e4m3:1x128 out=both",
+                                         "x=bf16 q=e4m3:128x128 out=row",
+                                         "x=bf16 q=e4m3:128x128 out=col",
+                                         "x=bf16 q=e4m3:128x128 out=both",
+                                         "x=bf16 q=e4m3:1x32 out=row",
+                                         "x=bf16 q=e4m3:1x32 out=both",
+                                         "x=bf16 q=e4m3:32x32 out=row",
+                                         "x=bf16 q=e4m3:32x32 out=both",
+                                         "x=bf16 q=e4m3:row out=row",
+                                         "x=bf16 q=e4m3:row out=both",
+                                         "x=bf16 q=e4m3:tensor out=row",
+                                         "x=bf16 q=e4m3:tensor out=both",
+                                         "x=bf16 q=e4m3:tensor out=row policy=delayed",
+                                         "x=bf16 q=e4m3:tensor out=both policy=delayed"};
   constexpr const char* kOnce[] = {
       "x=bf16 q=e4m3:1x128:packed out=row", "x=bf16 q=e4m3:1x128:packed out=both",
       "x=bf16 q=e5m2:1x128:bf16 out=row",   "x=fp16 q=e4m3:1x128 out=both",

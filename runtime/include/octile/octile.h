@@ -173,6 +173,13 @@ typedef struct octile_gemm_desc {
   int32_t batch_invariant; /* nonzero: a row's bits do not depend on m */
 } octile_gemm_desc;
 
+/* Where the scale of a tensor comes from. */
+typedef enum octile_scale_policy {
+  OCTILE_SCALES_CURRENT = 0, /* its own maximum */
+  OCTILE_SCALES_DELAYED = 1  /* per tensor: octile_quantize_args.encode, which
+                                octile_scale_update_run derives from the maxima of earlier steps */
+} octile_scale_policy;
+
 typedef enum octile_quantize_output {
   OCTILE_ROWWISE = 1,
   OCTILE_TRANSPOSED = 2,
@@ -190,6 +197,7 @@ typedef struct octile_quantize_desc {
   octile_quantize_output output;      /* 0: OCTILE_ROWWISE */
   float amax_epsilon;                 /* an amax below it is raised to it; >= 0, finite */
   octile_e8m0_rounding e8m0_rounding; /* of E8M0 scales; 0: OCTILE_E8M0_UP */
+  octile_scale_policy policy;
 } octile_quantize_desc;
 
 /* Makes a plan. It stands for every token count; nothing is compiled yet.
@@ -300,6 +308,13 @@ typedef struct octile_quantize_args {
   void* scale_transposed; /* as octile_quantized_layout_query says with transposed */
   void* workspace;        /* octile_plan_workspace_size bytes, 16-byte aligned; null where 0 */
   size_t workspace_bytes;
+  const float*
+      encode;  /* [1], delayed scaling only: x is multiplied by it, the scale is 1 / encode */
+  float* amax; /* [1], plans with one scale per tensor: raised to the largest finite |x|;
+                  null: not kept */
+  const uint32_t* skip; /* [1]: where not 0 when the kernels begin, nothing is written (weights
+                           quantised once a step, in a graph replayed for every microbatch);
+                           null: never */
 } octile_quantize_args;
 
 /* Enqueues the quantisation on `stream`; rules as octile_gemm_run. Both outputs come from one read
@@ -310,6 +325,34 @@ typedef struct octile_quantize_args {
  * encode (docs/numerics.md). Padding is written: scales 1, data 0. */
 OCTILE_API octile_status octile_quantize_run(octile_plan* plan, const octile_quantize_args* args,
                                              void* stream);
+
+typedef enum octile_amax_choice {
+  OCTILE_AMAX_LARGEST = 0, /* of the whole history */
+  OCTILE_AMAX_LATEST = 1,  /* of this step: history[0] */
+  OCTILE_AMAX_AVERAGE = 2  /* exponential: history[1] * (1 - share) + history[0] * share, kept in
+                              history[1]; the first step's alone */
+} octile_amax_choice;
+
+typedef struct octile_scale_update_args {
+  size_t struct_size;
+  float* history;  /* [length][tensors], zero at first; row 0 is what octile_quantize_args.amax
+                      raised */
+  float* encode;   /* [tensors], 1 at first */
+  int64_t tensors; /* >= 0; 0 does nothing */
+  int64_t length;  /* >= 1; >= 2 with OCTILE_AMAX_AVERAGE */
+  octile_amax_choice choice;
+  int32_t margin;      /* the scale leaves room for 2^margin times the amax; -126 to 126 */
+  float average_share; /* of this step, with OCTILE_AMAX_AVERAGE; in (0, 1] */
+} octile_scale_update_args;
+
+/* Delayed scaling, once a step, all tensors in one launch: chooses an amax of each from its history
+ * (what is not finite counts as 0), sets encode = fp8_max / amax * 2^-margin by the plan's format
+ * and epsilon, leaves it where the amax is 0, moves the history on by one row and clears row 0. The
+ * plan: of delayed scaling, prepared for any count. Tensors of both FP8 formats need a call each.
+ * Errors: as octile_quantize_run. */
+OCTILE_API octile_status octile_scale_update_run(octile_plan* plan,
+                                                 const octile_scale_update_args* args,
+                                                 void* stream);
 
 #ifdef __cplusplus
 }
