@@ -72,7 +72,10 @@ bool fits_shared_memory(const GemmConfig& c, const GemmProblem&, const DeviceSpe
 bool fits_registers(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
   const GemmResources r = resources_of(c);
   const bool parts_of_blocks = c.promote < 128 && c.unroll > 1;
-  const int others = c.in_flight > 2 ? 50 : parts_of_blocks ? 48 : 40;
+  const int others = c.in_flight > 2   ? 50
+                     : parts_of_blocks ? 48
+                     : c.in_flight > 1 ? 40
+                                       : 32;
   return r.accumulator_registers + others <= r.consumer_registers;
 }
 bool promotion_matches(const GemmConfig& c, const GemmProblem& p, const DeviceSpec&) {
@@ -140,9 +143,9 @@ constexpr std::array kConstraints{
                    fits_shared_memory},
     GemmConstraint{
         "fits_registers",
-        "accumulators and partial sums leave 40 of a consumer's registers (50 with more than two "
-        "products in flight, 48 where unrolled K-blocks are promoted in parts) for addresses, "
-        "scales and loop state (ptxas 13.0 spills below)",
+        "accumulators and partial sums leave 32 of a consumer's registers with one product in "
+        "flight, 40 with two, 50 with more (48 where unrolled K-blocks are promoted in parts) for "
+        "addresses, scales and loop state (ptxas 13.0 spills below)",
         fits_registers},
     GemmConstraint{"promotion_matches",
                    "the promotion interval is the problem's, never a tuning axis",

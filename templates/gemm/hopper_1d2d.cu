@@ -70,6 +70,22 @@
 //   v12  four K-blocks of B asked for at a time, for longer DRAM bursts. 64x7168x16384 33.2 -> 33.0,
 //        64x24576x1536 13.8 -> 14.1; dropped. Loads without any product take 31 to 32: the limit.
 //   v13  tiles of 16 and 32 rows. Predicted: half of the loads. 16x4096x7168 11.5 -> 11.1. Kept.
+//   v14  B's scales 32 K-blocks at a time, with barriers of their own. Predicted -1 %: one arrival
+//        less a stage. 256x128 +1 %, 64x32 -1 %; dropped.
+//   v15  two consumers take turns (named barriers; a product starts when 3/4, 1/2 or 1/4 of the
+//        other's is done). Predicted -6 %: those that start together also promote together.
+//        4096x4096x7168 197 -> 203, 206, 207. One of them started half a product late: 203. Dropped.
+//   v16  `full` of the next stage tested before the promotion; descriptors by one addition. Predicted
+//        -5 %: by stall samples that wait takes 83 of the 1165 cycles of a K-block of 256x128.
+//        4096x4096x7168 197.1 -> 195.2, 8192x2112x7168 at 192x128 212 -> 209. Kept. All that the next
+//        product needs before the promotion: 828 -> 834, its moves stand in the way; dropped. The
+//        loop unrolled: twice -1 %, four times -2 % in a cluster, else nothing; twice is kUnroll.
+//   v17  192x128, three consumers with 128 sums in 160 registers. Predicted -6 %: two keep the tensor
+//        core busy for 88 % of the cycles. 8192x7168x16384 1639 -> 1522 (1503 without promotion),
+//        8192x2112x7168 235 -> 209. Kept.
+//   v18  in a small tile's cluster of 2 or 4, A loaded once: 64x7168x16384 33.0 -> 33.5, overlapped
+//        32.5 -> 31.4; the weights beyond the ring asked into L2 before griddepcontrol.wait: nothing;
+//        a shared operand loaded whole by one CTA instead of in halves: 828 -> 834. Dropped.
 // clang-format on
 #ifndef OCTILE_EMITTED
 #include "gemm/default_prologue.cuh"
@@ -278,6 +294,7 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
   if (tiles.valid()) {
     const TileSource tile(from, e, tiles, rank);
     StageCursor at(smem);
+#pragma unroll 1
     for (int i = 0; i < early; ++i) {
       announce(at, tile);
       load_b(at, from, tile, rank, (range.first + i) * 128);
@@ -289,16 +306,16 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
   for (; tiles.valid(); tiles.advance()) {
     const TileSource tile(from, e, tiles, rank);
     const float* scales = tile.scale_a + range.first * from.scale_a_ld;
+#pragma unroll 1
     for (int k = range.first * 128; k < range.last * 128; k += 128) {
-      if (early > 0) {
-        --early;
-        load_a(at, from, tile, scales, rank, k);
-      } else {
+      const bool announced = early > 0;
+      if (!announced) {
         mbarrier::wait(at.empty(), at.parity);
         announce(at, tile);
-        load_a(at, from, tile, scales, rank, k);
-        load_b(at, from, tile, rank, k);
       }
+      load_a(at, from, tile, scales, rank, k);
+      if (!announced) load_b(at, from, tile, rank, k);
+      --early;
       scales += from.scale_a_ld;
       at.advance(smem);
     }
@@ -338,6 +355,7 @@ __device__ __forceinline__ void publish_scales(const SharedMemory& smem, const S
     tiles.advance();
     int next_n0 = 0;  // after the last tile, of a load nobody uses
     if (tiles.valid()) tile_origin(tiles, rank, m0, next_n0);
+#pragma unroll 1
     for (int block = range.first; block < range.last; ++block) {
       const int index = (block - range.first) % 32;
       if (index == 0) {
@@ -420,80 +438,136 @@ struct Consumer {
   int index;  // which consumer warpgroup
   int warp;   // of the warpgroup
   int lane;
+  u32 a_descriptor, b_descriptor;  // of stage 0: its first row of A, the tile of B
+  int scale_row;                   // of the two rows of A the thread holds, the upper
+
+  __device__ __forceinline__ explicit Consumer(const SharedMemory& shared)
+      : smem(shared),
+        index(__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0)),
+        warp(static_cast<int>(threadIdx.x) / 32 % 4),
+        lane(static_cast<int>(threadIdx.x) % 32),
+        a_descriptor(wgmma::descriptor(smem.a(0) + index * kRowsPerConsumer * 128)),
+        // Through a shuffle, or the compiler works it out anew before every product.
+        b_descriptor(__shfl_sync(0xffffffffu, wgmma::descriptor(smem.b(0)), 0)),
+        // Rows beyond a short tile are not stored: any scale serves.
+        scale_row(min(index * kRowsPerConsumer + warp * 16 + lane / 4, cfg::kBlockM - 9)) {}
 };
 
-// kBlocks consecutive K-blocks into acc, as kBlocks * kStrips * kParts products of 64 rows.
-// kInFlight products are issued before the first of them is promoted, each into partial sums of its
-// own, and one more as soon as one is promoted: the tensor core works while the CUDA cores promote.
-template <int kBlocks, int kInFlight>
-__device__ __forceinline__ void multiply_blocks(const Consumer& self, Ring& ring, int offset,
-                                                float (&acc)[kStrips][kAccumulators]) {
-  using Mma = wgmma::Mma<cfg::kBlockN, cfg::kAIsE5M2, cfg::kBIsE5M2>;
-  constexpr int kParts = 128 / cfg::kPromote;
-  constexpr int kBlockProducts = kStrips * kParts;
-  constexpr int kProducts = kBlocks * kBlockProducts;
-  static_assert(kInFlight <= kProducts, "products to have in flight");
-  const int first_row = self.index * kRowsPerConsumer;
-  // Rows beyond a short tile are not stored: any scale serves.
-  const int scale_row = min(first_row + self.warp * 16 + self.lane / 4, cfg::kBlockM - 9);
-  int stage[kBlocks];
-  float partial[kInFlight][kAccumulators];
-  ProductScales scales[kInFlight];
+// The products of a K-block a consumer computes, of 64 rows and kPromote of K each.
+constexpr int kParts = 128 / cfg::kPromote;
+constexpr int kBlockProducts = kStrips * kParts;
+using Mma = wgmma::Mma<cfg::kBlockN, cfg::kAIsE5M2, cfg::kBIsE5M2>;
+
+// Issues product `product` of the K-block in `stage` and commits it.
+__device__ __forceinline__ void issue(const Consumer& self, int stage, int product,
+                                      float (&partial)[kAccumulators]) {
+  const u32 a =
+      self.a_descriptor + stage * (kAStageBytes >> 4) + product / kParts * (64 * 128 >> 4);
+  const u32 b = self.b_descriptor + stage * (kBStageBytes >> 4);
+  const int k = product % kParts * cfg::kPromote >> 4;
+  Mma::template product<cfg::kPromote / kWgmmaK>(partial, a + k, b + k);
+}
+
+// The scales of one product as they lie in shared memory.
+struct StageScales {
+  float upper, lower;
+  BlockScales b;
+
+  __device__ __forceinline__ StageScales(const Consumer& self, int stage, int product)
+      : b(self.smem.scales_b(stage)) {
+    const u32 a = self.smem.scales(stage) + (self.scale_row + product / kParts * 64) * 4;
+    upper = load_shared_f32(a);
+    lower = load_shared_f32(a + 8 * 4);
+  }
+  __device__ __forceinline__ ProductScales multiplied() const {
+    ProductScales result;
 #pragma unroll
-  for (int step = 0; step < kProducts + kInFlight; ++step) {
-    if (step >= kInFlight) {
-      const int product = step - kInFlight;
-      const int i = product % kInFlight;
-      const int b = product / kBlockProducts;
-      wgmma::wait_for(min(kInFlight, kProducts - product) - 1);
-      wgmma::pin(partial[i]);
-      if ((product + 1) % kBlockProducts == 0) release_stage(self.smem, stage[b], self.lane);
-      promote(acc[product / kParts % kStrips], partial[i], scales[i], offset);
+    for (int r = 0; r < kScaleRows; ++r) {
+      result.upper[r] = __fmul_rn(upper, b.value[r]);
+      result.lower[r] = __fmul_rn(lower, b.value[r]);
     }
-    if (step < kProducts) {
-      const int i = step % kInFlight;
-      const int b = step / kBlockProducts;
-      const int strip = step / kParts % kStrips;
-      const int part = step % kParts;
-      if (step % kBlockProducts == 0) {
-        stage[b] = ring.stage;
-        mbarrier::wait(self.smem.full(ring.stage), ring.phase);
-        ring.advance();
-      }
-      // Read before the stage can be handed back.
-      const BlockScales scale_b(self.smem.scales_b(stage[b]));
-      const u32 scale_a = self.smem.scales(stage[b]) + (scale_row + strip * 64) * 4;
-      const float upper = load_shared_f32(scale_a);
-      const float lower = load_shared_f32(scale_a + 8 * 4);
-      const u64 a_tile = wgmma::descriptor(self.smem.a(stage[b]) + (first_row + strip * 64) * 128);
-      const u64 b_tile = wgmma::descriptor(self.smem.b(stage[b]));
-      wgmma::pin(partial[i]);
-      wgmma::fence();
+    return result;
+  }
+};
+
+// K-blocks into acc one product at a time: other warpgroups keep the tensor core busy while this
+// one promotes. Whether the next stage is full is asked before the last promotion of a stage, so
+// that its answer is there when the next product could start.
+__device__ __forceinline__ void multiply_serially(const Consumer& self, Ring& ring, int offset,
+                                                  int k_blocks,
+                                                  float (&acc)[kStrips][kAccumulators]) {
+  float partial[kAccumulators];
+  bool ready = false;
+#pragma unroll(cfg::kInFlight > 1 ? 1 : cfg::kUnroll)
+  for (; k_blocks > 0; --k_blocks) {
+    const int stage = ring.stage;
+    if (!ready) mbarrier::wait(self.smem.full(stage), ring.phase);
+    ring.advance();
 #pragma unroll
-      for (int k = 0; k < cfg::kPromote / kWgmmaK; ++k) {
-        const int at = (part * cfg::kPromote / kWgmmaK + k) * (kWgmmaK >> 4);
-        Mma::run(partial[i], a_tile + at, b_tile + at, k != 0);
+    for (int product = 0; product < kBlockProducts; ++product) {
+      const StageScales read(self, stage, product);
+      issue(self, stage, product, partial);
+      const ProductScales scales = read.multiplied();
+      wgmma::wait<0>();
+      wgmma::pin(partial);
+      if (product == kBlockProducts - 1) {
+        release_stage(self.smem, stage, self.lane);
+        ready = mbarrier::test(self.smem.full(ring.stage), ring.phase);
       }
-      wgmma::commit();
-#pragma unroll
-      for (int r = 0; r < kScaleRows; ++r) {
-        scales[i].upper[r] = __fmul_rn(upper, scale_b.value[r]);
-        scales[i].lower[r] = __fmul_rn(lower, scale_b.value[r]);
-      }
+      promote(acc[product / kParts], partial, scales, offset);
     }
   }
 }
 
-// A tile's K-blocks into acc, kUnroll at a time. `offset`: of the tile's first column in its scale
-// block.
+// kUnroll consecutive K-blocks into acc. kInFlight products are issued before the first of them is
+// promoted, each into partial sums of its own, and one more as soon as one is promoted: the tensor
+// core works while the CUDA cores promote.
+__device__ __forceinline__ void multiply_in_flight(const Consumer& self, Ring& ring, int offset,
+                                                   float (&acc)[kStrips][kAccumulators]) {
+  constexpr int kProducts = cfg::kUnroll * kBlockProducts;
+  constexpr int kInFlight = cfg::kInFlight;
+  static_assert(kInFlight <= kProducts, "products to have in flight");
+  int stage[cfg::kUnroll];
+  float partial[kInFlight][kAccumulators];
+  ProductScales scales[kInFlight];
+#pragma unroll
+  for (int step = 0; step < kProducts + kInFlight; ++step) {
+    const int i = step % kInFlight;
+    const int done = step - kInFlight;
+    if (done >= 0) {
+      wgmma::wait_for(min(kInFlight, kProducts - done) - 1);
+      wgmma::pin(partial[i]);
+      if ((done + 1) % kBlockProducts == 0) {
+        release_stage(self.smem, stage[done / kBlockProducts], self.lane);
+      }
+      promote(acc[done / kParts % kStrips], partial[i], scales[i], offset);
+    }
+    if (step < kProducts) {
+      const int product = step % kBlockProducts;
+      int& at = stage[step / kBlockProducts];
+      if (product == 0) {
+        at = ring.stage;
+        mbarrier::wait(self.smem.full(at), ring.phase);
+        ring.advance();
+      }
+      // Read before the stage can be handed back.
+      const StageScales read(self, at, product);
+      issue(self, at, product, partial[i]);
+      scales[i] = read.multiplied();
+    }
+  }
+}
+
+// A tile's K-blocks into acc. `offset`: of the tile's first column in its scale block.
 __device__ __forceinline__ void accumulate(const Consumer& self, Ring& ring, int offset,
                                            int k_blocks, float (&acc)[kStrips][kAccumulators]) {
-  for (; k_blocks >= cfg::kUnroll; k_blocks -= cfg::kUnroll) {
-    multiply_blocks<cfg::kUnroll, cfg::kInFlight>(self, ring, offset, acc);
+  if constexpr (cfg::kInFlight > 1) {
+#pragma unroll 1
+    for (; k_blocks >= cfg::kUnroll; k_blocks -= cfg::kUnroll) {
+      multiply_in_flight(self, ring, offset, acc);
+    }
   }
-  if constexpr (cfg::kUnroll > 1) {
-    for (; k_blocks > 0; --k_blocks) multiply_blocks<1, 1>(self, ring, offset, acc);
-  }
+  multiply_serially(self, ring, offset, k_blocks, acc);
 }
 
 __device__ __forceinline__ void store_tile(const Consumer& self, const TensorMap* d_map, u16* d,
@@ -548,7 +622,9 @@ __device__ __forceinline__ void exchange(const Consumer& self, int rank, bool fi
     mbarrier::arrive_expect_tx(self.smem.gathered(),
                                groups * cfg::kSplits * kStrips * kConsumerThreads * 16);
   }
-  if (!first_tile) {
+  if (first_tile) {
+    cluster_wait();
+  } else {
     // This rank has read its share of the tile before; so have, after the wait, all others. (Told
     // here and not at once, because a peer that has no tile left may have ended.)
     __syncwarp();
@@ -605,8 +681,7 @@ __device__ __forceinline__ void store_share(const Consumer& self, int rank, u16*
 __device__ __forceinline__ void consume(const SharedMemory& smem, const TensorMap* d_map, u16* d,
                                         i64 ldd, const Extents& e, int rank) {
   const int thread = static_cast<int>(threadIdx.x);
-  const Consumer self{smem, __shfl_sync(0xffffffffu, thread / 128, 0), thread / 32 % 4,
-                      thread % 32};
+  const Consumer self(smem);
   const KRange range = k_range(e.k_blocks(), rank);
   Ring ring;
   bool first_tile = true;
@@ -642,10 +717,26 @@ __device__ __forceinline__ void init_barriers(const SharedMemory& smem) {
     }
     mbarrier::fence_init();
   }
-  if constexpr (kClusterSize > 1) {
+  if constexpr (kShareSize > 1) {
     cluster_sync();
   } else {
+    // Ranks that split K meet in the first exchange: until then no one needs another's barriers.
+    if constexpr (cfg::kSplits > 1) cluster_arrive();
     __syncthreads();
+  }
+}
+
+// Before a CTA ends: its shared memory must outlive its peers' multicasts and arrivals. Ranks that
+// split one tile and no more owe each other nothing after it: each has waited for all that it gets.
+__device__ __forceinline__ void leave_cluster(const Extents& e) {
+  if constexpr (kShareSize > 1) {
+    cluster_sync();
+  } else if constexpr (cfg::kSplits > 1) {
+    Scheduler tiles = make_scheduler(e);
+    tiles.advance();
+    if (!tiles.valid()) return;
+    if (threadIdx.x >= kConsumerThreads) cluster_wait();
+    cluster_sync();
   }
 }
 
@@ -682,6 +773,5 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
     acquire_registers<cfg::kConsumerRegisters>();
     gemm::consume(smem, &d_map, static_cast<u16*>(d), ldd, extents, rank);
   }
-  // A CTA's shared memory must outlive its peers' multicasts and arrivals.
-  if constexpr (gemm::kClusterSize > 1) cluster_sync();
+  gemm::leave_cluster(extents);
 }

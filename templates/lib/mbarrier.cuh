@@ -67,6 +67,22 @@ __device__ __forceinline__ bool try_wait(u32 barrier, u32 parity) {
   return done != 0;
 }
 
+// mbarrier.test_wait.parity.shared::cta.b64 p, [addr], parity;  PTX 7.1, sm_80. try_wait that does
+// not suspend the thread.
+__device__ __forceinline__ bool test(u32 barrier, u32 parity) {
+  u32 done;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
 __device__ __forceinline__ void wait(u32 barrier, u32 parity) {
   while (!try_wait(barrier, parity)) {
   }

@@ -43,12 +43,22 @@ __device__ __forceinline__ u32 cluster_rank() {
   return rank;
 }
 
-// barrier.cluster.arrive.relaxed.aligned + barrier.cluster.wait.acquire.aligned;  PTX 7.8, sm_90.
-// All threads of all CTAs of the cluster. Relaxed: it orders execution (barriers are initialised,
-// peers still exist), not ordinary memory; mbarrier::fence_init orders the initialisation itself.
-__device__ __forceinline__ void cluster_sync() {
+// barrier.cluster.arrive.relaxed.aligned;  PTX 7.8, sm_90. All threads of all CTAs of the cluster,
+// each followed by a wait or the thread's end. Relaxed: it orders execution (barriers are
+// initialised, peers still exist), not ordinary memory; mbarrier::fence_init orders the
+// initialisation itself.
+__device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
+// barrier.cluster.wait.acquire.aligned;  PTX 7.8, sm_90. Until all threads have arrived or ended.
+__device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_sync() {
+  cluster_arrive();
+  cluster_wait();
 }
 
 // stmatrix.sync.aligned.m8n8.x4.shared.b16 [addr], {r0, r1, r2, r3};  PTX 7.8, sm_90. Lane i gives

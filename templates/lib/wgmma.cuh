@@ -8,15 +8,6 @@
 
 namespace wgmma {
 
-// wgmma.fence.sync.aligned;  PTX 8.0, sm_90a. Before the first mma of a batch: orders the
-// accumulator registers' earlier uses.
-__device__ __forceinline__ void fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-
-// wgmma.commit_group.sync.aligned;  PTX 8.0, sm_90a.
-__device__ __forceinline__ void commit() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-
 // wgmma.wait_group.sync.aligned N;  PTX 8.0, sm_90a. Until at most N groups are pending: only then
 // may their accumulators be read and their shared-memory operands be overwritten.
 template <int kPending>
@@ -46,19 +37,22 @@ __device__ __forceinline__ void pin(float (&registers)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 
-// Matrix descriptor of a K-major FP8 tile of 128-byte rows in the 128-byte swizzle (PTX ISA "Matrix
-// Descriptor"): address >> 4 in bits 0-13, stride between groups of 8 rows (1024 bytes) >> 4 in
-// bits 32-45, swizzle mode 1 (128 bytes) in bits 62-63. The tile is 1024-byte aligned. K advances
-// by adding 32 bytes >> 4 to the address.
-__device__ __forceinline__ u64 descriptor(u32 address) {
-  constexpr u64 kFixed = (1ull << 62) | (static_cast<u64>(1024 >> 4) << 32) | (1ull << 16);
-  return kFixed | static_cast<u64>((address & 0x3FFFF) >> 4);
-}
+// Low half of the matrix descriptor of a K-major FP8 tile of 128-byte rows in the 128-byte swizzle
+// (PTX ISA "Matrix Descriptor"): address >> 4 in bits 0-13, 1 in the unused leading offset. The
+// tile is 1024-byte aligned. Advances by bytes >> 4: 32 bytes along K, a multiple of 1024 along the
+// rows.
+__device__ __forceinline__ u32 descriptor(u32 address) { return (address >> 4) | (1u << 16); }
+// High half: stride between groups of 8 rows (1024 bytes) >> 4 in bits 32-45, swizzle mode 1 (128
+// bytes) in bits 62-63.
+#define OCTILE_DESCRIPTOR_HIGH "0x40000040"
 
-// wgmma.mma_async.sync.aligned.m64nNk32.f32.<a>.<b> d, a-desc, b-desc, p, 1, 1;  PTX 8.0, sm_90a.
-// D[64,N] (+)= A[64,32] * B[N,32]^T; d holds N/2 fp32 a thread: element 4 * j + {0, 1} is row lane
-// / 4 (of the warp's 16), columns 8 * j + 2 * (lane % 4) + {0, 1}; + {2, 3} the same columns of row
-// + 8. Asynchronous: fence before, commit and wait after.
+// wgmma.fence; kSteps x wgmma.mma_async.sync.aligned.m64nNk32.f32.<a>.<b> d, a-desc, b-desc,
+// scale-d, 1, 1; wgmma.commit_group;  PTX 8.0, sm_90a. D[64,N] = A[64,32 kSteps] * B[N,32
+// kSteps]^T; d holds N/2 fp32 a thread: element 4 * j + {0, 1} is row lane / 4 (of the warp's 16),
+// columns 8 * j
+// + 2 * (lane % 4) + {0, 1}; + {2, 3} the same columns of row + 8. `a` and `b` are descriptors' low
+// halves. Asynchronous: wait after. (One asm statement for all: each costs NVRTC its N/2 operands
+// again.)
 template <int kN, bool kAIsE5M2, bool kBIsE5M2>
 struct Mma;
 
@@ -98,45 +92,66 @@ struct Mma;
 #define OCTILE_TEXT_256 OCTILE_TEXT_240 ", %120, %121, %122, %123, %124, %125, %126, %127"
 #define OCTILE_ARGS_256 OCTILE_ARGS_240, OCTILE_D8(120)
 
-#define OCTILE_MMA(n, a_is_e5m2, b_is_e5m2, types, a_desc, b_desc, scale_d)                     \
-  template <>                                                                                   \
-  struct Mma<n, a_is_e5m2, b_is_e5m2> {                                                         \
-    __device__ static __forceinline__ void run(float (&d)[(n) / 2], u64 a, u64 b, int add) {    \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " scale_d                                  \
-                   ", 0;\n"                                                                     \
-                   "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32." types " {" OCTILE_TEXT_##n \
-                   "}, " a_desc ", " b_desc ", p, 1, 1;\n}"                                     \
-                   : OCTILE_ARGS_##n                                                            \
-                   : "l"(a), "l"(b), "r"(add));                                                 \
-    }                                                                                           \
+#define OCTILE_MMA_STEP(n, types, scale_d)                                     \
+  "mov.b64 a, {a_low, high};\nmov.b64 b, {b_low, high};\n"                     \
+  "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32." types " {" OCTILE_TEXT_##n \
+      "}, a, b, " scale_d ", 1, 1;\nadd.u32 a_low, a_low, 2;\nadd.u32 b_low, b_low, 2;\n"
+
+#define OCTILE_MMA_PRODUCT(n, types, a_operand, b_operand, steps)                 \
+  asm volatile(                                                                   \
+      "{\n.reg .pred set, add;\n.reg .b32 a_low, b_low, high;\n.reg .b64 a, b;\n" \
+      "mov.b32 a_low, " a_operand ";\nmov.b32 b_low, " b_operand                  \
+      ";\nmov.b32 high, " OCTILE_DESCRIPTOR_HIGH                                  \
+      ";\nsetp.ne.b32 set, 0, 0;\nsetp.eq.b32 add, 0, 0;\n"                       \
+      "wgmma.fence.sync.aligned;\n" steps "wgmma.commit_group.sync.aligned;\n}"   \
+      : OCTILE_ARGS_##n                                                           \
+      : "r"(a), "r"(b)                                                            \
+      : "memory")
+
+#define OCTILE_MMA(n, a_is_e5m2, b_is_e5m2, types, a_operand, b_operand)                           \
+  template <>                                                                                      \
+  struct Mma<n, a_is_e5m2, b_is_e5m2> {                                                            \
+    template <int kSteps>                                                                          \
+    __device__ static __forceinline__ void product(float (&d)[(n) / 2], u32 a, u32 b) {            \
+      static_assert(kSteps == 1 || kSteps == 2 || kSteps == 4, "32, 64 or 128 of K");              \
+      if constexpr (kSteps == 4)                                                                   \
+        OCTILE_MMA_PRODUCT(n, types, a_operand, b_operand,                                         \
+                           OCTILE_MMA_STEP(n, types, "set") OCTILE_MMA_STEP(n, types, "add")       \
+                               OCTILE_MMA_STEP(n, types, "add") OCTILE_MMA_STEP(n, types, "add")); \
+      else if constexpr (kSteps == 2)                                                              \
+        OCTILE_MMA_PRODUCT(n, types, a_operand, b_operand,                                         \
+                           OCTILE_MMA_STEP(n, types, "set") OCTILE_MMA_STEP(n, types, "add"));     \
+      else                                                                                         \
+        OCTILE_MMA_PRODUCT(n, types, a_operand, b_operand, OCTILE_MMA_STEP(n, types, "set"));      \
+    }                                                                                              \
   };
-// The operand numbers after an instruction's n / 2 accumulators: A, B, scale-d.
-#define OCTILE_OPERANDS_16 "%8", "%9", "%10"
-#define OCTILE_OPERANDS_32 "%16", "%17", "%18"
-#define OCTILE_OPERANDS_48 "%24", "%25", "%26"
-#define OCTILE_OPERANDS_64 "%32", "%33", "%34"
-#define OCTILE_OPERANDS_80 "%40", "%41", "%42"
-#define OCTILE_OPERANDS_96 "%48", "%49", "%50"
-#define OCTILE_OPERANDS_112 "%56", "%57", "%58"
-#define OCTILE_OPERANDS_128 "%64", "%65", "%66"
-#define OCTILE_OPERANDS_144 "%72", "%73", "%74"
-#define OCTILE_OPERANDS_160 "%80", "%81", "%82"
-#define OCTILE_OPERANDS_176 "%88", "%89", "%90"
-#define OCTILE_OPERANDS_192 "%96", "%97", "%98"
-#define OCTILE_OPERANDS_208 "%104", "%105", "%106"
-#define OCTILE_OPERANDS_224 "%112", "%113", "%114"
-#define OCTILE_OPERANDS_240 "%120", "%121", "%122"
-#define OCTILE_OPERANDS_256 "%128", "%129", "%130"
+// The operand numbers after an instruction's n / 2 accumulators: A, B.
+#define OCTILE_OPERANDS_16 "%8", "%9"
+#define OCTILE_OPERANDS_32 "%16", "%17"
+#define OCTILE_OPERANDS_48 "%24", "%25"
+#define OCTILE_OPERANDS_64 "%32", "%33"
+#define OCTILE_OPERANDS_80 "%40", "%41"
+#define OCTILE_OPERANDS_96 "%48", "%49"
+#define OCTILE_OPERANDS_112 "%56", "%57"
+#define OCTILE_OPERANDS_128 "%64", "%65"
+#define OCTILE_OPERANDS_144 "%72", "%73"
+#define OCTILE_OPERANDS_160 "%80", "%81"
+#define OCTILE_OPERANDS_176 "%88", "%89"
+#define OCTILE_OPERANDS_192 "%96", "%97"
+#define OCTILE_OPERANDS_208 "%104", "%105"
+#define OCTILE_OPERANDS_224 "%112", "%113"
+#define OCTILE_OPERANDS_240 "%120", "%121"
+#define OCTILE_OPERANDS_256 "%128", "%129"
 
 // Specialises Mma for one n and every pair of types. A kernel asks for the n it uses, inside
 // namespace wgmma: all sixteen would cost NVRTC 27 ms a compile.
 #define OCTILE_INSTANTIATE_MMA(n) OCTILE_MMA_OPERANDS(n, OCTILE_OPERANDS(n))
 #define OCTILE_OPERANDS(n) OCTILE_OPERANDS_##n
 #define OCTILE_MMA_OPERANDS(n, ...) OCTILE_MMA_ALL_TYPES(n, __VA_ARGS__)
-#define OCTILE_MMA_ALL_TYPES(n, a_desc, b_desc, scale_d)            \
-  OCTILE_MMA(n, false, false, "e4m3.e4m3", a_desc, b_desc, scale_d) \
-  OCTILE_MMA(n, false, true, "e4m3.e5m2", a_desc, b_desc, scale_d)  \
-  OCTILE_MMA(n, true, false, "e5m2.e4m3", a_desc, b_desc, scale_d)  \
-  OCTILE_MMA(n, true, true, "e5m2.e5m2", a_desc, b_desc, scale_d)
+#define OCTILE_MMA_ALL_TYPES(n, a_operand, b_operand)            \
+  OCTILE_MMA(n, false, false, "e4m3.e4m3", a_operand, b_operand) \
+  OCTILE_MMA(n, false, true, "e4m3.e5m2", a_operand, b_operand)  \
+  OCTILE_MMA(n, true, false, "e5m2.e4m3", a_operand, b_operand)  \
+  OCTILE_MMA(n, true, true, "e5m2.e5m2", a_operand, b_operand)
 
 }  // namespace wgmma
