@@ -211,6 +211,26 @@ TEST_F(PlanTest, OverlapIsAskedForByFlag) {
   }
 }
 
+// 134 MB of weights take longer than the limit below which an early start can win.
+TEST_F(PlanTest, LongProductsDoNotOverlap) {
+  const LibraryHandle library(cache.path());
+  const PlanHandle plan =
+      make_plan(library, "cuda",
+                "gemm m=? n=16384 k=8192 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128");
+  ASSERT_EQ(prepare(plan, 5, 5), OCTILE_OK) << octile_last_error();
+  octile_gemm_args args = g.args(5);
+  args.flags = OCTILE_RUN_OVERLAP;
+  args.lda = args.ldb = args.ldd = 0;
+  args.a_scale_ld = args.b_scale_ld = 0;
+  Bytes d(16);
+  args.d = d.at();
+  ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+  fake_cuda_launch launch = {};
+  ASSERT_EQ(device.fake.get_launch(0, &launch), 1);
+  EXPECT_EQ(launch.programmatic, 0);
+  EXPECT_EQ(parameter<std::int32_t>(launch, 12), 0) << "stages of weights";
+}
+
 TEST_F(PlanTest, EmptyProductsLaunchNothing) {
   const LibraryHandle library(cache.path());
   const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);

@@ -261,7 +261,8 @@ typedef enum octile_run_flags {
                              runs (programmatic dependent launch), and reads B and B's scales at
                              once: nothing that may still run may write those. A, A's scales and D
                              are not touched before that work has ended. 1 to 2 us less a call
-                             where products of few tokens follow each other */
+                             where products of few tokens follow each other; has no effect on
+                             products too long to gain by it (more than about 20 us) */
 } octile_run_flags;
 
 typedef struct octile_gemm_args {
