@@ -86,6 +86,8 @@
 //   v18  in a small tile's cluster of 2 or 4, A loaded once: 64x7168x16384 33.0 -> 33.5, overlapped
 //        32.5 -> 31.4; the weights beyond the ring asked into L2 before griddepcontrol.wait: nothing;
 //        a shared operand loaded whole by one CTA instead of in halves: 828 -> 834. Dropped.
+//   v19  ranks that split K meet in their first exchange, not before their first load. Predicted
+//        -0.5. 64x2112x7168 7.98 -> 7.91, 64x7168x16384 34.3 -> 33.8. Kept.
 // clang-format on
 #ifndef OCTILE_EMITTED
 #include "gemm/default_prologue.cuh"

@@ -15,6 +15,7 @@
 #include "octile/octile.h"
 #include "runtime/driver/buffer.h"
 #include "runtime/driver/context.h"
+#include "runtime/reference/parallel.h"
 #include "runtime/reference/scale_update.h"
 #include "tests/support/quantize_case.h"
 #include "tests/support/quantize_cells.h"
@@ -214,10 +215,16 @@ class QuantizeGpu : public ::testing::Test {
     const auto all = tests::all_quantize_problems(cols);
     const auto cells = tests::quantize_cells(cols);
     const auto chosen = covering ? tests::covering_quantize_cells(cols) : cells;
-    for (const QuantizeProblem& problem : chosen) {
-      body(problem);
-      if (HasFatalFailure()) return;
-    }
+    // On several threads: most of a comparison is the host's input, reference and copies.
+    constexpr int kThreads = 8;
+    reference::parallel_for(static_cast<std::int64_t>(chosen.size()), 1, kThreads,
+                            [&](std::int64_t begin, std::int64_t end) {
+                              auto guard = ContextGuard::enter(*driver_, context_->get());
+                              ASSERT_TRUE(guard.has_value()) << guard.error().message;
+                              for (std::int64_t i = begin; i < end && !HasFatalFailure(); ++i) {
+                                body(chosen[static_cast<std::size_t>(i)]);
+                              }
+                            });
     fmt::print("cols {}: {} cells run, {} skipped, {} refused\n", cols, chosen.size(),
                cells.size() - chosen.size(), all.size() - cells.size());
     EXPECT_GT(chosen.size(), 0U);
@@ -227,12 +234,12 @@ class QuantizeGpu : public ::testing::Test {
     for_each_cell(cols, body, true);
   }
 
-  void TearDown() override { fmt::print("{} comparisons\n", comparisons_); }
+  void TearDown() override { fmt::print("{} comparisons\n", comparisons_.load()); }
 
   std::shared_ptr<const Driver> driver_;
   std::optional<PrimaryContext> context_;
   std::optional<ContextGuard> guard_;
-  int comparisons_ = 0;
+  std::atomic<int> comparisons_ = 0;
 };
 
 constexpr Placement kShapes[] = {{1, 1}, {1, 16}, {65, 96}, {993, 512}, {1024, 1}, {303, 300}};
