@@ -282,6 +282,8 @@ class Quantizer {
 Status quantize(const QuantizeProblem& problem, const QuantizeArgs& args, int threads) {
   if (auto s = check_input(problem, args); !s) return s;
   if (args.skip != nullptr && *args.skip != 0) return {};
+  // As octile_quantize_run: of an empty tensor nothing is written, no padding and no scale.
+  if (args.rows == 0 || problem.cols == 0) return {};
   try {
     Quantizer quantizer(problem, args, threads);
     if (auto s = quantizer.prepare(); !s) return s;

@@ -211,19 +211,24 @@ TEST_F(PlanTest, OverlapIsAskedForByFlag) {
   }
 }
 
-// 134 MB of weights take longer than the limit below which an early start can win.
+// 88 MB of weights take longer to read than the limit below which an early start can win.
 TEST_F(PlanTest, LongProductsDoNotOverlap) {
+  constexpr std::int64_t kN = 5376, kK = 16384;
   const LibraryHandle library(cache.path());
   const PlanHandle plan =
       make_plan(library, "cuda",
-                "gemm m=? n=16384 k=8192 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128");
-  ASSERT_EQ(prepare(plan, 5, 5), OCTILE_OK) << octile_last_error();
-  octile_gemm_args args = g.args(5);
-  args.flags = OCTILE_RUN_OVERLAP;
-  args.lda = args.ldb = args.ldd = 0;
-  args.a_scale_ld = args.b_scale_ld = 0;
-  Bytes d(16);
+                "gemm m=? n=5376 k=16384 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128");
+  ASSERT_EQ(prepare(plan, 1, 1), OCTILE_OK) << octile_last_error();
+  Bytes a(kK), a_scale(kK / 128 * 4 * 4), b(kN * kK), b_scale(kN / 128 * (kK / 128) * 4), d(kN * 2);
+  octile_gemm_args args = {};
+  args.struct_size = sizeof(args);
+  args.m = 1;
+  args.a = a.at();
+  args.a_scale = static_cast<const float*>(a_scale.at());
+  args.b = b.at();
+  args.b_scale = static_cast<const float*>(b_scale.at());
   args.d = d.at();
+  args.flags = OCTILE_RUN_OVERLAP;
   ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
   fake_cuda_launch launch = {};
   ASSERT_EQ(device.fake.get_launch(0, &launch), 1);
