@@ -72,10 +72,7 @@ bool fits_shared_memory(const GemmConfig& c, const GemmProblem&, const DeviceSpe
 bool fits_registers(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
   const GemmResources r = resources_of(c);
   const bool parts_of_blocks = c.promote < 128 && c.unroll > 1;
-  const int others = c.in_flight > 2   ? 50
-                     : parts_of_blocks ? 48
-                     : c.in_flight > 1 ? 40
-                                       : 32;
+  const int others = c.in_flight > 2 ? 50 : parts_of_blocks ? 48 : c.in_flight > 1 ? 40 : 32;
   return r.accumulator_registers + others <= r.consumer_registers;
 }
 bool promotion_matches(const GemmConfig& c, const GemmProblem& p, const DeviceSpec&) {

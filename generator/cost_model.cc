@@ -13,7 +13,7 @@ namespace {
 // tokens; the pick takes 1.031 times the best of them, geometric mean). Every constant was kept
 // within what the hardware's documents allow; some ended there.
 constexpr double kFp8FlopsPerCycle = 8192;  // dense FP8 WGMMA: datasheet rate over SMs and clock
-constexpr double kTensorDerate = 1.17;       // what the tensor cores lose to power and operand fetch
+constexpr double kTensorDerate = 1.17;      // what the tensor cores lose to power and operand fetch
 constexpr double kMinProductCycles = 66;    // four WGMMAs of the narrowest tile
 constexpr double kPromotionCycles = 10;     // of one product, beside ...
 constexpr double kPromotionPerColumn = 0.73;
@@ -23,7 +23,7 @@ constexpr double kWgmmaLatencyCycles = 95;  // wait to first use
 constexpr double kBlockCycles = 90;         // barrier wait, descriptors, release, per K-block
 constexpr double kPassCycles = 10;          // the loop around `unroll` of them
 constexpr double kFillBytesPerCycle = 95;   // copy engine into one SM's shared memory
-constexpr double kChainShare = 0.02;       // of the chain shows even where another limit rules
+constexpr double kChainShare = 0.02;        // of the chain shows even where another limit rules
 constexpr double kTileCycles = 525;         // epilogue and the next tile's first loads
 constexpr double kStoreBytesPerCycle = 87;  // accumulators to staging and out, or to another rank
 constexpr double kExchangeCycles = 100;     // partial sums to the other ranks of a split, and ...
