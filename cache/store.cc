@@ -292,8 +292,9 @@ void Store::Impl::list(const Root& root, std::vector<Listing>& listings) {
     for (Root::Beginning& one : *beginnings) {
       const auto index = static_cast<std::size_t>(&root - roots.data());
       auto head = head_of(root, one);
+      const bool other = one.bytes && is_other_version(*one.bytes);
       listings.push_back({root.path_of(one.stem), std::move(one.stem), one.file_bytes,
-                          root.writable(), index, std::move(head)});
+                          root.writable(), index, std::move(head), other});
     }
   }
 }

@@ -44,6 +44,7 @@ struct Listing {
   bool writable_root = false;
   std::size_t root = 0;                  // in the order of lookup
   tl::expected<Head, std::string> head;  // the reason where it cannot be read
+  bool other_version = false;            // which may be another version of the format
 };
 
 // Usable from several threads at once.

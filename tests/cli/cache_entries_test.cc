@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
@@ -147,6 +148,21 @@ TEST_F(CacheEntries, VerifySaysWhatItFoundByItsExitStatus) {
   const Outcome text = shell_.run({"cache", "verify"});
   EXPECT_EQ(text.exit_code, 3);
   EXPECT_THAT(text.out, HasSubstr("3 checked: 0 good, 3 damaged"));
+}
+
+TEST_F(CacheEntries, VerifyDoesNotCallAnotherVersionDamaged) {
+  for (const int i : {1, 2}) std::filesystem::remove(path(i));
+  std::fstream file(path(0), std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(8);  // FORMAT.md: the version of the format
+  file.put(2);
+  file.close();
+  const Outcome outcome = shell_.run({"cache", "verify", "--json"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  const json report = outcome.json();
+  EXPECT_EQ(report.at("damaged"), 0);
+  EXPECT_EQ(report.at("good"), 0);
+  EXPECT_EQ(report.at("other_version"), 1);
+  EXPECT_EQ(report.at("findings").at(0).at("state"), "other version");
 }
 
 TEST(CacheConfig, SaysWhereEverySettingCameFrom) {

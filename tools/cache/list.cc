@@ -70,7 +70,9 @@ constexpr std::array kColumns{
         nullptr},
     Column{"problem", true,
            [](const Listing& l) {
-             return l.head ? l.head->metadata.problem : "damaged: " + l.head.error();
+             return l.head            ? l.head->metadata.problem
+                    : l.other_version ? l.head.error()
+                                      : "damaged: " + l.head.error();
            },
            nullptr},
     Column{"config", true,

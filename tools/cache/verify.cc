@@ -30,7 +30,8 @@ struct Options {
 };
 
 // kSame and kDiffers: also compiled anew. kOtherToolchain: could not be, by the compiler at hand.
-enum class State { kGood, kDamaged, kSame, kDiffers, kOtherToolchain };
+// kOtherVersion: of a format this reader does not know, so nothing can be said of it.
+enum class State { kGood, kDamaged, kOtherVersion, kSame, kDiffers, kOtherToolchain };
 
 std::string_view name_of(State state) {
   switch (state) {
@@ -38,6 +39,8 @@ std::string_view name_of(State state) {
       return "good";
     case State::kDamaged:
       return "damaged";
+    case State::kOtherVersion:
+      return "other version";
     case State::kSame:
       return "same";
     case State::kDiffers:
@@ -65,8 +68,10 @@ Status check_resources(const Entry& entry) {
   return {};
 }
 
-Verdict check_entry(const tl::expected<Entry, std::string>& entry) {
-  if (!entry) return {State::kDamaged, entry.error()};
+Verdict check_entry(const Listing& listing, const tl::expected<Entry, std::string>& entry) {
+  if (!entry) {
+    return {listing.other_version ? State::kOtherVersion : State::kDamaged, entry.error()};
+  }
   Status ok = validate_cubin(entry->cubin, entry->identity.architecture, entry->identity.entry_name,
                              entry->metadata.parameter_bytes);
   if (ok) ok = check_resources(*entry);
@@ -103,7 +108,7 @@ Result<std::vector<Verdict>> check(Library& library, const std::vector<Listing>&
   std::atomic<std::size_t> ended = 0;
   for_each_on(library.workers, entries.size(), [&](std::size_t i) {
     const auto entry = library.engine.store().read(entries[i]);
-    verdicts[i] = check_entry(entry);
+    verdicts[i] = check_entry(entries[i], entry);
     if (compiler && verdicts[i].state == State::kGood)
       verdicts[i] = compile_anew(*entry, *compiler);
     progress.step(fmt::format("{} of {} {}", ++ended, entries.size(),
@@ -126,8 +131,10 @@ Json to_json(const std::vector<Listing>& entries, const std::vector<Verdict>& ve
                         {"reason", verdicts[i].reason}});
   }
   return {{"entries", entries.size()},
-          {"good", entries.size() - count(verdicts, State::kDamaged)},
+          {"good", entries.size() - count(verdicts, State::kDamaged) -
+                       count(verdicts, State::kOtherVersion)},
           {"damaged", count(verdicts, State::kDamaged)},
+          {"other_version", count(verdicts, State::kOtherVersion)},
           {"same", count(verdicts, State::kSame)},
           {"differs", count(verdicts, State::kDiffers)},
           {"other_toolchain", count(verdicts, State::kOtherToolchain)},
@@ -139,8 +146,9 @@ void print_report(const Json& report, bool recompiled) {
     fmt::print("{}  {}: {}\n", finding.at("path").get<std::string>(),
                finding.at("state").get<std::string>(), finding.at("reason").get<std::string>());
   }
-  fmt::print("  {} checked: {} good, {} damaged\n", report.at("entries").dump(),
-             report.at("good").dump(), report.at("damaged").dump());
+  fmt::print("  {} checked: {} good, {} damaged, {} of another version of the format\n",
+             report.at("entries").dump(), report.at("good").dump(), report.at("damaged").dump(),
+             report.at("other_version").dump());
   if (recompiled) {
     fmt::print("  compiled anew: {} same, {} differ, {} of another toolchain\n",
                report.at("same").dump(), report.at("differs").dump(),
