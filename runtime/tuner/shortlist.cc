@@ -13,9 +13,9 @@
 namespace octile::tuner {
 namespace {
 
-// One of a configuration's near relatives is worth its compile where the model has it within 3 %:
-// the model's own error among neighbours.
-constexpr double kCrowdPenalty = 0.03;
+// One of a configuration's near relatives is worth its compile where the model has it within 5 %:
+// the model errs by as much from one tile to another.
+constexpr double kCrowdPenalty = 0.05;
 constexpr double kNear = 1.5;
 // Beyond twice the best estimate even a model that errs is not that wrong.
 constexpr double kFarthest = 2.0;
