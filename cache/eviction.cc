@@ -190,9 +190,10 @@ IoResult<PruneResult> prune(const std::string& root, const PruneOptions& options
   if (options.dry_run) return prune_root(folder, options, keep_bytes);
   // Held meanwhile, so that what is published counts before or after the look. Advisory: what is
   // not written here is found out by the next look.
-  const auto usage = UsageFile::open(*ops, folder);
+  const auto opened = UsageFile::open(*ops, folder);
+  const std::optional<UsageFile>* file = opened ? &*opened : nullptr;
   auto result = prune_root(folder, options, keep_bytes);
-  if (result && usage && *usage) (*usage)->write(usage_of(*result));
+  if (result && file != nullptr && file->has_value()) file->value().write(usage_of(*result));
   return result;
 }
 
@@ -201,22 +202,24 @@ IoResult<std::optional<PruneResult>> SizeBound::published(const Root& root,
   using Looked = std::optional<PruneResult>;
   constexpr std::int64_t kLookAgainSeconds = std::int64_t{24} * 3600;
   if (options_.max_bytes <= 0) return Looked();
-  const auto file = UsageFile::open(*ops_, root);
-  if (!file) return tl::unexpected(file.error());
-  if (!*file) return Looked();
-  const auto known = (*file)->read();
-  if (!known) return tl::unexpected(known.error());
+  const auto opened = UsageFile::open(*ops_, root);
+  if (!opened) return tl::unexpected(opened.error());
+  const std::optional<UsageFile>& file = opened.value();
+  if (!file) return Looked();
+  const auto read = file->read();
+  if (!read) return tl::unexpected(read.error());
+  const std::optional<Usage>& known = read.value();
 
   const std::int64_t now = Clock::to_time_t(Clock::now());
   const std::int64_t tenth = options_.max_bytes / 10;
-  if (*known && std::abs(now - (*known)->looked) < kLookAgainSeconds) {
-    Usage usage = **known;
+  if (known && std::abs(now - known->looked) < kLookAgainSeconds) {
+    Usage usage = *known;
     usage.bytes += bytes;
     // Where the last look could not keep the bound, because what is there is protected, another
     // one has to be earned by a tenth of it.
     const bool kept = usage.found_bytes <= options_.max_bytes;
     if (usage.bytes <= (kept ? options_.max_bytes : usage.found_bytes + tenth)) {
-      if (auto written = (*file)->write(usage); !written) return tl::unexpected(written.error());
+      if (auto written = file->write(usage); !written) return tl::unexpected(written.error());
       return Looked();
     }
   }
@@ -225,7 +228,7 @@ IoResult<std::optional<PruneResult>> SizeBound::published(const Root& root,
   look.max_bytes = options_.max_bytes;
   auto result = prune_root(root, look, options_.max_bytes - tenth);
   if (!result) return tl::unexpected(result.error());
-  if (auto written = (*file)->write(usage_of(*result)); !written)
+  if (auto written = file->write(usage_of(*result)); !written)
     return tl::unexpected(written.error());
   return Looked(std::move(*result));
 }

@@ -188,7 +188,7 @@ int first_pass_blocks_per_sm(const QuantizeProblem& p) {
 }
 
 Result<std::int64_t> first_pass_blocks(const QuantizeProblem& p, std::int64_t rows, int sm_count) {
-  const std::int64_t across = ceil_div(p.cols, kWarp * elements_per_vector(p));
+  const std::int64_t across = ceil_div(p.cols, std::int64_t{kWarp} * elements_per_vector(p));
   if (first_pass_of(p) == FirstPass::kLines) {
     return within_a_grid(p, rows, ceil_div(rows, kStripeRows) * across);
   }
