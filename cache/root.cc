@@ -19,7 +19,7 @@ constexpr const char* kVersionFolder = "v1";
 constexpr mode_t kFolderMode = 0700;
 // A publish takes milliseconds and a compile seconds; an hour forgives any clock difference.
 constexpr std::time_t kAbandonedSeconds = 3600;
-constexpr std::time_t kDamagedSeconds = 7 * 24 * 3600;
+constexpr std::time_t kDamagedSeconds = std::time_t{7} * 24 * 3600;
 constexpr int kMostDamaged = 4;  // in a folder: enough to look into, however many are corrupted
 // What is done under a folder's lock is three system calls.
 constexpr std::chrono::milliseconds kTakeoverPatience{1000};

@@ -56,7 +56,8 @@ void add_line(DayStatistics& day, std::string_view line) {
 DayStatistics sum_statistics(std::string_view day, std::string_view lines) {
   DayStatistics sum;
   sum.day = day;
-  for (std::size_t end; (end = lines.find('\n')) != std::string_view::npos;) {
+  // A line without its end is one that a crash cut off.
+  for (std::size_t end = lines.find('\n'); end != std::string_view::npos; end = lines.find('\n')) {
     add_line(sum, lines.substr(0, end));
     lines.remove_prefix(end + 1);
   }

@@ -246,9 +246,10 @@ bool Store::Impl::publish(const Entry& entry) {
 void Store::Impl::keep_bound(const Root& root, std::int64_t published_bytes) {
   const auto looked = SizeBound(options.bound, ops).published(root, published_bytes);
   if (!looked) return debug(fmt::format("kernel cache: {}", looked.error().sentence));
-  if (*looked && !(*looked)->removed.empty()) {
+  const std::optional<PruneResult>& pruned = looked.value();
+  if (pruned && !pruned->removed.empty()) {
     debug(fmt::format("kernel cache {}: removed {} least recently used entries, {} bytes",
-                      root.path(), (*looked)->removed.size(), (*looked)->removed_bytes));
+                      root.path(), pruned->removed.size(), pruned->removed_bytes));
   }
 }
 

@@ -191,7 +191,8 @@ Status check_arguments(const octile_scale_update_args& args) {
   if (args.margin < -kMostMargin || args.margin > kMostMargin)
     return refuse(
         fmt::format("margin is {}; allowed: -{} to {}", args.margin, kMostMargin, kMostMargin));
-  if (average && !(args.average_share > 0 && args.average_share <= 1))
+  const bool is_share = args.average_share > 0 && args.average_share <= 1;  // a NaN is not
+  if (average && !is_share)
     return refuse(
         fmt::format("average_share is {}; allowed: more than 0, at most 1", args.average_share));
   if (Status ok = check_pointer("history", args.history, 4); !ok) return ok;

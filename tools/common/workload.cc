@@ -134,7 +134,9 @@ std::vector<Work> work_of_quantisers(const std::vector<std::string>& names) {
   std::vector<Work> works;
   const auto add = [&](std::int64_t rows, std::int64_t cols, const char* numerics) {
     const std::string text = fmt::format("quantize rows={} cols={} {}", rows, cols, numerics);
-    const auto named = [&](const std::string& name) { return text.find(name) != text.npos; };
+    const auto named = [&](const std::string& name) {
+      return text.find(name) != std::string::npos;
+    };
     if (!names.empty() && std::none_of(names.begin(), names.end(), named)) return;
     works.push_back({"", parse_problem(text).value(), {{rows, rows}}});
   };
