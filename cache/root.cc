@@ -176,26 +176,18 @@ IoResult<std::vector<std::uint8_t>> Root::read(const FileStem& stem, std::size_t
 IoResult<std::vector<Root::Beginning>> Root::beginnings(const std::string& folder,
                                                         std::size_t most_bytes) const {
   std::vector<Beginning> found;
-  const auto opened = open_folder(folder, Missing::kFail);
-  if (!opened) {
-    if (opened.error().code == ENOENT) return found;
-    return tl::unexpected(opened.error());
-  }
-  const auto names = list(*opened, folder_path(folder));
-  if (!names) return tl::unexpected(names.error());
-  for (const std::string& name : *names) {
-    auto parsed = parse_file_name(name);
-    if (!parsed || parsed->kind != FileKind::kEntry) continue;
-    const std::string path = path_of(parsed->stem);
+  auto walked = for_each_entry(folder, [&](const OpenFile& opened, FileStem stem) {
+    const std::string path = path_of(stem);
     std::int64_t file_bytes = 0;
-    auto bytes =
-        read_beginning(*ops_, opened->fd(), name, most_bytes, path, [&](const struct stat& now) {
-          file_bytes = now.st_size;
-          return check_unwritable_by_others(now, path);
-        });
-    if (!bytes && bytes.error().code == ENOENT) continue;  // removed meanwhile
-    found.push_back({std::move(parsed->stem), file_bytes, std::move(bytes)});
-  }
+    auto bytes = read_beginning(*ops_, opened.fd(), stem.entry_name(), most_bytes, path,
+                                [&](const struct stat& now) {
+                                  file_bytes = now.st_size;
+                                  return check_unwritable_by_others(now, path);
+                                });
+    if (!bytes && bytes.error().code == ENOENT) return;  // removed meanwhile
+    found.push_back({std::move(stem), file_bytes, std::move(bytes)});
+  });
+  if (!walked) return tl::unexpected(std::move(walked.error()));
   return found;
 }
 
@@ -216,19 +208,28 @@ IoResult<std::vector<std::string>> Root::list(const OpenFile& folder,
   return names;
 }
 
-IoResult<std::vector<FileStem>> Root::entries(const std::string& folder) const {
-  std::vector<FileStem> stems;
+IoResult<void> Root::for_each_entry(
+    const std::string& folder,
+    const std::function<void(const OpenFile& opened, FileStem stem)>& visit) const {
   const auto opened = open_folder(folder, Missing::kFail);
   if (!opened) {
-    if (opened.error().code == ENOENT) return stems;
+    if (opened.error().code == ENOENT) return {};
     return tl::unexpected(opened.error());
   }
   const auto names = list(*opened, folder_path(folder));
   if (!names) return tl::unexpected(names.error());
   for (const std::string& name : *names) {
     auto parsed = parse_file_name(name);
-    if (parsed && parsed->kind == FileKind::kEntry) stems.push_back(std::move(parsed->stem));
+    if (parsed && parsed->kind == FileKind::kEntry) visit(*opened, std::move(parsed->stem));
   }
+  return {};
+}
+
+IoResult<std::vector<FileStem>> Root::entries(const std::string& folder) const {
+  std::vector<FileStem> stems;
+  auto walked = for_each_entry(
+      folder, [&](const OpenFile&, FileStem stem) { stems.push_back(std::move(stem)); });
+  if (!walked) return tl::unexpected(std::move(walked.error()));
   return stems;
 }
 
@@ -249,21 +250,13 @@ IoResult<std::vector<std::string>> Root::folders() const {
 
 IoResult<std::vector<Root::Item>> Root::items(const std::string& folder) const {
   std::vector<Item> found;
-  const auto opened = open_folder(folder, Missing::kFail);
-  if (!opened) {
-    if (opened.error().code == ENOENT) return found;
-    return tl::unexpected(opened.error());
-  }
-  const auto names = list(*opened, folder_path(folder));
-  if (!names) return tl::unexpected(names.error());
-  for (const std::string& name : *names) {
-    auto parsed = parse_file_name(name);
-    if (!parsed || parsed->kind != FileKind::kEntry) continue;
-    Item item{std::move(parsed->stem), {}};
+  auto walked = for_each_entry(folder, [&](const OpenFile& opened, FileStem stem) {
+    Item item{std::move(stem), {}};
     // What cannot be asked about has gone, or will be told by whoever reads it.
-    if (ops_->stat_at(opened->fd(), name, item.status) < 0) continue;
+    if (ops_->stat_at(opened.fd(), item.stem.entry_name(), item.status) < 0) return;
     if (S_ISREG(item.status.st_mode)) found.push_back(std::move(item));
-  }
+  });
+  if (!walked) return tl::unexpected(std::move(walked.error()));
   return found;
 }
 

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -124,6 +125,10 @@ class Root {
   void remove_abandoned(const OpenFile& folder) const;
   bool take_over(const FileStem& stem, const struct stat& stalled) const;
   IoResult<std::vector<std::string>> list(const OpenFile& folder, const std::string& path) const;
+  // Sorted by file name; no folder, no entry.
+  IoResult<void> for_each_entry(
+      const std::string& folder,
+      const std::function<void(const OpenFile& opened, FileStem stem)>& visit) const;
   IoResult<OpenFile> open_lock(const OpenFile& folder, const std::string& name) const;
   std::string folder_path(const std::string& folder) const;
 

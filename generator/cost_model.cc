@@ -10,7 +10,7 @@ namespace octile {
 namespace {
 
 // Cycles of one Hopper SM, fitted to 427 configurations x 51 shapes timed on one H200 (1 to 8192
-// tokens; the pick takes 1.031 times the best of them, geometric mean). Every constant was kept
+// tokens; the pick takes 1.034 times the best of them, geometric mean). Every constant was kept
 // within what the hardware's documents allow; some ended there.
 constexpr double kFp8FlopsPerCycle = 8192;  // dense FP8 WGMMA: datasheet rate over SMs and clock
 constexpr double kTensorDerate = 1.17;      // what the tensor cores lose to power and operand fetch

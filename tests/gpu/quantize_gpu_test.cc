@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -234,6 +235,18 @@ class QuantizeGpu : public ::testing::Test {
     for_each_cell(cols, body, true);
   }
 
+  // That the panels of q named, each of `bytes`, hold the codes of one.
+  void expect_panels(const DeviceBuffer& q, const tests::CaseOutput& one, std::int64_t bytes,
+                     std::initializer_list<std::size_t> panels) {
+    const char* first = one.q.data() + one.offset;
+    const std::vector<char> expected(first, first + bytes);
+    std::vector<char> actual(expected.size());
+    for (const std::size_t p : panels) {
+      download(q, actual, p * actual.size());
+      EXPECT_TRUE(actual == expected) << "panel " << p;
+    }
+  }
+
   void TearDown() override { fmt::print("{} comparisons\n", comparisons_.load()); }
 
   std::shared_ptr<const Driver> driver_;
@@ -338,13 +351,7 @@ TEST_F(QuantizeGpu, MoreThanTwoToThe31Elements) {
     if (HasFatalFailure()) return;
     const Status status = panel.run_reference();
     ASSERT_TRUE(status.has_value()) << status.error().message;
-    const char* first = panel.row.q.data() + panel.row.offset;
-    const std::vector<char> expected(first, first + kPanelRows * kCols);
-    std::vector<char> actual(expected.size());
-    for (const std::size_t p : {std::size_t{0}, std::size_t{146}, std::size_t{kPanels - 1}}) {
-      download(*q, actual, p * actual.size());
-      EXPECT_TRUE(actual == expected) << "panel " << p;
-    }
+    expect_panels(*q, panel.row, kPanelRows * kCols, {0, 146, kPanels - 1});
   }
 }
 
@@ -381,13 +388,7 @@ TEST_F(QuantizeGpu, MoreThanTwoToThe31ElementsTransposed) {
   if (HasFatalFailure()) return;
   const Status status = panel.run_reference();
   ASSERT_TRUE(status.has_value()) << status.error().message;
-  const char* first = panel.transposed.q.data() + panel.transposed.offset;
-  const std::vector<char> expected(first, first + kRows * kPanelCols);
-  std::vector<char> actual(expected.size());
-  for (const std::size_t p : {std::size_t{0}, std::size_t{63}, std::size_t{kPanels - 1}}) {
-    download(*q, actual, p * actual.size());
-    EXPECT_TRUE(actual == expected) << "panel " << p;
-  }
+  expect_panels(*q, panel.transposed, kRows * kPanelCols, {0, 63, kPanels - 1});
 }
 
 // Every kernel, first passes included, leaves everything alone where the flag is set.

@@ -1,12 +1,17 @@
-// The checked-in report of the GPU suite: well-formed, all passed; and whether today's sources are
-// the ones it was written for.
+// The checked-in report of the GPU suite: well-formed, all passed; and whether today's sources and
+// tests are the ones it was written for.
 #include "tests/support/gpu_report.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 namespace octile::tests {
 namespace {
@@ -27,6 +32,27 @@ int print_stale(const char* kind, const nlohmann::json& reported,
   return stale;
 }
 
+// The names of the suite's tests, as the report has them. (A line of a test begins with two spaces,
+// one of its suite with none; what follows # is a parameter's value.)
+std::vector<std::string> tests_of_the_suite() {
+  std::vector<std::string> names;
+  const std::unique_ptr<FILE, int (*)(FILE*)> list(
+      popen("'" OCTILE_GPU_SUITE_PATH "' --gtest_list_tests", "r"), pclose);
+  std::string suite;
+  std::array<char, 512> buffer{};
+  while (list != nullptr && std::fgets(buffer.data(), buffer.size(), list.get()) != nullptr) {
+    std::string line = buffer.data();
+    line.resize(std::min(line.find_first_of("#\n"), line.size()));
+    line.resize(line.find_last_not_of(' ') + 1);
+    if (line.starts_with("  ")) {
+      names.push_back(suite + line.substr(2));
+    } else if (line.ends_with('.')) {
+      suite = line;
+    }
+  }
+  return names;
+}
+
 TEST(GpuReport, IsWellFormedAndAllPassed) {
   const nlohmann::json report = read_report();
   ASSERT_TRUE(report.is_object()) << "tests/gpu/REPORT.json is missing or not JSON";
@@ -38,13 +64,26 @@ TEST(GpuReport, IsWellFormedAndAllPassed) {
     EXPECT_EQ(outcome, "passed") << test;
 }
 
+int print_missing(const nlohmann::json& results) {
+  const std::vector<std::string> names = tests_of_the_suite();
+  EXPECT_GT(names.size(), 10U);
+  int missing = 0;
+  for (const std::string& name : names) {
+    if (results.contains(name)) continue;
+    std::printf("STALE test %s: the report has no result of it\n", name.c_str());
+    ++missing;
+  }
+  return missing;
+}
+
 // Stale is a state between a change and its GPU run, so it does not fail the gate;
 // OCTILE_GPU_REPORT=strict makes it.
 TEST(GpuReport, SaysWhereItIsStale) {
   const nlohmann::json report = read_report();
   ASSERT_TRUE(report.is_object());
   const int stale = print_stale("kernel", report["kernels"], kernel_source_digests()) +
-                    print_stale("launch code", report["launch_code"], launch_code_digests());
+                    print_stale("launch code", report["launch_code"], launch_code_digests()) +
+                    print_missing(report["results"]);
   std::printf("GPU report of %s on %s: %d stale\n", report["date"].get<std::string>().c_str(),
               report["device"].get<std::string>().c_str(), stale);
   const char* mode = std::getenv("OCTILE_GPU_REPORT");
