@@ -47,7 +47,7 @@ Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
   const QuantizeResources r = resources_of(p, c);
   const QuantizeTemplate t = template_of(p);
   Prologue out;
-  out.add_int("kSourceType", static_cast<int>(p.x), "problem: octile_dtype of x");
+  out.add_int("kSourceType", static_cast<int>(p.x.dtype), "problem: octile_dtype of x");
   out.add_int("kTargetType", static_cast<int>(p.q.dtype), "recipe: octile_dtype of q");
   out.add_int("kGranularity", static_cast<int>(p.q.granularity), "recipe: octile_granularity");
   out.add_int("kScaleFormat", static_cast<int>(p.q.scale), "recipe: octile_scale_format");

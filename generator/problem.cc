@@ -37,6 +37,8 @@ constexpr std::array kAllDTypes{DType::kE4M3, DType::kE5M2, DType::kBF16, DType:
 constexpr std::array kAllGranularities{Granularity::kPerTensor, Granularity::kPerRow,
                                        Granularity::k1x128,     Granularity::k128x128,
                                        Granularity::k1x32,      Granularity::k32x32};
+constexpr std::array kAllOperations{QuantizeOperation::kQuantize, QuantizeOperation::kDequantize,
+                                    QuantizeOperation::kTranspose};
 constexpr std::array kAllScaleFormats{ScaleFormat::kF32, ScaleFormat::kF32Pow2,
                                       ScaleFormat::kPackedPow2, ScaleFormat::kE8M0,
                                       ScaleFormat::kBF16};
@@ -101,6 +103,28 @@ Parsed<ScalePolicy> parse_policy(std::string_view text) {
   if (text == "delayed") return ScalePolicy::kDelayed;
   return trouble("allowed are current and delayed");
 }
+
+Parsed<Grouping> parse_grouping(std::string_view text) {
+  if (text == "none") return Grouping::kNone;
+  if (text == "packed") return Grouping::kPacked;
+  if (text == "masked") return Grouping::kMasked;
+  return trouble("allowed are none, packed and masked");
+}
+
+Parsed<ShardStep> parse_shard(std::string_view text) {
+  if (text == "none") return ShardStep::kNone;
+  if (text == "amax") return ShardStep::kAmax;
+  if (text == "cast") return ShardStep::kCast;
+  return trouble("allowed are none, amax and cast");
+}
+
+Parsed<ScaleLayout> parse_scale_layout(std::string_view text) {
+  if (text == "linear") return ScaleLayout::kLinear;
+  if (text == "swizzled") return ScaleLayout::kSwizzled;
+  return trouble("allowed are linear and swizzled");
+}
+
+Parsed<std::string> parse_source(std::string_view text) { return std::string(text); }
 
 // Takes the part of `text` before the next ':', or all of it.
 std::string_view take_part(std::string_view& text) {
@@ -181,15 +205,22 @@ constexpr std::array<Field<G>, 9> kGemmFields{{
 }};
 
 using Q = QuantizeProblem;
-constexpr std::array<Field<Q>, 8> kQuantizeFields{{
+constexpr std::array<Field<Q>, 15> kQuantizeFields{{
     {"rows", true, set<&Q::rows, parse_token_count, Q>},
     {"cols", true, set<&Q::cols, parse_count, Q>},
-    {"x", true, set<&Q::x, parse_element, Q>},
+    {"x", true, set<&Q::x, parse_tensor_type, Q>},
     {"q", true, set<&Q::q, parse_tensor_type, Q>},
     {"out", true, set<&Q::output, parse_output, Q>},
     {"eps", false, set<&Q::amax_epsilon, parse_epsilon, Q>},
     {"round", false, set<&Q::e8m0_rounding, parse_rounding, Q>},
     {"policy", false, set<&Q::policy, parse_policy, Q>},
+    {"src", false, set<&Q::source, parse_source, Q>},
+    {"norm_eps", false, set<&Q::norm_epsilon, parse_epsilon, Q>},
+    {"dbias", false, set<&Q::bias_gradient, parse_flag, Q>},
+    {"tap", false, set<&Q::tap, parse_flag, Q>},
+    {"group", false, set<&Q::grouping, parse_grouping, Q>},
+    {"shard", false, set<&Q::shard, parse_shard, Q>},
+    {"scales", false, set<&Q::scale_layout, parse_scale_layout, Q>},
 }};
 
 std::vector<std::string_view> split_words(std::string_view text) {
@@ -211,15 +242,14 @@ std::string field_names(const std::array<Field<P>, N>& fields) {
   return text;
 }
 
-// words[0] is the operation; the rest are its fields.
+// words[0] is the operation; the rest are its fields, set in `problem`.
 template <typename P, std::size_t N>
 Result<Problem> parse_fields(const std::vector<std::string_view>& words,
-                             const std::array<Field<P>, N>& fields) {
+                             const std::array<Field<P>, N>& fields, P problem = {}) {
   const std::string_view operation = words.front();
   const auto refuse = [&](std::string what) {
     return fail(ErrorCode::kInvalidArgument, fmt::format("{}: {}", operation, what));
   };
-  P problem;
   std::array<bool, N> seen{};
   for (std::size_t w = 1; w < words.size(); ++w) {
     const std::size_t equals = words[w].find('=');
@@ -279,13 +309,34 @@ std::string text_of(const GemmProblem& p) {
                      p.accumulate, promote_text(p.promote), p.invariant ? " invariant=1" : "");
 }
 
-std::string text_of(const QuantizeProblem& p) {
+std::string_view grouping_text(Grouping grouping) {
+  return grouping == Grouping::kPacked ? "packed" : "masked";
+}
+
+// The optional fields that differ from their default, each with a space before it.
+std::string options_text(const QuantizeProblem& p) {
+  std::string text;
+  const auto add = [&](bool differs, std::string_view field, const auto& value) {
+    if (differs) text += fmt::format(" {}={}", field, value);
+  };
   // fmt prints the shortest decimal that reads back to the same float.
-  return fmt::format("quantize rows={} cols={} x={} q={} out={}{}{}{}", count_text(p.rows),
-                     count_text(p.cols), name_of(p.x), to_text(p.q), output_text(p.output),
-                     p.amax_epsilon != 0 ? fmt::format(" eps={}", p.amax_epsilon) : "",
-                     p.e8m0_rounding == E8M0Rounding::kOcpFloor ? " round=ocp_floor" : "",
-                     p.policy == ScalePolicy::kDelayed ? " policy=delayed" : "");
+  add(p.amax_epsilon != 0, "eps", p.amax_epsilon);
+  add(p.e8m0_rounding == E8M0Rounding::kOcpFloor, "round", "ocp_floor");
+  add(p.policy == ScalePolicy::kDelayed, "policy", "delayed");
+  add(!p.source.empty(), "src", p.source);
+  add(p.norm_epsilon != QuantizeProblem::kDefaultNormEpsilon, "norm_eps", p.norm_epsilon);
+  add(p.bias_gradient, "dbias", 1);
+  add(p.tap, "tap", 1);
+  add(p.grouping != Grouping::kNone, "group", grouping_text(p.grouping));
+  add(p.shard != ShardStep::kNone, "shard", p.shard == ShardStep::kAmax ? "amax" : "cast");
+  add(p.scale_layout == ScaleLayout::kSwizzled, "scales", "swizzled");
+  return text;
+}
+
+std::string text_of(const QuantizeProblem& p) {
+  return fmt::format("{} rows={} cols={} x={} q={} out={}{}", name_of(p.operation),
+                     count_text(p.rows), count_text(p.cols), to_text(p.x), to_text(p.q),
+                     output_text(p.output), options_text(p));
 }
 
 // ---- well-formedness
@@ -353,11 +404,42 @@ Status check(const GemmProblem& p) {
   return check_promote(p);
 }
 
+// Which of x and q are FP8 is what tells the operations apart.
+Status check_operation(const QuantizeProblem& p) {
+  const bool to_fp8 = p.operation != QuantizeOperation::kDequantize;
+  if (is_fp8(p.q.dtype) != to_fp8) {
+    return refuse_field("q", to_text(p.q),
+                        to_fp8 ? "are e4m3 and e5m2, with scales" : "are bf16, fp16 and fp32");
+  }
+  if (p.operation == QuantizeOperation::kQuantize) return {};
+  if (!is_fp8(p.x.dtype)) return refuse_field("x", to_text(p.x), "are e4m3 and e5m2, with scales");
+  if (p.operation == QuantizeOperation::kTranspose && !(p.x == p.q)) {
+    return refuse_field("q", to_text(p.q), fmt::format("is {}, the type of x", to_text(p.x)));
+  }
+  return {};
+}
+
+Status check_options(const QuantizeProblem& p) {
+  if (!std::isfinite(p.norm_epsilon) || p.norm_epsilon < 0) {
+    return refuse_field("norm_eps", fmt::format("{}", p.norm_epsilon), "is a finite number >= 0");
+  }
+  if (p.source.find_first_of(" \t\r\n") != std::string::npos) {
+    return refuse_field("src", fmt::format("'{}'", p.source), "is a text without spaces");
+  }
+  if (p.scale_layout == ScaleLayout::kSwizzled && p.q.scale != ScaleFormat::kE8M0) {
+    return refuse_field(
+        "scales", "swizzled",
+        fmt::format("is linear with {}: only e8m0 scales have another layout", to_text(p.q)));
+  }
+  return {};
+}
+
 Status check(const QuantizeProblem& p) {
   if (Status s = check_count("rows", p.rows, true); !s) return s;
   if (Status s = check_count("cols", p.cols, false); !s) return s;
-  if (!is_fp8(p.q.dtype)) return refuse_field("q", to_text(p.q), "are e4m3 and e5m2, with scales");
+  if (Status s = check_type("x", p.x); !s) return s;
   if (Status s = check_type("q", p.q); !s) return s;
+  if (Status s = check_operation(p); !s) return s;
   if (!std::isfinite(p.amax_epsilon) || p.amax_epsilon < 0) {
     return refuse_field("eps", fmt::format("{}", p.amax_epsilon), "is a finite number >= 0");
   }
@@ -371,7 +453,7 @@ Status check(const QuantizeProblem& p) {
     return refuse_field("round", "ocp_floor",
                         fmt::format("is up with {}: only e8m0 scales have a choice", to_text(p.q)));
   }
-  return {};
+  return check_options(p);
 }
 
 // ---- short forms
@@ -406,6 +488,18 @@ Result<const Recipe*> recipe_named(std::string_view name) {
 
 }  // namespace
 
+std::string_view name_of(QuantizeOperation operation) {
+  switch (operation) {
+    case QuantizeOperation::kQuantize:
+      return "quantize";
+    case QuantizeOperation::kDequantize:
+      return "dequantize";
+    case QuantizeOperation::kTranspose:
+      return "transpose";
+  }
+  return "unknown";
+}
+
 std::string to_text(const Problem& problem) {
   return std::visit([](const auto& p) { return text_of(p); }, problem);
 }
@@ -417,10 +511,15 @@ Status check_well_formed(const Problem& problem) {
 Result<Problem> parse_problem(std::string_view text) {
   const std::vector<std::string_view> words = split_words(text);
   if (!words.empty() && words.front() == "gemm") return parse_fields(words, kGemmFields);
-  if (!words.empty() && words.front() == "quantize") return parse_fields(words, kQuantizeFields);
+  for (const QuantizeOperation operation : kAllOperations) {
+    if (words.empty() || words.front() != name_of(operation)) continue;
+    QuantizeProblem problem;
+    problem.operation = operation;
+    return parse_fields(words, kQuantizeFields, problem);
+  }
   return fail(ErrorCode::kInvalidArgument,
-              fmt::format("a problem begins with '{}'; allowed are gemm and quantize",
-                          words.empty() ? "" : words.front()));
+              fmt::format("a problem begins with '{}'; allowed are gemm, {}",
+                          words.empty() ? "" : words.front(), names(kAllOperations)));
 }
 
 Result<GemmProblem> parse_gemm_shape(std::string_view mxnxk, std::string_view recipe) {

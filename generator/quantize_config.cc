@@ -27,7 +27,7 @@ std::string_view output_name(QuantizeOutput o) {
   return o == QuantizeOutput::kRowwise ? "row" : o == QuantizeOutput::kTransposed ? "col" : "both";
 }
 
-int elements_per_vector(const QuantizeProblem& p) { return kVectorBytes / size_of(p.x); }
+int elements_per_vector(const QuantizeProblem& p) { return kVectorBytes / size_of(p.x.dtype); }
 
 bool parse_int(std::string_view text, int& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -236,7 +236,7 @@ Result<QuantizeConfig> parse_quantize_config(std::string_view text) {
 }
 
 std::string kernel_name(const QuantizeProblem& p, const QuantizeConfig& c) {
-  return fmt::format("octile_quantize_{}_{}_{}_{}{}{}_{}_t{}x{}_w{}_r{}{}", name_of(p.x),
+  return fmt::format("octile_quantize_{}_{}_{}_{}{}{}_{}_t{}x{}_w{}_r{}{}", name_of(p.x.dtype),
                      name_of(p.q.dtype), name_of(p.q.granularity), name_of(p.q.scale),
                      p.e8m0_rounding == E8M0Rounding::kOcpFloor ? "floor" : "",
                      p.policy == ScalePolicy::kDelayed ? "_delayed" : "", output_name(p.output),
@@ -247,9 +247,9 @@ std::string kernel_name(const QuantizeProblem& p, const QuantizeConfig& c) {
 std::string first_pass_name(const QuantizeProblem& p) {
   switch (first_pass_of(p)) {
     case FirstPass::kTensor:
-      return fmt::format("octile_amax_{}_tensor", name_of(p.x));
+      return fmt::format("octile_amax_{}_tensor", name_of(p.x.dtype));
     case FirstPass::kLines:
-      return fmt::format("octile_amax_{}_lines", name_of(p.x));
+      return fmt::format("octile_amax_{}_lines", name_of(p.x.dtype));
     case FirstPass::kNone:
       return "";
   }

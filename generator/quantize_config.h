@@ -83,8 +83,22 @@ struct QuantizeKernelArgs {
   const float* encode = nullptr;  // delayed scaling: the encode scale
   std::uint32_t* amax = nullptr;  // where not null, raised to the bits of a tensor's fp32 amax
   const std::uint32_t* skip = nullptr;  // where not null and not 0, nothing is written
+  const void* x_scale = nullptr;        // of FP8 x
+  std::int64_t x_scale_ld = 0;
+  const void* more[3] = {};      // NOLINT(modernize-avoid-c-arrays): as the device has it; x1 to x3
+  std::int64_t more_ld[3] = {};  // NOLINT(modernize-avoid-c-arrays)
+  float* rstd = nullptr;
+  float* bias_gradient = nullptr;
+  float* bias_partials = nullptr;  // in the workspace
+  float* tap = nullptr;
+  const std::int32_t* groups_at = nullptr;  // offsets of packed groups, counts of masked ones
+  std::int64_t groups = 0;
+  std::int64_t shard_start = 0;
+  std::int64_t shard_length = 0;
+  std::uint32_t* shard_amax = nullptr;  // bits of fp32
+  unsigned long long* nonfinite = nullptr;
 };
-static_assert(sizeof(QuantizeKernelArgs) == 136);
+static_assert(sizeof(QuantizeKernelArgs) == 280);
 
 // The only parameter of the scale update (delayed scaling), by value;
 // templates/quantize/scale_update.cu has the same struct. The fields are those of

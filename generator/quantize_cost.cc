@@ -14,15 +14,15 @@ constexpr int kWarp = 32;
 
 QuantizeConfig segments_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
   QuantizeConfig c;
-  c.tile_cols = kWarp * 16 / size_of(p.x);  // one load of a warp
+  c.tile_cols = kWarp * 16 / size_of(p.x.dtype);  // one load of a warp
   c.tile_rows = 8;  // 8 loads of a thread in flight; 8 scales are one 32-byte sector
   // Two warps a block: slots are refilled as soon as a warp pair is done. On an H200 1 % faster at
   // 32768x4096 than blocks of 8 warps, equal elsewhere.
   c.threads = 64;
   // Four elements a vector leave fp32 more addresses per element: 64 registers would spill.
-  const bool more_registers = p.x == DType::kFP32 || p.q.granularity == Granularity::kPerTensor ||
-                              p.q.scale == ScaleFormat::kPackedPow2 ||
-                              p.q.scale == ScaleFormat::kE8M0;
+  const bool more_registers =
+      p.x.dtype == DType::kFP32 || p.q.granularity == Granularity::kPerTensor ||
+      p.q.scale == ScaleFormat::kPackedPow2 || p.q.scale == ScaleFormat::kE8M0;
   c.blocks_per_sm = more_registers ? 12 : 16;
   if (rows == kDynamic) return c;
   const auto warps = [&] { return ceil_div(rows, c.tile_rows) * ceil_div(p.cols, c.tile_cols); };
@@ -39,9 +39,9 @@ QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const D
   QuantizeConfig c;
   c.tile_rows = 128;
   c.tile_cols = 128;
-  c.threads = 128 * size_of(p.x);  // 8 loads of a thread in flight, whatever the element
+  c.threads = 128 * size_of(p.x.dtype);  // 8 loads of a thread in flight, whatever the element
   // Measured on an H200 for bf16 128x128: 80 registers and 3 blocks beat 64 and 4 by 1 %.
-  c.blocks_per_sm = p.x == DType::kFP32 ? 2 : 3;
+  c.blocks_per_sm = p.x.dtype == DType::kFP32 ? 2 : 3;
   if (has_transposed(p.output)) {
     // Neighbours down the rows write neighbouring pieces of the same rows of the transposed copy.
     c.rows_fastest = true;
@@ -49,7 +49,7 @@ QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const D
     const bool more_registers = p.output == QuantizeOutput::kBoth ||
                                 p.q.granularity == Granularity::kPerRow ||
                                 p.q.granularity == Granularity::k1x32;
-    if (p.x == DType::kFP32 && more_registers) c.blocks_per_sm = 1;
+    if (p.x.dtype == DType::kFP32 && more_registers) c.blocks_per_sm = 1;
     return c;
   }
   const std::int64_t tiles = ceil_div(rows, 128) * ceil_div(p.cols, 128);
@@ -57,7 +57,7 @@ QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const D
   if (rows != kDynamic && tiles <= d.sm_count && !patches_of_8) {
     // One tile an SM at most: more threads with fewer loads each finish it sooner. For bf16, 1024
     // threads lose that again at the barrier (measured on an H200).
-    c.threads = 256 * size_of(p.x);
+    c.threads = 256 * size_of(p.x.dtype);
     c.blocks_per_sm = 1024 / c.threads;
   }
   return c;
@@ -69,7 +69,7 @@ QuantizeConfig rows_config(const QuantizeProblem& p) {
   constexpr int kMostThreads = 512;
   QuantizeConfig c;
   c.tile_rows = 1;
-  const int elements = 16 / size_of(p.x);
+  const int elements = 16 / size_of(p.x.dtype);
   c.threads = kWarp;
   while (c.threads < kMostThreads && std::int64_t{c.threads} * elements * kMostVectors < p.cols) {
     c.threads *= 2;

@@ -48,7 +48,13 @@ constexpr std::array kMatrix = std::to_array<SupportRow>({
      "not built yet: MX scales, which Hopper's tensor cores cannot apply themselves"},
     {"gemm", "", kNo, "no recipe multiplies operands scaled in this way"},
 
-    {"quantize", "x=e4m3|e5m2", kNo, "X is FP8 already: quantising reads bf16, fp16 or fp32"},
+    {"quantize", "x=e4m3|e5m2", kNo, "not built yet: requantising"},
+    {"quantize", "src=fused", kNo, "not built yet: fused sources"},
+    {"quantize", "dbias=1", kNo, "not built yet: bias gradients"},
+    {"quantize", "tap=1", kNo, "not built yet: what the cast sees"},
+    {"quantize", "group=packed|masked", kNo, "not built yet: token groups"},
+    {"quantize", "shard=amax|cast", kNo, "not built yet: flat ranges of a tensor"},
+    {"quantize", "scales=swizzled", kNo, "not built yet: tensor-core layout of E8M0 scales"},
     {"quantize", "q=*:1x128|128x128:f32|pow2|bf16", kYes,
      "pow2 keeps the exponent bits of the encode scale; bf16 rounds the stored f32 scale, for "
      "communication"},
@@ -65,6 +71,9 @@ constexpr std::array kMatrix = std::to_array<SupportRow>({
      "the transposed copy has a scale per column of x: a kernel of its own finds the maxima, in a "
      "workspace"},
     {"quantize", "", kNo, "the layouts have no such scale format for this granularity"},
+
+    {"dequantize", "", kNo, "not built yet: dequantising"},
+    {"transpose", "", kNo, "not built yet: transposing codes"},
 });
 
 // TMA strides are multiples of 16 bytes: K of FP8, and N of bf16, in elements (CUDA driver API,
@@ -83,7 +92,8 @@ struct FieldValue {
 using FieldValues = std::vector<FieldValue>;
 
 std::string_view operation_of(const Problem& problem) {
-  return std::holds_alternative<GemmProblem>(problem) ? "gemm" : "quantize";
+  const auto* quantize = std::get_if<QuantizeProblem>(&problem);
+  return quantize == nullptr ? "gemm" : name_of(quantize->operation);
 }
 
 FieldValue type_field(std::string_view name, const TensorType& t) {
@@ -119,12 +129,24 @@ FieldValues values_of(const GemmProblem& p) {
 
 FieldValues values_of(const QuantizeProblem& p) {
   const bool row = p.output == QuantizeOutput::kRowwise;
-  return {{"x", {name_of(p.x)}},
+  return {type_field("x", p.x),
           type_field("q", p.q),
           {"out",
            {row                                       ? "row"
             : p.output == QuantizeOutput::kTransposed ? "col"
-                                                      : "both"}}};
+                                                      : "both"}},
+          {"src", {p.source.empty() ? "x" : "fused"}},
+          {"dbias", {p.bias_gradient ? "1" : "0"}},
+          {"tap", {p.tap ? "1" : "0"}},
+          {"group",
+           {p.grouping == Grouping::kNone     ? "none"
+            : p.grouping == Grouping::kPacked ? "packed"
+                                              : "masked"}},
+          {"shard",
+           {p.shard == ShardStep::kNone   ? "none"
+            : p.shard == ShardStep::kAmax ? "amax"
+                                          : "cast"}},
+          {"scales", {p.scale_layout == ScaleLayout::kSwizzled ? "swizzled" : "linear"}}};
 }
 
 // The text before the next `separator`, which is taken from `text` together with it.
@@ -207,7 +229,7 @@ Status check_sizes(const GemmProblem& p) {
 }
 
 Status check_sizes(const QuantizeProblem& p) {
-  if (Status s = check_plain_size("X[rows,cols]", p.x, p.rows, p.cols); !s) return s;
+  if (Status s = check_plain_size("X[rows,cols]", p.x.dtype, p.rows, p.cols); !s) return s;
   if (p.output != QuantizeOutput::kTransposed) {
     if (Status s = check_size("Q[rows,cols]", p.q, p.rows, p.cols); !s) return s;
   }

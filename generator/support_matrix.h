@@ -13,7 +13,7 @@
 namespace octile {
 
 struct SupportRow {
-  std::string_view operation;  // "gemm" or "quantize"
+  std::string_view operation;  // a problem text's first word: "gemm", "quantize", ...
   // The fields this row speaks for, in problem-text spelling; a field it does not name is free. A
   // value is given as its ':'-separated parts, each '*' or alternatives joined by '|'; parts left
   // out are free: "a=e4m3|e5m2:1x128 d=bf16" takes any scale format of those A operands.

@@ -85,7 +85,7 @@ std::string shape_text(const BenchResult& result) {
   }
   const auto& quantize = std::get<QuantizeProblem>(result.problem);
   constexpr const char* kOutputs[] = {"", "row", "col", "both"};
-  return fmt::format("{}x{} {} {} {}{}", result.tokens, quantize.cols, name_of(quantize.x),
+  return fmt::format("{}x{} {} {} {}{}", result.tokens, quantize.cols, name_of(quantize.x.dtype),
                      to_text(quantize.q), kOutputs[static_cast<int>(quantize.output)],
                      quantize.policy == ScalePolicy::kDelayed ? " delayed" : "");
 }

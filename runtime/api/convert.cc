@@ -16,6 +16,23 @@ Status check_dtype(NamedValue v) {
   return check_enum(v.name, "octile_dtype", v.value, OCTILE_E4M3, OCTILE_FP32);
 }
 
+Status check_options(const octile_quantize_desc& desc) {
+  if (Status ok = check_enum("desc->operation", "octile_quantize_operation", raw(desc.operation),
+                             OCTILE_QUANTIZE, OCTILE_TRANSPOSE);
+      !ok)
+    return ok;
+  if (Status ok = check_enum("desc->grouping", "octile_grouping", raw(desc.grouping),
+                             OCTILE_GROUPS_NONE, OCTILE_GROUPS_MASKED);
+      !ok)
+    return ok;
+  if (Status ok = check_enum("desc->shard", "octile_shard_step", raw(desc.shard), OCTILE_SHARD_NONE,
+                             OCTILE_SHARD_CAST);
+      !ok)
+    return ok;
+  return check_enum("desc->scale_layout", "octile_scale_layout", raw(desc.scale_layout),
+                    OCTILE_SCALES_LINEAR, OCTILE_SCALES_SWIZZLED);
+}
+
 }  // namespace
 
 Result<TensorType> tensor_type(NamedValue dtype, NamedValue granularity, NamedValue format) {
@@ -63,12 +80,15 @@ Result<GemmProblem> to_problem(const octile_gemm_desc* user) {
 Result<QuantizeProblem> to_problem(const octile_quantize_desc* user) {
   octile_quantize_desc desc{};
   if (Status ok = read_struct("desc", user, desc); !ok) return tl::unexpected<Error>(ok.error());
-  if (Status ok = check_dtype({"desc->x_dtype", raw(desc.x_dtype)}); !ok)
-    return tl::unexpected<Error>(ok.error());
+  auto x = tensor_type({"desc->x_dtype", raw(desc.x_dtype)},
+                       {"desc->x_granularity", raw(desc.x_granularity)},
+                       {"desc->x_scale_format", raw(desc.x_scale_format)});
+  if (!x) return tl::unexpected<Error>(x.error());
   auto q = tensor_type({"desc->q_dtype", raw(desc.q_dtype)},
                        {"desc->granularity", raw(desc.granularity)},
                        {"desc->scale_format", raw(desc.scale_format)});
   if (!q) return tl::unexpected<Error>(q.error());
+  if (Status ok = check_options(desc); !ok) return tl::unexpected<Error>(ok.error());
   if (Status ok = check_enum("desc->e8m0_rounding", "octile_e8m0_rounding", raw(desc.e8m0_rounding),
                              OCTILE_E8M0_UP, OCTILE_E8M0_OCP_FLOOR);
       !ok)
@@ -84,12 +104,20 @@ Result<QuantizeProblem> to_problem(const octile_quantize_desc* user) {
     return tl::unexpected<Error>(ok.error());
   QuantizeProblem problem;
   problem.cols = desc.cols;
-  problem.x = static_cast<DType>(raw(desc.x_dtype));
+  problem.operation = static_cast<QuantizeOperation>(raw(desc.operation));
+  problem.x = *x;
   problem.q = *q;
   problem.output = output == 0 ? QuantizeOutput::kRowwise : static_cast<QuantizeOutput>(output);
   problem.amax_epsilon = desc.amax_epsilon;
   problem.policy = static_cast<ScalePolicy>(raw(desc.policy));
   problem.e8m0_rounding = static_cast<E8M0Rounding>(raw(desc.e8m0_rounding));
+  if (desc.source != nullptr) problem.source = desc.source;
+  if (desc.norm_epsilon != 0) problem.norm_epsilon = desc.norm_epsilon;
+  problem.bias_gradient = desc.bias_gradient != 0;
+  problem.tap = desc.tap != 0;
+  problem.grouping = static_cast<Grouping>(raw(desc.grouping));
+  problem.shard = static_cast<ShardStep>(raw(desc.shard));
+  problem.scale_layout = static_cast<ScaleLayout>(raw(desc.scale_layout));
   return problem;
 }
 

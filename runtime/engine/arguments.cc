@@ -161,9 +161,10 @@ Status check_arguments(const QuantizeProblem& p, octile_quantize_args& args) {
   if (Status ok = check_extent("rows", args.rows); !ok) return ok;
   if (args.rows == 0 || p.cols == 0) return {};
   if (Status ok = check_policy(p, args); !ok) return ok;
-  if (Status ok = check_pointer("x", args.x, size_of(p.x)); !ok) return ok;
+  if (Status ok = check_pointer("x", args.x, size_of(p.x.dtype)); !ok) return ok;
   if (Status ok = check_ld("ldx", args.ldx, {p.cols, p.cols, 1}); !ok) return ok;
-  if (Status ok = check_size("rows", args.rows, "ldx", args.ldx, size_of(p.x)); !ok) return ok;
+  if (Status ok = check_size("rows", args.rows, "ldx", args.ldx, size_of(p.x.dtype)); !ok)
+    return ok;
   if (p.output == QuantizeOutput::kRowwise || p.output == QuantizeOutput::kBoth) {
     if (Status ok = check_pointer("q", args.q, 1); !ok) return ok;
     if (Status ok = check_ld("ldq", args.ldq, {p.cols, p.cols, 1}); !ok) return ok;

@@ -45,6 +45,20 @@ Status run_on_host(const QuantizeProblem& problem, const octile_quantize_args& a
   host.encode = args.encode;
   host.amax = args.amax;
   host.skip = args.skip;
+  host.x_scale = args.x_scale;
+  host.x_scale_ld = args.x_scale_ld;
+  host.more = {args.x1, args.x2, args.x3};
+  host.more_ld = {args.ldx1, args.ldx2, args.ldx3};
+  host.rstd = args.rstd;
+  host.bias_gradient = args.bias_gradient;
+  host.tap = args.tap;
+  host.offsets = args.offsets;
+  host.counts = args.counts;
+  host.groups = args.groups;
+  host.shard_start = args.shard_start;
+  host.shard_length = args.shard_length;
+  host.shard_amax = args.shard_amax;
+  host.nonfinite = args.nonfinite;
   return reference::quantize(problem, host);
 }
 

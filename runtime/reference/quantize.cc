@@ -33,10 +33,10 @@ Status require_pointer(const void* pointer, const char* name, bool needed) {
 }
 
 Status check_input(const QuantizeProblem& problem, const QuantizeArgs& args) {
-  if (!is_fp8(problem.q.dtype) || is_fp8(problem.x)) {
+  if (!is_fp8(problem.q.dtype) || is_fp8(problem.x.dtype)) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("quantising {} to {}; allowed are bf16, fp16, fp32 to e4m3, e5m2",
-                            name_of(problem.x), to_text(problem.q)));
+                            name_of(problem.x.dtype), to_text(problem.q)));
   }
   if (args.rows < 0 || problem.cols < 0) {
     return invalid(
@@ -159,7 +159,7 @@ class Quantizer {
         std::uint32_t& amax = row_amax_[static_cast<std::size_t>(row)];
         for (std::int64_t col = 0; col < cols_; col += kBlock) {
           const std::int64_t count = std::min(kBlock, cols_ - col);
-          widen(args_.x, problem_.x, row * ldx_ + col, count, piece.data());
+          widen(args_.x, problem_.x.dtype, row * ldx_ + col, count, piece.data());
           amax = std::max(amax, finite_amax_bits(piece.data(), count));
         }
       }
@@ -181,7 +181,7 @@ class Quantizer {
         const std::int64_t col = block * kBlock;
         const std::int64_t count = std::min(kBlock, cols_ - col);
         for (std::int64_t row = 0; row < rows_; ++row) {
-          widen(args_.x, problem_.x, row * ldx_ + col, count, piece.data());
+          widen(args_.x, problem_.x.dtype, row * ldx_ + col, count, piece.data());
           update_amax_bits(piece.data(), count, &col_amax_[static_cast<std::size_t>(col)]);
         }
       }
@@ -194,7 +194,7 @@ class Quantizer {
     tile.rows = std::min(kBlock, rows_ - row0);
     tile.cols = std::min(kBlock, cols_ - col0);
     for (std::int64_t r = 0; r < tile.rows; ++r) {
-      widen(args_.x, problem_.x, (row0 + r) * ldx_ + col0, tile.cols, tile.x[r]);
+      widen(args_.x, problem_.x.dtype, (row0 + r) * ldx_ + col0, tile.cols, tile.x[r]);
     }
   }
 

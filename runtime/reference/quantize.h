@@ -2,6 +2,7 @@
 // executor runs it in place of a launch, and every GPU quantiser is compared with it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "generator/error.h"
@@ -23,6 +24,21 @@ struct QuantizeArgs {
   const float* encode = nullptr;        // delayed scaling: the encode scale
   float* amax = nullptr;                // per tensor: raised to the finite amax of x
   const std::uint32_t* skip = nullptr;  // not null and not 0: nothing is done
+  // As the fields of octile_quantize_args, which says what each is.
+  const void* x_scale = nullptr;
+  std::int64_t x_scale_ld = 0;
+  std::array<const void*, 3> more{};  // x1 to x3
+  std::array<std::int64_t, 3> more_ld{};
+  float* rstd = nullptr;
+  float* bias_gradient = nullptr;
+  float* tap = nullptr;
+  const std::int32_t* offsets = nullptr;
+  const std::int32_t* counts = nullptr;
+  std::int64_t groups = 0;
+  std::int64_t shard_start = 0;
+  std::int64_t shard_length = 0;
+  float* shard_amax = nullptr;
+  std::uint64_t* nonfinite = nullptr;
 };
 
 // Writes every byte of the layout, padding included (scales 1, data 0); gaps between rows that come

@@ -37,7 +37,7 @@ float encode_scale(float amax, const QuantizeProblem& problem) {
     return std::ldexp(1.0F, 127 - e8m0_exponent(amax, problem));
   }
   float encode = max_finite(problem.q.dtype) / amax;
-  if (std::isinf(encode)) encode = max_finite(problem.x);
+  if (std::isinf(encode)) encode = max_finite(problem.x.dtype);
   if (problem.q.scale == ScaleFormat::kF32Pow2 || problem.q.scale == ScaleFormat::kPackedPow2) {
     encode =
         std::bit_cast<float>(std::bit_cast<std::uint32_t>(encode) & (kSignBit | kInfinityBits));

@@ -49,8 +49,21 @@ struct Args {
   const float* encode;
   u32* amax;
   const u32* skip;
+  const void* x_scale;
+  i64 x_scale_ld;
+  const void* more[3];
+  i64 more_ld[3];
+  float* rstd;
+  float* bias_gradient;
+  float* bias_partials;
+  float* tap;
+  const int* groups_at;
+  i64 groups;
+  i64 shard_start, shard_length;
+  u32* shard_amax;
+  u64* nonfinite;
 };
-static_assert(sizeof(Args) == 136, "QuantizeKernelArgs has 136 bytes");
+static_assert(sizeof(Args) == 280, "QuantizeKernelArgs has 280 bytes");
 
 // The caller's flag on the device: nothing is to be written. The same in every thread.
 __device__ __forceinline__ bool skipped(const Args& args) {

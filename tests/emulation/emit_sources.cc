@@ -35,7 +35,7 @@ std::vector<Kernel> kernels() {
   }
   for (const DType x : {DType::kBF16, DType::kFP32}) {
     QuantizeProblem p;
-    p.x = x;
+    p.x = {x};
     p.cols = 300;
     p.amax_epsilon = 0.5F;
     for (const QuantizeConfig& c : {QuantizeConfig{1, 256, 128, 8}, QuantizeConfig{4, 512, 256, 4},

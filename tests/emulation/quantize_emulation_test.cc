@@ -74,7 +74,7 @@ void run(const Variant& v, QuantizeKernelArgs args, std::int64_t scale_bytes,
          std::int64_t scale_transposed_bytes) {
   QuantizeProblem problem = v.problem;
   problem.cols = args.cols;
-  const int x_bytes = size_of(problem.x);
+  const int x_bytes = size_of(problem.x.dtype);
   const auto workspace = static_cast<std::size_t>(workspace_bytes(problem, args.rows, kSmCount));
   alignas(16) static std::array<std::uint32_t, 1 << 16> maxima;
   ASSERT_LE(workspace, sizeof maxima);
@@ -279,12 +279,12 @@ TEST_F(QuantizeEmulation, OffsetsBeyond32Bits) {
     if (v.problem.output != QuantizeOutput::kRowwise)
       continue;  // the copy's stride is the layout's
     SCOPED_TRACE(v.name());
-    const SparseMemory x(static_cast<std::size_t>(kRows * kLd * size_of(v.problem.x)));
+    const SparseMemory x(static_cast<std::size_t>(kRows * kLd * size_of(v.problem.x.dtype)));
     const SparseMemory q(kRows * kLd), expected(kRows * kLd);
     if (!x.valid() || !q.valid() || !expected.valid()) GTEST_SKIP() << "no address space";
-    const std::vector<char> row = tests::make_input(v.problem.x, kCols, Fill::kNormal, 7);
+    const std::vector<char> row = tests::make_input(v.problem.x.dtype, kCols, Fill::kNormal, 7);
     for (std::int64_t r = 0; r < kRows; ++r) {
-      std::memcpy(x.data() + r * kLd * size_of(v.problem.x), row.data(), row.size());
+      std::memcpy(x.data() + r * kLd * size_of(v.problem.x.dtype), row.data(), row.size());
     }
     const auto layout = quantized_layout(v.problem.q, kRows, kCols).value();
     std::vector<float> scale(64, -1.0F), scale_expected = scale;

@@ -88,7 +88,7 @@ TEST_F(QuantizeNvrtc, EveryDefaultConfigurationCompilesWithoutSpills) {
   for (const Granularity granularity : {Granularity::k1x128, Granularity::k128x128}) {
     for (const DType x : {DType::kBF16, DType::kFP16, DType::kFP32}) {
       QuantizeProblem problem;
-      problem.x = x;
+      problem.x = {x};
       problem.q.granularity = granularity;
       std::set<std::string> seen;
       for (const std::int64_t cols : {64, 2048, 7168, 65536}) {

@@ -107,9 +107,9 @@ inline QuantizeCase make_case(QuantizeProblem problem, const Placement& at, Fill
   c.problem = problem;
   c.rows = at.rows;
   c.ldx = at.cols + at.pad_x;
-  c.x_offset = at.shift_x * size_of(problem.x);
+  c.x_offset = at.shift_x * size_of(problem.x.dtype);
   const auto seed = static_cast<unsigned>(at.rows * 131 + at.cols);
-  c.x = make_input(problem.x, at.rows * c.ldx + at.shift_x, fill, seed);
+  c.x = make_input(problem.x.dtype, at.rows * c.ldx + at.shift_x, fill, seed);
   if (has_rowwise(problem.output)) c.row = make_output(problem, at, false);
   if (has_transposed(problem.output)) c.transposed = make_output(problem, at, true);
   return c;

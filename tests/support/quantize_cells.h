@@ -21,7 +21,7 @@ inline std::vector<QuantizeProblem> all_quantize_problems(std::int64_t cols) {
             for (const E8M0Rounding rounding : {E8M0Rounding::kUp, E8M0Rounding::kOcpFloor}) {
               QuantizeProblem p;
               p.cols = cols;
-              p.x = x;
+              p.x = {x};
               p.q = {q, static_cast<Granularity>(g), static_cast<ScaleFormat>(f)};
               p.output = static_cast<QuantizeOutput>(output);
               p.e8m0_rounding = rounding;
@@ -49,9 +49,9 @@ inline std::vector<QuantizeProblem> covering_quantize_cells(std::int64_t cols) {
   std::vector<QuantizeProblem> covering;
   int turn = 0;
   for (const QuantizeProblem& p : quantize_cells(cols)) {
-    if (p.x != DType::kBF16 || p.q.dtype != DType::kE4M3) continue;
+    if (p.x.dtype != DType::kBF16 || p.q.dtype != DType::kE4M3) continue;
     QuantizeProblem turned = p;
-    turned.x = static_cast<DType>(3 + turn % 3);
+    turned.x.dtype = static_cast<DType>(3 + turn % 3);
     turned.q.dtype = static_cast<DType>(1 + turn / 3 % 2);
     covering.push_back(turned);
     turn += 2;

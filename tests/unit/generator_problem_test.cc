@@ -126,29 +126,87 @@ TEST(Problem, EveryWellFormedGemmSurvivesItsText) {
 
 TEST(Problem, EveryWellFormedQuantizeSurvivesItsText) {
   std::mt19937 random(2);
+  const auto flag = [&] { return random() % 2 == 0; };
+  // Any float, through its bits: the shortest decimal must come back to the same one.
+  const auto any_float = [&] {
+    const float value = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+    return std::isfinite(value) ? std::fabs(value) : 0.0F;
+  };
+  int kept = 0;
   for (int i = 0; i < 20000; ++i) {
     QuantizeProblem p;
+    p.operation = static_cast<QuantizeOperation>(random() % 3);
     p.rows = random() % 3 == 0 ? kDynamic : pick(random, kCounts);
     p.cols = pick(random, kCounts);
-    p.x = pick<DType>(random, {DType::kBF16, DType::kFP16, DType::kFP32});
-    p.q = random_fp8_type(random);
+    p.x = random_operand(random);
+    p.q = flag() ? p.x : random_operand(random);
     p.output = pick<QuantizeOutput>(
         random, {QuantizeOutput::kRowwise, QuantizeOutput::kTransposed, QuantizeOutput::kBoth});
-    // Any float, through its bits: the shortest decimal must come back to the same one.
-    const float eps = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
-    p.amax_epsilon = std::isfinite(eps) ? std::fabs(eps) : 0.0F;
+    p.amax_epsilon = any_float();
+    p.source = pick<std::string>(random, {"", "silu_mul", "mul(x0,x1)"});
+    p.norm_epsilon = flag() ? any_float() : QuantizeProblem::kDefaultNormEpsilon;
+    p.bias_gradient = flag();
+    p.tap = flag();
+    p.grouping = static_cast<Grouping>(random() % 3);
+    p.shard = static_cast<ShardStep>(random() % 3);
+    p.scale_layout = static_cast<ScaleLayout>(random() % 2);
     const auto back = parse_problem(to_text(p));
+    if (!check_well_formed(p)) {
+      EXPECT_FALSE(back) << to_text(p);
+      continue;
+    }
+    ++kept;
     ASSERT_TRUE(back) << to_text(p) << ": " << back.error().message;
     ASSERT_EQ(std::get<QuantizeProblem>(*back), p) << to_text(p);
   }
+  EXPECT_GT(kept, 2000);
 }
 
 // ---- refusals --------------------------------------------------------------------------------
 
+TEST(Problem, QuantizeOperationsDifferInWhatIsFp8) {
+  EXPECT_TRUE(parse_problem("quantize rows=? cols=8 x=e4m3:1x128 q=e5m2:1x128 out=col"));
+  EXPECT_TRUE(parse_problem("dequantize rows=? cols=8 x=e4m3:1x128 q=bf16 out=row"));
+  EXPECT_TRUE(parse_problem("transpose rows=? cols=8 x=e4m3:128x128 q=e4m3:128x128 out=col"));
+  EXPECT_EQ(error_of("quantize rows=? cols=8 x=bf16 q=bf16 out=row"),
+            "q is bf16; allowed are e4m3 and e5m2, with scales");
+  EXPECT_EQ(error_of("dequantize rows=? cols=8 x=e4m3:1x128 q=e4m3:1x128 out=row"),
+            "q is e4m3:1x128; allowed are bf16, fp16 and fp32");
+  EXPECT_EQ(error_of("dequantize rows=? cols=8 x=bf16 q=bf16 out=row"),
+            "x is bf16; allowed are e4m3 and e5m2, with scales");
+  EXPECT_EQ(error_of("transpose rows=? cols=8 x=e4m3:128x128 q=e4m3:1x128 out=col"),
+            "q is e4m3:1x128; allowed is e4m3:128x128, the type of x");
+}
+
+TEST(Problem, RefusesOptionsOfTheQuantiseFamily) {
+  const std::string quantize(kQuantize);
+  EXPECT_EQ(error_of(quantize + " scales=swizzled"),
+            "scales is swizzled; allowed is linear with e4m3:1x128: only e8m0 scales have another "
+            "layout");
+  EXPECT_EQ(error_of(quantize + " group=some"),
+            "quantize: field 'group=some': allowed are none, packed and masked");
+  EXPECT_EQ(error_of(quantize + " shard=some"),
+            "quantize: field 'shard=some': allowed are none, amax and cast");
+  EXPECT_EQ(error_of(quantize + " scales=some"),
+            "quantize: field 'scales=some': allowed are linear and swizzled");
+  QuantizeProblem p;
+  p.cols = 8;
+  p.source = "mul(x0, x1)";
+  EXPECT_EQ(check_well_formed(p).error().message,
+            "src is 'mul(x0, x1)'; allowed is a text without spaces");
+  p.source.clear();
+  p.norm_epsilon = -1;
+  EXPECT_EQ(check_well_formed(p).error().message,
+            "norm_eps is -1; allowed is a finite number >= 0");
+}
+
 TEST(Problem, RefusesAWrongOperation) {
-  EXPECT_EQ(error_of(""), "a problem begins with ''; allowed are gemm and quantize");
-  EXPECT_EQ(error_of("  "), "a problem begins with ''; allowed are gemm and quantize");
-  EXPECT_EQ(error_of("gem m=1"), "a problem begins with 'gem'; allowed are gemm and quantize");
+  EXPECT_EQ(error_of(""),
+            "a problem begins with ''; allowed are gemm, quantize, dequantize, transpose");
+  EXPECT_EQ(error_of("  "),
+            "a problem begins with ''; allowed are gemm, quantize, dequantize, transpose");
+  EXPECT_EQ(error_of("gem m=1"),
+            "a problem begins with 'gem'; allowed are gemm, quantize, dequantize, transpose");
 }
 
 TEST(Problem, RefusesFieldsByName) {
@@ -157,7 +215,7 @@ TEST(Problem, RefusesFieldsByName) {
       "gemm: there is no field 'q'; the fields are m, n, k, a, b, d, acc, promote, invariant");
   EXPECT_EQ(error_of(std::string(kQuantize) + " m=1"),
             "quantize: there is no field 'm'; the fields are rows, cols, x, q, out, eps, "
-            "round, policy");
+            "round, policy, src, norm_eps, dbias, tap, group, shard, scales");
   EXPECT_EQ(error_of(std::string(kGemm) + " n=8"), "gemm: field 'n' is given twice");
   EXPECT_EQ(error_of(with(kGemm, "acc=0", "acc")),
             "gemm: field 'acc' has no value; a field is written name=value");

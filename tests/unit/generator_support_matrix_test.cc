@@ -65,7 +65,7 @@ void for_each_quantize(const std::function<void(const QuantizeProblem&)>& visit)
       for (const int output : {1, 2, 3}) {
         QuantizeProblem p;
         p.cols = 256;
-        p.x = x;
+        p.x = {x};
         p.q = q;
         p.output = static_cast<QuantizeOutput>(output);
         if (check_well_formed(p)) visit(p);
@@ -75,6 +75,19 @@ void for_each_quantize(const std::function<void(const QuantizeProblem&)>& visit)
     }
   }
 }
+
+// A problem of each kind that is more than one tensor quantised as it is.
+constexpr std::array<std::string_view, 9> kFurther{
+    "quantize rows=? cols=256 x=e4m3:1x128 q=e4m3:1x128 out=col",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=silu_mul",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row dbias=1",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row tap=1",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row group=packed",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row shard=amax",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x32 out=row scales=swizzled",
+    "dequantize rows=? cols=256 x=e4m3:1x128 q=bf16 out=row",
+    "transpose rows=? cols=256 x=e4m3:128x128 q=e4m3:128x128 out=col",
+};
 
 bool fp32_in_memory(const TensorType& t) {
   return t.scale == ScaleFormat::kF32 || t.scale == ScaleFormat::kF32Pow2;
@@ -109,7 +122,7 @@ TEST(SupportMatrix, QuantizeSupportIsWhatTheKernelsDo) {
         mx ? p.q.scale == ScaleFormat::kE8M0
            : fp32_in_memory(p.q) || p.q.scale == ScaleFormat::kBF16 ||
                  (g == Granularity::k1x128 && p.q.scale == ScaleFormat::kPackedPow2);
-    const bool expected = !is_fp8(p.x) && format;
+    const bool expected = !is_fp8(p.x.dtype) && format;
     supported += expected ? 1 : 0;
     ASSERT_EQ(check_supported(p).has_value(), expected) << to_text(p);
     ASSERT_EQ(check_supported(p, Executor::kHost).has_value(), expected) << to_text(p);
@@ -124,6 +137,11 @@ TEST(SupportMatrix, EveryRowDecidesSomething) {
   for_each_quantize([&](const QuantizeProblem& p) { reached.insert(&support_of(p)); });
   GemmProblem wgrad = gemm_problem(*find_recipe("blockwise"), Pass::kWgrad, kDynamic, 256, 512);
   reached.insert(&support_of(wgrad));
+  for (const std::string_view text : kFurther) {
+    const auto problem = parse_problem(text);
+    ASSERT_TRUE(problem) << problem.error().message;
+    reached.insert(&support_of(*problem));
+  }
   for (const SupportRow& row : support_matrix()) {
     EXPECT_TRUE(reached.count(&row) == 1) << row.operation << " " << row.pattern;
     EXPECT_FALSE(row.reason.empty()) << row.operation << " " << row.pattern;
@@ -134,7 +152,18 @@ TEST(SupportMatrix, EveryRowDecidesSomething) {
 // Otherwise a misspelt field in a pattern would silently never match.
 TEST(SupportMatrix, PatternsNameFieldsOfTheProblemText) {
   const std::string gemm = to_text(GemmProblem{});
-  const std::string quantize = to_text(QuantizeProblem{});
+  QuantizeProblem all;  // every optional field is printed
+  all.q = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
+  all.amax_epsilon = 1;
+  all.e8m0_rounding = E8M0Rounding::kOcpFloor;
+  all.policy = ScalePolicy::kDelayed;
+  all.source = "x0";
+  all.norm_epsilon = 1;
+  all.bias_gradient = all.tap = true;
+  all.grouping = Grouping::kPacked;
+  all.shard = ShardStep::kCast;
+  all.scale_layout = ScaleLayout::kSwizzled;
+  const std::string quantize = to_text(all);
   for (const SupportRow& row : support_matrix()) {
     const std::string& text = row.operation == "gemm" ? gemm : quantize;
     for (std::string_view rest = row.pattern; !rest.empty();) {

@@ -73,7 +73,7 @@ TEST(QuantizeConfig, RefusalsNameFieldAndValue) {
   EXPECT_THAT(refusal(per_row, {2, 7168, 128, 8}), HasSubstr("tile rows is 2; 1 is"));
   EXPECT_THAT(refusal(per_row, {1, 7000, 128, 8}), HasSubstr("tile columns is 7000"));
   QuantizeProblem fp32 = row;
-  fp32.x = DType::kFP32;  // a warp loads 128 columns, not 256
+  fp32.x = {DType::kFP32};  // a warp loads 128 columns, not 256
   EXPECT_EQ(refusal(fp32, {8, 128, 256, 4}), "");
 }
 
@@ -163,14 +163,14 @@ TEST(QuantizeEmit, ShapeIsNotInTheSource) {
   ASSERT_TRUE(narrow.has_value()) << narrow.error().message;
   ASSERT_TRUE(wide.has_value()) << wide.error().message;
   EXPECT_EQ(narrow->source, wide->source);
-  EXPECT_EQ(narrow->parameter_bytes, std::vector<int>{136});
+  EXPECT_EQ(narrow->parameter_bytes, std::vector<int>{280});
 }
 
 TEST(QuantizeEmit, NumericsWithoutATemplateAreUnsupported) {
   QuantizeProblem packed = problem_of(Granularity::k128x128);
   packed.q.scale = ScaleFormat::kPackedPow2;
   QuantizeProblem fp8 = problem_of(Granularity::k1x128);
-  fp8.x = DType::kE4M3;
+  fp8.x = {DType::kE4M3, Granularity::kPerTensor, ScaleFormat::kPackedPow2};
   for (const QuantizeProblem& p : {packed, fp8}) {
     const auto kernel =
         emit_quantize(p, {8, 256, 256, 4}, *find_device("h200"), embedded_templates());

@@ -86,7 +86,7 @@ BlockScale scale_of(const std::vector<float>& block, const QuantizeProblem& p) {
   }
   if (amax < p.amax_epsilon) amax = p.amax_epsilon;
   float encode = amax == 0 ? 1.0F : max_finite(p.q.dtype) / amax;
-  if (std::isinf(encode)) encode = max_finite(p.x);
+  if (std::isinf(encode)) encode = max_finite(p.x.dtype);
   if (p.q.scale == ScaleFormat::kF32Pow2 || p.q.scale == ScaleFormat::kPackedPow2) {
     int exponent = 0;
     std::frexp(encode, &exponent);
@@ -263,7 +263,7 @@ QuantizeProblem problem_of(const Input& x, Granularity g, DType fp8 = DType::kE4
                            ScaleFormat f = ScaleFormat::kNone) {
   QuantizeProblem p;
   p.cols = x.cols;
-  p.x = x.dtype;
+  p.x = {x.dtype};
   p.q = {fp8, g, f == ScaleFormat::kNone ? default_scale_format(g) : f};
   p.output = QuantizeOutput::kBoth;
   return p;
@@ -463,7 +463,7 @@ TEST(EncodeScale, FollowsTheContractsSteps) {
   EXPECT_EQ(encode_scale(448.0F, p), 1.0F);
   EXPECT_EQ(encode_scale(3.0F, p), 448.0F / 3.0F);
   EXPECT_EQ(encode_scale(0x1p-133F, p), max_finite(DType::kBF16));  // infinite
-  p.x = DType::kFP16;
+  p.x = {DType::kFP16};
   EXPECT_EQ(encode_scale(0x1p-133F, p), 65504.0F);
   p.q.scale = ScaleFormat::kF32Pow2;
   EXPECT_EQ(encode_scale(3.0F, p), 128.0F);
@@ -501,7 +501,7 @@ TEST(EncodeScale, E8M0RoundsUpOrAsTheOcpTextSays) {
   for (const Row& row : rows) {
     SCOPED_TRACE(row.amax);
     QuantizeProblem p;
-    p.x = DType::kFP32;
+    p.x = {DType::kFP32};
     p.q = {row.fp8, Granularity::k1x32, ScaleFormat::kE8M0};
     EXPECT_EQ(encode_scale(row.amax, p), row.up);
     p.e8m0_rounding = E8M0Rounding::kOcpFloor;
@@ -648,7 +648,7 @@ TEST(Quantize, RefusesWithASentenceThatNamesTheArgument) {
         r.code = ErrorCode::kUnsupported, r.names = "e4m3:row:packed";
       }),
       with([](Refusal& r) {
-        r.problem.x = DType::kE4M3, r.code = ErrorCode::kUnsupported, r.names = "e4m3";
+        r.problem.x.dtype = DType::kE4M3, r.code = ErrorCode::kUnsupported, r.names = "e4m3";
       }),
   };
   for (const Refusal& r : refusals) {

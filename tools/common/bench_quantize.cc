@@ -71,7 +71,7 @@ Result<BenchResult> bench_quantize(const BenchContext& context, const QuantizePr
   auto prepared = prepare_plan(context, problem, rows, rows);
   if (!prepared) return tl::unexpected<Error>(prepared.error());
   result.kernel = std::move(prepared->kernel);
-  const int count = rotation_slots(context.gpu, elements * (size_of(problem.x) + written));
+  const int count = rotation_slots(context.gpu, elements * (size_of(problem.x.dtype) + written));
   const auto slots = make_quantize_slots(context.gpu, prepared->plan, problem, rows, count);
   if (!slots) return tl::unexpected<Error>(slots.error());
   if (Status ok = check_codes(context, *prepared, problem, slots->front(), result); !ok) {

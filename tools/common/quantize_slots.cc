@@ -92,7 +92,7 @@ Result<std::vector<QuantizeSlot>> make_quantize_slots(const GpuSession& gpu, con
                                                       std::int64_t rows, int count) {
   const auto workspace = plan.workspace_bytes(rows);
   if (!workspace) return tl::unexpected<Error>(workspace.error());
-  const std::vector<std::uint8_t> input = random_input(problem.x, rows, problem.cols);
+  const std::vector<std::uint8_t> input = random_input(problem.x.dtype, rows, problem.cols);
   std::vector<QuantizeSlot> slots;
   for (int i = 0; i < count; ++i) {
     QuantizeSlot slot;
@@ -145,7 +145,7 @@ Result<bool> equals_reference(const GpuSession& gpu, const QuantizeProblem& prob
 }
 
 int read_bytes_of(const QuantizeProblem& problem) {
-  return size_of(problem.x) * (first_pass_of(problem) == FirstPass::kNone ? 1 : 2);
+  return size_of(problem.x.dtype) * (first_pass_of(problem) == FirstPass::kNone ? 1 : 2);
 }
 
 int written_bytes_of(const QuantizeProblem& problem) {

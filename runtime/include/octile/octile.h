@@ -186,6 +186,37 @@ typedef enum octile_quantize_output {
   OCTILE_ROWWISE_AND_TRANSPOSED = 3
 } octile_quantize_output;
 
+/* What becomes of x. */
+typedef enum octile_quantize_operation {
+  OCTILE_QUANTIZE = 0,   /* q = fp8(x * encode); x may be FP8 with scales of its own */
+  OCTILE_DEQUANTIZE = 1, /* q = x * scale, rounded to fp32 and then to q_dtype (bf16, fp16, fp32) */
+  OCTILE_TRANSPOSE = 2   /* the codes of x and its scales, transposed and not touched */
+} octile_quantize_operation;
+
+/* Several tensors in one: the token groups of a mixture of experts. */
+typedef enum octile_grouping {
+  OCTILE_GROUPS_NONE = 0,
+  OCTILE_GROUPS_PACKED =
+      1,                   /* groups follow one another in the rows; octile_quantize_args.offsets */
+  OCTILE_GROUPS_MASKED = 2 /* groups of as many rows each, of which the first
+                              octile_quantize_args.counts exist */
+} octile_grouping;
+
+/* Quantising a flat range of the elements of a row-major tensor, the rest of which lies elsewhere
+ * (a weight split over optimizer shards): every shard raises the maxima of the blocks it touches,
+ * the caller reduces them over the shards, every shard quantises its range. */
+typedef enum octile_shard_step {
+  OCTILE_SHARD_NONE = 0,
+  OCTILE_SHARD_AMAX = 1,
+  OCTILE_SHARD_CAST = 2
+} octile_shard_step;
+
+/* How E8M0 scales lie in memory. */
+typedef enum octile_scale_layout {
+  OCTILE_SCALES_LINEAR = 0,
+  OCTILE_SCALES_SWIZZLED = 1 /* in tiles of 128 x 4, as block-scaled tensor cores read them */
+} octile_scale_layout;
+
 /* q[rows,cols], scales = quantise(x[rows,cols]) for every row count. */
 typedef struct octile_quantize_desc {
   size_t struct_size;
@@ -198,6 +229,17 @@ typedef struct octile_quantize_desc {
   float amax_epsilon;                 /* an amax below it is raised to it; >= 0, finite */
   octile_e8m0_rounding e8m0_rounding; /* of E8M0 scales; 0: OCTILE_E8M0_UP */
   octile_scale_policy policy;
+  octile_quantize_operation operation;
+  octile_granularity x_granularity;   /* of FP8 x, which has scales */
+  octile_scale_format x_scale_format; /* of FP8 x */
+  const char* source;    /* what is quantised in place of x: a fused source by name ("silu_mul") or
+                            an expression over x0 (x itself) to x3; null: x */
+  float norm_epsilon;    /* of source "rmsnorm"; > 0, 0: 1e-6 */
+  int32_t bias_gradient; /* nonzero: also the sums of the source's columns */
+  int32_t tap;           /* nonzero: also the fp32 values that the cast sees */
+  octile_grouping grouping;
+  octile_shard_step shard;
+  octile_scale_layout scale_layout;
 } octile_quantize_desc;
 
 /* Makes a plan. It stands for every token count; nothing is compiled yet.
@@ -316,6 +358,23 @@ typedef struct octile_quantize_args {
   const uint32_t* skip; /* [1]: where not 0 when the kernels begin, nothing is written (weights
                            quantised once a step, in a graph replayed for every microbatch);
                            null: never */
+  const void* x_scale;  /* of FP8 x, layout of the plan's x granularity */
+  int64_t x_scale_ld;   /* 0: as octile_quantized_layout_query says */
+  const void* x1;       /* further inputs of a fused source, of x's type, as x */
+  const void* x2;
+  const void* x3;
+  int64_t ldx1, ldx2, ldx3;
+  float* rstd;            /* [rows], source "rmsnorm": 1 / root mean square */
+  float* bias_gradient;   /* [cols] */
+  float* tap;             /* [rows][cols] */
+  const int32_t* offsets; /* [groups + 1], packed groups: the first row of each, ascending */
+  const int32_t* counts;  /* [groups], masked groups: the rows of each that exist */
+  int64_t groups;         /* >= 0 */
+  int64_t shard_start;    /* flat index of the range's first element, x points to that element */
+  int64_t shard_length;   /* elements */
+  float* shard_amax;      /* largest finite |x| of every block, laid out as the granularity's fp32
+                             scales, zero before the first shard */
+  uint64_t* nonfinite;    /* [1]: raised by the infinities and NaNs met in x; null: not counted */
 } octile_quantize_args;
 
 /* Enqueues the quantisation on `stream`; rules as octile_gemm_run. Both outputs come from one read
