@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <string_view>
 #include <vector>
 
@@ -12,11 +11,15 @@
 namespace octile {
 namespace {
 
-constexpr std::array<std::string_view, 9> kLibrary{
-    "lib/types.cuh",      "lib/cast.cuh",          "lib/memory.cuh",
-    "lib/reduce.cuh",     "quantize/elements.cuh", "quantize/patch.cuh",
-    "quantize/scale.cuh", "quantize/codes.cuh",    "quantize/columns.cuh",
-};
+// The files a problem's kernels are made of, each before those that use it.
+std::vector<std::string_view> library_of(const QuantizeProblem& p) {
+  std::vector<std::string_view> files{
+      "lib/types.cuh",         "lib/cast.cuh",       "lib/memory.cuh",     "lib/reduce.cuh",
+      "quantize/elements.cuh", "quantize/patch.cuh", "quantize/scale.cuh", "quantize/codes.cuh"};
+  if (template_of(p) == QuantizeTemplate::kTiles) files.emplace_back("quantize/columns.cuh");
+  if (first_pass_of(p) != FirstPass::kNone) files.emplace_back("quantize/first_pass.cuh");
+  return files;
+}
 
 std::string_view path_of(QuantizeTemplate t) {
   switch (t) {
@@ -72,6 +75,7 @@ Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
     out.add_int("kAmaxThreads", kFirstPassThreads, "of the kernel that finds the maxima");
     out.add_int("kAmaxBlocksPerSm", first_pass_blocks_per_sm(p), "its residency");
   }
+  out.add_part("Input", "quantize::TensorInput<P>", "problem: where the values come from");
   out.add_assert(fmt::format("{}::kVectors == {}", space_of(t), r.vectors_per_thread),
                  "host and device disagree on the vectors of a thread");
   return out;
@@ -110,7 +114,8 @@ Result<EmittedKernel> emit_quantize(const QuantizeProblem& problem, const Quanti
     bodies.push_back({"quantize/scale_update.cu", "OCTILE_UPDATE_NAME", kernel.companion.name});
   }
   bodies.push_back({kernel.template_path, "OCTILE_KERNEL_NAME", kernel.name});
-  Result<std::string> source = prologue_of(problem, config).render(templates, kLibrary, bodies);
+  Result<std::string> source =
+      prologue_of(problem, config).render(templates, library_of(problem), bodies);
   if (!source) return tl::unexpected<Error>(source.error());
   kernel.source = std::move(*source);
   const QuantizeResources r = resources_of(problem, config);

@@ -45,6 +45,11 @@ void Prologue::add_float(std::string_view name, float value, std::string_view wh
                         fmt::format("{} = {}", name, value), std::string(why)});
 }
 
+void Prologue::add_part(std::string_view name, std::string_view type, std::string_view why) {
+  constants_.push_back({fmt::format("template <typename P>\nusing {} = {};", name, type),
+                        fmt::format("{} = {}", name, type), std::string(why)});
+}
+
 void Prologue::add_macro(std::string_view name, std::int64_t value, std::string_view why) {
   macros_.push_back({fmt::format("#define {} {}", name, value), fmt::format("{} = {}", name, value),
                      std::string(why)});

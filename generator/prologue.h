@@ -26,6 +26,8 @@ class Prologue {
   void add_int(std::string_view name, std::int64_t value, std::string_view why);
   void add_bool(std::string_view name, bool value, std::string_view why);
   void add_float(std::string_view name, float value, std::string_view why);  // printed as its bits
+  // template <typename P> using `name` = `type`: which of the library's parts a body is built from.
+  void add_part(std::string_view name, std::string_view type, std::string_view why);
   // A preprocessor name, for what must be a literal: a part of an instruction's text.
   void add_macro(std::string_view name, std::int64_t value, std::string_view why);
   // `expression` is in terms of device names; the message is what a reader of the error sees.

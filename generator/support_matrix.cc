@@ -237,15 +237,11 @@ Status check_sizes(const QuantizeProblem& p) {
   return check_size("transposed Q[cols,rows]", p.q, p.rows, p.cols, true);
 }
 
-bool taken_by(const SupportRow& row, Executor executor) {
-  return row.supported || (row.host_only && executor == Executor::kHost);
-}
-
-// Patterns of the rows of an operation that an executor takes, for an error's "supported are".
-std::string supported_patterns(std::string_view operation, Executor executor) {
+// Patterns of the rows of an operation that are supported, for an error's "supported are".
+std::string supported_patterns(std::string_view operation) {
   std::string text;
   for (const SupportRow& row : kMatrix) {
-    if (row.operation != operation || !taken_by(row, executor)) continue;
+    if (row.operation != operation || !row.supported) continue;
     text.append(text.empty() ? "" : "; ").append(row.pattern);
   }
   return text;
@@ -267,23 +263,23 @@ const SupportRow& support_of(const Problem& problem) {
                        [&](const SupportRow& row) { return matches(row, problem); });
 }
 
-Status check_supported(const Problem& problem, Executor executor) {
+Status check_supported(const Problem& problem) {
   if (Status s = check_well_formed(problem); !s) return s;
   if (Status s = std::visit([](const auto& p) { return check_multiples(p); }, problem); !s) {
     return s;
   }
   const SupportRow& row = support_of(problem);
-  if (!taken_by(row, executor)) {
+  if (!row.supported) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("'{}' is not supported: {}; supported are {}", to_text(problem),
-                            row.reason, supported_patterns(row.operation, executor)));
+                            row.reason, supported_patterns(row.operation)));
   }
   // Last: a combination the matrix takes is one the layouts have.
   return std::visit([](const auto& p) { return check_sizes(p); }, problem);
 }
 
 std::string support_matrix_markdown() {
-  std::string text = "| operation | problem | device | host | remark |\n|---|---|---|---|---|\n";
+  std::string text = "| operation | problem | supported | remark |\n|---|---|---|---|\n";
   for (const SupportRow& row : kMatrix) {
     std::string pattern = row.pattern.empty() ? "anything else" : fmt::format("`{}`", row.pattern);
     // A '|' would end the table's cell, also inside backquotes.
@@ -291,9 +287,8 @@ std::string support_matrix_markdown() {
          at = pattern.find('|', at + 2)) {
       pattern.insert(at, 1, '\\');
     }
-    text += fmt::format("| {} | {} | {} | {} | {} |\n", row.operation, pattern,
-                        row.supported ? "yes" : "no", row.supported || row.host_only ? "yes" : "no",
-                        row.reason);
+    text += fmt::format("| {} | {} | {} | {} |\n", row.operation, pattern,
+                        row.supported ? "yes" : "no", row.reason);
   }
   return text;
 }

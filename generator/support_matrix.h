@@ -18,13 +18,9 @@ struct SupportRow {
   // value is given as its ':'-separated parts, each '*' or alternatives joined by '|'; parts left
   // out are free: "a=e4m3|e5m2:1x128 d=bf16" takes any scale format of those A operands.
   std::string_view pattern;
-  bool supported = false;   // on the device
+  bool supported = false;
   std::string_view reason;  // why refused, or what is special about a supported row
-  bool host_only = false;   // refused on the device, taken by the host reference executor
 };
-
-// Who is to carry a problem out. The host reference executor takes every row the device takes.
-enum class Executor : int { kDevice, kHost };
 
 // First matching row decides; the last row of each operation refuses everything else.
 std::span<const SupportRow> support_matrix();
@@ -35,7 +31,7 @@ bool matches(const SupportRow&, const Problem&);
 // sizes within 2^63-1 bytes) and supported by the matrix.
 // Errors: kInvalidArgument naming the field, its value and what is allowed; kUnsupported with the
 // row's reason.
-Status check_supported(const Problem&, Executor = Executor::kDevice);
+Status check_supported(const Problem&);
 
 // The matrix as a table for the README and `octile doctor --matrix`.
 std::string support_matrix_markdown();

@@ -41,8 +41,7 @@ Json matrix_json() {
   for (const SupportRow& row : support_matrix()) {
     rows.push_back({{"operation", row.operation},
                     {"problem", row.pattern},
-                    {"device", row.supported},
-                    {"host", row.supported || row.host_only},
+                    {"supported", row.supported},
                     {"remark", row.reason}});
   }
   return rows;

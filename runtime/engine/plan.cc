@@ -34,8 +34,7 @@ std::variant<GemmLaunch, QuantizeLaunch> launch_of(const Problem& problem,
 }  // namespace
 
 Result<std::shared_ptr<Plan>> Plan::create(Library& library, Problem problem, Target target) {
-  const Executor executor = target.kind == TargetKind::kHost ? Executor::kHost : Executor::kDevice;
-  if (Status ok = check_supported(problem, executor); !ok) return tl::unexpected<Error>(ok.error());
+  if (Status ok = check_supported(problem); !ok) return tl::unexpected<Error>(ok.error());
   if (Status ok = check_plan_extents(problem); !ok) return tl::unexpected<Error>(ok.error());
   return std::shared_ptr<Plan>(new Plan(library, std::move(problem), std::move(target)));
 }

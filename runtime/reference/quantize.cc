@@ -15,6 +15,7 @@
 #include "runtime/reference/cast_bits.h"
 #include "runtime/reference/parallel.h"
 #include "runtime/reference/quantize_kernels.h"
+#include "runtime/reference/quantize_source.h"
 #include "runtime/reference/scale_index.h"
 
 namespace octile::reference {
@@ -88,7 +89,7 @@ class Quantizer {
         args_(args),
         rows_(args.rows),
         cols_(problem.cols),
-        ldx_(args.ldx == 0 ? problem.cols : args.ldx),
+        source_(problem, args),
         threads_(threads) {}
 
   Status prepare() {
@@ -159,7 +160,7 @@ class Quantizer {
         std::uint32_t& amax = row_amax_[static_cast<std::size_t>(row)];
         for (std::int64_t col = 0; col < cols_; col += kBlock) {
           const std::int64_t count = std::min(kBlock, cols_ - col);
-          widen(args_.x, problem_.x.dtype, row * ldx_ + col, count, piece.data());
+          source_.read(row, col, count, piece.data());
           amax = std::max(amax, finite_amax_bits(piece.data(), count));
         }
       }
@@ -181,7 +182,7 @@ class Quantizer {
         const std::int64_t col = block * kBlock;
         const std::int64_t count = std::min(kBlock, cols_ - col);
         for (std::int64_t row = 0; row < rows_; ++row) {
-          widen(args_.x, problem_.x.dtype, row * ldx_ + col, count, piece.data());
+          source_.read(row, col, count, piece.data());
           update_amax_bits(piece.data(), count, &col_amax_[static_cast<std::size_t>(col)]);
         }
       }
@@ -194,7 +195,7 @@ class Quantizer {
     tile.rows = std::min(kBlock, rows_ - row0);
     tile.cols = std::min(kBlock, cols_ - col0);
     for (std::int64_t r = 0; r < tile.rows; ++r) {
-      widen(args_.x, problem_.x.dtype, (row0 + r) * ldx_ + col0, tile.cols, tile.x[r]);
+      source_.read(row0 + r, col0, tile.cols, tile.x[r]);
     }
   }
 
@@ -269,7 +270,7 @@ class Quantizer {
   const QuantizeArgs& args_;
   std::int64_t rows_;
   std::int64_t cols_;
-  std::int64_t ldx_;
+  QuantizeSource source_;
   int threads_;
   Output rowwise_;
   Output transposed_;

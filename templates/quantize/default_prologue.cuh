@@ -9,6 +9,7 @@
 #include "quantize/codes.cuh"
 #include "quantize/columns.cuh"
 #include "quantize/elements.cuh"
+#include "quantize/first_pass.cuh"
 #include "quantize/patch.cuh"
 #include "quantize/scale.cuh"
 
@@ -30,4 +31,6 @@ constexpr int kBlocksPerSm = 2;
 constexpr bool kRowsFastest = true;
 constexpr int kAmaxThreads = 256;
 constexpr int kAmaxBlocksPerSm = 4;
+template <typename P>
+using Input = quantize::TensorInput<P>;
 }  // namespace cfg

@@ -17,13 +17,11 @@
 namespace line_amax {
 
 using Src = quantize::Source<cfg::kSourceType>;
+using Pass = quantize::FirstPass<Src, cfg::kAmaxThreads>;
+using Input = cfg::Input<Pass::Patch>;
 using quantize::Vector;
-constexpr int kVectors = 8;
-constexpr int kCols = 32 * Src::kElements;
-constexpr int kWarps = cfg::kAmaxThreads / 32;
+constexpr int kVectors = Pass::kVectors, kCols = Pass::kCols, kWarps = Pass::kWarps;
 constexpr int kStripeRows = 512;  // of one thread block: enough to make its column atomics few
-using Patch = quantize::Patch<Src, kVectors, 1, kCols, 1>;
-using Input = quantize::TensorInput<Patch>;
 
 }  // namespace line_amax
 
@@ -40,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kAmaxThreads, cfg::kAmaxBlocks
   Vector top = {{0, 0, 0, 0}};
   for (i64 row = stripe.row * kStripeRows + warp * kVectors; row < end && row < args.rows;
        row += kWarps * kVectors) {
-    const Patch patch(args, row, stripe.col * kCols + lane * Src::kElements);
+    const Pass::Patch patch = Pass::patch_at(args, row, stripe.col);
     Vector x[kVectors];
     u32 magnitudes[kVectors];
     Input(args, patch).load(patch, x);

@@ -26,7 +26,7 @@ constexpr int kVectors = cfg::kTileCols / kStep;       // loads of a thread
 static_assert(cfg::kTileRows == 1 && kVectors * kStep == cfg::kTileCols, "whole loads of a row");
 
 using Patch = quantize::Patch<Src, kVectors, kVectors, kStep, 1>;
-using Input = quantize::TensorInput<Patch>;
+using Input = cfg::Input<Patch>;
 using Output = quantize::RowOutput<Patch>;
 
 // Loads the patch, raises `top` to its maximum and returns whether it holds what is not finite.

@@ -67,7 +67,7 @@ static_assert(kGroups * kWarpCols == cfg::kTileCols, "a tile is whole loads of a
 static_assert(cfg::kThreads % 32 == 0, "a block is whole warps");
 
 using Patch = quantize::Patch<Src, kVectors, kGroups, kWarpCols, 1>;
-using Input = quantize::TensorInput<Patch>;
+using Input = cfg::Input<Patch>;
 using Output = quantize::RowOutput<Patch>;
 
 __device__ __forceinline__ float encode_of(u32 magnitude) {

@@ -4,7 +4,7 @@
 //
 //   maxima[block] = max |x| over the block's share, as bits of the input type
 //
-// Warps take 8 rows x 512 bytes each (segments.cu says why), every kWarps * gridDim.x tiles.
+// Warps take a tile each (first_pass.cuh), every kWarps * gridDim.x tiles.
 #ifndef OCTILE_EMITTED
 #define OCTILE_AMAX_NAME octile_quantize_tensor_amax_default
 #define OCTILE_DEFAULT_GRANULARITY 1
@@ -16,12 +16,9 @@
 namespace tensor_amax {
 
 using Src = quantize::Source<cfg::kSourceType>;
-using quantize::Vector;
-constexpr int kVectors = 8;
-constexpr int kCols = 32 * Src::kElements;
-constexpr int kWarps = cfg::kAmaxThreads / 32;
-using Patch = quantize::Patch<Src, kVectors, 1, kCols, 1>;
-using Input = quantize::TensorInput<Patch>;
+using Pass = quantize::FirstPass<Src, cfg::kAmaxThreads>;
+using Input = cfg::Input<Pass::Patch>;
+constexpr int kVectors = Pass::kVectors, kWarps = Pass::kWarps;
 
 }  // namespace tensor_amax
 
@@ -30,15 +27,14 @@ extern "C" __global__ void __launch_bounds__(cfg::kAmaxThreads, cfg::kAmaxBlocks
   using namespace tensor_amax;
   if (quantize::skipped(args)) return;
   __shared__ u32 partials[kWarps];
-  const u64 across = static_cast<u64>(args.cols + kCols - 1) / kCols;
+  const u64 across = static_cast<u64>(args.cols + Pass::kCols - 1) / Pass::kCols;
   const u64 tiles = across * (static_cast<u64>(args.rows + kVectors - 1) / kVectors);
   u32 top = 0;
   for (u64 index = static_cast<u64>(blockIdx.x) * kWarps + threadIdx.x / 32; index < tiles;
        index += static_cast<u64>(args.partials) * kWarps) {
     const quantize::Tile tile = quantize::tile_at(index, across);
-    const Patch patch(args, tile.row * kVectors,
-                      tile.col * kCols + threadIdx.x % 32 * Src::kElements);
-    Vector x[kVectors];
+    const Pass::Patch patch = Pass::patch_at(args, tile.row * kVectors, tile.col);
+    quantize::Vector x[kVectors];
     u32 magnitudes[kVectors];
     Input(args, patch).load(patch, x);
     quantize::measure<Src>(x, magnitudes);

@@ -81,7 +81,7 @@ static_assert(!cfg::kTransposed || kVectors == quantize::kStagedRows, "patches o
 static_assert(!kInterleaved || cfg::kTileRows == 128, "interleaved rows share one block");
 
 using Patch = quantize::Patch<Src, kVectors, 1, cfg::kTileCols, kInterleaved ? kPatchRows : 1>;
-using Input = quantize::TensorInput<Patch>;
+using Input = cfg::Input<Patch>;
 using Output = quantize::RowOutput<Patch>;
 using Stage = quantize::ColumnStage<Src, cfg::kTileRows, cfg::kTileCols, cfg::kThreads>;
 

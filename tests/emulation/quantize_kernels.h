@@ -105,6 +105,7 @@ inline void store_1(void* p, u32 value) {
 #include "templates/lib/reduce.cuh"
 #include "templates/quantize/elements.cuh"
 #include "templates/quantize/patch.cuh"
+#include "templates/quantize/first_pass.cuh"
 #include "templates/quantize/scale.cuh"
 #include "templates/quantize/codes.cuh"
 #include "templates/quantize/columns.cuh"

@@ -103,10 +103,8 @@ TEST(SupportMatrix, GemmSupportIsWhatTheKernelDoes) {
     ++cells;
     supported += expected ? 1 : 0;
     ASSERT_EQ(support_of(p).supported, expected) << to_text(p);
-    ASSERT_FALSE(support_of(p).host_only) << to_text(p);
     if (expected) {
       ASSERT_TRUE(check_supported(p)) << to_text(p);
-      ASSERT_TRUE(check_supported(p, Executor::kHost)) << to_text(p);
     }
   });
   EXPECT_EQ(supported, 32);  // two FP8 types and two scale formats an operand, two intervals
@@ -125,7 +123,6 @@ TEST(SupportMatrix, QuantizeSupportIsWhatTheKernelsDo) {
     const bool expected = !is_fp8(p.x.dtype) && format;
     supported += expected ? 1 : 0;
     ASSERT_EQ(check_supported(p).has_value(), expected) << to_text(p);
-    ASSERT_EQ(check_supported(p, Executor::kHost).has_value(), expected) << to_text(p);
   });
   // x, q dtype, output; tensor, row and 128x128 in 3 formats, 1x128 in 4, two MX in 2 roundings.
   EXPECT_EQ(supported, 3 * 2 * 3 * (3 * 3 + 4 + 2 * 2));
@@ -145,7 +142,6 @@ TEST(SupportMatrix, EveryRowDecidesSomething) {
   for (const SupportRow& row : support_matrix()) {
     EXPECT_TRUE(reached.count(&row) == 1) << row.operation << " " << row.pattern;
     EXPECT_FALSE(row.reason.empty()) << row.operation << " " << row.pattern;
-    EXPECT_FALSE(row.supported && row.host_only) << row.operation << " " << row.pattern;
   }
 }
 
@@ -189,7 +185,7 @@ TEST(SupportMatrix, FirstMatchingRowDecides) {
 // A combination the matrix takes must have a place for its bytes.
 TEST(SupportMatrix, WhatIsSupportedHasALayout) {
   for_each_quantize([&](const QuantizeProblem& p) {
-    if (!check_supported(p, Executor::kHost)) return;
+    if (!check_supported(p)) return;
     EXPECT_TRUE(quantized_layout(p.q, 300, p.cols)) << to_text(p);
     EXPECT_TRUE(quantized_layout(p.q, 300, p.cols, 0, true)) << to_text(p);
   });
@@ -283,19 +279,19 @@ TEST(SupportMatrix, MarkdownHasOneRowPerRow) {
   const auto lines = std::count(text.begin(), text.end(), '\n');
   EXPECT_EQ(static_cast<std::size_t>(lines), support_matrix().size() + 2);
   EXPECT_NE(text.find("| gemm | `a=e4m3\\|e5m2:1x128:f32\\|pow2 b=e4m3\\|e5m2:128x128:f32\\|pow2 "
-                      "d=bf16 acc=0 promote=32\\|64\\|128` | yes | yes |"),
+                      "d=bf16 acc=0 promote=32\\|64\\|128` | yes |"),
             std::string::npos)
       << text;
-  EXPECT_NE(text.find("| quantize | `q=*:1x128:packed` | yes | yes |"), std::string::npos);
-  EXPECT_NE(text.find("| gemm | anything else | no | no |"), std::string::npos);
-  // Outside backquoted alternatives every '|' is a cell border: five cells a line.
+  EXPECT_NE(text.find("| quantize | `q=*:1x128:packed` | yes |"), std::string::npos);
+  EXPECT_NE(text.find("| gemm | anything else | no |"), std::string::npos);
+  // Outside backquoted alternatives every '|' is a cell border: four cells a line.
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = text.find('\n', at);
     int borders = 0;
     for (std::size_t i = at; i < end; ++i) {
       if (text[i] == '|' && (i == 0 || text[i - 1] != '\\')) ++borders;
     }
-    EXPECT_EQ(borders, 6) << text.substr(at, end - at);
+    EXPECT_EQ(borders, 5) << text.substr(at, end - at);
     at = end + 1;
   }
 }

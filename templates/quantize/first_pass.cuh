@@ -1,0 +1,24 @@
+// What the kernels that run before a quantiser share (tensor_amax.cu, line_amax.cu): warps that hold
+// 8 rows x 512 bytes of the source each and want its maxima. segments.cu says why this shape.
+#pragma once
+#ifndef OCTILE_EMITTED
+#include "quantize/patch.cuh"
+#endif
+
+namespace quantize {
+
+template <typename Source, int kThreads>
+struct FirstPass {
+  using Src = Source;
+  static constexpr int kVectors = 8;  // loads of a thread, one a row
+  static constexpr int kCols = 32 * Src::kElements;
+  static constexpr int kWarps = kThreads / 32;
+  using Patch = quantize::Patch<Src, kVectors, 1, kCols, 1>;
+
+  // The lane's part of the warp's tile that begins at `row` and at column tile `col_tile`.
+  static __device__ __forceinline__ Patch patch_at(const Args& args, i64 row, i64 col_tile) {
+    return {args, row, col_tile * kCols + threadIdx.x % 32 * Src::kElements};
+  }
+};
+
+}  // namespace quantize
