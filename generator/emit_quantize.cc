@@ -18,30 +18,37 @@ std::vector<std::string_view> library_of(const QuantizeProblem& p) {
       "quantize/elements.cuh", "quantize/patch.cuh", "quantize/scale.cuh", "quantize/codes.cuh"};
   if (template_of(p) == QuantizeTemplate::kTiles) files.emplace_back("quantize/columns.cuh");
   if (first_pass_of(p) != FirstPass::kNone) files.emplace_back("quantize/first_pass.cuh");
+  if (p.grouping != Grouping::kNone) files.emplace_back("quantize/groups.cuh");
+  if (p.shard != ShardStep::kNone) files.emplace_back("quantize/shard.cuh");
   return files;
 }
 
-std::string_view path_of(QuantizeTemplate t) {
-  switch (t) {
-    case QuantizeTemplate::kSegments:
-      return "quantize/segments.cu";
-    case QuantizeTemplate::kTiles:
-      return "quantize/tiles.cu";
-    case QuantizeTemplate::kRows:
-      return "quantize/rows.cu";
-  }
-  return "";
-}
-
-// The namespace in which a template derives its own arithmetic, for the asserts.
-std::string_view space_of(QuantizeTemplate t) {
-  switch (t) {
+// The part of a kernel that is its body, "segments" for quantize/segments.cu, which is also the
+// namespace in which it derives its own arithmetic, for the asserts.
+std::string_view body_of(const QuantizeProblem& p) {
+  switch (template_of(p)) {
     case QuantizeTemplate::kSegments:
       return "segments";
     case QuantizeTemplate::kTiles:
       return "tiles";
     case QuantizeTemplate::kRows:
       return "rows";
+    case QuantizeTemplate::kShard:
+      return p.shard == ShardStep::kAmax ? "shard_amax" : "shard_cast";
+  }
+  return "";
+}
+
+std::string_view first_pass_path(FirstPass pass) {
+  switch (pass) {
+    case FirstPass::kTensor:
+      return "quantize/tensor_amax.cu";
+    case FirstPass::kLines:
+      return "quantize/line_amax.cu";
+    case FirstPass::kGroups:
+      return "quantize/group_amax.cu";
+    case FirstPass::kNone:
+      return "";
   }
   return "";
 }
@@ -66,6 +73,9 @@ Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
   if (p.policy == ScalePolicy::kDelayed) {
     out.add_int("kUpdateThreads", kUpdateThreads, "of the kernel that updates scales");
   }
+  out.add_int("kGroupWalk", static_cast<int>(group_walk_of(p)), "problem: how tiles meet groups");
+  out.add_bool("kSwizzled", p.scale_layout == ScaleLayout::kSwizzled,
+               "problem: scales in tiles of 128 x 4");
   if (t == QuantizeTemplate::kTiles) {
     out.add_bool("kRowwise", has_rowwise(p.output), "problem: the row-wise copy is wanted");
     out.add_bool("kTransposed", has_transposed(p.output), "problem: the transposed copy is");
@@ -76,7 +86,7 @@ Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
     out.add_int("kAmaxBlocksPerSm", first_pass_blocks_per_sm(p), "its residency");
   }
   out.add_part("Input", "quantize::TensorInput<P>", "problem: where the values come from");
-  out.add_assert(fmt::format("{}::kVectors == {}", space_of(t), r.vectors_per_thread),
+  out.add_assert(fmt::format("{}::kVectors == {}", body_of(p), r.vectors_per_thread),
                  "host and device disagree on the vectors of a thread");
   return out;
 }
@@ -103,13 +113,12 @@ Result<EmittedKernel> emit_quantize(const QuantizeProblem& problem, const Quanti
   }
   EmittedKernel kernel;
   kernel.name = kernel_name(problem, config);
-  kernel.template_path = path_of(template_of(problem));
+  kernel.template_path = fmt::format("quantize/{}.cu", body_of(problem));
   kernel.companion = companion_of(problem);
   std::vector<TemplateBody> bodies;
   if (first_pass_of(problem) != FirstPass::kNone) {
-    const bool lines = first_pass_of(problem) == FirstPass::kLines;
-    bodies.push_back({lines ? "quantize/line_amax.cu" : "quantize/tensor_amax.cu",
-                      "OCTILE_AMAX_NAME", kernel.companion.name});
+    bodies.push_back(
+        {first_pass_path(first_pass_of(problem)), "OCTILE_AMAX_NAME", kernel.companion.name});
   } else if (problem.policy == ScalePolicy::kDelayed) {
     bodies.push_back({"quantize/scale_update.cu", "OCTILE_UPDATE_NAME", kernel.companion.name});
   }

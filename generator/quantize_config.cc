@@ -19,12 +19,28 @@ constexpr int kStagedVectors = 8;    // rows of a patch on the way to a transpos
 constexpr int kThreadsPerSm = 2048;  // Hopper, CUDA C++ Programming Guide, compute capability 9.0
 constexpr int kMaxStaticSmem = 48 * 1024;     // CUDA C++ Programming Guide, compute capability 9.0
 constexpr int kFirstPassRows = 8;             // of a warp's tile in tensor_amax.cu
+constexpr int kShardRows = 8;                 // of a warp's tile in shard.cuh
 constexpr int kPartialsTogether = 4;          // words of one load in tensor_magnitude (scale.cuh)
 constexpr int kStripeRows = 512;              // of a thread block in line_amax.cu
 constexpr std::int64_t kMaxGrid = INT32_MAX;  // gridDim.x
 
 std::string_view output_name(QuantizeOutput o) {
   return o == QuantizeOutput::kRowwise ? "row" : o == QuantizeOutput::kTransposed ? "col" : "both";
+}
+
+// What is special about where the scale or the rows come from.
+std::string_view step_name(const QuantizeProblem& p) {
+  if (p.shard == ShardStep::kAmax) return "_shard_amax";
+  if (p.shard == ShardStep::kCast) return "_shard_cast";
+  const bool delayed = p.policy == ScalePolicy::kDelayed;
+  switch (p.grouping) {
+    case Grouping::kPacked:
+      return delayed ? "_delayed_packed" : "_packed";
+    case Grouping::kMasked:
+      return delayed ? "_delayed_masked" : "_masked";
+    default:
+      return delayed ? "_delayed" : "";
+  }
 }
 
 int elements_per_vector(const QuantizeProblem& p) { return kVectorBytes / size_of(p.x.dtype); }
@@ -88,6 +104,14 @@ Status check_tiles(const QuantizeProblem& p, const QuantizeConfig& c) {
   return {};
 }
 
+Status check_shard(const QuantizeProblem& p, const QuantizeConfig& c) {
+  const int warp_cols = kWarp * elements_per_vector(p);
+  if (c.tile_rows != kShardRows) return refuse("tile rows", c.tile_rows, "8 is allowed");
+  if (c.tile_cols == warp_cols) return {};
+  return refuse("tile columns", c.tile_cols,
+                fmt::format("the {} columns a warp loads are allowed", warp_cols));
+}
+
 Status check_rows(const QuantizeProblem& p, const QuantizeConfig& c) {
   const int step = c.threads * elements_per_vector(p);
   if (c.tile_rows != 1) return refuse("tile rows", c.tile_rows, "1 is allowed");
@@ -104,6 +128,25 @@ std::int64_t most_partials(const QuantizeProblem& p, int sm_count) {
   return round_up(std::int64_t{sm_count} * first_pass_blocks_per_sm(p), kPartialsTogether);
 }
 
+// Warps hold tiles of their own.
+bool works_by_warps(const QuantizeProblem& p) {
+  const QuantizeTemplate t = template_of(p);
+  return t == QuantizeTemplate::kSegments || t == QuantizeTemplate::kShard;
+}
+
+// Rows of tiles; of packed groups at least as many as the groups can make (groups.cuh: slots).
+std::int64_t tiles_down(const QuantizeProblem& p, std::int64_t rows, std::int64_t groups,
+                        int tile_rows) {
+  switch (group_walk_of(p)) {
+    case GroupWalk::kGroupByGroup:
+      return rows / tile_rows + groups;
+    case GroupWalk::kMasked:
+      return ceil_div(rows, tile_rows) * groups;
+    default:
+      return ceil_div(rows, tile_rows);
+  }
+}
+
 Result<std::int64_t> within_a_grid(const QuantizeProblem& p, std::int64_t rows,
                                    std::int64_t blocks) {
   if (blocks <= kMaxGrid) return blocks;
@@ -115,6 +158,7 @@ Result<std::int64_t> within_a_grid(const QuantizeProblem& p, std::int64_t rows,
 }  // namespace
 
 QuantizeTemplate template_of(const QuantizeProblem& p) {
+  if (p.shard != ShardStep::kNone) return QuantizeTemplate::kShard;
   if (has_transposed(p.output)) return QuantizeTemplate::kTiles;
   switch (p.q.granularity) {
     case Granularity::k128x128:
@@ -128,16 +172,25 @@ QuantizeTemplate template_of(const QuantizeProblem& p) {
 }
 
 FirstPass first_pass_of(const QuantizeProblem& p) {
-  if (p.policy == ScalePolicy::kDelayed) return FirstPass::kNone;
-  if (p.q.granularity == Granularity::kPerTensor) return FirstPass::kTensor;
+  if (p.policy == ScalePolicy::kDelayed || p.shard != ShardStep::kNone) return FirstPass::kNone;
+  if (p.q.granularity == Granularity::kPerTensor) {
+    return p.grouping == Grouping::kNone ? FirstPass::kTensor : FirstPass::kGroups;
+  }
   const bool columns = p.q.granularity == Granularity::kPerRow && has_transposed(p.output);
   return columns ? FirstPass::kLines : FirstPass::kNone;
+}
+
+GroupWalk group_walk_of(const QuantizeProblem& p) {
+  if (p.grouping == Grouping::kNone) return GroupWalk::kNone;
+  if (p.grouping == Grouping::kMasked) return GroupWalk::kMasked;
+  const bool by_group = p.q.granularity == Granularity::kPerTensor || has_transposed(p.output);
+  return by_group ? GroupWalk::kGroupByGroup : GroupWalk::kAsOne;
 }
 
 QuantizeResources resources_of(const QuantizeProblem& p, const QuantizeConfig& c) {
   QuantizeResources r;
   r.threads = c.threads;
-  const int sharers = template_of(p) == QuantizeTemplate::kSegments ? kWarp : c.threads;
+  const int sharers = works_by_warps(p) ? kWarp : c.threads;
   const std::int64_t elements = std::int64_t{c.tile_rows} * c.tile_cols;
   r.vectors_per_thread =
       static_cast<int>(elements / (std::int64_t{sharers} * elements_per_vector(p)));
@@ -158,6 +211,7 @@ Status check_config(const QuantizeProblem& p, const QuantizeConfig& c) {
     return refuse("raster", 1, "cols is allowed: rows is for thread blocks of tiles");
   }
   if (Status s = t == QuantizeTemplate::kSegments ? check_segments(p, c)
+                 : t == QuantizeTemplate::kShard  ? check_shard(p, c)
                  : t == QuantizeTemplate::kTiles  ? check_tiles(p, c)
                                                   : check_rows(p, c);
       !s) {
@@ -174,25 +228,36 @@ Status check_config(const QuantizeProblem& p, const QuantizeConfig& c) {
 }
 
 Result<std::int64_t> launch_blocks(const QuantizeProblem& p, const QuantizeConfig& c,
-                                   std::int64_t rows) {
+                                   std::int64_t rows, std::int64_t groups) {
   if (rows <= 0 || p.cols <= 0) return std::int64_t{0};
   const bool whole_row = template_of(p) == QuantizeTemplate::kRows;
   const std::int64_t across = whole_row ? 1 : ceil_div(p.cols, std::int64_t{c.tile_cols});
-  const std::int64_t tiles = ceil_div(rows, c.tile_rows) * across;
-  const bool by_warps = template_of(p) == QuantizeTemplate::kSegments;
-  return within_a_grid(p, rows, by_warps ? ceil_div(tiles, c.threads / kWarp) : tiles);
+  const std::int64_t tiles = tiles_down(p, rows, groups, c.tile_rows) * across;
+  return within_a_grid(p, rows, works_by_warps(p) ? ceil_div(tiles, c.threads / kWarp) : tiles);
+}
+
+Result<std::int64_t> shard_blocks(const QuantizeProblem& p, const QuantizeConfig& c,
+                                  const QuantizeKernelArgs& args) {
+  const std::int64_t first_tile = args.shard_row / c.tile_rows;
+  const std::int64_t down = args.shard_last_row / c.tile_rows - first_tile + 1;
+  const std::int64_t across = ceil_div(p.cols, std::int64_t{c.tile_cols});
+  return within_a_grid(p, args.rows, ceil_div(down * across, c.threads / kWarp));
 }
 
 int first_pass_blocks_per_sm(const QuantizeProblem& p) {
   return first_pass_of(p) == FirstPass::kLines ? 2 : 3;  // what its registers allow
 }
 
-Result<std::int64_t> first_pass_blocks(const QuantizeProblem& p, std::int64_t rows, int sm_count) {
+Result<std::int64_t> first_pass_blocks(const QuantizeProblem& p, std::int64_t rows, int sm_count,
+                                       std::int64_t groups) {
   const std::int64_t across = ceil_div(p.cols, std::int64_t{kWarp} * elements_per_vector(p));
   if (first_pass_of(p) == FirstPass::kLines) {
     return within_a_grid(p, rows, ceil_div(rows, kStripeRows) * across);
   }
-  const std::int64_t tiles = ceil_div(rows, kFirstPassRows) * across;
+  const std::int64_t tiles = tiles_down(p, rows, groups, kFirstPassRows) * across;
+  if (first_pass_of(p) == FirstPass::kGroups) {
+    return within_a_grid(p, rows, ceil_div(tiles, kFirstPassThreads / kWarp));
+  }
   const std::int64_t needed =
       round_up(ceil_div(tiles, kFirstPassThreads / kWarp), kPartialsTogether);
   return std::min(needed, most_partials(p, sm_count));
@@ -205,6 +270,8 @@ std::int64_t workspace_bytes(const QuantizeProblem& p, std::int64_t rows, int sm
       return kWord * most_partials(p, sm_count);
     case FirstPass::kLines:
       return kWord * (rows + p.cols);
+    case FirstPass::kGroups:
+      return kWord * kMostGroups;
     case FirstPass::kNone:
       return 0;
   }
@@ -236,12 +303,12 @@ Result<QuantizeConfig> parse_quantize_config(std::string_view text) {
 }
 
 std::string kernel_name(const QuantizeProblem& p, const QuantizeConfig& c) {
-  return fmt::format("octile_quantize_{}_{}_{}_{}{}{}_{}_t{}x{}_w{}_r{}{}", name_of(p.x.dtype),
+  return fmt::format("octile_quantize_{}_{}_{}_{}{}{}{}_{}_t{}x{}_w{}_r{}{}", name_of(p.x.dtype),
                      name_of(p.q.dtype), name_of(p.q.granularity), name_of(p.q.scale),
                      p.e8m0_rounding == E8M0Rounding::kOcpFloor ? "floor" : "",
-                     p.policy == ScalePolicy::kDelayed ? "_delayed" : "", output_name(p.output),
-                     c.tile_rows, c.tile_cols, c.threads / kWarp, c.blocks_per_sm,
-                     c.rows_fastest ? "_down" : "");
+                     p.scale_layout == ScaleLayout::kSwizzled ? "swizzled" : "", step_name(p),
+                     output_name(p.output), c.tile_rows, c.tile_cols, c.threads / kWarp,
+                     c.blocks_per_sm, c.rows_fastest ? "_down" : "");
 }
 
 std::string first_pass_name(const QuantizeProblem& p) {
@@ -250,6 +317,8 @@ std::string first_pass_name(const QuantizeProblem& p) {
       return fmt::format("octile_amax_{}_tensor", name_of(p.x.dtype));
     case FirstPass::kLines:
       return fmt::format("octile_amax_{}_lines", name_of(p.x.dtype));
+    case FirstPass::kGroups:
+      return fmt::format("octile_amax_{}_groups", name_of(p.x.dtype));
     case FirstPass::kNone:
       return "";
   }

@@ -16,6 +16,7 @@ enum class QuantizeTemplate : int {
   kSegments,  // warps, no shared memory: row-wise 1x128, 1x32 and per tensor
   kTiles,     // thread blocks: whatever has square blocks or a transposed output
   kRows,      // a thread block a row: row-wise, per row
+  kShard,     // warps, over a flat range of the tensor
 };
 QuantizeTemplate template_of(const QuantizeProblem&);
 
@@ -24,8 +25,21 @@ enum class FirstPass : int {
   kNone,
   kTensor,  // partial maxima, one a thread block
   kLines,   // of every row and column; their memory is cleared first
+  kGroups,  // of every group; likewise
 };
 FirstPass first_pass_of(const QuantizeProblem&);
+
+// How the tiles of a kernel meet the groups; values are those of templates/quantize/groups.cuh.
+enum class GroupWalk : int {
+  kNone = 0,
+  kGroupByGroup = 1,  // packed, where a scale or a place depends on the group
+  kMasked = 2,
+  kAsOne = 3,  // packed, where none does: one tensor of as many rows as the offsets say
+};
+GroupWalk group_walk_of(const QuantizeProblem&);
+
+// More groups than a mixture of experts has. The workspace of a run holds a maximum of each.
+inline constexpr std::int64_t kMostGroups = 65536;
 
 struct QuantizeConfig {
   // What is held in registers at once, so that amax and cast share one read: by one warp in
@@ -37,6 +51,8 @@ struct QuantizeConfig {
   bool rows_fastest = false;  // kTiles: neighbouring blocks are neighbours down the rows
   friend bool operator==(const QuantizeConfig&, const QuantizeConfig&) = default;
 };
+
+struct QuantizeKernelArgs;
 
 struct QuantizeResources {
   int threads = 0;
@@ -50,16 +66,21 @@ QuantizeResources resources_of(const QuantizeProblem&, const QuantizeConfig&);
 Status check_config(const QuantizeProblem&, const QuantizeConfig&);
 
 // Thread blocks a launch over `rows` rows needs, all along x; 0 where there is nothing to do (do
-// not launch then). Errors: kInvalidArgument where the count passes the grid's 2^31 - 1.
-Result<std::int64_t> launch_blocks(const QuantizeProblem&, const QuantizeConfig&,
-                                   std::int64_t rows);
+// not launch then). Of `groups` groups it is an upper bound: blocks without a tile leave at once.
+// Errors: kInvalidArgument where the count passes the grid's 2^31 - 1.
+Result<std::int64_t> launch_blocks(const QuantizeProblem&, const QuantizeConfig&, std::int64_t rows,
+                                   std::int64_t groups = 0);
+// The same over a flat range, of which the kernel's arguments say the rows.
+Result<std::int64_t> shard_blocks(const QuantizeProblem&, const QuantizeConfig&,
+                                  const QuantizeKernelArgs&);
 
 // Of the first pass: its threads and residency (not tuned: it only reads), its thread blocks, and
 // the bytes of maxima it leaves, which are the workspace of a run.
 inline constexpr int kUpdateThreads = 128;  // of the scale update
 inline constexpr int kFirstPassThreads = 256;
 int first_pass_blocks_per_sm(const QuantizeProblem&);
-Result<std::int64_t> first_pass_blocks(const QuantizeProblem&, std::int64_t rows, int sm_count);
+Result<std::int64_t> first_pass_blocks(const QuantizeProblem&, std::int64_t rows, int sm_count,
+                                       std::int64_t groups = 0);
 std::int64_t workspace_bytes(const QuantizeProblem&, std::int64_t rows, int sm_count);
 
 // The kernels' only parameter, by value; templates/quantize/elements.cuh has the same struct and
@@ -93,12 +114,16 @@ struct QuantizeKernelArgs {
   float* tap = nullptr;
   const std::int32_t* groups_at = nullptr;  // offsets of packed groups, counts of masked ones
   std::int64_t groups = 0;
-  std::int64_t shard_start = 0;
-  std::int64_t shard_length = 0;
+  std::int64_t scale_group_bytes = 0;  // from one group's scales to the next's
+  // A shard's first element, its last row, and the column behind its last element there.
+  std::int64_t shard_row = 0;
+  std::int64_t shard_col = 0;
+  std::int64_t shard_last_row = 0;
+  std::int64_t shard_end_col = 0;
   std::uint32_t* shard_amax = nullptr;  // bits of fp32
   unsigned long long* nonfinite = nullptr;
 };
-static_assert(sizeof(QuantizeKernelArgs) == 280);
+static_assert(sizeof(QuantizeKernelArgs) == 304);
 
 // The only parameter of the scale update (delayed scaling), by value;
 // templates/quantize/scale_update.cu has the same struct. The fields are those of

@@ -20,10 +20,12 @@ QuantizeConfig segments_config(const QuantizeProblem& p, std::int64_t rows, cons
   // 32768x4096 than blocks of 8 warps, equal elsewhere.
   c.threads = 64;
   // Four elements a vector leave fp32 more addresses per element: 64 registers would spill.
-  const bool more_registers =
-      p.x.dtype == DType::kFP32 || p.q.granularity == Granularity::kPerTensor ||
-      p.q.scale == ScaleFormat::kPackedPow2 || p.q.scale == ScaleFormat::kE8M0;
+  const bool more_registers = p.grouping == Grouping::kMasked || p.x.dtype == DType::kFP32 ||
+                              p.q.granularity == Granularity::kPerTensor ||
+                              p.q.scale == ScaleFormat::kPackedPow2 ||
+                              p.q.scale == ScaleFormat::kE8M0;
   c.blocks_per_sm = more_registers ? 12 : 16;
+  if (p.scale_layout == ScaleLayout::kSwizzled) c.blocks_per_sm = 10;
   if (rows == kDynamic) return c;
   const auto warps = [&] { return ceil_div(rows, c.tile_rows) * ceil_div(p.cols, c.tile_cols); };
   while (c.tile_rows > 1 && warps() < kWarpsPerSm * d.sm_count) c.tile_rows /= 2;
@@ -78,6 +80,17 @@ QuantizeConfig rows_config(const QuantizeProblem& p) {
   const std::int64_t vectors = std::clamp<std::int64_t>(ceil_div(p.cols, step), 1, kMostVectors);
   c.tile_cols = static_cast<int>(step * vectors);
   c.blocks_per_sm = std::min(32, 1024 / c.threads);  // 64 registers a thread
+  const bool more_registers = p.grouping != Grouping::kNone && p.x.dtype == DType::kFP32;
+  if (more_registers) c.blocks_per_sm = std::max(1, c.blocks_per_sm * 3 / 4);
+  return c;
+}
+
+QuantizeConfig shard_config(const QuantizeProblem& p) {
+  QuantizeConfig c;
+  c.tile_rows = 8;
+  c.tile_cols = kWarp * 16 / size_of(p.x.dtype);
+  c.threads = 128;
+  c.blocks_per_sm = 5;  // 96 registers: where the shard begins and ends takes some
   return c;
 }
 
@@ -92,6 +105,8 @@ QuantizeConfig default_config(const QuantizeProblem& problem, std::int64_t rows,
       return tiles_config(problem, rows, device);
     case QuantizeTemplate::kRows:
       return rows_config(problem);
+    case QuantizeTemplate::kShard:
+      return shard_config(problem);
   }
   return {};
 }

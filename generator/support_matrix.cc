@@ -52,9 +52,27 @@ constexpr std::array kMatrix = std::to_array<SupportRow>({
     {"quantize", "src=fused", kNo, "not built yet: fused sources"},
     {"quantize", "dbias=1", kNo, "not built yet: bias gradients"},
     {"quantize", "tap=1", kNo, "not built yet: what the cast sees"},
-    {"quantize", "group=packed|masked", kNo, "not built yet: token groups"},
-    {"quantize", "shard=amax|cast", kNo, "not built yet: flat ranges of a tensor"},
-    {"quantize", "scales=swizzled", kNo, "not built yet: tensor-core layout of E8M0 scales"},
+    {"quantize", "group=packed q=*:128x128|32x32", kNo,
+     "a square block's rows would belong to several groups: square scales are for weights"},
+    {"quantize", "group=packed q=*:row out=col|both", kNo,
+     "a scale of a column would be a group's alone, and no product takes it: 1x128 and 1x32 blocks "
+     "end with their group"},
+    {"quantize", "group=packed scales=swizzled out=row|both", kNo,
+     "a tile of 128 rows' scales would belong to several groups"},
+    {"quantize", "group=masked out=col|both", kNo,
+     "masked groups are for decoding, which has no backward pass to transpose for"},
+    {"quantize", "shard=amax|cast group=packed|masked", kNo,
+     "shards are of weights, which are not groups of tokens"},
+    {"quantize", "shard=amax|cast out=col|both", kNo,
+     "what a transposed row holds lies in several shards: transpose what was gathered"},
+    {"quantize", "shard=amax|cast policy=delayed", kNo,
+     "a given scale needs no maxima: quantise the range as a tensor of one row"},
+    {"quantize", "shard=amax|cast scales=swizzled", kNo,
+     "scales are put together over the shards before they are swizzled"},
+    {"quantize", "shard=amax|cast q=*:row|32x32", kNo,
+     "shards have maxima of a tensor, of 1x128, 128x128 and 1x32 blocks"},
+    {"quantize", "scales=swizzled q=*:32x32", kNo,
+     "the tensor cores read a scale of every row: 1x32 blocks have them"},
     {"quantize", "q=*:1x128|128x128:f32|pow2|bf16", kYes,
      "pow2 keeps the exponent bits of the encode scale; bf16 rounds the stored f32 scale, for "
      "communication"},
@@ -142,6 +160,7 @@ FieldValues values_of(const QuantizeProblem& p) {
            {p.grouping == Grouping::kNone     ? "none"
             : p.grouping == Grouping::kPacked ? "packed"
                                               : "masked"}},
+          {"policy", {p.policy == ScalePolicy::kDelayed ? "delayed" : "current"}},
           {"shard",
            {p.shard == ShardStep::kNone   ? "none"
             : p.shard == ShardStep::kAmax ? "amax"

@@ -52,6 +52,16 @@ Result<TensorType> tensor_type(NamedValue dtype, NamedValue granularity, NamedVa
   return type;
 }
 
+octile_quantized_layout to_public(const QuantizedLayout& layout) {
+  return {0,
+          layout.data.outer,
+          layout.data.ld,
+          layout.data.bytes(),
+          layout.scales.outer,
+          layout.scales.ld,
+          layout.scales.bytes()};
+}
+
 Result<GemmProblem> to_problem(const octile_gemm_desc* user) {
   octile_gemm_desc desc{};
   if (Status ok = read_struct("desc", user, desc); !ok) return tl::unexpected<Error>(ok.error());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "generator/error.h"
+#include "generator/layout.h"
 #include "generator/problem.h"
 #include "octile/octile.h"
 
@@ -15,6 +16,8 @@ struct NamedValue {
 // Format 0 is the granularity's default. Errors: kInvalidArgument, naming the argument. Whether
 // such a tensor is supported is not asked here.
 Result<TensorType> tensor_type(NamedValue dtype, NamedValue granularity, NamedValue format);
+
+octile_quantized_layout to_public(const QuantizedLayout& layout);
 
 Result<GemmProblem> to_problem(const octile_gemm_desc* user);
 Result<QuantizeProblem> to_problem(const octile_quantize_desc* user);

@@ -108,11 +108,7 @@ Status query_layout(const octile_dtype& dtype, const octile_granularity& granula
   if (!type) return tl::unexpected<Error>(type.error());
   const auto layout = quantized_layout(*type, rows, cols, 0, transposed);
   if (!layout) return tl::unexpected<Error>(layout.error());
-  return write_struct(
-      "layout",
-      octile_quantized_layout{0, layout->data.outer, layout->data.ld, layout->data.bytes(),
-                              layout->scales.outer, layout->scales.ld, layout->scales.bytes()},
-      out);
+  return write_struct("layout", to_public(*layout), out);
 }
 
 constexpr std::array kStatusNames{

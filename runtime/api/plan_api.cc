@@ -141,6 +141,17 @@ octile_status octile_plan_workspace_size(octile_plan* plan, int64_t tokens, size
   });
 }
 
+octile_status octile_plan_quantized_layout(octile_plan* plan, int64_t rows, int64_t groups,
+                                           int32_t transposed, octile_quantized_layout* layout) {
+  return call([&]() -> Status {
+    if (Status ok = require("plan", plan); !ok) return ok;
+    if (Status ok = require("layout", layout); !ok) return ok;
+    auto sizes = plan->plan->quantized_layout(rows, groups, transposed != 0);
+    if (!sizes) return tl::unexpected<octile::Error>(sizes.error());
+    return write_struct("layout", to_public(*sizes), layout);
+  });
+}
+
 octile_status octile_gemm_run(octile_plan* plan, const octile_gemm_args* args, void* stream) {
   return call([&] { return run(plan, args, stream); });
 }

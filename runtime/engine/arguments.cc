@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "generator/layout.h"
+#include "generator/quantize_config.h"
 #include "generator/types.h"
 
 namespace octile {
@@ -104,6 +105,80 @@ Status check_policy(const QuantizeProblem& p, const octile_quantize_args& args) 
   return args.skip == nullptr ? Status{} : check_pointer("skip", args.skip, 4);
 }
 
+// Of a quantiser's row-wise scales. Swizzled tiles have no stride.
+Status check_scale_ld(const char* name, std::int64_t& ld, const QuantizeProblem& p,
+                      std::int64_t rows) {
+  const std::int64_t given = ld;
+  if (Status ok = check_scale_ld(name, ld, p.q, rows, p.cols); !ok) return ok;
+  if (p.scale_layout == ScaleLayout::kLinear) return {};
+  const std::int64_t blocks = round_up(ceil_div(p.cols, 32), 4);
+  if (ld == blocks) return {};
+  return refuse(
+      fmt::format("{} is {}; allowed: 0 (meaning {}), because swizzled scales lie in tiles", name,
+                  given, blocks));
+}
+
+Status check_group_count(const QuantizeProblem& p, std::int64_t groups) {
+  if (p.grouping == Grouping::kNone) {
+    if (groups == 0) return {};
+    return refuse(fmt::format("groups is {}; allowed: 0, because the plan has no groups", groups));
+  }
+  if (groups >= 0 && groups <= kMostGroups) [[likely]]
+    return {};
+  return refuse(fmt::format("groups is {}; allowed: 0 to {}", groups, kMostGroups));
+}
+
+// The groups of a plan that has them.
+Status check_groups(const QuantizeProblem& p, const octile_quantize_args& args) {
+  const bool packed = p.grouping == Grouping::kPacked;
+  const bool masked = p.grouping == Grouping::kMasked;
+  if (!packed && args.offsets != nullptr)
+    return refuse("offsets is given; allowed: null, because the plan has no packed groups");
+  if (!masked && args.counts != nullptr)
+    return refuse("counts is given; allowed: null, because the plan has no masked groups");
+  if (Status ok = check_group_count(p, args.groups); !ok) return ok;
+  if (!packed && !masked) return {};
+  if (args.rows == 0 || args.groups == 0 || p.cols == 0) return {};
+  return packed ? check_pointer("offsets", args.offsets, 4)
+                : check_pointer("counts", args.counts, 4);
+}
+
+// The flat range of a plan that quantises one.
+Status check_shard_extent(const QuantizeProblem& p, const octile_quantize_args& args) {
+  if (p.shard == ShardStep::kNone) {
+    if (args.shard_start == 0 && args.shard_length == 0 && args.shard_amax == nullptr) return {};
+    const char* name = args.shard_amax != nullptr ? "shard_amax"
+                       : args.shard_length != 0   ? "shard_length"
+                                                  : "shard_start";
+    return refuse(
+        fmt::format("{} is given; allowed: 0, because the plan quantises whole tensors", name));
+  }
+  const std::int64_t elements = args.rows * p.cols;  // both of 31 bits
+  if (args.shard_start < 0 || args.shard_start > elements)
+    return refuse(fmt::format("shard_start is {}; allowed: 0 to rows * cols = {}", args.shard_start,
+                              elements));
+  const std::int64_t most = elements - args.shard_start;
+  if (args.shard_length >= 0 && args.shard_length <= most) return {};
+  return refuse(fmt::format("shard_length is {}; allowed: 0 to {}, where the tensor ends",
+                            args.shard_length, most));
+}
+
+Status check_shard(const QuantizeProblem& p, octile_quantize_args& args) {
+  if (args.ldx != 0 && args.ldx != p.cols)
+    return refuse(fmt::format("ldx is {}; allowed: 0 or cols = {}, because a range is flat",
+                              args.ldx, p.cols));
+  if (args.ldq != 0 && args.ldq != p.cols)
+    return refuse(fmt::format("ldq is {}; allowed: 0 or cols = {}, because a range is flat",
+                              args.ldq, p.cols));
+  if (args.amax != nullptr)
+    return refuse("amax is given; allowed: null, because shard_amax holds the maxima of shards");
+  if (Status ok = check_pointer("shard_amax", args.shard_amax, 4); !ok) return ok;
+  if (p.shard == ShardStep::kAmax) return {};
+  if (Status ok = check_pointer("q", args.q, 1); !ok) return ok;
+  if (Status ok = check_pointer("scale", args.scale, scale_alignment(p.q)); !ok) return ok;
+  return check_scale_ld("scale_ld", args.scale_ld, p, args.rows);
+}
+
 Status check_no_transposed(const octile_quantize_args& args) {
   if (args.q_transposed == nullptr && args.scale_transposed == nullptr) [[likely]]
     return {};
@@ -112,6 +187,19 @@ Status check_no_transposed(const octile_quantize_args& args) {
 }
 
 }  // namespace
+
+bool is_nothing(const QuantizeProblem& p, const octile_quantize_args& args) {
+  return args.rows == 0 || p.cols == 0 || (p.grouping != Grouping::kNone && args.groups == 0) ||
+         (p.shard != ShardStep::kNone && args.shard_length == 0);
+}
+
+Status check_layout_query(const QuantizeProblem& p, std::int64_t groups, bool transposed) {
+  const bool has = transposed ? has_transposed(p.output) : has_rowwise(p.output);
+  if (!has)
+    return refuse(fmt::format("transposed is {}; allowed: {}, the plan's only output",
+                              transposed ? 1 : 0, transposed ? 0 : 1));
+  return check_group_count(p, groups);
+}
 
 Status check_plan_extents(const Problem& problem) {
   if (const auto* gemm = std::get_if<GemmProblem>(&problem)) {
@@ -159,19 +247,24 @@ Status check_arguments(const GemmProblem& p, octile_gemm_args& args) {
 
 Status check_arguments(const QuantizeProblem& p, octile_quantize_args& args) {
   if (Status ok = check_extent("rows", args.rows); !ok) return ok;
-  if (args.rows == 0 || p.cols == 0) return {};
+  if (Status ok = check_groups(p, args); !ok) return ok;
+  if (Status ok = check_shard_extent(p, args); !ok) return ok;
+  if (is_nothing(p, args)) return {};
   if (Status ok = check_policy(p, args); !ok) return ok;
+  if (args.nonfinite != nullptr)
+    if (Status ok = check_pointer("nonfinite", args.nonfinite, 8); !ok) return ok;
   if (Status ok = check_pointer("x", args.x, size_of(p.x.dtype)); !ok) return ok;
+  if (p.shard != ShardStep::kNone) return check_shard(p, args);
+  const std::int64_t tensors = p.grouping == Grouping::kMasked ? args.groups : 1;
+  const std::int64_t rows = args.rows * tensors;  // both of 31 bits
   if (Status ok = check_ld("ldx", args.ldx, {p.cols, p.cols, 1}); !ok) return ok;
-  if (Status ok = check_size("rows", args.rows, "ldx", args.ldx, size_of(p.x.dtype)); !ok)
-    return ok;
-  if (p.output == QuantizeOutput::kRowwise || p.output == QuantizeOutput::kBoth) {
+  if (Status ok = check_size("rows", rows, "ldx", args.ldx, size_of(p.x.dtype)); !ok) return ok;
+  if (has_rowwise(p.output)) {
     if (Status ok = check_pointer("q", args.q, 1); !ok) return ok;
     if (Status ok = check_ld("ldq", args.ldq, {p.cols, p.cols, 1}); !ok) return ok;
-    if (Status ok = check_size("rows", args.rows, "ldq", args.ldq, 1); !ok) return ok;
+    if (Status ok = check_size("rows", rows, "ldq", args.ldq, 1); !ok) return ok;
     if (Status ok = check_pointer("scale", args.scale, scale_alignment(p.q)); !ok) return ok;
-    if (Status ok = check_scale_ld("scale_ld", args.scale_ld, p.q, args.rows, p.cols); !ok)
-      return ok;
+    if (Status ok = check_scale_ld("scale_ld", args.scale_ld, p, args.rows); !ok) return ok;
   }
   if (p.output == QuantizeOutput::kRowwise) return check_no_transposed(args);
   if (Status ok = check_pointer("q_transposed", args.q_transposed, 1); !ok) return ok;

@@ -23,6 +23,12 @@ Status check_tokens(const Problem& problem, const char* name, std::int64_t token
 Status check_arguments(const GemmProblem& problem, octile_gemm_args& args);
 Status check_arguments(const QuantizeProblem& problem, octile_quantize_args& args);
 
+// Whether a run with these arguments has nothing to do: no row, no group, no element of a range.
+bool is_nothing(const QuantizeProblem& problem, const octile_quantize_args& args);
+
+// What is asked of octile_plan_quantized_layout.
+Status check_layout_query(const QuantizeProblem& problem, std::int64_t groups, bool transposed);
+
 Status check_arguments(const octile_scale_update_args& args);
 
 // That a call brings the workspace it needs.

@@ -3,18 +3,37 @@
 #include <array>
 #include <cmath>
 
-#include "generator/layout.h"
+#include "generator/quantize_layout.h"
 #include "generator/types.h"
 
 namespace octile {
 namespace {
 
-constexpr std::int64_t kTransposedAlign = 16;  // of a row of the transposed copy (layout table)
+// Where the transposed copy lies is not the caller's to choose; neither is how far masked groups'
+// scales are apart, but for their rows' stride.
+void place_outputs(const QuantizeProblem& p, QuantizeKernelArgs& k) {
+  if (has_transposed(p.output)) {
+    if (const auto layout = quantized_layout(p, k.rows, k.groups, true)) {  // args were validated
+      k.ldq_transposed = layout->data.ld;
+      k.scale_ld_transposed = layout->scales.ld;
+    }
+  }
+  if (p.grouping == Grouping::kNone) return;
+  const bool one_a_group = p.q.granularity == Granularity::kPerTensor;
+  const auto of_one = quantized_layout(p, k.rows, 1, false);
+  if (!of_one || (p.grouping == Grouping::kPacked && !one_a_group)) return;
+  const ArrayShape& scales = of_one->scales;
+  k.scale_group_bytes =
+      one_a_group ? scales.element_bytes : scales.outer * k.scale_ld * scales.element_bytes;
+}
 
-// Where the transposed copy lies is not the caller's to choose.
-std::int64_t transposed_scale_ld(const QuantizeProblem& p, std::int64_t rows) {
-  const auto layout = quantized_layout(p.q, rows, p.cols, 0, true);
-  return layout ? layout->scales.ld : 0;  // args were validated: there is one
+// From the range's flat position to rows and columns.
+void place_shard(const octile_quantize_args& args, QuantizeKernelArgs& k) {
+  const std::int64_t last = args.shard_start + args.shard_length - 1;
+  k.shard_row = args.shard_start / k.cols;
+  k.shard_col = args.shard_start % k.cols;
+  k.shard_last_row = last / k.cols;
+  k.shard_end_col = last % k.cols + 1;
 }
 
 QuantizeKernelArgs kernel_args(const QuantizeProblem& p, const octile_quantize_args& args) {
@@ -43,17 +62,13 @@ QuantizeKernelArgs kernel_args(const QuantizeProblem& p, const octile_quantize_a
   k.tap = args.tap;
   k.groups_at = p.grouping == Grouping::kMasked ? args.counts : args.offsets;
   k.groups = args.groups;
-  k.shard_start = args.shard_start;
-  k.shard_length = args.shard_length;
   k.shard_amax = reinterpret_cast<std::uint32_t*>(args.shard_amax);
   k.nonfinite = reinterpret_cast<unsigned long long*>(args.nonfinite);
   k.ldx = args.ldx;
   k.ldq = args.ldq;
   k.scale_ld = args.scale_ld;
-  if (has_transposed(p.output)) {
-    k.ldq_transposed = round_up(args.rows, kTransposedAlign);
-    k.scale_ld_transposed = transposed_scale_ld(p, args.rows);
-  }
+  place_outputs(p, k);
+  if (p.shard != ShardStep::kNone) place_shard(args, k);
   return k;
 }
 
@@ -78,12 +93,15 @@ Status launch(const Driver& driver, CUkernel kernel, std::int64_t blocks, int th
 Status launch_first_pass(const Driver& driver, const QuantizeLaunch& l,
                          const QuantizeProblem& problem, QuantizeKernelArgs& args,
                          CUstream stream) {
-  const auto blocks = first_pass_blocks(problem, args.rows, l.sm_count);
+  const auto blocks = first_pass_blocks(problem, args.rows, l.sm_count, args.groups);
   if (!blocks) return tl::unexpected<Error>(blocks.error());
   if (first_pass_of(problem) == FirstPass::kTensor) {
     args.partials = *blocks;
   } else {
-    const auto bytes = static_cast<std::size_t>(workspace_bytes(problem, args.rows, l.sm_count));
+    const auto bytes =
+        static_cast<std::size_t>(first_pass_of(problem) == FirstPass::kGroups
+                                     ? args.groups * std::int64_t{sizeof *args.maxima}
+                                     : workspace_bytes(problem, args.rows, l.sm_count));
     const Status cleared =
         driver.check(driver->cuMemsetD2D8Async(reinterpret_cast<CUdeviceptr>(args.maxima), bytes, 0,
                                                bytes, 1, stream),
@@ -103,10 +121,12 @@ QuantizeLaunch quantize_launch(const QuantizeProblem& problem, const QuantizeCon
 Status launch_quantize(const Driver& driver, const QuantizeLaunch& l,
                        const QuantizeProblem& problem, const octile_quantize_args& args,
                        CUstream stream) {
-  const auto blocks = launch_blocks(problem, l.config, args.rows);
+  QuantizeKernelArgs k = kernel_args(problem, args);
+  const auto blocks = problem.shard == ShardStep::kNone
+                          ? launch_blocks(problem, l.config, args.rows, args.groups)
+                          : shard_blocks(problem, l.config, k);
   if (!blocks) return tl::unexpected<Error>(blocks.error());
   if (*blocks == 0) return {};
-  QuantizeKernelArgs k = kernel_args(problem, args);
   if (first_pass_of(problem) != FirstPass::kNone) {
     if (Status ok = launch_first_pass(driver, l, problem, k, stream); !ok) return ok;
   }

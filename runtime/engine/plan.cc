@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "generator/cost_model.h"
+#include "generator/quantize_layout.h"
 #include "generator/support_matrix.h"
 #include "runtime/engine/arguments.h"
 #include "runtime/engine/guarded.h"
@@ -192,6 +193,18 @@ Result<std::size_t> Plan::workspace_bytes(std::int64_t tokens) const {
   if (quantize == nullptr || target_.kind == TargetKind::kHost) return std::size_t{0};
   return static_cast<std::size_t>(
       octile::workspace_bytes(*quantize, tokens, target_.spec.sm_count));
+}
+
+Result<QuantizedLayout> Plan::quantized_layout(std::int64_t rows, std::int64_t groups,
+                                               bool transposed) const {
+  const auto* quantize = std::get_if<QuantizeProblem>(&problem_);
+  if (quantize == nullptr)
+    return tl::unexpected<Error>(wrong_family("octile_plan_quantized_layout"));
+  if (Status ok = check_tokens(problem_, "rows", rows); !ok)
+    return tl::unexpected<Error>(ok.error());
+  if (Status ok = check_layout_query(*quantize, groups, transposed); !ok)
+    return tl::unexpected<Error>(ok.error());
+  return octile::quantized_layout(*quantize, rows, groups, transposed);
 }
 
 std::vector<Plan::Description> Plan::kernels() const {

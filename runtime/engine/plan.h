@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "generator/error.h"
+#include "generator/layout.h"
 #include "generator/problem.h"
 #include "octile/octile.h"
 #include "runtime/engine/launch_gemm.h"
@@ -57,6 +58,9 @@ class Plan : public std::enable_shared_from_this<Plan> {
   Status run(const octile_scale_update_args& args, CUstream stream) const;
 
   Result<std::size_t> workspace_bytes(std::int64_t tokens) const;
+  // See octile_plan_quantized_layout.
+  Result<QuantizedLayout> quantized_layout(std::int64_t rows, std::int64_t groups,
+                                           bool transposed) const;
 
   struct Description {
     const PreparedKernel* kernel = nullptr;

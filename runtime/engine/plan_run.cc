@@ -93,7 +93,7 @@ Status Plan::run(const octile_quantize_args& user, CUstream stream) const {
   octile_quantize_args args = user;
   if (Status ok = check_tokens(problem_, "rows", args.rows); !ok) return ok;
   if (Status ok = check_arguments(*problem, args); !ok) return ok;
-  if (args.rows == 0 || problem->cols == 0) return {};
+  if (is_nothing(*problem, args)) return {};
   if (target_.kind == TargetKind::kHost) return run_on_host(*problem, args);
   if (Status ok = check_workspace(
           args, octile::workspace_bytes(*problem, args.rows, target_.spec.sm_count));

@@ -10,11 +10,13 @@
 #include <new>
 #include <vector>
 
-#include "generator/layout.h"
+#include "generator/quantize_layout.h"
 #include "runtime/reference/cast.h"
 #include "runtime/reference/cast_bits.h"
 #include "runtime/reference/parallel.h"
+#include "runtime/reference/quantize_groups.h"
 #include "runtime/reference/quantize_kernels.h"
+#include "runtime/reference/quantize_shard.h"
 #include "runtime/reference/quantize_source.h"
 #include "runtime/reference/scale_index.h"
 
@@ -112,6 +114,7 @@ class Quantizer {
       Encodes encodes;
       for (std::int64_t i = begin; i < end; ++i) {
         load(tile, i / tile_cols * kBlock, i % tile_cols * kBlock);
+        count(tile);
         for (const Output* output : {&rowwise_, &transposed_}) {
           if (output->data == nullptr) continue;
           find_encodes(tile, *output, encodes);
@@ -136,9 +139,11 @@ class Quantizer {
 
   Status open(Output& output, void* data, std::int64_t ld, void* scales, std::int64_t scale_ld,
               bool transposed) {
-    const auto layout = quantized_layout(problem_.q, rows_, cols_, ld, transposed);
+    const bool swizzled = problem_.scale_layout == ScaleLayout::kSwizzled;
+    auto layout = quantized_layout(problem_.q, rows_, cols_, ld, transposed);
     if (!layout) return tl::unexpected(layout.error());
-    const auto index = scale_index(problem_.q, rows_, cols_, scale_ld, transposed);
+    if (swizzled) layout->scales.outer = round_up(layout->scales.outer, kSwizzleRows);
+    const auto index = scale_index(problem_.q, rows_, cols_, scale_ld, transposed, swizzled);
     if (!index) return tl::unexpected(index.error());
     const char* data_name = transposed ? "q_transposed" : "q";
     const char* scale_name = transposed ? "scale_transposed" : "scale";
@@ -197,6 +202,14 @@ class Quantizer {
     for (std::int64_t r = 0; r < tile.rows; ++r) {
       source_.read(row0 + r, col0, tile.cols, tile.x[r]);
     }
+  }
+
+  // The infinities and NaNs of the tile, once whatever the outputs.
+  void count(const Tile& tile) const {
+    if (args_.nonfinite == nullptr) return;
+    std::int64_t found = 0;
+    for (std::int64_t r = 0; r < tile.rows; ++r) found += count_nonfinite(tile.x[r], tile.cols);
+    std::atomic_ref<std::uint64_t>(*args_.nonfinite) += static_cast<std::uint64_t>(found);
   }
 
   // amax -> scale, for every block of the tile; stores the scales.
@@ -286,6 +299,8 @@ Status quantize(const QuantizeProblem& problem, const QuantizeArgs& args, int th
   // As octile_quantize_run: of an empty tensor nothing is written, no padding and no scale.
   if (args.rows == 0 || problem.cols == 0) return {};
   try {
+    if (problem.grouping != Grouping::kNone) return quantize_groups(problem, args, threads);
+    if (problem.shard != ShardStep::kNone) return quantize_shard(problem, args, threads);
     Quantizer quantizer(problem, args, threads);
     if (auto s = quantizer.prepare(); !s) return s;
     quantizer.run();

@@ -64,6 +64,15 @@ void update_amax_bits(const float* x, std::int64_t count, std::uint32_t* amax) {
   for (std::int64_t i = 0; i < count; ++i) amax[i] = std::max(amax[i], finite_magnitude(x[i]));
 }
 
+OCTILE_MULTIVERSION
+std::int64_t count_nonfinite(const float* x, std::int64_t count) {
+  std::int64_t found = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    found += (std::bit_cast<std::uint32_t>(x[i]) & kMagnitude) >= kInfinityBits ? 1 : 0;
+  }
+  return found;
+}
+
 void cast_scaled(const float* x, const float* encode, DType fp8, std::int64_t count,
                  std::uint8_t* q) {
   if (fp8 == DType::kE4M3) {

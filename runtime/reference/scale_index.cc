@@ -37,7 +37,7 @@ ScaleIndex rowwise_index(const TensorType& type, std::int64_t ld) {
 }  // namespace
 
 Result<ScaleIndex> scale_index(const TensorType& type, std::int64_t rows, std::int64_t cols,
-                               std::int64_t scale_ld, bool transposed) {
+                               std::int64_t scale_ld, bool transposed, bool swizzled) {
   const auto layout = quantized_layout(type, rows, cols, 0, transposed);
   if (!layout) return tl::unexpected(layout.error());
   const std::int64_t ld = scale_ld == 0 ? layout->scales.ld : scale_ld;
@@ -51,6 +51,7 @@ Result<ScaleIndex> scale_index(const TensorType& type, std::int64_t rows, std::i
     std::swap(index.block_rows, index.block_cols);
     std::swap(index.row_step, index.col_step);
   }
+  if (swizzled) index.swizzle_tiles = layout->scales.ld / 4;
   return index;
 }
 

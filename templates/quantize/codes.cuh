@@ -100,10 +100,11 @@ struct RowOutput {
     }
   }
 
-  // The slow path after write(): the codes of the patch's infinities and NaNs. It reads x again, in
-  // rolled loops, so that the fast path carries none of its code or registers.
+  // The slow path after write(): the codes of the patch's infinities and NaNs, which it counts. It
+  // reads x again, in rolled loops, so that the fast path carries none of its code or registers.
   template <int kFp8, typename Input>
-  __device__ __forceinline__ void mark_nonfinite(const P& patch, const Input& input) const {
+  __device__ __forceinline__ u32 mark_nonfinite(const P& patch, const Input& input) const {
+    u32 found = 0;
 #pragma unroll
     for (int g = 0; g < P::kGroups; ++g) {
 #pragma unroll 1
@@ -112,11 +113,13 @@ struct RowOutput {
         for (int i = 0; i < patch.elements(g); ++i) {
           const u32 raw = input.raw(row, g, i);
           if ((raw & ~sign_bit<Src>()) >= Src::kInfinity) {
+            ++found;
             memory::store_1(q + row * step + g * P::kGroupCols + i, nonfinite_code<Src, kFp8>(raw));
           }
         }
       }
     }
+    return found;
   }
 };
 

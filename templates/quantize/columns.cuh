@@ -60,31 +60,36 @@ struct ColumnStage {
     }
   }
 
-  // The slow path after put(), by the same thread: the codes of its infinities and NaNs.
+  // The slow path after put(), by the same thread: the codes of its infinities and NaNs, which it
+  // counts.
   template <int kFp8, typename P, typename Input>
-  __device__ __forceinline__ void mark_nonfinite(int patch_row, int column, const P& patch,
-                                                 const Input& input) {
+  __device__ __forceinline__ u32 mark_nonfinite(int patch_row, int column, const P& patch,
+                                                const Input& input) {
+    u32 found = 0;
 #pragma unroll 1
     for (int row = 0; row < patch.rows; ++row) {
 #pragma unroll 1
       for (int j = 0; j < patch.elements(0); ++j) {
         const u32 raw = input.raw(row, 0, j);
         if ((raw & ~sign_bit<Src>()) < Src::kInfinity) continue;
+        ++found;
         const int shift = row % 4 * 8;
         u32& word = at(column + j, patch_row).word[row / 4];
         word = (word & ~(0xffu << shift)) | nonfinite_code<Src, kFp8>(raw) << shift;
       }
     }
+    return found;
   }
 
-  // Everything staged, by all threads, after a barrier. The tile begins at row0, col0; the copy's
-  // rows are written up to their padding, where the staged codes are zeros.
-  __device__ __forceinline__ void write(const Args& args, i64 row0, i64 col0) {
-    char* const q = static_cast<char*>(args.q_transposed);
+  // Everything staged, by all threads, after a barrier. The tile begins at row0 of its group's rows
+  // and at col0; the copy's rows are written up to their padding, where the staged codes are zeros.
+  template <typename View>
+  __device__ __forceinline__ void write(const View& args, i64 row0, i64 col0) {
+    char* const q = static_cast<char*>(args.q_transposed) + start_column(args);
     const i64 ld = args.ldq_transposed;
     const bool aligned = (reinterpret_cast<u64>(q) | static_cast<u64>(ld)) % sizeof(Unit) == 0;
     const int columns = clamp_count(args.cols - col0, kTileCols);
-    const int rows = clamp_count(((args.rows + 15) & ~i64{15}) - row0, kTileRows);
+    const int rows = clamp_count(padded_columns(args) - row0, kTileRows);
     static_assert(kAll % kThreads == 0, "every thread writes as many units");
 #pragma unroll
     for (int k = 0; k < kAll / kThreads; ++k) {

@@ -10,8 +10,14 @@
 #include "quantize/columns.cuh"
 #include "quantize/elements.cuh"
 #include "quantize/first_pass.cuh"
+#include "quantize/groups.cuh"
 #include "quantize/patch.cuh"
 #include "quantize/scale.cuh"
+#include "quantize/shard.cuh"
+
+#ifndef OCTILE_DEFAULT_GROUP_WALK
+#define OCTILE_DEFAULT_GROUP_WALK 0
+#endif
 
 namespace cfg {
 constexpr int kSourceType = 3;  // octile_dtype: bf16
@@ -20,6 +26,8 @@ constexpr int kGranularity = OCTILE_DEFAULT_GRANULARITY;
 constexpr int kScaleFormat = 1;  // octile_scale_format: f32
 constexpr bool kOcpFloor = false;
 constexpr bool kDelayed = false;
+constexpr int kGroupWalk = OCTILE_DEFAULT_GROUP_WALK;
+constexpr bool kSwizzled = false;
 constexpr int kUpdateThreads = 128;
 constexpr bool kRowwise = true;
 constexpr bool kTransposed = true;

@@ -59,11 +59,12 @@ struct Args {
   float* tap;
   const int* groups_at;
   i64 groups;
-  i64 shard_start, shard_length;
+  i64 scale_group_bytes;
+  i64 shard_row, shard_col, shard_last_row, shard_end_col;
   u32* shard_amax;
   u64* nonfinite;
 };
-static_assert(sizeof(Args) == 280, "QuantizeKernelArgs has 280 bytes");
+static_assert(sizeof(Args) == 304, "QuantizeKernelArgs has 304 bytes");
 
 // The caller's flag on the device: nothing is to be written. The same in every thread.
 __device__ __forceinline__ bool skipped(const Args& args) {

@@ -115,6 +115,39 @@ struct TensorInput {
   }
 };
 
+// ---- which rows ---------------------------------------------------------------------------------
+// A tile sees the arguments as they are, except where the rows of x are groups (groups.cuh).
+
+// Row of x with which the tile's tensor begins; its row-wise scales are those of rows `origin` on.
+__device__ __forceinline__ i64 first_row(const Args&) { return 0; }
+__device__ __forceinline__ i64 scale_origin(const Args&) { return 0; }
+__device__ __forceinline__ i64 scale_rows(const Args& args) { return args.rows; }
+// In the transposed copy: its first column, its columns with their padding, and whether it is the
+// last to write into a run of scales.
+__device__ __forceinline__ i64 start_column(const Args&) { return 0; }
+__device__ __forceinline__ i64 padded_columns(const Args& args) {
+  return (args.rows + 15) & ~i64{15};
+}
+__device__ __forceinline__ bool is_last(const Args&) { return true; }
+
+template <int kWalk>
+struct Walk;  // groups.cuh has the others
+
+template <>
+struct Walk<0> {
+  using View = Args;
+  template <int kTileRows>
+  static __device__ __forceinline__ i64 slots(const Args& args) {
+    return (args.rows + kTileRows - 1) / kTileRows;
+  }
+  template <int kTileRows>
+  static __device__ __forceinline__ const Args& enter(const Args& args, i64&) {
+    return args;
+  }
+  template <int kThreads>
+  static __device__ __forceinline__ void find_columns(const Args&) {}
+};
+
 // ---- which tile ---------------------------------------------------------------------------------
 
 struct Tile {

@@ -25,13 +25,15 @@ constexpr int kStep = cfg::kThreads * Src::kElements;  // columns of one load of
 constexpr int kVectors = cfg::kTileCols / kStep;       // loads of a thread
 static_assert(cfg::kTileRows == 1 && kVectors * kStep == cfg::kTileCols, "whole loads of a row");
 
+using Groups = quantize::Walk<cfg::kGroupWalk>;
+using View = Groups::View;
 using Patch = quantize::Patch<Src, kVectors, kVectors, kStep, 1>;
 using Input = cfg::Input<Patch>;
 using Output = quantize::RowOutput<Patch>;
 
 // Loads the patch, raises `top` to its maximum and returns whether it holds what is not finite.
-__device__ __forceinline__ bool take(const quantize::Args& args, const Patch& patch,
-                                     Vector (&x)[kVectors], u32& top) {
+__device__ __forceinline__ bool take(const View& args, const Patch& patch, Vector (&x)[kVectors],
+                                     u32& top) {
   const Input input(args, patch);
   input.load(patch, x);
   u32 magnitudes[kVectors];
@@ -41,21 +43,25 @@ __device__ __forceinline__ bool take(const quantize::Args& args, const Patch& pa
   return nonfinite;
 }
 
-__device__ __forceinline__ void give(const quantize::Args& args, const Patch& patch,
+__device__ __forceinline__ void give(const View& args, const Patch& patch,
                                      const Vector (&x)[kVectors], float encode, bool nonfinite) {
   const Output output(args, patch);
   output.write<cfg::kTargetType>(patch, x, [&](int) { return encode; });
-  if (nonfinite) output.mark_nonfinite<cfg::kTargetType>(patch, Input(args, patch));
+  if (nonfinite) {
+    quantize::count_nonfinite(args,
+                              output.mark_nonfinite<cfg::kTargetType>(patch, Input(args, patch)));
+  }
 }
 
 // amax of the block -> scale, which its first thread stores.
-__device__ __forceinline__ float find_scale(const quantize::Args& args, u32 top) {
+__device__ __forceinline__ float find_scale(const View& args, i64 row, u32 top) {
   __shared__ u32 partials[cfg::kThreads / 32];
   top = reduce::block_max<cfg::kThreads>(top, partials);
   const float encode = Rule::encode(top, __uint_as_float(cfg::kAmaxEpsilonBits));
   if (threadIdx.x == 0) {
-    const quantize::ScaleRuns<Rule> scales{args.scale, 1, args.rows, args.scale_ld};
-    scales.store(0, blockIdx.x, encode);
+    const quantize::ScaleRuns<Rule> scales{args.scale, 1, quantize::scale_rows(args),
+                                           args.scale_ld};
+    scales.store(0, row - quantize::scale_origin(args), encode);
   }
   return encode;
 }
@@ -63,24 +69,27 @@ __device__ __forceinline__ float find_scale(const quantize::Args& args, u32 top)
 }  // namespace rows
 
 extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
-    OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args args) {
+    OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args whole) {
   using namespace rows;
-  if (quantize::skipped(args)) return;
-  const i64 row = blockIdx.x;
+  if (quantize::skipped(whole)) return;
+  i64 row = blockIdx.x;
+  auto&& args = Groups::enter<1>(whole, row);
+  row += quantize::first_row(args);
+  if (row >= args.rows) return;
   const i64 first = static_cast<i64>(threadIdx.x) * Src::kElements;
   Vector x[kVectors];
   u32 top = 0;
   if (args.cols <= cfg::kTileCols) {
     const Patch patch(args, row, first);
     const bool nonfinite = take(args, patch, x, top);
-    give(args, patch, x, find_scale(args, top), nonfinite);
+    give(args, patch, x, find_scale(args, row, top), nonfinite);
     return;
   }
 #pragma unroll 1
   for (i64 col = 0; col < args.cols; col += cfg::kTileCols) {
     take(args, Patch(args, row, first + col), x, top);
   }
-  const float encode = find_scale(args, top);
+  const float encode = find_scale(args, row, top);
 #pragma unroll 1
   for (i64 col = 0; col < args.cols; col += cfg::kTileCols) {
     const Patch patch(args, row, first + col);

@@ -25,7 +25,10 @@ struct Rule {
   static constexpr int kTarget = kFp8;
 
   static __device__ __forceinline__ float encode(u32 magnitude, float amax_epsilon) {
-    float amax = Src::value(magnitude);
+    return encode_amax(Src::value(magnitude), amax_epsilon);
+  }
+
+  static __device__ __forceinline__ float encode_amax(float amax, float amax_epsilon) {
     if (amax < amax_epsilon) amax = amax_epsilon;
     if (amax == 0.0f) return 1.0f;
     if constexpr (kFormat == kScaleE8M0) {
@@ -60,23 +63,30 @@ struct Rule {
 
 // An array of scales: `outer` runs of `inner` contiguous scales, `ld` from run to run. A run is
 // padded with ones up to a multiple of 4, or to the stride where it leaves less room; packed
-// exponents also up to whole words of four runs. Whoever stores the last scale of a run stores its
-// padding.
-template <typename Rule>
+// exponents also up to whole words of four runs. Swizzled, tiles of 128 runs x 4 scales lie one
+// after the other along the runs, 512 bytes each, and are padded whole. Whoever stores the last
+// scale of a run stores its padding; of the last run, that of the runs it lacks.
+template <typename Rule, bool kSwizzled = false>
 struct ScaleRuns {
+  static constexpr int kRunsTogether = kSwizzled ? 128 : Rule::kPacked ? 4 : 1;
   void* scales;
   i64 outer, inner, ld;
 
   __device__ __forceinline__ i64 index(i64 run, i64 i) const {
     if constexpr (Rule::kPacked) return ((run >> 2) * ld + i) * 4 + (run & 3);
+    if constexpr (kSwizzled) {
+      // cuBLAS, "1D Block Scaling Factors Layout".
+      return ((run >> 7) * (ld >> 2) + (i >> 2)) * 512 + (run & 31) * 16 + (run >> 5 & 3) * 4 +
+             (i & 3);
+    }
     return run * ld + i;
   }
   __device__ __forceinline__ void store(i64 run, i64 i, float encode) const {
     store_in_run(run, i, encode);
-    if constexpr (Rule::kPacked) {
+    if constexpr (kRunsTogether > 1) {
       if (run + 1 == outer) {
 #pragma unroll 1
-        for (i64 pad = outer; pad % 4 != 0; ++pad) store_in_run(pad, i, 1.0f);
+        for (i64 pad = outer; pad % kRunsTogether != 0; ++pad) store_in_run(pad, i, 1.0f);
       }
     }
   }
@@ -106,13 +116,24 @@ __device__ __forceinline__ u32 tensor_magnitude(const Args& args) {
   return __reduce_max_sync(0xffffffffu, top);
 }
 
-// Raises the caller's record of a tensor's amax to `magnitude`. The record only rises, so that a
-// stale look at it can cost an atomic and never lose one.
+// A maximum kept in memory. It only rises, so that a stale look at it can cost an atomic and never
+// lose one.
+__device__ __forceinline__ void raise(u32* maximum, u32 bits) {
+  if (bits > *static_cast<volatile const u32*>(maximum)) atomicMax(maximum, bits);
+}
+
+// Raises the caller's record of a tensor's amax to `magnitude`.
 template <typename Src>
 __device__ __forceinline__ void raise_amax(const Args& args, u32 magnitude) {
-  if (args.amax == nullptr) return;
-  const u32 bits = __float_as_uint(Src::value(magnitude));
-  if (bits > *static_cast<volatile const u32*>(args.amax)) atomicMax(args.amax, bits);
+  if (args.amax != nullptr) raise(args.amax, __float_as_uint(Src::value(magnitude)));
+}
+
+// What the known maxima of tensor_amax.cu say of the tile's tensor. All 32 lanes.
+__device__ __forceinline__ u32 known_magnitude(const Args& args) { return tensor_magnitude(args); }
+
+// Adds what a thread met of infinities and NaNs to the caller's count.
+__device__ __forceinline__ void count_nonfinite(const Args& args, u32 found) {
+  if (args.nonfinite != nullptr && found != 0) atomicAdd(args.nonfinite, u64{found});
 }
 
 // Delayed scaling: the given encode scale; the warp's maximum goes into the record. All 32 lanes.

@@ -66,6 +66,8 @@ constexpr int kWarps = cfg::kThreads / 32;
 static_assert(kGroups * kWarpCols == cfg::kTileCols, "a tile is whole loads of a warp");
 static_assert(cfg::kThreads % 32 == 0, "a block is whole warps");
 
+using Groups = quantize::Walk<cfg::kGroupWalk>;
+using View = Groups::View;
 using Patch = quantize::Patch<Src, kVectors, kGroups, kWarpCols, 1>;
 using Input = cfg::Input<Patch>;
 using Output = quantize::RowOutput<Patch>;
@@ -75,7 +77,7 @@ __device__ __forceinline__ float encode_of(u32 magnitude) {
 }
 
 // 1x128: the lanes of a block share out its rows; each derives and stores the scales it owns.
-__device__ __forceinline__ void quantize_long(const quantize::Args& args, const Patch& patch,
+__device__ __forceinline__ void quantize_long(const View& args, const Patch& patch,
                                               const Output& output, const Vector (&x)[kVectors],
                                               u32 (&magnitudes)[kVectors]) {
   const u32 lane = threadIdx.x % 32;
@@ -87,8 +89,9 @@ __device__ __forceinline__ void quantize_long(const quantize::Args& args, const 
     const i64 block = (patch.col + owned % kGroups * kWarpCols) / kLongBlock;
     const i64 blocks = (args.cols + kLongBlock - 1) / kLongBlock;
     if (block < blocks && row < args.rows) {
-      const quantize::ScaleRuns<Rule> scales{args.scale, blocks, args.rows, args.scale_ld};
-      scales.store(block, row, encode);
+      const quantize::ScaleRuns<Rule> scales{args.scale, blocks, quantize::scale_rows(args),
+                                             args.scale_ld};
+      scales.store(block, row - quantize::scale_origin(args), encode);
     }
   }
   output.write<cfg::kTargetType>(patch, x, [&](int i) {
@@ -97,16 +100,18 @@ __device__ __forceinline__ void quantize_long(const quantize::Args& args, const 
 }
 
 // 1x32: every lane derives the scales of its own vectors, which are exponents and cost little.
-__device__ __forceinline__ void quantize_short(const quantize::Args& args, const Patch& patch,
+__device__ __forceinline__ void quantize_short(const View& args, const Patch& patch,
                                                const Output& output, const Vector (&x)[kVectors],
                                                const u32 (&magnitudes)[kVectors]) {
   const i64 blocks = (args.cols + kBlock - 1) / kBlock;
-  const quantize::ScaleRuns<Rule> scales{args.scale, args.rows, blocks, args.scale_ld};
+  const quantize::ScaleRuns<Rule, cfg::kSwizzled> scales{args.scale, quantize::scale_rows(args),
+                                                         blocks, args.scale_ld};
+  const i64 first = patch.row - quantize::scale_origin(args);
   output.write<cfg::kTargetType>(patch, x, [&](int i) {
     const float encode = encode_of(reduce::lanes_max<kLanes>(magnitudes[i]));
     const i64 block = (patch.col + i % kGroups * kWarpCols) / kBlock;
     if (threadIdx.x % kLanes == 0 && i / kGroups < patch.rows && block < blocks) {
-      scales.store(patch.row + i / kGroups, block, encode);
+      scales.store(first + i / kGroups, block, encode);
     }
     return encode;
   });
@@ -115,22 +120,26 @@ __device__ __forceinline__ void quantize_short(const quantize::Args& args, const
 }  // namespace segments
 
 extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
-    OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args args) {
+    OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args whole) {
   using namespace segments;
-  if (quantize::skipped(args)) return;
-  const u64 column_tiles = static_cast<u64>(args.cols + cfg::kTileCols - 1) / cfg::kTileCols;
+  if (quantize::skipped(whole)) return;
+  const u64 column_tiles = static_cast<u64>(whole.cols + cfg::kTileCols - 1) / cfg::kTileCols;
   const u64 index = static_cast<u64>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  const quantize::Tile tile = quantize::tile_at(index, column_tiles);
-  if (tile.row * cfg::kTileRows >= args.rows) return;  // the last block's spare warps
+  quantize::Tile tile = quantize::tile_at(index, column_tiles);
+  if (tile.row >= Groups::slots<cfg::kTileRows>(whole)) return;  // the last block's spare warps
+  auto&& args = Groups::enter<cfg::kTileRows>(whole, tile.row);
+  const i64 row0 = quantize::first_row(args) + tile.row * cfg::kTileRows;
+  const bool first_tile = cfg::kGroupWalk == 0 ? index == 0 : tile.row == 0 && tile.col == 0;
+  // A group's first tile stays for its scale, also where the group is empty.
+  if (cfg::kGroupWalk != 0 && row0 >= args.rows && !(kOneScale && first_tile)) return;
 
   // source
-  const Patch patch(args, tile.row * cfg::kTileRows,
-                    tile.col * cfg::kTileCols + threadIdx.x % 32 * Src::kElements);
+  const Patch patch(args, row0, tile.col * cfg::kTileCols + threadIdx.x % 32 * Src::kElements);
   const Input input(args, patch);
   const Output output(args, patch);
   Vector x[kVectors];
   input.load(patch, x);
-  const u32 known = kOneScale && !cfg::kDelayed ? quantize::tensor_magnitude(args) : 0;
+  const u32 known = kOneScale && !cfg::kDelayed ? quantize::known_magnitude(args) : 0;
   u32 magnitudes[kVectors];
   const bool nonfinite = quantize::measure<Src>(x, magnitudes);
 
@@ -138,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
   if constexpr (kOneScale) {
     const float encode =
         cfg::kDelayed ? quantize::given_encode<Src>(args, magnitudes) : encode_of(known);
-    if (index == 0 && threadIdx.x == 0) {
+    if (first_tile && threadIdx.x % 32 == 0) {
       Rule::store(args.scale, 0, encode);
       if (!cfg::kDelayed) quantize::raise_amax<Src>(args, known);
     }
@@ -148,5 +157,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
   } else {
     quantize_short(args, patch, output, x, magnitudes);
   }
-  if (nonfinite) output.mark_nonfinite<cfg::kTargetType>(patch, input);
+  if (nonfinite) {
+    quantize::count_nonfinite(args, output.mark_nonfinite<cfg::kTargetType>(patch, input));
+  }
 }

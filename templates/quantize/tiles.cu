@@ -55,7 +55,7 @@ namespace tiles {
 
 using Src = quantize::Source<cfg::kSourceType>;
 using Rule = quantize::Rule<Src, cfg::kTargetType, cfg::kScaleFormat, cfg::kOcpFloor>;
-using Runs = quantize::ScaleRuns<Rule>;
+using Runs = quantize::ScaleRuns<Rule, cfg::kSwizzled>;
 using quantize::Vector;
 
 constexpr bool kPerTensor = cfg::kGranularity == quantize::kPerTensor;
@@ -80,6 +80,8 @@ static_assert(kVectors * kPatchRows == cfg::kTileRows, "a tile is whole patches"
 static_assert(!cfg::kTransposed || kVectors == quantize::kStagedRows, "patches of 8 rows");
 static_assert(!kInterleaved || cfg::kTileRows == 128, "interleaved rows share one block");
 
+using Groups = quantize::Walk<cfg::kGroupWalk>;
+using View = Groups::View;
 using Patch = quantize::Patch<Src, kVectors, 1, cfg::kTileCols, kInterleaved ? kPatchRows : 1>;
 using Input = cfg::Input<Patch>;
 using Output = quantize::RowOutput<Patch>;
@@ -144,7 +146,7 @@ __device__ __forceinline__ void share_squares(Memory& shared, const Place& at,
 
 // After a barrier: the scale of the thread's block, in all its threads; one of them stores it.
 template <typename Memory>
-__device__ __forceinline__ float square_encode(const quantize::Args& args, const Patch& patch,
+__device__ __forceinline__ float square_encode(const View& args, const Patch& patch,
                                                const Memory& shared, const Place& at) {
   const int first = kInterleaved ? 0 : at.block_down * kBlockWarps;
   u32 top = 0;
@@ -155,8 +157,8 @@ __device__ __forceinline__ float square_encode(const quantize::Args& args, const
   const float encode = encode_of(top);
   const bool writer = at.row % kBlock == 0 && at.column % kBlock == 0;
   if (writer && patch.row < args.rows && patch.col < args.cols) {
-    const i64 down = blocks_of(args.rows), across = blocks_of(args.cols);
-    const i64 i = patch.row / kBlock, j = patch.col / kBlock;
+    const i64 down = blocks_of(quantize::scale_rows(args)), across = blocks_of(args.cols);
+    const i64 i = (patch.row - quantize::scale_origin(args)) / kBlock, j = patch.col / kBlock;
     if constexpr (cfg::kRowwise) {
       Runs{args.scale, down, across, args.scale_ld}.store(i, j, encode);
     }
@@ -177,25 +179,27 @@ struct RowStrips {
   u32 kept[kShort ? kVectors : 1];                        // maxima, or the bits of one encode scale
 
   // Takes the maxima of the rows over the lane's own elements; stores the scales.
-  __device__ __forceinline__ void find(const quantize::Args& args, const Patch& patch, u32 lane,
+  __device__ __forceinline__ void find(const View& args, const Patch& patch, u32 lane,
                                        u32 (&magnitudes)[kVectors]) {
     const i64 block = patch.col / kBlock, blocks = blocks_of(args.cols);
+    const i64 rows = quantize::scale_rows(args);
+    const i64 first = patch.row - quantize::scale_origin(args);
     if constexpr (kShort) {
-      const Runs scales{args.scale, args.rows, blocks, args.scale_ld};
+      const Runs scales{args.scale, rows, blocks, args.scale_ld};
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) {
         kept[i] = reduce::lanes_max<kAlong>(magnitudes[i]);
         if (lane % kAlong == 0 && i < patch.rows && block < blocks) {
-          scales.store(patch.row + i, block, encode_of(kept[i]));
+          scales.store(first + i, block, encode_of(kept[i]));
         }
       }
     } else {
-      const Runs scales{args.scale, blocks, args.rows, args.scale_ld};
+      const Runs scales{args.scale, blocks, rows, args.scale_ld};
       const float encode = encode_of(reduce::scatter_max<kVectors, kAcross>(magnitudes, lane));
       const int owned = reduce::owned_index<kVectors, kAcross>(lane);
       const int owner = reduce::owner_lane<kVectors, kAcross>(lane, owned);
       if (static_cast<int>(lane) == owner && owned < patch.rows && block < blocks) {
-        scales.store(block, patch.row + owned, encode);
+        scales.store(block, first + owned, encode);
       }
       kept[0] = __float_as_uint(encode);
     }
@@ -231,15 +235,18 @@ __device__ __forceinline__ void share_columns(Memory& shared, const Place& at,
 }
 
 // After a barrier: a thread a column derives and stores its scales, and leaves them in `encodes`.
+// The tile begins at row0 of its group's.
 template <typename Memory>
-__device__ __forceinline__ void find_columns(const quantize::Args& args, Memory& shared, i64 row0,
-                                             i64 col0) {
+__device__ __forceinline__ void find_columns(const View& args, Memory& shared, i64 row0, i64 col0) {
   const int column = static_cast<int>(threadIdx.x);
   if (column >= cfg::kTileCols) return;
-  const i64 col = col0 + column, blocks = blocks_of(args.rows), first = row0 / kBlock;
-  const Runs scales =
-      kShort ? Runs{args.scale_transposed, args.cols, blocks, args.scale_ld_transposed}
-             : Runs{args.scale_transposed, blocks, args.cols, args.scale_ld_transposed};
+  const i64 before = quantize::start_column(args) / kBlock;
+  const i64 blocks = before + blocks_of(args.rows - quantize::first_row(args));
+  const i64 col = col0 + column, first = before + row0 / kBlock;
+  const Runs scales = kShort
+                          ? Runs{args.scale_transposed, args.cols, blocks, args.scale_ld_transposed}
+                          : Runs{args.scale_transposed, quantize::is_last(args) ? blocks : 0,
+                                 args.cols, args.scale_ld_transposed};
   const int element = column % Src::kElements;
 #pragma unroll
   for (int b = 0; b < kBlocksDown; ++b) {
@@ -291,23 +298,29 @@ __device__ __forceinline__ void known_columns(const quantize::Args& args, const 
 }
 
 template <bool kTransposed>
-__device__ __forceinline__ void run(const quantize::Args& args) {
-  if (quantize::skipped(args)) return;
+__device__ __forceinline__ void run(const quantize::Args& whole) {
+  if (quantize::skipped(whole)) return;
   __shared__ typename quantize::Chosen<kTransposed, Shared, SharedMaxima>::Type shared;
-  const u64 across = static_cast<u64>(args.cols + cfg::kTileCols - 1) / cfg::kTileCols;
-  const u64 down = static_cast<u64>(args.rows + cfg::kTileRows - 1) / cfg::kTileRows;
-  const quantize::Tile tile = cfg::kRowsFastest
-                                  ? quantize::turned(quantize::tile_at(blockIdx.x, down))
-                                  : quantize::tile_at(blockIdx.x, across);
-  const i64 row0 = tile.row * cfg::kTileRows, col0 = tile.col * cfg::kTileCols;
+  const u64 across = static_cast<u64>(whole.cols + cfg::kTileCols - 1) / cfg::kTileCols;
+  const u64 down = static_cast<u64>(Groups::template slots<cfg::kTileRows>(whole));
+  quantize::Tile tile = cfg::kRowsFastest ? quantize::turned(quantize::tile_at(blockIdx.x, down))
+                                          : quantize::tile_at(blockIdx.x, across);
+  auto&& args = Groups::template enter<cfg::kTileRows>(whole, tile.row);
+  // Of a group; not to be kept in a register where there is one tensor.
+  const bool first_tile = cfg::kGroupWalk == 0 ? blockIdx.x == 0 : tile.row == 0 && tile.col == 0;
+  const i64 row0 = quantize::first_row(args) + tile.row * cfg::kTileRows;
+  const i64 col0 = tile.col * cfg::kTileCols;
+  // A group's first tile stays for its scale, also where the group is empty.
+  if (cfg::kGroupWalk != 0 && row0 >= args.rows && !(kPerTensor && first_tile)) return;
   const Place at;
 
   // source
   Patch patch(args, row0 + at.row, col0 + at.column);
   Vector x[kVectors];
   Input(args, patch).load(patch, x);
+  if constexpr (kTransposed) Groups::template find_columns<cfg::kThreads>(args);
   patch.row = memory::forget_origin(patch.row);  // addresses are not kept beside 32 words of x
-  const u32 known = kPerTensor && !cfg::kDelayed ? quantize::tensor_magnitude(args) : 0;
+  const u32 known = kPerTensor && !cfg::kDelayed ? quantize::known_magnitude(args) : 0;
   u32 magnitudes[kVectors];
   const bool nonfinite = quantize::measure<Src>(x, magnitudes);
   // Magnitudes of every word kept for the columns' maxima would not fit either.
@@ -317,7 +330,7 @@ __device__ __forceinline__ void run(const quantize::Args& args) {
   float one = 1.0f;  // of the thread's whole patch, where that shares a scale
   if constexpr (kPerTensor) {
     one = cfg::kDelayed ? quantize::given_encode<Src>(args, magnitudes) : encode_of(known);
-    if (blockIdx.x == 0 && threadIdx.x == 0) {
+    if (first_tile && threadIdx.x == 0) {
       if (!cfg::kDelayed) quantize::raise_amax<Src>(args, known);
       if constexpr (cfg::kRowwise) Rule::store(args.scale, 0, one);
       if constexpr (kTransposed) Rule::store(args.scale_transposed, 0, one);
@@ -335,7 +348,8 @@ __device__ __forceinline__ void run(const quantize::Args& args) {
   if constexpr (kStrips && kTransposed) {
     share_columns(shared, at, x);
     __syncthreads();
-    find_columns(args, shared, patch.row - at.row, patch.col - at.column);
+    find_columns(args, shared, patch.row - at.row - quantize::first_row(args),
+                 patch.col - at.column);
   }
 
   // cast, output: the transposed copy goes through shared memory while the row-wise one leaves
@@ -351,8 +365,9 @@ __device__ __forceinline__ void run(const quantize::Args& args) {
     }
     shared.stage.template put<cfg::kTargetType, Patch>(at.patch_row, at.column, x, encodes);
     if (nonfinite) {
-      shared.stage.template mark_nonfinite<cfg::kTargetType>(at.patch_row, at.column, patch,
-                                                             Input(args, patch));
+      const u32 found = shared.stage.template mark_nonfinite<cfg::kTargetType>(
+          at.patch_row, at.column, patch, Input(args, patch));
+      if (!cfg::kRowwise) quantize::count_nonfinite(args, found);
     }
   }
   if constexpr (cfg::kRowwise) {
@@ -370,11 +385,14 @@ __device__ __forceinline__ void run(const quantize::Args& args) {
         return one;
       }
     });
-    if (nonfinite) output.template mark_nonfinite<cfg::kTargetType>(patch, Input(args, patch));
+    if (nonfinite) {
+      quantize::count_nonfinite(
+          args, output.template mark_nonfinite<cfg::kTargetType>(patch, Input(args, patch)));
+    }
   }
   if constexpr (kTransposed) {
     __syncthreads();
-    shared.stage.write(args, patch.row - at.row, patch.col - at.column);
+    shared.stage.write(args, patch.row - at.row - quantize::first_row(args), patch.col - at.column);
   }
 }
 

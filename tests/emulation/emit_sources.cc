@@ -33,6 +33,14 @@ std::vector<Kernel> kernels() {
   for (const QuantizeProblem& p : tests::covering_quantize_cells(300)) {
     add(all, p, default_config(p, kDynamic, device));
   }
+  for (const auto& cells : {tests::all_grouped_problems(300), tests::all_sharded_problems(300)}) {
+    for (const QuantizeProblem& p : tests::covering(tests::supported(cells))) {
+      // How a scale is rounded has nothing to do with groups and ranges.
+      const bool rounded = p.q.scale == ScaleFormat::kF32Pow2 || p.q.scale == ScaleFormat::kBF16 ||
+                           p.e8m0_rounding == E8M0Rounding::kOcpFloor;
+      if (!rounded) add(all, p, default_config(p, kDynamic, device));
+    }
+  }
   for (const DType x : {DType::kBF16, DType::kFP32}) {
     QuantizeProblem p;
     p.x = {x};

@@ -50,8 +50,10 @@ const std::vector<Variant>& variants() {
   static const std::vector<Variant> all = [] {
     std::vector<Variant> made;
     for (const emulation::EmittedQuantizer& k : emulation::emitted_quantizers()) {
-      made.push_back({std::get<QuantizeProblem>(parse_problem(k.problem).value()),
-                      parse_quantize_config(k.config).value(), k.kernel, k.first_pass,
+      const auto problem = std::get<QuantizeProblem>(parse_problem(k.problem).value());
+      // Those of quantize_groups_emulation_test.cc.
+      if (problem.grouping != Grouping::kNone || problem.shard != ShardStep::kNone) continue;
+      made.push_back({problem, parse_quantize_config(k.config).value(), k.kernel, k.first_pass,
                       k.scale_update});
     }
     return made;
@@ -110,6 +112,7 @@ QuantizeKernelArgs args_of(tests::QuantizeCase& c) {
   args.cols = c.problem.cols;
   args.ldx = c.ldx;
   if (c.problem.policy == ScalePolicy::kDelayed) args.encode = &c.encode;
+  args.nonfinite = reinterpret_cast<unsigned long long*>(&c.nonfinite);
   if (c.keeps_amax()) args.amax = reinterpret_cast<std::uint32_t*>(&c.amax);
   if (c.row.wanted) {
     args.q = c.row.q.data() + c.row.offset;
@@ -140,6 +143,7 @@ void compare(const Variant& v, const Placement& at, Fill fill) {
       << "accesses outside the elements of a tensor";
   EXPECT_EQ(std::exchange(emulation::misaligned_accesses, 0), 0);
   EXPECT_EQ(actual.amax, expected.amax);
+  EXPECT_EQ(actual.nonfinite, expected.nonfinite);
   EXPECT_TRUE(actual.row.q == expected.row.q);
   EXPECT_TRUE(actual.row.scale == expected.row.scale);
   EXPECT_TRUE(actual.transposed.q == expected.transposed.q);
@@ -286,8 +290,10 @@ TEST_F(QuantizeEmulation, OffsetsBeyond32Bits) {
     for (std::int64_t r = 0; r < kRows; ++r) {
       std::memcpy(x.data() + r * kLd * size_of(v.problem.x.dtype), row.data(), row.size());
     }
-    const auto layout = quantized_layout(v.problem.q, kRows, kCols).value();
-    std::vector<float> scale(64, -1.0F), scale_expected = scale;
+    QuantizeProblem problem = v.problem;
+    problem.cols = kCols;
+    const auto layout = quantized_layout(problem, kRows, 0, false).value();
+    std::vector<float> scale(512, -1.0F), scale_expected = scale;
     QuantizeKernelArgs args;
     args.x = x.data();
     args.q = q.data();
@@ -299,8 +305,6 @@ TEST_F(QuantizeEmulation, OffsetsBeyond32Bits) {
     const float encode = 3.7F;
     if (v.problem.policy == ScalePolicy::kDelayed) args.encode = &encode;
     run(v, args, layout.scales.bytes(), 0);
-    QuantizeProblem problem = v.problem;
-    problem.cols = kCols;
     reference::QuantizeArgs reference_args;
     reference_args.rows = kRows;
     reference_args.x = x.data();

@@ -5,11 +5,11 @@
 // The templates carry pragmas and implicit conversions that are CUDA's business.
 #pragma GCC system_header
 
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <vector>
 
 #include "runtime/reference/cast.h"
 #include "tests/support/device_emulation.h"
@@ -28,8 +28,8 @@ struct Watched {
 };
 // What a kernel may read, and what it may write: x, the maxima, a given scale and a flag; codes,
 // scales and the maxima.
-inline std::array<Watched, 4> readable;
-inline std::array<Watched, 5> writable;
+inline std::vector<Watched> readable;
+inline std::vector<Watched> writable;
 inline std::int64_t stray_accesses = 0;
 inline std::int64_t misaligned_accesses = 0;
 
@@ -109,6 +109,8 @@ inline void store_1(void* p, u32 value) {
 #include "templates/quantize/scale.cuh"
 #include "templates/quantize/codes.cuh"
 #include "templates/quantize/columns.cuh"
+#include "templates/quantize/groups.cuh"
+#include "templates/quantize/shard.cuh"
 // clang-format on
 
 namespace octile::emulation {

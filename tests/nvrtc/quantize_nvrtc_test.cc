@@ -83,6 +83,19 @@ TEST_F(QuantizeNvrtc, EveryCellCompilesWithoutSpills) {
   fmt::print("{} of {} cells compiled\n", cells.size(), tests::quantize_cells(7168).size());
 }
 
+TEST_F(QuantizeNvrtc, GroupsAndFlatRangesCompileWithoutSpills) {
+  const bool sweep = std::getenv("OCTILE_SWEEP") != nullptr;
+  std::size_t compiled = 0;
+  for (const auto& all : {tests::all_grouped_problems(7168), tests::all_sharded_problems(7168)}) {
+    const auto cells = tests::supported(all);
+    for (const QuantizeProblem& problem : sweep ? cells : tests::covering(cells)) {
+      compile_and_check(problem, default_config(problem, 16384, h200()));
+      ++compiled;
+    }
+  }
+  fmt::print("{} cells compiled\n", compiled);
+}
+
 // What default_config() can choose, over token counts from 1 to 65536 and narrow and wide rows.
 TEST_F(QuantizeNvrtc, EveryDefaultConfigurationCompilesWithoutSpills) {
   for (const Granularity granularity : {Granularity::k1x128, Granularity::k128x128}) {
@@ -160,8 +173,8 @@ TEST(QuantizeLint, TemplatesParseUnderNvcc) {
     GTEST_SKIP() << "no nvcc on PATH or in /usr/local/cuda/bin";
   }
   const TemplateFolder folder;
-  for (const std::string name :
-       {"segments", "tiles", "rows", "tensor_amax", "line_amax", "scale_update"}) {
+  for (const std::string name : {"segments", "tiles", "rows", "tensor_amax", "line_amax",
+                                 "group_amax", "shard_amax", "shard_cast", "scale_update"}) {
     const std::string command = fmt::format(
         "{2} -gencode arch=compute_90a,code=sm_90a --cubin -Werror all-warnings -I{0} "
         "-o {0}/{1}.cubin {0}/quantize/{1}.cu",

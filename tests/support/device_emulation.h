@@ -86,6 +86,13 @@ inline std::uint32_t __reduce_max_sync(unsigned, std::uint32_t value) {
   octile::emulation::release();
   return top;
 }
+inline std::uint32_t __reduce_add_sync(unsigned, std::uint32_t value) {
+  const auto all = octile::emulation::exchange(value);
+  std::uint32_t sum = 0;
+  for (int i = 0; i < 32; ++i) sum += all.values[i];
+  octile::emulation::release();
+  return sum;
+}
 inline int __any_sync(unsigned, int predicate) {
   return __reduce_max_sync(0, predicate != 0 ? 1U : 0U) != 0 ? 1 : 0;
 }
@@ -93,6 +100,12 @@ inline int __any_sync(unsigned, int predicate) {
 inline std::uint32_t atomicMax(std::uint32_t* p, std::uint32_t value) {
   const std::uint32_t old = *p;
   if (value > old) *p = value;
+  return old;
+}
+template <typename T>
+T atomicAdd(T* p, T value) {
+  const T old = *p;
+  *p += value;
   return old;
 }
 inline void __syncthreads() { octile::emulation::block_barrier(); }

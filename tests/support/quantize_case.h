@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "generator/layout.h"
 #include "generator/problem.h"
+#include "generator/quantize_layout.h"
 #include "runtime/reference/quantize.h"
 #include "tests/support/quantize_inputs.h"
 
@@ -52,8 +52,9 @@ struct QuantizeCase {
   std::int64_t x_offset = 0;       // bytes to the first element
   std::vector<char> x;
   CaseOutput row, transposed;
-  float encode = 3.7F;  // given, with delayed scaling
-  float amax = 0.25F;   // the record of a tensor's amax; below what most inputs raise it to
+  float encode = 3.7F;          // given, with delayed scaling
+  float amax = 0.25F;           // the record of a tensor's amax; below what most inputs raise it to
+  std::uint64_t nonfinite = 7;  // the count of infinities and NaNs, added to
 
   bool keeps_amax() const { return problem.q.granularity == Granularity::kPerTensor; }
 
@@ -75,13 +76,14 @@ struct QuantizeCase {
     }
     if (problem.policy == ScalePolicy::kDelayed) args.encode = &encode;
     if (keeps_amax()) args.amax = &amax;
+    args.nonfinite = &nonfinite;
     return reference::quantize(problem, args, threads);
   }
 };
 
 inline CaseOutput make_output(const QuantizeProblem& problem, const Placement& at,
                               bool transposed) {
-  const auto layout = quantized_layout(problem.q, at.rows, at.cols, 0, transposed).value();
+  const auto layout = quantized_layout(problem, at.rows, 0, transposed).value();
   const auto poisoned = [](std::int64_t bytes) {
     return std::vector<char>(static_cast<std::size_t>(bytes + 2 * QuantizeCase::kGuard),
                              QuantizeCase::kPoison);
@@ -90,7 +92,8 @@ inline CaseOutput make_output(const QuantizeProblem& problem, const Placement& a
   out.wanted = true;
   out.ld = layout.data.ld + (transposed ? 0 : at.pad_q);
   out.scale_ld = layout.scales.ld;
-  const bool strided = layout.scales.outer > 1 || layout.scales.inner > 1;
+  const bool strided = (layout.scales.outer > 1 || layout.scales.inner > 1) &&
+                       problem.scale_layout == ScaleLayout::kLinear;
   if (!transposed && strided) {
     out.scale_ld = at.extra_scale_ld < 0 ? layout.scale_cols : out.scale_ld + at.extra_scale_ld;
   }
@@ -118,7 +121,7 @@ inline QuantizeCase make_case(QuantizeProblem problem, const Placement& at, Fill
 // Whole buffers, guard zones included.
 inline bool same_outputs(const QuantizeCase& a, const QuantizeCase& b) {
   return a.row.q == b.row.q && a.row.scale == b.row.scale && a.transposed.q == b.transposed.q &&
-         a.transposed.scale == b.transposed.scale && a.amax == b.amax;
+         a.transposed.scale == b.transposed.scale && a.amax == b.amax && a.nonfinite == b.nonfinite;
 }
 
 inline std::string describe(const QuantizeProblem& problem, const Placement& at, Fill fill) {

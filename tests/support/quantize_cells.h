@@ -26,6 +26,9 @@ inline std::vector<QuantizeProblem> all_quantize_problems(std::int64_t cols) {
               p.output = static_cast<QuantizeOutput>(output);
               p.e8m0_rounding = rounding;
               if (check_well_formed(Problem(p))) all.push_back(p);
+              QuantizeProblem swizzled = p;
+              swizzled.scale_layout = ScaleLayout::kSwizzled;
+              if (check_well_formed(Problem(swizzled))) all.push_back(swizzled);
               p.policy = ScalePolicy::kDelayed;
               if (check_well_formed(Problem(p))) all.push_back(p);
             }
@@ -37,18 +40,42 @@ inline std::vector<QuantizeProblem> all_quantize_problems(std::int64_t cols) {
   return all;
 }
 
-inline std::vector<QuantizeProblem> quantize_cells(std::int64_t cols) {
-  std::vector<QuantizeProblem> cells = all_quantize_problems(cols);
+inline std::vector<QuantizeProblem> supported(std::vector<QuantizeProblem> cells) {
   std::erase_if(cells, [](const QuantizeProblem& p) { return !check_supported(Problem(p)); });
   return cells;
 }
+inline std::vector<QuantizeProblem> quantize_cells(std::int64_t cols) {
+  return supported(all_quantize_problems(cols));
+}
 
-// A cell of every granularity, scale format, rounding, policy and output; the types take turns, so
-// that each meets each granularity.
-inline std::vector<QuantizeProblem> covering_quantize_cells(std::int64_t cols) {
+// The same over groups of rows, and over flat ranges.
+inline std::vector<QuantizeProblem> all_grouped_problems(std::int64_t cols) {
+  std::vector<QuantizeProblem> all;
+  for (const Grouping grouping : {Grouping::kPacked, Grouping::kMasked}) {
+    for (QuantizeProblem& p : all_quantize_problems(cols)) {
+      p.grouping = grouping;
+      all.push_back(p);
+    }
+  }
+  return all;
+}
+inline std::vector<QuantizeProblem> all_sharded_problems(std::int64_t cols) {
+  std::vector<QuantizeProblem> all;
+  for (const ShardStep step : {ShardStep::kAmax, ShardStep::kCast}) {
+    for (QuantizeProblem& p : all_quantize_problems(cols)) {
+      p.shard = step;
+      all.push_back(p);
+    }
+  }
+  return all;
+}
+
+// A cell of every granularity, scale format, rounding, policy and output of those given; the types
+// take turns, so that each meets each granularity.
+inline std::vector<QuantizeProblem> covering(const std::vector<QuantizeProblem>& cells) {
   std::vector<QuantizeProblem> covering;
   int turn = 0;
-  for (const QuantizeProblem& p : quantize_cells(cols)) {
+  for (const QuantizeProblem& p : cells) {
     if (p.x.dtype != DType::kBF16 || p.q.dtype != DType::kE4M3) continue;
     QuantizeProblem turned = p;
     turned.x.dtype = static_cast<DType>(3 + turn % 3);
@@ -58,6 +85,9 @@ inline std::vector<QuantizeProblem> covering_quantize_cells(std::int64_t cols) {
     if (turn % 6 == 0) ++turn;
   }
   return covering;
+}
+inline std::vector<QuantizeProblem> covering_quantize_cells(std::int64_t cols) {
+  return covering(quantize_cells(cols));
 }
 
 }  // namespace octile::tests

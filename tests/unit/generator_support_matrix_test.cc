@@ -77,17 +77,24 @@ void for_each_quantize(const std::function<void(const QuantizeProblem&)>& visit)
 }
 
 // A problem of each kind that is more than one tensor quantised as it is.
-constexpr std::array<std::string_view, 9> kFurther{
+constexpr auto kFurther = std::to_array<std::string_view>({
     "quantize rows=? cols=256 x=e4m3:1x128 q=e4m3:1x128 out=col",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=silu_mul",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row dbias=1",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row tap=1",
-    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row group=packed",
-    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row shard=amax",
-    "quantize rows=? cols=256 x=bf16 q=e4m3:1x32 out=row scales=swizzled",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:128x128 out=row group=packed",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:row out=both group=packed",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x32 out=row group=packed scales=swizzled",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=col group=masked",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row group=packed shard=amax",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=col shard=amax",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:tensor out=row policy=delayed shard=cast",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:row out=row shard=cast",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x32 out=row shard=cast scales=swizzled",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:32x32 out=row scales=swizzled",
     "dequantize rows=? cols=256 x=e4m3:1x128 q=bf16 out=row",
     "transpose rows=? cols=256 x=e4m3:128x128 q=e4m3:128x128 out=col",
-};
+});
 
 bool fp32_in_memory(const TensorType& t) {
   return t.scale == ScaleFormat::kF32 || t.scale == ScaleFormat::kF32Pow2;
@@ -126,6 +133,36 @@ TEST(SupportMatrix, QuantizeSupportIsWhatTheKernelsDo) {
   });
   // x, q dtype, output; tensor, row and 128x128 in 3 formats, 1x128 in 4, two MX in 2 roundings.
   EXPECT_EQ(supported, 3 * 2 * 3 * (3 * 3 + 4 + 2 * 2));
+}
+
+// Of groups and flat ranges, exactly these granularities and outputs.
+TEST(SupportMatrix, GroupsAndFlatRangesAreWhatTheKernelsDo) {
+  int supported = 0;
+  for_each_quantize([&](const QuantizeProblem& tensor) {
+    const Granularity g = tensor.q.granularity;
+    const bool square = g == Granularity::k128x128 || g == Granularity::k32x32;
+    const bool row = tensor.output == QuantizeOutput::kRowwise;
+    const bool plain = check_supported(tensor).has_value();
+    const auto expect = [&](const QuantizeProblem& p, bool expected) {
+      supported += expected ? 1 : 0;
+      ASSERT_EQ(check_supported(p).has_value(), expected) << to_text(p);
+    };
+    QuantizeProblem p = tensor;
+    p.grouping = Grouping::kPacked;
+    expect(p, plain && !square && (row || g != Granularity::kPerRow));
+    p.grouping = Grouping::kMasked;
+    expect(p, plain && row);
+    p = tensor;
+    p.shard = ShardStep::kCast;
+    expect(p, plain && row && g != Granularity::kPerRow && g != Granularity::k32x32);
+    if (tensor.q.scale != ScaleFormat::kE8M0) return;
+    p = tensor;
+    p.scale_layout = ScaleLayout::kSwizzled;
+    expect(p, plain && g == Granularity::k1x32);
+    p.grouping = Grouping::kPacked;
+    expect(p, plain && g == Granularity::k1x32 && tensor.output == QuantizeOutput::kTransposed);
+  });
+  EXPECT_GT(supported, 0);
 }
 
 TEST(SupportMatrix, EveryRowDecidesSomething) {

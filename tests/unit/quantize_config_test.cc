@@ -163,7 +163,7 @@ TEST(QuantizeEmit, ShapeIsNotInTheSource) {
   ASSERT_TRUE(narrow.has_value()) << narrow.error().message;
   ASSERT_TRUE(wide.has_value()) << wide.error().message;
   EXPECT_EQ(narrow->source, wide->source);
-  EXPECT_EQ(narrow->parameter_bytes, std::vector<int>{280});
+  EXPECT_EQ(narrow->parameter_bytes, std::vector<int>{sizeof(QuantizeKernelArgs)});
 }
 
 TEST(QuantizeEmit, NumericsWithoutATemplateAreUnsupported) {

@@ -295,6 +295,25 @@ OCTILE_API octile_status octile_plan_describe(octile_plan* plan, char* buffer, s
 OCTILE_API octile_status octile_plan_workspace_size(octile_plan* plan, int64_t tokens,
                                                     size_t* bytes);
 
+/* Sizes of one output of a quantise plan, in which its groups and the layout of its scales count.
+ * rows: of x; of each group where they are masked. groups: 0 to 65536; 0 for a plan without.
+ * transposed nonzero: the columnwise copy.
+ * - Without groups: as octile_quantized_layout_query; swizzled scales fill whole tiles of 128 x 4.
+ * - Packed groups, row-wise: as one tensor of `rows` rows. Rows and scales of no group are not
+ *   touched, but for the padding behind the last group's scales.
+ * - Packed groups, transposed: group g's columns begin on a multiple of 128, the sum of
+ *   roundup(rows of i, 128) over the groups i before it, and end in zeros up to the next multiple;
+ *   its scales are those of its ceil(rows / 128) blocks (1x32: of four times as many). data_ld is
+ *   the most that `rows` rows in `groups` groups can take; what is behind the last group is not
+ *   touched.
+ * - Masked groups: `groups` tensors of [rows, cols], one behind the other; of each, rows from its
+ *   count on are neither read nor written.
+ * - One scale a tensor: [groups]; an empty group's is that of an amax of 0.
+ * Errors: INVALID_ARGUMENT (no quantise plan, an output it does not have, rows, groups). */
+OCTILE_API octile_status octile_plan_quantized_layout(octile_plan* plan, int64_t rows,
+                                                      int64_t groups, int32_t transposed,
+                                                      octile_quantized_layout* layout);
+
 /* ---- running --------------------------------------------------------------------------------- */
 
 typedef enum octile_run_flags {
@@ -346,15 +365,15 @@ typedef struct octile_quantize_args {
   int64_t ldq;      /* >= cols; 0: cols */
   void* scale;      /* row-wise scales, layout of the plan's granularity */
   int64_t scale_ld; /* 0: as octile_quantized_layout_query says; else 1x128: >= that and a multiple
-                       of 4; 128x128: >= ceil(cols/128) */
+                       of 4; 128x128: >= ceil(cols/128); swizzled: that alone */
   void* q_transposed; /* [cols][roundup(rows,16)]; null unless the plan has a transposed output */
   void* scale_transposed; /* as octile_quantized_layout_query says with transposed */
   void* workspace;        /* octile_plan_workspace_size bytes, 16-byte aligned; null where 0 */
   size_t workspace_bytes;
-  const float*
-      encode;  /* [1], delayed scaling only: x is multiplied by it, the scale is 1 / encode */
-  float* amax; /* [1], plans with one scale per tensor: raised to the largest finite |x|;
-                  null: not kept */
+  const float* encode; /* [1], delayed scaling only: x is multiplied by it, the scale is 1 / encode;
+                          with groups one each */
+  float* amax; /* [1], plans with one scale per tensor: raised to the largest finite |x|; with
+                  groups one each; null: not kept */
   const uint32_t* skip; /* [1]: where not 0 when the kernels begin, nothing is written (weights
                            quantised once a step, in a graph replayed for every microbatch);
                            null: never */
@@ -367,14 +386,20 @@ typedef struct octile_quantize_args {
   float* rstd;            /* [rows], source "rmsnorm": 1 / root mean square */
   float* bias_gradient;   /* [cols] */
   float* tap;             /* [rows][cols] */
-  const int32_t* offsets; /* [groups + 1], packed groups: the first row of each, ascending */
-  const int32_t* counts;  /* [groups], masked groups: the rows of each that exist */
-  int64_t groups;         /* >= 0 */
-  int64_t shard_start;    /* flat index of the range's first element, x points to that element */
-  int64_t shard_length;   /* elements */
-  float* shard_amax;      /* largest finite |x| of every block, laid out as the granularity's fp32
-                             scales, zero before the first shard */
-  uint64_t* nonfinite;    /* [1]: raised by the infinities and NaNs met in x; null: not counted */
+  const int32_t* offsets; /* [groups + 1], packed groups: the first row of each, from 0 on
+                             ascending, then the rows of all, at most `rows` */
+  const int32_t* counts;  /* [groups], masked groups: the rows of each that exist, at most `rows`;
+                             x is [groups][rows][ldx] and q [groups][rows][ldq] */
+  int64_t groups;         /* 0 to 65536; 0 does nothing where the plan has groups */
+  int64_t shard_start;    /* flat range: its first element in [rows][cols]; x and q point to that
+                             element, and lie flat from there on */
+  int64_t shard_length;   /* its elements; 0 does nothing */
+  float* shard_amax;      /* largest finite |x| of every block of the whole tensor, laid out as the
+                             granularity's fp32 scales (1x32: as many fp32 as scales), zero before
+                             the first shard. The cast reads it and writes the scales of the blocks
+                             it touches, in the whole tensor's array `scale` */
+  uint64_t* nonfinite;    /* [1]: raised by the infinities and NaNs of x, each counted once a call;
+                             null: not counted */
 } octile_quantize_args;
 
 /* Enqueues the quantisation on `stream`; rules as octile_gemm_run. Both outputs come from one read

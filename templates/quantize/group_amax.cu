@@ -1,0 +1,47 @@
+// The largest finite magnitude of each group of rows, for one scale a group:
+//
+//   maxima[g] = max |x| over the rows of group g, as bits of the input type
+//
+// The host clears them before. A warp takes a tile (first_pass.cuh) and, where it finds more than
+// what is known by then, an atomic: few do. Maxima do not depend on the order of arrival.
+#ifndef OCTILE_EMITTED
+#define OCTILE_AMAX_NAME octile_quantize_group_amax_default
+#define OCTILE_DEFAULT_GRANULARITY 1
+#define OCTILE_DEFAULT_TILE_ROWS 8
+#define OCTILE_DEFAULT_TILE_COLS 256
+#define OCTILE_DEFAULT_GROUP_WALK 1
+#include "quantize/default_prologue.cuh"
+#endif
+
+namespace group_amax {
+
+using Src = quantize::Source<cfg::kSourceType>;
+using Groups = quantize::Walk<cfg::kGroupWalk>;
+using Pass = quantize::FirstPass<Src, cfg::kAmaxThreads>;
+using Input = cfg::Input<Pass::Patch>;
+constexpr int kVectors = Pass::kVectors, kWarps = Pass::kWarps;
+
+}  // namespace group_amax
+
+extern "C" __global__ void __launch_bounds__(cfg::kAmaxThreads, cfg::kAmaxBlocksPerSm)
+    OCTILE_AMAX_NAME(const __grid_constant__ quantize::Args whole) {
+  using namespace group_amax;
+  if (quantize::skipped(whole)) return;
+  const u64 across = static_cast<u64>(whole.cols + Pass::kCols - 1) / Pass::kCols;
+  quantize::Tile tile =
+      quantize::tile_at(static_cast<u64>(blockIdx.x) * kWarps + threadIdx.x / 32, across);
+  if (tile.row >= Groups::slots<kVectors>(whole)) return;
+  auto&& args = Groups::enter<kVectors>(whole, tile.row);
+  const i64 row = quantize::first_row(args) + tile.row * kVectors;
+  if (row >= args.rows) return;
+  const Pass::Patch patch = Pass::patch_at(args, row, tile.col);
+  quantize::Vector x[kVectors];
+  u32 magnitudes[kVectors];
+  Input(args, patch).load(patch, x);
+  quantize::measure<Src>(x, magnitudes);
+  u32 top = 0;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) top = reduce::max(top, magnitudes[i]);
+  top = __reduce_max_sync(0xffffffffu, top);
+  if (threadIdx.x % 32 == 0) quantize::raise(args.maxima + args.group, top);
+}

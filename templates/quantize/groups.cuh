@@ -1,0 +1,179 @@
+// Groups of rows (the tokens of experts): which one a tile belongs to, and what of the tensor it
+// is.
+//
+// Packed groups lie one behind the other, group g in rows offsets[g] .. offsets[g + 1]. A tile does
+// not cross from group to group, so a group of n rows takes ceil(n / kTileRows) of them. Where they
+// begin is known without a sum over the groups before: group g owns the slots from
+//
+//   slot(g) = offsets[g] / kTileRows + g
+//
+// on, at least as many as it has tiles, and slots beyond its last tile are left at once. slot()
+// rises with g: 32 probes at a time find a slot's group, one step for 32 groups, two for 1024.
+//
+// Masked groups lie `rows` rows apart, of which counts[g] are there.
+#pragma once
+#ifndef OCTILE_EMITTED
+#include "quantize/scale.cuh"
+#endif
+
+namespace quantize {
+
+// How a kernel's tiles meet the groups: GroupWalk on the host.
+constexpr int kGroupByGroup = 1;  // packed, one group after the other
+constexpr int kMaskedGroups = 2;
+constexpr int kGroupsAsOne = 3;  // packed, where neither scales nor places depend on the group
+
+// The arguments as one tile sees them. `rows` is the row of x where its group ends: loads and codes
+// go by rows of x, whatever the group.
+struct GroupArgs : Args {
+  i64 group;
+  i64 first;         // row of x where the group begins
+  i64 scale_origin;  // row of x whose row-wise scale is the first of the array `scale`
+  i64 scale_rows;    // rows that array covers
+  i64 start;         // column where the group begins in the transposed copy
+  bool last;         // no row comes after the group's
+};
+
+__device__ __forceinline__ i64 first_row(const GroupArgs& a) { return a.first; }
+__device__ __forceinline__ i64 scale_origin(const GroupArgs& a) { return a.scale_origin; }
+__device__ __forceinline__ i64 scale_rows(const GroupArgs& a) { return a.scale_rows; }
+__device__ __forceinline__ i64 start_column(const GroupArgs& a) { return a.start; }
+__device__ __forceinline__ bool is_last(const GroupArgs& a) { return a.last; }
+__device__ __forceinline__ i64 padded_columns(const GroupArgs& a) {
+  return (a.rows - a.first + 127) & ~i64{127};
+}
+__device__ __forceinline__ u32 known_magnitude(const GroupArgs& a) {
+  return memory::load_4(a.maxima + a.group);
+}
+
+__device__ __forceinline__ i64 count_at(const int* counts, i64 i) {
+  return static_cast<int>(memory::load_4(counts + i));
+}
+
+// Rows of all packed groups; never more than x has.
+__device__ __forceinline__ i64 packed_rows(const Args& args) {
+  const i64 all = count_at(args.groups_at, args.groups);
+  return all < args.rows ? all : args.rows;
+}
+
+// The last group whose first slot is not beyond `slot`. All 32 lanes.
+template <int kTileRows>
+__device__ __forceinline__ int group_of_slot(const Args& args, int slot) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  int first = 0, count = static_cast<int>(args.groups);
+#pragma unroll 1
+  while (count > 1) {
+    const int step = (count + 31) / 32;
+    const int probe = lane * step;
+    bool reached = false;
+    if (probe < count) {
+      const int group = first + probe;
+      reached =
+          static_cast<int>(memory::load_4(args.groups_at + group) / kTileRows) + group <= slot;
+    }
+    const u32 passed = __reduce_max_sync(0xffffffffu, reached ? static_cast<u32>(lane) : 0);
+    first += static_cast<int>(passed) * step;
+    count -= static_cast<int>(passed) * step;
+    if (count > step) count = step;
+  }
+  return first;
+}
+
+// Blocks of 128 rows of the groups before `group`: a group's columns of the transposed copy begin
+// on a multiple of 128. All threads. Holds one barrier.
+template <int kThreads>
+__device__ __forceinline__ i64 blocks_before(const Args& args, i64 group) {
+  constexpr int kWarps = kThreads / 32;
+  __shared__ u32 partials[kWarps];
+  u32 blocks = 0;
+#pragma unroll 1
+  for (i64 g = threadIdx.x; g < group; g += kThreads) {
+    const u32 rows = memory::load_4(args.groups_at + g + 1) - memory::load_4(args.groups_at + g);
+    blocks += (rows + 127) / 128;
+  }
+  blocks = __reduce_add_sync(0xffffffffu, blocks);
+  if (threadIdx.x % 32 == 0) partials[threadIdx.x / 32] = blocks;
+  __syncthreads();
+  return __reduce_add_sync(0xffffffffu, threadIdx.x % 32 < kWarps ? partials[threadIdx.x % 32] : 0);
+}
+
+// What is of one group alone: its scale, where each has one, the given scale and the record of its
+// amax.
+__device__ __forceinline__ GroupArgs of_group(const Args& args, i64 group) {
+  GroupArgs a = {args};
+  a.group = group;
+  a.scale = static_cast<char*>(args.scale) + group * args.scale_group_bytes;
+  a.scale_transposed = static_cast<char*>(args.scale_transposed) + group * args.scale_group_bytes;
+  a.encode = args.encode + group;
+  if (args.amax != nullptr) a.amax = args.amax + group;
+  a.start = 0;
+  return a;
+}
+
+// enter(): the arguments of the tile in `slot`, which becomes the tile's number within its group.
+// Beyond a group's last tile no row is left.
+template <>
+struct Walk<kGroupByGroup> {
+  using View = GroupArgs;
+  template <int kTileRows>
+  static __device__ __forceinline__ i64 slots(const Args& args) {
+    return args.rows / kTileRows + args.groups;
+  }
+  template <int kTileRows>
+  static __device__ __forceinline__ GroupArgs enter(const Args& args, i64& slot) {
+    const i64 all = packed_rows(args);
+    GroupArgs a = of_group(args, group_of_slot<kTileRows>(args, static_cast<int>(slot)));
+    a.first = count_at(args.groups_at, a.group);
+    const i64 end = count_at(args.groups_at, a.group + 1);
+    slot -= a.first / kTileRows + a.group;
+    a.rows = end < all ? end : all;
+    a.scale_origin = 0;
+    a.scale_rows = all;
+    a.last = a.rows == all;
+    return a;
+  }
+  template <int kThreads>
+  static __device__ __forceinline__ void find_columns(GroupArgs& a) {
+    a.start = 128 * blocks_before<kThreads>(a, a.group);
+  }
+};
+
+template <>
+struct Walk<kMaskedGroups> {
+  using View = GroupArgs;
+  template <int kTileRows>
+  static __device__ __forceinline__ i64 tiles(const Args& args) {
+    return (args.rows + kTileRows - 1) / kTileRows;
+  }
+  template <int kTileRows>
+  static __device__ __forceinline__ i64 slots(const Args& args) {
+    return args.groups * tiles<kTileRows>(args);
+  }
+  template <int kTileRows>
+  static __device__ __forceinline__ GroupArgs enter(const Args& args, i64& slot) {
+    const Tile at = tile_at(static_cast<u64>(slot), static_cast<u64>(tiles<kTileRows>(args)));
+    slot = at.col;
+    GroupArgs a = of_group(args, at.row);
+    const i64 count = count_at(args.groups_at, a.group);
+    a.first = a.group * args.rows;
+    a.scale_origin = a.first;
+    a.scale_rows = count < args.rows ? count : args.rows;
+    a.rows = a.first + a.scale_rows;
+    a.last = true;
+    return a;
+  }
+  template <int kThreads>
+  static __device__ __forceinline__ void find_columns(const GroupArgs&) {}
+};
+
+template <>
+struct Walk<kGroupsAsOne> : Walk<0> {
+  template <int kTileRows>
+  static __device__ __forceinline__ Args enter(const Args& args, i64&) {
+    Args a = args;
+    a.rows = packed_rows(args);
+    return a;
+  }
+};
+
+}  // namespace quantize

@@ -1,0 +1,318 @@
+// The quantisers of groups of rows and of flat ranges, run on the host thread by thread and
+// compared bit for bit with the reference (quantize_emulation_test.cc says how).
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "generator/quantize_config.h"
+#include "generator/quantize_layout.h"
+#include "runtime/reference/quantize.h"
+#include "tests/emulation/quantize_kernels.h"
+#include "tests/support/device_emulation.h"
+#include "tests/support/quantize_group_case.h"
+#include "tests/support/quantize_shard_case.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define OCTILE_NO_FIBERS 1
+#endif
+
+namespace octile {
+namespace {
+
+using emulation::Watched;
+using tests::Fill;
+using tests::GroupCase;
+using tests::GroupSizes;
+
+struct Variant {
+  QuantizeProblem problem;
+  QuantizeConfig config;
+  emulation::QuantizeKernel kernel = nullptr;
+  emulation::QuantizeKernel first_pass = nullptr;
+  std::string name() const { return to_text(Problem(problem)) + " / " + to_text(config); }
+};
+
+template <typename Wanted>
+std::vector<Variant> variants(const Wanted& wanted) {
+  std::vector<Variant> made;
+  for (const emulation::EmittedQuantizer& k : emulation::emitted_quantizers()) {
+    const auto problem = std::get<QuantizeProblem>(parse_problem(k.problem).value());
+    if (!wanted(problem)) continue;
+    made.push_back({problem, parse_quantize_config(k.config).value(), k.kernel, k.first_pass});
+  }
+  return made;
+}
+std::vector<Variant> grouped() {
+  return variants([](const QuantizeProblem& p) { return p.grouping != Grouping::kNone; });
+}
+
+void run_blocks(std::int64_t blocks, int threads, emulation::QuantizeKernel kernel,
+                const QuantizeKernelArgs& args) {
+  const auto device_args = std::bit_cast<quantize::Args>(args);
+  for (std::int64_t b = 0; b < blocks; ++b) {
+    emulation::run_block(static_cast<unsigned>(b), threads, [&] { kernel(device_args); });
+  }
+}
+
+Watched bytes(const void* p, std::int64_t count) {
+  return {static_cast<const char*>(p), 1, count, count};
+}
+
+void expect_no_stray_access() {
+  EXPECT_EQ(std::exchange(emulation::stray_accesses, 0), 0)
+      << "accesses outside the elements of a tensor";
+  EXPECT_EQ(std::exchange(emulation::misaligned_accesses, 0), 0);
+}
+
+// ---- groups
+// --------------------------------------------------------------------------------------
+
+// The rows of x or q that exist.
+std::vector<Watched> rows_of(const GroupCase& c, const void* p, std::int64_t ld,
+                             std::int64_t element_bytes) {
+  std::vector<Watched> watched;
+  const std::int64_t width = c.problem.cols * element_bytes;
+  const auto* first = static_cast<const char*>(p);
+  if (p == nullptr) return watched;
+  if (!c.offsets.empty()) {
+    watched.push_back({first, c.offsets.back(), width, ld * element_bytes});
+  }
+  for (std::size_t g = 0; g < c.counts.size(); ++g) {
+    watched.push_back({first + static_cast<std::int64_t>(g) * c.rows * ld * element_bytes,
+                       c.counts[g], width, ld * element_bytes});
+  }
+  return watched;
+}
+
+QuantizeKernelArgs args_of(GroupCase& c) {
+  QuantizeKernelArgs args;
+  args.x = c.x.data();
+  args.rows = c.rows;
+  args.cols = c.problem.cols;
+  args.ldx = c.ldx;
+  args.groups = c.groups();
+  args.groups_at = c.counts.empty() ? c.offsets.data() : c.counts.data();
+  args.nonfinite = reinterpret_cast<unsigned long long*>(&c.nonfinite);
+  if (c.delayed()) args.encode = c.encode.data();
+  if (c.keeps_amax()) args.amax = reinterpret_cast<std::uint32_t*>(c.amax.data());
+  if (c.row.wanted) {
+    args.q = c.row.q.data() + c.row.offset;
+    args.scale = c.row.scale.data() + tests::QuantizeCase::kGuard;
+    args.ldq = c.row.ld;
+    args.scale_ld = c.row.scale_ld;
+  }
+  if (c.transposed.wanted) {
+    args.q_transposed = c.transposed.q.data() + c.transposed.offset;
+    args.scale_transposed = c.transposed.scale.data() + tests::QuantizeCase::kGuard;
+    args.ldq_transposed = c.transposed.ld;
+    args.scale_ld_transposed =
+        quantized_layout(c.problem, c.rows, c.groups(), true).value().scales.ld;
+  }
+  const auto one = quantized_layout(c.problem, c.rows, 1, false).value().scales;
+  if (c.keeps_amax()) {
+    args.scale_group_bytes = one.element_bytes;
+  } else if (!c.counts.empty()) {
+    args.scale_group_bytes = one.bytes();
+  }
+  return args;
+}
+
+// A launch as launch_quantize.cc makes it.
+void run(const Variant& v, GroupCase& c) {
+  QuantizeKernelArgs args = args_of(c);
+  std::vector<std::uint32_t> maxima(static_cast<std::size_t>(c.groups()), 0);
+  args.maxima = maxima.data();
+  const auto words = bytes(maxima.data(), std::ssize(maxima) * 4);
+  const auto& table = c.counts.empty() ? c.offsets : c.counts;
+  emulation::readable = rows_of(c, c.x.data(), c.ldx, size_of(c.problem.x.dtype));
+  emulation::readable.insert(emulation::readable.end(),
+                             {words, bytes(table.data(), std::ssize(table) * 4),
+                              bytes(args.encode, std::ssize(c.encode) * 4)});
+  emulation::writable = rows_of(c, args.q, args.ldq, 1);
+  emulation::writable.insert(
+      emulation::writable.end(),
+      {Watched{static_cast<const char*>(args.q_transposed), args.cols, args.ldq_transposed,
+               args.ldq_transposed},
+       bytes(args.scale, std::ssize(c.row.scale) - 2 * tests::QuantizeCase::kGuard),
+       bytes(args.scale_transposed,
+             std::ssize(c.transposed.scale) - 2 * tests::QuantizeCase::kGuard)});
+  if (v.first_pass != nullptr) {
+    const auto blocks = first_pass_blocks(c.problem, c.rows, 1, c.groups());
+    ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
+    run_blocks(*blocks, kFirstPassThreads, v.first_pass, args);
+  }
+  const auto blocks = launch_blocks(c.problem, v.config, c.rows, c.groups());
+  ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
+  run_blocks(*blocks, v.config.threads, v.kernel, args);
+}
+
+void compare(const Variant& v, std::int64_t cols, const GroupSizes& sizes, Fill fill,
+             std::int64_t pad = 0) {
+  GroupCase expected = tests::make_group_case(v.problem, cols, sizes, fill, pad);
+  SCOPED_TRACE(v.name() + ": " + tests::describe(expected, sizes, fill));
+  GroupCase actual = expected;
+  run(v, actual);
+  const Status status = expected.run_reference(1);
+  ASSERT_TRUE(status.has_value()) << status.error().message;
+  expect_no_stray_access();
+  EXPECT_EQ(actual.amax, expected.amax);
+  EXPECT_EQ(actual.nonfinite, expected.nonfinite);
+  EXPECT_TRUE(actual.row.q == expected.row.q);
+  EXPECT_TRUE(actual.row.scale == expected.row.scale);
+  EXPECT_TRUE(actual.transposed.q == expected.transposed.q);
+  EXPECT_TRUE(actual.transposed.scale == expected.transposed.scale);
+}
+
+class QuantizeGroupsEmulation : public ::testing::Test {
+ protected:
+  void SetUp() override {
+#ifdef OCTILE_NO_FIBERS
+    GTEST_SKIP() << "this sanitizer does not follow ucontext switches";
+#endif
+  }
+};
+
+TEST_F(QuantizeGroupsEmulation, EveryGroupingEqualsTheReference) {
+  for (const Variant& v : grouped()) {
+    for (const GroupSizes& sizes : tests::few_groups()) {
+      compare(v, 140, sizes, Fill::kMixed);
+      if (HasFailure()) return;
+    }
+    compare(v, 300, tests::few_groups()[3], Fill::kNormal);
+    compare(v, 33, tests::few_groups()[3], Fill::kInfinities, 7);
+  }
+}
+
+TEST_F(QuantizeGroupsEmulation, ManyGroupsEqualTheReference) {
+  std::vector<GroupSizes> sizes = tests::many_groups(2);
+  for (const Variant& v : grouped()) {
+    if (v.problem.grouping != Grouping::kPacked || v.problem.x.dtype != DType::kBF16) continue;
+    compare(v, 8, sizes.front(), Fill::kNormal);
+  }
+  for (const Variant& v : grouped()) {
+    // The largest table, once.
+    const bool both = v.problem.output == QuantizeOutput::kBoth;
+    if (!both || v.problem.q.granularity != Granularity::k1x128) continue;
+    compare(v, 8, sizes.back(), Fill::kNormal);
+    break;
+  }
+}
+
+// Every slot of every packing finds its group: all ways to share out few rows to few groups.
+TEST_F(QuantizeGroupsEmulation, SlotsFindTheirGroups) {
+  constexpr int kTileRows = 8;
+  for (std::int32_t a = 0; a <= 17; ++a) {
+    for (std::int32_t b = 0; b <= 17; ++b) {
+      const std::int32_t offsets[] = {0, a, a, a + b, a + b + 9};
+      quantize::Args args{};
+      args.groups_at = offsets;
+      args.groups = 4;
+      args.rows = a + b + 9;
+      emulation::readable = {bytes(offsets, sizeof offsets)};
+      std::vector<std::int64_t> rows_met(4, 0);
+      for (std::int64_t slot = 0; slot < quantize::Walk<1>::slots<kTileRows>(args); ++slot) {
+        emulation::run_block(0, 32, [&] {
+          long long tile = slot;
+          const auto group = quantize::Walk<1>::enter<kTileRows>(args, tile);
+          const long long left = group.rows - group.first - tile * kTileRows;
+          if (threadIdx.x == 0 && left > 0) {
+            rows_met[static_cast<std::size_t>(group.group)] += left < kTileRows ? left : kTileRows;
+          }
+        });
+      }
+      EXPECT_EQ(rows_met, (std::vector<std::int64_t>{a, 0, b, 9})) << a << " " << b;
+    }
+  }
+  expect_no_stray_access();
+}
+
+// ---- flat ranges
+// ---------------------------------------------------------------------------------
+
+// The kernel that goes before a cast: of the same types and granularity.
+const Variant* amax_step_of(const std::vector<Variant>& all, const Variant& cast) {
+  for (const Variant& v : all) {
+    QuantizeProblem problem = v.problem;
+    if (problem.shard != ShardStep::kAmax) continue;
+    problem.shard = ShardStep::kCast;
+    if (problem.x == cast.problem.x && problem.q.granularity == cast.problem.q.granularity) {
+      return &v;
+    }
+  }
+  return nullptr;
+}
+
+void run_shard(const Variant& v, const tests::QuantizeCase& whole, const tests::Shard& shard,
+               std::vector<float>& maxima, std::vector<char>& q, std::vector<char>& scale,
+               std::uint64_t& nonfinite) {
+  if (shard.length == 0) return;  // nothing is launched
+  const std::int64_t x_bytes = size_of(v.problem.x.dtype);
+  // A copy, so that nothing outside the range can be read unseen.
+  const std::vector<char> x(whole.x.begin() + shard.start * x_bytes,
+                            whole.x.begin() + (shard.start + shard.length) * x_bytes);
+  QuantizeProblem problem = v.problem;
+  problem.cols = whole.problem.cols;
+  QuantizeKernelArgs args;
+  args.x = x.data();
+  args.q = q.data() + tests::QuantizeCase::kGuard + shard.start;
+  args.scale = scale.data() + tests::QuantizeCase::kGuard;
+  args.scale_ld = whole.row.scale_ld;
+  args.rows = whole.rows;
+  args.cols = problem.cols;
+  args.shard_amax = reinterpret_cast<std::uint32_t*>(maxima.data());
+  args.nonfinite = reinterpret_cast<unsigned long long*>(&nonfinite);
+  const std::int64_t last = shard.start + shard.length - 1;
+  args.shard_row = shard.start / args.cols;
+  args.shard_col = shard.start % args.cols;
+  args.shard_last_row = last / args.cols;
+  args.shard_end_col = last % args.cols + 1;
+  emulation::readable = {bytes(x.data(), std::ssize(x)),
+                         bytes(maxima.data(), std::ssize(maxima) * 4)};
+  emulation::writable = {bytes(args.q, shard.length),
+                         bytes(args.scale, std::ssize(scale) - 2 * tests::QuantizeCase::kGuard)};
+  const auto blocks = shard_blocks(problem, v.config, args);
+  ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
+  run_blocks(*blocks, v.config.threads, v.kernel, args);
+  expect_no_stray_access();
+}
+
+TEST_F(QuantizeGroupsEmulation, EverySplitHasTheBitsOfTheWhole) {
+  const auto all = variants([](const QuantizeProblem& p) { return p.shard != ShardStep::kNone; });
+  int compared = 0;
+  for (const Variant& cast : all) {
+    if (cast.problem.shard != ShardStep::kCast) continue;
+    const Variant* const amax = amax_step_of(all, cast);
+    for (const tests::ShardShape& shape : tests::kShardShapes) {
+      for (const Fill fill : {Fill::kNormal, Fill::kMixed}) {
+        tests::QuantizeCase whole = tests::whole_case(cast.problem, shape, fill);
+        SCOPED_TRACE(cast.name() + fmt::format(": {} x {}", shape.rows, shape.cols));
+        std::vector<char> q = whole.row.q, scale = whole.row.scale;
+        std::vector<float> maxima(
+            static_cast<std::size_t>(tests::maxima_of(whole.problem, shape.rows)), 0.0F);
+        std::uint64_t met = 0, cast_met = whole.nonfinite;
+        const auto shards = tests::random_split(shape.rows * shape.cols, shape.shards, 5);
+        if (amax != nullptr) {
+          for (const auto& s : shards) run_shard(*amax, whole, s, maxima, q, scale, met);
+        }
+        if (amax == nullptr) continue;
+        for (const auto& s : shards) run_shard(cast, whole, s, maxima, q, scale, cast_met);
+        const std::uint64_t before = whole.nonfinite;
+        ASSERT_TRUE(whole.run_reference(1));
+        EXPECT_TRUE(q == whole.row.q);
+        EXPECT_TRUE(scale == whole.row.scale);
+        EXPECT_EQ(cast_met, whole.nonfinite);
+        EXPECT_EQ(met + before, whole.nonfinite);
+        ++compared;
+        if (HasFailure()) return;
+      }
+    }
+  }
+  EXPECT_GT(compared, 0);
+}
+
+}  // namespace
+}  // namespace octile

@@ -1,0 +1,156 @@
+// One quantisation of groups of rows, or of a flat range, with everything around it, as
+// quantize_case.h has it for a tensor.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "generator/quantize_layout.h"
+#include "tests/support/quantize_case.h"
+
+namespace octile::tests {
+
+// Rows of each group.
+struct GroupSizes {
+  std::string name;
+  std::vector<std::int32_t> rows;
+  std::int64_t sum() const { return std::accumulate(rows.begin(), rows.end(), std::int64_t{0}); }
+};
+
+// Sizes at and around whole blocks, empty groups at either end and between, one group with all.
+inline std::vector<GroupSizes> few_groups() {
+  return {{"one", {131}},
+          {"one empty", {0}},
+          {"around a block", {1, 127, 128, 129}},
+          {"empty ones", {0, 3, 0, 0, 130, 5, 0}},
+          {"all in one of 32", [] {
+             std::vector<std::int32_t> rows(32, 0);
+             rows[17] = 140;
+             return rows;
+           }()}};
+}
+
+// 257 and 1024 groups of up to `most` rows, a third of them empty.
+inline std::vector<GroupSizes> many_groups(unsigned most) {
+  std::vector<GroupSizes> all;
+  for (const int count : {257, 1024}) {
+    std::mt19937 random(static_cast<unsigned>(count));
+    GroupSizes sizes{std::to_string(count), {}};
+    for (int g = 0; g < count; ++g) {
+      const bool empty = random() % 3 == 0;
+      sizes.rows.push_back(empty ? 0 : static_cast<std::int32_t>(random() % most + 1));
+    }
+    all.push_back(sizes);
+  }
+  return all;
+}
+
+struct GroupCase {
+  static constexpr std::int64_t kSpareRows = 5;  // of x behind the last group's
+
+  QuantizeProblem problem;
+  std::int64_t rows = 0;  // of x, or of each masked group
+  std::int64_t ldx = 0, ldq = 0;
+  std::vector<std::int32_t> offsets, counts;  // the one the problem has
+  std::vector<char> x;
+  CaseOutput row, transposed;
+  std::vector<float> encode, amax;  // one a group
+  std::uint64_t nonfinite = 7;
+
+  std::int64_t groups() const {
+    return counts.empty() ? std::ssize(offsets) - 1 : std::ssize(counts);
+  }
+  bool keeps_amax() const { return problem.q.granularity == Granularity::kPerTensor; }
+  bool delayed() const { return problem.policy == ScalePolicy::kDelayed; }
+
+  // The arguments' common part, for the reference's struct and the public one.
+  template <typename Args>
+  void fill(Args& args) {
+    args.rows = rows;
+    args.x = x.data();
+    args.ldx = ldx;
+    args.groups = groups();
+    if (problem.grouping == Grouping::kPacked) args.offsets = offsets.data();
+    if (problem.grouping == Grouping::kMasked) args.counts = counts.data();
+    if (row.wanted) {
+      args.q = row.q.data() + row.offset;
+      args.ldq = row.ld;
+      args.scale = row.scale.data() + QuantizeCase::kGuard;
+      args.scale_ld = row.scale_ld;
+    }
+    if (transposed.wanted) {
+      args.q_transposed = transposed.q.data() + transposed.offset;
+      args.scale_transposed = transposed.scale.data() + QuantizeCase::kGuard;
+    }
+    if (delayed()) args.encode = encode.data();
+    if (keeps_amax()) args.amax = amax.data();
+    args.nonfinite = &nonfinite;
+  }
+  Status run_reference(int threads = 0) {
+    reference::QuantizeArgs args;
+    fill(args);
+    return reference::quantize(problem, args, threads);
+  }
+};
+
+inline bool same_outputs(const GroupCase& a, const GroupCase& b) {
+  return a.row.q == b.row.q && a.row.scale == b.row.scale && a.transposed.q == b.transposed.q &&
+         a.transposed.scale == b.transposed.scale && a.amax == b.amax && a.nonfinite == b.nonfinite;
+}
+
+inline CaseOutput make_group_output(const GroupCase& c, std::int64_t pad_q, bool transposed) {
+  const auto layout = quantized_layout(c.problem, c.rows, c.groups(), transposed).value();
+  const auto poisoned = [](std::int64_t bytes) {
+    return std::vector<char>(static_cast<std::size_t>(bytes + 2 * QuantizeCase::kGuard),
+                             QuantizeCase::kPoison);
+  };
+  CaseOutput out;
+  out.wanted = true;
+  out.ld = layout.data.ld + (transposed ? 0 : pad_q);
+  out.scale_ld = c.keeps_amax() ? 0 : layout.scales.ld;
+  out.offset = QuantizeCase::kGuard;
+  out.q = poisoned(layout.data.outer * out.ld);
+  out.scale = poisoned(layout.scales.bytes());
+  return out;
+}
+
+// The problem's cols are given; `pad`: elements between rows of x and of q.
+inline GroupCase make_group_case(QuantizeProblem problem, std::int64_t cols,
+                                 const GroupSizes& sizes, Fill fill, std::int64_t pad = 0) {
+  problem.cols = cols;
+  GroupCase c;
+  c.problem = problem;
+  c.ldx = c.ldq = cols + pad;
+  std::int64_t rows_of_x = 0;
+  if (problem.grouping == Grouping::kPacked) {
+    c.offsets.push_back(0);
+    for (const std::int32_t n : sizes.rows) c.offsets.push_back(c.offsets.back() + n);
+    rows_of_x = c.rows = sizes.sum() + GroupCase::kSpareRows;
+  } else {
+    c.counts = sizes.rows;
+    c.rows = *std::max_element(sizes.rows.begin(), sizes.rows.end()) + 3;
+    rows_of_x = c.rows * std::ssize(sizes.rows);
+  }
+  const auto seed = static_cast<unsigned>(rows_of_x * 31 + cols);
+  c.x = make_input(problem.x.dtype, rows_of_x * c.ldx, fill, seed);
+  if (has_rowwise(problem.output)) c.row = make_group_output(c, pad, false);
+  if (has_transposed(problem.output)) c.transposed = make_group_output(c, pad, true);
+  c.encode.resize(sizes.rows.size());
+  c.amax.resize(sizes.rows.size(), 0.25F);
+  for (std::size_t g = 0; g < c.encode.size(); ++g) {
+    c.encode[g] = 0.5F + static_cast<float>(g % 13);
+  }
+  return c;
+}
+
+inline std::string describe(const GroupCase& c, const GroupSizes& sizes, Fill fill) {
+  return fmt::format("{} rows={} groups: {} ldx={} fill={}", to_text(Problem(c.problem)), c.rows,
+                     sizes.name, c.ldx, name_of(fill));
+}
+
+}  // namespace octile::tests
