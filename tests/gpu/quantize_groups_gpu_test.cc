@@ -1,0 +1,339 @@
+// Groups of rows, flat ranges, swizzled scales and the count of infinities and NaNs on a GPU,
+// through the C API, bit for bit against the host reference.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "octile/octile.h"
+#include "tests/gpu/session.h"
+#include "tests/support/quantize_cells.h"
+#include "tests/support/quantize_group_case.h"
+#include "tests/support/quantize_shard_case.h"
+
+namespace octile {
+namespace {
+
+using tests::Fill;
+using tests::GroupCase;
+using tests::GroupSizes;
+using tests::QuantizeCase;
+
+struct PlanDeleter {
+  void operator()(octile_plan* plan) const { octile_plan_destroy(plan); }
+};
+using PlanPointer = std::unique_ptr<octile_plan, PlanDeleter>;
+
+PlanPointer make_plan(const QuantizeProblem& problem) {
+  octile_plan* plan = nullptr;
+  octile_library* const library = tests::GpuSession::get()->library();
+  EXPECT_EQ(octile_plan_create(library, "cuda:0", to_text(Problem(problem)).c_str(), &plan),
+            OCTILE_OK)
+      << octile_last_error();
+  return PlanPointer(plan);
+}
+
+std::vector<QuantizeProblem> cells_of(const std::vector<QuantizeProblem>& all) {
+  const auto supported = tests::supported(all);
+  auto cells = tests::covering(supported);
+  fmt::print("{} cells run, {} skipped, {} refused\n", cells.size(),
+             supported.size() - cells.size(), all.size() - supported.size());
+  return cells;
+}
+
+// Host memory and its copy on the device: pointers into the one become pointers into the other.
+class Mirror {
+ public:
+  void add(void* host, std::size_t bytes) {
+    if (bytes == 0) return;
+    copies_.push_back({static_cast<char*>(host), bytes, session().allocate(bytes)});
+    ASSERT_TRUE(copies_.back().device.upload(host, bytes, session().stream()));
+  }
+  template <typename T>
+  void add(std::vector<T>& values) {
+    add(values.data(), values.size() * sizeof(T));
+  }
+  template <typename T>
+  void translate(T*& pointer) const {
+    if (pointer == nullptr) return;
+    const auto* p = reinterpret_cast<const char*>(pointer);
+    for (const Copy& copy : copies_) {
+      if (p < copy.host || p > copy.host + copy.bytes) continue;
+      pointer = reinterpret_cast<T*>(static_cast<char*>(copy.device.pointer()) + (p - copy.host));
+      return;
+    }
+    ADD_FAILURE() << "a pointer into nothing that was mirrored";
+  }
+  template <typename T>
+  void translate_bytes(T*& pointer) const {  // void pointers
+    auto* p = static_cast<const char*>(pointer);
+    translate(p);
+    pointer = const_cast<char*>(p);
+  }
+  void fetch() const {
+    for (const Copy& copy : copies_) {
+      ASSERT_TRUE(copy.device.download(copy.host, copy.bytes, session().stream()));
+    }
+    session().synchronize();
+  }
+
+ private:
+  struct Copy {
+    char* host = nullptr;
+    std::size_t bytes = 0;
+    DeviceBuffer device;
+  };
+  static tests::GpuSession& session() { return *tests::GpuSession::get(); }
+  std::vector<Copy> copies_;
+};
+
+class QuantizeGroupsGpu : public tests::GpuTest {
+ protected:
+  // Compiles every kernel on every core.
+  static void SetUpTestSuite() {
+    if (tests::GpuSession::get() == nullptr) return;
+    std::vector<std::string> problems;
+    for (const std::int64_t cols : {140, 7168}) {
+      for (const auto& all :
+           {tests::all_grouped_problems(cols), tests::all_sharded_problems(cols)}) {
+        for (const auto& p : tests::covering(tests::supported(all))) {
+          problems.push_back(to_text(Problem(p)));
+        }
+      }
+    }
+    std::atomic<std::size_t> next{0};
+    const auto work = [&] {
+      for (std::size_t i = next++; i < problems.size(); i = next++) {
+        octile_plan* plan = nullptr;
+        octile_library* const library = tests::GpuSession::get()->library();
+        // What fails here fails again, and is told, in a test.
+        if (octile_plan_create(library, "cuda:0", problems[i].c_str(), &plan) != OCTILE_OK) return;
+        octile_plan_prepare(plan, 1, 512, OCTILE_PREPARE_DEFAULT);
+        octile_plan_destroy(plan);
+      }
+    };
+    std::vector<std::thread> threads;
+    for (unsigned i = 0; i < std::max(1U, std::thread::hardware_concurrency()); ++i) {
+      threads.emplace_back(work);
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  // Prepares, brings a poisoned workspace, runs.
+  void run(const QuantizeProblem& problem, octile_quantize_args& args) {
+    PlanPointer& plan = plans_[to_text(Problem(problem))];
+    if (plan == nullptr) plan = make_plan(problem);
+    ASSERT_NE(plan, nullptr);
+    ASSERT_EQ(octile_plan_prepare(plan.get(), args.rows, args.rows, OCTILE_PREPARE_DEFAULT),
+              OCTILE_OK)
+        << octile_last_error();
+    std::size_t bytes = 0;
+    ASSERT_EQ(octile_plan_workspace_size(plan.get(), args.rows, &bytes), OCTILE_OK);
+    DeviceBuffer workspace = gpu().allocate(bytes);
+    if (bytes > 0) {
+      ASSERT_TRUE(workspace.fill(0xA5, gpu().stream()));
+    }
+    args.struct_size = sizeof args;
+    args.workspace = workspace.pointer();
+    args.workspace_bytes = bytes;
+    ASSERT_EQ(octile_quantize_run(plan.get(), &args, gpu().stream()), OCTILE_OK)
+        << octile_last_error();
+    gpu().synchronize();
+    ++runs_;
+  }
+
+  void compare(const QuantizeProblem& problem, std::int64_t cols, const GroupSizes& sizes,
+               Fill fill, std::int64_t pad = 0) {
+    GroupCase expected = tests::make_group_case(problem, cols, sizes, fill, pad);
+    SCOPED_TRACE(tests::describe(expected, sizes, fill));
+    GroupCase actual = expected;
+    octile_quantize_args args{};
+    actual.fill(args);
+    Mirror mirror;
+    mirror.add(actual.x);
+    mirror.add(actual.offsets);
+    mirror.add(actual.counts);
+    mirror.add(actual.row.q);
+    mirror.add(actual.row.scale);
+    mirror.add(actual.transposed.q);
+    mirror.add(actual.transposed.scale);
+    mirror.add(actual.encode);
+    mirror.add(actual.amax);
+    mirror.add(&actual.nonfinite, sizeof actual.nonfinite);
+    mirror.translate_bytes(args.x);
+    mirror.translate_bytes(args.q);
+    mirror.translate_bytes(args.scale);
+    mirror.translate_bytes(args.q_transposed);
+    mirror.translate_bytes(args.scale_transposed);
+    mirror.translate(args.offsets);
+    mirror.translate(args.counts);
+    mirror.translate(args.encode);
+    mirror.translate(args.amax);
+    mirror.translate(args.nonfinite);
+    run(expected.problem, args);
+    if (HasFatalFailure()) return;
+    mirror.fetch();
+    const Status status = expected.run_reference();
+    ASSERT_TRUE(status.has_value()) << status.error().message;
+    EXPECT_EQ(actual.amax, expected.amax);
+    EXPECT_EQ(actual.nonfinite, expected.nonfinite);
+    EXPECT_TRUE(actual.row.q == expected.row.q);
+    EXPECT_TRUE(actual.row.scale == expected.row.scale);
+    EXPECT_TRUE(actual.transposed.q == expected.transposed.q);
+    EXPECT_TRUE(actual.transposed.scale == expected.transposed.scale);
+  }
+
+  void TearDown() override {
+    fmt::print("{} runs\n", runs_);
+    plans_.clear();
+    tests::GpuTest::TearDown();
+  }
+
+ private:
+  std::map<std::string, PlanPointer> plans_;
+  int runs_ = 0;
+};
+
+TEST_F(QuantizeGroupsGpu, EveryGroupingEqualsTheReference) {
+  for (const QuantizeProblem& problem : cells_of(tests::all_grouped_problems(140))) {
+    for (const GroupSizes& sizes : tests::few_groups()) {
+      compare(problem, 140, sizes, Fill::kNormal);
+      compare(problem, 140, sizes, Fill::kMixed);
+      compare(problem, 33, sizes, Fill::kInfinities, 7);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_F(QuantizeGroupsGpu, ManyGroupsEqualTheReference) {
+  for (const QuantizeProblem& problem : cells_of(tests::all_grouped_problems(264))) {
+    for (const GroupSizes& sizes : tests::many_groups(200)) {
+      compare(problem, 264, sizes, Fill::kMixed);
+    }
+    if (HasFailure()) return;
+  }
+}
+
+// 8192 tokens of 32 experts, as they come in training.
+TEST_F(QuantizeGroupsGpu, LargeGroupsEqualTheReference) {
+  GroupSizes sizes{"32 large", {}};
+  for (int g = 0; g < 32; ++g) sizes.rows.push_back(g % 7 == 3 ? 0 : 128 + 37 * (g % 9));
+  for (const QuantizeProblem& problem : cells_of(tests::all_grouped_problems(7168))) {
+    if (problem.x.dtype != DType::kBF16) continue;
+    compare(problem, 7168, sizes, Fill::kNormal);
+    if (HasFailure()) return;
+  }
+}
+
+// ---- flat ranges
+// ---------------------------------------------------------------------------------
+
+TEST_F(QuantizeGroupsGpu, EverySplitHasTheBitsOfTheWhole) {
+  const auto cells = cells_of(tests::all_sharded_problems(300));
+  for (const QuantizeProblem& cast : cells) {
+    if (cast.shard != ShardStep::kCast) continue;
+    for (const tests::ShardShape& shape : tests::kShardShapes) {
+      for (const Fill fill : {Fill::kNormal, Fill::kMixed, Fill::kZeros}) {
+        QuantizeCase whole = tests::whole_case(cast, shape, fill);
+        SCOPED_TRACE(tests::describe(whole.problem, {shape.rows, shape.cols}, fill));
+        std::vector<char> q = whole.row.q, scale = whole.row.scale;
+        std::vector<float> maxima(
+            static_cast<std::size_t>(tests::maxima_of(whole.problem, shape.rows)), 0.0F);
+        std::uint64_t met = 0;
+        Mirror mirror;
+        mirror.add(whole.x);
+        mirror.add(q);
+        mirror.add(scale);
+        mirror.add(maxima);
+        mirror.add(&met, sizeof met);
+        const auto shards = tests::random_split(shape.rows * shape.cols, shape.shards, 11);
+        for (const ShardStep step : {ShardStep::kAmax, ShardStep::kCast}) {
+          QuantizeProblem problem = whole.problem;
+          problem.shard = step;
+          for (const tests::Shard& shard : shards) {
+            octile_quantize_args args{};
+            args.rows = shape.rows;
+            args.shard_start = shard.start;
+            args.shard_length = shard.length;
+            args.x = whole.x.data() + shard.start * size_of(problem.x.dtype);
+            args.shard_amax = maxima.data();
+            args.nonfinite = &met;
+            args.q = q.data() + QuantizeCase::kGuard + shard.start;
+            args.scale = scale.data() + QuantizeCase::kGuard;
+            mirror.translate_bytes(args.x);
+            mirror.translate_bytes(args.q);
+            mirror.translate_bytes(args.scale);
+            mirror.translate(args.shard_amax);
+            mirror.translate(args.nonfinite);
+            run(problem, args);
+            if (HasFatalFailure()) return;
+          }
+        }
+        mirror.fetch();
+        const std::uint64_t before = whole.nonfinite;
+        ASSERT_TRUE(whole.run_reference());
+        EXPECT_TRUE(q == whole.row.q);
+        EXPECT_TRUE(scale == whole.row.scale);
+        EXPECT_EQ(met, 2 * (whole.nonfinite - before));  // each step counts what it reads
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+// ---- infinities and NaNs
+// -------------------------------------------------------------------------
+
+TEST_F(QuantizeGroupsGpu, InfinitiesAndNaNsAreCountedOnce) {
+  for (const QuantizeProblem& problem : tests::covering_quantize_cells(300)) {
+    for (const Fill fill : {Fill::kNormal, Fill::kOneNaN, Fill::kMixed}) {
+      SCOPED_TRACE(tests::describe(problem, {130, 300}, fill));
+      QuantizeCase c = tests::make_case(problem, {130, 300}, fill);
+      QuantizeCase expected = c;
+      octile_quantize_args args{};
+      args.rows = c.rows;
+      args.x = c.x.data();
+      Mirror mirror;
+      mirror.add(c.x);
+      mirror.add(c.row.q);
+      mirror.add(c.row.scale);
+      mirror.add(c.transposed.q);
+      mirror.add(c.transposed.scale);
+      mirror.add(&c.encode, sizeof c.encode);
+      mirror.add(&c.nonfinite, sizeof c.nonfinite);
+      if (c.row.wanted) {
+        args.q = c.row.q.data() + QuantizeCase::kGuard;
+        args.scale = c.row.scale.data() + QuantizeCase::kGuard;
+      }
+      if (c.transposed.wanted) {
+        args.q_transposed = c.transposed.q.data() + QuantizeCase::kGuard;
+        args.scale_transposed = c.transposed.scale.data() + QuantizeCase::kGuard;
+      }
+      if (c.problem.policy == ScalePolicy::kDelayed) args.encode = &c.encode;
+      args.nonfinite = &c.nonfinite;
+      mirror.translate_bytes(args.x);
+      mirror.translate_bytes(args.q);
+      mirror.translate_bytes(args.scale);
+      mirror.translate_bytes(args.q_transposed);
+      mirror.translate_bytes(args.scale_transposed);
+      mirror.translate(args.encode);
+      mirror.translate(args.nonfinite);
+      run(c.problem, args);
+      if (HasFatalFailure()) return;
+      mirror.fetch();
+      ASSERT_TRUE(expected.run_reference());
+      EXPECT_EQ(c.nonfinite, expected.nonfinite);
+      EXPECT_TRUE(c.row.q == expected.row.q);
+      EXPECT_TRUE(c.transposed.q == expected.transposed.q);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace octile
