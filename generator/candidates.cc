@@ -111,6 +111,13 @@ bool overlap_fits_pass(const GemmConfig& c, const GemmProblem& p, const DeviceSp
   return c.unroll >= 1 && c.in_flight >= 1 && c.in_flight <= 4 && c.unroll <= c.stages &&
          c.in_flight <= c.unroll * strips * (128 / p.promote);
 }
+// Additions of a thread in one pass of the main loop, all written out: they are what NVRTC's time
+// grows with, by about 1 ms each on one core.
+bool compiles_in_time(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+  constexpr int kMostAdditions = 128;
+  const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
+  return c.unroll * strips * c.block_n / 2 <= kMostAdditions;
+}
 bool raster_is_positive(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
   return c.raster_group >= 1;
 }
@@ -183,6 +190,10 @@ constexpr std::array kConstraints{
                    "a pass of `unroll` K-blocks fits the ring and holds at least the 1 to 4 "
                    "products in flight",
                    overlap_fits_pass},
+    GemmConstraint{"compiles_in_time",
+                   "a pass adds at most 128 promoted sums a thread: beyond, a cold compile takes "
+                   "more than 250 ms for at most 1 % of speed (measured)",
+                   compiles_in_time},
     GemmConstraint{"raster_is_positive", "a raster band holds at least one tile row",
                    raster_is_positive},
 };

@@ -37,8 +37,6 @@ __device__ double decode(u8 code, int e5m2) {
   return (code & 0x80) != 0 ? -value : value;
 }
 
-// codes[rows][ld]: mode 0, near-normal values over the format's upper range; mode 1, uniform finite
-// codes.
 // Bytes from one buffer to another, as a kernel: a neighbour that programmatic launches can
 // overlap.
 extern "C" __global__ void copy_bytes(const unsigned char* from, unsigned char* to,
@@ -49,6 +47,7 @@ extern "C" __global__ void copy_bytes(const unsigned char* from, unsigned char* 
   }
 }
 
+// codes[rows][ld], by CodeMode of gemm_case.h. The lowest bit of the seed tells B from A.
 extern "C" __global__ void fill_codes(u8* codes, i64 rows, i64 cols, i64 ld, u64 seed, int e5m2,
                                       int mode) {
   const i64 stride = static_cast<i64>(gridDim.x) * blockDim.x;
@@ -61,6 +60,14 @@ extern "C" __global__ void fill_codes(u8* codes, i64 rows, i64 cols, i64 ld, u64
       code = static_cast<u8>(hash(key));
       const bool finite = e5m2 ? (code & 0x7F) < 0x7C : (code & 0x7F) != 0x7F;
       if (!finite) code = static_cast<u8>(hash(key + 1) & 0x3F);
+    } else if (mode == 2) {
+      const u8 largest = e5m2 ? 0x7B : 0x7E;
+      code = (i - row * cols) % 128 == 37 ? largest : 0x01;
+    } else if (mode == 3) {
+      code = e5m2 ? 0x3C : 0x38;
+    } else if (mode == 4) {
+      const bool negative = (seed & 1) == 0 && (i - row * cols) % 2 == 1;
+      code = static_cast<u8>((0x30 | (hash(key) & 0x0F)) | (negative ? 0x80 : 0));
     } else {
       const float normal =
           (uniform(key) + uniform(key + 1) + uniform(key + 2) + uniform(key + 3) - 2.0f);

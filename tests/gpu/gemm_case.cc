@@ -34,7 +34,7 @@ std::string to_text(const GemmShape& s) { return fmt::format("{}x{}x{}", s.m, s.
 double worst_c_seen(int promote) { return worst_by_promote()[promote]; }
 
 GemmCase::GemmCase(GpuSession& gpu, const GemmProblem& recipe, GemmShape shape, std::uint64_t seed,
-                   Strides strides, int code_mode, int scale_spread)
+                   Strides strides, CodeMode code_mode, int scale_spread)
     : gpu_(gpu), problem_(recipe), shape_(shape) {
   problem_.m = kDynamic;
   problem_.n = shape.n;
@@ -59,7 +59,7 @@ GemmCase::GemmCase(GpuSession& gpu, const GemmProblem& recipe, GemmShape shape, 
     std::int64_t cols = shape.k;
     std::uint64_t s = seed * 4 + salt;
     int e5m2 = dtype == DType::kE5M2 ? 1 : 0;
-    int mode = code_mode;
+    int mode = static_cast<int>(code_mode);
     gpu_.launch("fill_codes", kFillBlocks, kFillThreads, {&p, &rows, &cols, &ld, &s, &e5m2, &mode});
   };
   const auto fill_scales = [&](DeviceBuffer& buffer, std::uint64_t salt) {

@@ -22,12 +22,21 @@ struct GemmShape {
 };
 std::string to_text(const GemmShape&);
 
+// What the operands' codes are, of A and B alike.
+enum class CodeMode : int {
+  kQuantised = 0,    // near-normal over the format's upper range, as a quantiser leaves them
+  kUniform = 1,      // every finite code as likely
+  kOneHuge = 2,      // one element of each K-block the largest, all others the smallest subnormal
+  kAllEqual = 3,     // ones
+  kAlternating = 4,  // magnitudes of four binades; signs of A alternate along K, B is positive
+};
+
 class GemmCase {
  public:
   static constexpr int kPoison = 0xFF;  // two of them are a bf16 NaN
 
   GemmCase(GpuSession& gpu, const GemmProblem& recipe, GemmShape shape, std::uint64_t seed,
-           Strides strides = {}, int code_mode = 0, int scale_spread = 3);
+           Strides strides = {}, CodeMode code_mode = CodeMode::kQuantised, int scale_spread = 3);
 
   const GemmProblem& problem() const { return problem_; }  // m dynamic
   const GemmShape& shape() const { return shape_; }

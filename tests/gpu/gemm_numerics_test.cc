@@ -71,16 +71,36 @@ TEST_F(GemmNumerics, InfinityStaysInItsRow) {
 
 // Scales over 2^+-60 stay inside the tolerance, which is relative to the sum of magnitudes.
 TEST_F(GemmNumerics, ScalesOverManyBinades) {
-  GemmCase c(gpu(), {}, {256, 512, 2048}, 43, {}, 0, 30);
+  GemmCase c(gpu(), {}, {256, 512, 2048}, 43, {}, CodeMode::kQuantised, 30);
   c.run_plan(gpu().stream());
   c.judge(reference::tolerance_c(128));
+}
+
+// One product that dwarfs the others of its block, sums that cancel and sums that cannot, at token
+// counts that choose kernels of every kind, with scales close together and over 2^+-60 (of A and B
+// together).
+TEST_F(GemmNumerics, AdversarialOperands) {
+  std::uint64_t seed = 45;
+  for (const CodeMode mode :
+       {CodeMode::kOneHuge, CodeMode::kAllEqual, CodeMode::kAlternating, CodeMode::kUniform}) {
+    for (const int spread : {0, 30}) {
+      for (const std::int64_t m : {1, 16, 64, 200, 1024, 4097}) {
+        GemmCase c(gpu(), {}, {m, 768, 1152}, ++seed, {}, mode, spread);
+        c.run_plan(gpu().stream());
+        c.judge(reference::tolerance_c(128));
+        if (HasFailure()) {
+          FAIL() << "mode " << static_cast<int>(mode) << ", spread " << spread << ", " << m;
+        }
+      }
+    }
+  }
 }
 
 // max |D - R| / sum |a*b*scales| and the c it takes, per K and interval, for values as a quantiser
 // writes them and for uniform codes (products over eleven decades): the published table.
 TEST_F(GemmNumerics, ErrorPerK) {
   for (const int promote : {32, 64, 128}) {
-    for (const int code_mode : {0, 1}) {
+    for (const CodeMode code_mode : {CodeMode::kQuantised, CodeMode::kUniform}) {
       for (const std::int64_t k : {128, 512, 2048, 7168, 16384}) {
         GemmProblem recipe;
         recipe.promote = promote;
@@ -89,8 +109,9 @@ TEST_F(GemmNumerics, ErrorPerK) {
         c.run_plan(gpu().stream());
         const Verdict v = c.judge(reference::tolerance_c(promote));
         std::printf("promote %3d %s k %5lld: max |D-R|/S %.3e, c %.3f\n", promote,
-                    code_mode == 0 ? "quantised" : "uniform  ", static_cast<long long>(k),
-                    static_cast<double>(v.worst_rel), static_cast<double>(v.worst_c));
+                    code_mode == CodeMode::kQuantised ? "quantised" : "uniform  ",
+                    static_cast<long long>(k), static_cast<double>(v.worst_rel),
+                    static_cast<double>(v.worst_c));
       }
     }
   }

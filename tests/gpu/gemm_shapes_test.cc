@@ -19,7 +19,7 @@ namespace {
 class GemmShapes : public GpuTest {};
 
 constexpr std::array<std::int64_t, 10> kM{0, 1, 3, 63, 64, 77, 128, 129, 4096, 4097};
-constexpr std::array<std::int64_t, 5> kN{8, 24, 576, 2112, 7168};
+constexpr std::array<std::int64_t, 6> kN{8, 24, 576, 768, 2112, 7168};
 constexpr std::array<std::int64_t, 7> kK{16, 128, 144, 576, 1152, 7168, 16384};
 
 // The checker itself, against the host's FP64 product.
@@ -78,7 +78,8 @@ TEST_P(GemmGrid, WithinToleranceAndBounds) {
   for (const std::int64_t n : kN) {
     for (const std::int64_t m : kM) {
       ++seed;
-      GemmCase c(gpu(), {}, {m, n, GetParam()}, seed, {}, seed % 2 == 0 ? 1 : 0);
+      GemmCase c(gpu(), {}, {m, n, GetParam()}, seed, {},
+                 seed % 2 == 0 ? CodeMode::kUniform : CodeMode::kQuantised);
       c.run_plan(gpu().stream());
       c.judge(reference::tolerance_c(128));
       if (HasFailure()) return;
