@@ -93,6 +93,45 @@ static void check_product(const uint16_t* d) {
   }
 }
 
+/* Two groups of rows with an empty one between, transposed: each begins on a multiple of 128. */
+static void check_groups(octile_library* library) {
+  const octile_quantize_desc desc = {.struct_size = sizeof(desc),
+                                     .cols = 8,
+                                     .x_dtype = OCTILE_BF16,
+                                     .q_dtype = OCTILE_E4M3,
+                                     .granularity = OCTILE_SCALE_1X128,
+                                     .output = OCTILE_TRANSPOSED,
+                                     .grouping = OCTILE_GROUPS_PACKED};
+  const int32_t offsets[] = {0, 3, 3, 5};
+  octile_plan* plan = NULL;
+  CHECK(octile_quantize_plan_create(library, "host", &desc, &plan) == OCTILE_OK);
+  octile_quantized_layout layout = {.struct_size = sizeof(layout)};
+  CHECK(octile_plan_quantized_layout(plan, 5, 3, 1, &layout) == OCTILE_OK);
+  CHECK(layout.data_rows == 8 && layout.data_ld == 3 * 128);
+  uint16_t* x = zeroed(5 * 8 * 2);
+  for (int i = 0; i < 5 * 8; ++i) x[i] = bf16(1.0F + (float)(i / 8));
+  unsigned char* q = zeroed(layout.data_bytes);
+  float* scale = zeroed(layout.scale_bytes);
+  uint64_t nonfinite = 0;
+  const octile_quantize_args args = {.struct_size = sizeof(args),
+                                     .rows = 5,
+                                     .x = x,
+                                     .q_transposed = q,
+                                     .scale_transposed = scale,
+                                     .offsets = offsets,
+                                     .groups = 3,
+                                     .nonfinite = &nonfinite};
+  CHECK(octile_quantize_run(plan, &args, NULL) == OCTILE_OK);
+  CHECK(q[2] == 0x7e && q[3] == 0);             /* the first group's largest row, then its tail */
+  CHECK(q[128 + 1] == 0x7e && q[128 + 2] == 0); /* the last group's */
+  CHECK(scale[0] < scale[8]);                   /* their blocks: amax 3 and 5 */
+  CHECK(nonfinite == 0);
+  CHECK(octile_plan_destroy(plan) == OCTILE_OK);
+  free(x);
+  free(q);
+  free(scale);
+}
+
 int main(void) {
   int major = -1;
   int minor = -1;
@@ -128,6 +167,7 @@ int main(void) {
   CHECK(octile_gemm_run(plan, &args, NULL) == OCTILE_OK);
   check_product(d);
 
+  check_groups(library);
   CHECK(octile_library_destroy(library) == OCTILE_INVALID_ARGUMENT);
   CHECK(strstr(octile_last_error(), "1 plan") != NULL);
   CHECK(octile_plan_destroy(plan) == OCTILE_OK);

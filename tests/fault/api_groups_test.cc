@@ -1,0 +1,229 @@
+// Groups of rows and flat ranges through the C API: sizes, runs on the host against the reference,
+// and what callers get wrong, each with the sentence that says so.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tests/support/api_handles.h"
+#include "tests/support/quantize_group_case.h"
+#include "tests/support/quantize_shard_case.h"
+
+namespace octile::test {
+namespace {
+
+using tests::Fill;
+using tests::GroupCase;
+using tests::GroupSizes;
+using tests::QuantizeCase;
+
+const std::string kStart = "quantize rows=? cols=140 x=bf16 ";
+
+class Groups : public ::testing::Test {
+ protected:
+  void refuses(const std::string& text, octile_quantize_args args,
+               const std::vector<std::string>& parts) {
+    args.struct_size = sizeof args;
+    const PlanHandle plan = make_plan(library, "host", kStart + text);
+    std::memset(memory.at(), 0x5a, kBytes);
+    expect_refused(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT, parts);
+    for (std::size_t i = 0; i < kBytes; ++i)
+      ASSERT_EQ(memory.at<unsigned char>()[i], 0x5a) << "an output was touched";
+  }
+  // Arguments that are right for 20 rows, but for what groups and shards add.
+  octile_quantize_args args() {
+    octile_quantize_args a = {};
+    a.struct_size = sizeof a;
+    a.rows = 20;
+    a.x = x.at();
+    a.q = memory.at();
+    a.scale = memory.at(4096);
+    return a;
+  }
+
+  static constexpr std::size_t kBytes = 8192;
+  LibraryHandle library{""};
+  Bytes memory{kBytes}, x{20 * 140 * 2};
+  std::vector<std::int32_t> offsets{0, 5, 20}, counts{5, 0};
+};
+
+TEST_F(Groups, RunsOnTheHostEqualTheReference) {
+  for (const char* text :
+       {"q=e4m3:1x128 out=both group=packed", "q=e4m3:tensor out=both group=packed",
+        "q=e4m3:tensor out=row policy=delayed group=packed", "q=e5m2:1x32 out=row group=masked",
+        "q=e4m3:row out=row group=masked", "q=e4m3:1x32 out=col group=packed scales=swizzled"}) {
+    SCOPED_TRACE(text);
+    const auto problem = std::get<QuantizeProblem>(parse_problem(kStart + text).value());
+    GroupCase expected =
+        tests::make_group_case(problem, 140, {"some", {3, 0, 130, 5}}, Fill::kMixed);
+    GroupCase actual = expected;
+    octile_quantize_args a = {};
+    a.struct_size = sizeof a;
+    actual.fill(a);
+    const PlanHandle plan = make_plan(library, "host", kStart + text);
+    ASSERT_EQ(octile_quantize_run(plan.get(), &a, nullptr), OCTILE_OK) << octile_last_error();
+    ASSERT_TRUE(expected.run_reference());
+    EXPECT_TRUE(tests::same_outputs(actual, expected));
+  }
+}
+
+TEST_F(Groups, ShardsOnTheHostMakeTheWhole) {
+  const std::string text = "q=e4m3:1x128 out=row";
+  const auto problem = std::get<QuantizeProblem>(parse_problem(kStart + text).value());
+  QuantizeCase whole = tests::make_case(problem, {33, 140}, Fill::kMixed);
+  std::vector<char> q = whole.row.q, scale = whole.row.scale;
+  std::vector<float> maxima(static_cast<std::size_t>(tests::maxima_of(problem, 33)), 0.0F);
+  for (const char* step : {" shard=amax", " shard=cast"}) {
+    const PlanHandle plan = make_plan(library, "host", kStart + text + step);
+    for (const tests::Shard& shard : tests::random_split(33 * 140, 5, 1)) {
+      octile_quantize_args a = {};
+      a.struct_size = sizeof a;
+      a.rows = 33;
+      a.x = whole.x.data() + shard.start * 2;
+      a.q = q.data() + QuantizeCase::kGuard + shard.start;
+      a.scale = scale.data() + QuantizeCase::kGuard;
+      a.shard_start = shard.start;
+      a.shard_length = shard.length;
+      a.shard_amax = maxima.data();
+      ASSERT_EQ(octile_quantize_run(plan.get(), &a, nullptr), OCTILE_OK) << octile_last_error();
+    }
+  }
+  ASSERT_TRUE(whole.run_reference());
+  EXPECT_TRUE(q == whole.row.q);
+  EXPECT_TRUE(scale == whole.row.scale);
+}
+
+TEST_F(Groups, LayoutsOfAPlan) {
+  octile_quantized_layout layout = {};
+  layout.struct_size = sizeof layout;
+  const PlanHandle packed =
+      make_plan(library, "host", kStart + "q=e4m3:1x128 out=both group=packed");
+  ASSERT_EQ(octile_plan_quantized_layout(packed.get(), 1000, 7, 1, &layout), OCTILE_OK);
+  EXPECT_EQ(layout.data_rows, 140);
+  EXPECT_EQ(layout.data_ld, 128 * (7 + 993 / 128));
+  EXPECT_EQ(layout.scale_bytes, (7 + 993 / 128) * 140 * 4);
+  ASSERT_EQ(octile_plan_quantized_layout(packed.get(), 1000, 7, 0, &layout), OCTILE_OK);
+  EXPECT_EQ(layout.data_bytes, 1000 * 140);
+
+  const octile_quantized_layout before = layout;
+  const auto refuses_query = [&](octile_plan* plan, std::int64_t rows, std::int64_t groups,
+                                 int transposed, const std::vector<std::string>& parts) {
+    expect_refused(octile_plan_quantized_layout(plan, rows, groups, transposed, &layout),
+                   OCTILE_INVALID_ARGUMENT, parts);
+    EXPECT_EQ(std::memcmp(&layout, &before, sizeof layout), 0);
+  };
+  refuses_query(packed.get(), -1, 7, 0, {"rows is -1"});
+  refuses_query(packed.get(), 10, -7, 0, {"groups is -7", "0 to 65536"});
+  refuses_query(packed.get(), 10, 65537, 0, {"groups is 65537", "0 to 65536"});
+  refuses_query(nullptr, 10, 1, 0, {"plan is null"});
+  expect_refused(octile_plan_quantized_layout(packed.get(), 10, 1, 0, nullptr),
+                 OCTILE_INVALID_ARGUMENT, {"layout is null"});
+  const PlanHandle row = make_plan(library, "host", kStart + "q=e4m3:1x128 out=row");
+  refuses_query(row.get(), 10, 0, 1, {"transposed is 1", "allowed: 0"});
+  refuses_query(row.get(), 10, 2, 0, {"groups is 2", "no groups"});
+  const PlanHandle col = make_plan(library, "host", kStart + "q=e4m3:1x128 out=col");
+  refuses_query(col.get(), 10, 0, 0, {"transposed is 0", "allowed: 1"});
+  const PlanHandle gemm = make_plan(library, "host", kGemmText);
+  refuses_query(gemm.get(), 10, 0, 0, {"plan is 'gemm", "octile_plan_quantized_layout"});
+}
+
+TEST_F(Groups, GroupsAreChecked) {
+  const std::string packed = "q=e4m3:1x128 out=row group=packed";
+  octile_quantize_args a = args();
+  a.groups = 2;
+  refuses(packed, a, {"offsets is null"});
+  a.offsets = reinterpret_cast<const std::int32_t*>(memory.at<char>(5000) + 2);
+  refuses(packed, a, {"offsets is 0x", "a multiple of 4 bytes"});
+  a.offsets = offsets.data();
+  a.groups = -1;
+  refuses(packed, a, {"groups is -1", "0 to 65536"});
+  a.groups = 70000;
+  refuses(packed, a, {"groups is 70000", "0 to 65536"});
+  a.groups = 2;
+  a.counts = counts.data();
+  refuses(packed, a, {"counts is given", "no masked groups"});
+  a.counts = nullptr;
+  offsets = {0, 5, 21};
+  a.offsets = offsets.data();
+  refuses(packed, a, {"offsets[2] is 21", "rows = 20"});  // on the host they can be read
+
+  a = args();
+  a.groups = 2;
+  refuses("q=e4m3:1x128 out=row group=masked", a, {"counts is null"});
+  a.offsets = offsets.data();
+  refuses("q=e4m3:1x128 out=row group=masked", a, {"offsets is given", "no packed groups"});
+  refuses("q=e4m3:1x128 out=row", a, {"offsets is given", "no packed groups"});
+  a.offsets = nullptr;
+  refuses("q=e4m3:1x128 out=row", a, {"groups is 2", "no groups"});
+}
+
+TEST_F(Groups, NoGroupIsNothingToDo) {
+  octile_quantize_args a = {};
+  a.struct_size = sizeof a;
+  a.rows = 20;
+  const PlanHandle plan = make_plan(library, "host", kStart + "q=e4m3:1x128 out=row group=packed");
+  EXPECT_EQ(octile_quantize_run(plan.get(), &a, nullptr), OCTILE_OK) << octile_last_error();
+}
+
+TEST_F(Groups, FlatRangesAreChecked) {
+  const std::string cast = "q=e4m3:1x128 out=row shard=cast";
+  const auto shard = [&] {
+    octile_quantize_args a = args();
+    a.shard_start = 100;
+    a.shard_length = 200;
+    a.shard_amax = memory.at<float>(6144);
+    return a;
+  };
+  octile_quantize_args a = shard();
+  a.shard_length = -1;
+  refuses(cast, a, {"shard_length is -1", "0 to 2700"});
+  a.shard_length = 2701;
+  refuses(cast, a, {"shard_length is 2701", "0 to 2700", "ends"});
+  a = shard();
+  a.shard_start = -5;
+  refuses(cast, a, {"shard_start is -5", "0 to rows * cols = 2800"});
+  a.shard_start = 2801;
+  refuses(cast, a, {"shard_start is 2801"});
+  a = shard();
+  a.shard_amax = nullptr;
+  refuses(cast, a, {"shard_amax is null"});
+  a = shard();
+  a.ldx = 144;
+  refuses(cast, a, {"ldx is 144", "0 or cols = 140", "flat"});
+  a = shard();
+  a.ldq = 144;
+  refuses(cast, a, {"ldq is 144", "0 or cols = 140", "flat"});
+  a = shard();
+  a.q = nullptr;
+  refuses(cast, a, {"q is null"});
+  a = shard();
+  a.scale = nullptr;
+  refuses(cast, a, {"scale is null"});
+  a = shard();
+  a.amax = memory.at<float>(7000);
+  refuses("q=e4m3:tensor out=row shard=cast", a, {"amax is given", "shard_amax"});
+  refuses("q=e4m3:1x128 out=row", shard(), {"shard_amax is given", "whole tensors"});
+  a = shard();
+  a.shard_amax = nullptr;
+  refuses("q=e4m3:1x128 out=row", a, {"shard_length is given", "whole tensors"});
+
+  a = {};  // nothing to do, and no pointer looked at
+  a.struct_size = sizeof a;
+  a.rows = 20;
+  a.shard_start = 2800;
+  const PlanHandle plan = make_plan(library, "host", kStart + cast);
+  EXPECT_EQ(octile_quantize_run(plan.get(), &a, nullptr), OCTILE_OK) << octile_last_error();
+}
+
+TEST_F(Groups, CountersAndSwizzledScalesAreChecked) {
+  octile_quantize_args a = args();
+  a.nonfinite = reinterpret_cast<std::uint64_t*>(memory.at<char>(7000) + 4);
+  refuses("q=e4m3:1x128 out=row", a, {"nonfinite is 0x", "a multiple of 8 bytes"});
+  a = args();
+  a.scale_ld = 12;
+  refuses("q=e4m3:1x32 out=row scales=swizzled", a, {"scale_ld is 12", "meaning 8", "tiles"});
+}
+
+}  // namespace
+}  // namespace octile::test
