@@ -243,7 +243,7 @@ class Race {
     if (!result_.finished) return;
     for (const Entrant& entrant : entrants_) {
       if (entrant.us.empty() || &entrant == &reference()) continue;
-      if (median_ratio(entrant, best) > 1 + result_.noise) continue;
+      if (median_ratio(entrant, best) > 1 + std::max(result_.noise, options_.least_tie)) continue;
       const auto gains = ratios(reference().us, entrant.us);
       const Interval interval = median_interval(gains);
       if (median(gains) <= 1 + result_.noise || interval.lo <= 1) continue;
