@@ -85,9 +85,12 @@ std::string shape_text(const BenchResult& result) {
   }
   const auto& quantize = std::get<QuantizeProblem>(result.problem);
   constexpr const char* kOutputs[] = {"", "row", "col", "both"};
-  return fmt::format("{}x{} {} {} {}{}", result.tokens, quantize.cols, name_of(quantize.x.dtype),
+  return fmt::format("{}x{} {} {} {}{}{}", result.tokens, quantize.cols, name_of(quantize.x.dtype),
                      to_text(quantize.q), kOutputs[static_cast<int>(quantize.output)],
-                     quantize.policy == ScalePolicy::kDelayed ? " delayed" : "");
+                     quantize.policy == ScalePolicy::kDelayed ? " delayed" : "",
+                     quantize.grouping == Grouping::kPacked   ? " packed"
+                     : quantize.grouping == Grouping::kMasked ? " masked"
+                                                              : "");
 }
 
 std::string spread_text(const Timing& timing) {

@@ -1,5 +1,5 @@
-// What the kernels that run before a quantiser share (tensor_amax.cu, line_amax.cu): warps that hold
-// 8 rows x 512 bytes of the source each and want its maxima. segments.cu says why this shape.
+// What the kernels that run before a quantiser share (tensor_amax.cu, line_amax.cu): warps that
+// hold 8 rows x 512 bytes of the source each and want its maxima. segments.cu says why this shape.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "quantize/patch.cuh"

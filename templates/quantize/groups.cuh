@@ -56,27 +56,38 @@ __device__ __forceinline__ i64 packed_rows(const Args& args) {
   return all < args.rows ? all : args.rows;
 }
 
-// The last group whose first slot is not beyond `slot`. All 32 lanes.
+// A packed group and its rows of x.
+struct GroupRows {
+  int group, begin, end;
+};
+
+// The last group whose first slot is not beyond `slot`. All 32 lanes. Its rows come out of the last
+// 33 offsets looked at: of 32 groups a tile knows everything after one load.
 template <int kTileRows>
-__device__ __forceinline__ int group_of_slot(const Args& args, int slot) {
+__device__ __forceinline__ GroupRows group_of_slot(const Args& args, int slot) {
   const int lane = static_cast<int>(threadIdx.x % 32);
-  int first = 0, count = static_cast<int>(args.groups);
+  const int groups = static_cast<int>(args.groups);
+  int first = 0, count = groups;
 #pragma unroll 1
-  while (count > 1) {
+  while (true) {
     const int step = (count + 31) / 32;
-    const int probe = lane * step;
-    bool reached = false;
-    if (probe < count) {
-      const int group = first + probe;
-      reached =
-          static_cast<int>(memory::load_4(args.groups_at + group) / kTileRows) + group <= slot;
+    const int group = first + lane * step;
+    const int begin =
+        group <= groups ? static_cast<int>(memory::load_4(args.groups_at + group)) : 0;
+    const bool reached = lane * step < count &&
+                         static_cast<int>(static_cast<u32>(begin) / kTileRows) + group <= slot;
+    const int passed =
+        static_cast<int>(__reduce_max_sync(0xffffffffu, reached ? static_cast<u32>(lane) : 0));
+    first += passed * step;
+    if (step > 1) {
+      count = count - passed * step < step ? count - passed * step : step;
+      continue;
     }
-    const u32 passed = __reduce_max_sync(0xffffffffu, reached ? static_cast<u32>(lane) : 0);
-    first += static_cast<int>(passed) * step;
-    count -= static_cast<int>(passed) * step;
-    if (count > step) count = step;
+    GroupRows rows = {first, __shfl_sync(0xffffffffu, begin, passed),
+                      __shfl_sync(0xffffffffu, begin, (passed + 1) % 32)};
+    if (passed == 31) rows.end = static_cast<int>(memory::load_4(args.groups_at + first + 1));
+    return rows;
   }
-  return first;
 }
 
 // Blocks of 128 rows of the groups before `group`: a group's columns of the transposed copy begin
@@ -122,11 +133,11 @@ struct Walk<kGroupByGroup> {
   template <int kTileRows>
   static __device__ __forceinline__ GroupArgs enter(const Args& args, i64& slot) {
     const i64 all = packed_rows(args);
-    GroupArgs a = of_group(args, group_of_slot<kTileRows>(args, static_cast<int>(slot)));
-    a.first = count_at(args.groups_at, a.group);
-    const i64 end = count_at(args.groups_at, a.group + 1);
-    slot -= a.first / kTileRows + a.group;
-    a.rows = end < all ? end : all;
+    const GroupRows found = group_of_slot<kTileRows>(args, static_cast<int>(slot));
+    GroupArgs a = of_group(args, found.group);
+    a.first = found.begin;
+    slot -= static_cast<u32>(found.begin) / kTileRows + found.group;
+    a.rows = found.end < all ? found.end : all;
     a.scale_origin = 0;
     a.scale_rows = all;
     a.last = a.rows == all;

@@ -6,7 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "runtime/compiler/nvrtc.h"
+#include "runtime/driver/buffer.h"
 #include "tests/support/api_handles.h"
+#include "tests/support/fake_device.h"
 #include "tests/support/quantize_group_case.h"
 #include "tests/support/quantize_shard_case.h"
 
@@ -223,6 +226,103 @@ TEST_F(Groups, CountersAndSwizzledScalesAreChecked) {
   a = args();
   a.scale_ld = 12;
   refuses("q=e4m3:1x32 out=row scales=swizzled", a, {"scale_ld is 12", "meaning 8", "tiles"});
+}
+
+// ---- what a launch is given
+
+struct Launched {
+  std::string kernel;
+  QuantizeKernelArgs args;
+};
+
+CUresult keep(const fake_cuda_launch* launch, void* launches) {
+  static_cast<std::vector<Launched>*>(launches)->push_back(
+      {launch->kernel, parameter<QuantizeKernelArgs>(*launch, 0)});
+  return CUDA_SUCCESS;
+}
+
+class GroupLaunches : public Groups {
+ protected:
+  void SetUp() override {
+    if (!Nvrtc::open()) GTEST_SKIP() << "no NVRTC";
+    device.fake.set_executor(keep, &launches);
+  }
+  void run(const std::string& text, octile_quantize_args a) {
+    const PlanHandle plan = make_plan(library, "cuda:0", kStart + text);
+    ASSERT_EQ(octile_plan_prepare(plan.get(), a.rows, a.rows, OCTILE_PREPARE_DEFAULT), OCTILE_OK)
+        << octile_last_error();
+    std::size_t bytes = 0;
+    ASSERT_EQ(octile_plan_workspace_size(plan.get(), a.rows, &bytes), OCTILE_OK);
+    const auto inside = device.enter();  // memory that is cleared has to be the device's
+    const auto workspace = DeviceBuffer::allocate(device.driver, bytes);
+    ASSERT_TRUE(workspace.has_value());
+    a.workspace = workspace->pointer();
+    a.workspace_bytes = bytes;
+    a.struct_size = sizeof a;
+    launches.clear();
+    ASSERT_EQ(octile_quantize_run(plan.get(), &a, nullptr), OCTILE_OK) << octile_last_error();
+  }
+
+  FakeDevice device;
+  std::vector<Launched> launches;
+};
+
+TEST_F(GroupLaunches, PackedGroupsWithAScaleEach) {
+  octile_quantize_args a = args();
+  a.q_transposed = memory.at(2048);
+  a.scale_transposed = memory.at(4104);
+  a.offsets = offsets.data();
+  a.groups = 2;
+  run("q=e4m3:tensor out=both group=packed", a);
+  ASSERT_EQ(launches.size(), 2U);
+  EXPECT_EQ(launches[0].kernel, "octile_amax_bf16_groups");
+  EXPECT_TRUE(launches[1].kernel.starts_with("octile_quantize_bf16_e4m3_tensor_f32_packed_both"));
+  for (const Launched& l : launches) {
+    EXPECT_EQ(l.args.groups_at, offsets.data());
+    EXPECT_EQ(l.args.groups, 2);
+    EXPECT_EQ(l.args.scale_group_bytes, 4);
+    EXPECT_EQ(l.args.ldq_transposed, 256);
+  }
+}
+
+TEST_F(GroupLaunches, MaskedGroupsHaveTheirScalesApart) {
+  octile_quantize_args a = args();
+  a.counts = counts.data();
+  a.groups = 2;
+  a.scale_ld = 24;
+  run("q=e4m3:1x128 out=row group=masked", a);
+  ASSERT_EQ(launches.size(), 1U);
+  EXPECT_EQ(launches[0].args.groups_at, counts.data());
+  EXPECT_EQ(launches[0].args.scale_group_bytes, 2 * 24 * 4);  // two blocks of 128 columns
+  run("q=e4m3:1x128:packed out=row group=masked", a);
+  EXPECT_EQ(launches[0].args.scale_group_bytes, 24 * 4);
+  a.scale_ld = 0;
+  run("q=e4m3:1x32 out=row group=masked scales=swizzled", a);
+  EXPECT_EQ(launches[0].args.scale_group_bytes, 2 * 512);
+  run("q=e4m3:tensor:bf16 out=row group=masked", a);
+  EXPECT_EQ(launches[0].args.scale_group_bytes, 2);
+}
+
+TEST_F(GroupLaunches, FlatRangesAsRowsAndColumns) {
+  octile_quantize_args a = args();
+  a.shard_amax = memory.at<float>(6144);
+  a.shard_start = 3 * 140 + 7;
+  a.shard_length = 2 * 140;
+  for (const char* step : {"amax", "cast"}) {
+    run(std::string("q=e4m3:1x128 out=row shard=") + step, a);
+    ASSERT_EQ(launches.size(), 1U);
+    EXPECT_EQ(launches[0].args.shard_row, 3);
+    EXPECT_EQ(launches[0].args.shard_col, 7);
+    EXPECT_EQ(launches[0].args.shard_last_row, 5);
+    EXPECT_EQ(launches[0].args.shard_end_col, 7);
+  }
+  a.shard_length = 2 * 140 - 7;  // up to a row's end
+  run("q=e4m3:1x128 out=row shard=cast", a);
+  EXPECT_EQ(launches[0].args.shard_last_row, 4);
+  EXPECT_EQ(launches[0].args.shard_end_col, 140);
+  a.shard_length = 0;
+  run("q=e4m3:1x128 out=row shard=cast", a);
+  EXPECT_TRUE(launches.empty());
 }
 
 }  // namespace

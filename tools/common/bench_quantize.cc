@@ -43,7 +43,7 @@ Result<std::vector<StreamSlot>> make_stream_slots(const GpuSession& gpu, const S
 // Runs the first slot and holds it against the host reference.
 Status check_codes(const BenchContext& context, const PreparedPlan& prepared,
                    const QuantizeProblem& problem, const QuantizeSlot& slot, BenchResult& result) {
-  if (slot.rows * problem.cols > kMostChecked) {
+  if (rows_in_all(problem, slot.rows) * problem.cols > kMostChecked) {
     result.check = "not compared at this size";
     return {};
   }
@@ -64,10 +64,10 @@ Result<BenchResult> bench_quantize(const BenchContext& context, const QuantizePr
   BenchResult result;
   result.problem = problem;
   result.tokens = rows;
-  const std::int64_t elements = rows * problem.cols;
   const int read = read_bytes_of(problem);
   const int written = written_bytes_of(problem);
-  const std::int64_t bytes = elements * (read + written);
+  const std::int64_t bytes = bytes_moved(problem, rows);
+  const std::int64_t elements = bytes / (read + written);  // that a stream of this mix moves
   auto prepared = prepare_plan(context, problem, rows, rows);
   if (!prepared) return tl::unexpected<Error>(prepared.error());
   result.kernel = std::move(prepared->kernel);

@@ -1,11 +1,12 @@
 #include "tools/common/quantize_slots.h"
 
-#include <array>
+#include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
-#include "generator/layout.h"
 #include "generator/quantize_config.h"
+#include "generator/quantize_layout.h"
 #include "runtime/measure/tensor.h"
 #include "runtime/reference/cast.h"
 #include "runtime/reference/quantize.h"
@@ -15,8 +16,38 @@ namespace octile::tools {
 namespace {
 
 constexpr std::uint64_t kSeed = 3;
-constexpr std::array<float, 2> kGiven{96.0F,
-                                      0.0F};  // room for 4.7 standard deviations; no amax yet
+constexpr float kGivenEncode = 96.0F;  // room for 4.7 standard deviations
+
+// Groups of unlike sizes, a third to four thirds of the mean, as a router leaves them.
+constexpr std::int64_t kGroups = 32;
+
+// Offsets of packed groups, which share out `rows`; counts of masked ones, of at most `rows` each.
+// Empty without groups.
+std::vector<std::int32_t> group_table(const QuantizeProblem& p, std::int64_t rows) {
+  std::vector<std::int32_t> table;
+  const auto unlike = [](std::int64_t g) { return 3 * g % 9 - 4; };  // -4 to 4
+  if (p.grouping == Grouping::kPacked) {
+    for (std::int64_t g = 0; g <= kGroups; ++g) {
+      const bool end = g == 0 || g == kGroups;
+      const std::int64_t moved = end ? 0 : unlike(g) * rows / (kGroups * 9);
+      table.push_back(static_cast<std::int32_t>(g * rows / kGroups + moved));
+    }
+  } else if (p.grouping == Grouping::kMasked) {
+    for (std::int64_t g = 0; g < kGroups; ++g) {
+      table.push_back(static_cast<std::int32_t>(rows / 2 + unlike(g) * rows / 9));
+    }
+  }
+  return table;
+}
+
+std::int64_t groups_of(const QuantizeProblem& p) {
+  return p.grouping == Grouping::kNone ? 0 : kGroups;
+}
+
+// Rows of x, whether a group has them or not.
+std::int64_t rows_of_x(const QuantizeProblem& p, std::int64_t rows) {
+  return p.grouping == Grouping::kMasked ? rows * kGroups : rows;
+}
 
 // N(0, 1), rounded to bf16 first, in the type of the problem's x.
 std::vector<std::uint8_t> random_input(DType type, std::int64_t rows, std::int64_t cols) {
@@ -42,10 +73,13 @@ Status allocate(const GpuSession& gpu, std::int64_t bytes, DeviceBuffer& buffer)
 
 Status allocate_output(const GpuSession& gpu, const QuantizeProblem& p, std::int64_t rows,
                        bool transposed, DeviceBuffer& q, DeviceBuffer& scale) {
-  const auto layout = quantized_layout(p.q, rows, p.cols, 0, transposed);
+  const auto layout = quantized_layout(p, rows, groups_of(p), transposed);
   if (!layout) return tl::unexpected<Error>(layout.error());
   if (Status ok = allocate(gpu, layout->data.bytes(), q); !ok) return ok;
-  return allocate(gpu, layout->scales.bytes(), scale);
+  if (Status ok = allocate(gpu, layout->scales.bytes(), scale); !ok) return ok;
+  // What no group has is not written, and compared all the same.
+  if (Status ok = q.fill(0, gpu.stream()); !ok) return ok;
+  return scale.fill(0, gpu.stream());
 }
 
 struct HostOutput {
@@ -53,7 +87,7 @@ struct HostOutput {
 };
 
 Result<HostOutput> host_output(const QuantizeProblem& p, std::int64_t rows, bool transposed) {
-  return quantized_layout(p.q, rows, p.cols, 0, transposed).map([](const QuantizedLayout& l) {
+  return quantized_layout(p, rows, groups_of(p), transposed).map([](const QuantizedLayout& l) {
     return HostOutput{std::vector<std::uint8_t>(static_cast<std::size_t>(l.data.bytes())),
                       std::vector<std::uint8_t>(static_cast<std::size_t>(l.scales.bytes()))};
   });
@@ -80,10 +114,14 @@ octile_quantize_args args_of(const QuantizeSlot& slot) {
   args.scale_transposed = slot.scale_transposed.pointer();
   args.workspace = slot.workspace.pointer();
   args.workspace_bytes = slot.workspace_bytes;
+  const std::int64_t scales = std::max<std::int64_t>(1, slot.groups);
   if (auto* given = static_cast<float*>(slot.given.pointer()); given != nullptr) {
     args.encode = given;
-    args.amax = given + 1;
+    args.amax = given + scales;
   }
+  const auto* table = static_cast<const std::int32_t*>(slot.group_table.pointer());
+  (slot.packed ? args.offsets : args.counts) = table;
+  args.groups = slot.groups;
   return args;
 }
 
@@ -92,7 +130,9 @@ Result<std::vector<QuantizeSlot>> make_quantize_slots(const GpuSession& gpu, con
                                                       std::int64_t rows, int count) {
   const auto workspace = plan.workspace_bytes(rows);
   if (!workspace) return tl::unexpected<Error>(workspace.error());
-  const std::vector<std::uint8_t> input = random_input(problem.x.dtype, rows, problem.cols);
+  const std::vector<std::uint8_t> input =
+      random_input(problem.x.dtype, rows_of_x(problem, rows), problem.cols);
+  const std::vector<std::int32_t> table = group_table(problem, rows);
   std::vector<QuantizeSlot> slots;
   for (int i = 0; i < count; ++i) {
     QuantizeSlot slot;
@@ -108,8 +148,18 @@ Result<std::vector<QuantizeSlot>> make_quantize_slots(const GpuSession& gpu, con
     if (ok && has_transposed(problem.output)) {
       ok = allocate_output(gpu, problem, rows, true, slot.q_transposed, slot.scale_transposed);
     }
+    slot.groups = groups_of(problem);
+    slot.packed = problem.grouping == Grouping::kPacked;
+    if (ok && !table.empty()) {
+      auto on_device = gpu.upload(table.data(), table.size() * sizeof table.front());
+      if (!on_device) return tl::unexpected<Error>(on_device.error());
+      slot.group_table = std::move(*on_device);
+    }
     if (ok && problem.policy == ScalePolicy::kDelayed) {
-      auto given = gpu.upload(kGiven.data(), sizeof kGiven);
+      std::vector<float> values(2 * std::max<std::size_t>(1, static_cast<std::size_t>(slot.groups)),
+                                0.0F);  // then the records, of no amax yet
+      std::fill_n(values.begin(), values.size() / 2, kGivenEncode);
+      auto given = gpu.upload(values.data(), values.size() * sizeof(float));
       if (!given) return tl::unexpected<Error>(given.error());
       slot.given = std::move(*given);
     }
@@ -134,7 +184,11 @@ Result<bool> equals_reference(const GpuSession& gpu, const QuantizeProblem& prob
   args.scale = row->scale.data();
   args.q_transposed = transposed->q.data();
   args.scale_transposed = transposed->scale.data();
-  args.encode = kGiven.data();
+  const std::vector<float> encode(static_cast<std::size_t>(kGroups), kGivenEncode);
+  const std::vector<std::int32_t> table = group_table(problem, slot.rows);
+  args.encode = encode.data();
+  (slot.packed ? args.offsets : args.counts) = table.data();
+  args.groups = slot.groups;
   if (Status ok = reference::quantize(problem, args); !ok) return tl::unexpected<Error>(ok.error());
   if (has_rowwise(problem.output)) {
     const auto equal = same(gpu, slot.q, slot.scale, *row);
@@ -142,6 +196,27 @@ Result<bool> equals_reference(const GpuSession& gpu, const QuantizeProblem& prob
   }
   if (!has_transposed(problem.output)) return true;
   return same(gpu, slot.q_transposed, slot.scale_transposed, *transposed);
+}
+
+std::int64_t rows_in_all(const QuantizeProblem& problem, std::int64_t rows) {
+  if (problem.grouping != Grouping::kMasked) return rows;
+  const std::vector<std::int32_t> counts = group_table(problem, rows);
+  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+}
+
+std::int64_t bytes_moved(const QuantizeProblem& problem, std::int64_t rows) {
+  const std::int64_t in_all = rows_in_all(problem, rows);
+  std::int64_t columns = in_all;  // of the transposed copy, whose groups are padded
+  const std::vector<std::int32_t> table = group_table(problem, rows);
+  if (problem.grouping == Grouping::kPacked) {
+    columns = 0;
+    for (std::size_t g = 1; g < table.size(); ++g) {
+      columns += round_up(table[g] - table[g - 1], kGroupAlign);
+    }
+  }
+  return problem.cols *
+         (in_all * read_bytes_of(problem) + (has_rowwise(problem.output) ? in_all : 0) +
+          (has_transposed(problem.output) ? columns : 0));
 }
 
 int read_bytes_of(const QuantizeProblem& problem) {

@@ -16,9 +16,15 @@ namespace octile::tools {
 struct QuantizeSlot {
   std::int64_t rows = 0;
   DeviceBuffer x, q, scale, q_transposed, scale_transposed, workspace;
-  DeviceBuffer given;  // delayed scaling: the encode scale and the amax record
+  DeviceBuffer given;        // delayed scaling: the encode scale and the amax record
+  DeviceBuffer group_table;  // offsets of packed groups, counts of masked ones
+  std::int64_t groups = 0;
+  bool packed = false;
   std::size_t workspace_bytes = 0;
 };
+
+// Rows that a problem's groups have in all where each tensor has `rows`; without groups, `rows`.
+std::int64_t rows_in_all(const QuantizeProblem& problem, std::int64_t rows);
 
 octile_quantize_args args_of(const QuantizeSlot& slot);
 
@@ -35,5 +41,8 @@ Result<bool> equals_reference(const GpuSession& gpu, const QuantizeProblem& prob
 // codes it writes, a tensor element.
 int read_bytes_of(const QuantizeProblem& problem);
 int written_bytes_of(const QuantizeProblem& problem);
+
+// Bytes of x and codes that a quantisation cannot but move, the padding between groups included.
+std::int64_t bytes_moved(const QuantizeProblem& problem, std::int64_t rows);
 
 }  // namespace octile::tools

@@ -131,6 +131,15 @@ std::vector<Work> work_of_quantisers(const std::vector<std::string>& names) {
       "x=bf16 q=e5m2:1x128:bf16 out=row",   "x=fp16 q=e4m3:1x128 out=both",
       "x=fp32 q=e4m3:1x128 out=row",        "x=fp32 q=e4m3:1x128 out=both",
       "x=fp32 q=e4m3:128x128 out=row",      "x=fp32 q=e4m3:128x128 out=both"};
+  // 32 groups, of unlike sizes; masked ones of up to `rows` rows, half of them there.
+  constexpr const char* kPacked[] = {"x=bf16 q=e4m3:1x128 out=row group=packed",
+                                     "x=bf16 q=e4m3:1x128 out=col group=packed",
+                                     "x=bf16 q=e4m3:1x128 out=both group=packed",
+                                     "x=bf16 q=e4m3:1x32 out=both group=packed",
+                                     "x=bf16 q=e4m3:tensor out=row group=packed",
+                                     "x=bf16 q=e4m3:tensor out=both policy=delayed group=packed"};
+  constexpr const char* kMasked[] = {"x=bf16 q=e4m3:1x128 out=row group=masked",
+                                     "x=bf16 q=e4m3:row out=row group=masked"};
   std::vector<Work> works;
   const auto add = [&](std::int64_t rows, std::int64_t cols, const char* numerics) {
     const std::string text = fmt::format("quantize rows={} cols={} {}", rows, cols, numerics);
@@ -144,6 +153,10 @@ std::vector<Work> work_of_quantisers(const std::vector<std::string>& names) {
     for (const char* numerics : kEverywhere) add(rows, cols, numerics);
   }
   for (const char* numerics : kOnce) add(kShapes[0].first, kShapes[0].second, numerics);
+  for (const std::int64_t rows : {16384, 4096}) {
+    for (const char* numerics : kPacked) add(rows, 7168, numerics);
+  }
+  for (const char* numerics : kMasked) add(1024, 7168, numerics);
   return works;
 }
 
