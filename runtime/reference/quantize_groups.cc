@@ -46,6 +46,7 @@ class Groups {
   Groups(const QuantizeProblem& problem, const QuantizeArgs& args, int threads)
       : problem_(problem), args_(args), threads_(threads) {
     alone_.grouping = Grouping::kNone;
+    alone_.rows = kDynamic;
     args_.ldx = args.ldx == 0 ? problem.cols : args.ldx;
     args_.ldq = args.ldq == 0 ? problem.cols : args.ldq;
   }
