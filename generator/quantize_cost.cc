@@ -37,6 +37,10 @@ QuantizeConfig segments_config(const QuantizeProblem& p, std::int64_t rows, cons
   return c;
 }
 
+bool is_block_scaled(Granularity g) {
+  return g != Granularity::kPerTensor && g != Granularity::kPerRow;
+}
+
 QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
   QuantizeConfig c;
   c.tile_rows = 128;
@@ -45,13 +49,23 @@ QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const D
   // Measured on an H200 for bf16 128x128: 80 registers and 3 blocks beat 64 and 4 by 1 %.
   c.blocks_per_sm = p.x.dtype == DType::kFP32 ? 2 : 3;
   if (has_transposed(p.output)) {
-    // Neighbours down the rows write neighbouring pieces of the same rows of the transposed copy.
-    c.rows_fastest = true;
-    // 64 registers do not hold a patch of fp32 and what either of these needs beside it.
-    const bool more_registers = p.output == QuantizeOutput::kBoth ||
-                                p.q.granularity == Granularity::kPerRow ||
-                                p.q.granularity == Granularity::k1x32;
-    if (p.x.dtype == DType::kFP32 && more_registers) c.blocks_per_sm = 1;
+    const bool both = p.output == QuantizeOutput::kBoth;
+    // Alone, the transposed copy is fastest where neighbours down the rows write neighbouring
+    // pieces of its rows, and with 64 registers and 4 blocks; beside a row-wise copy, which writes
+    // along the rows, with neighbours along the rows (tiles.cu has the figures).
+    c.rows_fastest = !both;
+    // What takes registers beside a patch: maxima another kernel found, where a group begins, the
+    // swizzled address of a scale.
+    const bool plain = is_block_scaled(p.q.granularity) && p.grouping == Grouping::kNone &&
+                       p.scale_layout == ScaleLayout::kLinear;
+    if (p.x.dtype != DType::kFP32) {
+      if (!both && plain) c.blocks_per_sm = 4;
+      return c;
+    }
+    const bool fits =
+        !both ? p.q.granularity != Granularity::kPerRow && p.q.granularity != Granularity::k1x32
+              : plain && p.q.granularity == Granularity::k1x128 && p.q.dtype == DType::kE4M3;
+    if (!fits) c.blocks_per_sm = 1;
     return c;
   }
   const std::int64_t tiles = ceil_div(rows, 128) * ceil_div(p.cols, 128);

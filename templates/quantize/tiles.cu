@@ -24,8 +24,9 @@
 //           line_amax.cu)
 //   scale   columns: one thread a column; else every thread its own, cheaper than a barrier
 //   cast    fp32 multiply; two codes a cvt
-//   output  row-wise 8 bytes a thread, 128 contiguous bytes a half-warp and store; transposed
-//           through shared memory (columns.cuh), 128 or 256 contiguous bytes a column
+//   output  row-wise 8 bytes a thread, 128 contiguous bytes a half-warp and store, before the
+//           columns' maxima meet; transposed through shared memory (columns.cuh), 128 or 256
+//           contiguous bytes a column
 //
 // Shared memory (static): `maxima` (a word a warp and block, or 16 bytes a warp and column group)
 // lies where the staged codes come to lie after the barrier behind its last reader; `encodes`
@@ -34,15 +35,30 @@
 // A barrier stops a thread block until its last load is there: the bandwidth comes from the other
 // blocks of the SM. 3 x 32 KB in flight against 33 KB needed (segments.cu).
 //
-// Ladder: 128x128 row-wise, bf16 to e4m3, one H200, against the fastest stream of the same 2:1 mix
-// in the same run, at 16384x7168 / 32768x4096 / 4096x7168:
+// Ladder, bf16 to e4m3, one H200, against the fastest stream of the same mix in the same run.
+// Row-wise 128x128 at 16384x7168 / 32768x4096 / 4096x7168:
 //   version                                      predicted  measured            verdict
 //   256 threads, 3 blocks an SM, no_allocate     0.97       0.92 / 0.92 / 0.97  dropped
 //   the same, plain ld.global.nc                 -          0.99 / 0.98 / 1.04  this file
-//   256 threads, 4 blocks an SM (64 registers)   0.97       0.91 / 0.91 / 0.97  (no_allocate)
-//   dropped 512 threads, 2 blocks an SM                  -          0.90 / 0.90 / 0.96
-//   (no_allocate) small only 1024 threads, 1 block an SM                  -          0.59 / 0.59 /
-//   0.65  (no_allocate) dropped
+//   256 threads, 4 blocks an SM (*)              0.97       0.91 / 0.91 / 0.97  dropped
+//   512 threads, 2 blocks an SM (*)              -          0.90 / 0.90 / 0.96  small tensors
+//   1024 threads, 1 block an SM (*)              -          0.59 / 0.59 / 0.65  dropped
+//   (*) still with no_allocate
+// 1x128 transposed, then both, at 16384x7168:
+//   3 blocks, neighbours down the rows           0.95       0.91 0.87           was this file
+//   4 blocks (64 registers)                      0.93       0.95 0.84 (spills)  transposed: kept
+//   neighbours along the rows                    0.90       0.93 0.89           both: kept
+//   in bands of 2 to 32 tiles                    0.97       0.90..0.96 0.88     equal: dropped
+//   row-wise copy first (no spills)              0.90       0.95 0.90           this file
+//   copies written as if contiguous              -          0.99 0.93           ablation
+//   256x128 tiles, 512 threads                   0.97       0.87 0.84           dropped
+//   256x128 in two steps, 256-byte segments      0.97       0.92 0.89           dropped
+//   256x64 tiles                                 0.95       0.91 -              dropped
+//   512 threads, patches of 4 rows               0.93       < 0.84              dropped
+//   persistent, next tile by cp.async (.cg)      0.97       0.85 0.80           dropped
+//   the same through L1 (.ca)                    0.97       0.89 0.82           dropped
+//   loads evicted first / stores last or first   0.97       0.87 / 0.95 / 0.94  dropped
+//   loads with an L2 prefetch of 128 or 256      0.96       0.95 / 0.95         equal: dropped
 #ifndef OCTILE_EMITTED
 #define OCTILE_KERNEL_NAME octile_quantize_tiles_default
 #define OCTILE_DEFAULT_GRANULARITY 3
@@ -336,43 +352,16 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
       if constexpr (kTransposed) Rule::store(args.scale_transposed, 0, one);
     }
   }
-  RowStrips strips;
-  if constexpr (kStrips && cfg::kRowwise) {
-    strips.find(args, patch, static_cast<u32>(at.lane), magnitudes);
-  }
   if constexpr (kSquares) {
     share_squares(shared, at, magnitudes);
     __syncthreads();
     one = square_encode(args, patch, shared, at);
   }
-  if constexpr (kStrips && kTransposed) {
-    share_columns(shared, at, x);
-    __syncthreads();
-    find_columns(args, shared, patch.row - at.row - quantize::first_row(args),
-                 patch.col - at.column);
-  }
 
-  // cast, output: the transposed copy goes through shared memory while the row-wise one leaves
-  if constexpr (kTransposed) {
-    float encodes[Src::kElements];
-    // Maxima have been read, encodes written.
-    if constexpr (kSquares || kStrips) __syncthreads();
-    if constexpr (kPerRow) known_columns(args, patch, encodes);
-#pragma unroll
-    for (int j = 0; j < Src::kElements; ++j) {
-      if constexpr (kStrips) encodes[j] = shared.encodes[at.block_down][at.column + j];
-      if constexpr (!kStrips && !kPerRow) encodes[j] = one;
-    }
-    shared.stage.template put<cfg::kTargetType, Patch>(at.patch_row, at.column, x, encodes);
-    if (nonfinite) {
-      const u32 found = shared.stage.template mark_nonfinite<cfg::kTargetType>(
-          at.patch_row, at.column, patch, Input(args, patch));
-      if (!cfg::kRowwise) quantize::count_nonfinite(args, found);
-    }
-  }
+  // The row-wise copy leaves before the columns' maxima meet: what it needs is not kept meanwhile.
   if constexpr (cfg::kRowwise) {
-    // Converted and scaled again: 64 products kept from above would not fit.
-    if constexpr (kTransposed) quantize::forget_origin(x);
+    RowStrips strips;
+    if constexpr (kStrips) strips.find(args, patch, static_cast<u32>(at.lane), magnitudes);
     float encodes[kVectors];
     if constexpr (kPerRow) known_rows(args, patch, encodes);
     const Output output(args, patch);
@@ -389,8 +378,33 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
       quantize::count_nonfinite(
           args, output.template mark_nonfinite<cfg::kTargetType>(patch, Input(args, patch)));
     }
+    // Converted and scaled again below: 64 products kept from here would not fit.
+    if constexpr (kTransposed) quantize::forget_origin(x);
   }
+
+  // The transposed copy, through shared memory.
   if constexpr (kTransposed) {
+    if constexpr (kStrips) {
+      share_columns(shared, at, x);
+      __syncthreads();
+      find_columns(args, shared, patch.row - at.row - quantize::first_row(args),
+                   patch.col - at.column);
+    }
+    // Maxima have been read, encodes written.
+    if constexpr (kSquares || kStrips) __syncthreads();
+    float encodes[Src::kElements];
+    if constexpr (kPerRow) known_columns(args, patch, encodes);
+#pragma unroll
+    for (int j = 0; j < Src::kElements; ++j) {
+      if constexpr (kStrips) encodes[j] = shared.encodes[at.block_down][at.column + j];
+      if constexpr (!kStrips && !kPerRow) encodes[j] = one;
+    }
+    shared.stage.template put<cfg::kTargetType, Patch>(at.patch_row, at.column, x, encodes);
+    if (nonfinite) {
+      const u32 found = shared.stage.template mark_nonfinite<cfg::kTargetType>(
+          at.patch_row, at.column, patch, Input(args, patch));
+      if (!cfg::kRowwise) quantize::count_nonfinite(args, found);
+    }
     __syncthreads();
     shared.stage.write(args, patch.row - at.row - quantize::first_row(args), patch.col - at.column);
   }
