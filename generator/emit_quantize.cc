@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "generator/fused_source.h"
 #include "generator/prologue.h"
 #include "generator/support_matrix.h"
 
@@ -20,7 +22,45 @@ std::vector<std::string_view> library_of(const QuantizeProblem& p) {
   if (first_pass_of(p) != FirstPass::kNone) files.emplace_back("quantize/first_pass.cuh");
   if (p.grouping != Grouping::kNone) files.emplace_back("quantize/groups.cuh");
   if (p.shard != ShardStep::kNone) files.emplace_back("quantize/shard.cuh");
+  if (!p.source.empty()) {
+    for (const auto* path : {"lib/arithmetic.cuh", "lib/math.cuh", "quantize/fused.cuh"}) {
+      files.emplace_back(path);
+    }
+  }
   return files;
+}
+
+// The policy of fused.cuh.
+std::string expression_text(const QuantizeProblem& p, const FusedSource& source) {
+  const auto part = [&](std::size_t i) { return source.parts[i].to_cuda(); };
+  return fmt::format(
+      "struct Expression {{\n"
+      "  static constexpr int kInputs = {};\n"
+      "  static constexpr int kType = {};\n"
+      "  static constexpr bool kHalves = {};\n"
+      "  static constexpr bool kRmsNorm = {};\n"
+      "  static constexpr bool kTap = {};\n"
+      "  template <int kPart>\n"
+      "  static __device__ __forceinline__ float value(float x0, float x1, float x2, float x3) {{\n"
+      "    {}return {};\n"
+      "  }}\n"
+      "}};\n",
+      source.inputs(), static_cast<int>(p.x.dtype), source.halves(), source.rms_norm, p.tap,
+      source.halves() ? fmt::format("if constexpr (kPart == 1) return {};\n    else ", part(1))
+                      : "",
+      part(0));
+}
+
+// Where a kernel takes its source from.
+void add_input(Prologue& out, const QuantizeProblem& p) {
+  const char* type = "quantize::TensorInput<P>";
+  if (!p.source.empty()) {
+    const FusedSource source = *fused_source(p.source);  // the problem is well formed
+    out.add_text(expression_text(p, source), fmt::format("Expression = {}", p.source),
+                 "problem: what is quantised in place of x");
+    type = "quantize::FusedInput<P, Expression>";
+  }
+  out.add_part("Input", type, "problem: where the values come from");
 }
 
 // The part of a kernel that is its body, "segments" for quantize/segments.cu, which is also the
@@ -57,7 +97,8 @@ Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
   const QuantizeResources r = resources_of(p, c);
   const QuantizeTemplate t = template_of(p);
   Prologue out;
-  out.add_int("kSourceType", static_cast<int>(p.x.dtype), "problem: octile_dtype of x");
+  out.add_int("kSourceType", static_cast<int>(source_type(p)),
+              "problem: octile_dtype of what amax and cast see");
   out.add_int("kTargetType", static_cast<int>(p.q.dtype), "recipe: octile_dtype of q");
   out.add_int("kGranularity", static_cast<int>(p.q.granularity), "recipe: octile_granularity");
   out.add_int("kScaleFormat", static_cast<int>(p.q.scale), "recipe: octile_scale_format");
@@ -85,7 +126,7 @@ Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
     out.add_int("kAmaxThreads", kFirstPassThreads, "of the kernel that finds the maxima");
     out.add_int("kAmaxBlocksPerSm", first_pass_blocks_per_sm(p), "its residency");
   }
-  out.add_part("Input", "quantize::TensorInput<P>", "problem: where the values come from");
+  add_input(out, p);
   out.add_assert(fmt::format("{}::kVectors == {}", body_of(p), r.vectors_per_thread),
                  "host and device disagree on the vectors of a thread");
   return out;

@@ -10,6 +10,8 @@
 #include <limits>
 #include <utility>
 
+#include "generator/elementary.h"
+
 namespace octile {
 namespace {
 
@@ -22,7 +24,7 @@ struct Operation {
 
 // The _rn intrinsics are correctly rounded and exempt from contraction (CUDA C++ Programming Guide,
 // mathematical functions). min and max are not fminf and fmaxf, which drop a NaN.
-constexpr std::array<Operation, 12> kOperations{{
+constexpr std::array<Operation, 13> kOperations{{
     {ExprOp::kAdd, 2, "add", "__fadd_rn"},
     {ExprOp::kSub, 2, "sub", "__fsub_rn"},
     {ExprOp::kMul, 2, "mul", "__fmul_rn"},
@@ -35,6 +37,7 @@ constexpr std::array<Operation, 12> kOperations{{
     {ExprOp::kTanh, 1, "tanh", "octile_tanh"},
     {ExprOp::kRsqrt, 1, "rsqrt", "octile_rsqrt"},
     {ExprOp::kReciprocal, 1, "reciprocal", "__frcp_rn"},
+    {ExprOp::kSigmoid, 1, "sigmoid", "octile_sigmoid"},
 }};
 
 const Operation* find_operation(ExprOp op) {
@@ -64,55 +67,50 @@ tl::unexpected<Error> refuse(fmt::format_string<Args...> format, Args&&... args)
   return fail(ErrorCode::kInvalidArgument, fmt::format(format, std::forward<Args>(args)...));
 }
 
-float smaller(float x, float y) {
-  if (std::isnan(x) || std::isnan(y)) return std::numeric_limits<float>::quiet_NaN();
-  if (x == y) return std::signbit(x) ? x : y;
-  return x < y ? x : y;
-}
-
-float larger(float x, float y) {
-  if (std::isnan(x) || std::isnan(y)) return std::numeric_limits<float>::quiet_NaN();
-  if (x == y) return std::signbit(x) ? y : x;
-  return x < y ? y : x;
-}
-
-// In double and rounded once: off the correctly rounded value only within double's own error of a
-// tie.
 template <typename F>
-float through_double(F f, float x) {
-  return static_cast<float>(f(static_cast<double>(x)));
+void each(std::size_t count, float* x, const float* y, F f) {
+  for (std::size_t i = 0; i < count; ++i) x[i] = f(x[i], y[i]);
 }
 
-float apply(ExprOp op, float x, float y) {
+// x = op(x, y), element by element; y is not read by operations of one argument.
+void apply(ExprOp op, std::size_t count, float* x, const float* y) {
+  const auto unary = [&](float (*f)(float)) {
+    for (std::size_t i = 0; i < count; ++i) x[i] = f(x[i]);
+  };
   switch (op) {
     case ExprOp::kAdd:
-      return x + y;
+      return each(count, x, y, [](float a, float b) { return a + b; });
     case ExprOp::kSub:
-      return x - y;
+      return each(count, x, y, [](float a, float b) { return a - b; });
     case ExprOp::kMul:
-      return x * y;
+      return each(count, x, y, [](float a, float b) { return a * b; });
     case ExprOp::kDiv:
-      return x / y;
+      return each(count, x, y, [](float a, float b) { return a / b; });
     case ExprOp::kMin:
-      return smaller(x, y);
+      return each(count, x, y, elementary::min);
     case ExprOp::kMax:
-      return larger(x, y);
+      return each(count, x, y, elementary::max);
     case ExprOp::kNeg:
-      return -x;
+      return unary([](float a) { return -a; });
     case ExprOp::kAbs:
-      return std::fabs(x);
+      return unary([](float a) { return std::fabs(a); });
     case ExprOp::kExp:
-      return through_double([](double v) { return std::exp(v); }, x);
+      return unary(elementary::exp);
     case ExprOp::kTanh:
-      return through_double([](double v) { return std::tanh(v); }, x);
+      return unary(elementary::tanh);
     case ExprOp::kRsqrt:
-      return through_double([](double v) { return 1 / std::sqrt(v); }, x);
+      return unary(elementary::rsqrt);
     case ExprOp::kReciprocal:
-      return 1 / x;
-    default:  // leaves are not applied
-      return std::numeric_limits<float>::quiet_NaN();
+      return unary([](float a) { return 1 / a; });
+    case ExprOp::kSigmoid:
+      return unary(elementary::sigmoid);
+    case ExprOp::kInput:
+    case ExprOp::kConstant:
+      return;  // leaves are not applied
   }
 }
+
+constexpr std::size_t kPiece = 128;  // elements evaluated together
 
 }  // namespace
 
@@ -224,11 +222,21 @@ void Expr::print_cuda(const Node& node, std::string& out) {
   }
 }
 
-float Expr::value_of(const Node& node, std::span<const float> inputs) {
-  if (node.op == ExprOp::kInput) return inputs[static_cast<std::size_t>(node.index)];
-  if (node.op == ExprOp::kConstant) return node.value;
-  const float x = value_of(*node.x, inputs);
-  return apply(node.op, x, node.y ? value_of(*node.y, inputs) : 0.0F);
+void Expr::evaluate(const Node& node, std::span<const float* const> inputs, std::size_t count,
+                    float* out) {
+  if (node.op == ExprOp::kInput) {
+    std::copy_n(inputs[static_cast<std::size_t>(node.index)], count, out);
+    return;
+  }
+  if (node.op == ExprOp::kConstant) {
+    std::fill_n(out, count, node.value);
+    return;
+  }
+  evaluate(*node.x, inputs, count, out);
+  std::array<float, kPiece>
+      second;  // NOLINT(cppcoreguidelines-pro-type-member-init): written below
+  if (node.y) evaluate(*node.y, inputs, count, second.data());
+  apply(node.op, count, out, second.data());
 }
 
 std::string Expr::to_text() const {
@@ -243,7 +251,25 @@ std::string Expr::to_cuda() const {
   return out;
 }
 
-float Expr::evaluate(std::span<const float> inputs) const { return value_of(*node_, inputs); }
+float Expr::evaluate(std::span<const float> inputs) const {
+  std::array<const float*, kMaxInputs> pointers{};
+  for (std::size_t i = 0; i < std::min(inputs.size(), pointers.size()); ++i) {
+    pointers[i] = &inputs[i];
+  }
+  float value = 0;
+  evaluate(*node_, pointers, 1, &value);
+  return value;
+}
+
+void Expr::evaluate(std::span<const float* const> inputs, std::size_t count, float* out) const {
+  std::array<const float*, kMaxInputs> here{};
+  for (std::size_t begin = 0; begin < count; begin += kPiece) {
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i] != nullptr) here[i] = inputs[i] + begin;
+    }
+    evaluate(*node_, here, std::min(kPiece, count - begin), out + begin);
+  }
+}
 
 // ---- parsing
 // -------------------------------------------------------------------------------------
@@ -329,36 +355,8 @@ class Parser {
   std::string_view rest_;
 };
 
-// sqrt(2/pi) and 0.044715: Gaussian Error Linear Units, arXiv 1606.08415, section 2.
-#define OCTILE_GELU_TANH \
-  "mul(mul(0.5,x0),add(1,tanh(mul(0.7978846,add(x0,mul(0.044715,mul(x0,mul(x0,x0))))))))"
-
-constexpr std::array<Activation, 6> kActivations{{
-    {"relu", "max(x0,0)", "max(x, 0)"},
-    {"relu2", "mul(max(x0,0),max(x0,0))", "squared ReLU: Primer, arXiv 2109.08668"},
-    {"silu", "div(x0,add(1,exp(neg(x0))))", "x * sigmoid(x): arXiv 1702.03118"},
-    {"silu_mul", "mul(div(x0,add(1,exp(neg(x0)))),x1)",
-     "SwiGLU: GLU Variants Improve Transformer, arXiv 2002.05202, section 2"},
-    {"gelu_tanh", OCTILE_GELU_TANH, "tanh form of GELU: arXiv 1606.08415, section 2"},
-    {"gelu_tanh_mul", "mul(" OCTILE_GELU_TANH ",x1)",
-     "GEGLU with the tanh form: arXiv 2002.05202, section 2"},
-}};
-
-#undef OCTILE_GELU_TANH
-
 }  // namespace
 
 Result<Expr> parse_expression(std::string_view text) { return Parser(text).parse(); }
-
-std::span<const Activation> activations() { return kActivations; }
-
-Result<Expr> activation(std::string_view name) {
-  std::string names;
-  for (const Activation& a : kActivations) {
-    if (a.name == name) return parse_expression(a.text);
-    names.append(names.empty() ? "" : ", ").append(a.name);
-  }
-  return refuse("activation is '{}'; allowed are {}", name, names);
-}
 
 }  // namespace octile

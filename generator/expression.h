@@ -3,6 +3,7 @@
 // are converted to fp32 on load.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -28,6 +29,7 @@ enum class ExprOp : int {
   kTanh,
   kRsqrt,
   kReciprocal,
+  kSigmoid,  // 1 / (1 + exp(-x))
 };
 
 class Expr {
@@ -48,14 +50,16 @@ class Expr {
   int node_count() const;
   int depth() const;  // 1 for a leaf
   // CUDA: an expression over `x0`..`x3` whose arithmetic is correctly rounded and never contracted
-  // (__fadd_rn and its kin). exp, tanh, rsqrt, min and max print as octile_exp(x) and so on: device
-  // functions of templates/lib, which the first fused quantiser adds.
+  // (__fadd_rn and its kin). exp, tanh, sigmoid, rsqrt, min and max print as octile_exp(x) and so
+  // on: device functions of templates/lib/math.cuh.
   std::string to_cuda() const;
   // Canonical text: "mul(div(x0,add(1,exp(neg(x0)))),x1)". Parsed by parse_expression.
   std::string to_text() const;
-  // Host reference of the same arithmetic; exp, tanh and rsqrt are evaluated in double and rounded
-  // once, where the device may be 2 ulp off. inputs.size() >= input_count().
+  // Host reference of the same arithmetic, bit for bit (generator/elementary.h). inputs.size() >=
+  // input_count().
   float evaluate(std::span<const float> inputs) const;
+  // The same for `count` elements: inputs[i] points to input i's, for those the expression reads.
+  void evaluate(std::span<const float* const> inputs, std::size_t count, float* out) const;
   friend bool operator==(const Expr& a, const Expr& b) { return a.to_text() == b.to_text(); }
 
  private:
@@ -64,22 +68,14 @@ class Expr {
   static Result<Expr> make(Node node);
   static void print_text(const Node& node, std::string& out);
   static void print_cuda(const Node& node, std::string& out);
-  static float value_of(const Node& node, std::span<const float> inputs);
+  static void evaluate(const Node& node, std::span<const float* const> inputs, std::size_t count,
+                       float* out);
   std::shared_ptr<const Node> node_;
 };
 
 // Function notation without spaces: x0..x3, decimal constants, add sub mul div min max (two
-// arguments), neg abs exp tanh rsqrt reciprocal (one). The error names the place and what is
-// allowed there; Expr's limits hold.
+// arguments), neg abs exp tanh rsqrt reciprocal sigmoid (one). The error names the place and what
+// is allowed there; Expr's limits hold.
 Result<Expr> parse_expression(std::string_view text);
-
-// The activations of transformer layers, by name; x1 is the linear half of a gated unit.
-struct Activation {
-  std::string_view name;  // "silu_mul"
-  std::string_view text;  // canonical, for parse_expression
-  std::string_view source;
-};
-std::span<const Activation> activations();
-Result<Expr> activation(std::string_view name);
 
 }  // namespace octile

@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "generator/fused_source.h"
 #include "generator/recipe.h"
 
 namespace octile {
@@ -124,7 +125,8 @@ Parsed<ScaleLayout> parse_scale_layout(std::string_view text) {
   return trouble("allowed are linear and swizzled");
 }
 
-Parsed<std::string> parse_source(std::string_view text) { return std::string(text); }
+// What is no source is check_well_formed's to refuse.
+Parsed<std::string> parse_source(std::string_view text) { return canonical_source(text); }
 
 // Takes the part of `text` before the next ':', or all of it.
 std::string_view take_part(std::string_view& text) {
@@ -419,13 +421,28 @@ Status check_operation(const QuantizeProblem& p) {
   return {};
 }
 
+Status check_source(const QuantizeProblem& p) {
+  if (p.source.empty()) {
+    if (!p.tap) return {};
+    return refuse_field("tap", "1", "is 0 without src: the cast sees x itself");
+  }
+  const Result<FusedSource> source = fused_source(p.source);
+  if (!source) return fail(source.error().code, fmt::format("src: {}", source.error().message));
+  if (source->halves() && p.cols % 2 != 0) {
+    return refuse_field(
+        "cols", count_text(p.cols),
+        fmt::format("is an even number with src={}, whose halves are as wide as its "
+                    "inputs",
+                    p.source));
+  }
+  return {};
+}
+
 Status check_options(const QuantizeProblem& p) {
   if (!std::isfinite(p.norm_epsilon) || p.norm_epsilon < 0) {
     return refuse_field("norm_eps", fmt::format("{}", p.norm_epsilon), "is a finite number >= 0");
   }
-  if (p.source.find_first_of(" \t\r\n") != std::string::npos) {
-    return refuse_field("src", fmt::format("'{}'", p.source), "is a text without spaces");
-  }
+  if (Status s = check_source(p); !s) return s;
   if (p.scale_layout == ScaleLayout::kSwizzled && p.q.scale != ScaleFormat::kE8M0) {
     return refuse_field(
         "scales", "swizzled",

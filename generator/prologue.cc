@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace octile {
 namespace {
@@ -53,6 +54,10 @@ void Prologue::add_part(std::string_view name, std::string_view type, std::strin
 void Prologue::add_macro(std::string_view name, std::int64_t value, std::string_view why) {
   macros_.push_back({fmt::format("#define {} {}", name, value), fmt::format("{} = {}", name, value),
                      std::string(why)});
+}
+
+void Prologue::add_text(std::string text, std::string_view summary, std::string_view why) {
+  constants_.push_back({std::move(text), std::string(summary), std::string(why)});
 }
 
 void Prologue::add_assert(std::string_view expression, std::string_view message) {

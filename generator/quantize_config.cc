@@ -43,7 +43,14 @@ std::string_view step_name(const QuantizeProblem& p) {
   }
 }
 
-int elements_per_vector(const QuantizeProblem& p) { return kVectorBytes / size_of(p.x.dtype); }
+int elements_per_vector(const QuantizeProblem& p) { return kVectorBytes / size_of(source_type(p)); }
+
+// "silu_mul_"; "expression_" for a caller's own; nothing for x itself.
+std::string source_name(const QuantizeProblem& p) {
+  if (p.source.empty()) return "";
+  const bool is_word = p.source.find_first_of("(,;") == std::string::npos;
+  return is_word ? p.source + "_" : "expression_";
+}
 
 bool parse_int(std::string_view text, int& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -157,6 +164,8 @@ Result<std::int64_t> within_a_grid(const QuantizeProblem& p, std::int64_t rows,
 
 }  // namespace
 
+DType source_type(const QuantizeProblem& p) { return p.source.empty() ? p.x.dtype : DType::kFP32; }
+
 QuantizeTemplate template_of(const QuantizeProblem& p) {
   if (p.shard != ShardStep::kNone) return QuantizeTemplate::kShard;
   if (has_transposed(p.output)) return QuantizeTemplate::kTiles;
@@ -245,7 +254,8 @@ Result<std::int64_t> shard_blocks(const QuantizeProblem& p, const QuantizeConfig
 }
 
 int first_pass_blocks_per_sm(const QuantizeProblem& p) {
-  return first_pass_of(p) == FirstPass::kLines ? 2 : 3;  // what its registers allow
+  // What its registers allow.
+  return first_pass_of(p) == FirstPass::kLines || !p.source.empty() ? 2 : 3;
 }
 
 Result<std::int64_t> first_pass_blocks(const QuantizeProblem& p, std::int64_t rows, int sm_count,
@@ -303,9 +313,9 @@ Result<QuantizeConfig> parse_quantize_config(std::string_view text) {
 }
 
 std::string kernel_name(const QuantizeProblem& p, const QuantizeConfig& c) {
-  return fmt::format("octile_quantize_{}_{}_{}_{}{}{}{}_{}_t{}x{}_w{}_r{}{}", name_of(p.x.dtype),
-                     name_of(p.q.dtype), name_of(p.q.granularity), name_of(p.q.scale),
-                     p.e8m0_rounding == E8M0Rounding::kOcpFloor ? "floor" : "",
+  return fmt::format("octile_quantize_{}{}_{}_{}_{}{}{}{}_{}_t{}x{}_w{}_r{}{}", source_name(p),
+                     name_of(p.x.dtype), name_of(p.q.dtype), name_of(p.q.granularity),
+                     name_of(p.q.scale), p.e8m0_rounding == E8M0Rounding::kOcpFloor ? "floor" : "",
                      p.scale_layout == ScaleLayout::kSwizzled ? "swizzled" : "", step_name(p),
                      output_name(p.output), c.tile_rows, c.tile_cols, c.threads / kWarp,
                      c.blocks_per_sm, c.rows_fastest ? "_down" : "");
@@ -314,11 +324,11 @@ std::string kernel_name(const QuantizeProblem& p, const QuantizeConfig& c) {
 std::string first_pass_name(const QuantizeProblem& p) {
   switch (first_pass_of(p)) {
     case FirstPass::kTensor:
-      return fmt::format("octile_amax_{}_tensor", name_of(p.x.dtype));
+      return fmt::format("octile_amax_{}{}_tensor", source_name(p), name_of(p.x.dtype));
     case FirstPass::kLines:
-      return fmt::format("octile_amax_{}_lines", name_of(p.x.dtype));
+      return fmt::format("octile_amax_{}{}_lines", source_name(p), name_of(p.x.dtype));
     case FirstPass::kGroups:
-      return fmt::format("octile_amax_{}_groups", name_of(p.x.dtype));
+      return fmt::format("octile_amax_{}{}_groups", source_name(p), name_of(p.x.dtype));
     case FirstPass::kNone:
       return "";
   }

@@ -20,6 +20,9 @@ enum class QuantizeTemplate : int {
 };
 QuantizeTemplate template_of(const QuantizeProblem&);
 
+// The element type that amax and cast see: x's, or fp32 where the source is computed.
+DType source_type(const QuantizeProblem&);
+
 // The kernel that must find maxima before, where a scale's block is longer than a tile.
 enum class FirstPass : int {
   kNone,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "generator/cost_model.h"
+#include "generator/fused_source.h"
 
 namespace octile {
 namespace {
@@ -14,13 +15,13 @@ constexpr int kWarp = 32;
 
 QuantizeConfig segments_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
   QuantizeConfig c;
-  c.tile_cols = kWarp * 16 / size_of(p.x.dtype);  // one load of a warp
+  c.tile_cols = kWarp * 16 / size_of(source_type(p));  // one load of a warp
   c.tile_rows = 8;  // 8 loads of a thread in flight; 8 scales are one 32-byte sector
   // Two warps a block: slots are refilled as soon as a warp pair is done. On an H200 1 % faster at
   // 32768x4096 than blocks of 8 warps, equal elsewhere.
   c.threads = 64;
   // Four elements a vector leave fp32 more addresses per element: 64 registers would spill.
-  const bool more_registers = p.grouping == Grouping::kMasked || p.x.dtype == DType::kFP32 ||
+  const bool more_registers = p.grouping == Grouping::kMasked || source_type(p) == DType::kFP32 ||
                               p.q.granularity == Granularity::kPerTensor ||
                               p.q.scale == ScaleFormat::kPackedPow2 ||
                               p.q.scale == ScaleFormat::kE8M0;
@@ -45,9 +46,9 @@ QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const D
   QuantizeConfig c;
   c.tile_rows = 128;
   c.tile_cols = 128;
-  c.threads = 128 * size_of(p.x.dtype);  // 8 loads of a thread in flight, whatever the element
+  c.threads = 128 * size_of(source_type(p));  // 8 loads of a thread in flight, whatever the element
   // Measured on an H200 for bf16 128x128: 80 registers and 3 blocks beat 64 and 4 by 1 %.
-  c.blocks_per_sm = p.x.dtype == DType::kFP32 ? 2 : 3;
+  c.blocks_per_sm = source_type(p) == DType::kFP32 ? 2 : 3;
   if (has_transposed(p.output)) {
     const bool both = p.output == QuantizeOutput::kBoth;
     // Alone, the transposed copy is fastest where neighbours down the rows write neighbouring
@@ -58,22 +59,24 @@ QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const D
     // swizzled address of a scale.
     const bool plain = is_block_scaled(p.q.granularity) && p.grouping == Grouping::kNone &&
                        p.scale_layout == ScaleLayout::kLinear;
-    if (p.x.dtype != DType::kFP32) {
+    if (source_type(p) != DType::kFP32) {
       if (!both && plain) c.blocks_per_sm = 4;
       return c;
     }
     const bool fits =
         !both ? p.q.granularity != Granularity::kPerRow && p.q.granularity != Granularity::k1x32
               : plain && p.q.granularity == Granularity::k1x128 && p.q.dtype == DType::kE4M3;
-    if (!fits) c.blocks_per_sm = 1;
+    // Nor is there room for the inputs a patch is computed from.
+    if (!fits || !p.source.empty()) c.blocks_per_sm = 1;
     return c;
   }
+  if (source_shape(p.source).inputs > 2) c.blocks_per_sm = 1;
   const std::int64_t tiles = ceil_div(rows, 128) * ceil_div(p.cols, 128);
   const bool patches_of_8 = p.q.granularity == Granularity::k32x32;
   if (rows != kDynamic && tiles <= d.sm_count && !patches_of_8) {
     // One tile an SM at most: more threads with fewer loads each finish it sooner. For bf16, 1024
     // threads lose that again at the barrier (measured on an H200).
-    c.threads = 256 * size_of(p.x.dtype);
+    c.threads = 256 * size_of(source_type(p));
     c.blocks_per_sm = 1024 / c.threads;
   }
   return c;
@@ -85,7 +88,7 @@ QuantizeConfig rows_config(const QuantizeProblem& p) {
   constexpr int kMostThreads = 512;
   QuantizeConfig c;
   c.tile_rows = 1;
-  const int elements = 16 / size_of(p.x.dtype);
+  const int elements = 16 / size_of(source_type(p));
   c.threads = kWarp;
   while (c.threads < kMostThreads && std::int64_t{c.threads} * elements * kMostVectors < p.cols) {
     c.threads *= 2;
@@ -93,8 +96,9 @@ QuantizeConfig rows_config(const QuantizeProblem& p) {
   const std::int64_t step = std::int64_t{c.threads} * elements;
   const std::int64_t vectors = std::clamp<std::int64_t>(ceil_div(p.cols, step), 1, kMostVectors);
   c.tile_cols = static_cast<int>(step * vectors);
-  c.blocks_per_sm = std::min(32, 1024 / c.threads);  // 64 registers a thread
-  const bool more_registers = p.grouping != Grouping::kNone && p.x.dtype == DType::kFP32;
+  // 64 registers a thread; where the source is computed 80.
+  c.blocks_per_sm = std::min(32, (p.source.empty() ? 1024 : 768) / c.threads);
+  const bool more_registers = p.grouping != Grouping::kNone && source_type(p) == DType::kFP32;
   if (more_registers) c.blocks_per_sm = std::max(1, c.blocks_per_sm * 3 / 4);
   return c;
 }

@@ -49,9 +49,10 @@ constexpr std::array kMatrix = std::to_array<SupportRow>({
     {"gemm", "", kNo, "no recipe multiplies operands scaled in this way"},
 
     {"quantize", "x=e4m3|e5m2", kNo, "not built yet: requantising"},
-    {"quantize", "src=fused", kNo, "not built yet: fused sources"},
+    {"quantize", "src=rmsnorm", kNo, "not built yet: RMSNorm"},
     {"quantize", "dbias=1", kNo, "not built yet: bias gradients"},
-    {"quantize", "tap=1", kNo, "not built yet: what the cast sees"},
+    {"quantize", "shard=amax|cast src=fused|rmsnorm", kNo,
+     "shards are of weights, which have no source"},
     {"quantize", "group=packed q=*:128x128|32x32", kNo,
      "a square block's rows would belong to several groups: square scales are for weights"},
     {"quantize", "group=packed q=*:row out=col|both", kNo,
@@ -153,7 +154,10 @@ FieldValues values_of(const QuantizeProblem& p) {
            {row                                       ? "row"
             : p.output == QuantizeOutput::kTransposed ? "col"
                                                       : "both"}},
-          {"src", {p.source.empty() ? "x" : "fused"}},
+          {"src",
+           {p.source.empty()        ? "x"
+            : p.source == "rmsnorm" ? "rmsnorm"
+                                    : "fused"}},
           {"dbias", {p.bias_gradient ? "1" : "0"}},
           {"tap", {p.tap ? "1" : "0"}},
           {"group",

@@ -1,5 +1,6 @@
 #include "runtime/api/convert.h"
 
+#include "generator/fused_source.h"
 #include "runtime/api/boundary.h"
 
 namespace octile::api {
@@ -121,7 +122,7 @@ Result<QuantizeProblem> to_problem(const octile_quantize_desc* user) {
   problem.amax_epsilon = desc.amax_epsilon;
   problem.policy = static_cast<ScalePolicy>(raw(desc.policy));
   problem.e8m0_rounding = static_cast<E8M0Rounding>(raw(desc.e8m0_rounding));
-  if (desc.source != nullptr) problem.source = desc.source;
+  if (desc.source != nullptr) problem.source = canonical_source(desc.source);
   if (desc.norm_epsilon != 0) problem.norm_epsilon = desc.norm_epsilon;
   problem.bias_gradient = desc.bias_gradient != 0;
   problem.tap = desc.tap != 0;

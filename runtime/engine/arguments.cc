@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <utility>
+
+#include "generator/fused_source.h"
 #include "generator/layout.h"
 #include "generator/quantize_config.h"
 #include "generator/types.h"
@@ -179,6 +183,42 @@ Status check_shard(const QuantizeProblem& p, octile_quantize_args& args) {
   return check_scale_ld("scale_ld", args.scale_ld, p, args.rows);
 }
 
+Status check_absent(const char* name, const void* pointer, const char* why) {
+  if (pointer == nullptr) [[likely]]
+    return {};
+  return refuse(fmt::format("{} is given; allowed: null, because the plan {}", name, why));
+}
+
+// x, and what a fused source reads and leaves beside it.
+Status check_sources(const QuantizeProblem& p, octile_quantize_args& args, std::int64_t rows) {
+  struct Input {
+    const char* name;
+    const void* pointer;
+    const char* ld_name;
+    std::int64_t* ld;
+  };
+  const std::array<Input, 4> inputs{{{"x", args.x, "ldx", &args.ldx},
+                                     {"x1", args.x1, "ldx1", &args.ldx1},
+                                     {"x2", args.x2, "ldx2", &args.ldx2},
+                                     {"x3", args.x3, "ldx3", &args.ldx3}}};
+  const SourceShape source = source_shape(p.source);
+  const std::int64_t cols = source.halves ? p.cols / 2 : p.cols;
+  const int bytes = size_of(p.x.dtype);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const auto& [name, pointer, ld_name, ld] = inputs[i];
+    if (std::cmp_greater_equal(i, source.inputs)) {
+      if (Status ok = check_absent(name, pointer, "has a source of fewer inputs"); !ok) return ok;
+      continue;
+    }
+    if (Status ok = check_pointer(name, pointer, bytes); !ok) return ok;
+    if (source.rms_norm && i == 1) continue;  // the weight is one row
+    if (Status ok = check_ld(ld_name, *ld, {cols, cols, 1}); !ok) return ok;
+    if (Status ok = check_size("rows", rows, ld_name, *ld, bytes); !ok) return ok;
+  }
+  if (p.tap) return check_pointer("tap", args.tap, 4);
+  return check_absent("tap", args.tap, "has no tap");
+}
+
 Status check_no_transposed(const octile_quantize_args& args) {
   if (args.q_transposed == nullptr && args.scale_transposed == nullptr) [[likely]]
     return {};
@@ -253,12 +293,13 @@ Status check_arguments(const QuantizeProblem& p, octile_quantize_args& args) {
   if (Status ok = check_policy(p, args); !ok) return ok;
   if (args.nonfinite != nullptr)
     if (Status ok = check_pointer("nonfinite", args.nonfinite, 8); !ok) return ok;
-  if (Status ok = check_pointer("x", args.x, size_of(p.x.dtype)); !ok) return ok;
-  if (p.shard != ShardStep::kNone) return check_shard(p, args);
+  if (p.shard != ShardStep::kNone) {
+    if (Status ok = check_pointer("x", args.x, size_of(p.x.dtype)); !ok) return ok;
+    return check_shard(p, args);
+  }
   const std::int64_t tensors = p.grouping == Grouping::kMasked ? args.groups : 1;
   const std::int64_t rows = args.rows * tensors;  // both of 31 bits
-  if (Status ok = check_ld("ldx", args.ldx, {p.cols, p.cols, 1}); !ok) return ok;
-  if (Status ok = check_size("rows", rows, "ldx", args.ldx, size_of(p.x.dtype)); !ok) return ok;
+  if (Status ok = check_sources(p, args, rows); !ok) return ok;
   if (has_rowwise(p.output)) {
     if (Status ok = check_pointer("q", args.q, 1); !ok) return ok;
     if (Status ok = check_ld("ldq", args.ldq, {p.cols, p.cols, 1}); !ok) return ok;

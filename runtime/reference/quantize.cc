@@ -48,17 +48,14 @@ Status check_input(const QuantizeProblem& problem, const QuantizeArgs& args) {
   if (problem.rows != kDynamic && problem.rows != args.rows) {
     return invalid(fmt::format("rows is {}; the problem fixes {}", args.rows, problem.rows));
   }
-  if (args.ldx < 0 || (args.ldx != 0 && args.ldx < problem.cols)) {
-    return invalid(
-        fmt::format("ldx is {}; 0 or at least cols = {} is allowed", args.ldx, problem.cols));
-  }
   if (!(problem.amax_epsilon >= 0.0F) || std::isinf(problem.amax_epsilon)) {
     return invalid(
         fmt::format("amax_epsilon is {}; a finite value >= 0 is allowed", problem.amax_epsilon));
   }
   if (auto s = require_pointer(args.encode, "encode", problem.policy == ScalePolicy::kDelayed); !s)
     return s;
-  return require_pointer(args.x, "x", args.rows > 0 && problem.cols > 0);
+  if (auto s = require_pointer(args.tap, "tap", problem.tap); !s) return s;
+  return QuantizeSource::check(problem, args);
 }
 
 // One output (row-wise or transposed) with everything needed to write it.
@@ -115,6 +112,7 @@ class Quantizer {
       for (std::int64_t i = begin; i < end; ++i) {
         load(tile, i / tile_cols * kBlock, i % tile_cols * kBlock);
         count(tile);
+        if (args_.tap != nullptr) write_tap(tile);
         for (const Output* output : {&rowwise_, &transposed_}) {
           if (output->data == nullptr) continue;
           find_encodes(tile, *output, encodes);
@@ -210,6 +208,12 @@ class Quantizer {
     std::int64_t found = 0;
     for (std::int64_t r = 0; r < tile.rows; ++r) found += count_nonfinite(tile.x[r], tile.cols);
     std::atomic_ref<std::uint64_t>(*args_.nonfinite) += static_cast<std::uint64_t>(found);
+  }
+
+  void write_tap(const Tile& tile) const {
+    for (std::int64_t r = 0; r < tile.rows; ++r) {
+      std::copy_n(tile.x[r], tile.cols, args_.tap + (tile.row0 + r) * cols_ + tile.col0);
+    }
   }
 
   // amax -> scale, for every block of the tile; stores the scales.

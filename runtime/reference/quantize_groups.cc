@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "generator/fused_source.h"
 #include "generator/quantize_layout.h"
 #include "runtime/reference/parallel.h"
 #include "runtime/reference/quantize_scale.h"
@@ -47,7 +48,11 @@ class Groups {
       : problem_(problem), args_(args), threads_(threads) {
     alone_.grouping = Grouping::kNone;
     alone_.rows = kDynamic;
-    args_.ldx = args.ldx == 0 ? problem.cols : args.ldx;
+    const std::int64_t cols = source_shape(problem.source).halves ? problem.cols / 2 : problem.cols;
+    if (args_.ldx == 0) args_.ldx = cols;
+    for (std::int64_t& ld : args_.more_ld) {
+      if (ld == 0) ld = cols;
+    }
     args_.ldq = args.ldq == 0 ? problem.cols : args.ldq;
   }
 
@@ -67,6 +72,12 @@ class Groups {
     QuantizeArgs a = args_;
     a.rows = rows;
     a.x = static_cast<const char*>(args_.x) + first * args_.ldx * size_of(problem_.x.dtype);
+    for (std::size_t i = 0; i < a.more.size(); ++i) {
+      if (a.more[i] == nullptr) continue;
+      a.more[i] = static_cast<const char*>(a.more[i]) +
+                  first * args_.more_ld[i] * size_of(problem_.x.dtype);
+    }
+    if (a.tap != nullptr) a.tap += first * problem_.cols;
     a.q = static_cast<char*>(args_.q) + first * args_.ldq;
     a.encode = args_.encode == nullptr ? nullptr : args_.encode + g;
     a.amax = args_.amax == nullptr ? nullptr : args_.amax + g;

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 
+#include "generator/quantize_config.h"
 #include "runtime/reference/cast.h"
 #include "runtime/reference/cast_bits.h"
 
@@ -37,7 +38,7 @@ float encode_scale(float amax, const QuantizeProblem& problem) {
     return std::ldexp(1.0F, 127 - e8m0_exponent(amax, problem));
   }
   float encode = max_finite(problem.q.dtype) / amax;
-  if (std::isinf(encode)) encode = max_finite(problem.x.dtype);
+  if (std::isinf(encode)) encode = max_finite(source_type(problem));
   if (problem.q.scale == ScaleFormat::kF32Pow2 || problem.q.scale == ScaleFormat::kPackedPow2) {
     encode =
         std::bit_cast<float>(std::bit_cast<std::uint32_t>(encode) & (kSignBit | kInfinityBits));

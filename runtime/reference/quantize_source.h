@@ -1,26 +1,45 @@
-// What the host quantiser quantises: the values of the source, read tile by tile as fp32.
+// What the host quantiser quantises: the values of the source, read tile by tile as fp32; of a
+// fused source computed in the operations of the device.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 
+#include "generator/error.h"
+#include "generator/fused_source.h"
 #include "generator/problem.h"
 #include "runtime/reference/quantize.h"
 
 namespace octile::reference {
 
-// Both arguments must outlive it. They are valid.
 class QuantizeSource {
  public:
-  QuantizeSource(const QuantizeProblem& problem, const QuantizeArgs& args)
-      : problem_(problem), args_(args), ldx_(args.ldx == 0 ? problem.cols : args.ldx) {}
+  // Errors: kInvalidArgument for an input that is missing or a leading dimension that is too small.
+  static Status check(const QuantizeProblem& problem, const QuantizeArgs& args);
+
+  // The arguments are valid and outlive it.
+  QuantizeSource(const QuantizeProblem& problem, const QuantizeArgs& args);
 
   // out[i] = the value of element (row, col + i), i < count. From any thread.
   void read(std::int64_t row, std::int64_t col, std::int64_t count, float* out) const;
 
  private:
-  const QuantizeProblem& problem_;
-  const QuantizeArgs& args_;
-  std::int64_t ldx_;
+  struct Input {
+    const void* data = nullptr;
+    std::int64_t ld = 0;
+  };
+  using Inputs = std::array<Input, Expr::kMaxInputs>;
+
+  // With every leading dimension filled in, inputs being `cols` wide.
+  static Inputs inputs_of(const QuantizeArgs& args, std::int64_t cols);
+  void read_part(const Expr& part, std::int64_t row, std::int64_t col, std::int64_t count,
+                 float* out) const;
+
+  DType dtype_;
+  std::optional<FusedSource> fused_;  // none: x itself
+  std::int64_t part_cols_;            // columns of one expression
+  Inputs inputs_;
 };
 
 }  // namespace octile::reference

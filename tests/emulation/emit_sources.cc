@@ -41,6 +41,11 @@ std::vector<Kernel> kernels() {
       if (!rounded) add(all, p, default_config(p, kDynamic, device));
     }
   }
+  // The bodies are those of the cells above: a part of the sources' will do.
+  const std::vector<QuantizeProblem> fused = tests::fused_quantize_cells(300);
+  for (std::size_t i = 0; i < fused.size(); i += 3) {
+    add(all, fused[i], default_config(fused[i], kDynamic, device));
+  }
   for (const DType x : {DType::kBF16, DType::kFP32}) {
     QuantizeProblem p;
     p.x = {x};

@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "generator/elementary.h"
 #include "runtime/reference/cast.h"
 #include "tests/support/device_emulation.h"
 
@@ -26,8 +27,7 @@ struct Watched {
     return offset / stride_bytes < rows && offset % stride_bytes + bytes <= row_bytes;
   }
 };
-// What a kernel may read, and what it may write: x, the maxima, a given scale and a flag; codes,
-// scales and the maxima.
+// What a kernel may read, and what it may write.
 inline std::vector<Watched> readable;
 inline std::vector<Watched> writable;
 inline std::int64_t stray_accesses = 0;
@@ -80,11 +80,15 @@ namespace memory {
 struct alignas(16) Words4 {
   u32 word[4];
 };
+struct alignas(8) Words2 {
+  u32 word[2];
+};
 template <typename T>
 T forget_origin(T value) {
   return value;
 }
 inline Words4 load_16(const void* p) { return octile::emulation::checked_load<Words4>(p); }
+inline Words2 load_8(const void* p) { return octile::emulation::checked_load<Words2>(p); }
 inline u32 load_4(const void* p) { return octile::emulation::checked_load<u32>(p); }
 inline u32 load_2(const void* p) { return octile::emulation::checked_load<u16>(p); }
 inline void store_16(void* p, const Words4& v) { octile::emulation::checked_store(p, v); }
@@ -100,6 +104,13 @@ inline void store_1(void* p, u32 value) {
 }
 }  // namespace memory
 
+namespace arithmetic {
+inline float min(float a, float b) { return octile::elementary::min(a, b); }
+inline float max(float a, float b) { return octile::elementary::max(a, b); }
+// The device's refinement of its instruction's answer is that of __frcp_rn: correctly rounded.
+inline float near_reciprocal(float a) { return 1.0F / a; }
+}  // namespace arithmetic
+
 // In the emitter's order.
 // clang-format off
 #include "templates/lib/reduce.cuh"
@@ -111,6 +122,8 @@ inline void store_1(void* p, u32 value) {
 #include "templates/quantize/columns.cuh"
 #include "templates/quantize/groups.cuh"
 #include "templates/quantize/shard.cuh"
+#include "templates/lib/math.cuh"
+#include "templates/quantize/fused.cuh"
 // clang-format on
 
 namespace octile::emulation {

@@ -368,6 +368,49 @@ TEST_F(BadInput, QuantizeArguments) {
   refuses_run(args, {"rows is 2147483647", "ldx is 4611686018427387904", "2^63 - 1"});
 }
 
+TEST_F(BadInput, FusedSources) {
+  octile_quantize_desc desc = quantize_desc();
+  desc.source = "swish";
+  refuses(desc, OCTILE_INVALID_ARGUMENT, {"src: a source is 'swish'", "silu_mul", "x0 to x3"});
+  desc.source = "mul(x0,x5)";
+  refuses(desc, OCTILE_INVALID_ARGUMENT, {"src: expression input is x5", "x0 to x3"});
+  desc.source = nullptr;
+  desc.tap = 1;
+  refuses(desc, OCTILE_INVALID_ARGUMENT, {"tap is 1", "0 without src"});
+
+  const PlanHandle fused = make_plan(
+      library, "host", "quantize rows=? cols=384 x=bf16 q=e4m3:1x128 out=row src=silu_mul tap=1");
+  std::vector<float> tap(64 * 384);
+  const auto refused = [&](const octile_quantize_args& args,
+                           const std::vector<std::string>& parts) {
+    expect_refused(octile_quantize_run(fused.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
+                   parts);
+  };
+  octile_quantize_args args = q.args(64);
+  args.x1 = q.x.at();
+  args.tap = tap.data();
+  EXPECT_EQ(octile_quantize_run(fused.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+  args.x1 = nullptr;
+  refused(args, {"x1 is null"});
+  args.x1 = q.x.at(1);
+  refused(args, {"x1 is 0x", "a multiple of 2 bytes"});
+  args.x1 = q.x.at();
+  args.ldx1 = 383;
+  refused(args, {"ldx1 is 383", "384"});
+  args.ldx1 = 0;
+  args.x2 = q.x.at();
+  refused(args, {"x2 is given", "a source of fewer inputs"});
+  args.x2 = nullptr;
+  args.tap = nullptr;
+  refused(args, {"tap is null"});
+  args = q.args(64);
+  args.x1 = q.x.at();
+  refuses_run(args, {"x1 is given", "allowed: null"});
+  args = q.args(64);
+  args.tap = tap.data();
+  refuses_run(args, {"tap is given", "no tap"});
+}
+
 TEST_F(BadInput, RunOfTheOtherOperation) {
   const octile_gemm_args args = g.args(1);
   expect_refused(octile_gemm_run(quantize.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,

@@ -96,6 +96,15 @@ TEST_F(QuantizeNvrtc, GroupsAndFlatRangesCompileWithoutSpills) {
   fmt::print("{} cells compiled\n", compiled);
 }
 
+TEST_F(QuantizeNvrtc, EveryFusedCellCompilesWithoutSpills) {
+  const auto cells = tests::fused_quantize_cells(7168);
+  for (const QuantizeProblem& problem : cells) {
+    compile_and_check(problem, default_config(problem, 16384, h200()));
+  }
+  fmt::print("{} fused cells compiled\n", cells.size());
+  EXPECT_GT(cells.size(), 50U);
+}
+
 // What default_config() can choose, over token counts from 1 to 65536 and narrow and wide rows.
 TEST_F(QuantizeNvrtc, EveryDefaultConfigurationCompilesWithoutSpills) {
   for (const Granularity granularity : {Granularity::k1x128, Granularity::k128x128}) {

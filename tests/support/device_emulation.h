@@ -8,6 +8,7 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -55,6 +56,8 @@ inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __frcp_rn(float a) { return 1.0F / a; }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline float __frsqrt_rn(float a) { return static_cast<float>(1 / std::sqrt(double{a})); }
 inline std::size_t __cvta_generic_to_shared(const void* p) {
   return reinterpret_cast<std::size_t>(p);
 }

@@ -5,10 +5,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "generator/fused_source.h"
+#include "generator/layout.h"
 #include "generator/problem.h"
 #include "generator/quantize_layout.h"
 #include "runtime/reference/quantize.h"
@@ -51,6 +57,9 @@ struct QuantizeCase {
   std::int64_t rows = 0, ldx = 0;  // elements
   std::int64_t x_offset = 0;       // bytes to the first element
   std::vector<char> x;
+  std::array<std::vector<char>, 3> more;  // x1 to x3 of a fused source, each beginning as x
+  std::array<std::int64_t, 3> more_ld{};  // elements
+  std::vector<float> tap;                 // what the cast sees; empty: not asked for
   CaseOutput row, transposed;
   float encode = 3.7F;          // given, with delayed scaling
   float amax = 0.25F;           // the record of a tensor's amax; below what most inputs raise it to
@@ -74,6 +83,11 @@ struct QuantizeCase {
       args.q_transposed = transposed.q.data() + transposed.offset;
       args.scale_transposed = transposed.scale.data() + kGuard;
     }
+    for (std::size_t i = 0; i < more.size(); ++i) {
+      if (!more[i].empty()) args.more[i] = more[i].data() + x_offset;
+      args.more_ld[i] = more_ld[i];
+    }
+    if (!tap.empty()) args.tap = tap.data();
     if (problem.policy == ScalePolicy::kDelayed) args.encode = &encode;
     if (keeps_amax()) args.amax = &amax;
     args.nonfinite = &nonfinite;
@@ -103,16 +117,48 @@ inline CaseOutput make_output(const QuantizeProblem& problem, const Placement& a
   return out;
 }
 
+// Tensors that the source of a problem reads, and their columns.
+inline int inputs_of(const QuantizeProblem& problem) {
+  return problem.source.empty() ? 1 : fused_source(problem.source)->inputs();
+}
+inline std::int64_t input_cols_of(const QuantizeProblem& problem) {
+  const bool halves = !problem.source.empty() && fused_source(problem.source)->halves();
+  return halves ? problem.cols / 2 : problem.cols;
+}
+
+// Whether the problem may have so many columns.
+inline bool has_columns(QuantizeProblem problem, std::int64_t cols) {
+  problem.cols = cols;
+  return check_well_formed(Problem(problem)).has_value();
+}
+
+// Equal values; NaNs are equal, whatever their bits.
+inline bool same_values(const std::vector<float>& a, const std::vector<float>& b) {
+  return std::ranges::equal(a, b, [](float x, float y) {
+    return std::bit_cast<std::uint32_t>(x) == std::bit_cast<std::uint32_t>(y) ||
+           (std::isnan(x) && std::isnan(y));
+  });
+}
+
 // The problem's cols are taken from the placement.
 inline QuantizeCase make_case(QuantizeProblem problem, const Placement& at, Fill fill) {
   problem.cols = at.cols;
   QuantizeCase c;
   c.problem = problem;
   c.rows = at.rows;
-  c.ldx = at.cols + at.pad_x;
+  const int inputs = inputs_of(problem);
+  const std::int64_t input_cols = input_cols_of(problem);
+  c.ldx = input_cols + at.pad_x;
   c.x_offset = at.shift_x * size_of(problem.x.dtype);
   const auto seed = static_cast<unsigned>(at.rows * 131 + at.cols);
   c.x = make_input(problem.x.dtype, at.rows * c.ldx + at.shift_x, fill, seed);
+  for (int i = 1; i < inputs; ++i) {
+    const auto k = static_cast<std::size_t>(i - 1);
+    c.more_ld[k] = c.ldx + 8 * i;  // strides of their own, which keep the alignment of x's
+    c.more[k] = make_input(problem.x.dtype, at.rows * c.more_ld[k] + at.shift_x, fill,
+                           seed + static_cast<unsigned>(i));
+  }
+  if (problem.tap) c.tap.assign(static_cast<std::size_t>(at.rows * at.cols), -7.0F);
   if (has_rowwise(problem.output)) c.row = make_output(problem, at, false);
   if (has_transposed(problem.output)) c.transposed = make_output(problem, at, true);
   return c;
@@ -121,7 +167,8 @@ inline QuantizeCase make_case(QuantizeProblem problem, const Placement& at, Fill
 // Whole buffers, guard zones included.
 inline bool same_outputs(const QuantizeCase& a, const QuantizeCase& b) {
   return a.row.q == b.row.q && a.row.scale == b.row.scale && a.transposed.q == b.transposed.q &&
-         a.transposed.scale == b.transposed.scale && a.amax == b.amax && a.nonfinite == b.nonfinite;
+         a.transposed.scale == b.transposed.scale && a.amax == b.amax &&
+         a.nonfinite == b.nonfinite && same_values(a.tap, b.tap);
 }
 
 inline std::string describe(const QuantizeProblem& problem, const Placement& at, Fill fill) {

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "generator/fused_source.h"
 #include "generator/problem.h"
 #include "generator/support_matrix.h"
 
@@ -88,6 +89,31 @@ inline std::vector<QuantizeProblem> covering(const std::vector<QuantizeProblem>&
 }
 inline std::vector<QuantizeProblem> covering_quantize_cells(std::int64_t cols) {
   return covering(quantize_cells(cols));
+}
+
+// Sources that reach each number of inputs, both halves and every operation that has no one
+// instruction.
+inline constexpr const char* kSources[] = {
+    "silu_mul",
+    "dsilu_mul",
+    "gelu_tanh",
+    "x0",
+    "min(max(mul(x0,x1),neg(x2)),abs(div(x3,2.5)))",
+    "add(tanh(x0),exp(sub(x1,rsqrt(abs(x2)))))",
+    "reciprocal(x0);max(x0,x1)",
+};
+
+// The covering cells with a fused source each, taking turns; every other one has a tap.
+inline std::vector<QuantizeProblem> fused_quantize_cells(std::int64_t cols) {
+  std::vector<QuantizeProblem> fused;
+  std::size_t turn = 0;
+  for (QuantizeProblem p : covering_quantize_cells(cols)) {
+    p.source = canonical_source(kSources[turn % std::size(kSources)]);
+    p.tap = turn % 2 == 0;
+    ++turn;
+    if (check_supported(Problem(p))) fused.push_back(p);
+  }
+  return fused;
 }
 
 }  // namespace octile::tests

@@ -80,8 +80,9 @@ void for_each_quantize(const std::function<void(const QuantizeProblem&)>& visit)
 constexpr auto kFurther = std::to_array<std::string_view>({
     "quantize rows=? cols=256 x=e4m3:1x128 q=e4m3:1x128 out=col",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=silu_mul",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=rmsnorm",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row dbias=1",
-    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row tap=1",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=silu_mul shard=amax",
     "quantize rows=? cols=256 x=bf16 q=e4m3:128x128 out=row group=packed",
     "quantize rows=? cols=256 x=bf16 q=e4m3:row out=both group=packed",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x32 out=row group=packed scales=swizzled",

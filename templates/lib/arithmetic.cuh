@@ -1,0 +1,31 @@
+// fp32 operations that CUDA C++ has no name for. PTX ISA 9.0, "Floating Point Instructions: min,
+// max, rcp". Pure register operations: no fence, no clobber, any thread.
+#pragma once
+#ifndef OCTILE_EMITTED
+#include "lib/types.cuh"
+#endif
+
+namespace arithmetic {
+
+// min.NaN.f32 d, a, b;  PTX 7.0, sm_80. NaN where either is; -0 < +0.
+__device__ __forceinline__ float min(float a, float b) {
+  float d;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
+  return d;
+}
+
+// max.NaN.f32 d, a, b;  PTX 7.0, sm_80. As min.
+__device__ __forceinline__ float max(float a, float b) {
+  float d;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
+  return d;
+}
+
+// rcp.approx.ftz.f32 d, a;  PTX 1.4, any SM. Off by at most 1 ulp; subnormals count as zeros.
+__device__ __forceinline__ float near_reciprocal(float a) {
+  float d;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(a));
+  return d;
+}
+
+}  // namespace arithmetic

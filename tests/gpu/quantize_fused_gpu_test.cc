@@ -1,0 +1,126 @@
+// Fused sources on a GPU, through the C API: what the cast sees, the codes and the scales, bit for
+// bit against the host reference, and what the cast sees against double.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "octile/octile.h"
+#include "runtime/reference/cast.h"
+#include "tests/gpu/quantize_gpu.h"
+
+namespace octile {
+namespace {
+
+class QuantizeFusedGpu : public QuantizeGpuFixture {
+ protected:
+  static void SetUpTestSuite() {
+    compile_all(tests::fused_quantize_cells(300));
+    compile_all(tests::fused_quantize_cells(7168));
+  }
+
+  // body(problem) for a cell of everything the sources are combined with.
+  template <typename Body>
+  void for_each_fused_cell(std::int64_t cols, const Body& body) {
+    const auto cells = tests::fused_quantize_cells(cols);
+    for (const QuantizeProblem& problem : cells) {
+      if (HasFatalFailure()) return;
+      body(problem);
+    }
+    fmt::print("cols {}: {} fused cells run\n", cols, cells.size());
+    EXPECT_GT(cells.size(), 50U);
+  }
+};
+
+TEST_F(QuantizeFusedGpu, EveryShapeEqualsTheReference) {
+  for (const Placement& shape : {Placement{1, 2}, Placement{1, 16}, Placement{65, 96},
+                                 Placement{993, 512}, Placement{303, 300}, Placement{130, 1030}}) {
+    for_each_fused_cell(shape.cols, [&](const QuantizeProblem& problem) {
+      const Plan plan = make_plan(problem);
+      ASSERT_NE(plan, nullptr);
+      compare(plan.get(), problem, shape, Fill::kNormal);
+      compare(plan.get(), problem, shape, Fill::kMixed);
+    });
+  }
+}
+
+TEST_F(QuantizeFusedGpu, EveryInputEqualsTheReference) {
+  for_each_fused_cell(300, [&](const QuantizeProblem& problem) {
+    const Plan plan = make_plan(problem);
+    ASSERT_NE(plan, nullptr);
+    for (const auto& [fill, name] : tests::kFills) compare(plan.get(), problem, {131, 300}, fill);
+  });
+}
+
+TEST_F(QuantizeFusedGpu, StridedAndMisalignedTensorsEqualTheReference) {
+  for (const Placement& at : tests::kPlacements) {
+    for_each_fused_cell(at.cols, [&](const QuantizeProblem& problem) {
+      const Plan plan = make_plan(problem);
+      ASSERT_NE(plan, nullptr);
+      compare(plan.get(), problem, at, Fill::kMixed);
+    });
+  }
+}
+
+TEST_F(QuantizeFusedGpu, LargeShapesEqualTheReference) {
+  for_each_fused_cell(7168, [&](const QuantizeProblem& problem) {
+    const Plan plan = make_plan(problem);
+    ASSERT_NE(plan, nullptr);
+    compare(plan.get(), problem, {1024, 7168}, Fill::kNormal);
+  });
+}
+
+TEST_F(QuantizeFusedGpu, EmptyTensorsTouchNothing) {
+  for (const Placement& at : {Placement{0, 128}, Placement{128, 0}}) {
+    for_each_fused_cell(at.cols, [&](const QuantizeProblem& problem) {
+      const Plan plan = make_plan(problem);
+      ASSERT_NE(plan, nullptr);
+      compare(plan.get(), problem, at, Fill::kNormal);
+    });
+  }
+}
+
+// exp, tanh and sigmoid of fp32 numbers of every exponent, on the device, against double: the bound
+// that docs/numerics.md states.
+TEST_F(QuantizeFusedGpu, ElementaryFunctionsAreWithinTwoUlp) {
+  struct Function {
+    const char* source;
+    double (*exact)(double);
+  };
+  for (const Function& f :
+       {Function{"exp(x0)", std::exp}, Function{"tanh(x0)", std::tanh},
+        Function{"sigmoid(x0)", [](double x) { return 1 / (1 + std::exp(-x)); }},
+        Function{"rsqrt(x0)", [](double x) { return 1 / std::sqrt(x); }}}) {
+    QuantizeProblem problem;
+    problem.cols = 4096;
+    problem.x = {DType::kFP32};
+    problem.source = f.source;
+    problem.tap = true;
+    const Plan plan = make_plan(problem);
+    ASSERT_NE(plan, nullptr);
+    QuantizeCase c = tests::make_case(problem, {1024, 4096}, Fill::kBits);
+    const OnDevice d = place(plan.get(), c);
+    run(plan.get(), d.args);
+    if (HasFatalFailure()) return;
+    download_values(d.tap, c.tap);
+    const bool is_sigmoid = problem.source == "sigmoid(x0)";
+    double most = 0;
+    for (std::size_t i = 0; i < c.tap.size(); ++i) {
+      float x = 0;
+      std::memcpy(&x, c.x.data() + i * sizeof x, sizeof x);
+      const auto exact = static_cast<float>(f.exact(x));
+      // A sigmoid below -87 is that of -87 (docs/numerics.md).
+      if (!std::isfinite(x) || !std::isfinite(exact) || (is_sigmoid && x < -87)) continue;
+      const float next = std::nextafter(std::fabs(exact), INFINITY);
+      const double ulp = static_cast<double>(next) - std::fabs(static_cast<double>(exact));
+      most = std::max(most, std::fabs(static_cast<double>(c.tap[i]) - exact) / ulp);
+    }
+    fmt::print("{}: at most {} ulp\n", f.source, most);
+    EXPECT_LE(most, problem.source == "rsqrt(x0)" ? 0 : 2) << f.source;
+    compare(plan.get(), problem, {1024, 4096}, Fill::kBits);  // and the host's bits
+  }
+}
+
+}  // namespace
+}  // namespace octile

@@ -1,0 +1,281 @@
+// What the GPU tests of the quantise family share: one library, device copies of a case, and the
+// comparison of a run with the host reference, guard zones included.
+#pragma once
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "octile/octile.h"
+#include "runtime/driver/buffer.h"
+#include "runtime/driver/context.h"
+#include "runtime/reference/parallel.h"
+#include "tests/support/quantize_case.h"
+#include "tests/support/quantize_cells.h"
+
+namespace octile {
+
+using tests::Fill;
+using tests::Placement;
+using tests::QuantizeCase;
+
+struct LibraryDeleter {
+  void operator()(octile_library* library) const { octile_library_destroy(library); }
+};
+struct PlanDeleter {
+  void operator()(octile_plan* plan) const { octile_plan_destroy(plan); }
+};
+using Library = std::unique_ptr<octile_library, LibraryDeleter>;
+using Plan = std::unique_ptr<octile_plan, PlanDeleter>;
+
+class QuantizeGpuFixture : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto driver = Driver::open();
+    if (!driver) GTEST_SKIP() << driver.error().message;
+    driver_ = *driver;
+    auto context = PrimaryContext::retain(driver_, 0);
+    ASSERT_TRUE(context.has_value()) << context.error().message;
+    context_.emplace(std::move(*context));
+    auto guard = ContextGuard::enter(*driver_, context_->get());
+    ASSERT_TRUE(guard.has_value()) << guard.error().message;
+    guard_.emplace(std::move(*guard));
+    ASSERT_NE(library(), nullptr) << octile_last_error();
+  }
+
+  // One for all tests, so that each kernel is compiled once.
+  static octile_library* library() {
+    static const Library made = [] {
+      octile_library_options options{};
+      options.struct_size = sizeof(options);
+      options.disable_cache = 1;  // the kernels of this build, not of an earlier one
+      octile_library* handle = nullptr;
+      octile_library_create(&options, &handle);
+      return Library(handle);
+    }();
+    return made.get();
+  }
+
+  // Compiles the cells' kernels on every core, for the shapes the tests use; one after the other
+  // they would take most of the tests' time.
+  static void compile_all(const std::vector<QuantizeProblem>& cells) {
+    if (!Driver::open() || library() == nullptr) return;
+    std::vector<std::string> problems;
+    for (const QuantizeProblem& p : cells) problems.push_back(to_text(Problem(p)));
+    std::atomic<std::size_t> next{0};
+    const auto work = [&] {
+      for (std::size_t i = next++; i < problems.size(); i = next++) {
+        octile_plan* plan = nullptr;
+        // What fails here fails again, and is told, in a test.
+        if (octile_plan_create(library(), "cuda:0", problems[i].c_str(), &plan) != OCTILE_OK)
+          return;
+        octile_plan_prepare(plan, 1, 1024, OCTILE_PREPARE_DEFAULT);
+        octile_plan_destroy(plan);
+      }
+    };
+    std::vector<std::thread> threads;
+    for (unsigned i = 0; i < std::max(1U, std::thread::hardware_concurrency()); ++i) {
+      threads.emplace_back(work);
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  DeviceBuffer upload(const std::vector<char>& bytes) {
+    auto buffer = DeviceBuffer::allocate(driver_, bytes.size());
+    EXPECT_TRUE(buffer.has_value()) << buffer.error().message;
+    if (!buffer) return {};
+    const Status copied = buffer->upload(bytes.data(), bytes.size(), nullptr);
+    EXPECT_TRUE(copied.has_value()) << copied.error().message;
+    return std::move(*buffer);
+  }
+
+  void download(const DeviceBuffer& buffer, std::vector<char>& bytes, std::size_t offset = 0) {
+    const Status copied = buffer.download(bytes.data(), bytes.size(), nullptr, offset);
+    ASSERT_TRUE(copied.has_value()) << copied.error().message;
+    ASSERT_EQ(driver_->api().cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  }
+
+  Plan make_plan(const QuantizeProblem& problem) {
+    octile_plan* plan = nullptr;
+    EXPECT_EQ(octile_plan_create(library(), "cuda:0", to_text(Problem(problem)).c_str(), &plan),
+              OCTILE_OK)
+        << octile_last_error();
+    return Plan(plan);
+  }
+
+  // Prepares the plan for the row count and runs it once.
+  void run(octile_plan* plan, const octile_quantize_args& args) {
+    ASSERT_EQ(octile_plan_prepare(plan, args.rows, args.rows, OCTILE_PREPARE_DEFAULT), OCTILE_OK)
+        << octile_last_error();
+    ASSERT_EQ(octile_quantize_run(plan, &args, nullptr), OCTILE_OK) << octile_last_error();
+  }
+
+  DeviceBuffer upload_values(const std::vector<float>& values) {
+    std::vector<char> bytes(values.size() * sizeof(float));
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+    return upload(bytes);
+  }
+  void download_values(const DeviceBuffer& buffer, std::vector<float>& values) {
+    std::vector<char> bytes(values.size() * sizeof(float));
+    download(buffer, bytes);
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+  }
+
+  template <typename T>
+  DeviceBuffer upload_value(T value) {
+    std::vector<char> bytes(sizeof value);
+    std::memcpy(bytes.data(), &value, sizeof value);
+    return upload(bytes);
+  }
+
+  // Device copies of a case, and the arguments that speak of them.
+  struct OnDevice {
+    std::array<DeviceBuffer, 3> more;
+    DeviceBuffer x, tap, q, scale, q_transposed, scale_transposed, workspace, encode, amax;
+    octile_quantize_args args{};
+  };
+
+  OnDevice place(octile_plan* plan, const QuantizeCase& c) {
+    OnDevice d;
+    const auto at = [](const DeviceBuffer& buffer, std::int64_t offset) {
+      return static_cast<char*>(buffer.pointer()) + offset;
+    };
+    d.args.struct_size = sizeof d.args;
+    d.args.rows = c.rows;
+    d.x = upload(c.x);
+    d.args.x = at(d.x, c.x_offset);
+    d.args.ldx = c.ldx;
+    const std::array<const void**, 3> more{&d.args.x1, &d.args.x2, &d.args.x3};
+    const std::array<std::int64_t*, 3> more_ld{&d.args.ldx1, &d.args.ldx2, &d.args.ldx3};
+    for (std::size_t i = 0; i < more.size(); ++i) {
+      if (c.more[i].empty()) continue;
+      d.more[i] = upload(c.more[i]);
+      *more[i] = at(d.more[i], c.x_offset);
+      *more_ld[i] = c.more_ld[i];
+    }
+    if (!c.tap.empty()) {
+      d.tap = upload_values(c.tap);
+      d.args.tap = static_cast<float*>(d.tap.pointer());
+    }
+    if (c.row.wanted) {
+      d.q = upload(c.row.q);
+      d.scale = upload(c.row.scale);
+      d.args.q = at(d.q, c.row.offset);
+      d.args.ldq = c.row.ld;
+      d.args.scale = at(d.scale, QuantizeCase::kGuard);
+      d.args.scale_ld = c.row.scale_ld;
+    }
+    if (c.transposed.wanted) {
+      d.q_transposed = upload(c.transposed.q);
+      d.scale_transposed = upload(c.transposed.scale);
+      d.args.q_transposed = at(d.q_transposed, c.transposed.offset);
+      d.args.scale_transposed = at(d.scale_transposed, QuantizeCase::kGuard);
+    }
+    if (c.problem.policy == ScalePolicy::kDelayed) {
+      d.encode = upload_value(c.encode);
+      d.args.encode = static_cast<const float*>(d.encode.pointer());
+    }
+    if (c.keeps_amax()) {
+      d.amax = upload_value(c.amax);
+      d.args.amax = static_cast<float*>(d.amax.pointer());
+    }
+    std::size_t bytes = 0;
+    EXPECT_EQ(octile_plan_workspace_size(plan, c.rows, &bytes), OCTILE_OK) << octile_last_error();
+    if (bytes > 0) {
+      // Whatever a workspace holds before, nothing may depend on it.
+      d.workspace = upload(std::vector<char>(bytes, QuantizeCase::kPoison));
+      d.args.workspace = d.workspace.pointer();
+      d.args.workspace_bytes = bytes;
+    }
+    return d;
+  }
+
+  void compare(octile_plan* plan, const QuantizeProblem& problem, const Placement& at, Fill fill) {
+    SCOPED_TRACE(tests::describe(problem, at, fill));
+    QuantizeCase expected = tests::make_case(problem, at, fill);
+    QuantizeCase actual = expected;
+    const OnDevice d = place(plan, actual);
+    run(plan, d.args);
+    if (HasFatalFailure()) return;
+    if (actual.row.wanted) {
+      download(d.q, actual.row.q);
+      download(d.scale, actual.row.scale);
+    }
+    if (actual.transposed.wanted) {
+      download(d.q_transposed, actual.transposed.q);
+      download(d.scale_transposed, actual.transposed.scale);
+    }
+    if (actual.keeps_amax()) {
+      std::vector<char> bytes(sizeof actual.amax);
+      download(d.amax, bytes);
+      std::memcpy(&actual.amax, bytes.data(), bytes.size());
+    }
+    const Status status = expected.run_reference();
+    ASSERT_TRUE(status.has_value()) << status.error().message;
+    if (!actual.tap.empty()) download_values(d.tap, actual.tap);
+    EXPECT_TRUE(tests::same_values(actual.tap, expected.tap));
+    EXPECT_EQ(actual.amax, expected.amax);
+    EXPECT_TRUE(actual.row.q == expected.row.q);
+    EXPECT_TRUE(actual.row.scale == expected.row.scale);
+    EXPECT_TRUE(actual.transposed.q == expected.transposed.q);
+    EXPECT_TRUE(actual.transposed.scale == expected.transposed.scale);
+    ++comparisons_;
+  }
+
+  // body(problem) for every cell the support matrix takes, or for those that cover it; the counts
+  // are printed.
+  template <typename Body>
+  void for_each_cell(std::int64_t cols, const Body& body, bool covering = false) {
+    const auto all = tests::all_quantize_problems(cols);
+    const auto cells = tests::quantize_cells(cols);
+    const auto chosen = covering ? tests::covering_quantize_cells(cols) : cells;
+    // On several threads: most of a comparison is the host's input, reference and copies.
+    constexpr int kThreads = 8;
+    reference::parallel_for(static_cast<std::int64_t>(chosen.size()), 1, kThreads,
+                            [&](std::int64_t begin, std::int64_t end) {
+                              auto guard = ContextGuard::enter(*driver_, context_->get());
+                              ASSERT_TRUE(guard.has_value()) << guard.error().message;
+                              for (std::int64_t i = begin; i < end && !HasFatalFailure(); ++i) {
+                                body(chosen[static_cast<std::size_t>(i)]);
+                              }
+                            });
+    fmt::print("cols {}: {} cells run, {} skipped, {} refused\n", cols, chosen.size(),
+               cells.size() - chosen.size(), all.size() - cells.size());
+    EXPECT_GT(chosen.size(), 0U);
+  }
+  template <typename Body>
+  void for_each_covering_cell(std::int64_t cols, const Body& body) {
+    for_each_cell(cols, body, true);
+  }
+
+  // That the panels of q named, each of `bytes`, hold the codes of one.
+  void expect_panels(const DeviceBuffer& q, const tests::CaseOutput& one, std::int64_t bytes,
+                     std::initializer_list<std::size_t> panels) {
+    const char* first = one.q.data() + one.offset;
+    const std::vector<char> expected(first, first + bytes);
+    std::vector<char> actual(expected.size());
+    for (const std::size_t p : panels) {
+      download(q, actual, p * actual.size());
+      EXPECT_TRUE(actual == expected) << "panel " << p;
+    }
+  }
+
+  void TearDown() override { fmt::print("{} comparisons\n", comparisons_.load()); }
+
+  std::shared_ptr<const Driver> driver_;
+  std::optional<PrimaryContext> context_;
+  std::optional<ContextGuard> guard_;
+  std::atomic<int> comparisons_ = 0;
+};
+
+}  // namespace octile
