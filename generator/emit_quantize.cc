@@ -18,7 +18,11 @@ std::vector<std::string_view> library_of(const QuantizeProblem& p) {
   std::vector<std::string_view> files{
       "lib/types.cuh",         "lib/cast.cuh",       "lib/memory.cuh",     "lib/reduce.cuh",
       "quantize/elements.cuh", "quantize/patch.cuh", "quantize/scale.cuh", "quantize/codes.cuh"};
-  if (template_of(p) == QuantizeTemplate::kTiles) files.emplace_back("quantize/columns.cuh");
+  const QuantizeTemplate t = template_of(p);
+  if (t == QuantizeTemplate::kTiles || t == QuantizeTemplate::kTranspose) {
+    files.emplace_back("quantize/columns.cuh");
+  }
+  if (is_fp8(p.x.dtype)) files.emplace_back("quantize/scaled.cuh");
   if (first_pass_of(p) != FirstPass::kNone) files.emplace_back("quantize/first_pass.cuh");
   if (p.grouping != Grouping::kNone) files.emplace_back("quantize/groups.cuh");
   if (p.shard != ShardStep::kNone) files.emplace_back("quantize/shard.cuh");
@@ -53,7 +57,14 @@ std::string expression_text(const QuantizeProblem& p, const FusedSource& source)
 
 // Where a kernel takes its source from.
 void add_input(Prologue& out, const QuantizeProblem& p) {
-  const char* type = "quantize::TensorInput<P>";
+  std::string type = "quantize::TensorInput<P>";
+  if (is_fp8(p.x.dtype)) {
+    type =
+        fmt::format("quantize::{}<P, {}, {}, {}>",
+                    p.operation == QuantizeOperation::kDequantize ? "ScaledCodes" : "ScaledInput",
+                    static_cast<int>(p.x.dtype), static_cast<int>(p.x.granularity),
+                    static_cast<int>(p.x.scale));
+  }
   if (!p.source.empty()) {
     const FusedSource source = *fused_source(p.source);  // the problem is well formed
     out.add_text(expression_text(p, source), fmt::format("Expression = {}", p.source),
@@ -75,6 +86,10 @@ std::string_view body_of(const QuantizeProblem& p) {
       return "rows";
     case QuantizeTemplate::kShard:
       return p.shard == ShardStep::kAmax ? "shard_amax" : "shard_cast";
+    case QuantizeTemplate::kDequantize:
+      return "dequantize";
+    case QuantizeTemplate::kTranspose:
+      return "transpose";
   }
   return "";
 }
@@ -93,10 +108,15 @@ std::string_view first_pass_path(FirstPass pass) {
   return "";
 }
 
-Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
-  const QuantizeResources r = resources_of(p, c);
-  const QuantizeTemplate t = template_of(p);
-  Prologue out;
+void add_configuration(Prologue& out, const QuantizeConfig& c) {
+  out.add_int("kTileRows", c.tile_rows, "configuration: rows held in registers at once");
+  out.add_int("kTileCols", c.tile_cols, "configuration: columns held in registers at once");
+  out.add_int("kThreads", c.threads, "configuration: threads per block");
+  out.add_int("kBlocksPerSm", c.blocks_per_sm, "configuration: residency that bounds registers");
+}
+
+// The constants of a kernel that finds scales.
+void add_quantizing(Prologue& out, const QuantizeProblem& p, const QuantizeConfig& c) {
   out.add_int("kSourceType", static_cast<int>(source_type(p)),
               "problem: octile_dtype of what amax and cast see");
   out.add_int("kTargetType", static_cast<int>(p.q.dtype), "recipe: octile_dtype of q");
@@ -105,10 +125,6 @@ Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
   out.add_bool("kOcpFloor", p.e8m0_rounding == E8M0Rounding::kOcpFloor,
                "problem: e8m0 scales are rounded down");
   out.add_float("kAmaxEpsilon", p.amax_epsilon, "problem: a smaller amax is raised to it");
-  out.add_int("kTileRows", c.tile_rows, "configuration: rows held in registers at once");
-  out.add_int("kTileCols", c.tile_cols, "configuration: columns held in registers at once");
-  out.add_int("kThreads", c.threads, "configuration: threads per block");
-  out.add_int("kBlocksPerSm", c.blocks_per_sm, "configuration: residency that bounds registers");
   out.add_bool("kDelayed", p.policy == ScalePolicy::kDelayed,
                "problem: the scale is given, of earlier steps");
   if (p.policy == ScalePolicy::kDelayed) {
@@ -117,7 +133,7 @@ Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
   out.add_int("kGroupWalk", static_cast<int>(group_walk_of(p)), "problem: how tiles meet groups");
   out.add_bool("kSwizzled", p.scale_layout == ScaleLayout::kSwizzled,
                "problem: scales in tiles of 128 x 4");
-  if (t == QuantizeTemplate::kTiles) {
+  if (template_of(p) == QuantizeTemplate::kTiles) {
     out.add_bool("kRowwise", has_rowwise(p.output), "problem: the row-wise copy is wanted");
     out.add_bool("kTransposed", has_transposed(p.output), "problem: the transposed copy is");
     out.add_bool("kRowsFastest", c.rows_fastest, "configuration: order of the tiles");
@@ -126,9 +142,29 @@ Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
     out.add_int("kAmaxThreads", kFirstPassThreads, "of the kernel that finds the maxima");
     out.add_int("kAmaxBlocksPerSm", first_pass_blocks_per_sm(p), "its residency");
   }
-  add_input(out, p);
-  out.add_assert(fmt::format("{}::kVectors == {}", body_of(p), r.vectors_per_thread),
-                 "host and device disagree on the vectors of a thread");
+}
+
+Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
+  Prologue out;
+  add_configuration(out, c);
+  switch (p.operation) {
+    case QuantizeOperation::kQuantize:
+      add_quantizing(out, p, c);
+      add_input(out, p);
+      break;
+    case QuantizeOperation::kDequantize:
+      out.add_int("kWidenedType", static_cast<int>(p.q.dtype), "problem: octile_dtype of q");
+      add_input(out, p);
+      break;
+    case QuantizeOperation::kTranspose:
+      out.add_int("kGranularity", static_cast<int>(p.q.granularity), "recipe: octile_granularity");
+      out.add_int("kScaleFormat", static_cast<int>(p.q.scale), "recipe: octile_scale_format");
+      out.add_bool("kRowsFastest", c.rows_fastest, "configuration: order of the tiles");
+      break;
+  }
+  out.add_assert(
+      fmt::format("{}::kVectors == {}", body_of(p), resources_of(p, c).vectors_per_thread),
+      "host and device disagree on the vectors of a thread");
   return out;
 }
 

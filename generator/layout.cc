@@ -119,6 +119,12 @@ std::optional<std::int64_t> byte_size(std::int64_t outer, std::int64_t inner, in
   return bytes;
 }
 
+std::int64_t packed_scale_ld(const TensorType& type, std::int64_t rows, std::int64_t cols,
+                             bool transposed) {
+  return transposed ? rowwise_scales(type, cols, rows).inner
+                    : rowwise_scales(type, rows, cols).inner;
+}
+
 Result<QuantizedLayout> quantized_layout(const TensorType& type, std::int64_t rows,
                                          std::int64_t cols, std::int64_t ld, bool transposed) {
   if (Status s = check_type(type); !s) return tl::unexpected<Error>(s.error());

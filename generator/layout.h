@@ -40,4 +40,9 @@ Result<QuantizedLayout> quantized_layout(const TensorType& type, std::int64_t ro
                                          std::int64_t cols, std::int64_t ld = 0,
                                          bool transposed = false);
 
+// The stride of the scales of that layout, for a type and extents that have one: no more than the
+// arithmetic, for every launch.
+std::int64_t packed_scale_ld(const TensorType& type, std::int64_t rows, std::int64_t cols,
+                             bool transposed = false);
+
 }  // namespace octile

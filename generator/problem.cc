@@ -414,6 +414,23 @@ Status check_operation(const QuantizeProblem& p) {
                         to_fp8 ? "are e4m3 and e5m2, with scales" : "are bf16, fp16 and fp32");
   }
   if (p.operation == QuantizeOperation::kQuantize) return {};
+  QuantizeProblem plain = p;
+  plain.amax_epsilon = 0.0F;
+  plain.e8m0_rounding = E8M0Rounding::kUp;
+  plain.policy = ScalePolicy::kCurrent;
+  plain.source.clear();
+  plain.bias_gradient = plain.tap = false;
+  plain.shard = ShardStep::kNone;
+  if (!(plain == p)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} is given{}; allowed are no options of finding scales, because they "
+                            "are x's",
+                            name_of(p.operation), options_text(p)));
+  }
+  const bool rowwise = p.operation == QuantizeOperation::kDequantize;
+  if (p.output != (rowwise ? QuantizeOutput::kRowwise : QuantizeOutput::kTransposed)) {
+    return refuse_field("out", output_text(p.output), rowwise ? "is row" : "is col");
+  }
   if (!is_fp8(p.x.dtype)) return refuse_field("x", to_text(p.x), "are e4m3 and e5m2, with scales");
   if (p.operation == QuantizeOperation::kTranspose && !(p.x == p.q)) {
     return refuse_field("q", to_text(p.q), fmt::format("is {}, the type of x", to_text(p.x)));

@@ -43,13 +43,24 @@ std::string_view step_name(const QuantizeProblem& p) {
   }
 }
 
-int elements_per_vector(const QuantizeProblem& p) { return kVectorBytes / size_of(source_type(p)); }
-
 // "silu_mul_"; "expression_" for a caller's own; nothing for x itself.
 std::string source_name(const QuantizeProblem& p) {
   if (p.source.empty()) return "";
   const bool is_word = p.source.find_first_of("(,;") == std::string::npos;
   return is_word ? p.source + "_" : "expression_";
+}
+
+// Of the 16 bytes a lane loads, or, dequantising, stores.
+int elements_per_vector(const QuantizeProblem& p) {
+  switch (p.operation) {
+    case QuantizeOperation::kQuantize:
+      return kVectorBytes / size_of(source_type(p));
+    case QuantizeOperation::kDequantize:
+      return kVectorBytes / size_of(p.q.dtype);
+    case QuantizeOperation::kTranspose:
+      return kVectorBytes;
+  }
+  return 1;
 }
 
 bool parse_int(std::string_view text, int& value) {
@@ -130,6 +141,47 @@ Status check_rows(const QuantizeProblem& p, const QuantizeConfig& c) {
   return {};
 }
 
+Status check_transpose(const QuantizeProblem& p, const QuantizeConfig& c) {
+  const bool known = c.tile_cols == kScaleBlock || c.tile_cols == 2 * kScaleBlock;
+  if (!known) return refuse("tile columns", c.tile_cols, "128 and 256 are allowed");
+  if (c.tile_rows != kScaleBlock && c.tile_rows != 2 * kScaleBlock) {
+    return refuse("tile rows", c.tile_rows, "128 and 256 are allowed");
+  }
+  if (c.tile_rows * c.tile_cols > kMaxStaticSmem) {
+    return refuse("tile rows", c.tile_rows, "the staged codes pass the static shared memory");
+  }
+  const int vectors = resources_of(p, c).vectors_per_thread;
+  if (vectors != kStagedVectors) {
+    return refuse(
+        "vectors per thread", vectors,
+        fmt::format("{} are allowed (the tile over the threads that hold it)", kStagedVectors));
+  }
+  return {};
+}
+
+Status check_template(const QuantizeProblem& p, const QuantizeConfig& c) {
+  switch (template_of(p)) {
+    case QuantizeTemplate::kSegments:
+    case QuantizeTemplate::kDequantize:
+      return check_segments(p, c);
+    case QuantizeTemplate::kTiles:
+      return check_tiles(p, c);
+    case QuantizeTemplate::kRows:
+      return check_rows(p, c);
+    case QuantizeTemplate::kShard:
+      return check_shard(p, c);
+    case QuantizeTemplate::kTranspose:
+      return check_transpose(p, c);
+  }
+  return {};
+}
+
+// "e4m3_1x128_f32", or "bf16" of a type without scales: of kernels' names.
+std::string type_name(const TensorType& t) {
+  if (t.granularity == Granularity::kNone) return std::string(name_of(t.dtype));
+  return fmt::format("{}_{}_{}", name_of(t.dtype), name_of(t.granularity), name_of(t.scale));
+}
+
 // Partial maxima of a tensor: one a resident thread block.
 std::int64_t most_partials(const QuantizeProblem& p, int sm_count) {
   return round_up(std::int64_t{sm_count} * first_pass_blocks_per_sm(p), kPartialsTogether);
@@ -138,7 +190,8 @@ std::int64_t most_partials(const QuantizeProblem& p, int sm_count) {
 // Warps hold tiles of their own.
 bool works_by_warps(const QuantizeProblem& p) {
   const QuantizeTemplate t = template_of(p);
-  return t == QuantizeTemplate::kSegments || t == QuantizeTemplate::kShard;
+  return t == QuantizeTemplate::kSegments || t == QuantizeTemplate::kShard ||
+         t == QuantizeTemplate::kDequantize;
 }
 
 // Rows of tiles; of packed groups at least as many as the groups can make (groups.cuh: slots).
@@ -164,10 +217,14 @@ Result<std::int64_t> within_a_grid(const QuantizeProblem& p, std::int64_t rows,
 
 }  // namespace
 
-DType source_type(const QuantizeProblem& p) { return p.source.empty() ? p.x.dtype : DType::kFP32; }
+DType source_type(const QuantizeProblem& p) {
+  return p.source.empty() && !is_fp8(p.x.dtype) ? p.x.dtype : DType::kFP32;
+}
 
 QuantizeTemplate template_of(const QuantizeProblem& p) {
   if (p.shard != ShardStep::kNone) return QuantizeTemplate::kShard;
+  if (p.operation == QuantizeOperation::kDequantize) return QuantizeTemplate::kDequantize;
+  if (p.operation == QuantizeOperation::kTranspose) return QuantizeTemplate::kTranspose;
   if (has_transposed(p.output)) return QuantizeTemplate::kTiles;
   switch (p.q.granularity) {
     case Granularity::k128x128:
@@ -181,6 +238,7 @@ QuantizeTemplate template_of(const QuantizeProblem& p) {
 }
 
 FirstPass first_pass_of(const QuantizeProblem& p) {
+  if (p.operation != QuantizeOperation::kQuantize) return FirstPass::kNone;
   if (p.policy == ScalePolicy::kDelayed || p.shard != ShardStep::kNone) return FirstPass::kNone;
   if (p.q.granularity == Granularity::kPerTensor) {
     return p.grouping == Grouping::kNone ? FirstPass::kTensor : FirstPass::kGroups;
@@ -216,16 +274,10 @@ Status check_config(const QuantizeProblem& p, const QuantizeConfig& c) {
         fmt::format("1 to {} is allowed with {} threads", kThreadsPerSm / c.threads, c.threads));
   }
   const QuantizeTemplate t = template_of(p);
-  if (c.rows_fastest && t != QuantizeTemplate::kTiles) {
+  if (c.rows_fastest && t != QuantizeTemplate::kTiles && t != QuantizeTemplate::kTranspose) {
     return refuse("raster", 1, "cols is allowed: rows is for thread blocks of tiles");
   }
-  if (Status s = t == QuantizeTemplate::kSegments ? check_segments(p, c)
-                 : t == QuantizeTemplate::kShard  ? check_shard(p, c)
-                 : t == QuantizeTemplate::kTiles  ? check_tiles(p, c)
-                                                  : check_rows(p, c);
-      !s) {
-    return s;
-  }
+  if (Status s = check_template(p, c); !s) return s;
   const int vectors = resources_of(p, c).vectors_per_thread;
   if (vectors < 1 || vectors > kMaxVectors) {
     return refuse("vectors per thread", vectors,
@@ -313,22 +365,26 @@ Result<QuantizeConfig> parse_quantize_config(std::string_view text) {
 }
 
 std::string kernel_name(const QuantizeProblem& p, const QuantizeConfig& c) {
-  return fmt::format("octile_quantize_{}{}_{}_{}_{}{}{}{}_{}_t{}x{}_w{}_r{}{}", source_name(p),
-                     name_of(p.x.dtype), name_of(p.q.dtype), name_of(p.q.granularity),
-                     name_of(p.q.scale), p.e8m0_rounding == E8M0Rounding::kOcpFloor ? "floor" : "",
-                     p.scale_layout == ScaleLayout::kSwizzled ? "swizzled" : "", step_name(p),
-                     output_name(p.output), c.tile_rows, c.tile_cols, c.threads / kWarp,
-                     c.blocks_per_sm, c.rows_fastest ? "_down" : "");
+  const std::string what =
+      p.operation == QuantizeOperation::kTranspose
+          ? type_name(p.q)
+          : fmt::format("{}{}_{}{}{}{}_{}", source_name(p), type_name(p.x), type_name(p.q),
+                        p.e8m0_rounding == E8M0Rounding::kOcpFloor ? "floor" : "",
+                        p.scale_layout == ScaleLayout::kSwizzled ? "swizzled" : "", step_name(p),
+                        output_name(p.output));
+  return fmt::format("octile_{}_{}_t{}x{}_w{}_r{}{}", name_of(p.operation), what, c.tile_rows,
+                     c.tile_cols, c.threads / kWarp, c.blocks_per_sm,
+                     c.rows_fastest ? "_down" : "");
 }
 
 std::string first_pass_name(const QuantizeProblem& p) {
   switch (first_pass_of(p)) {
     case FirstPass::kTensor:
-      return fmt::format("octile_amax_{}{}_tensor", source_name(p), name_of(p.x.dtype));
+      return fmt::format("octile_amax_{}{}_tensor", source_name(p), type_name(p.x));
     case FirstPass::kLines:
-      return fmt::format("octile_amax_{}{}_lines", source_name(p), name_of(p.x.dtype));
+      return fmt::format("octile_amax_{}{}_lines", source_name(p), type_name(p.x));
     case FirstPass::kGroups:
-      return fmt::format("octile_amax_{}{}_groups", source_name(p), name_of(p.x.dtype));
+      return fmt::format("octile_amax_{}{}_groups", source_name(p), type_name(p.x));
     case FirstPass::kNone:
       return "";
   }

@@ -11,12 +11,14 @@
 
 namespace octile {
 
-// The templates under templates/quantize that write codes.
+// The templates under templates/quantize that write a tensor.
 enum class QuantizeTemplate : int {
-  kSegments,  // warps, no shared memory: row-wise 1x128, 1x32 and per tensor
-  kTiles,     // thread blocks: whatever has square blocks or a transposed output
-  kRows,      // a thread block a row: row-wise, per row
-  kShard,     // warps, over a flat range of the tensor
+  kSegments,    // warps, no shared memory: row-wise 1x128, 1x32 and per tensor
+  kTiles,       // thread blocks: whatever has square blocks or a transposed output
+  kRows,        // a thread block a row: row-wise, per row
+  kShard,       // warps, over a flat range of the tensor
+  kDequantize,  // warps: codes times scales
+  kTranspose,   // thread blocks: codes as they are
 };
 QuantizeTemplate template_of(const QuantizeProblem&);
 
@@ -46,12 +48,13 @@ inline constexpr std::int64_t kMostGroups = 65536;
 
 struct QuantizeConfig {
   // What is held in registers at once, so that amax and cast share one read: by one warp in
-  // kSegments (a warp is its own tile), by one thread block in the others.
+  // kSegments and kDequantize (a warp is its own tile), by one thread block in the others.
   int tile_rows = 8;
   int tile_cols = 256;
-  int threads = 256;          // per block
-  int blocks_per_sm = 4;      // residency promised to the compiler, which bounds registers
-  bool rows_fastest = false;  // kTiles: neighbouring blocks are neighbours down the rows
+  int threads = 256;      // per block
+  int blocks_per_sm = 4;  // residency promised to the compiler, which bounds registers
+  bool rows_fastest =
+      false;  // kTiles, kTranspose: neighbouring blocks are neighbours down the rows
   friend bool operator==(const QuantizeConfig&, const QuantizeConfig&) = default;
 };
 

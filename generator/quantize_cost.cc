@@ -13,15 +13,20 @@ namespace {
 constexpr std::int64_t kWarpsPerSm = 16;
 constexpr int kWarp = 32;
 
+// What a lane's 16 bytes are of: the values, or, dequantising, the output.
+DType held_type(const QuantizeProblem& p) {
+  return p.operation == QuantizeOperation::kDequantize ? p.q.dtype : source_type(p);
+}
+
 QuantizeConfig segments_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
   QuantizeConfig c;
-  c.tile_cols = kWarp * 16 / size_of(source_type(p));  // one load of a warp
+  c.tile_cols = kWarp * 16 / size_of(held_type(p));  // one load of a warp
   c.tile_rows = 8;  // 8 loads of a thread in flight; 8 scales are one 32-byte sector
   // Two warps a block: slots are refilled as soon as a warp pair is done. On an H200 1 % faster at
   // 32768x4096 than blocks of 8 warps, equal elsewhere.
   c.threads = 64;
   // Four elements a vector leave fp32 more addresses per element: 64 registers would spill.
-  const bool more_registers = p.grouping == Grouping::kMasked || source_type(p) == DType::kFP32 ||
+  const bool more_registers = p.grouping == Grouping::kMasked || held_type(p) == DType::kFP32 ||
                               p.q.granularity == Granularity::kPerTensor ||
                               p.q.scale == ScaleFormat::kPackedPow2 ||
                               p.q.scale == ScaleFormat::kE8M0;
@@ -46,9 +51,10 @@ QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const D
   QuantizeConfig c;
   c.tile_rows = 128;
   c.tile_cols = 128;
-  c.threads = 128 * size_of(source_type(p));  // 8 loads of a thread in flight, whatever the element
+  const DType held = held_type(p);
+  c.threads = 128 * size_of(held);  // 8 loads of a thread in flight, whatever the element
   // Measured on an H200 for bf16 128x128: 80 registers and 3 blocks beat 64 and 4 by 1 %.
-  c.blocks_per_sm = source_type(p) == DType::kFP32 ? 2 : 3;
+  c.blocks_per_sm = held == DType::kFP32 ? 2 : 3;
   if (has_transposed(p.output)) {
     const bool both = p.output == QuantizeOutput::kBoth;
     // Alone, the transposed copy is fastest where neighbours down the rows write neighbouring
@@ -59,15 +65,18 @@ QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const D
     // swizzled address of a scale.
     const bool plain = is_block_scaled(p.q.granularity) && p.grouping == Grouping::kNone &&
                        p.scale_layout == ScaleLayout::kLinear;
-    if (source_type(p) != DType::kFP32) {
+    if (held != DType::kFP32) {
       if (!both && plain) c.blocks_per_sm = 4;
       return c;
     }
     const bool fits =
         !both ? p.q.granularity != Granularity::kPerRow && p.q.granularity != Granularity::k1x32
               : plain && p.q.granularity == Granularity::k1x128 && p.q.dtype == DType::kE4M3;
-    // Nor is there room for the inputs a patch is computed from.
-    if (!fits || !p.source.empty()) c.blocks_per_sm = 1;
+    // Nor is there room for the inputs a patch is computed from, or for scales kept as exponents;
+    // beside a row-wise copy for none.
+    const bool exponents = p.x.scale == ScaleFormat::kE8M0 || p.x.scale == ScaleFormat::kPackedPow2;
+    const bool computed = !p.source.empty() || exponents || (is_fp8(p.x.dtype) && both);
+    if (!fits || computed) c.blocks_per_sm = 1;
     return c;
   }
   if (source_shape(p.source).inputs > 2) c.blocks_per_sm = 1;
@@ -76,7 +85,7 @@ QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const D
   if (rows != kDynamic && tiles <= d.sm_count && !patches_of_8) {
     // One tile an SM at most: more threads with fewer loads each finish it sooner. For bf16, 1024
     // threads lose that again at the barrier (measured on an H200).
-    c.threads = 256 * size_of(source_type(p));
+    c.threads = 256 * size_of(held);
     c.blocks_per_sm = 1024 / c.threads;
   }
   return c;
@@ -88,7 +97,7 @@ QuantizeConfig rows_config(const QuantizeProblem& p) {
   constexpr int kMostThreads = 512;
   QuantizeConfig c;
   c.tile_rows = 1;
-  const int elements = 16 / size_of(source_type(p));
+  const int elements = 16 / size_of(held_type(p));
   c.threads = kWarp;
   while (c.threads < kMostThreads && std::int64_t{c.threads} * elements * kMostVectors < p.cols) {
     c.threads *= 2;
@@ -97,7 +106,8 @@ QuantizeConfig rows_config(const QuantizeProblem& p) {
   const std::int64_t vectors = std::clamp<std::int64_t>(ceil_div(p.cols, step), 1, kMostVectors);
   c.tile_cols = static_cast<int>(step * vectors);
   // 64 registers a thread; where the source is computed 80.
-  c.blocks_per_sm = std::min(32, (p.source.empty() ? 1024 : 768) / c.threads);
+  const bool computed = !p.source.empty() || is_fp8(p.x.dtype);
+  c.blocks_per_sm = std::min(32, (computed ? 768 : 1024) / c.threads);
   const bool more_registers = p.grouping != Grouping::kNone && source_type(p) == DType::kFP32;
   if (more_registers) c.blocks_per_sm = std::max(1, c.blocks_per_sm * 3 / 4);
   return c;
@@ -112,12 +122,28 @@ QuantizeConfig shard_config(const QuantizeProblem& p) {
   return c;
 }
 
+// 16-byte loads of 8 rows a thread, whatever the tile: the smaller one where there are too few of
+// the larger to give every SM the three that hide each other's barriers.
+QuantizeConfig transpose_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
+  constexpr int kBlocksPerSm = 3;
+  const std::int64_t tiles = ceil_div(rows, 256) * ceil_div(p.cols, 128);
+  const bool small = rows != kDynamic && tiles < std::int64_t{kBlocksPerSm} * d.sm_count;
+  QuantizeConfig c;
+  c.tile_rows = small ? 128 : 256;
+  c.tile_cols = 128;
+  c.threads = small ? 128 : 256;
+  c.blocks_per_sm = small ? 2 * kBlocksPerSm : kBlocksPerSm;
+  c.rows_fastest = true;  // neighbours write neighbouring pieces of the same rows of the copy
+  return c;
+}
+
 }  // namespace
 
 QuantizeConfig default_config(const QuantizeProblem& problem, std::int64_t rows,
                               const DeviceSpec& device) {
   switch (template_of(problem)) {
     case QuantizeTemplate::kSegments:
+    case QuantizeTemplate::kDequantize:
       return segments_config(problem, rows, device);
     case QuantizeTemplate::kTiles:
       return tiles_config(problem, rows, device);
@@ -125,6 +151,8 @@ QuantizeConfig default_config(const QuantizeProblem& problem, std::int64_t rows,
       return rows_config(problem);
     case QuantizeTemplate::kShard:
       return shard_config(problem);
+    case QuantizeTemplate::kTranspose:
+      return transpose_config(problem, rows, device);
   }
   return {};
 }

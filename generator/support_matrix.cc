@@ -48,7 +48,19 @@ constexpr std::array kMatrix = std::to_array<SupportRow>({
      "not built yet: MX scales, which Hopper's tensor cores cannot apply themselves"},
     {"gemm", "", kNo, "no recipe multiplies operands scaled in this way"},
 
-    {"quantize", "x=e4m3|e5m2", kNo, "not built yet: requantising"},
+    // Of FP8 x the values are code * scale in fp32; what follows is no other than for fp32 x.
+    {"quantize", "x=e4m3|e5m2:tensor|row|128x128:packed|e8m0", kNo,
+     "the layouts have no such scale format for x's granularity"},
+    {"quantize", "x=e4m3|e5m2:1x128:e8m0", kNo,
+     "the layouts have no such scale format for x's granularity"},
+    {"quantize", "x=e4m3|e5m2:1x32|32x32:f32|pow2|packed|bf16", kNo,
+     "the layouts have no such scale format for x's granularity"},
+    {"quantize", "x=e4m3|e5m2 src=fused|rmsnorm", kNo,
+     "fused sources read bf16, fp16 and fp32: dequantize FP8 x first"},
+    {"quantize", "x=e4m3|e5m2 group=packed|masked", kNo,
+     "not built yet: requantising token groups"},
+    {"quantize", "x=e4m3|e5m2 shard=amax|cast", kNo,
+     "shards are of a tensor that is quantised once: x is FP8 already"},
     {"quantize", "src=rmsnorm", kNo, "not built yet: RMSNorm"},
     {"quantize", "dbias=1", kNo, "not built yet: bias gradients"},
     {"quantize", "shard=amax|cast src=fused|rmsnorm", kNo,
@@ -91,8 +103,22 @@ constexpr std::array kMatrix = std::to_array<SupportRow>({
      "workspace"},
     {"quantize", "", kNo, "the layouts have no such scale format for this granularity"},
 
-    {"dequantize", "", kNo, "not built yet: dequantising"},
-    {"transpose", "", kNo, "not built yet: transposing codes"},
+    {"dequantize", "group=packed|masked", kNo,
+     "a group's rows lie as one tensor's: dequantize them all"},
+    {"dequantize", "x=*:tensor|row|1x128|128x128:f32|pow2|bf16", kYes,
+     "code * scale, rounded to fp32 and then to q"},
+    {"dequantize", "x=*:1x128:packed", kYes, "four consecutive blocks' exponents in an int32"},
+    {"dequantize", "x=*:1x32|32x32:e8m0", kYes, "255 is a scale of NaN"},
+    {"dequantize", "", kNo, "the layouts have no such scale format for this granularity"},
+
+    {"transpose", "group=packed|masked", kNo, "token groups have no scales of square blocks"},
+    {"transpose", "scales=swizzled", kNo, "not built yet: moving swizzled scales"},
+    {"transpose", "q=*:tensor|128x128:f32|pow2|bf16", kYes,
+     "codes and scales are moved, nothing is rounded again"},
+    {"transpose", "q=*:32x32:e8m0", kYes, "codes and scales are moved, nothing is rounded again"},
+    {"transpose", "q=*:row|1x128|1x32", kNo,
+     "blocks along the rows are no blocks along the columns: quantize x again, out=col"},
+    {"transpose", "", kNo, "the layouts have no such scale format for this granularity"},
 });
 
 // TMA strides are multiples of 16 bytes: K of FP8, and N of bf16, in elements (CUDA driver API,
@@ -252,7 +278,10 @@ Status check_sizes(const GemmProblem& p) {
 }
 
 Status check_sizes(const QuantizeProblem& p) {
-  if (Status s = check_plain_size("X[rows,cols]", p.x.dtype, p.rows, p.cols); !s) return s;
+  const Status x = is_fp8(p.x.dtype) ? check_size("X[rows,cols]", p.x, p.rows, p.cols)
+                                     : check_plain_size("X[rows,cols]", p.x.dtype, p.rows, p.cols);
+  if (!x) return x;
+  if (!is_fp8(p.q.dtype)) return check_plain_size("Q[rows,cols]", p.q.dtype, p.rows, p.cols);
   if (p.output != QuantizeOutput::kTransposed) {
     if (Status s = check_size("Q[rows,cols]", p.q, p.rows, p.cols); !s) return s;
   }

@@ -73,9 +73,7 @@ Status check_matrix(const char* name, const void* pointer, const char* ld_name, 
 // default; otherwise rows are multiples of 16 bytes wherever the layout's own are.
 Status check_scale_ld(const char* name, std::int64_t& ld, const TensorType& type, std::int64_t rows,
                       std::int64_t cols) {
-  const auto layout = quantized_layout(type, rows, cols);
-  if (!layout) return tl::unexpected<Error>(layout.error());
-  const std::int64_t packed = layout->scales.ld;
+  const std::int64_t packed = packed_scale_ld(type, rows, cols);
   if (type.granularity == Granularity::k128x128)
     return check_ld(name, ld, {packed, ceil_div(cols, 128), 1});
   return check_ld(name, ld, {packed, packed, packed % 4 == 0 ? 4 : 1});
@@ -226,6 +224,39 @@ Status check_no_transposed(const octile_quantize_args& args) {
                             args.q_transposed != nullptr ? "q_transposed" : "scale_transposed"));
 }
 
+// The scales of FP8 x; other x has none.
+Status check_x_scale(const QuantizeProblem& p, octile_quantize_args& args) {
+  if (!is_fp8(p.x.dtype)) {
+    if (args.x_scale == nullptr) [[likely]]
+      return {};
+    return refuse(fmt::format("x_scale is given; allowed: null, because x is {}", to_text(p.x)));
+  }
+  if (Status ok = check_pointer("x_scale", args.x_scale, scale_alignment(p.x)); !ok) return ok;
+  return check_scale_ld("x_scale_ld", args.x_scale_ld, p.x, args.rows, p.cols);
+}
+
+// An inverse looks at no value: it has nothing to count.
+Status check_nonfinite(const QuantizeProblem& p, const octile_quantize_args& args) {
+  if (args.nonfinite == nullptr) [[likely]]
+    return {};
+  if (p.operation == QuantizeOperation::kQuantize) {
+    return check_pointer("nonfinite", args.nonfinite, 8);
+  }
+  return refuse(fmt::format("nonfinite is given; allowed: null, because to {} counts nothing",
+                            name_of(p.operation)));
+}
+
+// What is dequantised: a matrix without scales.
+Status check_widened(const QuantizeProblem& p, octile_quantize_args& args) {
+  const int bytes = size_of(p.q.dtype);
+  if (Status ok = check_pointer("q", args.q, bytes); !ok) return ok;
+  if (Status ok = check_ld("ldq", args.ldq, {p.cols, p.cols, 1}); !ok) return ok;
+  if (Status ok = check_size("rows", args.rows, "ldq", args.ldq, bytes); !ok) return ok;
+  if (args.scale == nullptr) [[likely]]
+    return check_no_transposed(args);
+  return refuse(fmt::format("scale is given; allowed: null, because q is {}", to_text(p.q)));
+}
+
 }  // namespace
 
 bool is_nothing(const QuantizeProblem& p, const octile_quantize_args& args) {
@@ -291,8 +322,7 @@ Status check_arguments(const QuantizeProblem& p, octile_quantize_args& args) {
   if (Status ok = check_shard_extent(p, args); !ok) return ok;
   if (is_nothing(p, args)) return {};
   if (Status ok = check_policy(p, args); !ok) return ok;
-  if (args.nonfinite != nullptr)
-    if (Status ok = check_pointer("nonfinite", args.nonfinite, 8); !ok) return ok;
+  if (Status ok = check_nonfinite(p, args); !ok) return ok;
   if (p.shard != ShardStep::kNone) {
     if (Status ok = check_pointer("x", args.x, size_of(p.x.dtype)); !ok) return ok;
     return check_shard(p, args);
@@ -300,6 +330,8 @@ Status check_arguments(const QuantizeProblem& p, octile_quantize_args& args) {
   const std::int64_t tensors = p.grouping == Grouping::kMasked ? args.groups : 1;
   const std::int64_t rows = args.rows * tensors;  // both of 31 bits
   if (Status ok = check_sources(p, args, rows); !ok) return ok;
+  if (Status ok = check_x_scale(p, args); !ok) return ok;
+  if (p.operation == QuantizeOperation::kDequantize) return check_widened(p, args);
   if (has_rowwise(p.output)) {
     if (Status ok = check_pointer("q", args.q, 1); !ok) return ok;
     if (Status ok = check_ld("ldq", args.ldq, {p.cols, p.cols, 1}); !ok) return ok;

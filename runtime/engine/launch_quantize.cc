@@ -9,10 +9,15 @@
 namespace octile {
 namespace {
 
+constexpr std::int64_t kTransposedAlign = 16;  // of a row of the transposed copy (layout table)
+
 // Where the transposed copy lies is not the caller's to choose; neither is how far masked groups'
 // scales are apart, but for their rows' stride.
 void place_outputs(const QuantizeProblem& p, QuantizeKernelArgs& k) {
-  if (has_transposed(p.output)) {
+  if (has_transposed(p.output) && p.grouping == Grouping::kNone) {
+    k.ldq_transposed = round_up(k.rows, kTransposedAlign);
+    k.scale_ld_transposed = packed_scale_ld(p.q, k.rows, p.cols, true);
+  } else if (has_transposed(p.output)) {
     if (const auto layout = quantized_layout(p, k.rows, k.groups, true)) {  // args were validated
       k.ldq_transposed = layout->data.ld;
       k.scale_ld_transposed = layout->scales.ld;

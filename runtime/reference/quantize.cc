@@ -13,6 +13,7 @@
 #include "generator/quantize_layout.h"
 #include "runtime/reference/cast.h"
 #include "runtime/reference/cast_bits.h"
+#include "runtime/reference/dequantize.h"
 #include "runtime/reference/parallel.h"
 #include "runtime/reference/quantize_groups.h"
 #include "runtime/reference/quantize_kernels.h"
@@ -36,11 +37,7 @@ Status require_pointer(const void* pointer, const char* name, bool needed) {
 }
 
 Status check_input(const QuantizeProblem& problem, const QuantizeArgs& args) {
-  if (!is_fp8(problem.q.dtype) || is_fp8(problem.x.dtype)) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("quantising {} to {}; allowed are bf16, fp16, fp32 to e4m3, e5m2",
-                            name_of(problem.x.dtype), to_text(problem.q)));
-  }
+  if (Status s = check_well_formed(problem); !s) return s;
   if (args.rows < 0 || problem.cols < 0) {
     return invalid(
         fmt::format("rows is {} and cols is {}; both must be >= 0", args.rows, problem.cols));
@@ -48,14 +45,23 @@ Status check_input(const QuantizeProblem& problem, const QuantizeArgs& args) {
   if (problem.rows != kDynamic && problem.rows != args.rows) {
     return invalid(fmt::format("rows is {}; the problem fixes {}", args.rows, problem.rows));
   }
-  if (!(problem.amax_epsilon >= 0.0F) || std::isinf(problem.amax_epsilon)) {
-    return invalid(
-        fmt::format("amax_epsilon is {}; a finite value >= 0 is allowed", problem.amax_epsilon));
-  }
   if (auto s = require_pointer(args.encode, "encode", problem.policy == ScalePolicy::kDelayed); !s)
     return s;
   if (auto s = require_pointer(args.tap, "tap", problem.tap); !s) return s;
   return QuantizeSource::check(problem, args);
+}
+
+// Everything of an inverse's arguments that its layout asks for.
+Status check_inverse(const QuantizeProblem& problem, const QuantizeArgs& args) {
+  if (problem.operation == QuantizeOperation::kDequantize) {
+    if (args.ldq != 0 && args.ldq < problem.cols) {
+      return invalid(
+          fmt::format("ldq is {}; 0 or at least cols = {} is allowed", args.ldq, problem.cols));
+    }
+    return require_pointer(args.q, "q", true);
+  }
+  if (auto s = require_pointer(args.q_transposed, "q_transposed", true); !s) return s;
+  return require_pointer(args.scale_transposed, "scale_transposed", true);
 }
 
 // One output (row-wise or transposed) with everything needed to write it.
@@ -66,20 +72,6 @@ struct Output {
   void* scales = nullptr;
   ScaleIndex index;
 };
-
-// Every scale of the layout, padding included, becomes 1: what is not overwritten is padding, and
-// ends where the layout's does or at the caller's tighter stride.
-void fill_with_ones(const QuantizedLayout& layout, const TensorType& type, std::int64_t scale_ld,
-                    void* scales) {
-  const std::int64_t ld = scale_ld == 0 ? layout.scales.ld : scale_ld;
-  const std::int64_t count = std::min(layout.scales.inner, ld);
-  const std::int64_t per_scale = type.scale == ScaleFormat::kPackedPow2 ? 4 : 1;
-  for (std::int64_t run = 0; run < layout.scales.outer; ++run) {
-    for (std::int64_t i = 0; i < count * per_scale; ++i) {
-      store_scale(scales, type.scale, run * ld * per_scale + i, 1.0F);
-    }
-  }
-}
 
 class Quantizer {
  public:
@@ -148,7 +140,7 @@ class Quantizer {
     if (auto s = require_pointer(data, data_name, layout->data.bytes() > 0); !s) return s;
     if (auto s = require_pointer(scales, scale_name, layout->scales.bytes() > 0); !s) return s;
     output = {static_cast<std::uint8_t*>(data), layout->data.ld, transposed, scales, *index};
-    if (scales != nullptr) fill_with_ones(*layout, problem_.q, scale_ld, scales);
+    if (scales != nullptr) fill_scales_with_ones(*layout, problem_.q, scale_ld, scales);
     return {};
   }
 
@@ -303,6 +295,12 @@ Status quantize(const QuantizeProblem& problem, const QuantizeArgs& args, int th
   // As octile_quantize_run: of an empty tensor nothing is written, no padding and no scale.
   if (args.rows == 0 || problem.cols == 0) return {};
   try {
+    if (problem.operation != QuantizeOperation::kQuantize) {
+      if (auto s = check_inverse(problem, args); !s) return s;
+      return problem.operation == QuantizeOperation::kDequantize
+                 ? dequantize(problem, args, threads)
+                 : transpose(problem, args, threads);
+    }
     if (problem.grouping != Grouping::kNone) return quantize_groups(problem, args, threads);
     if (problem.shard != ShardStep::kNone) return quantize_shard(problem, args, threads);
     Quantizer quantizer(problem, args, threads);
@@ -312,32 +310,6 @@ Status quantize(const QuantizeProblem& problem, const QuantizeArgs& args, int th
     return fail(ErrorCode::kOutOfMemory,
                 fmt::format("no host memory to quantise {} x {}", args.rows, problem.cols));
   }
-  return {};
-}
-
-Status dequantize(const TensorType& type, std::int64_t rows, std::int64_t cols, const void* q,
-                  std::int64_t ldq, const void* scale, std::int64_t scale_ld, float* out,
-                  int threads) {
-  const auto layout = quantized_layout(type, rows, cols, ldq);
-  if (!layout) return tl::unexpected(layout.error());
-  const auto index = scale_index(type, rows, cols, scale_ld);
-  if (!index) return tl::unexpected(index.error());
-  std::array<float, 256> value_of{};
-  for (std::size_t code = 0; code < value_of.size(); ++code) {
-    value_of[code] = from_fp8(static_cast<std::uint8_t>(code), type.dtype);
-  }
-  const auto* codes = static_cast<const std::uint8_t*>(q);
-  parallel_for(rows, kRowsPerRange, threads, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      const std::int64_t step = std::min(kBlock, index->block_cols);
-      for (std::int64_t col = 0; col < cols; col += step) {
-        const float s = load_scale(scale, type.scale, (*index)(row, col));
-        for (std::int64_t c = col; c < std::min(cols, col + step); ++c) {
-          out[row * cols + c] = value_of[codes[row * layout->data.ld + c]] * s;
-        }
-      }
-    }
-  });
   return {};
 }
 

@@ -1,5 +1,5 @@
-// Quantising on the host, bit for bit as the contract; multi-threaded over blocks. The reference
-// executor runs it in place of a launch, and every GPU quantiser is compared with it.
+// The quantise family on the host, bit for bit as the contract; multi-threaded over blocks. The
+// reference executor runs it in place of a launch, and every GPU quantiser is compared with it.
 #pragma once
 
 #include <array>
@@ -47,10 +47,5 @@ struct QuantizeArgs {
 // Errors: kUnsupported for types and layouts the contract does not have; kInvalidArgument for a
 // null pointer, a negative size, or a leading dimension that is too small.
 Status quantize(const QuantizeProblem&, const QuantizeArgs&, int threads = 0);
-
-// out[rows][cols] fp32 = q * scale, from the row-wise layout of `type`.
-Status dequantize(const TensorType& type, std::int64_t rows, std::int64_t cols, const void* q,
-                  std::int64_t ldq, const void* scale, std::int64_t scale_ld, float* out,
-                  int threads = 0);
 
 }  // namespace octile::reference

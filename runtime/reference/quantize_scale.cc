@@ -15,6 +15,7 @@ constexpr int kMantissaBits = 23;
 // Of the largest finite value, 1.75 times a power of two in both formats.
 constexpr std::uint32_t kMaxMantissa = 0x600000U;
 constexpr std::uint32_t kMantissaMask = 0x7FFFFFU;
+constexpr std::uint8_t kE8M0Nan = 0xFF;  // OCP MX 1.0, section 5.4.1
 
 // The largest power of two of an FP8 format: 2^8 of 448, 2^15 of 57344.
 int max_exponent(DType fp8) { return fp8 == DType::kE4M3 ? 8 : 15; }
@@ -69,10 +70,24 @@ float load_scale(const void* scales, ScaleFormat format, std::int64_t index) {
     case ScaleFormat::kBF16:
       return bf16_to_float(static_cast<const std::uint16_t*>(scales)[index]);
     case ScaleFormat::kE8M0:
+      if (static_cast<const std::uint8_t*>(scales)[index] == kE8M0Nan) return NAN;
+      [[fallthrough]];
     case ScaleFormat::kPackedPow2:
       return std::ldexp(1.0F, static_cast<const std::uint8_t*>(scales)[index] - 127);
     default:
       return static_cast<const float*>(scales)[index];
+  }
+}
+
+void fill_scales_with_ones(const QuantizedLayout& layout, const TensorType& type,
+                           std::int64_t scale_ld, void* scales) {
+  const std::int64_t ld = scale_ld == 0 ? layout.scales.ld : scale_ld;
+  const std::int64_t count = std::min(layout.scales.inner, ld);
+  const std::int64_t per_scale = type.scale == ScaleFormat::kPackedPow2 ? 4 : 1;
+  for (std::int64_t run = 0; run < layout.scales.outer; ++run) {
+    for (std::int64_t i = 0; i < count * per_scale; ++i) {
+      store_scale(scales, type.scale, run * ld * per_scale + i, 1.0F);
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "generator/layout.h"
 #include "generator/problem.h"
 
 namespace octile::reference {
@@ -15,6 +16,12 @@ float decode_scale(float encode);
 // Writes the decode scale of `encode`: fp32; rounded to nearest even (bf16); its biased exponent
 // (e8m0, packed, where `index` counts bytes).
 void store_scale(void* scales, ScaleFormat format, std::int64_t index, float encode);
+// The number back again; E8M0's 255 is NaN.
 float load_scale(const void* scales, ScaleFormat format, std::int64_t index);
+
+// Every scale of the layout, padding included, becomes 1: what is not overwritten is padding, and
+// ends where the layout's does or at the caller's tighter stride (0: as the layout says).
+void fill_scales_with_ones(const QuantizedLayout& layout, const TensorType& type,
+                           std::int64_t scale_ld, void* scales);
 
 }  // namespace octile::reference

@@ -6,7 +6,9 @@
 #include <string>
 #include <utility>
 
+#include "runtime/reference/cast.h"
 #include "runtime/reference/quantize_kernels.h"
+#include "runtime/reference/quantize_scale.h"
 
 namespace octile::reference {
 namespace {
@@ -42,7 +44,12 @@ Status QuantizeSource::check(const QuantizeProblem& problem, const QuantizeArgs&
                   fmt::format("ld{} is {}; 0 or at least {} is allowed", name, inputs[i].ld, cols));
     }
   }
-  return {};
+  if (!is_fp8(problem.x.dtype)) return {};
+  if (args.x_scale == nullptr && args.rows > 0 && problem.cols > 0) {
+    return fail(ErrorCode::kInvalidArgument, "x_scale is null; this problem writes or reads it");
+  }
+  const auto index = scale_index(problem.x, args.rows, problem.cols, args.x_scale_ld);
+  return index ? Status{} : tl::unexpected<Error>(index.error());
 }
 
 QuantizeSource::QuantizeSource(const QuantizeProblem& problem, const QuantizeArgs& args)
@@ -50,10 +57,20 @@ QuantizeSource::QuantizeSource(const QuantizeProblem& problem, const QuantizeArg
   if (!problem.source.empty()) fused_ = *fused_source(problem.source);
   if (fused_ && fused_->halves()) part_cols_ /= 2;
   inputs_ = inputs_of(args, part_cols_);
+  if (!is_fp8(dtype_)) return;
+  scales_ = {args.x_scale, problem.x.scale,
+             *scale_index(problem.x, args.rows, problem.cols, args.x_scale_ld)};
+  for (std::size_t code = 0; code < value_of_code_.size(); ++code) {
+    value_of_code_[code] = from_fp8(static_cast<std::uint8_t>(code), dtype_);
+  }
 }
 
 void QuantizeSource::read(std::int64_t row, std::int64_t col, std::int64_t count,
                           float* out) const {
+  if (is_fp8(dtype_)) {
+    read_scaled(row, col, count, out);
+    return;
+  }
   if (!fused_) {
     widen(inputs_[0].data, dtype_, row * inputs_[0].ld + col, count, out);
     return;
@@ -79,6 +96,19 @@ void QuantizeSource::read_part(const Expr& part, std::int64_t row, std::int64_t 
       pointers[i] = wide[i].data();
     }
     part.evaluate(pointers, static_cast<std::size_t>(piece), out + begin);
+  }
+}
+
+// Scale by scale: one serves the columns up to the next block.
+void QuantizeSource::read_scaled(std::int64_t row, std::int64_t col, std::int64_t count,
+                                 float* out) const {
+  const auto* codes = static_cast<const std::uint8_t*>(inputs_[0].data) + row * inputs_[0].ld;
+  const std::int64_t block = scales_.index.block_cols;
+  for (const std::int64_t end = col + count; col < end;) {
+    const std::int64_t left = block - col % block;
+    const std::int64_t stop = left < end - col ? col + left : end;
+    const float scale = load_scale(scales_.data, scales_.format, scales_.index(row, col));
+    for (; col < stop; ++col) *out++ = value_of_code_[codes[col]] * scale;
   }
 }
 

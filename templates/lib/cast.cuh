@@ -23,6 +23,36 @@ __device__ __forceinline__ u16 e5m2x2(float upper, float lower) {
   return codes;
 }
 
+// cvt.rn.f16x2.e4m3x2 d, a;  PTX 8.1, sm_89. Exact, the lower code in the lower half. NaN codes
+// give NaN.
+__device__ __forceinline__ u32 from_e4m3x2(u16 codes) {
+  u32 halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
+  return halves;
+}
+
+// cvt.rn.f16x2.e5m2x2 d, a;  PTX 8.1, sm_89. As from_e4m3x2; infinities stay.
+__device__ __forceinline__ u32 from_e5m2x2(u16 codes) {
+  u32 halves;
+  asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(codes));
+  return halves;
+}
+
+// cvt.rn.f16x2.f32 d, a, b;  PTX 7.0, sm_80. `upper` goes to the upper half. Nearest even; beyond
+// the maximum infinity; NaN gives 0x7fff.
+__device__ __forceinline__ u32 to_fp16x2(float upper, float lower) {
+  u32 halves;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(halves) : "f"(upper), "f"(lower));
+  return halves;
+}
+
+// cvt.rn.bf16x2.f32 d, a, b;  PTX 7.0, sm_80. As to_fp16x2.
+__device__ __forceinline__ u32 to_bf16x2(float upper, float lower) {
+  u32 halves;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(halves) : "f"(upper), "f"(lower));
+  return halves;
+}
+
 // cvt.f32.f16 d, a;  PTX 2.0, any SM. Exact.
 __device__ __forceinline__ float from_fp16(u16 bits) {
   float value;

@@ -61,6 +61,13 @@ __device__ __forceinline__ u32 load_2(const void* p) {
   return v;
 }
 
+// ld.global.nc.u8 d, [p];  PTX 3.1, sm_32.
+__device__ __forceinline__ u32 load_1(const void* p) {
+  u16 v;
+  asm volatile("ld.global.nc.u8 %0, [%1];" : "=h"(v) : "l"(p));
+  return v;
+}
+
 // st.global.v4.u32 [p], {a, b, c, d};  PTX 1.0, any SM. p 16-byte aligned.
 __device__ __forceinline__ void store_16(void* p, const Words4& v) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.word[0]), "r"(v.word[1]),

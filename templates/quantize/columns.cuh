@@ -20,9 +20,7 @@ namespace quantize {
 
 constexpr int kStagedRows = 8;  // rows of a patch that becomes 8 bytes of each column
 
-struct alignas(8) Words2 {
-  u32 word[2];
-};
+using memory::Words2;  // 8 codes of a column
 struct alignas(16) Unit {
   Words2 half[2];
 };
@@ -33,7 +31,13 @@ struct ColumnStage {
   static constexpr int kAll = kUnits * kTileCols;
   Unit unit[kAll];
 
-  static __device__ __forceinline__ int turn(int column) { return column / Src::kElements % 16; }
+  static constexpr int kLanes = kTileCols / Src::kElements;  // that hold the same rows
+  // Lanes that store at once are 16: where fewer than that hold the same rows, the next rows' are
+  // among them and take the halves between.
+  static constexpr int kTurn = kLanes < 16 ? 16 / kLanes : 1;
+  static __device__ __forceinline__ int turn(int column) {
+    return column / Src::kElements * kTurn % 16;
+  }
   __device__ __forceinline__ Words2& at(int column, int patch_row) {
     const int half = patch_row ^ turn(column);
     return unit[column * kUnits + half / 2].half[half % 2];

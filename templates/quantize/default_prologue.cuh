@@ -13,6 +13,7 @@
 #include "quantize/groups.cuh"
 #include "quantize/patch.cuh"
 #include "quantize/scale.cuh"
+#include "quantize/scaled.cuh"
 #include "quantize/shard.cuh"
 
 #ifndef OCTILE_DEFAULT_GROUP_WALK
@@ -20,8 +21,9 @@
 #endif
 
 namespace cfg {
-constexpr int kSourceType = 3;  // octile_dtype: bf16
-constexpr int kTargetType = 1;  // octile_dtype: e4m3
+constexpr int kSourceType = 3;   // octile_dtype: bf16
+constexpr int kWidenedType = 3;  // octile_dtype: bf16
+constexpr int kTargetType = 1;   // octile_dtype: e4m3
 constexpr int kGranularity = OCTILE_DEFAULT_GRANULARITY;
 constexpr int kScaleFormat = 1;  // octile_scale_format: f32
 constexpr bool kOcpFloor = false;
@@ -39,6 +41,11 @@ constexpr int kBlocksPerSm = 2;
 constexpr bool kRowsFastest = true;
 constexpr int kAmaxThreads = 256;
 constexpr int kAmaxBlocksPerSm = 4;
+#ifdef OCTILE_DEFAULT_INPUT
+template <typename P>
+using Input = OCTILE_DEFAULT_INPUT;
+#else
 template <typename P>
 using Input = quantize::TensorInput<P>;
+#endif
 }  // namespace cfg

@@ -71,6 +71,17 @@ std::vector<Kernel> kernels() {
     p.output = QuantizeOutput::kRowwise;
     add(all, p, {1, 32 * 16 / size_of(x), 32, 4});  // rows longer than the tile
   }
+  QuantizeProblem p;
+  p.cols = 300;
+  p.x = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
+  p.operation = QuantizeOperation::kDequantize;
+  p.q = {DType::kBF16};
+  add(all, p, {2, 512, 128, 4});
+  p.operation = QuantizeOperation::kTranspose;
+  p.output = QuantizeOutput::kTransposed;
+  p.x = p.q = {DType::kE4M3, Granularity::k128x128, ScaleFormat::kF32};
+  add(all, p, {128, 128, 128, 6, false});
+  add(all, p, {128, 256, 256, 3, true});
   return all;
 }
 

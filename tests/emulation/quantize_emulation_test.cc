@@ -72,8 +72,8 @@ void run_blocks(std::int64_t blocks, int threads, emulation::QuantizeKernel kern
 }
 
 // A launch as launch_quantize.cc makes it. The bytes of the scale arrays are for the watch.
-void run(const Variant& v, QuantizeKernelArgs args, std::int64_t scale_bytes,
-         std::int64_t scale_transposed_bytes) {
+void run(const Variant& v, QuantizeKernelArgs args, std::int64_t x_scale_bytes,
+         std::int64_t scale_bytes, std::int64_t scale_transposed_bytes) {
   QuantizeProblem problem = v.problem;
   problem.cols = args.cols;
   const int x_bytes = size_of(problem.x.dtype);
@@ -91,20 +91,21 @@ void run(const Variant& v, QuantizeKernelArgs args, std::int64_t scale_bytes,
     return emulation::Watched{static_cast<const char*>(x), args.rows, row_bytes, ld * x_bytes};
   };
   emulation::readable = {input(args.x, args.ldx), words, bytes(args.encode, sizeof(float)),
-                         skip_flag};
+                         skip_flag, bytes(args.x_scale, x_scale_bytes)};
+  const int q_bytes = size_of(problem.q.dtype);
   for (int i = 0; i < 3; ++i) {
     if (args.more[i] != nullptr) {
       emulation::readable.push_back(input(args.more[i], args.more_ld[i]));
     }
   }
-  emulation::writable = {
-      emulation::Watched{static_cast<const char*>(args.q), args.rows, args.cols, args.ldq},
-      emulation::Watched{static_cast<const char*>(args.q_transposed), args.cols,
-                         args.ldq_transposed, args.ldq_transposed},
-      bytes(args.scale, scale_bytes),
-      bytes(args.scale_transposed, scale_transposed_bytes),
-      words,
-      bytes(args.tap, args.tap == nullptr ? 0 : args.rows * args.cols * 4)};
+  emulation::writable = {emulation::Watched{static_cast<const char*>(args.q), args.rows,
+                                            args.cols * q_bytes, args.ldq * q_bytes},
+                         emulation::Watched{static_cast<const char*>(args.q_transposed), args.cols,
+                                            args.ldq_transposed, args.ldq_transposed},
+                         bytes(args.scale, scale_bytes),
+                         bytes(args.scale_transposed, scale_transposed_bytes),
+                         words,
+                         bytes(args.tap, args.tap == nullptr ? 0 : args.rows * args.cols * 4)};
   if (v.first_pass != nullptr) {
     const auto blocks = first_pass_blocks(problem, args.rows, kSmCount);
     ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
@@ -122,6 +123,8 @@ QuantizeKernelArgs args_of(tests::QuantizeCase& c) {
   args.rows = c.rows;
   args.cols = c.problem.cols;
   args.ldx = c.ldx;
+  args.x_scale = c.x_scale.data();
+  args.x_scale_ld = c.x_scale_ld;
   if (c.problem.policy == ScalePolicy::kDelayed) args.encode = &c.encode;
   args.nonfinite = reinterpret_cast<unsigned long long*>(&c.nonfinite);
   if (c.keeps_amax()) args.amax = reinterpret_cast<std::uint32_t*>(&c.amax);
@@ -153,7 +156,7 @@ void compare(const Variant& v, const Placement& at, Fill fill) {
   const auto bytes = [](const tests::CaseOutput& out) {
     return std::ssize(out.scale) - 2 * tests::QuantizeCase::kGuard;
   };
-  run(v, args_of(actual), bytes(actual.row), bytes(actual.transposed));
+  run(v, args_of(actual), std::ssize(actual.x_scale), bytes(actual.row), bytes(actual.transposed));
   const Status status = expected.run_reference(1);
   ASSERT_TRUE(status.has_value()) << status.error().message;
   EXPECT_EQ(std::exchange(emulation::stray_accesses, 0), 0)
@@ -214,7 +217,8 @@ TEST_F(QuantizeEmulation, ASetSkipFlagLeavesEverythingAlone) {
       QuantizeKernelArgs args = args_of(actual);
       args.skip = flag;
       skip_flag = {reinterpret_cast<const char*>(flag), 1, sizeof *flag, sizeof *flag};
-      run(v, args, std::ssize(actual.row.scale), std::ssize(actual.transposed.scale));
+      run(v, args, std::ssize(actual.x_scale), std::ssize(actual.row.scale),
+          std::ssize(actual.transposed.scale));
       skip_flag = {};
       if (flag == &clear) {
         ASSERT_TRUE(expected.run_reference(1));
@@ -303,7 +307,9 @@ TEST_F(QuantizeEmulation, OffsetsBeyond32Bits) {
     if (!v.problem.source.empty()) continue;  // x alone is far apart here
     SCOPED_TRACE(v.name());
     const SparseMemory x(static_cast<std::size_t>(kRows * kLd * size_of(v.problem.x.dtype)));
-    const SparseMemory q(kRows * kLd), expected(kRows * kLd);
+    const std::int64_t q_bytes = size_of(v.problem.q.dtype);
+    const SparseMemory q(static_cast<std::size_t>(kRows * kLd * q_bytes));
+    const SparseMemory expected(static_cast<std::size_t>(kRows * kLd * q_bytes));
     if (!x.valid() || !q.valid() || !expected.valid()) GTEST_SKIP() << "no address space";
     const std::vector<char> row = tests::make_input(v.problem.x.dtype, kCols, Fill::kNormal, 7);
     for (std::int64_t r = 0; r < kRows; ++r) {
@@ -311,7 +317,10 @@ TEST_F(QuantizeEmulation, OffsetsBeyond32Bits) {
     }
     QuantizeProblem problem = v.problem;
     problem.cols = kCols;
-    const auto layout = quantized_layout(problem, kRows, 0, false).value();
+    QuantizedLayout layout, x_layout;
+    if (is_fp8(problem.q.dtype)) layout = quantized_layout(problem, kRows, 0, false).value();
+    if (is_fp8(problem.x.dtype)) x_layout = quantized_layout(problem.x, kRows, kCols).value();
+    const std::vector<std::uint8_t> x_scale(256, 0x3F);  // in any format a number
     std::vector<float> scale(512, -1.0F), scale_expected = scale;
     QuantizeKernelArgs args;
     args.x = x.data();
@@ -321,12 +330,15 @@ TEST_F(QuantizeEmulation, OffsetsBeyond32Bits) {
     args.cols = kCols;
     args.ldx = args.ldq = kLd;
     args.scale_ld = layout.scales.ld;
+    args.x_scale = x_scale.data();
+    args.x_scale_ld = x_layout.scales.ld;
     const float encode = 3.7F;
     if (v.problem.policy == ScalePolicy::kDelayed) args.encode = &encode;
-    run(v, args, layout.scales.bytes(), 0);
+    run(v, args, std::ssize(x_scale), layout.scales.bytes(), 0);
     reference::QuantizeArgs reference_args;
     reference_args.rows = kRows;
     reference_args.x = x.data();
+    reference_args.x_scale = x_scale.data();
     reference_args.ldx = kLd;
     reference_args.q = expected.data();
     reference_args.ldq = kLd;
@@ -335,7 +347,9 @@ TEST_F(QuantizeEmulation, OffsetsBeyond32Bits) {
     const Status status = reference::quantize(problem, reference_args, 1);
     ASSERT_TRUE(status.has_value()) << status.error().message;
     for (std::int64_t r = 0; r < kRows; ++r) {
-      EXPECT_EQ(std::memcmp(q.data() + r * kLd, expected.data() + r * kLd, kCols + 16), 0);
+      const std::int64_t at = r * kLd * q_bytes;
+      const auto bytes = static_cast<std::size_t>((kCols + 16) * q_bytes);
+      EXPECT_EQ(std::memcmp(q.data() + at, expected.data() + at, bytes), 0);
     }
     EXPECT_EQ(std::memcmp(scale.data(), scale_expected.data(), scale.size() * sizeof(float)), 0);
   }

@@ -72,6 +72,23 @@ inline u16 pair(float upper, float lower, octile::DType fp8) {
 }
 inline u16 e4m3x2(float upper, float lower) { return pair(upper, lower, octile::DType::kE4M3); }
 inline u16 e5m2x2(float upper, float lower) { return pair(upper, lower, octile::DType::kE5M2); }
+inline u32 halves(u16 codes, octile::DType fp8) {
+  const auto half = [&](unsigned code) -> u32 {
+    return octile::reference::float_to_fp16(
+        octile::reference::from_fp8(static_cast<u8>(code), fp8));
+  };
+  return half(codes >> 8) << 16 | half(codes & 0xFFU);
+}
+inline u32 from_e4m3x2(u16 codes) { return halves(codes, octile::DType::kE4M3); }
+inline u32 from_e5m2x2(u16 codes) { return halves(codes, octile::DType::kE5M2); }
+inline u32 to_fp16x2(float upper, float lower) {
+  return static_cast<u32>(octile::reference::float_to_fp16(upper)) << 16 |
+         octile::reference::float_to_fp16(lower);
+}
+inline u32 to_bf16x2(float upper, float lower) {
+  return static_cast<u32>(octile::reference::float_to_bf16(upper)) << 16 |
+         octile::reference::float_to_bf16(lower);
+}
 inline float from_fp16(u16 bits) { return octile::reference::fp16_to_float(bits); }
 inline float from_bf16(u16 bits) { return octile::reference::bf16_to_float(bits); }
 }  // namespace cast
@@ -89,6 +106,7 @@ T forget_origin(T value) {
 }
 inline Words4 load_16(const void* p) { return octile::emulation::checked_load<Words4>(p); }
 inline Words2 load_8(const void* p) { return octile::emulation::checked_load<Words2>(p); }
+inline u32 load_1(const void* p) { return octile::emulation::checked_load<u8>(p); }
 inline u32 load_4(const void* p) { return octile::emulation::checked_load<u32>(p); }
 inline u32 load_2(const void* p) { return octile::emulation::checked_load<u16>(p); }
 inline void store_16(void* p, const Words4& v) { octile::emulation::checked_store(p, v); }
@@ -124,6 +142,7 @@ inline float near_reciprocal(float a) { return 1.0F / a; }
 #include "templates/quantize/shard.cuh"
 #include "templates/lib/math.cuh"
 #include "templates/quantize/fused.cuh"
+#include "templates/quantize/scaled.cuh"
 // clang-format on
 
 namespace octile::emulation {

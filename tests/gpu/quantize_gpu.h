@@ -141,7 +141,7 @@ class QuantizeGpuFixture : public ::testing::Test {
   // Device copies of a case, and the arguments that speak of them.
   struct OnDevice {
     std::array<DeviceBuffer, 3> more;
-    DeviceBuffer x, tap, q, scale, q_transposed, scale_transposed, workspace, encode, amax;
+    DeviceBuffer x, x_scale, tap, q, scale, q_transposed, scale_transposed, workspace, encode, amax;
     octile_quantize_args args{};
   };
 
@@ -163,6 +163,11 @@ class QuantizeGpuFixture : public ::testing::Test {
       *more[i] = at(d.more[i], c.x_offset);
       *more_ld[i] = c.more_ld[i];
     }
+    if (is_fp8(c.problem.x.dtype) && !c.x_scale.empty()) {
+      d.x_scale = upload(c.x_scale);
+      d.args.x_scale = d.x_scale.pointer();
+      d.args.x_scale_ld = c.x_scale_ld;
+    }
     if (!c.tap.empty()) {
       d.tap = upload_values(c.tap);
       d.args.tap = static_cast<float*>(d.tap.pointer());
@@ -172,7 +177,7 @@ class QuantizeGpuFixture : public ::testing::Test {
       d.scale = upload(c.row.scale);
       d.args.q = at(d.q, c.row.offset);
       d.args.ldq = c.row.ld;
-      d.args.scale = at(d.scale, QuantizeCase::kGuard);
+      if (is_fp8(c.problem.q.dtype)) d.args.scale = at(d.scale, QuantizeCase::kGuard);
       d.args.scale_ld = c.row.scale_ld;
     }
     if (c.transposed.wanted) {

@@ -83,6 +83,7 @@ TEST_F(QuantizeGpu, EmptyTensorsTouchNothing) {
 
 TEST_F(QuantizeGpu, AnAmaxEpsilonIsHonoured) {
   for_each_covering_cell(264, [&](QuantizeProblem problem) {
+    if (problem.operation != QuantizeOperation::kQuantize) return;  // they find no scales
     problem.amax_epsilon = 2.5F;  // above some blocks' amax, below others'
     const Plan plan = make_plan(problem);
     ASSERT_NE(plan, nullptr);

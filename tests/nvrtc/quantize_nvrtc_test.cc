@@ -105,6 +105,28 @@ TEST_F(QuantizeNvrtc, EveryFusedCellCompilesWithoutSpills) {
   EXPECT_GT(cells.size(), 50U);
 }
 
+// Requantising has more pairs of types than anybody waits for: OCTILE_SWEEP=1 compiles those that
+// differ in their text.
+TEST_F(QuantizeNvrtc, EveryPairOfRequantisedTypesCompilesWithoutSpills) {
+  if (std::getenv("OCTILE_SWEEP") == nullptr) GTEST_SKIP() << "OCTILE_SWEEP is not set";
+  int compiled = 0;
+  for (const TensorType& x : tests::quantized_types()) {
+    for (const TensorType& q : tests::quantized_types()) {
+      if (x.scale == ScaleFormat::kF32Pow2 || q.scale == ScaleFormat::kF32Pow2) continue;
+      for (const int output : {1, 2, 3}) {
+        QuantizeProblem p;
+        p.cols = 7168;
+        p.x = x;
+        p.q = q;
+        p.output = static_cast<QuantizeOutput>(output);
+        compile_and_check(p, default_config(p, 16384, h200()));
+        ++compiled;
+      }
+    }
+  }
+  fmt::print("{} pairs compiled\n", compiled);
+}
+
 // What default_config() can choose, over token counts from 1 to 65536 and narrow and wide rows.
 TEST_F(QuantizeNvrtc, EveryDefaultConfigurationCompilesWithoutSpills) {
   for (const Granularity granularity : {Granularity::k1x128, Granularity::k128x128}) {
@@ -182,8 +204,9 @@ TEST(QuantizeLint, TemplatesParseUnderNvcc) {
     GTEST_SKIP() << "no nvcc on PATH or in /usr/local/cuda/bin";
   }
   const TemplateFolder folder;
-  for (const std::string name : {"segments", "tiles", "rows", "tensor_amax", "line_amax",
-                                 "group_amax", "shard_amax", "shard_cast", "scale_update"}) {
+  for (const std::string name :
+       {"segments", "tiles", "rows", "tensor_amax", "line_amax", "group_amax", "shard_amax",
+        "shard_cast", "scale_update", "dequantize", "transpose"}) {
     const std::string command = fmt::format(
         "{2} -gencode arch=compute_90a,code=sm_90a --cubin -Werror all-warnings -I{0} "
         "-o {0}/{1}.cubin {0}/quantize/{1}.cu",

@@ -68,6 +68,17 @@ inline std::uint32_t __vmaxu2(std::uint32_t a, std::uint32_t b) {
   return high << 16 | low;
 }
 
+// Selector nibbles pick bytes of b:a, the lowest first.
+inline std::uint32_t __byte_perm(std::uint32_t a, std::uint32_t b, std::uint32_t selector) {
+  const std::uint64_t both = static_cast<std::uint64_t>(b) << 32 | a;
+  std::uint32_t result = 0;
+  for (int i = 0; i < 4; ++i) {
+    const std::uint32_t byte = selector >> 4 * i & 7U;
+    result |= static_cast<std::uint32_t>(both >> 8 * byte & 0xFFU) << 8 * i;
+  }
+  return result;
+}
+
 template <typename T>
 T __shfl_xor_sync(unsigned, T value, int mask) {
   const auto all = octile::emulation::exchange(std::bit_cast<std::uint32_t>(value));

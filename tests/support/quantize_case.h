@@ -60,12 +60,17 @@ struct QuantizeCase {
   std::array<std::vector<char>, 3> more;  // x1 to x3 of a fused source, each beginning as x
   std::array<std::int64_t, 3> more_ld{};  // elements
   std::vector<float> tap;                 // what the cast sees; empty: not asked for
+  std::vector<char> x_scale;              // of FP8 x
+  std::int64_t x_scale_ld = 0;            // in scales
   CaseOutput row, transposed;
   float encode = 3.7F;          // given, with delayed scaling
   float amax = 0.25F;           // the record of a tensor's amax; below what most inputs raise it to
   std::uint64_t nonfinite = 7;  // the count of infinities and NaNs, added to
 
-  bool keeps_amax() const { return problem.q.granularity == Granularity::kPerTensor; }
+  bool keeps_amax() const {
+    return problem.operation == QuantizeOperation::kQuantize &&
+           problem.q.granularity == Granularity::kPerTensor;
+  }
 
   // Quantises on the host into the outputs.
   Status run_reference(int threads = 0) {
@@ -73,6 +78,8 @@ struct QuantizeCase {
     args.rows = rows;
     args.x = x.data() + x_offset;
     args.ldx = ldx;
+    args.x_scale = x_scale.data();
+    args.x_scale_ld = x_scale_ld;
     if (row.wanted) {
       args.q = row.q.data() + row.offset;
       args.ldq = row.ld;
@@ -95,13 +102,27 @@ struct QuantizeCase {
   }
 };
 
+inline std::vector<char> poisoned(std::int64_t bytes) {
+  return std::vector<char>(static_cast<std::size_t>(bytes + 2 * QuantizeCase::kGuard),
+                           QuantizeCase::kPoison);
+}
+
+// A tensor without scales: what is dequantised.
+inline CaseOutput make_widened_output(const QuantizeProblem& problem, const Placement& at) {
+  const std::int64_t bytes = size_of(problem.q.dtype);
+  CaseOutput out;
+  out.wanted = true;
+  out.ld = at.cols + at.pad_q;
+  out.offset = QuantizeCase::kGuard + at.shift_q * bytes;
+  out.q = poisoned((at.rows * out.ld + at.shift_q) * bytes);
+  out.scale = poisoned(0);
+  return out;
+}
+
 inline CaseOutput make_output(const QuantizeProblem& problem, const Placement& at,
                               bool transposed) {
+  if (!is_fp8(problem.q.dtype)) return make_widened_output(problem, at);
   const auto layout = quantized_layout(problem, at.rows, 0, transposed).value();
-  const auto poisoned = [](std::int64_t bytes) {
-    return std::vector<char>(static_cast<std::size_t>(bytes + 2 * QuantizeCase::kGuard),
-                             QuantizeCase::kPoison);
-  };
   CaseOutput out;
   out.wanted = true;
   out.ld = layout.data.ld + (transposed ? 0 : at.pad_q);
@@ -159,6 +180,13 @@ inline QuantizeCase make_case(QuantizeProblem problem, const Placement& at, Fill
                            seed + static_cast<unsigned>(i));
   }
   if (problem.tap) c.tap.assign(static_cast<std::size_t>(at.rows * at.cols), -7.0F);
+  if (is_fp8(problem.x.dtype)) {
+    const auto scales = quantized_layout(problem.x, at.rows, at.cols).value().scales;
+    const bool strided = scales.outer > 1 || scales.inner > 1;
+    c.x_scale_ld = scales.ld + (strided && at.extra_scale_ld > 0 ? at.extra_scale_ld : 0);
+    c.x_scale =
+        make_scales(problem.x, scales.outer * c.x_scale_ld * scales.element_bytes, fill, seed + 1);
+  }
   if (has_rowwise(problem.output)) c.row = make_output(problem, at, false);
   if (has_transposed(problem.output)) c.transposed = make_output(problem, at, true);
   return c;

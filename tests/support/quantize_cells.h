@@ -5,10 +5,50 @@
 #include <vector>
 
 #include "generator/fused_source.h"
+#include "generator/layout.h"
 #include "generator/problem.h"
 #include "generator/support_matrix.h"
 
 namespace octile::tests {
+
+// Every type that has a layout, formats innermost.
+inline std::vector<TensorType> quantized_types() {
+  std::vector<TensorType> types;
+  for (int g = 1; g <= 6; ++g) {
+    for (int f = 1; f <= 5; ++f) {
+      const auto dtype = static_cast<DType>(1 + (g + f) % 2);
+      const TensorType t{dtype, static_cast<Granularity>(g), static_cast<ScaleFormat>(f)};
+      if (quantized_layout(t, 1, 1)) types.push_back(t);
+    }
+  }
+  return types;
+}
+
+// Problems that read FP8, covering: every type dequantised and, where it can be, transposed; pairs
+// of types requantised, in which every type is on both sides, the outputs taking turns.
+inline std::vector<QuantizeProblem> inverse_cells(std::int64_t cols) {
+  std::vector<QuantizeProblem> cells;
+  const std::vector<TensorType> types = quantized_types();
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    QuantizeProblem p;
+    p.cols = cols;
+    p.x = types[i];
+    for (const std::size_t j : {i, (3 * i + 7) % types.size()}) {
+      p.q = types[j];
+      p.output = static_cast<QuantizeOutput>(1 + cells.size() % 3);
+      cells.push_back(p);
+    }
+    p.operation = QuantizeOperation::kDequantize;
+    p.output = QuantizeOutput::kRowwise;
+    p.q = {static_cast<DType>(3 + i % 3)};
+    cells.push_back(p);
+    p.operation = QuantizeOperation::kTranspose;
+    p.output = QuantizeOutput::kTransposed;
+    p.q = p.x;
+    if (check_supported(Problem(p))) cells.push_back(p);
+  }
+  return cells;
+}
 
 // Every combination of types, granularity, scale format, rounding, policy and outputs that is well
 // formed.
@@ -38,6 +78,7 @@ inline std::vector<QuantizeProblem> all_quantize_problems(std::int64_t cols) {
       }
     }
   }
+  for (const QuantizeProblem& p : inverse_cells(cols)) all.push_back(p);
   return all;
 }
 
@@ -77,6 +118,7 @@ inline std::vector<QuantizeProblem> covering(const std::vector<QuantizeProblem>&
   std::vector<QuantizeProblem> covering;
   int turn = 0;
   for (const QuantizeProblem& p : cells) {
+    if (is_fp8(p.x.dtype)) covering.push_back(p);
     if (p.x.dtype != DType::kBF16 || p.q.dtype != DType::kE4M3) continue;
     QuantizeProblem turned = p;
     turned.x.dtype = static_cast<DType>(3 + turn % 3);

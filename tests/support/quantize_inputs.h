@@ -71,7 +71,67 @@ inline float draw(Fill fill, std::mt19937& random) {
   }
 }
 
+// A code of the class that the fill asks of numbers.
+inline std::uint8_t draw_code(DType fp8, Fill fill, std::mt19937& random) {
+  const std::uint8_t largest = fp8 == DType::kE4M3 ? 0x7E : 0x7B;
+  const auto sign = static_cast<std::uint8_t>(random() % 2 * 0x80);
+  std::normal_distribution<float> normal;
+  switch (fill) {
+    case Fill::kZeros:
+      return 0;
+    case Fill::kNegativeZeros:
+      return 0x80;
+    case Fill::kSubnormal:
+      return static_cast<std::uint8_t>(sign | random() % (fp8 == DType::kE4M3 ? 8 : 4));
+    case Fill::kHuge:
+      return sign | largest;
+    case Fill::kInfinities:
+      if (random() % 64 == 0) return fp8 == DType::kE4M3 ? 0xFF : sign | 0x7C;
+      break;
+    case Fill::kMixed: {
+      constexpr std::uint8_t kSpecial[] = {0, 0x80, 0x7F, 0xFF, 0x7C, 0xFC, 0x7B, 1};
+      if (random() % 4 == 0) return kSpecial[random() % 8];
+      break;
+    }
+    case Fill::kBits:
+      return static_cast<std::uint8_t>(random());
+    default:
+      break;
+  }
+  return reference::to_fp8(64 * normal(random), fp8);
+}
+
+// `bytes` of decode scales of `type`: around 1; with some fills tiny, huge, special or any bits.
+inline std::vector<char> make_scales(const TensorType& type, std::int64_t bytes, Fill fill,
+                                     unsigned seed) {
+  std::vector<char> scales(static_cast<std::size_t>(bytes));
+  std::mt19937 random(seed);
+  const bool exponents = type.scale == ScaleFormat::kE8M0 || type.scale == ScaleFormat::kPackedPow2;
+  const std::size_t step = exponents ? 1 : type.scale == ScaleFormat::kBF16 ? 2 : 4;
+  for (std::size_t at = 0; at < scales.size(); at += step) {
+    int exponent = static_cast<int>(random() % 7) - 3;
+    if (fill == Fill::kSubnormal) exponent -= 124;
+    if (fill == Fill::kHuge) exponent += 118;
+    const float significand = type.scale == ScaleFormat::kF32Pow2
+                                  ? 1.0F
+                                  : 1.0F + static_cast<float>(random() % 1024) / 1024;
+    float scale = std::ldexp(significand, exponent);
+    constexpr float kSpecial[] = {0.0F, NAN, INFINITY, 1e-40F};
+    if (fill == Fill::kMixed && random() % 16 == 0) scale = kSpecial[random() % 4];
+    auto bits = std::bit_cast<std::uint32_t>(scale);
+    if (fill == Fill::kBits) bits = static_cast<std::uint32_t>(random());
+    if (exponents) bits >>= 23;
+    if (type.scale == ScaleFormat::kBF16) bits >>= 16;
+    std::memcpy(scales.data() + at, &bits, step);
+  }
+  return scales;
+}
+
 inline void put(char* p, DType type, float value) {
+  if (is_fp8(type)) {
+    *p = static_cast<char>(reference::to_fp8(value, type));
+    return;
+  }
   if (type == DType::kFP32) {
     std::memcpy(p, &value, 4);
     return;
@@ -91,7 +151,9 @@ inline std::vector<char> make_input(DType type, std::int64_t elements, Fill fill
   const std::int64_t drawn = std::min(elements, kMostDrawn);
   for (std::int64_t i = 0; i < drawn; ++i) {
     char* const p = x.data() + i * bytes;
-    if (fill == Fill::kBits) {
+    if (is_fp8(type)) {
+      *p = static_cast<char>(draw_code(type, fill, random));
+    } else if (fill == Fill::kBits) {
       const auto bits = static_cast<std::uint32_t>(random());
       std::memcpy(p, &bits, static_cast<std::size_t>(bytes));
     } else {

@@ -76,9 +76,29 @@ void for_each_quantize(const std::function<void(const QuantizeProblem&)>& visit)
   }
 }
 
+// Problems that read FP8: requantising, dequantising, transposing.
+void for_each_inverse(const std::function<void(const QuantizeProblem&)>& visit) {
+  for (const QuantizeOperation operation :
+       {QuantizeOperation::kQuantize, QuantizeOperation::kDequantize,
+        QuantizeOperation::kTranspose}) {
+    for (const TensorType& x : all_types()) {
+      for (const TensorType& q : all_types()) {
+        for (const int output : {1, 2, 3}) {
+          QuantizeProblem p;
+          p.operation = operation;
+          p.cols = 256;
+          p.x = x;
+          p.q = q;
+          p.output = static_cast<QuantizeOutput>(output);
+          if (is_fp8(x.dtype) && check_well_formed(p)) visit(p);
+        }
+      }
+    }
+  }
+}
+
 // A problem of each kind that is more than one tensor quantised as it is.
 constexpr auto kFurther = std::to_array<std::string_view>({
-    "quantize rows=? cols=256 x=e4m3:1x128 q=e4m3:1x128 out=col",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=silu_mul",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=rmsnorm",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row dbias=1",
@@ -93,8 +113,12 @@ constexpr auto kFurther = std::to_array<std::string_view>({
     "quantize rows=? cols=256 x=bf16 q=e4m3:row out=row shard=cast",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x32 out=row shard=cast scales=swizzled",
     "quantize rows=? cols=256 x=bf16 q=e4m3:32x32 out=row scales=swizzled",
-    "dequantize rows=? cols=256 x=e4m3:1x128 q=bf16 out=row",
-    "transpose rows=? cols=256 x=e4m3:128x128 q=e4m3:128x128 out=col",
+    "quantize rows=? cols=256 x=e4m3:1x128 q=e4m3:1x128 out=row src=silu_mul",
+    "quantize rows=? cols=256 x=e4m3:1x128 q=e4m3:1x128 out=row group=packed",
+    "quantize rows=? cols=256 x=e4m3:1x128 q=e4m3:1x128 out=row shard=cast",
+    "dequantize rows=? cols=256 x=e4m3:1x128 q=bf16 out=row group=masked",
+    "transpose rows=? cols=256 x=e4m3:128x128 q=e4m3:128x128 out=col group=packed",
+    "transpose rows=? cols=256 x=e4m3:32x32 q=e4m3:32x32 out=col scales=swizzled",
 });
 
 bool fp32_in_memory(const TensorType& t) {
@@ -166,10 +190,39 @@ TEST(SupportMatrix, GroupsAndFlatRangesAreWhatTheKernelsDo) {
   EXPECT_GT(supported, 0);
 }
 
+// The formats the layouts have for a granularity, as docs/numerics.md lists them.
+bool has_layout(const TensorType& t) {
+  const bool mx = t.granularity == Granularity::k1x32 || t.granularity == Granularity::k32x32;
+  if (mx) return t.scale == ScaleFormat::kE8M0;
+  return fp32_in_memory(t) || t.scale == ScaleFormat::kBF16 ||
+         (t.granularity == Granularity::k1x128 && t.scale == ScaleFormat::kPackedPow2);
+}
+
+TEST(SupportMatrix, InversesAreSupportedWhereverTheLayoutsAre) {
+  int requantize = 0, dequantize = 0, transpose = 0;
+  for_each_inverse([&](const QuantizeProblem& p) {
+    bool expected = has_layout(p.x) && (!is_fp8(p.q.dtype) || has_layout(p.q));
+    const Granularity g = p.q.granularity;
+    const bool transposes = p.operation == QuantizeOperation::kTranspose;
+    if (transposes) {
+      expected = expected && (g == Granularity::kPerTensor || g == Granularity::k128x128 ||
+                              g == Granularity::k32x32);
+    }
+    const bool widens = p.operation == QuantizeOperation::kDequantize;
+    (transposes ? transpose : widens ? dequantize : requantize) += expected ? 1 : 0;
+    ASSERT_EQ(check_supported(p).has_value(), expected) << to_text(p);
+  });
+  constexpr int kLayouts = 2 * (3 * 3 + 4 + 2);  // formats of tensor, row, 128x128; 1x128; two MX
+  EXPECT_EQ(requantize, kLayouts * kLayouts * 3);
+  EXPECT_EQ(dequantize, kLayouts * 3);
+  EXPECT_EQ(transpose, 2 * (3 + 3 + 1));
+}
+
 TEST(SupportMatrix, EveryRowDecidesSomething) {
   std::set<const SupportRow*> reached;
   for_each_gemm([&](const GemmProblem& p) { reached.insert(&support_of(p)); });
   for_each_quantize([&](const QuantizeProblem& p) { reached.insert(&support_of(p)); });
+  for_each_inverse([&](const QuantizeProblem& p) { reached.insert(&support_of(p)); });
   GemmProblem wgrad = gemm_problem(*find_recipe("blockwise"), Pass::kWgrad, kDynamic, 256, 512);
   reached.insert(&support_of(wgrad));
   for (const std::string_view text : kFurther) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/reference/cast.h"
+#include "runtime/reference/dequantize.h"
 #include "runtime/reference/quantize.h"
 #include "runtime/reference/synthetic.h"
 

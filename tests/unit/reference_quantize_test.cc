@@ -16,6 +16,7 @@
 
 #include "generator/layout.h"
 #include "runtime/reference/cast.h"
+#include "runtime/reference/dequantize.h"
 #include "runtime/reference/synthetic.h"
 #include "tests/support/quantize_case.h"
 #include "tests/support/quantize_cells.h"
@@ -637,8 +638,8 @@ TEST(Quantize, RefusesWithASentenceThatNamesTheArgument) {
       with([](Refusal& r) {
         r.problem.output = QuantizeOutput::kTransposed, r.names = "q_transposed is null";
       }),
-      with([](Refusal& r) { r.problem.amax_epsilon = -1, r.names = "amax_epsilon is -1"; }),
-      with([](Refusal& r) { r.problem.amax_epsilon = kNan, r.names = "amax_epsilon is nan"; }),
+      with([](Refusal& r) { r.problem.amax_epsilon = -1, r.names = "eps is -1"; }),
+      with([](Refusal& r) { r.problem.amax_epsilon = kNan, r.names = "eps is nan"; }),
       with([](Refusal& r) {
         r.problem.q = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kF32};
         r.code = ErrorCode::kUnsupported, r.names = "1x32";
@@ -648,7 +649,8 @@ TEST(Quantize, RefusesWithASentenceThatNamesTheArgument) {
         r.code = ErrorCode::kUnsupported, r.names = "e4m3:row:packed";
       }),
       with([](Refusal& r) {
-        r.problem.x.dtype = DType::kE4M3, r.code = ErrorCode::kUnsupported, r.names = "e4m3";
+        r.problem.x = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
+        r.names = "x_scale is null";
       }),
   };
   for (const Refusal& r : refusals) {

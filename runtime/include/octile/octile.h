@@ -407,7 +407,12 @@ typedef struct octile_quantize_args {
  * to find the maxima. q and scales may have any alignment their element allows. Arithmetic, bit for
  * bit: amax over the finite elements of the block; encode = fp8_max / amax correctly rounded; q = x
  * * encode rounded once to fp32, then to nearest even on the FP8 grid, saturating; scale = 1 /
- * encode (docs/numerics.md). Padding is written: scales 1, data 0. */
+ * encode (docs/numerics.md). Padding is written: scales 1, data 0. FP8 x is read as code * scale,
+ * rounded once to fp32: quantising it again takes one read.
+ * OCTILE_DEQUANTIZE: q, aligned to its element, is code * scale rounded to fp32 and then to
+ * q_dtype, both to nearest even; a NaN of code or scale gives the NaN whose bits below the sign are
+ * set; scale is null. OCTILE_TRANSPOSE: q_transposed and scale_transposed are the codes and scales
+ * of x. */
 OCTILE_API octile_status octile_quantize_run(octile_plan* plan, const octile_quantize_args* args,
                                              void* stream);
 

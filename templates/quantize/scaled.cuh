@@ -1,0 +1,211 @@
+// FP8 with scales of its own as the source: what is quantised again, or written, is code * scale.
+//
+//   value[r, c] = code[r, c] * scale of (r, c), rounded once to fp32
+//
+// A code becomes fp16 and then fp32, both exactly; its NaNs and infinities stay what they are.
+#pragma once
+#ifndef OCTILE_EMITTED
+#include "quantize/codes.cuh"
+#include "quantize/scale.cuh"
+#endif
+
+namespace quantize {
+
+constexpr u32 kNan = 0x7fffffffu;  // the fp32 NaN of this hardware's arithmetic
+
+// Decode scales as memory holds them: where the one of an element lies (docs/numerics.md,
+// "Layouts"), and what it means.
+template <int kGranularity, int kFormat>
+struct DecodeScale {
+  static constexpr bool kExponents = kFormat == kScaleE8M0 || kFormat == kScalePacked;
+  static constexpr int kBlock = kGranularity == k1x32 || kGranularity == k32x32 ? 32 : 128;
+
+  // Of the scale that covers an element, in scales (of packed exponents: in bytes).
+  static __device__ __forceinline__ i64 index(i64 ld, i64 row, i64 col) {
+    if constexpr (kGranularity == kPerTensor) return 0;
+    if constexpr (kGranularity == kPerRow) return row;
+    const i64 across = col / kBlock;
+    if constexpr (kFormat == kScalePacked) return ((across >> 2) * ld + row) * 4 + (across & 3);
+    if constexpr (kGranularity == k1x128) return across * ld + row;
+    if constexpr (kGranularity == k1x32) return row * ld + across;
+    return row / kBlock * ld + across;
+  }
+
+  static __device__ __forceinline__ float load(const void* scales, i64 index) {
+    const char* const p = static_cast<const char*>(scales);
+    if constexpr (kExponents) {
+      return of_exponent(memory::load_1(p + index));
+    } else if constexpr (kFormat == kScaleBF16) {
+      return cast::from_bf16(static_cast<u16>(memory::load_2(p + 2 * index)));
+    } else {
+      return __uint_as_float(memory::load_4(p + 4 * index));
+    }
+  }
+
+  // The bytes that load() would read as `scale`.
+  static __device__ __forceinline__ void store(void* scales, i64 index, float scale) {
+    char* const p = static_cast<char*>(scales);
+    const u32 bits = __float_as_uint(scale);
+    if constexpr (kExponents) {
+      memory::store_1(p + index, bits >> 23);
+    } else if constexpr (kFormat == kScaleBF16) {
+      memory::store_2(p + 2 * index, bits >> 16);
+    } else {
+      memory::store_4(p + 4 * index, bits);
+    }
+  }
+  static constexpr bool kPacked = kFormat == kScalePacked;  // for ScaleRuns
+
+ private:
+  // 2^(biased - 127): 0 is 2^-127, which is subnormal in fp32; of e8m0, 255 is NaN.
+  static __device__ __forceinline__ float of_exponent(u32 biased) {
+    if (biased == 0) return __uint_as_float(0x00400000u);
+    if (kFormat == kScaleE8M0 && biased == 255) return __uint_as_float(kNan);
+    return __uint_as_float(biased << 23);
+  }
+};
+
+// The codes of the elements of a patch, and their scales. P::Src gives how many elements a vector
+// has: as many codes as become 16 bytes of whatever they are widened to.
+template <typename P, int kFp8, int kGranularity, int kFormat>
+struct ScaledCodes {
+  using Src = typename P::Src;
+  using Scale = DecodeScale<kGranularity, kFormat>;
+  static constexpr int kElements = Src::kElements;
+  using Word = Codes<Src>;
+
+  const char* x;
+  const void* scales;
+  i64 ldx, scale_ld;
+  bool aligned;  // pointer and stride allow whole loads; the same in every thread
+
+  __device__ __forceinline__ ScaledCodes(const Args& args, const P& patch)
+      : x(static_cast<const char*>(args.x) + patch.row * args.ldx + patch.col),
+        scales(args.x_scale),
+        ldx(args.ldx),
+        scale_ld(args.x_scale_ld),
+        aligned((reinterpret_cast<u64>(args.x) | static_cast<u64>(args.ldx)) % kElements == 0) {}
+
+  // All vectors of the patch, row by row; zeros where the tensor has no element. Whole vectors and
+  // scales first, back to back; then, in the few threads that have any, the others.
+  __device__ __forceinline__ void load(const P& patch, Word (&codes)[P::kVectors],
+                                       float (&scale)[P::kVectors]) const {
+    i64 offset = 0;
+#pragma unroll
+    for (int i = 0; i < P::kVectors; ++i) {
+      const int row = i / P::kGroups, g = i % P::kGroups;
+      codes[i] = {};
+      if (row < patch.rows && whole(patch, g)) codes[i] = load_whole(group(g) + offset);
+      if (g == P::kGroups - 1) offset += ldx * P::kRowStep;
+    }
+#pragma unroll
+    for (int i = 0; i < P::kVectors; ++i) {
+      const int row = i / P::kGroups, g = i % P::kGroups;
+      scale[i] = 0.0f;
+      if (kGranularity == kPerTensor && i > 0) {
+        scale[i] = scale[0];
+      } else if (kGranularity == kPerRow && g > 0) {
+        scale[i] = scale[i - 1];
+      } else if (row < patch.rows && patch.elements(g) > 0) {
+        scale[i] = Scale::load(scales, scale_index(patch, row, g));
+      }
+    }
+#pragma unroll
+    for (int g = 0; g < P::kGroups; ++g) {
+      if (patch.elements(g) == 0 || whole(patch, g)) continue;
+      const char* p = group(g);
+#pragma unroll
+      for (int row = 0; row < P::kRows; ++row) {
+        if (row < patch.rows) codes[row * P::kGroups + g] = gather_codes(p, patch.elements(g));
+        p += ldx * P::kRowStep;
+      }
+    }
+  }
+
+  // The values of a vector, in order.
+  static __device__ __forceinline__ void widen(const Word& codes, float scale,
+                                               float (&value)[kElements]) {
+#pragma unroll
+    for (int i = 0; i < kElements / 2; ++i) {
+      const u32 both = halves(static_cast<u16>(codes.word[i / 2] >> i % 2 * 16));
+      value[2 * i] = __fmul_rn(cast::from_fp16(static_cast<u16>(both)), scale);
+      value[2 * i + 1] = __fmul_rn(cast::from_fp16(static_cast<u16>(both >> 16)), scale);
+    }
+  }
+
+  // One value, read again.
+  __device__ __forceinline__ float value(const P& patch, int row, int g, int element) const {
+    const u32 code = memory::load_1(group(g) + row * ldx * P::kRowStep + element);
+    const float scale = Scale::load(scales, scale_index(patch, row, g));
+    return __fmul_rn(cast::from_fp16(static_cast<u16>(halves(static_cast<u16>(code)))), scale);
+  }
+
+ private:
+  static __device__ __forceinline__ u32 halves(u16 codes) {
+    return kFp8 == kE4M3 ? cast::from_e4m3x2(codes) : cast::from_e5m2x2(codes);
+  }
+  __device__ __forceinline__ const char* group(int g) const { return x + g * P::kGroupCols; }
+  __device__ __forceinline__ bool whole(const P& patch, int g) const {
+    return aligned && patch.elements(g) == kElements;
+  }
+  // No vector crosses a block: both begin at multiples of its length.
+  __device__ __forceinline__ i64 scale_index(const P& patch, int row, int g) const {
+    return Scale::index(scale_ld, patch.row + row * P::kRowStep, patch.col + g * P::kGroupCols);
+  }
+  static __device__ __forceinline__ Word load_whole(const char* p) {
+    if constexpr (Word::kWords == 2) {
+      const memory::Words2 both = memory::load_8(p);
+      return {{both.word[0], both.word[1]}};
+    } else {
+      return {{memory::load_4(p)}};
+    }
+  }
+  // `count` codes from p one by one, then zeros; as gather() in patch.cuh.
+  static __device__ __forceinline__ Word gather_codes(const char* p, int count) {
+    Word codes = {};
+#pragma unroll 1
+    for (int i = 0; i < kElements; ++i) {
+      const u32 code = i < count ? memory::load_1(p + i) : 0;
+      if constexpr (Word::kWords == 2) {
+        codes = {{codes.word[0] >> 8 | codes.word[1] << 24, codes.word[1] >> 8 | code << 24}};
+      } else {
+        codes = {{codes.word[0] >> 8 | code << 24}};
+      }
+    }
+    return codes;
+  }
+};
+
+// The values as an input of Source<kFP32>: what a quantiser reads in place of a tensor.
+template <typename P, int kFp8, int kGranularity, int kFormat>
+struct ScaledInput {
+  using Src = typename P::Src;
+  using From = ScaledCodes<P, kFp8, kGranularity, kFormat>;
+  From from;
+  P patch;
+
+  __device__ __forceinline__ ScaledInput(const Args& args, const P& of)
+      : from(args, of), patch(of) {
+    static_assert(Src::kElementBytes == 4, "values are fp32");
+  }
+
+  __device__ __forceinline__ void load(const P& of, Vector (&v)[P::kVectors]) const {
+    typename From::Word codes[P::kVectors];
+    float scale[P::kVectors];
+    from.load(of, codes, scale);
+#pragma unroll
+    for (int i = 0; i < P::kVectors; ++i) {
+      float value[4];
+      From::widen(codes[i], scale[i], value);
+#pragma unroll
+      for (int w = 0; w < 4; ++w) v[i].word[w] = __float_as_uint(value[w]);
+    }
+  }
+
+  // The bits of one value, read again: for the slow path.
+  __device__ __forceinline__ u32 raw(int row, int g, int element) const {
+    return __float_as_uint(from.value(patch, row, g, element));
+  }
+};
+
+}  // namespace quantize
