@@ -85,8 +85,12 @@ std::string shape_text(const BenchResult& result) {
   }
   const auto& quantize = std::get<QuantizeProblem>(result.problem);
   constexpr const char* kOutputs[] = {"", "row", "col", "both"};
-  return fmt::format("{}x{} {} {} {}{}{}", result.tokens, quantize.cols, name_of(quantize.x.dtype),
-                     to_text(quantize.q), kOutputs[static_cast<int>(quantize.output)],
+  const std::string operation = quantize.operation == QuantizeOperation::kQuantize
+                                    ? ""
+                                    : fmt::format(" {}", name_of(quantize.operation));
+  return fmt::format("{}x{}{} {} {} {}{}{}", result.tokens, quantize.cols, operation,
+                     to_text(quantize.x), to_text(quantize.q),
+                     kOutputs[static_cast<int>(quantize.output)],
                      quantize.policy == ScalePolicy::kDelayed ? " delayed" : "",
                      quantize.grouping == Grouping::kPacked   ? " packed"
                      : quantize.grouping == Grouping::kMasked ? " masked"

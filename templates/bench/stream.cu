@@ -1,6 +1,7 @@
 // A stream of a given read:write mix: the ceiling that memory-bound kernels are compared with.
 //
-//   out[w] = xor of kReads / kWrites vectors of in,  for kReads bytes read per kWrites written
+//   out[w] = xor of kReads / kWrites vectors of in,  for kReads bytes read per kWrites written;
+//   where more is written than read, each vector of in in its turn
 //
 // Tile: kThreads * kUnroll * kReads vectors of 16 bytes in, contiguous, and as many times kWrites
 // out. Thread t takes vector t of each row of kThreads vectors, so a warp moves 512 contiguous
@@ -45,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads)
     for (int i = 0; i < kOut; ++i) {
       uint4 sum = make_uint4(0, 0, 0, 0);
 #pragma unroll
-      for (int j = i; j < kIn; j += kOut) {
+      for (int j = i % kIn; j < kIn; j += kOut) {
         sum.x ^= v[j].word[0];
         sum.y ^= v[j].word[1];
         sum.z ^= v[j].word[2];

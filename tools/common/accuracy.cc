@@ -6,8 +6,8 @@
 
 #include "generator/layout.h"
 #include "runtime/reference/cast.h"
-#include "runtime/reference/metrics.h"
 #include "runtime/reference/dequantize.h"
+#include "runtime/reference/metrics.h"
 #include "runtime/reference/quantize.h"
 #include "tools/common/text_table.h"
 

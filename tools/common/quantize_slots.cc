@@ -10,6 +10,7 @@
 #include "runtime/measure/tensor.h"
 #include "runtime/reference/cast.h"
 #include "runtime/reference/quantize.h"
+#include "runtime/reference/quantize_scale.h"
 #include "tools/common/quantizing.h"
 
 namespace octile::tools {
@@ -49,11 +50,18 @@ std::int64_t rows_of_x(const QuantizeProblem& p, std::int64_t rows) {
   return p.grouping == Grouping::kMasked ? rows * kGroups : rows;
 }
 
-// N(0, 1), rounded to bf16 first, in the type of the problem's x.
+// N(0, 1), rounded to bf16 first, in the type of the problem's x; as a quantiser leaves it in FP8.
 std::vector<std::uint8_t> random_input(DType type, std::int64_t rows, std::int64_t cols) {
+  constexpr float kSpread = 96.0F;
   const std::vector<std::uint16_t> bf16 = random_matrix(rows, cols, kSeed);
   const auto size = static_cast<std::size_t>(size_of(type));
   std::vector<std::uint8_t> bytes(bf16.size() * size);
+  if (is_fp8(type)) {
+    std::ranges::transform(bf16, bytes.begin(), [&](std::uint16_t bits) {
+      return reference::to_fp8(kSpread * reference::bf16_to_float(bits), type);
+    });
+    return bytes;
+  }
   if (type == DType::kBF16) std::memcpy(bytes.data(), bf16.data(), bytes.size());
   for (std::size_t i = 0; i < bf16.size() && type != DType::kBF16; ++i) {
     const float value = reference::bf16_to_float(bf16[i]);
@@ -71,14 +79,36 @@ Status allocate(const GpuSession& gpu, std::int64_t bytes, DeviceBuffer& buffer)
   return {};
 }
 
+// The scales of FP8 x; empty of other x.
+Result<std::vector<std::uint8_t>> unit_scales(const QuantizeProblem& p, std::int64_t rows) {
+  if (!is_fp8(p.x.dtype)) return std::vector<std::uint8_t>();
+  const auto layout = quantized_layout(p.x, rows, p.cols);
+  if (!layout) return tl::unexpected<Error>(layout.error());
+  std::vector<std::uint8_t> scales(static_cast<std::size_t>(layout->scales.bytes()));
+  reference::fill_scales_with_ones(*layout, p.x, 0, scales.data());
+  return scales;
+}
+
+// Data and scales of an output; no scales of one that is dequantised.
+struct OutputBytes {
+  std::int64_t data = 0, scales = 0;
+};
+Result<OutputBytes> output_bytes(const QuantizeProblem& p, std::int64_t rows, bool transposed) {
+  if (!is_fp8(p.q.dtype)) return OutputBytes{rows * p.cols * size_of(p.q.dtype), 0};
+  return quantized_layout(p, rows, groups_of(p), transposed).map([](const QuantizedLayout& l) {
+    return OutputBytes{l.data.bytes(), l.scales.bytes()};
+  });
+}
+
 Status allocate_output(const GpuSession& gpu, const QuantizeProblem& p, std::int64_t rows,
                        bool transposed, DeviceBuffer& q, DeviceBuffer& scale) {
-  const auto layout = quantized_layout(p, rows, groups_of(p), transposed);
-  if (!layout) return tl::unexpected<Error>(layout.error());
-  if (Status ok = allocate(gpu, layout->data.bytes(), q); !ok) return ok;
-  if (Status ok = allocate(gpu, layout->scales.bytes(), scale); !ok) return ok;
+  const auto bytes = output_bytes(p, rows, transposed);
+  if (!bytes) return tl::unexpected<Error>(bytes.error());
+  if (Status ok = allocate(gpu, bytes->data, q); !ok) return ok;
   // What no group has is not written, and compared all the same.
   if (Status ok = q.fill(0, gpu.stream()); !ok) return ok;
+  if (bytes->scales == 0) return {};
+  if (Status ok = allocate(gpu, bytes->scales, scale); !ok) return ok;
   return scale.fill(0, gpu.stream());
 }
 
@@ -87,9 +117,9 @@ struct HostOutput {
 };
 
 Result<HostOutput> host_output(const QuantizeProblem& p, std::int64_t rows, bool transposed) {
-  return quantized_layout(p, rows, groups_of(p), transposed).map([](const QuantizedLayout& l) {
-    return HostOutput{std::vector<std::uint8_t>(static_cast<std::size_t>(l.data.bytes())),
-                      std::vector<std::uint8_t>(static_cast<std::size_t>(l.scales.bytes()))};
+  return output_bytes(p, rows, transposed).map([](const OutputBytes& bytes) {
+    return HostOutput{std::vector<std::uint8_t>(static_cast<std::size_t>(bytes.data)),
+                      std::vector<std::uint8_t>(static_cast<std::size_t>(bytes.scales))};
   });
 }
 
@@ -97,6 +127,7 @@ Result<bool> same(const GpuSession& gpu, const DeviceBuffer& q, const DeviceBuff
                   const HostOutput& host) {
   const auto codes = download(gpu, q);
   if (!codes) return tl::unexpected<Error>(codes.error());
+  if (host.scale.empty()) return *codes == host.q;
   const auto scales = download(gpu, scale);
   if (!scales) return tl::unexpected<Error>(scales.error());
   return *codes == host.q && *scales == host.scale;
@@ -108,6 +139,7 @@ octile_quantize_args args_of(const QuantizeSlot& slot) {
   octile_quantize_args args{};
   args.rows = slot.rows;
   args.x = slot.x.pointer();
+  args.x_scale = slot.x_scale.pointer();
   args.q = slot.q.pointer();
   args.scale = slot.scale.pointer();
   args.q_transposed = slot.q_transposed.pointer();
@@ -132,6 +164,8 @@ Result<std::vector<QuantizeSlot>> make_quantize_slots(const GpuSession& gpu, con
   if (!workspace) return tl::unexpected<Error>(workspace.error());
   const std::vector<std::uint8_t> input =
       random_input(problem.x.dtype, rows_of_x(problem, rows), problem.cols);
+  const auto scales = unit_scales(problem, rows);
+  if (!scales) return tl::unexpected<Error>(scales.error());
   const std::vector<std::int32_t> table = group_table(problem, rows);
   std::vector<QuantizeSlot> slots;
   for (int i = 0; i < count; ++i) {
@@ -140,6 +174,11 @@ Result<std::vector<QuantizeSlot>> make_quantize_slots(const GpuSession& gpu, con
     auto x = gpu.upload(input.data(), input.size());
     if (!x) return tl::unexpected<Error>(x.error());
     slot.x = std::move(*x);
+    if (!scales->empty()) {
+      auto x_scale = gpu.upload(scales->data(), scales->size());
+      if (!x_scale) return tl::unexpected<Error>(x_scale.error());
+      slot.x_scale = std::move(*x_scale);
+    }
     slot.workspace_bytes = *workspace;
     Status ok = allocate(gpu, static_cast<std::int64_t>(*workspace), slot.workspace);
     if (ok && has_rowwise(problem.output)) {
@@ -175,11 +214,14 @@ Result<bool> equals_reference(const GpuSession& gpu, const QuantizeProblem& prob
   if (!x) return tl::unexpected<Error>(x.error());
   auto row = host_output(problem, slot.rows, false);
   if (!row) return tl::unexpected<Error>(row.error());
-  auto transposed = host_output(problem, slot.rows, true);
+  auto transposed = is_fp8(problem.q.dtype) ? host_output(problem, slot.rows, true) : HostOutput();
   if (!transposed) return tl::unexpected<Error>(transposed.error());
+  const auto scales = unit_scales(problem, slot.rows);
+  if (!scales) return tl::unexpected<Error>(scales.error());
   reference::QuantizeArgs args;
   args.rows = slot.rows;
   args.x = x->data();
+  args.x_scale = scales->data();
   args.q = row->q.data();
   args.scale = row->scale.data();
   args.q_transposed = transposed->q.data();
@@ -214,9 +256,9 @@ std::int64_t bytes_moved(const QuantizeProblem& problem, std::int64_t rows) {
       columns += round_up(table[g] - table[g - 1], kGroupAlign);
     }
   }
-  return problem.cols *
-         (in_all * read_bytes_of(problem) + (has_rowwise(problem.output) ? in_all : 0) +
-          (has_transposed(problem.output) ? columns : 0));
+  return problem.cols * (in_all * read_bytes_of(problem) +
+                         (has_rowwise(problem.output) ? in_all * size_of(problem.q.dtype) : 0) +
+                         (has_transposed(problem.output) ? columns : 0));
 }
 
 int read_bytes_of(const QuantizeProblem& problem) {
@@ -224,7 +266,7 @@ int read_bytes_of(const QuantizeProblem& problem) {
 }
 
 int written_bytes_of(const QuantizeProblem& problem) {
-  return problem.output == QuantizeOutput::kBoth ? 2 : 1;
+  return problem.output == QuantizeOutput::kBoth ? 2 : size_of(problem.q.dtype);
 }
 
 }  // namespace octile::tools

@@ -15,7 +15,7 @@ namespace octile::tools {
 // have are empty.
 struct QuantizeSlot {
   std::int64_t rows = 0;
-  DeviceBuffer x, q, scale, q_transposed, scale_transposed, workspace;
+  DeviceBuffer x, x_scale, q, scale, q_transposed, scale_transposed, workspace;
   DeviceBuffer given;        // delayed scaling: the encode scale and the amax record
   DeviceBuffer group_table;  // offsets of packed groups, counts of masked ones
   std::int64_t groups = 0;
@@ -28,7 +28,8 @@ std::int64_t rows_in_all(const QuantizeProblem& problem, std::int64_t rows);
 
 octile_quantize_args args_of(const QuantizeSlot& slot);
 
-// `count` slots of the same N(0, 1) input, packed. `plan` tells the workspace.
+// `count` slots of the same N(0, 1) input, packed; FP8 with scales of 1. `plan` tells the
+// workspace.
 Result<std::vector<QuantizeSlot>> make_quantize_slots(const GpuSession& gpu, const PlanHandle& plan,
                                                       const QuantizeProblem& problem,
                                                       std::int64_t rows, int count);
@@ -37,8 +38,8 @@ Result<std::vector<QuantizeSlot>> make_quantize_slots(const GpuSession& gpu, con
 Result<bool> equals_reference(const GpuSession& gpu, const QuantizeProblem& problem,
                               const QuantizeSlot& slot);
 
-// Bytes of x a quantisation cannot but read (twice, where a first pass must find maxima), and of
-// codes it writes, a tensor element.
+// Bytes of x a quantisation cannot but read (twice, where a first pass must find maxima), and that
+// it writes of all its outputs, a tensor element.
 int read_bytes_of(const QuantizeProblem& problem);
 int written_bytes_of(const QuantizeProblem& problem);
 

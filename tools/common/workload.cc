@@ -140,9 +140,17 @@ std::vector<Work> work_of_quantisers(const std::vector<std::string>& names) {
                                      "x=bf16 q=e4m3:tensor out=both policy=delayed group=packed"};
   constexpr const char* kMasked[] = {"x=bf16 q=e4m3:1x128 out=row group=masked",
                                      "x=bf16 q=e4m3:row out=row group=masked"};
+  constexpr const char* kAgain[] = {
+      "x=e4m3:1x128 q=e4m3:1x128 out=col", "x=e4m3:1x128:pow2 q=e4m3:1x128:pow2 out=col",
+      "x=e4m3:1x32 q=e4m3:1x32 out=col", "x=e4m3:1x128 q=e4m3:1x128 out=both"};
+  constexpr const char* kWidened[] = {"x=e4m3:1x128 q=bf16 out=row", "x=e4m3:1x128 q=fp32 out=row",
+                                      "x=e4m3:128x128 q=bf16 out=row",
+                                      "x=e4m3:1x32 q=bf16 out=row"};
+  constexpr const char* kTurned = "x=e4m3:128x128 q=e4m3:128x128 out=col";
   std::vector<Work> works;
-  const auto add = [&](std::int64_t rows, std::int64_t cols, const char* numerics) {
-    const std::string text = fmt::format("quantize rows={} cols={} {}", rows, cols, numerics);
+  const auto add = [&](std::int64_t rows, std::int64_t cols, const char* numerics,
+                       const char* operation = "quantize") {
+    const std::string text = fmt::format("{} rows={} cols={} {}", operation, rows, cols, numerics);
     const auto named = [&](const std::string& name) {
       return text.find(name) != std::string::npos;
     };
@@ -157,6 +165,11 @@ std::vector<Work> work_of_quantisers(const std::vector<std::string>& names) {
     for (const char* numerics : kPacked) add(rows, 7168, numerics);
   }
   for (const char* numerics : kMasked) add(1024, 7168, numerics);
+  for (const auto& [rows, cols] : {kShapes[0], kShapes[2], kShapes[3]}) {
+    for (const char* numerics : kAgain) add(rows, cols, numerics);
+    for (const char* numerics : kWidened) add(rows, cols, numerics, "dequantize");
+    add(rows, cols, kTurned, "transpose");
+  }
   return works;
 }
 
