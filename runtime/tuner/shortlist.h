@@ -17,8 +17,8 @@ struct Ranked {
 };
 
 struct ShortlistOptions {
-  int liked = 20;     // by the cost model, the default among them
-  int different = 6;  // beside them
+  int liked = 26;     // by the cost model, the default among them
+  int different = 8;  // beside them
 };
 
 // Every admitted configuration with what the cost model says of it.
