@@ -78,6 +78,32 @@ TEST(Dequantize, IsCodeTimesScaleRoundedToTheType) {
   }
 }
 
+// E4M3 keeps 4 significant bits; below its normal range half a subnormal step remains, which is at
+// most 2^-10 of an encoded 448.
+TEST(Dequantize, RestoresWhatWasQuantised) {
+  constexpr std::int64_t kRows = 150, kCols = 400;
+  std::vector<float> x(kRows * kCols);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    x[i] = static_cast<float>(reference::random_normal(7, i));
+  }
+  for (const TensorType& type : tests::quantized_types()) {
+    SCOPED_TRACE(to_text(type));
+    QuantizeProblem p;
+    p.cols = kCols;
+    p.x = {DType::kFP32};
+    p.q = type;
+    p.q.dtype = DType::kE4M3;
+    const HostQuantized q = tests::quantize_on_host(p, kRows, x.data()).first;
+    std::vector<float> restored(x.size());
+    ASSERT_TRUE(reference::dequantize(p.q, kRows, kCols, q.codes.data(), 0, q.scales.data(), 0,
+                                      restored.data()));
+    // bf16 scales are off by up to 2^-9 of themselves.
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      ASSERT_NEAR(restored[i], x[i], std::fabs(x[i]) * (1.0F / 16 + 1.0F / 512) + 1e-4F) << i;
+    }
+  }
+}
+
 // Each written by hand: E4M3 code, E8M0 scale, fp32 bits.
 TEST(Dequantize, SpecialValuesHaveTheWrittenBits) {
   struct Row {
