@@ -4,6 +4,7 @@
 //       casts every element of <in> with encode 1
 //   quantize_dump quantize <canonical problem text> <rows> <in> <prefix>
 //       writes <prefix>.q and .scale (row), .qt and .scalet (transposed)
+//   quantize_dump dequantize <canonical problem text> <rows> <codes> <scales> <out>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -79,6 +80,24 @@ int quantize(const std::string& text, std::int64_t rows, const std::string& in,
   return written ? 0 : refuse("cannot write " + prefix);
 }
 
+int dequantize(const std::string& text, std::int64_t rows, const std::string& codes,
+               const std::string& scales, const std::string& out) {
+  const auto parsed = octile::parse_problem(text);
+  if (!parsed) return refuse(parsed.error().message);
+  const auto* problem = std::get_if<octile::QuantizeProblem>(&*parsed);
+  if (problem == nullptr) return refuse("not a dequantize problem: " + text);
+  const std::vector<char> x = read(codes), x_scale = read(scales);
+  std::vector<char> q(x.size() * static_cast<std::size_t>(octile::size_of(problem->q.dtype)));
+  octile::reference::QuantizeArgs args;
+  args.rows = rows;
+  args.x = x.data();
+  args.x_scale = x_scale.data();
+  args.q = q.data();
+  const auto status = octile::reference::quantize(*problem, args);
+  if (!status) return refuse(status.error().message);
+  return write(out, q) ? 0 : refuse("cannot write " + out);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -86,6 +105,9 @@ int main(int argc, char** argv) {
   if (args.size() == 5 && args[0] == "cast") return cast(args[1], args[2], args[3], args[4]);
   if (args.size() == 5 && args[0] == "quantize") {
     return quantize(args[1], std::stoll(args[2]), args[3], args[4]);
+  }
+  if (args.size() == 6 && args[0] == "dequantize") {
+    return dequantize(args[1], std::stoll(args[2]), args[3], args[4], args[5]);
   }
   return refuse("see the head of quantize_dump.cc for its arguments");
 }
