@@ -77,6 +77,43 @@ TEST(QuantizeConfig, RefusalsNameFieldAndValue) {
   EXPECT_EQ(refusal(fp32, {8, 128, 256, 4}), "");
 }
 
+TEST(QuantizeConfig, InversesHaveTilesOfTheirOwn) {
+  QuantizeProblem widen = problem_of(Granularity::k1x128);
+  widen.operation = QuantizeOperation::kDequantize;
+  widen.x = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
+  widen.q = {DType::kBF16};
+  EXPECT_EQ(refusal(widen, {8, 256, 64, 16}), "");  // a lane's 16 bytes are of the output
+  EXPECT_THAT(refusal(widen, {8, 128, 64, 16}), HasSubstr("tile columns is 128"));
+  EXPECT_THAT(refusal(widen, {8, 256, 64, 16, true}), HasSubstr("raster"));
+  EXPECT_EQ(kernel_name(widen, {8, 256, 64, 16}),
+            "octile_dequantize_e4m3_1x128_f32_bf16_row_t8x256_w2_r16");
+  widen.q = {DType::kFP32};
+  EXPECT_EQ(refusal(widen, {8, 128, 64, 12}), "");
+
+  QuantizeProblem turn = problem_of(Granularity::k128x128);
+  turn.operation = QuantizeOperation::kTranspose;
+  turn.x = turn.q;
+  turn.output = QuantizeOutput::kTransposed;
+  EXPECT_EQ(refusal(turn, {256, 128, 256, 3, true}), "");
+  EXPECT_EQ(refusal(turn, {128, 256, 256, 3}), "");
+  EXPECT_THAT(refusal(turn, {64, 128, 64, 3}), HasSubstr("tile rows is 64; 128 and 256"));
+  EXPECT_THAT(refusal(turn, {128, 64, 64, 3}), HasSubstr("tile columns is 64; 128 and 256"));
+  EXPECT_THAT(refusal(turn, {256, 256, 512, 1}), HasSubstr("static shared memory"));
+  EXPECT_THAT(refusal(turn, {128, 128, 256, 3}), HasSubstr("vectors per thread is 4; 8 are"));
+  EXPECT_EQ(kernel_name(turn, {256, 128, 256, 3, true}),
+            "octile_transpose_e4m3_128x128_f32_t256x128_w8_r3_down");
+  EXPECT_EQ(launch_blocks(turn, {256, 128, 256, 3, true}, 257).value(), 2 * 56);
+
+  QuantizeProblem again = problem_of(Granularity::k1x128);
+  again.x = {DType::kE5M2, Granularity::k1x32, ScaleFormat::kE8M0};
+  EXPECT_EQ(refusal(again, {8, 128, 64, 12}), "");  // the values are fp32
+  for (const QuantizeProblem& p : {widen, turn, again}) {
+    for (std::int64_t rows = 1; rows <= 65536; rows *= 4) {
+      EXPECT_EQ(refusal(p, default_config(p, rows, *find_device("h200"))), "") << rows;
+    }
+  }
+}
+
 TEST(QuantizeConfig, BlocksCoverEveryTile) {
   const QuantizeProblem row = problem_of(Granularity::k1x128, 7168);
   const QuantizeConfig c{8, 256, 256, 4};  // 28 tiles along a row, 8 tiles a block
