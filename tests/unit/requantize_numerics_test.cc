@@ -220,7 +220,7 @@ TEST(RequantizeNumerics, ScalesMoveWhereTheLargestElementIsRoundedAcrossTheForma
     SCOPED_TRACE(row.significand);
     for (const E8M0Rounding rounding : {E8M0Rounding::kUp, E8M0Rounding::kOcpFloor}) {
       // A larger neighbour in the row keeps the element from being the first scale's largest.
-      std::vector<float> x(32 * 32, 0.0F);
+      std::vector<float> x(std::size_t{32} * 32, 0.0F);
       x[0] = row.significand;
       x[1] = 16.0F;
       QuantizeProblem p;
