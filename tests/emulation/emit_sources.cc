@@ -34,11 +34,8 @@ std::vector<Kernel> kernels() {
     add(all, p, default_config(p, kDynamic, device));
   }
   for (const auto& cells : {tests::all_grouped_problems(300), tests::all_sharded_problems(300)}) {
-    for (const QuantizeProblem& p : tests::covering(tests::supported(cells))) {
-      // How a scale is rounded has nothing to do with groups and ranges.
-      const bool rounded = p.q.scale == ScaleFormat::kF32Pow2 || p.q.scale == ScaleFormat::kBF16 ||
-                           p.e8m0_rounding == E8M0Rounding::kOcpFloor;
-      if (!rounded) add(all, p, default_config(p, kDynamic, device));
+    for (const QuantizeProblem& p : tests::covering_layouts(cells)) {
+      add(all, p, default_config(p, kDynamic, device));
     }
   }
   // The bodies are those of the cells above: a part of the sources' will do.

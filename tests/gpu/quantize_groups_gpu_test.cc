@@ -225,10 +225,9 @@ TEST_F(QuantizeGroupsGpu, ManyGroupsEqualTheReference) {
 TEST_F(QuantizeGroupsGpu, LargeGroupsEqualTheReference) {
   GroupSizes sizes{"32 large", {}};
   for (int g = 0; g < 32; ++g) sizes.rows.push_back(g % 7 == 3 ? 0 : 128 + 37 * (g % 9));
-  for (const QuantizeProblem& problem : cells_of(tests::all_grouped_problems(7168))) {
-    const bool rounded =
-        problem.q.scale == ScaleFormat::kF32Pow2 || problem.q.scale == ScaleFormat::kBF16;
-    if (problem.x.dtype != DType::kBF16 || rounded) continue;
+  for (const QuantizeProblem& problem :
+       tests::covering_layouts(tests::all_grouped_problems(7168))) {
+    if (problem.x.dtype != DType::kBF16) continue;
     compare(problem, 7168, sizes, Fill::kNormal);
     if (HasFailure()) return;
   }

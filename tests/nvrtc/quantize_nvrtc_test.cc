@@ -87,8 +87,8 @@ TEST_F(QuantizeNvrtc, GroupsAndFlatRangesCompileWithoutSpills) {
   const bool sweep = std::getenv("OCTILE_SWEEP") != nullptr;
   std::size_t compiled = 0;
   for (const auto& all : {tests::all_grouped_problems(7168), tests::all_sharded_problems(7168)}) {
-    const auto cells = tests::supported(all);
-    for (const QuantizeProblem& problem : sweep ? cells : tests::covering(cells)) {
+    for (const QuantizeProblem& problem :
+         sweep ? tests::supported(all) : tests::covering_layouts(all)) {
       compile_and_check(problem, default_config(problem, 16384, h200()));
       ++compiled;
     }

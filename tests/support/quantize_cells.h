@@ -129,6 +129,16 @@ inline std::vector<QuantizeProblem> covering(const std::vector<QuantizeProblem>&
   }
   return covering;
 }
+// Of the cells that cover groups and flat ranges, those that differ in more than how a scale is
+// rounded, which has nothing to do with either.
+inline std::vector<QuantizeProblem> covering_layouts(const std::vector<QuantizeProblem>& all) {
+  std::vector<QuantizeProblem> cells = covering(supported(all));
+  std::erase_if(cells, [](const QuantizeProblem& p) {
+    return p.q.scale == ScaleFormat::kF32Pow2 || p.q.scale == ScaleFormat::kBF16 ||
+           p.e8m0_rounding == E8M0Rounding::kOcpFloor;
+  });
+  return cells;
+}
 inline std::vector<QuantizeProblem> covering_quantize_cells(std::int64_t cols) {
   return covering(quantize_cells(cols));
 }
