@@ -32,6 +32,13 @@ QuantizeConfig segments_config(const QuantizeProblem& p, std::int64_t rows, cons
                               p.q.scale == ScaleFormat::kE8M0;
   c.blocks_per_sm = more_registers ? 12 : 16;
   if (p.scale_layout == ScaleLayout::kSwizzled) c.blocks_per_sm = 10;
+  if (p.grouping == Grouping::kMasked) {
+    // Blocks without a tile are to be few: what does not exist of a group can be most of it. How
+    // many tiles there are is not in `rows`.
+    c.blocks_per_sm = c.blocks_per_sm * c.threads / 256;
+    c.threads = 256;
+    return c;
+  }
   if (rows == kDynamic) return c;
   const auto warps = [&] { return ceil_div(rows, c.tile_rows) * ceil_div(p.cols, c.tile_cols); };
   while (c.tile_rows > 1 && warps() < kWarpsPerSm * d.sm_count) c.tile_rows /= 2;
