@@ -86,7 +86,8 @@ QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const D
     if (!fits || computed) c.blocks_per_sm = 1;
     return c;
   }
-  if (source_shape(p.source).inputs > 2) c.blocks_per_sm = 1;
+  const bool of_groups = p.grouping != Grouping::kNone && !p.source.empty();
+  if (source_shape(p.source).inputs > 2 || of_groups) c.blocks_per_sm = 1;
   const std::int64_t tiles = ceil_div(rows, 128) * ceil_div(p.cols, 128);
   const bool patches_of_8 = p.q.granularity == Granularity::k32x32;
   if (rows != kDynamic && tiles <= d.sm_count && !patches_of_8) {

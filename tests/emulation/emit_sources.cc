@@ -33,6 +33,9 @@ std::vector<Kernel> kernels() {
   for (const QuantizeProblem& p : tests::covering_quantize_cells(300)) {
     add(all, p, default_config(p, kDynamic, device));
   }
+  for (const QuantizeProblem& p : tests::grouped_source_cells(300)) {
+    add(all, p, default_config(p, kDynamic, device));
+  }
   for (const auto& cells : {tests::all_grouped_problems(300), tests::all_sharded_problems(300)}) {
     for (const QuantizeProblem& p : tests::covering_layouts(cells)) {
       add(all, p, default_config(p, kDynamic, device));

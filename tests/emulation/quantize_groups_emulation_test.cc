@@ -94,6 +94,8 @@ QuantizeKernelArgs args_of(GroupCase& c) {
   args.rows = c.rows;
   args.cols = c.problem.cols;
   args.ldx = c.ldx;
+  args.more[0] = c.x1.data();
+  args.more_ld[0] = c.ldx;
   args.groups = c.groups();
   args.groups_at = c.counts.empty() ? c.offsets.data() : c.counts.data();
   args.nonfinite = reinterpret_cast<unsigned long long*>(&c.nonfinite);
@@ -129,6 +131,10 @@ void run(const Variant& v, GroupCase& c) {
   const auto words = bytes(maxima.data(), std::ssize(maxima) * 4);
   const auto& table = c.counts.empty() ? c.offsets : c.counts;
   emulation::readable = rows_of(c, c.x.data(), c.ldx, size_of(c.problem.x.dtype));
+  if (!c.x1.empty()) {
+    const auto second = rows_of(c, c.x1.data(), c.ldx, size_of(c.problem.x.dtype));
+    emulation::readable.insert(emulation::readable.end(), second.begin(), second.end());
+  }
   emulation::readable.insert(emulation::readable.end(),
                              {words, bytes(table.data(), std::ssize(table) * 4),
                               bytes(args.encode, std::ssize(c.encode) * 4)});

@@ -157,6 +157,7 @@ class QuantizeGroupsGpu : public tests::GpuTest {
     actual.fill(args);
     Mirror mirror;
     mirror.add(actual.x);
+    mirror.add(actual.x1);
     mirror.add(actual.offsets);
     mirror.add(actual.counts);
     mirror.add(actual.row.q);
@@ -167,6 +168,7 @@ class QuantizeGroupsGpu : public tests::GpuTest {
     mirror.add(actual.amax);
     mirror.add(&actual.nonfinite, sizeof actual.nonfinite);
     mirror.translate_bytes(args.x);
+    mirror.translate_bytes(args.x1);
     mirror.translate_bytes(args.q);
     mirror.translate_bytes(args.scale);
     mirror.translate_bytes(args.q_transposed);
@@ -206,6 +208,16 @@ TEST_F(QuantizeGroupsGpu, EveryGroupingEqualsTheReference) {
     for (const GroupSizes& sizes : tests::few_groups()) {
       compare(problem, 140, sizes, Fill::kNormal);
       compare(problem, 140, sizes, Fill::kMixed);
+      compare(problem, 33, sizes, Fill::kInfinities, 7);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_F(QuantizeGroupsGpu, GroupsOfAComputedSourceEqualTheReference) {
+  for (const QuantizeProblem& problem : tests::grouped_source_cells(140)) {
+    for (const GroupSizes& sizes : tests::few_groups()) {
+      compare(problem, 140, sizes, Fill::kNormal);
       compare(problem, 33, sizes, Fill::kInfinities, 7);
       if (HasFailure()) return;
     }

@@ -93,6 +93,11 @@ TEST_F(QuantizeNvrtc, GroupsAndFlatRangesCompileWithoutSpills) {
       ++compiled;
     }
   }
+  for (QuantizeProblem problem : tests::grouped_source_cells(7168)) {
+    problem.source = "silu_mul";  // which takes more registers
+    compile_and_check(problem, default_config(problem, 16384, h200()));
+    ++compiled;
+  }
   fmt::print("{} cells compiled\n", compiled);
 }
 

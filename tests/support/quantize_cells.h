@@ -155,6 +155,18 @@ inline constexpr const char* kSources[] = {
     "reciprocal(x0);max(x0,x1)",
 };
 
+// Groups of a computed source, exact on every machine: a cell of each way through the groups.
+inline std::vector<QuantizeProblem> grouped_source_cells(std::int64_t cols) {
+  std::vector<QuantizeProblem> cells;
+  for (QuantizeProblem& p : all_grouped_problems(cols)) {
+    const bool plain = p.q.scale == ScaleFormat::kF32 && p.x.dtype == DType::kBF16 &&
+                       p.q.dtype == DType::kE4M3 && p.policy == ScalePolicy::kCurrent;
+    p.source = "mul(x0,x1)";
+    if (plain && check_supported(Problem(p))) cells.push_back(p);
+  }
+  return cells;
+}
+
 // The covering cells with a fused source each, taking turns; every other one has a tap.
 inline std::vector<QuantizeProblem> fused_quantize_cells(std::int64_t cols) {
   std::vector<QuantizeProblem> fused;

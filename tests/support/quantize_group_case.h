@@ -57,7 +57,7 @@ struct GroupCase {
   std::int64_t rows = 0;  // of x, or of each masked group
   std::int64_t ldx = 0, ldq = 0;
   std::vector<std::int32_t> offsets, counts;  // the one the problem has
-  std::vector<char> x;
+  std::vector<char> x, x1;                    // x1: where the source has two inputs, as x
   CaseOutput row, transposed;
   std::vector<float> encode, amax;  // one a group
   std::uint64_t nonfinite = 7;
@@ -74,6 +74,13 @@ struct GroupCase {
     args.rows = rows;
     args.x = x.data();
     args.ldx = ldx;
+    if constexpr (requires { args.x1; }) {
+      args.x1 = x1.empty() ? nullptr : x1.data();
+      args.ldx1 = x1.empty() ? 0 : ldx;
+    } else {
+      args.more[0] = x1.empty() ? nullptr : x1.data();
+      args.more_ld[0] = ldx;
+    }
     args.groups = groups();
     if (problem.grouping == Grouping::kPacked) args.offsets = offsets.data();
     if (problem.grouping == Grouping::kMasked) args.counts = counts.data();
@@ -138,6 +145,9 @@ inline GroupCase make_group_case(QuantizeProblem problem, std::int64_t cols,
   }
   const auto seed = static_cast<unsigned>(rows_of_x * 31 + cols);
   c.x = make_input(problem.x.dtype, rows_of_x * c.ldx, fill, seed);
+  if (inputs_of(problem) == 2) {
+    c.x1 = make_input(problem.x.dtype, rows_of_x * c.ldx, fill, seed + 1);
+  }
   if (has_rowwise(problem.output)) c.row = make_group_output(c, pad, false);
   if (has_transposed(problem.output)) c.transposed = make_group_output(c, pad, true);
   c.encode.resize(sizes.rows.size());
