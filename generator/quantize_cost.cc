@@ -31,7 +31,8 @@ QuantizeConfig segments_config(const QuantizeProblem& p, std::int64_t rows, cons
                               p.q.scale == ScaleFormat::kPackedPow2 ||
                               p.q.scale == ScaleFormat::kE8M0;
   c.blocks_per_sm = more_registers ? 12 : 16;
-  if (p.scale_layout == ScaleLayout::kSwizzled) c.blocks_per_sm = 10;
+  const bool groups_of_codes = p.grouping != Grouping::kNone && is_fp8(p.x.dtype);
+  if (p.scale_layout == ScaleLayout::kSwizzled || groups_of_codes) c.blocks_per_sm = 10;
   if (p.grouping == Grouping::kMasked) {
     // Blocks without a tile are to be few: what does not exist of a group can be most of it. How
     // many tiles there are is not in `rows`.
@@ -82,7 +83,8 @@ QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const D
     // Nor is there room for the inputs a patch is computed from, or for scales kept as exponents;
     // beside a row-wise copy for none.
     const bool exponents = p.x.scale == ScaleFormat::kE8M0 || p.x.scale == ScaleFormat::kPackedPow2;
-    const bool computed = !p.source.empty() || exponents || (is_fp8(p.x.dtype) && both);
+    const bool codes = is_fp8(p.x.dtype) && (both || p.grouping != Grouping::kNone);
+    const bool computed = !p.source.empty() || exponents || codes;
     if (!fits || computed) c.blocks_per_sm = 1;
     return c;
   }

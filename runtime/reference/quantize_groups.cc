@@ -57,6 +57,7 @@ class Groups {
   }
 
   Status run() {
+    if (Status ok = find_x_scales(); !ok) return ok;
     const bool packed = problem_.grouping == Grouping::kPacked;
     if (Status ok = packed ? check_offsets(args_) : check_counts(args_); !ok) return ok;
     if (!packed) return masked();
@@ -67,6 +68,19 @@ class Groups {
   }
 
  private:
+  Status find_x_scales() {
+    if (!is_fp8(problem_.x.dtype)) return {};
+    const auto layout = octile::quantized_layout(problem_.x, args_.rows, problem_.cols);
+    if (!layout) return tl::unexpected(layout.error());
+    if (args_.x_scale_ld == 0) args_.x_scale_ld = layout->scales.ld;
+    const auto index = scale_index(problem_.x, args_.rows, problem_.cols, args_.x_scale_ld);
+    if (!index) return tl::unexpected(index.error());
+    x_scales_ = *index;
+    const bool bytes = problem_.x.scale == ScaleFormat::kPackedPow2;  // which its index counts
+    x_scale_bytes_ = bytes ? 1 : layout->scales.element_bytes;
+    return {};
+  }
+
   // What of the arguments speaks of group g, whose first row in x is `first`.
   QuantizeArgs of_group(std::int64_t g, std::int64_t first, std::int64_t rows) const {
     QuantizeArgs a = args_;
@@ -76,6 +90,10 @@ class Groups {
       if (a.more[i] == nullptr) continue;
       a.more[i] = static_cast<const char*>(a.more[i]) +
                   first * args_.more_ld[i] * size_of(problem_.x.dtype);
+    }
+    if (args_.x_scale != nullptr) {  // of rows: scales of x that are no row's have no groups
+      const std::int64_t offset = x_scales_(first, 0);
+      a.x_scale = static_cast<const char*>(args_.x_scale) + offset * x_scale_bytes_;
     }
     if (a.tap != nullptr) a.tap += first * problem_.cols;
     a.q = static_cast<char*>(args_.q) + first * args_.ldq;
@@ -185,6 +203,8 @@ class Groups {
   QuantizeProblem alone_ = problem_;  // of one group
   QuantizeArgs args_;
   int threads_;
+  ScaleIndex x_scales_;  // of FP8 x
+  std::int64_t x_scale_bytes_ = 0;
 };
 
 Status Groups::put_scales(const std::uint8_t* from, std::int64_t g, std::int64_t rows,

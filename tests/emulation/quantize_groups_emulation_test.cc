@@ -96,6 +96,10 @@ QuantizeKernelArgs args_of(GroupCase& c) {
   args.ldx = c.ldx;
   args.more[0] = c.x1.data();
   args.more_ld[0] = c.ldx;
+  if (!c.x_scale.empty()) {
+    args.x_scale = c.x_scale.data();
+    args.x_scale_ld = quantized_layout(c.problem.x, c.rows, args.cols).value().scales.ld;
+  }
   args.groups = c.groups();
   args.groups_at = c.counts.empty() ? c.offsets.data() : c.counts.data();
   args.nonfinite = reinterpret_cast<unsigned long long*>(&c.nonfinite);
@@ -135,9 +139,10 @@ void run(const Variant& v, GroupCase& c) {
     const auto second = rows_of(c, c.x1.data(), c.ldx, size_of(c.problem.x.dtype));
     emulation::readable.insert(emulation::readable.end(), second.begin(), second.end());
   }
-  emulation::readable.insert(emulation::readable.end(),
-                             {words, bytes(table.data(), std::ssize(table) * 4),
-                              bytes(args.encode, std::ssize(c.encode) * 4)});
+  emulation::readable.insert(
+      emulation::readable.end(),
+      {words, bytes(table.data(), std::ssize(table) * 4),
+       bytes(args.encode, std::ssize(c.encode) * 4), bytes(args.x_scale, std::ssize(c.x_scale))});
   emulation::writable = rows_of(c, args.q, args.ldq, 1);
   emulation::writable.insert(
       emulation::writable.end(),

@@ -158,6 +158,7 @@ class QuantizeGroupsGpu : public tests::GpuTest {
     Mirror mirror;
     mirror.add(actual.x);
     mirror.add(actual.x1);
+    mirror.add(actual.x_scale);
     mirror.add(actual.offsets);
     mirror.add(actual.counts);
     mirror.add(actual.row.q);
@@ -169,6 +170,7 @@ class QuantizeGroupsGpu : public tests::GpuTest {
     mirror.add(&actual.nonfinite, sizeof actual.nonfinite);
     mirror.translate_bytes(args.x);
     mirror.translate_bytes(args.x1);
+    mirror.translate_bytes(args.x_scale);
     mirror.translate_bytes(args.q);
     mirror.translate_bytes(args.scale);
     mirror.translate_bytes(args.q_transposed);

@@ -155,7 +155,8 @@ inline constexpr const char* kSources[] = {
     "reciprocal(x0);max(x0,x1)",
 };
 
-// Groups of a computed source, exact on every machine: a cell of each way through the groups.
+// Groups of a computed source, exact on every machine, and of codes with scales of their own: a
+// cell of each way through the groups.
 inline std::vector<QuantizeProblem> grouped_source_cells(std::int64_t cols) {
   std::vector<QuantizeProblem> cells;
   for (QuantizeProblem& p : all_grouped_problems(cols)) {
@@ -163,6 +164,14 @@ inline std::vector<QuantizeProblem> grouped_source_cells(std::int64_t cols) {
                        p.q.dtype == DType::kE4M3 && p.policy == ScalePolicy::kCurrent;
     p.source = "mul(x0,x1)";
     if (plain && check_supported(Problem(p))) cells.push_back(p);
+    if (!plain || p.q.granularity != Granularity::k1x128) continue;
+    p.source = "";
+    p.x = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kPackedPow2};
+    if (check_supported(Problem(p))) cells.push_back(p);
+    p.x = {DType::kE5M2, Granularity::k1x32, ScaleFormat::kE8M0};
+    if (check_supported(Problem(p))) cells.push_back(p);
+    p.x = {DType::kE4M3, Granularity::kPerRow, ScaleFormat::kF32};
+    if (check_supported(Problem(p))) cells.push_back(p);
   }
   return cells;
 }

@@ -58,6 +58,7 @@ struct GroupCase {
   std::int64_t ldx = 0, ldq = 0;
   std::vector<std::int32_t> offsets, counts;  // the one the problem has
   std::vector<char> x, x1;                    // x1: where the source has two inputs, as x
+  std::vector<char> x_scale;                  // of FP8 x
   CaseOutput row, transposed;
   std::vector<float> encode, amax;  // one a group
   std::uint64_t nonfinite = 7;
@@ -81,6 +82,7 @@ struct GroupCase {
       args.more[0] = x1.empty() ? nullptr : x1.data();
       args.more_ld[0] = ldx;
     }
+    args.x_scale = x_scale.empty() ? nullptr : x_scale.data();
     args.groups = groups();
     if (problem.grouping == Grouping::kPacked) args.offsets = offsets.data();
     if (problem.grouping == Grouping::kMasked) args.counts = counts.data();
@@ -147,6 +149,10 @@ inline GroupCase make_group_case(QuantizeProblem problem, std::int64_t cols,
   c.x = make_input(problem.x.dtype, rows_of_x * c.ldx, fill, seed);
   if (inputs_of(problem) == 2) {
     c.x1 = make_input(problem.x.dtype, rows_of_x * c.ldx, fill, seed + 1);
+  }
+  if (is_fp8(problem.x.dtype)) {
+    const auto scales = quantized_layout(problem.x, c.rows, cols).value().scales;
+    c.x_scale = make_scales(problem.x, scales.bytes(), fill, seed + 2);
   }
   if (has_rowwise(problem.output)) c.row = make_group_output(c, pad, false);
   if (has_transposed(problem.output)) c.transposed = make_group_output(c, pad, true);
