@@ -33,7 +33,8 @@ Result<std::vector<Work>> work_of_problem(const Result<Problem>& problem,
 
 // What `octile bench quantize` times: for every granularity the row-wise copy, the transposed one
 // and both, over shapes from a launch's size to 230 MB of bf16; beside them the other scale formats
-// and inputs at one shape, and groups of rows. `names`: only problems whose text holds one of these; empty: all.
+// and inputs at one shape, and groups of rows. `names`: only problems whose text holds one of
+// these; empty: all.
 std::vector<Work> work_of_quantisers(const std::vector<std::string>& names);
 
 // For each linear layer the product of the forward pass, then the quantisers of its activation and
