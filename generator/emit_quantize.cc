@@ -22,6 +22,7 @@ std::vector<std::string_view> library_of(const QuantizeProblem& p) {
   if (t == QuantizeTemplate::kTiles || t == QuantizeTemplate::kTranspose) {
     files.emplace_back("quantize/columns.cuh");
   }
+  if (t == QuantizeTemplate::kTiles) files.emplace_back("quantize/bias.cuh");
   if (is_fp8(p.x.dtype)) files.emplace_back("quantize/scaled.cuh");
   if (first_pass_of(p) != FirstPass::kNone) files.emplace_back("quantize/first_pass.cuh");
   if (p.grouping != Grouping::kNone) files.emplace_back("quantize/groups.cuh");
@@ -31,6 +32,7 @@ std::vector<std::string_view> library_of(const QuantizeProblem& p) {
       files.emplace_back(path);
     }
   }
+  if (source_shape(p.source).rms_norm) files.emplace_back("quantize/norm.cuh");
   return files;
 }
 
@@ -39,17 +41,20 @@ std::string expression_text(const QuantizeProblem& p, const FusedSource& source)
   const auto part = [&](std::size_t i) { return source.parts[i].to_cuda(); };
   return fmt::format(
       "struct Expression {{\n"
+      "  static constexpr int kFirst = 0;\n"
       "  static constexpr int kInputs = {};\n"
       "  static constexpr int kType = {};\n"
       "  static constexpr bool kHalves = {};\n"
-      "  static constexpr bool kRmsNorm = {};\n"
+      "  static constexpr bool kWeight = {};\n"
+      "  static constexpr bool kRowFactor = {};\n"
       "  static constexpr bool kTap = {};\n"
       "  template <int kPart>\n"
       "  static __device__ __forceinline__ float value(float x0, float x1, float x2, float x3) {{\n"
       "    {}return {};\n"
       "  }}\n"
       "}};\n",
-      source.inputs(), static_cast<int>(p.x.dtype), source.halves(), source.rms_norm, p.tap,
+      source.inputs(), static_cast<int>(p.x.dtype), source.halves(), source.rms_norm,
+      source.rms_norm, p.tap,
       source.halves() ? fmt::format("if constexpr (kPart == 1) return {};\n    else ", part(1))
                       : "",
       part(0));
@@ -84,6 +89,8 @@ std::string_view body_of(const QuantizeProblem& p) {
       return "tiles";
     case QuantizeTemplate::kRows:
       return "rows";
+    case QuantizeTemplate::kNormRows:
+      return "norm_rows";
     case QuantizeTemplate::kShard:
       return p.shard == ShardStep::kAmax ? "shard_amax" : "shard_cast";
     case QuantizeTemplate::kDequantize:
@@ -137,10 +144,15 @@ void add_quantizing(Prologue& out, const QuantizeProblem& p, const QuantizeConfi
     out.add_bool("kRowwise", has_rowwise(p.output), "problem: the row-wise copy is wanted");
     out.add_bool("kTransposed", has_transposed(p.output), "problem: the transposed copy is");
     out.add_bool("kRowsFastest", c.rows_fastest, "configuration: order of the tiles");
+    out.add_bool("kBiasGradient", p.bias_gradient, "problem: the sums of the columns are wanted");
   }
   if (first_pass_of(p) != FirstPass::kNone) {
     out.add_int("kAmaxThreads", kFirstPassThreads, "of the kernel that finds the maxima");
     out.add_int("kAmaxBlocksPerSm", first_pass_blocks_per_sm(p), "its residency");
+  }
+  if (source_shape(p.source).rms_norm) {
+    out.add_float("kNormEpsilon", p.norm_epsilon, "problem: added to the mean of the squares");
+    out.add_int("kNormThreads", kNormThreads, "of the kernel that norms rows");
   }
 }
 
@@ -168,14 +180,24 @@ Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
   return out;
 }
 
-EntryPoint companion_of(const QuantizeProblem& p) {
-  if (first_pass_of(p) != FirstPass::kNone) {
-    return {first_pass_name(p), {static_cast<int>(sizeof(QuantizeKernelArgs))}};
-  }
-  if (p.policy == ScalePolicy::kDelayed) {
-    return {scale_update_name(p), {static_cast<int>(sizeof(ScaleUpdateKernelArgs))}};
+TemplateBody body_of(const QuantizeProblem& p, Companion companion, std::string_view name) {
+  switch (companion) {
+    case Companion::kFirstPass:
+      return {first_pass_path(first_pass_of(p)), "OCTILE_AMAX_NAME", name};
+    case Companion::kScaleUpdate:
+      return {"quantize/scale_update.cu", "OCTILE_UPDATE_NAME", name};
+    case Companion::kRowNorm:
+      return {"quantize/row_norm.cu", "OCTILE_NORM_NAME", name};
+    case Companion::kBiasSum:
+      return {"quantize/bias_sum.cu", "OCTILE_BIAS_NAME", name};
   }
   return {};
+}
+
+EntryPoint entry_of(const QuantizeProblem& p, Companion companion) {
+  const auto bytes = companion == Companion::kScaleUpdate ? sizeof(ScaleUpdateKernelArgs)
+                                                          : sizeof(QuantizeKernelArgs);
+  return {companion_name(p, companion), {static_cast<int>(bytes)}};
 }
 
 }  // namespace
@@ -191,13 +213,11 @@ Result<EmittedKernel> emit_quantize(const QuantizeProblem& problem, const Quanti
   EmittedKernel kernel;
   kernel.name = kernel_name(problem, config);
   kernel.template_path = fmt::format("quantize/{}.cu", body_of(problem));
-  kernel.companion = companion_of(problem);
   std::vector<TemplateBody> bodies;
-  if (first_pass_of(problem) != FirstPass::kNone) {
-    bodies.push_back(
-        {first_pass_path(first_pass_of(problem)), "OCTILE_AMAX_NAME", kernel.companion.name});
-  } else if (problem.policy == ScalePolicy::kDelayed) {
-    bodies.push_back({"quantize/scale_update.cu", "OCTILE_UPDATE_NAME", kernel.companion.name});
+  const std::vector<Companion> companions = companions_of(problem);
+  for (const Companion c : companions) kernel.companions.push_back(entry_of(problem, c));
+  for (std::size_t i = 0; i < companions.size(); ++i) {
+    bodies.push_back(body_of(problem, companions[i], kernel.companions[i].name));
   }
   bodies.push_back({kernel.template_path, "OCTILE_KERNEL_NAME", kernel.name});
   Result<std::string> source =

@@ -38,9 +38,8 @@ struct EntryPoint {
 
 struct EmittedKernel {
   std::string name;  // entry point
-  // Another entry point of the same source; its name is empty where there is none. For a quantiser:
-  // the first pass that a run launches before it, or the scale update of delayed scaling.
-  EntryPoint companion;
+  // Further entry points of the same source. For a quantiser: its companions_of, in that order.
+  std::vector<EntryPoint> companions;
   std::string template_path;  // the body's file
   std::string source;
   std::vector<std::string> options;  // NVRTC options, architecture included

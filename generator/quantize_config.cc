@@ -8,6 +8,8 @@
 #include <charconv>
 #include <cstdint>
 
+#include "generator/fused_source.h"
+
 namespace octile {
 namespace {
 
@@ -23,6 +25,8 @@ constexpr int kShardRows = 8;                 // of a warp's tile in shard.cuh
 constexpr int kPartialsTogether = 4;          // words of one load in tensor_magnitude (scale.cuh)
 constexpr int kStripeRows = 512;              // of a thread block in line_amax.cu
 constexpr std::int64_t kMaxGrid = INT32_MAX;  // gridDim.x
+constexpr int kSumColumns = 4 * 1024;         // of a pass over the sums of a row (norm.cuh)
+constexpr std::int64_t kWord = 4;             // bytes of a maximum, of a sum
 
 std::string_view output_name(QuantizeOutput o) {
   return o == QuantizeOutput::kRowwise ? "row" : o == QuantizeOutput::kTransposed ? "col" : "both";
@@ -61,6 +65,20 @@ int elements_per_vector(const QuantizeProblem& p) {
       return kVectorBytes;
   }
   return 1;
+}
+
+std::string_view first_pass_blocks_name(FirstPass pass) {
+  switch (pass) {
+    case FirstPass::kTensor:
+      return "tensor";
+    case FirstPass::kLines:
+      return "lines";
+    case FirstPass::kGroups:
+      return "groups";
+    case FirstPass::kNone:
+      return "";
+  }
+  return "";
 }
 
 bool parse_int(std::string_view text, int& value) {
@@ -103,12 +121,13 @@ Status check_segments(const QuantizeProblem& p, const QuantizeConfig& c) {
 
 Status check_tiles(const QuantizeProblem& p, const QuantizeConfig& c) {
   const bool staged = has_transposed(p.output);
-  if (c.tile_rows != kScaleBlock && (!staged || c.tile_rows != 2 * kScaleBlock)) {
-    return refuse("tile rows", c.tile_rows, staged ? "128 and 256 are allowed" : "128 is allowed");
+  const bool tall = staged && !p.bias_gradient;  // bias gradients are summed over 128 rows
+  if (c.tile_rows != kScaleBlock && (!tall || c.tile_rows != 2 * kScaleBlock)) {
+    return refuse("tile rows", c.tile_rows, tall ? "128 and 256 are allowed" : "128 is allowed");
   }
   if (c.tile_cols != kScaleBlock) return refuse("tile columns", c.tile_cols, "128 is allowed");
   const int vectors = resources_of(p, c).vectors_per_thread;
-  const bool patches_of_8 = staged || p.q.granularity == Granularity::k32x32;
+  const bool patches_of_8 = staged || p.bias_gradient || p.q.granularity == Granularity::k32x32;
   if (patches_of_8 && vectors != kStagedVectors) {
     return refuse(
         "vectors per thread", vectors,
@@ -138,7 +157,12 @@ Status check_rows(const QuantizeProblem& p, const QuantizeConfig& c) {
         "tile columns", c.tile_cols,
         fmt::format("a multiple of the {} columns a thread block loads is allowed", step));
   }
-  return {};
+  const bool norms = template_of(p) == QuantizeTemplate::kNormRows;
+  if (!norms || c.tile_cols >= p.cols || c.tile_cols % kSumColumns == 0) return {};
+  return refuse("tile columns", c.tile_cols,
+                fmt::format("all {} columns, or a multiple of {}, are allowed: a row's sum has one "
+                            "order",
+                            p.cols, kSumColumns));
 }
 
 Status check_transpose(const QuantizeProblem& p, const QuantizeConfig& c) {
@@ -167,6 +191,7 @@ Status check_template(const QuantizeProblem& p, const QuantizeConfig& c) {
     case QuantizeTemplate::kTiles:
       return check_tiles(p, c);
     case QuantizeTemplate::kRows:
+    case QuantizeTemplate::kNormRows:
       return check_rows(p, c);
     case QuantizeTemplate::kShard:
       return check_shard(p, c);
@@ -225,13 +250,18 @@ QuantizeTemplate template_of(const QuantizeProblem& p) {
   if (p.shard != ShardStep::kNone) return QuantizeTemplate::kShard;
   if (p.operation == QuantizeOperation::kDequantize) return QuantizeTemplate::kDequantize;
   if (p.operation == QuantizeOperation::kTranspose) return QuantizeTemplate::kTranspose;
+  if (p.bias_gradient) return QuantizeTemplate::kTiles;
   if (has_transposed(p.output)) return QuantizeTemplate::kTiles;
+  const bool norms = source_shape(p.source).rms_norm;
   switch (p.q.granularity) {
     case Granularity::k128x128:
     case Granularity::k32x32:
       return QuantizeTemplate::kTiles;
     case Granularity::kPerRow:
-      return QuantizeTemplate::kRows;
+      return norms ? QuantizeTemplate::kNormRows : QuantizeTemplate::kRows;
+    case Granularity::k1x128:
+    case Granularity::k1x32:
+      return norms ? QuantizeTemplate::kNormRows : QuantizeTemplate::kSegments;
     default:
       return QuantizeTemplate::kSegments;
   }
@@ -243,8 +273,10 @@ FirstPass first_pass_of(const QuantizeProblem& p) {
   if (p.q.granularity == Granularity::kPerTensor) {
     return p.grouping == Grouping::kNone ? FirstPass::kTensor : FirstPass::kGroups;
   }
-  const bool columns = p.q.granularity == Granularity::kPerRow && has_transposed(p.output);
-  return columns ? FirstPass::kLines : FirstPass::kNone;
+  // Thread blocks of tiles hold no whole row.
+  const bool lines =
+      p.q.granularity == Granularity::kPerRow && template_of(p) == QuantizeTemplate::kTiles;
+  return lines ? FirstPass::kLines : FirstPass::kNone;
 }
 
 GroupWalk group_walk_of(const QuantizeProblem& p) {
@@ -291,7 +323,8 @@ Status check_config(const QuantizeProblem& p, const QuantizeConfig& c) {
 Result<std::int64_t> launch_blocks(const QuantizeProblem& p, const QuantizeConfig& c,
                                    std::int64_t rows, std::int64_t groups) {
   if (rows <= 0 || p.cols <= 0) return std::int64_t{0};
-  const bool whole_row = template_of(p) == QuantizeTemplate::kRows;
+  const QuantizeTemplate t = template_of(p);
+  const bool whole_row = t == QuantizeTemplate::kRows || t == QuantizeTemplate::kNormRows;
   const std::int64_t across = whole_row ? 1 : ceil_div(p.cols, std::int64_t{c.tile_cols});
   const std::int64_t tiles = tiles_down(p, rows, groups, c.tile_rows) * across;
   return within_a_grid(p, rows, works_by_warps(p) ? ceil_div(tiles, c.threads / kWarp) : tiles);
@@ -325,8 +358,7 @@ Result<std::int64_t> first_pass_blocks(const QuantizeProblem& p, std::int64_t ro
   return std::min(needed, most_partials(p, sm_count));
 }
 
-std::int64_t workspace_bytes(const QuantizeProblem& p, std::int64_t rows, int sm_count) {
-  constexpr std::int64_t kWord = 4;
+std::int64_t maxima_bytes(const QuantizeProblem& p, std::int64_t rows, int sm_count) {
   switch (first_pass_of(p)) {
     case FirstPass::kTensor:
       return kWord * most_partials(p, sm_count);
@@ -338,6 +370,15 @@ std::int64_t workspace_bytes(const QuantizeProblem& p, std::int64_t rows, int sm
       return 0;
   }
   return 0;
+}
+
+std::int64_t bias_offset(const QuantizeProblem& p, std::int64_t rows, int sm_count) {
+  return round_up(maxima_bytes(p, rows, sm_count), kVectorBytes);
+}
+
+std::int64_t workspace_bytes(const QuantizeProblem& p, std::int64_t rows, int sm_count) {
+  if (!p.bias_gradient) return maxima_bytes(p, rows, sm_count);
+  return bias_offset(p, rows, sm_count) + ceil_div(rows, kScaleBlock) * p.cols * kWord;
 }
 
 std::string to_text(const QuantizeConfig& c) {
@@ -377,23 +418,29 @@ std::string kernel_name(const QuantizeProblem& p, const QuantizeConfig& c) {
                      c.rows_fastest ? "_down" : "");
 }
 
-std::string first_pass_name(const QuantizeProblem& p) {
-  switch (first_pass_of(p)) {
-    case FirstPass::kTensor:
-      return fmt::format("octile_amax_{}{}_tensor", source_name(p), type_name(p.x));
-    case FirstPass::kLines:
-      return fmt::format("octile_amax_{}{}_lines", source_name(p), type_name(p.x));
-    case FirstPass::kGroups:
-      return fmt::format("octile_amax_{}{}_groups", source_name(p), type_name(p.x));
-    case FirstPass::kNone:
-      return "";
-  }
-  return "";
+std::vector<Companion> companions_of(const QuantizeProblem& p) {
+  std::vector<Companion> all;
+  const bool norms = source_shape(p.source).rms_norm;
+  if (norms && template_of(p) != QuantizeTemplate::kNormRows) all.push_back(Companion::kRowNorm);
+  if (first_pass_of(p) != FirstPass::kNone) all.push_back(Companion::kFirstPass);
+  if (p.policy == ScalePolicy::kDelayed) all.push_back(Companion::kScaleUpdate);
+  if (p.bias_gradient) all.push_back(Companion::kBiasSum);
+  return all;
 }
 
-std::string scale_update_name(const QuantizeProblem& p) {
-  if (p.policy != ScalePolicy::kDelayed) return "";
-  return fmt::format("octile_scale_update_{}_{}", name_of(p.q.dtype), name_of(p.q.scale));
+std::string companion_name(const QuantizeProblem& p, Companion companion) {
+  switch (companion) {
+    case Companion::kFirstPass:
+      return fmt::format("octile_amax_{}{}_{}", source_name(p), type_name(p.x),
+                         first_pass_blocks_name(first_pass_of(p)));
+    case Companion::kScaleUpdate:
+      return fmt::format("octile_scale_update_{}_{}", name_of(p.q.dtype), name_of(p.q.scale));
+    case Companion::kRowNorm:
+      return fmt::format("octile_row_norm_{}", name_of(p.x.dtype));
+    case Companion::kBiasSum:
+      return "octile_bias_sum";
+  }
+  return "";
 }
 
 }  // namespace octile

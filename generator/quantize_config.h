@@ -2,9 +2,11 @@
 // only place that derives them; the emitted source asserts that the device's arithmetic agrees.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "generator/error.h"
 #include "generator/problem.h"
@@ -19,6 +21,7 @@ enum class QuantizeTemplate : int {
   kShard,       // warps, over a flat range of the tensor
   kDequantize,  // warps: codes times scales
   kTranspose,   // thread blocks: codes as they are
+  kNormRows,    // a thread block a row, which it norms too: RMSNorm, blocks within rows
 };
 QuantizeTemplate template_of(const QuantizeProblem&);
 
@@ -33,6 +36,17 @@ enum class FirstPass : int {
   kGroups,  // of every group; likewise
 };
 FirstPass first_pass_of(const QuantizeProblem&);
+
+// The kernels beside the one that writes codes, in the same source.
+enum class Companion : int {
+  kFirstPass,    // maxima, before it
+  kScaleUpdate,  // of delayed scaling: a call of its own
+  kRowNorm,      // 1 / rms of the rows, before the others
+  kBiasSum,      // adds up the columns' sums, after it
+};
+inline constexpr std::size_t kCompanions = 4;
+std::vector<Companion> companions_of(const QuantizeProblem&);
+std::string companion_name(const QuantizeProblem&, Companion);
 
 // How the tiles of a kernel meet the groups; values are those of templates/quantize/groups.cuh.
 enum class GroupWalk : int {
@@ -81,12 +95,17 @@ Result<std::int64_t> shard_blocks(const QuantizeProblem&, const QuantizeConfig&,
                                   const QuantizeKernelArgs&);
 
 // Of the first pass: its threads and residency (not tuned: it only reads), its thread blocks, and
-// the bytes of maxima it leaves, which are the workspace of a run.
+// the bytes of maxima it leaves.
 inline constexpr int kUpdateThreads = 128;  // of the scale update
 inline constexpr int kFirstPassThreads = 256;
+inline constexpr int kNormThreads = 256;  // of the kernel that norms rows, a thread block each
+inline constexpr int kBiasThreads = 32;   // of the sum of bias gradients, a thread a column
 int first_pass_blocks_per_sm(const QuantizeProblem&);
 Result<std::int64_t> first_pass_blocks(const QuantizeProblem&, std::int64_t rows, int sm_count,
                                        std::int64_t groups = 0);
+std::int64_t maxima_bytes(const QuantizeProblem&, std::int64_t rows, int sm_count);
+// Of a run: the maxima, then, from bias_offset on, the sums of every 128 rows' columns.
+std::int64_t bias_offset(const QuantizeProblem&, std::int64_t rows, int sm_count);
 std::int64_t workspace_bytes(const QuantizeProblem&, std::int64_t rows, int sm_count);
 
 // The kernels' only parameter, by value; templates/quantize/elements.cuh has the same struct and
@@ -152,7 +171,5 @@ std::string to_text(const QuantizeConfig&);
 Result<QuantizeConfig> parse_quantize_config(std::string_view text);
 // Says what it is, so profilers can be read: octile_quantize_bf16_e4m3_1x128_f32_row_t8x256_w8_r4
 std::string kernel_name(const QuantizeProblem&, const QuantizeConfig&);
-std::string first_pass_name(const QuantizeProblem&);    // empty: there is none
-std::string scale_update_name(const QuantizeProblem&);  // empty: scales are current
 
 }  // namespace octile

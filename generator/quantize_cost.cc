@@ -70,9 +70,9 @@ QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const D
     // along the rows, with neighbours along the rows (tiles.cu has the figures).
     c.rows_fastest = !both;
     // What takes registers beside a patch: maxima another kernel found, where a group begins, the
-    // swizzled address of a scale.
+    // swizzled address of a scale, the sums of its columns.
     const bool plain = is_block_scaled(p.q.granularity) && p.grouping == Grouping::kNone &&
-                       p.scale_layout == ScaleLayout::kLinear;
+                       p.scale_layout == ScaleLayout::kLinear && !p.bias_gradient;
     if (held != DType::kFP32) {
       if (!both && plain) c.blocks_per_sm = 4;
       return c;
@@ -85,13 +85,14 @@ QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const D
     const bool exponents = p.x.scale == ScaleFormat::kE8M0 || p.x.scale == ScaleFormat::kPackedPow2;
     const bool codes = is_fp8(p.x.dtype) && (both || p.grouping != Grouping::kNone);
     const bool computed = !p.source.empty() || exponents || codes;
-    if (!fits || computed) c.blocks_per_sm = 1;
+    if (!fits || computed || p.bias_gradient) c.blocks_per_sm = 1;
     return c;
   }
   const bool of_groups = p.grouping != Grouping::kNone && !p.source.empty();
-  if (source_shape(p.source).inputs > 2 || of_groups) c.blocks_per_sm = 1;
+  const bool summed = p.bias_gradient && source_type(p) == DType::kFP32;
+  if (source_shape(p.source).inputs > 2 || of_groups || summed) c.blocks_per_sm = 1;
   const std::int64_t tiles = ceil_div(rows, 128) * ceil_div(p.cols, 128);
-  const bool patches_of_8 = p.q.granularity == Granularity::k32x32;
+  const bool patches_of_8 = p.q.granularity == Granularity::k32x32 || p.bias_gradient;
   if (rows != kDynamic && tiles <= d.sm_count && !patches_of_8) {
     // One tile an SM at most: more threads with fewer loads each finish it sooner. For bf16, 1024
     // threads lose that again at the barrier (measured on an H200).
@@ -115,9 +116,14 @@ QuantizeConfig rows_config(const QuantizeProblem& p) {
   const std::int64_t step = std::int64_t{c.threads} * elements;
   const std::int64_t vectors = std::clamp<std::int64_t>(ceil_div(p.cols, step), 1, kMostVectors);
   c.tile_cols = static_cast<int>(step * vectors);
-  // 64 registers a thread; where the source is computed 80.
+  // 64 registers a thread; where the source is computed 80; of RMSNorm 64 again, 72 for 8 vectors,
+  // where neither a row's maximum nor a tap is wanted.
+  const bool norms = source_shape(p.source).rms_norm;
+  const bool lean = norms && is_block_scaled(p.q.granularity) && !p.tap;
+  const int lean_threads = vectors < kMostVectors ? 1024 : 896;
   const bool computed = !p.source.empty() || is_fp8(p.x.dtype);
-  c.blocks_per_sm = std::min(32, (computed ? 768 : 1024) / c.threads);
+  const int threads = !computed ? 1024 : lean ? lean_threads : 768;
+  c.blocks_per_sm = std::clamp(threads / c.threads, 1, 32);
   const bool more_registers = p.grouping != Grouping::kNone && source_type(p) == DType::kFP32;
   if (more_registers) c.blocks_per_sm = std::max(1, c.blocks_per_sm * 3 / 4);
   return c;
@@ -158,6 +164,7 @@ QuantizeConfig default_config(const QuantizeProblem& problem, std::int64_t rows,
     case QuantizeTemplate::kTiles:
       return tiles_config(problem, rows, device);
     case QuantizeTemplate::kRows:
+    case QuantizeTemplate::kNormRows:
       return rows_config(problem);
     case QuantizeTemplate::kShard:
       return shard_config(problem);

@@ -88,12 +88,14 @@ std::string shape_text(const BenchResult& result) {
   const std::string operation = quantize.operation == QuantizeOperation::kQuantize
                                     ? ""
                                     : fmt::format(" {}", name_of(quantize.operation));
-  return fmt::format("{}x{}{} {} {} {}{}{}", result.tokens, quantize.cols, operation,
+  const std::string source = quantize.source.empty() ? "" : " " + quantize.source;
+  return fmt::format("{}x{}{}{} {} {} {}{}{}", result.tokens, quantize.cols, operation, source,
                      to_text(quantize.x), to_text(quantize.q),
                      kOutputs[static_cast<int>(quantize.output)],
                      quantize.policy == ScalePolicy::kDelayed ? " delayed" : "",
                      quantize.grouping == Grouping::kPacked   ? " packed"
                      : quantize.grouping == Grouping::kMasked ? " masked"
+                     : quantize.bias_gradient                 ? " dbias"
                                                               : "");
 }
 

@@ -187,7 +187,26 @@ Status check_absent(const char* name, const void* pointer, const char* why) {
   return refuse(fmt::format("{} is given; allowed: null, because the plan {}", name, why));
 }
 
-// x, and what a fused source reads and leaves beside it.
+// What is left beside the codes.
+Status check_beside(const QuantizeProblem& p, const SourceShape& source,
+                    const octile_quantize_args& args) {
+  struct Extra {
+    const char* name;
+    const void* pointer;
+    bool wanted;
+    const char* why;
+  };
+  for (const auto& [name, pointer, wanted, why] :
+       {Extra{"tap", args.tap, p.tap, "has no tap"},
+        Extra{"bias_gradient", args.bias_gradient, p.bias_gradient, "sums no bias gradient"},
+        Extra{"rstd", args.rstd, source.rms_norm, "norms no rows"}}) {
+    Status ok = wanted ? check_pointer(name, pointer, 4) : check_absent(name, pointer, why);
+    if (!ok) return ok;
+  }
+  return {};
+}
+
+// x, and what a fused source reads.
 Status check_sources(const QuantizeProblem& p, octile_quantize_args& args, std::int64_t rows) {
   struct Input {
     const char* name;
@@ -213,8 +232,7 @@ Status check_sources(const QuantizeProblem& p, octile_quantize_args& args, std::
     if (Status ok = check_ld(ld_name, *ld, {cols, cols, 1}); !ok) return ok;
     if (Status ok = check_size("rows", rows, ld_name, *ld, bytes); !ok) return ok;
   }
-  if (p.tap) return check_pointer("tap", args.tap, 4);
-  return check_absent("tap", args.tap, "has no tap");
+  return check_beside(p, source, args);
 }
 
 Status check_no_transposed(const octile_quantize_args& args) {

@@ -38,9 +38,11 @@ std::string roots_text(const cache::StoreOptions& options) {
 Status validate(std::span<const std::uint8_t> cubin, const EmittedKernel& emitted,
                 std::string_view architecture) {
   Status ok = validate_cubin(cubin, architecture, emitted.name, emitted.parameter_bytes);
-  const EntryPoint& companion = emitted.companion;
-  if (!ok || companion.name.empty()) return ok;
-  return validate_cubin(cubin, architecture, companion.name, companion.parameter_bytes);
+  for (const EntryPoint& companion : emitted.companions) {
+    if (!ok) break;
+    ok = validate_cubin(cubin, architecture, companion.name, companion.parameter_bytes);
+  }
+  return ok;
 }
 
 }  // namespace

@@ -25,14 +25,14 @@ Result<LoadedKernel> KernelRegistry::load(const std::shared_ptr<const Driver>& d
       return tl::unexpected<Error>(ready.error());
     (*library)->ready_on.insert(ordinal);
   }
-  return LoadedKernel{(*library)->kernel, (*library)->companion, *context};
+  return LoadedKernel{(*library)->kernel, (*library)->companions, *context};
 }
 
 Result<KernelRegistry::Library*> KernelRegistry::library_of(
     const std::shared_ptr<const Driver>& driver, const std::shared_ptr<const KernelBuild>& build) {
   const auto key = std::pair(driver.get(), build.get());
   if (const auto found = libraries_.find(key); found != libraries_.end()) return &found->second;
-  Library fresh{driver, build, nullptr, nullptr, nullptr, {}};
+  Library fresh{driver, build, nullptr, nullptr, {}, {}};
   const Driver& d = *driver;
   if (Status loaded = d.check(d->cuLibraryLoadData(&fresh.library, build->cubin.data(), nullptr,
                                                    nullptr, 0, nullptr, nullptr, 0),
@@ -40,12 +40,13 @@ Result<KernelRegistry::Library*> KernelRegistry::library_of(
       !loaded)
     return tl::unexpected<Error>(loaded.error());
   const auto find = [&](CUkernel& kernel, const std::string& name) {
-    if (name.empty()) return Status{};
     return d.check(d->cuLibraryGetKernel(&kernel, fresh.library, name.c_str()),
                    "cuLibraryGetKernel");
   };
   Status found = find(fresh.kernel, build->emitted.name);
-  if (found) found = find(fresh.companion, build->emitted.companion.name);
+  for (const EntryPoint& companion : build->emitted.companions) {
+    if (found) found = find(fresh.companions.emplace_back(), companion.name);
+  }
   if (!found) {
     d->cuLibraryUnload(fresh.library);
     return tl::unexpected<Error>(found.error());
@@ -73,13 +74,14 @@ Status KernelRegistry::make_ready(const Library& library, int ordinal, CUcontext
   auto scope = ContextGuard::enter(d, primary);
   if (!scope) return tl::unexpected<Error>(scope.error());
   CUfunction in_context = nullptr;  // asked for because the answer loads it
-  for (CUkernel kernel : {library.kernel, library.companion}) {
-    if (kernel == nullptr) continue;
-    if (Status got = d.check(d->cuKernelGetFunction(&in_context, kernel), "cuKernelGetFunction");
-        !got)
-      return got;
+  const auto put = [&](CUkernel kernel) {
+    return d.check(d->cuKernelGetFunction(&in_context, kernel), "cuKernelGetFunction");
+  };
+  Status got = put(library.kernel);
+  for (CUkernel kernel : library.companions) {
+    if (got) got = put(kernel);
   }
-  return {};
+  return got;
 }
 
 }  // namespace octile

@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "generator/error.h"
 #include "runtime/driver/context.h"
@@ -18,9 +19,9 @@
 namespace octile {
 
 struct LoadedKernel {
-  CUkernel kernel = nullptr;     // launched in any context of the device it was made ready for
-  CUkernel companion = nullptr;  // null where the kernel has none
-  CUcontext primary = nullptr;   // of that device
+  CUkernel kernel = nullptr;         // launched in any context of the device it was made ready for
+  std::vector<CUkernel> companions;  // as EmittedKernel has them
+  CUcontext primary = nullptr;       // of that device
 };
 
 class KernelRegistry {
@@ -42,7 +43,7 @@ class KernelRegistry {
     std::shared_ptr<const KernelBuild> build;  // keeps the map's key alive
     CUlibrary library = nullptr;
     CUkernel kernel = nullptr;
-    CUkernel companion = nullptr;
+    std::vector<CUkernel> companions;
     std::set<int> ready_on;  // ordinals
   };
 

@@ -41,7 +41,8 @@ void place_shard(const octile_quantize_args& args, QuantizeKernelArgs& k) {
   k.shard_end_col = last % k.cols + 1;
 }
 
-QuantizeKernelArgs kernel_args(const QuantizeProblem& p, const octile_quantize_args& args) {
+QuantizeKernelArgs kernel_args(const QuantizeProblem& p, const octile_quantize_args& args,
+                               int sm_count) {
   QuantizeKernelArgs k;
   k.x = args.x;
   k.q = args.q;
@@ -63,6 +64,8 @@ QuantizeKernelArgs kernel_args(const QuantizeProblem& p, const octile_quantize_a
   k.more_ld[1] = args.ldx2;
   k.more_ld[2] = args.ldx3;
   k.rstd = args.rstd;
+  k.bias_partials = reinterpret_cast<float*>(static_cast<char*>(args.workspace) +
+                                             bias_offset(p, args.rows, sm_count));
   k.bias_gradient = args.bias_gradient;
   k.tap = args.tap;
   k.groups_at = p.grouping == Grouping::kMasked ? args.counts : args.offsets;
@@ -94,6 +97,10 @@ Status launch(const Driver& driver, CUkernel kernel, std::int64_t blocks, int th
                       "cuLaunchKernelEx");
 }
 
+CUkernel of(const QuantizeLaunch& l, Companion companion) {
+  return l.companions[static_cast<std::size_t>(companion)];
+}
+
 // Finds the maxima the main kernel needs.
 Status launch_first_pass(const Driver& driver, const QuantizeLaunch& l,
                          const QuantizeProblem& problem, QuantizeKernelArgs& args,
@@ -106,36 +113,48 @@ Status launch_first_pass(const Driver& driver, const QuantizeLaunch& l,
     const auto bytes =
         static_cast<std::size_t>(first_pass_of(problem) == FirstPass::kGroups
                                      ? args.groups * std::int64_t{sizeof *args.maxima}
-                                     : workspace_bytes(problem, args.rows, l.sm_count));
+                                     : maxima_bytes(problem, args.rows, l.sm_count));
     const Status cleared =
         driver.check(driver->cuMemsetD2D8Async(reinterpret_cast<CUdeviceptr>(args.maxima), bytes, 0,
                                                bytes, 1, stream),
                      "cuMemsetD2D8Async");
     if (!cleared) return cleared;
   }
-  return launch(driver, l.companion, *blocks, kFirstPassThreads, args, stream);
+  return launch(driver, of(l, Companion::kFirstPass), *blocks, kFirstPassThreads, args, stream);
 }
 
 }  // namespace
 
 QuantizeLaunch quantize_launch(const QuantizeProblem& problem, const QuantizeConfig& config,
-                               int sm_count, CUkernel kernel, CUkernel companion) {
-  return {kernel, companion, config, sm_count, resources_of(problem, config).threads};
+                               int sm_count, CUkernel kernel,
+                               const std::vector<CUkernel>& companions) {
+  QuantizeLaunch l{kernel, {}, config, sm_count, resources_of(problem, config).threads};
+  const std::vector<Companion> which = companions_of(problem);
+  for (std::size_t i = 0; i < companions.size(); ++i) {  // none where the device is a name
+    l.companions[static_cast<std::size_t>(which[i])] = companions[i];
+  }
+  return l;
 }
 
 Status launch_quantize(const Driver& driver, const QuantizeLaunch& l,
                        const QuantizeProblem& problem, const octile_quantize_args& args,
                        CUstream stream) {
-  QuantizeKernelArgs k = kernel_args(problem, args);
+  QuantizeKernelArgs k = kernel_args(problem, args, l.sm_count);
   const auto blocks = problem.shard == ShardStep::kNone
                           ? launch_blocks(problem, l.config, args.rows, args.groups)
                           : shard_blocks(problem, l.config, k);
   if (!blocks) return tl::unexpected<Error>(blocks.error());
   if (*blocks == 0) return {};
+  if (CUkernel norm = of(l, Companion::kRowNorm); norm != nullptr) {
+    if (Status ok = launch(driver, norm, args.rows, kNormThreads, k, stream); !ok) return ok;
+  }
   if (first_pass_of(problem) != FirstPass::kNone) {
     if (Status ok = launch_first_pass(driver, l, problem, k, stream); !ok) return ok;
   }
-  return launch(driver, l.kernel, *blocks, l.threads, k, stream);
+  if (Status ok = launch(driver, l.kernel, *blocks, l.threads, k, stream); !ok) return ok;
+  CUkernel sum = of(l, Companion::kBiasSum);
+  if (sum == nullptr) return {};
+  return launch(driver, sum, ceil_div(problem.cols, kBiasThreads), kBiasThreads, k, stream);
 }
 
 Status launch_scale_update(const Driver& driver, const QuantizeLaunch& l,
@@ -148,8 +167,8 @@ Status launch_scale_update(const Driver& driver, const QuantizeLaunch& l,
   k.choice = args.choice;
   k.margin_factor = std::ldexp(1.0F, -args.margin);
   k.share = args.average_share;
-  return launch(driver, l.companion, ceil_div(args.tensors, kUpdateThreads), kUpdateThreads, k,
-                stream);
+  return launch(driver, of(l, Companion::kScaleUpdate), ceil_div(args.tensors, kUpdateThreads),
+                kUpdateThreads, k, stream);
 }
 
 }  // namespace octile

@@ -1,8 +1,11 @@
-// Launching the kernels of templates/quantize: one parameter, a grid along x; where a scale's block
-// is longer than a tile, the kernel that finds the maxima goes before.
+// Launching the kernels of templates/quantize: one parameter, a grid along x; the kernel that
+// writes codes between those of its companions that a run needs before and after it.
 #pragma once
 
 #include <cuda.h>
+
+#include <array>
+#include <vector>
 
 #include "generator/error.h"
 #include "generator/quantize_config.h"
@@ -14,13 +17,14 @@ namespace octile {
 // What is the same in every launch of one kernel.
 struct QuantizeLaunch {
   CUkernel kernel = nullptr;
-  CUkernel companion = nullptr;  // first pass or scale update; null where the problem has neither
+  std::array<CUkernel, kCompanions> companions{};  // by Companion; null where there is none
   QuantizeConfig config;
   int sm_count = 0;
   int threads = 0;
 };
 QuantizeLaunch quantize_launch(const QuantizeProblem& problem, const QuantizeConfig& config,
-                               int sm_count, CUkernel kernel, CUkernel companion);
+                               int sm_count, CUkernel kernel,
+                               const std::vector<CUkernel>& companions);
 
 // `args` were validated and every leading dimension is filled in. Nothing is launched where there
 // is nothing to write. Errors: kInvalidArgument (more rows than a grid has blocks for),

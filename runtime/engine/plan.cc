@@ -29,7 +29,7 @@ std::variant<GemmLaunch, QuantizeLaunch> launch_of(const Problem& problem,
   if (const auto* gemm = std::get_if<GemmConfig>(&config))
     return gemm_launch(*gemm, sm_count, loaded.kernel);
   return quantize_launch(std::get<QuantizeProblem>(problem), std::get<QuantizeConfig>(config),
-                         sm_count, loaded.kernel, loaded.companion);
+                         sm_count, loaded.kernel, loaded.companions);
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ void copy_scale(const void* from, std::int64_t i, void* to, std::int64_t j, int 
 }  // namespace
 
 Status dequantize(const QuantizeProblem& problem, const QuantizeArgs& args, int threads) {
-  const QuantizeSource source(problem, args);
+  const QuantizeSource source(problem, args, threads);
   const std::int64_t ldq = args.ldq == 0 ? problem.cols : args.ldq;
   parallel_for(args.rows, kRowsPerRange, threads, [&](std::int64_t begin, std::int64_t end) {
     std::vector<float> values(static_cast<std::size_t>(problem.cols));

@@ -48,6 +48,10 @@ Status check_input(const QuantizeProblem& problem, const QuantizeArgs& args) {
   if (auto s = require_pointer(args.encode, "encode", problem.policy == ScalePolicy::kDelayed); !s)
     return s;
   if (auto s = require_pointer(args.tap, "tap", problem.tap); !s) return s;
+  if (auto s = require_pointer(args.bias_gradient, "bias_gradient", problem.bias_gradient); !s)
+    return s;
+  const bool norms = source_shape(problem.source).rms_norm;
+  if (auto s = require_pointer(args.rstd, "rstd", norms); !s) return s;
   return QuantizeSource::check(problem, args);
 }
 
@@ -80,7 +84,7 @@ class Quantizer {
         args_(args),
         rows_(args.rows),
         cols_(problem.cols),
-        source_(problem, args),
+        source_(problem, args, threads),
         threads_(threads) {}
 
   Status prepare() {
@@ -98,6 +102,9 @@ class Quantizer {
     measure_long_blocks();
     const std::int64_t tile_cols = ceil_div(cols_, kBlock);
     const std::int64_t tiles = ceil_div(rows_, kBlock) * tile_cols;
+    if (args_.bias_gradient != nullptr) {
+      bias_sums_.resize(static_cast<std::size_t>(ceil_div(rows_, kBlock) * cols_));
+    }
     parallel_for(tiles, 1, threads_, [&](std::int64_t begin, std::int64_t end) {
       Tile tile;
       Encodes encodes;
@@ -105,6 +112,7 @@ class Quantizer {
         load(tile, i / tile_cols * kBlock, i % tile_cols * kBlock);
         count(tile);
         if (args_.tap != nullptr) write_tap(tile);
+        if (args_.bias_gradient != nullptr) sum_columns(tile);
         for (const Output* output : {&rowwise_, &transposed_}) {
           if (output->data == nullptr) continue;
           find_encodes(tile, *output, encodes);
@@ -112,6 +120,7 @@ class Quantizer {
         }
       }
     });
+    if (args_.bias_gradient != nullptr) add_bias_sums();
   }
 
  private:
@@ -208,6 +217,30 @@ class Quantizer {
     }
   }
 
+  // The order of templates/quantize/bias.cuh: 8 rows in turn, then those sums in turn.
+  void sum_columns(const Tile& tile) {
+    constexpr std::int64_t kTogether = 8;
+    float* const sums = bias_sums_.data() + tile.row0 / kBlock * cols_ + tile.col0;
+    for (std::int64_t c = 0; c < tile.cols; ++c) {
+      float sum = 0;
+      for (std::int64_t r = 0; r < tile.rows; r += kTogether) {
+        float part = 0;
+        const std::int64_t end = std::min(tile.rows, r + kTogether);
+        for (std::int64_t row = r; row < end; ++row) part += tile.x[row][c];
+        sum += part;
+      }
+      sums[c] = sum;
+    }
+  }
+
+  // And of bias_sum.cu: the blocks of rows in turn.
+  void add_bias_sums() const {
+    std::fill_n(args_.bias_gradient, cols_, 0.0F);
+    for (std::size_t i = 0; i < bias_sums_.size(); ++i) {
+      args_.bias_gradient[static_cast<std::int64_t>(i) % cols_] += bias_sums_[i];
+    }
+  }
+
   // amax -> scale, for every block of the tile; stores the scales.
   void find_encodes(const Tile& tile, const Output& output, Encodes& encodes) const {
     const std::int64_t block_rows = std::min(output.index.block_rows, kBlock);
@@ -284,6 +317,7 @@ class Quantizer {
   Output rowwise_;
   Output transposed_;
   std::uint32_t tensor_amax_ = 0;
+  std::vector<float> bias_sums_;  // of the columns of every 128 rows
   std::vector<std::uint32_t> row_amax_, col_amax_;
 };
 

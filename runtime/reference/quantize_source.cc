@@ -3,17 +3,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "generator/elementary.h"
 #include "runtime/reference/cast.h"
+#include "runtime/reference/parallel.h"
 #include "runtime/reference/quantize_kernels.h"
 #include "runtime/reference/quantize_scale.h"
 
 namespace octile::reference {
 namespace {
 
-constexpr std::int64_t kPiece = 128;  // elements computed together
+constexpr std::int64_t kPiece = 128;        // elements computed together
+constexpr std::int64_t kRowsPerRange = 16;  // normed by a thread at a time
 
 }  // namespace
 
@@ -39,6 +44,7 @@ Status QuantizeSource::check(const QuantizeProblem& problem, const QuantizeArgs&
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("{} is null; this problem writes or reads it", name));
     }
+    if (shape.rms_norm && i == 1) continue;  // the weight is one row
     if (inputs[i].ld < cols) {
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("ld{} is {}; 0 or at least {} is allowed", name, inputs[i].ld, cols));
@@ -52,17 +58,44 @@ Status QuantizeSource::check(const QuantizeProblem& problem, const QuantizeArgs&
   return index ? Status{} : tl::unexpected<Error>(index.error());
 }
 
-QuantizeSource::QuantizeSource(const QuantizeProblem& problem, const QuantizeArgs& args)
+QuantizeSource::QuantizeSource(const QuantizeProblem& problem, const QuantizeArgs& args,
+                               int threads)
     : dtype_(problem.x.dtype), part_cols_(problem.cols) {
   if (!problem.source.empty()) fused_ = *fused_source(problem.source);
   if (fused_ && fused_->halves()) part_cols_ /= 2;
   inputs_ = inputs_of(args, part_cols_);
-  if (!is_fp8(dtype_)) return;
-  scales_ = {args.x_scale, problem.x.scale,
-             *scale_index(problem.x, args.rows, problem.cols, args.x_scale_ld)};
-  for (std::size_t code = 0; code < value_of_code_.size(); ++code) {
-    value_of_code_[code] = from_fp8(static_cast<std::uint8_t>(code), dtype_);
+  if (is_fp8(dtype_)) {
+    scales_ = {args.x_scale, problem.x.scale,
+               *scale_index(problem.x, args.rows, problem.cols, args.x_scale_ld)};
+    for (std::size_t code = 0; code < value_of_code_.size(); ++code) {
+      value_of_code_[code] = from_fp8(static_cast<std::uint8_t>(code), dtype_);
+    }
   }
+  if (!fused_ || !fused_->rms_norm) return;
+  inputs_[1].ld = 0;  // the weight is one row
+  parallel_for(args.rows, kRowsPerRange, threads, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      args.rstd[row] = norm_row(row, problem.cols, problem.norm_epsilon);
+    }
+  });
+  rstd_ = args.rstd;
+}
+
+// 1 / sqrt(mean(x^2) + epsilon), the squares summed in the order of templates/quantize/norm.cuh.
+float QuantizeSource::norm_row(std::int64_t row, std::int64_t cols, float epsilon) const {
+  constexpr std::int64_t kSums = 1024, kTogether = 4;
+  std::vector<float> x(static_cast<std::size_t>(cols));
+  widen(inputs_[0].data, dtype_, row * inputs_[0].ld, cols, x.data());
+  std::array<float, kSums> sums{};
+  for (std::int64_t c = 0; c < cols; ++c) {
+    const float value = x[static_cast<std::size_t>(c)];
+    float& sum = sums[static_cast<std::size_t>(c / kTogether % kSums)];
+    sum = std::fma(value, value, sum);
+  }
+  for (std::size_t n = kSums / 2; n > 0; n /= 2) {
+    for (std::size_t l = 0; l < n; ++l) sums[l] += sums[l + n];
+  }
+  return elementary::rsqrt(sums[0] / static_cast<float>(cols) + epsilon);
 }
 
 void QuantizeSource::read(std::int64_t row, std::int64_t col, std::int64_t count,
@@ -92,6 +125,11 @@ void QuantizeSource::read_part(const Expr& part, std::int64_t row, std::int64_t 
   for (std::int64_t begin = 0; begin < count; begin += kPiece) {
     const std::int64_t piece = std::min(kPiece, count - begin);
     for (std::size_t i = 0; i < used; ++i) {
+      if (rstd_ != nullptr && i == 2) {
+        wide[i].fill(rstd_[row]);
+        pointers[i] = wide[i].data();
+        continue;
+      }
       widen(inputs_[i].data, dtype_, row * inputs_[i].ld + col + begin, piece, wide[i].data());
       pointers[i] = wide[i].data();
     }

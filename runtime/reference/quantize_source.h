@@ -1,5 +1,5 @@
 // What the host quantiser quantises: the values of the source, read run by run as fp32; of a fused
-// source computed in the operations of the device, of FP8 codes times their scales.
+// source computed in the operations of the device, in their order, of FP8 codes times their scales.
 #pragma once
 
 #include <array>
@@ -20,8 +20,8 @@ class QuantizeSource {
   // is too small; kUnsupported for FP8 x without a layout.
   static Status check(const QuantizeProblem& problem, const QuantizeArgs& args);
 
-  // The arguments are valid and outlive it.
-  QuantizeSource(const QuantizeProblem& problem, const QuantizeArgs& args);
+  // The arguments are valid and outlive it. Of RMSNorm computes and writes args.rstd.
+  QuantizeSource(const QuantizeProblem& problem, const QuantizeArgs& args, int threads);
 
   // out[i] = the value of element (row, col + i), i < count. From any thread.
   void read(std::int64_t row, std::int64_t col, std::int64_t count, float* out) const;
@@ -41,6 +41,7 @@ class QuantizeSource {
 
   // With every leading dimension filled in, inputs being `cols` wide.
   static Inputs inputs_of(const QuantizeArgs& args, std::int64_t cols);
+  float norm_row(std::int64_t row, std::int64_t cols, float epsilon) const;
   void read_part(const Expr& part, std::int64_t row, std::int64_t col, std::int64_t count,
                  float* out) const;
   void read_scaled(std::int64_t row, std::int64_t col, std::int64_t count, float* out) const;
@@ -51,6 +52,7 @@ class QuantizeSource {
   Inputs inputs_;
   Scales scales_;                           // of FP8 x
   std::array<float, 256> value_of_code_{};  // of FP8 x
+  const float* rstd_ = nullptr;             // of RMSNorm
 };
 
 }  // namespace octile::reference

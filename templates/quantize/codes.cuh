@@ -87,15 +87,46 @@ struct RowOutput {
   template <int kFp8, typename EncodeOf>
   __device__ __forceinline__ void write(const P& patch, const Vector (&v)[P::kVectors],
                                         EncodeOf encode_of) const {
+    if constexpr (Codes<Src>::kWords == 1) {
+      write_words<kFp8>(patch, v, encode_of);
+    } else {
+      char* p = q;
+#pragma unroll
+      for (int i = 0; i < P::kVectors; ++i) {
+        const int row = i / P::kGroups, g = i % P::kGroups;
+        const Codes<Src> codes = cast_vector<Src, kFp8>(v[i], encode_of(i));
+        if (row < patch.rows) {
+          const int count = patch.elements(g);
+          store<Src>(p + g * P::kGroupCols, codes, count, aligned && count == Src::kElements);
+        }
+        if (g == P::kGroups - 1) p += step;
+      }
+    }
+  }
+
+  // The same where a vector's codes are one word: all are cast before the first is written, so that
+  // one branch serves them where every vector is whole.
+  template <int kFp8, typename EncodeOf>
+  __device__ __forceinline__ void write_words(const P& patch, const Vector (&v)[P::kVectors],
+                                              EncodeOf encode_of) const {
+    Codes<Src> codes[P::kVectors];
+#pragma unroll
+    for (int i = 0; i < P::kVectors; ++i) codes[i] = cast_vector<Src, kFp8>(v[i], encode_of(i));
+    const bool all =
+        aligned && patch.rows == P::kRows && patch.elements(P::kGroups - 1) == Src::kElements;
     char* p = q;
+    if (all) {
+#pragma unroll
+      for (int i = 0; i < P::kVectors; ++i) {
+        memory::store_4(p + i % P::kGroups * P::kGroupCols, codes[i].word[0]);
+        if (i % P::kGroups == P::kGroups - 1) p += step;
+      }
+      return;
+    }
 #pragma unroll
     for (int i = 0; i < P::kVectors; ++i) {
-      const int row = i / P::kGroups, g = i % P::kGroups;
-      const Codes<Src> codes = cast_vector<Src, kFp8>(v[i], encode_of(i));
-      if (row < patch.rows) {
-        const int count = patch.elements(g);
-        store<Src>(p + g * P::kGroupCols, codes, count, aligned && count == Src::kElements);
-      }
+      const int g = i % P::kGroups, count = i / P::kGroups < patch.rows ? patch.elements(g) : 0;
+      store<Src>(p + g * P::kGroupCols, codes[i], count, aligned && count == Src::kElements);
       if (g == P::kGroups - 1) p += step;
     }
   }

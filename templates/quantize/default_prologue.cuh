@@ -2,15 +2,20 @@
 // itself: bf16 -> E4M3 with fp32 scales. The template names its kernel, its granularity and its
 // tile.
 #pragma once
+#include "lib/arithmetic.cuh"
 #include "lib/cast.cuh"
+#include "lib/math.cuh"
 #include "lib/memory.cuh"
 #include "lib/reduce.cuh"
 #include "lib/types.cuh"
+#include "quantize/bias.cuh"
 #include "quantize/codes.cuh"
 #include "quantize/columns.cuh"
 #include "quantize/elements.cuh"
 #include "quantize/first_pass.cuh"
+#include "quantize/fused.cuh"
 #include "quantize/groups.cuh"
+#include "quantize/norm.cuh"
 #include "quantize/patch.cuh"
 #include "quantize/scale.cuh"
 #include "quantize/scaled.cuh"
@@ -39,6 +44,9 @@ constexpr int kTileCols = OCTILE_DEFAULT_TILE_COLS;
 constexpr int kThreads = 256;
 constexpr int kBlocksPerSm = 2;
 constexpr bool kRowsFastest = true;
+constexpr bool kBiasGradient = false;
+constexpr unsigned kNormEpsilonBits = 0;  // fp32
+constexpr int kNormThreads = 256;
 constexpr int kAmaxThreads = 256;
 constexpr int kAmaxBlocksPerSm = 4;
 #ifdef OCTILE_DEFAULT_INPUT
@@ -48,4 +56,18 @@ using Input = OCTILE_DEFAULT_INPUT;
 template <typename P>
 using Input = quantize::TensorInput<P>;
 #endif
+// Of RMSNorm.
+struct Expression {
+  static constexpr int kFirst = 0;
+  static constexpr int kInputs = 2;
+  static constexpr int kType = 3;
+  static constexpr bool kHalves = false;
+  static constexpr bool kWeight = true;
+  static constexpr bool kRowFactor = true;
+  static constexpr bool kTap = false;
+  template <int kPart>
+  static __device__ __forceinline__ float value(float x0, float x1, float x2, float) {
+    return __fmul_rn(__fmul_rn(x0, x2), x1);
+  }
+};
 }  // namespace cfg

@@ -1,10 +1,12 @@
 // A pointwise expression of up to four tensors as the source: what is quantised is computed where
 // it is loaded, in fp32, and never in memory. The emitter writes the expression as the policy E:
 //
-//   kInputs, kType      tensors x0.. that are loaded, and their element type
+//   kFirst, kInputs     the tensors that are loaded, x[kFirst] on (value() calls the first x0)
+//   kType               their element type
 //   kHalves             two expressions, of the left and the right half of the columns; the inputs
 //                       have half the columns
-//   kRmsNorm            x1 is a weight, one row for all; x2 is the row's 1 / rms, an fp32 in memory
+//   kWeight             x1 is one row for all
+//   kRowFactor          x2 is no tensor: the row's 1 / rms (rstd)
 //   kTap                the values are also written to memory, as fp32
 //   value<part>(x0, x1, x2, x3)
 //
@@ -23,6 +25,29 @@ struct Part {
   i64 col;
 };
 
+// What the cast sees, as fp32 [rows][cols].
+template <typename P>
+__device__ __forceinline__ void write_tap(const Args& args, const P& patch,
+                                          const Vector (&v)[P::kVectors]) {
+  float* const out = args.tap + patch.row * args.cols + patch.col;
+  const bool together =
+      (reinterpret_cast<u64>(args.tap) | static_cast<u64>(args.cols) * 4) % sizeof(Vector) == 0;
+#pragma unroll
+  for (int i = 0; i < P::kVectors; ++i) {
+    const int r = i / P::kGroups, g = i % P::kGroups, count = patch.elements(g);
+    if (r >= patch.rows) continue;
+    float* const p = out + r * P::kRowStep * args.cols + g * P::kGroupCols;
+    if (together && count == P::Src::kElements) {
+      memory::store_16(p, v[i]);
+    } else {
+#pragma unroll
+      for (int e = 0; e < P::Src::kElements; ++e) {
+        if (e < count) memory::store_4(p + e, v[i].word[e]);
+      }
+    }
+  }
+}
+
 template <typename P, typename E>
 struct FusedInput {
   using Src = typename P::Src;
@@ -30,10 +55,12 @@ struct FusedInput {
   static_assert(Src::kElementBytes == 4, "a fused source is fp32");
   static constexpr int kElements = Src::kElements;
   static constexpr int kLoadBytes = kElements * In::kElementBytes;  // of one input and vector
-  // Vectors loaded before the first is computed: at most 16 words of raw inputs are kept, 64 bytes
-  // of a thread in flight beside the values that are there already.
+  // Vectors loaded before the first is computed: at most 32 words of raw inputs are kept, 128 bytes
+  // of a thread in flight.
   static constexpr int kWords = kLoadBytes / 4 * E::kInputs;
-  static constexpr int kTogether = kWords >= 16 ? 1 : 16 / kWords;
+  static constexpr int kTogether = kWords > 16 ? 1 : kWords > 8 ? 2 : kWords > 4 ? 4 : 8;
+
+  static constexpr int kEither = 2;  // of two expressions
 
   const Args& args;
   i64 row, col;  // of the patch
@@ -49,21 +76,21 @@ struct FusedInput {
     aligned = bits % kLoadBytes == 0;
   }
 
-  // All vectors of the patch, row by row; zeros where the tensor has no element.
+  // All vectors of the patch, row by row; zeros where the tensor has no element. Nearly always
+  // every vector is whole; at the edges of the tensor one after the other is asked for, in a rolled
+  // loop.
   __device__ __forceinline__ void load(const P& patch, Vector (&v)[P::kVectors]) const {
-#pragma unroll
-    for (int first = 0; first < P::kVectors; first += kTogether) {
-      load_together(patch, v, first);
-    }
-#pragma unroll 1
-    for (int g = 0; g < P::kGroups; ++g) {
-      if (patch.elements(g) == 0 || whole(patch, g)) continue;
-#pragma unroll 1
-      for (int r = 0; r < patch.rows; ++r) {
-        put(v, r * P::kGroups + g, gather(r, g, patch.elements(g)));
+    constexpr bool kOneHalf = E::kHalves && P::kGroups == 1;
+    if (patch.rows == P::kRows && whole(patch, P::kGroups - 1)) {
+      if (kOneHalf && part_of(col).index != 0) {
+        load_vectors<kOneHalf ? 1 : 0, true>(patch, v);
+      } else {
+        load_vectors<E::kHalves && !kOneHalf ? kEither : 0, true>(patch, v);
       }
+    } else {
+      load_edge(patch, v);
     }
-    if constexpr (E::kTap) tap(patch, v);
+    if constexpr (E::kTap) write_tap(args, patch, v);
   }
 
   // The bits of one element, computed again: for the slow path.
@@ -72,95 +99,26 @@ struct FusedInput {
     float x[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
     for (int k = 0; k < E::kInputs; ++k) x[k] = In::value(In::load(at(k, r, part.col)));
-    if constexpr (E::kRmsNorm) x[2] = row_factor(r);
+    if constexpr (E::kRowFactor) x[2] = row_factor(r);
     if constexpr (E::kHalves) {
       if (part.index != 0) return __float_as_uint(E::template value<1>(x[0], x[1], x[2], x[3]));
     }
     return __float_as_uint(E::template value<0>(x[0], x[1], x[2], x[3]));
   }
 
- private:
-  __device__ __forceinline__ i64 half() const { return args.cols / 2; }
-  __device__ __forceinline__ const void* base(int k) const {
-    return k == 0 ? args.x : args.more[k - 1];
-  }
-  __device__ __forceinline__ i64 stride(int k) const {
-    if (E::kRmsNorm && k == 1) return 0;
-    return k == 0 ? args.ldx : args.more_ld[k - 1];
-  }
-  __device__ __forceinline__ Part part_of(i64 column) const {
-    if (!E::kHalves || column < half()) return {0, column};
-    return {1, column - half()};
-  }
-  __device__ __forceinline__ const char* at(int k, int r, i64 column) const {
-    return static_cast<const char*>(base(k)) +
-           ((row + r * P::kRowStep) * stride(k) + column) * In::kElementBytes;
-  }
-  __device__ __forceinline__ float row_factor(int r) const {
-    return __uint_as_float(memory::load_4(args.rstd + row + r * P::kRowStep));
-  }
+  // ---- vector by vector ----
+
   // Whole loads start at multiples of kElements, and half is one: none crosses it.
   __device__ __forceinline__ bool whole(const P& patch, int g) const {
     return aligned && patch.elements(g) == kElements;
   }
-  template <int kPart>
-  static __device__ __forceinline__ Vector compute(const Vector (&in)[E::kInputs], float factor) {
-    Vector v;
+  // A vector that is whole.
+  __device__ __forceinline__ Vector load_one(int r, int g) const {
+    const Part part = part_of(col + g * P::kGroupCols);
+    Vector in[E::kInputs];
 #pragma unroll
-    for (int e = 0; e < kElements; ++e) {
-      float x[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll
-      for (int k = 0; k < E::kInputs; ++k) x[k] = In::value(In::raw(in[k], e));
-      if constexpr (E::kRmsNorm) x[2] = factor;
-      v.word[e] = __float_as_uint(E::template value<kPart>(x[0], x[1], x[2], x[3]));
-    }
-    return v;
-  }
-
-  static __device__ __forceinline__ Vector load_input(const char* p) {
-    if constexpr (kLoadBytes == 16) {
-      return memory::load_16(p);
-    } else {
-      const memory::Words2 words = memory::load_8(p);
-      return {{words.word[0], words.word[1], 0, 0}};
-    }
-  }
-
-  // kTogether vectors from `first` on: all their loads back to back, then their values.
-  __device__ __forceinline__ void load_together(const P& patch, Vector (&v)[P::kVectors],
-                                                int first) const {
-    Vector in[kTogether][E::kInputs];
-    float factor[kTogether];
-#pragma unroll
-    for (int j = 0; j < kTogether; ++j) {
-      const int r = (first + j) / P::kGroups, g = (first + j) % P::kGroups;
-      factor[j] = 0.0f;
-      const bool loads = first + j < P::kVectors && r < patch.rows && whole(patch, g);
-      const Part part = part_of(col + g * P::kGroupCols);
-#pragma unroll
-      for (int k = 0; k < E::kInputs; ++k) {
-        in[j][k] = {{0, 0, 0, 0}};
-        if (loads) in[j][k] = load_input(at(k, r, part.col));
-      }
-      if constexpr (E::kRmsNorm) {
-        if (loads) factor[j] = row_factor(r);
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kTogether; ++j) {
-      if (first + j >= P::kVectors) continue;
-      const int r = (first + j) / P::kGroups, g = (first + j) % P::kGroups;
-      const bool loaded = r < patch.rows && whole(patch, g);
-      // What the tensor has not counts as zero, whatever the expression makes of zeros.
-      v[first + j] = {{0, 0, 0, 0}};
-      if (!loaded) continue;
-      if constexpr (E::kHalves) {
-        v[first + j] = part_of(col + g * P::kGroupCols).index == 0 ? compute<0>(in[j], factor[j])
-                                                                   : compute<1>(in[j], factor[j]);
-      } else {
-        v[first + j] = compute<0>(in[j], factor[j]);
-      }
-    }
+    for (int k = 0; k < E::kInputs; ++k) in[k] = load_input(at(k, r, part.col));
+    return compute_part(part.index, in, E::kRowFactor ? row_factor(r) : 0.0f);
   }
 
   // `count` elements one by one, then zeros: misaligned tensors and the last columns, in few
@@ -183,23 +141,121 @@ struct FusedInput {
     }
   }
 
-  __device__ __forceinline__ void tap(const P& patch, const Vector (&v)[P::kVectors]) const {
-    float* const out = args.tap + row * args.cols + col;
-    const bool together =
-        (reinterpret_cast<u64>(args.tap) | static_cast<u64>(args.cols) * 4) % sizeof(Vector) == 0;
+ private:
+  __device__ __forceinline__ i64 half() const { return args.cols / 2; }
+  __device__ __forceinline__ const void* base(int k) const {
+    return E::kFirst + k == 0 ? args.x : args.more[E::kFirst + k - 1];
+  }
+  __device__ __forceinline__ i64 stride(int k) const {
+    if (E::kWeight && E::kFirst + k == 1) return 0;
+    return E::kFirst + k == 0 ? args.ldx : args.more_ld[E::kFirst + k - 1];
+  }
+  __device__ __forceinline__ Part part_of(i64 column) const {
+    if (!E::kHalves || column < half()) return {0, column};
+    return {1, column - half()};
+  }
+  __device__ __forceinline__ const char* at(int k, int r, i64 column) const {
+    return static_cast<const char*>(base(k)) +
+           ((row + r * P::kRowStep) * stride(k) + column) * In::kElementBytes;
+  }
+  __device__ __forceinline__ float row_factor(int r) const {
+    return __uint_as_float(memory::load_4(args.rstd + row + r * P::kRowStep));
+  }
+  template <int kPart>
+  static __device__ __forceinline__ Vector compute(const Vector (&in)[E::kInputs], float factor) {
+    Vector v;
 #pragma unroll
-    for (int i = 0; i < P::kVectors; ++i) {
-      const int r = i / P::kGroups, g = i % P::kGroups, count = patch.elements(g);
-      if (r >= patch.rows) continue;
-      float* const p = out + r * P::kRowStep * args.cols + g * P::kGroupCols;
-      if (together && count == kElements) {
-        memory::store_16(p, v[i]);
-      } else {
+    for (int e = 0; e < kElements; ++e) {
+      float x[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
-        for (int e = 0; e < kElements; ++e) {
-          if (e < count) memory::store_4(p + e, v[i].word[e]);
+      for (int k = 0; k < E::kInputs; ++k) x[k] = In::value(In::raw(in[k], e));
+      if constexpr (E::kRowFactor) x[2] = factor;
+      v.word[e] = __float_as_uint(E::template value<kPart>(x[0], x[1], x[2], x[3]));
+    }
+    return v;
+  }
+
+  static __device__ __forceinline__ Vector load_input(const char* p) {
+    if constexpr (kLoadBytes == 16) {
+      return memory::load_16(p);
+    } else {
+      const memory::Words2 words = memory::load_8(p);
+      return {{words.word[0], words.word[1], 0, 0}};
+    }
+  }
+
+  // Where it is known at run time only.
+  static __device__ __forceinline__ Vector compute_part(int part, const Vector (&in)[E::kInputs],
+                                                        float factor) {
+    if constexpr (E::kHalves) {
+      if (part != 0) return compute<1>(in, factor);
+    }
+    return compute<0>(in, factor);
+  }
+
+  // Vectors that are whole (kAll: all are), kTogether at a time: their loads back to back, then
+  // their values. The others become zeros.
+  template <int kPart, bool kAll>
+  __device__ __forceinline__ void load_vectors(const P& patch, Vector (&v)[P::kVectors]) const {
+    const Part part = part_of(col);
+    const char* p[E::kInputs];
+#pragma unroll
+    for (int k = 0; k < E::kInputs; ++k) p[k] = at(k, 0, part.col);
+#pragma unroll
+    for (int first = 0; first < P::kVectors; first += kTogether) {
+      Vector in[kTogether][E::kInputs];
+      float factor[kTogether];
+#pragma unroll
+      for (int j = 0; j < kTogether && first + j < P::kVectors; ++j) {
+        const int r = (first + j) / P::kGroups, g = (first + j) % P::kGroups;
+        const bool loads = kAll || (r < patch.rows && whole(patch, g));
+        const i64 shift = part_of(col + g * P::kGroupCols).col - part.col;
+        factor[j] = 0.0f;
+#pragma unroll
+        for (int k = 0; k < E::kInputs; ++k) {
+          in[j][k] = {{0, 0, 0, 0}};
+          if (loads) in[j][k] = load_input(p[k] + shift * In::kElementBytes);
+          if (g == P::kGroups - 1) p[k] += stride(k) * (In::kElementBytes * P::kRowStep);
+        }
+        if constexpr (E::kRowFactor) {
+          if (loads) factor[j] = row_factor(r);
         }
       }
+#pragma unroll
+      for (int j = 0; j < kTogether && first + j < P::kVectors; ++j) v[first + j] = {{0, 0, 0, 0}};
+      // Never so. Without a branch that it cannot foresee, the assembler moves loads behind the
+      // values of others, and fewer are in flight.
+      if (args.cols == 0) continue;
+#pragma unroll
+      for (int j = 0; j < kTogether && first + j < P::kVectors; ++j) {
+        const int r = (first + j) / P::kGroups, g = (first + j) % P::kGroups;
+        if (!kAll && !(r < patch.rows && whole(patch, g))) continue;
+        if constexpr (kPart == kEither) {
+          const int here = part_of(col + g * P::kGroupCols).index;
+          v[first + j] = compute_part(here, in[j], factor[j]);
+        } else {
+          v[first + j] = compute<kPart>(in[j], factor[j]);
+        }
+      }
+    }
+  }
+
+  // A patch that the tensor's edge cuts, or one of a misaligned tensor.
+  __device__ __forceinline__ void load_edge(const P& patch, Vector (&v)[P::kVectors]) const {
+    // Along a row the block's other threads wait for these: their whole vectors come together.
+    constexpr bool kTogetherToo = P::kGroups > 1;
+    if constexpr (kTogetherToo) {
+      load_vectors<E::kHalves ? kEither : 0, false>(patch, v);
+    } else {
+#pragma unroll
+      for (int i = 0; i < P::kVectors; ++i) v[i] = {{0, 0, 0, 0}};
+    }
+#pragma unroll 1
+    for (int i = 0; i < P::kVectors; ++i) {
+      const int r = i / P::kGroups, g = i % P::kGroups;
+      const int count = r < patch.rows ? patch.elements(g) : 0;
+      if (count == 0 || (kTogetherToo && whole(patch, g))) continue;
+      put(v, i, whole(patch, g) ? load_one(r, g) : gather(r, g, count));
     }
   }
 };

@@ -22,6 +22,8 @@
 //           the warps through shared memory; BxB: of a warp, then over its warps through shared
 //           memory; per row and per tensor: another kernel has found them (tensor_amax.cu,
 //           line_amax.cu)
+//   bias    where wanted, the sums of the columns, before infinities and NaNs are dropped
+//           (bias.cuh, one barrier)
 //   scale   columns: one thread a column; else every thread its own, cheaper than a barrier
 //   cast    fp32 multiply; two codes a cvt
 //   output  row-wise 8 bytes a thread, 128 contiguous bytes a half-warp and store, before the
@@ -89,7 +91,7 @@ constexpr int kPatchRows = cfg::kThreads / kLanes;       // patches along a colu
 constexpr int kVectors = cfg::kTileRows / kPatchRows;    // loads of a thread
 constexpr int kWarps = cfg::kThreads / 32;
 constexpr int kWarpRows = cfg::kTileRows / kWarps;  // consecutive rows of a warp
-constexpr bool kInterleaved = !cfg::kTransposed && !kShort;
+constexpr bool kInterleaved = !cfg::kTransposed && !kShort && !cfg::kBiasGradient;
 
 static_assert(cfg::kTileCols == 128 && cfg::kTileRows % 128 == 0, "a tile is whole blocks");
 static_assert(kVectors * kPatchRows == cfg::kTileRows, "a tile is whole patches");
@@ -101,6 +103,7 @@ using View = Groups::View;
 using Patch = quantize::Patch<Src, kVectors, 1, cfg::kTileCols, kInterleaved ? kPatchRows : 1>;
 using Input = cfg::Input<Patch>;
 using Output = quantize::RowOutput<Patch>;
+using Bias = quantize::ColumnSums<Patch, cfg::kTileCols>;
 using Stage = quantize::ColumnStage<Src, cfg::kTileRows, cfg::kTileCols, cfg::kThreads>;
 
 constexpr int kBlocksAcross = cfg::kTileCols / kBlock;
@@ -334,6 +337,12 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
   Patch patch(args, row0 + at.row, col0 + at.column);
   Vector x[kVectors];
   Input(args, patch).load(patch, x);
+  if constexpr (cfg::kBiasGradient) {
+    __shared__ Bias bias;
+    bias.put(at.patch_row, at.column, x);
+    __syncthreads();
+    bias.write(args, row0, col0);
+  }
   if constexpr (kTransposed) Groups::template find_columns<cfg::kThreads>(args);
   patch.row = memory::forget_origin(patch.row);  // addresses are not kept beside 32 words of x
   const u32 known = kPerTensor && !cfg::kDelayed ? quantize::known_magnitude(args) : 0;

@@ -2,8 +2,10 @@
 // quantize_kernels.h: the emitter's text from its prologue on, each in a namespace of its own.
 //   emit_sources <prefix> <files>     writes <prefix>0.cc ... and <prefix>table.cc
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <iostream>
 #include <string>
@@ -45,6 +47,13 @@ std::vector<Kernel> kernels() {
   const std::vector<QuantizeProblem> fused = tests::fused_quantize_cells(300);
   for (std::size_t i = 0; i < fused.size(); i += 3) {
     add(all, fused[i], default_config(fused[i], kDynamic, device));
+  }
+  for (const Granularity g : {Granularity::kPerRow, Granularity::k1x128, Granularity::k1x32}) {
+    QuantizeProblem p;
+    p.cols = 9001;
+    p.q = {DType::kE4M3, g, default_scale_format(g)};
+    p.source = "rmsnorm";
+    add(all, p, {1, 4096, 256, 2});
   }
   for (const DType x : {DType::kBF16, DType::kFP32}) {
     QuantizeProblem p;
@@ -104,36 +113,39 @@ Written write(const Kernel& kernel, int index) {
   const auto emitted =
       emit_quantize(problem, config, *find_device("h200"), embedded_templates()).value();
   const std::string name = fmt::format("kernel_{}", index);
-  const bool update = problem.policy == ScalePolicy::kDelayed;
-  const std::string other =
-      emitted.companion.name.empty() ? "" : fmt::format("companion_{}", index);
   std::string text = emitted.source.substr(emitted.source.find("#line 1 \"prologue\""));
-  text = replace_all(replace_all(text, emitted.name, name), emitted.companion.name, other);
-  if (update) {  // whose argument's type is in this namespace alone
-    text += fmt::format(
+  text = replace_all(text, emitted.name, name);
+  Written w;
+  const auto declare = [&](const std::string& kernel_name, std::string_view argument) {
+    w.declaration += fmt::format("extern \"C\" void {}({});\n", kernel_name, argument);
+  };
+  declare(name, "const quantize::Args");
+  std::array<std::string, kCompanions> others;  // in the table's order
+  others.fill("nullptr");
+  const std::vector<Companion> companions = companions_of(problem);
+  for (std::size_t i = 0; i < companions.size(); ++i) {
+    const auto which = static_cast<std::size_t>(companions[i]);
+    std::string& other = others[which];
+    other = fmt::format("companion_{}_{}", index, which);
+    text = replace_all(text, emitted.companions[i].name, other);
+    if (companions[i] != Companion::kScaleUpdate) {
+      declare(other, "const quantize::Args");
+      continue;
+    }
+    text += fmt::format(  // whose argument's type is in this namespace alone
         "extern \"C\" void {0}_of_bytes(const void* args) {{\n"
         "  {0}(*static_cast<const scale_update::Args*>(args));\n}}\n",
         other);
+    other += "_of_bytes";
+    declare(other, "const void*");
   }
-  Written w;
   w.source = fmt::format(
       "#undef OCTILE_KERNEL_NAME\n#undef OCTILE_AMAX_NAME\n#undef OCTILE_UPDATE_NAME\n"
+      "#undef OCTILE_NORM_NAME\n#undef OCTILE_BIAS_NAME\n"
       "namespace n{} {{\n{}\n}}\n",
       index, text);
-  const auto declare = [&](const std::string& kernel_name) {
-    w.declaration += fmt::format("extern \"C\" void {}(const quantize::Args);\n", kernel_name);
-  };
-  declare(name);
-  std::string first_pass = "nullptr", scale_update = "nullptr";
-  if (update) {
-    scale_update = other + "_of_bytes";
-    w.declaration += fmt::format("extern \"C\" void {}(const void*);\n", scale_update);
-  } else if (!other.empty()) {
-    first_pass = other;
-    declare(other);
-  }
-  w.entry = fmt::format("    {{\"{}\", \"{}\", {}, {}, {}}},\n", to_text(Problem(problem)),
-                        to_text(config), name, first_pass, scale_update);
+  w.entry = fmt::format("    {{\"{}\", \"{}\", {}, {}}},\n", to_text(Problem(problem)),
+                        to_text(config), name, fmt::join(others, ", "));
   return w;
 }
 

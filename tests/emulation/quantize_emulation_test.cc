@@ -43,6 +43,8 @@ struct Variant {
   emulation::QuantizeKernel kernel = nullptr;
   emulation::QuantizeKernel first_pass = nullptr;
   void (*scale_update)(const void* args) = nullptr;
+  emulation::QuantizeKernel row_norm = nullptr;
+  emulation::QuantizeKernel bias_sum = nullptr;
   std::string name() const { return to_text(Problem(problem)) + " / " + to_text(config); }
 };
 
@@ -54,7 +56,7 @@ const std::vector<Variant>& variants() {
       // Those of quantize_groups_emulation_test.cc.
       if (problem.grouping != Grouping::kNone || problem.shard != ShardStep::kNone) continue;
       made.push_back({problem, parse_quantize_config(k.config).value(), k.kernel, k.first_pass,
-                      k.scale_update});
+                      k.scale_update, k.row_norm, k.bias_sum});
     }
     return made;
   }();
@@ -98,6 +100,12 @@ void run(const Variant& v, QuantizeKernelArgs args, std::int64_t x_scale_bytes,
       emulation::readable.push_back(input(args.more[i], args.more_ld[i]));
     }
   }
+  const auto values = [&](const float* p, std::int64_t count) {
+    return bytes(p, p == nullptr ? 0 : count * std::int64_t{sizeof(float)});
+  };
+  emulation::readable.push_back(values(args.rstd, args.rows));
+  args.bias_partials = reinterpret_cast<float*>(
+      maxima.data() + bias_offset(problem, args.rows, kSmCount) / std::int64_t{sizeof(float)});
   emulation::writable = {emulation::Watched{static_cast<const char*>(args.q), args.rows,
                                             args.cols * q_bytes, args.ldq * q_bytes},
                          emulation::Watched{static_cast<const char*>(args.q_transposed), args.cols,
@@ -105,7 +113,10 @@ void run(const Variant& v, QuantizeKernelArgs args, std::int64_t x_scale_bytes,
                          bytes(args.scale, scale_bytes),
                          bytes(args.scale_transposed, scale_transposed_bytes),
                          words,
-                         bytes(args.tap, args.tap == nullptr ? 0 : args.rows * args.cols * 4)};
+                         values(args.tap, args.rows * args.cols),
+                         values(args.rstd, args.rows),
+                         values(args.bias_gradient, args.cols)};
+  if (v.row_norm != nullptr) run_blocks(args.rows, kNormThreads, v.row_norm, args);
   if (v.first_pass != nullptr) {
     const auto blocks = first_pass_blocks(problem, args.rows, kSmCount);
     ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
@@ -115,6 +126,9 @@ void run(const Variant& v, QuantizeKernelArgs args, std::int64_t x_scale_bytes,
   const auto blocks = launch_blocks(problem, v.config, args.rows);
   ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
   run_blocks(*blocks, v.config.threads, v.kernel, args);
+  if (v.bias_sum != nullptr) {
+    run_blocks(ceil_div(args.cols, kBiasThreads), kBiasThreads, v.bias_sum, args);
+  }
 }
 
 QuantizeKernelArgs args_of(tests::QuantizeCase& c) {
@@ -133,6 +147,8 @@ QuantizeKernelArgs args_of(tests::QuantizeCase& c) {
     args.more_ld[i] = c.more_ld[i];
   }
   if (!c.tap.empty()) args.tap = c.tap.data();
+  if (!c.rstd.empty()) args.rstd = c.rstd.data();
+  if (!c.bias_gradient.empty()) args.bias_gradient = c.bias_gradient.data();
   if (c.row.wanted) {
     args.q = c.row.q.data() + c.row.offset;
     args.scale = c.row.scale.data() + tests::QuantizeCase::kGuard;
@@ -150,7 +166,9 @@ QuantizeKernelArgs args_of(tests::QuantizeCase& c) {
 
 void compare(const Variant& v, const Placement& at, Fill fill) {
   SCOPED_TRACE(v.name() + ": " + tests::describe(v.problem, at, fill));
-  if (!tests::has_columns(v.problem, at.cols)) return;
+  QuantizeProblem problem = v.problem;
+  problem.cols = at.cols;
+  if (!check_well_formed(Problem(problem)) || !check_config(problem, v.config)) return;
   tests::QuantizeCase expected = tests::make_case(v.problem, at, fill);
   tests::QuantizeCase actual = expected;
   const auto bytes = [](const tests::CaseOutput& out) {
@@ -165,6 +183,8 @@ void compare(const Variant& v, const Placement& at, Fill fill) {
   EXPECT_EQ(actual.amax, expected.amax);
   EXPECT_EQ(actual.nonfinite, expected.nonfinite);
   EXPECT_TRUE(tests::same_values(actual.tap, expected.tap));
+  EXPECT_TRUE(tests::same_values(actual.rstd, expected.rstd));
+  EXPECT_TRUE(tests::same_values(actual.bias_gradient, expected.bias_gradient));
   EXPECT_TRUE(actual.row.q == expected.row.q);
   EXPECT_TRUE(actual.row.scale == expected.row.scale);
   EXPECT_TRUE(actual.transposed.q == expected.transposed.q);
@@ -195,6 +215,19 @@ TEST_F(QuantizeEmulation, EveryShapeEqualsTheReference) {
       compare(v, shape, Fill::kMixed);
     }
   }
+}
+
+TEST_F(QuantizeEmulation, RowsLongerThanTheirThreadBlocksAreNormedAlike) {
+  int compared = 0;
+  for (const Variant& v : variants()) {
+    if (template_of(v.problem) != QuantizeTemplate::kNormRows || v.config.tile_cols < 4096)
+      continue;
+    compare(v, {2, 4096}, Fill::kNormal);
+    compare(v, {2, 9001}, Fill::kMixed);
+    compare(v, {3, 12288}, Fill::kNormal);
+    ++compared;
+  }
+  EXPECT_GT(compared, 0);
 }
 
 TEST_F(QuantizeEmulation, StridedAndMisalignedTensorsEqualTheReference) {
@@ -303,8 +336,9 @@ TEST_F(QuantizeEmulation, OffsetsBeyond32Bits) {
   constexpr std::int64_t kRows = 3, kCols = 200;
   for (const Variant& v : variants()) {
     if (v.problem.output != QuantizeOutput::kRowwise)
-      continue;                               // the copy's stride is the layout's
-    if (!v.problem.source.empty()) continue;  // x alone is far apart here
+      continue;  // the copy's stride is the layout's
+    if (!v.problem.source.empty() || v.problem.bias_gradient)
+      continue;  // x alone is far apart here
     SCOPED_TRACE(v.name());
     const SparseMemory x(static_cast<std::size_t>(kRows * kLd * size_of(v.problem.x.dtype)));
     const std::int64_t q_bytes = size_of(v.problem.q.dtype);

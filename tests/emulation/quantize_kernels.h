@@ -143,6 +143,8 @@ inline float near_reciprocal(float a) { return 1.0F / a; }
 #include "templates/lib/math.cuh"
 #include "templates/quantize/fused.cuh"
 #include "templates/quantize/scaled.cuh"
+#include "templates/quantize/bias.cuh"
+#include "templates/quantize/norm.cuh"
 // clang-format on
 
 namespace octile::emulation {
@@ -154,8 +156,11 @@ struct EmittedQuantizer {
   const char* problem = "";  // canonical text
   const char* config = "";
   QuantizeKernel kernel = nullptr;
-  QuantizeKernel first_pass = nullptr;               // null: none
-  void (*scale_update)(const void* args) = nullptr;  // of delayed scaling; else null
+  // Companions, in the order of their enumeration; null: none.
+  QuantizeKernel first_pass = nullptr;
+  void (*scale_update)(const void* args) = nullptr;
+  QuantizeKernel row_norm = nullptr;
+  QuantizeKernel bias_sum = nullptr;
 };
 
 // All that emit_sources.cc wrote.

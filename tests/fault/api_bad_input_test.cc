@@ -403,6 +403,27 @@ TEST_F(BadInput, FusedSources) {
   args.x2 = nullptr;
   args.tap = nullptr;
   refused(args, {"tap is null"});
+  const PlanHandle normed = make_plan(
+      library, "host", "quantize rows=? cols=384 x=bf16 q=e4m3:1x128 out=row src=rmsnorm");
+  args = q.args(64);
+  args.x1 = q.x.at();
+  expect_refused(octile_quantize_run(normed.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
+                 {"rstd is null"});
+  args.rstd = tap.data();
+  EXPECT_EQ(octile_quantize_run(normed.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+  const PlanHandle summed =
+      make_plan(library, "host", "quantize rows=? cols=384 x=bf16 q=e4m3:1x128 out=row dbias=1");
+  args = q.args(64);
+  expect_refused(octile_quantize_run(summed.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
+                 {"bias_gradient is null"});
+  args.bias_gradient = tap.data();
+  EXPECT_EQ(octile_quantize_run(summed.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+  args.rstd = tap.data();
+  expect_refused(octile_quantize_run(summed.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
+                 {"rstd is given", "norms no rows"});
+  args = q.args(64);
+  args.bias_gradient = tap.data();
+  refuses_run(args, {"bias_gradient is given", "sums no bias gradient"});
   args = q.args(64);
   args.x1 = q.x.at();
   refuses_run(args, {"x1 is given", "allowed: null"});

@@ -81,6 +81,35 @@ TEST_F(QuantizeFusedGpu, EmptyTensorsTouchNothing) {
   }
 }
 
+// SwiGLU of packed experts: the rows of all groups are one tensor's.
+TEST_F(QuantizeFusedGpu, PackedGroupsEqualTheReferenceOfOneTensor) {
+  QuantizeProblem problem;
+  problem.cols = 1030;
+  problem.source = "silu_mul";
+  problem.tap = true;
+  QuantizeCase expected = tests::make_case(problem, {300, 1030}, Fill::kMixed);
+  QuantizeCase actual = expected;
+  problem.grouping = Grouping::kPacked;
+  const Plan plan = make_plan(problem);
+  ASSERT_NE(plan, nullptr);
+  OnDevice d = place(plan.get(), actual);
+  const std::vector<std::int32_t> offsets{0, 1, 1, 130, 300};
+  std::vector<char> bytes(offsets.size() * sizeof offsets.front());
+  std::memcpy(bytes.data(), offsets.data(), bytes.size());
+  const DeviceBuffer on_device = upload(bytes);
+  d.args.offsets = static_cast<const std::int32_t*>(on_device.pointer());
+  d.args.groups = std::ssize(offsets) - 1;
+  run(plan.get(), d.args);
+  if (HasFatalFailure()) return;
+  download(d.q, actual.row.q);
+  download(d.scale, actual.row.scale);
+  download_values(d.tap, actual.tap);
+  ASSERT_TRUE(expected.run_reference());
+  EXPECT_TRUE(actual.row.q == expected.row.q);
+  EXPECT_TRUE(actual.row.scale == expected.row.scale);
+  EXPECT_TRUE(tests::same_values(actual.tap, expected.tap));
+}
+
 // exp, tanh and sigmoid of fp32 numbers of every exponent, on the device, against double: the bound
 // that docs/numerics.md states.
 TEST_F(QuantizeFusedGpu, ElementaryFunctionsAreWithinTwoUlp) {

@@ -141,7 +141,8 @@ class QuantizeGpuFixture : public ::testing::Test {
   // Device copies of a case, and the arguments that speak of them.
   struct OnDevice {
     std::array<DeviceBuffer, 3> more;
-    DeviceBuffer x, x_scale, tap, q, scale, q_transposed, scale_transposed, workspace, encode, amax;
+    DeviceBuffer x, x_scale, tap, bias_gradient, rstd, q, scale, q_transposed, scale_transposed,
+        workspace, encode, amax;
     octile_quantize_args args{};
   };
 
@@ -171,6 +172,14 @@ class QuantizeGpuFixture : public ::testing::Test {
     if (!c.tap.empty()) {
       d.tap = upload_values(c.tap);
       d.args.tap = static_cast<float*>(d.tap.pointer());
+    }
+    if (!c.bias_gradient.empty()) {
+      d.bias_gradient = upload_values(c.bias_gradient);
+      d.args.bias_gradient = static_cast<float*>(d.bias_gradient.pointer());
+    }
+    if (!c.rstd.empty()) {
+      d.rstd = upload_values(c.rstd);
+      d.args.rstd = static_cast<float*>(d.rstd.pointer());
     }
     if (c.row.wanted) {
       d.q = upload(c.row.q);
@@ -229,6 +238,10 @@ class QuantizeGpuFixture : public ::testing::Test {
     ASSERT_TRUE(status.has_value()) << status.error().message;
     if (!actual.tap.empty()) download_values(d.tap, actual.tap);
     EXPECT_TRUE(tests::same_values(actual.tap, expected.tap));
+    if (!actual.bias_gradient.empty()) download_values(d.bias_gradient, actual.bias_gradient);
+    EXPECT_TRUE(tests::same_values(actual.bias_gradient, expected.bias_gradient));
+    if (!actual.rstd.empty()) download_values(d.rstd, actual.rstd);
+    EXPECT_TRUE(tests::same_values(actual.rstd, expected.rstd));
     EXPECT_EQ(actual.amax, expected.amax);
     EXPECT_TRUE(actual.row.q == expected.row.q);
     EXPECT_TRUE(actual.row.scale == expected.row.scale);

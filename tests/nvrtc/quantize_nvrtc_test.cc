@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -53,12 +54,15 @@ void compile_and_check(const QuantizeProblem& problem, const QuantizeConfig& con
   EXPECT_EQ(r->spill_store_bytes, 0);
   EXPECT_EQ(r->spill_load_bytes, 0);
   EXPECT_EQ(r->stack_bytes, 0);
-  if (const EntryPoint& companion = kernel->companion; !companion.name.empty()) {
+  const std::vector<Companion> companions = companions_of(problem);
+  ASSERT_EQ(kernel->companions.size(), companions.size());
+  for (std::size_t i = 0; i < companions.size(); ++i) {
+    const EntryPoint& companion = kernel->companions[i];
     const KernelResources* other = output->find(companion.name);
     ASSERT_NE(other, nullptr) << "the cubin holds no kernel named " << companion.name;
     EXPECT_EQ(other->spill_store_bytes + other->spill_load_bytes + other->stack_bytes, 0);
-    const bool first_pass = first_pass_of(problem) != FirstPass::kNone;
-    EXPECT_EQ(other->max_threads, first_pass ? kFirstPassThreads : kUpdateThreads);
+    constexpr std::array kThreads{kFirstPassThreads, kUpdateThreads, kNormThreads, kBiasThreads};
+    EXPECT_EQ(other->max_threads, kThreads[static_cast<std::size_t>(companions[i])]);
     EXPECT_EQ(other->parameter_bytes, companion.parameter_bytes);
   }
   EXPECT_EQ(r->max_threads, kernel->threads);
@@ -209,9 +213,9 @@ TEST(QuantizeLint, TemplatesParseUnderNvcc) {
     GTEST_SKIP() << "no nvcc on PATH or in /usr/local/cuda/bin";
   }
   const TemplateFolder folder;
-  for (const std::string name :
-       {"segments", "tiles", "rows", "tensor_amax", "line_amax", "group_amax", "shard_amax",
-        "shard_cast", "scale_update", "dequantize", "transpose"}) {
+  for (const std::string name : {"segments", "tiles", "rows", "tensor_amax", "line_amax",
+                                 "group_amax", "shard_amax", "shard_cast", "scale_update",
+                                 "dequantize", "transpose", "norm_rows", "row_norm", "bias_sum"}) {
     const std::string command = fmt::format(
         "{2} -gencode arch=compute_90a,code=sm_90a --cubin -Werror all-warnings -I{0} "
         "-o {0}/{1}.cubin {0}/quantize/{1}.cu",

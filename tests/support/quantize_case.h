@@ -59,9 +59,10 @@ struct QuantizeCase {
   std::vector<char> x;
   std::array<std::vector<char>, 3> more;  // x1 to x3 of a fused source, each beginning as x
   std::array<std::int64_t, 3> more_ld{};  // elements
-  std::vector<float> tap;                 // what the cast sees; empty: not asked for
-  std::vector<char> x_scale;              // of FP8 x
-  std::int64_t x_scale_ld = 0;            // in scales
+  // What is left beside the codes; empty: not asked for.
+  std::vector<float> tap, bias_gradient, rstd;
+  std::vector<char> x_scale;    // of FP8 x
+  std::int64_t x_scale_ld = 0;  // in scales
   CaseOutput row, transposed;
   float encode = 3.7F;          // given, with delayed scaling
   float amax = 0.25F;           // the record of a tensor's amax; below what most inputs raise it to
@@ -95,6 +96,8 @@ struct QuantizeCase {
       args.more_ld[i] = more_ld[i];
     }
     if (!tap.empty()) args.tap = tap.data();
+    if (!bias_gradient.empty()) args.bias_gradient = bias_gradient.data();
+    if (!rstd.empty()) args.rstd = rstd.data();
     if (problem.policy == ScalePolicy::kDelayed) args.encode = &encode;
     if (keeps_amax()) args.amax = &amax;
     args.nonfinite = &nonfinite;
@@ -147,12 +150,6 @@ inline std::int64_t input_cols_of(const QuantizeProblem& problem) {
   return halves ? problem.cols / 2 : problem.cols;
 }
 
-// Whether the problem may have so many columns.
-inline bool has_columns(QuantizeProblem problem, std::int64_t cols) {
-  problem.cols = cols;
-  return check_well_formed(Problem(problem)).has_value();
-}
-
 // Equal values; NaNs are equal, whatever their bits.
 inline bool same_values(const std::vector<float>& a, const std::vector<float>& b) {
   return std::ranges::equal(a, b, [](float x, float y) {
@@ -179,7 +176,14 @@ inline QuantizeCase make_case(QuantizeProblem problem, const Placement& at, Fill
     c.more[k] = make_input(problem.x.dtype, at.rows * c.more_ld[k] + at.shift_x, fill,
                            seed + static_cast<unsigned>(i));
   }
-  if (problem.tap) c.tap.assign(static_cast<std::size_t>(at.rows * at.cols), -7.0F);
+  constexpr float kUnwritten = -7;
+  if (problem.tap) c.tap.assign(static_cast<std::size_t>(at.rows * at.cols), kUnwritten);
+  if (problem.bias_gradient) {
+    c.bias_gradient.assign(static_cast<std::size_t>(at.cols), kUnwritten);
+  }
+  if (source_shape(problem.source).rms_norm) {
+    c.rstd.assign(static_cast<std::size_t>(at.rows), kUnwritten);
+  }
   if (is_fp8(problem.x.dtype)) {
     const auto scales = quantized_layout(problem.x, at.rows, at.cols).value().scales;
     const bool strided = scales.outer > 1 || scales.inner > 1;
@@ -196,7 +200,8 @@ inline QuantizeCase make_case(QuantizeProblem problem, const Placement& at, Fill
 inline bool same_outputs(const QuantizeCase& a, const QuantizeCase& b) {
   return a.row.q == b.row.q && a.row.scale == b.row.scale && a.transposed.q == b.transposed.q &&
          a.transposed.scale == b.transposed.scale && a.amax == b.amax &&
-         a.nonfinite == b.nonfinite && same_values(a.tap, b.tap);
+         a.nonfinite == b.nonfinite && same_values(a.tap, b.tap) &&
+         same_values(a.bias_gradient, b.bias_gradient) && same_values(a.rstd, b.rstd);
 }
 
 inline std::string describe(const QuantizeProblem& problem, const Placement& at, Fill fill) {

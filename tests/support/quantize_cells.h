@@ -153,6 +153,7 @@ inline constexpr const char* kSources[] = {
     "min(max(mul(x0,x1),neg(x2)),abs(div(x3,2.5)))",
     "add(tanh(x0),exp(sub(x1,rsqrt(abs(x2)))))",
     "reciprocal(x0);max(x0,x1)",
+    "rmsnorm",
 };
 
 // Groups of a computed source, exact on every machine, and of codes with scales of their own: a
@@ -176,15 +177,29 @@ inline std::vector<QuantizeProblem> grouped_source_cells(std::int64_t cols) {
   return cells;
 }
 
-// The covering cells with a fused source each, taking turns; every other one has a tap.
+// The covering cells with a fused source each, taking turns; every other one has a tap, every third
+// a bias gradient; and the covering cells with a bias gradient of x itself.
 inline std::vector<QuantizeProblem> fused_quantize_cells(std::int64_t cols) {
   std::vector<QuantizeProblem> fused;
   std::size_t turn = 0;
   for (QuantizeProblem p : covering_quantize_cells(cols)) {
     p.source = canonical_source(kSources[turn % std::size(kSources)]);
     p.tap = turn % 2 == 0;
+    p.bias_gradient = turn % 3 == 0 && p.source != "rmsnorm";
     ++turn;
     if (check_supported(Problem(p))) fused.push_back(p);
+  }
+  for (QuantizeProblem p : covering_quantize_cells(cols)) {
+    p.bias_gradient = true;
+    if (++turn % 4 == 0 && check_supported(Problem(p))) fused.push_back(p);
+  }
+  for (const Granularity g : {Granularity::kPerRow, Granularity::k1x128, Granularity::k1x32}) {
+    QuantizeProblem p;
+    p.cols = cols;
+    p.q = {DType::kE4M3, g, default_scale_format(g)};
+    p.source = "rmsnorm";
+    p.tap = g == Granularity::k1x128;
+    fused.push_back(p);
   }
   return fused;
 }

@@ -100,8 +100,10 @@ void for_each_inverse(const std::function<void(const QuantizeProblem&)>& visit) 
 // A problem of each kind that is more than one tensor quantised as it is.
 constexpr auto kFurther = std::to_array<std::string_view>({
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=silu_mul",
-    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=rmsnorm",
-    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row dbias=1",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=rmsnorm dbias=1",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=rmsnorm group=packed",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row dbias=1 group=packed",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row dbias=1 shard=cast",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=silu_mul shard=amax",
     "quantize rows=? cols=256 x=bf16 q=e4m3:128x128 out=row group=packed",
     "quantize rows=? cols=256 x=bf16 q=e4m3:row out=both group=packed",

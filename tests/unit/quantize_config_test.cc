@@ -167,7 +167,7 @@ TEST(QuantizeConfig, FirstPassesAndTheirWorkspace) {
   constexpr int kSms = 132;
   const QuantizeProblem tensor = problem_of(Granularity::kPerTensor);
   EXPECT_EQ(first_pass_of(tensor), FirstPass::kTensor);
-  EXPECT_EQ(first_pass_name(tensor), "octile_amax_bf16_tensor");
+  EXPECT_EQ(companion_name(tensor, Companion::kFirstPass), "octile_amax_bf16_tensor");
   EXPECT_EQ(workspace_bytes(tensor, 16384, kSms), kSms * 3 * 4);
   EXPECT_EQ(first_pass_blocks(tensor, 16384, kSms).value(), kSms * 3);
   EXPECT_EQ(first_pass_blocks(tensor, 16384, 1).value(), 4);  // three, in whole loads
@@ -184,8 +184,8 @@ TEST(QuantizeConfig, FirstPassesAndTheirWorkspace) {
   delayed.policy = ScalePolicy::kDelayed;
   EXPECT_EQ(first_pass_of(delayed), FirstPass::kNone);
   EXPECT_EQ(workspace_bytes(delayed, 16384, kSms), 0);
-  EXPECT_EQ(scale_update_name(delayed), "octile_scale_update_e4m3_f32");
-  EXPECT_EQ(scale_update_name(tensor), "");
+  EXPECT_EQ(companion_name(delayed, Companion::kScaleUpdate), "octile_scale_update_e4m3_f32");
+  EXPECT_EQ(companions_of(delayed), std::vector{Companion::kScaleUpdate});
   EXPECT_EQ(kernel_name(delayed, {8, 256, 64, 12}),
             "octile_quantize_bf16_e4m3_tensor_f32_delayed_row_t8x256_w2_r12");
 }

@@ -1,10 +1,12 @@
 #include "tools/common/quantize_slots.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
 #include <utility>
 
+#include "generator/fused_source.h"
 #include "generator/quantize_config.h"
 #include "generator/quantize_layout.h"
 #include "runtime/measure/tensor.h"
@@ -48,6 +50,11 @@ std::int64_t groups_of(const QuantizeProblem& p) {
 // Rows of x, whether a group has them or not.
 std::int64_t rows_of_x(const QuantizeProblem& p, std::int64_t rows) {
   return p.grouping == Grouping::kMasked ? rows * kGroups : rows;
+}
+
+// Columns of the inputs of a source.
+std::int64_t input_cols(const QuantizeProblem& p) {
+  return source_shape(p.source).halves ? p.cols / 2 : p.cols;
 }
 
 // N(0, 1), rounded to bf16 first, in the type of the problem's x; as a quantiser leaves it in FP8.
@@ -112,6 +119,22 @@ Status allocate_output(const GpuSession& gpu, const QuantizeProblem& p, std::int
   return scale.fill(0, gpu.stream());
 }
 
+// What the source reads beside x, the same values, and what is left beside the codes.
+Status make_source(const GpuSession& gpu, const QuantizeProblem& p,
+                   const std::vector<std::uint8_t>& input, QuantizeSlot& slot) {
+  const SourceShape source = source_shape(p.source);
+  for (int i = 1; i < source.inputs; ++i) {
+    auto x = gpu.upload(input.data(), input.size());
+    if (!x) return tl::unexpected<Error>(x.error());
+    slot.more.push_back(std::move(*x));
+  }
+  constexpr std::int64_t kBytes = sizeof(float);
+  if (source.rms_norm) {
+    if (Status ok = allocate(gpu, slot.rows * kBytes, slot.rstd); !ok) return ok;
+  }
+  return p.bias_gradient ? allocate(gpu, p.cols * kBytes, slot.bias_gradient) : Status{};
+}
+
 struct HostOutput {
   std::vector<std::uint8_t> q, scale;
 };
@@ -144,6 +167,10 @@ octile_quantize_args args_of(const QuantizeSlot& slot) {
   args.scale = slot.scale.pointer();
   args.q_transposed = slot.q_transposed.pointer();
   args.scale_transposed = slot.scale_transposed.pointer();
+  const std::array<const void**, 3> more{&args.x1, &args.x2, &args.x3};
+  for (std::size_t i = 0; i < slot.more.size(); ++i) *more[i] = slot.more[i].pointer();
+  args.rstd = static_cast<float*>(slot.rstd.pointer());
+  args.bias_gradient = static_cast<float*>(slot.bias_gradient.pointer());
   args.workspace = slot.workspace.pointer();
   args.workspace_bytes = slot.workspace_bytes;
   const std::int64_t scales = std::max<std::int64_t>(1, slot.groups);
@@ -163,7 +190,7 @@ Result<std::vector<QuantizeSlot>> make_quantize_slots(const GpuSession& gpu, con
   const auto workspace = plan.workspace_bytes(rows);
   if (!workspace) return tl::unexpected<Error>(workspace.error());
   const std::vector<std::uint8_t> input =
-      random_input(problem.x.dtype, rows_of_x(problem, rows), problem.cols);
+      random_input(problem.x.dtype, rows_of_x(problem, rows), input_cols(problem));
   const auto scales = unit_scales(problem, rows);
   if (!scales) return tl::unexpected<Error>(scales.error());
   const std::vector<std::int32_t> table = group_table(problem, rows);
@@ -174,6 +201,9 @@ Result<std::vector<QuantizeSlot>> make_quantize_slots(const GpuSession& gpu, con
     auto x = gpu.upload(input.data(), input.size());
     if (!x) return tl::unexpected<Error>(x.error());
     slot.x = std::move(*x);
+    if (Status ok = make_source(gpu, problem, input, slot); !ok) {
+      return tl::unexpected<Error>(ok.error());
+    }
     if (!scales->empty()) {
       auto x_scale = gpu.upload(scales->data(), scales->size());
       if (!x_scale) return tl::unexpected<Error>(x_scale.error());
@@ -226,6 +256,11 @@ Result<bool> equals_reference(const GpuSession& gpu, const QuantizeProblem& prob
   args.scale = row->scale.data();
   args.q_transposed = transposed->q.data();
   args.scale_transposed = transposed->scale.data();
+  for (std::size_t i = 0; i < slot.more.size(); ++i) args.more[i] = x->data();
+  std::vector<float> rstd(static_cast<std::size_t>(slot.rows));
+  std::vector<float> bias(static_cast<std::size_t>(problem.cols));
+  if (source_shape(problem.source).rms_norm) args.rstd = rstd.data();
+  if (problem.bias_gradient) args.bias_gradient = bias.data();
   const std::vector<float> encode(static_cast<std::size_t>(kGroups), kGivenEncode);
   const std::vector<std::int32_t> table = group_table(problem, slot.rows);
   args.encode = encode.data();
@@ -262,7 +297,13 @@ std::int64_t bytes_moved(const QuantizeProblem& problem, std::int64_t rows) {
 }
 
 int read_bytes_of(const QuantizeProblem& problem) {
-  return size_of(problem.x.dtype) * (first_pass_of(problem) == FirstPass::kNone ? 1 : 2);
+  const std::vector<Companion> companions = companions_of(problem);
+  const auto has = [&](Companion c) { return std::ranges::count(companions, c); };
+  const auto passes = 1 + has(Companion::kFirstPass);
+  const SourceShape source = source_shape(problem.source);
+  const int tensors = source.rms_norm ? 1 : source.inputs;  // a weight is one row
+  const auto all = size_of(problem.x.dtype) * (tensors * passes + has(Companion::kRowNorm));
+  return static_cast<int>(source.halves ? all / 2 : all);
 }
 
 int written_bytes_of(const QuantizeProblem& problem) {

@@ -16,6 +16,8 @@ namespace octile::tools {
 struct QuantizeSlot {
   std::int64_t rows = 0;
   DeviceBuffer x, x_scale, q, scale, q_transposed, scale_transposed, workspace;
+  std::vector<DeviceBuffer> more;  // further inputs of a fused source
+  DeviceBuffer rstd, bias_gradient;
   DeviceBuffer given;        // delayed scaling: the encode scale and the amax record
   DeviceBuffer group_table;  // offsets of packed groups, counts of masked ones
   std::int64_t groups = 0;
@@ -38,8 +40,8 @@ Result<std::vector<QuantizeSlot>> make_quantize_slots(const GpuSession& gpu, con
 Result<bool> equals_reference(const GpuSession& gpu, const QuantizeProblem& problem,
                               const QuantizeSlot& slot);
 
-// Bytes of x a quantisation cannot but read (twice, where a first pass must find maxima), and that
-// it writes of all its outputs, a tensor element.
+// Bytes of inputs a quantisation cannot but read (twice, where a first pass must find maxima), and
+// that it writes of all its outputs, a tensor element.
 int read_bytes_of(const QuantizeProblem& problem);
 int written_bytes_of(const QuantizeProblem& problem);
 

@@ -131,6 +131,11 @@ std::vector<Work> work_of_quantisers(const std::vector<std::string>& names) {
       "x=bf16 q=e5m2:1x128:bf16 out=row",   "x=fp16 q=e4m3:1x128 out=both",
       "x=fp32 q=e4m3:1x128 out=row",        "x=fp32 q=e4m3:1x128 out=both",
       "x=fp32 q=e4m3:128x128 out=row",      "x=fp32 q=e4m3:128x128 out=both"};
+  constexpr const char* kFused[] = {
+      "x=bf16 q=e4m3:1x128 out=row src=silu_mul",  "x=bf16 q=e4m3:1x128 out=both src=silu_mul",
+      "x=bf16 q=e4m3:1x128 out=row src=dsilu_mul", "x=bf16 q=e4m3:1x128 out=row src=gelu_tanh",
+      "x=bf16 q=e4m3:1x128 out=row src=rmsnorm",   "x=bf16 q=e4m3:1x32 out=row src=rmsnorm",
+      "x=bf16 q=e4m3:row out=row src=rmsnorm",     "x=bf16 q=e4m3:1x128 out=both dbias=1"};
   // 32 groups, of unlike sizes; masked ones of up to `rows` rows, half of them there.
   constexpr const char* kPacked[] = {"x=bf16 q=e4m3:1x128 out=row group=packed",
                                      "x=bf16 q=e4m3:1x128 out=col group=packed",
@@ -159,6 +164,9 @@ std::vector<Work> work_of_quantisers(const std::vector<std::string>& names) {
   };
   for (const auto& [rows, cols] : kShapes) {
     for (const char* numerics : kEverywhere) add(rows, cols, numerics);
+  }
+  for (const auto& [rows, cols] : {kShapes[0], kShapes[1], kShapes[2]}) {
+    for (const char* numerics : kFused) add(rows, cols, numerics);
   }
   for (const char* numerics : kOnce) add(kShapes[0].first, kShapes[0].second, numerics);
   for (const std::int64_t rows : {16384, 4096}) {

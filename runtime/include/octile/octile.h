@@ -383,9 +383,10 @@ typedef struct octile_quantize_args {
   const void* x2;
   const void* x3;
   int64_t ldx1, ldx2, ldx3;
-  float* rstd;            /* [rows], source "rmsnorm": 1 / root mean square */
-  float* bias_gradient;   /* [cols] */
-  float* tap;             /* [rows][cols] */
+  float* rstd;            /* [rows], source "rmsnorm", whose weight is x1: written,
+                             1 / sqrt(mean(x^2) + norm_epsilon) */
+  float* bias_gradient;   /* [cols], plans with one: written, the sums of the source's columns */
+  float* tap;             /* [rows][cols], plans with one: written, what was quantised, as fp32 */
   const int32_t* offsets; /* [groups + 1], packed groups: the first row of each, from 0 on
                              ascending, then the rows of all, at most `rows` */
   const int32_t* counts;  /* [groups], masked groups: the rows of each that exist, at most `rows`;
