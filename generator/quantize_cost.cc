@@ -126,6 +126,7 @@ QuantizeConfig rows_config(const QuantizeProblem& p) {
   c.blocks_per_sm = std::clamp(threads / c.threads, 1, 32);
   const bool more_registers = p.grouping != Grouping::kNone && source_type(p) == DType::kFP32;
   if (more_registers) c.blocks_per_sm = std::max(1, c.blocks_per_sm * 3 / 4);
+  if (source_shape(p.source).inputs > 2) c.blocks_per_sm = std::max(1, 512 / c.threads);
   return c;
 }
 
