@@ -65,7 +65,7 @@ Status check_options(const Options& options) {
   }
   // Written so that a NaN is refused too.
   if (!(options.search_seconds > 0)) {
-    return refuse(fmt::format("--search is {}; allowed: seconds a product, more than 0",
+    return refuse(fmt::format("--search is {}; allowed: seconds a problem, more than 0",
                               options.search_seconds));
   }
   return {};
@@ -233,7 +233,7 @@ Status run(const Options& options) {
   if (!options.search) return Bench(options, context).run(*works);
   const auto shop = tuner::GpuWorkshop::open(library->get()->library, **gpu);
   if (!shop) return tl::unexpected<Error>(shop.error());
-  tuner::GemmDecider decider(**shop, {});
+  tuner::GpuDecider decider(**shop, {});
   context.search = &decider;
   context.search_seconds = options.search_seconds;
   return Bench(options, context).run(*works);
@@ -263,7 +263,7 @@ Command add_bench(CLI::App& root) {
                 "the baseline has no such switch");
   CLI::Option* search = app->add_option(
       "--search", options->search_seconds,
-      "search the fastest configuration of every product first, for so many seconds each; nothing "
+      "search the fastest configuration of every problem first, for so many seconds each; nothing "
       "is kept");
   search->expected(0, 1)->default_str("10");
   app->add_flag("--launch", options->launch,

@@ -1,5 +1,5 @@
-// octile tune: which configuration is the fastest for each product and token count, measured and
-// kept.
+// octile tune: which configuration is the fastest for each product or quantiser and token count,
+// measured and kept.
 #include <fmt/format.h>
 
 #include <csignal>
@@ -59,8 +59,6 @@ Status check_options(const Options& options) {
   if (!(options.budget_seconds > 0))
     return refuse(
         fmt::format("--budget is {}; allowed: seconds, more than 0", options.budget_seconds));
-  if (!options.problem.quantize.empty())
-    return refuse("--quantize is given; allowed: products, --gemm or --problem with a gemm");
   const int sources = (options.problem.given() ? 1 : 0) + (options.models.empty() ? 0 : 1) +
                       (options.shapes.empty() ? 0 : 1);
   if (sources != 1)
@@ -69,17 +67,12 @@ Status check_options(const Options& options) {
   return {};
 }
 
-Result<std::vector<tuner::Question>> read_problem(const Options& options) {
-  const auto problem = options.problem.read();
-  if (!problem) return tl::unexpected<Error>(problem.error());
-  if (const auto* gemm = std::get_if<GemmProblem>(&*problem))
-    return questions_of(*gemm, options.tokens);
-  return refuse(fmt::format("--problem is '{}'; allowed: a gemm, quantisers have no search yet",
-                            to_text(*problem)));
-}
-
 Result<std::vector<tuner::Question>> read_all(const Options& options) {
-  if (options.problem.given()) return read_problem(options);
+  if (options.problem.given()) {
+    const auto problem = options.problem.read();
+    if (!problem) return tl::unexpected<Error>(problem.error());
+    return questions_of(*problem, options.tokens);
+  }
   if (!options.shapes.empty())
     return read_questions(options.shapes, options.problem.recipe, options.tokens);
   std::vector<tuner::Question> questions;
@@ -124,7 +117,7 @@ class Tuning {
     if (!shop) return tl::unexpected<Error>(shop.error());
     auto decider_options = deciding();
     if (!decider_options) return tl::unexpected<Error>(decider_options.error());
-    tuner::GemmDecider decider(**shop, std::move(*decider_options));
+    tuner::GpuDecider decider(**shop, std::move(*decider_options));
     auto result = [&] {
       const CatchInterrupt guard;
       return run_campaign(questions, gpu_.spec(), decider, &file_, campaign(questions.size()));
@@ -136,16 +129,16 @@ class Tuning {
   }
 
  private:
-  Result<tuner::GemmDeciderOptions> deciding() const {
-    tuner::GemmDeciderOptions options;
+  Result<tuner::GpuDeciderOptions> deciding() const {
+    tuner::GpuDeciderOptions options;
     options.seed = options_.seed;
     if (options_.baseline.empty()) return options;
     auto cublaslt = CublasLt::open();
     if (!cublaslt) return tl::unexpected<Error>(cublaslt.error());
-    options.baselines = [this, lt = *cublaslt](const tuner::Question& question,
+    options.baselines = [this, lt = *cublaslt](const GemmProblem& problem, std::int64_t tokens,
                                                const tuner::GemmBench& bench,
                                                std::span<const int> beside) {
-      return time_baselines(lt, gpu_, question, bench, beside);
+      return time_baselines(lt, gpu_, problem, tokens, bench, beside);
     };
     return options;
   }
@@ -242,10 +235,14 @@ Command add_tune(CLI::App& root) {
   app->add_option("--model", options->models,
                   "the linear layers of models: files, or some of " + model_names())
       ->delimiter(',');
-  app->add_option("--shapes", options->shapes,
-                  "a file of one product a line, MxNxK or a problem's canonical text; M may be ?");
-  app->add_option("--tokens", options->tokens,
-                  "token counts, where the products leave them open; default 1, 2, 4, ... 16384")
+  app->add_option(
+      "--shapes", options->shapes,
+      "a file of one problem a line: a product's MxNxK, or a canonical text; M and rows "
+      "may be ?");
+  app->add_option(
+         "--tokens", options->tokens,
+         "token counts (a quantiser's rows), where the problems leave them open; default 1, "
+         "2, 4, ... 16384")
       ->delimiter(',');
   app->add_option("--budget", options->budget_seconds, "seconds for everything together")
       ->capture_default_str();
@@ -253,7 +250,7 @@ Command add_tune(CLI::App& root) {
                   "the GPU: cuda or cuda:N; with --explain also a name, h200")
       ->capture_default_str();
   app->add_option("--baseline", options->baseline,
-                  "what to show beside the result: cublaslt, in FP8 and in bf16");
+                  "what to show beside products: cublaslt, in FP8 and in bf16");
   app->add_option("--out", options->out,
                   "the folder whose tuning.jsonl gets the records; default the cache folder");
   app->add_option("--seed", options->seed, "of the random operands")->capture_default_str();

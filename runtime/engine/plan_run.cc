@@ -8,6 +8,7 @@
 #include "runtime/engine/arguments.h"
 #include "runtime/engine/device_scope.h"
 #include "runtime/engine/plan.h"
+#include "runtime/engine/reference_arguments.h"
 #include "runtime/reference/gemm.h"
 #include "runtime/reference/quantize.h"
 #include "runtime/reference/scale_update.h"
@@ -29,37 +30,6 @@ Status run_on_host(const GemmProblem& problem, const octile_gemm_args& args) {
   host.d = args.d;
   host.ldd = args.ldd;
   return reference::gemm(problem, host);
-}
-
-Status run_on_host(const QuantizeProblem& problem, const octile_quantize_args& args) {
-  reference::QuantizeArgs host;
-  host.rows = args.rows;
-  host.x = args.x;
-  host.ldx = args.ldx;
-  host.q = args.q;
-  host.ldq = args.ldq;
-  host.scale = args.scale;
-  host.scale_ld = args.scale_ld;
-  host.q_transposed = args.q_transposed;
-  host.scale_transposed = args.scale_transposed;
-  host.encode = args.encode;
-  host.amax = args.amax;
-  host.skip = args.skip;
-  host.x_scale = args.x_scale;
-  host.x_scale_ld = args.x_scale_ld;
-  host.more = {args.x1, args.x2, args.x3};
-  host.more_ld = {args.ldx1, args.ldx2, args.ldx3};
-  host.rstd = args.rstd;
-  host.bias_gradient = args.bias_gradient;
-  host.tap = args.tap;
-  host.offsets = args.offsets;
-  host.counts = args.counts;
-  host.groups = args.groups;
-  host.shard_start = args.shard_start;
-  host.shard_length = args.shard_length;
-  host.shard_amax = args.shard_amax;
-  host.nonfinite = args.nonfinite;
-  return reference::quantize(problem, host);
 }
 
 }  // namespace
@@ -94,7 +64,7 @@ Status Plan::run(const octile_quantize_args& user, CUstream stream) const {
   if (Status ok = check_tokens(problem_, "rows", args.rows); !ok) return ok;
   if (Status ok = check_arguments(*problem, args); !ok) return ok;
   if (is_nothing(*problem, args)) return {};
-  if (target_.kind == TargetKind::kHost) return run_on_host(*problem, args);
+  if (target_.kind == TargetKind::kHost) return reference::quantize(*problem, reference_args(args));
   if (Status ok = check_workspace(
           args, octile::workspace_bytes(*problem, args.rows, target_.spec.sm_count));
       !ok)

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
+#include <limits>
 #include <utility>
 
 #include "generator/layout.h"
@@ -37,6 +40,35 @@ std::vector<float> scale_pool(DType fp8, std::uint64_t seed) {
     pool[i] = static_cast<float>(kBlockMaximum / max_finite(fp8) * spread);
   }
   return pool;
+}
+
+// One element in 61, so that most blocks of 128 hold some, and ordinary ones between them.
+void put_specials(std::vector<float>& pool) {
+  using Limits = std::numeric_limits<float>;
+  constexpr std::array kSpecials{0.0F,
+                                 -0.0F,
+                                 Limits::denorm_min(),
+                                 -0x1p-130F,
+                                 Limits::max(),
+                                 -448.0F,
+                                 Limits::infinity(),
+                                 -Limits::infinity(),
+                                 Limits::quiet_NaN()};
+  for (std::size_t i = 0; 61 * i < pool.size(); ++i) pool[61 * i] = kSpecials[i % kSpecials.size()];
+}
+
+// In the type's own bytes.
+std::vector<std::uint8_t> encoded(DType type, const std::vector<float>& values) {
+  const auto size = static_cast<std::size_t>(size_of(type));
+  std::vector<std::uint8_t> bytes(values.size() * size);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const float value = values[i];
+    const std::uint16_t half =
+        type == DType::kBF16 ? reference::float_to_bf16(value) : reference::float_to_fp16(value);
+    const void* element = type == DType::kFP32 ? static_cast<const void*>(&value) : &half;
+    std::memcpy(&bytes[i * size], element, size);
+  }
+  return bytes;
 }
 
 // buffer[i] = pool[i % pool_bytes]: what is there already is copied behind itself until it fills.
@@ -102,12 +134,19 @@ Result<DeviceTensor> random_tensor(const GpuSession& gpu, const TensorType& type
   return DeviceTensor{type, rows, cols, std::move(*data), std::move(*scales)};
 }
 
-Result<DeviceBuffer> random_bf16(const GpuSession& gpu, std::int64_t elements, std::uint64_t seed) {
-  std::vector<std::uint16_t> pool(kCodePool);
+Result<DeviceBuffer> random_values(const GpuSession& gpu, DType type, std::int64_t elements,
+                                   std::uint64_t seed, Values values) {
+  std::vector<float> pool(kCodePool);
   for (std::size_t i = 0; i < pool.size(); ++i)
-    pool[i] = reference::float_to_bf16(static_cast<float>(reference::random_normal(seed, i)));
-  return repeat(gpu, pool.data(), pool.size() * sizeof(std::uint16_t),
-                static_cast<std::size_t>(elements) * sizeof(std::uint16_t));
+    pool[i] = static_cast<float>(reference::random_normal(seed, i));
+  if (values == Values::kSpecial) put_specials(pool);
+  const std::vector<std::uint8_t> bytes = encoded(type, pool);
+  return repeat(gpu, bytes.data(), bytes.size(),
+                static_cast<std::size_t>(elements * size_of(type)));
+}
+
+Result<DeviceBuffer> random_bf16(const GpuSession& gpu, std::int64_t elements, std::uint64_t seed) {
+  return random_values(gpu, DType::kBF16, elements, seed, Values::kNormal);
 }
 
 Result<std::vector<GemmSlot>> make_gemm_slots(const GpuSession& gpu, const GemmProblem& problem,

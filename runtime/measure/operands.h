@@ -24,7 +24,15 @@ std::int64_t bytes_of_call(const GemmProblem& problem, std::int64_t m);
 Result<DeviceTensor> random_tensor(const GpuSession& gpu, const TensorType& type, std::int64_t rows,
                                    std::int64_t cols, std::uint64_t seed);
 
-// N(0, 1) in bf16, as above.
+// What an unscaled tensor holds.
+enum class Values {
+  kNormal,   // N(0, 1)
+  kSpecial,  // the same; among them zeros, subnormals, the largest, infinities and NaNs
+};
+
+// bf16, fp16 or fp32, drawn from a pool as above.
+Result<DeviceBuffer> random_values(const GpuSession& gpu, DType type, std::int64_t elements,
+                                   std::uint64_t seed, Values values);
 Result<DeviceBuffer> random_bf16(const GpuSession& gpu, std::int64_t elements, std::uint64_t seed);
 
 // What one product reads and writes.

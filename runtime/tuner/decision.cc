@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "generator/cost_model.h"
+#include "runtime/engine/choice.h"
 #include "runtime/engine/engine.h"
 
 namespace octile::tuner {
@@ -39,9 +40,7 @@ std::string to_text(const WrongCandidate& wrong) {
 
 cache::TuningRecord record_key(const Question& question, const DeviceSpec& device) {
   cache::TuningRecord record;
-  GemmProblem open = question.problem;
-  open.m = kDynamic;
-  record.problem = octile::to_text(Problem(open));
+  record.problem = tuning_text(question.problem);
   record.bucket = bucket_upper(bucket_of(question.tokens));
   record.tokens = question.tokens;
   record.device = device.name;
@@ -57,7 +56,7 @@ Decision decision_of(const Question& question, const DeviceSpec& device,
   decision.outcome = search.outcome;
   cache::TuningRecord& record = decision.record;
   record = record_key(question, device);
-  record.family = "gemm";
+  record.family = std::holds_alternative<GemmProblem>(question.problem) ? "gemm" : "quantize";
   record.device_name = device.full_name;
   fill_times(exploration, search, record);
   for (const Dropped& dropped : search.dropped) {

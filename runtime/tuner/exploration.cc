@@ -6,34 +6,72 @@
 #include <utility>
 
 #include "generator/cost_model.h"
+#include "generator/quantize_candidates.h"
 #include "runtime/measure/operands.h"
+#include "runtime/measure/quantize_operands.h"
 
 namespace octile::tuner {
+namespace {
+
+// What the search space of either family is told as.
+template <typename Candidates, typename Constraints>
+Exploration exploration_of(const Candidates& candidates, const Constraints& constraints,
+                           std::vector<Ranked> shortlist) {
+  Exploration exploration;
+  exploration.enumerated = candidates.enumerated;
+  exploration.admitted = candidates.admitted.size();
+  exploration.shortlist = std::move(shortlist);
+  // Counted in the table's order.
+  for (std::size_t i = 0; i < candidates.removed.size(); ++i)
+    exploration.removed.push_back(
+        {constraints[i].name, constraints[i].reason, candidates.removed[i].second});
+  return exploration;
+}
+
+Exploration explore(const GemmProblem& problem, std::int64_t tokens, const DeviceSpec& device,
+                    const ShortlistOptions& options) {
+  const GemmCandidates candidates = gemm_candidates(problem, device);
+  return exploration_of(candidates, gemm_constraints(),
+                        shortlist(rank(problem, tokens, device, candidates),
+                                  default_config(problem, tokens, device), options));
+}
+
+Exploration explore(const QuantizeProblem& problem, std::int64_t rows, const DeviceSpec& device,
+                    const ShortlistOptions& options) {
+  const QuantizeSetting setting{problem, rows, device};
+  const QuantizeCandidates candidates = quantize_candidates(setting);
+  return exploration_of(
+      candidates, quantize_constraints(),
+      shortlist(rank(setting, candidates), default_config(problem, rows, device), options));
+}
+
+double floor_us(const GemmProblem& problem, std::int64_t tokens, const DeviceSpec& device) {
+  const auto bytes = static_cast<double>(bytes_of_call(problem, tokens));
+  const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(problem.n) *
+                       static_cast<double>(problem.k);
+  return std::max(bytes / (device.dram_tbps * 1e6), flops / (device.fp8_tflops * 1e6));
+}
+
+double floor_us(const QuantizeProblem& problem, std::int64_t rows, const DeviceSpec& device) {
+  return static_cast<double>(bytes_moved(problem, rows)) / (device.dram_tbps * 1e6);
+}
+
+}  // namespace
 
 std::string to_text(const Question& question) {
-  return fmt::format("{} at {} tokens", octile::to_text(Problem(question.problem)),
-                     question.tokens);
+  return fmt::format("{} at {} tokens", octile::to_text(question.problem), question.tokens);
 }
 
 Exploration explore(const Question& question, const DeviceSpec& device,
                     const ShortlistOptions& options) {
-  GemmCandidates candidates = gemm_candidates(question.problem, device);
-  Exploration exploration;
-  exploration.enumerated = candidates.enumerated;
-  exploration.admitted = candidates.admitted.size();
-  exploration.shortlist =
-      shortlist(rank(question.problem, question.tokens, device, candidates),
-                default_config(question.problem, question.tokens, device), options);
-  exploration.removed = std::move(candidates.removed);
-  return exploration;
+  return std::visit(
+      [&](const auto& problem) { return explore(problem, question.tokens, device, options); },
+      question.problem);
 }
 
 double floor_us(const Question& question, const DeviceSpec& device) {
-  const auto [problem, tokens] = question;
-  const double bytes = static_cast<double>(bytes_of_call(problem, tokens));
-  const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(problem.n) *
-                       static_cast<double>(problem.k);
-  return std::max(bytes / (device.dram_tbps * 1e6), flops / (device.fp8_tflops * 1e6));
+  return std::visit([&](const auto& problem) { return floor_us(problem, question.tokens, device); },
+                    question.problem);
 }
 
 }  // namespace octile::tuner

@@ -1,4 +1,4 @@
-// What there is to search for one product at one token count, before anything is compiled.
+// What there is to search for one problem at one token count, before anything is compiled.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +11,33 @@
 
 namespace octile::tuner {
 
-// Which kernel is to serve a product, whose m is dynamic, at a token count.
+// Which kernel is to serve a problem, whose token count (a product's m, a quantiser's rows) is
+// dynamic, at a token count.
 struct Question {
-  GemmProblem problem;
+  Problem problem;
   std::int64_t tokens = 0;
   friend bool operator==(const Question&, const Question&) = default;
 };
 // "gemm m=? n=7168 ... at 64 tokens"
 std::string to_text(const Question& question);
 
+// By one constraint.
+struct Removal {
+  std::string_view name, reason;
+  std::size_t count = 0;
+};
+
 struct Exploration {
   std::size_t enumerated = 0;
   std::size_t admitted = 0;
-  std::vector<std::pair<std::string_view, std::size_t>> removed;  // by constraint
-  std::vector<Ranked> shortlist;                                  // the default first
+  std::vector<Removal> removed;
+  std::vector<Ranked> shortlist;  // the default first
 };
 Exploration explore(const Question& question, const DeviceSpec& device,
                     const ShortlistOptions& options = {});
 
 // max(bytes moved once / DRAM bandwidth, flops / peak) of the device's description: a yardstick,
-// not a bound.
+// not a bound. A quantiser has no flops, and reads twice what a first pass finds the maxima of.
 double floor_us(const Question& question, const DeviceSpec& device);
 
 }  // namespace octile::tuner

@@ -123,6 +123,14 @@ std::vector<Ranked> rank(const GemmProblem& problem, std::int64_t tokens, const 
   return ranked;
 }
 
+std::vector<Ranked> rank(const QuantizeSetting& setting, const QuantizeCandidates& candidates) {
+  std::vector<Ranked> ranked;
+  ranked.reserve(candidates.admitted.size());
+  for (const QuantizeConfig& config : candidates.admitted)
+    ranked.push_back({config, estimate_us(config, setting)});
+  return ranked;
+}
+
 ConfigPoint::ConfigPoint(std::string_view text) {
   while (!text.empty()) {
     std::string_view field = next(text, ' ');

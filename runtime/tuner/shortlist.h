@@ -8,6 +8,7 @@
 
 #include "generator/candidates.h"
 #include "generator/emitter.h"
+#include "generator/quantize_candidates.h"
 
 namespace octile::tuner {
 
@@ -24,6 +25,7 @@ struct ShortlistOptions {
 // Every admitted configuration with what the cost model says of it.
 std::vector<Ranked> rank(const GemmProblem& problem, std::int64_t tokens, const DeviceSpec& device,
                          const GemmCandidates& candidates);
+std::vector<Ranked> rank(const QuantizeSetting& setting, const QuantizeCandidates& candidates);
 
 // Where a configuration lies, read off its text, so that a new axis counts as soon as it is
 // printed.

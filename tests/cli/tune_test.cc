@@ -57,23 +57,63 @@ std::vector<std::string> products(const Outcome& outcome) {
 TEST(TuneExplain, ReadsAFileOfShapes) {
   const Shell shell;
   const std::string path = (shell.folder() / "shapes.txt").string();
-  std::ofstream(path) << "# two products\n"
+  std::ofstream(path) << "# two products, a quantiser\n"
                       << "?x576x1152   # a tail\n\n"
                       << "7x768x2048\n"
                       << "gemm m=? n=576 k=1152 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 "
-                         "promote=128\n";
+                         "promote=128\n"
+                      << "quantize rows=9 cols=576 x=bf16 q=e4m3:1x128 out=row\n";
   const Outcome outcome = shell.run(
       {"tune", "--shapes", path, "--tokens", "1,200", "--device", "h200", "--explain", "--json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const std::string tail = " a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 ";
   EXPECT_THAT(products(outcome), ::testing::ElementsAre("gemm m=? n=576 k=1152" + tail + "1",
                                                         "gemm m=? n=576 k=1152" + tail + "200",
-                                                        "gemm m=? n=768 k=2048" + tail + "7"))
+                                                        "gemm m=? n=768 k=2048" + tail + "7",
+                                                        "quantize rows=? cols=576 x=bf16 "
+                                                        "q=e4m3:1x128 out=row 9"))
       << "each once";
   std::ofstream(path) << "64x576\n";
   const Outcome bad = shell.run({"tune", "--shapes", path, "--device", "h200", "--explain"});
   EXPECT_EQ(bad.exit_code, 2);
   EXPECT_THAT(bad.err, HasSubstr("shapes.txt:1: "));
+}
+
+TEST(TuneExplain, AQuantiserHasConstraintsAndAShortlist) {
+  const Shell shell;
+  const Outcome outcome = shell.run({"tune", "--quantize", "?x7168", "--tokens", "64,4096",
+                                     "--device", "h200", "--explain", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json document = outcome.json();
+  ASSERT_EQ(document.at("questions").size(), 2);
+  for (const json& question : document.at("questions")) {
+    EXPECT_THAT(question.at("problem"), HasSubstr("quantize rows=? cols=7168"));
+    EXPECT_TRUE(question.at("removed").contains("registers_hold_tile"));
+    EXPECT_GT(question.at("shortlist").size(), 10);
+    EXPECT_THAT(question.at("shortlist")[0].at("config"), HasSubstr("per_sm="));
+  }
+  EXPECT_NE(document.at("questions")[0].at("shortlist")[0],
+            document.at("questions")[1].at("shortlist")[0]);
+  const Outcome words =
+      shell.run({"tune", "--problem", "quantize rows=128 cols=7168 x=bf16 q=e4m3:128x128 out=both",
+                 "--device", "h200", "--explain"});
+  ASSERT_EQ(words.exit_code, 0) << words.err;
+  EXPECT_THAT(words.out, HasSubstr("out=both at 128 tokens"));
+  EXPECT_THAT(words.out, HasSubstr("ptxas 13.0 spills"));
+  EXPECT_THAT(words.out, HasSubstr("shortlist, the default first"));
+}
+
+TEST(TuneExplain, AQuantiserWithoutOperandsIsRefused) {
+  const std::string range = "quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=row shard=cast";
+  const Outcome outcome =
+      Shell().run({"tune", "--problem", range, "--device", "h200", "--explain"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("no operands for a range of a tensor"));
+  EXPECT_THAT(outcome.err, HasSubstr(range));
+  const Outcome stated = Shell().run(
+      {"tune", "--quantize", "64x7168", "--tokens", "1", "--device", "h200", "--explain"});
+  EXPECT_EQ(stated.exit_code, 2);
+  EXPECT_THAT(stated.err, HasSubstr("--tokens is given, but the problem states 64"));
 }
 
 TEST(TuneExplain, AModelIsItsProductsAtEveryBucket) {
@@ -105,6 +145,22 @@ TEST(TuneOnTheFakeDriver, CallsEveryCandidateWrongAndKeepsNothing) {
     EXPECT_EQ(wrong.at("tokens"), 64);
     EXPECT_THAT(wrong.at("config"), HasSubstr("tile="));
   }
+  EXPECT_FALSE(std::filesystem::exists(shell.folder() / "cache" / "tuning.jsonl"));
+}
+
+TEST(TuneOnTheFakeDriver, CallsEveryQuantiserWrongToo) {
+  Shell shell;
+  shell.set("OCTILE_LIBCUDA", OCTILE_FAKE_DRIVER_PATH);
+  if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";
+  const Outcome outcome =
+      shell.run({"tune", "--quantize", "?x384", "--tokens", "64", "--budget", "60", "--json"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("no candidate for quantize rows=? cols=384"));
+  EXPECT_THAT(outcome.err, HasSubstr("bytes differ from the host reference"));
+  const json document = outcome.json();
+  const json& decision = document.at("decisions")[0];
+  EXPECT_EQ(decision.at("outcome"), "none right");
+  EXPECT_GT(decision.at("wrong").size(), 10);
   EXPECT_FALSE(std::filesystem::exists(shell.folder() / "cache" / "tuning.jsonl"));
 }
 

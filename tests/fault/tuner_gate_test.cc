@@ -10,7 +10,7 @@
 #include <functional>
 
 #include "runtime/compiler/nvrtc.h"
-#include "runtime/tuner/gemm_decider.h"
+#include "runtime/tuner/gpu_decider.h"
 #include "tests/support/api_handles.h"
 #include "tests/support/fake_device.h"
 
@@ -227,7 +227,7 @@ TEST_F(GateTest, ASearchLeavesTheWrongCandidateOut) {
   Library library(std::move(options));
   const auto shop = GpuWorkshop::open(library, *gpu);
   ASSERT_TRUE(shop);
-  GemmDeciderOptions how;
+  GpuDeciderOptions how;
   how.shortlist = {.liked = 3, .different = 1};
   const Question question{problem(), kM};
   const auto exploration = explore(question, gpu->spec(), how.shortlist);
@@ -236,7 +236,7 @@ TEST_F(GateTest, ASearchLeavesTheWrongCandidateOut) {
   g_sabotage = [](std::uint16_t* d, std::int64_t ldd) {
     std::fill_n(d + 50 * ldd + 70, 16, std::uint16_t{0});
   };
-  GemmDecider decider(**shop, how);
+  GpuDecider decider(**shop, how);
   const cache::TuningFile file(cache.path(), true);
   CampaignOptions campaign;
   campaign.budget_seconds = 120;  // on a busy machine; a few are needed

@@ -1,10 +1,13 @@
 // The tuner on a real device: a small search ends in time, its winner is right, wrong candidates
 // are caught, and searches repeat themselves.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/engine/fixed_quantize.h"
+#include "runtime/measure/quantize_operands.h"
 #include "runtime/reference/metrics.h"
-#include "runtime/tuner/gemm_decider.h"
+#include "runtime/tuner/gpu_decider.h"
 #include "tests/gpu/gemm_case.h"
 #include "tests/gpu/session.h"
 #include "tests/support/api_handles.h"
@@ -28,11 +31,10 @@ class TunerTest : public GpuTest {
   }
 
   static Question question(std::int64_t m, std::int64_t n, std::int64_t k) {
-    Question q;
-    q.problem.n = n;
-    q.problem.k = k;
-    q.tokens = m;
-    return q;
+    GemmProblem problem;
+    problem.n = n;
+    problem.k = k;
+    return {problem, m};
   }
 
   test::TempFolder cache;
@@ -43,7 +45,7 @@ class TunerTest : public GpuTest {
 
 TEST_F(TunerTest, ASmallSearchEndsInTimeWithARightWinner) {
   constexpr double kBudgetSeconds = 20;
-  GemmDecider decider(*shop, {});
+  GpuDecider decider(*shop, {});
   const cache::TuningFile file(cache.path(), true);
   CampaignOptions options;
   options.budget_seconds = kBudgetSeconds;
@@ -74,11 +76,70 @@ TEST_F(TunerTest, ASmallSearchEndsInTimeWithARightWinner) {
   }
 }
 
+// What the record says, built anew and run on operands of its own.
+void expect_right(GpuWorkshop& shop, const cache::TuningRecord& record) {
+  const QuantizeProblem problem = std::get<QuantizeProblem>(*parse_problem(record.problem));
+  const auto config = parse_quantize_config(record.winner.config);
+  ASSERT_TRUE(config) << record.winner.config;
+  const octile::GpuSession& gpu = shop.gpu;
+  auto built = shop.library.engine.build(Problem(problem), *config, gpu.spec());
+  ASSERT_TRUE(built) << built.error().message;
+  const auto kernel = FixedQuantize::load(shop.library, gpu.driver(), gpu.ordinal(), gpu.spec(),
+                                          problem, *config, std::move(*built));
+  ASSERT_TRUE(kernel) << kernel.error().message;
+  const auto slots = make_quantize_slots(gpu, problem, record.tokens, 1, 77);
+  ASSERT_TRUE(slots) << slots.error().message;
+  const Status ran = kernel->run(args_of(slots->front()), gpu.stream());
+  ASSERT_TRUE(ran) << ran.error().message;
+  ASSERT_TRUE(gpu.synchronize());
+  const auto equal = equals_reference(gpu, problem, slots->front());
+  ASSERT_TRUE(equal) << equal.error().message;
+  EXPECT_TRUE(*equal) << record.problem << " / " << record.winner.config;
+}
+
+TEST_F(TunerTest, AQuantiserSearchEndsInTimeWithARightWinner) {
+  constexpr double kBudgetSeconds = 3;
+  for (const char* text : {"quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=row",
+                           "quantize rows=? cols=2048 x=bf16 q=e4m3:128x128 out=both",
+                           "quantize rows=? cols=5120 x=fp32 q=e5m2:row out=row",
+                           "quantize rows=? cols=3000 x=bf16 q=e4m3:tensor out=both policy=delayed",
+                           "quantize rows=? cols=2048 x=bf16 q=e4m3:1x128 out=both group=packed",
+                           "quantize rows=? cols=2048 x=bf16 q=e4m3:1x128 out=row src=silu_mul",
+                           "dequantize rows=? cols=2048 x=e4m3:1x128 q=bf16 out=row"}) {
+    SCOPED_TRACE(text);
+    GpuDecider decider(*shop, {});
+    const test::TempFolder folder;
+    const cache::TuningFile file(folder.path(), true);
+    CampaignOptions options;
+    options.budget_seconds = kBudgetSeconds;
+    const Clock clock = steady_clock();
+    const double began = clock();
+    const auto result =
+        run_campaign({{*parse_problem(text), 512}}, session->spec(), decider, &file, options);
+    ASSERT_TRUE(result) << result.error().message;
+    // A candidate's check may be under way when time is up.
+    EXPECT_LE(clock() - began, kBudgetSeconds + 2);
+    const Decision& decision = result->decisions.front();
+    ASSERT_TRUE(decision.decided()) << name_of(decision.outcome);
+    for (const WrongCandidate& wrong : decision.wrong) ADD_FAILURE() << to_text(wrong);
+    const auto kept = file.read();
+    ASSERT_EQ(kept->records.size(), 1);
+    const cache::TuningRecord& record = kept->records.front();
+    EXPECT_EQ(record.family, "quantize");
+    EXPECT_GT(record.winner.median_us, 0);
+    EXPECT_GT(record.counts.timed, 2);
+    fmt::print("{}: {} of {} compiled, {} spilled, {:.2f} s: {:.2f} us by {}, gain {:.3f}\n", text,
+               record.counts.compiled, record.counts.admitted, decision.spilled, decision.seconds,
+               record.winner.median_us, record.winner.config, record.gain);
+    expect_right(*shop, record);
+  }
+}
+
 // A bench whose candidate 1 gets one element in the middle of the output wrong.
 class SabotagedBench final : public Bench {
  public:
-  SabotagedBench(GpuWorkshop& shop, GemmBench& bench, const Question& question, GemmGate gate)
-      : shop_(shop), bench_(bench), question_(question), gate_(std::move(gate)) {}
+  SabotagedBench(GpuWorkshop& shop, GemmBench& bench, std::int64_t m, std::int64_t n, GemmGate gate)
+      : shop_(shop), bench_(bench), m_(m), n_(n), gate_(std::move(gate)) {}
 
   int candidates() const override { return bench_.candidates(); }
   std::string name(int candidate) const override { return bench_.name(candidate); }
@@ -91,7 +152,7 @@ class SabotagedBench final : public Bench {
     if (candidate != 1 || !honest) return honest;
     return gate_.check([&](const octile_gemm_args& args, CUstream stream) -> Status {
       if (Status ok = bench_.kernel(candidate).run(args, stream); !ok) return ok;
-      const std::int64_t middle = question_.tokens / 3 * args.ldd + question_.problem.n / 3;
+      const std::int64_t middle = m_ / 3 * args.ldd + n_ / 3;
       auto* element = static_cast<std::uint16_t*>(args.d) + middle;
       const Driver& driver = *shop_.gpu.driver();
       return driver.check(driver->cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(element), 0x47,
@@ -110,17 +171,18 @@ class SabotagedBench final : public Bench {
  private:
   GpuWorkshop& shop_;
   GemmBench& bench_;
-  const Question question_;
+  const std::int64_t m_, n_;
   GemmGate gate_;
 };
 
 TEST_F(TunerTest, AWrongCandidateIsCaughtAndNeverTimed) {
   const Question q = question(200, 2112, 1152);
+  const auto& product = std::get<GemmProblem>(q.problem);
   const auto exploration = explore(q, session->spec(), {.liked = 4, .different = 2});
-  auto bench = GemmBench::create(*shop, q.problem, q.tokens, exploration.shortlist, 7);
+  auto bench = GemmBench::create(*shop, product, q.tokens, exploration.shortlist, 7);
   ASSERT_TRUE(bench) << bench.error().message;
   const GemmSlot& slot = (*bench)->slots().front();
-  auto gate = GemmGate::create(*session, shop->inspect_bf16, q.problem, slot.a, slot.b, 7);
+  auto gate = GemmGate::create(*session, shop->inspect_bf16, product, slot.a, slot.b, 7);
   ASSERT_TRUE(gate) << gate.error().message;
   // What every element is compared with has to be there first.
   const std::vector<int> first{0};
@@ -133,7 +195,7 @@ TEST_F(TunerTest, AWrongCandidateIsCaughtAndNeverTimed) {
   });
   ASSERT_TRUE(accepted && accepted->right);
 
-  SabotagedBench sabotaged(*shop, **bench, q, std::move(*gate));
+  SabotagedBench sabotaged(*shop, **bench, q.tokens, product.n, std::move(*gate));
   const auto result = search(sabotaged, Budget(steady_clock(), 30));
   ASSERT_TRUE(result) << result.error().message;
   ASSERT_EQ(result->dropped.size(), 1);

@@ -79,6 +79,7 @@ inline CUresult run_quantize(const fake_cuda_launch& launch) {
   args.scale = kernel.scale;
   args.scale_ld = kernel.scale_ld;
   args.skip = kernel.skip;
+  args.nonfinite = reinterpret_cast<std::uint64_t*>(kernel.nonfinite);
   if (kernel.encode != nullptr) {
     problem.q.granularity = Granularity::kPerTensor;
     problem.policy = ScalePolicy::kDelayed;

@@ -6,6 +6,8 @@
 #include <map>
 
 #include "generator/cost_model.h"
+#include "runtime/engine/choice.h"
+#include "runtime/engine/engine.h"
 #include "runtime/tuner/campaign.h"
 #include "tests/support/api_handles.h"
 #include "tests/support/simulated_gpu.h"
@@ -21,11 +23,10 @@ using ::testing::HasSubstr;
 const DeviceSpec& h200() { return *find_device("h200"); }
 
 Question question(std::int64_t tokens, std::int64_t n = 7168) {
-  Question q;
-  q.problem.n = n;
-  q.problem.k = 2048;
-  q.tokens = tokens;
-  return q;
+  GemmProblem problem;
+  problem.n = n;
+  problem.k = 2048;
+  return {problem, tokens};
 }
 
 // Every question has the same simulated device: its third candidate is 10 % faster than the
@@ -104,6 +105,28 @@ TEST_F(CampaignTest, AnswersAndKeepsEveryQuestion) {
   ASSERT_TRUE(record.runner_up);
   EXPECT_GT(record.counts.enumerated, record.counts.admitted);
   EXPECT_EQ(record.counts.timed, 4);
+}
+
+TEST_F(CampaignTest, AQuantisersRecordIsTakenByPlansAndResumed) {
+  const Problem problem = *parse_problem("quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=both");
+  const auto first = run({{problem, 4095}, question(63)}, options());
+  ASSERT_EQ(first.decisions[0].outcome, Outcome::kTuned);
+  const auto records = file.read()->records;
+  ASSERT_EQ(records.size(), 2);
+  EXPECT_EQ(records[0].family, "quantize");
+  EXPECT_EQ(records[0].problem, to_text(problem));
+  EXPECT_EQ(records[0].bucket, 4096);
+  EXPECT_EQ(records[1].family, "gemm");
+
+  cache::TuningSet known;
+  known.add({records[0]}, "here");
+  const Choice choice = choose_config(problem, 4095, h200(), known);
+  EXPECT_EQ(choice.by, ChosenBy::kRecord) << choice.reason;
+  EXPECT_EQ(to_text(choice.config), records[0].winner.config);
+  EXPECT_NE(choice.config, model_config(problem, 4095, h200()));
+
+  run({{problem, 4095}}, options());
+  EXPECT_THAT(decider.asked, ElementsAre(4095, 63)) << "it was known";
 }
 
 TEST_F(CampaignTest, ResumesWhereItStopped) {
@@ -212,6 +235,28 @@ TEST(Floor, IsTheSlowerOfMemoryAndArithmetic) {
   EXPECT_NEAR(floor_us(question(64), h200()), 15728640.0 / 4.3e6, 1e-6);
   // 8192x7168x2048 at 1979 TFLOP/s.
   EXPECT_NEAR(floor_us(question(8192), h200()), 2.0 * 8192 * 7168 * 2048 / 1979e6, 1e-6);
+}
+
+TEST(Floor, OfAQuantiserIsWhatItMoves) {
+  const auto floor = [](const char* text) {
+    return floor_us({*parse_problem(text), 4096}, h200());
+  };
+  const double elements = 4096.0 * 7168;
+  EXPECT_NEAR(floor("quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=both"), elements * 4 / 4.3e6,
+              1e-6);
+  EXPECT_NEAR(floor("quantize rows=? cols=7168 x=fp32 q=e4m3:tensor out=row"), elements * 9 / 4.3e6,
+              1e-6)
+      << "a first pass reads it too";
+  EXPECT_NEAR(floor("quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=row src=silu_mul"),
+              elements * 5 / 4.3e6, 1e-6);
+  EXPECT_NEAR(floor("quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=row src=dsilu_mul"),
+              elements * 4 / 4.3e6, 1e-6)
+      << "three inputs of half the columns";
+  const double masked = floor("quantize rows=? cols=7168 x=bf16 q=e4m3:row out=row group=masked");
+  EXPECT_GT(masked, 8 * elements * 3 / 4.3e6);
+  EXPECT_LT(masked, 16 * elements * 3 / 4.3e6) << "of 32 groups of at most so many rows";
+  EXPECT_NEAR(floor("dequantize rows=? cols=7168 x=e4m3:1x128 q=bf16 out=row"),
+              elements * 3 / 4.3e6, 1e-6);
 }
 
 }  // namespace

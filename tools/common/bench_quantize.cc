@@ -1,22 +1,45 @@
 #include <fmt/format.h>
 
+#include <functional>
 #include <utility>
 
-#include "runtime/measure/operands.h"
+#include "runtime/measure/quantize_operands.h"
 #include "tools/common/bench_kernels.h"
 #include "tools/common/bench_run.h"
-#include "tools/common/quantize_slots.h"
 
 namespace octile::tools {
 namespace {
 
 // The host reference takes about a second for so many elements; larger runs of the same kernels
 // are compared by tests.
+constexpr std::uint64_t kOperandSeed = 3;  // the same operands every run
 constexpr std::int64_t kMostChecked = std::int64_t{1} << 25;
 
 template <typename Slot>
 const Slot& at(const std::vector<Slot>& slots, int i) {
   return slots[static_cast<std::size_t>(i)];
+}
+
+// Our quantiser as it is to be timed: a plan's, or a search's winner.
+using RunQuantize = std::function<Status(const octile_quantize_args&, CUstream)>;
+
+Result<RunQuantize> runner(const BenchContext& context, const QuantizeProblem& problem,
+                           BenchResult& result) {
+  if (context.search != nullptr) {
+    const auto winner = search_first(context, Problem(problem), result);
+    if (!winner) return tl::unexpected<Error>(winner.error());
+    const FixedQuantize& kernel = context.search->quantize_bench()->kernel(*winner);
+    return RunQuantize([&kernel](const octile_quantize_args& args, CUstream stream) {
+      return kernel.run(args, stream);
+    });
+  }
+  auto prepared = prepare_plan(context, problem, result.tokens, result.tokens);
+  if (!prepared) return tl::unexpected<Error>(prepared.error());
+  result.kernel = std::move(prepared->kernel);
+  auto plan = std::make_shared<const PlanHandle>(std::move(prepared->plan));
+  return RunQuantize([plan](const octile_quantize_args& args, CUstream stream) {
+    return plan->run(args, stream);
+  });
 }
 
 struct StreamSlot {
@@ -41,13 +64,13 @@ Result<std::vector<StreamSlot>> make_stream_slots(const GpuSession& gpu, const S
 }
 
 // Runs the first slot and holds it against the host reference.
-Status check_codes(const BenchContext& context, const PreparedPlan& prepared,
+Status check_codes(const BenchContext& context, const RunQuantize& run,
                    const QuantizeProblem& problem, const QuantizeSlot& slot, BenchResult& result) {
   if (rows_in_all(problem, slot.rows) * problem.cols > kMostChecked) {
     result.check = "not compared at this size";
     return {};
   }
-  if (Status ok = prepared.plan.run(args_of(slot), context.gpu.stream()); !ok) return ok;
+  if (Status ok = run(args_of(slot), context.gpu.stream()); !ok) return ok;
   if (Status ok = context.gpu.synchronize(); !ok) return ok;
   const auto equal = equals_reference(context.gpu, problem, slot);
   if (!equal) return tl::unexpected<Error>(equal.error());
@@ -68,22 +91,20 @@ Result<BenchResult> bench_quantize(const BenchContext& context, const QuantizePr
   const int written = written_bytes_of(problem);
   const std::int64_t bytes = bytes_moved(problem, rows);
   const std::int64_t elements = bytes / (read + written);  // that a stream of this mix moves
-  auto prepared = prepare_plan(context, problem, rows, rows);
-  if (!prepared) return tl::unexpected<Error>(prepared.error());
-  result.kernel = std::move(prepared->kernel);
-  const int count = rotation_slots(context.gpu, elements * (size_of(problem.x.dtype) + written));
-  const auto slots = make_quantize_slots(context.gpu, prepared->plan, problem, rows, count);
+  const auto run = runner(context, problem, result);
+  if (!run) return tl::unexpected<Error>(run.error());
+  const int count = rotation_slots(context.gpu, bytes_touched(problem, rows));
+  const auto slots = make_quantize_slots(context.gpu, problem, rows, count, kOperandSeed);
   if (!slots) return tl::unexpected<Error>(slots.error());
-  if (Status ok = check_codes(context, *prepared, problem, slots->front(), result); !ok) {
+  if (Status ok = check_codes(context, *run, problem, slots->front(), result); !ok) {
     return tl::unexpected<Error>(ok.error());
   }
   const auto stream_kernel = StreamKernel::create(context.gpu, read, written);
   if (!stream_kernel) return tl::unexpected<Error>(stream_kernel.error());
   const auto stream_slots = make_stream_slots(context.gpu, *stream_kernel, elements, slots->size());
   if (!stream_slots) return tl::unexpected<Error>(stream_slots.error());
-  const Contender ours{"octile", [&](int i, CUstream stream) {
-                         return prepared->plan.run(args_of(at(*slots, i)), stream);
-                       }};
+  const Contender ours{
+      "octile", [&](int i, CUstream stream) { return (*run)(args_of(at(*slots, i)), stream); }};
   const Contender stream{"stream", [&](int i, CUstream on) {
                            const StreamSlot& s = at(*stream_slots, i);
                            return stream_kernel->run(s.in, s.out, elements, on);

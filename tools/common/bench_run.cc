@@ -10,6 +10,7 @@
 #include "runtime/engine/describe.h"
 #include "runtime/measure/operands.h"
 #include "tools/common/peers.h"
+#include "tools/common/questions.h"
 #include "tools/common/tune_report.h"
 
 namespace octile::tools {
@@ -67,24 +68,12 @@ Status compare_with_cublaslt(const BenchContext& context, const GemmProblem& pro
                  result);
 }
 
-// The winner of a search for this token count; what the search found goes into the result.
+// The winner of a search for this token count.
 Result<RunGemm> searched_gemm(const BenchContext& context, const GemmProblem& problem,
                               BenchResult& result) {
-  GemmProblem open = problem;
-  open.m = kDynamic;
-  const tuner::Budget budget(tuner::steady_clock(), context.search_seconds);
-  const auto decision = context.search->decide({open, result.tokens}, budget);
-  if (!decision) return tl::unexpected<Error>(decision.error());
-  const int winner = context.search->winner();
-  if (decision->outcome == tuner::Outcome::kNoneRight ||
-      !context.search->bench()->has_kernel(winner)) {
-    return fail(ErrorCode::kInternal,
-                fmt::format("the search for {} has no kernel to offer: {}",
-                            to_text(decision->question), tuner::name_of(decision->outcome)));
-  }
-  const FixedGemm& kernel = context.search->bench()->kernel(winner);
-  result.kernel = describe(kernel.build());
-  result.search = to_json(*decision);
+  const auto winner = search_first(context, Problem(problem), result);
+  if (!winner) return tl::unexpected<Error>(winner.error());
+  const FixedGemm& kernel = context.search->gemm_bench()->kernel(*winner);
   return RunGemm([&kernel](const octile_gemm_args& args, CUstream stream) {
     return kernel.run(args, stream);
   });
@@ -102,6 +91,22 @@ Result<RunGemm> planned_gemm(const BenchContext& context, const GemmProblem& pro
 }
 
 }  // namespace
+
+Result<int> search_first(const BenchContext& context, const Problem& problem, BenchResult& result) {
+  const tuner::Budget budget(tuner::steady_clock(), context.search_seconds);
+  const auto decision = context.search->decide(question_at(problem, result.tokens), budget);
+  if (!decision) return tl::unexpected<Error>(decision.error());
+  const int winner = context.search->winner();
+  const tuner::GpuBench& bench = *context.search->bench();
+  if (decision->outcome == tuner::Outcome::kNoneRight || !bench.has_kernel(winner)) {
+    return fail(ErrorCode::kInternal,
+                fmt::format("the search for {} has no kernel to offer: {}",
+                            to_text(decision->question), tuner::name_of(decision->outcome)));
+  }
+  result.kernel = describe(*bench.built(winner).kernel);
+  result.search = to_json(*decision);
+  return winner;
+}
 
 Result<PreparedPlan> prepare_plan(const BenchContext& context, const Problem& problem,
                                   std::int64_t lo, std::int64_t hi) {

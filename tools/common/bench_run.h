@@ -9,7 +9,7 @@
 #include "generator/problem.h"
 #include "runtime/measure/gpu_session.h"
 #include "runtime/measure/timing.h"
-#include "runtime/tuner/gemm_decider.h"
+#include "runtime/tuner/gpu_decider.h"
 #include "tools/common/cublaslt.h"
 #include "tools/common/handles.h"
 
@@ -20,8 +20,8 @@ struct BenchContext {
   const GpuSession& gpu;
   std::shared_ptr<const CublasLt> cublaslt;  // null: no such baseline
   int rounds = 30;
-  // Not null: products run as the winner of a search of that many seconds, not as a plan's choice.
-  tuner::GemmDecider* search = nullptr;
+  // Not null: problems run as the winner of a search of that many seconds, not as a plan's choice.
+  tuner::GpuDecider* search = nullptr;
   double search_seconds = 0;
   bool overlap = false;  // products are timed with OCTILE_RUN_OVERLAP
 };
@@ -64,6 +64,10 @@ struct PreparedPlan {
 };
 Result<PreparedPlan> prepare_plan(const BenchContext& context, const Problem& problem,
                                   std::int64_t lo, std::int64_t hi);
+
+// The candidate that wins a search for result.tokens, which context.search keeps until the next
+// one; what the search found goes into the result.
+Result<int> search_first(const BenchContext& context, const Problem& problem, BenchResult& result);
 
 // Ours alone or beside the baseline, in one interleaved run.
 Status compare(const BenchContext& context, const std::vector<Contender>& contenders,

@@ -10,6 +10,7 @@
 #include "generator/recipe.h"
 #include "generator/support_matrix.h"
 #include "runtime/engine/arguments.h"
+#include "runtime/measure/quantize_operands.h"
 #include "tools/common/workload.h"
 
 namespace octile::tools {
@@ -19,13 +20,22 @@ constexpr std::int64_t kMostTokens = 16384;  // above it frameworks split a batc
 
 using Questions = Result<std::vector<tuner::Question>>;
 
-Result<GemmProblem> parse_line(const std::string& line, const std::string& recipe) {
-  if (line.find('=') == std::string::npos) return parse_gemm_shape(line, recipe);
-  const auto problem = parse_problem(line);
-  if (!problem) return tl::unexpected<Error>(problem.error());
-  if (const auto* gemm = std::get_if<GemmProblem>(&*problem)) return *gemm;
-  return fail(ErrorCode::kInvalidArgument,
-              fmt::format("'{}' is no product; allowed: a gemm", line));
+Result<Problem> parse_line(const std::string& line, const std::string& recipe) {
+  if (line.find('=') != std::string::npos) return parse_problem(line);
+  return parse_gemm_shape(line, recipe).map([](const GemmProblem& p) { return Problem(p); });
+}
+
+// Where the problem has its token count.
+std::int64_t& count_of(Problem& problem) {
+  if (auto* gemm = std::get_if<GemmProblem>(&problem)) return gemm->m;
+  return std::get<QuantizeProblem>(problem).rows;
+}
+std::int64_t stated_count(Problem problem) { return count_of(problem); }
+
+Status check_searchable(const Problem& problem) {
+  if (Status ok = check_supported(problem); !ok) return ok;
+  const auto* quantize = std::get_if<QuantizeProblem>(&problem);
+  return quantize == nullptr ? Status{} : check_operands(*quantize);
 }
 
 std::string trimmed(std::string line) {
@@ -43,23 +53,28 @@ std::vector<std::int64_t> bucket_counts() {
   return counts;
 }
 
-Questions questions_of(const GemmProblem& problem, const std::vector<std::int64_t>& counts) {
-  if (Status ok = check_supported(Problem(problem)); !ok) return tl::unexpected<Error>(ok.error());
-  if (problem.m != kDynamic && !counts.empty()) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("--tokens is given, but the problem states {}; allowed with ? only",
-                            problem.m));
+tuner::Question question_at(Problem problem, std::int64_t count) {
+  count_of(problem) = kDynamic;
+  return {std::move(problem), count};
+}
+
+Questions questions_of(const Problem& problem, const std::vector<std::int64_t>& counts) {
+  if (Status ok = check_searchable(problem); !ok) return tl::unexpected<Error>(ok.error());
+  const std::int64_t stated = stated_count(problem);
+  if (stated != kDynamic && !counts.empty()) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--tokens is given, but the problem states {}; allowed with ? only", stated));
   }
   std::vector<std::int64_t> asked = counts.empty() ? bucket_counts() : counts;
-  if (problem.m != kDynamic) asked = {problem.m};
+  if (stated != kDynamic) asked = {stated};
   std::vector<tuner::Question> questions;
   for (const std::int64_t count : asked) {
     if (count < 1 || count > kMaxExtent) {
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("a token count is {}; allowed: 1 to {}", count, kMaxExtent));
     }
-    questions.push_back({problem, count});
-    questions.back().problem.m = kDynamic;
+    questions.push_back(question_at(problem, count));
   }
   return questions;
 }
@@ -92,8 +107,8 @@ Questions parse_questions(std::string_view text, const std::string& origin,
     line = trimmed(line);
     if (line.empty()) continue;
     const auto problem = parse_line(line, recipe);
-    const auto some = problem.and_then([&](const GemmProblem& p) {
-      return questions_of(p, p.m == kDynamic ? counts : std::vector<std::int64_t>());
+    const auto some = problem.and_then([&](const Problem& p) {
+      return questions_of(p, stated_count(p) == kDynamic ? counts : std::vector<std::int64_t>());
     });
     if (!some) {
       return fail(some.error().code,
@@ -102,7 +117,7 @@ Questions parse_questions(std::string_view text, const std::string& origin,
     questions.insert(questions.end(), some->begin(), some->end());
   }
   if (!questions.empty()) return questions;
-  return fail(ErrorCode::kInvalidArgument, fmt::format("{}: it names no product", origin));
+  return fail(ErrorCode::kInvalidArgument, fmt::format("{}: it names no problem", origin));
 }
 
 Questions read_questions(const std::string& path, const std::string& recipe,

@@ -1,4 +1,4 @@
-// Which questions `octile tune` is asked: products by token counts.
+// Which questions `octile tune` is asked: problems by token counts.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,14 @@ namespace octile::tools {
 // 1, 2, 4, ... 16384: what every bucket of a plan is represented by.
 std::vector<std::int64_t> bucket_counts();
 
-// A product whose m may be stated; then that is the only count, and `counts` must be empty.
-// `counts` empty otherwise: bucket_counts(). Errors: kInvalidArgument for a count outside 1 to 2^31
-// - 1; what check_supported says of the problem.
-Result<std::vector<tuner::Question>> questions_of(const GemmProblem& problem,
+// The problem at a token count, whatever it states.
+tuner::Question question_at(Problem problem, std::int64_t count);
+
+// A problem whose token count (m, or rows) may be stated; then that is the only one, and `counts`
+// must be empty. `counts` empty otherwise: bucket_counts(). Errors: kInvalidArgument for a count
+// outside 1 to 2^31 - 1; what check_supported says of the problem, and check_operands of a
+// quantiser.
+Result<std::vector<tuner::Question>> questions_of(const Problem& problem,
                                                   const std::vector<std::int64_t>& counts);
 
 // The forward products of a model's linear layers: the name of a shipped model, or a file.
@@ -24,8 +28,8 @@ Result<std::vector<tuner::Question>> questions_of_model(const std::string& model
                                                         const std::string& recipe,
                                                         const std::vector<std::int64_t>& counts);
 
-// A text of one product a line, MxNxK or a canonical problem text; M may be ?. Blank lines and what
-// follows a # are nothing. `origin` begins every error, with the line's number.
+// A text of one problem a line, MxNxK or a canonical text; M and rows may be ?. Blank lines and
+// what follows a # are nothing. `origin` begins every error, with the line's number.
 Result<std::vector<tuner::Question>> parse_questions(std::string_view text,
                                                      const std::string& origin,
                                                      const std::string& recipe,

@@ -17,15 +17,15 @@ Status add(Result<Peer> peer, std::vector<Peer>& peers) {
 
 }  // namespace
 
-Result<tuner::GemmDeciderOptions::Baselines> time_baselines(
+Result<tuner::GpuDeciderOptions::Baselines> time_baselines(
     const std::shared_ptr<const CublasLt>& library, const GpuSession& gpu,
-    const tuner::Question& question, const tuner::GemmBench& bench, std::span<const int> beside) {
+    const GemmProblem& problem, std::int64_t tokens, const tuner::GemmBench& bench,
+    std::span<const int> beside) {
   constexpr int kRounds = 10;
   std::vector<Peer> peers;
   peers.reserve(2);
-  Status ok =
-      add(Peer::cublaslt(library, gpu, question.problem, question.tokens, bench.slots()), peers);
-  if (ok) ok = add(Peer::bf16(library, gpu, question.problem, question.tokens), peers);
+  Status ok = add(Peer::cublaslt(library, gpu, problem, tokens, bench.slots()), peers);
+  if (ok) ok = add(Peer::bf16(library, gpu, problem, tokens), peers);
   if (!ok) return tl::unexpected<Error>(ok.error());
   std::vector<Contender> contenders;
   for (const int candidate : beside) contenders.push_back(bench.contender(candidate));
@@ -35,7 +35,7 @@ Result<tuner::GemmDeciderOptions::Baselines> time_baselines(
   options.slots = static_cast<int>(bench.slots().size());
   const auto timings = measure(gpu, contenders, options);
   if (!timings) return tl::unexpected<Error>(timings.error());
-  tuner::GemmDeciderOptions::Baselines baselines;
+  tuner::GpuDeciderOptions::Baselines baselines;
   for (std::size_t i = beside.size(); i < timings->size(); ++i)
     baselines.emplace_back((*timings)[i].name, (*timings)[i].median_us);
   return baselines;

@@ -7,15 +7,16 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/tuner/gemm_decider.h"
+#include "runtime/tuner/gpu_decider.h"
 #include "tools/common/cublaslt.h"
 
 namespace octile::tools {
 
 // "cublaslt" and "bf16" in microseconds, by a short interleaved run beside candidates of the bench.
 // One that cuBLASLt does not take is left out.
-Result<tuner::GemmDeciderOptions::Baselines> time_baselines(
+Result<tuner::GpuDeciderOptions::Baselines> time_baselines(
     const std::shared_ptr<const CublasLt>& library, const GpuSession& gpu,
-    const tuner::Question& question, const tuner::GemmBench& bench, std::span<const int> beside);
+    const GemmProblem& problem, std::int64_t tokens, const tuner::GemmBench& bench,
+    std::span<const int> beside);
 
 }  // namespace octile::tools

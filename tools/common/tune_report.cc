@@ -34,14 +34,18 @@ std::string share_text(const cache::TuningRecord& record) {
 }
 
 std::string shape_text(const tuner::Question& question) {
-  return fmt::format("{}x{}x{}", question.tokens, question.problem.n, question.problem.k);
+  if (const auto* gemm = std::get_if<GemmProblem>(&question.problem))
+    return fmt::format("{}x{}x{}", question.tokens, gemm->n, gemm->k);
+  QuantizeProblem stated = std::get<QuantizeProblem>(question.problem);
+  stated.rows = question.tokens;
+  return to_text(Problem(stated));
 }
 
 }  // namespace
 
 Json to_json(const tuner::Decision& decision) {
   const cache::TuningRecord& record = decision.record;
-  Json object{{"problem", to_text(Problem(decision.question.problem))},
+  Json object{{"problem", to_text(decision.question.problem)},
               {"tokens", decision.question.tokens},
               {"outcome", tuner::name_of(decision.outcome)},
               {"seconds", decision.seconds}};
@@ -77,16 +81,14 @@ Json to_json(const tuner::Decision& decision) {
 
 Json to_json(const tuner::Question& question, const tuner::Exploration& exploration) {
   Json removed = Json::object();
-  for (const auto& [name, count] : exploration.removed) removed[std::string(name)] = count;
+  for (const tuner::Removal& rule : exploration.removed)
+    removed[std::string(rule.name)] = rule.count;
   Json list = Json::array();
   for (const tuner::Ranked& ranked : exploration.shortlist)
     list.push_back({{"config", to_text(ranked.config)}, {"estimate_us", ranked.estimate_us}});
-  return {{"problem", to_text(Problem(question.problem))},
-          {"tokens", question.tokens},
-          {"enumerated", exploration.enumerated},
-          {"removed", removed},
-          {"admitted", exploration.admitted},
-          {"shortlist", list}};
+  return {{"problem", to_text(question.problem)}, {"tokens", question.tokens},
+          {"enumerated", exploration.enumerated}, {"removed", removed},
+          {"admitted", exploration.admitted},     {"shortlist", list}};
 }
 
 std::string explanation_text(const tuner::Question& question,
@@ -94,13 +96,9 @@ std::string explanation_text(const tuner::Question& question,
   std::string text = fmt::format("{}\n{} configurations, {} admitted\n", tuner::to_text(question),
                                  exploration.enumerated, exploration.admitted);
   TextTable removed({"removed", "<by the constraint", "<which says"});
-  for (const auto& [name, count] : exploration.removed) {
-    const auto rules = gemm_constraints();
-    const auto rule = std::find_if(rules.begin(), rules.end(),
-                                   [&](const GemmConstraint& r) { return r.name == name; });
-    removed.add_row({fmt::format("{}", count), std::string(name),
-                     rule == rules.end() ? "" : std::string(rule->reason)});
-  }
+  for (const tuner::Removal& rule : exploration.removed)
+    removed.add_row(
+        {fmt::format("{}", rule.count), std::string(rule.name), std::string(rule.reason)});
   text += removed.render() + "\nshortlist, the default first\n";
   TextTable list({"model us", "<configuration"});
   for (const tuner::Ranked& ranked : exploration.shortlist)
@@ -109,7 +107,7 @@ std::string explanation_text(const tuner::Question& question,
 }
 
 std::string decisions_table(const std::vector<tuner::Decision>& decisions) {
-  TextTable table({"<product", "default us", "tuned us", "gain", "of floor", "cublaslt us",
+  TextTable table({"<problem", "default us", "tuned us", "gain", "of floor", "cublaslt us",
                    "bf16 us", "<outcome"});
   for (const tuner::Decision& decision : decisions) {
     const cache::TuningRecord& record = decision.record;

@@ -1,4 +1,4 @@
-#include "runtime/tuner/gemm_decider.h"
+#include "runtime/tuner/gpu_decider.h"
 
 #include <fmt/format.h>
 
@@ -9,13 +9,13 @@
 
 namespace octile::tuner {
 
-void GemmDecider::expect(const Question& question) {
+void GpuDecider::expect(const Question& question) {
   expected_.emplace_back(question, explore(question, shop_.gpu.spec(), options_.shortlist));
   for (const Ranked& ranked : expected_.back().second.shortlist)
     shop_.builds.start(question.problem, ranked.config);
 }
 
-Exploration GemmDecider::exploration_of(const Question& question) {
+Exploration GpuDecider::exploration_of(const Question& question) {
   const auto known =
       std::ranges::find(expected_, question, &std::pair<Question, Exploration>::first);
   if (known == expected_.end()) return explore(question, shop_.gpu.spec(), options_.shortlist);
@@ -24,17 +24,29 @@ Exploration GemmDecider::exploration_of(const Question& question) {
   return exploration;
 }
 
-Result<Decision> GemmDecider::decide(const Question& question, const Budget& budget) {
+Status GpuDecider::open_bench(const Question& question, std::vector<Ranked> shortlist) {
+  const auto keep = [this](auto made) -> Status {
+    if (!made) return tl::unexpected<Error>(made.error());
+    bench_ = std::move(*made);
+    return {};
+  };
+  bench_.reset();  // its memory, before the next one's
+  if (const auto* gemm = std::get_if<GemmProblem>(&question.problem))
+    return keep(
+        GemmBench::create(shop_, *gemm, question.tokens, std::move(shortlist), options_.seed));
+  return keep(QuantizeBench::create(shop_, std::get<QuantizeProblem>(question.problem),
+                                    question.tokens, std::move(shortlist), options_.seed));
+}
+
+Result<Decision> GpuDecider::decide(const Question& question, const Budget& budget) {
   const Exploration exploration = exploration_of(question);
   const std::uint64_t seed = options_.seed;
-  const bool compares = options_.baselines != nullptr;
+  const bool compares =
+      options_.baselines != nullptr && std::holds_alternative<GemmProblem>(question.problem);
   const Budget searching =
       compares ? budget.part(budget.left() * (1 - options_.baseline_share)) : budget;
-  bench_.reset();  // its memory, before the next one's
-  auto bench =
-      GemmBench::create(shop_, question.problem, question.tokens, exploration.shortlist, seed);
-  if (!bench) return tl::unexpected<Error>(bench.error());
-  bench_ = std::move(*bench);
+  if (Status ok = open_bench(question, exploration.shortlist); !ok)
+    return tl::unexpected<Error>(ok.error());
   const auto found = search(*bench_, searching, options_.race);
   if (!found)
     return fail(found.error().code, fmt::format("{}, operands of seed {}: {}", to_text(question),
@@ -42,21 +54,22 @@ Result<Decision> GemmDecider::decide(const Question& question, const Budget& bud
   winner_ = found->winner;
   Decision decision = decision_of(question, shop_.gpu.spec(), exploration, *found, seed);
   if (!decision.decided()) return decision;
-  const KernelBuild& kernel = bench_->kernel(winner_).build();
+  const KernelBuild& kernel = *bench_->built(winner_).kernel;
   decision.record.toolchain = kernel.toolchain;
   decision.record.source_digest = kernel.source_digest;
   decision.record.protocol +=
-      fmt::format(", graphs over {} sets of operands", bench_->slots().size());
+      fmt::format(", graphs over {} sets of operands", bench_->slot_count());
   decision.record.date = utc_now();
   if (Status ok = add_baselines(question, decision); !ok) return tl::unexpected<Error>(ok.error());
   return decision;
 }
 
-Status GemmDecider::add_baselines(const Question& question, Decision& decision) {
-  if (options_.baselines) {
+Status GpuDecider::add_baselines(const Question& question, Decision& decision) {
+  const auto* gemm = std::get_if<GemmProblem>(&question.problem);
+  if (options_.baselines && gemm != nullptr) {
     std::vector<int> beside{winner_};
     if (winner_ != 0 && bench_->has_kernel(0)) beside.push_back(0);
-    auto others = options_.baselines(question, *bench_, beside);
+    auto others = options_.baselines(*gemm, question.tokens, *gemm_bench(), beside);
     if (!others) return tl::unexpected<Error>(others.error());
     decision.record.baselines_us = std::move(*others);
   }

@@ -1,4 +1,4 @@
-// The Decider of products on a GPU.
+// The Decider of products and quantisers on a GPU.
 #pragma once
 
 #include <functional>
@@ -9,42 +9,50 @@
 
 #include "runtime/tuner/campaign.h"
 #include "runtime/tuner/gemm_bench.h"
+#include "runtime/tuner/quantize_bench.h"
 
 namespace octile::tuner {
 
-struct GemmDeciderOptions {
+struct GpuDeciderOptions {
   ShortlistOptions shortlist;
   RaceOptions race;
   std::uint64_t seed = 1;  // of the random operands
-  // Times other implementations of the product beside the candidates given, on the bench's slots:
-  // what they are called, and microseconds. null: none.
+  // Times other implementations of a product beside the candidates given, on the bench's slots:
+  // what they are called, and microseconds. null: none. Never asked about quantisers.
   using Baselines = std::vector<std::pair<std::string, double>>;
-  std::function<Result<Baselines>(const Question&, const GemmBench&, std::span<const int> beside)>
+  std::function<Result<Baselines>(const GemmProblem&, std::int64_t tokens, const GemmBench&,
+                                  std::span<const int> beside)>
       baselines;
   double baseline_share = 0.15;  // of a question's budget, kept for them
 };
 
-class GemmDecider final : public Decider {
+class GpuDecider final : public Decider {
  public:
   // The workshop outlives it.
-  GemmDecider(GpuWorkshop& shop, GemmDeciderOptions options)
+  GpuDecider(GpuWorkshop& shop, GpuDeciderOptions options)
       : shop_(shop), options_(std::move(options)) {}
 
   void expect(const Question& question) override;
   Result<Decision> decide(const Question& question, const Budget& budget) override;
 
   // What decide() measured last, kept for who wants to go on with the winner; null before.
-  const GemmBench* bench() const { return bench_.get(); }
+  const GpuBench* bench() const { return bench_.get(); }
+  // The same where it was of that family, else null.
+  const GemmBench* gemm_bench() const { return dynamic_cast<const GemmBench*>(bench_.get()); }
+  const QuantizeBench* quantize_bench() const {
+    return dynamic_cast<const QuantizeBench*>(bench_.get());
+  }
   int winner() const { return winner_; }
 
  private:
   Exploration exploration_of(const Question& question);
+  Status open_bench(const Question& question, std::vector<Ranked> shortlist);
   Status add_baselines(const Question& question, Decision& decision);
 
   GpuWorkshop& shop_;
-  const GemmDeciderOptions options_;
+  const GpuDeciderOptions options_;
   std::vector<std::pair<Question, Exploration>> expected_;  // not decided yet
-  std::unique_ptr<GemmBench> bench_;
+  std::unique_ptr<GpuBench> bench_;
   int winner_ = 0;
 };
 

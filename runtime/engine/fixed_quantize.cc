@@ -1,0 +1,28 @@
+#include "runtime/engine/fixed_quantize.h"
+
+#include <utility>
+
+#include "runtime/engine/arguments.h"
+
+namespace octile {
+
+Result<FixedQuantize> FixedQuantize::load(Library& library,
+                                          const std::shared_ptr<const Driver>& driver, int ordinal,
+                                          const DeviceSpec& device, const QuantizeProblem& problem,
+                                          const QuantizeConfig& config, Built built) {
+  const auto loaded = library.registry.load(driver, ordinal, built.kernel);
+  if (!loaded) return tl::unexpected<Error>(loaded.error());
+  return FixedQuantize(
+      driver, problem,
+      quantize_launch(problem, config, device.sm_count, loaded->kernel, loaded->companions),
+      std::move(built));
+}
+
+Status FixedQuantize::run(octile_quantize_args args, CUstream stream) const {
+  if (Status ok = check_arguments(problem_, args); !ok) return ok;
+  const std::int64_t needed = workspace_bytes(problem_, args.rows, launch_.sm_count);
+  if (Status ok = check_workspace(args, needed); !ok) return ok;
+  return launch_quantize(*driver_, launch_, problem_, args, stream);
+}
+
+}  // namespace octile

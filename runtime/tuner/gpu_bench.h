@@ -1,0 +1,75 @@
+// What the Bench of any problem on a GPU has in common: builds by the library's threads, times by
+// graph replay.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/measure/loaded_template.h"
+#include "runtime/measure/telemetry.h"
+#include "runtime/measure/timing.h"
+#include "runtime/tuner/bench.h"
+#include "runtime/tuner/build_queue.h"
+#include "runtime/tuner/shortlist.h"
+
+namespace octile::tuner {
+
+// What searches on one GPU share. The library outlives it.
+struct GpuWorkshop {
+  static Result<std::unique_ptr<GpuWorkshop>> open(Library& library, const GpuSession& gpu);
+  GpuWorkshop(Library& its_library, const GpuSession& its_gpu, LoadedTemplate inspector)
+      : library(its_library),
+        gpu(its_gpu),
+        telemetry(Telemetry::open(*its_gpu.driver(), its_gpu.ordinal())),
+        inspect_bf16(std::move(inspector)),
+        builds(its_library, its_gpu.spec()) {}
+
+  Library& library;
+  const GpuSession& gpu;
+  Telemetry telemetry;
+  LoadedTemplate inspect_bf16;
+  BuildQueue builds;
+};
+
+// Candidates in the order of the shortlist, whose first is the default.
+class GpuBench : public Bench {
+ public:
+  int candidates() const override { return static_cast<int>(shortlist_.size()); }
+  std::string name(int candidate) const override { return octile::to_text(config(candidate)); }
+  void start_builds(std::span<const int> candidates) override;
+  std::optional<Result<BuildReport>> build(int candidate, double seconds) override;
+  Result<double> time(int candidate) override;
+  DeviceTelemetry state() override { return shop_.telemetry.read(); }
+
+  // One that was built.
+  const Built& built(int candidate) const { return built_.at(candidate); }
+  // Whether it was gated.
+  virtual bool has_kernel(int candidate) const = 0;
+  // One that was gated.
+  virtual Contender contender(int candidate) const = 0;
+  // Sets of operands that calls rotate over.
+  virtual int slot_count() const = 0;
+
+ protected:
+  GpuBench(GpuWorkshop& shop, Problem problem, std::vector<Ranked> shortlist, Replayer replayer)
+      : shop_(shop),
+        problem_(std::move(problem)),
+        shortlist_(std::move(shortlist)),
+        replayer_(std::move(replayer)) {}
+  const KernelConfig& config(int candidate) const {
+    return shortlist_.at(static_cast<std::size_t>(candidate)).config;
+  }
+
+  GpuWorkshop& shop_;
+
+ private:
+  const Problem problem_;
+  const std::vector<Ranked> shortlist_;
+  Replayer replayer_;
+  std::map<int, Built> built_;
+  std::map<int, Replay> replays_;
+};
+
+}  // namespace octile::tuner
