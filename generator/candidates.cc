@@ -104,7 +104,7 @@ bool clusters_share_large_tiles(const GemmConfig& c, const GemmProblem&, const D
   return (c.cluster_m == 1 && c.cluster_n == 1) || (c.block_m >= 128 && c.block_n >= 96);
 }
 bool large_tiles_stay_whole(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
-  return c.splits == 1 || (c.block_m <= 128 && c.block_n <= 192);
+  return c.splits == 1 || (c.block_m <= 128 && c.block_n <= 128);
 }
 bool overlap_fits_pass(const GemmConfig& c, const GemmProblem& p, const DeviceSpec&) {
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
@@ -175,8 +175,8 @@ constexpr std::array kConstraints{
         clusters_share_large_tiles},
     GemmConstraint{
         "large_tiles_stay_whole",
-        "tiles of more than 128 rows or 192 columns are not split: their partial sums would "
-        "take the shared memory the ring needs, and the widest spill",
+        "tiles of more than 128 rows or columns are not split: their partial sums take the "
+        "shared memory the ring needs and as long to exchange as splitting saves (measured)",
         large_tiles_stay_whole},
     GemmConstraint{"two_ctas_share_an_sm",
                    "one CTA an SM, or two of one consumer warpgroup each (half of the registers)",

@@ -9,33 +9,32 @@
 namespace octile {
 namespace {
 
-// Cycles of one Hopper SM, fitted to 470 configurations x 68 shapes timed on one H200 (1 to 8192
-// tokens, 24 of the shapes unlike the others; the pick takes 1.04 times the best of them,
-// geometric mean). Every constant was kept within what the hardware's documents allow; some ended
-// there.
+// Cycles of one Hopper SM, fitted to 427 configurations x 51 shapes timed on one H200 (1 to 8192
+// tokens; the pick takes 1.034 times the best of them, geometric mean). Every constant was kept
+// within what the hardware's documents allow; some ended there.
 constexpr double kFp8FlopsPerCycle = 8192;  // dense FP8 WGMMA: datasheet rate over SMs and clock
-constexpr double kTensorDerate = 1.4;       // what the tensor cores lose to power and operand fetch
-constexpr double kMinProductCycles = 57.5;  // four WGMMAs of the narrowest tile
-constexpr double kPromotionCycles = 8.01;   // of one product, beside ...
-constexpr double kPromotionPerColumn = 0.795;
-constexpr double kStraddleCycles = 8.14;     // per run of columns whose scale must be picked
-constexpr double kPromotionIssue = 2.06;     // promotions of all consumers share four schedulers
-constexpr double kWgmmaLatencyCycles = 110;  // wait to first use
-constexpr double kBlockCycles = 55.8;        // barrier wait, descriptors, release, per K-block
-constexpr double kPassCycles = 16.9;         // the loop around `unroll` of them
-constexpr double kFillBytesPerCycle = 68.8;  // copy engine into one SM's shared memory
-constexpr double kChainShare = 0.00689;      // of the chain shows even where another limit rules
-constexpr double kTileCycles = 201;          // epilogue and the next tile's first loads
-constexpr double kStoreBytesPerCycle = 130;  // accumulators to staging and out, or to another rank
-constexpr double kExchangeCycles = 50;       // partial sums to the other ranks of a split, and ...
-constexpr double kExchangePerRank = 681;
-constexpr double kClockDerate = 0.718;  // sustained over datasheet clock under this load
-constexpr double kDramDerate = 0.989;   // of the read-mostly stream rate
-constexpr double kL2Derate = 0.911;     // of the L2 rate of the device's description
-constexpr double kFillUs = 1.36;        // barriers, descriptors, first loads; beside the launch
-constexpr double kClusterUs = 1.78;     // a cluster's synchronised start and end
+constexpr double kTensorDerate = 1.17;      // what the tensor cores lose to power and operand fetch
+constexpr double kMinProductCycles = 66;    // four WGMMAs of the narrowest tile
+constexpr double kPromotionCycles = 10;     // of one product, beside ...
+constexpr double kPromotionPerColumn = 0.73;
+constexpr double kStraddleCycles = 10;      // per run of columns whose scale must be picked
+constexpr double kPromotionIssue = 2.52;    // promotions of all consumers share four schedulers
+constexpr double kWgmmaLatencyCycles = 95;  // wait to first use
+constexpr double kBlockCycles = 90;         // barrier wait, descriptors, release, per K-block
+constexpr double kPassCycles = 10;          // the loop around `unroll` of them
+constexpr double kFillBytesPerCycle = 95;   // copy engine into one SM's shared memory
+constexpr double kChainShare = 0.02;        // of the chain shows even where another limit rules
+constexpr double kTileCycles = 525;         // epilogue and the next tile's first loads
+constexpr double kStoreBytesPerCycle = 87;  // accumulators to staging and out, or to another rank
+constexpr double kExchangeCycles = 100;     // partial sums to the other ranks of a split, and ...
+constexpr double kExchangePerRank = 543;
+constexpr double kClockDerate = 0.886;  // sustained over datasheet clock under this load
+constexpr double kDramDerate = 0.738;   // of the read-mostly stream rate
+constexpr double kL2Derate = 1.03;      // of the L2 rate of the device's description
+constexpr double kFillUs = 1.3;         // barriers, descriptors, first loads; beside the launch
+constexpr double kClusterUs = 1.4;      // a cluster's synchronised start and end
 // Resources overlap but not perfectly: this norm of their times lies between maximum and sum.
-constexpr double kOverlapNorm = 7.79;
+constexpr double kOverlapNorm = 8;
 
 struct Tiling {
   double waves = 0;  // passes over the clusters resident at once, the last one whole

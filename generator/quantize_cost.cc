@@ -37,6 +37,8 @@ QuantizeConfig segments_config(const QuantizeProblem& p, std::int64_t rows, cons
     // Blocks without a tile are to be few: what does not exist of a group can be most of it. How
     // many tiles there are is not in `rows`.
     c.blocks_per_sm = c.blocks_per_sm * c.threads / 256;
+    // A computed source and the place of its group together take more than 80 registers.
+    if (!p.source.empty()) c.blocks_per_sm = 2;
     c.threads = 256;
     return c;
   }

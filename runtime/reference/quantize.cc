@@ -47,11 +47,14 @@ Status check_input(const QuantizeProblem& problem, const QuantizeArgs& args) {
   }
   if (auto s = require_pointer(args.encode, "encode", problem.policy == ScalePolicy::kDelayed); !s)
     return s;
-  if (auto s = require_pointer(args.tap, "tap", problem.tap); !s) return s;
-  if (auto s = require_pointer(args.bias_gradient, "bias_gradient", problem.bias_gradient); !s)
+  const bool anything = args.rows > 0 && problem.cols > 0;  // else nothing is written
+  if (auto s = require_pointer(args.tap, "tap", problem.tap && anything); !s) return s;
+  if (auto s =
+          require_pointer(args.bias_gradient, "bias_gradient", problem.bias_gradient && anything);
+      !s)
     return s;
   const bool norms = source_shape(problem.source).rms_norm;
-  if (auto s = require_pointer(args.rstd, "rstd", norms); !s) return s;
+  if (auto s = require_pointer(args.rstd, "rstd", norms && anything); !s) return s;
   return QuantizeSource::check(problem, args);
 }
 

@@ -197,8 +197,10 @@ struct ScaledInput {
     for (int i = 0; i < P::kVectors; ++i) {
       float value[4];
       From::widen(codes[i], scale[i], value);
+      // Rows beyond the last become padding, which is +0 whatever the sign of the scale.
+      const bool exists = i / P::kGroups < of.rows;
 #pragma unroll
-      for (int w = 0; w < 4; ++w) v[i].word[w] = __float_as_uint(value[w]);
+      for (int w = 0; w < 4; ++w) v[i].word[w] = exists ? __float_as_uint(value[w]) : 0;
     }
   }
 

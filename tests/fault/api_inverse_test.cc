@@ -163,8 +163,6 @@ TEST_F(InverseRefusals, Problems) {
                {"q is e4m3:128x128", "the type of x"});
   refuses_plan("dequantize rows=? cols=140 x=e4m3:row:packed q=bf16 out=row", OCTILE_UNSUPPORTED,
                {"no such scale format"});
-  refuses_plan("quantize " + blocks + "q=e4m3:1x128 out=row group=packed", OCTILE_UNSUPPORTED,
-               {"not built yet: requantising token groups"});
 }
 
 }  // namespace
