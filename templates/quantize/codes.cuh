@@ -97,7 +97,7 @@ struct RowOutput {
         const Codes<Src> codes = cast_vector<Src, kFp8>(v[i], encode_of(i));
         if (row < patch.rows) {
           const int count = patch.elements(g);
-          store<Src>(p + g * P::kGroupCols, codes, count, aligned && count == Src::kElements);
+          store<Src>(p + g * P::kGroupCols, codes, count, aligned && patch.whole(g));
         }
         if (g == P::kGroups - 1) p += step;
       }
@@ -112,8 +112,7 @@ struct RowOutput {
     Codes<Src> codes[P::kVectors];
 #pragma unroll
     for (int i = 0; i < P::kVectors; ++i) codes[i] = cast_vector<Src, kFp8>(v[i], encode_of(i));
-    const bool all =
-        aligned && patch.rows == P::kRows && patch.elements(P::kGroups - 1) == Src::kElements;
+    const bool all = aligned && patch.rows == P::kRows && patch.whole(P::kGroups - 1);
     char* p = q;
     if (all) {
 #pragma unroll
@@ -125,8 +124,10 @@ struct RowOutput {
     }
 #pragma unroll
     for (int i = 0; i < P::kVectors; ++i) {
-      const int g = i % P::kGroups, count = i / P::kGroups < patch.rows ? patch.elements(g) : 0;
-      store<Src>(p + g * P::kGroupCols, codes[i], count, aligned && count == Src::kElements);
+      const int g = i % P::kGroups;
+      if (i / P::kGroups < patch.rows) {
+        store<Src>(p + g * P::kGroupCols, codes[i], patch.elements(g), aligned && patch.whole(g));
+      }
       if (g == P::kGroups - 1) p += step;
     }
   }

@@ -104,12 +104,13 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
     float value[Out::kElements];
     Input::widen(codes[i], scale[i], value);
     const Vector v = packed(value);
-    const int count = row < patch.rows ? patch.elements(g) : 0;
     char* const at = p + g * kWarpCols * Out::kElementBytes;
-    if (aligned && count == Out::kElements) {
-      memory::store_16(at, v);
-    } else {
-      store_elements(at, v, count);
+    if (row < patch.rows) {
+      if (aligned && patch.whole(g)) {
+        memory::store_16(at, v);
+      } else {
+        store_elements(at, v, patch.elements(g));
+      }
     }
     if (g == kGroups - 1) p += stride;
   }

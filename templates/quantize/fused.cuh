@@ -37,7 +37,7 @@ __device__ __forceinline__ void write_tap(const Args& args, const P& patch,
     const int r = i / P::kGroups, g = i % P::kGroups, count = patch.elements(g);
     if (r >= patch.rows) continue;
     float* const p = out + r * P::kRowStep * args.cols + g * P::kGroupCols;
-    if (together && count == P::Src::kElements) {
+    if (together && patch.whole(g)) {
       memory::store_16(p, v[i]);
     } else {
 #pragma unroll
@@ -110,7 +110,7 @@ struct FusedInput {
 
   // Whole loads start at multiples of kElements, and half is one: none crosses it.
   __device__ __forceinline__ bool whole(const P& patch, int g) const {
-    return aligned && patch.elements(g) == kElements;
+    return aligned && patch.whole(g);
   }
   // A vector that is whole.
   __device__ __forceinline__ Vector load_one(int r, int g) const {

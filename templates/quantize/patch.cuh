@@ -38,6 +38,11 @@ struct Patch {
     const int left = cols - g * kGroupCols;
     return left < 0 ? 0 : left < Src::kElements ? left : Src::kElements;
   }
+  // Whether all of them do. Never asked of elements(): where a clamped count is used and compared
+  // with its limit too, ptxas 13.0 takes both from one VIMNMX.RELU and calls 0 the limit.
+  __device__ __forceinline__ bool whole(int g) const {
+    return cols - g * kGroupCols >= Src::kElements;
+  }
 };
 
 // `count` elements from p one by one, then zeros. The loop is kept rolled (the elements enter a
@@ -82,7 +87,7 @@ struct TensorInput {
     return x + g * P::kGroupCols * Src::kElementBytes;
   }
   __device__ __forceinline__ bool whole(const P& patch, int g) const {
-    return aligned && patch.elements(g) == Src::kElements;
+    return aligned && patch.whole(g);
   }
 
   // All vectors of the patch, row by row; zeros where the tensor has no element. First every

@@ -146,7 +146,7 @@ struct ScaledCodes {
   }
   __device__ __forceinline__ const char* group(int g) const { return x + g * P::kGroupCols; }
   __device__ __forceinline__ bool whole(const P& patch, int g) const {
-    return aligned && patch.elements(g) == kElements;
+    return aligned && patch.whole(g);
   }
   // No vector crosses a block: both begin at multiples of its length.
   __device__ __forceinline__ i64 scale_index(const P& patch, int row, int g) const {
