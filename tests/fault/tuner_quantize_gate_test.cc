@@ -3,13 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
-
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/engine/reference_arguments.h"
-#include "runtime/tuner/gpu_decider.h"
-#include "tests/support/api_handles.h"
-#include "tests/support/fake_device.h"
+#include "tests/support/gate_testing.h"
 
 namespace octile::tuner {
 namespace {
@@ -26,15 +22,9 @@ QuantizeProblem problem(std::int64_t cols = 300) {
   return p;
 }
 
-// What a kernel does after the right codes.
-using Sabotage = std::function<void(const octile_quantize_args& args)>;
-
-class QuantizeGateTest : public ::testing::Test {
+class QuantizeGateTest : public test::GateFixture<QuantizeGate, octile_quantize_args> {
  protected:
-  void SetUp() override {
-    gpu = std::move(*GpuSession::open("cuda:0"));
-    open(problem());
-  }
+  void SetUp() override { open(problem()); }
 
   void open(const QuantizeProblem& p) {
     gate.reset();
@@ -43,27 +33,12 @@ class QuantizeGateTest : public ::testing::Test {
     gate.emplace(std::move(*QuantizeGate::create(*gpu, p, slots.front(), 5)));
   }
 
-  // The fake's memory is the host's: the reference executor is the kernel.
-  Verdict check(const Sabotage& sabotage = nullptr) {
-    const auto verdict = gate->check([&](const octile_quantize_args& args, CUstream) -> Status {
-      const Status ok = reference::quantize(tested, reference_args(args));
-      if (sabotage) sabotage(args);
-      return ok;
-    });
-    EXPECT_TRUE(verdict) << verdict.error().message;
-    return *verdict;
-  }
-  void expect_wrong(const Sabotage& sabotage, const std::string& says) {
-    const Verdict verdict = check(sabotage);
-    EXPECT_FALSE(verdict.right);
-    EXPECT_THAT(verdict.why, HasSubstr(says));
+  Status compute(const octile_quantize_args& args) override {
+    return reference::quantize(tested, reference_args(args));
   }
 
-  test::FakeDevice device;
-  std::unique_ptr<GpuSession> gpu;
   QuantizeProblem tested;
   std::vector<QuantizeSlot> slots;
-  std::optional<QuantizeGate> gate;
 };
 
 std::uint8_t* codes(const octile_quantize_args& args) { return static_cast<std::uint8_t*>(args.q); }
@@ -148,21 +123,10 @@ TEST_F(QuantizeGateTest, FindsOutAFirstCandidateThatWasWrong) {
 }
 
 TEST_F(QuantizeGateTest, ARefusedLaunchIsTheCandidatesFault) {
-  const auto verdict = gate->check([](const octile_quantize_args&, CUstream) -> Status {
-    return fail(ErrorCode::kDeviceError, "cuLaunchKernelEx failed: too many resources");
-  });
-  ASSERT_TRUE(verdict);
-  EXPECT_FALSE(verdict->right);
-  EXPECT_THAT(verdict->why, HasSubstr("too many resources"));
+  expect_a_refused_launch_to_be_wrong();
 }
 
-TEST_F(QuantizeGateTest, ABrokenDeviceIsNot) {
-  device.fake.fail("cuStreamSynchronize", CUDA_ERROR_ILLEGAL_ADDRESS, 1);
-  const auto verdict =
-      gate->check([](const octile_quantize_args&, CUstream) -> Status { return {}; });
-  ASSERT_FALSE(verdict);
-  EXPECT_THAT(verdict.error().message, HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
-}
+TEST_F(QuantizeGateTest, ABrokenDeviceIsNot) { expect_a_broken_device_to_be_an_error(); }
 
 TEST_F(QuantizeGateTest, WhatHasNoOperandsIsRefused) {
   QuantizeProblem range = problem();
@@ -183,43 +147,15 @@ CUresult execute(const fake_cuda_launch* launch, void*) {
   return result;
 }
 
-// Compile, launch by configuration, gate, race, record: all of it, with one wrong candidate.
-TEST(QuantizeSearch, LeavesTheWrongCandidateOut) {
+TEST_F(QuantizeGateTest, ASearchLeavesTheWrongCandidateOut) {
   if (!Nvrtc::open()) GTEST_SKIP() << "no NVRTC";
-  test::FakeDevice device;
   device.fake.set_executor(execute, nullptr);
-  const auto gpu = std::move(*GpuSession::open("cuda:0"));
-  const test::TempFolder cache;
-  LibraryOptions options;
-  options.engine.writable_root = cache.path();
-  Library library(std::move(options));
-  const auto shop = GpuWorkshop::open(library, *gpu);
-  ASSERT_TRUE(shop) << shop.error().message;
-  GpuDeciderOptions how;
-  how.shortlist = {.liked = 3, .different = 1};
-  const Question question{problem(), kRows};
-  const auto list = explore(question, gpu->spec(), how.shortlist).shortlist;
-  ASSERT_EQ(list.size(), 4);
-  const auto& wrong = std::get<QuantizeConfig>(list[1].config);
-  g_wrong_kernel = kernel_name(problem(), wrong);
-  GpuDecider decider(**shop, how);
-  const cache::TuningFile file(cache.path(), true);
-  CampaignOptions campaign;
-  campaign.budget_seconds = 120;  // on a busy machine; a few are needed
-  const auto result = run_campaign({question}, gpu->spec(), decider, &file, campaign);
-  ASSERT_TRUE(result) << result.error().message;
-  const Decision& decision = result->decisions.front();
-  ASSERT_TRUE(decision.decided()) << name_of(decision.outcome);
-  ASSERT_EQ(decision.wrong.size(), 1);
-  EXPECT_EQ(decision.wrong[0].config, to_text(wrong));
-  EXPECT_THAT(decision.wrong[0].why, HasSubstr("byte 11 of q"));
-  const auto kept = file.read();
-  ASSERT_EQ(kept->records.size(), 1);
-  EXPECT_EQ(kept->records[0], decision.record);
-  EXPECT_EQ(kept->records[0].family, "quantize");
-  EXPECT_NE(kept->records[0].winner.config, to_text(wrong));
-  EXPECT_THAT(kept->records[0].toolchain.compiler, HasSubstr("nvrtc"));
-  EXPECT_EQ(kept->records[0].baselines_us.front().first, "floor");
+  test::expect_search_to_leave_out_the_wrong(
+      *gpu, {problem(), kRows},
+      [](const KernelConfig& wrong) {
+        g_wrong_kernel = kernel_name(problem(), std::get<QuantizeConfig>(wrong));
+      },
+      "byte 11 of q");
 }
 
 }  // namespace

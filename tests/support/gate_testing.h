@@ -1,0 +1,103 @@
+// What tests of the tuner's gates share: a gate on the fake device, candidates that compute the
+// right result and then spoil it, and a whole search in which one candidate is wrong.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "runtime/tuner/gpu_decider.h"
+#include "tests/support/api_handles.h"
+#include "tests/support/fake_device.h"
+
+namespace octile::test {
+
+// `Args`: the public arguments of what `Gate` checks.
+template <typename Gate, typename Args>
+class GateFixture : public ::testing::Test {
+ protected:
+  // What a kernel does after the right result.
+  using Sabotage = std::function<void(const Args&)>;
+
+  // The right result; the fake's memory is the host's.
+  virtual Status compute(const Args& args) = 0;
+
+  tuner::Verdict check(const Sabotage& sabotage = nullptr) {
+    const auto verdict = gate->check([&](const Args& args, CUstream) -> Status {
+      const Status ok = compute(args);
+      if (sabotage) sabotage(args);
+      return ok;
+    });
+    EXPECT_TRUE(verdict) << verdict.error().message;
+    return *verdict;
+  }
+  void expect_wrong(const Sabotage& sabotage, const std::string& says) {
+    const tuner::Verdict verdict = check(sabotage);
+    EXPECT_FALSE(verdict.right);
+    EXPECT_THAT(verdict.why, ::testing::HasSubstr(says));
+  }
+
+  void expect_a_refused_launch_to_be_wrong() {
+    const auto verdict = gate->check([](const Args&, CUstream) -> Status {
+      return fail(ErrorCode::kDeviceError, "cuLaunchKernelEx failed: too many resources");
+    });
+    ASSERT_TRUE(verdict);
+    EXPECT_FALSE(verdict->right);
+    EXPECT_THAT(verdict->why, ::testing::HasSubstr("too many resources"));
+  }
+  void expect_a_broken_device_to_be_an_error() {
+    device.fake.fail("cuStreamSynchronize", CUDA_ERROR_ILLEGAL_ADDRESS, 1);
+    const auto verdict = gate->check([](const Args&, CUstream) -> Status { return {}; });
+    ASSERT_FALSE(verdict);
+    EXPECT_THAT(verdict.error().message, ::testing::HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+  }
+
+  FakeDevice device;
+  std::unique_ptr<GpuSession> gpu = std::move(*GpuSession::open("cuda:0"));
+  std::optional<Gate> gate;
+};
+
+// Compile, gate, race, record: all of it, with one wrong candidate, the shortlist's second, which
+// `spoil` is told before any is launched. `says`: what the gate has against it.
+inline void expect_search_to_leave_out_the_wrong(
+    const GpuSession& gpu, const tuner::Question& question,
+    const std::function<void(const KernelConfig&)>& spoil, const std::string& says) {
+  const TempFolder cache;
+  LibraryOptions options;
+  options.engine.writable_root = cache.path();
+  Library library(std::move(options));
+  const auto shop = tuner::GpuWorkshop::open(library, gpu);
+  ASSERT_TRUE(shop) << shop.error().message;
+  tuner::GpuDeciderOptions how;
+  how.shortlist = {.liked = 3, .different = 1};
+  const auto shortlist = tuner::explore(question, gpu.spec(), how.shortlist).shortlist;
+  ASSERT_EQ(shortlist.size(), 4);
+  const KernelConfig& wrong = shortlist[1].config;
+  spoil(wrong);
+  tuner::GpuDecider decider(**shop, how);
+  const octile::cache::TuningFile file(cache.path(), true);
+  tuner::CampaignOptions campaign;
+  campaign.budget_seconds = 120;  // on a busy machine; a few are needed
+  const auto result = tuner::run_campaign({question}, gpu.spec(), decider, &file, campaign);
+  ASSERT_TRUE(result) << result.error().message;
+  const tuner::Decision& decision = result->decisions.front();
+  ASSERT_TRUE(decision.decided()) << tuner::name_of(decision.outcome);
+  ASSERT_EQ(decision.wrong.size(), 1);
+  EXPECT_EQ(decision.wrong[0].config, to_text(wrong));
+  EXPECT_THAT(decision.wrong[0].why, ::testing::HasSubstr(says));
+  const auto kept = file.read();
+  ASSERT_EQ(kept->records.size(), 1);
+  const octile::cache::TuningRecord& record = kept->records[0];
+  EXPECT_EQ(record, decision.record);
+  EXPECT_THAT(record.problem, ::testing::StartsWith(record.family + " "));
+  EXPECT_NE(record.winner.config, to_text(wrong));
+  EXPECT_THAT(record.toolchain.compiler, ::testing::HasSubstr("nvrtc"));
+  EXPECT_EQ(record.baselines_us.front().first, "floor");
+}
+
+}  // namespace octile::test
