@@ -19,17 +19,15 @@
 #include "generator/quantize_config.h"
 #include "runtime/reference/quantize.h"
 #include "runtime/reference/scale_update.h"
-#include "tests/emulation/quantize_kernels.h"
-#include "tests/support/device_emulation.h"
-#include "tests/support/quantize_case.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define OCTILE_NO_FIBERS 1
-#endif
+#include "tests/emulation/emulation_test.h"
+#include "tests/support/expect_outputs.h"
 
 namespace octile {
 namespace {
 
+using emulation::bytes;
+using emulation::run_blocks;
+using emulation::Variant;
 using tests::Fill;
 using tests::Placement;
 
@@ -37,41 +35,15 @@ emulation::Watched skip_flag;  // may be read as well
 
 constexpr int kSmCount = 1;  // of the device that is emulated: first passes stay small
 
-struct Variant {
-  QuantizeProblem problem;
-  QuantizeConfig config;
-  emulation::QuantizeKernel kernel = nullptr;
-  emulation::QuantizeKernel first_pass = nullptr;
-  void (*scale_update)(const void* args) = nullptr;
-  emulation::QuantizeKernel row_norm = nullptr;
-  emulation::QuantizeKernel bias_sum = nullptr;
-  std::string name() const { return to_text(Problem(problem)) + " / " + to_text(config); }
-};
-
 const std::vector<Variant>& variants() {
-  static const std::vector<Variant> all = [] {
-    std::vector<Variant> made;
-    for (const emulation::EmittedQuantizer& k : emulation::emitted_quantizers()) {
-      const auto problem = std::get<QuantizeProblem>(parse_problem(k.problem).value());
-      // Those of quantize_groups_emulation_test.cc.
-      if (problem.grouping != Grouping::kNone || problem.shard != ShardStep::kNone) continue;
-      made.push_back({problem, parse_quantize_config(k.config).value(), k.kernel, k.first_pass,
-                      k.scale_update, k.row_norm, k.bias_sum});
-    }
-    return made;
-  }();
+  // The others are those of quantize_groups_emulation_test.cc.
+  static const auto all = emulation::variants_of([](const QuantizeProblem& p) {
+    return p.grouping == Grouping::kNone && p.shard == ShardStep::kNone;
+  });
   return all;
 }
 
 // ---- one comparison -----------------------------------------------------------------------------
-
-void run_blocks(std::int64_t blocks, int threads, emulation::QuantizeKernel kernel,
-                const QuantizeKernelArgs& args) {
-  const auto device_args = std::bit_cast<quantize::Args>(args);
-  for (std::int64_t b = 0; b < blocks; ++b) {
-    emulation::run_block(static_cast<unsigned>(b), threads, [&] { kernel(device_args); });
-  }
-}
 
 // A launch as launch_quantize.cc makes it. The bytes of the scale arrays are for the watch.
 void run(const Variant& v, QuantizeKernelArgs args, std::int64_t x_scale_bytes,
@@ -84,9 +56,6 @@ void run(const Variant& v, QuantizeKernelArgs args, std::int64_t x_scale_bytes,
   ASSERT_LE(workspace, sizeof maxima);
   maxima.fill(first_pass_of(problem) == FirstPass::kLines ? 0 : 0xFFFFFFFFU);
   args.maxima = maxima.data();
-  const auto bytes = [](const void* p, std::int64_t count) {
-    return emulation::Watched{static_cast<const char*>(p), 1, count, count};
-  };
   const auto words = bytes(maxima.data(), static_cast<std::int64_t>(workspace));
   const std::int64_t row_bytes = tests::input_cols_of(problem) * x_bytes;
   const auto input = [&](const void* x, std::int64_t ld) {
@@ -116,18 +85,18 @@ void run(const Variant& v, QuantizeKernelArgs args, std::int64_t x_scale_bytes,
                          values(args.tap, args.rows * args.cols),
                          values(args.rstd, args.rows),
                          values(args.bias_gradient, args.cols)};
-  if (v.row_norm != nullptr) run_blocks(args.rows, kNormThreads, v.row_norm, args);
-  if (v.first_pass != nullptr) {
+  if (v.kernels.row_norm != nullptr) run_blocks(args.rows, kNormThreads, v.kernels.row_norm, args);
+  if (v.kernels.first_pass != nullptr) {
     const auto blocks = first_pass_blocks(problem, args.rows, kSmCount);
     ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
     args.partials = *blocks;
-    run_blocks(*blocks, kFirstPassThreads, v.first_pass, args);
+    run_blocks(*blocks, kFirstPassThreads, v.kernels.first_pass, args);
   }
   const auto blocks = launch_blocks(problem, v.config, args.rows);
   ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
-  run_blocks(*blocks, v.config.threads, v.kernel, args);
-  if (v.bias_sum != nullptr) {
-    run_blocks(ceil_div(args.cols, kBiasThreads), kBiasThreads, v.bias_sum, args);
+  run_blocks(*blocks, v.config.threads, v.kernels.kernel, args);
+  if (v.kernels.bias_sum != nullptr) {
+    run_blocks(ceil_div(args.cols, kBiasThreads), kBiasThreads, v.kernels.bias_sum, args);
   }
 }
 
@@ -142,25 +111,11 @@ QuantizeKernelArgs args_of(tests::QuantizeCase& c) {
   if (c.problem.policy == ScalePolicy::kDelayed) args.encode = &c.encode;
   args.nonfinite = reinterpret_cast<unsigned long long*>(&c.nonfinite);
   if (c.keeps_amax()) args.amax = reinterpret_cast<std::uint32_t*>(&c.amax);
-  for (std::size_t i = 0; i < c.more.size(); ++i) {
-    if (!c.more[i].empty()) args.more[i] = c.more[i].data() + c.x_offset;
-    args.more_ld[i] = c.more_ld[i];
-  }
+  tests::point_at_inputs(args, c.more_inputs(), c.more_ld);
+  tests::point_at_outputs(args, c);
   if (!c.tap.empty()) args.tap = c.tap.data();
   if (!c.rstd.empty()) args.rstd = c.rstd.data();
   if (!c.bias_gradient.empty()) args.bias_gradient = c.bias_gradient.data();
-  if (c.row.wanted) {
-    args.q = c.row.q.data() + c.row.offset;
-    args.scale = c.row.scale.data() + tests::QuantizeCase::kGuard;
-    args.ldq = c.row.ld;
-    args.scale_ld = c.row.scale_ld;
-  }
-  if (c.transposed.wanted) {
-    args.q_transposed = c.transposed.q.data() + c.transposed.offset;
-    args.scale_transposed = c.transposed.scale.data() + tests::QuantizeCase::kGuard;
-    args.ldq_transposed = c.transposed.ld;
-    args.scale_ld_transposed = c.transposed.scale_ld;
-  }
   return args;
 }
 
@@ -171,34 +126,19 @@ void compare(const Variant& v, const Placement& at, Fill fill) {
   if (!check_well_formed(Problem(problem)) || !check_config(problem, v.config)) return;
   tests::QuantizeCase expected = tests::make_case(v.problem, at, fill);
   tests::QuantizeCase actual = expected;
-  const auto bytes = [](const tests::CaseOutput& out) {
+  const auto scale_bytes = [](const tests::CaseOutput& out) {
     return std::ssize(out.scale) - 2 * tests::QuantizeCase::kGuard;
   };
-  run(v, args_of(actual), std::ssize(actual.x_scale), bytes(actual.row), bytes(actual.transposed));
+  run(v, args_of(actual), std::ssize(actual.x_scale), scale_bytes(actual.row),
+      scale_bytes(actual.transposed));
   const Status status = expected.run_reference(1);
   ASSERT_TRUE(status.has_value()) << status.error().message;
-  EXPECT_EQ(std::exchange(emulation::stray_accesses, 0), 0)
-      << "accesses outside the elements of a tensor";
-  EXPECT_EQ(std::exchange(emulation::misaligned_accesses, 0), 0);
-  EXPECT_EQ(actual.amax, expected.amax);
+  emulation::expect_no_stray_access();
+  tests::expect_same_outputs(actual, expected);
   EXPECT_EQ(actual.nonfinite, expected.nonfinite);
-  EXPECT_TRUE(tests::same_values(actual.tap, expected.tap));
-  EXPECT_TRUE(tests::same_values(actual.rstd, expected.rstd));
-  EXPECT_TRUE(tests::same_values(actual.bias_gradient, expected.bias_gradient));
-  EXPECT_TRUE(actual.row.q == expected.row.q);
-  EXPECT_TRUE(actual.row.scale == expected.row.scale);
-  EXPECT_TRUE(actual.transposed.q == expected.transposed.q);
-  EXPECT_TRUE(actual.transposed.scale == expected.transposed.scale);
 }
 
-class QuantizeEmulation : public ::testing::Test {
- protected:
-  void SetUp() override {
-#ifdef OCTILE_NO_FIBERS
-    GTEST_SKIP() << "this sanitizer does not follow ucontext switches";
-#endif
-  }
-};
+class QuantizeEmulation : public emulation::EmulationTest {};
 
 TEST_F(QuantizeEmulation, EveryInputEqualsTheReference) {
   for (const Variant& v : variants()) {
@@ -256,7 +196,8 @@ TEST_F(QuantizeEmulation, ASetSkipFlagLeavesEverythingAlone) {
       if (flag == &clear) {
         ASSERT_TRUE(expected.run_reference(1));
       }
-      EXPECT_TRUE(tests::same_outputs(actual, expected));
+      tests::expect_same_outputs(actual, expected);
+      EXPECT_EQ(actual.nonfinite, expected.nonfinite);
     }
   }
 }
@@ -265,7 +206,7 @@ TEST_F(QuantizeEmulation, ScaleUpdatesEqualTheReference) {
   constexpr std::int64_t kTensors = 150, kLength = 5;
   int compared = 0;
   for (const Variant& v : variants()) {
-    if (v.scale_update == nullptr) continue;
+    if (v.kernels.scale_update == nullptr) continue;
     SCOPED_TRACE(v.name());
     for (const int choice : {0, 1, 2}) {
       std::vector<float> history(kTensors * kLength), encode(kTensors, 1.0F);
@@ -282,7 +223,7 @@ TEST_F(QuantizeEmulation, ScaleUpdatesEqualTheReference) {
         args.margin_factor = 0.25F;
         args.share = 0.3F;
         for (unsigned b = 0; b < ceil_div(kTensors, kUpdateThreads); ++b) {
-          emulation::run_block(b, kUpdateThreads, [&] { v.scale_update(&args); });
+          emulation::run_block(b, kUpdateThreads, [&] { v.kernels.scale_update(&args); });
         }
         reference::update_scales(
             v.problem, {expected_history.data(), expected_encode.data(), kTensors, kLength,

@@ -11,61 +11,26 @@
 #include "generator/quantize_config.h"
 #include "generator/quantize_layout.h"
 #include "runtime/reference/quantize.h"
-#include "tests/emulation/quantize_kernels.h"
-#include "tests/support/device_emulation.h"
+#include "tests/emulation/emulation_test.h"
+#include "tests/support/expect_outputs.h"
 #include "tests/support/quantize_group_case.h"
 #include "tests/support/quantize_shard_case.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define OCTILE_NO_FIBERS 1
-#endif
 
 namespace octile {
 namespace {
 
+using emulation::bytes;
+using emulation::expect_no_stray_access;
+using emulation::run_blocks;
+using emulation::Variant;
 using emulation::Watched;
 using tests::Fill;
 using tests::GroupCase;
 using tests::GroupSizes;
 
-struct Variant {
-  QuantizeProblem problem;
-  QuantizeConfig config;
-  emulation::QuantizeKernel kernel = nullptr;
-  emulation::QuantizeKernel first_pass = nullptr;
-  std::string name() const { return to_text(Problem(problem)) + " / " + to_text(config); }
-};
-
-template <typename Wanted>
-std::vector<Variant> variants(const Wanted& wanted) {
-  std::vector<Variant> made;
-  for (const emulation::EmittedQuantizer& k : emulation::emitted_quantizers()) {
-    const auto problem = std::get<QuantizeProblem>(parse_problem(k.problem).value());
-    if (!wanted(problem)) continue;
-    made.push_back({problem, parse_quantize_config(k.config).value(), k.kernel, k.first_pass});
-  }
-  return made;
-}
 std::vector<Variant> grouped() {
-  return variants([](const QuantizeProblem& p) { return p.grouping != Grouping::kNone; });
-}
-
-void run_blocks(std::int64_t blocks, int threads, emulation::QuantizeKernel kernel,
-                const QuantizeKernelArgs& args) {
-  const auto device_args = std::bit_cast<quantize::Args>(args);
-  for (std::int64_t b = 0; b < blocks; ++b) {
-    emulation::run_block(static_cast<unsigned>(b), threads, [&] { kernel(device_args); });
-  }
-}
-
-Watched bytes(const void* p, std::int64_t count) {
-  return {static_cast<const char*>(p), 1, count, count};
-}
-
-void expect_no_stray_access() {
-  EXPECT_EQ(std::exchange(emulation::stray_accesses, 0), 0)
-      << "accesses outside the elements of a tensor";
-  EXPECT_EQ(std::exchange(emulation::misaligned_accesses, 0), 0);
+  return emulation::variants_of(
+      [](const QuantizeProblem& p) { return p.grouping != Grouping::kNone; });
 }
 
 // ---- groups
@@ -94,8 +59,7 @@ QuantizeKernelArgs args_of(GroupCase& c) {
   args.rows = c.rows;
   args.cols = c.problem.cols;
   args.ldx = c.ldx;
-  args.more[0] = c.x1.data();
-  args.more_ld[0] = c.ldx;
+  tests::point_at_inputs(args, c.more_inputs(), {c.ldx});
   if (!c.x_scale.empty()) {
     args.x_scale = c.x_scale.data();
     args.x_scale_ld = quantized_layout(c.problem.x, c.rows, args.cols).value().scales.ld;
@@ -105,16 +69,8 @@ QuantizeKernelArgs args_of(GroupCase& c) {
   args.nonfinite = reinterpret_cast<unsigned long long*>(&c.nonfinite);
   if (c.delayed()) args.encode = c.encode.data();
   if (c.keeps_amax()) args.amax = reinterpret_cast<std::uint32_t*>(c.amax.data());
-  if (c.row.wanted) {
-    args.q = c.row.q.data() + c.row.offset;
-    args.scale = c.row.scale.data() + tests::QuantizeCase::kGuard;
-    args.ldq = c.row.ld;
-    args.scale_ld = c.row.scale_ld;
-  }
+  tests::point_at_outputs(args, c);
   if (c.transposed.wanted) {
-    args.q_transposed = c.transposed.q.data() + c.transposed.offset;
-    args.scale_transposed = c.transposed.scale.data() + tests::QuantizeCase::kGuard;
-    args.ldq_transposed = c.transposed.ld;
     args.scale_ld_transposed =
         quantized_layout(c.problem, c.rows, c.groups(), true).value().scales.ld;
   }
@@ -151,14 +107,14 @@ void run(const Variant& v, GroupCase& c) {
        bytes(args.scale, std::ssize(c.row.scale) - 2 * tests::QuantizeCase::kGuard),
        bytes(args.scale_transposed,
              std::ssize(c.transposed.scale) - 2 * tests::QuantizeCase::kGuard)});
-  if (v.first_pass != nullptr) {
+  if (v.kernels.first_pass != nullptr) {
     const auto blocks = first_pass_blocks(c.problem, c.rows, 1, c.groups());
     ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
-    run_blocks(*blocks, kFirstPassThreads, v.first_pass, args);
+    run_blocks(*blocks, kFirstPassThreads, v.kernels.first_pass, args);
   }
   const auto blocks = launch_blocks(c.problem, v.config, c.rows, c.groups());
   ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
-  run_blocks(*blocks, v.config.threads, v.kernel, args);
+  run_blocks(*blocks, v.config.threads, v.kernels.kernel, args);
 }
 
 void compare(const Variant& v, std::int64_t cols, const GroupSizes& sizes, Fill fill,
@@ -170,22 +126,11 @@ void compare(const Variant& v, std::int64_t cols, const GroupSizes& sizes, Fill 
   const Status status = expected.run_reference(1);
   ASSERT_TRUE(status.has_value()) << status.error().message;
   expect_no_stray_access();
-  EXPECT_EQ(actual.amax, expected.amax);
+  tests::expect_same_outputs(actual, expected);
   EXPECT_EQ(actual.nonfinite, expected.nonfinite);
-  EXPECT_TRUE(actual.row.q == expected.row.q);
-  EXPECT_TRUE(actual.row.scale == expected.row.scale);
-  EXPECT_TRUE(actual.transposed.q == expected.transposed.q);
-  EXPECT_TRUE(actual.transposed.scale == expected.transposed.scale);
 }
 
-class QuantizeGroupsEmulation : public ::testing::Test {
- protected:
-  void SetUp() override {
-#ifdef OCTILE_NO_FIBERS
-    GTEST_SKIP() << "this sanitizer does not follow ucontext switches";
-#endif
-  }
-};
+class QuantizeGroupsEmulation : public emulation::EmulationTest {};
 
 TEST_F(QuantizeGroupsEmulation, EveryGroupingEqualsTheReference) {
   for (const Variant& v : grouped()) {
@@ -290,12 +235,13 @@ void run_shard(const Variant& v, const tests::QuantizeCase& whole, const tests::
                          bytes(args.scale, std::ssize(scale) - 2 * tests::QuantizeCase::kGuard)};
   const auto blocks = shard_blocks(problem, v.config, args);
   ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
-  run_blocks(*blocks, v.config.threads, v.kernel, args);
+  run_blocks(*blocks, v.config.threads, v.kernels.kernel, args);
   expect_no_stray_access();
 }
 
 TEST_F(QuantizeGroupsEmulation, EverySplitHasTheBitsOfTheWhole) {
-  const auto all = variants([](const QuantizeProblem& p) { return p.shard != ShardStep::kNone; });
+  const auto all =
+      emulation::variants_of([](const QuantizeProblem& p) { return p.shard != ShardStep::kNone; });
   int compared = 0;
   for (const Variant& cast : all) {
     if (cast.problem.shard != ShardStep::kCast) continue;
@@ -316,8 +262,8 @@ TEST_F(QuantizeGroupsEmulation, EverySplitHasTheBitsOfTheWhole) {
         for (const auto& s : shards) run_shard(cast, whole, s, maxima, q, scale, cast_met);
         const std::uint64_t before = whole.nonfinite;
         ASSERT_TRUE(whole.run_reference(1));
-        EXPECT_TRUE(q == whole.row.q);
-        EXPECT_TRUE(scale == whole.row.scale);
+        EXPECT_EQ(tests::first_difference(q, whole.row.q), "");
+        EXPECT_EQ(tests::first_difference(scale, whole.row.scale), "");
         EXPECT_EQ(cast_met, whole.nonfinite);
         EXPECT_EQ(met + before, whole.nonfinite);
         ++compared;

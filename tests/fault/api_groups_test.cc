@@ -62,7 +62,6 @@ TEST_F(Groups, RunsOnTheHostEqualTheReference) {
         tests::make_group_case(problem, 140, {"some", {3, 0, 130, 5}}, Fill::kMixed);
     GroupCase actual = expected;
     octile_quantize_args a = {};
-    a.struct_size = sizeof a;
     actual.fill(a);
     const PlanHandle plan = make_plan(library, "host", kStart + text);
     ASSERT_EQ(octile_quantize_run(plan.get(), &a, nullptr), OCTILE_OK) << octile_last_error();

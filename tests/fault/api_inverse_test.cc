@@ -16,29 +16,6 @@ namespace {
 using tests::Fill;
 using tests::QuantizeCase;
 
-octile_quantize_args args_of(QuantizeCase& c) {
-  octile_quantize_args a = {};
-  a.struct_size = sizeof a;
-  a.rows = c.rows;
-  a.x = c.x.data() + c.x_offset;
-  a.ldx = c.ldx;
-  a.x_scale = c.x_scale.data();
-  a.x_scale_ld = c.x_scale_ld;
-  if (c.row.wanted) {
-    a.q = c.row.q.data() + c.row.offset;
-    a.ldq = c.row.ld;
-    a.scale_ld = c.row.scale_ld;
-    if (is_fp8(c.problem.q.dtype)) a.scale = c.row.scale.data() + QuantizeCase::kGuard;
-  }
-  if (c.transposed.wanted) {
-    a.q_transposed = c.transposed.q.data() + c.transposed.offset;
-    a.scale_transposed = c.transposed.scale.data() + QuantizeCase::kGuard;
-  }
-  if (c.keeps_amax()) a.amax = &c.amax;
-  if (c.problem.operation == QuantizeOperation::kQuantize) a.nonfinite = &c.nonfinite;
-  return a;
-}
-
 TEST(Inverse, RunsOnTheHostEqualTheReference) {
   const LibraryHandle library{""};
   for (const QuantizeProblem& cell : tests::inverse_cells(140)) {
@@ -46,7 +23,8 @@ TEST(Inverse, RunsOnTheHostEqualTheReference) {
     SCOPED_TRACE(text);
     QuantizeCase expected = tests::make_case(cell, {33, 140}, Fill::kMixed);
     QuantizeCase actual = expected;
-    const octile_quantize_args a = args_of(actual);
+    octile_quantize_args a = {};
+    actual.fill(a);
     const PlanHandle plan = make_plan(library, "host", text);
     ASSERT_EQ(octile_quantize_run(plan.get(), &a, nullptr), OCTILE_OK) << octile_last_error();
     ASSERT_TRUE(expected.run_reference());

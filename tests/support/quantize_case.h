@@ -10,6 +10,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -43,14 +44,55 @@ inline constexpr Placement kPlacements[] = {
 
 // One output: codes and scales between guard zones.
 struct CaseOutput {
+  static constexpr std::int64_t kGuard = 256;  // bytes; keeps the alignment of a buffer's start
+
   bool wanted = false;
   std::int64_t ld = 0, scale_ld = 0;  // in elements and scales
   std::int64_t offset = 0;            // bytes to the first code
   std::vector<char> q, scale;
+
+  char* codes() { return q.data() + offset; }
+  char* scales() { return scale.data() + kGuard; }
 };
 
+// Points the arguments of a reference, of the public call or of a kernel at a case's outputs.
+template <typename Args, typename Case>
+void point_at_outputs(Args& args, Case& c) {
+  if (c.row.wanted) {
+    args.q = c.row.codes();
+    args.ldq = c.row.ld;
+    if (is_fp8(c.problem.q.dtype)) args.scale = c.row.scales();
+    args.scale_ld = c.row.scale_ld;
+  }
+  if (c.transposed.wanted) {
+    args.q_transposed = c.transposed.codes();
+    args.scale_transposed = c.transposed.scales();
+    if constexpr (requires { args.ldq_transposed; }) {  // a kernel's
+      args.ldq_transposed = c.transposed.ld;
+      args.scale_ld_transposed = c.transposed.scale_ld;
+    }
+  }
+}
+
+// The same for x1 to x3 of a fused source, which the public call has by name.
+template <typename Args>
+void point_at_inputs(Args& args, const std::array<const void*, 3>& more,
+                     const std::array<std::int64_t, 3>& more_ld) {
+  if constexpr (requires { args.x1; }) {
+    args.x1 = more[0];
+    args.x2 = more[1];
+    args.x3 = more[2];
+    args.ldx1 = more_ld[0];
+    args.ldx2 = more_ld[1];
+    args.ldx3 = more_ld[2];
+  } else {
+    std::ranges::copy(more, std::begin(args.more));
+    std::ranges::copy(more_ld, std::begin(args.more_ld));
+  }
+}
+
 struct QuantizeCase {
-  static constexpr std::int64_t kGuard = 256;  // bytes; keeps the alignment of a buffer's start
+  static constexpr std::int64_t kGuard = CaseOutput::kGuard;
   static constexpr char kPoison = static_cast<char>(0xA5);
 
   QuantizeProblem problem;
@@ -73,34 +115,38 @@ struct QuantizeCase {
            problem.q.granularity == Granularity::kPerTensor;
   }
 
-  // Quantises on the host into the outputs.
-  Status run_reference(int threads = 0) {
-    reference::QuantizeArgs args;
+  // x1 to x3; null: there is none.
+  std::array<const void*, 3> more_inputs() const {
+    std::array<const void*, 3> inputs{};
+    for (std::size_t i = 0; i < more.size(); ++i) {
+      if (!more[i].empty()) inputs[i] = more[i].data() + x_offset;
+    }
+    return inputs;
+  }
+
+  // The arguments of the host reference or of the public call, which point into this case.
+  template <typename Args>
+  void fill(Args& args) {
+    if constexpr (requires { args.struct_size; }) args.struct_size = sizeof args;
     args.rows = rows;
     args.x = x.data() + x_offset;
     args.ldx = ldx;
-    args.x_scale = x_scale.data();
+    args.x_scale = x_scale.empty() ? nullptr : x_scale.data();
     args.x_scale_ld = x_scale_ld;
-    if (row.wanted) {
-      args.q = row.q.data() + row.offset;
-      args.ldq = row.ld;
-      args.scale = row.scale.data() + kGuard;
-      args.scale_ld = row.scale_ld;
-    }
-    if (transposed.wanted) {
-      args.q_transposed = transposed.q.data() + transposed.offset;
-      args.scale_transposed = transposed.scale.data() + kGuard;
-    }
-    for (std::size_t i = 0; i < more.size(); ++i) {
-      if (!more[i].empty()) args.more[i] = more[i].data() + x_offset;
-      args.more_ld[i] = more_ld[i];
-    }
+    point_at_inputs(args, more_inputs(), more_ld);
+    point_at_outputs(args, *this);
     if (!tap.empty()) args.tap = tap.data();
     if (!bias_gradient.empty()) args.bias_gradient = bias_gradient.data();
     if (!rstd.empty()) args.rstd = rstd.data();
     if (problem.policy == ScalePolicy::kDelayed) args.encode = &encode;
     if (keeps_amax()) args.amax = &amax;
-    args.nonfinite = &nonfinite;
+    if (problem.operation == QuantizeOperation::kQuantize) args.nonfinite = &nonfinite;
+  }
+
+  // Quantises on the host into the outputs.
+  Status run_reference(int threads = 0) {
+    reference::QuantizeArgs args;
+    fill(args);
     return reference::quantize(problem, args, threads);
   }
 };
@@ -150,12 +196,14 @@ inline std::int64_t input_cols_of(const QuantizeProblem& problem) {
   return halves ? problem.cols / 2 : problem.cols;
 }
 
-// Equal values; NaNs are equal, whatever their bits.
+// Equal bits; of numbers NaNs are equal, whatever their bits.
+inline bool same_value(char a, char b) { return a == b; }
+inline bool same_value(float a, float b) {
+  return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b) ||
+         (std::isnan(a) && std::isnan(b));
+}
 inline bool same_values(const std::vector<float>& a, const std::vector<float>& b) {
-  return std::ranges::equal(a, b, [](float x, float y) {
-    return std::bit_cast<std::uint32_t>(x) == std::bit_cast<std::uint32_t>(y) ||
-           (std::isnan(x) && std::isnan(y));
-  });
+  return std::ranges::equal(a, b, [](float x, float y) { return same_value(x, y); });
 }
 
 // The problem's cols are taken from the placement.

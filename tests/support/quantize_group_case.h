@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <numeric>
 #include <random>
@@ -69,33 +70,21 @@ struct GroupCase {
   bool keeps_amax() const { return problem.q.granularity == Granularity::kPerTensor; }
   bool delayed() const { return problem.policy == ScalePolicy::kDelayed; }
 
-  // The arguments' common part, for the reference's struct and the public one.
+  std::array<const void*, 3> more_inputs() const { return {x1.empty() ? nullptr : x1.data()}; }
+
+  // The arguments of the host reference or of the public call, which point into this case.
   template <typename Args>
   void fill(Args& args) {
+    if constexpr (requires { args.struct_size; }) args.struct_size = sizeof args;
     args.rows = rows;
     args.x = x.data();
     args.ldx = ldx;
-    if constexpr (requires { args.x1; }) {
-      args.x1 = x1.empty() ? nullptr : x1.data();
-      args.ldx1 = x1.empty() ? 0 : ldx;
-    } else {
-      args.more[0] = x1.empty() ? nullptr : x1.data();
-      args.more_ld[0] = ldx;
-    }
+    point_at_inputs(args, more_inputs(), {x1.empty() ? 0 : ldx});
+    point_at_outputs(args, *this);
     args.x_scale = x_scale.empty() ? nullptr : x_scale.data();
     args.groups = groups();
     if (problem.grouping == Grouping::kPacked) args.offsets = offsets.data();
     if (problem.grouping == Grouping::kMasked) args.counts = counts.data();
-    if (row.wanted) {
-      args.q = row.q.data() + row.offset;
-      args.ldq = row.ld;
-      args.scale = row.scale.data() + QuantizeCase::kGuard;
-      args.scale_ld = row.scale_ld;
-    }
-    if (transposed.wanted) {
-      args.q_transposed = transposed.q.data() + transposed.offset;
-      args.scale_transposed = transposed.scale.data() + QuantizeCase::kGuard;
-    }
     if (delayed()) args.encode = encode.data();
     if (keeps_amax()) args.amax = amax.data();
     args.nonfinite = &nonfinite;
@@ -114,10 +103,6 @@ inline bool same_outputs(const GroupCase& a, const GroupCase& b) {
 
 inline CaseOutput make_group_output(const GroupCase& c, std::int64_t pad_q, bool transposed) {
   const auto layout = quantized_layout(c.problem, c.rows, c.groups(), transposed).value();
-  const auto poisoned = [](std::int64_t bytes) {
-    return std::vector<char>(static_cast<std::size_t>(bytes + 2 * QuantizeCase::kGuard),
-                             QuantizeCase::kPoison);
-  };
   CaseOutput out;
   out.wanted = true;
   out.ld = layout.data.ld + (transposed ? 0 : pad_q);

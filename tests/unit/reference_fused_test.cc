@@ -76,17 +76,7 @@ TEST(ReferenceFused, PackedGroupsOfASourceAreOneTensor) {
   const std::vector<std::int32_t> offsets{0, 41, 41, 130};
   packed.problem.grouping = Grouping::kPacked;
   reference::QuantizeArgs args;
-  args.rows = packed.rows;
-  args.x = packed.x.data() + packed.x_offset;
-  args.ldx = packed.ldx;
-  args.more[0] = packed.more[0].data() + packed.x_offset;
-  args.more_ld[0] = packed.more_ld[0];
-  args.tap = packed.tap.data();
-  args.q = packed.row.q.data() + packed.row.offset;
-  args.ldq = packed.row.ld;
-  args.scale = packed.row.scale.data() + tests::QuantizeCase::kGuard;
-  args.scale_ld = packed.row.scale_ld;
-  args.nonfinite = &packed.nonfinite;
+  packed.fill(args);
   args.offsets = offsets.data();
   args.groups = 3;
   const Status status = reference::quantize(packed.problem, args, 2);

@@ -1,0 +1,72 @@
+// What the tests of emulated quantise kernels share: the kernels, launches of them, and that no
+// thread touched what it may not.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "generator/problem.h"
+#include "generator/quantize_config.h"
+#include "tests/emulation/quantize_kernels.h"
+#include "tests/support/device_emulation.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define OCTILE_NO_FIBERS 1
+#endif
+
+namespace octile::emulation {
+
+class EmulationTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+#ifdef OCTILE_NO_FIBERS
+    GTEST_SKIP() << "this sanitizer does not follow ucontext switches";
+#endif
+  }
+};
+
+// An emitted kernel with its texts read.
+struct Variant {
+  QuantizeProblem problem;
+  QuantizeConfig config;
+  EmittedQuantizer kernels;
+  std::string name() const { return to_text(Problem(problem)) + " / " + to_text(config); }
+};
+
+// Those whose problem is wanted.
+template <typename Wanted>
+std::vector<Variant> variants_of(const Wanted& wanted) {
+  std::vector<Variant> made;
+  for (const EmittedQuantizer& kernels : emitted_quantizers()) {
+    const auto problem = std::get<QuantizeProblem>(parse_problem(kernels.problem).value());
+    if (!wanted(problem)) continue;
+    made.push_back({problem, parse_quantize_config(kernels.config).value(), kernels});
+  }
+  return made;
+}
+
+inline void run_blocks(std::int64_t blocks, int threads, QuantizeKernel kernel,
+                       const QuantizeKernelArgs& args) {
+  const auto device_args = std::bit_cast<quantize::Args>(args);
+  for (std::int64_t b = 0; b < blocks; ++b) {
+    run_block(static_cast<unsigned>(b), threads, [&] { kernel(device_args); });
+  }
+}
+
+// `count` bytes without gaps.
+inline Watched bytes(const void* p, std::int64_t count) {
+  return {static_cast<const char*>(p), 1, count, count};
+}
+
+inline void expect_no_stray_access() {
+  EXPECT_EQ(std::exchange(stray_accesses, 0), 0) << "accesses outside the elements of a tensor";
+  EXPECT_EQ(std::exchange(misaligned_accesses, 0), 0);
+}
+
+}  // namespace octile::emulation
