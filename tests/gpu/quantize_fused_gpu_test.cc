@@ -101,13 +101,9 @@ TEST_F(QuantizeFusedGpu, PackedGroupsEqualTheReferenceOfOneTensor) {
   d.args.groups = std::ssize(offsets) - 1;
   run(plan.get(), d.args);
   if (HasFatalFailure()) return;
-  download(d.q, actual.row.q);
-  download(d.scale, actual.row.scale);
-  download_values(d.tap, actual.tap);
+  fetch(d, actual);
   ASSERT_TRUE(expected.run_reference());
-  EXPECT_TRUE(actual.row.q == expected.row.q);
-  EXPECT_TRUE(actual.row.scale == expected.row.scale);
-  EXPECT_TRUE(tests::same_values(actual.tap, expected.tap));
+  tests::expect_same_outputs(actual, expected);
 }
 
 // exp, tanh and sigmoid of fp32 numbers of every exponent, on the device, against double: the bound

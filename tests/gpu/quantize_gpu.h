@@ -8,22 +8,19 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <bit>
-#include <cmath>
 #include <cstring>
 #include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
-#include <type_traits>
 #include <vector>
 
 #include "octile/octile.h"
 #include "runtime/driver/buffer.h"
 #include "runtime/driver/context.h"
 #include "runtime/reference/parallel.h"
-#include "tests/support/quantize_case.h"
+#include "tests/support/expect_outputs.h"
 #include "tests/support/quantize_cells.h"
 
 namespace octile {
@@ -217,23 +214,24 @@ class QuantizeGpuFixture : public ::testing::Test {
     return d;
   }
 
-  // Where two outputs differ first, with both bit patterns and how many do; empty where they agree.
-  // NaNs of tapped values are equal whatever their bits.
-  template <typename T>
-  static std::string first_difference(const std::vector<T>& actual,
-                                      const std::vector<T>& expected) {
-    using Bits = std::conditional_t<sizeof(T) == 1, std::uint8_t, std::uint32_t>;
-    std::size_t count = 0, first = 0;
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      if constexpr (std::is_same_v<T, float>) {
-        if (std::isnan(actual[i]) && std::isnan(expected[i])) continue;
-      }
-      if (std::bit_cast<Bits>(actual[i]) == std::bit_cast<Bits>(expected[i])) continue;
-      if (count++ == 0) first = i;
+  // What a run left in the outputs of the case.
+  void fetch(const OnDevice& d, QuantizeCase& c) {
+    if (c.row.wanted) {
+      download(d.q, c.row.q);
+      download(d.scale, c.row.scale);
     }
-    if (count == 0) return {};
-    return fmt::format("{} of {}; at {} {:#x}, expected {:#x}", count, expected.size(), first,
-                       std::bit_cast<Bits>(actual[first]), std::bit_cast<Bits>(expected[first]));
+    if (c.transposed.wanted) {
+      download(d.q_transposed, c.transposed.q);
+      download(d.scale_transposed, c.transposed.scale);
+    }
+    if (c.keeps_amax()) {
+      std::vector<float> amax(1);
+      download_values(d.amax, amax);
+      c.amax = amax.front();
+    }
+    if (!c.tap.empty()) download_values(d.tap, c.tap);
+    if (!c.bias_gradient.empty()) download_values(d.bias_gradient, c.bias_gradient);
+    if (!c.rstd.empty()) download_values(d.rstd, c.rstd);
   }
 
   void compare(octile_plan* plan, const QuantizeProblem& problem, const Placement& at, Fill fill) {
@@ -243,32 +241,10 @@ class QuantizeGpuFixture : public ::testing::Test {
     const OnDevice d = place(plan, actual);
     run(plan, d.args);
     if (HasFatalFailure()) return;
-    if (actual.row.wanted) {
-      download(d.q, actual.row.q);
-      download(d.scale, actual.row.scale);
-    }
-    if (actual.transposed.wanted) {
-      download(d.q_transposed, actual.transposed.q);
-      download(d.scale_transposed, actual.transposed.scale);
-    }
-    if (actual.keeps_amax()) {
-      std::vector<char> bytes(sizeof actual.amax);
-      download(d.amax, bytes);
-      std::memcpy(&actual.amax, bytes.data(), bytes.size());
-    }
+    fetch(d, actual);
     const Status status = expected.run_reference();
     ASSERT_TRUE(status.has_value()) << status.error().message;
-    if (!actual.tap.empty()) download_values(d.tap, actual.tap);
-    EXPECT_EQ(first_difference(actual.tap, expected.tap), "");
-    if (!actual.bias_gradient.empty()) download_values(d.bias_gradient, actual.bias_gradient);
-    EXPECT_EQ(first_difference(actual.bias_gradient, expected.bias_gradient), "");
-    if (!actual.rstd.empty()) download_values(d.rstd, actual.rstd);
-    EXPECT_EQ(first_difference(actual.rstd, expected.rstd), "");
-    EXPECT_EQ(actual.amax, expected.amax);
-    EXPECT_EQ(first_difference(actual.row.q, expected.row.q), "");
-    EXPECT_EQ(first_difference(actual.row.scale, expected.row.scale), "");
-    EXPECT_EQ(first_difference(actual.transposed.q, expected.transposed.q), "");
-    EXPECT_EQ(first_difference(actual.transposed.scale, expected.transposed.scale), "");
+    tests::expect_same_outputs(actual, expected);
     ++comparisons_;
   }
 
@@ -298,15 +274,67 @@ class QuantizeGpuFixture : public ::testing::Test {
     for_each_cell(cols, body, true);
   }
 
-  // That the panels of q named, each of `bytes`, hold the codes of one.
-  void expect_panels(const DeviceBuffer& q, const tests::CaseOutput& one, std::int64_t bytes,
-                     std::initializer_list<std::size_t> panels) {
-    const char* first = one.q.data() + one.offset;
-    const std::vector<char> expected(first, first + bytes);
+  // ---- packed tensors too large for a case: one panel, repeated
+
+  struct Packed {
+    DeviceBuffer x, x_scale, q, scale;  // x_scale: of FP8 x; scale: of FP8 q
+  };
+
+  // Empty where the device has not that much memory.
+  DeviceBuffer allocate(std::int64_t bytes) {
+    auto buffer = DeviceBuffer::allocate(driver_, static_cast<std::size_t>(bytes));
+    return buffer ? std::move(*buffer) : DeviceBuffer();
+  }
+  // Copies of `panel`, one behind the other.
+  DeviceBuffer repeated(const std::vector<char>& panel, std::size_t copies) {
+    DeviceBuffer buffer = allocate(std::ssize(panel) * static_cast<std::int64_t>(copies));
+    if (buffer.pointer() == nullptr) return buffer;
+    for (std::size_t p = 0; p < copies; ++p) {
+      EXPECT_TRUE(buffer.upload(panel.data(), panel.size(), nullptr, p * panel.size()));
+    }
+    return buffer;
+  }
+  // Copies of `panel`, which has so many rows, side by side.
+  DeviceBuffer side_by_side(const std::vector<char>& panel, std::size_t rows, std::size_t copies) {
+    DeviceBuffer buffer = allocate(std::ssize(panel) * static_cast<std::int64_t>(copies));
+    if (buffer.pointer() == nullptr) return buffer;
+    const std::size_t width = panel.size() / rows;
+    std::vector<char> wide(panel.size() * copies);
+    for (std::size_t i = 0; i < rows * copies; ++i) {
+      std::copy_n(panel.data() + i / copies * width, width, wide.data() + i * width);
+    }
+    EXPECT_TRUE(buffer.upload(wide.data(), wide.size(), nullptr));
+    return buffer;
+  }
+
+  // One call, of a problem with one output.
+  void run_packed(const QuantizeProblem& problem, std::int64_t rows, const Packed& on) {
+    const Plan plan = make_plan(problem);
+    ASSERT_NE(plan, nullptr);
+    octile_quantize_args args{};
+    args.struct_size = sizeof(args);
+    args.rows = rows;
+    args.x = on.x.pointer();
+    args.x_scale = on.x_scale.pointer();
+    const bool transposed = has_transposed(problem.output);
+    (transposed ? args.q_transposed : args.q) = on.q.pointer();
+    (transposed ? args.scale_transposed : args.scale) = on.scale.pointer();
+    run(plan.get(), args);
+  }
+  // The same, and that the named ones of the output's panels are what the reference makes of one.
+  void compare_panels(const QuantizeProblem& problem, std::int64_t rows, const Packed& on,
+                      QuantizeCase& panel, std::initializer_list<std::size_t> panels) {
+    run_packed(problem, rows, on);
+    if (HasFatalFailure()) return;
+    const Status status = panel.run_reference();
+    ASSERT_TRUE(status.has_value()) << status.error().message;
+    const std::vector<char>& guarded = panel.row.wanted ? panel.row.q : panel.transposed.q;
+    const std::vector<char> expected(guarded.begin() + QuantizeCase::kGuard,
+                                     guarded.end() - QuantizeCase::kGuard);
     std::vector<char> actual(expected.size());
     for (const std::size_t p : panels) {
-      download(q, actual, p * actual.size());
-      EXPECT_TRUE(actual == expected) << "panel " << p;
+      download(on.q, actual, p * actual.size());
+      EXPECT_EQ(tests::first_difference(actual, expected), "") << "panel " << p;
     }
   }
 

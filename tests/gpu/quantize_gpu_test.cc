@@ -105,26 +105,13 @@ TEST_F(QuantizeGpu, MoreThanTwoToThe31Elements) {
     QuantizeCase panel = tests::make_case(problem, {kPanelRows, kCols}, Fill::kMixed);
     problem.cols = kCols;
     SCOPED_TRACE(to_text(Problem(problem)));
-    auto x = DeviceBuffer::allocate(driver_, static_cast<std::size_t>(kRows * kCols * 2));
-    auto q = DeviceBuffer::allocate(driver_, static_cast<std::size_t>(kRows * kCols));
-    auto scale = DeviceBuffer::allocate(driver_, static_cast<std::size_t>(kRows * kCols / 128 * 4));
-    if (!x || !q || !scale) GTEST_SKIP() << "the device has not the 6.5 GB this test takes";
-    for (std::size_t p = 0; p < kPanels; ++p) {
-      ASSERT_TRUE(x->upload(panel.x.data(), panel.x.size(), nullptr, p * panel.x.size()));
+    const Packed on{
+        repeated(panel.x, kPanels), {}, allocate(kRows * kCols), allocate(kRows * kCols / 32)};
+    if (!on.x.pointer() || !on.q.pointer() || !on.scale.pointer()) {
+      GTEST_SKIP() << "the device has not the 6.5 GB this test takes";
     }
-    const Plan plan = make_plan(problem);
-    ASSERT_NE(plan, nullptr);
-    octile_quantize_args args{};
-    args.struct_size = sizeof(args);
-    args.rows = kRows;
-    args.x = x->pointer();
-    args.q = q->pointer();
-    args.scale = scale->pointer();
-    run(plan.get(), args);
+    compare_panels(problem, kRows, on, panel, {0, 146, kPanels - 1});
     if (HasFatalFailure()) return;
-    const Status status = panel.run_reference();
-    ASSERT_TRUE(status.has_value()) << status.error().message;
-    expect_panels(*q, panel.row, kPanelRows * kCols, {0, 146, kPanels - 1});
   }
 }
 
@@ -137,31 +124,14 @@ TEST_F(QuantizeGpu, MoreThanTwoToThe31ElementsTransposed) {
   problem.output = QuantizeOutput::kTransposed;
   QuantizeCase panel = tests::make_case(problem, {kRows, kPanelCols}, Fill::kNormal);
   problem.cols = kCols;
-  auto x = DeviceBuffer::allocate(driver_, static_cast<std::size_t>(kRows * kCols * 2));
-  auto q = DeviceBuffer::allocate(driver_, static_cast<std::size_t>(kRows * kCols));
-  auto scale = DeviceBuffer::allocate(driver_, static_cast<std::size_t>(kRows * kCols / 32));
-  if (!x || !q || !scale) GTEST_SKIP() << "the device has not the 6.5 GB this test takes";
-  std::vector<char> wide(static_cast<std::size_t>(kRows * kCols * 2));
-  for (std::int64_t r = 0; r < kRows; ++r) {
-    for (std::int64_t p = 0; p < kPanels; ++p) {
-      std::copy_n(panel.x.data() + r * kPanelCols * 2, kPanelCols * 2,
-                  wide.data() + (r * kCols + p * kPanelCols) * 2);
-    }
+  const Packed on{side_by_side(panel.x, kRows, kPanels),
+                  {},
+                  allocate(kRows * kCols),
+                  allocate(kRows * kCols / 32)};
+  if (!on.x.pointer() || !on.q.pointer() || !on.scale.pointer()) {
+    GTEST_SKIP() << "the device has not the 6.5 GB this test takes";
   }
-  ASSERT_TRUE(x->upload(wide.data(), wide.size(), nullptr));
-  const Plan plan = make_plan(problem);
-  ASSERT_NE(plan, nullptr);
-  octile_quantize_args args{};
-  args.struct_size = sizeof(args);
-  args.rows = kRows;
-  args.x = x->pointer();
-  args.q_transposed = q->pointer();
-  args.scale_transposed = scale->pointer();
-  run(plan.get(), args);
-  if (HasFatalFailure()) return;
-  const Status status = panel.run_reference();
-  ASSERT_TRUE(status.has_value()) << status.error().message;
-  expect_panels(*q, panel.transposed, kRows * kPanelCols, {0, 63, kPanels - 1});
+  compare_panels(problem, kRows, on, panel, {0, 63, kPanels - 1});
 }
 
 // Every kernel, first passes included, leaves everything alone where the flag is set.
@@ -176,15 +146,9 @@ TEST_F(QuantizeGpu, ASetSkipFlagLeavesEverythingAlone) {
     d.args.skip = static_cast<const std::uint32_t*>(set.pointer());
     run(plan.get(), d.args);
     if (HasFatalFailure()) return;
-    if (after.row.wanted) {
-      download(d.q, after.row.q);
-      download(d.scale, after.row.scale);
-    }
-    if (after.transposed.wanted) {
-      download(d.q_transposed, after.transposed.q);
-      download(d.scale_transposed, after.transposed.scale);
-    }
-    EXPECT_TRUE(tests::same_outputs(after, before)) << to_text(Problem(problem));
+    SCOPED_TRACE(to_text(Problem(problem)));
+    fetch(d, after);
+    tests::expect_same_outputs(after, before);
   });
 }
 

@@ -13,6 +13,7 @@
 
 #include "octile/octile.h"
 #include "tests/gpu/session.h"
+#include "tests/support/expect_outputs.h"
 #include "tests/support/quantize_cells.h"
 #include "tests/support/quantize_group_case.h"
 #include "tests/support/quantize_shard_case.h"
@@ -59,6 +60,40 @@ class Mirror {
   void add(std::vector<T>& values) {
     add(values.data(), values.size() * sizeof(T));
   }
+  void add(tests::CaseOutput& output) {
+    add(output.q);
+    add(output.scale);
+  }
+  void translate(octile_quantize_args& args) const {
+    translate_bytes(args.x);
+    translate_bytes(args.x1);
+    translate_bytes(args.x_scale);
+    translate_bytes(args.q);
+    translate_bytes(args.scale);
+    translate_bytes(args.q_transposed);
+    translate_bytes(args.scale_transposed);
+    translate(args.offsets);
+    translate(args.counts);
+    translate(args.encode);
+    translate(args.amax);
+    translate(args.shard_amax);
+    translate(args.nonfinite);
+  }
+  void fetch() const {
+    for (const Copy& copy : copies_) {
+      ASSERT_TRUE(copy.device.download(copy.host, copy.bytes, session().stream()));
+    }
+    session().synchronize();
+  }
+
+ private:
+  struct Copy {
+    char* host = nullptr;
+    std::size_t bytes = 0;
+    DeviceBuffer device;
+  };
+  static tests::GpuSession& session() { return *tests::GpuSession::get(); }
+
   template <typename T>
   void translate(T*& pointer) const {
     if (pointer == nullptr) return;
@@ -76,20 +111,7 @@ class Mirror {
     translate(p);
     pointer = const_cast<char*>(p);
   }
-  void fetch() const {
-    for (const Copy& copy : copies_) {
-      ASSERT_TRUE(copy.device.download(copy.host, copy.bytes, session().stream()));
-    }
-    session().synchronize();
-  }
 
- private:
-  struct Copy {
-    char* host = nullptr;
-    std::size_t bytes = 0;
-    DeviceBuffer device;
-  };
-  static tests::GpuSession& session() { return *tests::GpuSession::get(); }
   std::vector<Copy> copies_;
 };
 
@@ -161,37 +183,20 @@ class QuantizeGroupsGpu : public tests::GpuTest {
     mirror.add(actual.x_scale);
     mirror.add(actual.offsets);
     mirror.add(actual.counts);
-    mirror.add(actual.row.q);
-    mirror.add(actual.row.scale);
-    mirror.add(actual.transposed.q);
-    mirror.add(actual.transposed.scale);
+    mirror.add(actual.row);
+    mirror.add(actual.transposed);
     mirror.add(actual.encode);
     mirror.add(actual.amax);
     mirror.add(&actual.nonfinite, sizeof actual.nonfinite);
-    mirror.translate_bytes(args.x);
-    mirror.translate_bytes(args.x1);
-    mirror.translate_bytes(args.x_scale);
-    mirror.translate_bytes(args.q);
-    mirror.translate_bytes(args.scale);
-    mirror.translate_bytes(args.q_transposed);
-    mirror.translate_bytes(args.scale_transposed);
-    mirror.translate(args.offsets);
-    mirror.translate(args.counts);
-    mirror.translate(args.encode);
-    mirror.translate(args.amax);
-    mirror.translate(args.nonfinite);
+    mirror.translate(args);
     run(expected.problem, args);
     if (HasFatalFailure()) return;
     mirror.fetch();
     // Threads for each of many small groups would cost more than their work.
     const Status status = expected.run_reference(sizes.rows.size() > 100 ? 1 : 0);
     ASSERT_TRUE(status.has_value()) << status.error().message;
-    EXPECT_EQ(actual.amax, expected.amax);
+    tests::expect_same_outputs(actual, expected);
     EXPECT_EQ(actual.nonfinite, expected.nonfinite);
-    EXPECT_TRUE(actual.row.q == expected.row.q);
-    EXPECT_TRUE(actual.row.scale == expected.row.scale);
-    EXPECT_TRUE(actual.transposed.q == expected.transposed.q);
-    EXPECT_TRUE(actual.transposed.scale == expected.transposed.scale);
   }
 
   void TearDown() override {
@@ -282,11 +287,7 @@ TEST_F(QuantizeGroupsGpu, EverySplitHasTheBitsOfTheWhole) {
             args.nonfinite = &met;
             args.q = q.data() + QuantizeCase::kGuard + shard.start;
             args.scale = scale.data() + QuantizeCase::kGuard;
-            mirror.translate_bytes(args.x);
-            mirror.translate_bytes(args.q);
-            mirror.translate_bytes(args.scale);
-            mirror.translate(args.shard_amax);
-            mirror.translate(args.nonfinite);
+            mirror.translate(args);
             run(problem, args);
             if (HasFatalFailure()) return;
           }
@@ -294,8 +295,8 @@ TEST_F(QuantizeGroupsGpu, EverySplitHasTheBitsOfTheWhole) {
         mirror.fetch();
         const std::uint64_t before = whole.nonfinite;
         ASSERT_TRUE(whole.run_reference());
-        EXPECT_TRUE(q == whole.row.q);
-        EXPECT_TRUE(scale == whole.row.scale);
+        EXPECT_EQ(tests::first_difference(q, whole.row.q), "");
+        EXPECT_EQ(tests::first_difference(scale, whole.row.scale), "");
         EXPECT_EQ(met, 2 * (whole.nonfinite - before));  // each step counts what it reads
         if (HasFailure()) return;
       }
@@ -314,46 +315,22 @@ TEST_F(QuantizeGroupsGpu, InfinitiesAndNaNsAreCountedOnce) {
       QuantizeCase c = tests::make_case(problem, {130, 300}, fill);
       QuantizeCase expected = c;
       octile_quantize_args args{};
-      args.rows = c.rows;
-      args.x = c.x.data();
+      c.fill(args);
       Mirror mirror;
       mirror.add(c.x);
       mirror.add(c.x_scale);
-      mirror.add(c.row.q);
-      mirror.add(c.row.scale);
-      mirror.add(c.transposed.q);
-      mirror.add(c.transposed.scale);
+      mirror.add(c.row);
+      mirror.add(c.transposed);
       mirror.add(&c.encode, sizeof c.encode);
+      mirror.add(&c.amax, sizeof c.amax);
       mirror.add(&c.nonfinite, sizeof c.nonfinite);
-      if (c.row.wanted) {
-        args.q = c.row.q.data() + QuantizeCase::kGuard;
-        args.scale = c.row.scale.data() + QuantizeCase::kGuard;
-      }
-      if (c.transposed.wanted) {
-        args.q_transposed = c.transposed.q.data() + QuantizeCase::kGuard;
-        args.scale_transposed = c.transposed.scale.data() + QuantizeCase::kGuard;
-      }
-      if (c.problem.policy == ScalePolicy::kDelayed) args.encode = &c.encode;
-      if (is_fp8(c.problem.x.dtype)) {
-        args.x_scale = c.x_scale.data();
-        args.x_scale_ld = c.x_scale_ld;
-      }
-      args.nonfinite = &c.nonfinite;
-      mirror.translate_bytes(args.x);
-      mirror.translate_bytes(args.x_scale);
-      mirror.translate_bytes(args.q);
-      mirror.translate_bytes(args.scale);
-      mirror.translate_bytes(args.q_transposed);
-      mirror.translate_bytes(args.scale_transposed);
-      mirror.translate(args.encode);
-      mirror.translate(args.nonfinite);
+      mirror.translate(args);
       run(c.problem, args);
       if (HasFatalFailure()) return;
       mirror.fetch();
       ASSERT_TRUE(expected.run_reference());
       EXPECT_EQ(c.nonfinite, expected.nonfinite);
-      EXPECT_TRUE(c.row.q == expected.row.q);
-      EXPECT_TRUE(c.transposed.q == expected.transposed.q);
+      tests::expect_same_outputs(c, expected);
     }
   }
 }
