@@ -125,49 +125,48 @@ TEST(TuneExplain, AModelIsItsProductsAtEveryBucket) {
   EXPECT_EQ(std::set<std::string>(all.begin(), all.end()).size(), all.size());
 }
 
-TEST(TuneOnTheFakeDriver, CallsEveryCandidateWrongAndKeepsNothing) {
-  Shell shell;
-  shell.set("OCTILE_LIBCUDA", OCTILE_FAKE_DRIVER_PATH);
-  if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";
-  const Outcome outcome =
-      shell.run({"tune", "--gemm", "?x512x1024", "--tokens", "64", "--budget", "60", "--json"});
-  EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_THAT(outcome.err, HasSubstr("no candidate for gemm m=? n=512 k=1024"));
-  EXPECT_THAT(outcome.err, HasSubstr("operands of seed"));
-  const json document = outcome.json();
-  ASSERT_EQ(document.at("decisions").size(), 1);
-  const json& decision = document.at("decisions")[0];
-  EXPECT_EQ(decision.at("outcome"), "none right");
-  EXPECT_EQ(document.at("undecided"), 1);
-  EXPECT_EQ(decision.at("wrong").size(), decision.at("candidates").at("failed_gate"));
-  EXPECT_GT(decision.at("wrong").size(), 10);
-  for (const json& wrong : decision.at("wrong")) {
-    EXPECT_EQ(wrong.at("tokens"), 64);
-    EXPECT_THAT(wrong.at("config"), HasSubstr("tile="));
+class TuneOnTheFakeDriver : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    shell.set("OCTILE_LIBCUDA", OCTILE_FAKE_DRIVER_PATH);
+    if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";
   }
-  EXPECT_FALSE(std::filesystem::exists(shell.folder() / "cache" / "tuning.jsonl"));
+  // What a search at 64 tokens says of its only question, after it was told why each is wrong.
+  json expect_nothing_kept(const std::string& option, const std::string& shape,
+                           const std::string& problem, const std::string& why) {
+    const Outcome outcome =
+        shell.run({"tune", option, shape, "--tokens", "64", "--budget", "60", "--json"});
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("no candidate for " + problem));
+    EXPECT_THAT(outcome.err, HasSubstr(why));
+    const json document = outcome.json();
+    EXPECT_EQ(document.at("decisions").size(), 1);
+    EXPECT_EQ(document.at("undecided"), 1);
+    const json decision = document.at("decisions").at(0);
+    EXPECT_EQ(decision.at("outcome"), "none right");
+    EXPECT_EQ(decision.at("wrong").size(), decision.at("candidates").at("failed_gate"));
+    EXPECT_GT(decision.at("wrong").size(), 10);
+    for (const json& wrong : decision.at("wrong")) EXPECT_EQ(wrong.at("tokens"), 64);
+    EXPECT_FALSE(std::filesystem::exists(shell.folder() / "cache" / "tuning.jsonl"));
+    return decision;
+  }
+
+  Shell shell;
+};
+
+TEST_F(TuneOnTheFakeDriver, CallsEveryCandidateWrongAndKeepsNothing) {
+  const json decision =
+      expect_nothing_kept("--gemm", "?x512x1024", "gemm m=? n=512 k=1024", "operands of seed");
+  for (const json& wrong : decision.at("wrong"))
+    EXPECT_THAT(wrong.at("config"), HasSubstr("tile="));
 }
 
-TEST(TuneOnTheFakeDriver, CallsEveryQuantiserWrongToo) {
-  Shell shell;
-  shell.set("OCTILE_LIBCUDA", OCTILE_FAKE_DRIVER_PATH);
-  if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";
-  const Outcome outcome =
-      shell.run({"tune", "--quantize", "?x384", "--tokens", "64", "--budget", "60", "--json"});
-  EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_THAT(outcome.err, HasSubstr("no candidate for quantize rows=? cols=384"));
-  EXPECT_THAT(outcome.err, HasSubstr("bytes differ from the host reference"));
-  const json document = outcome.json();
-  const json& decision = document.at("decisions")[0];
-  EXPECT_EQ(decision.at("outcome"), "none right");
-  EXPECT_GT(decision.at("wrong").size(), 10);
-  EXPECT_FALSE(std::filesystem::exists(shell.folder() / "cache" / "tuning.jsonl"));
+TEST_F(TuneOnTheFakeDriver, CallsEveryQuantiserWrongToo) {
+  expect_nothing_kept("--quantize", "?x384", "quantize rows=? cols=384",
+                      "bytes differ from the host reference");
 }
 
-TEST(TuneOnTheFakeDriver, ABenchmarkWhoseSearchFindsNothingRightFails) {
-  Shell shell;
-  shell.set("OCTILE_LIBCUDA", OCTILE_FAKE_DRIVER_PATH);
-  if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";
+TEST_F(TuneOnTheFakeDriver, ABenchmarkWhoseSearchFindsNothingRightFails) {
   const Outcome outcome = shell.run({"bench", "--gemm", "64x512x1024", "--search", "60"});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("has no kernel to offer: none right"));

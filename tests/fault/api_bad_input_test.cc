@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "tests/support/api_handles.h"
@@ -69,20 +70,48 @@ class BadInput : public ::testing::Test {
     for (int i = 0; i < 128 * 384; ++i)
       ASSERT_EQ(q.q.at<unsigned char>()[i], 0x5a) << "q was touched";
   }
+
+  // What is valid but for one field: arguments for 64 rows, a description.
+  template <typename T>
+  void refuses_run_with(T octile_gemm_args::* field, std::type_identity_t<T> value,
+                        const std::vector<std::string>& parts) {
+    octile_gemm_args args = g.args(64);
+    args.*field = value;
+    refuses_run(args, parts);
+  }
+  template <typename T>
+  void refuses_run_with(T octile_quantize_args::* field, std::type_identity_t<T> value,
+                        const std::vector<std::string>& parts) {
+    octile_quantize_args args = q.args(64);
+    args.*field = value;
+    refuses_run(args, parts);
+  }
+  template <typename T>
+  void refuses_with(T octile_gemm_desc::* field, std::type_identity_t<T> value,
+                    octile_status status, const std::vector<std::string>& parts) {
+    octile_gemm_desc desc = gemm_desc();
+    desc.*field = value;
+    refuses(desc, status, parts);
+  }
+  template <typename T>
+  void refuses_with(T octile_quantize_desc::* field, std::type_identity_t<T> value,
+                    octile_status status, const std::vector<std::string>& parts) {
+    octile_quantize_desc desc = quantize_desc();
+    desc.*field = value;
+    refuses(desc, status, parts);
+  }
 };
 
 // ---- structs and handles
 
 TEST_F(BadInput, StructSizeZero) {
-  octile_gemm_desc desc = gemm_desc();
-  desc.struct_size = 0;
-  refuses(desc, OCTILE_INVALID_ARGUMENT, {"desc->struct_size is 0", "allowed"});
+  refuses_with(&octile_gemm_desc::struct_size, 0, OCTILE_INVALID_ARGUMENT,
+               {"desc->struct_size is 0", "allowed"});
 }
 
 TEST_F(BadInput, StructSizeUninitialised) {
-  octile_quantize_desc desc = quantize_desc();
-  desc.struct_size = 0xdeadbeefdeadbeef;
-  refuses(desc, OCTILE_INVALID_ARGUMENT, {"desc->struct_size is 16045690984833335023", "4096"});
+  refuses_with(&octile_quantize_desc::struct_size, 0xdeadbeefdeadbeef, OCTILE_INVALID_ARGUMENT,
+               {"desc->struct_size is 16045690984833335023", "4096"});
 }
 
 TEST_F(BadInput, StructTailNotZero) {
@@ -184,53 +213,44 @@ TEST_F(BadInput, EnumOutsideItsRange) {
 }
 
 TEST_F(BadInput, SizesNegativeOrUneven) {
-  octile_gemm_desc desc = gemm_desc();
-  desc.n = -8;
-  refuses(desc, OCTILE_INVALID_ARGUMENT, {"n is -8"});
-  desc = gemm_desc();
-  desc.n = 12;
-  refuses(desc, OCTILE_INVALID_ARGUMENT, {"n is 12", "multiples of 8"});
-  desc = gemm_desc();
-  desc.k = 24;
-  refuses(desc, OCTILE_INVALID_ARGUMENT, {"k is 24", "multiples of 16"});
-  desc = gemm_desc();
-  desc.k = std::int64_t{1} << 40;
-  refuses(desc, OCTILE_INVALID_ARGUMENT, {"k is 1099511627776"});
-  octile_quantize_desc quantise = quantize_desc();
-  quantise.cols = -2;
-  refuses(quantise, OCTILE_INVALID_ARGUMENT, {"cols is -2"});
-  quantise = quantize_desc();
+  const auto invalid = OCTILE_INVALID_ARGUMENT;
+  refuses_with(&octile_gemm_desc::n, -8, invalid, {"n is -8"});
+  refuses_with(&octile_gemm_desc::n, 12, invalid, {"n is 12", "multiples of 8"});
+  refuses_with(&octile_gemm_desc::k, 24, invalid, {"k is 24", "multiples of 16"});
+  refuses_with(&octile_gemm_desc::k, std::int64_t{1} << 40, invalid, {"k is 1099511627776"});
+  refuses_with(&octile_quantize_desc::cols, -2, invalid, {"cols is -2"});
+}
+
+TEST_F(BadInput, RoundingUnknownOrOfNothing) {
+  octile_quantize_desc desc = quantize_desc();
   const int unknown = 2;  // beyond what a cast to the enum may make
-  std::memcpy(&quantise.e8m0_rounding, &unknown, sizeof unknown);
-  refuses(quantise, OCTILE_INVALID_ARGUMENT, {"desc->e8m0_rounding is 2"});
-  quantise.e8m0_rounding = OCTILE_E8M0_OCP_FLOOR;
-  refuses(quantise, OCTILE_INVALID_ARGUMENT, {"round is ocp_floor", "only e8m0 scales"});
+  std::memcpy(&desc.e8m0_rounding, &unknown, sizeof unknown);
+  refuses(desc, OCTILE_INVALID_ARGUMENT, {"desc->e8m0_rounding is 2"});
+  refuses_with(&octile_quantize_desc::e8m0_rounding, OCTILE_E8M0_OCP_FLOOR, OCTILE_INVALID_ARGUMENT,
+               {"round is ocp_floor", "only e8m0 scales"});
 }
 
 TEST_F(BadInput, ScaleFormatsTheLayoutsLack) {
+  refuses_with(&octile_quantize_desc::scale_format, OCTILE_SCALE_E8M0, OCTILE_UNSUPPORTED,
+               {"e4m3:1x128:e8m0", "no such scale format"});
   octile_quantize_desc desc = quantize_desc();
-  desc.scale_format = OCTILE_SCALE_E8M0;
-  refuses(desc, OCTILE_UNSUPPORTED, {"e4m3:1x128:e8m0", "no such scale format"});
-  desc = quantize_desc();
   desc.granularity = OCTILE_SCALE_128X128;
   desc.scale_format = OCTILE_SCALE_PACKED_POW2;
   refuses(desc, OCTILE_UNSUPPORTED, {"e4m3:128x128:packed"});
 }
 
 TEST_F(BadInput, UnsupportedPair) {
+  refuses_with(&octile_gemm_desc::b_granularity, OCTILE_SCALE_PER_ROW, OCTILE_UNSUPPORTED,
+               {"e4m3:row"});
   octile_gemm_desc desc = gemm_desc();
-  desc.b_granularity = OCTILE_SCALE_PER_ROW;
-  refuses(desc, OCTILE_UNSUPPORTED, {"e4m3:row"});
-  desc = gemm_desc();
   desc.a_dtype = OCTILE_BF16;
   desc.a_granularity = OCTILE_SCALE_NONE;
   refuses(desc, OCTILE_UNSUPPORTED, {"bf16"});
 }
 
 TEST_F(BadInput, EpsilonNotFinite) {
-  octile_quantize_desc desc = quantize_desc();
-  desc.amax_epsilon = std::numeric_limits<float>::quiet_NaN();
-  refuses(desc, OCTILE_INVALID_ARGUMENT, {"eps", "nan"});
+  refuses_with(&octile_quantize_desc::amax_epsilon, std::numeric_limits<float>::quiet_NaN(),
+               OCTILE_INVALID_ARGUMENT, {"eps", "nan"});
 }
 
 TEST_F(BadInput, ProblemText) {
@@ -268,65 +288,42 @@ TEST_F(BadInput, LayoutQuery) {
 // ---- arguments of a run
 
 TEST_F(BadInput, GemmPointersNull) {
-  const auto without = [&](auto member, const char* name) {
-    octile_gemm_args args = g.args(64);
-    args.*member = nullptr;
-    refuses_run(args, {std::string(name) + " is null"});
-  };
-  without(&octile_gemm_args::a, "a");
-  without(&octile_gemm_args::a_scale, "a_scale");
-  without(&octile_gemm_args::b, "b");
-  without(&octile_gemm_args::b_scale, "b_scale");
-  without(&octile_gemm_args::d, "d");
+  refuses_run_with(&octile_gemm_args::a, nullptr, {"a is null"});
+  refuses_run_with(&octile_gemm_args::a_scale, nullptr, {"a_scale is null"});
+  refuses_run_with(&octile_gemm_args::b, nullptr, {"b is null"});
+  refuses_run_with(&octile_gemm_args::b_scale, nullptr, {"b_scale is null"});
+  refuses_run_with(&octile_gemm_args::d, nullptr, {"d is null"});
 }
 
 TEST_F(BadInput, GemmPointersMisaligned) {
-  octile_gemm_args args = g.args(64);
-  args.a = g.a.at(8);
-  refuses_run(args, {"a is 0x", "a multiple of 16 bytes"});
-  args = g.args(64);
-  args.b = g.b.at(1);
-  refuses_run(args, {"b is 0x", "a multiple of 16 bytes"});
-  args = g.args(64);
-  args.d = g.d.at(2);
-  refuses_run(args, {"d is 0x", "a multiple of 16 bytes"});
-  args = g.args(64);
-  args.a_scale = g.a_scale.at(4);
-  refuses_run(args, {"a_scale is 0x", "a multiple of 16 bytes"});
-  args = g.args(64);
-  args.b_scale = g.b_scale.at(2);
-  refuses_run(args, {"b_scale is 0x", "a multiple of 4 bytes"});
+  const std::string to_16 = "a multiple of 16 bytes";
+  refuses_run_with(&octile_gemm_args::a, g.a.at(8), {"a is 0x", to_16});
+  refuses_run_with(&octile_gemm_args::b, g.b.at(1), {"b is 0x", to_16});
+  refuses_run_with(&octile_gemm_args::d, g.d.at(2), {"d is 0x", to_16});
+  refuses_run_with(&octile_gemm_args::a_scale, g.a_scale.at(4), {"a_scale is 0x", to_16});
+  refuses_run_with(&octile_gemm_args::b_scale, g.b_scale.at(2),
+                   {"b_scale is 0x", "a multiple of 4 bytes"});
 }
 
 TEST_F(BadInput, GemmLeadingDimensions) {
-  octile_gemm_args args = g.args(64);
-  args.lda = 368;
-  refuses_run(args, {"lda is 368", "from 384 on"});
-  args = g.args(64);
-  args.ldb = 392;
-  refuses_run(args, {"ldb is 392", "multiple of 16"});
-  args = g.args(64);
-  args.ldd = 260;
-  refuses_run(args, {"ldd is 260", "multiple of 8"});
-  args = g.args(61);
-  args.flags = 2;
-  refuses_run(args, {"flags is 0x2", "OCTILE_RUN_OVERLAP (0x1)"});
-  args.flags = 0;
+  refuses_run_with(&octile_gemm_args::lda, 368, {"lda is 368", "from 384 on"});
+  refuses_run_with(&octile_gemm_args::lda, -384, {"lda is -384"});
+  refuses_run_with(&octile_gemm_args::ldb, 392, {"ldb is 392", "multiple of 16"});
+  refuses_run_with(&octile_gemm_args::ldd, 260, {"ldd is 260", "multiple of 8"});
+  refuses_run_with(&octile_gemm_args::b_scale_ld, 2, {"b_scale_ld is 2", "from 3 on"});
+  octile_gemm_args args = g.args(61);
   args.a_scale_ld = 61;
   refuses_run(args, {"a_scale_ld is 61", "multiple of 4 from 64 on"});
-  args = g.args(64);
-  args.b_scale_ld = 2;
-  refuses_run(args, {"b_scale_ld is 2", "from 3 on"});
-  args = g.args(64);
-  args.lda = -384;
-  refuses_run(args, {"lda is -384"});
+}
+
+TEST_F(BadInput, GemmFlagsUnknown) {
+  refuses_run_with(&octile_gemm_args::flags, 2, {"flags is 0x2", "OCTILE_RUN_OVERLAP (0x1)"});
 }
 
 TEST_F(BadInput, GemmCounts) {
-  octile_gemm_args args = g.args(-1);
-  refuses_run(args, {"m is -1", "0 to 2147483647"});
-  args = g.args(std::int64_t{1} << 31);
-  refuses_run(args, {"m is 2147483648", "0 to 2147483647"});
+  refuses_run_with(&octile_gemm_args::m, -1, {"m is -1", "0 to 2147483647"});
+  refuses_run_with(&octile_gemm_args::m, std::int64_t{1} << 31,
+                   {"m is 2147483648", "0 to 2147483647"});
 }
 
 TEST_F(BadInput, GemmBeyond63Bits) {
@@ -334,102 +331,83 @@ TEST_F(BadInput, GemmBeyond63Bits) {
   octile_gemm_args args = g.args(0x7fffffff);
   args.ldd = std::int64_t{1} << 38;
   refuses_run(args, {"m is 2147483647", "ldd is 274877906944", "2^63 - 1"});
-  args = g.args(64);
-  args.lda = std::int64_t{1} << 40;
-  refuses_run(args, {"lda is 1099511627776", "2^40"});
+  refuses_run_with(&octile_gemm_args::lda, std::int64_t{1} << 40, {"lda is 1099511627776", "2^40"});
 }
 
 TEST_F(BadInput, QuantizeArguments) {
-  octile_quantize_args args = q.args(64);
-  args.x = nullptr;
-  refuses_run(args, {"x is null"});
-  args = q.args(64);
-  args.x = q.x.at(1);
-  refuses_run(args, {"x is 0x", "a multiple of 2 bytes"});
-  args = q.args(64);
-  args.scale = q.scale.at(2);
-  refuses_run(args, {"scale is 0x", "a multiple of 4 bytes"});
-  args = q.args(64);
-  args.ldx = 383;
-  refuses_run(args, {"ldx is 383", "384"});
-  args = q.args(64);
-  args.ldq = 1;
-  refuses_run(args, {"ldq is 1", "384"});
-  args = q.args(64);
-  args.scale_ld = 60;
-  refuses_run(args, {"scale_ld is 60", "64"});
-  args = q.args(-5);
-  refuses_run(args, {"rows is -5"});
-  args = q.args(64);
-  args.q_transposed = q.q.at();
-  refuses_run(args, {"q_transposed is given", "no transposed output"});
-  args = q.args(0x7fffffff);
+  refuses_run_with(&octile_quantize_args::x, nullptr, {"x is null"});
+  refuses_run_with(&octile_quantize_args::x, q.x.at(1), {"x is 0x", "a multiple of 2 bytes"});
+  refuses_run_with(&octile_quantize_args::scale, q.scale.at(2),
+                   {"scale is 0x", "a multiple of 4 bytes"});
+  refuses_run_with(&octile_quantize_args::ldx, 383, {"ldx is 383", "384"});
+  refuses_run_with(&octile_quantize_args::ldq, 1, {"ldq is 1", "384"});
+  refuses_run_with(&octile_quantize_args::scale_ld, 60, {"scale_ld is 60", "64"});
+  refuses_run_with(&octile_quantize_args::rows, -5, {"rows is -5"});
+  refuses_run_with(&octile_quantize_args::q_transposed, q.q.at(),
+                   {"q_transposed is given", "no transposed output"});
+  octile_quantize_args args = q.args(0x7fffffff);
   args.ldx = std::int64_t{1} << 62;
   refuses_run(args, {"rows is 2147483647", "ldx is 4611686018427387904", "2^63 - 1"});
 }
 
 TEST_F(BadInput, FusedSources) {
-  octile_quantize_desc desc = quantize_desc();
-  desc.source = "swish";
-  refuses(desc, OCTILE_INVALID_ARGUMENT, {"src: a source is 'swish'", "silu_mul", "x0 to x3"});
-  desc.source = "mul(x0,x5)";
-  refuses(desc, OCTILE_INVALID_ARGUMENT, {"src: expression input is x5", "x0 to x3"});
-  desc.source = nullptr;
-  desc.tap = 1;
-  refuses(desc, OCTILE_INVALID_ARGUMENT, {"tap is 1", "0 without src"});
+  const auto invalid = OCTILE_INVALID_ARGUMENT;
+  refuses_with(&octile_quantize_desc::source, "swish", invalid,
+               {"src: a source is 'swish'", "silu_mul", "x0 to x3"});
+  refuses_with(&octile_quantize_desc::source, "mul(x0,x5)", invalid,
+               {"src: expression input is x5", "x0 to x3"});
+  refuses_with(&octile_quantize_desc::tap, 1, invalid, {"tap is 1", "0 without src"});
+}
 
-  const PlanHandle fused = make_plan(
-      library, "host", "quantize rows=? cols=384 x=bf16 q=e4m3:1x128 out=row src=silu_mul tap=1");
-  std::vector<float> tap(64 * 384);
-  const auto refused = [&](const octile_quantize_args& args,
-                           const std::vector<std::string>& parts) {
-    expect_refused(octile_quantize_run(fused.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
-                   parts);
+// Arguments that belong to a source, where it is another's plan and where they are missing.
+TEST_F(BadInput, ArgumentsOfFusedSources) {
+  std::vector<float> values(64 * 384);
+  const auto expect_run = [&](const PlanHandle& plan, const octile_quantize_args& args) {
+    EXPECT_EQ(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
   };
+  const auto expect_none = [&](const PlanHandle& plan, const octile_quantize_args& args,
+                               const std::vector<std::string>& parts) {
+    expect_refused(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT, parts);
+  };
+
+  const PlanHandle fused = make_plan(library, "host", kQuantizeText + " src=silu_mul tap=1");
   octile_quantize_args args = q.args(64);
   args.x1 = q.x.at();
-  args.tap = tap.data();
-  EXPECT_EQ(octile_quantize_run(fused.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+  args.tap = values.data();
+  expect_run(fused, args);
   args.x1 = nullptr;
-  refused(args, {"x1 is null"});
+  expect_none(fused, args, {"x1 is null"});
   args.x1 = q.x.at(1);
-  refused(args, {"x1 is 0x", "a multiple of 2 bytes"});
+  expect_none(fused, args, {"x1 is 0x", "a multiple of 2 bytes"});
   args.x1 = q.x.at();
   args.ldx1 = 383;
-  refused(args, {"ldx1 is 383", "384"});
+  expect_none(fused, args, {"ldx1 is 383", "384"});
   args.ldx1 = 0;
   args.x2 = q.x.at();
-  refused(args, {"x2 is given", "a source of fewer inputs"});
+  expect_none(fused, args, {"x2 is given", "a source of fewer inputs"});
   args.x2 = nullptr;
   args.tap = nullptr;
-  refused(args, {"tap is null"});
-  const PlanHandle normed = make_plan(
-      library, "host", "quantize rows=? cols=384 x=bf16 q=e4m3:1x128 out=row src=rmsnorm");
+  expect_none(fused, args, {"tap is null"});
+
+  const PlanHandle normed = make_plan(library, "host", kQuantizeText + " src=rmsnorm");
   args = q.args(64);
   args.x1 = q.x.at();
-  expect_refused(octile_quantize_run(normed.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
-                 {"rstd is null"});
-  args.rstd = tap.data();
-  EXPECT_EQ(octile_quantize_run(normed.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
-  const PlanHandle summed =
-      make_plan(library, "host", "quantize rows=? cols=384 x=bf16 q=e4m3:1x128 out=row dbias=1");
+  expect_none(normed, args, {"rstd is null"});
+  args.rstd = values.data();
+  expect_run(normed, args);
+
+  const PlanHandle summed = make_plan(library, "host", kQuantizeText + " dbias=1");
   args = q.args(64);
-  expect_refused(octile_quantize_run(summed.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
-                 {"bias_gradient is null"});
-  args.bias_gradient = tap.data();
-  EXPECT_EQ(octile_quantize_run(summed.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
-  args.rstd = tap.data();
-  expect_refused(octile_quantize_run(summed.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
-                 {"rstd is given", "norms no rows"});
-  args = q.args(64);
-  args.bias_gradient = tap.data();
-  refuses_run(args, {"bias_gradient is given", "sums no bias gradient"});
-  args = q.args(64);
-  args.x1 = q.x.at();
-  refuses_run(args, {"x1 is given", "allowed: null"});
-  args = q.args(64);
-  args.tap = tap.data();
-  refuses_run(args, {"tap is given", "no tap"});
+  expect_none(summed, args, {"bias_gradient is null"});
+  args.bias_gradient = values.data();
+  expect_run(summed, args);
+  args.rstd = values.data();
+  expect_none(summed, args, {"rstd is given", "norms no rows"});
+
+  refuses_run_with(&octile_quantize_args::bias_gradient, values.data(),
+                   {"bias_gradient is given", "sums no bias gradient"});
+  refuses_run_with(&octile_quantize_args::x1, q.x.at(), {"x1 is given", "allowed: null"});
+  refuses_run_with(&octile_quantize_args::tap, values.data(), {"tap is given", "no tap"});
 }
 
 TEST_F(BadInput, RunOfTheOtherOperation) {

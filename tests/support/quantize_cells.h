@@ -2,6 +2,7 @@
 // it refuses.
 #pragma once
 
+#include <initializer_list>
 #include <vector>
 
 #include "generator/fused_source.h"
@@ -90,26 +91,26 @@ inline std::vector<QuantizeProblem> quantize_cells(std::int64_t cols) {
   return supported(all_quantize_problems(cols));
 }
 
-// The same over groups of rows, and over flat ranges.
-inline std::vector<QuantizeProblem> all_grouped_problems(std::int64_t cols) {
+// All of them once with each of the values.
+template <typename Value>
+std::vector<QuantizeProblem> all_problems_with(std::int64_t cols, Value QuantizeProblem::* field,
+                                               std::initializer_list<Value> values) {
   std::vector<QuantizeProblem> all;
-  for (const Grouping grouping : {Grouping::kPacked, Grouping::kMasked}) {
+  for (const Value value : values) {
     for (QuantizeProblem& p : all_quantize_problems(cols)) {
-      p.grouping = grouping;
+      p.*field = value;
       all.push_back(p);
     }
   }
   return all;
 }
+// The same over groups of rows, and over flat ranges.
+inline std::vector<QuantizeProblem> all_grouped_problems(std::int64_t cols) {
+  return all_problems_with(cols, &QuantizeProblem::grouping,
+                           {Grouping::kPacked, Grouping::kMasked});
+}
 inline std::vector<QuantizeProblem> all_sharded_problems(std::int64_t cols) {
-  std::vector<QuantizeProblem> all;
-  for (const ShardStep step : {ShardStep::kAmax, ShardStep::kCast}) {
-    for (QuantizeProblem& p : all_quantize_problems(cols)) {
-      p.shard = step;
-      all.push_back(p);
-    }
-  }
-  return all;
+  return all_problems_with(cols, &QuantizeProblem::shard, {ShardStep::kAmax, ShardStep::kCast});
 }
 
 // A cell of every granularity, scale format, rounding, policy and output of those given; the types
