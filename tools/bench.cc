@@ -10,15 +10,12 @@
 #include "tools/common/bench_kernels.h"
 #include "tools/common/bench_run.h"
 #include "tools/common/text_table.h"
-#include "tools/common/workload.h"
 
 namespace octile::tools {
 namespace {
 
 struct Options {
-  ProblemOptions problem;
-  std::string model;
-  std::vector<std::int64_t> tokens;
+  WorkOptions work;
   std::string device = "cuda";
   std::string baseline;
   int rounds = 30;
@@ -32,28 +29,13 @@ struct Options {
   bool progress = false;
 };
 
-constexpr std::int64_t kDefaultTokens = 4096;  // where neither problem nor --tokens says
-
 Result<std::vector<Work>> read_work(const Options& options) {
   if (options.quantisers) {
     auto works = work_of_quantisers(options.selected);
     if (works.empty()) return refuse("--select names no problem of the table");
     return works;
   }
-  if (!options.model.empty()) {
-    if (options.problem.given()) {
-      return refuse("--model is given beside a problem; allowed is one of the two");
-    }
-    const auto model = find_model(options.model);
-    if (!model) return tl::unexpected<Error>(model.error());
-    return work_of_layers(*model, options.problem.recipe, options.tokens);
-  }
-  const auto problem = options.problem.read();
-  if (!problem) return tl::unexpected<Error>(problem.error());
-  if (tokens_of(*problem) == kDynamic && options.tokens.empty()) {
-    return work_of_problem(*problem, {kDefaultTokens});
-  }
-  return work_of_problem(problem, options.tokens);
+  return options.work.read({4096});
 }
 
 Status check_options(const Options& options) {
@@ -245,13 +227,7 @@ Command add_bench(CLI::App& root) {
   CLI::App* app = root.add_subcommand(
       "bench", "time kernels on a GPU: graph replay, rotating operands, interleaved rounds");
   auto options = std::make_shared<Options>();
-  options->problem.add_to(*app);
-  app->add_option("--model", options->model,
-                  "the linear layers of a model: a file, or one of " + model_names());
-  app->add_option("--tokens", options->tokens,
-                  "token counts, where the problem leaves them open; default 4096, with --model "
-                  "those of the model")
-      ->delimiter(',');
+  options->work.add_to(*app, "4096");
   app->add_option("--device", options->device, "the GPU: cuda or cuda:N")->capture_default_str();
   app->add_option("--baseline", options->baseline,
                   "what to compare products with: cublaslt; quantisers always have a stream of the "

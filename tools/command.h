@@ -14,6 +14,7 @@
 #include "generator/problem.h"
 #include "tools/common/handles.h"
 #include "tools/common/progress.h"
+#include "tools/common/workload.h"
 
 namespace octile::tools {
 
@@ -56,14 +57,30 @@ struct ProblemOptions {
   Result<Problem> read() const;
 };
 
-// The count of rows or tokens a problem states; kDynamic where it leaves it open.
-std::int64_t tokens_of(const Problem& problem);
+// One problem, or the linear layers of a model.
+struct WorkOptions {
+  ProblemOptions problem;
+  std::string model;
+  std::vector<std::int64_t> tokens;
+
+  // `default_tokens` is for the help.
+  void add_to(CLI::App& app, const std::string& default_tokens);
+  // `default_tokens`: of a problem that leaves them open; empty: 1 to 16384. Errors:
+  // kInvalidArgument, also where not exactly one of problem and model is given.
+  Result<std::vector<Work>> read(const std::vector<std::int64_t>& default_tokens = {}) const;
+};
 
 // What kernels are chosen for: a device of today's list or a live one. Errors: kInvalidArgument for
 // the host, which runs none; those of resolve_target().
 Result<DeviceSpec> device_spec(const std::string& name);
 
 ProgressMode progress_mode(bool always);
+void add_models_option(CLI::App& app, std::vector<std::string>& models);
+void add_tokens_option(CLI::App& app, std::vector<std::int64_t>& tokens,
+                       const std::string& default_tokens);
+// What device_spec() takes; `what` begins the help.
+void add_target_option(CLI::App& app, std::string& device, const std::string& what);
+void add_jobs_option(CLI::App& app, int& jobs);
 void add_json_option(CLI::App& app, bool& json);
 void add_progress_option(CLI::App& app, bool& always);
 

@@ -29,9 +29,25 @@ Result<Problem> ProblemOptions::read() const {
   return parse_quantize_shape(quantize, recipe).map([](auto p) { return Problem(p); });
 }
 
-std::int64_t tokens_of(const Problem& problem) {
-  if (const auto* gemm = std::get_if<GemmProblem>(&problem)) return gemm->m;
-  return std::get<QuantizeProblem>(problem).rows;
+void WorkOptions::add_to(CLI::App& app, const std::string& default_tokens) {
+  problem.add_to(app);
+  app.add_option("--model", model,
+                 "the linear layers of a model: a file, or one of " + model_names());
+  add_tokens_option(app, tokens, default_tokens + ", with --model those of the model");
+}
+
+Result<std::vector<Work>> WorkOptions::read(const std::vector<std::int64_t>& default_tokens) const {
+  if (!model.empty()) {
+    if (problem.given()) {
+      return refuse("--model is given beside a problem; allowed is one of the two");
+    }
+    const auto file = find_model(model);
+    if (!file) return tl::unexpected<Error>(file.error());
+    return work_of_layers(*file, problem.recipe, tokens);
+  }
+  const auto one = problem.read();
+  if (!one) return tl::unexpected<Error>(one.error());
+  return work_of_problem(one, tokens.empty() ? counts_for(*one, default_tokens) : tokens);
 }
 
 Result<DeviceSpec> device_spec(const std::string& name) {
@@ -46,6 +62,29 @@ Result<DeviceSpec> device_spec(const std::string& name) {
 
 ProgressMode progress_mode(bool always) {
   return always ? ProgressMode::kAlways : ProgressMode::kAuto;
+}
+
+void add_models_option(CLI::App& app, std::vector<std::string>& models) {
+  app.add_option("--model", models,
+                 "the linear layers of models: files, or some of " + model_names())
+      ->delimiter(',');
+}
+
+void add_tokens_option(CLI::App& app, std::vector<std::int64_t>& tokens,
+                       const std::string& default_tokens) {
+  app.add_option("--tokens", tokens,
+                 "token counts (a quantiser's rows), where a problem leaves them open; default " +
+                     default_tokens)
+      ->delimiter(',');
+}
+
+void add_target_option(CLI::App& app, std::string& device, const std::string& what) {
+  app.add_option("--device", device, what + ": " + known_device_names() + ", cuda, cuda:N")
+      ->capture_default_str();
+}
+
+void add_jobs_option(CLI::App& app, int& jobs) {
+  app.add_option("--jobs", jobs, "kernels compiled at a time; default one per core");
 }
 
 void add_json_option(CLI::App& app, bool& json) {

@@ -7,18 +7,14 @@
 #include <memory>
 #include <utility>
 
-#include "generator/device_spec.h"
 #include "tools/command.h"
 #include "tools/common/kernel_report.h"
-#include "tools/common/workload.h"
 
 namespace octile::tools {
 namespace {
 
 struct Options {
-  ProblemOptions problem;
-  std::string model;
-  std::vector<std::int64_t> tokens;
+  WorkOptions work;
   std::string device = "h200";
   int jobs = 0;
   bool json = false;
@@ -78,22 +74,11 @@ void print_summary(const Json& kernels, std::size_t problems, double seconds) {
   fmt::print("  {}\n", chosen_by_line(kernels));
 }
 
-Result<std::vector<Work>> read_work(const Options& options) {
-  if (options.model.empty()) return work_of_problem(options.problem.read(), options.tokens);
-  if (options.problem.given()) {
-    return refuse("--model is given beside a problem; allowed is one of the two");
-  }
-  const auto model = find_model(options.model);
-  if (!model) return tl::unexpected<Error>(model.error());
-  return work_of_layers(*model, options.problem.recipe, options.tokens);
-}
-
 Status run(const Options& options) {
-  const auto works = read_work(options);
+  const auto works = options.work.read();
   if (!works) return tl::unexpected<Error>(works.error());
-  if (options.device == "host") {
-    return refuse(fmt::format("--device is host, which runs no kernels; allowed: {}, cuda, cuda:N",
-                              known_device_names()));
+  if (const auto device = device_spec(options.device); !device) {
+    return tl::unexpected<Error>(device.error());
   }
   const auto library = LibraryHandle::create(options.jobs);
   if (!library) return tl::unexpected<Error>(library.error());
@@ -118,17 +103,9 @@ Command add_compile(CLI::App& root) {
   CLI::App* app = root.add_subcommand(
       "compile", "compile the kernels of a problem or a model into the cache; needs no GPU");
   auto options = std::make_shared<Options>();
-  options->problem.add_to(*app);
-  app->add_option("--model", options->model,
-                  "the linear layers of a model: a file, or one of " + model_names());
-  app->add_option("--tokens", options->tokens,
-                  "token counts to compile for, where the problem leaves them open; default 1 to "
-                  "16384, with --model those of the model")
-      ->delimiter(',');
-  app->add_option("--device", options->device,
-                  "what to compile for: " + known_device_names() + ", cuda, cuda:N")
-      ->capture_default_str();
-  app->add_option("--jobs", options->jobs, "kernels compiled at a time; default one per core");
+  options->work.add_to(*app, "1 to 16384");
+  add_target_option(*app, options->device, "what to compile for");
+  add_jobs_option(*app, options->jobs);
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
   return {app, [options] { return run(*options); }};

@@ -114,9 +114,7 @@ Command add_emit(CLI::App& root) {
   CLI::App* app = root.add_subcommand("emit", "print the CUDA source of one kernel");
   auto options = std::make_shared<Options>();
   options->problem.add_to(*app);
-  app->add_option("--device", options->device,
-                  "what to generate for: " + known_device_names() + ", cuda, cuda:N")
-      ->capture_default_str();
+  add_target_option(*app, options->device, "what to generate for");
   app->add_option("--tokens", options->tokens, "token count to choose for where M or ROWS is ?")
       ->capture_default_str();
   app->add_option("--config", options->config, "configuration text instead of the chosen one");

@@ -12,7 +12,6 @@
 #include "tools/common/questions.h"
 #include "tools/common/tune_baselines.h"
 #include "tools/common/tune_report.h"
-#include "tools/common/workload.h"
 
 namespace octile::tools {
 namespace {
@@ -232,18 +231,12 @@ Command add_tune(CLI::App& root) {
       "tune", "search the fastest configurations on a GPU and keep them for plans to use");
   auto options = std::make_shared<Options>();
   options->problem.add_to(*app);
-  app->add_option("--model", options->models,
-                  "the linear layers of models: files, or some of " + model_names())
-      ->delimiter(',');
+  add_models_option(*app, options->models);
   app->add_option(
       "--shapes", options->shapes,
       "a file of one problem a line: a product's MxNxK, or a canonical text; M and rows "
       "may be ?");
-  app->add_option(
-         "--tokens", options->tokens,
-         "token counts (a quantiser's rows), where the problems leave them open; default 1, "
-         "2, 4, ... 16384")
-      ->delimiter(',');
+  add_tokens_option(*app, options->tokens, "1, 2, 4, ... 16384");
   app->add_option("--budget", options->budget_seconds, "seconds for everything together")
       ->capture_default_str();
   app->add_option("--device", options->device,

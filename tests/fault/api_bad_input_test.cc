@@ -72,34 +72,28 @@ class BadInput : public ::testing::Test {
   }
 
   // What is valid but for one field: arguments for 64 rows, a description.
-  template <typename T>
-  void refuses_run_with(T octile_gemm_args::* field, std::type_identity_t<T> value,
+  template <typename Args, typename T>
+  void refuses_run_with(T Args::* field, std::type_identity_t<T> value,
                         const std::vector<std::string>& parts) {
-    octile_gemm_args args = g.args(64);
+    Args args;
+    make_valid(args);
     args.*field = value;
     refuses_run(args, parts);
   }
-  template <typename T>
-  void refuses_run_with(T octile_quantize_args::* field, std::type_identity_t<T> value,
-                        const std::vector<std::string>& parts) {
-    octile_quantize_args args = q.args(64);
-    args.*field = value;
-    refuses_run(args, parts);
-  }
-  template <typename T>
-  void refuses_with(T octile_gemm_desc::* field, std::type_identity_t<T> value,
-                    octile_status status, const std::vector<std::string>& parts) {
-    octile_gemm_desc desc = gemm_desc();
+  template <typename Desc, typename T>
+  void refuses_with(T Desc::* field, std::type_identity_t<T> value, octile_status status,
+                    const std::vector<std::string>& parts) {
+    Desc desc;
+    make_valid(desc);
     desc.*field = value;
     refuses(desc, status, parts);
   }
-  template <typename T>
-  void refuses_with(T octile_quantize_desc::* field, std::type_identity_t<T> value,
-                    octile_status status, const std::vector<std::string>& parts) {
-    octile_quantize_desc desc = quantize_desc();
-    desc.*field = value;
-    refuses(desc, status, parts);
-  }
+
+ private:
+  void make_valid(octile_gemm_args& args) { args = g.args(64); }
+  void make_valid(octile_quantize_args& args) { args = q.args(64); }
+  void make_valid(octile_gemm_desc& desc) const { desc = gemm_desc(); }
+  void make_valid(octile_quantize_desc& desc) const { desc = quantize_desc(); }
 };
 
 // ---- structs and handles

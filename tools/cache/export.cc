@@ -1,8 +1,6 @@
 // octile cache export: entries into one file, the same entries into the same bytes.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <chrono>
 #include <map>
 #include <memory>
 #include <vector>
@@ -63,14 +61,12 @@ Result<Exported> write(octile::cache::Store& store, const std::vector<Listing>& 
 }
 
 Result<int> run(const Options& options) {
-  const auto wanted = options.filter.predicate(std::chrono::system_clock::now());
-  if (!wanted) return tl::unexpected<Error>(wanted.error());
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
   octile::cache::Store& store = library->get()->library.engine.store();
-  std::vector<Listing> entries = store.list();
-  std::erase_if(entries, [&](const Listing& listing) { return !(*wanted)(listing); });
-  const auto exported = write(store, entries, options.output);
+  const auto entries = options.filter.select(store);
+  if (!entries) return tl::unexpected<Error>(entries.error());
+  const auto exported = write(store, *entries, options.output);
   if (!exported) return tl::unexpected<Error>(exported.error());
   if (options.json) {
     print_json({{"archive", options.output},

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <memory>
 #include <sstream>
 #include <vector>
@@ -159,8 +158,6 @@ void print_table(const std::vector<Listing>& entries, const std::vector<const Co
 Status run(const Options& options) {
   const auto columns = read_columns(options.columns);
   if (!columns) return tl::unexpected<Error>(columns.error());
-  const auto wanted = options.filter.predicate(std::chrono::system_clock::now());
-  if (!wanted) return tl::unexpected<Error>(wanted.error());
   const Column* order = nullptr;
   if (!options.sort.empty()) {
     const auto column = find_column(options.sort, "--sort");
@@ -169,19 +166,19 @@ Status run(const Options& options) {
   }
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
-  std::vector<Listing> entries = library->get()->library.engine.store().list();
-  std::erase_if(entries, [&](const Listing& listing) { return !(*wanted)(listing); });
+  auto entries = options.filter.select(library->get()->library.engine.store());
+  if (!entries) return tl::unexpected<Error>(entries.error());
   if (order != nullptr) {
-    sort_by(*order, options.reverse, entries);
+    sort_by(*order, options.reverse, *entries);
   } else if (options.reverse) {
-    std::ranges::reverse(entries);
+    std::ranges::reverse(*entries);
   }
   if (!options.json) {
-    print_table(entries, *columns);
+    print_table(*entries, *columns);
     return {};
   }
   Json all = Json::array();
-  for (const Listing& listing : entries) all.push_back(to_json(listing));
+  for (const Listing& listing : *entries) all.push_back(to_json(listing));
   print_json(all);
   return {};
 }

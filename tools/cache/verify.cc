@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -160,20 +159,18 @@ void print_report(const Json& report, bool recompiled) {
 }
 
 Result<int> run(const Options& options) {
-  const auto wanted = options.filter.predicate(std::chrono::system_clock::now());
-  if (!wanted) return tl::unexpected<Error>(wanted.error());
   const auto library = LibraryHandle::create(options.jobs);
   if (!library) return tl::unexpected<Error>(library.error());
   Library& internals = library->get()->library;
   Progress progress(progress_mode(options.progress));
   progress.step("reading the cache");
-  std::vector<Listing> entries = internals.engine.store().list();
-  std::erase_if(entries, [&](const Listing& listing) { return !(*wanted)(listing); });
-  const auto checked = check(internals, entries, options.recompile, progress);
+  const auto entries = options.filter.select(internals.engine.store());
+  if (!entries) return tl::unexpected<Error>(entries.error());
+  const auto checked = check(internals, *entries, options.recompile, progress);
   if (!checked) return tl::unexpected<Error>(checked.error());
   const std::vector<Verdict>& verdicts = *checked;
   progress.done();
-  const Json report = to_json(entries, verdicts);
+  const Json report = to_json(*entries, verdicts);
   options.json ? print_json(report) : print_report(report, options.recompile);
   if (count(verdicts, State::kDamaged) > 0) return kDamaged;
   return count(verdicts, State::kDiffers) > 0 ? kDiffers : 0;
@@ -190,7 +187,7 @@ Command add_verify(CLI::App& cache) {
   options->filter.add_to(*app);
   app->add_flag("--recompile", options->recompile,
                 "also compile each from its source, and compare the bytes");
-  app->add_option("--jobs", options->jobs, "kernels compiled at a time; default one per core");
+  add_jobs_option(*app, options->jobs);
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
   return {app, [options] { return run(*options); }};

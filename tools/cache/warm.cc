@@ -7,10 +7,8 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <map>
 #include <memory>
-#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -20,7 +18,7 @@
 #include "tools/cache/verbs.h"
 #include "tools/common/cache_entries.h"
 #include "tools/common/on_workers.h"
-#include "tools/common/workload.h"
+#include "tools/common/problem_file.h"
 
 namespace octile::tools::verbs {
 namespace {
@@ -60,38 +58,16 @@ Result<Part> read_part(const std::string& text) {
 
 // --- what there is to compile ---
 
-// "gemm ..." and "quantize ..." are canonical texts, anything else is a product's short form.
-Result<Problem> parse_line(const std::string& line, const std::string& recipe) {
-  if (line.starts_with("gemm ") || line.starts_with("quantize ")) return parse_problem(line);
-  return parse_gemm_shape(line, recipe).map([](const GemmProblem& p) { return Problem(p); });
-}
-
 Result<std::vector<Work>> read_problem_file(const Options& options) {
-  std::ifstream file(options.problems);
   std::vector<Work> works;
-  int number = 0;
-  for (std::string line; std::getline(file, line);) {
-    ++number;
-    line.erase(std::min(line.find('#'), line.size()));
-    line.erase(line.find_last_not_of(" \t\r") + 1);
-    line.erase(0, std::min(line.find_first_not_of(" \t"), line.size()));
-    if (line.empty()) continue;
-    const auto problem = parse_line(line, options.problem.recipe);
-    // A line that states its token count is compiled for that, whatever --tokens says of the
-    // others.
-    const bool stated = problem && tokens_of(*problem) != kDynamic;
-    auto work = work_of_problem(problem, stated ? std::vector<std::int64_t>() : options.tokens);
-    if (!work) {
-      return refuse(fmt::format("{} line {}: {}", options.problems, number, work.error().message));
-    }
-    works.push_back(std::move(work->front()));
-  }
-  if (!file.eof()) {
-    return refuse(
-        fmt::format("--problems is '{}', which cannot be read; allowed: a file of one "
-                    "problem a line",
-                    options.problems));
-  }
+  const Status ok = for_each_problem(
+      options.problems, "--problems", options.problem.recipe, [&](const Problem& p) -> Status {
+        auto work = work_of_problem(p, counts_for(p, options.tokens));
+        if (!work) return tl::unexpected<Error>(work.error());
+        works.push_back(std::move(work->front()));
+        return {};
+      });
+  if (!ok) return tl::unexpected<Error>(ok.error());
   return works;
 }
 
@@ -295,23 +271,16 @@ Command add_warm(CLI::App& cache) {
   CLI::App* app = cache.add_subcommand(
       "warm", "compile ahead of time what models or problems need, on all cores; needs no GPU");
   auto options = std::make_shared<Options>();
-  app->add_option("--model", options->models,
-                  "the linear layers of models: files, or some of " + model_names())
-      ->delimiter(',');
+  add_models_option(*app, options->models);
   app->add_option("--problems", options->problems,
                   "a file of one problem a line: a canonical text, or MxNxK; # begins a comment");
   options->problem.add_to(*app);
-  app->add_option("--tokens", options->tokens,
-                  "token counts, where problems leave them open; default 1 to 16384, with --model "
-                  "those of the model")
-      ->delimiter(',');
-  app->add_option("--device", options->device,
-                  "what to compile for: " + known_device_names() + ", cuda, cuda:N")
-      ->capture_default_str();
+  add_tokens_option(*app, options->tokens, "1 to 16384, with --model those of the model");
+  add_target_option(*app, options->device, "what to compile for");
   app->add_option("--part", options->part,
                   "I/N: only the I-th of N shares of the kernels, for N processes or machines")
       ->capture_default_str();
-  app->add_option("--jobs", options->jobs, "kernels compiled at a time; default one per core");
+  add_jobs_option(*app, options->jobs);
   add_json_option(*app, options->json);
   app->add_flag("--progress", options->progress,
                 "a line on stderr for each kernel, also where that is no terminal");

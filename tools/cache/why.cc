@@ -232,9 +232,7 @@ Command add_why(CLI::App& cache) {
   options->problem.add_to(*app);
   app->add_option("--tokens", options->tokens, "token count where the problem leaves it open")
       ->capture_default_str();
-  app->add_option("--device", options->device,
-                  "what for: " + known_device_names() + ", cuda, cuda:N")
-      ->capture_default_str();
+  add_target_option(*app, options->device, "what for");
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};
 }

@@ -180,4 +180,12 @@ Result<Predicate> EntryFilter::predicate(std::chrono::system_clock::time_point n
   });
 }
 
+Result<std::vector<cache::Listing>> EntryFilter::select(cache::Store& store) const {
+  const auto wanted = predicate(std::chrono::system_clock::now());
+  if (!wanted) return tl::unexpected<Error>(wanted.error());
+  std::vector<cache::Listing> entries = store.list();
+  std::erase_if(entries, [&](const cache::Listing& listing) { return !(*wanted)(listing); });
+  return entries;
+}
+
 }  // namespace octile::tools

@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cache/store.h"
 #include "generator/error.h"
@@ -31,6 +32,8 @@ struct EntryFilter {
   using Predicate = std::function<bool(const cache::Listing&)>;
   // Errors: kInvalidArgument, naming the option.
   Result<Predicate> predicate(std::chrono::system_clock::time_point now) const;
+  // The store's entries that pass today, in its order. Errors: those of predicate().
+  Result<std::vector<cache::Listing>> select(cache::Store& store) const;
 };
 
 // "90s", "15m", "12h", "30d", "2w". `option` is for the error.

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "runtime/tuner/exploration.h"
@@ -28,12 +27,7 @@ Result<std::vector<tuner::Question>> questions_of_model(const std::string& model
                                                         const std::string& recipe,
                                                         const std::vector<std::int64_t>& counts);
 
-// A text of one problem a line, MxNxK or a canonical text; M and rows may be ?. Blank lines and
-// what follows a # are nothing. `origin` begins every error, with the line's number.
-Result<std::vector<tuner::Question>> parse_questions(std::string_view text,
-                                                     const std::string& origin,
-                                                     const std::string& recipe,
-                                                     const std::vector<std::int64_t>& counts);
+// Those of a file of problems (problem_file.h). `counts` are for the problems that state none.
 Result<std::vector<tuner::Question>> read_questions(const std::string& path,
                                                     const std::string& recipe,
                                                     const std::vector<std::int64_t>& counts);

@@ -60,26 +60,31 @@ Result<ModelFile> find_model(const std::string& model) {
   return read_model_file(model);
 }
 
+std::int64_t tokens_of(const Problem& problem) {
+  if (const auto* gemm = std::get_if<GemmProblem>(&problem)) return gemm->m;
+  return std::get<QuantizeProblem>(problem).rows;
+}
+
+std::vector<std::int64_t> counts_for(const Problem& problem,
+                                     const std::vector<std::int64_t>& counts) {
+  return tokens_of(problem) == kDynamic ? counts : std::vector<std::int64_t>();
+}
+
+Status check_counts(const Problem& problem, const std::vector<std::int64_t>& counts) {
+  if (counts.empty() || tokens_of(problem) == kDynamic) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("--tokens is given, but the problem states {}; allowed with ? only",
+                          tokens_of(problem)));
+}
+
 Result<std::vector<Work>> work_of_problem(const Result<Problem>& problem,
                                           const std::vector<std::int64_t>& counts) {
   if (!problem) return tl::unexpected<Error>(problem.error());
-  const std::int64_t stated = std::visit(
-      [](const auto& p) {
-        if constexpr (requires { p.m; }) {
-          return p.m;
-        } else {
-          return p.rows;
-        }
-      },
-      *problem);
-  if (stated != kDynamic && !counts.empty()) {
-    return fail(
-        ErrorCode::kInvalidArgument,
-        fmt::format("--tokens is given, but the problem states {}; allowed with ? only", stated));
-  }
+  if (Status ok = check_counts(*problem, counts); !ok) return tl::unexpected<Error>(ok.error());
   auto ranges = ranges_of(counts);
   if (!ranges) return tl::unexpected<Error>(ranges.error());
   if (ranges->empty()) {
+    const std::int64_t stated = tokens_of(*problem);
     ranges->push_back(stated == kDynamic ? TokenRange{1, kMostTokens} : TokenRange{stated, stated});
   }
   return std::vector<Work>{{"", *problem, std::move(*ranges)}};

@@ -26,6 +26,16 @@ std::string model_names();
 // `model`: a path, or the name of a shipped model.
 Result<ModelFile> find_model(const std::string& model);
 
+// The count of rows or tokens a problem states; kDynamic where it leaves it open.
+std::int64_t tokens_of(const Problem& problem);
+
+// What --tokens says of one of several problems: nothing where it states its count.
+std::vector<std::int64_t> counts_for(const Problem& problem,
+                                     const std::vector<std::int64_t>& counts);
+
+// Errors: kInvalidArgument, where counts are given for a problem that states one.
+Status check_counts(const Problem& problem, const std::vector<std::int64_t>& counts);
+
 // `counts` empty: the count the problem states, else 1 to 16384. Errors: kInvalidArgument, where
 // counts are given for a problem that states one, or one is below 1.
 Result<std::vector<Work>> work_of_problem(const Result<Problem>& problem,
