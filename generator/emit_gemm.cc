@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <vector>
 
 #include "generator/candidates.h"
 
@@ -15,6 +16,10 @@ constexpr std::array<std::string_view, 8> kLibrary{
     "lib/types.cuh", "lib/mbarrier.cuh",  "lib/tma.cuh",        "lib/warpgroup.cuh",
     "lib/wgmma.cuh", "gemm/pipeline.cuh", "gemm/scheduler.cuh", "gemm/epilogue.cuh",
 };
+
+// Written in terms of the configuration's constants, so behind them.
+constexpr std::array<std::string_view, 4> kParts{"gemm/tile.cuh", "gemm/producer.cuh",
+                                                 "gemm/consumer.cuh", "gemm/output.cuh"};
 
 void assert_offset(Prologue& p, std::string_view device_name, int host_value) {
   p.add_assert(fmt::format("gemm::{} == {}", device_name, host_value),
@@ -68,8 +73,10 @@ Result<EmittedKernel> emit_gemm(const GemmProblem& problem, const GemmConfig& co
   EmittedKernel kernel;
   kernel.name = kernel_name(problem, config);
   kernel.template_path = kHopper1d2d;
-  Result<std::string> source =
-      gemm_prologue(problem, config).render(templates, kLibrary, kHopper1d2d, kernel.name);
+  std::vector<TemplateBody> bodies;
+  for (const std::string_view part : kParts) bodies.push_back({part, {}, {}});
+  bodies.push_back({kHopper1d2d, "OCTILE_KERNEL_NAME", kernel.name});
+  Result<std::string> source = gemm_prologue(problem, config).render(templates, kLibrary, bodies);
   if (!source) return tl::unexpected<Error>(source.error());
   kernel.source = std::move(*source);
   const GemmResources r = resources_of(config);

@@ -66,14 +66,6 @@ void Prologue::add_assert(std::string_view expression, std::string_view message)
 
 Result<std::string> Prologue::render(TemplateSet templates,
                                      std::span<const std::string_view> library,
-                                     std::string_view body_path,
-                                     std::string_view kernel_name) const {
-  const TemplateBody body{body_path, "OCTILE_KERNEL_NAME", kernel_name};
-  return render(templates, library, std::span(&body, 1));
-}
-
-Result<std::string> Prologue::render(TemplateSet templates,
-                                     std::span<const std::string_view> library,
                                      std::span<const TemplateBody> bodies) const {
   std::string source = "#define OCTILE_EMITTED 1\n";
   for (const std::string_view path : library) {
@@ -83,6 +75,7 @@ Result<std::string> Prologue::render(TemplateSet templates,
   }
   source += "#line 1 \"prologue\"\n";
   for (const TemplateBody& body : bodies) {
+    if (body.macro.empty()) continue;
     source += fmt::format("#define {} {}\n", body.macro, body.kernel_name);
   }
   source += "namespace cfg {\n";

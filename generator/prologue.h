@@ -13,11 +13,12 @@
 
 namespace octile {
 
-// A body and the macro by which its kernel takes its name.
+// What stands behind the constants: a kernel, with the macro by which it takes its name, or a part
+// that kernels behind it use.
 struct TemplateBody {
   std::string_view path;
-  std::string_view macro;
-  std::string_view kernel_name;
+  std::string_view macro;        // empty: a part
+  std::string_view kernel_name;  // empty: a part
 };
 
 class Prologue {
@@ -35,11 +36,8 @@ class Prologue {
   // `expression` is in terms of device names; the message is what a reader of the error sees.
   void add_assert(std::string_view expression, std::string_view message);
 
-  // library files (paths under templates/lib/) in the given order, then the constants, asserts and
-  // the body. Error: kInternal naming a path the set does not hold.
-  Result<std::string> render(TemplateSet templates, std::span<const std::string_view> library,
-                             std::string_view body_path, std::string_view kernel_name) const;
-  // The same with several kernels in one source, in the given order.
+  // library files (paths under templates/) in the given order, then the constants, the bodies and
+  // the asserts. Error: kInternal naming a path the set does not hold.
   Result<std::string> render(TemplateSet templates, std::span<const std::string_view> library,
                              std::span<const TemplateBody> bodies) const;
 

@@ -17,7 +17,8 @@ constexpr std::array<std::string_view, 2> kLibrary{"lib/types.cuh", "lib/memory.
 
 Result<LoadedTemplate> LoadedTemplate::compile(const GpuSession& gpu, const Prologue& prologue,
                                                const std::string& path, const std::string& name) {
-  const auto source = prologue.render(embedded_templates(), kLibrary, path, name);
+  const TemplateBody body{path, "OCTILE_KERNEL_NAME", name};
+  const auto source = prologue.render(embedded_templates(), kLibrary, std::span(&body, 1));
   if (!source) return tl::unexpected<Error>(source.error());
   const auto nvrtc = Nvrtc::open();
   if (!nvrtc) return tl::unexpected<Error>(nvrtc.error());

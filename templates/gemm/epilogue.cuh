@@ -49,14 +49,13 @@ __device__ __forceinline__ void stage_for_tma(const float (&acc)[kBlockN / 2], u
   // + 1.
   const int row = warp * 16 + lane % 16;
   const int swizzle = (row / kRowsPerLine) % kUnits;
-  const u32 row_address = staging + static_cast<u32>(row * kRowBytes);
+  // Unit j + lane / 16, j even, is j ^ lane / 16: of the address only that XOR changes with j.
+  const u32 first = staging + static_cast<u32>(row * kRowBytes + ((lane / 16) ^ swizzle) * 16);
   if (row >= kRows) return;  // whole groups of 8 lanes: the lanes of rows beyond only pad the warp
 #pragma unroll
   for (int j = 0; j < kBlockN / 8; j += 2) {
-    const int box = j * 8 / kBoxCols;
-    const int unit = (j % kUnits) + lane / 16;
-    const u32 address =
-        row_address + static_cast<u32>(box * kRows * kRowBytes + ((unit ^ swizzle) * 16));
+    const u32 address = (first ^ static_cast<u32>(j % kUnits * 16)) +
+                        static_cast<u32>(j * 8 / kBoxCols * kRows * kRowBytes);
     store_matrix_x4(address, pack_bf16x2(acc[4 * j], acc[4 * j + 1]),
                     pack_bf16x2(acc[4 * j + 2], acc[4 * j + 3]),
                     pack_bf16x2(acc[4 * j + 4], acc[4 * j + 5]),

@@ -24,13 +24,16 @@ struct TileScheduler {
   __device__ __forceinline__ void advance() { tile += stride; }
 
   __device__ __forceinline__ void coordinates(int& tile_m, int& tile_n) const {
-    const int band_tiles = kBand * tiles_n;
-    const int band = tile / band_tiles;
-    const int first_row = band * kBand;
-    const int rows = min(kBand, tiles_m - first_row);
-    const int within = tile - band * band_tiles;
-    tile_n = within / rows;
-    tile_m = first_row + within - tile_n * rows;
+    // Unsigned: a division takes half the instructions, and their compilation half the time.
+    const u32 index = static_cast<u32>(tile);
+    const u32 band_tiles = static_cast<u32>(kBand) * static_cast<u32>(tiles_n);
+    const u32 band = index / band_tiles;
+    const int first_row = static_cast<int>(band) * kBand;
+    const u32 rows = static_cast<u32>(min(kBand, tiles_m - first_row));
+    const u32 within = index - band * band_tiles;
+    const u32 column = within / rows;
+    tile_n = static_cast<int>(column);
+    tile_m = first_row + static_cast<int>(within - column * rows);
   }
 };
 

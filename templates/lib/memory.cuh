@@ -9,18 +9,6 @@
 
 namespace memory {
 
-// The same value, of which the compiler no longer knows where it came from: what was derived from
-// it before is derived again instead of kept in registers. No instruction.
-__device__ __forceinline__ i64 forget_origin(i64 value) {
-  asm volatile("" : "+l"(value));
-  return value;
-}
-
-__device__ __forceinline__ u32 forget_origin(u32 value) {
-  asm volatile("" : "+r"(value));
-  return value;
-}
-
 struct alignas(16) Words4 {
   u32 word[4];
 };

@@ -176,13 +176,13 @@ __device__ __forceinline__ constexpr u32 sign_bit() {
   return 1u << (8 * Src::kElementBytes - 1);
 }
 
-// See memory::forget_origin.
+// See forget_origin (types.cuh).
 template <int kVectors>
 __device__ __forceinline__ void forget_origin(Vector (&v)[kVectors]) {
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
 #pragma unroll
-    for (int w = 0; w < 4; ++w) v[i].word[w] = memory::forget_origin(v[i].word[w]);
+    for (int w = 0; w < 4; ++w) v[i].word[w] = ::forget_origin(v[i].word[w]);
   }
 }
 

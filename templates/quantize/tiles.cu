@@ -344,7 +344,7 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
     bias.write(args, row0, col0);
   }
   if constexpr (kTransposed) Groups::template find_columns<cfg::kThreads>(args);
-  patch.row = memory::forget_origin(patch.row);  // addresses are not kept beside 32 words of x
+  patch.row = forget_origin(patch.row);  // addresses are not kept beside 32 words of x
   const u32 known = kPerTensor && !cfg::kDelayed ? quantize::known_magnitude(args) : 0;
   u32 magnitudes[kVectors];
   const bool nonfinite = quantize::measure<Src>(x, magnitudes);

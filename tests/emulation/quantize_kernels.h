@@ -100,10 +100,6 @@ struct alignas(16) Words4 {
 struct alignas(8) Words2 {
   u32 word[2];
 };
-template <typename T>
-T forget_origin(T value) {
-  return value;
-}
 inline Words4 load_16(const void* p) { return octile::emulation::checked_load<Words4>(p); }
 inline Words2 load_8(const void* p) { return octile::emulation::checked_load<Words2>(p); }
 inline u32 load_1(const void* p) { return octile::emulation::checked_load<u8>(p); }

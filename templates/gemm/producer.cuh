@@ -1,0 +1,190 @@
+// The producer warpgroup: one thread feeds the ring with A, B and A's scales by TMA, one warp
+// writes B's scales beside them.
+#pragma once
+#ifndef OCTILE_EMITTED
+#include "gemm/tile.cuh"
+#endif
+
+namespace gemm {
+
+// What the producers read.
+struct Source {
+  const TensorMap* a_map;
+  const TensorMap* b_map;
+  const float* scale_a;
+  const float* scale_b;
+  i64 scale_a_ld, scale_b_ld;
+};
+
+// One tile of it.
+struct TileSource {
+  int m0, n0;
+  int scale_bytes;       // of A's scales that the layout holds for the tile, padding included
+  const float* scale_a;  // of the tile's first row
+
+  __device__ __forceinline__ TileSource(const Source& from, const Extents& e,
+                                        const Scheduler& tiles, int rank) {
+    tile_origin(tiles, rank, m0, n0);
+    // Rounded again for every tile: a producer beside three consumers has 32 registers.
+    const int rows = ceil_div(forget_origin(e.m), 4) * 4;
+    scale_bytes = max(0, min(cfg::kBlockM, rows - m0)) * 4;
+    scale_a = from.scale_a + m0;
+  }
+};
+
+// The addresses of one stage, advanced with it: with small tiles the producer's instructions, not
+// the copies, set the rate.
+struct StageCursor {
+  u32 full, a, b, scales;
+  u32 parity = 1;
+
+  __device__ __forceinline__ explicit StageCursor(const SharedMemory& smem)
+      : full(smem.full(0)), a(smem.a(0)), b(smem.b(0)), scales(smem.scales(0)) {}
+  __device__ __forceinline__ u32 empty() const { return full + cfg::kStages * 8; }
+  __device__ __forceinline__ void advance(const SharedMemory& smem) {
+    full += 8;
+    a += kAStageBytes;
+    b += kBStageBytes;
+    scales += kScaleStageBytes;
+    if (full == smem.empty(0)) {
+      const u32 next_parity = parity ^ 1;
+      *this = StageCursor(smem);
+      parity = next_parity;
+    }
+  }
+};
+
+// The producer's arrival: after it the stage waits for bytes (and B's scales) only.
+__device__ __forceinline__ void announce(const StageCursor& at, const TileSource& tile) {
+  mbarrier::arrive_expect_tx(at.full, kAStageBytes + kBStageBytes + tile.scale_bytes);
+}
+
+// The weight's half of a stage. A shared operand is loaded as one slice per CTA of the cluster,
+// each multicast to all.
+__device__ __forceinline__ void load_b(const StageCursor& at, const Source& from,
+                                       const TileSource& tile, int rank, int k) {
+  constexpr u16 kEveryone = (1u << kShareSize) - 1;
+  if constexpr (cfg::kClusterM > 1) {
+    constexpr int kSlice = cfg::kBlockN / cfg::kClusterM;
+    const int first = rank * kSlice;
+    tma::load_2d_multicast(at.b + first * 128, from.b_map, k, tile.n0 + first, at.full, kEveryone);
+  } else {
+    tma::load_2d(at.b, from.b_map, k, tile.n0, at.full);
+  }
+}
+
+// The activations' half and their scales.
+__device__ __forceinline__ void load_a(const StageCursor& at, const Source& from,
+                                       const TileSource& tile, const float* scales, int rank,
+                                       int k) {
+  constexpr u16 kEveryone = (1u << kShareSize) - 1;
+  if constexpr (cfg::kClusterN > 1) {
+    constexpr int kSlice = cfg::kBlockM / cfg::kClusterN;
+    const int first = rank * kSlice;
+    tma::load_2d_multicast(at.a + first * 128, from.a_map, k, tile.m0 + first, at.full, kEveryone);
+    const int bytes = min(kSlice * 4, tile.scale_bytes - first * 4);
+    if (bytes > 0) {
+      tma::load_bulk_multicast(at.scales + first * 4, scales + first, bytes, at.full, kEveryone);
+    }
+  } else {
+    tma::load_2d(at.a, from.a_map, k, tile.m0, at.full);
+    if (tile.scale_bytes > 0) tma::load_bulk(at.scales, scales, tile.scale_bytes, at.full);
+  }
+}
+
+// Weights do not depend on the kernel before this one in the stream, which may still run: the first
+// `stages` of the first tile, from K-block `block` on, are asked for at once. All else waits.
+__device__ __forceinline__ void load_weights_early(StageCursor& at, const SharedMemory& smem,
+                                                   const Source& from, const TileSource& tile,
+                                                   int rank, int block, int stages) {
+#pragma unroll 1
+  for (int k = block * 128; k < (block + stages) * 128; k += 128) {
+    announce(at, tile);
+    load_b(at, from, tile, rank, k);
+    at.advance(smem);
+  }
+  at = StageCursor(smem);
+}
+
+// One thread: the ring's loads.
+__device__ __forceinline__ void produce(const SharedMemory& smem, const Source& from,
+                                        const Extents& e, int rank, int early_stages) {
+  const KRange range = k_range(e.k_blocks(), rank);
+  int early = min(early_stages, range.last - range.first);
+  StageCursor at(smem);
+#pragma unroll 1
+  for (Scheduler tiles = make_scheduler(e); tiles.valid(); tiles.advance()) {
+    const TileSource tile(from, e, tiles, rank);
+    if (early > 0) load_weights_early(at, smem, from, tile, rank, range.first, early);
+    wait_for_previous_kernel();  // of a later tile it returns at once
+    const float* scales = tile.scale_a + range.first * from.scale_a_ld;
+#pragma unroll 1
+    for (int k = range.first * 128; k < range.last * 128; k += 128) {
+      const bool announced = early > 0;
+      if (!announced) {
+        mbarrier::wait(at.empty(), at.parity);
+        announce(at, tile);
+      }
+      load_a(at, from, tile, scales, rank, k);
+      if (!announced) load_b(at, from, tile, rank, k);
+      if (announced) --early;
+      scales += from.scale_a_ld;
+      at.advance(smem);
+    }
+  }
+}
+
+// B's decode scales, one or a few scalars a K-block: a lane holds those of one block in 32.
+struct BlockScaleCache {
+  float value[kScaleRows];
+
+  __device__ __forceinline__ void load(const Source& from, const Extents& e, int n0, int block,
+                                       int end, int lane) {
+    const int last = (e.n - 1) / 128;
+#pragma unroll
+    for (int r = 0; r < kScaleRows; ++r) {
+      // Columns beyond n are zeros times any scale; they only must not read beyond the array.
+      const float* row = from.scale_b + min(n0 / 128 + r, last) * from.scale_b_ld;
+      value[r] = block + lane < end ? __ldg(row + block + lane) : 0.0f;
+    }
+  }
+  __device__ __forceinline__ void store(u32 address) const {
+#pragma unroll
+    for (int r = 0; r < kScaleRows; ++r) store_shared_f32(address + r * 4, value[r]);
+  }
+};
+
+// One warp: B's scales into the stages. Beside the copies' thread and not in it, which must issue
+// at the rate the ring drains.
+__device__ __forceinline__ void publish_scales(const SharedMemory& smem, const Source& from,
+                                               const Extents& e, int rank) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const KRange range = k_range(e.k_blocks(), rank);
+  Ring ring;
+#pragma unroll 1
+  for (Scheduler tiles = make_scheduler(e); tiles.valid(); tiles.advance()) {
+    int m0, n0;
+    tile_origin(tiles, rank, m0, n0);
+    // A tile's first scales are asked for as many stages ahead of the products as its copies, the
+    // following ones 32 blocks ahead.
+    BlockScaleCache cache, next;
+    next.load(from, e, n0, range.first, range.last, lane);
+    int index = 32;  // of the block in the cache
+#pragma unroll 1
+    for (int block = range.first; block < range.last; ++block, ++index) {
+      if (index == 32) {
+        cache = next;
+        next.load(from, e, n0, block + 32, range.last, lane);
+        index = 0;
+      }
+      mbarrier::wait(smem.empty(ring.stage), ring.phase ^ 1);
+      if (lane == index) {
+        cache.store(smem.scales_b(ring.stage));
+        mbarrier::arrive(smem.full(ring.stage));
+      }
+      ring.advance();
+    }
+  }
+}
+
+}  // namespace gemm

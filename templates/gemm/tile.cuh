@@ -1,0 +1,113 @@
+// What the roles of the Hopper GEMM agree on: the shape of a tile, the map of shared memory and
+// which tile and K-blocks are whose (hopper_1d2d.cu has the picture).
+#pragma once
+#ifndef OCTILE_EMITTED
+#include "gemm/default_prologue.cuh"
+#endif
+
+namespace gemm {
+
+constexpr int kWgmmaK = 32;  // of one FP8 instruction
+// A tile of fewer than 64 rows loads and stores only those: the instruction still multiplies 64,
+// of which the rest, whatever lies behind the tile in shared memory, is never stored.
+constexpr int kRowsPerConsumer = cfg::kBlockM < 64 ? 64 : cfg::kBlockM / cfg::kConsumerWarpgroups;
+constexpr int kStrips = kRowsPerConsumer / 64;
+constexpr int kStripRows = cfg::kBlockM < 64 ? cfg::kBlockM : 64;
+constexpr int kAccumulators = cfg::kBlockN / 2;
+constexpr int kShareSize = cfg::kClusterM * cfg::kClusterN;
+constexpr int kClusterSize = kShareSize * cfg::kSplits;
+constexpr int kAStageBytes = cfg::kBlockM * cfg::kBlockK;
+constexpr int kBStageBytes = cfg::kBlockN * cfg::kBlockK;
+constexpr int kScaleStageBytes = (cfg::kBlockM * 4 + 127) / 128 * 128;
+constexpr int kStripBytes = kStripRows * cfg::kBlockN * 2;
+constexpr int kConsumerThreads = 128 * cfg::kConsumerWarpgroups;
+// Split K: every rank sums its share of the tile's column groups (8 columns) over all ranks.
+constexpr int kGroups = cfg::kBlockN / 8;
+constexpr int kShareGroups = ceil_div(kGroups, cfg::kSplits);
+constexpr int kDBytes = cfg::kSplits > 1
+                            ? cfg::kSplits* kShareGroups* kStrips* kConsumerThreads * 16
+                        : cfg::kTmaStore ? cfg::kBlockM* cfg::kBlockN * 2
+                                         : 0;
+constexpr int kBOffset = cfg::kStages * kAStageBytes;
+constexpr int kDOffset = kBOffset + cfg::kStages * kBStageBytes;
+constexpr int kScaleOffset = kDOffset + kDBytes;
+constexpr int kScaleBOffset = kScaleOffset + cfg::kStages * kScaleStageBytes;
+constexpr int kBarrierOffset = kScaleBOffset + cfg::kStages * 16;
+constexpr int kSmemBytes = kBarrierOffset + (2 * cfg::kStages + (cfg::kSplits > 1 ? 2 : 0)) * 8;
+// Columns sure to share a 128-wide scale block, whatever the tile's first column, and how many
+// blocks a tile can touch.
+constexpr int kScaleSegment = gcd(cfg::kBlockN, 128);
+constexpr int kScaleRows = ceil_div(cfg::kBlockN - kScaleSegment, 128) + 1;
+
+static_assert(cfg::kBlockK == 128, "one K-block is one scale block");
+static_assert(kStrips * 64 * cfg::kConsumerWarpgroups == (cfg::kBlockM < 64 ? 64 : cfg::kBlockM),
+              "strips of 64 rows");
+static_assert(cfg::kSplits == 1 || (kShareSize == 1 && !cfg::kTmaStore),
+              "a cluster splits or shares");
+static_assert(128 % cfg::kPromote == 0 && cfg::kPromote % kWgmmaK == 0, "promotion interval");
+static_assert(cfg::kClusterM == 1 || cfg::kClusterN == 1, "a cluster shares one operand");
+
+struct Extents {
+  int m, n, k;
+  __device__ __forceinline__ int k_blocks() const { return ceil_div(k, 128); }
+};
+
+struct SharedMemory {
+  u32 base;
+  __device__ __forceinline__ u32 a(int stage) const { return base + stage * kAStageBytes; }
+  __device__ __forceinline__ u32 b(int stage) const {
+    return base + kBOffset + stage * kBStageBytes;
+  }
+  __device__ __forceinline__ u32 d(int strip) const {
+    return base + kDOffset + strip * kStripBytes;
+  }
+  __device__ __forceinline__ u32 scales(int stage) const {
+    return base + kScaleOffset + stage * kScaleStageBytes;
+  }
+  __device__ __forceinline__ u32 scales_b(int stage) const {
+    return base + kScaleBOffset + stage * 16;
+  }
+  __device__ __forceinline__ u32 full(int stage) const { return base + kBarrierOffset + stage * 8; }
+  __device__ __forceinline__ u32 empty(int stage) const {
+    return base + kBarrierOffset + (cfg::kStages + stage) * 8;
+  }
+  // Split K: partial sums of all ranks are here; this rank's are no longer needed anywhere.
+  __device__ __forceinline__ u32 gathered() const {
+    return base + kBarrierOffset + 2 * cfg::kStages * 8;
+  }
+  __device__ __forceinline__ u32 taken() const { return gathered() + 8; }
+};
+
+using Scheduler = TileScheduler<cfg::kRasterGroup>;
+using Ring = RingPosition<cfg::kStages>;
+
+__device__ __forceinline__ Scheduler make_scheduler(const Extents& e) {
+  return Scheduler(
+      ceil_div(e.m, cfg::kBlockM * cfg::kClusterM), ceil_div(e.n, cfg::kBlockN * cfg::kClusterN),
+      static_cast<int>(blockIdx.x) / kClusterSize, static_cast<int>(gridDim.x) / kClusterSize);
+}
+
+// First row and column of this CTA's tile.
+__device__ __forceinline__ void tile_origin(const Scheduler& scheduler, int rank, int& m0,
+                                            int& n0) {
+  int tile_m, tile_n;
+  scheduler.coordinates(tile_m, tile_n);
+  const int rank_m = cfg::kClusterM > 1 ? rank : 0;
+  const int rank_n = cfg::kClusterN > 1 ? rank : 0;
+  m0 = (tile_m * cfg::kClusterM + rank_m) * cfg::kBlockM;
+  n0 = (tile_n * cfg::kClusterN + rank_n) * cfg::kBlockN;
+}
+
+// K-blocks [first, last) of a tile that this rank of the cluster sums.
+struct KRange {
+  int first, last;
+};
+__device__ __forceinline__ KRange k_range(int k_blocks, int rank) {
+  if constexpr (cfg::kSplits == 1) {
+    return {0, k_blocks};
+  } else {
+    return {k_blocks * rank / cfg::kSplits, k_blocks * (rank + 1) / cfg::kSplits};
+  }
+}
+
+}  // namespace gemm
