@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <utility>
 
 namespace octile {
 namespace {
@@ -25,49 +26,48 @@ constexpr double kHopperLaunchUs = 0.55;
 // to 10.8 TB/s from L2 (distinct lines: 5 to 6.4).
 constexpr double kL2TbpsPerSm = 10.8 / 132;
 
+// What is not stated of it is the same in all of them.
+DeviceSpec hopper(std::string name, std::string full_name, int sm_count) {
+  DeviceSpec d;
+  d.name = std::move(name);
+  d.full_name = std::move(full_name);
+  d.sm_major = 9;
+  d.sm_minor = 0;
+  d.sm_count = sm_count;
+  d.max_smem_per_block_bytes = kHopperSmemBytes;
+  d.registers_per_sm = kHopperRegisters;
+  d.clock_ghz = kHopperClockGhz;
+  d.l2_tbps = sm_count * kL2TbpsPerSm;
+  d.launch_us = kHopperLaunchUs;
+  return d;
+}
+
+DeviceSpec h200() {
+  DeviceSpec d = hopper("h200", "NVIDIA H200", 132);  // H200 datasheet
+  d.l2_bytes = 60 * kMiB;                             // as the driver reports it
+  d.fp8_tflops = 1979;                                // H200 SXM datasheet: 3958 with sparsity
+  d.dram_tbps = 4.3;  // measured, read mostly; the datasheet says 4.8
+  return d;
+}
+
+DeviceSpec h100() {
+  DeviceSpec d = hopper("h100", "NVIDIA H100 80GB HBM3", 132);  // SXM5, architecture whitepaper
+  d.l2_bytes = 50 * kMiB;                                       // architecture whitepaper
+  d.fp8_tflops = 1979;                                          // datasheet: 3958 with sparsity
+  d.dram_tbps = 3.35;                                           // datasheet; not measured
+  return d;
+}
+
+DeviceSpec h20() {
+  DeviceSpec d = hopper("h20", "NVIDIA H20", 78);  // H20 datasheet, as what follows
+  d.l2_bytes = 60 * kMiB;
+  d.fp8_tflops = 296;  // dense: 0.15 of an H100 on 0.59 of its SMs, so not 8192 flop per cycle
+  d.dram_tbps = 4.0;   // not measured
+  return d;
+}
+
 const std::array<DeviceSpec, 3>& devices() {
-  static const std::array<DeviceSpec, 3> table{{
-      {.name = "h200",
-       .full_name = "NVIDIA H200",
-       .sm_major = 9,
-       .sm_minor = 0,
-       .sm_count = 132,  // H200 datasheet
-       .max_smem_per_block_bytes = kHopperSmemBytes,
-       .registers_per_sm = kHopperRegisters,
-       .l2_bytes = 60 * kMiB,  // as the driver reports it
-       .clock_ghz = kHopperClockGhz,
-       .fp8_tflops = 1979,  // H200 SXM datasheet: 3958 with sparsity
-       .dram_tbps = 4.3,    // measured, read mostly; the datasheet says 4.8
-       .l2_tbps = 132 * kL2TbpsPerSm,
-       .launch_us = kHopperLaunchUs},
-      {.name = "h100",
-       .full_name = "NVIDIA H100 80GB HBM3",
-       .sm_major = 9,
-       .sm_minor = 0,
-       .sm_count = 132,  // H100 SXM5, NVIDIA H100 architecture whitepaper
-       .max_smem_per_block_bytes = kHopperSmemBytes,
-       .registers_per_sm = kHopperRegisters,
-       .l2_bytes = 50 * kMiB,  // H100 architecture whitepaper
-       .clock_ghz = kHopperClockGhz,
-       .fp8_tflops = 1979,  // H100 SXM datasheet: 3958 with sparsity
-       .dram_tbps = 3.35,   // H100 SXM datasheet; not measured
-       .l2_tbps = 132 * kL2TbpsPerSm,
-       .launch_us = kHopperLaunchUs},
-      {.name = "h20",
-       .full_name = "NVIDIA H20",
-       .sm_major = 9,
-       .sm_minor = 0,
-       .sm_count = 78,  // H20 datasheet
-       .max_smem_per_block_bytes = kHopperSmemBytes,
-       .registers_per_sm = kHopperRegisters,
-       .l2_bytes = 60 * kMiB,  // H20 datasheet
-       .clock_ghz = kHopperClockGhz,
-       // H20 datasheet, dense: 0.15 of an H100 on 0.59 of its SMs, so not 8192 flop per cycle.
-       .fp8_tflops = 296,
-       .dram_tbps = 4.0,  // H20 datasheet; not measured
-       .l2_tbps = 78 * kL2TbpsPerSm,
-       .launch_us = kHopperLaunchUs},
-  }};
+  static const std::array<DeviceSpec, 3> table{h200(), h100(), h20()};
   return table;
 }
 

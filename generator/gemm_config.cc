@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-#include <vector>
+#include <algorithm>
+
+#include "generator/config_text.h"
 
 namespace octile {
 namespace {
@@ -31,21 +32,6 @@ int staging_bytes(const GemmConfig& c, int strips) {
     return c.splits * share * strips * c.consumer_warpgroups * kWarpgroupThreads * 16;
   }
   return c.store == EpilogueStore::kTma ? c.block_m * c.block_n * 2 : 0;
-}
-
-bool parse_int(std::string_view text, int& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
-// "128x128x128" into exactly values.size() integers.
-bool parse_extents(std::string_view text, std::vector<int*> values) {
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::size_t cut = i + 1 < values.size() ? text.find('x') : text.size();
-    if (cut == std::string_view::npos || !parse_int(text.substr(0, cut), *values[i])) return false;
-    text.remove_prefix(std::min(cut + 1, text.size()));
-  }
-  return text.empty();
 }
 
 bool parse_field(std::string_view name, std::string_view value, GemmConfig& c) {
@@ -116,21 +102,12 @@ std::string to_text(const GemmConfig& c) {
 
 Result<GemmConfig> parse_gemm_config(std::string_view text) {
   GemmConfig config;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find(' '), text.size());
-    const std::string_view field = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (field.empty()) continue;
-    const std::size_t equals = field.find('=');
-    if (equals == std::string_view::npos ||
-        !parse_field(field.substr(0, equals), field.substr(equals + 1), config)) {
-      return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("GEMM configuration field '{}' is not one of tile=MxNxK, stages=N, "
-                              "wg=N, cluster=MxN, unroll=N, inflight=N, raster=N, ctas=N, "
-                              "store=tma|direct, promote=N, splits=N",
-                              field));
-    }
-  }
+  const Status ok = parse_fields(
+      text, [&](auto name, auto value) { return parse_field(name, value, config); },
+      "GEMM configuration",
+      "tile=MxNxK, stages=N, wg=N, cluster=MxN, unroll=N, inflight=N, raster=N, ctas=N, "
+      "store=tma|direct, promote=N, splits=N");
+  if (!ok) return tl::unexpected<Error>(ok.error());
   return config;
 }
 

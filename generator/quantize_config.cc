@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <charconv>
 #include <cstdint>
 
+#include "generator/config_text.h"
 #include "generator/fused_source.h"
 
 namespace octile {
@@ -81,11 +81,6 @@ std::string_view first_pass_blocks_name(FirstPass pass) {
   return "";
 }
 
-bool parse_int(std::string_view text, int& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 bool parse_field(std::string_view name, std::string_view value, QuantizeConfig& c) {
   if (name == "threads") return parse_int(value, c.threads);
   if (name == "per_sm") return parse_int(value, c.blocks_per_sm);
@@ -93,10 +88,7 @@ bool parse_field(std::string_view name, std::string_view value, QuantizeConfig& 
     c.rows_fastest = value == "rows";
     return value == "rows" || value == "cols";
   }
-  if (name != "tile") return false;
-  const std::size_t x = value.find('x');
-  return x != std::string_view::npos && parse_int(value.substr(0, x), c.tile_rows) &&
-         parse_int(value.substr(x + 1), c.tile_cols);
+  return name == "tile" && parse_extents(value, {&c.tile_rows, &c.tile_cols});
 }
 
 bool is_power_of_two(int v) { return v > 0 && std::has_single_bit(static_cast<unsigned>(v)); }
@@ -388,20 +380,10 @@ std::string to_text(const QuantizeConfig& c) {
 
 Result<QuantizeConfig> parse_quantize_config(std::string_view text) {
   QuantizeConfig config;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find(' '), text.size());
-    const std::string_view field = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (field.empty()) continue;
-    const std::size_t equals = field.find('=');
-    if (equals == std::string_view::npos ||
-        !parse_field(field.substr(0, equals), field.substr(equals + 1), config)) {
-      return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("quantise configuration field '{}' is not one of tile=ROWSxCOLS, "
-                              "threads=N, per_sm=N, raster=rows|cols",
-                              field));
-    }
-  }
+  const Status ok = parse_fields(
+      text, [&](auto name, auto value) { return parse_field(name, value, config); },
+      "quantise configuration", "tile=ROWSxCOLS, threads=N, per_sm=N, raster=rows|cols");
+  if (!ok) return tl::unexpected<Error>(ok.error());
   return config;
 }
 

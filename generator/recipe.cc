@@ -11,15 +11,6 @@ constexpr TensorType typed(DType dtype, Granularity granularity,
   return {dtype, granularity, scale};
 }
 
-constexpr ProductRule rule(DType d, bool accumulate, int promote) {
-  return {d, accumulate, promote};
-}
-
-// Outputs of fprop and dgrad are rounded once to bf16; a weight gradient is summed over
-// microbatches in fp32.
-constexpr ProductRule to_bf16(int promote) { return rule(DType::kBF16, false, promote); }
-constexpr ProductRule add_to_fp32(int promote) { return rule(DType::kFP32, true, promote); }
-
 constexpr DType kE4M3 = DType::kE4M3;
 constexpr DType kE5M2 = DType::kE5M2;
 
@@ -28,9 +19,8 @@ constexpr std::array<Recipe, 6> kRecipes{{
      .activation = typed(kE4M3, Granularity::k1x128),
      .weight = typed(kE4M3, Granularity::k128x128),
      .gradient = typed(kE4M3, Granularity::k1x128),
-     .fprop = to_bf16(128),
-     .dgrad = to_bf16(128),
-     .wgrad = add_to_fp32(128),
+     .promote_fprop = 128,
+     .promote_backward = 128,
      .source = "DeepSeek-V3 technical report, arXiv 2412.19437, section 3.3",
      .summary = "E4M3 everywhere; activations and gradients 1x128, weights 128x128; promoted in "
                 "fp32 every 128 of K"},
@@ -38,9 +28,8 @@ constexpr std::array<Recipe, 6> kRecipes{{
      .activation = typed(kE4M3, Granularity::k1x128),
      .weight = typed(kE4M3, Granularity::k128x128),
      .gradient = typed(kE5M2, Granularity::k1x128),
-     .fprop = to_bf16(128),
-     .dgrad = to_bf16(128),
-     .wgrad = add_to_fp32(128),
+     .promote_fprop = 128,
+     .promote_backward = 128,
      .source = "blockwise, with the E5M2 gradients of FP8 Formats for Deep Learning, arXiv "
                "2209.05433",
      .summary = "as blockwise, gradients in E5M2"},
@@ -48,9 +37,8 @@ constexpr std::array<Recipe, 6> kRecipes{{
      .activation = typed(kE4M3, Granularity::kPerTensor),
      .weight = typed(kE4M3, Granularity::kPerTensor),
      .gradient = typed(kE5M2, Granularity::kPerTensor),
-     .fprop = to_bf16(kPromoteNone),
-     .dgrad = to_bf16(128),
-     .wgrad = add_to_fp32(128),
+     .promote_fprop = kPromoteNone,
+     .promote_backward = 128,
      .source =
          "TransformerEngine common/recipe: Float8CurrentScaling (HYBRID; split accumulator in "
          "dgrad and wgrad only)",
@@ -59,9 +47,8 @@ constexpr std::array<Recipe, 6> kRecipes{{
      .activation = typed(kE4M3, Granularity::kPerTensor),
      .weight = typed(kE4M3, Granularity::kPerTensor),
      .gradient = typed(kE5M2, Granularity::kPerTensor),
-     .fprop = to_bf16(kPromoteNone),
-     .dgrad = to_bf16(128),
-     .wgrad = add_to_fp32(128),
+     .promote_fprop = kPromoteNone,
+     .promote_backward = 128,
      .source =
          "TransformerEngine common/recipe: DelayedScaling (HYBRID, amax history of 1024 steps; "
          "split accumulator in dgrad and wgrad only)",
@@ -70,9 +57,8 @@ constexpr std::array<Recipe, 6> kRecipes{{
      .activation = typed(kE4M3, Granularity::kPerRow, ScaleFormat::kF32Pow2),
      .weight = typed(kE4M3, Granularity::kPerRow, ScaleFormat::kF32Pow2),
      .gradient = typed(kE4M3, Granularity::kPerRow, ScaleFormat::kF32Pow2),
-     .fprop = to_bf16(kPromoteNone),
-     .dgrad = to_bf16(128),
-     .wgrad = add_to_fp32(128),
+     .promote_fprop = kPromoteNone,
+     .promote_backward = 128,
      .source = "torchao float8/config.py: recipe rowwise (E4M3, power-of-two scales; fast "
                "accumulation in fprop only)",
      .summary = "E4M3 everywhere; one power-of-two scale per row of each operand"},
@@ -80,9 +66,8 @@ constexpr std::array<Recipe, 6> kRecipes{{
      .activation = typed(kE4M3, Granularity::k1x32, ScaleFormat::kE8M0),
      .weight = typed(kE4M3, Granularity::k1x32, ScaleFormat::kE8M0),
      .gradient = typed(kE4M3, Granularity::k1x32, ScaleFormat::kE8M0),
-     .fprop = to_bf16(32),
-     .dgrad = to_bf16(32),
-     .wgrad = add_to_fp32(32),
+     .promote_fprop = 32,
+     .promote_backward = 32,
      .source = "OCP Microscaling Formats (MX) v1.0; E4M3 for all roles after Recipes for "
                "Pre-training LLMs with MXFP8, arXiv 2506.08027",
      .summary = "E4M3 everywhere; one power-of-two scale (E8M0) per 32 elements of K"},
@@ -109,27 +94,27 @@ GemmProblem gemm_problem(const Recipe& recipe, Pass pass, std::int64_t m, std::i
                          std::int64_t k) {
   GemmProblem p;
   const auto fill = [&](std::int64_t gm, std::int64_t gn, std::int64_t gk, const TensorType& a,
-                        const TensorType& b, const ProductRule& product) {
+                        const TensorType& b) {
     p.m = gm;
     p.n = gn;
     p.k = gk;
     p.a = a;
     p.b = b;
-    p.d = product.d;
-    p.accumulate = product.accumulate;
-    p.promote = product.promote;
   };
   switch (pass) {
     case Pass::kFprop:
-      fill(m, n, k, recipe.activation, recipe.weight, recipe.fprop);
+      fill(m, n, k, recipe.activation, recipe.weight);
       break;
     case Pass::kDgrad:
-      fill(m, k, n, recipe.gradient, recipe.weight, recipe.dgrad);
+      fill(m, k, n, recipe.gradient, recipe.weight);
       break;
     case Pass::kWgrad:
-      fill(n, k, m, recipe.gradient, recipe.activation, recipe.wgrad);
+      fill(n, k, m, recipe.gradient, recipe.activation);
       break;
   }
+  p.accumulate = pass == Pass::kWgrad;
+  p.d = p.accumulate ? DType::kFP32 : DType::kBF16;
+  p.promote = pass == Pass::kFprop ? recipe.promote_fprop : recipe.promote_backward;
   return p;
 }
 
