@@ -6,6 +6,7 @@
 #include <array>
 
 #include "generator/types.h"
+#include "runtime/engine/launch_kernel.h"
 
 namespace octile {
 namespace {
@@ -58,10 +59,9 @@ unsigned int grid_blocks(const GemmLaunch& l, std::int64_t m, std::int64_t n) {
       std::min<std::int64_t>(round_up(tiles * l.splits, l.cluster), l.max_blocks));
 }
 
-// Whether an early start can win. It saves 1 to 2 us; but the early CTAs of a long product sit
-// beside those of the one before it for its whole length, in SMs that the driver did not choose
-// evenly (64x7168x16384, a grid of 75: 33 -> 43 us). So only where neither reading B nor
-// multiplying takes longer than this.
+// Whether an early start can win. It saves 1 to 2 us, and of long products it costs more than that
+// (measured on an H200: 64x7168x16384, a grid of 75 blocks, 33 -> 43 us). So only where neither
+// reading B nor multiplying takes longer than this.
 bool worth_overlapping(std::int64_t m, std::int64_t n, std::int64_t k) {
   constexpr double kLongestUs = 20;
   constexpr double kBytesPerUs = 4.3e6;  // an H200's read stream
@@ -127,20 +127,12 @@ Status launch_gemm(const Driver& driver, const GemmLaunch& l, std::int64_t n, st
     programmatic.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
     programmatic.value.programmaticStreamSerializationAllowed = 1;
   }
-  CUlaunchConfig config{};
-  config.gridDimX = grid_blocks(l, args.m, n);
-  config.gridDimY = 1;
-  config.gridDimZ = 1;
-  config.blockDimX = static_cast<unsigned int>(l.threads);
-  config.blockDimY = 1;
-  config.blockDimZ = 1;
+  CUlaunchConfig config =
+      launch_config(grid_blocks(l, args.m, n), static_cast<unsigned int>(l.threads), stream);
   config.sharedMemBytes = static_cast<unsigned int>(l.smem_bytes);
-  config.hStream = stream;
   config.attrs = attributes.data();
   config.numAttrs = attribute_count;
-  return driver.check(driver->cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(l.kernel),
-                                               parameters.data(), nullptr),
-                      "cuLaunchKernelEx");
+  return launch(driver, l.kernel, config, parameters.data());
 }
 
 }  // namespace octile

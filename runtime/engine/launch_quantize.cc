@@ -5,6 +5,7 @@
 
 #include "generator/quantize_layout.h"
 #include "generator/types.h"
+#include "runtime/engine/launch_kernel.h"
 
 namespace octile {
 namespace {
@@ -84,17 +85,9 @@ template <typename Args>
 Status launch(const Driver& driver, CUkernel kernel, std::int64_t blocks, int threads, Args& args,
               CUstream stream) {
   std::array<void*, 1> parameters{&args};
-  CUlaunchConfig config{};
-  config.gridDimX = static_cast<unsigned int>(blocks);
-  config.gridDimY = 1;
-  config.gridDimZ = 1;
-  config.blockDimX = static_cast<unsigned int>(threads);
-  config.blockDimY = 1;
-  config.blockDimZ = 1;
-  config.hStream = stream;
-  return driver.check(driver->cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(kernel),
-                                               parameters.data(), nullptr),
-                      "cuLaunchKernelEx");
+  const CUlaunchConfig config =
+      launch_config(static_cast<unsigned int>(blocks), static_cast<unsigned int>(threads), stream);
+  return launch(driver, kernel, config, parameters.data());
 }
 
 CUkernel of(const QuantizeLaunch& l, Companion companion) {

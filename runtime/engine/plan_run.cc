@@ -14,26 +14,6 @@
 #include "runtime/reference/scale_update.h"
 
 namespace octile {
-namespace {
-
-Status run_on_host(const GemmProblem& problem, const octile_gemm_args& args) {
-  reference::GemmArgs host;
-  host.m = args.m;
-  host.a = args.a;
-  host.lda = args.lda;
-  host.a_scale = args.a_scale;
-  host.a_scale_ld = args.a_scale_ld;
-  host.b = args.b;
-  host.ldb = args.ldb;
-  host.b_scale = args.b_scale;
-  host.b_scale_ld = args.b_scale_ld;
-  host.d = args.d;
-  host.ldd = args.ldd;
-  return reference::gemm(problem, host);
-}
-
-}  // namespace
-
 Status Plan::run(const octile_gemm_args& user, CUstream stream) const {
   const auto* problem = std::get_if<GemmProblem>(&problem_);
   if (problem == nullptr) [[unlikely]]
@@ -42,7 +22,7 @@ Status Plan::run(const octile_gemm_args& user, CUstream stream) const {
   if (Status ok = check_tokens(problem_, "m", args.m); !ok) return ok;
   if (Status ok = check_arguments(*problem, args); !ok) return ok;
   if (args.m == 0 || problem->n == 0) return {};
-  if (target_.kind == TargetKind::kHost) return run_on_host(*problem, args);
+  if (target_.kind == TargetKind::kHost) return reference::gemm(*problem, reference_args(args));
 
   const PreparedKernel* kernel = table_[static_cast<std::size_t>(bucket_of(args.m))].load();
   if (kernel == nullptr || kernel->primary == nullptr) [[unlikely]]

@@ -2,6 +2,22 @@
 
 namespace octile {
 
+reference::GemmArgs reference_args(const octile_gemm_args& args) {
+  reference::GemmArgs host;
+  host.m = args.m;
+  host.a = args.a;
+  host.lda = args.lda;
+  host.a_scale = args.a_scale;
+  host.a_scale_ld = args.a_scale_ld;
+  host.b = args.b;
+  host.ldb = args.ldb;
+  host.b_scale = args.b_scale;
+  host.b_scale_ld = args.b_scale_ld;
+  host.d = args.d;
+  host.ldd = args.ldd;
+  return host;
+}
+
 reference::QuantizeArgs reference_args(const octile_quantize_args& args) {
   reference::QuantizeArgs host;
   host.rows = args.rows;

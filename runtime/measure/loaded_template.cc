@@ -7,6 +7,7 @@
 #include "generator/emitter.h"
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/launch_kernel.h"
 
 namespace octile {
 namespace {
@@ -54,17 +55,7 @@ LoadedTemplate::LoadedTemplate(LoadedTemplate&& other) noexcept
 
 Status LoadedTemplate::launch(unsigned blocks, unsigned threads, void** parameters,
                               CUstream stream) const {
-  CUlaunchConfig config{};
-  config.gridDimX = blocks;
-  config.gridDimY = 1;
-  config.gridDimZ = 1;
-  config.blockDimX = threads;
-  config.blockDimY = 1;
-  config.blockDimZ = 1;
-  config.hStream = stream;
-  return driver_->check((*driver_)->cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(kernel_),
-                                                     parameters, nullptr),
-                        "cuLaunchKernelEx");
+  return octile::launch(*driver_, kernel_, launch_config(blocks, threads, stream), parameters);
 }
 
 }  // namespace octile

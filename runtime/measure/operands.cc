@@ -149,6 +149,10 @@ Result<DeviceBuffer> random_bf16(const GpuSession& gpu, std::int64_t elements, s
   return random_values(gpu, DType::kBF16, elements, seed, Values::kNormal);
 }
 
+octile_gemm_args args_of(const GemmSlot& slot) {
+  return gemm_args(slot.a, slot.b, slot.d.pointer());
+}
+
 Result<std::vector<GemmSlot>> make_gemm_slots(const GpuSession& gpu, const GemmProblem& problem,
                                               std::int64_t m, int slots, std::uint64_t seed) {
   std::vector<GemmSlot> made;

@@ -40,6 +40,7 @@ struct GemmSlot {
   DeviceTensor a, b;
   DeviceBuffer d;
 };
+octile_gemm_args args_of(const GemmSlot& slot);
 // All slots hold the same values.
 Result<std::vector<GemmSlot>> make_gemm_slots(const GpuSession& gpu, const GemmProblem& problem,
                                               std::int64_t m, int slots, std::uint64_t seed);

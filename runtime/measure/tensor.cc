@@ -2,7 +2,37 @@
 
 #include <utility>
 
+#include "runtime/engine/reference_arguments.h"
+
 namespace octile {
+namespace {
+
+// A tensor of what `make` gives for each of another's buffers.
+template <typename Tensor, typename Make>
+Result<Tensor> with_buffers_of(const DeviceTensor& tensor, const Make& make) {
+  auto data = make(tensor.data);
+  if (!data) return tl::unexpected<Error>(data.error());
+  auto scales = make(tensor.scales);
+  if (!scales) return tl::unexpected<Error>(scales.error());
+  return Tensor{tensor.type, tensor.rows, tensor.cols, std::move(*data), std::move(*scales)};
+}
+
+const void* address(const std::vector<std::uint8_t>& bytes) { return bytes.data(); }
+const void* address(const DeviceBuffer& buffer) { return buffer.pointer(); }
+
+template <typename Tensor>
+octile_gemm_args packed_args(const Tensor& a, const Tensor& b, void* d) {
+  octile_gemm_args args{};
+  args.m = a.rows;
+  args.a = address(a.data);
+  args.a_scale = address(a.scales);
+  args.b = address(b.data);
+  args.b_scale = address(b.scales);
+  args.d = d;
+  return args;
+}
+
+}  // namespace
 
 Result<std::vector<std::uint8_t>> download(const GpuSession& gpu, const DeviceBuffer& buffer) {
   std::vector<std::uint8_t> bytes(buffer.bytes());
@@ -13,11 +43,8 @@ Result<std::vector<std::uint8_t>> download(const GpuSession& gpu, const DeviceBu
 }
 
 Result<HostTensor> download(const GpuSession& gpu, const DeviceTensor& tensor) {
-  auto data = download(gpu, tensor.data);
-  if (!data) return tl::unexpected<Error>(data.error());
-  auto scales = download(gpu, tensor.scales);
-  if (!scales) return tl::unexpected<Error>(scales.error());
-  return HostTensor{tensor.type, tensor.rows, tensor.cols, std::move(*data), std::move(*scales)};
+  return with_buffers_of<HostTensor>(
+      tensor, [&](const DeviceBuffer& buffer) { return download(gpu, buffer); });
 }
 
 Result<DeviceBuffer> copy_of(const GpuSession& gpu, const DeviceBuffer& buffer) {
@@ -31,43 +58,19 @@ Result<DeviceBuffer> copy_of(const GpuSession& gpu, const DeviceBuffer& buffer) 
 }
 
 Result<DeviceTensor> copy_of(const GpuSession& gpu, const DeviceTensor& tensor) {
-  auto data = copy_of(gpu, tensor.data);
-  if (!data) return tl::unexpected<Error>(data.error());
-  auto scales = copy_of(gpu, tensor.scales);
-  if (!scales) return tl::unexpected<Error>(scales.error());
-  return DeviceTensor{tensor.type, tensor.rows, tensor.cols, std::move(*data), std::move(*scales)};
+  return with_buffers_of<DeviceTensor>(
+      tensor, [&](const DeviceBuffer& buffer) { return copy_of(gpu, buffer); });
 }
 
 octile_gemm_args gemm_args(const HostTensor& a, const HostTensor& b, void* d) {
-  octile_gemm_args args{};
-  args.m = a.rows;
-  args.a = a.data.data();
-  args.a_scale = a.scales.data();
-  args.b = b.data.data();
-  args.b_scale = b.scales.data();
-  args.d = d;
-  return args;
+  return packed_args(a, b, d);
+}
+octile_gemm_args gemm_args(const DeviceTensor& a, const DeviceTensor& b, void* d) {
+  return packed_args(a, b, d);
 }
 
 reference::GemmArgs reference_args(const HostTensor& a, const HostTensor& b) {
-  reference::GemmArgs args;
-  args.m = a.rows;
-  args.a = a.data.data();
-  args.a_scale = a.scales.data();
-  args.b = b.data.data();
-  args.b_scale = b.scales.data();
-  return args;
-}
-
-octile_gemm_args gemm_args(const DeviceTensor& a, const DeviceTensor& b, void* d) {
-  octile_gemm_args args{};
-  args.m = a.rows;
-  args.a = a.data.pointer();
-  args.a_scale = a.scales.pointer();
-  args.b = b.data.pointer();
-  args.b_scale = b.scales.pointer();
-  args.d = d;
-  return args;
+  return reference_args(gemm_args(a, b, nullptr));
 }
 
 }  // namespace octile

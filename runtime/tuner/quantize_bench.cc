@@ -17,34 +17,10 @@ Result<std::unique_ptr<QuantizeBench>> QuantizeBench::create(GpuWorkshop& shop,
   if (!replayer) return tl::unexpected<Error>(replayer.error());
   std::unique_ptr<QuantizeBench> bench(new QuantizeBench(shop, problem, std::move(shortlist),
                                                          std::move(*slots), std::move(*replayer)));
-  auto gate = QuantizeGate::create(gpu, problem, bench->slots_.front(), seed);
+  auto gate = QuantizeGate::create(gpu, problem, bench->slots().front(), seed);
   if (!gate) return tl::unexpected<Error>(gate.error());
-  bench->gate_ = std::make_unique<QuantizeGate>(std::move(*gate));
+  bench->set_gate(std::move(*gate));
   return bench;
-}
-
-// Here and not where it is compiled: loading may stop the device for a moment.
-Result<const FixedQuantize*> QuantizeBench::load(int candidate) {
-  const GpuSession& gpu = shop_.gpu;
-  auto kernel =
-      FixedQuantize::load(shop_.library, gpu.driver(), gpu.ordinal(), gpu.spec(), problem_,
-                          std::get<QuantizeConfig>(config(candidate)), built(candidate));
-  if (!kernel) return tl::unexpected<Error>(kernel.error());
-  return &kernels_.insert_or_assign(candidate, std::move(*kernel)).first->second;
-}
-
-Result<Verdict> QuantizeBench::gate(int candidate) {
-  const auto kernel = load(candidate);
-  if (!kernel) return Verdict{false, kernel.error().message, {}};
-  return gate_->check([&](const octile_quantize_args& args, CUstream stream) {
-    return (*kernel)->run(args, stream);
-  });
-}
-
-Contender QuantizeBench::contender(int candidate) const {
-  return {name(candidate), [this, candidate](int slot, CUstream stream) {
-            return kernel(candidate).run(args_of(slots_[static_cast<std::size_t>(slot)]), stream);
-          }};
 }
 
 }  // namespace octile::tuner

@@ -34,7 +34,7 @@ class QuantizeGate {
   using Bytes = std::vector<std::uint8_t>;
   // Where the outputs of a run lie in one buffer.
   struct Region {
-    const char* name;
+    const char* name = nullptr;
     std::int64_t at = 0, bytes = 0;  // 0 bytes: the problem has no such output
   };
   struct Image {

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "runtime/compiler/nvrtc.h"
+#include "runtime/engine/reference_arguments.h"
 #include "tests/support/gate_testing.h"
 
 namespace {
@@ -113,15 +114,7 @@ class GateTest : public test::GateFixture<GemmGate, Args> {
   }
 
   Status compute(const Args& args) override {
-    reference::GemmArgs host;
-    host.m = args.m;
-    host.a = args.a;
-    host.a_scale = args.a_scale;
-    host.b = args.b;
-    host.b_scale = args.b_scale;
-    host.d = args.d;
-    host.ldd = args.ldd;
-    return reference::gemm(problem(), host);
+    return reference::gemm(problem(), reference_args(args));
   }
 
   std::optional<LoadedTemplate> inspect;

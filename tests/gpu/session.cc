@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "runtime/compiler/nvrtc.h"
+#include "runtime/engine/launch_kernel.h"
 #include "tests/support/embedded_sources.h"
 
 namespace octile::tests {
@@ -75,17 +76,8 @@ void GpuSession::launch(const char* kernel, unsigned blocks, unsigned threads,
   CUkernel handle = nullptr;
   require(driver_->check((*driver_)->cuLibraryGetKernel(&handle, checker_, kernel),
                          "cuLibraryGetKernel"));
-  CUlaunchConfig config{};
-  config.gridDimX = blocks;
-  config.gridDimY = 1;
-  config.gridDimZ = 1;
-  config.blockDimX = threads;
-  config.blockDimY = 1;
-  config.blockDimZ = 1;
-  config.hStream = stream();
-  require(driver_->check((*driver_)->cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(handle),
-                                                      parameters.data(), nullptr),
-                         kernel));
+  require(octile::launch(*driver_, handle, launch_config(blocks, threads, stream()),
+                         parameters.data()));
 }
 
 void GpuSession::synchronize() { require(stream_->synchronize()); }

@@ -44,7 +44,7 @@ Contender gemm_contender(const BenchContext& context, const RunGemm& run,
   const std::uint32_t flags = context.overlap ? OCTILE_RUN_OVERLAP : OCTILE_RUN_DEFAULT;
   return {"octile", [&run, &slots, flags](int i, CUstream stream) {
             const GemmSlot& s = at(slots, i);
-            octile_gemm_args args = gemm_args(s.a, s.b, s.d.pointer());
+            octile_gemm_args args = args_of(s);
             args.flags = flags;
             return run(args, stream);
           }};
@@ -143,9 +143,8 @@ Result<BenchResult> bench_gemm(const BenchContext& context, const GemmProblem& p
                                              : searched_gemm(context, problem, result);
   if (!run) return tl::unexpected<Error>(run.error());
   GemmSlot& slot = slots->front();
-  const auto check = run_and_check(context.gpu, problem, slot, [&] {
-    return (*run)(gemm_args(slot.a, slot.b, slot.d.pointer()), context.gpu.stream());
-  });
+  const auto check = run_and_check(context.gpu, problem, slot,
+                                   [&] { return (*run)(args_of(slot), context.gpu.stream()); });
   if (!check) return tl::unexpected<Error>(check.error());
   note_check("octile", *check, result);
   const Status ok =
@@ -173,7 +172,7 @@ Result<Timing> bench_launch(const BenchContext& context, const GemmProblem& prob
     const auto start = std::chrono::steady_clock::now();
     for (int i = 0; i < kBatch; ++i) {
       const GemmSlot& s = at(*slots, i % static_cast<int>(slots->size()));
-      octile_gemm_args args = gemm_args(s.a, s.b, s.d.pointer());
+      octile_gemm_args args = args_of(s);
       args.m = 1 + i % kMostTokens;
       args.a_scale_ld = kMostTokens;
       if (Status ok = prepared->plan.run(args, context.gpu.stream()); !ok) {

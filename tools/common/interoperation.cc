@@ -22,9 +22,8 @@ Result<Interoperation> check_interoperation(const LibraryHandle& library, const 
   if (Status ok = plan->prepare(m, m); !ok) return tl::unexpected<Error>(ok.error());
   const auto peer = LtMatmul::block_scaled(cublaslt, gpu, problem, m);
   if (!peer) return tl::unexpected<Error>(peer.error());
-  auto ours = run_and_check(gpu, problem, slot, [&] {
-    return plan->run(gemm_args(slot.a, slot.b, slot.d.pointer()), gpu.stream());
-  });
+  auto ours =
+      run_and_check(gpu, problem, slot, [&] { return plan->run(args_of(slot), gpu.stream()); });
   if (!ours) return tl::unexpected<Error>(ours.error());
   auto theirs = run_and_check(gpu, problem, slot, [&] {
     return peer->run(0, lt_operands(slot.a, slot.b, slot.d), gpu.stream());
