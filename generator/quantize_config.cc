@@ -350,27 +350,34 @@ Result<std::int64_t> first_pass_blocks(const QuantizeProblem& p, std::int64_t ro
   return std::min(needed, most_partials(p, sm_count));
 }
 
-std::int64_t maxima_bytes(const QuantizeProblem& p, std::int64_t rows, int sm_count) {
-  switch (first_pass_of(p)) {
+QuantizeWorkspace workspace_of(const QuantizeProblem& p, int sm_count) {
+  QuantizeWorkspace w;
+  w.first_pass = first_pass_of(p);
+  switch (w.first_pass) {
     case FirstPass::kTensor:
-      return kWord * most_partials(p, sm_count);
+      w.maxima_fixed_bytes = kWord * most_partials(p, sm_count);
+      break;
     case FirstPass::kLines:
-      return kWord * (rows + p.cols);
+      w.maxima_fixed_bytes = kWord * p.cols;
+      w.maxima_bytes_per_row = kWord;
+      break;
     case FirstPass::kGroups:
-      return kWord * kMostGroups;
+      w.maxima_fixed_bytes = kWord * kMostGroups;
+      break;
     case FirstPass::kNone:
-      return 0;
+      break;
   }
-  return 0;
+  if (p.bias_gradient) w.sums_bytes = kWord * p.cols;
+  return w;
 }
 
-std::int64_t bias_offset(const QuantizeProblem& p, std::int64_t rows, int sm_count) {
-  return round_up(maxima_bytes(p, rows, sm_count), kVectorBytes);
+std::int64_t QuantizeWorkspace::bias_offset(std::int64_t rows) const {
+  return round_up(maxima_bytes(rows), kVectorBytes);
 }
 
-std::int64_t workspace_bytes(const QuantizeProblem& p, std::int64_t rows, int sm_count) {
-  if (!p.bias_gradient) return maxima_bytes(p, rows, sm_count);
-  return bias_offset(p, rows, sm_count) + ceil_div(rows, kScaleBlock) * p.cols * kWord;
+std::int64_t QuantizeWorkspace::bytes(std::int64_t rows) const {
+  if (sums_bytes == 0) return maxima_bytes(rows);
+  return bias_offset(rows) + ceil_div(rows, kScaleBlock) * sums_bytes;
 }
 
 std::string to_text(const QuantizeConfig& c) {

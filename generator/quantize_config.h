@@ -94,8 +94,7 @@ Result<std::int64_t> launch_blocks(const QuantizeProblem&, const QuantizeConfig&
 Result<std::int64_t> shard_blocks(const QuantizeProblem&, const QuantizeConfig&,
                                   const QuantizeKernelArgs&);
 
-// Of the first pass: its threads and residency (not tuned: it only reads), its thread blocks, and
-// the bytes of maxima it leaves.
+// Of the first pass: its threads and residency (not tuned: it only reads), and its thread blocks.
 inline constexpr int kUpdateThreads = 128;  // of the scale update
 inline constexpr int kFirstPassThreads = 256;
 inline constexpr int kNormThreads = 256;  // of the kernel that norms rows, a thread block each
@@ -103,10 +102,23 @@ inline constexpr int kBiasThreads = 32;   // of the sum of bias gradients, a thr
 int first_pass_blocks_per_sm(const QuantizeProblem&);
 Result<std::int64_t> first_pass_blocks(const QuantizeProblem&, std::int64_t rows, int sm_count,
                                        std::int64_t groups = 0);
-std::int64_t maxima_bytes(const QuantizeProblem&, std::int64_t rows, int sm_count);
-// Of a run: the maxima, then, from bias_offset on, the sums of every 128 rows' columns.
-std::int64_t bias_offset(const QuantizeProblem&, std::int64_t rows, int sm_count);
-std::int64_t workspace_bytes(const QuantizeProblem&, std::int64_t rows, int sm_count);
+
+// The workspace of a run: the maxima of the first pass, then, from bias_offset on, the sums of
+// every 128 rows' columns. What a problem and a device settle of it, so that a launch has nothing
+// left to do but this arithmetic.
+struct QuantizeWorkspace {
+  FirstPass first_pass = FirstPass::kNone;
+  std::int64_t maxima_fixed_bytes = 0;    // whatever the rows
+  std::int64_t maxima_bytes_per_row = 0;  // and for each of them
+  std::int64_t sums_bytes = 0;            // of 128 rows; 0: no bias gradient
+
+  std::int64_t maxima_bytes(std::int64_t rows) const {
+    return maxima_fixed_bytes + maxima_bytes_per_row * rows;
+  }
+  std::int64_t bias_offset(std::int64_t rows) const;
+  std::int64_t bytes(std::int64_t rows) const;
+};
+QuantizeWorkspace workspace_of(const QuantizeProblem&, int sm_count);
 
 // The kernels' only parameter, by value; templates/quantize/elements.cuh has the same struct and
 // asserts its size. Device pointers. Strides in elements, all filled in by the launcher (no 0 =

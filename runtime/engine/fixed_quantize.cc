@@ -20,8 +20,7 @@ Result<FixedQuantize> FixedQuantize::load(Library& library,
 
 Status FixedQuantize::run(octile_quantize_args args, CUstream stream) const {
   if (Status ok = check_arguments(problem_, args); !ok) return ok;
-  const std::int64_t needed = workspace_bytes(problem_, args.rows, launch_.sm_count);
-  if (Status ok = check_workspace(args, needed); !ok) return ok;
+  if (Status ok = check_workspace(args, launch_.workspace.bytes(args.rows)); !ok) return ok;
   return launch_quantize(*driver_, launch_, problem_, args, stream);
 }
 

@@ -42,8 +42,8 @@ void place_shard(const octile_quantize_args& args, QuantizeKernelArgs& k) {
   k.shard_end_col = last % k.cols + 1;
 }
 
-QuantizeKernelArgs kernel_args(const QuantizeProblem& p, const octile_quantize_args& args,
-                               int sm_count) {
+QuantizeKernelArgs kernel_args(const QuantizeLaunch& l, const QuantizeProblem& p,
+                               const octile_quantize_args& args) {
   QuantizeKernelArgs k;
   k.x = args.x;
   k.q = args.q;
@@ -66,7 +66,7 @@ QuantizeKernelArgs kernel_args(const QuantizeProblem& p, const octile_quantize_a
   k.more_ld[2] = args.ldx3;
   k.rstd = args.rstd;
   k.bias_partials = reinterpret_cast<float*>(static_cast<char*>(args.workspace) +
-                                             bias_offset(p, args.rows, sm_count));
+                                             l.workspace.bias_offset(args.rows));
   k.bias_gradient = args.bias_gradient;
   k.tap = args.tap;
   k.groups_at = p.grouping == Grouping::kMasked ? args.counts : args.offsets;
@@ -100,13 +100,13 @@ Status launch_first_pass(const Driver& driver, const QuantizeLaunch& l,
                          CUstream stream) {
   const auto blocks = first_pass_blocks(problem, args.rows, l.sm_count, args.groups);
   if (!blocks) return tl::unexpected<Error>(blocks.error());
-  if (first_pass_of(problem) == FirstPass::kTensor) {
+  if (l.workspace.first_pass == FirstPass::kTensor) {
     args.partials = *blocks;
   } else {
     const auto bytes =
-        static_cast<std::size_t>(first_pass_of(problem) == FirstPass::kGroups
+        static_cast<std::size_t>(l.workspace.first_pass == FirstPass::kGroups
                                      ? args.groups * std::int64_t{sizeof *args.maxima}
-                                     : maxima_bytes(problem, args.rows, l.sm_count));
+                                     : l.workspace.maxima_bytes(args.rows));
     const Status cleared =
         driver.check(driver->cuMemsetD2D8Async(reinterpret_cast<CUdeviceptr>(args.maxima), bytes, 0,
                                                bytes, 1, stream),
@@ -121,7 +121,11 @@ Status launch_first_pass(const Driver& driver, const QuantizeLaunch& l,
 QuantizeLaunch quantize_launch(const QuantizeProblem& problem, const QuantizeConfig& config,
                                int sm_count, CUkernel kernel,
                                const std::vector<CUkernel>& companions) {
-  QuantizeLaunch l{kernel, {}, config, sm_count, resources_of(problem, config).threads};
+  QuantizeLaunch l{.kernel = kernel,
+                   .config = config,
+                   .workspace = workspace_of(problem, sm_count),
+                   .sm_count = sm_count,
+                   .threads = resources_of(problem, config).threads};
   const std::vector<Companion> which = companions_of(problem);
   for (std::size_t i = 0; i < companions.size(); ++i) {  // none where the device is a name
     l.companions[static_cast<std::size_t>(which[i])] = companions[i];
@@ -132,7 +136,7 @@ QuantizeLaunch quantize_launch(const QuantizeProblem& problem, const QuantizeCon
 Status launch_quantize(const Driver& driver, const QuantizeLaunch& l,
                        const QuantizeProblem& problem, const octile_quantize_args& args,
                        CUstream stream) {
-  QuantizeKernelArgs k = kernel_args(problem, args, l.sm_count);
+  QuantizeKernelArgs k = kernel_args(l, problem, args);
   const auto blocks = problem.shard == ShardStep::kNone
                           ? launch_blocks(problem, l.config, args.rows, args.groups)
                           : shard_blocks(problem, l.config, k);
@@ -141,7 +145,7 @@ Status launch_quantize(const Driver& driver, const QuantizeLaunch& l,
   if (CUkernel norm = of(l, Companion::kRowNorm); norm != nullptr) {
     if (Status ok = launch(driver, norm, args.rows, kNormThreads, k, stream); !ok) return ok;
   }
-  if (first_pass_of(problem) != FirstPass::kNone) {
+  if (l.workspace.first_pass != FirstPass::kNone) {
     if (Status ok = launch_first_pass(driver, l, problem, k, stream); !ok) return ok;
   }
   if (Status ok = launch(driver, l.kernel, *blocks, l.threads, k, stream); !ok) return ok;

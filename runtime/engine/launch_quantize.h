@@ -19,6 +19,7 @@ struct QuantizeLaunch {
   CUkernel kernel = nullptr;
   std::array<CUkernel, kCompanions> companions{};  // by Companion; null where there is none
   QuantizeConfig config;
+  QuantizeWorkspace workspace;
   int sm_count = 0;
   int threads = 0;
 };

@@ -191,8 +191,7 @@ Result<std::size_t> Plan::workspace_bytes(std::int64_t tokens) const {
     return tl::unexpected<Error>(ok.error());
   const auto* quantize = std::get_if<QuantizeProblem>(&problem_);
   if (quantize == nullptr || target_.kind == TargetKind::kHost) return std::size_t{0};
-  return static_cast<std::size_t>(
-      octile::workspace_bytes(*quantize, tokens, target_.spec.sm_count));
+  return static_cast<std::size_t>(workspace_of(*quantize, target_.spec.sm_count).bytes(tokens));
 }
 
 Result<QuantizedLayout> Plan::quantized_layout(std::int64_t rows, std::int64_t groups,

@@ -45,19 +45,17 @@ Status Plan::run(const octile_quantize_args& user, CUstream stream) const {
   if (Status ok = check_arguments(*problem, args); !ok) return ok;
   if (is_nothing(*problem, args)) return {};
   if (target_.kind == TargetKind::kHost) return reference::quantize(*problem, reference_args(args));
-  if (Status ok = check_workspace(
-          args, octile::workspace_bytes(*problem, args.rows, target_.spec.sm_count));
-      !ok)
-    return ok;
 
   const PreparedKernel* kernel = table_[static_cast<std::size_t>(bucket_of(args.rows))].load();
   if (kernel == nullptr || kernel->primary == nullptr) [[unlikely]]
     return tl::unexpected<Error>(cannot_run(args.rows, stream));
+  const auto& launch = std::get<QuantizeLaunch>(kernel->launch);
+  if (Status ok = check_workspace(args, launch.workspace.bytes(args.rows)); !ok) return ok;
   const Driver& driver = *target_.driver;
   const DeviceScope scope(driver, target_.ordinal, kernel->primary);
   if (scope.result() != CUDA_SUCCESS) [[unlikely]]
     return driver.check(scope.result(), "cuCtxPushCurrent");
-  return launch_quantize(driver, std::get<QuantizeLaunch>(kernel->launch), *problem, args, stream);
+  return launch_quantize(driver, launch, *problem, args, stream);
 }
 
 Status Plan::run(const octile_scale_update_args& args, CUstream stream) const {

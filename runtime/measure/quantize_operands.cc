@@ -152,7 +152,7 @@ Result<QuantizeSlot> frame_of(const GpuSession& gpu, const QuantizeProblem& p, s
   slot.rows = rows;
   slot.groups = groups_of(p);
   slot.packed = p.grouping == Grouping::kPacked;
-  Status ok = allocate(gpu, workspace_bytes(p, rows, gpu.spec().sm_count), slot.workspace);
+  Status ok = allocate(gpu, workspace_of(p, gpu.spec().sm_count).bytes(rows), slot.workspace);
   if (ok && source_shape(p.source).rms_norm) ok = allocate(gpu, 4 * rows, slot.rstd);
   if (ok && p.bias_gradient) ok = allocate(gpu, 4 * p.cols, slot.bias_gradient);
   if (ok) ok = upload(gpu, group_table(p, rows), slot.group_table);

@@ -51,10 +51,11 @@ void run(const Variant& v, QuantizeKernelArgs args, std::int64_t x_scale_bytes,
   QuantizeProblem problem = v.problem;
   problem.cols = args.cols;
   const int x_bytes = size_of(problem.x.dtype);
-  const auto workspace = static_cast<std::size_t>(workspace_bytes(problem, args.rows, kSmCount));
+  const QuantizeWorkspace layout = workspace_of(problem, kSmCount);
+  const auto workspace = static_cast<std::size_t>(layout.bytes(args.rows));
   alignas(16) static std::array<std::uint32_t, 1 << 16> maxima;
   ASSERT_LE(workspace, sizeof maxima);
-  maxima.fill(first_pass_of(problem) == FirstPass::kLines ? 0 : 0xFFFFFFFFU);
+  maxima.fill(layout.first_pass == FirstPass::kLines ? 0 : 0xFFFFFFFFU);
   args.maxima = maxima.data();
   const auto words = bytes(maxima.data(), static_cast<std::int64_t>(workspace));
   const std::int64_t row_bytes = tests::input_cols_of(problem) * x_bytes;
@@ -73,8 +74,8 @@ void run(const Variant& v, QuantizeKernelArgs args, std::int64_t x_scale_bytes,
     return bytes(p, p == nullptr ? 0 : count * std::int64_t{sizeof(float)});
   };
   emulation::readable.push_back(values(args.rstd, args.rows));
-  args.bias_partials = reinterpret_cast<float*>(
-      maxima.data() + bias_offset(problem, args.rows, kSmCount) / std::int64_t{sizeof(float)});
+  args.bias_partials = reinterpret_cast<float*>(maxima.data() + layout.bias_offset(args.rows) /
+                                                                    std::int64_t{sizeof(float)});
   emulation::writable = {emulation::Watched{static_cast<const char*>(args.q), args.rows,
                                             args.cols * q_bytes, args.ldq * q_bytes},
                          emulation::Watched{static_cast<const char*>(args.q_transposed), args.cols,

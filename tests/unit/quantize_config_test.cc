@@ -168,22 +168,25 @@ TEST(QuantizeConfig, FirstPassesAndTheirWorkspace) {
   const QuantizeProblem tensor = problem_of(Granularity::kPerTensor);
   EXPECT_EQ(first_pass_of(tensor), FirstPass::kTensor);
   EXPECT_EQ(companion_name(tensor, Companion::kFirstPass), "octile_amax_bf16_tensor");
-  EXPECT_EQ(workspace_bytes(tensor, 16384, kSms), kSms * 3 * 4);
+  EXPECT_EQ(workspace_of(tensor, kSms).bytes(16384), kSms * 3 * 4);
   EXPECT_EQ(first_pass_blocks(tensor, 16384, kSms).value(), kSms * 3);
   EXPECT_EQ(first_pass_blocks(tensor, 16384, 1).value(), 4);  // three, in whole loads
   EXPECT_EQ(first_pass_blocks(tensor, 1, kSms).value(), 4);   // 28 tiles of a warp, 8 a block
   QuantizeProblem lines = problem_of(Granularity::kPerRow);
   EXPECT_EQ(first_pass_of(lines), FirstPass::kNone);
-  EXPECT_EQ(workspace_bytes(lines, 16384, kSms), 0);
+  EXPECT_EQ(workspace_of(lines, kSms).bytes(16384), 0);
   lines.output = QuantizeOutput::kBoth;
   EXPECT_EQ(first_pass_of(lines), FirstPass::kLines);
-  EXPECT_EQ(workspace_bytes(lines, 100, kSms), 4 * (100 + 7168));
+  EXPECT_EQ(workspace_of(lines, kSms).bytes(100), 4 * (100 + 7168));
   EXPECT_EQ(first_pass_blocks(lines, 513, kSms).value(), 2 * 28);
+  lines.bias_gradient = true;  // sums of every 128 rows' columns behind the maxima, aligned
+  EXPECT_EQ(workspace_of(lines, kSms).bias_offset(101), 4 * (104 + 7168));
+  EXPECT_EQ(workspace_of(lines, kSms).bytes(129), 4 * (132 + 7168) + 2 * 4 * 7168);
   EXPECT_EQ(first_pass_of(problem_of(Granularity::k1x128)), FirstPass::kNone);
   QuantizeProblem delayed = tensor;  // the scale is given: x is read once
   delayed.policy = ScalePolicy::kDelayed;
   EXPECT_EQ(first_pass_of(delayed), FirstPass::kNone);
-  EXPECT_EQ(workspace_bytes(delayed, 16384, kSms), 0);
+  EXPECT_EQ(workspace_of(delayed, kSms).bytes(16384), 0);
   EXPECT_EQ(companion_name(delayed, Companion::kScaleUpdate), "octile_scale_update_e4m3_f32");
   EXPECT_EQ(companions_of(delayed), std::vector{Companion::kScaleUpdate});
   EXPECT_EQ(kernel_name(delayed, {8, 256, 64, 12}),
