@@ -118,8 +118,9 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
     if (early > 0) load_weights_early(at, smem, from, tile, rank, range.first, early);
     wait_for_previous_kernel();  // of a later tile it returns at once
     const float* scales = tile.scale_a + range.first * from.scale_a_ld;
+    // To e.k itself where nobody shares K: it is in constant memory and takes no register.
 #pragma unroll 1
-    for (int k = range.first * 128; k < range.last * 128; k += 128) {
+    for (int k = range.first * 128; k < (cfg::kSplits > 1 ? range.last * 128 : e.k); k += 128) {
       const bool announced = early > 0;
       if (!announced) {
         mbarrier::wait(at.empty(), at.parity);
