@@ -18,7 +18,7 @@ struct Ranked {
 };
 
 struct ShortlistOptions {
-  int liked = 26;     // by the cost model, the default among them
+  int liked = 40;     // by the cost model, the default among them
   int different = 8;  // beside them
 };
 

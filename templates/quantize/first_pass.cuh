@@ -1,5 +1,6 @@
-// What the kernels that run before a quantiser share (tensor_amax.cu, line_amax.cu): warps that
-// hold 8 rows x 512 bytes of the source each and want its maxima. segments.cu says why this shape.
+// What the kernels that run before a quantiser share (tensor_amax.cu, group_amax.cu, line_amax.cu):
+// warps that hold 8 rows x 512 bytes of the source each and want its maxima. segments.cu says why
+// this shape.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "quantize/patch.cuh"
@@ -18,6 +19,19 @@ struct FirstPass {
   // The lane's part of the warp's tile that begins at `row` and at column tile `col_tile`.
   static __device__ __forceinline__ Patch patch_at(const Args& args, i64 row, i64 col_tile) {
     return {args, row, col_tile * kCols + threadIdx.x % 32 * Src::kElements};
+  }
+  // The largest finite magnitude of that part.
+  template <typename Input, typename View>
+  static __device__ __forceinline__ u32 largest(const View& args, i64 row, i64 col_tile) {
+    const Patch patch = patch_at(args, row, col_tile);
+    Vector x[kVectors];
+    u32 magnitudes[kVectors];
+    Input(args, patch).load(patch, x);
+    measure<Src>(x, magnitudes);
+    u32 top = 0;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) top = reduce::max(top, magnitudes[i]);
+    return top;
   }
 };
 

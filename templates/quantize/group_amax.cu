@@ -36,14 +36,6 @@ extern "C" __global__ void __launch_bounds__(cfg::kAmaxThreads, cfg::kAmaxBlocks
   if (row >= args.rows) return;
   // Looked at before the loads of x, which take as long: what it misses costs an atomic.
   const u32 known = *static_cast<volatile const u32*>(args.maxima + args.group);
-  const Pass::Patch patch = Pass::patch_at(args, row, tile.col);
-  quantize::Vector x[kVectors];
-  u32 magnitudes[kVectors];
-  Input(args, patch).load(patch, x);
-  quantize::measure<Src>(x, magnitudes);
-  u32 top = 0;
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) top = reduce::max(top, magnitudes[i]);
-  top = __reduce_max_sync(0xffffffffu, top);
+  const u32 top = __reduce_max_sync(0xffffffffu, Pass::largest<Input>(args, row, tile.col));
   if (threadIdx.x % 32 == 0 && top > known) atomicMax(args.maxima + args.group, top);
 }

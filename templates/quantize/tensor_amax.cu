@@ -33,13 +33,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kAmaxThreads, cfg::kAmaxBlocks
   for (u64 index = static_cast<u64>(blockIdx.x) * kWarps + threadIdx.x / 32; index < tiles;
        index += static_cast<u64>(args.partials) * kWarps) {
     const quantize::Tile tile = quantize::tile_at(index, across);
-    const Pass::Patch patch = Pass::patch_at(args, tile.row * kVectors, tile.col);
-    quantize::Vector x[kVectors];
-    u32 magnitudes[kVectors];
-    Input(args, patch).load(patch, x);
-    quantize::measure<Src>(x, magnitudes);
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) top = reduce::max(top, magnitudes[i]);
+    top = reduce::max(top, Pass::largest<Input>(args, tile.row * kVectors, tile.col));
   }
   top = reduce::block_max<cfg::kAmaxThreads>(top, partials);
   if (threadIdx.x == 0) memory::store_4(args.maxima + blockIdx.x, top);
