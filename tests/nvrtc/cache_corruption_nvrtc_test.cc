@@ -87,7 +87,8 @@ TEST_F(RealEntry, ACallThatMeetsADamagedEntryCompilesAndMendsIt) {
     ASSERT_TRUE(built) << built.error().message;
     EXPECT_EQ(built->state, CacheState::kMiss) << "round " << round;
     EXPECT_EQ(built->kernel->cubin, cubin_) << "round " << round;
-    EXPECT_EQ(warnings_, 1) << "round " << round;
+    // An entry of another version, as a damaged header may say, is replaced without a word.
+    EXPECT_EQ(warnings_, cache::is_other_version(bytes) ? 0 : 1) << "round " << round;
     EXPECT_TRUE(cache::deserialize(cache::testing::read_bytes(path_))) << "round " << round;
   }
   const auto hit = build();
