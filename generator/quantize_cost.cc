@@ -77,6 +77,7 @@ QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const D
                        p.scale_layout == ScaleLayout::kLinear && !p.bias_gradient;
     if (held != DType::kFP32) {
       if (!both && plain) c.blocks_per_sm = 4;
+      if (both && p.scale_layout == ScaleLayout::kSwizzled) c.blocks_per_sm = 2;
       return c;
     }
     const bool fits =

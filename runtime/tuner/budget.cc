@@ -30,9 +30,11 @@ Budget Allotment::share(const Budget& all, std::size_t decision) const {
   return all.part(all.left() * *first / to_come);
 }
 
-double value_of(double default_us) {
+double value_of(double default_us, std::size_t place) {
   constexpr double kCompiling = 15;  // as much as racing a product of 225 us
-  return kCompiling + std::sqrt(std::max(default_us, 1.0));
+  constexpr double kFirst = 5;       // times that of one whose kernels are all there
+  const double compiling = kCompiling * (1 + kFirst / static_cast<double>(place + 1));
+  return compiling + std::sqrt(std::max(default_us, 1.0));
 }
 
 }  // namespace octile::tuner

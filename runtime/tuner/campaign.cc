@@ -77,7 +77,9 @@ class Campaign {
 
   std::vector<double> values() const {
     std::vector<double> values;
-    for (const std::size_t i : open_) values.push_back(value_of(floor_us(questions_[i], device_)));
+    for (const std::size_t i : open_) {
+      values.push_back(value_of(floor_us(questions_[i], device_), values.size()));
+    }
     return values;
   }
 

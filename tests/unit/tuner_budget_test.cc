@@ -42,9 +42,15 @@ TEST_F(BudgetTest, SharesFollowValuesAndUnspentTimeFlowsOn) {
 }
 
 TEST_F(BudgetTest, ValueGrowsSlowerThanTime) {
-  EXPECT_GT(value_of(1000), value_of(10));
-  EXPECT_LT(value_of(1000) / value_of(10), 100);
-  EXPECT_GT(value_of(0), 0);
+  EXPECT_GT(value_of(1000, 3), value_of(10, 3));
+  EXPECT_LT(value_of(1000, 3) / value_of(10, 3), 100);
+  EXPECT_GT(value_of(0, 3), 0);
+}
+
+TEST_F(BudgetTest, TheFirstDecisionsGetTimeToCompile) {
+  EXPECT_GT(value_of(10, 0), 3 * value_of(10, 20));
+  EXPECT_GT(value_of(10, 1), value_of(10, 2));
+  EXPECT_LT(value_of(10, 20) / value_of(10, 1000), 1.5);
 }
 
 }  // namespace

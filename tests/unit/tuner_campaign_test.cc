@@ -177,9 +177,12 @@ TEST_F(CampaignTest, ARecordOfAnotherCountInTheBucketIsNoAnswer) {
 }
 
 TEST_F(CampaignTest, TheBudgetIsSharedByValueAndKept) {
-  const std::vector<Question> all{question(1), question(4097), question(3)};
-  const auto result = run(all, options(6));
-  // The longer product gets more, the shorter no less than compiling its candidates takes.
+  const std::vector<Question> all{question(7), question(5),    question(9),
+                                  question(1), question(4097), question(3)};
+  const auto result = run(all, options(12));
+  // The first compile for the others; then the longer product gets more, the shorter no less than
+  // compiling its candidates takes.
+  EXPECT_GT(decider.budgets[7], 1.2 * decider.budgets[5]);
   EXPECT_GT(decider.budgets[4097], 1.2 * decider.budgets[1]);
   EXPECT_LT(decider.budgets[4097], 3 * decider.budgets[1]);
   EXPECT_EQ(result.undecided, 0);
