@@ -1,0 +1,37 @@
+// For compute-sanitizer: one small case of every variant of the quantise family, with a tail in
+// both dimensions. A suite of its own, so that no more is compiled:
+//   compute-sanitizer --tool racecheck octile_gpu_suite --gtest_filter='*Sanitizer*'
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/gpu/quantize_gpu.h"
+
+namespace octile {
+namespace {
+
+constexpr Placement kSmall{131, 300};
+
+std::vector<QuantizeProblem> variants() {
+  std::vector<QuantizeProblem> all = tests::covering_quantize_cells(kSmall.cols);
+  const auto fused = tests::fused_quantize_cells(kSmall.cols);
+  all.insert(all.end(), fused.begin(), fused.end());
+  return all;
+}
+
+class QuantizeSanitizer : public QuantizeGpuFixture {
+ protected:
+  static void SetUpTestSuite() { compile_all(variants()); }
+};
+
+TEST_F(QuantizeSanitizer, Cases) {
+  for (const QuantizeProblem& problem : variants()) {
+    const Plan plan = make_plan(problem);
+    ASSERT_NE(plan, nullptr);
+    compare(plan.get(), problem, kSmall, Fill::kMixed);
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace octile
