@@ -98,10 +98,13 @@ class Mirror {
   void translate(T*& pointer) const {
     if (pointer == nullptr) return;
     const auto* p = reinterpret_cast<const char*>(pointer);
-    for (const Copy& copy : copies_) {
-      if (p < copy.host || p > copy.host + copy.bytes) continue;
-      pointer = reinterpret_cast<T*>(static_cast<char*>(copy.device.pointer()) + (p - copy.host));
-      return;
+    // The end of one copy, which an empty range begins at, may be where another begins.
+    for (const std::size_t past_end : {std::size_t{0}, std::size_t{1}}) {
+      for (const Copy& copy : copies_) {
+        if (p < copy.host || p >= copy.host + copy.bytes + past_end) continue;
+        pointer = reinterpret_cast<T*>(static_cast<char*>(copy.device.pointer()) + (p - copy.host));
+        return;
+      }
     }
     ADD_FAILURE() << "a pointer into nothing that was mirrored";
   }
@@ -304,8 +307,7 @@ TEST_F(QuantizeGroupsGpu, EverySplitHasTheBitsOfTheWhole) {
   }
 }
 
-// ---- infinities and NaNs
-// -------------------------------------------------------------------------
+// ---- infinities and NaNs ----
 
 TEST_F(QuantizeGroupsGpu, InfinitiesAndNaNsAreCountedOnce) {
   for (const QuantizeProblem& problem : tests::covering_quantize_cells(300)) {
