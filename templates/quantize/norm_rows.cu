@@ -8,6 +8,16 @@
 // Phases: source (kVectors loads a thread, kThreads vectors of 4 apart: a warp's vector is 128
 // columns) -> sum of squares (norm.cuh, one barrier) -> weight (from L1, where all rows find it) ->
 // amax (of a warp's vector by shuffles; per row one more barrier) -> scale -> cast -> output.
+//
+// Ladder: bf16 to e4m3, 16384x7168, one H200, of the fastest stream of the same mix; 1x128 / 1x32 /
+// per row:
+//   version                                         predicted  measured            verdict
+//   a row a block, 256 threads                      0.9        0.71 / 0.60 / 0.67  this file
+//   the next row by cp.async while one is worked    0.95       0.68 / 0.52 / 0.75  dropped
+//   on, 8 rows a block, 3 blocks
+//   the same, 128 threads with 14 vectors each,     -          0.71 / 0.50 / 0.79  dropped
+//   4 blocks
+// About 20 instructions an element: issue slots bound it, and shared memory adds to them.
 #ifndef OCTILE_EMITTED
 #define OCTILE_KERNEL_NAME octile_quantize_norm_rows_default
 #define OCTILE_DEFAULT_GRANULARITY 3
