@@ -21,6 +21,9 @@ constexpr std::int64_t kTrialRows = 293;
 constexpr std::int64_t kTrialElements = std::int64_t{1} << 22;
 constexpr int kLaunches = 2;
 
+// Of an Image, in order.
+enum RegionIndex : std::size_t { kQ, kScale, kQTransposed, kScaleTransposed, kAmax, kNonfinite };
+
 Verdict wrong(std::string why) { return {false, std::move(why), {}}; }
 
 }  // namespace
@@ -30,12 +33,12 @@ void QuantizeGate::Image::point(octile_quantize_args& args, void* base) const {
     const Region& r = regions[region];
     return r.bytes == 0 ? nullptr : static_cast<char*>(base) + r.at;
   };
-  args.q = place(0);
-  args.scale = place(1);
-  args.q_transposed = place(2);
-  args.scale_transposed = place(3);
-  args.amax = static_cast<float*>(place(4));
-  args.nonfinite = static_cast<std::uint64_t*>(place(5));
+  args.q = place(kQ);
+  args.scale = place(kScale);
+  args.q_transposed = place(kQTransposed);
+  args.scale_transposed = place(kScaleTransposed);
+  args.amax = static_cast<float*>(place(kAmax));
+  args.nonfinite = static_cast<std::uint64_t*>(place(kNonfinite));
 }
 
 Result<QuantizeGate::Image> QuantizeGate::image_of(std::int64_t rows) const {
@@ -97,7 +100,7 @@ Result<QuantizeGate::Bytes> QuantizeGate::reference(const QuantizeSlot& input,
   auto host = download_input(*gpu_, problem_, input);
   if (!host) return tl::unexpected<Error>(host.error());
   Bytes bytes(static_cast<std::size_t>(image.bytes), kPoison);
-  for (const Region& r : {image.regions[4], image.regions[5]})
+  for (const Region& r : {image.regions[kAmax], image.regions[kNonfinite]})
     std::fill_n(bytes.begin() + r.at, r.bytes, std::uint8_t{0});
   octile_quantize_args args = host->args();
   image.point(args, bytes.data());
@@ -109,7 +112,7 @@ Result<QuantizeGate::Bytes> QuantizeGate::reference(const QuantizeSlot& input,
 // Poison everywhere but in what is added to.
 Status QuantizeGate::clear(DeviceBuffer& outputs, const Image& image) const {
   Status ok = outputs.fill(kPoison, gpu_->stream());
-  for (const Region& r : {image.regions[4], image.regions[5]}) {
+  for (const Region& r : {image.regions[kAmax], image.regions[kNonfinite]}) {
     const Bytes zeros(static_cast<std::size_t>(r.bytes), 0);
     if (ok && r.bytes > 0)
       ok = outputs.upload(zeros.data(), zeros.size(), gpu_->stream(),

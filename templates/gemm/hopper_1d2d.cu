@@ -89,7 +89,7 @@
 //   v19  ranks that split K meet in their first exchange, not before their first load. Predicted
 //        -0.5. 64x2112x7168 7.98 -> 7.91, 64x7168x16384 34.3 -> 33.8. Kept.
 //   v20  one walk over the tiles a role, unsigned divisions, staging addresses by XOR: for the sake of
-//        its compilation (128x128 157 -> 146 ms). Predicted: nothing else. 64x32768x512 -1 to -6 %,
+//        its compilation (128x128 158 -> 149 ms). Predicted: nothing else. 64x32768x512 -1 to -6 %,
 //        4096x7168x2048 at 256x128 -5 %; where K is long +1 to +3 %, because B's scales were no more
 //        asked for 32 K-blocks ahead. Kept with that put back.
 // clang-format on

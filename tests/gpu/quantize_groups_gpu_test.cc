@@ -255,8 +255,7 @@ TEST_F(QuantizeGroupsGpu, LargeGroupsEqualTheReference) {
   }
 }
 
-// ---- flat ranges
-// ---------------------------------------------------------------------------------
+// ---- flat ranges ----
 
 TEST_F(QuantizeGroupsGpu, EverySplitHasTheBitsOfTheWhole) {
   const auto cells = cells_of(tests::all_sharded_problems(300));
