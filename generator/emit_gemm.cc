@@ -34,6 +34,12 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
   p.add_int("kBlockM", c.block_m, "configuration: rows of D one CTA computes");
   p.add_int("kBlockN", c.block_n, "configuration: columns of D one CTA computes");
   p.add_macro("OCTILE_WGMMA_N", c.block_n, "kBlockN as a literal: the instruction's shape");
+  p.add_macro("OCTILE_WGMMA_TYPES",
+              fmt::format("{}.{}", name_of(problem.a.dtype), name_of(problem.b.dtype)),
+              "recipe: element types of A and B, as the instruction spells them");
+  const bool one_strip = c.block_m <= 64 * c.consumer_warpgroups;
+  p.add_macro("OCTILE_WGMMA_OUTPUT", one_strip ? "=f" : "+f",
+              "derived: products are written only; in place where a warpgroup owns several strips");
   p.add_int("kBlockK", c.block_k, "recipe: one 1x128 scale block along K");
   p.add_int("kStages", c.stages, "configuration: shared-memory ring depth");
   p.add_int("kConsumerWarpgroups", c.consumer_warpgroups,
@@ -46,8 +52,6 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
   p.add_int("kSplits", c.splits, "numerics: CTAs of a cluster that share a tile's K");
   p.add_int("kCtasPerSm", c.ctas_per_sm, "configuration: CTAs resident on an SM");
   p.add_int("kPromote", c.promote, "numerics: K elements per fp32 promotion");
-  p.add_bool("kAIsE5M2", problem.a.dtype == DType::kE5M2, "recipe: element type of A");
-  p.add_bool("kBIsE5M2", problem.b.dtype == DType::kE5M2, "recipe: element type of B");
   p.add_bool("kTmaStore", c.store == EpilogueStore::kTma, "configuration: D through shared memory");
   p.add_int("kThreads", r.threads, "derived: consumers and one producer warpgroup");
   p.add_int("kProducerRegisters", r.producer_registers, "derived: setmaxnreg of the producer");
@@ -84,8 +88,9 @@ Result<EmittedKernel> emit_gemm(const GemmProblem& problem, const GemmConfig& co
   kernel.threads = r.threads;
   kernel.smem_bytes = r.smem.total_bytes;
   kernel.cluster = cluster_size(config);
-  // a_map, b_map, d_map, scale_a, scale_b, d, scale_a_ld, scale_b_ld, ldd, m, n, k, early_stages
-  kernel.parameter_bytes = {128, 128, 128, 8, 8, 8, 8, 8, 8, 4, 4, 4, 4};
+  // a_map, b_map, d_map, scale_a, scale_b, d, scale_a_ld, scale_b_ld, ldd, m, n, k, early_stages,
+  // order
+  kernel.parameter_bytes = {128, 128, 128, 8, 8, 8, 8, 8, 8, 4, 4, 4, 4, 16};
   kernel.config_text = to_text(config);
   return kernel;
 }

@@ -56,6 +56,11 @@ void Prologue::add_macro(std::string_view name, std::int64_t value, std::string_
                      std::string(why)});
 }
 
+void Prologue::add_macro(std::string_view name, std::string_view text, std::string_view why) {
+  macros_.push_back({fmt::format("#define {} \"{}\"", name, text),
+                     fmt::format("{} = {}", name, text), std::string(why)});
+}
+
 void Prologue::add_text(std::string text, std::string_view summary, std::string_view why) {
   constants_.push_back({std::move(text), std::string(summary), std::string(why)});
 }

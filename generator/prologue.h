@@ -31,6 +31,7 @@ class Prologue {
   void add_part(std::string_view name, std::string_view type, std::string_view why);
   // A preprocessor name, for what must be a literal: a part of an instruction's text.
   void add_macro(std::string_view name, std::int64_t value, std::string_view why);
+  void add_macro(std::string_view name, std::string_view text, std::string_view why);  // quoted
   // Further text of namespace cfg. `summary` and `why` as the others have them.
   void add_text(std::string text, std::string_view summary, std::string_view why);
   // `expression` is in terms of device names; the message is what a reader of the error sees.

@@ -9,6 +9,7 @@
 #include "generator/gemm_config.h"
 #include "octile/octile.h"
 #include "runtime/driver/driver.h"
+#include "runtime/engine/tile_order.h"
 
 namespace octile {
 
@@ -28,13 +29,16 @@ struct GemmParameters {
   std::int32_t n;
   std::int32_t k;
   std::int32_t early_stages;  // of B, asked for before the kernel before this one has ended
+  TileOrder order;
 };
-constexpr int kGemmParameterCount = 13;
+constexpr int kGemmParameterCount = 14;
 
 // What is the same in every launch of one kernel on one device.
 struct GemmLaunch {
   CUkernel kernel = nullptr;
   int block_m = 0, block_n = 0;
+  int cluster_m = 1, cluster_n = 1;  // CTAs that share an operand
+  int raster_group = 1;
   int a_box_rows = 0, b_box_rows = 0, d_box_rows = 0, d_box_cols = 0;
   bool tma_store = false;
   int cluster = 1;

@@ -5,7 +5,7 @@
 #endif
 
 namespace wgmma {
-OCTILE_INSTANTIATE_MMA(OCTILE_WGMMA_N)
+OCTILE_INSTANTIATE_MMA(OCTILE_WGMMA_N, OCTILE_WGMMA_TYPES)
 }
 
 namespace gemm {
@@ -89,7 +89,7 @@ struct Consumer {
 // The products of a K-block a consumer computes, of 64 rows and kPromote of K each.
 constexpr int kParts = 128 / cfg::kPromote;
 constexpr int kBlockProducts = kStrips * kParts;
-using Mma = wgmma::Mma<cfg::kBlockN, cfg::kAIsE5M2, cfg::kBIsE5M2>;
+using Mma = wgmma::Mma<cfg::kBlockN>;
 
 // Issues product `product` of the K-block in `stage` and commits it.
 __device__ __forceinline__ void issue(const Consumer& self, int stage, int product,

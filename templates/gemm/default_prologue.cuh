@@ -12,6 +12,8 @@
 
 #define OCTILE_KERNEL_NAME octile_gemm_default
 #define OCTILE_WGMMA_N 128
+#define OCTILE_WGMMA_TYPES "e4m3.e4m3"
+#define OCTILE_WGMMA_OUTPUT "=f"
 
 namespace cfg {
 constexpr int kBlockM = 128;
@@ -27,8 +29,6 @@ constexpr int kInFlight = 1;
 constexpr int kSplits = 1;
 constexpr int kCtasPerSm = 1;
 constexpr int kPromote = 128;
-constexpr bool kAIsE5M2 = false;
-constexpr bool kBIsE5M2 = false;
 constexpr bool kTmaStore = true;
 constexpr int kThreads = 384;
 constexpr int kProducerRegisters = 40;

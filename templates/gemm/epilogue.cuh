@@ -56,10 +56,7 @@ __device__ __forceinline__ void stage_for_tma(const float (&acc)[kBlockN / 2], u
   for (int j = 0; j < kBlockN / 8; j += 2) {
     const u32 address = (first ^ static_cast<u32>(j % kUnits * 16)) +
                         static_cast<u32>(j * 8 / kBoxCols * kRows * kRowBytes);
-    store_matrix_x4(address, pack_bf16x2(acc[4 * j], acc[4 * j + 1]),
-                    pack_bf16x2(acc[4 * j + 2], acc[4 * j + 3]),
-                    pack_bf16x2(acc[4 * j + 4], acc[4 * j + 5]),
-                    pack_bf16x2(acc[4 * j + 6], acc[4 * j + 7]));
+    store_matrix_bf16_x4(address, acc + 4 * j);
   }
 }
 

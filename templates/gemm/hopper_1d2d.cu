@@ -92,6 +92,19 @@
 //        its compilation (128x128 158 -> 149 ms). Predicted: nothing else. 64x32768x512 -1 to -6 %,
 //        4096x7168x2048 at 256x128 -5 %; where K is long +1 to +3 %, because B's scales were no more
 //        asked for 32 K-blocks ahead. Kept with that put back.
+//   v21  what the walk divides by from the host, a pass of its own for early weights instead of a
+//        second loop, B asked for before A within a stage. Predicted: 128x128 compiles in 4 % fewer
+//        instructions, nothing else. 1069 -> 1003 million (with the statements of v22); 4096x32768x512
+//        -6 % (192x128, 256x128), 8192x24576x1536 -2 to -5 %, 64x2112x7168 -3 to -6 %, 64x32 unsplit
+//        +1 %: the walk stood between two tiles of a consumer. Kept. A computed stage instead of
+//        StageCursor: 64x32 +30 %, 192x128 +3 %; B's scales by cp.async, from the producer's thread
+//        (one role less, 917 million) +3 to +10 %, from a thread of their own +1 to +2 %; test_wait
+//        instead of try_wait: 64x32 +25 %; expect_tx behind the copies: +-1 %. Dropped.
+//   v22  products' registers "=f", conversion and stmatrix one statement: for compilation, the same
+//        SASS. Kept where a warpgroup owns one strip (256x128 spills).
+//   v23  the first product of the next tile issued before the epilogue. Predicted -4 % at k <= 2048.
+//        192x128 4096x32768x512 +16 %, 4096x7168x2048 +6 %, 128x128 +4 %; all K-blocks' loop got a
+//        branch, and the other consumers kept the tensor core busy before. Dropped.
 // clang-format on
 #ifndef OCTILE_EMITTED
 #include "gemm/consumer.cuh"
@@ -170,10 +183,10 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
                        const __grid_constant__ TensorMap b_map,
                        const __grid_constant__ TensorMap d_map, const float* scale_a,
                        const float* scale_b, void* d, i64 scale_a_ld, i64 scale_b_ld, i64 ldd,
-                       int m, int n, int k, int early_stages) {
+                       int m, int n, int k, int early_stages, gemm::TileOrder order) {
   extern __shared__ __align__(1024) u8 dynamic_smem[];
   const gemm::SharedMemory smem{shared_address(dynamic_smem)};
-  const gemm::Extents extents{m, n, k};
+  const gemm::Extents extents{m, n, k, order};
   const int rank = gemm::kClusterSize > 1 ? static_cast<int>(cluster_rank()) : 0;
   gemm::init_barriers(smem);
   let_next_kernel_start();
@@ -188,10 +201,11 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
         tma::prefetch_map(&b_map);
         gemm::produce(smem, from, extents, rank, early_stages);
       }
+      __syncwarp();
     } else if (warp == cfg::kConsumerWarpgroups * 4 + 1) {
       gemm::publish_scales(smem, from, extents, rank);
+      __syncwarp();
     }
-    __syncwarp();
   } else {
     acquire_registers<cfg::kConsumerRegisters>();
     gemm::consume(smem, &d_map, static_cast<u16*>(d), ldd, extents, rank);

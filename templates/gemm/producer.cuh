@@ -92,45 +92,44 @@ __device__ __forceinline__ void load_a(const StageCursor& at, const Source& from
   }
 }
 
-// Weights do not depend on the kernel before this one in the stream, which may still run: the first
-// `stages` of the first tile, from K-block `block` on, are asked for at once. All else waits.
-__device__ __forceinline__ void load_weights_early(StageCursor& at, const SharedMemory& smem,
-                                                   const Source& from, const TileSource& tile,
-                                                   int rank, int block, int stages) {
-#pragma unroll 1
-  for (int k = block * 128; k < (block + stages) * 128; k += 128) {
-    announce(at, tile);
-    load_b(at, from, tile, rank, k);
-    at.advance(smem);
-  }
-  at = StageCursor(smem);
-}
-
-// One thread: the ring's loads.
+// One thread: the ring's loads. Weights do not depend on the kernel before this one in the stream,
+// which may still run: those of the first `early_stages` of the first tile are asked for at once,
+// by a pass of their own over its K-blocks; all else waits for that kernel.
 __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& from,
                                         const Extents& e, int rank, int early_stages) {
   const KRange range = k_range(e.k_blocks(), rank);
-  int early = min(early_stages, range.last - range.first);
+  const int begin = range.first * 128;
+  // e.k itself where nobody shares K: it is in constant memory and takes no register.
+  const int end = cfg::kSplits > 1 ? range.last * 128 : e.k;
+  // Up to which k the tile's weights were asked for; -1: in this pass, and nothing else.
+  int asked = early_stages > 0 ? -1 : 0;
   StageCursor at(smem);
 #pragma unroll 1
-  for (Scheduler tiles = make_scheduler(e); tiles.valid(); tiles.advance()) {
+  for (Scheduler tiles = make_scheduler(e); tiles.valid();) {
     const TileSource tile(from, e, tiles, rank);
-    if (early > 0) load_weights_early(at, smem, from, tile, rank, range.first, early);
-    wait_for_previous_kernel();  // of a later tile it returns at once
+    const bool early = asked < 0;
+    if (!early) wait_for_previous_kernel();  // of a later tile it returns at once
     const float* scales = tile.scale_a + range.first * from.scale_a_ld;
-    // To e.k itself where nobody shares K: it is in constant memory and takes no register.
+    const int pass_end = early ? min(end, begin + early_stages * 128) : end;
 #pragma unroll 1
-    for (int k = range.first * 128; k < (cfg::kSplits > 1 ? range.last * 128 : e.k); k += 128) {
-      const bool announced = early > 0;
-      if (!announced) {
+    for (int k = begin; k < pass_end; k += 128) {
+      if (k >= asked) {
         mbarrier::wait(at.empty(), at.parity);
         announce(at, tile);
+        load_b(at, from, tile, rank, k);
       }
-      load_a(at, from, tile, scales, rank, k);
-      if (!announced) load_b(at, from, tile, rank, k);
-      if (announced) --early;
-      scales += from.scale_a_ld;
+      if (!early) {
+        load_a(at, from, tile, scales, rank, k);
+        scales += from.scale_a_ld;
+      }
       at.advance(smem);
+    }
+    if (early) {
+      at = StageCursor(smem);
+      asked = pass_end;
+    } else {
+      asked = 0;
+      tiles.advance();
     }
   }
 }
@@ -146,7 +145,7 @@ struct BlockScaleCache {
     for (int r = 0; r < kScaleRows; ++r) {
       // Columns beyond n are zeros times any scale; they only must not read beyond the array.
       const float* row = from.scale_b + min(n0 / 128 + r, last) * from.scale_b_ld;
-      value[r] = block + lane < end ? __ldg(row + block + lane) : 0.0f;
+      value[r] = load_f32_if(row + block + lane, block + lane < end);
     }
   }
   __device__ __forceinline__ void store(u32 address) const {

@@ -47,8 +47,10 @@ static_assert(cfg::kSplits == 1 || (kShareSize == 1 && !cfg::kTmaStore),
 static_assert(128 % cfg::kPromote == 0 && cfg::kPromote % kWgmmaK == 0, "promotion interval");
 static_assert(cfg::kClusterM == 1 || cfg::kClusterN == 1, "a cluster shares one operand");
 
+// What is the same for every CTA of a launch.
 struct Extents {
   int m, n, k;
+  TileOrder order;
   __device__ __forceinline__ int k_blocks() const { return ceil_div(k, 128); }
 };
 
@@ -82,9 +84,10 @@ using Scheduler = TileScheduler<cfg::kRasterGroup>;
 using Ring = RingPosition<cfg::kStages>;
 
 __device__ __forceinline__ Scheduler make_scheduler(const Extents& e) {
-  return Scheduler(
-      ceil_div(e.m, cfg::kBlockM * cfg::kClusterM), ceil_div(e.n, cfg::kBlockN * cfg::kClusterN),
-      static_cast<int>(blockIdx.x) / kClusterSize, static_cast<int>(gridDim.x) / kClusterSize);
+  return Scheduler(ceil_div(e.m, cfg::kBlockM * cfg::kClusterM),
+                   ceil_div(e.n, cfg::kBlockN * cfg::kClusterN),
+                   static_cast<int>(blockIdx.x) / kClusterSize,
+                   static_cast<int>(gridDim.x) / kClusterSize, e.order);
 }
 
 // First row and column of this CTA's tile.

@@ -61,13 +61,23 @@ __device__ __forceinline__ void cluster_sync() {
   cluster_wait();
 }
 
-// stmatrix.sync.aligned.m8n8.x4.shared.b16 [addr], {r0, r1, r2, r3};  PTX 7.8, sm_90. Lane i gives
-// the address of row i % 8 of matrix i / 8 (16 bytes, 16-byte aligned); register j of a lane holds
-// two elements of row lane / 4 of matrix j, columns 2 * (lane % 4).
-__device__ __forceinline__ void store_matrix_x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-               "r"(r0), "r"(r1), "r"(r2), "r"(r3)
-               : "memory");
+// cvt.rn.bf16x2.f32 r, hi, lo (4 of them); stmatrix.sync.aligned.m8n8.x4.shared.b16 [addr], {r0,
+// r1, r2, r3};  PTX 7.8, sm_90. Lane i gives the address of row i % 8 of matrix i / 8 (16 bytes,
+// 16-byte aligned); values 2 * j and 2 * j + 1 of a lane are two elements of row lane / 4 of matrix
+// j, columns 2 * (lane % 4) and the next, rounded to nearest even. (One asm statement: five cost
+// NVRTC more.)
+__device__ __forceinline__ void store_matrix_bf16_x4(u32 address, const float* v) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 r<4>;\n"
+      "cvt.rn.bf16x2.f32 r0, %2, %1;\n"
+      "cvt.rn.bf16x2.f32 r1, %4, %3;\n"
+      "cvt.rn.bf16x2.f32 r2, %6, %5;\n"
+      "cvt.rn.bf16x2.f32 r3, %8, %7;\n"
+      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {r0, r1, r2, r3};\n"
+      "}" ::"r"(address),
+      "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]), "f"(v[4]), "f"(v[5]), "f"(v[6]), "f"(v[7])
+      : "memory");
 }
 
 // cvt.rn.bf16x2.f32 d, hi, lo;  PTX 7.8, sm_80. Two fp32 to bf16, nearest even; `hi` in the upper
@@ -88,6 +98,22 @@ __device__ __forceinline__ float load_shared_f32(u32 address) {
 // st.shared.f32;  PTX 1.0.
 __device__ __forceinline__ void store_shared_f32(u32 address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+
+// @condition ld.global.nc.f32 d, [p];  PTX 3.1, sm_32. 0 where the condition is false: p is then
+// not read. For memory that nothing writes while the kernel runs.
+__device__ __forceinline__ float load_f32_if(const float* p, bool condition) {
+  float value;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.s32 p, %2, 0;\n"
+      "mov.f32 %0, 0f00000000;\n"
+      "@p ld.global.nc.f32 %0, [%1];\n"
+      "}"
+      : "=f"(value)
+      : "l"(p), "r"(static_cast<int>(condition)));
+  return value;
 }
 
 struct alignas(16) Floats4 {

@@ -53,12 +53,16 @@ __device__ __forceinline__ u32 descriptor(u32 address) { return (address >> 4) |
 // + 2 * (lane % 4) + {0, 1}; + {2, 3} the same columns of row + 8. `a` and `b` are descriptors' low
 // halves. Asynchronous: wait after. (One asm statement for all: each costs NVRTC its N/2 operands
 // again.)
-template <int kN, bool kAIsE5M2, bool kBIsE5M2>
+template <int kN>
 struct Mma;
 
-#define OCTILE_D8(i)                                                                    \
-  "+f"(d[(i)]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3]), "+f"(d[(i) + 4]), \
-      "+f"(d[(i) + 5]), "+f"(d[(i) + 6]), "+f"(d[(i) + 7])
+// The accumulators' constraint, OCTILE_WGMMA_OUTPUT: "=f", for the first step takes nothing from
+// them and NVRTC need not say what they were (2 % of a compile); or "+f", which keeps a kernel's
+// products in one set of registers where it computes several in turn (else 256x128 spills).
+#define OCTILE_F OCTILE_WGMMA_OUTPUT
+#define OCTILE_D8(i)                                                                  \
+  OCTILE_F(d[(i)]), OCTILE_F(d[(i) + 1]), OCTILE_F(d[(i) + 2]), OCTILE_F(d[(i) + 3]), \
+      OCTILE_F(d[(i) + 4]), OCTILE_F(d[(i) + 5]), OCTILE_F(d[(i) + 6]), OCTILE_F(d[(i) + 7])
 #define OCTILE_TEXT_16 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define OCTILE_ARGS_16 OCTILE_D8(0)
 #define OCTILE_TEXT_32 OCTILE_TEXT_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
@@ -97,7 +101,7 @@ struct Mma;
   "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32." types " {" OCTILE_TEXT_##n \
       "}, a, b, " scale_d ", 1, 1;\nadd.u32 a_low, a_low, 2;\nadd.u32 b_low, b_low, 2;\n"
 
-#define OCTILE_MMA_PRODUCT(n, types, a_operand, b_operand, steps)                 \
+#define OCTILE_MMA_PRODUCT(n, a_operand, b_operand, steps)                        \
   asm volatile(                                                                   \
       "{\n.reg .pred set, add;\n.reg .b32 a_low, b_low, high;\n.reg .b64 a, b;\n" \
       "mov.b32 a_low, " a_operand ";\nmov.b32 b_low, " b_operand                  \
@@ -108,21 +112,21 @@ struct Mma;
       : "r"(a), "r"(b)                                                            \
       : "memory")
 
-#define OCTILE_MMA(n, a_is_e5m2, b_is_e5m2, types, a_operand, b_operand)                           \
+#define OCTILE_MMA(n, types, a_operand, b_operand)                                                 \
   template <>                                                                                      \
-  struct Mma<n, a_is_e5m2, b_is_e5m2> {                                                            \
+  struct Mma<n> {                                                                                  \
     template <int kSteps>                                                                          \
     __device__ static __forceinline__ void product(float (&d)[(n) / 2], u32 a, u32 b) {            \
       static_assert(kSteps == 1 || kSteps == 2 || kSteps == 4, "32, 64 or 128 of K");              \
       if constexpr (kSteps == 4)                                                                   \
-        OCTILE_MMA_PRODUCT(n, types, a_operand, b_operand,                                         \
+        OCTILE_MMA_PRODUCT(n, a_operand, b_operand,                                                \
                            OCTILE_MMA_STEP(n, types, "set") OCTILE_MMA_STEP(n, types, "add")       \
                                OCTILE_MMA_STEP(n, types, "add") OCTILE_MMA_STEP(n, types, "add")); \
       else if constexpr (kSteps == 2)                                                              \
-        OCTILE_MMA_PRODUCT(n, types, a_operand, b_operand,                                         \
+        OCTILE_MMA_PRODUCT(n, a_operand, b_operand,                                                \
                            OCTILE_MMA_STEP(n, types, "set") OCTILE_MMA_STEP(n, types, "add"));     \
       else                                                                                         \
-        OCTILE_MMA_PRODUCT(n, types, a_operand, b_operand, OCTILE_MMA_STEP(n, types, "set"));      \
+        OCTILE_MMA_PRODUCT(n, a_operand, b_operand, OCTILE_MMA_STEP(n, types, "set"));             \
     }                                                                                              \
   };
 // The operand numbers after an instruction's n / 2 accumulators: A, B.
@@ -143,15 +147,10 @@ struct Mma;
 #define OCTILE_OPERANDS_240 "%120", "%121"
 #define OCTILE_OPERANDS_256 "%128", "%129"
 
-// Specialises Mma for one n and every pair of types. A kernel asks for the n it uses, inside
-// namespace wgmma: all sixteen would cost NVRTC 27 ms a compile.
-#define OCTILE_INSTANTIATE_MMA(n) OCTILE_MMA_OPERANDS(n, OCTILE_OPERANDS(n))
+// Specialises Mma for one n and one pair of element types ("e4m3.e5m2": A's, then B's). A kernel
+// asks for what it uses, inside namespace wgmma: every n would cost NVRTC 27 ms a compile.
+#define OCTILE_INSTANTIATE_MMA(n, types) OCTILE_MMA_OPERANDS(n, types, OCTILE_OPERANDS(n))
 #define OCTILE_OPERANDS(n) OCTILE_OPERANDS_##n
-#define OCTILE_MMA_OPERANDS(n, ...) OCTILE_MMA_ALL_TYPES(n, __VA_ARGS__)
-#define OCTILE_MMA_ALL_TYPES(n, a_operand, b_operand)            \
-  OCTILE_MMA(n, false, false, "e4m3.e4m3", a_operand, b_operand) \
-  OCTILE_MMA(n, false, true, "e4m3.e5m2", a_operand, b_operand)  \
-  OCTILE_MMA(n, true, false, "e5m2.e4m3", a_operand, b_operand)  \
-  OCTILE_MMA(n, true, true, "e5m2.e5m2", a_operand, b_operand)
+#define OCTILE_MMA_OPERANDS(n, types, ...) OCTILE_MMA(n, types, __VA_ARGS__)
 
 }  // namespace wgmma

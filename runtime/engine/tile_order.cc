@@ -1,0 +1,25 @@
+#include "runtime/engine/tile_order.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+namespace octile {
+
+// Granlund and Montgomery, "Division by Invariant Integers using Multiplication" (1994), theorem
+// 4.2: with l = ceil(log2 d) and m = ceil(2^(31 + l) / d), floor(x m / 2^(31 + l)) is x / d for
+// every x below 2^31. m is below 2^32 because d > 2^(l - 1).
+Divisor divisor_of(std::uint32_t d) {
+  const auto log2 = static_cast<std::uint32_t>(std::bit_width(d - 1));
+  const std::uint64_t power = std::uint64_t{1} << (31 + log2);
+  return {static_cast<std::uint32_t>((power + d - 1) / d), 31 + log2};
+}
+
+TileOrder tile_order(std::int64_t tiles_m, std::int64_t tiles_n, int raster_group) {
+  // No tile's index reaches 2^31 - 1: a longer band holds them all, as one of that length does.
+  constexpr std::int64_t kLongest = std::numeric_limits<std::int32_t>::max();
+  return {divisor_of(static_cast<std::uint32_t>(std::min(tiles_n * raster_group, kLongest))),
+          divisor_of(std::max(static_cast<std::uint32_t>(tiles_m % raster_group), 1U))};
+}
+
+}  // namespace octile

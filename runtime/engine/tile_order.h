@@ -1,0 +1,25 @@
+// What the GEMM kernel's walk over its tiles divides by, worked out on the host: a division by a
+// number that is not a constant takes twenty instructions on the device, in every role of it.
+#pragma once
+
+#include <cstdint>
+
+namespace octile {
+
+// x / d = x * multiplier >> shift, in 64 bits, for every 0 <= x < 2^31.
+struct Divisor {
+  std::uint32_t multiplier;
+  std::uint32_t shift;
+};
+// 1 <= d < 2^31.
+Divisor divisor_of(std::uint32_t d);
+
+// The kernel's parameter `order` (templates/gemm/scheduler.cuh): bands of `raster_group` tile rows.
+struct TileOrder {
+  Divisor band_tiles;      // tiles of a whole band
+  Divisor last_band_rows;  // tile rows of the last band; 1 where all bands are whole
+};
+// Both counts are in tiles of a cluster, at least 1; their product is below 2^31 - 1.
+TileOrder tile_order(std::int64_t tiles_m, std::int64_t tiles_n, int raster_group);
+
+}  // namespace octile
