@@ -72,7 +72,9 @@ TEST_F(OnTheFakeDriver, BenchTimesTheHostsPartOfALaunch) {
   const Outcome outcome =
       shell.run({"bench", "--gemm", "?x512x1024", "--launch", "--rounds", "3", "--json"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_GT(outcome.json().at("launches").at(0).at("host").at("median_us"), 0);
+  const json launch = outcome.json().at("launches").at(0);
+  EXPECT_GT(launch.at("host").at("median_us"), 0);
+  EXPECT_GT(launch.at("bare_launch").at("median_us"), 0);
 }
 
 TEST_F(OnTheFakeDriver, BenchSaysThatItsBaselineIsMissing) {

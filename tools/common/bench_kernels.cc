@@ -50,9 +50,12 @@ Status StreamKernel::run(const DeviceBuffer& in, const DeviceBuffer& out, std::i
   return kernel_.launch(blocks, kThreads, parameters.data(), stream);
 }
 
+Result<LoadedTemplate> load_empty_kernel(const GpuSession& gpu) {
+  return LoadedTemplate::compile(gpu, Prologue(), "bench/empty.cu", "octile_bench_empty");
+}
+
 Result<Timing> time_empty_kernel(const GpuSession& gpu, int rounds) {
-  const auto kernel =
-      LoadedTemplate::compile(gpu, Prologue(), "bench/empty.cu", "octile_bench_empty");
+  const auto kernel = load_empty_kernel(gpu);
   if (!kernel) return tl::unexpected<Error>(kernel.error());
   TimingOptions options;
   options.rounds = rounds;

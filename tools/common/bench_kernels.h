@@ -31,6 +31,7 @@ class StreamKernel {
 };
 
 // Microseconds of an empty kernel as a graph node.
+Result<LoadedTemplate> load_empty_kernel(const GpuSession& gpu);
 Result<Timing> time_empty_kernel(const GpuSession& gpu, int rounds);
 
 }  // namespace octile::tools

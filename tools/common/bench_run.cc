@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <utility>
 #include <vector>
 
 #include "runtime/engine/describe.h"
 #include "runtime/measure/operands.h"
+#include "tools/common/bench_kernels.h"
 #include "tools/common/peers.h"
 #include "tools/common/questions.h"
 #include "tools/common/tune_report.h"
@@ -158,7 +160,23 @@ Result<BenchResult> bench_gemm(const BenchContext& context, const GemmProblem& p
   return result;
 }
 
-Result<Timing> bench_launch(const BenchContext& context, const GemmProblem& problem) {
+namespace {
+
+// A round: `batch` calls enqueued behind each other, then waited for.
+Status time_calls(const GpuSession& gpu, int batch, const std::function<Status(int)>& call,
+                  Timing& timing) {
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < batch; ++i) {
+    if (Status ok = call(i); !ok) return ok;
+  }
+  const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
+  timing.rounds_us.push_back(took.count() / batch);
+  return gpu.synchronize();
+}
+
+}  // namespace
+
+Result<LaunchTimings> bench_launch(const BenchContext& context, const GemmProblem& problem) {
   constexpr std::int64_t kMostTokens = 64;  // short kernels: the host is what is measured
   constexpr int kBatch = 64;                // well below the launches a driver queues
   constexpr int kBatches = 400;
@@ -166,26 +184,29 @@ Result<Timing> bench_launch(const BenchContext& context, const GemmProblem& prob
   if (!prepared) return tl::unexpected<Error>(prepared.error());
   const auto slots = make_gemm_slots(context.gpu, problem, kMostTokens, 8, kOperandSeed);
   if (!slots) return tl::unexpected<Error>(slots.error());
-  Timing timing;
-  timing.name = "octile_gemm_run";
+  const auto empty = load_empty_kernel(context.gpu);
+  if (!empty) return tl::unexpected<Error>(empty.error());
+  const auto run = [&](int i) {
+    const GemmSlot& s = at(*slots, i % static_cast<int>(slots->size()));
+    octile_gemm_args args = args_of(s);
+    args.m = 1 + i % kMostTokens;
+    args.a_scale_ld = kMostTokens;
+    return prepared->plan.run(args, context.gpu.stream());
+  };
+  const auto launch = [&](int) { return empty->launch(1, 32, nullptr, context.gpu.stream()); };
+  LaunchTimings timings;
+  timings.ours.name = "octile_gemm_run";
+  timings.bare.name = "empty kernel";
   for (int batch = 0; batch < kBatches; ++batch) {
-    const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < kBatch; ++i) {
-      const GemmSlot& s = at(*slots, i % static_cast<int>(slots->size()));
-      octile_gemm_args args = args_of(s);
-      args.m = 1 + i % kMostTokens;
-      args.a_scale_ld = kMostTokens;
-      if (Status ok = prepared->plan.run(args, context.gpu.stream()); !ok) {
-        return tl::unexpected<Error>(ok.error());
-      }
-    }
-    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
-    if (Status ok = context.gpu.synchronize(); !ok) return tl::unexpected<Error>(ok.error());
     // The first calls fault code and tables in.
-    if (batch >= kBatches / 10) timing.rounds_us.push_back(took.count() / kBatch);
+    if (batch == kBatches / 10) timings.ours.rounds_us = timings.bare.rounds_us = {};
+    Status ok = time_calls(context.gpu, kBatch, run, timings.ours);
+    if (ok) ok = time_calls(context.gpu, kBatch, launch, timings.bare);
+    if (!ok) return tl::unexpected<Error>(ok.error());
   }
-  summarize(timing);
-  return timing;
+  summarize(timings.ours);
+  summarize(timings.bare);
+  return timings;
 }
 
 Json to_json(const BenchResult& result) {

@@ -50,9 +50,13 @@ Result<BenchResult> bench_gemm(const BenchContext& context, const GemmProblem& p
 Result<BenchResult> bench_quantize(const BenchContext& context, const QuantizeProblem& problem,
                                    std::int64_t rows);
 
-// Host time of octile_gemm_run with new pointers and another token count every call, microseconds
-// a call; one "round" is a batch the device has room to queue.
-Result<Timing> bench_launch(const BenchContext& context, const GemmProblem& problem);
+// Host time, microseconds a call; one "round" is a batch the device has room to queue. The batches
+// of both take turns.
+struct LaunchTimings {
+  Timing ours;  // octile_gemm_run with new pointers and another token count every call
+  Timing bare;  // the driver alone: a launch of an empty kernel without parameters
+};
+Result<LaunchTimings> bench_launch(const BenchContext& context, const GemmProblem& problem);
 
 Json to_json(const BenchResult& result);
 
