@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -55,18 +57,23 @@ TuningSet set_of(std::vector<TuningRecord> records) {
 const std::string kText = test::kGemmText;
 const std::string kInvariantText = kText + " invariant=1";
 
-// Admitted for the problem and not the cost model's choice at any of these counts.
+// Admitted for the problem, not the cost model's choice at any of these counts, and nearly as fast
+// by it.
 GemmConfig unlikely_config(const Problem& problem) {
   const DeviceSpec device = fictional_device();
   const auto& gemm = std::get<GemmProblem>(problem);
+  const auto nearly_as_fast = [&](const GemmConfig& c, std::int64_t tokens) {
+    const GemmConfig pick = default_config(gemm, tokens, device);
+    return c != pick && estimate(c, gemm, tokens, device).total_us <=
+                            1.05 * estimate(pick, gemm, tokens, device).total_us;
+  };
   for (const GemmConfig& c : gemm_candidates(gemm, device).admitted) {
-    bool chosen = false;
-    for (const std::int64_t tokens : {32, 64, 128}) {
-      chosen = chosen || default_config(gemm, tokens, device) == c;
+    if (std::ranges::all_of(std::array{32, 64, 65, 128},
+                            [&](std::int64_t tokens) { return nearly_as_fast(c, tokens); })) {
+      return c;
     }
-    if (!chosen) return c;
   }
-  throw std::logic_error("the space has one configuration");
+  throw std::logic_error("the space has no second best configuration");
 }
 
 class ChoiceTest : public ::testing::Test {
@@ -144,6 +151,25 @@ TEST_F(ChoiceTest, AWinnerThatIsNotAdmittedIsPassedOver) {
     EXPECT_EQ(near.by, ChosenBy::kNearRecord);
     EXPECT_EQ(near.config, KernelConfig(tuned));
   }
+}
+
+TEST_F(ChoiceTest, ANearWinnerThatTheModelThinksSlowIsPassedOver) {
+  GemmConfig slow = tuned;
+  const auto& gemm = std::get<GemmProblem>(problem);
+  for (const GemmConfig& c : gemm_candidates(gemm, device).admitted) {
+    const auto us = [&](const GemmConfig& of) { return estimate(of, gemm, 128, device).total_us; };
+    if (us(c) > 1.1 * us(default_config(gemm, 128, device))) slow = c;
+  }
+  ASSERT_NE(slow, tuned);
+  const TuningRecord record = record_for(kText, 64, slow);
+  EXPECT_EQ(choose(problem, 64, {record}).config, KernelConfig(slow));  // measured there
+  const Choice choice = choose(problem, 128, {record});
+  EXPECT_EQ(choice.by, ChosenBy::kModel);
+  EXPECT_EQ(choice.config, model(problem, 128));
+  EXPECT_THAT(choice.reason, HasSubstr("not used: the near record of"));
+  EXPECT_THAT(choice.reason, HasSubstr("because the cost model expects"));
+  EXPECT_EQ(choose(problem, 128, {record, record_for(kText, 256, tuned)}).by,
+            ChosenBy::kNearRecord);
 }
 
 TEST_F(ChoiceTest, AnotherDevicesRecordIsMentionedAndNotUsed) {
