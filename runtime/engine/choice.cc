@@ -86,15 +86,15 @@ Result<KernelConfig> usable_winner(const TuningRecord& record, const Problem& pr
 constexpr double kNearMayCost = 1.1;
 
 // What the model says against a near record's winner; empty: nothing. It knows products only.
-std::string objection(const KernelConfig& config, const Problem& problem, std::int64_t tokens,
-                      const DeviceSpec& device) {
+std::string objection(const KernelConfig& config, const KernelConfig& model, const Problem& problem,
+                      std::int64_t tokens, const DeviceSpec& device) {
   const auto* gemm = std::get_if<GemmProblem>(&problem);
   if (gemm == nullptr) return {};
-  const auto expected = [&](const GemmConfig& c) {
-    return estimate(c, *gemm, tokens, device).total_us;
+  const auto expected = [&](const KernelConfig& c) {
+    return estimate(std::get<GemmConfig>(c), *gemm, tokens, device).total_us;
   };
-  const double here = expected(std::get<GemmConfig>(config));
-  const double pick = expected(default_config(*gemm, tokens, device));
+  const double here = expected(config);
+  const double pick = expected(model);
   if (here <= kNearMayCost * pick) return {};
   return fmt::format("the cost model expects {:.4g} us of it and {:.4g} of its own pick", here,
                      pick);
@@ -136,6 +136,11 @@ std::string tuning_text(const Problem& problem) { return to_text(opened(problem)
 Choice choose_config(const Problem& problem, std::int64_t tokens, const DeviceSpec& device,
                      const cache::TuningSet& records) {
   std::string passed_over;
+  std::optional<KernelConfig> pick;  // the model's, which ranks the whole space: once, if at all
+  const auto model = [&]() -> const KernelConfig& {
+    if (!pick) pick = model_config(problem, tokens, device);
+    return *pick;
+  };
   for (const TuningHit& hit : records_for(problem, tokens, device, records)) {
     if (hit.match == TuningMatch::kOtherDevice) {
       passed_over += fmt::format("; not used: {}", describe(hit));
@@ -143,8 +148,8 @@ Choice choose_config(const Problem& problem, std::int64_t tokens, const DeviceSp
     }
     auto config = usable_winner(*hit.record, problem, tokens, device);
     if (config && hit.match == TuningMatch::kNear) {
-      if (std::string against = objection(*config, problem, tokens, device); !against.empty())
-        config = fail(ErrorCode::kUnsupported, std::move(against));
+      std::string against = objection(*config, model(), problem, tokens, device);
+      if (!against.empty()) config = fail(ErrorCode::kUnsupported, std::move(against));
     }
     if (config)
       return {std::move(*config),
@@ -152,8 +157,7 @@ Choice choose_config(const Problem& problem, std::int64_t tokens, const DeviceSp
               *hit.record, describe(hit) + passed_over};
     passed_over += fmt::format("; not used: {}, because {}", describe(hit), config.error().message);
   }
-  return {model_config(problem, tokens, device), ChosenBy::kModel, std::nullopt,
-          "the cost model" + passed_over};
+  return {model(), ChosenBy::kModel, std::nullopt, "the cost model" + passed_over};
 }
 
 }  // namespace octile

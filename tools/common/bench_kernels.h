@@ -30,8 +30,8 @@ class StreamKernel {
   int reads_, writes_;
 };
 
-// Microseconds of an empty kernel as a graph node.
 Result<LoadedTemplate> load_empty_kernel(const GpuSession& gpu);
+// Its microseconds as a graph node.
 Result<Timing> time_empty_kernel(const GpuSession& gpu, int rounds);
 
 }  // namespace octile::tools
