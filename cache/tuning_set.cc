@@ -59,8 +59,14 @@ std::optional<double> distance(const std::vector<std::int64_t>& a,
   return product;
 }
 
-// Without the doubling, which might overflow: a file may hold any number.
-bool is_twice(std::int64_t a, std::int64_t b) { return a % 2 == 0 && a / 2 == b; }
+// The ratio of two buckets, larger by smaller; nothing beyond a factor of two. Nothing is doubled,
+// which might overflow: a file may hold any number.
+std::optional<double> distance(std::int64_t a, std::int64_t b) {
+  const std::int64_t small = std::min(a, b);
+  const std::int64_t large = std::max(a, b);
+  if (large - large / 2 > small) return std::nullopt;
+  return static_cast<double>(large) / static_cast<double>(small);
+}
 
 std::string key_of(const TuningRecord& r) {
   return fmt::format("{}\n{}\n{}\n{}", r.problem, r.bucket, r.device, r.sm_count);
@@ -88,8 +94,8 @@ struct TuningSet::Ranked {
 
   auto order() const {
     const TuningRecord& r = *hit.record;
-    // Whole numbers below 2^53 and their quotients: no NaN, so a strict order.
-    return std::tuple(hit.match, other_extents, apart, std::string_view(r.problem),
+    // Ratios of numbers above 0: no NaN, so a strict order.
+    return std::tuple(hit.match, other_extents, apart, -r.bucket, std::string_view(r.problem),
                       std::string_view(r.device), r.sm_count);
   }
 };
@@ -127,9 +133,9 @@ std::vector<TuningHit> TuningSet::lookup(const TuningQuery& query) const {
     } else if (!same_device) {
       continue;
     } else if (same_problem) {
-      const bool twice = is_twice(r.bucket, query.bucket);
-      if (!twice && !is_twice(query.bucket, r.bucket)) continue;
-      found.apart = twice ? 0 : 1;
+      const auto apart = distance(r.bucket, query.bucket);
+      if (!apart) continue;
+      found.apart = *apart;
     } else {
       const auto apart = distance(entry.extents, wanted.extents);
       if (!same_bucket || !apart) continue;

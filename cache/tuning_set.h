@@ -15,8 +15,8 @@ namespace octile::cache {
 // Best first. No hit at all is the fourth answer: none.
 enum class TuningMatch {
   kExact,        // problem, bucket, device name and SM count are the ones asked for
-  kNear,         // the device is, and the problem at half or twice the bucket; or the bucket, with
-                 // every extent within 25 % and everything else equal
+  kNear,         // the device is, and the problem at a bucket within a factor of two; or the
+                 // bucket, with every extent within 25 % and everything else equal
   kOtherDevice,  // problem and bucket are: to report, not to use
 };
 std::string_view name_of(TuningMatch match);  // "exact", "near", "other-device"
@@ -41,9 +41,9 @@ class TuningSet {
   void add(std::vector<TuningRecord> records, std::string origin);
 
   // All that match, best first, in an order that depends on nothing but the records: exact; near in
-  // the token count, twice before half (a large tile wastes less on few tokens than a small one on
-  // many); near in the extents by the product of the ratios, then by text; other devices by name
-  // and SM count.
+  // the token count by the buckets' ratio, of one ratio the larger first (a large tile wastes less
+  // on few tokens than a small one on many); near in the extents by the product of the ratios, then
+  // by text; other devices by name and SM count.
   std::vector<TuningHit> lookup(const TuningQuery& query) const;
 
   // In the order they were added, with how many of their records stand.

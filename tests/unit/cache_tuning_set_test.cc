@@ -53,12 +53,15 @@ TEST(TuningSet, SaysHowWellARecordMatches) {
     const char* answer;  // "": none
   } kCases[] = {
       {tuned, 64, "h200", 132, "exact it"},
-      // Another token count: one doubling and no further.
+      // Another token count: a factor of two and no further.
+      {tuned, 48, "h200", 132, "near it"},
+      {tuned, 96, "h200", 132, "near it"},
       {tuned, 128, "h200", 132, "near it"},
+      {tuned, 129, "h200", 132, ""},
+      {tuned, 192, "h200", 132, ""},
       {tuned, 32, "h200", 132, "near it"},
-      {tuned, 256, "h200", 132, ""},
-      {tuned, 16, "h200", 132, ""},
-      {tuned, 96, "h200", 132, ""},
+      {tuned, 31, "h200", 132, ""},
+      {tuned, 0, "h200", 132, ""},
       // Other extents: 25 % each, in both directions, at the same token count.
       {gemm(5000, 2000), 64, "h200", 132, "near it"},
       {gemm(5001, 2000), 64, "h200", 132, ""},
@@ -121,6 +124,20 @@ TEST(TuningSet, OrdersTheBestFirstWhateverTheOrderOfTheRecords) {
   }
 }
 
+TEST(TuningSet, NearTokenCountsAreOrderedByTheirRatioThenTheLargerFirst) {
+  std::vector<TuningRecord> records;
+  for (const int bucket : {191, 192, 256, 288, 512, 576, 768, 769}) {
+    records.push_back(make_decision(kTunedProblem, bucket, std::to_string(bucket)));
+  }
+  std::mt19937 random(7);
+  for (int round = 0; round < 50; ++round) {
+    std::ranges::shuffle(records, random);
+    EXPECT_THAT(
+        answers(set_of(records), {kTunedProblem, 384, "h200", 132}),
+        ElementsAre("near 512", "near 288", "near 576", "near 256", "near 768", "near 192"));
+  }
+}
+
 TEST(TuningSet, EquallyNearExtentsAreOrderedByText) {
   std::vector<TuningRecord> records{make_decision(gemm(4800, 4000), 64, "n"),
                                     make_decision(gemm(4000, 4800), 64, "k")};
@@ -156,7 +173,17 @@ TEST(TuningSet, ExtremeNumbersAreHarmless) {
   const TuningSet set = set_of({make_decision(problem, kMost, "it")});
   EXPECT_THAT(answers(set, {problem, kMost, "h200", 132}), ElementsAre("exact it"));
   EXPECT_THAT(answers(set, {problem, kMost / 2, "h200", 132}), IsEmpty());
-  EXPECT_THAT(answers(set, {problem, std::int64_t{1} << 62, "h200", 132}), IsEmpty());
+  EXPECT_THAT(answers(set, {problem, kMost / 2 + 1, "h200", 132}), ElementsAre("near it"));
+  EXPECT_THAT(answers(set, {problem, std::numeric_limits<std::int64_t>::min(), "h200", 132}),
+              IsEmpty());
+  // Ratios that are one in double.
+  std::vector<TuningRecord> close{make_decision(problem, kMost - 1, "second"),
+                                  make_decision(problem, kMost, "first")};
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_THAT(answers(set_of(close), {problem, kMost - 2, "h200", 132}),
+                ElementsAre("near first", "near second"));
+    std::ranges::reverse(close);
+  }
 }
 
 }  // namespace
