@@ -88,6 +88,12 @@ double tile_cycles(const GemmConfig& c) {
   return cycles;
 }
 
+// Doubling d holds the token counts above 2^(d - 1) up to 2^d. It is one bucket up to this one; two
+// beyond, cut at 3/4 of its end.
+constexpr int kWholeDoublings = 7;
+constexpr std::int64_t cut_of(int doubling) { return std::int64_t{3} << (doubling - 2); }
+static_assert(kTokenBuckets == 1 + kWholeDoublings + 2 * (63 - kWholeDoublings));
+
 }  // namespace
 
 GemmCost estimate(const GemmConfig& c, const GemmProblem& p, std::int64_t m, const DeviceSpec& d) {
@@ -131,9 +137,16 @@ GemmConfig default_config(const GemmProblem& problem, std::int64_t m, const Devi
 
 int bucket_of(std::int64_t tokens) {
   if (tokens <= 1) return 0;
-  return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(tokens - 1)));
+  const auto doubling = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(tokens - 1)));
+  if (doubling <= kWholeDoublings) return doubling;
+  return 2 * doubling - kWholeDoublings - (tokens <= cut_of(doubling) ? 1 : 0);
 }
 
-std::int64_t bucket_upper(int bucket) { return std::int64_t{1} << bucket; }
+std::int64_t bucket_upper(int bucket) {
+  if (bucket <= kWholeDoublings) return std::int64_t{1} << bucket;
+  if (bucket >= kTokenBuckets - 1) return std::numeric_limits<std::int64_t>::max();
+  const int doubling = (bucket + kWholeDoublings + 1) / 2;
+  return bucket < 2 * doubling - kWholeDoublings ? cut_of(doubling) : std::int64_t{1} << doubling;
+}
 
 }  // namespace octile

@@ -35,9 +35,10 @@ nlohmann::ordered_json describe(const Plan& plan) {
     auto buckets = nlohmann::ordered_json::array();
     auto chosen_by = nlohmann::ordered_json::array();
     for (int bucket = 0; bucket < Plan::kBuckets; ++bucket) {
-      if ((prepared.buckets >> bucket & 1U) == 0) continue;
+      const auto at = static_cast<std::size_t>(bucket);
+      if (!prepared.buckets.test(at)) continue;
       buckets.push_back(bucket_upper(bucket));
-      const auto by = prepared.chosen_by[static_cast<std::size_t>(bucket)];
+      const auto by = prepared.chosen_by[at];
       chosen_by.push_back(by ? nlohmann::ordered_json(name_of(*by)) : nullptr);
     }
     kernel["buckets"] = std::move(buckets);

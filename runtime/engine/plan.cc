@@ -15,8 +15,6 @@
 namespace octile {
 namespace {
 
-constexpr Plan::BucketMask bit(int bucket) { return Plan::BucketMask{1} << bucket; }
-
 // No launch will ever be needed: D has no elements, or q has none.
 bool is_empty(const Problem& problem) {
   if (const auto* gemm = std::get_if<GemmProblem>(&problem)) return gemm->n == 0;
@@ -57,7 +55,7 @@ Status Plan::prepare(std::int64_t lo, std::int64_t hi, bool async) {
   if (!async) return prepare_now(groups);
   // The largest bucket's choice is the generic kernel: a large tile wastes less on few tokens than
   // a small one on many.
-  const bool has_generic = (groups.front().buckets & bit(last)) == 0;
+  const bool has_generic = !groups.front().buckets.test(static_cast<std::size_t>(last));
   if (!has_generic)
     if (Status ready = prepare_now({groups.front()}); !ready) return ready;
   serve_meanwhile(first, last);
@@ -73,13 +71,14 @@ Status Plan::wait() {
 
 // The configurations still to be made.
 std::vector<Plan::Group> Plan::missing(int first_bucket, int last_bucket) const {
-  BucketMask open = 0;
-  for (int bucket = first_bucket; bucket <= last_bucket; ++bucket) open |= bit(bucket);
+  BucketMask open;
+  for (int bucket = first_bucket; bucket <= last_bucket; ++bucket)
+    open.set(static_cast<std::size_t>(bucket));
   {
     const std::scoped_lock lock(mutex_);
     open &= ~settled_;
   }
-  if (open == 0) return {};  // without a look at the records' files
+  if (open.none()) return {};  // without a look at the records' files
   return groups_of(open, *library_.engine.records());
 }
 
@@ -88,12 +87,13 @@ std::vector<Plan::Group> Plan::groups_of(BucketMask buckets,
                                          const cache::TuningSet& records) const {
   std::vector<Group> groups;
   for (int bucket = kBuckets - 1; bucket >= 0; --bucket) {
-    if ((buckets & bit(bucket)) == 0) continue;
+    const auto at = static_cast<std::size_t>(bucket);
+    if (!buckets.test(at)) continue;
     Choice choice = choose_config(problem_, bucket_upper(bucket), target_.spec, records);
     auto group = std::ranges::find(groups, choice.config, &Group::config);
-    if (group == groups.end()) group = groups.insert(group, {std::move(choice.config), 0, {}});
-    group->buckets |= bit(bucket);
-    group->chosen_by[static_cast<std::size_t>(bucket)] = choice.by;
+    if (group == groups.end()) group = groups.insert(group, {std::move(choice.config), {}, {}});
+    group->buckets.set(at);
+    group->chosen_by[at] = choice.by;
   }
   return groups;
 }
@@ -169,7 +169,7 @@ void Plan::publish(PreparedKernel kernel, const Group& group) {
     same = kernels_.insert(same, std::make_unique<const PreparedKernel>(std::move(kernel)));
   const PreparedKernel* ready = same->get();
   for (std::size_t bucket = 0; bucket < kBuckets; ++bucket) {
-    if ((group.buckets >> bucket & 1U) == 0) continue;
+    if (!group.buckets.test(bucket)) continue;
     table_[bucket].store(ready);
     chosen_by_[bucket] = group.chosen_by[bucket];
   }
@@ -210,10 +210,9 @@ std::vector<Plan::Description> Plan::kernels() const {
   const std::scoped_lock lock(mutex_);
   std::vector<Description> all;
   for (const auto& kernel : kernels_) {
-    Description description{kernel.get(), 0, chosen_by_};
-    for (int bucket = 0; bucket < kBuckets; ++bucket)
-      if (table_[static_cast<std::size_t>(bucket)].load() == kernel.get())
-        description.buckets |= bit(bucket);
+    Description description{kernel.get(), {}, chosen_by_};
+    for (std::size_t bucket = 0; bucket < kBuckets; ++bucket)
+      if (table_[bucket].load() == kernel.get()) description.buckets.set(bucket);
     all.push_back(description);
   }
   return all;

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <bitset>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -14,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "generator/cost_model.h"
 #include "generator/error.h"
 #include "generator/layout.h"
 #include "generator/problem.h"
@@ -38,8 +40,8 @@ struct PreparedKernel {
 // serve any bucket. Kernels live as long as the plan.
 class Plan : public std::enable_shared_from_this<Plan> {
  public:
-  static constexpr int kBuckets = 64;  // of every token count that int64 holds
-  using BucketMask = std::uint64_t;
+  static constexpr int kBuckets = kTokenBuckets;
+  using BucketMask = std::bitset<kBuckets>;
   using ChosenFor = std::array<std::optional<ChosenBy>, kBuckets>;
 
   // The library outlives the plan's last background job. Errors: kUnsupported, kInvalidArgument.
@@ -64,8 +66,8 @@ class Plan : public std::enable_shared_from_this<Plan> {
 
   struct Description {
     const PreparedKernel* kernel = nullptr;
-    BucketMask buckets = 0;  // it serves now
-    ChosenFor chosen_by;     // of those buckets; nothing where it serves until another is ready
+    BucketMask buckets;   // it serves now
+    ChosenFor chosen_by;  // of those buckets; nothing where it serves until another is ready
   };
   std::vector<Description> kernels() const;
 
@@ -76,7 +78,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
   // A configuration, the buckets it is the choice of, and by what.
   struct Group {
     KernelConfig config;
-    BucketMask buckets = 0;
+    BucketMask buckets;
     ChosenFor chosen_by;
   };
 
@@ -102,8 +104,8 @@ class Plan : public std::enable_shared_from_this<Plan> {
 
   mutable std::mutex mutex_;  // of everything below
   std::vector<std::unique_ptr<const PreparedKernel>> kernels_;
-  BucketMask settled_ = 0;  // buckets that have the kernel chosen for them
-  ChosenFor chosen_by_;     // of the settled ones
+  BucketMask settled_;   // buckets that have the kernel chosen for them
+  ChosenFor chosen_by_;  // of the settled ones
   std::condition_variable background_idle_;
   int background_jobs_ = 0;
   Status background_error_;

@@ -63,14 +63,15 @@ class Campaign {
   }
 
   // The last of this very token count; null: none. Records of other counts in the bucket are no
-  // answer.
+  // answer, nor is one that states another bucket: no lookup finds it exact.
   const cache::TuningRecord* find(const std::vector<cache::TuningRecord>& known,
                                   const Question& question) const {
     const cache::TuningRecord key = record_key(question, device_);
     const auto found =
         std::find_if(known.rbegin(), known.rend(), [&](const cache::TuningRecord& record) {
-          return record.problem == key.problem && record.tokens == key.tokens &&
-                 record.device == key.device && record.sm_count == key.sm_count;
+          return record.problem == key.problem && record.bucket == key.bucket &&
+                 record.tokens == key.tokens && record.device == key.device &&
+                 record.sm_count == key.sm_count;
         });
     return found == known.rend() ? nullptr : &*found;
   }

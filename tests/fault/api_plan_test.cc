@@ -282,6 +282,18 @@ TEST_F(PlanTest, UnpreparedCountsAreRefused) {
   EXPECT_EQ(device.fake.launch_count(), 2U);
 }
 
+TEST_F(PlanTest, ABucketAbove128IsHalfADoubling) {
+  q = {Bytes(384 * 384 * 2), Bytes(384 * 384), Bytes(3 * 384 * 4)};
+  const LibraryHandle library(cache.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kQuantizeText);
+  ASSERT_EQ(prepare(plan, 300, 300), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(run(plan, 257), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(run(plan, 384), OCTILE_OK) << octile_last_error();
+  expect_refused(run(plan, 256), OCTILE_NOT_PREPARED, {"256 tokens"});
+  expect_refused(run(plan, 385), OCTILE_NOT_PREPARED, {"385 tokens"});
+  EXPECT_EQ(device.fake.launch_count(), 2U);
+}
+
 TEST_F(PlanTest, ADeviceNameCompilesAndDoesNotRun) {
   const LibraryHandle library(cache.path());
   const PlanHandle plan = make_plan(library, "h200", kQuantizeText);

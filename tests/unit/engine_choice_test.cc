@@ -7,10 +7,10 @@
 #include <stdlib.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <vector>
 
 #include "generator/candidates.h"
 #include "generator/cost_model.h"
@@ -30,6 +30,8 @@ using cache::testing::make_decision;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
 
 // A device that is nowhere, so that no record but a test's can be about it.
 DeviceSpec fictional_device() {
@@ -59,7 +61,8 @@ const std::string kInvariantText = kText + " invariant=1";
 
 // Admitted for the problem, not the cost model's choice at any of these counts, and nearly as fast
 // by it.
-GemmConfig unlikely_config(const Problem& problem) {
+GemmConfig unlikely_config(const Problem& problem,
+                           const std::vector<std::int64_t>& counts = {32, 64, 65, 128}) {
   const DeviceSpec device = fictional_device();
   const auto& gemm = std::get<GemmProblem>(problem);
   const auto nearly_as_fast = [&](const GemmConfig& c, std::int64_t tokens) {
@@ -68,7 +71,7 @@ GemmConfig unlikely_config(const Problem& problem) {
                             1.05 * estimate(pick, gemm, tokens, device).total_us;
   };
   for (const GemmConfig& c : gemm_candidates(gemm, device).admitted) {
-    if (std::ranges::all_of(std::array{32, 64, 65, 128},
+    if (std::ranges::all_of(counts,
                             [&](std::int64_t tokens) { return nearly_as_fast(c, tokens); })) {
       return c;
     }
@@ -121,6 +124,20 @@ TEST_F(ChoiceTest, ARecordChangesTheChoiceOfItsBucketAndItsNeighbours) {
             "the exact record of '" + kText +
                 "' at 64 tokens on h999 with 96 SMs (12.5 us, 1.070 times the default's speed, "
                 "2026-01-31T12:00:00Z, test)");
+}
+
+TEST_F(ChoiceTest, HalfADoublingIsABucketOfItsOwn) {
+  const GemmConfig winner = unlikely_config(problem, {192, 256, 384, 512, 768});
+  for (const auto& [tokens, by] : {std::pair{257, ChosenBy::kRecord},
+                                   {384, ChosenBy::kRecord},
+                                   {256, ChosenBy::kNearRecord},
+                                   {385, ChosenBy::kNearRecord},
+                                   {129, ChosenBy::kNearRecord},
+                                   {768, ChosenBy::kNearRecord},
+                                   {128, ChosenBy::kModel},
+                                   {769, ChosenBy::kModel}}) {
+    EXPECT_EQ(choose(problem, tokens, {record_for(kText, 384, winner)}).by, by) << tokens;
+  }
 }
 
 TEST_F(ChoiceTest, AProblemThatStatesItsTokenCountHasTheSameRecords) {
@@ -222,11 +239,11 @@ TEST_F(ChoiceTest, AnInvariantProblemHasOneSetOfNumerics) {
   GemmConfig promoted = tuned;
   promoted.promote = 64;
   std::vector<TuningRecord> records;
-  for (int bucket = 0; bucket < 15; ++bucket) {
+  for (int bucket = 0; bucket <= bucket_of(16384); ++bucket) {
     const GemmConfig& winner = bucket % 3 == 0 ? split : bucket % 3 == 1 ? promoted : tuned;
     records.push_back(record_for(kText, bucket_upper(bucket), winner));
   }
-  for (const std::int64_t tokens : {1, 2, 4, 8, 64, 1000, 4096, 16384}) {
+  for (const std::int64_t tokens : {1, 2, 4, 8, 64, 150, 1000, 3000, 4096, 16384}) {
     EXPECT_EQ(numerics(choose(invariant, tokens, records).config), numerics(model(invariant, 1)))
         << tokens;
   }
@@ -369,14 +386,34 @@ TEST_F(PlanChoiceTest, DescribeSaysByWhatEachBucketWasChosen) {
   EXPECT_EQ(by.at(64), "record");
   EXPECT_EQ(by.at(128), "near record");
   const nlohmann::json description = test::describe(plan.get());
+  std::vector<std::int64_t> buckets;
   for (const auto& kernel : description["kernels"]) {
     ASSERT_EQ(kernel["buckets"].size(), kernel["chosen_by"].size());
     for (std::size_t i = 0; i < kernel["buckets"].size(); ++i) {
+      buckets.push_back(kernel["buckets"][i]);
       if (kernel["buckets"][i] > 128) {
         EXPECT_EQ(kernel["chosen_by"][i], "model");
       }
     }
   }
+  EXPECT_THAT(buckets, UnorderedElementsAre(64, 128, 192, 256, 384, 512));
+}
+
+TEST_F(PlanChoiceTest, TwoCountsOfOneDoublingMayHaveTwoKernels) {
+  GemmConfig other = winner;
+  other.raster_group = winner.raster_group + 1;
+  TuningRecord first = h200_tuned;
+  first.bucket = first.tokens = 384;
+  TuningRecord second = h200_tuned;
+  second.bucket = second.tokens = 512;
+  second.winner.config = to_text(other);
+  ASSERT_TRUE(TuningFile(writable.path(), true).append(first));
+  ASSERT_TRUE(TuningFile(writable.path(), true).append(second));
+  const test::LibraryHandle library(writable.path());
+  const test::PlanHandle plan = test::make_plan(library, "h200", text);
+  ASSERT_EQ(octile_plan_prepare(plan.get(), 300, 500, 0), OCTILE_OK) << octile_last_error();
+  EXPECT_THAT(chosen(plan.get(), to_text(winner)), ElementsAre(Pair(384, "record")));
+  EXPECT_THAT(chosen(plan.get(), to_text(other)), ElementsAre(Pair(512, "record")));
 }
 
 // A host that compiles nothing has the kernels it was given, whatever a record says.

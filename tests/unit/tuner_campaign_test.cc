@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <map>
 
@@ -174,6 +175,17 @@ TEST_F(CampaignTest, ARecordOfAnotherCountInTheBucketIsNoAnswer) {
   EXPECT_THAT(decider.asked, ElementsAre(63, 61));
   run({question(63), question(61)}, options());
   EXPECT_THAT(decider.asked, ElementsAre(63, 61)) << "both are known";
+}
+
+TEST_F(CampaignTest, ARecordThatStatesAnotherBucketIsNoAnswer) {
+  run({question(301)}, options());
+  cache::TuningRecord record = file.read()->records.at(0);
+  EXPECT_EQ(record.bucket, 384);
+  record.bucket = 512;
+  std::filesystem::remove(file.path());
+  ASSERT_TRUE(file.append(record));
+  run({question(301)}, options());
+  EXPECT_THAT(decider.asked, ElementsAre(301, 301));
 }
 
 TEST_F(CampaignTest, TheBudgetIsSharedByValueAndKept) {

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "generator/cost_model.h"
 #include "generator/recipe.h"
 #include "generator/support_matrix.h"
 #include "runtime/engine/arguments.h"
@@ -36,7 +37,8 @@ Status check_searchable(const Problem& problem) {
 
 std::vector<std::int64_t> bucket_counts() {
   std::vector<std::int64_t> counts;
-  for (std::int64_t count = 1; count <= kMostTokens; count *= 2) counts.push_back(count);
+  for (int bucket = 0; bucket <= bucket_of(kMostTokens); ++bucket)
+    counts.push_back(bucket_upper(bucket));
   return counts;
 }
 

@@ -9,7 +9,7 @@
 
 namespace octile::tools {
 
-// 1, 2, 4, ... 16384: what every bucket of a plan is represented by.
+// 1, 2, 4, ... 128, 192, 256, ... 16384: what every bucket of a plan is represented by.
 std::vector<std::int64_t> bucket_counts();
 
 // The problem at a token count, whatever it states.

@@ -281,11 +281,11 @@ OCTILE_API octile_status octile_plan_wait(octile_plan* plan);
 
 /* Writes the canonical problem text, or a JSON object: problem, device, and kernels, an array of
  * the kernels prepared so far, each with buckets (the largest token count of every bucket it
- * serves; bucket edges are 1, 2, 4, ...), chosen_by (for each of these "record", "near record" or
- * "model", by what the kernel was chosen; null where it serves until the chosen one is ready),
- * name, config, registers, smem_bytes, spill_store_bytes,
- * spill_load_bytes, compile_ms (of the compile that made it, whenever that was), cubin_bytes, cache
- * ("hit" or "miss"), template, source_digest. NUL-terminated UTF-8.
+ * serves; these are 1, 2, 4, ... 128, then 192, 256, 384, 512, ..., two in every doubling),
+ * chosen_by (for each of these "record", "near record" or "model", by what the kernel was chosen;
+ * null where it serves until the chosen one is ready), name, config, registers, smem_bytes,
+ * spill_store_bytes, spill_load_bytes, compile_ms (of the compile that made it, whenever that was),
+ * cubin_bytes, cache ("hit" or "miss"), template, source_digest. NUL-terminated UTF-8.
  * size: in, the buffer's bytes; out, the bytes needed. A null buffer queries.
  * Errors: INVALID_ARGUMENT where the buffer is too small; the sentence says what is needed. */
 OCTILE_API octile_status octile_plan_problem(octile_plan* plan, char* buffer, size_t* size);
