@@ -16,8 +16,9 @@ namespace {
 // The files a problem's kernels are made of, each before those that use it.
 std::vector<std::string_view> library_of(const QuantizeProblem& p) {
   std::vector<std::string_view> files{
-      "lib/types.cuh",         "lib/cast.cuh",       "lib/memory.cuh",     "lib/reduce.cuh",
-      "quantize/elements.cuh", "quantize/patch.cuh", "quantize/scale.cuh", "quantize/codes.cuh"};
+      "lib/types.cuh",      "lib/arithmetic.cuh", "lib/cast.cuh",
+      "lib/memory.cuh",     "lib/reduce.cuh",     "quantize/elements.cuh",
+      "quantize/patch.cuh", "quantize/scale.cuh", "quantize/codes.cuh"};
   const QuantizeTemplate t = template_of(p);
   if (t == QuantizeTemplate::kTiles || t == QuantizeTemplate::kTranspose) {
     files.emplace_back("quantize/columns.cuh");
@@ -28,9 +29,8 @@ std::vector<std::string_view> library_of(const QuantizeProblem& p) {
   if (p.grouping != Grouping::kNone) files.emplace_back("quantize/groups.cuh");
   if (p.shard != ShardStep::kNone) files.emplace_back("quantize/shard.cuh");
   if (!p.source.empty()) {
-    for (const auto* path : {"lib/arithmetic.cuh", "lib/math.cuh", "quantize/fused.cuh"}) {
-      files.emplace_back(path);
-    }
+    files.emplace_back("lib/math.cuh");
+    files.emplace_back("quantize/fused.cuh");
   }
   if (source_shape(p.source).rms_norm) files.emplace_back("quantize/norm.cuh");
   return files;
@@ -140,6 +140,10 @@ void add_quantizing(Prologue& out, const QuantizeProblem& p, const QuantizeConfi
   out.add_int("kGroupWalk", static_cast<int>(group_walk_of(p)), "problem: how tiles meet groups");
   out.add_bool("kSwizzled", p.scale_layout == ScaleLayout::kSwizzled,
                "problem: scales in tiles of 128 x 4");
+  if (template_of(p) == QuantizeTemplate::kSegments) {
+    out.add_int("kStepRows", step_rows(p, c), "configuration: rows of a tile worked on at once");
+    out.add_bool("kSideBySide", streams_rows(p), "problem: rows of computed values stream");
+  }
   if (template_of(p) == QuantizeTemplate::kTiles) {
     out.add_bool("kRowwise", has_rowwise(p.output), "problem: the row-wise copy is wanted");
     out.add_bool("kTransposed", has_transposed(p.output), "problem: the transposed copy is");

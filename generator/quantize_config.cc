@@ -14,16 +14,18 @@ namespace octile {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kVectorBytes = 16;     // one load of one thread
-constexpr int kScaleBlock = 128;     // elements of a row that share a scale
-constexpr int kMaxVectors = 16;      // 64 registers of input: more would spill
-constexpr int kStagedVectors = 8;    // rows of a patch on the way to a transposed copy
-constexpr int kThreadsPerSm = 2048;  // Hopper, CUDA C++ Programming Guide, compute capability 9.0
-constexpr int kMaxStaticSmem = 48 * 1024;     // CUDA C++ Programming Guide, compute capability 9.0
-constexpr int kFirstPassRows = 8;             // of a warp's tile in tensor_amax.cu
-constexpr int kShardRows = 8;                 // of a warp's tile in shard.cuh
-constexpr int kPartialsTogether = 4;          // words of one load in tensor_magnitude (scale.cuh)
-constexpr int kStripeRows = 512;              // of a thread block in line_amax.cu
+constexpr int kVectorBytes = 16;      // one load of one thread
+constexpr int kScaleBlock = 128;      // elements of a row that share a scale
+constexpr int kMaxVectors = 16;       // 64 registers of input: more would spill
+constexpr int kStreamedElements = 8;  // of a lane and row where rows stream
+constexpr int kMaxNormThreads = 512;  // a row's sum has 1024 parts, two of a thread at least
+constexpr int kMaxStreamedRows = 64;  // of a warp's tile: longer ones leave SMs idle at the end
+constexpr int kStagedVectors = 8;     // rows of a patch on the way to a transposed copy
+constexpr int kThreadsPerSm = 2048;   // Hopper, CUDA C++ Programming Guide, compute capability 9.0
+constexpr int kFirstPassRows = 8;     // of a warp's tile in tensor_amax.cu
+constexpr int kShardRows = 8;         // of a warp's tile in shard.cuh
+constexpr int kPartialsTogether = 4;  // words of one load in tensor_magnitude (scale.cuh)
+constexpr int kStripeRows = 512;      // of a thread block in line_amax.cu
 constexpr std::int64_t kMaxGrid = INT32_MAX;  // gridDim.x
 constexpr int kSumColumns = 4 * 1024;         // of a pass over the sums of a row (norm.cuh)
 constexpr std::int64_t kWord = 4;             // bytes of a maximum, of a sum
@@ -99,10 +101,22 @@ Status refuse(std::string_view field, int value, std::string_view rule) {
 }
 
 Status check_segments(const QuantizeProblem& p, const QuantizeConfig& c) {
-  const int warp_cols = kWarp * elements_per_vector(p);
   if (!is_power_of_two(c.tile_rows)) {
     return refuse("tile rows", c.tile_rows, "a power of two is allowed");
   }
+  if (streams_rows(p)) {
+    if (c.tile_rows > kMaxStreamedRows) {
+      return refuse("tile rows", c.tile_rows, "a power of two up to 64 is allowed");
+    }
+    if (c.tile_cols != kWarp * kStreamedElements) {
+      return refuse("tile columns", c.tile_cols, "the 256 columns a warp loads are allowed");
+    }
+    if (ring_bytes(p, c) > kMaxStaticSmem) {
+      return refuse("threads", c.threads, "their rows on the way pass the static shared memory");
+    }
+    return {};
+  }
+  const int warp_cols = kWarp * elements_per_vector(p);
   if (!is_power_of_two(c.tile_cols) || c.tile_cols % warp_cols != 0) {
     return refuse(
         "tile columns", c.tile_cols,
@@ -142,14 +156,20 @@ Status check_shard(const QuantizeProblem& p, const QuantizeConfig& c) {
 }
 
 Status check_rows(const QuantizeProblem& p, const QuantizeConfig& c) {
-  const int step = c.threads * elements_per_vector(p);
-  if (c.tile_rows != 1) return refuse("tile rows", c.tile_rows, "1 is allowed");
+  const bool norms = template_of(p) == QuantizeTemplate::kNormRows;
+  const int step = c.threads * (norms ? kStreamedElements : elements_per_vector(p));
+  if (norms && (c.tile_rows < 1 || c.tile_rows > kMaxStreamedRows)) {
+    return refuse("tile rows", c.tile_rows, "1 to 64 are allowed");
+  }
+  if (!norms && c.tile_rows != 1) return refuse("tile rows", c.tile_rows, "1 is allowed");
+  if (norms && c.threads > kMaxNormThreads) {
+    return refuse("threads", c.threads, "a power of two up to 512 is allowed");
+  }
   if (c.tile_cols % step != 0) {
     return refuse(
         "tile columns", c.tile_cols,
         fmt::format("a multiple of the {} columns a thread block loads is allowed", step));
   }
-  const bool norms = template_of(p) == QuantizeTemplate::kNormRows;
   if (!norms || c.tile_cols >= p.cols || c.tile_cols % kSumColumns == 0) return {};
   return refuse("tile columns", c.tile_cols,
                 fmt::format("all {} columns, or a multiple of {}, are allowed: a row's sum has one "
@@ -278,11 +298,27 @@ GroupWalk group_walk_of(const QuantizeProblem& p) {
   return by_group ? GroupWalk::kGroupByGroup : GroupWalk::kAsOne;
 }
 
+bool streams_rows(const QuantizeProblem& p) {
+  return !p.source.empty() && template_of(p) == QuantizeTemplate::kSegments;
+}
+
+int step_rows(const QuantizeProblem& p, const QuantizeConfig& c) {
+  constexpr int kStreamedRows = 4;  // 32 values of a thread
+  if (template_of(p) == QuantizeTemplate::kNormRows) return 1;
+  return streams_rows(p) ? std::min(kStreamedRows, c.tile_rows) : c.tile_rows;
+}
+
+int ring_bytes(const QuantizeProblem& p, const QuantizeConfig& c) {
+  if (!streams_rows(p)) return 0;
+  const int row = source_shape(p.source).inputs * kWarp * kStreamedElements * size_of(p.x.dtype);
+  return c.threads / kWarp * 2 * step_rows(p, c) * row;
+}
+
 QuantizeResources resources_of(const QuantizeProblem& p, const QuantizeConfig& c) {
   QuantizeResources r;
   r.threads = c.threads;
   const int sharers = works_by_warps(p) ? kWarp : c.threads;
-  const std::int64_t elements = std::int64_t{c.tile_rows} * c.tile_cols;
+  const std::int64_t elements = std::int64_t{step_rows(p, c)} * c.tile_cols;
   r.vectors_per_thread =
       static_cast<int>(elements / (std::int64_t{sharers} * elements_per_vector(p)));
   return r;
@@ -332,7 +368,9 @@ Result<std::int64_t> shard_blocks(const QuantizeProblem& p, const QuantizeConfig
 
 int first_pass_blocks_per_sm(const QuantizeProblem& p) {
   // What its registers allow.
-  return first_pass_of(p) == FirstPass::kLines || !p.source.empty() ? 2 : 3;
+  const bool lines = first_pass_of(p) == FirstPass::kLines;
+  if (lines && p.x.dtype == DType::kFP32 && source_shape(p.source).inputs > 3) return 1;
+  return lines || !p.source.empty() ? 2 : 3;
 }
 
 Result<std::int64_t> first_pass_blocks(const QuantizeProblem& p, std::int64_t rows, int sm_count,

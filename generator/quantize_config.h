@@ -60,6 +60,9 @@ GroupWalk group_walk_of(const QuantizeProblem&);
 // More groups than a mixture of experts has. The workspace of a run holds a maximum of each.
 inline constexpr std::int64_t kMostGroups = 65536;
 
+// Static, of a thread block. CUDA C++ Programming Guide, compute capability 9.0.
+inline constexpr int kMaxStaticSmem = 48 * 1024;
+
 struct QuantizeConfig {
   // What is held in registers at once, so that amax and cast share one read: by one warp in
   // kSegments and kDequantize (a warp is its own tile), by one thread block in the others.
@@ -81,6 +84,13 @@ struct QuantizeResources {
 };
 
 QuantizeResources resources_of(const QuantizeProblem&, const QuantizeConfig&);
+
+// Whether a warp walks down its tile, step_rows() rows at a time, the next on their way to shared
+// memory while those are worked on: where the values are computed, which takes longer than a load.
+bool streams_rows(const QuantizeProblem&);
+int step_rows(const QuantizeProblem&, const QuantizeConfig&);
+// Of the thread block, static: two steps' inputs a warp.
+int ring_bytes(const QuantizeProblem&, const QuantizeConfig&);
 
 // Refuses a configuration no kernel can be emitted for, naming the field, its value and the rule.
 Status check_config(const QuantizeProblem&, const QuantizeConfig&);

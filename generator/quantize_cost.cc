@@ -18,7 +18,34 @@ DType held_type(const QuantizeProblem& p) {
   return p.operation == QuantizeOperation::kDequantize ? p.q.dtype : source_type(p);
 }
 
+// Where rows stream a thread has one step of values in its registers, beside which 96 hold what a
+// group or a row has of its own; the next two steps' inputs lie in shared memory.
+QuantizeConfig streamed_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
+  QuantizeConfig c;
+  c.tile_cols = 256;
+  c.tile_rows = 16;
+  c.threads = 64;
+  c.blocks_per_sm = 10;
+  if (p.grouping == Grouping::kMasked) {
+    // Blocks without a tile are to be few: what does not exist of a group can be most of it.
+    c.threads = 256;
+    c.blocks_per_sm = 2;
+  }
+  // Where a group begins and the addresses of six loads a row together take more than 96.
+  const bool many = source_shape(p.source).inputs > 2 && p.x.dtype == DType::kFP32;
+  if (many && p.grouping != Grouping::kNone) c.blocks_per_sm = c.blocks_per_sm * 3 / 4;
+  while (ring_bytes(p, c) > kMaxStaticSmem) {
+    c.threads /= 2;
+    c.blocks_per_sm *= 2;
+  }
+  if (rows == kDynamic) return c;
+  const auto warps = [&] { return ceil_div(rows, c.tile_rows) * ceil_div(p.cols, c.tile_cols); };
+  while (c.tile_rows > 1 && warps() < kWarpsPerSm * d.sm_count) c.tile_rows /= 2;
+  return c;
+}
+
 QuantizeConfig segments_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
+  if (streams_rows(p)) return streamed_config(p, rows, d);
   QuantizeConfig c;
   c.tile_cols = kWarp * 16 / size_of(held_type(p));  // one load of a warp
   c.tile_rows = 8;  // 8 loads of a thread in flight; 8 scales are one 32-byte sector
@@ -119,17 +146,38 @@ QuantizeConfig rows_config(const QuantizeProblem& p) {
   const std::int64_t step = std::int64_t{c.threads} * elements;
   const std::int64_t vectors = std::clamp<std::int64_t>(ceil_div(p.cols, step), 1, kMostVectors);
   c.tile_cols = static_cast<int>(step * vectors);
-  // 64 registers a thread; where the source is computed 80; of RMSNorm 64 again, 72 for 8 vectors,
-  // where neither a row's maximum nor a tap is wanted.
-  const bool norms = source_shape(p.source).rms_norm;
-  const bool lean = norms && is_block_scaled(p.q.granularity) && !p.tap;
-  const int lean_threads = vectors < kMostVectors ? 1024 : 896;
+  // 64 registers a thread; where the source is computed 80.
   const bool computed = !p.source.empty() || is_fp8(p.x.dtype);
-  const int threads = !computed ? 1024 : lean ? lean_threads : 768;
+  const int threads = computed ? 768 : 1024;
   c.blocks_per_sm = std::clamp(threads / c.threads, 1, 32);
   const bool more_registers = p.grouping != Grouping::kNone && source_type(p) == DType::kFP32;
   if (more_registers) c.blocks_per_sm = std::max(1, c.blocks_per_sm * 3 / 4);
   if (source_shape(p.source).inputs > 2) c.blocks_per_sm = std::max(1, 512 / c.threads);
+  return c;
+}
+
+// A row in the registers of one thread block, 8 columns a thread and load; a block takes two rows,
+// the second on its way while the first is worked on.
+QuantizeConfig norm_rows_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
+  constexpr int kPieceCols = 8;
+  constexpr std::int64_t kMostPieces = 8;  // 64 registers of values
+  constexpr int kMostThreads = 512;
+  constexpr int kEnoughThreads = 128;  // before a thread takes more than two pieces
+  QuantizeConfig c;
+  c.threads = kWarp;
+  const auto pieces = [&] { return ceil_div(p.cols, std::int64_t{c.threads} * kPieceCols); };
+  while (c.threads < kMostThreads && pieces() > (c.threads < kEnoughThreads ? 2 : kMostPieces)) {
+    c.threads *= 2;
+  }
+  const std::int64_t held = std::clamp<std::int64_t>(pieces(), 1, kMostPieces);
+  c.tile_cols = static_cast<int>(c.threads * kPieceCols * held);
+  // 96 registers a thread, 72 with few values; fp32, 1x32, which finds a scale a piece, packed
+  // scales and a tap take more.
+  const bool more_registers = p.q.granularity == Granularity::k1x32 || p.tap ||
+                              p.q.scale == ScaleFormat::kPackedPow2 || p.x.dtype == DType::kFP32;
+  const int resident_threads = (held > 4 ? 640 : 896) - (more_registers ? 128 : 0);
+  c.blocks_per_sm = std::clamp(resident_threads / c.threads, 1, 16);
+  c.tile_rows = rows != kDynamic && rows < std::int64_t{4} * d.sm_count ? 1 : 2;
   return c;
 }
 
@@ -168,8 +216,9 @@ QuantizeConfig default_config(const QuantizeProblem& problem, std::int64_t rows,
     case QuantizeTemplate::kTiles:
       return tiles_config(problem, rows, device);
     case QuantizeTemplate::kRows:
-    case QuantizeTemplate::kNormRows:
       return rows_config(problem);
+    case QuantizeTemplate::kNormRows:
+      return norm_rows_config(problem, rows, device);
     case QuantizeTemplate::kShard:
       return shard_config(problem);
     case QuantizeTemplate::kTranspose:

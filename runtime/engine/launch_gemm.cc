@@ -79,8 +79,8 @@ GemmLaunch gemm_launch(const GemmConfig& config, int sm_count, CUkernel kernel) 
   l.kernel = kernel;
   l.block_m = config.block_m;
   l.block_n = config.block_n;
-  l.cluster_m = config.cluster_m;
-  l.cluster_n = config.cluster_n;
+  l.cluster_rows = std::int64_t{config.block_m} * config.cluster_m;
+  l.cluster_cols = std::int64_t{config.block_n} * config.cluster_n;
   l.raster_group = config.raster_group;
   l.a_box_rows = r.a_box_rows;
   l.b_box_rows = r.b_box_rows;
@@ -112,8 +112,8 @@ Status launch_gemm(const Driver& driver, const GemmLaunch& l, std::int64_t n, st
   p.k = static_cast<std::int32_t>(k);
   const bool overlap = (args.flags & OCTILE_RUN_OVERLAP) != 0 && worth_overlapping(args.m, n, k);
   p.early_stages = overlap ? l.stages : 0;
-  p.order = tile_order(ceil_div(args.m, l.block_m * l.cluster_m),
-                       ceil_div(n, l.block_n * l.cluster_n), l.raster_group);
+  p.order =
+      tile_order(ceil_div(args.m, l.cluster_rows), ceil_div(n, l.cluster_cols), l.raster_group);
   std::array<void*, kGemmParameterCount> parameters{
       &p.a_map, &p.b_map,      &p.d_map,        &p.scale_a, &p.scale_b,
       &p.d,     &p.scale_a_ld, &p.scale_b_ld,   &p.ldd,     &p.m,

@@ -37,7 +37,7 @@ constexpr int kGemmParameterCount = 14;
 struct GemmLaunch {
   CUkernel kernel = nullptr;
   int block_m = 0, block_n = 0;
-  int cluster_m = 1, cluster_n = 1;  // CTAs that share an operand
+  std::int64_t cluster_rows = 0, cluster_cols = 0;  // of D, of the tiles that share an operand
   int raster_group = 1;
   int a_box_rows = 0, b_box_rows = 0, d_box_rows = 0, d_box_cols = 0;
   bool tma_store = false;

@@ -56,6 +56,30 @@ __device__ __forceinline__ u32 load_1(const void* p) {
   return v;
 }
 
+// cp.async.cg.shared.global [to], [p], 16;  PTX 7.0, sm_80. `to` and p 16-byte aligned. Past L1,
+// into shared memory that this thread alone reads, after wait_copies. Nothing where not `wanted`.
+__device__ __forceinline__ void copy_16(Words4* to, const void* p, bool wanted) {
+  const u32 address = static_cast<u32>(__cvta_generic_to_shared(to));
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.u32 wanted, %2, 0;\n"
+      "@wanted cp.async.cg.shared.global [%0], [%1], 16;\n"
+      "}" ::"r"(address),
+      "l"(p), "r"(static_cast<u32>(wanted))
+      : "memory");
+}
+
+// cp.async.commit_group;  PTX 7.0, sm_80. Closes the group of this thread's copies so far.
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
+
+// cp.async.wait_group N;  PTX 7.0, sm_80. Until at most the N last of this thread's groups are on
+// their way: what the others copied it may read.
+template <int kPending>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
 // st.global.v4.u32 [p], {a, b, c, d};  PTX 1.0, any SM. p 16-byte aligned.
 __device__ __forceinline__ void store_16(void* p, const Words4& v) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.word[0]), "r"(v.word[1]),

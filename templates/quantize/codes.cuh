@@ -79,7 +79,7 @@ struct RowOutput {
       : q(static_cast<char*>(args.q) + patch.row * args.ldq + patch.col),
         step(args.ldq * P::kRowStep) {
     const u64 bits = reinterpret_cast<u64>(args.q) | static_cast<u64>(args.ldq);
-    aligned = bits % Src::kElements == 0;
+    aligned = bits % (P::kSideBySide ? 2 * Src::kElements : Src::kElements) == 0;
   }
 
   // Casts and writes the patch. encode_of(i) gives vector i's encode scale and is called by every
@@ -97,7 +97,7 @@ struct RowOutput {
         const Codes<Src> codes = cast_vector<Src, kFp8>(v[i], encode_of(i));
         if (row < patch.rows) {
           const int count = patch.elements(g);
-          store<Src>(p + g * P::kGroupCols, codes, count, aligned && patch.whole(g));
+          store<Src>(p + P::offset(g), codes, count, aligned && patch.whole(g));
         }
         if (g == P::kGroups - 1) p += step;
       }
@@ -112,21 +112,31 @@ struct RowOutput {
     Codes<Src> codes[P::kVectors];
 #pragma unroll
     for (int i = 0; i < P::kVectors; ++i) codes[i] = cast_vector<Src, kFp8>(v[i], encode_of(i));
-    const bool all = aligned && patch.rows == P::kRows && patch.whole(P::kGroups - 1);
     char* p = q;
-    if (all) {
+    if (aligned && patch.whole()) {
 #pragma unroll
       for (int i = 0; i < P::kVectors; ++i) {
-        memory::store_4(p + i % P::kGroups * P::kGroupCols, codes[i].word[0]);
-        if (i % P::kGroups == P::kGroups - 1) p += step;
+        const int g = i % P::kGroups;
+        if constexpr (!P::kSideBySide) {
+          memory::store_4(p + P::offset(g), codes[i].word[0]);
+        } else if (i % 2 == 1) {
+          memory::store_8(p + P::offset(g - 1), codes[i - 1].word[0], codes[i].word[0]);
+        }
+        if (g == P::kGroups - 1) p += step;
       }
       return;
     }
-#pragma unroll
+    // One vector after the other: at the tensor's edge, or where it is misaligned.
+#pragma unroll 1
     for (int i = 0; i < P::kVectors; ++i) {
+      Codes<Src> one = codes[0];
+#pragma unroll
+      for (int j = 1; j < P::kVectors; ++j) {
+        if (j == i) one = codes[j];
+      }
       const int g = i % P::kGroups;
       if (i / P::kGroups < patch.rows) {
-        store<Src>(p + g * P::kGroupCols, codes[i], patch.elements(g), aligned && patch.whole(g));
+        store<Src>(p + P::offset(g), one, patch.elements(g), aligned && patch.whole(g));
       }
       if (g == P::kGroups - 1) p += step;
     }
@@ -137,7 +147,7 @@ struct RowOutput {
   template <int kFp8, typename Input>
   __device__ __forceinline__ u32 mark_nonfinite(const P& patch, const Input& input) const {
     u32 found = 0;
-#pragma unroll
+#pragma unroll 1
     for (int g = 0; g < P::kGroups; ++g) {
 #pragma unroll 1
       for (int row = 0; row < patch.rows; ++row) {
@@ -146,7 +156,7 @@ struct RowOutput {
           const u32 raw = input.raw(row, g, i);
           if ((raw & ~sign_bit<Src>()) >= Src::kInfinity) {
             ++found;
-            memory::store_1(q + row * step + g * P::kGroupCols + i, nonfinite_code<Src, kFp8>(raw));
+            memory::store_1(q + row * step + P::offset(g) + i, nonfinite_code<Src, kFp8>(raw));
           }
         }
       }

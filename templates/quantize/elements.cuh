@@ -11,6 +11,7 @@
 // Every rounding is an explicit _rn intrinsic: no contraction, no flush to zero.
 #pragma once
 #ifndef OCTILE_EMITTED
+#include "lib/arithmetic.cuh"
 #include "lib/cast.cuh"
 #include "lib/memory.cuh"
 #include "lib/reduce.cuh"
@@ -154,11 +155,12 @@ struct Source<kFP32> {
 
   static __device__ __forceinline__ u32 raw(const Vector& v, int i) { return v.word[i]; }
   static __device__ __forceinline__ float value(u32 raw) { return __uint_as_float(raw); }
+  // As floats, whose sign an operand drops for nothing; a NaN stays one.
   static __device__ __forceinline__ u32 magnitude(const Vector& v) {
-    u32 top = 0;
+    float top = fabsf(value(v.word[0]));
 #pragma unroll
-    for (int w = 0; w < 4; ++w) top = reduce::max(top, v.word[w] & 0x7fffffffu);
-    return top;
+    for (int w = 1; w < 4; ++w) top = arithmetic::max(top, fabsf(value(v.word[w])));
+    return __float_as_uint(top);
   }
   static __device__ __forceinline__ u32 larger(u32 magnitude, u32 word) {
     return reduce::max(magnitude, word & 0x7fffffffu);

@@ -36,7 +36,7 @@ __device__ __forceinline__ void write_tap(const Args& args, const P& patch,
   for (int i = 0; i < P::kVectors; ++i) {
     const int r = i / P::kGroups, g = i % P::kGroups, count = patch.elements(g);
     if (r >= patch.rows) continue;
-    float* const p = out + r * P::kRowStep * args.cols + g * P::kGroupCols;
+    float* const p = out + r * P::kRowStep * args.cols + P::offset(g);
     if (together && patch.whole(g)) {
       memory::store_16(p, v[i]);
     } else {
@@ -55,6 +55,7 @@ struct FusedInput {
   static_assert(Src::kElementBytes == 4, "a fused source is fp32");
   static constexpr int kElements = Src::kElements;
   static constexpr int kLoadBytes = kElements * In::kElementBytes;  // of one input and vector
+  static constexpr int kRowLoads = 2 * kLoadBytes / 16;  // of one input and two vectors that touch
   // Vectors loaded before the first is computed: at most 32 words of raw inputs are kept, 128 bytes
   // of a thread in flight.
   static constexpr int kWords = kLoadBytes / 4 * E::kInputs;
@@ -73,7 +74,8 @@ struct FusedInput {
     for (int k = 0; k < E::kInputs; ++k) {
       bits |= reinterpret_cast<u64>(base(k)) | static_cast<u64>(stride(k)) * In::kElementBytes;
     }
-    aligned = bits % kLoadBytes == 0;
+    aligned = bits % (P::kSideBySide ? sizeof(Vector) : kLoadBytes) == 0;
+    if (P::kSideBySide && E::kHalves && half() % (2 * kElements) != 0) aligned = false;
   }
 
   // All vectors of the patch, row by row; zeros where the tensor has no element. Nearly always
@@ -81,7 +83,7 @@ struct FusedInput {
   // loop.
   __device__ __forceinline__ void load(const P& patch, Vector (&v)[P::kVectors]) const {
     constexpr bool kOneHalf = E::kHalves && P::kGroups == 1;
-    if (patch.rows == P::kRows && whole(patch, P::kGroups - 1)) {
+    if (aligned && patch.whole()) {
       if (kOneHalf && part_of(col).index != 0) {
         load_vectors<kOneHalf ? 1 : 0, true>(patch, v);
       } else {
@@ -90,12 +92,34 @@ struct FusedInput {
     } else {
       load_edge(patch, v);
     }
+    tap(patch, v);
+  }
+  __device__ __forceinline__ void tap(const P& patch, const Vector (&v)[P::kVectors]) const {
     if constexpr (E::kTap) write_tap(args, patch, v);
+  }
+
+  // A patch that the tensor's edge cuts, or one of a misaligned tensor.
+  __device__ __forceinline__ void load_edge(const P& patch, Vector (&v)[P::kVectors]) const {
+    // Along a row the block's other threads wait for these: their whole vectors come together.
+    constexpr bool kTogetherToo = P::kGroups > 1 && !P::kSideBySide;
+    if constexpr (kTogetherToo) {
+      load_vectors<E::kHalves ? kEither : 0, false>(patch, v);
+    } else {
+#pragma unroll
+      for (int i = 0; i < P::kVectors; ++i) v[i] = {{0, 0, 0, 0}};
+    }
+#pragma unroll 1
+    for (int i = 0; i < P::kVectors; ++i) {
+      const int r = i / P::kGroups, g = i % P::kGroups;
+      const int count = r < patch.rows ? patch.elements(g) : 0;
+      if (count == 0 || (kTogetherToo && whole(patch, g))) continue;
+      put(v, i, whole(patch, g) ? load_one(r, g) : gather(r, g, count));
+    }
   }
 
   // The bits of one element, computed again: for the slow path.
   __device__ __forceinline__ u32 raw(int r, int g, int element) const {
-    const Part part = part_of(col + g * P::kGroupCols + element);
+    const Part part = part_of(col + P::offset(g) + element);
     float x[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
     for (int k = 0; k < E::kInputs; ++k) x[k] = In::value(In::load(at(k, r, part.col)));
@@ -106,6 +130,12 @@ struct FusedInput {
     return __float_as_uint(E::template value<0>(x[0], x[1], x[2], x[3]));
   }
 
+  // Input k's element of a row of the patch.
+  __device__ __forceinline__ const char* at(int k, int r, i64 column) const {
+    return static_cast<const char*>(base(k)) +
+           ((row + r * P::kRowStep) * stride(k) + column) * In::kElementBytes;
+  }
+
   // ---- vector by vector ----
 
   // Whole loads start at multiples of kElements, and half is one: none crosses it.
@@ -114,11 +144,45 @@ struct FusedInput {
   }
   // A vector that is whole.
   __device__ __forceinline__ Vector load_one(int r, int g) const {
-    const Part part = part_of(col + g * P::kGroupCols);
+    const Part part = part_of(col + P::offset(g));
     Vector in[E::kInputs];
 #pragma unroll
     for (int k = 0; k < E::kInputs; ++k) in[k] = load_input(at(k, r, part.col));
     return compute_part(part.index, in, E::kRowFactor ? row_factor(r) : 0.0f);
+  }
+
+  // The two vectors of a piece that is whole, of 8 columns.
+  __device__ __forceinline__ void load_piece(int r, int piece, Vector (&v)[2]) const {
+    const Part part = part_of(col + P::offset(2 * piece));
+    Vector raw[E::kInputs][kRowLoads];
+#pragma unroll
+    for (int i = 0; i < E::kInputs * kRowLoads; ++i) {
+      const char* p = at(i / kRowLoads, r, part.col);
+      raw[i / kRowLoads][i % kRowLoads] = memory::load_16(p + i % kRowLoads * sizeof(Vector));
+    }
+    const float factor = E::kRowFactor ? row_factor(r) : 0.0f;
+    if (E::kHalves && part.index != 0) {
+      compute_piece<E::kHalves ? 1 : 0>(raw, factor, v[0], v[1]);
+    } else {
+      compute_piece<0>(raw, factor, v[0], v[1]);
+    }
+  }
+
+  // Of two vectors that touch.
+  template <int kPart>
+  static __device__ __forceinline__ void compute_piece(const Vector (&raw)[E::kInputs][kRowLoads],
+                                                       float factor, Vector& first,
+                                                       Vector& second) {
+    Vector in[E::kInputs];
+#pragma unroll
+    for (int k = 0; k < E::kInputs; ++k) in[k] = raw[k][0];
+    first = compute<kPart>(in, factor);
+#pragma unroll
+    for (int k = 0; k < E::kInputs; ++k) {
+      in[k] = raw[k][kRowLoads - 1];
+      if (kRowLoads == 1) in[k] = {{in[k].word[2], in[k].word[3], 0, 0}};
+    }
+    second = compute<kPart>(in, factor);
   }
 
   // `count` elements one by one, then zeros: misaligned tensors and the last columns, in few
@@ -141,7 +205,76 @@ struct FusedInput {
     }
   }
 
+  // ---- rows on their way through shared memory while others are worked on: P::kSideBySide ----
+
+  // Of one warp: the raw inputs of two patches' rows, kRows below each other. A lane copies and
+  // reads its own 16 bytes alone, so that no barrier is needed.
+  static constexpr int kRingRows = 2 * P::kRows;
+  struct Ring {
+    Vector raw[kRingRows][E::kInputs][kRowLoads][32];
+  };
+  // The lane's place in it.
+  struct Rows {
+    Ring& ring;
+    int lane;
+    int place;  // of the ring, of the patch's first row
+    int part;
+    const char* next[E::kInputs];  // of the row to be asked for
+
+    // Asks for the next row.
+    __device__ __forceinline__ void ask(const FusedInput& input, int at, bool wanted) {
+#pragma unroll
+      for (int k = 0; k < E::kInputs; ++k) {
+#pragma unroll
+        for (int i = 0; i < kRowLoads; ++i) {
+          memory::copy_16(&ring.raw[at][k][i][lane], next[k] + i * sizeof(Vector), wanted);
+        }
+        next[k] += input.stride(k) * In::kElementBytes;
+      }
+    }
+  };
+  // Asks for the rows of the first `patches` patches, of two at most. A group of copies a patch.
+  __device__ __forceinline__ Rows start(Ring& ring, int patches) const {
+    const Part part = part_of(col);
+    Rows rows{ring, static_cast<int>(threadIdx.x) % 32, 0, part.index};
+#pragma unroll
+    for (int k = 0; k < E::kInputs; ++k) rows.next[k] = at(k, 0, part.col);
+#pragma unroll
+    for (int r = 0; r < kRingRows; ++r) {
+      rows.ask(*this, r, r < patches * P::kRows);
+      if (r % P::kRows == P::kRows - 1) memory::commit_copies();
+    }
+    return rows;
+  }
+  // The patch's values. Their places are given to the patch after the next where that is `wanted`.
+  __device__ __forceinline__ void take(Rows& rows, bool wanted, Vector (&v)[P::kVectors]) const {
+    memory::wait_copies<1>();
+    if (E::kHalves && rows.part != 0) {
+      take_part<E::kHalves ? 1 : 0>(rows, wanted, v);
+    } else {
+      take_part<0>(rows, wanted, v);
+    }
+    memory::commit_copies();
+    rows.place = P::kRows - rows.place;
+  }
+
  private:
+  template <int kPart>
+  __device__ __forceinline__ void take_part(Rows& rows, bool wanted,
+                                            Vector (&v)[P::kVectors]) const {
+#pragma unroll
+    for (int r = 0; r < P::kRows; ++r) {
+      Vector raw[E::kInputs][kRowLoads];
+#pragma unroll
+      for (int i = 0; i < E::kInputs * kRowLoads; ++i) {
+        raw[i / kRowLoads][i % kRowLoads] =
+            rows.ring.raw[rows.place + r][i / kRowLoads][i % kRowLoads][rows.lane];
+      }
+      const float factor = E::kRowFactor ? row_factor(r) : 0.0f;
+      compute_piece<kPart>(raw, factor, v[2 * r], v[2 * r + 1]);
+      rows.ask(*this, rows.place + r, wanted);
+    }
+  }
   __device__ __forceinline__ i64 half() const { return args.cols / 2; }
   __device__ __forceinline__ const void* base(int k) const {
     return E::kFirst + k == 0 ? args.x : args.more[E::kFirst + k - 1];
@@ -153,10 +286,6 @@ struct FusedInput {
   __device__ __forceinline__ Part part_of(i64 column) const {
     if (!E::kHalves || column < half()) return {0, column};
     return {1, column - half()};
-  }
-  __device__ __forceinline__ const char* at(int k, int r, i64 column) const {
-    return static_cast<const char*>(base(k)) +
-           ((row + r * P::kRowStep) * stride(k) + column) * In::kElementBytes;
   }
   __device__ __forceinline__ float row_factor(int r) const {
     return __uint_as_float(memory::load_4(args.rstd + row + r * P::kRowStep));
@@ -209,7 +338,7 @@ struct FusedInput {
       for (int j = 0; j < kTogether && first + j < P::kVectors; ++j) {
         const int r = (first + j) / P::kGroups, g = (first + j) % P::kGroups;
         const bool loads = kAll || (r < patch.rows && whole(patch, g));
-        const i64 shift = part_of(col + g * P::kGroupCols).col - part.col;
+        const i64 shift = part_of(col + P::offset(g)).col - part.col;
         factor[j] = 0.0f;
 #pragma unroll
         for (int k = 0; k < E::kInputs; ++k) {
@@ -231,31 +360,12 @@ struct FusedInput {
         const int r = (first + j) / P::kGroups, g = (first + j) % P::kGroups;
         if (!kAll && !(r < patch.rows && whole(patch, g))) continue;
         if constexpr (kPart == kEither) {
-          const int here = part_of(col + g * P::kGroupCols).index;
+          const int here = part_of(col + P::offset(g)).index;
           v[first + j] = compute_part(here, in[j], factor[j]);
         } else {
           v[first + j] = compute<kPart>(in[j], factor[j]);
         }
       }
-    }
-  }
-
-  // A patch that the tensor's edge cuts, or one of a misaligned tensor.
-  __device__ __forceinline__ void load_edge(const P& patch, Vector (&v)[P::kVectors]) const {
-    // Along a row the block's other threads wait for these: their whole vectors come together.
-    constexpr bool kTogetherToo = P::kGroups > 1;
-    if constexpr (kTogetherToo) {
-      load_vectors<E::kHalves ? kEither : 0, false>(patch, v);
-    } else {
-#pragma unroll
-      for (int i = 0; i < P::kVectors; ++i) v[i] = {{0, 0, 0, 0}};
-    }
-#pragma unroll 1
-    for (int i = 0; i < P::kVectors; ++i) {
-      const int r = i / P::kGroups, g = i % P::kGroups;
-      const int count = r < patch.rows ? patch.elements(g) : 0;
-      if (count == 0 || (kTogetherToo && whole(patch, g))) continue;
-      put(v, i, whole(patch, g) ? load_one(r, g) : gather(r, g, count));
     }
   }
 };

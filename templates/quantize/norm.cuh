@@ -3,9 +3,9 @@
 // The sum of a row has one order, whatever thread block forms it: 1024 sums of 4 neighbouring
 // columns each (columns 4 l .. 4 l + 3, then 4096 further on, ...), every square added by one fma
 // in the order of the columns; then halves fold onto each other, s[l] += s[l + n] for n = 512, 256,
-// ..
-// 1. A block of kThreads threads keeps 1024 / kThreads of them in each, so that the first folds are
-// of one thread, the next of shared memory, the last of a warp.
+// .. 1. A block of kThreads threads keeps 1024 / kThreads of them in each, so that the first folds
+// are of one thread, the next of shared memory, then of a warp, and of a thread that holds
+// neighbours the last again.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "quantize/fused.cuh"
@@ -15,55 +15,88 @@ namespace quantize {
 
 constexpr int kRowSums = 1024;
 
-template <int kThreads, int kVectors>
+// A thread holds kVectors vectors of 4 columns, kTouching of them side by side; such pieces lie
+// kThreads pieces apart.
+template <int kThreads, int kVectors, int kTouching>
 struct RowSquares {
-  static constexpr int kAll = kRowSums / kThreads;                 // sums of a thread
-  static constexpr int kKept = kVectors < kAll ? kVectors : kAll;  // not zero for want of vectors
+  static constexpr int kAll = kRowSums / kThreads / kTouching;  // pieces with sums of their own
+  static constexpr int kPieces = kVectors / kTouching;
+  static constexpr int kKept = kPieces < kAll ? kPieces : kAll;  // not zero for want of pieces
   static constexpr int kWarps = kThreads / 32;
-  static_assert(kAll * kThreads == kRowSums, "threads are a power of two of at most 1024");
-  float sum[kKept];
+  static_assert(kAll * kThreads * kTouching == kRowSums, "threads are a power of two");
+  float sum[kKept][kTouching];
 
   __device__ __forceinline__ RowSquares() {
 #pragma unroll
-    for (int k = 0; k < kKept; ++k) sum[k] = 0.0f;
+    for (int k = 0; k < kKept * kTouching; ++k) sum[k / kTouching][k % kTouching] = 0.0f;
   }
 
-  // The thread's vectors of a tile: vector i is kThreads vectors behind vector i - 1.
+  // The thread's vectors of a tile.
   __device__ __forceinline__ void add(const Vector (&x)[kVectors]) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
+      float& one = sum[i / kTouching % kKept][i % kTouching];
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const float value = __uint_as_float(x[i].word[e]);
-        sum[i % kKept] = __fmaf_rn(value, value, sum[i % kKept]);
+        one = __fmaf_rn(value, value, one);
       }
     }
   }
 
-  // The row's sum, in every thread. `shared`: kThreads words. Holds one barrier.
+  // The two vectors of a piece whose number is known at run time only.
+  __device__ __forceinline__ void add_piece(int piece, const Vector& first, const Vector& second) {
+    static_assert(kTouching == 2, "pieces are pairs of vectors");
+    const int own = piece % kKept;
+#pragma unroll
+    for (int k = 0; k < kKept; ++k) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float a = __uint_as_float(first.word[e]), b = __uint_as_float(second.word[e]);
+        if (k == own) sum[k][0] = __fmaf_rn(a, a, sum[k][0]);
+        if (k == own) sum[k][1] = __fmaf_rn(b, b, sum[k][1]);
+      }
+    }
+  }
+
+  // The row's sum, in every thread. `shared`: kThreads * kTouching words. Holds one barrier.
   __device__ __forceinline__ float total(float* shared) {
 #pragma unroll
     for (int n = kAll / 2; n > 0; n /= 2) {
 #pragma unroll
-      for (int k = 0; k < n && k + n < kKept; ++k) sum[k] = __fadd_rn(sum[k], sum[k + n]);
-    }
-    float one = sum[0];
-    if constexpr (kWarps > 1) {
-      shared[threadIdx.x] = one;
-      __syncthreads();
-      float of[kWarps];
+      for (int k = 0; k < n && k + n < kKept; ++k) {
 #pragma unroll
-      for (int w = 0; w < kWarps; ++w) of[w] = shared[32 * w + threadIdx.x % 32];
-#pragma unroll
-      for (int n = kWarps / 2; n > 0; n /= 2) {
-#pragma unroll
-        for (int w = 0; w < n; ++w) of[w] = __fadd_rn(of[w], of[w + n]);
+        for (int t = 0; t < kTouching; ++t) sum[k][t] = __fadd_rn(sum[k][t], sum[k + n][t]);
       }
-      one = of[0];
+    }
+    float one[kTouching];
+#pragma unroll
+    for (int t = 0; t < kTouching; ++t) one[t] = sum[0][t];
+    if constexpr (kWarps > 1) {
+#pragma unroll
+      for (int t = 0; t < kTouching; ++t) shared[kThreads * t + threadIdx.x] = one[t];
+      __syncthreads();
+#pragma unroll
+      for (int t = 0; t < kTouching; ++t) {
+        float of[kWarps];
+#pragma unroll
+        for (int w = 0; w < kWarps; ++w) of[w] = shared[kThreads * t + 32 * w + threadIdx.x % 32];
+#pragma unroll
+        for (int n = kWarps / 2; n > 0; n /= 2) {
+#pragma unroll
+          for (int w = 0; w < n; ++w) of[w] = __fadd_rn(of[w], of[w + n]);
+        }
+        one[t] = of[0];
+      }
     }
 #pragma unroll
-    for (int n = 16; n > 0; n /= 2) one = __fadd_rn(one, __shfl_xor_sync(0xffffffffu, one, n));
-    return one;
+    for (int n = 16; n > 0; n /= 2) {
+#pragma unroll
+      for (int t = 0; t < kTouching; ++t) {
+        one[t] = __fadd_rn(one[t], __shfl_xor_sync(0xffffffffu, one[t], n));
+      }
+    }
+    return kTouching == 2 ? __fadd_rn(one[0], one[kTouching - 1]) : one[0];
   }
 };
 

@@ -2,22 +2,29 @@
 //
 //   y[r, c] = x[r, c] * rstd[r] * weight[c],   q = fp8(y * encode),   scale = 1 / encode
 //
-// A row of up to kTileCols columns stays in the registers of its thread block; a longer one is read
-// again for every phase, mostly from L2.
+// A row of up to kTileCols columns stays in the registers of its thread block, in pieces of 8
+// columns a thread, kThreads pieces apart; a block takes kTileRows rows, and while one is worked on
+// the next comes to shared memory (cp.async; a thread reads what it copied, so no barrier). Rows
+// that are longer or misaligned go piece by piece, read again for every phase, in few registers.
 //
-// Phases: source (kVectors loads a thread, kThreads vectors of 4 apart: a warp's vector is 128
-// columns) -> sum of squares (norm.cuh, one barrier) -> weight (from L1, where all rows find it) ->
-// amax (of a warp's vector by shuffles; per row one more barrier) -> scale -> cast -> output.
+// Phases: source (from shared memory, or by kPieces loads a thread) -> sum of squares (norm.cuh,
+// one barrier) -> weight (from L1, where all rows find it, four pieces at a time) -> amax (of a
+// half- warp's piece by shuffles; per row one more barrier) -> scale -> cast -> output.
 //
 // Ladder: bf16 to e4m3, 16384x7168, one H200, of the fastest stream of the same mix; 1x128 / 1x32 /
 // per row:
 //   version                                         predicted  measured            verdict
-//   a row a block, 256 threads                      0.9        0.71 / 0.60 / 0.67  this file
+//   a row a block, 256 threads, 4 columns a load    0.9        0.70 / 0.60 / 0.66  was this file
 //   the next row by cp.async while one is worked    0.95       0.68 / 0.52 / 0.75  dropped
 //   on, 8 rows a block, 3 blocks
 //   the same, 128 threads with 14 vectors each,     -          0.71 / 0.50 / 0.79  dropped
 //   4 blocks
-// About 20 instructions an element: issue slots bound it, and shared memory adds to them.
+//   8 columns a load, 56 a thread (59.6 instead     0.9        0.79 / 0.74 / 0.83  dropped
+//   of 79.3 million instructions), 8 rows a block
+//   4 rows, 2 rows: less of a tail                  0.85       0.83 / 0.75 / 0.89  dropped
+//   the weight four pieces at a time: one by one    0.87       0.90 / 0.82 / 0.94  -
+//   each was waited for (4 rows)
+//   the same, 2 rows                                -          0.92 / 0.80 / 0.96  this file
 #ifndef OCTILE_EMITTED
 #define OCTILE_KERNEL_NAME octile_quantize_norm_rows_default
 #define OCTILE_DEFAULT_GRANULARITY 3
@@ -35,19 +42,39 @@ using quantize::Vector;
 
 constexpr bool kPerRow = cfg::kGranularity == quantize::kPerRow;
 constexpr bool kLong = cfg::kGranularity == quantize::k1x128;
-constexpr int kStep = cfg::kThreads * Src::kElements;  // columns of one load of the block
-constexpr int kVectors = cfg::kTileCols / kStep;       // loads of a thread
-constexpr int kOwned = kVectors > 8 ? 16 : kVectors > 4 ? 8 : kVectors > 2 ? 4 : kVectors;
-static_assert(cfg::kTileRows == 1 && kVectors * kStep == cfg::kTileCols, "whole loads of a row");
+constexpr int kBlock = kLong ? 128 : 32;        // elements per scale, unless a row has one
+constexpr int kPieceCols = 2 * Src::kElements;  // columns of a thread that touch
+constexpr int kLanes = kBlock / kPieceCols;     // that share a scale
+constexpr int kLongLanes = 128 / kPieceCols;
+constexpr int kStep = cfg::kThreads * kPieceCols;  // columns of a piece of the block
+constexpr int kPieces = cfg::kTileCols / kStep;    // of a thread
+constexpr int kVectors = 2 * kPieces;
+static_assert(kPieces * kStep == cfg::kTileCols, "whole pieces of a row");
 
-using Patch = quantize::Patch<Src, kVectors, kVectors, kStep, 1>;
-using Values = quantize::FusedInput<Patch, quantize::OnlyInput<E, 0>>;
-using Weight = quantize::FusedInput<Patch, quantize::OnlyInput<E, 1>>;
-using Output = quantize::RowOutput<Patch>;
-using Squares = quantize::RowSquares<cfg::kThreads, kVectors>;
+// A row's pieces in the registers: kCount of each thread.
+template <int kCount>
+struct Pieces {
+  static constexpr int kPieces = kCount;
+  static constexpr int kVectors = 2 * kCount;
+  static constexpr int kOwned = kCount > 4 ? 8 : kCount > 2 ? 4 : kCount;
+  using Patch = quantize::Patch<Src, kVectors, kVectors, kStep, 1, 2>;
+  using Values = quantize::FusedInput<Patch, quantize::OnlyInput<E, 0>>;
+  using Weight = quantize::FusedInput<Patch, quantize::OnlyInput<E, 1>>;
+  using Output = quantize::RowOutput<Patch>;
+  using X = Vector[kVectors];
+};
+using Row = Pieces<kPieces>;
+using One = Pieces<1>;
+
+constexpr int kLoads = Row::Values::kRowLoads;  // of a piece
 
 struct Shared {
-  float squares[cfg::kThreads];
+  // The raw pieces of the next row, where there is one and they fit into static shared memory with
+  // the rest. A thread copies and reads its own alone.
+  static constexpr int kWords = kPieces * kLoads * cfg::kThreads;
+  static constexpr bool kAhead = cfg::kTileRows > 1 && kWords * sizeof(Vector) <= 40 * 1024;
+  Vector next[kAhead ? kWords : 1];
+  float squares[2][cfg::kThreads * 2];  // in turn: a barrier lies between this row's and the last's
   u32 maxima[cfg::kThreads / 32];
 };
 
@@ -59,9 +86,10 @@ __device__ __forceinline__ u32 normed(u32 x, u32 weight, float rstd) {
 }
 
 // The source, for the slow path.
+template <typename P>
 struct Recomputed {
-  Values values;
-  Weight weight;
+  typename P::Values values;
+  typename P::Weight weight;
   float rstd;
   __device__ __forceinline__ u32 raw(int row, int g, int element) const {
     return normed(values.raw(row, g, element), weight.raw(row, g, element), rstd);
@@ -75,131 +103,278 @@ __device__ __forceinline__ void norm_vector(Vector& x, const Vector& weight, flo
   }
 }
 
-// x becomes y; its magnitudes, and whether any of it is not finite. The weight comes vector by
-// vector, from L1: beside x there are no registers for all of it.
-__device__ __forceinline__ bool norm(const quantize::Args& args, const Patch& patch, float rstd,
-                                     Vector (&x)[kVectors], u32 (&magnitudes)[kVectors]) {
-  const Weight weight(args, patch);
-  if (weight.whole(patch, kVectors - 1)) {
+// Where all pieces are whole. The weight comes from L1, four pieces at a time: beside x there are
+// no registers for more, and one by one each would be waited for.
+template <typename P>
+__device__ __forceinline__ void norm_whole(const typename P::Weight& weight, float rstd,
+                                           typename P::X& x) {
+  constexpr int kTogether = 4;
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) norm_vector(x[i], weight.load_one(0, i), rstd);
+  for (int first = 0; first < P::kPieces; first += kTogether) {
+    Vector raw[kTogether][1][kLoads];
+#pragma unroll
+    for (int i = 0; i < kTogether * kLoads && first + i / kLoads < P::kPieces; ++i) {
+      const char* const p = weight.at(0, 0, weight.col + (first + i / kLoads) * kStep);
+      raw[i / kLoads][0][i % kLoads] = memory::load_16(p + i % kLoads * sizeof(Vector));
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether && first + i < P::kPieces; ++i) {
+      Vector both[2];
+      P::Weight::template compute_piece<0>(raw[i], 0.0f, both[0], both[1]);
+      norm_vector(x[2 * (first + i)], both[0], rstd);
+      norm_vector(x[2 * (first + i) + 1], both[1], rstd);
+    }
+  }
+}
+
+// x becomes y. Beyond the last column x is zero and stays so: not by a product, for rstd may be
+// infinite.
+template <typename P>
+__device__ __forceinline__ void norm(const quantize::Args& args, const typename P::Patch& patch,
+                                     float rstd, typename P::X& x) {
+  const typename P::Weight weight(args, patch);
+  if (weight.aligned && patch.whole()) {
+    norm_whole<P>(weight, rstd, x);
   } else {
-#pragma unroll 1
-    for (int i = 0; i < kVectors; ++i) {
-      const int count = patch.elements(i);
-      if (count == 0) continue;
-      const Vector one =
-          weight.whole(patch, i) ? weight.load_one(0, i) : weight.gather(0, i, count);
-      Vector y = {{0, 0, 0, 0}};
 #pragma unroll
-      for (int j = 0; j < kVectors; ++j) {
-        if (j == i) y = x[j];
-      }
-      norm_vector(y, one, rstd);
+    for (int i = 0; i < P::kPieces; ++i) {
+      if (weight.whole(patch, 2 * i + 1)) {
+        Vector both[2];
+        weight.load_piece(0, i, both);
+        norm_vector(x[2 * i], both[0], rstd);
+        norm_vector(x[2 * i + 1], both[1], rstd);
+      } else if constexpr (P::kPieces == 1) {
 #pragma unroll
-      for (int e = 0; e < Src::kElements; ++e) {
-        if (e >= count) y.word[e] = 0;  // not zeros by zeros: rstd may be infinite
+        for (int g = 0; g < 2; ++g) {
+          const int count = patch.elements(g);
+          norm_vector(x[g], weight.gather(0, g, count), rstd);
+#pragma unroll
+          for (int e = 0; e < Src::kElements; ++e) {
+            if (e >= count) x[g].word[e] = 0;
+          }
+        }
       }
-      Weight::put(x, i, y);
     }
   }
   if constexpr (E::kTap) quantize::write_tap(args, patch, x);
-  return quantize::measure<Src>(x, magnitudes);
 }
 
-// Scales and codes of one tile, `row_encode` being the scale of the whole row where it has one.
-__device__ __forceinline__ void give(const quantize::Args& args, const Patch& patch,
-                                     const Vector (&y)[kVectors], const u32 (&magnitudes)[kVectors],
-                                     float row_encode, float rstd, bool nonfinite) {
-  const Output output(args, patch);
-  const u32 lane = threadIdx.x % 32;
-  if constexpr (kPerRow) {
-    output.write<cfg::kTargetType>(patch, y, [&](int) { return row_encode; });
-  } else if constexpr (kLong) {
-    u32 tops[kOwned];
+template <typename P>
+__device__ __forceinline__ u32 of_piece(const u32 (&magnitudes)[P::kVectors], int piece) {
+  return reduce::max(magnitudes[2 * piece], magnitudes[2 * piece + 1]);
+}
+template <typename P>
+__device__ __forceinline__ u32 largest(const u32 (&magnitudes)[P::kVectors]) {
+  u32 top = 0;
 #pragma unroll
-    for (int i = 0; i < kOwned; ++i) tops[i] = i < kVectors ? magnitudes[i] : 0;
-    const float encode = encode_of(reduce::scatter_max<kOwned, 32>(tops, lane));
-    const int owned = reduce::owned_index<kOwned, 32>(lane);
-    if (static_cast<int>(lane) == reduce::owner_lane<kOwned, 32>(lane, owned)) {
-      const i64 block = (patch.col - lane * Src::kElements + owned * kStep) / 128;
-      const i64 blocks = (args.cols + 127) / 128;
-      if (owned < kVectors && block < blocks) {
-        const quantize::ScaleRuns<Rule> scales{args.scale, blocks, args.rows, args.scale_ld};
-        scales.store(block, patch.row, encode);
-      }
+  for (int i = 0; i < P::kVectors; ++i) top = reduce::max(top, magnitudes[i]);
+  return top;
+}
+
+// 1x128: which of its pieces' scales a lane derives, and where it lies. Row by row these are
+// neighbours of one run.
+template <typename P>
+struct LongOwner {
+  u32 lane = threadIdx.x % 32;
+  int piece = reduce::owned_index<P::kOwned, kLongLanes>(lane);
+  int block;
+  char* place;
+  bool stores;
+
+  __device__ __forceinline__ LongOwner(const quantize::Args& args, const typename P::Patch& patch) {
+    // Of the block's first column: the lane's own may lie beyond the last one.
+    const i64 first = patch.col - lane % kLongLanes * kPieceCols + piece * kStep;
+    block = static_cast<int>(first / 128);
+    place = static_cast<char*>(args.scale) +
+            runs_of(args).index(block, patch.row) * (Rule::kPacked ? 1 : Rule::kStepBytes);
+    stores = static_cast<int>(lane) == reduce::owner_lane<P::kOwned, kLongLanes>(lane, piece) &&
+             piece < P::kPieces && first < args.cols;
+  }
+  __device__ __forceinline__ void advance() { place += Rule::kStepBytes; }
+  __device__ __forceinline__ void store(const quantize::Args& args, i64 row, float encode) const {
+    if (!stores) return;
+    if (!Rule::kPacked && row + 1 < args.rows) {
+      Rule::store(place, 0, encode);
+    } else {  // padding may follow
+      runs_of(args).store(block, row, encode);
     }
-    output.write<cfg::kTargetType>(patch, y, [&](int i) {
-      return __shfl_sync(0xffffffffu, encode, reduce::owner_lane<kOwned, 32>(lane, i));
+  }
+
+ private:
+  static __device__ __forceinline__ quantize::ScaleRuns<Rule> runs_of(const quantize::Args& args) {
+    return {args.scale, (args.cols + 127) / 128, args.rows, args.scale_ld};
+  }
+};
+
+// Scales and codes, `row_encode` being the scale of the whole row where it has one.
+template <typename P>
+__device__ __forceinline__ void give(const quantize::Args& args, const typename P::Patch& patch,
+                                     const LongOwner<P>& owner, const typename P::X& y,
+                                     const u32 (&magnitudes)[P::kVectors], float row_encode,
+                                     float rstd, bool nonfinite) {
+  const typename P::Output output(args, patch);
+  if constexpr (kPerRow) {
+    output.template write<cfg::kTargetType>(patch, y, [&](int) { return row_encode; });
+  } else if constexpr (kLong) {
+    u32 tops[P::kOwned];
+#pragma unroll
+    for (int i = 0; i < P::kOwned; ++i) tops[i] = i < P::kPieces ? of_piece<P>(magnitudes, i) : 0;
+    const float encode = encode_of(reduce::scatter_max<P::kOwned, kLongLanes>(tops, owner.lane));
+    owner.store(args, patch.row, encode);
+    float given = 1.0f;
+    output.template write<cfg::kTargetType>(patch, y, [&](int i) {
+      if (i % 2 != 0) return given;  // its neighbour's too
+      const int lane = reduce::owner_lane<P::kOwned, kLongLanes>(owner.lane, i / 2);
+      given = __shfl_sync(0xffffffffu, encode, lane);
+      return given;
     });
   } else {
     const i64 blocks = (args.cols + 31) / 32;
     const quantize::ScaleRuns<Rule, cfg::kSwizzled> scales{args.scale, args.rows, blocks,
                                                            args.scale_ld};
-    output.write<cfg::kTargetType>(patch, y, [&](int i) {
-      const float encode = encode_of(reduce::lanes_max<8>(magnitudes[i]));
-      const i64 block = (patch.col + i * kStep) / 32;
-      if (lane % 8 == 0 && block < blocks) scales.store(patch.row, block, encode);
+    float encode = 1.0f;
+    output.template write<cfg::kTargetType>(patch, y, [&](int i) {
+      if (i % 2 != 0) return encode;
+      encode = encode_of(reduce::lanes_max<kLanes>(of_piece<P>(magnitudes, i / 2)));
+      const i64 block = (patch.col + i / 2 * kStep) / 32;
+      if (owner.lane % kLanes == 0 && block < blocks) scales.store(patch.row, block, encode);
       return encode;
     });
   }
   if (nonfinite) {
-    const Recomputed source{Values(args, patch), Weight(args, patch), rstd};
-    quantize::count_nonfinite(args, output.mark_nonfinite<cfg::kTargetType>(patch, source));
+    using Again = Recomputed<P>;
+    const Again source{typename P::Values(args, patch), typename P::Weight(args, patch), rstd};
+    quantize::count_nonfinite(args,
+                              output.template mark_nonfinite<cfg::kTargetType>(patch, source));
   }
 }
 
 // Per row: amax of the block -> scale, which its first thread stores.
-__device__ __forceinline__ float find_scale(const quantize::Args& args, u32 top, u32* partials) {
+__device__ __forceinline__ float find_scale(const quantize::Args& args, i64 row, u32 top,
+                                            u32* partials) {
   top = reduce::block_max<cfg::kThreads>(top, partials);
   const float encode = encode_of(top);
   if (threadIdx.x == 0) {
     const quantize::ScaleRuns<Rule> scales{args.scale, 1, args.rows, args.scale_ld};
-    scales.store(0, blockIdx.x, encode);
+    scales.store(0, row, encode);
   }
   return encode;
 }
 
-__device__ __forceinline__ u32 largest(const u32 (&magnitudes)[kVectors]) {
-  u32 top = 0;
+__device__ __forceinline__ float store_rstd(const quantize::Args& args, i64 row, float squares) {
+  const float rstd =
+      quantize::reciprocal_rms(squares, args.cols, __uint_as_float(cfg::kNormEpsilonBits));
+  if (threadIdx.x == 0) memory::store_4(args.rstd + row, __float_as_uint(rstd));
+  return rstd;
+}
+
+// Sends for a row, where it is `wanted`.
+__device__ __forceinline__ void ask(Vector* next, const Row::Values& values,
+                                    const Row::Patch& patch, bool wanted) {
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) top = reduce::max(top, magnitudes[i]);
-  return top;
+  for (int i = 0; i < kPieces; ++i) {
+    const char* const p = values.at(0, 0, patch.col + i * kStep);
+#pragma unroll
+    for (int k = 0; k < kLoads; ++k) {
+      memory::copy_16(next + (i * kLoads + k) * cfg::kThreads + threadIdx.x, p + k * sizeof(Vector),
+                      wanted && patch.whole(2 * i + 1));
+    }
+  }
+  memory::commit_copies();
 }
 
-__device__ __forceinline__ void finish_short(const quantize::Args& args, const Patch& patch,
-                                             Vector (&x)[kVectors], float rstd, u32* partials) {
-  u32 magnitudes[kVectors];
-  const bool nonfinite = norm(args, patch, rstd, x, magnitudes);
-  const float encode = kPerRow ? find_scale(args, largest(magnitudes), partials) : 1.0f;
-  give(args, patch, x, magnitudes, encode, rstd, nonfinite);
+// Rows from `row` to `end` where each fits into the registers and every piece is whole or beyond
+// the last column: while one is worked on the next is on its way.
+__device__ __forceinline__ void stream_rows(const quantize::Args& args, Shared& shared, i64 row,
+                                            i64 end, i64 first) {
+  Row::Patch patch(args, row, first);
+  Row::Values values(args, patch);
+  if constexpr (Shared::kAhead) {
+#pragma unroll
+    for (int i = 0; i < kPieces * kLoads; ++i) {
+      shared.next[i * cfg::kThreads + threadIdx.x] = {{0, 0, 0, 0}};  // beyond the last column
+    }
+    ask(shared.next, values, patch, true);
+  }
+  LongOwner<Row> owner(args, patch);
+  float* squares_of = shared.squares[0];
+#pragma unroll 1
+  for (; row < end; ++row) {
+    if constexpr (Shared::kAhead) memory::wait_copies<0>();
+    Vector raw[kPieces][1][kLoads];
+#pragma unroll
+    for (int i = 0; i < kPieces * kLoads; ++i) {
+      Vector& one = raw[i / kLoads][0][i % kLoads];
+      if constexpr (Shared::kAhead) {
+        one = shared.next[i * cfg::kThreads + threadIdx.x];
+      } else {
+        one = {{0, 0, 0, 0}};
+        const char* const p = values.at(0, 0, patch.col + i / kLoads * kStep);
+        if (patch.whole(i / kLoads * 2 + 1)) one = memory::load_16(p + i % kLoads * sizeof(Vector));
+      }
+    }
+    Row::X x;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      Row::Values::compute_piece<0>(raw[i], 0.0f, x[2 * i], x[2 * i + 1]);
+    }
+    values.row = row + 1;
+    if constexpr (Shared::kAhead) ask(shared.next, values, patch, row + 1 < end);
+    quantize::RowSquares<cfg::kThreads, kVectors, 2> squares;
+    squares.add(x);
+    const float rstd = store_rstd(args, row, squares.total(squares_of));
+    squares_of = squares_of == shared.squares[0] ? shared.squares[1] : shared.squares[0];
+    patch.row = row;
+    norm<Row>(args, patch, rstd, x);
+    u32 magnitudes[kVectors];
+    const bool nonfinite = quantize::measure<Src>(x, magnitudes);
+    const float encode =
+        kPerRow ? find_scale(args, row, largest<Row>(magnitudes), shared.maxima) : 1.0f;
+    give<Row>(args, patch, owner, x, magnitudes, encode, rstd, nonfinite);
+    owner.advance();
+  }
 }
 
-// A row longer than the registers: tile by tile, once more for its amax where that is of the row.
-__device__ __forceinline__ void finish_long(const quantize::Args& args, i64 first, float rstd,
-                                            u32* partials) {
-  const i64 row = blockIdx.x;
-  Vector x[kVectors];
-  u32 magnitudes[kVectors];
+// A piece of any row, in few registers.
+__device__ __forceinline__ One::Patch load_one(const quantize::Args& args, i64 row, i64 col,
+                                               One::X& x) {
+  const One::Patch patch(args, row, col + static_cast<i64>(threadIdx.x) * kPieceCols);
+  One::Values(args, patch).load_edge(patch, x);
+  return patch;
+}
+
+// Any row, piece by piece, read again for every phase: misaligned ones and those too long.
+__device__ __forceinline__ void norm_row(const quantize::Args& args, Shared& shared, i64 row) {
+  One::X x;
+  u32 magnitudes[One::kVectors];
+  quantize::RowSquares<cfg::kThreads, 2 * (quantize::kRowSums / cfg::kThreads / 2), 2> squares;
+  int piece = 0;
+#pragma unroll 1
+  for (i64 col = 0; col < args.cols; col += kStep, ++piece) {
+    load_one(args, row, col, x);
+    squares.add_piece(piece, x[0], x[1]);
+  }
+  const float rstd = store_rstd(args, row, squares.total(shared.squares[0]));
   float encode = 1.0f;
   if constexpr (kPerRow) {
     u32 top = 0;
 #pragma unroll 1
-    for (i64 col = 0; col < args.cols; col += cfg::kTileCols) {
-      const Patch patch(args, row, first + col);
-      Values(args, patch).load(patch, x);
-      norm(args, patch, rstd, x, magnitudes);
-      top = reduce::max(top, largest(magnitudes));
+    for (i64 col = 0; col < args.cols; col += kStep) {
+      const One::Patch patch = load_one(args, row, col, x);
+      norm<One>(args, patch, rstd, x);
+      quantize::measure<Src>(x, magnitudes);
+      top = reduce::max(top, largest<One>(magnitudes));
     }
-    encode = find_scale(args, top, partials);
+    encode = find_scale(args, row, top, shared.maxima);
   }
 #pragma unroll 1
-  for (i64 col = 0; col < args.cols; col += cfg::kTileCols) {
-    const Patch patch(args, row, first + col);
-    Values(args, patch).load(patch, x);
-    const bool nonfinite = norm(args, patch, rstd, x, magnitudes);
-    give(args, patch, x, magnitudes, encode, rstd, nonfinite);
+  for (i64 col = 0; col < args.cols; col += kStep) {
+    const One::Patch patch = load_one(args, row, col, x);
+    norm<One>(args, patch, rstd, x);
+    const bool nonfinite = quantize::measure<Src>(x, magnitudes);
+    give<One>(args, patch, LongOwner<One>(args, patch), x, magnitudes, encode, rstd, nonfinite);
   }
+  __syncthreads();  // before the next row's squares
 }
 
 }  // namespace norm_rows
@@ -209,23 +384,15 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
   using namespace norm_rows;
   if (quantize::skipped(args)) return;
   __shared__ Shared shared;
-  const i64 row = blockIdx.x;
-  const i64 first = static_cast<i64>(threadIdx.x) * Src::kElements;
-  Vector x[kVectors];
-  Squares squares;
+  const i64 begin = static_cast<i64>(blockIdx.x) * cfg::kTileRows;
+  const i64 end = begin + cfg::kTileRows < args.rows ? begin + cfg::kTileRows : args.rows;
+  const i64 first = static_cast<i64>(threadIdx.x) * kPieceCols;
+  const Row::Patch patch(args, begin, first);
+  if (Row::Values(args, patch).aligned && Row::Weight(args, patch).aligned &&
+      args.cols % kPieceCols == 0 && args.cols <= cfg::kTileCols) {
+    stream_rows(args, shared, begin, end, first);
+    return;
+  }
 #pragma unroll 1
-  for (i64 col = 0; col < args.cols; col += cfg::kTileCols) {
-    const Patch patch(args, row, first + col);
-    Values(args, patch).load(patch, x);
-    squares.add(x);
-  }
-  const float total = squares.total(shared.squares);
-  const float rstd =
-      quantize::reciprocal_rms(total, args.cols, __uint_as_float(cfg::kNormEpsilonBits));
-  if (threadIdx.x == 0) memory::store_4(args.rstd + row, __float_as_uint(rstd));
-  if (args.cols <= cfg::kTileCols) {
-    finish_short(args, Patch(args, row, first), x, rstd, shared.maxima);
-  } else {
-    finish_long(args, first, rstd, shared.maxima);
-  }
+  for (i64 row = begin; row < end; ++row) norm_row(args, shared, row);
 }

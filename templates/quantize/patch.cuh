@@ -11,9 +11,11 @@ __device__ __forceinline__ int clamp_count(i64 count, int limit) {
 }
 
 // The patch of the tensor one thread holds: kVectors vectors of 16 bytes, kGroups along a row
-// (kGroupCols columns apart), the rest kRowStep rows apart. From its first element's position on
-// there are only small counts, so that the fast path spends its 64-bit arithmetic once.
-template <typename Source, int kVectorCount, int kGroupCount, int kGroupStep, int kRowDistance>
+// (kGroupCols columns apart, or pairs that touch, kSideBySide), the rest kRowStep rows apart. From
+// its first element's position on there are only small counts, so that the fast path spends its
+// 64-bit arithmetic once.
+template <typename Source, int kVectorCount, int kGroupCount, int kGroupStep, int kRowDistance,
+          int kTouching = 1>
 struct Patch {
   using Src = Source;
   static constexpr int kVectors = kVectorCount;
@@ -21,6 +23,9 @@ struct Patch {
   static constexpr int kGroupCols = kGroupStep;
   static constexpr int kRowStep = kRowDistance;
   static constexpr int kRows = kVectors / kGroups;
+  static constexpr bool kSideBySide = kTouching == 2;  // two are 8 elements of one access
+  static constexpr int kPieces = kGroups / kTouching;
+  static_assert(kPieces * kTouching == kGroups, "a patch is whole pairs of vectors");
   static_assert(kRows * kGroups == kVectors, "a patch is whole rows of vectors");
 
   i64 row, col;
@@ -31,18 +36,22 @@ struct Patch {
       : row(first_row),
         col(first_col),
         rows((clamp_count(args.rows - first_row, kRows * kRowStep) + kRowStep - 1) / kRowStep),
-        cols(clamp_count(args.cols - first_col, kGroups * kGroupCols)) {}
+        cols(clamp_count(args.cols - first_col, kPieces * kGroupCols)) {}
 
+  // Columns from the first to group g's.
+  static __device__ __forceinline__ constexpr int offset(int g) {
+    return g / kTouching * kGroupCols + g % kTouching * Src::kElements;
+  }
   // Elements of group g's vectors that exist, 0..Src::kElements.
   __device__ __forceinline__ int elements(int g) const {
-    const int left = cols - g * kGroupCols;
+    const int left = cols - offset(g);
     return left < 0 ? 0 : left < Src::kElements ? left : Src::kElements;
   }
-  // Whether all of them do. Never asked of elements(): where a clamped count is used and compared
-  // with its limit too, ptxas 13.0 takes both from one VIMNMX.RELU and calls 0 the limit.
-  __device__ __forceinline__ bool whole(int g) const {
-    return cols - g * kGroupCols >= Src::kElements;
-  }
+  // Whether every element of the patch does.
+  __device__ __forceinline__ bool whole() const { return rows == kRows && whole(kGroups - 1); }
+  // Whether all of group g's do. Never asked of elements(): where a clamped count is used and
+  // compared with its limit too, ptxas 13.0 takes both from one VIMNMX.RELU and calls 0 the limit.
+  __device__ __forceinline__ bool whole(int g) const { return cols - offset(g) >= Src::kElements; }
 };
 
 // `count` elements from p one by one, then zeros. The loop is kept rolled (the elements enter a
@@ -84,7 +93,7 @@ struct TensorInput {
     aligned = bits % sizeof(Vector) == 0;
   }
   __device__ __forceinline__ const char* group(int g) const {
-    return x + g * P::kGroupCols * Src::kElementBytes;
+    return x + P::offset(g) * Src::kElementBytes;
   }
   __device__ __forceinline__ bool whole(const P& patch, int g) const {
     return aligned && patch.whole(g);

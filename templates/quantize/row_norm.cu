@@ -15,7 +15,7 @@ using Src = quantize::Source<quantize::kFP32>;
 constexpr int kStep = cfg::kNormThreads * Src::kElements;
 using Patch = quantize::Patch<Src, kVectors, kVectors, kStep, 1>;
 using Input = quantize::FusedInput<Patch, quantize::OnlyInput<cfg::Expression, 0>>;
-using Squares = quantize::RowSquares<cfg::kNormThreads, kVectors>;
+using Squares = quantize::RowSquares<cfg::kNormThreads, kVectors, 1>;
 static_assert(kVectors % Squares::kAll == 0, "every piece begins with the first sum");
 
 }  // namespace row_norm

@@ -23,6 +23,11 @@ struct Rule {
   static constexpr bool kPowerOfTwo = kFormat == kScalePow2 || kFormat == kScalePacked;
   static constexpr bool kPacked = kFormat == kScalePacked;
   static constexpr int kTarget = kFp8;
+  // From a scale to the next of its run; packed ones lie between those of three other runs.
+  static constexpr int kStepBytes = kPacked                 ? 4
+                                    : kFormat == kScaleE8M0 ? 1
+                                    : kFormat == kScaleBF16 ? 2
+                                                            : 4;
 
   static __device__ __forceinline__ float encode(u32 magnitude, float amax_epsilon) {
     return encode_amax(Src::value(magnitude), amax_epsilon);

@@ -24,6 +24,15 @@
 //   cast    the encode scale comes back from its owner by a shuffle; fp32 multiply; two codes a cvt
 //   output  8 bytes a lane: 256 contiguous bytes a warp and store
 //
+// Values that are computed (fused.cuh) take longer than their loads. There a lane has 8 columns,
+// two vectors of fp32 that touch, and a warp walks down kTileRows rows, kStepRows (4) a step:
+//
+//   step s    x of 4 rows from shared memory -> values -> amax -> scale -> cast -> output
+//             each row's place, once read, takes the row two steps below (cp.async, 16 bytes a
+//             lane, which no other lane reads: no barrier)
+//
+// so that 4 to 8 KB a warp are on their way without a register, whatever the warp does.
+//
 // Why a warp and not a thread block is the unit: it needs no barrier, its loads start as soon as a
 // slot is free, and 256 columns waste little where cols is no multiple of a wider tile (7168 = 28 *
 // 256). Bytes in flight on an H200: 4.3 TB/s times about 1 us of loaded latency is 33 KB an SM; 4
@@ -38,6 +47,23 @@
 //   4 rows x 512 columns (1 KB a row)            0.98       0.90 / 0.90 / 0.96  (no_allocate)
 //   dropped st.global.cs for the codes                   -          equal within 0.3 %  dropped
 // Two warps a block (threads=64) is 0 to 1 % faster than eight.
+//
+// Ladder, SwiGLU and 1x128 of 16384x7168 bf16 on the same card; instructions an element and the
+// share of issue slots they fill (ncu):
+//   version                                     predicted  measured  instr.  issue  verdict
+//   8 rows x 128 columns a warp, 4 a lane       -          0.838     35.3    80 %   was this file
+//   8 columns a lane, steps of 4 rows, next     0.95       0.915     -       -      dropped
+//   step's inputs in registers, 32 rows
+//   the same, 16 rows: less of a tail           -          0.929     -       -      dropped
+//   scales at a walking address, in place       0.95       0.937     30.5    76 %   dropped
+//   one wave of tiles of as many rows as that   0.96       0.884     31.3    78 %   dropped
+//   takes
+//   one warp a block (96 registers, no spill)   0.95       0.902     30.5    76 %   dropped
+//   two rows ahead, 80 registers, 24 warps      0.95       0.883     30.0    75 %   dropped
+//   two steps ahead in shared memory            0.96       0.957     31.4    86 %   this file
+//   8 / 32 rows; 12, 14 blocks; 4 warps         -          0.950 / 0.930; 0.950, 0.949; 0.949
+// What was waited for was memory, not issue: 4 KB a warp in flight are too little, and registers
+// for more leave too few warps.
 #ifndef OCTILE_EMITTED
 #define OCTILE_KERNEL_NAME octile_quantize_segments_default
 #define OCTILE_DEFAULT_GRANULARITY 3
@@ -54,21 +80,27 @@ using quantize::Vector;
 
 constexpr bool kOneScale = cfg::kGranularity == quantize::kPerTensor;
 constexpr bool kLong = cfg::kGranularity == quantize::k1x128;
-constexpr int kBlock = kLong ? 128 : 32;         // elements per scale, unless one serves all
-constexpr int kLanes = kBlock / Src::kElements;  // lanes that share a scale
+constexpr int kBlock = kLong ? 128 : 32;               // elements per scale, unless one serves all
+constexpr int kTouching = cfg::kSideBySide ? 2 : 1;    // vectors of a lane
+constexpr int kLaneCols = Src::kElements * kTouching;  // columns of them
+constexpr int kLanes = kBlock / kLaneCols;             // lanes that share a scale
 constexpr int kLongBlock = 128;
-constexpr int kLongLanes = kLongBlock / Src::kElements;
-constexpr int kWarpCols = 32 * Src::kElements;       // columns of one load of a warp
-constexpr int kGroups = cfg::kTileCols / kWarpCols;  // loads of a warp along a row
-constexpr int kVectors = cfg::kTileRows * kGroups;   // loads of a lane
+constexpr int kLongLanes = kLongBlock / kLaneCols;
+constexpr int kWarpCols = 32 * kLaneCols;            // columns of a warp's row
+constexpr int kPieces = cfg::kTileCols / kWarpCols;  // of a lane along a row
+constexpr int kOwned = cfg::kStepRows * kPieces;     // pieces of a lane
+constexpr int kGroups = kPieces * kTouching;         // vectors of a lane along a row
+constexpr int kVectors = cfg::kStepRows * kGroups;   // of a lane
 constexpr int kWarps = cfg::kThreads / 32;
 
-static_assert(kGroups * kWarpCols == cfg::kTileCols, "a tile is whole loads of a warp");
+static_assert(kPieces * kWarpCols == cfg::kTileCols, "a tile is whole rows of a warp");
+static_assert(!cfg::kSideBySide || kPieces == 1, "rows that stream have one piece");
+static_assert(cfg::kTileRows % cfg::kStepRows == 0, "a tile is whole steps");
 static_assert(cfg::kThreads % 32 == 0, "a block is whole warps");
 
 using Groups = quantize::Walk<cfg::kGroupWalk>;
 using View = Groups::View;
-using Patch = quantize::Patch<Src, kVectors, kGroups, kWarpCols, 1>;
+using Patch = quantize::Patch<Src, kVectors, kGroups, kWarpCols, 1, kTouching>;
 using Input = cfg::Input<Patch>;
 using Output = quantize::RowOutput<Patch>;
 
@@ -76,30 +108,76 @@ __device__ __forceinline__ float encode_of(u32 magnitude) {
   return Rule::encode(magnitude, __uint_as_float(cfg::kAmaxEpsilonBits));
 }
 
-// 1x128: the lanes of a block share out its rows; each derives and stores the scales it owns.
-__device__ __forceinline__ void quantize_long(const View& args, const Patch& patch,
-                                              const Output& output, const Vector (&x)[kVectors],
-                                              u32 (&magnitudes)[kVectors]) {
-  const u32 lane = threadIdx.x % 32;
-  const float encode = encode_of(reduce::scatter_max<kVectors, kLongLanes>(magnitudes, lane));
-  const int owned = reduce::owned_index<kVectors, kLongLanes>(lane);
-  if (static_cast<int>(lane) == reduce::owner_lane<kVectors, kLongLanes>(lane, owned)) {
-    const i64 row = patch.row + owned / kGroups;
-    // Asked of the block, not of the owner's own column, which may lie beyond the last one.
-    const i64 block = (patch.col + owned % kGroups * kWarpCols) / kLongBlock;
-    const i64 blocks = (args.cols + kLongBlock - 1) / kLongBlock;
-    if (block < blocks && row < args.rows) {
-      const quantize::ScaleRuns<Rule> scales{args.scale, blocks, quantize::scale_rows(args),
-                                             args.scale_ld};
-      scales.store(block, row - quantize::scale_origin(args), encode);
+// Of a piece, from those of its vectors.
+__device__ __forceinline__ u32 of_piece(const u32 (&magnitudes)[kVectors], int piece) {
+  u32 top = magnitudes[piece * kTouching];
+  if constexpr (kTouching == 2) top = reduce::max(top, magnitudes[2 * piece + 1]);
+  return top;
+}
+
+// 1x128: the lanes of a block share out its pieces; each derives and stores the scales it owns.
+// Down a tile these lie behind each other in one run.
+struct LongOwner {
+  using Runs = quantize::ScaleRuns<Rule>;
+  u32 lane = threadIdx.x % 32;
+  int piece = reduce::owned_index<kOwned, kLongLanes>(lane);
+  char* place;  // of the next
+  bool stores;
+
+  __device__ __forceinline__ LongOwner(const View& args, const Patch& patch) {
+    const Runs runs = runs_of(args);
+    const i64 run = run_of(patch), first = first_of(args, patch);
+    place = static_cast<char*>(args.scale) +
+            runs.index(run, first) * (Rule::kPacked ? 1 : Rule::kStepBytes);
+    stores = static_cast<int>(lane) == reduce::owner_lane<kOwned, kLongLanes>(lane, piece) &&
+             run < runs.outer;
+  }
+  __device__ __forceinline__ void advance() { place += cfg::kStepRows * Rule::kStepBytes; }
+  __device__ __forceinline__ void store(const View& args, const Patch& patch, float encode) const {
+    if (!stores) return;
+    // Before the patch at the tensor's end no padding follows.
+    if (!Rule::kPacked && patch.row + cfg::kStepRows < args.rows) {
+      Rule::store(place, 0, encode);
+    } else if (piece / kPieces < patch.rows) {
+      Patch here = patch;
+      here.col = forget_origin(here.col);
+      runs_of(args).store(run_of(here), first_of(args, here), encode);
     }
   }
+
+ private:
+  __device__ __forceinline__ Runs runs_of(const View& args) const {
+    return {args.scale, (args.cols + kLongBlock - 1) / kLongBlock, quantize::scale_rows(args),
+            args.scale_ld};
+  }
+  // Asked of the block, not of the owner's own column, which may lie beyond the last one.
+  __device__ __forceinline__ i64 run_of(const Patch& patch) const {
+    return (patch.col + piece % kPieces * kWarpCols) / kLongBlock;
+  }
+  __device__ __forceinline__ i64 first_of(const View& args, const Patch& patch) const {
+    return patch.row + piece / kPieces - quantize::scale_origin(args);
+  }
+};
+
+__device__ __forceinline__ void quantize_long(const View& args, const LongOwner& owner,
+                                              const Patch& patch, const Output& output,
+                                              const Vector (&x)[kVectors],
+                                              const u32 (&magnitudes)[kVectors]) {
+  u32 tops[kOwned];
+#pragma unroll
+  for (int i = 0; i < kOwned; ++i) tops[i] = of_piece(magnitudes, i);
+  const float encode = encode_of(reduce::scatter_max<kOwned, kLongLanes>(tops, owner.lane));
+  owner.store(args, patch, encode);
+  float given = 1.0f;
   output.write<cfg::kTargetType>(patch, x, [&](int i) {
-    return __shfl_sync(0xffffffffu, encode, reduce::owner_lane<kVectors, kLongLanes>(lane, i));
+    if (i % kTouching != 0) return given;  // its neighbour's too
+    const int lane = reduce::owner_lane<kOwned, kLongLanes>(owner.lane, i / kTouching);
+    given = __shfl_sync(0xffffffffu, encode, lane);
+    return given;
   });
 }
 
-// 1x32: every lane derives the scales of its own vectors, which are exponents and cost little.
+// 1x32: every lane derives the scales of its own pieces, which are exponents and cost little.
 __device__ __forceinline__ void quantize_short(const View& args, const Patch& patch,
                                                const Output& output, const Vector (&x)[kVectors],
                                                const u32 (&magnitudes)[kVectors]) {
@@ -107,43 +185,25 @@ __device__ __forceinline__ void quantize_short(const View& args, const Patch& pa
   const quantize::ScaleRuns<Rule, cfg::kSwizzled> scales{args.scale, quantize::scale_rows(args),
                                                          blocks, args.scale_ld};
   const i64 first = patch.row - quantize::scale_origin(args);
+  float encode = 1.0f;
   output.write<cfg::kTargetType>(patch, x, [&](int i) {
-    const float encode = encode_of(reduce::lanes_max<kLanes>(magnitudes[i]));
-    const i64 block = (patch.col + i % kGroups * kWarpCols) / kBlock;
-    if (threadIdx.x % kLanes == 0 && i / kGroups < patch.rows && block < blocks) {
-      scales.store(first + i / kGroups, block, encode);
+    const int piece = i / kTouching;
+    if (i % kTouching != 0) return encode;  // its neighbour's too
+    encode = encode_of(reduce::lanes_max<kLanes>(of_piece(magnitudes, piece)));
+    const i64 block = (patch.col + piece % kPieces * kWarpCols) / kBlock;
+    if (threadIdx.x % kLanes == 0 && piece / kPieces < patch.rows && block < blocks) {
+      scales.store(first + piece / kPieces, block, encode);
     }
     return encode;
   });
 }
 
-}  // namespace segments
-
-extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
-    OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args whole) {
-  using namespace segments;
-  if (quantize::skipped(whole)) return;
-  const u64 column_tiles = static_cast<u64>(whole.cols + cfg::kTileCols - 1) / cfg::kTileCols;
-  const u64 index = static_cast<u64>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  quantize::Tile tile = quantize::tile_at(index, column_tiles);
-  if (tile.row >= Groups::slots<cfg::kTileRows>(whole)) return;  // the last block's spare warps
-  auto&& args = Groups::enter<cfg::kTileRows>(whole, tile.row);
-  const i64 row0 = quantize::first_row(args) + tile.row * cfg::kTileRows;
-  const bool first_tile = cfg::kGroupWalk == 0 ? index == 0 : tile.row == 0 && tile.col == 0;
-  // A group's first tile stays for its scale, also where the group is empty.
-  if (cfg::kGroupWalk != 0 && row0 >= args.rows && !(kOneScale && first_tile)) return;
-
-  // source
-  const Patch patch(args, row0, tile.col * cfg::kTileCols + threadIdx.x % 32 * Src::kElements);
-  const Input input(args, patch);
-  const Output output(args, patch);
-  Vector x[kVectors];
-  input.load(patch, x);
-  const u32 known = kOneScale && !cfg::kDelayed ? quantize::known_magnitude(args) : 0;
+// amax, scale, cast and output of a patch.
+__device__ __forceinline__ void give(const View& args, const Patch& patch, const Input& input,
+                                     const Output& output, const LongOwner& owner, bool first_tile,
+                                     u32 known, Vector (&x)[kVectors]) {
   u32 magnitudes[kVectors];
   const bool nonfinite = quantize::measure<Src>(x, magnitudes);
-
-  // amax, scale, cast, output
   if constexpr (kOneScale) {
     const float encode =
         cfg::kDelayed ? quantize::given_encode<Src>(args, magnitudes) : encode_of(known);
@@ -153,11 +213,94 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
     }
     output.write<cfg::kTargetType>(patch, x, [&](int) { return encode; });
   } else if constexpr (kLong) {
-    quantize_long(args, patch, output, x, magnitudes);
+    quantize_long(args, owner, patch, output, x, magnitudes);
   } else {
     quantize_short(args, patch, output, x, magnitudes);
   }
   if (nonfinite) {
     quantize::count_nonfinite(args, output.mark_nonfinite<cfg::kTargetType>(patch, input));
   }
+}
+
+// A tile whose values are computed, kStepRows rows a step: while those are worked on, the next two
+// steps' are on their way. `patch` is its first step's.
+template <typename Streamed>
+__device__ __forceinline__ void stream_tile(const View& args, Patch patch, bool first_tile,
+                                            u32 known) {
+  __shared__ typename Streamed::Ring rings[kWarps];
+  int left = quantize::clamp_count(args.rows - patch.row, cfg::kTileRows);
+  Streamed input(args, patch);
+  Output output(args, patch);
+  LongOwner owner(args, patch);
+  // Steps of whole rows; the others' elements are loaded one by one.
+  int whole = input.whole(patch, kGroups - 1) ? left / cfg::kStepRows : 0;
+  typename Streamed::Rows rows = input.start(rings[kWarps == 1 ? 0 : threadIdx.x / 32], whole);
+#pragma unroll 1
+  while (true) {
+    Vector x[kVectors];
+    if (whole > 0) {
+      input.take(rows, whole > 2, x);
+    } else {
+      input.load_edge(patch, x);
+    }
+    input.tap(patch, x);
+    give(args, patch, input, output, owner, first_tile, known, x);
+    left -= cfg::kStepRows;
+    if (left <= 0) return;
+    --whole;
+    first_tile = false;
+    patch.row += cfg::kStepRows;
+    patch.rows = left < cfg::kStepRows ? left : cfg::kStepRows;
+    input.row = patch.row;
+    output.q += cfg::kStepRows * output.step;
+    owner.advance();
+  }
+}
+
+// Of a block of one warp it is known to be the same in every lane.
+__device__ __forceinline__ u64 warp_index() {
+  const u64 first = static_cast<u64>(blockIdx.x) * kWarps;
+  return kWarps == 1 ? first : first + threadIdx.x / 32;
+}
+
+__device__ __forceinline__ i64 lane_column(i64 tile) {
+  return tile * cfg::kTileCols + threadIdx.x % 32 * kLaneCols;
+}
+
+__device__ __forceinline__ u32 known_maximum(const View& args) {
+  return kOneScale && !cfg::kDelayed ? quantize::known_magnitude(args) : 0;
+}
+
+// The tile of a warp.
+template <typename Source>
+__device__ __forceinline__ void give_tile(const quantize::Args& whole) {
+  const u64 column_tiles = static_cast<u64>(whole.cols + cfg::kTileCols - 1) / cfg::kTileCols;
+  const u64 index = warp_index();
+  quantize::Tile tile = quantize::tile_at(index, column_tiles);
+  if (tile.row >= Groups::slots<cfg::kTileRows>(whole)) return;  // the last block's spare warps
+  auto&& args = Groups::enter<cfg::kTileRows>(whole, tile.row);
+  const i64 row0 = quantize::first_row(args) + tile.row * cfg::kTileRows;
+  const bool first_tile = cfg::kGroupWalk == 0 ? index == 0 : tile.row == 0 && tile.col == 0;
+  // A group's first tile stays for its scale, also where the group is empty.
+  if (cfg::kGroupWalk != 0 && row0 >= args.rows && !(kOneScale && first_tile)) return;
+  const Patch patch(args, row0, lane_column(tile.col));
+  if constexpr (cfg::kSideBySide) {
+    stream_tile<Source>(args, patch, first_tile, known_maximum(args));
+  } else {
+    const Source input(args, patch);
+    const Output output(args, patch);
+    Vector x[kVectors];
+    input.load(patch, x);
+    const u32 known = known_maximum(args);
+    give(args, patch, input, output, LongOwner(args, patch), first_tile, known, x);
+  }
+}
+
+}  // namespace segments
+
+extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
+    OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args whole) {
+  using namespace segments;
+  if (quantize::skipped(whole)) return;
+  give_tile<Input>(whole);
 }

@@ -54,6 +54,11 @@ std::vector<Kernel> kernels() {
     p.q = {DType::kE4M3, g, default_scale_format(g)};
     p.source = "rmsnorm";
     add(all, p, {1, 4096, 256, 2});
+    p.cols = 300;
+    add(all, p, {3, 512, 32, 8});
+    p.source = "silu_mul";
+    add(all, p, {1, 256, 32, 8});
+    add(all, p, {64, 256, 128, 4});
   }
   for (const DType x : {DType::kBF16, DType::kFP32}) {
     QuantizeProblem p;

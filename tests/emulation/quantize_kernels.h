@@ -105,6 +105,13 @@ inline Words2 load_8(const void* p) { return octile::emulation::checked_load<Wor
 inline u32 load_1(const void* p) { return octile::emulation::checked_load<u8>(p); }
 inline u32 load_4(const void* p) { return octile::emulation::checked_load<u32>(p); }
 inline u32 load_2(const void* p) { return octile::emulation::checked_load<u16>(p); }
+// At once, which a thread that reads before it has waited would not notice.
+inline void copy_16(Words4* to, const void* p, bool wanted) {
+  if (wanted) *to = load_16(p);
+}
+inline void commit_copies() {}
+template <int kPending>
+void wait_copies() {}
 inline void store_16(void* p, const Words4& v) { octile::emulation::checked_store(p, v); }
 inline void store_8(void* p, u32 lower, u32 upper) {
   octile::emulation::checked_store<u64>(p, static_cast<u64>(upper) << 32 | lower);

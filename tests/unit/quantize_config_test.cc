@@ -77,6 +77,46 @@ TEST(QuantizeConfig, RefusalsNameFieldAndValue) {
   EXPECT_EQ(refusal(fp32, {8, 128, 256, 4}), "");
 }
 
+TEST(QuantizeConfig, RowsOfComputedValuesStream) {
+  QuantizeProblem computed = problem_of(Granularity::k1x128);
+  EXPECT_FALSE(streams_rows(computed));
+  EXPECT_EQ(step_rows(computed, {8, 256, 64, 16}), 8);
+  EXPECT_EQ(ring_bytes(computed, {8, 256, 64, 16}), 0);
+  computed.source = "silu_mul";
+  EXPECT_TRUE(streams_rows(computed));
+  EXPECT_EQ(step_rows(computed, {16, 256, 64, 10}), 4);
+  EXPECT_EQ(step_rows(computed, {2, 256, 64, 10}), 2);
+  EXPECT_EQ(resources_of(computed, {16, 256, 64, 10}).vectors_per_thread, 8);
+  // Two warps, two steps of 4 rows, two inputs of 512 bytes.
+  EXPECT_EQ(ring_bytes(computed, {16, 256, 64, 10}), 2 * 2 * 4 * 2 * 512);
+  EXPECT_EQ(refusal(computed, {16, 256, 64, 10}), "");
+  EXPECT_THAT(refusal(computed, {128, 256, 64, 10}), HasSubstr("tile rows is 128; a power of two"));
+  EXPECT_THAT(refusal(computed, {16, 128, 64, 10}), HasSubstr("tile columns is 128; the 256"));
+  EXPECT_THAT(refusal(computed, {16, 256, 256, 2}), HasSubstr("threads is 256; their rows"));
+  // As many 16 KB a warp as fit: the default halves the block.
+  computed.x = {DType::kFP32};
+  computed.source = "mul(x0,mul(x1,mul(x2,x3)))";
+  EXPECT_EQ(default_config(computed, 16384, *find_device("h200")).threads, 32);
+  computed.output = QuantizeOutput::kBoth;
+  EXPECT_FALSE(streams_rows(computed));
+}
+
+TEST(QuantizeConfig, NormedRowsAreWholeOrInPartsOfTheSum) {
+  QuantizeProblem norm = problem_of(Granularity::k1x128);
+  norm.source = "rmsnorm";
+  EXPECT_EQ(refusal(norm, {2, 7168, 128, 5}), "");
+  EXPECT_EQ(resources_of(norm, {2, 7168, 128, 5}).vectors_per_thread, 14);
+  EXPECT_EQ(refusal(norm, {25, 7168, 128, 5}), "");
+  EXPECT_THAT(refusal(norm, {65, 7168, 128, 5}), HasSubstr("tile rows is 65; 1 to 64"));
+  EXPECT_THAT(refusal(norm, {2, 7000, 128, 5}), HasSubstr("tile columns is 7000; a multiple"));
+  EXPECT_THAT(refusal(norm, {2, 8192, 1024, 1}), HasSubstr("threads is 1024; a power of two up"));
+  EXPECT_EQ(refusal(norm, {2, 4096, 128, 7}), "");
+  EXPECT_THAT(refusal(norm, {2, 2048, 128, 7}), HasSubstr("a row's sum has one order"));
+  const DeviceSpec& h200 = *find_device("h200");
+  EXPECT_EQ(default_config(norm, 128, h200).tile_rows, 1);
+  EXPECT_EQ(default_config(norm, 16384, h200), (QuantizeConfig{2, 7168, 128, 5}));
+}
+
 TEST(QuantizeConfig, InversesHaveTilesOfTheirOwn) {
   QuantizeProblem widen = problem_of(Granularity::k1x128);
   widen.operation = QuantizeOperation::kDequantize;
