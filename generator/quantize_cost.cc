@@ -156,8 +156,8 @@ QuantizeConfig rows_config(const QuantizeProblem& p) {
   return c;
 }
 
-// A row in the registers of one thread block, 8 columns a thread and load; a block takes two rows,
-// the second on its way while the first is worked on.
+// A row in the registers of one thread block, 8 columns a thread and load; a block takes two or
+// four rows, the next on its way while one is worked on.
 QuantizeConfig norm_rows_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
   constexpr int kPieceCols = 8;
   constexpr std::int64_t kMostPieces = 8;  // 64 registers of values
@@ -177,7 +177,8 @@ QuantizeConfig norm_rows_config(const QuantizeProblem& p, std::int64_t rows, con
                               p.q.scale == ScaleFormat::kPackedPow2 || p.x.dtype == DType::kFP32;
   const int resident_threads = (held > 4 ? 640 : 896) - (more_registers ? 128 : 0);
   c.blocks_per_sm = std::clamp(resident_threads / c.threads, 1, 16);
-  c.tile_rows = rows != kDynamic && rows < std::int64_t{4} * d.sm_count ? 1 : 2;
+  c.tile_rows = held > 4 ? 2 : 4;
+  if (rows != kDynamic && rows < std::int64_t{4} * d.sm_count) c.tile_rows = 1;
   return c;
 }
 

@@ -126,13 +126,17 @@ struct RowOutput {
       }
       return;
     }
-    // One vector after the other: at the tensor's edge, or where it is misaligned.
-#pragma unroll 1
+    // One vector after the other: at the tensor's edge, or where it is misaligned. Of many vectors
+    // that is a loop, which picks their codes by selects.
+    constexpr bool kLoops = P::kSideBySide;
+#pragma unroll(kLoops ? 1 : P::kVectors)
     for (int i = 0; i < P::kVectors; ++i) {
-      Codes<Src> one = codes[0];
+      Codes<Src> one = codes[kLoops ? 0 : i];
+      if constexpr (kLoops) {
 #pragma unroll
-      for (int j = 1; j < P::kVectors; ++j) {
-        if (j == i) one = codes[j];
+        for (int j = 1; j < P::kVectors; ++j) {
+          if (j == i) one = codes[j];
+        }
       }
       const int g = i % P::kGroups;
       if (i / P::kGroups < patch.rows) {

@@ -155,12 +155,11 @@ struct Source<kFP32> {
 
   static __device__ __forceinline__ u32 raw(const Vector& v, int i) { return v.word[i]; }
   static __device__ __forceinline__ float value(u32 raw) { return __uint_as_float(raw); }
-  // As floats, whose sign an operand drops for nothing; a NaN stays one.
   static __device__ __forceinline__ u32 magnitude(const Vector& v) {
-    float top = fabsf(value(v.word[0]));
+    u32 top = 0;
 #pragma unroll
-    for (int w = 1; w < 4; ++w) top = arithmetic::max(top, fabsf(value(v.word[w])));
-    return __float_as_uint(top);
+    for (int w = 0; w < 4; ++w) top = reduce::max(top, v.word[w] & 0x7fffffffu);
+    return top;
   }
   static __device__ __forceinline__ u32 larger(u32 magnitude, u32 word) {
     return reduce::max(magnitude, word & 0x7fffffffu);
@@ -171,6 +170,17 @@ struct Source<kFP32> {
     return (word & 0x7fffffffu) < kInfinity ? word : 0;
   }
   static __device__ __forceinline__ u32 load(const void* p) { return memory::load_4(p); }
+};
+
+// fp32 where instructions are what is short of: the largest as a float, whose sign an operand drops
+// for nothing. A NaN stays one. (As integers ptxas finds it easier to save registers.)
+struct Computed : Source<kFP32> {
+  static __device__ __forceinline__ u32 magnitude(const Vector& v) {
+    float top = fabsf(value(v.word[0]));
+#pragma unroll
+    for (int w = 1; w < 4; ++w) top = arithmetic::max(top, fabsf(value(v.word[w])));
+    return __float_as_uint(top);
+  }
 };
 
 template <typename Src>

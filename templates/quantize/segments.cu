@@ -74,7 +74,8 @@
 
 namespace segments {
 
-using Src = quantize::Source<cfg::kSourceType>;
+using Src = quantize::Chosen<cfg::kSideBySide, quantize::Computed,
+                             quantize::Source<cfg::kSourceType>>::Type;
 using Rule = quantize::Rule<Src, cfg::kTargetType, cfg::kScaleFormat, cfg::kOcpFloor>;
 using quantize::Vector;
 

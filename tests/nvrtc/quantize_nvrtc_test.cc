@@ -105,6 +105,20 @@ TEST_F(QuantizeNvrtc, GroupsAndFlatRangesCompileWithoutSpills) {
   fmt::print("{} cells compiled\n", compiled);
 }
 
+// The defaults that promise two or more blocks where the next problem's promises one.
+TEST_F(QuantizeNvrtc, TheMostResidentDefaultsCompileWithoutSpills) {
+  QuantizeProblem p;
+  p.cols = 7168;
+  for (const DType x : {DType::kBF16, DType::kFP16, DType::kFP32}) {
+    p.x = {x};
+    for (const QuantizeOutput output :
+         {QuantizeOutput::kRowwise, QuantizeOutput::kTransposed, QuantizeOutput::kBoth}) {
+      p.output = output;
+      compile_and_check(p, default_config(p, 16384, h200()));
+    }
+  }
+}
+
 TEST_F(QuantizeNvrtc, EveryFusedCellCompilesWithoutSpills) {
   const auto cells = tests::fused_quantize_cells(7168);
   for (const QuantizeProblem& problem : cells) {
