@@ -98,13 +98,16 @@
 //        -6 % (192x128, 256x128), 8192x24576x1536 -2 to -5 %, 64x2112x7168 -3 to -6 %, 64x32 unsplit
 //        +1 %: the walk stood between two tiles of a consumer. Kept. A computed stage instead of
 //        StageCursor: 64x32 +30 %, 192x128 +3 %; B's scales by cp.async, from the producer's thread
-//        (one role less, 917 million) +3 to +10 %, from a thread of their own +1 to +2 %; test_wait
+//        (one role less, 917 million) +2 to +20 %, from a thread of their own +1 to +5 %; test_wait
 //        instead of try_wait: 64x32 +25 %; expect_tx behind the copies: +-1 %. Dropped.
 //   v22  products' registers "=f", conversion and stmatrix one statement: for compilation, the same
 //        SASS. Kept where a warpgroup owns one strip (256x128 spills).
 //   v23  the first product of the next tile issued before the epilogue. Predicted -4 % at k <= 2048.
 //        192x128 4096x32768x512 +16 %, 4096x7168x2048 +6 %, 128x128 +4 %; all K-blocks' loop got a
 //        branch, and the other consumers kept the tensor core busy before. Dropped.
+//   v24  no rows outside the tensor: the last tile of rows begins earlier. 128x128 in clusters of two
+//        along m took 26.9 us at 512x4096x8192, 46.2 at 384, 51.7 at 300, 58.4 at 257: 5.6 ns for
+//        every 128-byte row that the copy engine had to make up. Predicted: 384 and below as 512.
 // clang-format on
 #ifndef OCTILE_EMITTED
 #include "gemm/consumer.cuh"
@@ -124,7 +127,7 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const TensorMa
   u32 phase = 0;
   for (Scheduler tiles = make_scheduler(e); tiles.valid(); tiles.advance()) {
     int m0, n0;
-    tile_origin(tiles, rank, m0, n0);
+    tile_origin(tiles, e, rank, m0, n0);
     float acc[kStrips][kAccumulators] = {};
     accumulate(self, ring, n0 % 128, range.last - range.first, acc);
     if constexpr (cfg::kSplits > 1) {

@@ -24,8 +24,7 @@ struct TileSource {
 
   __device__ __forceinline__ TileSource(const Source& from, const Extents& e,
                                         const Scheduler& tiles, int rank) {
-    tile_origin(tiles, rank, m0, n0);
-    // Rounded again for every tile: a producer beside three consumers has 32 registers.
+    tile_origin(tiles, e, rank, m0, n0);
     const int rows = ceil_div(forget_origin(e.m), 4) * 4;
     scale_bytes = max(0, min(cfg::kBlockM, rows - m0)) * 4;
     scale_a = from.scale_a + m0;
@@ -164,7 +163,7 @@ __device__ __forceinline__ void publish_scales(const SharedMemory& smem, const S
 #pragma unroll 1
   for (Scheduler tiles = make_scheduler(e); tiles.valid(); tiles.advance()) {
     int m0, n0;
-    tile_origin(tiles, rank, m0, n0);
+    tile_origin(tiles, e, rank, m0, n0);
     // A tile's first scales are asked for as many stages ahead of the products as its copies, the
     // following ones 32 blocks ahead.
     BlockScaleCache cache, next;

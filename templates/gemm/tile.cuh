@@ -90,15 +90,22 @@ __device__ __forceinline__ Scheduler make_scheduler(const Extents& e) {
                    static_cast<int>(gridDim.x) / kClusterSize, e.order);
 }
 
-// First row and column of this CTA's tile.
-__device__ __forceinline__ void tile_origin(const Scheduler& scheduler, int rank, int& m0,
-                                            int& n0) {
+// First row and column of this CTA's tile. The last rows' tile begins early enough to end with
+// them, on a multiple of 4, where their scales are 16-byte aligned; what it shares with the tile
+// before is computed twice, to the same bits. A cluster's tile beyond the last column is its
+// neighbour's again. For the copy engine fills a row outside the tensor much more slowly than it
+// fetches one.
+__device__ __forceinline__ void tile_origin(const Scheduler& scheduler, const Extents& e, int rank,
+                                            int& m0, int& n0) {
   int tile_m, tile_n;
   scheduler.coordinates(tile_m, tile_n);
   const int rank_m = cfg::kClusterM > 1 ? rank : 0;
   const int rank_n = cfg::kClusterN > 1 ? rank : 0;
-  m0 = (tile_m * cfg::kClusterM + rank_m) * cfg::kBlockM;
+  // Rounded again for every tile: a producer beside three consumers has 32 registers.
+  const int last = ceil_div(forget_origin(e.m), 4) * 4 - cfg::kBlockM;
+  m0 = min((tile_m * cfg::kClusterM + rank_m) * cfg::kBlockM, max(last, 0));
   n0 = (tile_n * cfg::kClusterN + rank_n) * cfg::kBlockN;
+  if (cfg::kClusterN > 1 && n0 >= e.n) n0 -= cfg::kBlockN;
 }
 
 // K-blocks [first, last) of a tile that this rank of the cluster sums.

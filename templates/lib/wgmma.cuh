@@ -59,10 +59,8 @@ struct Mma;
 // The accumulators' constraint, OCTILE_WGMMA_OUTPUT: "=f", for the first step takes nothing from
 // them and NVRTC need not say what they were (2 % of a compile); or "+f", which keeps a kernel's
 // products in one set of registers where it computes several in turn (else 256x128 spills).
-#define OCTILE_F OCTILE_WGMMA_OUTPUT
-#define OCTILE_D8(i)                                                                  \
-  OCTILE_F(d[(i)]), OCTILE_F(d[(i) + 1]), OCTILE_F(d[(i) + 2]), OCTILE_F(d[(i) + 3]), \
-      OCTILE_F(d[(i) + 4]), OCTILE_F(d[(i) + 5]), OCTILE_F(d[(i) + 6]), OCTILE_F(d[(i) + 7])
+#define OCTILE_D2(i) OCTILE_WGMMA_OUTPUT(d[(i)]), OCTILE_WGMMA_OUTPUT(d[(i) + 1])
+#define OCTILE_D8(i) OCTILE_D2(i), OCTILE_D2((i) + 2), OCTILE_D2((i) + 4), OCTILE_D2((i) + 6)
 #define OCTILE_TEXT_16 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define OCTILE_ARGS_16 OCTILE_D8(0)
 #define OCTILE_TEXT_32 OCTILE_TEXT_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
