@@ -170,7 +170,7 @@ QuantizeConfig norm_rows_config(const QuantizeProblem& p, std::int64_t rows, con
     c.threads *= 2;
   }
   const std::int64_t held = std::clamp<std::int64_t>(pieces(), 1, kMostPieces);
-  c.tile_cols = static_cast<int>(c.threads * kPieceCols * held);
+  c.tile_cols = static_cast<int>(std::int64_t{c.threads} * kPieceCols * held);
   // 96 registers a thread, 72 with few values; fp32, 1x32, which finds a scale a piece, packed
   // scales and a tap take more.
   const bool more_registers = p.q.granularity == Granularity::k1x32 || p.tap ||
