@@ -17,7 +17,6 @@ constexpr int kWarp = 32;
 constexpr int kVectorBytes = 16;      // one load of one thread
 constexpr int kScaleBlock = 128;      // elements of a row that share a scale
 constexpr int kMaxVectors = 16;       // 64 registers of input: more would spill
-constexpr int kStreamedElements = 8;  // of a lane and row where rows stream
 constexpr int kMaxNormThreads = 512;  // a row's sum has 1024 parts, two of a thread at least
 constexpr int kMaxStreamedRows = 64;  // of a warp's tile: longer ones leave SMs idle at the end
 constexpr int kStagedVectors = 8;     // rows of a patch on the way to a transposed copy

@@ -62,6 +62,8 @@ inline constexpr std::int64_t kMostGroups = 65536;
 
 // Static, of a thread block. CUDA C++ Programming Guide, compute capability 9.0.
 inline constexpr int kMaxStaticSmem = 48 * 1024;
+// Columns of a thread and load where rows come through shared memory.
+inline constexpr int kStreamedElements = 8;
 
 struct QuantizeConfig {
   // What is held in registers at once, so that amax and cast share one read: by one warp in

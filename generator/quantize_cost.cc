@@ -22,7 +22,7 @@ DType held_type(const QuantizeProblem& p) {
 // group or a row has of its own; the next two steps' inputs lie in shared memory.
 QuantizeConfig streamed_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
   QuantizeConfig c;
-  c.tile_cols = 256;
+  c.tile_cols = kWarp * kStreamedElements;
   c.tile_rows = 16;
   c.threads = 64;
   c.blocks_per_sm = 10;
@@ -159,18 +159,17 @@ QuantizeConfig rows_config(const QuantizeProblem& p) {
 // A row in the registers of one thread block, 8 columns a thread and load; a block takes two or
 // four rows, the next on its way while one is worked on.
 QuantizeConfig norm_rows_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
-  constexpr int kPieceCols = 8;
   constexpr std::int64_t kMostPieces = 8;  // 64 registers of values
   constexpr int kMostThreads = 512;
   constexpr int kEnoughThreads = 128;  // before a thread takes more than two pieces
   QuantizeConfig c;
   c.threads = kWarp;
-  const auto pieces = [&] { return ceil_div(p.cols, std::int64_t{c.threads} * kPieceCols); };
+  const auto pieces = [&] { return ceil_div(p.cols, std::int64_t{c.threads} * kStreamedElements); };
   while (c.threads < kMostThreads && pieces() > (c.threads < kEnoughThreads ? 2 : kMostPieces)) {
     c.threads *= 2;
   }
   const std::int64_t held = std::clamp<std::int64_t>(pieces(), 1, kMostPieces);
-  c.tile_cols = static_cast<int>(std::int64_t{c.threads} * kPieceCols * held);
+  c.tile_cols = static_cast<int>(std::int64_t{c.threads} * kStreamedElements * held);
   // 96 registers a thread, 72 with few values; fp32, 1x32, which finds a scale a piece, packed
   // scales and a tap take more.
   const bool more_registers = p.q.granularity == Granularity::k1x32 || p.tap ||

@@ -82,8 +82,7 @@ Result<KernelConfig> usable_winner(const TuningRecord& record, const Problem& pr
 
 // How much slower than the model's own pick the model may call a near record's winner. Its
 // estimates are off by some 5 %; what is fastest at half the tokens can be twice as slow at these
-// (H200, 200x8192x28672 by the winner at 128 tokens: 1.76 times the best, the model's pick 1.00;
-// 5000x2560x8192 by a winner called 6 % slower: 1.12 times the model's pick).
+// (H200, 200x8192x28672 by the winner at 128 tokens: 1.76 times the best, the model's pick 1.00).
 constexpr double kNearMayCost = 1.05;
 
 // What the model says against a near record's winner; empty: nothing. It knows products only.

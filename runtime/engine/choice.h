@@ -23,9 +23,9 @@ struct Choice {
 
 // The winner of the best record that is exact or near, and whose configuration the problem and the
 // device admit; else the cost model's. A near record's winner is passed over where the cost model
-// expects it to be more than a tenth slower than its own pick. Another device's record is mentioned
-// and never taken. A batch-invariant problem takes no configuration whose numerics differ from the
-// model's, which are the same for every token count.
+// expects it to be more than a twentieth slower than its own pick. Another device's record is
+// mentioned and never taken. A batch-invariant problem takes no configuration whose numerics differ
+// from the model's, which are the same for every token count.
 Choice choose_config(const Problem& problem, std::int64_t tokens, const DeviceSpec& device,
                      const cache::TuningSet& records);
 
