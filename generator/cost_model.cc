@@ -1,6 +1,7 @@
 #include "generator/cost_model.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -18,7 +19,8 @@ constexpr double kMinProductCycles = 66;    // four WGMMAs of the narrowest tile
 constexpr double kPromotionCycles = 10;     // of one product, beside ...
 constexpr double kPromotionPerColumn = 0.73;
 constexpr double kStraddleCycles = 10;      // per run of columns whose scale must be picked
-constexpr double kPromotionIssue = 2.52;    // promotions of all consumers share four schedulers
+constexpr double kPromotionIssue = 2.52;    // promotions of all consumers share four schedulers,
+constexpr double kStraddleIssue = 6;        // where a scale picked takes less
 constexpr double kWgmmaLatencyCycles = 95;  // wait to first use
 constexpr double kBlockCycles = 90;         // barrier wait, descriptors, release, per K-block
 constexpr double kPassCycles = 10;          // the loop around `unroll` of them
@@ -51,19 +53,19 @@ Tiling tiling(const GemmConfig& c, const GemmProblem& p, std::int64_t m, const D
           static_cast<double>(std::min(tiles, slots) * size)};
 }
 
-double promotion_cycles(const GemmConfig& c) {
+double promotion_cycles(const GemmConfig& c, double straddle) {
   const int segment = std::gcd(c.block_n, 128);
   const int segments = c.block_n / segment;
   const auto scale_rows = static_cast<int>(ceil_div(c.block_n - segment, 128)) + 1;
   return kPromotionCycles + kPromotionPerColumn * c.block_n +
-         kStraddleCycles * segments * (scale_rows - 1);
+         straddle * segments * (scale_rows - 1);
 }
 
 // Cycles one CTA spends on one K-block; `sharing` CTAs have the SM.
 double block_cycles(const GemmConfig& c, double sharing) {
   const double strips = std::max(1.0, c.block_m / 64.0);
   const double product = 64.0 * c.block_n * 128 * 2 / kFp8FlopsPerCycle;
-  const double promotion = promotion_cycles(c);
+  const double promotion = promotion_cycles(c, kStraddleCycles);
   const double tensor = strips * std::max(product, kMinProductCycles) * kTensorDerate * sharing;
   // One warpgroup's chain over a pass: one product after the other, or the longer of product and
   // promotion where one runs behind the other, with the first and the last of the pass exposed.
@@ -74,7 +76,7 @@ double block_cycles(const GemmConfig& c, double sharing) {
                                 products * std::max({product, kMinProductCycles, promotion});
   const double chain = (pass + kPassCycles) / c.unroll + kBlockCycles;
   const double fill = (c.block_m + c.block_n) * 128.0 / kFillBytesPerCycle * sharing;
-  const double issue = strips * promotion * kPromotionIssue * sharing;
+  const double issue = strips * promotion_cycles(c, kStraddleIssue) * kPromotionIssue * sharing;
   return std::max({tensor, chain, fill, issue}) + kChainShare * chain;
 }
 
@@ -88,11 +90,21 @@ double tile_cycles(const GemmConfig& c) {
   return cycles;
 }
 
-// Doubling d holds the token counts above 2^(d - 1) up to 2^d. It is one bucket up to this one; two
-// beyond, cut at 3/4 of its end.
-constexpr int kWholeDoublings = 7;
-constexpr std::int64_t cut_of(int doubling) { return std::int64_t{3} << (doubling - 2); }
-static_assert(kTokenBuckets == 1 + kWholeDoublings + 2 * (63 - kWholeDoublings));
+// Doubling d holds the token counts above 2^(d - 1) up to 2^d, in so many buckets of one length.
+constexpr int buckets_of_doubling(int d) { return d <= 7 ? 1 : d <= 10 ? 2 : 4; }
+constexpr int kDoublings = 63;
+// The first bucket of every doubling, and behind the last.
+constexpr auto kFirstOfDoubling = [] {
+  std::array<int, kDoublings + 2> first{};
+  for (std::size_t d = 0; d <= kDoublings; ++d) {
+    first.at(d + 1) = first.at(d) + (d == 0 ? 1 : buckets_of_doubling(static_cast<int>(d)));
+  }
+  return first;
+}();
+static_assert(kFirstOfDoubling.back() == kTokenBuckets);
+constexpr std::int64_t bucket_length(int d) {
+  return (std::int64_t{1} << (d - 1)) / buckets_of_doubling(d);
+}
 
 }  // namespace
 
@@ -138,15 +150,19 @@ GemmConfig default_config(const GemmProblem& problem, std::int64_t m, const Devi
 int bucket_of(std::int64_t tokens) {
   if (tokens <= 1) return 0;
   const auto doubling = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(tokens - 1)));
-  if (doubling <= kWholeDoublings) return doubling;
-  return 2 * doubling - kWholeDoublings - (tokens <= cut_of(doubling) ? 1 : 0);
+  const std::int64_t above = tokens - 1 - (std::int64_t{1} << (doubling - 1));
+  return kFirstOfDoubling.at(static_cast<std::size_t>(doubling)) +
+         static_cast<int>(above / bucket_length(doubling));
 }
 
 std::int64_t bucket_upper(int bucket) {
-  if (bucket <= kWholeDoublings) return std::int64_t{1} << bucket;
+  if (bucket <= 0) return 1;
   if (bucket >= kTokenBuckets - 1) return std::numeric_limits<std::int64_t>::max();
-  const int doubling = (bucket + kWholeDoublings + 1) / 2;
-  return bucket < 2 * doubling - kWholeDoublings ? cut_of(doubling) : std::int64_t{1} << doubling;
+  const auto* const behind =
+      std::upper_bound(kFirstOfDoubling.begin(), kFirstOfDoubling.end(), bucket);
+  const auto doubling = static_cast<int>(behind - kFirstOfDoubling.begin()) - 1;
+  const int index = bucket - *(behind - 1);
+  return (std::int64_t{1} << (doubling - 1)) + (index + 1) * bucket_length(doubling);
 }
 
 }  // namespace octile

@@ -28,11 +28,12 @@ GemmConfig default_config(const GemmProblem&, std::int64_t m, const DeviceSpec&)
 QuantizeConfig default_config(const QuantizeProblem&, std::int64_t rows, const DeviceSpec&);
 
 // Buckets: token counts that share a kernel, chosen for the largest of them, bucket_upper. Upper
-// edges are 1, 2, 4, ... 128 and from there two in every doubling: 192, 256, 384, 512, 768, ...
-// With one in a doubling, counts far below their edge lost too much (H200, speed over a peer's:
-// 300x4096x8192 0.669, 6000x1536x4096 0.737, 5000x2560x8192 0.849).
+// edges are 1, 2, 4, ... 128, from there two in every doubling (192, 256, 384, ... 1024), and then
+// four: 1280, 1536, 1792, 2048, 2560, ... With fewer, counts far below their edge lost too much
+// (H200, speed over a peer's): with one in a doubling 300x4096x8192 0.669, with two 5000x2560x8192
+// 0.842, which got the kernel that suits 6144 rows, 4.85 waves of it, and at 5000 took a fifth.
 // bucket_of(0) is 0; the last upper edge is the largest std::int64_t.
-inline constexpr int kTokenBuckets = 120;
+inline constexpr int kTokenBuckets = 226;
 int bucket_of(std::int64_t tokens);
 std::int64_t bucket_upper(int bucket);
 

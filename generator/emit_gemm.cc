@@ -12,9 +12,10 @@ namespace {
 
 constexpr std::string_view kHopper1d2d = "gemm/hopper_1d2d.cu";
 
-constexpr std::array<std::string_view, 8> kLibrary{
-    "lib/types.cuh", "lib/mbarrier.cuh",  "lib/tma.cuh",        "lib/warpgroup.cuh",
-    "lib/wgmma.cuh", "gemm/pipeline.cuh", "gemm/scheduler.cuh", "gemm/epilogue.cuh",
+constexpr std::array<std::string_view, 9> kLibrary{
+    "lib/types.cuh",     "lib/launch.cuh",     "lib/mbarrier.cuh",
+    "lib/tma.cuh",       "lib/warpgroup.cuh",  "lib/wgmma.cuh",
+    "gemm/pipeline.cuh", "gemm/scheduler.cuh", "gemm/epilogue.cuh",
 };
 
 // Written in terms of the configuration's constants, so behind them.

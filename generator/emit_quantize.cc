@@ -16,9 +16,9 @@ namespace {
 // The files a problem's kernels are made of, each before those that use it.
 std::vector<std::string_view> library_of(const QuantizeProblem& p) {
   std::vector<std::string_view> files{
-      "lib/types.cuh",      "lib/arithmetic.cuh", "lib/cast.cuh",
-      "lib/memory.cuh",     "lib/reduce.cuh",     "quantize/elements.cuh",
-      "quantize/patch.cuh", "quantize/scale.cuh", "quantize/codes.cuh"};
+      "lib/types.cuh",      "lib/launch.cuh",    "lib/arithmetic.cuh",    "lib/cast.cuh",
+      "lib/memory.cuh",     "lib/reduce.cuh",    "quantize/elements.cuh", "quantize/patch.cuh",
+      "quantize/scale.cuh", "quantize/codes.cuh"};
   const QuantizeTemplate t = template_of(p);
   if (t == QuantizeTemplate::kTiles || t == QuantizeTemplate::kTranspose) {
     files.emplace_back("quantize/columns.cuh");

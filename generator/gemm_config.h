@@ -49,7 +49,7 @@ struct GemmResources {
   int accumulator_registers = 0;  // accumulators + partials per consumer thread
   // Boxes of the tensor maps: rows (outer) x columns (inner), in elements. A and B boxes are 128
   // columns wide; an operand shared by a cluster is loaded in slices.
-  int a_box_rows = 0;
+  int a_box_rows = 0;  // at most: where no cluster shares A, no more than m
   int b_box_rows = 0;
   int d_box_rows = 0;
   int d_box_cols = 0;  // its swizzle is 2 * d_box_cols bytes

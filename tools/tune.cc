@@ -236,7 +236,7 @@ Command add_tune(CLI::App& root) {
       "--shapes", options->shapes,
       "a file of one problem a line: a product's MxNxK, or a canonical text; M and rows "
       "may be ?");
-  add_tokens_option(*app, options->tokens, "1, 2, 4, ... 128, 192, 256, 384, ... 16384");
+  add_tokens_option(*app, options->tokens, "every bucket's largest up to 16384");
   app->add_option("--budget", options->budget_seconds, "seconds for everything together")
       ->capture_default_str();
   app->add_option("--device", options->device,

@@ -42,7 +42,10 @@ CUresult encode(const Driver& driver, CUtensorMap* map, CUtensorMapDataType type
 
 CUresult encode_maps(const Driver& driver, const GemmLaunch& l, std::int64_t n, std::int64_t k,
                      const octile_gemm_args& args, GemmParameters& p) {
-  const Box a{args.m, k, args.lda, l.a_box_rows, kOperandBoxCols};
+  const int a_rows =
+      l.a_is_shared ? l.a_box_rows
+                    : static_cast<int>(std::min<std::int64_t>(l.a_box_rows, round_up(args.m, 4)));
+  const Box a{args.m, k, args.lda, a_rows, kOperandBoxCols};
   const Box b{n, k, args.ldb, l.b_box_rows, kOperandBoxCols};
   CUresult result = encode(driver, &p.a_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, args.a, a);
   if (result == CUDA_SUCCESS)
@@ -83,6 +86,7 @@ GemmLaunch gemm_launch(const GemmConfig& config, int sm_count, CUkernel kernel) 
   l.cluster_cols = std::int64_t{config.block_n} * config.cluster_n;
   l.raster_group = config.raster_group;
   l.a_box_rows = r.a_box_rows;
+  l.a_is_shared = config.cluster_n > 1;
   l.b_box_rows = r.b_box_rows;
   l.d_box_rows = r.d_box_rows;
   l.d_box_cols = r.d_box_cols;
@@ -110,8 +114,9 @@ Status launch_gemm(const Driver& driver, const GemmLaunch& l, std::int64_t n, st
   p.m = static_cast<std::int32_t>(args.m);
   p.n = static_cast<std::int32_t>(n);
   p.k = static_cast<std::int32_t>(k);
-  const bool overlap = (args.flags & OCTILE_RUN_OVERLAP) != 0 && worth_overlapping(args.m, n, k);
-  p.early_stages = overlap ? l.stages : 0;
+  const bool overlap = (args.flags & OCTILE_RUN_OVERLAP) != 0;
+  const bool early = overlap && worth_overlapping(args.m, n, k);
+  p.early_stages = early ? l.stages : overlap ? -1 : 0;
   p.order =
       tile_order(ceil_div(args.m, l.cluster_rows), ceil_div(n, l.cluster_cols), l.raster_group);
   std::array<void*, kGemmParameterCount> parameters{
@@ -128,11 +133,9 @@ Status launch_gemm(const Driver& driver, const GemmLaunch& l, std::int64_t n, st
     cluster.value.clusterDim.y = 1;
     cluster.value.clusterDim.z = 1;
   }
-  if (overlap) {
-    CUlaunchAttribute& programmatic = attributes[attribute_count++];
-    programmatic.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-    programmatic.value.programmaticStreamSerializationAllowed = 1;
-  }
+  // One too long to gain by an early start must not have it: its blocks would take what room the
+  // kernel before it leaves, two to an SM, and find the other SMs idle when it ends.
+  if (early || !overlap) attributes[attribute_count++] = waits_itself();
   CUlaunchConfig config =
       launch_config(grid_blocks(l, args.m, n), static_cast<unsigned int>(l.threads), stream);
   config.sharedMemBytes = static_cast<unsigned int>(l.smem_bytes);

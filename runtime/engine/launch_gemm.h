@@ -40,6 +40,7 @@ struct GemmLaunch {
   std::int64_t cluster_rows = 0, cluster_cols = 0;  // of D, of the tiles that share an operand
   int raster_group = 1;
   int a_box_rows = 0, b_box_rows = 0, d_box_rows = 0, d_box_cols = 0;
+  bool a_is_shared = false;  // by a cluster, in slices
   bool tma_store = false;
   int cluster = 1;
   int splits = 1;  // CTAs a tile

@@ -12,7 +12,8 @@
 namespace octile {
 namespace {
 
-constexpr std::array<std::string_view, 2> kLibrary{"lib/types.cuh", "lib/memory.cuh"};
+constexpr std::array<std::string_view, 3> kLibrary{"lib/types.cuh", "lib/launch.cuh",
+                                                   "lib/memory.cuh"};
 
 }  // namespace
 
@@ -55,7 +56,11 @@ LoadedTemplate::LoadedTemplate(LoadedTemplate&& other) noexcept
 
 Status LoadedTemplate::launch(unsigned blocks, unsigned threads, void** parameters,
                               CUstream stream) const {
-  return octile::launch(*driver_, kernel_, launch_config(blocks, threads, stream), parameters);
+  CUlaunchAttribute attribute = waits_itself();
+  CUlaunchConfig config = launch_config(blocks, threads, stream);
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return octile::launch(*driver_, kernel_, config, parameters);
 }
 
 }  // namespace octile

@@ -1,6 +1,7 @@
 // Nothing: what one node of a CUDA graph costs, whatever it does.
 #ifndef OCTILE_EMITTED
+#include "lib/launch.cuh"
 #define OCTILE_KERNEL_NAME octile_bench_empty
 #endif
 
-extern "C" __global__ void OCTILE_KERNEL_NAME() {}
+extern "C" __global__ void OCTILE_KERNEL_NAME() { wait_for_previous_kernel(); }

@@ -12,6 +12,7 @@
 //
 // A grid of any size strides over the buffer. The host clears the report before.
 #ifndef OCTILE_EMITTED
+#include "lib/launch.cuh"
 #include "lib/types.cuh"
 #define OCTILE_KERNEL_NAME octile_bench_inspect
 namespace cfg {
@@ -44,6 +45,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads)
     OCTILE_KERNEL_NAME(const void* buffer, const void* other, i64 elements, i64 first, i64 rows,
                        i64 cols, i64 stride, double allowed, unsigned long long* report) {
   using namespace inspect;
+  wait_for_previous_kernel();
   unsigned long long outside = 0, unwritten = 0, differing = 0, apart = 0, looked_at = 0, last = 0;
   const i64 step = static_cast<i64>(gridDim.x) * cfg::kThreads;
   for (i64 i = static_cast<i64>(blockIdx.x) * cfg::kThreads + threadIdx.x; i < elements;

@@ -12,6 +12,7 @@
 // no_allocate 96.2; one tile a block, 2 loads a thread 89.6; the same with plain ld.global.nc 82.0
 // (4.30 TB/s), the best of 108 variants of block size, unrolling, residency and cache hints.
 #ifndef OCTILE_EMITTED
+#include "lib/launch.cuh"
 #include "lib/memory.cuh"
 #include "lib/types.cuh"
 #define OCTILE_KERNEL_NAME octile_bench_stream
@@ -35,6 +36,7 @@ constexpr i64 kTileOutBytes = kOut * kRowBytes;
 extern "C" __global__ void __launch_bounds__(cfg::kThreads)
     OCTILE_KERNEL_NAME(const char* in, char* out, i64 tiles) {
   using namespace stream;
+  wait_for_previous_kernel();
   const i64 tile = blockIdx.x;
   if (tile < tiles) {
     const char* source = in + tile * kTileInBytes + threadIdx.x * kVectorBytes;

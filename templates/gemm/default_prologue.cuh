@@ -4,6 +4,7 @@
 #include "gemm/epilogue.cuh"
 #include "gemm/pipeline.cuh"
 #include "gemm/scheduler.cuh"
+#include "lib/launch.cuh"
 #include "lib/mbarrier.cuh"
 #include "lib/tma.cuh"
 #include "lib/types.cuh"

@@ -37,8 +37,9 @@
 // ranks of a cluster work on one tile, each on its range of K-blocks; then each sums its share of
 // the columns over all ranks, in rank order, which is K order.
 //
-// Overlap (programmatic dependent launch): the next kernel of the stream may start as soon as this
-// one's CTAs leave room; of itself it asks for weights only until this one has ended.
+// Overlap (programmatic dependent launch; early_stages, 0 where it is not asked for): the next
+// kernel of the stream may start as soon as this one's CTAs leave room; of itself it asks for
+// weights only, those of so many stages (-1: none), until this one has ended.
 //
 // Ladder (H200; us; numbers of one line are of one run, lines are not comparable: cards and clocks
 // differ by 10 %):
@@ -108,6 +109,15 @@
 //   v24  no rows outside the tensor: the last tile of rows begins earlier. 128x128 in clusters of two
 //        along m took 26.9 us at 512x4096x8192, 46.2 at 384, 51.7 at 300, 58.4 at 257: 5.6 ns for
 //        every 128-byte row that the copy engine had to make up. Predicted: 384 and below as 512.
+//        300x4096x8192 31.7 -> 23.6 (by 64x128), 24 problems of other models 2.7 % in the mean. Kept.
+//   v25  nor where m is less than a tile's rows: A's box of the rows there are. Predicted: -10 %.
+//        100x4096x14336 by 128x64 28.3 -> 26.0 (of 128 rows 26.2 before), 33 by 64x112 19.1 -> 18.8.
+//        Kept. B's boxes of 64 columns where n is no multiple of a tile's, predicted -5 % for
+//        4096x2112x7168 (2176 columns take as long): 92.1 -> 92.6, by clusters of two 96.0 -> 98.5.
+//        Dropped.
+//   v26  every launch programmatic; without overlap all roles that read wait first, and let nothing
+//        start before the end. Predicted -0.5. 1x4096x14336 19.9 -> 19.0, 64x2112x7168 1.239 -> 1.25
+//        times as fast as a peer. Kept.
 // clang-format on
 #ifndef OCTILE_EMITTED
 #include "gemm/consumer.cuh"
@@ -192,7 +202,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
   const gemm::Extents extents{m, n, k, order};
   const int rank = gemm::kClusterSize > 1 ? static_cast<int>(cluster_rank()) : 0;
   gemm::init_barriers(smem);
-  let_next_kernel_start();
+  if (early_stages != 0) let_next_kernel_start();
 
   if (threadIdx.x >= cfg::kConsumerWarpgroups * 128) {
     release_registers<cfg::kProducerRegisters>();
@@ -206,7 +216,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
       }
       __syncwarp();
     } else if (warp == cfg::kConsumerWarpgroups * 4 + 1) {
-      gemm::publish_scales(smem, from, extents, rank);
+      gemm::publish_scales(smem, from, extents, rank, early_stages);
       __syncwarp();
     }
   } else {

@@ -19,15 +19,20 @@ struct Source {
 // One tile of it.
 struct TileSource {
   int m0, n0;
-  int scale_bytes;       // of A's scales that the layout holds for the tile, padding included
+  int rows;              // of A, as their scales lie there
   const float* scale_a;  // of the tile's first row
 
   __device__ __forceinline__ TileSource(const Source& from, const Extents& e,
                                         const Scheduler& tiles, int rank) {
     tile_origin(tiles, e, rank, m0, n0);
-    const int rows = ceil_div(forget_origin(e.m), 4) * 4;
-    scale_bytes = max(0, min(cfg::kBlockM, rows - m0)) * 4;
+    rows = min(cfg::kBlockM, padded_rows(e));
     scale_a = from.scale_a + m0;
+  }
+  // That are loaded: the host makes A's box no larger than m, or there are as many slices as hold
+  // these rows.
+  __device__ __forceinline__ int loaded_rows() const {
+    constexpr int kSlice = cfg::kBlockM / cfg::kClusterN;
+    return cfg::kClusterN > 1 ? ceil_div(rows, kSlice) * kSlice : rows;
   }
 };
 
@@ -55,7 +60,7 @@ struct StageCursor {
 
 // The producer's arrival: after it the stage waits for bytes (and B's scales) only.
 __device__ __forceinline__ void announce(const StageCursor& at, const TileSource& tile) {
-  mbarrier::arrive_expect_tx(at.full, kAStageBytes + kBStageBytes + tile.scale_bytes);
+  mbarrier::arrive_expect_tx(at.full, kBStageBytes + tile.loaded_rows() * 128 + tile.rows * 4);
 }
 
 // The weight's half of a stage. A shared operand is loaded as one slice per CTA of the cluster,
@@ -80,14 +85,15 @@ __device__ __forceinline__ void load_a(const StageCursor& at, const Source& from
   if constexpr (cfg::kClusterN > 1) {
     constexpr int kSlice = cfg::kBlockM / cfg::kClusterN;
     const int first = rank * kSlice;
-    tma::load_2d_multicast(at.a + first * 128, from.a_map, k, tile.m0 + first, at.full, kEveryone);
-    const int bytes = min(kSlice * 4, tile.scale_bytes - first * 4);
-    if (bytes > 0) {
-      tma::load_bulk_multicast(at.scales + first * 4, scales + first, bytes, at.full, kEveryone);
+    const int rows = min(kSlice, tile.rows - first);
+    if (rows > 0) {
+      tma::load_2d_multicast(at.a + first * 128, from.a_map, k, tile.m0 + first, at.full,
+                             kEveryone);
+      tma::load_bulk_multicast(at.scales + first * 4, scales + first, rows * 4, at.full, kEveryone);
     }
   } else {
     tma::load_2d(at.a, from.a_map, k, tile.m0, at.full);
-    if (tile.scale_bytes > 0) tma::load_bulk(at.scales, scales, tile.scale_bytes, at.full);
+    tma::load_bulk(at.scales, scales, tile.rows * 4, at.full);
   }
 }
 
@@ -153,13 +159,14 @@ struct BlockScaleCache {
   }
 };
 
-// One warp: B's scales into the stages. Beside the copies' thread and not in it, which must issue
-// at the rate the ring drains.
+// One warp: B's scales into the stages, as early as its codes. Beside the copies' thread and not in
+// it, which must issue at the rate the ring drains.
 __device__ __forceinline__ void publish_scales(const SharedMemory& smem, const Source& from,
-                                               const Extents& e, int rank) {
+                                               const Extents& e, int rank, int early_stages) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const KRange range = k_range(e.k_blocks(), rank);
   Ring ring;
+  if (early_stages <= 0) wait_for_previous_kernel();
 #pragma unroll 1
   for (Scheduler tiles = make_scheduler(e); tiles.valid(); tiles.advance()) {
     int m0, n0;

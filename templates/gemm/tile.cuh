@@ -90,6 +90,12 @@ __device__ __forceinline__ Scheduler make_scheduler(const Extents& e) {
                    static_cast<int>(gridDim.x) / kClusterSize, e.order);
 }
 
+// Rows of A, up to a multiple of 4: as many as the layout holds scales for. Rounded again where it
+// is wanted: a producer beside three consumers has 32 registers.
+__device__ __forceinline__ int padded_rows(const Extents& e) {
+  return ceil_div(forget_origin(e.m), 4) * 4;
+}
+
 // First row and column of this CTA's tile. The last rows' tile begins early enough to end with
 // them, on a multiple of 4, where their scales are 16-byte aligned; what it shares with the tile
 // before is computed twice, to the same bits. A cluster's tile beyond the last column is its
@@ -101,9 +107,8 @@ __device__ __forceinline__ void tile_origin(const Scheduler& scheduler, const Ex
   scheduler.coordinates(tile_m, tile_n);
   const int rank_m = cfg::kClusterM > 1 ? rank : 0;
   const int rank_n = cfg::kClusterN > 1 ? rank : 0;
-  // Rounded again for every tile: a producer beside three consumers has 32 registers.
-  const int last = ceil_div(forget_origin(e.m), 4) * 4 - cfg::kBlockM;
-  m0 = min((tile_m * cfg::kClusterM + rank_m) * cfg::kBlockM, max(last, 0));
+  const int last = max(padded_rows(e) - cfg::kBlockM, 0);
+  m0 = min((tile_m * cfg::kClusterM + rank_m) * cfg::kBlockM, last);
   n0 = (tile_n * cfg::kClusterN + rank_n) * cfg::kBlockN;
   if (cfg::kClusterN > 1 && n0 >= e.n) n0 -= cfg::kBlockN;
 }

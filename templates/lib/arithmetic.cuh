@@ -21,6 +21,21 @@ __device__ __forceinline__ float max(float a, float b) {
   return d;
 }
 
+// max.NaN.xorsign.abs.bf16x2 d, a, b;  PTX 7.2, sm_86. The larger magnitude of each half under the
+// product of the signs, which costs less than to drop them; NaN, 0x7fff, where either is one.
+__device__ __forceinline__ u32 larger_bf16x2(u32 a, u32 b) {
+  u32 d;
+  asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+
+// max.NaN.xorsign.abs.f16x2 d, a, b;  PTX 7.2, sm_86. As larger_bf16x2.
+__device__ __forceinline__ u32 larger_fp16x2(u32 a, u32 b) {
+  u32 d;
+  asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+
 // rcp.approx.ftz.f32 d, a;  PTX 1.4, any SM. Off by at most 1 ulp; subnormals count as zeros.
 __device__ __forceinline__ float near_reciprocal(float a) {
   float d;

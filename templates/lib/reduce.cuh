@@ -1,4 +1,4 @@
-// Maxima of unsigned integers: within a word, and across the lanes of a warp.
+// Maxima of unsigned integers across the lanes of a warp.
 // Magnitudes of floats order as unsigned integers once the sign bit is gone, so an amax is one of
 // these. Compiler intrinsics only: no PTX here.
 #pragma once
@@ -9,9 +9,6 @@
 namespace reduce {
 
 __device__ __forceinline__ u32 max(u32 a, u32 b) { return a > b ? a : b; }
-
-// The larger of each unsigned 16-bit half: one instruction from sm_90 on (VIMNMX.U16x2).
-__device__ __forceinline__ u32 max_u16x2(u32 a, u32 b) { return __vmaxu2(a, b); }
 
 // Rounds of scatter_max: lanes kDistance apart exchange halves of their kCount values, then, one
 // value each, the rest of the group's maxima. A recursion, so that every index is a constant and

@@ -149,15 +149,3 @@ __device__ __forceinline__ void store_async_16(u32 address, float a, float b, fl
       "f"(a), "f"(b), "f"(c), "f"(d), "r"(barrier)
       : "memory");
 }
-
-// griddepcontrol.launch_dependents;  PTX 7.8, sm_90. The next kernel of the stream, where it was
-// launched with programmatic serialisation, may start once every CTA has said so or ended.
-__device__ __forceinline__ void let_next_kernel_start() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-
-// griddepcontrol.wait;  PTX 7.8, sm_90. Until the kernels this one may overlap have ended and what
-// they wrote is visible. Returns at once in an ordinary launch.
-__device__ __forceinline__ void wait_for_previous_kernel() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-}

@@ -44,17 +44,19 @@ __device__ __forceinline__ u32 nonfinite_code(u32 raw) {
 
 // ---- output -------------------------------------------------------------------------------------
 
+template <typename Src>
+__device__ __forceinline__ void store_whole(char* p, const Codes<Src>& codes) {
+  if constexpr (Codes<Src>::kWords == 2) {
+    memory::store_8(p, codes.word[0], codes.word[1]);
+  } else {
+    memory::store_4(p, codes.word[0]);
+  }
+}
+
 // Writes `count` codes, all of them in one access where `whole`; beyond them nothing is touched.
 template <typename Src>
 __device__ __forceinline__ void store(char* p, Codes<Src> codes, int count, bool whole) {
-  if (whole) {
-    if constexpr (Codes<Src>::kWords == 2) {
-      memory::store_8(p, codes.word[0], codes.word[1]);
-    } else {
-      memory::store_4(p, codes.word[0]);
-    }
-    return;
-  }
+  if (whole) return store_whole<Src>(p, codes);
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
     memory::store_1(p + i, codes.word[0]);
@@ -87,61 +89,22 @@ struct RowOutput {
   template <int kFp8, typename EncodeOf>
   __device__ __forceinline__ void write(const P& patch, const Vector (&v)[P::kVectors],
                                         EncodeOf encode_of) const {
-    if constexpr (Codes<Src>::kWords == 1) {
-      write_words<kFp8>(patch, v, encode_of);
-    } else {
-      char* p = q;
+    float encode[P::kVectors];
 #pragma unroll
-      for (int i = 0; i < P::kVectors; ++i) {
-        const int row = i / P::kGroups, g = i % P::kGroups;
-        const Codes<Src> codes = cast_vector<Src, kFp8>(v[i], encode_of(i));
-        if (row < patch.rows) {
-          const int count = patch.elements(g);
-          store<Src>(p + P::offset(g), codes, count, aligned && patch.whole(g));
-        }
-        if (g == P::kGroups - 1) p += step;
-      }
-    }
-  }
-
-  // The same where a vector's codes are one word: all are cast before the first is written, so that
-  // one branch serves them where every vector is whole.
-  template <int kFp8, typename EncodeOf>
-  __device__ __forceinline__ void write_words(const P& patch, const Vector (&v)[P::kVectors],
-                                              EncodeOf encode_of) const {
-    Codes<Src> codes[P::kVectors];
-#pragma unroll
-    for (int i = 0; i < P::kVectors; ++i) codes[i] = cast_vector<Src, kFp8>(v[i], encode_of(i));
+    for (int i = 0; i < P::kVectors; ++i) encode[i] = encode_of(i);
+    if (!aligned || !patch.whole()) return write_edge<kFp8>(patch, v, encode);
     char* p = q;
-    if (aligned && patch.whole()) {
+    Codes<Src> before = {};
 #pragma unroll
-      for (int i = 0; i < P::kVectors; ++i) {
-        const int g = i % P::kGroups;
-        if constexpr (!P::kSideBySide) {
-          memory::store_4(p + P::offset(g), codes[i].word[0]);
-        } else if (i % 2 == 1) {
-          memory::store_8(p + P::offset(g - 1), codes[i - 1].word[0], codes[i].word[0]);
-        }
-        if (g == P::kGroups - 1) p += step;
-      }
-      return;
-    }
-    // One vector after the other: at the tensor's edge, or where it is misaligned. Of many vectors
-    // that is a loop, which picks their codes by selects.
-    constexpr bool kLoops = P::kSideBySide;
-#pragma unroll(kLoops ? 1 : P::kVectors)
     for (int i = 0; i < P::kVectors; ++i) {
-      Codes<Src> one = codes[kLoops ? 0 : i];
-      if constexpr (kLoops) {
-#pragma unroll
-        for (int j = 1; j < P::kVectors; ++j) {
-          if (j == i) one = codes[j];
-        }
-      }
       const int g = i % P::kGroups;
-      if (i / P::kGroups < patch.rows) {
-        store<Src>(p + P::offset(g), one, patch.elements(g), aligned && patch.whole(g));
+      const Codes<Src> codes = cast_vector<Src, kFp8>(v[i], encode[i]);
+      if constexpr (!P::kSideBySide) {
+        store_whole<Src>(p + P::offset(g), codes);
+      } else if (i % 2 == 1) {
+        memory::store_8(p + P::offset(g - 1), before.word[0], codes.word[0]);
       }
+      before = codes;
       if (g == P::kGroups - 1) p += step;
     }
   }
@@ -166,6 +129,24 @@ struct RowOutput {
       }
     }
     return found;
+  }
+
+ private:
+  // One vector after the other, in a loop that picks them by selects: at the tensor's edge, or
+  // where it is misaligned.
+  template <int kFp8>
+  __device__ __forceinline__ void write_edge(const P& patch, const Vector (&v)[P::kVectors],
+                                             const float (&encode)[P::kVectors]) const {
+    char* p = q;
+#pragma unroll 1
+    for (int i = 0; i < P::kVectors; ++i) {
+      const Codes<Src> codes = cast_vector<Src, kFp8>(picked(v, i), picked(encode, i));
+      const int g = i % P::kGroups;
+      if (i / P::kGroups < patch.rows) {
+        store<Src>(p + P::offset(g), codes, patch.elements(g), aligned && patch.whole(g));
+      }
+      if (g == P::kGroups - 1) p += step;
+    }
   }
 };
 

@@ -38,9 +38,11 @@ struct ColumnStage {
   static __device__ __forceinline__ int turn(int column) {
     return column / Src::kElements * kTurn % 16;
   }
-  __device__ __forceinline__ Words2& at(int column, int patch_row) {
+  // Element `j` of the group of kElements columns from `column` on, which share a turn: told apart,
+  // so that the compiler sees as much.
+  __device__ __forceinline__ Words2& at(int column, int j, int patch_row) {
     const int half = patch_row ^ turn(column);
-    return unit[column * kUnits + half / 2].half[half % 2];
+    return unit[column * kUnits + half / 2 + j * kUnits].half[half % 2];
   }
 
   // The thread's codes; its patch begins at row 8 * patch_row and column `column` of the tile.
@@ -60,7 +62,7 @@ struct ColumnStage {
         }
         codes.word[w] = cast_pair<kFp8>(x[1], x[0]) | cast_pair<kFp8>(x[3], x[2]) << 16;
       }
-      at(column + j, patch_row) = codes;
+      at(column, j, patch_row) = codes;
     }
   }
 
@@ -78,7 +80,7 @@ struct ColumnStage {
         if ((raw & ~sign_bit<Src>()) < Src::kInfinity) continue;
         ++found;
         const int shift = row % 4 * 8;
-        u32& word = at(column + j, patch_row).word[row / 4];
+        u32& word = at(column, j, patch_row).word[row / 4];
         word = (word & ~(0xffu << shift)) | nonfinite_code<Src, kFp8>(raw) << shift;
       }
     }
@@ -89,32 +91,54 @@ struct ColumnStage {
   // and at col0; the copy's rows are written up to their padding, where the staged codes are zeros.
   template <typename View>
   __device__ __forceinline__ void write(const View& args, i64 row0, i64 col0) {
-    char* const q = static_cast<char*>(args.q_transposed) + start_column(args);
-    const i64 ld = args.ldq_transposed;
-    const bool aligned = (reinterpret_cast<u64>(q) | static_cast<u64>(ld)) % sizeof(Unit) == 0;
+    // A thread's unit is the same of every kStep-th column.
+    constexpr int kStep = kThreads / kUnits;
+    constexpr int kTurns = kStep / Src::kElements * kTurn;
+    static_assert(kThreads % kUnits == 0 && kTileCols % kStep == 0, "every thread writes as many");
+    static_assert(kTurns % 2 == 0 && (kTurns & (kTurns - 1)) == 0 && kStep % Src::kElements == 0,
+                  "a step turns whole units, and bits that no column below it has");
+    const int first = static_cast<int>(threadIdx.x) / kUnits;
+    const int row = static_cast<int>(threadIdx.x) % kUnits * 16;
+    const int turned = turn(first);
+    const bool swapped = turned % 2 != 0;
+    const int u = row / 16 ^ turned / 2;
     const int columns = clamp_count(args.cols - col0, kTileCols);
     const int rows = clamp_count(padded_columns(args) - row0, kTileRows);
-    static_assert(kAll % kThreads == 0, "every thread writes as many units");
+    const i64 ld = args.ldq_transposed;
+    char* p = static_cast<char*>(args.q_transposed) + start_column(args) + (col0 + first) * ld +
+              row0 + row;
+    const bool aligned =
+        (reinterpret_cast<u64>(args.q_transposed) | static_cast<u64>(ld)) % sizeof(Unit) == 0;
+    if (aligned && columns == kTileCols && rows == kTileRows) {
 #pragma unroll
-    for (int k = 0; k < kAll / kThreads; ++k) {
-      const int index = static_cast<int>(threadIdx.x) + k * kThreads;
-      const int column = index / kUnits, u = index % kUnits;
-      if (column >= columns || 16 * u >= rows) continue;
-      const int turned = turn(column);
-      const Unit staged = unit[column * kUnits + (u ^ turned / 2)];
-      const Words2 first = turned % 2 == 0 ? staged.half[0] : staged.half[1];
-      const Words2 second = turned % 2 == 0 ? staged.half[1] : staged.half[0];
-      const Vector codes = {{first.word[0], first.word[1], second.word[0], second.word[1]}};
-      char* const p = q + (col0 + column) * ld + row0 + 16 * u;
+      for (int k = 0; k < kTileCols / kStep; ++k) {
+        memory::store_16(
+            p, staged(first * kUnits + (u ^ k * kTurns % 16 / 2) + k * kStep * kUnits, swapped));
+        p += kStep * ld;
+      }
+      return;
+    }
+    if (row >= rows) return;
+#pragma unroll 1
+    for (int k = 0; k * kStep + first < columns; ++k) {
+      const Vector codes =
+          staged((first + k * kStep) * kUnits + (u ^ k * kTurns % 16 / 2), swapped);
       if (aligned) {
         memory::store_16(p, codes);
       } else {
         store_bytes(p, codes);
       }
+      p += kStep * ld;
     }
   }
 
  private:
+  __device__ __forceinline__ Vector staged(int index, bool swapped) const {
+    const Unit both = unit[index];
+    const Words2 first = swapped ? both.half[1] : both.half[0];
+    const Words2 second = swapped ? both.half[0] : both.half[1];
+    return {{first.word[0], first.word[1], second.word[0], second.word[1]}};
+  }
   static __device__ __forceinline__ void store_bytes(char* p, Vector v) {
 #pragma unroll 1
     for (int i = 0; i < 16; ++i) {

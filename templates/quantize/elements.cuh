@@ -13,6 +13,7 @@
 #ifndef OCTILE_EMITTED
 #include "lib/arithmetic.cuh"
 #include "lib/cast.cuh"
+#include "lib/launch.cuh"
 #include "lib/memory.cuh"
 #include "lib/reduce.cuh"
 #include "lib/types.cuh"
@@ -88,6 +89,7 @@ using Vector = memory::Words4;  // 16 bytes of x, as one thread loads them
 // above kInfinity are infinity and NaN.
 
 // Two 16-bit elements a word, the lower half first.
+template <int kType>
 struct Source16 {
   static constexpr int kElementBytes = 2;
   static constexpr int kElements = 8;  // per Vector
@@ -96,15 +98,14 @@ struct Source16 {
     return i % 2 == 0 ? v.word[i / 2] & 0xffffu : v.word[i / 2] >> 16;
   }
   static __device__ __forceinline__ u32 magnitude(const Vector& v) {
-    u32 both = 0;
-#pragma unroll
-    for (int w = 0; w < 4; ++w) both = reduce::max_u16x2(both, v.word[w] & 0x7fff7fffu);
-    return reduce::max(both & 0xffffu, both >> 16);
+    const u32 both = larger(larger(v.word[0], v.word[1]), larger(v.word[2], v.word[3]));
+    return reduce::max(both & 0x7fffu, unsigned_word(both) >> 16);
   }
-  // The larger magnitudes of two words, element by element.
-  static __device__ __forceinline__ u32 larger(u32 magnitudes, u32 word) {
-    return reduce::max_u16x2(magnitudes, word & 0x7fff7fffu);
+  // The elements of the larger magnitudes of two words, but for their signs; a NaN stays one.
+  static __device__ __forceinline__ u32 larger(u32 a, u32 b) {
+    return kType == kBF16 ? arithmetic::larger_bf16x2(a, b) : arithmetic::larger_fp16x2(a, b);
   }
+  static __device__ __forceinline__ u32 unsigned_word(u32 word) { return word & 0x7fff7fffu; }
   // Element `i` of magnitudes kept in words.
   static __device__ __forceinline__ u32 pick(u32 word, int i) {
     return i % 2 == 0 ? word & 0xffffu : word >> 16;
@@ -123,26 +124,26 @@ template <int kType>
 struct Source;
 
 template <>
-struct Source<kBF16> : Source16 {
+struct Source<kBF16> : Source16<kBF16> {
   static constexpr u32 kInfinity = 0x7f80u;
   static constexpr u32 kMaxFiniteBits = 0x7f7f0000u;  // as fp32
   static __device__ __forceinline__ float value(u32 raw) {
     return cast::from_bf16(static_cast<u16>(raw));
   }
   static __device__ __forceinline__ u32 finite_only(u32 word) {
-    return zero_nonfinite<kInfinity>(word);
+    return Source16::template zero_nonfinite<kInfinity>(word);
   }
 };
 
 template <>
-struct Source<kFP16> : Source16 {
+struct Source<kFP16> : Source16<kFP16> {
   static constexpr u32 kInfinity = 0x7c00u;
   static constexpr u32 kMaxFiniteBits = 0x477fe000u;  // 65504
   static __device__ __forceinline__ float value(u32 raw) {
     return cast::from_fp16(static_cast<u16>(raw));
   }
   static __device__ __forceinline__ u32 finite_only(u32 word) {
-    return zero_nonfinite<kInfinity>(word);
+    return Source16::template zero_nonfinite<kInfinity>(word);
   }
 };
 
@@ -161,9 +162,10 @@ struct Source<kFP32> {
     for (int w = 0; w < 4; ++w) top = reduce::max(top, v.word[w] & 0x7fffffffu);
     return top;
   }
-  static __device__ __forceinline__ u32 larger(u32 magnitude, u32 word) {
-    return reduce::max(magnitude, word & 0x7fffffffu);
+  static __device__ __forceinline__ u32 larger(u32 a, u32 b) {
+    return __float_as_uint(arithmetic::max(fabsf(value(a)), fabsf(value(b))));
   }
+  static __device__ __forceinline__ u32 unsigned_word(u32 word) { return word & 0x7fffffffu; }
   static __device__ __forceinline__ u32 pick(u32 word, int) { return word; }
   static constexpr int kElementsAWord = 1;
   static __device__ __forceinline__ u32 finite_only(u32 word) {
@@ -186,6 +188,24 @@ struct Computed : Source<kFP32> {
 template <typename Src>
 __device__ __forceinline__ constexpr u32 sign_bit() {
   return 1u << (8 * Src::kElementBytes - 1);
+}
+
+// Without the signs that larger() leaves.
+template <typename Src>
+__device__ __forceinline__ Vector magnitudes_of(const Vector& v) {
+  return {{Src::unsigned_word(v.word[0]), Src::unsigned_word(v.word[1]),
+           Src::unsigned_word(v.word[2]), Src::unsigned_word(v.word[3])}};
+}
+
+// value[i], by selects: an index that a loop counts would put the array into memory.
+template <typename T, int kCount>
+__device__ __forceinline__ T picked(const T (&value)[kCount], int i) {
+  T one = value[0];
+#pragma unroll
+  for (int j = 1; j < kCount; ++j) {
+    if (j == i) one = value[j];
+  }
+  return one;
 }
 
 // See forget_origin (types.cuh).

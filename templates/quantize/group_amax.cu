@@ -2,8 +2,13 @@
 //
 //   maxima[g] = max |x| over the rows of group g, as bits of the input type
 //
-// The host clears them before. A warp takes a tile (first_pass.cuh) and, where it finds more than
-// what was known when it began, an atomic: few do. Maxima do not depend on the order of arrival.
+// The host clears them before. A warp takes kSteps tiles (first_pass.cuh) one below the other and,
+// where it finds more than what was known when it began, an atomic. Maxima do not depend on the
+// order of arrival.
+//
+// Ladder, 32 groups of 16384x7168 bf16, with the cast behind it, one H200:
+//   an atomic for each 8 rows            204 to 209 us   all of a group's warps begin knowing
+//   nothing one for 64 rows                      predicted 145   this file
 #ifndef OCTILE_EMITTED
 #define OCTILE_AMAX_NAME octile_quantize_group_amax_default
 #define OCTILE_DEFAULT_GRANULARITY 1
@@ -20,22 +25,31 @@ using Groups = quantize::Walk<cfg::kGroupWalk>;
 using Pass = quantize::FirstPass<Src, cfg::kAmaxThreads>;
 using Input = cfg::Input<Pass::Patch>;
 constexpr int kVectors = Pass::kVectors, kWarps = Pass::kWarps;
+constexpr int kSteps = 8;
+constexpr int kRows = kSteps * kVectors;  // of a warp
 
 }  // namespace group_amax
 
 extern "C" __global__ void __launch_bounds__(cfg::kAmaxThreads, cfg::kAmaxBlocksPerSm)
     OCTILE_AMAX_NAME(const __grid_constant__ quantize::Args whole) {
   using namespace group_amax;
+  wait_for_previous_kernel();
   if (quantize::skipped(whole)) return;
   const u64 across = static_cast<u64>(whole.cols + Pass::kCols - 1) / Pass::kCols;
   quantize::Tile tile =
       quantize::tile_at(static_cast<u64>(blockIdx.x) * kWarps + threadIdx.x / 32, across);
-  if (tile.row >= Groups::slots<kVectors>(whole)) return;
-  auto&& args = Groups::enter<kVectors>(whole, tile.row);
-  const i64 row = quantize::first_row(args) + tile.row * kVectors;
+  if (tile.row >= Groups::slots<kRows>(whole)) return;
+  auto&& args = Groups::enter<kRows>(whole, tile.row);
+  i64 row = quantize::first_row(args) + tile.row * kRows;
   if (row >= args.rows) return;
   // Looked at before the loads of x, which take as long: what it misses costs an atomic.
   const u32 known = *static_cast<volatile const u32*>(args.maxima + args.group);
-  const u32 top = __reduce_max_sync(0xffffffffu, Pass::largest<Input>(args, row, tile.col));
+  const i64 end = row + kRows < args.rows ? row + kRows : args.rows;
+  u32 top = 0;
+#pragma unroll 1
+  for (; row < end; row += kVectors) {
+    top = reduce::max(top, Pass::largest<Input>(args, row, tile.col));
+  }
+  top = __reduce_max_sync(0xffffffffu, top);
   if (threadIdx.x % 32 == 0 && top > known) atomicMax(args.maxima + args.group, top);
 }

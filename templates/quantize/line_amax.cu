@@ -28,6 +28,7 @@ constexpr int kStripeRows = 512;  // of one thread block: enough to make its col
 extern "C" __global__ void __launch_bounds__(cfg::kAmaxThreads, cfg::kAmaxBlocksPerSm)
     OCTILE_AMAX_NAME(const __grid_constant__ quantize::Args args) {
   using namespace line_amax;
+  wait_for_previous_kernel();
   if (quantize::skipped(args)) return;
   __shared__ Vector columns[kWarps][32];
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -57,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kAmaxThreads, cfg::kAmaxBlocks
     }
   }
 
-  columns[warp][lane] = top;
+  columns[warp][lane] = quantize::magnitudes_of<Src>(top);
   __syncthreads();
   for (int column = static_cast<int>(threadIdx.x); column < kCols; column += cfg::kAmaxThreads) {
     const i64 col = stripe.col * kCols + column;

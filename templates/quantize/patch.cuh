@@ -99,10 +99,18 @@ struct TensorInput {
     return aligned && patch.whole(g);
   }
 
-  // All vectors of the patch, row by row; zeros where the tensor has no element. First every
-  // vector that one access may take, back to back; then, in the few threads that have any, the
-  // others.
+  // All vectors of the patch, row by row; zeros where the tensor has no element. A whole patch back
+  // to back; else first every vector that one access may take, then the others.
   __device__ __forceinline__ void load(const P& patch, Vector (&v)[P::kVectors]) const {
+    if (aligned && patch.whole()) {
+      const char* p = x;
+#pragma unroll
+      for (int i = 0; i < P::kVectors; ++i) {
+        v[i] = memory::load_16(p + P::offset(i % P::kGroups) * Src::kElementBytes);
+        if (i % P::kGroups == P::kGroups - 1) p += step;
+      }
+      return;
+    }
     i64 offset = 0;
 #pragma unroll
     for (int i = 0; i < P::kVectors; ++i) {

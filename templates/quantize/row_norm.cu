@@ -23,6 +23,7 @@ static_assert(kVectors % Squares::kAll == 0, "every piece begins with the first 
 extern "C" __global__ void __launch_bounds__(cfg::kNormThreads)
     OCTILE_NORM_NAME(const __grid_constant__ quantize::Args args) {
   using namespace row_norm;
+  wait_for_previous_kernel();
   if (quantize::skipped(args)) return;
   __shared__ float shared[cfg::kNormThreads];
   const i64 row = blockIdx.x;

@@ -71,6 +71,7 @@ __device__ __forceinline__ float find_scale(const View& args, i64 row, u32 top) 
 extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
     OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args whole) {
   using namespace rows;
+  wait_for_previous_kernel();
   if (quantize::skipped(whole)) return;
   i64 row = blockIdx.x;
   auto&& args = Groups::enter<1>(whole, row);

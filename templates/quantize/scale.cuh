@@ -96,7 +96,47 @@ struct ScaleRuns {
     }
   }
 
+  // The i-th scales of `count` runs from `run` on, at most kCount.
+  template <int kCount>
+  __device__ __forceinline__ void store_down(i64 run, i64 i, int count,
+                                             const float (&encode)[kCount]) const {
+    if (kRunsTogether == 1 && count == kCount && i + 1 < inner) {
+      char* p = place(run, i);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        Rule::store(p, 0, encode[j]);
+        p += ld * Rule::kStepBytes;
+      }
+      return;
+    }
+#pragma unroll 1
+    for (int j = 0; j < count; ++j) store(run + j, i, picked(encode, j));
+  }
+  // `count` scales of a run from the i-th on, at most kCount; i a multiple of kCount. Bytes that
+  // make a word in one access: 1x32 scales of a transposed copy lie far apart from column to
+  // column.
+  template <int kCount>
+  __device__ __forceinline__ void store_along(i64 run, i64 i, int count,
+                                              const float (&encode)[kCount]) const {
+    if constexpr (Rule::kStepBytes == 1 && kCount == 4) {
+      char* const p = place(run, i);
+      const bool last = kRunsTogether > 1 && run + 1 == outer;
+      if (i + kCount < inner && !last && reinterpret_cast<u64>(p) % 4 == 0) {
+        u32 word = 0;
+#pragma unroll
+        for (int j = 0; j < kCount; ++j) word |= Rule::decode_exponent(encode[j]) << 8 * j;
+        memory::store_4(p, word);
+        return;
+      }
+    }
+#pragma unroll 1
+    for (int j = 0; j < count; ++j) store(run, i + j, picked(encode, j));
+  }
+
  private:
+  __device__ __forceinline__ char* place(i64 run, i64 i) const {
+    return static_cast<char*>(scales) + index(run, i) * Rule::kStepBytes;
+  }
   __device__ __forceinline__ void store_in_run(i64 run, i64 i, float encode) const {
     Rule::store(scales, index(run, i), encode);
     if (i + 1 != inner) return;

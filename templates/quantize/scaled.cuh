@@ -31,6 +31,14 @@ struct DecodeScale {
     return row / kBlock * ld + across;
   }
 
+  static constexpr bool kSquares = kGranularity == k128x128 || kGranularity == k32x32;
+  // From one row's to the next, where every row has its own.
+  static __device__ __forceinline__ i64 row_step(i64 ld) {
+    if constexpr (kFormat == kScalePacked) return 4;
+    if constexpr (kGranularity == k1x32) return ld;
+    return kGranularity == kPerTensor ? 0 : 1;
+  }
+
   static __device__ __forceinline__ float load(const void* scales, i64 index) {
     const char* const p = static_cast<const char*>(scales);
     if constexpr (kExponents) {
@@ -86,10 +94,11 @@ struct ScaledCodes {
         scale_ld(args.x_scale_ld),
         aligned((reinterpret_cast<u64>(args.x) | static_cast<u64>(args.ldx)) % kElements == 0) {}
 
-  // All vectors of the patch, row by row; zeros where the tensor has no element. Whole vectors and
-  // scales first, back to back; then, in the few threads that have any, the others.
+  // All vectors of the patch, row by row; zeros where the tensor has no element. A whole patch back
+  // to back; else whole vectors and scales first, then the others.
   __device__ __forceinline__ void load(const P& patch, Word (&codes)[P::kVectors],
                                        float (&scale)[P::kVectors]) const {
+    if (aligned && patch.whole()) return load_patch(patch, codes, scale);
     i64 offset = 0;
 #pragma unroll
     for (int i = 0; i < P::kVectors; ++i) {
@@ -144,6 +153,30 @@ struct ScaledCodes {
   static __device__ __forceinline__ u32 halves(u16 codes) {
     return kFp8 == kE4M3 ? cast::from_e4m3x2(codes) : cast::from_e5m2x2(codes);
   }
+  __device__ __forceinline__ void load_patch(const P& patch, Word (&codes)[P::kVectors],
+                                             float (&scale)[P::kVectors]) const {
+    const char* p = x;
+#pragma unroll
+    for (int i = 0; i < P::kVectors; ++i) {
+      codes[i] = load_whole(p + i % P::kGroups * P::kGroupCols);
+      if (i % P::kGroups == P::kGroups - 1) p += ldx * P::kRowStep;
+    }
+#pragma unroll
+    for (int g = 0; g < P::kGroups; ++g) {
+      i64 index = scale_index(patch, 0, g);
+#pragma unroll
+      for (int row = 0; row < P::kRows; ++row) {
+        if constexpr (Scale::kSquares) index = scale_index(patch, row, g);
+        const bool loaded =
+            kGranularity == kPerTensor ? row + g > 0 : kGranularity == kPerRow && g > 0;
+        const int i = row * P::kGroups + g;
+        scale[i] = !loaded                      ? Scale::load(scales, index)
+                   : kGranularity == kPerTensor ? scale[0]
+                                                : scale[i - 1];
+        if constexpr (!Scale::kSquares) index += Scale::row_step(scale_ld) * P::kRowStep;
+      }
+    }
+  }
   __device__ __forceinline__ const char* group(int g) const { return x + g * P::kGroupCols; }
   __device__ __forceinline__ bool whole(const P& patch, int g) const {
     return aligned && patch.whole(g);
@@ -197,8 +230,9 @@ struct ScaledInput {
     for (int i = 0; i < P::kVectors; ++i) {
       float value[4];
       From::widen(codes[i], scale[i], value);
-      // Rows beyond the last become padding, which is +0 whatever the sign of the scale.
-      const bool exists = i / P::kGroups < of.rows;
+      // Rows beyond the last become padding, which is +0 whatever the one scale's sign; a scale of
+      // their own is +0 already.
+      const bool exists = kGranularity != kPerTensor || i / P::kGroups < of.rows;
 #pragma unroll
       for (int w = 0; w < 4; ++w) v[i].word[w] = exists ? __float_as_uint(value[w]) : 0;
     }

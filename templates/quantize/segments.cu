@@ -186,17 +186,22 @@ __device__ __forceinline__ void quantize_short(const View& args, const Patch& pa
   const quantize::ScaleRuns<Rule, cfg::kSwizzled> scales{args.scale, quantize::scale_rows(args),
                                                          blocks, args.scale_ld};
   const i64 first = patch.row - quantize::scale_origin(args);
-  float encode = 1.0f;
-  output.write<cfg::kTargetType>(patch, x, [&](int i) {
-    const int piece = i / kTouching;
-    if (i % kTouching != 0) return encode;  // its neighbour's too
-    encode = encode_of(reduce::lanes_max<kLanes>(of_piece(magnitudes, piece)));
-    const i64 block = (patch.col + piece % kPieces * kWarpCols) / kBlock;
-    if (threadIdx.x % kLanes == 0 && piece / kPieces < patch.rows && block < blocks) {
-      scales.store(first + piece / kPieces, block, encode);
+  float encode[kOwned];
+#pragma unroll
+  for (int i = 0; i < kOwned; ++i) {
+    encode[i] = encode_of(reduce::lanes_max<kLanes>(of_piece(magnitudes, i)));
+  }
+  if (threadIdx.x % kLanes == 0) {
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) {
+      float of_rows[cfg::kStepRows];
+#pragma unroll
+      for (int row = 0; row < cfg::kStepRows; ++row) of_rows[row] = encode[row * kPieces + piece];
+      const i64 block = (patch.col + piece * kWarpCols) / kBlock;
+      if (block < blocks) scales.store_down(first, block, patch.rows, of_rows);
     }
-    return encode;
-  });
+  }
+  output.write<cfg::kTargetType>(patch, x, [&](int i) { return encode[i / kTouching]; });
 }
 
 // amax, scale, cast and output of a patch.
@@ -302,6 +307,7 @@ __device__ __forceinline__ void give_tile(const quantize::Args& whole) {
 extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
     OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args whole) {
   using namespace segments;
+  wait_for_previous_kernel();
   if (quantize::skipped(whole)) return;
   give_tile<Input>(whole);
 }

@@ -38,6 +38,7 @@ __device__ __forceinline__ void raise(const quantize::Args& args, i64 row, i64 c
 extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
     OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args args) {
   using namespace shard_amax;
+  wait_for_previous_kernel();
   if (quantize::skipped(args)) return;
   quantize::Tile tile;
   if (!quantize::shard_tile<kVectors, Src::kElements>(args, kWarps, tile)) return;

@@ -25,6 +25,7 @@ constexpr int kVectors = Pass::kVectors, kWarps = Pass::kWarps;
 extern "C" __global__ void __launch_bounds__(cfg::kAmaxThreads, cfg::kAmaxBlocksPerSm)
     OCTILE_AMAX_NAME(const __grid_constant__ quantize::Args args) {
   using namespace tensor_amax;
+  wait_for_previous_kernel();
   if (quantize::skipped(args)) return;
   __shared__ u32 partials[kWarps];
   const u64 across = static_cast<u64>(args.cols + Pass::kCols - 1) / Pass::kCols;

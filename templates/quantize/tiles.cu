@@ -195,7 +195,7 @@ __device__ __forceinline__ float square_encode(const View& args, const Patch& pa
 struct RowStrips {
   static constexpr int kAlong = kBlock / Src::kElements;  // lanes of a block
   static constexpr int kAcross = 128 / Src::kElements;    // of one of 128 columns
-  u32 kept[kShort ? kVectors : 1];                        // maxima, or the bits of one encode scale
+  float kept[kShort ? kVectors : 1];                      // encode scales
 
   // Takes the maxima of the rows over the lane's own elements; stores the scales.
   __device__ __forceinline__ void find(const View& args, const Patch& patch, u32 lane,
@@ -204,14 +204,12 @@ struct RowStrips {
     const i64 rows = quantize::scale_rows(args);
     const i64 first = patch.row - quantize::scale_origin(args);
     if constexpr (kShort) {
-      const Runs scales{args.scale, rows, blocks, args.scale_ld};
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) {
-        kept[i] = reduce::lanes_max<kAlong>(magnitudes[i]);
-        if (lane % kAlong == 0 && i < patch.rows && block < blocks) {
-          scales.store(first + i, block, encode_of(kept[i]));
-        }
+        kept[i] = encode_of(reduce::lanes_max<kAlong>(magnitudes[i]));
       }
+      if (lane % kAlong != 0 || block >= blocks) return;
+      Runs{args.scale, rows, blocks, args.scale_ld}.store_down(first, block, patch.rows, kept);
     } else {
       const Runs scales{args.scale, blocks, rows, args.scale_ld};
       const float encode = encode_of(reduce::scatter_max<kVectors, kAcross>(magnitudes, lane));
@@ -220,37 +218,46 @@ struct RowStrips {
       if (static_cast<int>(lane) == owner && owned < patch.rows && block < blocks) {
         scales.store(block, first + owned, encode);
       }
-      kept[0] = __float_as_uint(encode);
+      kept[0] = encode;
     }
   }
 
   // Row i's encode scale. All lanes, for every i.
   __device__ __forceinline__ float encode(u32 lane, int i) const {
     if constexpr (kShort) {
-      return encode_of(kept[i]);
+      return kept[i];
     } else {
-      return __uint_as_float(
-          __shfl_sync(0xffffffffu, kept[0], reduce::owner_lane<kVectors, kAcross>(lane, i)));
+      const int owner = reduce::owner_lane<kVectors, kAcross>(lane, i);
+      return __shfl_sync(0xffffffffu, kept[0], owner);
     }
   }
 };
 
 // ---- 1xB, along the columns ---------------------------------------------------------------------
 
-// The warp's maxima of its columns.
-template <typename Memory>
-__device__ __forceinline__ void share_columns(Memory& shared, const Place& at,
-                                              const Vector (&x)[kVectors]) {
-  Vector top = {{0, 0, 0, 0}};
+// The thread's maxima of its columns, but for the signs.
+__device__ __forceinline__ Vector column_maxima(const Vector (&x)[kVectors]) {
+  Vector top = x[0];
 #pragma unroll
   for (int w = 0; w < 4; ++w) {
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) top.word[w] = Src::larger(top.word[w], x[i].word[w]);
+    for (int i = 1; i < kVectors; ++i) top.word[w] = Src::larger(top.word[w], x[i].word[w]);
+  }
+  return top;
+}
+
+// The warp's, from its threads'.
+template <typename Memory>
+__device__ __forceinline__ void share_columns(Memory& shared, const Place& at, Vector top) {
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
     if constexpr (kLanes < 32) {
       top.word[w] = Src::larger(top.word[w], __shfl_xor_sync(0xffffffffu, top.word[w], kLanes));
     }
   }
-  if (at.lane < kLanes) shared.maxima.columns[at.warp][at.lane] = top;
+  if (at.lane < kLanes) {
+    shared.maxima.columns[at.warp][at.lane] = quantize::magnitudes_of<Src>(top);
+  }
 }
 
 // After a barrier: a thread a column derives and stores its scales, and leaves them in `encodes`.
@@ -267,6 +274,7 @@ __device__ __forceinline__ void find_columns(const View& args, Memory& shared, i
                           : Runs{args.scale_transposed, quantize::is_last(args) ? blocks : 0,
                                  args.cols, args.scale_ld_transposed};
   const int element = column % Src::kElements;
+  float encode[kBlocksDown];
 #pragma unroll
   for (int b = 0; b < kBlocksDown; ++b) {
     u32 top = 0;
@@ -275,14 +283,15 @@ __device__ __forceinline__ void find_columns(const View& args, Memory& shared, i
       const Vector& v = shared.maxima.columns[b * kBlockWarps + w][column / Src::kElements];
       top = reduce::max(top, Src::pick(v.word[element / Src::kElementsAWord], element));
     }
-    const float encode = encode_of(top);
-    shared.encodes[b][column] = encode;
-    if (col >= args.cols || first + b >= blocks) continue;
-    if constexpr (kShort) {
-      scales.store(col, first + b, encode);
-    } else {
-      scales.store(first + b, col, encode);
-    }
+    encode[b] = encode_of(top);
+    shared.encodes[b][column] = encode[b];
+  }
+  if (col >= args.cols) return;
+  const int count = quantize::clamp_count(blocks - first, kBlocksDown);
+  if constexpr (kShort) {
+    scales.store_along(col, first, count, encode);
+  } else {
+    scales.store_down(first, col, count, encode);
   }
 }
 
@@ -318,7 +327,9 @@ __device__ __forceinline__ void known_columns(const quantize::Args& args, const 
 
 template <bool kTransposed>
 __device__ __forceinline__ void run(const quantize::Args& whole) {
+  wait_for_previous_kernel();
   if (quantize::skipped(whole)) return;
+  constexpr bool kOnlyColumns = kTransposed && kStrips && !cfg::kRowwise;
   __shared__ typename quantize::Chosen<kTransposed, Shared, SharedMaxima>::Type shared;
   const u64 across = static_cast<u64>(whole.cols + cfg::kTileCols - 1) / cfg::kTileCols;
   const u64 down = static_cast<u64>(Groups::template slots<cfg::kTileRows>(whole));
@@ -347,9 +358,20 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
   patch.row = forget_origin(patch.row);  // addresses are not kept beside 32 words of x
   const u32 known = kPerTensor && !cfg::kDelayed ? quantize::known_magnitude(args) : 0;
   u32 magnitudes[kVectors];
-  const bool nonfinite = quantize::measure<Src>(x, magnitudes);
-  // Magnitudes of every word kept for the columns' maxima would not fit either.
-  if constexpr (kTransposed) quantize::forget_origin(x);
+  Vector maxima;
+  bool nonfinite;
+  if constexpr (kOnlyColumns) {
+    maxima = column_maxima(x);
+    nonfinite = Src::magnitude(maxima) >= Src::kInfinity;
+    if (nonfinite) {
+      quantize::drop_nonfinite<Src>(x);
+      maxima = column_maxima(x);
+    }
+  } else {
+    nonfinite = quantize::measure<Src>(x, magnitudes);
+    // What is made of every word would not fit if it were kept for the columns' maxima.
+    if constexpr (kTransposed) quantize::forget_origin(x);
+  }
 
   // amax, scale
   float one = 1.0f;  // of the thread's whole patch, where that shares a scale
@@ -394,7 +416,8 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
   // The transposed copy, through shared memory.
   if constexpr (kTransposed) {
     if constexpr (kStrips) {
-      share_columns(shared, at, x);
+      if constexpr (!kOnlyColumns) maxima = column_maxima(x);
+      share_columns(shared, at, maxima);
       __syncthreads();
       find_columns(args, shared, patch.row - at.row - quantize::first_row(args),
                    patch.col - at.column);

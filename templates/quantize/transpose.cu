@@ -70,7 +70,7 @@ __device__ __forceinline__ void put(Stage& stage, int patch_row, int column,
     const Columns lower = turned(x[4].word[w], x[5].word[w], x[6].word[w], x[7].word[w]);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      stage.at(column + 4 * w + j, patch_row) = Words2{{upper.of[j], lower.of[j]}};
+      stage.at(column, 4 * w + j, patch_row) = Words2{{upper.of[j], lower.of[j]}};
     }
   }
 }
@@ -99,6 +99,7 @@ __device__ __forceinline__ void move_scales(const quantize::Args& args, i64 row0
 extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
     OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args args) {
   using namespace transpose;
+  wait_for_previous_kernel();
   if (quantize::skipped(args)) return;
   __shared__ Stage stage;
   const u64 across = static_cast<u64>(args.cols + cfg::kTileCols - 1) / cfg::kTileCols;

@@ -121,7 +121,7 @@ TEST(TuneExplain, AModelIsItsProductsAtEveryBucket) {
       {"tune", "--model", "llama-3-8b,llama-3-8b", "--device", "h200", "--explain", "--json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const auto all = products(outcome);
-  EXPECT_EQ(all.size() % 22, 0) << "1, 2, 4, ... 128, 192, 256, 384, ... 16384";
+  EXPECT_EQ(all.size() % 30, 0) << "1, 2, 4, ... 128, 192, 256, ... 1024, 1280, ... 16384";
   EXPECT_EQ(std::set<std::string>(all.begin(), all.end()).size(), all.size());
 }
 

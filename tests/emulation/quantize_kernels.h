@@ -5,6 +5,7 @@
 // The templates carry pragmas and implicit conversions that are CUDA's business.
 #pragma GCC system_header
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -93,6 +94,8 @@ inline float from_fp16(u16 bits) { return octile::reference::fp16_to_float(bits)
 inline float from_bf16(u16 bits) { return octile::reference::bf16_to_float(bits); }
 }  // namespace cast
 
+inline void wait_for_previous_kernel() {}
+
 namespace memory {
 struct alignas(16) Words4 {
   u32 word[4];
@@ -128,6 +131,18 @@ inline void store_1(void* p, u32 value) {
 namespace arithmetic {
 inline float min(float a, float b) { return octile::elementary::min(a, b); }
 inline float max(float a, float b) { return octile::elementary::max(a, b); }
+template <u32 kInfinity>
+u32 larger_halves(u32 a, u32 b) {
+  u32 halves = 0;
+  for (int shift = 0; shift < 32; shift += 16) {
+    const u32 larger = std::max(a >> shift & 0x7fffU, b >> shift & 0x7fffU);
+    const u32 sign = (a ^ b) >> shift & 0x8000U;
+    halves |= (larger > kInfinity ? 0x7fffU : larger | sign) << shift;
+  }
+  return halves;
+}
+inline u32 larger_bf16x2(u32 a, u32 b) { return larger_halves<0x7f80>(a, b); }
+inline u32 larger_fp16x2(u32 a, u32 b) { return larger_halves<0x7c00>(a, b); }
 // The device's refinement of its instruction's answer is that of __frcp_rn: correctly rounded.
 inline float near_reciprocal(float a) { return 1.0F / a; }
 }  // namespace arithmetic

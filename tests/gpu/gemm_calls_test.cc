@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <memory>
 #include <vector>
 
 #include "runtime/reference/metrics.h"
@@ -145,6 +146,57 @@ TEST_F(GemmCalls, OverlapReadsWhatTheKernelBeforeWrote) {
       // Back to back: the second call may start while the first still runs.
       expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
       ASSERT_EQ(differences(plain_y, y.d()), 0U) << to_text(shape) << " at repeat " << i;
+    }
+    expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
+  }
+}
+
+// Every launch is programmatic, and a product that was not asked to overlap keeps the stream's
+// order by itself: all of its operands are copies the stream makes just before, and its result is
+// read by the copy behind it. In between an overlapping product, which lets the next start early.
+TEST_F(GemmCalls, OrderIsKeptWithoutTheFlag) {
+  for (const GemmShape shape : {GemmShape{64, 2112, 7168}, GemmShape{300, 576, 1152}}) {
+    const std::array<std::unique_ptr<GemmCase>, 2> inputs{
+        std::make_unique<GemmCase>(gpu(), GemmProblem{}, shape, 61),
+        std::make_unique<GemmCase>(gpu(), GemmProblem{}, shape, 62)};
+    GemmCase work(gpu(), {}, shape, 63);
+    GemmCase other(gpu(), {}, shape, 64);
+    octile_plan* plan = make_plan(to_text(Problem(work.problem())).c_str(), shape.m, shape.m);
+    const auto copy = [&](DeviceBuffer& to, const DeviceBuffer& from) {
+      const void* source = from.pointer();
+      void* target = to.pointer();
+      auto bytes = static_cast<std::int64_t>(from.bytes());
+      gpu().launch("copy_bytes", 64, 256, {&source, &target, &bytes});
+    };
+    std::vector<DeviceBuffer> expected, results;
+    for (const auto& from : inputs) {
+      expected.push_back(gpu().allocate(from->d().bytes()));
+      results.push_back(gpu().allocate(from->d().bytes()));
+      from->poison_output();
+      const octile_gemm_args args = from->args();
+      expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
+      copy(expected.back(), from->d());
+    }
+    gpu().synchronize();
+    octile_gemm_args early = other.args();
+    early.flags = OCTILE_RUN_OVERLAP;
+    const octile_gemm_args args = work.args();
+    work.poison_output();
+    for (int i = 0; i < 100; ++i) {
+      for (std::size_t j = 0; j < inputs.size(); ++j) {
+        copy(work.a(), inputs[j]->a());
+        copy(work.a_scale(), inputs[j]->a_scale());
+        copy(work.b(), inputs[j]->b());
+        copy(work.b_scale(), inputs[j]->b_scale());
+        if (i % 2 == 1) {
+          expect_ok(octile_gemm_run(plan, &early, gpu().stream()), "octile_gemm_run");
+        }
+        expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
+        copy(results[j], work.d());
+      }
+      for (std::size_t j = 0; j < inputs.size(); ++j) {
+        ASSERT_EQ(differences(expected[j], results[j]), 0U) << to_text(shape) << " at repeat " << i;
+      }
     }
     expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
   }

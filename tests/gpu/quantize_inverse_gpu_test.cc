@@ -69,5 +69,61 @@ TEST_F(QuantizeInverseGpu, TransposingTwiceChangesNothing) {
   EXPECT_EQ(tests::first_difference(scales_back, c.x_scale), "");
 }
 
+// Every launch is programmatic and keeps the stream's order by itself: two tensors in turn go
+// through the same codes and scales, each into its own values, with nothing between the launches.
+TEST_F(QuantizeInverseGpu, AChainOfLaunchesKeepsTheirOrder) {
+  constexpr std::int64_t kRows = 3000, kCols = 2048;
+  QuantizeProblem there;
+  there.x = {DType::kBF16};
+  there.q = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
+  there.cols = kCols;
+  QuantizeProblem back;
+  back.operation = QuantizeOperation::kDequantize;
+  back.x = there.q;
+  back.q = {DType::kBF16};
+  back.cols = kCols;
+  const Plan quantise = make_plan(there), dequantise = make_plan(back);
+  ASSERT_TRUE(quantise != nullptr && dequantise != nullptr);
+  const DeviceBuffer q = allocate(kRows * kCols), scale = allocate(kRows * (kCols / 128) * 4);
+  std::array<DeviceBuffer, 2> x, y;
+  std::array<std::vector<char>, 2> expected;
+  const auto turn = [&](std::size_t i) {
+    octile_quantize_args args{};
+    args.struct_size = sizeof(args);
+    args.rows = kRows;
+    args.x = x[i].pointer();
+    args.q = q.pointer();
+    args.scale = scale.pointer();
+    if (octile_quantize_run(quantise.get(), &args, nullptr) != OCTILE_OK) return false;
+    args.x = q.pointer();
+    args.x_scale = scale.pointer();
+    args.q = y[i].pointer();
+    args.scale = nullptr;
+    return octile_quantize_run(dequantise.get(), &args, nullptr) == OCTILE_OK;
+  };
+  for (octile_plan* plan : {quantise.get(), dequantise.get()}) {
+    ASSERT_EQ(octile_plan_prepare(plan, kRows, kRows, OCTILE_PREPARE_DEFAULT), OCTILE_OK)
+        << octile_last_error();
+  }
+  for (const std::size_t i : {0U, 1U}) {
+    QuantizeCase c = tests::make_case(there, {kRows, kCols}, i == 0 ? Fill::kMixed : Fill::kBits);
+    x[i] = upload(c.x);
+    y[i] = allocate(kRows * kCols * 2);
+    expected[i].resize(static_cast<std::size_t>(kRows * kCols * 2));
+    ASSERT_TRUE(turn(i)) << octile_last_error();
+    download(y[i], expected[i]);
+  }
+  EXPECT_NE(expected[0], expected[1]);
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    for (const std::size_t i : {0U, 1U}) ASSERT_TRUE(y[i].fill(0xff, nullptr));
+    for (int i = 0; i < 20; ++i) ASSERT_TRUE(turn(0) && turn(1)) << octile_last_error();
+    for (const std::size_t i : {0U, 1U}) {
+      std::vector<char> actual(expected[i].size());
+      download(y[i], actual);
+      ASSERT_EQ(tests::first_difference(actual, expected[i]), "") << "repeat " << repeat;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace octile

@@ -62,12 +62,6 @@ inline std::size_t __cvta_generic_to_shared(const void* p) {
   return reinterpret_cast<std::size_t>(p);
 }
 
-inline std::uint32_t __vmaxu2(std::uint32_t a, std::uint32_t b) {
-  const std::uint32_t low = (a & 0xffffU) > (b & 0xffffU) ? a & 0xffffU : b & 0xffffU;
-  const std::uint32_t high = a >> 16 > b >> 16 ? a >> 16 : b >> 16;
-  return high << 16 | low;
-}
-
 // Selector nibbles pick bytes of b:a, the lowest first.
 inline std::uint32_t __byte_perm(std::uint32_t a, std::uint32_t b, std::uint32_t selector) {
   const std::uint64_t both = static_cast<std::uint64_t>(b) << 32 | a;

@@ -37,13 +37,19 @@ TEST(TokenBuckets, ATokenCountBelongsToTheNextEdge) {
       {385, 512},
       {512, 512},
       {513, 768},
-      {5000, 6144},
-      {6145, 8192},
+      {1024, 1024},
+      {1025, 1280},
+      {1281, 1536},
+      {2048, 2048},
+      {5000, 5120},
+      {5121, 6144},
+      {7169, 8192},
       {(std::int64_t{1} << 62) - 1, std::int64_t{1} << 62},
       {std::int64_t{1} << 62, std::int64_t{1} << 62},
-      {(std::int64_t{1} << 62) + 1, std::int64_t{3} << 61},
-      {std::int64_t{3} << 61, std::int64_t{3} << 61},
-      {(std::int64_t{3} << 61) + 1, kMost},
+      {(std::int64_t{1} << 62) + 1, std::int64_t{5} << 60},
+      {std::int64_t{5} << 60, std::int64_t{5} << 60},
+      {std::int64_t{7} << 60, std::int64_t{7} << 60},
+      {(std::int64_t{7} << 60) + 1, kMost},
       {kMost, kMost},
   };
   for (const auto& c : kCases) EXPECT_EQ(upper_of(c.tokens), c.upper) << c.tokens;
@@ -59,9 +65,9 @@ TEST(TokenBuckets, EdgesRiseAndEndTheirBuckets) {
     EXPECT_LT(before, edges.back());
     EXPECT_EQ(bucket_of(before + 1), bucket) << "no count lies between two buckets";
   }
-  edges.resize(15);
+  edges.resize(19);
   EXPECT_EQ(edges, (std::vector<std::int64_t>{1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512, 768,
-                                              1024, 1536}));
+                                              1024, 1280, 1536, 1792, 2048, 2560}));
 }
 
 TEST(TokenBuckets, TheirOrderIsThatOfTheCounts) {
@@ -70,6 +76,9 @@ TEST(TokenBuckets, TheirOrderIsThatOfTheCounts) {
     ASSERT_GE(upper_of(tokens), tokens);
     if (tokens > 128) {
       ASSERT_LT(2 * upper_of(tokens), 3 * tokens) << "at most half as many again";
+    }
+    if (tokens > 1024) {
+      ASSERT_LT(4 * upper_of(tokens), 5 * tokens) << "at most a quarter";
     }
   }
 }

@@ -9,7 +9,8 @@
 
 namespace octile::tools {
 
-// 1, 2, 4, ... 128, 192, 256, ... 16384: what every bucket of a plan is represented by.
+// 1, 2, 4, ... 128, 192, 256, ... 1024, 1280, ... 16384: what every bucket of a plan is represented
+// by.
 std::vector<std::int64_t> bucket_counts();
 
 // The problem at a token count, whatever it states.

@@ -281,7 +281,8 @@ OCTILE_API octile_status octile_plan_wait(octile_plan* plan);
 
 /* Writes the canonical problem text, or a JSON object: problem, device, and kernels, an array of
  * the kernels prepared so far, each with buckets (the largest token count of every bucket it
- * serves; these are 1, 2, 4, ... 128, then 192, 256, 384, 512, ..., two in every doubling),
+ * serves; these are 1, 2, 4, ... 128, then two in every doubling, 192, 256, 384, ... 1024, then
+ * four, 1280, 1536, 1792, 2048, ...),
  * chosen_by (for each of these "record", "near record" or "model", by what the kernel was chosen;
  * null where it serves until the chosen one is ready), name, config, registers, smem_bytes,
  * spill_store_bytes, spill_load_bytes, compile_ms (of the compile that made it, whenever that was),
