@@ -153,6 +153,8 @@ void add_quantizing(Prologue& out, const QuantizeProblem& p, const QuantizeConfi
   if (first_pass_of(p) != FirstPass::kNone) {
     out.add_int("kAmaxThreads", kFirstPassThreads, "of the kernel that finds the maxima");
     out.add_int("kAmaxBlocksPerSm", first_pass_blocks_per_sm(p), "its residency");
+    out.add_int("kAmaxRows", first_pass_rows(p),
+                "of a warp, where it finds a tensor's or a group's");
   }
   if (source_shape(p.source).rms_norm) {
     out.add_float("kNormEpsilon", p.norm_epsilon, "problem: added to the mean of the squares");

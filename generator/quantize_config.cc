@@ -21,7 +21,6 @@ constexpr int kMaxNormThreads = 512;  // a row's sum has 1024 parts, two of a th
 constexpr int kMaxStreamedRows = 64;  // of a warp's tile: longer ones leave SMs idle at the end
 constexpr int kStagedVectors = 8;     // rows of a patch on the way to a transposed copy
 constexpr int kThreadsPerSm = 2048;   // Hopper, CUDA C++ Programming Guide, compute capability 9.0
-constexpr int kFirstPassRows = 8;     // of a warp's tile in tensor_amax.cu
 constexpr int kShardRows = 8;         // of a warp's tile in shard.cuh
 constexpr int kPartialsTogether = 4;  // words of one load in tensor_magnitude (scale.cuh)
 constexpr int kStripeRows = 512;      // of a thread block in line_amax.cu
@@ -303,8 +302,12 @@ bool streams_rows(const QuantizeProblem& p) {
 
 int step_rows(const QuantizeProblem& p, const QuantizeConfig& c) {
   constexpr int kStreamedRows = 4;  // 32 values of a thread
+  constexpr int kMaskedRows = 8;    // loads of a thread
   if (template_of(p) == QuantizeTemplate::kNormRows) return 1;
-  return streams_rows(p) ? std::min(kStreamedRows, c.tile_rows) : c.tile_rows;
+  if (streams_rows(p)) return std::min(kStreamedRows, c.tile_rows);
+  const bool masked =
+      template_of(p) == QuantizeTemplate::kSegments && p.grouping == Grouping::kMasked;
+  return masked ? std::min(kMaskedRows, c.tile_rows) : c.tile_rows;
 }
 
 int ring_bytes(const QuantizeProblem& p, const QuantizeConfig& c) {
@@ -369,7 +372,14 @@ int first_pass_blocks_per_sm(const QuantizeProblem& p) {
   // What its registers allow.
   const bool lines = first_pass_of(p) == FirstPass::kLines;
   if (lines && p.x.dtype == DType::kFP32 && source_shape(p.source).inputs > 3) return 1;
-  return lines || !p.source.empty() ? 2 : 3;
+  const bool groups_of_wide =
+      first_pass_of(p) == FirstPass::kGroups && (is_fp8(p.x.dtype) || p.x.dtype == DType::kFP32);
+  return lines || groups_of_wide || !p.source.empty() ? 2 : 3;
+}
+
+int first_pass_rows(const QuantizeProblem& p) {
+  constexpr int kRows = 8, kRowsOfGroups = 64;
+  return first_pass_of(p) == FirstPass::kGroups ? kRowsOfGroups : kRows;
 }
 
 Result<std::int64_t> first_pass_blocks(const QuantizeProblem& p, std::int64_t rows, int sm_count,
@@ -378,7 +388,7 @@ Result<std::int64_t> first_pass_blocks(const QuantizeProblem& p, std::int64_t ro
   if (first_pass_of(p) == FirstPass::kLines) {
     return within_a_grid(p, rows, ceil_div(rows, kStripeRows) * across);
   }
-  const std::int64_t tiles = tiles_down(p, rows, groups, kFirstPassRows) * across;
+  const std::int64_t tiles = tiles_down(p, rows, groups, first_pass_rows(p)) * across;
   if (first_pass_of(p) == FirstPass::kGroups) {
     return within_a_grid(p, rows, ceil_div(tiles, kFirstPassThreads / kWarp));
   }

@@ -112,6 +112,7 @@ inline constexpr int kFirstPassThreads = 256;
 inline constexpr int kNormThreads = 256;  // of the kernel that norms rows, a thread block each
 inline constexpr int kBiasThreads = 32;   // of the sum of bias gradients, a thread a column
 int first_pass_blocks_per_sm(const QuantizeProblem&);
+int first_pass_rows(const QuantizeProblem&);  // of a warp, where it finds a tensor's or a group's
 Result<std::int64_t> first_pass_blocks(const QuantizeProblem&, std::int64_t rows, int sm_count,
                                        std::int64_t groups = 0);
 

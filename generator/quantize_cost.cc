@@ -61,12 +61,12 @@ QuantizeConfig segments_config(const QuantizeProblem& p, std::int64_t rows, cons
   const bool groups_of_codes = p.grouping != Grouping::kNone && is_fp8(p.x.dtype);
   if (p.scale_layout == ScaleLayout::kSwizzled || groups_of_codes) c.blocks_per_sm = 10;
   if (p.grouping == Grouping::kMasked) {
-    // Blocks without a tile are to be few: what does not exist of a group can be most of it. How
-    // many tiles there are is not in `rows`.
-    c.blocks_per_sm = c.blocks_per_sm * c.threads / 256;
-    // A computed source and the place of its group together take more than 80 registers.
-    if (!p.source.empty()) c.blocks_per_sm = 2;
-    c.threads = 256;
+    // Blocks without a tile are to be few: what does not exist of a group can be most of it, and a
+    // block that only leaves costs a tenth of one that works. How many tiles there are is not in
+    // `rows`.
+    c.tile_rows = 32;
+    c.threads = 128;
+    c.blocks_per_sm = 5;  // 96 registers: the place of a group takes some
     return c;
   }
   if (rows == kDynamic) return c;
@@ -82,6 +82,21 @@ QuantizeConfig segments_config(const QuantizeProblem& p, std::int64_t rows, cons
 
 bool is_block_scaled(Granularity g) {
   return g != Granularity::kPerTensor && g != Granularity::kPerRow;
+}
+
+// Whether two blocks of 512 threads fit an SM, which leaves a thread 64 registers: 32 hold its
+// patch of fp32 values, and beside them there is room for one thing more. (Compiled, every pair of
+// sources and targets: what is false here spills, or is of a kind of which some do.)
+bool fits_64_registers(const QuantizeProblem& p) {
+  const int inputs = source_shape(p.source).inputs;
+  const bool computed = !p.source.empty();
+  if (p.scale_layout == ScaleLayout::kSwizzled || p.bias_gradient) return false;
+  if (p.grouping != Grouping::kNone) return false;
+  if (p.output == QuantizeOutput::kTransposed) return !computed || inputs == 2;
+  if (p.q.granularity == Granularity::kPerTensor) return !computed;
+  return p.q.granularity == Granularity::k1x128 && p.q.dtype == DType::kE4M3 &&
+         (p.q.scale == ScaleFormat::kF32 || p.q.scale == ScaleFormat::kF32Pow2) &&
+         (!computed || (inputs == 2 && p.x.dtype != DType::kFP32));
 }
 
 QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
@@ -107,20 +122,13 @@ QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const D
       if (both && p.scale_layout == ScaleLayout::kSwizzled) c.blocks_per_sm = 2;
       return c;
     }
-    const bool fits =
-        !both ? p.q.granularity != Granularity::kPerRow && p.q.granularity != Granularity::k1x32
-              : plain && p.q.granularity == Granularity::k1x128 && p.q.dtype == DType::kE4M3;
-    // Nor is there room for the inputs a patch is computed from, or for scales kept as exponents;
-    // beside a row-wise copy for none.
-    const bool exponents = p.x.scale == ScaleFormat::kE8M0 || p.x.scale == ScaleFormat::kPackedPow2;
-    const bool codes = is_fp8(p.x.dtype) && (both || p.grouping != Grouping::kNone);
-    const bool computed = !p.source.empty() || exponents || codes;
-    if (!fits || computed || p.bias_gradient) c.blocks_per_sm = 1;
+    if (!fits_64_registers(p)) c.blocks_per_sm = 1;
     return c;
   }
   const bool of_groups = p.grouping != Grouping::kNone && !p.source.empty();
   const bool summed = p.bias_gradient && source_type(p) == DType::kFP32;
-  if (source_shape(p.source).inputs > 2 || of_groups || summed) c.blocks_per_sm = 1;
+  const int words = source_shape(p.source).inputs * size_of(p.x.dtype);  // of inputs, a value
+  if (words > 4 || of_groups || summed) c.blocks_per_sm = 1;
   const std::int64_t tiles = ceil_div(rows, 128) * ceil_div(p.cols, 128);
   const bool patches_of_8 = p.q.granularity == Granularity::k32x32 || p.bias_gradient;
   if (rows != kDynamic && tiles <= d.sm_count && !patches_of_8) {

@@ -51,6 +51,7 @@ constexpr unsigned kNormEpsilonBits = 0;  // fp32
 constexpr int kNormThreads = 256;
 constexpr int kAmaxThreads = 256;
 constexpr int kAmaxBlocksPerSm = 4;
+constexpr int kAmaxRows = 8;
 #ifdef OCTILE_DEFAULT_INPUT
 template <typename P>
 using Input = OCTILE_DEFAULT_INPUT;

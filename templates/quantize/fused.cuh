@@ -59,7 +59,7 @@ struct FusedInput {
   // Vectors loaded before the first is computed: at most 32 words of raw inputs are kept, 128 bytes
   // of a thread in flight.
   static constexpr int kWords = kLoadBytes / 4 * E::kInputs;
-  static constexpr int kTogether = kWords > 16 ? 1 : kWords > 8 ? 2 : kWords > 4 ? 4 : 8;
+  static constexpr int kTogether = kWords > 16 ? 1 : kWords > 8 ? 2 : kWords > 2 ? 4 : 8;
 
   static constexpr int kEither = 2;  // of two expressions
 

@@ -2,7 +2,7 @@
 //
 //   maxima[g] = max |x| over the rows of group g, as bits of the input type
 //
-// The host clears them before. A warp takes kSteps tiles (first_pass.cuh) one below the other and,
+// The host clears them before. A warp takes kAmaxRows rows, tile by tile (first_pass.cuh), and,
 // where it finds more than what was known when it began, an atomic. Maxima do not depend on the
 // order of arrival.
 //
@@ -25,8 +25,8 @@ using Groups = quantize::Walk<cfg::kGroupWalk>;
 using Pass = quantize::FirstPass<Src, cfg::kAmaxThreads>;
 using Input = cfg::Input<Pass::Patch>;
 constexpr int kVectors = Pass::kVectors, kWarps = Pass::kWarps;
-constexpr int kSteps = 8;
-constexpr int kRows = kSteps * kVectors;  // of a warp
+constexpr int kRows = cfg::kAmaxRows;
+static_assert(kRows % kVectors == 0, "a warp's rows are whole steps");
 
 }  // namespace group_amax
 

@@ -232,14 +232,15 @@ __device__ __forceinline__ void give(const quantize::Args& args, const typename 
     const i64 blocks = (args.cols + 31) / 32;
     const quantize::ScaleRuns<Rule, cfg::kSwizzled> scales{args.scale, args.rows, blocks,
                                                            args.scale_ld};
-    float encode = 1.0f;
-    output.template write<cfg::kTargetType>(patch, y, [&](int i) {
-      if (i % 2 != 0) return encode;
-      encode = encode_of(reduce::lanes_max<kLanes>(of_piece<P>(magnitudes, i / 2)));
-      const i64 block = (patch.col + i / 2 * kStep) / 32;
-      if (owner.lane % kLanes == 0 && block < blocks) scales.store(patch.row, block, encode);
-      return encode;
-    });
+    float encode[P::kPieces];
+#pragma unroll
+    for (int i = 0; i < P::kPieces; ++i) {
+      encode[i] = encode_of(reduce::lanes_max<kLanes>(of_piece<P>(magnitudes, i)));
+    }
+    if (owner.lane % kLanes == 0) {
+      scales.template store_apart<kStep / 32>(patch.row, patch.col / 32, encode);
+    }
+    output.template write<cfg::kTargetType>(patch, y, [&](int i) { return encode[i / 2]; });
   }
   if (nonfinite) {
     using Again = Recomputed<P>;

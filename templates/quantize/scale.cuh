@@ -112,6 +112,26 @@ struct ScaleRuns {
 #pragma unroll 1
     for (int j = 0; j < count; ++j) store(run + j, i, picked(encode, j));
   }
+  // Scales i, i + kDistance, ... of a run, at most kCount; what lies beyond it is left out.
+  template <int kDistance, int kCount>
+  __device__ __forceinline__ void store_apart(i64 run, i64 i, const float (&encode)[kCount]) const {
+    const i64 last = inner - 1 - i;  // from the first to the run's last
+    if constexpr (kRunsTogether == 1) {
+      char* const p = place(run, i);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        if (j * kDistance < last) Rule::store(p + j * kDistance * Rule::kStepBytes, 0, encode[j]);
+      }
+      const i64 j = last / kDistance;
+      if (last < 0 || last % kDistance != 0 || j >= kCount) return;
+      store(run, i + last, picked(encode, static_cast<int>(j)));
+    } else {
+#pragma unroll 1
+      for (int j = 0; j < kCount && j * kDistance <= last; ++j) {
+        store(run, i + j * kDistance, picked(encode, j));
+      }
+    }
+  }
   // `count` scales of a run from the i-th on, at most kCount; i a multiple of kCount. Bytes that
   // make a word in one access: 1x32 scales of a transposed copy lie far apart from column to
   // column.

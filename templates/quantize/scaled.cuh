@@ -32,6 +32,9 @@ struct DecodeScale {
   }
 
   static constexpr bool kSquares = kGranularity == k128x128 || kGranularity == k32x32;
+  // fp32, those of the rows one behind the other.
+  static constexpr bool kRun =
+      kGranularity == k1x128 && (kFormat == kScaleF32 || kFormat == kScalePow2);
   // From one row's to the next, where every row has its own.
   static __device__ __forceinline__ i64 row_step(i64 ld) {
     if constexpr (kFormat == kScalePacked) return 4;
@@ -160,6 +163,18 @@ struct ScaledCodes {
     for (int i = 0; i < P::kVectors; ++i) {
       codes[i] = load_whole(p + i % P::kGroups * P::kGroupCols);
       if (i % P::kGroups == P::kGroups - 1) p += ldx * P::kRowStep;
+    }
+    if constexpr (Scale::kRun && P::kGroups == 1 && P::kRowStep == 1 && P::kRows % 4 == 0) {
+      const char* const run = static_cast<const char*>(scales) + 4 * scale_index(patch, 0, 0);
+      if (reinterpret_cast<u64>(run) % sizeof(Vector) == 0) {
+#pragma unroll
+        for (int row = 0; row < P::kRows; row += 4) {
+          const Vector four = memory::load_16(run + 4 * row);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) scale[row + i] = __uint_as_float(four.word[i]);
+        }
+        return;
+      }
     }
 #pragma unroll
     for (int g = 0; g < P::kGroups; ++g) {

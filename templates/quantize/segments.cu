@@ -289,16 +289,22 @@ __device__ __forceinline__ void give_tile(const quantize::Args& whole) {
   const bool first_tile = cfg::kGroupWalk == 0 ? index == 0 : tile.row == 0 && tile.col == 0;
   // A group's first tile stays for its scale, also where the group is empty.
   if (cfg::kGroupWalk != 0 && row0 >= args.rows && !(kOneScale && first_tile)) return;
-  const Patch patch(args, row0, lane_column(tile.col));
   if constexpr (cfg::kSideBySide) {
+    const Patch patch(args, row0, lane_column(tile.col));
     stream_tile<Source>(args, patch, first_tile, known_maximum(args));
   } else {
-    const Source input(args, patch);
-    const Output output(args, patch);
-    Vector x[kVectors];
-    input.load(patch, x);
-    const u32 known = known_maximum(args);
-    give(args, patch, input, output, LongOwner(args, patch), first_tile, known, x);
+    // One step, but of masked groups, where blocks without a tile are to be few.
+#pragma unroll 1
+    for (int step = 0; step < cfg::kTileRows; step += cfg::kStepRows) {
+      if (step > 0 && row0 + step >= args.rows) return;
+      const Patch patch(args, row0 + step, lane_column(tile.col));
+      const Source input(args, patch);
+      const Output output(args, patch);
+      Vector x[kVectors];
+      input.load(patch, x);
+      const u32 known = known_maximum(args);
+      give(args, patch, input, output, LongOwner(args, patch), first_tile && step == 0, known, x);
+    }
   }
 }
 
