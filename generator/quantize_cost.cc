@@ -88,15 +88,17 @@ bool is_block_scaled(Granularity g) {
 // patch of fp32 values, and beside them there is room for one thing more. (Compiled, every pair of
 // sources and targets: what is false here spills, or is of a kind of which some do.)
 bool fits_64_registers(const QuantizeProblem& p) {
-  const int inputs = source_shape(p.source).inputs;
-  const bool computed = !p.source.empty();
   if (p.scale_layout == ScaleLayout::kSwizzled || p.bias_gradient) return false;
   if (p.grouping != Grouping::kNone) return false;
-  if (p.output == QuantizeOutput::kTransposed) return !computed || inputs == 2;
-  if (p.q.granularity == Granularity::kPerTensor) return !computed;
+  if (!p.source.empty()) {
+    // One value of two inputs of 16 bits, as silu(g) * u is.
+    const SourceShape shape = source_shape(p.source);
+    if (shape.inputs != 2 || shape.halves || p.tap || p.x.dtype == DType::kFP32) return false;
+  }
+  if (p.output == QuantizeOutput::kTransposed) return true;
+  if (p.q.granularity == Granularity::kPerTensor) return p.source.empty();
   return p.q.granularity == Granularity::k1x128 && p.q.dtype == DType::kE4M3 &&
-         (p.q.scale == ScaleFormat::kF32 || p.q.scale == ScaleFormat::kF32Pow2) &&
-         (!computed || (inputs == 2 && p.x.dtype != DType::kFP32));
+         (p.q.scale == ScaleFormat::kF32 || p.q.scale == ScaleFormat::kF32Pow2);
 }
 
 QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {

@@ -56,8 +56,9 @@ struct FusedInput {
   static constexpr int kElements = Src::kElements;
   static constexpr int kLoadBytes = kElements * In::kElementBytes;  // of one input and vector
   static constexpr int kRowLoads = 2 * kLoadBytes / 16;  // of one input and two vectors that touch
-  // Vectors loaded before the first is computed: at most 32 words of raw inputs are kept, 128 bytes
-  // of a thread in flight.
+  // Vectors loaded before the first is computed: at most 32 words of raw inputs are kept. Of two
+  // 16-bit inputs 16: with 32, 128x128 tiles of SwiGLU spill in the 64 registers that let two
+  // blocks share an SM.
   static constexpr int kWords = kLoadBytes / 4 * E::kInputs;
   static constexpr int kTogether = kWords > 16 ? 1 : kWords > 8 ? 2 : kWords > 2 ? 4 : 8;
 

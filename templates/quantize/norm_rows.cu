@@ -24,7 +24,8 @@
 //   4 rows, 2 rows: less of a tail                  0.85       0.83 / 0.75 / 0.89  dropped
 //   the weight four pieces at a time: one by one    0.87       0.90 / 0.82 / 0.94  -
 //   each was waited for (4 rows)
-//   the same, 2 rows; 4 where a row is 8 KB         -          0.92 / 0.80 / 0.96  this file
+//   the same, 2 rows; 4 where a row is 8 KB         -          0.92 / 0.80 / 0.96  was this file
+//   1x32 scales of a row from one address           0.85       0.91 / 0.85 / 0.96  this file
 #ifndef OCTILE_EMITTED
 #define OCTILE_KERNEL_NAME octile_quantize_norm_rows_default
 #define OCTILE_DEFAULT_GRANULARITY 3

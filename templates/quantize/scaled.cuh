@@ -3,6 +3,8 @@
 //   value[r, c] = code[r, c] * scale of (r, c), rounded once to fp32
 //
 // A code becomes fp16 and then fp32, both exactly; its NaNs and infinities stay what they are.
+// Scales of four rows by one load, where they lie behind each other: 94.4 -> 96.1 us (1x128 to
+// 1x128 transposed, 16384x7168, H200); dropped.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "quantize/codes.cuh"
@@ -32,9 +34,6 @@ struct DecodeScale {
   }
 
   static constexpr bool kSquares = kGranularity == k128x128 || kGranularity == k32x32;
-  // fp32, those of the rows one behind the other.
-  static constexpr bool kRun =
-      kGranularity == k1x128 && (kFormat == kScaleF32 || kFormat == kScalePow2);
   // From one row's to the next, where every row has its own.
   static __device__ __forceinline__ i64 row_step(i64 ld) {
     if constexpr (kFormat == kScalePacked) return 4;
@@ -163,18 +162,6 @@ struct ScaledCodes {
     for (int i = 0; i < P::kVectors; ++i) {
       codes[i] = load_whole(p + i % P::kGroups * P::kGroupCols);
       if (i % P::kGroups == P::kGroups - 1) p += ldx * P::kRowStep;
-    }
-    if constexpr (Scale::kRun && P::kGroups == 1 && P::kRowStep == 1 && P::kRows % 4 == 0) {
-      const char* const run = static_cast<const char*>(scales) + 4 * scale_index(patch, 0, 0);
-      if (reinterpret_cast<u64>(run) % sizeof(Vector) == 0) {
-#pragma unroll
-        for (int row = 0; row < P::kRows; row += 4) {
-          const Vector four = memory::load_16(run + 4 * row);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) scale[row + i] = __uint_as_float(four.word[i]);
-        }
-        return;
-      }
     }
 #pragma unroll
     for (int g = 0; g < P::kGroups; ++g) {

@@ -6,21 +6,19 @@
 // Tile (bf16, 1x128: 8 rows x 256 columns; one warp, no shared memory, no barrier):
 //
 //            |<---- 128 columns ---->|<---- 128 columns ---->|
-//     row 0  | lane 0 | ... | lane 15| lane 16| ... | lane 31|   16 bytes a lane: 512 contiguous
-//     bytes
-//      ...   |        |     |        |        |     |        |   a warp and load, 8 loads in flight
-//     row 7  |        |     |        |        |     |        |
+//     row 0  | lane 0 | ... | lane 15| lane 16| ... | lane 31|   16 bytes a lane: a warp and
+//      ...   |        |     |        |        |     |        |   load 512 contiguous bytes,
+//     row 7  |        |     |        |        |     |        |   8 loads in flight
 //
 // fp32: 4 elements in 16 bytes, so 32 lanes are one block and the tile is 8 x 128.
 //
 // Phases of a warp:
 //   source  kVectors independent 16-byte loads per lane, all issued before the first is used
-//   amax    8 (bf16) elements to one magnitude by packed integer maxima; then the rows' maxima are
+//   amax    8 (bf16) elements to one magnitude by packed maxima; then the rows' maxima are
 //           reduced and scattered at once (reduce::scatter_max): 8 shuffles instead of 32, after
 //           which every pair of lanes owns one row and block
-//   scale   one division and one reciprocal a lane, for the row and block it owns; the owners'
-//   stores of
-//           8 consecutive rows are one 32-byte sector per block (scales are contiguous along rows)
+//   scale   one division and one reciprocal a lane, for the row and block it owns; the stores of 8
+//           consecutive rows are one 32-byte sector a block (scales are contiguous along rows)
 //   cast    the encode scale comes back from its owner by a shuffle; fp32 multiply; two codes a cvt
 //   output  8 bytes a lane: 256 contiguous bytes a warp and store
 //
@@ -44,9 +42,10 @@
 //   8 rows x 256 columns a warp, no_allocate     0.98       0.91 / 0.90 / 0.97  dropped
 //   the same, plain ld.global.nc                 -          0.97 / 0.97 / 1.02  this file
 //   4 rows x 256 columns, 12 blocks of 4 warps   0.98       0.97 / 0.96 / 1.02  a configuration
-//   4 rows x 512 columns (1 KB a row)            0.98       0.90 / 0.90 / 0.96  (no_allocate)
-//   dropped st.global.cs for the codes                   -          equal within 0.3 %  dropped
-// Two warps a block (threads=64) is 0 to 1 % faster than eight.
+//   4 rows x 512 columns, no_allocate            0.98       0.90 / 0.90 / 0.96  dropped
+//   st.global.cs for the codes                   -          equal within 0.3 %  dropped
+// Two warps a block (threads=64) is 0 to 1 % faster than eight. Masked groups of 1024 rows, half of
+// them there: 8 rows a warp 0.85, 32 rows in steps of 8, of fewer empty blocks, 0.93.
 //
 // Ladder, SwiGLU and 1x128 of 16384x7168 bf16 on the same card; instructions an element and the
 // share of issue slots they fill (ncu):

@@ -94,8 +94,6 @@ inline float from_fp16(u16 bits) { return octile::reference::fp16_to_float(bits)
 inline float from_bf16(u16 bits) { return octile::reference::bf16_to_float(bits); }
 }  // namespace cast
 
-inline void wait_for_previous_kernel() {}
-
 namespace memory {
 struct alignas(16) Words4 {
   u32 word[4];

@@ -62,6 +62,9 @@ inline std::size_t __cvta_generic_to_shared(const void* p) {
   return reinterpret_cast<std::size_t>(p);
 }
 
+// lib/launch.cuh: an emulated kernel runs when the one before has ended.
+inline void wait_for_previous_kernel() {}
+
 // Selector nibbles pick bytes of b:a, the lowest first.
 inline std::uint32_t __byte_perm(std::uint32_t a, std::uint32_t b, std::uint32_t selector) {
   const std::uint64_t both = static_cast<std::uint64_t>(b) << 32 | a;
