@@ -14,7 +14,9 @@
  *     at most 2^63 - 1 bytes.
  *  6. A scale multiplies: x ~ q * scale.
  *  7. Device pointers, except where a plan's device is "host". `stream` is a CUstream (a
- *     cudaStream_t is the same pointer); null is the legacy default stream.
+ *     cudaStream_t is the same pointer); null is the legacy default stream. Kernels are launched
+ *     with programmatic stream serialisation and wait by themselves for the work before them: the
+ *     stream's order holds, and captured behind a kernel they make a programmatic edge.
  *  8. Handles may be used from several threads at once, except that destroying one while another
  *     call uses it is undefined. A workspace belongs to one call in flight.
  *  9. Version policy: the SONAME is the major version. Within a major version functions, enum
