@@ -61,10 +61,11 @@
 //   the same through L1 (.ca)                    0.97       0.89 0.82           dropped
 //   loads evicted first / stores last or first   0.97       0.87 / 0.95 / 0.94  dropped
 //   loads with an L2 prefetch of 128 or 256      0.96       0.95 / 0.95         equal: dropped
-//   560 instructions a thread instead of 912     0.98       0.95 0.93           this file
-// The last because the ALU was busy for 74 % of the cycles: addresses of staged codes and of the
-// copy derived once, whole patches without bounds, column maxima of both halves of a word at once.
-// Where there was more arithmetic it gave more. Ratios, before and after:
+//   fewer instructions (see below)               0.98       0.95 0.93           this file
+// The last because the ALU was busy for 74 % of the cycles (ncu), with 912 instructions a thread of
+// 1x128 transposed; about 560 are left, counted in the assembly. Addresses of staged codes and of
+// the copy derived once, whole patches without bounds, column maxima of both halves of a word at
+// once. Where there was more arithmetic it gave more. Ratios, before and after:
 //   1x32 both 0.75, 0.82; requantised 1x128 transposed 0.46, 0.60, 1x32 0.20, 0.36
 // With the registers that became free, two blocks an SM instead of one:
 //   requantised 1x32 0.36, 0.54; 1x128 both 0.46, 0.67; SwiGLU both 0.62, 0.75

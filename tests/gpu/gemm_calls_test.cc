@@ -22,6 +22,13 @@ class GemmCalls : public GpuTest {
     expect_ok(octile_plan_prepare(plan, lo, hi, OCTILE_PREPARE_DEFAULT), "octile_plan_prepare");
     return plan;
   }
+  // As a kernel, which programmatic launches can overlap.
+  void copy(DeviceBuffer& to, const DeviceBuffer& from) {
+    const void* source = from.pointer();
+    void* target = to.pointer();
+    auto bytes = static_cast<std::int64_t>(from.bytes());
+    gpu().launch("copy_bytes", 64, 256, {&source, &target, &bytes});
+  }
   std::uint64_t differences(const DeviceBuffer& x, const DeviceBuffer& y) {
     DeviceBuffer count = gpu().zeroed(8);
     const void* px = x.pointer();
@@ -120,12 +127,6 @@ TEST_F(GemmCalls, OverlapReadsWhatTheKernelBeforeWrote) {
     DeviceBuffer plain_y = gpu().allocate(x.d().bytes());
     // Both products with y's weights, call by call.
     octile_gemm_args args = y.args();
-    const auto copy = [&](DeviceBuffer& to, const DeviceBuffer& from) {
-      const void* source = from.pointer();
-      void* target = to.pointer();
-      auto bytes = static_cast<std::int64_t>(from.bytes());
-      gpu().launch("copy_bytes", 64, 256, {&source, &target, &bytes});
-    };
     const auto run = [&](GemmCase& from, std::uint32_t flags) {
       copy(y.a(), from.a());
       copy(y.a_scale(), from.a_scale());
@@ -162,12 +163,6 @@ TEST_F(GemmCalls, OrderIsKeptWithoutTheFlag) {
     GemmCase work(gpu(), {}, shape, 63);
     GemmCase other(gpu(), {}, shape, 64);
     octile_plan* plan = make_plan(to_text(Problem(work.problem())).c_str(), shape.m, shape.m);
-    const auto copy = [&](DeviceBuffer& to, const DeviceBuffer& from) {
-      const void* source = from.pointer();
-      void* target = to.pointer();
-      auto bytes = static_cast<std::int64_t>(from.bytes());
-      gpu().launch("copy_bytes", 64, 256, {&source, &target, &bytes});
-    };
     std::vector<DeviceBuffer> expected, results;
     for (const auto& from : inputs) {
       expected.push_back(gpu().allocate(from->d().bytes()));
