@@ -28,6 +28,9 @@ struct GemmConfig {
   // Numerics, not schedule: recorded in plan and metadata.
   int promote = 128;
   int splits = 1;  // CTAs of a cluster that share a tile's K
+  // Tiles of the last two waves, where the last is not whole, cut along K so that all CTAs end
+  // together; in a call that brings a workspace.
+  bool stream_k = false;
   friend bool operator==(const GemmConfig&, const GemmConfig&) = default;
 };
 
@@ -63,8 +66,11 @@ int cluster_size(const GemmConfig&);
 // SMs over: on an H200 (132 SMs) cuOccupancyMaxActiveClusters says 66 of two, 39 of three, 30 of
 // four, 15 of eight.
 int resident_clusters(const GemmConfig&, int sm_count);
+// What stream-K keeps between CTAs: of every CTA at once a tile of fp32 sums and 8 bytes a warp. 0
+// without.
+std::int64_t workspace_bytes(const GemmConfig&, int sm_count);
 // "tile=128x128x128 stages=5 wg=2 cluster=1x1 unroll=1 inflight=1 raster=8 ctas=1 store=tma
-// promote=128 splits=1"
+// promote=128 splits=1", with stream-K " stream=1" behind it
 std::string to_text(const GemmConfig&);
 // Fields in any order; one left out keeps its default.
 Result<GemmConfig> parse_gemm_config(std::string_view text);

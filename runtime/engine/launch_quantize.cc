@@ -85,12 +85,10 @@ template <typename Args>
 Status launch(const Driver& driver, CUkernel kernel, std::int64_t blocks, int threads, Args& args,
               CUstream stream) {
   std::array<void*, 1> parameters{&args};
-  CUlaunchAttribute attribute = waits_itself();
-  CUlaunchConfig config =
-      launch_config(static_cast<unsigned int>(blocks), static_cast<unsigned int>(threads), stream);
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  return launch(driver, kernel, config, parameters.data());
+  return launch_that_waits(
+      driver, kernel,
+      launch_config(static_cast<unsigned int>(blocks), static_cast<unsigned int>(threads), stream),
+      parameters.data());
 }
 
 CUkernel of(const QuantizeLaunch& l, Companion companion) {

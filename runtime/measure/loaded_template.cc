@@ -56,11 +56,7 @@ LoadedTemplate::LoadedTemplate(LoadedTemplate&& other) noexcept
 
 Status LoadedTemplate::launch(unsigned blocks, unsigned threads, void** parameters,
                               CUstream stream) const {
-  CUlaunchAttribute attribute = waits_itself();
-  CUlaunchConfig config = launch_config(blocks, threads, stream);
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  return octile::launch(*driver_, kernel_, config, parameters);
+  return launch_that_waits(*driver_, kernel_, launch_config(blocks, threads, stream), parameters);
 }
 
 }  // namespace octile

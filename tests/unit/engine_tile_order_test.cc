@@ -10,6 +10,7 @@
 #include <vector>
 
 namespace device {
+using std::max;
 using std::min;
 using u32 = std::uint32_t;
 using u64 = std::uint64_t;
@@ -65,7 +66,7 @@ std::vector<std::pair<int, int>> walk(int tiles_m, int tiles_n) {
       {order.band_tiles.multiplier, order.band_tiles.shift},
       {order.last_band_rows.multiplier, order.last_band_rows.shift}};
   std::vector<std::pair<int, int>> tiles;
-  for (device::gemm::TileScheduler<kBand> scheduler(tiles_m, tiles_n, 0, 1, on_device);
+  for (device::gemm::TileScheduler<kBand> scheduler(tiles_m, tiles_n, 0, 1, on_device, 1);
        scheduler.valid(); scheduler.advance()) {
     std::pair<int, int>& tile = tiles.emplace_back();
     scheduler.coordinates(tile.first, tile.second);
@@ -95,6 +96,101 @@ TEST(TileOrder, WalksBandByBandColumnByColumn) {
       expect_bands<1000000>(tiles_m, tiles_n);
     }
   }
+}
+
+// ---- stream-K -----------------------------------------------------------------------------------
+
+using Walk = device::gemm::StreamScheduler<8>;
+constexpr int kShortest = Walk::kShortest;
+
+struct Piece {
+  int cluster, step, first, last;
+};
+
+// What every cluster does, tile by tile.
+std::vector<std::vector<Piece>> pieces_of(int tiles, int clusters, int k_blocks) {
+  const StreamOrder order = stream_order(tile_order(1, tiles, 8), tiles, tiles, clusters, k_blocks);
+  device::gemm::StreamOrder on_device{};
+  on_device.tiles = order.tiles;
+  on_device.blocks = order.blocks;
+  on_device.longer = order.longer;
+  std::vector<std::vector<Piece>> pieces(static_cast<std::size_t>(tiles));
+  for (int cluster = 0; cluster < clusters; ++cluster) {
+    int step = 0;
+    for (Walk walk(1, tiles, cluster, clusters, on_device, k_blocks); walk.valid();
+         walk.advance(), ++step) {
+      const auto range = walk.k_range({0, k_blocks});
+      pieces.at(static_cast<std::size_t>(walk.tile))
+          .push_back({cluster, step, range.first, range.last});
+    }
+  }
+  return pieces;
+}
+
+// A tile is whole, or in two pieces: the last K-blocks are the first that a cluster does, and the
+// next cluster finishes it.
+void expect_pieces(int tiles, int clusters, int k_blocks) {
+  SCOPED_TRACE(testing::Message() << tiles << " tiles, " << clusters << " clusters, " << k_blocks
+                                  << " K-blocks");
+  for (auto& tile : pieces_of(tiles, clusters, k_blocks)) {
+    std::ranges::sort(tile, {}, &Piece::first);
+    ASSERT_TRUE(tile.size() == 1 || tile.size() == 2) << tile.size();
+    ASSERT_EQ(tile.front().first, 0);
+    ASSERT_EQ(tile.back().last, k_blocks);
+    if (tile.size() == 1) continue;
+    ASSERT_EQ(tile[0].last, tile[1].first);
+    ASSERT_EQ(tile[0].cluster, tile[1].cluster + 1);
+    ASSERT_EQ(tile[1].step, 0);
+    for (const Piece& piece : tile) ASSERT_GE(piece.last - piece.first, kShortest);
+  }
+}
+
+TEST(StreamOrder, EveryKBlockOnceAndEveryTileInAtMostTwoPieces) {
+  for (const int clusters : {1, 2, 3, 7, 66, 132}) {
+    for (const int k_blocks : {1, 15, 16, 17, 56, 64, 143}) {
+      for (int tiles = 1; tiles < 4 * clusters + 3; tiles += tiles < 20 ? 1 : 7)
+        expect_pieces(tiles, clusters, k_blocks);
+    }
+  }
+}
+
+TEST(StreamOrder, ClustersEndWithinAFewKBlocksOfEachOther) {
+  for (const int tiles : {136, 200, 374, 731, 800}) {
+    constexpr int kClusters = 132;
+    constexpr int kBlocks = 56;
+    std::vector<int> work(kClusters);
+    for (const auto& tile : pieces_of(tiles, kClusters, kBlocks))
+      for (const Piece& piece : tile)
+        work.at(static_cast<std::size_t>(piece.cluster)) += piece.last - piece.first;
+    const auto [least, most] = std::ranges::minmax(work);
+    EXPECT_LE(most - least, 2 * kShortest) << tiles;
+  }
+}
+
+TEST(StreamOrder, CutsOnlyWhereALastWaveLeavesEnoughIdle) {
+  const auto cut = [](std::int64_t tiles, std::int64_t k_blocks) {
+    return stream_order({}, tiles, tiles, 132, k_blocks).tiles;
+  };
+  EXPECT_EQ(cut(140, 56), 140);
+  EXPECT_EQ(cut(272, 56), 140);
+  EXPECT_EQ(cut(132, 56), 0) << "whole waves";
+  EXPECT_EQ(cut(264, 56), 0) << "whole waves";
+  EXPECT_EQ(cut(100, 56), 0) << "less than a wave";
+  EXPECT_EQ(cut(140, 15), 0) << "short tiles";
+  EXPECT_EQ(cut(260, 56), 0) << "too little is idle";
+  EXPECT_EQ(stream_order({}, 272, 139, 132, 56).tiles, 0) << "too few may be cut";
+  EXPECT_EQ(stream_order({}, 272, 140, 132, 56).tiles, 140);
+}
+
+// The last two rows of tiles overlap where the last is not whole.
+TEST(StreamOrder, TilesThatOverlapAreNotCut) {
+  EXPECT_EQ(cuttable_tiles(8, 32, 8, false), 8 * 32);
+  EXPECT_EQ(cuttable_tiles(8, 32, 8, true), 0);
+  EXPECT_EQ(cuttable_tiles(9, 32, 8, true), 0);
+  EXPECT_EQ(cuttable_tiles(10, 32, 8, true), 8 * 32);
+  EXPECT_EQ(cuttable_tiles(17, 32, 8, true), 8 * 32);
+  EXPECT_EQ(cuttable_tiles(18, 32, 8, true), 16 * 32);
+  EXPECT_EQ(cuttable_tiles(1, 32, 8, true), 0);
 }
 
 }  // namespace
