@@ -95,6 +95,15 @@ int resident_clusters(const GemmConfig& c, int sm_count) {
   return std::max(1, sms / size) * c.ctas_per_sm;
 }
 
+int stream_splits(std::int64_t tiles, std::int64_t clusters, std::int64_t k_blocks) {
+  constexpr std::int64_t kMostSplits = 4;  // whose sums one cluster adds up
+  constexpr std::int64_t kCost = 16;       // of leaving and adding pieces, in K-blocks
+  const std::int64_t rest = tiles % clusters;
+  if (tiles < clusters || rest == 0) return 1;
+  const std::int64_t splits = std::min(kMostSplits, clusters / rest);
+  return k_blocks - ceil_div(k_blocks, splits) >= kCost ? static_cast<int>(splits) : 1;
+}
+
 std::int64_t workspace_bytes(const GemmConfig& c, int sm_count) {
   if (!c.stream_k) return 0;
   const std::int64_t sums = std::int64_t{4} * c.block_m * c.block_n;

@@ -28,8 +28,8 @@ struct GemmConfig {
   // Numerics, not schedule: recorded in plan and metadata.
   int promote = 128;
   int splits = 1;  // CTAs of a cluster that share a tile's K
-  // Tiles of the last two waves, where the last is not whole, cut along K so that all CTAs end
-  // together; in a call that brings a workspace.
+  // Tiles that fill no more than half a wave are cut along K into 2 to 4 pieces, one a cluster; in
+  // a call that brings a workspace.
   bool stream_k = false;
   friend bool operator==(const GemmConfig&, const GemmConfig&) = default;
 };
@@ -66,6 +66,9 @@ int cluster_size(const GemmConfig&);
 // SMs over: on an H200 (132 SMs) cuOccupancyMaxActiveClusters says 66 of two, 39 of three, 30 of
 // four, 15 of eight.
 int resident_clusters(const GemmConfig&, int sm_count);
+// With stream-K: into how many pieces the tiles beyond whole waves are cut; 1 where that saves less
+// than it costs. Tiles are a cluster's.
+int stream_splits(std::int64_t tiles, std::int64_t clusters, std::int64_t k_blocks);
 // What stream-K keeps between CTAs: of every CTA at once a tile of fp32 sums and 8 bytes a warp. 0
 // without.
 std::int64_t workspace_bytes(const GemmConfig&, int sm_count);

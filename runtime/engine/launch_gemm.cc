@@ -100,7 +100,7 @@ StreamOrder order_of(const GemmLaunch& l, std::int64_t n, std::int64_t k,
   const TileOrder order = tile_order(rows, cols, l.raster_group);
   if (l.workspace_bytes == 0 || args.workspace == nullptr ||
       args.workspace_bytes < static_cast<std::size_t>(l.workspace_bytes))
-    return {order, 0, 0, 0, 0, 0};
+    return {order, 0, 0, 0, 1};
   const std::int64_t cuttable = cuttable_tiles(rows, cols, l.raster_group, args.m % l.block_m != 0);
   StreamOrder stream = stream_order(order, rows * cols, cuttable, l.max_blocks / l.cluster,
                                     ceil_div(k, kOperandBoxCols));

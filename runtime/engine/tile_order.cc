@@ -4,6 +4,8 @@
 #include <bit>
 #include <limits>
 
+#include "generator/gemm_config.h"
+
 namespace octile {
 
 // Granlund and Montgomery, "Division by Invariant Integers using Multiplication" (1994), theorem
@@ -30,22 +32,10 @@ std::int64_t cuttable_tiles(std::int64_t tiles_m, std::int64_t tiles_n, int rast
 
 StreamOrder stream_order(TileOrder order, std::int64_t tiles, std::int64_t cuttable,
                          std::int64_t clusters, std::int64_t k_blocks) {
-  // What leaving and taking a piece costs every cluster, in K-blocks; and shorter tiles are not
-  // cut.
-  constexpr std::int64_t kCost = 8;
-  constexpr std::int64_t kFewestBlocks = 16;
-  StreamOrder stream{order, 0, 0, 0, 0, 0};
-  const std::int64_t last_wave = tiles % clusters;
-  const std::int64_t idle_blocks = (clusters - last_wave) * k_blocks;
-  if (tiles < clusters || last_wave == 0 || clusters + last_wave > cuttable ||
-      k_blocks < kFewestBlocks || idle_blocks < kCost * clusters)
-    return stream;
-  const std::int64_t blocks = (clusters + last_wave) * k_blocks;
-  if (blocks > std::numeric_limits<std::int32_t>::max()) return stream;
-  stream.tiles = static_cast<std::int32_t>(clusters + last_wave);
-  stream.blocks = static_cast<std::int32_t>(blocks / clusters);
-  stream.longer = static_cast<std::int32_t>(blocks % clusters);
-  return stream;
+  const std::int64_t rest = tiles % clusters;
+  const int splits = rest <= cuttable ? stream_splits(tiles, clusters, k_blocks) : 1;
+  if (splits == 1) return {order, 0, 0, 0, 1};
+  return {order, 0, 0, static_cast<std::int32_t>(rest), splits};
 }
 
 }  // namespace octile

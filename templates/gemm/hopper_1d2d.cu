@@ -37,9 +37,8 @@
 // ranks of a cluster work on one tile, each on its range of K-blocks; then each sums its share of
 // the columns over all ranks, in rank order, which is K order.
 //
-// Stream-K: of the last whole wave and the one behind it a cluster gets not tiles but a run of
-// K-blocks, as long as every other's (scheduler.cuh). The sums of a tile's later K-blocks go through
-// the call's workspace to the cluster that has its first ones (output.cuh).
+// Stream-K: tiles that do not fill a wave are cut along K (scheduler.cuh). The sums of their later
+// K-blocks go through the call's workspace to the cluster that has the first ones (output.cuh).
 //
 // Overlap (programmatic dependent launch; early_stages, 0 where it is not asked for): the next
 // kernel of the stream may start as soon as this one's CTAs leave room; of itself it asks for

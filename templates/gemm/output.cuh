@@ -148,8 +148,8 @@ __device__ __forceinline__ void leave(const LeftPiece& piece, u64 launch, int la
   if (lane == 0) store_release(piece.flag, launch);
 }
 
-// The sums over the tile's last K-blocks, to those over its first. The flag is taken back: a launch
-// that a graph repeats has the same number again.
+// The sums over a tile's later K-blocks, to those over earlier ones. The flag is taken back: a
+// launch that a graph repeats has the same number again.
 __device__ __forceinline__ void add(const LeftPiece& piece, u64 launch, int lane,
                                     float (&acc)[kStrips][kAccumulators]) {
   if (lane == 0) {
@@ -186,7 +186,11 @@ __device__ __forceinline__ bool is_complete(const Consumer& self, const Stream& 
     return false;
   }
   if (range.last < k_blocks) {
-    add(LeftPiece(order.partials, cta - kClusterSize), order.launch, self.lane, acc);
+#pragma unroll 1
+    for (int rank = 1; rank < order.splits; ++rank) {  // which is K order
+      const LeftPiece piece(order.partials, cta - rank * order.tiles * kClusterSize);
+      add(piece, order.launch, self.lane, acc);
+    }
   }
   return true;
 }

@@ -28,14 +28,13 @@ struct KRange {
   int first, last;
 };
 
-// Stream-K: the first `tiles` are cut along K into one run of K-blocks a cluster, so that all end
-// together; the others are whole.
+// Stream-K: what does not fill a wave, the first `tiles` of the walk, is cut along K into `splits`
+// pieces each.
 struct StreamOrder : TileOrder {
-  u64 partials;  // fp32 sums of pieces that another cluster finishes, then their flags
+  u64 partials;  // fp32 sums of pieces, then their flags
   u64 launch;    // what a flag holds when its sums are this launch's
-  int tiles;     // as many as the clusters, and the rest of a division by them; or 0
-  int blocks;    // K-blocks of every run, and ...
-  int longer;    // ... one more of so many runs
+  int tiles;     // 0: none is cut
+  int splits;
 };
 
 // Tiles are cluster tiles, tiles_m x tiles_n of them. The order walks bands of kBand tile rows;
@@ -70,58 +69,38 @@ struct TileScheduler {
   }
 };
 
-// The same with stream-K. A run is at least as long as a tile, so a tile is cut once at most: the
-// cluster whose run ends in it has its first K-blocks, the cluster before it (whose run begins in
-// it) the others. Those are what each computes first; it leaves their sums for its neighbour, whose
-// last piece they complete. Runs lie in the reverse order of the clusters: a cluster waits only for
-// one that started no later, so it need not run at the same time.
+// The same with stream-K: whole waves first, then a piece. Pieces of the same K-blocks run side by
+// side, as whole tiles do, so that what they read at once is the same to many of them (L2 delivers
+// no more than that to all SMs: pieces that begin at any K-block took as long as they saved). The
+// cluster with a tile's first K-blocks adds up the sums of the others, which have lower indices: it
+// waits only for clusters that started no later.
 template <int kBand>
 struct StreamScheduler : TileScheduler<kBand> {
   using Base = TileScheduler<kBand>;
-  using Base::stride, Base::tile;
-  int cut_tiles, first_whole;  // tiles below the one are cut; this cluster's first beyond them
+  using Base::stride, Base::tile, Base::tiles_m, Base::tiles_n;
+  int cluster;
   int k_blocks;
-  int left;      // of the run, this piece included
+  int cut_tiles, splits;
   KRange piece;  // of the tile, in K-blocks
-
-  // No piece is shorter than this: a shorter one goes to the neighbour.
-  static constexpr int kShortest = 4;
 
   __device__ __forceinline__ StreamScheduler(int m_tiles, int n_tiles, int first, int step,
                                              const StreamOrder& order, int blocks)
-      : Base(m_tiles, n_tiles, first, step, order, blocks),
-        cut_tiles(order.tiles),
-        first_whole(order.tiles + first),
+      : Base(m_tiles, n_tiles, order.tiles + first, step, order, blocks),
+        cluster(first),
         k_blocks(blocks),
-        left(0),
-        piece{0, blocks} {
-    if (cut_tiles == 0) return;
-    const int run = step - 1 - first;
-    const int begin = start_of(run, order);
-    left = start_of(run + 1, order) - begin;
-    tile = begin / k_blocks;
-    piece.first = begin - tile * k_blocks;
-    piece.last = min(k_blocks, piece.first + left);
-  }
+        cut_tiles(order.tiles),
+        splits(order.splits),
+        piece{0, blocks} {}
   __device__ __forceinline__ void advance() {
-    if (tile >= cut_tiles) {
-      tile += stride;
+    const int tiles = tiles_m * tiles_n;
+    tile = tile < cut_tiles ? tiles : tile + stride;
+    if (tile < tiles || piece.last - piece.first < k_blocks || cluster >= cut_tiles * splits)
       return;
-    }
-    left -= piece.last - piece.first;
-    piece = {0, left > 0 ? min(k_blocks, left) : k_blocks};
-    tile = left > 0 ? tile + 1 : first_whole;
+    const int rank = splits - 1 - cluster / cut_tiles;
+    tile = cluster % cut_tiles;
+    piece = {k_blocks * rank / splits, k_blocks * (rank + 1) / splits};
   }
   __device__ __forceinline__ KRange k_range(const KRange&) const { return piece; }
-
- private:
-  __device__ __forceinline__ int start_of(int run, const StreamOrder& order) const {
-    const int block = run * order.blocks + min(run, order.longer);
-    const int within = block % k_blocks;
-    return within < kShortest              ? block - within
-           : k_blocks - within < kShortest ? block - within + k_blocks
-                                           : block;
-  }
 };
 
 }  // namespace gemm

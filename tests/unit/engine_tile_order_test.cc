@@ -101,85 +101,87 @@ TEST(TileOrder, WalksBandByBandColumnByColumn) {
 // ---- stream-K -----------------------------------------------------------------------------------
 
 using Walk = device::gemm::StreamScheduler<8>;
-constexpr int kShortest = Walk::kShortest;
 
 struct Piece {
   int cluster, step, first, last;
 };
 
+struct Walked {
+  StreamOrder order;
+  std::vector<std::vector<Piece>> tiles;
+  std::vector<int> steps;  // of every cluster
+};
+
 // What every cluster does, tile by tile.
-std::vector<std::vector<Piece>> pieces_of(int tiles, int clusters, int k_blocks) {
-  const StreamOrder order = stream_order(tile_order(1, tiles, 8), tiles, tiles, clusters, k_blocks);
+Walked walk_all(int tiles, int clusters, int k_blocks) {
+  Walked walked;
+  walked.order = stream_order(tile_order(1, tiles, 8), tiles, tiles, clusters, k_blocks);
   device::gemm::StreamOrder on_device{};
-  on_device.tiles = order.tiles;
-  on_device.blocks = order.blocks;
-  on_device.longer = order.longer;
-  std::vector<std::vector<Piece>> pieces(static_cast<std::size_t>(tiles));
+  on_device.tiles = walked.order.tiles;
+  on_device.splits = walked.order.splits;
+  walked.tiles.resize(static_cast<std::size_t>(tiles));
   for (int cluster = 0; cluster < clusters; ++cluster) {
     int step = 0;
     for (Walk walk(1, tiles, cluster, clusters, on_device, k_blocks); walk.valid();
          walk.advance(), ++step) {
       const auto range = walk.k_range({0, k_blocks});
-      pieces.at(static_cast<std::size_t>(walk.tile))
+      walked.tiles.at(static_cast<std::size_t>(walk.tile))
           .push_back({cluster, step, range.first, range.last});
     }
+    walked.steps.push_back(step);
   }
-  return pieces;
+  return walked;
 }
 
-// A tile is whole, or in two pieces: the last K-blocks are the first that a cluster does, and the
-// next cluster finishes it.
+// A tile is whole, or in pieces that are their clusters' last; the first is that of the highest
+// cluster, which finds the others where it looks for them.
 void expect_pieces(int tiles, int clusters, int k_blocks) {
   SCOPED_TRACE(testing::Message() << tiles << " tiles, " << clusters << " clusters, " << k_blocks
                                   << " K-blocks");
-  for (auto& tile : pieces_of(tiles, clusters, k_blocks)) {
+  Walked walked = walk_all(tiles, clusters, k_blocks);
+  int cut = 0;
+  for (auto& tile : walked.tiles) {
     std::ranges::sort(tile, {}, &Piece::first);
-    ASSERT_TRUE(tile.size() == 1 || tile.size() == 2) << tile.size();
+    ASSERT_FALSE(tile.empty());
     ASSERT_EQ(tile.front().first, 0);
     ASSERT_EQ(tile.back().last, k_blocks);
     if (tile.size() == 1) continue;
-    ASSERT_EQ(tile[0].last, tile[1].first);
-    ASSERT_EQ(tile[0].cluster, tile[1].cluster + 1);
-    ASSERT_EQ(tile[1].step, 0);
-    for (const Piece& piece : tile) ASSERT_GE(piece.last - piece.first, kShortest);
+    ++cut;
+    ASSERT_EQ(std::ssize(tile), walked.order.splits);
+    for (std::size_t rank = 0; rank < tile.size(); ++rank) {
+      const Piece& piece = tile[rank];
+      if (rank > 0) ASSERT_EQ(piece.first, tile[rank - 1].last);
+      ASSERT_EQ(piece.cluster, tile[0].cluster - static_cast<int>(rank) * walked.order.tiles);
+      ASSERT_EQ(piece.step, walked.steps.at(static_cast<std::size_t>(piece.cluster)) - 1);
+    }
   }
+  ASSERT_EQ(cut, walked.order.tiles);
 }
 
-TEST(StreamOrder, EveryKBlockOnceAndEveryTileInAtMostTwoPieces) {
+TEST(StreamOrder, EveryKBlockOnce) {
   for (const int clusters : {1, 2, 3, 7, 66, 132}) {
-    for (const int k_blocks : {1, 15, 16, 17, 56, 64, 143}) {
+    for (const int k_blocks : {1, 16, 17, 24, 56, 143}) {
       for (int tiles = 1; tiles < 4 * clusters + 3; tiles += tiles < 20 ? 1 : 7)
         expect_pieces(tiles, clusters, k_blocks);
     }
   }
 }
 
-TEST(StreamOrder, ClustersEndWithinAFewKBlocksOfEachOther) {
-  for (const int tiles : {136, 200, 374, 731, 800}) {
-    constexpr int kClusters = 132;
-    constexpr int kBlocks = 56;
-    std::vector<int> work(kClusters);
-    for (const auto& tile : pieces_of(tiles, kClusters, kBlocks))
-      for (const Piece& piece : tile)
-        work.at(static_cast<std::size_t>(piece.cluster)) += piece.last - piece.first;
-    const auto [least, most] = std::ranges::minmax(work);
-    EXPECT_LE(most - least, 2 * kShortest) << tiles;
-  }
-}
-
-TEST(StreamOrder, CutsOnlyWhereALastWaveLeavesEnoughIdle) {
+TEST(StreamOrder, CutsTilesThatFillNoMoreThanHalfAWave) {
   const auto cut = [](std::int64_t tiles, std::int64_t k_blocks) {
-    return stream_order({}, tiles, tiles, 132, k_blocks).tiles;
+    const StreamOrder order = stream_order({}, tiles, tiles, 132, k_blocks);
+    return std::pair(order.tiles, order.splits);
   };
-  EXPECT_EQ(cut(140, 56), 140);
-  EXPECT_EQ(cut(272, 56), 140);
-  EXPECT_EQ(cut(132, 56), 0) << "whole waves";
-  EXPECT_EQ(cut(264, 56), 0) << "whole waves";
-  EXPECT_EQ(cut(100, 56), 0) << "less than a wave";
-  EXPECT_EQ(cut(140, 15), 0) << "short tiles";
-  EXPECT_EQ(cut(260, 56), 0) << "too little is idle";
-  EXPECT_EQ(stream_order({}, 272, 139, 132, 56).tiles, 0) << "too few may be cut";
-  EXPECT_EQ(stream_order({}, 272, 140, 132, 56).tiles, 140);
+  const std::pair none(0, 1);
+  EXPECT_EQ(cut(132 + 66, 56), std::pair(66, 2));
+  EXPECT_EQ(cut(4 * 132 + 44, 56), std::pair(44, 3));
+  EXPECT_EQ(cut(132 + 8, 56), std::pair(8, 4)) << "never more than four";
+  EXPECT_EQ(cut(132 + 67, 56), none) << "more than half a wave";
+  EXPECT_EQ(cut(264, 56), none) << "whole waves";
+  EXPECT_EQ(cut(50, 56), none) << "less than a wave";
+  EXPECT_EQ(cut(132 + 66, 30), none) << "too little is saved";
+  EXPECT_EQ(stream_order({}, 132 + 44, 43, 132, 56).tiles, 0) << "too few may be cut";
+  EXPECT_EQ(stream_order({}, 132 + 44, 44, 132, 56).tiles, 44);
 }
 
 // The last two rows of tiles overlap where the last is not whole.
