@@ -19,7 +19,6 @@ constexpr std::array<std::pair<int, int>, 5> kOverlaps{{{1, 1}, {2, 1}, {2, 2}, 
 constexpr std::array kStores{EpilogueStore::kTma, EpilogueStore::kDirect};
 constexpr std::array kCtasPerSm{1, 2};
 constexpr std::array kSplits{1, 2, 3, 4, 6, 8};
-constexpr std::array kStreams{false, true};
 constexpr int kMaxStages = 12;
 // Of an SM's shared memory the driver keeps 1 KB for every CTA (CUDA C++ Programming Guide,
 // "Compute Capability 9.0").
@@ -87,11 +86,6 @@ bool splits_are_allowed(const GemmConfig& c, const GemmProblem& p, const DeviceS
 }
 bool cluster_splits_or_shares(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
   return c.splits == 1 || (c.cluster_m == 1 && c.cluster_n == 1);
-}
-bool stream_cuts_large_tiles(const GemmConfig& c, const GemmProblem& p, const DeviceSpec&) {
-  constexpr std::int64_t kFewestBlocks = 16;  // of K
-  return !c.stream_k || (c.splits == 1 && c.ctas_per_sm == 1 && c.block_m >= 128 &&
-                         c.block_n >= 96 && !p.invariant && ceil_div(p.k, 128) >= kFewestBlocks);
 }
 bool two_ctas_share_an_sm(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
   return c.ctas_per_sm == 1 || (c.ctas_per_sm == 2 && c.consumer_warpgroups == 1);
@@ -184,11 +178,6 @@ constexpr std::array kConstraints{
         "tiles of more than 128 rows or columns are not split: their partial sums take the "
         "shared memory the ring needs and as long to exchange as splitting saves (measured)",
         large_tiles_stay_whole},
-    GemmConstraint{"stream_cuts_large_tiles",
-                   "with stream-K tiles have 128x96 or more and 16 K-blocks or more, lie one on an "
-                   "SM and are not split besides, and a batch-invariant problem's are never cut: "
-                   "smaller ones waste little of their last wave",
-                   stream_cuts_large_tiles},
     GemmConstraint{"two_ctas_share_an_sm",
                    "one CTA an SM, or two of one consumer warpgroup each (half of the registers)",
                    two_ctas_share_an_sm},
@@ -251,9 +240,8 @@ GemmCandidates gemm_candidates(const GemmProblem& problem, const DeviceSpec& dev
             c.unroll = unroll;
             c.in_flight = in_flight;
             each(kStores, c.store, [&] {
-              each(kCtasPerSm, c.ctas_per_sm, [&] {
-                each(kSplits, c.splits, [&] { each(kStreams, c.stream_k, [&] { consider(c); }); });
-              });
+              each(kCtasPerSm, c.ctas_per_sm,
+                   [&] { each(kSplits, c.splits, [&] { consider(c); }); });
             });
           }
         }

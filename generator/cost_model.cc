@@ -34,22 +34,18 @@ constexpr double kTileCycles = 525;         // epilogue and the next tile's firs
 constexpr double kStoreBytesPerCycle = 87;  // accumulators to staging and out, or to another rank
 constexpr double kExchangeCycles = 100;     // partial sums to the other ranks of a split, and ...
 constexpr double kExchangePerRank = 543;
-constexpr double kPieceBytesPerCycle = 100;  // of stream-K: sums to L2 and back,
-constexpr double kPieceCycles = 5000;        // flags, a piece's first loads and its end
-constexpr double kClockDerate = 0.886;       // sustained over datasheet clock under this load
-constexpr double kDramDerate = 0.738;        // of the read-mostly stream rate
-constexpr double kL2Derate = 1.03;           // of the L2 rate of the device's description
-constexpr double kFillUs = 1.3;     // barriers, descriptors, first loads; beside the launch
-constexpr double kClusterUs = 1.4;  // a cluster's synchronised start and end
+constexpr double kClockDerate = 0.886;  // sustained over datasheet clock under this load
+constexpr double kDramDerate = 0.738;   // of the read-mostly stream rate
+constexpr double kL2Derate = 1.03;      // of the L2 rate of the device's description
+constexpr double kFillUs = 1.3;         // barriers, descriptors, first loads; beside the launch
+constexpr double kClusterUs = 1.4;      // a cluster's synchronised start and end
 // Resources overlap but not perfectly: this norm of their times lies between maximum and sum.
 constexpr double kOverlapNorm = 8;
 
 struct Tiling {
-  double waves =
-      0;            // passes over the clusters resident at once; the last one whole, but for splits
-  double ctas = 0;  // of all tiles
+  double waves = 0;  // passes over the clusters resident at once, the last one whole
+  double ctas = 0;   // of all tiles
   double ctas_at_once = 0;
-  int splits = 1;  // with stream-K, of the tiles of the last wave
 };
 
 Tiling tiling(const GemmConfig& c, const GemmProblem& p, std::int64_t m, const DeviceSpec& d) {
@@ -57,12 +53,8 @@ Tiling tiling(const GemmConfig& c, const GemmProblem& p, std::int64_t m, const D
                              ceil_div(p.n, std::int64_t{c.block_n} * c.cluster_n);
   const std::int64_t slots = resident_clusters(c, d.sm_count);
   const int size = cluster_size(c);
-  const int splits =
-      c.stream_k ? stream_splits(tiles, slots, ceil_div(p.k, std::int64_t{c.block_k})) : 1;
-  const double waves = splits > 1 ? static_cast<double>(tiles / slots) + 1.0 / splits
-                                  : static_cast<double>(ceil_div(tiles, slots));
-  return {waves, static_cast<double>(tiles * size),
-          static_cast<double>(std::min(tiles, slots) * size), splits};
+  return {static_cast<double>(ceil_div(tiles, slots)), static_cast<double>(tiles * size),
+          static_cast<double>(std::min(tiles, slots) * size)};
 }
 
 double promotion_cycles(const GemmConfig& c, double straddle) {
@@ -104,11 +96,6 @@ double tile_cycles(const GemmConfig& c) {
   return cycles;
 }
 
-// Cycles of leaving pieces, and of adding them up.
-double piece_cycles(const GemmConfig& c, int splits) {
-  return kPieceCycles + 8.0 * (splits - 1) * c.block_m * c.block_n / kPieceBytesPerCycle;
-}
-
 // Doubling d holds the token counts above 2^(d - 1) up to 2^d, in so many buckets of one length.
 constexpr int buckets_of_doubling(int d) { return d <= 7 ? 1 : d <= 10 ? 2 : 4; }
 constexpr int kDoublings = 63;
@@ -136,9 +123,8 @@ GemmCost estimate(const GemmConfig& c, const GemmProblem& p, std::int64_t m, con
     return static_cast<double>(rows) * static_cast<double>(cols);
   };
   const double sharing = std::max(1.0, t.ctas_at_once / d.sm_count);
-  cost.compute_us = (t.waves * (k_blocks * block_cycles(c, sharing) + tile_cycles(c)) +
-                     (t.splits > 1 ? piece_cycles(c, t.splits) : 0)) /
-                    cycles_per_us;
+  cost.compute_us =
+      t.waves * (k_blocks * block_cycles(c, sharing) + tile_cycles(c)) / cycles_per_us;
   cost.memory_us =
       (area(m, p.k) + area(p.n, p.k) + 2 * area(m, p.n)) / (d.dram_tbps * kDramDerate * 1e6);
   // A multicast operand leaves L2 once a cluster.

@@ -51,7 +51,6 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
   p.add_int("kInFlight", c.in_flight, "configuration: products issued before one is promoted");
   p.add_int("kRasterGroup", c.raster_group, "configuration: tile rows a raster band holds");
   p.add_int("kSplits", c.splits, "numerics: CTAs of a cluster that share a tile's K");
-  p.add_bool("kStreamK", c.stream_k, "numerics: tiles of the last waves are cut along K");
   p.add_int("kCtasPerSm", c.ctas_per_sm, "configuration: CTAs resident on an SM");
   p.add_int("kPromote", c.promote, "numerics: K elements per fp32 promotion");
   p.add_bool("kTmaStore", c.store == EpilogueStore::kTma, "configuration: D through shared memory");
@@ -92,7 +91,7 @@ Result<EmittedKernel> emit_gemm(const GemmProblem& problem, const GemmConfig& co
   kernel.cluster = cluster_size(config);
   // a_map, b_map, d_map, scale_a, scale_b, d, scale_a_ld, scale_b_ld, ldd, m, n, k, early_stages,
   // order
-  kernel.parameter_bytes = {128, 128, 128, 8, 8, 8, 8, 8, 8, 4, 4, 4, 4, config.stream_k ? 40 : 16};
+  kernel.parameter_bytes = {128, 128, 128, 8, 8, 8, 8, 8, 8, 4, 4, 4, 4, 16};
   kernel.config_text = to_text(config);
   return kernel;
 }

@@ -45,10 +45,6 @@ bool parse_field(std::string_view name, std::string_view value, GemmConfig& c) {
   if (name == "ctas") return parse_int(value, c.ctas_per_sm);
   if (name == "promote") return parse_int(value, c.promote);
   if (name == "splits") return parse_int(value, c.splits);
-  if (name == "stream" && (value == "0" || value == "1")) {
-    c.stream_k = value == "1";
-    return true;
-  }
   if (name == "store" && (value == "tma" || value == "direct")) {
     c.store = value == "tma" ? EpilogueStore::kTma : EpilogueStore::kDirect;
     return true;
@@ -95,29 +91,13 @@ int resident_clusters(const GemmConfig& c, int sm_count) {
   return std::max(1, sms / size) * c.ctas_per_sm;
 }
 
-int stream_splits(std::int64_t tiles, std::int64_t clusters, std::int64_t k_blocks) {
-  constexpr std::int64_t kMostSplits = 4;  // whose sums one cluster adds up
-  constexpr std::int64_t kCost = 16;       // of leaving and adding pieces, in K-blocks
-  const std::int64_t rest = tiles % clusters;
-  if (tiles < clusters || rest == 0) return 1;
-  const std::int64_t splits = std::min(kMostSplits, clusters / rest);
-  return k_blocks - ceil_div(k_blocks, splits) >= kCost ? static_cast<int>(splits) : 1;
-}
-
-std::int64_t workspace_bytes(const GemmConfig& c, int sm_count) {
-  if (!c.stream_k) return 0;
-  const std::int64_t sums = std::int64_t{4} * c.block_m * c.block_n;
-  const std::int64_t flags = std::int64_t{8} * c.consumer_warpgroups * (kWarpgroupThreads / 32);
-  return std::int64_t{resident_clusters(c, sm_count)} * cluster_size(c) * (sums + flags);
-}
-
 std::string to_text(const GemmConfig& c) {
   return fmt::format(
       "tile={}x{}x{} stages={} wg={} cluster={}x{} unroll={} inflight={} raster={} ctas={} "
-      "store={} promote={} splits={}{}",
+      "store={} promote={} splits={}",
       c.block_m, c.block_n, c.block_k, c.stages, c.consumer_warpgroups, c.cluster_m, c.cluster_n,
       c.unroll, c.in_flight, c.raster_group, c.ctas_per_sm, store_name(c.store), c.promote,
-      c.splits, c.stream_k ? " stream=1" : "");
+      c.splits);
 }
 
 Result<GemmConfig> parse_gemm_config(std::string_view text) {
@@ -126,18 +106,18 @@ Result<GemmConfig> parse_gemm_config(std::string_view text) {
       text, [&](auto name, auto value) { return parse_field(name, value, config); },
       "GEMM configuration",
       "tile=MxNxK, stages=N, wg=N, cluster=MxN, unroll=N, inflight=N, raster=N, ctas=N, "
-      "store=tma|direct, promote=N, splits=N, stream=0|1");
+      "store=tma|direct, promote=N, splits=N");
   if (!ok) return tl::unexpected<Error>(ok.error());
   return config;
 }
 
 std::string kernel_name(const GemmProblem& p, const GemmConfig& c) {
   return fmt::format(
-      "octile_gemm_{}_{}_{}_{}_{}_t{}x{}x{}_s{}_w{}_c{}x{}_u{}f{}_r{}_o{}_{}_p{}_k{}{}",
+      "octile_gemm_{}_{}_{}_{}_{}_t{}x{}x{}_s{}_w{}_c{}x{}_u{}f{}_r{}_o{}_{}_p{}_k{}",
       name_of(p.a.dtype), name_of(p.a.granularity), name_of(p.b.dtype), name_of(p.b.granularity),
       name_of(p.d), c.block_m, c.block_n, c.block_k, c.stages, c.consumer_warpgroups, c.cluster_m,
       c.cluster_n, c.unroll, c.in_flight, c.raster_group, c.ctas_per_sm, store_name(c.store),
-      c.promote, c.splits, c.stream_k ? "_stream" : "");
+      c.promote, c.splits);
 }
 
 }  // namespace octile

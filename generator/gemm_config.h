@@ -28,9 +28,6 @@ struct GemmConfig {
   // Numerics, not schedule: recorded in plan and metadata.
   int promote = 128;
   int splits = 1;  // CTAs of a cluster that share a tile's K
-  // Tiles that fill no more than half a wave are cut along K into 2 to 4 pieces, one a cluster; in
-  // a call that brings a workspace.
-  bool stream_k = false;
   friend bool operator==(const GemmConfig&, const GemmConfig&) = default;
 };
 
@@ -66,14 +63,8 @@ int cluster_size(const GemmConfig&);
 // SMs over: on an H200 (132 SMs) cuOccupancyMaxActiveClusters says 66 of two, 39 of three, 30 of
 // four, 15 of eight.
 int resident_clusters(const GemmConfig&, int sm_count);
-// With stream-K: into how many pieces the tiles beyond whole waves are cut; 1 where that saves less
-// than it costs. Tiles are a cluster's.
-int stream_splits(std::int64_t tiles, std::int64_t clusters, std::int64_t k_blocks);
-// What stream-K keeps between CTAs: of every CTA at once a tile of fp32 sums and 8 bytes a warp. 0
-// without.
-std::int64_t workspace_bytes(const GemmConfig&, int sm_count);
 // "tile=128x128x128 stages=5 wg=2 cluster=1x1 unroll=1 inflight=1 raster=8 ctas=1 store=tma
-// promote=128 splits=1", with stream-K " stream=1" behind it
+// promote=128 splits=1"
 std::string to_text(const GemmConfig&);
 // Fields in any order; one left out keeps its default.
 Result<GemmConfig> parse_gemm_config(std::string_view text);

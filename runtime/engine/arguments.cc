@@ -330,7 +330,6 @@ Status check_arguments(const GemmProblem& p, octile_gemm_args& args) {
     return ok;
   if (Status ok = check_pointer("a_scale", args.a_scale, 16); !ok) return ok;
   if (Status ok = check_pointer("b_scale", args.b_scale, 4); !ok) return ok;
-  if (Status ok = check_workspace(args); !ok) return ok;
   if (Status ok = check_scale_ld("a_scale_ld", args.a_scale_ld, p.a, args.m, p.k); !ok) return ok;
   return check_scale_ld("b_scale_ld", args.b_scale_ld, p.b, p.n, p.k);
 }
@@ -383,11 +382,6 @@ Status check_arguments(const octile_scale_update_args& args) {
         fmt::format("average_share is {}; allowed: more than 0, at most 1", args.average_share));
   if (Status ok = check_pointer("history", args.history, 4); !ok) return ok;
   return check_pointer("encode", args.encode, 4);
-}
-
-Status check_workspace(const octile_gemm_args& args) {
-  if (args.workspace == nullptr) return {};
-  return check_pointer("workspace", args.workspace, kWorkspaceAlign);
 }
 
 Status check_workspace(const octile_quantize_args& args, std::int64_t needed_bytes) {

@@ -31,8 +31,6 @@ Status check_layout_query(const QuantizeProblem& problem, std::int64_t groups, b
 
 Status check_arguments(const octile_scale_update_args& args);
 
-// That a product's workspace, where it brings one, is aligned.
-Status check_workspace(const octile_gemm_args& args);
 // That a call brings the workspace it needs.
 Status check_workspace(const octile_quantize_args& args, std::int64_t needed_bytes);
 

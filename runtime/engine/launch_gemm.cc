@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <random>
 
 #include "generator/types.h"
 #include "runtime/engine/launch_kernel.h"
@@ -42,17 +40,19 @@ CUresult encode(const Driver& driver, CUtensorMap* map, CUtensorMapDataType type
       promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
+// How much of a row a copy brings into L2: two K-blocks at once where several tiles of rows read
+// them. Of a weight that is read once it costs 3 to 6 % of the loads' time (kernel's ladder, v29).
+CUtensorMapL2promotion promotion_of(std::int64_t m) {
+  constexpr std::int64_t kFewRows = 256;
+  return m <= kFewRows ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
+}
+
 CUresult encode_maps(const Driver& driver, const GemmLaunch& l, std::int64_t n, std::int64_t k,
                      const octile_gemm_args& args, GemmParameters& p) {
+  const CUtensorMapL2promotion promotion = promotion_of(args.m);
   const int a_rows =
       l.a_is_shared ? l.a_box_rows
                     : static_cast<int>(std::min<std::int64_t>(l.a_box_rows, round_up(args.m, 4)));
-  // Fetched into L2 by 256 bytes, two K-blocks at once, only where several tiles read them: of a
-  // weight that is read once it costs 3 to 6 % of the loads' time, of 12 products 0.8 % (64 and 128
-  // rows; 0.4 % faster at 4096 and 8192).
-  constexpr std::int64_t kFewRows = 256;
-  const CUtensorMapL2promotion promotion =
-      args.m <= kFewRows ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
   const Box a{args.m, k, args.lda, a_rows, kOperandBoxCols};
   const Box b{n, k, args.ldb, l.b_box_rows, kOperandBoxCols};
   CUresult result =
@@ -83,32 +83,6 @@ bool worth_overlapping(std::int64_t m, std::int64_t n, std::int64_t k) {
          2 * static_cast<double>(m) * weights <= kLongestUs * kFlopsPerUs;
 }
 
-// A number no other launch has, so that what lies in a workspace is not taken for this launch's:
-// counted up from a random one, for workspaces outlive processes.
-std::uint64_t next_launch() {
-  static std::atomic<std::uint64_t> next = [] {
-    std::random_device entropy;
-    return (std::uint64_t{entropy()} << 32) | entropy();
-  }();
-  return next.fetch_add(1, std::memory_order_relaxed);
-}
-
-StreamOrder order_of(const GemmLaunch& l, std::int64_t n, std::int64_t k,
-                     const octile_gemm_args& args) {
-  const std::int64_t rows = ceil_div(args.m, l.cluster_rows);
-  const std::int64_t cols = ceil_div(n, l.cluster_cols);
-  const TileOrder order = tile_order(rows, cols, l.raster_group);
-  if (l.workspace_bytes == 0 || args.workspace == nullptr ||
-      args.workspace_bytes < static_cast<std::size_t>(l.workspace_bytes))
-    return {order, 0, 0, 0, 1};
-  const std::int64_t cuttable = cuttable_tiles(rows, cols, l.raster_group, args.m % l.block_m != 0);
-  StreamOrder stream = stream_order(order, rows * cols, cuttable, l.max_blocks / l.cluster,
-                                    ceil_div(k, kOperandBoxCols));
-  stream.partials = reinterpret_cast<std::uint64_t>(args.workspace);
-  stream.launch = next_launch();
-  return stream;
-}
-
 }  // namespace
 
 GemmLaunch gemm_launch(const GemmConfig& config, int sm_count, CUkernel kernel) {
@@ -132,7 +106,6 @@ GemmLaunch gemm_launch(const GemmConfig& config, int sm_count, CUkernel kernel) 
   l.max_blocks = resident_clusters(config, sm_count) * l.cluster;
   l.threads = r.threads;
   l.smem_bytes = r.smem.total_bytes;
-  l.workspace_bytes = workspace_bytes(config, sm_count);
   return l;
 }
 
@@ -153,7 +126,8 @@ Status launch_gemm(const Driver& driver, const GemmLaunch& l, std::int64_t n, st
   const bool overlap = (args.flags & OCTILE_RUN_OVERLAP) != 0;
   const bool early = overlap && worth_overlapping(args.m, n, k);
   p.early_stages = early ? l.stages : overlap ? -1 : 0;
-  p.order = order_of(l, n, k, args);
+  p.order =
+      tile_order(ceil_div(args.m, l.cluster_rows), ceil_div(n, l.cluster_cols), l.raster_group);
   std::array<void*, kGemmParameterCount> parameters{
       &p.a_map, &p.b_map,      &p.d_map,        &p.scale_a, &p.scale_b,
       &p.d,     &p.scale_a_ld, &p.scale_b_ld,   &p.ldd,     &p.m,

@@ -29,7 +29,7 @@ struct GemmParameters {
   std::int32_t n;
   std::int32_t k;
   std::int32_t early_stages;  // of B, asked for before the kernel before this one has ended
-  StreamOrder order;          // without stream-K only what it begins with
+  TileOrder order;
 };
 constexpr int kGemmParameterCount = 14;
 
@@ -48,7 +48,6 @@ struct GemmLaunch {
   int max_blocks = 0;  // resident at once, a whole number of clusters
   int threads = 0;
   int smem_bytes = 0;
-  std::int64_t workspace_bytes = 0;  // that a call may bring; without, no tile is cut
 };
 GemmLaunch gemm_launch(const GemmConfig& config, int sm_count, CUkernel kernel);
 

@@ -189,22 +189,9 @@ void Plan::serve_meanwhile(int first_bucket, int last_bucket) {
 Result<std::size_t> Plan::workspace_bytes(std::int64_t tokens) const {
   if (Status ok = check_tokens(problem_, "tokens", tokens); !ok)
     return tl::unexpected<Error>(ok.error());
-  if (target_.kind == TargetKind::kHost || is_empty(problem_)) return std::size_t{0};
   const auto* quantize = std::get_if<QuantizeProblem>(&problem_);
-  if (quantize == nullptr) return gemm_workspace_bytes(bucket_of(tokens));
+  if (quantize == nullptr || target_.kind == TargetKind::kHost) return std::size_t{0};
   return static_cast<std::size_t>(workspace_of(*quantize, target_.spec.sm_count).bytes(tokens));
-}
-
-// Of the kernel that serves the bucket, or else of the one that would be chosen.
-std::size_t Plan::gemm_workspace_bytes(int bucket) const {
-  const PreparedKernel* kernel = table_[static_cast<std::size_t>(bucket)].load();
-  const KernelConfig config =
-      kernel != nullptr
-          ? kernel->config
-          : choose_config(problem_, bucket_upper(bucket), target_.spec, *library_.engine.records())
-                .config;
-  return static_cast<std::size_t>(
-      octile::workspace_bytes(std::get<GemmConfig>(config), target_.spec.sm_count));
 }
 
 Result<QuantizedLayout> Plan::quantized_layout(std::int64_t rows, std::int64_t groups,

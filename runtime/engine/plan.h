@@ -93,7 +93,6 @@ class Plan : public std::enable_shared_from_this<Plan> {
   void publish(PreparedKernel kernel, const Group& group);
   void serve_meanwhile(int first_bucket, int last_bucket);
   void background_done(const Status& status);
-  std::size_t gemm_workspace_bytes(int bucket) const;
   Error cannot_run(std::int64_t tokens, CUstream stream) const;
   Error wrong_family(const char* call) const;
   Status fill_zero(const GemmProblem& problem, const octile_gemm_args& args, CUstream stream) const;

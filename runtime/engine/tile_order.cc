@@ -4,8 +4,6 @@
 #include <bit>
 #include <limits>
 
-#include "generator/gemm_config.h"
-
 namespace octile {
 
 // Granlund and Montgomery, "Division by Invariant Integers using Multiplication" (1994), theorem
@@ -22,20 +20,6 @@ TileOrder tile_order(std::int64_t tiles_m, std::int64_t tiles_n, int raster_grou
   constexpr std::int64_t kLongest = std::numeric_limits<std::int32_t>::max();
   return {divisor_of(static_cast<std::uint32_t>(std::min(tiles_n * raster_group, kLongest))),
           divisor_of(std::max(static_cast<std::uint32_t>(tiles_m % raster_group), 1U))};
-}
-
-std::int64_t cuttable_tiles(std::int64_t tiles_m, std::int64_t tiles_n, int raster_group,
-                            bool ragged) {
-  const std::int64_t rows = ragged ? (tiles_m - 2) / raster_group * raster_group : tiles_m;
-  return std::max<std::int64_t>(rows, 0) * tiles_n;
-}
-
-StreamOrder stream_order(TileOrder order, std::int64_t tiles, std::int64_t cuttable,
-                         std::int64_t clusters, std::int64_t k_blocks) {
-  const std::int64_t rest = tiles % clusters;
-  const int splits = rest <= cuttable ? stream_splits(tiles, clusters, k_blocks) : 1;
-  if (splits == 1) return {order, 0, 0, 0, 1};
-  return {order, 0, 0, static_cast<std::int32_t>(rest), splits};
 }
 
 }  // namespace octile

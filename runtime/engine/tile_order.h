@@ -22,21 +22,4 @@ struct TileOrder {
 // Both counts are in tiles of a cluster, at least 1; their product is below 2^31 - 1.
 TileOrder tile_order(std::int64_t tiles_m, std::int64_t tiles_n, int raster_group);
 
-// The same of a kernel with stream-K; one without reads its beginning only.
-struct StreamOrder {
-  TileOrder order;
-  std::uint64_t partials;  // the call's workspace
-  std::uint64_t launch;    // another number in every launch
-  std::int32_t tiles;      // that are cut, the first of the walk
-  std::int32_t splits;     // into so many pieces
-};
-// Of the walk's first tiles, those that may be cut. With `ragged` rows the last row of tiles is
-// shifted into the one before, and what both compute must have the same bits: neither is cut.
-std::int64_t cuttable_tiles(std::int64_t tiles_m, std::int64_t tiles_n, int raster_group,
-                            bool ragged);
-// Cuts what does not fill a wave of `clusters`, if that is worth it (stream_splits) and allowed;
-// the call's numbers are left zero.
-StreamOrder stream_order(TileOrder order, std::int64_t tiles, std::int64_t cuttable,
-                         std::int64_t clusters, std::int64_t k_blocks);
-
 }  // namespace octile

@@ -9,7 +9,6 @@
 #include <limits>
 #include <utility>
 
-#include "generator/candidates.h"
 #include "generator/layout.h"
 #include "runtime/reference/cast.h"
 #include "runtime/reference/synthetic.h"
@@ -150,27 +149,13 @@ Result<DeviceBuffer> random_bf16(const GpuSession& gpu, std::int64_t elements, s
   return random_values(gpu, DType::kBF16, elements, seed, Values::kNormal);
 }
 
-Result<DeviceBuffer> gemm_workspace(const GpuSession& gpu, const GemmProblem& problem) {
-  std::int64_t most = 16;  // not empty
-  for (const GemmConfig& c : gemm_candidates(problem, gpu.spec()).admitted)
-    most = std::max(most, workspace_bytes(c, gpu.spec().sm_count));
-  return gpu.allocate(static_cast<std::size_t>(most));
-}
-
 octile_gemm_args args_of(const GemmSlot& slot) {
-  octile_gemm_args args = gemm_args(slot.a, slot.b, slot.d.pointer());
-  if (slot.workspace == nullptr) return args;
-  args.workspace = slot.workspace->pointer();
-  args.workspace_bytes = slot.workspace->bytes();
-  return args;
+  return gemm_args(slot.a, slot.b, slot.d.pointer());
 }
 
 Result<std::vector<GemmSlot>> make_gemm_slots(const GpuSession& gpu, const GemmProblem& problem,
                                               std::int64_t m, int slots, std::uint64_t seed) {
   std::vector<GemmSlot> made;
-  auto workspace = gemm_workspace(gpu, problem);
-  if (!workspace) return tl::unexpected<Error>(workspace.error());
-  const auto shared = std::make_shared<const DeviceBuffer>(std::move(*workspace));
   for (int i = 0; i < slots; ++i) {
     auto a = i == 0 ? random_tensor(gpu, problem.a, m, problem.k, 2 * seed)
                     : copy_of(gpu, made.front().a);
@@ -180,7 +165,7 @@ Result<std::vector<GemmSlot>> make_gemm_slots(const GpuSession& gpu, const GemmP
     if (!b) return tl::unexpected<Error>(b.error());
     auto d = gpu.allocate(static_cast<std::size_t>(m * problem.n * size_of(problem.d)));
     if (!d) return tl::unexpected<Error>(d.error());
-    made.push_back({std::move(*a), std::move(*b), std::move(*d), shared});
+    made.push_back({std::move(*a), std::move(*b), std::move(*d)});
   }
   if (Status ok = gpu.synchronize(); !ok) return tl::unexpected<Error>(ok.error());
   return made;

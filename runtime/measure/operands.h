@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include "generator/problem.h"
@@ -36,14 +35,10 @@ Result<DeviceBuffer> random_values(const GpuSession& gpu, DType type, std::int64
                                    std::uint64_t seed, Values values);
 Result<DeviceBuffer> random_bf16(const GpuSession& gpu, std::int64_t elements, std::uint64_t seed);
 
-// As much as any kernel of the problem uses.
-Result<DeviceBuffer> gemm_workspace(const GpuSession& gpu, const GemmProblem& problem);
-
 // What one product reads and writes.
 struct GemmSlot {
   DeviceTensor a, b;
   DeviceBuffer d;
-  std::shared_ptr<const DeviceBuffer> workspace{};  // of all slots the same
 };
 octile_gemm_args args_of(const GemmSlot& slot);
 // All slots hold the same values.

@@ -6,7 +6,6 @@
 #include <array>
 #include <utility>
 
-#include "runtime/measure/operands.h"
 #include "runtime/measure/tensor.h"
 
 namespace octile::tuner {
@@ -72,11 +71,6 @@ Status GemmGate::allocate() {
   auto report = gpu_->allocate(sizeof(Report));
   if (!report) return tl::unexpected<Error>(report.error());
   report_ = std::move(*report);
-  auto workspace = gemm_workspace(*gpu_, problem_);
-  if (!workspace) return tl::unexpected<Error>(workspace.error());
-  workspace_ = std::move(*workspace);
-  args_.workspace = workspace_.pointer();
-  args_.workspace_bytes = workspace_.bytes();
   args_.d = static_cast<char*>(d_.pointer()) + kGuardElements * size_of(problem_.d);
   return {};
 }
@@ -108,12 +102,9 @@ Result<Verdict> GemmGate::check(const Run& run) {
 
 // A launch that is refused is the candidate's failure; one that breaks the device is an Error.
 Result<Verdict> GemmGate::launch_on_poison(const Run& run) {
-  Status ok = d_.fill(kPoison, gpu_->stream());
-  if (ok) ok = workspace_.fill(kPoison, gpu_->stream());
-  if (!ok) return tl::unexpected<Error>(ok.error());
+  if (Status ok = d_.fill(kPoison, gpu_->stream()); !ok) return tl::unexpected<Error>(ok.error());
   const Status launched = run(args_, gpu_->stream());
-  ok = gpu_->synchronize();
-  if (!ok) return tl::unexpected<Error>(ok.error());
+  if (Status ok = gpu_->synchronize(); !ok) return tl::unexpected<Error>(ok.error());
   if (!launched) return wrong(launched.error().message);
   return Verdict{};
 }

@@ -64,7 +64,7 @@ class GemmGate {
   HostTensor a_, b_;
   std::vector<Sample> samples_;
   double apart_allowed_ = 0;
-  DeviceBuffer d_, first_, accepted_, report_, workspace_;
+  DeviceBuffer d_, first_, accepted_, report_;
   bool has_accepted_ = false;
 };
 

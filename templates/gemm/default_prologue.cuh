@@ -28,7 +28,6 @@ constexpr int kRasterGroup = 8;
 constexpr int kUnroll = 1;
 constexpr int kInFlight = 1;
 constexpr int kSplits = 1;
-constexpr bool kStreamK = false;
 constexpr int kCtasPerSm = 1;
 constexpr int kPromote = 128;
 constexpr bool kTmaStore = true;

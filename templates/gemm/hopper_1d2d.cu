@@ -37,9 +37,6 @@
 // ranks of a cluster work on one tile, each on its range of K-blocks; then each sums its share of
 // the columns over all ranks, in rank order, which is K order.
 //
-// Stream-K: tiles that do not fill a wave are cut along K (scheduler.cuh). The sums of their later
-// K-blocks go through the call's workspace to the cluster that has the first ones (output.cuh).
-//
 // Overlap (programmatic dependent launch; early_stages, 0 where it is not asked for): the next
 // kernel of the stream may start as soon as this one's CTAs leave room; of itself it asks for
 // weights only, those of so many stages (-1: none), until this one has ended.
@@ -130,15 +127,20 @@
 //        two panels, 4096x24576x1536 244 -> 256, 8192x32768x512 254 -> 277. Eight panels 5 to 24 %
 //        behind two; D staged in halves, which makes room for a fourth stage, +2 to +4 %; half of D
 //        stored while the last product runs, or no cluster: no better. Dropped.
-//   v28  stream-K. Predicted -2 to -8 % where the last wave is ragged. Search against search, twice:
-//        5000x2560x8192 192.7 -> 188.6, 196.2 -> 186.3; of eleven other products of 1000 to 8192 rows
-//        it won none, for at the power cap SMs idle in the last wave leave their power to the others.
-//        Kept for the first kind; the cost model picks it only where much is idle.
-//   v29  128-byte L2 sectors of a weight that is read once, not 256. Predicted -3 % (loads without
+//   v28  stream-K through a workspace, deterministic (commit a48bc88 and the next). The tiles of the
+//        last whole wave and of the ragged one in runs of equal length: predicted -4 to -16 %.
+//        192x128: 5000x2560x8192 177 -> 166 (162 behind the whole waves instead of before them; best
+//        whole tile 167), 4096x4096x7168 185 -> 185 (181; 175), 8192x2112x7168 188 -> 199 (194; 185).
+//        7 us of it are the exchange; without any, still 159, 178, 192: runs begin at any K-block, so
+//        tiles side by side no longer ask L2 for the same at once. Only what fills half a wave, in up
+//        to four pieces that begin together: 164, 182 and, of 8192x7168x16384, 1367 -> 1394. At the
+//        power cap SMs idle in the last wave leave their power to the others. In a search on a warm
+//        card it won 1 of 12 products of 1000 to 8192 rows, by 2 and 5 %. Dropped.
+//   v29  L2 sectors of 128 bytes of a weight that is read once, not 256. Predicted -3 % (loads without
 //        products: 7168x16384 30.2 -> 28.7, 32768x14336 111.3 -> 107.7). 64 and 128 rows -0.8 % in the
-//        mean of 16, 4096 and 8192 rows +0.4 %: kept up to 256 rows. B shared by a cluster of two 64-
-//        row tiles, predicted -5 % at 128 rows for half of L2's reads: 128x7168x16384 by 64x112 32.8 ->
-//        33.2, 128x4096x7168 by 64x64 10.8 -> 11.3. Dropped.
+//        mean of 16, 4096 and 8192 rows +0.4 %: kept up to 256 rows. B shared by a cluster of two
+//        64-row tiles, predicted -5 % at 128 rows for half of L2's reads: 128x7168x16384 by 64x112
+//        32.8 -> 33.2, 128x4096x7168 by 64x64 10.8 -> 11.3. Dropped.
 // clang-format on
 #ifndef OCTILE_EMITTED
 #include "gemm/consumer.cuh"
@@ -152,12 +154,11 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const TensorMa
                                         i64 ldd, const Extents& e, int rank) {
   const int thread = static_cast<int>(threadIdx.x);
   const Consumer self(smem);
-  const KRange whole = k_range(e.k_blocks(), rank);
+  const KRange range = k_range(e.k_blocks(), rank);
   Ring ring;
   bool first_tile = true;
   u32 phase = 0;
   for (Scheduler tiles = make_scheduler(e); tiles.valid(); tiles.advance()) {
-    const KRange range = tiles.k_range(whole);
     int m0, n0;
     tile_origin(tiles, e, rank, m0, n0);
     float acc[kStrips][kAccumulators] = {};
@@ -167,7 +168,7 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const TensorMa
       first_tile = false;
       store_share(self, rank, d, ldd, e, m0, n0);
       phase ^= 1;
-    } else if (is_complete(self, e.order, range, e.k_blocks(), acc)) {
+    } else {
       store_tile(self, d_map, d, ldd, e, m0, n0, acc);
     }
   }
@@ -218,7 +219,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
                        const __grid_constant__ TensorMap b_map,
                        const __grid_constant__ TensorMap d_map, const float* scale_a,
                        const float* scale_b, void* d, i64 scale_a_ld, i64 scale_b_ld, i64 ldd,
-                       int m, int n, int k, int early_stages, gemm::Order order) {
+                       int m, int n, int k, int early_stages, gemm::TileOrder order) {
   extern __shared__ __align__(1024) u8 dynamic_smem[];
   const gemm::SharedMemory smem{shared_address(dynamic_smem)};
   const gemm::Extents extents{m, n, k, order};

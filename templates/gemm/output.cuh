@@ -1,6 +1,5 @@
 // From a consumer's sums to D: through TMA, straight from registers, or, where the ranks of a
-// cluster split K, by exchanging them first. With stream-K a piece of a tile is left in memory for
-// the cluster that finishes it.
+// cluster split K, by exchanging them first.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/consumer.cuh"
@@ -114,85 +113,6 @@ __device__ __forceinline__ void store_share(const Consumer& self, int rank, u16*
       }
     }
   }
-}
-
-// ---- stream-K -----------------------------------------------------------------------------------
-
-// What this warp of CTA `cta` leaves for another: sums, 16 bytes a thread, threads contiguous;
-// behind those of all CTAs the flags, one a warp.
-struct LeftPiece {
-  u64 sums, flag;
-
-  __device__ __forceinline__ LeftPiece(u64 partials, int cta) {
-    constexpr int kBytes = cfg::kBlockM * cfg::kBlockN * 4;
-    const int warp = cta * (kConsumerThreads / 32) + static_cast<int>(threadIdx.x) / 32;
-    sums = partials + static_cast<u64>(cta) * kBytes + threadIdx.x * 16;
-    flag = partials + static_cast<u64>(gridDim.x) * kBytes + static_cast<u64>(warp) * 8;
-  }
-  __device__ __forceinline__ u64 of(int strip, int group) const {
-    return sums + static_cast<u64>((strip * kGroups + group) * kConsumerThreads * 16);
-  }
-};
-
-__device__ __forceinline__ void leave(const LeftPiece& piece, u64 launch, int lane,
-                                      const float (&acc)[kStrips][kAccumulators]) {
-#pragma unroll
-  for (int strip = 0; strip < kStrips; ++strip) {
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      const float* sum = acc[strip] + 4 * group;
-      store_global_16(piece.of(strip, group), sum[0], sum[1], sum[2], sum[3]);
-    }
-  }
-  __syncwarp();
-  if (lane == 0) store_release(piece.flag, launch);
-}
-
-// The sums over a tile's later K-blocks, to those over earlier ones. The flag is taken back: a
-// launch that a graph repeats has the same number again.
-__device__ __forceinline__ void add(const LeftPiece& piece, u64 launch, int lane,
-                                    float (&acc)[kStrips][kAccumulators]) {
-  if (lane == 0) {
-    while (load_acquire(piece.flag) != launch) {
-    }
-    store_release(piece.flag, 0);
-  }
-  __syncwarp();
-#pragma unroll
-  for (int strip = 0; strip < kStrips; ++strip) {
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      const Floats4 more = load_global_16(piece.of(strip, group));
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        acc[strip][4 * group + i] = __fadd_rn(acc[strip][4 * group + i], more.value[i]);
-      }
-    }
-  }
-}
-
-// Whether acc is the whole tile's and this cluster's to store. Where tiles are never cut, it is.
-__device__ __forceinline__ bool is_complete(const Consumer&, const TileOrder&, const KRange&, int,
-                                            float (&)[kStrips][kAccumulators]) {
-  return true;
-}
-template <typename Stream>
-__device__ __forceinline__ bool is_complete(const Consumer& self, const Stream& order,
-                                            const KRange& range, int k_blocks,
-                                            float (&acc)[kStrips][kAccumulators]) {
-  const int cta = static_cast<int>(blockIdx.x);
-  if (range.first > 0) {
-    leave(LeftPiece(order.partials, cta), order.launch, self.lane, acc);
-    return false;
-  }
-  if (range.last < k_blocks) {
-#pragma unroll 1
-    for (int rank = 1; rank < order.splits; ++rank) {  // which is K order
-      const LeftPiece piece(order.partials, cta - rank * order.tiles * kClusterSize);
-      add(piece, order.launch, self.lane, acc);
-    }
-  }
-  return true;
 }
 
 }  // namespace gemm

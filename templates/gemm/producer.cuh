@@ -102,16 +102,15 @@ __device__ __forceinline__ void load_a(const StageCursor& at, const Source& from
 // by a pass of their own over its K-blocks; all else waits for that kernel.
 __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& from,
                                         const Extents& e, int rank, int early_stages) {
-  const KRange whole = k_range(e.k_blocks(), rank);
+  const KRange range = k_range(e.k_blocks(), rank);
+  const int begin = range.first * 128;
+  // e.k itself where nobody shares K: it is in constant memory and takes no register.
+  const int end = cfg::kSplits > 1 ? range.last * 128 : e.k;
   // Up to which k the tile's weights were asked for; -1: in this pass, and nothing else.
   int asked = early_stages > 0 ? -1 : 0;
   StageCursor at(smem);
 #pragma unroll 1
   for (Scheduler tiles = make_scheduler(e); tiles.valid();) {
-    const KRange range = tiles.k_range(whole);
-    const int begin = range.first * 128;
-    // e.k itself where nobody shares K: it is in constant memory and takes no register.
-    const int end = cfg::kSplits > 1 || cfg::kStreamK ? range.last * 128 : e.k;
     const TileSource tile(from, e, tiles, rank);
     const bool early = asked < 0;
     if (!early) wait_for_previous_kernel();  // of a later tile it returns at once
@@ -165,12 +164,11 @@ struct BlockScaleCache {
 __device__ __forceinline__ void publish_scales(const SharedMemory& smem, const Source& from,
                                                const Extents& e, int rank, int early_stages) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const KRange whole = k_range(e.k_blocks(), rank);
+  const KRange range = k_range(e.k_blocks(), rank);
   Ring ring;
   if (early_stages <= 0) wait_for_previous_kernel();
 #pragma unroll 1
   for (Scheduler tiles = make_scheduler(e); tiles.valid(); tiles.advance()) {
-    const KRange range = tiles.k_range(whole);
     int m0, n0;
     tile_origin(tiles, e, rank, m0, n0);
     // A tile's first scales are asked for as many stages ahead of the products as its copies, the

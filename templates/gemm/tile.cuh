@@ -42,25 +42,15 @@ constexpr int kScaleRows = ceil_div(cfg::kBlockN - kScaleSegment, 128) + 1;
 static_assert(cfg::kBlockK == 128, "one K-block is one scale block");
 static_assert(kStrips * 64 * cfg::kConsumerWarpgroups == (cfg::kBlockM < 64 ? 64 : cfg::kBlockM),
               "strips of 64 rows");
-static_assert(cfg::kSplits == 1 || (kShareSize == 1 && !cfg::kTmaStore && !cfg::kStreamK),
+static_assert(cfg::kSplits == 1 || (kShareSize == 1 && !cfg::kTmaStore),
               "a cluster splits or shares");
 static_assert(128 % cfg::kPromote == 0 && cfg::kPromote % kWgmmaK == 0, "promotion interval");
 static_assert(cfg::kClusterM == 1 || cfg::kClusterN == 1, "a cluster shares one operand");
 
-template <bool kFirst, typename First, typename Second>
-struct Choose {
-  using Type = First;
-};
-template <typename First, typename Second>
-struct Choose<false, First, Second> {
-  using Type = Second;
-};
-using Order = Choose<cfg::kStreamK, StreamOrder, TileOrder>::Type;
-
 // What is the same for every CTA of a launch.
 struct Extents {
   int m, n, k;
-  Order order;
+  TileOrder order;
   __device__ __forceinline__ int k_blocks() const { return ceil_div(k, 128); }
 };
 
@@ -90,15 +80,14 @@ struct SharedMemory {
   __device__ __forceinline__ u32 taken() const { return gathered() + 8; }
 };
 
+using Scheduler = TileScheduler<cfg::kRasterGroup>;
 using Ring = RingPosition<cfg::kStages>;
-using Scheduler = Choose<cfg::kStreamK, StreamScheduler<cfg::kRasterGroup>,
-                         TileScheduler<cfg::kRasterGroup>>::Type;
 
 __device__ __forceinline__ Scheduler make_scheduler(const Extents& e) {
   return Scheduler(ceil_div(e.m, cfg::kBlockM * cfg::kClusterM),
                    ceil_div(e.n, cfg::kBlockN * cfg::kClusterN),
                    static_cast<int>(blockIdx.x) / kClusterSize,
-                   static_cast<int>(gridDim.x) / kClusterSize, e.order, e.k_blocks());
+                   static_cast<int>(gridDim.x) / kClusterSize, e.order);
 }
 
 // Rows of A, up to a multiple of 4: as many as the layout holds scales for. Rounded again where it
@@ -124,7 +113,10 @@ __device__ __forceinline__ void tile_origin(const Scheduler& scheduler, const Ex
   if (cfg::kClusterN > 1 && n0 >= e.n) n0 -= cfg::kBlockN;
 }
 
-// K-blocks of a whole tile that this rank of the cluster sums.
+// K-blocks [first, last) of a tile that this rank of the cluster sums.
+struct KRange {
+  int first, last;
+};
 __device__ __forceinline__ KRange k_range(int k_blocks, int rank) {
   if constexpr (cfg::kSplits == 1) {
     return {0, k_blocks};

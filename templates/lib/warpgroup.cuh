@@ -149,36 +149,3 @@ __device__ __forceinline__ void store_async_16(u32 address, float a, float b, fl
       "f"(a), "f"(b), "f"(c), "f"(d), "r"(barrier)
       : "memory");
 }
-
-// ---- between CTAs of a launch, through global memory
-// ---------------------------------------------
-
-// st.global.cg.v4.f32;  PTX 2.0. Into L2, where other SMs find it. address 16-byte aligned.
-__device__ __forceinline__ void store_global_16(u64 address, float a, float b, float c, float d) {
-  asm volatile("st.global.cg.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(a), "f"(b), "f"(c),
-               "f"(d)
-               : "memory");
-}
-
-// ld.global.cg.v4.f32;  PTX 2.0. From L2: what another SM wrote. address 16-byte aligned.
-__device__ __forceinline__ Floats4 load_global_16(u64 address) {
-  Floats4 v;
-  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.value[0]), "=f"(v.value[1]), "=f"(v.value[2]), "=f"(v.value[3])
-               : "l"(address)
-               : "memory");
-  return v;
-}
-
-// st.release.gpu.global.u64;  PTX 6.0, sm_70. After all that this thread, and those it has met at a
-// barrier, wrote before.
-__device__ __forceinline__ void store_release(u64 address, u64 value) {
-  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
-}
-
-// ld.acquire.gpu.global.u64;  PTX 6.0, sm_70.
-__device__ __forceinline__ u64 load_acquire(u64 address) {
-  u64 value;
-  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
-  return value;
-}

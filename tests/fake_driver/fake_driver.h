@@ -54,6 +54,7 @@ typedef struct fake_cuda_tensor_map {
   uint64_t dims[5];          /* elements, innermost first */
   uint64_t strides_bytes[4]; /* of dims[1] and up */
   uint32_t box[5];
+  uint8_t l2_promotion;
 } fake_cuda_tensor_map;
 #define FAKE_CUDA_TENSOR_MAP_MAGIC 0x464b544du
 

@@ -240,7 +240,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
                                 void* address, const cuuint64_t* dims, const cuuint64_t* strides,
                                 const cuuint32_t* box, const cuuint32_t* element_strides,
                                 CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
-                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill) {
+                                CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
   {
     fake::Locked state;
     if (const CUresult injected = fake::enter_call(*state, "cuTensorMapEncodeTiled");
@@ -266,6 +266,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
   made.data_type = static_cast<std::uint8_t>(type);
   made.rank = static_cast<std::uint8_t>(rank);
   made.swizzle = static_cast<std::uint8_t>(swizzle);
+  made.l2_promotion = static_cast<std::uint8_t>(promotion);
   made.nan_fill = fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE ? 0 : 1;
   made.address = reinterpret_cast<std::uintptr_t>(address);
   for (cuuint32_t d = 0; d < rank; ++d) {

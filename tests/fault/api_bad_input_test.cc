@@ -310,12 +310,6 @@ TEST_F(BadInput, GemmLeadingDimensions) {
   refuses_run(args, {"a_scale_ld is 61", "multiple of 4 from 64 on"});
 }
 
-TEST_F(BadInput, GemmWorkspaceMisaligned) {
-  Bytes workspace(64);
-  refuses_run_with(&octile_gemm_args::workspace, workspace.at(8),
-                   {"workspace is 0x", "a multiple of 16 bytes"});
-}
-
 TEST_F(BadInput, GemmFlagsUnknown) {
   refuses_run_with(&octile_gemm_args::flags, 2, {"flags is 0x2", "OCTILE_RUN_OVERLAP (0x1)"});
 }

@@ -5,13 +5,10 @@
 #include <random>
 #include <thread>
 
-#include "cache/tuning_file.h"
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/driver/buffer.h"
-#include "runtime/engine/tile_order.h"
 #include "tests/support/api_handles.h"
 #include "tests/support/fake_device.h"
-#include "tests/support/tuning_testing.h"
 
 namespace octile::test {
 namespace {
@@ -195,6 +192,26 @@ TEST_F(PlanTest, GemmHonoursStrides) {
   EXPECT_LE(launch.grid[0], 132U) << "persistent";
 }
 
+// What one row of tiles reads is fetched by lines; what several read, by two at once.
+TEST_F(PlanTest, CopiesBringMoreIntoL2WhereSeveralTilesReadIt) {
+  const LibraryHandle library(cache.path());
+  const PlanHandle plan = make_plan(library, "cuda", kGemmText);
+  ASSERT_EQ(prepare(plan, 256, 257), OCTILE_OK) << octile_last_error();
+  Bytes a(257 * 384), a_scale(3 * 260 * 4), d(257 * 256 * 2);
+  octile_gemm_args args = g.args(5);
+  args.a = a.at();
+  args.a_scale = static_cast<const float*>(a_scale.at());
+  args.d = d.at();
+  for (const bool many : {false, true}) {
+    args.m = many ? 257 : 256;
+    ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+    fake_cuda_launch launch = {};
+    ASSERT_EQ(device.fake.get_launch(many ? 1 : 0, &launch), 1);
+    EXPECT_EQ(parameter<fake_cuda_tensor_map>(launch, 1).l2_promotion,
+              many ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+  }
+}
+
 // Overlap is one flag: weights are asked for before the kernel before has ended. That every launch
 // is programmatic says nothing of it: the kernel waits by itself.
 TEST_F(PlanTest, OverlapIsAskedForByFlag) {
@@ -238,60 +255,6 @@ TEST_F(PlanTest, LongProductsDoNotOverlap) {
   ASSERT_EQ(device.fake.get_launch(0, &launch), 1);
   EXPECT_EQ(launch.programmatic, 0);
   EXPECT_EQ(parameter<std::int32_t>(launch, 12), -1) << "no stages, but the next kernel may start";
-}
-
-// Tiles are cut where the call brings the workspace for it, and not refused where it does not.
-TEST_F(PlanTest, StreamKCutsTilesOfCallsWithAWorkspace) {
-  const std::string text =
-      "gemm m=? n=1152 k=4096 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128";
-  constexpr std::int64_t kM = 2048, kN = 1152, kK = 4096;  // 144 tiles on 132 SMs, of 32 K-blocks
-  const auto append = [&](std::int64_t bucket, const char* config) {
-    return cache::TuningFile(cache.path(), true)
-        .append(cache::testing::make_decision(text, bucket, config));
-  };
-  ASSERT_TRUE(append(kM, "tile=128x128x128 stages=5 stream=1"));
-  const LibraryHandle library(cache.path());
-  const PlanHandle plan = make_plan(library, "cuda:0", text);
-  constexpr std::size_t kBytes = 132 * (128 * 128 * 4 + 8 * 8);
-  std::size_t bytes = 0;
-  ASSERT_EQ(octile_plan_workspace_size(plan.get(), kM, &bytes), OCTILE_OK);
-  EXPECT_EQ(bytes, kBytes) << "before it is prepared";
-  ASSERT_EQ(prepare(plan, kM, kM), OCTILE_OK) << octile_last_error();
-  ASSERT_EQ(octile_plan_workspace_size(plan.get(), kM, &bytes), OCTILE_OK);
-  EXPECT_EQ(bytes, kBytes);
-
-  Bytes a(kM * kK), a_scale(kK / 128 * kM * 4), b(kN * kK), b_scale(kN / 128 * (kK / 128) * 4);
-  Bytes d(kM * kN * 2), workspace(kBytes);
-  octile_gemm_args args = {};
-  args.struct_size = sizeof(args);
-  args.m = kM;
-  args.a = a.at();
-  args.a_scale = static_cast<const float*>(a_scale.at());
-  args.b = b.at();
-  args.b_scale = static_cast<const float*>(b_scale.at());
-  args.d = d.at();
-  struct Call {
-    void* workspace;
-    std::size_t bytes;
-    int tiles;
-  };
-  std::uint64_t number = 0;
-  std::size_t i = 0;
-  for (const Call& call : {Call{nullptr, 0, 0}, Call{workspace.at(), kBytes - 1, 0},
-                           Call{workspace.at(), kBytes, 12}, Call{workspace.at(), kBytes, 12}}) {
-    args.workspace = call.workspace;
-    args.workspace_bytes = call.bytes;
-    ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
-    fake_cuda_launch launch = {};
-    ASSERT_EQ(device.fake.get_launch(i++, &launch), 1);
-    const auto order = parameter<StreamOrder>(launch, 13);
-    EXPECT_EQ(order.tiles, call.tiles);
-    if (call.tiles == 0) continue;
-    EXPECT_EQ(order.splits, 4);
-    EXPECT_EQ(order.partials, reinterpret_cast<std::uint64_t>(workspace.at()));
-    EXPECT_NE(order.launch, number) << "another in every launch";
-    number = order.launch;
-  }
 }
 
 TEST_F(PlanTest, EmptyProductsLaunchNothing) {

@@ -101,45 +101,18 @@ void GemmCase::run_plan(CUstream stream) {
             "octile_plan_create");
   expect_ok(octile_plan_prepare(plan, shape_.m, shape_.m, OCTILE_PREPARE_DEFAULT),
             "octile_plan_prepare");
-  std::size_t bytes = 0;
-  expect_ok(octile_plan_workspace_size(plan, shape_.m, &bytes), "octile_plan_workspace_size");
-  workspace_ = gpu_.allocate(std::max<std::size_t>(bytes, 16));
-  octile_gemm_args a = args();
-  a.workspace = workspace_.pointer();
-  a.workspace_bytes = workspace_.bytes();
+  const octile_gemm_args a = args();
   expect_ok(octile_gemm_run(plan, &a, stream), "octile_gemm_run");
   expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
 }
 
-DeviceBuffer GemmCase::poisoned_workspace(const GemmConfig& config) {
-  const auto bytes = workspace_bytes(config, gpu_.device().sm_count);
-  DeviceBuffer made = gpu_.allocate(static_cast<std::size_t>(std::max<std::int64_t>(bytes, 16)));
-  EXPECT_TRUE(made.fill(kPoison, gpu_.stream()));
-  return made;
-}
-
-void GemmCase::run_config(const GemmConfig& config, CUstream stream, int clusters) {
-  if (config.stream_k) {
-    gpu_.synchronize();  // the last one may be in use
-    workspace_ = poisoned_workspace(config);
-    gpu_.synchronize();
-  }
-  launch_config(config, stream, clusters, config.stream_k ? workspace_.pointer() : nullptr);
-}
-
-void GemmCase::launch_config(const GemmConfig& config, CUstream stream, int clusters,
-                             void* workspace) {
+void GemmCase::run_config(const GemmConfig& config, CUstream stream) {
   auto built = gpu_.internals().engine.build(problem_, config, gpu_.device());
   ASSERT_TRUE(built) << built.error().message;
   auto loaded = gpu_.internals().registry.load(gpu_.driver(), 0, built->kernel);
   ASSERT_TRUE(loaded) << loaded.error().message;
-  GemmLaunch launch = gemm_launch(config, gpu_.device().sm_count, loaded->kernel);
-  if (clusters > 0) launch.max_blocks = clusters * launch.cluster;
-  octile_gemm_args with_workspace = args();
-  with_workspace.workspace = workspace;
-  with_workspace.workspace_bytes = static_cast<std::size_t>(launch.workspace_bytes);
-  const Status launched =
-      launch_gemm(*gpu_.driver(), launch, shape_.n, shape_.k, with_workspace, stream);
+  const GemmLaunch launch = gemm_launch(config, gpu_.device().sm_count, loaded->kernel);
+  const Status launched = launch_gemm(*gpu_.driver(), launch, shape_.n, shape_.k, args(), stream);
   ASSERT_TRUE(launched) << launched.error().message;
 }
 

@@ -45,12 +45,8 @@ class GemmCase {
   void poison_output();
   // Through the public API: a plan of its own, prepared for this token count.
   void run_plan(CUstream stream);
-  // An explicit configuration through the engine, with the workspace it asks for, poisoned; on so
-  // many clusters of it instead of all that the device runs at once, where not 0.
-  void run_config(const GemmConfig& config, CUstream stream, int clusters = 0);
-  // The launch alone, again and in a capture; with a workspace or null.
-  void launch_config(const GemmConfig& config, CUstream stream, int clusters, void* workspace);
-  DeviceBuffer poisoned_workspace(const GemmConfig& config);
+  // An explicit configuration through the engine.
+  void run_config(const GemmConfig& config, CUstream stream);
 
   // Expects every element within tolerance and every guard byte untouched; returns what it saw.
   Verdict judge(double c);
@@ -74,7 +70,6 @@ class GemmCase {
   GemmShape shape_;
   std::int64_t lda_, ldb_, ldd_, a_scale_ld_, b_scale_ld_;
   DeviceBuffer a_, b_, a_scale_, b_scale_, d_;
-  DeviceBuffer workspace_;
 };
 
 // The largest c any judged element of this process needed, by promotion interval

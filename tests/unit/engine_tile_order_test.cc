@@ -10,7 +10,6 @@
 #include <vector>
 
 namespace device {
-using std::max;
 using std::min;
 using u32 = std::uint32_t;
 using u64 = std::uint64_t;
@@ -66,7 +65,7 @@ std::vector<std::pair<int, int>> walk(int tiles_m, int tiles_n) {
       {order.band_tiles.multiplier, order.band_tiles.shift},
       {order.last_band_rows.multiplier, order.last_band_rows.shift}};
   std::vector<std::pair<int, int>> tiles;
-  for (device::gemm::TileScheduler<kBand> scheduler(tiles_m, tiles_n, 0, 1, on_device, 1);
+  for (device::gemm::TileScheduler<kBand> scheduler(tiles_m, tiles_n, 0, 1, on_device);
        scheduler.valid(); scheduler.advance()) {
     std::pair<int, int>& tile = tiles.emplace_back();
     scheduler.coordinates(tile.first, tile.second);
@@ -96,103 +95,6 @@ TEST(TileOrder, WalksBandByBandColumnByColumn) {
       expect_bands<1000000>(tiles_m, tiles_n);
     }
   }
-}
-
-// ---- stream-K -----------------------------------------------------------------------------------
-
-using Walk = device::gemm::StreamScheduler<8>;
-
-struct Piece {
-  int cluster, step, first, last;
-};
-
-struct Walked {
-  StreamOrder order;
-  std::vector<std::vector<Piece>> tiles;
-  std::vector<int> steps;  // of every cluster
-};
-
-// What every cluster does, tile by tile.
-Walked walk_all(int tiles, int clusters, int k_blocks) {
-  Walked walked;
-  walked.order = stream_order(tile_order(1, tiles, 8), tiles, tiles, clusters, k_blocks);
-  device::gemm::StreamOrder on_device{};
-  on_device.tiles = walked.order.tiles;
-  on_device.splits = walked.order.splits;
-  walked.tiles.resize(static_cast<std::size_t>(tiles));
-  for (int cluster = 0; cluster < clusters; ++cluster) {
-    int step = 0;
-    for (Walk walk(1, tiles, cluster, clusters, on_device, k_blocks); walk.valid();
-         walk.advance(), ++step) {
-      const auto range = walk.k_range({0, k_blocks});
-      walked.tiles.at(static_cast<std::size_t>(walk.tile))
-          .push_back({cluster, step, range.first, range.last});
-    }
-    walked.steps.push_back(step);
-  }
-  return walked;
-}
-
-// A tile is whole, or in pieces that are their clusters' last; the first is that of the highest
-// cluster, which finds the others where it looks for them.
-void expect_pieces(int tiles, int clusters, int k_blocks) {
-  SCOPED_TRACE(testing::Message() << tiles << " tiles, " << clusters << " clusters, " << k_blocks
-                                  << " K-blocks");
-  Walked walked = walk_all(tiles, clusters, k_blocks);
-  int cut = 0;
-  for (auto& tile : walked.tiles) {
-    std::ranges::sort(tile, {}, &Piece::first);
-    ASSERT_FALSE(tile.empty());
-    ASSERT_EQ(tile.front().first, 0);
-    ASSERT_EQ(tile.back().last, k_blocks);
-    if (tile.size() == 1) continue;
-    ++cut;
-    ASSERT_EQ(std::ssize(tile), walked.order.splits);
-    for (std::size_t rank = 0; rank < tile.size(); ++rank) {
-      const Piece& piece = tile[rank];
-      if (rank > 0) ASSERT_EQ(piece.first, tile[rank - 1].last);
-      ASSERT_EQ(piece.cluster, tile[0].cluster - static_cast<int>(rank) * walked.order.tiles);
-      ASSERT_EQ(piece.step, walked.steps.at(static_cast<std::size_t>(piece.cluster)) - 1);
-    }
-  }
-  ASSERT_EQ(cut, walked.order.tiles);
-}
-
-TEST(StreamOrder, EveryKBlockOnce) {
-  for (const int clusters : {1, 2, 3, 7, 66, 132}) {
-    for (const int k_blocks : {1, 16, 17, 24, 56, 143}) {
-      for (int tiles = 1; tiles < 4 * clusters + 3; tiles += tiles < 20 ? 1 : 7)
-        expect_pieces(tiles, clusters, k_blocks);
-    }
-  }
-}
-
-TEST(StreamOrder, CutsTilesThatFillNoMoreThanHalfAWave) {
-  const auto cut = [](std::int64_t tiles, std::int64_t k_blocks) {
-    const StreamOrder order = stream_order({}, tiles, tiles, 132, k_blocks);
-    return std::pair(order.tiles, order.splits);
-  };
-  const std::pair none(0, 1);
-  EXPECT_EQ(cut(132 + 66, 56), std::pair(66, 2));
-  EXPECT_EQ(cut(4 * 132 + 44, 56), std::pair(44, 3));
-  EXPECT_EQ(cut(132 + 8, 56), std::pair(8, 4)) << "never more than four";
-  EXPECT_EQ(cut(132 + 67, 56), none) << "more than half a wave";
-  EXPECT_EQ(cut(264, 56), none) << "whole waves";
-  EXPECT_EQ(cut(50, 56), none) << "less than a wave";
-  EXPECT_EQ(cut(132 + 66, 30), none) << "too little is saved";
-  EXPECT_EQ(stream_order({}, 132 + 44, 43, 132, 56).tiles, 0) << "too few may be cut";
-  EXPECT_EQ(stream_order({}, 132 + 44, 44, 132, 56).tiles, 44);
-}
-
-// The last two rows of tiles overlap where the last is not whole.
-TEST(StreamOrder, TilesThatOverlapAreNotCut) {
-  EXPECT_EQ(cuttable_tiles(8, 32, 8, false), 8 * 32);
-  EXPECT_EQ(cuttable_tiles(8, 32, 8, true), 0);
-  EXPECT_EQ(cuttable_tiles(9, 32, 8, true), 0);
-  EXPECT_EQ(cuttable_tiles(10, 32, 8, true), 8 * 32);
-  EXPECT_EQ(cuttable_tiles(17, 32, 8, true), 8 * 32);
-  EXPECT_EQ(cuttable_tiles(18, 32, 8, true), 16 * 32);
-  EXPECT_EQ(cuttable_tiles(1, 32, 8, true), 0);
 }
 
 }  // namespace

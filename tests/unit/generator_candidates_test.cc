@@ -54,25 +54,6 @@ TEST(GemmCandidates, AnInvariantProblemIsNeverSplit) {
   }
 }
 
-TEST(GemmCandidates, StreamKCutsLargeTilesOfALongK) {
-  const auto streams = [](const GemmProblem& problem) {
-    std::vector<GemmConfig> found;
-    for (const GemmConfig& c : gemm_candidates(problem, h200()).admitted)
-      if (c.stream_k) found.push_back(c);
-    return found;
-  };
-  const std::vector<GemmConfig> found = streams(problem_of(7168, 7168));
-  EXPECT_FALSE(found.empty());
-  for (const GemmConfig& c : found) {
-    ASSERT_TRUE(c.block_m >= 128 && c.block_n >= 96 && c.splits == 1 && c.ctas_per_sm == 1)
-        << to_text(c);
-  }
-  EXPECT_TRUE(streams(problem_of(7168, 1920)).empty()) << "15 K-blocks";
-  GemmProblem invariant = problem_of(7168, 7168);
-  invariant.invariant = true;
-  EXPECT_TRUE(streams(invariant).empty());
-}
-
 TEST(GemmCandidates, EverySplitHasAKBlockAndColumns) {
   for (const std::int64_t k : {0, 16, 128, 144, 384, 1024}) {
     for (const GemmConfig& c : gemm_candidates(problem_of(576, k), h200()).admitted) {

@@ -16,7 +16,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using ::testing::Pair;
 
 TEST(ConfigText, FieldsAreSetInTheirOrder) {
@@ -60,22 +59,6 @@ TEST(ConfigText, EachFamilyNamesItsFields) {
   EXPECT_THAT(quantize.error().message,
               HasSubstr("quantise configuration field 'raster=diagonal' is not one of "
                         "tile=ROWSxCOLS, "));
-}
-
-TEST(ConfigText, StreamKIsWrittenWhereItIsOn) {
-  const auto config = parse_gemm_config("tile=192x128x128 stages=4 wg=3 stream=1");
-  ASSERT_TRUE(config) << config.error().message;
-  EXPECT_TRUE(config->stream_k);
-  EXPECT_THAT(to_text(*config), HasSubstr(" splits=1 stream=1"));
-  EXPECT_EQ(parse_gemm_config(to_text(*config)).value(), *config);
-  EXPECT_THAT(kernel_name({}, *config), HasSubstr("_k1_stream"));
-  EXPECT_EQ(workspace_bytes(*config, 132), 132 * (192 * 128 * 4 + 12 * 8));
-
-  const auto whole = parse_gemm_config("tile=192x128x128 stages=4 wg=3 stream=0");
-  ASSERT_TRUE(whole) << whole.error().message;
-  EXPECT_THAT(to_text(*whole), Not(HasSubstr("stream")));
-  EXPECT_EQ(workspace_bytes(*whole, 132), 0);
-  EXPECT_FALSE(parse_gemm_config("stream=2"));
 }
 
 }  // namespace

@@ -115,7 +115,6 @@ Result<PlanHandle> prepared_plan(const LibraryHandle& library, const GpuSession&
 
 struct ForwardPlans {
   PlanHandle quantize_x, quantize_w, gemm;
-  DeviceBuffer workspace;  // of the product
 };
 
 Result<ForwardPlans> make_plans(const LibraryHandle& library, const GpuSession& gpu,
@@ -126,11 +125,7 @@ Result<ForwardPlans> make_plans(const LibraryHandle& library, const GpuSession& 
   if (!w) return tl::unexpected<Error>(w.error());
   auto gemm = prepared_plan(library, gpu, layer.problem, layer.m);
   if (!gemm) return tl::unexpected<Error>(gemm.error());
-  const auto bytes = gemm->workspace_bytes(layer.m);
-  if (!bytes) return tl::unexpected<Error>(bytes.error());
-  auto workspace = gpu.allocate(*bytes);
-  if (!workspace) return tl::unexpected<Error>(workspace.error());
-  return ForwardPlans{std::move(*x), std::move(*w), std::move(*gemm), std::move(*workspace)};
+  return ForwardPlans{std::move(*x), std::move(*w), std::move(*gemm)};
 }
 
 Status quantize_again(const PlanHandle& plan, std::int64_t rows, const DeviceBuffer& x,
@@ -157,10 +152,7 @@ std::vector<Contender> contenders(const ForwardPlans& plans, const Layer& layer,
              return quantize_again(plans.quantize_w, layer.n, at(i).w, at(i).b, stream);
            }},
           {"GEMM", [&, at](int i, CUstream stream) {
-             octile_gemm_args args = gemm_args(at(i).a, at(i).b, at(i).d.pointer());
-             args.workspace = plans.workspace.pointer();
-             args.workspace_bytes = plans.workspace.bytes();
-             return plans.gemm.run(args, stream);
+             return plans.gemm.run(gemm_args(at(i).a, at(i).b, at(i).d.pointer()), stream);
            }}};
 }
 

@@ -294,9 +294,7 @@ OCTILE_API octile_status octile_plan_wait(octile_plan* plan);
 OCTILE_API octile_status octile_plan_problem(octile_plan* plan, char* buffer, size_t* size);
 OCTILE_API octile_status octile_plan_describe(octile_plan* plan, char* buffer, size_t* size);
 
-/* Workspace bytes a run at this token count needs; 0 where null may be passed. A product can do
- * without: it gets what lets its kernel cut the last tiles along K, so that all SMs end together.
- * That of the kernel prepared for this token count, or else of the one that would be. */
+/* Workspace bytes a run at this token count needs; 0 where null may be passed. */
 OCTILE_API octile_status octile_plan_workspace_size(octile_plan* plan, int64_t tokens,
                                                     size_t* bytes);
 
@@ -344,8 +342,7 @@ typedef struct octile_gemm_args {
   int64_t b_scale_ld;  /* 0: roundup(ceil(k/128),4); else >= ceil(k/128) */
   void* d;             /* [m][ldd], 16-byte aligned */
   int64_t ldd;         /* >= n, row stride a multiple of 16 bytes; 0: n */
-  void* workspace;     /* octile_plan_workspace_size bytes, 16-byte aligned, of any content; null
-                          or with fewer bytes: not used */
+  void* workspace;     /* octile_plan_workspace_size bytes, 16-byte aligned; null where 0 */
   size_t workspace_bytes;
   uint32_t flags; /* octile_run_flags */
 } octile_gemm_args;
