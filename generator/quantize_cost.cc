@@ -99,6 +99,7 @@ bool fits_64_registers(const QuantizeProblem& p) {
   if (p.q.granularity == Granularity::k128x128 || p.q.granularity == Granularity::k32x32) {
     return true;  // whose scales are stored when x is gone
   }
+  if (p.q.granularity == Granularity::kPerRow) return p.source.empty();
   return p.q.granularity == Granularity::k1x128 && p.q.dtype == DType::kE4M3 &&
          (p.q.scale == ScaleFormat::kF32 || p.q.scale == ScaleFormat::kF32Pow2);
 }
@@ -123,7 +124,10 @@ QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const D
     const bool plain = is_block_scaled(p.q.granularity) && p.grouping == Grouping::kNone &&
                        p.scale_layout == ScaleLayout::kLinear && !p.bias_gradient;
     if (held != DType::kFP32) {
-      if (!both && plain) c.blocks_per_sm = 4;
+      const bool strips_of_groups = p.grouping == Grouping::kPacked &&
+                                    p.q.granularity == Granularity::k1x128 &&
+                                    p.q.scale != ScaleFormat::kPackedPow2 && !p.bias_gradient;
+      if (!both && (plain || (strips_of_groups && !codes))) c.blocks_per_sm = 4;
       const bool shorts_of_groups =
           codes && p.q.granularity == Granularity::k1x32 && p.grouping != Grouping::kNone;
       if (both && (p.scale_layout == ScaleLayout::kSwizzled || shorts_of_groups)) {

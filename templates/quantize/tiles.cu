@@ -84,6 +84,11 @@
 // and products.
 // fp32 128x128 both, 64 registers and two blocks an SM since scales are stored at the end, where x
 // is gone, by who asks shared memory where the tile lies (predicted as 1x128, 0.94): 0.81, 0.96.
+// Per row, both: every thread derived the scales of its 16 lines; now a thread derives one or two:
+// 0.80, 0.87. Beside that, line_amax.cu with 4 blocks an SM and stripes of 256 rows: 202.5 us,
+// 200.8 (dropped: spills of codes). Packed groups, one search a thread block (groups.cuh),
+// transposed with 4 blocks an SM; 1x128 transposed / both / 1x32 both: 0.88 0.865 0.76, 0.92 0.89
+// 0.77.
 #ifndef OCTILE_EMITTED
 #define OCTILE_KERNEL_NAME octile_quantize_tiles_default
 #define OCTILE_DEFAULT_GRANULARITY 3
@@ -355,33 +360,37 @@ __device__ __forceinline__ void find_columns(const View& args, Memory& shared, i
 
 // ---- per row: another kernel's maxima -----------------------------------------------------------
 
-__device__ __forceinline__ void known_rows(const quantize::Args& args, const Patch& patch,
-                                           float (&encodes)[kVectors]) {
-  const Runs scales{args.scale, 1, args.rows, args.scale_ld};
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    if (i >= patch.rows) {
-      encodes[i] = 1.0f;
-      continue;
-    }
-    encodes[i] = encode_of(memory::load_4(args.maxima + patch.row + i));
-    if (patch.col == 0) scales.store(0, patch.row + i, encodes[i]);
-  }
-}
+// The tile's encode scales: of its rows, then of its columns.
+constexpr int kLines = cfg::kTileRows + (cfg::kTransposed ? cfg::kTileCols : 0);
+struct LineEncodes {
+  float of[kPerRow ? kLines : 1];
+};
 
-template <int kFirst, int kCount>
-__device__ __forceinline__ void known_columns(const quantize::Args& args, const Patch& patch,
-                                              float (&encodes)[kCount]) {
-  const Runs scales{args.scale_transposed, 1, args.cols, args.scale_ld_transposed};
+// A thread a line, or two; before a barrier. The first tiles along rows and columns store them.
+__device__ __forceinline__ void find_lines(const quantize::Args& args, LineEncodes& lines, i64 row0,
+                                           i64 col0) {
 #pragma unroll
-  for (int j = 0; j < kCount; ++j) {
-    if (kFirst + j >= patch.elements(0)) {
-      encodes[j] = 1.0f;
-      continue;
+  for (int first = 0; first < kLines; first += cfg::kThreads) {
+    const int line = first + static_cast<int>(threadIdx.x);
+    if (kLines % cfg::kThreads != 0 && line >= kLines) break;
+    const bool of_row = line < cfg::kTileRows;
+    const i64 at = of_row ? row0 + line : col0 + line - cfg::kTileRows;
+    const i64 count = of_row ? args.rows : args.cols;
+    float encode = 1.0f;
+    if (at < count) {
+      encode = encode_of(memory::load_4(args.maxima + (of_row ? at : args.rows + at)));
+      if constexpr (cfg::kRowwise) {
+        if (of_row && col0 == 0) {
+          Runs{args.scale, 1, args.rows, args.scale_ld}.store(0, at, encode);
+        }
+      }
+      if constexpr (cfg::kTransposed) {
+        if (!of_row && row0 == 0) {
+          Runs{args.scale_transposed, 1, args.cols, args.scale_ld_transposed}.store(0, at, encode);
+        }
+      }
     }
-    const i64 col = patch.col + kFirst + j;
-    encodes[j] = encode_of(memory::load_4(args.maxima + args.rows + col));
-    if (patch.row == 0) scales.store(0, col, encodes[j]);
+    lines.of[line] = encode;
   }
 }
 
@@ -389,13 +398,13 @@ __device__ __forceinline__ void known_columns(const quantize::Args& args, const 
 // share it.
 constexpr int kPutColumns = Src::kMadeAnew ? Src::kElements / 2 : Src::kElements;
 template <int kFirst, typename Memory>
-__device__ __forceinline__ void put_columns(const View& args, Memory& shared, const Patch& patch,
+__device__ __forceinline__ void put_columns(Memory& shared, const LineEncodes& lines,
                                             const Place& at, const Src::Held (&x)[kVectors],
                                             float one) {
   float encodes[kPutColumns];
-  if constexpr (kPerRow) known_columns<kFirst>(args, patch, encodes);
 #pragma unroll
   for (int j = 0; j < kPutColumns; ++j) {
+    if constexpr (kPerRow) encodes[j] = lines.of[cfg::kTileRows + at.column + kFirst + j];
     if constexpr (kStrips) encodes[j] = shared.encodes[at.block_down][at.column + kFirst + j];
     if constexpr (!kStrips && !kPerRow) encodes[j] = one;
   }
@@ -419,7 +428,9 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
   const u64 down = static_cast<u64>(Groups::template slots<cfg::kTileRows>(whole));
   quantize::Tile tile = cfg::kRowsFastest ? quantize::turned(quantize::tile_at(blockIdx.x, down))
                                           : quantize::tile_at(blockIdx.x, across);
-  auto&& args = Groups::template enter<cfg::kTileRows>(whole, tile.row);
+  __shared__ LineEncodes lines;
+  __shared__ Groups::template Search<cfg::kThreads> search;
+  auto&& args = Groups::template enter_block<cfg::kTileRows, kPerTensor>(whole, tile.row, search);
   // Of a group; not to be kept in a register where there is one tensor.
   const bool first_tile = cfg::kGroupWalk == 0 ? blockIdx.x == 0 : tile.row == 0 && tile.col == 0;
   const i64 row0 = quantize::first_row(args) + tile.row * cfg::kTileRows;
@@ -438,7 +449,7 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
     __syncthreads();
     bias.write(args, row0, col0);
   }
-  if constexpr (kTransposed) Groups::template find_columns<cfg::kThreads>(args);
+  if constexpr (kTransposed) Groups::find_columns(args, search);
   patch.row = forget_origin(patch.row);  // addresses are not kept beside 32 words of x
   const u32 known = kPerTensor && !cfg::kDelayed ? quantize::known_magnitude(args) : 0;
   u32 magnitudes[kVectors];
@@ -470,6 +481,10 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
       if constexpr (kTransposed) Rule::store(args.scale_transposed, 0, one);
     }
   }
+  if constexpr (kPerRow) {
+    find_lines(args, lines, row0, col0);
+    __syncthreads();
+  }
   if constexpr (kSquares) {
     if constexpr (kTransposed && kAsksForPlace) {
       if (threadIdx.x == 0) shared.origin = {row0, col0};
@@ -484,14 +499,12 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
   if constexpr (cfg::kRowwise) {
     RowStrips strips;
     if constexpr (kStrips) strips.find(args, patch, static_cast<u32>(at.lane), magnitudes);
-    float encodes[kVectors];
-    if constexpr (kPerRow) known_rows(args, patch, encodes);
     const Output output(args, patch);
     output.template write<cfg::kTargetType>(patch, x, [&](int i) {
       if constexpr (kStrips) {
         return strips.encode(static_cast<u32>(at.lane), i);
       } else if constexpr (kPerRow) {
-        return encodes[i];
+        return lines.of[at.row + i * Patch::kRowStep];
       } else {
         return one;
       }
@@ -515,12 +528,12 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
     }
     // Maxima have been read, encodes written.
     if constexpr (kSquares || kStrips) __syncthreads();
-    put_columns<0>(args, shared, patch, at, x, one);
+    put_columns<0>(shared, lines, at, x, one);
     if constexpr (Src::kMadeAnew) {
       // Never so. Without a branch that it cannot foresee, the assembler begins with values of the
       // second half before those of the first are codes, and spills.
       if (args.cols == 0) return;
-      put_columns<kPutColumns>(args, shared, patch, at, x, one);
+      put_columns<kPutColumns>(shared, lines, at, x, one);
     }
     if (nonfinite) {
       const Patch here = place_of(args, shared, patch, at);
