@@ -145,6 +145,10 @@ void add_quantizing(Prologue& out, const QuantizeProblem& p, const QuantizeConfi
     out.add_bool("kSideBySide", streams_rows(p), "problem: rows of computed values stream");
   }
   if (template_of(p) == QuantizeTemplate::kTiles) {
+    out.add_part(
+        "Values",
+        holds_codes(p) ? fmt::format("quantize::Coded<{}>", static_cast<int>(p.x.dtype)) : "P",
+        "problem: the values as a thread holds them");
     out.add_bool("kRowwise", has_rowwise(p.output), "problem: the row-wise copy is wanted");
     out.add_bool("kTransposed", has_transposed(p.output), "problem: the transposed copy is");
     out.add_bool("kRowsFastest", c.rows_fastest, "configuration: order of the tiles");

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr int kVectorBytes = 16;      // one load of one thread
+constexpr int kCodesTogether = 8;     // of a load, where codes are held
 constexpr int kScaleBlock = 128;      // elements of a row that share a scale
 constexpr int kMaxVectors = 16;       // 64 registers of input: more would spill
 constexpr int kMaxNormThreads = 512;  // a row's sum has 1024 parts, two of a thread at least
@@ -58,7 +59,7 @@ std::string source_name(const QuantizeProblem& p) {
 int elements_per_vector(const QuantizeProblem& p) {
   switch (p.operation) {
     case QuantizeOperation::kQuantize:
-      return kVectorBytes / size_of(source_type(p));
+      return holds_codes(p) ? kCodesTogether : kVectorBytes / size_of(source_type(p));
     case QuantizeOperation::kDequantize:
       return kVectorBytes / size_of(p.q.dtype);
     case QuantizeOperation::kTranspose:
@@ -256,6 +257,11 @@ DType source_type(const QuantizeProblem& p) {
   return p.source.empty() && !is_fp8(p.x.dtype) ? p.x.dtype : DType::kFP32;
 }
 
+bool holds_codes(const QuantizeProblem& p) {
+  return is_fp8(p.x.dtype) && p.operation == QuantizeOperation::kQuantize &&
+         template_of(p) == QuantizeTemplate::kTiles;
+}
+
 QuantizeTemplate template_of(const QuantizeProblem& p) {
   if (p.shard != ShardStep::kNone) return QuantizeTemplate::kShard;
   if (p.operation == QuantizeOperation::kDequantize) return QuantizeTemplate::kDequantize;
@@ -384,7 +390,9 @@ int first_pass_rows(const QuantizeProblem& p) {
 
 Result<std::int64_t> first_pass_blocks(const QuantizeProblem& p, std::int64_t rows, int sm_count,
                                        std::int64_t groups) {
-  const std::int64_t across = ceil_div(p.cols, std::int64_t{kWarp} * elements_per_vector(p));
+  // It holds values, also where tiles hold codes.
+  const int elements = kVectorBytes / size_of(source_type(p));
+  const std::int64_t across = ceil_div(p.cols, std::int64_t{kWarp} * elements);
   if (first_pass_of(p) == FirstPass::kLines) {
     return within_a_grid(p, rows, ceil_div(rows, kStripeRows) * across);
   }

@@ -28,6 +28,10 @@ QuantizeTemplate template_of(const QuantizeProblem&);
 // The element type that amax and cast see: x's, or fp32 where the source is computed.
 DType source_type(const QuantizeProblem&);
 
+// Whether a thread holds codes beside their scales, of which it makes the values wherever they are
+// used: tiles of what is quantised again.
+bool holds_codes(const QuantizeProblem&);
+
 // The kernel that must find maxima before, where a scale's block is longer than a tile.
 enum class FirstPass : int {
   kNone,

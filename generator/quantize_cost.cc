@@ -96,6 +96,10 @@ bool fits_64_registers(const QuantizeProblem& p) {
   }
   if (p.output == QuantizeOutput::kTransposed) return true;
   if (p.q.granularity == Granularity::kPerTensor) return p.source.empty();
+  if (p.q.granularity == Granularity::k128x128 || p.q.granularity == Granularity::k32x32) {
+    return true;  // whose scales are stored when x is gone
+  }
+  if (p.q.granularity == Granularity::kPerRow) return p.source.empty();
   return p.q.granularity == Granularity::k1x128 && p.q.dtype == DType::kE4M3 &&
          (p.q.scale == ScaleFormat::kF32 || p.q.scale == ScaleFormat::kF32Pow2);
 }
@@ -104,7 +108,8 @@ QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const D
   QuantizeConfig c;
   c.tile_rows = 128;
   c.tile_cols = 128;
-  const DType held = held_type(p);
+  const bool codes = holds_codes(p);
+  const DType held = codes ? DType::kBF16 : held_type(p);  // codes: as many of a load
   c.threads = 128 * size_of(held);  // 8 loads of a thread in flight, whatever the element
   // Measured on an H200 for bf16 128x128: 80 registers and 3 blocks beat 64 and 4 by 1 %.
   c.blocks_per_sm = held == DType::kFP32 ? 2 : 3;
@@ -119,8 +124,15 @@ QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const D
     const bool plain = is_block_scaled(p.q.granularity) && p.grouping == Grouping::kNone &&
                        p.scale_layout == ScaleLayout::kLinear && !p.bias_gradient;
     if (held != DType::kFP32) {
-      if (!both && plain) c.blocks_per_sm = 4;
-      if (both && p.scale_layout == ScaleLayout::kSwizzled) c.blocks_per_sm = 2;
+      const bool strips_of_groups = p.grouping == Grouping::kPacked &&
+                                    p.q.granularity == Granularity::k1x128 &&
+                                    p.q.scale != ScaleFormat::kPackedPow2 && !p.bias_gradient;
+      if (!both && (plain || (strips_of_groups && !codes))) c.blocks_per_sm = 4;
+      const bool shorts_of_groups =
+          codes && p.q.granularity == Granularity::k1x32 && p.grouping != Grouping::kNone;
+      if (both && (p.scale_layout == ScaleLayout::kSwizzled || shorts_of_groups)) {
+        c.blocks_per_sm = 2;
+      }
       return c;
     }
     if (!fits_64_registers(p)) c.blocks_per_sm = 1;

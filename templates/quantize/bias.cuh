@@ -17,13 +17,14 @@ struct ColumnSums {
   float sum[kPatches][kCols];
 
   // The sums of the thread's patch, which begins at row kVectors * patch_row of the tile.
-  __device__ __forceinline__ void put(int patch_row, int column, const Vector (&x)[P::kVectors]) {
+  __device__ __forceinline__ void put(int patch_row, int column,
+                                      const typename Src::Held (&x)[P::kVectors]) {
     static_assert(P::kVectors == 8 && P::kRowStep == 1, "8 consecutive rows");
 #pragma unroll
     for (int j = 0; j < Src::kElements; ++j) {
       float s = 0.0f;
 #pragma unroll
-      for (int i = 0; i < P::kVectors; ++i) s = __fadd_rn(s, Src::value(Src::raw(x[i], j)));
+      for (int i = 0; i < P::kVectors; ++i) s = __fadd_rn(s, value_at<Src>(x[i], j));
       sum[patch_row][column + j] = s;
     }
   }

@@ -21,13 +21,13 @@ __device__ __forceinline__ u32 cast_pair(float upper, float lower) {
 }
 
 template <typename Src, int kFp8>
-__device__ __forceinline__ Codes<Src> cast_vector(const Vector& v, float encode) {
+__device__ __forceinline__ Codes<Src> cast_vector(const typename Src::Held& v, float encode) {
   Codes<Src> codes;
 #pragma unroll
   for (int w = 0; w < Codes<Src>::kWords; ++w) {
     float x[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) x[i] = __fmul_rn(Src::value(Src::raw(v, 4 * w + i)), encode);
+    for (int i = 0; i < 4; ++i) x[i] = __fmul_rn(value_at<Src>(v, 4 * w + i), encode);
     codes.word[w] = cast_pair<kFp8>(x[1], x[0]) | cast_pair<kFp8>(x[3], x[2]) << 16;
   }
   return codes;
@@ -87,7 +87,7 @@ struct RowOutput {
   // Casts and writes the patch. encode_of(i) gives vector i's encode scale and is called by every
   // thread for every i, because it may be a shuffle. Infinity and NaN are left to mark_nonfinite.
   template <int kFp8, typename EncodeOf>
-  __device__ __forceinline__ void write(const P& patch, const Vector (&v)[P::kVectors],
+  __device__ __forceinline__ void write(const P& patch, const typename Src::Held (&v)[P::kVectors],
                                         EncodeOf encode_of) const {
     float encode[P::kVectors];
 #pragma unroll
@@ -135,7 +135,8 @@ struct RowOutput {
   // One vector after the other, in a loop that picks them by selects: at the tensor's edge, or
   // where it is misaligned.
   template <int kFp8>
-  __device__ __forceinline__ void write_edge(const P& patch, const Vector (&v)[P::kVectors],
+  __device__ __forceinline__ void write_edge(const P& patch,
+                                             const typename Src::Held (&v)[P::kVectors],
                                              const float (&encode)[P::kVectors]) const {
     char* p = q;
 #pragma unroll 1

@@ -45,20 +45,22 @@ struct ColumnStage {
     return unit[column * kUnits + half / 2 + j * kUnits].half[half % 2];
   }
 
-  // The thread's codes; its patch begins at row 8 * patch_row and column `column` of the tile.
-  template <int kFp8, typename P>
-  __device__ __forceinline__ void put(int patch_row, int column, const Vector (&v)[P::kVectors],
-                                      const float (&encode)[Src::kElements]) {
+  // The thread's codes of columns kFirst to kFirst + kCount - 1 of its own, whose scales `encode`
+  // holds; its patch begins at row 8 * patch_row and column `column` of the tile.
+  template <int kFp8, typename P, int kFirst, int kCount>
+  __device__ __forceinline__ void put(int patch_row, int column,
+                                      const typename P::Src::Held (&v)[P::kVectors],
+                                      const float (&encode)[kCount]) {
     static_assert(P::kVectors == kStagedRows && P::kRowStep == 1, "8 consecutive rows");
 #pragma unroll
-    for (int j = 0; j < Src::kElements; ++j) {
+    for (int j = kFirst; j < kFirst + kCount; ++j) {
       Words2 codes;
 #pragma unroll
       for (int w = 0; w < 2; ++w) {
         float x[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          x[i] = __fmul_rn(Src::value(Src::raw(v[4 * w + i], j)), encode[j]);
+          x[i] = __fmul_rn(value_at<Src>(v[4 * w + i], j), encode[j - kFirst]);
         }
         codes.word[w] = cast_pair<kFp8>(x[1], x[0]) | cast_pair<kFp8>(x[3], x[2]) << 16;
       }

@@ -59,6 +59,8 @@ using Input = OCTILE_DEFAULT_INPUT;
 template <typename P>
 using Input = quantize::TensorInput<P>;
 #endif
+template <typename P>
+using Values = P;
 // Of RMSNorm.
 struct Expression {
   static constexpr int kFirst = 0;

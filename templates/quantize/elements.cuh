@@ -91,6 +91,9 @@ using Vector = memory::Words4;  // 16 bytes of x, as one thread loads them
 // Two 16-bit elements a word, the lower half first.
 template <int kType>
 struct Source16 {
+  using Held = Vector;                      // what a thread keeps of a vector
+  using Tops = Vector;                      // the largest of several vectors, element by element
+  static constexpr bool kMadeAnew = false;  // values, of codes
   static constexpr int kElementBytes = 2;
   static constexpr int kElements = 8;  // per Vector
 
@@ -149,6 +152,9 @@ struct Source<kFP16> : Source16<kFP16> {
 
 template <>
 struct Source<kFP32> {
+  using Held = Vector;
+  using Tops = Vector;
+  static constexpr bool kMadeAnew = false;
   static constexpr int kElementBytes = 4;
   static constexpr int kElements = 4;
   static constexpr u32 kInfinity = 0x7f800000u;
@@ -190,6 +196,23 @@ __device__ __forceinline__ constexpr u32 sign_bit() {
   return 1u << (8 * Src::kElementBytes - 1);
 }
 
+// Element `i` of what a thread keeps.
+template <typename Src>
+__device__ __forceinline__ float value_at(const Vector& v, int i) {
+  return Src::value(Src::raw(v, i));
+}
+
+// The largest of one vector, and of one more.
+template <typename Src>
+__device__ __forceinline__ Vector tops_of(const Vector& v) {
+  return v;
+}
+template <typename Src>
+__device__ __forceinline__ void raise_tops(Vector& top, const Vector& v) {
+#pragma unroll
+  for (int w = 0; w < 4; ++w) top.word[w] = Src::larger(top.word[w], v.word[w]);
+}
+
 // Without the signs that larger() leaves.
 template <typename Src>
 __device__ __forceinline__ Vector magnitudes_of(const Vector& v) {
@@ -209,12 +232,12 @@ __device__ __forceinline__ T picked(const T (&value)[kCount], int i) {
 }
 
 // See forget_origin (types.cuh).
-template <int kVectors>
-__device__ __forceinline__ void forget_origin(Vector (&v)[kVectors]) {
+template <typename Held, int kVectors>
+__device__ __forceinline__ void forget_origin(Held (&v)[kVectors]) {
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
 #pragma unroll
-    for (int w = 0; w < 4; ++w) v[i].word[w] = ::forget_origin(v[i].word[w]);
+    for (u32& word : v[i].word) word = ::forget_origin(word);
   }
 }
 
@@ -232,7 +255,8 @@ __device__ __forceinline__ void drop_nonfinite(Vector (&v)[kVectors]) {
 // The largest magnitude of each vector, over its finite elements; drops the others. Returns whether
 // there were any.
 template <typename Src, int kVectors>
-__device__ __forceinline__ bool measure(Vector (&v)[kVectors], u32 (&magnitudes)[kVectors]) {
+__device__ __forceinline__ bool measure(typename Src::Held (&v)[kVectors],
+                                        u32 (&magnitudes)[kVectors]) {
   u32 top = 0;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {

@@ -56,6 +56,11 @@ __device__ __forceinline__ i64 packed_rows(const Args& args) {
   return all < args.rows ? all : args.rows;
 }
 
+template <int kTileRows>
+__device__ __forceinline__ int first_slot(int begin, int group) {
+  return static_cast<int>(static_cast<u32>(begin) / kTileRows) + group;
+}
+
 // A packed group and its rows of x.
 struct GroupRows {
   int group, begin, end;
@@ -74,8 +79,7 @@ __device__ __forceinline__ GroupRows group_of_slot(const Args& args, int slot) {
     const int group = first + lane * step;
     const int begin =
         group <= groups ? static_cast<int>(memory::load_4(args.groups_at + group)) : 0;
-    const bool reached = lane * step < count &&
-                         static_cast<int>(static_cast<u32>(begin) / kTileRows) + group <= slot;
+    const bool reached = lane * step < count && first_slot<kTileRows>(begin, group) <= slot;
     const int passed =
         static_cast<int>(__reduce_max_sync(0xffffffffu, reached ? static_cast<u32>(lane) : 0));
     first += passed * step;
@@ -90,23 +94,51 @@ __device__ __forceinline__ GroupRows group_of_slot(const Args& args, int slot) {
   }
 }
 
-// Blocks of 128 rows of the groups before `group`: a group's columns of the transposed copy begin
-// on a multiple of 128. All threads. Holds one barrier.
+// The same for a thread block of one tile, whose threads look at a group each: one of them finds
+// its own, and all count the blocks of 128 rows of the groups before, for a group's columns of the
+// transposed copy begin on a multiple of 128. By every warp for itself the search cost 105 of 700
+// instructions.
+struct alignas(16) FoundGroup {
+  int group, begin, end;
+  int all;  // rows of all groups
+};
 template <int kThreads>
-__device__ __forceinline__ i64 blocks_before(const Args& args, i64 group) {
-  constexpr int kWarps = kThreads / 32;
-  __shared__ u32 partials[kWarps];
-  u32 blocks = 0;
+struct BlockSearch {
+  FoundGroup found;
+  alignas(16) u32 before[kThreads / 32];  // blocks, of what a warp looked at
+
+  template <int kTileRows>
+  __device__ __forceinline__ void run(const Args& args, int slot) {
+    const int groups = static_cast<int>(args.groups);
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    u32 blocks = 0;
 #pragma unroll 1
-  for (i64 g = threadIdx.x; g < group; g += kThreads) {
-    const u32 rows = memory::load_4(args.groups_at + g + 1) - memory::load_4(args.groups_at + g);
-    blocks += (rows + 127) / 128;
+    for (int first = warp * 32; first < groups; first += kThreads) {
+      const int g = first + static_cast<int>(threadIdx.x) % 32;
+      if (g >= groups) break;
+      const int begin = static_cast<int>(memory::load_4(args.groups_at + g));
+      const int end = static_cast<int>(memory::load_4(args.groups_at + g + 1));
+      const int all = static_cast<int>(packed_rows(args));
+      const bool reached = g == 0 || first_slot<kTileRows>(begin, g) <= slot;
+      const bool passed = g + 1 < groups && first_slot<kTileRows>(end, g + 1) <= slot;
+      if (passed) {
+        blocks += static_cast<u32>(end - begin + 127) / 128;
+      } else if (reached) {
+        found = {g, begin, end < all ? end : all, all};
+      }
+    }
+    blocks = __reduce_add_sync(0xffffffffu, blocks);
+    if (threadIdx.x % 32 == 0) before[warp] = blocks;
+    __syncthreads();
   }
-  blocks = __reduce_add_sync(0xffffffffu, blocks);
-  if (threadIdx.x % 32 == 0) partials[threadIdx.x / 32] = blocks;
-  __syncthreads();
-  return __reduce_add_sync(0xffffffffu, threadIdx.x % 32 < kWarps ? partials[threadIdx.x % 32] : 0);
-}
+  // After run().
+  __device__ __forceinline__ u32 blocks_before() const {
+    u32 blocks = 0;
+#pragma unroll
+    for (int w = 0; w < kThreads / 32; ++w) blocks += before[w];
+    return blocks;
+  }
+};
 
 // What is of one group alone: its scale, where each has one, the given scale and the record of its
 // amax.
@@ -136,16 +168,33 @@ struct Walk<kGroupByGroup> {
     const GroupRows found = group_of_slot<kTileRows>(args, static_cast<int>(slot));
     GroupArgs a = of_group(args, found.group);
     a.first = found.begin;
-    slot -= static_cast<u32>(found.begin) / kTileRows + found.group;
+    slot -= first_slot<kTileRows>(found.begin, found.group);
     a.rows = found.end < all ? found.end : all;
     a.scale_origin = 0;
     a.scale_rows = all;
     a.last = a.rows == all;
     return a;
   }
+  // The same, of a thread block. kOneAGroup: each group has a scale.
   template <int kThreads>
-  static __device__ __forceinline__ void find_columns(GroupArgs& a) {
-    a.start = 128 * blocks_before<kThreads>(a, a.group);
+  using Search = BlockSearch<kThreads>;
+  template <int kTileRows, bool kOneAGroup, typename Memory>
+  static __device__ __forceinline__ GroupArgs enter_block(const Args& args, i64& slot,
+                                                          Memory& search) {
+    search.template run<kTileRows>(args, static_cast<int>(slot));
+    const FoundGroup found = search.found;
+    GroupArgs a = kOneAGroup ? of_group(args, found.group) : GroupArgs{args};
+    a.first = found.begin;
+    slot -= first_slot<kTileRows>(found.begin, found.group);
+    a.rows = found.end;
+    a.scale_origin = 0;
+    a.scale_rows = found.all;
+    a.last = found.end == found.all;
+    return a;
+  }
+  template <typename Memory>
+  static __device__ __forceinline__ void find_columns(GroupArgs& a, const Memory& search) {
+    a.start = i64{128} * search.blocks_before();
   }
 };
 
@@ -174,7 +223,12 @@ struct Walk<kMaskedGroups> {
     return a;
   }
   template <int kThreads>
-  static __device__ __forceinline__ void find_columns(const GroupArgs&) {}
+  using Search = NoSearch;
+  template <int kTileRows, bool kOneAGroup>
+  static __device__ __forceinline__ GroupArgs enter_block(const Args& args, i64& slot, NoSearch&) {
+    return enter<kTileRows>(args, slot);
+  }
+  static __device__ __forceinline__ void find_columns(const GroupArgs&, const NoSearch&) {}
 };
 
 template <>
@@ -184,6 +238,10 @@ struct Walk<kGroupsAsOne> : Walk<0> {
     Args a = args;
     a.rows = packed_rows(args);
     return a;
+  }
+  template <int kTileRows, bool kOneAGroup>
+  static __device__ __forceinline__ Args enter_block(const Args& args, i64& slot, NoSearch&) {
+    return enter<kTileRows>(args, slot);
   }
 };
 

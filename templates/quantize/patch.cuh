@@ -155,6 +155,8 @@ __device__ __forceinline__ bool is_last(const Args&) { return true; }
 template <int kWalk>
 struct Walk;  // groups.cuh has the others
 
+struct NoSearch {};  // of a thread block, for its group
+
 template <>
 struct Walk<0> {
   using View = Args;
@@ -167,7 +169,12 @@ struct Walk<0> {
     return args;
   }
   template <int kThreads>
-  static __device__ __forceinline__ void find_columns(const Args&) {}
+  using Search = NoSearch;
+  template <int kTileRows, bool kOneAGroup>
+  static __device__ __forceinline__ const Args& enter_block(const Args& args, i64&, NoSearch&) {
+    return args;
+  }
+  static __device__ __forceinline__ void find_columns(const Args&, const NoSearch&) {}
 };
 
 // ---- which tile ---------------------------------------------------------------------------------

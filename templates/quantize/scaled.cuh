@@ -75,6 +75,97 @@ struct DecodeScale {
   }
 };
 
+template <int kFp8>
+__device__ __forceinline__ u32 halves_of(u16 codes) {
+  return kFp8 == kE4M3 ? cast::from_e4m3x2(codes) : cast::from_e5m2x2(codes);
+}
+
+// ---- codes as they are held ---------------------------------------------------------------------
+
+// 8 codes and their scale. Their values are made anew wherever they are used: kept, they would fill
+// 8 registers instead of 3.
+template <int kFp8>
+struct CodedVector {
+  u32 word[2];
+  float scale;
+};
+struct alignas(16) ValueTops {
+  u32 word[8];
+};
+
+// fp32 values of such codes.
+template <int kFp8>
+struct Coded : Source<kFP32> {
+  using Held = CodedVector<kFp8>;
+  using Tops = ValueTops;
+  static constexpr bool kMadeAnew = true;
+  static constexpr int kElements = 8;
+
+  static __device__ __forceinline__ float value_of(const Held& v, int i) {
+    const u32 both = halves_of<kFp8>(static_cast<u16>(v.word[i / 4] >> i / 2 % 2 * 16));
+    return __fmul_rn(cast::from_fp16(static_cast<u16>(i % 2 == 0 ? both : both >> 16)), v.scale);
+  }
+  static __device__ __forceinline__ u32 magnitude(const Held& v) {
+    float top = fabsf(value_of(v, 0));
+#pragma unroll
+    for (int i = 1; i < kElements; ++i) top = arithmetic::max(top, fabsf(value_of(v, i)));
+    return __float_as_uint(top);
+  }
+  static __device__ __forceinline__ u32 magnitude(const Tops& v) {
+    u32 top = 0;
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) top = reduce::max(top, v.word[i]);
+    return top;
+  }
+};
+
+template <typename Src, int kFp8>
+__device__ __forceinline__ float value_at(const CodedVector<kFp8>& v, int i) {
+  return Src::value_of(v, i);
+}
+template <typename Src, int kFp8>
+__device__ __forceinline__ ValueTops tops_of(const CodedVector<kFp8>& v) {
+  ValueTops top;
+#pragma unroll
+  for (int i = 0; i < Src::kElements; ++i) top.word[i] = __float_as_uint(value_at<Src>(v, i));
+  return top;
+}
+template <typename Src, int kFp8>
+__device__ __forceinline__ void raise_tops(ValueTops& top, const CodedVector<kFp8>& v) {
+#pragma unroll
+  for (int i = 0; i < Src::kElements; ++i) {
+    top.word[i] = Src::larger(top.word[i], __float_as_uint(value_at<Src>(v, i)));
+  }
+}
+template <typename Src>
+__device__ __forceinline__ const ValueTops& magnitudes_of(const ValueTops& v) {
+  return v;  // larger() drops the signs of fp32
+}
+// In a loop over the vectors: it is met seldom, and what it keeps would not fit beside the fast
+// path.
+template <typename Src, int kVectors, int kFp8>
+__device__ __forceinline__ void drop_nonfinite(CodedVector<kFp8> (&v)[kVectors]) {
+#pragma unroll 1
+  for (int i = 0; i < kVectors; ++i) {
+    CodedVector<kFp8> one = picked(v, i);
+    u32 kept[2] = {0, 0};
+#pragma unroll
+    for (int e = 0; e < Src::kElements; ++e) {
+      const u32 bits = __float_as_uint(value_at<Src>(one, e)) & 0x7fffffffu;
+      if (bits < Src::kInfinity) kept[e / 4] |= 0xffu << e % 4 * 8;
+    }
+    one.word[0] &= kept[0];
+    one.word[1] &= kept[1];
+    if ((__float_as_uint(one.scale) & 0x7fffffffu) >= Src::kInfinity) one.scale = 0.0f;
+#pragma unroll
+    for (int k = 0; k < kVectors; ++k) {
+      if (k == i) v[k] = one;
+    }
+  }
+}
+
+// ---- codes and scales in memory -----------------------------------------------------------------
+
 // The codes of the elements of a patch, and their scales. P::Src gives how many elements a vector
 // has: as many codes as become 16 bytes of whatever they are widened to.
 template <typename P, int kFp8, int kGranularity, int kFormat>
@@ -125,9 +216,13 @@ struct ScaledCodes {
     for (int g = 0; g < P::kGroups; ++g) {
       if (patch.elements(g) == 0 || whole(patch, g)) continue;
       const char* p = group(g);
+#pragma unroll 1
+      for (int row = 0; row < patch.rows; ++row) {
+        const Word gathered = gather_codes(p, patch.elements(g));
 #pragma unroll
-      for (int row = 0; row < P::kRows; ++row) {
-        if (row < patch.rows) codes[row * P::kGroups + g] = gather_codes(p, patch.elements(g));
+        for (int i = 0; i < P::kRows; ++i) {
+          if (i == row) codes[i * P::kGroups + g] = gathered;
+        }
         p += ldx * P::kRowStep;
       }
     }
@@ -138,7 +233,7 @@ struct ScaledCodes {
                                                float (&value)[kElements]) {
 #pragma unroll
     for (int i = 0; i < kElements / 2; ++i) {
-      const u32 both = halves(static_cast<u16>(codes.word[i / 2] >> i % 2 * 16));
+      const u32 both = halves_of<kFp8>(static_cast<u16>(codes.word[i / 2] >> i % 2 * 16));
       value[2 * i] = __fmul_rn(cast::from_fp16(static_cast<u16>(both)), scale);
       value[2 * i + 1] = __fmul_rn(cast::from_fp16(static_cast<u16>(both >> 16)), scale);
     }
@@ -148,13 +243,11 @@ struct ScaledCodes {
   __device__ __forceinline__ float value(const P& patch, int row, int g, int element) const {
     const u32 code = memory::load_1(group(g) + row * ldx * P::kRowStep + element);
     const float scale = Scale::load(scales, scale_index(patch, row, g));
-    return __fmul_rn(cast::from_fp16(static_cast<u16>(halves(static_cast<u16>(code)))), scale);
+    return __fmul_rn(cast::from_fp16(static_cast<u16>(halves_of<kFp8>(static_cast<u16>(code)))),
+                     scale);
   }
 
  private:
-  static __device__ __forceinline__ u32 halves(u16 codes) {
-    return kFp8 == kE4M3 ? cast::from_e4m3x2(codes) : cast::from_e5m2x2(codes);
-  }
   __device__ __forceinline__ void load_patch(const P& patch, Word (&codes)[P::kVectors],
                                              float (&scale)[P::kVectors]) const {
     const char* p = x;
@@ -237,6 +330,18 @@ struct ScaledInput {
       const bool exists = kGranularity != kPerTensor || i / P::kGroups < of.rows;
 #pragma unroll
       for (int w = 0; w < 4; ++w) v[i].word[w] = exists ? __float_as_uint(value[w]) : 0;
+    }
+  }
+
+  // As they are, for Coded.
+  __device__ __forceinline__ void load(const P& of, CodedVector<kFp8> (&v)[P::kVectors]) const {
+    typename From::Word codes[P::kVectors];
+    float scale[P::kVectors];
+    from.load(of, codes, scale);
+#pragma unroll
+    for (int i = 0; i < P::kVectors; ++i) {
+      const bool exists = kGranularity != kPerTensor || i / P::kGroups < of.rows;
+      v[i] = {{codes[i].word[0], codes[i].word[1]}, exists ? scale[i] : 0.0f};
     }
   }
 

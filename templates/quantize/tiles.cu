@@ -15,6 +15,9 @@
 //      ...                                          ...
 //     row 8   | thread 16| ...  | thread 31 |      row 16 of the interleaved: thread 0, vector 1
 //
+// What is quantised again stays codes, 8 beside their scale a vector (scaled.cuh), as 16-bit
+// elements would lie.
+//
 // Phases of a thread block:
 //   source  8 independent loads a thread, all issued before the first is used; the tile (32 KB of
 //           bf16) stays in registers
@@ -69,6 +72,23 @@
 //   1x32 both 0.75, 0.82; requantised 1x128 transposed 0.46, 0.60, 1x32 0.20, 0.36
 // With the registers that became free, two blocks an SM instead of one:
 //   requantised 1x32 0.36, 0.54; 1x128 both 0.46, 0.67; SwiGLU both 0.62, 0.75
+// What is quantised again, 16384x7168, e4m3 to e4m3; 1x128 transposed / both / 1x32 transposed:
+//   version                                      predicted  measured            verdict
+//   4 values of fp32 a vector, 512 threads       -          0.60 0.67 0.54      was this file
+//   8 codes a vector, whose values are made      0.85       0.79 0.76 0.72      this file
+//   anew for amax and cast: half as many threads,
+//   3 registers a vector, 4 blocks an SM (both 3)
+//   kept as fp16, 48 instructions fewer, but     0.82       0.70 0.80 0.67      dropped: 22
+//   80 registers and 3 blocks an SM                                             cells spill
+// About 880 instructions a thread of 64 codes are left of 1x128 transposed; 580 are its conversions
+// and products.
+// fp32 128x128 both, 64 registers and two blocks an SM since scales are stored at the end, where x
+// is gone, by who asks shared memory where the tile lies (predicted as 1x128, 0.94): 0.81, 0.96.
+// Per row, both: every thread derived the scales of its 16 lines; now a thread derives one or two:
+// 0.80, 0.87. Beside that, line_amax.cu with 4 blocks an SM and stripes of 256 rows: 202.5 us,
+// 200.8 (dropped: spills of codes). Packed groups, one search a thread block (groups.cuh),
+// transposed with 4 blocks an SM; 1x128 transposed / both / 1x32 both: 0.88 0.865 0.76, 0.92 0.89
+// 0.77.
 #ifndef OCTILE_EMITTED
 #define OCTILE_KERNEL_NAME octile_quantize_tiles_default
 #define OCTILE_DEFAULT_GRANULARITY 3
@@ -79,10 +99,9 @@
 
 namespace tiles {
 
-using Src = quantize::Source<cfg::kSourceType>;
+using Src = cfg::Values<quantize::Source<cfg::kSourceType>>;
 using Rule = quantize::Rule<Src, cfg::kTargetType, cfg::kScaleFormat, cfg::kOcpFloor>;
 using Runs = quantize::ScaleRuns<Rule, cfg::kSwizzled>;
-using quantize::Vector;
 
 constexpr bool kPerTensor = cfg::kGranularity == quantize::kPerTensor;
 constexpr bool kPerRow = cfg::kGranularity == quantize::kPerRow;
@@ -118,10 +137,15 @@ constexpr int kBlocksAcross = cfg::kTileCols / kBlock;
 constexpr int kBlocksDown = cfg::kTileRows / kBlock;
 constexpr int kBlockWarps = kInterleaved ? kWarps : kBlock / kWarpRows;  // that share a block
 
+// Columns' maxima are of a warp, or, where they are words, of as many lanes as hold the same rows.
+constexpr bool kWordTops = Src::kElementsAWord == 1;
+constexpr int kColumnParts = kWordTops ? kPatchRows : kWarps;
+constexpr int kBlockParts = kBlock / (cfg::kTileRows / kColumnParts);  // of a block
+
 // What the warps tell each other of amax.
 struct Maxima {
   u32 squares[kSquares ? kWarps : 1][kBlocksAcross];
-  Vector columns[kStrips && cfg::kTransposed ? kWarps : 1][kLanes];
+  Src::Tops columns[kStrips && cfg::kTransposed ? kColumnParts : 1][kLanes];
 };
 struct Shared {
   union {
@@ -129,7 +153,11 @@ struct Shared {
     Stage stage;
   };
   float encodes[kStrips && cfg::kTransposed ? kBlocksDown : 1][cfg::kTileCols];
+  quantize::Tile origin;  // first row and column of the tile
 };
+// Squares of fp32: where the tile lies is not kept beside 32 words of x, but found again behind the
+// barrier that their maxima need anyway.
+constexpr bool kAsksForPlace = kSquares && Src::kElementsAWord == 1 && !Src::kMadeAnew;
 struct SharedMaxima {  // without a transposed output nothing is staged
   Maxima maxima;
 };
@@ -171,17 +199,21 @@ __device__ __forceinline__ void share_squares(Memory& shared, const Place& at,
   }
 }
 
-// After a barrier: the scale of the thread's block, in all its threads; one of them stores it.
+// After a barrier: the scale of the thread's block, in all its threads.
 template <typename Memory>
-__device__ __forceinline__ float square_encode(const View& args, const Patch& patch,
-                                               const Memory& shared, const Place& at) {
+__device__ __forceinline__ float square_encode(const Memory& shared, const Place& at) {
   const int first = kInterleaved ? 0 : at.block_down * kBlockWarps;
   u32 top = 0;
 #pragma unroll
   for (int w = 0; w < kBlockWarps; ++w) {
     top = reduce::max(top, shared.maxima.squares[first + w][at.block_across]);
   }
-  const float encode = encode_of(top);
+  return encode_of(top);
+}
+
+// One thread of a block stores its scale.
+__device__ __forceinline__ void store_square(const View& args, const Patch& patch, const Place& at,
+                                             float encode) {
   const bool writer = at.row % kBlock == 0 && at.column % kBlock == 0;
   if (writer && patch.row < args.rows && patch.col < args.cols) {
     const i64 down = blocks_of(quantize::scale_rows(args)), across = blocks_of(args.cols);
@@ -193,7 +225,6 @@ __device__ __forceinline__ float square_encode(const View& args, const Patch& pa
       Runs{args.scale_transposed, across, down, args.scale_ld_transposed}.store(j, i, encode);
     }
   }
-  return encode;
 }
 
 // ---- 1xB, along the rows ------------------------------------------------------------------------
@@ -244,23 +275,47 @@ struct RowStrips {
 // ---- 1xB, along the columns ---------------------------------------------------------------------
 
 // The thread's maxima of its columns, but for the signs.
-__device__ __forceinline__ Vector column_maxima(const Vector (&x)[kVectors]) {
-  Vector top = x[0];
+__device__ __forceinline__ Src::Tops column_maxima(const Src::Held (&x)[kVectors]) {
+  Src::Tops top = quantize::tops_of<Src>(x[0]);
 #pragma unroll
-  for (int w = 0; w < 4; ++w) {
-#pragma unroll
-    for (int i = 1; i < kVectors; ++i) top.word[w] = Src::larger(top.word[w], x[i].word[w]);
-  }
+  for (int i = 1; i < kVectors; ++i) quantize::raise_tops<Src>(top, x[i]);
   return top;
 }
 
-// The warp's, from its threads'.
-template <typename Memory>
-__device__ __forceinline__ void share_columns(Memory& shared, const Place& at, Vector top) {
+// Of codes: the thread's maxima of its columns and, where they are wanted, of its rows, from values
+// that are made once for both. Drops infinities and NaNs, and begins again after that: a loop, so
+// that the fast path's instructions serve the slow one.
+__device__ __forceinline__ bool measure_codes(Src::Held (&x)[kVectors], Src::Tops& columns,
+                                              u32 (&rows)[kVectors]) {
+  bool nonfinite = false;
+#pragma unroll 1
+  while (true) {
 #pragma unroll
-  for (int w = 0; w < 4; ++w) {
-    if constexpr (kLanes < 32) {
-      top.word[w] = Src::larger(top.word[w], __shfl_xor_sync(0xffffffffu, top.word[w], kLanes));
+    for (int i = 0; i < kVectors; ++i) {
+      if constexpr (cfg::kRowwise) rows[i] = Src::magnitude(x[i]);
+      if (i == 0) {
+        columns = quantize::tops_of<Src>(x[0]);
+      } else {
+        quantize::raise_tops<Src>(columns, x[i]);
+      }
+    }
+    if (Src::magnitude(columns) < Src::kInfinity) return nonfinite;
+    nonfinite = true;
+    quantize::drop_nonfinite<Src>(x);
+  }
+}
+
+// The warp's, from its threads'; words are not worth the shuffles.
+template <typename Memory>
+__device__ __forceinline__ void share_columns(Memory& shared, const Place& at, Src::Tops top) {
+  if constexpr (kWordTops) {
+    shared.maxima.columns[at.patch_row][at.lane % kLanes] = quantize::magnitudes_of<Src>(top);
+    return;
+  }
+  if constexpr (kLanes < 32) {
+#pragma unroll
+    for (u32& word : top.word) {
+      word = Src::larger(word, __shfl_xor_sync(0xffffffffu, word, kLanes));
     }
   }
   if (at.lane < kLanes) {
@@ -287,8 +342,8 @@ __device__ __forceinline__ void find_columns(const View& args, Memory& shared, i
   for (int b = 0; b < kBlocksDown; ++b) {
     u32 top = 0;
 #pragma unroll
-    for (int w = 0; w < kBlockWarps; ++w) {
-      const Vector& v = shared.maxima.columns[b * kBlockWarps + w][column / Src::kElements];
+    for (int part = 0; part < kBlockParts; ++part) {
+      const Src::Tops& v = shared.maxima.columns[b * kBlockParts + part][column / Src::kElements];
       top = reduce::max(top, Src::pick(v.word[element / Src::kElementsAWord], element));
     }
     encode[b] = encode_of(top);
@@ -305,32 +360,62 @@ __device__ __forceinline__ void find_columns(const View& args, Memory& shared, i
 
 // ---- per row: another kernel's maxima -----------------------------------------------------------
 
-__device__ __forceinline__ void known_rows(const quantize::Args& args, const Patch& patch,
-                                           float (&encodes)[kVectors]) {
-  const Runs scales{args.scale, 1, args.rows, args.scale_ld};
+// The tile's encode scales: of its rows, then of its columns.
+constexpr int kLines = cfg::kTileRows + (cfg::kTransposed ? cfg::kTileCols : 0);
+struct LineEncodes {
+  float of[kPerRow ? kLines : 1];
+};
+
+// A thread a line, or two; before a barrier. The first tiles along rows and columns store them.
+__device__ __forceinline__ void find_lines(const quantize::Args& args, LineEncodes& lines, i64 row0,
+                                           i64 col0) {
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    if (i >= patch.rows) {
-      encodes[i] = 1.0f;
-      continue;
+  for (int first = 0; first < kLines; first += cfg::kThreads) {
+    const int line = first + static_cast<int>(threadIdx.x);
+    if (kLines % cfg::kThreads != 0 && line >= kLines) break;
+    const bool of_row = line < cfg::kTileRows;
+    const i64 at = of_row ? row0 + line : col0 + line - cfg::kTileRows;
+    const i64 count = of_row ? args.rows : args.cols;
+    float encode = 1.0f;
+    if (at < count) {
+      encode = encode_of(memory::load_4(args.maxima + (of_row ? at : args.rows + at)));
+      if constexpr (cfg::kRowwise) {
+        if (of_row && col0 == 0) {
+          Runs{args.scale, 1, args.rows, args.scale_ld}.store(0, at, encode);
+        }
+      }
+      if constexpr (cfg::kTransposed) {
+        if (!of_row && row0 == 0) {
+          Runs{args.scale_transposed, 1, args.cols, args.scale_ld_transposed}.store(0, at, encode);
+        }
+      }
     }
-    encodes[i] = encode_of(memory::load_4(args.maxima + patch.row + i));
-    if (patch.col == 0) scales.store(0, patch.row + i, encodes[i]);
+    lines.of[line] = encode;
   }
 }
 
-__device__ __forceinline__ void known_columns(const quantize::Args& args, const Patch& patch,
-                                              float (&encodes)[Src::kElements]) {
-  const Runs scales{args.scale_transposed, 1, args.cols, args.scale_ld_transposed};
+// The thread's codes of kPutColumns of its columns go to the stage. `one`: their scale, if they
+// share it.
+constexpr int kPutColumns = Src::kMadeAnew ? Src::kElements / 2 : Src::kElements;
+template <int kFirst, typename Memory>
+__device__ __forceinline__ void put_columns(Memory& shared, const LineEncodes& lines,
+                                            const Place& at, const Src::Held (&x)[kVectors],
+                                            float one) {
+  float encodes[kPutColumns];
 #pragma unroll
-  for (int j = 0; j < Src::kElements; ++j) {
-    if (j >= patch.elements(0)) {
-      encodes[j] = 1.0f;
-      continue;
-    }
-    encodes[j] = encode_of(memory::load_4(args.maxima + args.rows + patch.col + j));
-    if (patch.row == 0) scales.store(0, patch.col + j, encodes[j]);
+  for (int j = 0; j < kPutColumns; ++j) {
+    if constexpr (kPerRow) encodes[j] = lines.of[cfg::kTileRows + at.column + kFirst + j];
+    if constexpr (kStrips) encodes[j] = shared.encodes[at.block_down][at.column + kFirst + j];
+    if constexpr (!kStrips && !kPerRow) encodes[j] = one;
   }
+  shared.stage.template put<cfg::kTargetType, Patch, kFirst>(at.patch_row, at.column, x, encodes);
+}
+
+template <typename Memory>
+__device__ __forceinline__ Patch place_of(const View& args, const Memory& shared,
+                                          const Patch& patch, const Place& at) {
+  if constexpr (!kAsksForPlace) return patch;
+  return {args, shared.origin.row + at.row, shared.origin.col + at.column};
 }
 
 template <bool kTransposed>
@@ -343,7 +428,9 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
   const u64 down = static_cast<u64>(Groups::template slots<cfg::kTileRows>(whole));
   quantize::Tile tile = cfg::kRowsFastest ? quantize::turned(quantize::tile_at(blockIdx.x, down))
                                           : quantize::tile_at(blockIdx.x, across);
-  auto&& args = Groups::template enter<cfg::kTileRows>(whole, tile.row);
+  __shared__ LineEncodes lines;
+  __shared__ Groups::template Search<cfg::kThreads> search;
+  auto&& args = Groups::template enter_block<cfg::kTileRows, kPerTensor>(whole, tile.row, search);
   // Of a group; not to be kept in a register where there is one tensor.
   const bool first_tile = cfg::kGroupWalk == 0 ? blockIdx.x == 0 : tile.row == 0 && tile.col == 0;
   const i64 row0 = quantize::first_row(args) + tile.row * cfg::kTileRows;
@@ -354,7 +441,7 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
 
   // source
   Patch patch(args, row0 + at.row, col0 + at.column);
-  Vector x[kVectors];
+  Src::Held x[kVectors];
   Input(args, patch).load(patch, x);
   if constexpr (cfg::kBiasGradient) {
     __shared__ Bias bias;
@@ -362,13 +449,16 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
     __syncthreads();
     bias.write(args, row0, col0);
   }
-  if constexpr (kTransposed) Groups::template find_columns<cfg::kThreads>(args);
+  if constexpr (kTransposed) Groups::find_columns(args, search);
   patch.row = forget_origin(patch.row);  // addresses are not kept beside 32 words of x
   const u32 known = kPerTensor && !cfg::kDelayed ? quantize::known_magnitude(args) : 0;
   u32 magnitudes[kVectors];
-  Vector maxima;
+  Src::Tops maxima;
   bool nonfinite;
-  if constexpr (kOnlyColumns) {
+  if constexpr (Src::kMadeAnew && kStrips && kTransposed) {
+    nonfinite = measure_codes(x, maxima, magnitudes);
+    quantize::forget_origin(x);
+  } else if constexpr (kOnlyColumns) {
     maxima = column_maxima(x);
     nonfinite = Src::magnitude(maxima) >= Src::kInfinity;
     if (nonfinite) {
@@ -391,24 +481,30 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
       if constexpr (kTransposed) Rule::store(args.scale_transposed, 0, one);
     }
   }
+  if constexpr (kPerRow) {
+    find_lines(args, lines, row0, col0);
+    __syncthreads();
+  }
   if constexpr (kSquares) {
+    if constexpr (kTransposed && kAsksForPlace) {
+      if (threadIdx.x == 0) shared.origin = {row0, col0};
+    }
     share_squares(shared, at, magnitudes);
     __syncthreads();
-    one = square_encode(args, patch, shared, at);
+    one = square_encode(shared, at);
+    if constexpr (!(kTransposed && kAsksForPlace)) store_square(args, patch, at, one);
   }
 
   // The row-wise copy leaves before the columns' maxima meet: what it needs is not kept meanwhile.
   if constexpr (cfg::kRowwise) {
     RowStrips strips;
     if constexpr (kStrips) strips.find(args, patch, static_cast<u32>(at.lane), magnitudes);
-    float encodes[kVectors];
-    if constexpr (kPerRow) known_rows(args, patch, encodes);
     const Output output(args, patch);
     output.template write<cfg::kTargetType>(patch, x, [&](int i) {
       if constexpr (kStrips) {
         return strips.encode(static_cast<u32>(at.lane), i);
       } else if constexpr (kPerRow) {
-        return encodes[i];
+        return lines.of[at.row + i * Patch::kRowStep];
       } else {
         return one;
       }
@@ -424,7 +520,7 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
   // The transposed copy, through shared memory.
   if constexpr (kTransposed) {
     if constexpr (kStrips) {
-      if constexpr (!kOnlyColumns) maxima = column_maxima(x);
+      if constexpr (!kOnlyColumns && !Src::kMadeAnew) maxima = column_maxima(x);
       share_columns(shared, at, maxima);
       __syncthreads();
       find_columns(args, shared, patch.row - at.row - quantize::first_row(args),
@@ -432,21 +528,24 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
     }
     // Maxima have been read, encodes written.
     if constexpr (kSquares || kStrips) __syncthreads();
-    float encodes[Src::kElements];
-    if constexpr (kPerRow) known_columns(args, patch, encodes);
-#pragma unroll
-    for (int j = 0; j < Src::kElements; ++j) {
-      if constexpr (kStrips) encodes[j] = shared.encodes[at.block_down][at.column + j];
-      if constexpr (!kStrips && !kPerRow) encodes[j] = one;
+    put_columns<0>(shared, lines, at, x, one);
+    if constexpr (Src::kMadeAnew) {
+      // Never so. Without a branch that it cannot foresee, the assembler begins with values of the
+      // second half before those of the first are codes, and spills.
+      if (args.cols == 0) return;
+      put_columns<kPutColumns>(shared, lines, at, x, one);
     }
-    shared.stage.template put<cfg::kTargetType, Patch>(at.patch_row, at.column, x, encodes);
     if (nonfinite) {
+      const Patch here = place_of(args, shared, patch, at);
       const u32 found = shared.stage.template mark_nonfinite<cfg::kTargetType>(
-          at.patch_row, at.column, patch, Input(args, patch));
+          at.patch_row, at.column, here, Input(args, here));
       if (!cfg::kRowwise) quantize::count_nonfinite(args, found);
     }
     __syncthreads();
-    shared.stage.write(args, patch.row - at.row - quantize::first_row(args), patch.col - at.column);
+    const quantize::Tile origin =
+        kAsksForPlace ? shared.origin : quantize::Tile{patch.row - at.row, patch.col - at.column};
+    shared.stage.write(args, origin.row - quantize::first_row(args), origin.col);
+    if constexpr (kAsksForPlace) store_square(args, place_of(args, shared, patch, at), at, one);
   }
 }
 

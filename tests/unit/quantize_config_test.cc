@@ -154,6 +154,33 @@ TEST(QuantizeConfig, InversesHaveTilesOfTheirOwn) {
   }
 }
 
+TEST(QuantizeConfig, TilesOfWhatIsQuantisedAgainHoldCodes) {
+  const DeviceSpec& h200 = *find_device("h200");
+  QuantizeProblem again = problem_of(Granularity::k1x128);
+  again.x = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
+  EXPECT_FALSE(holds_codes(again));  // row-wise, warps hold values
+  again.output = QuantizeOutput::kTransposed;
+  EXPECT_TRUE(holds_codes(again));
+  const QuantizeConfig transposed = default_config(again, 16384, h200);
+  EXPECT_EQ(to_text(transposed), "tile=128x128 threads=256 per_sm=4 raster=rows");
+  EXPECT_EQ(resources_of(again, transposed).vectors_per_thread, 8);
+  EXPECT_THAT(refusal(again, {128, 128, 512, 2}), HasSubstr("vectors per thread is 4"));
+  again.output = QuantizeOutput::kBoth;
+  EXPECT_EQ(to_text(default_config(again, 16384, h200)), "tile=128x128 threads=256 per_sm=3");
+  // The first pass holds values: 4 columns a lane.
+  again.q = {DType::kE4M3, Granularity::kPerRow, ScaleFormat::kF32};
+  EXPECT_EQ(first_pass_blocks(again, 513, 132).value(), 2 * 56);
+}
+
+// 64 registers a thread hold a patch of fp32 beside what squares need.
+TEST(QuantizeConfig, TwoBlocksOfFp32SquaresShareAnSm) {
+  QuantizeProblem square = problem_of(Granularity::k128x128);
+  square.x = {DType::kFP32};
+  square.output = QuantizeOutput::kBoth;
+  EXPECT_EQ(to_text(default_config(square, 16384, *find_device("h200"))),
+            "tile=128x128 threads=512 per_sm=2");
+}
+
 TEST(QuantizeConfig, BlocksCoverEveryTile) {
   const QuantizeProblem row = problem_of(Granularity::k1x128, 7168);
   const QuantizeConfig c{8, 256, 256, 4};  // 28 tiles along a row, 8 tiles a block
