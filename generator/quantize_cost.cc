@@ -85,7 +85,8 @@ bool is_block_scaled(Granularity g) {
 
 // Whether two blocks of 512 threads fit an SM, which leaves a thread 64 registers: 32 hold its
 // patch of fp32 values, and beside them there is room for one thing more. (13 sources
-// with 11 targets each were compiled: what is false here spills, or is of a kind of which some do.)
+// with 11 targets each were compiled: what is false here spilled, or is of a kind of which some
+// did; squares and scales per row since with those of the tests.)
 bool fits_64_registers(const QuantizeProblem& p) {
   if (p.scale_layout == ScaleLayout::kSwizzled || p.bias_gradient) return false;
   if (p.grouping != Grouping::kNone) return false;
@@ -95,11 +96,12 @@ bool fits_64_registers(const QuantizeProblem& p) {
     if (shape.inputs != 2 || shape.halves || p.tap || p.x.dtype == DType::kFP32) return false;
   }
   if (p.output == QuantizeOutput::kTransposed) return true;
-  if (p.q.granularity == Granularity::kPerTensor) return p.source.empty();
+  if (p.q.granularity == Granularity::kPerTensor || p.q.granularity == Granularity::kPerRow) {
+    return p.source.empty();
+  }
   if (p.q.granularity == Granularity::k128x128 || p.q.granularity == Granularity::k32x32) {
     return true;  // whose scales are stored when x is gone
   }
-  if (p.q.granularity == Granularity::kPerRow) return p.source.empty();
   return p.q.granularity == Granularity::k1x128 && p.q.dtype == DType::kE4M3 &&
          (p.q.scale == ScaleFormat::kF32 || p.q.scale == ScaleFormat::kF32Pow2);
 }

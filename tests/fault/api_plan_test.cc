@@ -192,8 +192,8 @@ TEST_F(PlanTest, GemmHonoursStrides) {
   EXPECT_LE(launch.grid[0], 132U) << "persistent";
 }
 
-// What one row of tiles reads is fetched by lines; what several read, by two at once.
-TEST_F(PlanTest, CopiesBringMoreIntoL2WhereSeveralTilesReadIt) {
+// Up to 256 rows operands come into L2 by 128 bytes, beyond by 256.
+TEST_F(PlanTest, CopiesBringMoreIntoL2BeyondFewRows) {
   const LibraryHandle library(cache.path());
   const PlanHandle plan = make_plan(library, "cuda", kGemmText);
   ASSERT_EQ(prepare(plan, 256, 257), OCTILE_OK) << octile_last_error();
