@@ -193,10 +193,9 @@ QuantizeConfig norm_rows_config(const QuantizeProblem& p, std::int64_t rows, con
   }
   const std::int64_t held = std::clamp<std::int64_t>(pieces(), 1, kMostPieces);
   c.tile_cols = static_cast<int>(std::int64_t{c.threads} * kStreamedElements * held);
-  // 96 registers a thread, 72 with few values; fp32, 1x32, which finds a scale a piece, packed
-  // scales and a tap take more.
-  const bool more_registers = p.q.granularity == Granularity::k1x32 || p.tap ||
-                              p.q.scale == ScaleFormat::kPackedPow2 || p.x.dtype == DType::kFP32;
+  // 96 registers a thread, 72 with few values; fp32, packed scales and a tap take more.
+  const bool more_registers =
+      p.tap || p.q.scale == ScaleFormat::kPackedPow2 || p.x.dtype == DType::kFP32;
   const int resident_threads = (held > 4 ? 640 : 896) - (more_registers ? 128 : 0);
   c.blocks_per_sm = std::clamp(resident_threads / c.threads, 1, 16);
   c.tile_rows = held > 4 ? 2 : 4;

@@ -12,10 +12,13 @@ namespace octile {
 class DeviceScope {
  public:
   DeviceScope(const Driver& driver, int ordinal, CUcontext primary) : driver_(driver) {
-    CUdevice current = -1;  // CUdevice handles are ordinals
-    if (driver->cuCtxGetDevice(&current) == CUDA_SUCCESS && current == ordinal) return;
+    CUcontext current = nullptr;
+    in_primary_ = driver->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == primary;
+    if (in_primary_) return;
+    CUdevice device = -1;  // CUdevice handles are ordinals
+    if (driver->cuCtxGetDevice(&device) == CUDA_SUCCESS && device == ordinal) return;
     result_ = driver->cuCtxPushCurrent(primary);
-    pushed_ = result_ == CUDA_SUCCESS;
+    in_primary_ = pushed_ = result_ == CUDA_SUCCESS;
   }
   ~DeviceScope() {
     CUcontext popped = nullptr;
@@ -25,11 +28,13 @@ class DeviceScope {
   DeviceScope& operator=(const DeviceScope&) = delete;
 
   CUresult result() const { return result_; }
+  bool in_primary() const { return in_primary_; }
 
  private:
   const Driver& driver_;
   CUresult result_ = CUDA_SUCCESS;
   bool pushed_ = false;
+  bool in_primary_ = false;
 };
 
 // For the scope, this thread may load kernels although some stream captures in the global mode,

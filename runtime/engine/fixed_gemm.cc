@@ -17,7 +17,8 @@ Result<FixedGemm> FixedGemm::load(Library& library, const std::shared_ptr<const 
 
 Status FixedGemm::run(octile_gemm_args args, CUstream stream) const {
   if (Status ok = check_arguments(problem_, args); !ok) return ok;
-  return launch_gemm(*driver_, launch_, problem_.n, problem_.k, args, stream);
+  const LaunchSite site{.driver = *driver_, .stream = stream, .in_primary = true};
+  return launch_gemm(site, launch_, problem_.n, problem_.k, args);
 }
 
 }  // namespace octile

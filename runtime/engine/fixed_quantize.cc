@@ -21,7 +21,8 @@ Result<FixedQuantize> FixedQuantize::load(Library& library,
 Status FixedQuantize::run(octile_quantize_args args, CUstream stream) const {
   if (Status ok = check_arguments(problem_, args); !ok) return ok;
   if (Status ok = check_workspace(args, launch_.workspace.bytes(args.rows)); !ok) return ok;
-  return launch_quantize(*driver_, launch_, problem_, args, stream);
+  const LaunchSite site{.driver = *driver_, .stream = stream, .in_primary = true};
+  return launch_quantize(site, launch_, problem_, args);
 }
 
 }  // namespace octile

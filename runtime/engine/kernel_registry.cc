@@ -20,12 +20,11 @@ Result<LoadedKernel> KernelRegistry::load(const std::shared_ptr<const Driver>& d
   if (!context) return tl::unexpected<Error>(context.error());
   auto library = library_of(driver, build);
   if (!library) return tl::unexpected<Error>(library.error());
-  if (!(*library)->ready_on.contains(ordinal)) {
-    if (Status ready = make_ready(**library, ordinal, *context); !ready)
-      return tl::unexpected<Error>(ready.error());
-    (*library)->ready_on.insert(ordinal);
-  }
-  return LoadedKernel{(*library)->kernel, (*library)->companions, *context};
+  auto& ready_on = (*library)->ready_on;
+  if (const auto found = ready_on.find(ordinal); found != ready_on.end()) return found->second;
+  auto ready = make_ready(**library, ordinal, *context);
+  if (ready) ready_on.emplace(ordinal, *ready);
+  return ready;
 }
 
 Result<KernelRegistry::Library*> KernelRegistry::library_of(
@@ -63,25 +62,30 @@ Result<CUcontext> KernelRegistry::context_of(const std::shared_ptr<const Driver>
   return contexts_.emplace(key, std::move(*retained)).first->second.get();
 }
 
-Status KernelRegistry::make_ready(const Library& library, int ordinal, CUcontext primary) {
+Result<LoadedKernel> KernelRegistry::make_ready(const Library& library, int ordinal,
+                                                CUcontext primary) {
   const Driver& d = *library.driver;
   if (Status set = d.check(
           d->cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                   library.build->emitted.smem_bytes, library.kernel, ordinal),
           "cuKernelSetAttribute");
       !set)
-    return set;
+    return tl::unexpected<Error>(set.error());
   auto scope = ContextGuard::enter(d, primary);
   if (!scope) return tl::unexpected<Error>(scope.error());
-  CUfunction in_context = nullptr;  // asked for because the answer loads it
-  const auto put = [&](CUkernel kernel) {
-    return d.check(d->cuKernelGetFunction(&in_context, kernel), "cuKernelGetFunction");
+  // Asking for the function loads the kernel into the context.
+  const auto put = [&](CUkernel kernel, KernelHandle& handle) {
+    handle.anywhere = kernel;
+    return d.check(d->cuKernelGetFunction(&handle.in_primary, kernel), "cuKernelGetFunction");
   };
-  Status got = put(library.kernel);
+  LoadedKernel ready;
+  ready.primary = primary;
+  Status got = put(library.kernel, ready.kernel);
   for (CUkernel kernel : library.companions) {
-    if (got) got = put(kernel);
+    if (got) got = put(kernel, ready.companions.emplace_back());
   }
-  return got;
+  if (!got) return tl::unexpected<Error>(got.error());
+  return ready;
 }
 
 }  // namespace octile

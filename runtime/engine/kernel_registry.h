@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,13 +14,14 @@
 #include "runtime/driver/context.h"
 #include "runtime/driver/driver.h"
 #include "runtime/engine/kernel_build.h"
+#include "runtime/engine/launch_kernel.h"
 
 namespace octile {
 
 struct LoadedKernel {
-  CUkernel kernel = nullptr;         // launched in any context of the device it was made ready for
-  std::vector<CUkernel> companions;  // as EmittedKernel has them
-  CUcontext primary = nullptr;       // of that device
+  KernelHandle kernel;
+  std::vector<KernelHandle> companions;  // as EmittedKernel has them
+  CUcontext primary = nullptr;           // of the device they are ready on
 };
 
 class KernelRegistry {
@@ -44,13 +44,13 @@ class KernelRegistry {
     CUlibrary library = nullptr;
     CUkernel kernel = nullptr;
     std::vector<CUkernel> companions;
-    std::set<int> ready_on;  // ordinals
+    std::map<int, LoadedKernel> ready_on;  // by ordinal
   };
 
   Result<Library*> library_of(const std::shared_ptr<const Driver>& driver,
                               const std::shared_ptr<const KernelBuild>& build);
   Result<CUcontext> context_of(const std::shared_ptr<const Driver>& driver, int ordinal);
-  static Status make_ready(const Library& library, int ordinal, CUcontext primary);
+  static Result<LoadedKernel> make_ready(const Library& library, int ordinal, CUcontext primary);
 
   std::mutex mutex_;
   std::map<std::pair<const Driver*, const KernelBuild*>, Library> libraries_;

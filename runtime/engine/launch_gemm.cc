@@ -6,7 +6,6 @@
 #include <array>
 
 #include "generator/types.h"
-#include "runtime/engine/launch_kernel.h"
 
 namespace octile {
 namespace {
@@ -27,7 +26,8 @@ CUtensorMapSwizzle swizzle_of(int box_row_bytes) {
 
 // Elements outside the matrix read as zero and are not written: tails need no care in the kernel.
 CUresult encode(const Driver& driver, CUtensorMap* map, CUtensorMapDataType type, int element_bytes,
-                const void* base, const Box& box, CUtensorMapL2promotion promotion) {
+                const void* base, const Box& box,
+                CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_NONE) {
   const std::array<cuuint64_t, 2> extents{static_cast<cuuint64_t>(box.cols),
                                           static_cast<cuuint64_t>(box.rows)};
   const std::array<cuuint64_t, 1> strides{static_cast<cuuint64_t>(box.row_bytes)};
@@ -40,8 +40,9 @@ CUresult encode(const Driver& driver, CUtensorMap* map, CUtensorMapDataType type
       promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
-// How much of a row a copy brings into L2: two K-blocks at once where several tiles of rows read
-// them. Of a weight that is read once it costs 3 to 6 % of the loads' time (kernel's ladder, v29).
+// How much of a row of A or B a copy brings into L2: two K-blocks at once, but of few rows, where
+// most of what is read is a weight that is read once and the second costs 3 to 6 % of the loads'
+// time (kernel's ladder, v29).
 CUtensorMapL2promotion promotion_of(std::int64_t m) {
   constexpr std::int64_t kFewRows = 256;
   return m <= kFewRows ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
@@ -61,7 +62,7 @@ CUresult encode_maps(const Driver& driver, const GemmLaunch& l, std::int64_t n, 
     result = encode(driver, &p.b_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, args.b, b, promotion);
   if (result != CUDA_SUCCESS || !l.tma_store) return result;
   const Box d{args.m, n, args.ldd * 2, l.d_box_rows, l.d_box_cols};
-  return encode(driver, &p.d_map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, args.d, d, promotion);
+  return encode(driver, &p.d_map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, args.d, d);
 }
 
 // A persistent grid: one block per tile and split, no more than fit at once, whole clusters.
@@ -85,7 +86,7 @@ bool worth_overlapping(std::int64_t m, std::int64_t n, std::int64_t k) {
 
 }  // namespace
 
-GemmLaunch gemm_launch(const GemmConfig& config, int sm_count, CUkernel kernel) {
+GemmLaunch gemm_launch(const GemmConfig& config, int sm_count, const KernelHandle& kernel) {
   const GemmResources r = resources_of(config);
   GemmLaunch l;
   l.kernel = kernel;
@@ -109,11 +110,11 @@ GemmLaunch gemm_launch(const GemmConfig& config, int sm_count, CUkernel kernel) 
   return l;
 }
 
-Status launch_gemm(const Driver& driver, const GemmLaunch& l, std::int64_t n, std::int64_t k,
-                   const octile_gemm_args& args, CUstream stream) {
+Status launch_gemm(const LaunchSite& site, const GemmLaunch& l, std::int64_t n, std::int64_t k,
+                   const octile_gemm_args& args) {
   GemmParameters p{};
-  if (const CUresult encoded = encode_maps(driver, l, n, k, args, p); encoded != CUDA_SUCCESS)
-    return driver.check(encoded, "cuTensorMapEncodeTiled");
+  if (const CUresult encoded = encode_maps(site.driver, l, n, k, args, p); encoded != CUDA_SUCCESS)
+    return site.driver.check(encoded, "cuTensorMapEncodeTiled");
   p.scale_a = args.a_scale;
   p.scale_b = args.b_scale;
   p.d = args.d;
@@ -145,11 +146,11 @@ Status launch_gemm(const Driver& driver, const GemmLaunch& l, std::int64_t n, st
   // One too long to gain by an early start must not have it (worth_overlapping).
   if (early || !overlap) attributes[attribute_count++] = waits_itself();
   CUlaunchConfig config =
-      launch_config(grid_blocks(l, args.m, n), static_cast<unsigned int>(l.threads), stream);
+      launch_config(site, grid_blocks(l, args.m, n), static_cast<unsigned int>(l.threads));
   config.sharedMemBytes = static_cast<unsigned int>(l.smem_bytes);
   config.attrs = attributes.data();
   config.numAttrs = attribute_count;
-  return launch(driver, l.kernel, config, parameters.data());
+  return launch(site, l.kernel, config, parameters.data());
 }
 
 }  // namespace octile

@@ -8,7 +8,7 @@
 #include "generator/error.h"
 #include "generator/gemm_config.h"
 #include "octile/octile.h"
-#include "runtime/driver/driver.h"
+#include "runtime/engine/launch_kernel.h"
 #include "runtime/engine/tile_order.h"
 
 namespace octile {
@@ -35,7 +35,7 @@ constexpr int kGemmParameterCount = 14;
 
 // What is the same in every launch of one kernel on one device.
 struct GemmLaunch {
-  CUkernel kernel = nullptr;
+  KernelHandle kernel;
   int block_m = 0, block_n = 0;
   std::int64_t cluster_rows = 0, cluster_cols = 0;  // of D, of the tiles that share an operand
   int raster_group = 1;
@@ -49,11 +49,11 @@ struct GemmLaunch {
   int threads = 0;
   int smem_bytes = 0;
 };
-GemmLaunch gemm_launch(const GemmConfig& config, int sm_count, CUkernel kernel);
+GemmLaunch gemm_launch(const GemmConfig& config, int sm_count, const KernelHandle& kernel);
 
 // `args` were validated, every leading dimension is filled in and m, n, k > 0. Errors:
 // kDeviceError.
-Status launch_gemm(const Driver& driver, const GemmLaunch& launch, std::int64_t n, std::int64_t k,
-                   const octile_gemm_args& args, CUstream stream);
+Status launch_gemm(const LaunchSite& site, const GemmLaunch& launch, std::int64_t n, std::int64_t k,
+                   const octile_gemm_args& args);
 
 }  // namespace octile

@@ -5,7 +5,6 @@
 
 #include "generator/quantize_layout.h"
 #include "generator/types.h"
-#include "runtime/engine/launch_kernel.h"
 
 namespace octile {
 namespace {
@@ -82,23 +81,22 @@ QuantizeKernelArgs kernel_args(const QuantizeLaunch& l, const QuantizeProblem& p
 }
 
 template <typename Args>
-Status launch(const Driver& driver, CUkernel kernel, std::int64_t blocks, int threads, Args& args,
-              CUstream stream) {
+Status launch(const LaunchSite& site, const KernelHandle& kernel, std::int64_t blocks, int threads,
+              Args& args) {
   std::array<void*, 1> parameters{&args};
   return launch_that_waits(
-      driver, kernel,
-      launch_config(static_cast<unsigned int>(blocks), static_cast<unsigned int>(threads), stream),
+      site, kernel,
+      launch_config(site, static_cast<unsigned int>(blocks), static_cast<unsigned int>(threads)),
       parameters.data());
 }
 
-CUkernel of(const QuantizeLaunch& l, Companion companion) {
+const KernelHandle& of(const QuantizeLaunch& l, Companion companion) {
   return l.companions[static_cast<std::size_t>(companion)];
 }
 
 // Finds the maxima the main kernel needs.
-Status launch_first_pass(const Driver& driver, const QuantizeLaunch& l,
-                         const QuantizeProblem& problem, QuantizeKernelArgs& args,
-                         CUstream stream) {
+Status launch_first_pass(const LaunchSite& site, const QuantizeLaunch& l,
+                         const QuantizeProblem& problem, QuantizeKernelArgs& args) {
   const auto blocks = first_pass_blocks(problem, args.rows, l.sm_count, args.groups);
   if (!blocks) return tl::unexpected<Error>(blocks.error());
   if (l.workspace.first_pass == FirstPass::kTensor) {
@@ -109,19 +107,19 @@ Status launch_first_pass(const Driver& driver, const QuantizeLaunch& l,
                                      ? args.groups * std::int64_t{sizeof *args.maxima}
                                      : l.workspace.maxima_bytes(args.rows));
     const Status cleared =
-        driver.check(driver->cuMemsetD2D8Async(reinterpret_cast<CUdeviceptr>(args.maxima), bytes, 0,
-                                               bytes, 1, stream),
-                     "cuMemsetD2D8Async");
+        site.driver.check(site.driver->cuMemsetD2D8Async(reinterpret_cast<CUdeviceptr>(args.maxima),
+                                                         bytes, 0, bytes, 1, site.stream),
+                          "cuMemsetD2D8Async");
     if (!cleared) return cleared;
   }
-  return launch(driver, of(l, Companion::kFirstPass), *blocks, kFirstPassThreads, args, stream);
+  return launch(site, of(l, Companion::kFirstPass), *blocks, kFirstPassThreads, args);
 }
 
 }  // namespace
 
 QuantizeLaunch quantize_launch(const QuantizeProblem& problem, const QuantizeConfig& config,
-                               int sm_count, CUkernel kernel,
-                               const std::vector<CUkernel>& companions) {
+                               int sm_count, const KernelHandle& kernel,
+                               const std::vector<KernelHandle>& companions) {
   QuantizeLaunch l{.kernel = kernel,
                    .config = config,
                    .workspace = workspace_of(problem, sm_count),
@@ -134,29 +132,28 @@ QuantizeLaunch quantize_launch(const QuantizeProblem& problem, const QuantizeCon
   return l;
 }
 
-Status launch_quantize(const Driver& driver, const QuantizeLaunch& l,
-                       const QuantizeProblem& problem, const octile_quantize_args& args,
-                       CUstream stream) {
+Status launch_quantize(const LaunchSite& site, const QuantizeLaunch& l,
+                       const QuantizeProblem& problem, const octile_quantize_args& args) {
   QuantizeKernelArgs k = kernel_args(l, problem, args);
   const auto blocks = problem.shard == ShardStep::kNone
                           ? launch_blocks(problem, l.config, args.rows, args.groups)
                           : shard_blocks(problem, l.config, k);
   if (!blocks) return tl::unexpected<Error>(blocks.error());
   if (*blocks == 0) return {};
-  if (CUkernel norm = of(l, Companion::kRowNorm); norm != nullptr) {
-    if (Status ok = launch(driver, norm, args.rows, kNormThreads, k, stream); !ok) return ok;
+  if (const KernelHandle& norm = of(l, Companion::kRowNorm); norm.anywhere != nullptr) {
+    if (Status ok = launch(site, norm, args.rows, kNormThreads, k); !ok) return ok;
   }
   if (l.workspace.first_pass != FirstPass::kNone) {
-    if (Status ok = launch_first_pass(driver, l, problem, k, stream); !ok) return ok;
+    if (Status ok = launch_first_pass(site, l, problem, k); !ok) return ok;
   }
-  if (Status ok = launch(driver, l.kernel, *blocks, l.threads, k, stream); !ok) return ok;
-  CUkernel sum = of(l, Companion::kBiasSum);
-  if (sum == nullptr) return {};
-  return launch(driver, sum, ceil_div(problem.cols, kBiasThreads), kBiasThreads, k, stream);
+  if (Status ok = launch(site, l.kernel, *blocks, l.threads, k); !ok) return ok;
+  const KernelHandle& sum = of(l, Companion::kBiasSum);
+  if (sum.anywhere == nullptr) return {};
+  return launch(site, sum, ceil_div(problem.cols, kBiasThreads), kBiasThreads, k);
 }
 
-Status launch_scale_update(const Driver& driver, const QuantizeLaunch& l,
-                           const octile_scale_update_args& args, CUstream stream) {
+Status launch_scale_update(const LaunchSite& site, const QuantizeLaunch& l,
+                           const octile_scale_update_args& args) {
   ScaleUpdateKernelArgs k;
   k.history = args.history;
   k.encode = args.encode;
@@ -165,8 +162,8 @@ Status launch_scale_update(const Driver& driver, const QuantizeLaunch& l,
   k.choice = args.choice;
   k.margin_factor = std::ldexp(1.0F, -args.margin);
   k.share = args.average_share;
-  return launch(driver, of(l, Companion::kScaleUpdate), ceil_div(args.tensors, kUpdateThreads),
-                kUpdateThreads, k, stream);
+  return launch(site, of(l, Companion::kScaleUpdate), ceil_div(args.tensors, kUpdateThreads),
+                kUpdateThreads, k);
 }
 
 }  // namespace octile

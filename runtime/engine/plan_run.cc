@@ -32,8 +32,8 @@ Status Plan::run(const octile_gemm_args& user, CUstream stream) const {
   if (scope.result() != CUDA_SUCCESS) [[unlikely]]
     return driver.check(scope.result(), "cuCtxPushCurrent");
   if (problem->k == 0) return fill_zero(*problem, args, stream);
-  return launch_gemm(driver, std::get<GemmLaunch>(kernel->launch), problem->n, problem->k, args,
-                     stream);
+  return launch_gemm({driver, stream, scope.in_primary()}, std::get<GemmLaunch>(kernel->launch),
+                     problem->n, problem->k, args);
 }
 
 Status Plan::run(const octile_quantize_args& user, CUstream stream) const {
@@ -55,7 +55,7 @@ Status Plan::run(const octile_quantize_args& user, CUstream stream) const {
   const DeviceScope scope(driver, target_.ordinal, kernel->primary);
   if (scope.result() != CUDA_SUCCESS) [[unlikely]]
     return driver.check(scope.result(), "cuCtxPushCurrent");
-  return launch_quantize(driver, launch, *problem, args, stream);
+  return launch_quantize({driver, stream, scope.in_primary()}, launch, *problem, args);
 }
 
 Status Plan::run(const octile_scale_update_args& args, CUstream stream) const {
@@ -80,7 +80,8 @@ Status Plan::run(const octile_scale_update_args& args, CUstream stream) const {
   const DeviceScope scope(driver, target_.ordinal, kernel->primary);
   if (scope.result() != CUDA_SUCCESS) [[unlikely]]
     return driver.check(scope.result(), "cuCtxPushCurrent");
-  return launch_scale_update(driver, std::get<QuantizeLaunch>(kernel->launch), args, stream);
+  return launch_scale_update({driver, stream, scope.in_primary()},
+                             std::get<QuantizeLaunch>(kernel->launch), args);
 }
 
 // An empty sum: D = 0, or D unchanged.

@@ -7,7 +7,6 @@
 #include "generator/emitter.h"
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/engine/engine.h"
-#include "runtime/engine/launch_kernel.h"
 
 namespace octile {
 namespace {
@@ -35,13 +34,15 @@ Result<LoadedTemplate> LoadedTemplate::compile(const GpuSession& gpu, const Prol
       !ok) {
     return tl::unexpected<Error>(ok.error());
   }
-  LoadedTemplate loaded(driver, library, nullptr);
-  if (Status ok =
-          driver->check((*driver)->cuLibraryGetKernel(&loaded.kernel_, library, name.c_str()),
-                        "cuLibraryGetKernel");
-      !ok) {
-    return tl::unexpected<Error>(ok.error());
+  LoadedTemplate loaded(driver, library);
+  KernelHandle& kernel = loaded.kernel_;
+  Status ready = driver->check(
+      (*driver)->cuLibraryGetKernel(&kernel.anywhere, library, name.c_str()), "cuLibraryGetKernel");
+  if (ready) {
+    ready = driver->check((*driver)->cuKernelGetFunction(&kernel.in_primary, kernel.anywhere),
+                          "cuKernelGetFunction");
   }
+  if (!ready) return tl::unexpected<Error>(ready.error());
   return loaded;
 }
 
@@ -56,7 +57,8 @@ LoadedTemplate::LoadedTemplate(LoadedTemplate&& other) noexcept
 
 Status LoadedTemplate::launch(unsigned blocks, unsigned threads, void** parameters,
                               CUstream stream) const {
-  return launch_that_waits(*driver_, kernel_, launch_config(blocks, threads, stream), parameters);
+  const LaunchSite site{.driver = *driver_, .stream = stream, .in_primary = true};
+  return launch_that_waits(site, kernel_, launch_config(site, blocks, threads), parameters);
 }
 
 }  // namespace octile

@@ -5,11 +5,13 @@
 #include <string>
 
 #include "generator/prologue.h"
+#include "runtime/engine/launch_kernel.h"
 #include "runtime/measure/gpu_session.h"
 
 namespace octile {
 
-// A kernel compiled from a template and loaded; unloaded by its scope.
+// A kernel compiled from a template and loaded into the session's context, the primary one, which
+// is current wherever it is launched; unloaded by its scope.
 class LoadedTemplate {
  public:
   static Result<LoadedTemplate> compile(const GpuSession& gpu, const Prologue& prologue,
@@ -20,11 +22,11 @@ class LoadedTemplate {
   Status launch(unsigned blocks, unsigned threads, void** parameters, CUstream stream) const;
 
  private:
-  LoadedTemplate(std::shared_ptr<const Driver> driver, CUlibrary library, CUkernel kernel)
-      : driver_(std::move(driver)), library_(library), kernel_(kernel) {}
+  LoadedTemplate(std::shared_ptr<const Driver> driver, CUlibrary library)
+      : driver_(std::move(driver)), library_(library) {}
   std::shared_ptr<const Driver> driver_;
   CUlibrary library_ = nullptr;
-  CUkernel kernel_ = nullptr;
+  KernelHandle kernel_;
 };
 
 }  // namespace octile

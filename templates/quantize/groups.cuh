@@ -111,6 +111,7 @@ struct BlockSearch {
   __device__ __forceinline__ void run(const Args& args, int slot) {
     const int groups = static_cast<int>(args.groups);
     const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int all = static_cast<int>(packed_rows(args));
     u32 blocks = 0;
 #pragma unroll 1
     for (int first = warp * 32; first < groups; first += kThreads) {
@@ -118,7 +119,6 @@ struct BlockSearch {
       if (g >= groups) break;
       const int begin = static_cast<int>(memory::load_4(args.groups_at + g));
       const int end = static_cast<int>(memory::load_4(args.groups_at + g + 1));
-      const int all = static_cast<int>(packed_rows(args));
       const bool reached = g == 0 || first_slot<kTileRows>(begin, g) <= slot;
       const bool passed = g + 1 < groups && first_slot<kTileRows>(end, g + 1) <= slot;
       if (passed) {
@@ -164,16 +164,10 @@ struct Walk<kGroupByGroup> {
   }
   template <int kTileRows>
   static __device__ __forceinline__ GroupArgs enter(const Args& args, i64& slot) {
-    const i64 all = packed_rows(args);
+    const int all = static_cast<int>(packed_rows(args));
     const GroupRows found = group_of_slot<kTileRows>(args, static_cast<int>(slot));
-    GroupArgs a = of_group(args, found.group);
-    a.first = found.begin;
-    slot -= first_slot<kTileRows>(found.begin, found.group);
-    a.rows = found.end < all ? found.end : all;
-    a.scale_origin = 0;
-    a.scale_rows = all;
-    a.last = a.rows == all;
-    return a;
+    return view<kTileRows, true>(
+        args, slot, {found.group, found.begin, found.end < all ? found.end : all, all});
   }
   // The same, of a thread block. kOneAGroup: each group has a scale.
   template <int kThreads>
@@ -182,7 +176,17 @@ struct Walk<kGroupByGroup> {
   static __device__ __forceinline__ GroupArgs enter_block(const Args& args, i64& slot,
                                                           Memory& search) {
     search.template run<kTileRows>(args, static_cast<int>(slot));
-    const FoundGroup found = search.found;
+    return view<kTileRows, kOneAGroup>(args, slot, search.found);
+  }
+  template <typename Memory>
+  static __device__ __forceinline__ void find_columns(GroupArgs& a, const Memory& search) {
+    a.start = i64{128} * search.blocks_before();
+  }
+
+ private:
+  template <int kTileRows, bool kOneAGroup>
+  static __device__ __forceinline__ GroupArgs view(const Args& args, i64& slot,
+                                                   const FoundGroup& found) {
     GroupArgs a = kOneAGroup ? of_group(args, found.group) : GroupArgs{args};
     a.first = found.begin;
     slot -= first_slot<kTileRows>(found.begin, found.group);
@@ -191,10 +195,6 @@ struct Walk<kGroupByGroup> {
     a.scale_rows = found.all;
     a.last = found.end == found.all;
     return a;
-  }
-  template <typename Memory>
-  static __device__ __forceinline__ void find_columns(GroupArgs& a, const Memory& search) {
-    a.start = i64{128} * search.blocks_before();
   }
 };
 

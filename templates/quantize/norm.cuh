@@ -76,27 +76,49 @@ struct RowSquares {
 #pragma unroll
       for (int t = 0; t < kTouching; ++t) shared[kThreads * t + threadIdx.x] = one[t];
       __syncthreads();
-#pragma unroll
-      for (int t = 0; t < kTouching; ++t) {
-        float of[kWarps];
-#pragma unroll
-        for (int w = 0; w < kWarps; ++w) of[w] = shared[kThreads * t + 32 * w + threadIdx.x % 32];
-#pragma unroll
-        for (int n = kWarps / 2; n > 0; n /= 2) {
-#pragma unroll
-          for (int w = 0; w < n; ++w) of[w] = __fadd_rn(of[w], of[w + n]);
-        }
-        one[t] = of[0];
-      }
     }
-#pragma unroll
-    for (int n = 16; n > 0; n /= 2) {
-#pragma unroll
-      for (int t = 0; t < kTouching; ++t) {
-        one[t] = __fadd_rn(one[t], __shfl_xor_sync(0xffffffffu, one[t], n));
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    if constexpr (kTouching == 1) {
+      if constexpr (kWarps > 1) one[0] = fold_warps(shared + lane);
+      return fold_lanes<16>(one[0]);
+    } else {
+      // The last 32 of both are folded at once: those of the first vectors by the lower lanes.
+      const bool upper = lane >= 16;
+      float mine, other;
+      if constexpr (kWarps > 1) {
+        const float* const first = shared + (upper ? kThreads : 0) + lane % 16;
+        mine = fold_warps(first);
+        other = fold_warps(first + 16);
+      } else {
+        mine = upper ? one[1] : one[0];
+        other = __shfl_xor_sync(0xffffffffu, upper ? one[0] : one[1], 16);
       }
+      mine = fold_lanes<8>(__fadd_rn(mine, other));
+      return __fadd_rn(mine, __shfl_xor_sync(0xffffffffu, mine, 16));
     }
-    return kTouching == 2 ? __fadd_rn(one[0], one[kTouching - 1]) : one[0];
+  }
+
+ private:
+  // Of one lane in every warp; `first`: the first warp's.
+  static __device__ __forceinline__ float fold_warps(const float* first) {
+    float of[kWarps];
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) of[w] = first[32 * w];
+#pragma unroll
+    for (int n = kWarps / 2; n > 0; n /= 2) {
+#pragma unroll
+      for (int w = 0; w < n; ++w) of[w] = __fadd_rn(of[w], of[w + n]);
+    }
+    return of[0];
+  }
+  // Of lanes n apart, n from kFirst down.
+  template <int kFirst>
+  static __device__ __forceinline__ float fold_lanes(float one) {
+#pragma unroll
+    for (int n = kFirst; n > 0; n /= 2) {
+      one = __fadd_rn(one, __shfl_xor_sync(0xffffffffu, one, n));
+    }
+    return one;
   }
 };
 

@@ -52,9 +52,11 @@ constexpr int kPieces = cfg::kTileCols / kStep;    // of a thread
 constexpr int kVectors = 2 * kPieces;
 static_assert(kPieces * kStep == cfg::kTileCols, "whole pieces of a row");
 
-// A row's pieces in the registers: kCount of each thread.
-template <int kCount>
+// A row's pieces in the registers: kCount of each thread. kOneRowAfterAnother: of a tile's rows in
+// their order.
+template <int kCount, bool kOneRowAfterAnother>
 struct Pieces {
+  static constexpr bool kInOrder = kOneRowAfterAnother;
   static constexpr int kPieces = kCount;
   static constexpr int kVectors = 2 * kCount;
   static constexpr int kOwned = kCount > 4 ? 8 : kCount > 2 ? 4 : kCount;
@@ -64,8 +66,8 @@ struct Pieces {
   using Output = quantize::RowOutput<Patch>;
   using X = Vector[kVectors];
 };
-using Row = Pieces<kPieces>;
-using One = Pieces<1>;
+using Row = Pieces<kPieces, true>;
+using One = Pieces<1, false>;
 
 constexpr int kLoads = Row::Values::kRowLoads;  // of a piece
 
@@ -129,17 +131,17 @@ __device__ __forceinline__ void norm_whole(const typename P::Weight& weight, flo
 }
 
 // x becomes y. Beyond the last column x is zero and stays so: not by a product, for rstd may be
-// infinite.
-template <typename P>
+// infinite. kAligned: the weight is known to be.
+template <typename P, bool kAligned>
 __device__ __forceinline__ void norm(const quantize::Args& args, const typename P::Patch& patch,
                                      float rstd, typename P::X& x) {
   const typename P::Weight weight(args, patch);
-  if (weight.aligned && patch.whole()) {
+  if ((kAligned || weight.aligned) && patch.whole()) {
     norm_whole<P>(weight, rstd, x);
   } else {
 #pragma unroll
     for (int i = 0; i < P::kPieces; ++i) {
-      if (weight.whole(patch, 2 * i + 1)) {
+      if ((kAligned || weight.aligned) && patch.whole(2 * i + 1)) {
         Vector both[2];
         weight.load_piece(0, i, both);
         norm_vector(x[2 * i], both[0], rstd);
@@ -181,6 +183,7 @@ struct LongOwner {
   int block;
   char* place;
   bool stores;
+  u32 before;  // what is stored of the row before this one, where pairs leave together
 
   __device__ __forceinline__ LongOwner(const quantize::Args& args, const typename P::Patch& patch) {
     // Of the block's first column: the lane's own may lie beyond the last one.
@@ -192,9 +195,21 @@ struct LongOwner {
              piece < P::kPieces && first < args.cols;
   }
   __device__ __forceinline__ void advance() { place += Rule::kStepBytes; }
-  __device__ __forceinline__ void store(const quantize::Args& args, i64 row, float encode) const {
+  __device__ __forceinline__ void store(const quantize::Args& args, i64 row, float encode) {
     if (!stores) return;
-    if (!Rule::kPacked && row + 1 < args.rows) {
+    const bool last = row + 1 >= args.rows;
+    if constexpr (kInPairs) {
+      if (row % 2 == 0 && !last) {
+        before = Rule::word(encode);
+        return;
+      }
+      if (row % 2 != 0) {
+        const u64 bits = reinterpret_cast<u64>(args.scale) | static_cast<u64>(args.scale_ld) * 4;
+        if (!last && bits % 8 == 0) return memory::store_8(place - 4, before, Rule::word(encode));
+        memory::store_4(place - 4, before);
+      }
+    }
+    if (!Rule::kPacked && !last) {
       Rule::store(place, 0, encode);
     } else {  // padding may follow
       runs_of(args).store(block, row, encode);
@@ -202,6 +217,9 @@ struct LongOwner {
   }
 
  private:
+  // fp32 scales of neighbouring rows, which are neighbours of a run.
+  static constexpr bool kInPairs =
+      Rule::kStepBytes == 4 && !Rule::kPacked && cfg::kTileRows % 2 == 0 && P::kInOrder;
   static __device__ __forceinline__ quantize::ScaleRuns<Rule> runs_of(const quantize::Args& args) {
     return {args.scale, (args.cols + 127) / 128, args.rows, args.scale_ld};
   }
@@ -210,7 +228,7 @@ struct LongOwner {
 // Scales and codes, `row_encode` being the scale of the whole row where it has one.
 template <typename P>
 __device__ __forceinline__ void give(const quantize::Args& args, const typename P::Patch& patch,
-                                     const LongOwner<P>& owner, const typename P::X& y,
+                                     LongOwner<P>& owner, const typename P::X& y,
                                      const u32 (&magnitudes)[P::kVectors], float row_encode,
                                      float rstd, bool nonfinite) {
   const typename P::Output output(args, patch);
@@ -270,38 +288,40 @@ __device__ __forceinline__ float store_rstd(const quantize::Args& args, i64 row,
   return rstd;
 }
 
-// Sends for a row, where it is `wanted`.
-__device__ __forceinline__ void ask(Vector* next, const Row::Values& values,
-                                    const Row::Patch& patch, bool wanted) {
+constexpr int kStepBytes = kStep * Row::Values::In::kElementBytes;
+
+// Sends for the first `pieces` of the thread's of the row at x.
+__device__ __forceinline__ void ask(Vector* next, const char* x, int pieces) {
 #pragma unroll
-  for (int i = 0; i < kPieces; ++i) {
-    const char* const p = values.at(0, 0, patch.col + i * kStep);
-#pragma unroll
-    for (int k = 0; k < kLoads; ++k) {
-      memory::copy_16(next + (i * kLoads + k) * cfg::kThreads + threadIdx.x, p + k * sizeof(Vector),
-                      wanted && patch.whole(2 * i + 1));
-    }
+  for (int i = 0; i < kPieces * kLoads; ++i) {
+    memory::copy_16(next + i * cfg::kThreads + threadIdx.x,
+                    x + i / kLoads * kStepBytes + i % kLoads * sizeof(Vector), i / kLoads < pieces);
   }
   memory::commit_copies();
 }
 
-// Rows from `row` to `end` where each fits into the registers and every piece is whole or beyond
-// the last column: while one is worked on the next is on its way.
+// `left` rows from `row` on where each fits into the registers and every piece is whole or beyond
+// the last column: while one is worked on the next is on its way. What does not change from row to
+// row is held as the counts and addresses that the loop uses, of which the compiler is not to know
+// how they came about: it would find them again in every row.
 __device__ __forceinline__ void stream_rows(const quantize::Args& args, Shared& shared, i64 row,
-                                            i64 end, i64 first) {
+                                            int left, i64 first) {
   Row::Patch patch(args, row, first);
-  Row::Values values(args, patch);
+  patch.rows = 1;
+  patch.cols = static_cast<int>(forget_origin(static_cast<u32>(patch.cols)));
+  const int pieces = (patch.cols + kStep - kPieceCols) / kStep;  // of the thread's, that are there
+  Row::Values x_row(args, patch);
   if constexpr (Shared::kAhead) {
 #pragma unroll
     for (int i = 0; i < kPieces * kLoads; ++i) {
       shared.next[i * cfg::kThreads + threadIdx.x] = {{0, 0, 0, 0}};  // beyond the last column
     }
-    ask(shared.next, values, patch, true);
+    ask(shared.next, x_row.at(0, 0, patch.col), pieces);
   }
   LongOwner<Row> owner(args, patch);
   float* squares_of = shared.squares[0];
 #pragma unroll 1
-  for (; row < end; ++row) {
+  while (true) {
     if constexpr (Shared::kAhead) memory::wait_copies<0>();
     Vector raw[kPieces][1][kLoads];
 #pragma unroll
@@ -311,8 +331,9 @@ __device__ __forceinline__ void stream_rows(const quantize::Args& args, Shared& 
         one = shared.next[i * cfg::kThreads + threadIdx.x];
       } else {
         one = {{0, 0, 0, 0}};
-        const char* const p = values.at(0, 0, patch.col + i / kLoads * kStep);
-        if (patch.whole(i / kLoads * 2 + 1)) one = memory::load_16(p + i % kLoads * sizeof(Vector));
+        const char* const p =
+            x_row.at(0, 0, patch.col) + i / kLoads * kStepBytes + i % kLoads * sizeof(Vector);
+        if (i / kLoads < pieces) one = memory::load_16(p);
       }
     }
     Row::X x;
@@ -320,19 +341,22 @@ __device__ __forceinline__ void stream_rows(const quantize::Args& args, Shared& 
     for (int i = 0; i < kPieces; ++i) {
       Row::Values::compute_piece<0>(raw[i], 0.0f, x[2 * i], x[2 * i + 1]);
     }
-    values.row = row + 1;
-    if constexpr (Shared::kAhead) ask(shared.next, values, patch, row + 1 < end);
+    ++x_row.row;
+    if constexpr (Shared::kAhead) {
+      ask(shared.next, x_row.at(0, 0, patch.col), left > 1 ? pieces : 0);
+    }
     quantize::RowSquares<cfg::kThreads, kVectors, 2> squares;
     squares.add(x);
-    const float rstd = store_rstd(args, row, squares.total(squares_of));
+    const float rstd = store_rstd(args, patch.row, squares.total(squares_of));
     squares_of = squares_of == shared.squares[0] ? shared.squares[1] : shared.squares[0];
-    patch.row = row;
-    norm<Row>(args, patch, rstd, x);
+    norm<Row, true>(args, patch, rstd, x);
     u32 magnitudes[kVectors];
     const bool nonfinite = quantize::measure<Src>(x, magnitudes);
     const float encode =
-        kPerRow ? find_scale(args, row, largest<Row>(magnitudes), shared.maxima) : 1.0f;
+        kPerRow ? find_scale(args, patch.row, largest<Row>(magnitudes), shared.maxima) : 1.0f;
     give<Row>(args, patch, owner, x, magnitudes, encode, rstd, nonfinite);
+    if (--left == 0) return;
+    ++patch.row;
     owner.advance();
   }
 }
@@ -363,7 +387,7 @@ __device__ __forceinline__ void norm_row(const quantize::Args& args, Shared& sha
 #pragma unroll 1
     for (i64 col = 0; col < args.cols; col += kStep) {
       const One::Patch patch = load_one(args, row, col, x);
-      norm<One>(args, patch, rstd, x);
+      norm<One, false>(args, patch, rstd, x);
       quantize::measure<Src>(x, magnitudes);
       top = reduce::max(top, largest<One>(magnitudes));
     }
@@ -372,9 +396,10 @@ __device__ __forceinline__ void norm_row(const quantize::Args& args, Shared& sha
 #pragma unroll 1
   for (i64 col = 0; col < args.cols; col += kStep) {
     const One::Patch patch = load_one(args, row, col, x);
-    norm<One>(args, patch, rstd, x);
+    norm<One, false>(args, patch, rstd, x);
     const bool nonfinite = quantize::measure<Src>(x, magnitudes);
-    give<One>(args, patch, LongOwner<One>(args, patch), x, magnitudes, encode, rstd, nonfinite);
+    LongOwner<One> owner(args, patch);
+    give<One>(args, patch, owner, x, magnitudes, encode, rstd, nonfinite);
   }
   __syncthreads();  // before the next row's squares
 }
@@ -393,7 +418,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
   const Row::Patch patch(args, begin, first);
   if (Row::Values(args, patch).aligned && Row::Weight(args, patch).aligned &&
       args.cols % kPieceCols == 0 && args.cols <= cfg::kTileCols) {
-    stream_rows(args, shared, begin, end, first);
+    stream_rows(args, shared, begin, static_cast<int>(end - begin), first);
     return;
   }
 #pragma unroll 1

@@ -61,8 +61,12 @@ struct Rule {
       memory::store_2(static_cast<char*>(scales) + 2 * index,
                       (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
     } else {
-      memory::store_4(static_cast<char*>(scales) + 4 * index, __float_as_uint(__frcp_rn(encode)));
+      memory::store_4(static_cast<char*>(scales) + 4 * index, word(encode));
     }
+  }
+  // An fp32 scale as it is stored.
+  static __device__ __forceinline__ u32 word(float encode) {
+    return __float_as_uint(__frcp_rn(encode));
   }
 };
 

@@ -117,7 +117,6 @@ constexpr int kLanes = cfg::kTileCols / Src::kElements;  // threads along a row 
 constexpr int kPatchRows = cfg::kThreads / kLanes;       // patches along a column of the tile
 constexpr int kVectors = cfg::kTileRows / kPatchRows;    // loads of a thread
 constexpr int kWarps = cfg::kThreads / 32;
-constexpr int kWarpRows = cfg::kTileRows / kWarps;  // consecutive rows of a warp
 constexpr bool kInterleaved = !cfg::kTransposed && !kShort && !cfg::kBiasGradient;
 
 static_assert(cfg::kTileCols == 128 && cfg::kTileRows % 128 == 0, "a tile is whole blocks");
@@ -135,7 +134,6 @@ using Stage = quantize::ColumnStage<Src, cfg::kTileRows, cfg::kTileCols, cfg::kT
 
 constexpr int kBlocksAcross = cfg::kTileCols / kBlock;
 constexpr int kBlocksDown = cfg::kTileRows / kBlock;
-constexpr int kBlockWarps = kInterleaved ? kWarps : kBlock / kWarpRows;  // that share a block
 
 // Columns' maxima are of a warp, or, where they are words, of as many lanes as hold the same rows.
 constexpr bool kWordTops = Src::kElementsAWord == 1;
@@ -202,6 +200,8 @@ __device__ __forceinline__ void share_squares(Memory& shared, const Place& at,
 // After a barrier: the scale of the thread's block, in all its threads.
 template <typename Memory>
 __device__ __forceinline__ float square_encode(const Memory& shared, const Place& at) {
+  constexpr int kWarpRows = cfg::kTileRows / kWarps;                       // consecutive
+  constexpr int kBlockWarps = kInterleaved ? kWarps : kBlock / kWarpRows;  // that share a block
   const int first = kInterleaved ? 0 : at.block_down * kBlockWarps;
   u32 top = 0;
 #pragma unroll
@@ -411,6 +411,11 @@ __device__ __forceinline__ void put_columns(Memory& shared, const LineEncodes& l
   shared.stage.template put<cfg::kTargetType, Patch, kFirst>(at.patch_row, at.column, x, encodes);
 }
 
+// False, which the assembler does not know: what lies behind such a branch it does not begin with
+// before it. Without one it begins with values of a thread's second half of columns before those of
+// the first are codes, and spills.
+__device__ __forceinline__ bool never(const View& args) { return args.cols == 0; }
+
 template <typename Memory>
 __device__ __forceinline__ Patch place_of(const View& args, const Memory& shared,
                                           const Patch& patch, const Place& at) {
@@ -530,9 +535,7 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
     if constexpr (kSquares || kStrips) __syncthreads();
     put_columns<0>(shared, lines, at, x, one);
     if constexpr (Src::kMadeAnew) {
-      // Never so. Without a branch that it cannot foresee, the assembler begins with values of the
-      // second half before those of the first are codes, and spills.
-      if (args.cols == 0) return;
+      if (never(args)) return;
       put_columns<kPutColumns>(shared, lines, at, x, one);
     }
     if (nonfinite) {

@@ -112,7 +112,8 @@ void GemmCase::run_config(const GemmConfig& config, CUstream stream) {
   auto loaded = gpu_.internals().registry.load(gpu_.driver(), 0, built->kernel);
   ASSERT_TRUE(loaded) << loaded.error().message;
   const GemmLaunch launch = gemm_launch(config, gpu_.device().sm_count, loaded->kernel);
-  const Status launched = launch_gemm(*gpu_.driver(), launch, shape_.n, shape_.k, args(), stream);
+  const LaunchSite site{.driver = *gpu_.driver(), .stream = stream, .in_primary = true};
+  const Status launched = launch_gemm(site, launch, shape_.n, shape_.k, args());
   ASSERT_TRUE(launched) << launched.error().message;
 }
 

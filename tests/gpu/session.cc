@@ -73,11 +73,11 @@ std::unique_ptr<GpuSession> GpuSession::open(std::string& why) {
 
 void GpuSession::launch(const char* kernel, unsigned blocks, unsigned threads,
                         std::vector<void*> parameters) {
-  CUkernel handle = nullptr;
-  require(driver_->check((*driver_)->cuLibraryGetKernel(&handle, checker_, kernel),
+  KernelHandle handle;
+  require(driver_->check((*driver_)->cuLibraryGetKernel(&handle.anywhere, checker_, kernel),
                          "cuLibraryGetKernel"));
-  require(octile::launch(*driver_, handle, launch_config(blocks, threads, stream()),
-                         parameters.data()));
+  const LaunchSite site{.driver = *driver_, .stream = stream(), .in_primary = false};
+  require(octile::launch(site, handle, launch_config(site, blocks, threads), parameters.data()));
 }
 
 void GpuSession::synchronize() { require(stream_->synchronize()); }

@@ -227,9 +227,6 @@ TEST(QuantizeLint, TemplatesParseUnderNvcc) {
     GTEST_SKIP() << "no nvcc on PATH or in /usr/local/cuda/bin";
   }
   const TemplateFolder folder;
-  // A constant that square blocks use, which are not the default: any other unused one is told.
-  std::ofstream(folder.path() + "/quantize/tiles.cu", std::ios::app)
-      << "static_assert(tiles::kBlockWarps > 0, \"of square blocks\");\n";
   for (const std::string name : {"segments", "tiles", "rows", "tensor_amax", "line_amax",
                                  "group_amax", "shard_amax", "shard_cast", "scale_update",
                                  "dequantize", "transpose", "norm_rows", "row_norm", "bias_sum"}) {
