@@ -158,6 +158,7 @@ __device__ __forceinline__ GroupArgs of_group(const Args& args, i64 group) {
 template <>
 struct Walk<kGroupByGroup> {
   using View = GroupArgs;
+  static constexpr bool kMasked = false;
   template <int kTileRows>
   static __device__ __forceinline__ i64 slots(const Args& args) {
     return args.rows / kTileRows + args.groups;
@@ -198,9 +199,73 @@ struct Walk<kGroupByGroup> {
   }
 };
 
+// A masked group of which `rows` are there.
+__device__ __forceinline__ GroupArgs masked_group(const Args& args, i64 group, i64 rows) {
+  GroupArgs a = of_group(args, group);
+  a.first = group * args.rows;
+  a.scale_origin = a.first;
+  a.scale_rows = rows;
+  a.rows = a.first + rows;
+  a.last = true;
+  return a;
+}
+
+// The tiles of kRows rows that masked groups have, numbered from 0 without a gap; asked for in
+// rising order, by all lanes of a warp. A lane looks at a group.
+template <int kRows>
+class MaskedTiles {
+ public:
+  explicit __device__ __forceinline__ MaskedTiles(const Args& args) { look(args); }
+
+  // The arguments of tile `index`'s group and, in `index`, its number within it; false where there
+  // are not so many.
+  __device__ __forceinline__ bool enter(const Args& args, u32& index, GroupArgs& a) {
+    u32 all = __shfl_sync(0xffffffffu, upto_, 31);
+#pragma unroll 1
+    while (index - before_ >= all) {
+      before_ += all;
+      first_ += 32;
+      if (first_ >= static_cast<int>(args.groups)) return false;
+      look(args);
+      all = __shfl_sync(0xffffffffu, upto_, 31);
+    }
+    index -= before_;
+    const u32 passed = __reduce_add_sync(0xffffffffu, upto_ <= index ? 1u : 0u);
+    const u32 upto = __shfl_sync(0xffffffffu, upto_, static_cast<int>(passed));
+    const u32 rows = __shfl_sync(0xffffffffu, rows_, static_cast<int>(passed));
+    index -= upto - (rows + kRows - 1) / kRows;
+    a = masked_group(args, first_ + static_cast<int>(passed), static_cast<i64>(rows));
+    return true;
+  }
+
+ private:
+  int first_ = 0;   // group of the first lane
+  u32 before_ = 0;  // tiles of the groups before it
+  u32 upto_;        // tiles from there on, those of the lane's group included
+  u32 rows_;        // of the lane's group
+
+  __device__ __forceinline__ void look(const Args& args) {
+    const int lane = static_cast<int>(threadIdx.x % 32), group = first_ + lane;
+    rows_ = 0;
+    if (group < static_cast<int>(args.groups)) {
+      const i64 count = count_at(args.groups_at, group);
+      rows_ = static_cast<u32>(count < args.rows ? count : args.rows);
+    }
+    upto_ = (rows_ + kRows - 1) / kRows;
+#pragma unroll
+    for (int n = 1; n < 32; n *= 2) {
+      const u32 below = __shfl_sync(0xffffffffu, upto_, lane - n);
+      if (lane >= n) upto_ += below;
+    }
+  }
+};
+
 template <>
 struct Walk<kMaskedGroups> {
   using View = GroupArgs;
+  static constexpr bool kMasked = true;
+  template <int kRows>
+  using Tiles = MaskedTiles<kRows>;
   template <int kTileRows>
   static __device__ __forceinline__ i64 tiles(const Args& args) {
     return (args.rows + kTileRows - 1) / kTileRows;
@@ -213,14 +278,8 @@ struct Walk<kMaskedGroups> {
   static __device__ __forceinline__ GroupArgs enter(const Args& args, i64& slot) {
     const Tile at = tile_at(static_cast<u64>(slot), static_cast<u64>(tiles<kTileRows>(args)));
     slot = at.col;
-    GroupArgs a = of_group(args, at.row);
-    const i64 count = count_at(args.groups_at, a.group);
-    a.first = a.group * args.rows;
-    a.scale_origin = a.first;
-    a.scale_rows = count < args.rows ? count : args.rows;
-    a.rows = a.first + a.scale_rows;
-    a.last = true;
-    return a;
+    const i64 count = count_at(args.groups_at, at.row);
+    return masked_group(args, at.row, count < args.rows ? count : args.rows);
   }
   template <int kThreads>
   using Search = NoSearch;

@@ -160,6 +160,7 @@ struct NoSearch {};  // of a thread block, for its group
 template <>
 struct Walk<0> {
   using View = Args;
+  static constexpr bool kMasked = false;
   template <int kTileRows>
   static __device__ __forceinline__ i64 slots(const Args& args) {
     return (args.rows + kTileRows - 1) / kTileRows;

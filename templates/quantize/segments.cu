@@ -276,12 +276,46 @@ __device__ __forceinline__ u32 known_maximum(const View& args) {
   return kOneScale && !cfg::kDelayed ? quantize::known_magnitude(args) : 0;
 }
 
+// kStepRows rows from `row` on.
+template <typename Source>
+__device__ __forceinline__ void give_step(const View& args, i64 row, i64 column_tile,
+                                          bool first_tile) {
+  const Patch patch(args, row, lane_column(column_tile));
+  const Source input(args, patch);
+  const Output output(args, patch);
+  Vector x[kVectors];
+  input.load(patch, x);
+  const u32 known = known_maximum(args);
+  give(args, patch, input, output, LongOwner(args, patch), first_tile, known, x);
+}
+
+// Masked groups without a scale of their own: what is there of them is shared out, kStepRows rows
+// at a time, among the warps that as many rows as could be there would take.
+constexpr bool kSpread = Groups::kMasked && !kOneScale && !cfg::kSideBySide;
+
+template <typename Source, typename Masked>
+__device__ __forceinline__ void give_spread(const quantize::Args& whole,
+                                            const quantize::Tile& slot) {
+  const i64 slots = Masked::template slots<cfg::kTileRows>(whole);
+  if (slot.row >= slots) return;  // the last block's spare warps
+  typename Masked::template Tiles<cfg::kStepRows> tiles(whole);
+#pragma unroll 1
+  for (u32 next = static_cast<u32>(slot.row);; next += static_cast<u32>(slots)) {
+    typename Masked::View args;
+    u32 tile = next;
+    if (!tiles.enter(whole, tile, args)) return;
+    const i64 row = quantize::first_row(args) + i64{tile} * cfg::kStepRows;
+    give_step<Source>(args, row, slot.col, false);
+  }
+}
+
 // The tile of a warp.
 template <typename Source>
 __device__ __forceinline__ void give_tile(const quantize::Args& whole) {
   const u64 column_tiles = static_cast<u64>(whole.cols + cfg::kTileCols - 1) / cfg::kTileCols;
   const u64 index = warp_index();
   quantize::Tile tile = quantize::tile_at(index, column_tiles);
+  if constexpr (kSpread) return give_spread<Source, Groups>(whole, tile);
   if (tile.row >= Groups::slots<cfg::kTileRows>(whole)) return;  // the last block's spare warps
   auto&& args = Groups::enter<cfg::kTileRows>(whole, tile.row);
   const i64 row0 = quantize::first_row(args) + tile.row * cfg::kTileRows;
@@ -296,13 +330,7 @@ __device__ __forceinline__ void give_tile(const quantize::Args& whole) {
 #pragma unroll 1
     for (int step = 0; step < cfg::kTileRows; step += cfg::kStepRows) {
       if (step > 0 && row0 + step >= args.rows) return;
-      const Patch patch(args, row0 + step, lane_column(tile.col));
-      const Source input(args, patch);
-      const Output output(args, patch);
-      Vector x[kVectors];
-      input.load(patch, x);
-      const u32 known = known_maximum(args);
-      give(args, patch, input, output, LongOwner(args, patch), first_tile && step == 0, known, x);
+      give_step<Source>(args, row0 + step, tile.col, first_tile && step == 0);
     }
   }
 }
