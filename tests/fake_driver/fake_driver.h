@@ -65,6 +65,9 @@ typedef CUresult (*fake_cuda_executor)(const fake_cuda_launch* launch, void* use
  * No other thread may be in the driver. */
 void fake_cuda_reset(void);
 
+/* A context of the device that is not its primary one; valid until the next fake_cuda_reset(). */
+CUcontext fake_cuda_make_context(int device);
+
 /* Makes the nth call from now of the exported symbol `function` ("cuMemAlloc_v2") return `result`
  * without doing anything; nth = 0: every call until fake_cuda_reset(). */
 void fake_cuda_fail(const char* function, CUresult result, int nth);

@@ -139,11 +139,13 @@ CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* nam
 
 CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
   FAKE_ENTER_WITH_CONTEXT(cuKernelGetFunction);
-  const CUkern_st* found = fake::find_kernel(*state, kernel);
+  CUkern_st* found = fake::find_kernel(*state, kernel);
   if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (!runs_on(*state, *found, fake::current_context(*state)->device))
-    return CUDA_ERROR_NO_BINARY_FOR_GPU;
-  *function = reinterpret_cast<CUfunction>(kernel);
+  const CUcontext context = fake::current_context(*state);
+  if (!runs_on(*state, *found, context->device)) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  for (auto& [library, contents] : state->libraries)
+    for (const CUkern_st& own : contents->kernels)
+      if (&own == found) *function = &(contents->functions[{found, context}] = {found, context});
   return CUDA_SUCCESS;
 }
 
@@ -201,7 +203,7 @@ CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkerne
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters,
                           void** extra) {
   FAKE_ENTER_WITH_CONTEXT(cuLaunchKernelEx);
-  const CUkern_st* kernel = fake::find_kernel(*state, function);
+  const CUkern_st* kernel = fake::find_launchable(*state, function);
   if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const CUstream_st* stream = fake::find_stream(*state, config->hStream);
   if (kernel == nullptr || stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;

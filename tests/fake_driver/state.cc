@@ -64,6 +64,8 @@ bool is_device(const State& state, CUdevice device) {
 bool is_context(const State& state, CUcontext context) {
   for (const CUctx_st& known : state.contexts)
     if (&known == context) return known.retained > 0;
+  for (const OtherContext& known : state.other_contexts)
+    if (&known.context == context) return true;
   return false;
 }
 
@@ -71,6 +73,8 @@ CUstream_st* find_stream(State& state, CUstream handle) {
   if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
     const CUcontext context = current_context(state);
     if (context == nullptr) return nullptr;
+    for (OtherContext& other : state.other_contexts)
+      if (&other.context == context) return &other.default_stream;
     return &state.default_streams[static_cast<std::size_t>(context->device)];
   }
   const auto found = state.streams.find(handle);
@@ -82,6 +86,14 @@ CUkern_st* find_kernel(State& state, const void* handle) {
     for (CUkern_st& kernel : contents->kernels)
       if (&kernel == handle) return &kernel;
   return nullptr;
+}
+
+const CUkern_st* find_launchable(State& state, CUfunction handle) {
+  for (const auto& [library, contents] : state.libraries)
+    for (const auto& [key, function] : contents->functions)
+      if (&function == handle)
+        return function.context == current_context(state) ? function.kernel : nullptr;
+  return find_kernel(state, handle);
 }
 
 CUresult check_unsafe_call(State& state) {
@@ -134,6 +146,14 @@ void fake_cuda_reset(void) {
   const int generation = state->generation + 1;
   *state = fake::State();
   state->generation = generation;
+}
+
+CUcontext fake_cuda_make_context(int device) {
+  fake::Locked state;
+  fake::OtherContext& made = state->other_contexts.emplace_back();
+  made.context.device = device;
+  made.default_stream.context = &made.context;
+  return &made.context;
 }
 
 void fake_cuda_fail(const char* function, CUresult result, int nth) {

@@ -70,7 +70,14 @@ struct CUkern_st {
   std::map<int, bool> non_portable_cluster;
 };
 
+// A kernel in one context, in which alone it may be launched.
+struct CUfunc_st {
+  CUkern_st* kernel = nullptr;
+  CUcontext context = nullptr;
+};
+
 struct CUlib_st {
+  std::map<std::pair<const CUkern_st*, CUcontext>, CUfunc_st> functions;
   std::deque<CUkern_st> kernels;  // stable addresses: they are the CUkernel handles
 };
 
@@ -98,6 +105,11 @@ struct Fault {
   int remaining;  // calls until it strikes; 0: every call
 };
 
+struct OtherContext {
+  CUctx_st context;
+  CUstream_st default_stream;
+};
+
 struct LaunchRecord {
   fake_cuda_launch launch = {};
   std::string kernel;
@@ -110,6 +122,7 @@ struct State {
   std::vector<const DeviceModel*> devices;
   std::deque<CUctx_st> contexts;            // one per device
   std::deque<CUstream_st> default_streams;  // one per device
+  std::deque<OtherContext> other_contexts;  // beside the primary ones
   std::size_t memory_bytes = std::size_t{80} << 30;
 
   std::map<CUdeviceptr, Allocation> allocations;
@@ -158,6 +171,8 @@ bool is_context(const State& state, CUcontext context);
 // the handle is not alive.
 CUstream_st* find_stream(State& state, CUstream handle);
 CUkern_st* find_kernel(State& state, const void* handle);
+// What a launch names: a kernel, or a function of the current context; null where it is neither.
+const CUkern_st* find_launchable(State& state, CUfunction handle);
 
 // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and the captures concerned invalidated, where the rules of
 // cuThreadExchangeStreamCaptureMode prohibit this thread a potentially unsafe call.

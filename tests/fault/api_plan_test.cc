@@ -488,6 +488,18 @@ TEST_F(PlanTest, EachDeviceGetsItsLaunches) {
   EXPECT_EQ(launch.device, 1);
 }
 
+TEST_F(PlanTest, LaunchesInAContextThatIsNotThePrimaryOne) {
+  const LibraryHandle library(cache.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kQuantizeText);
+  ASSERT_EQ(prepare(plan, 1, 1), OCTILE_OK) << octile_last_error();
+  const auto own = ContextGuard::enter(*device.driver, device.fake.make_context(0));
+  ASSERT_TRUE(own.has_value());
+  const std::size_t pushed = device.fake.call_count("cuCtxPushCurrent_v2");
+  EXPECT_EQ(run(plan, 1), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(device.fake.call_count("cuCtxPushCurrent_v2"), pushed) << "the caller's serves";
+  EXPECT_EQ(device.fake.launch_count(), 1U);
+}
+
 TEST_F(PlanTest, CudaMeansTheCurrentContextsDevice) {
   const LibraryHandle library("");
   EXPECT_EQ(describe(make_plan(library, nullptr, kQuantizeText).get())["device"], "cuda:0");

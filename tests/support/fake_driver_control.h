@@ -22,6 +22,7 @@ class FakeDriver {
       std::abort();
     }
     resolve(library, "fake_cuda_reset", &reset);
+    resolve(library, "fake_cuda_make_context", &make_context);
     resolve(library, "fake_cuda_fail", &fail);
     resolve(library, "fake_cuda_call_count", &call_count);
     resolve(library, "fake_cuda_launch_count", &launch_count);
@@ -50,6 +51,7 @@ class FakeDriver {
   }
 
   decltype(&fake_cuda_reset) reset = nullptr;
+  decltype(&fake_cuda_make_context) make_context = nullptr;
   decltype(&fake_cuda_fail) fail = nullptr;
   decltype(&fake_cuda_call_count) call_count = nullptr;
   decltype(&fake_cuda_launch_count) launch_count = nullptr;
