@@ -24,7 +24,7 @@ constexpr int kStagedVectors = 8;     // rows of a patch on the way to a transpo
 constexpr int kThreadsPerSm = 2048;   // Hopper, CUDA C++ Programming Guide, compute capability 9.0
 constexpr int kShardRows = 8;         // of a warp's tile in shard.cuh
 constexpr int kPartialsTogether = 4;  // words of one load in tensor_magnitude (scale.cuh)
-constexpr int kStripeRows = 512;      // of a thread block in line_amax.cu
+constexpr int kLineLanes = 8;         // along a row in line_amax.cu, where it reads whole columns
 constexpr std::int64_t kMaxGrid = INT32_MAX;  // gridDim.x
 constexpr int kSumColumns = 4 * 1024;         // of a pass over the sums of a row (norm.cuh)
 constexpr std::int64_t kWord = 4;             // bytes of a maximum, of a sum
@@ -388,12 +388,20 @@ int first_pass_rows(const QuantizeProblem& p) {
   return first_pass_of(p) == FirstPass::kGroups ? kRowsOfGroups : kRows;
 }
 
+bool first_pass_raises(const QuantizeProblem& p, std::int64_t rows) {
+  const FirstPass pass = first_pass_of(p);
+  return pass == FirstPass::kGroups || (pass == FirstPass::kLines && rows > kStripeRows);
+}
+
 Result<std::int64_t> first_pass_blocks(const QuantizeProblem& p, std::int64_t rows, int sm_count,
                                        std::int64_t groups) {
   // It holds values, also where tiles hold codes.
   const int elements = kVectorBytes / size_of(source_type(p));
   const std::int64_t across = ceil_div(p.cols, std::int64_t{kWarp} * elements);
   if (first_pass_of(p) == FirstPass::kLines) {
+    if (!first_pass_raises(p, rows)) {
+      return within_a_grid(p, rows, rows + ceil_div(p.cols, std::int64_t{kLineLanes} * elements));
+    }
     return within_a_grid(p, rows, ceil_div(rows, kStripeRows) * across);
   }
   const std::int64_t tiles = tiles_down(p, rows, groups, first_pass_rows(p)) * across;

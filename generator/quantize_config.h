@@ -36,7 +36,7 @@ bool holds_codes(const QuantizeProblem&);
 enum class FirstPass : int {
   kNone,
   kTensor,  // partial maxima, one a thread block
-  kLines,   // of every row and column; their memory is cleared first
+  kLines,   // of every row and column; cleared first where there are many rows
   kGroups,  // of every group; likewise
 };
 FirstPass first_pass_of(const QuantizeProblem&);
@@ -117,6 +117,9 @@ inline constexpr int kNormThreads = 256;  // of the kernel that norms rows, a th
 inline constexpr int kBiasThreads = 32;   // of the sum of bias gradients, a thread a column
 int first_pass_blocks_per_sm(const QuantizeProblem&);
 int first_pass_rows(const QuantizeProblem&);  // of a warp, where it finds a tensor's or a group's
+inline constexpr int kStripeRows = 512;       // of a thread block, where it finds lines'
+// Whether it raises maxima, which are cleared before: not where each is one thread block's.
+bool first_pass_raises(const QuantizeProblem&, std::int64_t rows);
 Result<std::int64_t> first_pass_blocks(const QuantizeProblem&, std::int64_t rows, int sm_count,
                                        std::int64_t groups = 0);
 

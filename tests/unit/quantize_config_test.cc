@@ -246,6 +246,11 @@ TEST(QuantizeConfig, FirstPassesAndTheirWorkspace) {
   EXPECT_EQ(first_pass_of(lines), FirstPass::kLines);
   EXPECT_EQ(workspace_of(lines, kSms).bytes(100), 4 * (100 + 7168));
   EXPECT_EQ(first_pass_blocks(lines, 513, kSms).value(), 2 * 28);
+  EXPECT_TRUE(first_pass_raises(lines, 513));
+  EXPECT_EQ(first_pass_blocks(lines, 512, kSms).value(),
+            512 + 112);  // a block a row, or 64 columns
+  EXPECT_FALSE(first_pass_raises(lines, 512));
+  EXPECT_FALSE(first_pass_raises(tensor, 16384));
   lines.bias_gradient = true;  // sums of every 128 rows' columns behind the maxima, aligned
   EXPECT_EQ(workspace_of(lines, kSms).bias_offset(101), 4 * (104 + 7168));
   EXPECT_EQ(workspace_of(lines, kSms).bytes(129), 4 * (132 + 7168) + 2 * 4 * 7168);
