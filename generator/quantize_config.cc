@@ -130,13 +130,22 @@ Status check_tiles(const QuantizeProblem& p, const QuantizeConfig& c) {
   if (c.tile_rows != kScaleBlock && (!tall || c.tile_rows != 2 * kScaleBlock)) {
     return refuse("tile rows", c.tile_rows, tall ? "128 and 256 are allowed" : "128 is allowed");
   }
-  if (c.tile_cols != kScaleBlock) return refuse("tile columns", c.tile_cols, "128 is allowed");
+  const bool narrow = takes_narrow_tiles(p);
+  if (c.tile_cols != kScaleBlock && (!narrow || c.tile_cols != kScaleBlock / 2)) {
+    return refuse("tile columns", c.tile_cols,
+                  narrow ? "64 and 128 are allowed" : "128 is allowed");
+  }
   const int vectors = resources_of(p, c).vectors_per_thread;
-  const bool patches_of_8 = staged || p.bias_gradient || p.q.granularity == Granularity::k32x32;
-  if (patches_of_8 && vectors != kStagedVectors) {
+  if (p.bias_gradient && vectors != kStagedVectors) {
     return refuse(
         "vectors per thread", vectors,
         fmt::format("{} are allowed (the tile over the threads that hold it)", kStagedVectors));
+  }
+  const bool patches = staged || p.q.granularity == Granularity::k32x32;
+  if (patches && vectors != kStagedVectors && vectors != kStagedVectors / 2) {
+    return refuse("vectors per thread", vectors,
+                  fmt::format("{} and {} are allowed (the tile over the threads that hold it)",
+                              kStagedVectors / 2, kStagedVectors));
   }
   // The staged codes and the encode scales of its columns, at most one for 32 rows.
   const int smem = c.tile_rows * kScaleBlock + c.tile_rows / 32 * kScaleBlock * 4;
@@ -281,6 +290,11 @@ QuantizeTemplate template_of(const QuantizeProblem& p) {
     default:
       return QuantizeTemplate::kSegments;
   }
+}
+
+bool takes_narrow_tiles(const QuantizeProblem& p) {
+  return template_of(p) == QuantizeTemplate::kTiles && p.source.empty() &&
+         p.grouping == Grouping::kNone && !p.bias_gradient;
 }
 
 FirstPass first_pass_of(const QuantizeProblem& p) {

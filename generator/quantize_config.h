@@ -32,6 +32,11 @@ DType source_type(const QuantizeProblem&);
 // used: tiles of what is quantised again.
 bool holds_codes(const QuantizeProblem&);
 
+// Whether tiles may be narrower than a scale's block: thread blocks side by side then read all that
+// it covers, each for itself. Not where that is to be computed twice, nor of groups and bias
+// gradients, for lack of a measurement.
+bool takes_narrow_tiles(const QuantizeProblem&);
+
 // The kernel that must find maxima before, where a scale's block is longer than a tile.
 enum class FirstPass : int {
   kNone,
