@@ -159,6 +159,8 @@ void add_quantizing(Prologue& out, const QuantizeProblem& p, const QuantizeConfi
     out.add_int("kAmaxBlocksPerSm", first_pass_blocks_per_sm(p), "its residency");
     out.add_int("kAmaxRows", first_pass_rows(p),
                 "of a warp, where it finds a tensor's or a group's");
+    out.add_int("kAmaxStripe", kStripeRows, "rows of a thread block, where it finds lines'");
+    out.add_int("kWholeLineRows", whole_line_rows(p), "up to which a line is one thread block's");
   }
   if (source_shape(p.source).rms_norm) {
     out.add_float("kNormEpsilon", p.norm_epsilon, "problem: added to the mean of the squares");

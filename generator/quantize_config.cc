@@ -24,7 +24,7 @@ constexpr int kStagedVectors = 8;     // rows of a patch on the way to a transpo
 constexpr int kThreadsPerSm = 2048;   // Hopper, CUDA C++ Programming Guide, compute capability 9.0
 constexpr int kShardRows = 8;         // of a warp's tile in shard.cuh
 constexpr int kPartialsTogether = 4;  // words of one load in tensor_magnitude (scale.cuh)
-constexpr int kStripeRows = 512;      // of a thread block in line_amax.cu
+constexpr int kLineLanes = 8;         // along a row in line_amax.cu, where it reads whole columns
 constexpr std::int64_t kMaxGrid = INT32_MAX;  // gridDim.x
 constexpr int kSumColumns = 4 * 1024;         // of a pass over the sums of a row (norm.cuh)
 constexpr std::int64_t kWord = 4;             // bytes of a maximum, of a sum
@@ -130,13 +130,22 @@ Status check_tiles(const QuantizeProblem& p, const QuantizeConfig& c) {
   if (c.tile_rows != kScaleBlock && (!tall || c.tile_rows != 2 * kScaleBlock)) {
     return refuse("tile rows", c.tile_rows, tall ? "128 and 256 are allowed" : "128 is allowed");
   }
-  if (c.tile_cols != kScaleBlock) return refuse("tile columns", c.tile_cols, "128 is allowed");
+  const bool narrow = takes_narrow_tiles(p);
+  if (c.tile_cols != kScaleBlock && (!narrow || c.tile_cols != kScaleBlock / 2)) {
+    return refuse("tile columns", c.tile_cols,
+                  narrow ? "64 and 128 are allowed" : "128 is allowed");
+  }
   const int vectors = resources_of(p, c).vectors_per_thread;
-  const bool patches_of_8 = staged || p.bias_gradient || p.q.granularity == Granularity::k32x32;
-  if (patches_of_8 && vectors != kStagedVectors) {
+  if (p.bias_gradient && vectors != kStagedVectors) {
     return refuse(
         "vectors per thread", vectors,
         fmt::format("{} are allowed (the tile over the threads that hold it)", kStagedVectors));
+  }
+  const bool patches = staged || p.q.granularity == Granularity::k32x32;
+  if (patches && vectors != kStagedVectors && vectors != kStagedVectors / 2) {
+    return refuse("vectors per thread", vectors,
+                  fmt::format("{} and {} are allowed (the tile over the threads that hold it)",
+                              kStagedVectors / 2, kStagedVectors));
   }
   // The staged codes and the encode scales of its columns, at most one for 32 rows.
   const int smem = c.tile_rows * kScaleBlock + c.tile_rows / 32 * kScaleBlock * 4;
@@ -283,6 +292,11 @@ QuantizeTemplate template_of(const QuantizeProblem& p) {
   }
 }
 
+bool takes_narrow_tiles(const QuantizeProblem& p) {
+  return template_of(p) == QuantizeTemplate::kTiles && p.source.empty() &&
+         p.grouping == Grouping::kNone && !p.bias_gradient;
+}
+
 FirstPass first_pass_of(const QuantizeProblem& p) {
   if (p.operation != QuantizeOperation::kQuantize) return FirstPass::kNone;
   if (p.policy == ScalePolicy::kDelayed || p.shard != ShardStep::kNone) return FirstPass::kNone;
@@ -388,12 +402,26 @@ int first_pass_rows(const QuantizeProblem& p) {
   return first_pass_of(p) == FirstPass::kGroups ? kRowsOfGroups : kRows;
 }
 
+std::int64_t whole_line_rows(const QuantizeProblem& p) {
+  // One thread block reads 8192 elements at a time: of more columns it would be waited for.
+  constexpr std::int64_t kMostColumns = 32768;
+  return p.cols <= kMostColumns ? kStripeRows : 0;
+}
+
+bool first_pass_raises(const QuantizeProblem& p, std::int64_t rows) {
+  const FirstPass pass = first_pass_of(p);
+  return pass == FirstPass::kGroups || (pass == FirstPass::kLines && rows > whole_line_rows(p));
+}
+
 Result<std::int64_t> first_pass_blocks(const QuantizeProblem& p, std::int64_t rows, int sm_count,
                                        std::int64_t groups) {
   // It holds values, also where tiles hold codes.
   const int elements = kVectorBytes / size_of(source_type(p));
   const std::int64_t across = ceil_div(p.cols, std::int64_t{kWarp} * elements);
   if (first_pass_of(p) == FirstPass::kLines) {
+    if (!first_pass_raises(p, rows)) {
+      return within_a_grid(p, rows, rows + ceil_div(p.cols, std::int64_t{kLineLanes} * elements));
+    }
     return within_a_grid(p, rows, ceil_div(rows, kStripeRows) * across);
   }
   const std::int64_t tiles = tiles_down(p, rows, groups, first_pass_rows(p)) * across;

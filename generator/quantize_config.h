@@ -32,11 +32,16 @@ DType source_type(const QuantizeProblem&);
 // used: tiles of what is quantised again.
 bool holds_codes(const QuantizeProblem&);
 
+// Whether tiles may be narrower than a scale's block: thread blocks side by side then read all that
+// it covers, each for itself. Not where that is to be computed twice, nor of groups and bias
+// gradients, for lack of a measurement.
+bool takes_narrow_tiles(const QuantizeProblem&);
+
 // The kernel that must find maxima before, where a scale's block is longer than a tile.
 enum class FirstPass : int {
   kNone,
   kTensor,  // partial maxima, one a thread block
-  kLines,   // of every row and column; their memory is cleared first
+  kLines,   // of every row and column; cleared first where there are many rows
   kGroups,  // of every group; likewise
 };
 FirstPass first_pass_of(const QuantizeProblem&);
@@ -117,6 +122,10 @@ inline constexpr int kNormThreads = 256;  // of the kernel that norms rows, a th
 inline constexpr int kBiasThreads = 32;   // of the sum of bias gradients, a thread a column
 int first_pass_blocks_per_sm(const QuantizeProblem&);
 int first_pass_rows(const QuantizeProblem&);  // of a warp, where it finds a tensor's or a group's
+inline constexpr int kStripeRows = 512;       // of a thread block, where it finds lines'
+std::int64_t whole_line_rows(const QuantizeProblem& p);  // up to which a line is one thread block's
+// Whether it raises maxima, which are cleared before: not where each is one thread block's.
+bool first_pass_raises(const QuantizeProblem&, std::int64_t rows);
 Result<std::int64_t> first_pass_blocks(const QuantizeProblem&, std::int64_t rows, int sm_count,
                                        std::int64_t groups = 0);
 

@@ -113,6 +113,20 @@ QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const D
   const bool codes = holds_codes(p);
   const DType held = codes ? DType::kBF16 : held_type(p);  // codes: as many of a load
   c.threads = 128 * size_of(held);  // 8 loads of a thread in flight, whatever the element
+  // A tile an SM at most: half as wide there are twice as many, and a thread with half as many rows
+  // is done sooner; where it writes the transposed copy of 16 bits alone, fewer threads are
+  // (tiles.cu has the figures). As many registers are left to it as let all of them be resident.
+  const std::int64_t tiles = ceil_div(rows, 128) * ceil_div(p.cols, 128);
+  const int narrow_per_sm = held == DType::kFP32 ? 1 : 2;
+  if (rows != kDynamic && 2 * tiles <= std::int64_t{narrow_per_sm} * d.sm_count &&
+      takes_narrow_tiles(p)) {
+    const bool alone = p.output == QuantizeOutput::kTransposed;
+    c.tile_cols = 64;
+    c.threads = alone && held != DType::kFP32 && !codes ? 128 : 256;
+    c.blocks_per_sm = narrow_per_sm * 256 / c.threads;
+    c.rows_fastest = alone;
+    return c;
+  }
   // Measured on an H200 for bf16 128x128: 80 registers and 3 blocks beat 64 and 4 by 1 %.
   c.blocks_per_sm = held == DType::kFP32 ? 2 : 3;
   if (has_transposed(p.output)) {
@@ -144,7 +158,6 @@ QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const D
   const bool summed = p.bias_gradient && source_type(p) == DType::kFP32;
   const int words = source_shape(p.source).inputs * size_of(p.x.dtype);  // of inputs, a value
   if (words > 4 || of_groups || summed) c.blocks_per_sm = 1;
-  const std::int64_t tiles = ceil_div(rows, 128) * ceil_div(p.cols, 128);
   const bool patches_of_8 = p.q.granularity == Granularity::k32x32 || p.bias_gradient;
   if (rows != kDynamic && tiles <= d.sm_count && !patches_of_8) {
     // One tile an SM at most: more threads with fewer loads each finish it sooner. For bf16, 1024

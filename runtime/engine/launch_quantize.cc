@@ -99,9 +99,8 @@ Status launch_first_pass(const LaunchSite& site, const QuantizeLaunch& l,
                          const QuantizeProblem& problem, QuantizeKernelArgs& args) {
   const auto blocks = first_pass_blocks(problem, args.rows, l.sm_count, args.groups);
   if (!blocks) return tl::unexpected<Error>(blocks.error());
-  if (l.workspace.first_pass == FirstPass::kTensor) {
-    args.partials = *blocks;
-  } else {
+  if (l.workspace.first_pass == FirstPass::kTensor) args.partials = *blocks;
+  if (first_pass_raises(problem, args.rows)) {
     const auto bytes =
         static_cast<std::size_t>(l.workspace.first_pass == FirstPass::kGroups
                                      ? args.groups * std::int64_t{sizeof *args.maxima}

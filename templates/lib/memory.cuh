@@ -42,6 +42,15 @@ __device__ __forceinline__ u32 load_4(const void* p) {
   return v;
 }
 
+// ld.global.u32 d, [p];  PTX 1.0, sm_10. p 4-byte aligned. Of memory that others raise meanwhile:
+// what an SM once has in L1 stays as it was, and thousands of warps that look at one word do not
+// wait for each other in L2.
+__device__ __forceinline__ u32 glance_4(const void* p) {
+  u32 v;
+  asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(p));
+  return v;
+}
+
 // ld.global.nc.u16 d, [p];  PTX 3.1, sm_32. p 2-byte aligned.
 __device__ __forceinline__ u32 load_2(const void* p) {
   u16 v;

@@ -1,11 +1,11 @@
 // cast -> transposed output: codes meet in shared memory, so that what leaves is contiguous along
 // the rows of x.
 //
-// A thread casts its patch of 8 consecutive rows column by column, two rows a cvt: 8 codes of a
-// column are 8 bytes of a row of the transposed copy. Shared memory, one row of kTileRows bytes a
-// column of the tile, in units of 16 bytes (two patches):
+// A thread casts its patch of 8 (or 4) consecutive rows column by column, two rows a cvt: 8 codes
+// of a column are 8 bytes of a row of the transposed copy, a piece of it. Shared memory, one row of
+// kTileRows bytes a column of the tile, in units of 16 bytes (two pieces, or four):
 //
-//   column c:  | unit 0 | unit 1 | ... |       a patch's 8 bytes go to half (row / 8) of the row,
+//   column c:  | unit 0 | unit 1 | ... |       a patch's 8 bytes go to piece (row / 8) of the row,
 //                                              exclusive-or'ed with c / kElements
 //
 // The lanes that store at once hold the same rows of 16 neighbouring column groups: the
@@ -18,45 +18,52 @@
 
 namespace quantize {
 
-constexpr int kStagedRows = 8;  // rows of a patch that becomes 8 bytes of each column
+constexpr int kStagedRows = 8;  // rows of a patch, where a thread is to hold as many as it can
 
-using memory::Words2;  // 8 codes of a column
-struct alignas(16) Unit {
-  Words2 half[2];
-};
-
-template <typename Src, int kTileRows, int kTileCols, int kThreads>
+// kRows: of a patch, which becomes as many bytes of each column.
+template <typename Src, int kRows, int kTileRows, int kTileCols, int kThreads>
 struct ColumnStage {
+  static_assert(kRows == 8 || kRows == 4, "a piece is stored by one access");
+  static constexpr int kWords = kRows / 4;
+  struct alignas(kRows) Piece {  // kRows codes of a column
+    u32 word[kWords];
+  };
+  static constexpr int kPieces = 16 / kRows;
+  struct alignas(16) Unit {
+    Piece piece[kPieces];
+  };
   static constexpr int kUnits = kTileRows / 16;  // of a column
   static constexpr int kAll = kUnits * kTileCols;
   Unit unit[kAll];
 
   static constexpr int kLanes = kTileCols / Src::kElements;  // that hold the same rows
-  // Lanes that store at once are 16: where fewer than that hold the same rows, the next rows' are
-  // among them and take the halves between.
-  static constexpr int kTurn = kLanes < 16 ? 16 / kLanes : 1;
+  // Lanes that store at once are 16, or 32 of 4 bytes: where fewer than that hold the same rows,
+  // the next rows' are among them and take the pieces between.
+  static constexpr int kTogether = 128 / kRows;
+  static constexpr int kTurn = kLanes < kTogether ? kTogether / kLanes : 1;
+  static_assert(kTileRows / kRows % kTogether == 0, "a column's pieces take every turn");
   static __device__ __forceinline__ int turn(int column) {
-    return column / Src::kElements * kTurn % 16;
+    return column / Src::kElements * kTurn % kTogether;
   }
   // Element `j` of the group of kElements columns from `column` on, which share a turn: told apart,
   // so that the compiler sees as much.
-  __device__ __forceinline__ Words2& at(int column, int j, int patch_row) {
-    const int half = patch_row ^ turn(column);
-    return unit[column * kUnits + half / 2 + j * kUnits].half[half % 2];
+  __device__ __forceinline__ Piece& at(int column, int j, int patch_row) {
+    const int piece = patch_row ^ turn(column);
+    return unit[column * kUnits + piece / kPieces + j * kUnits].piece[piece % kPieces];
   }
 
   // The thread's codes of columns kFirst to kFirst + kCount - 1 of its own, whose scales `encode`
-  // holds; its patch begins at row 8 * patch_row and column `column` of the tile.
+  // holds; its patch begins at row kRows * patch_row and column `column` of the tile.
   template <int kFp8, typename P, int kFirst, int kCount>
   __device__ __forceinline__ void put(int patch_row, int column,
                                       const typename P::Src::Held (&v)[P::kVectors],
                                       const float (&encode)[kCount]) {
-    static_assert(P::kVectors == kStagedRows && P::kRowStep == 1, "8 consecutive rows");
+    static_assert(P::kVectors == kRows && P::kRowStep == 1, "consecutive rows");
 #pragma unroll
     for (int j = kFirst; j < kFirst + kCount; ++j) {
-      Words2 codes;
+      Piece codes;
 #pragma unroll
-      for (int w = 0; w < 2; ++w) {
+      for (int w = 0; w < kWords; ++w) {
         float x[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -97,13 +104,15 @@ struct ColumnStage {
     constexpr int kStep = kThreads / kUnits;
     constexpr int kTurns = kStep / Src::kElements * kTurn;
     static_assert(kThreads % kUnits == 0 && kTileCols % kStep == 0, "every thread writes as many");
-    static_assert(kTurns % 2 == 0 && (kTurns & (kTurns - 1)) == 0 && kStep % Src::kElements == 0,
-                  "a step turns whole units, and bits that no column below it has");
+    static_assert(
+        kTurns % kPieces == 0 && (kTurns & (kTurns - 1)) == 0 && kStep % Src::kElements == 0,
+        "a step turns whole units, and bits that no column below it has");
     const int first = static_cast<int>(threadIdx.x) / kUnits;
     const int row = static_cast<int>(threadIdx.x) % kUnits * 16;
     const int turned = turn(first);
     const bool swapped = turned % 2 != 0;
-    const int u = row / 16 ^ turned / 2;
+    const bool pairs_swapped = kPieces == 4 && turned % 4 >= 2;
+    const int u = row / 16 ^ turned / kPieces;
     const int columns = clamp_count(args.cols - col0, kTileCols);
     const int rows = clamp_count(padded_columns(args) - row0, kTileRows);
     const i64 ld = args.ldq_transposed;
@@ -115,7 +124,8 @@ struct ColumnStage {
 #pragma unroll
       for (int k = 0; k < kTileCols / kStep; ++k) {
         memory::store_16(
-            p, staged(first * kUnits + (u ^ k * kTurns % 16 / 2) + k * kStep * kUnits, swapped));
+            p, staged(first * kUnits + (u ^ k * kTurns % kTogether / kPieces) + k * kStep * kUnits,
+                      swapped, pairs_swapped));
         p += kStep * ld;
       }
       return;
@@ -124,7 +134,8 @@ struct ColumnStage {
 #pragma unroll 1
     for (int k = 0; k * kStep + first < columns; ++k) {
       const Vector codes =
-          staged((first + k * kStep) * kUnits + (u ^ k * kTurns % 16 / 2), swapped);
+          staged((first + k * kStep) * kUnits + (u ^ k * kTurns % kTogether / kPieces), swapped,
+                 pairs_swapped);
       if (aligned) {
         memory::store_16(p, codes);
       } else {
@@ -135,11 +146,18 @@ struct ColumnStage {
   }
 
  private:
-  __device__ __forceinline__ Vector staged(int index, bool swapped) const {
-    const Unit both = unit[index];
-    const Words2 first = swapped ? both.half[1] : both.half[0];
-    const Words2 second = swapped ? both.half[0] : both.half[1];
-    return {{first.word[0], first.word[1], second.word[0], second.word[1]}};
+  // A unit, whose neighbouring pieces lie swapped, and of four their pairs.
+  __device__ __forceinline__ Vector staged(int index, bool swapped, bool pairs_swapped) const {
+    const Unit all = unit[index];
+    const auto piece = [&](int i) { return swapped ? all.piece[i ^ 1] : all.piece[i]; };
+    if constexpr (kPieces == 2) {
+      const Piece first = piece(0), second = piece(1);
+      return {{first.word[0], first.word[1], second.word[0], second.word[1]}};
+    } else {
+      const u32 a = piece(0).word[0], b = piece(1).word[0];
+      const u32 c = piece(2).word[0], d = piece(3).word[0];
+      return pairs_swapped ? Vector{{c, d, a, b}} : Vector{{a, b, c, d}};
+    }
   }
   static __device__ __forceinline__ void store_bytes(char* p, Vector v) {
 #pragma unroll 1

@@ -6,6 +6,11 @@
 // The host clears them before. A thread block walks down one stripe of 32 * kElements columns, its
 // warps 8 rows apart; a row's maximum leaves with one atomic a warp and row, a column's with one
 // a thread block and column. Maxima do not depend on the order of arrival.
+//
+// Up to kWholeLineRows rows a line is one thread block's instead, which reads it whole: x is read
+// twice, from L2 the second time, and nothing has to be cleared or raised.
+//
+//   block 0 .. rows - 1: a row each          the others: 8 * kElements columns each
 #ifndef OCTILE_EMITTED
 #define OCTILE_AMAX_NAME octile_quantize_line_amax_default
 #define OCTILE_DEFAULT_GRANULARITY 2
@@ -21,7 +26,68 @@ using Pass = quantize::FirstPass<Src, cfg::kAmaxThreads>;
 using Input = cfg::Input<Pass::Patch>;
 using quantize::Vector;
 constexpr int kVectors = Pass::kVectors, kCols = Pass::kCols, kWarps = Pass::kWarps;
-constexpr int kStripeRows = 512;  // of one thread block: enough to make its column atomics few
+constexpr int kStripeRows = cfg::kAmaxStripe;  // of one thread block: so its column atomics are few
+
+// ---- whole lines --------------------------------------------------------------------------------
+
+constexpr int kPieces = 4;  // loads of a thread
+using RowPatch = quantize::Patch<Src, kPieces, kPieces, cfg::kAmaxThreads * Src::kElements, 1>;
+
+__device__ __forceinline__ void find_row(const quantize::Args& args, i64 row) {
+  __shared__ u32 partials[kWarps];
+  u32 top = 0;
+#pragma unroll 1
+  for (i64 first = 0; first < args.cols; first += kPieces * RowPatch::kGroupCols) {
+    const RowPatch patch(args, row, first + threadIdx.x * Src::kElements);
+    Vector x[kPieces];
+    u32 magnitudes[kPieces];
+    cfg::Input<RowPatch>(args, patch).load(patch, x);
+    quantize::measure<Src>(x, magnitudes);
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) top = reduce::max(top, magnitudes[i]);
+  }
+  top = reduce::block_max<cfg::kAmaxThreads>(top, partials);
+  if (threadIdx.x == 0) memory::store_4(args.maxima + row, top);
+}
+
+constexpr int kLanes = 8;  // along a row
+constexpr int kTileCols = kLanes * Src::kElements;
+constexpr int kTileRows = cfg::kAmaxThreads / kLanes;  // of one load each
+using ColumnPatch = quantize::Patch<Src, kPieces, 1, kTileCols, kTileRows>;
+
+__device__ __forceinline__ void find_columns(const quantize::Args& args, i64 col0) {
+  __shared__ Vector columns[kWarps][kLanes];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  Vector top = {{0, 0, 0, 0}};
+#pragma unroll 1
+  for (i64 row = threadIdx.x / kLanes; row < args.rows; row += kPieces * kTileRows) {
+    const ColumnPatch patch(args, row, col0 + threadIdx.x % kLanes * Src::kElements);
+    Vector x[kPieces];
+    u32 magnitudes[kPieces];
+    cfg::Input<ColumnPatch>(args, patch).load(patch, x);
+    quantize::measure<Src>(x, magnitudes);
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) quantize::raise_tops<Src>(top, x[i]);
+  }
+#pragma unroll
+  for (int distance = kLanes; distance < 32; distance *= 2) {
+#pragma unroll
+    for (u32& word : top.word) {
+      word = Src::larger(word, __shfl_xor_sync(0xffffffffu, word, distance));
+    }
+  }
+  if (lane < kLanes) columns[warp][lane] = quantize::magnitudes_of<Src>(top);
+  __syncthreads();
+  const int column = static_cast<int>(threadIdx.x), element = column % Src::kElements;
+  if (column >= kTileCols || col0 + column >= args.cols) return;
+  u32 largest = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) {
+    const Vector& v = columns[w][column / Src::kElements];
+    largest = reduce::max(largest, Src::pick(v.word[element / Src::kElementsAWord], element));
+  }
+  memory::store_4(args.maxima + args.rows + col0 + column, largest);
+}
 
 }  // namespace line_amax
 
@@ -30,6 +96,15 @@ extern "C" __global__ void __launch_bounds__(cfg::kAmaxThreads, cfg::kAmaxBlocks
   using namespace line_amax;
   wait_for_previous_kernel();
   if (quantize::skipped(args)) return;
+  if (args.rows <= cfg::kWholeLineRows) {
+    const i64 block = blockIdx.x;
+    if (block < args.rows) {
+      find_row(args, block);
+    } else {
+      find_columns(args, (block - args.rows) * kTileCols);
+    }
+    return;
+  }
   __shared__ Vector columns[kWarps][32];
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const u64 across = static_cast<u64>(args.cols + kCols - 1) / kCols;

@@ -205,15 +205,25 @@ __device__ __forceinline__ void count_nonfinite(const Args& args, u32 found) {
   if (args.nonfinite != nullptr && found != 0) atomicAdd(args.nonfinite, u64{found});
 }
 
-// Delayed scaling: the given encode scale; the warp's maximum goes into the record. All 32 lanes.
+// Delayed scaling: what is asked for before the source is, so that nobody waits for it afterwards.
+struct Given {
+  float encode;
+  u32 amax;  // the record as it was then; the largest of all bits where none is kept
+};
+__device__ __forceinline__ Given given_scale(const Args& args) {
+  Given given = {__uint_as_float(memory::load_4(args.encode)), 0xffffffffu};
+  if (args.amax != nullptr) given.amax = memory::glance_4(args.amax);
+  return given;
+}
+// The warp's maximum goes into the record. All 32 lanes.
 template <typename Src, int kVectors>
-__device__ __forceinline__ float given_encode(const Args& args, const u32 (&magnitudes)[kVectors]) {
+__device__ __forceinline__ void record_amax(const Args& args, const Given& given,
+                                            const u32 (&magnitudes)[kVectors]) {
   u32 top = 0;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) top = reduce::max(top, magnitudes[i]);
-  top = __reduce_max_sync(0xffffffffu, top);
-  if (threadIdx.x % 32 == 0) raise_amax<Src>(args, top);
-  return __uint_as_float(memory::load_4(args.encode));
+  top = __float_as_uint(Src::value(__reduce_max_sync(0xffffffffu, top)));
+  if (threadIdx.x % 32 == 0 && top > given.amax) atomicMax(args.amax, top);
 }
 
 }  // namespace quantize

@@ -206,12 +206,13 @@ __device__ __forceinline__ void quantize_short(const View& args, const Patch& pa
 // amax, scale, cast and output of a patch.
 __device__ __forceinline__ void give(const View& args, const Patch& patch, const Input& input,
                                      const Output& output, const LongOwner& owner, bool first_tile,
-                                     u32 known, Vector (&x)[kVectors]) {
+                                     const quantize::Given& given, u32 known,
+                                     Vector (&x)[kVectors]) {
   u32 magnitudes[kVectors];
   const bool nonfinite = quantize::measure<Src>(x, magnitudes);
   if constexpr (kOneScale) {
-    const float encode =
-        cfg::kDelayed ? quantize::given_encode<Src>(args, magnitudes) : encode_of(known);
+    const float encode = cfg::kDelayed ? given.encode : encode_of(known);
+    if constexpr (cfg::kDelayed) quantize::record_amax<Src>(args, given, magnitudes);
     if (first_tile && threadIdx.x % 32 == 0) {
       Rule::store(args.scale, 0, encode);
       if (!cfg::kDelayed) quantize::raise_amax<Src>(args, known);
@@ -231,7 +232,7 @@ __device__ __forceinline__ void give(const View& args, const Patch& patch, const
 // steps' are on their way. `patch` is its first step's.
 template <typename Streamed>
 __device__ __forceinline__ void stream_tile(const View& args, Patch patch, bool first_tile,
-                                            u32 known) {
+                                            const quantize::Given& given, u32 known) {
   __shared__ typename Streamed::Ring rings[kWarps];
   int left = quantize::clamp_count(args.rows - patch.row, cfg::kTileRows);
   Streamed input(args, patch);
@@ -249,7 +250,7 @@ __device__ __forceinline__ void stream_tile(const View& args, Patch patch, bool 
       input.load_edge(patch, x);
     }
     input.tap(patch, x);
-    give(args, patch, input, output, owner, first_tile, known, x);
+    give(args, patch, input, output, owner, first_tile, given, known, x);
     left -= cfg::kStepRows;
     if (left <= 0) return;
     --whole;
@@ -272,6 +273,10 @@ __device__ __forceinline__ i64 lane_column(i64 tile) {
   return tile * cfg::kTileCols + threadIdx.x % 32 * kLaneCols;
 }
 
+__device__ __forceinline__ quantize::Given given_of(const View& args) {
+  if constexpr (cfg::kDelayed) return quantize::given_scale(args);
+  return {};
+}
 __device__ __forceinline__ u32 known_maximum(const View& args) {
   return kOneScale && !cfg::kDelayed ? quantize::known_magnitude(args) : 0;
 }
@@ -279,14 +284,14 @@ __device__ __forceinline__ u32 known_maximum(const View& args) {
 // kStepRows rows from `row` on.
 template <typename Source>
 __device__ __forceinline__ void give_step(const View& args, i64 row, i64 column_tile,
-                                          bool first_tile) {
+                                          bool first_tile, const quantize::Given& given) {
   const Patch patch(args, row, lane_column(column_tile));
   const Source input(args, patch);
   const Output output(args, patch);
   Vector x[kVectors];
   input.load(patch, x);
   const u32 known = known_maximum(args);
-  give(args, patch, input, output, LongOwner(args, patch), first_tile, known, x);
+  give(args, patch, input, output, LongOwner(args, patch), first_tile, given, known, x);
 }
 
 // Masked groups without a scale of their own: what is there of them is shared out, kStepRows rows
@@ -305,7 +310,7 @@ __device__ __forceinline__ void give_spread(const quantize::Args& whole,
     u32 tile = next;
     if (!tiles.enter(whole, tile, args)) return;
     const i64 row = quantize::first_row(args) + i64{tile} * cfg::kStepRows;
-    give_step<Source>(args, row, slot.col, false);
+    give_step<Source>(args, row, slot.col, false, {});
   }
 }
 
@@ -322,15 +327,16 @@ __device__ __forceinline__ void give_tile(const quantize::Args& whole) {
   const bool first_tile = cfg::kGroupWalk == 0 ? index == 0 : tile.row == 0 && tile.col == 0;
   // A group's first tile stays for its scale, also where the group is empty.
   if (cfg::kGroupWalk != 0 && row0 >= args.rows && !(kOneScale && first_tile)) return;
+  const quantize::Given given = given_of(args);
   if constexpr (cfg::kSideBySide) {
     const Patch patch(args, row0, lane_column(tile.col));
-    stream_tile<Source>(args, patch, first_tile, known_maximum(args));
+    stream_tile<Source>(args, patch, first_tile, given, known_maximum(args));
   } else {
     // One step, but of masked groups, where blocks without a tile are to be few.
 #pragma unroll 1
     for (int step = 0; step < cfg::kTileRows; step += cfg::kStepRows) {
       if (step > 0 && row0 + step >= args.rows) return;
-      give_step<Source>(args, row0 + step, tile.col, first_tile && step == 0);
+      give_step<Source>(args, row0 + step, tile.col, first_tile && step == 0, given);
     }
   }
 }

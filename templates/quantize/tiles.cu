@@ -1,5 +1,5 @@
-// Quantisation by thread blocks of 128 (or 256) rows x 128 columns, one read for every output: any
-// granularity, row-wise, transposed or both.
+// Quantisation by thread blocks of 128 (or 256) rows x 128 (or 64) columns, one read for every
+// output: any granularity, row-wise, transposed or both.
 //
 //   q [r, c] = fp8(x[r, c] * encode of (r, c)),             scale   = 1 / encode
 //   qt[c, r] = fp8(x[r, c] * encode of (c, r) transposed),  scale_t = 1 / its encode
@@ -14,6 +14,11 @@
 //     row 1   | thread 0 | ...  | thread 15 |      | thread 16| ...  | thread 31 |  vector 0
 //      ...                                          ...
 //     row 8   | thread 16| ...  | thread 31 |      row 16 of the interleaved: thread 0, vector 1
+//
+// Of tensors so small that an SM has one tile at most, tiles are 64 columns wide, and a thread that
+// stages codes may hold 4 rows. Where a scale covers 128 columns, the two thread blocks side by
+// side read each other's columns beside their own and find the same maximum, each for itself; the
+// first stores the scale.
 //
 // What is quantised again stays codes, 8 beside their scale a vector (scaled.cuh), as 16-bit
 // elements would lie.
@@ -89,6 +94,22 @@
 // 200.8 (dropped: spills of codes). Packed groups, one search a thread block (groups.cuh),
 // transposed with 4 blocks an SM; 1x128 transposed / both / 1x32 both: 0.88 0.865 0.76, 0.92 0.89
 // 0.77.
+// Small tensors, 128x7168 bf16, us (an empty kernel 0.44): 56 tiles of 128x128 leave 76 SMs idle,
+// and a thread block takes what one thread takes from its loads to its last store. 1x128 transposed
+// / both / 128x128 both / 1x32 both / 32x32 both:
+//   128x128, 8 rows a thread                   -          3.18 3.93 3.62 4.50 3.45    large tensors
+//   128x128, 4 rows a thread                   < 3.4 both 3.37 4.03 3.80 4.37 3.69    dropped
+//   128x64, 8 rows a thread                    -0.3       2.86 3.51 3.25 3.73 2.96    col: kept
+//   128x64, 4 rows a thread                    -0.5       2.96 3.47 3.20 3.60 3.02    kept
+//   128x32, 4 rows a thread                    -0.6       3.00 4.15 3.87 4.03 3.25    dropped
+//   128x64, column maxima before the row-wise  -0.15      both 3.47, 1x32 both 3.65   equal:
+//   dropped copy, which hides their barrier
+// Two narrow tiles an SM (256x7168) 4.67 -> 4.61, 4.35 -> 4.09; four (512x7168) 6.78 -> 8.04, lost.
+// SwiGLU both, whose source is computed for the neighbour too: 5.89 -> 6.32, not narrow.
+// Given scales: what every warp asked L2 for, one word after x was there, is asked for before x and
+// through L1: row-wise (segments.cu) 3.00 -> 2.50, both 3.40 -> 2.80. Asked for before x, past L1:
+// row-wise 3.26. Per row both 8.23 -> 5.00, since nothing is cleared (line_amax.cu); with the first
+// pass letting this kernel start early (launch_dependents), 5.74, and per tensor 4.57 for 4.46.
 #ifndef OCTILE_EMITTED
 #define OCTILE_KERNEL_NAME octile_quantize_tiles_default
 #define OCTILE_DEFAULT_GRANULARITY 3
@@ -117,11 +138,17 @@ constexpr int kLanes = cfg::kTileCols / Src::kElements;  // threads along a row 
 constexpr int kPatchRows = cfg::kThreads / kLanes;       // patches along a column of the tile
 constexpr int kVectors = cfg::kTileRows / kPatchRows;    // loads of a thread
 constexpr int kWarps = cfg::kThreads / 32;
+constexpr int kWarpRows = cfg::kTileRows / kWarps;  // consecutive rows of a warp
+// Thread blocks that share a scale, side by side: each reads all that it is of and casts its own.
+constexpr bool kAcrossRows = kSquares || (kStrips && cfg::kRowwise);
+constexpr int kSharers = kAcrossRows && cfg::kTileCols < kBlock ? kBlock / cfg::kTileCols : 1;
 constexpr bool kInterleaved = !cfg::kTransposed && !kShort && !cfg::kBiasGradient;
 
-static_assert(cfg::kTileCols == 128 && cfg::kTileRows % 128 == 0, "a tile is whole blocks");
+static_assert(128 % cfg::kTileCols == 0 && cfg::kTileRows % 128 == 0,
+              "a tile is whole blocks, or so is it with its neighbours");
 static_assert(kVectors * kPatchRows == cfg::kTileRows, "a tile is whole patches");
-static_assert(!cfg::kTransposed || kVectors == quantize::kStagedRows, "patches of 8 rows");
+static_assert(kInterleaved || !(kStrips || kSquares) || kWarpRows <= kBlock,
+              "the rows of a warp share a block");
 static_assert(!kInterleaved || cfg::kTileRows == 128, "interleaved rows share one block");
 
 using Groups = quantize::Walk<cfg::kGroupWalk>;
@@ -130,9 +157,10 @@ using Patch = quantize::Patch<Src, kVectors, 1, cfg::kTileCols, kInterleaved ? k
 using Input = cfg::Input<Patch>;
 using Output = quantize::RowOutput<Patch>;
 using Bias = quantize::ColumnSums<Patch, cfg::kTileCols>;
-using Stage = quantize::ColumnStage<Src, cfg::kTileRows, cfg::kTileCols, cfg::kThreads>;
+using Stage = quantize::ColumnStage<Src, cfg::kTransposed ? kVectors : quantize::kStagedRows,
+                                    cfg::kTileRows, cfg::kTileCols, cfg::kThreads>;
 
-constexpr int kBlocksAcross = cfg::kTileCols / kBlock;
+constexpr int kBlocksAcross = cfg::kTileCols < kBlock ? 1 : cfg::kTileCols / kBlock;
 constexpr int kBlocksDown = cfg::kTileRows / kBlock;
 
 // Columns' maxima are of a warp, or, where they are words, of as many lanes as hold the same rows.
@@ -200,7 +228,6 @@ __device__ __forceinline__ void share_squares(Memory& shared, const Place& at,
 // After a barrier: the scale of the thread's block, in all its threads.
 template <typename Memory>
 __device__ __forceinline__ float square_encode(const Memory& shared, const Place& at) {
-  constexpr int kWarpRows = cfg::kTileRows / kWarps;                       // consecutive
   constexpr int kBlockWarps = kInterleaved ? kWarps : kBlock / kWarpRows;  // that share a block
   const int first = kInterleaved ? 0 : at.block_down * kBlockWarps;
   u32 top = 0;
@@ -214,7 +241,7 @@ __device__ __forceinline__ float square_encode(const Memory& shared, const Place
 // One thread of a block stores its scale.
 __device__ __forceinline__ void store_square(const View& args, const Patch& patch, const Place& at,
                                              float encode) {
-  const bool writer = at.row % kBlock == 0 && at.column % kBlock == 0;
+  const bool writer = at.row % kBlock == 0 && (kSharers == 1 ? at.column : patch.col) % kBlock == 0;
   if (writer && patch.row < args.rows && patch.col < args.cols) {
     const i64 down = blocks_of(quantize::scale_rows(args)), across = blocks_of(args.cols);
     const i64 i = (patch.row - quantize::scale_origin(args)) / kBlock, j = patch.col / kBlock;
@@ -233,7 +260,7 @@ __device__ __forceinline__ void store_square(const View& args, const Patch& patc
 // hands them round by shuffles; 1x32: every lane derives all, which are exponents and cost little.
 struct RowStrips {
   static constexpr int kAlong = kBlock / Src::kElements;  // lanes of a block
-  static constexpr int kAcross = 128 / Src::kElements;    // of one of 128 columns
+  static constexpr int kAcross = kLanes;                  // of the tile's part of 128 columns
   float kept[kShort ? kVectors : 1];                      // encode scales
 
   // Takes the maxima of the rows over the lane's own elements; stores the scales.
@@ -254,7 +281,8 @@ struct RowStrips {
       const float encode = encode_of(reduce::scatter_max<kVectors, kAcross>(magnitudes, lane));
       const int owned = reduce::owned_index<kVectors, kAcross>(lane);
       const int owner = reduce::owner_lane<kVectors, kAcross>(lane, owned);
-      if (static_cast<int>(lane) == owner && owned < patch.rows && block < blocks) {
+      const bool first_sharer = kSharers == 1 || patch.col % kBlock < cfg::kTileCols;
+      if (static_cast<int>(lane) == owner && owned < patch.rows && block < blocks && first_sharer) {
         scales.store(block, first + owned, encode);
       }
       kept[0] = encode;
@@ -310,16 +338,17 @@ template <typename Memory>
 __device__ __forceinline__ void share_columns(Memory& shared, const Place& at, Src::Tops top) {
   if constexpr (kWordTops) {
     shared.maxima.columns[at.patch_row][at.lane % kLanes] = quantize::magnitudes_of<Src>(top);
-    return;
-  }
-  if constexpr (kLanes < 32) {
+  } else {
 #pragma unroll
-    for (u32& word : top.word) {
-      word = Src::larger(word, __shfl_xor_sync(0xffffffffu, word, kLanes));
+    for (int distance = kLanes; distance < 32; distance *= 2) {
+#pragma unroll
+      for (u32& word : top.word) {
+        word = Src::larger(word, __shfl_xor_sync(0xffffffffu, word, distance));
+      }
     }
-  }
-  if (at.lane < kLanes) {
-    shared.maxima.columns[at.warp][at.lane] = quantize::magnitudes_of<Src>(top);
+    if (at.lane < kLanes) {
+      shared.maxima.columns[at.warp][at.lane] = quantize::magnitudes_of<Src>(top);
+    }
   }
 }
 
@@ -423,6 +452,35 @@ __device__ __forceinline__ Patch place_of(const View& args, const Memory& shared
   return {args, shared.origin.row + at.row, shared.origin.col + at.column};
 }
 
+// What a thread reads of the tiles that share the scales of its own: as many vectors of each.
+struct Beside {
+  static constexpr int kTiles = kSharers - 1;
+  Src::Held x[kTiles > 0 ? kTiles : 1][kVectors];
+
+  __device__ __forceinline__ void load(const View& args, const Patch& patch) {
+    if constexpr (kSharers > 1) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        const i64 in_block = (patch.col + (i + 1) * cfg::kTileCols) % kBlock;
+        const Patch other(args, patch.row, patch.col - patch.col % kBlock + in_block);
+        Input(args, other).load(other, x[i]);
+      }
+    }
+  }
+  // Raises the maxima of the rows to theirs. Infinities and NaNs are counted where they are cast.
+  __device__ __forceinline__ void raise(u32 (&magnitudes)[kVectors]) {
+    if constexpr (kSharers > 1) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        u32 others[kVectors];
+        quantize::measure<Src>(x[i], others);
+#pragma unroll
+        for (int k = 0; k < kVectors; ++k) magnitudes[k] = reduce::max(magnitudes[k], others[k]);
+      }
+    }
+  }
+};
+
 template <bool kTransposed>
 __device__ __forceinline__ void run(const quantize::Args& whole) {
   wait_for_previous_kernel();
@@ -445,9 +503,13 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
   const Place at;
 
   // source
+  quantize::Given given = {};
+  if constexpr (cfg::kDelayed) given = quantize::given_scale(args);
   Patch patch(args, row0 + at.row, col0 + at.column);
   Src::Held x[kVectors];
   Input(args, patch).load(patch, x);
+  Beside beside;
+  beside.load(args, patch);
   if constexpr (cfg::kBiasGradient) {
     __shared__ Bias bias;
     bias.put(at.patch_row, at.column, x);
@@ -475,11 +537,13 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
     // What is made of every word would not fit if it were kept for the columns' maxima.
     if constexpr (kTransposed) quantize::forget_origin(x);
   }
+  beside.raise(magnitudes);
 
   // amax, scale
   float one = 1.0f;  // of the thread's whole patch, where that shares a scale
   if constexpr (kPerTensor) {
-    one = cfg::kDelayed ? quantize::given_encode<Src>(args, magnitudes) : encode_of(known);
+    one = cfg::kDelayed ? given.encode : encode_of(known);
+    if constexpr (cfg::kDelayed) quantize::record_amax<Src>(args, given, magnitudes);
     if (first_tile && threadIdx.x == 0) {
       if (!cfg::kDelayed) quantize::raise_amax<Src>(args, known);
       if constexpr (cfg::kRowwise) Rule::store(args.scale, 0, one);

@@ -34,7 +34,6 @@ struct Bytes {
 };
 
 using quantize::Vector;
-using quantize::Words2;
 using Scale = quantize::DecodeScale<cfg::kGranularity, cfg::kScaleFormat>;
 
 constexpr int kLanes = cfg::kTileCols / Bytes::kElements;  // threads along a row of the tile
@@ -48,7 +47,7 @@ static_assert(kBlocksDown * kBlock == cfg::kTileRows && kBlocksAcross * kBlock =
 
 using Patch = quantize::Patch<Bytes, kVectors, 1, cfg::kTileCols, 1>;
 using Input = quantize::TensorInput<Patch>;
-using Stage = quantize::ColumnStage<Bytes, cfg::kTileRows, cfg::kTileCols, cfg::kThreads>;
+using Stage = quantize::ColumnStage<Bytes, kVectors, cfg::kTileRows, cfg::kTileCols, cfg::kThreads>;
 
 // Four columns of four rows, from four rows of four columns: the lowest byte is the first.
 struct Columns {
@@ -70,7 +69,7 @@ __device__ __forceinline__ void put(Stage& stage, int patch_row, int column,
     const Columns lower = turned(x[4].word[w], x[5].word[w], x[6].word[w], x[7].word[w]);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      stage.at(column, 4 * w + j, patch_row) = Words2{{upper.of[j], lower.of[j]}};
+      stage.at(column, 4 * w + j, patch_row) = Stage::Piece{{upper.of[j], lower.of[j]}};
     }
   }
 }

@@ -35,6 +35,11 @@ std::vector<Kernel> kernels() {
   for (const QuantizeProblem& p : tests::covering_quantize_cells(300)) {
     add(all, p, default_config(p, kDynamic, device));
   }
+  // Few rows: narrow tiles, of a part of the cells.
+  const std::vector<QuantizeProblem> plain = tests::covering_quantize_cells(300);
+  for (std::size_t i = 0; i < plain.size(); i += 2) {
+    add(all, plain[i], default_config(plain[i], 128, device));
+  }
   for (const QuantizeProblem& p : tests::grouped_source_cells(300)) {
     add(all, p, default_config(p, kDynamic, device));
   }
@@ -76,10 +81,13 @@ std::vector<Kernel> kernels() {
       p.q.granularity = g;
       add(all, p, {256, 128, 256 * size_of(x), 1, true});
       add(all, p, {128, 128, 128 * size_of(x), 1, false});
+      add(all, p, {128, 128, 256 * size_of(x), 1, false});
+      add(all, p, {128, 64, 128 * size_of(x), 1, true});
     }
     for (const Granularity g : {Granularity::k1x32, Granularity::k32x32}) {
       p.q = {DType::kE5M2, g, ScaleFormat::kE8M0};
       add(all, p, {256, 128, 256 * size_of(x), 1, true});
+      add(all, p, {128, 64, 64 * size_of(x), 1, false});
     }
     p.q = {DType::kE4M3, Granularity::kPerRow, ScaleFormat::kF32};
     p.output = QuantizeOutput::kRowwise;

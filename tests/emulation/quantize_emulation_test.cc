@@ -55,7 +55,7 @@ void run(const Variant& v, QuantizeKernelArgs args, std::int64_t x_scale_bytes,
   const auto workspace = static_cast<std::size_t>(layout.bytes(args.rows));
   alignas(16) static std::array<std::uint32_t, 1 << 16> maxima;
   ASSERT_LE(workspace, sizeof maxima);
-  maxima.fill(layout.first_pass == FirstPass::kLines ? 0 : 0xFFFFFFFFU);
+  maxima.fill(first_pass_raises(problem, args.rows) ? 0 : 0xFFFFFFFFU);
   args.maxima = maxima.data();
   const auto words = bytes(maxima.data(), static_cast<std::int64_t>(workspace));
   const std::int64_t row_bytes = tests::input_cols_of(problem) * x_bytes;
@@ -156,6 +156,20 @@ TEST_F(QuantizeEmulation, EveryShapeEqualsTheReference) {
       compare(v, shape, Fill::kMixed);
     }
   }
+}
+
+// First passes over few rows take whole lines.
+TEST_F(QuantizeEmulation, LinesOfMoreRowsThanAStripeEqualTheReference) {
+  int compared = 0;
+  for (const Variant& v : variants()) {
+    if (first_pass_of(v.problem) != FirstPass::kLines) continue;
+    compare(v, {kStripeRows, 96}, Fill::kMixed);
+    compare(v, {kStripeRows + 5, 96}, Fill::kNormal);
+    compare(v, {kStripeRows + 5, 300}, Fill::kMixed);
+    compare(v, {2, 9000}, Fill::kMixed);
+    ++compared;
+  }
+  EXPECT_GT(compared, 0);
 }
 
 TEST_F(QuantizeEmulation, RowsLongerThanTheirThreadBlocksAreNormedAlike) {

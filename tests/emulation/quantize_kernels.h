@@ -105,6 +105,7 @@ inline Words4 load_16(const void* p) { return octile::emulation::checked_load<Wo
 inline Words2 load_8(const void* p) { return octile::emulation::checked_load<Words2>(p); }
 inline u32 load_1(const void* p) { return octile::emulation::checked_load<u8>(p); }
 inline u32 load_4(const void* p) { return octile::emulation::checked_load<u32>(p); }
+inline u32 glance_4(const void* p) { return *static_cast<const u32*>(p); }
 inline u32 load_2(const void* p) { return octile::emulation::checked_load<u16>(p); }
 // At once, which a thread that reads before it has waited would not notice.
 inline void copy_16(Words4* to, const void* p, bool wanted) {

@@ -105,6 +105,20 @@ TEST_F(QuantizeNvrtc, GroupsAndFlatRangesCompileWithoutSpills) {
   fmt::print("{} cells compiled\n", compiled);
 }
 
+// Tiles of tensors so small that an SM has one at most.
+TEST_F(QuantizeNvrtc, EveryTiledCellOfFewRowsCompilesWithoutSpills) {
+  int compiled = 0;
+  for (const QuantizeProblem& problem : tests::covering_quantize_cells(7168)) {
+    const QuantizeConfig few = default_config(problem, 128, h200());
+    if (template_of(problem) != QuantizeTemplate::kTiles) continue;
+    if (few == default_config(problem, 16384, h200())) continue;
+    compile_and_check(problem, few);
+    ++compiled;
+  }
+  fmt::print("{} cells of few rows compiled\n", compiled);
+  EXPECT_GT(compiled, 50);
+}
+
 // The defaults that promise two or more blocks where the next problem's promises one.
 TEST_F(QuantizeNvrtc, TheMostResidentDefaultsCompileWithoutSpills) {
   QuantizeProblem p;

@@ -66,7 +66,8 @@ TEST(QuantizeConfig, RefusalsNameFieldAndValue) {
   EXPECT_EQ(refusal(both, {128, 128, 256, 3, true}), "");
   EXPECT_EQ(refusal(both, {256, 128, 512, 1, true}), "");
   EXPECT_THAT(refusal(both, {64, 128, 128, 4}), HasSubstr("tile rows is 64; 128 and 256"));
-  EXPECT_THAT(refusal(both, {128, 128, 512, 2}), HasSubstr("vectors per thread is 4; 8 are"));
+  EXPECT_EQ(refusal(both, {128, 128, 512, 2}), "");
+  EXPECT_THAT(refusal(both, {128, 128, 1024, 1}), HasSubstr("vectors per thread is 2; 4 and 8"));
   EXPECT_THAT(refusal(row, {8, 256, 256, 4, true}), HasSubstr("raster"));
   const QuantizeProblem per_row = problem_of(Granularity::kPerRow);
   EXPECT_EQ(refusal(per_row, {1, 7168, 128, 8}), "");
@@ -164,7 +165,7 @@ TEST(QuantizeConfig, TilesOfWhatIsQuantisedAgainHoldCodes) {
   const QuantizeConfig transposed = default_config(again, 16384, h200);
   EXPECT_EQ(to_text(transposed), "tile=128x128 threads=256 per_sm=4 raster=rows");
   EXPECT_EQ(resources_of(again, transposed).vectors_per_thread, 8);
-  EXPECT_THAT(refusal(again, {128, 128, 512, 2}), HasSubstr("vectors per thread is 4"));
+  EXPECT_THAT(refusal(again, {128, 128, 1024, 1}), HasSubstr("vectors per thread is 2"));
   again.output = QuantizeOutput::kBoth;
   EXPECT_EQ(to_text(default_config(again, 16384, h200)), "tile=128x128 threads=256 per_sm=3");
   // The first pass holds values: 4 columns a lane.
@@ -179,6 +180,34 @@ TEST(QuantizeConfig, TwoBlocksOfFp32SquaresShareAnSm) {
   square.output = QuantizeOutput::kBoth;
   EXPECT_EQ(to_text(default_config(square, 16384, *find_device("h200"))),
             "tile=128x128 threads=512 per_sm=2");
+}
+
+// Where an SM has one tile of 128 columns at most, and what it reads beside its own can be shared.
+TEST(QuantizeConfig, FewTilesAreNarrow) {
+  const DeviceSpec& h200 = *find_device("h200");
+  QuantizeProblem p = problem_of(Granularity::k1x128);
+  p.output = QuantizeOutput::kBoth;
+  EXPECT_EQ(to_text(default_config(p, 128, h200)), "tile=128x64 threads=256 per_sm=2");
+  EXPECT_EQ(to_text(default_config(p, 256, h200)), "tile=128x64 threads=256 per_sm=2");
+  EXPECT_EQ(default_config(p, 512, h200), default_config(p, 16384, h200));
+  EXPECT_EQ(default_config(p, kDynamic, h200), default_config(p, 16384, h200));
+  EXPECT_EQ(launch_blocks(p, default_config(p, 128, h200), 128).value(), 112);
+  p.output = QuantizeOutput::kTransposed;
+  EXPECT_EQ(to_text(default_config(p, 128, h200)), "tile=128x64 threads=128 per_sm=4 raster=rows");
+  p.x = {DType::kFP32};
+  EXPECT_EQ(to_text(default_config(p, 128, h200)), "tile=128x64 threads=256 per_sm=1 raster=rows");
+  EXPECT_EQ(default_config(p, 256, h200).tile_cols, 128);  // one fp32 block an SM
+  QuantizeProblem grouped = p;
+  grouped.grouping = Grouping::kPacked;
+  QuantizeProblem computed = p;
+  computed.source = "silu_mul";
+  QuantizeProblem summed = p;
+  summed.bias_gradient = true;
+  for (const QuantizeProblem& wide : {grouped, computed, summed}) {
+    EXPECT_EQ(default_config(wide, 128, h200).tile_cols, 128);
+    EXPECT_THAT(refusal(wide, {128, 64, 256, 1}), HasSubstr("tile columns is 64; 128 is"));
+  }
+  EXPECT_THAT(refusal(p, {128, 32, 128, 1}), HasSubstr("tile columns is 32; 64 and 128"));
 }
 
 TEST(QuantizeConfig, BlocksCoverEveryTile) {
@@ -246,6 +275,11 @@ TEST(QuantizeConfig, FirstPassesAndTheirWorkspace) {
   EXPECT_EQ(first_pass_of(lines), FirstPass::kLines);
   EXPECT_EQ(workspace_of(lines, kSms).bytes(100), 4 * (100 + 7168));
   EXPECT_EQ(first_pass_blocks(lines, 513, kSms).value(), 2 * 28);
+  EXPECT_TRUE(first_pass_raises(lines, 513));
+  EXPECT_EQ(first_pass_blocks(lines, 512, kSms).value(),
+            512 + 112);  // a block a row, or 64 columns
+  EXPECT_FALSE(first_pass_raises(lines, 512));
+  EXPECT_FALSE(first_pass_raises(tensor, 16384));
   lines.bias_gradient = true;  // sums of every 128 rows' columns behind the maxima, aligned
   EXPECT_EQ(workspace_of(lines, kSms).bias_offset(101), 4 * (104 + 7168));
   EXPECT_EQ(workspace_of(lines, kSms).bytes(129), 4 * (132 + 7168) + 2 * 4 * 7168);
