@@ -25,7 +25,16 @@
 //   the weight four pieces at a time: one by one    0.87       0.90 / 0.82 / 0.94  -
 //   each was waited for (4 rows)
 //   the same, 2 rows; 4 where a row is 8 KB         -          0.92 / 0.80 / 0.96  was this file
-//   1x32 scales of a row from one address           0.85       0.91 / 0.85 / 0.96  this file
+//   1x32 scales of a row from one address           0.85       0.91 / 0.85 / 0.96  was this file
+//   what no row changes is not found again, the     0.95       0.92 / 0.95 / 0.96  -
+//   sum's last folds serve both halves of a warp;
+//   1x32 with 5 blocks, too
+//   fp32 scales of two rows in one store            0.945      0.94 / 0.94 / 0.96  this file
+//   3, 4, 5, 8, 25 rows (whole waves of blocks: 5,  0.96       0.91, 0.90, 0.88,   dropped
+//   25)                                                        0.85, 0.79 / -
+//   256 threads, 4 pieces each                      0.95       0.54 / 0.54 / -     dropped
+// The last since a row costs a warp about 250 instructions whatever it holds of it: the sum, its
+// root, the scales. More rows lose at the tail, which no count of waves explains.
 #ifndef OCTILE_EMITTED
 #define OCTILE_KERNEL_NAME octile_quantize_norm_rows_default
 #define OCTILE_DEFAULT_GRANULARITY 3

@@ -70,7 +70,9 @@
 //   loads evicted first / stores last or first   0.97       0.87 / 0.95 / 0.94  dropped
 //   loads with an L2 prefetch of 128 or 256      0.96       0.95 / 0.95         equal: dropped
 //   fewer instructions (see below)               0.98       0.95 0.93           this file
-// The last because the ALU was busy for 74 % of the cycles (ncu), with 912 instructions a thread of
+//   fed by TMA, 1 to 6 blocks (a prototype)      0.98 0.97  0.945 0.93          equal: dropped
+//   its copies without arithmetic, scales too    -          0.95 0.92..0.95     ablation
+// Fewer instructions because the ALU was busy for 74 % of the cycles (ncu), with 912 a thread of
 // 1x128 transposed; about 560 are left, counted in the assembly. Addresses of staged codes and of
 // the copy derived once, whole patches without bounds, column maxima of both halves of a word at
 // once. Where there was more arithmetic it gave more. Ratios, before and after:

@@ -35,7 +35,7 @@ struct LibraryDeleter {
 struct PlanDeleter {
   void operator()(octile_plan* plan) const { octile_plan_destroy(plan); }
 };
-using Library = std::unique_ptr<octile_library, LibraryDeleter>;
+using OwnedLibrary = std::unique_ptr<octile_library, LibraryDeleter>;
 using Plan = std::unique_ptr<octile_plan, PlanDeleter>;
 
 class QuantizeGpuFixture : public ::testing::Test {
@@ -55,13 +55,13 @@ class QuantizeGpuFixture : public ::testing::Test {
 
   // One for all tests, so that each kernel is compiled once.
   static octile_library* library() {
-    static const Library made = [] {
+    static const OwnedLibrary made = [] {
       octile_library_options options{};
       options.struct_size = sizeof(options);
       options.disable_cache = 1;  // the kernels of this build, not of an earlier one
       octile_library* handle = nullptr;
       octile_library_create(&options, &handle);
-      return Library(handle);
+      return OwnedLibrary(handle);
     }();
     return made.get();
   }
@@ -235,11 +235,17 @@ class QuantizeGpuFixture : public ::testing::Test {
   }
 
   void compare(octile_plan* plan, const QuantizeProblem& problem, const Placement& at, Fill fill) {
+    compare(plan, problem, at, fill, [&](const octile_quantize_args& args) { run(plan, args); });
+  }
+  // `how`: in place of the plan's kernel.
+  template <typename Run>
+  void compare(octile_plan* plan, const QuantizeProblem& problem, const Placement& at, Fill fill,
+               const Run& how) {
     SCOPED_TRACE(tests::describe(problem, at, fill));
     QuantizeCase expected = tests::make_case(problem, at, fill);
     QuantizeCase actual = expected;
     const OnDevice d = place(plan, actual);
-    run(plan, d.args);
+    how(d.args);
     if (HasFatalFailure()) return;
     fetch(d, actual);
     const Status status = expected.run_reference();

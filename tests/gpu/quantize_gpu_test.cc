@@ -8,9 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "generator/cost_model.h"
 #include "octile/octile.h"
+#include "runtime/engine/fixed_quantize.h"
 #include "runtime/reference/scale_update.h"
 #include "tests/gpu/quantize_gpu.h"
+#include "tests/gpu/session.h"
 
 namespace octile {
 namespace {
@@ -67,6 +70,29 @@ TEST_F(QuantizeGpu, StridedAndMisalignedTensorsEqualTheReference) {
       ASSERT_NE(plan, nullptr);
       compare(plan.get(), problem, at, Fill::kNormal);
       compare(plan.get(), problem, at, Fill::kMixed);
+    });
+  }
+}
+
+// Small shapes have narrow tiles; here they have those of large ones.
+TEST_F(QuantizeGpu, WideTilesEqualTheReference) {
+  tests::GpuSession* const session = tests::GpuSession::get();
+  ASSERT_NE(session, nullptr) << tests::GpuSession::why();
+  for (const Placement& shape : {Placement{993, 512}, Placement{303, 300}}) {
+    for_each_covering_cell(shape.cols, [&](const QuantizeProblem& problem) {
+      if (!takes_narrow_tiles(problem)) return;
+      const Plan plan = make_plan(problem);
+      ASSERT_NE(plan, nullptr);
+      const QuantizeConfig wide = default_config(problem, kDynamic, session->device());
+      auto built = session->internals().engine.build(problem, wide, session->device());
+      ASSERT_TRUE(built.has_value()) << built.error().message;
+      const auto kernel = FixedQuantize::load(session->internals(), driver_, 0, session->device(),
+                                              problem, wide, std::move(*built));
+      ASSERT_TRUE(kernel.has_value()) << kernel.error().message;
+      compare(plan.get(), problem, shape, Fill::kMixed, [&](const octile_quantize_args& args) {
+        const Status ran = kernel->run(args, nullptr);
+        ASSERT_TRUE(ran.has_value()) << ran.error().message;
+      });
     });
   }
 }

@@ -11,23 +11,24 @@
 
 namespace octile::tools {
 
-// Reads `reads` bytes for every `writes` it writes.
+// Reads `reads` bytes for every `writes` it writes; a thread has as many vectors of each, over
+// `divisor`, which divides both.
 class StreamKernel {
  public:
-  static Result<StreamKernel> create(const GpuSession& gpu, int reads, int writes);
+  static Result<StreamKernel> create(const GpuSession& gpu, int reads, int writes, int divisor = 1);
   // Sizes rounded up to whole tiles, for `units` times (reads, writes) bytes.
   std::size_t in_bytes(std::int64_t units) const;
   std::size_t out_bytes(std::int64_t units) const;
-  // Buffers of at least those sizes.
+  // Buffers of at least those sizes, of this divisor or of 1.
   Status run(const DeviceBuffer& in, const DeviceBuffer& out, std::int64_t units,
              CUstream stream) const;
 
  private:
-  StreamKernel(LoadedTemplate kernel, int reads, int writes)
-      : kernel_(std::move(kernel)), reads_(reads), writes_(writes) {}
+  StreamKernel(LoadedTemplate kernel, int reads, int writes, int divisor)
+      : kernel_(std::move(kernel)), reads_(reads), writes_(writes), divisor_(divisor) {}
   std::int64_t tiles(std::int64_t units) const;
   LoadedTemplate kernel_;
-  int reads_, writes_;
+  int reads_, writes_, divisor_;
 };
 
 Result<LoadedTemplate> load_empty_kernel(const GpuSession& gpu);

@@ -127,7 +127,9 @@ Status compare(const BenchContext& context, const std::vector<Contender>& conten
   result.ours = std::move(timings->front());
   if (contenders.size() < 2) return {};
   result.has_baseline = true;
-  result.baseline = std::move(timings->at(1));
+  result.baseline = std::move(*std::min_element(
+      timings->begin() + 1, timings->end(),
+      [](const Timing& a, const Timing& b) { return a.median_us < b.median_us; }));
   result.ratio = median_ratio(result.baseline, result.ours);
   return {};
 }

@@ -73,7 +73,8 @@ Result<PreparedPlan> prepare_plan(const BenchContext& context, const Problem& pr
 // one; what the search found goes into the result.
 Result<int> search_first(const BenchContext& context, const Problem& problem, BenchResult& result);
 
-// Ours alone or beside the baseline, in one interleaved run.
+// Ours, the first, alone or beside others in one interleaved run; the fastest of those is the
+// baseline.
 Status compare(const BenchContext& context, const std::vector<Contender>& contenders,
                std::size_t slots, BenchResult& result);
 
