@@ -46,8 +46,8 @@
 //   st.global.cs for the codes                   -          equal within 0.3 %  dropped
 // Two warps a block (threads=64) is 0 to 1 % faster than eight. Masked groups of 1024 rows, half of
 // them there: 8 rows a warp 0.85, 32 rows in steps of 8, of fewer empty blocks, 0.92; what is there
-// of 32 rows shared out 8 at a time among all warps, so that none is empty, 0.96 (predicted 0.96; of
-// 16 rows 0.94, of 64 0.93).
+// of 32 rows shared out 8 at a time among all warps, so that none is empty, 0.96 (predicted 0.96;
+// of 16 rows 0.94, of 64 0.93).
 //
 // Ladder, SwiGLU and 1x128 of 16384x7168 bf16 on the same card; instructions an element and the
 // share of issue slots they fill (ncu):

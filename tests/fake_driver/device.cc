@@ -32,8 +32,7 @@ struct ErrorText {
   const char* name;
   const char* description;
 };
-#define FAKE_ERROR(result, description) \
-  { result, #result, description }
+#define FAKE_ERROR(result, description) {result, #result, description}
 constexpr ErrorText kErrors[] = {
     FAKE_ERROR(CUDA_SUCCESS, "no error"),
     FAKE_ERROR(CUDA_ERROR_INVALID_VALUE, "invalid argument"),
