@@ -11,11 +11,9 @@ namespace octile {
 const std::vector<cache::TuningRecord>& embedded_tuning() {
   static const std::vector<cache::TuningRecord> records = [] {
     std::vector<cache::TuningRecord> all;
-    for (int i = 0; i < tuned::file_count(); ++i) {
-      const tuned::File& file = tuned::files()[i];
-      for (cache::TuningRecord& record : cache::parse_tuning_lines({file.text, file.bytes}).records)
-        all.push_back(std::move(record));
-    }
+    all.reserve(static_cast<std::size_t>(tuned::record_count()));
+    for (int i = 0; i < tuned::record_count(); ++i)
+      all.push_back(tuned::record_of(tuned::records()[i]));
     return all;
   }();
   return records;

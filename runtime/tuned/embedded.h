@@ -1,14 +1,55 @@
-// The tuned sets the library carries, runtime/tuned/<device>.jsonl, embedded as text at build time.
-// A file may be empty.
+// The tuned sets the library carries, runtime/tuned/<device>.jsonl: at build time a table of C++,
+// for a process that finds its kernel in the cache would wait longer for JSON to be parsed than for
+// the kernel. A file may be empty.
 #pragma once
 
-#include "templates/embedded.h"
+#include <cstdint>
+
+#include "cache/tuning_record.h"
 
 namespace octile::tuned {
 
-using templates::File;
+struct Timed {
+  const char* config;  // null: absent
+  double median_us, low_us, high_us;
+};
 
-const File* files();
-int file_count();
+// What the sets keep of a record, the fields that a choice and its explanation read.
+struct Record {
+  const char* family;
+  const char* problem;
+  std::int64_t bucket, tokens;
+  const char* device;
+  int sm_count;
+  Timed winner, usual;
+  double gain, noise;
+  const char* compiler;
+  const char* source_digest;
+  const char* date;
+};
+
+const Record* records();
+int record_count();
+
+inline cache::TimedConfig timed_of(const Timed& t) {
+  return {t.config, t.median_us, t.low_us, t.high_us};
+}
+inline cache::TuningRecord record_of(const Record& r) {
+  cache::TuningRecord record;
+  record.family = r.family;
+  record.problem = r.problem;
+  record.bucket = r.bucket;
+  record.tokens = r.tokens;
+  record.device = r.device;
+  record.sm_count = r.sm_count;
+  record.winner = timed_of(r.winner);
+  if (r.usual.config != nullptr) record.default_config = timed_of(r.usual);
+  record.gain = r.gain;
+  record.noise = r.noise;
+  record.toolchain.compiler = r.compiler;
+  record.source_digest = r.source_digest;
+  record.date = r.date;
+  return record;
+}
 
 }  // namespace octile::tuned
