@@ -335,8 +335,7 @@ TEST(EmbeddedTuning, EveryRecordIsOneThatIsUsed) {
     for (std::string line; std::getline(file, line); ++lines) {
       const auto record = cache::parse_tuning_record(line);
       ASSERT_TRUE(record) << item.path() << ": " << record.error();
-      EXPECT_TRUE(std::ranges::find(embedded_tuning(), *record) != embedded_tuning().end())
-          << line;
+      EXPECT_TRUE(std::ranges::find(embedded_tuning(), *record) != embedded_tuning().end()) << line;
       const auto problem = parse_problem(record->problem);
       ASSERT_TRUE(problem) << problem.error().message;
       const DeviceSpec* device = find_device(record->device);
