@@ -279,6 +279,10 @@ TEST(QuantizeConfig, FirstPassesAndTheirWorkspace) {
   EXPECT_EQ(first_pass_blocks(lines, 512, kSms).value(),
             512 + 112);  // a block a row, or 64 columns
   EXPECT_FALSE(first_pass_raises(lines, 512));
+  QuantizeProblem long_lines = lines;
+  long_lines.cols = 32769;  // one thread block would be waited for
+  EXPECT_TRUE(first_pass_raises(long_lines, 1));
+  EXPECT_EQ(first_pass_blocks(long_lines, 1, kSms).value(), 129);
   EXPECT_FALSE(first_pass_raises(tensor, 16384));
   lines.bias_gradient = true;  // sums of every 128 rows' columns behind the maxima, aligned
   EXPECT_EQ(workspace_of(lines, kSms).bias_offset(101), 4 * (104 + 7168));

@@ -66,12 +66,14 @@ void write(const char* out, int count, char** files) {
     }
   }
   if (records == 0) rows = "    {},\n";
-  std::ofstream(out) << "#include \"runtime/tuned/embedded.h\"\n\n"
-                        "namespace octile::tuned {\nnamespace {\nconstexpr Record kRecords[] = {\n"
-                     << rows << "};\n}  // namespace\n\n"
-                     << "const Record* records() { return kRecords; }\n"
-                     << fmt::format("int record_count() {{ return {}; }}\n", records)
-                     << "}  // namespace octile::tuned\n";
+  std::ofstream table(out);
+  table << "#include \"runtime/tuned/embedded.h\"\n\n"
+           "namespace octile::tuned {\nnamespace {\nconstexpr Record kRecords[] = {\n"
+        << rows << "};\n}  // namespace\n\n"
+        << "const Record* records() { return kRecords; }\n"
+        << fmt::format("int record_count() {{ return {}; }}\n", records)
+        << "}  // namespace octile::tuned\n";
+  if (!table.flush()) throw std::runtime_error(fmt::format("{} cannot be written", out));
 }
 
 }  // namespace

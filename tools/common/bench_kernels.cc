@@ -19,10 +19,12 @@ constexpr int kVectorBytes = 16;
 
 Result<StreamKernel> StreamKernel::create(const GpuSession& gpu, int reads, int writes,
                                           int divisor) {
+  reads /= divisor;
+  writes /= divisor;
   Prologue prologue;
   prologue.add_int("kThreads", kThreads, "per block");
-  prologue.add_int("kReads", reads / divisor, "bytes read for kWrites written");
-  prologue.add_int("kWrites", writes / divisor, "bytes written for kReads read");
+  prologue.add_int("kReads", reads, "bytes read for kWrites written");
+  prologue.add_int("kWrites", writes, "bytes written for kReads read");
   prologue.add_int("kUnroll", kUnroll, "loads in flight: kReads * kUnroll");
   auto kernel = LoadedTemplate::compile(gpu, prologue, "bench/stream.cu", "octile_bench_stream");
   if (!kernel) return tl::unexpected<Error>(kernel.error());
@@ -34,13 +36,11 @@ std::int64_t StreamKernel::tiles(std::int64_t units) const {
 }
 
 std::size_t StreamKernel::in_bytes(std::int64_t units) const {
-  return static_cast<std::size_t>(tiles(units) * kThreads * kUnroll * kVectorBytes *
-                                  (reads_ / divisor_));
+  return static_cast<std::size_t>(tiles(units) * kThreads * kUnroll * kVectorBytes * reads_);
 }
 
 std::size_t StreamKernel::out_bytes(std::int64_t units) const {
-  return static_cast<std::size_t>(tiles(units) * kThreads * kUnroll * kVectorBytes *
-                                  (writes_ / divisor_));
+  return static_cast<std::size_t>(tiles(units) * kThreads * kUnroll * kVectorBytes * writes_);
 }
 
 Status StreamKernel::run(const DeviceBuffer& in, const DeviceBuffer& out, std::int64_t units,

@@ -12,10 +12,10 @@
 namespace octile::tools {
 
 // Reads `reads` bytes for every `writes` it writes; a thread has as many vectors of each, over
-// `divisor`, which divides both.
+// `divisor`, which divides both. A unit of the caller's is `divisor` of the kernel's.
 class StreamKernel {
  public:
-  static Result<StreamKernel> create(const GpuSession& gpu, int reads, int writes, int divisor = 1);
+  static Result<StreamKernel> create(const GpuSession& gpu, int reads, int writes, int divisor);
   // Sizes rounded up to whole tiles, for `units` times (reads, writes) bytes.
   std::size_t in_bytes(std::int64_t units) const;
   std::size_t out_bytes(std::int64_t units) const;

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <numeric>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -103,11 +104,9 @@ Result<BenchResult> bench_quantize(const BenchContext& context, const QuantizePr
   }
   // A thread of the stream moves as many vectors as an element has bytes, or as few as the mix
   // allows: now the one is faster, now the other, and the faster is what counts.
-  const int divisor = std::gcd(read, written);
   std::vector<StreamKernel> streams;
-  for (const int d : {1, divisor}) {
-    if (d == 1 && !streams.empty()) continue;
-    auto kernel = StreamKernel::create(context.gpu, read, written, d);
+  for (const int divisor : std::set{1, std::gcd(read, written)}) {
+    auto kernel = StreamKernel::create(context.gpu, read, written, divisor);
     if (!kernel) return tl::unexpected<Error>(kernel.error());
     streams.push_back(std::move(*kernel));
   }
