@@ -46,7 +46,7 @@ fuzz:
 
 lint:
 	@tools/setup.sh lint
-	@cmake --preset release --log-level=WARNING
+	@cmake --preset lint --log-level=WARNING
 	@tools/lint.sh
 
 format:
@@ -63,4 +63,4 @@ install: build
 	@cmake --install build/release --prefix $(PREFIX)
 
 clean:
-	@rm -rf build/release build/debug build/asan-ubsan build/tsan build/fuzz
+	@rm -rf build/release build/debug build/asan-ubsan build/tsan build/lint build/fuzz

@@ -1,6 +1,7 @@
 // octile bench: how fast kernels are on a GPU, beside what else could do the work.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -227,27 +228,27 @@ Status run(const Options& options) {
 }  // namespace
 
 Command add_bench(CLI::App& root) {
-  CLI::App* app = root.add_subcommand(
-      "bench", "time kernels on a GPU: graph replay, rotating operands, interleaved rounds");
+  CLI::App* app = add_subcommand(
+      root, "bench", "time kernels on a GPU: graph replay, rotating operands, interleaved rounds");
   auto options = std::make_shared<Options>();
   options->work.add_to(*app, "4096");
-  app->add_option("--device", options->device, "the GPU: cuda or cuda:N")->capture_default_str();
-  app->add_option("--baseline", options->baseline,
-                  "what to compare products with: cublaslt; quantisers always have a stream of the "
-                  "same mix");
-  app->add_option("--rounds", options->rounds, "interleaved rounds the medians are of")
-      ->capture_default_str();
-  app->add_flag("--overlap", options->overlap,
-                "let every product start while the one before it still runs (OCTILE_RUN_OVERLAP); "
-                "the baseline has no such switch");
+  add_option(*app, "--device", options->device, "the GPU: cuda or cuda:N").show_default();
+  add_option(*app, "--baseline", options->baseline,
+             "what to compare products with: cublaslt; quantisers always have a stream of the "
+             "same mix");
+  add_option(*app, "--rounds", options->rounds, "interleaved rounds the medians are of")
+      .show_default();
+  add_flag(*app, "--overlap", options->overlap,
+           "let every product start while the one before it still runs (OCTILE_RUN_OVERLAP); "
+           "the baseline has no such switch");
   CLI::Option* search = app->add_option(
       "--search", options->search_seconds,
       "search the fastest configuration of every problem first, for so many seconds each; nothing "
       "is kept");
   search->expected(0, 1)->default_str("10");
-  app->add_flag("--launch", options->launch,
-                "time instead the host's part of octile_gemm_run, new pointers and token counts "
-                "every call");
+  add_flag(*app, "--launch", options->launch,
+           "time instead the host's part of octile_gemm_run, new pointers and token counts "
+           "every call");
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
   CLI::App* quantisers = app->add_subcommand(

@@ -8,9 +8,8 @@
 namespace octile::tools {
 
 Command add_cache(CLI::App& root) {
-  CLI::App* app = root.add_subcommand("cache", "look into and after the kernel cache");
-  app->require_subcommand(1);
-  app->footer(
+  CLI::App* app = add_group(
+      root, "cache", "look into and after the kernel cache",
       "Exit status: 0 done, 1 failed, 2 bad usage; 3 `why` foresees a miss, or `verify` and "
       "`export` met damaged entries; 4 `verify --recompile` got other bytes. See octile-cache(1).");
   const auto verbs = std::make_shared<const std::vector<Command>>(std::vector<Command>{
@@ -19,7 +18,7 @@ Command add_cache(CLI::App& root) {
       verbs::add_import(*app), verbs::add_prune(*app), verbs::add_stats(*app)});
   return {app, [verbs]() -> Result<int> {
             for (const Command& verb : *verbs) {
-              if (verb.app->parsed()) return verb.run();
+              if (is_given(*verb.app)) return verb.run();
             }
             return 0;  // not reached: one verb is required
           }};

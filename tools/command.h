@@ -1,7 +1,6 @@
 // The subcommands: one file each, added to the command line by one function each.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -12,6 +11,7 @@
 #include "generator/device_spec.h"
 #include "generator/error.h"
 #include "generator/problem.h"
+#include "tools/common/command_line.h"
 #include "tools/common/handles.h"
 #include "tools/common/progress.h"
 #include "tools/common/workload.h"

@@ -11,11 +11,10 @@
 namespace octile::tools {
 
 void ProblemOptions::add_to(CLI::App& app) {
-  app.add_option("--gemm", gemm, "D[m,n] = A[m,k] B[n,k]^T, as MxNxK; M may be ?");
-  app.add_option("--quantize", quantize, "a tensor to quantise, as ROWSxCOLS; ROWS may be ?");
-  app.add_option("--problem", problem, "a problem's canonical text");
-  app.add_option("--recipe", recipe, "how scales are kept: " + recipe_names())
-      ->capture_default_str();
+  add_option(app, "--gemm", gemm, "D[m,n] = A[m,k] B[n,k]^T, as MxNxK; M may be ?");
+  add_option(app, "--quantize", quantize, "a tensor to quantise, as ROWSxCOLS; ROWS may be ?");
+  add_option(app, "--problem", problem, "a problem's canonical text");
+  add_option(app, "--recipe", recipe, "how scales are kept: " + recipe_names()).show_default();
 }
 
 Result<Problem> ProblemOptions::read() const {
@@ -31,8 +30,8 @@ Result<Problem> ProblemOptions::read() const {
 
 void WorkOptions::add_to(CLI::App& app, const std::string& default_tokens) {
   problem.add_to(app);
-  app.add_option("--model", model,
-                 "the linear layers of a model: a file, or one of " + model_names());
+  add_option(app, "--model", model,
+             "the linear layers of a model: a file, or one of " + model_names());
   add_tokens_option(app, tokens, default_tokens + ", with --model those of the model");
 }
 
@@ -65,34 +64,34 @@ ProgressMode progress_mode(bool always) {
 }
 
 void add_models_option(CLI::App& app, std::vector<std::string>& models) {
-  app.add_option("--model", models,
-                 "the linear layers of models: files, or some of " + model_names())
-      ->delimiter(',');
+  add_option(app, "--model", models,
+             "the linear layers of models: files, or some of " + model_names())
+      .split_at_commas();
 }
 
 void add_tokens_option(CLI::App& app, std::vector<std::int64_t>& tokens,
                        const std::string& default_tokens) {
-  app.add_option("--tokens", tokens,
-                 "token counts (a quantiser's rows), where a problem leaves them open; default " +
-                     default_tokens)
-      ->delimiter(',');
+  add_option(app, "--tokens", tokens,
+             "token counts (a quantiser's rows), where a problem leaves them open; default " +
+                 default_tokens)
+      .split_at_commas();
 }
 
 void add_target_option(CLI::App& app, std::string& device, const std::string& what) {
-  app.add_option("--device", device, what + ": " + known_device_names() + ", cuda, cuda:N")
-      ->capture_default_str();
+  add_option(app, "--device", device, what + ": " + known_device_names() + ", cuda, cuda:N")
+      .show_default();
 }
 
 void add_jobs_option(CLI::App& app, int& jobs) {
-  app.add_option("--jobs", jobs, "kernels compiled at a time; default one per core");
+  add_option(app, "--jobs", jobs, "kernels compiled at a time; default one per core");
 }
 
 void add_json_option(CLI::App& app, bool& json) {
-  app.add_flag("--json", json, "print JSON and nothing else to stdout");
+  add_flag(app, "--json", json, "print JSON and nothing else to stdout");
 }
 
 void add_progress_option(CLI::App& app, bool& always) {
-  app.add_flag("--progress", always, "show progress on stderr also where that is no terminal");
+  add_flag(app, "--progress", always, "show progress on stderr also where that is no terminal");
 }
 
 void print_json(const Json& document) {

@@ -100,8 +100,8 @@ Status run(const Options& options) {
 }  // namespace
 
 Command add_compile(CLI::App& root) {
-  CLI::App* app = root.add_subcommand(
-      "compile", "compile the kernels of a problem or a model into the cache; needs no GPU");
+  CLI::App* app = add_subcommand(
+      root, "compile", "compile the kernels of a problem or a model into the cache; needs no GPU");
   auto options = std::make_shared<Options>();
   options->work.add_to(*app, "1 to 16384");
   add_target_option(*app, options->device, "what to compile for");

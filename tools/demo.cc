@@ -237,13 +237,15 @@ Status run(const Options& options) {
 }  // namespace
 
 Command add_demo(CLI::App& root) {
-  CLI::App* app = root.add_subcommand(
-      "demo", "the main job on realistic input: quantise, generate, compile, cache, run, verify");
+  CLI::App* app = add_subcommand(
+      root, "demo",
+      "the main job on realistic input: quantise, generate, compile, cache, run, verify");
   auto options = std::make_shared<Options>();
-  app->add_option("--device", options->device,
-                  "where to run: cuda, cuda:N, host, or a device to compile for (" +
-                      known_device_names() + "); default the first GPU, else h200 and the host");
-  app->add_flag("--quick", options->quick, "256 tokens and 512 outputs instead of the whole layer");
+  add_option(*app, "--device", options->device,
+             "where to run: cuda, cuda:N, host, or a device to compile for (" +
+                 known_device_names() + "); default the first GPU, else h200 and the host");
+  add_flag(*app, "--quick", options->quick,
+           "256 tokens and 512 outputs instead of the whole layer");
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
   return {app, [options] { return run(*options); }};

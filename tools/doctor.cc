@@ -99,11 +99,11 @@ Status run(const Options& options) {
 
 Command add_doctor(CLI::App& root) {
   CLI::App* app =
-      root.add_subcommand("doctor", "what this machine has, what is missing, what that costs");
+      add_subcommand(root, "doctor", "what this machine has, what is missing, what that costs");
   auto options = std::make_shared<Options>();
   add_json_option(*app, options->json);
-  app->add_flag("--matrix", options->matrix,
-                "print instead which combinations of types are supported");
+  add_flag(*app, "--matrix", options->matrix,
+           "print instead which combinations of types are supported");
   return {app, [options] { return run(*options); }};
 }
 

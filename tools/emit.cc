@@ -111,18 +111,18 @@ Status run(const Options& options) {
 }  // namespace
 
 Command add_emit(CLI::App& root) {
-  CLI::App* app = root.add_subcommand("emit", "print the CUDA source of one kernel");
+  CLI::App* app = add_subcommand(root, "emit", "print the CUDA source of one kernel");
   auto options = std::make_shared<Options>();
   options->problem.add_to(*app);
   add_target_option(*app, options->device, "what to generate for");
-  app->add_option("--tokens", options->tokens, "token count to choose for where M or ROWS is ?")
-      ->capture_default_str();
-  app->add_option("--config", options->config, "configuration text instead of the chosen one");
-  app->add_option("-o,--output", options->output, "file to write instead of stdout");
-  app->add_flag("--explain", options->explain,
-                "print instead by what the configuration was chosen, and what shape, recipe and "
-                "configuration "
-                "changed in the source, and why");
+  add_option(*app, "--tokens", options->tokens, "token count to choose for where M or ROWS is ?")
+      .show_default();
+  add_option(*app, "--config", options->config, "configuration text instead of the chosen one");
+  add_option(*app, "-o,--output", options->output, "file to write instead of stdout");
+  add_flag(*app, "--explain", options->explain,
+           "print instead by what the configuration was chosen, and what shape, recipe and "
+           "configuration "
+           "changed in the source, and why");
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};
 }

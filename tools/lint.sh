@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Format (clang-format) of all sources, and clang-tidy of the host code by the compile commands of
-# build/release. `--fix` rewrites the format and does nothing else;
+# build/lint. `--fix` rewrites the format and does nothing else;
 # `--format-only` checks it and does nothing else.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,5 +20,5 @@ clang-format-19 --dry-run -Werror "${sources[@]}"
 # warnings hold the tests.
 readonly shipped=(generator cache runtime tools)
 echo "clang-tidy: host code of ${shipped[*]}"
-run-clang-tidy-19 -quiet -p build/release "^$PWD/($(IFS='|'; echo "${shipped[*]}"))/" 2>&1 |
+run-clang-tidy-19 -quiet -p build/lint "^$PWD/($(IFS='|'; echo "${shipped[*]}"))/" 2>&1 |
   { grep -v -E '^[0-9]+ warnings? |^Suppressed|^Use -header-filter|^$|^\[|^clang-tidy-19 ' || true; }

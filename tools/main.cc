@@ -2,6 +2,7 @@
 // one sentence on stderr.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
 #include <string>

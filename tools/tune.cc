@@ -227,30 +227,28 @@ Status run(const Options& options) {
 }  // namespace
 
 Command add_tune(CLI::App& root) {
-  CLI::App* app = root.add_subcommand(
-      "tune", "search the fastest configurations on a GPU and keep them for plans to use");
+  CLI::App* app = add_subcommand(
+      root, "tune", "search the fastest configurations on a GPU and keep them for plans to use");
   auto options = std::make_shared<Options>();
   options->problem.add_to(*app);
   add_models_option(*app, options->models);
-  app->add_option(
-      "--shapes", options->shapes,
-      "a file of one problem a line: a product's MxNxK, or a canonical text; M and rows "
-      "may be ?");
+  add_option(*app, "--shapes", options->shapes,
+             "a file of one problem a line: a product's MxNxK, or a canonical text; M and rows "
+             "may be ?");
   add_tokens_option(*app, options->tokens, "every bucket's largest up to 16384");
-  app->add_option("--budget", options->budget_seconds, "seconds for everything together")
-      ->capture_default_str();
-  app->add_option("--device", options->device,
-                  "the GPU: cuda or cuda:N; with --explain also a name, h200")
-      ->capture_default_str();
-  app->add_option("--baseline", options->baseline,
-                  "what to show beside products: cublaslt, in FP8 and in bf16");
-  app->add_option("--out", options->out,
-                  "the folder whose tuning.jsonl gets the records; default the cache folder");
-  app->add_option("--seed", options->seed, "of the random operands")->capture_default_str();
-  app->add_flag("--force", options->force, "search again what is decided already");
-  app->add_flag(
-      "--explain", options->explain,
-      "only say what there is to search: what each constraint removed, and the shortlist");
+  add_option(*app, "--budget", options->budget_seconds, "seconds for everything together")
+      .show_default();
+  add_option(*app, "--device", options->device,
+             "the GPU: cuda or cuda:N; with --explain also a name, h200")
+      .show_default();
+  add_option(*app, "--baseline", options->baseline,
+             "what to show beside products: cublaslt, in FP8 and in bf16");
+  add_option(*app, "--out", options->out,
+             "the folder whose tuning.jsonl gets the records; default the cache folder");
+  add_option(*app, "--seed", options->seed, "of the random operands").show_default();
+  add_flag(*app, "--force", options->force, "search again what is decided already");
+  add_flag(*app, "--explain", options->explain,
+           "only say what there is to search: what each constraint removed, and the shortlist");
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
   return {app, [options] { return run(*options); }};

@@ -88,6 +88,8 @@ Outcome Shell::run(const std::vector<std::string>& arguments) const {
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read(out), read(err)};
 }
 
+nlohmann::json Outcome::json() const { return nlohmann::json::parse(out); }
+
 bool has_compiler(const Shell& shell) {
   return shell.run({"doctor", "--json"}).json().at("nvrtc").at("found").get<bool>();
 }

@@ -13,7 +13,7 @@ struct Outcome {
   int exit_code = -1;  // 128 + the signal's number where one ended it
   std::string out;
   std::string err;
-  nlohmann::json json() const { return nlohmann::json::parse(out); }
+  nlohmann::json json() const;
 };
 
 // A place of its own for cache and output, removed with it. No variable of the table is taken over

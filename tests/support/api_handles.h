@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -102,14 +102,7 @@ inline const std::string kGemmText =
     "gemm m=? n=256 k=384 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128";
 inline const std::string kQuantizeText = "quantize rows=? cols=384 x=bf16 q=e4m3:1x128 out=row";
 
-inline nlohmann::json describe(octile_plan* plan) {
-  std::size_t size = 0;
-  EXPECT_EQ(octile_plan_describe(plan, nullptr, &size), OCTILE_OK);
-  std::string text(size, '\0');
-  EXPECT_EQ(octile_plan_describe(plan, text.data(), &size), OCTILE_OK) << octile_last_error();
-  text.resize(size - 1);
-  return nlohmann::json::parse(text);
-}
+nlohmann::json describe(octile_plan* plan);
 
 // The call was refused with this status and its sentence has every part.
 inline void expect_refused(octile_status got, octile_status want,

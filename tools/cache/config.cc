@@ -91,7 +91,7 @@ Status run(bool json) {
 
 Command add_config(CLI::App& cache) {
   CLI::App* app =
-      cache.add_subcommand("config", "every setting, its value and where that came from");
+      add_subcommand(cache, "config", "every setting, its value and where that came from");
   auto json = std::make_shared<bool>(false);
   add_json_option(*app, *json);
   return {app, [json] { return run(*json); }};

@@ -87,11 +87,11 @@ Result<int> run(const Options& options) {
 }  // namespace
 
 Command add_export(CLI::App& cache) {
-  CLI::App* app = cache.add_subcommand(
-      "export", "write entries into one archive; the same entries give the same bytes");
-  app->footer("Exit status: 0 all are in the archive, 3 damaged ones were left out.");
+  CLI::App* app = add_subcommand(
+      cache, "export", "write entries into one archive; the same entries give the same bytes",
+      "Exit status: 0 all are in the archive, 3 damaged ones were left out.");
   auto options = std::make_shared<Options>();
-  app->add_option("archive", options->output, "the file to write, a plain tar")->required();
+  add_option(*app, "archive", options->output, "the file to write, a plain tar").require();
   options->filter.add_to(*app);
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};

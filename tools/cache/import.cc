@@ -101,11 +101,12 @@ Status run(const Options& options) {
 }  // namespace
 
 Command add_import(CLI::App& cache) {
-  CLI::App* app = cache.add_subcommand(
-      "import", "check an archive of `export` entry by entry, then add what the cache lacks");
+  CLI::App* app =
+      add_subcommand(cache, "import",
+                     "check an archive of `export` entry by entry, then add what the cache lacks");
   auto options = std::make_shared<Options>();
-  app->add_option("archive", options->archive, "the file to read")->required();
-  app->add_flag("--dry-run", options->dry_run, "only check the archive");
+  add_option(*app, "archive", options->archive, "the file to read").require();
+  add_flag(*app, "--dry-run", options->dry_run, "only check the archive");
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};
 }

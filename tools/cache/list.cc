@@ -186,14 +186,14 @@ Status run(const Options& options) {
 }  // namespace
 
 Command add_list(CLI::App& cache) {
-  CLI::App* app = cache.add_subcommand("list", "the entries of every root");
+  CLI::App* app = add_subcommand(cache, "list", "the entries of every root");
   auto options = std::make_shared<Options>();
   options->filter.add_to(*app);
-  app->add_option("--sort", options->sort,
-                  "order by a column: " + column_names() + "; default by root and file name");
-  app->add_flag("--reverse", options->reverse, "the other way round");
-  app->add_option("--columns", options->columns, "what the table shows, of the same names")
-      ->capture_default_str();
+  add_option(*app, "--sort", options->sort,
+             "order by a column: " + column_names() + "; default by root and file name");
+  add_flag(*app, "--reverse", options->reverse, "the other way round");
+  add_option(*app, "--columns", options->columns, "what the table shows, of the same names")
+      .show_default();
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};
 }

@@ -26,7 +26,7 @@ Status run(bool json) {
 
 Command add_path(CLI::App& cache) {
   CLI::App* app =
-      cache.add_subcommand("path", "the folders the cache is in, the writable one first");
+      add_subcommand(cache, "path", "the folders the cache is in, the writable one first");
   auto json = std::make_shared<bool>(false);
   add_json_option(*app, *json);
   return {app, [json] { return run(*json); }};

@@ -161,17 +161,17 @@ Status run(const Options& options) {
 
 Command add_prune(CLI::App& cache) {
   CLI::App* app =
-      cache.add_subcommand("prune", "remove entries of the writable root that meet any of these");
+      add_subcommand(cache, "prune", "remove entries of the writable root that meet any of these");
   auto options = std::make_shared<Options>();
-  app->add_option("--older-than", options->older_than,
-                  "entries compiled longer ago: 90s, 15m, 12h, 30d, 2w");
-  app->add_option("--unused", options->unused, "entries not used for so long");
-  app->add_option("--toolchain", options->toolchain,
-                  "entries of this toolchain, by how its text begins; other: of any but the "
-                  "compiler at hand");
-  app->add_option("--max-size", options->max_size,
-                  "then the least recently used, until what is left is no larger: 500M, 2G");
-  app->add_flag("--dry-run", options->dry_run, "only say what would be removed");
+  add_option(*app, "--older-than", options->older_than,
+             "entries compiled longer ago: 90s, 15m, 12h, 30d, 2w");
+  add_option(*app, "--unused", options->unused, "entries not used for so long");
+  add_option(*app, "--toolchain", options->toolchain,
+             "entries of this toolchain, by how its text begins; other: of any but the "
+             "compiler at hand");
+  add_option(*app, "--max-size", options->max_size,
+             "then the least recently used, until what is left is no larger: 500M, 2G");
+  add_flag(*app, "--dry-run", options->dry_run, "only say what would be removed");
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};
 }

@@ -136,14 +136,15 @@ Status run(const Options& options) {
 }  // namespace
 
 Command add_show(CLI::App& cache) {
-  CLI::App* app = cache.add_subcommand(
-      "show", "what one entry says, and what its ELF image needs of the device");
+  CLI::App* app = add_subcommand(cache, "show",
+                                 "what one entry says, and what its ELF image needs of the device");
   auto options = std::make_shared<Options>();
-  app->add_option("digest", options->digest, "first digits of the entry's digest")->required();
-  CLI::Option* source = app->add_flag("--source", options->source, "print its CUDA source instead");
-  app->add_flag("--sass", options->sass,
-                "print its machine code instead, by nvdisasm or cuobjdump of the CUDA toolkit")
-      ->excludes(source);
+  add_option(*app, "digest", options->digest, "first digits of the entry's digest").require();
+  const Option source =
+      add_flag(*app, "--source", options->source, "print its CUDA source instead");
+  add_flag(*app, "--sass", options->sass,
+           "print its machine code instead, by nvdisasm or cuobjdump of the CUDA toolkit")
+      .exclude(source);
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};
 }

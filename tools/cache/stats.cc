@@ -70,8 +70,8 @@ Status run(bool json) {
 }  // namespace
 
 Command add_stats(CLI::App& cache) {
-  CLI::App* app = cache.add_subcommand(
-      "stats", "hits, misses and seconds of compiling saved, by day, of the writable root");
+  CLI::App* app = add_subcommand(
+      cache, "stats", "hits, misses and seconds of compiling saved, by day, of the writable root");
   auto json = std::make_shared<bool>(false);
   add_json_option(*app, *json);
   return {app, [json] { return run(*json); }};

@@ -179,14 +179,14 @@ Result<int> run(const Options& options) {
 }  // namespace
 
 Command add_verify(CLI::App& cache) {
-  CLI::App* app = cache.add_subcommand("verify", "check that entries are what they say they are");
-  app->footer(
+  CLI::App* app = add_subcommand(
+      cache, "verify", "check that entries are what they say they are",
       "Exit status: 0 all are good, 3 some are damaged, 4 none is damaged and some differ from "
       "what the compiler makes of their source.");
   auto options = std::make_shared<Options>();
   options->filter.add_to(*app);
-  app->add_flag("--recompile", options->recompile,
-                "also compile each from its source, and compare the bytes");
+  add_flag(*app, "--recompile", options->recompile,
+           "also compile each from its source, and compare the bytes");
   add_jobs_option(*app, options->jobs);
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);

@@ -268,22 +268,23 @@ Status run(const Options& options) {
 }  // namespace
 
 Command add_warm(CLI::App& cache) {
-  CLI::App* app = cache.add_subcommand(
-      "warm", "compile ahead of time what models or problems need, on all cores; needs no GPU");
+  CLI::App* app = add_subcommand(
+      cache, "warm",
+      "compile ahead of time what models or problems need, on all cores; needs no GPU");
   auto options = std::make_shared<Options>();
   add_models_option(*app, options->models);
-  app->add_option("--problems", options->problems,
-                  "a file of one problem a line: a canonical text, or MxNxK; # begins a comment");
+  add_option(*app, "--problems", options->problems,
+             "a file of one problem a line: a canonical text, or MxNxK; # begins a comment");
   options->problem.add_to(*app);
   add_tokens_option(*app, options->tokens, "1 to 16384, with --model those of the model");
   add_target_option(*app, options->device, "what to compile for");
-  app->add_option("--part", options->part,
-                  "I/N: only the I-th of N shares of the kernels, for N processes or machines")
-      ->capture_default_str();
+  add_option(*app, "--part", options->part,
+             "I/N: only the I-th of N shares of the kernels, for N processes or machines")
+      .show_default();
   add_jobs_option(*app, options->jobs);
   add_json_option(*app, options->json);
-  app->add_flag("--progress", options->progress,
-                "a line on stderr for each kernel, also where that is no terminal");
+  add_flag(*app, "--progress", options->progress,
+           "a line on stderr for each kernel, also where that is no terminal");
   return {app, [options] { return run(*options); }};
 }
 

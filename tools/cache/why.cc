@@ -224,14 +224,14 @@ Result<int> run(const Options& options) {
 }  // namespace
 
 Command add_why(CLI::App& cache) {
-  CLI::App* app = cache.add_subcommand(
-      "why", "would a problem's kernel be found; if not, what is nearest and how it differs");
-  app->footer("Exit status: 0 it would be found, 3 it would be compiled.");
+  CLI::App* app = add_subcommand(
+      cache, "why", "would a problem's kernel be found; if not, what is nearest and how it differs",
+      "Exit status: 0 it would be found, 3 it would be compiled.");
   auto options = std::make_shared<Options>();
-  app->add_option("text", options->words, "the problem's canonical text");
+  add_option(*app, "text", options->words, "the problem's canonical text");
   options->problem.add_to(*app);
-  app->add_option("--tokens", options->tokens, "token count where the problem leaves it open")
-      ->capture_default_str();
+  add_option(*app, "--tokens", options->tokens, "token count where the problem leaves it open")
+      .show_default();
   add_target_option(*app, options->device, "what for");
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};

@@ -1,6 +1,7 @@
 # A room is one top-level folder and one target. Its headers are included as "room/file.h", and a
 # target sees only the rooms it names: the include path of a room is a folder that holds nothing but
 # a link to that room, so an upward #include fails to compile rather than in review.
+include(${CMAKE_CURRENT_LIST_DIR}/octile_precompiled.cmake)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(tl-expected REQUIRED)
@@ -43,6 +44,9 @@ else()
   target_link_libraries(octile_fmt INTERFACE fmt::fmt-header-only)
 endif()
 
+octile_precompiled(octile_room_precompiled HEADERS ${OCTILE_PRECOMPILED_ROOM}
+                   LINK octile_fmt tl::expected octile_flags)
+
 # octile_room(<name> SOURCES ... DEPENDS rooms-and-libraries...)
 function(octile_room name)
   cmake_parse_arguments(ROOM "" "" "SOURCES;DEPENDS" ${ARGN})
@@ -50,6 +54,7 @@ function(octile_room name)
   add_library(octile_${name} STATIC ${ROOM_SOURCES})
   target_include_directories(octile_${name} PUBLIC $<BUILD_INTERFACE:${view}>)
   target_link_libraries(octile_${name} PUBLIC ${ROOM_DEPENDS} PRIVATE octile_flags)
+  target_precompile_headers(octile_${name} REUSE_FROM octile_room_precompiled)
 endfunction()
 
 # octile_include_view(<room> <variable>): makes the folder that shows only that room. One for all build

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <fnmatch.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -15,6 +14,7 @@
 
 #include "generator/device_spec.h"
 #include "generator/recipe.h"
+#include "tools/common/command_line.h"
 
 namespace octile::tools {
 namespace {
@@ -122,16 +122,17 @@ Result<std::int64_t> parse_size(std::string_view text, std::string_view option) 
 }
 
 void EntryFilter::add_to(CLI::App& app) {
-  app.add_option("--problem", problem,
-                 "entries whose problem has all of these words; * and ? as in a shell: "
-                 "'gemm n=7168 a=e4m3:*'");
-  app.add_option("--device", device,
-                 "entries for this device or architecture: " + known_device_names() + ", sm_90a");
-  app.add_option("--recipe", recipe, "entries with the types of a recipe: " + recipe_names());
-  app.add_option("--older-than", older_than, "entries compiled longer ago: 90s, 15m, 12h, 30d, 2w");
-  app.add_option("--newer-than", newer_than, "entries compiled since then");
-  app.add_option("--larger-than", larger_than, "entries of more bytes: 4096, 64K, 2M");
-  app.add_option("--smaller-than", smaller_than, "entries of fewer bytes");
+  add_option(app, "--problem", problem,
+             "entries whose problem has all of these words; * and ? as in a shell: "
+             "'gemm n=7168 a=e4m3:*'");
+  add_option(app, "--device", device,
+             "entries for this device or architecture: " + known_device_names() + ", sm_90a");
+  add_option(app, "--recipe", recipe, "entries with the types of a recipe: " + recipe_names());
+  add_option(app, "--older-than", older_than,
+             "entries compiled longer ago: 90s, 15m, 12h, 30d, 2w");
+  add_option(app, "--newer-than", newer_than, "entries compiled since then");
+  add_option(app, "--larger-than", larger_than, "entries of more bytes: 4096, 64K, 2M");
+  add_option(app, "--smaller-than", smaller_than, "entries of fewer bytes");
 }
 
 Result<Predicate> EntryFilter::predicate(std::chrono::system_clock::time_point now) const {

@@ -1,0 +1,40 @@
+// The options of a subcommand. Every file that includes CLI11 compiles all of it anew, some 8 CPU
+// seconds: what subcommands need of it is compiled once, here.
+#pragma once
+
+#include <string>
+
+namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's own name
+class App;
+class Option;
+}  // namespace CLI
+
+namespace octile::tools {
+
+// What an added option has beside its name, variable and help.
+class Option {
+ public:
+  explicit Option(CLI::Option* option) : option_(option) {}
+  const Option& show_default() const;  // what the variable holds, in the help
+  const Option& require() const;
+  const Option& split_at_commas() const;
+  const Option& exclude(const Option& other) const;
+
+ private:
+  CLI::Option* option_;
+};
+
+CLI::App* add_subcommand(CLI::App& to, const std::string& name, const std::string& what,
+                         const std::string& footer = {});
+// One that has subcommands, of which one must be given.
+CLI::App* add_group(CLI::App& to, const std::string& name, const std::string& what,
+                    const std::string& footer);
+bool is_given(const CLI::App& subcommand);
+
+// Value is std::string, int, std::int64_t, std::uint64_t, double, or a vector of the first or
+// third.
+template <typename Value>
+Option add_option(CLI::App& app, const std::string& names, Value& value, const std::string& what);
+Option add_flag(CLI::App& app, const std::string& names, bool& value, const std::string& what);
+
+}  // namespace octile::tools
