@@ -160,6 +160,7 @@ void add_quantizing(Prologue& out, const QuantizeProblem& p, const QuantizeConfi
     out.add_int("kAmaxRows", first_pass_rows(p),
                 "of a warp, where it finds a tensor's or a group's");
     out.add_int("kAmaxStripe", kStripeRows, "rows of a thread block, where it finds lines'");
+    out.add_int("kAmaxLanes", kLineLanes, "along a row, where it reads whole columns");
     out.add_int("kWholeLineRows", whole_line_rows(p), "up to which a line is one thread block's");
   }
   if (source_shape(p.source).rms_norm) {

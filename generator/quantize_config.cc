@@ -24,7 +24,6 @@ constexpr int kStagedVectors = 8;     // rows of a patch on the way to a transpo
 constexpr int kThreadsPerSm = 2048;   // Hopper, CUDA C++ Programming Guide, compute capability 9.0
 constexpr int kShardRows = 8;         // of a warp's tile in shard.cuh
 constexpr int kPartialsTogether = 4;  // words of one load in tensor_magnitude (scale.cuh)
-constexpr int kLineLanes = 8;         // along a row in line_amax.cu, where it reads whole columns
 constexpr std::int64_t kMaxGrid = INT32_MAX;  // gridDim.x
 constexpr int kSumColumns = 4 * 1024;         // of a pass over the sums of a row (norm.cuh)
 constexpr std::int64_t kWord = 4;             // bytes of a maximum, of a sum

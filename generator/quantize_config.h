@@ -123,6 +123,7 @@ inline constexpr int kBiasThreads = 32;   // of the sum of bias gradients, a thr
 int first_pass_blocks_per_sm(const QuantizeProblem&);
 int first_pass_rows(const QuantizeProblem&);  // of a warp, where it finds a tensor's or a group's
 inline constexpr int kStripeRows = 512;       // of a thread block, where it finds lines'
+inline constexpr int kLineLanes = 8;          // along a row there, where it reads whole columns
 std::int64_t whole_line_rows(const QuantizeProblem& p);  // up to which a line is one thread block's
 // Whether it raises maxima, which are cleared before: not where each is one thread block's.
 bool first_pass_raises(const QuantizeProblem&, std::int64_t rows);

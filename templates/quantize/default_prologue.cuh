@@ -53,6 +53,7 @@ constexpr int kAmaxThreads = 256;
 constexpr int kAmaxBlocksPerSm = 4;
 constexpr int kAmaxRows = 8;
 constexpr int kAmaxStripe = 512;
+constexpr int kAmaxLanes = 8;
 constexpr int kWholeLineRows = 512;
 #ifdef OCTILE_DEFAULT_INPUT
 template <typename P>

@@ -220,6 +220,33 @@ __device__ __forceinline__ Vector magnitudes_of(const Vector& v) {
            Src::unsigned_word(v.word[2]), Src::unsigned_word(v.word[3])}};
 }
 
+// Of columns whose maxima the lanes of a warp hold, kLanes of them along a row: over the warp's
+// rows. Lanes below kLanes get them all, without signs.
+template <typename Src, int kLanes>
+__device__ __forceinline__ typename Src::Tops over_rows(typename Src::Tops top) {
+#pragma unroll
+  for (int distance = kLanes; distance < 32; distance *= 2) {
+#pragma unroll
+    for (u32& word : top.word) {
+      word = Src::larger(word, __shfl_xor_sync(0xffffffffu, word, distance));
+    }
+  }
+  return magnitudes_of<Src>(top);
+}
+
+// The maximum of column `column` over kParts rows of such vectors.
+template <typename Src, int kParts, int kLanes>
+__device__ __forceinline__ u32 column_top(const typename Src::Tops (*parts)[kLanes], int column) {
+  const int element = column % Src::kElements;
+  u32 top = 0;
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+    const typename Src::Tops& v = parts[part][column / Src::kElements];
+    top = reduce::max(top, Src::pick(v.word[element / Src::kElementsAWord], element));
+  }
+  return top;
+}
+
 // value[i], by selects: an index that a loop counts would put the array into memory.
 template <typename T, int kCount>
 __device__ __forceinline__ T picked(const T (&value)[kCount], int i) {

@@ -199,6 +199,12 @@ struct Walk<kGroupByGroup> {
   }
 };
 
+// Rows of a masked group that are there, whatever its count says: 0 to args.rows.
+__device__ __forceinline__ i64 masked_rows(const Args& args, i64 group) {
+  const i64 count = count_at(args.groups_at, group);
+  return count < 0 ? 0 : count < args.rows ? count : args.rows;
+}
+
 // A masked group of which `rows` are there.
 __device__ __forceinline__ GroupArgs masked_group(const Args& args, i64 group, i64 rows) {
   GroupArgs a = of_group(args, group);
@@ -246,11 +252,7 @@ class MaskedTiles {
 
   __device__ __forceinline__ void look(const Args& args) {
     const int lane = static_cast<int>(threadIdx.x % 32), group = first_ + lane;
-    rows_ = 0;
-    if (group < static_cast<int>(args.groups)) {
-      const i64 count = count_at(args.groups_at, group);
-      rows_ = static_cast<u32>(count < args.rows ? count : args.rows);
-    }
+    rows_ = group < static_cast<int>(args.groups) ? static_cast<u32>(masked_rows(args, group)) : 0;
     upto_ = (rows_ + kRows - 1) / kRows;
 #pragma unroll
     for (int n = 1; n < 32; n *= 2) {
@@ -278,8 +280,7 @@ struct Walk<kMaskedGroups> {
   static __device__ __forceinline__ GroupArgs enter(const Args& args, i64& slot) {
     const Tile at = tile_at(static_cast<u64>(slot), static_cast<u64>(tiles<kTileRows>(args)));
     slot = at.col;
-    const i64 count = count_at(args.groups_at, at.row);
-    return masked_group(args, at.row, count < args.rows ? count : args.rows);
+    return masked_group(args, at.row, masked_rows(args, at.row));
   }
   template <int kThreads>
   using Search = NoSearch;

@@ -10,7 +10,7 @@
 // Up to kWholeLineRows rows a line is one thread block's instead, which reads it whole: x is read
 // twice, from L2 the second time, and nothing has to be cleared or raised.
 //
-//   block 0 .. rows - 1: a row each          the others: 8 * kElements columns each
+//   block 0 .. rows - 1: a row each          the others: kLanes * kElements columns each
 #ifndef OCTILE_EMITTED
 #define OCTILE_AMAX_NAME octile_quantize_line_amax_default
 #define OCTILE_DEFAULT_GRANULARITY 2
@@ -50,7 +50,7 @@ __device__ __forceinline__ void find_row(const quantize::Args& args, i64 row) {
   if (threadIdx.x == 0) memory::store_4(args.maxima + row, top);
 }
 
-constexpr int kLanes = 8;  // along a row
+constexpr int kLanes = cfg::kAmaxLanes;  // along a row
 constexpr int kTileCols = kLanes * Src::kElements;
 constexpr int kTileRows = cfg::kAmaxThreads / kLanes;  // of one load each
 using ColumnPatch = quantize::Patch<Src, kPieces, 1, kTileCols, kTileRows>;
@@ -69,23 +69,12 @@ __device__ __forceinline__ void find_columns(const quantize::Args& args, i64 col
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) quantize::raise_tops<Src>(top, x[i]);
   }
-#pragma unroll
-  for (int distance = kLanes; distance < 32; distance *= 2) {
-#pragma unroll
-    for (u32& word : top.word) {
-      word = Src::larger(word, __shfl_xor_sync(0xffffffffu, word, distance));
-    }
-  }
-  if (lane < kLanes) columns[warp][lane] = quantize::magnitudes_of<Src>(top);
+  top = quantize::over_rows<Src, kLanes>(top);
+  if (lane < kLanes) columns[warp][lane] = top;
   __syncthreads();
-  const int column = static_cast<int>(threadIdx.x), element = column % Src::kElements;
+  const int column = static_cast<int>(threadIdx.x);
   if (column >= kTileCols || col0 + column >= args.cols) return;
-  u32 largest = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) {
-    const Vector& v = columns[w][column / Src::kElements];
-    largest = reduce::max(largest, Src::pick(v.word[element / Src::kElementsAWord], element));
-  }
+  const u32 largest = quantize::column_top<Src, kWarps>(columns, column);
   memory::store_4(args.maxima + args.rows + col0 + column, largest);
 }
 
@@ -121,10 +110,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kAmaxThreads, cfg::kAmaxBlocks
     quantize::measure<Src>(x, magnitudes);
     quantize::forget_origin(x);  // or magnitudes of every word are kept for the columns
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-#pragma unroll
-      for (int w = 0; w < 4; ++w) top.word[w] = Src::larger(top.word[w], x[i].word[w]);
-    }
+    for (int i = 0; i < kVectors; ++i) quantize::raise_tops<Src>(top, x[i]);
     const u32 row_top = reduce::scatter_max<kVectors, 32>(magnitudes, lane);
     const int owned = reduce::owned_index<kVectors, 32>(lane);
     if (static_cast<int>(lane) == reduce::owner_lane<kVectors, 32>(lane, owned) &&
@@ -137,13 +123,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kAmaxThreads, cfg::kAmaxBlocks
   __syncthreads();
   for (int column = static_cast<int>(threadIdx.x); column < kCols; column += cfg::kAmaxThreads) {
     const i64 col = stripe.col * kCols + column;
-    const int element = column % Src::kElements;
-    u32 largest = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      const Vector& v = columns[w][column / Src::kElements];
-      largest = reduce::max(largest, Src::pick(v.word[element / Src::kElementsAWord], element));
-    }
+    const u32 largest = quantize::column_top<Src, kWarps>(columns, column);
     if (col < args.cols) atomicMax(args.maxima + args.rows + col, largest);
   }
 }

@@ -341,16 +341,8 @@ __device__ __forceinline__ void share_columns(Memory& shared, const Place& at, S
   if constexpr (kWordTops) {
     shared.maxima.columns[at.patch_row][at.lane % kLanes] = quantize::magnitudes_of<Src>(top);
   } else {
-#pragma unroll
-    for (int distance = kLanes; distance < 32; distance *= 2) {
-#pragma unroll
-      for (u32& word : top.word) {
-        word = Src::larger(word, __shfl_xor_sync(0xffffffffu, word, distance));
-      }
-    }
-    if (at.lane < kLanes) {
-      shared.maxima.columns[at.warp][at.lane] = quantize::magnitudes_of<Src>(top);
-    }
+    top = quantize::over_rows<Src, kLanes>(top);
+    if (at.lane < kLanes) shared.maxima.columns[at.warp][at.lane] = top;
   }
 }
 
@@ -367,17 +359,11 @@ __device__ __forceinline__ void find_columns(const View& args, Memory& shared, i
                           ? Runs{args.scale_transposed, args.cols, blocks, args.scale_ld_transposed}
                           : Runs{args.scale_transposed, quantize::is_last(args) ? blocks : 0,
                                  args.cols, args.scale_ld_transposed};
-  const int element = column % Src::kElements;
   float encode[kBlocksDown];
 #pragma unroll
   for (int b = 0; b < kBlocksDown; ++b) {
-    u32 top = 0;
-#pragma unroll
-    for (int part = 0; part < kBlockParts; ++part) {
-      const Src::Tops& v = shared.maxima.columns[b * kBlockParts + part][column / Src::kElements];
-      top = reduce::max(top, Src::pick(v.word[element / Src::kElementsAWord], element));
-    }
-    encode[b] = encode_of(top);
+    encode[b] = encode_of(
+        quantize::column_top<Src, kBlockParts>(shared.maxima.columns + b * kBlockParts, column));
     shared.encodes[b][column] = encode[b];
   }
   if (col >= args.cols) return;

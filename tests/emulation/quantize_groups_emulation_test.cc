@@ -189,6 +189,47 @@ TEST_F(QuantizeGroupsEmulation, SlotsFindTheirGroups) {
   expect_no_stray_access();
 }
 
+// Counts that no group can have are the nearest it can; tiles are numbered without a gap.
+TEST_F(QuantizeGroupsEmulation, MaskedCountsAreTakenAsWhatAGroupCanHave) {
+  constexpr int kTileRows = 8;
+  std::vector<std::int32_t> counts(70, 0);
+  counts[0] = -1;
+  counts[3] = 9;
+  counts[31] = 100;
+  counts[32] = INT32_MIN;
+  counts[69] = 17;
+  quantize::Args args{};
+  args.groups_at = counts.data();
+  args.groups = std::ssize(counts);
+  args.rows = 24;
+  emulation::readable = {bytes(counts.data(), std::ssize(counts) * 4)};
+  std::vector<std::string> met;
+  emulation::run_block(0, 32, [&] {
+    quantize::MaskedTiles<kTileRows> tiles(args);
+    quantize::GroupArgs group{};
+    for (unsigned index = 0; index < 10; ++index) {
+      unsigned tile = index;
+      if (!tiles.enter(args, tile, group)) break;
+      if (threadIdx.x != 0) continue;
+      met.push_back(fmt::format("{}: {} of {} rows", group.group, tile, group.rows - group.first));
+    }
+  });
+  EXPECT_EQ(met,
+            (std::vector<std::string>{"3: 0 of 9 rows", "3: 1 of 9 rows", "31: 0 of 24 rows",
+                                      "31: 1 of 24 rows", "31: 2 of 24 rows", "69: 0 of 17 rows",
+                                      "69: 1 of 17 rows", "69: 2 of 17 rows"}));
+  for (const auto& [group, rows] : {std::pair{0, 0}, {3, 9}, {31, 24}, {32, 0}, {69, 17}}) {
+    emulation::run_block(0, 32, [&] {
+      long long slot = group * 3;
+      const auto view = quantize::Walk<2>::enter<kTileRows>(args, slot);
+      if (threadIdx.x == 0) {
+        EXPECT_EQ(view.rows - view.first, rows) << group;
+      }
+    });
+  }
+  expect_no_stray_access();
+}
+
 // ---- flat ranges
 // ---------------------------------------------------------------------------------
 
