@@ -19,7 +19,11 @@ constexpr std::array<std::pair<int, int>, 5> kOverlaps{{{1, 1}, {2, 1}, {2, 2}, 
 constexpr std::array kStores{EpilogueStore::kTma, EpilogueStore::kDirect};
 constexpr std::array kCtasPerSm{1, 2};
 constexpr std::array kSplits{1, 2, 3, 4, 6, 8};
-constexpr int kMaxStages = 12;
+constexpr std::array kNextEarly{false, true};
+// Of one tile and its consumers.
+constexpr std::size_t kOfATile = std::size(kClusters) * std::size(kOverlaps) * std::size(kStores) *
+                                 std::size(kCtasPerSm) * std::size(kSplits) * std::size(kNextEarly);
+constexpr int kMaxStages = 16;
 // Of an SM's shared memory the driver keeps 1 KB for every CTA (CUDA C++ Programming Guide,
 // "Compute Capability 9.0").
 constexpr int kReservedPerCtaBytes = 1024;
@@ -32,11 +36,11 @@ int smem_limit(const GemmConfig& c, const DeviceSpec& device) {
 
 // The deepest ring that fits: more bytes in flight never cost anything but shared memory.
 int deepest_ring(GemmConfig c, const DeviceSpec& device) {
-  c.stages = kMaxStages;
-  while (c.stages > 1 && resources_of(c).smem.total_bytes > smem_limit(c, device)) {
-    --c.stages;
-  }
-  return c.stages;
+  c.stages = 1;
+  const int one = resources_of(c).smem.total_bytes;
+  c.stages = 2;
+  const int stage = resources_of(c).smem.total_bytes - one;
+  return std::clamp(1 + (smem_limit(c, device) - one) / stage, 1, kMaxStages);
 }
 
 // ---- constraints
@@ -100,8 +104,11 @@ bool short_tiles_are_narrow(const GemmConfig& c, const GemmProblem&, const Devic
 bool tall_tiles_are_wide(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
   return c.block_m <= 128 || c.block_n >= 96;
 }
-bool clusters_share_large_tiles(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
-  return (c.cluster_m == 1 && c.cluster_n == 1) || (c.block_m >= 128 && c.block_n >= 96);
+bool clusters_pay(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+  const bool rows_of_few_tokens =
+      c.cluster_m == 2 && c.block_m == 64 && c.block_n >= 64 && c.ctas_per_sm == 1;
+  return (c.cluster_m == 1 && c.cluster_n == 1) || (c.block_m >= 128 && c.block_n >= 96) ||
+         rows_of_few_tokens;
 }
 bool large_tiles_stay_whole(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
   return c.splits == 1 || (c.block_m <= 128 && c.block_n <= 128);
@@ -118,10 +125,15 @@ bool compiles_in_time(const GemmConfig& c, const GemmProblem&, const DeviceSpec&
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
   return c.unroll * strips * c.block_n / 2 <= kMostAdditions;
 }
+bool early_next_is_for_few_rows(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+  return !c.next_early || (c.block_m <= 128 && c.cluster_n == 1);
+}
 bool raster_is_positive(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
   return c.raster_group >= 1;
 }
 
+// The first of them look at the tile and its consumers alone.
+constexpr std::size_t kOfTheTile = 5;
 constexpr std::array kConstraints{
     GemmConstraint{"device_has_wgmma", "FP8 WGMMA exists on compute capability 9.0 only",
                    device_has_wgmma},
@@ -134,12 +146,20 @@ constexpr std::array kConstraints{
                    "block_n is a multiple of 16 in 16..256 and block_k is 128 (one WGMMA's N; one "
                    "scale block's K)",
                    tile_fits_instruction},
+    GemmConstraint{"short_tiles_are_narrow",
+                   "a tile of 16 or 32 rows has at most 128 columns: few tokens are bound by "
+                   "memory, and more CTAs, not wider tiles, ask for it faster",
+                   short_tiles_are_narrow},
+    GemmConstraint{"tall_tiles_are_wide",
+                   "a tile of more than 128 rows has at least 96 columns: below, WGMMA's operand "
+                   "reads from shared memory and not its products set the rate",
+                   tall_tiles_are_wide},
     GemmConstraint{"cluster_shares_one_operand",
                    "a cluster is 1x1, 2x1 or 1x2 and its slices are whole 8-row swizzle atoms",
                    cluster_shares_one_operand},
     GemmConstraint{"boxes_fit_tma", "a TMA box has at most 256 rows", boxes_fit_tma},
     GemmConstraint{"ring_is_a_pipeline",
-                   "the ring holds 3 to 12 stages: fewer cannot hide a load behind two products",
+                   "the ring holds 3 to 16 stages: fewer cannot hide a load behind two products",
                    ring_is_a_pipeline},
     GemmConstraint{"fits_shared_memory",
                    "ring, staging, scales and barriers fit the device's opt-in shared memory, or "
@@ -160,19 +180,11 @@ constexpr std::array kConstraints{
                    splits_are_allowed},
     GemmConstraint{"cluster_splits_or_shares", "a cluster either splits K or shares an operand",
                    cluster_splits_or_shares},
-    GemmConstraint{"short_tiles_are_narrow",
-                   "a tile of 16 or 32 rows has at most 128 columns: few tokens are bound by "
-                   "memory, and more CTAs, not wider tiles, ask for it faster",
-                   short_tiles_are_narrow},
-    GemmConstraint{"tall_tiles_are_wide",
-                   "a tile of more than 128 rows has at least 96 columns: below, WGMMA's operand "
-                   "reads from shared memory and not its products set the rate",
-                   tall_tiles_are_wide},
-    GemmConstraint{
-        "clusters_share_large_tiles",
-        "operands are shared by tiles of 128x96 and more: below, a cluster's start costs "
-        "more than its loads save (measured: never among the fastest)",
-        clusters_share_large_tiles},
+    GemmConstraint{"clusters_pay",
+                   "operands are shared by tiles of 128x96 and more, and B by two of 64 rows that "
+                   "have an SM each: "
+                   "below, a cluster's start costs more than its loads save (measured)",
+                   clusters_pay},
     GemmConstraint{
         "large_tiles_stay_whole",
         "tiles of more than 128 rows or columns are not split: their partial sums take the "
@@ -194,32 +206,38 @@ constexpr std::array kConstraints{
                    "a pass adds at most 128 promoted sums a thread: beyond, a cold compile takes "
                    "more than 250 ms for at most 1 % of speed (measured)",
                    compiles_in_time},
+    GemmConstraint{"early_next_is_for_few_rows",
+                   "the next kernel starts early only behind tiles of at most 128 rows that share "
+                   "no A: its CTAs land where SMs become free, and tiles that read the same rows "
+                   "of B no longer side by side (measured: 2 % and more)",
+                   early_next_is_for_few_rows},
     GemmConstraint{"raster_is_positive", "a raster band holds at least one tile row",
                    raster_is_positive},
 };
+
+const GemmConstraint* first_refusal(std::span<const GemmConstraint> rules, const GemmConfig& c,
+                                    const GemmProblem& p, const DeviceSpec& d) {
+  const auto it = std::ranges::find_if(
+      rules, [&](const GemmConstraint& rule) { return !rule.admits(c, p, d); });
+  return it == rules.end() ? nullptr : &*it;
+}
 
 }  // namespace
 
 std::span<const GemmConstraint> gemm_constraints() { return kConstraints; }
 
 const GemmConstraint* refused_by(const GemmConfig& c, const GemmProblem& p, const DeviceSpec& d) {
-  const auto it = std::find_if(kConstraints.begin(), kConstraints.end(),
-                               [&](const GemmConstraint& rule) { return !rule.admits(c, p, d); });
-  return it == kConstraints.end() ? nullptr : &*it;
+  return first_refusal(kConstraints, c, p, d);
 }
 
 GemmCandidates gemm_candidates(const GemmProblem& problem, const DeviceSpec& device) {
   GemmCandidates result;
   for (const GemmConstraint& rule : kConstraints) result.removed.emplace_back(rule.name, 0);
-  const auto consider = [&](GemmConfig c) {
-    ++result.enumerated;
-    if (tile_is_whole_strips(c, problem, device)) c.stages = deepest_ring(c, device);
-    const GemmConstraint* refusal = refused_by(c, problem, device);
-    if (refusal == nullptr) {
-      result.admitted.push_back(c);
-    } else {
-      ++result.removed[static_cast<std::size_t>(refusal - kConstraints.data())].second;
-    }
+  const auto count = [&](const GemmConstraint* refusal, std::size_t configurations) {
+    result.enumerated += configurations;
+    if (refusal == nullptr) return;
+    result.removed[static_cast<std::size_t>(refusal - kConstraints.data())].second +=
+        configurations;
   };
   GemmConfig c;
   c.promote = problem.promote;
@@ -230,23 +248,36 @@ GemmCandidates gemm_candidates(const GemmProblem& problem, const DeviceSpec& dev
       next();
     }
   };
-  each(kBlockM, c.block_m, [&] {
-    each(kBlockN, c.block_n, [&] {
-      each(kConsumers, c.consumer_warpgroups, [&] {
-        for (const auto& [cluster_m, cluster_n] : kClusters) {
-          c.cluster_m = cluster_m;
-          c.cluster_n = cluster_n;
-          for (const auto& [unroll, in_flight] : kOverlaps) {
-            c.unroll = unroll;
-            c.in_flight = in_flight;
-            each(kStores, c.store, [&] {
-              each(kCtasPerSm, c.ctas_per_sm,
-                   [&] { each(kSplits, c.splits, [&] { consider(c); }); });
+  const auto consider = [&] {
+    const GemmConstraint* refusal = refused_by(c, problem, device);
+    count(refusal, 1);
+    if (refusal == nullptr) result.admitted.push_back(c);
+  };
+  const auto of_the_tile = [&] {
+    const auto rules = std::span<const GemmConstraint>(kConstraints).first(kOfTheTile);
+    if (const GemmConstraint* refusal = first_refusal(rules, c, problem, device)) {
+      count(refusal, kOfATile);
+      return;
+    }
+    for (const auto& [cluster_m, cluster_n] : kClusters) {
+      c.cluster_m = cluster_m;
+      c.cluster_n = cluster_n;
+      for (const auto& [unroll, in_flight] : kOverlaps) {
+        c.unroll = unroll;
+        c.in_flight = in_flight;
+        each(kStores, c.store, [&] {
+          each(kCtasPerSm, c.ctas_per_sm, [&] {
+            each(kSplits, c.splits, [&] {
+              c.stages = deepest_ring(c, device);
+              each(kNextEarly, c.next_early, consider);
             });
-          }
-        }
-      });
-    });
+          });
+        });
+      }
+    }
+  };
+  each(kBlockM, c.block_m, [&] {
+    each(kBlockN, c.block_n, [&] { each(kConsumers, c.consumer_warpgroups, of_the_tile); });
   });
   return result;
 }

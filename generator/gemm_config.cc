@@ -49,10 +49,15 @@ bool parse_field(std::string_view name, std::string_view value, GemmConfig& c) {
     c.store = value == "tma" ? EpilogueStore::kTma : EpilogueStore::kDirect;
     return true;
   }
+  if (name == "next" && (value == "early" || value == "end")) {
+    c.next_early = value == "early";
+    return true;
+  }
   return false;
 }
 
 std::string_view store_name(EpilogueStore s) { return s == EpilogueStore::kTma ? "tma" : "direct"; }
+std::string_view next_name(bool early) { return early ? "early" : "end"; }
 
 }  // namespace
 
@@ -94,10 +99,10 @@ int resident_clusters(const GemmConfig& c, int sm_count) {
 std::string to_text(const GemmConfig& c) {
   return fmt::format(
       "tile={}x{}x{} stages={} wg={} cluster={}x{} unroll={} inflight={} raster={} ctas={} "
-      "store={} promote={} splits={}",
+      "store={} next={} promote={} splits={}",
       c.block_m, c.block_n, c.block_k, c.stages, c.consumer_warpgroups, c.cluster_m, c.cluster_n,
-      c.unroll, c.in_flight, c.raster_group, c.ctas_per_sm, store_name(c.store), c.promote,
-      c.splits);
+      c.unroll, c.in_flight, c.raster_group, c.ctas_per_sm, store_name(c.store),
+      next_name(c.next_early), c.promote, c.splits);
 }
 
 Result<GemmConfig> parse_gemm_config(std::string_view text) {
@@ -106,18 +111,18 @@ Result<GemmConfig> parse_gemm_config(std::string_view text) {
       text, [&](auto name, auto value) { return parse_field(name, value, config); },
       "GEMM configuration",
       "tile=MxNxK, stages=N, wg=N, cluster=MxN, unroll=N, inflight=N, raster=N, ctas=N, "
-      "store=tma|direct, promote=N, splits=N");
+      "store=tma|direct, next=early|end, promote=N, splits=N");
   if (!ok) return tl::unexpected<Error>(ok.error());
   return config;
 }
 
 std::string kernel_name(const GemmProblem& p, const GemmConfig& c) {
   return fmt::format(
-      "octile_gemm_{}_{}_{}_{}_{}_t{}x{}x{}_s{}_w{}_c{}x{}_u{}f{}_r{}_o{}_{}_p{}_k{}",
+      "octile_gemm_{}_{}_{}_{}_{}_t{}x{}x{}_s{}_w{}_c{}x{}_u{}f{}_r{}_o{}_{}_{}_p{}_k{}",
       name_of(p.a.dtype), name_of(p.a.granularity), name_of(p.b.dtype), name_of(p.b.granularity),
       name_of(p.d), c.block_m, c.block_n, c.block_k, c.stages, c.consumer_warpgroups, c.cluster_m,
       c.cluster_n, c.unroll, c.in_flight, c.raster_group, c.ctas_per_sm, store_name(c.store),
-      c.promote, c.splits);
+      next_name(c.next_early), c.promote, c.splits);
 }
 
 }  // namespace octile

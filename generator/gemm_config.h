@@ -25,6 +25,7 @@ struct GemmConfig {
   int raster_group = 8;         // tiles along m visited before n advances
   int ctas_per_sm = 1;          // resident at once: 2 leaves each half an SM
   EpilogueStore store = EpilogueStore::kTma;
+  bool next_early = false;  // the stream's next kernel may start while this one works; it waits
   // Numerics, not schedule: recorded in plan and metadata.
   int promote = 128;
   int splits = 1;  // CTAs of a cluster that share a tile's K
@@ -64,12 +65,12 @@ int cluster_size(const GemmConfig&);
 // four, 15 of eight.
 int resident_clusters(const GemmConfig&, int sm_count);
 // "tile=128x128x128 stages=5 wg=2 cluster=1x1 unroll=1 inflight=1 raster=8 ctas=1 store=tma
-// promote=128 splits=1"
+// next=end promote=128 splits=1"
 std::string to_text(const GemmConfig&);
 // Fields in any order; one left out keeps its default.
 Result<GemmConfig> parse_gemm_config(std::string_view text);
 // Says what it is, so profilers can be read:
-// octile_gemm_e4m3_1x128_e4m3_128x128_bf16_t128x128x128_s5_w2_c1x1_u1f1_r8_o1_tma_p128_k1
+// octile_gemm_e4m3_1x128_e4m3_128x128_bf16_t128x128x128_s5_w2_c1x1_u1f1_r8_o1_tma_end_p128_k1
 std::string kernel_name(const GemmProblem&, const GemmConfig&);
 
 }  // namespace octile

@@ -72,18 +72,6 @@ unsigned int grid_blocks(const GemmLaunch& l, std::int64_t m, std::int64_t n) {
       std::min<std::int64_t>(round_up(tiles * l.splits, l.cluster), l.max_blocks));
 }
 
-// Whether an early start can win. It saves 1 to 2 us, and of long products it costs more than that
-// (measured on an H200: 64x7168x16384, a grid of 75 blocks, 33 -> 43 us). So only where neither
-// reading B nor multiplying takes longer than this.
-bool worth_overlapping(std::int64_t m, std::int64_t n, std::int64_t k) {
-  constexpr double kLongestUs = 20;
-  constexpr double kBytesPerUs = 4.3e6;  // an H200's read stream
-  constexpr double kFlopsPerUs = 1.4e9;  // what FP8 products sustain there
-  const double weights = static_cast<double>(n) * static_cast<double>(k);
-  return weights <= kLongestUs * kBytesPerUs &&
-         2 * static_cast<double>(m) * weights <= kLongestUs * kFlopsPerUs;
-}
-
 }  // namespace
 
 GemmLaunch gemm_launch(const GemmConfig& config, int sm_count, const KernelHandle& kernel) {
@@ -103,7 +91,9 @@ GemmLaunch gemm_launch(const GemmConfig& config, int sm_count, const KernelHandl
   l.tma_store = config.store == EpilogueStore::kTma;
   l.cluster = cluster_size(config);
   l.splits = config.splits;
-  l.stages = config.stages;
+  // Where the kernel before is one like it, which lets nothing start early, weights asked for first
+  // would only hold back what is asked for behind them.
+  l.early_stages = config.next_early ? config.stages : 0;
   l.max_blocks = resident_clusters(config, sm_count) * l.cluster;
   l.threads = r.threads;
   l.smem_bytes = r.smem.total_bytes;
@@ -124,9 +114,7 @@ Status launch_gemm(const LaunchSite& site, const GemmLaunch& l, std::int64_t n, 
   p.m = static_cast<std::int32_t>(args.m);
   p.n = static_cast<std::int32_t>(n);
   p.k = static_cast<std::int32_t>(k);
-  const bool overlap = (args.flags & OCTILE_RUN_OVERLAP) != 0;
-  const bool early = overlap && worth_overlapping(args.m, n, k);
-  p.early_stages = early ? l.stages : overlap ? -1 : 0;
+  p.early_stages = (args.flags & OCTILE_RUN_OVERLAP) != 0 ? l.early_stages : 0;
   p.order =
       tile_order(ceil_div(args.m, l.cluster_rows), ceil_div(n, l.cluster_cols), l.raster_group);
   std::array<void*, kGemmParameterCount> parameters{
@@ -143,8 +131,7 @@ Status launch_gemm(const LaunchSite& site, const GemmLaunch& l, std::int64_t n, 
     cluster.value.clusterDim.y = 1;
     cluster.value.clusterDim.z = 1;
   }
-  // One too long to gain by an early start must not have it (worth_overlapping).
-  if (early || !overlap) attributes[attribute_count++] = waits_itself();
+  attributes[attribute_count++] = waits_itself();
   CUlaunchConfig config =
       launch_config(site, grid_blocks(l, args.m, n), static_cast<unsigned int>(l.threads));
   config.sharedMemBytes = static_cast<unsigned int>(l.smem_bytes);

@@ -44,7 +44,8 @@ struct GemmLaunch {
   bool tma_store = false;
   int cluster = 1;
   int splits = 1;  // CTAs a tile
-  int stages = 0;
+  int early_stages =
+      0;  // of B, asked for before the kernel before has ended, where overlap is wanted
   int max_blocks = 0;  // resident at once, a whole number of clusters
   int threads = 0;
   int smem_bytes = 0;

@@ -31,6 +31,7 @@ constexpr int kSplits = 1;
 constexpr int kCtasPerSm = 1;
 constexpr int kPromote = 128;
 constexpr bool kTmaStore = true;
+constexpr bool kNextStartsEarly = false;
 constexpr int kThreads = 384;
 constexpr int kProducerRegisters = 40;
 constexpr int kConsumerRegisters = 232;

@@ -37,9 +37,9 @@
 // ranks of a cluster work on one tile, each on its range of K-blocks; then each sums its share of
 // the columns over all ranks, in rank order, which is K order.
 //
-// Overlap (programmatic dependent launch; early_stages, 0 where it is not asked for): the next
-// kernel of the stream may start as soon as this one's CTAs leave room; of itself it asks for
-// weights only, those of so many stages (-1: none), until this one has ended.
+// Programmatic dependent launch: with kNextStartsEarly the next kernel of the stream may start as
+// soon as this one's CTAs leave room. Of ours each waits for the end of this one before it touches
+// memory, but for the weights of early_stages stages, where overlap is asked for (0 where not).
 //
 // Ladder (H200; us; numbers of one line are of one run, lines are not comparable: cards and clocks
 // differ by 10 %):
@@ -141,6 +141,19 @@
 //        mean of 16, 4096 and 8192 rows +0.4 %: kept up to 256 rows. B shared by a cluster of two
 //        64-row tiles, predicted -5 % at 128 rows for half of L2's reads: 128x7168x16384 by 64x112
 //        32.8 -> 33.2, 128x4096x7168 by 64x64 10.8 -> 11.3. Dropped.
+//   v30  the next kernel may start beside this one (kNextStartsEarly). By ablation 64 tokens take,
+//        beyond reading their weights, 0 to 0.3 us for A (7168x16384: 2.6), 0.2 to 0.7 for products,
+//        0.5 to 1.3 for the epilogue, nothing for scales; the rest is one kernel's end and the next
+//        one's start. Predicted -0.4: 64x2112x7168 6.90 -> 6.34, 64x24576x1536 12.1 -> 11.6,
+//        64x32768x512 7.19 -> 6.66, 64x7168x2048 6.10 -> 5.74. But its CTAs land where SMs become
+//        free: of a grid of 75 on 132 SMs side by side (64x7168x16384 by 64x96 32.9 -> 43.4), or
+//        apart where they read the same of B (128x4096x7168 10.9 -> 11.9, 4096x7168x2048 93 -> 95).
+//        So the search decides. Clusters of two 64-row tiles, which keep B's readers together:
+//        128x4096x7168 10.7, 128x7168x2048 6.70 -> 6.41. Rings of 16 stages, not 12: 64x4096x7168
+//        9.76 -> 9.60. Searched anew, 144 products of 1 to 256 tokens take 4.6 to 7.4 % less in the
+//        mean of a token count. Kept. A shared by clusters of two narrow tiles: 64x4096x7168 10.1 ->
+//        11.3, 64x7168x16384 32.9 -> 33.4; dropped. All quantisers started so: tensors of 128 rows
+//        -0.1 in the median and +0.7 in the 90th percentile; dropped.
 // clang-format on
 #ifndef OCTILE_EMITTED
 #include "gemm/consumer.cuh"
@@ -225,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
   const gemm::Extents extents{m, n, k, order};
   const int rank = gemm::kClusterSize > 1 ? static_cast<int>(cluster_rank()) : 0;
   gemm::init_barriers(smem);
-  if (early_stages != 0) let_next_kernel_start();
+  if constexpr (cfg::kNextStartsEarly) let_next_kernel_start();
 
   if (threadIdx.x >= cfg::kConsumerWarpgroups * 128) {
     release_registers<cfg::kProducerRegisters>();

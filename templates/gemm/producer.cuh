@@ -166,7 +166,7 @@ __device__ __forceinline__ void publish_scales(const SharedMemory& smem, const S
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const KRange range = k_range(e.k_blocks(), rank);
   Ring ring;
-  if (early_stages <= 0) wait_for_previous_kernel();
+  if (early_stages == 0) wait_for_previous_kernel();
 #pragma unroll 1
   for (Scheduler tiles = make_scheduler(e); tiles.valid(); tiles.advance()) {
     int m0, n0;

@@ -197,6 +197,56 @@ TEST_F(GemmCalls, OrderIsKeptWithoutTheFlag) {
   }
 }
 
+// A quantiser and the product of what it wrote, two tensors in turn through the same codes and
+// scales, with nothing between the launches: the product lets the next quantiser start early, which
+// must not write what the product still reads.
+TEST_F(GemmCalls, AChainWithQuantisersKeepsItsOrder) {
+  const GemmShape shape{64, 2112, 7168};
+  GemmCase work(gpu(), {}, shape, 71);
+  QuantizeProblem recipe;
+  recipe.x = {DType::kBF16};
+  recipe.q = work.problem().a;
+  recipe.cols = shape.k;
+  octile_plan* product = make_plan(to_text(Problem(work.problem())).c_str(), shape.m, shape.m);
+  octile_plan* quantiser = make_plan(to_text(Problem(recipe)).c_str(), shape.m, shape.m);
+  octile_gemm_args multiply = work.args();
+  octile_quantize_args quantise = {};
+  quantise.struct_size = sizeof(quantise);
+  quantise.rows = shape.m;
+  quantise.q = const_cast<void*>(multiply.a);
+  quantise.scale = const_cast<void*>(multiply.a_scale);
+  const std::array<std::unique_ptr<GemmCase>, 2> sources{
+      std::make_unique<GemmCase>(gpu(), GemmProblem{}, GemmShape{shape.m, shape.k, 512}, 72),
+      std::make_unique<GemmCase>(gpu(), GemmProblem{}, GemmShape{shape.m, shape.k, 512}, 73)};
+  std::array<DeviceBuffer, 2> expected, results;
+  for (DeviceBuffer& d : expected) d = gpu().zeroed(work.d().bytes());
+  for (DeviceBuffer& d : results) d = gpu().zeroed(work.d().bytes());
+  const auto turn = [&](std::size_t i, DeviceBuffer& d) {
+    quantise.x = sources[i]->args().d;
+    multiply.d = d.pointer();
+    expect_ok(octile_quantize_run(quantiser, &quantise, gpu().stream()), "octile_quantize_run");
+    expect_ok(octile_gemm_run(product, &multiply, gpu().stream()), "octile_gemm_run");
+  };
+  for (const std::size_t i : {0U, 1U}) {
+    sources[i]->run_plan(gpu().stream());
+    gpu().synchronize();
+    turn(i, expected[i]);
+    gpu().synchronize();
+  }
+  EXPECT_GT(differences(expected[0], expected[1]), 0U);
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    for (int i = 0; i < 20; ++i) {
+      turn(0, results[0]);
+      turn(1, results[1]);
+    }
+    for (const std::size_t i : {0U, 1U}) {
+      ASSERT_EQ(differences(expected[i], results[i]), 0U) << "repeat " << repeat;
+    }
+  }
+  expect_ok(octile_plan_destroy(quantiser), "octile_plan_destroy");
+  expect_ok(octile_plan_destroy(product), "octile_plan_destroy");
+}
+
 // Batch-invariant: a row's bits are those it has alone, whatever the token count.
 TEST_F(GemmCalls, BatchInvariantRowsKeepTheirBits) {
   GemmProblem problem;

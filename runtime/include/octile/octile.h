@@ -324,9 +324,10 @@ typedef enum octile_run_flags {
   OCTILE_RUN_OVERLAP = 1, /* the kernel may start while the work before it in the stream still
                              runs (programmatic dependent launch), and reads B and B's scales at
                              once: nothing that may still run may write those. A, A's scales and D
-                             are not touched before that work has ended. 1 to 2 us less a call
+                             are not touched before that work has ended. Up to 1 us less a call
                              where products of few tokens follow each other; has no effect on
-                             products too long to gain by it (more than about 20 us) */
+                             products whose kernel lets nothing start beside it (next=end of its
+                             configuration), because it would lose by that */
 } octile_run_flags;
 
 typedef struct octile_gemm_args {
@@ -392,8 +393,9 @@ typedef struct octile_quantize_args {
   float* tap;             /* [rows][cols], plans with one: written, what was quantised, as fp32 */
   const int32_t* offsets; /* [groups + 1], packed groups: the first row of each, from 0 on
                              ascending, then the rows of all, at most `rows` */
-  const int32_t* counts;  /* [groups], masked groups: the rows of each that exist, at most `rows`;
-                             x is [groups][rows][ldx] and q [groups][rows][ldq] */
+  const int32_t* counts;  /* [groups], masked groups: the rows of each that exist; below 0 is
+                             taken as 0, above `rows` as `rows`; x is [groups][rows][ldx] and q
+                             [groups][rows][ldq] */
   int64_t groups;         /* 0 to 65536; 0 does nothing where the plan has groups */
   int64_t shard_start;    /* flat range: its first element in [rows][cols]; x and q point to that
                              element, and lie flat from there on */
