@@ -16,7 +16,9 @@
  *  7. Device pointers, except where a plan's device is "host". `stream` is a CUstream (a
  *     cudaStream_t is the same pointer); null is the legacy default stream. Kernels are launched
  *     with programmatic stream serialisation and wait by themselves for the work before them: the
- *     stream's order holds, and captured behind a kernel they make a programmatic edge.
+ *     stream's order holds, and captured behind a kernel they make a programmatic edge. Some let
+ *     the stream's next kernel start beside them: one of the caller's own that asks for
+ *     programmatic serialisation must wait (griddepcontrol.wait) before it touches memory.
  *  8. Handles may be used from several threads at once, except that destroying one while another
  *     call uses it is undefined. A workspace belongs to one call in flight.
  *  9. Version policy: the SONAME is the major version. Within a major version functions, enum
