@@ -65,11 +65,22 @@ CUresult encode_maps(const Driver& driver, const GemmLaunch& l, std::int64_t n, 
   return encode(driver, &p.d_map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, args.d, d);
 }
 
-// A persistent grid: one block per tile and split, no more than fit at once, whole clusters.
+// A persistent grid: a cluster for each that the kernel walks over, no more than fit at once.
 unsigned int grid_blocks(const GemmLaunch& l, std::int64_t m, std::int64_t n) {
-  const std::int64_t tiles = ceil_div(m, l.block_m) * ceil_div(n, l.block_n);
-  return static_cast<unsigned int>(
-      std::min<std::int64_t>(round_up(tiles * l.splits, l.cluster), l.max_blocks));
+  const std::int64_t clusters = ceil_div(m, l.cluster_rows) * ceil_div(n, l.cluster_cols);
+  return static_cast<unsigned int>(std::min<std::int64_t>(clusters * l.cluster, l.max_blocks));
+}
+
+// Stages whose weights are asked for before the kernel before has ended, where overlap is wanted.
+// What is asked for first holds back what is asked for behind it: A, whose stages all come at once
+// then. So none where the kernel before is one like it, which lets nothing start early, where a
+// tile reads twice as much of A as of B, or where B is shared; else what was fastest (ladder v31).
+int early_stages(const GemmConfig& config) {
+  if (!config.next_early || config.cluster_m > 1) return 0;
+  if (config.block_m < 64) return config.stages;
+  if (config.block_n <= 32) return 0;
+  const int bytes = (config.block_m == 64 ? 80 : 32) * 1024;
+  return std::min(config.stages, static_cast<int>(ceil_div(bytes, config.block_n * 128)));
 }
 
 }  // namespace
@@ -78,8 +89,6 @@ GemmLaunch gemm_launch(const GemmConfig& config, int sm_count, const KernelHandl
   const GemmResources r = resources_of(config);
   GemmLaunch l;
   l.kernel = kernel;
-  l.block_m = config.block_m;
-  l.block_n = config.block_n;
   l.cluster_rows = std::int64_t{config.block_m} * config.cluster_m;
   l.cluster_cols = std::int64_t{config.block_n} * config.cluster_n;
   l.raster_group = config.raster_group;
@@ -90,10 +99,7 @@ GemmLaunch gemm_launch(const GemmConfig& config, int sm_count, const KernelHandl
   l.d_box_cols = r.d_box_cols;
   l.tma_store = config.store == EpilogueStore::kTma;
   l.cluster = cluster_size(config);
-  l.splits = config.splits;
-  // Where the kernel before is one like it, which lets nothing start early, weights asked for first
-  // would only hold back what is asked for behind them.
-  l.early_stages = config.next_early ? config.stages : 0;
+  l.early_stages = early_stages(config);
   l.max_blocks = resident_clusters(config, sm_count) * l.cluster;
   l.threads = r.threads;
   l.smem_bytes = r.smem.total_bytes;

@@ -36,16 +36,14 @@ constexpr int kGemmParameterCount = 14;
 // What is the same in every launch of one kernel on one device.
 struct GemmLaunch {
   KernelHandle kernel;
-  int block_m = 0, block_n = 0;
-  std::int64_t cluster_rows = 0, cluster_cols = 0;  // of D, of the tiles that share an operand
+  std::int64_t cluster_rows = 0, cluster_cols = 0;  // of D, that a cluster works on at once
   int raster_group = 1;
   int a_box_rows = 0, b_box_rows = 0, d_box_rows = 0, d_box_cols = 0;
   bool a_is_shared = false;  // by a cluster, in slices
   bool tma_store = false;
   int cluster = 1;
-  int splits = 1;  // CTAs a tile
-  int early_stages =
-      0;  // of B, asked for before the kernel before has ended, where overlap is wanted
+  // Of B, asked for before the kernel before has ended, where overlap is wanted.
+  int early_stages = 0;
   int max_blocks = 0;  // resident at once, a whole number of clusters
   int threads = 0;
   int smem_bytes = 0;

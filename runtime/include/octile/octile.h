@@ -328,8 +328,8 @@ typedef enum octile_run_flags {
                              once: nothing that may still run may write those. A, A's scales and D
                              are not touched before that work has ended. Up to 1 us less a call
                              where products of few tokens follow each other; has no effect on
-                             products whose kernel lets nothing start beside it (next=end of its
-                             configuration), because it would lose by that */
+                             products that would lose by it: whose kernel lets nothing start beside
+                             it (next=end of its configuration), or reads mostly A */
 } octile_run_flags;
 
 typedef struct octile_gemm_args {
