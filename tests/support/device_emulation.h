@@ -4,7 +4,7 @@
 // it replaces.
 //
 // Use: include this, then the templates inside a namespace of the test. Not for sanitizer builds:
-// their runtimes do not follow ucontext switches.
+// their runtimes do not follow switches of stacks.
 #pragma once
 
 #include <bit>
