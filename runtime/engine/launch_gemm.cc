@@ -80,7 +80,8 @@ int early_stages(const GemmConfig& config) {
   if (config.block_m < 64) return config.stages;
   if (config.block_n <= 32) return 0;
   const int bytes = (config.block_m == 64 ? 80 : 32) * 1024;
-  return std::min(config.stages, static_cast<int>(ceil_div(bytes, config.block_n * 128)));
+  const int stage_bytes = config.block_n * 128;
+  return std::min(config.stages, static_cast<int>(ceil_div(bytes, stage_bytes)));
 }
 
 }  // namespace

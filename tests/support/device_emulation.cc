@@ -1,9 +1,9 @@
 #include "tests/support/device_emulation.h"
 
-#include <setjmp.h>
 #include <ucontext.h>
 
 #include <array>
+#include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -16,7 +16,7 @@ Dim current_block;
 
 namespace {
 
-constexpr std::size_t kStackBytes = 64 * 1024;
+constexpr std::size_t kStackBytes = std::size_t{64} * 1024;
 constexpr int kWarp = 32;
 
 struct Barrier {

@@ -19,9 +19,9 @@ struct Dim {
   unsigned x = 0;
 };
 
-// Runs `body` once for each of `threads` threads of block `block`. Threads that a barrier or a warp
+// Runs `body` once for each of `threads` threads of block `index`. Threads that a barrier or a warp
 // operation waits for must all arrive or none; a deadlock aborts the test with a message.
-void run_block(unsigned block, int threads, const std::function<void()>& body);
+void run_block(unsigned index, int threads, const std::function<void()>& body);
 
 // What a warp operation sees: the values all 32 lanes passed, and the caller's lane.
 struct WarpValues {
