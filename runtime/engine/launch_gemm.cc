@@ -65,22 +65,16 @@ CUresult encode_maps(const Driver& driver, const GemmLaunch& l, std::int64_t n, 
   return encode(driver, &p.d_map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, args.d, d);
 }
 
-// A persistent grid: a cluster for each that the kernel walks over, no more than fit at once.
-unsigned int grid_blocks(const GemmLaunch& l, std::int64_t m, std::int64_t n) {
-  const std::int64_t clusters = ceil_div(m, l.cluster_rows) * ceil_div(n, l.cluster_cols);
-  return static_cast<unsigned int>(std::min<std::int64_t>(clusters * l.cluster, l.max_blocks));
-}
-
-// Stages whose weights are asked for before the kernel before has ended, where overlap is wanted.
-// What is asked for first holds back what is asked for behind it: A, whose stages all come at once
-// then. So none where the kernel before is one like it, which lets nothing start early, where a
-// tile reads twice as much of A as of B, or where B is shared; else what was fastest (ladder v31).
-int early_stages(const GemmConfig& config) {
+// Stages of so many bytes of weights that are asked for before the kernel before has ended, where
+// overlap is wanted. What is asked for first holds back what is asked for behind it: A, whose
+// stages all come at once then. So none where the kernel before is one like it, which lets nothing
+// start early, where a tile reads twice as much of A as of B, or where B is shared; else what was
+// fastest (ladder v31).
+int early_stages(const GemmConfig& config, int stage_bytes) {
   if (!config.next_early || config.cluster_m > 1) return 0;
   if (config.block_m < 64) return config.stages;
   if (config.block_n <= 32) return 0;
   const int bytes = (config.block_m == 64 ? 80 : 32) * 1024;
-  const int stage_bytes = config.block_n * 128;
   return std::min(config.stages, static_cast<int>(ceil_div(bytes, stage_bytes)));
 }
 
@@ -100,7 +94,7 @@ GemmLaunch gemm_launch(const GemmConfig& config, int sm_count, const KernelHandl
   l.d_box_cols = r.d_box_cols;
   l.tma_store = config.store == EpilogueStore::kTma;
   l.cluster = cluster_size(config);
-  l.early_stages = early_stages(config);
+  l.early_stages = early_stages(config, r.smem.b_stage_bytes);
   l.max_blocks = resident_clusters(config, sm_count) * l.cluster;
   l.threads = r.threads;
   l.smem_bytes = r.smem.total_bytes;
@@ -122,8 +116,10 @@ Status launch_gemm(const LaunchSite& site, const GemmLaunch& l, std::int64_t n, 
   p.n = static_cast<std::int32_t>(n);
   p.k = static_cast<std::int32_t>(k);
   p.early_stages = (args.flags & OCTILE_RUN_OVERLAP) != 0 ? l.early_stages : 0;
-  p.order =
-      tile_order(ceil_div(args.m, l.cluster_rows), ceil_div(n, l.cluster_cols), l.raster_group);
+  // The tiles of a cluster are one, here and for the kernel.
+  const std::int64_t tiles_m = ceil_div(args.m, l.cluster_rows);
+  const std::int64_t tiles_n = ceil_div(n, l.cluster_cols);
+  p.order = tile_order(tiles_m, tiles_n, l.raster_group);
   std::array<void*, kGemmParameterCount> parameters{
       &p.a_map, &p.b_map,      &p.d_map,        &p.scale_a, &p.scale_b,
       &p.d,     &p.scale_a_ld, &p.scale_b_ld,   &p.ldd,     &p.m,
@@ -139,8 +135,10 @@ Status launch_gemm(const LaunchSite& site, const GemmLaunch& l, std::int64_t n, 
     cluster.value.clusterDim.z = 1;
   }
   attributes[attribute_count++] = waits_itself();
+  // A persistent grid: a cluster for each, no more than fit at once.
+  const std::int64_t blocks = std::min<std::int64_t>(tiles_m * tiles_n * l.cluster, l.max_blocks);
   CUlaunchConfig config =
-      launch_config(site, grid_blocks(l, args.m, n), static_cast<unsigned int>(l.threads));
+      launch_config(site, static_cast<unsigned int>(blocks), static_cast<unsigned int>(l.threads));
   config.sharedMemBytes = static_cast<unsigned int>(l.smem_bytes);
   config.attrs = attributes.data();
   config.numAttrs = attribute_count;

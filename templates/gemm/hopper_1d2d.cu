@@ -156,12 +156,14 @@
 //        -0.1 in the median and +0.7 in the 90th percentile; dropped.
 //   v31  the host's share. A grid of tiles rounded up to whole clusters had a cluster too few where a
 //        row of tiles is no whole number of them, which then ran behind another: 300x4096x8192 by
-//        128x96 in clusters of two columns 41.2 -> 25.8. Weights asked for before the kernel before
+//        128x96 in clusters of two columns 41.2 -> 25.8. (In v24 384 and 300 rows by clusters of two
+//        along m missed clusters too: not all of that was rows made up.) Weights asked for before the kernel before
 //        has ended (v7) by as many bytes as suit, not by the whole ring, behind which A came late:
 //        8 to 120 KB a CTA tried. 64x2112x7168, where A is most of what is read, loses by any (6.27
 //        without, 6.47 with 8 KB, 7.63 with all); 64x7168x2048 5.62 with all, 5.27 with 80 KB;
 //        128x24576x1536 13.7, 12.6 with 32 KB; 128x7168x2048 6.69, 6.25. Predicted: never behind a
-//        launch without. Twelve products of 64 and 128 rows beside a peer that overlaps too 1.215 ->
+//        launch without; held but for two that share B, whose launches are the same either way and
+//        were 5 and 9 % apart in one run, 0 and 2 in another. Twelve products of 64 and 128 rows beside a peer that overlaps too 1.215 ->
 //        1.279 (1.259 without). Kept.
 // clang-format on
 #ifndef OCTILE_EMITTED

@@ -6,12 +6,10 @@
 #include <random>
 #include <thread>
 
-#include "cache/tuning_file.h"
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/driver/buffer.h"
 #include "tests/support/api_handles.h"
 #include "tests/support/fake_device.h"
-#include "tests/support/tuning_testing.h"
 
 namespace octile::test {
 namespace {
@@ -174,76 +172,6 @@ TEST_F(PlanTest, GemmGivesTheReferencesBits) {
     EXPECT_EQ(std::memcmp(g.d.at(), expected.at(), static_cast<std::size_t>(m) * 256 * 2), 0);
   }
   EXPECT_EQ(device.fake.launch_count(), 6U);
-}
-
-// A product of 384 rows, 288 columns and k = 384, launched with a configuration that a record says.
-class ConfiguredGemm : public PlanTest {
- protected:
-  fake_cuda_launch launch(const std::string& config, std::uint32_t flags = OCTILE_RUN_DEFAULT) {
-    const std::string text =
-        "gemm m=? n=288 k=384 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128";
-    const TempFolder folder;
-    EXPECT_TRUE(cache::TuningFile(folder.path(), true)
-                    .append(cache::testing::make_decision(text, 384, config)));
-    const LibraryHandle library(folder.path());
-    const PlanHandle plan = make_plan(library, "cuda", text);
-    EXPECT_EQ(prepare(plan, 384, 384), OCTILE_OK) << octile_last_error();
-    EXPECT_EQ(describe(plan.get())["kernels"][0]["config"], config);
-    octile_gemm_args args = {};
-    args.struct_size = sizeof args;
-    args.m = 384;
-    args.a = a.at();
-    args.a_scale = a_scale.at();
-    args.b = b.at();
-    args.b_scale = b_scale.at();
-    args.d = d.at();
-    args.flags = flags;
-    const std::uint64_t before = device.fake.launch_count();
-    EXPECT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
-    fake_cuda_launch result = {};
-    EXPECT_EQ(device.fake.get_launch(before, &result), 1);
-    return result;
-  }
-  std::int32_t early_stages(const std::string& config, std::uint32_t flags) {
-    return parameter<std::int32_t>(launch(config, flags), 12);
-  }
-
-  Bytes a{384 * 384}, b{288 * 384}, a_scale{3 * 384 * 4}, b_scale{3 * 4 * 4}, d{384 * 288 * 2};
-};
-
-// Three tiles side by side in clusters of two are two clusters a row of tiles: a cluster that got
-// no blocks of its own would run behind another, and the product take twice as long.
-TEST_F(ConfiguredGemm, EveryClusterOfTilesHasItsBlocks) {
-  const fake_cuda_launch shared = launch(
-      "tile=128x96x128 stages=7 wg=2 cluster=1x2 unroll=2 inflight=2 raster=8 ctas=1 store=tma "
-      "next=end promote=128 splits=1");
-  EXPECT_EQ(shared.grid[0], 3U * 2 * 2);
-  EXPECT_EQ(shared.cluster[0], 2U);
-  const fake_cuda_launch split = launch(
-      "tile=64x96x128 stages=4 wg=1 cluster=1x1 unroll=2 inflight=2 raster=8 ctas=1 store=direct "
-      "next=end promote=128 splits=2");
-  EXPECT_EQ(split.grid[0], 6U * 3 * 2);
-}
-
-TEST_F(ConfiguredGemm, EarlyWeightsLeaveRoomForTheActivations) {
-  const std::string rest = " raster=8 ctas=1 store=tma next=early promote=128 splits=1";
-  const std::string of_64_rows = "tile=64x64x128 stages=13 wg=1 cluster=1x1 unroll=4 inflight=2";
-  EXPECT_EQ(early_stages(of_64_rows + rest, OCTILE_RUN_DEFAULT), 0);
-  EXPECT_EQ(early_stages(of_64_rows + rest, OCTILE_RUN_OVERLAP), 10);
-  EXPECT_EQ(early_stages("tile=128x96x128 stages=7 wg=2 cluster=1x1 unroll=2 inflight=2" + rest,
-                         OCTILE_RUN_OVERLAP),
-            3);
-  EXPECT_EQ(early_stages("tile=16x48x128 stages=16 wg=1 cluster=1x1 unroll=4 inflight=2" + rest,
-                         OCTILE_RUN_OVERLAP),
-            16);
-  EXPECT_EQ(early_stages("tile=64x32x128 stages=16 wg=1 cluster=1x1 unroll=4 inflight=2" + rest,
-                         OCTILE_RUN_OVERLAP),
-            0)
-      << "reads twice as much of A as of B";
-  EXPECT_EQ(early_stages("tile=64x64x128 stages=13 wg=1 cluster=2x1 unroll=4 inflight=2" + rest,
-                         OCTILE_RUN_OVERLAP),
-            0)
-      << "shares B";
 }
 
 TEST_F(PlanTest, GemmHonoursStrides) {

@@ -126,9 +126,9 @@ class Bytes {
   std::vector<unsigned char> storage_;
 };
 
-// Valid arguments for kGemmText with m <= 128.
+// Valid arguments for kGemmText with m <= 384.
 struct GemmOperands {
-  Bytes a{128 * 384}, b{256 * 384}, a_scale{3 * 128 * 4}, b_scale{2 * 4 * 4}, d{128 * 256 * 2};
+  Bytes a{384 * 384}, b{256 * 384}, a_scale{3 * 384 * 4}, b_scale{2 * 4 * 4}, d{384 * 256 * 2};
   octile_gemm_args args(std::int64_t m) {
     octile_gemm_args args = {};
     args.struct_size = sizeof(args);

@@ -329,7 +329,8 @@ typedef enum octile_run_flags {
                              are not touched before that work has ended. Up to 1 us less a call
                              where products of few tokens follow each other; has no effect on
                              products that would lose by it: whose kernel lets nothing start beside
-                             it (next=end of its configuration), or reads mostly A */
+                             it (next=end of its configuration), reads mostly A, or shares B in
+                             a cluster */
 } octile_run_flags;
 
 typedef struct octile_gemm_args {

@@ -1,0 +1,84 @@
+// How a product is launched on the fake device: the grid, and what is asked for early.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cache/tuning_file.h"
+#include "runtime/compiler/nvrtc.h"
+#include "tests/support/api_handles.h"
+#include "tests/support/fake_device.h"
+#include "tests/support/tuning_testing.h"
+
+namespace octile::test {
+namespace {
+
+// 384 rows of kGemmText, launched with a configuration that a record says.
+class ConfiguredGemm : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!Nvrtc::open()) GTEST_SKIP() << "no NVRTC";
+  }
+  fake_cuda_launch launch(const std::string& config, std::uint32_t flags = OCTILE_RUN_DEFAULT) {
+    const TempFolder folder;
+    EXPECT_TRUE(cache::TuningFile(folder.path(), true)
+                    .append(cache::testing::make_decision(kGemmText, kRows, config)));
+    const LibraryHandle library(folder.path());
+    const PlanHandle plan = make_plan(library, "cuda", kGemmText);
+    EXPECT_EQ(octile_plan_prepare(plan.get(), kRows, kRows, OCTILE_PREPARE_DEFAULT), OCTILE_OK)
+        << octile_last_error();
+    EXPECT_EQ(describe(plan.get())["kernels"][0]["config"], config);
+    octile_gemm_args args = operands.args(kRows);
+    args.flags = flags;
+    const std::size_t before = device.fake.launch_count();
+    EXPECT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+    fake_cuda_launch result = {};
+    EXPECT_EQ(device.fake.get_launch(before, &result), 1);
+    return result;
+  }
+  std::int32_t early_stages(const std::string& config, std::uint32_t flags) {
+    return parameter<std::int32_t>(launch(config, flags), 12);
+  }
+
+  static constexpr std::int64_t kRows = 384;
+  FakeDevice device;
+  GemmOperands operands;
+};
+
+// Three tiles side by side in clusters of two are two clusters a row of tiles: a cluster that got
+// no blocks of its own would run behind another, and the product take twice as long.
+TEST_F(ConfiguredGemm, EveryClusterOfTilesHasItsBlocks) {
+  const fake_cuda_launch shared = launch(
+      "tile=128x96x128 stages=7 wg=2 cluster=1x2 unroll=2 inflight=2 raster=8 ctas=1 store=tma "
+      "next=end promote=128 splits=1");
+  EXPECT_EQ(shared.grid[0], 3U * 2 * 2);
+  EXPECT_EQ(shared.cluster[0], 2U);
+  const fake_cuda_launch split = launch(
+      "tile=64x96x128 stages=4 wg=1 cluster=1x1 unroll=2 inflight=2 raster=8 ctas=1 store=direct "
+      "next=end promote=128 splits=2");
+  EXPECT_EQ(split.grid[0], 6U * 3 * 2);
+}
+
+TEST_F(ConfiguredGemm, EarlyWeightsLeaveRoomForTheActivations) {
+  const std::string rest = " raster=8 ctas=1 store=tma next=early promote=128 splits=1";
+  const std::string of_64_rows = "tile=64x64x128 stages=13 wg=1 cluster=1x1 unroll=4 inflight=2";
+  EXPECT_EQ(early_stages(of_64_rows + rest, OCTILE_RUN_DEFAULT), 0);
+  EXPECT_EQ(early_stages(of_64_rows + rest, OCTILE_RUN_OVERLAP), 10);
+  EXPECT_EQ(early_stages("tile=128x96x128 stages=7 wg=2 cluster=1x1 unroll=2 inflight=2" + rest,
+                         OCTILE_RUN_OVERLAP),
+            3);
+  EXPECT_EQ(early_stages("tile=16x48x128 stages=16 wg=1 cluster=1x1 unroll=4 inflight=2" + rest,
+                         OCTILE_RUN_OVERLAP),
+            16);
+  EXPECT_EQ(early_stages("tile=64x32x128 stages=16 wg=1 cluster=1x1 unroll=4 inflight=2" + rest,
+                         OCTILE_RUN_OVERLAP),
+            0)
+      << "reads twice as much of A as of B";
+  EXPECT_EQ(early_stages("tile=64x64x128 stages=13 wg=1 cluster=2x1 unroll=4 inflight=2" + rest,
+                         OCTILE_RUN_OVERLAP),
+            0)
+      << "shares B";
+}
+
+}  // namespace
+}  // namespace octile::test
