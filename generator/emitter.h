@@ -52,7 +52,8 @@ struct EmittedKernel {
 
 Result<EmittedKernel> emit(const Problem&, const KernelConfig&, const DeviceSpec&, TemplateSet);
 
-// The NVRTC options every kernel of a device is compiled with: part of its identity.
+// The NVRTC options every kernel of a device is compiled with; some kernels add their own. Part of
+// a kernel's identity.
 std::vector<std::string> compile_options(const DeviceSpec&);
 
 // What shape and recipe changed in the source, one "name = value  (why)" a line.

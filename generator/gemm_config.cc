@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "generator/config_text.h"
 
@@ -11,7 +12,13 @@ namespace {
 
 constexpr int kWarpgroupThreads = 128;
 constexpr int kBarrierBytes = 8;
-constexpr int kScaleBStageBytes = 16;  // one scale a block of 128 columns the tile touches: 1 to 3
+// Of B, a stage: one scale, or one for each segment of columns that lies in one block of 128
+// wherever the tile begins.
+int scale_b_stage_bytes(const GemmConfig& c) {
+  const int segment = std::gcd(c.block_n, 128);
+  const int scales = c.block_n == segment ? 1 : c.block_n / segment;
+  return static_cast<int>(round_up(scales * 4, 16));
+}
 
 // 65,536 registers an SM, handed out per warpgroup by setmaxnreg. One producer warpgroup of 40 (or
 // 32) leaves each of one, two or three consumers the counts below; a single consumer stays at 248
@@ -82,7 +89,7 @@ GemmResources resources_of(const GemmConfig& c) {
   s.d_bytes = staging_bytes(c, strips);
   s.scale_a_offset = s.d_offset + s.d_bytes;
   s.scale_b_offset = s.scale_a_offset + c.stages * s.scale_a_stage_bytes;
-  s.barrier_offset = s.scale_b_offset + c.stages * kScaleBStageBytes;
+  s.barrier_offset = s.scale_b_offset + c.stages * scale_b_stage_bytes(c);
   const int barriers = 2 * c.stages + (c.splits > 1 ? 2 : 0);
   s.total_bytes = s.barrier_offset + barriers * kBarrierBytes;
   return r;

@@ -10,44 +10,38 @@ OCTILE_INSTANTIATE_MMA(OCTILE_WGMMA_N, OCTILE_WGMMA_TYPES)
 
 namespace gemm {
 
-// B's decode scales of one K-block, one per scale row the tile touches.
+// B's decode scales of one K-block, one per segment of columns.
 struct BlockScales {
-  float value[kScaleRows];
+  float value[kScalesB];
   __device__ __forceinline__ explicit BlockScales(u32 address) {
+    if constexpr (kScalesB == 1) {
+      value[0] = load_shared_f32(address);
+    } else {
 #pragma unroll
-    for (int r = 0; r < kScaleRows; ++r) value[r] = load_shared_f32(address + r * 4);
+      for (int first = 0; first < kScalesB; first += 4) {
+        const Floats4 four = load_shared_16(address + first * 4);
+#pragma unroll
+        for (int i = first; i < min(first + 4, kScalesB); ++i) value[i] = four.value[i - first];
+      }
+    }
   }
 };
 
-// Which of the products with B's scale rows column group j (8 columns) takes; `offset` is the
-// tile's first column in its scale block.
-__device__ __forceinline__ float pick(const float (&products)[kScaleRows], int offset, int j) {
-  if constexpr (kScaleRows == 1) {
-    return products[0];
-  } else {
-    const int r = (offset + j * 8 / kScaleSegment * kScaleSegment) / 128;
-    float product = products[0];
-#pragma unroll
-    for (int i = 1; i < kScaleRows; ++i) product = r == i ? products[i] : product;
-    return product;
-  }
-}
-
 // Decode scales of one product's two rows a thread holds, times those of B.
 struct ProductScales {
-  float upper[kScaleRows];
-  float lower[kScaleRows];
+  float upper[kScalesB];
+  float lower[kScalesB];
 };
 
 // acc = fma(partial, sa * sb, acc): the CUDA cores' half of the product.
 __device__ __forceinline__ void promote(float (&acc)[kAccumulators],
                                         const float (&partial)[kAccumulators],
-                                        const ProductScales& scales, int offset) {
+                                        const ProductScales& scales) {
   // One flat loop: nested by segment, ptxas kept the accumulators of some widths in local memory.
 #pragma unroll
   for (int j = 0; j < cfg::kBlockN / 8; ++j) {
-    const float u = pick(scales.upper, offset, j);
-    const float l = pick(scales.lower, offset, j);
+    const float u = scales.upper[j * kScalesB / (cfg::kBlockN / 8)];
+    const float l = scales.lower[j * kScalesB / (cfg::kBlockN / 8)];
     acc[4 * j + 0] = __fmaf_rn(partial[4 * j + 0], u, acc[4 * j + 0]);
     acc[4 * j + 1] = __fmaf_rn(partial[4 * j + 1], u, acc[4 * j + 1]);
     acc[4 * j + 2] = __fmaf_rn(partial[4 * j + 2], l, acc[4 * j + 2]);
@@ -115,7 +109,7 @@ struct StageScales {
   __device__ __forceinline__ ProductScales multiplied() const {
     ProductScales result;
 #pragma unroll
-    for (int r = 0; r < kScaleRows; ++r) {
+    for (int r = 0; r < kScalesB; ++r) {
       result.upper[r] = __fmul_rn(upper, b.value[r]);
       result.lower[r] = __fmul_rn(lower, b.value[r]);
     }
@@ -126,8 +120,7 @@ struct StageScales {
 // K-blocks into acc one product at a time: other warpgroups keep the tensor core busy while this
 // one promotes. Whether the next stage is full is asked before the last promotion of a stage, so
 // that its answer is there when the next product could start.
-__device__ __forceinline__ void multiply_serially(const Consumer& self, Ring& ring, int offset,
-                                                  int k_blocks,
+__device__ __forceinline__ void multiply_serially(const Consumer& self, Ring& ring, int k_blocks,
                                                   float (&acc)[kStrips][kAccumulators]) {
   float partial[kAccumulators];
   bool ready = false;
@@ -147,7 +140,7 @@ __device__ __forceinline__ void multiply_serially(const Consumer& self, Ring& ri
         release_stage(self.smem, stage, self.lane);
         ready = mbarrier::test(self.smem.full(ring.stage), ring.phase);
       }
-      promote(acc[product / kParts], partial, scales, offset);
+      promote(acc[product / kParts], partial, scales);
     }
   }
 }
@@ -155,7 +148,7 @@ __device__ __forceinline__ void multiply_serially(const Consumer& self, Ring& ri
 // kUnroll consecutive K-blocks into acc. kInFlight products are issued before the first of them is
 // promoted, each into partial sums of its own, and one more as soon as one is promoted: the tensor
 // core works while the CUDA cores promote.
-__device__ __forceinline__ void multiply_in_flight(const Consumer& self, Ring& ring, int offset,
+__device__ __forceinline__ void multiply_in_flight(const Consumer& self, Ring& ring,
                                                    float (&acc)[kStrips][kAccumulators]) {
   constexpr int kProducts = cfg::kUnroll * kBlockProducts;
   constexpr int kInFlight = cfg::kInFlight;
@@ -173,7 +166,7 @@ __device__ __forceinline__ void multiply_in_flight(const Consumer& self, Ring& r
       if ((done + 1) % kBlockProducts == 0) {
         release_stage(self.smem, stage[done / kBlockProducts], self.lane);
       }
-      promote(acc[done / kParts % kStrips], partial[i], scales[i], offset);
+      promote(acc[done / kParts % kStrips], partial[i], scales[i]);
     }
     if (step < kProducts) {
       const int product = step % kBlockProducts;
@@ -191,16 +184,16 @@ __device__ __forceinline__ void multiply_in_flight(const Consumer& self, Ring& r
   }
 }
 
-// A tile's K-blocks into acc. `offset`: of the tile's first column in its scale block.
-__device__ __forceinline__ void accumulate(const Consumer& self, Ring& ring, int offset,
-                                           int k_blocks, float (&acc)[kStrips][kAccumulators]) {
+// A tile's K-blocks into acc.
+__device__ __forceinline__ void accumulate(const Consumer& self, Ring& ring, int k_blocks,
+                                           float (&acc)[kStrips][kAccumulators]) {
   if constexpr (cfg::kInFlight > 1) {
 #pragma unroll 1
     for (; k_blocks >= cfg::kUnroll; k_blocks -= cfg::kUnroll) {
-      multiply_in_flight(self, ring, offset, acc);
+      multiply_in_flight(self, ring, acc);
     }
   }
-  multiply_serially(self, ring, offset, k_blocks, acc);
+  multiply_serially(self, ring, k_blocks, acc);
 }
 
 }  // namespace gemm

@@ -22,7 +22,7 @@
 //   D staging    kBlockM x kBlockN x 2 bytes (kTmaStore), one region a strip; or, with kSplits > 1,
 //                the partial sums of this rank's columns from every rank, fp32
 //   A scales     kStages x kBlockM x 4 bytes
-//   B scales     kStages x 16 bytes
+//   B scales     kStages x 16 bytes or more: one a segment of columns that lies in one block
 //   barriers     full[kStages], empty[kStages], then gathered, taken (kSplits > 1); 8 bytes each
 //
 // Barriers    arrivals                                       completes when
@@ -154,17 +154,34 @@
 //        mean of a token count. Kept. A shared by clusters of two narrow tiles: 64x4096x7168 10.1 ->
 //        11.3, 64x7168x16384 32.9 -> 33.4; dropped. All quantisers started so: tensors of 128 rows
 //        -0.1 in the median and +0.7 in the 90th percentile; dropped.
-//   v31  the host's share. A grid of tiles rounded up to whole clusters had a cluster too few where a
-//        row of tiles is no whole number of them, which then ran behind another: 300x4096x8192 by
-//        128x96 in clusters of two columns 41.2 -> 25.8. (In v24 384 and 300 rows by clusters of two
-//        along m missed clusters too: not all of that was rows made up.) Weights asked for before the kernel before
-//        has ended (v7) by as many bytes as suit, not by the whole ring, behind which A came late:
-//        8 to 120 KB a CTA tried. 64x2112x7168, where A is most of what is read, loses by any (6.27
-//        without, 6.47 with 8 KB, 7.63 with all); 64x7168x2048 5.62 with all, 5.27 with 80 KB;
-//        128x24576x1536 13.7, 12.6 with 32 KB; 128x7168x2048 6.69, 6.25. Predicted: never behind a
-//        launch without; held but for two that share B, whose launches are the same either way and
-//        were 5 and 9 % apart in one run, 0 and 2 in another. Twelve products of 64 and 128 rows beside a peer that overlaps too 1.215 ->
-//        1.279 (1.259 without). Kept.
+//   v31  the host's share. A grid of tiles rounded up to whole clusters had a cluster too few where
+//        a row of tiles is no whole number of them, which then ran behind another: 300x4096x8192 by
+//        128x96 in clusters of two columns 41.2 -> 25.8. (In v24 384 and 300 rows by clusters of
+//        two along m missed clusters too: not all of that was rows made up.) Weights asked for
+//        before the kernel before has ended (v7) by as many bytes as suit, not by the whole ring,
+//        behind which A came late: 8 to 120 KB a CTA tried. 64x2112x7168, where A is most of what
+//        is read, loses by any (6.27 without, 6.47 with 8 KB, 7.63 with all); 64x7168x2048 5.62
+//        with all, 5.27 with 80 KB; 128x24576x1536 13.7, 12.6 with 32 KB; 128x7168x2048 6.69, 6.25.
+//        Predicted: never behind a launch without; held but for two that share B, whose launches
+//        are the same either way and were 5 and 9 % apart in one run, 0 and 2 in another. Twelve
+//        products of 64 and 128 rows beside a peer that overlaps too 1.215 -> 1.279 (1.259
+//        without). Kept.
+//   v32  a scale of B for every segment of columns that lies in one block of 128, written into the
+//        stage by the scales' warp; tiles whose width does not divide 128 picked between two or
+//        three rows' scales behind the wait for a product (v4; 112 columns: 24 of the 254
+//        instructions of two K-blocks). Predicted: -3 % where compute bounds, nothing for few
+//        tokens. 128x160 4096x7168x2048 97.8 -> 95.8, 5000x2560x8192 167.4 -> 163.8; 128x192
+//        4096x7168x2048 97.4 -> 95.6, 8192x4096x7168 360 -> 353; 128x112 2048x7168x2048 55.8 ->
+//        54.7, 128x96 in clusters 58.5 -> 56.4; few tokens +-0.3 %. Kept. The K-blocks of
+//        neighbouring tiles in rotated order, so that they ask L2 for other rows of A at a time:
+//        predicted -3 % at 64 and 128 rows; +0.5 to +29 %: L2 answers those that ask for the same
+//        at once together. Dropped. 128x176, which divides 2112 columns and needs 8 % fewer rounds
+//        at 8192 rows: 185.5 (192x128) -> 189.6.
+//   v33  ptxas by -O1, for the sake of its compilation (10 to 12 % less; -O2 gives -O3's code).
+//        Predicted: slower everywhere. Two consumers with products in flight: 128x128 -1.1 to
+//        +0.1 %, 128x112 -1.5, 128x96 -0.5 and +1.2, 128x64 -10 with four K-blocks a pass, +2.2 with
+//        two. One product at a time, or one consumer: 0 to +4.4 % (192x128 in a cluster, unrolled:
+//        7 on a hot card), 64x80 -5. Kept for the first, which take the longest to compile.
 // clang-format on
 #ifndef OCTILE_EMITTED
 #include "gemm/consumer.cuh"
@@ -186,7 +203,7 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const TensorMa
     int m0, n0;
     tile_origin(tiles, e, rank, m0, n0);
     float acc[kStrips][kAccumulators] = {};
-    accumulate(self, ring, n0 % 128, range.last - range.first, acc);
+    accumulate(self, ring, range.last - range.first, acc);
     if constexpr (cfg::kSplits > 1) {
       exchange(self, rank, first_tile, phase, acc);
       first_tile = false;

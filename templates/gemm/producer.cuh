@@ -153,9 +153,16 @@ struct BlockScaleCache {
       value[r] = load_f32_if(row + block + lane, block + lane < end);
     }
   }
-  __device__ __forceinline__ void store(u32 address) const {
+  // `offset`: of the tile's first column in its scale block.
+  __device__ __forceinline__ void store(u32 address, int offset) const {
 #pragma unroll
-    for (int r = 0; r < kScaleRows; ++r) store_shared_f32(address + r * 4, value[r]);
+    for (int i = 0; i < kScalesB; ++i) {
+      const int row = (offset + i * kScaleSegment) / 128;
+      float scale = value[0];
+#pragma unroll
+      for (int r = 1; r < kScaleRows; ++r) scale = row == r ? value[r] : scale;
+      store_shared_f32(address + i * 4, scale);
+    }
   }
 };
 
@@ -185,7 +192,7 @@ __device__ __forceinline__ void publish_scales(const SharedMemory& smem, const S
       }
       mbarrier::wait(smem.empty(ring.stage), ring.phase ^ 1);
       if (lane == index) {
-        cache.store(smem.scales_b(ring.stage));
+        cache.store(smem.scales_b(ring.stage), n0 % 128);
         mbarrier::arrive(smem.full(ring.stage));
       }
       ring.advance();

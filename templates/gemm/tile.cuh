@@ -28,16 +28,19 @@ constexpr int kDBytes = cfg::kSplits > 1
                             ? cfg::kSplits* kShareGroups* kStrips* kConsumerThreads * 16
                         : cfg::kTmaStore ? cfg::kBlockM* cfg::kBlockN * 2
                                          : 0;
-constexpr int kBOffset = cfg::kStages * kAStageBytes;
-constexpr int kDOffset = kBOffset + cfg::kStages * kBStageBytes;
-constexpr int kScaleOffset = kDOffset + kDBytes;
-constexpr int kScaleBOffset = kScaleOffset + cfg::kStages * kScaleStageBytes;
-constexpr int kBarrierOffset = kScaleBOffset + cfg::kStages * 16;
-constexpr int kSmemBytes = kBarrierOffset + (2 * cfg::kStages + (cfg::kSplits > 1 ? 2 : 0)) * 8;
 // Columns sure to share a 128-wide scale block, whatever the tile's first column, and how many
 // blocks a tile can touch.
 constexpr int kScaleSegment = gcd(cfg::kBlockN, 128);
 constexpr int kScaleRows = ceil_div(cfg::kBlockN - kScaleSegment, 128) + 1;
+// Scales of B in a stage: one where the tile lies in one block, else one a segment.
+constexpr int kScalesB = kScaleRows == 1 ? 1 : cfg::kBlockN / kScaleSegment;
+constexpr int kScaleBStageBytes = ceil_div(kScalesB, 4) * 16;
+constexpr int kBOffset = cfg::kStages * kAStageBytes;
+constexpr int kDOffset = kBOffset + cfg::kStages * kBStageBytes;
+constexpr int kScaleOffset = kDOffset + kDBytes;
+constexpr int kScaleBOffset = kScaleOffset + cfg::kStages * kScaleStageBytes;
+constexpr int kBarrierOffset = kScaleBOffset + cfg::kStages * kScaleBStageBytes;
+constexpr int kSmemBytes = kBarrierOffset + (2 * cfg::kStages + (cfg::kSplits > 1 ? 2 : 0)) * 8;
 
 static_assert(cfg::kBlockK == 128, "one K-block is one scale block");
 static_assert(kStrips * 64 * cfg::kConsumerWarpgroups == (cfg::kBlockM < 64 ? 64 : cfg::kBlockM),
@@ -67,7 +70,7 @@ struct SharedMemory {
     return base + kScaleOffset + stage * kScaleStageBytes;
   }
   __device__ __forceinline__ u32 scales_b(int stage) const {
-    return base + kScaleBOffset + stage * 16;
+    return base + kScaleBOffset + stage * kScaleBStageBytes;
   }
   __device__ __forceinline__ u32 full(int stage) const { return base + kBarrierOffset + stage * 8; }
   __device__ __forceinline__ u32 empty(int stage) const {
