@@ -17,7 +17,7 @@ constexpr int kBarrierBytes = 8;
 int scale_b_stage_bytes(const GemmConfig& c) {
   const int segment = std::gcd(c.block_n, 128);
   const int scales = c.block_n == segment ? 1 : c.block_n / segment;
-  return static_cast<int>(round_up(scales * 4, 16));
+  return static_cast<int>(round_up(std::int64_t{4} * scales, 16));
 }
 
 // 65,536 registers an SM, handed out per warpgroup by setmaxnreg. One producer warpgroup of 40 (or

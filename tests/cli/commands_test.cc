@@ -14,7 +14,9 @@ namespace octile::tests {
 namespace {
 
 using nlohmann::json;
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 TEST(Compile, ReportsEveryKernelAsAnObject) {
@@ -97,6 +99,20 @@ TEST(Emit, TakesAConfigurationAndWritesAFile) {
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();
   EXPECT_THAT(text.str(), HasSubstr("constexpr int kStages = 4;"));
+}
+
+TEST(Emit, TwoConsumersWithProductsInFlightCompileByO1) {
+  const Shell shell;
+  const auto options = [&](const std::string& config) {
+    const Outcome outcome =
+        shell.run({"emit", "--gemm", "4096x7168x2048", "--config", config, "--json"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return outcome.json().at("options").get<std::vector<std::string>>();
+  };
+  const std::string o1 = "--ptxas-options=-O1";
+  EXPECT_THAT(options("tile=128x128x128 stages=5 wg=2 unroll=2 inflight=2"), Contains(o1));
+  EXPECT_THAT(options("tile=128x128x128 stages=5 wg=2 unroll=2 inflight=1"), Not(Contains(o1)));
+  EXPECT_THAT(options("tile=64x64x128 stages=8 wg=1 unroll=2 inflight=2"), Not(Contains(o1)));
 }
 
 TEST(Emit, ExplainsWhatChangedAndWhy) {

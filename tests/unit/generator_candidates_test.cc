@@ -78,6 +78,32 @@ TEST(GemmCandidates, TwoCtasFitAnSm) {
 }
 
 // What cuOccupancyMaxActiveClusters said on an H200, which the grid must not fall short of by much.
+TEST(GemmCandidates, ThreeConsumersArePickedWithoutCluster) {
+  const GemmConfig pick = default_config(problem_of(7168, 2048), 8192, h200());
+  EXPECT_EQ(pick.consumer_warpgroups, 3);
+  EXPECT_EQ(cluster_size(pick), 1);
+  EXPECT_EQ(pick.unroll, 1);
+}
+
+// A scale of B for each run of columns that lies in one block of 128 wherever the tile begins, in
+// units of 16 bytes a stage.
+TEST(GemmConfigs, AStageHoldsAScaleForEverySegmentOfColumns) {
+  const auto stage_bytes = [](int block_n) {
+    GemmConfig c;
+    c.block_n = block_n;
+    c.stages = 3;
+    const GemmSmemLayout s = resources_of(c).smem;
+    return (s.barrier_offset - s.scale_b_offset) / 3;
+  };
+  EXPECT_EQ(stage_bytes(64), 16);   // one
+  EXPECT_EQ(stage_bytes(128), 16);  // one
+  EXPECT_EQ(stage_bytes(256), 16);  // two of 128
+  EXPECT_EQ(stage_bytes(96), 16);   // three of 32
+  EXPECT_EQ(stage_bytes(160), 32);  // five of 32
+  EXPECT_EQ(stage_bytes(112), 32);  // seven of 16
+  EXPECT_EQ(stage_bytes(144), 48);  // nine of 16
+}
+
 TEST(GemmConfigs, ResidentClustersAreThoseOfTheGpu) {
   GemmConfig c;
   EXPECT_EQ(resident_clusters(c, 132), 132);
