@@ -177,7 +177,7 @@
 //        predicted -3 % at 64 and 128 rows; +0.5 to +29 %: L2 answers those that ask for the same
 //        at once together. Dropped. 128x176, which divides 2112 columns and needs 8 % fewer rounds
 //        at 8192 rows: 185.5 (192x128) -> 189.6.
-//   v33  ptxas by -O1, for the sake of its compilation (10 to 12 % less; -O2 gives -O3's code).
+//   v33  ptxas by -O1, for the sake of its compilation (5 to 12 % less; -O2 gives -O3's code).
 //        Predicted: slower everywhere. Two consumers with products in flight: 128x128 -1.1 to
 //        +0.1 %, 128x112 -1.5, 128x96 -0.5 and +1.2, 128x64 -10 with four K-blocks a pass, +2.2 with
 //        two. One product at a time, or one consumer: 0 to +4.4 % (192x128 in a cluster, unrolled:
