@@ -12,13 +12,6 @@ namespace {
 
 constexpr int kWarpgroupThreads = 128;
 constexpr int kBarrierBytes = 8;
-// Of B, a stage: one scale, or one for each segment of columns that lies in one block of 128
-// wherever the tile begins.
-int scale_b_stage_bytes(const GemmConfig& c) {
-  const int segment = std::gcd(c.block_n, 128);
-  const int scales = c.block_n == segment ? 1 : c.block_n / segment;
-  return static_cast<int>(round_up(std::int64_t{4} * scales, 16));
-}
 
 // 65,536 registers an SM, handed out per warpgroup by setmaxnreg. One producer warpgroup of 40 (or
 // 32) leaves each of one, two or three consumers the counts below; a single consumer stays at 248
@@ -89,11 +82,15 @@ GemmResources resources_of(const GemmConfig& c) {
   s.d_bytes = staging_bytes(c, strips);
   s.scale_a_offset = s.d_offset + s.d_bytes;
   s.scale_b_offset = s.scale_a_offset + c.stages * s.scale_a_stage_bytes;
-  s.barrier_offset = s.scale_b_offset + c.stages * scale_b_stage_bytes(c);
+  const auto scale_b_stage_bytes =
+      static_cast<int>(round_up(std::int64_t{4} * column_segments(c), 16));
+  s.barrier_offset = s.scale_b_offset + c.stages * scale_b_stage_bytes;
   const int barriers = 2 * c.stages + (c.splits > 1 ? 2 : 0);
   s.total_bytes = s.barrier_offset + barriers * kBarrierBytes;
   return r;
 }
+
+int column_segments(const GemmConfig& c) { return c.block_n / std::gcd(c.block_n, 128); }
 
 int cluster_size(const GemmConfig& c) { return c.cluster_m * c.cluster_n * c.splits; }
 

@@ -58,6 +58,9 @@ struct GemmResources {
 };
 
 GemmResources resources_of(const GemmConfig&);
+// Runs of a tile's columns that lie in one block of 128 wherever the tile begins: a stage of the
+// ring holds a scale of B for each.
+int column_segments(const GemmConfig&);
 // CTAs of one cluster: those that share operands, or K.
 int cluster_size(const GemmConfig&);
 // Clusters a GPU of `sm_count` SMs runs at once. A cluster lies within one GPC, which leaves some

@@ -172,16 +172,17 @@
 //        instructions of two K-blocks). Predicted: -3 % where compute bounds, nothing for few
 //        tokens. 128x160 4096x7168x2048 97.8 -> 95.8, 5000x2560x8192 167.4 -> 163.8; 128x192
 //        4096x7168x2048 97.4 -> 95.6, 8192x4096x7168 360 -> 353; 128x112 2048x7168x2048 55.8 ->
-//        54.7, 128x96 in clusters 58.5 -> 56.4; few tokens +-0.3 %. Kept. The K-blocks of
+//        54.7, 128x96 in clusters 58.5 -> 56.4; few tokens -0.3 to +0.9 %. Kept. The K-blocks of
 //        neighbouring tiles in rotated order, so that they ask L2 for other rows of A at a time:
-//        predicted -3 % at 64 and 128 rows; +0.5 to +29 %: L2 answers those that ask for the same
-//        at once together. Dropped. 128x176, which divides 2112 columns and needs 8 % fewer rounds
-//        at 8192 rows: 185.5 (192x128) -> 189.6.
+//        predicted -3 % at 64 and 128 rows; +0.5 to +29 %: L2 seems to answer those that ask for the
+//        same at once together. Dropped. 128x176, which divides 2112 columns and needs 8 % fewer
+//        rounds at 8192 rows: 185.5 (192x128) -> 189.6.
 //   v33  ptxas by -O1, for the sake of its compilation (5 to 12 % less; -O2 gives -O3's code).
-//        Predicted: slower everywhere. Two consumers with products in flight: 128x128 -1.1 to
-//        +0.1 %, 128x112 -1.5, 128x96 -0.5 and +1.2, 128x64 -10 with four K-blocks a pass, +2.2 with
-//        two. One product at a time, or one consumer: 0 to +4.4 % (192x128 in a cluster, unrolled:
-//        7 on a hot card), 64x80 -5. Kept for the first, which take the longest to compile.
+//        Predicted: slower everywhere. Two consumers with products in flight: 128x128 -1.1 to +0.1
+//        %, 128x112 -1.5, 128x96 -0.5 and +1.2, 128x64 -10 with four K-blocks a pass, +2.2 with two.
+//        One product at a time, or one consumer: 0 to +4.4 % (in a search 192x128 in a cluster,
+//        unrolled, was 12 behind the best, by -O3 on another card 5), 64x80 -5. Kept for the first,
+//        which are most large products' choice.
 // clang-format on
 #ifndef OCTILE_EMITTED
 #include "gemm/consumer.cuh"

@@ -77,7 +77,6 @@ TEST(GemmCandidates, TwoCtasFitAnSm) {
   EXPECT_GT(seen, 0);
 }
 
-// What cuOccupancyMaxActiveClusters said on an H200, which the grid must not fall short of by much.
 TEST(GemmCandidates, ThreeConsumersArePickedWithoutCluster) {
   const GemmConfig pick = default_config(problem_of(7168, 2048), 8192, h200());
   EXPECT_EQ(pick.consumer_warpgroups, 3);
@@ -104,6 +103,7 @@ TEST(GemmConfigs, AStageHoldsAScaleForEverySegmentOfColumns) {
   EXPECT_EQ(stage_bytes(144), 48);  // nine of 16
 }
 
+// What cuOccupancyMaxActiveClusters said on an H200, which the grid must not fall short of by much.
 TEST(GemmConfigs, ResidentClustersAreThoseOfTheGpu) {
   GemmConfig c;
   EXPECT_EQ(resident_clusters(c, 132), 132);
