@@ -37,8 +37,12 @@ std::vector<std::string_view> library_of(const QuantizeProblem& p) {
 }
 
 // The policy of fused.cuh.
-std::string expression_text(const QuantizeProblem& p, const FusedSource& source) {
-  const auto part = [&](std::size_t i) { return source.parts[i].to_cuda(); };
+std::string expression_text(const QuantizeProblem& p, const FusedSource& source,
+                            const Lookup* lookup) {
+  const auto part = [&](std::size_t i) {
+    const Expr& e = source.parts[i];
+    return lookup == nullptr ? e.to_cuda() : e.to_cuda(lookup->part, "known");
+  };
   return fmt::format(
       "struct Expression {{\n"
       "  static constexpr int kFirst = 0;\n"
@@ -48,20 +52,26 @@ std::string expression_text(const QuantizeProblem& p, const FusedSource& source)
       "  static constexpr bool kWeight = {};\n"
       "  static constexpr bool kRowFactor = {};\n"
       "  static constexpr bool kTap = {};\n"
+      "  static constexpr bool kLooksUp = {};\n"
+      "  static constexpr u32 kFirstMagnitude = {}, kLastMagnitude = {};\n"
+      "  static __device__ __forceinline__ float looked_up(float x0) {{ return {}; }}\n"
       "  template <int kPart>\n"
-      "  static __device__ __forceinline__ float value(float x0, float x1, float x2, float x3) {{\n"
+      "  static __device__ __forceinline__ float value(float x0, float x1, float x2, float x3,\n"
+      "                                                float known) {{\n"
       "    {}return {};\n"
       "  }}\n"
       "}};\n",
       source.inputs(), static_cast<int>(p.x.dtype), source.halves(), source.rms_norm,
-      source.rms_norm, p.tap,
+      source.rms_norm, p.tap, lookup != nullptr,
+      lookup == nullptr ? 0 : lookup->first, lookup == nullptr ? 0 : lookup->last,
+      lookup == nullptr ? "x0" : lookup->part.to_cuda(),
       source.halves() ? fmt::format("if constexpr (kPart == 1) return {};\n    else ", part(1))
                       : "",
       part(0));
 }
 
 // Where a kernel takes its source from.
-void add_input(Prologue& out, const QuantizeProblem& p) {
+void add_input(Prologue& out, const QuantizeProblem& p, const QuantizeConfig& c) {
   std::string type = "quantize::TensorInput<P>";
   if (is_fp8(p.x.dtype)) {
     type =
@@ -72,7 +82,8 @@ void add_input(Prologue& out, const QuantizeProblem& p) {
   }
   if (!p.source.empty()) {
     const FusedSource source = *fused_source(p.source);  // the problem is well formed
-    out.add_text(expression_text(p, source), fmt::format("Expression = {}", p.source),
+    const std::shared_ptr<const Lookup> lookup = c.looks_up ? lookup_of(p) : nullptr;
+    out.add_text(expression_text(p, source, lookup.get()), fmt::format("Expression = {}", p.source),
                  "problem: what is quantised in place of x");
     type = "quantize::FusedInput<P, Expression>";
   }
@@ -143,6 +154,9 @@ void add_quantizing(Prologue& out, const QuantizeProblem& p, const QuantizeConfi
   if (template_of(p) == QuantizeTemplate::kSegments) {
     out.add_int("kStepRows", step_rows(p, c), "configuration: rows of a tile worked on at once");
     out.add_bool("kSideBySide", streams_rows(p), "problem: rows of computed values stream");
+    out.add_bool("kOfHalves", takes_both_halves(p),
+                 "problem: a warp has the same columns of both halves");
+    out.add_bool("kLooksUp", c.looks_up, "configuration: a part of the source is in a table");
   }
   if (template_of(p) == QuantizeTemplate::kTiles) {
     out.add_part(
@@ -175,11 +189,11 @@ Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
   switch (p.operation) {
     case QuantizeOperation::kQuantize:
       add_quantizing(out, p, c);
-      add_input(out, p);
+      add_input(out, p, c);
       break;
     case QuantizeOperation::kDequantize:
       out.add_int("kWidenedType", static_cast<int>(p.q.dtype), "problem: octile_dtype of q");
-      add_input(out, p);
+      add_input(out, p, c);
       break;
     case QuantizeOperation::kTranspose:
       out.add_int("kGranularity", static_cast<int>(p.q.granularity), "recipe: octile_granularity");

@@ -186,6 +186,13 @@ Result<Expr> Expr::binary(ExprOp op, const Expr& x, const Expr& y) {
 }
 
 ExprOp Expr::op() const { return node_->op; }
+std::vector<Expr> Expr::arguments() const {
+  std::vector<Expr> all;
+  for (const auto& child : {node_->x, node_->y}) {
+    if (child) all.push_back(Expr(child));
+  }
+  return all;
+}
 int Expr::input_count() const { return node_->inputs; }
 int Expr::node_count() const { return node_->nodes; }
 int Expr::depth() const { return node_->depth; }
@@ -206,17 +213,32 @@ void Expr::print_text(const Node& node, std::string& out) {
   }
 }
 
-void Expr::print_cuda(const Node& node, std::string& out) {
+// A part of a tree that has a name of its own.
+struct Expr::Named {
+  std::string text;
+  int nodes;
+  std::string_view name;
+};
+
+void Expr::print_cuda(const Node& node, const Named* named, std::string& out) {
+  if (named != nullptr && node.nodes == named->nodes) {
+    std::string text;
+    print_text(node, text);
+    if (text == named->text) {
+      out += named->name;
+      return;
+    }
+  }
   if (node.op == ExprOp::kInput) {
     out += fmt::format("x{}", node.index);
   } else if (node.op == ExprOp::kConstant) {
     out += fmt::format("__uint_as_float(0x{:08x}u)", std::bit_cast<std::uint32_t>(node.value));
   } else {
     out.append(find_operation(node.op)->cuda).append("(");
-    print_cuda(*node.x, out);
+    print_cuda(*node.x, named, out);
     if (node.y) {
       out += ", ";
-      print_cuda(*node.y, out);
+      print_cuda(*node.y, named, out);
     }
     out += ")";
   }
@@ -247,7 +269,14 @@ std::string Expr::to_text() const {
 
 std::string Expr::to_cuda() const {
   std::string out;
-  print_cuda(*node_, out);
+  print_cuda(*node_, nullptr, out);
+  return out;
+}
+
+std::string Expr::to_cuda(const Expr& part, std::string_view name) const {
+  const Named named{part.to_text(), part.node_count(), name};
+  std::string out;
+  print_cuda(*node_, &named, out);
   return out;
 }
 

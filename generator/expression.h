@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "generator/error.h"
 
@@ -46,6 +47,8 @@ class Expr {
   static Result<Expr> binary(ExprOp op, const Expr& x, const Expr& y);
 
   ExprOp op() const;
+  // The trees under it: none of a leaf.
+  std::vector<Expr> arguments() const;
   int input_count() const;  // highest input index used + 1
   int node_count() const;
   int depth() const;  // 1 for a leaf
@@ -53,6 +56,8 @@ class Expr {
   // (__fadd_rn and its kin). exp, tanh, sigmoid, rsqrt, min and max print as octile_exp(x) and so
   // on: device functions of templates/lib/math.cuh.
   std::string to_cuda() const;
+  // The same with `name` wherever `part` is.
+  std::string to_cuda(const Expr& part, std::string_view name) const;
   // Canonical text: "mul(div(x0,add(1,exp(neg(x0)))),x1)". Parsed by parse_expression.
   std::string to_text() const;
   // Host reference of the same arithmetic, bit for bit (generator/elementary.h). inputs.size() >=
@@ -67,7 +72,8 @@ class Expr {
   explicit Expr(std::shared_ptr<const Node> node) : node_(std::move(node)) {}
   static Result<Expr> make(Node node);
   static void print_text(const Node& node, std::string& out);
-  static void print_cuda(const Node& node, std::string& out);
+  struct Named;
+  static void print_cuda(const Node& node, const Named* named, std::string& out);
   static void evaluate(const Node& node, std::span<const float* const> inputs, std::size_t count,
                        float* out);
   std::shared_ptr<const Node> node_;

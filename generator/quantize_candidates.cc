@@ -57,7 +57,7 @@ bool tile_fits_tensor(const QuantizeConfig& c, const QuantizeSetting& s) {
 bool lone_warps_share_small_blocks(const QuantizeConfig& c, const QuantizeSetting& s) {
   const QuantizeTemplate t = template_of(s.problem);
   const bool alone = t == QuantizeTemplate::kSegments || t == QuantizeTemplate::kDequantize;
-  return !alone || c.threads <= 256;
+  return !alone || c.looks_up || c.threads <= 256;
 }
 
 constexpr std::array kConstraints{
@@ -66,7 +66,7 @@ constexpr std::array kConstraints{
                        "loads each, and visits tiles in that order",
                        template_takes_it},
     QuantizeConstraint{"lone_warps_share_small_blocks",
-                       "warps that work alone share blocks of at most 256 threads: more only wait "
+                       "warps that work alone share blocks of at most 256 threads, but for a table: more only wait "
                        "for the last of them (blocks of 2 warps beat 8 by 1 %, measured)",
                        lone_warps_share_small_blocks},
     QuantizeConstraint{"blocks_fit_sm", "32 thread blocks are resident on an SM at most",
@@ -116,7 +116,7 @@ double unlikeness(const QuantizeConfig& c, const QuantizeConfig& usual) {
   return doublings(c.tile_rows, usual.tile_rows) + doublings(c.tile_cols, usual.tile_cols) +
          doublings(c.threads, usual.threads) +
          doublings(c.threads * c.blocks_per_sm, usual.threads * usual.blocks_per_sm) +
-         (c.rows_fastest == usual.rows_fastest ? 0 : 1);
+         (c.rows_fastest == usual.rows_fastest ? 0 : 1) + (c.looks_up == usual.looks_up ? 0 : 1);
 }
 
 }  // namespace
@@ -132,6 +132,7 @@ const QuantizeConstraint* refused_by(const QuantizeConfig& c, const QuantizeSett
 QuantizeCandidates quantize_candidates(const QuantizeSetting& s) {
   const QuantizeConfig usual = default_config(s.problem, s.rows, s.device);
   const bool by_rows = template_of(s.problem) == QuantizeTemplate::kRows;
+  const bool looks_up = lookup_of(s.problem) != nullptr;
   QuantizeCandidates result;
   for (const QuantizeConstraint& rule : kConstraints) result.removed.emplace_back(rule.name, 0);
   result.admitted.push_back(usual);
@@ -161,6 +162,11 @@ QuantizeCandidates quantize_candidates(const QuantizeSetting& s) {
             c.rows_fastest = down;
             consider(c);
           }
+          if (!looks_up) continue;
+          c.rows_fastest = false;
+          c.looks_up = true;
+          consider(c);
+          c.looks_up = false;
         }
       }
     }

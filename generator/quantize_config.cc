@@ -26,6 +26,8 @@ constexpr int kShardRows = 8;         // of a warp's tile in shard.cuh
 constexpr int kPartialsTogether = 4;  // words of one load in tensor_magnitude (scale.cuh)
 constexpr std::int64_t kMaxGrid = INT32_MAX;  // gridDim.x
 constexpr int kSumColumns = 4 * 1024;         // of a pass over the sums of a row (norm.cuh)
+constexpr int kSmemPerSm = 228 * 1024;  // of which every block takes kReservedSmem beside its own
+constexpr int kReservedSmem = 1024;
 constexpr std::int64_t kWord = 4;             // bytes of a maximum, of a sum
 
 std::string_view output_name(QuantizeOutput o) {
@@ -88,6 +90,10 @@ bool parse_field(std::string_view name, std::string_view value, QuantizeConfig& 
     c.rows_fastest = value == "rows";
     return value == "rows" || value == "cols";
   }
+  if (name == "lookup") {
+    c.looks_up = value == "1";
+    return value == "0" || value == "1";
+  }
   return name == "tile" && parse_extents(value, {&c.tile_rows, &c.tile_cols});
 }
 
@@ -98,6 +104,14 @@ Status refuse(std::string_view field, int value, std::string_view rule) {
               fmt::format("quantise configuration: {} is {}; {}", field, value, rule));
 }
 
+Status check_lookup(const QuantizeProblem& p, const QuantizeConfig& c) {
+  const int bytes = resources_of(p, c).smem_bytes;
+  if (c.blocks_per_sm * (bytes + kReservedSmem) <= kSmemPerSm) return {};
+  return refuse("per_sm", c.blocks_per_sm,
+                fmt::format("the {} bytes of a block, its table and its rows on the way, pass the "
+                            "shared memory of an SM", bytes));
+}
+
 Status check_segments(const QuantizeProblem& p, const QuantizeConfig& c) {
   if (!is_power_of_two(c.tile_rows)) {
     return refuse("tile rows", c.tile_rows, "a power of two is allowed");
@@ -106,9 +120,12 @@ Status check_segments(const QuantizeProblem& p, const QuantizeConfig& c) {
     if (c.tile_rows > kMaxStreamedRows) {
       return refuse("tile rows", c.tile_rows, "a power of two up to 64 is allowed");
     }
-    if (c.tile_cols != kWarp * kStreamedElements) {
-      return refuse("tile columns", c.tile_cols, "the 256 columns a warp loads are allowed");
+    if (c.tile_cols != streamed_columns(p)) {
+      return refuse("tile columns", c.tile_cols,
+                    takes_both_halves(p) ? "512 are allowed, the 256 a warp loads of either half"
+                                         : "the 256 columns a warp loads are allowed");
     }
+    if (c.looks_up) return check_lookup(p, c);
     if (ring_bytes(p, c) > kMaxStaticSmem) {
       return refuse("threads", c.threads, "their rows on the way pass the static shared memory");
     }
@@ -319,14 +336,32 @@ bool streams_rows(const QuantizeProblem& p) {
   return !p.source.empty() && template_of(p) == QuantizeTemplate::kSegments;
 }
 
+bool takes_both_halves(const QuantizeProblem& p) {
+  if (!streams_rows(p) || !source_shape(p.source).halves) return false;
+  const int block = p.q.granularity == Granularity::k1x128 ? kScaleBlock : kWarp;
+  return p.cols / 2 % block == 0;
+}
+
+int streamed_columns(const QuantizeProblem& p) {
+  return kWarp * kStreamedElements * (takes_both_halves(p) ? 2 : 1);
+}
+
 int step_rows(const QuantizeProblem& p, const QuantizeConfig& c) {
-  constexpr int kStreamedRows = 4;  // 32 values of a thread
   constexpr int kMaskedRows = 8;    // loads of a thread
   if (template_of(p) == QuantizeTemplate::kNormRows) return 1;
-  if (streams_rows(p)) return std::min(kStreamedRows, c.tile_rows);
+  if (streams_rows(p)) {
+    const int rows = takes_both_halves(p) ? 2 : 4;  // 32 values of a thread
+    return std::min(rows, c.tile_rows);
+  }
   const bool masked =
       template_of(p) == QuantizeTemplate::kSegments && p.grouping == Grouping::kMasked;
   return masked ? std::min(kMaskedRows, c.tile_rows) : c.tile_rows;
+}
+
+std::shared_ptr<const Lookup> lookup_of(const QuantizeProblem& p) {
+  const bool streams = streams_rows(p) && p.grouping == Grouping::kNone;
+  if (!streams || p.x.dtype != DType::kBF16) return nullptr;
+  return lookup_of(p.source);
 }
 
 int ring_bytes(const QuantizeProblem& p, const QuantizeConfig& c) {
@@ -340,6 +375,7 @@ QuantizeResources resources_of(const QuantizeProblem& p, const QuantizeConfig& c
   r.threads = c.threads;
   const int sharers = works_by_warps(p) ? kWarp : c.threads;
   const std::int64_t elements = std::int64_t{step_rows(p, c)} * c.tile_cols;
+  if (c.looks_up) r.smem_bytes = kLookupBytes + ring_bytes(p, c);
   r.vectors_per_thread =
       static_cast<int>(elements / (std::int64_t{sharers} * elements_per_vector(p)));
   return r;
@@ -357,6 +393,9 @@ Status check_config(const QuantizeProblem& p, const QuantizeConfig& c) {
   const QuantizeTemplate t = template_of(p);
   if (c.rows_fastest && t != QuantizeTemplate::kTiles && t != QuantizeTemplate::kTranspose) {
     return refuse("raster", 1, "cols is allowed: rows is for thread blocks of tiles");
+  }
+  if (c.looks_up && !lookup_of(p)) {
+    return refuse("lookup", 1, "0 is allowed: no part of the source has few enough values");
   }
   if (Status s = check_template(p, c); !s) return s;
   const int vectors = resources_of(p, c).vectors_per_thread;
@@ -377,6 +416,10 @@ Result<std::int64_t> launch_blocks(const QuantizeProblem& p, const QuantizeConfi
   const std::int64_t across = whole_row ? 1 : ceil_div(p.cols, std::int64_t{c.tile_cols});
   const std::int64_t tiles = tiles_down(p, rows, groups, c.tile_rows) * across;
   return within_a_grid(p, rows, works_by_warps(p) ? ceil_div(tiles, c.threads / kWarp) : tiles);
+}
+
+std::int64_t resident_blocks(const QuantizeConfig& c, std::int64_t blocks, int sm_count) {
+  return c.looks_up ? std::min(blocks, std::int64_t{sm_count} * c.blocks_per_sm) : blocks;
 }
 
 Result<std::int64_t> shard_blocks(const QuantizeProblem& p, const QuantizeConfig& c,
@@ -463,15 +506,16 @@ std::int64_t QuantizeWorkspace::bytes(std::int64_t rows) const {
 }
 
 std::string to_text(const QuantizeConfig& c) {
-  return fmt::format("tile={}x{} threads={} per_sm={}{}", c.tile_rows, c.tile_cols, c.threads,
-                     c.blocks_per_sm, c.rows_fastest ? " raster=rows" : "");
+  return fmt::format("tile={}x{} threads={} per_sm={}{}{}", c.tile_rows, c.tile_cols, c.threads,
+                     c.blocks_per_sm, c.rows_fastest ? " raster=rows" : "",
+                     c.looks_up ? " lookup=1" : "");
 }
 
 Result<QuantizeConfig> parse_quantize_config(std::string_view text) {
   QuantizeConfig config;
   const Status ok = parse_fields(
       text, [&](auto name, auto value) { return parse_field(name, value, config); },
-      "quantise configuration", "tile=ROWSxCOLS, threads=N, per_sm=N, raster=rows|cols");
+      "quantise configuration", "tile=ROWSxCOLS, threads=N, per_sm=N, raster=rows|cols, lookup=0|1");
   if (!ok) return tl::unexpected<Error>(ok.error());
   return config;
 }
@@ -484,9 +528,9 @@ std::string kernel_name(const QuantizeProblem& p, const QuantizeConfig& c) {
                         p.e8m0_rounding == E8M0Rounding::kOcpFloor ? "floor" : "",
                         p.scale_layout == ScaleLayout::kSwizzled ? "swizzled" : "", step_name(p),
                         output_name(p.output));
-  return fmt::format("octile_{}_{}_t{}x{}_w{}_r{}{}", name_of(p.operation), what, c.tile_rows,
+  return fmt::format("octile_{}_{}_t{}x{}_w{}_r{}{}{}", name_of(p.operation), what, c.tile_rows,
                      c.tile_cols, c.threads / kWarp, c.blocks_per_sm,
-                     c.rows_fastest ? "_down" : "");
+                     c.rows_fastest ? "_down" : "", c.looks_up ? "_lookup" : "");
 }
 
 std::vector<Companion> companions_of(const QuantizeProblem& p) {

@@ -4,11 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "generator/error.h"
+#include "generator/lookup.h"
 #include "generator/problem.h"
 
 namespace octile {
@@ -83,6 +85,7 @@ struct QuantizeConfig {
   int blocks_per_sm = 4;  // residency promised to the compiler, which bounds registers
   bool rows_fastest =
       false;  // kTiles, kTranspose: neighbouring blocks are neighbours down the rows
+  bool looks_up = false;  // kSegments: a part of the source is read from a table
   friend bool operator==(const QuantizeConfig&, const QuantizeConfig&) = default;
 };
 
@@ -90,7 +93,7 @@ struct QuantizeKernelArgs;
 
 struct QuantizeResources {
   int threads = 0;
-  int smem_bytes = 0;          // dynamic: these kernels take none
+  int smem_bytes = 0;          // dynamic: the table and what streams beside it
   int vectors_per_thread = 0;  // independent 16-byte loads of one thread: its bytes in flight
 };
 
@@ -99,18 +102,26 @@ QuantizeResources resources_of(const QuantizeProblem&, const QuantizeConfig&);
 // Whether a warp walks down its tile, step_rows() rows at a time, the next on their way to shared
 // memory while those are worked on: where the values are computed, which takes longer than a load.
 bool streams_rows(const QuantizeProblem&);
+// Whether its tile is the same columns of both halves of the rows: two expressions of the same
+// inputs, which are read once and share what they have in common. Where no scale's block is of both.
+bool takes_both_halves(const QuantizeProblem&);
+int streamed_columns(const QuantizeProblem&);  // of its tile
 int step_rows(const QuantizeProblem&, const QuantizeConfig&);
-// Of the thread block, static: two steps' inputs a warp.
+// The part of the source that a table may hold; null where there is none.
+std::shared_ptr<const Lookup> lookup_of(const QuantizeProblem&);
+// Of the thread block: two steps' inputs a warp.
 int ring_bytes(const QuantizeProblem&, const QuantizeConfig&);
 
 // Refuses a configuration no kernel can be emitted for, naming the field, its value and the rule.
 Status check_config(const QuantizeProblem&, const QuantizeConfig&);
 
 // Thread blocks a launch over `rows` rows needs, all along x; 0 where there is nothing to do (do
-// not launch then). Of `groups` groups it is an upper bound: blocks without a tile leave at once.
+// not launch then). Where a table is looked up, those of one wave do all (resident_blocks). Of `groups` groups it is an upper bound: blocks without a tile leave at once.
 // Errors: kInvalidArgument where the count passes the grid's 2^31 - 1.
 Result<std::int64_t> launch_blocks(const QuantizeProblem&, const QuantizeConfig&, std::int64_t rows,
                                    std::int64_t groups = 0);
+// No more of `blocks` than are resident at once, where a block goes on to further tiles.
+std::int64_t resident_blocks(const QuantizeConfig&, std::int64_t blocks, int sm_count);
 // The same over a flat range, of which the kernel's arguments say the rows.
 Result<std::int64_t> shard_blocks(const QuantizeProblem&, const QuantizeConfig&,
                                   const QuantizeKernelArgs&);
@@ -204,7 +215,8 @@ struct ScaleUpdateKernelArgs {
 };
 static_assert(sizeof(ScaleUpdateKernelArgs) == 48);
 
-// "tile=8x256 threads=256 per_sm=4", then " raster=rows" where rows are fastest.
+// "tile=8x256 threads=256 per_sm=4", then " raster=rows" where rows are fastest, " lookup=1" where a
+// part of the source is looked up.
 std::string to_text(const QuantizeConfig&);
 // Fields in any order; one left out keeps its default.
 Result<QuantizeConfig> parse_quantize_config(std::string_view text);

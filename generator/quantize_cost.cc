@@ -22,8 +22,8 @@ DType held_type(const QuantizeProblem& p) {
 // group or a row has of its own; the next two steps' inputs lie in shared memory.
 QuantizeConfig streamed_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
   QuantizeConfig c;
-  c.tile_cols = kWarp * kStreamedElements;
-  c.tile_rows = 16;
+  c.tile_cols = streamed_columns(p);
+  c.tile_rows = takes_both_halves(p) ? 8 : 16;
   c.threads = 64;
   c.blocks_per_sm = 10;
   if (p.grouping == Grouping::kMasked) {
@@ -44,7 +44,29 @@ QuantizeConfig streamed_config(const QuantizeProblem& p, std::int64_t rows, cons
   return c;
 }
 
+// Where a part of the source is looked up, one block an SM: 16 warps have 64 KB on their way, and
+// more of them spill. Not of small tensors: to fill the table takes as long as 8 rows of a warp, and
+// a warp is to have some tiles.
+bool takes_table(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
+  constexpr std::int64_t kEnough = std::int64_t{64} * 1024;  // elements of an SM
+  return rows != kDynamic && rows * p.cols >= kEnough * d.sm_count && lookup_of(p) != nullptr;
+}
+QuantizeConfig looked_up_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
+  constexpr int kWarps = 16;
+  constexpr std::int64_t kTilesOfWarp = 6;
+  QuantizeConfig c;
+  c.tile_cols = streamed_columns(p);
+  c.tile_rows = 32;
+  c.threads = kWarps * kWarp;
+  c.blocks_per_sm = 1;
+  c.looks_up = true;
+  const auto tiles = [&] { return ceil_div(rows, c.tile_rows) * ceil_div(p.cols, c.tile_cols); };
+  while (c.tile_rows > 8 && tiles() < kTilesOfWarp * kWarps * d.sm_count) c.tile_rows /= 2;
+  return c;
+}
+
 QuantizeConfig segments_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
+  if (takes_table(p, rows, d)) return looked_up_config(p, rows, d);
   if (streams_rows(p)) return streamed_config(p, rows, d);
   QuantizeConfig c;
   c.tile_cols = kWarp * 16 / size_of(held_type(p));  // one load of a warp

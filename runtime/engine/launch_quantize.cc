@@ -82,12 +82,12 @@ QuantizeKernelArgs kernel_args(const QuantizeLaunch& l, const QuantizeProblem& p
 
 template <typename Args>
 Status launch(const LaunchSite& site, const KernelHandle& kernel, std::int64_t blocks, int threads,
-              Args& args) {
+              Args& args, int smem_bytes = 0) {
   std::array<void*, 1> parameters{&args};
-  return launch_that_waits(
-      site, kernel,
-      launch_config(site, static_cast<unsigned int>(blocks), static_cast<unsigned int>(threads)),
-      parameters.data());
+  CUlaunchConfig config =
+      launch_config(site, static_cast<unsigned int>(blocks), static_cast<unsigned int>(threads));
+  config.sharedMemBytes = static_cast<unsigned int>(smem_bytes);
+  return launch_that_waits(site, kernel, config, parameters.data());
 }
 
 const KernelHandle& of(const QuantizeLaunch& l, Companion companion) {
@@ -123,7 +123,8 @@ QuantizeLaunch quantize_launch(const QuantizeProblem& problem, const QuantizeCon
                    .config = config,
                    .workspace = workspace_of(problem, sm_count),
                    .sm_count = sm_count,
-                   .threads = resources_of(problem, config).threads};
+                   .threads = resources_of(problem, config).threads,
+                   .smem_bytes = resources_of(problem, config).smem_bytes};
   const std::vector<Companion> which = companions_of(problem);
   for (std::size_t i = 0; i < companions.size(); ++i) {  // none where the device is a name
     l.companions[static_cast<std::size_t>(which[i])] = companions[i];
@@ -145,7 +146,8 @@ Status launch_quantize(const LaunchSite& site, const QuantizeLaunch& l,
   if (l.workspace.first_pass != FirstPass::kNone) {
     if (Status ok = launch_first_pass(site, l, problem, k); !ok) return ok;
   }
-  if (Status ok = launch(site, l.kernel, *blocks, l.threads, k); !ok) return ok;
+  const std::int64_t resident = resident_blocks(l.config, *blocks, l.sm_count);
+  if (Status ok = launch(site, l.kernel, resident, l.threads, k, l.smem_bytes); !ok) return ok;
   const KernelHandle& sum = of(l, Companion::kBiasSum);
   if (sum.anywhere == nullptr) return {};
   return launch(site, sum, ceil_div(problem.cols, kBiasThreads), kBiasThreads, k);

@@ -22,6 +22,7 @@ struct QuantizeLaunch {
   QuantizeWorkspace workspace;
   int sm_count = 0;
   int threads = 0;
+  int smem_bytes = 0;  // dynamic
 };
 QuantizeLaunch quantize_launch(const QuantizeProblem& problem, const QuantizeConfig& config,
                                int sm_count, const KernelHandle& kernel,

@@ -36,6 +36,20 @@ __device__ __forceinline__ u32 larger_fp16x2(u32 a, u32 b) {
   return d;
 }
 
+// min.u16x2 d, a, b;  PTX 8.0, sm_90. Of either half.
+__device__ __forceinline__ u32 min_u16x2(u32 a, u32 b) {
+  u32 d;
+  asm("min.u16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+
+// max.u16x2 d, a, b;  PTX 8.0, sm_90. As min_u16x2.
+__device__ __forceinline__ u32 max_u16x2(u32 a, u32 b) {
+  u32 d;
+  asm("max.u16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+
 // rcp.approx.ftz.f32 d, a;  PTX 1.4, any SM. Off by at most 1 ulp; subnormals count as zeros.
 __device__ __forceinline__ float near_reciprocal(float a) {
   float d;

@@ -13,6 +13,12 @@ __device__ __forceinline__ void let_next_kernel_start() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
+// The dynamic shared memory of the thread block, 16-byte aligned.
+__device__ __forceinline__ u8* dynamic_memory() {
+  extern __shared__ __align__(16) u8 dynamic_smem[];
+  return dynamic_smem;
+}
+
 // griddepcontrol.wait;  PTX 7.8, sm_90. Until the kernels this one may overlap have ended and what
 // they wrote is visible: before it no memory that another kernel may write or read is touched.
 // Returns at once in an ordinary launch.

@@ -100,9 +100,9 @@ struct RowOutput {
       const int g = i % P::kGroups;
       const Codes<Src> codes = cast_vector<Src, kFp8>(v[i], encode[i]);
       if constexpr (!P::kSideBySide) {
-        store_whole<Src>(p + P::offset(g), codes);
+        store_whole<Src>(p + patch.offset(g), codes);
       } else if (i % 2 == 1) {
-        memory::store_8(p + P::offset(g - 1), before.word[0], codes.word[0]);
+        memory::store_8(p + patch.offset(g - 1), before.word[0], codes.word[0]);
       }
       before = codes;
       if (g == P::kGroups - 1) p += step;
@@ -123,7 +123,7 @@ struct RowOutput {
           const u32 raw = input.raw(row, g, i);
           if ((raw & ~sign_bit<Src>()) >= Src::kInfinity) {
             ++found;
-            memory::store_1(q + row * step + P::offset(g) + i, nonfinite_code<Src, kFp8>(raw));
+            memory::store_1(q + row * step + patch.offset(g) + i, nonfinite_code<Src, kFp8>(raw));
           }
         }
       }
@@ -144,7 +144,7 @@ struct RowOutput {
       const Codes<Src> codes = cast_vector<Src, kFp8>(picked(v, i), picked(encode, i));
       const int g = i % P::kGroups;
       if (i / P::kGroups < patch.rows) {
-        store<Src>(p + P::offset(g), codes, patch.elements(g), aligned && patch.whole(g));
+        store<Src>(p + patch.offset(g), codes, patch.elements(g), aligned && patch.whole(g));
       }
       if (g == P::kGroups - 1) p += step;
     }

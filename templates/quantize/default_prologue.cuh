@@ -43,6 +43,8 @@ constexpr int kTileRows = OCTILE_DEFAULT_TILE_ROWS;
 constexpr int kTileCols = OCTILE_DEFAULT_TILE_COLS;
 constexpr int kStepRows = OCTILE_DEFAULT_TILE_ROWS;
 constexpr bool kSideBySide = false;
+constexpr bool kOfHalves = false;
+constexpr bool kLooksUp = false;
 constexpr int kThreads = 256;
 constexpr int kBlocksPerSm = 2;
 constexpr bool kRowsFastest = true;
@@ -73,8 +75,11 @@ struct Expression {
   static constexpr bool kWeight = true;
   static constexpr bool kRowFactor = true;
   static constexpr bool kTap = false;
+  static constexpr bool kLooksUp = false;
+  static constexpr u32 kFirstMagnitude = 0, kLastMagnitude = 0;
+  static __device__ __forceinline__ float looked_up(float x0) { return x0; }
   template <int kPart>
-  static __device__ __forceinline__ float value(float x0, float x1, float x2, float) {
+  static __device__ __forceinline__ float value(float x0, float x1, float x2, float, float) {
     return __fmul_rn(__fmul_rn(x0, x2), x1);
   }
 };

@@ -136,8 +136,10 @@ struct OnlyInput {
   static constexpr bool kWeight = E::kWeight;
   static constexpr bool kRowFactor = false;
   static constexpr bool kTap = false;
+  static constexpr bool kLooksUp = false;
+  static __device__ __forceinline__ float looked_up(float x) { return x; }
   template <int kPart>
-  static __device__ __forceinline__ float value(float x, float, float, float) {
+  static __device__ __forceinline__ float value(float x, float, float, float, float) {
     return x;
   }
 };

@@ -24,6 +24,7 @@ struct Patch {
   static constexpr int kRowStep = kRowDistance;
   static constexpr int kRows = kVectors / kGroups;
   static constexpr bool kSideBySide = kTouching == 2;  // two are 8 elements of one access
+  static constexpr bool kOfHalves = false;
   static constexpr int kPieces = kGroups / kTouching;
   static_assert(kPieces * kTouching == kGroups, "a patch is whole pairs of vectors");
   static_assert(kRows * kGroups == kVectors, "a patch is whole rows of vectors");
@@ -52,6 +53,28 @@ struct Patch {
   // Whether all of group g's do. Never asked of elements(): where a clamped count is used and
   // compared with its limit too, ptxas 13.0 takes both from one VIMNMX.RELU and calls 0 the limit.
   __device__ __forceinline__ bool whole(int g) const { return cols - offset(g) >= Src::kElements; }
+};
+
+// The same columns of both halves of the rows, a pair of vectors of each: where two expressions of
+// the same inputs are the left and the right half.
+template <typename Source, int kVectorCount>
+struct PatchOfHalves : Patch<Source, kVectorCount, 4, 2 * Source::kElements, 1, 2> {
+  using Base = Patch<Source, kVectorCount, 4, 2 * Source::kElements, 1, 2>;
+  static constexpr bool kOfHalves = true;
+
+  i64 half;  // columns
+
+  __device__ __forceinline__ PatchOfHalves(const Args& args, i64 first_row, i64 first_col)
+      : Base(args, first_row, first_col), half(args.cols / 2) {
+    this->cols = clamp_count(half - first_col, 2 * Source::kElements);
+  }
+
+  __device__ __forceinline__ i64 offset(int g) const {
+    return (g < 2 ? 0 : half) + g % 2 * Source::kElements;
+  }
+  __device__ __forceinline__ int elements(int g) const { return Base::elements(g % 2); }
+  __device__ __forceinline__ bool whole(int g) const { return Base::whole(g % 2); }
+  __device__ __forceinline__ bool whole() const { return this->rows == Base::kRows && whole(1); }
 };
 
 // `count` elements from p one by one, then zeros. The loop is kept rolled (the elements enter a

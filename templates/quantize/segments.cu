@@ -89,20 +89,24 @@ constexpr int kLanes = kBlock / kLaneCols;             // lanes that share a sca
 constexpr int kLongBlock = 128;
 constexpr int kLongLanes = kLongBlock / kLaneCols;
 constexpr int kWarpCols = 32 * kLaneCols;            // columns of a warp's row
-constexpr int kPieces = cfg::kTileCols / kWarpCols;  // of a lane along a row
+constexpr int kPieces = cfg::kTileCols / kWarpCols;  // of a lane along a row, or of both halves
 constexpr int kOwned = cfg::kStepRows * kPieces;     // pieces of a lane
 constexpr int kGroups = kPieces * kTouching;         // vectors of a lane along a row
 constexpr int kVectors = cfg::kStepRows * kGroups;   // of a lane
 constexpr int kWarps = cfg::kThreads / 32;
 
 static_assert(kPieces * kWarpCols == cfg::kTileCols, "a tile is whole rows of a warp");
-static_assert(!cfg::kSideBySide || kPieces == 1, "rows that stream have one piece");
+static_assert(!cfg::kSideBySide || kPieces == (cfg::kOfHalves ? 2 : 1),
+              "rows that stream have one piece, or one of each half");
+static_assert(!cfg::kOfHalves || cfg::kSideBySide, "halves are of rows that stream");
 static_assert(cfg::kTileRows % cfg::kStepRows == 0, "a tile is whole steps");
 static_assert(cfg::kThreads % 32 == 0, "a block is whole warps");
 
 using Groups = quantize::Walk<cfg::kGroupWalk>;
 using View = Groups::View;
-using Patch = quantize::Patch<Src, kVectors, kGroups, kWarpCols, 1, kTouching>;
+using Patch =
+    quantize::Chosen<cfg::kOfHalves, quantize::PatchOfHalves<Src, kVectors>,
+                     quantize::Patch<Src, kVectors, kGroups, kWarpCols, 1, kTouching>>::Type;
 using Input = cfg::Input<Patch>;
 using Output = quantize::RowOutput<Patch>;
 
@@ -132,7 +136,7 @@ struct LongOwner {
     place = static_cast<char*>(args.scale) +
             runs.index(run, first) * (Rule::kPacked ? 1 : Rule::kStepBytes);
     stores = static_cast<int>(lane) == reduce::owner_lane<kOwned, kLongLanes>(lane, piece) &&
-             run < runs.outer;
+             run < (cfg::kOfHalves && piece % kPieces == 0 ? runs.outer / 2 : runs.outer);
   }
   __device__ __forceinline__ void advance() { place += cfg::kStepRows * Rule::kStepBytes; }
   __device__ __forceinline__ void store(const View& args, const Patch& patch, float encode) const {
@@ -154,7 +158,7 @@ struct LongOwner {
   }
   // Asked of the block, not of the owner's own column, which may lie beyond the last one.
   __device__ __forceinline__ i64 run_of(const Patch& patch) const {
-    return (patch.col + piece % kPieces * kWarpCols) / kLongBlock;
+    return (patch.col + patch.offset(piece % kPieces * kTouching)) / kLongBlock;
   }
   __device__ __forceinline__ i64 first_of(const View& args, const Patch& patch) const {
     return patch.row + piece / kPieces - quantize::scale_origin(args);
@@ -198,8 +202,9 @@ __device__ __forceinline__ void quantize_short(const View& args, const Patch& pa
       float of_rows[cfg::kStepRows];
 #pragma unroll
       for (int row = 0; row < cfg::kStepRows; ++row) of_rows[row] = encode[row * kPieces + piece];
-      const i64 block = (patch.col + piece * kWarpCols) / kBlock;
-      if (block < blocks) scales.store_down(first, block, patch.rows, of_rows);
+      const i64 block = (patch.col + patch.offset(piece * kTouching)) / kBlock;
+      const i64 end = cfg::kOfHalves && piece == 0 ? blocks / 2 : blocks;
+      if (block < end) scales.store_down(first, block, patch.rows, of_rows);
     }
   }
   output.write<cfg::kTargetType>(patch, x, [&](int i) { return encode[i / kTouching]; });
@@ -230,24 +235,41 @@ __device__ __forceinline__ void give(const View& args, const Patch& patch, const
   }
 }
 
+// The table, where there is one, and the warp's ring behind it.
+template <typename Streamed>
+__device__ __forceinline__ typename Streamed::Rows rows_of_warp() {
+  const u32 warp = kWarps == 1 ? 0 : threadIdx.x / 32;
+  if constexpr (cfg::kLooksUp) {
+    u8* const memory = dynamic_memory();
+    auto* const rings = reinterpret_cast<typename Streamed::Ring*>(memory + Streamed::kTableBytes);
+    return {rings[warp], reinterpret_cast<const float*>(memory)};
+  } else {
+    __shared__ typename Streamed::Ring rings[kWarps];
+    return {rings[warp], nullptr};
+  }
+}
+
 // A tile whose values are computed, kStepRows rows a step: while those are worked on, the next two
-// steps' are on their way. `patch` is its first step's.
+// steps' are on their way. `patch` is its first step's; its first two steps are on their way where
+// `asked`. Behind its last two come those of `next`, where there is one.
 template <typename Streamed>
 __device__ __forceinline__ void stream_tile(const View& args, Patch patch, bool first_tile,
-                                            const quantize::Given& given, u32 known) {
-  __shared__ typename Streamed::Ring rings[kWarps];
+                                            const quantize::Given& given, u32 known,
+                                            typename Streamed::Rows& rows, bool asked,
+                                            bool goes_on, const Patch& next) {
   int left = quantize::clamp_count(args.rows - patch.row, cfg::kTileRows);
   Streamed input(args, patch);
   Output output(args, patch);
   LongOwner owner(args, patch);
   // Steps of whole rows; the others' elements are loaded one by one.
   int whole = input.whole(patch, kGroups - 1) ? left / cfg::kStepRows : 0;
-  typename Streamed::Rows rows = input.start(rings[kWarps == 1 ? 0 : threadIdx.x / 32], whole);
+  if (!asked) input.start(rows, whole);
 #pragma unroll 1
   while (true) {
     Vector x[kVectors];
     if (whole > 0) {
-      input.take(rows, whole > 2, x);
+      if (goes_on && whole == 2) Streamed(args, next).go_on(rows);
+      input.take(rows, whole > 2 || goes_on, x);
     } else {
       input.load_edge(patch, x);
     }
@@ -272,7 +294,8 @@ __device__ __forceinline__ u64 warp_index() {
 }
 
 __device__ __forceinline__ i64 lane_column(i64 tile) {
-  return tile * cfg::kTileCols + threadIdx.x % 32 * kLaneCols;
+  constexpr int kCols = cfg::kOfHalves ? kWarpCols : cfg::kTileCols;  // that lie together
+  return tile * kCols + threadIdx.x % 32 * kLaneCols;
 }
 
 __device__ __forceinline__ quantize::Given given_of(const View& args) {
@@ -332,7 +355,9 @@ __device__ __forceinline__ void give_tile(const quantize::Args& whole) {
   const quantize::Given given = given_of(args);
   if constexpr (cfg::kSideBySide) {
     const Patch patch(args, row0, lane_column(tile.col));
-    stream_tile<Source>(args, patch, first_tile, given, known_maximum(args));
+    typename Source::Rows rows = rows_of_warp<Source>();
+    stream_tile<Source>(args, patch, first_tile, given, known_maximum(args), rows, false, false,
+                        patch);
   } else {
     // One step, but of masked groups, where blocks without a tile are to be few.
 #pragma unroll 1
@@ -343,12 +368,53 @@ __device__ __forceinline__ void give_tile(const quantize::Args& whole) {
   }
 }
 
+// Tile after tile of a warp, without a pause between them.
+template <typename Source>
+__device__ __forceinline__ void stream_tiles(const View& args) {
+  constexpr int kSteps = cfg::kTileRows / cfg::kStepRows;
+  const u64 across = static_cast<u64>(args.cols + cfg::kTileCols - 1) / cfg::kTileCols;
+  const u64 tiles = across * static_cast<u64>(Groups::slots<cfg::kTileRows>(args));
+  const u64 step = u64{gridDim.x} * kWarps;
+  const quantize::Given given = given_of(args);
+  const u32 known = known_maximum(args);
+  typename Source::Rows rows = rows_of_warp<Source>();
+  const auto patch_of = [&](u64 index) {
+    const quantize::Tile tile = quantize::tile_at(index, across);
+    return Patch(args, tile.row * cfg::kTileRows, lane_column(tile.col));
+  };
+  const auto streams = [&](const Patch& patch) {
+    return patch.row + cfg::kTileRows <= args.rows && Source(args, patch).whole(patch, kGroups - 1);
+  };
+  bool asked = false;
+#pragma unroll 1
+  for (u64 index = warp_index(); index < tiles; index += step) {
+    const Patch patch = patch_of(index);
+    const Patch next = patch_of(index + step);
+    const bool goes_on = kSteps >= 2 && streams(patch) && index + step < tiles && streams(next);
+    stream_tile<Source>(args, patch, index == 0, given, known, rows, asked, goes_on, next);
+    asked = goes_on;
+  }
+}
+
+template <typename Source>
+__device__ __forceinline__ void run(const quantize::Args& whole) {
+  if constexpr (cfg::kLooksUp) {
+    Source::template fill<cfg::kThreads>(reinterpret_cast<float*>(dynamic_memory()));
+    __syncthreads();
+  }
+  wait_for_previous_kernel();
+  if (quantize::skipped(whole)) return;
+  if constexpr (cfg::kLooksUp) {
+    stream_tiles<Source>(whole);
+  } else {
+    give_tile<Source>(whole);
+  }
+}
+
 }  // namespace segments
 
 extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
     OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args whole) {
   using namespace segments;
-  wait_for_previous_kernel();
-  if (quantize::skipped(whole)) return;
-  give_tile<Input>(whole);
+  run<Input>(whole);
 }

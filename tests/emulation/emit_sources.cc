@@ -65,6 +65,36 @@ std::vector<Kernel> kernels() {
     add(all, p, {1, 256, 32, 8});
     add(all, p, {64, 256, 128, 4});
   }
+  // A warp has both halves of a row.
+  for (const Granularity g :
+       {Granularity::kPerTensor, Granularity::k1x128, Granularity::k1x32}) {
+    for (const DType x : {DType::kBF16, DType::kFP32}) {
+      QuantizeProblem p;
+      p.cols = 512;
+      p.x = {x};
+      p.q = {DType::kE4M3, g, default_scale_format(g)};
+      p.source = "dsilu_mul";
+      p.tap = x == DType::kBF16;
+      p.policy = g == Granularity::kPerTensor ? ScalePolicy::kDelayed : ScalePolicy::kCurrent;
+      add(all, p, default_config(p, kDynamic, device));
+      p.source = "x0;exp(x1)";
+      add(all, p, {1, 512, 32, 8});
+    }
+  }
+  // A part of the source is in a table.
+  for (const Granularity g :
+       {Granularity::kPerTensor, Granularity::k1x128, Granularity::k1x32}) {
+    QuantizeProblem p;
+    p.cols = 300;
+    p.q = {DType::kE4M3, g, default_scale_format(g)};
+    p.source = "gelu_tanh";
+    p.tap = true;
+    add(all, p, {8, 256, 32, 1, false, true});
+    p.source = "silu";
+    p.tap = false;
+    add(all, p, {32, 256, 64, 1, false, true});
+    add(all, p, {4, 256, 64, 1, false, true});
+  }
   for (const DType x : {DType::kBF16, DType::kFP32}) {
     QuantizeProblem p;
     p.x = {x};

@@ -55,7 +55,9 @@ inline void run_blocks(std::int64_t blocks, int threads, QuantizeKernel kernel,
                        const QuantizeKernelArgs& args) {
   const auto device_args = std::bit_cast<quantize::Args>(args);
   for (std::int64_t b = 0; b < blocks; ++b) {
-    run_block(static_cast<unsigned>(b), threads, [&] { kernel(device_args); });
+    run_block(
+        static_cast<unsigned>(b), threads, [&] { kernel(device_args); },
+        static_cast<unsigned>(blocks));
   }
 }
 

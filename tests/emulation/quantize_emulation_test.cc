@@ -95,7 +95,8 @@ void run(const Variant& v, QuantizeKernelArgs args, std::int64_t x_scale_bytes,
   }
   const auto blocks = launch_blocks(problem, v.config, args.rows);
   ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
-  run_blocks(*blocks, v.config.threads, v.kernels.kernel, args);
+  run_blocks(resident_blocks(v.config, *blocks, kSmCount), v.config.threads, v.kernels.kernel,
+             args);
   if (v.kernels.bias_sum != nullptr) {
     run_blocks(ceil_div(args.cols, kBiasThreads), kBiasThreads, v.kernels.bias_sum, args);
   }
@@ -183,6 +184,35 @@ TEST_F(QuantizeEmulation, RowsLongerThanTheirThreadBlocksAreNormedAlike) {
     ++compared;
   }
   EXPECT_GT(compared, 0);
+}
+
+// A warp has the same columns of both; where no block of a scale is of both.
+TEST_F(QuantizeEmulation, BothHalvesOfARowEqualTheReference) {
+  int compared = 0;
+  for (const Variant& v : variants()) {
+    if (!takes_both_halves(v.problem)) continue;
+    for (const Placement& at : {Placement{1, 256}, Placement{9, 512}, Placement{65, 768},
+                                Placement{40, 1280}, Placement{9, 512, 8, 8, 0, 0, -1},
+                                Placement{9, 512, 1, 0, 1, 0, 0}}) {
+      for (const auto& [fill, name] : tests::kFills) compare(v, at, fill);
+    }
+    ++compared;
+  }
+  EXPECT_GT(compared, 5);
+}
+
+// Blocks go on to further tiles, and rows are asked for across them.
+TEST_F(QuantizeEmulation, LookedUpValuesEqualTheReference) {
+  int compared = 0;
+  for (const Variant& v : variants()) {
+    if (!v.config.looks_up) continue;
+    for (const Placement& at : {Placement{1, 256}, Placement{150, 520}, Placement{64, 768},
+                                Placement{300, 256}, Placement{70, 520, 8, 8, 0, 0, -1}}) {
+      for (const auto& [fill, name] : tests::kFills) compare(v, at, fill);
+    }
+    ++compared;
+  }
+  EXPECT_GT(compared, 3);
 }
 
 TEST_F(QuantizeEmulation, StridedAndMisalignedTensorsEqualTheReference) {

@@ -142,6 +142,16 @@ u32 larger_halves(u32 a, u32 b) {
 }
 inline u32 larger_bf16x2(u32 a, u32 b) { return larger_halves<0x7f80>(a, b); }
 inline u32 larger_fp16x2(u32 a, u32 b) { return larger_halves<0x7c00>(a, b); }
+template <typename Pick>
+u32 of_halves(u32 a, u32 b, Pick pick) {
+  return pick(a >> 16, b >> 16) << 16 | pick(a & 0xFFFFU, b & 0xFFFFU);
+}
+inline u32 min_u16x2(u32 a, u32 b) {
+  return of_halves(a, b, [](u32 x, u32 y) { return std::min(x, y); });
+}
+inline u32 max_u16x2(u32 a, u32 b) {
+  return of_halves(a, b, [](u32 x, u32 y) { return std::max(x, y); });
+}
 // The device's refinement of its instruction's answer is that of __frcp_rn: correctly rounded.
 inline float near_reciprocal(float a) { return 1.0F / a; }
 }  // namespace arithmetic

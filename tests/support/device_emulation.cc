@@ -13,6 +13,12 @@ namespace octile::emulation {
 
 Dim current_thread;
 Dim current_block;
+Dim current_grid;
+
+unsigned char* dynamic_memory() {
+  alignas(128) static std::array<unsigned char, kDynamicMemory> memory;
+  return memory.data();
+}
 
 namespace {
 
@@ -102,7 +108,7 @@ void prepare(ucontext_t& context, std::byte* stack) {
 
 }  // namespace
 
-void run_block(unsigned index, int threads, const std::function<void()>& body) {
+void run_block(unsigned index, int threads, const std::function<void()>& body, unsigned blocks) {
   Block b;
   b.fibers.resize(static_cast<std::size_t>(threads));
   b.warp_barriers.resize(static_cast<std::size_t>(threads / kWarp));
@@ -110,6 +116,7 @@ void run_block(unsigned index, int threads, const std::function<void()>& body) {
   b.body = &body;
   block = &b;
   current_block.x = index;
+  current_grid.x = blocks;
   for (std::size_t i = 0; i < b.fibers.size(); ++i) prepare(b.fibers[i].start, stack_of(i));
   for (bool running = true; running;) {
     running = false;

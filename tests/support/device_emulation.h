@@ -19,9 +19,10 @@ struct Dim {
   unsigned x = 0;
 };
 
-// Runs `body` once for each of `threads` threads of block `index`. Threads that a barrier or a warp
+// Runs `body` once for each of `threads` threads of block `index` of a grid of `blocks`. Threads that a barrier or a warp
 // operation waits for must all arrive or none; a deadlock aborts the test with a message.
-void run_block(unsigned index, int threads, const std::function<void()>& body);
+void run_block(unsigned index, int threads, const std::function<void()>& body,
+               unsigned blocks = 1);
 
 // What a warp operation sees: the values all 32 lanes passed, and the caller's lane.
 struct WarpValues {
@@ -34,6 +35,10 @@ void block_barrier();
 
 extern Dim current_thread;
 extern Dim current_block;
+extern Dim current_grid;
+// Of the block that runs; what the one before left there.
+inline constexpr std::size_t kDynamicMemory = 227 * 1024;
+unsigned char* dynamic_memory();
 
 }  // namespace octile::emulation
 
@@ -48,6 +53,7 @@ extern Dim current_block;
 #define __shared__ static
 #define threadIdx (::octile::emulation::current_thread)
 #define blockIdx (::octile::emulation::current_block)
+#define gridDim (::octile::emulation::current_grid)
 
 inline float __uint_as_float(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 inline std::uint32_t __float_as_uint(float value) { return std::bit_cast<std::uint32_t>(value); }
@@ -64,6 +70,7 @@ inline std::size_t __cvta_generic_to_shared(const void* p) {
 
 // lib/launch.cuh: an emulated kernel runs when the one before has ended.
 inline void wait_for_previous_kernel() {}
+inline unsigned char* dynamic_memory() { return octile::emulation::dynamic_memory(); }
 
 // Selector nibbles pick bytes of b:a, the lowest first.
 inline std::uint32_t __byte_perm(std::uint32_t a, std::uint32_t b, std::uint32_t selector) {

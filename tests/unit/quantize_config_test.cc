@@ -102,6 +102,59 @@ TEST(QuantizeConfig, RowsOfComputedValuesStream) {
   EXPECT_FALSE(streams_rows(computed));
 }
 
+TEST(QuantizeConfig, TwoExpressionsShareAWarpWhereNoScaleIsOfBoth) {
+  QuantizeProblem both = problem_of(Granularity::k1x128);
+  both.source = "dsilu_mul";
+  EXPECT_TRUE(takes_both_halves(both));
+  EXPECT_EQ(default_config(both, 16384, *find_device("h200")),
+            (QuantizeConfig{8, 512, 64, 10}));
+  EXPECT_EQ(step_rows(both, {8, 512, 64, 10}), 2);
+  EXPECT_EQ(resources_of(both, {8, 512, 64, 10}).vectors_per_thread, 8);
+  EXPECT_EQ(ring_bytes(both, {8, 512, 64, 10}), 2 * 2 * 2 * 3 * 512);
+  EXPECT_THAT(refusal(both, {8, 256, 64, 10}), HasSubstr("tile columns is 256; 512 are allowed"));
+  EXPECT_EQ(launch_blocks(both, {8, 512, 64, 10}, 16).value(), 14);
+  both.cols = 7168 + 128;  // a block of 128 would be of both
+  EXPECT_FALSE(takes_both_halves(both));
+  EXPECT_EQ(refusal(both, {8, 256, 64, 10}), "");
+  both.q = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
+  EXPECT_TRUE(takes_both_halves(both));
+  both.source = "silu_mul";
+  EXPECT_FALSE(takes_both_halves(both));
+  both.source = "dsilu_mul";
+  both.output = QuantizeOutput::kBoth;
+  EXPECT_FALSE(takes_both_halves(both));
+}
+
+TEST(QuantizeConfig, LargeTensorsOfOneInputLookUp) {
+  const DeviceSpec& h200 = *find_device("h200");
+  QuantizeProblem gelu = problem_of(Granularity::k1x128);
+  gelu.source = "gelu_tanh";
+  const QuantizeConfig table{32, 256, 512, 1, false, true};
+  EXPECT_EQ(default_config(gelu, 16384, h200), table);
+  EXPECT_EQ(default_config(gelu, 4096, h200).tile_rows, 8);
+  EXPECT_FALSE(default_config(gelu, 128, h200).looks_up);
+  EXPECT_FALSE(default_config(gelu, kDynamic, h200).looks_up);
+  EXPECT_EQ(to_text(table), "tile=32x256 threads=512 per_sm=1 lookup=1");
+  EXPECT_EQ(parse_quantize_config(to_text(table)).value(), table);
+  EXPECT_EQ(parse_quantize_config("tile=32x256 lookup=0").value().looks_up, false);
+  EXPECT_FALSE(parse_quantize_config("lookup=2"));
+  EXPECT_THAT(kernel_name(gelu, table), HasSubstr("t32x256_w16_r1_lookup"));
+  // A table of 32 KB beside 16 warps' two steps of 4 rows.
+  EXPECT_EQ(resources_of(gelu, table).smem_bytes, 32768 + 16 * 2 * 4 * 512);
+  EXPECT_EQ(resources_of(gelu, {32, 256, 64, 10}).smem_bytes, 0);
+  EXPECT_EQ(refusal(gelu, {32, 256, 512, 2, false, true}), "");
+  EXPECT_THAT(refusal(gelu, {32, 256, 512, 3, false, true}),
+              HasSubstr("per_sm is 3; the 98304 bytes of a block"));
+  EXPECT_EQ(resident_blocks(table, 1000, 132), 132);
+  EXPECT_EQ(resident_blocks(table, 100, 132), 100);
+  EXPECT_EQ(resident_blocks({32, 256, 64, 10}, 5000, 132), 5000);
+  gelu.source = "silu_mul";
+  EXPECT_THAT(refusal(gelu, table), HasSubstr("lookup is 1; 0 is allowed"));
+  gelu.source = "gelu_tanh";
+  gelu.q.granularity = Granularity::k128x128;
+  EXPECT_THAT(refusal(gelu, {128, 128, 512, 2, false, true}), HasSubstr("lookup is 1"));
+}
+
 TEST(QuantizeConfig, NormedRowsAreWholeOrInPartsOfTheSum) {
   QuantizeProblem norm = problem_of(Granularity::k1x128);
   norm.source = "rmsnorm";
