@@ -62,9 +62,8 @@ std::string expression_text(const QuantizeProblem& p, const FusedSource& source,
       "  }}\n"
       "}};\n",
       source.inputs(), static_cast<int>(p.x.dtype), source.halves(), source.rms_norm,
-      source.rms_norm, p.tap, lookup != nullptr,
-      lookup == nullptr ? 0 : lookup->first, lookup == nullptr ? 0 : lookup->last,
-      lookup == nullptr ? "x0" : lookup->part.to_cuda(),
+      source.rms_norm, p.tap, lookup != nullptr, lookup == nullptr ? 0 : lookup->first,
+      lookup == nullptr ? 0 : lookup->last, lookup == nullptr ? "x0" : lookup->part.to_cuda(),
       source.halves() ? fmt::format("if constexpr (kPart == 1) return {};\n    else ", part(1))
                       : "",
       part(0));

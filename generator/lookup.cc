@@ -47,11 +47,10 @@ std::pair<std::uint32_t, std::uint32_t> own_magnitudes(const Expr& part) {
   std::uint32_t last = 0;
   for (const std::uint32_t sign : {std::uint32_t{0}, kSign}) {
     const std::vector<std::uint32_t> bits = values_of(part, sign);
-    const auto low =
-        std::ranges::find_if(bits, [&](std::uint32_t v) { return v != bits.front(); });
+    const auto low = std::ranges::find_if(bits, [&](std::uint32_t v) { return v != bits.front(); });
     if (low == bits.end()) continue;  // the same for all
-    const auto high = std::find_if(bits.rbegin(), bits.rend(),
-                                   [&](std::uint32_t v) { return v != bits.back(); });
+    const auto high =
+        std::find_if(bits.rbegin(), bits.rend(), [&](std::uint32_t v) { return v != bits.back(); });
     first = std::min(first, static_cast<std::uint32_t>(low - bits.begin()) - 1);
     last = std::max(last, static_cast<std::uint32_t>(bits.rend() - high));
   }

@@ -13,8 +13,8 @@ namespace octile {
 
 struct Lookup {
   Expr part;  // of the source, over x0
-  // Bits of the smallest and the largest magnitude with values of their own: below and beyond, up to
-  // infinity, the part is what it is there, sign by sign.
+  // Bits of the smallest and the largest magnitude with values of their own: below and beyond, up
+  // to infinity, the part is what it is there, sign by sign.
   std::uint16_t first = 0;
   std::uint16_t last = 0;
 };

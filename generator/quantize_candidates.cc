@@ -66,7 +66,8 @@ constexpr std::array kConstraints{
                        "loads each, and visits tiles in that order",
                        template_takes_it},
     QuantizeConstraint{"lone_warps_share_small_blocks",
-                       "warps that work alone share blocks of at most 256 threads, but for a table: more only wait "
+                       "warps that work alone share blocks of at most 256 threads, but for a "
+                       "table: more only wait "
                        "for the last of them (blocks of 2 warps beat 8 by 1 %, measured)",
                        lone_warps_share_small_blocks},
     QuantizeConstraint{"blocks_fit_sm", "32 thread blocks are resident on an SM at most",

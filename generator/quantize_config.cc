@@ -28,7 +28,7 @@ constexpr std::int64_t kMaxGrid = INT32_MAX;  // gridDim.x
 constexpr int kSumColumns = 4 * 1024;         // of a pass over the sums of a row (norm.cuh)
 constexpr int kSmemPerSm = 228 * 1024;  // of which every block takes kReservedSmem beside its own
 constexpr int kReservedSmem = 1024;
-constexpr std::int64_t kWord = 4;             // bytes of a maximum, of a sum
+constexpr std::int64_t kWord = 4;  // bytes of a maximum, of a sum
 
 std::string_view output_name(QuantizeOutput o) {
   return o == QuantizeOutput::kRowwise ? "row" : o == QuantizeOutput::kTransposed ? "col" : "both";
@@ -109,7 +109,8 @@ Status check_lookup(const QuantizeProblem& p, const QuantizeConfig& c) {
   if (c.blocks_per_sm * (bytes + kReservedSmem) <= kSmemPerSm) return {};
   return refuse("per_sm", c.blocks_per_sm,
                 fmt::format("the {} bytes of a block, its table and its rows on the way, pass the "
-                            "shared memory of an SM", bytes));
+                            "shared memory of an SM",
+                            bytes));
 }
 
 Status check_segments(const QuantizeProblem& p, const QuantizeConfig& c) {
@@ -347,7 +348,7 @@ int streamed_columns(const QuantizeProblem& p) {
 }
 
 int step_rows(const QuantizeProblem& p, const QuantizeConfig& c) {
-  constexpr int kMaskedRows = 8;    // loads of a thread
+  constexpr int kMaskedRows = 8;  // loads of a thread
   if (template_of(p) == QuantizeTemplate::kNormRows) return 1;
   if (streams_rows(p)) {
     const int rows = takes_both_halves(p) ? 2 : 4;  // 32 values of a thread
@@ -515,7 +516,8 @@ Result<QuantizeConfig> parse_quantize_config(std::string_view text) {
   QuantizeConfig config;
   const Status ok = parse_fields(
       text, [&](auto name, auto value) { return parse_field(name, value, config); },
-      "quantise configuration", "tile=ROWSxCOLS, threads=N, per_sm=N, raster=rows|cols, lookup=0|1");
+      "quantise configuration",
+      "tile=ROWSxCOLS, threads=N, per_sm=N, raster=rows|cols, lookup=0|1");
   if (!ok) return tl::unexpected<Error>(ok.error());
   return config;
 }
@@ -529,8 +531,8 @@ std::string kernel_name(const QuantizeProblem& p, const QuantizeConfig& c) {
                         p.scale_layout == ScaleLayout::kSwizzled ? "swizzled" : "", step_name(p),
                         output_name(p.output));
   return fmt::format("octile_{}_{}_t{}x{}_w{}_r{}{}{}", name_of(p.operation), what, c.tile_rows,
-                     c.tile_cols, c.threads / kWarp, c.blocks_per_sm,
-                     c.rows_fastest ? "_down" : "", c.looks_up ? "_lookup" : "");
+                     c.tile_cols, c.threads / kWarp, c.blocks_per_sm, c.rows_fastest ? "_down" : "",
+                     c.looks_up ? "_lookup" : "");
 }
 
 std::vector<Companion> companions_of(const QuantizeProblem& p) {

@@ -84,7 +84,7 @@ struct QuantizeConfig {
   int threads = 256;      // per block
   int blocks_per_sm = 4;  // residency promised to the compiler, which bounds registers
   bool rows_fastest =
-      false;  // kTiles, kTranspose: neighbouring blocks are neighbours down the rows
+      false;              // kTiles, kTranspose: neighbouring blocks are neighbours down the rows
   bool looks_up = false;  // kSegments: a part of the source is read from a table
   friend bool operator==(const QuantizeConfig&, const QuantizeConfig&) = default;
 };
@@ -103,7 +103,8 @@ QuantizeResources resources_of(const QuantizeProblem&, const QuantizeConfig&);
 // memory while those are worked on: where the values are computed, which takes longer than a load.
 bool streams_rows(const QuantizeProblem&);
 // Whether its tile is the same columns of both halves of the rows: two expressions of the same
-// inputs, which are read once and share what they have in common. Where no scale's block is of both.
+// inputs, which are read once and share what they have in common. Where no scale's block is of
+// both.
 bool takes_both_halves(const QuantizeProblem&);
 int streamed_columns(const QuantizeProblem&);  // of its tile
 int step_rows(const QuantizeProblem&, const QuantizeConfig&);
@@ -116,8 +117,9 @@ int ring_bytes(const QuantizeProblem&, const QuantizeConfig&);
 Status check_config(const QuantizeProblem&, const QuantizeConfig&);
 
 // Thread blocks a launch over `rows` rows needs, all along x; 0 where there is nothing to do (do
-// not launch then). Where a table is looked up, those of one wave do all (resident_blocks). Of `groups` groups it is an upper bound: blocks without a tile leave at once.
-// Errors: kInvalidArgument where the count passes the grid's 2^31 - 1.
+// not launch then). Where a table is looked up, those of one wave do all (resident_blocks). Of
+// `groups` groups it is an upper bound: blocks without a tile leave at once. Errors:
+// kInvalidArgument where the count passes the grid's 2^31 - 1.
 Result<std::int64_t> launch_blocks(const QuantizeProblem&, const QuantizeConfig&, std::int64_t rows,
                                    std::int64_t groups = 0);
 // No more of `blocks` than are resident at once, where a block goes on to further tiles.
@@ -215,8 +217,8 @@ struct ScaleUpdateKernelArgs {
 };
 static_assert(sizeof(ScaleUpdateKernelArgs) == 48);
 
-// "tile=8x256 threads=256 per_sm=4", then " raster=rows" where rows are fastest, " lookup=1" where a
-// part of the source is looked up.
+// "tile=8x256 threads=256 per_sm=4", then " raster=rows" where rows are fastest, " lookup=1" where
+// a part of the source is looked up.
 std::string to_text(const QuantizeConfig&);
 // Fields in any order; one left out keeps its default.
 Result<QuantizeConfig> parse_quantize_config(std::string_view text);

@@ -45,8 +45,8 @@ QuantizeConfig streamed_config(const QuantizeProblem& p, std::int64_t rows, cons
 }
 
 // Where a part of the source is looked up, one block an SM: 16 warps have 64 KB on their way, and
-// more of them spill. Not of small tensors: to fill the table takes as long as 8 rows of a warp, and
-// a warp is to have some tiles.
+// more of them spill. Not of small tensors: to fill the table takes as long as 8 rows of a warp,
+// and a warp is to have some tiles.
 bool takes_table(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
   constexpr std::int64_t kEnough = std::int64_t{64} * 1024;  // elements of an SM
   return rows != kDynamic && rows * p.cols >= kEnough * d.sm_count && lookup_of(p) != nullptr;
@@ -113,9 +113,18 @@ bool fits_64_registers(const QuantizeProblem& p) {
   if (p.scale_layout == ScaleLayout::kSwizzled || p.bias_gradient) return false;
   if (p.grouping != Grouping::kNone) return false;
   if (!p.source.empty()) {
-    // One value of two inputs of 16 bits, as silu(g) * u is.
+    if (p.tap || p.x.dtype == DType::kFP32) return false;
+    // One value of two inputs, as silu(g) * u is, takes the fewest; of others scales that take more
+    // than one a thread to find, or to place, are too many.
     const SourceShape shape = source_shape(p.source);
-    if (shape.inputs != 2 || shape.halves || p.tap || p.x.dtype == DType::kFP32) return false;
+    if (shape.inputs > 3) return false;
+    const bool gated = shape.inputs == 2 && !shape.halves;
+    const bool squares =
+        p.q.granularity == Granularity::k128x128 || p.q.granularity == Granularity::k32x32;
+    const bool many =
+        p.q.granularity == Granularity::k1x32 || p.q.granularity == Granularity::kPerRow ||
+        p.q.scale == ScaleFormat::kPackedPow2 || (squares && p.output == QuantizeOutput::kBoth);
+    if (!gated && many) return false;
   }
   if (p.output == QuantizeOutput::kTransposed) return true;
   if (p.q.granularity == Granularity::kPerTensor || p.q.granularity == Granularity::kPerRow) {

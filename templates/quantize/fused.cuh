@@ -56,11 +56,15 @@ struct FusedInput {
   static constexpr int kElements = Src::kElements;
   static constexpr int kLoadBytes = kElements * In::kElementBytes;  // of one input and vector
   static constexpr int kRowLoads = 2 * kLoadBytes / 16;  // of one input and two vectors that touch
-  // Vectors loaded before the first is computed: at most 32 words of raw inputs are kept. Of two
-  // 16-bit inputs 16: with 32, 128x128 tiles of SwiGLU spill in the 64 registers that let two
-  // blocks share an SM.
+  // Vectors loaded before the first is computed: at most 32 words of raw inputs are kept. In tiles
+  // of a transposed copy, where 64 registers let two blocks share an SM, 16: with more they spill.
   static constexpr int kWords = kLoadBytes / 4 * E::kInputs;
-  static constexpr int kTogether = kWords > 16 ? 1 : kWords > 8 ? 2 : kWords > 2 ? 4 : 8;
+  static constexpr bool kOfTiles = P::kGroups == 1 && P::kRowStep == 1 && kLoadBytes == 8;
+  static constexpr int kTogether = kWords > 16                                  ? 1
+                                   : kWords > 8                                 ? 2
+                                   : kOfTiles && (E::kInputs > 2 || E::kHalves) ? 3
+                                   : kOfTiles || kWords > 2                     ? 4
+                                                                                : 8;
 
   static constexpr int kEither = 2;  // of two expressions
 
@@ -175,8 +179,7 @@ struct FusedInput {
   // Of two vectors that touch.
   template <int kPart, bool kFromTable = false>
   static __device__ __forceinline__ void compute_piece(const Vector (&raw)[E::kInputs][kRowLoads],
-                                                       float factor, Vector& first,
-                                                       Vector& second,
+                                                       float factor, Vector& first, Vector& second,
                                                        const float* table = nullptr) {
     Vector in[E::kInputs];
 #pragma unroll
@@ -212,8 +215,9 @@ struct FusedInput {
 
   // ---- values that a table holds ----
   static constexpr bool kLooksUp = E::kLooksUp;
-  // Of four values; the last is computed meanwhile. 16384x7168 GELU, microseconds: four 104.6, three
-  // 102.1, two 111.6, one 133 (shared memory has three conflicts a lookup, and issue slots to spare).
+  // Of four values; the last is computed meanwhile. 16384x7168 GELU, microseconds: four 104.6,
+  // three 102.1, two 111.6, one 133 (shared memory has three conflicts a lookup, and issue slots to
+  // spare).
   static constexpr int kLookedUp = 3;
   // Of a function of one bf16 input, of magnitudes kFirst16 to kLast16: as many at most as have
   // different lowest 12 bits, which are their place; the negative ones are in the second half.
@@ -237,8 +241,9 @@ struct FusedInput {
   static __device__ __forceinline__ void look_up(const float* table, u32 word, float& first,
                                                  float& second) {
     constexpr u32 kBoth = 0x10001u, kPlace = (kHalfTable - 1) * kBoth;
-    const u32 known = arithmetic::min_u16x2(
-        arithmetic::max_u16x2(word & 0x7fff7fffu, E::kFirstMagnitude * kBoth), E::kLastMagnitude * kBoth);
+    const u32 known =
+        arithmetic::min_u16x2(arithmetic::max_u16x2(word & 0x7fff7fffu, E::kFirstMagnitude * kBoth),
+                              E::kLastMagnitude * kBoth);
     // The sign lands above the place.
     const u32 places = (word >> 3 & ~kPlace) | (known & kPlace);
     first = table[places & (2 * kHalfTable - 1)];

@@ -94,7 +94,8 @@ __device__ __forceinline__ float encode_of(u32 magnitude) {
   return Rule::encode(magnitude, __uint_as_float(cfg::kAmaxEpsilonBits));
 }
 __device__ __forceinline__ u32 normed(u32 x, u32 weight, float rstd) {
-  return __float_as_uint(E::value<0>(__uint_as_float(x), __uint_as_float(weight), rstd, 0.0f, 0.0f));
+  return __float_as_uint(
+      E::value<0>(__uint_as_float(x), __uint_as_float(weight), rstd, 0.0f, 0.0f));
 }
 
 // The source, for the slow path.

@@ -29,7 +29,16 @@
 //             each row's place, once read, takes the row two steps below (cp.async, 16 bytes a
 //             lane, which no other lane reads: no barrier)
 //
-// so that 4 to 8 KB a warp are on their way without a register, whatever the warp does.
+// so that 4 to 8 KB a warp are on their way without a register, whatever the warp does. Two
+// expressions of the same inputs, which write the left and the right half of the columns, are
+// computed together, 2 rows a step, where no scale's block is of both halves: the inputs are read
+// and what the two share is computed once.
+//
+// What one bf16 input decides (GELU, SiLU) may come from a table in shared memory instead, 5
+// instructions for 17 to 22, of which a block of 16 warps has one and an SM one block. It fills the
+// table before it waits for the kernel before, and its warps go from tile to tile, the next one's
+// rows on their way. A gather of 32 words meets three others in its bank: one value of four is
+// computed meanwhile.
 //
 // Why a warp and not a thread block is the unit: it needs no barrier, its loads start as soon as a
 // slot is free, and 256 columns waste little where cols is no multiple of a wider tile (7168 = 28 *
@@ -65,6 +74,23 @@
 //   8 / 32 rows; 12, 14 blocks; 4 warps         -          0.950 / 0.930; 0.950, 0.949; 0.949
 // What was waited for was memory, not issue: 4 KB a warp in flight are too little, and registers
 // for more leave too few warps.
+//
+// The gradient of SwiGLU, 16384x7168 (4096x7168):
+//   each half by itself                         -          0.62 (0.60)              was this file
+//   both halves of a warp, 16 rows              0.92       0.925 (0.78)             dropped
+//   the same, 8 rows                            -          0.951 (0.87)             this file
+//   4 / 32 rows; 8, 12 blocks of 64 threads     -          0.914 / 0.894; 0.95 0.95 dropped
+// GELU, 16384x7168:
+//   by polynomials, 87 % of the issue slots     -          0.59                     small tensors
+//   from a table, each tile from a standstill,  0.95       0.74 / 0.785 (spills)    dropped
+//   16 / 32 warps an SM
+//   the next tile's rows on their way, 16 / 32  0.85       0.765 / 0.783            dropped
+//   rows a tile
+//   3 blocks of 8 warps, each a table           -          0.80                     dropped
+//   three values of four from the table         0.82       0.806 (4096x7168 0.70)   this file
+//   two / one of four                           -          0.73 / 0.62              dropped
+// SwiGLU from a table 0.91 for 0.955, its gradient 0.85 for 0.95: there memory bounds, and the many
+// small blocks hide it better than one that stays.
 #ifndef OCTILE_EMITTED
 #define OCTILE_KERNEL_NAME octile_quantize_segments_default
 #define OCTILE_DEFAULT_GRANULARITY 3
@@ -255,8 +281,8 @@ __device__ __forceinline__ typename Streamed::Rows rows_of_warp() {
 template <typename Streamed>
 __device__ __forceinline__ void stream_tile(const View& args, Patch patch, bool first_tile,
                                             const quantize::Given& given, u32 known,
-                                            typename Streamed::Rows& rows, bool asked,
-                                            bool goes_on, const Patch& next) {
+                                            typename Streamed::Rows& rows, bool asked, bool goes_on,
+                                            const Patch& next) {
   int left = quantize::clamp_count(args.rows - patch.row, cfg::kTileRows);
   Streamed input(args, patch);
   Output output(args, patch);

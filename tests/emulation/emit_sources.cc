@@ -66,8 +66,7 @@ std::vector<Kernel> kernels() {
     add(all, p, {64, 256, 128, 4});
   }
   // A warp has both halves of a row.
-  for (const Granularity g :
-       {Granularity::kPerTensor, Granularity::k1x128, Granularity::k1x32}) {
+  for (const Granularity g : {Granularity::kPerTensor, Granularity::k1x128, Granularity::k1x32}) {
     for (const DType x : {DType::kBF16, DType::kFP32}) {
       QuantizeProblem p;
       p.cols = 512;
@@ -82,8 +81,7 @@ std::vector<Kernel> kernels() {
     }
   }
   // A part of the source is in a table.
-  for (const Granularity g :
-       {Granularity::kPerTensor, Granularity::k1x128, Granularity::k1x32}) {
+  for (const Granularity g : {Granularity::kPerTensor, Granularity::k1x128, Granularity::k1x32}) {
     QuantizeProblem p;
     p.cols = 300;
     p.q = {DType::kE4M3, g, default_scale_format(g)};

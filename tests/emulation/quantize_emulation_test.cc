@@ -191,9 +191,9 @@ TEST_F(QuantizeEmulation, BothHalvesOfARowEqualTheReference) {
   int compared = 0;
   for (const Variant& v : variants()) {
     if (!takes_both_halves(v.problem)) continue;
-    for (const Placement& at : {Placement{1, 256}, Placement{9, 512}, Placement{65, 768},
-                                Placement{40, 1280}, Placement{9, 512, 8, 8, 0, 0, -1},
-                                Placement{9, 512, 1, 0, 1, 0, 0}}) {
+    for (const Placement& at :
+         {Placement{1, 256}, Placement{9, 512}, Placement{65, 768}, Placement{40, 1280},
+          Placement{9, 512, 8, 8, 0, 0, -1}, Placement{9, 512, 1, 0, 1, 0, 0}}) {
       for (const auto& [fill, name] : tests::kFills) compare(v, at, fill);
     }
     ++compared;
@@ -230,7 +230,7 @@ TEST_F(QuantizeEmulation, ASetSkipFlagLeavesEverythingAlone) {
   for (const Variant& v : variants()) {
     SCOPED_TRACE(v.name());
     for (const std::uint32_t* flag : {&set, &clear}) {
-      tests::QuantizeCase actual = tests::make_case(v.problem, {9, 300}, Fill::kNormal);
+      tests::QuantizeCase actual = tests::make_case(v.problem, {9, v.problem.cols}, Fill::kNormal);
       tests::QuantizeCase expected = actual;
       QuantizeKernelArgs args = args_of(actual);
       args.skip = flag;

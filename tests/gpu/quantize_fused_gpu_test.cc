@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "generator/cost_model.h"
 #include "octile/octile.h"
 #include "runtime/reference/cast.h"
 #include "tests/gpu/quantize_gpu.h"
@@ -69,6 +70,54 @@ TEST_F(QuantizeFusedGpu, LargeShapesEqualTheReference) {
     ASSERT_NE(plan, nullptr);
     compare(plan.get(), problem, {1024, 7168}, Fill::kNormal);
   });
+}
+
+// Two expressions, computed together where no scale's block is of both halves of the columns.
+TEST_F(QuantizeFusedGpu, BothHalvesOfARowEqualTheReference) {
+  for (const Granularity g : {Granularity::kPerTensor, Granularity::k1x128, Granularity::k1x32}) {
+    for (const char* source : {"dsilu_mul", "dgelu_tanh_mul", "x0;exp(x1)"}) {
+      for (const Placement& at :
+           {Placement{9, 256}, Placement{1, 512}, Placement{65, 1280}, Placement{1030, 7168},
+            Placement{9, 512, 8, 8, 0, 0, -1}, Placement{9, 512, 1, 0, 1, 0, 0}}) {
+        QuantizeProblem problem;
+        problem.cols = at.cols;
+        problem.q = {DType::kE4M3, g, default_scale_format(g)};
+        problem.source = source;
+        problem.tap = at.rows < 100;
+        ASSERT_TRUE(takes_both_halves(problem));
+        const Plan plan = make_plan(problem);
+        ASSERT_NE(plan, nullptr);
+        compare(plan.get(), problem, at, Fill::kNormal);
+        compare(plan.get(), problem, at, Fill::kMixed);
+      }
+    }
+  }
+}
+
+// A part of the source from a table; warps go from tile to tile in the largest shape.
+TEST_F(QuantizeFusedGpu, LookedUpValuesEqualTheReference) {
+  for (const Granularity g : {Granularity::kPerTensor, Granularity::k1x128, Granularity::k1x32}) {
+    for (const char* source : {"gelu_tanh", "silu", "add(x0,exp(x0))"}) {
+      for (const Placement& at :
+           {Placement{1, 16}, Placement{65, 96}, Placement{993, 512}, Placement{4100, 4104},
+            Placement{70, 520, 8, 8, 0, 0, -1}, Placement{9, 520, 1, 0, 1, 0, 0}}) {
+        QuantizeProblem problem;
+        problem.cols = at.cols;
+        problem.q = {DType::kE4M3, g, default_scale_format(g)};
+        problem.source = source;
+        problem.tap = at.rows < 100;
+        compare_as({8, 256, 512, 1, false, true}, problem, at, {Fill::kNormal, Fill::kMixed});
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+  QuantizeProblem problem;
+  problem.cols = 7168;
+  problem.source = "gelu_tanh";
+  EXPECT_TRUE(default_config(problem, 2048, *find_device("h200")).looks_up);
+  const Plan plan = make_plan(problem);
+  ASSERT_NE(plan, nullptr);
+  compare(plan.get(), problem, {2048, 7168}, Fill::kNormal);
 }
 
 TEST_F(QuantizeFusedGpu, EmptyTensorsTouchNothing) {

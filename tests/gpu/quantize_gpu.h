@@ -19,7 +19,9 @@
 #include "octile/octile.h"
 #include "runtime/driver/buffer.h"
 #include "runtime/driver/context.h"
+#include "runtime/engine/fixed_quantize.h"
 #include "runtime/reference/parallel.h"
+#include "tests/gpu/session.h"
 #include "tests/support/expect_outputs.h"
 #include "tests/support/quantize_cells.h"
 
@@ -252,6 +254,26 @@ class QuantizeGpuFixture : public ::testing::Test {
     ASSERT_TRUE(status.has_value()) << status.error().message;
     tests::expect_same_outputs(actual, expected);
     ++comparisons_;
+  }
+
+  // By a kernel of a stated configuration.
+  void compare_as(const QuantizeConfig& config, const QuantizeProblem& problem, const Placement& at,
+                  std::initializer_list<Fill> fills) {
+    tests::GpuSession* const session = tests::GpuSession::get();
+    ASSERT_NE(session, nullptr) << tests::GpuSession::why();
+    const Plan plan = make_plan(problem);
+    ASSERT_NE(plan, nullptr);
+    auto built = session->internals().engine.build(problem, config, session->device());
+    ASSERT_TRUE(built.has_value()) << built.error().message;
+    const auto kernel = FixedQuantize::load(session->internals(), driver_, 0, session->device(),
+                                            problem, config, std::move(*built));
+    ASSERT_TRUE(kernel.has_value()) << kernel.error().message;
+    for (const Fill fill : fills) {
+      compare(plan.get(), problem, at, fill, [&](const octile_quantize_args& args) {
+        const Status ran = kernel->run(args, nullptr);
+        ASSERT_TRUE(ran.has_value()) << ran.error().message;
+      });
+    }
   }
 
   // body(problem) for every cell the support matrix takes, or for those that cover it; the counts

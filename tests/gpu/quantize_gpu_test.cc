@@ -81,18 +81,8 @@ TEST_F(QuantizeGpu, WideTilesEqualTheReference) {
   for (const Placement& shape : {Placement{993, 512}, Placement{303, 300}}) {
     for_each_covering_cell(shape.cols, [&](const QuantizeProblem& problem) {
       if (!takes_narrow_tiles(problem)) return;
-      const Plan plan = make_plan(problem);
-      ASSERT_NE(plan, nullptr);
-      const QuantizeConfig wide = default_config(problem, kDynamic, session->device());
-      auto built = session->internals().engine.build(problem, wide, session->device());
-      ASSERT_TRUE(built.has_value()) << built.error().message;
-      const auto kernel = FixedQuantize::load(session->internals(), driver_, 0, session->device(),
-                                              problem, wide, std::move(*built));
-      ASSERT_TRUE(kernel.has_value()) << kernel.error().message;
-      compare(plan.get(), problem, shape, Fill::kMixed, [&](const octile_quantize_args& args) {
-        const Status ran = kernel->run(args, nullptr);
-        ASSERT_TRUE(ran.has_value()) << ran.error().message;
-      });
+      compare_as(default_config(problem, kDynamic, session->device()), problem, shape,
+                 {Fill::kMixed});
     });
   }
 }

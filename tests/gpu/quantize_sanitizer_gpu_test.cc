@@ -33,5 +33,18 @@ TEST_F(QuantizeSanitizer, Cases) {
   }
 }
 
+// What no small case is by default.
+TEST_F(QuantizeSanitizer, ComputedRows) {
+  QuantizeProblem problem;
+  problem.cols = 1030;
+  problem.source = "gelu_tanh";
+  compare_as({8, 256, 32, 1, false, true}, problem, {300, 1030}, {Fill::kMixed});
+  problem.cols = 512;
+  problem.source = "dsilu_mul";
+  const Plan plan = make_plan(problem);
+  ASSERT_NE(plan, nullptr);
+  compare(plan.get(), problem, {131, 512}, Fill::kMixed);
+}
+
 }  // namespace
 }  // namespace octile

@@ -19,10 +19,10 @@ struct Dim {
   unsigned x = 0;
 };
 
-// Runs `body` once for each of `threads` threads of block `index` of a grid of `blocks`. Threads that a barrier or a warp
-// operation waits for must all arrive or none; a deadlock aborts the test with a message.
-void run_block(unsigned index, int threads, const std::function<void()>& body,
-               unsigned blocks = 1);
+// Runs `body` once for each of `threads` threads of block `index` of a grid of `blocks`. Threads
+// that a barrier or a warp operation waits for must all arrive or none; a deadlock aborts the test
+// with a message.
+void run_block(unsigned index, int threads, const std::function<void()>& body, unsigned blocks = 1);
 
 // What a warp operation sees: the values all 32 lanes passed, and the caller's lane.
 struct WarpValues {

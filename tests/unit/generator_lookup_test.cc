@@ -38,8 +38,9 @@ TEST(Lookup, BelowAndBeyondItsMagnitudesThePartStaysWhatItIs) {
     ASSERT_LT(lookup->last - lookup->first, kLookupMagnitudes);
     for (const std::uint32_t sign : {0U, 0x8000U}) {
       for (std::uint32_t m = 0; m <= 0x7f80; ++m) {
-        const std::uint32_t place =
-            m < lookup->first ? lookup->first : m > lookup->last ? lookup->last : m;
+        const std::uint32_t place = m < lookup->first  ? lookup->first
+                                    : m > lookup->last ? lookup->last
+                                                       : m;
         ASSERT_EQ(value_bits(lookup->part, m | sign), value_bits(lookup->part, place | sign)) << m;
       }
     }
@@ -82,8 +83,7 @@ TEST(Lookup, IsOfRowsOfBf16ThatStream) {
 TEST(Expression, PrintsAPartByAName) {
   const Expr whole = *parse_expression("mul(x0,add(sigmoid(x0),sigmoid(x1)))");
   const Expr part = *parse_expression("sigmoid(x0)");
-  EXPECT_EQ(whole.to_cuda(part, "known"),
-            "__fmul_rn(x0, __fadd_rn(known, octile_sigmoid(x1)))");
+  EXPECT_EQ(whole.to_cuda(part, "known"), "__fmul_rn(x0, __fadd_rn(known, octile_sigmoid(x1)))");
   EXPECT_EQ(whole.to_cuda(whole, "known"), "known");
   ASSERT_EQ(whole.arguments().size(), 2U);
   EXPECT_EQ(whole.arguments()[0].to_text(), "x0");

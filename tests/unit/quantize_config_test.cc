@@ -106,8 +106,7 @@ TEST(QuantizeConfig, TwoExpressionsShareAWarpWhereNoScaleIsOfBoth) {
   QuantizeProblem both = problem_of(Granularity::k1x128);
   both.source = "dsilu_mul";
   EXPECT_TRUE(takes_both_halves(both));
-  EXPECT_EQ(default_config(both, 16384, *find_device("h200")),
-            (QuantizeConfig{8, 512, 64, 10}));
+  EXPECT_EQ(default_config(both, 16384, *find_device("h200")), (QuantizeConfig{8, 512, 64, 10}));
   EXPECT_EQ(step_rows(both, {8, 512, 64, 10}), 2);
   EXPECT_EQ(resources_of(both, {8, 512, 64, 10}).vectors_per_thread, 8);
   EXPECT_EQ(ring_bytes(both, {8, 512, 64, 10}), 2 * 2 * 2 * 3 * 512);
@@ -123,6 +122,29 @@ TEST(QuantizeConfig, TwoExpressionsShareAWarpWhereNoScaleIsOfBoth) {
   both.source = "dsilu_mul";
   both.output = QuantizeOutput::kBoth;
   EXPECT_FALSE(takes_both_halves(both));
+}
+
+TEST(QuantizeConfig, TwoBlocksOfComputedTilesShareAnSmWhereTheyDoNotSpill) {
+  const DeviceSpec& h200 = *find_device("h200");
+  QuantizeProblem p = problem_of(Granularity::k1x128);
+  const auto blocks = [&](std::string_view source, QuantizeOutput output) {
+    p.source = source;
+    p.output = output;
+    return default_config(p, 16384, h200).blocks_per_sm;
+  };
+  for (const char* source : {"silu_mul", "gelu_tanh", "dsilu_mul"}) {
+    EXPECT_EQ(blocks(source, QuantizeOutput::kBoth), 2) << source;
+    EXPECT_EQ(blocks(source, QuantizeOutput::kTransposed), 2) << source;
+  }
+  constexpr const char* kFour = "mul(mul(x0,x1),mul(x2,x3))";
+  EXPECT_EQ(blocks(kFour, QuantizeOutput::kBoth), 1);
+  p.q = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
+  EXPECT_EQ(blocks("silu_mul", QuantizeOutput::kTransposed), 2);
+  EXPECT_EQ(blocks("dsilu_mul", QuantizeOutput::kTransposed), 1);
+  p.q = {DType::kE4M3, Granularity::k128x128, ScaleFormat::kF32};
+  EXPECT_EQ(blocks("silu_mul", QuantizeOutput::kBoth), 2);
+  EXPECT_EQ(blocks("dsilu_mul", QuantizeOutput::kBoth), 1);
+  EXPECT_EQ(blocks("dsilu_mul", QuantizeOutput::kTransposed), 2);
 }
 
 TEST(QuantizeConfig, LargeTensorsOfOneInputLookUp) {

@@ -139,9 +139,9 @@ std::vector<Work> work_of_quantisers(const std::vector<std::string>& names) {
   constexpr const char* kFused[] = {
       "x=bf16 q=e4m3:1x128 out=row src=silu_mul",  "x=bf16 q=e4m3:1x128 out=both src=silu_mul",
       "x=bf16 q=e4m3:1x128 out=row src=dsilu_mul", "x=bf16 q=e4m3:1x128 out=both src=dsilu_mul",
-      "x=bf16 q=e4m3:1x128 out=row src=gelu_tanh",
-      "x=bf16 q=e4m3:1x128 out=row src=rmsnorm",   "x=bf16 q=e4m3:1x32 out=row src=rmsnorm",
-      "x=bf16 q=e4m3:row out=row src=rmsnorm",     "x=bf16 q=e4m3:1x128 out=both dbias=1"};
+      "x=bf16 q=e4m3:1x128 out=row src=gelu_tanh", "x=bf16 q=e4m3:1x128 out=row src=rmsnorm",
+      "x=bf16 q=e4m3:1x32 out=row src=rmsnorm",    "x=bf16 q=e4m3:row out=row src=rmsnorm",
+      "x=bf16 q=e4m3:1x128 out=both dbias=1"};
   // 32 groups, of unlike sizes; masked ones of up to `rows` rows, half of them there.
   constexpr const char* kPacked[] = {"x=bf16 q=e4m3:1x128 out=row group=packed",
                                      "x=bf16 q=e4m3:1x128 out=col group=packed",
