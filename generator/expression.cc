@@ -255,8 +255,8 @@ void Expr::evaluate(const Node& node, std::span<const float* const> inputs, std:
     return;
   }
   evaluate(*node.x, inputs, count, out);
-  std::array<float, kPiece>
-      second;  // NOLINT(cppcoreguidelines-pro-type-member-init): written below
+  // Written below. NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init)
+  std::array<float, kPiece> second;
   if (node.y) evaluate(*node.y, inputs, count, second.data());
   apply(node.op, count, out, second.data());
 }

@@ -22,7 +22,7 @@ bool is_costly(ExprOp op) {
   return op == ExprOp::kExp || op == ExprOp::kTanh || op == ExprOp::kSigmoid;
 }
 
-// The parts of `e` that hold a costly operation. Returns whether it is one itself.
+// The parts of `e` that hold a costly operation. Returns whether it does.
 bool collect(const Expr& e, std::vector<Expr>& parts) {
   bool costly = is_costly(e.op());
   for (const Expr& argument : e.arguments()) costly = collect(argument, parts) || costly;

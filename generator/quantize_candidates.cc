@@ -44,8 +44,8 @@ bool registers_hold_tile(const QuantizeConfig& c, const QuantizeSetting& s) {
 }
 bool loads_fill_memory(const QuantizeConfig& c, const QuantizeSetting& s) {
   const double needed = s.device.dram_tbps * 1e6 * kLoadedLatencyUs / s.device.sm_count;
-  const auto in_flight = static_cast<double>(c.threads * c.blocks_per_sm * kVectorBytes *
-                                             loads_of_a_thread(c, s.problem));
+  const auto in_flight = static_cast<double>(std::int64_t{c.threads} * c.blocks_per_sm *
+                                             kVectorBytes * loads_of_a_thread(c, s.problem));
   return in_flight >= needed / 2;
 }
 bool tile_fits_tensor(const QuantizeConfig& c, const QuantizeSetting& s) {
@@ -183,7 +183,7 @@ double estimate_us(const QuantizeConfig& c, const QuantizeSetting& s) {
   const double resident = static_cast<double>(c.blocks_per_sm) * s.device.sm_count;
   const double in_flight =
       std::min(count, resident) *
-      static_cast<double>(c.threads * kVectorBytes * loads_of_a_thread(c, s.problem));
+      static_cast<double>(std::int64_t{c.threads} * kVectorBytes * loads_of_a_thread(c, s.problem));
   const double dram = s.device.dram_tbps * 1e6;  // bytes a microsecond
   const double bytes = bytes_moved(s.problem, s.rows);
   const double stream = bytes / std::min(dram, in_flight / kLoadedLatencyUs);

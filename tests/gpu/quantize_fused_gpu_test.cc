@@ -78,7 +78,7 @@ TEST_F(QuantizeFusedGpu, BothHalvesOfARowEqualTheReference) {
     for (const char* source : {"dsilu_mul", "dgelu_tanh_mul", "x0;exp(x1)"}) {
       for (const Placement& at :
            {Placement{9, 256}, Placement{1, 512}, Placement{65, 1280}, Placement{1030, 7168},
-            Placement{9, 512, 8, 8, 0, 0, -1}, Placement{9, 512, 1, 0, 1, 0, 0}}) {
+            Placement{9, 512, 8, 8, 0, 0, 4}, Placement{9, 512, 1, 0, 1, 0, 0}}) {
         QuantizeProblem problem;
         problem.cols = at.cols;
         problem.q = {DType::kE4M3, g, default_scale_format(g)};
@@ -100,7 +100,7 @@ TEST_F(QuantizeFusedGpu, LookedUpValuesEqualTheReference) {
     for (const char* source : {"gelu_tanh", "silu", "add(x0,exp(x0))"}) {
       for (const Placement& at :
            {Placement{1, 16}, Placement{65, 96}, Placement{993, 512}, Placement{4100, 4104},
-            Placement{70, 520, 8, 8, 0, 0, -1}, Placement{9, 520, 1, 0, 1, 0, 0}}) {
+            Placement{70, 520, 8, 8, 0, 0, 4}, Placement{9, 520, 1, 0, 1, 0, 0}}) {
         QuantizeProblem problem;
         problem.cols = at.cols;
         problem.q = {DType::kE4M3, g, default_scale_format(g)};
