@@ -262,8 +262,8 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
                        const __grid_constant__ TensorMap d_map, const float* scale_a,
                        const float* scale_b, void* d, i64 scale_a_ld, i64 scale_b_ld, i64 ldd,
                        int m, int n, int k, int early_stages, gemm::TileOrder order) {
-  extern __shared__ __align__(1024) u8 dynamic_smem[];
-  const gemm::SharedMemory smem{shared_address(dynamic_smem)};
+  extern __shared__ __align__(1024) u8 tile_memory[];
+  const gemm::SharedMemory smem{shared_address(tile_memory)};
   const gemm::Extents extents{m, n, k, order};
   const int rank = gemm::kClusterSize > 1 ? static_cast<int>(cluster_rank()) : 0;
   gemm::init_barriers(smem);

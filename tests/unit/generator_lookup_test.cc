@@ -7,6 +7,9 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
 
 #include "generator/fused_source.h"
 #include "generator/quantize_config.h"
@@ -62,6 +65,18 @@ TEST(Lookup, IsNullWhereATableWouldNotDo) {
   EXPECT_EQ(lookup_of("silu(x0"), nullptr) << "no source";
   EXPECT_EQ(lookup_of("rmsnorm"), nullptr);
   EXPECT_EQ(lookup_of("x0;mul(x0,sigmoid(x0))"), nullptr) << "two expressions";
+}
+
+TEST(Lookup, IsOneForAllThreads) {
+  std::array<std::shared_ptr<const Lookup>, 4> found;
+  {
+    std::vector<std::jthread> threads;
+    for (auto& lookup : found) {
+      threads.emplace_back([&lookup] { lookup = lookup_of("mul(x0,exp(x0))"); });
+    }
+  }
+  ASSERT_NE(found[0], nullptr);
+  for (const auto& lookup : found) EXPECT_EQ(lookup, found[0]);
 }
 
 TEST(Lookup, IsOfRowsOfBf16ThatStream) {
