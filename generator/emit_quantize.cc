@@ -200,6 +200,10 @@ Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
       out.add_bool("kRowsFastest", c.rows_fastest, "configuration: order of the tiles");
       break;
   }
+  if (c.looks_up) {
+    out.add_assert(fmt::format("segments::Input::kTableBytes == {}", kLookupBytes),
+                   "host and device disagree on the table");
+  }
   out.add_assert(
       fmt::format("{}::kVectors == {}", body_of(p), resources_of(p, c).vectors_per_thread),
       "host and device disagree on the vectors of a thread");

@@ -67,8 +67,8 @@ constexpr std::array kConstraints{
                        template_takes_it},
     QuantizeConstraint{"lone_warps_share_small_blocks",
                        "warps that work alone share blocks of at most 256 threads, but for a "
-                       "table: more only wait "
-                       "for the last of them (blocks of 2 warps beat 8 by 1 %, measured)",
+                       "table: more only wait for the last of them (blocks of 2 warps beat 8 by "
+                       "1 %, measured)",
                        lone_warps_share_small_blocks},
     QuantizeConstraint{"blocks_fit_sm", "32 thread blocks are resident on an SM at most",
                        blocks_fit_sm},
@@ -133,7 +133,7 @@ const QuantizeConstraint* refused_by(const QuantizeConfig& c, const QuantizeSett
 QuantizeCandidates quantize_candidates(const QuantizeSetting& s) {
   const QuantizeConfig usual = default_config(s.problem, s.rows, s.device);
   const bool by_rows = template_of(s.problem) == QuantizeTemplate::kRows;
-  const bool looks_up = lookup_of(s.problem) != nullptr;
+  const int tables = lookup_of(s.problem) != nullptr ? 1 : 0;
   QuantizeCandidates result;
   for (const QuantizeConstraint& rule : kConstraints) result.removed.emplace_back(rule.name, 0);
   result.admitted.push_back(usual);
@@ -160,14 +160,12 @@ QuantizeCandidates quantize_candidates(const QuantizeSetting& s) {
           if (warps % (threads / kWarp) != 0) continue;
           c.blocks_per_sm = warps / (threads / kWarp);
           for (const bool down : {false, true}) {
-            c.rows_fastest = down;
-            consider(c);
+            for (int table = 0; table <= tables; ++table) {
+              c.rows_fastest = down;
+              c.looks_up = table != 0;
+              consider(c);
+            }
           }
-          if (!looks_up) continue;
-          c.rows_fastest = false;
-          c.looks_up = true;
-          consider(c);
-          c.looks_up = false;
         }
       }
     }

@@ -122,11 +122,11 @@ Status check_config(const QuantizeProblem&, const QuantizeConfig&);
 // kInvalidArgument where the count passes the grid's 2^31 - 1.
 Result<std::int64_t> launch_blocks(const QuantizeProblem&, const QuantizeConfig&, std::int64_t rows,
                                    std::int64_t groups = 0);
-// No more of `blocks` than are resident at once, where a block goes on to further tiles.
-std::int64_t resident_blocks(const QuantizeConfig&, std::int64_t blocks, int sm_count);
 // The same over a flat range, of which the kernel's arguments say the rows.
 Result<std::int64_t> shard_blocks(const QuantizeProblem&, const QuantizeConfig&,
                                   const QuantizeKernelArgs&);
+// No more of `blocks` than are resident at once, where a block goes on to further tiles.
+std::int64_t resident_blocks(const QuantizeConfig&, std::int64_t blocks, int sm_count);
 
 // Of the first pass: its threads and residency (not tuned: it only reads), and its thread blocks.
 inline constexpr int kUpdateThreads = 128;  // of the scale update

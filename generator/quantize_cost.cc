@@ -18,6 +18,11 @@ DType held_type(const QuantizeProblem& p) {
   return p.operation == QuantizeOperation::kDequantize ? p.q.dtype : source_type(p);
 }
 
+// A warp's each, where warps work alone.
+std::int64_t tiles_of(const QuantizeConfig& c, const QuantizeProblem& p, std::int64_t rows) {
+  return ceil_div(rows, c.tile_rows) * ceil_div(p.cols, c.tile_cols);
+}
+
 // Where rows stream a thread has one step of values in its registers, beside which 96 hold what a
 // group or a row has of its own; the next two steps' inputs lie in shared memory.
 QuantizeConfig streamed_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
@@ -39,14 +44,13 @@ QuantizeConfig streamed_config(const QuantizeProblem& p, std::int64_t rows, cons
     c.blocks_per_sm *= 2;
   }
   if (rows == kDynamic) return c;
-  const auto warps = [&] { return ceil_div(rows, c.tile_rows) * ceil_div(p.cols, c.tile_cols); };
-  while (c.tile_rows > 1 && warps() < kWarpsPerSm * d.sm_count) c.tile_rows /= 2;
+  while (c.tile_rows > 1 && tiles_of(c, p, rows) < kWarpsPerSm * d.sm_count) c.tile_rows /= 2;
   return c;
 }
 
 // Where a part of the source is looked up, one block an SM: 16 warps have 64 KB on their way, and
-// more of them spill. Not of small tensors: to fill the table takes as long as 8 rows of a warp,
-// and a warp is to have some tiles.
+// more of them spill. Not of small tensors: a thread fills some 14 places of the table first. (It
+// was timed from 4096 x 7168 on; below, the bound is chosen.)
 bool takes_table(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
   constexpr std::int64_t kEnough = std::int64_t{64} * 1024;  // elements of an SM
   return rows != kDynamic && rows * p.cols >= kEnough * d.sm_count && lookup_of(p) != nullptr;
@@ -60,8 +64,8 @@ QuantizeConfig looked_up_config(const QuantizeProblem& p, std::int64_t rows, con
   c.threads = kWarps * kWarp;
   c.blocks_per_sm = 1;
   c.looks_up = true;
-  const auto tiles = [&] { return ceil_div(rows, c.tile_rows) * ceil_div(p.cols, c.tile_cols); };
-  while (c.tile_rows > 8 && tiles() < kTilesOfWarp * kWarps * d.sm_count) c.tile_rows /= 2;
+  while (c.tile_rows > 8 && tiles_of(c, p, rows) < kTilesOfWarp * kWarps * d.sm_count)
+    c.tile_rows /= 2;
   return c;
 }
 
@@ -91,8 +95,7 @@ QuantizeConfig segments_config(const QuantizeProblem& p, std::int64_t rows, cons
     return c;
   }
   if (rows == kDynamic) return c;
-  const auto warps = [&] { return ceil_div(rows, c.tile_rows) * ceil_div(p.cols, c.tile_cols); };
-  while (c.tile_rows > 1 && warps() < kWarpsPerSm * d.sm_count) c.tile_rows /= 2;
+  while (c.tile_rows > 1 && tiles_of(c, p, rows) < kWarpsPerSm * d.sm_count) c.tile_rows /= 2;
   if (c.tile_rows < 8) {
     // The unit of scheduling shrinks with the tile, so that the warps spread over the SMs.
     c.threads = 128;

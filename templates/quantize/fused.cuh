@@ -219,9 +219,9 @@ struct FusedInput {
   // three 102.1, two 111.6, one 133 (shared memory has three conflicts a lookup, and issue slots to
   // spare).
   static constexpr int kLookedUp = 3;
-  // Of a function of one bf16 input, of magnitudes kFirst16 to kLast16: as many at most as have
-  // different lowest 12 bits, which are their place; the negative ones are in the second half.
-
+  // Of a function of one bf16 input, of magnitudes kFirstMagnitude to kLastMagnitude: as many at
+  // most as have different lowest 12 bits, which are their place; the negative ones are in the
+  // second half.
   static constexpr u32 kHalfTable = 4096;
   static constexpr int kTableBytes = 2 * kHalfTable * sizeof(float);
 
@@ -291,7 +291,7 @@ struct FusedInput {
     }
     rows.place = 0;
   }
-  // The next rows asked for are of `other`, a patch elsewhere.
+  // The next rows asked for are those of this patch.
   __device__ __forceinline__ void go_on(Rows& rows) const {
     const i64 from = part_of(col).col;
 #pragma unroll

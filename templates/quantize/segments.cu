@@ -87,7 +87,7 @@
 //   the next tile's rows on their way, 16 / 32  0.85       0.765 / 0.783            dropped
 //   rows a tile
 //   3 blocks of 8 warps, each a table           -          0.80                     dropped
-//   three values of four from the table         0.82       0.806 (4096x7168 0.70)   this file
+//   three values of four from the table         -          0.806 (4096x7168 0.70)   this file
 //   two / one of four                           -          0.73 / 0.62              dropped
 // SwiGLU from a table 0.91 for 0.955, its gradient 0.85 for 0.95: there memory bounds, and the many
 // small blocks hide it better than one that stays.

@@ -89,15 +89,15 @@
 //   80 registers and 3 blocks an SM                                             cells spill
 // SwiGLU both, 16384x7168 (0.745; 44 instructions a value fill 74 % of the issue slots, a quarter
 // of the time no warp has one), and its gradient, both:
-//   L2 asked for the tile 132, 264, 528 blocks  0.85       0.63, 0.54, 0.50         dropped: plain
+//   L2 asked for the tile 132, 264, 528 blocks  -          0.63, 0.54, 0.50         dropped: plain
 //   ahead (cp.async.bulk.prefetch)                         both 0.89, 0.85, 0.68
-//   a block walks along 4 tiles, the next one's 0.90       0.60; one block an SM    dropped
+//   a block walks along 4 tiles, the next one's 0.92       0.60; one block an SM    dropped
 //   inputs on their way (cp.async, 64 KB)                  0.66
-//   the same, neighbours at once neighbours     0.90       0.57; one block 0.63     dropped
+//   the same, neighbours at once neighbours     -          0.57; one block 0.63     dropped
 //   sigmoids from a table, blocks that stay     0.90       0.755                    dropped
 //   1024 threads of 4 rows                      -          0.57, gradient 0.46      dropped
 //   gradient: 512 threads, one block (80)       -          0.485                    was this file
-//   two blocks, two vectors' loads at a time    0.60       0.580                    dropped
+//   two blocks, two vectors' loads at a time    -          0.580                    dropped
 //   the same, three                             -          0.587                    this file
 // About 880 instructions a thread of 64 codes are left of 1x128 transposed; 580 are its conversions
 // and products.

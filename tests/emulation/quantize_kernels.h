@@ -130,22 +130,19 @@ inline void store_1(void* p, u32 value) {
 namespace arithmetic {
 inline float min(float a, float b) { return octile::elementary::min(a, b); }
 inline float max(float a, float b) { return octile::elementary::max(a, b); }
-template <u32 kInfinity>
-u32 larger_halves(u32 a, u32 b) {
-  u32 halves = 0;
-  for (int shift = 0; shift < 32; shift += 16) {
-    const u32 larger = std::max(a >> shift & 0x7fffU, b >> shift & 0x7fffU);
-    const u32 sign = (a ^ b) >> shift & 0x8000U;
-    halves |= (larger > kInfinity ? 0x7fffU : larger | sign) << shift;
-  }
-  return halves;
-}
-inline u32 larger_bf16x2(u32 a, u32 b) { return larger_halves<0x7f80>(a, b); }
-inline u32 larger_fp16x2(u32 a, u32 b) { return larger_halves<0x7c00>(a, b); }
 template <typename Pick>
 u32 of_halves(u32 a, u32 b, Pick pick) {
   return pick(a >> 16, b >> 16) << 16 | pick(a & 0xFFFFU, b & 0xFFFFU);
 }
+template <u32 kInfinity>
+u32 larger_halves(u32 a, u32 b) {
+  return of_halves(a, b, [](u32 x, u32 y) {
+    const u32 larger = std::max(x & 0x7fffU, y & 0x7fffU);
+    return larger > kInfinity ? 0x7fffU : larger | ((x ^ y) & 0x8000U);
+  });
+}
+inline u32 larger_bf16x2(u32 a, u32 b) { return larger_halves<0x7f80>(a, b); }
+inline u32 larger_fp16x2(u32 a, u32 b) { return larger_halves<0x7c00>(a, b); }
 inline u32 min_u16x2(u32 a, u32 b) {
   return of_halves(a, b, [](u32 x, u32 y) { return std::min(x, y); });
 }

@@ -72,6 +72,16 @@ TEST_F(QuantizeFusedGpu, LargeShapesEqualTheReference) {
   });
 }
 
+// Of few rows what the cast sees is compared, too.
+QuantizeProblem computed(Granularity g, const char* source, const Placement& at) {
+  QuantizeProblem problem;
+  problem.cols = at.cols;
+  problem.q = {DType::kE4M3, g, default_scale_format(g)};
+  problem.source = source;
+  problem.tap = at.rows < 100;
+  return problem;
+}
+
 // Two expressions, computed together where no scale's block is of both halves of the columns.
 TEST_F(QuantizeFusedGpu, BothHalvesOfARowEqualTheReference) {
   for (const Granularity g : {Granularity::kPerTensor, Granularity::k1x128, Granularity::k1x32}) {
@@ -79,11 +89,7 @@ TEST_F(QuantizeFusedGpu, BothHalvesOfARowEqualTheReference) {
       for (const Placement& at :
            {Placement{9, 256}, Placement{1, 512}, Placement{65, 1280}, Placement{1030, 7168},
             Placement{9, 512, 8, 8, 0, 0, 4}, Placement{9, 512, 1, 0, 1, 0, 0}}) {
-        QuantizeProblem problem;
-        problem.cols = at.cols;
-        problem.q = {DType::kE4M3, g, default_scale_format(g)};
-        problem.source = source;
-        problem.tap = at.rows < 100;
+        const QuantizeProblem problem = computed(g, source, at);
         ASSERT_TRUE(takes_both_halves(problem));
         const Plan plan = make_plan(problem);
         ASSERT_NE(plan, nullptr);
@@ -101,11 +107,7 @@ TEST_F(QuantizeFusedGpu, LookedUpValuesEqualTheReference) {
       for (const Placement& at :
            {Placement{1, 16}, Placement{65, 96}, Placement{993, 512}, Placement{4100, 4104},
             Placement{70, 520, 8, 8, 0, 0, 4}, Placement{9, 520, 1, 0, 1, 0, 0}}) {
-        QuantizeProblem problem;
-        problem.cols = at.cols;
-        problem.q = {DType::kE4M3, g, default_scale_format(g)};
-        problem.source = source;
-        problem.tap = at.rows < 100;
+        const QuantizeProblem problem = computed(g, source, at);
         compare_as({8, 256, 512, 1, false, true}, problem, at, {Fill::kNormal, Fill::kMixed});
         if (HasFatalFailure()) return;
       }

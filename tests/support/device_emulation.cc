@@ -15,11 +15,6 @@ Dim current_thread;
 Dim current_block;
 Dim current_grid;
 
-unsigned char* dynamic_memory() {
-  alignas(128) static std::array<unsigned char, kDynamicMemory> memory;
-  return memory.data();
-}
-
 namespace {
 
 constexpr std::size_t kStackBytes = std::size_t{64} * 1024;
@@ -148,3 +143,8 @@ void release() { wait(block->warp_barriers[current_thread.x / kWarp], kWarp); }
 void block_barrier() { wait(block->barrier, static_cast<int>(block->fibers.size())); }
 
 }  // namespace octile::emulation
+
+unsigned char* dynamic_memory() {
+  alignas(128) static std::array<unsigned char, std::size_t{227} * 1024> memory;
+  return memory.data();
+}

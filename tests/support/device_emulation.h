@@ -36,9 +36,6 @@ void block_barrier();
 extern Dim current_thread;
 extern Dim current_block;
 extern Dim current_grid;
-// Of the block that runs; what the one before left there.
-inline constexpr std::size_t kDynamicMemory = 227 * 1024;
-unsigned char* dynamic_memory();
 
 }  // namespace octile::emulation
 
@@ -70,7 +67,8 @@ inline std::size_t __cvta_generic_to_shared(const void* p) {
 
 // lib/launch.cuh: an emulated kernel runs when the one before has ended.
 inline void wait_for_previous_kernel() {}
-inline unsigned char* dynamic_memory() { return octile::emulation::dynamic_memory(); }
+// Of the block that runs; it finds what the one before left there.
+unsigned char* dynamic_memory();
 
 // Selector nibbles pick bytes of b:a, the lowest first.
 inline std::uint32_t __byte_perm(std::uint32_t a, std::uint32_t b, std::uint32_t selector) {
