@@ -132,8 +132,10 @@ bool raster_is_positive(const GemmConfig& c, const GemmProblem&, const DeviceSpe
   return c.raster_group >= 1;
 }
 
-// The first of them look at the tile and its consumers alone.
+// In the order they are asked: the first look at the tile and its consumers alone, the last at the ring's depth,
+// which takes longest to find. A candidate counts for the first that refuses it.
 constexpr std::size_t kOfTheTile = 5;
+constexpr std::size_t kOfTheRing = 3;
 constexpr std::array kConstraints{
     GemmConstraint{"device_has_wgmma", "FP8 WGMMA exists on compute capability 9.0 only",
                    device_has_wgmma},
@@ -157,27 +159,9 @@ constexpr std::array kConstraints{
     GemmConstraint{"cluster_shares_one_operand",
                    "a cluster is 1x1, 2x1 or 1x2 and its slices are whole 8-row swizzle atoms",
                    cluster_shares_one_operand},
-    GemmConstraint{"boxes_fit_tma", "a TMA box has at most 256 rows", boxes_fit_tma},
-    GemmConstraint{"ring_is_a_pipeline",
-                   "the ring holds 3 to 16 stages: fewer cannot hide a load behind two products",
-                   ring_is_a_pipeline},
-    GemmConstraint{"fits_shared_memory",
-                   "ring, staging, scales and barriers fit the device's opt-in shared memory, or "
-                   "half of it where two CTAs share an SM",
-                   fits_shared_memory},
-    GemmConstraint{
-        "fits_registers",
-        "accumulators and partial sums leave 32 of a consumer's registers with one product in "
-        "flight, 40 with two, 50 with more (48 where unrolled K-blocks are promoted in parts) for "
-        "addresses, scales and loop state (ptxas 13.0 spills below)",
-        fits_registers},
     GemmConstraint{"promotion_matches",
                    "the promotion interval is the problem's, never a tuning axis",
                    promotion_matches},
-    GemmConstraint{"splits_are_allowed",
-                   "K is split 1 to 8 times (a portable cluster), each split has a K-block and a "
-                   "group of 8 columns, and a batch-invariant problem is never split",
-                   splits_are_allowed},
     GemmConstraint{"cluster_splits_or_shares", "a cluster either splits K or shares an operand",
                    cluster_splits_or_shares},
     GemmConstraint{"clusters_pay",
@@ -198,10 +182,6 @@ constexpr std::array kConstraints{
                    "rows of at most 64 bytes leave TMA nothing to gain (wider tiles lose up to a "
                    "third: measured)",
                    store_suits_tile},
-    GemmConstraint{"overlap_fits_pass",
-                   "a pass of `unroll` K-blocks fits the ring and holds at least the 1 to 4 "
-                   "products in flight",
-                   overlap_fits_pass},
     GemmConstraint{"compiles_in_time",
                    "a pass adds at most 128 promoted sums a thread: beyond, a cold compile takes "
                    "more than 250 ms for at most 1 % of speed (measured)",
@@ -213,6 +193,28 @@ constexpr std::array kConstraints{
                    early_next_is_for_few_rows},
     GemmConstraint{"raster_is_positive", "a raster band holds at least one tile row",
                    raster_is_positive},
+    GemmConstraint{"splits_are_allowed",
+                   "K is split 1 to 8 times (a portable cluster), each split has a K-block and a "
+                   "group of 8 columns, and a batch-invariant problem is never split",
+                   splits_are_allowed},
+    GemmConstraint{"boxes_fit_tma", "a TMA box has at most 256 rows", boxes_fit_tma},
+    GemmConstraint{
+        "fits_registers",
+        "accumulators and partial sums leave 32 of a consumer's registers with one product in "
+        "flight, 40 with two, 50 with more (48 where unrolled K-blocks are promoted in parts) for "
+        "addresses, scales and loop state (ptxas 13.0 spills below)",
+        fits_registers},
+    GemmConstraint{"ring_is_a_pipeline",
+                   "the ring holds 3 to 16 stages: fewer cannot hide a load behind two products",
+                   ring_is_a_pipeline},
+    GemmConstraint{"fits_shared_memory",
+                   "ring, staging, scales and barriers fit the device's opt-in shared memory, or "
+                   "half of it where two CTAs share an SM",
+                   fits_shared_memory},
+    GemmConstraint{"overlap_fits_pass",
+                   "a pass of `unroll` K-blocks fits the ring and holds at least the 1 to 4 "
+                   "products in flight",
+                   overlap_fits_pass},
 };
 
 const GemmConstraint* first_refusal(std::span<const GemmConstraint> rules, const GemmConfig& c,
@@ -248,14 +250,21 @@ GemmCandidates gemm_candidates(const GemmProblem& problem, const DeviceSpec& dev
       next();
     }
   };
+  const std::span<const GemmConstraint> rules = kConstraints;
   const auto consider = [&] {
-    const GemmConstraint* refusal = refused_by(c, problem, device);
+    const GemmConstraint* refusal =
+        first_refusal(rules.subspan(kOfTheTile, rules.size() - kOfTheTile - kOfTheRing), c,
+                      problem, device);
+    if (refusal == nullptr) {
+      c.stages = deepest_ring(c, device);
+      refusal = first_refusal(rules.last(kOfTheRing), c, problem, device);
+    }
     count(refusal, 1);
     if (refusal == nullptr) result.admitted.push_back(c);
   };
   const auto of_the_tile = [&] {
-    const auto rules = std::span<const GemmConstraint>(kConstraints).first(kOfTheTile);
-    if (const GemmConstraint* refusal = first_refusal(rules, c, problem, device)) {
+    if (const GemmConstraint* refusal =
+            first_refusal(rules.first(kOfTheTile), c, problem, device)) {
       count(refusal, kOfATile);
       return;
     }
@@ -267,10 +276,7 @@ GemmCandidates gemm_candidates(const GemmProblem& problem, const DeviceSpec& dev
         c.in_flight = in_flight;
         each(kStores, c.store, [&] {
           each(kCtasPerSm, c.ctas_per_sm, [&] {
-            each(kSplits, c.splits, [&] {
-              c.stages = deepest_ring(c, device);
-              each(kNextEarly, c.next_early, consider);
-            });
+            each(kSplits, c.splits, [&] { each(kNextEarly, c.next_early, consider); });
           });
         });
       }
