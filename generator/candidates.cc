@@ -132,8 +132,8 @@ bool raster_is_positive(const GemmConfig& c, const GemmProblem&, const DeviceSpe
   return c.raster_group >= 1;
 }
 
-// In the order they are asked: the first look at the tile and its consumers alone, the last at the ring's depth,
-// which takes longest to find. A candidate counts for the first that refuses it.
+// In the order they are asked: the first look at the tile and its consumers alone, the last at the
+// ring's depth, which takes longest to find. A candidate counts for the first that refuses it.
 constexpr std::size_t kOfTheTile = 5;
 constexpr std::size_t kOfTheRing = 3;
 constexpr std::array kConstraints{
@@ -252,9 +252,8 @@ GemmCandidates gemm_candidates(const GemmProblem& problem, const DeviceSpec& dev
   };
   const std::span<const GemmConstraint> rules = kConstraints;
   const auto consider = [&] {
-    const GemmConstraint* refusal =
-        first_refusal(rules.subspan(kOfTheTile, rules.size() - kOfTheTile - kOfTheRing), c,
-                      problem, device);
+    const GemmConstraint* refusal = first_refusal(
+        rules.subspan(kOfTheTile, rules.size() - kOfTheTile - kOfTheRing), c, problem, device);
     if (refusal == nullptr) {
       c.stages = deepest_ring(c, device);
       refusal = first_refusal(rules.last(kOfTheRing), c, problem, device);
@@ -275,9 +274,8 @@ GemmCandidates gemm_candidates(const GemmProblem& problem, const DeviceSpec& dev
         c.unroll = unroll;
         c.in_flight = in_flight;
         each(kStores, c.store, [&] {
-          each(kCtasPerSm, c.ctas_per_sm, [&] {
-            each(kSplits, c.splits, [&] { each(kNextEarly, c.next_early, consider); });
-          });
+          each(kCtasPerSm, c.ctas_per_sm,
+               [&] { each(kSplits, c.splits, [&] { each(kNextEarly, c.next_early, consider); }); });
         });
       }
     }

@@ -23,7 +23,10 @@ std::vector<std::string_view> library_of(const QuantizeProblem& p) {
   if (t == QuantizeTemplate::kTiles || t == QuantizeTemplate::kTranspose) {
     files.emplace_back("quantize/columns.cuh");
   }
-  if (t == QuantizeTemplate::kTiles) files.emplace_back("quantize/bias.cuh");
+  if (t == QuantizeTemplate::kTiles) {
+    files.emplace_back("quantize/bias.cuh");
+    files.emplace_back("quantize/ordered_scales.cuh");
+  }
   if (is_fp8(p.x.dtype)) files.emplace_back("quantize/scaled.cuh");
   if (first_pass_of(p) != FirstPass::kNone) files.emplace_back("quantize/first_pass.cuh");
   if (p.grouping != Grouping::kNone) files.emplace_back("quantize/groups.cuh");
@@ -165,7 +168,11 @@ void add_quantizing(Prologue& out, const QuantizeProblem& p, const QuantizeConfi
     out.add_bool("kRowwise", has_rowwise(p.output), "problem: the row-wise copy is wanted");
     out.add_bool("kTransposed", has_transposed(p.output), "problem: the transposed copy is");
     out.add_bool("kRowsFastest", c.rows_fastest, "configuration: order of the tiles");
+    out.add_bool("kOrdersScales", c.orders_scales, "configuration: scales leave by whole sectors");
     out.add_bool("kBiasGradient", p.bias_gradient, "problem: the sums of the columns are wanted");
+  }
+  if (may_order_scales(p)) {
+    out.add_int("kOrderThreads", kOrderThreads, "of the kernel that puts scales in order");
   }
   if (first_pass_of(p) != FirstPass::kNone) {
     out.add_int("kAmaxThreads", kFirstPassThreads, "of the kernel that finds the maxima");
@@ -220,6 +227,8 @@ TemplateBody body_of(const QuantizeProblem& p, Companion companion, std::string_
       return {"quantize/row_norm.cu", "OCTILE_NORM_NAME", name};
     case Companion::kBiasSum:
       return {"quantize/bias_sum.cu", "OCTILE_BIAS_NAME", name};
+    case Companion::kScaleOrder:
+      return {"quantize/scale_order.cu", "OCTILE_ORDER_NAME", name};
   }
   return {};
 }

@@ -117,7 +117,8 @@ double unlikeness(const QuantizeConfig& c, const QuantizeConfig& usual) {
   return doublings(c.tile_rows, usual.tile_rows) + doublings(c.tile_cols, usual.tile_cols) +
          doublings(c.threads, usual.threads) +
          doublings(c.threads * c.blocks_per_sm, usual.threads * usual.blocks_per_sm) +
-         (c.rows_fastest == usual.rows_fastest ? 0 : 1) + (c.looks_up == usual.looks_up ? 0 : 1);
+         (c.rows_fastest == usual.rows_fastest ? 0 : 1) + (c.looks_up == usual.looks_up ? 0 : 1) +
+         (c.orders_scales == usual.orders_scales ? 0 : 1);
 }
 
 }  // namespace
@@ -134,6 +135,7 @@ QuantizeCandidates quantize_candidates(const QuantizeSetting& s) {
   const QuantizeConfig usual = default_config(s.problem, s.rows, s.device);
   const bool by_rows = template_of(s.problem) == QuantizeTemplate::kRows;
   const int tables = lookup_of(s.problem) != nullptr ? 1 : 0;
+  const int orders = may_order_scales(s.problem) ? 1 : 0;
   QuantizeCandidates result;
   for (const QuantizeConstraint& rule : kConstraints) result.removed.emplace_back(rule.name, 0);
   result.admitted.push_back(usual);
@@ -160,9 +162,10 @@ QuantizeCandidates quantize_candidates(const QuantizeSetting& s) {
           if (warps % (threads / kWarp) != 0) continue;
           c.blocks_per_sm = warps / (threads / kWarp);
           for (const bool down : {false, true}) {
-            for (int table = 0; table <= tables; ++table) {
+            for (int variant = 0; variant < (1 + tables) * (1 + orders); ++variant) {
               c.rows_fastest = down;
-              c.looks_up = table != 0;
+              c.looks_up = variant % (1 + tables) != 0;
+              c.orders_scales = variant / (1 + tables) != 0;
               consider(c);
             }
           }
@@ -186,7 +189,7 @@ double estimate_us(const QuantizeConfig& c, const QuantizeSetting& s) {
   const double bytes = bytes_moved(s.problem, s.rows);
   const double stream = bytes / std::min(dram, in_flight / kLoadedLatencyUs);
   // A wave that is hardly there costs a start as a whole one does.
-  const double waves = count / resident;
+  const double waves = c.looks_up ? 1 : count / resident;  // blocks with a table stay
   const double starts = kBlockStartUs * std::ceil(waves) / std::max(1.0, waves);
   return (s.device.launch_us + kLoadedLatencyUs + starts + stream) *
          (1 + kUnlikeness * unlikeness(c, usual));

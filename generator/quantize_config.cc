@@ -14,9 +14,12 @@ namespace octile {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kVectorBytes = 16;      // one load of one thread
-constexpr int kCodesTogether = 8;     // of a load, where codes are held
-constexpr int kScaleBlock = 128;      // elements of a row that share a scale
+constexpr int kVectorBytes = 16;   // one load of one thread
+constexpr int kCodesTogether = 8;  // of a load, where codes are held
+constexpr int kScaleBlock = 128;   // elements of a row that share a scale
+constexpr int kShortBlock = 32;
+constexpr int kScalesAcross = 32;     // of a run, that tiles share which order scales
+constexpr int kGroupsTogether = 8;    // of such tiles, that a thread block puts in order
 constexpr int kMaxVectors = 16;       // 64 registers of input: more would spill
 constexpr int kMaxNormThreads = 512;  // a row's sum has 1024 parts, two of a thread at least
 constexpr int kMaxStreamedRows = 64;  // of a warp's tile: longer ones leave SMs idle at the end
@@ -94,12 +97,17 @@ bool parse_field(std::string_view name, std::string_view value, QuantizeConfig& 
     c.looks_up = value == "1";
     return value == "0" || value == "1";
   }
+  if (name == "scales") {
+    c.orders_scales = value == "ordered";
+    return value == "ordered" || value == "direct";
+  }
   return name == "tile" && parse_extents(value, {&c.tile_rows, &c.tile_cols});
 }
 
 bool is_power_of_two(int v) { return v > 0 && std::has_single_bit(static_cast<unsigned>(v)); }
 
-Status refuse(std::string_view field, int value, std::string_view rule) {
+template <typename Value>
+Status refuse(std::string_view field, const Value& value, std::string_view rule) {
   return fail(ErrorCode::kInvalidArgument,
               fmt::format("quantise configuration: {} is {}; {}", field, value, rule));
 }
@@ -398,6 +406,17 @@ Status check_config(const QuantizeProblem& p, const QuantizeConfig& c) {
   if (c.looks_up && !lookup_of(p)) {
     return refuse("lookup", 1, "0 is allowed: no part of the source has few enough values");
   }
+  if (c.orders_scales && !may_order_scales(p)) {
+    return refuse(
+        "scales", "ordered",
+        "direct is allowed: ordered is for 1x32 scales of a transposed copy, linear and of "
+        "one tensor");
+  }
+  if (c.orders_scales && (c.tile_rows != kScaleBlock || c.tile_cols != kScaleBlock)) {
+    return refuse("scales", "ordered",
+                  fmt::format("direct is allowed with tiles of {}x{}: ordered is for 128x128",
+                              c.tile_rows, c.tile_cols));
+  }
   if (Status s = check_template(p, c); !s) return s;
   const int vectors = resources_of(p, c).vectors_per_thread;
   if (vectors < 1 || vectors > kMaxVectors) {
@@ -417,6 +436,21 @@ Result<std::int64_t> launch_blocks(const QuantizeProblem& p, const QuantizeConfi
   const std::int64_t across = whole_row ? 1 : ceil_div(p.cols, std::int64_t{c.tile_cols});
   const std::int64_t tiles = tiles_down(p, rows, groups, c.tile_rows) * across;
   return within_a_grid(p, rows, works_by_warps(p) ? ceil_div(tiles, c.threads / kWarp) : tiles);
+}
+
+bool may_order_scales(const QuantizeProblem& p) {
+  return template_of(p) == QuantizeTemplate::kTiles && has_transposed(p.output) &&
+         p.q.granularity == Granularity::k1x32 && p.q.scale == ScaleFormat::kE8M0 &&
+         p.scale_layout == ScaleLayout::kLinear && p.grouping == Grouping::kNone;
+}
+
+std::int64_t order_blocks(const QuantizeProblem& p, std::int64_t rows) {
+  // OrderedScales::order_blocks (templates/quantize/ordered_scales.cuh).
+  const auto blocks = [](std::int64_t outer, std::int64_t extent) {
+    const std::int64_t groups = ceil_div(extent, kShortBlock) / kScalesAcross;
+    return outer / kScaleBlock * ceil_div(groups, kGroupsTogether);
+  };
+  return (has_rowwise(p.output) ? blocks(rows, p.cols) : 0) + blocks(p.cols, rows);
 }
 
 std::int64_t resident_blocks(const QuantizeConfig& c, std::int64_t blocks, int sm_count) {
@@ -507,9 +541,9 @@ std::int64_t QuantizeWorkspace::bytes(std::int64_t rows) const {
 }
 
 std::string to_text(const QuantizeConfig& c) {
-  return fmt::format("tile={}x{} threads={} per_sm={}{}{}", c.tile_rows, c.tile_cols, c.threads,
+  return fmt::format("tile={}x{} threads={} per_sm={}{}{}{}", c.tile_rows, c.tile_cols, c.threads,
                      c.blocks_per_sm, c.rows_fastest ? " raster=rows" : "",
-                     c.looks_up ? " lookup=1" : "");
+                     c.looks_up ? " lookup=1" : "", c.orders_scales ? " scales=ordered" : "");
 }
 
 Result<QuantizeConfig> parse_quantize_config(std::string_view text) {
@@ -517,7 +551,8 @@ Result<QuantizeConfig> parse_quantize_config(std::string_view text) {
   const Status ok = parse_fields(
       text, [&](auto name, auto value) { return parse_field(name, value, config); },
       "quantise configuration",
-      "tile=ROWSxCOLS, threads=N, per_sm=N, raster=rows|cols, lookup=0|1");
+      "tile=ROWSxCOLS, threads=N, per_sm=N, raster=rows|cols, lookup=0|1, "
+      "scales=direct|ordered");
   if (!ok) return tl::unexpected<Error>(ok.error());
   return config;
 }
@@ -530,9 +565,9 @@ std::string kernel_name(const QuantizeProblem& p, const QuantizeConfig& c) {
                         p.e8m0_rounding == E8M0Rounding::kOcpFloor ? "floor" : "",
                         p.scale_layout == ScaleLayout::kSwizzled ? "swizzled" : "", step_name(p),
                         output_name(p.output));
-  return fmt::format("octile_{}_{}_t{}x{}_w{}_r{}{}{}", name_of(p.operation), what, c.tile_rows,
+  return fmt::format("octile_{}_{}_t{}x{}_w{}_r{}{}{}{}", name_of(p.operation), what, c.tile_rows,
                      c.tile_cols, c.threads / kWarp, c.blocks_per_sm, c.rows_fastest ? "_down" : "",
-                     c.looks_up ? "_lookup" : "");
+                     c.looks_up ? "_lookup" : "", c.orders_scales ? "_ordered" : "");
 }
 
 std::vector<Companion> companions_of(const QuantizeProblem& p) {
@@ -542,6 +577,7 @@ std::vector<Companion> companions_of(const QuantizeProblem& p) {
   if (first_pass_of(p) != FirstPass::kNone) all.push_back(Companion::kFirstPass);
   if (p.policy == ScalePolicy::kDelayed) all.push_back(Companion::kScaleUpdate);
   if (p.bias_gradient) all.push_back(Companion::kBiasSum);
+  if (may_order_scales(p)) all.push_back(Companion::kScaleOrder);
   return all;
 }
 
@@ -556,6 +592,8 @@ std::string companion_name(const QuantizeProblem& p, Companion companion) {
       return fmt::format("octile_row_norm_{}", name_of(p.x.dtype));
     case Companion::kBiasSum:
       return "octile_bias_sum";
+    case Companion::kScaleOrder:
+      return fmt::format("octile_scale_order_{}", output_name(p.output));
   }
   return "";
 }

@@ -54,8 +54,9 @@ enum class Companion : int {
   kScaleUpdate,  // of delayed scaling: a call of its own
   kRowNorm,      // 1 / rms of the rows, before the others
   kBiasSum,      // adds up the columns' sums, after it
+  kScaleOrder,   // puts scales in order that left by whole sectors, after it
 };
-inline constexpr std::size_t kCompanions = 4;
+inline constexpr std::size_t kCompanions = 5;
 std::vector<Companion> companions_of(const QuantizeProblem&);
 std::string companion_name(const QuantizeProblem&, Companion);
 
@@ -86,6 +87,7 @@ struct QuantizeConfig {
   bool rows_fastest =
       false;              // kTiles, kTranspose: neighbouring blocks are neighbours down the rows
   bool looks_up = false;  // kSegments: a part of the source is read from a table
+  bool orders_scales = false;  // kTiles: scales leave by whole sectors, and are put in order behind
   friend bool operator==(const QuantizeConfig&, const QuantizeConfig&) = default;
 };
 
@@ -108,6 +110,11 @@ bool streams_rows(const QuantizeProblem&);
 bool takes_both_halves(const QuantizeProblem&);
 int streamed_columns(const QuantizeProblem&);  // of its tile
 int step_rows(const QuantizeProblem&, const QuantizeConfig&);
+// Whether scales may leave by whole sectors, in places of others, until another kernel puts them in
+// order: where they are bytes of which a tile has four of every run.
+bool may_order_scales(const QuantizeProblem&);
+// Thread blocks of that kernel; 0: no scales are to be put in order.
+std::int64_t order_blocks(const QuantizeProblem&, std::int64_t rows);
 // The part of the source that a table may hold; null where there is none.
 std::shared_ptr<const Lookup> lookup_of(const QuantizeProblem&);
 // Of the thread block: two steps' inputs a warp.
@@ -131,8 +138,9 @@ std::int64_t resident_blocks(const QuantizeConfig&, std::int64_t blocks, int sm_
 // Of the first pass: its threads and residency (not tuned: it only reads), and its thread blocks.
 inline constexpr int kUpdateThreads = 128;  // of the scale update
 inline constexpr int kFirstPassThreads = 256;
-inline constexpr int kNormThreads = 256;  // of the kernel that norms rows, a thread block each
-inline constexpr int kBiasThreads = 32;   // of the sum of bias gradients, a thread a column
+inline constexpr int kNormThreads = 256;   // of the kernel that norms rows, a thread block each
+inline constexpr int kOrderThreads = 512;  // of the kernel that orders scales
+inline constexpr int kBiasThreads = 32;    // of the sum of bias gradients, a thread a column
 int first_pass_blocks_per_sm(const QuantizeProblem&);
 int first_pass_rows(const QuantizeProblem&);  // of a warp, where it finds a tensor's or a group's
 inline constexpr int kStripeRows = 512;       // of a thread block, where it finds lines'
@@ -218,7 +226,7 @@ struct ScaleUpdateKernelArgs {
 static_assert(sizeof(ScaleUpdateKernelArgs) == 48);
 
 // "tile=8x256 threads=256 per_sm=4", then " raster=rows" where rows are fastest, " lookup=1" where
-// a part of the source is looked up.
+// a part of the source is looked up, " scales=ordered" where scales are put in order behind.
 std::string to_text(const QuantizeConfig&);
 // Fields in any order; one left out keeps its default.
 Result<QuantizeConfig> parse_quantize_config(std::string_view text);

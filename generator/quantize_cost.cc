@@ -69,6 +69,13 @@ QuantizeConfig looked_up_config(const QuantizeProblem& p, std::int64_t rows, con
   return c;
 }
 
+// Whether a row's scales are bytes of which 1024 columns have a sector of 32.
+bool fills_sectors_along_rows(const QuantizeProblem& p) {
+  return p.operation == QuantizeOperation::kQuantize && p.q.granularity == Granularity::k1x32 &&
+         p.q.scale == ScaleFormat::kE8M0 && p.scale_layout == ScaleLayout::kLinear &&
+         p.grouping == Grouping::kNone && !is_fp8(p.x.dtype);
+}
+
 QuantizeConfig segments_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
   if (takes_table(p, rows, d)) return looked_up_config(p, rows, d);
   if (streams_rows(p)) return streamed_config(p, rows, d);
@@ -95,7 +102,27 @@ QuantizeConfig segments_config(const QuantizeProblem& p, std::int64_t rows, cons
     return c;
   }
   if (rows == kDynamic) return c;
-  while (c.tile_rows > 1 && tiles_of(c, p, rows) < kWarpsPerSm * d.sm_count) c.tile_rows /= 2;
+  const int warp_cols = c.tile_cols;
+  const std::int64_t enough = kWarpsPerSm * d.sm_count;
+  while (c.tile_rows > 1 && tiles_of(c, p, rows) < enough) c.tile_rows /= 2;
+  const bool of_few_rows = c.tile_rows < 4 && p.operation == QuantizeOperation::kQuantize;
+  if (of_few_rows || fills_sectors_along_rows(p)) {
+    // One row: of 1x32 scales a sector of 32, which takes as long as the 8 of 256 columns; of few
+    // rows as many loads a thread as four rows have, and addresses of one (segments.cu).
+    constexpr std::int64_t kFewWarps = 4;  // of an SM
+    c.tile_rows = 1;
+    c.tile_cols = fills_sectors_along_rows(p) ? 1024 : 4 * warp_cols;
+    c.threads = of_few_rows ? 64 : 128;
+    c.blocks_per_sm = (held_type(p) == DType::kFP32 ? 768 : 1024) / c.threads;
+    while (c.tile_cols > warp_cols && tiles_of(c, p, rows) < kFewWarps * d.sm_count) {
+      c.tile_cols /= 2;
+    }
+    return c;
+  }
+  if (c.tile_rows < 4 && p.operation == QuantizeOperation::kDequantize) {
+    c = {.tile_rows = 2, .tile_cols = warp_cols, .threads = 128, .blocks_per_sm = 6};
+    return c;
+  }
   if (c.tile_rows < 8) {
     // The unit of scheduling shrinks with the tile, so that the warps spread over the SMs.
     c.threads = 128;
@@ -138,6 +165,14 @@ bool fits_64_registers(const QuantizeProblem& p) {
   }
   return p.q.granularity == Granularity::k1x128 && p.q.dtype == DType::kE4M3 &&
          (p.q.scale == ScaleFormat::kF32 || p.q.scale == ScaleFormat::kF32Pow2);
+}
+
+// Where memory is the limit, and what is saved is more than another kernel takes: of both copies'
+// scales (tiles.cu).
+bool pays_to_order_scales(const QuantizeProblem& p, std::int64_t rows) {
+  constexpr std::int64_t kEnough = std::int64_t{1} << 24;  // elements
+  return rows != kDynamic && rows * p.cols >= kEnough && may_order_scales(p) &&
+         p.output == QuantizeOutput::kBoth && p.source.empty() && !holds_codes(p);
 }
 
 QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
@@ -183,9 +218,10 @@ QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const D
       if (both && (p.scale_layout == ScaleLayout::kSwizzled || shorts_of_groups)) {
         c.blocks_per_sm = 2;
       }
-      return c;
+    } else if (!fits_64_registers(p)) {
+      c.blocks_per_sm = 1;
     }
-    if (!fits_64_registers(p)) c.blocks_per_sm = 1;
+    c.orders_scales = pays_to_order_scales(p, rows);
     return c;
   }
   const bool of_groups = p.grouping != Grouping::kNone && !p.source.empty();

@@ -119,12 +119,13 @@ Status launch_first_pass(const LaunchSite& site, const QuantizeLaunch& l,
 QuantizeLaunch quantize_launch(const QuantizeProblem& problem, const QuantizeConfig& config,
                                int sm_count, const KernelHandle& kernel,
                                const std::vector<KernelHandle>& companions) {
+  const QuantizeResources r = resources_of(problem, config);
   QuantizeLaunch l{.kernel = kernel,
                    .config = config,
                    .workspace = workspace_of(problem, sm_count),
                    .sm_count = sm_count,
-                   .threads = resources_of(problem, config).threads,
-                   .smem_bytes = resources_of(problem, config).smem_bytes};
+                   .threads = r.threads,
+                   .smem_bytes = r.smem_bytes};
   const std::vector<Companion> which = companions_of(problem);
   for (std::size_t i = 0; i < companions.size(); ++i) {  // none where the device is a name
     l.companions[static_cast<std::size_t>(which[i])] = companions[i];
@@ -148,6 +149,12 @@ Status launch_quantize(const LaunchSite& site, const QuantizeLaunch& l,
   }
   const std::int64_t resident = resident_blocks(l.config, *blocks, l.sm_count);
   if (Status ok = launch(site, l.kernel, resident, l.threads, k, l.smem_bytes); !ok) return ok;
+  const std::int64_t order = l.config.orders_scales ? order_blocks(problem, args.rows) : 0;
+  if (order > 0) {
+    if (Status ok = launch(site, of(l, Companion::kScaleOrder), order, kOrderThreads, k); !ok) {
+      return ok;
+    }
+  }
   const KernelHandle& sum = of(l, Companion::kBiasSum);
   if (sum.anywhere == nullptr) return {};
   return launch(site, sum, ceil_div(problem.cols, kBiasThreads), kBiasThreads, k);

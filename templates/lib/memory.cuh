@@ -27,6 +27,16 @@ __device__ __forceinline__ Words4 load_16(const void* p) {
   return v;
 }
 
+// ld.global.v4.u32 {a, b, c, d}, [p];  PTX 1.0, any SM. p 16-byte aligned. Of memory that this
+// thread block writes afterwards.
+__device__ __forceinline__ Words4 reread_16(const void* p) {
+  Words4 v;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
+               : "l"(p));
+  return v;
+}
+
 // ld.global.nc.v2.u32 {a, b}, [p];  PTX 3.1, sm_32. p 8-byte aligned.
 __device__ __forceinline__ Words2 load_8(const void* p) {
   Words2 v;

@@ -16,6 +16,7 @@
 #include "quantize/fused.cuh"
 #include "quantize/groups.cuh"
 #include "quantize/norm.cuh"
+#include "quantize/ordered_scales.cuh"
 #include "quantize/patch.cuh"
 #include "quantize/scale.cuh"
 #include "quantize/scaled.cuh"
@@ -48,6 +49,8 @@ constexpr bool kLooksUp = false;
 constexpr int kThreads = 256;
 constexpr int kBlocksPerSm = 2;
 constexpr bool kRowsFastest = true;
+constexpr bool kOrdersScales = false;
+constexpr int kOrderThreads = 512;
 constexpr bool kBiasGradient = false;
 constexpr unsigned kNormEpsilonBits = 0;  // fp32
 constexpr int kNormThreads = 256;

@@ -11,6 +11,9 @@
 // twice, from L2 the second time, and nothing has to be cleared or raised.
 //
 //   block 0 .. rows - 1: a row each          the others: kLanes * kElements columns each
+//
+// Stripes from the last to the first, and the kernel after this one starts early (tensor_amax.cu
+// has the ladder): per row both 0.870 -> 0.884 of 16384x7168.
 #ifndef OCTILE_EMITTED
 #define OCTILE_AMAX_NAME octile_quantize_line_amax_default
 #define OCTILE_DEFAULT_GRANULARITY 2
@@ -94,10 +97,11 @@ extern "C" __global__ void __launch_bounds__(cfg::kAmaxThreads, cfg::kAmaxBlocks
     }
     return;
   }
+  let_next_kernel_start();
   __shared__ Vector columns[kWarps][32];
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const u64 across = static_cast<u64>(args.cols + kCols - 1) / kCols;
-  const quantize::Tile stripe = quantize::tile_at(blockIdx.x, across);
+  const quantize::Tile stripe = quantize::tile_at(gridDim.x - 1 - blockIdx.x, across);
   const i64 end = (stripe.row + 1) * kStripeRows;
 
   Vector top = {{0, 0, 0, 0}};

@@ -33,6 +33,9 @@
 //   3, 4, 5, 8, 25 rows (whole waves of blocks: 5,  0.96       0.91, 0.90, 0.88,   dropped
 //   25)                                                        0.85, 0.79 / -
 //   256 threads, 4 pieces each                      0.95       0.54 / 0.54 / -     dropped
+//   blocks that stay, pairs of rows a grid apart    0.96       0.86 / 0.85 / 0.85  dropped
+//   the same, single rows                           -          0.86 / 0.87 / 0.87  dropped
+//   1x32 scales of a row gathered, in one store     0.97       -    / 0.94 / -     dropped
 // The last since a row costs a warp about 250 instructions whatever it holds of it: the sum, its
 // root, the scales. More rows lose at the tail, which no count of waves explains.
 #ifndef OCTILE_EMITTED

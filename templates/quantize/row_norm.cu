@@ -1,5 +1,5 @@
 // 1 / rms of every row, where the kernel after it holds no whole row: rstd[r] (norm.cuh).
-// A thread block a row, in pieces of 4 loads a thread.
+// A thread block a row, from the last to the first (tensor_amax.cu), in pieces of 4 loads a thread.
 #ifndef OCTILE_EMITTED
 #define OCTILE_NORM_NAME octile_quantize_row_norm_default
 #define OCTILE_DEFAULT_GRANULARITY 4
@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kNormThreads)
   wait_for_previous_kernel();
   if (quantize::skipped(args)) return;
   __shared__ float shared[cfg::kNormThreads];
-  const i64 row = blockIdx.x;
+  const i64 row = static_cast<i64>(gridDim.x) - 1 - blockIdx.x;
   Squares squares;
 #pragma unroll 1
   for (i64 col = 0; col < args.cols; col += kVectors * kStep) {

@@ -58,6 +58,19 @@
 // of 32 rows shared out 8 at a time among all warps, so that none is empty, 0.96 (predicted 0.96;
 // of 16 rows 0.94, of 64 0.93).
 //
+// 1x32, whose scales are a byte each: a warp of 8 rows x 256 columns writes 8 bytes of 8 sectors.
+// 16384x7168 / 4096x7168:
+//   8 rows x 256 columns                         -          0.961 / 0.929       was this file
+//   4 rows x 512, 2 rows x 512                   0.97       0.967 / -           dropped
+//   2 rows x 1024 / 1 row x 1024                 0.975      0.969 / 0.977       -
+//   1 row x 2048 columns                         -          0.81                dropped
+//   1 row x 1024, all 32 scales in one store     0.98       0.982 / 0.967       this file
+// Few rows, 128x7168, us; 1x32 / 1x128 / per tensor / its scale given:
+//   1 row x 256 columns, blocks of 4 warps       -          2.66 2.68 4.50 2.50 was this file
+//   1 row x 512, 2 warps                         2.6        2.64 2.63 4.44 2.46 dropped
+//   1 row x 1024, 2 warps                        -          2.45 2.60 4.14 2.41 this file
+//   1 row x 2048                                 -          3.73                dropped
+//
 // Ladder, SwiGLU and 1x128 of 16384x7168 bf16 on the same card; instructions an element and the
 // share of issue slots they fill (ncu):
 //   version                                     predicted  measured  instr.  issue  verdict
@@ -80,6 +93,8 @@
 //   both halves of a warp, 16 rows              0.92       0.925 (0.78)             dropped
 //   the same, 8 rows                            -          0.951 (0.87)             this file
 //   4 / 32 rows; 8, 12 blocks of 64 threads     -          0.914 / 0.894; 0.95 0.95 dropped
+//   the scales of 8 rows in one store (SwiGLU   0.98       0.954                    this file
+//   0.955 and GELU 0.81 as before)
 // GELU, 16384x7168:
 //   by polynomials, 87 % of the issue slots     -          0.59                     small tensors
 //   from a table, each tile from a standstill,  0.95       0.74 / 0.785 (spills)    dropped
@@ -147,34 +162,52 @@ __device__ __forceinline__ u32 of_piece(const u32 (&magnitudes)[kVectors], int p
   return top;
 }
 
-// 1x128: the lanes of a block share out its pieces; each derives and stores the scales it owns.
-// Down a tile these lie behind each other in one run.
+// 1x128: the lanes of a block share out its pieces; each derives the scales of one, and where there
+// are more lanes than pieces several derive the same. Down a tile these lie behind each other in
+// one run. Where rows stream, lanes that derive the same keep those of a step each, so that 8 rows'
+// leave together: a sector. A write of 8 or 16 bytes takes L2 as long.
 struct LongOwner {
   using Runs = quantize::ScaleRuns<Rule>;
+  static constexpr int kCopies = kLongLanes / kOwned;
+  static constexpr bool kGathers = cfg::kSideBySide && Rule::kStepBytes == 4 && !Rule::kPacked;
+  static constexpr int kRowsOfSector = 8;
+  static constexpr int kStepsOfSector =
+      kRowsOfSector / cfg::kStepRows < kCopies ? kRowsOfSector / cfg::kStepRows : kCopies;
+  static constexpr int kSteps = kGathers && kStepsOfSector > 1 ? kStepsOfSector : 1;
+
   u32 lane = threadIdx.x % 32;
   int piece = reduce::owned_index<kOwned, kLongLanes>(lane);
+  int copy = static_cast<int>(lane) % kCopies;
   char* place;  // of the next
   bool stores;
+  int step = 0;  // of those that leave together
+  float kept = 1.0f;
 
   __device__ __forceinline__ LongOwner(const View& args, const Patch& patch) {
     const Runs runs = runs_of(args);
-    const i64 run = run_of(patch), first = first_of(args, patch);
+    const i64 run = run_of(patch), first = first_of(args, patch) + copy % kSteps * cfg::kStepRows;
     place = static_cast<char*>(args.scale) +
             runs.index(run, first) * (Rule::kPacked ? 1 : Rule::kStepBytes);
-    stores = static_cast<int>(lane) == reduce::owner_lane<kOwned, kLongLanes>(lane, piece) &&
+    stores = copy < kSteps &&
              run < (cfg::kOfHalves && piece % kPieces == 0 ? runs.outer / 2 : runs.outer);
   }
-  __device__ __forceinline__ void advance() { place += cfg::kStepRows * Rule::kStepBytes; }
-  __device__ __forceinline__ void store(const View& args, const Patch& patch, float encode) const {
-    if (!stores) return;
+  // The scales of the patch. `last`: of the tile.
+  __device__ __forceinline__ void store(const View& args, const Patch& patch, float encode,
+                                        bool last) {
+    if (kSteps == 1 || copy == step) kept = encode;
+    if (++step < kSteps && !last) return;
+    const int rows_before = (step - 1 - copy) * cfg::kStepRows;  // the lane's, from the patch's
     // Before the patch at the tensor's end no padding follows.
-    if (!Rule::kPacked && patch.row + cfg::kStepRows < args.rows) {
-      Rule::store(place, 0, encode);
-    } else if (piece / kPieces < patch.rows) {
+    if (!stores || rows_before < 0) {
+    } else if (!Rule::kPacked && patch.row + cfg::kStepRows < args.rows) {
+      Rule::store(place, 0, kept);
+    } else if (rows_before > 0 || piece / kPieces < patch.rows) {
       Patch here = patch;
       here.col = forget_origin(here.col);
-      runs_of(args).store(run_of(here), first_of(args, here), encode);
+      runs_of(args).store(run_of(here), first_of(args, here) - rows_before, kept);
     }
+    place += step * cfg::kStepRows * Rule::kStepBytes;
+    step = 0;
   }
 
  private:
@@ -191,15 +224,15 @@ struct LongOwner {
   }
 };
 
-__device__ __forceinline__ void quantize_long(const View& args, const LongOwner& owner,
+__device__ __forceinline__ void quantize_long(const View& args, LongOwner& owner,
                                               const Patch& patch, const Output& output,
                                               const Vector (&x)[kVectors],
-                                              const u32 (&magnitudes)[kVectors]) {
+                                              const u32 (&magnitudes)[kVectors], bool last) {
   u32 tops[kOwned];
 #pragma unroll
   for (int i = 0; i < kOwned; ++i) tops[i] = of_piece(magnitudes, i);
   const float encode = encode_of(reduce::scatter_max<kOwned, kLongLanes>(tops, owner.lane));
-  owner.store(args, patch, encode);
+  owner.store(args, patch, encode, last);
   float given = 1.0f;
   output.write<cfg::kTargetType>(patch, x, [&](int i) {
     if (i % kTouching != 0) return given;  // its neighbour's too
@@ -222,7 +255,15 @@ __device__ __forceinline__ void quantize_short(const View& args, const Patch& pa
   for (int i = 0; i < kOwned; ++i) {
     encode[i] = encode_of(reduce::lanes_max<kLanes>(of_piece(magnitudes, i)));
   }
-  if (threadIdx.x % kLanes == 0) {
+  // A row of as many pieces as a block has lanes: each stores one's, and all 32 bytes leave at
+  // once.
+  if constexpr (cfg::kStepRows == 1 && kPieces == kLanes && kTouching == 1) {
+    const int piece = static_cast<int>(threadIdx.x) % kLanes;
+    const i64 block = (patch.col + patch.offset(piece)) / kBlock;
+    if (block < blocks && patch.rows > 0) {
+      scales.store(first, block, quantize::picked(encode, piece));
+    }
+  } else if (threadIdx.x % kLanes == 0) {
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
       float of_rows[cfg::kStepRows];
@@ -238,9 +279,9 @@ __device__ __forceinline__ void quantize_short(const View& args, const Patch& pa
 
 // amax, scale, cast and output of a patch.
 __device__ __forceinline__ void give(const View& args, const Patch& patch, const Input& input,
-                                     const Output& output, const LongOwner& owner, bool first_tile,
-                                     const quantize::Given& given, u32 known,
-                                     Vector (&x)[kVectors]) {
+                                     const Output& output, LongOwner& owner, bool first_tile,
+                                     const quantize::Given& given, u32 known, Vector (&x)[kVectors],
+                                     bool last) {
   u32 magnitudes[kVectors];
   const bool nonfinite = quantize::measure<Src>(x, magnitudes);
   if constexpr (kOneScale) {
@@ -252,7 +293,7 @@ __device__ __forceinline__ void give(const View& args, const Patch& patch, const
     }
     output.write<cfg::kTargetType>(patch, x, [&](int) { return encode; });
   } else if constexpr (kLong) {
-    quantize_long(args, owner, patch, output, x, magnitudes);
+    quantize_long(args, owner, patch, output, x, magnitudes, last);
   } else {
     quantize_short(args, patch, output, x, magnitudes);
   }
@@ -300,7 +341,7 @@ __device__ __forceinline__ void stream_tile(const View& args, Patch patch, bool 
       input.load_edge(patch, x);
     }
     input.tap(patch, x);
-    give(args, patch, input, output, owner, first_tile, given, known, x);
+    give(args, patch, input, output, owner, first_tile, given, known, x, left <= cfg::kStepRows);
     left -= cfg::kStepRows;
     if (left <= 0) return;
     --whole;
@@ -309,7 +350,6 @@ __device__ __forceinline__ void stream_tile(const View& args, Patch patch, bool 
     patch.rows = left < cfg::kStepRows ? left : cfg::kStepRows;
     input.row = patch.row;
     output.q += cfg::kStepRows * output.step;
-    owner.advance();
   }
 }
 
@@ -342,7 +382,8 @@ __device__ __forceinline__ void give_step(const View& args, i64 row, i64 column_
   Vector x[kVectors];
   input.load(patch, x);
   const u32 known = known_maximum(args);
-  give(args, patch, input, output, LongOwner(args, patch), first_tile, given, known, x);
+  LongOwner owner(args, patch);
+  give(args, patch, input, output, owner, first_tile, given, known, x, true);
 }
 
 // Masked groups without a scale of their own: what is there of them is shared out, kStepRows rows

@@ -101,6 +101,14 @@
 //   the same, three                             -          0.587                    this file
 // About 880 instructions a thread of 64 codes are left of 1x128 transposed; 580 are its conversions
 // and products.
+// 1x32 both, 16384x7168 (0.797); L2 asked for the scales of a tile 256 times, 4 bytes each, as
+// often as for its codes:
+//   without scales / the rows' / the columns'   -          0.917, 0.856, 0.840     ablation
+//   by whole sectors, put in order behind       0.88       0.855; 4096x7168 0.773  this file
+//   (ordered_scales.cuh)                                   -> 0.795
+//   the same, a group a thread block there      -          0.827                   dropped
+//   the transposed copy alone so                0.93       0.904 for 0.912         dropped
+//   what is quantised again so, transposed      0.76       0.70 for 0.73           dropped
 // fp32 128x128 both, 64 registers and two blocks an SM since scales are stored at the end, where x
 // is gone, by who asks shared memory where the tile lies (predicted as 1x128, 0.94): 0.81, 0.96.
 // Per row, both: every thread derived the scales of its 16 lines; now a thread derives one or two:
@@ -218,6 +226,21 @@ __device__ __forceinline__ float encode_of(u32 magnitude) {
 }
 __device__ __forceinline__ i64 blocks_of(i64 extent) { return (extent + kBlock - 1) / kBlock; }
 
+// Scales that leave by whole sectors: of runs along the rows, and along the columns.
+using Words = quantize::ScaleWords<cfg::kOrdersScales>;
+static_assert(!cfg::kOrdersScales ||
+                  (cfg::kGranularity == quantize::k1x32 && Rule::kStepBytes == 1 &&
+                   cfg::kTileRows == 128 && cfg::kTileCols == 128),
+              "a tile has a word of each of 128 runs");
+template <typename A>
+__device__ __forceinline__ quantize::OrderedScales row_scales(const A& args) {
+  return {args.scale, args.rows, blocks_of(args.cols), args.scale_ld};
+}
+template <typename A>
+__device__ __forceinline__ quantize::OrderedScales column_scales(const A& args) {
+  return {args.scale_transposed, args.cols, blocks_of(args.rows), args.scale_ld_transposed};
+}
+
 // ---- BxB ----------------------------------------------------------------------------------------
 
 // The warp's maximum of each block it touches.
@@ -277,9 +300,11 @@ struct RowStrips {
   static constexpr int kAcross = kLanes;                  // of the tile's part of 128 columns
   float kept[kShort ? kVectors : 1];                      // encode scales
 
-  // Takes the maxima of the rows over the lane's own elements; stores the scales.
-  __device__ __forceinline__ void find(const View& args, const Patch& patch, u32 lane,
-                                       u32 (&magnitudes)[kVectors]) {
+  // Takes the maxima of the rows over the lane's own elements; stores the scales, or keeps them in
+  // `words`, where they leave by sectors.
+  __device__ __forceinline__ void find(const View& args, const Patch& patch, const Place& at,
+                                       u32 (&magnitudes)[kVectors], Words& words) {
+    const u32 lane = static_cast<u32>(at.lane);
     const i64 block = patch.col / kBlock, blocks = blocks_of(args.cols);
     const i64 rows = quantize::scale_rows(args);
     const i64 first = patch.row - quantize::scale_origin(args);
@@ -289,6 +314,16 @@ struct RowStrips {
         kept[i] = encode_of(reduce::lanes_max<kAlong>(magnitudes[i]));
       }
       if (lane % kAlong != 0 || block >= blocks) return;
+      if constexpr (cfg::kOrdersScales) {
+        if (row_scales(args).holds(patch.row - at.row, (patch.col - at.column) / kBlock)) {
+#pragma unroll
+          for (int i = 0; i < kVectors; ++i) {
+            words.scale[4 * (at.row + i) + at.block_across] =
+                static_cast<u8>(Rule::decode_exponent(kept[i]));
+          }
+          return;
+        }
+      }
       Runs{args.scale, rows, blocks, args.scale_ld}.store_down(first, block, patch.rows, kept);
     } else {
       const Runs scales{args.scale, blocks, rows, args.scale_ld};
@@ -361,7 +396,8 @@ __device__ __forceinline__ void share_columns(Memory& shared, const Place& at, S
 // After a barrier: a thread a column derives and stores its scales, and leaves them in `encodes`.
 // The tile begins at row0 of its group's.
 template <typename Memory>
-__device__ __forceinline__ void find_columns(const View& args, Memory& shared, i64 row0, i64 col0) {
+__device__ __forceinline__ void find_columns(const View& args, Memory& shared, Words& words,
+                                             i64 row0, i64 col0) {
   const int column = static_cast<int>(threadIdx.x);
   if (column >= cfg::kTileCols) return;
   const i64 before = quantize::start_column(args) / kBlock;
@@ -378,12 +414,36 @@ __device__ __forceinline__ void find_columns(const View& args, Memory& shared, i
         quantize::column_top<Src, kBlockParts>(shared.maxima.columns + b * kBlockParts, column));
     shared.encodes[b][column] = encode[b];
   }
+  if constexpr (cfg::kOrdersScales) {
+    if (column_scales(args).holds(col0, first)) {
+      u32 word = 0;
+#pragma unroll
+      for (int b = 0; b < kBlocksDown; ++b) word |= Rule::decode_exponent(encode[b]) << 8 * b;
+      words.of_run[column] = word;
+      return;
+    }
+  }
   if (col >= args.cols) return;
   const int count = quantize::clamp_count(blocks - first, kBlocksDown);
   if constexpr (kShort) {
     scales.store_along(col, first, count, encode);
   } else {
     scales.store_down(first, col, count, encode);
+  }
+}
+
+// After a barrier: a warp each puts the words of the rows and of the columns.
+template <typename A>
+__device__ __forceinline__ void put_words(const A& args, const Place& at, const Words& of_rows,
+                                          const Words& of_columns, i64 row0, i64 col0) {
+  if constexpr (cfg::kOrdersScales) {
+    const auto rows = row_scales(args), columns = column_scales(args);
+    if (cfg::kRowwise && at.warp == 0 && rows.holds(row0, col0 / kBlock)) {
+      rows.put(row0, col0 / kBlock, of_rows.vector, at.lane);
+    }
+    if (at.warp == 1 && columns.holds(col0, row0 / kBlock)) {
+      columns.put(col0, row0 / kBlock, of_columns.vector, at.lane);
+    }
   }
 }
 
@@ -492,6 +552,7 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
   quantize::Tile tile = cfg::kRowsFastest ? quantize::turned(quantize::tile_at(blockIdx.x, down))
                                           : quantize::tile_at(blockIdx.x, across);
   __shared__ LineEncodes lines;
+  __shared__ Words words_of_rows, words_of_columns;
   __shared__ Groups::template Search<cfg::kThreads> search;
   auto&& args = Groups::template enter_block<cfg::kTileRows, kPerTensor>(whole, tile.row, search);
   // Of a group; not to be kept in a register where there is one tensor.
@@ -567,7 +628,7 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
   // The row-wise copy leaves before the columns' maxima meet: what it needs is not kept meanwhile.
   if constexpr (cfg::kRowwise) {
     RowStrips strips;
-    if constexpr (kStrips) strips.find(args, patch, static_cast<u32>(at.lane), magnitudes);
+    if constexpr (kStrips) strips.find(args, patch, at, magnitudes, words_of_rows);
     const Output output(args, patch);
     output.template write<cfg::kTargetType>(patch, x, [&](int i) {
       if constexpr (kStrips) {
@@ -592,11 +653,12 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
       if constexpr (!kOnlyColumns && !Src::kMadeAnew) maxima = column_maxima(x);
       share_columns(shared, at, maxima);
       __syncthreads();
-      find_columns(args, shared, patch.row - at.row - quantize::first_row(args),
+      find_columns(args, shared, words_of_columns, patch.row - at.row - quantize::first_row(args),
                    patch.col - at.column);
     }
     // Maxima have been read, encodes written.
     if constexpr (kSquares || kStrips) __syncthreads();
+    put_words(args, at, words_of_rows, words_of_columns, patch.row - at.row, patch.col - at.column);
     put_columns<0>(shared, lines, at, x, one);
     if constexpr (Src::kMadeAnew) {
       if (never(args)) return;

@@ -93,6 +93,21 @@ std::vector<Kernel> kernels() {
     add(all, p, {32, 256, 64, 1, false, true});
     add(all, p, {4, 256, 64, 1, false, true});
   }
+  // Scales leave by whole sectors.
+  for (const QuantizeOutput output : {QuantizeOutput::kTransposed, QuantizeOutput::kBoth}) {
+    QuantizeProblem p;
+    p.cols = 300;
+    p.q = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
+    p.output = output;
+    add(all, p, {128, 128, 256, 3, true, false, true});
+    p.source = "silu_mul";
+    add(all, p, {128, 128, 512, 1, false, false, true});
+    p.source = "";
+    p.x = {DType::kFP32};
+    add(all, p, {128, 128, 512, 1, false, false, true});
+    p.x = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
+    add(all, p, {128, 128, 256, 2, false, false, true});
+  }
   for (const DType x : {DType::kBF16, DType::kFP32}) {
     QuantizeProblem p;
     p.x = {x};
@@ -182,7 +197,7 @@ Written write(const Kernel& kernel, int index) {
   }
   w.source = fmt::format(
       "#undef OCTILE_KERNEL_NAME\n#undef OCTILE_AMAX_NAME\n#undef OCTILE_UPDATE_NAME\n"
-      "#undef OCTILE_NORM_NAME\n#undef OCTILE_BIAS_NAME\n"
+      "#undef OCTILE_NORM_NAME\n#undef OCTILE_BIAS_NAME\n#undef OCTILE_ORDER_NAME\n"
       "namespace n{} {{\n{}\n}}\n",
       index, text);
   w.entry = fmt::format("    {{\"{}\", \"{}\", {}, {}}},\n", to_text(Problem(problem)),

@@ -97,6 +97,12 @@ void run(const Variant& v, QuantizeKernelArgs args, std::int64_t x_scale_bytes,
   ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
   run_blocks(resident_blocks(v.config, *blocks, kSmCount), v.config.threads, v.kernels.kernel,
              args);
+  if (const std::int64_t groups = v.config.orders_scales ? order_blocks(problem, args.rows) : 0;
+      groups > 0) {
+    emulation::readable = {bytes(args.scale, scale_bytes),
+                           bytes(args.scale_transposed, scale_transposed_bytes), skip_flag};
+    run_blocks(groups, kOrderThreads, v.kernels.scale_order, args);
+  }
   if (v.kernels.bias_sum != nullptr) {
     run_blocks(ceil_div(args.cols, kBiasThreads), kBiasThreads, v.kernels.bias_sum, args);
   }
@@ -213,6 +219,24 @@ TEST_F(QuantizeEmulation, LookedUpValuesEqualTheReference) {
     ++compared;
   }
   EXPECT_GT(compared, 3);
+}
+
+// Tiles whose neighbours are there leave their scales for the kernel behind; the others, and those
+// of arrays that are misaligned, store them.
+TEST_F(QuantizeEmulation, OrderedScalesEqualTheReference) {
+  int compared = 0;
+  for (const Variant& v : variants()) {
+    if (!v.config.orders_scales) continue;
+    EXPECT_EQ(order_blocks(v.problem, 127), 0) << v.name();
+    for (const Placement& at :
+         {Placement{128, 1024}, Placement{1024, 128}, Placement{1100, 140, 0, 0, 0, 0, 12},
+          Placement{260, 2100, 8, 8, 0, 0, 12}, Placement{130, 1100, 0, 0, 0, 0, 4}}) {
+      compare(v, at, Fill::kNormal);
+      compare(v, at, Fill::kMixed);
+    }
+    ++compared;
+  }
+  EXPECT_EQ(compared, 8);
 }
 
 TEST_F(QuantizeEmulation, StridedAndMisalignedTensorsEqualTheReference) {

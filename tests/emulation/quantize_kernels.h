@@ -105,6 +105,7 @@ inline Words4 load_16(const void* p) { return octile::emulation::checked_load<Wo
 inline Words2 load_8(const void* p) { return octile::emulation::checked_load<Words2>(p); }
 inline u32 load_1(const void* p) { return octile::emulation::checked_load<u8>(p); }
 inline u32 load_4(const void* p) { return octile::emulation::checked_load<u32>(p); }
+inline Words4 reread_16(const void* p) { return load_16(p); }
 inline u32 glance_4(const void* p) { return *static_cast<const u32*>(p); }
 inline u32 load_2(const void* p) { return octile::emulation::checked_load<u16>(p); }
 // At once, which a thread that reads before it has waited would not notice.
@@ -160,6 +161,7 @@ inline float near_reciprocal(float a) { return 1.0F / a; }
 #include "templates/quantize/patch.cuh"
 #include "templates/quantize/first_pass.cuh"
 #include "templates/quantize/scale.cuh"
+#include "templates/quantize/ordered_scales.cuh"
 #include "templates/quantize/codes.cuh"
 #include "templates/quantize/columns.cuh"
 #include "templates/quantize/groups.cuh"
@@ -185,6 +187,7 @@ struct EmittedQuantizer {
   void (*scale_update)(const void* args) = nullptr;
   QuantizeKernel row_norm = nullptr;
   QuantizeKernel bias_sum = nullptr;
+  QuantizeKernel scale_order = nullptr;
 };
 
 // All that emit_sources.cc wrote.

@@ -87,6 +87,39 @@ TEST_F(QuantizeGpu, WideTilesEqualTheReference) {
   }
 }
 
+// Scales that leave in each other's places and are put in order behind; those of tiles that lack
+// neighbours, and of misaligned arrays, leave one by one.
+TEST_F(QuantizeGpu, OrderedScalesEqualTheReference) {
+  QuantizeProblem problem;
+  problem.q = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
+  const auto compare_all = [&](const QuantizeConfig& config) {
+    for (const QuantizeOutput output : {QuantizeOutput::kTransposed, QuantizeOutput::kBoth}) {
+      for (const Placement& at :
+           {Placement{128, 1024}, Placement{1024, 128}, Placement{1100, 1100, 0, 0, 0, 0, 12},
+            Placement{260, 10300, 8, 8, 0, 0, 12}, Placement{9300, 200, 0, 0, 0, 0, 12},
+            Placement{1100, 1100, 0, 0, 0, 0, 4}}) {
+        problem.output = output;
+        problem.cols = at.cols;
+        compare_as(config, problem, at, {Fill::kNormal, Fill::kMixed});
+        if (HasFatalFailure()) return;
+      }
+    }
+  };
+  compare_all({128, 128, 256, 3, false, false, true});
+  compare_all({128, 128, 256, 3, true, false, true});
+  problem.x = {DType::kFP32};
+  compare_all({128, 128, 512, 1, false, false, true});
+  problem.x = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
+  compare_all({128, 128, 256, 3, false, false, true});
+  problem.x = {DType::kBF16};
+  problem.cols = 7168;
+  problem.output = QuantizeOutput::kBoth;
+  EXPECT_TRUE(default_config(problem, 4096, *find_device("h200")).orders_scales);
+  const Plan plan = make_plan(problem);
+  ASSERT_NE(plan, nullptr);
+  for (int i = 0; i < 4; ++i) compare(plan.get(), problem, {4096, 7168}, Fill::kMixed);
+}
+
 TEST_F(QuantizeGpu, EmptyTensorsTouchNothing) {
   for (const Placement& at : {Placement{0, 128}, Placement{128, 0}}) {
     for_each_cell(at.cols, [&](const QuantizeProblem& problem) {

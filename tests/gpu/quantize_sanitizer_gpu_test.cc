@@ -46,5 +46,14 @@ TEST_F(QuantizeSanitizer, ComputedRows) {
   compare(plan.get(), problem, {131, 512}, Fill::kMixed);
 }
 
+TEST_F(QuantizeSanitizer, OrderedScales) {
+  QuantizeProblem problem;
+  problem.cols = 1100;
+  problem.q = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
+  problem.output = QuantizeOutput::kBoth;
+  compare_as({128, 128, 256, 3, false, false, true}, problem, {1100, 1100, 0, 0, 0, 0, 12},
+             {Fill::kMixed});
+}
+
 }  // namespace
 }  // namespace octile

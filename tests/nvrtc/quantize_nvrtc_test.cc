@@ -61,7 +61,8 @@ void compile_and_check(const QuantizeProblem& problem, const QuantizeConfig& con
     const KernelResources* other = output->find(companion.name);
     ASSERT_NE(other, nullptr) << "the cubin holds no kernel named " << companion.name;
     EXPECT_EQ(other->spill_store_bytes + other->spill_load_bytes + other->stack_bytes, 0);
-    constexpr std::array kThreads{kFirstPassThreads, kUpdateThreads, kNormThreads, kBiasThreads};
+    constexpr std::array kThreads{kFirstPassThreads, kUpdateThreads, kNormThreads, kBiasThreads,
+                                  kOrderThreads};
     EXPECT_EQ(other->max_threads, kThreads[static_cast<std::size_t>(companions[i])]);
     EXPECT_EQ(other->parameter_bytes, companion.parameter_bytes);
   }
@@ -241,9 +242,10 @@ TEST(QuantizeLint, TemplatesParseUnderNvcc) {
     GTEST_SKIP() << "no nvcc on PATH or in /usr/local/cuda/bin";
   }
   const TemplateFolder folder;
-  for (const std::string name : {"segments", "tiles", "rows", "tensor_amax", "line_amax",
-                                 "group_amax", "shard_amax", "shard_cast", "scale_update",
-                                 "dequantize", "transpose", "norm_rows", "row_norm", "bias_sum"}) {
+  for (const std::string name :
+       {"segments", "tiles", "rows", "tensor_amax", "line_amax", "group_amax", "shard_amax",
+        "shard_cast", "scale_update", "dequantize", "transpose", "norm_rows", "row_norm",
+        "bias_sum", "scale_order"}) {
     const std::string command = fmt::format(
         "{2} -gencode arch=compute_90a,code=sm_90a --cubin -Werror all-warnings -I{0} "
         "-o {0}/{1}.cubin {0}/quantize/{1}.cu",

@@ -67,6 +67,7 @@ inline std::size_t __cvta_generic_to_shared(const void* p) {
 
 // lib/launch.cuh: an emulated kernel runs when the one before has ended.
 inline void wait_for_previous_kernel() {}
+inline void let_next_kernel_start() {}
 // Of the block that runs; it finds what the one before left there.
 unsigned char* dynamic_memory();
 

@@ -12,6 +12,7 @@
 namespace octile {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 QuantizeProblem problem_of(Granularity granularity, std::int64_t cols = 7168) {
@@ -175,6 +176,70 @@ TEST(QuantizeConfig, LargeTensorsOfOneInputLookUp) {
   gelu.source = "gelu_tanh";
   gelu.q.granularity = Granularity::k128x128;
   EXPECT_THAT(refusal(gelu, {128, 128, 512, 2, false, true}), HasSubstr("lookup is 1"));
+}
+
+TEST(QuantizeConfig, LargeTensorsOrderTheScalesOfBothCopies) {
+  const DeviceSpec& h200 = *find_device("h200");
+  QuantizeProblem p = problem_of(Granularity::k1x32);
+  p.q.scale = ScaleFormat::kE8M0;
+  p.output = QuantizeOutput::kBoth;
+  const QuantizeConfig ordered{128, 128, 256, 3, false, false, true};
+  EXPECT_EQ(default_config(p, 16384, h200), ordered);
+  EXPECT_FALSE(default_config(p, 1024, h200).orders_scales);
+  EXPECT_FALSE(default_config(p, kDynamic, h200).orders_scales);
+  EXPECT_EQ(to_text(ordered), "tile=128x128 threads=256 per_sm=3 scales=ordered");
+  EXPECT_EQ(parse_quantize_config(to_text(ordered)).value(), ordered);
+  EXPECT_FALSE(parse_quantize_config("scales=direct").value().orders_scales);
+  EXPECT_FALSE(parse_quantize_config("scales=1"));
+  EXPECT_THAT(kernel_name(p, ordered), HasSubstr("_t128x128_w8_r3_ordered"));
+  EXPECT_THAT(companions_of(p), ElementsAre(Companion::kScaleOrder));
+  EXPECT_THAT(refusal(p, {256, 128, 512, 1, false, false, true}),
+              HasSubstr("scales is ordered; direct is allowed with tiles of 256x128"));
+  EXPECT_THAT(refusal(p, {128, 64, 256, 2, false, false, true}),
+              HasSubstr("direct is allowed with tiles of 128x64"));
+  // 7168 columns are 7 groups of 8 tiles, which one thread block puts in order; 16384 rows are 16.
+  EXPECT_EQ(order_blocks(p, 16384), 128 * 1 + 56 * 2);
+  EXPECT_EQ(order_blocks(p, 960), 7);  // of a column 30 scales: no 8 tiles' worth
+  EXPECT_EQ(order_blocks(p, 127), 0);
+  p.output = QuantizeOutput::kTransposed;
+  EXPECT_TRUE(may_order_scales(p));
+  EXPECT_EQ(order_blocks(p, 16384), 56 * 2);
+  EXPECT_FALSE(default_config(p, 16384, h200).orders_scales);
+  p.output = QuantizeOutput::kBoth;
+  p.source = "silu_mul";
+  EXPECT_FALSE(default_config(p, 16384, h200).orders_scales);
+  p.source = "";
+  const auto is_refused = [&] {
+    return refusal(p, ordered).find("scales is ordered; direct is allowed") != std::string::npos &&
+           !may_order_scales(p) && companions_of(p).empty();
+  };
+  p.scale_layout = ScaleLayout::kSwizzled;
+  EXPECT_TRUE(is_refused());
+  p.scale_layout = ScaleLayout::kLinear;
+  p.grouping = Grouping::kPacked;
+  EXPECT_TRUE(is_refused());
+  p.grouping = Grouping::kNone;
+  p.output = QuantizeOutput::kRowwise;
+  EXPECT_TRUE(is_refused());
+  p.output = QuantizeOutput::kBoth;
+  p.q = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
+  EXPECT_TRUE(is_refused());
+}
+
+TEST(QuantizeConfig, WarpsOfFewRowsAndOfShortScalesHaveOneRow) {
+  const DeviceSpec& h200 = *find_device("h200");
+  QuantizeProblem p = problem_of(Granularity::k1x128);
+  EXPECT_EQ(default_config(p, 128, h200), (QuantizeConfig{1, 1024, 64, 16}));
+  EXPECT_EQ(default_config(p, 8, h200), (QuantizeConfig{1, 256, 64, 16}));
+  EXPECT_EQ(default_config(p, 16384, h200), (QuantizeConfig{8, 256, 64, 16}));
+  p.q = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
+  EXPECT_EQ(default_config(p, 128, h200), (QuantizeConfig{1, 1024, 64, 16}));
+  EXPECT_EQ(default_config(p, 16384, h200), (QuantizeConfig{1, 1024, 128, 8}));
+  EXPECT_EQ(default_config(p, kDynamic, h200), (QuantizeConfig{8, 256, 64, 12}));
+  p.x = {DType::kFP32};
+  EXPECT_EQ(default_config(p, 16384, h200), (QuantizeConfig{1, 1024, 128, 6}));
+  p.scale_layout = ScaleLayout::kSwizzled;
+  EXPECT_EQ(default_config(p, 16384, h200).tile_rows, 8);
 }
 
 TEST(QuantizeConfig, NormedRowsAreWholeOrInPartsOfTheSum) {

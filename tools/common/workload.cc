@@ -132,10 +132,11 @@ std::vector<Work> work_of_quantisers(const std::vector<std::string>& names) {
                                          "x=bf16 q=e4m3:tensor out=row policy=delayed",
                                          "x=bf16 q=e4m3:tensor out=both policy=delayed"};
   constexpr const char* kOnce[] = {
-      "x=bf16 q=e4m3:1x128:packed out=row", "x=bf16 q=e4m3:1x128:packed out=both",
-      "x=bf16 q=e5m2:1x128:bf16 out=row",   "x=fp16 q=e4m3:1x128 out=both",
-      "x=fp32 q=e4m3:1x128 out=row",        "x=fp32 q=e4m3:1x128 out=both",
-      "x=fp32 q=e4m3:128x128 out=row",      "x=fp32 q=e4m3:128x128 out=both"};
+      "x=bf16 q=e4m3:1x32 out=col",          "x=bf16 q=e4m3:1x128:packed out=row",
+      "x=bf16 q=e4m3:1x128:packed out=both", "x=bf16 q=e5m2:1x128:bf16 out=row",
+      "x=fp16 q=e4m3:1x128 out=both",        "x=fp32 q=e4m3:1x128 out=row",
+      "x=fp32 q=e4m3:1x128 out=both",        "x=fp32 q=e4m3:128x128 out=row",
+      "x=fp32 q=e4m3:128x128 out=both"};
   constexpr const char* kFused[] = {
       "x=bf16 q=e4m3:1x128 out=row src=silu_mul",  "x=bf16 q=e4m3:1x128 out=both src=silu_mul",
       "x=bf16 q=e4m3:1x128 out=row src=dsilu_mul", "x=bf16 q=e4m3:1x128 out=both src=dsilu_mul",

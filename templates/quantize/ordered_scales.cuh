@@ -1,0 +1,76 @@
+// 1x32 scales of tiles of 128 x 128, in two steps. A tile has four bytes of each of 128 runs of
+// scales, and runs lie far apart: 128 writes, each to a sector of which it fills an eighth. L2
+// takes as long for one of them as for a whole sector (an H200 16384x7168 both: 18 of 141 us). So
+// tiles write whole sectors, in the places of others' scales, and the kernel behind
+// (scale_order.cu) puts them in order.
+//
+// Eight tiles side by side along the runs share 128 sectors, 32 bytes of each of their runs. Tile k
+// fills sectors 16 k .. 16 k + 15 with its words, a word for each run in the order of the runs. In
+// the end sector r has the words of tiles 0 .. 7 of run r:
+//
+//   sector      as the tiles write it          in order
+//   0           tile 0, runs 0 .. 7            run 0, tiles 0 .. 7
+//   1           tile 0, runs 8 .. 15           run 1, tiles 0 .. 7
+//   16          tile 1, runs 0 .. 7            run 16, tiles 0 .. 7
+//
+// Tiles that lack neighbours, at the end of the runs, or runs store their scales one by one; so do
+// all where the array or its stride is misaligned.
+#pragma once
+#ifndef OCTILE_EMITTED
+#include "quantize/scale.cuh"
+#endif
+
+namespace quantize {
+
+struct OrderedScales {
+  static constexpr int kRuns = 128;   // of a tile
+  static constexpr int kTiles = 8;    // that share sectors
+  static constexpr int kAcross = 32;  // scales of a run that they have: bytes
+  static constexpr int kSectorsOfATile = kRuns / kTiles;
+  static constexpr int kGroupsTogether = 8;  // that a thread block puts in order
+
+  // An array of one byte a scale: `outer` runs of `inner`, `ld` from run to run.
+  void* scales;
+  i64 outer, inner, ld;
+
+  __device__ __forceinline__ bool aligned() const {
+    return (reinterpret_cast<u64>(scales) | static_cast<u64>(ld)) % sizeof(Vector) == 0;
+  }
+  // Whole groups of tiles along a run.
+  __device__ __forceinline__ i64 groups_across() const { return inner / kAcross; }
+  // Thread blocks that put them in order: along a run, and in all.
+  __device__ __forceinline__ i64 order_blocks_across() const {
+    return (groups_across() + kGroupsTogether - 1) / kGroupsTogether;
+  }
+  __device__ __forceinline__ i64 order_blocks() const {
+    return outer / kRuns * order_blocks_across();
+  }
+
+  // Whether the scales from (run, i) on, which are a tile's first, belong to such a group.
+  __device__ __forceinline__ bool holds(i64 run, i64 i) const {
+    return aligned() && run + kRuns <= outer && i / kAcross < groups_across();
+  }
+  // Sector `sector` of the group of scale (run, i).
+  __device__ __forceinline__ char* sector(i64 run, i64 i, int sector) const {
+    return static_cast<char*>(scales) + (run + sector) * ld + i / kAcross * kAcross;
+  }
+  // A tile's words, run by run; its first scale is (run, i). By the 32 lanes of a warp.
+  __device__ __forceinline__ void put(i64 run, i64 i, const Vector* words, int lane) const {
+    const int tile = static_cast<int>(i % kAcross) / (kAcross / kTiles);
+    char* const p = sector(run, i, tile * kSectorsOfATile + lane / 2);
+    memory::store_16(p + lane % 2 * sizeof(Vector), words[lane]);
+  }
+};
+
+// A tile's words, until a warp puts them; next to nothing where none are wanted.
+template <bool kWanted>
+struct ScaleWords {
+  static constexpr int kVectors = kWanted ? OrderedScales::kRuns / 4 : 1;
+  union {
+    Vector vector[kVectors];
+    u32 of_run[4 * kVectors];
+    u8 scale[16 * kVectors];
+  };
+};
+
+}  // namespace quantize
