@@ -475,7 +475,7 @@ int first_pass_blocks_per_sm(const QuantizeProblem& p) {
 }
 
 int first_pass_rows(const QuantizeProblem& p) {
-  constexpr int kRows = 8, kRowsOfGroups = 64;
+  constexpr int kRows = 8, kRowsOfGroups = 32;
   return first_pass_of(p) == FirstPass::kGroups ? kRowsOfGroups : kRows;
 }
 
