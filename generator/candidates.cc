@@ -20,6 +20,9 @@ constexpr std::array kStores{EpilogueStore::kTma, EpilogueStore::kDirect};
 constexpr std::array kCtasPerSm{1, 2};
 constexpr std::array kSplits{1, 2, 3, 4, 6, 8};
 constexpr std::array kNextEarly{false, true};
+// Beside the usual one; columns are shared out evenly (columns_of).
+constexpr std::array kRasters{Raster{8, false}, Raster{16, false}, Raster{1, false},
+                              Raster{8, true},  Raster{12, true},  Raster{16, true}};
 // Of one tile and its consumers.
 constexpr std::size_t kOfATile = std::size(kClusters) * std::size(kOverlaps) * std::size(kStores) *
                                  std::size(kCtasPerSm) * std::size(kSplits) * std::size(kNextEarly);
@@ -41,6 +44,21 @@ int deepest_ring(GemmConfig c, const DeviceSpec& device) {
   c.stages = 2;
   const int stage = resources_of(c).smem.total_bytes - one;
   return std::clamp(1 + (smem_limit(c, device) - one) / stage, 1, kMaxStages);
+}
+
+// Bands of about so many columns, as wide as each other.
+Raster columns_of(int about, std::int64_t tiles_n) {
+  const std::int64_t bands = std::max<std::int64_t>((tiles_n + about / 2) / about, 1);
+  return {static_cast<int>(ceil_div(tiles_n, bands)), true};
+}
+
+// One name for each walk: a band is no wider than what there is, and bands of one tile are a single
+// band of the other kind.
+Raster same_walk(Raster raster, std::int64_t tiles_m, std::int64_t tiles_n) {
+  const std::int64_t across = raster.of_columns ? tiles_n : tiles_m;
+  const std::int64_t along = raster.of_columns ? tiles_m : tiles_n;
+  if (raster.band == 1) return {static_cast<int>(along), !raster.of_columns};
+  return {static_cast<int>(std::min<std::int64_t>(raster.band, across)), raster.of_columns};
 }
 
 // ---- constraints
@@ -129,7 +147,7 @@ bool early_next_is_for_few_rows(const GemmConfig& c, const GemmProblem&, const D
   return !c.next_early || (c.block_m <= 128 && c.cluster_n == 1);
 }
 bool raster_is_positive(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
-  return c.raster_group >= 1;
+  return c.raster.band >= 1;
 }
 
 // In the order they are asked: the first look at the tile and its consumers alone, the last at the
@@ -191,7 +209,7 @@ constexpr std::array kConstraints{
                    "no A: its CTAs land where SMs become free, and tiles that read the same rows "
                    "of B no longer side by side (measured: 2 % and more)",
                    early_next_is_for_few_rows},
-    GemmConstraint{"raster_is_positive", "a raster band holds at least one tile row",
+    GemmConstraint{"raster_is_positive", "a raster band is at least one tile wide",
                    raster_is_positive},
     GemmConstraint{"splits_are_allowed",
                    "K is split 1 to 8 times (a portable cluster), each split has a K-block and a "
@@ -270,6 +288,7 @@ GemmCandidates gemm_candidates(const GemmProblem& problem, const DeviceSpec& dev
     for (const auto& [cluster_m, cluster_n] : kClusters) {
       c.cluster_m = cluster_m;
       c.cluster_n = cluster_n;
+      c.raster = usual_raster(c, problem.n);
       for (const auto& [unroll, in_flight] : kOverlaps) {
         c.unroll = unroll;
         c.in_flight = in_flight;
@@ -284,6 +303,27 @@ GemmCandidates gemm_candidates(const GemmProblem& problem, const DeviceSpec& dev
     each(kBlockN, c.block_n, [&] { each(kConsumers, c.consumer_warpgroups, of_the_tile); });
   });
   return result;
+}
+
+Raster usual_raster(const GemmConfig& c, std::int64_t n) {
+  const bool rows_weigh_more = c.block_m > 128 && c.block_m > c.block_n;
+  if (!rows_weigh_more || c.cluster_m * c.cluster_n > 1) return {};
+  return columns_of(16, ceil_div(n, c.block_n));
+}
+
+std::vector<Raster> other_rasters(const GemmConfig& c, const GemmProblem& problem, std::int64_t m) {
+  const std::int64_t tiles_m = ceil_div(m, std::int64_t{c.block_m} * c.cluster_m);
+  const std::int64_t tiles_n = ceil_div(problem.n, std::int64_t{c.block_n} * c.cluster_n);
+  std::vector<Raster> known{same_walk(c.raster, tiles_m, tiles_n)}, others;
+  if (std::min(tiles_m, tiles_n) <= 1) return others;
+  for (const Raster& raster : kRasters) {
+    const Raster other = raster.of_columns ? columns_of(raster.band, tiles_n) : raster;
+    const Raster walk = same_walk(other, tiles_m, tiles_n);
+    if (std::ranges::find(known, walk) != known.end()) continue;
+    known.push_back(walk);
+    others.push_back(other);
+  }
+  return others;
 }
 
 }  // namespace octile

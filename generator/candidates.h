@@ -30,6 +30,13 @@ struct GemmCandidates {
   std::size_t enumerated = 0;
   std::vector<std::pair<std::string_view, std::size_t>> removed;  // per constraint, in table order
 };
+// Every tile with the raster that suits most products by it, which usual_raster says.
 GemmCandidates gemm_candidates(const GemmProblem&, const DeviceSpec&);
+
+Raster usual_raster(const GemmConfig& config, std::int64_t n);
+// The other walks over D that a configuration may win by, at m rows. None where D has one row or
+// column of tiles: all walks are one. The cost model says nothing of them.
+std::vector<Raster> other_rasters(const GemmConfig& config, const GemmProblem& problem,
+                                  std::int64_t m);
 
 }  // namespace octile

@@ -54,7 +54,8 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
   p.add_int("kClusterN", c.cluster_n, "configuration: CTAs sharing an A tile");
   p.add_int("kUnroll", c.unroll, "configuration: K-blocks a pass of the main loop covers");
   p.add_int("kInFlight", c.in_flight, "configuration: products issued before one is promoted");
-  p.add_int("kRasterGroup", c.raster_group, "configuration: tile rows a raster band holds");
+  p.add_int("kRasterBand", c.raster.band, "configuration: tiles across a band of the walk over D");
+  p.add_bool("kRasterOfColumns", c.raster.of_columns, "configuration: bands of columns, not rows");
   p.add_int("kSplits", c.splits, "numerics: CTAs of a cluster that share a tile's K");
   p.add_int("kCtasPerSm", c.ctas_per_sm, "configuration: CTAs resident on an SM");
   p.add_bool("kNextStartsEarly", c.next_early, "configuration: beside this kernel's work");

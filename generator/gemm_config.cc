@@ -41,7 +41,11 @@ bool parse_field(std::string_view name, std::string_view value, GemmConfig& c) {
   if (name == "cluster") return parse_extents(value, {&c.cluster_m, &c.cluster_n});
   if (name == "unroll") return parse_int(value, c.unroll);
   if (name == "inflight") return parse_int(value, c.in_flight);
-  if (name == "raster") return parse_int(value, c.raster_group);
+  if (name == "raster") {
+    c.raster.of_columns = value.ends_with('n');
+    if (c.raster.of_columns) value.remove_suffix(1);
+    return parse_int(value, c.raster.band);
+  }
   if (name == "ctas") return parse_int(value, c.ctas_per_sm);
   if (name == "promote") return parse_int(value, c.promote);
   if (name == "splits") return parse_int(value, c.splits);
@@ -100,12 +104,16 @@ int resident_clusters(const GemmConfig& c, int sm_count) {
   return std::max(1, sms / size) * c.ctas_per_sm;
 }
 
+std::string to_text(const Raster& raster) {
+  return fmt::format("{}{}", raster.band, raster.of_columns ? "n" : "");
+}
+
 std::string to_text(const GemmConfig& c) {
   return fmt::format(
       "tile={}x{}x{} stages={} wg={} cluster={}x{} unroll={} inflight={} raster={} ctas={} "
       "store={} next={} promote={} splits={}",
       c.block_m, c.block_n, c.block_k, c.stages, c.consumer_warpgroups, c.cluster_m, c.cluster_n,
-      c.unroll, c.in_flight, c.raster_group, c.ctas_per_sm, store_name(c.store),
+      c.unroll, c.in_flight, to_text(c.raster), c.ctas_per_sm, store_name(c.store),
       next_name(c.next_early), c.promote, c.splits);
 }
 
@@ -114,7 +122,7 @@ Result<GemmConfig> parse_gemm_config(std::string_view text) {
   const Status ok = parse_fields(
       text, [&](auto name, auto value) { return parse_field(name, value, config); },
       "GEMM configuration",
-      "tile=MxNxK, stages=N, wg=N, cluster=MxN, unroll=N, inflight=N, raster=N, ctas=N, "
+      "tile=MxNxK, stages=N, wg=N, cluster=MxN, unroll=N, inflight=N, raster=N|Nn, ctas=N, "
       "store=tma|direct, next=early|end, promote=N, splits=N");
   if (!ok) return tl::unexpected<Error>(ok.error());
   return config;
@@ -125,7 +133,7 @@ std::string kernel_name(const GemmProblem& p, const GemmConfig& c) {
       "octile_gemm_{}_{}_{}_{}_{}_t{}x{}x{}_s{}_w{}_c{}x{}_u{}f{}_r{}_o{}_{}_{}_p{}_k{}",
       name_of(p.a.dtype), name_of(p.a.granularity), name_of(p.b.dtype), name_of(p.b.granularity),
       name_of(p.d), c.block_m, c.block_n, c.block_k, c.stages, c.consumer_warpgroups, c.cluster_m,
-      c.cluster_n, c.unroll, c.in_flight, c.raster_group, c.ctas_per_sm, store_name(c.store),
+      c.cluster_n, c.unroll, c.in_flight, to_text(c.raster), c.ctas_per_sm, store_name(c.store),
       next_name(c.next_early), c.promote, c.splits);
 }
 

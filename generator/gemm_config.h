@@ -12,6 +12,16 @@ namespace octile {
 
 enum class EpilogueStore : int { kDirect = 0, kTma = 1 };
 
+// The order of tiles (of a cluster): bands of so many rows of them, or columns, one after the
+// other, across which the index runs fastest.
+struct Raster {
+  int band = 8;
+  bool of_columns = false;
+  friend bool operator==(const Raster&, const Raster&) = default;
+};
+// "8": bands of 8 rows; "16n": of 16 columns.
+std::string to_text(const Raster&);
+
 struct GemmConfig {
   int block_m = 128;  // below 64 only the rows loaded and stored: the instruction takes 64
   int block_n = 128;
@@ -22,8 +32,8 @@ struct GemmConfig {
   int cluster_n = 1;            // CTAs along n that share (multicast) an A tile
   int unroll = 1;               // K-blocks one pass of the main loop covers
   int in_flight = 1;            // products of 64 rows issued before the first is promoted
-  int raster_group = 8;         // tiles along m visited before n advances
-  int ctas_per_sm = 1;          // resident at once: 2 leaves each half an SM
+  Raster raster;
+  int ctas_per_sm = 1;  // resident at once: 2 leaves each half an SM
   EpilogueStore store = EpilogueStore::kTma;
   bool next_early = false;  // the stream's next kernel may start while this one works; it waits
   // Numerics, not schedule: recorded in plan and metadata.

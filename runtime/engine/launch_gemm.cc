@@ -86,7 +86,7 @@ GemmLaunch gemm_launch(const GemmConfig& config, int sm_count, const KernelHandl
   l.kernel = kernel;
   l.cluster_rows = std::int64_t{config.block_m} * config.cluster_m;
   l.cluster_cols = std::int64_t{config.block_n} * config.cluster_n;
-  l.raster_group = config.raster_group;
+  l.raster = config.raster;
   l.a_box_rows = r.a_box_rows;
   l.a_is_shared = config.cluster_n > 1;
   l.b_box_rows = r.b_box_rows;
@@ -119,7 +119,7 @@ Status launch_gemm(const LaunchSite& site, const GemmLaunch& l, std::int64_t n, 
   // The tiles of a cluster are one, here and for the kernel.
   const std::int64_t tiles_m = ceil_div(args.m, l.cluster_rows);
   const std::int64_t tiles_n = ceil_div(n, l.cluster_cols);
-  p.order = tile_order(tiles_m, tiles_n, l.raster_group);
+  p.order = tile_order(tiles_m, tiles_n, l.raster);
   std::array<void*, kGemmParameterCount> parameters{
       &p.a_map, &p.b_map,      &p.d_map,        &p.scale_a, &p.scale_b,
       &p.d,     &p.scale_a_ld, &p.scale_b_ld,   &p.ldd,     &p.m,

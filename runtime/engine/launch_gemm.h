@@ -37,7 +37,7 @@ constexpr int kGemmParameterCount = 14;
 struct GemmLaunch {
   KernelHandle kernel;
   std::int64_t cluster_rows = 0, cluster_cols = 0;  // of D, that a cluster works on at once
-  int raster_group = 1;
+  Raster raster;
   int a_box_rows = 0, b_box_rows = 0, d_box_rows = 0, d_box_cols = 0;
   bool a_is_shared = false;  // by a cluster, in slices
   bool tma_store = false;

@@ -15,11 +15,13 @@ Divisor divisor_of(std::uint32_t d) {
   return {static_cast<std::uint32_t>((power + d - 1) / d), 31 + log2};
 }
 
-TileOrder tile_order(std::int64_t tiles_m, std::int64_t tiles_n, int raster_group) {
+TileOrder tile_order(std::int64_t tiles_m, std::int64_t tiles_n, Raster raster) {
   // No tile's index reaches 2^31 - 1: a longer band holds them all, as one of that length does.
   constexpr std::int64_t kLongest = std::numeric_limits<std::int32_t>::max();
-  return {divisor_of(static_cast<std::uint32_t>(std::min(tiles_n * raster_group, kLongest))),
-          divisor_of(std::max(static_cast<std::uint32_t>(tiles_m % raster_group), 1U))};
+  const std::int64_t across = raster.of_columns ? tiles_n : tiles_m;
+  const std::int64_t along = raster.of_columns ? tiles_m : tiles_n;
+  return {divisor_of(static_cast<std::uint32_t>(std::min(along * raster.band, kLongest))),
+          divisor_of(std::max(static_cast<std::uint32_t>(across % raster.band), 1U))};
 }
 
 }  // namespace octile

@@ -31,6 +31,9 @@ class Bench {
   virtual ~Bench() = default;
 
   virtual int candidates() const = 0;
+  // The candidate that this one differs from in nothing the ranking knew of: it takes part where
+  // that one turns out to be among the fastest. nullopt: it takes part anyway.
+  virtual std::optional<int> variant_of(int candidate) const = 0;
   virtual std::string name(int candidate) const = 0;  // for sentences: its configuration
 
   // Has candidates compiled elsewhere, in this order, and returns at once.

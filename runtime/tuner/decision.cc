@@ -12,7 +12,9 @@ namespace octile::tuner {
 namespace {
 
 std::string config_text(const Exploration& exploration, int candidate) {
-  return octile::to_text(exploration.shortlist.at(static_cast<std::size_t>(candidate)).config);
+  const auto at = static_cast<std::size_t>(candidate), listed = exploration.shortlist.size();
+  return octile::to_text(
+      (at < listed ? exploration.shortlist[at] : exploration.variants.at(at - listed)).config);
 }
 
 void fill_times(const Exploration& exploration, const SearchResult& search,

@@ -31,9 +31,20 @@ Exploration exploration_of(const Candidates& candidates, const Constraints& cons
 Exploration explore(const GemmProblem& problem, std::int64_t tokens, const DeviceSpec& device,
                     const ShortlistOptions& options) {
   const GemmCandidates candidates = gemm_candidates(problem, device);
-  return exploration_of(candidates, gemm_constraints(),
-                        shortlist(rank(problem, tokens, device, candidates),
-                                  default_config(problem, tokens, device), options));
+  Exploration exploration =
+      exploration_of(candidates, gemm_constraints(),
+                     shortlist(rank(problem, tokens, device, candidates),
+                               default_config(problem, tokens, device), options));
+  for (std::size_t i = 0; i < exploration.shortlist.size(); ++i) {
+    Ranked variant = exploration.shortlist[i];
+    variant.variant_of = static_cast<int>(i);
+    auto& config = std::get<GemmConfig>(variant.config);
+    for (const Raster& raster : other_rasters(GemmConfig(config), problem, tokens)) {
+      config.raster = raster;
+      exploration.variants.push_back(variant);
+    }
+  }
+  return exploration;
 }
 
 Exploration explore(const QuantizeProblem& problem, std::int64_t rows, const DeviceSpec& device,
@@ -57,6 +68,12 @@ double floor_us(const QuantizeProblem& problem, std::int64_t rows, const DeviceS
 }
 
 }  // namespace
+
+std::vector<Ranked> Exploration::candidates() const {
+  std::vector<Ranked> all = shortlist;
+  all.insert(all.end(), variants.begin(), variants.end());
+  return all;
+}
 
 std::string to_text(const Question& question) {
   return fmt::format("{} at {} tokens", octile::to_text(question.problem), question.tokens);

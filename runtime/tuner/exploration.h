@@ -32,6 +32,10 @@ struct Exploration {
   std::size_t admitted = 0;
   std::vector<Removal> removed;
   std::vector<Ranked> shortlist;  // the default first
+  std::vector<Ranked> variants;   // of them, looked at where they are among the fastest
+
+  // As a search numbers them: the shortlist, then the variants.
+  std::vector<Ranked> candidates() const;
 };
 Exploration explore(const Question& question, const DeviceSpec& device,
                     const ShortlistOptions& options = {});

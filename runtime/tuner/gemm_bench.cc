@@ -6,7 +6,7 @@ namespace octile::tuner {
 
 Result<std::unique_ptr<GemmBench>> GemmBench::create(GpuWorkshop& shop, const GemmProblem& problem,
                                                      std::int64_t tokens,
-                                                     std::vector<Ranked> shortlist,
+                                                     std::vector<Ranked> candidates,
                                                      std::uint64_t seed) {
   const GpuSession& gpu = shop.gpu;
   const int count = rotation_slots(gpu, bytes_of_call(problem, tokens));
@@ -15,7 +15,7 @@ Result<std::unique_ptr<GemmBench>> GemmBench::create(GpuWorkshop& shop, const Ge
   auto replayer = Replayer::create(gpu);
   if (!replayer) return tl::unexpected<Error>(replayer.error());
   std::unique_ptr<GemmBench> bench(
-      new GemmBench(shop, problem, std::move(shortlist), std::move(*slots), std::move(*replayer)));
+      new GemmBench(shop, problem, std::move(candidates), std::move(*slots), std::move(*replayer)));
   const GemmSlot& first = bench->slots().front();
   auto gate = GemmGate::create(gpu, shop.inspect_bf16, problem, first.a, first.b, seed);
   if (!gate) return tl::unexpected<Error>(gate.error());

@@ -16,7 +16,7 @@ class GemmBench final : public KernelBench<GemmProblem, GemmConfig, FixedGemm, G
   // Fresh operands by `seed`.
   static Result<std::unique_ptr<GemmBench>> create(GpuWorkshop& shop, const GemmProblem& problem,
                                                    std::int64_t tokens,
-                                                   std::vector<Ranked> shortlist,
+                                                   std::vector<Ranked> candidates,
                                                    std::uint64_t seed);
 
  private:

@@ -33,10 +33,13 @@ struct GpuWorkshop {
   BuildQueue builds;
 };
 
-// Candidates in the order of the shortlist, whose first is the default.
+// Candidates as an Exploration numbers them; the first is the default.
 class GpuBench : public Bench {
  public:
-  int candidates() const override { return static_cast<int>(shortlist_.size()); }
+  int candidates() const override { return static_cast<int>(candidates_.size()); }
+  std::optional<int> variant_of(int candidate) const override {
+    return ranked(candidate).variant_of;
+  }
   std::string name(int candidate) const override { return octile::to_text(config(candidate)); }
   void start_builds(std::span<const int> candidates) override;
   std::optional<Result<BuildReport>> build(int candidate, double seconds) override;
@@ -53,20 +56,22 @@ class GpuBench : public Bench {
   virtual int slot_count() const = 0;
 
  protected:
-  GpuBench(GpuWorkshop& shop, Problem problem, std::vector<Ranked> shortlist, Replayer replayer)
+  GpuBench(GpuWorkshop& shop, Problem problem, std::vector<Ranked> candidates, Replayer replayer)
       : shop_(shop),
         problem_(std::move(problem)),
-        shortlist_(std::move(shortlist)),
+        candidates_(std::move(candidates)),
         replayer_(std::move(replayer)) {}
-  const KernelConfig& config(int candidate) const {
-    return shortlist_.at(static_cast<std::size_t>(candidate)).config;
-  }
+  const KernelConfig& config(int candidate) const { return ranked(candidate).config; }
 
   GpuWorkshop& shop_;
 
  private:
+  const Ranked& ranked(int candidate) const {
+    return candidates_.at(static_cast<std::size_t>(candidate));
+  }
+
   const Problem problem_;
-  const std::vector<Ranked> shortlist_;
+  const std::vector<Ranked> candidates_;
   Replayer replayer_;
   std::map<int, Built> built_;
   std::map<int, Replay> replays_;

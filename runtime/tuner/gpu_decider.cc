@@ -24,7 +24,7 @@ Exploration GpuDecider::exploration_of(const Question& question) {
   return exploration;
 }
 
-Status GpuDecider::open_bench(const Question& question, std::vector<Ranked> shortlist) {
+Status GpuDecider::open_bench(const Question& question, std::vector<Ranked> candidates) {
   const auto keep = [this](auto made) -> Status {
     if (!made) return tl::unexpected<Error>(made.error());
     bench_ = std::move(*made);
@@ -33,9 +33,9 @@ Status GpuDecider::open_bench(const Question& question, std::vector<Ranked> shor
   bench_.reset();  // its memory, before the next one's
   if (const auto* gemm = std::get_if<GemmProblem>(&question.problem))
     return keep(
-        GemmBench::create(shop_, *gemm, question.tokens, std::move(shortlist), options_.seed));
+        GemmBench::create(shop_, *gemm, question.tokens, std::move(candidates), options_.seed));
   return keep(QuantizeBench::create(shop_, std::get<QuantizeProblem>(question.problem),
-                                    question.tokens, std::move(shortlist), options_.seed));
+                                    question.tokens, std::move(candidates), options_.seed));
 }
 
 Result<Decision> GpuDecider::decide(const Question& question, const Budget& budget) {
@@ -45,7 +45,7 @@ Result<Decision> GpuDecider::decide(const Question& question, const Budget& budg
       options_.baselines != nullptr && std::holds_alternative<GemmProblem>(question.problem);
   const Budget searching =
       compares ? budget.part(budget.left() * (1 - options_.baseline_share)) : budget;
-  if (Status ok = open_bench(question, exploration.shortlist); !ok)
+  if (Status ok = open_bench(question, exploration.candidates()); !ok)
     return tl::unexpected<Error>(ok.error());
   const auto found = search(*bench_, searching, options_.race);
   if (!found)

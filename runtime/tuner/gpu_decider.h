@@ -46,7 +46,7 @@ class GpuDecider final : public Decider {
 
  private:
   Exploration exploration_of(const Question& question);
-  Status open_bench(const Question& question, std::vector<Ranked> shortlist);
+  Status open_bench(const Question& question, std::vector<Ranked> candidates);
   Status add_baselines(const Question& question, Decision& decision);
 
   GpuWorkshop& shop_;

@@ -36,9 +36,9 @@ class KernelBench : public GpuBench {
   const std::vector<Slot>& slots() const { return slots_; }
 
  protected:
-  KernelBench(GpuWorkshop& shop, const Problem& problem, std::vector<Ranked> shortlist,
+  KernelBench(GpuWorkshop& shop, const Problem& problem, std::vector<Ranked> candidates,
               std::vector<Slot> slots, Replayer replayer)
-      : GpuBench(shop, problem, std::move(shortlist), std::move(replayer)),
+      : GpuBench(shop, problem, std::move(candidates), std::move(replayer)),
         problem_(problem),
         slots_(std::move(slots)) {}
   void set_gate(Gate gate) { gate_ = std::make_unique<Gate>(std::move(gate)); }

@@ -7,7 +7,7 @@ namespace octile::tuner {
 Result<std::unique_ptr<QuantizeBench>> QuantizeBench::create(GpuWorkshop& shop,
                                                              const QuantizeProblem& problem,
                                                              std::int64_t rows,
-                                                             std::vector<Ranked> shortlist,
+                                                             std::vector<Ranked> candidates,
                                                              std::uint64_t seed) {
   const GpuSession& gpu = shop.gpu;
   const int count = rotation_slots(gpu, bytes_touched(problem, rows));
@@ -15,7 +15,7 @@ Result<std::unique_ptr<QuantizeBench>> QuantizeBench::create(GpuWorkshop& shop,
   if (!slots) return tl::unexpected<Error>(slots.error());
   auto replayer = Replayer::create(gpu);
   if (!replayer) return tl::unexpected<Error>(replayer.error());
-  std::unique_ptr<QuantizeBench> bench(new QuantizeBench(shop, problem, std::move(shortlist),
+  std::unique_ptr<QuantizeBench> bench(new QuantizeBench(shop, problem, std::move(candidates),
                                                          std::move(*slots), std::move(*replayer)));
   auto gate = QuantizeGate::create(gpu, problem, bench->slots().front(), seed);
   if (!gate) return tl::unexpected<Error>(gate.error());

@@ -18,7 +18,7 @@ class QuantizeBench final : public KernelBench<QuantizeProblem, QuantizeConfig, 
   static Result<std::unique_ptr<QuantizeBench>> create(GpuWorkshop& shop,
                                                        const QuantizeProblem& problem,
                                                        std::int64_t rows,
-                                                       std::vector<Ranked> shortlist,
+                                                       std::vector<Ranked> candidates,
                                                        std::uint64_t seed);
 
  private:

@@ -1,6 +1,7 @@
 // One decision: from candidates to the one that serves.
 //
 //   compile elsewhere -> drop what spills -> gate -> a first time -> race
+//   the same with the variants of the fastest so far, before the race
 //
 // While later candidates are compiled, earlier ones are checked and timed. A candidate that gives
 // wrong results is never timed and never wins.

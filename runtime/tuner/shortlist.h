@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -15,6 +16,7 @@ namespace octile::tuner {
 struct Ranked {
   KernelConfig config;
   double estimate_us = 0;
+  std::optional<int> variant_of = {};  // of a list: differs from that one in its raster alone
 };
 
 struct ShortlistOptions {

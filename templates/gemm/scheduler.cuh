@@ -19,14 +19,16 @@ struct Divisor {
 
 // What the order of tiles divides by.
 struct TileOrder {
-  Divisor band_tiles;      // tiles of a whole band
-  Divisor last_band_rows;  // tile rows of the last band, if it is not a whole one
+  Divisor band_tiles;       // tiles of a whole band
+  Divisor last_band_width;  // tiles across the last band, if it is not a whole one
 };
 
-// Tiles are cluster tiles, tiles_m x tiles_n of them. The order walks bands of kBand tile rows;
-// inside a band the row index is fastest, so `clusters in flight` tiles span kBand rows and
-// in_flight / kBand columns: the A rows of the band stay in L2 while B streams by once a band.
-template <int kBand>
+// Tiles are cluster tiles, tiles_m x tiles_n of them. The order walks bands of kBand tile rows, or
+// columns. Inside a band the index across it is fastest, so `clusters in flight` tiles span kBand
+// rows and in_flight / kBand columns, or the other way round: the band's rows of A (columns of B)
+// stay in L2 while the other operand streams by once a band. Neighbours in the order read the same
+// of B in a band of rows, of A in one of columns.
+template <int kBand, bool kOfColumns>
 struct TileScheduler {
   int tiles_m;
   int tiles_n;
@@ -44,12 +46,14 @@ struct TileScheduler {
   __device__ __forceinline__ void coordinates(int& tile_m, int& tile_n) const {
     const u32 index = static_cast<u32>(tile);
     const int band = static_cast<int>(order.band_tiles.divide(index));
-    const int within = tile - band * kBand * tiles_n;
-    const int rows = min(kBand, tiles_m - band * kBand);
-    tile_n = rows == kBand
-                 ? within / kBand
-                 : static_cast<int>(order.last_band_rows.divide(static_cast<u32>(within)));
-    tile_m = band * kBand + within - tile_n * rows;
+    const int within = tile - band * kBand * (kOfColumns ? tiles_m : tiles_n);
+    const int width = min(kBand, (kOfColumns ? tiles_n : tiles_m) - band * kBand);
+    int& across = kOfColumns ? tile_n : tile_m;
+    int& along = kOfColumns ? tile_m : tile_n;
+    along = width == kBand
+                ? within / kBand
+                : static_cast<int>(order.last_band_width.divide(static_cast<u32>(within)));
+    across = band * kBand + within - along * width;
   }
 };
 

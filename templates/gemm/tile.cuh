@@ -83,7 +83,7 @@ struct SharedMemory {
   __device__ __forceinline__ u32 taken() const { return gathered() + 8; }
 };
 
-using Scheduler = TileScheduler<cfg::kRasterGroup>;
+using Scheduler = TileScheduler<cfg::kRasterBand, cfg::kRasterOfColumns>;
 using Ring = RingPosition<cfg::kStages>;
 
 __device__ __forceinline__ Scheduler make_scheduler(const Extents& e) {

@@ -142,6 +142,9 @@ class SabotagedBench final : public Bench {
       : shop_(shop), bench_(bench), m_(m), n_(n), gate_(std::move(gate)) {}
 
   int candidates() const override { return bench_.candidates(); }
+  std::optional<int> variant_of(int candidate) const override {
+    return bench_.variant_of(candidate);
+  }
   std::string name(int candidate) const override { return bench_.name(candidate); }
   void start_builds(std::span<const int> candidates) override { bench_.start_builds(candidates); }
   std::optional<Result<BuildReport>> build(int candidate, double seconds) override {

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <numbers>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ struct SimulatedCandidate {
   std::string compile_error;      // not empty: it does not compile
   std::string wrong;              // not empty: what the gate says
   bool wrong_in_between = false;  // seen only beside another candidate
+  std::optional<int> variant_of = {};
 };
 
 struct SimulatedGpu {
@@ -54,6 +56,8 @@ class SimulatedBench final : public tuner::Bench {
   }
 
   int candidates() const override { return static_cast<int>(gpu_.candidates.size()); }
+
+  std::optional<int> variant_of(int candidate) const override { return at(candidate).variant_of; }
 
   std::string name(int candidate) const override {
     return "candidate " + std::to_string(candidate);

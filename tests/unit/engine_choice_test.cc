@@ -221,7 +221,7 @@ TEST_F(ChoiceTest, AQuantiserHasRecordsToo) {
 TEST_F(ChoiceTest, AnInvariantProblemTakesItsOwnRecordsBeforeThoseOfTheFreeOne) {
   const Problem invariant = *parse_problem(kInvariantText);
   GemmConfig other = tuned;
-  other.raster_group = tuned.raster_group + 1;
+  other.raster.band = tuned.raster.band + 1;
   const TuningRecord of_free = record_for(kText, 64, tuned);
   const TuningRecord own = record_for(kInvariantText, 64, other);
   const TuningRecord own_near = record_for(kInvariantText, 128, other);
@@ -281,7 +281,7 @@ TEST_F(RecordsTest, AnAppendedRecordIsTakenUp) {
 
 TEST_F(RecordsTest, TheWritableRootComesBeforeReadOnlyOnes) {
   GemmConfig other = tuned;
-  other.raster_group = tuned.raster_group + 1;
+  other.raster.band = tuned.raster.band + 1;
   ASSERT_TRUE(TuningFile(shipped.path(), true).append(record_for(kText, 64, other)));
   Engine engine({writable.path(), {shipped.path(), "/nonexistent"}, false}, logger);
   EXPECT_EQ(chosen_by(engine).config, KernelConfig(other));
@@ -405,7 +405,7 @@ TEST_F(PlanChoiceTest, DescribeSaysByWhatEachBucketWasChosen) {
 
 TEST_F(PlanChoiceTest, TwoCountsOfOneDoublingMayHaveTwoKernels) {
   GemmConfig other = winner;
-  other.raster_group = winner.raster_group + 1;
+  other.raster.band = winner.raster.band + 1;
   TuningRecord first = h200_tuned;
   first.bucket = first.tokens = 384;
   TuningRecord second = h200_tuned;

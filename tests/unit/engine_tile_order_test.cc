@@ -58,14 +58,14 @@ TEST(TileOrder, DivisorIsExactBesideItsMultiples) {
 }
 
 // Coordinates of all tiles in the order of the walk.
-template <int kBand>
+template <int kBand, bool kOfColumns>
 std::vector<std::pair<int, int>> walk(int tiles_m, int tiles_n) {
-  const TileOrder order = tile_order(tiles_m, tiles_n, kBand);
+  const TileOrder order = tile_order(tiles_m, tiles_n, {kBand, kOfColumns});
   const device::gemm::TileOrder on_device{
       {order.band_tiles.multiplier, order.band_tiles.shift},
-      {order.last_band_rows.multiplier, order.last_band_rows.shift}};
+      {order.last_band_width.multiplier, order.last_band_width.shift}};
   std::vector<std::pair<int, int>> tiles;
-  for (device::gemm::TileScheduler<kBand> scheduler(tiles_m, tiles_n, 0, 1, on_device);
+  for (device::gemm::TileScheduler<kBand, kOfColumns> scheduler(tiles_m, tiles_n, 0, 1, on_device);
        scheduler.valid(); scheduler.advance()) {
     std::pair<int, int>& tile = tiles.emplace_back();
     scheduler.coordinates(tile.first, tile.second);
@@ -75,16 +75,22 @@ std::vector<std::pair<int, int>> walk(int tiles_m, int tiles_n) {
 
 template <int kBand>
 void expect_bands(int tiles_m, int tiles_n) {
-  std::vector<std::pair<int, int>> expected;
+  std::vector<std::pair<int, int>> of_rows, of_columns;
   for (int first = 0; first < tiles_m; first += kBand) {
     for (int n = 0; n < tiles_n; ++n) {
-      for (int m = first; m < std::min(first + kBand, tiles_m); ++m) expected.emplace_back(m, n);
+      for (int m = first; m < std::min(first + kBand, tiles_m); ++m) of_rows.emplace_back(m, n);
     }
   }
-  EXPECT_EQ((walk<kBand>(tiles_m, tiles_n)), expected) << tiles_m << " x " << tiles_n;
+  EXPECT_EQ((walk<kBand, false>(tiles_m, tiles_n)), of_rows) << tiles_m << " x " << tiles_n;
+  for (int first = 0; first < tiles_n; first += kBand) {
+    for (int m = 0; m < tiles_m; ++m) {
+      for (int n = first; n < std::min(first + kBand, tiles_n); ++n) of_columns.emplace_back(m, n);
+    }
+  }
+  EXPECT_EQ((walk<kBand, true>(tiles_m, tiles_n)), of_columns) << tiles_m << " x " << tiles_n;
 }
 
-TEST(TileOrder, WalksBandByBandColumnByColumn) {
+TEST(TileOrder, WalksBandByBandAcrossThem) {
   for (const int tiles_m : {1, 2, 3, 7, 8, 9, 15, 16, 17, 64, 65}) {
     for (const int tiles_n : {1, 2, 5, 17, 132, 256}) {
       expect_bands<1>(tiles_m, tiles_n);

@@ -1,7 +1,10 @@
 // The search space of the GEMM: what its constraints promise of every candidate.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "generator/candidates.h"
 #include "generator/cost_model.h"
@@ -39,6 +42,51 @@ TEST(GemmCandidates, EveryCandidateIsCountedOnce) {
   std::size_t counted = all.admitted.size();
   for (const auto& [name, removed] : all.removed) counted += removed;
   EXPECT_EQ(counted, all.enumerated);
+}
+
+// Tiles in the order a configuration walks over them, of one CTA in flight.
+std::vector<std::pair<std::int64_t, std::int64_t>> walk(const Raster& raster, std::int64_t tiles_m,
+                                                        std::int64_t tiles_n) {
+  const std::int64_t across = raster.of_columns ? tiles_n : tiles_m;
+  const std::int64_t along = raster.of_columns ? tiles_m : tiles_n;
+  std::vector<std::pair<std::int64_t, std::int64_t>> tiles;
+  for (std::int64_t first = 0; first < across; first += raster.band) {
+    for (std::int64_t a = 0; a < along; ++a) {
+      for (std::int64_t x = first; x < std::min(first + raster.band, across); ++x)
+        tiles.push_back(raster.of_columns ? std::pair(a, x) : std::pair(x, a));
+    }
+  }
+  return tiles;
+}
+
+TEST(GemmCandidates, OtherRastersAreOtherWalks) {
+  for (const char* tile : {"tile=192x128x128 stages=4 wg=3 raster=16n", "tile=128x128x128",
+                           "tile=128x128x128 cluster=2x1", "tile=64x64x128 wg=1"}) {
+    const GemmConfig config = *parse_gemm_config(tile);
+    for (const std::int64_t n : {8, 128, 256, 2112, 7168, 24576}) {
+      for (const std::int64_t m : {1, 64, 128, 300, 2048, 8192}) {
+        const std::int64_t tiles_m = ceil_div(m, std::int64_t{config.block_m} * config.cluster_m);
+        const std::int64_t tiles_n = ceil_div(n, std::int64_t{config.block_n});
+        const auto others = other_rasters(config, problem_of(n, 7168), m);
+        std::set<std::vector<std::pair<std::int64_t, std::int64_t>>> walks{
+            walk(config.raster, tiles_m, tiles_n)};
+        for (const Raster& raster : others) walks.insert(walk(raster, tiles_m, tiles_n));
+        EXPECT_EQ(walks.size(), 1 + others.size()) << tile << ", " << m << " x " << n;
+        EXPECT_EQ(others.empty(), tiles_m == 1 || tiles_n == 1) << tile << ", " << m << " x " << n;
+      }
+    }
+  }
+}
+
+TEST(GemmCandidates, TallTilesWalkColumnsSharedOutEvenly) {
+  const GemmConfig tall = *parse_gemm_config("tile=192x128x128 stages=4 wg=3");
+  EXPECT_EQ(usual_raster(tall, 2112), (Raster{17, true}));
+  EXPECT_EQ(usual_raster(tall, 7168), (Raster{14, true}));
+  EXPECT_EQ(usual_raster(tall, 24576), (Raster{16, true}));
+  EXPECT_EQ(usual_raster(tall, 64), (Raster{1, true}));
+  EXPECT_EQ(usual_raster(GemmConfig{}, 7168), Raster{});
+  for (const GemmConfig& c : gemm_candidates(problem_of(7168, 7168), h200()).admitted)
+    ASSERT_EQ(c.raster, usual_raster(c, 7168)) << to_text(c);
 }
 
 TEST(GemmCandidates, AnInvariantProblemIsNeverSplit) {

@@ -54,11 +54,20 @@ TEST(ConfigText, EachFamilyNamesItsFields) {
   ASSERT_FALSE(gemm);
   EXPECT_THAT(gemm.error().message,
               HasSubstr("GEMM configuration field 'tile=128x128' is not one of tile=MxNxK, "));
+  for (const char* raster : {"raster=n", "raster=16m", "raster=n16", "raster=8 n"})
+    EXPECT_FALSE(parse_gemm_config(raster)) << raster;
   const auto quantize = parse_quantize_config("tile=8x256 raster=diagonal");
   ASSERT_FALSE(quantize);
   EXPECT_THAT(quantize.error().message,
               HasSubstr("quantise configuration field 'raster=diagonal' is not one of "
                         "tile=ROWSxCOLS, "));
+}
+
+TEST(ConfigText, ARasterIsOfRowsOrOfColumns) {
+  EXPECT_EQ(parse_gemm_config("raster=12")->raster, (Raster{12, false}));
+  EXPECT_EQ(parse_gemm_config("raster=12n")->raster, (Raster{12, true}));
+  EXPECT_EQ(to_text(Raster{8, false}), "8");
+  EXPECT_EQ(to_text(Raster{16, true}), "16n");
 }
 
 }  // namespace

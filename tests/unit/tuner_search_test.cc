@@ -103,6 +103,31 @@ TEST(TunerSearch, ATieFallsToThePreferredOne) {
   EXPECT_LE(other, kSeeds / 20);
 }
 
+// 0 to 5 as ranked; 6 to 11 their variants, of which the best candidates' are looked at.
+TEST(TunerSearch, VariantsOfTheFastestTakePart) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SimulatedGpu gpu = gpu_with({10, 9, 11, 9.2, 12, 13, 9.7, 8.7, 10.6, 9.1, 5, 5}, seed);
+    for (int i = 6; i < 12; ++i) gpu.candidates[static_cast<std::size_t>(i)].variant_of = i - 6;
+    SimulatedBench bench(gpu);
+    const auto result = search(bench, Budget(bench.clock(), kEnough));
+    ASSERT_TRUE(result) << result.error().message;
+    EXPECT_EQ(result->winner, 7) << seed;
+    EXPECT_EQ(result->outcome, Outcome::kTuned);
+    EXPECT_THAT(bench.gated, ::testing::ElementsAre(0, 1, 2, 3, 4, 5, 7, 9)) << seed;
+    EXPECT_EQ(result->compiled, 8);
+  }
+}
+
+TEST(TunerSearch, AVariantGoesThroughTheGate) {
+  SimulatedGpu gpu = gpu_with({10, 9, 8});
+  gpu.candidates[2].variant_of = 1;
+  gpu.candidates[2].wrong = "element 7";
+  const SearchResult result = run(gpu);
+  EXPECT_EQ(result.winner, 1);
+  ASSERT_EQ(result.dropped.size(), 1U);
+  EXPECT_EQ(result.dropped[0].candidate, 2);
+}
+
 TEST(TunerSearch, TwoSearchesFromScratchAgree) {
   int disagree = 0;
   for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {

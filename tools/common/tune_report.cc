@@ -86,9 +86,10 @@ Json to_json(const tuner::Question& question, const tuner::Exploration& explorat
   Json list = Json::array();
   for (const tuner::Ranked& ranked : exploration.shortlist)
     list.push_back({{"config", to_text(ranked.config)}, {"estimate_us", ranked.estimate_us}});
-  return {{"problem", to_text(question.problem)}, {"tokens", question.tokens},
-          {"enumerated", exploration.enumerated}, {"removed", removed},
-          {"admitted", exploration.admitted},     {"shortlist", list}};
+  return {{"problem", to_text(question.problem)},   {"tokens", question.tokens},
+          {"enumerated", exploration.enumerated},   {"removed", removed},
+          {"admitted", exploration.admitted},       {"shortlist", list},
+          {"variants", exploration.variants.size()}};
 }
 
 std::string explanation_text(const tuner::Question& question,
@@ -103,7 +104,11 @@ std::string explanation_text(const tuner::Question& question,
   TextTable list({"model us", "<configuration"});
   for (const tuner::Ranked& ranked : exploration.shortlist)
     list.add_row({fmt::format("{:.2f}", ranked.estimate_us), to_text(ranked.config)});
-  return text + list.render();
+  text += list.render();
+  if (!exploration.variants.empty())
+    text += fmt::format("{} variants that differ in their raster, looked at of the fastest two\n",
+                        exploration.variants.size());
+  return text;
 }
 
 std::string decisions_table(const std::vector<tuner::Decision>& decisions) {
