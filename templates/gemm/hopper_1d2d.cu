@@ -183,6 +183,14 @@
 //        One product at a time, or one consumer: 0 to +4.4 % (in a search 192x128 in a cluster,
 //        unrolled, was 12 behind the best, by -O3 on another card 5), 64x80 -5. Kept for the first,
 //        which are most large products' choice.
+//   v34  tiles in bands of columns, across which the index runs fastest, beside the bands of 8 rows
+//        of all versions before: neighbours in the order then read the same 192 rows of A, not the
+//        same 128 columns of B. Predicted -1 %. 192x128 on a card that was not yet warm, eight rows
+//        -> so many columns: 8192x2112x7168 184.3 -> 178.7 (17, all), 4096x2112x7168 92.5 -> 91.3,
+//        8192x24576x1536 462 -> 454 (16), 8192x32768x512 246.5 -> 241.6 (16), 8192x7168x16384 1361
+//        -> 1340 (12; 16 1348), 8192x7168x2048 178.4 -> 174.7 (56, all). 128x128 in clusters of two
+//        along m: 8 rows of clusters and 16 columns the same, others 1 to 6 % slower. Kept: columns
+//        for tall tiles, and six rasters tried for the fastest two of a search.
 // clang-format on
 #ifndef OCTILE_EMITTED
 #include "gemm/consumer.cuh"
