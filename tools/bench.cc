@@ -88,13 +88,14 @@ std::string spread_text(const Timing& timing) {
 
 std::string results_table(const std::vector<BenchResult>& results) {
   TextTable table({"<shape", "octile us (p10 to p90)", "baseline us (p10 to p90)", "ratio",
-                   "TFLOP/s", "TB/s", "<checked"});
+                   "TFLOP/s", "TB/s", "of scales", "<checked"});
   for (const BenchResult& r : results) {
     table.add_row({shape_text(r), spread_text(r.ours),
                    r.has_baseline ? r.baseline.name + " " + spread_text(r.baseline) : "-",
                    r.has_baseline ? fmt::format("{:.3f}", r.ratio) : "-",
                    r.tflops > 0 ? fmt::format("{:.0f}", r.tflops) : "-",
                    fmt::format("{:.2f}", r.tbps),
+                   r.scale_share > 0 ? fmt::format("{:.1f} %", 100 * r.scale_share) : "-",
                    !r.ok                        ? "WRONG"
                    : r.check.starts_with("not") ? "-"
                                                 : "yes"});

@@ -361,4 +361,22 @@ std::int64_t bytes_moved(const QuantizeProblem& p, std::int64_t rows) {
   return bytes_touched(p, rows) + rows_in_all(p, rows) * (p.cols * read_bytes_of(p) - once);
 }
 
+Result<std::int64_t> scale_bytes(const QuantizeProblem& p, std::int64_t rows) {
+  std::int64_t bytes = 0;
+  for (const bool transposed : {false, true}) {
+    if (transposed ? !has_transposed(p.output) : !has_rowwise(p.output)) continue;
+    const auto output = output_bytes(p, rows, transposed);
+    if (!output) return tl::unexpected<Error>(output.error());
+    bytes += output->scales;
+  }
+  if (is_fp8(p.x.dtype)) {
+    const auto input = quantized_layout(p.x, rows, p.cols);
+    if (!input) return tl::unexpected<Error>(input.error());
+    bytes += input->scales.bytes();
+  }
+  if (p.grouping != Grouping::kMasked) return bytes;
+  const std::int64_t capacity = rows * groups_of(p);
+  return capacity == 0 ? 0 : bytes * rows_in_all(p, rows) / capacity;
+}
+
 }  // namespace octile

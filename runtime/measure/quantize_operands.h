@@ -85,5 +85,7 @@ int written_bytes_of(const QuantizeProblem& problem);
 // and that it touches, however often.
 std::int64_t bytes_moved(const QuantizeProblem& problem, std::int64_t rows);
 std::int64_t bytes_touched(const QuantizeProblem& problem, std::int64_t rows);
+// Of the scales it writes, and of those x has, padding included. Of masked groups the rows there.
+Result<std::int64_t> scale_bytes(const QuantizeProblem& problem, std::int64_t rows);
 
 }  // namespace octile

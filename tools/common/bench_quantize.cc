@@ -92,7 +92,9 @@ Result<BenchResult> bench_quantize(const BenchContext& context, const QuantizePr
   result.tokens = rows;
   const int read = read_bytes_of(problem);
   const int written = written_bytes_of(problem);
-  const std::int64_t bytes = bytes_moved(problem, rows);
+  const auto scales = scale_bytes(problem, rows);
+  if (!scales) return tl::unexpected<Error>(scales.error());
+  const std::int64_t bytes = bytes_moved(problem, rows) + *scales;
   const std::int64_t elements = bytes / (read + written);  // that a stream of this mix moves
   const auto run = runner(context, problem, result);
   if (!run) return tl::unexpected<Error>(run.error());
@@ -125,6 +127,7 @@ Result<BenchResult> bench_quantize(const BenchContext& context, const QuantizePr
     return tl::unexpected<Error>(ok.error());
   }
   result.tbps = static_cast<double>(bytes) / result.ours.median_us * 1e-6;
+  result.scale_share = static_cast<double>(*scales) / static_cast<double>(bytes);
   return result;
 }
 

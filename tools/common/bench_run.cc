@@ -222,6 +222,8 @@ Json to_json(const BenchResult& result) {
               {"tbps", result.tbps}};
   if (!result.search.is_null()) object["search"] = result.search;
   if (result.tflops > 0) object["tflops"] = result.tflops;
+  if (std::holds_alternative<QuantizeProblem>(result.problem))
+    object["scale_share"] = result.scale_share;
   if (result.has_baseline) {
     object["baseline"] = to_json(result.baseline);
     object["ratio"] = result.ratio;

@@ -36,17 +36,18 @@ struct BenchResult {
   Timing ours;
   bool has_baseline = false;
   Timing baseline;
-  double ratio = 0;   // baseline / ours, median over rounds
-  double tflops = 0;  // of a product
-  double tbps = 0;    // bytes read and written once each
+  double ratio = 0;        // baseline / ours, median over rounds
+  double tflops = 0;       // of a product
+  double tbps = 0;         // bytes read and written once each
+  double scale_share = 0;  // of a quantiser's bytes, and of the baseline's
 };
 
 // Checked against FP64 first; the baseline, where there is one, too.
 Result<BenchResult> bench_gemm(const BenchContext& context, const GemmProblem& problem,
                                std::int64_t m);
 // Checked bit for bit against the host reference first, up to 2^25 elements; the baseline is a
-// stream of the same read:write mix over the same bytes, scales excluded. Where a first pass has to
-// find maxima, the stream reads x twice too.
+// stream of the data's read:write mix over as many bytes, those of scales included. Where a first
+// pass has to find maxima, the stream reads x twice too.
 Result<BenchResult> bench_quantize(const BenchContext& context, const QuantizeProblem& problem,
                                    std::int64_t rows);
 

@@ -1,0 +1,56 @@
+// The bytes a quantisation cannot but move, which its stream moves too.
+#include <gtest/gtest.h>
+
+#include "runtime/measure/quantize_operands.h"
+
+namespace octile {
+namespace {
+
+QuantizeProblem problem_of(const char* text) {
+  return std::get<QuantizeProblem>(*parse_problem(text));
+}
+
+// Of the output 256 x 512, by hand.
+TEST(QuantizeBytes, DataAndScalesOfEveryCopy) {
+  struct Case {
+    const char* text;
+    std::int64_t data, scales;
+  };
+  constexpr std::int64_t kElements = 256 * 512;
+  for (const Case& c :
+       {Case{"quantize rows=256 cols=512 x=bf16 q=e4m3:1x128 out=row", 3 * kElements, 4 * 256 * 4},
+        Case{"quantize rows=256 cols=512 x=bf16 q=e4m3:1x128 out=both", 4 * kElements,
+             4 * (256 * 4 + 512 * 2)},
+        Case{"quantize rows=256 cols=512 x=bf16 q=e4m3:1x128:packed out=row", 3 * kElements,
+             256 * 4},
+        Case{"quantize rows=256 cols=512 x=bf16 q=e4m3:1x32 out=row", 3 * kElements, 256 * 16},
+        Case{"quantize rows=256 cols=512 x=bf16 q=e4m3:row out=row", 3 * kElements, 4 * 256},
+        // x is read for its maximum, too.
+        Case{"quantize rows=256 cols=512 x=bf16 q=e4m3:tensor out=row", 5 * kElements, 4},
+        // 512 columns of two halves.
+        Case{"quantize rows=256 cols=512 x=bf16 q=e4m3:1x128 out=row src=silu_mul", 5 * kElements,
+             4 * 256 * 4},
+        Case{"quantize rows=256 cols=512 x=e4m3:1x128 q=e4m3:1x128 out=col", 2 * kElements,
+             4 * (256 * 4 + 512 * 2)},
+        Case{"dequantize rows=256 cols=512 x=e4m3:1x128 q=bf16 out=row", 3 * kElements,
+             4 * 256 * 4}}) {
+    const QuantizeProblem problem = problem_of(c.text);
+    EXPECT_EQ(bytes_moved(problem, 256), c.data) << c.text;
+    const auto scales = scale_bytes(problem, 256);
+    ASSERT_TRUE(scales) << scales.error().message;
+    EXPECT_EQ(*scales, c.scales) << c.text;
+  }
+}
+
+// Of masked groups only what is there is written.
+TEST(QuantizeBytes, MaskedGroupsHaveTheRowsThatAreThere) {
+  const QuantizeProblem problem =
+      problem_of("quantize rows=256 cols=512 x=bf16 q=e4m3:1x128 out=row group=masked");
+  const auto scales = scale_bytes(problem, 256);
+  ASSERT_TRUE(scales) << scales.error().message;
+  EXPECT_EQ(*scales, rows_in_all(problem, 256) * 4 * 4);
+  EXPECT_LT(rows_in_all(problem, 256), 256 * groups_of(problem));
+}
+
+}  // namespace
+}  // namespace octile
