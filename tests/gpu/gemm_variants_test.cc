@@ -1,9 +1,11 @@
 // Every pair of configuration values, through the engine with an explicit configuration.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <map>
-
 #include <cstdio>
+#include <map>
+#include <optional>
+#include <string_view>
 
 #include "generator/candidates.h"
 #include "generator/cost_model.h"
@@ -54,31 +56,65 @@ TEST_F(GemmVariants, ShorterPromotionIntervals) {
   }
 }
 
+// What a case's product is before anything is compared with it.
+class Bits {
+ public:
+  explicit Bits(GpuSession& gpu) : gpu_(gpu) {}
+
+  // The first output is kept; how many bytes of a later one differ from it.
+  std::uint64_t differences(GemmCase& c) {
+    if (!first_) {
+      first_.emplace(gpu_.allocate(c.d().bytes()));
+      EXPECT_EQ((*gpu_.driver())
+                    ->cuMemcpyDtoDAsync(first_->get(), c.d().get(), c.d().bytes(), gpu_.stream()),
+                CUDA_SUCCESS);
+      return 0;
+    }
+    DeviceBuffer found = gpu_.zeroed(8);
+    const void* x = first_->pointer();
+    const void* y = c.d().pointer();
+    auto bytes = static_cast<std::int64_t>(c.d().bytes());
+    void* counter = found.pointer();
+    gpu_.launch("count_differences", 1024, 256, {&x, &y, &bytes, &counter});
+    return gpu_.read_counter(found);
+  }
+
+ private:
+  GpuSession& gpu_;
+  std::optional<DeviceBuffer> first_;
+};
+
 // Tile, stages, raster, cluster and overlap are schedule, not numerics: the same bits from all that
 // split K alike.
 TEST_F(GemmVariants, ScheduleDoesNotChangeBits) {
   const GemmProblem problem;
   GemmCase c(gpu(), problem, {300, 520, 2100 / 16 * 16}, 9000);
-  std::map<int, DeviceBuffer> first;  // by split count
+  std::map<int, Bits> of_splits;
   for (const GemmConfig& config :
        covering_gemm_configs(splittable_gemm_problem(), gpu().device())) {
     c.poison_output();
     c.run_config(config, gpu().stream());
-    if (!first.contains(config.splits)) {
-      DeviceBuffer& kept =
-          first.emplace(config.splits, gpu().allocate(c.d().bytes())).first->second;
-      ASSERT_EQ((*gpu().driver())
-                    ->cuMemcpyDtoDAsync(kept.get(), c.d().get(), c.d().bytes(), gpu().stream()),
-                CUDA_SUCCESS);
-      continue;
+    Bits& bits = of_splits.try_emplace(config.splits, gpu()).first->second;
+    ASSERT_EQ(bits.differences(c), 0U) << to_text(config);
+  }
+}
+
+// 15 x 21 tiles, several a CTA, in bands of rows and columns whose last is narrower.
+TEST_F(GemmVariants, EveryRasterIsRightToTheSameBits) {
+  const GemmProblem problem;
+  GemmCase c(gpu(), problem, {1900, 2600, 272}, 9400);
+  Bits bits(gpu());
+  for (const char* cluster : {"1x1", "2x1", "1x2"}) {
+    for (const char* raster : {"8", "1", "4", "100", "1n", "4n", "8n", "100n"}) {
+      const auto config = parse_gemm_config(
+          fmt::format("tile=128x128x128 stages=4 wg=2 cluster={} raster={}", cluster, raster));
+      ASSERT_TRUE(config);
+      c.poison_output();
+      c.run_config(*config, gpu().stream());
+      if (raster == std::string_view("8")) c.judge(reference::tolerance_c(128));
+      ASSERT_EQ(bits.differences(c), 0U) << to_text(*config);
+      if (HasFailure()) FAIL() << to_text(*config);
     }
-    DeviceBuffer differences = gpu().zeroed(8);
-    const void* x = first.at(config.splits).pointer();
-    const void* y = c.d().pointer();
-    auto bytes = static_cast<std::int64_t>(c.d().bytes());
-    void* counter = differences.pointer();
-    gpu().launch("count_differences", 1024, 256, {&x, &y, &bytes, &counter});
-    ASSERT_EQ(gpu().read_counter(differences), 0U) << to_text(config);
   }
 }
 
