@@ -178,7 +178,7 @@ Written write(const Kernel& kernel, int index) {
   declare(name, "const quantize::Args");
   std::array<std::string, kCompanions> others;  // in the table's order
   others.fill("nullptr");
-  const std::vector<Companion> companions = companions_of(problem);
+  const std::vector<Companion> companions = companions_of(problem, config);
   for (std::size_t i = 0; i < companions.size(); ++i) {
     const auto which = static_cast<std::size_t>(companions[i]);
     std::string& other = others[which];

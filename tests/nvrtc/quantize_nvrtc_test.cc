@@ -54,7 +54,7 @@ void compile_and_check(const QuantizeProblem& problem, const QuantizeConfig& con
   EXPECT_EQ(r->spill_store_bytes, 0);
   EXPECT_EQ(r->spill_load_bytes, 0);
   EXPECT_EQ(r->stack_bytes, 0);
-  const std::vector<Companion> companions = companions_of(problem);
+  const std::vector<Companion> companions = companions_of(problem, config);
   ASSERT_EQ(kernel->companions.size(), companions.size());
   for (std::size_t i = 0; i < companions.size(); ++i) {
     const EntryPoint& companion = kernel->companions[i];
