@@ -158,7 +158,6 @@ void add_quantizing(Prologue& out, const QuantizeProblem& p, const QuantizeConfi
     out.add_bool("kSideBySide", streams_rows(p), "problem: rows of computed values stream");
     out.add_bool("kOfHalves", takes_both_halves(p),
                  "problem: a warp has the same columns of both halves");
-    out.add_bool("kLooksUp", c.looks_up, "configuration: a part of the source is in a table");
   }
   if (template_of(p) == QuantizeTemplate::kTiles) {
     out.add_part(

@@ -64,7 +64,7 @@ void expect_same_outputs(const Case& actual, const Case& expected) {
 // A placement, and which copies' scales are put in order there behind tiles that order them.
 struct OrderedPlacement {
   Placement at;
-  bool rows, columns;
+  bool rows = false, columns = false;
 };
 
 // That the host orders these, of the copies the problem has.
