@@ -158,7 +158,6 @@ void add_quantizing(Prologue& out, const QuantizeProblem& p, const QuantizeConfi
     out.add_bool("kSideBySide", streams_rows(p), "problem: rows of computed values stream");
     out.add_bool("kOfHalves", takes_both_halves(p),
                  "problem: a warp has the same columns of both halves");
-    out.add_bool("kLooksUp", c.looks_up, "configuration: a part of the source is in a table");
   }
   if (template_of(p) == QuantizeTemplate::kTiles) {
     out.add_part(
@@ -171,7 +170,7 @@ void add_quantizing(Prologue& out, const QuantizeProblem& p, const QuantizeConfi
     out.add_bool("kOrdersScales", c.orders_scales, "configuration: scales leave by whole sectors");
     out.add_bool("kBiasGradient", p.bias_gradient, "problem: the sums of the columns are wanted");
   }
-  if (may_order_scales(p)) {
+  if (c.orders_scales) {
     out.add_int("kOrderThreads", kOrderThreads, "of the kernel that puts scales in order");
   }
   if (first_pass_of(p) != FirstPass::kNone) {
@@ -210,6 +209,14 @@ Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
   if (c.looks_up) {
     out.add_assert(fmt::format("segments::Input::kTableBytes == {}", kLookupBytes),
                    "host and device disagree on the table");
+  }
+  if (c.orders_scales) {
+    out.add_assert(fmt::format("quantize::OrderedScales::kAlign == {} && "
+                               "quantize::OrderedScales::kRuns == {} && "
+                               "quantize::OrderedScales::kAcross == {} && "
+                               "quantize::OrderedScales::kGroupsTogether == {}",
+                               kOrderAlign, kOrderRuns, kOrderAcross, kOrderGroupsTogether),
+                   "host and device disagree on the thread blocks that order scales");
   }
   out.add_assert(
       fmt::format("{}::kVectors == {}", body_of(p), resources_of(p, c).vectors_per_thread),
@@ -253,7 +260,7 @@ Result<EmittedKernel> emit_quantize(const QuantizeProblem& problem, const Quanti
   kernel.name = kernel_name(problem, config);
   kernel.template_path = fmt::format("quantize/{}.cu", body_of(problem));
   std::vector<TemplateBody> bodies;
-  const std::vector<Companion> companions = companions_of(problem);
+  const std::vector<Companion> companions = companions_of(problem, config);
   for (const Companion c : companions) kernel.companions.push_back(entry_of(problem, c));
   for (std::size_t i = 0; i < companions.size(); ++i) {
     bodies.push_back(body_of(problem, companions[i], kernel.companions[i].name));

@@ -17,7 +17,7 @@ constexpr int kBlocksOfAnSm = 32;  // CUDA C++ Programming Guide, compute capabi
 // ---- axes
 
 constexpr std::array kTileRows{1, 2, 4, 8, 16, 128, 256};
-constexpr std::array kWidths{1, 2, 4};  // of the narrowest tile
+constexpr int kWidest = 4;  // times the narrowest tile, or the default where that is wider
 constexpr std::array kThreads{32, 64, 128, 256, 512, 1024};
 constexpr std::array kWarpsOfAnSm{8, 16, 24, 32, 48, 64};
 
@@ -63,7 +63,8 @@ bool lone_warps_share_small_blocks(const QuantizeConfig& c, const QuantizeSettin
 constexpr std::array kConstraints{
     QuantizeConstraint{"template_takes_it",
                        "the kernel's template holds such a tile in so many threads, in 1 to 16 "
-                       "loads each, and visits tiles in that order",
+                       "loads each, visits tiles in that order, and has a table, or scales put in "
+                       "order behind, where these are asked for",
                        template_takes_it},
     QuantizeConstraint{"lone_warps_share_small_blocks",
                        "warps that work alone share blocks of at most 256 threads, but for a "
@@ -86,6 +87,13 @@ constexpr std::array kConstraints{
 };
 
 // ---- enumeration
+
+// Of the widths that are tried, each twice the one before.
+int narrowest(const QuantizeConfig& usual, const QuantizeProblem& p) {
+  const QuantizeTemplate t = template_of(p);
+  const bool alone = t == QuantizeTemplate::kSegments || t == QuantizeTemplate::kDequantize;
+  return alone && !streams_rows(p) ? warp_columns(p) : usual.tile_cols;
+}
 
 // A row in as few loads as hold it.
 int whole_row(const QuantizeConfig& usual, const QuantizeProblem& p, int threads) {
@@ -134,6 +142,8 @@ const QuantizeConstraint* refused_by(const QuantizeConfig& c, const QuantizeSett
 QuantizeCandidates quantize_candidates(const QuantizeSetting& s) {
   const QuantizeConfig usual = default_config(s.problem, s.rows, s.device);
   const bool by_rows = template_of(s.problem) == QuantizeTemplate::kRows;
+  const int first = narrowest(usual, s.problem);
+  const int last = by_rows ? first : std::max(kWidest * first, usual.tile_cols);
   const int tables = lookup_of(s.problem) != nullptr ? 1 : 0;
   const int orders = may_order_scales(s.problem) ? 1 : 0;
   QuantizeCandidates result;
@@ -153,11 +163,10 @@ QuantizeCandidates quantize_candidates(const QuantizeSetting& s) {
   QuantizeConfig c;
   for (const int rows : kTileRows) {
     c.tile_rows = rows;
-    for (const int width : kWidths) {
-      if (by_rows && width > 1) continue;
+    for (int width = first; width <= last; width *= 2) {
       for (const int threads : kThreads) {
         c.threads = threads;
-        c.tile_cols = by_rows ? whole_row(usual, s.problem, threads) : width * usual.tile_cols;
+        c.tile_cols = by_rows ? whole_row(usual, s.problem, threads) : width;
         for (const int warps : kWarpsOfAnSm) {
           if (warps % (threads / kWarp) != 0) continue;
           c.blocks_per_sm = warps / (threads / kWarp);

@@ -18,8 +18,6 @@ constexpr int kVectorBytes = 16;   // one load of one thread
 constexpr int kCodesTogether = 8;  // of a load, where codes are held
 constexpr int kScaleBlock = 128;   // elements of a row that share a scale
 constexpr int kShortBlock = 32;
-constexpr int kScalesAcross = 32;     // of a run, that tiles share which order scales
-constexpr int kGroupsTogether = 8;    // of such tiles, that a thread block puts in order
 constexpr int kMaxVectors = 16;       // 64 registers of input: more would spill
 constexpr int kMaxNormThreads = 512;  // a row's sum has 1024 parts, two of a thread at least
 constexpr int kMaxStreamedRows = 64;  // of a warp's tile: longer ones leave SMs idle at the end
@@ -140,7 +138,7 @@ Status check_segments(const QuantizeProblem& p, const QuantizeConfig& c) {
     }
     return {};
   }
-  const int warp_cols = kWarp * elements_per_vector(p);
+  const int warp_cols = warp_columns(p);
   if (!is_power_of_two(c.tile_cols) || c.tile_cols % warp_cols != 0) {
     return refuse(
         "tile columns", c.tile_cols,
@@ -181,7 +179,7 @@ Status check_tiles(const QuantizeProblem& p, const QuantizeConfig& c) {
 }
 
 Status check_shard(const QuantizeProblem& p, const QuantizeConfig& c) {
-  const int warp_cols = kWarp * elements_per_vector(p);
+  const int warp_cols = warp_columns(p);
   if (c.tile_rows != kShardRows) return refuse("tile rows", c.tile_rows, "8 is allowed");
   if (c.tile_cols == warp_cols) return {};
   return refuse("tile columns", c.tile_cols,
@@ -355,6 +353,8 @@ int streamed_columns(const QuantizeProblem& p) {
   return kWarp * kStreamedElements * (takes_both_halves(p) ? 2 : 1);
 }
 
+int warp_columns(const QuantizeProblem& p) { return kWarp * elements_per_vector(p); }
+
 int step_rows(const QuantizeProblem& p, const QuantizeConfig& c) {
   constexpr int kMaskedRows = 8;  // loads of a thread
   if (template_of(p) == QuantizeTemplate::kNormRows) return 1;
@@ -444,13 +444,23 @@ bool may_order_scales(const QuantizeProblem& p) {
          p.scale_layout == ScaleLayout::kLinear && p.grouping == Grouping::kNone;
 }
 
-std::int64_t order_blocks(const QuantizeProblem& p, std::int64_t rows) {
-  // OrderedScales::order_blocks (templates/quantize/ordered_scales.cuh).
-  const auto blocks = [](std::int64_t outer, std::int64_t extent) {
-    const std::int64_t groups = ceil_div(extent, kShortBlock) / kScalesAcross;
-    return outer / kScaleBlock * ceil_div(groups, kGroupsTogether);
+OrderBlocks order_blocks(const QuantizeProblem& p, const QuantizeKernelArgs& args) {
+  // OrderedScales::order_blocks (templates/quantize/ordered_scales.cuh), `extent` values a run.
+  const auto blocks = [](const void* scales, std::int64_t outer, std::int64_t extent,
+                         std::int64_t ld) {
+    const auto bits = reinterpret_cast<std::uintptr_t>(scales) | static_cast<std::uintptr_t>(ld);
+    if (bits % kOrderAlign != 0) return std::int64_t{0};
+    const std::int64_t groups = ceil_div(extent, kShortBlock) / kOrderAcross;
+    return outer / kOrderRuns * ceil_div(groups, kOrderGroupsTogether);
   };
-  return (has_rowwise(p.output) ? blocks(rows, p.cols) : 0) + blocks(p.cols, rows);
+  OrderBlocks all;
+  if (has_rowwise(p.output)) {
+    all.of_rows = blocks(args.scale, args.rows, args.cols, args.scale_ld);
+  }
+  if (has_transposed(p.output)) {
+    all.of_columns = blocks(args.scale_transposed, args.cols, args.rows, args.scale_ld_transposed);
+  }
+  return all;
 }
 
 std::int64_t resident_blocks(const QuantizeConfig& c, std::int64_t blocks, int sm_count) {
@@ -570,14 +580,14 @@ std::string kernel_name(const QuantizeProblem& p, const QuantizeConfig& c) {
                      c.looks_up ? "_lookup" : "", c.orders_scales ? "_ordered" : "");
 }
 
-std::vector<Companion> companions_of(const QuantizeProblem& p) {
+std::vector<Companion> companions_of(const QuantizeProblem& p, const QuantizeConfig& c) {
   std::vector<Companion> all;
   const bool norms = source_shape(p.source).rms_norm;
   if (norms && template_of(p) != QuantizeTemplate::kNormRows) all.push_back(Companion::kRowNorm);
   if (first_pass_of(p) != FirstPass::kNone) all.push_back(Companion::kFirstPass);
   if (p.policy == ScalePolicy::kDelayed) all.push_back(Companion::kScaleUpdate);
   if (p.bias_gradient) all.push_back(Companion::kBiasSum);
-  if (may_order_scales(p)) all.push_back(Companion::kScaleOrder);
+  if (c.orders_scales) all.push_back(Companion::kScaleOrder);
   return all;
 }
 

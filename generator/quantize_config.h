@@ -57,7 +57,6 @@ enum class Companion : int {
   kScaleOrder,   // puts scales in order that left by whole sectors, after it
 };
 inline constexpr std::size_t kCompanions = 5;
-std::vector<Companion> companions_of(const QuantizeProblem&);
 std::string companion_name(const QuantizeProblem&, Companion);
 
 // How the tiles of a kernel meet the groups; values are those of templates/quantize/groups.cuh.
@@ -91,6 +90,9 @@ struct QuantizeConfig {
   friend bool operator==(const QuantizeConfig&, const QuantizeConfig&) = default;
 };
 
+// The kernels that a configuration of the problem needs beside its own, in order of their values.
+std::vector<Companion> companions_of(const QuantizeProblem&, const QuantizeConfig&);
+
 struct QuantizeKernelArgs;
 
 struct QuantizeResources {
@@ -109,12 +111,29 @@ bool streams_rows(const QuantizeProblem&);
 // both.
 bool takes_both_halves(const QuantizeProblem&);
 int streamed_columns(const QuantizeProblem&);  // of its tile
+// Columns of one load of a warp: of the narrowest tile where warps work alone and do not stream.
+int warp_columns(const QuantizeProblem&);
 int step_rows(const QuantizeProblem&, const QuantizeConfig&);
-// Whether scales may leave by whole sectors, in places of others, until another kernel puts them in
-// order: where they are bytes of which a tile has four of every run.
+// Whether scales may leave 32 bytes at a time, in places of others, until another kernel puts them
+// in order: where they are bytes of which a tile has four of every run. Which of them do, the
+// arrays of a launch decide (order_blocks).
 bool may_order_scales(const QuantizeProblem&);
-// Thread blocks of that kernel; 0: no scales are to be put in order.
-std::int64_t order_blocks(const QuantizeProblem&, std::int64_t rows);
+// Thread blocks of that kernel, those of the row-wise scales first. Of an array none, whose scales
+// leave one by one, where its address or its stride is no multiple of kOrderAlign bytes (a packed
+// stride is a run's length / 32, rounded up to 4: one of a quarter of all lengths), or where it has
+// no kOrderRuns runs of kOrderAcross scales.
+struct OrderBlocks {
+  std::int64_t of_rows = 0;
+  std::int64_t of_columns = 0;
+  std::int64_t all() const { return of_rows + of_columns; }
+};
+OrderBlocks order_blocks(const QuantizeProblem&, const QuantizeKernelArgs&);
+// As OrderedScales has them (templates/quantize/ordered_scales.cuh), which the emitted source
+// asserts.
+inline constexpr int kOrderAlign = 16;          // bytes
+inline constexpr int kOrderRuns = 128;          // of a tile
+inline constexpr int kOrderAcross = 32;         // scales of a run, that tiles share
+inline constexpr int kOrderGroupsTogether = 8;  // of such tiles, that a thread block puts in order
 // The part of the source that a table may hold; null where there is none.
 std::shared_ptr<const Lookup> lookup_of(const QuantizeProblem&);
 // Of the thread block: two steps' inputs a warp.

@@ -4,6 +4,7 @@
 
 #include "generator/cost_model.h"
 #include "generator/fused_source.h"
+#include "generator/layout.h"
 
 namespace octile {
 namespace {
@@ -69,7 +70,8 @@ QuantizeConfig looked_up_config(const QuantizeProblem& p, std::int64_t rows, con
   return c;
 }
 
-// Whether a row's scales are bytes of which 1024 columns have a sector of 32.
+// Whether a row's scales are bytes of which kColumnsOfASector columns have a sector of 32.
+constexpr int kColumnsOfASector = 1024;
 bool fills_sectors_along_rows(const QuantizeProblem& p) {
   return p.operation == QuantizeOperation::kQuantize && p.q.granularity == Granularity::k1x32 &&
          p.q.scale == ScaleFormat::kE8M0 && p.scale_layout == ScaleLayout::kLinear &&
@@ -106,15 +108,18 @@ QuantizeConfig segments_config(const QuantizeProblem& p, std::int64_t rows, cons
   const std::int64_t enough = kWarpsPerSm * d.sm_count;
   while (c.tile_rows > 1 && tiles_of(c, p, rows) < enough) c.tile_rows /= 2;
   const bool of_few_rows = c.tile_rows < 4 && p.operation == QuantizeOperation::kQuantize;
-  if (of_few_rows || fills_sectors_along_rows(p)) {
+  const bool of_sectors = fills_sectors_along_rows(p) && p.cols >= kColumnsOfASector;
+  if (of_few_rows || of_sectors) {
     // One row: of 1x32 scales a sector of 32, which takes as long as the 8 of 256 columns; of few
-    // rows as many loads a thread as four rows have, and addresses of one (segments.cu).
+    // rows as many loads a thread as four rows have, and addresses of one (segments.cu). Narrower
+    // where half of it has all columns.
     constexpr std::int64_t kFewWarps = 4;  // of an SM
     c.tile_rows = 1;
-    c.tile_cols = fills_sectors_along_rows(p) ? 1024 : 4 * warp_cols;
+    c.tile_cols = fills_sectors_along_rows(p) ? kColumnsOfASector : 4 * warp_cols;
     c.threads = of_few_rows ? 64 : 128;
     c.blocks_per_sm = (held_type(p) == DType::kFP32 ? 768 : 1024) / c.threads;
-    while (c.tile_cols > warp_cols && tiles_of(c, p, rows) < kFewWarps * d.sm_count) {
+    while (c.tile_cols > warp_cols &&
+           (c.tile_cols / 2 >= p.cols || tiles_of(c, p, rows) < kFewWarps * d.sm_count)) {
       c.tile_cols /= 2;
     }
     return c;
@@ -168,11 +173,13 @@ bool fits_64_registers(const QuantizeProblem& p) {
 }
 
 // Where memory is the limit, and what is saved is more than another kernel takes: of both copies'
-// scales (tiles.cu).
+// scales (tiles.cu). Where the packed stride of the row-wise ones lets those be ordered: whether
+// the transposed ones' does, the rows of each launch decide (order_blocks).
 bool pays_to_order_scales(const QuantizeProblem& p, std::int64_t rows) {
   constexpr std::int64_t kEnough = std::int64_t{1} << 24;  // elements
   return rows != kDynamic && rows * p.cols >= kEnough && may_order_scales(p) &&
-         p.output == QuantizeOutput::kBoth && p.source.empty() && !holds_codes(p);
+         p.output == QuantizeOutput::kBoth && p.source.empty() && !holds_codes(p) &&
+         packed_scale_ld(p.q, rows, p.cols, false) % kOrderAlign == 0;
 }
 
 QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {

@@ -126,7 +126,7 @@ QuantizeLaunch quantize_launch(const QuantizeProblem& problem, const QuantizeCon
                    .sm_count = sm_count,
                    .threads = r.threads,
                    .smem_bytes = r.smem_bytes};
-  const std::vector<Companion> which = companions_of(problem);
+  const std::vector<Companion> which = companions_of(problem, config);
   for (std::size_t i = 0; i < companions.size(); ++i) {  // none where the device is a name
     l.companions[static_cast<std::size_t>(which[i])] = companions[i];
   }
@@ -149,7 +149,7 @@ Status launch_quantize(const LaunchSite& site, const QuantizeLaunch& l,
   }
   const std::int64_t resident = resident_blocks(l.config, *blocks, l.sm_count);
   if (Status ok = launch(site, l.kernel, resident, l.threads, k, l.smem_bytes); !ok) return ok;
-  const std::int64_t order = l.config.orders_scales ? order_blocks(problem, args.rows) : 0;
+  const std::int64_t order = l.config.orders_scales ? order_blocks(problem, k).all() : 0;
   if (order > 0) {
     if (Status ok = launch(site, of(l, Companion::kScaleOrder), order, kOrderThreads, k); !ok) {
       return ok;

@@ -330,7 +330,7 @@ std::int64_t rows_in_all(const QuantizeProblem& p, std::int64_t rows) {
 }
 
 int read_bytes_of(const QuantizeProblem& p) {
-  const std::vector<Companion> companions = companions_of(p);
+  const std::vector<Companion> companions = companions_of(p, {});  // those of any
   const auto has = [&](Companion c) { return std::ranges::count(companions, c); };
   const auto passes = 1 + has(Companion::kFirstPass);
   const auto all = size_of(p.x.dtype) * (inputs_of(p) * passes + has(Companion::kRowNorm));

@@ -45,7 +45,6 @@ constexpr int kTileCols = OCTILE_DEFAULT_TILE_COLS;
 constexpr int kStepRows = OCTILE_DEFAULT_TILE_ROWS;
 constexpr bool kSideBySide = false;
 constexpr bool kOfHalves = false;
-constexpr bool kLooksUp = false;
 constexpr int kThreads = 256;
 constexpr int kBlocksPerSm = 2;
 constexpr bool kRowsFastest = true;

@@ -334,7 +334,7 @@ struct FusedInput {
   // The patch's.
   __device__ __forceinline__ i64 offset(int g) const {
     if constexpr (P::kOfHalves) {
-      return (g < 2 ? 0 : half()) + g % 2 * kElements;
+      return P::offset(g, half());
     } else {
       return P::offset(g);
     }

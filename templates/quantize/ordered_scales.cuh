@@ -1,8 +1,9 @@
 // 1x32 scales of tiles of 128 x 128, in two steps. A tile has four bytes of each of 128 runs of
 // scales, and runs lie far apart: 128 writes, each to a sector of which it fills an eighth. L2
 // takes as long for one of them as for a whole sector (an H200 16384x7168 both: 18 of 141 us). So
-// tiles write whole sectors, in the places of others' scales, and the kernel behind
-// (scale_order.cu) puts them in order.
+// tiles write 32 bytes of a run at a time, in the places of others' scales, and the kernel behind
+// (scale_order.cu) puts them in order. With a stride that is a multiple of 32 bytes these are
+// sectors; with one of 16 alone every other piece lies in two, 24 writes of a tile for 128.
 //
 // Eight tiles side by side along the runs share 128 sectors, 32 bytes of each of their runs. Tile k
 // fills sectors 16 k .. 16 k + 15 with its words, a word for each run in the order of the runs. In
@@ -14,7 +15,8 @@
 //   16          tile 1, runs 0 .. 7            run 16, tiles 0 .. 7
 //
 // Tiles that lack neighbours, at the end of the runs, or runs store their scales one by one; so do
-// all where the array or its stride is misaligned.
+// all where the array or its stride is no multiple of 16 bytes. A packed stride is one for runs of
+// 512 k - 127 .. 512 k elements: a quarter of all lengths.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "quantize/scale.cuh"
@@ -23,6 +25,7 @@
 namespace quantize {
 
 struct OrderedScales {
+  static constexpr int kAlign = sizeof(Vector);
   static constexpr int kRuns = 128;   // of a tile
   static constexpr int kTiles = 8;    // that share sectors
   static constexpr int kAcross = 32;  // scales of a run that they have: bytes
@@ -34,16 +37,17 @@ struct OrderedScales {
   i64 outer, inner, ld;
 
   __device__ __forceinline__ bool aligned() const {
-    return (reinterpret_cast<u64>(scales) | static_cast<u64>(ld)) % sizeof(Vector) == 0;
+    return (reinterpret_cast<u64>(scales) | static_cast<u64>(ld)) % kAlign == 0;
   }
   // Whole groups of tiles along a run.
   __device__ __forceinline__ i64 groups_across() const { return inner / kAcross; }
-  // Thread blocks that put them in order: along a run, and in all.
+  // Thread blocks that put them in order: along a run, and in all. The host launches as many
+  // (quantize_config.cc).
   __device__ __forceinline__ i64 order_blocks_across() const {
     return (groups_across() + kGroupsTogether - 1) / kGroupsTogether;
   }
   __device__ __forceinline__ i64 order_blocks() const {
-    return outer / kRuns * order_blocks_across();
+    return aligned() ? outer / kRuns * order_blocks_across() : 0;
   }
 
   // Whether the scales from (run, i) on, which are a tile's first, belong to such a group.

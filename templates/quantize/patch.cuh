@@ -69,9 +69,11 @@ struct PatchOfHalves : Patch<Source, kVectorCount, 4, 2 * Source::kElements, 1, 
     this->cols = clamp_count(half - first_col, 2 * Source::kElements);
   }
 
-  __device__ __forceinline__ i64 offset(int g) const {
+  // Columns from the first to group g's, of halves of so many columns.
+  static __device__ __forceinline__ i64 offset(int g, i64 half) {
     return (g < 2 ? 0 : half) + g % 2 * Source::kElements;
   }
+  __device__ __forceinline__ i64 offset(int g) const { return offset(g, half); }
   __device__ __forceinline__ int elements(int g) const { return Base::elements(g % 2); }
   __device__ __forceinline__ bool whole(int g) const { return Base::whole(g % 2); }
   __device__ __forceinline__ bool whole() const { return this->rows == Base::kRows && whole(1); }
@@ -103,6 +105,7 @@ __device__ __forceinline__ Vector gather(const char* p, int count) {
 template <typename P>
 struct TensorInput {
   using Src = typename P::Src;
+  static constexpr bool kLooksUp = false;  // no table (fused.cuh)
   const char* x;
   i64 step;      // bytes from one row of the patch to the next
   bool aligned;  // pointer and stride allow whole vectors; the same in every thread

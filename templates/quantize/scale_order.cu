@@ -3,7 +3,8 @@
 // many because their pieces of a run touch: of one group alone every sector is a request of its
 // own, and 7 MB of scales take 11 us.
 //
-// Grid: a block each for the groups of the row-wise scales, then of the transposed ones.
+// Grid: a block each for the groups of the row-wise scales, then of the transposed ones; none for
+// those of a misaligned array, which have left in order.
 #ifndef OCTILE_EMITTED
 #define OCTILE_ORDER_NAME octile_quantize_scale_order_default
 #define OCTILE_DEFAULT_GRANULARITY 5
@@ -47,7 +48,6 @@ extern "C" __global__ void __launch_bounds__(cfg::kOrderThreads)
   const i64 block = blockIdx.x;
   const bool transposed = !cfg::kRowwise || block >= of_rows;
   const Scales scales = transposed ? columns : rows;
-  if (!scales.aligned()) return;
   const quantize::Tile part =
       quantize::tile_at(block - (transposed ? of_rows : 0), scales.order_blocks_across());
   const i64 left = scales.groups_across() - part.col * kGroups;

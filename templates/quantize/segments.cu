@@ -93,8 +93,9 @@
 //   both halves of a warp, 16 rows              0.92       0.925 (0.78)             dropped
 //   the same, 8 rows                            -          0.951 (0.87)             this file
 //   4 / 32 rows; 8, 12 blocks of 64 threads     -          0.914 / 0.894; 0.95 0.95 dropped
-//   the scales of 8 rows in one store (SwiGLU   0.98       0.954                    this file
-//   0.955 and GELU 0.81 as before)
+//   the scales of 8 rows in one store (GELU     0.98       0.954                    this file:
+//   0.81 as before; SwiGLU 0.955, in two later                                      steps of two
+//   runs 0.950 to 0.953, without it 0.956)                                          rows alone
 // GELU, 16384x7168:
 //   by polynomials, 87 % of the issue slots     -          0.59                     small tensors
 //   from a table, each tile from a standstill,  0.95       0.74 / 0.785 (spills)    dropped
@@ -164,12 +165,14 @@ __device__ __forceinline__ u32 of_piece(const u32 (&magnitudes)[kVectors], int p
 
 // 1x128: the lanes of a block share out its pieces; each derives the scales of one, and where there
 // are more lanes than pieces several derive the same. Down a tile these lie behind each other in
-// one run. Where rows stream, lanes that derive the same keep those of a step each, so that 8 rows'
-// leave together: a sector. A write of 8 or 16 bytes takes L2 as long.
+// one run. Where rows stream two a step, and scales are words of their own, lanes that derive the
+// same keep those of a step each, so that 8 rows' leave together: a sector. A write of 8 bytes
+// takes L2 as long. (Of four rows a step it saves half as many, and was slower.)
 struct LongOwner {
   using Runs = quantize::ScaleRuns<Rule>;
   static constexpr int kCopies = kLongLanes / kOwned;
-  static constexpr bool kGathers = cfg::kSideBySide && Rule::kStepBytes == 4 && !Rule::kPacked;
+  static constexpr bool kGathers =
+      cfg::kSideBySide && cfg::kStepRows <= 2 && Rule::kStepBytes == 4 && !Rule::kPacked;
   static constexpr int kRowsOfSector = 8;
   static constexpr int kStepsOfSector =
       kRowsOfSector / cfg::kStepRows < kCopies ? kRowsOfSector / cfg::kStepRows : kCopies;
@@ -306,7 +309,7 @@ __device__ __forceinline__ void give(const View& args, const Patch& patch, const
 template <typename Streamed>
 __device__ __forceinline__ typename Streamed::Rows rows_of_warp() {
   const u32 warp = kWarps == 1 ? 0 : threadIdx.x / 32;
-  if constexpr (cfg::kLooksUp) {
+  if constexpr (Streamed::kLooksUp) {
     u8* const memory = dynamic_memory();
     auto* const rings = reinterpret_cast<typename Streamed::Ring*>(memory + Streamed::kTableBytes);
     return {rings[warp], reinterpret_cast<const float*>(memory)};
@@ -465,13 +468,13 @@ __device__ __forceinline__ void stream_tiles(const View& args) {
 
 template <typename Source>
 __device__ __forceinline__ void run(const quantize::Args& whole) {
-  if constexpr (cfg::kLooksUp) {
+  if constexpr (Source::kLooksUp) {
     Source::template fill<cfg::kThreads>(reinterpret_cast<float*>(dynamic_memory()));
     __syncthreads();
   }
   wait_for_previous_kernel();
   if (quantize::skipped(whole)) return;
-  if constexpr (cfg::kLooksUp) {
+  if constexpr (Source::kLooksUp) {
     stream_tiles<Source>(whole);
   } else {
     give_tile<Source>(whole);

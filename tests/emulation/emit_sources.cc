@@ -136,6 +136,17 @@ std::vector<Kernel> kernels() {
     p.output = QuantizeOutput::kRowwise;
     add(all, p, {1, 32 * 16 / size_of(x), 32, 4});  // rows longer than the tile
   }
+  // A warp has one row, whose 32 scales leave at once.
+  for (const DType x : {DType::kBF16, DType::kFP32}) {
+    for (const ScaleLayout layout : {ScaleLayout::kLinear, ScaleLayout::kSwizzled}) {
+      QuantizeProblem p;
+      p.x = {x};
+      p.cols = 300;
+      p.q = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
+      p.scale_layout = layout;
+      add(all, p, {1, 1024, 64, 16});
+    }
+  }
   QuantizeProblem p;
   p.cols = 300;
   p.x = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
@@ -178,7 +189,7 @@ Written write(const Kernel& kernel, int index) {
   declare(name, "const quantize::Args");
   std::array<std::string, kCompanions> others;  // in the table's order
   others.fill("nullptr");
-  const std::vector<Companion> companions = companions_of(problem);
+  const std::vector<Companion> companions = companions_of(problem, config);
   for (std::size_t i = 0; i < companions.size(); ++i) {
     const auto which = static_cast<std::size_t>(companions[i]);
     std::string& other = others[which];

@@ -97,11 +97,10 @@ void run(const Variant& v, QuantizeKernelArgs args, std::int64_t x_scale_bytes,
   ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
   run_blocks(resident_blocks(v.config, *blocks, kSmCount), v.config.threads, v.kernels.kernel,
              args);
-  if (const std::int64_t groups = v.config.orders_scales ? order_blocks(problem, args.rows) : 0;
-      groups > 0) {
+  if (v.config.orders_scales) {
     emulation::readable = {bytes(args.scale, scale_bytes),
                            bytes(args.scale_transposed, scale_transposed_bytes), skip_flag};
-    run_blocks(groups, kOrderThreads, v.kernels.scale_order, args);
+    run_blocks(order_blocks(problem, args).all(), kOrderThreads, v.kernels.scale_order, args);
   }
   if (v.kernels.bias_sum != nullptr) {
     run_blocks(ceil_div(args.cols, kBiasThreads), kBiasThreads, v.kernels.bias_sum, args);
@@ -227,12 +226,16 @@ TEST_F(QuantizeEmulation, OrderedScalesEqualTheReference) {
   int compared = 0;
   for (const Variant& v : variants()) {
     if (!v.config.orders_scales) continue;
-    EXPECT_EQ(order_blocks(v.problem, 127), 0) << v.name();
-    for (const Placement& at :
-         {Placement{128, 1024}, Placement{1024, 128}, Placement{1100, 140, 0, 0, 0, 0, 12},
-          Placement{260, 2100, 8, 8, 0, 0, 12}, Placement{130, 1100, 0, 0, 0, 0, 4}}) {
-      compare(v, at, Fill::kNormal);
-      compare(v, at, Fill::kMixed);
+    for (const tests::OrderedPlacement& o : {tests::OrderedPlacement{{128, 1024}, true, false},
+                                             {{1024, 128}, false, true},
+                                             {{1500, 300}, false, true},
+                                             {{1010, 1000}, true, true},
+                                             {{1010, 1000, 0, 0, 0, 0, 4}, false, true},
+                                             {{260, 2100, 8, 8, 0, 0, 12}, true, false},
+                                             {{130, 1100, 0, 0, 0, 0, 4}, false, false}}) {
+      tests::expect_ordered(v.problem, o);
+      compare(v, o.at, Fill::kNormal);
+      compare(v, o.at, Fill::kMixed);
     }
     ++compared;
   }

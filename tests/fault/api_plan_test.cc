@@ -84,6 +84,41 @@ TEST_F(PlanTest, AFirstPassRunsBeforeTheCastAndNeedsItsWorkspace) {
   EXPECT_EQ(std::memcmp(q.q.at(), codes.at(), 64 * 384), 0);
 }
 
+// Of 1x32 scales of both copies those leave in order whose array a launch has aligned; where
+// neither is, nothing is launched behind.
+TEST_F(PlanTest, ScalesAreOrderedBehindTheTilesWhereArraysAreAligned) {
+  static std::vector<std::pair<std::string, unsigned>> launches;
+  device.fake.set_executor(
+      [](const fake_cuda_launch* launch, void*) {
+        launches.emplace_back(launch->kernel, launch->grid[0]);
+        return CUDA_SUCCESS;
+      },
+      nullptr);
+  const LibraryHandle library(cache.path());
+  const PlanHandle plan =
+      make_plan(library, "cuda:0", "quantize rows=? cols=1024 x=bf16 q=e4m3:1x32 out=both");
+  ASSERT_EQ(prepare(plan, 16384, 17000), OCTILE_OK) << octile_last_error();
+  const auto grid_behind = [&](std::int64_t rows, std::int64_t scale_ld, int shift) {
+    octile_quantize_args args = q.args(rows);  // nothing is read
+    args.scale = q.scale.at(static_cast<std::size_t>(shift));
+    args.scale_ld = scale_ld;
+    args.q_transposed = q.q.at(16);
+    args.scale_transposed = q.scale.at(16);
+    launches.clear();
+    EXPECT_EQ(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+    if (launches.empty() || launches.size() > 2) return -1;
+    EXPECT_TRUE(launches[0].first.ends_with("_ordered")) << launches[0].first;
+    if (launches.size() == 1) return 0;
+    EXPECT_EQ(launches[1].first, "octile_scale_order_both");
+    return static_cast<int>(launches[1].second);
+  };
+  EXPECT_EQ(grid_behind(16384, 0, 0), 128 + 8 * 2);
+  EXPECT_EQ(grid_behind(16500, 0, 0), 128);  // 516 scales of a column
+  EXPECT_EQ(grid_behind(16384, 36, 0), 8 * 2);
+  EXPECT_EQ(grid_behind(16384, 0, 4), 8 * 2);
+  EXPECT_EQ(grid_behind(16500, 36, 0), 0);
+}
+
 // Two steps of delayed scaling, on the fake device and on the host.
 TEST_F(PlanTest, DelayedScalingKeepsAHistory) {
   const LibraryHandle library(cache.path());

@@ -94,13 +94,18 @@ TEST_F(QuantizeGpu, OrderedScalesEqualTheReference) {
   problem.q = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
   const auto compare_all = [&](const QuantizeConfig& config) {
     for (const QuantizeOutput output : {QuantizeOutput::kTransposed, QuantizeOutput::kBoth}) {
-      for (const Placement& at :
-           {Placement{128, 1024}, Placement{1024, 128}, Placement{1100, 1100, 0, 0, 0, 0, 12},
-            Placement{260, 10300, 8, 8, 0, 0, 12}, Placement{9300, 200, 0, 0, 0, 0, 12},
-            Placement{1100, 1100, 0, 0, 0, 0, 4}}) {
+      for (const tests::OrderedPlacement& o : {tests::OrderedPlacement{{128, 1024}, true, false},
+                                               {{1024, 128}, false, true},
+                                               {{1500, 1100, 0, 0, 0, 0, 12}, true, true},
+                                               {{1500, 1100}, false, true},
+                                               {{1100, 1100, 0, 0, 0, 0, 12}, true, false},
+                                               {{260, 10300, 8, 8, 0, 0, 12}, true, false},
+                                               {{9700, 200}, false, true},
+                                               {{1100, 1100, 0, 0, 0, 0, 4}, false, false}}) {
         problem.output = output;
-        problem.cols = at.cols;
-        compare_as(config, problem, at, {Fill::kNormal, Fill::kMixed});
+        problem.cols = o.at.cols;
+        tests::expect_ordered(problem, o);
+        compare_as(config, problem, o.at, {Fill::kNormal, Fill::kMixed});
         if (HasFatalFailure()) return;
       }
     }

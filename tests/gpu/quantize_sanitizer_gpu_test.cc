@@ -51,8 +51,9 @@ TEST_F(QuantizeSanitizer, OrderedScales) {
   problem.cols = 1100;
   problem.q = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
   problem.output = QuantizeOutput::kBoth;
-  compare_as({128, 128, 256, 3, false, false, true}, problem, {1100, 1100, 0, 0, 0, 0, 12},
-             {Fill::kMixed});
+  const tests::OrderedPlacement both{{1500, 1100, 0, 0, 0, 0, 12}, true, true};
+  tests::expect_ordered(problem, both);
+  compare_as({128, 128, 256, 3, false, false, true}, problem, both.at, {Fill::kMixed});
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ void compile_and_check(const QuantizeProblem& problem, const QuantizeConfig& con
   EXPECT_EQ(r->spill_store_bytes, 0);
   EXPECT_EQ(r->spill_load_bytes, 0);
   EXPECT_EQ(r->stack_bytes, 0);
-  const std::vector<Companion> companions = companions_of(problem);
+  const std::vector<Companion> companions = companions_of(problem, config);
   ASSERT_EQ(kernel->companions.size(), companions.size());
   for (std::size_t i = 0; i < companions.size(); ++i) {
     const EntryPoint& companion = kernel->companions[i];
@@ -106,18 +106,21 @@ TEST_F(QuantizeNvrtc, GroupsAndFlatRangesCompileWithoutSpills) {
   fmt::print("{} cells compiled\n", compiled);
 }
 
-// Tiles of tensors so small that an SM has one at most.
-TEST_F(QuantizeNvrtc, EveryTiledCellOfFewRowsCompilesWithoutSpills) {
-  int compiled = 0;
-  for (const QuantizeProblem& problem : tests::covering_quantize_cells(7168)) {
-    const QuantizeConfig few = default_config(problem, 128, h200());
-    if (template_of(problem) != QuantizeTemplate::kTiles) continue;
-    if (few == default_config(problem, 16384, h200())) continue;
-    compile_and_check(problem, few);
-    ++compiled;
+// Tiles of tensors so small that an SM has one at most, and warps of one or two rows.
+TEST_F(QuantizeNvrtc, EveryCellOfFewRowsCompilesWithoutSpills) {
+  int tiled = 0, alone = 0;
+  for (const auto& cells : {tests::covering_quantize_cells(7168), tests::grouped_source_cells(7168),
+                            tests::covering_layouts(tests::all_grouped_problems(7168))}) {
+    for (const QuantizeProblem& problem : cells) {
+      const QuantizeConfig few = default_config(problem, 128, h200());
+      if (few == default_config(problem, 16384, h200())) continue;
+      compile_and_check(problem, few);
+      ++(template_of(problem) == QuantizeTemplate::kTiles ? tiled : alone);
+    }
   }
-  fmt::print("{} cells of few rows compiled\n", compiled);
-  EXPECT_GT(compiled, 50);
+  fmt::print("{} tiled cells of few rows compiled, {} others\n", tiled, alone);
+  EXPECT_GT(tiled, 50);
+  EXPECT_GT(alone, 50);
 }
 
 // The defaults that promise two or more blocks where the next problem's promises one.

@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "generator/quantize_config.h"
 #include "tests/support/quantize_case.h"
 
 namespace octile::tests {
@@ -58,6 +59,26 @@ void expect_same_outputs(const Case& actual, const Case& expected) {
     EXPECT_EQ(first_difference(actual.rstd, expected.rstd), "");
     EXPECT_EQ(first_difference(actual.bias_gradient, expected.bias_gradient), "");
   }
+}
+
+// A placement, and which copies' scales are put in order there behind tiles that order them.
+struct OrderedPlacement {
+  Placement at;
+  bool rows = false, columns = false;
+};
+
+// That the host orders these, of the copies the problem has.
+inline void expect_ordered(QuantizeProblem problem, const OrderedPlacement& ordered) {
+  SCOPED_TRACE(describe(problem, ordered.at, Fill::kNormal));
+  problem.cols = ordered.at.cols;
+  QuantizeKernelArgs args;  // arrays are aligned, as a case's are
+  args.rows = ordered.at.rows;
+  args.cols = ordered.at.cols;
+  args.scale_ld = make_output(problem, ordered.at, false).scale_ld;
+  args.scale_ld_transposed = make_output(problem, ordered.at, true).scale_ld;
+  const OrderBlocks blocks = order_blocks(problem, args);
+  EXPECT_EQ(blocks.of_rows > 0, ordered.rows && has_rowwise(problem.output));
+  EXPECT_EQ(blocks.of_columns > 0, ordered.columns && has_transposed(problem.output));
 }
 
 }  // namespace octile::tests

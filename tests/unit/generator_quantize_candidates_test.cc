@@ -2,6 +2,7 @@
 // estimate prefers.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "generator/cost_model.h"
@@ -74,6 +75,31 @@ TEST(QuantizeCandidates, ConstraintsHoldOfEveryOneButTheDefault) {
       EXPECT_GE(c.threads * c.blocks_per_sm * loads * 16, 16 * 1024) << "bytes in flight";
     }
   }
+}
+
+// From the narrowest on, whatever the default's width.
+TEST(QuantizeCandidates, WarpsThatWorkAloneTryEveryWidth) {
+  const auto admits = [](const QuantizeProblem& problem, std::int64_t rows,
+                         const QuantizeConfig& c) {
+    const auto admitted = quantize_candidates({problem, rows, h200()}).admitted;
+    return std::ranges::count(admitted, c) == 1;
+  };
+  for (const QuantizeConfig& c : {QuantizeConfig{8, 256, 64, 16}, QuantizeConfig{4, 256, 128, 8},
+                                  QuantizeConfig{1, 256, 64, 16}, QuantizeConfig{2, 512, 64, 16},
+                                  QuantizeConfig{1, 1024, 64, 16}}) {
+    EXPECT_TRUE(admits(rowwise(), 128, c)) << to_text(c);
+    EXPECT_TRUE(admits(rowwise(), 16384, c)) << to_text(c);
+  }
+  const QuantizeProblem shorter = problem_of("cols=7168 x=bf16 q=e4m3:1x32 out=row");
+  EXPECT_TRUE(admits(shorter, 16384, {8, 256, 64, 12}));
+  EXPECT_TRUE(admits(shorter, 16384, {1, 1024, 64, 12}));
+  const QuantizeProblem fp32 = problem_of("cols=7168 x=fp32 q=e4m3:1x32 out=row");
+  EXPECT_TRUE(admits(fp32, 16384, {4, 128, 64, 12}));
+  EXPECT_TRUE(admits(fp32, 16384, {1, 1024, 64, 12}));
+  const auto widened = std::get<QuantizeProblem>(
+      *parse_problem("dequantize rows=? cols=7168 x=e4m3:1x128 q=bf16 out=row"));
+  EXPECT_TRUE(admits(widened, 16384, {2, 256, 64, 16}));
+  EXPECT_TRUE(admits(widened, 16384, {2, 1024, 64, 12}));
 }
 
 TEST(QuantizeCandidates, ConstraintsAreNamedAndEachRemovesSomething) {

@@ -14,6 +14,8 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
 
 QuantizeProblem problem_of(Granularity granularity, std::int64_t cols = 7168) {
   QuantizeProblem p;
@@ -192,26 +194,30 @@ TEST(QuantizeConfig, LargeTensorsOrderTheScalesOfBothCopies) {
   EXPECT_FALSE(parse_quantize_config("scales=direct").value().orders_scales);
   EXPECT_FALSE(parse_quantize_config("scales=1"));
   EXPECT_THAT(kernel_name(p, ordered), HasSubstr("_t128x128_w8_r3_ordered"));
-  EXPECT_THAT(companions_of(p), ElementsAre(Companion::kScaleOrder));
+  EXPECT_THAT(companions_of(p, ordered), ElementsAre(Companion::kScaleOrder));
+  EXPECT_THAT(companions_of(p, {128, 128, 256, 3}), IsEmpty());
   EXPECT_THAT(refusal(p, {256, 128, 512, 1, false, false, true}),
               HasSubstr("scales is ordered; direct is allowed with tiles of 256x128"));
   EXPECT_THAT(refusal(p, {128, 64, 256, 2, false, false, true}),
               HasSubstr("direct is allowed with tiles of 128x64"));
-  // 7168 columns are 7 groups of 8 tiles, which one thread block puts in order; 16384 rows are 16.
-  EXPECT_EQ(order_blocks(p, 16384), 128 * 1 + 56 * 2);
-  EXPECT_EQ(order_blocks(p, 960), 7);  // of a column 30 scales: no 8 tiles' worth
-  EXPECT_EQ(order_blocks(p, 127), 0);
   p.output = QuantizeOutput::kTransposed;
   EXPECT_TRUE(may_order_scales(p));
-  EXPECT_EQ(order_blocks(p, 16384), 56 * 2);
   EXPECT_FALSE(default_config(p, 16384, h200).orders_scales);
+  p.output = QuantizeOutput::kBoth;
+  for (const std::int64_t cols : {2816, 2880, 2944}) {  // 88, 90 and 92 scales, of a stride of 92
+    p.cols = cols;
+    EXPECT_FALSE(default_config(p, 16000, h200).orders_scales) << cols;
+  }
+  p.cols = 3040;  // 95 of 96
+  EXPECT_TRUE(default_config(p, 16000, h200).orders_scales);
+  p.cols = 7168;
   p.output = QuantizeOutput::kBoth;
   p.source = "silu_mul";
   EXPECT_FALSE(default_config(p, 16384, h200).orders_scales);
   p.source = "";
   const auto is_refused = [&] {
     return refusal(p, ordered).find("scales is ordered; direct is allowed") != std::string::npos &&
-           !may_order_scales(p) && companions_of(p).empty();
+           !may_order_scales(p);
   };
   p.scale_layout = ScaleLayout::kSwizzled;
   EXPECT_TRUE(is_refused());
@@ -224,6 +230,67 @@ TEST(QuantizeConfig, LargeTensorsOrderTheScalesOfBothCopies) {
   p.output = QuantizeOutput::kBoth;
   p.q = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
   EXPECT_TRUE(is_refused());
+}
+
+TEST(QuantizeConfig, ScalesOfAlignedArraysAreOrdered) {
+  QuantizeProblem p = problem_of(Granularity::k1x32);
+  p.q.scale = ScaleFormat::kE8M0;
+  p.output = QuantizeOutput::kBoth;
+  QuantizeKernelArgs args;
+  args.cols = p.cols;
+  const auto blocks = [&](std::int64_t rows) {
+    args.rows = rows;
+    args.scale_ld = packed_scale_ld(p.q, rows, p.cols, false);
+    args.scale_ld_transposed = packed_scale_ld(p.q, rows, p.cols, true);
+    const OrderBlocks all = order_blocks(p, args);
+    EXPECT_EQ(all.all(), all.of_rows + all.of_columns);
+    return std::pair(all.of_rows, all.of_columns);
+  };
+  // 7168 columns are 7 groups of 8 tiles, which one thread block puts in order; 16384 rows are 16.
+  EXPECT_THAT(blocks(16384), Pair(128 * 1, 56 * 2));
+  EXPECT_THAT(blocks(16384 + 1), Pair(128, 0));      // 513 scales, of a stride of 516
+  EXPECT_THAT(blocks(16384 + 385), Pair(131, 112));  // 525, of one of 528: 16 groups
+  EXPECT_THAT(blocks(960), Pair(7, 0));              // of a column 30 scales: no 8 tiles' worth
+  EXPECT_THAT(blocks(127), Pair(0, 0));
+  args.scale = reinterpret_cast<void*>(std::uintptr_t{8});
+  EXPECT_THAT(blocks(16384), Pair(0, 112));
+  args.scale_transposed = reinterpret_cast<void*>(std::uintptr_t{32 + 4});
+  EXPECT_THAT(blocks(16384), Pair(0, 0));
+  args.scale = args.scale_transposed = reinterpret_cast<void*>(std::uintptr_t{48});
+  EXPECT_THAT(blocks(16384), Pair(128, 112));
+  p.output = QuantizeOutput::kTransposed;
+  EXPECT_THAT(blocks(16384), Pair(0, 112));
+  p.output = QuantizeOutput::kBoth;
+  args.rows = 16384;
+  args.scale_ld += 8;  // a caller's own
+  EXPECT_EQ(order_blocks(p, args).of_rows, 0);
+  args.scale_ld += 8;
+  EXPECT_EQ(order_blocks(p, args).of_rows, 128);
+}
+
+TEST(QuantizeConfig, NarrowTensorsFillTheirTiles) {
+  const DeviceSpec& h200 = *find_device("h200");
+  QuantizeProblem p = problem_of(Granularity::k1x128);
+  const auto config = [&](std::int64_t rows, std::int64_t cols) {
+    p.cols = cols;
+    return default_config(p, rows, h200);
+  };
+  for (const std::int64_t cols : {64, 128, 256}) {
+    EXPECT_EQ(config(8000, cols), (QuantizeConfig{1, 256, 64, 16})) << cols;
+  }
+  EXPECT_EQ(config(1000, 512), (QuantizeConfig{1, 512, 64, 16}));
+  EXPECT_EQ(config(1000, 513), (QuantizeConfig{1, 1024, 64, 16}));
+  p.q = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
+  for (const std::int64_t cols : {64, 128, 256, 512, 1023}) {
+    EXPECT_EQ(config(131072, cols), (QuantizeConfig{8, 256, 64, 12})) << cols;
+  }
+  EXPECT_EQ(config(131072, 1024), (QuantizeConfig{1, 1024, 128, 8}));
+  EXPECT_EQ(config(8000, 128), (QuantizeConfig{1, 256, 64, 16}));
+  EXPECT_EQ(config(1000, 512), (QuantizeConfig{1, 512, 64, 16}));
+  p.x = {DType::kFP32};  // a warp loads 128
+  EXPECT_EQ(config(131072, 128), (QuantizeConfig{8, 128, 64, 12}));
+  EXPECT_EQ(config(8000, 64), (QuantizeConfig{1, 128, 64, 12}));
+  EXPECT_EQ(config(1000, 512), (QuantizeConfig{1, 512, 64, 12}));
 }
 
 TEST(QuantizeConfig, WarpsOfFewRowsAndOfShortScalesHaveOneRow) {
@@ -433,9 +500,28 @@ TEST(QuantizeConfig, FirstPassesAndTheirWorkspace) {
   EXPECT_EQ(first_pass_of(delayed), FirstPass::kNone);
   EXPECT_EQ(workspace_of(delayed, kSms).bytes(16384), 0);
   EXPECT_EQ(companion_name(delayed, Companion::kScaleUpdate), "octile_scale_update_e4m3_f32");
-  EXPECT_EQ(companions_of(delayed), std::vector{Companion::kScaleUpdate});
+  EXPECT_EQ(companions_of(delayed, {}), std::vector{Companion::kScaleUpdate});
   EXPECT_EQ(kernel_name(delayed, {8, 256, 64, 12}),
             "octile_quantize_bf16_e4m3_tensor_f32_delayed_row_t8x256_w2_r12");
+}
+
+TEST(QuantizeEmit, AKernelThatOrdersScalesIsThereWhereTheyAreOrdered) {
+  QuantizeProblem p = problem_of(Granularity::k1x32);
+  p.q.scale = ScaleFormat::kE8M0;
+  p.output = QuantizeOutput::kBoth;
+  const auto emitted = [&](bool ordered) {
+    return emit_quantize(p, {128, 128, 256, 3, false, false, ordered}, *find_device("h200"),
+                         embedded_templates())
+        .value();
+  };
+  const EmittedKernel direct = emitted(false), ordered = emitted(true);
+  EXPECT_THAT(direct.companions, IsEmpty());
+  EXPECT_EQ(direct.source.find("quantize/scale_order.cu"), std::string::npos);
+  ASSERT_EQ(ordered.companions.size(), 1U);
+  EXPECT_EQ(ordered.companions[0].name, "octile_scale_order_both");
+  EXPECT_NE(ordered.source.find("#line 1 \"quantize/scale_order.cu\""), std::string::npos);
+  EXPECT_NE(ordered.source.find("static_assert(quantize::OrderedScales::kAlign == 16 && "),
+            std::string::npos);
 }
 
 TEST(QuantizeEmit, ShapeIsNotInTheSource) {
