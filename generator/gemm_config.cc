@@ -100,8 +100,8 @@ int cluster_size(const GemmConfig& c) { return c.cluster_m * c.cluster_n * c.spl
 
 int resident_clusters(const GemmConfig& c, int sm_count) {
   const int size = cluster_size(c);
-  const int sms = size <= 2 ? sm_count : sm_count * 10 / 11;
-  return std::max(1, sms / size) * c.ctas_per_sm;
+  const int of_132 = size <= 2 ? 132 : size == 3 ? 117 : 120;  // SMs that clusters so large reach
+  return std::max(1, sm_count * of_132 / 132 / size) * c.ctas_per_sm;
 }
 
 std::string to_text(const Raster& raster) {

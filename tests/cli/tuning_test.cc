@@ -15,7 +15,7 @@ using ::testing::Not;
 // A shape no model has, so that no record but this test's is about it.
 constexpr const char* kShape = "64x136x2944";
 constexpr const char* kConfig =
-    "tile=16x16x128 stages=12 wg=1 unroll=4 inflight=2 raster=3 store=tma";
+    "tile=32x32x128 stages=12 wg=1 unroll=4 inflight=2 raster=3 store=direct next=early splits=3";
 
 cache::TuningRecord record() {
   cache::TuningRecord r;
@@ -55,7 +55,7 @@ TEST_F(Tuning, EmitTakesARecordAndSaysSo) {
   EXPECT_THAT(chosen_by("128x136x2944"), HasSubstr("the near record of"));
   const Outcome text = shell.run({"emit", "--gemm", kShape, "--explain"});
   EXPECT_THAT(text.out, HasSubstr("chosen by = the exact record of"));
-  EXPECT_THAT(text.out, HasSubstr("configuration = tile=16x16x128 stages=12 wg=1 "));
+  EXPECT_THAT(text.out, HasSubstr("configuration = tile=32x32x128 stages=12 wg=1 "));
   const json stated =
       shell.run({"emit", "--gemm", kShape, "--config", "tile=128x128x128", "--json"}).json();
   EXPECT_EQ(stated.at("chosen_by"), "the command line");

@@ -270,7 +270,7 @@ TEST_F(PlanTest, OverlapIsAskedForByFlag) {
 
 // Several rows of tiles: the kernel lets nothing start beside it, and asks for nothing early.
 TEST_F(PlanTest, KernelsThatLetNothingStartDoNotOverlap) {
-  constexpr std::int64_t kM = 1024, kN = 5376, kK = 2048;
+  constexpr std::int64_t kM = 2048, kN = 5376, kK = 2048;
   const LibraryHandle library(cache.path());
   const PlanHandle plan =
       make_plan(library, "cuda",

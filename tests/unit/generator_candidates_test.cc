@@ -158,6 +158,8 @@ TEST(GemmConfigs, ResidentClustersAreThoseOfTheGpu) {
   c.cluster_n = 2;
   EXPECT_EQ(resident_clusters(c, 132), 66);
   c.cluster_n = 1;
+  c.splits = 3;
+  EXPECT_EQ(resident_clusters(c, 132), 39) << "a fortieth would wait for another's end";
   c.splits = 4;
   EXPECT_EQ(resident_clusters(c, 132), 30);
   c.splits = 8;
