@@ -75,7 +75,7 @@ GemmConfig unlikely_config(const Problem& problem,
     const bool nearly_as_fast = std::ranges::all_of(picks, [&](const auto& of_count) {
       const auto& [tokens, pick] = of_count;
       return c != pick && estimate(c, gemm, tokens, device).total_us <=
-                              1.05 * estimate(pick, gemm, tokens, device).total_us;
+                              1.02 * estimate(pick, gemm, tokens, device).total_us;
     });
     if (nearly_as_fast) return c;
   }
