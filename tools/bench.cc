@@ -114,10 +114,11 @@ class Bench {
     auto empty = time_empty_kernel(context_.gpu, context_.rounds);
     if (!empty) return tl::unexpected<Error>(empty.error());
     empty_ = std::move(*empty);
-    Status ok = options_.launch ? time_launches(works) : time_works(works);
+    const Status ok = options_.launch ? time_launches(works) : time_works(works);
     progress_.done();
+    // What was timed before an error is not lost.
+    if (ok || !results_.empty() || !launches_.empty()) print();
     if (!ok) return ok;
-    print();
     for (const BenchResult& result : results_) {
       if (!result.ok) {
         return fail(ErrorCode::kInternal,

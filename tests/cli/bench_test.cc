@@ -37,6 +37,17 @@ TEST_F(OnTheFakeDriver, BenchOfAProductTimesItAndCallsItWrong) {
   EXPECT_LE(timing.at("median_us"), timing.at("p90_us"));
 }
 
+TEST_F(OnTheFakeDriver, BenchShowsWhatItTimedBeforeAnError) {
+  const Outcome outcome =
+      shell.run({"bench", "--problem", "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row",
+                 "--tokens", "64,4294967296", "--rounds", "3", "--json"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("lo is 4294967296; allowed: 0 to 2147483647"));
+  const json bench = outcome.json();
+  ASSERT_EQ(bench.at("results").size(), 1);
+  EXPECT_EQ(bench.at("results").at(0).at("tokens"), 64);
+}
+
 TEST_F(OnTheFakeDriver, BenchOfAQuantiserHasAStreamBesideIt) {
   for (const char* type : {"1x128", "128x128"}) {
     const Outcome outcome =
