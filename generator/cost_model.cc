@@ -41,6 +41,7 @@ constexpr double kL2Derate = 1.102;           // of the L2 rate of the device's 
 constexpr double kFillUs = 1.56;      // barriers, descriptors, first loads; beside the launch
 constexpr double kSplitUs = 0.42;     // of a cluster that splits K, a tile: start, exchange, end
 constexpr double kClusterUs = 0.503;  // of one that shares an operand: its start and end
+constexpr double kStagingUs = 0.08;   // of a tile of 16 or 32 rows that leaves by TMA, not directly
 constexpr double kTwoCtas = 1.07;     // side by side on an SM
 // The next kernel started early hides its start, but its CTAs land where SMs become free. Where
 // they do not fill all, SMs side by side share what some others have alone; and tiles that read
@@ -154,7 +155,8 @@ GemmCost estimate(const GemmConfig& c, const GemmProblem& p, std::int64_t m, con
   cost.fixed_us = d.launch_us + kFillUs +
                   (c.splits > 1          ? kSplitUs * t.waves
                    : cluster_size(c) > 1 ? kClusterUs
-                                         : 0);
+                                         : 0) +
+                  (c.store == EpilogueStore::kTma && c.block_m < 64 ? kStagingUs : 0);
   const auto power = [](double x) { return std::pow(x, kOverlapNorm); };
   cost.total_us = std::pow(power(cost.compute_us) + power(cost.memory_us) + power(cost.l2_us),
                            1 / kOverlapNorm) +
