@@ -168,6 +168,8 @@ void add_quantizing(Prologue& out, const QuantizeProblem& p, const QuantizeConfi
     out.add_bool("kTransposed", has_transposed(p.output), "problem: the transposed copy is");
     out.add_bool("kRowsFastest", c.rows_fastest, "configuration: order of the tiles");
     out.add_bool("kOrdersScales", c.orders_scales, "configuration: scales leave by whole sectors");
+    out.add_bool("kHalvesTogether", c.halves_together,
+                 "configuration: a block has the same columns of both halves");
     out.add_bool("kBiasGradient", p.bias_gradient, "problem: the sums of the columns are wanted");
   }
   if (c.orders_scales) {

@@ -63,8 +63,8 @@ bool lone_warps_share_small_blocks(const QuantizeConfig& c, const QuantizeSettin
 constexpr std::array kConstraints{
     QuantizeConstraint{"template_takes_it",
                        "the kernel's template holds such a tile in so many threads, in 1 to 16 "
-                       "loads each, visits tiles in that order, and has a table, or scales put in "
-                       "order behind, where these are asked for",
+                       "loads each, visits tiles in that order, and has a table, scales put in "
+                       "order behind, or both halves at once, where these are asked for",
                        template_takes_it},
     QuantizeConstraint{"lone_warps_share_small_blocks",
                        "warps that work alone share blocks of at most 256 threads, but for a "
@@ -126,7 +126,8 @@ double unlikeness(const QuantizeConfig& c, const QuantizeConfig& usual) {
          doublings(c.threads, usual.threads) +
          doublings(c.threads * c.blocks_per_sm, usual.threads * usual.blocks_per_sm) +
          (c.rows_fastest == usual.rows_fastest ? 0 : 1) + (c.looks_up == usual.looks_up ? 0 : 1) +
-         (c.orders_scales == usual.orders_scales ? 0 : 1);
+         (c.orders_scales == usual.orders_scales ? 0 : 1) +
+         (c.halves_together == usual.halves_together ? 0 : 1);
 }
 
 }  // namespace
@@ -146,6 +147,7 @@ QuantizeCandidates quantize_candidates(const QuantizeSetting& s) {
   const int last = by_rows ? first : std::max(kWidest * first, usual.tile_cols);
   const int tables = lookup_of(s.problem) != nullptr ? 1 : 0;
   const int orders = may_order_scales(s.problem) ? 1 : 0;
+  const int pairs = may_take_halves_together(s.problem) ? 1 : 0;
   QuantizeCandidates result;
   for (const QuantizeConstraint& rule : kConstraints) result.removed.emplace_back(rule.name, 0);
   result.admitted.push_back(usual);
@@ -171,10 +173,12 @@ QuantizeCandidates quantize_candidates(const QuantizeSetting& s) {
           if (warps % (threads / kWarp) != 0) continue;
           c.blocks_per_sm = warps / (threads / kWarp);
           for (const bool down : {false, true}) {
-            for (int variant = 0; variant < (1 + tables) * (1 + orders); ++variant) {
+            const int variants = (1 + tables) * (1 + orders) * (1 + pairs);
+            for (int variant = 0; variant < variants; ++variant) {
               c.rows_fastest = down;
               c.looks_up = variant % (1 + tables) != 0;
-              c.orders_scales = variant / (1 + tables) != 0;
+              c.orders_scales = variant / (1 + tables) % (1 + orders) != 0;
+              c.halves_together = variant / (1 + tables) / (1 + orders) != 0;
               consider(c);
             }
           }

@@ -99,6 +99,10 @@ bool parse_field(std::string_view name, std::string_view value, QuantizeConfig& 
     c.orders_scales = value == "ordered";
     return value == "ordered" || value == "direct";
   }
+  if (name == "halves") {
+    c.halves_together = value == "together";
+    return value == "together" || value == "apart";
+  }
   return name == "tile" && parse_extents(value, {&c.tile_rows, &c.tile_cols});
 }
 
@@ -110,13 +114,14 @@ Status refuse(std::string_view field, const Value& value, std::string_view rule)
               fmt::format("quantise configuration: {} is {}; {}", field, value, rule));
 }
 
-Status check_lookup(const QuantizeProblem& p, const QuantizeConfig& c) {
-  const int bytes = resources_of(p, c).smem_bytes;
+// Of thread blocks with so much static shared memory beside the dynamic.
+Status check_resident_smem(const QuantizeProblem& p, const QuantizeConfig& c, int static_bytes,
+                           std::string_view what) {
+  const int bytes = resources_of(p, c).smem_bytes + static_bytes;
   if (c.blocks_per_sm * (bytes + kReservedSmem) <= kSmemPerSm) return {};
-  return refuse("per_sm", c.blocks_per_sm,
-                fmt::format("the {} bytes of a block, its table and its rows on the way, pass the "
-                            "shared memory of an SM",
-                            bytes));
+  return refuse(
+      "per_sm", c.blocks_per_sm,
+      fmt::format("the {} bytes of a block, {}, pass the shared memory of an SM", bytes, what));
 }
 
 Status check_segments(const QuantizeProblem& p, const QuantizeConfig& c) {
@@ -132,7 +137,7 @@ Status check_segments(const QuantizeProblem& p, const QuantizeConfig& c) {
                     takes_both_halves(p) ? "512 are allowed, the 256 a warp loads of either half"
                                          : "the 256 columns a warp loads are allowed");
     }
-    if (c.looks_up) return check_lookup(p, c);
+    if (c.looks_up) return check_resident_smem(p, c, 0, "its table and its rows on the way");
     if (ring_bytes(p, c) > kMaxStaticSmem) {
       return refuse("threads", c.threads, "their rows on the way pass the static shared memory");
     }
@@ -175,7 +180,9 @@ Status check_tiles(const QuantizeProblem& p, const QuantizeConfig& c) {
   if (staged && smem > kMaxStaticSmem) {
     return refuse("tile rows", c.tile_rows, "the staged codes pass the static shared memory");
   }
-  return {};
+  if (!c.halves_together) return {};
+  constexpr int kOthers = 4096;  // scales of rows, sums of columns
+  return check_resident_smem(p, c, smem + kOthers, "its codes and the values that wait");
 }
 
 Status check_shard(const QuantizeProblem& p, const QuantizeConfig& c) {
@@ -349,6 +356,11 @@ bool takes_both_halves(const QuantizeProblem& p) {
   return p.cols / 2 % block == 0;
 }
 
+bool may_take_halves_together(const QuantizeProblem& p) {
+  return template_of(p) == QuantizeTemplate::kTiles && has_transposed(p.output) &&
+         source_shape(p.source).halves && p.cols / 2 % kScaleBlock == 0;
+}
+
 int streamed_columns(const QuantizeProblem& p) {
   return kWarp * kStreamedElements * (takes_both_halves(p) ? 2 : 1);
 }
@@ -387,6 +399,7 @@ QuantizeResources resources_of(const QuantizeProblem& p, const QuantizeConfig& c
   if (c.looks_up) r.smem_bytes = kLookupBytes + ring_bytes(p, c);
   r.vectors_per_thread =
       static_cast<int>(elements / (std::int64_t{sharers} * elements_per_vector(p)));
+  if (c.halves_together) r.smem_bytes = c.threads * r.vectors_per_thread * kVectorBytes;
   return r;
 }
 
@@ -417,6 +430,11 @@ Status check_config(const QuantizeProblem& p, const QuantizeConfig& c) {
                   fmt::format("direct is allowed with tiles of {}x{}: ordered is for 128x128",
                               c.tile_rows, c.tile_cols));
   }
+  if (c.halves_together && !may_take_halves_together(p)) {
+    return refuse("halves", "together",
+                  "apart is allowed: together is for a transposed copy of two expressions, each of "
+                  "whole blocks of 128 columns");
+  }
   if (Status s = check_template(p, c); !s) return s;
   const int vectors = resources_of(p, c).vectors_per_thread;
   if (vectors < 1 || vectors > kMaxVectors) {
@@ -433,7 +451,8 @@ Result<std::int64_t> launch_blocks(const QuantizeProblem& p, const QuantizeConfi
   if (rows <= 0 || p.cols <= 0) return std::int64_t{0};
   const QuantizeTemplate t = template_of(p);
   const bool whole_row = t == QuantizeTemplate::kRows || t == QuantizeTemplate::kNormRows;
-  const std::int64_t across = whole_row ? 1 : ceil_div(p.cols, std::int64_t{c.tile_cols});
+  const std::int64_t cols = c.halves_together ? p.cols / 2 : p.cols;
+  const std::int64_t across = whole_row ? 1 : ceil_div(cols, std::int64_t{c.tile_cols});
   const std::int64_t tiles = tiles_down(p, rows, groups, c.tile_rows) * across;
   return within_a_grid(p, rows, works_by_warps(p) ? ceil_div(tiles, c.threads / kWarp) : tiles);
 }
@@ -551,9 +570,10 @@ std::int64_t QuantizeWorkspace::bytes(std::int64_t rows) const {
 }
 
 std::string to_text(const QuantizeConfig& c) {
-  return fmt::format("tile={}x{} threads={} per_sm={}{}{}{}", c.tile_rows, c.tile_cols, c.threads,
+  return fmt::format("tile={}x{} threads={} per_sm={}{}{}{}{}", c.tile_rows, c.tile_cols, c.threads,
                      c.blocks_per_sm, c.rows_fastest ? " raster=rows" : "",
-                     c.looks_up ? " lookup=1" : "", c.orders_scales ? " scales=ordered" : "");
+                     c.looks_up ? " lookup=1" : "", c.orders_scales ? " scales=ordered" : "",
+                     c.halves_together ? " halves=together" : "");
 }
 
 Result<QuantizeConfig> parse_quantize_config(std::string_view text) {
@@ -562,7 +582,7 @@ Result<QuantizeConfig> parse_quantize_config(std::string_view text) {
       text, [&](auto name, auto value) { return parse_field(name, value, config); },
       "quantise configuration",
       "tile=ROWSxCOLS, threads=N, per_sm=N, raster=rows|cols, lookup=0|1, "
-      "scales=direct|ordered");
+      "scales=direct|ordered, halves=apart|together");
   if (!ok) return tl::unexpected<Error>(ok.error());
   return config;
 }
@@ -575,9 +595,10 @@ std::string kernel_name(const QuantizeProblem& p, const QuantizeConfig& c) {
                         p.e8m0_rounding == E8M0Rounding::kOcpFloor ? "floor" : "",
                         p.scale_layout == ScaleLayout::kSwizzled ? "swizzled" : "", step_name(p),
                         output_name(p.output));
-  return fmt::format("octile_{}_{}_t{}x{}_w{}_r{}{}{}{}", name_of(p.operation), what, c.tile_rows,
+  return fmt::format("octile_{}_{}_t{}x{}_w{}_r{}{}{}{}{}", name_of(p.operation), what, c.tile_rows,
                      c.tile_cols, c.threads / kWarp, c.blocks_per_sm, c.rows_fastest ? "_down" : "",
-                     c.looks_up ? "_lookup" : "", c.orders_scales ? "_ordered" : "");
+                     c.looks_up ? "_lookup" : "", c.orders_scales ? "_ordered" : "",
+                     c.halves_together ? "_halves" : "");
 }
 
 std::vector<Companion> companions_of(const QuantizeProblem& p, const QuantizeConfig& c) {

@@ -87,6 +87,7 @@ struct QuantizeConfig {
       false;              // kTiles, kTranspose: neighbouring blocks are neighbours down the rows
   bool looks_up = false;  // kSegments: a part of the source is read from a table
   bool orders_scales = false;  // kTiles: scales leave by whole sectors, and are put in order behind
+  bool halves_together = false;  // kTiles: a thread block has the same columns of both halves
   friend bool operator==(const QuantizeConfig&, const QuantizeConfig&) = default;
 };
 
@@ -97,7 +98,7 @@ struct QuantizeKernelArgs;
 
 struct QuantizeResources {
   int threads = 0;
-  int smem_bytes = 0;          // dynamic: the table and what streams beside it
+  int smem_bytes = 0;  // dynamic: the table and what streams beside it, or values that wait
   int vectors_per_thread = 0;  // independent 16-byte loads of one thread: its bytes in flight
 };
 
@@ -110,6 +111,9 @@ bool streams_rows(const QuantizeProblem&);
 // inputs, which are read once and share what they have in common. Where no scale's block is of
 // both.
 bool takes_both_halves(const QuantizeProblem&);
+// Whether tiles with a transposed copy may be worked so, one half after the other, the right one's
+// values waiting in shared memory meanwhile.
+bool may_take_halves_together(const QuantizeProblem&);
 int streamed_columns(const QuantizeProblem&);  // of its tile
 // Columns of one load of a warp: of the narrowest tile where warps work alone and do not stream.
 int warp_columns(const QuantizeProblem&);

@@ -172,6 +172,24 @@ bool fits_64_registers(const QuantizeProblem& p) {
          (p.q.scale == ScaleFormat::kF32 || p.q.scale == ScaleFormat::kF32Pow2);
 }
 
+// The same of both halves at once, whose origin waits in shared memory: what is false here spilled.
+bool fits_64_registers_by_halves(const QuantizeProblem& p) {
+  if (p.scale_layout == ScaleLayout::kSwizzled || p.x.dtype == DType::kFP32) return false;
+  if (source_shape(p.source).inputs > 3) return false;
+  const bool both = p.output == QuantizeOutput::kBoth;
+  switch (p.q.granularity) {
+    case Granularity::k1x128:
+      if (p.grouping != Grouping::kNone) return false;
+      return !both || (!p.tap && p.q.scale != ScaleFormat::kPackedPow2);
+    case Granularity::k1x32:
+      return !both;
+    case Granularity::kPerTensor:
+      return !both || !p.bias_gradient;
+    default:
+      return true;
+  }
+}
+
 // Where memory is the limit, and what is saved is more than another kernel takes: of both copies'
 // scales (tiles.cu). Where the packed stride of the row-wise ones lets those be ordered: whether
 // the transposed ones' does, the rows of each launch decide (order_blocks).
@@ -225,8 +243,10 @@ QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const D
       if (both && (p.scale_layout == ScaleLayout::kSwizzled || shorts_of_groups)) {
         c.blocks_per_sm = 2;
       }
-    } else if (!fits_64_registers(p)) {
-      c.blocks_per_sm = 1;
+    } else {
+      c.halves_together = may_take_halves_together(p);
+      const bool fits = c.halves_together ? fits_64_registers_by_halves(p) : fits_64_registers(p);
+      if (!fits) c.blocks_per_sm = 1;
     }
     c.orders_scales = pays_to_order_scales(p, rows);
     return c;

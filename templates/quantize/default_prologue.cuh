@@ -49,6 +49,7 @@ constexpr int kThreads = 256;
 constexpr int kBlocksPerSm = 2;
 constexpr bool kRowsFastest = true;
 constexpr bool kOrdersScales = false;
+constexpr bool kHalvesTogether = false;
 constexpr int kOrderThreads = 512;
 constexpr bool kBiasGradient = false;
 constexpr unsigned kNormEpsilonBits = 0;  // fp32

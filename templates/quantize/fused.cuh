@@ -67,6 +67,7 @@ struct FusedInput {
                                                                                 : 8;
 
   static constexpr int kEither = 2;  // of two expressions
+  static constexpr int kEach = 3;    // both, of the same columns
 
   const Args& args;
   i64 row, col;  // of the patch
@@ -101,6 +102,22 @@ struct FusedInput {
   }
   __device__ __forceinline__ void tap(const P& patch, const Vector (&v)[P::kVectors]) const {
     if constexpr (E::kTap) write_tap(args, patch, v);
+  }
+
+  // Where a thread has the same patch of both halves, the left before the right: the right one's
+  // values, computed with the left one's, wait in `kept`, kThreads vectors apart.
+  template <int kThreads>
+  __device__ __forceinline__ void load_half(const P& patch, bool right, Vector* kept,
+                                            Vector (&v)[P::kVectors]) const {
+    if (!(aligned && patch.whole())) {
+      load_edge(patch, v);
+    } else if (right) {
+#pragma unroll
+      for (int i = 0; i < P::kVectors; ++i) v[i] = kept[i * kThreads];
+    } else {
+      load_vectors<kEach, true, kThreads>(patch, v, kept);
+    }
+    tap(patch, v);
   }
 
   // A patch that the tensor's edge cuts, or one of a misaligned tensor.
@@ -399,8 +416,9 @@ struct FusedInput {
 
   // Vectors that are whole (kAll: all are), kTogether at a time: their loads back to back, then
   // their values. The others become zeros.
-  template <int kPart, bool kAll>
-  __device__ __forceinline__ void load_vectors(const P& patch, Vector (&v)[P::kVectors]) const {
+  template <int kPart, bool kAll, int kThreads = 0>
+  __device__ __forceinline__ void load_vectors(const P& patch, Vector (&v)[P::kVectors],
+                                               Vector* kept = nullptr) const {
     const Part part = part_of(col);
     const char* p[E::kInputs];
 #pragma unroll
@@ -437,6 +455,9 @@ struct FusedInput {
         if constexpr (kPart == kEither) {
           const int here = part_of(col + P::offset(g)).index;
           v[first + j] = compute_part(here, in[j], factor[j]);
+        } else if constexpr (kPart == kEach) {
+          v[first + j] = compute<0>(in[j], factor[j]);
+          kept[(first + j) * kThreads] = compute<1>(in[j], factor[j]);
         } else {
           v[first + j] = compute<kPart>(in[j], factor[j]);
         }

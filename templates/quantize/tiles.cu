@@ -212,13 +212,16 @@ struct SharedMaxima {  // without a transposed output nothing is staged
 
 // Where this thread's patch lies in the tile.
 struct Place {
-  int lane = static_cast<int>(threadIdx.x) % 32;
-  int warp = static_cast<int>(threadIdx.x) / 32;
-  int patch_row = static_cast<int>(threadIdx.x) / kLanes;
-  int row = kInterleaved ? patch_row : patch_row * kVectors;
-  int column = static_cast<int>(threadIdx.x) % kLanes * Src::kElements;
-  int block_down = kInterleaved ? 0 : row / kBlock;
-  int block_across = column / kBlock;
+  int lane, warp, patch_row, row, column, block_down, block_across;
+
+  explicit __device__ __forceinline__ Place(int thread)
+      : lane(thread % 32),
+        warp(thread / 32),
+        patch_row(thread / kLanes),
+        row(kInterleaved ? patch_row : patch_row * kVectors),
+        column(thread % kLanes * Src::kElements),
+        block_down(kInterleaved ? 0 : row / kBlock),
+        block_across(column / kBlock) {}
 };
 
 __device__ __forceinline__ float encode_of(u32 magnitude) {
@@ -505,11 +508,22 @@ __device__ __forceinline__ void put_columns(Memory& shared, const LineEncodes& l
 // the first are codes, and spills.
 __device__ __forceinline__ bool never(const View& args) { return args.cols == 0; }
 
+// Where the tile begins, and where the thread's patch of it lies: as they were, or found again.
+template <typename Memory>
+__device__ __forceinline__ quantize::Tile origin_of(const Memory& shared,
+                                                    const quantize::Tile& origin,
+                                                    const Patch& patch, const Place& at) {
+  if constexpr (cfg::kHalvesTogether) return origin;
+  if constexpr (kAsksForPlace) return shared.origin;
+  return {patch.row - at.row, patch.col - at.column};
+}
 template <typename Memory>
 __device__ __forceinline__ Patch place_of(const View& args, const Memory& shared,
-                                          const Patch& patch, const Place& at) {
-  if constexpr (!kAsksForPlace) return patch;
-  return {args, shared.origin.row + at.row, shared.origin.col + at.column};
+                                          const quantize::Tile& origin, const Patch& patch,
+                                          const Place& at) {
+  if constexpr (!cfg::kHalvesTogether && !kAsksForPlace) return patch;
+  const quantize::Tile tile = origin_of(shared, origin, patch, at);
+  return {args, tile.row + at.row, tile.col + at.column};
 }
 
 // What a thread reads of the tiles that share the scales of its own: as many vectors of each.
@@ -541,43 +555,53 @@ struct Beside {
   }
 };
 
-template <bool kTransposed>
-__device__ __forceinline__ void run(const quantize::Args& whole) {
-  wait_for_previous_kernel();
-  if (quantize::skipped(whole)) return;
-  constexpr bool kOnlyColumns = kTransposed && kStrips && !cfg::kRowwise;
-  __shared__ typename quantize::Chosen<kTransposed, Shared, SharedMaxima>::Type shared;
-  const u64 across = static_cast<u64>(whole.cols + cfg::kTileCols - 1) / cfg::kTileCols;
-  const u64 down = static_cast<u64>(Groups::template slots<cfg::kTileRows>(whole));
-  quantize::Tile tile = cfg::kRowsFastest ? quantize::turned(quantize::tile_at(blockIdx.x, down))
-                                          : quantize::tile_at(blockIdx.x, across);
-  __shared__ LineEncodes lines;
-  __shared__ Words words_of_rows, words_of_columns;
-  __shared__ Groups::template Search<cfg::kThreads> search;
-  auto&& args = Groups::template enter_block<cfg::kTileRows, kPerTensor>(whole, tile.row, search);
-  // Of a group; not to be kept in a register where there is one tensor.
-  const bool first_tile = cfg::kGroupWalk == 0 ? blockIdx.x == 0 : tile.row == 0 && tile.col == 0;
-  const i64 row0 = quantize::first_row(args) + tile.row * cfg::kTileRows;
-  const i64 col0 = tile.col * cfg::kTileCols;
-  // A group's first tile stays for its scale, also where the group is empty.
-  if (cfg::kGroupWalk != 0 && row0 >= args.rows && !(kPerTensor && first_tile)) return;
-  const Place at;
+// What the thread block shares.
+template <typename Memory>
+struct Parts {
+  Memory& shared;
+  LineEncodes& lines;
+  Words& words_of_rows;
+  Words& words_of_columns;
+  Groups::template Search<cfg::kThreads>& search;
+};
 
+// The patch's values. Of both halves (`right`: the second), the right one's come from dynamic
+// memory.
+template <typename From>
+__device__ __forceinline__ void load(const From& input, const Patch& patch, bool right,
+                                     Src::Held (&x)[kVectors]) {
+  if constexpr (cfg::kHalvesTogether) {
+    auto* const kept = reinterpret_cast<quantize::Vector*>(dynamic_memory()) + threadIdx.x;
+    input.template load_half<cfg::kThreads>(patch, right, kept, x);
+  } else {
+    input.load(patch, x);
+  }
+}
+
+// One tile, which begins at `origin`, by all threads of the block.
+template <bool kTransposed, typename Arguments, typename Memory>
+__device__ __forceinline__ void work(Arguments& args, const Parts<Memory>& parts,
+                                     const quantize::Tile& origin, bool first_tile, bool right) {
+  constexpr bool kOnlyColumns = kTransposed && kStrips && !cfg::kRowwise;
+  Place at(static_cast<int>(threadIdx.x));
   // source
   quantize::Given given = {};
   if constexpr (cfg::kDelayed) given = quantize::given_scale(args);
-  Patch patch(args, row0 + at.row, col0 + at.column);
+  Patch patch(args, origin.row + at.row, origin.col + at.column);
   Src::Held x[kVectors];
-  Input(args, patch).load(patch, x);
+  load(Input(args, patch), patch, right, x);
+  if constexpr (cfg::kHalvesTogether) {  // found again: not kept beside inputs and values
+    at = Place(::forget_origin(static_cast<int>(threadIdx.x)));
+  }
   Beside beside;
   beside.load(args, patch);
   if constexpr (cfg::kBiasGradient) {
     __shared__ Bias bias;
     bias.put(at.patch_row, at.column, x);
     __syncthreads();
-    bias.write(args, row0, col0);
+    bias.write(args, origin.row, origin.col);
   }
-  if constexpr (kTransposed) Groups::find_columns(args, search);
+  if constexpr (kTransposed) Groups::find_columns(args, parts.search);
   patch.row = forget_origin(patch.row);  // addresses are not kept beside 32 words of x
   const u32 known = kPerTensor && !cfg::kDelayed ? quantize::known_magnitude(args) : 0;
   u32 magnitudes[kVectors];
@@ -612,29 +636,29 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
     }
   }
   if constexpr (kPerRow) {
-    find_lines(args, lines, row0, col0);
+    find_lines(args, parts.lines, origin.row, origin.col);
     __syncthreads();
   }
   if constexpr (kSquares) {
     if constexpr (kTransposed && kAsksForPlace) {
-      if (threadIdx.x == 0) shared.origin = {row0, col0};
+      if (threadIdx.x == 0) parts.shared.origin = origin;
     }
-    share_squares(shared, at, magnitudes);
+    share_squares(parts.shared, at, magnitudes);
     __syncthreads();
-    one = square_encode(shared, at);
+    one = square_encode(parts.shared, at);
     if constexpr (!(kTransposed && kAsksForPlace)) store_square(args, patch, at, one);
   }
 
   // The row-wise copy leaves before the columns' maxima meet: what it needs is not kept meanwhile.
   if constexpr (cfg::kRowwise) {
     RowStrips strips;
-    if constexpr (kStrips) strips.find(args, patch, at, magnitudes, words_of_rows);
+    if constexpr (kStrips) strips.find(args, patch, at, magnitudes, parts.words_of_rows);
     const Output output(args, patch);
     output.template write<cfg::kTargetType>(patch, x, [&](int i) {
       if constexpr (kStrips) {
         return strips.encode(static_cast<u32>(at.lane), i);
       } else if constexpr (kPerRow) {
-        return lines.of[at.row + i * Patch::kRowStep];
+        return parts.lines.of[at.row + i * Patch::kRowStep];
       } else {
         return one;
       }
@@ -649,32 +673,71 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
 
   // The transposed copy, through shared memory.
   if constexpr (kTransposed) {
+    auto& shared = parts.shared;
     if constexpr (kStrips) {
       if constexpr (!kOnlyColumns && !Src::kMadeAnew) maxima = column_maxima(x);
       share_columns(shared, at, maxima);
       __syncthreads();
-      find_columns(args, shared, words_of_columns, patch.row - at.row - quantize::first_row(args),
-                   patch.col - at.column);
+      const quantize::Tile here = origin_of(shared, origin, patch, at);
+      find_columns(args, shared, parts.words_of_columns, here.row - quantize::first_row(args),
+                   here.col);
     }
     // Maxima have been read, encodes written.
     if constexpr (kSquares || kStrips) __syncthreads();
-    put_words(args, at, words_of_rows, words_of_columns, patch.row - at.row, patch.col - at.column);
-    put_columns<0>(shared, lines, at, x, one);
+    const quantize::Tile tile = origin_of(shared, origin, patch, at);
+    put_words(args, at, parts.words_of_rows, parts.words_of_columns, tile.row, tile.col);
+    put_columns<0>(shared, parts.lines, at, x, one);
     if constexpr (Src::kMadeAnew) {
       if (never(args)) return;
-      put_columns<kPutColumns>(shared, lines, at, x, one);
+      put_columns<kPutColumns>(shared, parts.lines, at, x, one);
     }
     if (nonfinite) {
-      const Patch here = place_of(args, shared, patch, at);
+      const Patch here = place_of(args, shared, origin, patch, at);
       const u32 found = shared.stage.template mark_nonfinite<cfg::kTargetType>(
           at.patch_row, at.column, here, Input(args, here));
       if (!cfg::kRowwise) quantize::count_nonfinite(args, found);
     }
     __syncthreads();
-    const quantize::Tile origin =
-        kAsksForPlace ? shared.origin : quantize::Tile{patch.row - at.row, patch.col - at.column};
-    shared.stage.write(args, origin.row - quantize::first_row(args), origin.col);
-    if constexpr (kAsksForPlace) store_square(args, place_of(args, shared, patch, at), at, one);
+    const quantize::Tile here = origin_of(shared, origin, patch, at);
+    shared.stage.write(args, here.row - quantize::first_row(args), here.col);
+    if constexpr (kAsksForPlace) {
+      store_square(args, place_of(args, shared, origin, patch, at), at, one);
+    }
+  }
+}
+
+template <bool kTransposed>
+__device__ __forceinline__ void run(const quantize::Args& whole) {
+  wait_for_previous_kernel();
+  if (quantize::skipped(whole)) return;
+  using Memory = typename quantize::Chosen<kTransposed, Shared, SharedMaxima>::Type;
+  __shared__ Memory shared;
+  const i64 cols = cfg::kHalvesTogether ? whole.cols / 2 : whole.cols;
+  const u64 across = static_cast<u64>(cols + cfg::kTileCols - 1) / cfg::kTileCols;
+  const u64 down = static_cast<u64>(Groups::template slots<cfg::kTileRows>(whole));
+  quantize::Tile tile = cfg::kRowsFastest ? quantize::turned(quantize::tile_at(blockIdx.x, down))
+                                          : quantize::tile_at(blockIdx.x, across);
+  __shared__ LineEncodes lines;
+  __shared__ Words words_of_rows, words_of_columns;
+  __shared__ Groups::template Search<cfg::kThreads> search;
+  auto&& args = Groups::template enter_block<cfg::kTileRows, kPerTensor>(whole, tile.row, search);
+  // Of a group; not to be kept in a register where there is one tensor.
+  const bool first_tile = cfg::kGroupWalk == 0 ? blockIdx.x == 0 : tile.row == 0 && tile.col == 0;
+  const i64 row0 = quantize::first_row(args) + tile.row * cfg::kTileRows;
+  const i64 col0 = tile.col * cfg::kTileCols;
+  // A group's first tile stays for its scale, also where the group is empty.
+  if (cfg::kGroupWalk != 0 && row0 >= args.rows && !(kPerTensor && first_tile)) return;
+  const Parts<Memory> parts{shared, lines, words_of_rows, words_of_columns, search};
+  if constexpr (cfg::kHalvesTogether) {
+    __shared__ quantize::Tile halves[2];
+    if (threadIdx.x < 2) halves[threadIdx.x] = {row0, col0 + static_cast<int>(threadIdx.x) * cols};
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+      __syncthreads();  // the left one's codes have left
+      work<kTransposed>(args, parts, halves[half], first_tile, half != 0);
+    }
+  } else {
+    work<kTransposed>(args, parts, quantize::Tile{row0, col0}, first_tile, false);
   }
 }
 

@@ -14,6 +14,7 @@
 
 #include "generator/cost_model.h"
 #include "generator/emit_quantize.h"
+#include "generator/support_matrix.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/quantize_cells.h"
 
@@ -23,7 +24,7 @@ namespace {
 using Kernel = std::pair<QuantizeProblem, QuantizeConfig>;
 
 void add(std::vector<Kernel>& kernels, const QuantizeProblem& problem, const QuantizeConfig& c) {
-  if (!check_config(problem, c)) return;
+  if (!check_supported(Problem(problem)) || !check_config(problem, c)) return;
   const Kernel kernel{problem, c};
   if (std::ranges::find(kernels, kernel) == kernels.end()) kernels.push_back(kernel);
 }
@@ -78,6 +79,32 @@ std::vector<Kernel> kernels() {
       add(all, p, default_config(p, kDynamic, device));
       p.source = "x0;exp(x1)";
       add(all, p, {1, 512, 32, 8});
+    }
+  }
+  // A thread block has both halves, one after the other.
+  for (const Granularity g : {Granularity::kPerTensor, Granularity::kPerRow, Granularity::k1x128,
+                              Granularity::k128x128, Granularity::k1x32, Granularity::k32x32}) {
+    for (const QuantizeOutput output : {QuantizeOutput::kTransposed, QuantizeOutput::kBoth}) {
+      const bool both = output == QuantizeOutput::kBoth;
+      QuantizeProblem p;
+      p.cols = 512;
+      p.x = {both ? DType::kBF16 : DType::kFP32};
+      p.q = {DType::kE4M3, g, default_scale_format(g)};
+      p.output = output;
+      p.source = both ? "dsilu_mul" : "x0;exp(x1)";
+      QuantizeConfig c = default_config(p, kDynamic, device);
+      c.halves_together = true;
+      add(all, p, c);
+      c.rows_fastest = !c.rows_fastest;
+      p.tap = true;
+      add(all, p, c);
+      p.grouping = Grouping::kPacked;
+      p.tap = false;
+      p.policy = g == Granularity::kPerTensor ? ScalePolicy::kDelayed : ScalePolicy::kCurrent;
+      add(all, p, c);
+      p.grouping = Grouping::kNone;
+      p.bias_gradient = true;
+      add(all, p, c);
     }
   }
   // A part of the source is in a table.

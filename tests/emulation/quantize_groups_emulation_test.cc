@@ -37,10 +37,10 @@ std::vector<Variant> grouped() {
 // --------------------------------------------------------------------------------------
 
 // The rows of x or q that exist.
-std::vector<Watched> rows_of(const GroupCase& c, const void* p, std::int64_t ld,
+std::vector<Watched> rows_of(const GroupCase& c, const void* p, std::int64_t cols, std::int64_t ld,
                              std::int64_t element_bytes) {
   std::vector<Watched> watched;
-  const std::int64_t width = c.problem.cols * element_bytes;
+  const std::int64_t width = cols * element_bytes;
   const auto* first = static_cast<const char*>(p);
   if (p == nullptr) return watched;
   if (!c.offsets.empty()) {
@@ -59,7 +59,7 @@ QuantizeKernelArgs args_of(GroupCase& c) {
   args.rows = c.rows;
   args.cols = c.problem.cols;
   args.ldx = c.ldx;
-  tests::point_at_inputs(args, c.more_inputs(), {c.ldx});
+  tests::point_at_inputs(args, c.more_inputs(), c.more_ld());
   if (!c.x_scale.empty()) {
     args.x_scale = c.x_scale.data();
     args.x_scale_ld = quantized_layout(c.problem.x, c.rows, args.cols).value().scales.ld;
@@ -90,16 +90,19 @@ void run(const Variant& v, GroupCase& c) {
   args.maxima = maxima.data();
   const auto words = bytes(maxima.data(), std::ssize(maxima) * 4);
   const auto& table = c.counts.empty() ? c.offsets : c.counts;
-  emulation::readable = rows_of(c, c.x.data(), c.ldx, size_of(c.problem.x.dtype));
-  if (!c.x1.empty()) {
-    const auto second = rows_of(c, c.x1.data(), c.ldx, size_of(c.problem.x.dtype));
-    emulation::readable.insert(emulation::readable.end(), second.begin(), second.end());
+  const std::int64_t input_cols = tests::input_cols_of(c.problem);
+  const int input_bytes = size_of(c.problem.x.dtype);
+  emulation::readable = rows_of(c, c.x.data(), input_cols, c.ldx, input_bytes);
+  for (const auto& input : c.more) {
+    if (input.empty()) continue;
+    const auto other = rows_of(c, input.data(), input_cols, c.ldx, input_bytes);
+    emulation::readable.insert(emulation::readable.end(), other.begin(), other.end());
   }
   emulation::readable.insert(
       emulation::readable.end(),
       {words, bytes(table.data(), std::ssize(table) * 4),
        bytes(args.encode, std::ssize(c.encode) * 4), bytes(args.x_scale, std::ssize(c.x_scale))});
-  emulation::writable = rows_of(c, args.q, args.ldq, 1);
+  emulation::writable = rows_of(c, args.q, args.cols, args.ldq, 1);
   emulation::writable.insert(
       emulation::writable.end(),
       {Watched{static_cast<const char*>(args.q_transposed), args.cols, args.ldq_transposed,
@@ -119,6 +122,9 @@ void run(const Variant& v, GroupCase& c) {
 
 void compare(const Variant& v, std::int64_t cols, const GroupSizes& sizes, Fill fill,
              std::int64_t pad = 0) {
+  QuantizeProblem problem = v.problem;
+  problem.cols = cols;
+  if (!check_config(problem, v.config)) return;
   GroupCase expected = tests::make_group_case(v.problem, cols, sizes, fill, pad);
   SCOPED_TRACE(v.name() + ": " + tests::describe(expected, sizes, fill));
   GroupCase actual = expected;
@@ -141,6 +147,18 @@ TEST_F(QuantizeGroupsEmulation, EveryGroupingEqualsTheReference) {
     compare(v, 300, tests::few_groups()[3], Fill::kNormal);
     compare(v, 33, tests::few_groups()[3], Fill::kInfinities, 7);
   }
+}
+
+// A thread block has the same columns of both halves.
+TEST_F(QuantizeGroupsEmulation, BothHalvesOfARowEqualTheReference) {
+  int compared = 0;
+  for (const Variant& v : grouped()) {
+    if (!v.config.halves_together) continue;
+    for (const GroupSizes& sizes : tests::few_groups()) compare(v, 256, sizes, Fill::kMixed);
+    compare(v, 512, tests::few_groups()[3], Fill::kInfinities, 7);
+    ++compared;
+  }
+  EXPECT_GT(compared, 5);
 }
 
 TEST_F(QuantizeGroupsEmulation, ManyGroupsEqualTheReference) {

@@ -182,7 +182,7 @@ class QuantizeGroupsGpu : public tests::GpuTest {
     actual.fill(args);
     Mirror mirror;
     mirror.add(actual.x);
-    mirror.add(actual.x1);
+    for (auto& input : actual.more) mirror.add(input);
     mirror.add(actual.x_scale);
     mirror.add(actual.offsets);
     mirror.add(actual.counts);

@@ -58,8 +58,9 @@ struct GroupCase {
   std::int64_t rows = 0;  // of x, or of each masked group
   std::int64_t ldx = 0, ldq = 0;
   std::vector<std::int32_t> offsets, counts;  // the one the problem has
-  std::vector<char> x, x1;                    // x1: where the source has two inputs, as x
-  std::vector<char> x_scale;                  // of FP8 x
+  std::vector<char> x;
+  std::array<std::vector<char>, 3> more;  // the source's other inputs, as x
+  std::vector<char> x_scale;              // of FP8 x
   CaseOutput row, transposed;
   std::vector<float> encode, amax;  // one a group
   std::uint64_t nonfinite = 7;
@@ -70,7 +71,20 @@ struct GroupCase {
   bool keeps_amax() const { return problem.q.granularity == Granularity::kPerTensor; }
   bool delayed() const { return problem.policy == ScalePolicy::kDelayed; }
 
-  std::array<const void*, 3> more_inputs() const { return {x1.empty() ? nullptr : x1.data()}; }
+  std::array<const void*, 3> more_inputs() const {
+    std::array<const void*, 3> inputs{};
+    for (std::size_t i = 0; i < more.size(); ++i) {
+      if (!more[i].empty()) inputs[i] = more[i].data();
+    }
+    return inputs;
+  }
+  std::array<std::int64_t, 3> more_ld() const {
+    std::array<std::int64_t, 3> ld{};
+    for (std::size_t i = 0; i < more.size(); ++i) {
+      if (!more[i].empty()) ld[i] = ldx;
+    }
+    return ld;
+  }
 
   // The arguments of the host reference or of the public call, which point into this case.
   template <typename Args>
@@ -79,7 +93,7 @@ struct GroupCase {
     args.rows = rows;
     args.x = x.data();
     args.ldx = ldx;
-    point_at_inputs(args, more_inputs(), {x1.empty() ? 0 : ldx});
+    point_at_inputs(args, more_inputs(), more_ld());
     point_at_outputs(args, *this);
     args.x_scale = x_scale.empty() ? nullptr : x_scale.data();
     args.groups = groups();
@@ -119,7 +133,8 @@ inline GroupCase make_group_case(QuantizeProblem problem, std::int64_t cols,
   problem.cols = cols;
   GroupCase c;
   c.problem = problem;
-  c.ldx = c.ldq = cols + pad;
+  c.ldx = input_cols_of(problem) + pad;
+  c.ldq = cols + pad;
   std::int64_t rows_of_x = 0;
   if (problem.grouping == Grouping::kPacked) {
     c.offsets.push_back(0);
@@ -132,12 +147,13 @@ inline GroupCase make_group_case(QuantizeProblem problem, std::int64_t cols,
   }
   const auto seed = static_cast<unsigned>(rows_of_x * 31 + cols);
   c.x = make_input(problem.x.dtype, rows_of_x * c.ldx, fill, seed);
-  if (inputs_of(problem) == 2) {
-    c.x1 = make_input(problem.x.dtype, rows_of_x * c.ldx, fill, seed + 1);
+  for (int i = 1; i < inputs_of(problem); ++i) {
+    c.more[static_cast<std::size_t>(i - 1)] =
+        make_input(problem.x.dtype, rows_of_x * c.ldx, fill, seed + static_cast<unsigned>(i));
   }
   if (is_fp8(problem.x.dtype)) {
     const auto scales = quantized_layout(problem.x, c.rows, cols).value().scales;
-    c.x_scale = make_scales(problem.x, scales.bytes(), fill, seed + 2);
+    c.x_scale = make_scales(problem.x, scales.bytes(), fill, seed + 4);
   }
   if (has_rowwise(problem.output)) c.row = make_group_output(c, pad, false);
   if (has_transposed(problem.output)) c.transposed = make_group_output(c, pad, true);
