@@ -136,38 +136,55 @@ QuantizeConfig segments_config(const QuantizeProblem& p, std::int64_t rows, cons
   return c;
 }
 
+bool is_strips(Granularity g) { return g == Granularity::k1x128 || g == Granularity::k1x32; }
+
 bool is_block_scaled(Granularity g) {
   return g != Granularity::kPerTensor && g != Granularity::kPerRow;
 }
 
 // Whether two blocks of 512 threads fit an SM, which leaves a thread 64 registers: 32 hold its
-// patch of fp32 values, and beside them there is room for one thing more. (13 sources
-// with 11 targets each were compiled: what is false here spilled, or is of a kind of which some
-// did; squares and scales per row since with those of the tests.)
+// patch of fp32 values, and beside them there is room for one thing more. What is false here
+// spilled, or is of a kind of which some did: of computed values, 12 sources of one to four 16-bit
+// inputs were compiled with every granularity and output, with a bias gradient, a tap and groups.
+bool computed_fits_64_registers(const QuantizeProblem& p) {
+  const int inputs = source_shape(p.source).inputs;
+  if (p.x.dtype == DType::kFP32 || inputs > 3 || (p.tap && p.bias_gradient)) return false;
+  const bool both = p.output == QuantizeOutput::kBoth;
+  const bool more = p.tap || p.bias_gradient;
+  // Little arithmetic on several inputs: the assembler keeps more of them.
+  const bool own = inputs > 1 && p.source.find('(') != std::string::npos;
+  const bool packed = p.q.scale == ScaleFormat::kPackedPow2;
+  const bool narrow = packed || p.q.scale == ScaleFormat::kBF16;  // scales put together
+  if (source_shape(p.source).halves) {  // one after the other, by other thread blocks
+    if (more || packed || p.q.granularity == Granularity::kPerRow) return false;
+    if (both) {
+      return p.q.granularity == Granularity::k1x128 && !narrow && p.q.dtype == DType::kE4M3;
+    }
+    return p.q.granularity != Granularity::k1x32;
+  }
+  switch (p.q.granularity) {
+    case Granularity::kPerRow:
+      return true;
+    case Granularity::kPerTensor:
+      return !p.tap && !(both && own);
+    case Granularity::k128x128:
+    case Granularity::k32x32:
+      return !both || (!more && !own);
+    case Granularity::k1x128:
+      return both ? !more && !narrow : !more || !packed;
+    case Granularity::k1x32:
+      return !both && !more;
+    case Granularity::kNone:
+      break;
+  }
+  return false;
+}
 bool fits_64_registers(const QuantizeProblem& p) {
-  if (p.scale_layout == ScaleLayout::kSwizzled || p.bias_gradient) return false;
-  if (p.grouping != Grouping::kNone) return false;
-  if (!p.source.empty()) {
-    if (p.tap || p.x.dtype == DType::kFP32) return false;
-    // One value of two inputs, as silu(g) * u is, takes the fewest; of others scales that take more
-    // than one a thread to find, or to place, are too many.
-    const SourceShape shape = source_shape(p.source);
-    if (shape.inputs > 3) return false;
-    const bool gated = shape.inputs == 2 && !shape.halves;
-    const bool squares =
-        p.q.granularity == Granularity::k128x128 || p.q.granularity == Granularity::k32x32;
-    const bool many =
-        p.q.granularity == Granularity::k1x32 || p.q.granularity == Granularity::kPerRow ||
-        p.q.scale == ScaleFormat::kPackedPow2 || (squares && p.output == QuantizeOutput::kBoth);
-    if (!gated && many) return false;
-  }
-  if (p.output == QuantizeOutput::kTransposed) return true;
-  if (p.q.granularity == Granularity::kPerTensor || p.q.granularity == Granularity::kPerRow) {
-    return p.source.empty();
-  }
-  if (p.q.granularity == Granularity::k128x128 || p.q.granularity == Granularity::k32x32) {
-    return true;  // whose scales are stored when x is gone
-  }
+  if (p.scale_layout == ScaleLayout::kSwizzled || p.grouping != Grouping::kNone) return false;
+  if (!p.source.empty()) return computed_fits_64_registers(p);
+  if (p.bias_gradient) return false;
+  // Squares' scales are stored when x is gone.
+  if (p.output == QuantizeOutput::kTransposed || !is_strips(p.q.granularity)) return true;
   return p.q.granularity == Granularity::k1x128 && p.q.dtype == DType::kE4M3 &&
          (p.q.scale == ScaleFormat::kF32 || p.q.scale == ScaleFormat::kF32Pow2);
 }
@@ -177,10 +194,11 @@ bool fits_64_registers_by_halves(const QuantizeProblem& p) {
   if (p.scale_layout == ScaleLayout::kSwizzled || p.x.dtype == DType::kFP32) return false;
   if (source_shape(p.source).inputs > 3) return false;
   const bool both = p.output == QuantizeOutput::kBoth;
+  const bool narrow = p.q.scale == ScaleFormat::kPackedPow2 || p.q.scale == ScaleFormat::kBF16;
   switch (p.q.granularity) {
     case Granularity::k1x128:
       if (p.grouping != Grouping::kNone) return false;
-      return !both || (!p.tap && p.q.scale != ScaleFormat::kPackedPow2);
+      return !both || (!p.tap && !narrow);
     case Granularity::k1x32:
       return !both;
     case Granularity::kPerTensor:
@@ -244,7 +262,9 @@ QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const D
         c.blocks_per_sm = 2;
       }
     } else {
-      c.halves_together = may_take_halves_together(p);
+      // Of few tiles, all of them resident at once, twice as many are done sooner.
+      const std::int64_t resident = std::int64_t{c.blocks_per_sm} * d.sm_count;
+      c.halves_together = may_take_halves_together(p) && (rows == kDynamic || tiles > resident);
       const bool fits = c.halves_together ? fits_64_registers_by_halves(p) : fits_64_registers(p);
       if (!fits) c.blocks_per_sm = 1;
     }

@@ -98,7 +98,12 @@
 //   1024 threads of 4 rows                      -          0.57, gradient 0.46      dropped
 //   gradient: 512 threads, one block (80)       -          0.485                    was this file
 //   two blocks, two vectors' loads at a time    -          0.580                    dropped
-//   the same, three                             -          0.587                    this file
+//   the same, three                             -          0.587                    was this file
+//   both halves by one block, the right one's   0.76       0.734; 4096x7168 0.578   this file
+//   values waiting in shared memory (64 KB):               -> 0.683
+//   inputs are read and sigmoids found once
+// That takes 64 registers because what is behind a barrier finds the tile's origin in shared memory
+// and its own place anew; kept, they spill.
 // About 880 instructions a thread of 64 codes are left of 1x128 transposed; 580 are its conversions
 // and products.
 // 1x32 both, 16384x7168 (0.797); L2 asked for the scales of a tile 256 times, 4 bytes each, as

@@ -141,13 +141,25 @@ TEST(QuantizeConfig, TwoBlocksOfComputedTilesShareAnSmWhereTheyDoNotSpill) {
   }
   constexpr const char* kFour = "mul(mul(x0,x1),mul(x2,x3))";
   EXPECT_EQ(blocks(kFour, QuantizeOutput::kBoth), 1);
+  p.q.scale = ScaleFormat::kBF16;
+  EXPECT_EQ(blocks("silu", QuantizeOutput::kTransposed), 2);
+  EXPECT_EQ(blocks("silu", QuantizeOutput::kBoth), 1);
+  EXPECT_EQ(blocks("dsilu_mul", QuantizeOutput::kBoth), 1);
   p.q = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
   EXPECT_EQ(blocks("silu_mul", QuantizeOutput::kTransposed), 2);
-  EXPECT_EQ(blocks("dsilu_mul", QuantizeOutput::kTransposed), 1);
-  p.q = {DType::kE4M3, Granularity::k128x128, ScaleFormat::kF32};
-  EXPECT_EQ(blocks("silu_mul", QuantizeOutput::kBoth), 2);
-  EXPECT_EQ(blocks("dsilu_mul", QuantizeOutput::kBoth), 1);
+  EXPECT_EQ(blocks("silu_mul", QuantizeOutput::kBoth), 1);
   EXPECT_EQ(blocks("dsilu_mul", QuantizeOutput::kTransposed), 2);
+  EXPECT_EQ(blocks("dsilu_mul", QuantizeOutput::kBoth), 1);
+  p.q = {DType::kE4M3, Granularity::k128x128, ScaleFormat::kF32};
+  EXPECT_EQ(blocks("gelu_tanh", QuantizeOutput::kBoth), 2);
+  EXPECT_EQ(blocks("mul(x0,x1)", QuantizeOutput::kBoth), 1);
+  EXPECT_EQ(blocks("dsilu_mul", QuantizeOutput::kBoth), 2);
+  p.bias_gradient = true;
+  EXPECT_EQ(blocks("dsilu", QuantizeOutput::kBoth), 1);
+  EXPECT_EQ(blocks("dsilu", QuantizeOutput::kTransposed), 2);
+  EXPECT_EQ(blocks("dsilu_mul", QuantizeOutput::kBoth), 2);
+  p.x.dtype = DType::kFP32;
+  EXPECT_EQ(blocks("dsilu", QuantizeOutput::kTransposed), 1);
 }
 
 TEST(QuantizeConfig, LargeTensorsOfOneInputLookUp) {
@@ -178,6 +190,45 @@ TEST(QuantizeConfig, LargeTensorsOfOneInputLookUp) {
   gelu.source = "gelu_tanh";
   gelu.q.granularity = Granularity::k128x128;
   EXPECT_THAT(refusal(gelu, {128, 128, 512, 2, false, true}), HasSubstr("lookup is 1"));
+}
+
+TEST(QuantizeConfig, AThreadBlockHasBothHalvesWhereThereAreManyTiles) {
+  const DeviceSpec& h200 = *find_device("h200");
+  QuantizeProblem p = problem_of(Granularity::k1x128);
+  p.cols = 7168;
+  p.source = "dsilu_mul";
+  p.output = QuantizeOutput::kBoth;
+  const QuantizeConfig together{128, 128, 512, 2, false, false, false, true};
+  EXPECT_EQ(default_config(p, 16384, h200), together);
+  EXPECT_EQ(default_config(p, 1024, h200), together);
+  EXPECT_EQ(default_config(p, kDynamic, h200), together);
+  // All of a half's tiles are resident at once.
+  const QuantizeConfig apart{128, 128, 512, 2};
+  EXPECT_EQ(default_config(p, 512, h200), apart);
+  EXPECT_EQ(launch_blocks(p, together, 16384).value(), 128 * 28);
+  EXPECT_EQ(launch_blocks(p, apart, 16384).value(), 128 * 56);
+  EXPECT_EQ(resources_of(p, together).smem_bytes, 64 * 1024);
+  EXPECT_EQ(resources_of(p, apart).smem_bytes, 0);
+  EXPECT_EQ(to_text(together), "tile=128x128 threads=512 per_sm=2 halves=together");
+  EXPECT_EQ(parse_quantize_config(to_text(together)).value(), together);
+  EXPECT_FALSE(parse_quantize_config("halves=apart").value().halves_together);
+  EXPECT_FALSE(parse_quantize_config("halves=1"));
+  EXPECT_THAT(kernel_name(p, together), HasSubstr("_t128x128_w16_r2_halves"));
+  EXPECT_THAT(refusal(p, {256, 128, 1024, 2, false, false, false, true}),
+              HasSubstr("per_sm is 2; the 172032 bytes of a block, its codes and the values that "
+                        "wait, pass the shared memory of an SM"));
+  const auto is_refused = [&] {
+    return refusal(p, together).find("halves is together; apart is allowed") != std::string::npos &&
+           !may_take_halves_together(p) && !default_config(p, 16384, h200).halves_together;
+  };
+  p.cols = 7168 + 128;  // half a block of either half
+  EXPECT_TRUE(is_refused());
+  p.cols = 7168;
+  p.source = "silu_mul";
+  EXPECT_TRUE(is_refused());
+  p.source = "dsilu_mul";
+  p.output = QuantizeOutput::kRowwise;
+  EXPECT_TRUE(is_refused());
 }
 
 TEST(QuantizeConfig, LargeTensorsOrderTheScalesOfBothCopies) {
