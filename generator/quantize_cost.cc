@@ -142,21 +142,31 @@ bool is_block_scaled(Granularity g) {
   return g != Granularity::kPerTensor && g != Granularity::kPerRow;
 }
 
+bool is_own_expression(const QuantizeProblem& p) {
+  return p.source.find('(') != std::string::npos;  // the others have names
+}
+// Whether it divides, which takes a function with registers of its own.
+bool divides(const QuantizeProblem& p) {
+  return p.source.find("div(") != std::string::npos ||
+         p.source.find("reciprocal(") != std::string::npos;
+}
+
 // Whether two blocks of 512 threads fit an SM, which leaves a thread 64 registers: 32 hold its
 // patch of fp32 values, and beside them there is room for one thing more. What is false here
-// spilled, or is of a kind of which some did: of computed values, 12 sources of one to four 16-bit
+// spilled, or is of a kind of which some did: of computed values, 17 sources of one to four 16-bit
 // inputs were compiled with every granularity and output, with a bias gradient, a tap and groups.
 bool computed_fits_64_registers(const QuantizeProblem& p) {
   const int inputs = source_shape(p.source).inputs;
   if (p.x.dtype == DType::kFP32 || inputs > 3 || (p.tap && p.bias_gradient)) return false;
+  if (divides(p)) return false;
   const bool both = p.output == QuantizeOutput::kBoth;
   const bool more = p.tap || p.bias_gradient;
   // Little arithmetic on several inputs: the assembler keeps more of them.
-  const bool own = inputs > 1 && p.source.find('(') != std::string::npos;
+  const bool own = is_own_expression(p) && inputs > 1;
   const bool packed = p.q.scale == ScaleFormat::kPackedPow2;
   const bool narrow = packed || p.q.scale == ScaleFormat::kBF16;  // scales put together
   if (source_shape(p.source).halves) {  // one after the other, by other thread blocks
-    if (more || packed || p.q.granularity == Granularity::kPerRow) return false;
+    if (own || more || packed || p.q.granularity == Granularity::kPerRow) return false;
     if (both) {
       return p.q.granularity == Granularity::k1x128 && !narrow && p.q.dtype == DType::kE4M3;
     }
@@ -166,14 +176,15 @@ bool computed_fits_64_registers(const QuantizeProblem& p) {
     case Granularity::kPerRow:
       return true;
     case Granularity::kPerTensor:
-      return !p.tap && !(both && own);
+      return !p.tap && !(own && (both || more));
     case Granularity::k128x128:
     case Granularity::k32x32:
       return !both || (!more && !own);
     case Granularity::k1x128:
-      return both ? !more && !narrow : !more || !packed;
+      if (both) return !more && !narrow;
+      return !packed || (!more && !own);
     case Granularity::k1x32:
-      return !both && !more;
+      return !both && !more && !own;
     case Granularity::kNone:
       break;
   }
@@ -192,7 +203,7 @@ bool fits_64_registers(const QuantizeProblem& p) {
 // The same of both halves at once, whose origin waits in shared memory: what is false here spilled.
 bool fits_64_registers_by_halves(const QuantizeProblem& p) {
   if (p.scale_layout == ScaleLayout::kSwizzled || p.x.dtype == DType::kFP32) return false;
-  if (source_shape(p.source).inputs > 3) return false;
+  if (is_own_expression(p) || (p.tap && p.bias_gradient)) return false;
   const bool both = p.output == QuantizeOutput::kBoth;
   const bool narrow = p.q.scale == ScaleFormat::kPackedPow2 || p.q.scale == ScaleFormat::kBF16;
   switch (p.q.granularity) {
@@ -263,10 +274,11 @@ QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const D
       }
     } else {
       // Of few tiles, all of them resident at once, twice as many are done sooner.
-      const std::int64_t resident = std::int64_t{c.blocks_per_sm} * d.sm_count;
-      c.halves_together = may_take_halves_together(p) && (rows == kDynamic || tiles > resident);
-      const bool fits = c.halves_together ? fits_64_registers_by_halves(p) : fits_64_registers(p);
-      if (!fits) c.blocks_per_sm = 1;
+      const bool many = rows == kDynamic || tiles > std::int64_t{c.blocks_per_sm} * d.sm_count;
+      const bool fits = fits_64_registers(p);
+      const bool fits_together = fits_64_registers_by_halves(p);
+      c.halves_together = may_take_halves_together(p) && many && (fits_together || !fits);
+      if (!(c.halves_together ? fits_together : fits)) c.blocks_per_sm = 1;
     }
     c.orders_scales = pays_to_order_scales(p, rows);
     return c;
