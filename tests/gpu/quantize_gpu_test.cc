@@ -125,6 +125,54 @@ TEST_F(QuantizeGpu, OrderedScalesEqualTheReference) {
   for (int i = 0; i < 4; ++i) compare(plan.get(), problem, {4096, 7168}, Fill::kMixed);
 }
 
+// A thread block has the same columns of both halves, one after the other.
+TEST_F(QuantizeGpu, HalvesWorkedTogetherEqualTheReference) {
+  tests::GpuSession* const session = tests::GpuSession::get();
+  ASSERT_NE(session, nullptr) << tests::GpuSession::why();
+  for (const Granularity g : {Granularity::kPerTensor, Granularity::kPerRow, Granularity::k1x128,
+                              Granularity::k128x128, Granularity::k1x32, Granularity::k32x32}) {
+    for (const QuantizeOutput output : {QuantizeOutput::kTransposed, QuantizeOutput::kBoth}) {
+      QuantizeProblem problem;
+      problem.q = {DType::kE4M3, g, default_scale_format(g)};
+      problem.output = output;
+      problem.source = "dsilu_mul";
+      const auto compare_all = [&] {
+        for (const Placement& at :
+             {Placement{1, 256}, Placement{130, 512}, Placement{993, 768},
+              Placement{300, 512, 8, 8, 0, 0, -1}, Placement{65, 512, 1, 0, 1, 0, 0}}) {
+          problem.cols = at.cols;
+          const QuantizeConfig config = default_config(problem, kDynamic, session->device());
+          ASSERT_TRUE(config.halves_together);
+          compare_as(config, problem, at, {Fill::kNormal, Fill::kMixed, Fill::kInfinities});
+          if (HasFatalFailure()) return;
+        }
+      };
+      compare_all();
+      if (output == QuantizeOutput::kBoth) {
+        problem.tap = true;
+        compare_all();
+        problem.tap = false;
+        problem.bias_gradient = true;
+        compare_all();
+      } else {
+        problem.x = {DType::kFP32};
+        problem.source = "dgelu_tanh_mul";
+        compare_all();
+      }
+      if (HasFatalFailure()) return;
+    }
+  }
+  QuantizeProblem problem;
+  problem.q = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
+  problem.output = QuantizeOutput::kBoth;
+  problem.source = "dsilu_mul";
+  problem.cols = 7168;
+  ASSERT_TRUE(default_config(problem, 2048, session->device()).halves_together);
+  const Plan plan = make_plan(problem);
+  ASSERT_NE(plan, nullptr);
+  for (int i = 0; i < 4; ++i) compare(plan.get(), problem, {2048, 7168}, Fill::kMixed);
+}
+
 TEST_F(QuantizeGpu, EmptyTensorsTouchNothing) {
   for (const Placement& at : {Placement{0, 128}, Placement{128, 0}}) {
     for_each_cell(at.cols, [&](const QuantizeProblem& problem) {

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "generator/cost_model.h"
 #include "tests/gpu/quantize_gpu.h"
 
 namespace octile {
@@ -44,6 +45,23 @@ TEST_F(QuantizeSanitizer, ComputedRows) {
   const Plan plan = make_plan(problem);
   ASSERT_NE(plan, nullptr);
   compare(plan.get(), problem, {131, 512}, Fill::kMixed);
+}
+
+TEST_F(QuantizeSanitizer, HalvesWorkedTogether) {
+  tests::GpuSession* const session = tests::GpuSession::get();
+  ASSERT_NE(session, nullptr) << tests::GpuSession::why();
+  QuantizeProblem problem;
+  problem.source = "dsilu_mul";
+  problem.output = QuantizeOutput::kBoth;
+  for (const Granularity g : {Granularity::kPerRow, Granularity::k1x128, Granularity::k128x128}) {
+    problem.q = {DType::kE4M3, g, ScaleFormat::kF32};
+    for (const tests::Placement& at : {tests::Placement{130, 512}, {65, 256, 1, 0, 1, 0, 0}}) {
+      problem.cols = at.cols;
+      const QuantizeConfig config = default_config(problem, kDynamic, session->device());
+      ASSERT_TRUE(config.halves_together);
+      compare_as(config, problem, at, {Fill::kMixed});
+    }
+  }
 }
 
 TEST_F(QuantizeSanitizer, OrderedScales) {
