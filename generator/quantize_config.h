@@ -98,7 +98,7 @@ struct QuantizeKernelArgs;
 
 struct QuantizeResources {
   int threads = 0;
-  int smem_bytes = 0;  // dynamic: the table and what streams beside it, or values that wait
+  int smem_bytes = 0;          // dynamic: the table and what streams beside it, or values that wait
   int vectors_per_thread = 0;  // independent 16-byte loads of one thread: its bytes in flight
 };
 

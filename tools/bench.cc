@@ -114,7 +114,7 @@ class Bench {
     auto empty = time_empty_kernel(context_.gpu, context_.rounds);
     if (!empty) return tl::unexpected<Error>(empty.error());
     empty_ = std::move(*empty);
-    const Status ok = options_.launch ? time_launches(works) : time_works(works);
+    Status ok = options_.launch ? time_launches(works) : time_works(works);
     progress_.done();
     // What was timed before an error is not lost.
     if (ok || !results_.empty() || !launches_.empty()) print();

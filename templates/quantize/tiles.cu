@@ -23,6 +23,10 @@
 // What is quantised again stays codes, 8 beside their scale a vector (scaled.cuh), as 16-bit
 // elements would lie.
 //
+// Two expressions of the same inputs, the left and the right half of the columns, may be one thread
+// block's (kHalvesTogether): it computes both where it loads, casts the left one's tile, and then
+// the right one's, whose values have waited in dynamic shared memory, each in its thread's place.
+//
 // Phases of a thread block:
 //   source  8 independent loads a thread, all issued before the first is used; the tile (32 KB of
 //           bf16) stays in registers

@@ -196,10 +196,9 @@ TEST_F(QuantizeEmulation, BothHalvesOfARowEqualTheReference) {
   int compared = 0;
   for (const Variant& v : variants()) {
     if (!takes_both_halves(v.problem) && !v.config.halves_together) continue;
-    for (const Placement& at :
-         {Placement{1, 256}, Placement{9, 512}, Placement{65, 768}, Placement{40, 1280},
-          Placement{9, 512, 8, 8, 0, 0, -1}, Placement{9, 512, 1, 0, 1, 0, 0},
-          Placement{300, 256}}) {
+    for (const Placement& at : {Placement{1, 256}, Placement{9, 512}, Placement{65, 768},
+                                Placement{40, 1280}, Placement{9, 512, 8, 8, 0, 0, -1},
+                                Placement{9, 512, 1, 0, 1, 0, 0}, Placement{300, 256}}) {
       for (const auto& [fill, name] : tests::kFills) compare(v, at, fill);
     }
     ++compared;
