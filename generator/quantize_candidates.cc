@@ -148,6 +148,7 @@ QuantizeCandidates quantize_candidates(const QuantizeSetting& s) {
   const int tables = lookup_of(s.problem) != nullptr ? 1 : 0;
   const int orders = may_order_scales(s.problem) ? 1 : 0;
   const int pairs = may_take_halves_together(s.problem) ? 1 : 0;
+  const int variants = (1 + tables) * (1 + orders) * (1 + pairs);
   QuantizeCandidates result;
   for (const QuantizeConstraint& rule : kConstraints) result.removed.emplace_back(rule.name, 0);
   result.admitted.push_back(usual);
@@ -173,7 +174,6 @@ QuantizeCandidates quantize_candidates(const QuantizeSetting& s) {
           if (warps % (threads / kWarp) != 0) continue;
           c.blocks_per_sm = warps / (threads / kWarp);
           for (const bool down : {false, true}) {
-            const int variants = (1 + tables) * (1 + orders) * (1 + pairs);
             for (int variant = 0; variant < variants; ++variant) {
               c.rows_fastest = down;
               c.looks_up = variant % (1 + tables) != 0;

@@ -145,6 +145,10 @@ bool is_block_scaled(Granularity g) {
 bool is_own_expression(const QuantizeProblem& p) {
   return p.source.find('(') != std::string::npos;  // the others have names
 }
+// Scales that are put together before they are stored.
+bool has_narrow_scales(const QuantizeProblem& p) {
+  return p.q.scale == ScaleFormat::kPackedPow2 || p.q.scale == ScaleFormat::kBF16;
+}
 // Whether it divides, which takes a function with registers of its own.
 bool divides(const QuantizeProblem& p) {
   return p.source.find("div(") != std::string::npos ||
@@ -164,7 +168,7 @@ bool computed_fits_64_registers(const QuantizeProblem& p) {
   // Little arithmetic on several inputs: the assembler keeps more of them.
   const bool own = is_own_expression(p) && inputs > 1;
   const bool packed = p.q.scale == ScaleFormat::kPackedPow2;
-  const bool narrow = packed || p.q.scale == ScaleFormat::kBF16;  // scales put together
+  const bool narrow = has_narrow_scales(p);
   if (source_shape(p.source).halves) {  // one after the other, by other thread blocks
     if (own || more || packed || p.q.granularity == Granularity::kPerRow) return false;
     if (both) {
@@ -205,11 +209,10 @@ bool fits_64_registers_by_halves(const QuantizeProblem& p) {
   if (p.scale_layout == ScaleLayout::kSwizzled || p.x.dtype == DType::kFP32) return false;
   if (is_own_expression(p) || (p.tap && p.bias_gradient)) return false;
   const bool both = p.output == QuantizeOutput::kBoth;
-  const bool narrow = p.q.scale == ScaleFormat::kPackedPow2 || p.q.scale == ScaleFormat::kBF16;
   switch (p.q.granularity) {
     case Granularity::k1x128:
       if (p.grouping != Grouping::kNone) return false;
-      return !both || (!p.tap && !narrow);
+      return !both || (!p.tap && !has_narrow_scales(p));
     case Granularity::k1x32:
       return !both;
     case Granularity::kPerTensor:

@@ -154,6 +154,11 @@ TEST_F(QuantizeGroupsEmulation, BothHalvesOfARowEqualTheReference) {
   int compared = 0;
   for (const Variant& v : grouped()) {
     if (!v.config.halves_together) continue;
+    for (const std::int64_t cols : {256, 512}) {
+      QuantizeProblem problem = v.problem;
+      problem.cols = cols;
+      ASSERT_TRUE(check_config(problem, v.config)) << v.name();  // or nothing would be compared
+    }
     for (const GroupSizes& sizes : tests::few_groups()) compare(v, 256, sizes, Fill::kMixed);
     compare(v, 512, tests::few_groups()[3], Fill::kInfinities, 7);
     ++compared;
