@@ -98,8 +98,8 @@ Result<EmittedKernel> emit_gemm(const GemmProblem& problem, const GemmConfig& co
   kernel.smem_bytes = r.smem.total_bytes;
   kernel.cluster = cluster_size(config);
   // a_map, b_map, d_map, scale_a, scale_b, d, scale_a_ld, scale_b_ld, ldd, m, n, k, early_stages,
-  // order
-  kernel.parameter_bytes = {128, 128, 128, 8, 8, 8, 8, 8, 8, 4, 4, 4, 4, 16};
+  // prefetched_stages, order
+  kernel.parameter_bytes = {128, 128, 128, 8, 8, 8, 8, 8, 8, 4, 4, 4, 4, 4, 16};
   kernel.config_text = to_text(config);
   return kernel;
 }

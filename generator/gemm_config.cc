@@ -89,7 +89,7 @@ GemmResources resources_of(const GemmConfig& c) {
   const auto scale_b_stage_bytes =
       static_cast<int>(round_up(std::int64_t{4} * column_segments(c), 16));
   s.barrier_offset = s.scale_b_offset + c.stages * scale_b_stage_bytes;
-  const int barriers = 2 * c.stages + (c.splits > 1 ? 2 : 0);
+  const int barriers = 2 * c.stages + 1 + (c.splits > 1 ? 2 : 0);
   s.total_bytes = s.barrier_offset + barriers * kBarrierBytes;
   return r;
 }

@@ -115,15 +115,28 @@ Status launch_gemm(const LaunchSite& site, const GemmLaunch& l, std::int64_t n, 
   p.m = static_cast<std::int32_t>(args.m);
   p.n = static_cast<std::int32_t>(n);
   p.k = static_cast<std::int32_t>(k);
-  p.early_stages = (args.flags & OCTILE_RUN_OVERLAP) != 0 ? l.early_stages : 0;
+  const bool overlap = (args.flags & OCTILE_RUN_OVERLAP) != 0;
+  p.early_stages = overlap ? l.early_stages : 0;
+  p.prefetched_stages = overlap ? 0 : l.early_stages;
   // The tiles of a cluster are one, here and for the kernel.
   const std::int64_t tiles_m = ceil_div(args.m, l.cluster_rows);
   const std::int64_t tiles_n = ceil_div(n, l.cluster_cols);
   p.order = tile_order(tiles_m, tiles_n, l.raster);
-  std::array<void*, kGemmParameterCount> parameters{
-      &p.a_map, &p.b_map,      &p.d_map,        &p.scale_a, &p.scale_b,
-      &p.d,     &p.scale_a_ld, &p.scale_b_ld,   &p.ldd,     &p.m,
-      &p.n,     &p.k,          &p.early_stages, &p.order};
+  std::array<void*, kGemmParameterCount> parameters{&p.a_map,
+                                                    &p.b_map,
+                                                    &p.d_map,
+                                                    &p.scale_a,
+                                                    &p.scale_b,
+                                                    &p.d,
+                                                    &p.scale_a_ld,
+                                                    &p.scale_b_ld,
+                                                    &p.ldd,
+                                                    &p.m,
+                                                    &p.n,
+                                                    &p.k,
+                                                    &p.early_stages,
+                                                    &p.prefetched_stages,
+                                                    &p.order};
 
   std::array<CUlaunchAttribute, 2> attributes{};
   unsigned int attribute_count = 0;

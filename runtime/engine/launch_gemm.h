@@ -28,10 +28,12 @@ struct GemmParameters {
   std::int32_t m;
   std::int32_t n;
   std::int32_t k;
-  std::int32_t early_stages;  // of B, asked for before the kernel before this one has ended
+  // Of B, before the kernel before this one has ended: loaded, or only asked into L2.
+  std::int32_t early_stages;
+  std::int32_t prefetched_stages;
   TileOrder order;
 };
-constexpr int kGemmParameterCount = 14;
+constexpr int kGemmParameterCount = 15;
 
 // What is the same in every launch of one kernel on one device.
 struct GemmLaunch {
@@ -42,7 +44,7 @@ struct GemmLaunch {
   bool a_is_shared = false;  // by a cluster, in slices
   bool tma_store = false;
   int cluster = 1;
-  // Of B, asked for before the kernel before has ended, where overlap is wanted.
+  // Of B, asked for before the kernel before has ended.
   int early_stages = 0;
   int max_blocks = 0;  // resident at once, a whole number of clusters
   int threads = 0;

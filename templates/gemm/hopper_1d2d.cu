@@ -23,11 +23,13 @@
 //                the partial sums of this rank's columns from every rank, fp32
 //   A scales     kStages x kBlockM x 4 bytes
 //   B scales     kStages x 16 bytes or more: one a segment of columns that lies in one block
-//   barriers     full[kStages], empty[kStages], then gathered, taken (kSplits > 1); 8 bytes each
+//   barriers     full[kStages], empty[kStages], begun, then gathered, taken (kSplits > 1); 8 bytes
+//                each
 //
 // Barriers    arrivals                                       completes when
 //   full[s]   producer (expect_tx) + scale warp + bytes      both operands and scales are here
 //   empty[s]  4 warps x consumers x CTAs that share          every reader in the cluster is done
+//   begun     producer                                       the kernels before this one have ended
 //   gathered  thread 0 (expect_tx) + bytes                   every rank's sums of my columns are here
 //   taken     4 warps x consumers x ranks                    no rank still reads what I sent it
 //
@@ -40,6 +42,7 @@
 // Programmatic dependent launch: with kNextStartsEarly the next kernel of the stream may start as
 // soon as this one's CTAs leave room. Of ours each waits for the end of this one before it touches
 // memory, but for the weights of early_stages stages, where overlap is asked for (0 where not).
+// Where it is not, those of prefetched_stages are asked into L2 meanwhile.
 //
 // Ladder (H200; us; numbers of one line are of one run, lines are not comparable: cards and clocks
 // differ by 10 %):
@@ -191,6 +194,15 @@
 //        -> 1340 (12; 16 1348), 8192x7168x2048 178.4 -> 174.7 (56, all). 128x128 in clusters of two
 //        along m: 8 rows of clusters and 16 columns the same, others 1 to 6 % slower. Kept: columns
 //        for tall tiles, and six rasters tried for the fastest two of a search.
+//   v35  the weights that v31 loads before the kernel before has ended, asked into L2 where overlap
+//        is not asked for, by a thread of their own until the wait returns: what is written there
+//        later is what L2 has. Predicted: half of what overlap gains, -1 to -5 %. 64x24576x1536 11.5
+//        -> 10.9, 64x32768x512 6.66 -> 6.37, 128x32768x512 8.13 -> 7.74, 64x7168x2048 5.74 -> 5.54,
+//        128x24576x1536 13.2 -> 12.8; twelve products of 64 and 128 rows -2.0 % in the mean, 17 more
+//        of 1 to 512 rows -1.1 %, none above +0.4 %; behind a kernel that lets nothing start early
+//        -0.2 %. Kept. The same stages whether the wait has returned or not: 128x7168x2048 +7 %,
+//        behind such a kernel up to +8 %. A as well, every CTA the rows it will load: +5 to +20 %;
+//        each a share of A: nothing, but -1.5 % at k = 512; B's scales: nothing. Dropped.
 // clang-format on
 #ifndef OCTILE_EMITTED
 #include "gemm/consumer.cuh"
@@ -233,6 +245,7 @@ __device__ __forceinline__ void init_barriers(const SharedMemory& smem) {
       mbarrier::init(smem.full(stage), 2);
       mbarrier::init(smem.empty(stage), 4 * cfg::kConsumerWarpgroups * kShareSize);
     }
+    mbarrier::init(smem.begun(), 1);
     if constexpr (cfg::kSplits > 1) {
       mbarrier::init(smem.gathered(), 1);
       mbarrier::init(smem.taken(), 4 * cfg::kConsumerWarpgroups * cfg::kSplits);
@@ -269,7 +282,8 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
                        const __grid_constant__ TensorMap b_map,
                        const __grid_constant__ TensorMap d_map, const float* scale_a,
                        const float* scale_b, void* d, i64 scale_a_ld, i64 scale_b_ld, i64 ldd,
-                       int m, int n, int k, int early_stages, gemm::TileOrder order) {
+                       int m, int n, int k, int early_stages, int prefetched_stages,
+                       gemm::TileOrder order) {
   extern __shared__ __align__(1024) u8 tile_memory[];
   const gemm::SharedMemory smem{shared_address(tile_memory)};
   const gemm::Extents extents{m, n, k, order};
@@ -290,6 +304,9 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
       __syncwarp();
     } else if (warp == cfg::kConsumerWarpgroups * 4 + 1) {
       gemm::publish_scales(smem, from, extents, rank, early_stages);
+      __syncwarp();
+    } else if (cfg::kNextStartsEarly && warp == cfg::kConsumerWarpgroups * 4 + 2) {
+      if (elect_one()) gemm::prefetch_weights(smem, from, extents, rank, prefetched_stages);
       __syncwarp();
     }
   } else {

@@ -1,5 +1,5 @@
 // The producer warpgroup: one thread feeds the ring with A, B and A's scales by TMA, one warp
-// writes B's scales beside them.
+// writes B's scales beside them, and before either may begin one thread asks for weights into L2.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/tile.cuh"
@@ -113,7 +113,10 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
   for (Scheduler tiles = make_scheduler(e); tiles.valid();) {
     const TileSource tile(from, e, tiles, rank);
     const bool early = asked < 0;
-    if (!early) wait_for_previous_kernel();  // of a later tile it returns at once
+    if (!early) {
+      wait_for_previous_kernel();  // of a later tile it returns at once
+      if constexpr (cfg::kNextStartsEarly) mbarrier::arrive(smem.begun());
+    }
     const float* scales = tile.scale_a + range.first * from.scale_a_ld;
     const int pass_end = early ? min(end, begin + early_stages * 128) : end;
 #pragma unroll 1
@@ -136,6 +139,22 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
       asked = 0;
       tiles.advance();
     }
+  }
+}
+
+// One thread: asks for the weights of the first `stages` of the first tile into L2, until the ring
+// itself may be fed: then it would only stand in the way of the loads. Whatever the kernels before
+// still write there is what will be loaded.
+__device__ __forceinline__ void prefetch_weights(const SharedMemory& smem, const Source& from,
+                                                 const Extents& e, int rank, int stages) {
+  const Scheduler tiles = make_scheduler(e);
+  if (!tiles.valid()) return;
+  const TileSource tile(from, e, tiles, rank);
+  const KRange range = k_range(e.k_blocks(), rank);
+  const int last = min(range.last, range.first + stages);
+#pragma unroll 1
+  for (int block = range.first; block < last && !mbarrier::test(smem.begun(), 0); ++block) {
+    tma::prefetch_2d(from.b_map, block * 128, tile.n0);
   }
 }
 

@@ -40,7 +40,8 @@ constexpr int kDOffset = kBOffset + cfg::kStages * kBStageBytes;
 constexpr int kScaleOffset = kDOffset + kDBytes;
 constexpr int kScaleBOffset = kScaleOffset + cfg::kStages * kScaleStageBytes;
 constexpr int kBarrierOffset = kScaleBOffset + cfg::kStages * kScaleBStageBytes;
-constexpr int kSmemBytes = kBarrierOffset + (2 * cfg::kStages + (cfg::kSplits > 1 ? 2 : 0)) * 8;
+constexpr int kBarriers = 2 * cfg::kStages + 1 + (cfg::kSplits > 1 ? 2 : 0);
+constexpr int kSmemBytes = kBarrierOffset + kBarriers * 8;
 
 static_assert(cfg::kBlockK == 128, "one K-block is one scale block");
 static_assert(kStrips * 64 * cfg::kConsumerWarpgroups == (cfg::kBlockM < 64 ? 64 : cfg::kBlockM),
@@ -76,10 +77,12 @@ struct SharedMemory {
   __device__ __forceinline__ u32 empty(int stage) const {
     return base + kBarrierOffset + (cfg::kStages + stage) * 8;
   }
-  // Split K: partial sums of all ranks are here; this rank's are no longer needed anywhere.
-  __device__ __forceinline__ u32 gathered() const {
+  // The kernels before this one have ended.
+  __device__ __forceinline__ u32 begun() const {
     return base + kBarrierOffset + 2 * cfg::kStages * 8;
   }
+  // Split K: partial sums of all ranks are here; this rank's are no longer needed anywhere.
+  __device__ __forceinline__ u32 gathered() const { return begun() + 8; }
   __device__ __forceinline__ u32 taken() const { return gathered() + 8; }
 };
 

@@ -20,7 +20,8 @@ __device__ __forceinline__ u8* dynamic_memory() {
 }
 
 // griddepcontrol.wait;  PTX 7.8, sm_90. Until the kernels this one may overlap have ended and what
-// they wrote is visible: before it no memory that another kernel may write or read is touched.
+// they wrote is visible: before it no memory that another kernel may write is read and none that
+// another may read is written. (To ask for some into L2 is neither.)
 // Returns at once in an ordinary launch.
 __device__ __forceinline__ void wait_for_previous_kernel() {
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -26,6 +26,15 @@ __device__ __forceinline__ void load_2d(u32 dst, const TensorMap* map, int x, in
       : "memory");
 }
 
+// cp.async.bulk.prefetch.tensor.2d.L2.global.tile [map, {x, y}];  PTX 8.0, sm_90. Asks for a box of
+// the map into L2, where memory is the same for all: what is written there before it is loaded is
+// what is loaded.
+__device__ __forceinline__ void prefetch_2d(const TensorMap* map, int x, int y) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(x),
+               "r"(y)
+               : "memory");
+}
+
 // ....multicast::cluster [dst], [map, {x, y}], [mbarrier], mask;  PTX 8.0, sm_90. The same offsets
 // and the same barrier offset in every CTA whose bit is set in mask.
 __device__ __forceinline__ void load_2d_multicast(u32 dst, const TensorMap* map, int x, int y,

@@ -39,6 +39,9 @@ class ConfiguredGemm : public ::testing::Test {
   std::int32_t early_stages(const std::string& config, std::uint32_t flags) {
     return parameter<std::int32_t>(launch(config, flags), 12);
   }
+  std::int32_t prefetched_stages(const std::string& config, std::uint32_t flags) {
+    return parameter<std::int32_t>(launch(config, flags), 13);
+  }
 
   static constexpr std::int64_t kRows = 384;
   FakeDevice device;
@@ -64,6 +67,9 @@ TEST_F(ConfiguredGemm, EarlyWeightsLeaveRoomForTheActivations) {
   const std::string of_64_rows = "tile=64x64x128 stages=13 wg=1 cluster=1x1 unroll=4 inflight=2";
   EXPECT_EQ(early_stages(of_64_rows + rest, OCTILE_RUN_DEFAULT), 0);
   EXPECT_EQ(early_stages(of_64_rows + rest, OCTILE_RUN_OVERLAP), 10);
+  EXPECT_EQ(prefetched_stages(of_64_rows + rest, OCTILE_RUN_DEFAULT), 10)
+      << "asked into L2 where they may not be loaded yet";
+  EXPECT_EQ(prefetched_stages(of_64_rows + rest, OCTILE_RUN_OVERLAP), 0);
   EXPECT_EQ(early_stages("tile=128x96x128 stages=7 wg=2 cluster=1x1 unroll=2 inflight=2" + rest,
                          OCTILE_RUN_OVERLAP),
             3);
@@ -78,6 +84,11 @@ TEST_F(ConfiguredGemm, EarlyWeightsLeaveRoomForTheActivations) {
                          OCTILE_RUN_OVERLAP),
             0)
       << "shares B";
+  EXPECT_EQ(prefetched_stages("tile=64x64x128 stages=13 wg=1 cluster=1x1 unroll=4 inflight=2 "
+                              "raster=8 ctas=1 store=tma next=end promote=128 splits=1",
+                              OCTILE_RUN_DEFAULT),
+            0)
+      << "has no thread for it";
 }
 
 }  // namespace

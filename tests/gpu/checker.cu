@@ -47,6 +47,21 @@ extern "C" __global__ void copy_bytes(const unsigned char* from, unsigned char* 
   }
 }
 
+// The same, having let the stream's next kernel start and waited some 20 us: that one runs before
+// anything is written.
+extern "C" __global__ void copy_bytes_late(const unsigned char* from, unsigned char* to,
+                                           long long bytes) {
+  constexpr long long kCycles = 40000;
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  const long long begin = clock64();
+  while (clock64() - begin < kCycles) {
+  }
+  const long long step = (long long)gridDim.x * blockDim.x;
+  for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < bytes; i += step) {
+    to[i] = from[i];
+  }
+}
+
 // codes[rows][ld], by CodeMode of gemm_case.h. The lowest bit of the seed tells B from A.
 extern "C" __global__ void fill_codes(u8* codes, i64 rows, i64 cols, i64 ld, u64 seed, int e5m2,
                                       int mode) {

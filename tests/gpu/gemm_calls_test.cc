@@ -23,11 +23,11 @@ class GemmCalls : public GpuTest {
     return plan;
   }
   // As a kernel, which programmatic launches can overlap.
-  void copy(DeviceBuffer& to, const DeviceBuffer& from) {
+  void copy(DeviceBuffer& to, const DeviceBuffer& from, const char* kernel = "copy_bytes") {
     const void* source = from.pointer();
     void* target = to.pointer();
     auto bytes = static_cast<std::int64_t>(from.bytes());
-    gpu().launch("copy_bytes", 64, 256, {&source, &target, &bytes});
+    gpu().launch(kernel, 64, 256, {&source, &target, &bytes});
   }
   std::uint64_t differences(const DeviceBuffer& x, const DeviceBuffer& y) {
     DeviceBuffer count = gpu().zeroed(8);
@@ -195,6 +195,42 @@ TEST_F(GemmCalls, OrderIsKeptWithoutTheFlag) {
     }
     expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
   }
+}
+
+// A product asks for its first weights into L2 while the kernel before still runs, and loads what
+// that one has written there since. With the flag it loads them at once: that some of these results
+// are of the weights before shows that it runs early enough for the rest to prove something.
+TEST_F(GemmCalls, WeightsAskedForEarlyAreReadAsWritten) {
+  const GemmShape shape{64, 7168, 2048};
+  GemmCase work(gpu(), {}, shape, 81);
+  octile_plan* plan = make_plan(to_text(Problem(work.problem())).c_str(), shape.m, shape.m);
+  octile_gemm_args args = work.args();
+  const std::array<std::unique_ptr<GemmCase>, 2> weights{
+      std::make_unique<GemmCase>(gpu(), GemmProblem{}, shape, 82),
+      std::make_unique<GemmCase>(gpu(), GemmProblem{}, shape, 83)};
+  std::array<DeviceBuffer, 2> expected;
+  for (const std::size_t i : {0U, 1U}) {
+    copy(work.b(), weights[i]->b());
+    gpu().synchronize();
+    expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
+    expected[i] = gpu().zeroed(work.d().bytes());
+    copy(expected[i], work.d());
+  }
+  EXPECT_GT(differences(expected[0], expected[1]), 0U);
+  const auto wrong = [&](std::uint32_t flags) {
+    args.flags = flags;
+    int count = 0;
+    for (std::size_t i = 0; i < 100; ++i) {
+      work.poison_output();
+      copy(work.b(), weights[i % 2]->b(), "copy_bytes_late");
+      expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
+      count += differences(expected[i % 2], work.d()) > 0 ? 1 : 0;
+    }
+    return count;
+  };
+  EXPECT_EQ(wrong(OCTILE_RUN_DEFAULT), 0);
+  EXPECT_GT(wrong(OCTILE_RUN_OVERLAP), 0);
+  expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
 }
 
 // A quantiser and the product of what it wrote, two tensors in turn through the same codes and

@@ -18,7 +18,9 @@
  *     with programmatic stream serialisation and wait by themselves for the work before them: the
  *     stream's order holds, and captured behind a kernel they make a programmatic edge. Some let
  *     the stream's next kernel start beside them: one of the caller's own that asks for
- *     programmatic serialisation must wait (griddepcontrol.wait) before it touches memory.
+ *     programmatic serialisation must wait (griddepcontrol.wait) before it touches memory. Products
+ *     of few tokens ask for weights into L2 before they wait; what is written there until the work
+ *     before them ends is what they read.
  *  8. Handles may be used from several threads at once, except that destroying one while another
  *     call uses it is undefined. A workspace belongs to one call in flight.
  *  9. Version policy: the SONAME is the major version. Within a major version functions, enum
