@@ -240,7 +240,8 @@ class Race {
     std::stable_sort(
         result_.standings.begin(), result_.standings.end(),
         [](const Standing& x, const Standing& y) { return x.over_best < y.over_best; });
-    if (!result_.finished) return;
+    const double behind = median_ratio(reference(), best) - 1;
+    if (!result_.finished || behind <= std::max(result_.noise, options_.least_gain)) return;
     for (const Entrant& entrant : entrants_) {
       if (entrant.us.empty() || &entrant == &reference()) continue;
       if (median_ratio(entrant, best) > 1 + std::max(result_.noise, options_.least_tie)) continue;
