@@ -182,7 +182,7 @@ class Race {
         order[i]->us.push_back((first + second) / 2);
         order[i]->again.push_back(first / second);
       }
-      if (result_.blocks >= options_.least_blocks && settle() == 1) return {};
+      if (result_.blocks >= options_.least_blocks && settle()) return {};
     }
     return {};
   }
@@ -212,18 +212,31 @@ class Race {
     return *best;
   }
 
-  // Drops finalists that are slower beyond doubt; how many are left. The reference is timed for as
-  // long as anything is, but counts only while it may still be the fastest.
-  std::size_t settle() {
+  double tie() { return std::max(noise(), options_.least_tie); }
+  double gain() { return std::max(noise(), options_.least_gain); }
+
+  // Whether more blocks could change the decision: also what noise is, of which outliers make too
+  // much in few. Drops finalists that are no tie of the fastest beyond doubt; the reference is
+  // timed for as long as anything is.
+  bool settle() {
+    if (noise() > options_.least_gain) return false;
     const Entrant& best = fastest();
-    std::size_t left = 0;
+    const Interval behind = median_interval(ratios(reference().us, best.us));
+    if (behind.hi <= 1 + gain()) return true;
+    bool open = behind.lo <= 1 + gain();
+    bool preferred = true;  // of those that may be a tie, none before is one beyond doubt
     for (Entrant* entrant : racing()) {
-      const bool lost =
-          entrant != &best && median_interval(ratios(entrant->us, best.us)).lo > 1 + noise();
-      if (lost && entrant != &reference()) entrant->racing = false;
-      if (!lost) ++left;
+      if (entrant == &reference()) continue;
+      const Interval apart = median_interval(ratios(entrant->us, best.us));
+      if (entrant == &best || apart.hi <= 1 + tie()) {
+        preferred = false;
+      } else if (apart.lo > 1 + tie()) {
+        entrant->racing = false;
+      } else {
+        open = open || preferred;
+      }
     }
-    return left;
+    return !open;
   }
 
   void judge() {
@@ -241,10 +254,10 @@ class Race {
         result_.standings.begin(), result_.standings.end(),
         [](const Standing& x, const Standing& y) { return x.over_best < y.over_best; });
     const double behind = median_ratio(reference(), best) - 1;
-    if (!result_.finished || behind <= std::max(result_.noise, options_.least_gain)) return;
+    if (!result_.finished || behind <= gain()) return;
     for (const Entrant& entrant : entrants_) {
       if (entrant.us.empty() || &entrant == &reference()) continue;
-      if (median_ratio(entrant, best) > 1 + std::max(result_.noise, options_.least_tie)) continue;
+      if (median_ratio(entrant, best) > 1 + tie()) continue;
       const auto gains = ratios(reference().us, entrant.us);
       const Interval interval = median_interval(gains);
       if (median(gains) <= 1 + result_.noise || interval.lo <= 1) continue;

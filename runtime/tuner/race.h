@@ -28,7 +28,7 @@ struct RaceOptions {
   // searches then settle on different ones: simulated, 12 % of decisions with 4, 4 % with 8.
   int finalists = 8;
   int least_blocks = 10;  // ranks give a 95 % interval from 6 on, from 9 without either extreme
-  int most_blocks = 24;
+  int most_blocks = 48;   // where the decision stays open; half of all finals end at the least
   // Differences below are never called a gain, however quiet the device: placement of buffers and
   // code, which a race does not vary, is worth about as much.
   double least_noise = 0.003;
