@@ -105,6 +105,7 @@ __device__ __forceinline__ Vector gather(const char* p, int count) {
 template <typename P>
 struct TensorInput {
   using Src = typename P::Src;
+  static constexpr bool kComputed = false;
   static constexpr bool kLooksUp = false;  // no table (fused.cuh)
   const char* x;
   i64 step;      // bytes from one row of the patch to the next

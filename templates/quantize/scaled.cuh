@@ -309,6 +309,7 @@ template <typename P, int kFp8, int kGranularity, int kFormat>
 struct ScaledInput {
   using Src = typename P::Src;
   using From = ScaledCodes<P, kFp8, kGranularity, kFormat>;
+  static constexpr bool kComputed = true;
   static constexpr bool kLooksUp = false;
   From from;
   P patch;

@@ -123,6 +123,8 @@ using Rule = quantize::Rule<Src, cfg::kTargetType, cfg::kScaleFormat, cfg::kOcpF
 using quantize::Vector;
 
 constexpr bool kOneScale = cfg::kGranularity == quantize::kPerTensor;
+// Then x may be loaded while that pass ends: it waited for all before itself.
+constexpr bool kAfterFirstPass = kOneScale && !cfg::kDelayed;
 constexpr bool kLong = cfg::kGranularity == quantize::k1x128;
 constexpr int kBlock = kLong ? 128 : 32;               // elements per scale, unless one serves all
 constexpr int kTouching = cfg::kSideBySide ? 2 : 1;    // vectors of a lane
@@ -371,8 +373,11 @@ __device__ __forceinline__ quantize::Given given_of(const View& args) {
   if constexpr (cfg::kDelayed) return quantize::given_scale(args);
   return {};
 }
+// Waits for the first pass.
 __device__ __forceinline__ u32 known_maximum(const View& args) {
-  return kOneScale && !cfg::kDelayed ? quantize::known_magnitude(args) : 0;
+  if constexpr (!kAfterFirstPass) return 0;
+  wait_for_previous_kernel();
+  return quantize::known_magnitude(args);
 }
 
 // kStepRows rows from `row` on.
@@ -472,7 +477,7 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
     Source::template fill<cfg::kThreads>(reinterpret_cast<float*>(dynamic_memory()));
     __syncthreads();
   }
-  wait_for_previous_kernel();
+  if constexpr (!kAfterFirstPass) wait_for_previous_kernel();
   if (quantize::skipped(whole)) return;
   if constexpr (Source::kLooksUp) {
     stream_tiles<Source>(whole);

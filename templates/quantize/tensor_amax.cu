@@ -14,10 +14,15 @@
 //   all but the first 32 MB evicted first            1.02       0.970 / 0.930  dropped
 //   codes evicted first, too                         1.02       0.975 / 0.933  dropped
 //   the first 32 MB evicted last, x first when cast  1.02       0.938 / 0.934  dropped
-//   the cast may start early                         -          0.972 / 0.908  this file
-// What L2 has costs less than was predicted: half of it lies in the L2's other part, and the way
-// there (ltcfabric2ltc, 93 % busy while a cast streams) is what bounds, from DRAM or not. Codes
-// evicted first are not there for the product that reads them.
+//   the cast may start early                         -          0.972 / 0.908  was this file
+//   and loads x before it waits for this             0.985      0.980 / 0.931  this file (0.973 and
+//                                                               0.911 beside it)
+// Of 1024 rows the last took 11.77 us -> 11.29, of 128, where the cast then may start early too,
+// 4.13 -> 3.67 (with the transposed copy 15.0 -> 14.4 and 4.56 -> 4.33); where x is computed, of
+// 128 rows GELU with both 8.2 -> 10.1: not those. What L2 has costs less than was predicted: half
+// of it lies in the L2's other part, and the way there (ltcfabric2ltc, 93 % busy while a cast
+// streams) is what bounds, from DRAM or not. Codes evicted first are not there for the product that
+// reads them.
 #ifndef OCTILE_EMITTED
 #define OCTILE_AMAX_NAME octile_quantize_tensor_amax_default
 #define OCTILE_DEFAULT_GRANULARITY 1
@@ -43,9 +48,10 @@ extern "C" __global__ void __launch_bounds__(cfg::kAmaxThreads, cfg::kAmaxBlocks
   __shared__ u32 partials[kWarps];
   const u64 across = static_cast<u64>(args.cols + Pass::kCols - 1) / Pass::kCols;
   const u64 tiles = across * (static_cast<u64>(args.rows + kVectors - 1) / kVectors);
-  // Of a tensor of more than a tile a warp: the next kernel's start is hidden. (Of a smaller one,
-  // 0.1 us slower.)
-  if (tiles > static_cast<u64>(args.partials) * kWarps) let_next_kernel_start();
+  // Which computes x beside this one, where it does: not of a small tensor.
+  if (!Input::kComputed || tiles > static_cast<u64>(args.partials) * kWarps) {
+    let_next_kernel_start();
+  }
   u32 top = 0;
   for (u64 index = static_cast<u64>(blockIdx.x) * kWarps + threadIdx.x / 32; index < tiles;
        index += static_cast<u64>(args.partials) * kWarps) {

@@ -157,6 +157,8 @@ using Runs = quantize::ScaleRuns<Rule, cfg::kSwizzled>;
 
 constexpr bool kPerTensor = cfg::kGranularity == quantize::kPerTensor;
 constexpr bool kPerRow = cfg::kGranularity == quantize::kPerRow;
+// Then x may be loaded while that pass ends: it waited for all before itself.
+constexpr bool kAfterFirstPass = kPerRow || (kPerTensor && !cfg::kDelayed);
 constexpr bool kStrips =
     cfg::kGranularity == quantize::k1x128 || cfg::kGranularity == quantize::k1x32;
 constexpr bool kSquares =
@@ -612,6 +614,7 @@ __device__ __forceinline__ void work(Arguments& args, const Parts<Memory>& parts
   }
   if constexpr (kTransposed) Groups::find_columns(args, parts.search);
   patch.row = forget_origin(patch.row);  // addresses are not kept beside 32 words of x
+  if constexpr (kPerTensor && kAfterFirstPass) wait_for_previous_kernel();
   const u32 known = kPerTensor && !cfg::kDelayed ? quantize::known_magnitude(args) : 0;
   u32 magnitudes[kVectors];
   Src::Tops maxima;
@@ -645,6 +648,7 @@ __device__ __forceinline__ void work(Arguments& args, const Parts<Memory>& parts
     }
   }
   if constexpr (kPerRow) {
+    wait_for_previous_kernel();
     find_lines(args, parts.lines, origin.row, origin.col);
     __syncthreads();
   }
@@ -717,7 +721,7 @@ __device__ __forceinline__ void work(Arguments& args, const Parts<Memory>& parts
 
 template <bool kTransposed>
 __device__ __forceinline__ void run(const quantize::Args& whole) {
-  wait_for_previous_kernel();
+  if constexpr (!kAfterFirstPass) wait_for_previous_kernel();
   if (quantize::skipped(whole)) return;
   using Memory = typename quantize::Chosen<kTransposed, Shared, SharedMaxima>::Type;
   __shared__ Memory shared;
