@@ -28,12 +28,14 @@ __device__ __forceinline__ Words4 load_16(const void* p) {
 }
 
 // ld.global.v4.u32 {a, b, c, d}, [p];  PTX 1.0, any SM. p 16-byte aligned. Of memory that this
-// thread block writes afterwards.
+// thread block writes afterwards, or that the kernel before this one wrote and is waited for: ptxas
+// moves an .nc load to before griddepcontrol.wait (seen in SASS, and in wrong maxima).
 __device__ __forceinline__ Words4 reread_16(const void* p) {
   Words4 v;
   asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
-               : "l"(p));
+               : "l"(p)
+               : "memory");
   return v;
 }
 
@@ -52,9 +54,9 @@ __device__ __forceinline__ u32 load_4(const void* p) {
   return v;
 }
 
-// ld.global.u32 d, [p];  PTX 1.0, sm_10. p 4-byte aligned. Of memory that others raise meanwhile:
-// what an SM once has in L1 stays as it was, and thousands of warps that look at one word do not
-// wait for each other in L2.
+// ld.global.u32 d, [p];  PTX 1.0, sm_10. p 4-byte aligned. Of memory that others raise meanwhile,
+// or have raised (see reread_16): what an SM once has in L1 stays as it was, and thousands of warps
+// that look at one word do not wait for each other in L2.
 __device__ __forceinline__ u32 glance_4(const void* p) {
   u32 v;
   asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(p));

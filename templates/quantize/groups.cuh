@@ -43,7 +43,7 @@ __device__ __forceinline__ i64 padded_columns(const GroupArgs& a) {
   return (a.rows - a.first + 127) & ~i64{127};
 }
 __device__ __forceinline__ u32 known_magnitude(const GroupArgs& a) {
-  return memory::load_4(a.maxima + a.group);
+  return memory::glance_4(a.maxima + a.group);
 }
 
 __device__ __forceinline__ i64 count_at(const int* counts, i64 i) {

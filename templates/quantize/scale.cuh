@@ -178,7 +178,7 @@ __device__ __forceinline__ u32 tensor_magnitude(const Args& args) {
   u32 top = 0;
 #pragma unroll 4
   for (i64 i = threadIdx.x % 32 * 4; i < args.partials; i += 128) {
-    const Vector v = memory::load_16(args.maxima + i);
+    const Vector v = memory::reread_16(args.maxima + i);
     top = reduce::max(
         top, reduce::max(reduce::max(v.word[0], v.word[1]), reduce::max(v.word[2], v.word[3])));
   }

@@ -124,7 +124,7 @@ using quantize::Vector;
 
 constexpr bool kOneScale = cfg::kGranularity == quantize::kPerTensor;
 // Then x may be loaded while that pass ends: it waited for all before itself.
-constexpr bool kAfterFirstPass = kOneScale && !cfg::kDelayed;
+constexpr bool kAfterFirstPass = kOneScale && !cfg::kDelayed && cfg::kGroupWalk == 0;
 constexpr bool kLong = cfg::kGranularity == quantize::k1x128;
 constexpr int kBlock = kLong ? 128 : 32;               // elements per scale, unless one serves all
 constexpr int kTouching = cfg::kSideBySide ? 2 : 1;    // vectors of a lane
@@ -375,8 +375,8 @@ __device__ __forceinline__ quantize::Given given_of(const View& args) {
 }
 // Waits for the first pass.
 __device__ __forceinline__ u32 known_maximum(const View& args) {
-  if constexpr (!kAfterFirstPass) return 0;
-  wait_for_previous_kernel();
+  if constexpr (!kOneScale || cfg::kDelayed) return 0;
+  if constexpr (kAfterFirstPass) wait_for_previous_kernel();
   return quantize::known_magnitude(args);
 }
 

@@ -158,7 +158,7 @@ using Runs = quantize::ScaleRuns<Rule, cfg::kSwizzled>;
 constexpr bool kPerTensor = cfg::kGranularity == quantize::kPerTensor;
 constexpr bool kPerRow = cfg::kGranularity == quantize::kPerRow;
 // Then x may be loaded while that pass ends: it waited for all before itself.
-constexpr bool kAfterFirstPass = kPerRow || (kPerTensor && !cfg::kDelayed);
+constexpr bool kAfterFirstPass = kPerRow || (kPerTensor && !cfg::kDelayed && cfg::kGroupWalk == 0);
 constexpr bool kStrips =
     cfg::kGranularity == quantize::k1x128 || cfg::kGranularity == quantize::k1x32;
 constexpr bool kSquares =
@@ -481,7 +481,7 @@ __device__ __forceinline__ void find_lines(const quantize::Args& args, LineEncod
     const i64 count = of_row ? args.rows : args.cols;
     float encode = 1.0f;
     if (at < count) {
-      encode = encode_of(memory::load_4(args.maxima + (of_row ? at : args.rows + at)));
+      encode = encode_of(memory::glance_4(args.maxima + (of_row ? at : args.rows + at)));
       if constexpr (cfg::kRowwise) {
         if (of_row && col0 == 0) {
           Runs{args.scale, 1, args.rows, args.scale_ld}.store(0, at, encode);
