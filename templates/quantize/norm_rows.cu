@@ -36,6 +36,10 @@
 //   blocks that stay, pairs of rows a grid apart    0.96       0.86 / 0.85 / 0.85  dropped
 //   the same, single rows                           -          0.86 / 0.87 / 0.87  dropped
 //   1x32 scales of a row gathered, in one store     0.97       -    / 0.94 / -     dropped
+//   both rows asked for at once / so, 4 rows        0.955      0.92, 0.90 / 0.93,  dropped (0.941,
+//                                                              0.91 / 0.945, 0.93  0.951, 0.962
+//                                                              beside)
+//   6 blocks, 32 bytes of stack                     -          0.83 / 0.86 / 0.94  dropped
 // The last since a row costs a warp about 250 instructions whatever it holds of it: the sum, its
 // root, the scales. More rows lose at the tail, which no count of waves explains.
 #ifndef OCTILE_EMITTED

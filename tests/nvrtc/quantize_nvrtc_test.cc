@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <regex>
 #include <set>
 #include <string>
 #include <utility>
@@ -239,6 +240,19 @@ std::pair<bool, std::string> run_command(const std::string& command) {
 }
 
 // The templates as nvcc reads them, with their default prologue.
+// What the kernel before this one writes is waited for late, and ptxas moves .nc loads (load_4,
+// load_16) to before the wait.
+TEST(QuantizeLint, MaximaOfTheKernelBeforeAreNotReadByNcLoads) {
+  const std::regex by_nc(R"(\bload_\d+\(\s*\w+\.maxima\b)"), by_any(R"(_\d+\(\s*\w+\.maxima\b)");
+  int reads = 0;
+  for (const TemplateFile& file : embedded_templates()) {
+    const std::string text(file.text);
+    EXPECT_FALSE(std::regex_search(text, by_nc)) << file.path;
+    reads += std::regex_search(text, by_any) ? 1 : 0;
+  }
+  EXPECT_GE(reads, 3) << "of a tensor, of groups, of lines";
+}
+
 TEST(QuantizeLint, TemplatesParseUnderNvcc) {
   const std::string nvcc = "PATH=$PATH:/usr/local/cuda/bin nvcc";
   if (!run_command(nvcc + " --version").first) {
