@@ -124,7 +124,7 @@ using quantize::Vector;
 
 constexpr bool kOneScale = cfg::kGranularity == quantize::kPerTensor;
 // Then x may be loaded while that pass ends: it waited for all before itself.
-constexpr bool kAfterFirstPass = kOneScale && !cfg::kDelayed && cfg::kGroupWalk == 0;
+constexpr bool kAfterFirstPass = kOneScale && !cfg::kDelayed;
 constexpr bool kLong = cfg::kGranularity == quantize::k1x128;
 constexpr int kBlock = kLong ? 128 : 32;               // elements per scale, unless one serves all
 constexpr int kTouching = cfg::kSideBySide ? 2 : 1;    // vectors of a lane

@@ -158,7 +158,7 @@ using Runs = quantize::ScaleRuns<Rule, cfg::kSwizzled>;
 constexpr bool kPerTensor = cfg::kGranularity == quantize::kPerTensor;
 constexpr bool kPerRow = cfg::kGranularity == quantize::kPerRow;
 // Then x may be loaded while that pass ends: it waited for all before itself.
-constexpr bool kAfterFirstPass = kPerRow || (kPerTensor && !cfg::kDelayed && cfg::kGroupWalk == 0);
+constexpr bool kAfterFirstPass = kPerRow || (kPerTensor && !cfg::kDelayed);
 constexpr bool kStrips =
     cfg::kGranularity == quantize::k1x128 || cfg::kGranularity == quantize::k1x32;
 constexpr bool kSquares =

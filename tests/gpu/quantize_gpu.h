@@ -276,6 +276,21 @@ class QuantizeGpuFixture : public ::testing::Test {
     }
   }
 
+  // body(i) for i below count, on several threads: most of a comparison is the host's input,
+  // reference, copies and compilation.
+  template <typename Body>
+  void for_each_on_threads(std::size_t count, const Body& body) {
+    constexpr int kThreads = 8;
+    reference::parallel_for(static_cast<std::int64_t>(count), 1, kThreads,
+                            [&](std::int64_t begin, std::int64_t end) {
+                              auto guard = ContextGuard::enter(*driver_, context_->get());
+                              ASSERT_TRUE(guard.has_value()) << guard.error().message;
+                              for (std::int64_t i = begin; i < end && !HasFatalFailure(); ++i) {
+                                body(static_cast<std::size_t>(i));
+                              }
+                            });
+  }
+
   // body(problem) for every cell the support matrix takes, or for those that cover it; the counts
   // are printed.
   template <typename Body>
@@ -283,16 +298,7 @@ class QuantizeGpuFixture : public ::testing::Test {
     const auto all = tests::all_quantize_problems(cols);
     const auto cells = tests::quantize_cells(cols);
     const auto chosen = covering ? tests::covering_quantize_cells(cols) : cells;
-    // On several threads: most of a comparison is the host's input, reference and copies.
-    constexpr int kThreads = 8;
-    reference::parallel_for(static_cast<std::int64_t>(chosen.size()), 1, kThreads,
-                            [&](std::int64_t begin, std::int64_t end) {
-                              auto guard = ContextGuard::enter(*driver_, context_->get());
-                              ASSERT_TRUE(guard.has_value()) << guard.error().message;
-                              for (std::int64_t i = begin; i < end && !HasFatalFailure(); ++i) {
-                                body(chosen[static_cast<std::size_t>(i)]);
-                              }
-                            });
+    for_each_on_threads(chosen.size(), [&](std::size_t i) { body(chosen[i]); });
     fmt::print("cols {}: {} cells run, {} skipped, {} refused\n", cols, chosen.size(),
                cells.size() - chosen.size(), all.size() - cells.size());
     EXPECT_GT(chosen.size(), 0U);

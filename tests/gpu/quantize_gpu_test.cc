@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <initializer_list>
 #include <string>
 #include <vector>
@@ -129,39 +130,38 @@ TEST_F(QuantizeGpu, OrderedScalesEqualTheReference) {
 TEST_F(QuantizeGpu, HalvesWorkedTogetherEqualTheReference) {
   tests::GpuSession* const session = tests::GpuSession::get();
   ASSERT_NE(session, nullptr) << tests::GpuSession::why();
-  for (const Granularity g : {Granularity::kPerTensor, Granularity::kPerRow, Granularity::k1x128,
-                              Granularity::k128x128, Granularity::k1x32, Granularity::k32x32}) {
-    for (const QuantizeOutput output : {QuantizeOutput::kTransposed, QuantizeOutput::kBoth}) {
-      QuantizeProblem problem;
-      problem.q = {DType::kE4M3, g, default_scale_format(g)};
-      problem.output = output;
-      problem.source = "dsilu_mul";
-      const auto compare_all = [&] {
-        for (const Placement& at :
-             {Placement{1, 256}, Placement{130, 512}, Placement{993, 768},
-              Placement{300, 512, 8, 8, 0, 0, -1}, Placement{65, 512, 1, 0, 1, 0, 0}}) {
-          problem.cols = at.cols;
-          const QuantizeConfig config = default_config(problem, kDynamic, session->device());
-          ASSERT_TRUE(config.halves_together);
-          compare_as(config, problem, at, {Fill::kNormal, Fill::kMixed, Fill::kInfinities});
-          if (HasFatalFailure()) return;
-        }
-      };
-      compare_all();
-      if (output == QuantizeOutput::kBoth) {
-        problem.tap = true;
-        compare_all();
-        problem.tap = false;
-        problem.bias_gradient = true;
-        compare_all();
-      } else {
-        problem.x = {DType::kFP32};
-        problem.source = "dgelu_tanh_mul";
-        compare_all();
+  constexpr std::array kGranularities = {Granularity::kPerTensor, Granularity::kPerRow,
+                                         Granularity::k1x128,     Granularity::k128x128,
+                                         Granularity::k1x32,      Granularity::k32x32};
+  for_each_on_threads(kGranularities.size() * 2, [&](std::size_t i) {
+    const Granularity g = kGranularities[i / 2];
+    QuantizeProblem problem;
+    problem.q = {DType::kE4M3, g, default_scale_format(g)};
+    problem.output = i % 2 == 0 ? QuantizeOutput::kTransposed : QuantizeOutput::kBoth;
+    problem.source = "dsilu_mul";
+    const auto compare_all = [&] {
+      for (const Placement& at :
+           {Placement{1, 256}, Placement{130, 512}, Placement{993, 768},
+            Placement{300, 512, 8, 8, 0, 0, -1}, Placement{65, 512, 1, 0, 1, 0, 0}}) {
+        problem.cols = at.cols;
+        const QuantizeConfig config = default_config(problem, kDynamic, session->device());
+        ASSERT_TRUE(config.halves_together);
+        compare_as(config, problem, at, {Fill::kNormal, Fill::kMixed, Fill::kInfinities});
+        if (HasFatalFailure()) return;
       }
-      if (HasFatalFailure()) return;
+    };
+    compare_all();
+    if (problem.output == QuantizeOutput::kBoth) {
+      problem.tap = true;
+      compare_all();
+      problem.tap = false;
+      problem.bias_gradient = true;
+    } else {
+      problem.x = {DType::kFP32};
+      problem.source = "dgelu_tanh_mul";
     }
-  }
+    compare_all();
+  });
   QuantizeProblem problem;
   problem.q = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
   problem.output = QuantizeOutput::kBoth;

@@ -132,6 +132,9 @@ class QuantizeGroupsGpu : public tests::GpuTest {
         }
       }
     }
+    for (const auto& p : tests::covering_quantize_cells(300)) {
+      problems.push_back(to_text(Problem(p)));
+    }
     std::atomic<std::size_t> next{0};
     const auto work = [&] {
       for (std::size_t i = next++; i < problems.size(); i = next++) {

@@ -98,7 +98,7 @@ void expect_right(GpuWorkshop& shop, const cache::TuningRecord& record) {
 }
 
 TEST_F(TunerTest, AQuantiserSearchEndsInTimeWithARightWinner) {
-  constexpr double kBudgetSeconds = 3;
+  constexpr double kBudgetSeconds = 5;
   for (const char* text : {"quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=row",
                            "quantize rows=? cols=2048 x=bf16 q=e4m3:128x128 out=both",
                            "quantize rows=? cols=5120 x=fp32 q=e5m2:row out=row",
