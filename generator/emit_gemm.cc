@@ -40,6 +40,8 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
   p.add_int("kBlockM", c.block_m, "configuration: rows of D one CTA computes");
   p.add_int("kBlockN", c.block_n, "configuration: columns of D one CTA computes");
   p.add_macro("OCTILE_WGMMA_N", c.block_n, "kBlockN as a literal: the instruction's shape");
+  p.add_macro("OCTILE_WGMMA_STEPS", c.promote / 32,
+              "kPromote / 32 as a literal: instructions of a product");
   p.add_macro("OCTILE_WGMMA_TYPES",
               fmt::format("{}.{}", name_of(problem.a.dtype), name_of(problem.b.dtype)),
               "recipe: element types of A and B, as the instruction spells them");

@@ -12,7 +12,7 @@ namespace octile {
 Divisor divisor_of(std::uint32_t d) {
   const auto log2 = static_cast<std::uint32_t>(std::bit_width(d - 1));
   const std::uint64_t power = std::uint64_t{1} << (31 + log2);
-  return {static_cast<std::uint32_t>((power + d - 1) / d), 31 + log2};
+  return {static_cast<std::uint32_t>((power + d - 1) / d), log2};
 }
 
 TileOrder tile_order(std::int64_t tiles_m, std::int64_t tiles_n, Raster raster) {

@@ -8,7 +8,7 @@
 
 namespace octile {
 
-// x / d = x * multiplier >> shift, in 64 bits, for every 0 <= x < 2^31.
+// x / d = 2 x * multiplier >> 32 + shift, in 64 bits, for every 0 <= x < 2^31.
 struct Divisor {
   std::uint32_t multiplier;
   std::uint32_t shift;

@@ -5,7 +5,7 @@
 #endif
 
 namespace wgmma {
-OCTILE_INSTANTIATE_MMA(OCTILE_WGMMA_N, OCTILE_WGMMA_TYPES)
+OCTILE_INSTANTIATE_MMA(OCTILE_WGMMA_N, OCTILE_WGMMA_STEPS, OCTILE_WGMMA_TYPES)
 }
 
 namespace gemm {
@@ -70,9 +70,9 @@ struct Consumer {
 
   __device__ __forceinline__ explicit Consumer(const SharedMemory& shared)
       : smem(shared),
-        index(__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0)),
-        warp(static_cast<int>(threadIdx.x) / 32 % 4),
-        lane(static_cast<int>(threadIdx.x) % 32),
+        index(__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0)),
+        warp(static_cast<int>(threadIdx.x / 32 % 4)),
+        lane(static_cast<int>(threadIdx.x % 32)),
         a_descriptor(wgmma::descriptor(smem.a(0) + index * kRowsPerConsumer * 128)),
         // Through a shuffle, or the compiler works it out anew before every product.
         b_descriptor(__shfl_sync(0xffffffffu, wgmma::descriptor(smem.b(0)), 0)),
@@ -92,7 +92,7 @@ __device__ __forceinline__ void issue(const Consumer& self, int stage, int produ
       self.a_descriptor + stage * (kAStageBytes >> 4) + product / kParts * (64 * 128 >> 4);
   const u32 b = self.b_descriptor + stage * (kBStageBytes >> 4);
   const int k = product % kParts * cfg::kPromote >> 4;
-  Mma::template product<cfg::kPromote / kWgmmaK>(partial, a + k, b + k);
+  Mma::product(partial, a + k, b + k);
 }
 
 // The scales of one product as they lie in shared memory.
@@ -117,17 +117,17 @@ struct StageScales {
   }
 };
 
-// K-blocks into acc one product at a time: other warpgroups keep the tensor core busy while this
-// one promotes. Whether the next stage is full is asked before the last promotion of a stage, so
-// that its answer is there when the next product could start.
+// K-blocks, at least one, into acc one product at a time: other warpgroups keep the tensor core
+// busy while this one promotes. Whether the next stage is full is asked before the last promotion
+// of a stage, so that its answer is there when the next product could start.
 __device__ __forceinline__ void multiply_serially(const Consumer& self, Ring& ring, int k_blocks,
                                                   float (&acc)[kStrips][kAccumulators]) {
   float partial[kAccumulators];
-  bool ready = false;
+  u32 ready = 0;
 #pragma unroll(cfg::kInFlight > 1 ? 1 : cfg::kUnroll)
-  for (; k_blocks > 0; --k_blocks) {
+  do {
     const int stage = ring.stage;
-    if (!ready) mbarrier::wait(self.smem.full(stage), ring.phase);
+    mbarrier::wait_unless(ready, self.smem.full(stage), ring.phase);
     ring.advance();
 #pragma unroll
     for (int product = 0; product < kBlockProducts; ++product) {
@@ -142,7 +142,7 @@ __device__ __forceinline__ void multiply_serially(const Consumer& self, Ring& ri
       }
       promote(acc[product / kParts], partial, scales);
     }
-  }
+  } while (--k_blocks > 0);
 }
 
 // kUnroll consecutive K-blocks into acc. kInFlight products are issued before the first of them is
@@ -193,7 +193,9 @@ __device__ __forceinline__ void accumulate(const Consumer& self, Ring& ring, int
       multiply_in_flight(self, ring, acc);
     }
   }
-  multiply_serially(self, ring, k_blocks, acc);
+  // None may be left, or be this rank's.
+  constexpr bool kSome = cfg::kInFlight == 1 && cfg::kSplits == 1;
+  if (kSome || k_blocks > 0) multiply_serially(self, ring, k_blocks, acc);
 }
 
 }  // namespace gemm

@@ -13,6 +13,7 @@
 
 #define OCTILE_KERNEL_NAME octile_gemm_default
 #define OCTILE_WGMMA_N 128
+#define OCTILE_WGMMA_STEPS 4
 #define OCTILE_WGMMA_TYPES "e4m3.e4m3"
 #define OCTILE_WGMMA_OUTPUT "=f"
 

@@ -14,7 +14,7 @@ namespace gemm {
 template <int kBlockN>
 __device__ __forceinline__ void store_direct(const float (&acc)[kBlockN / 2], u16* d, i64 ldd,
                                              int row, int col, int m, int n) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int lane = static_cast<int>(threadIdx.x % 32);
   const int row0 = row + lane / 4;
 #pragma unroll
   for (int j = 0; j < kBlockN / 8; ++j) {
@@ -44,7 +44,7 @@ __device__ __forceinline__ void stage_for_tma(const float (&acc)[kBlockN / 2], u
   constexpr int kRowBytes = kBoxCols * 2;
   constexpr int kUnits = kRowBytes / 16;
   constexpr int kRowsPerLine = 128 / kRowBytes;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int lane = static_cast<int>(threadIdx.x % 32);
   // stmatrix.x4: lanes 0-7 and 8-15 address rows 0-7 and 8-15 of column group j, 16-31 of group j
   // + 1.
   const int row = warp * 16 + lane % 16;

@@ -203,6 +203,18 @@
 //        -0.2 %. Kept. The same stages whether the wait has returned or not: 128x7168x2048 +7 %,
 //        behind such a kernel up to +8 %. A as well, every CTA the rows it will load: +5 to +20 %;
 //        each a share of A: nothing, but -1.5 % at k = 512; B's scales: nothing. Dropped.
+//   v36  for the sake of its compilation: the early pass (v7) only where anything may be early, the
+//        walk's divisions by the upper half of a 32-bit product, a serial consumer's wait and the
+//        test that spares it in one statement of assembly, no loop entered by K-blocks that may be
+//        none where there is one, a product's text for one interval. Predicted: 128x128 -8 %, nothing
+//        else. 1,165 -> 1,083 million instructions with NVRTC's start, on the GPU's host 157 -> 148
+//        ms; 16 products of 128 to 8192 rows +0.3 % in the mean (192x96 1500x3072x4096 +2.0, 128x160
+//        5000x2560x8192 -0.7). Kept. Every wait so: two consumers with products in flight, whose SASS
+//        differs by two or three uniform instructions between a product's fence and its start, +3 to
+//        +6 %; a shift for the division of K by 128, +3 to +4 there (with one, -4 million); the last
+//        promotion of a pass and of a K-block left by the same instructions (-10 % of a compile), +1
+//        to +5; four K-blocks a pass of 128x128, which drains half as often, +3 to +4; a product in
+//        flight from one pass to the next: ptxas serialises them (C7514). Dropped.
 // clang-format on
 #ifndef OCTILE_EMITTED
 #include "gemm/consumer.cuh"
@@ -294,7 +306,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
   if (threadIdx.x >= cfg::kConsumerWarpgroups * 128) {
     release_registers<cfg::kProducerRegisters>();
     const gemm::Source from{&a_map, &b_map, scale_a, scale_b, scale_a_ld, scale_b_ld};
-    const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+    const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
     if (warp == cfg::kConsumerWarpgroups * 4) {
       if (elect_one()) {
         tma::prefetch_map(&a_map);

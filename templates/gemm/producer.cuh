@@ -99,7 +99,8 @@ __device__ __forceinline__ void load_a(const StageCursor& at, const Source& from
 
 // One thread: the ring's loads. Weights do not depend on the kernel before this one in the stream,
 // which may still run: those of the first `early_stages` of the first tile are asked for at once,
-// by a pass of their own over its K-blocks; all else waits for that kernel.
+// by a pass of their own over its K-blocks; all else waits for that kernel. None are asked for so
+// where the next kernel does not start early either (launch_gemm.cc), and there is no such pass.
 __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& from,
                                         const Extents& e, int rank, int early_stages) {
   const KRange range = k_range(e.k_blocks(), rank);
@@ -107,12 +108,12 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
   // e.k itself where nobody shares K: it is in constant memory and takes no register.
   const int end = cfg::kSplits > 1 ? range.last * 128 : e.k;
   // Up to which k the tile's weights were asked for; -1: in this pass, and nothing else.
-  int asked = early_stages > 0 ? -1 : 0;
+  int asked = cfg::kNextStartsEarly && early_stages > 0 ? -1 : 0;
   StageCursor at(smem);
 #pragma unroll 1
   for (Scheduler tiles = make_scheduler(e); tiles.valid();) {
     const TileSource tile(from, e, tiles, rank);
-    const bool early = asked < 0;
+    const bool early = cfg::kNextStartsEarly && asked < 0;
     if (!early) {
       wait_for_previous_kernel();  // of a later tile it returns at once
       if constexpr (cfg::kNextStartsEarly) mbarrier::arrive(smem.begun());
@@ -153,7 +154,7 @@ __device__ __forceinline__ void prefetch_weights(const SharedMemory& smem, const
   const KRange range = k_range(e.k_blocks(), rank);
   const int last = min(range.last, range.first + stages);
 #pragma unroll 1
-  for (int block = range.first; block < last && !mbarrier::test(smem.begun(), 0); ++block) {
+  for (int block = range.first; block < last && mbarrier::test(smem.begun(), 0) == 0; ++block) {
     tma::prefetch_2d(from.b_map, block * 128, tile.n0);
   }
 }
@@ -164,12 +165,13 @@ struct BlockScaleCache {
 
   __device__ __forceinline__ void load(const Source& from, const Extents& e, int n0, int block,
                                        int end, int lane) {
-    const int last = (e.n - 1) / 128;
+    const int first = n0 / 128;
 #pragma unroll
     for (int r = 0; r < kScaleRows; ++r) {
       // Columns beyond n are zeros times any scale; they only must not read beyond the array.
-      const float* row = from.scale_b + min(n0 / 128 + r, last) * from.scale_b_ld;
-      value[r] = load_f32_if(row + block + lane, block + lane < end);
+      const int row = r == 0 ? first : min(first + r, ceil_div(e.n, 128) - 1);
+      value[r] =
+          load_f32_if(from.scale_b + row * from.scale_b_ld + block + lane, block + lane < end);
     }
   }
   // `offset`: of the tile's first column in its scale block.
@@ -189,10 +191,10 @@ struct BlockScaleCache {
 // it, which must issue at the rate the ring drains.
 __device__ __forceinline__ void publish_scales(const SharedMemory& smem, const Source& from,
                                                const Extents& e, int rank, int early_stages) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int lane = static_cast<int>(threadIdx.x % 32);
   const KRange range = k_range(e.k_blocks(), rank);
   Ring ring;
-  if (early_stages == 0) wait_for_previous_kernel();
+  if (!cfg::kNextStartsEarly || early_stages == 0) wait_for_previous_kernel();
 #pragma unroll 1
   for (Scheduler tiles = make_scheduler(e); tiles.valid(); tiles.advance()) {
     int m0, n0;

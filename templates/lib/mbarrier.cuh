@@ -50,6 +50,22 @@ __device__ __forceinline__ void arrive_expect_tx(u32 barrier, u32 bytes) {
                : "memory");
 }
 
+// mbarrier.test_wait.parity.shared::cta.b64 p, [addr], parity;  PTX 7.1, sm_80. 1 if the phase of
+// that parity has completed, else 0. Acquire at CTA scope.
+__device__ __forceinline__ u32 test(u32 barrier, u32 parity) {
+  u32 done;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done;
+}
+
 // mbarrier.try_wait.parity.shared::cta.b64 p, [addr], parity;  PTX 7.8, sm_90. Suspends the thread
 // for a hardware-bounded time; returns whether the phase of that parity has completed. Acquire at
 // CTA scope.
@@ -67,25 +83,25 @@ __device__ __forceinline__ bool try_wait(u32 barrier, u32 parity) {
   return done != 0;
 }
 
-// mbarrier.test_wait.parity.shared::cta.b64 p, [addr], parity;  PTX 7.1, sm_80. try_wait that does
-// not suspend the thread.
-__device__ __forceinline__ bool test(u32 barrier, u32 parity) {
-  u32 done;
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, p;\n"
-      "}"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return done != 0;
-}
-
 __device__ __forceinline__ void wait(u32 barrier, u32 parity) {
   while (!try_wait(barrier, parity)) {
   }
+}
+
+// wait, unless test has said 1 already.
+__device__ __forceinline__ void wait_unless(u32 completed, u32 barrier, u32 parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "setp.ne.u32 done, %2, 0;\n"
+      "@done bra over;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "over:\n"
+      "}" ::"r"(barrier),
+      "r"(parity), "r"(completed)
+      : "memory");
 }
 
 }  // namespace mbarrier

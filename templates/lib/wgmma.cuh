@@ -110,22 +110,18 @@ struct Mma;
       : "r"(a), "r"(b)                                                            \
       : "memory")
 
-#define OCTILE_MMA(n, types, a_operand, b_operand)                                                 \
-  template <>                                                                                      \
-  struct Mma<n> {                                                                                  \
-    template <int kSteps>                                                                          \
-    __device__ static __forceinline__ void product(float (&d)[(n) / 2], u32 a, u32 b) {            \
-      static_assert(kSteps == 1 || kSteps == 2 || kSteps == 4, "32, 64 or 128 of K");              \
-      if constexpr (kSteps == 4)                                                                   \
-        OCTILE_MMA_PRODUCT(n, a_operand, b_operand,                                                \
-                           OCTILE_MMA_STEP(n, types, "set") OCTILE_MMA_STEP(n, types, "add")       \
-                               OCTILE_MMA_STEP(n, types, "add") OCTILE_MMA_STEP(n, types, "add")); \
-      else if constexpr (kSteps == 2)                                                              \
-        OCTILE_MMA_PRODUCT(n, a_operand, b_operand,                                                \
-                           OCTILE_MMA_STEP(n, types, "set") OCTILE_MMA_STEP(n, types, "add"));     \
-      else                                                                                         \
-        OCTILE_MMA_PRODUCT(n, a_operand, b_operand, OCTILE_MMA_STEP(n, types, "set"));             \
-    }                                                                                              \
+#define OCTILE_MMA_STEPS_1(n, types) OCTILE_MMA_STEP(n, types, "set")
+#define OCTILE_MMA_STEPS_2(n, types) OCTILE_MMA_STEPS_1(n, types) OCTILE_MMA_STEP(n, types, "add")
+#define OCTILE_MMA_STEPS_4(n, types) \
+  OCTILE_MMA_STEPS_2(n, types)       \
+  OCTILE_MMA_STEP(n, types, "add") OCTILE_MMA_STEP(n, types, "add")
+
+#define OCTILE_MMA(n, steps, types, a_operand, b_operand)                               \
+  template <>                                                                           \
+  struct Mma<n> {                                                                       \
+    __device__ static __forceinline__ void product(float (&d)[(n) / 2], u32 a, u32 b) { \
+      OCTILE_MMA_PRODUCT(n, a_operand, b_operand, OCTILE_MMA_STEPS_##steps(n, types));  \
+    }                                                                                   \
   };
 // The operand numbers after an instruction's n / 2 accumulators: A, B.
 #define OCTILE_OPERANDS_16 "%8", "%9"
@@ -145,10 +141,12 @@ struct Mma;
 #define OCTILE_OPERANDS_240 "%120", "%121"
 #define OCTILE_OPERANDS_256 "%128", "%129"
 
-// Specialises Mma for one n and one pair of element types ("e4m3.e5m2": A's, then B's). A kernel
-// asks for what it uses, inside namespace wgmma: every n would cost NVRTC 27 ms a compile.
-#define OCTILE_INSTANTIATE_MMA(n, types) OCTILE_MMA_OPERANDS(n, types, OCTILE_OPERANDS(n))
+// Specialises Mma for one n, a product of so many steps (1, 2 or 4: 32, 64 or 128 of K) and one
+// pair of element types ("e4m3.e5m2": A's, then B's). A kernel asks for what it uses, inside
+// namespace wgmma: every n would cost NVRTC 27 ms a compile.
+#define OCTILE_INSTANTIATE_MMA(n, steps, types) \
+  OCTILE_MMA_OPERANDS(n, steps, types, OCTILE_OPERANDS(n))
 #define OCTILE_OPERANDS(n) OCTILE_OPERANDS_##n
-#define OCTILE_MMA_OPERANDS(n, types, ...) OCTILE_MMA(n, types, __VA_ARGS__)
+#define OCTILE_MMA_OPERANDS(n, steps, types, ...) OCTILE_MMA(n, steps, types, __VA_ARGS__)
 
 }  // namespace wgmma

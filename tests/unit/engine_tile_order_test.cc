@@ -13,6 +13,7 @@ namespace device {
 using std::min;
 using u32 = std::uint32_t;
 using u64 = std::uint64_t;
+inline u32 __umulhi(u32 a, u32 b) { return static_cast<u32>(u64{a} * b >> 32); }
 #define OCTILE_EMITTED 1
 #define __device__
 #define __forceinline__ inline
