@@ -20,12 +20,14 @@ constexpr std::array kStores{EpilogueStore::kTma, EpilogueStore::kDirect};
 constexpr std::array kCtasPerSm{1, 2};
 constexpr std::array kSplits{1, 2, 3, 4, 6, 8};
 constexpr std::array kNextEarly{false, true};
+constexpr std::array kNarrowN{0, 64};
 // Beside the usual one; columns are shared out evenly (columns_of).
 constexpr std::array kRasters{Raster{8, false}, Raster{16, false}, Raster{1, false},
                               Raster{8, true},  Raster{12, true},  Raster{16, true}};
 // Of one tile and its consumers.
 constexpr std::size_t kOfATile = std::size(kClusters) * std::size(kOverlaps) * std::size(kStores) *
-                                 std::size(kCtasPerSm) * std::size(kSplits) * std::size(kNextEarly);
+                                 std::size(kCtasPerSm) * std::size(kSplits) *
+                                 std::size(kNextEarly) * std::size(kNarrowN);
 constexpr int kMaxStages = 16;
 // Of an SM's shared memory the driver keeps 1 KB for every CTA (CUDA C++ Programming Guide,
 // "Compute Capability 9.0").
@@ -141,10 +143,15 @@ bool overlap_fits_pass(const GemmConfig& c, const GemmProblem& p, const DeviceSp
 bool compiles_in_time(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
   constexpr int kMostAdditions = 128;
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
-  return c.unroll * strips * c.block_n / 2 <= kMostAdditions;
+  return c.unroll * strips * (c.block_n + c.narrow_n) / 2 <= kMostAdditions;
 }
 bool early_next_is_for_few_rows(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
   return !c.next_early || (c.block_m <= 128 && c.cluster_n == 1);
+}
+bool narrow_tiles_are_halves(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+  if (c.narrow_n == 0) return true;
+  return c.narrow_n == 64 && c.block_m == 192 && c.block_n == 128 && c.consumer_warpgroups == 3 &&
+         cluster_size(c) == 1 && c.unroll == 1 && c.in_flight == 1 && !c.next_early;
 }
 bool raster_is_positive(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
   return c.raster.band >= 1;
@@ -174,6 +181,11 @@ constexpr std::array kConstraints{
                    "a tile of more than 128 rows has at least 96 columns: below, WGMMA's operand "
                    "reads from shared memory and not its products set the rate",
                    tall_tiles_are_wide},
+    GemmConstraint{"narrow_tiles_are_halves",
+                   "narrow tiles are the halves, of 64 columns, of tiles of 192x128 by three "
+                   "consumers, alone and one product at a time: the rounds of others are shorter "
+                   "or they lose by themselves what an even last round gains (measured)",
+                   narrow_tiles_are_halves},
     GemmConstraint{"cluster_shares_one_operand",
                    "a cluster is 1x1, 2x1 or 1x2 and its slices are whole 8-row swizzle atoms",
                    cluster_shares_one_operand},
@@ -293,8 +305,11 @@ GemmCandidates gemm_candidates(const GemmProblem& problem, const DeviceSpec& dev
         c.unroll = unroll;
         c.in_flight = in_flight;
         each(kStores, c.store, [&] {
-          each(kCtasPerSm, c.ctas_per_sm,
-               [&] { each(kSplits, c.splits, [&] { each(kNextEarly, c.next_early, consider); }); });
+          each(kCtasPerSm, c.ctas_per_sm, [&] {
+            each(kSplits, c.splits, [&] {
+              each(kNextEarly, c.next_early, [&] { each(kNarrowN, c.narrow_n, consider); });
+            });
+          });
         });
       }
     }

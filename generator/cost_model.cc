@@ -50,6 +50,8 @@ constexpr double kSplitUs = 0.42;     // of a cluster that splits K, a tile: sta
 constexpr double kClusterUs = 0.503;  // of one that shares an operand: its start and end
 constexpr double kStagingUs = 0.08;   // of a tile of 16 or 32 rows that leaves by TMA, not directly
 constexpr double kTwoCtas = 1.07;     // side by side on an SM
+// Of what narrow tiles save of a last round: SMs that idle in it leave their power to the others.
+constexpr double kNarrowGain = 0.6;
 // The next kernel started early hides its start, but its CTAs land where SMs become free. Where
 // they do not fill all, SMs side by side share what some others have alone; and tiles that read
 // the same rows of B ask for them apart, unless a cluster holds them.
@@ -60,22 +62,27 @@ constexpr double kScatteredRows = 1.02;
 constexpr double kOverlapNorm = 8;
 
 struct Tiling {
-  double waves = 0;   // passes over the clusters resident at once, the last one whole
+  double waves = 0;   // passes over the clusters resident at once
   double filled = 1;  // share of several passes that has work, were K not split
   double ctas = 0;    // of all tiles
   double ctas_at_once = 0;
 };
 
 Tiling tiling(const GemmConfig& c, const GemmProblem& p, std::int64_t m, const DeviceSpec& d) {
-  const std::int64_t tiles = ceil_div(m, std::int64_t{c.block_m} * c.cluster_m) *
-                             ceil_div(p.n, std::int64_t{c.block_n} * c.cluster_n);
   const std::int64_t slots = resident_clusters(c, d.sm_count);
+  const auto shares = [&](int narrow_n) {
+    return share_tiles(m, p.n, std::int64_t{c.block_m} * c.cluster_m,
+                       std::int64_t{c.block_n} * c.cluster_n, narrow_n, slots);
+  };
+  const TileShares whole = shares(0);
+  const std::int64_t tiles = whole.tiles();
   const int size = cluster_size(c);
-  const auto waves = static_cast<double>(ceil_div(tiles, slots));
-  const std::int64_t whole = slots * c.splits;
-  const double filled =
-      tiles <= whole ? 1 : static_cast<double>(tiles) / static_cast<double>(round_up(tiles, whole));
-  return {waves, filled, static_cast<double>(tiles * size),
+  const double gain = c.narrow_n > 0 ? whole.rounds - shares(c.narrow_n).rounds : 0;
+  const std::int64_t unsplit = slots * c.splits;
+  const double filled = tiles <= unsplit ? 1
+                                         : static_cast<double>(tiles) /
+                                               static_cast<double>(round_up(tiles, unsplit));
+  return {whole.rounds - kNarrowGain * gain, filled, static_cast<double>(tiles * size),
           static_cast<double>(std::min(tiles, slots) * size)};
 }
 

@@ -48,6 +48,9 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
   const bool one_strip = c.block_m <= 64 * c.consumer_warpgroups;
   p.add_macro("OCTILE_WGMMA_OUTPUT", one_strip ? "=f" : "+f",
               "derived: products are written only; in place where a warpgroup owns several strips");
+  if (c.narrow_n > 0) {
+    p.add_macro("OCTILE_WGMMA_NARROW_N", c.narrow_n, "kNarrowN as a literal");
+  }
   p.add_int("kBlockK", c.block_k, "recipe: one 1x128 scale block along K");
   p.add_int("kStages", c.stages, "configuration: shared-memory ring depth");
   p.add_int("kConsumerWarpgroups", c.consumer_warpgroups,
@@ -61,6 +64,8 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
   p.add_int("kSplits", c.splits, "numerics: CTAs of a cluster that share a tile's K");
   p.add_int("kCtasPerSm", c.ctas_per_sm, "configuration: CTAs resident on an SM");
   p.add_bool("kNextStartsEarly", c.next_early, "configuration: beside this kernel's work");
+  p.add_int("kNarrowN", c.narrow_n,
+            "configuration: columns of the tiles that even out the last round");
   p.add_int("kPromote", c.promote, "numerics: K elements per fp32 promotion");
   p.add_bool("kTmaStore", c.store == EpilogueStore::kTma, "configuration: D through shared memory");
   p.add_int("kThreads", r.threads, "derived: consumers and one producer warpgroup");
@@ -101,7 +106,7 @@ Result<EmittedKernel> emit_gemm(const GemmProblem& problem, const GemmConfig& co
   kernel.cluster = cluster_size(config);
   // a_map, b_map, d_map, scale_a, scale_b, d, scale_a_ld, scale_b_ld, ldd, m, n, k, early_stages,
   // prefetched_stages, order
-  kernel.parameter_bytes = {128, 128, 128, 8, 8, 8, 8, 8, 8, 4, 4, 4, 4, 4, 16};
+  kernel.parameter_bytes = {128, 128, 128, 8, 8, 8, 8, 8, 8, 4, 4, 4, 4, 4, 32};
   kernel.config_text = to_text(config);
   return kernel;
 }

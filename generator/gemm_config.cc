@@ -53,6 +53,7 @@ bool parse_field(std::string_view name, std::string_view value, GemmConfig& c) {
     c.store = value == "tma" ? EpilogueStore::kTma : EpilogueStore::kDirect;
     return true;
   }
+  if (name == "narrow") return parse_int(value, c.narrow_n);
   if (name == "next" && (value == "early" || value == "end")) {
     c.next_early = value == "early";
     return true;
@@ -63,6 +64,26 @@ bool parse_field(std::string_view name, std::string_view value, GemmConfig& c) {
 std::string_view store_name(EpilogueStore s) { return s == EpilogueStore::kTma ? "tma" : "direct"; }
 std::string_view next_name(bool early) { return early ? "early" : "end"; }
 
+// Of a whole tile's time, what one of half as many columns takes: it reads as much of A.
+constexpr double kNarrowTime = 0.55;
+
+// With so many whole tiles in a row of tiles.
+TileShares shares_with(std::int64_t whole_across, std::int64_t tiles_m, std::int64_t n,
+                       std::int64_t cols, int narrow_n, std::int64_t slots) {
+  TileShares s;
+  s.tiles_m = tiles_m;
+  s.whole_across = whole_across;
+  const std::int64_t left = std::max<std::int64_t>(n - whole_across * cols, 0);
+  s.narrow_across = ceil_div(left, std::int64_t{narrow_n});
+  const std::int64_t whole = tiles_m * whole_across;
+  const std::int64_t in_last = whole % slots;
+  s.idle = in_last == 0 ? 0 : slots - in_last;
+  const std::int64_t behind = std::max<std::int64_t>(tiles_m * s.narrow_across - 2 * s.idle, 0);
+  s.rounds = static_cast<double>(ceil_div(whole, slots)) +
+             kNarrowTime * static_cast<double>(ceil_div(behind, slots));
+  return s;
+}
+
 }  // namespace
 
 GemmResources resources_of(const GemmConfig& c) {
@@ -72,7 +93,7 @@ GemmResources resources_of(const GemmConfig& c) {
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
   r.accumulator_registers = (strips + c.in_flight) * c.block_n / 2;
   r.a_box_rows = c.block_m / c.cluster_n;
-  r.b_box_rows = c.block_n / c.cluster_m;
+  r.b_box_rows = c.narrow_n > 0 ? c.narrow_n : c.block_n / c.cluster_m;
   r.d_box_rows = std::min(c.block_m, 64);
   r.d_box_cols = c.block_n % 64 == 0 ? 64 : c.block_n % 32 == 0 ? 32 : 16;
 
@@ -104,6 +125,27 @@ int resident_clusters(const GemmConfig& c, int sm_count) {
   return std::max(1, sm_count * of_132 / 132 / size) * c.ctas_per_sm;
 }
 
+TileShares share_tiles(std::int64_t m, std::int64_t n, std::int64_t rows, std::int64_t cols,
+                       int narrow_n, std::int64_t slots) {
+  const std::int64_t tiles_m = ceil_div(m, rows);
+  if (narrow_n == 0) {
+    TileShares s;
+    s.tiles_m = tiles_m;
+    s.whole_across = ceil_div(n, cols);
+    s.rounds = static_cast<double>(ceil_div(s.tiles(), slots));
+    return s;
+  }
+  // All tiles whole, those that D's columns fill, or those of the rounds that these fill.
+  const std::int64_t filled = n / cols;
+  const std::int64_t rounds = tiles_m * filled / slots;
+  TileShares best = shares_with(ceil_div(n, cols), tiles_m, n, cols, narrow_n, slots);
+  for (const std::int64_t whole_across : {filled, slots * rounds / tiles_m}) {
+    const TileShares other = shares_with(whole_across, tiles_m, n, cols, narrow_n, slots);
+    if (other.rounds < best.rounds) best = other;
+  }
+  return best;
+}
+
 std::string to_text(const Raster& raster) {
   return fmt::format("{}{}", raster.band, raster.of_columns ? "n" : "");
 }
@@ -111,10 +153,11 @@ std::string to_text(const Raster& raster) {
 std::string to_text(const GemmConfig& c) {
   return fmt::format(
       "tile={}x{}x{} stages={} wg={} cluster={}x{} unroll={} inflight={} raster={} ctas={} "
-      "store={} next={} promote={} splits={}",
+      "store={} next={} promote={} splits={}{}",
       c.block_m, c.block_n, c.block_k, c.stages, c.consumer_warpgroups, c.cluster_m, c.cluster_n,
       c.unroll, c.in_flight, to_text(c.raster), c.ctas_per_sm, store_name(c.store),
-      next_name(c.next_early), c.promote, c.splits);
+      next_name(c.next_early), c.promote, c.splits,
+      c.narrow_n > 0 ? fmt::format(" narrow={}", c.narrow_n) : "");
 }
 
 Result<GemmConfig> parse_gemm_config(std::string_view text) {
@@ -123,18 +166,19 @@ Result<GemmConfig> parse_gemm_config(std::string_view text) {
       text, [&](auto name, auto value) { return parse_field(name, value, config); },
       "GEMM configuration",
       "tile=MxNxK, stages=N, wg=N, cluster=MxN, unroll=N, inflight=N, raster=N|Nn, ctas=N, "
-      "store=tma|direct, next=early|end, promote=N, splits=N");
+      "store=tma|direct, next=early|end, promote=N, splits=N, narrow=N");
   if (!ok) return tl::unexpected<Error>(ok.error());
   return config;
 }
 
 std::string kernel_name(const GemmProblem& p, const GemmConfig& c) {
   return fmt::format(
-      "octile_gemm_{}_{}_{}_{}_{}_t{}x{}x{}_s{}_w{}_c{}x{}_u{}f{}_r{}_o{}_{}_{}_p{}_k{}",
+      "octile_gemm_{}_{}_{}_{}_{}_t{}x{}x{}_s{}_w{}_c{}x{}_u{}f{}_r{}_o{}_{}_{}_p{}_k{}{}",
       name_of(p.a.dtype), name_of(p.a.granularity), name_of(p.b.dtype), name_of(p.b.granularity),
       name_of(p.d), c.block_m, c.block_n, c.block_k, c.stages, c.consumer_warpgroups, c.cluster_m,
       c.cluster_n, c.unroll, c.in_flight, to_text(c.raster), c.ctas_per_sm, store_name(c.store),
-      next_name(c.next_early), c.promote, c.splits);
+      next_name(c.next_early), c.promote, c.splits,
+      c.narrow_n > 0 ? fmt::format("_n{}", c.narrow_n) : "");
 }
 
 }  // namespace octile

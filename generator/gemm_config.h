@@ -36,6 +36,7 @@ struct GemmConfig {
   int ctas_per_sm = 1;  // resident at once: 2 leaves each half an SM
   EpilogueStore store = EpilogueStore::kTma;
   bool next_early = false;  // the stream's next kernel may start while this one works; it waits
+  int narrow_n = 0;  // columns of the tiles that even out the last round; 0: all tiles are whole
   // Numerics, not schedule: recorded in plan and metadata.
   int promote = 128;
   int splits = 1;  // CTAs of a cluster that share a tile's K
@@ -77,8 +78,26 @@ int cluster_size(const GemmConfig&);
 // SMs over: on an H200 (132 SMs) cuOccupancyMaxActiveClusters says 66 of two, 39 of three, 30 of
 // four, 15 of eight.
 int resident_clusters(const GemmConfig&, int sm_count);
+
+// How the tiles of D are shared out among the CTAs (or clusters) that are resident at once: in
+// rounds of whole tiles, and, where a configuration has narrow ones, as many columns of those as
+// make the last round shortest. CTAs that the last round of whole tiles leaves idle take two narrow
+// tiles each meanwhile.
+struct TileShares {
+  std::int64_t tiles_m = 0;       // of a cluster, as all counts
+  std::int64_t whole_across = 0;  // whole tiles of a row of tiles
+  std::int64_t narrow_across = 0;
+  std::int64_t idle = 0;  // of the slots, in the last round of whole tiles; 0 without narrow ones
+  double rounds = 0;      // until all are done, in times of a whole tile
+  std::int64_t tiles() const { return tiles_m * (whole_across + narrow_across); }
+};
+// Of a product of m x n, by tiles of a cluster of rows x cols and so many narrow columns; m, n and
+// slots at least 1. Asked at every launch: no loop.
+TileShares share_tiles(std::int64_t m, std::int64_t n, std::int64_t rows, std::int64_t cols,
+                       int narrow_n, std::int64_t slots);
+
 // "tile=128x128x128 stages=5 wg=2 cluster=1x1 unroll=1 inflight=1 raster=8 ctas=1 store=tma
-// next=end promote=128 splits=1"
+// next=end promote=128 splits=1", and " narrow=64" where there are narrow tiles.
 std::string to_text(const GemmConfig&);
 // Fields in any order; one left out keeps its default.
 Result<GemmConfig> parse_gemm_config(std::string_view text);

@@ -93,6 +93,7 @@ GemmLaunch gemm_launch(const GemmConfig& config, int sm_count, const KernelHandl
   l.d_box_rows = r.d_box_rows;
   l.d_box_cols = r.d_box_cols;
   l.tma_store = config.store == EpilogueStore::kTma;
+  l.narrow_cols = config.narrow_n;
   l.cluster = cluster_size(config);
   l.early_stages = early_stages(config, r.smem.b_stage_bytes);
   l.max_blocks = resident_clusters(config, sm_count) * l.cluster;
@@ -119,9 +120,9 @@ Status launch_gemm(const LaunchSite& site, const GemmLaunch& l, std::int64_t n, 
   p.early_stages = overlap ? l.early_stages : 0;
   p.prefetched_stages = overlap ? 0 : l.early_stages;
   // The tiles of a cluster are one, here and for the kernel.
-  const std::int64_t tiles_m = ceil_div(args.m, l.cluster_rows);
-  const std::int64_t tiles_n = ceil_div(n, l.cluster_cols);
-  p.order = tile_order(tiles_m, tiles_n, l.raster);
+  const TileShares shares = share_tiles(args.m, n, l.cluster_rows, l.cluster_cols, l.narrow_cols,
+                                        l.max_blocks / l.cluster);
+  p.order = tile_order(shares, l.raster);
   std::array<void*, kGemmParameterCount> parameters{&p.a_map,
                                                     &p.b_map,
                                                     &p.d_map,
@@ -148,8 +149,11 @@ Status launch_gemm(const LaunchSite& site, const GemmLaunch& l, std::int64_t n, 
     cluster.value.clusterDim.z = 1;
   }
   attributes[attribute_count++] = waits_itself();
-  // A persistent grid: a cluster for each, no more than fit at once.
-  const std::int64_t blocks = std::min<std::int64_t>(tiles_m * tiles_n * l.cluster, l.max_blocks);
+  // A persistent grid: a cluster for each, no more than fit at once; all of them where narrow tiles
+  // are shared out between those that the last round of whole tiles leaves idle.
+  const std::int64_t blocks =
+      l.narrow_cols > 0 ? l.max_blocks
+                        : std::min<std::int64_t>(shares.tiles() * l.cluster, l.max_blocks);
   CUlaunchConfig config =
       launch_config(site, static_cast<unsigned int>(blocks), static_cast<unsigned int>(l.threads));
   config.sharedMemBytes = static_cast<unsigned int>(l.smem_bytes);

@@ -43,6 +43,7 @@ struct GemmLaunch {
   int a_box_rows = 0, b_box_rows = 0, d_box_rows = 0, d_box_cols = 0;
   bool a_is_shared = false;  // by a cluster, in slices
   bool tma_store = false;
+  int narrow_cols = 0;  // of the tiles that even out the last round
   int cluster = 1;
   // Of B, asked for before the kernel before has ended.
   int early_stages = 0;

@@ -15,13 +15,17 @@ Divisor divisor_of(std::uint32_t d) {
   return {static_cast<std::uint32_t>((power + d - 1) / d), log2};
 }
 
-TileOrder tile_order(std::int64_t tiles_m, std::int64_t tiles_n, Raster raster) {
+TileOrder tile_order(const TileShares& shares, Raster raster) {
   // No tile's index reaches 2^31 - 1: a longer band holds them all, as one of that length does.
-  constexpr std::int64_t kLongest = std::numeric_limits<std::int32_t>::max();
-  const std::int64_t across = raster.of_columns ? tiles_n : tiles_m;
-  const std::int64_t along = raster.of_columns ? tiles_m : tiles_n;
-  return {divisor_of(static_cast<std::uint32_t>(std::min(along * raster.band, kLongest))),
-          divisor_of(std::max(static_cast<std::uint32_t>(across % raster.band), 1U))};
+  static constexpr std::int64_t kLongest = std::numeric_limits<std::int32_t>::max();
+  const std::int64_t across = raster.of_columns ? shares.whole_across : shares.tiles_m;
+  const std::int64_t along = raster.of_columns ? shares.tiles_m : shares.whole_across;
+  const auto divisor = [](std::int64_t d) {
+    return divisor_of(static_cast<std::uint32_t>(std::clamp(d, std::int64_t{1}, kLongest)));
+  };
+  return {divisor(along * raster.band), divisor(across % raster.band),
+          divisor(shares.narrow_across), static_cast<std::int32_t>(shares.whole_across),
+          static_cast<std::int32_t>(shares.idle)};
 }
 
 }  // namespace octile

@@ -21,8 +21,11 @@ Divisor divisor_of(std::uint32_t d);
 struct TileOrder {
   Divisor band_tiles;       // tiles of a whole band
   Divisor last_band_width;  // tiles across the last band; 1 where all bands are whole
+  Divisor narrow_across;    // narrow tiles of a row of tiles; 1 where there are none
+  std::int32_t whole_across;
+  std::int32_t idle;
 };
-// Both counts are in tiles of a cluster, at least 1; their product is below 2^31 - 1.
-TileOrder tile_order(std::int64_t tiles_m, std::int64_t tiles_n, Raster raster);
+// Tiles are fewer than 2^31 - 1.
+TileOrder tile_order(const TileShares& shares, Raster raster);
 
 }  // namespace octile

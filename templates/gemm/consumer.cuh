@@ -6,6 +6,9 @@
 
 namespace wgmma {
 OCTILE_INSTANTIATE_MMA(OCTILE_WGMMA_N, OCTILE_WGMMA_STEPS, OCTILE_WGMMA_TYPES)
+#ifdef OCTILE_WGMMA_NARROW_N
+OCTILE_INSTANTIATE_MMA(OCTILE_WGMMA_NARROW_N, OCTILE_WGMMA_STEPS, OCTILE_WGMMA_TYPES)
+#endif
 }
 
 namespace gemm {
@@ -33,15 +36,16 @@ struct ProductScales {
   float lower[kScalesB];
 };
 
-// acc = fma(partial, sa * sb, acc): the CUDA cores' half of the product.
-__device__ __forceinline__ void promote(float (&acc)[kAccumulators],
-                                        const float (&partial)[kAccumulators],
+// acc = fma(partial, sa * sb, acc): the CUDA cores' half of the product. kSums: a thread's sums of
+// 64 rows, half as many as the tile has columns.
+template <int kSums>
+__device__ __forceinline__ void promote(float (&acc)[kSums], const float (&partial)[kSums],
                                         const ProductScales& scales) {
   // One flat loop: nested by segment, ptxas kept the accumulators of some widths in local memory.
 #pragma unroll
-  for (int j = 0; j < cfg::kBlockN / 8; ++j) {
-    const float u = scales.upper[j * kScalesB / (cfg::kBlockN / 8)];
-    const float l = scales.lower[j * kScalesB / (cfg::kBlockN / 8)];
+  for (int j = 0; j < kSums / 4; ++j) {
+    const float u = scales.upper[j * kScalesB / (kSums / 4)];
+    const float l = scales.lower[j * kScalesB / (kSums / 4)];
     acc[4 * j + 0] = __fmaf_rn(partial[4 * j + 0], u, acc[4 * j + 0]);
     acc[4 * j + 1] = __fmaf_rn(partial[4 * j + 1], u, acc[4 * j + 1]);
     acc[4 * j + 2] = __fmaf_rn(partial[4 * j + 2], l, acc[4 * j + 2]);
@@ -83,16 +87,16 @@ struct Consumer {
 // The products of a K-block a consumer computes, of 64 rows and kPromote of K each.
 constexpr int kParts = 128 / cfg::kPromote;
 constexpr int kBlockProducts = kStrips * kParts;
-using Mma = wgmma::Mma<cfg::kBlockN>;
 
 // Issues product `product` of the K-block in `stage` and commits it.
+template <int kSums>
 __device__ __forceinline__ void issue(const Consumer& self, int stage, int product,
-                                      float (&partial)[kAccumulators]) {
+                                      float (&partial)[kSums]) {
   const u32 a =
       self.a_descriptor + stage * (kAStageBytes >> 4) + product / kParts * (64 * 128 >> 4);
   const u32 b = self.b_descriptor + stage * (kBStageBytes >> 4);
   const int k = product % kParts * cfg::kPromote >> 4;
-  Mma::product(partial, a + k, b + k);
+  wgmma::Mma<2 * kSums>::product(partial, a + k, b + k);
 }
 
 // The scales of one product as they lie in shared memory.
@@ -120,9 +124,10 @@ struct StageScales {
 // K-blocks, at least one, into acc one product at a time: other warpgroups keep the tensor core
 // busy while this one promotes. Whether the next stage is full is asked before the last promotion
 // of a stage, so that its answer is there when the next product could start.
+template <int kSums>
 __device__ __forceinline__ void multiply_serially(const Consumer& self, Ring& ring, int k_blocks,
-                                                  float (&acc)[kStrips][kAccumulators]) {
-  float partial[kAccumulators];
+                                                  float (&acc)[kStrips][kSums]) {
+  float partial[kSums];
   u32 ready = 0;
 #pragma unroll(cfg::kInFlight > 1 ? 1 : cfg::kUnroll)
   do {
@@ -148,13 +153,14 @@ __device__ __forceinline__ void multiply_serially(const Consumer& self, Ring& ri
 // kUnroll consecutive K-blocks into acc. kInFlight products are issued before the first of them is
 // promoted, each into partial sums of its own, and one more as soon as one is promoted: the tensor
 // core works while the CUDA cores promote.
+template <int kSums>
 __device__ __forceinline__ void multiply_in_flight(const Consumer& self, Ring& ring,
-                                                   float (&acc)[kStrips][kAccumulators]) {
+                                                   float (&acc)[kStrips][kSums]) {
   constexpr int kProducts = cfg::kUnroll * kBlockProducts;
   constexpr int kInFlight = cfg::kInFlight;
   static_assert(kInFlight <= kProducts, "products to have in flight");
   int stage[cfg::kUnroll];
-  float partial[kInFlight][kAccumulators];
+  float partial[kInFlight][kSums];
   ProductScales scales[kInFlight];
 #pragma unroll
   for (int step = 0; step < kProducts + kInFlight; ++step) {
@@ -185,8 +191,9 @@ __device__ __forceinline__ void multiply_in_flight(const Consumer& self, Ring& r
 }
 
 // A tile's K-blocks into acc.
+template <int kSums>
 __device__ __forceinline__ void accumulate(const Consumer& self, Ring& ring, int k_blocks,
-                                           float (&acc)[kStrips][kAccumulators]) {
+                                           float (&acc)[kStrips][kSums]) {
   if constexpr (cfg::kInFlight > 1) {
 #pragma unroll 1
     for (; k_blocks >= cfg::kUnroll; k_blocks -= cfg::kUnroll) {

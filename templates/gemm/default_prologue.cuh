@@ -34,6 +34,7 @@ constexpr int kCtasPerSm = 1;
 constexpr int kPromote = 128;
 constexpr bool kTmaStore = true;
 constexpr bool kNextStartsEarly = false;
+constexpr int kNarrowN = 0;
 constexpr int kThreads = 384;
 constexpr int kProducerRegisters = 40;
 constexpr int kConsumerRegisters = 232;

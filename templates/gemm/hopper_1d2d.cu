@@ -235,6 +235,14 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const TensorMa
   for (Scheduler tiles = make_scheduler(e); tiles.valid(); tiles.advance()) {
     int m0, n0;
     tile_origin(tiles, e, rank, m0, n0);
+    if constexpr (kHasNarrow) {
+      if (tiles.is_narrow()) {
+        float acc[kStrips][kNarrowAccumulators] = {};
+        accumulate(self, ring, range.last - range.first, acc);
+        store_tile(self, d_map, d, ldd, e, m0, n0, acc);
+        continue;
+      }
+    }
     float acc[kStrips][kAccumulators] = {};
     accumulate(self, ring, range.last - range.first, acc);
     if constexpr (cfg::kSplits > 1) {

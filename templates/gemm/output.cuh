@@ -7,9 +7,11 @@
 
 namespace gemm {
 
+template <int kSums>
 __device__ __forceinline__ void store_tile(const Consumer& self, const TensorMap* d_map, u16* d,
                                            i64 ldd, const Extents& e, int m0, int n0,
-                                           const float (&acc)[kStrips][kAccumulators]) {
+                                           const float (&acc)[kStrips][kSums]) {
+  constexpr int kColumns = 2 * kSums;
   const int row = m0 + self.index * kRowsPerConsumer;
   if constexpr (cfg::kTmaStore) {
     const bool issuer = threadIdx.x % 128 == 0;
@@ -18,8 +20,8 @@ __device__ __forceinline__ void store_tile(const Consumer& self, const TensorMap
     named_barrier(1 + self.index, 128);
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
-      stage_for_tma<cfg::kBlockN, kStripRows>(acc[strip], self.smem.d(self.index * kStrips + strip),
-                                              self.warp);
+      stage_for_tma<kColumns, kStripRows>(acc[strip], self.smem.d(self.index * kStrips + strip),
+                                          self.warp);
     }
     tma::fence_async_shared();
     named_barrier(1 + self.index, 128);
@@ -27,8 +29,8 @@ __device__ __forceinline__ void store_tile(const Consumer& self, const TensorMap
 #pragma unroll
       for (int strip = 0; strip < kStrips; ++strip) {
         if (row + strip * 64 < e.m) {
-          store_boxes<cfg::kBlockN, kStripRows>(d_map, self.smem.d(self.index * kStrips + strip),
-                                                row + strip * 64, n0);
+          store_boxes<kColumns, kStripRows>(d_map, self.smem.d(self.index * kStrips + strip),
+                                            row + strip * 64, n0);
         }
       }
       tma::commit_stores();
@@ -36,8 +38,8 @@ __device__ __forceinline__ void store_tile(const Consumer& self, const TensorMap
   } else {
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
-      store_direct<cfg::kBlockN>(acc[strip], d, ldd, row + strip * 64 + self.warp * 16, n0,
-                                 min(e.m, m0 + cfg::kBlockM), e.n);
+      store_direct<kColumns>(acc[strip], d, ldd, row + strip * 64 + self.warp * 16, n0,
+                             min(e.m, m0 + cfg::kBlockM), e.n);
     }
   }
 }

@@ -20,12 +20,14 @@ struct Source {
 struct TileSource {
   int m0, n0;
   int rows;              // of A, as their scales lie there
+  bool narrow;
   const float* scale_a;  // of the tile's first row
 
   __device__ __forceinline__ TileSource(const Source& from, const Extents& e,
                                         const Scheduler& tiles, int rank) {
     tile_origin(tiles, e, rank, m0, n0);
     rows = min(cfg::kBlockM, padded_rows(e));
+    narrow = tiles.is_narrow();
     scale_a = from.scale_a + m0;
   }
   // That are loaded: the host makes A's box no larger than m, or there are as many slices as hold
@@ -60,7 +62,8 @@ struct StageCursor {
 
 // The producer's arrival: after it the stage waits for bytes (and B's scales) only.
 __device__ __forceinline__ void announce(const StageCursor& at, const TileSource& tile) {
-  mbarrier::arrive_expect_tx(at.full, kBStageBytes + tile.loaded_rows() * 128 + tile.rows * 4);
+  const int b_bytes = kHasNarrow && tile.narrow ? cfg::kNarrowN * 128 : kBStageBytes;
+  mbarrier::arrive_expect_tx(at.full, b_bytes + tile.loaded_rows() * 128 + tile.rows * 4);
 }
 
 // The weight's half of a stage. A shared operand is loaded as one slice per CTA of the cluster,
@@ -74,6 +77,9 @@ __device__ __forceinline__ void load_b(const StageCursor& at, const Source& from
     tma::load_2d_multicast(at.b + first * 128, from.b_map, k, tile.n0 + first, at.full, kEveryone);
   } else {
     tma::load_2d(at.b, from.b_map, k, tile.n0, at.full);
+    if (kHasNarrow && !tile.narrow) {  // boxes are as wide as a narrow tile
+      tma::load_2d(at.b + cfg::kNarrowN * 128, from.b_map, k, tile.n0 + cfg::kNarrowN, at.full);
+    }
   }
 }
 

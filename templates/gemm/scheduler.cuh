@@ -17,10 +17,14 @@ struct Divisor {
   }
 };
 
-// What the order of tiles divides by.
+// What of the order of tiles the host works out.
 struct TileOrder {
   Divisor band_tiles;       // tiles of a whole band
   Divisor last_band_width;  // tiles across the last band, if it is not a whole one
+  // Where narrow tiles even out the last round:
+  Divisor narrow_across;  // narrow tiles behind the whole ones of a row of tiles
+  int whole_across;       // whole tiles of a row of tiles
+  int idle;               // CTAs that the last round of whole tiles has none for
 };
 
 // Tiles are cluster tiles, tiles_m x tiles_n of them. The order walks bands of kBand tile rows, or
@@ -28,21 +32,48 @@ struct TileOrder {
 // rows and in_flight / kBand columns, or the other way round: the band's rows of A (columns of B)
 // stay in L2 while the other operand streams by once a band. Neighbours in the order read the same
 // of B in a band of rows, of A in one of columns.
-template <int kBand, bool kOfColumns>
+//
+// With kNarrow the columns behind the whole tiles are narrow ones, half as wide: what would be a
+// last round of few whole tiles is less than that. The CTAs which the last round of whole tiles
+// leaves idle take two narrow ones meanwhile, then all take turns:
+//
+//     CTA 0   | whole | whole | whole | n | n        idle = 2
+//     CTA 1   | whole | whole | whole | n |
+//     CTA 2   | whole | whole | n | n | n |
+//     CTA 3   | whole | whole | n | n | n |
+template <int kBand, bool kOfColumns, bool kNarrow>
 struct TileScheduler {
   int tiles_m;
   int tiles_n;
   int tile;
   int stride;
   TileOrder order;
+  int narrow_tiles;
+  int narrow;  // the next one's index
 
   __device__ __forceinline__ TileScheduler(int m_tiles, int n_tiles, int first, int step,
-                                           const TileOrder& tile_order)
-      : tiles_m(m_tiles), tiles_n(n_tiles), tile(first), stride(step), order(tile_order) {}
+                                           const TileOrder& tile_order, int narrow_across = 0)
+      : tiles_m(m_tiles), tiles_n(n_tiles), tile(first), stride(step), order(tile_order) {
+    if constexpr (kNarrow) {
+      narrow_tiles = m_tiles * narrow_across;
+      const int busy = step - order.idle;
+      narrow = first < busy ? 2 * order.idle + first : first - busy;
+    }
+  }
 
-  __device__ __forceinline__ bool valid() const { return tile < tiles_m * tiles_n; }
-  __device__ __forceinline__ void advance() { tile += stride; }
+  __device__ __forceinline__ bool is_narrow() const { return kNarrow && tile >= tiles_m * tiles_n; }
+  __device__ __forceinline__ bool valid() const {
+    return tile < tiles_m * tiles_n || (kNarrow && narrow < narrow_tiles);
+  }
+  __device__ __forceinline__ void advance() {
+    if (kNarrow && is_narrow()) {
+      narrow += narrow < order.idle ? order.idle : stride;
+    } else {
+      tile += stride;
+    }
+  }
 
+  // Of a whole tile.
   __device__ __forceinline__ void coordinates(int& tile_m, int& tile_n) const {
     const int first = static_cast<int>(order.band_tiles.divide(static_cast<u32>(tile))) * kBand;
     const int within = tile - first * (kOfColumns ? tiles_m : tiles_n);
@@ -52,6 +83,11 @@ struct TileScheduler {
     int& along = kOfColumns ? tile_m : tile_n;
     along = static_cast<int>(width == kBand ? index / kBand : order.last_band_width.divide(index));
     across = first + within - along * width;
+  }
+  // Of a narrow one, across which the index runs fastest: `column` among the narrow ones of its row.
+  __device__ __forceinline__ void narrow_coordinates(int across, int& tile_m, int& column) const {
+    tile_m = static_cast<int>(order.narrow_across.divide(static_cast<u32>(narrow)));
+    column = narrow - tile_m * across;
   }
 };
 

@@ -18,6 +18,9 @@ constexpr int kShareSize = cfg::kClusterM * cfg::kClusterN;
 constexpr int kClusterSize = kShareSize * cfg::kSplits;
 constexpr int kAStageBytes = cfg::kBlockM * cfg::kBlockK;
 constexpr int kBStageBytes = cfg::kBlockN * cfg::kBlockK;
+// Tiles of fewer columns at the end of a walk, which a stage of the ring holds too.
+constexpr bool kHasNarrow = cfg::kNarrowN > 0;
+constexpr int kNarrowAccumulators = (kHasNarrow ? cfg::kNarrowN : cfg::kBlockN) / 2;
 constexpr int kScaleStageBytes = (cfg::kBlockM * 4 + 127) / 128 * 128;
 constexpr int kStripBytes = kStripRows * cfg::kBlockN * 2;
 constexpr int kConsumerThreads = 128 * cfg::kConsumerWarpgroups;
@@ -50,6 +53,9 @@ static_assert(cfg::kSplits == 1 || (kShareSize == 1 && !cfg::kTmaStore),
               "a cluster splits or shares");
 static_assert(128 % cfg::kPromote == 0 && cfg::kPromote % kWgmmaK == 0, "promotion interval");
 static_assert(cfg::kClusterM == 1 || cfg::kClusterN == 1, "a cluster shares one operand");
+static_assert(!kHasNarrow || (kClusterSize == 1 && 2 * cfg::kNarrowN == cfg::kBlockN &&
+                              128 % cfg::kBlockN == 0),
+              "a narrow tile is half of one that lies in one scale block");
 
 // What is the same for every CTA of a launch.
 struct Extents {
@@ -86,14 +92,24 @@ struct SharedMemory {
   __device__ __forceinline__ u32 taken() const { return gathered() + 8; }
 };
 
-using Scheduler = TileScheduler<cfg::kRasterBand, cfg::kRasterOfColumns>;
+using Scheduler = TileScheduler<cfg::kRasterBand, cfg::kRasterOfColumns, kHasNarrow>;
 using Ring = RingPosition<cfg::kStages>;
 
+// Narrow tiles of a row of tiles.
+__device__ __forceinline__ int narrow_across(const Extents& e) {
+  if constexpr (!kHasNarrow) return 0;
+  return ceil_div(e.n - e.order.whole_across * cfg::kBlockN, max(cfg::kNarrowN, 1));
+}
+
 __device__ __forceinline__ Scheduler make_scheduler(const Extents& e) {
-  return Scheduler(ceil_div(e.m, cfg::kBlockM * cfg::kClusterM),
-                   ceil_div(e.n, cfg::kBlockN * cfg::kClusterN),
-                   static_cast<int>(blockIdx.x) / kClusterSize,
-                   static_cast<int>(gridDim.x) / kClusterSize, e.order);
+  const int tiles_m = ceil_div(e.m, cfg::kBlockM * cfg::kClusterM);
+  const int first = static_cast<int>(blockIdx.x) / kClusterSize;
+  const int step = static_cast<int>(gridDim.x) / kClusterSize;
+  if constexpr (kHasNarrow) {
+    return Scheduler(tiles_m, e.order.whole_across, first, step, e.order, narrow_across(e));
+  } else {
+    return Scheduler(tiles_m, ceil_div(e.n, cfg::kBlockN * cfg::kClusterN), first, step, e.order);
+  }
 }
 
 // Rows of A, up to a multiple of 4: as many as the layout holds scales for. Rounded again where it
@@ -110,6 +126,12 @@ __device__ __forceinline__ int padded_rows(const Extents& e) {
 __device__ __forceinline__ void tile_origin(const Scheduler& scheduler, const Extents& e, int rank,
                                             int& m0, int& n0) {
   int tile_m, tile_n;
+  if (kHasNarrow && scheduler.is_narrow()) {
+    scheduler.narrow_coordinates(narrow_across(e), tile_m, tile_n);
+    m0 = min(tile_m * cfg::kBlockM, max(padded_rows(e) - cfg::kBlockM, 0));
+    n0 = e.order.whole_across * cfg::kBlockN + tile_n * cfg::kNarrowN;
+    return;
+  }
   scheduler.coordinates(tile_m, tile_n);
   const int rank_m = cfg::kClusterM > 1 ? rank : 0;
   const int rank_n = cfg::kClusterN > 1 ? rank : 0;

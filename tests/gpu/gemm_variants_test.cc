@@ -118,6 +118,30 @@ TEST_F(GemmVariants, EveryRasterIsRightToTheSameBits) {
   }
 }
 
+// Rounds of whole tiles and of narrow ones behind them, some of which CTAs take while others have a
+// whole one: on 132 SMs 15 columns of whole tiles and 3 of narrow ones, 30 and 4, 19 and 2; one
+// whole column and one narrow; none but narrow ones; none.
+TEST_F(GemmVariants, NarrowTilesAreRightToTheSameBits) {
+  const GemmProblem problem;
+  const auto whole = parse_gemm_config("tile=192x128x128 stages=4 wg=3 raster=16n");
+  const auto narrow = parse_gemm_config("tile=192x128x128 stages=4 wg=3 raster=16n narrow=64");
+  ASSERT_TRUE(whole && narrow);
+  std::uint64_t seed = 9450;
+  for (const GemmShape shape : {GemmShape{8192, 2112, 272}, {8192, 4096, 144},
+                                {5000, 2560, 1168}, {193, 136, 656}, {77, 40, 16},
+                                {300, 256, 128}}) {
+    GemmCase c(gpu(), problem, shape, ++seed);
+    Bits bits(gpu());
+    for (const GemmConfig& config : {*whole, *narrow}) {
+      c.poison_output();
+      c.run_config(config, gpu().stream());
+      c.judge(reference::tolerance_c(128));
+      ASSERT_EQ(bits.differences(c), 0U) << to_text(config);
+      if (HasFailure()) FAIL() << to_text(config);
+    }
+  }
+}
+
 // For compute-sanitizer: one small case of every variant, a tail in every dimension and at least
 // two turns of the ring.
 TEST_F(GemmVariants, SanitizerCases) {

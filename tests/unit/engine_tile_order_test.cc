@@ -58,15 +58,22 @@ TEST(TileOrder, DivisorIsExactBesideItsMultiples) {
   }
 }
 
+device::gemm::TileOrder on_device(const TileOrder& order) {
+  const auto divisor = [](Divisor d) { return device::gemm::Divisor{d.multiplier, d.shift}; };
+  return {divisor(order.band_tiles), divisor(order.last_band_width), divisor(order.narrow_across),
+          order.whole_across, order.idle};
+}
+
 // Coordinates of all tiles in the order of the walk.
 template <int kBand, bool kOfColumns>
 std::vector<std::pair<int, int>> walk(int tiles_m, int tiles_n) {
-  const TileOrder order = tile_order(tiles_m, tiles_n, {kBand, kOfColumns});
-  const device::gemm::TileOrder on_device{
-      {order.band_tiles.multiplier, order.band_tiles.shift},
-      {order.last_band_width.multiplier, order.last_band_width.shift}};
+  TileShares shares;
+  shares.tiles_m = tiles_m;
+  shares.whole_across = tiles_n;
+  const device::gemm::TileOrder order = on_device(tile_order(shares, {kBand, kOfColumns}));
   std::vector<std::pair<int, int>> tiles;
-  for (device::gemm::TileScheduler<kBand, kOfColumns> scheduler(tiles_m, tiles_n, 0, 1, on_device);
+  for (device::gemm::TileScheduler<kBand, kOfColumns, false> scheduler(tiles_m, tiles_n, 0, 1,
+                                                                       order);
        scheduler.valid(); scheduler.advance()) {
     std::pair<int, int>& tile = tiles.emplace_back();
     scheduler.coordinates(tile.first, tile.second);
@@ -102,6 +109,84 @@ TEST(TileOrder, WalksBandByBandAcrossThem) {
       expect_bands<1000000>(tiles_m, tiles_n);
     }
   }
+}
+
+// What the CTAs of a grid do to a row of `n` columns: for each of them the first columns and widths
+// of its tiles.
+struct Walked {
+  std::vector<double> busy;                           // by CTA: whole tiles, narrow ones half
+  std::vector<std::vector<std::pair<int, int>>> of_row;  // by tile row: first column, width
+};
+constexpr int kWidth = 128, kNarrow = 64;
+
+Walked walk_narrow(const TileShares& shares, int ctas) {
+  const device::gemm::TileOrder order = on_device(tile_order(shares, {3, true}));
+  const auto tiles_m = static_cast<int>(shares.tiles_m);
+  const auto across = static_cast<int>(shares.narrow_across);
+  Walked walked;
+  walked.of_row.resize(static_cast<std::size_t>(tiles_m));
+  for (int cta = 0; cta < ctas; ++cta) {
+    double busy = 0;
+    for (device::gemm::TileScheduler<3, true, true> scheduler(tiles_m, order.whole_across, cta,
+                                                              ctas, order, across);
+         scheduler.valid(); scheduler.advance()) {
+      int m = 0, column = 0;
+      if (scheduler.is_narrow()) {
+        scheduler.narrow_coordinates(across, m, column);
+      } else {
+        scheduler.coordinates(m, column);
+      }
+      const int first = scheduler.is_narrow() ? order.whole_across * kWidth + column * kNarrow
+                                              : column * kWidth;
+      const int width = scheduler.is_narrow() ? kNarrow : kWidth;
+      walked.of_row.at(static_cast<std::size_t>(m)).emplace_back(first, width);
+      busy += scheduler.is_narrow() ? 0.5 : 1;
+    }
+    walked.busy.push_back(busy);
+  }
+  return walked;
+}
+
+// Every column of every row of tiles once, and no CTA busy for longer than is said.
+void expect_even(std::int64_t m, std::int64_t n, int ctas) {
+  const TileShares shares = share_tiles(m, n, 192, kWidth, kNarrow, ctas);
+  const TileShares whole = share_tiles(m, n, 192, kWidth, 0, ctas);
+  EXPECT_LE(shares.rounds, whole.rounds) << m << " x " << n;
+  EXPECT_LT(shares.whole_across * kWidth, n + kWidth);
+  Walked walked = walk_narrow(shares, ctas);
+  for (auto& row : walked.of_row) {
+    std::sort(row.begin(), row.end());
+    int column = 0;
+    for (const auto& [first, width] : row) {
+      ASSERT_EQ(first, column) << m << " x " << n << " by " << ctas;
+      column += width;
+    }
+    ASSERT_GE(column, n);
+    ASSERT_LT(column - row.back().second, n);
+  }
+  // Half a round is counted as a little more than half a tile's time.
+  EXPECT_LE(*std::max_element(walked.busy.begin(), walked.busy.end()), shares.rounds + 1e-9)
+      << m << " x " << n << " by " << ctas;
+}
+
+TEST(TileOrder, NarrowTilesCoverWhatWholeOnesLeave) {
+  for (const int ctas : {1, 2, 7, 78, 132}) {
+    for (const std::int64_t m : {1, 192, 193, 1000, 4096, 8192, 12000}) {
+      for (const std::int64_t n : {8, 64, 72, 128, 200, 2112, 2560, 4096, 7168, 24576}) {
+        expect_even(m, n, ctas);
+      }
+    }
+  }
+}
+
+TEST(TileOrder, NarrowTilesShortenARaggedLastRound) {
+  const auto rounds = [](std::int64_t m, std::int64_t n, int narrow) {
+    return share_tiles(m, n, 192, kWidth, narrow, 132).rounds;
+  };
+  EXPECT_EQ(rounds(8192, 2112, 0), 6);
+  EXPECT_NEAR(rounds(8192, 2112, kNarrow), 5.55, 1e-9);
+  EXPECT_NEAR(rounds(8192, 4096, kNarrow), 10.55, 1e-9) << "two narrow tiles beside a whole one";
+  EXPECT_EQ(rounds(4096, 24576, kNarrow), 32) << "nothing to even out";
 }
 
 }  // namespace
