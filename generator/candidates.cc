@@ -151,7 +151,8 @@ bool early_next_is_for_few_rows(const GemmConfig& c, const GemmProblem&, const D
 bool narrow_tiles_are_halves(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
   if (c.narrow_n == 0) return true;
   return c.narrow_n == 64 && c.block_m == 192 && c.block_n == 128 && c.consumer_warpgroups == 3 &&
-         cluster_size(c) == 1 && c.unroll == 1 && c.in_flight == 1 && !c.next_early;
+         cluster_size(c) == 1 && c.unroll == 1 && c.in_flight == 1 && !c.next_early &&
+         c.promote == 128;
 }
 bool raster_is_positive(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
   return c.raster.band >= 1;
@@ -183,8 +184,9 @@ constexpr std::array kConstraints{
                    tall_tiles_are_wide},
     GemmConstraint{"narrow_tiles_are_halves",
                    "narrow tiles are the halves, of 64 columns, of tiles of 192x128 by three "
-                   "consumers, alone and one product at a time: the rounds of others are shorter "
-                   "or they lose by themselves what an even last round gains (measured)",
+                   "consumers, alone and one product of a whole K-block at a time: the rounds of "
+                   "others are shorter, they lose by themselves what an even last round gains "
+                   "(measured), or they spill",
                    narrow_tiles_are_halves},
     GemmConstraint{"cluster_shares_one_operand",
                    "a cluster is 1x1, 2x1 or 1x2 and its slices are whole 8-row swizzle atoms",

@@ -33,6 +33,8 @@
 //   gathered  thread 0 (expect_tx) + bytes                   every rank's sums of my columns are here
 //   taken     4 warps x consumers x ranks                    no rank still reads what I sent it
 //
+// Narrow tiles: with kNarrowN the last columns of D are tiles of half the width (scheduler.cuh).
+//
 // Cluster: with kClusterN = 2 the two CTAs share an A tile (each loads half of it and multicasts),
 // with kClusterM = 2 a B tile. A cluster walks tiles together, so both run the same number of
 // steps; a CTA whose tile lies outside D computes on zeros and stores nothing. With kSplits > 1 the
@@ -215,6 +217,19 @@
 //        promotion of a pass and of a K-block left by the same instructions (-10 % of a compile), +1
 //        to +5; four K-blocks a pass of 128x128, which drains half as often, +3 to +4; a product in
 //        flight from one pass to the next: ptxas serialises them (C7514). Dropped.
+//   v37  the last columns in tiles of half the width, which even out a ragged last round (kNarrowN).
+//        A prototype of two kernels, the second beside the end of the first, took 4.4 % less of
+//        8192x2112x7168. Predicted, by rounds of 192x128 (6 -> 5.5): -5 % there, at the power cap.
+//        223.4 -> 212.9; 5000x2112x7168 145.5 -> 134.1, 1500x7168x2048 48.7 -> 45.0, 1500x7168x16384
+//        323 -> 296, 8192x7168x16384 1513 -> 1487, 6000x9216x4096 373 -> 368; 8192x4096x4096 and
+//        x1536, 5000x7168x2048 0 to +1 %; 3000x32768x512, of four K-blocks, +2.8 %. Kept for 192x128
+//        and left to search and model. By 128x128, alone and one product at a time, -5.6 % of
+//        8192x2112x7168, but 5 % behind. Tiles of 56 and 72 columns, by which 7168 and 9216 make 128:
+//        128x7168x16384 by 128x56 39.1 -> 44.4, 64x7168x16384 by 64x56 34.2 -> 34.0, 64x7168x2048
+//        +3.7 %, 64x9216x4096 by 64x72 the same; half an SM for a CTA, so that the next kernel's
+//        fits beside it: +9 to +38 %, two of one kernel share an SM while others have none. Dropped.
+//        What 128x7168x16384 takes, 35.9: without its exchange 33.9, its products 34.8, A 35.1,
+//        products and A 32.6, all three 30.6.
 // clang-format on
 #ifndef OCTILE_EMITTED
 #include "gemm/consumer.cuh"

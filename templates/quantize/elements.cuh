@@ -258,6 +258,15 @@ __device__ __forceinline__ T picked(const T (&value)[kCount], int i) {
   return one;
 }
 
+// value[i] = one, likewise.
+template <typename T, int kCount>
+__device__ __forceinline__ void put(T (&value)[kCount], int i, const T& one) {
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+    if (j == i) value[j] = one;
+  }
+}
+
 // See forget_origin (types.cuh).
 template <typename Held, int kVectors>
 __device__ __forceinline__ void forget_origin(Held (&v)[kVectors]) {
@@ -269,13 +278,16 @@ __device__ __forceinline__ void forget_origin(Held (&v)[kVectors]) {
 }
 
 // Replaces infinities and NaNs by zeros: what is left is what amax and cast should see. The codes
-// of those elements are written over the zeros' at the end.
+// of those elements are written over the zeros' at the end. In a loop, here and below: it is met
+// seldom, and written out it was a fifth of a kernel's compilation.
 template <typename Src, int kVectors>
 __device__ __forceinline__ void drop_nonfinite(Vector (&v)[kVectors]) {
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < kVectors; ++i) {
+    Vector one = picked(v, i);
 #pragma unroll
-    for (int w = 0; w < 4; ++w) v[i].word[w] = Src::finite_only(v[i].word[w]);
+    for (u32& word : one.word) word = Src::finite_only(word);
+    put(v, i, one);
   }
 }
 
@@ -292,8 +304,9 @@ __device__ __forceinline__ bool measure(typename Src::Held (&v)[kVectors],
   }
   if (top < Src::kInfinity) return false;
   drop_nonfinite<Src>(v);
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) magnitudes[i] = Src::magnitude(v[i]);
+  // Of codes, whose values are made anew, picking one costs a register more than there may be.
+#pragma unroll(Src::kMadeAnew ? kVectors : 1)
+  for (int i = 0; i < kVectors; ++i) put(magnitudes, i, Src::magnitude(picked(v, i)));
   return true;
 }
 

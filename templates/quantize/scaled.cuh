@@ -64,7 +64,9 @@ struct DecodeScale {
       memory::store_4(p + 4 * index, bits);
     }
   }
-  static constexpr bool kPacked = kFormat == kScalePacked;  // for ScaleRuns
+  // For ScaleRuns.
+  static constexpr bool kPacked = kFormat == kScalePacked;
+  static constexpr int kStepBytes = kStepOf<kFormat>;
 
  private:
   // 2^(biased - 127): 0 is 2^-127, which is subnormal in fp32; of e8m0, 255 is NaN.
@@ -157,10 +159,7 @@ __device__ __forceinline__ void drop_nonfinite(CodedVector<kFp8> (&v)[kVectors])
     one.word[0] &= kept[0];
     one.word[1] &= kept[1];
     if ((__float_as_uint(one.scale) & 0x7fffffffu) >= Src::kInfinity) one.scale = 0.0f;
-#pragma unroll
-    for (int k = 0; k < kVectors; ++k) {
-      if (k == i) v[k] = one;
-    }
+    put(v, i, one);
   }
 }
 
