@@ -19,7 +19,7 @@ struct Source {
 // One tile of it.
 struct TileSource {
   int m0, n0;
-  int rows;              // of A, as their scales lie there
+  int rows;  // of A, as their scales lie there
   bool narrow;
   const float* scale_a;  // of the tile's first row
 

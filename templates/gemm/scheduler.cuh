@@ -84,7 +84,8 @@ struct TileScheduler {
     along = static_cast<int>(width == kBand ? index / kBand : order.last_band_width.divide(index));
     across = first + within - along * width;
   }
-  // Of a narrow one, across which the index runs fastest: `column` among the narrow ones of its row.
+  // Of a narrow one, across which the index runs fastest: `column` among the narrow ones of its
+  // row.
   __device__ __forceinline__ void narrow_coordinates(int across, int& tile_m, int& column) const {
     tile_m = static_cast<int>(order.narrow_across.divide(static_cast<u32>(narrow)));
     column = narrow - tile_m * across;

@@ -16,7 +16,9 @@ constexpr int kScaleBF16 = 5;
 
 // From a scale to the next of its run; packed ones lie between those of three other runs.
 template <int kFormat>
-constexpr int kStepOf = kFormat == kScaleE8M0 ? 1 : kFormat == kScaleBF16 ? 2 : 4;
+constexpr int kStepOf = kFormat == kScaleE8M0   ? 1
+                        : kFormat == kScaleBF16 ? 2
+                                                : 4;
 
 // The numerics of a kernel. kOcpFloor: e8m0 scales as the OCP text rounds them, down, instead of
 // the smallest that saturates nothing.

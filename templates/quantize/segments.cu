@@ -203,8 +203,7 @@ struct LongOwner {
     if (++step < kSteps && !last) return;
     const int rows_before = (step - 1 - copy) * cfg::kStepRows;  // the lane's, from the patch's
     const bool inside = patch.row + cfg::kStepRows < args.rows;  // no padding follows
-    if (stores && rows_before >= 0 &&
-        (inside || rows_before > 0 || piece / kPieces < patch.rows)) {
+    if (stores && rows_before >= 0 && (inside || rows_before > 0 || piece / kPieces < patch.rows)) {
       const i64 index = first_of(args, patch) - rows_before;
       if constexpr (Rule::kPacked) {
         Patch here = patch;

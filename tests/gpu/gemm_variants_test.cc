@@ -127,8 +127,11 @@ TEST_F(GemmVariants, NarrowTilesAreRightToTheSameBits) {
   const auto narrow = parse_gemm_config("tile=192x128x128 stages=4 wg=3 raster=16n narrow=64");
   ASSERT_TRUE(whole && narrow);
   std::uint64_t seed = 9450;
-  for (const GemmShape shape : {GemmShape{8192, 2112, 272}, {8192, 4096, 144},
-                                {5000, 2560, 1168}, {193, 136, 656}, {77, 40, 16},
+  for (const GemmShape shape : {GemmShape{8192, 2112, 272},
+                                {8192, 4096, 144},
+                                {5000, 2560, 1168},
+                                {193, 136, 656},
+                                {77, 40, 16},
                                 {300, 256, 128}}) {
     GemmCase c(gpu(), problem, shape, ++seed);
     Bits bits(gpu());

@@ -14,9 +14,17 @@ using Values = std::array<int, kAxes>;
 using Pair = std::tuple<int, int, int, int>;  // axis, value, axis, value
 
 Values values_of(const GemmConfig& c) {
-  return {c.block_m,     c.block_n, c.consumer_warpgroups,     c.cluster_m,
-          c.cluster_n,   c.unroll,  static_cast<int>(c.store), c.in_flight,
-          c.ctas_per_sm, c.splits,  c.narrow_n};
+  return {c.block_m,
+          c.block_n,
+          c.consumer_warpgroups,
+          c.cluster_m,
+          c.cluster_n,
+          c.unroll,
+          static_cast<int>(c.store),
+          c.in_flight,
+          c.ctas_per_sm,
+          c.splits,
+          c.narrow_n};
 }
 
 std::vector<Pair> pairs_of(const GemmConfig& c) {

@@ -114,7 +114,7 @@ TEST(TileOrder, WalksBandByBandAcrossThem) {
 // What the CTAs of a grid do to a row of `n` columns: for each of them the first columns and widths
 // of its tiles.
 struct Walked {
-  std::vector<double> busy;                           // by CTA: whole tiles, narrow ones half
+  std::vector<double> busy;                              // by CTA: whole tiles, narrow ones half
   std::vector<std::vector<std::pair<int, int>>> of_row;  // by tile row: first column, width
 };
 constexpr int kWidth = 128, kNarrow = 64;
@@ -136,8 +136,8 @@ Walked walk_narrow(const TileShares& shares, int ctas) {
       } else {
         scheduler.coordinates(m, column);
       }
-      const int first = scheduler.is_narrow() ? order.whole_across * kWidth + column * kNarrow
-                                              : column * kWidth;
+      const int first =
+          scheduler.is_narrow() ? order.whole_across * kWidth + column * kNarrow : column * kWidth;
       const int width = scheduler.is_narrow() ? kNarrow : kWidth;
       walked.of_row.at(static_cast<std::size_t>(m)).emplace_back(first, width);
       busy += scheduler.is_narrow() ? 0.5 : 1;
