@@ -226,11 +226,10 @@ struct LongOwner {
         memory::store_4(place - 4, before);
       }
     }
-    if constexpr (Rule::kPacked) {
-      runs_of(args).store(block, row, encode);
-    } else {
+    if (!Rule::kPacked && !last) {
       Rule::store(place, 0, encode);
-      if (last) quantize::ScaleRuns<Rule>::pad(place, args.rows, args.scale_ld);
+    } else {  // padding may follow
+      runs_of(args).store(block, row, encode);
     }
   }
 
@@ -387,35 +386,37 @@ __device__ __forceinline__ One::Patch load_one(const quantize::Args& args, i64 r
   return patch;
 }
 
-// Any row, piece by piece, read again for every phase: misaligned ones and those too long. The
-// phases are one text: squares, the row's maximum where it is wanted, codes.
+// Any row, piece by piece, read again for every phase: misaligned ones and those too long.
 __device__ __forceinline__ void norm_row(const quantize::Args& args, Shared& shared, i64 row) {
   One::X x;
   u32 magnitudes[One::kVectors];
   quantize::RowSquares<cfg::kThreads, 2 * (quantize::kRowSums / cfg::kThreads / 2), 2> squares;
-  float rstd = 0.0f, encode = 1.0f;
-  u32 top = 0;
+  int piece = 0;
 #pragma unroll 1
-  for (int phase = 0; phase < 3; phase += phase == 0 && !kPerRow ? 2 : 1) {
-    int piece = 0;
+  for (i64 col = 0; col < args.cols; col += kStep, ++piece) {
+    load_one(args, row, col, x);
+    squares.add_piece(piece, x[0], x[1]);
+  }
+  const float rstd = store_rstd(args, row, squares.total(shared.squares[0]));
+  float encode = 1.0f;
+  if constexpr (kPerRow) {
+    u32 top = 0;
 #pragma unroll 1
-    for (i64 col = 0; col < args.cols; col += kStep, ++piece) {
+    for (i64 col = 0; col < args.cols; col += kStep) {
       const One::Patch patch = load_one(args, row, col, x);
-      if (phase == 0) {
-        squares.add_piece(piece, x[0], x[1]);
-        continue;
-      }
       norm<One, false>(args, patch, rstd, x);
-      const bool nonfinite = quantize::measure<Src>(x, magnitudes);
-      if (kPerRow && phase == 1) {
-        top = reduce::max(top, largest<One>(magnitudes));
-        continue;
-      }
-      LongOwner<One> owner(args, patch);
-      give<One>(args, patch, owner, x, magnitudes, encode, rstd, nonfinite);
+      quantize::measure<Src>(x, magnitudes);
+      top = reduce::max(top, largest<One>(magnitudes));
     }
-    if (phase == 0) rstd = store_rstd(args, row, squares.total(shared.squares[0]));
-    if (kPerRow && phase == 1) encode = find_scale(args, row, top, shared.maxima);
+    encode = find_scale(args, row, top, shared.maxima);
+  }
+#pragma unroll 1
+  for (i64 col = 0; col < args.cols; col += kStep) {
+    const One::Patch patch = load_one(args, row, col, x);
+    norm<One, false>(args, patch, rstd, x);
+    const bool nonfinite = quantize::measure<Src>(x, magnitudes);
+    LongOwner<One> owner(args, patch);
+    give<One>(args, patch, owner, x, magnitudes, encode, rstd, nonfinite);
   }
   __syncthreads();  // before the next row's squares
 }

@@ -14,12 +14,6 @@ constexpr int kScalePacked = 3;
 constexpr int kScaleE8M0 = 4;
 constexpr int kScaleBF16 = 5;
 
-// From a scale to the next of its run; packed ones lie between those of three other runs.
-template <int kFormat>
-constexpr int kStepOf = kFormat == kScaleE8M0   ? 1
-                        : kFormat == kScaleBF16 ? 2
-                                                : 4;
-
 // The numerics of a kernel. kOcpFloor: e8m0 scales as the OCP text rounds them, down, instead of
 // the smallest that saturates nothing.
 template <typename Src, int kFp8, int kFormat, bool kOcpFloor>
@@ -29,7 +23,11 @@ struct Rule {
   static constexpr bool kPowerOfTwo = kFormat == kScalePow2 || kFormat == kScalePacked;
   static constexpr bool kPacked = kFormat == kScalePacked;
   static constexpr int kTarget = kFp8;
-  static constexpr int kStepBytes = kStepOf<kFormat>;
+  // From a scale to the next of its run; packed ones lie between those of three other runs.
+  static constexpr int kStepBytes = kPacked                 ? 4
+                                    : kFormat == kScaleE8M0 ? 1
+                                    : kFormat == kScaleBF16 ? 2
+                                                            : 4;
 
   static __device__ __forceinline__ float encode(u32 magnitude, float amax_epsilon) {
     return encode_amax(Src::value(magnitude), amax_epsilon);
@@ -97,18 +95,9 @@ struct ScaleRuns {
     if constexpr (kRunsTogether > 1) {
       if (run + 1 == outer) {
 #pragma unroll 1
-        for (i64 j = outer; j % kRunsTogether != 0; ++j) store_in_run(j, i, 1.0f);
+        for (i64 pad = outer; pad % kRunsTogether != 0; ++pad) store_in_run(pad, i, 1.0f);
       }
     }
-  }
-
-  // Behind a run's last scale, which lies at `last`: the run's padding, where it lies in one piece.
-  static __device__ __forceinline__ void pad(char* last, i64 inner, i64 ld) {
-    static_assert(kRunsTogether == 1, "runs lie one by one");
-    const i64 padded = (inner + 3) & ~i64{3};
-    const int count = static_cast<int>((padded < ld ? padded : ld) - inner);
-#pragma unroll 1
-    for (int j = 1; j <= count; ++j) Rule::store(last, j, 1.0f);
   }
 
   // The i-th scales of `count` runs from `run` on, at most kCount.
@@ -173,18 +162,12 @@ struct ScaleRuns {
     return static_cast<char*>(scales) + index(run, i) * Rule::kStepBytes;
   }
   __device__ __forceinline__ void store_in_run(i64 run, i64 i, float encode) const {
-    if constexpr (kRunsTogether == 1) {
-      char* const p = place(run, i);
-      Rule::store(p, 0, encode);
-      if (i + 1 == inner) pad(p, inner, ld);
-      return;
-    }
     Rule::store(scales, index(run, i), encode);
     if (i + 1 != inner) return;
     const i64 padded = (inner + 3) & ~i64{3};
 #pragma unroll 1
-    for (i64 j = inner; j < (padded < ld ? padded : ld); ++j) {
-      Rule::store(scales, index(run, j), 1.0f);
+    for (i64 pad = inner; pad < (padded < ld ? padded : ld); ++pad) {
+      Rule::store(scales, index(run, pad), 1.0f);
     }
   }
 };

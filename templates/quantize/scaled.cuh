@@ -64,9 +64,7 @@ struct DecodeScale {
       memory::store_4(p + 4 * index, bits);
     }
   }
-  // For ScaleRuns.
-  static constexpr bool kPacked = kFormat == kScalePacked;
-  static constexpr int kStepBytes = kStepOf<kFormat>;
+  static constexpr bool kPacked = kFormat == kScalePacked;  // for ScaleRuns
 
  private:
   // 2^(biased - 127): 0 is 2^-127, which is subnormal in fp32; of e8m0, 255 is NaN.

@@ -202,19 +202,14 @@ struct LongOwner {
     if (kSteps == 1 || copy == step) kept = encode;
     if (++step < kSteps && !last) return;
     const int rows_before = (step - 1 - copy) * cfg::kStepRows;  // the lane's, from the patch's
-    const bool inside = patch.row + cfg::kStepRows < args.rows;  // no padding follows
-    if (stores && rows_before >= 0 && (inside || rows_before > 0 || piece / kPieces < patch.rows)) {
-      const i64 index = first_of(args, patch) - rows_before;
-      if constexpr (Rule::kPacked) {
-        Patch here = patch;
-        here.col = forget_origin(here.col);
-        runs_of(args).store(run_of(here), index, kept);
-      } else {
-        Rule::store(place, 0, kept);
-        if (!inside && index + 1 == quantize::scale_rows(args)) {
-          Runs::pad(place, index + 1, args.scale_ld);
-        }
-      }
+    // Before the patch at the tensor's end no padding follows.
+    if (!stores || rows_before < 0) {
+    } else if (!Rule::kPacked && patch.row + cfg::kStepRows < args.rows) {
+      Rule::store(place, 0, kept);
+    } else if (rows_before > 0 || piece / kPieces < patch.rows) {
+      Patch here = patch;
+      here.col = forget_origin(here.col);
+      runs_of(args).store(run_of(here), first_of(args, here) - rows_before, kept);
     }
     place += step * cfg::kStepRows * Rule::kStepBytes;
     step = 0;
