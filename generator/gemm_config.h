@@ -92,7 +92,7 @@ struct TileShares {
   std::int64_t tiles() const { return tiles_m * (whole_across + narrow_across); }
 };
 // Of a product of m x n, by tiles of a cluster of rows x cols and so many narrow columns; m, n and
-// slots at least 1. Asked at every launch: no loop.
+// slots at least 1. Asked at every launch: some divisions.
 TileShares share_tiles(std::int64_t m, std::int64_t n, std::int64_t rows, std::int64_t cols,
                        int narrow_n, std::int64_t slots);
 

@@ -258,15 +258,6 @@ __device__ __forceinline__ T picked(const T (&value)[kCount], int i) {
   return one;
 }
 
-// value[i] = one, likewise.
-template <typename T, int kCount>
-__device__ __forceinline__ void put(T (&value)[kCount], int i, const T& one) {
-#pragma unroll
-  for (int j = 0; j < kCount; ++j) {
-    if (j == i) value[j] = one;
-  }
-}
-
 // See forget_origin (types.cuh).
 template <typename Held, int kVectors>
 __device__ __forceinline__ void forget_origin(Held (&v)[kVectors]) {
@@ -277,30 +268,14 @@ __device__ __forceinline__ void forget_origin(Held (&v)[kVectors]) {
   }
 }
 
-// What is met seldom is a loop over the vectors where elements have 16 bits: written out it was a
-// fifth of a kernel's compilation. Where registers are scarcer a loop moves the fast path's (by it
-// gradients of both halves took 6 % longer, GELU 4 %).
-template <typename Src>
-constexpr bool kLoopsSeldom = Src::kElementsAWord == 2;
-
 // Replaces infinities and NaNs by zeros: what is left is what amax and cast should see. The codes
 // of those elements are written over the zeros' at the end.
 template <typename Src, int kVectors>
 __device__ __forceinline__ void drop_nonfinite(Vector (&v)[kVectors]) {
-  if constexpr (kLoopsSeldom<Src>) {
-#pragma unroll 1
-    for (int i = 0; i < kVectors; ++i) {
-      Vector one = picked(v, i);
 #pragma unroll
-      for (u32& word : one.word) word = Src::finite_only(word);
-      put(v, i, one);
-    }
-  } else {
+  for (int i = 0; i < kVectors; ++i) {
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-#pragma unroll
-      for (int w = 0; w < 4; ++w) v[i].word[w] = Src::finite_only(v[i].word[w]);
-    }
+    for (int w = 0; w < 4; ++w) v[i].word[w] = Src::finite_only(v[i].word[w]);
   }
 }
 
@@ -317,13 +292,8 @@ __device__ __forceinline__ bool measure(typename Src::Held (&v)[kVectors],
   }
   if (top < Src::kInfinity) return false;
   drop_nonfinite<Src>(v);
-  if constexpr (kLoopsSeldom<Src>) {
-#pragma unroll 1
-    for (int i = 0; i < kVectors; ++i) put(magnitudes, i, Src::magnitude(picked(v, i)));
-  } else {
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) magnitudes[i] = Src::magnitude(v[i]);
-  }
+  for (int i = 0; i < kVectors; ++i) magnitudes[i] = Src::magnitude(v[i]);
   return true;
 }
 

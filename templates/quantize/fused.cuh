@@ -220,6 +220,16 @@ struct FusedInput {
     }
     return v;
   }
+  // v[index] = vector, with an index known only at run time: as selects, so that v stays in
+  // registers.
+  static __device__ __forceinline__ void put(Vector (&v)[P::kVectors], int index,
+                                             const Vector& vector) {
+#pragma unroll
+    for (int i = 0; i < P::kVectors; ++i) {
+      if (i == index) v[i] = vector;
+    }
+  }
+
   static constexpr bool kComputed = true;
 
   // ---- values that a table holds ----

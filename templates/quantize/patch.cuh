@@ -127,7 +127,7 @@ struct TensorInput {
   }
 
   // All vectors of the patch, row by row; zeros where the tensor has no element. A whole patch back
-  // to back; else first every vector that one access may take, then the others in a loop.
+  // to back; else first every vector that one access may take, then the others.
   __device__ __forceinline__ void load(const P& patch, Vector (&v)[P::kVectors]) const {
     if (aligned && patch.whole()) {
       const char* p = x;
@@ -146,11 +146,15 @@ struct TensorInput {
       if (row < patch.rows && whole(patch, g)) v[i] = memory::load_16(group(g) + offset);
       if (g == P::kGroups - 1) offset += step;
     }
-#pragma unroll 1
-    for (int i = 0; i < P::kVectors; ++i) {
-      const int row = i / P::kGroups, g = i % P::kGroups;
-      if (row >= patch.rows || patch.elements(g) == 0 || whole(patch, g)) continue;
-      put(v, i, gather<Src>(group(g) + row * step, patch.elements(g)));
+#pragma unroll
+    for (int g = 0; g < P::kGroups; ++g) {
+      if (patch.elements(g) == 0 || whole(patch, g)) continue;
+      const char* p = group(g);
+#pragma unroll
+      for (int row = 0; row < P::kRows; ++row) {
+        if (row < patch.rows) v[row * P::kGroups + g] = gather<Src>(p, patch.elements(g));
+        p += step;
+      }
     }
   }
 

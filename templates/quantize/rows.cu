@@ -86,16 +86,15 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
     give(args, patch, x, find_scale(args, row, top), nonfinite);
     return;
   }
-  // A pass for the maximum and one for the codes, of one text.
-  float encode = 1.0f;
 #pragma unroll 1
-  for (int pass = 0; pass < 2; ++pass) {
+  for (i64 col = 0; col < args.cols; col += cfg::kTileCols) {
+    take(args, Patch(args, row, first + col), x, top);
+  }
+  const float encode = find_scale(args, row, top);
 #pragma unroll 1
-    for (i64 col = 0; col < args.cols; col += cfg::kTileCols) {
-      const Patch patch(args, row, first + col);
-      const bool nonfinite = take(args, patch, x, top);
-      if (pass == 1) give(args, patch, x, encode, nonfinite);
-    }
-    if (pass == 0) encode = find_scale(args, row, top);
+  for (i64 col = 0; col < args.cols; col += cfg::kTileCols) {
+    const Patch patch(args, row, first + col);
+    const bool nonfinite = take(args, patch, x, top);
+    give(args, patch, x, encode, nonfinite);
   }
 }

@@ -157,7 +157,10 @@ __device__ __forceinline__ void drop_nonfinite(CodedVector<kFp8> (&v)[kVectors])
     one.word[0] &= kept[0];
     one.word[1] &= kept[1];
     if ((__float_as_uint(one.scale) & 0x7fffffffu) >= Src::kInfinity) one.scale = 0.0f;
-    put(v, i, one);
+#pragma unroll
+    for (int k = 0; k < kVectors; ++k) {
+      if (k == i) v[k] = one;
+    }
   }
 }
 

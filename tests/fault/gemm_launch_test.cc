@@ -6,6 +6,7 @@
 
 #include "cache/tuning_file.h"
 #include "runtime/compiler/nvrtc.h"
+#include "runtime/engine/tile_order.h"
 #include "tests/support/api_handles.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/tuning_testing.h"
@@ -60,6 +61,19 @@ TEST_F(ConfiguredGemm, EveryClusterOfTilesHasItsBlocks) {
       "tile=64x96x128 stages=4 wg=1 cluster=1x1 unroll=2 inflight=2 raster=8 ctas=1 store=direct "
       "next=end promote=128 splits=2");
   EXPECT_EQ(split.grid[0], 6U * 3 * 2);
+}
+
+// Which CTAs of a grid are idle is told by how many are resident, so all of them are launched.
+TEST_F(ConfiguredGemm, NarrowTilesHaveTheWholeGrid) {
+  const std::string whole =
+      "tile=192x128x128 stages=4 wg=3 cluster=1x1 unroll=1 inflight=1 raster=8 ctas=1 store=tma "
+      "next=end promote=128 splits=1";
+  EXPECT_EQ(launch(whole).grid[0], 2U * 2);
+  const fake_cuda_launch narrow = launch(whole + " narrow=64");
+  EXPECT_EQ(narrow.grid[0], 132U);
+  const auto order = parameter<TileOrder>(narrow, 14);
+  EXPECT_EQ(order.whole_across, 0) << "eight narrow tiles take half a round";
+  EXPECT_EQ(order.idle, 0);
 }
 
 TEST_F(ConfiguredGemm, EarlyWeightsLeaveRoomForTheActivations) {
