@@ -119,8 +119,8 @@ TEST_F(GemmVariants, EveryRasterIsRightToTheSameBits) {
 }
 
 // Rounds of whole tiles and of narrow ones behind them, some of which CTAs take while others have a
-// whole one: on 132 SMs 15 columns of whole tiles and 3 of narrow ones, 30 and 4, 19 and 2; one
-// whole column and one narrow; none but narrow ones; none.
+// whole one: on 132 SMs 15 columns of whole tiles and 3 of narrow ones, 30 and 4, 19 and 2; and
+// small products, all of narrow tiles.
 TEST_F(GemmVariants, NarrowTilesAreRightToTheSameBits) {
   const GemmProblem problem;
   const auto whole = parse_gemm_config("tile=192x128x128 stages=4 wg=3 raster=16n");
