@@ -17,7 +17,7 @@ struct CountField {
 };
 constexpr CountField kCountFields[] = {
     {"enumerated", &TuningCounts::enumerated}, {"admitted", &TuningCounts::admitted},
-    {"compiled", &TuningCounts::compiled},     {"failed_gate", &TuningCounts::failed_gate},
+    {"compiled", &TuningCounts::compiled},     {"failed_verify", &TuningCounts::failed_verify},
     {"timed", &TuningCounts::timed},
 };
 

@@ -30,7 +30,7 @@ struct TuningCounts {
   std::int64_t enumerated = 0;
   std::int64_t admitted = 0;     // by the constraints
   std::int64_t compiled = 0;     // without spills
-  std::int64_t failed_gate = 0;  // wrong results: never timed
+  std::int64_t failed_verify = 0;  // wrong results: never timed
   std::int64_t timed = 0;
   friend bool operator==(const TuningCounts&, const TuningCounts&) = default;
 };

@@ -10,8 +10,8 @@
 #include <optional>
 #include <vector>
 
-#include "generator/fused_source.h"
-#include "generator/recipe.h"
+#include "generator/quantize/fused_source.h"
+#include "generator/core/recipe.h"
 
 namespace octile {
 namespace {
@@ -41,7 +41,7 @@ constexpr std::array kAllGranularities{Granularity::kPerTensor, Granularity::kPe
 constexpr std::array kAllOperations{QuantizeOperation::kQuantize, QuantizeOperation::kDequantize,
                                     QuantizeOperation::kTranspose};
 constexpr std::array kAllScaleFormats{ScaleFormat::kF32, ScaleFormat::kF32Pow2,
-                                      ScaleFormat::kPackedPow2, ScaleFormat::kE8M0,
+                                      ScaleFormat::kUe8m0x4, ScaleFormat::kE8M0,
                                       ScaleFormat::kBF16};
 
 // ---- values
@@ -107,9 +107,9 @@ Parsed<ScalePolicy> parse_policy(std::string_view text) {
 
 Parsed<Grouping> parse_grouping(std::string_view text) {
   if (text == "none") return Grouping::kNone;
-  if (text == "packed") return Grouping::kPacked;
+  if (text == "contiguous") return Grouping::kContiguous;
   if (text == "masked") return Grouping::kMasked;
-  return trouble("allowed are none, packed and masked");
+  return trouble("allowed are none, contiguous and masked");
 }
 
 Parsed<ShardStep> parse_shard(std::string_view text) {
@@ -312,7 +312,7 @@ std::string text_of(const GemmProblem& p) {
 }
 
 std::string_view grouping_text(Grouping grouping) {
-  return grouping == Grouping::kPacked ? "packed" : "masked";
+  return grouping == Grouping::kContiguous ? "contiguous" : "masked";
 }
 
 // The optional fields that differ from their default, each with a space before it.

@@ -8,7 +8,7 @@
 // `promote=none` sums all of K on the tensor core. Optional fields are printed only where they
 // differ from their default: gemm `invariant=1`; of the quantise family `eps=...`,
 // `round=ocp_floor`, `policy=delayed`, `src=silu_mul`, `norm_eps=...`, `dbias=1`, `tap=1`,
-// `group=packed`, `shard=amax`, `scales=swizzled`.
+// `group=contiguous`, `shard=amax`, `scales=swizzled`.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@
 #include <string_view>
 #include <variant>
 
-#include "generator/error.h"
-#include "generator/types.h"
+#include "generator/core/error.h"
+#include "generator/core/types.h"
 
 namespace octile {
 
 inline constexpr std::int64_t kDynamic = -1;
-inline constexpr int kPromoteNone = 0;
+inline constexpr int kPromoteNone = -1;
 
 // D[m,n] (+)= A[m,k] * B[n,k]^T, row-major, both operands K-major.
 struct GemmProblem {
@@ -67,7 +67,7 @@ std::string_view name_of(QuantizeOperation);
 // Several tensors in one: the token groups of a mixture of experts.
 enum class Grouping : int {
   kNone = 0,
-  kPacked = 1,  // "packed": groups follow one another in the rows; offsets are on the device
+  kContiguous = 1,  // "contiguous": groups follow one another in the rows; offsets are on the device
   kMasked = 2,  // "masked": groups of as many rows each, of which the first few exist
 };
 

@@ -8,13 +8,13 @@
 #include <utility>
 #include <vector>
 
-#include "generator/device_spec.h"
-#include "generator/error.h"
+#include "generator/core/device_spec.h"
+#include "generator/core/error.h"
 #include "generator/problem.h"
 #include "tools/common/command_line.h"
 #include "tools/common/handles.h"
 #include "tools/common/progress.h"
-#include "tools/common/workload.h"
+#include "tools/models/workload.h"
 
 namespace octile::tools {
 

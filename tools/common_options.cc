@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "generator/recipe.h"
+#include "generator/core/recipe.h"
 #include "runtime/engine/target.h"
 #include "tools/command.h"
 

@@ -42,7 +42,7 @@ static_assert(same(OCTILE_SCALE_NONE, Granularity::kNone) &&
               same(OCTILE_SCALE_32X32, Granularity::k32x32));
 static_assert(same(OCTILE_SCALE_F32, ScaleFormat::kF32) &&
               same(OCTILE_SCALE_F32_POW2, ScaleFormat::kF32Pow2) &&
-              same(OCTILE_SCALE_PACKED_POW2, ScaleFormat::kPackedPow2) &&
+              same(OCTILE_SCALE_UE8M0X4, ScaleFormat::kUe8m0x4) &&
               same(OCTILE_SCALE_E8M0, ScaleFormat::kE8M0) &&
               same(OCTILE_SCALE_BF16, ScaleFormat::kBF16));
 static_assert(same(OCTILE_ROWWISE, QuantizeOutput::kRowwise) &&

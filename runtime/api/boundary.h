@@ -10,7 +10,7 @@
 #include <string>
 #include <type_traits>
 
-#include "generator/error.h"
+#include "generator/core/error.h"
 #include "octile/octile.h"
 #include "runtime/engine/library.h"
 #include "runtime/engine/plan.h"

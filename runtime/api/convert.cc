@@ -1,6 +1,6 @@
 #include "runtime/api/convert.h"
 
-#include "generator/fused_source.h"
+#include "generator/quantize/fused_source.h"
 #include "runtime/api/boundary.h"
 
 namespace octile::api {
@@ -31,7 +31,7 @@ Status check_options(const octile_quantize_desc& desc) {
       !ok)
     return ok;
   return check_enum("desc->scale_layout", "octile_scale_layout", raw(desc.scale_layout),
-                    OCTILE_SCALES_LINEAR, OCTILE_SCALES_SWIZZLED);
+                    OCTILE_SCALE_LAYOUT_LINEAR, OCTILE_SCALE_LAYOUT_SWIZZLED);
 }
 
 }  // namespace
@@ -105,7 +105,7 @@ Result<QuantizeProblem> to_problem(const octile_quantize_desc* user) {
       !ok)
     return tl::unexpected<Error>(ok.error());
   if (Status ok = check_enum("desc->policy", "octile_scale_policy", raw(desc.policy),
-                             OCTILE_SCALES_CURRENT, OCTILE_SCALES_DELAYED);
+                             OCTILE_SCALING_CURRENT, OCTILE_SCALING_DELAYED);
       !ok)
     return tl::unexpected<Error>(ok.error());
   const int output = raw(desc.output);

@@ -1,8 +1,8 @@
 // Descriptions of the C API as problems.
 #pragma once
 
-#include "generator/error.h"
-#include "generator/layout.h"
+#include "generator/core/error.h"
+#include "generator/core/layout.h"
 #include "generator/problem.h"
 #include "octile/octile.h"
 

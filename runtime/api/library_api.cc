@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "generator/layout.h"
+#include "generator/core/layout.h"
 #include "runtime/api/boundary.h"
 #include "runtime/api/convert.h"
 #include "runtime/environment.h"

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "generator/error.h"
+#include "generator/core/error.h"
 
 namespace octile {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "generator/error.h"
+#include "generator/core/error.h"
 
 namespace octile {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "generator/error.h"
+#include "generator/core/error.h"
 
 namespace octile {
 

@@ -1,8 +1,8 @@
 // What a live GPU is, as the plain data planning works on.
 #pragma once
 
-#include "generator/device_spec.h"
-#include "generator/error.h"
+#include "generator/core/device_spec.h"
+#include "generator/core/error.h"
 #include "runtime/driver/driver.h"
 
 namespace octile {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "generator/error.h"
+#include "generator/core/error.h"
 #include "runtime/driver/driver_functions.h"
 
 namespace octile {

@@ -5,10 +5,10 @@
 #include <array>
 #include <utility>
 
-#include "generator/fused_source.h"
-#include "generator/layout.h"
-#include "generator/quantize_config.h"
-#include "generator/types.h"
+#include "generator/quantize/fused_source.h"
+#include "generator/core/layout.h"
+#include "generator/quantize/config.h"
+#include "generator/core/types.h"
 
 namespace octile {
 namespace {
@@ -94,9 +94,9 @@ Status check_extent(const char* name, std::int64_t extent) {
 Status check_policy(const QuantizeProblem& p, const octile_quantize_args& args) {
   const bool delayed = p.policy == ScalePolicy::kDelayed;
   if (delayed) {
-    if (Status ok = check_pointer("encode", args.encode, 4); !ok) return ok;
-  } else if (args.encode != nullptr) {
-    return refuse("encode is given; allowed: null, because the plan's scales are current");
+    if (Status ok = check_pointer("encode_scale", args.encode_scale, 4); !ok) return ok;
+  } else if (args.encode_scale != nullptr) {
+    return refuse("encode_scale is given; allowed: null, because the plan's scales are current");
   }
   if (args.amax != nullptr) {
     if (p.q.granularity != Granularity::kPerTensor)
@@ -132,10 +132,10 @@ Status check_group_count(const QuantizeProblem& p, std::int64_t groups) {
 
 // The groups of a plan that has them.
 Status check_groups(const QuantizeProblem& p, const octile_quantize_args& args) {
-  const bool packed = p.grouping == Grouping::kPacked;
+  const bool packed = p.grouping == Grouping::kContiguous;
   const bool masked = p.grouping == Grouping::kMasked;
   if (!packed && args.offsets != nullptr)
-    return refuse("offsets is given; allowed: null, because the plan has no packed groups");
+    return refuse("offsets is given; allowed: null, because the plan has no contiguous groups");
   if (!masked && args.counts != nullptr)
     return refuse("counts is given; allowed: null, because the plan has no masked groups");
   if (Status ok = check_group_count(p, args.groups); !ok) return ok;
@@ -318,9 +318,9 @@ Status check_tokens(const Problem& problem, const char* name, std::int64_t token
 
 Status check_arguments(const GemmProblem& p, octile_gemm_args& args) {
   if (Status ok = check_extent("m", args.m); !ok) return ok;
-  if ((args.flags & ~static_cast<std::uint32_t>(OCTILE_RUN_OVERLAP)) != 0) [[unlikely]]
+  if ((args.flags & ~static_cast<std::uint32_t>(OCTILE_RUN_B_READY)) != 0) [[unlikely]]
     return refuse(
-        fmt::format("flags is {:#x}; allowed: 0 or OCTILE_RUN_OVERLAP (0x1)", args.flags));
+        fmt::format("flags is {:#x}; allowed: 0 or OCTILE_RUN_B_READY (0x1)", args.flags));
   if (args.m == 0 || p.n == 0) return {};
   if (Status ok = check_matrix("d", args.d, "ldd", args.ldd, "m", args.m, p.n, p.d); !ok) return ok;
   if (p.k == 0) return {};
@@ -381,7 +381,7 @@ Status check_arguments(const octile_scale_update_args& args) {
     return refuse(
         fmt::format("average_share is {}; allowed: more than 0, at most 1", args.average_share));
   if (Status ok = check_pointer("history", args.history, 4); !ok) return ok;
-  return check_pointer("encode", args.encode, 4);
+  return check_pointer("encode_scale", args.encode_scale, 4);
 }
 
 Status check_workspace(const octile_quantize_args& args, std::int64_t needed_bytes) {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "generator/error.h"
+#include "generator/core/error.h"
 #include "generator/problem.h"
 #include "octile/octile.h"
 

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "generator/candidates.h"
-#include "generator/cost_model.h"
+#include "generator/gemm/candidates.h"
+#include "generator/gemm/cost.h"
 
 namespace octile {
 namespace {
@@ -88,7 +88,7 @@ Result<KernelConfig> usable_winner(const TuningRecord& record, const Problem& pr
 constexpr double near_may_cost(std::int64_t tokens) { return tokens <= 128 ? 1.05 : 1.02; }
 
 // What the model says against a near record's winner; empty: nothing. It knows products only.
-std::string objection(const KernelConfig& config, const KernelConfig& model, const Problem& problem,
+std::string rejection_reason(const KernelConfig& config, const KernelConfig& model, const Problem& problem,
                       std::int64_t tokens, const DeviceSpec& device) {
   const auto* gemm = std::get_if<GemmProblem>(&problem);
   if (gemm == nullptr) return {};
@@ -150,7 +150,7 @@ Choice choose_config(const Problem& problem, std::int64_t tokens, const DeviceSp
     }
     auto config = usable_winner(*hit.record, problem, tokens, device);
     if (config && hit.match == TuningMatch::kNear) {
-      std::string against = objection(*config, model(), problem, tokens, device);
+      std::string against = rejection_reason(*config, model(), problem, tokens, device);
       if (!against.empty()) config = fail(ErrorCode::kUnsupported, std::move(against));
     }
     if (config)

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "cache/tuning_set.h"
-#include "generator/emitter.h"
+#include "generator/core/emitter.h"
 
 namespace octile {
 

@@ -15,7 +15,7 @@
 #include <string>
 
 #include "cache/key.h"
-#include "generator/error.h"
+#include "generator/core/error.h"
 #include "runtime/compiler/nvrtc.h"
 
 namespace octile {

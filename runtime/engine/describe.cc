@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "generator/cost_model.h"
+#include "generator/gemm/cost.h"
 
 namespace octile {
 

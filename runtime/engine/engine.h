@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "cache/store.h"
-#include "generator/emitter.h"
-#include "generator/error.h"
+#include "generator/core/emitter.h"
+#include "generator/core/error.h"
 #include "runtime/engine/choice.h"
 #include "runtime/engine/compiler.h"
 #include "runtime/engine/kernel_build.h"

@@ -5,7 +5,7 @@
 #include <new>
 #include <utility>
 
-#include "generator/error.h"
+#include "generator/core/error.h"
 
 namespace octile {
 

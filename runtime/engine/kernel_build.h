@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cache/key.h"
-#include "generator/emitter.h"
+#include "generator/core/emitter.h"
 
 namespace octile {
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "generator/error.h"
+#include "generator/core/error.h"
 #include "runtime/driver/context.h"
 #include "runtime/driver/driver.h"
 #include "runtime/engine/kernel_build.h"

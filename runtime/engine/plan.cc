@@ -6,9 +6,9 @@
 #include <latch>
 #include <utility>
 
-#include "generator/cost_model.h"
-#include "generator/quantize_layout.h"
-#include "generator/support_matrix.h"
+#include "generator/gemm/cost.h"
+#include "generator/quantize/layout.h"
+#include "generator/core/support_matrix.h"
 #include "runtime/engine/arguments.h"
 #include "runtime/engine/guarded.h"
 

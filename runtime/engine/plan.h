@@ -15,13 +15,13 @@
 #include <variant>
 #include <vector>
 
-#include "generator/cost_model.h"
-#include "generator/error.h"
-#include "generator/layout.h"
+#include "generator/gemm/cost.h"
+#include "generator/core/error.h"
+#include "generator/core/layout.h"
 #include "generator/problem.h"
 #include "octile/octile.h"
-#include "runtime/engine/launch_gemm.h"
-#include "runtime/engine/launch_quantize.h"
+#include "runtime/families/gemm/launch.h"
+#include "runtime/families/quantize/launch.h"
 #include "runtime/engine/library.h"
 #include "runtime/engine/target.h"
 

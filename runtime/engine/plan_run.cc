@@ -3,15 +3,15 @@
 
 #include <algorithm>
 
-#include "generator/cost_model.h"
-#include "generator/types.h"
+#include "generator/gemm/cost.h"
+#include "generator/core/types.h"
 #include "runtime/engine/arguments.h"
 #include "runtime/engine/device_scope.h"
 #include "runtime/engine/plan.h"
 #include "runtime/engine/reference_arguments.h"
-#include "runtime/reference/gemm.h"
-#include "runtime/reference/quantize.h"
-#include "runtime/reference/scale_update.h"
+#include "runtime/families/gemm/reference.h"
+#include "runtime/families/quantize/reference.h"
+#include "runtime/families/quantize/reference_scale_update.h"
 
 namespace octile {
 Status Plan::run(const octile_gemm_args& user, CUstream stream) const {
@@ -65,7 +65,7 @@ Status Plan::run(const octile_scale_update_args& args, CUstream stream) const {
   if (Status ok = check_arguments(args); !ok) return ok;
   if (args.tensors == 0) return {};
   if (target_.kind == TargetKind::kHost) {
-    reference::update_scales(*problem, {args.history, args.encode, args.tensors, args.length,
+    reference::update_scales(*problem, {args.history, args.encode_scale, args.tensors, args.length,
                                         static_cast<reference::AmaxChoice>(args.choice),
                                         args.margin, args.average_share});
     return {};

@@ -29,7 +29,7 @@ reference::QuantizeArgs reference_args(const octile_quantize_args& args) {
   host.scale_ld = args.scale_ld;
   host.q_transposed = args.q_transposed;
   host.scale_transposed = args.scale_transposed;
-  host.encode = args.encode;
+  host.encode_scale = args.encode_scale;
   host.amax = args.amax;
   host.skip = args.skip;
   host.x_scale = args.x_scale;

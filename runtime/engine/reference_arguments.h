@@ -2,8 +2,8 @@
 #pragma once
 
 #include "octile/octile.h"
-#include "runtime/reference/gemm.h"
-#include "runtime/reference/quantize.h"
+#include "runtime/families/gemm/reference.h"
+#include "runtime/families/quantize/reference.h"
 
 namespace octile {
 

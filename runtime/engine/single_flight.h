@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "generator/error.h"
+#include "generator/core/error.h"
 
 namespace octile {
 

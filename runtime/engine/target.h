@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "generator/device_spec.h"
-#include "generator/error.h"
+#include "generator/core/device_spec.h"
+#include "generator/core/error.h"
 #include "runtime/driver/driver.h"
 
 namespace octile {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "generator/device_spec.h"
+#include "generator/core/device_spec.h"
 #include "runtime/driver/buffer.h"
 #include "runtime/driver/context.h"
 #include "runtime/driver/driver.h"

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "generator/prologue.h"
+#include "generator/core/prologue.h"
 #include "runtime/engine/launch_kernel.h"
 #include "runtime/measure/gpu_session.h"
 

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "generator/types.h"
+#include "generator/core/types.h"
 #include "octile/octile.h"
 #include "runtime/measure/gpu_session.h"
-#include "runtime/reference/gemm.h"
+#include "runtime/families/gemm/reference.h"
 
 namespace octile {
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "generator/types.h"
+#include "generator/core/types.h"
 
 namespace octile::reference {
 

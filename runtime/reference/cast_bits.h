@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "generator/types.h"
+#include "generator/core/types.h"
 
 namespace octile::reference {
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "generator/error.h"
-#include "generator/types.h"
-#include "runtime/reference/gemm.h"
+#include "generator/core/error.h"
+#include "generator/core/types.h"
+#include "runtime/families/gemm/reference.h"
 
 namespace octile::reference {
 

@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-#include "generator/layout.h"
+#include "generator/core/layout.h"
 
 namespace octile::reference {
 namespace {
@@ -19,7 +19,7 @@ ScaleIndex rowwise_index(const TensorType& type, std::int64_t ld) {
     case Granularity::kPerRow:
       return {1, kWhole, 1, 0};
     case Granularity::k1x128:
-      if (type.scale == ScaleFormat::kPackedPow2) {
+      if (type.scale == ScaleFormat::kUe8m0x4) {
         return {1, 128, kPackedBlocks, kPackedBlocks * ld, kPackedBlocks};
       }
       return {1, 128, 1, ld};

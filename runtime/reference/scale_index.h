@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "generator/error.h"
-#include "generator/types.h"
+#include "generator/core/error.h"
+#include "generator/core/types.h"
 
 namespace octile::reference {
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "generator/error.h"
+#include "generator/core/error.h"
 #include "runtime/measure/telemetry.h"
 
 namespace octile::tuner {
@@ -43,9 +43,9 @@ class Bench {
   virtual std::optional<Result<BuildReport>> build(int candidate, double seconds) = 0;
 
   // Runs a built candidate on fresh operands and looks at everything it wrote.
-  virtual Result<Verdict> gate(int candidate) = 0;
+  virtual Result<Verdict> verify(int candidate) = 0;
 
-  // Microseconds a call of a candidate that passed the gate, by one measurement of some
+  // Microseconds a call of a candidate that passed verification, by one measurement of some
   // milliseconds.
   virtual Result<double> time(int candidate) = 0;
 

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "generator/cost_model.h"
+#include "generator/gemm/cost.h"
 #include "runtime/engine/choice.h"
 #include "runtime/engine/engine.h"
 
@@ -40,38 +40,38 @@ std::string to_text(const WrongCandidate& wrong) {
                      wrong.tokens, wrong.seed, wrong.config, wrong.why);
 }
 
-cache::TuningRecord record_key(const Question& question, const DeviceSpec& device) {
+cache::TuningRecord record_key(const TuningTask& task, const DeviceSpec& device) {
   cache::TuningRecord record;
-  record.problem = tuning_text(question.problem);
-  record.bucket = bucket_upper(bucket_of(question.tokens));
-  record.tokens = question.tokens;
+  record.problem = tuning_text(task.problem);
+  record.bucket = bucket_upper(bucket_of(task.tokens));
+  record.tokens = task.tokens;
   record.device = device.name;
   record.sm_count = device.sm_count;
   return record;
 }
 
-Decision decision_of(const Question& question, const DeviceSpec& device,
+Decision decision_of(const TuningTask& task, const DeviceSpec& device,
                      const Exploration& exploration, const SearchResult& search,
                      std::uint64_t seed) {
   Decision decision;
-  decision.question = question;
+  decision.task = task;
   decision.outcome = search.outcome;
   cache::TuningRecord& record = decision.record;
-  record = record_key(question, device);
-  record.family = std::holds_alternative<GemmProblem>(question.problem) ? "gemm" : "quantize";
+  record = record_key(task, device);
+  record.family = std::holds_alternative<GemmProblem>(task.problem) ? "gemm" : "quantize";
   record.device_name = device.full_name;
   fill_times(exploration, search, record);
   for (const Dropped& dropped : search.dropped) {
     if (dropped.stage == Stage::kCompile) ++decision.not_compiled;
     if (dropped.stage == Stage::kSpills) ++decision.spilled;
-    if (dropped.stage != Stage::kGate) continue;
-    decision.wrong.push_back({record.problem, question.tokens,
+    if (dropped.stage != Stage::kVerify) continue;
+    decision.wrong.push_back({record.problem, task.tokens,
                               config_text(exploration, dropped.candidate), seed, dropped.why});
   }
   record.counts.enumerated = static_cast<std::int64_t>(exploration.enumerated);
   record.counts.admitted = static_cast<std::int64_t>(exploration.admitted);
   record.counts.compiled = search.compiled;
-  record.counts.failed_gate = static_cast<std::int64_t>(decision.wrong.size());
+  record.counts.failed_verify = static_cast<std::int64_t>(decision.wrong.size());
   record.counts.timed = search.timed;
   const DeviceTelemetry& conditions = search.race.conditions;
   record.conditions = {conditions.sm_clock_mhz, conditions.memory_clock_mhz, conditions.power_watts,

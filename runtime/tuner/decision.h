@@ -24,7 +24,7 @@ struct WrongCandidate {
 std::string to_text(const WrongCandidate& wrong);
 
 struct Decision {
-  Question question;
+  TuningTask task;
   Outcome outcome = Outcome::kOutOfTime;
   cache::TuningRecord record;  // complete where decided
   std::vector<WrongCandidate> wrong;
@@ -35,12 +35,12 @@ struct Decision {
   bool decided() const { return outcome == Outcome::kTuned || outcome == Outcome::kDefaultStays; }
 };
 
-// Problem, bucket and device of a question as records have them.
-cache::TuningRecord record_key(const Question& question, const DeviceSpec& device);
+// Problem, bucket and device of a task as records have them.
+cache::TuningRecord record_key(const TuningTask& task, const DeviceSpec& device);
 
 // All but outcome-independent extras (baselines, protocol of the bench, toolchain and digest of the
 // winner's kernel), which the caller knows.
-Decision decision_of(const Question& question, const DeviceSpec& device,
+Decision decision_of(const TuningTask& task, const DeviceSpec& device,
                      const Exploration& exploration, const SearchResult& search,
                      std::uint64_t seed);
 

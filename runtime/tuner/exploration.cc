@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "generator/cost_model.h"
-#include "generator/quantize_candidates.h"
-#include "runtime/measure/operands.h"
-#include "runtime/measure/quantize_operands.h"
+#include "generator/gemm/cost.h"
+#include "generator/quantize/candidates.h"
+#include "runtime/families/gemm/operands.h"
+#include "runtime/families/quantize/operands.h"
 
 namespace octile::tuner {
 namespace {
@@ -75,20 +75,20 @@ std::vector<Ranked> Exploration::candidates() const {
   return all;
 }
 
-std::string to_text(const Question& question) {
-  return fmt::format("{} at {} tokens", octile::to_text(question.problem), question.tokens);
+std::string to_text(const TuningTask& task) {
+  return fmt::format("{} at {} tokens", octile::to_text(task.problem), task.tokens);
 }
 
-Exploration explore(const Question& question, const DeviceSpec& device,
+Exploration explore(const TuningTask& task, const DeviceSpec& device,
                     const ShortlistOptions& options) {
   return std::visit(
-      [&](const auto& problem) { return explore(problem, question.tokens, device, options); },
-      question.problem);
+      [&](const auto& problem) { return explore(problem, task.tokens, device, options); },
+      task.problem);
 }
 
-double floor_us(const Question& question, const DeviceSpec& device) {
-  return std::visit([&](const auto& problem) { return floor_us(problem, question.tokens, device); },
-                    question.problem);
+double floor_us(const TuningTask& task, const DeviceSpec& device) {
+  return std::visit([&](const auto& problem) { return floor_us(problem, task.tokens, device); },
+                    task.problem);
 }
 
 }  // namespace octile::tuner

@@ -5,21 +5,21 @@
 #include <string>
 #include <vector>
 
-#include "generator/candidates.h"
-#include "generator/device_spec.h"
+#include "generator/gemm/candidates.h"
+#include "generator/core/device_spec.h"
 #include "runtime/tuner/shortlist.h"
 
 namespace octile::tuner {
 
 // Which kernel is to serve a problem, whose token count (a product's m, a quantiser's rows) is
 // dynamic, at a token count.
-struct Question {
+struct TuningTask {
   Problem problem;
   std::int64_t tokens = 0;
-  friend bool operator==(const Question&, const Question&) = default;
+  friend bool operator==(const TuningTask&, const TuningTask&) = default;
 };
 // "gemm m=? n=7168 ... at 64 tokens"
-std::string to_text(const Question& question);
+std::string to_text(const TuningTask& task);
 
 // By one constraint.
 struct Removal {
@@ -37,11 +37,11 @@ struct Exploration {
   // As a search numbers them: the shortlist, then the variants.
   std::vector<Ranked> candidates() const;
 };
-Exploration explore(const Question& question, const DeviceSpec& device,
+Exploration explore(const TuningTask& task, const DeviceSpec& device,
                     const ShortlistOptions& options = {});
 
 // max(bytes moved once / DRAM bandwidth, flops / peak) of the device's description: a yardstick,
 // not a bound. A quantiser has no flops, and reads twice what a first pass finds the maxima of.
-double floor_us(const Question& question, const DeviceSpec& device);
+double floor_us(const TuningTask& task, const DeviceSpec& device);
 
 }  // namespace octile::tuner

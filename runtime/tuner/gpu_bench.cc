@@ -2,14 +2,14 @@
 
 #include <utility>
 
-#include "runtime/tuner/gemm_gate.h"
+#include "runtime/families/gemm/verify.h"
 
 namespace octile::tuner {
 
-Result<std::unique_ptr<GpuWorkshop>> GpuWorkshop::open(Library& library, const GpuSession& gpu) {
-  auto inspect = GemmGate::compile_inspector(gpu, DType::kBF16);
+Result<std::unique_ptr<TunerContext>> TunerContext::open(Library& library, const GpuSession& gpu) {
+  auto inspect = GemmVerifier::compile_inspector(gpu, DType::kBF16);
   if (!inspect) return tl::unexpected<Error>(inspect.error());
-  return std::make_unique<GpuWorkshop>(library, gpu, std::move(*inspect));
+  return std::make_unique<TunerContext>(library, gpu, std::move(*inspect));
 }
 
 void GpuBench::start_builds(std::span<const int> candidates) {

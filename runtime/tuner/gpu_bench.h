@@ -17,9 +17,9 @@
 namespace octile::tuner {
 
 // What searches on one GPU share. The library outlives it.
-struct GpuWorkshop {
-  static Result<std::unique_ptr<GpuWorkshop>> open(Library& library, const GpuSession& gpu);
-  GpuWorkshop(Library& its_library, const GpuSession& its_gpu, LoadedTemplate inspector)
+struct TunerContext {
+  static Result<std::unique_ptr<TunerContext>> open(Library& library, const GpuSession& gpu);
+  TunerContext(Library& its_library, const GpuSession& its_gpu, LoadedTemplate inspector)
       : library(its_library),
         gpu(its_gpu),
         telemetry(Telemetry::open(*its_gpu.driver(), its_gpu.ordinal())),
@@ -48,22 +48,22 @@ class GpuBench : public Bench {
 
   // One that was built.
   const Built& built(int candidate) const { return built_.at(candidate); }
-  // Whether it was gated.
+  // Whether it was verified.
   virtual bool has_kernel(int candidate) const = 0;
-  // One that was gated.
+  // One that was verified.
   virtual Contender contender(int candidate) const = 0;
   // Sets of operands that calls rotate over.
   virtual int slot_count() const = 0;
 
  protected:
-  GpuBench(GpuWorkshop& shop, Problem problem, std::vector<Ranked> candidates, Replayer replayer)
+  GpuBench(TunerContext& shop, Problem problem, std::vector<Ranked> candidates, Replayer replayer)
       : shop_(shop),
         problem_(std::move(problem)),
         candidates_(std::move(candidates)),
         replayer_(std::move(replayer)) {}
   const KernelConfig& config(int candidate) const { return ranked(candidate).config; }
 
-  GpuWorkshop& shop_;
+  TunerContext& shop_;
 
  private:
   const Ranked& ranked(int candidate) const {

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/tuner/campaign.h"
-#include "runtime/tuner/gemm_bench.h"
-#include "runtime/tuner/quantize_bench.h"
+#include "runtime/tuner/run.h"
+#include "runtime/families/gemm/bench.h"
+#include "runtime/families/quantize/bench.h"
 
 namespace octile::tuner {
 
@@ -23,17 +23,17 @@ struct GpuDeciderOptions {
   std::function<Result<Baselines>(const GemmProblem&, std::int64_t tokens, const GemmBench&,
                                   std::span<const int> beside)>
       baselines;
-  double baseline_share = 0.15;  // of a question's budget, kept for them
+  double baseline_share = 0.15;  // of a task's budget, kept for them
 };
 
 class GpuDecider final : public Decider {
  public:
   // The workshop outlives it.
-  GpuDecider(GpuWorkshop& shop, GpuDeciderOptions options)
+  GpuDecider(TunerContext& shop, GpuDeciderOptions options)
       : shop_(shop), options_(std::move(options)) {}
 
-  void expect(const Question& question) override;
-  Result<Decision> decide(const Question& question, const Budget& budget) override;
+  void expect(const TuningTask& task) override;
+  Result<Decision> decide(const TuningTask& task, const Budget& budget) override;
 
   // What decide() measured last, kept for who wants to go on with the winner; null before.
   const GpuBench* bench() const { return bench_.get(); }
@@ -45,13 +45,13 @@ class GpuDecider final : public Decider {
   int winner() const { return winner_; }
 
  private:
-  Exploration exploration_of(const Question& question);
-  Status open_bench(const Question& question, std::vector<Ranked> candidates);
-  Status add_baselines(const Question& question, Decision& decision);
+  Exploration exploration_of(const TuningTask& task);
+  Status open_bench(const TuningTask& task, std::vector<Ranked> candidates);
+  Status add_baselines(const TuningTask& task, Decision& decision);
 
-  GpuWorkshop& shop_;
+  TunerContext& shop_;
   const GpuDeciderOptions options_;
-  std::vector<std::pair<Question, Exploration>> expected_;  // not decided yet
+  std::vector<std::pair<TuningTask, Exploration>> expected_;  // not decided yet
   std::unique_ptr<GpuBench> bench_;
   int winner_ = 0;
 };

@@ -1,6 +1,6 @@
 // What the Benches of one family and another have in common: kernels of stated configurations,
-// gated and timed on slots of operands. A family is its `Problem`, its `Config`, the `Fixed` kernel
-// that both make, the `Slot` one call works on (args_of gives its arguments) and the `Gate`.
+// verified and timed on slots of operands. A family is its `Problem`, its `Config`, the `Fixed` kernel
+// that both make, the `Slot` one call works on (args_of gives its arguments) and the `Verifier`.
 #pragma once
 
 #include <map>
@@ -13,13 +13,13 @@
 
 namespace octile::tuner {
 
-template <typename Problem, typename Config, typename Fixed, typename Slot, typename Gate>
+template <typename Problem, typename Config, typename Fixed, typename Slot, typename Verifier>
 class KernelBench : public GpuBench {
  public:
-  Result<Verdict> gate(int candidate) override {
+  Result<Verdict> verify(int candidate) override {
     const auto kernel = load(candidate);
     if (!kernel) return Verdict{false, kernel.error().message, {}};
-    return gate_->check(
+    return verifier_->check(
         [&](const auto& args, CUstream stream) { return (*kernel)->run(args, stream); });
   }
   bool has_kernel(int candidate) const override { return kernels_.contains(candidate); }
@@ -30,18 +30,18 @@ class KernelBench : public GpuBench {
   }
   int slot_count() const override { return static_cast<int>(slots_.size()); }
 
-  // One that was gated.
+  // One that was verified.
   const Fixed& kernel(int candidate) const { return kernels_.at(candidate); }
   // What calls rotate over, to time something else on the same.
   const std::vector<Slot>& slots() const { return slots_; }
 
  protected:
-  KernelBench(GpuWorkshop& shop, const Problem& problem, std::vector<Ranked> candidates,
+  KernelBench(TunerContext& shop, const Problem& problem, std::vector<Ranked> candidates,
               std::vector<Slot> slots, Replayer replayer)
       : GpuBench(shop, problem, std::move(candidates), std::move(replayer)),
         problem_(problem),
         slots_(std::move(slots)) {}
-  void set_gate(Gate gate) { gate_ = std::make_unique<Gate>(std::move(gate)); }
+  void set_verifier(Verifier gate) { verifier_ = std::make_unique<Verifier>(std::move(gate)); }
 
  private:
   // Here and not where it is compiled: loading may stop the device for a moment.
@@ -55,7 +55,7 @@ class KernelBench : public GpuBench {
 
   const Problem problem_;
   const std::vector<Slot> slots_;
-  std::unique_ptr<Gate> gate_;  // looks at a slot
+  std::unique_ptr<Verifier> verifier_;  // looks at a slot
   std::map<int, Fixed> kernels_;
 };
 

@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-#include "generator/error.h"
+#include "generator/core/error.h"
 #include "runtime/measure/statistics.h"
 #include "runtime/tuner/bench.h"
 #include "runtime/tuner/budget.h"

@@ -109,10 +109,10 @@ class Search {
   }
 
   Status check_and_time(int candidate) {
-    const auto verdict = bench_.gate(candidate);
+    const auto verdict = bench_.verify(candidate);
     if (!verdict) return lost(candidate, verdict.error());
     if (!verdict->right) {
-      drop(candidate, Stage::kGate, verdict->why);
+      drop(candidate, Stage::kVerify, verdict->why);
       return {};
     }
     if (!verdict->first_is_wrong.empty()) revoke(verdict->first_is_wrong);
@@ -131,9 +131,9 @@ class Search {
     return fail(error.code, fmt::format("{}: {}", bench_.name(candidate), error.message));
   }
 
-  // What passed first is wrong; what passed since agreed with it and goes through the gate again.
+  // What passed first is wrong; what passed since agreed with it and goes through verification again.
   void revoke(const std::string& why) {
-    drop(passed_.front().candidate, Stage::kGate, why);
+    drop(passed_.front().candidate, Stage::kVerify, why);
     for (std::size_t i = 1; i < passed_.size(); ++i) pending_.push_back(passed_[i].candidate);
     std::ranges::sort(pending_);
     passed_.clear();
@@ -159,7 +159,7 @@ class Search {
   const Budget& budget_;
   const RaceOptions& options_;
   std::vector<int> pending_;
-  std::vector<Entry> passed_;  // the gate, in that order
+  std::vector<Entry> passed_;  // verification, in that order
   std::set<int> compiled_, timed_;
   SearchResult result_;
 };
@@ -186,7 +186,7 @@ std::string_view name_of(Stage stage) {
       return "compile";
     case Stage::kSpills:
       return "spills";
-    case Stage::kGate:
+    case Stage::kVerify:
       return "results";
   }
   return "unknown";

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "generator/error.h"
+#include "generator/core/error.h"
 #include "runtime/tuner/bench.h"
 #include "runtime/tuner/budget.h"
 #include "runtime/tuner/race.h"
@@ -25,7 +25,7 @@ enum class Outcome {
 };
 std::string_view name_of(Outcome outcome);  // "tuned", "default stays", ...
 
-enum class Stage { kCompile, kSpills, kGate };
+enum class Stage { kCompile, kSpills, kVerify };
 std::string_view name_of(Stage stage);  // "compile", "spills", "results"
 
 // A candidate that dropped out before the race.

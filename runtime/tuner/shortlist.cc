@@ -7,7 +7,7 @@
 #include <limits>
 #include <utility>
 
-#include "generator/cost_model.h"
+#include "generator/gemm/cost.h"
 #include "runtime/engine/engine.h"
 
 namespace octile::tuner {

@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "generator/candidates.h"
-#include "generator/emitter.h"
-#include "generator/quantize_candidates.h"
+#include "generator/gemm/candidates.h"
+#include "generator/core/emitter.h"
+#include "generator/quantize/candidates.h"
 
 namespace octile::tuner {
 

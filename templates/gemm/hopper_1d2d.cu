@@ -33,7 +33,7 @@
 //   gathered  thread 0 (expect_tx) + bytes                   every rank's sums of my columns are here
 //   taken     4 warps x consumers x ranks                    no rank still reads what I sent it
 //
-// Narrow tiles: with kNarrowN the last columns of D are tiles of half the width (scheduler.cuh).
+// Narrow tiles: with kTailN the last columns of D are tiles of half the width (scheduler.cuh).
 //
 // Cluster: with kClusterN = 2 the two CTAs share an A tile (each loads half of it and multicasts),
 // with kClusterM = 2 a B tile. A cluster walks tiles together, so both run the same number of
@@ -41,7 +41,7 @@
 // ranks of a cluster work on one tile, each on its range of K-blocks; then each sums its share of
 // the columns over all ranks, in rank order, which is K order.
 //
-// Programmatic dependent launch: with kNextStartsEarly the next kernel of the stream may start as
+// Programmatic dependent launch: with kPdlEarly the next kernel of the stream may start as
 // soon as this one's CTAs leave room. Of ours each waits for the end of this one before it touches
 // memory, but for the weights of early_stages stages, where overlap is asked for (0 where not).
 // Where it is not, those of prefetched_stages are asked into L2 meanwhile.
@@ -62,7 +62,7 @@
 //   v6   K split over a cluster, sums exchanged by st.async onto the receiver's barrier. Predicted
 //        64x2112x7168 9.9 -> 6.5. 10.3 -> 8.1: the rest is the first byte's latency. Kept.
 //   v7   weights of the first stages before griddepcontrol.wait. Predicted -1 to -2. 64x2112x7168
-//        8.7 -> 7.3, 64x7168x2048 7.0 -> 5.9, 64x4096x7168 11.5 -> 10.2. Kept (OCTILE_RUN_OVERLAP).
+//        8.7 -> 7.3, 64x7168x2048 7.0 -> 5.9, 64x4096x7168 11.5 -> 10.2. Kept (OCTILE_RUN_B_READY).
 //   v8   in an ordinary launch A before B: B of all stages first holds A back by the copy engine's
 //        queue. 64x7168x2048 8.0 -> 7.0. Kept.
 //   v9   B's scales through shared memory: without any, 4 to 6 % less (ablation). By the producer's
@@ -146,7 +146,7 @@
 //        mean of 16, 4096 and 8192 rows +0.4 %: kept up to 256 rows. B shared by a cluster of two
 //        64-row tiles, predicted -5 % at 128 rows for half of L2's reads: 128x7168x16384 by 64x112
 //        32.8 -> 33.2, 128x4096x7168 by 64x64 10.8 -> 11.3. Dropped.
-//   v30  the next kernel may start beside this one (kNextStartsEarly). By ablation 64 tokens take,
+//   v30  the next kernel may start beside this one (kPdlEarly). By ablation 64 tokens take,
 //        beyond reading their weights, 0 to 0.3 us for A (7168x16384: 2.6), 0.2 to 0.7 for products,
 //        0.5 to 1.3 for the epilogue, nothing for scales; the rest is one kernel's end and the next
 //        one's start. Predicted -0.4: 64x2112x7168 6.90 -> 6.34, 64x24576x1536 12.1 -> 11.6,
@@ -217,7 +217,7 @@
 //        promotion of a pass and of a K-block left by the same instructions (-10 % of a compile), +1
 //        to +5; four K-blocks a pass of 128x128, which drains half as often, +3 to +4; a product in
 //        flight from one pass to the next: ptxas serialises them (C7514). Dropped.
-//   v37  the last columns in tiles of half the width, which even out a ragged last round (kNarrowN).
+//   v37  the last columns in tiles of half the width, which even out a ragged last round (kTailN).
 //        A prototype of two kernels, the second beside the end of the first, took 4.4 % less of
 //        8192x2112x7168. Predicted, by rounds of 192x128 (6 -> 5.5): -5 % there, at the power cap.
 //        223.4 -> 212.9; 5000x2112x7168 145.5 -> 134.1, 1500x7168x2048 48.7 -> 45.0, 1500x7168x16384
@@ -250,7 +250,7 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const TensorMa
   for (Scheduler tiles = make_scheduler(e); tiles.valid(); tiles.advance()) {
     int m0, n0;
     tile_origin(tiles, e, rank, m0, n0);
-    if constexpr (kHasNarrow) {
+    if constexpr (kHasTail) {
       if (tiles.is_narrow()) {
         float acc[kStrips][kNarrowAccumulators] = {};
         accumulate(self, ring, range.last - range.first, acc);
@@ -324,7 +324,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
   const gemm::Extents extents{m, n, k, order};
   const int rank = gemm::kClusterSize > 1 ? static_cast<int>(cluster_rank()) : 0;
   gemm::init_barriers(smem);
-  if constexpr (cfg::kNextStartsEarly) let_next_kernel_start();
+  if constexpr (cfg::kPdlEarly) let_next_kernel_start();
 
   if (threadIdx.x >= cfg::kConsumerWarpgroups * 128) {
     release_registers<cfg::kProducerRegisters>();
@@ -340,7 +340,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
     } else if (warp == cfg::kConsumerWarpgroups * 4 + 1) {
       gemm::publish_scales(smem, from, extents, rank, early_stages);
       __syncwarp();
-    } else if (cfg::kNextStartsEarly && warp == cfg::kConsumerWarpgroups * 4 + 2) {
+    } else if (cfg::kPdlEarly && warp == cfg::kConsumerWarpgroups * 4 + 2) {
       if (elect_one()) gemm::prefetch_weights(smem, from, extents, rank, prefetched_stages);
       __syncwarp();
     }

@@ -62,7 +62,7 @@ struct StageCursor {
 
 // The producer's arrival: after it the stage waits for bytes (and B's scales) only.
 __device__ __forceinline__ void announce(const StageCursor& at, const TileSource& tile) {
-  const int b_bytes = kHasNarrow && tile.narrow ? cfg::kNarrowN * 128 : kBStageBytes;
+  const int b_bytes = kHasTail && tile.narrow ? cfg::kTailN * 128 : kBStageBytes;
   mbarrier::arrive_expect_tx(at.full, b_bytes + tile.loaded_rows() * 128 + tile.rows * 4);
 }
 
@@ -77,8 +77,8 @@ __device__ __forceinline__ void load_b(const StageCursor& at, const Source& from
     tma::load_2d_multicast(at.b + first * 128, from.b_map, k, tile.n0 + first, at.full, kEveryone);
   } else {
     tma::load_2d(at.b, from.b_map, k, tile.n0, at.full);
-    if (kHasNarrow && !tile.narrow) {  // boxes are as wide as a narrow tile
-      tma::load_2d(at.b + cfg::kNarrowN * 128, from.b_map, k, tile.n0 + cfg::kNarrowN, at.full);
+    if (kHasTail && !tile.narrow) {  // boxes are as wide as a narrow tile
+      tma::load_2d(at.b + cfg::kTailN * 128, from.b_map, k, tile.n0 + cfg::kTailN, at.full);
     }
   }
 }
@@ -114,15 +114,15 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
   // e.k itself where nobody shares K: it is in constant memory and takes no register.
   const int end = cfg::kSplits > 1 ? range.last * 128 : e.k;
   // Up to which k the tile's weights were asked for; -1: in this pass, and nothing else.
-  int asked = cfg::kNextStartsEarly && early_stages > 0 ? -1 : 0;
+  int asked = cfg::kPdlEarly && early_stages > 0 ? -1 : 0;
   StageCursor at(smem);
 #pragma unroll 1
   for (Scheduler tiles = make_scheduler(e); tiles.valid();) {
     const TileSource tile(from, e, tiles, rank);
-    const bool early = cfg::kNextStartsEarly && asked < 0;
+    const bool early = cfg::kPdlEarly && asked < 0;
     if (!early) {
       wait_for_previous_kernel();  // of a later tile it returns at once
-      if constexpr (cfg::kNextStartsEarly) mbarrier::arrive(smem.begun());
+      if constexpr (cfg::kPdlEarly) mbarrier::arrive(smem.begun());
     }
     const float* scales = tile.scale_a + range.first * from.scale_a_ld;
     const int pass_end = early ? min(end, begin + early_stages * 128) : end;
@@ -200,7 +200,7 @@ __device__ __forceinline__ void publish_scales(const SharedMemory& smem, const S
   const int lane = static_cast<int>(threadIdx.x % 32);
   const KRange range = k_range(e.k_blocks(), rank);
   Ring ring;
-  if (!cfg::kNextStartsEarly || early_stages == 0) wait_for_previous_kernel();
+  if (!cfg::kPdlEarly || early_stages == 0) wait_for_previous_kernel();
 #pragma unroll 1
   for (Scheduler tiles = make_scheduler(e); tiles.valid(); tiles.advance()) {
     int m0, n0;

@@ -22,7 +22,7 @@ struct TileOrder {
   Divisor band_tiles;       // tiles of a whole band
   Divisor last_band_width;  // tiles across the last band, if it is not a whole one
   // Where narrow tiles even out the last round:
-  Divisor narrow_across;  // narrow tiles behind the whole ones of a row of tiles
+  Divisor tail_across;  // narrow tiles behind the whole ones of a row of tiles
   int whole_across;       // whole tiles of a row of tiles
   int idle;               // CTAs that the last round of whole tiles has none for
 };
@@ -52,10 +52,10 @@ struct TileScheduler {
   int narrow;  // the next one's index
 
   __device__ __forceinline__ TileScheduler(int m_tiles, int n_tiles, int first, int step,
-                                           const TileOrder& tile_order, int narrow_across = 0)
+                                           const TileOrder& tile_order, int tail_across = 0)
       : tiles_m(m_tiles), tiles_n(n_tiles), tile(first), stride(step), order(tile_order) {
     if constexpr (kNarrow) {
-      narrow_tiles = m_tiles * narrow_across;
+      narrow_tiles = m_tiles * tail_across;
       const int busy = step - order.idle;
       narrow = first < busy ? 2 * order.idle + first : first - busy;
     }
@@ -87,7 +87,7 @@ struct TileScheduler {
   // Of a narrow one, across which the index runs fastest: `column` among the narrow ones of its
   // row.
   __device__ __forceinline__ void narrow_coordinates(int across, int& tile_m, int& column) const {
-    tile_m = static_cast<int>(order.narrow_across.divide(static_cast<u32>(narrow)));
+    tile_m = static_cast<int>(order.tail_across.divide(static_cast<u32>(narrow)));
     column = narrow - tile_m * across;
   }
 };

@@ -19,8 +19,8 @@ constexpr int kClusterSize = kShareSize * cfg::kSplits;
 constexpr int kAStageBytes = cfg::kBlockM * cfg::kBlockK;
 constexpr int kBStageBytes = cfg::kBlockN * cfg::kBlockK;
 // Tiles of fewer columns at the end of a walk, which a stage of the ring holds too.
-constexpr bool kHasNarrow = cfg::kNarrowN > 0;
-constexpr int kNarrowAccumulators = (kHasNarrow ? cfg::kNarrowN : cfg::kBlockN) / 2;
+constexpr bool kHasTail = cfg::kTailN > 0;
+constexpr int kNarrowAccumulators = (kHasTail ? cfg::kTailN : cfg::kBlockN) / 2;
 constexpr int kScaleStageBytes = (cfg::kBlockM * 4 + 127) / 128 * 128;
 constexpr int kStripBytes = kStripRows * cfg::kBlockN * 2;
 constexpr int kConsumerThreads = 128 * cfg::kConsumerWarpgroups;
@@ -53,7 +53,7 @@ static_assert(cfg::kSplits == 1 || (kShareSize == 1 && !cfg::kTmaStore),
               "a cluster splits or shares");
 static_assert(128 % cfg::kPromote == 0 && cfg::kPromote % kWgmmaK == 0, "promotion interval");
 static_assert(cfg::kClusterM == 1 || cfg::kClusterN == 1, "a cluster shares one operand");
-static_assert(!kHasNarrow || (kClusterSize == 1 && 2 * cfg::kNarrowN == cfg::kBlockN &&
+static_assert(!kHasTail || (kClusterSize == 1 && 2 * cfg::kTailN == cfg::kBlockN &&
                               128 % cfg::kBlockN == 0),
               "a narrow tile is half of one that lies in one scale block");
 
@@ -92,21 +92,21 @@ struct SharedMemory {
   __device__ __forceinline__ u32 taken() const { return gathered() + 8; }
 };
 
-using Scheduler = TileScheduler<cfg::kRasterBand, cfg::kRasterOfColumns, kHasNarrow>;
+using Scheduler = TileScheduler<cfg::kRasterBand, cfg::kRasterOfColumns, kHasTail>;
 using Ring = RingPosition<cfg::kStages>;
 
 // Narrow tiles of a row of tiles.
-__device__ __forceinline__ int narrow_across(const Extents& e) {
-  if constexpr (!kHasNarrow) return 0;
-  return ceil_div(e.n - e.order.whole_across * cfg::kBlockN, max(cfg::kNarrowN, 1));
+__device__ __forceinline__ int tail_across(const Extents& e) {
+  if constexpr (!kHasTail) return 0;
+  return ceil_div(e.n - e.order.whole_across * cfg::kBlockN, max(cfg::kTailN, 1));
 }
 
 __device__ __forceinline__ Scheduler make_scheduler(const Extents& e) {
   const int tiles_m = ceil_div(e.m, cfg::kBlockM * cfg::kClusterM);
   const int first = static_cast<int>(blockIdx.x) / kClusterSize;
   const int step = static_cast<int>(gridDim.x) / kClusterSize;
-  if constexpr (kHasNarrow) {
-    return Scheduler(tiles_m, e.order.whole_across, first, step, e.order, narrow_across(e));
+  if constexpr (kHasTail) {
+    return Scheduler(tiles_m, e.order.whole_across, first, step, e.order, tail_across(e));
   } else {
     return Scheduler(tiles_m, ceil_div(e.n, cfg::kBlockN * cfg::kClusterN), first, step, e.order);
   }
@@ -115,7 +115,7 @@ __device__ __forceinline__ Scheduler make_scheduler(const Extents& e) {
 // Rows of A, up to a multiple of 4: as many as the layout holds scales for. Rounded again where it
 // is wanted: a producer beside three consumers has 32 registers.
 __device__ __forceinline__ int padded_rows(const Extents& e) {
-  return ceil_div(forget_origin(e.m), 4) * 4;
+  return ceil_div(hide_from_optimizer(e.m), 4) * 4;
 }
 
 // First row and column of this CTA's tile. The last rows' tile begins early enough to end with
@@ -126,10 +126,10 @@ __device__ __forceinline__ int padded_rows(const Extents& e) {
 __device__ __forceinline__ void tile_origin(const Scheduler& scheduler, const Extents& e, int rank,
                                             int& m0, int& n0) {
   int tile_m, tile_n;
-  if (kHasNarrow && scheduler.is_narrow()) {
-    scheduler.narrow_coordinates(narrow_across(e), tile_m, tile_n);
+  if (kHasTail && scheduler.is_narrow()) {
+    scheduler.narrow_coordinates(tail_across(e), tile_m, tile_n);
     m0 = min(tile_m * cfg::kBlockM, max(padded_rows(e) - cfg::kBlockM, 0));
-    n0 = e.order.whole_across * cfg::kBlockN + tile_n * cfg::kNarrowN;
+    n0 = e.order.whole_across * cfg::kBlockN + tile_n * cfg::kTailN;
     return;
   }
   scheduler.coordinates(tile_m, tile_n);

@@ -1,6 +1,6 @@
 // The functions of a generated expression that no instruction gives: exp, tanh, sigmoid, rsqrt,
 // min, max. fp32 operations in a fixed order, so that the host reference computes the same bits
-// (generator/elementary.cc is the same text); docs/numerics.md states their errors. No branch, no
+// (generator/core/elementary.cc is the same text); docs/numerics.md states their errors. No branch, no
 // slow path: 17 instructions for a sigmoid. The hardware's ex2.approx in place of the polynomial
 // would take 11, but is 2 ulp off by itself, a sigmoid of it 4; 2 are allowed, and no host computes
 // its bits. A polynomial one degree lower would take 16 and leaves 29,458 arguments 3 ulp off. Both

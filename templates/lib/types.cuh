@@ -20,16 +20,16 @@ __device__ __forceinline__ u32 shared_address(const void* p) {
 
 // The same value, of which the compiler no longer knows where it came from: what was derived from
 // it before is derived again instead of kept in registers. No instruction.
-__device__ __forceinline__ i64 forget_origin(i64 value) {
+__device__ __forceinline__ i64 hide_from_optimizer(i64 value) {
   asm volatile("" : "+l"(value));
   return value;
 }
-__device__ __forceinline__ u32 forget_origin(u32 value) {
+__device__ __forceinline__ u32 hide_from_optimizer(u32 value) {
   asm volatile("" : "+r"(value));
   return value;
 }
-__device__ __forceinline__ int forget_origin(int value) {
-  return static_cast<int>(forget_origin(static_cast<u32>(value)));
+__device__ __forceinline__ int hide_from_optimizer(int value) {
+  return static_cast<int>(hide_from_optimizer(static_cast<u32>(value)));
 }
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }

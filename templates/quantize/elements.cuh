@@ -48,7 +48,7 @@ struct Args {
   i64 ldx, ldq, scale_ld;  // elements; the scales' in scales
   i64 ldq_transposed, scale_ld_transposed;
   i64 partials;
-  const float* encode;
+  const float* encode_scale;
   u32* amax;
   const u32* skip;
   const void* x_scale;
@@ -258,13 +258,13 @@ __device__ __forceinline__ T picked(const T (&value)[kCount], int i) {
   return one;
 }
 
-// See forget_origin (types.cuh).
+// See hide_from_optimizer (types.cuh).
 template <typename Held, int kVectors>
-__device__ __forceinline__ void forget_origin(Held (&v)[kVectors]) {
+__device__ __forceinline__ void hide_from_optimizer(Held (&v)[kVectors]) {
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
 #pragma unroll
-    for (u32& word : v[i].word) word = ::forget_origin(word);
+    for (u32& word : v[i].word) word = ::hide_from_optimizer(word);
   }
 }
 

@@ -1,7 +1,7 @@
 // Groups of rows (the tokens of experts): which one a tile belongs to, and what of the tensor it
 // is.
 //
-// Packed groups lie one behind the other, group g in rows offsets[g] .. offsets[g + 1]. A tile does
+// Contiguous groups lie one behind the other, group g in rows offsets[g] .. offsets[g + 1]. A tile does
 // not cross from group to group, so a group of n rows takes ceil(n / kTileRows) of them. Where they
 // begin is known without a sum over the groups before: group g owns the slots from
 //
@@ -50,8 +50,8 @@ __device__ __forceinline__ i64 count_at(const int* counts, i64 i) {
   return static_cast<int>(memory::load_4(counts + i));
 }
 
-// Rows of all packed groups; never more than x has.
-__device__ __forceinline__ i64 packed_rows(const Args& args) {
+// Rows of all contiguous groups; never more than x has.
+__device__ __forceinline__ i64 contiguous_rows(const Args& args) {
   const i64 all = count_at(args.groups_at, args.groups);
   return all < args.rows ? all : args.rows;
 }
@@ -61,7 +61,7 @@ __device__ __forceinline__ int first_slot(int begin, int group) {
   return static_cast<int>(static_cast<u32>(begin) / kTileRows) + group;
 }
 
-// A packed group and its rows of x.
+// A contiguous group and its rows of x.
 struct GroupRows {
   int group, begin, end;
 };
@@ -111,7 +111,7 @@ struct BlockSearch {
   __device__ __forceinline__ void run(const Args& args, int slot) {
     const int groups = static_cast<int>(args.groups);
     const int warp = static_cast<int>(threadIdx.x) / 32;
-    const int all = static_cast<int>(packed_rows(args));
+    const int all = static_cast<int>(contiguous_rows(args));
     u32 blocks = 0;
 #pragma unroll 1
     for (int first = warp * 32; first < groups; first += kThreads) {
@@ -147,7 +147,7 @@ __device__ __forceinline__ GroupArgs of_group(const Args& args, i64 group) {
   a.group = group;
   a.scale = static_cast<char*>(args.scale) + group * args.scale_group_bytes;
   a.scale_transposed = static_cast<char*>(args.scale_transposed) + group * args.scale_group_bytes;
-  a.encode = args.encode + group;
+  a.encode_scale = args.encode_scale + group;
   if (args.amax != nullptr) a.amax = args.amax + group;
   a.start = 0;
   return a;
@@ -165,7 +165,7 @@ struct Walk<kGroupByGroup> {
   }
   template <int kTileRows>
   static __device__ __forceinline__ GroupArgs enter(const Args& args, i64& slot) {
-    const int all = static_cast<int>(packed_rows(args));
+    const int all = static_cast<int>(contiguous_rows(args));
     const GroupRows found = group_of_slot<kTileRows>(args, static_cast<int>(slot));
     return view<kTileRows, true>(
         args, slot, {found.group, found.begin, found.end < all ? found.end : all, all});
@@ -296,7 +296,7 @@ struct Walk<kGroupsAsOne> : Walk<0> {
   template <int kTileRows>
   static __device__ __forceinline__ Args enter(const Args& args, i64&) {
     Args a = args;
-    a.rows = packed_rows(args);
+    a.rows = contiguous_rows(args);
     return a;
   }
   template <int kTileRows, bool kOneAGroup>

@@ -114,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kAmaxThreads, cfg::kAmaxBlocks
     u32 magnitudes[kVectors];
     Input(args, patch).load(patch, x);
     quantize::measure<Src>(x, magnitudes);
-    quantize::forget_origin(x);  // or magnitudes of every word are kept for the columns
+    quantize::hide_from_optimizer(x);  // or magnitudes of every word are kept for the columns
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) quantize::raise_tops<Src>(top, x[i]);
     const u32 row_top = reduce::scatter_max<kVectors, 32>(magnitudes, lane);

@@ -325,7 +325,7 @@ __device__ __forceinline__ void stream_rows(const quantize::Args& args, Shared& 
                                             int left, i64 first) {
   Row::Patch patch(args, row, first);
   patch.rows = 1;
-  patch.cols = static_cast<int>(forget_origin(static_cast<u32>(patch.cols)));
+  patch.cols = static_cast<int>(hide_from_optimizer(static_cast<u32>(patch.cols)));
   const int pieces = (patch.cols + kStep - kPieceCols) / kStep;  // of the thread's, that are there
   Row::Values x_row(args, patch);
   if constexpr (Shared::kAhead) {

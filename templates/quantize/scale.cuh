@@ -10,7 +10,7 @@ namespace quantize {
 // Scale formats, by the values of octile_scale_format.
 constexpr int kScaleF32 = 1;
 constexpr int kScalePow2 = 2;
-constexpr int kScalePacked = 3;
+constexpr int kScaleUe8m0x4 = 3;
 constexpr int kScaleE8M0 = 4;
 constexpr int kScaleBF16 = 5;
 
@@ -20,8 +20,8 @@ template <typename Src, int kFp8, int kFormat, bool kOcpFloor>
 struct Rule {
   static constexpr float kMax = kFp8 == kE4M3 ? 448.0f : 57344.0f;  // 1.75 * 2^kMaxExponent
   static constexpr int kMaxExponent = kFp8 == kE4M3 ? 8 : 15;
-  static constexpr bool kPowerOfTwo = kFormat == kScalePow2 || kFormat == kScalePacked;
-  static constexpr bool kPacked = kFormat == kScalePacked;
+  static constexpr bool kPowerOfTwo = kFormat == kScalePow2 || kFormat == kScaleUe8m0x4;
+  static constexpr bool kPacked = kFormat == kScaleUe8m0x4;
   static constexpr int kTarget = kFp8;
   // From a scale to the next of its run; packed ones lie between those of three other runs.
   static constexpr int kStepBytes = kPacked                 ? 4
@@ -211,7 +211,7 @@ struct Given {
   u32 amax;  // the record as it was then; the largest of all bits where none is kept
 };
 __device__ __forceinline__ Given given_scale(const Args& args) {
-  Given given = {__uint_as_float(memory::load_4(args.encode)), 0xffffffffu};
+  Given given = {__uint_as_float(memory::load_4(args.encode_scale)), 0xffffffffu};
   if (args.amax != nullptr) given.amax = memory::glance_4(args.amax);
   return given;
 }

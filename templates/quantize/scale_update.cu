@@ -20,7 +20,7 @@ namespace scale_update {
 // ScaleUpdateKernelArgs on the host.
 struct Args {
   float* history;
-  float* encode;
+  float* encode_scale;
   i64 tensors, length;
   int choice;
   float margin_factor;
@@ -66,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kUpdateThreads)
   if (amax != 0.0f) {
     const float encode =
         Rule::encode(__float_as_uint(amax), __uint_as_float(cfg::kAmaxEpsilonBits));
-    args.encode[tensor] = __fmul_rn(encode, args.margin_factor);
+    args.encode_scale[tensor] = __fmul_rn(encode, args.margin_factor);
   }
   if (args.choice == kAverage) {
     column[args.tensors] = amax;

@@ -19,7 +19,7 @@ constexpr u32 kNan = 0x7fffffffu;  // the fp32 NaN of this hardware's arithmetic
 // "Layouts"), and what it means.
 template <int kGranularity, int kFormat>
 struct DecodeScale {
-  static constexpr bool kExponents = kFormat == kScaleE8M0 || kFormat == kScalePacked;
+  static constexpr bool kExponents = kFormat == kScaleE8M0 || kFormat == kScaleUe8m0x4;
   static constexpr int kBlock = kGranularity == k1x32 || kGranularity == k32x32 ? 32 : 128;
 
   // Of the scale that covers an element, in scales (of packed exponents: in bytes).
@@ -27,7 +27,7 @@ struct DecodeScale {
     if constexpr (kGranularity == kPerTensor) return 0;
     if constexpr (kGranularity == kPerRow) return row;
     const i64 across = col / kBlock;
-    if constexpr (kFormat == kScalePacked) return ((across >> 2) * ld + row) * 4 + (across & 3);
+    if constexpr (kFormat == kScaleUe8m0x4) return ((across >> 2) * ld + row) * 4 + (across & 3);
     if constexpr (kGranularity == k1x128) return across * ld + row;
     if constexpr (kGranularity == k1x32) return row * ld + across;
     return row / kBlock * ld + across;
@@ -36,7 +36,7 @@ struct DecodeScale {
   static constexpr bool kSquares = kGranularity == k128x128 || kGranularity == k32x32;
   // From one row's to the next, where every row has its own.
   static __device__ __forceinline__ i64 row_step(i64 ld) {
-    if constexpr (kFormat == kScalePacked) return 4;
+    if constexpr (kFormat == kScaleUe8m0x4) return 4;
     if constexpr (kGranularity == k1x32) return ld;
     return kGranularity == kPerTensor ? 0 : 1;
   }
@@ -64,7 +64,7 @@ struct DecodeScale {
       memory::store_4(p + 4 * index, bits);
     }
   }
-  static constexpr bool kPacked = kFormat == kScalePacked;  // for ScaleRuns
+  static constexpr bool kPacked = kFormat == kScaleUe8m0x4;  // for ScaleRuns
 
  private:
   // 2^(biased - 127): 0 is 2^-127, which is subnormal in fp32; of e8m0, 255 is NaN.

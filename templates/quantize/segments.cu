@@ -208,7 +208,7 @@ struct LongOwner {
       Rule::store(place, 0, kept);
     } else if (rows_before > 0 || piece / kPieces < patch.rows) {
       Patch here = patch;
-      here.col = forget_origin(here.col);
+      here.col = hide_from_optimizer(here.col);
       runs_of(args).store(run_of(here), first_of(args, here) - rows_before, kept);
     }
     place += step * cfg::kStepRows * Rule::kStepBytes;
@@ -290,7 +290,7 @@ __device__ __forceinline__ void give(const View& args, const Patch& patch, const
   u32 magnitudes[kVectors];
   const bool nonfinite = quantize::measure<Src>(x, magnitudes);
   if constexpr (kOneScale) {
-    const float encode = cfg::kDelayed ? given.encode : encode_of(known);
+    const float encode = cfg::kDelayed ? given.encode_scale : encode_of(known);
     if constexpr (cfg::kDelayed) quantize::record_amax<Src>(args, given, magnitudes);
     if (first_tile && threadIdx.x % 32 == 0) {
       Rule::store(args.scale, 0, encode);

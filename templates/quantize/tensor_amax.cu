@@ -20,7 +20,7 @@
 //
 // Of 1024 rows the last took 11.77 us -> 11.29, of 128, where the cast then may start early too,
 // 4.13 -> 3.67 (with the transposed copy 15.0 -> 14.4 and 4.56 -> 4.33); where x is computed, of
-// 128 rows GELU with both 8.2 -> 10.1: not those. Packed groups 0.950 -> 0.966 of the stream.
+// 128 rows GELU with both 8.2 -> 10.1: not those. Contiguous groups 0.950 -> 0.966 of the stream.
 //
 // What L2 has costs less than was predicted: half of it lies in the L2's other part, and the way
 // there (ltcfabric2ltc, 93 % busy while a cast streams) is what bounds, from DRAM or not. Codes

@@ -122,7 +122,7 @@
 // is gone, by who asks shared memory where the tile lies (predicted as 1x128, 0.94): 0.81, 0.96.
 // Per row, both: every thread derived the scales of its 16 lines; now a thread derives one or two:
 // 0.80, 0.87. Beside that, line_amax.cu with 4 blocks an SM and stripes of 256 rows: 202.5 us,
-// 200.8 (dropped: spills of codes). Packed groups, one search a thread block (groups.cuh),
+// 200.8 (dropped: spills of codes). Contiguous groups, one search a thread block (groups.cuh),
 // transposed with 4 blocks an SM; 1x128 transposed / both / 1x32 both: 0.88 0.865 0.76, 0.92 0.89
 // 0.77.
 // Small tensors, 128x7168 bf16, us (an empty kernel 0.44): 56 tiles of 128x128 leave 76 SMs idle,
@@ -602,7 +602,7 @@ __device__ __forceinline__ void work(Arguments& args, const Parts<Memory>& parts
   Src::Held x[kVectors];
   load(Input(args, patch), patch, right, x);
   if constexpr (cfg::kHalvesTogether) {  // found again: not kept beside inputs and values
-    at = Place(::forget_origin(static_cast<int>(threadIdx.x)));
+    at = Place(::hide_from_optimizer(static_cast<int>(threadIdx.x)));
   }
   Beside beside;
   beside.load(args, patch);
@@ -613,7 +613,7 @@ __device__ __forceinline__ void work(Arguments& args, const Parts<Memory>& parts
     bias.write(args, origin.row, origin.col);
   }
   if constexpr (kTransposed) Groups::find_columns(args, parts.search);
-  patch.row = forget_origin(patch.row);  // addresses are not kept beside 32 words of x
+  patch.row = hide_from_optimizer(patch.row);  // addresses are not kept beside 32 words of x
   if constexpr (kPerTensor && kAfterFirstPass) wait_for_previous_kernel();
   const u32 known = kPerTensor && !cfg::kDelayed ? quantize::known_magnitude(args) : 0;
   u32 magnitudes[kVectors];
@@ -621,7 +621,7 @@ __device__ __forceinline__ void work(Arguments& args, const Parts<Memory>& parts
   bool nonfinite;
   if constexpr (Src::kMadeAnew && kStrips && kTransposed) {
     nonfinite = measure_codes(x, maxima, magnitudes);
-    quantize::forget_origin(x);
+    quantize::hide_from_optimizer(x);
   } else if constexpr (kOnlyColumns) {
     maxima = column_maxima(x);
     nonfinite = Src::magnitude(maxima) >= Src::kInfinity;
@@ -632,14 +632,14 @@ __device__ __forceinline__ void work(Arguments& args, const Parts<Memory>& parts
   } else {
     nonfinite = quantize::measure<Src>(x, magnitudes);
     // What is made of every word would not fit if it were kept for the columns' maxima.
-    if constexpr (kTransposed) quantize::forget_origin(x);
+    if constexpr (kTransposed) quantize::hide_from_optimizer(x);
   }
   beside.raise(magnitudes);
 
   // amax, scale
   float one = 1.0f;  // of the thread's whole patch, where that shares a scale
   if constexpr (kPerTensor) {
-    one = cfg::kDelayed ? given.encode : encode_of(known);
+    one = cfg::kDelayed ? given.encode_scale : encode_of(known);
     if constexpr (cfg::kDelayed) quantize::record_amax<Src>(args, given, magnitudes);
     if (first_tile && threadIdx.x == 0) {
       if (!cfg::kDelayed) quantize::raise_amax<Src>(args, known);
@@ -681,7 +681,7 @@ __device__ __forceinline__ void work(Arguments& args, const Parts<Memory>& parts
           args, output.template mark_nonfinite<cfg::kTargetType>(patch, Input(args, patch)));
     }
     // Converted and scaled again below: 64 products kept from here would not fit.
-    if constexpr (kTransposed) quantize::forget_origin(x);
+    if constexpr (kTransposed) quantize::hide_from_optimizer(x);
   }
 
   // The transposed copy, through shared memory.

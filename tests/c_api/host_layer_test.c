@@ -101,7 +101,7 @@ static void check_groups(octile_library* library) {
                                      .q_dtype = OCTILE_E4M3,
                                      .granularity = OCTILE_SCALE_1X128,
                                      .output = OCTILE_TRANSPOSED,
-                                     .grouping = OCTILE_GROUPS_PACKED};
+                                     .grouping = OCTILE_GROUPS_CONTIGUOUS};
   const int32_t offsets[] = {0, 3, 3, 5};
   octile_plan* plan = NULL;
   CHECK(octile_quantize_plan_create(library, "host", &desc, &plan) == OCTILE_OK);

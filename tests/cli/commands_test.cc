@@ -6,7 +6,7 @@
 #include <set>
 #include <sstream>
 
-#include "generator/support_matrix.h"
+#include "generator/core/support_matrix.h"
 #include "runtime/compiler/nvrtc.h"
 #include "tests/cli/command.h"
 

@@ -21,19 +21,19 @@ TEST(TuneExplain, CountsWhatEachConstraintRemovedAndRanksTheRest) {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const json document = outcome.json();
   EXPECT_EQ(document.at("device"), "h200");
-  ASSERT_EQ(document.at("questions").size(), 2);
-  for (const json& question : document.at("questions")) {
+  ASSERT_EQ(document.at("tasks").size(), 2);
+  for (const json& task : document.at("tasks")) {
     std::size_t removed = 0;
-    for (const auto& [name, count] : question.at("removed").items())
+    for (const auto& [name, count] : task.at("removed").items())
       removed += count.get<std::size_t>();
-    EXPECT_EQ(removed + question.at("admitted").get<std::size_t>(), question.at("enumerated"));
-    EXPECT_TRUE(question.at("removed").contains("fits_shared_memory"));
-    ASSERT_GT(question.at("shortlist").size(), 10);
-    for (const json& candidate : question.at("shortlist"))
+    EXPECT_EQ(removed + task.at("admitted").get<std::size_t>(), task.at("enumerated"));
+    EXPECT_TRUE(task.at("removed").contains("fits_shared_memory"));
+    ASSERT_GT(task.at("shortlist").size(), 10);
+    for (const json& candidate : task.at("shortlist"))
       EXPECT_GT(candidate.at("estimate_us"), 0.0);
   }
-  EXPECT_NE(document.at("questions")[0].at("shortlist")[0],
-            document.at("questions")[1].at("shortlist")[0]);
+  EXPECT_NE(document.at("tasks")[0].at("shortlist")[0],
+            document.at("tasks")[1].at("shortlist")[0]);
 }
 
 TEST(TuneExplain, SaysInWordsWhyCandidatesWereRemoved) {
@@ -48,9 +48,9 @@ TEST(TuneExplain, SaysInWordsWhyCandidatesWereRemoved) {
 std::vector<std::string> products(const Outcome& outcome) {
   std::vector<std::string> all;
   const json document = outcome.json();
-  for (const json& question : document.at("questions"))
-    all.push_back(question.at("problem").get<std::string>() + " " +
-                  std::to_string(question.at("tokens").get<int>()));
+  for (const json& task : document.at("tasks"))
+    all.push_back(task.at("problem").get<std::string>() + " " +
+                  std::to_string(task.at("tokens").get<int>()));
   return all;
 }
 
@@ -85,15 +85,15 @@ TEST(TuneExplain, AQuantiserHasConstraintsAndAShortlist) {
                                      "--device", "h200", "--explain", "--json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const json document = outcome.json();
-  ASSERT_EQ(document.at("questions").size(), 2);
-  for (const json& question : document.at("questions")) {
-    EXPECT_THAT(question.at("problem"), HasSubstr("quantize rows=? cols=7168"));
-    EXPECT_TRUE(question.at("removed").contains("registers_hold_tile"));
-    EXPECT_GT(question.at("shortlist").size(), 10);
-    EXPECT_THAT(question.at("shortlist")[0].at("config"), HasSubstr("per_sm="));
+  ASSERT_EQ(document.at("tasks").size(), 2);
+  for (const json& task : document.at("tasks")) {
+    EXPECT_THAT(task.at("problem"), HasSubstr("quantize rows=? cols=7168"));
+    EXPECT_TRUE(task.at("removed").contains("registers_hold_tile"));
+    EXPECT_GT(task.at("shortlist").size(), 10);
+    EXPECT_THAT(task.at("shortlist")[0].at("config"), HasSubstr("per_sm="));
   }
-  EXPECT_NE(document.at("questions")[0].at("shortlist")[0],
-            document.at("questions")[1].at("shortlist")[0]);
+  EXPECT_NE(document.at("tasks")[0].at("shortlist")[0],
+            document.at("tasks")[1].at("shortlist")[0]);
   const Outcome words =
       shell.run({"tune", "--problem", "quantize rows=128 cols=7168 x=bf16 q=e4m3:128x128 out=both",
                  "--device", "h200", "--explain"});
@@ -131,7 +131,7 @@ class TuneOnTheFakeDriver : public ::testing::Test {
     shell.set("OCTILE_LIBCUDA", OCTILE_FAKE_DRIVER_PATH);
     if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";
   }
-  // What a search at 64 tokens says of its only question, after it was told why each is wrong.
+  // What a search at 64 tokens says of its only task, after it was told why each is wrong.
   json expect_nothing_kept(const std::string& option, const std::string& shape,
                            const std::string& problem, const std::string& why) {
     const Outcome outcome =
@@ -144,7 +144,7 @@ class TuneOnTheFakeDriver : public ::testing::Test {
     EXPECT_EQ(document.at("undecided"), 1);
     const json decision = document.at("decisions").at(0);
     EXPECT_EQ(decision.at("outcome"), "none right");
-    EXPECT_EQ(decision.at("wrong").size(), decision.at("candidates").at("failed_gate"));
+    EXPECT_EQ(decision.at("wrong").size(), decision.at("candidates").at("failed_verify"));
     EXPECT_GT(decision.at("wrong").size(), 10);
     for (const json& wrong : decision.at("wrong")) EXPECT_EQ(wrong.at("tokens"), 64);
     EXPECT_FALSE(std::filesystem::exists(shell.folder() / "cache" / "tuning.jsonl"));

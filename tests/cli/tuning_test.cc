@@ -15,7 +15,7 @@ using ::testing::Not;
 // A shape no model has, so that no record but this test's is about it.
 constexpr const char* kShape = "64x136x2944";
 constexpr const char* kConfig =
-    "tile=32x32x128 stages=12 wg=1 unroll=4 inflight=2 raster=3 store=direct next=early splits=3";
+    "tile=32x32x128 stages=12 wg=1 unroll=4 inflight=2 raster=3 store=direct pdl=early splits=3";
 
 cache::TuningRecord record() {
   cache::TuningRecord r;

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "generator/cost_model.h"
-#include "generator/emit_quantize.h"
-#include "generator/support_matrix.h"
+#include "generator/gemm/cost.h"
+#include "generator/quantize/emit.h"
+#include "generator/core/support_matrix.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/quantize_cells.h"
 
@@ -98,7 +98,7 @@ std::vector<Kernel> kernels() {
       c.rows_fastest = !c.rows_fastest;
       p.tap = true;
       add(all, p, c);
-      p.grouping = Grouping::kPacked;
+      p.grouping = Grouping::kContiguous;
       p.tap = false;
       p.policy = g == Granularity::kPerTensor ? ScalePolicy::kDelayed : ScalePolicy::kCurrent;
       add(all, p, c);

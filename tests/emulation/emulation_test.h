@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "generator/problem.h"
-#include "generator/quantize_config.h"
+#include "generator/quantize/config.h"
 #include "tests/emulation/quantize_kernels.h"
 #include "tests/support/device_emulation.h"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "generator/elementary.h"
+#include "generator/core/elementary.h"
 #include "tests/emulation/quantize_kernels.h"
 
 namespace octile {

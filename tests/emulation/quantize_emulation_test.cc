@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "generator/layout.h"
+#include "generator/core/layout.h"
 #include "generator/problem.h"
-#include "generator/quantize_config.h"
-#include "runtime/reference/quantize.h"
-#include "runtime/reference/scale_update.h"
+#include "generator/quantize/config.h"
+#include "runtime/families/quantize/reference.h"
+#include "runtime/families/quantize/reference_scale_update.h"
 #include "tests/emulation/emulation_test.h"
 #include "tests/support/expect_outputs.h"
 
@@ -62,7 +62,7 @@ void run(const Variant& v, QuantizeKernelArgs args, std::int64_t x_scale_bytes,
   const auto input = [&](const void* x, std::int64_t ld) {
     return emulation::Watched{static_cast<const char*>(x), args.rows, row_bytes, ld * x_bytes};
   };
-  emulation::readable = {input(args.x, args.ldx), words, bytes(args.encode, sizeof(float)),
+  emulation::readable = {input(args.x, args.ldx), words, bytes(args.encode_scale, sizeof(float)),
                          skip_flag, bytes(args.x_scale, x_scale_bytes)};
   const int q_bytes = size_of(problem.q.dtype);
   for (int i = 0; i < 3; ++i) {
@@ -115,7 +115,7 @@ QuantizeKernelArgs args_of(tests::QuantizeCase& c) {
   args.ldx = c.ldx;
   args.x_scale = c.x_scale.data();
   args.x_scale_ld = c.x_scale_ld;
-  if (c.problem.policy == ScalePolicy::kDelayed) args.encode = &c.encode;
+  if (c.problem.policy == ScalePolicy::kDelayed) args.encode_scale = &c.encode_scale;
   args.nonfinite = reinterpret_cast<unsigned long long*>(&c.nonfinite);
   if (c.keeps_amax()) args.amax = reinterpret_cast<std::uint32_t*>(&c.amax);
   tests::point_at_inputs(args, c.more_inputs(), c.more_ld);
@@ -288,7 +288,7 @@ TEST_F(QuantizeEmulation, ScaleUpdatesEqualTheReference) {
       for (int step = 0; step < 3; ++step) {
         ScaleUpdateKernelArgs args;
         args.history = history.data();
-        args.encode = encode.data();
+        args.encode_scale = encode.data();
         args.tensors = kTensors;
         args.length = kLength;
         args.choice = choice;
@@ -380,7 +380,7 @@ TEST_F(QuantizeEmulation, OffsetsBeyond32Bits) {
     args.x_scale = x_scale.data();
     args.x_scale_ld = x_layout.scales.ld;
     const float encode = 3.7F;
-    if (v.problem.policy == ScalePolicy::kDelayed) args.encode = &encode;
+    if (v.problem.policy == ScalePolicy::kDelayed) args.encode_scale = &encode;
     run(v, args, std::ssize(x_scale), layout.scales.bytes(), 0);
     reference::QuantizeArgs reference_args;
     reference_args.rows = kRows;
@@ -390,7 +390,7 @@ TEST_F(QuantizeEmulation, OffsetsBeyond32Bits) {
     reference_args.q = expected.data();
     reference_args.ldq = kLd;
     reference_args.scale = scale_expected.data();
-    reference_args.encode = args.encode;
+    reference_args.encode_scale = args.encode_scale;
     const Status status = reference::quantize(problem, reference_args, 1);
     ASSERT_TRUE(status.has_value()) << status.error().message;
     for (std::int64_t r = 0; r < kRows; ++r) {

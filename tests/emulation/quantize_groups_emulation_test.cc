@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "generator/quantize_config.h"
-#include "generator/quantize_layout.h"
-#include "runtime/reference/quantize.h"
+#include "generator/quantize/config.h"
+#include "generator/quantize/layout.h"
+#include "runtime/families/quantize/reference.h"
 #include "tests/emulation/emulation_test.h"
 #include "tests/support/expect_outputs.h"
 #include "tests/support/quantize_group_case.h"
@@ -67,7 +67,7 @@ QuantizeKernelArgs args_of(GroupCase& c) {
   args.groups = c.groups();
   args.groups_at = c.counts.empty() ? c.offsets.data() : c.counts.data();
   args.nonfinite = reinterpret_cast<unsigned long long*>(&c.nonfinite);
-  if (c.delayed()) args.encode = c.encode.data();
+  if (c.delayed()) args.encode_scale = c.encode_scale.data();
   if (c.keeps_amax()) args.amax = reinterpret_cast<std::uint32_t*>(c.amax.data());
   tests::point_at_outputs(args, c);
   if (c.transposed.wanted) {
@@ -101,7 +101,7 @@ void run(const Variant& v, GroupCase& c) {
   emulation::readable.insert(
       emulation::readable.end(),
       {words, bytes(table.data(), std::ssize(table) * 4),
-       bytes(args.encode, std::ssize(c.encode) * 4), bytes(args.x_scale, std::ssize(c.x_scale))});
+       bytes(args.encode_scale, std::ssize(c.encode_scale) * 4), bytes(args.x_scale, std::ssize(c.x_scale))});
   emulation::writable = rows_of(c, args.q, args.cols, args.ldq, 1);
   emulation::writable.insert(
       emulation::writable.end(),
@@ -170,7 +170,7 @@ TEST_F(QuantizeGroupsEmulation, ManyGroupsEqualTheReference) {
   std::vector<GroupSizes> sizes = tests::many_groups(2);
   for (const Variant& v : grouped()) {
     const bool plain = v.problem.q.scale == ScaleFormat::kF32;
-    if (v.problem.grouping != Grouping::kPacked || v.problem.x.dtype != DType::kBF16 || !plain) {
+    if (v.problem.grouping != Grouping::kContiguous || v.problem.x.dtype != DType::kBF16 || !plain) {
       continue;
     }
     compare(v, 8, sizes.front(), Fill::kNormal);

@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "generator/elementary.h"
+#include "generator/core/elementary.h"
 #include "runtime/reference/cast.h"
 #include "tests/support/device_emulation.h"
 

@@ -229,8 +229,8 @@ TEST_F(BadInput, ScaleFormatsTheLayoutsLack) {
                {"e4m3:1x128:e8m0", "no such scale format"});
   octile_quantize_desc desc = quantize_desc();
   desc.granularity = OCTILE_SCALE_128X128;
-  desc.scale_format = OCTILE_SCALE_PACKED_POW2;
-  refuses(desc, OCTILE_UNSUPPORTED, {"e4m3:128x128:packed"});
+  desc.scale_format = OCTILE_SCALE_UE8M0X4;
+  refuses(desc, OCTILE_UNSUPPORTED, {"e4m3:128x128:ue8m0x4"});
 }
 
 TEST_F(BadInput, UnsupportedPair) {
@@ -311,7 +311,7 @@ TEST_F(BadInput, GemmLeadingDimensions) {
 }
 
 TEST_F(BadInput, GemmFlagsUnknown) {
-  refuses_run_with(&octile_gemm_args::flags, 2, {"flags is 0x2", "OCTILE_RUN_OVERLAP (0x1)"});
+  refuses_run_with(&octile_gemm_args::flags, 2, {"flags is 0x2", "OCTILE_RUN_B_READY (0x1)"});
 }
 
 TEST_F(BadInput, GemmCounts) {

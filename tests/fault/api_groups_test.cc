@@ -53,9 +53,9 @@ class Groups : public ::testing::Test {
 
 TEST_F(Groups, RunsOnTheHostEqualTheReference) {
   for (const char* text :
-       {"q=e4m3:1x128 out=both group=packed", "q=e4m3:tensor out=both group=packed",
-        "q=e4m3:tensor out=row policy=delayed group=packed", "q=e5m2:1x32 out=row group=masked",
-        "q=e4m3:row out=row group=masked", "q=e4m3:1x32 out=col group=packed scales=swizzled"}) {
+       {"q=e4m3:1x128 out=both group=contiguous", "q=e4m3:tensor out=both group=contiguous",
+        "q=e4m3:tensor out=row policy=delayed group=contiguous", "q=e5m2:1x32 out=row group=masked",
+        "q=e4m3:row out=row group=masked", "q=e4m3:1x32 out=col group=contiguous scales=swizzled"}) {
     SCOPED_TRACE(text);
     const auto problem = std::get<QuantizeProblem>(parse_problem(kStart + text).value());
     GroupCase expected =
@@ -100,7 +100,7 @@ TEST_F(Groups, LayoutsOfAPlan) {
   octile_quantized_layout layout = {};
   layout.struct_size = sizeof layout;
   const PlanHandle packed =
-      make_plan(library, "host", kStart + "q=e4m3:1x128 out=both group=packed");
+      make_plan(library, "host", kStart + "q=e4m3:1x128 out=both group=contiguous");
   ASSERT_EQ(octile_plan_quantized_layout(packed.get(), 1000, 7, 1, &layout), OCTILE_OK);
   EXPECT_EQ(layout.data_rows, 140);
   EXPECT_EQ(layout.data_ld, 128 * (7 + 993 / 128));
@@ -131,7 +131,7 @@ TEST_F(Groups, LayoutsOfAPlan) {
 }
 
 TEST_F(Groups, GroupsAreChecked) {
-  const std::string packed = "q=e4m3:1x128 out=row group=packed";
+  const std::string packed = "q=e4m3:1x128 out=row group=contiguous";
   octile_quantize_args a = args();
   a.groups = 2;
   refuses(packed, a, {"offsets is null"});
@@ -154,8 +154,8 @@ TEST_F(Groups, GroupsAreChecked) {
   a.groups = 2;
   refuses("q=e4m3:1x128 out=row group=masked", a, {"counts is null"});
   a.offsets = offsets.data();
-  refuses("q=e4m3:1x128 out=row group=masked", a, {"offsets is given", "no packed groups"});
-  refuses("q=e4m3:1x128 out=row", a, {"offsets is given", "no packed groups"});
+  refuses("q=e4m3:1x128 out=row group=masked", a, {"offsets is given", "no contiguous groups"});
+  refuses("q=e4m3:1x128 out=row", a, {"offsets is given", "no contiguous groups"});
   a.offsets = nullptr;
   refuses("q=e4m3:1x128 out=row", a, {"groups is 2", "no groups"});
 }
@@ -164,7 +164,7 @@ TEST_F(Groups, NoGroupIsNothingToDo) {
   octile_quantize_args a = {};
   a.struct_size = sizeof a;
   a.rows = 20;
-  const PlanHandle plan = make_plan(library, "host", kStart + "q=e4m3:1x128 out=row group=packed");
+  const PlanHandle plan = make_plan(library, "host", kStart + "q=e4m3:1x128 out=row group=contiguous");
   EXPECT_EQ(octile_quantize_run(plan.get(), &a, nullptr), OCTILE_OK) << octile_last_error();
 }
 
@@ -266,16 +266,16 @@ class GroupLaunches : public Groups {
   std::vector<Launched> launches;
 };
 
-TEST_F(GroupLaunches, PackedGroupsWithAScaleEach) {
+TEST_F(GroupLaunches, ContiguousGroupsWithAScaleEach) {
   octile_quantize_args a = args();
   a.q_transposed = memory.at(2048);
   a.scale_transposed = memory.at(4104);
   a.offsets = offsets.data();
   a.groups = 2;
-  run("q=e4m3:tensor out=both group=packed", a);
+  run("q=e4m3:tensor out=both group=contiguous", a);
   ASSERT_EQ(launches.size(), 2U);
   EXPECT_EQ(launches[0].kernel, "octile_amax_bf16_groups");
-  EXPECT_TRUE(launches[1].kernel.starts_with("octile_quantize_bf16_e4m3_tensor_f32_packed_both"));
+  EXPECT_TRUE(launches[1].kernel.starts_with("octile_quantize_bf16_e4m3_tensor_f32_contiguous_both"));
   for (const Launched& l : launches) {
     EXPECT_EQ(l.args.groups_at, offsets.data());
     EXPECT_EQ(l.args.groups, 2);
@@ -293,7 +293,7 @@ TEST_F(GroupLaunches, MaskedGroupsHaveTheirScalesApart) {
   ASSERT_EQ(launches.size(), 1U);
   EXPECT_EQ(launches[0].args.groups_at, counts.data());
   EXPECT_EQ(launches[0].args.scale_group_bytes, 2 * 24 * 4);  // two blocks of 128 columns
-  run("q=e4m3:1x128:packed out=row group=masked", a);
+  run("q=e4m3:1x128:ue8m0x4 out=row group=masked", a);
   EXPECT_EQ(launches[0].args.scale_group_bytes, 24 * 4);
   a.scale_ld = 0;
   run("q=e4m3:1x32 out=row group=masked scales=swizzled", a);

@@ -41,7 +41,7 @@ TEST(Inverse, DescriptionsMakeThePlansOfTheirTexts) {
   desc.operation = OCTILE_DEQUANTIZE;
   desc.x_dtype = OCTILE_E5M2;
   desc.x_granularity = OCTILE_SCALE_1X128;
-  desc.x_scale_format = OCTILE_SCALE_PACKED_POW2;
+  desc.x_scale_format = OCTILE_SCALE_UE8M0X4;
   desc.q_dtype = OCTILE_FP16;
   const auto text_of = [&] {
     octile_plan* plan = nullptr;
@@ -54,7 +54,7 @@ TEST(Inverse, DescriptionsMakeThePlansOfTheirTexts) {
     octile_plan_destroy(plan);
     return std::string(text);
   };
-  EXPECT_EQ(text_of(), "dequantize rows=? cols=256 x=e5m2:1x128:packed q=fp16 out=row");
+  EXPECT_EQ(text_of(), "dequantize rows=? cols=256 x=e5m2:1x128:ue8m0x4 q=fp16 out=row");
   desc.operation = OCTILE_TRANSPOSE;
   desc.x_dtype = desc.q_dtype = OCTILE_E4M3;
   desc.x_granularity = desc.granularity = OCTILE_SCALE_128X128;
@@ -139,7 +139,7 @@ TEST_F(InverseRefusals, Problems) {
                {"quantize x again, out=col"});
   refuses_plan("transpose " + blocks + "q=e4m3:128x128 out=col", OCTILE_INVALID_ARGUMENT,
                {"q is e4m3:128x128", "the type of x"});
-  refuses_plan("dequantize rows=? cols=140 x=e4m3:row:packed q=bf16 out=row", OCTILE_UNSUPPORTED,
+  refuses_plan("dequantize rows=? cols=140 x=e4m3:row:ue8m0x4 q=bf16 out=row", OCTILE_UNSUPPORTED,
                {"no such scale format"});
 }
 

@@ -131,12 +131,12 @@ TEST_F(PlanTest, DelayedScalingKeepsAHistory) {
     std::vector<float> history(3, 0.0F);
     float& encode = encodes[on[0] == 'h' ? 1 : 0];
     octile_quantize_args args = q.args(64);
-    args.encode = &encode;
+    args.encode_scale = &encode;
     args.amax = history.data();
     octile_scale_update_args update = {};
     update.struct_size = sizeof update;
     update.history = history.data();
-    update.encode = &encode;
+    update.encode_scale = &encode;
     update.tensors = 1;
     update.length = 3;
     for (int step = 0; step < 2; ++step) {
@@ -153,9 +153,9 @@ TEST_F(PlanTest, DelayedScalingKeepsAHistory) {
     ASSERT_EQ(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
     EXPECT_EQ(history[0], 0.0F);  // nothing was done
 
-    args.encode = nullptr;
+    args.encode_scale = nullptr;
     expect_refused(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
-                   {"encode is null"});
+                   {"encode_scale is null"});
     const auto refuses = [&](auto change, const std::vector<std::string>& parts) {
       octile_scale_update_args bad = update;
       change(bad);
@@ -180,10 +180,10 @@ TEST_F(PlanTest, DelayedScalingKeepsAHistory) {
   expect_refused(octile_scale_update_run(current.get(), &none, nullptr), OCTILE_INVALID_ARGUMENT,
                  {"octile_scale_update_run", "plan is"});
   octile_quantize_args args = q.args(64);
-  args.encode = encodes;
+  args.encode_scale = encodes;
   expect_refused(octile_quantize_run(current.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
-                 {"encode is given"});
-  args.encode = nullptr;
+                 {"encode_scale is given"});
+  args.encode_scale = nullptr;
   args.amax = encodes;
   expect_refused(octile_quantize_run(current.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
                  {"amax is given"});
@@ -258,7 +258,7 @@ TEST_F(PlanTest, OverlapIsAskedForByFlag) {
   Bytes d(5 * 256 * 2);
   args.d = d.at();
   for (const bool overlap : {false, true}) {
-    args.flags = overlap ? OCTILE_RUN_OVERLAP : OCTILE_RUN_DEFAULT;
+    args.flags = overlap ? OCTILE_RUN_B_READY : OCTILE_RUN_DEFAULT;
     ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
     fake_cuda_launch launch = {};
     ASSERT_EQ(device.fake.get_launch(overlap ? 1 : 0, &launch), 1);
@@ -286,7 +286,7 @@ TEST_F(PlanTest, KernelsThatLetNothingStartDoNotOverlap) {
   args.b = b.at();
   args.b_scale = static_cast<const float*>(b_scale.at());
   args.d = d.at();
-  args.flags = OCTILE_RUN_OVERLAP;
+  args.flags = OCTILE_RUN_B_READY;
   ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
   fake_cuda_launch launch = {};
   ASSERT_EQ(device.fake.get_launch(0, &launch), 1);

@@ -6,7 +6,7 @@
 
 #include "cache/tuning_file.h"
 #include "runtime/compiler/nvrtc.h"
-#include "runtime/engine/tile_order.h"
+#include "runtime/families/gemm/tile_order.h"
 #include "tests/support/api_handles.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/tuning_testing.h"
@@ -54,12 +54,12 @@ class ConfiguredGemm : public ::testing::Test {
 TEST_F(ConfiguredGemm, EveryClusterOfTilesHasItsBlocks) {
   const fake_cuda_launch shared = launch(
       "tile=128x96x128 stages=7 wg=2 cluster=1x2 unroll=2 inflight=2 raster=8 ctas=1 store=tma "
-      "next=end promote=128 splits=1");
+      "pdl=end promote=128 splits=1");
   EXPECT_EQ(shared.grid[0], 3U * 2 * 2);
   EXPECT_EQ(shared.cluster[0], 2U);
   const fake_cuda_launch split = launch(
       "tile=64x96x128 stages=4 wg=1 cluster=1x1 unroll=2 inflight=2 raster=8 ctas=1 store=direct "
-      "next=end promote=128 splits=2");
+      "pdl=end promote=128 splits=2");
   EXPECT_EQ(split.grid[0], 6U * 3 * 2);
 }
 
@@ -67,9 +67,9 @@ TEST_F(ConfiguredGemm, EveryClusterOfTilesHasItsBlocks) {
 TEST_F(ConfiguredGemm, NarrowTilesHaveTheWholeGrid) {
   const std::string whole =
       "tile=192x128x128 stages=4 wg=3 cluster=1x1 unroll=1 inflight=1 raster=8 ctas=1 store=tma "
-      "next=end promote=128 splits=1";
+      "pdl=end promote=128 splits=1";
   EXPECT_EQ(launch(whole).grid[0], 2U * 2);
-  const fake_cuda_launch narrow = launch(whole + " narrow=64");
+  const fake_cuda_launch narrow = launch(whole + " tail_n=64");
   EXPECT_EQ(narrow.grid[0], 132U);
   const auto order = parameter<TileOrder>(narrow, 14);
   EXPECT_EQ(order.whole_across, 0) << "eight narrow tiles take half a round";
@@ -77,29 +77,29 @@ TEST_F(ConfiguredGemm, NarrowTilesHaveTheWholeGrid) {
 }
 
 TEST_F(ConfiguredGemm, EarlyWeightsLeaveRoomForTheActivations) {
-  const std::string rest = " raster=8 ctas=1 store=tma next=early promote=128 splits=1";
+  const std::string rest = " raster=8 ctas=1 store=tma pdl=early promote=128 splits=1";
   const std::string of_64_rows = "tile=64x64x128 stages=13 wg=1 cluster=1x1 unroll=4 inflight=2";
   EXPECT_EQ(early_stages(of_64_rows + rest, OCTILE_RUN_DEFAULT), 0);
-  EXPECT_EQ(early_stages(of_64_rows + rest, OCTILE_RUN_OVERLAP), 10);
+  EXPECT_EQ(early_stages(of_64_rows + rest, OCTILE_RUN_B_READY), 10);
   EXPECT_EQ(prefetched_stages(of_64_rows + rest, OCTILE_RUN_DEFAULT), 10)
       << "asked into L2 where they may not be loaded yet";
-  EXPECT_EQ(prefetched_stages(of_64_rows + rest, OCTILE_RUN_OVERLAP), 0);
+  EXPECT_EQ(prefetched_stages(of_64_rows + rest, OCTILE_RUN_B_READY), 0);
   EXPECT_EQ(early_stages("tile=128x96x128 stages=7 wg=2 cluster=1x1 unroll=2 inflight=2" + rest,
-                         OCTILE_RUN_OVERLAP),
+                         OCTILE_RUN_B_READY),
             3);
   EXPECT_EQ(early_stages("tile=16x48x128 stages=16 wg=1 cluster=1x1 unroll=4 inflight=2" + rest,
-                         OCTILE_RUN_OVERLAP),
+                         OCTILE_RUN_B_READY),
             16);
   EXPECT_EQ(early_stages("tile=64x32x128 stages=16 wg=1 cluster=1x1 unroll=4 inflight=2" + rest,
-                         OCTILE_RUN_OVERLAP),
+                         OCTILE_RUN_B_READY),
             0)
       << "reads twice as much of A as of B";
   EXPECT_EQ(early_stages("tile=64x64x128 stages=13 wg=1 cluster=2x1 unroll=4 inflight=2" + rest,
-                         OCTILE_RUN_OVERLAP),
+                         OCTILE_RUN_B_READY),
             0)
       << "shares B";
   EXPECT_EQ(prefetched_stages("tile=64x64x128 stages=13 wg=1 cluster=1x1 unroll=4 inflight=2 "
-                              "raster=8 ctas=1 store=tma next=end promote=128 splits=1",
+                              "raster=8 ctas=1 store=tma pdl=end promote=128 splits=1",
                               OCTILE_RUN_DEFAULT),
             0)
       << "has no thread for it";

@@ -103,15 +103,15 @@ CUresult execute(const fake_cuda_launch* launch, void*) {
   return result;
 }
 
-class GateTest : public test::GateFixture<GemmGate, Args> {
+class GateTest : public test::GateFixture<GemmVerifier, Args> {
  protected:
   void SetUp() override {
     if (!Nvrtc::open()) GTEST_SKIP() << "no NVRTC";
     device.fake.set_executor(execute, nullptr);
-    inspect.emplace(std::move(*GemmGate::compile_inspector(*gpu, DType::kBF16)));
+    inspect.emplace(std::move(*GemmVerifier::compile_inspector(*gpu, DType::kBF16)));
     a.emplace(std::move(*random_tensor(*gpu, problem().a, kM, kK, 1)));
     b.emplace(std::move(*random_tensor(*gpu, problem().b, kN, kK, 2)));
-    gate.emplace(std::move(*GemmGate::create(*gpu, *inspect, problem(), *a, *b, 3)));
+    gate.emplace(std::move(*GemmVerifier::create(*gpu, *inspect, problem(), *a, *b, 3)));
   }
 
   Status compute(const Args& args) override {
@@ -185,7 +185,7 @@ TEST_F(GateTest, ABrokenDeviceIsNot) { expect_a_broken_device_to_be_an_error(); 
 TEST_F(GateTest, AccumulationIsRefused) {
   GemmProblem adds = problem();
   adds.accumulate = true;
-  const auto refused = GemmGate::create(*gpu, *inspect, adds, *a, *b, 3);
+  const auto refused = GemmVerifier::create(*gpu, *inspect, adds, *a, *b, 3);
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message, HasSubstr("adds to its output"));
 }

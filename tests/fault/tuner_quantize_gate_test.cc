@@ -22,7 +22,7 @@ QuantizeProblem problem(std::int64_t cols = 300) {
   return p;
 }
 
-class QuantizeGateTest : public test::GateFixture<QuantizeGate, octile_quantize_args> {
+class QuantizeGateTest : public test::GateFixture<QuantizeVerifier, octile_quantize_args> {
  protected:
   void SetUp() override { open(problem()); }
 
@@ -30,7 +30,7 @@ class QuantizeGateTest : public test::GateFixture<QuantizeGate, octile_quantize_
     gate.reset();
     tested = p;
     slots = std::move(*make_quantize_slots(*gpu, p, kRows, 1, 3));
-    gate.emplace(std::move(*QuantizeGate::create(*gpu, p, slots.front(), 5)));
+    gate.emplace(std::move(*QuantizeVerifier::create(*gpu, p, slots.front(), 5)));
   }
 
   Status compute(const octile_quantize_args& args) override {
@@ -50,7 +50,7 @@ TEST_F(QuantizeGateTest, TakesTheRightCodesOfEveryKindAgainAndAgain) {
         "quantize rows=? cols=300 x=fp16 q=e4m3:tensor out=col policy=delayed",
         "quantize rows=? cols=300 x=bf16 q=e4m3:tensor out=both",
         "quantize rows=? cols=384 x=bf16 q=e4m3:1x32 out=row scales=swizzled",
-        "quantize rows=? cols=384 x=bf16 q=e4m3:1x128 out=both group=packed",
+        "quantize rows=? cols=384 x=bf16 q=e4m3:1x128 out=both group=contiguous",
         "quantize rows=? cols=384 x=bf16 q=e4m3:1x128 out=both src=silu_mul",
         "quantize rows=? cols=384 x=fp16 q=e4m3:1x128 out=row src=dsilu_mul",
         "quantize rows=? cols=384 x=e4m3:1x128 q=e4m3:1x128 out=col",

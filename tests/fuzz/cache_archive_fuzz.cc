@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cache/key.h"
-#include "tools/common/cache_archive.h"
+#include "tools/cache/archive.h"
 
 namespace {
 

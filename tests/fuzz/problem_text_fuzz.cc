@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "generator/problem.h"
-#include "generator/support_matrix.h"
+#include "generator/core/support_matrix.h"
 
 namespace {
 

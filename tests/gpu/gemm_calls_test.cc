@@ -140,10 +140,10 @@ TEST_F(GemmCalls, OverlapReadsWhatTheKernelBeforeWrote) {
     copy(plain_y, y.d());
     for (int i = 0; i < 100; ++i) {
       y.poison_output();
-      run(x, OCTILE_RUN_OVERLAP);
+      run(x, OCTILE_RUN_B_READY);
       ASSERT_EQ(differences(plain_x, y.d()), 0U) << to_text(shape) << " at repeat " << i;
       y.poison_output();
-      run(y_inputs, OCTILE_RUN_OVERLAP);
+      run(y_inputs, OCTILE_RUN_B_READY);
       // Back to back: the second call may start while the first still runs.
       expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
       ASSERT_EQ(differences(plain_y, y.d()), 0U) << to_text(shape) << " at repeat " << i;
@@ -174,7 +174,7 @@ TEST_F(GemmCalls, OrderIsKeptWithoutTheFlag) {
     }
     gpu().synchronize();
     octile_gemm_args early = other.args();
-    early.flags = OCTILE_RUN_OVERLAP;
+    early.flags = OCTILE_RUN_B_READY;
     const octile_gemm_args args = work.args();
     work.poison_output();
     for (int i = 0; i < 100; ++i) {
@@ -229,7 +229,7 @@ TEST_F(GemmCalls, WeightsAskedForEarlyAreReadAsWritten) {
     return count;
   };
   EXPECT_EQ(wrong(OCTILE_RUN_DEFAULT), 0);
-  EXPECT_GT(wrong(OCTILE_RUN_OVERLAP), 0);
+  EXPECT_GT(wrong(OCTILE_RUN_B_READY), 0);
   expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
 }
 

@@ -6,8 +6,8 @@
 #include <bit>
 #include <map>
 
-#include "generator/types.h"
-#include "runtime/engine/launch_gemm.h"
+#include "generator/core/types.h"
+#include "runtime/families/gemm/launch.h"
 
 namespace octile::tests {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "generator/gemm_config.h"
+#include "generator/gemm/config.h"
 #include "generator/problem.h"
 #include "octile/octile.h"
 #include "tests/gpu/session.h"

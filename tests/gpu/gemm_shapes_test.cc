@@ -9,7 +9,7 @@
 #include <cstring>
 #include <vector>
 
-#include "runtime/reference/gemm.h"
+#include "runtime/families/gemm/reference.h"
 #include "runtime/reference/metrics.h"
 #include "tests/gpu/gemm_case.h"
 

@@ -7,8 +7,8 @@
 #include <optional>
 #include <string_view>
 
-#include "generator/candidates.h"
-#include "generator/cost_model.h"
+#include "generator/gemm/candidates.h"
+#include "generator/gemm/cost.h"
 #include "runtime/reference/metrics.h"
 #include "tests/gpu/gemm_case.h"
 #include "tests/support/gemm_variants.h"
@@ -124,7 +124,7 @@ TEST_F(GemmVariants, EveryRasterIsRightToTheSameBits) {
 TEST_F(GemmVariants, NarrowTilesAreRightToTheSameBits) {
   const GemmProblem problem;
   const auto whole = parse_gemm_config("tile=192x128x128 stages=4 wg=3 raster=16n");
-  const auto narrow = parse_gemm_config("tile=192x128x128 stages=4 wg=3 raster=16n narrow=64");
+  const auto narrow = parse_gemm_config("tile=192x128x128 stages=4 wg=3 raster=16n tail_n=64");
   ASSERT_TRUE(whole && narrow);
   std::uint64_t seed = 9450;
   for (const GemmShape shape : {GemmShape{8192, 2112, 272},

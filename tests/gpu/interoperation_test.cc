@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/gpu/session.h"
-#include "tools/common/cublaslt.h"
+#include "tools/bench/cublaslt.h"
 
 namespace octile::tests {
 namespace {

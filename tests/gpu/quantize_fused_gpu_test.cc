@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "generator/cost_model.h"
+#include "generator/gemm/cost.h"
 #include "octile/octile.h"
 #include "runtime/reference/cast.h"
 #include "tests/gpu/quantize_gpu.h"
@@ -133,14 +133,14 @@ TEST_F(QuantizeFusedGpu, EmptyTensorsTouchNothing) {
 }
 
 // SwiGLU of packed experts: the rows of all groups are one tensor's.
-TEST_F(QuantizeFusedGpu, PackedGroupsEqualTheReferenceOfOneTensor) {
+TEST_F(QuantizeFusedGpu, ContiguousGroupsEqualTheReferenceOfOneTensor) {
   QuantizeProblem problem;
   problem.cols = 1030;
   problem.source = "silu_mul";
   problem.tap = true;
   QuantizeCase expected = tests::make_case(problem, {300, 1030}, Fill::kMixed);
   QuantizeCase actual = expected;
-  problem.grouping = Grouping::kPacked;
+  problem.grouping = Grouping::kContiguous;
   const Plan plan = make_plan(problem);
   ASSERT_NE(plan, nullptr);
   OnDevice d = place(plan.get(), actual);

@@ -19,7 +19,7 @@
 #include "octile/octile.h"
 #include "runtime/driver/buffer.h"
 #include "runtime/driver/context.h"
-#include "runtime/engine/fixed_quantize.h"
+#include "runtime/families/quantize/fixed.h"
 #include "runtime/reference/parallel.h"
 #include "tests/gpu/session.h"
 #include "tests/support/expect_outputs.h"
@@ -198,8 +198,8 @@ class QuantizeGpuFixture : public ::testing::Test {
       d.args.scale_transposed = at(d.scale_transposed, QuantizeCase::kGuard);
     }
     if (c.problem.policy == ScalePolicy::kDelayed) {
-      d.encode = upload_value(c.encode);
-      d.args.encode = static_cast<const float*>(d.encode.pointer());
+      d.encode_scale = upload_value(c.encode_scale);
+      d.args.encode_scale = static_cast<const float*>(d.encode_scale.pointer());
     }
     if (c.keeps_amax()) {
       d.amax = upload_value(c.amax);

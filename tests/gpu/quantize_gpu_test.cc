@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "generator/cost_model.h"
+#include "generator/gemm/cost.h"
 #include "octile/octile.h"
-#include "runtime/engine/fixed_quantize.h"
-#include "runtime/reference/scale_update.h"
+#include "runtime/families/quantize/fixed.h"
+#include "runtime/families/quantize/reference_scale_update.h"
 #include "tests/gpu/quantize_gpu.h"
 #include "tests/gpu/session.h"
 
@@ -81,7 +81,7 @@ TEST_F(QuantizeGpu, WideTilesEqualTheReference) {
   ASSERT_NE(session, nullptr) << tests::GpuSession::why();
   for (const Placement& shape : {Placement{993, 512}, Placement{303, 300}}) {
     for_each_covering_cell(shape.cols, [&](const QuantizeProblem& problem) {
-      if (!takes_narrow_tiles(problem)) return;
+      if (!takes_half_width_tiles(problem)) return;
       compare_as(default_config(problem, kDynamic, session->device()), problem, shape,
                  {Fill::kMixed});
     });
@@ -278,7 +278,7 @@ TEST_F(QuantizeGpu, ScaleUpdatesEqualTheReference) {
         octile_scale_update_args args{};
         args.struct_size = sizeof args;
         args.history = static_cast<float*>(on_history.pointer());
-        args.encode = static_cast<float*>(on_encode.pointer());
+        args.encode_scale = static_cast<float*>(on_encode.pointer());
         args.tensors = kTensors;
         args.length = kLength;
         args.choice = choice;

@@ -74,7 +74,7 @@ class Mirror {
     translate_bytes(args.scale_transposed);
     translate(args.offsets);
     translate(args.counts);
-    translate(args.encode);
+    translate(args.encode_scale);
     translate(args.amax);
     translate(args.shard_amax);
     translate(args.nonfinite);
@@ -191,7 +191,7 @@ class QuantizeGroupsGpu : public tests::GpuTest {
     mirror.add(actual.counts);
     mirror.add(actual.row);
     mirror.add(actual.transposed);
-    mirror.add(actual.encode);
+    mirror.add(actual.encode_scale);
     mirror.add(actual.amax);
     mirror.add(&actual.nonfinite, sizeof actual.nonfinite);
     mirror.translate(args);
@@ -325,7 +325,7 @@ TEST_F(QuantizeGroupsGpu, InfinitiesAndNaNsAreCountedOnce) {
       mirror.add(c.x_scale);
       mirror.add(c.row);
       mirror.add(c.transposed);
-      mirror.add(&c.encode, sizeof c.encode);
+      mirror.add(&c.encode_scale, sizeof c.encode_scale);
       mirror.add(&c.amax, sizeof c.amax);
       mirror.add(&c.nonfinite, sizeof c.nonfinite);
       mirror.translate(args);

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "generator/cost_model.h"
+#include "generator/gemm/cost.h"
 #include "tests/gpu/quantize_gpu.h"
 
 namespace octile {

@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/engine/fixed_quantize.h"
-#include "runtime/measure/quantize_operands.h"
+#include "runtime/families/quantize/fixed.h"
+#include "runtime/families/quantize/operands.h"
 #include "runtime/reference/metrics.h"
 #include "runtime/tuner/gpu_decider.h"
 #include "tests/gpu/gemm_case.h"
@@ -27,10 +27,10 @@ class TunerTest : public GpuTest {
     options.engine.writable_root = cache.path();
     library = std::make_unique<Library>(std::move(options));
     session = std::move(*octile::GpuSession::open("cuda:0"));
-    shop = std::move(*GpuWorkshop::open(*library, *session));
+    shop = std::move(*TunerContext::open(*library, *session));
   }
 
-  static Question question(std::int64_t m, std::int64_t n, std::int64_t k) {
+  static TuningTask task(std::int64_t m, std::int64_t n, std::int64_t k) {
     GemmProblem problem;
     problem.n = n;
     problem.k = k;
@@ -40,18 +40,18 @@ class TunerTest : public GpuTest {
   test::TempFolder cache;
   std::unique_ptr<Library> library;
   std::unique_ptr<octile::GpuSession> session;
-  std::unique_ptr<GpuWorkshop> shop;
+  std::unique_ptr<TunerContext> shop;
 };
 
 TEST_F(TunerTest, ASmallSearchEndsInTimeWithARightWinner) {
   constexpr double kBudgetSeconds = 20;
   GpuDecider decider(*shop, {});
   const cache::TuningFile file(cache.path(), true);
-  CampaignOptions options;
+  RunOptions options;
   options.budget_seconds = kBudgetSeconds;
   const Clock clock = steady_clock();
   const double began = clock();
-  const auto result = run_campaign({question(64, 2112, 7168), question(4096, 7168, 2048)},
+  const auto result = run_tasks({task(64, 2112, 7168), task(4096, 7168, 2048)},
                                    session->spec(), decider, &file, options);
   ASSERT_TRUE(result) << result.error().message;
   // A product's check may be under way when time is up.
@@ -60,7 +60,7 @@ TEST_F(TunerTest, ASmallSearchEndsInTimeWithARightWinner) {
   const auto kept = file.read();
   ASSERT_EQ(kept->records.size(), 2);
   for (const cache::TuningRecord& record : kept->records) {
-    EXPECT_EQ(record.counts.failed_gate, 0);
+    EXPECT_EQ(record.counts.failed_verify, 0);
     EXPECT_GE(record.gain, 1);
     EXPECT_GT(record.winner.median_us, 0);
     ASSERT_TRUE(record.default_config);
@@ -77,7 +77,7 @@ TEST_F(TunerTest, ASmallSearchEndsInTimeWithARightWinner) {
 }
 
 // What the record says, built anew and run on operands of its own.
-void expect_right(GpuWorkshop& shop, const cache::TuningRecord& record) {
+void expect_right(TunerContext& shop, const cache::TuningRecord& record) {
   const QuantizeProblem problem = std::get<QuantizeProblem>(*parse_problem(record.problem));
   const auto config = parse_quantize_config(record.winner.config);
   ASSERT_TRUE(config) << record.winner.config;
@@ -103,19 +103,19 @@ TEST_F(TunerTest, AQuantiserSearchEndsInTimeWithARightWinner) {
                            "quantize rows=? cols=2048 x=bf16 q=e4m3:128x128 out=both",
                            "quantize rows=? cols=5120 x=fp32 q=e5m2:row out=row",
                            "quantize rows=? cols=3000 x=bf16 q=e4m3:tensor out=both policy=delayed",
-                           "quantize rows=? cols=2048 x=bf16 q=e4m3:1x128 out=both group=packed",
+                           "quantize rows=? cols=2048 x=bf16 q=e4m3:1x128 out=both group=contiguous",
                            "quantize rows=? cols=2048 x=bf16 q=e4m3:1x128 out=row src=silu_mul",
                            "dequantize rows=? cols=2048 x=e4m3:1x128 q=bf16 out=row"}) {
     SCOPED_TRACE(text);
     GpuDecider decider(*shop, {});
     const test::TempFolder folder;
     const cache::TuningFile file(folder.path(), true);
-    CampaignOptions options;
+    RunOptions options;
     options.budget_seconds = kBudgetSeconds;
     const Clock clock = steady_clock();
     const double began = clock();
     const auto result =
-        run_campaign({{*parse_problem(text), 512}}, session->spec(), decider, &file, options);
+        run_tasks({{*parse_problem(text), 512}}, session->spec(), decider, &file, options);
     ASSERT_TRUE(result) << result.error().message;
     // A candidate's check may be under way when time is up.
     EXPECT_LE(clock() - began, kBudgetSeconds + 2);
@@ -138,8 +138,8 @@ TEST_F(TunerTest, AQuantiserSearchEndsInTimeWithARightWinner) {
 // A bench whose candidate 1 gets one element in the middle of the output wrong.
 class SabotagedBench final : public Bench {
  public:
-  SabotagedBench(GpuWorkshop& shop, GemmBench& bench, std::int64_t m, std::int64_t n, GemmGate gate)
-      : shop_(shop), bench_(bench), m_(m), n_(n), gate_(std::move(gate)) {}
+  SabotagedBench(TunerContext& shop, GemmBench& bench, std::int64_t m, std::int64_t n, GemmVerifier gate)
+      : shop_(shop), bench_(bench), m_(m), n_(n), verifier_(std::move(gate)) {}
 
   int candidates() const override { return bench_.candidates(); }
   std::optional<int> variant_of(int candidate) const override {
@@ -150,10 +150,10 @@ class SabotagedBench final : public Bench {
   std::optional<Result<BuildReport>> build(int candidate, double seconds) override {
     return bench_.build(candidate, seconds);
   }
-  Result<tuner::Verdict> gate(int candidate) override {
-    const auto honest = bench_.gate(candidate);
+  Result<tuner::Verdict> verify(int candidate) override {
+    const auto honest = bench_.verify(candidate);
     if (candidate != 1 || !honest) return honest;
-    return gate_.check([&](const octile_gemm_args& args, CUstream stream) -> Status {
+    return verifier_.check([&](const octile_gemm_args& args, CUstream stream) -> Status {
       if (Status ok = bench_.kernel(candidate).run(args, stream); !ok) return ok;
       const std::int64_t middle = m_ / 3 * args.ldd + n_ / 3;
       auto* element = static_cast<std::uint16_t*>(args.d) + middle;
@@ -172,27 +172,27 @@ class SabotagedBench final : public Bench {
   std::vector<int> timed;
 
  private:
-  GpuWorkshop& shop_;
+  TunerContext& shop_;
   GemmBench& bench_;
   const std::int64_t m_, n_;
-  GemmGate gate_;
+  GemmVerifier verifier_;
 };
 
 TEST_F(TunerTest, AWrongCandidateIsCaughtAndNeverTimed) {
-  const Question q = question(200, 2112, 1152);
+  const TuningTask q = task(200, 2112, 1152);
   const auto& product = std::get<GemmProblem>(q.problem);
   const auto exploration = explore(q, session->spec(), {.liked = 4, .different = 2});
   auto bench = GemmBench::create(*shop, product, q.tokens, exploration.shortlist, 7);
   ASSERT_TRUE(bench) << bench.error().message;
   const GemmSlot& slot = (*bench)->slots().front();
-  auto gate = GemmGate::create(*session, shop->inspect_bf16, product, slot.a, slot.b, 7);
+  auto gate = GemmVerifier::create(*session, shop->inspect_bf16, product, slot.a, slot.b, 7);
   ASSERT_TRUE(gate) << gate.error().message;
   // What every element is compared with has to be there first.
   const std::vector<int> first{0};
   (*bench)->start_builds(first);
   while (!(*bench)->build(0, 1)) {
   }
-  ASSERT_TRUE((*bench)->gate(0)->right);
+  ASSERT_TRUE((*bench)->verify(0)->right);
   const auto accepted = gate->check([&](const octile_gemm_args& args, CUstream stream) {
     return (*bench)->kernel(0).run(args, stream);
   });
@@ -203,7 +203,7 @@ TEST_F(TunerTest, AWrongCandidateIsCaughtAndNeverTimed) {
   ASSERT_TRUE(result) << result.error().message;
   ASSERT_EQ(result->dropped.size(), 1);
   EXPECT_EQ(result->dropped[0].candidate, 1);
-  EXPECT_EQ(result->dropped[0].stage, Stage::kGate);
+  EXPECT_EQ(result->dropped[0].stage, Stage::kVerify);
   EXPECT_NE(result->winner, 1);
   EXPECT_THAT(sabotaged.timed, ::testing::Not(::testing::Contains(1)));
 }

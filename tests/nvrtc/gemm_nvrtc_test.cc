@@ -16,14 +16,14 @@
 #include <thread>
 #include <vector>
 
-#include "generator/candidates.h"
-#include "generator/cost_model.h"
-#include "generator/emitter.h"
+#include "generator/gemm/candidates.h"
+#include "generator/gemm/cost.h"
+#include "generator/core/emitter.h"
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/embedded_sources.h"
 #include "tests/support/gemm_variants.h"
-#include "tools/common/model_file.h"
+#include "tools/models/model_file.h"
 
 namespace octile {
 namespace {

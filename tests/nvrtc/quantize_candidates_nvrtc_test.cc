@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "generator/emit_quantize.h"
+#include "generator/quantize/emit.h"
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/engine/engine.h"
 #include "runtime/tuner/exploration.h"

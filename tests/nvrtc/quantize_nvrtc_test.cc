@@ -16,8 +16,8 @@
 #include <string>
 #include <utility>
 
-#include "generator/cost_model.h"
-#include "generator/emit_quantize.h"
+#include "generator/gemm/cost.h"
+#include "generator/quantize/emit.h"
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/quantize_cells.h"

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "generator/layout.h"
+#include "generator/core/layout.h"
 #include "runtime/reference/cast.h"
-#include "runtime/reference/quantize.h"
+#include "runtime/families/quantize/reference.h"
 
 namespace {
 

@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "generator/quantize_config.h"
+#include "generator/quantize/config.h"
 #include "tests/support/quantize_case.h"
 
 namespace octile::tests {

@@ -9,12 +9,12 @@
 #include <string_view>
 #include <utility>
 
-#include "generator/quantize_config.h"
+#include "generator/quantize/config.h"
 #include "runtime/driver/context.h"
 #include "runtime/driver/stream.h"
-#include "runtime/reference/gemm.h"
-#include "runtime/reference/quantize.h"
-#include "runtime/reference/scale_update.h"
+#include "runtime/families/gemm/reference.h"
+#include "runtime/families/quantize/reference.h"
+#include "runtime/families/quantize/reference_scale_update.h"
 #include "tests/support/fake_driver_control.h"
 
 namespace octile::test {
@@ -80,10 +80,10 @@ inline CUresult run_quantize(const fake_cuda_launch& launch) {
   args.scale_ld = kernel.scale_ld;
   args.skip = kernel.skip;
   args.nonfinite = reinterpret_cast<std::uint64_t*>(kernel.nonfinite);
-  if (kernel.encode != nullptr) {
+  if (kernel.encode_scale != nullptr) {
     problem.q.granularity = Granularity::kPerTensor;
     problem.policy = ScalePolicy::kDelayed;
-    args.encode = kernel.encode;
+    args.encode_scale = kernel.encode_scale;
     args.amax = reinterpret_cast<float*>(kernel.amax);
   }
   return reference::quantize(problem, args, 1) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
@@ -101,7 +101,7 @@ inline CUresult run_scale_update(const fake_cuda_launch& launch) {
   QuantizeProblem problem;
   problem.q.granularity = Granularity::kPerTensor;
   problem.policy = ScalePolicy::kDelayed;
-  reference::update_scales(problem, {kernel.history, kernel.encode, kernel.tensors, kernel.length,
+  reference::update_scales(problem, {kernel.history, kernel.encode_scale, kernel.tensors, kernel.length,
                                      static_cast<reference::AmaxChoice>(kernel.choice),
                                      -std::ilogb(kernel.margin_factor), kernel.share});
   return CUDA_SUCCESS;

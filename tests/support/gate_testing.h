@@ -1,4 +1,4 @@
-// What tests of the tuner's gates share: a gate on the fake device, candidates that compute the
+// What tests of the tuner's gates share: a verification on the fake device, candidates that compute the
 // right result and then spoil it, and a whole search in which one candidate is wrong.
 #pragma once
 
@@ -17,8 +17,8 @@
 
 namespace octile::test {
 
-// `Args`: the public arguments of what `Gate` checks.
-template <typename Gate, typename Args>
+// `Args`: the public arguments of what `Verifier` checks.
+template <typename Verifier, typename Args>
 class GateFixture : public ::testing::Test {
  protected:
   // What a kernel does after the right result.
@@ -59,31 +59,31 @@ class GateFixture : public ::testing::Test {
 
   FakeDevice device;
   std::unique_ptr<GpuSession> gpu = std::move(*GpuSession::open("cuda:0"));
-  std::optional<Gate> gate;
+  std::optional<Verifier> gate;
 };
 
 // Compile, gate, race, record: all of it, with one wrong candidate, the shortlist's second, which
-// `spoil` is told before any is launched. `says`: what the gate has against it.
+// `spoil` is told before any is launched. `says`: what verification has against it.
 inline void expect_search_to_leave_out_the_wrong(
-    const GpuSession& gpu, const tuner::Question& question,
+    const GpuSession& gpu, const tuner::TuningTask& task,
     const std::function<void(const KernelConfig&)>& spoil, const std::string& says) {
   const TempFolder cache;
   LibraryOptions options;
   options.engine.writable_root = cache.path();
   Library library(std::move(options));
-  const auto shop = tuner::GpuWorkshop::open(library, gpu);
+  const auto shop = tuner::TunerContext::open(library, gpu);
   ASSERT_TRUE(shop) << shop.error().message;
   tuner::GpuDeciderOptions how;
   how.shortlist = {.liked = 3, .different = 1};
-  const auto shortlist = tuner::explore(question, gpu.spec(), how.shortlist).shortlist;
+  const auto shortlist = tuner::explore(task, gpu.spec(), how.shortlist).shortlist;
   ASSERT_EQ(shortlist.size(), 4);
   const KernelConfig& wrong = shortlist[1].config;
   spoil(wrong);
   tuner::GpuDecider decider(**shop, how);
   const octile::cache::TuningFile file(cache.path(), true);
-  tuner::CampaignOptions campaign;
+  tuner::RunOptions campaign;
   campaign.budget_seconds = 120;  // on a busy machine; a few are needed
-  const auto result = tuner::run_campaign({question}, gpu.spec(), decider, &file, campaign);
+  const auto result = tuner::run_tasks({task}, gpu.spec(), decider, &file, campaign);
   ASSERT_TRUE(result) << result.error().message;
   const tuner::Decision& decision = result->decisions.front();
   ASSERT_TRUE(decision.decided()) << tuner::name_of(decision.outcome);

@@ -4,7 +4,7 @@
 #include <set>
 #include <tuple>
 
-#include "generator/candidates.h"
+#include "generator/gemm/candidates.h"
 
 namespace octile::tests {
 namespace {
@@ -24,7 +24,7 @@ Values values_of(const GemmConfig& c) {
           c.in_flight,
           c.ctas_per_sm,
           c.splits,
-          c.narrow_n};
+          c.tail_n};
 }
 
 std::vector<Pair> pairs_of(const GemmConfig& c) {

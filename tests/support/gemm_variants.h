@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "generator/device_spec.h"
-#include "generator/gemm_config.h"
+#include "generator/core/device_spec.h"
+#include "generator/gemm/config.h"
 #include "generator/problem.h"
 
 namespace octile::tests {

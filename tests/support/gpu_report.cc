@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "cache/key.h"
-#include "generator/cost_model.h"
-#include "generator/emitter.h"
+#include "generator/gemm/cost.h"
+#include "generator/core/emitter.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/embedded_sources.h"
 #include "tests/support/gemm_variants.h"

@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "generator/layout.h"
+#include "generator/core/layout.h"
 #include "generator/problem.h"
 #include "runtime/reference/cast.h"
-#include "runtime/reference/quantize.h"
-#include "runtime/reference/quantize_scale.h"
+#include "runtime/families/quantize/reference.h"
+#include "runtime/families/quantize/reference_scale.h"
 #include "runtime/reference/scale_index.h"
 
 namespace octile::tests {

@@ -12,9 +12,9 @@
 #include <limits>
 #include <vector>
 
-#include "generator/types.h"
+#include "generator/core/types.h"
 #include "runtime/reference/cast.h"
-#include "runtime/reference/quantize.h"
+#include "runtime/families/quantize/reference.h"
 #include "runtime/reference/synthetic.h"
 
 namespace octile::reference::plain {
@@ -73,7 +73,7 @@ inline Input random_input(std::int64_t rows, std::int64_t cols, DType dtype, std
 
 // The contract for one block, written a second time as plainly as possible.
 struct BlockScale {
-  float encode, decode;
+  float encode_scale, decode;
 };
 inline BlockScale scale_of(const std::vector<float>& block, const QuantizeProblem& p) {
   float amax = 0;
@@ -83,7 +83,7 @@ inline BlockScale scale_of(const std::vector<float>& block, const QuantizeProble
   if (amax < p.amax_epsilon) amax = p.amax_epsilon;
   float encode = amax == 0 ? 1.0F : max_finite(p.q.dtype) / amax;
   if (std::isinf(encode)) encode = max_finite(p.x.dtype);
-  if (p.q.scale == ScaleFormat::kF32Pow2 || p.q.scale == ScaleFormat::kPackedPow2) {
+  if (p.q.scale == ScaleFormat::kF32Pow2 || p.q.scale == ScaleFormat::kUe8m0x4) {
     int exponent = 0;
     std::frexp(encode, &exponent);
     encode = std::ldexp(1.0F, exponent - 1);
@@ -119,7 +119,7 @@ struct Outputs {
 inline void put_scale(std::vector<std::uint8_t>& bytes, ScaleFormat f, std::int64_t index,
                       float decode) {
   const auto bits = std::bit_cast<std::uint32_t>(decode);
-  if (f == ScaleFormat::kE8M0 || f == ScaleFormat::kPackedPow2) {
+  if (f == ScaleFormat::kE8M0 || f == ScaleFormat::kUe8m0x4) {
     int exponent = 0;
     std::frexp(decode, &exponent);  // decode = 2^(exponent - 1)
     bytes[static_cast<std::size_t>(index)] = static_cast<std::uint8_t>(exponent - 1 + 127);
@@ -149,7 +149,7 @@ template <typename At>
 void expect_layout(const Layout& l, const QuantizeProblem& p, const At& at,
                    std::vector<std::uint8_t>& q, std::vector<std::uint8_t>& scales) {
   const auto size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
-  const bool packed = p.q.scale == ScaleFormat::kPackedPow2;
+  const bool packed = p.q.scale == ScaleFormat::kUe8m0x4;
   const std::int64_t runs = packed ? round_up(l.outer, 4) : l.outer;
   const int bytes = p.q.scale == ScaleFormat::kBF16             ? 2
                     : p.q.scale == ScaleFormat::kE8M0 || packed ? 1
@@ -175,7 +175,7 @@ void expect_layout(const Layout& l, const QuantizeProblem& p, const At& at,
       put_scale(scales, p.q.scale, l.lines_first ? index(j, i) : index(i, j), s.decode);
       for (std::int64_t r = r0; r < r1; ++r) {
         for (std::int64_t c = c0; c < c1; ++c) {
-          q[size(r * l.data_ld + c)] = code_of(at(r, c), s.encode, p.q.dtype);
+          q[size(r * l.data_ld + c)] = code_of(at(r, c), s.encode_scale, p.q.dtype);
         }
       }
     }
@@ -274,7 +274,7 @@ inline constexpr Granularity kGranularities[] = {Granularity::kPerTensor, Granul
 inline std::vector<ScaleFormat> formats_of(Granularity g) {
   if (default_scale_format(g) == ScaleFormat::kE8M0) return {ScaleFormat::kE8M0};
   std::vector formats{ScaleFormat::kF32, ScaleFormat::kF32Pow2, ScaleFormat::kBF16};
-  if (g == Granularity::k1x128) formats.push_back(ScaleFormat::kPackedPow2);
+  if (g == Granularity::k1x128) formats.push_back(ScaleFormat::kUe8m0x4);
   return formats;
 }
 

@@ -14,11 +14,11 @@
 #include <string>
 #include <vector>
 
-#include "generator/fused_source.h"
-#include "generator/layout.h"
+#include "generator/quantize/fused_source.h"
+#include "generator/core/layout.h"
 #include "generator/problem.h"
-#include "generator/quantize_layout.h"
-#include "runtime/reference/quantize.h"
+#include "generator/quantize/layout.h"
+#include "runtime/families/quantize/reference.h"
 #include "tests/support/quantize_inputs.h"
 
 namespace octile::tests {
@@ -138,7 +138,7 @@ struct QuantizeCase {
     if (!tap.empty()) args.tap = tap.data();
     if (!bias_gradient.empty()) args.bias_gradient = bias_gradient.data();
     if (!rstd.empty()) args.rstd = rstd.data();
-    if (problem.policy == ScalePolicy::kDelayed) args.encode = &encode;
+    if (problem.policy == ScalePolicy::kDelayed) args.encode_scale = &encode;
     if (keeps_amax()) args.amax = &amax;
     if (problem.operation == QuantizeOperation::kQuantize) args.nonfinite = &nonfinite;
   }

@@ -5,10 +5,10 @@
 #include <initializer_list>
 #include <vector>
 
-#include "generator/fused_source.h"
-#include "generator/layout.h"
+#include "generator/quantize/fused_source.h"
+#include "generator/core/layout.h"
 #include "generator/problem.h"
-#include "generator/support_matrix.h"
+#include "generator/core/support_matrix.h"
 
 namespace octile::tests {
 
@@ -107,7 +107,7 @@ std::vector<QuantizeProblem> all_problems_with(std::int64_t cols, Value Quantize
 // The same over groups of rows, and over flat ranges.
 inline std::vector<QuantizeProblem> all_grouped_problems(std::int64_t cols) {
   return all_problems_with(cols, &QuantizeProblem::grouping,
-                           {Grouping::kPacked, Grouping::kMasked});
+                           {Grouping::kContiguous, Grouping::kMasked});
 }
 inline std::vector<QuantizeProblem> all_sharded_problems(std::int64_t cols) {
   return all_problems_with(cols, &QuantizeProblem::shard, {ShardStep::kAmax, ShardStep::kCast});
@@ -168,7 +168,7 @@ inline std::vector<QuantizeProblem> grouped_source_cells(std::int64_t cols) {
     if (plain && check_supported(Problem(p))) cells.push_back(p);
     if (!plain || p.q.granularity != Granularity::k1x128) continue;
     p.source = "";
-    p.x = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kPackedPow2};
+    p.x = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kUe8m0x4};
     if (check_supported(Problem(p))) cells.push_back(p);
     p.x = {DType::kE5M2, Granularity::k1x32, ScaleFormat::kE8M0};
     if (check_supported(Problem(p))) cells.push_back(p);

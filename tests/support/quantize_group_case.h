@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "generator/quantize_layout.h"
+#include "generator/quantize/layout.h"
 #include "tests/support/quantize_case.h"
 
 namespace octile::tests {
@@ -62,7 +62,7 @@ struct GroupCase {
   std::array<std::vector<char>, 3> more;  // the source's other inputs, as x
   std::vector<char> x_scale;              // of FP8 x
   CaseOutput row, transposed;
-  std::vector<float> encode, amax;  // one a group
+  std::vector<float> encode_scale, amax;  // one a group
   std::uint64_t nonfinite = 7;
 
   std::int64_t groups() const {
@@ -97,9 +97,9 @@ struct GroupCase {
     point_at_outputs(args, *this);
     args.x_scale = x_scale.empty() ? nullptr : x_scale.data();
     args.groups = groups();
-    if (problem.grouping == Grouping::kPacked) args.offsets = offsets.data();
+    if (problem.grouping == Grouping::kContiguous) args.offsets = offsets.data();
     if (problem.grouping == Grouping::kMasked) args.counts = counts.data();
-    if (delayed()) args.encode = encode.data();
+    if (delayed()) args.encode_scale = encode.data();
     if (keeps_amax()) args.amax = amax.data();
     args.nonfinite = &nonfinite;
   }
@@ -136,7 +136,7 @@ inline GroupCase make_group_case(QuantizeProblem problem, std::int64_t cols,
   c.ldx = input_cols_of(problem) + pad;
   c.ldq = cols + pad;
   std::int64_t rows_of_x = 0;
-  if (problem.grouping == Grouping::kPacked) {
+  if (problem.grouping == Grouping::kContiguous) {
     c.offsets.push_back(0);
     for (const std::int32_t n : sizes.rows) c.offsets.push_back(c.offsets.back() + n);
     rows_of_x = c.rows = sizes.sum() + GroupCase::kSpareRows;
@@ -157,10 +157,10 @@ inline GroupCase make_group_case(QuantizeProblem problem, std::int64_t cols,
   }
   if (has_rowwise(problem.output)) c.row = make_group_output(c, pad, false);
   if (has_transposed(problem.output)) c.transposed = make_group_output(c, pad, true);
-  c.encode.resize(sizes.rows.size());
+  c.encode_scale.resize(sizes.rows.size());
   c.amax.resize(sizes.rows.size(), 0.25F);
-  for (std::size_t g = 0; g < c.encode.size(); ++g) {
-    c.encode[g] = 0.5F + static_cast<float>(g % 13);
+  for (std::size_t g = 0; g < c.encode_scale.size(); ++g) {
+    c.encode_scale[g] = 0.5F + static_cast<float>(g % 13);
   }
   return c;
 }

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "generator/types.h"
+#include "generator/core/types.h"
 #include "runtime/reference/cast.h"
 
 namespace octile::tests {
@@ -106,7 +106,7 @@ inline std::vector<char> make_scales(const TensorType& type, std::int64_t bytes,
                                      unsigned seed) {
   std::vector<char> scales(static_cast<std::size_t>(bytes));
   std::mt19937 random(seed);
-  const bool exponents = type.scale == ScaleFormat::kE8M0 || type.scale == ScaleFormat::kPackedPow2;
+  const bool exponents = type.scale == ScaleFormat::kE8M0 || type.scale == ScaleFormat::kUe8m0x4;
   const std::size_t step = exponents ? 1 : type.scale == ScaleFormat::kBF16 ? 2 : 4;
   for (std::size_t at = 0; at < scales.size(); at += step) {
     int exponent = static_cast<int>(random() % 7) - 3;

@@ -24,7 +24,7 @@ struct SimulatedCandidate {
   double compile_seconds = 0.2;
   int spill_bytes = 0;
   std::string compile_error;      // not empty: it does not compile
-  std::string wrong;              // not empty: what the gate says
+  std::string wrong;              // not empty: what verification says
   bool wrong_in_between = false;  // seen only beside another candidate
   std::optional<int> variant_of = {};
 };
@@ -38,7 +38,7 @@ struct SimulatedGpu {
   double sway = 0;              // amplitude of a slow sine
   double sway_seconds = 0.5;    // its period
   double measurement_seconds = 0.003;
-  double gate_seconds = 0.004;
+  double verify_seconds = 0.004;
   int cores = 4;
   double throttled_from = 1e9, throttled_to = 1e9;  // seconds, when everything takes twice as long
   int lost_at_measurement = -1;                     // that one and all later ones fail
@@ -85,9 +85,9 @@ class SimulatedBench final : public tuner::Bench {
     return Result<tuner::BuildReport>(tuner::BuildReport{c.spill_bytes, 0});
   }
 
-  Result<tuner::Verdict> gate(int candidate) override {
-    now_ += gpu_.gate_seconds;
-    gated.insert(candidate);
+  Result<tuner::Verdict> verify(int candidate) override {
+    now_ += gpu_.verify_seconds;
+    verified.insert(candidate);
     const SimulatedCandidate& c = at(candidate);
     if (!c.wrong.empty()) return tuner::Verdict{false, c.wrong, {}};
     if (first_ < 0 || c.wrong_in_between == at(first_).wrong_in_between) {
@@ -117,7 +117,7 @@ class SimulatedBench final : public tuner::Bench {
 
   DeviceTelemetry state() override { return {1800, 3200, 500, throttled_}; }
 
-  std::set<int> gated, timed;
+  std::set<int> verified, timed;
   int measurements = 0;
 
  private:
@@ -130,7 +130,7 @@ class SimulatedBench final : public tuner::Bench {
   double& now_;
   const double start_;
   bool throttled_ = false;
-  int first_ = -1;  // what the gate compares with
+  int first_ = -1;  // what verification compares with
   std::map<int, double> ready_;
 };
 

@@ -13,8 +13,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "generator/candidates.h"
-#include "generator/cost_model.h"
+#include "generator/gemm/candidates.h"
+#include "generator/gemm/cost.h"
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/api_handles.h"

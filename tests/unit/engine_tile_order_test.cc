@@ -1,6 +1,6 @@
 // The walk over the tiles: the kernel's own scheduler, compiled for the host, on what the launch
 // gives it to divide by.
-#include "runtime/engine/tile_order.h"
+#include "runtime/families/gemm/tile_order.h"
 
 #include <gtest/gtest.h>
 
@@ -60,7 +60,7 @@ TEST(TileOrder, DivisorIsExactBesideItsMultiples) {
 
 device::gemm::TileOrder on_device(const TileOrder& order) {
   const auto divisor = [](Divisor d) { return device::gemm::Divisor{d.multiplier, d.shift}; };
-  return {divisor(order.band_tiles), divisor(order.last_band_width), divisor(order.narrow_across),
+  return {divisor(order.band_tiles), divisor(order.last_band_width), divisor(order.tail_across),
           order.whole_across, order.idle};
 }
 
@@ -122,7 +122,7 @@ constexpr int kWidth = 128, kNarrow = 64;
 Walked walk_narrow(const TileShares& shares, int ctas) {
   const device::gemm::TileOrder order = on_device(tile_order(shares, {3, true}));
   const auto tiles_m = static_cast<int>(shares.tiles_m);
-  const auto across = static_cast<int>(shares.narrow_across);
+  const auto across = static_cast<int>(shares.tail_across);
   Walked walked;
   walked.of_row.resize(static_cast<std::size_t>(tiles_m));
   for (int cta = 0; cta < ctas; ++cta) {

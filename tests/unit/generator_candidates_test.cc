@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "generator/candidates.h"
-#include "generator/cost_model.h"
+#include "generator/gemm/candidates.h"
+#include "generator/gemm/cost.h"
 
 namespace octile {
 namespace {

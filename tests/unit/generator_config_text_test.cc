@@ -1,5 +1,5 @@
 // Configurations as text: what is read, and what is refused by which sentence.
-#include "generator/config_text.h"
+#include "generator/core/config_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "generator/gemm_config.h"
-#include "generator/quantize_config.h"
+#include "generator/gemm/config.h"
+#include "generator/quantize/config.h"
 
 namespace octile {
 namespace {

@@ -1,5 +1,5 @@
 // The buckets of token counts, and how good the model's picks are.
-#include "generator/cost_model.h"
+#include "generator/gemm/cost.h"
 
 #include <gtest/gtest.h>
 

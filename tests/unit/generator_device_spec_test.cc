@@ -1,4 +1,4 @@
-#include "generator/device_spec.h"
+#include "generator/core/device_spec.h"
 
 #include <gtest/gtest.h>
 

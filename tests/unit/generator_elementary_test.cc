@@ -1,4 +1,4 @@
-#include "generator/elementary.h"
+#include "generator/core/elementary.h"
 
 #include <gtest/gtest.h>
 

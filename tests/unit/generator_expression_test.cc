@@ -1,4 +1,4 @@
-#include "generator/expression.h"
+#include "generator/core/expression.h"
 
 #include <gtest/gtest.h>
 

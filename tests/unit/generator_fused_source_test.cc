@@ -1,4 +1,4 @@
-#include "generator/fused_source.h"
+#include "generator/quantize/fused_source.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The layout table of the contracts, row by row, with numbers worked out by hand.
-#include "generator/layout.h"
+#include "generator/core/layout.h"
 
 #include <gtest/gtest.h>
 
@@ -45,8 +45,8 @@ TEST(Layout, FollowsTheTable) {
       {e4m3(G::kPerTensor, F::kF32), 77, 130, true, 130, 80, 1, 1, 4, 1, 1},
       {e4m3(G::kPerRow, F::kBF16), 77, 130, true, 130, 80, 1, 132, 2, 1, 130},
       // 9 blocks of 128 are 3 packed int32.
-      {e4m3(G::k1x128, F::kPackedPow2), 77, 1100, false, 77, 1100, 3, 80, 4, 3, 77},
-      {e4m3(G::k1x128, F::kPackedPow2), 77, 1100, true, 1100, 80, 1, 1100, 4, 1, 1100},
+      {e4m3(G::k1x128, F::kUe8m0x4), 77, 1100, false, 77, 1100, 3, 80, 4, 3, 77},
+      {e4m3(G::k1x128, F::kUe8m0x4), 77, 1100, true, 1100, 80, 1, 1100, 4, 1, 1100},
       // DeepSeek-V3's 7168 x 16384 weight, where k/128 is a multiple of 4, and 576, where it is
       // not.
       {e4m3(G::k128x128, F::kF32), 7168, 16384, false, 7168, 16384, 56, 128, 4, 56, 128},
@@ -102,9 +102,9 @@ TEST(Layout, RefusesWhatTheTableLacks) {
   using F = ScaleFormat;
   const std::vector<TensorType> refused{
       {DType::kBF16, G::kNone, F::kNone}, {DType::kE4M3, G::kNone, F::kNone},
-      e4m3(G::k128x128, F::kPackedPow2),  e4m3(G::k1x128, F::kE8M0),
+      e4m3(G::k128x128, F::kUe8m0x4),  e4m3(G::k1x128, F::kE8M0),
       e4m3(G::k1x128, F::kNone),          e4m3(G::k1x32, F::kF32),
-      e4m3(G::k32x32, F::kPackedPow2),    e4m3(G::kPerTensor, F::kE8M0),
+      e4m3(G::k32x32, F::kUe8m0x4),    e4m3(G::kPerTensor, F::kE8M0),
   };
   for (const TensorType& type : refused) {
     for (const bool transposed : {false, true}) {

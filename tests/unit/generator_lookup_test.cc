@@ -1,5 +1,5 @@
 // Which part of a source a table may hold, and that it has the part's values.
-#include "generator/lookup.h"
+#include "generator/quantize/lookup.h"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "generator/fused_source.h"
-#include "generator/quantize_config.h"
+#include "generator/quantize/fused_source.h"
+#include "generator/quantize/config.h"
 
 namespace octile {
 namespace {
@@ -88,7 +88,7 @@ TEST(Lookup, IsOfRowsOfBf16ThatStream) {
   p.x = {DType::kFP16};
   EXPECT_EQ(lookup_of(p), nullptr);
   p.x = {DType::kBF16};
-  p.grouping = Grouping::kPacked;
+  p.grouping = Grouping::kContiguous;
   EXPECT_EQ(lookup_of(p), nullptr);
   p.grouping = Grouping::kNone;
   p.output = QuantizeOutput::kBoth;

@@ -86,7 +86,7 @@ TensorType random_fp8_type(std::mt19937& random) {
   using F = ScaleFormat;
   return {pick<DType>(random, {DType::kE4M3, DType::kE5M2}),
           pick<G>(random, {G::kPerTensor, G::kPerRow, G::k1x128, G::k128x128, G::k1x32, G::k32x32}),
-          pick<F>(random, {F::kF32, F::kF32Pow2, F::kPackedPow2, F::kE8M0, F::kBF16})};
+          pick<F>(random, {F::kF32, F::kF32Pow2, F::kUe8m0x4, F::kE8M0, F::kBF16})};
 }
 
 TensorType random_operand(std::mt19937& random) {

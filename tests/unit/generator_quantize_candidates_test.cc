@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <set>
 
-#include "generator/cost_model.h"
-#include "generator/emit_quantize.h"
-#include "generator/quantize_candidates.h"
+#include "generator/gemm/cost.h"
+#include "generator/quantize/emit.h"
+#include "generator/quantize/candidates.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/quantize_cells.h"
 

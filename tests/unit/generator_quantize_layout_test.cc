@@ -1,5 +1,5 @@
 // Sizes of grouped and swizzled outputs.
-#include "generator/quantize_layout.h"
+#include "generator/quantize/layout.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "generator/quantize_config.h"
+#include "generator/quantize/config.h"
 
 namespace octile {
 namespace {
@@ -28,17 +28,17 @@ std::int64_t most_columns(std::int64_t rows, std::int64_t groups) {
   return most;
 }
 
-TEST(QuantizeLayout, PackedColumnsAreTheLeastUpperBound) {
+TEST(QuantizeLayout, ContiguousColumnsAreTheLeastUpperBound) {
   for (const std::int64_t groups : {0, 1, 2, 3}) {
     for (const std::int64_t rows : {0, 1, 2, 127, 128, 129, 257, 300}) {
-      EXPECT_EQ(packed_columns(rows, groups), most_columns(rows, groups)) << rows << " " << groups;
+      EXPECT_EQ(contiguous_columns(rows, groups), most_columns(rows, groups)) << rows << " " << groups;
     }
   }
 }
 
-TEST(QuantizeLayout, PackedGroups) {
+TEST(QuantizeLayout, ContiguousGroups) {
   const QuantizeProblem both =
-      problem("quantize rows=? cols=300 x=bf16 q=e4m3:1x128 out=both group=packed");
+      problem("quantize rows=? cols=300 x=bf16 q=e4m3:1x128 out=both group=contiguous");
   const auto row = quantized_layout(both, 1000, 7, false).value();
   EXPECT_EQ(row.data.bytes(), 1000 * 300);
   EXPECT_EQ(row.scales.outer, 3);
@@ -49,7 +49,7 @@ TEST(QuantizeLayout, PackedGroups) {
   EXPECT_EQ(transposed.scales.outer, 7 + (1000 - 7) / 128);  // blocks of 128 rows
   EXPECT_EQ(transposed.scales.ld, 300);
   const QuantizeProblem one =
-      problem("quantize rows=? cols=300 x=bf16 q=e4m3:tensor out=both group=packed");
+      problem("quantize rows=? cols=300 x=bf16 q=e4m3:tensor out=both group=contiguous");
   EXPECT_EQ(quantized_layout(one, 1000, 7, false)->scales.bytes(), 7 * 4);
   EXPECT_EQ(quantized_layout(one, 1000, 7, true)->scales.bytes(), 7 * 4);
   EXPECT_EQ(quantized_layout(one, 1000, 0, true)->data.bytes(), 0);
@@ -89,7 +89,7 @@ TEST(QuantizeLayout, RefusesCountsOfGroups) {
 
 // The grid of a launch holds every tile that some packing of the rows can need.
 TEST(QuantizeLayout, GridsHoldEveryPacking) {
-  QuantizeProblem p = problem("quantize rows=? cols=300 x=bf16 q=e4m3:1x128 out=both group=packed");
+  QuantizeProblem p = problem("quantize rows=? cols=300 x=bf16 q=e4m3:1x128 out=both group=contiguous");
   const QuantizeConfig c{128, 128, 256, 3, true};
   EXPECT_EQ(group_walk_of(p), GroupWalk::kGroupByGroup);
   EXPECT_EQ(launch_blocks(p, c, 1000, 7).value(), (1000 / 128 + 7) * 3);

@@ -1,4 +1,4 @@
-#include "generator/recipe.h"
+#include "generator/core/recipe.h"
 
 #include <gtest/gtest.h>
 

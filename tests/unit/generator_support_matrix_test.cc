@@ -1,6 +1,6 @@
 // The matrix is checked against a second statement of what exists, over the whole space of
 // combinations, and against itself: no row may be dead, none may be reached by accident.
-#include "generator/support_matrix.h"
+#include "generator/core/support_matrix.h"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "generator/layout.h"
-#include "generator/recipe.h"
+#include "generator/core/layout.h"
+#include "generator/core/recipe.h"
 
 namespace octile {
 namespace {
@@ -101,26 +101,26 @@ void for_each_inverse(const std::function<void(const QuantizeProblem&)>& visit) 
 constexpr auto kFurther = std::to_array<std::string_view>({
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=silu_mul",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=rmsnorm dbias=1",
-    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=rmsnorm group=packed",
-    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row dbias=1 group=packed",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=rmsnorm group=contiguous",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row dbias=1 group=contiguous",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row dbias=1 shard=cast",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=silu_mul shard=amax",
-    "quantize rows=? cols=256 x=bf16 q=e4m3:128x128 out=row group=packed",
-    "quantize rows=? cols=256 x=bf16 q=e4m3:row out=both group=packed",
-    "quantize rows=? cols=256 x=bf16 q=e4m3:1x32 out=row group=packed scales=swizzled",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:128x128 out=row group=contiguous",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:row out=both group=contiguous",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x32 out=row group=contiguous scales=swizzled",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=col group=masked",
-    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row group=packed shard=amax",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row group=contiguous shard=amax",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=col shard=amax",
     "quantize rows=? cols=256 x=bf16 q=e4m3:tensor out=row policy=delayed shard=cast",
     "quantize rows=? cols=256 x=bf16 q=e4m3:row out=row shard=cast",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x32 out=row shard=cast scales=swizzled",
     "quantize rows=? cols=256 x=bf16 q=e4m3:32x32 out=row scales=swizzled",
     "quantize rows=? cols=256 x=e4m3:1x128 q=e4m3:1x128 out=row src=silu_mul",
-    "quantize rows=? cols=256 x=e4m3:tensor q=e4m3:1x128 out=row group=packed",
+    "quantize rows=? cols=256 x=e4m3:tensor q=e4m3:1x128 out=row group=contiguous",
     "quantize rows=? cols=256 x=e4m3:1x128 q=e4m3:1x128 out=row group=masked",
     "quantize rows=? cols=256 x=e4m3:1x128 q=e4m3:1x128 out=row shard=cast",
     "dequantize rows=? cols=256 x=e4m3:1x128 q=bf16 out=row group=masked",
-    "transpose rows=? cols=256 x=e4m3:128x128 q=e4m3:128x128 out=col group=packed",
+    "transpose rows=? cols=256 x=e4m3:128x128 q=e4m3:128x128 out=col group=contiguous",
     "transpose rows=? cols=256 x=e4m3:32x32 q=e4m3:32x32 out=col scales=swizzled",
 });
 
@@ -154,7 +154,7 @@ TEST(SupportMatrix, QuantizeSupportIsWhatTheKernelsDo) {
     const bool format =
         mx ? p.q.scale == ScaleFormat::kE8M0
            : fp32_in_memory(p.q) || p.q.scale == ScaleFormat::kBF16 ||
-                 (g == Granularity::k1x128 && p.q.scale == ScaleFormat::kPackedPow2);
+                 (g == Granularity::k1x128 && p.q.scale == ScaleFormat::kUe8m0x4);
     const bool expected = !is_fp8(p.x.dtype) && format;
     supported += expected ? 1 : 0;
     ASSERT_EQ(check_supported(p).has_value(), expected) << to_text(p);
@@ -176,7 +176,7 @@ TEST(SupportMatrix, GroupsAndFlatRangesAreWhatTheKernelsDo) {
       ASSERT_EQ(check_supported(p).has_value(), expected) << to_text(p);
     };
     QuantizeProblem p = tensor;
-    p.grouping = Grouping::kPacked;
+    p.grouping = Grouping::kContiguous;
     expect(p, plain && !square && (row || g != Granularity::kPerRow));
     p.grouping = Grouping::kMasked;
     expect(p, plain && row);
@@ -187,7 +187,7 @@ TEST(SupportMatrix, GroupsAndFlatRangesAreWhatTheKernelsDo) {
     p = tensor;
     p.scale_layout = ScaleLayout::kSwizzled;
     expect(p, plain && g == Granularity::k1x32);
-    p.grouping = Grouping::kPacked;
+    p.grouping = Grouping::kContiguous;
     expect(p, plain && g == Granularity::k1x32 && tensor.output == QuantizeOutput::kTransposed);
   });
   EXPECT_GT(supported, 0);
@@ -198,7 +198,7 @@ bool has_layout(const TensorType& t) {
   const bool mx = t.granularity == Granularity::k1x32 || t.granularity == Granularity::k32x32;
   if (mx) return t.scale == ScaleFormat::kE8M0;
   return fp32_in_memory(t) || t.scale == ScaleFormat::kBF16 ||
-         (t.granularity == Granularity::k1x128 && t.scale == ScaleFormat::kPackedPow2);
+         (t.granularity == Granularity::k1x128 && t.scale == ScaleFormat::kUe8m0x4);
 }
 
 TEST(SupportMatrix, InversesAreSupportedWhereverTheLayoutsAre) {
@@ -250,7 +250,7 @@ TEST(SupportMatrix, PatternsNameFieldsOfTheProblemText) {
   all.source = "x0";
   all.norm_epsilon = 1;
   all.bias_gradient = all.tap = true;
-  all.grouping = Grouping::kPacked;
+  all.grouping = Grouping::kContiguous;
   all.shard = ShardStep::kCast;
   all.scale_layout = ScaleLayout::kSwizzled;
   const std::string quantize = to_text(all);
@@ -376,7 +376,7 @@ TEST(SupportMatrix, MarkdownHasOneRowPerRow) {
                       "d=bf16 acc=0 promote=32\\|64\\|128` | yes |"),
             std::string::npos)
       << text;
-  EXPECT_NE(text.find("| quantize | `q=*:1x128:packed` | yes |"), std::string::npos);
+  EXPECT_NE(text.find("| quantize | `q=*:1x128:ue8m0x4` | yes |"), std::string::npos);
   EXPECT_NE(text.find("| gemm | anything else | no |"), std::string::npos);
   // Outside backquoted alternatives every '|' is a cell border: four cells a line.
   for (std::size_t at = 0; at < text.size();) {

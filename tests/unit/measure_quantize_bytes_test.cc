@@ -1,7 +1,7 @@
 // The bytes a quantisation cannot but move, which its stream moves too.
 #include <gtest/gtest.h>
 
-#include "runtime/measure/quantize_operands.h"
+#include "runtime/families/quantize/operands.h"
 
 namespace octile {
 namespace {
@@ -21,7 +21,7 @@ TEST(QuantizeBytes, DataAndScalesOfEveryCopy) {
        {Case{"quantize rows=256 cols=512 x=bf16 q=e4m3:1x128 out=row", 3 * kElements, 4 * 256 * 4},
         Case{"quantize rows=256 cols=512 x=bf16 q=e4m3:1x128 out=both", 4 * kElements,
              4 * (256 * 4 + 512 * 2)},
-        Case{"quantize rows=256 cols=512 x=bf16 q=e4m3:1x128:packed out=row", 3 * kElements,
+        Case{"quantize rows=256 cols=512 x=bf16 q=e4m3:1x128:ue8m0x4 out=row", 3 * kElements,
              256 * 4},
         Case{"quantize rows=256 cols=512 x=bf16 q=e4m3:1x32 out=row", 3 * kElements, 256 * 16},
         Case{"quantize rows=256 cols=512 x=bf16 q=e4m3:row out=row", 3 * kElements, 4 * 256},

@@ -1,11 +1,11 @@
-#include "generator/quantize_config.h"
+#include "generator/quantize/config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "generator/cost_model.h"
-#include "generator/device_spec.h"
-#include "generator/emit_quantize.h"
+#include "generator/gemm/cost.h"
+#include "generator/core/device_spec.h"
+#include "generator/quantize/emit.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/quantize_cells.h"
 
@@ -213,7 +213,7 @@ TEST(QuantizeConfig, AThreadBlockHasBothHalvesWhereThereAreManyTiles) {
   EXPECT_EQ(parse_quantize_config(to_text(together)).value(), together);
   EXPECT_FALSE(parse_quantize_config("halves=apart").value().halves_together);
   EXPECT_FALSE(parse_quantize_config("halves=1"));
-  EXPECT_THAT(kernel_name(p, together), HasSubstr("_t128x128_w16_r2_halves"));
+  EXPECT_THAT(kernel_name(p, together), HasSubstr("_t128x128_w16_occ2_halves"));
   EXPECT_THAT(refusal(p, {256, 128, 1024, 2, false, false, false, true}),
               HasSubstr("per_sm is 2; the 172032 bytes of a block, its codes and the values that "
                         "wait, pass the shared memory of an SM"));
@@ -244,7 +244,7 @@ TEST(QuantizeConfig, LargeTensorsOrderTheScalesOfBothCopies) {
   EXPECT_EQ(parse_quantize_config(to_text(ordered)).value(), ordered);
   EXPECT_FALSE(parse_quantize_config("scales=direct").value().orders_scales);
   EXPECT_FALSE(parse_quantize_config("scales=1"));
-  EXPECT_THAT(kernel_name(p, ordered), HasSubstr("_t128x128_w8_r3_ordered"));
+  EXPECT_THAT(kernel_name(p, ordered), HasSubstr("_t128x128_w8_occ3_ordered"));
   EXPECT_THAT(companions_of(p, ordered), ElementsAre(Companion::kScaleOrder));
   EXPECT_THAT(companions_of(p, {128, 128, 256, 3}), IsEmpty());
   EXPECT_THAT(refusal(p, {256, 128, 512, 1, false, false, true}),
@@ -273,7 +273,7 @@ TEST(QuantizeConfig, LargeTensorsOrderTheScalesOfBothCopies) {
   p.scale_layout = ScaleLayout::kSwizzled;
   EXPECT_TRUE(is_refused());
   p.scale_layout = ScaleLayout::kLinear;
-  p.grouping = Grouping::kPacked;
+  p.grouping = Grouping::kContiguous;
   EXPECT_TRUE(is_refused());
   p.grouping = Grouping::kNone;
   p.output = QuantizeOutput::kRowwise;
@@ -385,7 +385,7 @@ TEST(QuantizeConfig, InversesHaveTilesOfTheirOwn) {
   EXPECT_THAT(refusal(widen, {8, 128, 64, 16}), HasSubstr("tile columns is 128"));
   EXPECT_THAT(refusal(widen, {8, 256, 64, 16, true}), HasSubstr("raster"));
   EXPECT_EQ(kernel_name(widen, {8, 256, 64, 16}),
-            "octile_dequantize_e4m3_1x128_f32_bf16_row_t8x256_w2_r16");
+            "octile_dequantize_e4m3_1x128_f32_bf16_row_t8x256_w2_occ16");
   widen.q = {DType::kFP32};
   EXPECT_EQ(refusal(widen, {8, 128, 64, 12}), "");
 
@@ -400,7 +400,7 @@ TEST(QuantizeConfig, InversesHaveTilesOfTheirOwn) {
   EXPECT_THAT(refusal(turn, {256, 256, 512, 1}), HasSubstr("static shared memory"));
   EXPECT_THAT(refusal(turn, {128, 128, 256, 3}), HasSubstr("vectors per thread is 4; 8 are"));
   EXPECT_EQ(kernel_name(turn, {256, 128, 256, 3, true}),
-            "octile_transpose_e4m3_128x128_f32_t256x128_w8_r3_down");
+            "octile_transpose_e4m3_128x128_f32_t256x128_w8_occ3_down");
   EXPECT_EQ(launch_blocks(turn, {256, 128, 256, 3, true}, 257).value(), 2 * 56);
 
   QuantizeProblem again = problem_of(Granularity::k1x128);
@@ -456,7 +456,7 @@ TEST(QuantizeConfig, FewTilesAreNarrow) {
   EXPECT_EQ(to_text(default_config(p, 128, h200)), "tile=128x64 threads=256 per_sm=1 raster=rows");
   EXPECT_EQ(default_config(p, 256, h200).tile_cols, 128);  // one fp32 block an SM
   QuantizeProblem grouped = p;
-  grouped.grouping = Grouping::kPacked;
+  grouped.grouping = Grouping::kContiguous;
   QuantizeProblem computed = p;
   computed.source = "silu_mul";
   QuantizeProblem summed = p;
@@ -508,13 +508,13 @@ TEST(QuantizeConfig, SmallTensorsTakeSmallerTiles) {
 
 TEST(QuantizeEmit, NamesSayWhatAKernelIs) {
   EXPECT_EQ(kernel_name(problem_of(Granularity::k1x128), {8, 256, 256, 4}),
-            "octile_quantize_bf16_e4m3_1x128_f32_row_t8x256_w8_r4");
+            "octile_quantize_bf16_e4m3_1x128_f32_row_t8x256_w8_occ4");
   QuantizeProblem mx = problem_of(Granularity::k32x32);
   mx.q = {DType::kE5M2, Granularity::k32x32, ScaleFormat::kE8M0};
   mx.e8m0_rounding = E8M0Rounding::kOcpFloor;
   mx.output = QuantizeOutput::kBoth;
   EXPECT_EQ(kernel_name(mx, {256, 128, 512, 1, true}),
-            "octile_quantize_bf16_e5m2_32x32_e8m0floor_both_t256x128_w16_r1_down");
+            "octile_quantize_bf16_e5m2_32x32_e8m0floor_both_t256x128_w16_occ1_down");
 }
 
 TEST(QuantizeConfig, FirstPassesAndTheirWorkspace) {
@@ -553,7 +553,7 @@ TEST(QuantizeConfig, FirstPassesAndTheirWorkspace) {
   EXPECT_EQ(companion_name(delayed, Companion::kScaleUpdate), "octile_scale_update_e4m3_f32");
   EXPECT_EQ(companions_of(delayed, {}), std::vector{Companion::kScaleUpdate});
   EXPECT_EQ(kernel_name(delayed, {8, 256, 64, 12}),
-            "octile_quantize_bf16_e4m3_tensor_f32_delayed_row_t8x256_w2_r12");
+            "octile_quantize_bf16_e4m3_tensor_f32_delayed_row_t8x256_w2_occ12");
 }
 
 TEST(QuantizeEmit, AKernelThatOrdersScalesIsThereWhereTheyAreOrdered) {
@@ -590,9 +590,9 @@ TEST(QuantizeEmit, ShapeIsNotInTheSource) {
 
 TEST(QuantizeEmit, NumericsWithoutATemplateAreUnsupported) {
   QuantizeProblem packed = problem_of(Granularity::k128x128);
-  packed.q.scale = ScaleFormat::kPackedPow2;
+  packed.q.scale = ScaleFormat::kUe8m0x4;
   QuantizeProblem fp8 = problem_of(Granularity::k1x128);
-  fp8.x = {DType::kE4M3, Granularity::kPerTensor, ScaleFormat::kPackedPow2};
+  fp8.x = {DType::kE4M3, Granularity::kPerTensor, ScaleFormat::kUe8m0x4};
   for (const QuantizeProblem& p : {packed, fp8}) {
     const auto kernel =
         emit_quantize(p, {8, 256, 256, 4}, *find_device("h200"), embedded_templates());

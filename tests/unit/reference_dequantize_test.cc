@@ -1,5 +1,5 @@
 // The inverses on the host against their definitions, element by element.
-#include "runtime/reference/dequantize.h"
+#include "runtime/families/quantize/reference_dequantize.h"
 
 #include <gtest/gtest.h>
 

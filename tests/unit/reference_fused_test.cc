@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "generator/fused_source.h"
+#include "generator/quantize/fused_source.h"
 #include "runtime/reference/cast.h"
 #include "tests/support/quantize_case.h"
 
@@ -68,13 +68,13 @@ TEST(ReferenceFused, TheSourceXIsX) {
   }
 }
 
-// The rows of packed groups are one tensor's where scales lie along the rows, whatever the source.
-TEST(ReferenceFused, PackedGroupsOfASourceAreOneTensor) {
+// The rows of contiguous groups are one tensor's where scales lie along the rows, whatever the source.
+TEST(ReferenceFused, ContiguousGroupsOfASourceAreOneTensor) {
   const QuantizeProblem plain = problem_of("x=bf16 src=silu_mul tap=1");
   tests::QuantizeCase one = tests::make_case(plain, {130, 264, 8, 8}, Fill::kMixed);
   tests::QuantizeCase packed = one;
   const std::vector<std::int32_t> offsets{0, 41, 41, 130};
-  packed.problem.grouping = Grouping::kPacked;
+  packed.problem.grouping = Grouping::kContiguous;
   reference::QuantizeArgs args;
   packed.fill(args);
   args.offsets = offsets.data();

@@ -1,4 +1,4 @@
-#include "runtime/reference/gemm.h"
+#include "runtime/families/gemm/reference.h"
 
 #include <gtest/gtest.h>
 

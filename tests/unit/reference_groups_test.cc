@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/reference/quantize.h"
+#include "runtime/families/quantize/reference.h"
 #include "runtime/reference/scale_index.h"
 #include "tests/support/quantize_cells.h"
 #include "tests/support/quantize_group_case.h"
@@ -45,7 +45,7 @@ void check_packed(const QuantizeProblem& problem, const GroupSizes& sizes) {
   ASSERT_TRUE(all.run_reference(2));
   const std::int64_t cols = all.problem.cols;
   const auto layout = quantized_layout(all.problem, all.rows, all.groups(), true).value();
-  const bool packed_exponents = problem.q.scale == ScaleFormat::kPackedPow2;
+  const bool packed_exponents = problem.q.scale == ScaleFormat::kUe8m0x4;
   const auto bytes = static_cast<std::size_t>(packed_exponents ? 1 : layout.scales.element_bytes);
   const auto whole = reference::scale_index(problem.q, layout.data.ld, cols, 0, true).value();
   std::int64_t start = 0;
@@ -84,20 +84,20 @@ void check_packed(const QuantizeProblem& problem, const GroupSizes& sizes) {
   }
 }
 
-TEST(ReferenceGroups, PackedTransposedGroupsEqualEachAlone) {
-  for (const char* q : {"e4m3:tensor", "e5m2:1x128", "e4m3:1x128:packed", "e4m3:1x32"}) {
+TEST(ReferenceGroups, ContiguousTransposedGroupsEqualEachAlone) {
+  for (const char* q : {"e4m3:tensor", "e5m2:1x128", "e4m3:1x128:ue8m0x4", "e4m3:1x32"}) {
     const auto problem = std::get<QuantizeProblem>(
-        parse_problem(fmt::format("quantize rows=? cols=140 x=bf16 q={} out=col group=packed", q))
+        parse_problem(fmt::format("quantize rows=? cols=140 x=bf16 q={} out=col group=contiguous", q))
             .value());
     for (const GroupSizes& sizes : tests::few_groups()) check_packed(problem, sizes);
   }
 }
 
 // Row-wise, scales that are no group's alone make the tensor of all groups' rows.
-TEST(ReferenceGroups, PackedRowsEqualTheTensorOfAllRows) {
-  for (const char* q : {"e4m3:row", "e5m2:1x128", "e4m3:1x128:packed", "e4m3:1x32"}) {
+TEST(ReferenceGroups, ContiguousRowsEqualTheTensorOfAllRows) {
+  for (const char* q : {"e4m3:row", "e5m2:1x128", "e4m3:1x128:ue8m0x4", "e4m3:1x32"}) {
     const auto problem = std::get<QuantizeProblem>(
-        parse_problem(fmt::format("quantize rows=? cols=140 x=fp32 q={} out=row group=packed", q))
+        parse_problem(fmt::format("quantize rows=? cols=140 x=fp32 q={} out=row group=contiguous", q))
             .value());
     const GroupSizes sizes{"some", {0, 3, 130, 0, 7}};
     GroupCase all = tests::make_group_case(problem, 140, sizes, Fill::kMixed);
@@ -116,7 +116,7 @@ TEST(ReferenceGroups, PackedRowsEqualTheTensorOfAllRows) {
 TEST(ReferenceGroups, OneScaleAGroupIncludesEmptyGroups) {
   QuantizeProblem problem;
   problem.q.granularity = Granularity::kPerTensor;
-  problem.grouping = Grouping::kPacked;
+  problem.grouping = Grouping::kContiguous;
   const GroupSizes sizes{"some", {4, 0, 9}};
   GroupCase all = tests::make_group_case(problem, 33, sizes, Fill::kNormal);
   ASSERT_TRUE(all.run_reference(1));
@@ -169,7 +169,7 @@ TEST(ReferenceGroups, MaskedGroupsEqualEachAloneAndTouchNothingElse) {
 
 TEST(ReferenceGroups, RefusesOffsetsAndCountsOutOfOrder) {
   QuantizeProblem problem;
-  problem.grouping = Grouping::kPacked;
+  problem.grouping = Grouping::kContiguous;
   const GroupSizes sizes{"some", {4, 3, 9}};
   GroupCase c = tests::make_group_case(problem, 33, sizes, Fill::kNormal);
   c.offsets = {0, 4, 3, 16};

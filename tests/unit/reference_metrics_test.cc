@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "runtime/reference/cast.h"
-#include "runtime/reference/dequantize.h"
-#include "runtime/reference/quantize.h"
+#include "runtime/families/quantize/reference_dequantize.h"
+#include "runtime/families/quantize/reference.h"
 #include "runtime/reference/synthetic.h"
 
 namespace octile::reference {

@@ -1,5 +1,5 @@
 // From the largest magnitude of a block to the number that is stored, against written values.
-#include "runtime/reference/quantize_scale.h"
+#include "runtime/families/quantize/reference_scale.h"
 
 #include <gtest/gtest.h>
 
@@ -70,11 +70,11 @@ TEST(StoreScale, FormatsHoldWhatTheirNamesSay) {
   std::uint32_t word = 0;
   store_scale(&word, ScaleFormat::kE8M0, 0, 1.0F);
   store_scale(&word, ScaleFormat::kE8M0, 1, 0x1p127F);  // scale 2^-127
-  store_scale(&word, ScaleFormat::kPackedPow2, 2, 0.5F);
-  store_scale(&word, ScaleFormat::kPackedPow2, 3, 0x1p-120F);
+  store_scale(&word, ScaleFormat::kUe8m0x4, 2, 0.5F);
+  store_scale(&word, ScaleFormat::kUe8m0x4, 3, 0x1p-120F);
   EXPECT_EQ(word, 0xF780007FU);  // the first block in the lowest byte
   EXPECT_EQ(load_scale(&word, ScaleFormat::kE8M0, 1), 0x1p-127F);
-  EXPECT_EQ(load_scale(&word, ScaleFormat::kPackedPow2, 3), 0x1p120F);
+  EXPECT_EQ(load_scale(&word, ScaleFormat::kUe8m0x4, 3), 0x1p120F);
   std::uint16_t half = 0;
   store_scale(&half, ScaleFormat::kBF16, 0, 3.0F);  // 1/3 = 0x3EAAAAAB
   EXPECT_EQ(half, 0x3EAB);

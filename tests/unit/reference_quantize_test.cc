@@ -1,6 +1,6 @@
 // The host quantiser against the plain form of the contract: shapes, strides, formats, threads and
 // refusals.
-#include "runtime/reference/quantize.h"
+#include "runtime/families/quantize/reference.h"
 
 #include <gtest/gtest.h>
 
@@ -119,7 +119,7 @@ TEST(Quantize, Bf16AndPackedScalesKeepTheCodes) {
     return std::pair(out.q, out.q_transposed);
   };
   EXPECT_EQ(codes(ScaleFormat::kBF16), codes(ScaleFormat::kF32));
-  EXPECT_EQ(codes(ScaleFormat::kPackedPow2), codes(ScaleFormat::kF32Pow2));
+  EXPECT_EQ(codes(ScaleFormat::kUe8m0x4), codes(ScaleFormat::kF32Pow2));
 }
 
 TEST(Quantize, EpsilonRaisesSmallMaximaOnly) {
@@ -192,8 +192,8 @@ TEST(Quantize, RefusesWithASentenceThatNamesTheArgument) {
         r.code = ErrorCode::kUnsupported, r.names = "1x32";
       }),
       with([](Refusal& r) {
-        r.problem.q = {DType::kE4M3, Granularity::kPerRow, ScaleFormat::kPackedPow2};
-        r.code = ErrorCode::kUnsupported, r.names = "e4m3:row:packed";
+        r.problem.q = {DType::kE4M3, Granularity::kPerRow, ScaleFormat::kUe8m0x4};
+        r.code = ErrorCode::kUnsupported, r.names = "e4m3:row:ue8m0x4";
       }),
       with([](Refusal& r) {
         r.problem.x = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};

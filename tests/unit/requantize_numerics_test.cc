@@ -138,7 +138,7 @@ std::vector<QuantizeProblem> recipes(std::int64_t cols) {
     p.output = QuantizeOutput::kBoth;
     p.q = {fp8, Granularity::k1x128, ScaleFormat::kF32Pow2};
     all.push_back(p);
-    p.q = {fp8, Granularity::k1x128, ScaleFormat::kPackedPow2};
+    p.q = {fp8, Granularity::k1x128, ScaleFormat::kUe8m0x4};
     all.push_back(p);
     p.q = {fp8, Granularity::k1x32, ScaleFormat::kE8M0};
     all.push_back(p);

@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "tests/support/cache_testing.h"
-#include "tools/common/cache_archive.h"
+#include "tools/cache/archive.h"
 
 namespace octile::tools {
 namespace {

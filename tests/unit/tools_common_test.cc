@@ -2,12 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/measure/product_check.h"
+#include "runtime/families/gemm/check.h"
 #include "runtime/measure/timing.h"
-#include "tools/common/kernel_report.h"
-#include "tools/common/quantizing.h"
+#include "tools/compile/kernel_report.h"
+#include "tools/demo/quantizing.h"
 #include "tools/common/text_table.h"
-#include "tools/common/workload.h"
+#include "tools/models/workload.h"
 
 namespace octile::tools {
 namespace {

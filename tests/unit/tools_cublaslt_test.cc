@@ -1,7 +1,7 @@
 // The declarations of cuBLASLt against its own header, where the toolkit has it.
 #include <gtest/gtest.h>
 
-#include "tools/common/cublaslt_types.h"
+#include "tools/bench/cublaslt_types.h"
 
 #if __has_include(<cublasLt.h>)
 #pragma GCC diagnostic push

@@ -1,4 +1,4 @@
-#include "tools/common/model_file.h"
+#include "tools/models/model_file.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <set>
 #include <string>
 
-#include "generator/recipe.h"
-#include "generator/support_matrix.h"
+#include "generator/core/recipe.h"
+#include "generator/core/support_matrix.h"
 
 namespace octile::tools {
 namespace {

@@ -1,4 +1,4 @@
-// A list of questions within a budget, on simulated devices: what is kept, resumed and given up.
+// A list of tasks within a budget, on simulated devices: what is kept, resumed and given up.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,10 +6,10 @@
 #include <fstream>
 #include <map>
 
-#include "generator/cost_model.h"
+#include "generator/gemm/cost.h"
 #include "runtime/engine/choice.h"
 #include "runtime/engine/engine.h"
-#include "runtime/tuner/campaign.h"
+#include "runtime/tuner/run.h"
 #include "tests/support/api_handles.h"
 #include "tests/support/simulated_gpu.h"
 
@@ -23,20 +23,20 @@ using ::testing::HasSubstr;
 
 const DeviceSpec& h200() { return *find_device("h200"); }
 
-Question question(std::int64_t tokens, std::int64_t n = 7168) {
+TuningTask task(std::int64_t tokens, std::int64_t n = 7168) {
   GemmProblem problem;
   problem.n = n;
   problem.k = 2048;
   return {problem, tokens};
 }
 
-// Every question has the same simulated device: its third candidate is 10 % faster than the
+// Every task has the same simulated device: its third candidate is 10 % faster than the
 // default, except where the token count is even: there nothing is.
 class SimulatedDecider final : public Decider {
  public:
-  void expect(const Question& q) override { expected.push_back(q.tokens); }
+  void expect(const TuningTask& q) override { expected.push_back(q.tokens); }
 
-  Result<Decision> decide(const Question& q, const Budget& budget) override {
+  Result<Decision> decide(const TuningTask& q, const Budget& budget) override {
     asked.push_back(q.tokens);
     budgets[q.tokens] = budget.left();
     if (q.tokens == breaks_at) return fail(ErrorCode::kDeviceError, "the device is lost");
@@ -59,17 +59,17 @@ class SimulatedDecider final : public Decider {
   std::shared_ptr<double> now = std::make_shared<double>(100.0);
 };
 
-class CampaignTest : public ::testing::Test {
+class TunerRunTest : public ::testing::Test {
  protected:
-  CampaignOptions options(double seconds = 60) {
-    CampaignOptions made;
+  RunOptions options(double seconds = 60) {
+    RunOptions made;
     made.budget_seconds = seconds;
     made.clock = [now = decider.now] { return *now; };
     made.stopped = [this] { return decider.stopped; };
     return made;
   }
-  CampaignResult run(const std::vector<Question>& questions, const CampaignOptions& how) {
-    const auto result = run_campaign(questions, h200(), decider, &file, how);
+  RunResult run(const std::vector<TuningTask>& tasks, const RunOptions& how) {
+    const auto result = run_tasks(tasks, h200(), decider, &file, how);
     EXPECT_TRUE(result) << result.error().message;
     return *result;
   }
@@ -80,8 +80,8 @@ class CampaignTest : public ::testing::Test {
   SimulatedDecider decider;
 };
 
-TEST_F(CampaignTest, AnswersAndKeepsEveryQuestion) {
-  const auto result = run({question(63), question(64), question(127)}, options());
+TEST_F(TunerRunTest, AnswersAndKeepsEveryQuestion) {
+  const auto result = run({task(63), task(64), task(127)}, options());
   EXPECT_THAT(decider.asked, ElementsAre(63, 64, 127));
   EXPECT_THAT(decider.expected, ElementsAre(63, 64, 127)) << "each ahead of its turn, once";
   EXPECT_EQ(result.undecided, 0);
@@ -96,7 +96,7 @@ TEST_F(CampaignTest, AnswersAndKeepsEveryQuestion) {
   EXPECT_THAT(record.problem, HasSubstr("gemm m=? n=7168 k=2048"));
   EXPECT_NEAR(record.gain, 10 / 9.0, 0.01);
   EXPECT_GT(record.noise, 0);
-  const auto list = explore(question(63), h200(), {.liked = 4, .different = 0}).shortlist;
+  const auto list = explore(task(63), h200(), {.liked = 4, .different = 0}).shortlist;
   const auto text_of = [](const KernelConfig& c) { return to_text(std::get<GemmConfig>(c)); };
   EXPECT_EQ(record.winner.config, text_of(list[2].config));
   ASSERT_TRUE(record.default_config);
@@ -108,9 +108,9 @@ TEST_F(CampaignTest, AnswersAndKeepsEveryQuestion) {
   EXPECT_EQ(record.counts.timed, 4);
 }
 
-TEST_F(CampaignTest, AQuantisersRecordIsTakenByPlansAndResumed) {
+TEST_F(TunerRunTest, AQuantisersRecordIsTakenByPlansAndResumed) {
   const Problem problem = *parse_problem("quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=both");
-  const auto first = run({{problem, 4095}, question(63)}, options());
+  const auto first = run({{problem, 4095}, task(63)}, options());
   ASSERT_EQ(first.decisions[0].outcome, Outcome::kTuned);
   const auto records = file.read()->records;
   ASSERT_EQ(records.size(), 2);
@@ -130,8 +130,8 @@ TEST_F(CampaignTest, AQuantisersRecordIsTakenByPlansAndResumed) {
   EXPECT_THAT(decider.asked, ElementsAre(4095, 63)) << "it was known";
 }
 
-TEST_F(CampaignTest, ResumesWhereItStopped) {
-  const std::vector<Question> all{question(63), question(64), question(127)};
+TEST_F(TunerRunTest, ResumesWhereItStopped) {
+  const std::vector<TuningTask> all{task(63), task(64), task(127)};
   decider.stop_after = 64;
   const auto first = run(all, options());
   EXPECT_TRUE(first.stopped);
@@ -149,10 +149,10 @@ TEST_F(CampaignTest, ResumesWhereItStopped) {
 }
 
 // The interrupt comes in the middle of a search: nothing half measured is kept.
-TEST_F(CampaignTest, AStopEndsTheSearchUnderWay) {
-  CampaignOptions how = options();
+TEST_F(TunerRunTest, AStopEndsTheSearchUnderWay) {
+  RunOptions how = options();
   how.stopped = [this] { return *decider.now > 100.3; };
-  const auto result = run({question(63), question(127)}, how);
+  const auto result = run({task(63), task(127)}, how);
   EXPECT_TRUE(result.stopped);
   EXPECT_EQ(result.undecided, 2);
   EXPECT_THAT(decider.asked, ElementsAre(63));
@@ -160,37 +160,37 @@ TEST_F(CampaignTest, AStopEndsTheSearchUnderWay) {
   EXPECT_LT(*decider.now, 100.4);
 }
 
-TEST_F(CampaignTest, ForceAsksAgain) {
-  run({question(63)}, options());
-  CampaignOptions forced = options();
+TEST_F(TunerRunTest, ForceAsksAgain) {
+  run({task(63)}, options());
+  RunOptions forced = options();
   forced.force = true;
-  run({question(63)}, forced);
+  run({task(63)}, forced);
   EXPECT_THAT(decider.asked, ElementsAre(63, 63));
   EXPECT_EQ(kept(), 2);
 }
 
-TEST_F(CampaignTest, ARecordOfAnotherCountInTheBucketIsNoAnswer) {
-  run({question(63)}, options());
-  run({question(61)}, options());
+TEST_F(TunerRunTest, ARecordOfAnotherCountInTheBucketIsNoAnswer) {
+  run({task(63)}, options());
+  run({task(61)}, options());
   EXPECT_THAT(decider.asked, ElementsAre(63, 61));
-  run({question(63), question(61)}, options());
+  run({task(63), task(61)}, options());
   EXPECT_THAT(decider.asked, ElementsAre(63, 61)) << "both are known";
 }
 
-TEST_F(CampaignTest, ARecordThatStatesAnotherBucketIsNoAnswer) {
-  run({question(301)}, options());
+TEST_F(TunerRunTest, ARecordThatStatesAnotherBucketIsNoAnswer) {
+  run({task(301)}, options());
   cache::TuningRecord record = file.read()->records.at(0);
   EXPECT_EQ(record.bucket, 384);
   record.bucket = 512;
   std::filesystem::remove(file.path());
   ASSERT_TRUE(file.append(record));
-  run({question(301)}, options());
+  run({task(301)}, options());
   EXPECT_THAT(decider.asked, ElementsAre(301, 301));
 }
 
-TEST_F(CampaignTest, TheBudgetIsSharedByValueAndKept) {
-  const std::vector<Question> all{question(7), question(5),    question(9),
-                                  question(1), question(4097), question(3)};
+TEST_F(TunerRunTest, TheBudgetIsSharedByValueAndKept) {
+  const std::vector<TuningTask> all{task(7), task(5),    task(9),
+                                  task(1), task(4097), task(3)};
   const auto result = run(all, options(12));
   // The first compile for the others; then the longer product gets more, the shorter no less than
   // compiling its candidates takes.
@@ -201,45 +201,45 @@ TEST_F(CampaignTest, TheBudgetIsSharedByValueAndKept) {
   EXPECT_LE(*decider.now, 106.1);
 }
 
-TEST_F(CampaignTest, WhatTheBudgetDoesNotReachStaysUndecided) {
-  const auto result = run({question(1), question(3), question(5)}, options(0.1));
+TEST_F(TunerRunTest, WhatTheBudgetDoesNotReachStaysUndecided) {
+  const auto result = run({task(1), task(3), task(5)}, options(0.1));
   EXPECT_EQ(result.undecided, 3);
   EXPECT_EQ(kept(), 0);
   EXPECT_LE(*decider.now, 100.2);
 }
 
-TEST_F(CampaignTest, ALostDeviceLosesNothingDecided) {
+TEST_F(TunerRunTest, ALostDeviceLosesNothingDecided) {
   decider.breaks_at = 127;
   const auto result =
-      run_campaign({question(63), question(127), question(255)}, h200(), decider, &file, options());
+      run_tasks({task(63), task(127), task(255)}, h200(), decider, &file, options());
   ASSERT_FALSE(result);
   EXPECT_THAT(result.error().message, HasSubstr("the device is lost"));
   EXPECT_EQ(kept(), 1);
 }
 
-TEST_F(CampaignTest, AWrongCandidateIsToldWithAllItTakesToSeeItAgain) {
+TEST_F(TunerRunTest, AWrongCandidateIsToldWithAllItTakesToSeeItAgain) {
   decider.wrong_at = 63;
-  const auto result = run({question(63)}, options());
+  const auto result = run({task(63)}, options());
   ASSERT_EQ(result.decisions[0].wrong.size(), 1);
   const std::string text = to_text(result.decisions[0].wrong[0]);
-  const auto list = explore(question(63), h200(), {.liked = 4, .different = 0}).shortlist;
+  const auto list = explore(task(63), h200(), {.liked = 4, .different = 0}).shortlist;
   for (const std::string& part :
        {std::string("gemm m=? n=7168 k=2048"), std::string("at 63 tokens"), std::string("seed 42"),
         to_text(std::get<GemmConfig>(list[1].config)), std::string("wrong: zero")})
     EXPECT_THAT(text, HasSubstr(part));
-  EXPECT_EQ(result.decisions[0].record.counts.failed_gate, 1);
+  EXPECT_EQ(result.decisions[0].record.counts.failed_verify, 1);
 }
 
-TEST_F(CampaignTest, RecordsThatCannotBeKeptEndIt) {
+TEST_F(TunerRunTest, RecordsThatCannotBeKeptEndIt) {
   std::ofstream(folder.path() + "/file") << "no folder";
   const cache::TuningFile blocked(folder.path() + "/file", true);
-  const auto result = run_campaign({question(63)}, h200(), decider, &blocked, options());
+  const auto result = run_tasks({task(63)}, h200(), decider, &blocked, options());
   ASSERT_FALSE(result);
   EXPECT_THAT(result.error().message, HasSubstr(folder.path() + "/file"));
 }
 
-TEST_F(CampaignTest, WithoutAFileNothingIsKept) {
-  const auto result = run_campaign({question(63)}, h200(), decider, nullptr, options());
+TEST_F(TunerRunTest, WithoutAFileNothingIsKept) {
+  const auto result = run_tasks({task(63)}, h200(), decider, nullptr, options());
   ASSERT_TRUE(result);
   EXPECT_EQ(result->decisions[0].outcome, Outcome::kTuned);
   EXPECT_EQ(kept(), 0);
@@ -247,9 +247,9 @@ TEST_F(CampaignTest, WithoutAFileNothingIsKept) {
 
 TEST(Floor, IsTheSlowerOfMemoryAndArithmetic) {
   // 64x7168x2048: 64*2048 + 7168*2048 + 2*64*7168 bytes at 4.3 TB/s.
-  EXPECT_NEAR(floor_us(question(64), h200()), 15728640.0 / 4.3e6, 1e-6);
+  EXPECT_NEAR(floor_us(task(64), h200()), 15728640.0 / 4.3e6, 1e-6);
   // 8192x7168x2048 at 1979 TFLOP/s.
-  EXPECT_NEAR(floor_us(question(8192), h200()), 2.0 * 8192 * 7168 * 2048 / 1979e6, 1e-6);
+  EXPECT_NEAR(floor_us(task(8192), h200()), 2.0 * 8192 * 7168 * 2048 / 1979e6, 1e-6);
 }
 
 TEST(Floor, OfAQuantiserIsWhatItMoves) {

@@ -123,7 +123,7 @@ TEST(TunerSearch, VariantsOfTheFastestTakePart) {
     ASSERT_TRUE(result) << result.error().message;
     EXPECT_EQ(result->winner, 7) << seed;
     EXPECT_EQ(result->outcome, Outcome::kTuned);
-    EXPECT_THAT(bench.gated, ::testing::ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 9)) << seed;
+    EXPECT_THAT(bench.verified, ::testing::ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 9)) << seed;
     EXPECT_EQ(result->compiled, 9);
   }
 }
@@ -167,7 +167,7 @@ TEST(TunerSearch, AWrongCandidateIsReportedAndNeverTimed) {
   EXPECT_THAT(bench.timed, Not(Contains(1)));
   ASSERT_EQ(result->dropped.size(), 1);
   EXPECT_EQ(result->dropped[0].candidate, 1);
-  EXPECT_EQ(result->dropped[0].stage, Stage::kGate);
+  EXPECT_EQ(result->dropped[0].stage, Stage::kVerify);
   EXPECT_THAT(result->dropped[0].why, HasSubstr("worst element (3, 4)"));
 }
 
@@ -181,7 +181,7 @@ TEST(TunerSearch, AWrongCandidateThatPassedFirstIsFoundOut) {
   ASSERT_EQ(result.dropped.size(), 2);
   for (const Dropped& dropped : result.dropped) {
     EXPECT_LE(dropped.candidate, 1);
-    EXPECT_EQ(dropped.stage, Stage::kGate);
+    EXPECT_EQ(dropped.stage, Stage::kVerify);
     EXPECT_EQ(dropped.why, "between the samples");
   }
 }
@@ -195,8 +195,8 @@ TEST(TunerSearch, SpillsAndFailedCompilesDropOutBeforeTheGate) {
   ASSERT_TRUE(result);
   EXPECT_EQ(result->winner, 3);
   EXPECT_EQ(result->compiled, 2);
-  EXPECT_THAT(bench.gated, Not(Contains(1)));
-  EXPECT_THAT(bench.gated, Not(Contains(2)));
+  EXPECT_THAT(bench.verified, Not(Contains(1)));
+  EXPECT_THAT(bench.verified, Not(Contains(2)));
   ASSERT_EQ(result->dropped.size(), 2);
   EXPECT_EQ(result->dropped[0].stage, Stage::kSpills);
   EXPECT_EQ(result->dropped[1].stage, Stage::kCompile);
@@ -247,8 +247,8 @@ TEST(TunerSearch, TheBudgetIsKept) {
     const double began = clock();
     const auto result = search(bench, Budget(clock, seconds));
     ASSERT_TRUE(result);
-    // One candidate may be on its way through the gate when time is up.
-    EXPECT_LE(clock() - began, seconds + gpu.gate_seconds + 2 * gpu.measurement_seconds) << seconds;
+    // One candidate may be on its way through verification when time is up.
+    EXPECT_LE(clock() - began, seconds + gpu.verify_seconds + 2 * gpu.measurement_seconds) << seconds;
     if (result->outcome == Outcome::kOutOfTime) {
       EXPECT_EQ(result->winner, 0);
     }
@@ -319,7 +319,7 @@ TEST(TunerSearch, TimesWhileOthersCompile) {
   const double began = clock();
   ASSERT_TRUE(search(bench, Budget(clock, kEnough)));
   const double compiling = 16 * 0.2 / 2;
-  const double checking = 16 * (gpu.gate_seconds + 2 * gpu.measurement_seconds);
+  const double checking = 16 * (gpu.verify_seconds + 2 * gpu.measurement_seconds);
   const double racing = (bench.measurements - 2 * 16) * gpu.measurement_seconds;
   EXPECT_LT(clock() - began, compiling + racing + checking / 2);
 }

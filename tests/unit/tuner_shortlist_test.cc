@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <set>
 
-#include "generator/cost_model.h"
+#include "generator/gemm/cost.h"
 #include "runtime/engine/engine.h"
 #include "runtime/tuner/shortlist.h"
 

@@ -7,10 +7,10 @@
 
 #include "runtime/api/boundary.h"
 #include "tools/cache/verbs.h"
-#include "tools/common/cache_archive.h"
-#include "tools/common/cache_entries.h"
-#include "tools/common/cache_filter.h"
-#include "tools/common/kernel_report.h"
+#include "tools/cache/archive.h"
+#include "tools/cache/entries.h"
+#include "tools/cache/filter.h"
+#include "tools/compile/kernel_report.h"
 
 namespace octile::tools::verbs {
 namespace {

@@ -7,7 +7,7 @@
 #include "runtime/api/boundary.h"
 #include "runtime/compiler/cubin.h"
 #include "tools/cache/verbs.h"
-#include "tools/common/cache_archive.h"
+#include "tools/cache/archive.h"
 
 namespace octile::tools::verbs {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "runtime/api/boundary.h"
 #include "tools/cache/verbs.h"
-#include "tools/common/cache_entries.h"
-#include "tools/common/cache_filter.h"
-#include "tools/common/kernel_report.h"
+#include "tools/cache/entries.h"
+#include "tools/cache/filter.h"
+#include "tools/compile/kernel_report.h"
 #include "tools/common/text_table.h"
 
 namespace octile::tools::verbs {

@@ -8,8 +8,8 @@
 #include "runtime/api/boundary.h"
 #include "runtime/compiler/cubin.h"
 #include "tools/cache/verbs.h"
-#include "tools/common/cache_entries.h"
-#include "tools/common/disassemble.h"
+#include "tools/cache/entries.h"
+#include "tools/cache/disassemble.h"
 
 namespace octile::tools::verbs {
 namespace {

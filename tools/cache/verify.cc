@@ -10,8 +10,8 @@
 #include "runtime/api/boundary.h"
 #include "runtime/compiler/cubin.h"
 #include "tools/cache/verbs.h"
-#include "tools/common/cache_entries.h"
-#include "tools/common/cache_filter.h"
+#include "tools/cache/entries.h"
+#include "tools/cache/filter.h"
 #include "tools/common/on_workers.h"
 
 namespace octile::tools::verbs {

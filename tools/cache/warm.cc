@@ -12,13 +12,13 @@
 #include <utility>
 #include <vector>
 
-#include "generator/cost_model.h"
-#include "generator/support_matrix.h"
+#include "generator/gemm/cost.h"
+#include "generator/core/support_matrix.h"
 #include "runtime/api/boundary.h"
 #include "tools/cache/verbs.h"
-#include "tools/common/cache_entries.h"
+#include "tools/cache/entries.h"
 #include "tools/common/on_workers.h"
-#include "tools/common/problem_file.h"
+#include "tools/models/problem_file.h"
 
 namespace octile::tools::verbs {
 namespace {

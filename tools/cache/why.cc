@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "cache/file_name.h"
-#include "generator/cost_model.h"
-#include "generator/support_matrix.h"
+#include "generator/gemm/cost.h"
+#include "generator/core/support_matrix.h"
 #include "runtime/api/boundary.h"
 #include "runtime/compiler/cubin.h"
 #include "tools/cache/verbs.h"
-#include "tools/common/cache_entries.h"
-#include "tools/common/key_difference.h"
+#include "tools/cache/entries.h"
+#include "tools/cache/key_difference.h"
 
 namespace octile::tools::verbs {
 namespace {

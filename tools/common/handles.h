@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "generator/error.h"
+#include "generator/core/error.h"
 #include "generator/problem.h"
 #include "octile/octile.h"
 

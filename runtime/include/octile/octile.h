@@ -79,7 +79,7 @@ typedef enum octile_scale_format {
   OCTILE_SCALE_FORMAT_DEFAULT = 0, /* f32; e8m0 for the MX granularities */
   OCTILE_SCALE_F32 = 1,
   OCTILE_SCALE_F32_POW2 = 2,    /* fp32 restricted to powers of two */
-  OCTILE_SCALE_PACKED_POW2 = 3, /* 1x128: the biased exponents of four consecutive blocks of k in an
+  OCTILE_SCALE_UE8M0X4 = 3, /* 1x128: the biased exponents of four consecutive blocks of k in an
                                    int32, the first in the lowest byte;
                                    [ceil(ceil(k/128)/4)][roundup(m,4)] */
   OCTILE_SCALE_E8M0 = 4,        /* the biased exponent of a power of two, one byte (OCP MX) */
@@ -181,8 +181,8 @@ typedef struct octile_gemm_desc {
 
 /* Where the scale of a tensor comes from. */
 typedef enum octile_scale_policy {
-  OCTILE_SCALES_CURRENT = 0, /* its own maximum */
-  OCTILE_SCALES_DELAYED = 1  /* per tensor: octile_quantize_args.encode, which
+  OCTILE_SCALING_CURRENT = 0, /* its own maximum */
+  OCTILE_SCALING_DELAYED = 1  /* per tensor: octile_quantize_args.encode_scale, which
                                 octile_scale_update_run derives from the maxima of earlier steps */
 } octile_scale_policy;
 
@@ -202,7 +202,7 @@ typedef enum octile_quantize_operation {
 /* Several tensors in one: the token groups of a mixture of experts. */
 typedef enum octile_grouping {
   OCTILE_GROUPS_NONE = 0,
-  OCTILE_GROUPS_PACKED =
+  OCTILE_GROUPS_CONTIGUOUS =
       1,                   /* groups follow one another in the rows; octile_quantize_args.offsets */
   OCTILE_GROUPS_MASKED = 2 /* groups of as many rows each, of which the first
                               octile_quantize_args.counts exist */
@@ -219,8 +219,8 @@ typedef enum octile_shard_step {
 
 /* How E8M0 scales lie in memory. */
 typedef enum octile_scale_layout {
-  OCTILE_SCALES_LINEAR = 0,
-  OCTILE_SCALES_SWIZZLED = 1 /* in tiles of 128 x 4, as block-scaled tensor cores read them */
+  OCTILE_SCALE_LAYOUT_LINEAR = 0,
+  OCTILE_SCALE_LAYOUT_SWIZZLED = 1 /* in tiles of 128 x 4, as block-scaled tensor cores read them */
 } octile_scale_layout;
 
 /* q[rows,cols], scales = quantise(x[rows,cols]) for every row count. */
@@ -306,9 +306,9 @@ OCTILE_API octile_status octile_plan_workspace_size(octile_plan* plan, int64_t t
  * rows: of x; of each group where they are masked. groups: 0 to 65536; 0 for a plan without.
  * transposed nonzero: the columnwise copy.
  * - Without groups: as octile_quantized_layout_query; swizzled scales fill whole tiles of 128 x 4.
- * - Packed groups, row-wise: as one tensor of `rows` rows. Rows and scales of no group are not
+ * - Contiguous groups, row-wise: as one tensor of `rows` rows. Rows and scales of no group are not
  *   touched, but for the padding behind the last group's scales.
- * - Packed groups, transposed: group g's columns begin on a multiple of 128, the sum of
+ * - Contiguous groups, transposed: group g's columns begin on a multiple of 128, the sum of
  *   roundup(rows of i, 128) over the groups i before it, and end in zeros up to the next multiple;
  *   its scales are those of its ceil(rows / 128) blocks (1x32: of four times as many). data_ld is
  *   the most that `rows` rows in `groups` groups can take; what is behind the last group is not
@@ -325,13 +325,13 @@ OCTILE_API octile_status octile_plan_quantized_layout(octile_plan* plan, int64_t
 
 typedef enum octile_run_flags {
   OCTILE_RUN_DEFAULT = 0,
-  OCTILE_RUN_OVERLAP = 1, /* the kernel may start while the work before it in the stream still
+  OCTILE_RUN_B_READY = 1, /* the kernel may start while the work before it in the stream still
                              runs (programmatic dependent launch), and reads B and B's scales at
                              once: nothing that may still run may write those. A, A's scales and D
                              are not touched before that work has ended. Up to 1 us less a call
                              where products of few tokens follow each other; has no effect on
                              products that would lose by it: whose kernel lets nothing start beside
-                             it (next=end of its configuration), reads mostly A, or shares B in
+                             it (pdl=end of its configuration), reads mostly A, or shares B in
                              a cluster */
 } octile_run_flags;
 
@@ -379,7 +379,7 @@ typedef struct octile_quantize_args {
   void* scale_transposed; /* as octile_quantized_layout_query says with transposed */
   void* workspace;        /* octile_plan_workspace_size bytes, 16-byte aligned; null where 0 */
   size_t workspace_bytes;
-  const float* encode; /* [1], delayed scaling only: x is multiplied by it, the scale is 1 / encode;
+  const float* encode_scale; /* [1], delayed scaling only: x is multiplied by it, the scale is 1 / encode;
                           with groups one each */
   float* amax; /* [1], plans with one scale per tensor: raised to the largest finite |x|; with
                   groups one each; null: not kept */
@@ -396,7 +396,7 @@ typedef struct octile_quantize_args {
                              1 / sqrt(mean(x^2) + norm_epsilon) */
   float* bias_gradient;   /* [cols], plans with one: written, the sums of the source's columns */
   float* tap;             /* [rows][cols], plans with one: written, what was quantised, as fp32 */
-  const int32_t* offsets; /* [groups + 1], packed groups: the first row of each, from 0 on
+  const int32_t* offsets; /* [groups + 1], contiguous groups: the first row of each, from 0 on
                              ascending, then the rows of all, at most `rows` */
   const int32_t* counts;  /* [groups], masked groups: the rows of each that exist; below 0 is
                              taken as 0, above `rows` as `rows`; x is [groups][rows][ldx] and q
@@ -438,7 +438,7 @@ typedef struct octile_scale_update_args {
   size_t struct_size;
   float* history;  /* [length][tensors], zero at first; row 0 is what octile_quantize_args.amax
                       raised */
-  float* encode;   /* [tensors], 1 at first */
+  float* encode_scale;   /* [tensors], 1 at first */
   int64_t tensors; /* >= 0; 0 does nothing */
   int64_t length;  /* >= 1; >= 2 with OCTILE_AMAX_AVERAGE */
   octile_amax_choice choice;

@@ -1,0 +1,87 @@
+// Pointwise fusions (an activation before quantising, a bias after a GEMM) are written by the
+// generator from this typed tree, never from a caller's string. Every node is an fp32 value; inputs
+// are converted to fp32 on load.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "generator/core/error.h"
+
+namespace octile {
+
+enum class ExprOp : int {
+  kInput,     // one of up to 4 inputs, by index
+  kConstant,  // a finite fp32 constant, printed as its bits
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kMin,  // NaN where either is NaN, so that a sentry after it still sees it; -0 < +0
+  kMax,
+  kNeg,
+  kAbs,
+  kExp,
+  kTanh,
+  kRsqrt,
+  kReciprocal,
+  kSigmoid,  // 1 / (1 + exp(-x))
+};
+
+class Expr {
+ public:
+  static constexpr int kMaxInputs = 4;
+  // A tree beyond these is refused, so that printing and evaluating may recurse. Shared subtrees
+  // count each time they are used.
+  static constexpr int kMaxDepth = 64;
+  static constexpr int kMaxNodes = 256;
+
+  static Result<Expr> input(int index);       // 0 <= index < kMaxInputs
+  static Result<Expr> constant(float value);  // finite
+  static Result<Expr> unary(ExprOp op, const Expr& x);
+  static Result<Expr> binary(ExprOp op, const Expr& x, const Expr& y);
+
+  ExprOp op() const;
+  // The trees under it: none of a leaf.
+  std::vector<Expr> arguments() const;
+  int input_count() const;  // highest input index used + 1
+  int node_count() const;
+  int depth() const;  // 1 for a leaf
+  // CUDA: an expression over `x0`..`x3` whose arithmetic is correctly rounded and never contracted
+  // (__fadd_rn and its kin). exp, tanh, sigmoid, rsqrt, min and max print as octile_exp(x) and so
+  // on: device functions of templates/lib/math.cuh.
+  std::string to_cuda() const;
+  // The same with `name` wherever `part` is.
+  std::string to_cuda(const Expr& part, std::string_view name) const;
+  // Canonical text: "mul(div(x0,add(1,exp(neg(x0)))),x1)". Parsed by parse_expression.
+  std::string to_text() const;
+  // Host reference of the same arithmetic, bit for bit (generator/core/elementary.h). inputs.size() >=
+  // input_count().
+  float evaluate(std::span<const float> inputs) const;
+  // The same for `count` elements: inputs[i] points to input i's, for those the expression reads.
+  void evaluate(std::span<const float* const> inputs, std::size_t count, float* out) const;
+  friend bool operator==(const Expr& a, const Expr& b) { return a.to_text() == b.to_text(); }
+
+ private:
+  struct Node;
+  explicit Expr(std::shared_ptr<const Node> node) : node_(std::move(node)) {}
+  static Result<Expr> make(Node node);
+  static void print_text(const Node& node, std::string& out);
+  struct Named;
+  static void print_cuda(const Node& node, const Named* named, std::string& out);
+  static void evaluate(const Node& node, std::span<const float* const> inputs, std::size_t count,
+                       float* out);
+  std::shared_ptr<const Node> node_;
+};
+
+// Function notation without spaces: x0..x3, decimal constants, add sub mul div min max (two
+// arguments), neg abs exp tanh rsqrt reciprocal sigmoid (one). The error names the place and what
+// is allowed there; Expr's limits hold.
+Result<Expr> parse_expression(std::string_view text);
+
+}  // namespace octile

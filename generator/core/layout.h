@@ -1,0 +1,48 @@
+// Where the bytes of a quantised tensor lie: the layout table of the contracts as arithmetic.
+// Quantisers, GEMMs, the reference executor and size queries all ask here.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "generator/core/error.h"
+#include "generator/core/types.h"
+
+namespace octile {
+
+// A two-dimensional array: `outer` rows of `inner` contiguous elements, rows `ld` elements apart.
+// `inner` counts the padding a quantiser writes; elements from `inner` to `ld` are the caller's.
+struct ArrayShape {
+  std::int64_t outer = 0;
+  std::int64_t inner = 0;
+  std::int64_t ld = 0;
+  int element_bytes = 0;
+  std::int64_t bytes() const { return outer * ld * element_bytes; }
+};
+
+struct QuantizedLayout {
+  ArrayShape data;    // FP8 bytes
+  ArrayShape scales;  // decode scales, padding included
+  // Scales that belong to data, padding excluded: of `scales.outer` and `scales.inner`.
+  std::int64_t scale_rows = 0;
+  std::int64_t scale_cols = 0;
+};
+
+// outer * inner * element_bytes, or nothing where that is beyond 2^63-1. Arguments are >= 0.
+std::optional<std::int64_t> byte_size(std::int64_t outer, std::int64_t inner, int element_bytes);
+
+// Layout of a [rows, cols] tensor quantised as `type`. `ld` is the row stride of the data in
+// elements (0: packed). `transposed` asks for the columnwise copy: blocks along rows, data
+// [cols][roundup(rows,16)].
+// Errors: kUnsupported where the contracts have no such layout; kInvalidArgument for a negative
+// extent, an ld below the extent, or a size beyond 2^63-1 bytes.
+Result<QuantizedLayout> quantized_layout(const TensorType& type, std::int64_t rows,
+                                         std::int64_t cols, std::int64_t ld = 0,
+                                         bool transposed = false);
+
+// The stride of the scales of that layout, for a type and extents that have one: no more than the
+// arithmetic, for every launch.
+std::int64_t packed_scale_ld(const TensorType& type, std::int64_t rows, std::int64_t cols,
+                             bool transposed = false);
+
+}  // namespace octile

@@ -1,0 +1,121 @@
+#include "generator/core/recipe.h"
+
+#include <array>
+#include <string>
+
+namespace octile {
+namespace {
+
+constexpr TensorType typed(DType dtype, Granularity granularity,
+                           ScaleFormat scale = ScaleFormat::kF32) {
+  return {dtype, granularity, scale};
+}
+
+constexpr DType kE4M3 = DType::kE4M3;
+constexpr DType kE5M2 = DType::kE5M2;
+
+constexpr std::array<Recipe, 6> kRecipes{{
+    {.name = "blockwise",
+     .activation = typed(kE4M3, Granularity::k1x128),
+     .weight = typed(kE4M3, Granularity::k128x128),
+     .gradient = typed(kE4M3, Granularity::k1x128),
+     .promote_fprop = 128,
+     .promote_backward = 128,
+     .source = "DeepSeek-V3 technical report, arXiv 2412.19437, section 3.3",
+     .summary = "E4M3 everywhere; activations and gradients 1x128, weights 128x128; promoted in "
+                "fp32 every 128 of K"},
+    {.name = "blockwise_hybrid",
+     .activation = typed(kE4M3, Granularity::k1x128),
+     .weight = typed(kE4M3, Granularity::k128x128),
+     .gradient = typed(kE5M2, Granularity::k1x128),
+     .promote_fprop = 128,
+     .promote_backward = 128,
+     .source = "blockwise, with the E5M2 gradients of FP8 Formats for Deep Learning, arXiv "
+               "2209.05433",
+     .summary = "as blockwise, gradients in E5M2"},
+    {.name = "tensorwise",
+     .activation = typed(kE4M3, Granularity::kPerTensor),
+     .weight = typed(kE4M3, Granularity::kPerTensor),
+     .gradient = typed(kE5M2, Granularity::kPerTensor),
+     .promote_fprop = kPromoteNone,
+     .promote_backward = 128,
+     .source =
+         "TransformerEngine common/recipe: Float8CurrentScaling (HYBRID; split accumulator in "
+         "dgrad and wgrad only)",
+     .summary = "one scale per tensor from its current maximum; gradients in E5M2"},
+    {.name = "delayed",
+     .activation = typed(kE4M3, Granularity::kPerTensor),
+     .weight = typed(kE4M3, Granularity::kPerTensor),
+     .gradient = typed(kE5M2, Granularity::kPerTensor),
+     .promote_fprop = kPromoteNone,
+     .promote_backward = 128,
+     .source =
+         "TransformerEngine common/recipe: DelayedScaling (HYBRID, amax history of 1024 steps; "
+         "split accumulator in dgrad and wgrad only)",
+     .summary = "one scale per tensor from the maxima of earlier steps; gradients in E5M2"},
+    {.name = "rowwise",
+     .activation = typed(kE4M3, Granularity::kPerRow, ScaleFormat::kF32Pow2),
+     .weight = typed(kE4M3, Granularity::kPerRow, ScaleFormat::kF32Pow2),
+     .gradient = typed(kE4M3, Granularity::kPerRow, ScaleFormat::kF32Pow2),
+     .promote_fprop = kPromoteNone,
+     .promote_backward = 128,
+     .source = "torchao float8/config.py: recipe rowwise (E4M3, power-of-two scales; fast "
+               "accumulation in fprop only)",
+     .summary = "E4M3 everywhere; one power-of-two scale per row of each operand"},
+    {.name = "mxfp8",
+     .activation = typed(kE4M3, Granularity::k1x32, ScaleFormat::kE8M0),
+     .weight = typed(kE4M3, Granularity::k1x32, ScaleFormat::kE8M0),
+     .gradient = typed(kE4M3, Granularity::k1x32, ScaleFormat::kE8M0),
+     .promote_fprop = 32,
+     .promote_backward = 32,
+     .source = "OCP Microscaling Formats (MX) v1.0; E4M3 for all roles after Recipes for "
+               "Pre-training LLMs with MXFP8, arXiv 2506.08027",
+     .summary = "E4M3 everywhere; one power-of-two scale (E8M0) per 32 elements of K"},
+}};
+
+}  // namespace
+
+std::span<const Recipe> recipes() { return kRecipes; }
+
+const Recipe* find_recipe(std::string_view name) {
+  for (const Recipe& r : kRecipes) {
+    if (r.name == name) return &r;
+  }
+  return nullptr;
+}
+
+std::string recipe_names() {
+  std::string names;
+  for (const Recipe& r : kRecipes) names.append(names.empty() ? "" : ", ").append(r.name);
+  return names;
+}
+
+GemmProblem gemm_problem(const Recipe& recipe, Pass pass, std::int64_t m, std::int64_t n,
+                         std::int64_t k) {
+  GemmProblem p;
+  const auto fill = [&](std::int64_t gm, std::int64_t gn, std::int64_t gk, const TensorType& a,
+                        const TensorType& b) {
+    p.m = gm;
+    p.n = gn;
+    p.k = gk;
+    p.a = a;
+    p.b = b;
+  };
+  switch (pass) {
+    case Pass::kFprop:
+      fill(m, n, k, recipe.activation, recipe.weight);
+      break;
+    case Pass::kDgrad:
+      fill(m, k, n, recipe.gradient, recipe.weight);
+      break;
+    case Pass::kWgrad:
+      fill(n, k, m, recipe.gradient, recipe.activation);
+      break;
+  }
+  p.accumulate = pass == Pass::kWgrad;
+  p.d = p.accumulate ? DType::kFP32 : DType::kBF16;
+  p.promote = pass == Pass::kFprop ? recipe.promote_fprop : recipe.promote_backward;
+  return p;
+}
+
+}  // namespace octile

@@ -1,0 +1,184 @@
+#include "generator/gemm/config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "generator/core/config_text.h"
+
+namespace octile {
+namespace {
+
+constexpr int kWarpgroupThreads = 128;
+constexpr int kBarrierBytes = 8;
+
+// 65,536 registers an SM, handed out per warpgroup by setmaxnreg. One producer warpgroup of 40 (or
+// 32) leaves each of one, two or three consumers the counts below; a single consumer stays at 248
+// because a thread can name no more than 255. Two CTAs an SM have half of it each: one consumer.
+void split_registers(const GemmConfig& c, GemmResources& r) {
+  r.producer_registers = c.consumer_warpgroups == 3 ? 32 : 40;
+  r.consumer_registers = c.ctas_per_sm == 2           ? 216
+                         : c.consumer_warpgroups == 1 ? 248
+                         : c.consumer_warpgroups == 2 ? 232
+                                                      : 160;
+}
+
+// Where the ring's stages end: partial sums, 16 bytes a thread, strip and group of 8 columns, from
+// every rank of a cluster that splits K; or the tile in bf16 for TMA.
+int staging_bytes(const GemmConfig& c, int strips) {
+  if (c.splits > 1) {
+    const auto share = static_cast<int>(ceil_div(c.block_n / 8, c.splits));
+    return c.splits * share * strips * c.consumer_warpgroups * kWarpgroupThreads * 16;
+  }
+  return c.store == EpilogueStore::kTma ? c.block_m * c.block_n * 2 : 0;
+}
+
+bool parse_field(std::string_view name, std::string_view value, GemmConfig& c) {
+  if (name == "tile") return parse_extents(value, {&c.block_m, &c.block_n, &c.block_k});
+  if (name == "stages") return parse_int(value, c.stages);
+  if (name == "wg") return parse_int(value, c.consumer_warpgroups);
+  if (name == "cluster") return parse_extents(value, {&c.cluster_m, &c.cluster_n});
+  if (name == "unroll") return parse_int(value, c.unroll);
+  if (name == "inflight") return parse_int(value, c.in_flight);
+  if (name == "raster") {
+    c.raster.of_columns = value.ends_with('n');
+    if (c.raster.of_columns) value.remove_suffix(1);
+    return parse_int(value, c.raster.band);
+  }
+  if (name == "ctas") return parse_int(value, c.ctas_per_sm);
+  if (name == "promote") return parse_int(value, c.promote);
+  if (name == "splits") return parse_int(value, c.splits);
+  if (name == "store" && (value == "tma" || value == "direct")) {
+    c.store = value == "tma" ? EpilogueStore::kTma : EpilogueStore::kDirect;
+    return true;
+  }
+  if (name == "tail_n") return parse_int(value, c.tail_n);
+  if (name == "pdl" && (value == "early" || value == "end")) {
+    c.pdl_early = value == "early";
+    return true;
+  }
+  return false;
+}
+
+std::string_view store_name(EpilogueStore s) { return s == EpilogueStore::kTma ? "tma" : "direct"; }
+std::string_view pdl_name(bool early) { return early ? "early" : "end"; }
+
+// Of a whole tile's time, what one of half as many columns takes: it reads as much of A.
+constexpr double kNarrowTime = 0.55;
+
+// With so many whole tiles in a row of tiles.
+TileShares shares_with(std::int64_t whole_across, std::int64_t tiles_m, std::int64_t n,
+                       std::int64_t cols, int tail_n, std::int64_t slots) {
+  TileShares s;
+  s.tiles_m = tiles_m;
+  s.whole_across = whole_across;
+  const std::int64_t left = std::max<std::int64_t>(n - whole_across * cols, 0);
+  s.tail_across = ceil_div(left, std::int64_t{tail_n});
+  const std::int64_t whole = tiles_m * whole_across;
+  const std::int64_t in_last = whole % slots;
+  s.idle = in_last == 0 ? 0 : slots - in_last;
+  const std::int64_t behind = std::max<std::int64_t>(tiles_m * s.tail_across - 2 * s.idle, 0);
+  s.rounds = static_cast<double>(ceil_div(whole, slots)) +
+             kNarrowTime * static_cast<double>(ceil_div(behind, slots));
+  return s;
+}
+
+}  // namespace
+
+GemmResources resources_of(const GemmConfig& c) {
+  GemmResources r;
+  r.threads = kWarpgroupThreads * (c.consumer_warpgroups + 1);
+  split_registers(c, r);
+  const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
+  r.accumulator_registers = (strips + c.in_flight) * c.block_n / 2;
+  r.a_box_rows = c.block_m / c.cluster_n;
+  r.b_box_rows = c.tail_n > 0 ? c.tail_n : c.block_n / c.cluster_m;
+  r.d_box_rows = std::min(c.block_m, 64);
+  r.d_box_cols = c.block_n % 64 == 0 ? 64 : c.block_n % 32 == 0 ? 32 : 16;
+
+  GemmSmemLayout& s = r.smem;
+  s.a_stage_bytes = c.block_m * c.block_k;
+  s.b_stage_bytes = c.block_n * c.block_k;
+  s.scale_a_stage_bytes = static_cast<int>(round_up(std::int64_t{4} * c.block_m, 128));
+  s.a_offset = 0;
+  s.b_offset = s.a_offset + c.stages * s.a_stage_bytes;
+  s.d_offset = s.b_offset + c.stages * s.b_stage_bytes;
+  s.d_bytes = staging_bytes(c, strips);
+  s.scale_a_offset = s.d_offset + s.d_bytes;
+  s.scale_b_offset = s.scale_a_offset + c.stages * s.scale_a_stage_bytes;
+  const auto scale_b_stage_bytes =
+      static_cast<int>(round_up(std::int64_t{4} * column_segments(c), 16));
+  s.barrier_offset = s.scale_b_offset + c.stages * scale_b_stage_bytes;
+  const int barriers = 2 * c.stages + 1 + (c.splits > 1 ? 2 : 0);
+  s.total_bytes = s.barrier_offset + barriers * kBarrierBytes;
+  return r;
+}
+
+int column_segments(const GemmConfig& c) { return c.block_n / std::gcd(c.block_n, 128); }
+
+int cluster_size(const GemmConfig& c) { return c.cluster_m * c.cluster_n * c.splits; }
+
+int resident_clusters(const GemmConfig& c, int sm_count) {
+  const int size = cluster_size(c);
+  const int of_132 = size <= 2 ? 132 : size == 3 ? 117 : 120;  // SMs that clusters so large reach
+  return std::max(1, sm_count * of_132 / 132 / size) * c.ctas_per_sm;
+}
+
+TileShares share_tiles(std::int64_t m, std::int64_t n, std::int64_t rows, std::int64_t cols,
+                       int tail_n, std::int64_t slots) {
+  const std::int64_t tiles_m = ceil_div(m, rows);
+  if (tail_n == 0) {
+    TileShares s;
+    s.tiles_m = tiles_m;
+    s.whole_across = ceil_div(n, cols);
+    s.rounds = static_cast<double>(ceil_div(s.tiles(), slots));
+    return s;
+  }
+  // All tiles whole, those that D's columns fill, or those of the rounds that these fill.
+  const std::int64_t filled = n / cols;
+  const std::int64_t rounds = tiles_m * filled / slots;
+  TileShares best = shares_with(ceil_div(n, cols), tiles_m, n, cols, tail_n, slots);
+  for (const std::int64_t whole_across : {filled, slots * rounds / tiles_m}) {
+    const TileShares other = shares_with(whole_across, tiles_m, n, cols, tail_n, slots);
+    if (other.rounds < best.rounds) best = other;
+  }
+  return best;
+}
+
+std::string to_text(const Raster& raster) {
+  return fmt::format("{}{}", raster.band, raster.of_columns ? "n" : "");
+}
+
+std::string to_text(const GemmConfig& c) {
+  return fmt::format(
+      "tile={}x{}x{} stages={} wg={} cluster={}x{} unroll={} inflight={} raster={} ctas={} "
+      "store={} pdl={} promote={} splits={}{}",
+      c.block_m, c.block_n, c.block_k, c.stages, c.consumer_warpgroups, c.cluster_m, c.cluster_n,
+      c.unroll, c.in_flight, to_text(c.raster), c.ctas_per_sm, store_name(c.store),
+      pdl_name(c.pdl_early), c.promote, c.splits,
+      c.tail_n > 0 ? fmt::format(" tail_n={}", c.tail_n) : "");
+}
+
+Result<GemmConfig> parse_gemm_config(std::string_view text) {
+  GemmConfig config;
+  const Status ok = parse_fields(
+      text, [&](auto name, auto value) { return parse_field(name, value, config); },
+      "GEMM configuration",
+      "tile=MxNxK, stages=N, wg=N, cluster=MxN, unroll=N, inflight=N, raster=N|Nn, ctas=N, "
+      "store=tma|direct, pdl=early|end, promote=N, splits=N, tail_n=N");
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  return config;
+}
+
+std::string kernel_name(const GemmProblem& p, const GemmConfig& c) {
+  return fmt::format(
+      "octile_gemm_{}_{}_{}_{}_{}_t{}x{}x{}_s{}_wg{}_c{}x{}_u{}f{}_ras{}_o{}_{}_{}_p{}_k{}{}",
+      name_of(p.a.dtype), name_of(p.a.granularity), name_of(p.b.dtype), name_of(p.b.granularity),
+      name_of(p.d), c.block_m, c.block_n, c.block_k, c.stages, c.consumer_warpgroups, c.cluster_m,
+      c.cluster_n, c.unroll, c.in_flight, to_text(c.raster), c.ctas_per_sm, store_name(c.store),
+      pdl_name(c.pdl_early), c.promote, c.splits,
+      c.tail_n > 0 ? fmt::format("_n{}", c.tail_n) : "");
+}
+
+}  // namespace octile

@@ -1,0 +1,114 @@
+#include "generator/gemm/emit.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <vector>
+
+#include "generator/gemm/candidates.h"
+
+namespace octile {
+namespace {
+
+constexpr std::string_view kHopper1d2d = "gemm/hopper_1d2d.cu";
+
+constexpr std::array<std::string_view, 9> kLibrary{
+    "lib/types.cuh",     "lib/launch.cuh",     "lib/mbarrier.cuh",
+    "lib/tma.cuh",       "lib/warpgroup.cuh",  "lib/wgmma.cuh",
+    "gemm/pipeline.cuh", "gemm/scheduler.cuh", "gemm/epilogue.cuh",
+};
+
+// Written in terms of the configuration's constants, so behind them.
+constexpr std::array<std::string_view, 4> kParts{"gemm/tile.cuh", "gemm/producer.cuh",
+                                                 "gemm/consumer.cuh", "gemm/output.cuh"};
+
+void assert_offset(Prologue& p, std::string_view device_name, int host_value) {
+  p.add_assert(fmt::format("gemm::{} == {}", device_name, host_value),
+               fmt::format("host and device disagree on {}", device_name));
+}
+
+// By -O1 a compile takes 5 to 12 % less. Where two consumers have products in flight, most large
+// products' choice, kernels are as fast (10 % faster to 2 % slower); others lose up to 4 %
+// (ladder v33).
+bool compiles_by_o1(const GemmConfig& c) { return c.consumer_warpgroups == 2 && c.in_flight > 1; }
+
+}  // namespace
+
+Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
+  const GemmResources r = resources_of(c);
+  Prologue p;
+  p.add_int("kBlockM", c.block_m, "configuration: rows of D one CTA computes");
+  p.add_int("kBlockN", c.block_n, "configuration: columns of D one CTA computes");
+  p.add_macro("OCTILE_WGMMA_N", c.block_n, "kBlockN as a literal: the instruction's shape");
+  p.add_macro("OCTILE_WGMMA_STEPS", c.promote / 32,
+              "kPromote / 32 as a literal: instructions of a product");
+  p.add_macro("OCTILE_WGMMA_TYPES",
+              fmt::format("{}.{}", name_of(problem.a.dtype), name_of(problem.b.dtype)),
+              "recipe: element types of A and B, as the instruction spells them");
+  const bool one_strip = c.block_m <= 64 * c.consumer_warpgroups;
+  p.add_macro("OCTILE_WGMMA_OUTPUT", one_strip ? "=f" : "+f",
+              "derived: products are written only; in place where a warpgroup owns several strips");
+  if (c.tail_n > 0) {
+    p.add_macro("OCTILE_WGMMA_TAIL_N", c.tail_n, "kTailN as a literal");
+  }
+  p.add_int("kBlockK", c.block_k, "recipe: one 1x128 scale block along K");
+  p.add_int("kStages", c.stages, "configuration: shared-memory ring depth");
+  p.add_int("kConsumerWarpgroups", c.consumer_warpgroups,
+            "configuration: warpgroups issuing WGMMA");
+  p.add_int("kClusterM", c.cluster_m, "configuration: CTAs sharing a B tile");
+  p.add_int("kClusterN", c.cluster_n, "configuration: CTAs sharing an A tile");
+  p.add_int("kUnroll", c.unroll, "configuration: K-blocks a pass of the main loop covers");
+  p.add_int("kInFlight", c.in_flight, "configuration: products issued before one is promoted");
+  p.add_int("kRasterBand", c.raster.band, "configuration: tiles across a band of the walk over D");
+  p.add_bool("kRasterOfColumns", c.raster.of_columns, "configuration: bands of columns, not rows");
+  p.add_int("kSplits", c.splits, "numerics: CTAs of a cluster that share a tile's K");
+  p.add_int("kCtasPerSm", c.ctas_per_sm, "configuration: CTAs resident on an SM");
+  p.add_bool("kPdlEarly", c.pdl_early, "configuration: beside this kernel's work");
+  p.add_int("kTailN", c.tail_n,
+            "configuration: columns of the tiles that even out the last round");
+  p.add_int("kPromote", c.promote, "numerics: K elements per fp32 promotion");
+  p.add_bool("kTmaStore", c.store == EpilogueStore::kTma, "configuration: D through shared memory");
+  p.add_int("kThreads", r.threads, "derived: consumers and one producer warpgroup");
+  p.add_int("kProducerRegisters", r.producer_registers, "derived: setmaxnreg of the producer");
+  p.add_int("kConsumerRegisters", r.consumer_registers, "derived: setmaxnreg of a consumer");
+  assert_offset(p, "kBOffset", r.smem.b_offset);
+  assert_offset(p, "kDOffset", r.smem.d_offset);
+  assert_offset(p, "kScaleOffset", r.smem.scale_a_offset);
+  assert_offset(p, "kScaleBOffset", r.smem.scale_b_offset);
+  assert_offset(p, "kBarrierOffset", r.smem.barrier_offset);
+  assert_offset(p, "kSmemBytes", r.smem.total_bytes);
+  p.add_assert(fmt::format("gemm::store_box_cols<cfg::kBlockN>() == {}", r.d_box_cols),
+               "host and device disagree on the width of D's boxes");
+  return p;
+}
+
+Result<EmittedKernel> emit_gemm(const GemmProblem& problem, const GemmConfig& config,
+                                const DeviceSpec& device, TemplateSet templates) {
+  if (const GemmConstraint* refusal = refused_by(config, problem, device)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("configuration '{}' violates {}: {}", to_text(config), refusal->name,
+                            refusal->reason));
+  }
+  EmittedKernel kernel;
+  kernel.name = kernel_name(problem, config);
+  kernel.template_path = kHopper1d2d;
+  std::vector<TemplateBody> bodies;
+  for (const std::string_view part : kParts) bodies.push_back({part, {}, {}});
+  bodies.push_back({kHopper1d2d, "OCTILE_KERNEL_NAME", kernel.name});
+  Result<std::string> source = gemm_prologue(problem, config).render(templates, kLibrary, bodies);
+  if (!source) return tl::unexpected<Error>(source.error());
+  kernel.source = std::move(*source);
+  const GemmResources r = resources_of(config);
+  kernel.options = compile_options(device);
+  if (compiles_by_o1(config)) kernel.options.emplace_back("--ptxas-options=-O1");
+  kernel.threads = r.threads;
+  kernel.smem_bytes = r.smem.total_bytes;
+  kernel.cluster = cluster_size(config);
+  // a_map, b_map, d_map, scale_a, scale_b, d, scale_a_ld, scale_b_ld, ldd, m, n, k, early_stages,
+  // prefetched_stages, order
+  kernel.parameter_bytes = {128, 128, 128, 8, 8, 8, 8, 8, 8, 4, 4, 4, 4, 4, 32};
+  kernel.config_text = to_text(config);
+  return kernel;
+}
+
+}  // namespace octile

@@ -1,0 +1,289 @@
+#include "generator/quantize/emit.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "generator/quantize/fused_source.h"
+#include "generator/core/prologue.h"
+#include "generator/core/support_matrix.h"
+
+namespace octile {
+namespace {
+
+// The files a problem's kernels are made of, each before those that use it.
+std::vector<std::string_view> library_of(const QuantizeProblem& p) {
+  std::vector<std::string_view> files{
+      "lib/types.cuh",      "lib/launch.cuh",    "lib/arithmetic.cuh",    "lib/cast.cuh",
+      "lib/memory.cuh",     "lib/reduce.cuh",    "quantize/elements.cuh", "quantize/patch.cuh",
+      "quantize/scale.cuh", "quantize/codes.cuh"};
+  const QuantizeTemplate t = template_of(p);
+  if (t == QuantizeTemplate::kTiles || t == QuantizeTemplate::kTranspose) {
+    files.emplace_back("quantize/columns.cuh");
+  }
+  if (t == QuantizeTemplate::kTiles) {
+    files.emplace_back("quantize/bias.cuh");
+    files.emplace_back("quantize/ordered_scales.cuh");
+  }
+  if (is_fp8(p.x.dtype)) files.emplace_back("quantize/scaled.cuh");
+  if (first_pass_of(p) != FirstPass::kNone) files.emplace_back("quantize/first_pass.cuh");
+  if (p.grouping != Grouping::kNone) files.emplace_back("quantize/groups.cuh");
+  if (p.shard != ShardStep::kNone) files.emplace_back("quantize/shard.cuh");
+  if (!p.source.empty()) {
+    files.emplace_back("lib/math.cuh");
+    files.emplace_back("quantize/fused.cuh");
+  }
+  if (source_shape(p.source).rms_norm) files.emplace_back("quantize/norm.cuh");
+  return files;
+}
+
+// The policy of fused.cuh.
+std::string expression_text(const QuantizeProblem& p, const FusedSource& source,
+                            const Lookup* lookup) {
+  const auto part = [&](std::size_t i) {
+    const Expr& e = source.parts[i];
+    return lookup == nullptr ? e.to_cuda() : e.to_cuda(lookup->part, "known");
+  };
+  return fmt::format(
+      "struct Expression {{\n"
+      "  static constexpr int kFirst = 0;\n"
+      "  static constexpr int kInputs = {};\n"
+      "  static constexpr int kType = {};\n"
+      "  static constexpr bool kHalves = {};\n"
+      "  static constexpr bool kWeight = {};\n"
+      "  static constexpr bool kRowFactor = {};\n"
+      "  static constexpr bool kTap = {};\n"
+      "  static constexpr bool kLooksUp = {};\n"
+      "  static constexpr u32 kFirstMagnitude = {}, kLastMagnitude = {};\n"
+      "  static __device__ __forceinline__ float looked_up(float x0) {{ return {}; }}\n"
+      "  template <int kPart>\n"
+      "  static __device__ __forceinline__ float value(float x0, float x1, float x2, float x3,\n"
+      "                                                float known) {{\n"
+      "    {}return {};\n"
+      "  }}\n"
+      "}};\n",
+      source.inputs(), static_cast<int>(p.x.dtype), source.halves(), source.rms_norm,
+      source.rms_norm, p.tap, lookup != nullptr, lookup == nullptr ? 0 : lookup->first,
+      lookup == nullptr ? 0 : lookup->last, lookup == nullptr ? "x0" : lookup->part.to_cuda(),
+      source.halves() ? fmt::format("if constexpr (kPart == 1) return {};\n    else ", part(1))
+                      : "",
+      part(0));
+}
+
+// Where a kernel takes its source from.
+void add_input(Prologue& out, const QuantizeProblem& p, const QuantizeConfig& c) {
+  std::string type = "quantize::TensorInput<P>";
+  if (is_fp8(p.x.dtype)) {
+    type =
+        fmt::format("quantize::{}<P, {}, {}, {}>",
+                    p.operation == QuantizeOperation::kDequantize ? "ScaledCodes" : "ScaledInput",
+                    static_cast<int>(p.x.dtype), static_cast<int>(p.x.granularity),
+                    static_cast<int>(p.x.scale));
+  }
+  if (!p.source.empty()) {
+    const FusedSource source = *fused_source(p.source);  // the problem is well formed
+    const std::shared_ptr<const Lookup> lookup = c.looks_up ? lookup_of(p) : nullptr;
+    out.add_text(expression_text(p, source, lookup.get()), fmt::format("Expression = {}", p.source),
+                 "problem: what is quantised in place of x");
+    type = "quantize::FusedInput<P, Expression>";
+  }
+  out.add_part("Input", type, "problem: where the values come from");
+}
+
+// The part of a kernel that is its body, "segments" for quantize/segments.cu, which is also the
+// namespace in which it derives its own arithmetic, for the asserts.
+std::string_view body_of(const QuantizeProblem& p) {
+  switch (template_of(p)) {
+    case QuantizeTemplate::kSegments:
+      return "segments";
+    case QuantizeTemplate::kTiles:
+      return "tiles";
+    case QuantizeTemplate::kRows:
+      return "rows";
+    case QuantizeTemplate::kNormRows:
+      return "norm_rows";
+    case QuantizeTemplate::kShard:
+      return p.shard == ShardStep::kAmax ? "shard_amax" : "shard_cast";
+    case QuantizeTemplate::kDequantize:
+      return "dequantize";
+    case QuantizeTemplate::kTranspose:
+      return "transpose";
+  }
+  return "";
+}
+
+std::string_view first_pass_path(FirstPass pass) {
+  switch (pass) {
+    case FirstPass::kTensor:
+      return "quantize/tensor_amax.cu";
+    case FirstPass::kLines:
+      return "quantize/line_amax.cu";
+    case FirstPass::kGroups:
+      return "quantize/group_amax.cu";
+    case FirstPass::kNone:
+      return "";
+  }
+  return "";
+}
+
+void add_configuration(Prologue& out, const QuantizeConfig& c) {
+  out.add_int("kTileRows", c.tile_rows, "configuration: rows held in registers at once");
+  out.add_int("kTileCols", c.tile_cols, "configuration: columns held in registers at once");
+  out.add_int("kThreads", c.threads, "configuration: threads per block");
+  out.add_int("kBlocksPerSm", c.blocks_per_sm, "configuration: residency that bounds registers");
+}
+
+// The constants of a kernel that finds scales.
+void add_quantizing(Prologue& out, const QuantizeProblem& p, const QuantizeConfig& c) {
+  out.add_int("kSourceType", static_cast<int>(source_type(p)),
+              "problem: octile_dtype of what amax and cast see");
+  out.add_int("kTargetType", static_cast<int>(p.q.dtype), "recipe: octile_dtype of q");
+  out.add_int("kGranularity", static_cast<int>(p.q.granularity), "recipe: octile_granularity");
+  out.add_int("kScaleFormat", static_cast<int>(p.q.scale), "recipe: octile_scale_format");
+  out.add_bool("kOcpFloor", p.e8m0_rounding == E8M0Rounding::kOcpFloor,
+               "problem: e8m0 scales are rounded down");
+  out.add_float("kAmaxEpsilon", p.amax_epsilon, "problem: a smaller amax is raised to it");
+  out.add_bool("kDelayed", p.policy == ScalePolicy::kDelayed,
+               "problem: the scale is given, of earlier steps");
+  if (p.policy == ScalePolicy::kDelayed) {
+    out.add_int("kUpdateThreads", kUpdateThreads, "of the kernel that updates scales");
+  }
+  out.add_int("kGroupWalk", static_cast<int>(group_walk_of(p)), "problem: how tiles meet groups");
+  out.add_bool("kSwizzled", p.scale_layout == ScaleLayout::kSwizzled,
+               "problem: scales in tiles of 128 x 4");
+  if (template_of(p) == QuantizeTemplate::kSegments) {
+    out.add_int("kStepRows", step_rows(p, c), "configuration: rows of a tile worked on at once");
+    out.add_bool("kSideBySide", streams_rows(p), "problem: rows of computed values stream");
+    out.add_bool("kOfHalves", takes_both_halves(p),
+                 "problem: a warp has the same columns of both halves");
+  }
+  if (template_of(p) == QuantizeTemplate::kTiles) {
+    out.add_part(
+        "Values",
+        holds_codes(p) ? fmt::format("quantize::Coded<{}>", static_cast<int>(p.x.dtype)) : "P",
+        "problem: the values as a thread holds them");
+    out.add_bool("kRowwise", has_rowwise(p.output), "problem: the row-wise copy is wanted");
+    out.add_bool("kTransposed", has_transposed(p.output), "problem: the transposed copy is");
+    out.add_bool("kRowsFastest", c.rows_fastest, "configuration: order of the tiles");
+    out.add_bool("kOrdersScales", c.orders_scales, "configuration: scales leave by whole sectors");
+    out.add_bool("kHalvesTogether", c.halves_together,
+                 "configuration: a block has the same columns of both halves");
+    out.add_bool("kBiasGradient", p.bias_gradient, "problem: the sums of the columns are wanted");
+  }
+  if (c.orders_scales) {
+    out.add_int("kOrderThreads", kOrderThreads, "of the kernel that puts scales in order");
+  }
+  if (first_pass_of(p) != FirstPass::kNone) {
+    out.add_int("kAmaxThreads", kFirstPassThreads, "of the kernel that finds the maxima");
+    out.add_int("kAmaxBlocksPerSm", first_pass_blocks_per_sm(p), "its residency");
+    out.add_int("kAmaxRows", first_pass_rows(p),
+                "of a warp, where it finds a tensor's or a group's");
+    out.add_int("kAmaxStripe", kStripeRows, "rows of a thread block, where it finds lines'");
+    out.add_int("kAmaxLanes", kLineLanes, "along a row, where it reads whole columns");
+    out.add_int("kWholeLineRows", whole_line_rows(p), "up to which a line is one thread block's");
+  }
+  if (source_shape(p.source).rms_norm) {
+    out.add_float("kNormEpsilon", p.norm_epsilon, "problem: added to the mean of the squares");
+    out.add_int("kNormThreads", kNormThreads, "of the kernel that norms rows");
+  }
+}
+
+Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
+  Prologue out;
+  add_configuration(out, c);
+  switch (p.operation) {
+    case QuantizeOperation::kQuantize:
+      add_quantizing(out, p, c);
+      add_input(out, p, c);
+      break;
+    case QuantizeOperation::kDequantize:
+      out.add_int("kWidenedType", static_cast<int>(p.q.dtype), "problem: octile_dtype of q");
+      add_input(out, p, c);
+      break;
+    case QuantizeOperation::kTranspose:
+      out.add_int("kGranularity", static_cast<int>(p.q.granularity), "recipe: octile_granularity");
+      out.add_int("kScaleFormat", static_cast<int>(p.q.scale), "recipe: octile_scale_format");
+      out.add_bool("kRowsFastest", c.rows_fastest, "configuration: order of the tiles");
+      break;
+  }
+  if (c.looks_up) {
+    out.add_assert(fmt::format("segments::Input::kTableBytes == {}", kLookupBytes),
+                   "host and device disagree on the table");
+  }
+  if (c.orders_scales) {
+    out.add_assert(fmt::format("quantize::OrderedScales::kAlign == {} && "
+                               "quantize::OrderedScales::kRuns == {} && "
+                               "quantize::OrderedScales::kAcross == {} && "
+                               "quantize::OrderedScales::kGroupsTogether == {}",
+                               kOrderAlign, kOrderRuns, kOrderAcross, kOrderGroupsTogether),
+                   "host and device disagree on the thread blocks that order scales");
+  }
+  out.add_assert(
+      fmt::format("{}::kVectors == {}", body_of(p), resources_of(p, c).vectors_per_thread),
+      "host and device disagree on the vectors of a thread");
+  return out;
+}
+
+TemplateBody body_of(const QuantizeProblem& p, Companion companion, std::string_view name) {
+  switch (companion) {
+    case Companion::kFirstPass:
+      return {first_pass_path(first_pass_of(p)), "OCTILE_AMAX_NAME", name};
+    case Companion::kScaleUpdate:
+      return {"quantize/scale_update.cu", "OCTILE_UPDATE_NAME", name};
+    case Companion::kRowNorm:
+      return {"quantize/row_norm.cu", "OCTILE_NORM_NAME", name};
+    case Companion::kBiasSum:
+      return {"quantize/bias_sum.cu", "OCTILE_BIAS_NAME", name};
+    case Companion::kScaleOrder:
+      return {"quantize/scale_order.cu", "OCTILE_ORDER_NAME", name};
+  }
+  return {};
+}
+
+EntryPoint entry_of(const QuantizeProblem& p, Companion companion) {
+  const auto bytes = companion == Companion::kScaleUpdate ? sizeof(ScaleUpdateKernelArgs)
+                                                          : sizeof(QuantizeKernelArgs);
+  return {companion_name(p, companion), {static_cast<int>(bytes)}};
+}
+
+}  // namespace
+
+Result<EmittedKernel> emit_quantize(const QuantizeProblem& problem, const QuantizeConfig& config,
+                                    const DeviceSpec& device, TemplateSet templates) {
+  if (const Status known = check_supported(Problem(problem)); !known) {
+    return tl::unexpected<Error>(known.error());
+  }
+  if (const Status allowed = check_config(problem, config); !allowed) {
+    return tl::unexpected<Error>(allowed.error());
+  }
+  EmittedKernel kernel;
+  kernel.name = kernel_name(problem, config);
+  kernel.template_path = fmt::format("quantize/{}.cu", body_of(problem));
+  std::vector<TemplateBody> bodies;
+  const std::vector<Companion> companions = companions_of(problem, config);
+  for (const Companion c : companions) kernel.companions.push_back(entry_of(problem, c));
+  for (std::size_t i = 0; i < companions.size(); ++i) {
+    bodies.push_back(body_of(problem, companions[i], kernel.companions[i].name));
+  }
+  bodies.push_back({kernel.template_path, "OCTILE_KERNEL_NAME", kernel.name});
+  Result<std::string> source =
+      prologue_of(problem, config).render(templates, library_of(problem), bodies);
+  if (!source) return tl::unexpected<Error>(source.error());
+  kernel.source = std::move(*source);
+  const QuantizeResources r = resources_of(problem, config);
+  kernel.options = compile_options(device);
+  kernel.threads = r.threads;
+  kernel.smem_bytes = r.smem_bytes;
+  kernel.parameter_bytes = {static_cast<int>(sizeof(QuantizeKernelArgs))};
+  kernel.config_text = to_text(config);
+  return kernel;
+}
+
+std::string explain_quantize(const QuantizeProblem& problem, const QuantizeConfig& config) {
+  return fmt::format("configuration = {}\n", to_text(config)) +
+         prologue_of(problem, config).explain();
+}
+
+}  // namespace octile

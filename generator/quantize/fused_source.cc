@@ -1,0 +1,155 @@
+#include "generator/quantize/fused_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace octile {
+namespace {
+
+// GELU's tanh form, 0.5 x (1 + tanh(z)) with z = sqrt(2/pi) (x + 0.044715 x^3), is x sigmoid(2 z),
+// which keeps its digits where 1 + tanh cancels. GELU: arXiv 1606.08415, section 2.
+#define OCTILE_SILU(x) "mul(" x ",sigmoid(" x "))"
+#define OCTILE_SILU_GRADIENT(x) "mul(sigmoid(" x "),add(1,mul(" x ",sub(1,sigmoid(" x ")))))"
+#define OCTILE_GELU_SIGMOID(x) \
+  "sigmoid(mul(1.595769,add(" x ",mul(0.044715,mul(" x ",mul(" x "," x "))))))"
+#define OCTILE_GELU(x) "mul(" x "," OCTILE_GELU_SIGMOID(x) ")"
+// s + x s (1 - s) d(2 z)/dx; 3 * 0.044715 = 0.134145.
+#define OCTILE_GELU_GRADIENT(x)                                                    \
+  "mul(" OCTILE_GELU_SIGMOID(x) ",add(1,mul(mul(" x ",sub(1," OCTILE_GELU_SIGMOID( \
+      x) ")),mul(1.595769,add(1,mul(0.134145,mul(" x "," x ")))))))"
+
+constexpr std::array<Activation, 10> kActivations{{
+    {"relu", "max(x0,0)", "max(x, 0)"},
+    {"relu2", "mul(max(x0,0),max(x0,0))", "squared ReLU: Primer, arXiv 2109.08668"},
+    {"silu", OCTILE_SILU("x0"), "x * sigmoid(x): arXiv 1702.03118"},
+    {"silu_mul", "mul(" OCTILE_SILU("x0") ",x1)",
+     "SwiGLU: GLU Variants Improve Transformer, arXiv 2002.05202, section 2"},
+    {"gelu_tanh", OCTILE_GELU("x0"), "tanh form of GELU: arXiv 1606.08415, section 2"},
+    {"gelu_tanh_mul", "mul(" OCTILE_GELU("x0") ",x1)",
+     "GEGLU with the tanh form: arXiv 2002.05202, section 2"},
+    {"dsilu", "mul(x0," OCTILE_SILU_GRADIENT("x1") ")", "gradient of silu"},
+    {"dsilu_mul", "mul(mul(x0,x2)," OCTILE_SILU_GRADIENT("x1") ");mul(x0," OCTILE_SILU("x1") ")",
+     "gradients of silu_mul: of the gate, then of the linear half"},
+    {"dgelu_tanh", "mul(x0," OCTILE_GELU_GRADIENT("x1") ")", "gradient of gelu_tanh"},
+    {"dgelu_tanh_mul",
+     "mul(mul(x0,x2)," OCTILE_GELU_GRADIENT("x1") ");mul(x0," OCTILE_GELU("x1") ")",
+     "gradients of gelu_tanh_mul: of the gate, then of the linear half"},
+}};
+
+#undef OCTILE_SILU
+#undef OCTILE_SILU_GRADIENT
+#undef OCTILE_GELU_SIGMOID
+#undef OCTILE_GELU
+#undef OCTILE_GELU_GRADIENT
+
+constexpr std::string_view kRmsNorm = "rmsnorm";
+// Root Mean Square Layer Normalization, arXiv 1910.07467, equation 4.
+constexpr std::string_view kRmsNormText = "mul(mul(x0,x2),x1)";
+
+const Activation* find_activation(std::string_view name) {
+  const auto it = std::ranges::find(kActivations, name, &Activation::name);
+  return it == kActivations.end() ? nullptr : it;
+}
+
+bool is_name(std::string_view text) { return text == kRmsNorm || find_activation(text) != nullptr; }
+
+std::string names() {
+  std::string text;
+  for (const Activation& a : kActivations) text.append(a.name).append(", ");
+  return text.append(kRmsNorm);
+}
+
+// A word alone is a misspelt name rather than a misspelt expression.
+bool is_word(std::string_view text) {
+  return text.find_first_of("(),;.") == std::string_view::npos && text.size() > 2;
+}
+
+std::string canonical_text(const FusedSource& source) {
+  std::string text;
+  for (const Expr& part : source.parts) {
+    text.append(text.empty() ? "" : ";").append(part.to_text());
+  }
+  return text;
+}
+
+// Inputs are counted from x0 on, without a gap: one that nothing reads would be given for nothing.
+Status check_inputs(std::string_view text, const FusedSource& source) {
+  const std::string canonical = canonical_text(source);
+  int missing = 0;
+  while (canonical.find(fmt::format("x{}", missing)) != std::string::npos) ++missing;
+  if (missing > 0 && missing >= source.inputs()) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("a source is '{}', which reads {}; allowed are expressions over x0, or "
+                          "over x0 to x1, x2 or x3 that read all of these",
+                          text,
+                          source.inputs() == 0
+                              ? "no input"
+                              : fmt::format("x{} and not x{}", source.inputs() - 1, missing)));
+}
+
+}  // namespace
+
+std::span<const Activation> activations() { return kActivations; }
+
+int FusedSource::inputs() const {
+  if (rms_norm) return 2;
+  int count = 0;
+  for (const Expr& part : parts) count = std::max(count, part.input_count());
+  return count;
+}
+
+Result<FusedSource> fused_source(std::string_view text) {
+  FusedSource source;
+  source.rms_norm = text == kRmsNorm;
+  const Activation* named = find_activation(text);
+  if (!is_name(text) && is_word(text)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("a source is '{}'; allowed are {}, and expressions over x0 to x{} such "
+                            "as mul(x0,sigmoid(x0))",
+                            text, names(), Expr::kMaxInputs - 1));
+  }
+  std::string_view rest = named != nullptr ? named->text : source.rms_norm ? kRmsNormText : text;
+  while (true) {
+    const std::size_t cut = std::min(rest.find(';'), rest.size());
+    Result<Expr> part = parse_expression(rest.substr(0, cut));
+    if (!part) return tl::unexpected<Error>(part.error());
+    source.parts.push_back(std::move(*part));
+    if (cut == rest.size()) break;
+    rest.remove_prefix(cut + 1);
+    if (source.parts.size() == 2) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("a source has a third expression, '{}'; allowed are one, or two "
+                              "joined by ';', of the left and right half of the columns",
+                              rest));
+    }
+  }
+  if (const Status complete = check_inputs(text, source); !complete) {
+    return tl::unexpected<Error>(complete.error());
+  }
+  return source;
+}
+
+SourceShape source_shape(std::string_view text) {
+  if (text.empty()) return {};
+  if (text == kRmsNorm) return {2, false, true};
+  if (const Activation* named = find_activation(text)) text = named->text;
+  SourceShape shape;
+  shape.halves = text.find(';') != std::string_view::npos;
+  // No operation's name has an x before a digit.
+  for (std::size_t i = 0; i + 1 < text.size(); ++i) {
+    const int index = text[i + 1] - '0';
+    if (text[i] == 'x' && index >= 0 && index < Expr::kMaxInputs) {
+      shape.inputs = std::max(shape.inputs, index + 1);
+    }
+  }
+  return shape;
+}
+
+std::string canonical_source(std::string_view text) {
+  const Result<FusedSource> source = fused_source(text);
+  return is_name(text) || !source ? std::string(text) : canonical_text(*source);
+}
+
+}  // namespace octile

@@ -1,0 +1,51 @@
+// What a quantiser computes from its inputs before amax and cast: an activation by name, a caller's
+// expression, or RMSNorm. The problem text holds it as `src=`.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "generator/core/error.h"
+#include "generator/core/expression.h"
+
+namespace octile {
+
+// The activations of transformer layers, by name; x1 is the linear half of a gated unit. Of their
+// gradients (d...) x0 is the gradient of the result, x1 and x2 are the activation's inputs.
+struct Activation {
+  std::string_view name;    // "silu_mul"
+  std::string_view text;    // canonical; two expressions are joined by ';'
+  std::string_view source;  // where its formula comes from
+};
+std::span<const Activation> activations();
+
+struct FusedSource {
+  // Over x0..x3. One expression; or two, over inputs of half the columns: the first writes the left
+  // half of the columns, the second the right half.
+  std::vector<Expr> parts;
+  // x1 is a weight of one row, and x2 is no input but the row's 1 / sqrt(mean(x0^2) + eps).
+  bool rms_norm = false;
+
+  bool halves() const { return parts.size() == 2; }
+  int inputs() const;  // tensors the caller gives
+};
+
+// `text`: the name of an activation, "rmsnorm", an expression (parse_expression), or two joined by
+// ';'. Errors: kInvalidArgument with the place and what is allowed there.
+Result<FusedSource> fused_source(std::string_view text);
+
+// What a call has to know of a source; cheap. `text` as above, or empty: x itself.
+struct SourceShape {
+  int inputs = 1;
+  bool halves = false;
+  bool rms_norm = false;
+};
+SourceShape source_shape(std::string_view text);
+
+// The one spelling of a source: names stay, expressions are printed as Expr prints them; so does
+// what is no source.
+std::string canonical_source(std::string_view text);
+
+}  // namespace octile

@@ -1,0 +1,62 @@
+#include "generator/quantize/layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "generator/quantize/config.h"
+
+namespace octile {
+namespace {
+
+Status check_bytes(const QuantizedLayout& layout, std::int64_t rows, std::int64_t groups) {
+  for (const ArrayShape& array : {layout.data, layout.scales}) {
+    if (byte_size(array.outer, array.ld, array.element_bytes)) continue;
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("rows is {} and groups is {}: {} x {} elements of {} bytes are beyond "
+                            "the 2^63-1 bytes a tensor may have",
+                            rows, groups, array.outer, array.ld, array.element_bytes));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::int64_t contiguous_columns(std::int64_t rows, std::int64_t groups) {
+  const std::int64_t filled = std::min(rows, groups);  // groups that have a row
+  if (filled <= 0) return 0;
+  return kGroupAlign * (filled + (rows - filled) / kGroupAlign);
+}
+
+Result<QuantizedLayout> quantized_layout(const QuantizeProblem& p, std::int64_t rows,
+                                         std::int64_t groups, bool transposed) {
+  const bool packed = p.grouping == Grouping::kContiguous;
+  const bool masked = p.grouping == Grouping::kMasked;
+  if ((packed || masked) && (groups < 0 || groups > kMostGroups)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("groups is {}; allowed: 0 to {}", groups, kMostGroups));
+  }
+  const bool aligned = packed && transposed && rows >= 0;
+  auto layout =
+      quantized_layout(p.q, aligned ? contiguous_columns(rows, groups) : rows, p.cols, 0, transposed);
+  if (!layout) return layout;
+  ArrayShape& scales = layout->scales;
+  if (p.scale_layout == ScaleLayout::kSwizzled) scales.outer = round_up(scales.outer, kSwizzleRows);
+  if (packed && p.q.granularity == Granularity::kPerTensor) {
+    scales.inner = scales.ld = layout->scale_cols = groups;
+  }
+  if (masked) {
+    std::int64_t* const extents[] = {&layout->data.outer, &scales.outer, &layout->scale_rows};
+    for (std::int64_t* extent : extents) {
+      if (__builtin_mul_overflow(*extent, groups, extent)) {
+        return fail(ErrorCode::kInvalidArgument,
+                    fmt::format("rows is {} and groups is {}; allowed: at most 2^63-1 rows in all",
+                                rows, groups));
+      }
+    }
+  }
+  if (Status ok = check_bytes(*layout, rows, groups); !ok) return tl::unexpected<Error>(ok.error());
+  return layout;
+}
+
+}  // namespace octile

@@ -1,0 +1,97 @@
+#include "generator/quantize/lookup.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "generator/quantize/fused_source.h"
+
+namespace octile {
+namespace {
+
+constexpr std::uint32_t kInfinity = 0x7f80;  // bits of a bf16
+constexpr std::uint32_t kSign = 0x8000;
+
+bool is_costly(ExprOp op) {
+  return op == ExprOp::kExp || op == ExprOp::kTanh || op == ExprOp::kSigmoid;
+}
+
+// The parts of `e` that hold a costly operation. Returns whether it does.
+bool collect(const Expr& e, std::vector<Expr>& parts) {
+  bool costly = is_costly(e.op());
+  for (const Expr& argument : e.arguments()) costly = collect(argument, parts) || costly;
+  if (costly && e.input_count() == 1) parts.push_back(e);
+  return costly;
+}
+
+// Bits of the part's values: of every magnitude up to infinity.
+std::vector<std::uint32_t> values_of(const Expr& part, std::uint32_t sign) {
+  std::vector<float> x(kInfinity + 1);
+  std::vector<float> y(x.size());
+  for (std::uint32_t i = 0; i <= kInfinity; ++i) x[i] = std::bit_cast<float>((i | sign) << 16);
+  part.evaluate(std::array<const float*, 1>{x.data()}, x.size(), y.data());
+  std::vector<std::uint32_t> bits(y.size());
+  std::ranges::transform(y, bits.begin(), [](float v) { return std::bit_cast<std::uint32_t>(v); });
+  return bits;
+}
+
+// Lookup's first and last.
+std::pair<std::uint32_t, std::uint32_t> own_magnitudes(const Expr& part) {
+  std::uint32_t first = kInfinity;
+  std::uint32_t last = 0;
+  for (const std::uint32_t sign : {std::uint32_t{0}, kSign}) {
+    const std::vector<std::uint32_t> bits = values_of(part, sign);
+    const auto low = std::ranges::find_if(bits, [&](std::uint32_t v) { return v != bits.front(); });
+    if (low == bits.end()) continue;  // the same for all
+    const auto high =
+        std::find_if(bits.rbegin(), bits.rend(), [&](std::uint32_t v) { return v != bits.back(); });
+    first = std::min(first, static_cast<std::uint32_t>(low - bits.begin()) - 1);
+    last = std::max(last, static_cast<std::uint32_t>(bits.rend() - high));
+  }
+  return {std::min(first, last), last};
+}
+
+// Whether a NaN of the input reaches the result without the part.
+bool is_read_beside(const Expr& source, const Expr& part) {
+  std::string rest = source.to_text();
+  const std::string text = part.to_text();
+  for (std::size_t at = rest.find(text); at != std::string::npos; at = rest.find(text)) {
+    rest.erase(at, text.size());
+  }
+  return rest.find("x0") != std::string::npos;
+}
+
+std::shared_ptr<const Lookup> find_lookup(std::string_view text) {
+  const Result<FusedSource> source = fused_source(text);
+  if (!source || source->halves() || source->inputs() != 1) return nullptr;
+  std::vector<Expr> parts;
+  collect(source->parts.front(), parts);
+  std::ranges::stable_sort(parts, std::greater<>(), &Expr::node_count);
+  for (const Expr& part : parts) {
+    if (!is_read_beside(source->parts.front(), part)) continue;
+    const auto [first, last] = own_magnitudes(part);
+    if (last - first >= kLookupMagnitudes) continue;
+    return std::make_shared<const Lookup>(
+        Lookup{part, static_cast<std::uint16_t>(first), static_cast<std::uint16_t>(last)});
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::shared_ptr<const Lookup> lookup_of(std::string_view source) {
+  static std::mutex mutex;
+  static std::map<std::string, std::shared_ptr<const Lookup>, std::less<>> known;
+  const std::scoped_lock lock(mutex);
+  auto found = known.find(source);
+  if (found == known.end()) found = known.emplace(source, find_lookup(source)).first;
+  return found->second;
+}
+
+}  // namespace octile

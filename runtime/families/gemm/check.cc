@@ -1,0 +1,95 @@
+#include "runtime/families/gemm/check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "runtime/families/gemm/reference.h"
+#include "runtime/reference/synthetic.h"
+
+namespace octile {
+namespace {
+
+constexpr std::int64_t kRows = 2;
+constexpr std::int64_t kCols = 64;
+
+std::vector<reference::Fp64Window> sample_windows(std::int64_t m, std::int64_t n, int scattered,
+                                                  std::uint64_t seed) {
+  std::vector<reference::Fp64Window> windows;
+  const auto add = [&](std::int64_t row, std::int64_t col) {
+    windows.push_back({row, std::min(kRows, m - row), col, std::min(kCols, n - col)});
+  };
+  const std::int64_t last_row = std::max<std::int64_t>(m - kRows, 0);
+  const std::int64_t last_col = std::max<std::int64_t>(n - kCols, 0);
+  for (const std::int64_t row : {std::int64_t{0}, m / 2, last_row}) {
+    for (const std::int64_t col : {std::int64_t{0}, n / 2, last_col}) add(row, col);
+  }
+  const auto draw = [&](int i, std::int64_t most) {
+    return static_cast<std::int64_t>(reference::random_bits(seed, static_cast<std::uint64_t>(i)) %
+                                     static_cast<std::uint64_t>(most + 1));
+  };
+  for (int i = 0; i < scattered; ++i) add(draw(2 * i, last_row), draw(2 * i + 1, last_col));
+  return windows;
+}
+
+// Whether there is something to compare with: operands that are zero or NaN agree with anything.
+bool is_telling(const Sample& sample) {
+  const auto finite = [](double value) { return std::isfinite(value); };
+  return std::all_of(sample.r.begin(), sample.r.end(), finite) &&
+         std::any_of(sample.s.begin(), sample.s.end(), [](double value) { return value > 0; });
+}
+
+}  // namespace
+
+Result<Sample> sample_window(const GemmProblem& problem, const reference::GemmArgs& operands,
+                             const reference::Fp64Window& window) {
+  const auto count = static_cast<std::size_t>(window.rows * window.cols);
+  Sample sample{window, std::vector<double>(count), std::vector<double>(count)};
+  if (Status ok = reference::gemm_fp64(problem, operands, window, sample.r.data(), sample.s.data());
+      !ok) {
+    return tl::unexpected<Error>(ok.error());
+  }
+  return sample;
+}
+
+Result<std::vector<Sample>> sample_product(const GemmProblem& problem,
+                                           const reference::GemmArgs& operands, int scattered,
+                                           std::uint64_t seed) {
+  std::vector<Sample> samples;
+  for (const auto& window : sample_windows(operands.m, problem.n, scattered, seed)) {
+    auto sample = sample_window(problem, operands, window);
+    if (!sample) return tl::unexpected<Error>(sample.error());
+    samples.push_back(std::move(*sample));
+  }
+  return samples;
+}
+
+void check_sample(const GemmProblem& problem, const Sample& sample, const void* d, std::int64_t ldd,
+                  ProductCheck& check) {
+  const reference::Fp64Window at_origin{0, sample.window.rows, 0, sample.window.cols};
+  auto report = reference::check_tolerance(d, problem.d, ldd, at_origin, sample.r, sample.s,
+                                           reference::tolerance_c(problem.promote));
+  report.row += sample.window.row0;
+  report.col += sample.window.col0;
+  // Of the windows that fail, the first is the one to be told about.
+  const bool ok = report.ok && is_telling(sample);
+  const bool worse = report.worst_error_over_s > check.worst.worst_error_over_s;
+  if (check.elements == 0 || (check.ok && (!ok || worse))) check.worst = report;
+  check.ok = check.ok && ok;
+  check.elements += sample.window.rows * sample.window.cols;
+}
+
+Result<ProductCheck> check_product(const GemmProblem& problem, const HostTensor& a,
+                                   const HostTensor& b, const void* d) {
+  const auto samples = sample_product(problem, reference_args(a, b));
+  if (!samples) return tl::unexpected<Error>(samples.error());
+  ProductCheck check;
+  for (const Sample& sample : *samples) {
+    const std::int64_t first = sample.window.row0 * b.rows + sample.window.col0;
+    check_sample(problem, sample, static_cast<const char*>(d) + first * size_of(problem.d), b.rows,
+                 check);
+  }
+  return check;
+}
+
+}  // namespace octile

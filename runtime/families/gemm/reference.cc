@@ -1,0 +1,290 @@
+#include "runtime/families/gemm/reference.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <memory>
+#include <new>
+
+#include "runtime/reference/cast.h"
+#include "runtime/families/gemm/reference_kernels.h"
+#include "runtime/families/gemm/reference_operand.h"
+#include "runtime/reference/parallel.h"
+
+namespace octile::reference {
+namespace {
+
+// A tile of D and one chunk of K of both operands, decoded, stay in a core's second-level cache.
+constexpr std::int64_t kRowStrips = 32;
+constexpr std::int64_t kColStrips = 16;
+constexpr std::int64_t kTileRows = kRowStrips * kStripRows;
+constexpr std::int64_t kTileCols = kColStrips * kStripCols;
+constexpr std::int64_t kStripPair = kStripRows * kStripCols;
+constexpr std::int64_t kChunk = 128;  // columns of K decoded at a time: one scale block
+
+struct Workspace {
+  alignas(64) float a[kTileRows * kChunk];
+  alignas(64) float b[kTileCols * kChunk];
+  alignas(64) float partial[kTileRows * kTileCols];  // [col strip][row strip][6][16]
+  alignas(64) float acc[kTileRows * kTileCols];
+  alignas(64) float scale_a[kTileRows];
+  alignas(64) float scale_b[kTileCols];
+};
+
+// Half as large in each direction: FP64, and two sums an element.
+constexpr std::int64_t kFp64Rows = kTileRows / 2;
+constexpr std::int64_t kFp64Cols = kTileCols / 2;
+struct Fp64Workspace {
+  alignas(64) double a[kFp64Rows * kChunk];
+  alignas(64) double b[kFp64Cols * kChunk];
+  alignas(64) double partial[kStripPair];
+  alignas(64) double magnitudes[kStripPair];
+  alignas(64) double scale_a[kFp64Rows];
+  alignas(64) double scale_b[kFp64Cols];
+};
+
+struct Tile {
+  std::int64_t row0, rows, col0, cols;
+};
+
+// The tiles of a window of D, numbered along the columns.
+class Tiling {
+ public:
+  Tiling(const Fp64Window& window, std::int64_t tile_rows, std::int64_t tile_cols)
+      : window_(window), tile_rows_(tile_rows), tile_cols_(tile_cols) {}
+  std::int64_t count() const {
+    return ceil_div(window_.rows, tile_rows_) * ceil_div(window_.cols, tile_cols_);
+  }
+  Tile operator[](std::int64_t i) const {
+    const std::int64_t across = ceil_div(window_.cols, tile_cols_);
+    const std::int64_t row = i / across * tile_rows_;
+    const std::int64_t col = i % across * tile_cols_;
+    return {window_.row0 + row, std::min(tile_rows_, window_.rows - row), window_.col0 + col,
+            std::min(tile_cols_, window_.cols - col)};
+  }
+
+ private:
+  Fp64Window window_;
+  std::int64_t tile_rows_;
+  std::int64_t tile_cols_;
+};
+
+struct Operands {
+  GemmOperand a;
+  GemmOperand b;
+  std::int64_t k;
+};
+
+Result<Operands> open_operands(const GemmProblem& problem, const GemmArgs& args) {
+  const std::int64_t k = problem.k == kDynamic ? args.k : problem.k;
+  if (args.m < 0 || problem.n < 0 || k < 0) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("m is {}, n is {}, k is {}; each must be >= 0", args.m, problem.n, k));
+  }
+  if (problem.m != kDynamic && problem.m != args.m) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("m is {}; the problem fixes {}", args.m, problem.m));
+  }
+  auto a =
+      GemmOperand::open("a", problem.a, args.m, k, args.a, args.lda, args.a_scale, args.a_scale_ld);
+  if (!a) return tl::unexpected(a.error());
+  auto b = GemmOperand::open("b", problem.b, problem.n, k, args.b, args.ldb, args.b_scale,
+                             args.b_scale_ld);
+  if (!b) return tl::unexpected(b.error());
+  return Operands{*a, *b, k};
+}
+
+bool has_block_scales(const TensorType& type) {
+  return type.granularity == Granularity::k1x128 || type.granularity == Granularity::k128x128;
+}
+
+Status check_output(const GemmProblem& problem, const GemmArgs& args) {
+  if (is_fp8(problem.d)) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("d is {}; bf16, fp16 and fp32 are allowed", name_of(problem.d)));
+  }
+  const bool blocks = has_block_scales(problem.a) || has_block_scales(problem.b);
+  const std::array<int, 6> intervals{32, 64, 128, 256, 512, kPromoteNone};
+  const auto* const end = intervals.begin() + (blocks ? 3 : 6);
+  if (std::find(intervals.begin(), end, problem.promote) == end) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("promote is {}; 32, 64 and 128 are allowed, without block scales also "
+                            "256, 512 and none; a is {}, b is {}",
+                            problem.promote, to_text(problem.a), to_text(problem.b)));
+  }
+  if (args.ldd < 0 || (args.ldd != 0 && args.ldd < problem.n)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("ldd is {}; 0 or at least n = {} is allowed", args.ldd, problem.n));
+  }
+  if (args.d == nullptr && args.m > 0 && problem.n > 0) {
+    return fail(ErrorCode::kInvalidArgument, "d is null; the product is written there");
+  }
+  return {};
+}
+
+void store(void* d, DType dtype, std::int64_t at, float value) {
+  if (dtype == DType::kBF16) {
+    static_cast<std::uint16_t*>(d)[at] = float_to_bf16(value);
+  } else if (dtype == DType::kFP16) {
+    static_cast<std::uint16_t*>(d)[at] = float_to_fp16(value);
+  } else {
+    // One NaN, as the device's: otherwise its bits depend on the host's instruction.
+    constexpr std::uint32_t kCanonicalNan = 0x7FFFFFFFU;
+    static_cast<float*>(d)[at] = std::isnan(value) ? std::bit_cast<float>(kCanonicalNan) : value;
+  }
+}
+
+class Product {
+ public:
+  Product(const GemmProblem& problem, const GemmArgs& args, const Operands& operands)
+      : problem_(problem),
+        args_(args),
+        operands_(operands),
+        ldd_(args.ldd == 0 ? problem.n : args.ldd) {}
+
+  void compute(const Tile& tile, Workspace& work) const {
+    std::fill(std::begin(work.partial), std::end(work.partial), 0.0F);
+    std::fill(std::begin(work.acc), std::end(work.acc), 0.0F);
+    const std::int64_t k = operands_.k;
+    // No promotion is one interval over the whole of K.
+    const std::int64_t interval =
+        problem_.promote == kPromoteNone ? round_up(k, kChunk) : problem_.promote;
+    const std::int64_t chunk = std::min(kChunk, interval);
+    for (std::int64_t k0 = 0; k0 < k; k0 += chunk) {
+      const std::int64_t count = std::min(chunk, k - k0);
+      operands_.a.decode<kStripRows>(tile.row0, tile.rows, k0, count, work.a);
+      operands_.b.decode<kStripCols>(tile.col0, tile.cols, k0, count, work.b);
+      for_each_strip_pair(tile, [&](std::int64_t row, std::int64_t col, std::int64_t at) {
+        multiply_strips(work.a + row * count, work.b + col * count, count, work.partial + at);
+      });
+      if ((k0 + count) % interval == 0 || k0 + count == k) promote(tile, k0, work);
+    }
+    write(tile, work);
+  }
+
+ private:
+  // body(first row and column within the tile, offset of the pair's 6 x 16 sums)
+  template <typename Body>
+  static void for_each_strip_pair(const Tile& tile, const Body& body) {
+    for (std::int64_t col = 0; col < tile.cols; col += kStripCols) {
+      for (std::int64_t row = 0; row < tile.rows; row += kStripRows) {
+        body(row, col, col * kTileRows + row * kStripCols);
+      }
+    }
+  }
+
+  void promote(const Tile& tile, std::int64_t k0, Workspace& work) const {
+    operands_.a.load_scales(tile.row0, tile.rows, k0, work.scale_a);
+    operands_.b.load_scales(tile.col0, tile.cols, k0, work.scale_b);
+    for_each_strip_pair(tile, [&](std::int64_t row, std::int64_t col, std::int64_t at) {
+      promote_strips(work.partial + at, work.scale_a + row, work.scale_b + col, work.acc + at);
+    });
+  }
+
+  void write(const Tile& tile, const Workspace& work) const {
+    for_each_strip_pair(tile, [&](std::int64_t row, std::int64_t col, std::int64_t at) {
+      for (std::int64_t r = 0; r < std::min(kStripRows, tile.rows - row); ++r) {
+        for (std::int64_t c = 0; c < std::min(kStripCols, tile.cols - col); ++c) {
+          const std::int64_t to = (tile.row0 + row + r) * ldd_ + tile.col0 + col + c;
+          float value = work.acc[at + r * kStripCols + c];
+          if (problem_.accumulate) value = load_as_float(args_.d, problem_.d, to) + value;
+          store(args_.d, problem_.d, to, value);
+        }
+      }
+    });
+  }
+
+  const GemmProblem& problem_;
+  const GemmArgs& args_;
+  const Operands& operands_;
+  std::int64_t ldd_;
+};
+
+// R and S of one tile, written at their places of the window.
+void compute_fp64(const Operands& operands, const Fp64Window& window, const Tile& tile,
+                  Fp64Workspace& work, double* r, double* s) {
+  for (std::int64_t i = 0; i < tile.rows; ++i) {
+    const std::int64_t at = (tile.row0 - window.row0 + i) * window.cols + tile.col0 - window.col0;
+    std::fill_n(r + at, tile.cols, 0.0);
+    std::fill_n(s + at, tile.cols, 0.0);
+  }
+  for (std::int64_t k0 = 0; k0 < operands.k; k0 += kChunk) {
+    const std::int64_t count = std::min(kChunk, operands.k - k0);
+    operands.a.decode<kStripRows>(tile.row0, tile.rows, k0, count, work.a);
+    operands.b.decode<kStripCols>(tile.col0, tile.cols, k0, count, work.b);
+    operands.a.load_scales(tile.row0, tile.rows, k0, work.scale_a);
+    operands.b.load_scales(tile.col0, tile.cols, k0, work.scale_b);
+    for (std::int64_t col = 0; col < tile.cols; col += kStripCols) {
+      for (std::int64_t row = 0; row < tile.rows; row += kStripRows) {
+        std::fill_n(work.partial, kStripPair, 0.0);
+        std::fill_n(work.magnitudes, kStripPair, 0.0);
+        multiply_strips_fp64(work.a + row * count, work.b + col * count, count, work.partial,
+                             work.magnitudes);
+        for (std::int64_t i = 0; i < std::min(kStripRows, tile.rows - row); ++i) {
+          for (std::int64_t j = 0; j < std::min(kStripCols, tile.cols - col); ++j) {
+            const double scale = work.scale_a[row + i] * work.scale_b[col + j];
+            const std::int64_t to = (tile.row0 - window.row0 + row + i) * window.cols + tile.col0 -
+                                    window.col0 + col + j;
+            r[to] += work.partial[i * kStripCols + j] * scale;
+            s[to] += work.magnitudes[i * kStripCols + j] * std::fabs(scale);
+          }
+        }
+      }
+    }
+  }
+}
+
+Status out_of_memory() {
+  return fail(ErrorCode::kOutOfMemory, "no host memory for the reference product's tiles");
+}
+
+}  // namespace
+
+Status gemm(const GemmProblem& problem, const GemmArgs& args, int threads) {
+  const auto operands = open_operands(problem, args);
+  if (!operands) return tl::unexpected(operands.error());
+  if (auto s = check_output(problem, args); !s) return s;
+  if (operands->k == 0 && problem.accumulate) return {};  // D keeps its bits, -0 and NaN included
+
+  const Tiling tiles({0, args.m, 0, problem.n}, kTileRows, kTileCols);
+  const Product product(problem, args, *operands);
+  try {
+    parallel_for(tiles.count(), 1, threads, [&](std::int64_t begin, std::int64_t end) {
+      const auto work = std::make_unique_for_overwrite<Workspace>();
+      for (std::int64_t i = begin; i < end; ++i) product.compute(tiles[i], *work);
+    });
+  } catch (const std::bad_alloc&) {
+    return out_of_memory();
+  }
+  return {};
+}
+
+Status gemm_fp64(const GemmProblem& problem, const GemmArgs& args, const Fp64Window& window,
+                 double* r, double* s, int threads) {
+  const auto operands = open_operands(problem, args);
+  if (!operands) return tl::unexpected(operands.error());
+  if (window.row0 < 0 || window.rows < 0 || window.row0 > args.m - window.rows || window.col0 < 0 ||
+      window.cols < 0 || window.col0 > problem.n - window.cols) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("the window is rows [{}, +{}) x columns [{}, +{}); it must lie in the "
+                            "{} x {} product",
+                            window.row0, window.rows, window.col0, window.cols, args.m, problem.n));
+  }
+  const Tiling tiles(window, kFp64Rows, kFp64Cols);
+  try {
+    parallel_for(tiles.count(), 1, threads, [&](std::int64_t begin, std::int64_t end) {
+      const auto work = std::make_unique_for_overwrite<Fp64Workspace>();
+      for (std::int64_t i = begin; i < end; ++i) {
+        compute_fp64(*operands, window, tiles[i], *work, r, s);
+      }
+    });
+  } catch (const std::bad_alloc&) {
+    return out_of_memory();
+  }
+  return {};
+}
+
+}  // namespace octile::reference

@@ -1,0 +1,56 @@
+// An FP8 operand of the host GEMM: checked, indexed and decoded into the panels the inner loops
+// take.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "generator/core/error.h"
+#include "generator/core/types.h"
+#include "runtime/reference/scale_index.h"
+
+namespace octile::reference {
+
+class GemmOperand {
+ public:
+  // Rows x k, K-major. `name` ("a" or "b") is for the error's sentence. ld 0: k; scale_ld 0: as
+  // quantized_layout says.
+  static Result<GemmOperand> open(const char* name, const TensorType& type, std::int64_t rows,
+                                  std::int64_t k, const void* codes, std::int64_t ld,
+                                  const void* scales, std::int64_t scale_ld);
+
+  // panel[strip][count][kStrip] = values of rows [row0, row0 + rows) at [k0, k0 + count), zero
+  // beyond the last row.
+  template <std::int64_t kStrip, typename T>
+  void decode(std::int64_t row0, std::int64_t rows, std::int64_t k0, std::int64_t count,
+              T* panel) const {
+    for (std::int64_t first = 0; first < rows; first += kStrip, panel += count * kStrip) {
+      const std::int64_t filled = std::min(kStrip, rows - first);
+      if (filled < kStrip) std::fill_n(panel, count * kStrip, T{0});
+      for (std::int64_t r = 0; r < filled; ++r) {
+        const std::uint8_t* row = codes_ + (row0 + first + r) * ld_ + k0;
+        for (std::int64_t i = 0; i < count; ++i) {
+          panel[i * kStrip + r] = static_cast<T>(value_of_[row[i]]);
+        }
+      }
+    }
+  }
+
+  // out[i] = decode scale of element (row0 + i, k0).
+  template <typename T>
+  void load_scales(std::int64_t row0, std::int64_t rows, std::int64_t k0, T* out) const {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      out[i] = static_cast<T>(scales_[index_(row0 + i, k0)]);
+    }
+  }
+
+ private:
+  const std::uint8_t* codes_ = nullptr;
+  std::int64_t ld_ = 0;
+  const float* scales_ = nullptr;
+  ScaleIndex index_;
+  std::array<float, 256> value_of_{};
+};
+
+}  // namespace octile::reference

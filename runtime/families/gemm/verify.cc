@@ -1,0 +1,194 @@
+#include "runtime/families/gemm/verify.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "runtime/measure/tensor.h"
+
+namespace octile::tuner {
+namespace {
+
+constexpr std::uint8_t kPoison = 0xFF;         // as templates/bench/inspect.cu has it
+constexpr std::int64_t kGuardElements = 4096;  // keeps D 16-byte aligned
+constexpr std::int64_t kRowGuardElements = 8;  // 16 bytes of bf16: what TMA strides are made of
+constexpr int kScatteredWindows = 23;          // 32 with the nine at edges and centre
+constexpr unsigned kInspectThreads = 256;
+constexpr unsigned kInspectBlocks = 1056;  // eight of 132 SMs
+
+Verdict wrong(std::string why) { return {false, std::move(why), {}}; }
+
+}  // namespace
+
+Result<LoadedTemplate> GemmVerifier::compile_inspector(const GpuSession& gpu, DType d) {
+  Prologue prologue;
+  prologue.add_int("kThreads", kInspectThreads, "per block");
+  prologue.add_int("kElementBytes", size_of(d), "bf16 or fp32");
+  return LoadedTemplate::compile(gpu, prologue, "bench/inspect.cu", "octile_bench_inspect");
+}
+
+Result<GemmVerifier> GemmVerifier::create(const GpuSession& gpu, const LoadedTemplate& inspect,
+                                  const GemmProblem& problem, const DeviceTensor& a,
+                                  const DeviceTensor& b, std::uint64_t seed) {
+  if (problem.accumulate) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("'{}' adds to its output; the check of candidates takes products that "
+                            "overwrite it",
+                            to_text(Problem(problem))));
+  }
+  GemmVerifier verifier(gpu, inspect, problem, gemm_args(a, b, nullptr));
+  if (Status ok = verifier.allocate(); !ok) return tl::unexpected<Error>(ok.error());
+  auto host_a = download(gpu, a);
+  if (!host_a) return tl::unexpected<Error>(host_a.error());
+  auto host_b = download(gpu, b);
+  if (!host_b) return tl::unexpected<Error>(host_b.error());
+  verifier.a_ = std::move(*host_a);
+  verifier.b_ = std::move(*host_b);
+  auto samples = sample_product(problem, reference_args(verifier.a_, verifier.b_), kScatteredWindows, seed);
+  if (!samples) return tl::unexpected<Error>(samples.error());
+  verifier.samples_ = std::move(*samples);
+  double largest = 0;
+  for (const Sample& sample : verifier.samples_)
+    largest = std::max(largest, *std::max_element(sample.s.begin(), sample.s.end()));
+  // Either result may be off by the tolerance. S varies between elements: twice the largest sampled
+  // one bounds it, and is still far below what a wrong tile is off by.
+  verifier.apart_allowed_ = 2 * reference::tolerance_c(problem.promote) * 0x1p-13 * 2 * largest;
+  return verifier;
+}
+
+std::int64_t GemmVerifier::elements() const { return args_.m * args_.ldd + 2 * kGuardElements; }
+
+Status GemmVerifier::allocate() {
+  args_.ldd = problem_.n + kRowGuardElements;
+  const auto bytes = static_cast<std::size_t>(elements() * size_of(problem_.d));
+  for (DeviceBuffer* buffer : {&d_, &first_, &accepted_}) {
+    auto made = gpu_->allocate(bytes);
+    if (!made) return tl::unexpected<Error>(made.error());
+    *buffer = std::move(*made);
+  }
+  auto report = gpu_->allocate(sizeof(Report));
+  if (!report) return tl::unexpected<Error>(report.error());
+  report_ = std::move(*report);
+  args_.d = static_cast<char*>(d_.pointer()) + kGuardElements * size_of(problem_.d);
+  return {};
+}
+
+Result<Verdict> GemmVerifier::check(const Run& run) {
+  auto verdict = launch_on_poison(run);
+  if (!verdict || !verdict->right) return verdict;
+  if (Status ok = copy(d_, first_); !ok) return tl::unexpected<Error>(ok.error());
+  verdict = launch_on_poison(run);
+  if (!verdict || !verdict->right) return verdict;
+
+  const auto report = inspect(first_);
+  if (!report) return tl::unexpected<Error>(report.error());
+  // A device that runs nothing answers nothing.
+  if (report->looked_at != static_cast<std::uint64_t>(elements()))
+    return wrong(
+        fmt::format("the check itself looked at {} of {} elements", report->looked_at, elements()));
+  if (report->outside > 0)
+    return wrong(fmt::format("{} elements outside the output were written", report->outside));
+  if (report->unwritten > 0)
+    return wrong(fmt::format("{} elements of the output were not written", report->unwritten));
+  if (report->differing > 0)
+    return wrong(fmt::format("{} elements differ between two launches on the same operands",
+                             report->differing));
+  verdict = check_samples();
+  if (!verdict || !verdict->right) return verdict;
+  return compare_in_full();
+}
+
+// A launch that is refused is the candidate's failure; one that breaks the device is an Error.
+Result<Verdict> GemmVerifier::launch_on_poison(const Run& run) {
+  if (Status ok = d_.fill(kPoison, gpu_->stream()); !ok) return tl::unexpected<Error>(ok.error());
+  const Status launched = run(args_, gpu_->stream());
+  if (Status ok = gpu_->synchronize(); !ok) return tl::unexpected<Error>(ok.error());
+  if (!launched) return wrong(launched.error().message);
+  return Verdict{};
+}
+
+Status GemmVerifier::copy(const DeviceBuffer& from, DeviceBuffer& to) const {
+  return gpu_->driver()->check(
+      (*gpu_->driver())->cuMemcpyDtoDAsync(to.get(), from.get(), from.bytes(), gpu_->stream()),
+      "cuMemcpyDtoDAsync");
+}
+
+Result<GemmVerifier::Report> GemmVerifier::inspect(const DeviceBuffer& other) const {
+  const CUstream stream = gpu_->stream();
+  CUdeviceptr buffer = d_.get();
+  CUdeviceptr reference = other.get();
+  CUdeviceptr report = report_.get();
+  long long count = elements();
+  long long first = kGuardElements;
+  long long rows = args_.m;
+  long long cols = problem_.n;
+  long long stride = args_.ldd;
+  double allowed = apart_allowed_;
+  std::array<void*, 9> parameters{&buffer, &reference, &count,   &first, &rows,
+                                  &cols,   &stride,    &allowed, &report};
+  Report seen;
+  Status ok = gpu_->driver()->check(
+      (*gpu_->driver())->cuMemsetD8Async(report_.get(), 0, sizeof(Report), stream),
+      "cuMemsetD8Async");
+  if (ok) ok = inspect_->launch(kInspectBlocks, kInspectThreads, parameters.data(), stream);
+  if (ok) ok = report_.download(&seen, sizeof seen, stream);
+  if (ok) ok = gpu_->synchronize();
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  return seen;
+}
+
+Status GemmVerifier::check_window(const Sample& sample, const DeviceBuffer& d,
+                              ProductCheck& check) const {
+  const auto element = static_cast<std::size_t>(size_of(problem_.d));
+  const reference::Fp64Window& w = sample.window;
+  const auto span = static_cast<std::size_t>((w.rows - 1) * args_.ldd + w.cols);
+  const auto first = static_cast<std::size_t>(kGuardElements + w.row0 * args_.ldd + w.col0);
+  std::vector<std::uint8_t> host(span * element);
+  Status ok = d.download(host.data(), host.size(), gpu_->stream(), first * element);
+  if (ok) ok = gpu_->synchronize();
+  if (ok) check_sample(problem_, sample, host.data(), args_.ldd, check);
+  return ok;
+}
+
+Result<Verdict> GemmVerifier::check_samples() const {
+  ProductCheck check;
+  for (const Sample& sample : samples_) {
+    if (Status ok = check_window(sample, d_, check); !ok) return tl::unexpected<Error>(ok.error());
+  }
+  if (check.ok) return Verdict{};
+  return wrong(check.worst.to_text());
+}
+
+Result<Verdict> GemmVerifier::compare_in_full() {
+  if (has_accepted_) {
+    const auto report = inspect(accepted_);
+    if (!report) return tl::unexpected<Error>(report.error());
+    return report->apart == 0 ? Verdict{} : settle(*report);
+  }
+  if (Status ok = copy(d_, accepted_); !ok) return tl::unexpected<Error>(ok.error());
+  has_accepted_ = true;
+  return Verdict{};
+}
+
+// FP64 on one element that the two disagree about.
+Result<Verdict> GemmVerifier::settle(const Report& report) {
+  const std::int64_t at = static_cast<std::int64_t>(report.last_apart) - 1 - kGuardElements;
+  const reference::Fp64Window element{at / args_.ldd, 1, at % args_.ldd, 1};
+  const auto sample = sample_window(problem_, reference_args(a_, b_), element);
+  if (!sample) return tl::unexpected<Error>(sample.error());
+  ProductCheck mine;
+  ProductCheck first;
+  Status ok = check_window(*sample, d_, mine);
+  if (ok) ok = check_window(*sample, accepted_, first);
+  if (ok && mine.ok && !first.ok) ok = copy(d_, accepted_);
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  if (!mine.ok) return wrong(fmt::format("{} elements, {}", report.apart, mine.worst.to_text()));
+  Verdict verdict;
+  if (!first.ok)
+    verdict.first_is_wrong = fmt::format("{} elements, {}", report.apart, first.worst.to_text());
+  return verdict;
+}
+
+}  // namespace octile::tuner

@@ -1,0 +1,51 @@
+// The quantise family on the host, bit for bit as the contract; multi-threaded over blocks. The
+// reference executor runs it in place of a launch, and every GPU quantiser is compared with it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "generator/core/error.h"
+#include "generator/problem.h"
+#include "runtime/families/quantize/reference_scale.h"
+
+namespace octile::reference {
+
+struct QuantizeArgs {
+  std::int64_t rows = 0;
+  const void* x = nullptr;
+  std::int64_t ldx = 0;  // elements; 0: cols
+  void* q = nullptr;
+  std::int64_t ldq = 0;  // 0: cols
+  void* scale = nullptr;
+  std::int64_t scale_ld = 0;  // 0: as quantized_layout says
+  void* q_transposed = nullptr;
+  void* scale_transposed = nullptr;
+  const float* encode_scale = nullptr;        // delayed scaling: the encode scale
+  float* amax = nullptr;                // per tensor: raised to the finite amax of x
+  const std::uint32_t* skip = nullptr;  // not null and not 0: nothing is done
+  // As the fields of octile_quantize_args, which says what each is.
+  const void* x_scale = nullptr;
+  std::int64_t x_scale_ld = 0;
+  std::array<const void*, 3> more{};  // x1 to x3
+  std::array<std::int64_t, 3> more_ld{};
+  float* rstd = nullptr;
+  float* bias_gradient = nullptr;
+  float* tap = nullptr;
+  const std::int32_t* offsets = nullptr;
+  const std::int32_t* counts = nullptr;
+  std::int64_t groups = 0;
+  std::int64_t shard_start = 0;
+  std::int64_t shard_length = 0;
+  float* shard_amax = nullptr;
+  std::uint64_t* nonfinite = nullptr;
+};
+
+// Writes every byte of the layout, padding included (scales 1, data 0); gaps between rows that come
+// from the caller's ldq or scale_ld stay untouched. q and scale are needed for a row-wise output,
+// q_transposed and scale_transposed for a transposed one. threads 0: one per core.
+// Errors: kUnsupported for types and layouts the contract does not have; kInvalidArgument for a
+// null pointer, a negative size, or a leading dimension that is too small.
+Status quantize(const QuantizeProblem&, const QuantizeArgs&, int threads = 0);
+
+}  // namespace octile::reference

@@ -1,0 +1,251 @@
+#include "runtime/families/quantize/reference_groups.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "generator/quantize/fused_source.h"
+#include "generator/quantize/layout.h"
+#include "runtime/reference/parallel.h"
+#include "runtime/families/quantize/reference_scale.h"
+#include "runtime/reference/scale_index.h"
+
+namespace octile::reference {
+namespace {
+
+constexpr std::int64_t kColumnsTogether = 16;  // of a transposed copy, taken by a thread at a time
+
+Status check_offsets(const QuantizeArgs& args) {
+  std::int64_t before = 0;
+  for (std::int64_t g = 0; g <= args.groups; ++g) {
+    const std::int64_t offset = args.offsets[g];
+    if (offset < before || offset > args.rows || (g == 0 && offset != 0)) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("offsets[{}] is {}; allowed: 0 for the first, then {} to rows = {}",
+                              g, offset, before, args.rows));
+    }
+    before = offset;
+  }
+  return {};
+}
+
+Status check_counts(const QuantizeArgs& args) {
+  for (std::int64_t g = 0; g < args.groups; ++g) {
+    if (args.counts[g] < 0 || args.counts[g] > args.rows) {
+      return fail(
+          ErrorCode::kInvalidArgument,
+          fmt::format("counts[{}] is {}; allowed: 0 to rows = {}", g, args.counts[g], args.rows));
+    }
+  }
+  return {};
+}
+
+class Groups {
+ public:
+  Groups(const QuantizeProblem& problem, const QuantizeArgs& args, int threads)
+      : problem_(problem), args_(args), threads_(threads) {
+    alone_.grouping = Grouping::kNone;
+    alone_.rows = kDynamic;
+    const std::int64_t cols = source_shape(problem.source).halves ? problem.cols / 2 : problem.cols;
+    if (args_.ldx == 0) args_.ldx = cols;
+    for (std::int64_t& ld : args_.more_ld) {
+      if (ld == 0) ld = cols;
+    }
+    args_.ldq = args.ldq == 0 ? problem.cols : args.ldq;
+  }
+
+  Status run() {
+    if (Status ok = find_x_scales(); !ok) return ok;
+    const bool packed = problem_.grouping == Grouping::kContiguous;
+    if (Status ok = packed ? check_offsets(args_) : check_counts(args_); !ok) return ok;
+    if (!packed) return masked();
+    if (has_rowwise(problem_.output)) {
+      if (Status ok = rowwise(); !ok) return ok;
+    }
+    return has_transposed(problem_.output) ? transposed() : Status{};
+  }
+
+ private:
+  Status find_x_scales() {
+    if (!is_fp8(problem_.x.dtype)) return {};
+    const auto layout = octile::quantized_layout(problem_.x, args_.rows, problem_.cols);
+    if (!layout) return tl::unexpected(layout.error());
+    if (args_.x_scale_ld == 0) args_.x_scale_ld = layout->scales.ld;
+    const auto index = scale_index(problem_.x, args_.rows, problem_.cols, args_.x_scale_ld);
+    if (!index) return tl::unexpected(index.error());
+    x_scales_ = *index;
+    const bool bytes = problem_.x.scale == ScaleFormat::kUe8m0x4;  // which its index counts
+    x_scale_bytes_ = bytes ? 1 : layout->scales.element_bytes;
+    return {};
+  }
+
+  // What of the arguments speaks of group g, whose first row in x is `first`.
+  QuantizeArgs of_group(std::int64_t g, std::int64_t first, std::int64_t rows) const {
+    QuantizeArgs a = args_;
+    a.rows = rows;
+    a.x = static_cast<const char*>(args_.x) + first * args_.ldx * size_of(problem_.x.dtype);
+    for (std::size_t i = 0; i < a.more.size(); ++i) {
+      if (a.more[i] == nullptr) continue;
+      a.more[i] = static_cast<const char*>(a.more[i]) +
+                  first * args_.more_ld[i] * size_of(problem_.x.dtype);
+    }
+    if (args_.x_scale != nullptr) {  // of rows: scales of x that are no row's have no groups
+      const std::int64_t offset = x_scales_(first, 0);
+      a.x_scale = static_cast<const char*>(args_.x_scale) + offset * x_scale_bytes_;
+    }
+    if (a.tap != nullptr) a.tap += first * problem_.cols;
+    a.q = static_cast<char*>(args_.q) + first * args_.ldq;
+    a.encode_scale = args_.encode_scale == nullptr ? nullptr : args_.encode_scale + g;
+    a.amax = args_.amax == nullptr ? nullptr : args_.amax + g;
+    return a;
+  }
+
+  // One scale a group: an empty group has one too, as if its amax were 0.
+  void store_empty(void* scales, std::int64_t g) const {
+    const bool given = problem_.policy == ScalePolicy::kDelayed;
+    const float encode = given ? args_.encode_scale[g] : encode_scale(0.0F, problem_);
+    store_scale(scales, problem_.q.scale, g, encode);
+  }
+
+  Status masked() {
+    const auto layout = quantized_layout(problem_, args_.rows, 1, false);
+    if (!layout) return tl::unexpected(layout.error());
+    const std::int64_t ld = args_.scale_ld == 0 ? layout->scales.ld : args_.scale_ld;
+    const std::int64_t bytes = layout->scales.outer * ld * layout->scales.element_bytes;
+    for (std::int64_t g = 0; g < args_.groups; ++g) {
+      QuantizeArgs a = of_group(g, g * args_.rows, args_.counts[g]);
+      a.scale = static_cast<char*>(args_.scale) + g * bytes;
+      a.scale_ld = ld;
+      if (a.rows == 0 && per_tensor()) store_empty(args_.scale, g);
+      if (Status ok = quantize(alone_, a, threads_); !ok) return ok;
+    }
+    return {};
+  }
+
+  bool per_tensor() const { return problem_.q.granularity == Granularity::kPerTensor; }
+
+  // Packed: the rows of all groups are one tensor, except that each has its own amax where a scale
+  // is of the tensor.
+  Status rowwise() {
+    alone_.output = QuantizeOutput::kRowwise;
+    if (!per_tensor()) {
+      QuantizeArgs a = of_group(0, 0, args_.offsets[args_.groups]);
+      const auto layout = quantized_layout(problem_.q, args_.rows, problem_.cols);
+      if (!layout) return tl::unexpected(layout.error());
+      if (a.scale_ld == 0) a.scale_ld = layout->scales.ld;
+      return quantize(alone_, a, threads_);
+    }
+    for (std::int64_t g = 0; g < args_.groups; ++g) {
+      QuantizeArgs a = of_group(g, args_.offsets[g], rows_of(g));
+      const std::int64_t bytes = problem_.q.scale == ScaleFormat::kBF16 ? 2 : 4;
+      a.scale = static_cast<char*>(args_.scale) + g * bytes;
+      a.scale_ld = 0;
+      if (a.rows == 0) store_empty(args_.scale, g);
+      if (Status ok = quantize(alone_, a, threads_); !ok) return ok;
+    }
+    return {};
+  }
+
+  std::int64_t rows_of(std::int64_t g) const { return args_.offsets[g + 1] - args_.offsets[g]; }
+
+  // Packed: each group's transposed copy is made by itself and put behind those before it.
+  Status transposed() {
+    const auto layout = quantized_layout(problem_, args_.rows, args_.groups, true);
+    if (!layout) return tl::unexpected(layout.error());
+    alone_.output = QuantizeOutput::kTransposed;
+    alone_.scale_layout = ScaleLayout::kLinear;
+    std::int64_t start = 0;
+    for (std::int64_t g = 0; g < args_.groups; ++g) {
+      if (Status ok = transposed_group(g, start, *layout); !ok) return ok;
+      start += round_up(rows_of(g), kGroupAlign);
+    }
+    return {};
+  }
+
+  Status transposed_group(std::int64_t g, std::int64_t start, const QuantizedLayout& whole) {
+    const std::int64_t rows = rows_of(g);
+    if (rows == 0) {
+      if (per_tensor()) store_empty(args_.scale_transposed, g);
+      return {};
+    }
+    const auto layout = quantized_layout(problem_.q, rows, problem_.cols, 0, true);
+    if (!layout) return tl::unexpected(layout.error());
+    std::vector<std::uint8_t> q(static_cast<std::size_t>(layout->data.bytes()));
+    std::vector<std::uint8_t> scale(static_cast<std::size_t>(layout->scales.bytes()));
+    QuantizeArgs a = of_group(g, args_.offsets[g], rows);
+    a.q_transposed = q.data();
+    a.scale_transposed = scale.data();
+    if (has_rowwise(problem_.output)) a.nonfinite = nullptr;  // counted with the row-wise copy
+    if (Status ok = quantize(alone_, a, threads_); !ok) return ok;
+    put_codes(q, layout->data.ld, rows, start, whole.data.ld);
+    return put_scales(scale.data(), g, rows, start, whole);
+  }
+
+  void put_codes(const std::vector<std::uint8_t>& from, std::int64_t from_ld, std::int64_t rows,
+                 std::int64_t start, std::int64_t ld) const {
+    auto* const to = static_cast<std::uint8_t*>(args_.q_transposed) + start;
+    const std::int64_t padded = round_up(rows, kGroupAlign);
+    parallel_for(problem_.cols, kColumnsTogether, threads_, [&](std::int64_t b, std::int64_t e) {
+      for (std::int64_t c = b; c < e; ++c) {
+        std::uint8_t* const row = std::copy_n(from.data() + c * from_ld, rows, to + c * ld);
+        std::fill_n(row, padded - rows, std::uint8_t{0});
+      }
+    });
+  }
+
+  // Scale by scale, as bits; then what pads the group's part of the array.
+  Status put_scales(const std::uint8_t* from, std::int64_t g, std::int64_t rows, std::int64_t start,
+                    const QuantizedLayout& whole) const;
+
+  QuantizeProblem problem_;
+  QuantizeProblem alone_ = problem_;  // of one group
+  QuantizeArgs args_;
+  int threads_;
+  ScaleIndex x_scales_;  // of FP8 x
+  std::int64_t x_scale_bytes_ = 0;
+};
+
+Status Groups::put_scales(const std::uint8_t* from, std::int64_t g, std::int64_t rows,
+                          std::int64_t start, const QuantizedLayout& whole) const {
+  const auto alone = scale_index(problem_.q, rows, problem_.cols, 0, true);
+  if (!alone) return tl::unexpected(alone.error());
+  const auto index =
+      scale_index(problem_.q, contiguous_columns(args_.rows, args_.groups), problem_.cols, 0, true,
+                  problem_.scale_layout == ScaleLayout::kSwizzled);
+  if (!index) return tl::unexpected(index.error());
+  const ScaleFormat format = problem_.q.scale;
+  const bool packed = format == ScaleFormat::kUe8m0x4;
+  const auto bytes = static_cast<std::size_t>(packed ? 1 : whole.scales.element_bytes);
+  auto* const to = static_cast<std::uint8_t*>(args_.scale_transposed);
+  if (per_tensor()) {
+    std::copy_n(from, bytes, to + static_cast<std::size_t>(g) * bytes);
+    return {};
+  }
+  // Ones up to the group's end, which is that of its columns; behind the last group up to the end
+  // of a word of exponents. Then what is known.
+  const bool last = args_.offsets[g + 1] == args_.offsets[args_.groups];
+  const std::int64_t end = packed && last ? round_up(start + rows, 4 * kGroupAlign)
+                                          : start + round_up(rows, kGroupAlign);
+  const bool columns_are_runs = problem_.q.granularity == Granularity::k1x32;
+  const std::int64_t cols = columns_are_runs ? whole.scales.outer : whole.scales.inner;
+  for (std::int64_t r = start; r < end; r += index->block_rows) {
+    for (std::int64_t c = 0; c < cols; ++c) store_scale(to, format, (*index)(r, c), 1.0F);
+  }
+  for (std::int64_t r = 0; r < rows; r += index->block_rows) {
+    for (std::int64_t c = 0; c < problem_.cols; ++c) {
+      std::copy_n(from + static_cast<std::size_t>((*alone)(r, c)) * bytes, bytes,
+                  to + static_cast<std::size_t>((*index)(start + r, c)) * bytes);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Status quantize_groups(const QuantizeProblem& problem, const QuantizeArgs& args, int threads) {
+  return Groups(problem, args, threads).run();
+}
+
+}  // namespace octile::reference

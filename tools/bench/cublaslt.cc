@@ -1,0 +1,213 @@
+#include "tools/bench/cublaslt.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+
+#include "runtime/environment.h"
+#include "tools/bench/cublaslt_types.h"
+
+namespace octile::tools {
+namespace {
+
+using namespace lt;  // NOLINT(google-build-using-namespace): the library's own words
+
+constexpr std::size_t kOldestVersion = 120900;
+
+int type_of(DType dtype) { return dtype == DType::kE5M2 ? kE5M2 : kE4M3; }
+
+}  // namespace
+
+struct CublasLt::Api {
+#define OCTILE_MEMBER(member, name, result, parameters) result(*member) parameters = nullptr;
+  OCTILE_CUBLASLT_FUNCTIONS(OCTILE_MEMBER)
+#undef OCTILE_MEMBER
+
+  // The first function that is missing; null: none.
+  const char* resolve(void* library) {
+#define OCTILE_RESOLVE(member, name, result, parameters)                \
+  member = reinterpret_cast<decltype(member)>(::dlsym(library, #name)); \
+  if (member == nullptr) return #name;
+    OCTILE_CUBLASLT_FUNCTIONS(OCTILE_RESOLVE)
+#undef OCTILE_RESOLVE
+    return nullptr;
+  }
+
+  Status check(StatusCode code, const char* call) const {
+    if (code == kSuccess) return {};
+    return fail(ErrorCode::kDeviceError, fmt::format("{}: {}", call, status_name(code)));
+  }
+};
+
+CublasLt::CublasLt() : api_(std::make_unique<Api>()) {}
+CublasLt::~CublasLt() = default;
+
+// Never unloaded: its kernels outlive every handle.
+Result<std::shared_ptr<const CublasLt>> CublasLt::load(const std::string& path) {
+  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* why = ::dlerror();  // NOLINT(concurrency-mt-unsafe): per thread in glibc
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("cuBLASLt \"{}\" cannot be opened: {}", path, why));
+  }
+  std::shared_ptr<CublasLt> opened(new CublasLt);
+  opened->path_ = path;
+  if (const char* missing = opened->api_->resolve(library); missing != nullptr) {
+    return fail(ErrorCode::kUnsupported, fmt::format("cuBLASLt \"{}\" has no {}", path, missing));
+  }
+  opened->version_ = opened->api_->version();
+  if (opened->version_ < kOldestVersion) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("cuBLASLt \"{}\" is version {}; block scales need {} or newer", path,
+                            opened->version_, kOldestVersion));
+  }
+  return opened;
+}
+
+Result<std::shared_ptr<const CublasLt>> CublasLt::open() {
+  if (const auto named = environment_value("OCTILE_LIBCUBLASLT")) return load(*named);
+  auto newer = load("libcublasLt.so.13");
+  if (newer) return newer;
+  auto older = load("libcublasLt.so.12");
+  if (older) return older;
+  return fail(ErrorCode::kUnsupported, fmt::format("{}; {}; OCTILE_LIBCUBLASLT may name one",
+                                                   newer.error().message, older.error().message));
+}
+
+struct LtMatmul::State {
+  std::shared_ptr<const CublasLt> library;
+  const CublasLt::Api* api = nullptr;
+  Handle handle = nullptr;
+  MatmulDesc desc = nullptr;
+  MatrixLayout a = nullptr;  // as cuBLASLt counts: our B
+  MatrixLayout b = nullptr;  // our A
+  MatrixLayout d = nullptr;
+  DeviceBuffer workspace;
+  bool scaled = true;
+  std::vector<Algorithm> algorithms;
+
+  State() = default;
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State() {
+    for (MatrixLayout layout : {a, b, d}) {
+      if (layout != nullptr) api->destroy_layout(layout);
+    }
+    if (desc != nullptr) api->destroy_desc(desc);
+    if (handle != nullptr) api->destroy(handle);
+  }
+
+  template <typename T>
+  Status set(int attribute, T value) const {
+    return api->check(api->set_desc(desc, attribute, &value, sizeof value),
+                      "cublasLtMatmulDescSetAttribute");
+  }
+
+  Status describe(const GemmProblem& p, std::int64_t m) {
+    const auto [um, un, uk] =
+        std::array{static_cast<std::uint64_t>(m), static_cast<std::uint64_t>(p.n),
+                   static_cast<std::uint64_t>(p.k)};
+    Status ok = api->check(api->create(&handle), "cublasLtCreate");
+    if (ok) ok = api->check(api->create_desc(&desc, kComputeF32, kF32), "cublasLtMatmulDescCreate");
+    if (ok) ok = set(kTransA, kTranspose);
+    if (ok) ok = set(kTransB, kNone);
+    if (ok && scaled) ok = set(kAScaleMode, kScaleBlock128x128);
+    if (ok && scaled) ok = set(kBScaleMode, kScaleVec128);
+    const int a_type = scaled ? type_of(p.b.dtype) : kBF16;
+    const int b_type = scaled ? type_of(p.a.dtype) : kBF16;
+    const char* call = "cublasLtMatrixLayoutCreate";
+    if (ok) ok = api->check(api->create_layout(&a, a_type, uk, un, p.k), call);
+    if (ok) ok = api->check(api->create_layout(&b, b_type, uk, um, p.k), call);
+    if (ok) ok = api->check(api->create_layout(&d, kBF16, un, um, p.n), call);
+    return ok;
+  }
+
+  Status ask_heuristic() {
+    Preference preference = nullptr;
+    Status ok = api->check(api->create_preference(&preference), "cublasLtMatmulPreferenceCreate");
+    if (!ok) return ok;
+    const std::uint64_t bytes = kWorkspaceBytes;
+    std::array<HeuristicResult, kChoices> results{};
+    int found = 0;
+    ok = api->check(api->set_preference(preference, kMaxWorkspaceBytes, &bytes, sizeof bytes),
+                    "cublasLtMatmulPreferenceSetAttribute");
+    if (ok) {
+      ok = api->check(
+          api->heuristic(handle, desc, a, b, d, d, preference, kChoices, results.data(), &found),
+          "cublasLtMatmulAlgoGetHeuristic");
+    }
+    api->destroy_preference(preference);
+    if (!ok) return fail(ErrorCode::kUnsupported, ok.error().message);
+    for (int i = 0; i < found; ++i) {
+      const HeuristicResult& result = results[static_cast<std::size_t>(i)];
+      if (result.state == kSuccess) algorithms.push_back(result.algorithm);
+    }
+    if (!algorithms.empty()) return {};
+    return fail(ErrorCode::kUnsupported, "cublasLtMatmulAlgoGetHeuristic offers no algorithm");
+  }
+};
+
+LtMatmul::LtMatmul(std::unique_ptr<State> state) : state_(std::move(state)) {}
+LtMatmul::LtMatmul(LtMatmul&&) noexcept = default;
+LtMatmul::~LtMatmul() = default;
+
+Result<LtMatmul> LtMatmul::block_scaled(std::shared_ptr<const CublasLt> library,
+                                        const GpuSession& gpu, const GemmProblem& problem,
+                                        std::int64_t m) {
+  if (problem.a.granularity != Granularity::k1x128 ||
+      problem.b.granularity != Granularity::k128x128 || problem.d != DType::kBF16 ||
+      problem.accumulate) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("'{}' is no product of 1x128 by 128x128 blocks into bf16",
+                            to_text(Problem(problem))));
+  }
+  return create(std::move(library), gpu, problem, m, true);
+}
+
+Result<LtMatmul> LtMatmul::bf16(std::shared_ptr<const CublasLt> library, const GpuSession& gpu,
+                                const GemmProblem& problem, std::int64_t m) {
+  return create(std::move(library), gpu, problem, m, false);
+}
+
+Result<LtMatmul> LtMatmul::create(std::shared_ptr<const CublasLt> library, const GpuSession& gpu,
+                                  const GemmProblem& problem, std::int64_t m, bool scaled) {
+  auto state = std::make_unique<State>();
+  state->library = std::move(library);
+  state->api = state->library->api_.get();
+  state->scaled = scaled;
+  auto workspace = gpu.allocate(kWorkspaceBytes);
+  if (!workspace) return tl::unexpected<Error>(workspace.error());
+  state->workspace = std::move(*workspace);
+  Status ok = state->describe(problem, m);
+  // The heuristic refuses block scales without pointers; run() sets the real ones.
+  if (ok && scaled) ok = state->set(kAScalePointer, state->workspace.pointer());
+  if (ok && scaled) ok = state->set(kBScalePointer, state->workspace.pointer());
+  if (ok) ok = state->ask_heuristic();
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  return LtMatmul(std::move(state));
+}
+
+int LtMatmul::choices() const { return static_cast<int>(state_->algorithms.size()); }
+
+Status LtMatmul::run(int choice, const Operands& o, CUstream stream) const {
+  const State& s = *state_;
+  Status ok;
+  if (s.scaled) ok = s.set(kAScalePointer, o.b_scale);
+  if (ok && s.scaled) ok = s.set(kBScalePointer, o.a_scale);
+  if (!ok) return ok;
+  const float alpha = 1.0F;
+  const float beta = 0.0F;
+  return s.api->check(s.api->matmul(s.handle, s.desc, &alpha, o.b, s.a, o.a, s.b, &beta, o.d, s.d,
+                                    o.d, s.d, &s.algorithms[static_cast<std::size_t>(choice)],
+                                    s.workspace.pointer(), kWorkspaceBytes, stream),
+                      "cublasLtMatmul");
+}
+
+LtMatmul::Operands lt_operands(const DeviceTensor& a, const DeviceTensor& b,
+                               const DeviceBuffer& d) {
+  return {a.data.pointer(), a.scales.pointer(), b.data.pointer(), b.scales.pointer(), d.pointer()};
+}
+
+}  // namespace octile::tools

@@ -1,0 +1,96 @@
+// cuBLASLt's matmuls, opened at run time: block-scaled FP8, the peer that products are measured
+// against and that takes our operands as they are, and bf16, what they replace.
+//
+// The few types, enumerators and functions used are declared here, with the values of <cublasLt.h>
+// of CUDA 12.9 and 13.0 (a test compares them with that header where it is present), because
+// neither header nor library come with what Octile needs otherwise.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "generator/problem.h"
+#include "runtime/measure/gpu_session.h"
+#include "runtime/families/gemm/check.h"
+#include "tools/common/handles.h"
+
+namespace octile::tools {
+
+class CublasLt {
+ public:
+  // OCTILE_LIBCUBLASLT where it is set, and nothing else then; otherwise libcublasLt.so.13, then
+  // libcublasLt.so.12. Errors: kUnsupported, with what was tried, or a version before 12.9, which
+  // has no block scales.
+  static Result<std::shared_ptr<const CublasLt>> open();
+  ~CublasLt();
+  CublasLt(const CublasLt&) = delete;
+  CublasLt& operator=(const CublasLt&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::size_t version() const { return version_; }  // 130200: 13.2.0; 120900: 12.9.0
+
+ private:
+  friend class LtMatmul;
+  struct Api;
+  CublasLt();
+  static Result<std::shared_ptr<const CublasLt>> load(const std::string& path);
+  std::string path_;
+  std::size_t version_ = 0;
+  std::unique_ptr<Api> api_;
+};
+
+// D[m,n] = A[m,k] B[n,k]^T, everything packed, D in bf16. cuBLASLt is column-major: what it
+// computes is D^T[n,m] = op(B) A^T, so its A is our B (transposed) and its B our A.
+class LtMatmul {
+ public:
+  static constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
+  static constexpr int kChoices = 8;
+
+  // A in 1x128 (its VEC128) and B in 128x128 blocks (BLK128x128). Asks the heuristic for up to
+  // kChoices algorithms. Errors: kUnsupported where it has none (m and n multiples of 4, k of 16),
+  // kDeviceError.
+  static Result<LtMatmul> block_scaled(std::shared_ptr<const CublasLt> library,
+                                       const GpuSession& gpu, const GemmProblem& problem,
+                                       std::int64_t m);
+  // A and B in bf16, of the problem's extents.
+  static Result<LtMatmul> bf16(std::shared_ptr<const CublasLt> library, const GpuSession& gpu,
+                               const GemmProblem& problem, std::int64_t m);
+  ~LtMatmul();
+  LtMatmul(LtMatmul&&) noexcept;
+  LtMatmul& operator=(LtMatmul&&) = delete;
+
+  struct Operands {
+    const void* a = nullptr;
+    const void* a_scale = nullptr;  // null in bf16
+    const void* b = nullptr;
+    const void* b_scale = nullptr;
+    void* d = nullptr;
+  };
+
+  int choices() const;
+  // choice: 0 to choices() - 1, in the order of its heuristic. Legal in a capture.
+  Status run(int choice, const Operands& operands, CUstream stream) const;
+
+ private:
+  struct State;
+  explicit LtMatmul(std::unique_ptr<State> state);
+  static Result<LtMatmul> create(std::shared_ptr<const CublasLt> library, const GpuSession& gpu,
+                                 const GemmProblem& problem, std::int64_t m, bool scaled);
+  std::unique_ptr<State> state_;
+};
+LtMatmul::Operands lt_operands(const DeviceTensor& a, const DeviceTensor& b, const DeviceBuffer& d);
+
+// Octile's quantised operands, unconverted, through cuBLASLt and through Octile's own GEMM: both
+// against FP64. Shapes with (k / 128) % 4 != 0 show whether the padding of the scales is right.
+struct Interoperation {
+  ProductCheck ours;
+  ProductCheck theirs;
+  bool ok() const { return ours.ok && theirs.ok; }
+};
+Result<Interoperation> check_interoperation(const LibraryHandle& library, const GpuSession& gpu,
+                                            const std::shared_ptr<const CublasLt>& cublaslt,
+                                            const GemmProblem& problem, std::int64_t m);
+
+}  // namespace octile::tools

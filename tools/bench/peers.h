@@ -1,0 +1,44 @@
+// Other implementations of a product, each with the fastest of its choices, ready to be timed
+// beside ours.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "runtime/families/gemm/operands.h"
+#include "runtime/measure/timing.h"
+#include "tools/bench/cublaslt.h"
+
+namespace octile::tools {
+
+class Peer {
+ public:
+  // On our operands. Errors: kUnsupported where cuBLASLt does not take the problem (m % 4 != 0,
+  // say), kDeviceError. The slots outlive it.
+  static Result<Peer> cublaslt(const std::shared_ptr<const CublasLt>& library,
+                               const GpuSession& gpu, const GemmProblem& problem, std::int64_t m,
+                               const std::vector<GemmSlot>& slots);
+  // The same extents in bf16, on operands of its own.
+  static Result<Peer> bf16(const std::shared_ptr<const CublasLt>& library, const GpuSession& gpu,
+                           const GemmProblem& problem, std::int64_t m);
+
+  // One call on the operands of a slot, in turn over as many as it has.
+  Status run(int slot, CUstream stream) const;
+  // Valid while this is.
+  Contender contender() const;
+  const std::string& name() const { return name_; }
+
+ private:
+  Peer(std::string name, LtMatmul matmul) : name_(std::move(name)), matmul_(std::move(matmul)) {}
+  Status run_choice(int choice, int slot, CUstream stream) const;
+  Status find_best(const GpuSession& gpu);
+  Result<std::vector<int>> usable_choices(const GpuSession& gpu) const;
+
+  std::string name_;
+  LtMatmul matmul_;
+  int choice_ = 0;
+  std::vector<LtMatmul::Operands> operands_;
+  std::vector<DeviceBuffer> owned_;
+};
+
+}  // namespace octile::tools

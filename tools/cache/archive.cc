@@ -1,0 +1,289 @@
+#include "tools/cache/archive.h"
+
+#include <archive.h>
+#include <archive_entry.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "cache/key.h"
+
+namespace octile::tools {
+namespace {
+
+using Bytes = std::span<const std::uint8_t>;
+
+constexpr std::string_view kManifestHead = "octile cache archive 1\n";
+// "<32 hex> <decimal> v1/<2 hex>/<65 hex>.octile\n", its decimal of up to 8 digits.
+constexpr std::size_t kMaxManifestBytes = 128 * kMaxArchiveEntries;
+
+struct FreeWriter {
+  void operator()(archive* a) const { archive_write_free(a); }
+};
+struct FreeReader {
+  void operator()(archive* a) const { archive_read_free(a); }
+};
+struct FreeEntry {
+  void operator()(archive_entry* e) const { archive_entry_free(e); }
+};
+
+std::string member_name(const cache::FileStem& stem) {
+  return fmt::format("v1/{}/{}", stem.folder(), stem.entry_name());
+}
+
+// The only names that are let in; nothing for any other.
+std::optional<cache::FileStem> stem_of(std::string_view name) {
+  const std::size_t slash = name.rfind('/');
+  if (slash == std::string_view::npos) return std::nullopt;
+  const auto parsed = cache::parse_file_name(name.substr(slash + 1));
+  if (!parsed || parsed->kind != cache::FileKind::kEntry || member_name(parsed->stem) != name) {
+    return std::nullopt;
+  }
+  return parsed->stem;
+}
+
+std::string manifest_line(std::string_view name, Bytes bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return fmt::format("{} {} {}\n", cache::digest_hex(text), bytes.size(), name);
+}
+
+Bytes as_bytes(std::string_view text) {
+  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
+
+std::string words(archive* a) {
+  const char* text = archive_error_string(a);
+  return text == nullptr ? "unknown error" : text;
+}
+
+}  // namespace
+
+// --- writing ---
+
+struct ArchiveWriter::Impl {
+  std::string path;
+  std::string temporary;
+  std::unique_ptr<archive, FreeWriter> out;
+  std::string last;
+  std::string manifest{kManifestHead};
+  bool finished = false;
+
+  ~Impl() {
+    out.reset();
+    std::error_code ignored;
+    if (!finished) std::filesystem::remove(temporary, ignored);
+  }
+  Status failure() const {
+    return fail(ErrorCode::kInternal, fmt::format("{} cannot be written: {}", path, words(&*out)));
+  }
+  // Everything that tar keeps beside name, size and bytes is the same for every member.
+  Status add(const std::string& name, Bytes bytes) {
+    const std::unique_ptr<archive_entry, FreeEntry> header(archive_entry_new());
+    archive_entry_set_pathname(header.get(), name.c_str());
+    archive_entry_set_filetype(header.get(), AE_IFREG);
+    archive_entry_set_perm(header.get(), 0644);
+    archive_entry_set_mtime(header.get(), 0, 0);
+    archive_entry_set_size(header.get(), static_cast<la_int64_t>(bytes.size()));
+    if (archive_write_header(out.get(), header.get()) != ARCHIVE_OK) return failure();
+    const la_ssize_t written = archive_write_data(out.get(), bytes.data(), bytes.size());
+    return written == static_cast<la_ssize_t>(bytes.size()) ? Status{} : failure();
+  }
+};
+
+ArchiveWriter::ArchiveWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ArchiveWriter::ArchiveWriter(ArchiveWriter&&) noexcept = default;
+ArchiveWriter& ArchiveWriter::operator=(ArchiveWriter&&) noexcept = default;
+ArchiveWriter::~ArchiveWriter() = default;
+
+Result<ArchiveWriter> ArchiveWriter::create(const std::string& path) {
+  auto impl = std::make_unique<Impl>();
+  impl->path = path;
+  impl->temporary = path + ".part";
+  impl->out.reset(archive_write_new());
+  archive* out = impl->out.get();
+  // No compression: another version of a compressor gives other bytes for the same content.
+  if (archive_write_set_format_ustar(out) != ARCHIVE_OK ||
+      archive_write_set_bytes_in_last_block(out, 1) != ARCHIVE_OK ||
+      archive_write_open_filename(out, impl->temporary.c_str()) != ARCHIVE_OK) {
+    return tl::unexpected<Error>(impl->failure().error());
+  }
+  return ArchiveWriter(std::move(impl));
+}
+
+Status ArchiveWriter::add(const cache::FileStem& stem, Bytes bytes) {
+  std::string name = member_name(stem);
+  if (name <= impl_->last) {
+    return fail(ErrorCode::kInternal,
+                fmt::format("{} is added after {}; names ascend", name, impl_->last));
+  }
+  if (Status ok = impl_->add(name, bytes); !ok) return ok;
+  impl_->manifest += manifest_line(name, bytes);
+  impl_->last = std::move(name);
+  return {};
+}
+
+Status ArchiveWriter::finish() {
+  if (Status ok = impl_->add(std::string(kManifestName), as_bytes(impl_->manifest)); !ok) return ok;
+  if (archive_write_close(impl_->out.get()) != ARCHIVE_OK) return impl_->failure();
+  std::error_code error;
+  std::filesystem::rename(impl_->temporary, impl_->path, error);
+  if (error) {
+    return fail(ErrorCode::kInternal,
+                fmt::format("{} cannot be written: {}", impl_->path, error.message()));
+  }
+  impl_->finished = true;
+  return {};
+}
+
+// --- reading ---
+
+namespace {
+
+class ArchiveReader {
+ public:
+  ArchiveReader(std::string origin, const EntryVisitor& visit)
+      : origin_(std::move(origin)), visit_(visit), in_(archive_read_new()) {
+    // Only tar, and nothing around it: what libarchive is not told to read, it cannot misread.
+    archive_read_support_format_tar(in_.get());
+  }
+
+  Status open_file(const std::string& path) {
+    constexpr std::size_t kBlockBytes = 1 << 16;
+    return opened(archive_read_open_filename(in_.get(), path.c_str(), kBlockBytes));
+  }
+  Status open_memory(Bytes bytes) {
+    return opened(archive_read_open_memory(in_.get(), bytes.data(), bytes.size()));
+  }
+
+  Status read() {
+    for (;;) {
+      archive_entry* header = nullptr;
+      const int result = archive_read_next_header(in_.get(), &header);
+      if (result == ARCHIVE_EOF) return refuse("it ends without a manifest: it was cut short");
+      if (result != ARCHIVE_OK) return refuse(words(in_.get()));
+      const char* name = archive_entry_pathname(header);
+      const std::string member = name == nullptr ? "" : name;
+      if (Status ok = check_header(member, header); !ok) return ok;
+      if (member == kManifestName) return check_manifest(header);
+      if (Status ok = read_entry(member, header); !ok) return ok;
+    }
+  }
+
+ private:
+  tl::unexpected<Error> refuse(const std::string& why) const {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} is no archive of `octile cache export` that can be used: {}",
+                            origin_, why));
+  }
+  tl::unexpected<Error> refuse(const std::string& member, const std::string& why) const {
+    return refuse(fmt::format("member '{}': {}", member, why));
+  }
+
+  Status opened(int result) const {
+    if (result == ARCHIVE_OK) return {};
+    return refuse(words(in_.get()));
+  }
+
+  Status check_header(const std::string& member, archive_entry* header) const {
+    if (archive_entry_filetype(header) != AE_IFREG || archive_entry_hardlink(header) != nullptr ||
+        archive_entry_symlink(header) != nullptr || archive_entry_sparse_count(header) != 0) {
+      return refuse(member, "not a plain regular file");
+    }
+    if (member != kManifestName && !stem_of(member)) {
+      return refuse(member,
+                    fmt::format("allowed are v1/<2 hex>/<entry name> and {}", kManifestName));
+    }
+    const std::size_t most = member == kManifestName ? kMaxManifestBytes : cache::kMaxEntryBytes;
+    const la_int64_t size = archive_entry_size(header);
+    if (size < 0 || static_cast<std::uint64_t>(size) > most) {
+      return refuse(member, fmt::format("{} bytes, at most {} are read", size, most));
+    }
+    return {};
+  }
+
+  // Grows with what really arrives: a header may promise more than the archive holds.
+  Result<std::vector<std::uint8_t>> read_data(const std::string& member, archive_entry* header) {
+    const auto size = static_cast<std::size_t>(archive_entry_size(header));
+    constexpr std::size_t kStepBytes = 1 << 20;
+    std::vector<std::uint8_t> bytes;
+    while (bytes.size() < size) {
+      const std::size_t filled = bytes.size();
+      bytes.resize(filled + std::min(kStepBytes, size - filled));
+      const la_ssize_t n = archive_read_data(in_.get(), &bytes[filled], bytes.size() - filled);
+      if (n < 0) return refuse(member, words(in_.get()));
+      if (n == 0) return refuse(member, fmt::format("it ends after {} of {} bytes", filled, size));
+      bytes.resize(filled + static_cast<std::size_t>(n));
+    }
+    return bytes;
+  }
+
+  Status read_entry(const std::string& member, archive_entry* header) {
+    if (member <= last_) {
+      return refuse(member, member == last_ ? "it is there twice"
+                                            : fmt::format("it follows '{}'; names ascend", last_));
+    }
+    if (++count_ > kMaxArchiveEntries) {
+      return refuse(fmt::format("it has more than {} entries", kMaxArchiveEntries));
+    }
+    const auto bytes = read_data(member, header);
+    if (!bytes) return tl::unexpected<Error>(bytes.error());
+    auto entry = cache::deserialize(*bytes);
+    if (!entry) return refuse(member, entry.error());
+    const cache::FileStem stem{cache::digest_hex(cache::key_text(entry->identity)),
+                               cache::digest_hex(entry->toolchain.text())};
+    if (member_name(stem) != member)
+      return refuse(member, "it holds another kernel than its name says");
+    manifest_ += manifest_line(member, *bytes);
+    last_ = member;
+    return visit_(stem, std::move(*entry));
+  }
+
+  Status check_manifest(archive_entry* header) {
+    const std::string member(kManifestName);
+    const auto bytes = read_data(member, header);
+    if (!bytes) return tl::unexpected<Error>(bytes.error());
+    const std::string_view text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
+    if (!text.starts_with(kManifestHead)) {
+      return refuse(member, fmt::format("it does not begin with '{}'",
+                                        kManifestHead.substr(0, kManifestHead.size() - 1)));
+    }
+    if (text != manifest_) {
+      const auto parted = std::ranges::mismatch(text, manifest_).in1 - text.begin();
+      const auto line = std::count(text.begin(), text.begin() + parted, '\n') + 1;
+      return refuse(member, fmt::format("line {} does not agree with the entries", line));
+    }
+    if (archive_read_next_header(in_.get(), &header) != ARCHIVE_EOF) {
+      return refuse("something follows its manifest");
+    }
+    return {};
+  }
+
+  const std::string origin_;
+  const EntryVisitor& visit_;
+  std::unique_ptr<archive, FreeReader> in_;
+  std::string last_;
+  std::string manifest_{kManifestHead};  // as it has to be
+  std::size_t count_ = 0;
+};
+
+}  // namespace
+
+Status read_archive(const std::string& path, const EntryVisitor& visit) {
+  ArchiveReader reader(path, visit);
+  if (Status ok = reader.open_file(path); !ok) return ok;
+  return reader.read();
+}
+
+Status read_archive(Bytes bytes, const std::string& origin, const EntryVisitor& visit) {
+  ArchiveReader reader(origin, visit);
+  if (Status ok = reader.open_memory(bytes); !ok) return ok;
+  return reader.read();
+}
+
+}  // namespace octile::tools

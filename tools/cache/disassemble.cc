@@ -1,0 +1,130 @@
+#include "tools/cache/disassemble.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <optional>
+#include <system_error>
+#include <vector>
+
+#include "runtime/environment.h"
+
+namespace octile::tools {
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+// The cubin as the child sees it: a file without a name, at this descriptor. Nothing is left on
+// disk whatever happens.
+constexpr int kChildFd = 3;
+constexpr const char* kChildPath = "/proc/self/fd/3";
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  void reset() {
+    ::close(fd_);
+    fd_ = -1;
+  }
+
+ private:
+  int fd_;
+};
+
+tl::unexpected<Error> system_failure(const char* what, int code) {
+  return fail(ErrorCode::kInternal,
+              fmt::format("{} failed: {}", what, std::generic_category().message(code)));
+}
+
+Status write_all(int fd, std::span<const std::uint8_t> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return system_failure("writing the cubin to memory", errno);
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+  }
+  return {};
+}
+
+std::string read_all(int fd) {
+  std::string text;
+  std::array<char, 1 << 16> buffer{};
+  for (;;) {
+    const ssize_t n = ::read(fd, buffer.data(), buffer.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return text;
+    text.append(buffer.data(), static_cast<std::size_t>(n));
+  }
+}
+
+// Starts the program with the cubin at kChildFd and stdout at `out`; an errno where it cannot be.
+int start(const Arguments& arguments, int cubin, int out, pid_t& child) {
+  std::vector<char*> argv;
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, out, STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, cubin, kChildFd);
+  const int code = ::posix_spawnp(&child, argv[0], &actions, nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  return code;
+}
+
+// What the program writes; nothing where there is no such program.
+Result<std::optional<std::string>> output_of(const Arguments& arguments, int cubin) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return system_failure("pipe", errno);
+  const Descriptor in(ends[0]);
+  Descriptor out(ends[1]);
+  pid_t child = 0;
+  const int code = start(arguments, cubin, out.get(), child);
+  out.reset();
+  if (code == ENOENT || code == ENOTDIR || code == EACCES) return std::nullopt;
+  if (code != 0) return system_failure(arguments[0].c_str(), code);
+  std::string text = read_all(in.get());
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return text;
+  return fail(ErrorCode::kInternal,
+              fmt::format("{} failed with status {}; what it said is above", arguments[0],
+                          WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status)));
+}
+
+}  // namespace
+
+Result<std::string> disassemble(std::span<const std::uint8_t> cubin) {
+  const Descriptor memory(::memfd_create("octile-cubin", MFD_CLOEXEC));
+  if (memory.get() < 0) return system_failure("memfd_create", errno);
+  if (Status ok = write_all(memory.get(), cubin); !ok) return tl::unexpected<Error>(ok.error());
+  std::vector<std::string> folders;
+  if (const auto home = environment_value("CUDA_HOME")) folders.push_back(*home + "/bin/");
+  folders.insert(folders.end(), {"", "/usr/local/cuda/bin/"});  // "": searched in PATH
+  for (const std::string& folder : folders) {
+    for (const Arguments& command : {Arguments{folder + "nvdisasm", kChildPath},
+                                     Arguments{folder + "cuobjdump", "--dump-sass", kChildPath}}) {
+      auto output = output_of(command, memory.get());
+      if (!output) return tl::unexpected<Error>(output.error());
+      std::optional<std::string> listing = std::move(*output);
+      if (listing) return *std::move(listing);
+    }
+  }
+  return fail(ErrorCode::kNoCompiler,
+              "neither nvdisasm nor cuobjdump is in CUDA_HOME/bin, PATH or /usr/local/cuda/bin; "
+              "they are part of the CUDA toolkit (packages cuda-nvdisasm, cuda-cuobjdump)");
+}
+
+}  // namespace octile::tools

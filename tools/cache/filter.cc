@@ -1,0 +1,192 @@
+#include "tools/cache/filter.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <limits>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "generator/core/device_spec.h"
+#include "generator/core/recipe.h"
+#include "tools/common/command_line.h"
+
+namespace octile::tools {
+namespace {
+
+using cache::Listing;
+using Predicate = EntryFilter::Predicate;
+
+struct Unit {
+  std::string_view suffix;
+  std::int64_t factor;
+};
+
+// A number and one of the units; nothing for any other text, or where the product overflows.
+template <std::size_t N>
+std::optional<std::int64_t> scaled(std::string_view text, const std::array<Unit, N>& units) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || number < 0) return std::nullopt;
+  const std::string_view suffix(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  for (const Unit& unit : units) {
+    if (suffix != unit.suffix) continue;
+    if (number > std::numeric_limits<std::int64_t>::max() / unit.factor) return std::nullopt;
+    return number * unit.factor;
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> words;
+  for (std::string word; in >> word;) words.push_back(std::move(word));
+  return words;
+}
+
+// Each pattern matches a word of the text.
+bool has_words(const std::vector<std::string>& patterns, const std::string& text) {
+  const std::vector<std::string> words = words_of(text);
+  return std::ranges::all_of(patterns, [&](const std::string& pattern) {
+    return std::ranges::any_of(words, [&](const std::string& word) {
+      return ::fnmatch(pattern.c_str(), word.c_str(), 0) == 0;
+    });
+  });
+}
+
+bool is_of(const GemmProblem& problem, const Recipe& recipe) {
+  return std::ranges::any_of(std::array{Pass::kFprop, Pass::kDgrad, Pass::kWgrad}, [&](Pass pass) {
+    const GemmProblem own = gemm_problem(recipe, pass, problem.m, problem.n, problem.k);
+    return own.a == problem.a && own.b == problem.b && own.d == problem.d;
+  });
+}
+
+bool is_of(const QuantizeProblem& problem, const Recipe& recipe) {
+  return problem.q == recipe.activation || problem.q == recipe.weight ||
+         problem.q == recipe.gradient;
+}
+
+bool is_of(const std::string& text, const Recipe& recipe) {
+  const auto problem = parse_problem(text);
+  return problem && std::visit([&](const auto& p) { return is_of(p, recipe); }, *problem);
+}
+
+Result<std::string> architecture_of(const std::string& device) {
+  if (device.starts_with("sm_")) return device;
+  if (const DeviceSpec* spec = find_device(device)) return spec->arch();
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("--device is '{}'; allowed: {}, or an architecture such as sm_90a",
+                          device, known_device_names()));
+}
+
+// As entries have their dates: RFC 3339 in UTC sorts as text.
+std::string date_text(std::chrono::system_clock::time_point when) {
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
+                     fmt::gmtime(std::chrono::system_clock::to_time_t(when)));
+}
+
+// What a filter says about entries that can be read; damaged ones never pass.
+template <typename Test>
+Predicate on_entry(Test test) {
+  return [test](const Listing& listing) { return listing.head && test(*listing.head); };
+}
+
+}  // namespace
+
+Result<std::chrono::seconds> parse_duration(std::string_view text, std::string_view option) {
+  static constexpr std::array kUnits{Unit{"s", 1}, Unit{"m", 60}, Unit{"h", 3600}, Unit{"d", 86400},
+                                     Unit{"w", 604800}};
+  // A century: what lies beyond cannot be subtracted from today's date.
+  constexpr std::int64_t kMost = std::int64_t{36525} * 86400;
+  const auto seconds = scaled(text, kUnits);
+  if (seconds && *seconds <= kMost) return std::chrono::seconds(*seconds);
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("{} is '{}'; allowed: a whole number followed by s, m, h, d or w, such "
+                          "as 30d, up to 36525d",
+                          option, text));
+}
+
+Result<std::int64_t> parse_size(std::string_view text, std::string_view option) {
+  static constexpr std::array kUnits{Unit{"", 1}, Unit{"K", 1 << 10}, Unit{"M", 1 << 20},
+                                     Unit{"G", 1 << 30}, Unit{"T", std::int64_t{1} << 40}};
+  if (const auto bytes = scaled(text, kUnits)) return *bytes;
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("{} is '{}'; allowed: a whole number of bytes, or one followed by K, M, "
+                          "G or T (powers of 1024), such as 200M",
+                          option, text));
+}
+
+void EntryFilter::add_to(CLI::App& app) {
+  add_option(app, "--problem", problem,
+             "entries whose problem has all of these words; * and ? as in a shell: "
+             "'gemm n=7168 a=e4m3:*'");
+  add_option(app, "--device", device,
+             "entries for this device or architecture: " + known_device_names() + ", sm_90a");
+  add_option(app, "--recipe", recipe, "entries with the types of a recipe: " + recipe_names());
+  add_option(app, "--older-than", older_than,
+             "entries compiled longer ago: 90s, 15m, 12h, 30d, 2w");
+  add_option(app, "--newer-than", newer_than, "entries compiled since then");
+  add_option(app, "--larger-than", larger_than, "entries of more bytes: 4096, 64K, 2M");
+  add_option(app, "--smaller-than", smaller_than, "entries of fewer bytes");
+}
+
+Result<Predicate> EntryFilter::predicate(std::chrono::system_clock::time_point now) const {
+  std::vector<Predicate> tests;
+  if (!problem.empty()) {
+    tests.push_back(on_entry([patterns = words_of(problem)](const cache::Head& head) {
+      return has_words(patterns, head.metadata.problem);
+    }));
+  }
+  if (!device.empty()) {
+    auto wanted = architecture_of(device);
+    if (!wanted) return tl::unexpected<Error>(wanted.error());
+    tests.push_back(on_entry([architecture = std::move(*wanted)](const cache::Head& head) {
+      return head.architecture == architecture;
+    }));
+  }
+  if (!recipe.empty()) {
+    const Recipe* wanted = find_recipe(recipe);
+    if (wanted == nullptr) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("--recipe is '{}'; allowed: {}", recipe, recipe_names()));
+    }
+    tests.push_back(on_entry(
+        [wanted](const cache::Head& head) { return is_of(head.metadata.problem, *wanted); }));
+  }
+  for (const auto& [text, option, older] : {std::tuple{&older_than, "--older-than", true},
+                                            std::tuple{&newer_than, "--newer-than", false}}) {
+    if (text->empty()) continue;
+    const auto age = parse_duration(*text, option);
+    if (!age) return tl::unexpected<Error>(age.error());
+    tests.push_back(on_entry([edge = date_text(now - *age), older](const cache::Head& head) {
+      return older ? head.metadata.date < edge : head.metadata.date > edge;
+    }));
+  }
+  for (const auto& [text, option, larger] : {std::tuple{&larger_than, "--larger-than", true},
+                                             std::tuple{&smaller_than, "--smaller-than", false}}) {
+    if (text->empty()) continue;
+    const auto bytes = parse_size(*text, option);
+    if (!bytes) return tl::unexpected<Error>(bytes.error());
+    tests.emplace_back([bytes = *bytes, larger](const Listing& listing) {
+      return larger ? listing.bytes > bytes : listing.bytes < bytes;
+    });
+  }
+  return Predicate([tests = std::move(tests)](const Listing& listing) {
+    return std::ranges::all_of(tests, [&](const Predicate& test) { return test(listing); });
+  });
+}
+
+Result<std::vector<cache::Listing>> EntryFilter::select(cache::Store& store) const {
+  const auto wanted = predicate(std::chrono::system_clock::now());
+  if (!wanted) return tl::unexpected<Error>(wanted.error());
+  std::vector<cache::Listing> entries = store.list();
+  std::erase_if(entries, [&](const cache::Listing& listing) { return !(*wanted)(listing); });
+  return entries;
+}
+
+}  // namespace octile::tools

@@ -1,0 +1,130 @@
+// octile emit: the CUDA source of one kernel.
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <system_error>
+
+#include "generator/core/emitter.h"
+#include "generator/core/support_matrix.h"
+#include "runtime/api/boundary.h"
+#include "runtime/engine/engine.h"
+#include "tools/command.h"
+#include "tools/common/handles.h"
+
+namespace octile::tools {
+namespace {
+
+struct Options {
+  ProblemOptions problem;
+  std::string device = "h200";
+  std::int64_t tokens = 4096;
+  std::string config;
+  std::string output;
+  bool explain = false;
+  bool json = false;
+};
+
+// The configuration to emit; nothing chose one that --config states.
+struct Wanted {
+  KernelConfig config;
+  std::optional<Choice> choice;
+};
+
+Result<Wanted> wanted_config(const Options& options, const Problem& problem,
+                             const DeviceSpec& device) {
+  if (options.config.empty()) {
+    const auto library = LibraryHandle::create();
+    if (!library) return tl::unexpected<Error>(library.error());
+    const std::int64_t stated = tokens_of(problem);
+    Choice choice = library->get()->library.engine.choose_config(
+        problem, stated == kDynamic ? options.tokens : stated, device);
+    return Wanted{choice.config, std::move(choice)};
+  }
+  const auto stated = [](const auto& c) { return Wanted{c, std::nullopt}; };
+  if (std::holds_alternative<GemmProblem>(problem)) {
+    return parse_gemm_config(options.config).map(stated);
+  }
+  return parse_quantize_config(options.config).map(stated);
+}
+
+// By what the configuration was chosen. A record speaks of the kernel that was timed, so it says
+// where today's source is another one.
+std::string chosen_by_text(const Wanted& wanted, const EmittedKernel& kernel,
+                           const DeviceSpec& device) {
+  if (!wanted.choice) return "the command line";
+  const auto& record = wanted.choice->record;
+  if (!record || record->source_digest.empty()) return wanted.choice->reason;
+  const std::string digest = cache::digest_hex(cache::key_text(identity_of(kernel, device)));
+  return wanted.choice->reason +
+         (digest == record->source_digest ? "" : "; it timed another source than this one");
+}
+
+Json to_json(const Problem& problem, const EmittedKernel& kernel, const std::string& chosen_by,
+             const std::string& explanation) {
+  return {{"problem", to_text(problem)},      {"name", kernel.name},
+          {"template", kernel.template_path}, {"config", kernel.config_text},
+          {"options", kernel.options},        {"threads", kernel.threads},
+          {"smem_bytes", kernel.smem_bytes},  {"cluster", kernel.cluster},
+          {"chosen_by", chosen_by},           {"explain", explanation},
+          {"source", kernel.source}};
+}
+
+Status write(const std::string& path, const std::string& text) {
+  if (path.empty()) {
+    fmt::print("{}", text);
+    return {};
+  }
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (file) return {};
+  return fail(ErrorCode::kInternal, fmt::format("{} cannot be written: {}", path,
+                                                std::generic_category().message(errno)));
+}
+
+Status run(const Options& options) {
+  const auto problem = options.problem.read();
+  if (!problem) return tl::unexpected<Error>(problem.error());
+  if (options.tokens < 1) {
+    return refuse(fmt::format("--tokens is {}; allowed are 1 and more", options.tokens));
+  }
+  if (Status ok = check_supported(*problem); !ok) return ok;
+  const auto device = device_spec(options.device);
+  if (!device) return tl::unexpected<Error>(device.error());
+  const auto wanted = wanted_config(options, *problem, *device);
+  if (!wanted) return tl::unexpected<Error>(wanted.error());
+  const auto kernel = emit(*problem, wanted->config, *device, embedded_templates());
+  if (!kernel) return tl::unexpected<Error>(kernel.error());
+  const std::string chosen_by = chosen_by_text(*wanted, *kernel, *device);
+  const std::string explanation =
+      fmt::format("chosen by = {}\n", chosen_by) + explain(*problem, wanted->config, *device);
+  if (options.json) {
+    return write(options.output, to_json(*problem, *kernel, chosen_by, explanation).dump(2) + "\n");
+  }
+  return write(options.output, options.explain ? explanation : kernel->source);
+}
+
+}  // namespace
+
+Command add_emit(CLI::App& root) {
+  CLI::App* app = add_subcommand(root, "emit", "print the CUDA source of one kernel");
+  auto options = std::make_shared<Options>();
+  options->problem.add_to(*app);
+  add_target_option(*app, options->device, "what to generate for");
+  add_option(*app, "--tokens", options->tokens, "token count to choose for where M or ROWS is ?")
+      .show_default();
+  add_option(*app, "--config", options->config, "configuration text instead of the chosen one");
+  add_option(*app, "-o,--output", options->output, "file to write instead of stdout");
+  add_flag(*app, "--explain", options->explain,
+           "print instead by what the configuration was chosen, and what shape, recipe and "
+           "configuration "
+           "changed in the source, and why");
+  add_json_option(*app, options->json);
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace octile::tools

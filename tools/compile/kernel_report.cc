@@ -1,0 +1,74 @@
+#include "tools/compile/kernel_report.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+#include <string_view>
+
+#include "tools/common/text_table.h"
+
+namespace octile::tools {
+namespace {
+
+std::string spills_text(const Json& kernel) {
+  const auto stored = kernel.at("spill_store_bytes").get<std::int64_t>();
+  const auto loaded = kernel.at("spill_load_bytes").get<std::int64_t>();
+  return stored + loaded == 0 ? "none" : fmt::format("{} + {} B", stored, loaded);
+}
+
+}  // namespace
+
+Json distinct_kernels(const Json& kernels) {
+  std::set<std::string> seen;
+  Json distinct = Json::array();
+  for (const Json& kernel : kernels) {
+    if (seen.insert(kernel.at("source_digest").get<std::string>()).second) {
+      distinct.push_back(kernel);
+    }
+  }
+  return distinct;
+}
+
+std::string kernel_table(const Json& kernels) {
+  TextTable table({"<kernel", "registers", "shared memory", "spills", "compile", "cubin", "cache"});
+  for (const Json& kernel : kernels) {
+    table.add_row({kernel.at("name").get<std::string>(),
+                   fmt::format("{}", kernel.at("registers").get<int>()),
+                   bytes_text(kernel.at("smem_bytes").get<double>()), spills_text(kernel),
+                   fmt::format("{:.0f} ms", kernel.at("compile_ms").get<double>()),
+                   bytes_text(kernel.at("cubin_bytes").get<double>()),
+                   kernel.at("cache").get<std::string>()});
+  }
+  return table.render();
+}
+
+std::string configuration_lines(const Json& kernels) {
+  std::string text;
+  for (const Json& kernel : kernels) {
+    text += fmt::format("  {}: {}\n", kernel.at("template").get<std::string>(),
+                        kernel.at("config").get<std::string>());
+  }
+  return text;
+}
+
+std::string chosen_by_line(const Json& kernels) {
+  std::map<std::string, int> counts;
+  for (const Json& kernel : kernels) {
+    for (const Json& by : kernel.at("chosen_by")) ++counts[by.get<std::string>()];
+  }
+  std::string text = "token-count buckets by what chose their kernel: ";
+  for (const char* by : {"record", "near record", "model"}) {
+    text += fmt::format("{}{} {}", by == std::string_view("record") ? "" : ", ", by, counts[by]);
+  }
+  return text;
+}
+
+std::string bytes_text(double bytes) {
+  constexpr double kKiB = 1024;
+  if (bytes < kKiB) return fmt::format("{:.0f} B", bytes);
+  if (bytes < kKiB * kKiB) return fmt::format("{:.1f} KiB", bytes / kKiB);
+  return fmt::format("{:.1f} MiB", bytes / kKiB / kKiB);
+}
+
+}  // namespace octile::tools

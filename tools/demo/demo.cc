@@ -1,0 +1,254 @@
+// octile demo: the main job on realistic input, with a GPU or without one.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include "runtime/engine/target.h"
+#include "tools/command.h"
+#include "tools/demo/accuracy.h"
+#include "tools/demo/forward.h"
+#include "tools/compile/kernel_report.h"
+#include "tools/demo/quantizing.h"
+#include "tools/doctor/surroundings.h"
+#include "tools/models/workload.h"
+
+namespace octile::tools {
+namespace {
+
+constexpr const char* kModel = "deepseek-v3";
+constexpr const char* kRecipe = "blockwise";
+constexpr std::array kOutliers{220.0F, 2e5F};
+
+struct Options {
+  std::string device;
+  bool quick = false;
+  bool json = false;
+  bool progress = false;
+};
+
+struct Shape {
+  std::string layer;
+  std::int64_t m = 0, n = 0, k = 0;
+};
+
+// Where kernels are compiled for and where the product runs.
+struct Where {
+  std::string compile_for;  // "cuda:0", "h200"
+  bool on_gpu = false;
+};
+
+class Demo {
+ public:
+  Demo(const Options& options, const LibraryHandle& library)
+      : options_(options),
+        library_(library),
+        progress_(progress_mode(options.progress)),
+        began_([this](const std::string& what) { progress_.step(what); }) {}
+
+  Status run() {
+    Status ok = choose();
+    if (ok) ok = study_accuracy();
+    if (ok) ok = compile();
+    if (ok) ok = forward();
+    progress_.done();
+    if (ok && options_.json) print_json(document_);
+    if (ok && !passed_) {
+      return fail(ErrorCode::kInternal, "demo: the product is not what it should be, see above");
+    }
+    return ok;
+  }
+
+ private:
+  void say(const std::string& text) {
+    progress_.done();
+    if (options_.json) return;
+    fmt::print("{}", text);
+    (void)std::fflush(stdout);
+  }
+
+  // Shape, device, and what this machine lacks.
+  Status choose() {
+    if (!options_.device.empty()) {
+      const auto target = resolve_target(options_.device);
+      if (!target) return tl::unexpected<Error>(target.error());
+    }
+    const auto model = find_model(kModel);
+    if (!model) return tl::unexpected<Error>(model.error());
+    const auto gemm = std::find_if(model->gemms.begin(), model->gemms.end(),
+                                   [](const ModelGemm& g) { return g.n == 4096 && g.k == 7168; });
+    if (gemm == model->gemms.end()) {
+      return fail(ErrorCode::kInternal, "the model file has no layer of 4096 x 7168");
+    }
+    shape_ = {gemm->name, options_.quick ? 256 : 1024, options_.quick ? 512 : gemm->n, gemm->k};
+    began_("looking at this machine");
+    surroundings_ = look_around(library_);
+    const FoundDevice* live = surroundings_.first_usable();
+    if (options_.device.starts_with("cuda")) {
+      where_ = {options_.device, true};
+    } else if (options_.device.empty() && live != nullptr) {
+      where_ = {fmt::format("cuda:{}", live->ordinal), true};
+    } else {
+      const bool named = !options_.device.empty() && options_.device != "host";
+      where_ = {named ? options_.device : "h200", false};
+    }
+    document_ = {
+        {"model", model->model},
+        {"layer", {{"name", shape_.layer}, {"m", shape_.m}, {"n", shape_.n}, {"k", shape_.k}}},
+        {"recipe", kRecipe},
+        {"device", where_.compile_for},
+        {"executor", where_.on_gpu ? where_.compile_for : "host"},
+        {"machine", to_json(surroundings_)}};
+    say(fmt::format("Octile: {} of {}, {} tokens: Y[{},{}] = X[{},{}] W[{},{}]^T in FP8 ({})\n",
+                    shape_.layer, model->model, shape_.m, shape_.m, shape_.n, shape_.m, shape_.k,
+                    shape_.n, shape_.k, kRecipe));
+    if (!surroundings_.missing.empty()) say("\n" + missing_text(surroundings_));
+    return {};
+  }
+
+  reference::ActivationSpec activations(float outlier) const {
+    reference::ActivationSpec spec;
+    spec.rows = shape_.m;
+    spec.cols = shape_.k;
+    spec.outlier_row = std::min(spec.outlier_row, spec.rows / 2);
+    spec.outlier = outlier;
+    return spec;
+  }
+
+  Status study_accuracy() {
+    const reference::ActivationSpec spec = activations(kOutliers.front());
+    document_["activations"] = {
+        {"rows", spec.rows},
+        {"cols", spec.cols},
+        {"channels_scaled",
+         {{{"channel", spec.channel_30}, {"by", 30}}, {{"channel", spec.channel_50}, {"by", 50}}}},
+        {"outlier_cell", {spec.outlier_row, spec.outlier_col}}};
+    say(fmt::format(
+        "\n1. Activations {} x {}: N(0,1), channel {} times 30, channel {} times 50, one "
+        "cell an outlier\n\n2. Quantised to E4M3, and to the integers from -448 to 448 "
+        "that tutorials take for FP8\n",
+        spec.rows, spec.cols, spec.channel_30, spec.channel_50));
+    Json studies = Json::array();
+    for (const float outlier : kOutliers) {
+      const auto study = study_outlier(activations(outlier), began_);
+      if (!study) return tl::unexpected<Error>(study.error());
+      studies.push_back(to_json(*study));
+      say(fmt::format("\n  outlier {:g}\n{}", outlier, to_table(*study)));
+    }
+    document_["quantisation"] = studies;
+    say("\n  E4M3 has an exponent of its own, so scales per tensor lose little until the outlier "
+        "pushes the\n  bulk into its subnormals; integers have none, and show a loss that FP8 does "
+        "not have.\n");
+    return {};
+  }
+
+  std::vector<Work> kernel_problems() const {
+    const GemmProblem gemm =
+        gemm_problem(*find_recipe(kRecipe), Pass::kFprop, kDynamic, shape_.n, shape_.k);
+    return {{"quantise X", quantize_problem(shape_.k, gemm.a), {{shape_.m, shape_.m}}},
+            {"quantise W", quantize_problem(shape_.k, gemm.b), {{shape_.n, shape_.n}}},
+            {"GEMM", gemm, {{shape_.m, shape_.m}}}};
+  }
+
+  Result<Json> compile_one(const Work& work) {
+    const auto plan = PlanHandle::create(library_, where_.compile_for, work.problem);
+    if (!plan) return tl::unexpected<Error>(plan.error());
+    began_("compiling: " + work.name);
+    if (Status ok = plan->prepare(work.tokens.front().lo, work.tokens.front().hi); !ok) {
+      return tl::unexpected<Error>(ok.error());
+    }
+    auto description = plan->describe();
+    if (!description) return description;
+    Json kernel{{"role", work.name}, {"problem", description->at("problem")}};
+    kernel.update(description->at("kernels").at(0));
+    return kernel;
+  }
+
+  // Without a compiler and without the kernel in a cache, this step says so and the rest goes on.
+  Status compile() {
+    Json kernels = Json::array();
+    std::optional<Error> lacking;
+    for (const Work& work : kernel_problems()) {
+      const auto kernel = compile_one(work);
+      if (kernel) {
+        kernels.push_back(*kernel);
+      } else if (kernel.error().code == ErrorCode::kNoCompiler ||
+                 kernel.error().code == ErrorCode::kOffline) {
+        lacking = kernel.error();
+      } else {
+        return tl::unexpected<Error>(kernel.error());
+      }
+    }
+    have_kernels_ = !lacking;
+    document_["kernels"] = kernels;
+    document_["kernels_complete"] = have_kernels_;
+    say(fmt::format("\n3. Kernels for {}, cache in {}\n", where_.compile_for,
+                    surroundings_.cache_root.empty() ? "none" : surroundings_.cache_root));
+    if (!kernels.empty()) say(kernel_table(kernels) + configuration_lines(kernels));
+    if (lacking) say(fmt::format("  not all of them: {}\n", lacking->message));
+    return {};
+  }
+
+  Status forward() {
+    const bool on_gpu = where_.on_gpu && have_kernels_;
+    began_("drawing the weight");
+    const Layer layer = make_layer(*find_recipe(kRecipe),
+                                   reference::synthetic_activations(activations(kOutliers.front())),
+                                   shape_.m, shape_.n, shape_.k);
+    const auto report = on_gpu ? run_on_gpu(layer) : forward_on_host(library_, layer, began_);
+    if (!report) return tl::unexpected<Error>(report.error());
+    document_["executor"] = report->executor;
+    document_["run"] = to_json(*report);
+    passed_ = report->ok();
+    say(fmt::format(
+        "\n4. Run on {}\n{}",
+        on_gpu ? where_.compile_for : "the host: the reference executor stands in for a launch",
+        to_text(*report)));
+    return {};
+  }
+
+  Result<ForwardReport> run_on_gpu(const Layer& layer) {
+    const auto gpu = GpuSession::open(where_.compile_for);
+    if (!gpu) return tl::unexpected<Error>(gpu.error());
+    return forward_on_gpu(library_, **gpu, layer, began_);
+  }
+
+  const Options& options_;
+  const LibraryHandle& library_;
+  Progress progress_;
+  Began began_;
+  Shape shape_;
+  Where where_;
+  Surroundings surroundings_;
+  bool have_kernels_ = false;
+  bool passed_ = false;
+  Json document_;
+};
+
+Status run(const Options& options) {
+  const auto library = LibraryHandle::create();
+  if (!library) return tl::unexpected<Error>(library.error());
+  return Demo(options, *library).run();
+}
+
+}  // namespace
+
+Command add_demo(CLI::App& root) {
+  CLI::App* app = add_subcommand(
+      root, "demo",
+      "the main job on realistic input: quantise, generate, compile, cache, run, verify");
+  auto options = std::make_shared<Options>();
+  add_option(*app, "--device", options->device,
+             "where to run: cuda, cuda:N, host, or a device to compile for (" +
+                 known_device_names() + "); default the first GPU, else h200 and the host");
+  add_flag(*app, "--quick", options->quick,
+           "256 tokens and 512 outputs instead of the whole layer");
+  add_json_option(*app, options->json);
+  add_progress_option(*app, options->progress);
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace octile::tools

@@ -1,0 +1,51 @@
+// The forward pass of one linear layer in FP8, Y[m,n] = X[m,k] W[n,k]^T: quantise X and W,
+// multiply, and say how far the result is from FP64.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "generator/core/recipe.h"
+#include "runtime/measure/gpu_session.h"
+#include "runtime/families/gemm/check.h"
+#include "runtime/measure/timing.h"
+#include "tools/common/handles.h"
+
+namespace octile::tools {
+
+struct Layer {
+  std::int64_t m = 0, n = 0, k = 0;
+  GemmProblem problem;           // of the recipe; m dynamic
+  std::vector<std::uint16_t> x;  // bf16 [m][k]
+  std::vector<std::uint16_t> w;  // bf16 [n][k]
+};
+
+// Draws W from N(0, 0.02^2); x is [m][k].
+Layer make_layer(const Recipe& recipe, std::vector<std::uint16_t> x, std::int64_t m, std::int64_t n,
+                 std::int64_t k);
+
+struct ForwardReport {
+  std::string executor;         // "cuda:0" or "host"
+  std::vector<Timing> timings;  // quantise X, quantise W, GEMM; by wall clock on the host
+  double tflops = 0;            // of the GEMM
+  bool compared_codes = false;  // GPU codes and scales against the reference's
+  bool codes_equal = false;
+  ProductCheck check;
+  // sqrt(sum (Y - R)^2 / sum R^2), R the FP64 product of X and W before quantising, sampled rows.
+  double relative_error = 0;
+  bool ok() const { return check.ok && (!compared_codes || codes_equal); }
+};
+
+using Began = std::function<void(const std::string&)>;
+
+Result<ForwardReport> forward_on_host(const LibraryHandle& library, const Layer& layer,
+                                      const Began& began);
+Result<ForwardReport> forward_on_gpu(const LibraryHandle& library, const GpuSession& gpu,
+                                     const Layer& layer, const Began& began);
+
+Json to_json(const ForwardReport& report);
+std::string to_text(const ForwardReport& report);
+
+}  // namespace octile::tools

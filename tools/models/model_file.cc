@@ -1,0 +1,180 @@
+#include "tools/models/model_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <fstream>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
+
+namespace octile::tools {
+namespace {
+
+using Json = nlohmann::json;
+
+// Reads one file's fields; every error begins with the file's name.
+class Reader {
+ public:
+  explicit Reader(std::string_view origin) : origin_(origin) {}
+
+  Result<ModelFile> read(const Json& root) const {
+    if (auto s = check_keys(root, "the file", {"model", "source", "gemms", "tokens"}); !s) {
+      return tl::unexpected<Error>(s.error());
+    }
+    ModelFile file;
+    Status s = read_text(root["model"], "model", file.model);
+    if (s) s = read_text(root["source"], "source", file.source);
+    if (s) s = read_gemms(root["gemms"], file.gemms);
+    if (s) s = read_tokens(root["tokens"], file.tokens);
+    if (!s) return tl::unexpected<Error>(s.error());
+    return file;
+  }
+
+  tl::unexpected<Error> refuse(std::string_view what) const {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("{}: {}", origin_, what));
+  }
+
+ private:
+  tl::unexpected<Error> refuse_value(std::string_view field, const Json& value,
+                                     std::string_view allowed) const {
+    // A long value would drown the sentence.
+    constexpr std::size_t kExcerpt = 60;
+    std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+    if (text.size() > kExcerpt) text = text.substr(0, kExcerpt) + "...";
+    return refuse(fmt::format("{} is {}; allowed is {}", field, text, allowed));
+  }
+
+  // `value` is an object with exactly these keys.
+  Status check_keys(const Json& value, std::string_view field,
+                    std::initializer_list<const char*> keys) const {
+    if (!value.is_object()) return refuse_value(field, value, "an object");
+    const std::string names = fmt::format("{}", fmt::join(keys, ", "));
+    for (const auto& item : value.items()) {
+      const std::string& key = item.key();
+      if (std::none_of(keys.begin(), keys.end(), [&](const char* k) { return key == k; })) {
+        return refuse(
+            fmt::format("{} has an unknown field '{}'; its fields are {}", field, key, names));
+      }
+    }
+    for (const char* key : keys) {
+      if (!value.contains(key)) {
+        return refuse(fmt::format("{} lacks the field '{}'; its fields are {}", field, key, names));
+      }
+    }
+    return {};
+  }
+
+  Status read_text(const Json& value, std::string_view field, std::string& out) const {
+    if (!value.is_string() || value.get_ref<const std::string&>().empty()) {
+      return refuse_value(field, value, "a string that is not empty");
+    }
+    out = value.get<std::string>();
+    return {};
+  }
+
+  Status read_count(const Json& value, const std::string& field, std::int64_t& out) const {
+    constexpr std::string_view kAllowed = "an integer from 1 to 9223372036854775807";
+    // Positive integers are parsed as unsigned; larger ones as floating-point numbers.
+    if (!value.is_number_unsigned() || value.get<std::uint64_t>() == 0 ||
+        value.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX)) {
+      return refuse_value(field, value, kAllowed);
+    }
+    out = value.get<std::int64_t>();
+    return {};
+  }
+
+  Status read_split(const Json& value, const std::string& field, TensorSplit& out) const {
+    if (value == "none") {
+      out = TensorSplit::kNone;
+    } else if (value == "n") {
+      out = TensorSplit::kN;
+    } else if (value == "k") {
+      out = TensorSplit::kK;
+    } else {
+      return refuse_value(field, value, "\"n\", \"k\" or \"none\"");
+    }
+    return {};
+  }
+
+  Status read_gemms(const Json& value, std::vector<ModelGemm>& out) const {
+    if (!value.is_array() || value.empty()) {
+      return refuse_value("gemms", value, "an array that is not empty");
+    }
+    for (std::size_t i = 0; i < value.size(); ++i) {
+      const std::string at = fmt::format("gemms[{}]", i);
+      Status s = check_keys(value[i], at, {"name", "n", "k", "split"});
+      ModelGemm gemm;
+      if (s) s = read_text(value[i]["name"], at + ".name", gemm.name);
+      if (s) s = read_count(value[i]["n"], at + ".n", gemm.n);
+      if (s) s = read_count(value[i]["k"], at + ".k", gemm.k);
+      if (s) s = read_split(value[i]["split"], at + ".split", gemm.split);
+      if (!s) return s;
+      out.push_back(std::move(gemm));
+    }
+    return {};
+  }
+
+  Status read_tokens(const Json& value, std::vector<std::int64_t>& out) const {
+    if (!value.is_array() || value.empty()) {
+      return refuse_value("tokens", value, "an array that is not empty");
+    }
+    for (std::size_t i = 0; i < value.size(); ++i) {
+      const std::string at = fmt::format("tokens[{}]", i);
+      std::int64_t count = 0;
+      if (Status s = read_count(value[i], at, count); !s) return s;
+      if (!out.empty() && count <= out.back()) {
+        return refuse_value(at, value[i], fmt::format("more than the {} before it", out.back()));
+      }
+      out.push_back(count);
+    }
+    return {};
+  }
+
+  std::string_view origin_;
+};
+
+}  // namespace
+
+Result<ModelFile> parse_model_file(std::string_view json, std::string_view origin) {
+  // More than a file needs. An error prints the value it refuses, and printing recurses.
+  constexpr int kMaxDepth = 8;
+  const Reader reader(origin);
+  bool too_deep = false;
+  const auto keep = [&](int depth, Json::parse_event_t, const Json&) {
+    too_deep = too_deep || depth > kMaxDepth;
+    return !too_deep;
+  };
+  Json root;
+  try {
+    root = Json::parse(json, keep);
+  } catch (const Json::exception& e) {
+    return reader.refuse(fmt::format("not JSON: {}", e.what()));
+  }
+  if (too_deep) {
+    return reader.refuse(fmt::format("nested more than {} deep; allowed is less", kMaxDepth));
+  }
+  return reader.read(root);
+}
+
+Result<ModelFile> read_model_file(const std::filesystem::path& path) {
+  const auto cannot_read = [&](int error) {
+    return Reader(path.native())
+        .refuse(fmt::format("cannot be read: {}", std::generic_category().message(error)));
+  };
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return cannot_read(errno);
+  std::string text;
+  std::array<char, 4096> chunk{};
+  // Not through stream-buffer iterators: those throw on a folder, read() says bad().
+  while (file.read(chunk.data(), chunk.size()) || file.gcount() > 0) {
+    text.append(chunk.data(), static_cast<std::size_t>(file.gcount()));
+  }
+  if (file.bad()) return cannot_read(EIO);
+  return parse_model_file(text, path.native());
+}
+
+}  // namespace octile::tools

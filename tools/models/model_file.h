@@ -1,0 +1,45 @@
+// Model-shape files (tools/models/*.json): the linear layers of a published model as GEMM shapes,
+// for `compile`, `tune` and `bench`. One JSON object:
+//   {"model": "DeepSeek-V3",
+//    "source": "deepseek-ai/DeepSeek-V3 config.json: hidden 7168, ...",
+//    "gemms": [{"name": "o_proj", "n": 7168, "k": 16384, "split": "k"}, ...],
+//    "tokens": [64, 128, 4096, 8192]}
+// n and k are those of the whole layer's Y[m,n] = X[m,k] W[n,k]^T; projections that read the same
+// input are one GEMM. `split` says which of them tensor parallelism divides by its degree: "n"
+// (column-parallel), "k" (row-parallel) or "none". `tokens` are the m worth measuring, ascending.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "generator/core/error.h"
+
+namespace octile::tools {
+
+enum class TensorSplit { kNone, kN, kK };
+
+struct ModelGemm {
+  std::string name;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  TensorSplit split = TensorSplit::kNone;
+};
+
+struct ModelFile {
+  std::string model;
+  std::string source;
+  std::vector<ModelGemm> gemms;
+  std::vector<std::int64_t> tokens;
+};
+
+// `origin` begins every error, which names the field, its value and what is allowed. Fields this
+// version does not know are refused: a misspelt one would be silently ignored.
+Result<ModelFile> parse_model_file(std::string_view json, std::string_view origin);
+
+// Errors: kInvalidArgument, also for a file that cannot be read.
+Result<ModelFile> read_model_file(const std::filesystem::path& path);
+
+}  // namespace octile::tools

@@ -1,0 +1,22 @@
+// What a tuned product is shown beside.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/tuner/gpu_decider.h"
+#include "tools/bench/cublaslt.h"
+
+namespace octile::tools {
+
+// "cublaslt" and "bf16" in microseconds, by a short interleaved run beside candidates of the bench.
+// One that cuBLASLt does not take is left out.
+Result<tuner::GpuDeciderOptions::Baselines> time_baselines(
+    const std::shared_ptr<const CublasLt>& library, const GpuSession& gpu,
+    const GemmProblem& problem, std::int64_t tokens, const tuner::GemmBench& bench,
+    std::span<const int> beside);
+
+}  // namespace octile::tools

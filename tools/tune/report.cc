@@ -1,0 +1,130 @@
+#include "tools/tune/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "runtime/engine/engine.h"
+#include "tools/common/text_table.h"
+
+namespace octile::tools {
+namespace {
+
+Json timed_json(const cache::TimedConfig& timed) {
+  return {{"config", timed.config},
+          {"median_us", timed.median_us},
+          {"low_us", timed.low_us},
+          {"high_us", timed.high_us}};
+}
+
+// 0: it was not timed.
+double baseline_us(const cache::TuningRecord& record, std::string_view name) {
+  const auto found = std::find_if(record.baselines_us.begin(), record.baselines_us.end(),
+                                  [&](const auto& baseline) { return baseline.first == name; });
+  return found == record.baselines_us.end() ? 0 : found->second;
+}
+
+std::string us_text(double us) { return us > 0 ? fmt::format("{:.2f}", us) : "-"; }
+
+std::string share_text(const cache::TuningRecord& record) {
+  const double floor = baseline_us(record, "floor");
+  if (floor <= 0 || record.winner.median_us <= 0) return "-";
+  return fmt::format("{:.0f} %", 100 * floor / record.winner.median_us);
+}
+
+std::string shape_text(const tuner::TuningTask& task) {
+  if (const auto* gemm = std::get_if<GemmProblem>(&task.problem))
+    return fmt::format("{}x{}x{}", task.tokens, gemm->n, gemm->k);
+  QuantizeProblem stated = std::get<QuantizeProblem>(task.problem);
+  stated.rows = task.tokens;
+  return to_text(Problem(stated));
+}
+
+}  // namespace
+
+Json to_json(const tuner::Decision& decision) {
+  const cache::TuningRecord& record = decision.record;
+  Json object{{"problem", to_text(decision.task.problem)},
+              {"tokens", decision.task.tokens},
+              {"outcome", tuner::name_of(decision.outcome)},
+              {"seconds", decision.seconds}};
+  if (decision.decided()) {
+    object["winner"] = timed_json(record.winner);
+    if (record.default_config) object["default"] = timed_json(*record.default_config);
+    if (record.runner_up) object["runner_up"] = timed_json(*record.runner_up);
+    object["gain"] = record.gain;
+    object["noise"] = record.noise;
+    for (const auto& [name, us] : record.baselines_us) object["baselines_us"][name] = us;
+    object["protocol"] = record.protocol;
+  }
+  object["candidates"] = {{"enumerated", record.counts.enumerated},
+                          {"admitted", record.counts.admitted},
+                          {"compiled", record.counts.compiled},
+                          {"not_compiled", decision.not_compiled},
+                          {"spilled", decision.spilled},
+                          {"failed_verify", record.counts.failed_verify},
+                          {"timed", record.counts.timed}};
+  object["conditions"] = {{"sm_clock_mhz", record.conditions.sm_clock_mhz},
+                          {"memory_clock_mhz", record.conditions.memory_clock_mhz},
+                          {"power_watts", record.conditions.power_watts},
+                          {"throttled_rounds", record.conditions.throttled_rounds}};
+  Json& wrong = object["wrong"] = Json::array();
+  for (const tuner::WrongCandidate& candidate : decision.wrong)
+    wrong.push_back({{"problem", candidate.problem},
+                     {"tokens", candidate.tokens},
+                     {"config", candidate.config},
+                     {"seed", candidate.seed},
+                     {"why", candidate.why}});
+  return object;
+}
+
+Json to_json(const tuner::TuningTask& task, const tuner::Exploration& exploration) {
+  Json removed = Json::object();
+  for (const tuner::Removal& rule : exploration.removed)
+    removed[std::string(rule.name)] = rule.count;
+  Json list = Json::array();
+  for (const tuner::Ranked& ranked : exploration.shortlist)
+    list.push_back({{"config", to_text(ranked.config)}, {"estimate_us", ranked.estimate_us}});
+  return {{"problem", to_text(task.problem)},   {"tokens", task.tokens},
+          {"enumerated", exploration.enumerated},   {"removed", removed},
+          {"admitted", exploration.admitted},       {"shortlist", list},
+          {"variants", exploration.variants.size()}};
+}
+
+std::string explanation_text(const tuner::TuningTask& task,
+                             const tuner::Exploration& exploration) {
+  std::string text = fmt::format("{}\n{} configurations, {} admitted\n", tuner::to_text(task),
+                                 exploration.enumerated, exploration.admitted);
+  TextTable removed({"removed", "<by the constraint", "<which says"});
+  for (const tuner::Removal& rule : exploration.removed)
+    removed.add_row(
+        {fmt::format("{}", rule.count), std::string(rule.name), std::string(rule.reason)});
+  text += removed.render() + "\nshortlist, the default first\n";
+  TextTable list({"model us", "<configuration"});
+  for (const tuner::Ranked& ranked : exploration.shortlist)
+    list.add_row({fmt::format("{:.2f}", ranked.estimate_us), to_text(ranked.config)});
+  text += list.render();
+  if (!exploration.variants.empty())
+    text += fmt::format("{} variants that differ in their raster, looked at of the fastest two\n",
+                        exploration.variants.size());
+  return text;
+}
+
+std::string decisions_table(const std::vector<tuner::Decision>& decisions) {
+  TextTable table({"<problem", "default us", "tuned us", "gain", "of floor", "cublaslt us",
+                   "bf16 us", "<outcome"});
+  for (const tuner::Decision& decision : decisions) {
+    const cache::TuningRecord& record = decision.record;
+    const bool decided = decision.decided();
+    const double default_us = record.default_config ? record.default_config->median_us : 0;
+    table.add_row({shape_text(decision.task), us_text(default_us),
+                   us_text(record.winner.median_us),
+                   decided ? fmt::format("{:.3f}", record.gain) : "-", share_text(record),
+                   us_text(baseline_us(record, "cublaslt")), us_text(baseline_us(record, "bf16")),
+                   std::string(tuner::name_of(decision.outcome))});
+  }
+  return table.render();
+}
+
+}  // namespace octile::tools

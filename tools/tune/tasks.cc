@@ -1,0 +1,106 @@
+#include "tools/tune/tasks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "generator/gemm/cost.h"
+#include "generator/core/recipe.h"
+#include "generator/core/support_matrix.h"
+#include "runtime/engine/arguments.h"
+#include "runtime/families/quantize/operands.h"
+#include "tools/models/problem_file.h"
+#include "tools/models/workload.h"
+
+namespace octile::tools {
+namespace {
+
+constexpr std::int64_t kMostTokens = 16384;  // above it frameworks split a batch
+
+using TuningTasks = Result<std::vector<tuner::TuningTask>>;
+
+// Where the problem has its token count.
+std::int64_t& count_of(Problem& problem) {
+  if (auto* gemm = std::get_if<GemmProblem>(&problem)) return gemm->m;
+  return std::get<QuantizeProblem>(problem).rows;
+}
+
+Status check_searchable(const Problem& problem) {
+  if (Status ok = check_supported(problem); !ok) return ok;
+  const auto* quantize = std::get_if<QuantizeProblem>(&problem);
+  return quantize == nullptr ? Status{} : check_operands(*quantize);
+}
+
+}  // namespace
+
+std::vector<std::int64_t> bucket_counts() {
+  std::vector<std::int64_t> counts;
+  for (int bucket = 0; bucket <= bucket_of(kMostTokens); ++bucket)
+    counts.push_back(bucket_upper(bucket));
+  return counts;
+}
+
+tuner::TuningTask task_at(Problem problem, std::int64_t count) {
+  count_of(problem) = kDynamic;
+  return {std::move(problem), count};
+}
+
+TuningTasks tasks_of(const Problem& problem, const std::vector<std::int64_t>& counts) {
+  if (Status ok = check_searchable(problem); !ok) return tl::unexpected<Error>(ok.error());
+  if (Status ok = check_counts(problem, counts); !ok) return tl::unexpected<Error>(ok.error());
+  const std::int64_t stated = tokens_of(problem);
+  std::vector<std::int64_t> asked = counts.empty() ? bucket_counts() : counts;
+  if (stated != kDynamic) asked = {stated};
+  std::vector<tuner::TuningTask> tasks;
+  for (const std::int64_t count : asked) {
+    if (count < 1 || count > kMaxExtent) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("a token count is {}; allowed: 1 to {}", count, kMaxExtent));
+    }
+    tasks.push_back(task_at(problem, count));
+  }
+  return tasks;
+}
+
+TuningTasks tasks_of_model(const std::string& model, const std::string& recipe_name,
+                             const std::vector<std::int64_t>& counts) {
+  const auto file = find_model(model);
+  if (!file) return tl::unexpected<Error>(file.error());
+  const Recipe* recipe = find_recipe(recipe_name);
+  if (recipe == nullptr) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--recipe is '{}'; allowed: {}", recipe_name, recipe_names()));
+  }
+  std::vector<tuner::TuningTask> tasks;
+  for (const ModelGemm& gemm : file->gemms) {
+    const auto some =
+        tasks_of(gemm_problem(*recipe, Pass::kFprop, kDynamic, gemm.n, gemm.k), counts);
+    if (!some) return some;
+    tasks.insert(tasks.end(), some->begin(), some->end());
+  }
+  return tasks;
+}
+
+TuningTasks read_tasks(const std::string& path, const std::string& recipe,
+                         const std::vector<std::int64_t>& counts) {
+  std::vector<tuner::TuningTask> tasks;
+  const Status ok = for_each_problem(path, "--shapes", recipe, [&](const Problem& p) -> Status {
+    auto some = tasks_of(p, counts_for(p, counts));
+    if (!some) return tl::unexpected<Error>(some.error());
+    std::ranges::move(*some, std::back_inserter(tasks));
+    return {};
+  });
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  return tasks;
+}
+
+std::vector<tuner::TuningTask> distinct(std::vector<tuner::TuningTask> tasks) {
+  std::vector<tuner::TuningTask> once;
+  for (tuner::TuningTask& task : tasks)
+    if (std::ranges::find(once, task) == once.end()) once.push_back(std::move(task));
+  return once;
+}
+
+}  // namespace octile::tools
