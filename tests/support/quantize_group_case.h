@@ -99,7 +99,7 @@ struct GroupCase {
     args.groups = groups();
     if (problem.grouping == Grouping::kContiguous) args.offsets = offsets.data();
     if (problem.grouping == Grouping::kMasked) args.counts = counts.data();
-    if (delayed()) args.encode_scale = encode.data();
+    if (delayed()) args.encode_scale = encode_scale.data();
     if (keeps_amax()) args.amax = amax.data();
     args.nonfinite = &nonfinite;
   }
