@@ -207,7 +207,7 @@ __device__ __forceinline__ void count_nonfinite(const Args& args, u32 found) {
 
 // Delayed scaling: what is asked for before the source is, so that nobody waits for it afterwards.
 struct Given {
-  float encode;
+  float encode_scale;
   u32 amax;  // the record as it was then; the largest of all bits where none is kept
 };
 __device__ __forceinline__ Given given_scale(const Args& args) {

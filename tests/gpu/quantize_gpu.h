@@ -144,7 +144,7 @@ class QuantizeGpuFixture : public ::testing::Test {
   struct OnDevice {
     std::array<DeviceBuffer, 3> more;
     DeviceBuffer x, x_scale, tap, bias_gradient, rstd, q, scale, q_transposed, scale_transposed,
-        workspace, encode, amax;
+        workspace, encode_scale, amax;
     octile_quantize_args args{};
   };
 

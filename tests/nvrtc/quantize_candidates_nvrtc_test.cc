@@ -15,10 +15,10 @@ struct Compiled {
   int all = 0, spilled = 0;
 };
 
-void compile(const Nvrtc& nvrtc, const tuner::Question& question, const QuantizeConfig& config,
+void compile(const Nvrtc& nvrtc, const tuner::TuningTask& task, const QuantizeConfig& config,
              Compiled& count) {
-  SCOPED_TRACE(tuner::to_text(question) + " / " + to_text(config));
-  const auto& problem = std::get<QuantizeProblem>(question.problem);
+  SCOPED_TRACE(tuner::to_text(task) + " / " + to_text(config));
+  const auto& problem = std::get<QuantizeProblem>(task.problem);
   const auto kernel = emit_quantize(problem, config, *find_device("h200"), embedded_templates());
   ASSERT_TRUE(kernel) << kernel.error().message;
   const auto output = nvrtc.compile("quantize", kernel->source, kernel->options);
@@ -28,7 +28,7 @@ void compile(const Nvrtc& nvrtc, const tuner::Question& question, const Quantize
   const bool spills = r->spill_store_bytes + r->spill_load_bytes + r->stack_bytes > 0;
   ++count.all;
   count.spilled += spills ? 1 : 0;
-  if (spills) fmt::print("spills: {} / {}\n", tuner::to_text(question), to_text(config));
+  if (spills) fmt::print("spills: {} / {}\n", tuner::to_text(task), to_text(config));
 }
 
 TEST(QuantizeCandidatesNvrtc, HardlyAnyOfAShortlistSpills) {
@@ -39,12 +39,12 @@ TEST(QuantizeCandidatesNvrtc, HardlyAnyOfAShortlistSpills) {
                            "quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=both",
                            "quantize rows=? cols=7168 x=fp32 q=e4m3:128x128 out=row",
                            "quantize rows=? cols=7168 x=bf16 q=e4m3:row out=row"}) {
-    const tuner::Question question{*parse_problem(text), 4096};
+    const tuner::TuningTask task{*parse_problem(text), 4096};
     const auto list =
-        explore(question, *find_device("h200"), {.liked = 4, .different = 1}).shortlist;
+        explore(task, *find_device("h200"), {.liked = 4, .different = 1}).shortlist;
     ASSERT_EQ(list.size(), 5U) << text;
     for (const tuner::Ranked& ranked : list)
-      compile(**nvrtc, question, std::get<QuantizeConfig>(ranked.config), count);
+      compile(**nvrtc, task, std::get<QuantizeConfig>(ranked.config), count);
   }
   fmt::print("{} compiled, {} spill\n", count.all, count.spilled);
   EXPECT_LE(4 * count.spilled, count.all);

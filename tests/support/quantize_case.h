@@ -106,7 +106,7 @@ struct QuantizeCase {
   std::vector<char> x_scale;    // of FP8 x
   std::int64_t x_scale_ld = 0;  // in scales
   CaseOutput row, transposed;
-  float encode = 3.7F;          // given, with delayed scaling
+  float encode_scale = 3.7F;    // given, with delayed scaling
   float amax = 0.25F;           // the record of a tensor's amax; below what most inputs raise it to
   std::uint64_t nonfinite = 7;  // the count of infinities and NaNs, added to
 
@@ -138,7 +138,7 @@ struct QuantizeCase {
     if (!tap.empty()) args.tap = tap.data();
     if (!bias_gradient.empty()) args.bias_gradient = bias_gradient.data();
     if (!rstd.empty()) args.rstd = rstd.data();
-    if (problem.policy == ScalePolicy::kDelayed) args.encode_scale = &encode;
+    if (problem.policy == ScalePolicy::kDelayed) args.encode_scale = &encode_scale;
     if (keeps_amax()) args.amax = &amax;
     if (problem.operation == QuantizeOperation::kQuantize) args.nonfinite = &nonfinite;
   }
