@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "generator/core/identity.h"
 #include "runtime/compiler/cubin.h"
 #include "runtime/engine/cache_entry.h"
 #include "templates/embedded.h"
@@ -72,7 +73,7 @@ TemplateSet embedded_templates() {
 }
 
 cache::Identity identity_of(const EmittedKernel& kernel, const DeviceSpec& device) {
-  return {kernel.name, device.arch(), kernel.options, kernel.source};
+  return {kernel.name, device.arch(), kernel.options, identity_text(kernel.source)};
 }
 
 std::string to_text(const KernelConfig& config) {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "cache/key.h"
-#include "generator/gemm/cost.h"
 #include "generator/core/emitter.h"
+#include "generator/gemm/cost.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/embedded_sources.h"
 #include "tests/support/gemm_variants.h"
@@ -20,7 +20,6 @@ void add(std::map<std::string, std::string>& digests, const Problem& problem,
          const KernelConfig& config, const DeviceSpec& device) {
   auto emitted = emit(problem, config, device, embedded_templates());
   if (!emitted) throw std::runtime_error(emitted.error().message);
-  emitted->source = without_comments(emitted->source);
   std::string name = emitted->name;
   const auto* quantize = std::get_if<QuantizeProblem>(&problem);
   // Kernels of callers' expressions have one name.
@@ -35,29 +34,6 @@ void add(std::map<std::string, std::string>& digests, const std::vector<Quantize
 }
 
 }  // namespace
-
-std::string without_comments(std::string_view source) {
-  std::string kept, line;
-  const auto end_line = [&] {
-    line.resize(line.find_last_not_of(' ') + 1);
-    if (!line.empty()) kept += line + '\n';
-    line.clear();
-  };
-  bool quoted = false;
-  for (std::size_t i = 0; i < source.size(); ++i) {
-    if (source[i] == '\n') {
-      end_line();
-    } else if (!quoted && source.substr(i, 2) == "//") {
-      i = std::min(source.find('\n', i), source.size()) - 1;
-    } else {
-      if (source[i] == '"') quoted = !quoted;
-      if (quoted && source[i] == '\\') line += source[i++];
-      line += source[i];
-    }
-  }
-  end_line();
-  return kept;
-}
 
 std::map<std::string, std::string> kernel_source_digests() {
   const DeviceSpec& device = *find_device("h200");

@@ -10,13 +10,9 @@
 namespace octile::tests {
 
 // Path or kernel name -> XXH3-128. Kernels: the covering set of the GEMM, every cell of the
-// quantise family and those that cover its computed sources, groups and flat ranges, without
-// comments, which no kernel knows of; launch code: what turns a call into a launch.
+// quantise family and those that cover its computed sources, groups and flat ranges, by their
+// identity; launch code: what turns a call into a launch, without comments.
 std::map<std::string, std::string> kernel_source_digests();
 std::map<std::string, std::string> launch_code_digests();
-
-// CUDA source without its // comments, the spaces before line ends and empty lines. (Templates have
-// no /* comments.)
-std::string without_comments(std::string_view source);
 
 }  // namespace octile::tests

@@ -53,12 +53,6 @@ std::vector<std::string> tests_of_the_suite() {
   return names;
 }
 
-TEST(GpuReport, CommentsAreNotWhatAKernelIsOf) {
-  EXPECT_EQ(without_comments("// a\nint x = 1;  // b\n\n  y();\n"), "int x = 1;\n  y();\n");
-  EXPECT_EQ(without_comments("asm(\"//\\\"// \");// c"), "asm(\"//\\\"// \");\n");
-  EXPECT_NE(without_comments("int x = 1;"), without_comments("int x = 2;"));
-}
-
 TEST(GpuReport, IsWellFormedAndAllPassed) {
   const nlohmann::json report = read_report();
   ASSERT_TRUE(report.is_object()) << "tests/gpu/REPORT.json is missing or not JSON";

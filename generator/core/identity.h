@@ -1,0 +1,14 @@
+// What of an emitted source identifies a kernel: what the compiler sees.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace octile {
+
+// Returns `source` without its #line directives and its empty lines. Names and line numbers of
+// template files are in those alone, so renaming a template, or editing its comments, changes no
+// kernel's identity. Compiles to the same cubin as `source`.
+std::string identity_text(std::string_view source);
+
+}  // namespace octile
