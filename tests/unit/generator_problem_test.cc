@@ -184,7 +184,7 @@ TEST(Problem, RefusesOptionsOfTheQuantiseFamily) {
             "scales is swizzled; allowed is linear with e4m3:1x128: only e8m0 scales have another "
             "layout");
   EXPECT_EQ(error_of(quantize + " group=some"),
-            "quantize: field 'group=some': allowed are none, packed and masked");
+            "quantize: field 'group=some': allowed are none, contiguous and masked");
   EXPECT_EQ(error_of(quantize + " shard=some"),
             "quantize: field 'shard=some': allowed are none, amax and cast");
   EXPECT_EQ(error_of(quantize + " scales=some"),
@@ -271,10 +271,10 @@ TEST(Problem, RefusesBadTypes) {
             "row, 1x128, 128x128, 1x32, 32x32");
   EXPECT_EQ(error_of(with(kGemm, "a=e4m3:1x128", "a=e4m3:1x128:f16")),
             "gemm: field 'a=e4m3:1x128:f16': 'f16' is not a scale format; allowed are f32, pow2, "
-            "packed, e8m0, bf16");
+            "ue8m0x4, e8m0, bf16");
   EXPECT_EQ(error_of(with(kGemm, "a=e4m3:1x128", "a=e4m3:1x128:")),
             "gemm: field 'a=e4m3:1x128:': '' is not a scale format; allowed are f32, pow2, "
-            "packed, e8m0, bf16");
+            "ue8m0x4, e8m0, bf16");
   EXPECT_EQ(error_of(with(kGemm, "a=e4m3:1x128", "a=e4m3:1x128:f32:f32")),
             "gemm: field 'a=e4m3:1x128:f32:f32': a type has at most three parts, "
             "dtype:granularity:format");

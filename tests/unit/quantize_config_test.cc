@@ -175,7 +175,7 @@ TEST(QuantizeConfig, LargeTensorsOfOneInputLookUp) {
   EXPECT_EQ(parse_quantize_config(to_text(table)).value(), table);
   EXPECT_EQ(parse_quantize_config("tile=32x256 lookup=0").value().looks_up, false);
   EXPECT_FALSE(parse_quantize_config("lookup=2"));
-  EXPECT_THAT(kernel_name(gelu, table), HasSubstr("t32x256_w16_r1_lookup"));
+  EXPECT_THAT(kernel_name(gelu, table), HasSubstr("t32x256_w16_occ1_lookup"));
   // A table of 32 KB beside 16 warps' two steps of 4 rows.
   EXPECT_EQ(resources_of(gelu, table).smem_bytes, 32768 + 16 * 2 * 4 * 512);
   EXPECT_EQ(resources_of(gelu, {32, 256, 64, 10}).smem_bytes, 0);

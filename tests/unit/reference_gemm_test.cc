@@ -312,7 +312,7 @@ TEST(Gemm, RefusesWithASentenceThatNamesTheArgument) {
       with("b_scale is null", kInvalid, [](Refusal& r) { r.args.b_scale = nullptr; }),
       with("d is null", kInvalid, [](Refusal& r) { r.args.d = nullptr; }),
       with("promote is 256", kNo, [](Refusal& r) { r.problem.promote = 256; }),
-      with("promote is 0", kNo, [](Refusal& r) { r.problem.promote = kPromoteNone; }),
+      with("promote is -1", kNo, [](Refusal& r) { r.problem.promote = kPromoteNone; }),
       with(
           "a is bf16", kNo,
           [](Refusal& r) { r.problem.a = {DType::kBF16, Granularity::kNone, ScaleFormat::kNone}; }),
