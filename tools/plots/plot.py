@@ -1,0 +1,261 @@
+#!/usr/bin/env python3
+"""Draws docs/plots/*.svg from tools/plots/*.json, each for light and for dark pages.
+
+The same inputs give the same bytes: no date, fixed ids, and layout by the one font that matplotlib
+carries. `make plots` installs the pinned matplotlib (tools/requirements/plots.txt) and runs this.
+"""
+
+import json
+import math
+import pathlib
+
+import matplotlib
+
+matplotlib.use("svg")
+import matplotlib.pyplot as plt
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DATA = ROOT / "tools" / "plots"
+OUTPUT = ROOT / "docs" / "plots"
+
+# The fonts that the reader's machine draws the text in.
+FONTS = "-apple-system, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif"
+
+THEMES = {
+    "light": {
+        "text": "#1f2328", "quiet": "#59636e", "grid": "#d1d9e0", "band": "#f3f5f8",
+        "octile": "#0b63ce", "first": "#d9822b", "second": "#8c959f",
+        "mark": "#b3261e",
+    },
+    "dark": {
+        "text": "#e6edf3", "quiet": "#9198a1", "grid": "#343b45", "band": "#161c24",
+        "octile": "#58a6ff", "first": "#e3a04f", "second": "#7d8590",
+        "mark": "#ff8b7e",
+    },
+}
+
+SETTINGS = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "octile",
+    "font.family": ["DejaVu Sans"],
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.spines.bottom": False,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+}
+
+
+def load(name):
+    return json.loads((DATA / f"{name}.json").read_text())
+
+
+def geometric_mean(values):
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def save(figure, name, theme):
+    path = OUTPUT / f"{name}-{theme}.svg"
+    figure.patch.set_alpha(0.0)
+    figure.savefig(path, metadata={"Date": None, "Creator": "tools/plots/plot.py"})
+    plt.close(figure)
+    text = path.read_text().replace("'DejaVu Sans'", FONTS).replace('"DejaVu Sans"', FONTS)
+    path.write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n")
+
+
+def plain_axes(axes, colours, grid_axis):
+    axes.set_axisbelow(True)
+    axes.set_facecolor("none")
+    axes.grid(axis=grid_axis, color=colours["grid"], linewidth=0.8)
+    axes.tick_params(colors=colours["quiet"], labelsize=9)
+
+
+def faster_peer(shape):
+    """The paired ratio [median, low, high] to whichever peer is the faster."""
+    return min(shape["over_deepgemm"], shape["over_cublaslt"])
+
+
+def draw_speedup(theme):
+    """Speedup over the faster peer: a panel a token count, a row a weight."""
+    colours = THEMES[theme]
+    shapes = load("gemm")["shapes"]
+    counts = sorted({shape["m"] for shape in shapes})
+    weights = list(dict.fromkeys((shape["n"], shape["k"]) for shape in shapes))
+    weights.sort(key=lambda nk: nk[0] * nk[1])
+    # One mean for few tokens and one for many, as the text quotes them.
+    means = {
+        few: geometric_mean([faster_peer(s)[0] for s in shapes if (s["m"] <= 128) == few])
+        for few in (True, False)
+    }
+    figure = plt.figure(figsize=(8.6, 3.5))
+    left, width, step = 0.125, 0.2, 0.2165
+    for i, m in enumerate(counts):
+        axes = figure.add_axes([left + i * step, 0.215, width, 0.575])
+        plain_axes(axes, colours, "x")
+        axes.set_facecolor(colours["band"])
+        axes.set_xlim(0.97, 1.72)
+        axes.set_ylim(-0.6, len(weights) - 0.4)
+        axes.set_xticks([1.0, 1.2, 1.4], ["1.0×", "1.2×", "1.4×"])
+        axes.set_yticks(range(len(weights)),
+                        [f"{n} × {k}" for n, k in weights] if i == 0 else [""] * len(weights))
+        axes.set_title(f"{m} tokens", fontsize=10, color=colours["text"], pad=5)
+        axes.axvline(1.0, color=colours["quiet"], linewidth=1.2)
+        axes.axvline(means[m <= 128], color=colours["mark"], linewidth=1.4,
+                     linestyle=(0, (4, 2.5)), zorder=4)
+        for y, (n, k) in enumerate(weights):
+            shape = next(s for s in shapes if (s["m"], s["n"], s["k"]) == (m, n, k))
+            median, low, high = faster_peer(shape)
+            axes.barh(y, median - 1.0, left=1.0, height=0.62, color=colours["octile"], zorder=3)
+            axes.plot([low, high], [y, y], color=colours["text"], linewidth=1.1, zorder=5)
+            axes.text(1.7, y, f"{median:.2f}", ha="right", va="center_baseline", fontsize=8.5,
+                      color=colours["text"], zorder=5)
+    figure.text(left, 0.93, "Octile's FP8 GEMM against the faster of DeepGEMM and cuBLASLt",
+                fontsize=12, color=colours["text"], weight="bold")
+    figure.text(left - 0.012, 0.815, "n × k", fontsize=9, color=colours["quiet"], ha="right")
+    figure.text(left, 0.085, "Times as fast, in one interleaved run on an H200. "
+                "Thin lines are 95 % intervals.", fontsize=9, color=colours["quiet"])
+    figure.text(left, 0.03, f"Dashed: geometric mean, {means[True]:.2f}× up to 128 tokens and "
+                f"{means[False]:.2f}× above.", fontsize=9, color=colours["mark"])
+    save(figure, "gemm-speedup", theme)
+
+
+def moved_bytes(shape):
+    m, n, k = shape["m"], shape["n"], shape["k"]
+    scales = 4 * (m * math.ceil(k / 128) + math.ceil(n / 128) * math.ceil(k / 128))
+    return m * k + n * k + 2 * m * n + scales
+
+
+def draw_rate(theme):
+    """What the three implementations reach: bytes a second of few tokens, operations of many."""
+    colours = THEMES[theme]
+    shapes = load("gemm")["shapes"]
+    counts = sorted({shape["m"] for shape in shapes})
+    weights = list(dict.fromkeys((shape["n"], shape["k"]) for shape in shapes))
+    weights.sort(key=lambda nk: -nk[0] * nk[1])
+    series = [("octile_us", "Octile", "octile"), ("deepgemm_us", "DeepGEMM", "first"),
+              ("cublaslt_us", "cuBLASLt", "second")]
+    figure = plt.figure(figsize=(8.6, 4.9))
+    for i, m in enumerate(counts):
+        few = m <= 128
+        axes = figure.add_axes([0.065 + (i % 2) * 0.475, 0.56 - (i // 2) * 0.46, 0.45, 0.30])
+        plain_axes(axes, colours, "y")
+        if few:
+            axes.set_ylim(0, 4.6)
+            axes.set_yticks([0, 1, 2, 3, 4])
+        else:
+            axes.set_ylim(0, 1500)
+            axes.set_yticks([0, 400, 800, 1200])
+        unit = "TB/s" if few else "TFLOP/s"
+        axes.set_title(f"{m} tokens, {unit}", fontsize=10, color=colours["text"], loc="left", pad=5)
+        for j, (key, _, colour) in enumerate(series):
+            heights = []
+            for n, k in weights:
+                shape = next(s for s in shapes if (s["m"], s["n"], s["k"]) == (m, n, k))
+                work = moved_bytes(shape) / 1e6 if few else 2 * m * n * k / 1e6
+                heights.append(work / shape[key])
+            axes.bar([x + (j - 1) * 0.27 for x in range(len(weights))], heights, 0.25,
+                     color=colours[colour], zorder=3)
+        axes.set_xticks(range(len(weights)), [f"{n}\n× {k}" for n, k in weights])
+        axes.tick_params(axis="x", labelsize=8)
+        axes.axhline(0, color=colours["quiet"], linewidth=1.0, zorder=4)
+    figure.text(0.065, 0.955, "What each GEMM reaches on an H200", fontsize=12, weight="bold",
+                color=colours["text"])
+    for j, (_, label, colour) in enumerate(series):
+        x = (0.675, 0.775, 0.89)[j]
+        figure.text(x, 0.957, "■", fontsize=11, color=colours[colour], ha="left")
+        figure.text(x + 0.019, 0.957, label, fontsize=9.5, color=colours["text"], ha="left")
+    save(figure, "gemm-rate", theme)
+
+
+# What the bars are called: section, then (label, problem text in quantize.json).
+QUANTISE_SECTIONS = [
+    ("One output, row-wise", [
+        ("1x128", "bf16 e4m3:1x128 row"), ("128x128", "bf16 e4m3:128x128 row"),
+        ("1x32 (MX)", "bf16 e4m3:1x32 row"), ("32x32 (MX)", "bf16 e4m3:32x32 row"),
+        ("per row", "bf16 e4m3:row row"), ("per tensor", "bf16 e4m3:tensor row"),
+        ("per tensor, delayed", "bf16 e4m3:tensor row delayed"),
+        ("1x128 of fp32", "fp32 e4m3:1x128 row"),
+    ]),
+    ("One output, transposed", [
+        ("1x128", "bf16 e4m3:1x128 col"), ("128x128", "bf16 e4m3:128x128 col"),
+        ("1x32 (MX)", "bf16 e4m3:1x32 col"),
+    ]),
+    ("Both outputs from one read", [
+        ("1x128", "bf16 e4m3:1x128 both"), ("128x128", "bf16 e4m3:128x128 both"),
+        ("1x32 (MX)", "bf16 e4m3:1x32 both"), ("32x32 (MX)", "bf16 e4m3:32x32 both"),
+        ("per row", "bf16 e4m3:row both"), ("per tensor", "bf16 e4m3:tensor both"),
+        ("1x128 of fp32", "fp32 e4m3:1x128 both"),
+        ("1x128, bias gradient", "bf16 e4m3:1x128 both dbias"),
+    ]),
+    ("Fused source, 1x128", [
+        ("SwiGLU, row-wise", "silu_mul bf16 e4m3:1x128 row"),
+        ("SwiGLU, both", "silu_mul bf16 e4m3:1x128 both"),
+        ("SwiGLU gradient, row-wise", "dsilu_mul bf16 e4m3:1x128 row"),
+        ("SwiGLU gradient, both", "dsilu_mul bf16 e4m3:1x128 both"),
+        ("GELU, row-wise", "gelu_tanh bf16 e4m3:1x128 row"),
+        ("RMSNorm, row-wise", "rmsnorm bf16 e4m3:1x128 row"),
+    ]),
+    ("Token groups, 1x128", [
+        ("contiguous, row-wise", "bf16 e4m3:1x128 row contiguous"),
+        ("contiguous, transposed", "bf16 e4m3:1x128 col contiguous"),
+        ("contiguous, both", "bf16 e4m3:1x128 both contiguous"),
+        ("masked, row-wise", "bf16 e4m3:1x128 row masked"),
+    ]),
+    ("FP8 input", [
+        ("quantise again, transposed", "e4m3:1x128 e4m3:1x128 col"),
+        ("quantise again, both", "e4m3:1x128 e4m3:1x128 both"),
+        ("dequantise to bf16", "dequantize e4m3:1x128 bf16 row"),
+        ("transpose 128x128", "transpose e4m3:128x128 e4m3:128x128 col"),
+    ]),
+]
+
+
+def draw_quantise(theme):
+    """Share of the stream of the same bytes, large tensors."""
+    colours = THEMES[theme]
+    # Of large tensors; masked groups are 32 tensors of 1024 rows.
+    kernels = {k["problem"]: k for k in load("quantize")["kernels"]
+               if k["rows"] == 16384 or "masked" in k["problem"]}
+    columns = [QUANTISE_SECTIONS[:3], QUANTISE_SECTIONS[3:]]
+    rows = max(sum(len(bars) + 1.5 for _, bars in column) for column in columns)
+    figure = plt.figure(figsize=(8.6, 5.2))
+    for i, column in enumerate(columns):
+        axes = figure.add_axes([0.19 + i * 0.505, 0.075, 0.275, 0.84])
+        plain_axes(axes, colours, "x")
+        axes.set_xlim(0, 1.0)
+        axes.set_ylim(rows - 0.6, -1.2)
+        axes.set_xticks([0, 0.25, 0.5, 0.75, 1.0], ["0", "25 %", "50 %", "75 %", "100 %"])
+        ticks, labels, y = [], [], 0.0
+        for title, bars in column:
+            axes.text(0.0, y - 0.35, title, fontsize=9.5, weight="bold", ha="left", va="center",
+                      color=colours["text"])
+            y += 0.75
+            for label, problem in bars:
+                share = kernels[problem]["share"]
+                axes.barh(y, share, height=0.68, color=colours["octile"], zorder=3)
+                axes.text(share - 0.015, y + 0.03, f"{100 * share:.1f}", ha="right", va="center",
+                          fontsize=8, color="#ffffff" if theme == "light" else "#0d1117", zorder=5)
+                ticks.append(y)
+                labels.append(label)
+                y += 1.0
+            y += 0.75
+        axes.set_yticks(ticks, labels)
+        axes.tick_params(axis="y", labelsize=8.8, colors=colours["text"])
+    figure.text(0.04, 0.955, "Quantisers: share of a stream of the same bytes, 16384 × 7168, H200",
+                fontsize=12, weight="bold", color=colours["text"])
+    save(figure, "quantise-share", theme)
+
+
+def main():
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    with plt.rc_context(SETTINGS):
+        for theme in THEMES:
+            draw_speedup(theme)
+            draw_rate(theme)
+            draw_quantise(theme)
+
+
+if __name__ == "__main__":
+    main()
