@@ -3,11 +3,13 @@
 
 The same inputs give the same bytes: no date, fixed ids, and layout by the one font that matplotlib
 carries. `make plots` installs the pinned matplotlib (tools/requirements/plots.txt) and runs this.
+With --tables it prints instead the Markdown tables of BENCHMARKS.md that have the same numbers.
 """
 
 import json
 import math
 import pathlib
+import sys
 
 import matplotlib
 
@@ -248,7 +250,38 @@ def draw_quantise(theme):
     save(figure, "quantise-share", theme)
 
 
+def gemm_table():
+    lines = ["| m x n x k | DeepGEMM us | cuBLASLt us | Octile us | Octile TFLOP/s | over the faster peer |",
+             "|---|--:|--:|--:|--:|--:|"]
+    for s in load("gemm")["shapes"]:
+        rate = 2 * s["m"] * s["n"] * s["k"] / s["octile_us"] / 1e6
+        median, low, high = faster_peer(s)
+        lines.append(f"| {s['m']} x {s['n']} x {s['k']} | {s['deepgemm_us']:.2f} | "
+                     f"{s['cublaslt_us']:.2f} | {s['octile_us']:.2f} | {rate:.0f} | "
+                     f"{median:.3f} ({low:.3f} to {high:.3f}) |")
+    return lines
+
+
+def means_table():
+    shapes = load("gemm")["shapes"]
+    lines = ["| geometric mean of the speedup | 24 shapes | m <= 128 | above |", "|---|--:|--:|--:|"]
+    for label, of in (("over DeepGEMM", lambda s: s["over_deepgemm"]),
+                      ("over cuBLASLt", lambda s: s["over_cublaslt"]),
+                      ("over the faster of the two", faster_peer)):
+        groups = [shapes, [s for s in shapes if s["m"] <= 128], [s for s in shapes if s["m"] > 128]]
+        means = [f"{geometric_mean([of(s)[0] for s in group]):.3f}" for group in groups]
+        lines.append(f"| {label} | " + " | ".join(means) + " |")
+    return lines
+
+
+def print_tables():
+    print("\n".join(gemm_table() + [""] + means_table()))
+
+
 def main():
+    if sys.argv[1:] == ["--tables"]:
+        print_tables()
+        return
     OUTPUT.mkdir(parents=True, exist_ok=True)
     with plt.rc_context(SETTINGS):
         for theme in THEMES:
