@@ -46,7 +46,7 @@ int main(void) {
   void* w_codes = quantise(library, OCTILE_SCALE_128X128, N, w, &w_scale);
 
   octile_gemm_args args = {.struct_size = sizeof args,
-                           .m = M,
+                           .tokens = M,
                            .a = x_codes,
                            .a_scale = x_scale,
                            .b = w_codes,
