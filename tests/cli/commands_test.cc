@@ -6,9 +6,9 @@
 #include <set>
 #include <sstream>
 
+#include "generator/core/identity.h"
 #include "generator/core/support_matrix.h"
 #include "runtime/compiler/nvrtc.h"
-#include "generator/core/identity.h"
 #include "tests/cli/command.h"
 
 namespace octile::tests {
@@ -207,7 +207,8 @@ TEST(Readme, HasAnExcerptOfTheExampleThatIsTested) {
   const std::string excerpt = readme_excerpt();
   ASSERT_FALSE(excerpt.empty());
   EXPECT_THAT(example, HasSubstr(excerpt));
-  EXPECT_THAT(read(OCTILE_SOURCE_DIR "/README.md"), HasSubstr("(tests/c_api/readme_example_test.c)"));
+  EXPECT_THAT(read(OCTILE_SOURCE_DIR "/README.md"),
+              HasSubstr("(tests/c_api/readme_example_test.c)"));
 }
 
 // docs/support.md has the matrix of today, not one of an earlier version.
