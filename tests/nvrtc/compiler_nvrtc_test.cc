@@ -195,8 +195,7 @@ TEST(NvrtcOpen, TheEnvironmentIsBinding) {
   EXPECT_NE(opened.error().message.find("/nowhere/libnvrtc.so"), std::string::npos);
 }
 
-// ---- the cubin reader, on bytes made here
-// ----------------------------------------------------------
+// ---- the cubin reader, on bytes made here -------------------------------------------------------
 
 TEST(Cubin, ValidatesWhatItIsAskedFor) {
   const auto output = compile(kSmall);

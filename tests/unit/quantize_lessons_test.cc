@@ -155,8 +155,7 @@ TEST(QuantizeLessons, GradientsOverSixDecadesNeedE5M2) {
   EXPECT_LT(e5m2.worst_decade, 0.08);  // half a step of 2 mantissa bits, as everywhere
 }
 
-// ---- others' arithmetic on finite data, restated
-// --------------------------------------------------
+// ---- others' arithmetic on finite data, restated ------------------------------------------------
 
 // TransformerEngine, common/recipe/recipe_common.cuh: max / amax in fp32; 1 where amax is 0 or
 // infinite; an infinite scale becomes the input type's largest value; power-of-two scales keep sign
@@ -205,8 +204,7 @@ TEST(QuantizeLessons, ScalesAreTransformerEnginesAndTorchaos) {
   EXPECT_GT(compared, 1000000);
 }
 
-// ---- tensor parallelism
-// ---------------------------------------------------------------------------
+// ---- tensor parallelism -------------------------------------------------------------------------
 
 // Rows [begin, end) quantised apart have the codes and scales that the whole tensor gives them.
 void expect_shard_of(const HostQuantized& whole, const QuantizeProblem& p,
