@@ -156,7 +156,7 @@ TEST_F(QuantizeGroupsEmulation, BothHalvesOfARowEqualTheReference) {
     for (const std::int64_t cols : {256, 512}) {
       QuantizeProblem problem = v.problem;
       problem.cols = cols;
-      // otherwise nothing would be compared
+      // Otherwise nothing would be compared.
       ASSERT_TRUE(check_config(problem, v.config)) << v.name();
     }
     for (const GroupSizes& sizes : tests::few_groups()) compare(v, 256, sizes, Fill::kMixed);

@@ -1,6 +1,5 @@
-// The check of candidates and a whole search on the fake device, whose executor is the host's
-// reference, and a wrong kernel where a test wants one. The inspector is the template's own text,
-// run on the host.
+// The verifier and a whole search on the fake device. The host's reference executes launches, and a
+// kernel is wrong if a test requests it. The inspector is the template's own text, run on the host.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +13,7 @@
 
 namespace {
 
-// What templates/bench/inspect.cu needs of CUDA, for one thread that is the whole grid.
+// The parts of CUDA that templates/bench/inspect.cu needs, for one thread that is the whole grid.
 // NOLINTBEGIN: these names are CUDA's.
 struct Dim {
   unsigned x = 0;
@@ -67,17 +66,17 @@ GemmProblem problem() {
   return p;
 }
 
-// An element of D, which is bf16 and lies between guard zones.
+// Returns an element of D, which is bf16 and lies between guard zones.
 using Args = octile_gemm_args;
 std::uint16_t& at(const Args& args, std::int64_t row, std::int64_t col) {
   return static_cast<std::uint16_t*>(args.d)[row * args.ldd + col];
 }
-// Where no sample is.
+// Sets elements to zero that no sample contains.
 void zero_between_the_samples(const Args& args) {
   std::fill_n(&at(args, 50, 70), 16, std::uint16_t{0});
 }
 
-// The kernel whose launches end with that.
+// The kernel whose launches spoil their result.
 std::string g_wrong_kernel;
 
 CUresult run_inspect(const fake_cuda_launch& launch) {
@@ -88,7 +87,7 @@ CUresult run_inspect(const fake_cuda_launch& launch) {
   return CUDA_SUCCESS;
 }
 
-// Graphs replay thousands of launches whose results nobody looks at.
+// Graphs replay thousands of launches whose results nobody reads.
 CUresult execute(const fake_cuda_launch* launch, void*) {
   const std::string_view kernel = launch->kernel;
   if (launch->replayed != 0) return CUDA_SUCCESS;
@@ -164,11 +163,11 @@ TEST_F(GateTest, SeesEveryElementOnceOneCandidatePassed) {
                      std::fill_n(&at(args, row, col), 16, std::uint16_t{0});
                    }).right)
           << row << ", " << col;
-  // Another order of summation is off by a unit in the last place.
+  // Another order of summation differs by one unit in the last place.
   EXPECT_TRUE(check([](const Args& args) { at(args, 50, 99) ^= 1U; }).right);
 }
 
-// Where they disagree, FP64 decides; the right one is what is compared with from then on.
+// If two candidates disagree, FP64 decides, and later ones are compared with the right one.
 TEST_F(GateTest, FindsOutAFirstCandidateThatWasWrongBetweenTheSamples) {
   ASSERT_TRUE(check(zero_between_the_samples).right) << "no sample is there";
   const Verdict verdict = check();

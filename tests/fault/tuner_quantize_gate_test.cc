@@ -1,5 +1,5 @@
-// The check of quantise candidates and a whole search on the fake device, whose executor is the
-// host's reference, and a wrong kernel where a test wants one.
+// The verifier of quantise candidates and a whole search on the fake device. The host's reference
+// executes launches, and a kernel is wrong if a test requests it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 
 constexpr std::int64_t kRows = 40;
 
-// The numerics the fake device's executor knows.
+// Returns the numerics that the fake device's executor implements.
 QuantizeProblem problem(std::int64_t cols = 300) {
   QuantizeProblem p;
   p.cols = cols;
@@ -101,7 +101,7 @@ TEST_F(QuantizeGateTest, SeesResultsThatChangeFromLaunchToLaunch) {
       "byte 5 of q");
 }
 
-// The reference was not asked about the tensor that is timed.
+// The verifier does not compare the timed tensor with the reference.
 TEST_F(QuantizeGateTest, SeesTheTimedTensorOnceOneCandidatePassed) {
   const auto at_timed_rows = [](const octile_quantize_args& args) {
     if (args.rows == kRows) codes(args)[args.rows * 300 - 1] ^= 1U;
@@ -137,7 +137,7 @@ TEST_F(QuantizeGateTest, WhatHasNoOperandsIsRefused) {
   EXPECT_THAT(refused.error().message, HasSubstr("no operands for a range of a tensor"));
 }
 
-// Graphs replay thousands of launches whose results nobody looks at.
+// Graphs replay thousands of launches whose results nobody reads.
 std::string g_wrong_kernel;
 CUresult execute(const fake_cuda_launch* launch, void*) {
   if (launch->replayed != 0) return CUDA_SUCCESS;

@@ -40,7 +40,7 @@ struct SimulatedGpu {
   double measurement_seconds = 0.003;
   double verify_seconds = 0.004;
   int cores = 4;
-  // in seconds; meanwhile everything takes twice as long
+  // Times in seconds between which everything takes twice as long.
   double throttled_from = 1e9, throttled_to = 1e9;
   int lost_at_measurement = -1;  // this measurement and all later ones fail
 };
