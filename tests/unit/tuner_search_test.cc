@@ -128,7 +128,7 @@ TEST(TunerSearch, VariantsOfTheFastestTakePart) {
   }
 }
 
-TEST(TunerSearch, AVariantGoesThroughTheGate) {
+TEST(TunerSearch, AVariantIsVerified) {
   SimulatedGpu gpu = gpu_with({10, 9, 8});
   gpu.candidates[2].variant_of = 1;
   gpu.candidates[2].wrong = "element 7";
@@ -187,7 +187,7 @@ TEST(TunerSearch, AWrongCandidateThatPassedFirstIsFoundOut) {
   }
 }
 
-TEST(TunerSearch, SpillsAndFailedCompilesDropOutBeforeTheGate) {
+TEST(TunerSearch, SpillsAndFailedCompilesDropOutBeforeVerification) {
   SimulatedGpu gpu = gpu_with({10, 5, 6, 9});
   gpu.candidates[1].spill_bytes = 8;
   gpu.candidates[2].compile_error = "ptxas fatal C7602";

@@ -81,7 +81,7 @@ class TunerRunTest : public ::testing::Test {
   SimulatedDecider decider;
 };
 
-TEST_F(TunerRunTest, AnswersAndKeepsEveryQuestion) {
+TEST_F(TunerRunTest, DecidesAndKeepsEveryTask) {
   const auto result = run({task(63), task(64), task(127)}, options());
   EXPECT_THAT(decider.asked, ElementsAre(63, 64, 127));
   EXPECT_THAT(decider.expected, ElementsAre(63, 64, 127)) << "each ahead of its turn, once";

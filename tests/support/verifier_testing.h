@@ -19,7 +19,7 @@ namespace octile::test {
 
 // `Args`: the public arguments of the calls that `Verifier` checks.
 template <typename Verifier, typename Args>
-class GateFixture : public ::testing::Test {
+class VerifierFixture : public ::testing::Test {
  protected:
   // What a kernel does after it has computed the right result.
   using Sabotage = std::function<void(const Args&)>;
@@ -28,7 +28,7 @@ class GateFixture : public ::testing::Test {
   virtual Status compute(const Args& args) = 0;
 
   tuner::Verdict check(const Sabotage& sabotage = nullptr) {
-    const auto verdict = gate->check([&](const Args& args, CUstream) -> Status {
+    const auto verdict = verifier->check([&](const Args& args, CUstream) -> Status {
       const Status ok = compute(args);
       if (sabotage) sabotage(args);
       return ok;
@@ -43,7 +43,7 @@ class GateFixture : public ::testing::Test {
   }
 
   void expect_a_refused_launch_to_be_wrong() {
-    const auto verdict = gate->check([](const Args&, CUstream) -> Status {
+    const auto verdict = verifier->check([](const Args&, CUstream) -> Status {
       return fail(ErrorCode::kDeviceError, "cuLaunchKernelEx failed: too many resources");
     });
     ASSERT_TRUE(verdict);
@@ -52,14 +52,14 @@ class GateFixture : public ::testing::Test {
   }
   void expect_a_broken_device_to_be_an_error() {
     device.fake.fail("cuStreamSynchronize", CUDA_ERROR_ILLEGAL_ADDRESS, 1);
-    const auto verdict = gate->check([](const Args&, CUstream) -> Status { return {}; });
+    const auto verdict = verifier->check([](const Args&, CUstream) -> Status { return {}; });
     ASSERT_FALSE(verdict);
     EXPECT_THAT(verdict.error().message, ::testing::HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
   }
 
   FakeDevice device;
   std::unique_ptr<GpuSession> gpu = std::move(*GpuSession::open("cuda:0"));
-  std::optional<Verifier> gate;
+  std::optional<Verifier> verifier;
 };
 
 // Runs a search that compiles, verifies, races and records. The shortlist's second candidate is
