@@ -158,8 +158,8 @@ class UsageFile {
 IoResult<std::optional<UsageFile>> UsageFile::open(FileOps& ops, const Root& root) {
   constexpr const char* kName = "usage";
   constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-  // Longer than an ordinary holder needs for its four system calls, but shorter than a scan of a
-  // large root, for which nobody needs to wait.
+  // An ordinary holder needs less time for its four system calls. A scan of a large root takes
+  // longer, and nobody needs to wait for it.
   constexpr std::chrono::milliseconds kPatience{100};
   const std::string path = root.path() + "/v1/" + kName;
   const auto folder = root.open_version(Root::Missing::kFail);
@@ -217,8 +217,8 @@ IoResult<std::optional<PruneResult>> SizeBound::published(const Root& root,
   if (known && std::abs(now - known->looked) < kLookAgainSeconds) {
     Usage usage = *known;
     usage.bytes += bytes;
-    // If the last scan could not reach the limit because the entries are protected, the next one
-    // runs after another tenth of the limit has been published.
+    // The last scan may have exceeded the limit because the entries are protected. The next one
+    // then runs after another tenth of the limit has been published.
     const bool kept = usage.found_bytes <= options_.max_bytes;
     if (usage.bytes <= (kept ? options_.max_bytes : usage.found_bytes + tenth)) {
       if (auto written = file->write(usage); !written) return tl::unexpected(written.error());

@@ -96,10 +96,10 @@ using IoResult = tl::expected<T, IoError>;
 tl::unexpected<IoError> io_failure(std::string_view action, const std::string& path,
                                    ssize_t result);
 
-// Returns the content of a regular file. Never follows a link, never waits at a FIFO or device and
-// never maps the file: if another NFS client removes a mapped file, SIGBUS kills the process.
-// `path` appears in the error sentence. `check`, if given, sees the file's status and may refuse
-// the file.
+// Returns the content of a regular file. Never follows a link and never waits at a FIFO or device.
+// Never maps the file, because SIGBUS kills the process if another NFS client removes a mapped
+// file. `path` appears in the error sentence. `check`, if given, sees the file's status and may
+// refuse the file.
 using FileCheck = std::function<IoResult<void>(const struct stat&)>;
 IoResult<std::vector<std::uint8_t>> read_file(FileOps& ops, int dir_fd, const std::string& name,
                                               std::size_t max_bytes, const std::string& path,

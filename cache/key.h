@@ -1,4 +1,4 @@
-// What identifies a kernel (source, options, architecture) and which toolchain compiled it. The
+// The identity of a kernel (source, options, architecture) and the toolchain that compiled it. The
 // hashed input is text with a tag on every field, so that a miss can be explained.
 #pragma once
 

@@ -303,8 +303,8 @@ void Root::tidy(const std::string& folder) const {
 
 IoResult<void> Root::publish(const FileStem& stem, std::span<const std::uint8_t> bytes) const {
   IoResult<void> published;
-  // Publishing is tried twice, because another process may remove a folder between the calls (`rm
-  // -r` of the cache), or a file server may have replaced it (ESTALE).
+  // Publishing is tried twice, because the folder may vanish between the calls: another process
+  // removes it (`rm -r` of the cache), or a file server replaces it (ESTALE).
   for (int attempt = 0; attempt < 2; ++attempt) {
     const auto folder = open_folder(stem.folder(), Missing::kCreate);
     published = folder ? publish_in(*folder, stem, bytes) : tl::unexpected(folder.error());

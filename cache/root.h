@@ -110,8 +110,8 @@ class Root {
 
   // Locks the entry's name. Waits at most `timeout` for each owner; after that the owner counts as
   // stopped. Exactly one waiter then takes the lock over, and the others wait for that one. Returns
-  // nullptr if kMostTakeovers time-outs pass without success, if the timeout is 0 and the lock is
-  // taken, or if the lock of a stopped owner cannot be taken over.
+  // nullptr after kMostTakeovers time-outs without success, and if the timeout is 0 and the lock is
+  // taken. Also returns nullptr if the lock of a stopped owner cannot be taken over.
   static constexpr int kMostTakeovers = 4;
   IoResult<std::unique_ptr<HeldLock>> lock(const FileStem& stem,
                                            std::chrono::milliseconds timeout) const;

@@ -36,8 +36,8 @@ struct TuningStamp {
 
 // May be used by several threads at once, because it keeps no file open.
 //
-// The file is refused with IoError code 0 if it is a link, is not a regular file, or may be written
-// by group or others. In a writable root it is also refused if it belongs to neither this user nor
+// A file that is a link, is not regular, or may be written by group or others is refused with
+// IoError code 0. In a writable root it is also refused if it belongs to neither this user nor
 // root.
 class TuningFile {
  public:

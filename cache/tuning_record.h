@@ -45,7 +45,7 @@ struct TuningConditions {
 };
 
 struct TuningRecord {
-  // What the record decides about. A line must have these fields, `tokens` and the winner's
+  // The subject of the decision. A line must have these fields, `tokens` and the winner's
   // configuration.
   std::string problem;      // canonical text, '?' for the token count
   std::int64_t bucket = 0;  // the largest token count of the bucket

@@ -15,8 +15,9 @@ namespace octile::cache {
 // How well a record matches, best first. If no record matches, lookup() returns no hit.
 enum class TuningMatch {
   kExact,  // problem, bucket, device name and SM count are equal
-  // The device is equal. Either the problem is equal and the bucket within a factor of two, or the
-  // bucket is equal, every extent within 25 % and everything else equal.
+  // The device is equal, and one of two conditions holds. Either the problem is equal and the
+  // bucket lies within a factor of two. Or the bucket is equal, every extent lies within 25 % and
+  // everything else is equal.
   kNear,
   kOtherDevice,  // problem and bucket are equal; such a record is reported but not used
 };

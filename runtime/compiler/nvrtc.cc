@@ -71,7 +71,7 @@ std::string loaded_file(const void* address) {
 
 // Makes glibc keep freed memory. By default glibc returns free memory at the top of its heap to the
 // kernel from 128 KB on. A compile frees 12 MB, and the next one would fault them in again page by
-// page: 3,100 faults, 5 to 10 ms. glibc adapts to the largest block freed so far: it keeps blocks
+// page: 3,100 faults, 5 to 10 ms. glibc adapts to the largest block freed so far. It keeps blocks
 // up to that size on the heap, and twice as much at its top (mallopt(3), M_MMAP_THRESHOLD).
 // Therefore one large block is freed here; none of its pages is ever touched.
 void keep_freed_memory() {

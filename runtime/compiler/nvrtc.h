@@ -66,10 +66,10 @@ class Nvrtc {
 
   // Compiles one program to a cubin. `name` is the file name in messages if the source has no
   // #line. `options` are passed in order. Two options that do not change the code are added. One
-  // requests ptxas' report. From 12.9 on, the other turns off the driver's own compute cache:
-  // Octile has its own cache, and compile_ms would otherwise not be a compile time. Errors:
-  // kCompileFailed with NVRTC's log, in a sentence of its own if the registers do not suffice for
-  // the launch bounds; kOutOfMemory; kInternal if log and cubin contradict each other.
+  // requests ptxas' report. From 12.9 on, the other turns off the driver's own compute cache,
+  // because Octile has its own and compile_ms must be a compile time. Errors: kCompileFailed with
+  // NVRTC's log, in a sentence of its own if the registers do not suffice for the launch bounds.
+  // kOutOfMemory. kInternal if log and cubin contradict each other.
   Result<CompileOutput> compile(const std::string& name, const std::string& source,
                                 std::span<const std::string> options) const;
 

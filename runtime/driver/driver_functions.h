@@ -4,8 +4,8 @@
 // An entry is the exported symbol with its version suffix, which dlsym looks up. The suffix is the
 // version whose signature <cuda.h> has declared under the plain name since CUDA 12.0. A call may
 // therefore use either name: <cuda.h> turns `cuMemAlloc` into `cuMemAlloc_v2`. cuEventElapsedTime
-// is listed without the suffix that its header gives it since 12.8: the signature is the same, and
-// drivers from 12.0 on have the plain symbol.
+// is listed without the suffix that its header gives it since 12.8. Both have the same signature,
+// and drivers from 12.0 on have the plain symbol.
 //
 // All these functions exist in drivers from 12.0 on, the first with cuLibrary* and tensor maps.
 #pragma once

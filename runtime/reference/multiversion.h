@@ -1,6 +1,6 @@
 // The hot loops of the reference executor are compiled for several x86-64 levels, and one is chosen
 // at load time. They are written so that every level computes the same bits: lanes are independent
-// elements, and the compiler may not contract any operation.
+// elements, and the compiler may not fuse any operations.
 #pragma once
 
 // Sanitizers are not yet initialised when the resolvers of cloned functions run.

@@ -15,7 +15,7 @@ double random_uniform(std::uint64_t seed, std::uint64_t index);
 // Returns a value of N(0, 1) by the Box-Muller transform.
 double random_normal(std::uint64_t seed, std::uint64_t index);
 
-// The outlier structure published for the activations of large language models: a few channels are
+// The outlier structure published for the activations of large language models. A few channels are
 // tens of times larger than the rest, and single cells lie far above those.
 struct ActivationSpec {
   std::int64_t rows = 1024;

@@ -1,5 +1,5 @@
-// Measures the cost of the cache: a publish and its fsync, a listing of ten thousand entries, and a
-// hit in a process that has just started.
+// Measures the cost of the cache. It times a publish and its fsync, a listing of ten thousand
+// entries, and a hit in a new process.
 #include <fmt/format.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-// Runs the quantisers of groups of rows and of flat ranges on the host thread by thread and
-// compares bit for bit with the reference, as in quantize_emulation_test.cc.
+// Runs the quantisers of groups of rows and of flat ranges on the host, thread by thread. Results
+// are compared bit for bit with the reference, as in quantize_emulation_test.cc.
 #include <gtest/gtest.h>
 
 #include <bit>

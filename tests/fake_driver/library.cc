@@ -29,8 +29,8 @@ int dynamic_smem_limit(const CUkern_st& kernel, int device) {
   return std::max(0, kDefaultDynamicSmem - kernel.info.static_smem_bytes);
 }
 
-// Returns the bytes of a cubin. A cubin does not state its length, so its end comes from its
-// section headers, which NVRTC writes last, or from the program headers behind them.
+// Returns the bytes of a cubin, which does not state its length. Its end comes from its section
+// headers, which NVRTC writes last, or from the program headers behind them.
 std::span<const std::uint8_t> image_bytes(const void* code) {
   Elf64_Ehdr file;
   std::memcpy(&file, code, sizeof(file));

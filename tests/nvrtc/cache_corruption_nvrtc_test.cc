@@ -1,4 +1,4 @@
-// A real entry as the engine publishes it: the reader detects every damage to its bytes, and a call
+// A real entry as the engine publishes it. The reader detects every damage to its bytes, and a call
 // that meets a damaged entry compiles and replaces it.
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Shared by tests of the C API: a library handle with its own cache folder and a recorded log,
-// plans that destroy themselves, and descriptions that are valid until a test changes them.
+// Shared by tests of the C API: a library handle with its own cache folder and a recorded log, and
+// plans that destroy themselves. Descriptions are valid until a test changes them.
 #pragma once
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// Shared by tests of the tuner's verifiers: a verifier on the fake device, candidates that compute
-// the right result and then spoil it, and a search with one wrong candidate.
+// Shared by tests of the tuner's verifiers: a verifier on the fake device, and candidates that
+// compute the right result and then spoil it. Also runs a search with one wrong candidate.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ namespace octile::test {
 template <typename Verifier, typename Args>
 class VerifierFixture : public ::testing::Test {
  protected:
-  // What a kernel does after it has computed the right result.
+  // Called after a kernel has computed the right result, to spoil it.
   using Sabotage = std::function<void(const Args&)>;
 
   // Computes the right result; the fake's memory is the host's.

@@ -161,8 +161,8 @@ TEST_F(CacheEviction, WithoutABoundNothingIsCounted) {
   EXPECT_FALSE(fs::exists(root_ + "/v1/usage"));
 }
 
-// Of many publishes under the limit, only the first lists all folders, because it does not know the
-// size.
+// Many publishes stay under the limit. Only the first lists all folders, because it does not know
+// the size.
 TEST_F(CacheEviction, APublishSeldomLooksAtTheWholeRoot) {
   int lists = 0;
   options_.file_ops = std::make_shared<HookedOps>([&](Op op) {

@@ -60,8 +60,8 @@ TuningSet set_of(std::vector<TuningRecord> records) {
 const std::string kText = test::kGemmText;
 const std::string kInvariantText = kText + " invariant=1";
 
-// Returns a configuration that the problem admits and that the model predicts to be nearly as fast
-// as its choice, but that it chooses at none of these counts.
+// Returns a configuration that the problem admits but the model chooses at none of these counts.
+// Its predicted time is near that of the model's choice.
 GemmConfig unlikely_config(const Problem& problem,
                            const std::vector<std::int64_t>& counts = {32, 64, 65, 128}) {
   const DeviceSpec device = fictional_device();

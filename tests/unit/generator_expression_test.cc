@@ -214,7 +214,7 @@ TEST(Expression, PrintedCudaIsCallsOfKnownFunctions) {
         ASSERT_GT(open, 0) << cuda;
         --open;
       }
-      // The compiler could contract or round an infix operator as it likes.
+      // The compiler could fuse or round an infix operator as it likes.
       ASSERT_TRUE(std::isalnum(static_cast<unsigned char>(c)) != 0 ||
                   std::strchr("_(), -", c) != nullptr)
           << cuda;

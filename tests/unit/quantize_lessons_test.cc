@@ -1,4 +1,4 @@
-// What the field has learnt about FP8, checked on the host reference. The tests print numbers.
+// Checks what the field has learnt about FP8 on the host reference. The tests print numbers.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

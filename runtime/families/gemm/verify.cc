@@ -173,7 +173,7 @@ Result<Verdict> GemmVerifier::compare_in_full() {
   return Verdict{};
 }
 
-// Decides by FP64 on one element where candidate and accepted result differ.
+// Decides by FP64 on one element for which candidate and accepted result differ.
 Result<Verdict> GemmVerifier::settle(const Report& report) {
   const std::int64_t at = static_cast<std::int64_t>(report.last_apart) - 1 - kGuardElements;
   const reference::Fp64Window element{at / args_.ldd, 1, at % args_.ldd, 1};

@@ -77,8 +77,8 @@ Result<OutputBytes> output_bytes(const QuantizeProblem& problem, std::int64_t ro
 std::int64_t groups_of(const QuantizeProblem& problem);
 std::int64_t rows_in_all(const QuantizeProblem& problem, std::int64_t rows);
 
-// Return the bytes for each element of the tensor that a quantisation must read (twice if a first
-// pass finds maxima), and that it writes to all its outputs.
+// Return bytes for each element of the tensor. read_bytes_of counts what a quantisation must read
+// (twice if a first pass finds maxima), written_bytes_of what it writes to all its outputs.
 int read_bytes_of(const QuantizeProblem& problem);
 int written_bytes_of(const QuantizeProblem& problem);
 

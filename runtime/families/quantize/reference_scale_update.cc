@@ -55,7 +55,7 @@ void update_scales(const QuantizeProblem& problem, const ScaleUpdateArgs& args) 
     Column column(args, tensor);
     const float amax = column.choose(args.choice, args.average_share);
     if (amax != 0.0F) {
-      // The factor is a power of two, so the product is exact unless it falls below the smallest
+      // The factor is a power of two, so the result is exact unless it falls below the smallest
       // normal.
       args.encode_scale[tensor] = encode_scale(amax, fp32) * std::ldexp(1.0F, -args.margin);
     }

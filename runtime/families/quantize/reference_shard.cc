@@ -17,8 +17,8 @@ namespace {
 constexpr std::int64_t kLongestPiece = 128;   // the length of the longest block along a row
 constexpr std::int64_t kPiecesTogether = 64;  // number of pieces that a thread takes at a time
 
-// A part of the range that lies in one row and one block: the range is cut at rows and at multiples
-// of a block's length.
+// A part of the range in one row and one block. The range is cut at rows and at multiples of a
+// block's length.
 struct Piece {
   std::int64_t row = 0, col = 0, count = 0;
 };
