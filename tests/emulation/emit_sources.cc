@@ -30,11 +30,9 @@ void add(std::vector<Kernel>& kernels, const QuantizeProblem& problem, const Qua
   if (std::ranges::find(kernels, kernel) == kernels.end()) kernels.push_back(kernel);
 }
 
-// Returns every cell in its default configuration, and each template's other shapes for a few
-// cells.
-std::vector<Kernel> kernels() {
+// Adds every cell in its default configuration.
+void add_defaults(std::vector<Kernel>& all) {
   const DeviceSpec& device = *find_device("h200");
-  std::vector<Kernel> all;
   for (const QuantizeProblem& p : tests::covering_quantize_cells(300)) {
     add(all, p, default_config(p, kDynamic, device));
   }
@@ -56,6 +54,10 @@ std::vector<Kernel> kernels() {
   for (std::size_t i = 0; i < fused.size(); i += 3) {
     add(all, fused[i], default_config(fused[i], kDynamic, device));
   }
+}
+
+// Adds configurations whose warps or thread blocks have rows of RMSNorm and other sources.
+void add_rows(std::vector<Kernel>& all) {
   for (const Granularity g : {Granularity::kPerRow, Granularity::k1x128, Granularity::k1x32}) {
     QuantizeProblem p;
     p.cols = 9001;
@@ -68,7 +70,11 @@ std::vector<Kernel> kernels() {
     add(all, p, {1, 256, 32, 8});
     add(all, p, {64, 256, 128, 4});
   }
-  // Configurations in which a warp has both halves of a row.
+}
+
+// Adds configurations in which a warp has both halves of a row.
+void add_halves_of_warps(std::vector<Kernel>& all) {
+  const DeviceSpec& device = *find_device("h200");
   for (const Granularity g : {Granularity::kPerTensor, Granularity::k1x128, Granularity::k1x32}) {
     for (const DType x : {DType::kBF16, DType::kFP32}) {
       QuantizeProblem p;
@@ -83,7 +89,11 @@ std::vector<Kernel> kernels() {
       add(all, p, {1, 512, 32, 8});
     }
   }
-  // Configurations in which a thread block has both halves, one after the other.
+}
+
+// Adds configurations in which a thread block has both halves, one after the other.
+void add_halves_of_blocks(std::vector<Kernel>& all) {
+  const DeviceSpec& device = *find_device("h200");
   for (const Granularity g : {Granularity::kPerTensor, Granularity::kPerRow, Granularity::k1x128,
                               Granularity::k128x128, Granularity::k1x32, Granularity::k32x32}) {
     for (const QuantizeOutput output : {QuantizeOutput::kTransposed, QuantizeOutput::kBoth}) {
@@ -109,7 +119,10 @@ std::vector<Kernel> kernels() {
       add(all, p, c);
     }
   }
-  // Configurations in which a table holds a part of the source.
+}
+
+// Adds configurations in which a table holds a part of the source.
+void add_lookups(std::vector<Kernel>& all) {
   for (const Granularity g : {Granularity::kPerTensor, Granularity::k1x128, Granularity::k1x32}) {
     QuantizeProblem p;
     p.cols = 300;
@@ -122,7 +135,10 @@ std::vector<Kernel> kernels() {
     add(all, p, {32, 256, 64, 1, false, true});
     add(all, p, {4, 256, 64, 1, false, true});
   }
-  // Configurations that store scales by whole sectors.
+}
+
+// Adds configurations that store scales by whole sectors.
+void add_scale_sectors(std::vector<Kernel>& all) {
   for (const QuantizeOutput output : {QuantizeOutput::kTransposed, QuantizeOutput::kBoth}) {
     QuantizeProblem p;
     p.cols = 300;
@@ -137,6 +153,10 @@ std::vector<Kernel> kernels() {
     p.x = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
     add(all, p, {128, 128, 256, 2, false, false, true});
   }
+}
+
+// Adds each template's other shapes.
+void add_shapes(std::vector<Kernel>& all) {
   for (const DType x : {DType::kBF16, DType::kFP32}) {
     QuantizeProblem p;
     p.x = {x};
@@ -165,7 +185,10 @@ std::vector<Kernel> kernels() {
     p.output = QuantizeOutput::kRowwise;
     add(all, p, {1, 32 * 16 / size_of(x), 32, 4});  // rows longer than the tile
   }
-  // Configurations in which a warp has one row and stores its 32 scales at once.
+}
+
+// Adds configurations in which a warp has one row and stores its 32 scales at once.
+void add_scales_of_a_row(std::vector<Kernel>& all) {
   for (const DType x : {DType::kBF16, DType::kFP32}) {
     for (const ScaleLayout layout : {ScaleLayout::kLinear, ScaleLayout::kSwizzled}) {
       QuantizeProblem p;
@@ -176,6 +199,10 @@ std::vector<Kernel> kernels() {
       add(all, p, {1, 1024, 64, 16});
     }
   }
+}
+
+// Adds dequantising and transposing.
+void add_inverses(std::vector<Kernel>& all) {
   QuantizeProblem p;
   p.cols = 300;
   p.x = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
@@ -187,6 +214,21 @@ std::vector<Kernel> kernels() {
   p.x = p.q = {DType::kE4M3, Granularity::k128x128, ScaleFormat::kF32};
   add(all, p, {128, 128, 128, 6, false});
   add(all, p, {128, 256, 256, 3, true});
+}
+
+// Returns every cell in its default configuration, and each template's other shapes for a few
+// cells.
+std::vector<Kernel> kernels() {
+  std::vector<Kernel> all;
+  add_defaults(all);
+  add_rows(all);
+  add_halves_of_warps(all);
+  add_halves_of_blocks(all);
+  add_lookups(all);
+  add_scale_sectors(all);
+  add_shapes(all);
+  add_scales_of_a_row(all);
+  add_inverses(all);
   return all;
 }
 
