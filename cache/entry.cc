@@ -15,11 +15,12 @@
 namespace octile::cache {
 namespace {
 
-// 0x89 is no ASCII and '\n' does not survive a text-mode transfer: both accidents show at once.
+// 0x89 is not ASCII and '
+// ' does not survive a text-mode transfer, so the magic reveals both kinds of corruption.
 constexpr std::array<std::uint8_t, 8> kMagic = {0x89, 'O', 'C', 'T', 'I', 'L', 'E', '\n'};
 constexpr std::size_t kHeaderBytes = 48;
 constexpr std::size_t kChecksumBytes = 16;
-// 3 is zstd's default: about 8:1 on emitted sources in under a millisecond.
+// 3 is zstd's default. It compresses emitted sources about 8:1 in under a millisecond.
 constexpr int kCompressionLevel = 3;
 
 using Bytes = std::vector<std::uint8_t>;
@@ -51,11 +52,11 @@ class Writer {
     std::copy(bytes.begin(), bytes.end(), bytes_.begin() + static_cast<std::ptrdiff_t>(end_));
     end_ += bytes.size();
   }
-  // Little-endian by arithmetic, so the host's byte order and alignment do not matter.
+  // Writes little-endian by arithmetic, so the host's byte order and alignment do not matter.
   void put_le(std::uint64_t value, int bytes) {
     for (int i = 0; i < bytes; ++i) bytes_[end_++] = static_cast<std::uint8_t>(value >> (8 * i));
   }
-  // Of everything so far.
+  // Appends the checksum of everything written so far.
   void put_checksum() {
     const XXH128_hash_t hash = XXH3_128bits(bytes_.data(), end_);
     put_le(hash.low64, 8);
@@ -68,7 +69,7 @@ class Writer {
   std::size_t end_ = 0;
 };
 
-// Whether the 16 bytes at `end` are the checksum of everything before them.
+// Returns true if the 16 bytes at `end` are the checksum of everything before them.
 bool checksum_matches(ByteSpan bytes, std::size_t end) {
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), end);
   return load_le(bytes, end, 8) == hash.low64 && load_le(bytes, end + 8, 8) == hash.high64;
@@ -78,13 +79,14 @@ Bytes compress(std::string_view text) {
   Bytes out(ZSTD_compressBound(text.size()));
   const std::size_t size =
       ZSTD_compress(out.data(), out.size(), text.data(), text.size(), kCompressionLevel);
-  // With a large enough output, memory is all that can be missing.
+  // The output is large enough, so only memory can run out.
   if (ZSTD_isError(size) != 0) throw std::bad_alloc();
   out.resize(size);
   return out;
 }
 
-// The frame must be one, fill its section and give exactly the declared size.
+// Returns the text if the section is exactly one zstd frame that holds the declared number of
+// bytes.
 tl::expected<std::string, std::string> decompress(ByteSpan frame, std::size_t declared_bytes) {
   if (ZSTD_findFrameCompressedSize(frame.data(), frame.size()) != frame.size()) {
     return refuse("key: the section is not one whole zstd frame");
@@ -116,7 +118,8 @@ struct Header {
   std::size_t entry_bytes() const { return cubin_end() + kChecksumBytes; }
 };
 
-// One size field, against the most it may be: a sum of the four cannot overflow afterwards.
+// Returns one size field, or an error if it exceeds `limit`. The limits are so low that the sum of
+// the four sizes cannot overflow.
 tl::expected<std::size_t, std::string> load_size(ByteSpan bytes, std::size_t offset,
                                                  std::size_t limit, const char* name) {
   const std::uint64_t value = load_le(bytes, offset, 8);

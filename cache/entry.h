@@ -1,5 +1,5 @@
-// One cache entry: one kernel, one file. FORMAT.md is its grammar; this reader and writer are its
-// only implementation and the inspector reuses them.
+// Serialises and parses one cache entry: one kernel in one file. FORMAT.md gives the grammar. This
+// is the only reader and writer, and the inspector reuses it.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ namespace octile::cache {
 
 inline constexpr std::uint32_t kEntryVersion = 1;
 
-// What a reader accepts, so that a forged size cannot make it allocate. A Hopper GEMM is about 60
-// KB of cubin and 40 KB of source; the limits leave three orders of magnitude.
+// Limits that a reader accepts, so that a forged size cannot make it allocate. A Hopper GEMM has
+// about 60 KB of cubin and 40 KB of source, so the limits leave three orders of magnitude.
 inline constexpr std::size_t kMaxEntryBytes = std::size_t{64} << 20;
 inline constexpr std::size_t kMaxKeyTextBytes = std::size_t{16} << 20;
 inline constexpr std::size_t kMaxMetadataBytes = std::size_t{1} << 20;
 
 struct Metadata {
-  std::string problem;  // canonical text of the problem that first asked for it
+  std::string problem;  // canonical text of the problem that first requested the kernel
   std::string config;   // configuration text
   int registers = 0;
   int static_smem_bytes = 0;
@@ -33,7 +33,7 @@ struct Metadata {
   int cluster_size = 1;
   std::vector<int> parameter_bytes;
   double compile_ms = 0;
-  std::string date;  // RFC 3339, UTC ("2026-01-31T12:00:00Z"); outside the compared identity
+  std::string date;  // RFC 3339, UTC ("2026-01-31T12:00:00Z"); not part of the compared identity
   friend bool operator==(const Metadata&, const Metadata&) = default;
 };
 
@@ -45,7 +45,7 @@ struct Entry {
   friend bool operator==(const Entry&, const Entry&) = default;
 };
 
-// What an entry says of itself ahead of its key and its cubin.
+// The fields that precede an entry's key and cubin.
 struct Head {
   std::string entry_name;
   std::string architecture;
@@ -55,21 +55,22 @@ struct Head {
   friend bool operator==(const Head&, const Head&) = default;
 };
 
-// The bytes of the file. Text outside the identity is expected to be UTF-8 (anything else is
-// written as U+FFFD). Does not check the limits above: Store::publish() does.
+// Returns the bytes of the file. Text outside the identity should be UTF-8; other bytes are written
+// as U+FFFD. Store::publish(), not this function, checks the limits above.
 std::vector<std::uint8_t> serialize(const Entry&);
 
-// Whether the bytes begin as an entry of another version of the format does: not damaged, only not
-// for this reader.
+// Returns true if the bytes begin like an entry of another format version. Such an entry is intact,
+// but this reader cannot use it.
 bool is_other_version(std::span<const std::uint8_t> bytes);
 
-// Checks magic, version, sizes, checksum and that every byte is accounted for, before anything is
-// used. The error says which check failed and where. Never allocates more than a small multiple of
-// the input plus the declared (bounded) uncompressed source.
+// Returns the entry after checking magic, version, sizes and checksum, and that no byte is left
+// over. The error says which check failed and where. Allocates at most a small multiple of the
+// input plus the declared, bounded, uncompressed source.
 tl::expected<Entry, std::string> deserialize(std::span<const std::uint8_t> bytes);
 
-// The same checks of the head alone: `first` is the beginning of a file of `file_bytes`, and has
-// to hold head_end() of them. Says nothing about the key and the cubin.
+// Return the head, and the offset of its end, after the same checks of the head alone. `first` is
+// the beginning of a file of `file_bytes`; deserialize_head() needs at least head_end() bytes of
+// it. Neither function checks the key or the cubin.
 tl::expected<Head, std::string> deserialize_head(std::span<const std::uint8_t> first,
                                                  std::uint64_t file_bytes);
 tl::expected<std::size_t, std::string> head_end(std::span<const std::uint8_t> first,

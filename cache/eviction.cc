@@ -15,7 +15,7 @@ namespace {
 
 using Clock = std::chrono::system_clock;
 
-// --- what there is ---
+// --- finding entries ---
 
 struct Candidate {
   StoredEntry entry;
@@ -41,22 +41,23 @@ IoResult<std::vector<Candidate>> candidates(const Root& root, bool tidy) {
       found.push_back({std::move(entry), item.status});
     }
   }
-  // By name where the times are equal, so that two runs choose alike.
+  // Entries with equal times are ordered by name, so that two runs choose the same ones.
   std::sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) {
     return std::pair(a.entry.used, a.entry.path) < std::pair(b.entry.used, b.entry.path);
   });
   return found;
 }
 
-// --- what goes ---
+// --- removing entries ---
 
-// A stamp of the future is a clock that was set back, or a file server's that is a little ahead:
-// protected as long as the past is.
+// A time stamp in the future means that a clock was set back or that a file server's clock is
+// ahead. Such an entry is protected for as long as one stamped in the past.
 bool is_protected(const StoredEntry& entry, Clock::time_point now, std::chrono::seconds protect) {
   return std::chrono::abs(now - entry.used) < protect;
 }
 
-// Where the entries have more than options.max_bytes, removes until they have at most `keep_bytes`.
+// Removes the unwanted entries. If the rest exceed options.max_bytes, also removes the least
+// recently used ones until at most `keep_bytes` remain. Returns what was removed and kept.
 IoResult<PruneResult> prune_root(const Root& root, const PruneOptions& options,
                                  std::int64_t keep_bytes) {
   auto found = candidates(root, !options.dry_run);
@@ -88,13 +89,14 @@ IoResult<PruneResult> prune_root(const Root& root, const PruneOptions& options,
   return result;
 }
 
-// --- about how much there is ---
+// --- the stored total size ---
 
-// <root>/v1/usage: three numbers of fixed width, so that a writer overwrites all of what was there.
+// <root>/v1/usage holds three numbers of fixed width, so a writer overwrites the complete previous
+// content.
 struct Usage {
-  std::int64_t bytes = 0;        // of the entries: what was found, and published since
-  std::int64_t found_bytes = 0;  // what the last look left
-  std::int64_t looked = 0;       // when, seconds since 1970
+  std::int64_t bytes = 0;  // size of the entries at the last scan plus what was published since
+  std::int64_t found_bytes = 0;  // size of the entries that the last scan kept
+  std::int64_t looked = 0;       // time of the last scan in seconds since 1970
 
   static constexpr std::size_t kTextBytes = 63;
   std::string text() const {
@@ -121,10 +123,10 @@ class UsageFile {
   UsageFile(FileOps& ops, OpenFile file, std::string path)
       : ops_(ops), file_(std::move(file)), path_(std::move(path)) {}
 
-  // Opened and locked. Empty: another process has it.
+  // Opens and locks the file. Returns empty if another process holds the lock.
   static IoResult<std::optional<UsageFile>> open(FileOps& ops, const Root& root);
 
-  // Nothing for a file that is new, or that a writer left in any other form.
+  // Returns empty if the file is new or does not have the expected form.
   IoResult<std::optional<Usage>> read() const {
     std::string text(Usage::kTextBytes, '\0');
     const ssize_t n = retry_interrupted([&] {
@@ -135,8 +137,8 @@ class UsageFile {
     return parse_usage(std::string_view(text).substr(0, static_cast<std::size_t>(n)));
   }
 
-  // Once: what was opened is written from its beginning. Not flushed: after a loss of power the
-  // entries are looked at again within a day.
+  // Writes the file from its beginning; may be called once after open(). The file is not flushed:
+  // after a power loss, the next scan runs within a day.
   IoResult<void> write(const Usage& usage) const {
     const std::string text = usage.text();
     const ssize_t n = retry_interrupted([&] {
@@ -156,8 +158,8 @@ class UsageFile {
 IoResult<std::optional<UsageFile>> UsageFile::open(FileOps& ops, const Root& root) {
   constexpr const char* kName = "usage";
   constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-  // Longer than an ordinary turn, which is four system calls; shorter than a look at a large root,
-  // which nobody needs to wait for.
+  // An ordinary holder needs less time for its four system calls. A scan of a large root takes
+  // longer, and nobody needs to wait for it.
   constexpr std::chrono::milliseconds kPatience{100};
   const std::string path = root.path() + "/v1/" + kName;
   const auto folder = root.open_version(Root::Missing::kFail);
@@ -168,7 +170,7 @@ IoResult<std::optional<UsageFile>> UsageFile::open(FileOps& ops, const Root& roo
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   for (;;) {
     const int locked = retry_interrupted([&] { return ops.try_lock(file.fd()); });
-    // Without locks two writers may lose one another's bytes until the next look.
+    // On a filesystem without locks, two writers may lose each other's counts until the next scan.
     if (locked != -EWOULDBLOCK) break;
     if (std::chrono::steady_clock::now() >= deadline) return std::optional<UsageFile>();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -188,8 +190,8 @@ IoResult<PruneResult> prune(const std::string& root, const PruneOptions& options
   const Root folder(root, true, ops);
   const std::int64_t keep_bytes = options.max_bytes.value_or(0);
   if (options.dry_run) return prune_root(folder, options, keep_bytes);
-  // Held meanwhile, so that what is published counts before or after the look. Advisory: what is
-  // not written here is found out by the next look.
+  // The lock is held during the scan, so each publish counts either before or after it. The stored
+  // size is advisory: if it cannot be written here, the next scan corrects it.
   const auto opened = UsageFile::open(*ops, folder);
   const std::optional<UsageFile>* file = opened ? &*opened : nullptr;
   auto result = prune_root(folder, options, keep_bytes);
@@ -215,8 +217,8 @@ IoResult<std::optional<PruneResult>> SizeBound::published(const Root& root,
   if (known && std::abs(now - known->looked) < kLookAgainSeconds) {
     Usage usage = *known;
     usage.bytes += bytes;
-    // Where the last look could not keep the bound, because what is there is protected, another
-    // one has to be earned by a tenth of it.
+    // The last scan may have exceeded the limit because the entries are protected. The next one
+    // then runs after another tenth of the limit has been published.
     const bool kept = usage.found_bytes <= options_.max_bytes;
     if (usage.bytes <= (kept ? options_.max_bytes : usage.found_bytes + tenth)) {
       if (auto written = file->write(usage); !written) return tl::unexpected(written.error());

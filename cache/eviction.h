@@ -1,5 +1,5 @@
-// What leaves a writable root: what a caller does not want any more, and what was used least
-// recently where the root has grown beyond its bound. FORMAT.md section 1, "Bound".
+// Removes entries from a writable root: those that the caller does not want, and the least recently
+// used if the root exceeds its limit. See FORMAT.md section 1, "Bound".
 #pragma once
 
 #include <chrono>
@@ -16,59 +16,63 @@
 
 namespace octile::cache {
 
-// A Hopper kernel is 40 to 100 KB, so the default is some fifty thousand of them.
+// The default holds about fifty thousand Hopper kernels of 40 to 100 KB.
 inline constexpr std::int64_t kDefaultMaxBytes = std::int64_t{5} << 30;
-// What was published or used so recently never goes to keep the bound: whoever asked for it may be
-// about to read it.
+// An entry published or used within this time is never removed to keep the limit, because its user
+// may be about to read it.
 inline constexpr std::chrono::seconds kDefaultProtect{600};
 
-// An entry by what its name and its file's attributes say; nothing is read of it.
+// Describes an entry by its name and its file's attributes. The file's content is not read.
 struct StoredEntry {
   FileStem stem;
   std::string path;
   std::int64_t bytes = 0;
-  // The later of its publication and its last use, the latter to the hour.
+  // The later of the publication and the last use. The last use is accurate to the hour.
   std::chrono::system_clock::time_point used;
 };
 
 struct PruneOptions {
-  // Which entries to remove whatever the size and however recently used. Null: none.
+  // Returns true for entries to remove whatever their size and last use. Null: no entry is
+  // unwanted.
   std::function<bool(const StoredEntry&)> unwanted;
-  // Then the least recently used, until the entries have at most so many bytes. Empty: no bound.
+  // After that, the least recently used entries are removed until the rest have at most this many
+  // bytes. Empty: no limit.
   std::optional<std::int64_t> max_bytes;
-  std::chrono::seconds protect = kDefaultProtect;  // from max_bytes, not from `unwanted`
-  bool dry_run = false;                            // tell, remove nothing
+  std::chrono::seconds protect = kDefaultProtect;  // protects from max_bytes, not from `unwanted`
+  bool dry_run = false;  // report what would be removed, but remove nothing
 };
 
 struct PruneResult {
-  std::vector<StoredEntry> removed;  // or would be, in the order of removal
+  std::vector<StoredEntry> removed;  // in the order of removal; in a dry run, what would be removed
   std::int64_t removed_bytes = 0;
   std::int64_t kept_entries = 0;
   std::int64_t kept_bytes = 0;
 };
 
-// Looks at every entry of the root and removes. An entry used between the look and its removal
-// stays. Readers that have opened one read on; whoever comes later misses and compiles. Also
-// removes what dead processes left behind and entries set aside longer than a week ago. A root that
-// does not exist is an empty result; an entry that cannot be removed is kept and counted so.
+// Inspects every entry of the root, removes entries according to `options` and returns what was
+// removed and kept. An entry that is used between inspection and removal stays. A reader that
+// already opened a removed entry can finish reading it; later readers miss and compile. Also
+// removes files that dead processes left behind, and entries set aside more than a week ago. If the
+// root does not exist, the result is empty. An entry that cannot be removed counts as kept.
 // file_ops null: the system's.
 IoResult<PruneResult> prune(const std::string& root, const PruneOptions& options,
                             std::shared_ptr<FileOps> file_ops = nullptr);
 
-// Keeps a root within a bound without looking at all of it for every publish: a file in the root
-// knows about how many bytes there are, and only when that passes the bound (or is unknown, or a
-// day old) are the entries looked at and the least recently used removed, down to nine tenths.
+// Keeps a root within its limit without scanning it on every publish. A file in the root stores the
+// approximate total size. A scan runs only if that size exceeds the limit, is unknown or is a day
+// old. If the limit is exceeded, the scan removes the least recently used entries until nine tenths
+// of the limit remain.
 class SizeBound {
  public:
   struct Options {
-    std::int64_t max_bytes = kDefaultMaxBytes;  // 0: no bound, nothing is counted
+    std::int64_t max_bytes = kDefaultMaxBytes;  // 0: no limit, and nothing is counted
     std::chrono::seconds protect = kDefaultProtect;
   };
   SizeBound(Options options, std::shared_ptr<FileOps> file_ops)
       : options_(options), ops_(std::move(file_ops)) {}
 
-  // After a publish of so many bytes. Empty: the entries were not looked at. Where another process
-  // is at it, this one goes on without.
+  // Adds the bytes of a publish. Returns what a scan removed, or empty if no scan ran. If another
+  // process holds the usage file, this call counts nothing and runs no scan.
   IoResult<std::optional<PruneResult>> published(const Root& root, std::int64_t bytes) const;
 
  private:

@@ -1,5 +1,5 @@
-// Reads the fields of a JSON object one after another and remembers the first that is missing or of
-// another type. Fields it is not asked for are passed over: they come from a newer library.
+// Reads the fields of a JSON object and remembers the first one that is missing or has the wrong
+// type. Fields that nobody reads are ignored, because a newer library may have written them.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ class FieldReader {
  public:
   using Json = nlohmann::ordered_json;
 
-  // `where` opens the error: "metadata", "tuning record". The object outlives the reader.
+  // `where` starts the error sentence: "metadata", "tuning record". The object must outlive the
+  // reader.
   FieldReader(const Json& object, std::string_view where) : object_(object), where_(where) {}
 
   void read(const char* name, std::string& out);
@@ -23,17 +24,17 @@ class FieldReader {
   void read(const char* name, double& out);
   void read(const char* name, std::vector<int>& out);
 
-  // Null where the object has no such field.
+  // Returns null if the object has no such field.
   const Json* find(const char* name) const;
-  // A field that may be left out: `out` keeps its value then.
+  // Reads an optional field. If it is missing, `out` keeps its value.
   template <typename T>
   void read_optional(const char* name, T& out) {
     if (find(name) != nullptr) read(name, out);
   }
 
-  // "`where`: field '`name`' is not `wanted`", unless an earlier complaint stands.
+  // Sets the error to "`where`: field '`name`' is not `wanted`", unless an error is already set.
   void complain(const char* name, std::string_view wanted);
-  const std::string& error() const { return error_; }  // empty: none so far
+  const std::string& error() const { return error_; }  // empty if there is no error
 
  private:
   const Json& object_;

@@ -21,7 +21,7 @@ bool is_hex(std::string_view text) {
                      [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
-// ".octile.<16 hex>.tmp"
+// Returns true for ".octile.<16 hex>.tmp".
 bool is_temporary_suffix(std::string_view suffix) {
   return suffix.size() == kEntrySuffix.size() + 1 + kUniqueDigits + kTemporarySuffix.size() &&
          suffix.starts_with(kEntrySuffix) && suffix[kEntrySuffix.size()] == '.' &&
@@ -52,7 +52,8 @@ std::string FileStem::damaged_name() const {
 }
 
 std::string FileStem::temporary_name() const {
-  // From the system's generator: hosts that share a root over a network must not meet in a name.
+  // The system's generator makes collisions between hosts that share a root over a network
+  // improbable.
   std::random_device random;
   const std::uint64_t unique = (std::uint64_t{random()} << 32) | random();
   return fmt::format("{}.{:016x}{}", entry_name(), unique, kTemporarySuffix);

@@ -1,6 +1,5 @@
-// Names inside a root (FORMAT.md): <root>/v1/<2 hex>/<identity>-<toolchain>.octile, the folder
-// being the first two digits of the name. A reader recognises what belongs to the cache by its name
-// alone.
+// File names inside a root (FORMAT.md): <root>/v1/<2 hex>/<identity>-<toolchain>.octile. The folder
+// is the first two digits of the name. A reader recognises the cache's files by their names alone.
 #pragma once
 
 #include <optional>
@@ -9,17 +8,17 @@
 
 namespace octile::cache {
 
-// The part of a name shared by an entry, its temporary files and its lock: digests of the key text
-// and of the toolchain text, so a host without a compiler finds all entries of an identity by
-// prefix.
+// The part of a name that an entry shares with its temporary files and its lock. It consists of the
+// digests of the key text and of the toolchain text. A host without a compiler can therefore find
+// all entries of an identity by prefix.
 struct FileStem {
   std::string identity;   // 32 hex digits
   std::string toolchain;  // 32 hex digits
   std::string folder() const { return identity.substr(0, 2); }
   std::string entry_name() const;
   std::string lock_name() const;
-  std::string damaged_name() const;    // of an entry that was set aside
-  std::string temporary_name() const;  // another one each time
+  std::string damaged_name() const;    // name after an entry was set aside
+  std::string temporary_name() const;  // a new name on each call
 };
 
 enum class FileKind { kEntry, kLock, kTemporary, kDamaged };
@@ -28,9 +27,9 @@ struct FileName {
   FileKind kind = FileKind::kEntry;
 };
 
-// Nothing for a name that is not of this cache.
+// Returns empty if the name does not belong to this cache.
 std::optional<FileName> parse_file_name(std::string_view name);
 
-bool is_folder_name(std::string_view name);  // two lower-case hex digits
+bool is_folder_name(std::string_view name);  // true for two lower-case hex digits
 
 }  // namespace octile::cache

@@ -31,7 +31,8 @@ IoResult<void> write_all(FileOps& ops, int fd, std::span<const std::uint8_t> byt
   while (!bytes.empty()) {
     const ssize_t n = retry_interrupted([&] { return ops.write(fd, bytes); });
     if (n < 0) return io_failure("write", path, n);
-    // POSIX allows 0 only for an empty request; a filesystem that gives it makes no progress.
+    // POSIX allows 0 only for an empty request. A filesystem that returns it otherwise makes no
+    // progress.
     if (n == 0) return io_failure("write", path, -EIO);
     bytes = bytes.subspan(static_cast<std::size_t>(n));
   }
@@ -59,7 +60,7 @@ IoResult<OpenFile> open_regular(FileOps& ops, int dir_fd, const std::string& nam
   return file;
 }
 
-// Fewer where the file has shrunk: what is missing fails its checksum.
+// Returns fewer bytes if the file has shrunk. A truncated entry then fails its checksum.
 IoResult<std::vector<std::uint8_t>> read_first(FileOps& ops, const OpenFile& file,
                                                std::size_t count, const std::string& path) {
   std::vector<std::uint8_t> bytes(count);
@@ -109,7 +110,8 @@ int FileOps::mkdir_at(int dir_fd, const std::string& name, mode_t mode) {
 }
 
 int FileOps::list(int dir_fd, std::vector<std::string>& names) {
-  // A second description of the folder: fdopendir() takes the one it gets, with its position.
+  // fdopendir() takes over the descriptor it gets, including its position, so the folder is opened
+  // a second time.
   const int fd = ::openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return -errno;
   const std::unique_ptr<DIR, CloseDir> dir(::fdopendir(fd));

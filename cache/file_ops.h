@@ -1,5 +1,5 @@
-// The system calls the store makes, as virtual functions, so that tests can let any of them fail.
-// Every function returns what the call returns, or -errno.
+// The system calls that the store makes, as virtual functions, so that tests can make any of them
+// fail. Every function returns the call's result, or -errno.
 #pragma once
 
 #include <sys/stat.h>
@@ -24,8 +24,8 @@ class FileOps {
   FileOps(const FileOps&) = delete;
   FileOps& operator=(const FileOps&) = delete;
 
-  // Names are relative to the folder `dir_fd` (or AT_FDCWD), so that a folder once opened cannot be
-  // exchanged for another between two calls.
+  // Names are relative to the folder `dir_fd` (or AT_FDCWD), so nobody can exchange an opened
+  // folder for another between two calls.
   virtual int open_at(int dir_fd, const std::string& name, int flags, mode_t mode);
   virtual ssize_t read(int fd, std::span<std::uint8_t> into);
   virtual ssize_t read_at(int fd, std::span<std::uint8_t> into, off_t offset);
@@ -33,22 +33,24 @@ class FileOps {
   virtual int fsync(int fd);
   virtual int close(int fd);
   virtual int stat_fd(int fd, struct stat& out);
-  virtual int stat_at(int dir_fd, const std::string& name, struct stat& out);  // of a link itself
+  // Does not follow a link.
+  virtual int stat_at(int dir_fd, const std::string& name, struct stat& out);
   virtual int rename_at(int dir_fd, const std::string& from, const std::string& to);
   virtual int unlink_at(int dir_fd, const std::string& name);
-  // Sets the times of the file to now, of a link its own.
+  // Sets the file's times to now. Does not follow a link.
   virtual int touch_at(int dir_fd, const std::string& name);
   virtual int mkdir_at(int dir_fd, const std::string& name, mode_t mode);
-  virtual int list(int dir_fd, std::vector<std::string>& names);  // without "." and ".."
+  virtual int list(int dir_fd, std::vector<std::string>& names);  // omits "." and ".."
   virtual int try_lock(
-      int fd);  // exclusive advisory lock of the open file; -EWOULDBLOCK when taken
+      // Takes an exclusive advisory lock of the open file; -EWOULDBLOCK if another holder has it.
+      int fd);
 };
 
-// What a caller gave, else the system's.
+// Returns the caller's `ops`, or the system's if it is null.
 std::shared_ptr<FileOps> or_system(std::shared_ptr<FileOps> ops);
 
-// Repeats a call that a signal interrupted. Bounded: some network filesystems answer EINTR for
-// ever.
+// Repeats a call that a signal interrupted and returns its result. The number of attempts is
+// bounded, because some network filesystems always answer EINTR.
 template <typename Call>
 auto retry_interrupted(Call call) {
   constexpr int kAttempts = 100;
@@ -57,7 +59,7 @@ auto retry_interrupted(Call call) {
   return result;
 }
 
-// Owns a descriptor.
+// Owns a file descriptor.
 class OpenFile {
  public:
   OpenFile() = default;
@@ -71,9 +73,9 @@ class OpenFile {
   ~OpenFile() { close(); }
 
   int fd() const { return fd_; }
-  // 0 or -errno: some filesystems report a failed write only here.
+  // Returns 0 or -errno. Some filesystems report a failed write only when the file is closed.
   int close() {
-    // Never repeated after EINTR: on Linux the descriptor is gone by then.
+    // The call is never repeated after EINTR, because Linux has released the descriptor by then.
     return fd_ < 0 ? 0 : ops_->close(std::exchange(fd_, -1));
   }
 
@@ -82,41 +84,42 @@ class OpenFile {
   int fd_ = -1;
 };
 
-// Why a file operation failed. Code 0: no call failed, the file itself is not acceptable.
+// Says why a file operation failed. Code 0: no call failed, but the file itself is not acceptable.
 struct IoError {
   int code = 0;          // errno
-  std::string sentence;  // what was tried, on which path, and the system's words
+  std::string sentence;  // what was attempted, on which path, and the system's message
 };
 template <typename T>
 using IoResult = tl::expected<T, IoError>;
 
-// `result` is the -errno of the failed call.
+// Returns the error for a failed call. `result` is its -errno.
 tl::unexpected<IoError> io_failure(std::string_view action, const std::string& path,
                                    ssize_t result);
 
-// The whole regular file. Never follows a link, never waits at a FIFO or device, never maps the
-// file (a mapping of a file that another NFS client removes kills the process with SIGBUS). `path`
-// is for the error sentence; `check`, where given, may refuse the regular file it is shown.
+// Returns the content of a regular file. Never follows a link and never waits at a FIFO or device.
+// Never maps the file, because SIGBUS kills the process if another NFS client removes a mapped
+// file. `path` appears in the error sentence. `check`, if given, sees the file's status and may
+// refuse the file.
 using FileCheck = std::function<IoResult<void>(const struct stat&)>;
 IoResult<std::vector<std::uint8_t>> read_file(FileOps& ops, int dir_fd, const std::string& name,
                                               std::size_t max_bytes, const std::string& path,
                                               const FileCheck& check = nullptr);
 
-// At most the first `most_bytes` of it, however large it is.
+// Returns at most the first `most_bytes` of a regular file of any size.
 IoResult<std::vector<std::uint8_t>> read_beginning(FileOps& ops, int dir_fd,
                                                    const std::string& name, std::size_t most_bytes,
                                                    const std::string& path,
                                                    const FileCheck& check = nullptr);
 
-// Refuses (code 0) a file or folder that a user other than this one and root may write.
+// Refuses, with code 0, a file or folder that a user other than the caller and root may write.
 IoResult<void> check_unwritable_by_others(const struct stat& status, const std::string& path);
 
-// All of the bytes, flushed to the device; then closes the file.
+// Writes all bytes, flushes them to the device and closes the file.
 IoResult<void> write_and_close(FileOps& ops, OpenFile& file, std::span<const std::uint8_t> bytes,
                                const std::string& path);
 
-// Creates `name`, which must not exist, with these bytes, flushed to the device. Leaves nothing
-// behind on failure.
+// Creates `name`, which must not exist, with these bytes and flushes them to the device. If it
+// fails, it leaves no file behind.
 IoResult<void> write_new_file(FileOps& ops, int dir_fd, const std::string& name,
                               std::span<const std::uint8_t> bytes, const std::string& path);
 

@@ -24,8 +24,8 @@ std::string escape(std::string_view value) {
   return line;
 }
 
-// A backslash that escapes nothing is dropped here; parse_key_text() refuses the text afterwards,
-// because it does not print back to itself.
+// A backslash that escapes nothing is dropped here. parse_key_text() then refuses the text, because
+// the parsed identity does not print the same text again.
 std::string unescape(std::string_view line) {
   std::string value;
   value.reserve(line.size());
@@ -40,8 +40,9 @@ std::string unescape(std::string_view line) {
   return value;
 }
 
-// Takes "<tag> <value>\n" off the front of `rest`; false and `rest` untouched where another tag
-// stands.
+// Removes "<tag> <value>
+// " from the front of `rest`. Returns false and leaves `rest` unchanged if it does not begin with
+// `tag`.
 bool take_line(std::string_view& rest, std::string_view tag, std::string_view& value) {
   const std::size_t end = rest.find('\n');
   if (end == std::string_view::npos || !rest.starts_with(tag) || rest[tag.size()] != ' ') {

@@ -1,5 +1,5 @@
-// What identifies a kernel (source, options, architecture) and what it came from (toolchain). Every
-// hashed field is tagged and the hashed input is text, so that a miss can be explained.
+// The identity of a kernel (source, options, architecture) and the toolchain that compiled it. The
+// hashed input is text with a tag on every field, so that a miss can be explained.
 #pragma once
 
 #include <string>
@@ -24,16 +24,19 @@ struct Toolchain {
   friend bool operator==(const Toolchain&, const Toolchain&) = default;
 };
 
-// Tagged lines ("arch sm_90a\n", "option -std=c++17\n", "source <bytes>\n<text>"): the key text
-// that an entry stores in full and a lookup compares, so a digest collision cannot run a wrong
-// kernel. In a line '\' is written "\\" and a newline "\n", so different identities never have the
-// same text.
+// Returns tagged lines ("arch sm_90a
+// ", "option -std=c++17
+// ", "source <bytes>
+// <text>"). An entry stores this key text in full and a lookup compares it, so a digest collision
+// cannot run a wrong kernel. In a line, '\' is written "\\" and a newline "
+// ", so different identities never have the same text.
 std::string key_text(const Identity&);
 
-// The inverse. Accepts nothing but what key_text() writes; the error says which line is wrong.
+// Returns the identity that key_text() turns into `text`. Accepts only text that key_text() writes.
+// The error says which line is wrong.
 tl::expected<Identity, std::string> parse_key_text(std::string_view text);
 
-// XXH3-128 of the text, 32 lower-case hex digits.
+// Returns the XXH3-128 of the text as 32 lower-case hex digits.
 std::string digest_hex(std::string_view text);
 
 }  // namespace octile::cache

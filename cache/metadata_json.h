@@ -1,5 +1,5 @@
-// The metadata section of an entry: JSON, so that a person can read it with any tool. Fields, their
-// order and their types are listed in FORMAT.md.
+// The metadata section of an entry. It is JSON, so that a person can read it with any tool.
+// FORMAT.md lists the fields with their order and types.
 #pragma once
 
 #include <string>
@@ -10,12 +10,13 @@
 
 namespace octile::cache {
 
-// One line, fields in a fixed order. Beside entry.metadata it carries the toolchain and, for
-// listings that read no further, the kernel's name and architecture.
+// Returns one line with the fields in a fixed order. It contains entry.metadata and the toolchain.
+// It also contains the kernel's name and architecture, for listings that read only the head.
 std::string metadata_to_json(const Entry& entry);
 
-// What the section says; cubin_bytes stays 0. Every field of this version is required, unknown ones
-// are passed over (they come from a newer library). The error names the field.
+// Returns the section's content with cubin_bytes 0. Every field of this version is required.
+// Unknown fields are ignored, because a newer library may have written them. The error names the
+// field.
 tl::expected<Head, std::string> metadata_from_json(std::string_view text);
 
 }  // namespace octile::cache

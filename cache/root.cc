@@ -14,18 +14,20 @@
 namespace octile::cache {
 namespace {
 
-// The layout below a root may change only together with this name, so that versions share a root.
+// Any change of the layout below a root must change this name, so that versions can share a root.
 constexpr const char* kVersionFolder = "v1";
 constexpr mode_t kFolderMode = 0700;
-// A publish takes milliseconds and a compile seconds; an hour forgives any clock difference.
+// A publish takes milliseconds and a compile seconds, so an hour allows for any clock difference.
 constexpr std::time_t kAbandonedSeconds = 3600;
 constexpr std::time_t kDamagedSeconds = std::time_t{7} * 24 * 3600;
-constexpr int kMostDamaged = 4;  // in a folder: enough to look into, however many are corrupted
-// What is done under a folder's lock is three system calls.
+// Maximum for each folder: enough to inspect, even if many entries are corrupted.
+constexpr int kMostDamaged = 4;
+// A holder of a folder's lock makes only three system calls.
 constexpr std::chrono::milliseconds kTakeoverPatience{1000};
 constexpr int kOpenFolderFlags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
 
-// Absolute, so that a later chdir() does not move the cache; without a slash at the end.
+// Returns an absolute path without a slash at the end, so that a later chdir() does not move the
+// cache.
 std::string normal_path(const std::string& path) {
   std::error_code error;
   std::string text = std::filesystem::absolute(path, error).lexically_normal().string();
@@ -38,13 +40,13 @@ bool same_file(const struct stat& a, const struct stat& b) {
   return a.st_ino == b.st_ino && a.st_dev == b.st_dev;
 }
 
-// Also that nobody touched or replaced it in place meanwhile.
+// Returns true if it is the same file and nobody has touched or rewritten it.
 bool same_state(const struct stat& a, const struct stat& b) {
   return same_file(a, b) && a.st_mtim.tv_sec == b.st_mtim.tv_sec &&
          a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
 }
 
-// Whether the name still stands for the file that was opened.
+// Returns true if the name still refers to the opened file.
 IoResult<bool> is_still(FileOps& ops, const OpenFile& folder, const std::string& name,
                         const OpenFile& file, const std::string& path) {
   struct stat opened = {};
@@ -79,13 +81,13 @@ std::string Root::path_of(const FileStem& stem) const {
 
 // --- folders ---
 
-// The root and what leads to it, as `mkdir -p` would.
+// Creates the root and the folders above it, as `mkdir -p` does.
 IoResult<void> Root::create_root() const {
   for (std::size_t end = path_.find('/', 1);; end = path_.find('/', end + 1)) {
     const std::string prefix = path_.substr(0, end);
     const int made =
         retry_interrupted([&] { return ops_->mkdir_at(AT_FDCWD, prefix, kFolderMode); });
-    // Folders on the way may be there and yet answer EROFS or EACCES; only the last one decides.
+    // Existing folders above the root may answer EROFS or EACCES; only the last one decides.
     if (end == std::string::npos) {
       if (made < 0 && made != -EEXIST) return io_failure("create", path_, made);
       return {};
@@ -94,7 +96,7 @@ IoResult<void> Root::create_root() const {
 }
 
 IoResult<OpenFile> Root::open(Missing missing) const {
-  // The root itself may be reached through a link: its path is the operator's choice.
+  // The root itself may be a link, because its path is the operator's choice.
   const auto try_open = [&] { return ops_->open_at(AT_FDCWD, path_, kOpenFolderFlags, 0); };
   int fd = retry_interrupted(try_open);
   if (fd == -ENOENT && missing == Missing::kCreate) {
@@ -108,7 +110,7 @@ IoResult<OpenFile> Root::open(Missing missing) const {
   return root;
 }
 
-// A kernel is code: whoever may change a folder on the way to it decides what runs.
+// A kernel is code: whoever may change a folder above it decides what runs.
 IoResult<void> Root::check_trusted(const OpenFile& file, const std::string& path) const {
   struct stat status = {};
   const int result = retry_interrupted([&] { return ops_->stat_fd(file.fd(), status); });
@@ -184,7 +186,7 @@ IoResult<std::vector<Root::Beginning>> Root::beginnings(const std::string& folde
                                   file_bytes = now.st_size;
                                   return check_unwritable_by_others(now, path);
                                 });
-    if (!bytes && bytes.error().code == ENOENT) return;  // removed meanwhile
+    if (!bytes && bytes.error().code == ENOENT) return;  // removed since the folder was listed
     found.push_back({std::move(stem), file_bytes, std::move(bytes)});
   });
   if (!walked) return tl::unexpected(std::move(walked.error()));
@@ -252,7 +254,8 @@ IoResult<std::vector<Root::Item>> Root::items(const std::string& folder) const {
   std::vector<Item> found;
   auto walked = for_each_entry(folder, [&](const OpenFile& opened, FileStem stem) {
     Item item{std::move(stem), {}};
-    // What cannot be asked about has gone, or will be told by whoever reads it.
+    // Entries whose status cannot be read are skipped: they are gone, or their reader reports the
+    // error.
     if (ops_->stat_at(opened.fd(), item.stem.entry_name(), item.status) < 0) return;
     if (S_ISREG(item.status.st_mode)) found.push_back(std::move(item));
   });
@@ -300,8 +303,8 @@ void Root::tidy(const std::string& folder) const {
 
 IoResult<void> Root::publish(const FileStem& stem, std::span<const std::uint8_t> bytes) const {
   IoResult<void> published;
-  // Twice, because another process may remove a folder between the calls (`rm -r` of the cache), or
-  // a file server may have exchanged it (ESTALE).
+  // Publishing is tried twice, because the folder may vanish between the calls: another process
+  // removes it (`rm -r` of the cache), or a file server replaces it (ESTALE).
   for (int attempt = 0; attempt < 2; ++attempt) {
     const auto folder = open_folder(stem.folder(), Missing::kCreate);
     published = folder ? publish_in(*folder, stem, bytes) : tl::unexpected(folder.error());
@@ -330,7 +333,7 @@ IoResult<void> Root::publish_in(const OpenFile& folder, const FileStem& stem,
     return io_failure("rename a temporary file to", path_of(stem), renamed);
   }
   const int synced = retry_interrupted([&] { return ops_->fsync(folder.fd()); });
-  // EINVAL: a filesystem that cannot flush folders. Nothing is wrong with the entry.
+  // EINVAL means that the filesystem cannot flush folders. The entry is intact.
   if (synced < 0 && synced != -EINVAL)
     return io_failure("fsync", folder_path(stem.folder()), synced);
   return {};
@@ -351,7 +354,7 @@ void Root::remove_abandoned(const OpenFile& folder) const {
       ops_->unlink_at(folder.fd(), name);
       continue;
     }
-    // A lock is removed only by whoever holds it.
+    // Only the holder of a lock may remove it.
     const auto file = open_lock(folder, name);
     if (file && ops_->try_lock(file->fd()) >= 0 &&
         is_still(*ops_, folder, name, *file, name).value_or(false)) {
@@ -363,16 +366,17 @@ void Root::remove_abandoned(const OpenFile& folder) const {
 // --- locking ---
 
 IoResult<OpenFile> Root::open_lock(const OpenFile& folder, const std::string& name) const {
-  // For writing: over NFS an exclusive flock() is a write lock and asks for it.
+  // Opened for writing, because over NFS an exclusive flock() is a write lock and requires it.
   constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
   const int fd = retry_interrupted([&] { return ops_->open_at(folder.fd(), name, kFlags, 0600); });
   if (fd < 0) return io_failure("open", folder_path(name.substr(0, 2)) + "/" + name, fd);
   return OpenFile(*ops_, fd);
 }
 
-// The lock file of an owner that counts as stopped gives way to a new one, which whoever comes
-// first locks. The folder's own lock lets one at a time compare and remove: else a late comer could
-// remove the file of the one who just took over. False where the folder cannot be locked.
+// Removes the lock file of an owner that counts as stopped, so that the first waiter to come can
+// lock a new file. The folder's own lock lets only one waiter at a time compare and remove.
+// Otherwise a late waiter could remove the file of the waiter that just took over. Returns false if
+// the folder cannot be locked.
 bool Root::take_over(const FileStem& stem, const struct stat& stalled) const {
   const auto folder = open_folder(stem.folder(), Missing::kFail);
   if (!folder) return false;
@@ -394,14 +398,14 @@ IoResult<std::unique_ptr<HeldLock>> Root::lock(const FileStem& stem,
                                                std::chrono::milliseconds timeout) const {
   using Clock = std::chrono::steady_clock;
   using std::chrono::milliseconds;
-  constexpr milliseconds kLongestPause{20};  // a cold compile is 100 ms and more
+  constexpr milliseconds kLongestPause{20};  // a cold compile takes 100 ms or more
   const auto begin = Clock::now();
   auto folder = open_folder(stem.folder(), Missing::kCreate);
   if (!folder) return tl::unexpected(folder.error());
   const std::string name = stem.lock_name();
   const std::string path = folder_path(stem.folder()) + "/" + name;
 
-  struct stat owned = {};  // the file whose owner is waited for
+  struct stat owned = {};  // the file whose owner this call waits for
   auto owned_since = begin;
   for (milliseconds pause{1};; pause = std::min(2 * pause, kLongestPause)) {
     auto file = open_lock(*folder, name);
@@ -421,7 +425,7 @@ IoResult<std::unique_ptr<HeldLock>> Root::lock(const FileStem& stem,
     if (const int result = ops_->stat_fd(file->fd(), opened); result < 0) {
       return io_failure("stat", path, result);
     }
-    if (!same_state(opened, owned)) {  // the times too: a new file may get an old one's inode
+    if (!same_state(opened, owned)) {  // compares times too: a new file may reuse an old inode
       owned = opened;
       owned_since = now;
     }

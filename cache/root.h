@@ -1,6 +1,6 @@
-// One root folder: reading, publishing, listing and locking by file name. Knows nothing of what is
-// in an entry. Every call opens the folders anew from the root's path, so a root that vanishes,
-// returns or is mounted over is seen as it is now.
+// One root folder: reads, publishes, lists and locks entries by file name without knowing their
+// content. Every call opens the folders anew from the root's path, so it sees a root that vanished,
+// returned or was mounted over.
 #pragma once
 
 #include <chrono>
@@ -16,9 +16,8 @@
 
 namespace octile::cache {
 
-// A lock file held locked. Released, and the file removed, by the destructor; the kernel releases
-// it when the process dies. A waiter that took the lock over has put another file under the name,
-// which then stays.
+// A locked lock file. The destructor removes and releases it; if the process dies, the kernel
+// releases it. If a waiter took the lock over, the name belongs to the waiter's file, which stays.
 class HeldLock {
  public:
   HeldLock(std::shared_ptr<FileOps> ops, OpenFile folder, std::string name, OpenFile file)
@@ -28,12 +27,12 @@ class HeldLock {
         file_(std::move(file)) {}
   HeldLock(const HeldLock&) = delete;
   HeldLock& operator=(const HeldLock&) = delete;
-  // Removed while still locked, so nobody can hold a lock on the removed file and believe in it: a
-  // waiter compares what it locked with what the name now stands for.
+  // The file is removed before it is unlocked. A waiter that locks the removed file notices,
+  // because it compares that file with the one under the name.
   ~HeldLock();
 
  private:
-  std::shared_ptr<FileOps> ops_;  // first: the files below are closed through it
+  std::shared_ptr<FileOps> ops_;  // declared first, because the files below are closed through it
   OpenFile folder_;
   std::string name_;
   OpenFile file_;
@@ -45,27 +44,28 @@ class Root {
 
   const std::string& path() const { return path_; }
   bool writable() const { return writable_; }
-  std::string path_of(const FileStem& stem) const;  // of its entry
+  std::string path_of(const FileStem& stem) const;  // path of the entry
 
-  // ENOENT where there is no such entry, whichever part of the path is missing. EPERM where another
-  // unprivileged user could write the root or a folder; code 0 where they could write the entry.
-  // `status`, where given, becomes that of the file.
+  // Returns the content of an entry. The error is ENOENT if any part of the path is missing. It is
+  // EPERM if another unprivileged user may write the root or a folder, and code 0 if such a user
+  // may write the entry. `status`, if given, receives the file's status.
   IoResult<std::vector<std::uint8_t>> read(const FileStem& stem, std::size_t max_bytes,
                                            struct stat* status = nullptr) const;
 
-  // Sets the entry's stamp of last use to now. A failure is of no consequence.
+  // Sets the entry's stamp of last use to now. Failures are ignored.
   void touch(const FileStem& stem) const;
 
-  // Takes an entry that `read` gave with this status out of the way, for a person to look at: it
-  // gets the name of a damaged file. A folder keeps kMostDamaged of them; what is more is removed.
-  // An entry that was published meanwhile stays.
+  // Renames an entry that `read` returned with this status to the name of a damaged file, for a
+  // person to inspect. A folder keeps at most kMostDamaged such files; further ones are removed. If
+  // another entry was published since, it stays.
   void set_aside(const FileStem& stem, const struct stat& status) const;
 
-  // Temporary file, fsync, rename, directory fsync; creates missing folders (0700). Also removes
-  // files in the entry's folder that a process which died left behind more than an hour ago.
+  // Writes a temporary file, calls fsync, renames it and calls fsync on the folder. Creates missing
+  // folders with mode 0700. Also removes files that dead processes left in the entry's folder more
+  // than an hour ago.
   IoResult<void> publish(const FileStem& stem, std::span<const std::uint8_t> bytes) const;
 
-  // The first `most_bytes` of every entry of a folder, each read under the rules of read().
+  // Returns the first `most_bytes` of every entry of a folder, each under the rules of read().
   struct Beginning {
     FileStem stem;
     std::int64_t file_bytes = 0;
@@ -74,42 +74,44 @@ class Root {
   IoResult<std::vector<Beginning>> beginnings(const std::string& folder,
                                               std::size_t most_bytes) const;
 
-  // The entries of one folder ("3f"), or the folders of the root that exist; sorted. A part of the
-  // path that is missing is an empty answer.
+  // Return the entries of one folder ("3f"), or the root's existing folders, in sorted order. If a
+  // part of the path is missing, the result is empty.
   IoResult<std::vector<FileStem>> entries(const std::string& folder) const;
   IoResult<std::vector<std::string>> folders() const;
 
-  // An entry's name, size and times.
+  // An entry's name and its file's status: size and times.
   struct Item {
     FileStem stem;
     struct stat status = {};
   };
-  // The regular files among the entries of one folder, in the folder's order; no folder, no item.
+  // Returns the entries of one folder that are regular files, sorted by name. If there is no
+  // folder, the result is empty.
   IoResult<std::vector<Item>> items(const std::string& folder) const;
 
-  // Whether the entry is gone afterwards; one whose file or stamp is not `seen` any more stays.
+  // Removes the entry unless its file or stamp differs from `seen`. Returns true if the entry no
+  // longer exists.
   bool remove(const FileStem& stem, const struct stat& seen) const;
 
-  // Removes from a folder what dead processes left more than an hour ago and entries that were set
-  // aside more than a week ago.
+  // Removes files that dead processes left in a folder more than an hour ago, and entries that were
+  // set aside more than a week ago.
   void tidy(const std::string& folder) const;
 
   enum class Missing { kFail, kCreate };
-  // The root's own folder. kFail: ENOENT where it does not exist.
+  // Opens the root's own folder. kFail: the error is ENOENT if it does not exist.
   IoResult<OpenFile> open(Missing missing) const;
 
-  // A folder of the root itself. Folders are opened under the rules of read().
+  // Opens a folder directly below the root under the rules of read().
   IoResult<OpenFile> open_in_root(const std::string& name, Missing missing) const;
-  // The folder of this version of the layout: "v1".
+  // Opens the folder of this version of the layout: "v1".
   IoResult<OpenFile> open_version(Missing missing) const;
 
-  // ENOENT where the root's own folder does not exist.
+  // Returns the error of opening the root's own folder: ENOENT if it does not exist.
   IoResult<void> check() const;
 
-  // Waits for each owner at most `timeout`: then that owner counts as stopped and exactly one of
-  // those who wait takes the lock over, and the others wait for that one. nullptr where even that
-  // did not help within kMostTakeovers time-outs, where the timeout is 0 and somebody has the lock,
-  // and where a lock that is to be taken over cannot be.
+  // Locks the entry's name. Waits at most `timeout` for each owner; after that the owner counts as
+  // stopped. Exactly one waiter then takes the lock over, and the others wait for that one. Returns
+  // nullptr after kMostTakeovers time-outs without success, and if the timeout is 0 and the lock is
+  // taken. Also returns nullptr if the lock of a stopped owner cannot be taken over.
   static constexpr int kMostTakeovers = 4;
   IoResult<std::unique_ptr<HeldLock>> lock(const FileStem& stem,
                                            std::chrono::milliseconds timeout) const;
@@ -125,7 +127,7 @@ class Root {
   void remove_abandoned(const OpenFile& folder) const;
   bool take_over(const FileStem& stem, const struct stat& stalled) const;
   IoResult<std::vector<std::string>> list(const OpenFile& folder, const std::string& path) const;
-  // Sorted by file name; no folder, no entry.
+  // Visits the entries in the order of their file names. If there is no folder, visits nothing.
   IoResult<void> for_each_entry(
       const std::string& folder,
       const std::function<void(const OpenFile& opened, FileStem stem)>& visit) const;

@@ -23,7 +23,7 @@ std::string day_of(std::chrono::system_clock::time_point time) {
   return fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::chrono::system_clock::to_time_t(time)));
 }
 
-// "2026-01-31"
+// Returns true for the form "2026-01-31".
 bool is_day(std::string_view name) {
   constexpr std::string_view kShape = "dddd-dd-dd";
   return name.size() == kShape.size() &&
@@ -32,7 +32,7 @@ bool is_day(std::string_view name) {
          });
 }
 
-// The milliseconds of an event's line after its word; nothing where they are no such number.
+// Returns the milliseconds that follow the event's word, or empty if the text is not a valid time.
 std::optional<double> parse_ms(std::string_view text) {
   double ms = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ms);
@@ -56,7 +56,7 @@ void add_line(DayStatistics& day, std::string_view line) {
 DayStatistics sum_statistics(std::string_view day, std::string_view lines) {
   DayStatistics sum;
   sum.day = day;
-  // A line without its end is one that a crash cut off.
+  // A line without a newline was cut off by a crash.
   for (std::size_t end = lines.find('\n'); end != std::string_view::npos; end = lines.find('\n')) {
     add_line(sum, lines.substr(0, end));
     lines.remove_prefix(end + 1);
@@ -77,7 +77,7 @@ IoResult<OpenFile> StatisticsLog::open_day(const OpenFile& folder, const std::st
   if (fd == -ENOENT) {
     fd = open(kFlags | kNew);
     if (fd >= 0) remove_old(folder, day);
-    if (fd == -EEXIST) fd = open(kFlags);  // another process was first
+    if (fd == -EEXIST) fd = open(kFlags);  // another process created it first
   }
   if (fd < 0) return io_failure("open", root_.path() + "/" + kFolder + "/" + day, fd);
   return OpenFile(*ops_, fd);
@@ -109,7 +109,8 @@ IoResult<void> StatisticsLog::count(CacheEvent event, double compile_ms) const {
   const bool known = std::isfinite(compile_ms) && compile_ms > 0;
   const std::string line = fmt::format(
       "{}{:.1f}\n", event == CacheEvent::kHit ? kHitWord : kMissWord, known ? compile_ms : 0.0);
-  // One write, so that lines of several writers do not mix. One cut short is no event to a reader.
+  // The line is written with one call, so that lines of several writers do not mix. A reader
+  // ignores a line that was cut short.
   const ssize_t written = retry_interrupted([&] {
     return ops_->write(file->fd(),
                        {reinterpret_cast<const std::uint8_t*>(line.data()), line.size()});
@@ -135,10 +136,10 @@ IoResult<std::vector<DayStatistics>> StatisticsLog::read() const {
   std::sort(names.begin(), names.end());
   for (const std::string& name : names) {
     if (!is_day(name)) continue;
-    // Writers at the limit may each add a line.
+    // Writers at the limit may each add one more line.
     const auto bytes =
         read_file(*ops_, folder->fd(), name, 2 * kMaxStatisticsBytes, path + "/" + name);
-    if (!bytes && bytes.error().code == ENOENT) continue;  // removed meanwhile
+    if (!bytes && bytes.error().code == ENOENT) continue;  // removed since the folder was listed
     if (!bytes) return tl::unexpected(bytes.error());
     days.push_back(
         sum_statistics(name, {reinterpret_cast<const char*>(bytes->data()), bytes->size()}));

@@ -1,5 +1,6 @@
-// How often the cache of one root served: <root>/statistics/<day>, one line an event, appended with
-// one write, so that what was counted survives the death of the process. FORMAT.md section 8.
+// Counts the hits and misses of one root in <root>/statistics/<day>, one line for each event. Each
+// line is appended with one write, so that counts survive the death of the process. See FORMAT.md
+// section 8.
 #pragma once
 
 #include <cstdint>
@@ -14,33 +15,36 @@
 namespace octile::cache {
 
 enum class CacheEvent {
-  kHit,   // a kernel came from disk; its compile time was saved
-  kMiss,  // a kernel was compiled, or could not be had because compiling is forbidden
+  kHit,   // a kernel came from disk, which saved its compile time
+  kMiss,  // a kernel was compiled, or compiling it was forbidden
 };
 
 struct DayStatistics {
   std::string day;  // "2026-01-31", UTC
   std::int64_t hits = 0;
   std::int64_t misses = 0;
-  double saved_seconds = 0;     // what the hits' kernels took to compile, once
-  double compiled_seconds = 0;  // what the misses' kernels took
+  double saved_seconds = 0;     // sum of the original compile times of the hits' kernels
+  double compiled_seconds = 0;  // sum of the misses' compile times
   friend bool operator==(const DayStatistics&, const DayStatistics&) = default;
 };
 
-// The sums of a day's lines. A line that is no event (the process died within it) counts nothing.
+// Returns the sums of a day's lines. A line that is not a complete event counts as nothing: the
+// process died while writing it.
 DayStatistics sum_statistics(std::string_view day, std::string_view lines);
 
-// Usable from several threads and processes at once: it keeps nothing open and takes no lock.
+// May be used by several threads and processes at once, because it keeps no file open and takes no
+// lock.
 class StatisticsLog {
  public:
   // file_ops null: the system's.
   explicit StatisticsLog(const std::string& root, std::shared_ptr<FileOps> file_ops = nullptr);
 
-  // Adds one event to today's file. Not flushed to the device: a machine that loses power may
-  // forget its last seconds. Beyond kMaxStatisticsBytes a day is full and counts no more.
+  // Adds one event to today's file. The file is not flushed to the device, so a power loss may lose
+  // the last seconds. Once the day's file has kMaxStatisticsBytes, further events are not counted.
   IoResult<void> count(CacheEvent event, double compile_ms) const;
 
-  // One element a day that has a file, oldest first; empty where nothing was ever counted.
+  // Returns one element for each day that has a file, oldest first. The result is empty if nothing
+  // was ever counted.
   IoResult<std::vector<DayStatistics>> read() const;
 
  private:
@@ -51,7 +55,8 @@ class StatisticsLog {
   Root root_;
 };
 
-// About 1.5 million events: no machine has so many a day, so a larger file is a defect's.
+// The limit holds about 1.5 million events. No machine has that many in a day, so only a defect
+// makes a larger file.
 inline constexpr std::size_t kMaxStatisticsBytes = std::size_t{16} << 20;
 inline constexpr int kStatisticsDays = 366;  // older files are removed when a new day begins
 

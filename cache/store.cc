@@ -15,11 +15,12 @@
 namespace octile::cache {
 namespace {
 
-// Whether a lookup leaves its traces: a stamp on what it finds, what is damaged out of the way.
+// Says whether a lookup changes the root: it stamps the entry it finds and sets damaged ones aside.
 enum class Traces { kLeave, kNone };
 
 constexpr const char* kAnotherKernel = "it holds another kernel than its name says";
-// Metadata is some 700 bytes; a page more costs nothing, and what is longer is read as a whole.
+// Metadata has about 700 bytes, and reading a page costs no more. Longer heads are read with a
+// second call.
 constexpr std::size_t kUsualHeadBytes = 4096;
 
 FileStem stem_of(const std::string& key, const Toolchain& toolchain) {
@@ -31,14 +32,15 @@ FileStem stem_of(const std::string& key, const Toolchain& toolchain) {
 struct Store::Impl {
   StoreOptions options;
   std::shared_ptr<FileOps> ops;
-  std::vector<Root> roots;  // in order of lookup: read-only ones, then the writable one
+  std::vector<Root> roots;  // in order of lookup: read-only roots, then the writable one
   std::mutex mutex;
   std::unordered_set<std::string> reported;  // guarded by mutex
 
   explicit Impl(StoreOptions given);
   const Root* writable_root() const;
 
-  // Warns about a subject (a root, an entry's path) the first time; later only for debugging.
+  // Warns about a subject (a root or an entry's path) the first time. Later messages about it have
+  // debug severity.
   void warn_once(const std::string& subject, const std::string& message);
   void warn_root(const Root& root, const IoError& error);
   void warn_entry(const std::string& path, const std::string& reason);
@@ -65,7 +67,7 @@ struct Store::Impl {
   };
   tl::expected<Verified, std::string> read(const Listing& listing);
 
-  // The last resort of "never fails a call": out of memory, or a logger that throws.
+  // Catches what remains, so that no call fails: out of memory, or a logger that throws.
   template <typename T, typename Work>
   T guarded(T otherwise, Work work) noexcept {
     try {
@@ -73,9 +75,9 @@ struct Store::Impl {
     } catch (const std::exception& error) {
       try {
         warn_once("exception", fmt::format("kernel cache: {}; going on without it", error.what()));
-      } catch (...) {  // the logger itself is what throws
+      } catch (...) {  // the logger itself threw
       }
-    } catch (...) {  // only a logger throws what is no std::exception
+    } catch (...) {  // only a logger can throw anything else
     }
     return otherwise;
   }
@@ -121,9 +123,10 @@ void Store::Impl::debug(const std::string& message) {
   if (options.log) options.log(Severity::kDebug, message);
 }
 
-// --- entries that do not serve ---
+// --- refusing entries ---
 
-// A damaged entry would be read and refused by every process until somebody publishes it again.
+// A damaged entry would be read and refused by every process until somebody publishes the kernel
+// again.
 void Store::Impl::discard(const Root& root, const FileStem& stem, const struct stat& status,
                           const std::string& reason, Traces traces) {
   warn_entry(root.path_of(stem), reason);
@@ -136,13 +139,13 @@ void Store::Impl::reject(const FileStem& stem, const Hit& hit, const std::string
   if (root == nullptr || root->path_of(stem) != hit.path) return;
   struct stat status = {};
   const auto bytes = root->read(stem, kMaxEntryBytes, &status);
-  // Another one may have been published meanwhile.
+  // Another entry may have been published since.
   if (bytes && deserialize(*bytes) == hit.entry) root->set_aside(stem, status);
 }
 
 // --- lookup ---
 
-// An entry under this name that is whole and is this kernel.
+// Returns the entry under this name if it is intact and holds this kernel.
 std::optional<Hit> Store::Impl::read(const Root& root, const FileStem& stem, const std::string& key,
                                      Traces traces) {
   const std::string path = root.path_of(stem);
@@ -167,7 +170,7 @@ std::optional<Hit> Store::Impl::read(const Root& root, const FileStem& stem, con
     discard(root, stem, status, kAnotherKernel, traces);
     return std::nullopt;
   }
-  // At most hourly, so that a hit seldom writes.
+  // The stamp is renewed at most hourly, so that a hit seldom writes.
   constexpr std::time_t kStampSeconds = 3600;
   const bool stale = std::time(nullptr) - status.st_mtime > kStampSeconds;
   if (root.writable() && stale && traces == Traces::kLeave) root.touch(stem);
@@ -201,7 +204,8 @@ std::optional<Hit> Store::Impl::newest(const std::string& key, bool read_only_ro
     for (const FileStem& stem : *stems) {
       if (stem.identity != identity) continue;
       auto hit = read(root, stem, key, traces);
-      // RFC 3339 in UTC sorts as text. Not the file's time: copies and image layers change it.
+      // RFC 3339 dates in UTC sort as text. The file's time is not used, because copies and image
+      // layers change it.
       if (hit && (!best || hit->entry.metadata.date > best->entry.metadata.date)) {
         best = std::move(hit);
       }
@@ -242,7 +246,7 @@ bool Store::Impl::publish(const Entry& entry) {
   return true;
 }
 
-// The entry is published whatever happens here.
+// The entry is already published, so a failure here does not matter.
 void Store::Impl::keep_bound(const Root& root, std::int64_t published_bytes) {
   const auto looked = SizeBound(options.bound, ops).published(root, published_bytes);
   if (!looked) return debug(fmt::format("kernel cache: {}", looked.error().sentence));
@@ -253,7 +257,7 @@ void Store::Impl::keep_bound(const Root& root, std::int64_t published_bytes) {
   }
 }
 
-// A warning would be about nothing that anybody misses.
+// Failures are logged for debugging only, because nobody depends on the statistics.
 void Store::Impl::count(CacheEvent event, double compile_ms) {
   const Root* root = writable_root();
   if (root == nullptr) return;
@@ -331,12 +335,12 @@ tl::expected<Store::Impl::Verified, std::string> Store::Impl::read(const Listing
   return Verified{std::move(*entry), std::move(*bytes)};
 }
 
-// --- the public face ---
+// --- public functions ---
 
 Store::Store(StoreOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {
   impl_->guarded(false, [&] {
     for (const Root& root : impl_->roots) {
-      if (root.writable()) continue;  // created by the first publish
+      if (root.writable()) continue;  // the first publish creates it
       if (const auto found = root.check(); !found) impl_->warn_root(root, found.error());
     }
     return true;

@@ -1,5 +1,5 @@
-// Entries on disk under one writable root and any number of read-only ones. Advisory: nothing that
-// happens here fails a call; what goes wrong is a miss plus one warning.
+// Entries on disk under one writable root and any number of read-only ones. The cache is advisory:
+// a failure here is a miss plus one warning and never fails a call.
 #pragma once
 
 #include <chrono>
@@ -22,11 +22,12 @@ enum class Severity { kDebug, kInfo, kWarning };
 using Log = std::function<void(Severity, const std::string&)>;
 
 struct StoreOptions {
-  std::string writable_root;  // empty: none
+  std::string writable_root;  // empty: no writable root
   std::vector<std::string> read_only_roots;
-  bool strict = false;  // never match an entry of another toolchain, or of an unknown one
-  std::chrono::milliseconds lock_timeout{30000};  // per owner of the lock; see Root::lock()
-  SizeBound::Options bound;                       // of the writable root
+  bool strict = false;  // never match an entry of another or an unknown toolchain
+  // Time limit for each owner of the lock; see Root::lock()
+  std::chrono::milliseconds lock_timeout{30000};
+  SizeBound::Options bound;           // size limit of the writable root
   Log log;                            // may be called from any thread that calls the store
   std::shared_ptr<FileOps> file_ops;  // null: the system's; tests inject faults here
 };
@@ -42,12 +43,12 @@ struct Listing {
   FileStem stem;
   std::int64_t bytes = 0;
   bool writable_root = false;
-  std::size_t root = 0;                  // in the order of lookup
-  tl::expected<Head, std::string> head;  // the reason where it cannot be read
-  bool other_version = false;            // which may be another version of the format
+  std::size_t root = 0;                  // index in the order of lookup
+  tl::expected<Head, std::string> head;  // the reason, if the head cannot be read
+  bool other_version = false;            // true if the reason is another format version
 };
 
-// Usable from several threads at once.
+// May be used by several threads at once.
 class Store {
  public:
   explicit Store(StoreOptions options);
@@ -55,30 +56,34 @@ class Store {
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
-  // The entry of exactly this toolchain, from the first root (read-only ones first) that has it;
-  // else, unless `strict`, the newest by date of the read-only roots, whatever its toolchain.
-  // toolchain empty: this host has no compiler; the newest of all roots (nothing when `strict`).
-  // Verified before it is returned: every check of deserialize(), and the whole key text.
+  // Returns the entry of exactly this toolchain from the first root that has it, read-only roots
+  // first. If there is none and `strict` is false, returns the newest entry by date of the
+  // read-only roots, whatever its toolchain. An empty toolchain means that this host has no
+  // compiler: then returns the newest entry of all roots, or nothing if `strict`. Verifies the
+  // entry with every check of deserialize() and compares the whole key text.
   std::optional<Hit> lookup(const Identity&, const std::optional<Toolchain>&);
 
-  // What lookup() would give, for whoever only wants to know: nothing is stamped or set aside.
+  // Returns what lookup() would return, without stamping or setting aside any entry.
   std::optional<Hit> peek(const Identity&, const std::optional<Toolchain>&);
 
-  // Tells that a hit cannot be used after all, and why; sets it aside in the writable root.
+  // Reports why a hit turned out to be unusable. Sets the entry aside if it is in the writable
+  // root.
   void reject(const Identity&, const Hit& hit, const std::string& reason);
 
-  // Counts in the writable root's statistics, where there is one and it can be written.
+  // Counts an event in the writable root's statistics, if there is a writable root and it can be
+  // written.
   void count(CacheEvent event, double compile_ms);
 
-  // Temporary file beside the target, fsync, rename, directory fsync; then keeps the root within
-  // its bound. False (and one warning) when it could not be published; the caller keeps using its
-  // bytes.
+  // Writes a temporary file beside the target, calls fsync, renames it and calls fsync on the
+  // folder. Then keeps the root within its size limit. Returns false, after one warning, if the
+  // entry could not be published; the caller continues with its own bytes.
   bool publish(const Entry&);
 
-  // Held while one process compiles a key. An owner that has not finished after lock_timeout is
-  // taken for stopped, and exactly one of those who wait gets the lock in its place. Where no lock
-  // can be had it is empty: the caller compiles anyway. Released by the destructor and by the death
-  // of the process. Look up again once it is held: the previous holder has usually just published.
+  // Held while one process compiles a key. An owner that has not finished after lock_timeout counts
+  // as stopped, and exactly one waiter gets the lock in its place. If no lock can be had, held() is
+  // false and the caller compiles anyway. The destructor and the death of the process release the
+  // lock. The holder should look up again, because the previous holder has usually just published
+  // the entry.
   class Lock {
    public:
     Lock();
@@ -94,11 +99,11 @@ class Store {
   };
   Lock lock(const Identity&, const Toolchain&);
 
-  // Every entry of every root, by root and file name. Only the heads are read and verified, so that
-  // neither time nor memory depends on the size of the kernels.
+  // Returns every entry of every root, by root and file name. Reads and verifies only the heads, so
+  // time and memory do not depend on the size of the kernels.
   std::vector<Listing> list();
-  // All of a listed entry, verified as lookup() does it, or its file byte for byte; the reason
-  // where it does not verify.
+  // Return a listed entry in full, verified as in lookup(), or its file byte for byte. The error
+  // gives the reason if the entry does not verify.
   tl::expected<Entry, std::string> read(const Listing& listing);
   tl::expected<std::vector<std::uint8_t>, std::string> read_bytes(const Listing& listing);
   const StoreOptions& options() const;
@@ -108,10 +113,10 @@ class Store {
   std::unique_ptr<Impl> impl_;
 };
 
-// The default writable root from the given environment values: cache_dir (OCTILE_CACHE_DIR), else
-// xdg_cache_home/octile, else home/.cache/octile; empty where none is set. A relative
-// xdg_cache_home or home counts as unset (XDG Base Directory Specification, "Environment
-// variables").
+// Returns the default writable root for the given values of environment variables: cache_dir
+// (OCTILE_CACHE_DIR), else xdg_cache_home/octile, else home/.cache/octile. The result is empty if
+// none is set. A relative xdg_cache_home or home counts as unset (XDG Base Directory Specification,
+// "Environment variables").
 std::string default_root(std::string_view cache_dir, std::string_view xdg_cache_home,
                          std::string_view home);
 

@@ -15,7 +15,7 @@ namespace octile::cache {
 namespace {
 
 constexpr const char* kName = "tuning.jsonl";
-// Whatever the umask: a file that others may write would be refused when it is read.
+// Set whatever the umask, because a file that others may write would be refused when it is read.
 constexpr mode_t kFileMode = 0644;
 
 std::span<const std::uint8_t> bytes_of(std::string_view text) {
@@ -51,7 +51,7 @@ TuningFile::TuningFile(const std::string& root, bool writable, std::shared_ptr<F
       path_(root_.path() + "/" + kName),
       lock_timeout_(lock_timeout) {}
 
-// A record decides which kernel runs, so nobody else may write one. Who owns a read-only root's
+// A record decides which kernel runs, so nobody else may write one. The owner of a read-only root's
 // files is the choice of whoever named that root.
 IoResult<void> TuningFile::check(const struct stat& status) const {
   const auto refuse = [&](const std::string& why) {
@@ -116,17 +116,19 @@ IoResult<void> TuningFile::append(const TuningRecord& record) const {
   if (asked < 0) return io_failure("stat", path_, asked);
   const auto before = separator(*file, status.st_size);
   if (!before) return tl::unexpected(before.error());
-  // One write, so that writers without the lock (a filesystem that has none) do not mix either.
+  // The line is written with one call, so that lines do not mix even on a filesystem without locks.
   auto written = write_and_close(*ops_, *file, bytes_of(*before + line + "\n"), path_);
   if (written && status.st_size == 0) {
-    // The file may be new. EINVAL: a filesystem that cannot flush folders.
+    // The file may be new, so the folder is flushed too. EINVAL means that the filesystem cannot
+    // flush folders.
     retry_interrupted([&] { return ops_->fsync(folder->fd()); });
   }
   return written;
 }
 
 IoResult<OpenFile> TuningFile::open_to_append(const OpenFile& folder) const {
-  // Readable for the byte that separator() looks at; never waits at a FIFO.
+  // The file is readable for separator(), which reads its last byte. The open never waits at a
+  // FIFO.
   constexpr int kFlags = O_RDWR | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
   const int fd =
       retry_interrupted([&] { return ops_->open_at(folder.fd(), kName, kFlags, kFileMode); });
@@ -141,8 +143,8 @@ IoResult<OpenFile> TuningFile::open_to_append(const OpenFile& folder) const {
   return file;
 }
 
-// Released when the file is closed. Whether it was had does not matter: a writer holds it for one
-// fsync, and without it a line still goes out in one write.
+// Waits for the lock, which closing the file releases. The caller continues even without it: a
+// writer holds the lock for one fsync, and each line is written with one call anyway.
 void TuningFile::lock(const OpenFile& file) const {
   using Clock = std::chrono::steady_clock;
   using std::chrono::milliseconds;
@@ -156,9 +158,9 @@ void TuningFile::lock(const OpenFile& file) const {
   }
 }
 
-// What to write before a line: a newline where the file ends within one, which a writer that died
-// or found the disk full left behind. Where another writer without the lock is in the middle of a
-// line, the newline makes a blank one after it.
+// Returns what to write before a line: a newline if the file ends within a line, else nothing. A
+// writer that died or found the disk full leaves such a line. If another writer without the lock is
+// in the middle of a line, the newline only adds a blank line after it.
 IoResult<std::string> TuningFile::separator(const OpenFile& file, std::int64_t bytes) const {
   if (bytes == 0) return std::string();
   std::array<std::uint8_t, 1> last{};

@@ -1,5 +1,5 @@
-// The tuning records of one root: <root>/tuning.jsonl, one record a line, appended to and never
-// rewritten. FORMAT.md section 6.
+// The tuning records of one root: <root>/tuning.jsonl with one record in each line. Records are
+// appended and never rewritten. See FORMAT.md section 6.
 #pragma once
 
 #include <chrono>
@@ -17,16 +17,16 @@ namespace octile::cache {
 
 inline constexpr std::size_t kMaxTuningFileBytes = std::size_t{64} << 20;
 
-// The records of a text, in its order. Blank lines are nothing.
+// The records of a text in their order. Blank lines are ignored.
 struct TuningLines {
   std::vector<TuningRecord> records;
-  std::size_t skipped = 0;    // lines that are no record of this version
-  std::string first_skipped;  // "line 7: why"; empty where none was
-  bool torn = false;          // the text ends within a line that is no record (yet)
+  std::size_t skipped = 0;    // number of lines that are not a record of this version
+  std::string first_skipped;  // "line 7: why"; empty if no line was skipped
+  bool torn = false;          // the last line has no newline and is not a complete record yet
 };
 TuningLines parse_tuning_lines(std::string_view text);
 
-// What tells one state of the file from another without reading it.
+// Identifies one state of the file without reading it.
 struct TuningStamp {
   std::int64_t bytes = -1;  // -1: there is no file
   std::int64_t modified_ns = 0;
@@ -34,30 +34,31 @@ struct TuningStamp {
   friend bool operator==(const TuningStamp&, const TuningStamp&) = default;
 };
 
-// Usable from several threads at once: it keeps nothing open.
+// May be used by several threads at once, because it keeps no file open.
 //
-// A file that is a link, no regular file, may be written by group or others, or, in a writable
-// root, belongs to neither this user nor root, is refused (IoError code 0).
+// A file that is a link, is not regular, or may be written by group or others is refused with
+// IoError code 0. In a writable root it is also refused if it belongs to neither this user nor
+// root.
 class TuningFile {
  public:
-  // lock_timeout bounds how long append() waits for other writers before it goes on without the
-  // lock. file_ops null: the system's.
+  // lock_timeout bounds how long append() waits for other writers; after that it continues without
+  // the lock. file_ops null: the system's.
   TuningFile(const std::string& root, bool writable, std::shared_ptr<FileOps> file_ops = nullptr,
              std::chrono::milliseconds lock_timeout = std::chrono::seconds(5));
 
   const std::string& path() const { return path_; }
   bool writable() const { return root_.writable(); }
 
-  // A file that cannot be asked about has the stamp of one that is not there.
+  // If the file's status cannot be read, the stamp is that of a missing file.
   TuningStamp stamp() const;
 
-  // No file is an empty answer.
+  // Returns the records; the result is empty if there is no file.
   IoResult<TuningLines> read() const;
 
-  // Adds one line, flushed to the device; creates root and file where they are missing. Writers in
-  // any number of processes lose nothing of each other's, and a line that an earlier writer left
-  // torn stays alone. A record that parse_tuning_record() would not give back is refused (code 0),
-  // and so is a read-only root.
+  // Appends one line and flushes it to the device; creates the root and the file if they are
+  // missing. Writers in any number of processes keep each other's lines intact, and a torn line of
+  // an earlier writer stays on its own line. Refuses, with code 0, a record that
+  // parse_tuning_record() would not return unchanged. Also refuses a read-only root.
   IoResult<void> append(const TuningRecord& record) const;
 
  private:

@@ -41,8 +41,8 @@ Json to_json(const TuningConditions& conditions) {
           {"throttled_rounds", conditions.throttled_rounds}};
 }
 
-// Calls `read` with a reader of the object in `name`. A complaint about the object's own fields
-// names the object.
+// Calls `read` with a reader of the object in field `name`. The error about a field of that object
+// also names the object.
 template <typename Read>
 void read_object(FieldReader& reader, const char* name, Read read) {
   const Json* value = reader.find(name);

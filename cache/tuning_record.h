@@ -1,6 +1,6 @@
-// One decision of the tuner: which configuration serves a problem at a token count on a device, and
-// what was measured to find it. A line of JSON; FORMAT.md section 6 lists the fields. Plain text
-// and numbers: what a problem or a configuration means is for the reader of the texts to know.
+// One decision of the tuner: the configuration for a problem at a token count on a device, and the
+// measurements behind it. A record is a line of JSON; FORMAT.md section 6 lists its fields. This
+// file holds plain text and numbers and does not interpret problems or configurations.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace octile::cache {
 
 inline constexpr int kTuningVersion = 1;
 
-// A configuration and how long it took: the median with its 95 % interval.
+// A configuration and its time: the median with its 95 % interval.
 struct TimedConfig {
   std::string config;  // configuration text
   double median_us = 0;
@@ -25,43 +25,44 @@ struct TimedConfig {
   friend bool operator==(const TimedConfig&, const TimedConfig&) = default;
 };
 
-// How the search narrowed down.
+// Number of candidates left after each step of the search.
 struct TuningCounts {
   std::int64_t enumerated = 0;
-  std::int64_t admitted = 0;     // by the constraints
-  std::int64_t compiled = 0;     // without spills
-  std::int64_t failed_verify = 0;  // wrong results: never timed
+  std::int64_t admitted = 0;       // passed the constraints
+  std::int64_t compiled = 0;       // compiled without spills
+  std::int64_t failed_verify = 0;  // gave wrong results and were never timed
   std::int64_t timed = 0;
   friend bool operator==(const TuningCounts&, const TuningCounts&) = default;
 };
 
-// The device during the measurement; 0 where it was not read.
+// The device during the measurement; 0 if a value was not read.
 struct TuningConditions {
   double sm_clock_mhz = 0;  // median over the rounds
   double memory_clock_mhz = 0;
   double power_watts = 0;
-  std::int64_t throttled_rounds = 0;  // repeated, not counted
+  std::int64_t throttled_rounds = 0;  // rounds that were repeated because the clock was throttled
   friend bool operator==(const TuningConditions&, const TuningConditions&) = default;
 };
 
 struct TuningRecord {
-  // What is decided about. These, `tokens` and the winner's configuration are required of a line.
+  // The subject of the decision. A line must have these fields, `tokens` and the winner's
+  // configuration.
   std::string problem;      // canonical text, '?' for the token count
   std::int64_t bucket = 0;  // the largest token count of the bucket
-  std::int64_t tokens = 0;  // the count that was timed, 1 to `bucket`
+  std::int64_t tokens = 0;  // the timed token count, from 1 to `bucket`
   std::string device;       // "h200"
   int sm_count = 0;
 
   TimedConfig winner;
-  std::optional<TimedConfig> runner_up;       // absent: nothing else was left
-  std::optional<TimedConfig> default_config;  // what the cost model takes; absent: not timed
-  double gain = 1;                            // the default's time over the winner's
-  double noise = 0;                           // what a gain has to exceed: 0.004 is 0.4 %
+  std::optional<TimedConfig> runner_up;       // absent if no other candidate was left
+  std::optional<TimedConfig> default_config;  // the cost model's choice; absent if it was not timed
+  double gain = 1;                            // the default's time divided by the winner's
+  double noise = 0;                           // gains at or below it are noise; 0.004 is 0.4 %
 
   std::string family;         // "gemm", "quantize"
   std::string device_name;    // "NVIDIA H200"
-  Toolchain toolchain;        // that compiled the winner
-  std::string source_digest;  // of the winner's kernel, as in its cache entry's name
+  Toolchain toolchain;        // the toolchain that compiled the winner
+  std::string source_digest;  // digest of the winner's source, as in its cache entry's name
   TuningCounts counts;
   TuningConditions conditions;
   std::string protocol;  // how it was timed: name and version, rounds, rotated bytes
@@ -71,11 +72,12 @@ struct TuningRecord {
   friend bool operator==(const TuningRecord&, const TuningRecord&) = default;
 };
 
-// One line without the newline, fields in a fixed order. Numbers must be finite.
+// Returns one line without the newline, with the fields in a fixed order. Numbers must be finite.
 std::string to_json_line(const TuningRecord& record);
 
-// Every field but the ones that decide may be missing, unknown ones are passed over, and a version
-// other than kTuningVersion is refused. The error is one sentence that names the field.
+// Returns the record of a line. Only the fields that decide are required, and unknown fields are
+// ignored. A version other than kTuningVersion is refused. The error is one sentence that names the
+// field.
 tl::expected<TuningRecord, std::string> parse_tuning_record(std::string_view line);
 
 }  // namespace octile::cache

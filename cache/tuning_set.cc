@@ -12,7 +12,7 @@
 namespace octile::cache {
 namespace {
 
-// The extents of a problem: fields with these names whose value is a number.
+// The extents of a problem are the fields with these names whose value is a number.
 constexpr std::array<std::string_view, 5> kExtentNames{"m", "n", "k", "rows", "cols"};
 
 std::optional<std::int64_t> extent_of(std::string_view name, std::string_view value) {
@@ -23,7 +23,8 @@ std::optional<std::int64_t> extent_of(std::string_view name, std::string_view va
   return extent;
 }
 
-// "gemm m=? n=7168 k=2048 d=bf16" is of the kind "gemm m=? n=# k=# d=bf16" with extents 7168, 2048.
+// "gemm m=? n=7168 k=2048 d=bf16" has the kind "gemm m=? n=# k=# d=bf16" and the extents 7168 and
+// 2048.
 struct SplitProblem {
   std::string kind;
   std::vector<std::int64_t> extents;
@@ -45,7 +46,8 @@ SplitProblem split(std::string_view problem) {
   return parts;
 }
 
-// The product of the ratios, each larger by smaller; nothing where one is beyond 25 %.
+// Returns the product of the ratios, each of the larger by the smaller extent, or empty if one
+// ratio exceeds 1.25.
 std::optional<double> distance(const std::vector<std::int64_t>& a,
                                const std::vector<std::int64_t>& b) {
   double product = 1;
@@ -59,8 +61,8 @@ std::optional<double> distance(const std::vector<std::int64_t>& a,
   return product;
 }
 
-// The ratio of two buckets, larger by smaller; nothing beyond a factor of two. Nothing is doubled,
-// which might overflow: a file may hold any number.
+// Returns the ratio of the larger bucket to the smaller, or empty if it exceeds two. The comparison
+// doubles neither bucket, because a file may hold any number and doubling might overflow.
 std::optional<double> distance(std::int64_t a, std::int64_t b) {
   const std::int64_t small = std::min(a, b);
   const std::int64_t large = std::max(a, b);
@@ -86,7 +88,7 @@ std::string_view name_of(TuningMatch match) {
   return "unknown";
 }
 
-// A hit with what it is ordered by.
+// A hit with its sort key.
 struct TuningSet::Ranked {
   TuningHit hit;
   bool other_extents = false;
@@ -94,7 +96,7 @@ struct TuningSet::Ranked {
 
   auto order() const {
     const TuningRecord& r = *hit.record;
-    // Ratios of numbers above 0: no NaN, so a strict order.
+    // The ratios are of positive numbers, so no NaN occurs and the order is strict.
     return std::tuple(hit.match, other_extents, apart, -r.bucket, std::string_view(r.problem),
                       std::string_view(r.device), r.sm_count);
   }

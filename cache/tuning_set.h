@@ -1,4 +1,4 @@
-// The records that are known, from any number of files, and the ones that fit a question.
+// Holds the known records of any number of files and finds those that match a query.
 #pragma once
 
 #include <cstddef>
@@ -12,41 +12,46 @@
 
 namespace octile::cache {
 
-// Best first. No hit at all is the fourth answer: none.
+// How well a record matches, best first. If no record matches, lookup() returns no hit.
 enum class TuningMatch {
-  kExact,        // problem, bucket, device name and SM count are the ones asked for
-  kNear,         // the device is, and the problem at a bucket within a factor of two; or the
-                 // bucket, with every extent within 25 % and everything else equal
-  kOtherDevice,  // problem and bucket are: to report, not to use
+  kExact,  // problem, bucket, device name and SM count are equal
+  // The device is equal, and one of two conditions holds. Either the problem is equal and the
+  // bucket lies within a factor of two. Or the bucket is equal, every extent lies within 25 % and
+  // everything else is equal.
+  kNear,
+  kOtherDevice,  // problem and bucket are equal; such a record is reported but not used
 };
 std::string_view name_of(TuningMatch match);  // "exact", "near", "other-device"
 
 struct TuningQuery {
   std::string_view problem;  // canonical text, '?' for the token count
-  std::int64_t bucket = 0;   // its largest token count
+  std::int64_t bucket = 0;   // largest token count of the bucket
   std::string_view device;
   int sm_count = 0;
 };
 
 struct TuningHit {
-  const TuningRecord* record = nullptr;  // lives as long as the set
+  const TuningRecord* record = nullptr;  // valid as long as the set
   TuningMatch match = TuningMatch::kExact;
-  std::string_view origin;  // as given to add()
+  std::string_view origin;  // the name given to add()
 };
 
 class TuningSet {
  public:
-  // Sources in order of precedence. Of records of one problem, bucket, device and SM count the
-  // source's last stands, and an earlier source's over a later one's.
+  // Adds a source; sources are added in order of precedence. If records share problem, bucket,
+  // device and SM count, the first source that has one wins, and within that source its last
+  // record.
   void add(std::vector<TuningRecord> records, std::string origin);
 
-  // All that match, best first, in an order that depends on nothing but the records: exact; near in
-  // the token count by the buckets' ratio, of one ratio the larger first (a large tile wastes less
-  // on few tokens than a small one on many); near in the extents by the product of the ratios, then
-  // by text; other devices by name and SM count.
+  // Returns all matching records, best first. The order depends only on the records:
+  // - exact matches;
+  // - near token counts by the ratio of the buckets; of equal ratios the larger bucket first,
+  //   because a large tile wastes less on few tokens than a small one on many;
+  // - near extents by the product of their ratios, then by text;
+  // - other devices by name and SM count.
   std::vector<TuningHit> lookup(const TuningQuery& query) const;
 
-  // In the order they were added, with how many of their records stand.
+  // Returns the sources in the order they were added, each with the number of its records in use.
   struct Source {
     std::string origin;
     std::size_t records = 0;
@@ -56,15 +61,16 @@ class TuningSet {
  private:
   struct Entry {
     TuningRecord record;
-    std::vector<std::int64_t> extents;  // numbers taken out of the problem's text
+    std::vector<std::int64_t> extents;  // numbers from the problem's text
     std::size_t source = 0;
   };
   struct Ranked;
 
   std::vector<Entry> entries_;
   std::vector<Source> sources_;
-  std::unordered_map<std::string, std::size_t> by_key_;  // what a record decides about
-  // By the problem's text without its extents: what can match at all.
+  // Maps problem, bucket, device and SM count to the index of the entry.
+  std::unordered_map<std::string, std::size_t> by_key_;
+  // Maps the problem's text without its extents to the entries that can match.
   std::unordered_map<std::string, std::vector<std::size_t>> by_kind_;
 };
 

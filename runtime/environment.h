@@ -1,4 +1,4 @@
-// The one table of environment variables. Nothing else in the library reads the environment.
+// The one table of environment variables. No other file of the library reads the environment.
 #pragma once
 
 #include <optional>
@@ -14,8 +14,8 @@ struct EnvironmentVariable {
 };
 std::span<const EnvironmentVariable> environment_variables();
 
-// The value of a variable of the table; nullopt where it is unset or empty. A name outside the
-// table is a defect and answers nullopt.
+// Returns the value of a variable of the table, or nullopt if it is unset or empty. Asking for a
+// name outside the table is a defect and returns nullopt.
 std::optional<std::string> environment_value(std::string_view name);
 
 }  // namespace octile

@@ -1,4 +1,4 @@
-// Messages of the library: to the caller's callback, one at a time, never to a stream.
+// Delivers the library's messages to the caller's callback, one at a time, and never to a stream.
 #pragma once
 
 #include <functional>
@@ -9,12 +9,12 @@
 
 namespace octile {
 
-// The values are those of octile_log_level in octile/octile.h (asserted in the C API).
+// The values equal those of octile_log_level in octile/octile.h (asserted in the C API).
 enum class LogLevel : int { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
 
-// Usable from any thread. Delivery is serialised: the callback never runs twice at once, and must
-// not log through the same Logger. An exception it throws is swallowed, because a message may be
-// sent from a destructor and must not decide the fate of a call.
+// May be used from any thread. Delivery is serialised: the callback never runs twice at once, and
+// must not log through the same Logger. An exception it throws is swallowed: a destructor may send
+// messages, and a message must not make a call fail.
 class Logger {
  public:
   using Callback = std::function<void(LogLevel, const std::string&)>;
@@ -24,13 +24,14 @@ class Logger {
   Logger(const Logger&) = delete;
   Logger& operator=(const Logger&) = delete;
 
-  // Whether a message of this level would be delivered: ask before composing an expensive one.
+  // Returns true if a message of this level would be delivered. Check it before composing an
+  // expensive message.
   bool enabled(LogLevel level) const { return callback_ != nullptr && level >= minimum_; }
 
   void log(LogLevel level, const std::string& message);
 
   // Delivers the first message of each key and no later one. A message below the minimum level does
-  // not use its key up.
+  // not count as the first.
   void log_once(std::string_view key, LogLevel level, const std::string& message);
 
  private:

@@ -10,7 +10,7 @@ bool contains(std::string_view line, std::string_view part) {
   return line.find(part) != std::string_view::npos;
 }
 
-// What stands between `before` and `after`; nullopt where either is missing.
+// Returns the text between `before` and `after`, or nullopt if either is missing.
 std::optional<std::string_view> between(std::string_view line, std::string_view before,
                                         std::string_view after) {
   const std::size_t start = line.find(before);
@@ -21,7 +21,7 @@ std::optional<std::string_view> between(std::string_view line, std::string_view 
   return line.substr(0, end);
 }
 
-// The number that stands directly before `unit`: 936 of "520 bytes stack, 936 bytes spill stores".
+// Returns the number directly before `unit`: 936 in "520 bytes stack, 936 bytes spill stores".
 std::optional<int> number_before(std::string_view line, std::string_view unit) {
   const std::size_t end = line.find(unit);
   if (end == std::string_view::npos) return std::nullopt;
@@ -33,7 +33,8 @@ std::optional<int> number_before(std::string_view line, std::string_view unit) {
   return number;
 }
 
-// By code and by text: not every release prints the code.
+// Returns true if the line reports a lost schedule. It checks code and text, because not every
+// release prints the code.
 bool loses_schedule(std::string_view line) {
   return contains(line, "Potential Performance Loss") || contains(line, "(C7508)") ||
          contains(line, "(C7510)") || contains(line, "(C7514)");
@@ -55,7 +56,7 @@ void read_resources(std::string_view line, std::string_view function, LoggedKern
 
 CompileLog parse_compile_log(std::string_view log) {
   CompileLog result;
-  std::string_view function;  // of the last "Function properties for"
+  std::string_view function;  // named by the last "Function properties for"
   while (!log.empty()) {
     const std::size_t end = log.find('\n');
     const std::string_view line = log.substr(0, end);

@@ -1,5 +1,5 @@
-// Reads NVRTC's program log: what ptxas reports of each kernel under --ptxas-options=-v, and what a
-// person should know of. The lines, as NVRTC 13.0 writes them:
+// Parses NVRTC's program log: the resources that ptxas reports for each kernel under
+// --ptxas-options=-v, and the lines that a person should read. NVRTC 13.0 writes these lines:
 //
 //   gemm/hopper_1d2d.cu(77): warning #177-D: variable "x" was declared but never referenced
 //   ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored; unable to ...
@@ -19,16 +19,16 @@ namespace octile {
 struct LoggedKernel {
   std::string name;
   int registers = 0;
-  int stack_bytes = 0;        // of the entry function itself
-  int spill_store_bytes = 0;  // with those of device functions compiled for this entry
+  int stack_bytes = 0;        // of the entry function only
+  int spill_store_bytes = 0;  // includes device functions compiled for this entry
   int spill_load_bytes = 0;
 };
 
 struct CompileLog {
   std::vector<LoggedKernel> kernels;
-  std::vector<std::string> warnings;        // whole lines, lost_schedules among them
-  std::vector<std::string> lost_schedules;  // C7508, C7510, C7514
-  std::string insufficient_registers;       // the C7602 line; empty: none
+  std::vector<std::string> warnings;        // complete lines, including lost_schedules
+  std::vector<std::string> lost_schedules;  // lines with C7508, C7510 or C7514
+  std::string insufficient_registers;       // the line with C7602; empty if there is none
 };
 
 CompileLog parse_compile_log(std::string_view log);

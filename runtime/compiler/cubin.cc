@@ -14,7 +14,7 @@ using Bytes = std::span<const std::uint8_t>;
 
 constexpr std::uint16_t kMachineCuda = 190;  // EM_CUDA of the ELF registry
 
-// .nv.info attributes, read off cubins of NVRTC 13.0 (`cuobjdump -elf` names them).
+// .nv.info attributes, taken from cubins of NVRTC 13.0 (`cuobjdump -elf` names them).
 constexpr std::uint8_t kFormatWithPayload = 4;  // EIFMT_SVAL
 constexpr std::uint8_t kMaxThreads = 0x05;      // u32 x, y, z
 constexpr std::uint8_t kFrameSize = 0x11;       // u32 symbol, u32 bytes
@@ -26,14 +26,15 @@ constexpr int kParameterSizeShift = 18;
 
 constexpr std::uint64_t kReservedSmemBytes = 1024;
 
-// No kernel of ours comes near it: the bound keeps a corrupt count from costing time.
+// No kernel of Octile has nearly as many parameters. The limit keeps a corrupt count from costing
+// time.
 constexpr std::size_t kMaxParameters = 1024;
 
 tl::unexpected<Error> corrupt(std::string what) {
   return fail(ErrorCode::kInternal, fmt::format("not a usable cubin: {}", what));
 }
 
-// The object at `offset`, copied out, because file offsets promise no alignment.
+// Returns a copy of the object at `offset`, because file offsets guarantee no alignment.
 template <typename T>
 std::optional<T> read_at(Bytes bytes, std::uint64_t offset) {
   if (offset > bytes.size() || bytes.size() - offset < sizeof(T)) return std::nullopt;
@@ -47,7 +48,7 @@ std::optional<Bytes> slice(Bytes bytes, std::uint64_t offset, std::uint64_t size
   return bytes.subspan(offset, size);
 }
 
-// The zero-terminated string at `offset`; nullopt where it runs off the table.
+// Returns the zero-terminated string at `offset`, or nullopt if it runs past the end of the table.
 std::optional<std::string_view> string_at(Bytes table, std::uint64_t offset) {
   if (offset >= table.size()) return std::nullopt;
   const Bytes rest = table.subspan(offset);
@@ -60,7 +61,7 @@ std::optional<std::string_view> string_at(Bytes table, std::uint64_t offset) {
 struct Section {
   std::string_view name;
   Elf64_Shdr header;
-  Bytes content;  // empty for SHT_NOBITS, which has a size in memory only
+  Bytes content;  // empty for SHT_NOBITS, whose size exists only in memory
 };
 
 Result<std::vector<Section>> read_sections(Bytes bytes, const Elf64_Ehdr& file) {
@@ -96,7 +97,8 @@ const Section* find_section(std::span<const Section> sections, std::string_view 
   return found == sections.end() ? nullptr : &*found;
 }
 
-// Calls use(attribute, payload) for each record that has a payload; false where one is cut off.
+// Calls use(attribute, payload) for each record that has a payload. Returns false if a record is
+// cut off.
 template <typename Use>
 bool for_each_record(Bytes info, Use use) {
   std::uint64_t at = 0;
@@ -107,7 +109,7 @@ bool for_each_record(Bytes info, Use use) {
     const auto format = static_cast<std::uint8_t>(*head & 0xff);
     const auto attribute = static_cast<std::uint8_t>(*head >> 8 & 0xff);
     const std::uint32_t value = *head >> 16;
-    if (format != kFormatWithPayload) continue;  // the value is all there is
+    if (format != kFormatWithPayload) continue;  // the value is the complete record
     const auto payload = slice(info, at, value);
     if (!payload) return false;
     use(attribute, *payload);
@@ -116,7 +118,8 @@ bool for_each_record(Bytes info, Use use) {
   return true;
 }
 
-// Function symbols that a kernel's text section bears the name of, by symbol index.
+// A kernel's function symbol, whose name also appears in the name of its text section, and the
+// symbol's index.
 struct KernelSymbol {
   std::uint32_t index;
   std::string_view name;
@@ -135,8 +138,8 @@ Result<std::vector<KernelSymbol>> read_kernel_symbols(std::span<const Section> s
     if (ELF64_ST_TYPE(symbol.st_info) != STT_FUNC || symbol.st_shndx >= sections.size()) continue;
     const auto name = string_at(names, symbol.st_name);
     if (!name) return corrupt("a symbol name lies outside the table of names");
-    // A device function that was not inlined is a function symbol too, but only an entry point has
-    // its own .nv.info.
+    // A device function that was not inlined also has a function symbol, but only an entry point
+    // has its own .nv.info section.
     const std::string_view text = sections[symbol.st_shndx].name;
     if (text.starts_with(".text.") && text.substr(6) == *name &&
         find_section(sections, fmt::format(".nv.info.{}", *name)) != nullptr)
@@ -145,7 +148,8 @@ Result<std::vector<KernelSymbol>> read_kernel_symbols(std::span<const Section> s
   return kernels;
 }
 
-// The per-function values of the global .nv.info for one symbol.
+// Reads the values for one function symbol from the global .nv.info. Returns false if a record is
+// cut off.
 bool read_function_values(Bytes info, std::uint32_t symbol, CubinKernel* kernel) {
   return for_each_record(info, [&](std::uint8_t attribute, Bytes payload) {
     const auto index = read_at<std::uint32_t>(payload, 0);
@@ -232,7 +236,7 @@ Result<CubinInfo> read_cubin(Bytes bytes) {
       return tl::unexpected(read.error());
     if (const Section* shared =
             find_section(*sections, fmt::format(".nv.shared.{}", symbol.name))) {
-      // From sm_90 on the section begins with what the system reserves of each block.
+      // From sm_90 on, the section begins with the bytes that the system reserves in each block.
       const std::uint64_t reserved = info.sm >= 90 ? kReservedSmemBytes : 0;
       const std::uint64_t held = std::min<std::uint64_t>(shared->header.sh_size, INT32_MAX);
       kernel.static_smem_bytes = static_cast<int>(held - std::min(held, reserved));
@@ -246,7 +250,7 @@ Status validate_cubin(Bytes bytes, std::string_view architecture, std::string_vi
                       std::span<const int> parameter_bytes) {
   const auto info = read_cubin(bytes);
   if (!info) return tl::unexpected(info.error());
-  // e_flags hold the number only: sm_90 and sm_90a look alike.
+  // e_flags hold only the number, so sm_90 and sm_90a look alike.
   std::string_view digits = architecture;
   if (digits.starts_with("sm_")) digits.remove_prefix(3);
   while (!digits.empty() && (digits.back() < '0' || digits.back() > '9')) digits.remove_suffix(1);

@@ -1,9 +1,9 @@
-// Reads what a cubin says about its kernels: enough to check that bytes from a cache are the kernel
-// that was asked for, without a driver.
+// Parses a cubin's description of its kernels without a driver. This suffices to check that bytes
+// from a cache are the requested kernel.
 //
-// A cubin is a 64-bit little-endian ELF file. Its .nv.info sections hold records
-// { u8 format, u8 attribute, u16 value, u8 payload[value] where format = 4 }. The global .nv.info
-// carries per-function records keyed by symbol index, .nv.info.<kernel> the kernel's own.
+// A cubin is a 64-bit little-endian ELF file. Its .nv.info sections hold records { u8 format, u8
+// attribute, u16 value, u8 payload[value] if format = 4 }. The global .nv.info section holds
+// per-function records keyed by symbol index; .nv.info.<kernel> holds the kernel's own.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct CubinParameter {
 
 struct CubinKernel {
   std::string name;
-  int registers = 0;  // at entry: with setmaxnreg, warps may hold more or fewer later
+  int registers = 0;  // at entry; setmaxnreg may change the count of a warp later
   int frame_bytes = 0;
   int min_stack_bytes = 0;
   int max_threads = 0;  // from __launch_bounds__; 0: not stated
@@ -36,15 +36,15 @@ struct CubinKernel {
 struct CubinInfo {
   int sm = 0;  // 90
   std::vector<CubinKernel> kernels;
-  const CubinKernel* find(std::string_view name) const;  // null where absent
+  const CubinKernel* find(std::string_view name) const;  // null if absent
 };
 
-// Never reads outside `bytes`, never allocates more than a small multiple of them. Errors:
-// kInternal, naming the check that failed.
+// Returns the kernels of a cubin. Never reads outside `bytes` and never allocates more than a small
+// multiple of their size. Errors: kInternal, naming the check that failed.
 Result<CubinInfo> read_cubin(std::span<const std::uint8_t> bytes);
 
-// That the cubin is for `architecture` ("sm_90a") and holds `kernel` with exactly these parameter
-// sizes. Errors: kInternal, saying what differs.
+// Checks that the cubin is for `architecture` ("sm_90a") and holds `kernel` with exactly these
+// parameter sizes. Errors: kInternal, saying what differs.
 Status validate_cubin(std::span<const std::uint8_t> bytes, std::string_view architecture,
                       std::string_view kernel, std::span<const int> parameter_bytes);
 

@@ -25,8 +25,8 @@ tl::unexpected<Error> unreadable(const std::string& path) {
                                                   std::generic_category().message(errno)));
 }
 
-// What must be unchanged for a remembered digest to hold. The path comes last, because it may
-// contain spaces.
+// Returns the text that must be unchanged for a remembered digest to be valid. The path comes last,
+// because it may contain spaces.
 Result<std::string> stat_key(const std::string& path) {
   struct stat info = {};
   if (stat(path.c_str(), &info) != 0) return unreadable(path);
@@ -68,8 +68,8 @@ std::string find_in_memo(const std::string& memo_file, const std::string& key) {
   return {};
 }
 
-// Appends in one write, which POSIX keeps whole among writers of a local file; a torn line (NFS, a
-// full disk) fails its checksum and is passed over.
+// Appends with one write, which POSIX keeps whole among writers of a local file. A torn line (NFS,
+// a full disk) fails its checksum and is ignored.
 void add_to_memo(const std::string& memo_file, const std::string& key, const std::string& digest) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(memo_file.c_str(), "ae"),
                                                              &std::fclose);

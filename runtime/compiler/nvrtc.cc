@@ -40,10 +40,10 @@ struct Version {
   int minor = 0;
   friend auto operator<=>(const Version&, const Version&) = default;
 };
-// The first release whose ptxas knows every instruction the templates use without known defects; it
-// is also the oldest the compile tests run.
+// The first release whose ptxas knows every instruction of the templates without known defects. It
+// is also the oldest release that the compile tests run.
 constexpr Version kMinimumVersion{12, 8};
-// --no-cache appeared together with the cache it turns off (NVRTC guide, "Caching").
+// --no-cache appeared together with the cache that it turns off (NVRTC guide, "Caching").
 constexpr Version kComputeCacheVersion{12, 9};
 
 constexpr const char* kReportOption = "--ptxas-options=-v";
@@ -60,7 +60,7 @@ std::string dl_error() {
   return text != nullptr ? text : "unknown reason";
 }
 
-// The file an address was loaded from, links resolved.
+// Returns the file that an address was loaded from, with links resolved.
 std::string loaded_file(const void* address) {
   Dl_info info = {};
   if (dladdr(address, &info) == 0 || info.dli_fname == nullptr) return {};
@@ -69,17 +69,20 @@ std::string loaded_file(const void* address) {
   return error ? info.dli_fname : file.string();
 }
 
-// glibc gives what is free at the top of its heap back to the kernel from 128 KB on, and a compile
-// frees 12 MB, which the next one then faults in again page by page: 3,100 faults, 5 to 10 ms.
-// Blocks up to the largest one freed so far are left on the heap, and twice as much of its top
-// (mallopt(3), M_MMAP_THRESHOLD): hence one is freed here, of which no page is ever touched.
+// Makes glibc keep freed memory. By default glibc returns free memory at the top of its heap to the
+// kernel from 128 KB on. A compile frees 12 MB, and the next one would fault them in again page by
+// page: 3,100 faults, 5 to 10 ms. glibc adapts to the largest block freed so far. It keeps blocks
+// up to that size on the heap, and twice as much at its top (mallopt(3), M_MMAP_THRESHOLD).
+// Therefore one large block is freed here; none of its pages is ever touched.
 void keep_freed_memory() {
-  constexpr std::size_t kBytes = std::size_t{24} << 20;  // above 32 MB glibc learns nothing
-  void* volatile block = std::malloc(kBytes);  // volatile, or the compiler leaves both calls out
+  // glibc does not adapt to blocks above 32 MB.
+  constexpr std::size_t kBytes = std::size_t{24} << 20;
+  // volatile keeps the compiler from removing both calls.
+  void* volatile block = std::malloc(kBytes);
   std::free(block);
 }
 
-// A program that is destroyed with its scope.
+// A program that is destroyed at the end of its scope.
 class Program {
  public:
   explicit Program(const NvrtcApi& api) : api_(api) {}
@@ -101,13 +104,13 @@ std::string read_log(const NvrtcApi& api, nvrtcProgram program) {
   if (api.nvrtcGetProgramLogSize(program, &bytes) != NVRTC_SUCCESS || bytes == 0) return {};
   std::string log(bytes, '\0');
   if (api.nvrtcGetProgramLog(program, log.data()) != NVRTC_SUCCESS) return {};
-  log.resize(std::min(bytes - 1, log.find('\0')));  // the size counts the terminating zero
+  log.resize(std::min(bytes - 1, log.find('\0')));  // the size includes the terminating zero
   return log;
 }
 
-// Joins what the log says with what the cubin holds. Where a kernel is missing in the log (a
-// release that words it otherwise) its spills are unknown: none without a stack frame, since they
-// would live there, else at most the frame.
+// Joins what the log says with what the cubin holds. If a kernel is missing from the log (a release
+// words it differently), its spills are unknown. Spills live in the stack frame, so they are then
+// reported as the frame's size.
 Result<std::vector<KernelResources>> join_resources(const CubinInfo& cubin, const CompileLog& log,
                                                     std::vector<std::string>* warnings) {
   std::vector<KernelResources> joined;
@@ -148,7 +151,7 @@ struct Nvrtc::Impl {
   NvrtcApi api;
   Version version;
   std::string path;
-  std::string builtins_path;  // empty: not beside the library
+  std::string builtins_path;  // empty if it is not beside the library
 
   std::string error_text(nvrtcResult result) const { return api.nvrtcGetErrorString(result); }
 };
@@ -226,8 +229,8 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::load(const std::string& path) {
                             version.minor, kMinimumVersion.major, kMinimumVersion.minor));
   impl->path = loaded_file(reinterpret_cast<const void*>(impl->api.nvrtcVersion));
 
-  // NVRTC opens its builtins by name on the first compile. Opened here by the path beside it, they
-  // are found whatever the loader's search path is, and the digest is of the file in use.
+  // NVRTC opens its builtins by name on the first compile. Opening them here by their path makes
+  // the loader's search path irrelevant, and the digest is that of the file in use.
   const fs::path builtins = fs::path(impl->path).parent_path() /
                             fmt::format("libnvrtc-builtins.so.{}.{}", version.major, version.minor);
   if (dlopen(builtins.c_str(), RTLD_NOW | RTLD_LOCAL) != nullptr)

@@ -1,5 +1,5 @@
-// Device memory that is freed with its scope. For tests, bench and demo: Octile's calls themselves
-// take the caller's pointers and allocate nothing.
+// Device memory that is freed at the end of its scope. It serves tests, bench and demo; Octile's
+// calls take the caller's pointers and allocate nothing.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@
 
 namespace octile {
 
-// Bytes of device memory of the context current in allocate(); that context must be current, and no
-// longer use the memory, when it is destroyed. Copies are asynchronous with respect to the host on
-// pinned memory only, as the driver defines.
+// Device memory of the context that is current in allocate(). When the buffer is destroyed, that
+// context must be current and must no longer use the memory. Copies are asynchronous for the host
+// only with pinned memory, as the driver defines.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;  // empty: pointer 0, 0 bytes
-  // 0 bytes gives an empty buffer. Errors: kOutOfMemory, kDeviceError.
+  // Returns a buffer of `bytes` bytes; 0 gives an empty buffer. Errors: kOutOfMemory, kDeviceError.
   static Result<DeviceBuffer> allocate(std::shared_ptr<const Driver> driver, std::size_t bytes);
   ~DeviceBuffer();
   DeviceBuffer(DeviceBuffer&& other) noexcept;
@@ -27,10 +27,11 @@ class DeviceBuffer {
   void* pointer() const { return reinterpret_cast<void*>(pointer_); }
   std::size_t bytes() const { return bytes_; }
 
-  // [offset, offset + bytes) must lie within the buffer. Errors: kInvalidArgument, kDeviceError.
+  // Copy between the host and [offset, offset + bytes), which must lie within the buffer. Errors:
+  // kInvalidArgument, kDeviceError.
   Status upload(const void* source, std::size_t bytes, CUstream stream, std::size_t offset = 0);
   Status download(void* target, std::size_t bytes, CUstream stream, std::size_t offset = 0) const;
-  Status fill(std::uint8_t value, CUstream stream);  // every byte
+  Status fill(std::uint8_t value, CUstream stream);  // sets every byte
 
  private:
   DeviceBuffer(std::shared_ptr<const Driver> driver, CUdeviceptr pointer, std::size_t bytes)

@@ -1,4 +1,4 @@
-// A device's primary context, the one the CUDA runtime and the frameworks use.
+// A device's primary context, which the CUDA runtime and the frameworks also use.
 #pragma once
 
 #include <memory>
@@ -8,10 +8,10 @@
 
 namespace octile {
 
-// Keeps the primary context of a device alive. Movable, usable from any thread.
+// Keeps the primary context of a device alive. Movable; may be used from any thread.
 class PrimaryContext {
  public:
-  // Errors: kDeviceError, kOutOfMemory.
+  // Retains the device's primary context. Errors: kDeviceError, kOutOfMemory.
   static Result<PrimaryContext> retain(std::shared_ptr<const Driver> driver, int ordinal);
   ~PrimaryContext();
   PrimaryContext(PrimaryContext&& other) noexcept;
@@ -27,11 +27,11 @@ class PrimaryContext {
 
   std::shared_ptr<const Driver> driver_;
   CUdevice device_ = 0;
-  CUcontext context_ = nullptr;  // null: moved from
+  CUcontext context_ = nullptr;  // null after a move
 };
 
-// Makes a context current for a scope of one thread, and what was current again after it. Where it
-// is current already, as in a framework's thread, neither end calls more than cuCtxGetCurrent.
+// Makes a context current in one thread for a scope, and restores the previous one afterwards. If
+// the context is already current, as in a framework's thread, only cuCtxGetCurrent is called.
 class ContextGuard {
  public:
   static Result<ContextGuard> enter(const Driver& driver, CUcontext context);
@@ -41,7 +41,7 @@ class ContextGuard {
 
  private:
   explicit ContextGuard(const Driver* pushed) : pushed_(pushed) {}
-  const Driver* pushed_ = nullptr;  // null: nothing to pop
+  const Driver* pushed_ = nullptr;  // null if there is nothing to pop
 };
 
 }  // namespace octile

@@ -15,7 +15,7 @@ struct Attribute {
   int* value;
 };
 
-// The known device to take speeds from: the one this is, else the one with the nearest SM count.
+// Returns the known device with the nearest SM count.
 const DeviceSpec* nearest_known(const DeviceSpec& device) {
   const DeviceSpec* nearest = nullptr;
   for (const DeviceSpec& known : known_devices())
@@ -25,8 +25,8 @@ const DeviceSpec* nearest_known(const DeviceSpec& device) {
   return nearest;
 }
 
-// The known device whose SM count this has and whose name is a word of the driver's: "NVIDIA H100
-// 80GB HBM3" with 132 SMs is h100, the PCIe card with 114 is not.
+// Returns the known device with the same SM count whose name is a word of the driver's name, or
+// null. "NVIDIA H100 80GB HBM3" with 132 SMs is h100; the PCIe card with 114 SMs is not.
 const DeviceSpec* match_known(const DeviceSpec& device) {
   for (const DeviceSpec& known : known_devices()) {
     const std::string words = "-" + device.name + "-";
@@ -46,8 +46,9 @@ void copy_speeds(const DeviceSpec& from, DeviceSpec* to) {
   to->launch_us = from.launch_us;
 }
 
-// Tensor and L2 speed go with SMs times clock, DRAM with bus width times memory clock, which the
-// driver reports for both edges of the clock.
+// Scales the speeds of `from` to this device. Tensor and L2 speeds are proportional to SM count
+// times clock. DRAM speed is proportional to bus width times memory clock, which the driver reports
+// for both edges of the clock.
 void scale_speeds(const DeviceSpec& from, double boost_ghz, double bus_tbps, DeviceSpec* to) {
   copy_speeds(from, to);
   if (boost_ghz > 0) to->clock_ghz = std::min(boost_ghz, from.clock_ghz);

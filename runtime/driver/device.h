@@ -1,4 +1,4 @@
-// What a live GPU is, as the plain data planning works on.
+// Describes a live GPU as the plain data that planning uses.
 #pragma once
 
 #include "generator/core/device_spec.h"
@@ -7,14 +7,14 @@
 
 namespace octile {
 
-// The device of that ordinal: limits as the driver reports them; speeds from the known device of
-// the same name and SM count, else scaled from the nearest known one by SM count and clock, so that
-// a cost model has something to rank by. Errors: kInvalidArgument (ordinal outside [0,
-// device_count)), kDeviceError.
+// Returns the device of that ordinal with the limits that the driver reports. Speeds come from the
+// known device of the same name and SM count. If there is none, they are scaled from the nearest
+// known device by SM count and clock, so that the cost model can rank candidates. Errors:
+// kInvalidArgument (ordinal outside [0, device_count)), kDeviceError.
 Result<DeviceSpec> query_device(const Driver& driver, int ordinal);
 
-// "NVIDIA H100 80GB HBM3" -> "h100-80gb-hbm3": lower case, maker's name dropped, words joined by
-// '-'.
+// Returns the short name: "NVIDIA H100 80GB HBM3" -> "h100-80gb-hbm3". Letters become lower case,
+// the maker's name is dropped and words are joined by '-'.
 std::string normalize_device_name(std::string_view full_name);
 
 }  // namespace octile

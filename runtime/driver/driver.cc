@@ -12,7 +12,7 @@ namespace octile {
 namespace {
 
 constexpr const char* kDefaultPath = "libcuda.so.1";
-constexpr int kMinimumVersion = 12000;  // cuLibrary*, cuTensorMapEncodeTiled
+constexpr int kMinimumVersion = 12000;  // the first with cuLibrary* and cuTensorMapEncodeTiled
 constexpr const char* kCost =
     "nothing can run on a GPU; planning, emitting, compiling and the host executor still work";
 
@@ -25,8 +25,9 @@ std::string dl_error() {
   return text != nullptr ? text : "unknown reason";
 }
 
-// The address of `name` in *slot. The driver's ABI is C, so the object pointer dlsym gives is
-// copied into the function pointer bit by bit (POSIX guarantees the two have one representation).
+// Stores the address of `name` in *slot. Returns false if the library does not have it. dlsym gives
+// an object pointer, which is converted to a function pointer; POSIX guarantees one representation
+// for both.
 template <typename Function>
 bool resolve(void* library, const char* name, Function* slot) {
   void* address = dlsym(library, name);
@@ -72,7 +73,7 @@ Result<std::shared_ptr<const Driver>> Driver::load(const std::string& path) {
   driver->path_ = path;
   DriverApi& api = driver->api_;
 
-  // The version is asked first, so that an old driver is called old instead of incomplete.
+  // The version is queried first, so that an old driver is reported as old and not as incomplete.
   if (resolve(library, "cuDriverGetVersion", &api.cuDriverGetVersion) &&
       api.cuDriverGetVersion(&driver->version_) == CUDA_SUCCESS &&
       driver->version_ < kMinimumVersion)

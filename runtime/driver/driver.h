@@ -1,4 +1,5 @@
-// The CUDA driver, opened at run time: the library starts and plans on hosts that have none.
+// Opens the CUDA driver at run time, so that the library starts and plans on hosts without a
+// driver.
 #pragma once
 
 #include <cuda.h>
@@ -11,25 +12,26 @@
 
 namespace octile {
 
-// One typed pointer per function of the list, none null. `#name` is what dlsym was given; the
-// member bears the name <cuda.h> expands it to, so `api.cuMemAlloc` and `api.cuMemAlloc_v2` are the
-// same.
+// One typed pointer for each function of the list; none is null. `#name` is the symbol for dlsym.
+// <cuda.h> expands the member's name, so `api.cuMemAlloc` and `api.cuMemAlloc_v2` are the same
+// member.
 struct DriverApi {
 #define OCTILE_DECLARE(name) decltype(&::name) name = nullptr;
   OCTILE_DRIVER_FUNCTIONS(OCTILE_DECLARE)
 #undef OCTILE_DECLARE
 };
 
-// An opened and initialised driver. Immutable, usable from any thread, opened once per path and
-// process and never unloaded: contexts and kernels outlive every handle that could close it.
+// An opened and initialised driver. It is immutable and may be used from any thread. Each path is
+// opened once in a process and never unloaded, because contexts and kernels outlive every handle
+// that could close it.
 class Driver {
  public:
-  // OCTILE_LIBCUDA where it is set, else libcuda.so.1. Errors: kNoDriver, with what is missing and
-  // what that costs. A failure is not remembered: the next call tries again.
+  // Opens OCTILE_LIBCUDA if it is set, else libcuda.so.1. Errors: kNoDriver, saying what is missing
+  // and what does not work without it. A failure is not remembered: the next call tries again.
   static Result<std::shared_ptr<const Driver>> open();
   static Result<std::shared_ptr<const Driver>> open(const std::string& path);
 
-  // driver->cuLaunchKernelEx(...)
+  // Gives access to the functions: driver->cuLaunchKernelEx(...).
   const DriverApi* operator->() const { return &api_; }
   const DriverApi& api() const { return api_; }
 
@@ -38,8 +40,9 @@ class Driver {
   std::string version_text() const;                   // "13.0"
   int device_count() const { return device_count_; }  // >= 1
 
-  // `call` is the function whose result this is: check(driver->cuMemAlloc(...), "cuMemAlloc").
-  // Errors: kOutOfMemory, kCapturing (not permitted in a stream capture), else kDeviceError.
+  // Returns the error for a driver call's result: check(driver->cuMemAlloc(...), "cuMemAlloc").
+  // `call` names the function. Errors: kOutOfMemory, kCapturing (not permitted in a stream
+  // capture), else kDeviceError.
   Status check(CUresult result, const char* call) const {
     if (result == CUDA_SUCCESS) [[likely]]
       return {};

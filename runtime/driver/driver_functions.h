@@ -1,13 +1,13 @@
-// The one list of driver functions Octile calls. driver.h makes a struct of typed pointers from it,
-// driver.cc resolves it, and the fake driver of the tests is checked against it.
+// The one list of driver functions that Octile calls. driver.h makes a struct of typed pointers
+// from it, driver.cc resolves it, and a test checks the fake driver against it.
 //
-// An entry is the exported symbol, version suffix included: what dlsym looks up. The suffix is the
-// version whose signature <cuda.h> declares under the plain name since CUDA 12.0, so a call may be
-// written either way: <cuda.h> turns `cuMemAlloc` into `cuMemAlloc_v2`. cuEventElapsedTime is
-// listed without the suffix its header gives it since 12.8, because the signature is the same and
-// drivers from 12.0 on have the plain symbol.
+// An entry is the exported symbol with its version suffix, which dlsym looks up. The suffix is the
+// version whose signature <cuda.h> has declared under the plain name since CUDA 12.0. A call may
+// therefore use either name: <cuda.h> turns `cuMemAlloc` into `cuMemAlloc_v2`. cuEventElapsedTime
+// is listed without the suffix that its header gives it since 12.8. Both have the same signature,
+// and drivers from 12.0 on have the plain symbol.
 //
-// Everything here exists in drivers from 12.0 on (the first with cuLibrary* and tensor maps).
+// All these functions exist in drivers from 12.0 on, the first with cuLibrary* and tensor maps.
 #pragma once
 
 #define OCTILE_DRIVER_FUNCTIONS(X)     \

@@ -1,5 +1,5 @@
-// Streams, events and captured graphs that are destroyed with their scope. For tests, bench and
-// demo: Octile's calls themselves take the caller's stream.
+// Streams, events and captured graphs that are destroyed at the end of their scope. They serve
+// tests, bench and demo; Octile's calls take the caller's stream.
 #pragma once
 
 #include <functional>
@@ -10,8 +10,8 @@
 
 namespace octile {
 
-// What Stream, Event and Graph have in common: a driver handle, moved but not copied, destroyed by
-// the driver function that Traits names.
+// The common part of Stream, Event and Graph: a driver handle that can be moved but not copied. The
+// driver function that Traits names destroys it.
 template <typename Traits>
 class DriverHandle {
  public:
@@ -48,7 +48,7 @@ struct GraphTraits {
   static void destroy(const DriverApi& api, Handle handle) { api.cuGraphExecDestroy(handle); }
 };
 
-// A stream that does not synchronise with the legacy default stream, in the current context.
+// A stream in the current context that does not synchronise with the legacy default stream.
 class Stream : public DriverHandle<StreamTraits> {
  public:
   using DriverHandle::DriverHandle;
@@ -62,7 +62,7 @@ class Event : public DriverHandle<EventTraits> {
   static Result<Event> create(std::shared_ptr<const Driver> driver);
   Status record(CUstream stream) const;
   Status synchronize() const;
-  // Microseconds from `start` to this; both must have completed.
+  // Returns the microseconds from `start` to this event; both must have completed.
   Result<double> elapsed_us_since(const Event& start) const;
 };
 
@@ -70,9 +70,9 @@ class Event : public DriverHandle<EventTraits> {
 class Graph : public DriverHandle<GraphTraits> {
  public:
   using DriverHandle::DriverHandle;
-  // Captures what `work` puts on the stream, in the thread-local mode: other threads may allocate
-  // meanwhile. Where `work` fails the capture is ended and its error returned, and the stream is
-  // usable again.
+  // Returns a graph of the work that `work` puts on the stream. The capture is thread-local, so
+  // other threads may allocate meanwhile. If `work` fails, the capture ends, its error is returned
+  // and the stream is usable again.
   static Result<Graph> capture(std::shared_ptr<const Driver> driver, CUstream stream,
                                const std::function<Status()>& work);
   Status launch(CUstream stream) const;

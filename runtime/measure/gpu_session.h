@@ -13,11 +13,11 @@
 
 namespace octile {
 
-// Buffers and graphs made with it are destroyed before it, in the thread that opened it.
+// Buffers and graphs made with a session must be destroyed before it, in the thread that opened it.
 class GpuSession {
  public:
-  // `device`: "cuda" or "cuda:N". Errors: as octile::resolve_target, kInvalidArgument for a device
-  // that is not live.
+  // Opens a session on `device`: "cuda" or "cuda:N". Errors: those of octile::resolve_target;
+  // kInvalidArgument if the device is not live.
   static Result<std::unique_ptr<GpuSession>> open(const std::string& device);
 
   const std::string& device() const { return device_; }  // "cuda:0"
@@ -27,7 +27,7 @@ class GpuSession {
   CUstream stream() const { return stream_.get(); }
 
   Result<DeviceBuffer> allocate(std::size_t bytes) const;
-  // A copy of `bytes` host bytes; the copy has happened when this returns.
+  // Returns a device copy of `bytes` host bytes. The copy is complete when this returns.
   Result<DeviceBuffer> upload(const void* source, std::size_t bytes) const;
   Status synchronize() const { return stream_.synchronize(); }
   Result<std::size_t> free_bytes() const;

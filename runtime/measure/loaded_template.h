@@ -1,4 +1,4 @@
-// A kernel of templates/bench: not one that users get, but one to measure or check theirs with.
+// A kernel of templates/bench, with which tests and benchmarks measure or check the users' kernels.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,8 @@
 
 namespace octile {
 
-// A kernel compiled from a template and loaded into the session's context, the primary one, which
-// is current wherever it is launched; unloaded by its scope.
+// A kernel that was compiled from a template and loaded into the session's primary context. That
+// context must be current for a launch. The destructor unloads the kernel.
 class LoadedTemplate {
  public:
   static Result<LoadedTemplate> compile(const GpuSession& gpu, const Prologue& prologue,

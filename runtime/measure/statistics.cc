@@ -20,7 +20,7 @@ Interval median_interval(std::vector<double> values) {
   constexpr double kOutside = 0.025;
   std::sort(values.begin(), values.end());
   const auto n = static_cast<double>(values.size());
-  // The largest number of values that may be cut off each end.
+  // Finds the largest number of values that may be cut off at each end.
   double probability = std::pow(0.5, n);
   double below = probability;
   std::size_t cut = 0;

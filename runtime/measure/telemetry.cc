@@ -8,7 +8,7 @@
 namespace octile {
 namespace {
 
-// Of <nvml.h>, NVML API 11 to 13, where they are the same.
+// From <nvml.h>; equal in NVML API 11 to 13.
 constexpr int kSuccess = 0;
 constexpr int kSmClock = 1;
 constexpr int kMemoryClock = 2;
@@ -51,7 +51,7 @@ struct Telemetry::Nvml {
     return slot != nullptr;
   }
 
-  // The first function that is missing; null: none.
+  // Returns the first function that is missing, or null if there is none.
   const char* resolve_all() {
     if (!resolve("nvmlInit_v2", init)) return "nvmlInit_v2";
     if (!resolve("nvmlShutdown", shutdown)) return "nvmlShutdown";
@@ -59,7 +59,7 @@ struct Telemetry::Nvml {
       return "nvmlDeviceGetHandleByPciBusId_v2";
     if (!resolve("nvmlDeviceGetClockInfo", clock)) return "nvmlDeviceGetClockInfo";
     if (!resolve("nvmlDeviceGetPowerUsage", power_milliwatts)) return "nvmlDeviceGetPowerUsage";
-    // Renamed in 12.2; drivers keep the old name.
+    // Renamed in 12.2; drivers keep the old name too.
     if (!resolve("nvmlDeviceGetCurrentClocksEventReasons", reasons) &&
         !resolve("nvmlDeviceGetCurrentClocksThrottleReasons", reasons))
       return "nvmlDeviceGetCurrentClocksEventReasons";

@@ -1,5 +1,5 @@
-// Clocks, power and throttling of a GPU, from NVML: opened at run time, and where it is missing
-// nothing is known and nothing else is lost.
+// Reads clocks, power and throttling of a GPU from NVML, which is opened at run time. If NVML is
+// missing, only these values are unknown.
 #pragma once
 
 #include <cstdint>
@@ -10,23 +10,23 @@
 
 namespace octile {
 
-// 0 where it cannot be read.
+// One reading. A value that cannot be read is 0.
 struct DeviceTelemetry {
   double sm_clock_mhz = 0;
   double memory_clock_mhz = 0;
   double power_watts = 0;
-  bool throttled = false;  // by heat or by the board's protection; not by the power cap
+  bool throttled = false;  // by heat or the board's protection; not by the power cap
 };
 
-// What NVML calls clock event reasons: HwSlowdown (0x8), SwThermalSlowdown (0x20),
-// HwThermalSlowdown (0x40) or HwPowerBrakeSlowdown (0x80) is among them. SwPowerCap (0x4) is no
+// Returns true if NVML's clock event reasons include HwSlowdown (0x8), SwThermalSlowdown (0x20),
+// HwThermalSlowdown (0x40) or HwPowerBrakeSlowdown (0x80). SwPowerCap (0x4) does not count as
 // throttling.
 bool is_throttling(std::uint64_t clock_event_reasons);
 
 class Telemetry {
  public:
-  // Never fails: `missing` says why there is none. Devices are matched by PCI address, because NVML
-  // does not know CUDA_VISIBLE_DEVICES.
+  // Never fails; `missing` says why there are no values. Devices are matched by PCI address,
+  // because NVML does not know CUDA_VISIBLE_DEVICES.
   static Telemetry open(const Driver& driver, int ordinal,
                         const std::string& path = "libnvidia-ml.so.1");
   ~Telemetry();
@@ -34,7 +34,7 @@ class Telemetry {
   Telemetry& operator=(Telemetry&&) = delete;
 
   DeviceTelemetry read() const;
-  const std::string& missing() const { return missing_; }  // empty: it is there
+  const std::string& missing() const { return missing_; }  // empty if NVML is available
 
  private:
   struct Nvml;

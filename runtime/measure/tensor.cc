@@ -7,7 +7,7 @@
 namespace octile {
 namespace {
 
-// A tensor of what `make` gives for each of another's buffers.
+// Returns a tensor whose buffers are what `make` returns for each buffer of `tensor`.
 template <typename Tensor, typename Make>
 Result<Tensor> with_buffers_of(const DeviceTensor& tensor, const Make& make) {
   auto data = make(tensor.data);

@@ -1,4 +1,4 @@
-// Quantised tensors on the host and on a GPU, packed, as products take them.
+// Quantised tensors on the host and on a GPU, with default strides, as GEMMs take them.
 #pragma once
 
 #include <cstdint>
@@ -6,12 +6,12 @@
 
 #include "generator/core/types.h"
 #include "octile/octile.h"
-#include "runtime/measure/gpu_session.h"
 #include "runtime/families/gemm/reference.h"
+#include "runtime/measure/gpu_session.h"
 
 namespace octile {
 
-// One quantised tensor, [rows][cols] packed, scales as the layout table says.
+// One quantised tensor [rows][cols] with default strides; its scales follow the layout table.
 struct HostTensor {
   TensorType type;
   std::int64_t rows = 0, cols = 0;
@@ -30,7 +30,7 @@ Result<HostTensor> download(const GpuSession& gpu, const DeviceTensor& tensor);
 Result<DeviceBuffer> copy_of(const GpuSession& gpu, const DeviceBuffer& buffer);
 Result<DeviceTensor> copy_of(const GpuSession& gpu, const DeviceTensor& tensor);
 
-// Arguments of D = A B^T with everything packed.
+// Return the arguments of D = A B^T with default strides.
 octile_gemm_args gemm_args(const HostTensor& a, const HostTensor& b, void* d);
 reference::GemmArgs reference_args(const HostTensor& a, const HostTensor& b);
 octile_gemm_args gemm_args(const DeviceTensor& a, const DeviceTensor& b, void* d);

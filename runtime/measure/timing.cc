@@ -10,7 +10,7 @@
 namespace octile {
 namespace {
 
-// Of a node that is nearly empty; bounds the graph.
+// Limits the size of a graph whose nodes are nearly empty.
 constexpr int kMostCalls = 2048;
 
 Result<Replay> capture(const GpuSession& gpu, const Contender& contender, int calls, int slots) {
@@ -74,7 +74,7 @@ Result<std::vector<Timing>> measure(const GpuSession& gpu, const std::vector<Con
   }
   for (int round = 0; round < options.rounds; ++round) {
     for (std::size_t i = 0; i < replays.size(); ++i) {
-      // Forwards and backwards in turn (ABBA): a linear drift cancels.
+      // The order alternates between forwards and backwards (ABBA), so that a linear drift cancels.
       const std::size_t at = round % 2 == 0 ? i : replays.size() - 1 - i;
       const auto us = replayer->time(replays[at]);
       if (!us) return tl::unexpected<Error>(us.error());

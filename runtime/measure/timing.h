@@ -1,6 +1,6 @@
-// Comparing calls on one GPU: each is replayed as a CUDA graph over rotating operands, in rounds
-// that alternate between the contenders, because clocks and power drift by more than the
-// differences sought.
+// Compares calls on one GPU. Each call is replayed as a CUDA graph over rotating operands, in
+// rounds that alternate between the contenders. Clocks and power drift by more than the differences
+// to be measured, so separate runs could not be compared.
 #pragma once
 
 #include <functional>
@@ -14,13 +14,13 @@ namespace octile {
 
 struct Contender {
   std::string name;
-  // Puts one call on the stream, on the operands of `slot`. Called inside a capture.
+  // Puts one call on the stream with the operands of `slot`. It runs inside a capture.
   std::function<Status(int slot, CUstream stream)> enqueue;
 };
 
 struct Timing {
   std::string name;
-  std::vector<double> rounds_us;  // microseconds a call, by round
+  std::vector<double> rounds_us;  // microseconds for each call, by round
   double median_us = 0;
   double p10_us = 0, p90_us = 0;
 };
@@ -28,15 +28,16 @@ struct Timing {
 struct TimingOptions {
   int rounds = 30;
   int slots = 1;
-  // Long enough that the resolution of events (0.5 us) and the first node do not count.
+  // Replays are long enough to make the resolution of events (0.5 us) and the first node
+  // negligible.
   double least_replay_us = 1500;
 };
 
-// Several calls of one contender as a graph.
+// A graph of several calls of one contender.
 struct Replay {
   Graph graph;
   int calls = 0;
-  double first_us = 0;  // a call, while it was made ready: what a round may be expected to take
+  double first_us = 0;  // time of one call during preparation; predicts the time of a round
 };
 
 // Times replays on a session's stream.
@@ -44,9 +45,10 @@ class Replayer {
  public:
   static Result<Replayer> create(const GpuSession& gpu);
 
-  // A graph long enough, found by timing a short one; both warm the device up.
+  // Returns a graph that is long enough. Its length is found by timing a short one. Both warm the
+  // device up.
   Result<Replay> prepare(const Contender& contender, const TimingOptions& options) const;
-  // Microseconds a call of one replay, by events.
+  // Returns the microseconds for each call of one replay, measured with events.
   Result<double> time(const Replay& replay) const;
 
  private:
@@ -58,14 +60,14 @@ class Replayer {
   Event stop_;
 };
 
-// In the order of the contenders.
+// Returns the timings in the order of the contenders.
 Result<std::vector<Timing>> measure(const GpuSession& gpu, const std::vector<Contender>& contenders,
                                     const TimingOptions& options);
 
 // Fills in the median and the quantiles from the rounds.
 void summarize(Timing& timing);
 
-// Median over the rounds of theirs / ours, round by round: above 1, ours is the faster.
+// Returns the median over the rounds of theirs / ours, round by round. Above 1, ours is faster.
 double median_ratio(const Timing& theirs, const Timing& ours);
 
 nlohmann::ordered_json to_json(const Timing& timing);

@@ -57,7 +57,7 @@ std::uint16_t float_to_bf16(float value) {
 
 std::uint16_t float_to_fp16(float value) {
   if (std::isnan(value)) return 0x7FFF;
-  constexpr std::uint32_t kFirstToInfinity = 0x477FF000U;  // 65520: halfway above 65504
+  constexpr std::uint32_t kFirstToInfinity = 0x477FF000U;  // 65520, halfway above 65504
   constexpr std::uint32_t kSmallestNormal = 0x38800000U;   // 2^-14
   constexpr std::uint32_t kSubnormalMagic = 0x3F000000U;   // 0.5, whose last bit is 2^-24
   constexpr std::uint32_t kRebias = (127U - 15U) << 10;

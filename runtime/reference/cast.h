@@ -1,5 +1,5 @@
-// FP8 casts on the host, bit for bit as CONTRACTS "Quantising" step 3 and the device's
-// cvt.rn.satfinite: the oracle of every quantise kernel.
+// FP8 casts on the host, bit for bit as docs/numerics.md "Quantising" step 3 and the device's
+// cvt.rn.satfinite. They are the oracle of every quantise kernel.
 #pragma once
 
 #include <cstdint>
@@ -8,20 +8,21 @@
 
 namespace octile::reference {
 
-// NaN -> NaN code; infinity -> NaN in E4M3, infinity of its sign in E5M2; finite -> nearest even on
-// the FP8 grid, saturating to the largest finite. Subnormals and -0 are kept.
+// Convert between fp32 and FP8. A NaN becomes the NaN code. An infinity becomes a NaN in E4M3 and
+// an infinity of the same sign in E5M2. A finite value is rounded to nearest even on the FP8 grid
+// and saturates at the largest finite value. Subnormals and -0 are kept.
 std::uint8_t to_fp8(float value, DType fp8);
 float from_fp8(std::uint8_t code, DType fp8);
 
-// The code this library writes for a NaN of either sign (what the device's cast writes).
+// Returns the code that this library and the device's cast write for a NaN of either sign.
 std::uint8_t nan_code(DType fp8);
 
 float bf16_to_float(std::uint16_t bits);
 float fp16_to_float(std::uint16_t bits);
 std::uint16_t float_to_bf16(float value);  // nearest even; NaN stays NaN (0x7fff)
-std::uint16_t float_to_fp16(float value);  // nearest even; overflow to infinity
+std::uint16_t float_to_fp16(float value);  // nearest even; overflows to infinity
 
-// Element `index` of an array of `dtype` as fp32.
+// Returns element `index` of an array of `dtype` as fp32.
 float load_as_float(const void* array, DType dtype, std::int64_t index);
 
 }  // namespace octile::reference

@@ -21,21 +21,22 @@ struct Fp8Format<DType::kE4M3> {
   static constexpr int kMantissaBits = 3;
   static constexpr int kBias = 7;
   static constexpr std::uint32_t kMaxCode = 0x7E;       // 448; S.1111.111 is NaN
-  static constexpr std::uint32_t kNanCode = 0x7F;       // either sign, as the device writes it
-  static constexpr std::uint32_t kInfinityCode = 0x7F;  // no infinity: NaN
-  static constexpr std::uint32_t kInfinitySign = 0;     // whose sign is dropped
+  static constexpr std::uint32_t kNanCode = 0x7F;       // for either sign, as the device writes it
+  static constexpr std::uint32_t kInfinityCode = 0x7F;  // E4M3 has no infinity, so it becomes a NaN
+  static constexpr std::uint32_t kInfinitySign = 0;     // and its sign is dropped
 };
 template <>
 struct Fp8Format<DType::kE5M2> {
   static constexpr int kMantissaBits = 2;
   static constexpr int kBias = 15;
   static constexpr std::uint32_t kMaxCode = 0x7B;  // 57344
-  static constexpr std::uint32_t kNanCode = 0x7F;  // either sign, as the device writes it
+  static constexpr std::uint32_t kNanCode = 0x7F;  // for either sign, as the device writes it
   static constexpr std::uint32_t kInfinityCode = 0x7C;
   static constexpr std::uint32_t kInfinitySign = 0x80;
 };
 
-// Code of a finite value, or of an infinity that stands for an overflowed finite one: saturating.
+// Returns the code of a finite value. An infinity counts as an overflowed finite value and
+// saturates.
 template <DType fp8>
 inline std::uint32_t finite_to_fp8(std::uint32_t bits) {
   using Format = Fp8Format<fp8>;
@@ -44,8 +45,8 @@ inline std::uint32_t finite_to_fp8(std::uint32_t bits) {
   constexpr std::uint32_t kRebias = static_cast<std::uint32_t>(127 - Format::kBias)
                                     << Format::kMantissaBits;
   constexpr std::uint32_t kSmallestNormal = static_cast<std::uint32_t>(128 - Format::kBias) << 23;
-  // A power of two whose last bit is the subnormal step of the format: adding it lets the fp32
-  // adder round to nearest even on the subnormal grid.
+  // A power of two whose last bit is the format's subnormal step. Adding it makes the fp32 adder
+  // round to nearest even on the subnormal grid.
   constexpr std::uint32_t kSubnormalMagic =
       static_cast<std::uint32_t>(128 - Format::kBias + kDropped) << 23;
 
@@ -59,7 +60,7 @@ inline std::uint32_t finite_to_fp8(std::uint32_t bits) {
   return saturated | ((bits & kSignBit) >> 24);
 }
 
-// `code` where `source` (bits of an fp32) is finite, else what its class asks for.
+// Returns `code` if `source`, the bits of an fp32, is finite, else the code of its infinity or NaN.
 template <DType fp8>
 inline std::uint32_t by_class(std::uint32_t source, std::uint32_t code) {
   using Format = Fp8Format<fp8>;
@@ -80,7 +81,7 @@ inline float widen_fp16(std::uint16_t half) {
   constexpr std::uint32_t kMagic = kRebias + (1U << 23);  // 2^-14
   const std::uint32_t normal = (magnitude << 13) + kRebias;
   const std::uint32_t special = (magnitude << 13) | kInfinityBits;
-  // 2^-14 + mantissa * 2^-24, less the 2^-14: exact.
+  // (2^-14 + mantissa * 2^-24) - 2^-14, which is exact.
   const float subnormal =
       std::bit_cast<float>(kMagic + (magnitude << 13)) - std::bit_cast<float>(kMagic);
   const std::uint32_t finite =

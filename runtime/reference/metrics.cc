@@ -34,7 +34,7 @@ std::optional<BlockShape> block_shape(Granularity g, std::int64_t rows, std::int
   }
 }
 
-// body(index) over the elements of the block at (row0, col0) of a [rows][cols] array.
+// Calls body(index) for the elements of the block at (row0, col0) of a [rows][cols] array.
 template <typename Body>
 void for_each_in_block(std::int64_t row0, std::int64_t col0, const BlockShape& block,
                        std::int64_t rows, std::int64_t cols, const Body& body) {
@@ -45,7 +45,7 @@ void for_each_in_block(std::int64_t row0, std::int64_t col0, const BlockShape& b
   }
 }
 
-// How |d - r| stands against its bound: at most 1 is within.
+// D - R| as a share of the allowed difference; at most 1 is within the tolerance.
 struct Verdict {
   double share = 0;
   double allowed = 0;
@@ -57,7 +57,7 @@ Verdict judge(double d, double r, double s, DType dtype, double c) {
   const double half_ulp = ulp_of(dtype, r) / 2;
   const double allowed = half_ulp + c * 0x1p-13 * s;
   if (std::isnan(d)) return {kInfinity, allowed};
-  // An infinity stands for the first value that rounds to it.
+  // An infinity counts as the first value that rounds to it.
   const double largest = max_finite(dtype);
   const double value = std::isinf(d) ? std::copysign(largest + ulp_of(dtype, largest) / 2, d) : d;
   const double error = std::fabs(value - r);
@@ -144,7 +144,8 @@ double ulp_of(DType dtype, double x) {
 }
 
 double tolerance_c(int promote) {
-  // Measured on an H200: 2.3, 4.1, 7.7. Longer intervals truncate once more per 32 of K.
+  // The largest c measured on an H200 was 2.3, 4.1 and 7.7. A longer interval truncates once more
+  // for every 32 elements of K.
   switch (promote) {
     case 32:
       return 4;

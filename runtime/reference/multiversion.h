@@ -1,9 +1,9 @@
-// The hot loops of the reference executor are compiled for several x86-64 levels and chosen at load
-// time. Each is written so that the level cannot change a bit: lanes are independent elements, and
-// no contraction is left to the compiler.
+// The hot loops of the reference executor are compiled for several x86-64 levels, and one is chosen
+// at load time. They are written so that every level computes the same bits: lanes are independent
+// elements, and the compiler may not fuse any operations.
 #pragma once
 
-// Sanitizers are not initialised yet when the resolvers of cloned functions run.
+// Sanitizers are not yet initialised when the resolvers of cloned functions run.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define OCTILE_MULTIVERSION \

@@ -12,8 +12,9 @@
 namespace octile::reference {
 namespace {
 
-// A caller may run with subnormals flushed (deep-learning frameworks offer the switch), and new
-// threads inherit it; the contract flushes nothing.
+// Sets the default floating-point environment for a scope. A caller may flush subnormals
+// (deep-learning frameworks offer the switch), and new threads inherit that; docs/numerics.md
+// flushes nothing.
 class DefaultFloatEnvironment {
  public:
   DefaultFloatEnvironment() {
@@ -42,7 +43,7 @@ class Dispenser {
         body_(begin, std::min(begin + grain_, count_));
       }
     } catch (...) {
-      next_.store(count_);  // the others stop at their next range
+      next_.store(count_);  // the other threads stop at their next range
       const std::scoped_lock lock(mutex_);
       if (!failure_) failure_ = std::current_exception();
     }

@@ -13,7 +13,7 @@ namespace {
 constexpr std::int64_t kWhole = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kPackedBlocks = 4;
 
-// The index of the row-wise layout with scale arrays `ld` scales from run to run.
+// Returns the index of the row-wise layout. `ld` is the distance, in scales, between runs.
 ScaleIndex rowwise_index(const TensorType& type, std::int64_t ld) {
   switch (type.granularity) {
     case Granularity::kPerRow:

@@ -34,7 +34,8 @@ double random_uniform(std::uint64_t seed, std::uint64_t index) {
 }
 
 double random_normal(std::uint64_t seed, std::uint64_t index) {
-  const double radius_draw = 1.0 - random_uniform(seed, 2 * index);  // (0, 1]: log of it is finite
+  // The value lies in (0, 1], so its logarithm is finite.
+  const double radius_draw = 1.0 - random_uniform(seed, 2 * index);
   const double angle_draw = random_uniform(seed, 2 * index + 1);
   return std::sqrt(-2.0 * std::log(radius_draw)) * std::cos(2.0 * std::numbers::pi * angle_draw);
 }

@@ -1,5 +1,5 @@
-// What the cache costs: a publish beside its fsync, a listing of ten thousand entries, and a hit in
-// a process that has just started.
+// Measures the cost of the cache. It times a publish and its fsync, a listing of ten thousand
+// entries, and a hit in a new process.
 #include <fmt/format.h>
 #include <stdlib.h>
 
@@ -33,7 +33,7 @@ Spread spread_of(std::vector<double> values) {
   return {values[values.size() / 2], values[values.size() * 95 / 100]};
 }
 
-// The system's calls, with the time that went into fsync.
+// The system's calls, with the time spent in fsync.
 class TimedOps : public cache::FileOps {
  public:
   int fsync(int fd) override {
@@ -45,7 +45,7 @@ class TimedOps : public cache::FileOps {
   double fsync_ms = 0;
 };
 
-// As large as a GEMM's: 100 KB of source, which compresses, and 40 KB of cubin.
+// Returns an entry as large as a GEMM's: 100 KB of source, which compresses, and 40 KB of cubin.
 cache::Entry typical_entry(int kernel) {
   cache::Entry entry = cache::testing::make_entry(kernel);
   while (entry.identity.source.size() < 100'000) {
@@ -79,7 +79,7 @@ void bench_puts(const std::string& root, int entries) {
              entries, put.median, put.p95, beside.median, beside.p95);
 }
 
-// Wall time of a program; its output goes nowhere.
+// Returns the wall time of a program, whose output is discarded.
 double run_ms(const std::string& command) {
   const auto begin = Clock::now();
   // NOLINTNEXTLINE(cert-env33-c,concurrency-mt-unsafe): a fixed command, from one thread
@@ -97,7 +97,7 @@ void bench_list(const std::string& root) {
              times.size());
 }
 
-// From the handle to the cubin, as a call goes: with the choice, the emission and the key.
+// Returns the time from the handle to the cubin, with the choice, the emission and the key.
 double call_ms(const std::string& root) {
   const auto begin = Clock::now();
   Logger logger(nullptr, LogLevel::kWarning);
@@ -109,7 +109,7 @@ double call_ms(const std::string& root) {
   return ms_since(begin);
 }
 
-// The store's part of it: find, open, read and verify.
+// Returns the store's part of that time: find, open, read and verify.
 double store_ms(const std::string& root) {
   Logger logger(nullptr, LogLevel::kWarning);
   EngineOptions options;
@@ -129,7 +129,7 @@ double store_ms(const std::string& root) {
   return ms_since(begin);
 }
 
-// What this program prints when it is started anew to measure one thing.
+// Returns what this program prints when it is started again to measure one thing.
 double measured_by(const std::string& self, const char* what, const std::string& root) {
   const std::string command = fmt::format("'{}' {} '{}'", self, what, root);
   // NOLINTNEXTLINE(cert-env33-c): this program's own path
@@ -143,7 +143,7 @@ double measured_by(const std::string& self, const char* what, const std::string&
 }
 
 void bench_hits(const std::string& self, const std::string& root) {
-  call_ms(root);  // compiles
+  call_ms(root);  // compiles the kernel
   const auto spread = [&](const char* what) {
     std::vector<double> times;
     for (int i = 0; i < 101; ++i) times.push_back(measured_by(self, what, root));

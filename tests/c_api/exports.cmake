@@ -1,5 +1,5 @@
-# liboctile.so exports every function of the public header, and nothing else: an unlisted symbol would
-# become part of the ABI unnoticed, a missing one is a header that lies.
+# Checks that liboctile.so exports exactly the functions of the public header. An additional symbol would become
+# part of the ABI unnoticed, and a missing one would make the header false.
 file(READ ${HEADER} text)
 string(REGEX REPLACE "/\\*([^*]|\\*[^/])*\\*/" "" text "${text}")
 string(REGEX MATCHALL "OCTILE_API [^;(]*octile_[a-z0-9_]+\\(" declared "${text}")

@@ -1,5 +1,5 @@
-/* The public header and liboctile.so from C: plan on the host, quantise both operands, multiply,
- * compare with sums made here. */
+/* Uses the public header and liboctile.so from C: plans on the host, quantises both operands, multiplies
+ * them, and compares with sums computed here. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static int failures = 0;
     }                                                                                \
   } while (0)
 
-/* The bf16 value of small multiples of 1/8: their fp32 bits end in zeros. */
+/* Returns the bf16 value of a small multiple of 1/8, whose fp32 bits end in zeros. */
 static uint16_t bf16(float value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof(bits));
@@ -83,7 +83,7 @@ static void check_product(const uint16_t* d) {
         exact += (double)element(i, p) * element(j, p);
         magnitude += fabs((double)element(i, p) * element(j, p));
       }
-      /* E4M3 keeps 3 bits: 2^-4 relative for each operand at most. */
+      /* E4M3 keeps 3 bits, so the relative error of each operand is at most 2^-4. */
       const double error = fabs((double)from_bf16(d[i * N + j]) - exact);
       if (error > magnitude / 8) {
         fprintf(stderr, "D[%d][%d] is off by %g of %g\n", i, j, error, magnitude);
@@ -93,7 +93,7 @@ static void check_product(const uint16_t* d) {
   }
 }
 
-/* Two groups of rows with an empty one between, transposed: each begins on a multiple of 128. */
+/* Transposes two groups of rows with an empty one between. Each begins at a multiple of 128. */
 static void check_groups(octile_library* library) {
   const octile_quantize_desc desc = {.struct_size = sizeof(desc),
                                      .cols = 8,
@@ -123,8 +123,8 @@ static void check_groups(octile_library* library) {
                                      .nonfinite = &nonfinite};
   CHECK(octile_quantize_run(plan, &args, NULL) == OCTILE_OK);
   CHECK(q[2] == 0x7e && q[3] == 0);             /* the first group's largest row, then its tail */
-  CHECK(q[128 + 1] == 0x7e && q[128 + 2] == 0); /* the last group's */
-  CHECK(scale[0] < scale[8]);                   /* their blocks: amax 3 and 5 */
+  CHECK(q[128 + 1] == 0x7e && q[128 + 2] == 0); /* the same for the last group */
+  CHECK(scale[0] < scale[8]);                   /* their blocks have amax 3 and 5 */
   CHECK(nonfinite == 0);
   CHECK(octile_plan_destroy(plan) == OCTILE_OK);
   free(x);

@@ -1,6 +1,6 @@
-"""The C API from Python's ctypes on torch tensors: quantise, multiply, compare with torch.
+"""Calls the C API by Python's ctypes on torch tensors: quantises, multiplies, compares with torch.
 
-Called with the path of liboctile.so. Exits with 77 (skipped) where torch or a Hopper GPU is missing.
+Called with the path of liboctile.so. Exits with 77 (skipped) if torch or a Hopper GPU is missing.
 """
 
 import ctypes
@@ -56,7 +56,7 @@ class GemmArgs(ctypes.Structure):
 
 
 class Octile:
-    """The few calls this test makes; a failing one raises with the library's sentence."""
+    """The calls of this test. A call that fails raises an error with the library's sentence."""
 
     def __init__(self, path):
         self.api = ctypes.CDLL(path)
@@ -143,7 +143,7 @@ def main():
     torch.cuda.synchronize()
     fa, fb = dequantize(a, a_scale, "1x128"), dequantize(b, b_scale, "128x128")
     error = (d.double() - fa @ fb.t()).abs()
-    # Half a bf16 step of the result, and 2^-12 of the sum of magnitudes for the tensor core's 14 bits.
+    # The tolerance is half a bf16 step of the result plus 2^-12 of the sum of magnitudes (the tensor core's 14 bits).
     bound = (fa @ fb.t()).abs() * 2.0**-8 + (fa.abs() @ fb.abs().t()) * 2.0**-12
     assert bool((error <= bound).all()), f"off by {float((error / bound).max())} of the bound"
     quality = float((fa - x.double()).norm() / x.double().norm())

@@ -1,4 +1,4 @@
-# One step of the consumer test; see CMakeLists.txt beside this file for the variables.
+# Runs one step of the consumer test. CMakeLists.txt beside this file sets the variables.
 set(prefix ${WORK}/prefix)
 
 function(run)
@@ -16,7 +16,7 @@ endfunction()
 if(STEP STREQUAL install)
   file(REMOVE_RECURSE ${prefix})
   run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/staged)
-  # Moved after installing: nothing in it may depend on where it was put.
+  # The installation is moved, because nothing in it may depend on its location.
   file(RENAME ${WORK}/staged ${prefix})
 elseif(STEP STREQUAL find_package)
   file(REMOVE_RECURSE ${WORK}/cmake)
@@ -27,7 +27,7 @@ elseif(STEP STREQUAL find_package)
 elseif(STEP STREQUAL pkg_config)
   file(GLOB pc ${prefix}/lib*/pkgconfig ${prefix}/lib/*/pkgconfig)
   set(ENV{PKG_CONFIG_PATH} ${pc})
-  # Debian's pkg-config drops -I and -L of system folders only, and none of these is one.
+  # Debian's pkg-config drops -I and -L only of system folders, and none of these folders is one.
   execute_process(COMMAND pkg-config --cflags --libs "octile >= ${VERSION}"
                   OUTPUT_VARIABLE flags OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   separate_arguments(flags UNIX_COMMAND "${flags}")

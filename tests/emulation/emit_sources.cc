@@ -1,5 +1,6 @@
 // Writes the kernels of a covering set of quantise problems and configurations as C++ files for
-// quantize_kernels.h: the emitter's text from its prologue on, each in a namespace of its own.
+// quantize_kernels.h. Each holds the emitter's text from its prologue on, in a namespace of its
+// own.
 //   emit_sources <prefix> <files>     writes <prefix>0.cc ... and <prefix>table.cc
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -29,14 +30,13 @@ void add(std::vector<Kernel>& kernels, const QuantizeProblem& problem, const Qua
   if (std::ranges::find(kernels, kernel) == kernels.end()) kernels.push_back(kernel);
 }
 
-// Every cell in its default configuration; each template's other shapes on a few.
-std::vector<Kernel> kernels() {
+// Adds every cell in its default configuration.
+void add_defaults(std::vector<Kernel>& all) {
   const DeviceSpec& device = *find_device("h200");
-  std::vector<Kernel> all;
   for (const QuantizeProblem& p : tests::covering_quantize_cells(300)) {
     add(all, p, default_config(p, kDynamic, device));
   }
-  // Few rows: narrow tiles, of a part of the cells.
+  // Few rows give half-width tiles; a part of the cells suffices.
   const std::vector<QuantizeProblem> plain = tests::covering_quantize_cells(300);
   for (std::size_t i = 0; i < plain.size(); i += 2) {
     add(all, plain[i], default_config(plain[i], 128, device));
@@ -49,11 +49,15 @@ std::vector<Kernel> kernels() {
       add(all, p, default_config(p, kDynamic, device));
     }
   }
-  // The bodies are those of the cells above: a part of the sources' will do.
+  // The bodies equal those of the cells above, so a part of the sources suffices.
   const std::vector<QuantizeProblem> fused = tests::fused_quantize_cells(300);
   for (std::size_t i = 0; i < fused.size(); i += 3) {
     add(all, fused[i], default_config(fused[i], kDynamic, device));
   }
+}
+
+// Adds configurations whose warps or thread blocks have rows of RMSNorm and other sources.
+void add_rows(std::vector<Kernel>& all) {
   for (const Granularity g : {Granularity::kPerRow, Granularity::k1x128, Granularity::k1x32}) {
     QuantizeProblem p;
     p.cols = 9001;
@@ -66,7 +70,11 @@ std::vector<Kernel> kernels() {
     add(all, p, {1, 256, 32, 8});
     add(all, p, {64, 256, 128, 4});
   }
-  // A warp has both halves of a row.
+}
+
+// Adds configurations in which a warp has both halves of a row.
+void add_halves_of_warps(std::vector<Kernel>& all) {
+  const DeviceSpec& device = *find_device("h200");
   for (const Granularity g : {Granularity::kPerTensor, Granularity::k1x128, Granularity::k1x32}) {
     for (const DType x : {DType::kBF16, DType::kFP32}) {
       QuantizeProblem p;
@@ -81,7 +89,11 @@ std::vector<Kernel> kernels() {
       add(all, p, {1, 512, 32, 8});
     }
   }
-  // A thread block has both halves, one after the other.
+}
+
+// Adds configurations in which a thread block has both halves, one after the other.
+void add_halves_of_blocks(std::vector<Kernel>& all) {
+  const DeviceSpec& device = *find_device("h200");
   for (const Granularity g : {Granularity::kPerTensor, Granularity::kPerRow, Granularity::k1x128,
                               Granularity::k128x128, Granularity::k1x32, Granularity::k32x32}) {
     for (const QuantizeOutput output : {QuantizeOutput::kTransposed, QuantizeOutput::kBoth}) {
@@ -107,7 +119,10 @@ std::vector<Kernel> kernels() {
       add(all, p, c);
     }
   }
-  // A part of the source is in a table.
+}
+
+// Adds configurations in which a table holds a part of the source.
+void add_lookups(std::vector<Kernel>& all) {
   for (const Granularity g : {Granularity::kPerTensor, Granularity::k1x128, Granularity::k1x32}) {
     QuantizeProblem p;
     p.cols = 300;
@@ -120,7 +135,10 @@ std::vector<Kernel> kernels() {
     add(all, p, {32, 256, 64, 1, false, true});
     add(all, p, {4, 256, 64, 1, false, true});
   }
-  // Scales leave by whole sectors.
+}
+
+// Adds configurations that store scales by whole sectors.
+void add_scale_sectors(std::vector<Kernel>& all) {
   for (const QuantizeOutput output : {QuantizeOutput::kTransposed, QuantizeOutput::kBoth}) {
     QuantizeProblem p;
     p.cols = 300;
@@ -135,6 +153,10 @@ std::vector<Kernel> kernels() {
     p.x = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
     add(all, p, {128, 128, 256, 2, false, false, true});
   }
+}
+
+// Adds each template's other shapes.
+void add_shapes(std::vector<Kernel>& all) {
   for (const DType x : {DType::kBF16, DType::kFP32}) {
     QuantizeProblem p;
     p.x = {x};
@@ -163,7 +185,10 @@ std::vector<Kernel> kernels() {
     p.output = QuantizeOutput::kRowwise;
     add(all, p, {1, 32 * 16 / size_of(x), 32, 4});  // rows longer than the tile
   }
-  // A warp has one row, whose 32 scales leave at once.
+}
+
+// Adds configurations in which a warp has one row and stores its 32 scales at once.
+void add_scales_of_a_row(std::vector<Kernel>& all) {
   for (const DType x : {DType::kBF16, DType::kFP32}) {
     for (const ScaleLayout layout : {ScaleLayout::kLinear, ScaleLayout::kSwizzled}) {
       QuantizeProblem p;
@@ -174,6 +199,10 @@ std::vector<Kernel> kernels() {
       add(all, p, {1, 1024, 64, 16});
     }
   }
+}
+
+// Adds dequantising and transposing.
+void add_inverses(std::vector<Kernel>& all) {
   QuantizeProblem p;
   p.cols = 300;
   p.x = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
@@ -185,6 +214,21 @@ std::vector<Kernel> kernels() {
   p.x = p.q = {DType::kE4M3, Granularity::k128x128, ScaleFormat::kF32};
   add(all, p, {128, 128, 128, 6, false});
   add(all, p, {128, 256, 256, 3, true});
+}
+
+// Returns every cell in its default configuration, and each template's other shapes for a few
+// cells.
+std::vector<Kernel> kernels() {
+  std::vector<Kernel> all;
+  add_defaults(all);
+  add_rows(all);
+  add_halves_of_warps(all);
+  add_halves_of_blocks(all);
+  add_lookups(all);
+  add_scale_sectors(all);
+  add_shapes(all);
+  add_scales_of_a_row(all);
+  add_inverses(all);
   return all;
 }
 
@@ -197,8 +241,8 @@ std::string replace_all(std::string text, const std::string& from, const std::st
 }
 
 struct Written {
-  std::string source;  // for one of the files
-  std::string entry;   // of the table
+  std::string source;  // one of the files
+  std::string entry;   // the kernel's line in the table
   std::string declaration;
 };
 
@@ -226,7 +270,7 @@ Written write(const Kernel& kernel, int index) {
       declare(other, "const quantize::Args");
       continue;
     }
-    text += fmt::format(  // whose argument's type is in this namespace alone
+    text += fmt::format(  // the argument's type exists only in this namespace
         "extern \"C\" void {0}_of_bytes(const void* args) {{\n"
         "  {0}(*static_cast<const scale_update::Args*>(args));\n}}\n",
         other);
@@ -258,7 +302,7 @@ int emit_all(const std::string& prefix, int file_count) {
   }
   for (std::size_t i = 0; i < sources.size(); ++i) {
     std::ofstream(fmt::format("{}{}.inc", prefix, i)) << sources[i];
-    // A file of its own: only an included file can be a system header.
+    // A separate file is needed, because only an included file can be a system header.
     std::ofstream(fmt::format("{}{}.cc", prefix, i))
         << fmt::format("#include \"{}{}.inc\"\n", prefix, i);
   }

@@ -1,5 +1,5 @@
-// What the tests of emulated quantise kernels share: the kernels, launches of them, and that no
-// thread touched what it may not.
+// Shared by tests of emulated quantise kernels: the kernels, their launches, and the check that no
+// thread touched memory outside its tensors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ class EmulationTest : public ::testing::Test {
   }
 };
 
-// An emitted kernel with its texts read.
+// An emitted kernel with its parsed texts.
 struct Variant {
   QuantizeProblem problem;
   QuantizeConfig config;
@@ -39,7 +39,7 @@ struct Variant {
   std::string name() const { return to_text(Problem(problem)) + " / " + to_text(config); }
 };
 
-// Those whose problem is wanted.
+// Returns the variants whose problem is wanted.
 template <typename Wanted>
 std::vector<Variant> variants_of(const Wanted& wanted) {
   std::vector<Variant> made;
@@ -61,7 +61,7 @@ inline void run_blocks(std::int64_t blocks, int threads, QuantizeKernel kernel,
   }
 }
 
-// `count` bytes without gaps.
+// Returns a watch of `count` bytes without gaps.
 inline Watched bytes(const void* p, std::int64_t count) {
   return {static_cast<const char*>(p), 1, count, count};
 }

@@ -1,4 +1,4 @@
-// The functions of templates/lib/math.cuh, run on the host, against the generator's: the same bits.
+// The functions of templates/lib/math.cuh, run on the host, give the same bits as the generator's.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -28,9 +28,8 @@ TEST(MathEmulation, DeviceAndHostComputeTheSameBits) {
   EXPECT_EQ(different, 0);
 }
 
-// A refined reciprocal is the correctly rounded one, whichever neighbour of it the instruction
-// gives; but for a few that lie next to a tie, which the device's own table decides (a GPU test
-// compares).
+// A refined reciprocal is correctly rounded even if the instruction gives a neighbour of it. The
+// exceptions are a few values next to a tie; a GPU test compares them with the device's own table.
 TEST(MathEmulation, ReciprocalsAreCorrectlyRounded) {
   std::int64_t wrong = 0, wrong_from_neighbours = 0;
   for (std::uint32_t i = 0; i < (1U << 23); ++i) {

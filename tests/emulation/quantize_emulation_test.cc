@@ -1,7 +1,7 @@
-// The text of the quantise templates, run on the host thread by thread (device_emulation.h) and
-// compared bit for bit with the reference: indexing, tails, misaligned tensors, padding and the
-// classes of input, for a covering set of numerics and configurations, as the emitter writes them.
-// The wrappers are the host's here and check that no access leaves the tensor.
+// Runs the text of the quantise templates on the host thread by thread (device_emulation.h) and
+// compares bit for bit with the reference. The emitter's kernels for a covering set of numerics and
+// configurations are tested for indexing, tails, misaligned tensors, padding and the classes of
+// input. The host's wrappers check that no access leaves the tensor.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -31,12 +31,12 @@ using emulation::Variant;
 using tests::Fill;
 using tests::Placement;
 
-emulation::Watched skip_flag;  // may be read as well
+emulation::Watched skip_flag;  // may be read too
 
-constexpr int kSmCount = 1;  // of the device that is emulated: first passes stay small
+constexpr int kSmCount = 1;  // SM count of the emulated device; keeps first passes small
 
 const std::vector<Variant>& variants() {
-  // The others are those of quantize_groups_emulation_test.cc.
+  // quantize_groups_emulation_test.cc has the other variants.
   static const auto all = emulation::variants_of([](const QuantizeProblem& p) {
     return p.grouping == Grouping::kNone && p.shard == ShardStep::kNone;
   });
@@ -45,7 +45,8 @@ const std::vector<Variant>& variants() {
 
 // ---- one comparison -----------------------------------------------------------------------------
 
-// A launch as launch_quantize.cc makes it. The bytes of the scale arrays are for the watch.
+// Launches as runtime/families/quantize/launch.cc does. The sizes of the scale arrays serve to
+// watch accesses.
 void run(const Variant& v, QuantizeKernelArgs args, std::int64_t x_scale_bytes,
          std::int64_t scale_bytes, std::int64_t scale_transposed_bytes) {
   QuantizeProblem problem = v.problem;
@@ -164,7 +165,7 @@ TEST_F(QuantizeEmulation, EveryShapeEqualsTheReference) {
   }
 }
 
-// First passes over few rows take whole lines.
+// First passes over few rows read whole lines.
 TEST_F(QuantizeEmulation, LinesOfMoreRowsThanAStripeEqualTheReference) {
   int compared = 0;
   for (const Variant& v : variants()) {
@@ -191,7 +192,8 @@ TEST_F(QuantizeEmulation, RowsLongerThanTheirThreadBlocksAreNormedAlike) {
   EXPECT_GT(compared, 0);
 }
 
-// A warp, or a thread block, has the same columns of both; where no block of a scale is of both.
+// A warp or a thread block has the same columns of both halves, if no scale's block crosses the
+// halves.
 TEST_F(QuantizeEmulation, BothHalvesOfARowEqualTheReference) {
   int compared = 0;
   for (const Variant& v : variants()) {
@@ -206,7 +208,7 @@ TEST_F(QuantizeEmulation, BothHalvesOfARowEqualTheReference) {
   EXPECT_GT(compared, 30);
 }
 
-// Blocks go on to further tiles, and rows are asked for across them.
+// Blocks continue with further tiles, and rows are prefetched across them.
 TEST_F(QuantizeEmulation, LookedUpValuesEqualTheReference) {
   int compared = 0;
   for (const Variant& v : variants()) {
@@ -220,8 +222,8 @@ TEST_F(QuantizeEmulation, LookedUpValuesEqualTheReference) {
   EXPECT_GT(compared, 3);
 }
 
-// Tiles whose neighbours are there leave their scales for the kernel behind; the others, and those
-// of arrays that are misaligned, store them.
+// Tiles whose neighbours exist leave their scales to the following kernel. The other tiles, and
+// those of misaligned arrays, store the scales themselves.
 TEST_F(QuantizeEmulation, OrderedScalesEqualTheReference) {
   int compared = 0;
   for (const Variant& v : variants()) {
@@ -300,7 +302,7 @@ TEST_F(QuantizeEmulation, ScaleUpdatesEqualTheReference) {
         reference::update_scales(
             v.problem, {expected_history.data(), expected_encode.data(), kTensors, kLength,
                         static_cast<reference::AmaxChoice>(choice), 2, 0.3F});
-        // Bits, because what is not finite moves on with the rest.
+        // Bits are compared, because values that are not finite move on too.
         EXPECT_EQ(std::memcmp(history.data(), expected_history.data(), history.size() * 4), 0);
         EXPECT_EQ(encode, expected_encode);
         for (std::size_t t = 0; t < kTensors; ++t) {
@@ -323,7 +325,7 @@ TEST_F(QuantizeEmulation, NothingIsLaunchedForAnEmptyTensor) {
   }
 }
 
-// An address range of which only the touched pages take memory.
+// An address range in which only touched pages use memory.
 class SparseMemory {
  public:
   explicit SparseMemory(std::size_t bytes)
@@ -343,15 +345,15 @@ class SparseMemory {
   void* base_;
 };
 
-// Rows 2^31 + 16 elements apart: every offset past the first row is beyond 32 bits.
+// Rows lie 2^31 + 16 elements apart, so every offset past the first row exceeds 32 bits.
 TEST_F(QuantizeEmulation, OffsetsBeyond32Bits) {
   constexpr std::int64_t kLd = (std::int64_t{1} << 31) + 16;
   constexpr std::int64_t kRows = 3, kCols = 200;
   for (const Variant& v : variants()) {
     if (v.problem.output != QuantizeOutput::kRowwise)
-      continue;  // the copy's stride is the layout's
+      continue;  // the layout gives the copy's stride
     if (!v.problem.source.empty() || v.problem.bias_gradient)
-      continue;  // x alone is far apart here
+      continue;  // only x has distant rows here
     SCOPED_TRACE(v.name());
     const SparseMemory x(static_cast<std::size_t>(kRows * kLd * size_of(v.problem.x.dtype)));
     const std::int64_t q_bytes = size_of(v.problem.q.dtype);
@@ -367,7 +369,7 @@ TEST_F(QuantizeEmulation, OffsetsBeyond32Bits) {
     QuantizedLayout layout, x_layout;
     if (is_fp8(problem.q.dtype)) layout = quantized_layout(problem, kRows, 0, false).value();
     if (is_fp8(problem.x.dtype)) x_layout = quantized_layout(problem.x, kRows, kCols).value();
-    const std::vector<std::uint8_t> x_scale(256, 0x3F);  // in any format a number
+    const std::vector<std::uint8_t> x_scale(256, 0x3F);  // a number in every format
     std::vector<float> scale(512, -1.0F), scale_expected = scale;
     QuantizeKernelArgs args;
     args.x = x.data();
@@ -402,7 +404,7 @@ TEST_F(QuantizeEmulation, OffsetsBeyond32Bits) {
   }
 }
 
-// Tile indices beyond 32 bits take the 64-bit division.
+// Tile indices beyond 32 bits use the 64-bit division.
 TEST(QuantizeTile, SplitsIndicesOfAnySize) {
   for (const u64 columns : {u64{1}, u64{28}, u64{1} << 33}) {
     for (const u64 index :

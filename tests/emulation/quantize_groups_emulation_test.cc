@@ -1,5 +1,5 @@
-// The quantisers of groups of rows and of flat ranges, run on the host thread by thread and
-// compared bit for bit with the reference (quantize_emulation_test.cc says how).
+// Runs the quantisers of groups of rows and of flat ranges on the host, thread by thread. Results
+// are compared bit for bit with the reference, as in quantize_emulation_test.cc.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -33,10 +33,9 @@ std::vector<Variant> grouped() {
       [](const QuantizeProblem& p) { return p.grouping != Grouping::kNone; });
 }
 
-// ---- groups
-// --------------------------------------------------------------------------------------
+// ---- groups ------------------------------------------------------------------------------------
 
-// The rows of x or q that exist.
+// Returns watches of the rows of x or q that exist.
 std::vector<Watched> rows_of(const GroupCase& c, const void* p, std::int64_t cols, std::int64_t ld,
                              std::int64_t element_bytes) {
   std::vector<Watched> watched;
@@ -83,7 +82,7 @@ QuantizeKernelArgs args_of(GroupCase& c) {
   return args;
 }
 
-// A launch as launch_quantize.cc makes it.
+// Launches as runtime/families/quantize/launch.cc does.
 void run(const Variant& v, GroupCase& c) {
   QuantizeKernelArgs args = args_of(c);
   std::vector<std::uint32_t> maxima(static_cast<std::size_t>(c.groups()), 0);
@@ -157,7 +156,8 @@ TEST_F(QuantizeGroupsEmulation, BothHalvesOfARowEqualTheReference) {
     for (const std::int64_t cols : {256, 512}) {
       QuantizeProblem problem = v.problem;
       problem.cols = cols;
-      ASSERT_TRUE(check_config(problem, v.config)) << v.name();  // or nothing would be compared
+      // Otherwise nothing would be compared.
+      ASSERT_TRUE(check_config(problem, v.config)) << v.name();
     }
     for (const GroupSizes& sizes : tests::few_groups()) compare(v, 256, sizes, Fill::kMixed);
     compare(v, 512, tests::few_groups()[3], Fill::kInfinities, 7);
@@ -176,7 +176,7 @@ TEST_F(QuantizeGroupsEmulation, ManyGroupsEqualTheReference) {
     compare(v, 8, sizes.front(), Fill::kNormal);
   }
   for (const Variant& v : grouped()) {
-    // The largest table, once.
+    // The largest table runs once.
     const bool both = v.problem.output == QuantizeOutput::kBoth;
     if (!both || v.problem.q.granularity != Granularity::k1x128) continue;
     compare(v, 8, sizes.back(), Fill::kNormal);
@@ -184,7 +184,8 @@ TEST_F(QuantizeGroupsEmulation, ManyGroupsEqualTheReference) {
   }
 }
 
-// Every slot of every packing finds its group: all ways to share out few rows to few groups.
+// Every slot of every division finds its group: the test takes all divisions of few rows into few
+// groups.
 TEST_F(QuantizeGroupsEmulation, SlotsFindTheirGroups) {
   constexpr int kTileRows = 8;
   for (std::int32_t a = 0; a <= 17; ++a) {
@@ -212,7 +213,7 @@ TEST_F(QuantizeGroupsEmulation, SlotsFindTheirGroups) {
   expect_no_stray_access();
 }
 
-// Counts that no group can have are the nearest it can; tiles are numbered without a gap.
+// Impossible counts are clamped to the nearest possible ones, and tiles are numbered without gaps.
 TEST_F(QuantizeGroupsEmulation, MaskedCountsAreTakenAsWhatAGroupCanHave) {
   constexpr int kTileRows = 8;
   std::vector<std::int32_t> counts(70, 0);
@@ -253,10 +254,9 @@ TEST_F(QuantizeGroupsEmulation, MaskedCountsAreTakenAsWhatAGroupCanHave) {
   expect_no_stray_access();
 }
 
-// ---- flat ranges
-// ---------------------------------------------------------------------------------
+// ---- flat ranges -------------------------------------------------------------------------------
 
-// The kernel that goes before a cast: of the same types and granularity.
+// Returns the kernel that precedes a cast of the same types and granularity.
 const Variant* amax_step_of(const std::vector<Variant>& all, const Variant& cast) {
   for (const Variant& v : all) {
     QuantizeProblem problem = v.problem;
@@ -274,7 +274,7 @@ void run_shard(const Variant& v, const tests::QuantizeCase& whole, const tests::
                std::uint64_t& nonfinite) {
   if (shard.length == 0) return;  // nothing is launched
   const std::int64_t x_bytes = size_of(v.problem.x.dtype);
-  // A copy, so that nothing outside the range can be read unseen.
+  // x is copied, so that a read outside the range is noticed.
   const std::vector<char> x(whole.x.begin() + shard.start * x_bytes,
                             whole.x.begin() + (shard.start + shard.length) * x_bytes);
   QuantizeProblem problem = v.problem;

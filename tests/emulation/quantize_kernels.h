@@ -1,8 +1,8 @@
 // The quantise templates as host code: the wrappers of templates/lib written for the host, then the
-// parts every kernel shares. What the emitter adds to them, kernel by kernel, is compiled from the
-// sources emit_sources.cc writes.
+// parts that every kernel shares. The sources that emit_sources.cc writes add what the emitter adds
+// to each kernel.
 #pragma once
-// The templates carry pragmas and implicit conversions that are CUDA's business.
+// The templates contain pragmas and implicit conversions that only CUDA accepts without a warning.
 #pragma GCC system_header
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 namespace octile::emulation {
 
-// A tensor whose elements alone may be touched.
+// A tensor of which only the elements may be touched.
 struct Watched {
   const char* base = nullptr;
   std::int64_t rows = 0, row_bytes = 0, stride_bytes = 0;
@@ -28,7 +28,7 @@ struct Watched {
     return offset / stride_bytes < rows && offset % stride_bytes + bytes <= row_bytes;
   }
 };
-// What a kernel may read, and what it may write.
+// The memory that a kernel may read, and the memory that it may write.
 inline std::vector<Watched> readable;
 inline std::vector<Watched> writable;
 inline std::int64_t stray_accesses = 0;
@@ -63,7 +63,7 @@ void checked_store(void* p, T value) {
 #include "templates/lib/types.cuh"
 
 namespace cast {
-// cvt.rn.satfinite: infinity saturates, unlike the contract's cast.
+// cvt.rn.satfinite: infinity saturates, unlike in the cast of docs/numerics.md.
 inline u16 pair(float upper, float lower, octile::DType fp8) {
   const float limit = octile::max_finite(fp8);
   const auto code = [&](float v) -> unsigned {
@@ -108,7 +108,7 @@ inline u32 load_4(const void* p) { return octile::emulation::checked_load<u32>(p
 inline Words4 reread_16(const void* p) { return load_16(p); }
 inline u32 glance_4(const void* p) { return *static_cast<const u32*>(p); }
 inline u32 load_2(const void* p) { return octile::emulation::checked_load<u16>(p); }
-// At once, which a thread that reads before it has waited would not notice.
+// Copies at once. A thread that reads before it has waited therefore goes unnoticed.
 inline void copy_16(Words4* to, const void* p, bool wanted) {
   if (wanted) *to = load_16(p);
 }
@@ -150,12 +150,11 @@ inline u32 min_u16x2(u32 a, u32 b) {
 inline u32 max_u16x2(u32 a, u32 b) {
   return of_halves(a, b, [](u32 x, u32 y) { return std::max(x, y); });
 }
-// The device's refinement of its instruction's answer is that of __frcp_rn: correctly rounded.
+// The device refines its instruction's result to that of __frcp_rn, which is correctly rounded.
 inline float near_reciprocal(float a) { return 1.0F / a; }
 }  // namespace arithmetic
 
-// In the emitter's order.
-// clang-format off
+// The files are included in the emitter's order.
 #include "templates/lib/reduce.cuh"
 #include "templates/quantize/elements.cuh"
 #include "templates/quantize/patch.cuh"
@@ -182,7 +181,7 @@ struct EmittedQuantizer {
   const char* problem = "";  // canonical text
   const char* config = "";
   QuantizeKernel kernel = nullptr;
-  // Companions, in the order of their enumeration; null: none.
+  // Companions in the order of their enumeration; null: none.
   QuantizeKernel first_pass = nullptr;
   void (*scale_update)(const void* args) = nullptr;
   QuantizeKernel row_norm = nullptr;
@@ -190,7 +189,7 @@ struct EmittedQuantizer {
   QuantizeKernel scale_order = nullptr;
 };
 
-// All that emit_sources.cc wrote.
+// Returns all kernels that emit_sources.cc wrote.
 std::span<const EmittedQuantizer> emitted_quantizers();
 
 }  // namespace octile::emulation

@@ -8,7 +8,7 @@
 
 namespace {
 
-// Data sheets; clocks as the real cards report them.
+// Values are from data sheets; clocks are those that the real cards report.
 constexpr std::array kModels{
     fake::DeviceModel{"h200", "NVIDIA H200", 9, 0, 132, 232448, 62914560, 1980000, 3201000, 6144},
     fake::DeviceModel{"h100", "NVIDIA H100 80GB HBM3", 9, 0, 132, 232448, 52428800, 1980000,

@@ -1,21 +1,21 @@
-/* Control of the fake CUDA driver, which stands in for libcuda.so.1 in tests without a GPU.
+/* Control of the fake CUDA driver, which replaces libcuda.so.1 in tests without a GPU.
  *
- * What it is: every function of runtime/driver/driver_functions.h over devices that exist only as
- * data. Device memory is host memory and a CUdeviceptr its address; a stream does its work within
- * the call that enqueues it; a launch is checked, recorded, and handed to the executor where one is
- * set. A capture records instead of doing, and a graph launch does what was recorded.
+ * It implements every function of runtime/driver/driver_functions.h over devices that exist only as
+ * data. Device memory is host memory, and a CUdeviceptr is its address. A stream does its work
+ * within the call that enqueues it. A launch is checked, recorded, and passed to the executor if
+ * one is set. A capture records work, and a graph launch does the recorded work.
  *
- * What it refuses, because the real driver does: calls without cuInit or a current context, handles
- * it did not make, copies outside an allocation, launches beyond the device's limits, an image that
- * is not a cubin or is for another architecture, tensor maps that break a documented rule, and
- * within a capture everything that allocates, loads or synchronises. What it does not model: time,
- * races between streams, captures that fork into a second stream.
+ * It refuses what the real driver refuses: calls without cuInit or a current context, handles it
+ * did not make, copies outside an allocation, launches beyond the device's limits, an image that is
+ * not a cubin or is for another architecture, and tensor maps that break a documented rule. Within
+ * a capture it refuses everything that allocates, loads or synchronises. It does not model time,
+ * races between streams, or captures that fork into a second stream.
  *
- * FAKE_CUDA_DEVICES names the devices, ',' between them: h200, h100, a100 (sm_80), or "none".
- * Default "h200,h200". Read by cuInit and by fake_cuda_reset().
+ * FAKE_CUDA_DEVICES names the devices, separated by ',': h200, h100, a100 (sm_80), or "none".
+ * Default "h200,h200". cuInit and fake_cuda_reset() read it.
  *
- * The functions are found with dlsym in the library the driver was opened from. All are thread
- * safe.
+ * A test finds the functions with dlsym in the library from which the driver was opened. All of
+ * them are thread safe.
  */
 #ifndef OCTILE_TESTS_FAKE_DRIVER_FAKE_DRIVER_H_
 #define OCTILE_TESTS_FAKE_DRIVER_FAKE_DRIVER_H_
@@ -33,17 +33,17 @@ typedef struct fake_cuda_launch {
   const char* kernel; /* valid until fake_cuda_reset() */
   unsigned grid[3];
   unsigned block[3];
-  unsigned cluster[3]; /* 1, 1, 1 where the launch asked for none */
+  unsigned cluster[3]; /* 1, 1, 1 if the launch set none */
   unsigned dynamic_smem_bytes;
   int device;
-  int programmatic;              /* asked for programmatic stream serialization */
+  int programmatic;              /* has programmatic stream serialization */
   int replayed;                  /* came from a graph launch */
-  CUstream stream;               /* the handle of the call; of a replay, of the graph launch */
+  CUstream stream;               /* the call's handle; in a replay, the graph launch's */
   const void* const* parameters; /* one pointer per parameter, to a copy of its bytes */
   size_t parameter_count;
 } fake_cuda_launch;
 
-/* A tensor map as the fake encodes it into the 128 opaque bytes, for an executor to read. */
+/* A tensor map as the fake encodes it into the 128 opaque bytes. An executor reads it. */
 typedef struct fake_cuda_tensor_map {
   uint32_t magic; /* FAKE_CUDA_TENSOR_MAP_MAGIC */
   uint8_t data_type;
@@ -58,34 +58,34 @@ typedef struct fake_cuda_tensor_map {
 } fake_cuda_tensor_map;
 #define FAKE_CUDA_TENSOR_MAP_MAGIC 0x464b544du
 
-/* Does the work of a launch, on the thread that launches or replays; its result is the launch's. */
+/* Does the work of a launch on the thread that launches or replays. Returns the launch's result. */
 typedef CUresult (*fake_cuda_executor)(const fake_cuda_launch* launch, void* user);
 
-/* Back to the state after loading: nothing initialised, no handle valid, logs empty, memory freed.
- * No other thread may be in the driver. */
+/* Returns to the state after loading: nothing is initialised, no handle is valid, logs are empty
+ * and memory is freed. No other thread may be in the driver. */
 void fake_cuda_reset(void);
 
-/* A context of the device that is not its primary one; valid until the next fake_cuda_reset(). */
+/* Returns a context of the device other than its primary one, valid until fake_cuda_reset(). */
 CUcontext fake_cuda_make_context(int device);
 
 /* Makes the nth call from now of the exported symbol `function` ("cuMemAlloc_v2") return `result`
  * without doing anything; nth = 0: every call until fake_cuda_reset(). */
 void fake_cuda_fail(const char* function, CUresult result, int nth);
 
-/* Calls of one exported symbol so far, failed ones included. */
+/* Returns the number of calls of one exported symbol so far, including failed ones. */
 size_t fake_cuda_call_count(const char* function);
 
-/* Launches executed so far: a captured launch counts when its graph runs. */
+/* Returns the number of launches executed so far. A captured launch counts when its graph runs. */
 size_t fake_cuda_launch_count(void);
-/* 0 where `index` is not one of them. */
+/* Returns 0 if `index` is not one of them. */
 int fake_cuda_get_launch(size_t index, fake_cuda_launch* launch);
 
 void fake_cuda_set_executor(fake_cuda_executor executor, void* user); /* null: none */
 
-/* Bytes each device has from now on; default 80 GB. */
+/* Sets the bytes that each device has from now on; default 80 GB. */
 void fake_cuda_set_memory(size_t bytes);
 
-/* What is alive, for leak checks. */
+/* Return the number of live objects, for leak checks. */
 size_t fake_cuda_live_allocations(void);
 size_t fake_cuda_live_libraries(void);
 size_t fake_cuda_live_streams(void);

@@ -8,7 +8,7 @@
 
 namespace {
 
-constexpr int kDefaultDynamicSmem = 49152;  // above this a kernel must ask, by attribute
+constexpr int kDefaultDynamicSmem = 49152;  // a kernel that needs more must ask by attribute
 constexpr unsigned kMaxThreadsPerBlock = 1024;
 constexpr unsigned kMaxGridYz = 65535;
 constexpr unsigned kPortableClusterSize = 8;
@@ -29,8 +29,8 @@ int dynamic_smem_limit(const CUkern_st& kernel, int device) {
   return std::max(0, kDefaultDynamicSmem - kernel.info.static_smem_bytes);
 }
 
-// A cubin does not say how long it is, so its end is taken from its section headers, which NVRTC
-// writes last, or from the program headers behind them.
+// Returns the bytes of a cubin, which does not state its length. Its end comes from its section
+// headers, which NVRTC writes last, or from the program headers behind them.
 std::span<const std::uint8_t> image_bytes(const void* code) {
   Elf64_Ehdr file;
   std::memcpy(&file, code, sizeof(file));
@@ -79,7 +79,8 @@ CUresult check_launch(const fake::State& state, const CUkern_st& kernel,
              : CUDA_SUCCESS;
 }
 
-// Logs the launch and runs the executor, outside the lock: it may call the driver.
+// Logs the launch and runs the executor. The lock is released first, because the executor may call
+// the driver.
 CUresult execute(const std::shared_ptr<const fake::LaunchRecord>& recorded, CUstream stream,
                  bool replayed) {
   fake::Locked state;
@@ -92,7 +93,7 @@ CUresult execute(const std::shared_ptr<const fake::LaunchRecord>& recorded, CUst
   record.launch.replayed = replayed ? 1 : 0;
   const fake_cuda_executor executor = state->executor;
   void* user = state->executor_user;
-  const fake_cuda_launch launch = record.launch;  // what it points to stays until a reset
+  const fake_cuda_launch launch = record.launch;  // its pointers are valid until a reset
   state.unlock();
   return executor == nullptr ? CUDA_SUCCESS : executor(&launch, user);
 }
@@ -259,7 +260,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
           ? 4
           : 0;
   if (element_bytes == 0 || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE)
-    return CUDA_ERROR_NOT_SUPPORTED;  // Octile uses no other
+    return CUDA_ERROR_NOT_SUPPORTED;  // Octile uses no other type
   if (map == nullptr || reinterpret_cast<std::uintptr_t>(map) % 64 != 0 || rank < 1 || rank > 5 ||
       address == nullptr || reinterpret_cast<std::uintptr_t>(address) % 16 != 0)
     return CUDA_ERROR_INVALID_VALUE;

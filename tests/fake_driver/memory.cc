@@ -1,4 +1,4 @@
-// Device memory, which is host memory.
+// Device memory, implemented as host memory.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -8,9 +8,9 @@
 
 namespace {
 
-constexpr std::size_t kAlignment = 256;  // what cuMemAlloc promises
+constexpr std::size_t kAlignment = 256;  // guaranteed by cuMemAlloc
 
-// The allocation that holds [pointer, pointer + bytes); null: none does.
+// Returns the allocation that holds [pointer, pointer + bytes), or null.
 const fake::Allocation* find_range(const fake::State& state, CUdeviceptr pointer,
                                    std::size_t bytes) {
   auto after = state.allocations.upper_bound(pointer);

@@ -9,7 +9,8 @@ std::mutex& state_mutex() {
 }
 
 State& the_state() {
-  // Never destroyed: the driver's handles may be released by destructors that run at exit.
+  // The state is never destroyed, because destructors that run at exit may release the driver's
+  // handles.
   static State& state = *new State;
   return state;
 }
@@ -136,8 +137,7 @@ CUresult enqueue(Locked& state, CUstream handle, Work work) {
 
 }  // namespace fake
 
-// ---- control
-// -------------------------------------------------------------------------------------
+// ---- control ------------------------------------------------------------------------------------
 
 extern "C" {
 

@@ -1,7 +1,7 @@
-// What the fake driver knows: one process-wide state behind one mutex.
+// The fake driver's state: one for the process behind one mutex.
 #pragma once
 
-// The exported functions are declared by <cuda.h>, without a visibility of their own.
+// <cuda.h> declares the exported functions without a visibility of their own.
 #pragma GCC visibility push(default)
 #include <cuda.h>
 
@@ -30,7 +30,7 @@ struct CUctx_st {
 
 namespace fake {
 
-// Work on a stream: done at once, or recorded by a capture and done by each graph launch.
+// Work on a stream. It is done at once, or a capture records it and each graph launch does it.
 using Work = std::function<CUresult(CUstream stream, bool replayed)>;
 
 struct Capture {
@@ -51,7 +51,7 @@ struct CUstream_st {
 struct CUevent_st {
   CUcontext context = nullptr;
   bool recorded = false;
-  bool captured = false;  // last recorded inside a capture: cannot be waited for by the host
+  bool captured = false;  // last recorded inside a capture: the host cannot wait for it
   std::chrono::steady_clock::time_point time;
 };
 
@@ -66,11 +66,11 @@ struct CUgraphExec_st {
 struct CUkern_st {
   octile::CubinKernel info;
   int sm = 0;
-  std::map<int, int> dynamic_smem_limit;  // by device, where it was set
+  std::map<int, int> dynamic_smem_limit;  // by device; only devices where it was set
   std::map<int, bool> non_portable_cluster;
 };
 
-// A kernel in one context, in which alone it may be launched.
+// A kernel in the only context in which it may be launched.
 struct CUfunc_st {
   CUkern_st* kernel = nullptr;
   CUcontext context = nullptr;
@@ -78,7 +78,7 @@ struct CUfunc_st {
 
 struct CUlib_st {
   std::map<std::pair<const CUkern_st*, CUcontext>, CUfunc_st> functions;
-  std::deque<CUkern_st> kernels;  // stable addresses: they are the CUkernel handles
+  std::deque<CUkern_st> kernels;  // a deque keeps addresses stable, which are the CUkernel handles
 };
 
 // ---- state --------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ struct Allocation {
 
 struct Fault {
   CUresult result;
-  int remaining;  // calls until it strikes; 0: every call
+  int remaining;  // calls until the fault; 0: every call
 };
 
 struct OtherContext {
@@ -120,9 +120,9 @@ struct LaunchRecord {
 struct State {
   bool initialised = false;
   std::vector<const DeviceModel*> devices;
-  std::deque<CUctx_st> contexts;            // one per device
-  std::deque<CUstream_st> default_streams;  // one per device
-  std::deque<OtherContext> other_contexts;  // beside the primary ones
+  std::deque<CUctx_st> contexts;            // one for each device
+  std::deque<CUstream_st> default_streams;  // one for each device
+  std::deque<OtherContext> other_contexts;  // contexts other than the primary ones
   std::size_t memory_bytes = std::size_t{80} << 30;
 
   std::map<CUdeviceptr, Allocation> allocations;
@@ -134,10 +134,10 @@ struct State {
 
   std::map<std::string, Fault> faults;
   std::map<std::string, std::size_t> calls;
-  std::deque<LaunchRecord> launches;  // stable addresses: fake_cuda_get_launch hands them out
+  std::deque<LaunchRecord> launches;  // addresses are stable for fake_cuda_get_launch
   fake_cuda_executor executor = nullptr;
   void* executor_user = nullptr;
-  int generation = 0;  // of fake_cuda_reset: a thread's context stack of an older one is empty
+  int generation = 0;  // counts resets; a thread's context stack of an older generation is empty
 };
 
 // The state and its lock, held for the life of this object.
@@ -153,7 +153,7 @@ class Locked {
   std::unique_lock<std::mutex> lock_;
 };
 
-// Counts the call; the injected result where one strikes.
+// Counts the call and returns the injected result if one is due.
 CUresult enter_call(State& state, const char* function);
 
 // ---- this thread --------------------------------------------------------------------------------
@@ -162,28 +162,28 @@ std::vector<CUcontext>& context_stack(const State& state);
 CUcontext current_context(const State& state);  // null: none
 CUstreamCaptureMode& thread_capture_mode();
 
-// ---- checks shared by the functions
-// --------------------------------------------------------------
+// ---- checks shared by the functions -------------------------------------------------------------
 
 bool is_device(const State& state, CUdevice device);
 bool is_context(const State& state, CUcontext context);
-// The stream of a handle, the default stream's handles resolved in the current context; null where
-// the handle is not alive.
+// Returns the stream of a handle, or null if the handle is not alive. The default stream's handles
+// mean the current context's stream.
 CUstream_st* find_stream(State& state, CUstream handle);
 CUkern_st* find_kernel(State& state, const void* handle);
-// What a launch names: a kernel, or a function of the current context; null where it is neither.
+// Returns the kernel that a launch names: by a kernel, or by a function of the current context.
+// Null if it is neither.
 const CUkern_st* find_launchable(State& state, CUfunction handle);
 
-// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and the captures concerned invalidated, where the rules of
-// cuThreadExchangeStreamCaptureMode prohibit this thread a potentially unsafe call.
+// Returns CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and invalidates the captures concerned if the rules
+// of cuThreadExchangeStreamCaptureMode prohibit a potentially unsafe call in this thread.
 CUresult check_unsafe_call(State& state);
 
-// Records the work where the stream is capturing, else does it. Releases the lock before doing it.
+// Records the work if the stream is capturing. Otherwise releases the lock and does the work.
 CUresult enqueue(Locked& state, CUstream handle, Work work);
 
 }  // namespace fake
 
-// The opening of every exported function: the lock, the call count, the injected fault.
+// Begins every exported function: takes the lock, counts the call and applies an injected fault.
 #define FAKE_ENTER(function)                                                                   \
   fake::Locked state;                                                                          \
   if (const CUresult injected = fake::enter_call(*state, #function); injected != CUDA_SUCCESS) \

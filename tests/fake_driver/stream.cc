@@ -3,7 +3,7 @@
 
 namespace {
 
-// What a call that waits for this stream may not do while it captures.
+// Refuses a call that waits for this stream while it captures, and invalidates the capture.
 CUresult check_wait(CUstream_st& stream) {
   if (stream.capture == nullptr) return CUDA_SUCCESS;
   stream.capture->invalidated = true;
@@ -15,7 +15,7 @@ CUevent_st* find_event(fake::State& state, CUevent handle) {
   return found == state.events.end() ? nullptr : found->second.get();
 }
 
-// Makes a handle of a new object and keeps it in the table of its kind.
+// Keeps the object in the table of its kind and returns its handle.
 template <typename Table, typename Object>
 typename Table::key_type keep(Table& table, std::unique_ptr<Object> object) {
   Object* handle = object.get();
@@ -73,8 +73,7 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned int) {
   return CUDA_SUCCESS;
 }
 
-// ---- capture
-// -------------------------------------------------------------------------------------
+// ---- capture ------------------------------------------------------------------------------------
 
 CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   FAKE_ENTER(cuStreamIsCapturing);
@@ -122,8 +121,7 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   return CUDA_SUCCESS;
 }
 
-// ---- graphs
-// --------------------------------------------------------------------------------------
+// ---- graphs -------------------------------------------------------------------------------------
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* executable, CUgraph graph, unsigned long long) {
   FAKE_ENTER_WITH_CONTEXT(cuGraphInstantiateWithFlags);
@@ -156,8 +154,7 @@ CUresult cuGraphDestroy(CUgraph graph) {
   return state->graphs.erase(graph) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-// ---- events
-// --------------------------------------------------------------------------------------
+// ---- events -------------------------------------------------------------------------------------
 
 CUresult cuEventCreate(CUevent* event, unsigned int) {
   FAKE_ENTER_WITH_CONTEXT(cuEventCreate);
@@ -200,7 +197,7 @@ CUresult cuEventSynchronize(CUevent event) {
   return found->captured ? CUDA_ERROR_CAPTURED_EVENT : CUDA_SUCCESS;
 }
 
-// The header renames it to the later version; the list asks for the plain symbol.
+// The header renames it to the later version, but the list requires the plain symbol.
 #undef cuEventElapsedTime
 __attribute__((visibility("default"))) CUresult cuEventElapsedTime(float* ms, CUevent start,
                                                                    CUevent end) {

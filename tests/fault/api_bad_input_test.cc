@@ -1,5 +1,5 @@
-// What callers get wrong, each with the sentence that says so. Nothing is compiled or launched
-// here: a call refused leaves its outputs and the device untouched.
+// Errors of callers, each with its sentence. Nothing is compiled or launched here: a refused call
+// leaves its outputs and the device untouched.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -37,7 +37,7 @@ class BadInput : public ::testing::Test {
     desc.granularity = OCTILE_SCALE_1X128;
     return desc;
   }
-  // Both descriptions are refused before a device is looked for, so "host" will do.
+  // Both descriptions are refused before a device is needed, so "host" suffices.
   void refuses(const octile_gemm_desc& desc, octile_status status,
                const std::vector<std::string>& parts) {
     octile_plan* plan = nullptr;
@@ -71,7 +71,8 @@ class BadInput : public ::testing::Test {
       ASSERT_EQ(q.q.at<unsigned char>()[i], 0x5a) << "q was touched";
   }
 
-  // What is valid but for one field: arguments for 64 rows, a description.
+  // Expects a refusal of arguments for 64 rows, or of a description, that are valid except for one
+  // field.
   template <typename Args, typename T>
   void refuses_run_with(T Args::* field, std::type_identity_t<T> value,
                         const std::vector<std::string>& parts) {
@@ -217,7 +218,7 @@ TEST_F(BadInput, SizesNegativeOrUneven) {
 
 TEST_F(BadInput, RoundingUnknownOrOfNothing) {
   octile_quantize_desc desc = quantize_desc();
-  const int unknown = 2;  // beyond what a cast to the enum may make
+  const int unknown = 2;  // beyond the values that a cast to the enum may make
   std::memcpy(&desc.e8m0_rounding, &unknown, sizeof unknown);
   refuses(desc, OCTILE_INVALID_ARGUMENT, {"desc->e8m0_rounding is 2"});
   refuses_with(&octile_quantize_desc::e8m0_rounding, OCTILE_E8M0_OCP_FLOOR, OCTILE_INVALID_ARGUMENT,
@@ -321,7 +322,7 @@ TEST_F(BadInput, GemmCounts) {
 }
 
 TEST_F(BadInput, GemmBeyond63Bits) {
-  // 2^31 - 1 rows, 2^39 elements apart: past 2^63 bytes.
+  // 2^31 - 1 rows that are 2^39 elements apart exceed 2^63 bytes.
   octile_gemm_args args = g.args(0x7fffffff);
   args.ldd = std::int64_t{1} << 38;
   refuses_run(args, {"m is 2147483647", "ldd is 274877906944", "2^63 - 1"});
@@ -353,7 +354,7 @@ TEST_F(BadInput, FusedSources) {
   refuses_with(&octile_quantize_desc::tap, 1, invalid, {"tap is 1", "0 without src"});
 }
 
-// Arguments that belong to a source, where it is another's plan and where they are missing.
+// Arguments that belong to a source: given to a plan of another source, or missing.
 TEST_F(BadInput, ArgumentsOfFusedSources) {
   std::vector<float> values(64 * 384);
   const auto expect_run = [&](const PlanHandle& plan, const octile_quantize_args& args) {
@@ -421,7 +422,7 @@ TEST_F(BadInput, CountOtherThanThePlanStates) {
   EXPECT_EQ(octile_gemm_run(fixed.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
 }
 
-// ---- what is missing on the machine
+// ---- missing libraries
 
 TEST(MissingParts, NoDriver) {
   setenv("OCTILE_LIBCUDA", "/nonexistent/libcuda.so.1", 1);

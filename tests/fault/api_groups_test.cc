@@ -1,5 +1,5 @@
-// Groups of rows and flat ranges through the C API: sizes, runs on the host against the reference,
-// and what callers get wrong, each with the sentence that says so.
+// Groups of rows and flat ranges through the C API: sizes, host runs against the reference, and
+// errors of callers, each with its sentence.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -34,7 +34,7 @@ class Groups : public ::testing::Test {
     for (std::size_t i = 0; i < kBytes; ++i)
       ASSERT_EQ(memory.at<unsigned char>()[i], 0x5a) << "an output was touched";
   }
-  // Arguments that are right for 20 rows, but for what groups and shards add.
+  // Returns arguments that are right for 20 rows, without those of groups and shards.
   octile_quantize_args args() {
     octile_quantize_args a = {};
     a.struct_size = sizeof a;
@@ -210,7 +210,7 @@ TEST_F(Groups, FlatRangesAreChecked) {
   a.shard_amax = nullptr;
   refuses("q=e4m3:1x128 out=row", a, {"shard_length is given", "whole tensors"});
 
-  a = {};  // nothing to do, and no pointer looked at
+  a = {};  // there is nothing to do, and pointers are ignored
   a.struct_size = sizeof a;
   a.rows = 20;
   a.shard_start = 2800;
@@ -227,7 +227,7 @@ TEST_F(Groups, CountersAndSwizzledScalesAreChecked) {
   refuses("q=e4m3:1x32 out=row scales=swizzled", a, {"scale_ld is 12", "meaning 8", "tiles"});
 }
 
-// ---- what a launch is given
+// ---- arguments of a launch
 
 struct Launched {
   std::string kernel;
@@ -252,7 +252,7 @@ class GroupLaunches : public Groups {
         << octile_last_error();
     std::size_t bytes = 0;
     ASSERT_EQ(octile_plan_workspace_size(plan.get(), a.rows, &bytes), OCTILE_OK);
-    const auto inside = device.enter();  // memory that is cleared has to be the device's
+    const auto inside = device.enter();  // memory to be cleared must belong to the device
     const auto workspace = DeviceBuffer::allocate(device.driver, bytes);
     ASSERT_TRUE(workspace.has_value());
     a.workspace = workspace->pointer();
@@ -315,7 +315,7 @@ TEST_F(GroupLaunches, FlatRangesAsRowsAndColumns) {
     EXPECT_EQ(launches[0].args.shard_last_row, 5);
     EXPECT_EQ(launches[0].args.shard_end_col, 7);
   }
-  a.shard_length = 2 * 140 - 7;  // up to a row's end
+  a.shard_length = 2 * 140 - 7;  // up to the end of a row
   run("q=e4m3:1x128 out=row shard=cast", a);
   EXPECT_EQ(launches[0].args.shard_last_row, 4);
   EXPECT_EQ(launches[0].args.shard_end_col, 140);

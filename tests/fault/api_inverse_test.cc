@@ -1,5 +1,5 @@
-// Dequantising, quantising FP8 again and transposing through the C API: runs on the host against
-// the reference, and what callers get wrong, each with the sentence that says so.
+// Dequantising, quantising FP8 again and transposing through the C API: host runs against the
+// reference, and errors of callers, each with its sentence.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -32,7 +32,7 @@ TEST(Inverse, RunsOnTheHostEqualTheReference) {
   }
 }
 
-// A description in place of the text.
+// A description gives the same plan as the text.
 TEST(Inverse, DescriptionsMakeThePlansOfTheirTexts) {
   const LibraryHandle library{""};
   octile_quantize_desc desc = {};

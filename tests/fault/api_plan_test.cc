@@ -1,5 +1,5 @@
 // Plans on the fake device: prepare, run, capture, threads, devices, handles, and every driver call
-// that can fail. NVRTC compiles the kernels; where it is missing these tests skip.
+// that can fail. NVRTC compiles the kernels; without it these tests skip.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -40,7 +40,7 @@ void fill_random(T* values, std::size_t count, unsigned mask) {
   for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<T>(random() & mask);
 }
 
-// One scale per tensor: two launches in order, with a workspace between them.
+// One scale per tensor needs two launches in order, with a workspace between them.
 TEST_F(PlanTest, AFirstPassRunsBeforeTheCastAndNeedsItsWorkspace) {
   const LibraryHandle library(cache.path());
   const std::string text = "quantize rows=? cols=384 x=bf16 q=e4m3:tensor out=row";
@@ -84,8 +84,8 @@ TEST_F(PlanTest, AFirstPassRunsBeforeTheCastAndNeedsItsWorkspace) {
   EXPECT_EQ(std::memcmp(q.q.at(), codes.at(), 64 * 384), 0);
 }
 
-// Of 1x32 scales of both copies those leave in order whose array a launch has aligned; where
-// neither is, nothing is launched behind.
+// A further launch orders the 1x32 scales of those copies whose arrays are aligned. If no array is
+// aligned, there is no further launch.
 TEST_F(PlanTest, ScalesAreOrderedBehindTheTilesWhereArraysAreAligned) {
   static std::vector<std::pair<std::string, unsigned>> launches;
   device.fake.set_executor(
@@ -99,7 +99,7 @@ TEST_F(PlanTest, ScalesAreOrderedBehindTheTilesWhereArraysAreAligned) {
       make_plan(library, "cuda:0", "quantize rows=? cols=1024 x=bf16 q=e4m3:1x32 out=both");
   ASSERT_EQ(prepare(plan, 16384, 17000), OCTILE_OK) << octile_last_error();
   const auto grid_behind = [&](std::int64_t rows, std::int64_t scale_ld, int shift) {
-    octile_quantize_args args = q.args(rows);  // nothing is read
+    octile_quantize_args args = q.args(rows);  // no data are read
     args.scale = q.scale.at(static_cast<std::size_t>(shift));
     args.scale_ld = scale_ld;
     args.q_transposed = q.q.at(16);
@@ -113,7 +113,7 @@ TEST_F(PlanTest, ScalesAreOrderedBehindTheTilesWhereArraysAreAligned) {
     return static_cast<int>(launches[1].second);
   };
   EXPECT_EQ(grid_behind(16384, 0, 0), 128 + 8 * 2);
-  EXPECT_EQ(grid_behind(16500, 0, 0), 128);  // 516 scales of a column
+  EXPECT_EQ(grid_behind(16500, 0, 0), 128);  // 516 scales for each column
   EXPECT_EQ(grid_behind(16384, 36, 0), 8 * 2);
   EXPECT_EQ(grid_behind(16384, 0, 4), 8 * 2);
   EXPECT_EQ(grid_behind(16500, 36, 0), 0);
@@ -151,7 +151,7 @@ TEST_F(PlanTest, DelayedScalingKeepsAHistory) {
     const std::uint32_t skip = 1;
     args.skip = &skip;
     ASSERT_EQ(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
-    EXPECT_EQ(history[0], 0.0F);  // nothing was done
+    EXPECT_EQ(history[0], 0.0F);  // the step did nothing
 
     args.encode_scale = nullptr;
     expect_refused(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
@@ -194,7 +194,7 @@ TEST_F(PlanTest, GemmGivesTheReferencesBits) {
   const PlanHandle live = make_plan(library, "cuda:0", kGemmText);
   const PlanHandle host = make_plan(library, "host", kGemmText);
   ASSERT_EQ(prepare(live, 1, 128), OCTILE_OK) << octile_last_error();
-  fill_random(g.a.at<std::uint8_t>(), 128 * 384, 0x77);  // no NaN codes
+  fill_random(g.a.at<std::uint8_t>(), 128 * 384, 0x77);  // these are not NaN codes
   fill_random(g.b.at<std::uint8_t>(), 256 * 384, 0xf7);
   for (int i = 0; i < 3 * 128; ++i) g.a_scale.at<float>()[i] = 1.0F / static_cast<float>(1 + i);
   for (int i = 0; i < 8; ++i) g.b_scale.at<float>()[i] = static_cast<float>(1 + i);
@@ -228,7 +228,7 @@ TEST_F(PlanTest, GemmHonoursStrides) {
   EXPECT_LE(launch.grid[0], 132U) << "persistent";
 }
 
-// Up to 256 rows operands come into L2 by 128 bytes, beyond by 256.
+// Operands come into L2 by 128 bytes up to 256 rows, and by 256 bytes beyond.
 TEST_F(PlanTest, CopiesBringMoreIntoL2BeyondFewRows) {
   const LibraryHandle library(cache.path());
   const PlanHandle plan = make_plan(library, "cuda", kGemmText);
@@ -248,8 +248,8 @@ TEST_F(PlanTest, CopiesBringMoreIntoL2BeyondFewRows) {
   }
 }
 
-// Overlap is one flag: weights are asked for before the kernel before has ended. That every launch
-// is programmatic says nothing of it: the kernel waits by itself.
+// One flag allows weights to be prefetched before the previous kernel has ended. A programmatic
+// launch alone does not allow it, because the kernel waits by itself.
 TEST_F(PlanTest, OverlapIsAskedForByFlag) {
   const LibraryHandle library(cache.path());
   const PlanHandle plan = make_plan(library, "cuda", kGemmText);
@@ -268,7 +268,8 @@ TEST_F(PlanTest, OverlapIsAskedForByFlag) {
   }
 }
 
-// Several rows of tiles: the kernel lets nothing start beside it, and asks for nothing early.
+// With several rows of tiles, the kernel does not let its successor start early and prefetches
+// nothing early.
 TEST_F(PlanTest, KernelsThatLetNothingStartDoNotOverlap) {
   constexpr std::int64_t kM = 2048, kN = 5376, kK = 2048;
   const LibraryHandle library(cache.path());
@@ -376,7 +377,7 @@ TEST_F(PlanTest, DescribeSaysWhatWasPrepared) {
   EXPECT_GT(kernel["compile_ms"], 0.0);
   EXPECT_GT(kernel["cubin_bytes"], 0);
   EXPECT_EQ(kernel["spill_store_bytes"], 0);
-  // Another handle finds it on disk.
+  // Another handle finds the kernel on disk.
   const LibraryHandle second(cache.path());
   const PlanHandle again = make_plan(second, "h200", kQuantizeText);
   ASSERT_EQ(prepare(again, 1, 1), OCTILE_OK) << octile_last_error();
@@ -414,7 +415,7 @@ TEST_F(PlanTest, DestroyingAPlanDropsItsBackgroundWork) {
   const LibraryHandle library(cache.path(), false, 1);
   PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
   ASSERT_EQ(prepare(plan, 1, 4096, OCTILE_PREPARE_ASYNC), OCTILE_OK) << octile_last_error();
-  plan.reset();  // the library handle is destroyed next, with jobs queued or running
+  plan.reset();  // the library handle is destroyed next, while jobs are queued or running
 }
 
 // ---- captures

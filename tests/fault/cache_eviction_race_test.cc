@@ -1,4 +1,5 @@
-// Eviction, readers, writers and prune at once: every hit is right, nothing fails, the bound holds.
+// Eviction, readers, writers and prune run at once: every hit is right, nothing fails, and the
+// limit holds.
 #include <cstdlib>
 #include <thread>
 
@@ -11,7 +12,8 @@ namespace {
 using namespace testing;
 using Clock = std::chrono::steady_clock;
 
-// OCTILE_RACE_SECONDS: a minute is a proof, three seconds is what every run affords.
+// Returns OCTILE_RACE_SECONDS. Thorough runs take a minute; the default of three seconds suits
+// every run.
 std::chrono::seconds duration() {
   constexpr int kDefault = 3;
   const char* text = std::getenv("OCTILE_RACE_SECONDS");
@@ -68,7 +70,8 @@ TEST(CacheRace, EvictionReadersAndWriters) {
   EXPECT_TRUE(log.warnings().empty()) << ::testing::PrintToString(log.warnings());
   EXPECT_GT(hits, 0);
   EXPECT_GT(evicted, 0);
-  // At rest one more publish brings what the writers did at the same moment within the bound.
+  // After the writers have stopped, one more publish removes the excess of their simultaneous
+  // publishes.
   EXPECT_TRUE(Store(options).publish(make_entry(kKernels)));
   std::int64_t total = 0;
   for (const std::string& file : files_ending(dir / "root", ".octile")) {

@@ -1,5 +1,5 @@
-// Every system call of the store fails, in every way a disk or a file server fails: no call throws
-// or gives a wrong kernel, one warning says what is wrong, and nothing is left behind.
+// Every system call of the store fails in every way in which a disk or a file server fails. No call
+// throws or gives a wrong kernel, one warning names the problem, and nothing is left behind.
 #include "tests/support/cache_testing.h"
 
 namespace octile::cache {
@@ -30,7 +30,7 @@ TEST(CacheFault, AnOperationThatAlwaysFailsGivesOneWarning) {
       const Outcome outcome = compile_one(dir / "root", failing_always(op, code));
       SCOPED_TRACE(std::string(name_of(op)) + " fails with " + std::to_string(code));
       EXPECT_TRUE(outcome.right_or_missed);
-      // Failing to clean up or to stamp is of no consequence; everything else is told, once.
+      // A failed removal or stamp is ignored; every other failure is reported once.
       EXPECT_EQ(outcome.warnings.size(), op == Op::kUnlink || op == Op::kTouch ? 0U : 1U)
           << ::testing::PrintToString(outcome.warnings);
       EXPECT_TRUE(!outcome.published || healthy_hit(dir / "root"));
@@ -39,7 +39,7 @@ TEST(CacheFault, AnOperationThatAlwaysFailsGivesOneWarning) {
   }
 }
 
-// The same, but only the nth call of its kind fails, for every n that occurs.
+// Only the nth call of its kind fails, for every n that occurs.
 TEST(CacheFault, ASingleFailureAnywhereIsSurvived) {
   for (const Op op : kAllOps) {
     for (const int code : {ENOSPC, EIO, ESTALE}) {
@@ -69,7 +69,7 @@ TEST(CacheFault, ASingleFailureAnywhereIsSurvived) {
 TEST(CacheFault, InterruptedCallsAreRepeated) {
   const TempDir dir;
   int count =
-      0;  // two of three calls are interrupted; a close is never repeated, so it is left alone
+      0;  // two of three calls are interrupted; close is exempt, because it is never repeated
   const auto ops = std::make_shared<HookedOps>(
       [&](Op op) {
         const bool interrupt = op != Op::kClose && count++ % 3 != 2;
@@ -91,8 +91,8 @@ TEST(CacheFault, ShortReadsAndWritesAreContinued) {
   EXPECT_TRUE(healthy_hit(dir / "root"));
 }
 
-// ESTALE and ENOENT under a publish mean that the folder was exchanged: the second try makes a new
-// one.
+// ESTALE and ENOENT during a publish mean that the folder was replaced. The second attempt makes a
+// new one.
 TEST(CacheFault, AFolderThatVanishesDuringAPublishIsMadeAgain) {
   for (const Op op : {Op::kOpen, Op::kRename}) {
     const TempDir dir;
@@ -102,8 +102,8 @@ TEST(CacheFault, AFolderThatVanishesDuringAPublishIsMadeAgain) {
     options.writable_root = dir / "root";
     LogRecorder log;
     options.log = log.callback();
-    // At the rename, or at the creation of the temporary file (the seventh open: the root, v1 and
-    // the folder are each tried, made and opened).
+    // Fails at the rename, or at the creation of the temporary file. That is the seventh open: the
+    // root, v1 and the folder are each tried, made and opened.
     int opens = 0;
     options.file_ops = std::make_shared<HookedOps>([&](Op now) -> std::optional<int> {
       const bool here = op == Op::kRename ? now == op : now == op && ++opens == 7;
@@ -138,8 +138,8 @@ TEST(CacheFault, ARootThatVanishesMidRunIsAMissAndComesBack) {
   EXPECT_TRUE(log.warnings().empty());
 }
 
-// kill -9 ahead of every system call of a publish that replaces nothing, and of one that replaces
-// an entry: afterwards a hit is right or it is a miss, and the next publish succeeds.
+// kill -9 before every system call of a publish that replaces nothing, and of one that replaces an
+// entry. Afterwards a lookup gives a right hit or a miss, and the next publish succeeds.
 TEST(CacheFault, KilledAtEveryCallOfAPublish) {
   for (const bool replacing : {false, true}) {
     bool finished = false;
@@ -180,7 +180,7 @@ TEST(CacheFault, KilledAtEveryCallOfAPublish) {
   }
 }
 
-// 200 damaged files on disk: each a miss with one warning, each mended by publishing again.
+// Each of 200 damaged files on disk is a miss with one warning, and publishing again replaces it.
 TEST(CacheFault, DamagedEntriesAreMissesAndAreReplaced) {
   const TempDir dir;
   LogRecorder log;

@@ -1,4 +1,5 @@
-// The per-key lock between threads and processes: exclusive, bounded in time, gone with its owner.
+// The lock of a key between threads and processes is exclusive and bounded in time, and disappears
+// with its owner.
 #include <fcntl.h>
 
 #include <atomic>
@@ -13,7 +14,7 @@ using namespace testing;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// Locks files and no folders.
+// Locks files but not folders.
 class NoFolderLocks : public FileOps {
  public:
   int try_lock(int fd) override {
@@ -32,7 +33,7 @@ class CacheLock : public ::testing::Test {
     options.log = log_.callback();
     return options;
   }
-  // A child that holds the lock of entry 0 until it is killed; returns once it holds it.
+  // Returns a child that holds the lock of entry 0 until it is killed.
   Child holder() {
     Child child([this]() -> std::string {
       Store store(options(milliseconds(1000)));
@@ -68,8 +69,8 @@ TEST_F(CacheLock, WithoutATimeoutNobodyWaits) {
   EXPECT_NE(log_.warnings()[0].find("compiling it here too"), std::string::npos);
 }
 
-// A folder that cannot be locked, as on NFS: a late comer could remove the lock of whoever just
-// took over, so everybody goes on without one.
+// On NFS a folder may not be lockable. A late waiter could then remove the lock of the one that
+// just took over, so everybody continues without a lock.
 TEST_F(CacheLock, WhatCannotBeTakenOverIsDoneWithout) {
   const Child child = holder();
   StoreOptions nfs = options(milliseconds(20));
@@ -79,7 +80,7 @@ TEST_F(CacheLock, WhatCannotBeTakenOverIsDoneWithout) {
   EXPECT_EQ(log_.warnings().size(), 1U);
 }
 
-// The one who was taken for stopped comes back: the lock that is now another's stays.
+// The owner that counted as stopped returns. The lock, which is now another's, stays.
 TEST_F(CacheLock, AnOwnerThatReturnsRemovesNobodysLock) {
   Store store(options(milliseconds(20)));
   const Entry entry = make_entry();
@@ -102,7 +103,7 @@ TEST_F(CacheLock, TheDeathOfTheOwnerReleasesIt) {
   {
     const Child child = holder();
     EXPECT_FALSE(acquired(milliseconds(0)));
-  }  // killed; the lock file stays, without a lock
+  }  // killed; the lock file stays, unlocked
   EXPECT_EQ(files_ending(dir_ / "root", ".lock").size(), 1U);
   EXPECT_TRUE(acquired(milliseconds(0)));
   EXPECT_TRUE(files_ending(dir_ / "root", ".lock").empty());
@@ -130,14 +131,14 @@ TEST_F(CacheLock, AProgramStartedByTheOwnerDoesNotInheritIt) {
       ::execlp("sleep", "sleep", "60", nullptr);
       ::_exit(1);
     }
-    // Until it has become another program it shares the descriptors.
+    // Until it executes another program, the child shares the descriptors.
     const std::string comm = "/proc/" + std::to_string(program) + "/comm";
     for (std::string name; name != "sleep"; std::ifstream(comm) >> name) {
       std::this_thread::sleep_for(milliseconds(1));
     }
   }
-  // The file was removed with the release: lock the name through a hard link would prove nothing,
-  // so look into the program itself.
+  // The file was removed with the release. Locking the name through a hard link would prove
+  // nothing, so the program's descriptors are inspected.
   for (const auto& fd : fs::directory_iterator("/proc/" + std::to_string(program) + "/fd")) {
     EXPECT_EQ(fs::read_symlink(fd.path()).string().find(dir_ / "root"), std::string::npos);
   }
@@ -147,7 +148,8 @@ TEST_F(CacheLock, AProgramStartedByTheOwnerDoesNotInheritIt) {
 
 TEST_F(CacheLock, ThreadsExcludeEachOther) {
   Store store(options(milliseconds(60'000)));
-  std::atomic<int> inside = 0;  // ThreadSanitizer does not know that flock() orders threads
+  // The counter is atomic, because ThreadSanitizer does not know that flock() orders threads.
+  std::atomic<int> inside = 0;
   std::vector<std::thread> threads;
   for (int t = 0; t < 8; ++t) {
     threads.emplace_back([&] {
@@ -165,7 +167,7 @@ TEST_F(CacheLock, ThreadsExcludeEachOther) {
 
 constexpr int kKernels = 8;
 
-// What the engine does on a miss. Each "compile" leaves one byte in the kernel's tally.
+// Does what the engine does on a miss. Each "compile" adds one byte to the kernel's tally.
 std::string compile_kernel(Store& store, const std::string& tally, int kernel) {
   const Entry entry = make_entry(kernel);
   if (store.lookup(entry.identity, entry.toolchain)) return "";
@@ -191,7 +193,7 @@ class CompileOnce : public CacheLock {
  protected:
   static constexpr int kProcesses = 64;
 
-  // From an empty cache, all at once; with as many threads in each.
+  // Runs all processes at once from an empty cache, each with as many threads.
   void run_processes(int threads, milliseconds timeout) {
     std::vector<Child> children;
     for (int i = 0; i < kProcesses; ++i) {
@@ -228,7 +230,7 @@ TEST_F(CompileOnce, SixtyFourProcessesOfEightThreads) {
 
 class StoppedOwner : public CompileOnce, public ::testing::WithParamInterface<int> {};
 
-// The owner of kernel 0 is stopped: of all who wait for it exactly one compiles in its place.
+// The owner of kernel 0 is stopped. Exactly one of its waiters compiles in its place.
 TEST_P(StoppedOwner, CostsTheTimeoutAndOneCompile) {
   const Child child = holder();
   ::kill(child.pid(), SIGSTOP);
@@ -240,7 +242,7 @@ TEST_P(StoppedOwner, CostsTheTimeoutAndOneCompile) {
 }
 INSTANTIATE_TEST_SUITE_P(Threads, StoppedOwner, ::testing::Values(1, 8));
 
-// Network filesystems may know no locks: the call goes on without one, with one warning.
+// Network filesystems may have no locks. The call then continues without one, with one warning.
 TEST_F(CacheLock, AFilesystemWithoutLocksIsUsedWithoutThem) {
   for (const int code : {ENOLCK, EOPNOTSUPP, ENOSYS}) {
     LogRecorder log;

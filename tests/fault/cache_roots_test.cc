@@ -1,5 +1,5 @@
 // Roots that cannot serve: foreign files, links, full and read-only disks, users without rights.
-// Always a miss and one warning, never a failing call.
+// The result is always a miss and one warning, never a failed call.
 #include "tests/support/cache_disks.h"
 #include "tests/support/cache_testing.h"
 
@@ -38,7 +38,7 @@ TEST_F(CacheForeign, ALinkIsNotRead) {
   fs::create_directories(fs::path(path_).parent_path());
   fs::create_symlink(dir_ / "elsewhere", path_);
   expect_miss_with_one_warning("symbolic link");
-  EXPECT_TRUE(Store(options_).publish(entry_));  // replaces the link, not what it points at
+  EXPECT_TRUE(Store(options_).publish(entry_));  // replaces the link, not its target
   EXPECT_FALSE(fs::is_symlink(path_));
   EXPECT_EQ(read_bytes(dir_ / "elsewhere"), serialize(entry_));
 }
@@ -64,7 +64,7 @@ TEST_F(CacheForeign, AFolderIsNotAnEntry) {
   expect_miss_with_one_warning("not a regular file");
 }
 
-// Opening one for reading would wait for a writer for ever.
+// Opening a FIFO for reading would wait for a writer for ever.
 TEST_F(CacheForeign, AFifoIsNotAnEntry) {
   fs::create_directories(fs::path(path_).parent_path());
   ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
@@ -73,7 +73,7 @@ TEST_F(CacheForeign, AFifoIsNotAnEntry) {
 
 TEST_F(CacheForeign, AFileBeyondTheLimitIsNotRead) {
   write_bytes(path_, serialize(entry_));
-  fs::resize_file(path_, kMaxEntryBytes + 1);  // sparse
+  fs::resize_file(path_, kMaxEntryBytes + 1);  // the file is sparse
   expect_miss_with_one_warning("at most 67108864 are read");
 }
 
@@ -182,7 +182,7 @@ TEST_F(CacheForeign, DamagedEntriesAreSetAsideAndFew) {
     EXPECT_FALSE(Store(options_).lookup(entry_.identity, entry_.toolchain));
     EXPECT_FALSE(fs::exists(path_));
     EXPECT_EQ(files_ending(folder, ".damaged").size(), std::min(i + 1, kMost));
-    // As if it had been another entry of the folder.
+    // Pretends that it was another entry of the folder.
     const std::string damaged = folder + "/" + stem_of(entry_).damaged_name();
     const std::string other = folder + "/" + std::to_string(i) + std::string(31, '0') + "-" +
                               std::string(32, '0') + ".damaged";
@@ -232,7 +232,7 @@ TEST_F(CacheForeign, ARejectedHitIsSetAsideUnlessItWasReplaced) {
 
 // --- a real full disk, a real read-only filesystem, a user without rights ---
 
-// The scenario with one warning and no publish; "" when it held.
+// Runs the scenario and returns "" if there was one warning and no publish.
 std::string uncached_with_one_warning(const std::string& root) {
   const Outcome outcome = compile_one(root);
   if (outcome.published) return "published";

@@ -1,5 +1,5 @@
-// A file of tuning records on a bad day: calls that fail, writers that die, locks that nobody gives
-// back, files that others may write.
+// Failures around a file of tuning records: calls that fail, writers that die, locks that are never
+// released, files that others may write.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,8 +27,8 @@ using testing::Op;
 using testing::TempDir;
 using namespace std::chrono_literals;
 
-// Any call, the nth of its kind, fails with any of these: append() says so or the record is there
-// once, what was there before stays, and afterwards the file works as ever.
+// The nth call of any kind fails with any of these codes. append() reports it, or the record is
+// there once. Earlier records stay, and afterwards the file works as before.
 TEST(TuningFaults, AnyCallMayFail) {
   const TuningRecord before = make_decision(kTunedProblem, 32);
   const TuningRecord during = make_decision(kTunedProblem, 64);
@@ -92,7 +92,8 @@ TEST(TuningFaults, WritesInSmallPartsStillMakeOneLine) {
   EXPECT_EQ(file.read()->records.size(), 2U);
 }
 
-// The disk is full after part of a line; then the writer is gone and there is room again.
+// The disk is full after a part of a line. Then the writer is gone and the disk has free space
+// again.
 TEST(TuningFaults, ALineCutByAFullDiskCostsThatLineOnly) {
   const TempDir dir;
   std::atomic<int> writes = 0;
@@ -150,7 +151,7 @@ TEST(TuningFaults, ALockThatIsNeverGivenBackIsNotWaitedForLong) {
   EXPECT_EQ(file.read()->records.size(), 2U);
 }
 
-// Writers on a filesystem without locks: a line goes out in one write and stays whole.
+// Writers on a filesystem without locks: a line is written with one call and stays whole.
 TEST(TuningFaults, WithoutLocksLinesDoNotMix) {
   constexpr int kWriters = 4;
   constexpr int kRecords = 50;
@@ -175,9 +176,9 @@ TEST(TuningFaults, WithoutLocksLinesDoNotMix) {
   EXPECT_EQ(lines->records.size(), std::size_t{kWriters} * kRecords);
 }
 
-// --- files that are not read ---
+// --- files that are refused ---
 
-// What read() and append() say, which has to be the same.
+// Returns the error of read() and append(), which must be the same.
 std::string refusal(const std::string& root, bool writable = true) {
   const TuningFile file(root, writable);
   const auto lines = file.read();
@@ -247,7 +248,7 @@ TEST(TuningRefusals, AFolderThatMayNotBeWritten) {
         if (::geteuid() == 0 && (::setgid(65534) != 0 || ::setuid(65534) != 0)) return "still root";
         const TuningFile file(dir / "root", true);
         if (file.append(make_full_record())) return "appended";
-        // Root's file, which nobody else may write.
+        // Root's file, which only root may write.
         const auto lines = file.read();
         return lines && lines->records.size() == 1 ? "" : "not read";
       }).wait();

@@ -19,7 +19,7 @@ using test::FakeDriver;
 
 constexpr int kThreads = 128;
 
-// x[i] += n for i < kThreads.
+// Returns a cubin whose kernel computes x[i] += n for i < kThreads.
 const std::vector<std::uint8_t>& adder_cubin() {
   static const std::vector<std::uint8_t> cubin = [] {
     const std::vector<std::string> options{"--gpu-architecture=sm_90a", "--std=c++17"};

@@ -1,4 +1,4 @@
-// Opening the driver, what it says when it cannot, devices and contexts.
+// Opening the driver, the errors if that fails, devices and contexts.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -29,8 +29,8 @@ TEST(DriverOpen, RefusesALibraryThatIsNoDriver) {
   EXPECT_NE(driver.error().message.find("does not export cuInit"), std::string::npos);
 }
 
-// Each of these comes before the process has opened the fake successfully: an opened driver is
-// kept. They are one test, because gtest_discover_tests may also run the file as a whole.
+// All of these run before the process has opened the fake successfully, because an opened driver is
+// kept. They form one test, because gtest_discover_tests may also run the file as a whole.
 TEST(DriverOpen, FailuresAreNotRemembered) {
   FakeDriver fake("h200,h200");
   setenv("FAKE_CUDA_VERSION", "11080", 1);
@@ -115,7 +115,7 @@ TEST(QueryDevice, ScalesAnUnknownDevice) {
   EXPECT_EQ(spec->name, "a100-sxm4-80gb");
   EXPECT_FALSE(spec->has_fp8_wgmma());
   EXPECT_GT(spec->fp8_tflops, 0);
-  // 2 edges x 1593 MHz x 5120 bits: the data sheet's 2.04 TB/s.
+  // 2 edges x 1593 MHz x 5120 bits give the data sheet's 2.04 TB/s.
   EXPECT_NEAR(spec->dram_tbps, 2.04, 0.01);
 }
 

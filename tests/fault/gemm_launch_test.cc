@@ -1,4 +1,4 @@
-// How a product is launched on the fake device: the grid, and what is asked for early.
+// How a GEMM is launched on the fake device: the grid, and what is prefetched early.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -14,7 +14,7 @@
 namespace octile::test {
 namespace {
 
-// 384 rows of kGemmText, launched with a configuration that a record says.
+// 384 rows of kGemmText, launched with the configuration of a record.
 class ConfiguredGemm : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -49,8 +49,8 @@ class ConfiguredGemm : public ::testing::Test {
   GemmOperands operands;
 };
 
-// Three tiles side by side in clusters of two are two clusters a row of tiles: a cluster that got
-// no blocks of its own would run behind another, and the product take twice as long.
+// Three tiles side by side in clusters of two are two clusters in each row of tiles. A cluster
+// without blocks of its own would run behind another, and the GEMM would take twice as long.
 TEST_F(ConfiguredGemm, EveryClusterOfTilesHasItsBlocks) {
   const fake_cuda_launch shared = launch(
       "tile=128x96x128 stages=7 wg=2 cluster=1x2 unroll=2 inflight=2 raster=8 ctas=1 store=tma "
@@ -63,7 +63,8 @@ TEST_F(ConfiguredGemm, EveryClusterOfTilesHasItsBlocks) {
   EXPECT_EQ(split.grid[0], 6U * 3 * 2);
 }
 
-// Which CTAs of a grid are idle is told by how many are resident, so all of them are launched.
+// The number of resident CTAs determines which CTAs of a grid are idle, so all resident CTAs are
+// launched.
 TEST_F(ConfiguredGemm, NarrowTilesHaveTheWholeGrid) {
   const std::string whole =
       "tile=192x128x128 stages=4 wg=3 cluster=1x1 unroll=1 inflight=1 raster=8 ctas=1 store=tma "

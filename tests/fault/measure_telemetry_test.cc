@@ -1,4 +1,4 @@
-// NVML where it is not, and what of its answers counts.
+// NVML if it is missing, and which of its answers count.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// A real entry, as the engine publishes it: no damage to its bytes gets past the reader, and a call
-// that meets a damaged one compiles and mends it.
+// A real entry as the engine publishes it. The reader detects every damage to its bytes, and a call
+// that meets a damaged entry compiles and replaces it.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -25,7 +25,7 @@ class RealEntry : public ::testing::Test {
     whole_ = cache::testing::read_bytes(path_);
     cubin_ = built->kernel->cubin;
   }
-  // By a handle of its own, as a fresh process would.
+  // Uses a handle of its own, as a new process would.
   Result<Built> build() {
     warnings_ = 0;
     Logger logger(
@@ -36,7 +36,7 @@ class RealEntry : public ::testing::Test {
     Engine engine(options, logger);
     return engine.kernel_for(*parse_problem(test::kQuantizeText), 1, *find_device("h200"));
   }
-  // Two to seventeen bytes anywhere take another value.
+  // Changes two to seventeen bytes anywhere.
   Bytes corrupted(std::mt19937_64& random) const {
     Bytes bytes = whole_;
     const std::size_t edits = 2 + random() % 16;
@@ -71,7 +71,7 @@ TEST_F(RealEntry, TenThousandRandomCorruptionsAreDetected) {
   std::mt19937_64 random(20260131);
   for (int round = 0; round < 10'000; ++round) {
     const Bytes bytes = corrupted(random);
-    if (bytes != whole_) {  // two edits of one byte may cancel out
+    if (bytes != whole_) {  // two edits of one byte may cancel
       ASSERT_FALSE(cache::deserialize(bytes)) << "round " << round;
     }
   }
@@ -87,7 +87,7 @@ TEST_F(RealEntry, ACallThatMeetsADamagedEntryCompilesAndMendsIt) {
     ASSERT_TRUE(built) << built.error().message;
     EXPECT_EQ(built->state, CacheState::kMiss) << "round " << round;
     EXPECT_EQ(built->kernel->cubin, cubin_) << "round " << round;
-    // An entry of another version, as a damaged header may say, is replaced without a word.
+    // A damaged header may claim another version; such an entry is replaced without a warning.
     EXPECT_EQ(warnings_, cache::is_other_version(bytes) ? 0 : 1) << "round " << round;
     EXPECT_TRUE(cache::deserialize(cache::testing::read_bytes(path_))) << "round " << round;
   }

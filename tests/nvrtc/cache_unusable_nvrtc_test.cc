@@ -1,4 +1,4 @@
-// Whatever happens to the cache, a call gets its kernel: compiled here, with one warning.
+// Whatever happens to the cache, a call gets its kernel: it is compiled, with one warning.
 #include <unistd.h>
 
 #include "runtime/compiler/nvrtc.h"
@@ -32,7 +32,7 @@ Call call(const std::string& root, const std::shared_ptr<cache::FileOps>& ops = 
   return {std::move(built), std::move(warnings)};
 }
 
-// "" where the kernel was compiled and the one warning says so.
+// Returns "" if the kernel was compiled and exactly one warning says so.
 std::string compiled_with_one_warning(const Call& call) {
   if (!call.built) return "failed: " + call.built.error().message;
   if (call.built->state != CacheState::kMiss) return "no miss";
@@ -80,7 +80,7 @@ TEST_F(CacheUnusable, OnAReadOnlyFilesystem) {
 TEST_F(CacheUnusable, WithoutPermission) {
   fs::create_directory(dir_ / "root");
   fs::permissions(dir_ / "root", fs::perms(0555));
-  // Of root's own folders, where a fresh clone may have put NVRTC, others see nothing.
+  // Other users cannot read root's own folders, in which a fresh clone may have put NVRTC.
   const std::string report = without_rights([&]() -> std::string {
     const auto nvrtc = Nvrtc::open();
     if (!nvrtc || ::access((*nvrtc)->path().c_str(), R_OK) != 0) return "no NVRTC others may read";
@@ -97,13 +97,13 @@ TEST_F(CacheUnusable, WhereOthersMayWrite) {
   EXPECT_EQ(compiled_with_one_warning(call(dir_ / "root")), "");
 }
 
-// Every call of its kind, from the first on.
+// Every call of a kind fails, from the first on.
 TEST_F(CacheUnusable, WhereAnOperationFails) {
   for (const Op op : {Op::kOpen, Op::kRead, Op::kWrite, Op::kRename, Op::kFsync}) {
     for (const int code : {ESTALE, EIO, EINTR}) {
       SCOPED_TRACE(std::string(name_of(op)) + " fails with " + std::to_string(code));
       const std::string root = dir_ / (name_of(op) + std::to_string(code));
-      // A read fails only where there is something to read.
+      // A read fails only if there is something to read.
       if (op == Op::kRead) {
         ASSERT_TRUE(call(root).built);
       }
@@ -114,7 +114,7 @@ TEST_F(CacheUnusable, WhereAnOperationFails) {
   }
 }
 
-// Away when the kernel is published: the cache is made anew, and there is nothing to warn of.
+// The root is gone when the kernel is published. The cache is created again without a warning.
 TEST_F(CacheUnusable, WhereTheRootVanishesMidRun) {
   bool gone = false;
   const auto ops = std::make_shared<HookedOps>([&](Op op) -> std::optional<int> {
@@ -131,7 +131,7 @@ TEST_F(CacheUnusable, WhereTheRootVanishesMidRun) {
   EXPECT_LE(made.warnings.size(), 1U) << ::testing::PrintToString(made.warnings);
 }
 
-// An entry of another version of the format is neither used nor called damaged.
+// An entry of another format version is neither used nor called damaged.
 TEST_F(CacheUnusable, WhereAnEntryIsOfAnotherVersion) {
   ASSERT_TRUE(call(dir_ / "root").built);
   const auto files = files_ending(dir_ / "root", ".octile");

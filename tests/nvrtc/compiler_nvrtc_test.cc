@@ -35,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(128) small(float* x, int n, Argumen
   if (n > 3) x[threadIdx.x] = s[(threadIdx.x + 1) % 64] * p.b[2] + p.a;
 })";
 
-// 96 values per thread that are all alive, and launch bounds that leave 32 registers.
+// 96 values per thread are live at once, but the launch bounds leave 32 registers.
 constexpr const char* kSpilling = R"(
 extern "C" __global__ void __launch_bounds__(1024, 2) spilling(float* x, int n) {
   float v[96];
@@ -112,7 +112,7 @@ TEST(Nvrtc, AWarningIsReported) {
   EXPECT_TRUE(output->lost_schedules.empty());
 }
 
-// Without launch bounds ptxas cannot know the register count at entry: C7508.
+// Without launch bounds ptxas does not know the register count at entry: C7508.
 TEST(Nvrtc, AnIgnoredSetmaxnregIsALostSchedule) {
   const auto output = compile(
       "extern \"C\" __global__ void m(float* x) {\n"
@@ -123,7 +123,7 @@ TEST(Nvrtc, AnIgnoredSetmaxnregIsALostSchedule) {
   EXPECT_NE(output->lost_schedules[0].find("setmaxnreg"), std::string::npos);
 }
 
-// A WGMMA whose 128 accumulators exceed the 64 registers that 1024 threads leave: C7602.
+// A WGMMA with 128 accumulators exceeds the 64 registers that 1024 threads leave: C7602.
 TEST(Nvrtc, TooFewRegistersHaveTheirOwnSentence) {
   std::string placeholders;
   std::string operands;
@@ -195,8 +195,7 @@ TEST(NvrtcOpen, TheEnvironmentIsBinding) {
   EXPECT_NE(opened.error().message.find("/nowhere/libnvrtc.so"), std::string::npos);
 }
 
-// ---- the cubin reader, on bytes made here
-// ----------------------------------------------------------
+// ---- the cubin reader, on bytes made here -------------------------------------------------------
 
 TEST(Cubin, ValidatesWhatItIsAskedFor) {
   const auto output = compile(kSmall);
@@ -229,7 +228,7 @@ TEST(Cubin, ReadsParameterOffsets) {
 TEST(Cubin, EveryTruncationIsRefusedOrHarmless) {
   const std::vector<std::uint8_t> whole = compile(kSmall)->cubin;
   for (std::size_t bytes = 0; bytes < whole.size(); ++bytes) {
-    // A copy of its own size, so that the address sanitizer sees any byte read behind it.
+    // The copy has its own size, so that AddressSanitizer reports any read behind it.
     const std::vector<std::uint8_t> cut(whole.begin(),
                                         whole.begin() + static_cast<std::ptrdiff_t>(bytes));
     const auto info = read_cubin(cut);

@@ -1,7 +1,7 @@
 // Compiles GEMM kernels for sm_90a without a GPU: a covering set of configurations and every
-// default of the shipped model files, none of which may spill, keep a stack or lose its schedule;
-// the lint of the template as nvcc reads it; and the GPU suite's own kernels. With
-// OCTILE_SWEEP=FILE every admitted configuration is compiled and the result written there
+// default of the shipped model files. None of them may spill, use a stack or lose its schedule.
+// Also lints the template as nvcc reads it, and compiles the GPU suite's own kernels. With
+// OCTILE_SWEEP=FILE every admitted configuration is compiled and the result written to FILE
 // (tests/nvrtc/SWEEP.json).
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -71,7 +71,7 @@ Compiled compile(const GemmProblem& problem, const GemmConfig& config) {
   return result;
 }
 
-// In parallel over the machine's cores; results in the order of `configs`.
+// Compiles in parallel on the machine's cores; results are in the order of `configs`.
 std::vector<Compiled> compile_all(const GemmProblem& problem,
                                   const std::vector<GemmConfig>& configs) {
   std::vector<Compiled> results(configs.size());
@@ -136,7 +136,7 @@ TEST_F(GemmNvrtc, EveryFormatPairAndIntervalCompilesClean) {
 }
 
 TEST_F(GemmNvrtc, EveryDefaultOfTheShippedModelsCompilesClean) {
-  // A configuration's source is the same for every shape; one whose K admits it stands for all.
+  // A configuration's source is the same for every shape, so one shape whose K admits it suffices.
   std::map<std::string, GemmConfig> defaults;
   std::size_t shapes = 0;
   for (const auto& file : std::filesystem::directory_iterator(OCTILE_SOURCE_DIR "/tools/models")) {
@@ -195,7 +195,7 @@ TEST_F(GemmNvrtc, FullSweepOnRequest) {
   EXPECT_EQ(unclean.size(), 0U);
 }
 
-// The checked-in result of that sweep: nothing that can be enumerated spills.
+// The checked-in result of that sweep: no configuration of the search space spills.
 TEST(GemmSweep, CheckedInSweepIsClean) {
   std::ifstream file(OCTILE_SOURCE_DIR "/tests/nvrtc/SWEEP.json");
   const auto report = nlohmann::json::parse(file, nullptr, false);

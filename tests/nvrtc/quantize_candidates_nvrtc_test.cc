@@ -1,5 +1,5 @@
-// Shortlisted configurations of quantisers compile; hardly any spills, for what spills is a compile
-// a search has spent for nothing.
+// Shortlisted configurations of quantisers compile, and hardly any spills: a search discards
+// kernels that spill, so their compile time is lost.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-// Compiles every quantise kernel for sm_90a without a GPU: no spills, registers within the
-// residency the configuration promises, no header, no warning; and lints each template as nvcc
-// reads it.
+// Compiles every quantise kernel for sm_90a without a GPU. Kernels must not spill, must not exceed
+// the registers that the configuration's residency allows, and must compile without headers or
+// warnings. Also lints each template as nvcc reads it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -31,7 +31,7 @@ const DeviceSpec& h200() {
   return *device;
 }
 
-// One NVRTC for the file; null (and the tests skip) where there is none.
+// Returns one NVRTC for the file, or null if there is none; the tests then skip.
 std::shared_ptr<const Nvrtc> nvrtc() {
   static const auto opened = Nvrtc::open();
   return opened ? *opened : nullptr;
@@ -69,7 +69,7 @@ void compile_and_check(const QuantizeProblem& problem, const QuantizeConfig& con
   }
   EXPECT_EQ(r->max_threads, kernel->threads);
   EXPECT_EQ(r->parameter_bytes, kernel->parameter_bytes);
-  // Registers are handed out to a warp in units of 256 (8 a thread).
+  // Registers are allocated to a warp in units of 256 (8 for each thread).
   const int registers = static_cast<int>(round_up(r->registers, 8));
   EXPECT_LE(registers * config.threads * config.blocks_per_sm, h200().registers_per_sm);
   EXPECT_TRUE(output->warnings.empty()) << output->log;
@@ -78,8 +78,8 @@ void compile_and_check(const QuantizeProblem& problem, const QuantizeConfig& con
              output->cubin.size());
 }
 
-// Every granularity, scale format, rounding and output, the types taking turns; OCTILE_SWEEP=1:
-// every combination with every type.
+// Compiles every granularity, scale format, rounding and output; the types take turns. With
+// OCTILE_SWEEP=1, compiles every combination with every type.
 TEST_F(QuantizeNvrtc, EveryCellCompilesWithoutSpills) {
   const bool sweep = std::getenv("OCTILE_SWEEP") != nullptr;
   const auto cells = sweep ? tests::quantize_cells(7168) : tests::covering_quantize_cells(7168);
@@ -100,14 +100,14 @@ TEST_F(QuantizeNvrtc, GroupsAndFlatRangesCompileWithoutSpills) {
     }
   }
   for (QuantizeProblem problem : tests::grouped_source_cells(7168)) {
-    if (!problem.source.empty()) problem.source = "silu_mul";  // which takes more registers
+    if (!problem.source.empty()) problem.source = "silu_mul";  // this source needs more registers
     compile_and_check(problem, default_config(problem, 16384, h200()));
     ++compiled;
   }
   fmt::print("{} cells compiled\n", compiled);
 }
 
-// Tiles of tensors so small that an SM has one at most, and warps of one or two rows.
+// Compiles tiles of tensors so small that each SM has at most one, and warps of one or two rows.
 TEST_F(QuantizeNvrtc, EveryCellOfFewRowsCompilesWithoutSpills) {
   int tiled = 0, alone = 0;
   for (const auto& cells : {tests::covering_quantize_cells(7168), tests::grouped_source_cells(7168),
@@ -124,7 +124,7 @@ TEST_F(QuantizeNvrtc, EveryCellOfFewRowsCompilesWithoutSpills) {
   EXPECT_GT(alone, 50);
 }
 
-// The defaults that promise two or more blocks where the next problem's promises one.
+// The defaults that guarantee two or more blocks, whereas those of the next problem guarantee one.
 TEST_F(QuantizeNvrtc, TheMostResidentDefaultsCompileWithoutSpills) {
   QuantizeProblem p;
   p.cols = 7168;
@@ -147,8 +147,8 @@ TEST_F(QuantizeNvrtc, EveryFusedCellCompilesWithoutSpills) {
   EXPECT_GT(cells.size(), 50U);
 }
 
-// Requantising has more pairs of types than anybody waits for: OCTILE_SWEEP=1 compiles those that
-// differ in their text.
+// Requantising has too many pairs of types for every run. OCTILE_SWEEP=1 compiles those with
+// different texts.
 TEST_F(QuantizeNvrtc, EveryPairOfRequantisedTypesCompilesWithoutSpills) {
   if (std::getenv("OCTILE_SWEEP") == nullptr) GTEST_SKIP() << "OCTILE_SWEEP is not set";
   int compiled = 0;
@@ -169,7 +169,7 @@ TEST_F(QuantizeNvrtc, EveryPairOfRequantisedTypesCompilesWithoutSpills) {
   fmt::print("{} pairs compiled\n", compiled);
 }
 
-// What default_config() can choose, over token counts from 1 to 65536 and narrow and wide rows.
+// All results of default_config() over token counts from 1 to 65536 and narrow and wide rows.
 TEST_F(QuantizeNvrtc, EveryDefaultConfigurationCompilesWithoutSpills) {
   for (const Granularity granularity : {Granularity::k1x128, Granularity::k128x128}) {
     for (const DType x : {DType::kBF16, DType::kFP16, DType::kFP32}) {
@@ -189,7 +189,7 @@ TEST_F(QuantizeNvrtc, EveryDefaultConfigurationCompilesWithoutSpills) {
   }
 }
 
-// The rungs of the kernels' ladders that are configurations.
+// The attempts of the experiment log that are configurations.
 TEST_F(QuantizeNvrtc, LadderConfigurationsCompileWithoutSpills) {
   QuantizeProblem rowwise;
   rowwise.cols = 7168;
@@ -230,7 +230,7 @@ class TemplateFolder {
   std::filesystem::path root_;
 };
 
-// Standard output and error of a command, and whether it succeeded.
+// Returns standard output and error of a command, and whether it succeeded.
 std::pair<bool, std::string> run_command(const std::string& command) {
   FILE* pipe = popen((command + " 2>&1").c_str(), "r");
   if (pipe == nullptr) return {false, "popen failed"};
@@ -239,9 +239,8 @@ std::pair<bool, std::string> run_command(const std::string& command) {
   return {pclose(pipe) == 0, log};
 }
 
-// The templates as nvcc reads them, with their default prologue.
-// What the kernel before this one writes is waited for late, and ptxas moves .nc loads (load_4,
-// load_16) to before the wait.
+// Lints the templates as nvcc reads them, with their default prologue. The wait for the previous
+// kernel's writes comes late, and ptxas moves .nc loads (load_4, load_16) to before the wait.
 TEST(QuantizeLint, MaximaOfTheKernelBeforeAreNotReadByNcLoads) {
   const std::regex by_nc(R"(\bload_\d+\(\s*\w+\.maxima\b)"), by_any(R"(_\d+\(\s*\w+\.maxima\b)");
   int reads = 0;

@@ -1,14 +1,14 @@
-"""Casts to FP8 against ml_dtypes: every bf16 and fp16 pattern and fp32 boundary sets.
+"""Compares casts to FP8 with ml_dtypes: every bf16 and fp16 pattern and fp32 boundary sets.
 
-ml_dtypes does not saturate, so finite values are clipped first; what is not finite, and a few
-saturating values, come from a table written by hand (docs/numerics.md, "Quantising", step 3).
+ml_dtypes does not saturate, so finite values are clipped first. Values that are not finite, and a
+few saturating values, come from a table written by hand (docs/numerics.md, "Quantising", step 3).
 """
 
 from oracle_common import FP8_MAX, FP8_TYPES, INPUT_TYPES, Tally, cast, saturating_cast
 
-import numpy as np  # after the import that skips where it is missing
+import numpy as np  # after oracle_common, which skips if it is missing
 
-# fp32 bits -> code.
+# Maps fp32 bits to codes.
 WRITTEN = {
     "e4m3": {
         0x7F800000: 0x7F, 0xFF800000: 0x7F,  # infinities
@@ -41,7 +41,7 @@ def expected(values, fp8):
 
 
 def boundary_set(fp8):
-    """Every value and midpoint of the format and every power of two, with their fp32 neighbours."""
+    """Returns every value and midpoint of the format and every power of two, with their fp32 neighbours."""
     codes = np.arange(256, dtype=np.uint8)
     values = codes.view(FP8_TYPES[fp8]).astype(np.float32)
     values = np.unique(values[np.isfinite(values) & (values >= 0)])

@@ -1,7 +1,7 @@
-"""Dequantising against ml_dtypes: every code with every E8M0 scale, and with fp32 and bf16 scales.
+"""Compares dequantising with ml_dtypes: every code with E8M0, fp32 and bf16 scales.
 
-A value is code * scale in fp32, then the output type's: numpy multiplies and ml_dtypes casts. NaNs
-are compared as NaNs, and their bits with those docs/numerics.md states ("Inverses").
+A value is code * scale in fp32, cast to the output type: numpy multiplies and ml_dtypes casts. NaNs
+are compared as NaNs, and their bits with those in docs/numerics.md ("Inverses").
 """
 
 import pathlib
@@ -10,7 +10,7 @@ import tempfile
 from oracle_common import FP8_TYPES, INPUT_TYPES, Tally, run_dump
 
 import ml_dtypes
-import numpy as np  # after the import that skips where it is missing
+import numpy as np  # after oracle_common, which skips if it is missing
 
 NAN = {"bf16": 0x7FFF, "fp16": 0x7FFF, "fp32": 0x7FFFFFFF}
 
@@ -39,14 +39,14 @@ every_code = np.arange(256, dtype=np.uint8)
 rng = np.random.default_rng(1)
 for fp8 in FP8_TYPES:
     for out in INPUT_TYPES:
-        # 1x32: row r has the scale r throughout, and every code.
+        # 1x32: row r has the scale r in all blocks, and every code.
         scales = np.repeat(every_code[:, None], 8, 1)
         codes = np.tile(every_code, (256, 1))
         spread = every_code.view(ml_dtypes.float8_e8m0fnu).astype(np.float32)[:, None]
         got = dequantize(codes, scales, f"dequantize rows=? cols=256 x={fp8}:1x32 q={out} out=row", out)
         tally.same(f"e8m0 {fp8} {out}", got, expected(codes, spread, fp8, out))
 
-        # 1x128: a scale a row and block, of any size, [blocks][rows].
+        # 1x128: one scale of any size for each row and block, [blocks][rows].
         bits = rng.integers(0, 1 << 32, (2, 256), dtype=np.uint32)
         scales = bits.view(np.float32)
         spread = np.repeat(scales.T, 128, 1)

@@ -1,26 +1,26 @@
-"""MX quantisation (1x32, 32x32, E8M0 scales) against ml_dtypes and the OCP text, re-derived in numpy.
+"""Compares MX quantisation (1x32, 32x32, E8M0 scales) with ml_dtypes and the OCP text, in numpy.
 
-Source: OCP Microscaling Formats (MX) v1.0, section 6.3: the shared exponent is floor(log2(amax)) less
-the exponent of the element format's largest power of two, elements saturate. `up` is the smallest
-exponent that lets none saturate. Scales are read back as ml_dtypes' float8_e8m0fnu.
+Source: OCP Microscaling Formats (MX) v1.0, section 6.3. The shared exponent is floor(log2(amax)) minus
+the exponent of the element format's largest power of two, and elements saturate. `up` is the smallest
+exponent for which no element saturates. Scales are read back as ml_dtypes' float8_e8m0fnu.
 """
 
 from oracle_common import (FP8_MAX, INPUT_TYPES, Tally, quantize_mx, round_up, saturating_cast)
 
 import ml_dtypes
-import numpy as np  # after the import that skips where it is missing
+import numpy as np  # after oracle_common, which skips if it is missing
 
 BLOCK = 32
 LARGEST_POWER = {"e4m3": 8, "e5m2": 15}
 
 
 def exponents(amax, fp8, rounding):
-    """Of blocks' scales, from fp32 maxima in FP64, where log2 of a power of two is exact."""
+    """Returns the exponents of blocks' scales. FP64 is used, because its log2 of a power of two is exact."""
     wide = np.where(amax == 0, 1, amax).astype(np.float64)
     fraction, exponent = np.frexp(wide)  # amax = fraction * 2^exponent, fraction in [0.5, 1)
     floor = exponent - 1 - LARGEST_POWER[fp8]
     if rounding == "up":
-        # Beyond 1.75 of its power of two an amax is beyond the format's largest value.
+        # An amax above 1.75 times its power of two exceeds the format's largest value.
         floor = floor + (2 * fraction > 1.75)
     return np.where(amax == 0, 0, np.clip(floor, -127, 127)).astype(np.int64)
 
@@ -32,10 +32,10 @@ def block_maxima(x, rows, cols):
 
 
 def quantize_blocks(x, rows, cols, fp8, rounding):
-    """(codes [rows][cols], scales as float8_e8m0fnu [row blocks][roundup(column blocks, 4)])"""
+    """Returns codes [rows][cols], and scales as float8_e8m0fnu [row blocks][roundup(column blocks, 4)]."""
     e = exponents(block_maxima(x, rows, cols), fp8, rounding)
     spread = np.repeat(np.repeat(e, rows, 0), cols, 1)[: x.shape[0], : x.shape[1]]
-    # 2^-e times x in FP64 is exact; fp32 is what is rounded to FP8.
+    # 2^-e times x is exact in FP64; its fp32 value is rounded to FP8.
     scaled = (x.astype(np.float64) * np.exp2(-spread.astype(np.float64))).astype(np.float32)
     padded = np.zeros((e.shape[0], round_up(e.shape[1], 4)), np.int64)
     padded[:, : e.shape[1]] = e
@@ -53,7 +53,7 @@ def finite_data(rows, cols, dtype, seed):
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((rows, cols)) * np.exp2(rng.integers(-12, 12, (rows, 1)))
     x[: rows // 3, : cols // 2] = 0
-    x[0, 0] = 448.0  # on the edge between two exponents
+    x[0, 0] = 448.0  # on the border between two exponents
     if rows > 40:
         x[40] *= 1e-38 if dtype != "fp16" else 1e-6
     limit = float(np.float32(3.3895313892515355e38)) if dtype == "bf16" else 6e4

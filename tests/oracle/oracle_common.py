@@ -1,4 +1,4 @@
-"""What the oracles share: running quantize_dump on arrays, and comparing bytes."""
+"""Shared by the oracles: runs quantize_dump on arrays and compares bytes."""
 
 import pathlib
 import subprocess
@@ -28,7 +28,7 @@ def run_dump(*arguments):
 
 
 def cast(x, dtype, fp8):
-    """Codes our cast writes for an array of `dtype` (its NumPy type)."""
+    """Returns the codes that Octile's cast writes for an array of `dtype` (its NumPy type)."""
     with tempfile.TemporaryDirectory() as folder:
         source, target = pathlib.Path(folder, "x"), pathlib.Path(folder, "q")
         source.write_bytes(x.tobytes())
@@ -37,13 +37,13 @@ def cast(x, dtype, fp8):
 
 
 def quantize_mx(x, dtype, fp8, granularity, rounding):
-    """As quantize() with both outputs; scales are E8M0 bytes."""
+    """Returns what quantize() returns with both outputs; scales are E8M0 bytes."""
     text = f"quantize rows=? cols={x.shape[1]} x={dtype} q={fp8}:{granularity} out=both"
     return run_quantize(x, f"{text} round={rounding}", np.uint8)
 
 
 def quantize(x, dtype, fp8, granularity, scale_format, epsilon=None, output="row"):
-    """(row codes, row scales, transposed codes, transposed scales), flat, padding included."""
+    """Returns row codes, row scales, transposed codes, transposed scales: flat, with padding."""
     text = f"quantize rows=? cols={x.shape[1]} x={dtype} q={fp8}:{granularity}"
     text += f":{scale_format} out={output}" if scale_format != "f32" else f" out={output}"
     if epsilon is not None:
@@ -61,20 +61,20 @@ def run_quantize(x, text, scale_type):
 
 
 def saturating_cast(values, fp8):
-    """ml_dtypes' cast of finite fp32 values clipped to the format's range, as codes."""
+    """Returns ml_dtypes' codes of finite fp32 values that are clipped to the format's range."""
     limit = FP8_MAX[fp8]
     return np.clip(values, -limit, limit).astype(FP8_TYPES[fp8]).view(np.uint8)
 
 
 class Tally:
-    """Counts comparisons, prints the first differences, and is the exit status."""
+    """Counts comparisons, prints the first differences, and gives the exit status."""
 
     def __init__(self):
         self.compared = 0
         self.failures = 0
 
     def same(self, what, got, want, context=None):
-        """Bitwise, so that -0 and NaN count."""
+        """Compares bits, so that -0 and NaN count."""
         got, want = np.ascontiguousarray(got), np.ascontiguousarray(want)
         if got.shape != want.shape or got.dtype != want.dtype:
             print(f"FAIL {what}: {got.dtype}{got.shape} where {want.dtype}{want.shape} is due")

@@ -1,5 +1,5 @@
-// What the oracles written in numpy compare with: the library's casts and quantiser, files in and
-// files out.
+// Runs the library's casts and quantiser on files. The oracles written in numpy compare with its
+// output files.
 //   quantize_dump cast <bf16|fp16|fp32> <e4m3|e5m2> <in> <out>
 //       casts every element of <in> with encode 1
 //   quantize_dump quantize <canonical problem text> <rows> <in> <prefix>

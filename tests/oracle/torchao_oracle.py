@@ -1,4 +1,4 @@
-"""Codes and scales against torchao's block quantisers, re-derived in numpy.
+"""Compares codes and scales with torchao's block quantisers, re-derived in numpy.
 
 Source: torchao, prototype/blockwise_fp8_training/kernels.py: amax clamped below by 1e-12 in fp32,
 scale = 448 / amax divided in FP64 and rounded to fp32, data = E4M3 of clamp(x * scale), reciprocal
@@ -7,7 +7,7 @@ scale stored. Dividing in FP64 first rounds to the same fp32 (53 >= 2 * 24 + 2 b
 
 from oracle_common import INPUT_TYPES, Tally, quantize, round_up, saturating_cast
 
-import numpy as np  # after the import that skips where it is missing
+import numpy as np  # after oracle_common, which skips if it is missing
 
 EPSILON = np.float32(1e-12)
 BLOCK = 128

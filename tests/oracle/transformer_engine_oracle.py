@@ -1,4 +1,4 @@
-"""Codes, scales and layouts against TransformerEngine's published arithmetic, re-derived in numpy.
+"""Compares codes, scales and layouts with TransformerEngine's published arithmetic, in numpy.
 
 Source: TransformerEngine, common/recipe/recipe_common.cuh (the scale of an amax) and the GEMM_READY
 layout of its block-scaled tensors. Finite data: theirs hides NaN and infinity, ours does not.
@@ -7,13 +7,13 @@ layout of its block-scaled tensors. Finite data: theirs hides NaN and infinity, 
 from oracle_common import (FP8_MAX, INPUT_TYPES, TYPE_MAX, Tally, quantize, round_up,
                            saturating_cast)
 
-import numpy as np  # after the import that skips where it is missing
+import numpy as np  # after oracle_common, which skips if it is missing
 
 BLOCK = 128
 
 
 def scale_of(amax, fp8, dtype, pow2, epsilon):
-    """(encode, decode) of fp32 maxima; numpy's fp32 division is correctly rounded."""
+    """Returns (encode, decode) of fp32 maxima; numpy's fp32 division is correctly rounded."""
     amax = np.maximum(amax, np.float32(epsilon))
     with np.errstate(divide="ignore", over="ignore"):
         encode = FP8_MAX[fp8] / amax
@@ -33,14 +33,14 @@ def block_maxima(x, block_rows, block_cols):
 
 
 def quantize_blocks(x, block_rows, block_cols, fp8, dtype, pow2, epsilon):
-    """(codes [rows][cols], decode scales [row blocks][column blocks])"""
+    """Returns codes [rows][cols] and decode scales [row blocks][column blocks]."""
     encode, decode = scale_of(block_maxima(x, block_rows, block_cols), fp8, dtype, pow2, epsilon)
     spread = np.repeat(np.repeat(encode, block_rows, 0), block_cols, 1)[: x.shape[0], : x.shape[1]]
     return saturating_cast(x * spread, fp8), decode
 
 
 def padded_scales(scales):
-    """GEMM_READY: the inner dimension rounded up to 4; our padding is 1."""
+    """Returns scales as GEMM_READY: the inner dimension is rounded up to 4; Octile pads with 1."""
     out = np.ones((scales.shape[0], round_up(scales.shape[1], 4)), np.float32)
     out[:, : scales.shape[1]] = scales
     return out.ravel()
@@ -53,7 +53,7 @@ def padded_codes(codes):
 
 
 def finite_data(rows, cols, dtype, seed):
-    """Blocks of very different sizes: normal, zero, subnormal, and up to the type's maximum."""
+    """Returns blocks of very different sizes: normal, zero, subnormal, up to the type's maximum."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((rows, cols)) * np.exp2(rng.integers(-12, 12, (rows, cols)))
     x[:, ::17] *= 40

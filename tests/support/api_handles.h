@@ -1,6 +1,5 @@
-// What tests of the C API share: a library handle with a cache folder of its own and a log that is
-// kept, plans that destroy themselves, descriptions that are valid unless a test makes them
-// otherwise.
+// Shared by tests of the C API: a library handle with its own cache folder and a recorded log, and
+// plans that destroy themselves. Descriptions are valid until a test changes them.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -59,7 +58,7 @@ class KeptLog {
   std::vector<std::pair<octile_log_level, std::string>> lines_;
 };
 
-// Destroying checks that no plan was left behind.
+// The destructor checks that no plan is still alive.
 class LibraryHandle {
  public:
   explicit LibraryHandle(const std::string& cache_dir, bool offline = false, int threads = 2) {
@@ -104,7 +103,7 @@ inline const std::string kQuantizeText = "quantize rows=? cols=384 x=bf16 q=e4m3
 
 nlohmann::json describe(octile_plan* plan);
 
-// The call was refused with this status and its sentence has every part.
+// Expects that the call was refused with this status and that its sentence contains every part.
 inline void expect_refused(octile_status got, octile_status want,
                            const std::vector<std::string>& parts) {
   EXPECT_EQ(octile_status_name(got), std::string(octile_status_name(want)));
@@ -112,7 +111,7 @@ inline void expect_refused(octile_status got, octile_status want,
     EXPECT_THAT(octile_last_error(), ::testing::HasSubstr(part));
 }
 
-// Memory whose first byte is 256-byte aligned, zero at first.
+// Memory that is zero at first and whose first byte is 256-byte aligned.
 class Bytes {
  public:
   explicit Bytes(std::size_t size) : storage_(size + 256, 0) {}

@@ -1,4 +1,5 @@
-// Real disks that fail: a small filesystem in a child's own mount namespace, a user without rights.
+// Real disks that fail: a small filesystem in a child's own mount namespace, and a user without
+// rights.
 #pragma once
 
 #include <sched.h>
@@ -11,7 +12,7 @@
 
 namespace octile::cache::testing {
 
-// In a mount namespace of the child's own, so nothing is left mounted whatever happens.
+// Mounts in a mount namespace of the child's own, so nothing stays mounted whatever happens.
 inline std::string mount_tmpfs(const std::string& path, unsigned long flags, const char* options) {
   fs::create_directories(path);
   if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) ||
@@ -21,7 +22,8 @@ inline std::string mount_tmpfs(const std::string& path, unsigned long flags, con
   return "";
 }
 
-// Where the test runs as root, permissions do not count: it becomes nobody (65534 by convention).
+// Runs `work` as nobody (65534 by convention) if the test runs as root, because permissions do not
+// restrict root.
 inline std::string without_rights(const std::function<std::string()>& work) {
   return Child([&]() -> std::string {
            constexpr uid_t kNobody = 65534;

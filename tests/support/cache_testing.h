@@ -1,5 +1,5 @@
-// What the cache's tests share: a folder that goes away, entries, a log that is kept, injected
-// faults and child processes that report.
+// Shared by the cache's tests: a temporary folder, entries, a recorded log, injected faults and
+// child processes that report.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ class TempDir {
     std::string pattern = fs::temp_directory_path() / "octile-cache-XXXXXX";
     if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
     path_ = pattern;
-    fs::permissions(path_, fs::perms(0755));  // unprivileged children get through
+    fs::permissions(path_, fs::perms(0755));  // unprivileged children may pass
   }
   TempDir(const TempDir&) = delete;
   TempDir& operator=(const TempDir&) = delete;
@@ -47,7 +47,7 @@ class TempDir {
   std::string path_;
 };
 
-// A kernel told apart by its number; `variant` changes what is stored, not what identifies it.
+// Returns an entry whose identity depends on `kernel`; `variant` changes only what is stored.
 inline Entry make_entry(int kernel = 0, int variant = 0) {
   Entry entry;
   const std::string name = "octile_test_" + std::to_string(kernel);
@@ -71,7 +71,7 @@ inline std::string path_in(const std::string& root, const Entry& entry) {
   return root + "/v1/" + stem.folder() + "/" + stem.entry_name();
 }
 
-// By a store of its own, as another process would.
+// Publishes through a store of its own, as another process would.
 inline bool publish_in(const std::string& root, const Entry& entry) {
   StoreOptions options;
   options.writable_root = root;
@@ -107,7 +107,7 @@ inline void write_bytes(const std::string& path, const std::vector<std::uint8_t>
             static_cast<std::streamsize>(bytes.size()));
 }
 
-// Every regular file below a root whose name ends so.
+// Returns every regular file below a root whose name ends with `suffix`.
 inline std::vector<std::string> files_ending(const std::string& root, const std::string& suffix) {
   std::vector<std::string> found;
   if (!fs::exists(root)) return found;
@@ -139,8 +139,8 @@ inline const char* name_of(Op op) {
   return kNames[static_cast<int>(op)];
 }
 
-// Asks `before` ahead of every call; a number it gives is returned as the call's -errno instead.
-// Writes and reads move at most `chunk` bytes, as a pipe or a network filesystem may.
+// Calls `before` ahead of every call. If it returns a number, the call fails with that errno.
+// Writes and reads move at most `chunk` bytes, as on a pipe or a network filesystem.
 class HookedOps : public FileOps {
  public:
   using Before = std::function<std::optional<int>(Op)>;
@@ -163,12 +163,13 @@ class HookedOps : public FileOps {
     return failing(Op::kWrite).value_or_else([&] { return FileOps::write(fd, part); });
   }
   int fsync(int) override {
-    // Not flushed: no test here survives the machine, and a disk takes milliseconds for each.
+    // Nothing is flushed: no test here needs to survive a power loss, and each flush would take
+    // milliseconds.
     return failing(Op::kFsync).value_or_else([] { return 0; });
   }
   int close(int fd) override {
     const auto injected = failing(Op::kClose);
-    const int result = FileOps::close(fd);  // a close that fails has closed all the same
+    const int result = FileOps::close(fd);  // the descriptor is closed even if close() fails
     return injected.value_or_else([&] { return result; });
   }
   int stat_fd(int fd, struct stat& out) override {
@@ -216,7 +217,8 @@ struct Outcome {
   std::vector<std::string> warnings;
 };
 
-// What a call does: look up, lock, look up again, publish; and later look up.
+// Does what a call does: looks up, locks, looks up again and publishes. Later it looks up once
+// more.
 inline Outcome compile_one(const std::string& root, const std::shared_ptr<FileOps>& ops = nullptr) {
   LogRecorder log;
   StoreOptions options;
@@ -245,7 +247,7 @@ inline Outcome compile_one(const std::string& root, const std::shared_ptr<FileOp
   return outcome;
 }
 
-// Runs `work` in a forked child and gives back what it returned, "" meaning all is well.
+// Runs `work` in a forked child and returns its report; "" means success.
 class Child {
  public:
   explicit Child(const std::function<std::string()>& work) {
@@ -277,7 +279,7 @@ class Child {
   }
 
   pid_t pid() const { return pid_; }
-  // The report; a death by signal is told, too.
+  // Returns the report. A death by signal is also reported.
   std::string wait() {
     std::string report;
     char buffer[512];

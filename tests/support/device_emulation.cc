@@ -25,8 +25,8 @@ struct Barrier {
   int generation = 0;
 };
 
-// swapcontext() saves and restores the signal mask, by calls of the kernel that took four fifths of
-// a test's time; so a fiber begins by setcontext(), and from then on control passes by _longjmp().
+// swapcontext() saves and restores the signal mask by system calls, which took four fifths of a
+// test's time. A fiber therefore begins by setcontext(), and later control passes by _longjmp().
 struct Fiber {
   ucontext_t start{};
   jmp_buf position{};  // of a fiber that waits
@@ -44,11 +44,11 @@ struct Block {
   bool progressed = false;
 };
 
-// One block at a time in the process: the templates' names (threadIdx, static shared memory) are
-// global too.
+// The process runs one block at a time, because the templates' names (threadIdx, static shared
+// memory) are also global.
 Block* block = nullptr;
 
-// Kept from block to block: fresh pages for every fiber would cost more than its work.
+// Stacks are kept from block to block: fresh pages for every fiber would cost more than its work.
 std::byte* stack_of(std::size_t thread) {
   static std::vector<std::unique_ptr<std::byte[]>> stacks;
   while (stacks.size() <= thread) {
@@ -57,7 +57,8 @@ std::byte* stack_of(std::size_t thread) {
   return stacks[thread].get();
 }
 
-// In functions of their own: _setjmp() returns twice, and a caller's variables with it.
+// These are separate functions, because _setjmp() returns twice and would affect a caller's
+// variables.
 void to_scheduler(Block& b, Fiber& from) {
   if (_setjmp(from.position) == 0) _longjmp(b.scheduler, 1);
 }
@@ -93,7 +94,8 @@ void fiber_main() {
   yield();
 }
 
-// In a function of its own: getcontext may return twice, and a caller's variables with it.
+// This is a separate function, because getcontext() may return twice and would affect a caller's
+// variables.
 void prepare(ucontext_t& context, std::byte* stack) {
   getcontext(&context);
   context.uc_stack.ss_sp = stack;

@@ -1,10 +1,10 @@
-// Runs the text of a kernel template on the host: one thread block at a time, every CUDA thread a
-// fiber, so that barriers and shuffles meet as on the device. It proves indexing, bounds and
-// arithmetic without a GPU; it says nothing of speed, of memory order or of the PTX wrappers, which
-// it replaces.
+// Runs the text of a kernel template on the host, one thread block at a time. Every CUDA thread is
+// a fiber, so that barriers and shuffles meet as on the device. This proves indexing, bounds and
+// arithmetic without a GPU. It does not prove speed, memory order or the PTX wrappers, which it
+// replaces.
 //
-// Use: include this, then the templates inside a namespace of the test. Not for sanitizer builds:
-// their runtimes do not follow switches of stacks.
+// Use: include this file, then the templates inside a namespace of the test. Sanitizer builds
+// cannot use it, because their runtimes do not follow stack switches.
 #pragma once
 
 #include <bit>
@@ -19,17 +19,17 @@ struct Dim {
   unsigned x = 0;
 };
 
-// Runs `body` once for each of `threads` threads of block `index` of a grid of `blocks`. Threads
-// that a barrier or a warp operation waits for must all arrive or none; a deadlock aborts the test
-// with a message.
+// Runs `body` once for each of `threads` threads of block `index` of a grid of `blocks`. Either all
+// threads that a barrier or a warp operation waits for must arrive, or none. A deadlock aborts the
+// test with a message.
 void run_block(unsigned index, int threads, const std::function<void()>& body, unsigned blocks = 1);
 
-// What a warp operation sees: the values all 32 lanes passed, and the caller's lane.
+// The input of a warp operation: the values of all 32 lanes, and the caller's lane.
 struct WarpValues {
   const std::uint32_t* values = nullptr;
   unsigned lane = 0;
 };
-WarpValues exchange(std::uint32_t value);  // all 32 lanes; holds until each has read
+WarpValues exchange(std::uint32_t value);  // called by all 32 lanes; valid until each has read
 void release();                            // ends what exchange() began
 void block_barrier();
 
@@ -65,10 +65,10 @@ inline std::size_t __cvta_generic_to_shared(const void* p) {
   return reinterpret_cast<std::size_t>(p);
 }
 
-// lib/launch.cuh: an emulated kernel runs when the one before has ended.
+// lib/launch.cuh: an emulated kernel runs after the previous one has ended.
 inline void wait_for_previous_kernel() {}
 inline void let_next_kernel_start() {}
-// Of the block that runs; it finds what the one before left there.
+// Returns the memory of the block that runs; it still holds what the previous block left there.
 unsigned char* dynamic_memory();
 
 // Selector nibbles pick bytes of b:a, the lowest first.
@@ -113,7 +113,8 @@ inline std::uint32_t __reduce_add_sync(unsigned, std::uint32_t value) {
 inline int __any_sync(unsigned, int predicate) {
   return __reduce_max_sync(0, predicate != 0 ? 1U : 0U) != 0 ? 1 : 0;
 }
-// Threads of a block take turns only at barriers and warp operations.
+// Needs no atomic operation, because threads of a block take turns only at barriers and warp
+// operations.
 inline std::uint32_t atomicMax(std::uint32_t* p, std::uint32_t value) {
   const std::uint32_t old = *p;
   if (value > old) *p = value;

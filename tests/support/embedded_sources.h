@@ -1,5 +1,5 @@
-// Files of this repository as text, embedded when the tests are built: what the GPU report's
-// digests are taken of, and the kernels the GPU suite checks with. Paths are relative to the
+// Files of this repository as text, embedded when the tests are built. They are the sources of the
+// GPU report's digests, and the kernels that the GPU suite checks with. Paths are relative to the
 // repository.
 #pragma once
 

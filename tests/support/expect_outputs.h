@@ -1,4 +1,4 @@
-// That two runs of one quantisation left the same, and where they did not.
+// Expects that two runs of one quantisation wrote the same outputs, and describes differences.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,10 +16,10 @@
 
 namespace octile::tests {
 
-// How many elements of two outputs differ, in which runs of neighbours (the first few of them; what
-// a wrong tile or tail looks like), and both bit patterns of the first: "84 of 39300 in 1 run:
-// [38400,38484); at 38400 0x0, expected 0x7f". Empty where they agree. NaNs of tapped values are
-// equal whatever their bits.
+// Returns a description of how two outputs differ, or "" if they are equal. It says how many
+// elements differ and names the first runs of differing neighbours, which show a wrong tile or
+// tail. It also gives both bit patterns of the first element: "84 of 39300 in 1 run: [38400,38484);
+// at 38400 0x0, expected 0x7f". NaNs of tapped values are equal whatever their bits.
 template <typename T>
 std::string first_difference(const std::vector<T>& actual, const std::vector<T>& expected) {
   constexpr std::size_t kRunsNamed = 4;
@@ -45,8 +45,8 @@ std::string first_difference(const std::vector<T>& actual, const std::vector<T>&
                      std::bit_cast<Bits>(expected[first]));
 }
 
-// All that a QuantizeCase or a GroupCase is asked to leave, guard zones included, but for the count
-// of infinities and NaNs, which not every call is asked for.
+// Compares all outputs of a QuantizeCase or a GroupCase including guard zones. The count of
+// infinities and NaNs is left out, because not every call requests it.
 template <typename Case>
 void expect_same_outputs(const Case& actual, const Case& expected) {
   EXPECT_EQ(actual.amax, expected.amax);
@@ -61,17 +61,17 @@ void expect_same_outputs(const Case& actual, const Case& expected) {
   }
 }
 
-// A placement, and which copies' scales are put in order there behind tiles that order them.
+// A placement, and the copies whose scales a further kernel orders there.
 struct OrderedPlacement {
   Placement at;
   bool rows = false, columns = false;
 };
 
-// That the host orders these, of the copies the problem has.
+// Expects that the host orders the scales of exactly these copies, as far as the problem has them.
 inline void expect_ordered(QuantizeProblem problem, const OrderedPlacement& ordered) {
   SCOPED_TRACE(describe(problem, ordered.at, Fill::kNormal));
   problem.cols = ordered.at.cols;
-  QuantizeKernelArgs args;  // arrays are aligned, as a case's are
+  QuantizeKernelArgs args;  // arrays are aligned, as in a case
   args.rows = ordered.at.rows;
   args.cols = ordered.at.cols;
   args.scale_ld = make_output(problem, ordered.at, false).scale_ld;

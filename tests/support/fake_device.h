@@ -1,6 +1,6 @@
-// A device for tests of the C API without a GPU: the fake driver, whose launches are carried out by
-// the host reference executor from the parameters and tensor maps the launch was given. A wrong
-// parameter is a wrong result.
+// A device for tests of the C API without a GPU. It is the fake driver, and the host reference
+// executor carries out each launch from the launch's parameters and tensor maps. A wrong parameter
+// therefore gives a wrong result.
 #pragma once
 
 #include <array>
@@ -30,7 +30,8 @@ inline const void* as_pointer(std::uint64_t address) {
   return reinterpret_cast<const void*>(static_cast<std::uintptr_t>(address));
 }
 
-// The parameters of templates/gemm/hopper_1d2d.cu. With a store through TMA, D comes from its map.
+// Reads the parameters of templates/gemm/hopper_1d2d.cu. If D is stored through TMA, D comes from
+// its tensor map.
 inline CUresult run_gemm(const fake_cuda_launch& launch) {
   const auto a = parameter<fake_cuda_tensor_map>(launch, 0);
   const auto b = parameter<fake_cuda_tensor_map>(launch, 1);
@@ -63,8 +64,8 @@ inline CUresult run_gemm(const fake_cuda_launch& launch) {
   return reference::gemm(problem, args, 1) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
 }
 
-// The parameter of templates/quantize; the numerics are those of kQuantizeText, or of the same with
-// one scale per tensor where a first pass has found maxima.
+// Reads the parameter of templates/quantize. The numerics are those of kQuantizeText, with one
+// scale per tensor if a first pass has found maxima.
 inline CUresult run_quantize(const fake_cuda_launch& launch) {
   const auto kernel = parameter<QuantizeKernelArgs>(launch, 0);
   QuantizeProblem problem;
@@ -89,7 +90,7 @@ inline CUresult run_quantize(const fake_cuda_launch& launch) {
   return reference::quantize(problem, args, 1) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
 }
 
-// A first pass leaves its maxima; their values are the GPU suite's to check.
+// Writes a maximum of 1 for each part. Tests of the GPU suite check the values of maxima.
 inline CUresult run_amax(const fake_cuda_launch& launch) {
   const auto kernel = parameter<QuantizeKernelArgs>(launch, 0);
   for (std::int64_t i = 0; i < kernel.partials; ++i) kernel.maxima[i] = 1;
@@ -115,7 +116,7 @@ inline CUresult execute(const fake_cuda_launch* launch, void*) {
                                               : run_quantize(*launch);
 }
 
-// The first driver the C API opens in this process is this one.
+// Must be the first driver that the C API opens in this process.
 class FakeDevice {
  public:
   explicit FakeDevice(const char* devices = "h200,h200") : fake(devices) {
@@ -123,7 +124,7 @@ class FakeDevice {
     fake.set_executor(execute, nullptr);
     driver = fake.open();
   }
-  // A context of the device, current in this thread for the scope of what is returned.
+  // Returns a context of the device and a guard, which makes it current in this thread.
   std::pair<PrimaryContext, ContextGuard> enter(int ordinal = 0) const {
     auto context = PrimaryContext::retain(driver, ordinal);
     auto guard = ContextGuard::enter(*driver, context->get());

@@ -1,4 +1,4 @@
-// The fake driver's control functions, found in the library a Driver was opened from.
+// The fake driver's control functions, found in the library from which a Driver was opened.
 #pragma once
 
 #include <dlfcn.h>
@@ -12,7 +12,7 @@
 
 namespace octile::test {
 
-// One test's use of the fake driver: from a clean state, with the devices named (fake_driver.h).
+// The fake driver for one test: in a clean state with the named devices (fake_driver.h).
 class FakeDriver {
  public:
   explicit FakeDriver(const char* devices = "h200,h200") {
@@ -34,13 +34,13 @@ class FakeDriver {
     resolve(library, "fake_cuda_live_streams", &live_streams);
     setenv("FAKE_CUDA_DEVICES", devices, 1);
     reset();
-    // A Driver is opened once per process, but a reset forgets its cuInit.
+    // A Driver is opened once in a process, but a reset discards its cuInit.
     CUresult (*init)(unsigned) = nullptr;
     resolve(library, "cuInit", &init);
     init(0);
   }
 
-  // A handle to the fake; of each Driver the device count is that of its first opening.
+  // Returns a handle to the fake. Each Driver keeps the device count of its first opening.
   std::shared_ptr<const Driver> open() const {
     auto driver = Driver::open(OCTILE_FAKE_DRIVER_PATH);
     if (!driver) {

@@ -47,7 +47,7 @@ GemmProblem splittable_gemm_problem() {
   return problem;
 }
 
-// Greedy: the candidate that covers most pairs not yet covered, first enumerated where equal.
+// Chooses greedily: the candidate that covers the most uncovered pairs, or the first of equals.
 std::vector<GemmConfig> covering_gemm_configs(const GemmProblem& problem,
                                               const DeviceSpec& device) {
   const std::vector<GemmConfig> all = gemm_candidates(problem, device).admitted;

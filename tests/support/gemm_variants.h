@@ -1,5 +1,5 @@
-// A small set of GEMM configurations in which every pair of values of two axes that the constraints
-// admit together occurs at least once: what the GPU suite runs and CI compiles.
+// A small set of GEMM configurations that the GPU suite runs and CI compiles. Every pair of values
+// of two axes that the constraints admit together occurs at least once.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace octile::tests {
 
-// A problem that admits every axis: K is long enough for any split.
+// Returns a problem that admits every axis: its K is long enough for any split.
 GemmProblem splittable_gemm_problem();
 std::vector<GemmConfig> covering_gemm_configs(const GemmProblem& problem, const DeviceSpec& device);
 

@@ -22,7 +22,7 @@ void add(std::map<std::string, std::string>& digests, const Problem& problem,
   if (!emitted) throw std::runtime_error(emitted.error().message);
   std::string name = emitted->name;
   const auto* quantize = std::get_if<QuantizeProblem>(&problem);
-  // Kernels of callers' expressions have one name.
+  // All kernels with callers' expressions share one name, so the expression is added.
   if (quantize != nullptr && !quantize->source.empty()) name += " of " + quantize->source;
   digests[name] = cache::digest_hex(cache::key_text(identity_of(*emitted, device)));
 }

@@ -1,4 +1,4 @@
-// Tensors quantised on the host, read element by element: for tests that speak of values.
+// Tensors quantised on the host and read element by element, for tests about values.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,8 @@
 
 namespace octile::tests {
 
-// One output of a quantisation. (row, col) are the element's in x, also of the transposed copy.
+// One output of a quantisation. (row, col) are the element's indices in x, also for the transposed
+// copy.
 struct HostQuantized {
   TensorType type;
   std::int64_t rows = 0, cols = 0, ld = 0;
@@ -44,7 +45,8 @@ inline HostQuantized empty_output(const QuantizeProblem& p, std::int64_t rows, b
   return out;
 }
 
-// The row-wise and the transposed output; one that the problem does not have is empty.
+// Returns the row-wise and the transposed output. An output that the problem does not have is
+// empty.
 inline std::pair<HostQuantized, HostQuantized> quantize_on_host(const QuantizeProblem& p,
                                                                 std::int64_t rows, const void* x,
                                                                 const void* x_scale = nullptr) {
@@ -68,7 +70,7 @@ inline std::pair<HostQuantized, HostQuantized> quantize_on_host(const QuantizePr
   return out;
 }
 
-// What a row-wise output stands for, fp32 [rows][cols].
+// Returns the dequantised values of a row-wise output, fp32 [rows][cols].
 inline std::vector<float> values_of(const HostQuantized& q) {
   std::vector<float> values;
   values.reserve(static_cast<std::size_t>(q.rows * q.cols));

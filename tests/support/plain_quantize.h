@@ -1,5 +1,5 @@
-// The contract of quantising written a second time, as plainly as possible: what the host reference
-// is compared with.
+// A second, plain implementation of quantising as docs/numerics.md defines it. The host reference
+// is compared with it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,11 +23,11 @@ inline constexpr float kInf = std::numeric_limits<float>::infinity();
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 inline constexpr std::uint8_t kPoison = 0xAB;
 
-// A matrix in the input type, rows `ld` apart, gaps filled with NaN so that a read of them shows.
+// A matrix of the input type with rows `ld` apart. Gaps hold NaN, so that reading them shows.
 struct Input {
   std::int64_t rows, cols, ld;
   DType dtype;
-  std::vector<float> values;  // as the type holds them, [rows][ld]
+  std::vector<float> values;  // rounded to the type, [rows][ld]
   std::vector<std::uint8_t> bytes;
 
   Input(std::int64_t r, std::int64_t c, std::int64_t stride, DType t)
@@ -62,7 +62,7 @@ inline Input random_input(std::int64_t rows, std::int64_t cols, DType dtype, std
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t c = 0; c < cols; ++c) {
       const auto i = static_cast<std::uint64_t>(r * cols + c);
-      // Blocks of quite different sizes, so that a scale taken from the wrong block shows.
+      // Blocks differ widely in size, so that a scale from the wrong block shows.
       const int exponent = static_cast<int>((r / 128 * 5 + c / 128 * 3) % 13) - 6;
       input.at(r, c) = std::ldexp(static_cast<float>(random_normal(7, i)), exponent);
     }
@@ -71,7 +71,7 @@ inline Input random_input(std::int64_t rows, std::int64_t cols, DType dtype, std
   return input;
 }
 
-// The contract for one block, written a second time as plainly as possible.
+// Encode and decode scale of one block, computed as plainly as possible.
 struct BlockScale {
   float encode_scale, decode;
 };
@@ -89,8 +89,8 @@ inline BlockScale scale_of(const std::vector<float>& block, const QuantizeProble
     encode = std::ldexp(1.0F, exponent - 1);
   }
   if (p.q.scale == ScaleFormat::kE8M0 && amax != 0) {
-    // The power of two by search: up, the smallest that leaves amax / 2^e within the format; floor,
-    // the largest that is at most amax over the format's largest power of two.
+    // The power of two is found by search. kUp: the smallest for which amax / 2^e lies within the
+    // format. Floor: the largest that is at most amax divided by the format's largest power of two.
     const bool up = p.e8m0_rounding == E8M0Rounding::kUp;
     const double limit = up ? static_cast<double>(max_finite(p.q.dtype))
                             : (p.q.dtype == DType::kE4M3 ? 256.0 : 32768.0);
@@ -115,7 +115,7 @@ struct Outputs {
   std::vector<std::uint8_t> scale, scale_transposed;  // bytes
 };
 
-// A decode scale as the format stores it, at scale `index` (byte `index` of packed words).
+// Stores a decode scale in the format, at scale `index` (byte `index` of ue8m0x4 words).
 inline void put_scale(std::vector<std::uint8_t>& bytes, ScaleFormat f, std::int64_t index,
                       float decode) {
   const auto bits = std::bit_cast<std::uint32_t>(decode);
@@ -135,9 +135,9 @@ inline bool wants(const QuantizeProblem& p, QuantizeOutput o) {
   return (static_cast<int>(p.output) & static_cast<int>(o)) != 0;
 }
 
-// One layout of the contract's table, written out a second time: the tensor of rows x cols elements
-// at(r, c), cut into blocks; data [rows][data_ld]; scales [outer][inner] with (i, j) of a block at
-// i * inner + j or, `lines_first`, at j * inner + i.
+// One layout of the table in docs/numerics.md, written a second time. The tensor of rows x cols
+// elements at(r, c) is cut into blocks. Data are [rows][data_ld]. Scales are [outer][inner], and
+// block (i, j) is at i * inner + j or, with `lines_first`, at j * inner + i.
 struct Layout {
   std::int64_t rows, cols, data_ld;
   std::int64_t block_rows, block_cols;
@@ -182,7 +182,7 @@ void expect_layout(const Layout& l, const QuantizeProblem& p, const At& at,
   }
 }
 
-// The row of the table for a tensor of rows x cols: the transposed copy's is that of cols x rows.
+// Returns the table's row for a tensor of rows x cols. The transposed copy has that of cols x rows.
 inline Layout layout_of(Granularity g, std::int64_t rows, std::int64_t cols, std::int64_t data_ld) {
   const std::int64_t all_rows = std::max<std::int64_t>(rows, 1);
   const std::int64_t all_cols = std::max<std::int64_t>(cols, 1);

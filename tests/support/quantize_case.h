@@ -1,6 +1,6 @@
-// One quantisation with everything around it: input, poisoned outputs with guard zones, strides and
-// offsets. The reference and the code under test each work on a copy, and whole buffers are
-// compared, so that a byte written outside the contract is a difference.
+// One quantisation with its input, poisoned outputs with guard zones, strides and offsets. The
+// reference and the code under test each work on a copy. Whole buffers are compared, so that a byte
+// written outside the outputs is a difference.
 #pragma once
 
 #include <fmt/format.h>
@@ -23,28 +23,28 @@
 
 namespace octile::tests {
 
-// A tensor's shape and how it lies in its buffers.
+// A tensor's shape and its position in its buffers.
 struct Placement {
   std::int64_t rows = 0, cols = 0;
-  std::int64_t pad_x = 0, pad_q = 0;      // elements between rows
-  std::int64_t shift_x = 0, shift_q = 0;  // elements by which the tensor starts late
-  std::int64_t extra_scale_ld = 0;        // beyond the layout's stride; negative: no scale padding
+  std::int64_t pad_x = 0, pad_q = 0;      // gap between rows, in elements
+  std::int64_t shift_x = 0, shift_q = 0;  // offset of the tensor, in elements
+  std::int64_t extra_scale_ld = 0;  // added to the layout's stride; negative: no scale padding
 };
 
-// Placements that take each way through loads and stores.
+// Placements that take each path through loads and stores.
 inline constexpr Placement kPlacements[] = {
     {9, 264, 8, 8, 0, 0, 0},    // whole vectors over padded rows
-    {9, 264, 8, 8, 0, 0, 4},    // scales wider apart than their layout
+    {9, 264, 8, 8, 0, 0, 4},    // scales have gaps between rows
     {9, 260, 12, 28, 0, 0, 0},  // aligned rows, ragged last vector
-    {9, 256, 1, 0, 0, 0, 0},    // input rows drift off alignment
-    {9, 256, 0, 3, 0, 0, 0},    // output rows do
+    {9, 256, 1, 0, 0, 0, 0},    // input rows are not aligned
+    {9, 256, 0, 3, 0, 0, 0},    // output rows are not aligned
     {9, 256, 0, 0, 1, 0, 0},    // the input starts one element late
-    {9, 256, 0, 0, 0, 1, 0},    // the output does
+    {9, 256, 0, 0, 0, 1, 0},    // the output starts one element late
 };
 
 // One output: codes and scales between guard zones.
 struct CaseOutput {
-  static constexpr std::int64_t kGuard = 256;  // bytes; keeps the alignment of a buffer's start
+  static constexpr std::int64_t kGuard = 256;  // in bytes; keeps the alignment of a buffer's start
 
   bool wanted = false;
   std::int64_t ld = 0, scale_ld = 0;  // in elements and scales
@@ -67,14 +67,14 @@ void point_at_outputs(Args& args, Case& c) {
   if (c.transposed.wanted) {
     args.q_transposed = c.transposed.codes();
     args.scale_transposed = c.transposed.scales();
-    if constexpr (requires { args.ldq_transposed; }) {  // a kernel's
+    if constexpr (requires { args.ldq_transposed; }) {  // a kernel's arguments
       args.ldq_transposed = c.transposed.ld;
       args.scale_ld_transposed = c.transposed.scale_ld;
     }
   }
 }
 
-// The same for x1 to x3 of a fused source, which the public call has by name.
+// Does the same for x1 to x3 of a fused source, which have names in the public call.
 template <typename Args>
 void point_at_inputs(Args& args, const std::array<const void*, 3>& more,
                      const std::array<std::int64_t, 3>& more_ld) {
@@ -96,26 +96,26 @@ struct QuantizeCase {
   static constexpr char kPoison = static_cast<char>(0xA5);
 
   QuantizeProblem problem;
-  std::int64_t rows = 0, ldx = 0;  // elements
+  std::int64_t rows = 0, ldx = 0;  // in elements
   std::int64_t x_offset = 0;       // bytes to the first element
   std::vector<char> x;
-  std::array<std::vector<char>, 3> more;  // x1 to x3 of a fused source, each beginning as x
-  std::array<std::int64_t, 3> more_ld{};  // elements
-  // What is left beside the codes; empty: not asked for.
+  std::array<std::vector<char>, 3> more;  // x1 to x3 of a fused source, each with x's offset
+  std::array<std::int64_t, 3> more_ld{};  // in elements
+  // Additional outputs; empty: not requested.
   std::vector<float> tap, bias_gradient, rstd;
-  std::vector<char> x_scale;    // of FP8 x
+  std::vector<char> x_scale;    // scales of FP8 x
   std::int64_t x_scale_ld = 0;  // in scales
   CaseOutput row, transposed;
-  float encode_scale = 3.7F;    // given, with delayed scaling
-  float amax = 0.25F;           // the record of a tensor's amax; below what most inputs raise it to
-  std::uint64_t nonfinite = 7;  // the count of infinities and NaNs, added to
+  float encode_scale = 3.7F;    // input of delayed scaling
+  float amax = 0.25F;           // record of a tensor's amax; below most inputs' amax
+  std::uint64_t nonfinite = 7;  // the count of infinities and NaNs is added to it
 
   bool keeps_amax() const {
     return problem.operation == QuantizeOperation::kQuantize &&
            problem.q.granularity == Granularity::kPerTensor;
   }
 
-  // x1 to x3; null: there is none.
+  // Returns x1 to x3; null: the source has no such input.
   std::array<const void*, 3> more_inputs() const {
     std::array<const void*, 3> inputs{};
     for (std::size_t i = 0; i < more.size(); ++i) {
@@ -124,7 +124,7 @@ struct QuantizeCase {
     return inputs;
   }
 
-  // The arguments of the host reference or of the public call, which point into this case.
+  // Fills the arguments of the host reference or of the public call with pointers into this case.
   template <typename Args>
   void fill(Args& args) {
     if constexpr (requires { args.struct_size; }) args.struct_size = sizeof args;
@@ -156,7 +156,7 @@ inline std::vector<char> poisoned(std::int64_t bytes) {
                            QuantizeCase::kPoison);
 }
 
-// A tensor without scales: what is dequantised.
+// Returns an output without scales, for dequantised values.
 inline CaseOutput make_widened_output(const QuantizeProblem& problem, const Placement& at) {
   const std::int64_t bytes = size_of(problem.q.dtype);
   CaseOutput out;
@@ -187,7 +187,7 @@ inline CaseOutput make_output(const QuantizeProblem& problem, const Placement& a
   return out;
 }
 
-// Tensors that the source of a problem reads, and their columns.
+// Return how many tensors the problem's source reads, and how many columns each has.
 inline int inputs_of(const QuantizeProblem& problem) {
   return problem.source.empty() ? 1 : fused_source(problem.source)->inputs();
 }
@@ -196,7 +196,7 @@ inline std::int64_t input_cols_of(const QuantizeProblem& problem) {
   return halves ? problem.cols / 2 : problem.cols;
 }
 
-// Equal bits; of numbers NaNs are equal, whatever their bits.
+// Compares bits; numbers that are NaN are equal whatever their bits.
 inline bool same_value(char a, char b) { return a == b; }
 inline bool same_value(float a, float b) {
   return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b) ||
@@ -206,7 +206,7 @@ inline bool same_values(const std::vector<float>& a, const std::vector<float>& b
   return std::ranges::equal(a, b, [](float x, float y) { return same_value(x, y); });
 }
 
-// The problem's cols are taken from the placement.
+// Returns a case; the placement gives the problem's cols.
 inline QuantizeCase make_case(QuantizeProblem problem, const Placement& at, Fill fill) {
   problem.cols = at.cols;
   QuantizeCase c;
@@ -220,7 +220,7 @@ inline QuantizeCase make_case(QuantizeProblem problem, const Placement& at, Fill
   c.x = make_input(problem.x.dtype, at.rows * c.ldx + at.shift_x, fill, seed);
   for (int i = 1; i < inputs; ++i) {
     const auto k = static_cast<std::size_t>(i - 1);
-    c.more_ld[k] = c.ldx + 8 * i;  // strides of their own, which keep the alignment of x's
+    c.more_ld[k] = c.ldx + 8 * i;  // different strides that keep x's alignment
     c.more[k] = make_input(problem.x.dtype, at.rows * c.more_ld[k] + at.shift_x, fill,
                            seed + static_cast<unsigned>(i));
   }
@@ -244,7 +244,7 @@ inline QuantizeCase make_case(QuantizeProblem problem, const Placement& at, Fill
   return c;
 }
 
-// Whole buffers, guard zones included.
+// Compares whole buffers including guard zones.
 inline bool same_outputs(const QuantizeCase& a, const QuantizeCase& b) {
   return a.row.q == b.row.q && a.row.scale == b.row.scale && a.transposed.q == b.transposed.q &&
          a.transposed.scale == b.transposed.scale && a.amax == b.amax &&

@@ -1,5 +1,5 @@
-// Every numerics cell the support matrix takes, for tests that sweep them, and the count of those
-// it refuses.
+// Every numerics cell that the support matrix accepts, for tests that sweep them, and the number of
+// cells that it refuses.
 #pragma once
 
 #include <initializer_list>
@@ -12,7 +12,7 @@
 
 namespace octile::tests {
 
-// Every type that has a layout, formats innermost.
+// Returns every type that has a layout, with the formats innermost.
 inline std::vector<TensorType> quantized_types() {
   std::vector<TensorType> types;
   for (int g = 1; g <= 6; ++g) {
@@ -25,8 +25,9 @@ inline std::vector<TensorType> quantized_types() {
   return types;
 }
 
-// Problems that read FP8, covering: every type dequantised and, where it can be, transposed; pairs
-// of types requantised, in which every type is on both sides, the outputs taking turns.
+// Returns problems with FP8 input. They cover every type dequantised and, if possible, transposed.
+// They also cover pairs of types requantised: every type occurs on both sides, and the outputs take
+// turns.
 inline std::vector<QuantizeProblem> inverse_cells(std::int64_t cols) {
   std::vector<QuantizeProblem> cells;
   const std::vector<TensorType> types = quantized_types();
@@ -51,8 +52,8 @@ inline std::vector<QuantizeProblem> inverse_cells(std::int64_t cols) {
   return cells;
 }
 
-// Every combination of types, granularity, scale format, rounding, policy and outputs that is well
-// formed.
+// Returns every well-formed combination of types, granularity, scale format, rounding, policy and
+// outputs.
 inline std::vector<QuantizeProblem> all_quantize_problems(std::int64_t cols) {
   std::vector<QuantizeProblem> all;
   for (int g = 1; g <= 6; ++g) {
@@ -91,7 +92,7 @@ inline std::vector<QuantizeProblem> quantize_cells(std::int64_t cols) {
   return supported(all_quantize_problems(cols));
 }
 
-// All of them once with each of the values.
+// Returns all problems once with each of the values.
 template <typename Value>
 std::vector<QuantizeProblem> all_problems_with(std::int64_t cols, Value QuantizeProblem::* field,
                                                std::initializer_list<Value> values) {
@@ -104,7 +105,7 @@ std::vector<QuantizeProblem> all_problems_with(std::int64_t cols, Value Quantize
   }
   return all;
 }
-// The same over groups of rows, and over flat ranges.
+// Return all problems over groups of rows, and over flat ranges.
 inline std::vector<QuantizeProblem> all_grouped_problems(std::int64_t cols) {
   return all_problems_with(cols, &QuantizeProblem::grouping,
                            {Grouping::kContiguous, Grouping::kMasked});
@@ -113,8 +114,8 @@ inline std::vector<QuantizeProblem> all_sharded_problems(std::int64_t cols) {
   return all_problems_with(cols, &QuantizeProblem::shard, {ShardStep::kAmax, ShardStep::kCast});
 }
 
-// A cell of every granularity, scale format, rounding, policy and output of those given; the types
-// take turns, so that each meets each granularity.
+// Returns one cell for every granularity, scale format, rounding, policy and output among the given
+// cells. The types take turns, so that each meets each granularity.
 inline std::vector<QuantizeProblem> covering(const std::vector<QuantizeProblem>& cells) {
   std::vector<QuantizeProblem> covering;
   int turn = 0;
@@ -130,8 +131,8 @@ inline std::vector<QuantizeProblem> covering(const std::vector<QuantizeProblem>&
   }
   return covering;
 }
-// Of the cells that cover groups and flat ranges, those that differ in more than how a scale is
-// rounded, which has nothing to do with either.
+// Returns the cells that cover groups and flat ranges. Cells that differ only in how a scale is
+// rounded are left out, because rounding does not interact with either.
 inline std::vector<QuantizeProblem> covering_layouts(const std::vector<QuantizeProblem>& all) {
   std::vector<QuantizeProblem> cells = covering(supported(all));
   std::erase_if(cells, [](const QuantizeProblem& p) {
@@ -144,7 +145,7 @@ inline std::vector<QuantizeProblem> covering_quantize_cells(std::int64_t cols) {
   return covering(quantize_cells(cols));
 }
 
-// Sources that reach each number of inputs, both halves and every operation that has no one
+// Sources that cover each number of inputs, both halves, and every operation that is more than one
 // instruction.
 inline constexpr const char* kSources[] = {
     "silu_mul",
@@ -157,8 +158,8 @@ inline constexpr const char* kSources[] = {
     "rmsnorm",
 };
 
-// Groups of a computed source, exact on every machine, and of codes with scales of their own: a
-// cell of each way through the groups.
+// Returns one cell for each path through the groups. Some have a computed source that is exact on
+// every machine, others codes with their own scales.
 inline std::vector<QuantizeProblem> grouped_source_cells(std::int64_t cols) {
   std::vector<QuantizeProblem> cells;
   for (QuantizeProblem& p : all_grouped_problems(cols)) {
@@ -178,8 +179,9 @@ inline std::vector<QuantizeProblem> grouped_source_cells(std::int64_t cols) {
   return cells;
 }
 
-// The covering cells with a fused source each, taking turns; every other one has a tap, every third
-// a bias gradient; and the covering cells with a bias gradient of x itself.
+// Returns the covering cells with a fused source each; the sources take turns. Every second cell
+// has a tap, every third a bias gradient. Also returns the covering cells with a bias gradient of x
+// itself.
 inline std::vector<QuantizeProblem> fused_quantize_cells(std::int64_t cols) {
   std::vector<QuantizeProblem> fused;
   std::size_t turn = 0;

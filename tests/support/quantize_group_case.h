@@ -1,5 +1,4 @@
-// One quantisation of groups of rows, or of a flat range, with everything around it, as
-// quantize_case.h has it for a tensor.
+// One quantisation of groups of rows, or of a flat range, like the tensor's in quantize_case.h.
 #pragma once
 
 #include <algorithm>
@@ -16,14 +15,15 @@
 
 namespace octile::tests {
 
-// Rows of each group.
+// The number of rows of each group.
 struct GroupSizes {
   std::string name;
   std::vector<std::int32_t> rows;
   std::int64_t sum() const { return std::accumulate(rows.begin(), rows.end(), std::int64_t{0}); }
 };
 
-// Sizes at and around whole blocks, empty groups at either end and between, one group with all.
+// Returns sizes at and around whole blocks, empty groups at either end and between, and one group
+// with all rows.
 inline std::vector<GroupSizes> few_groups() {
   return {{"one", {131}},
           {"one empty", {0}},
@@ -36,7 +36,7 @@ inline std::vector<GroupSizes> few_groups() {
            }()}};
 }
 
-// 257 and 1024 groups of up to `most` rows, a third of them empty.
+// Returns 257 and 1024 groups of up to `most` rows; a third of them are empty.
 inline std::vector<GroupSizes> many_groups(unsigned most) {
   std::vector<GroupSizes> all;
   for (const int count : {257, 1024}) {
@@ -52,17 +52,17 @@ inline std::vector<GroupSizes> many_groups(unsigned most) {
 }
 
 struct GroupCase {
-  static constexpr std::int64_t kSpareRows = 5;  // of x behind the last group's
+  static constexpr std::int64_t kSpareRows = 5;  // rows of x behind the last group's
 
   QuantizeProblem problem;
-  std::int64_t rows = 0;  // of x, or of each masked group
+  std::int64_t rows = 0;  // rows of x, or of each masked group
   std::int64_t ldx = 0, ldq = 0;
-  std::vector<std::int32_t> offsets, counts;  // the one the problem has
+  std::vector<std::int32_t> offsets, counts;  // only the one that the problem uses
   std::vector<char> x;
-  std::array<std::vector<char>, 3> more;  // the source's other inputs, as x
-  std::vector<char> x_scale;              // of FP8 x
+  std::array<std::vector<char>, 3> more;  // the source's other inputs, like x
+  std::vector<char> x_scale;              // scales of FP8 x
   CaseOutput row, transposed;
-  std::vector<float> encode_scale, amax;  // one a group
+  std::vector<float> encode_scale, amax;  // one for each group
   std::uint64_t nonfinite = 7;
 
   std::int64_t groups() const {
@@ -86,7 +86,7 @@ struct GroupCase {
     return ld;
   }
 
-  // The arguments of the host reference or of the public call, which point into this case.
+  // Fills the arguments of the host reference or of the public call with pointers into this case.
   template <typename Args>
   void fill(Args& args) {
     if constexpr (requires { args.struct_size; }) args.struct_size = sizeof args;
@@ -127,7 +127,7 @@ inline CaseOutput make_group_output(const GroupCase& c, std::int64_t pad_q, bool
   return out;
 }
 
-// The problem's cols are given; `pad`: elements between rows of x and of q.
+// Returns a case with `cols` columns. `pad`: elements between rows of x and of q.
 inline GroupCase make_group_case(QuantizeProblem problem, std::int64_t cols,
                                  const GroupSizes& sizes, Fill fill, std::int64_t pad = 0) {
   problem.cols = cols;

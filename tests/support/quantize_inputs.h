@@ -1,5 +1,5 @@
 // Inputs that reach every branch of quantising: ordinary values, each class of special value alone,
-// all of them mixed, and raw bit patterns.
+// all classes mixed, and raw bit patterns.
 #pragma once
 
 #include <algorithm>
@@ -71,7 +71,7 @@ inline float draw(Fill fill, std::mt19937& random) {
   }
 }
 
-// A code of the class that the fill asks of numbers.
+// Returns a code of the class that `fill` names for numbers.
 inline std::uint8_t draw_code(DType fp8, Fill fill, std::mt19937& random) {
   const std::uint8_t largest = fp8 == DType::kE4M3 ? 0x7E : 0x7B;
   const auto sign = static_cast<std::uint8_t>(random() % 2 * 0x80);
@@ -101,7 +101,8 @@ inline std::uint8_t draw_code(DType fp8, Fill fill, std::mt19937& random) {
   return reference::to_fp8(64 * normal(random), fp8);
 }
 
-// `bytes` of decode scales of `type`: around 1; with some fills tiny, huge, special or any bits.
+// Returns `bytes` of decode scales of `type`, around 1. Some fills make them tiny, huge, special or
+// random bits.
 inline std::vector<char> make_scales(const TensorType& type, std::int64_t bytes, Fill fill,
                                      unsigned seed) {
   std::vector<char> scales(static_cast<std::size_t>(bytes));
@@ -141,8 +142,9 @@ inline void put(char* p, DType type, float value) {
   std::memcpy(p, &bits, 2);
 }
 
-// `elements` elements of `type`, packed. The same for the same arguments. Drawn up to a prime
-// number of elements, then repeated: rows differ, and large inputs cost a copy.
+// Returns `elements` elements of `type` with default strides; equal arguments give equal elements.
+// At most a prime number of elements is drawn and then repeated: rows differ, and large inputs cost
+// only a copy.
 inline std::vector<char> make_input(DType type, std::int64_t elements, Fill fill, unsigned seed) {
   constexpr std::int64_t kMostDrawn = 1048573;
   const std::int64_t bytes = size_of(type);

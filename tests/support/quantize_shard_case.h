@@ -1,4 +1,4 @@
-// A tensor quantised whole, and the same tensor cut into flat ranges anywhere.
+// A tensor quantised as a whole, and the same tensor cut into flat ranges at random places.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ struct Shard {
   std::int64_t start = 0, length = 0;
 };
 
-// `count` ranges that make up `elements`, among them empty ones and single elements.
+// Returns `count` ranges that make up `elements`, with empty ones and single elements among them.
 inline std::vector<Shard> random_split(std::int64_t elements, int count, unsigned seed) {
   std::mt19937_64 random(seed);
   std::vector<std::int64_t> cuts{0, elements};
@@ -37,12 +37,12 @@ struct ShardShape {
   std::int64_t rows = 0, cols = 0;
   int shards = 0;
 };
-// Ranges within one row, over many, and columns that are no multiple of anything.
+// Shapes whose ranges lie within one row or over many, and whose columns are multiples of nothing.
 inline constexpr ShardShape kShardShapes[] = {{1, 1, 2},     {1, 300, 5},  {7, 128, 3},
                                               {130, 264, 7}, {140, 96, 9}, {33, 257, 6},
                                               {300, 3, 40},  {9, 1040, 8}};
 
-// Elements of a granularity's maxima, which lie as its fp32 scales do.
+// Returns the number of maxima of a granularity, which lie like its fp32 scales.
 inline std::int64_t maxima_of(const QuantizeProblem& p, std::int64_t rows) {
   TensorType type = p.q;
   type.scale = default_scale_format(type.granularity);
@@ -50,7 +50,7 @@ inline std::int64_t maxima_of(const QuantizeProblem& p, std::int64_t rows) {
   return layout.scales.outer * layout.scales.ld;
 }
 
-// The whole tensor's case, which the shards must add up to. `problem` is that of a shard's step.
+// Returns the whole tensor's case, which the shards must add up to. `problem` is a shard's step.
 inline QuantizeCase whole_case(QuantizeProblem problem, const ShardShape& shape, Fill fill) {
   problem.shard = ShardStep::kNone;
   return make_case(problem, {shape.rows, shape.cols}, fill);

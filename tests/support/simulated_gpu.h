@@ -1,5 +1,5 @@
-// A device that exists as numbers only: candidates with a true time each, measured with noise on a
-// clock that drifts, throttles and costs time itself. For tests of the tuner.
+// A device that exists only as numbers, for tests of the tuner. Each candidate has a true time and
+// is measured with noise. The clock drifts, throttles, and advances by every measurement.
 #pragma once
 
 #include <algorithm>
@@ -23,9 +23,9 @@ struct SimulatedCandidate {
   double us = 10;
   double compile_seconds = 0.2;
   int spill_bytes = 0;
-  std::string compile_error;      // not empty: it does not compile
-  std::string wrong;              // not empty: what verification says
-  bool wrong_in_between = false;  // seen only beside another candidate
+  std::string compile_error;      // if not empty, the candidate does not compile
+  std::string wrong;              // if not empty, what verification says
+  bool wrong_in_between = false;  // wrong only where no sample lies
   std::optional<int> variant_of = {};
 };
 
@@ -33,20 +33,21 @@ struct SimulatedGpu {
   std::vector<SimulatedCandidate> candidates;
   std::uint64_t seed = 1;
   double noise = 0.003;         // relative standard deviation of one measurement
-  double outlier_share = 0.02;  // of measurements that take half as long again
+  double outlier_share = 0.02;  // share of measurements that take 1.5 times as long
   double drift_per_second = 0;  // relative
   double sway = 0;              // amplitude of a slow sine
-  double sway_seconds = 0.5;    // its period
+  double sway_seconds = 0.5;    // period of the sine
   double measurement_seconds = 0.003;
   double verify_seconds = 0.004;
   int cores = 4;
-  double throttled_from = 1e9, throttled_to = 1e9;  // seconds, when everything takes twice as long
-  int lost_at_measurement = -1;                     // that one and all later ones fail
+  // Times in seconds between which everything takes twice as long.
+  double throttled_from = 1e9, throttled_to = 1e9;
+  int lost_at_measurement = -1;  // this measurement and all later ones fail
 };
 
 class SimulatedBench final : public tuner::Bench {
  public:
-  // `now`: seconds, moved on by what is done; shared where several benches follow each other.
+  // `now`: the time in seconds, which every action advances. Several successive benches share it.
   explicit SimulatedBench(SimulatedGpu gpu,
                           std::shared_ptr<double> now = std::make_shared<double>(100.0))
       : gpu_(std::move(gpu)), clock_(std::move(now)), now_(*clock_), start_(now_) {}
@@ -110,7 +111,7 @@ class SimulatedBench final : public tuner::Bench {
     factor *= 1 + gpu_.drift_per_second * (now_ - start_);
     factor *= 1 + gpu_.sway * std::sin(2 * std::numbers::pi * now_ / gpu_.sway_seconds);
     throttled_ = now_ >= gpu_.throttled_from && now_ < gpu_.throttled_to;
-    // What heat does to one kernel it does not do to another: a throttled comparison is worthless.
+    // Heat affects kernels differently, so a throttled comparison is worthless.
     if (throttled_) factor *= candidate % 2 == 0 ? 2.0 : 1.2;
     return at(candidate).us * factor;
   }
@@ -130,7 +131,7 @@ class SimulatedBench final : public tuner::Bench {
   double& now_;
   const double start_;
   bool throttled_ = false;
-  int first_ = -1;  // what verification compares with
+  int first_ = -1;  // the candidate that verification compares with
   std::map<int, double> ready_;
 };
 

@@ -11,7 +11,7 @@ namespace octile::cache::testing {
 inline const std::string kTunedProblem =
     "gemm m=? n=7168 k=2048 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128";
 
-// A decision with the fields a line requires.
+// Returns a decision with the fields that a line requires.
 inline TuningRecord make_decision(std::string problem, std::int64_t bucket,
                                   std::string config = "tile=128x128x128",
                                   std::string device = "h200", int sm_count = 132) {
@@ -25,7 +25,7 @@ inline TuningRecord make_decision(std::string problem, std::int64_t bucket,
   return record;
 }
 
-// A record with every field set to something of its own.
+// Returns a record in which every field has a value of its own.
 inline TuningRecord make_full_record() {
   TuningRecord r = make_decision(kTunedProblem, 4096, "tile=256x128x128 stages=3");
   r.tokens = 4000;

@@ -1,4 +1,4 @@
-// Structs of other versions, and exceptions that must not cross the boundary.
+// Structs of other versions, and exceptions, which must not cross the boundary.
 #include "runtime/api/boundary.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace octile::api {
 namespace {
 
-// A struct that has grown: callers of the first version know `first` only.
+// A struct that has grown. Callers of the first version know only `first`.
 struct Grown {
   std::size_t struct_size;
   std::int64_t first;
@@ -25,7 +25,7 @@ struct GrownV3 {
 };
 
 TEST(ReadStruct, AnOlderCallersTailIsZero) {
-  // The byte pattern behind it is not the caller's struct and must not be read.
+  // The bytes behind `caller` are not part of the caller's struct and must not be read.
   struct {
     GrownV1 caller;
     std::int64_t next;

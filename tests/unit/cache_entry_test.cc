@@ -1,4 +1,4 @@
-// The entry format: what is written is what is read, and nothing else is read.
+// The entry format: an entry is read as it was written, and nothing else is accepted.
 #include "cache/entry.h"
 
 #include <gtest/gtest.h>
@@ -61,8 +61,8 @@ void store_checksum(Bytes& bytes, std::size_t end) {
   store_le(bytes, end + 8, hash.high64, 8);
 }
 
-// An entry put together by FORMAT.md, independently of the writer, so that it may be wrong inside
-// and yet carry right checksums.
+// Makes an entry according to FORMAT.md without the writer, so that its content may be wrong
+// although its checksums are right.
 Bytes forge(const std::string& metadata, const Bytes& key_frame, std::uint64_t key_text_bytes,
             const Bytes& cubin) {
   Bytes out = {0x89, 'O', 'C', 'T', 'I', 'L', 'E', '\n'};
@@ -103,7 +103,7 @@ TEST(CacheEntry, RoundTrip) {
 }
 
 TEST(CacheEntry, RoundTripOfExtremes) {
-  Entry entry;  // everything empty
+  Entry entry;  // every field is empty
   auto read = deserialize(serialize(entry));
   ASSERT_TRUE(read) << read.error();
   EXPECT_EQ(*read, entry);
@@ -162,7 +162,7 @@ TEST(CacheEntry, WhatJsonCannotSayStillMakesAReadableEntry) {
 TEST(CacheEntry, EveryTruncationIsDetected) {
   const Bytes whole = serialize(sample());
   for (std::size_t size = 0; size < whole.size(); ++size) {
-    // A copy of exactly that size, so that reading past it is a sanitizer finding.
+    // The copy has exactly that size, so that a sanitizer finds any read past it.
     const Bytes cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size));
     EXPECT_FALSE(deserialize(cut)) << "cut to " << size << " bytes";
   }
@@ -221,7 +221,7 @@ TEST(CacheEntry, ErrorsSayWhichCheckFailed) {
             "checksum of the entry (at byte " + end + ") differs");
 }
 
-// Sizes whose sum wraps around to the file's size must not pass.
+// Sizes whose sum wraps around to the file's size must be refused.
 TEST(CacheEntry, SizesThatOverflowAreRefused) {
   for (const std::size_t offset : {16U, 24U, 32U, 40U}) {
     Bytes bytes = serialize(sample());
@@ -278,7 +278,7 @@ TEST(CacheEntry, KeySectionMustBeOneFrameOfTheDeclaredSize) {
 
   Bytes two_frames = frame;
   two_frames.insert(two_frames.end(), frame.begin(), frame.end());
-  Bytes skippable_tail = frame;  // a zstd frame of user data, which decoders pass over
+  Bytes skippable_tail = frame;  // a zstd frame of user data, which decoders skip
   const Bytes skippable = {0x50, 0x2a, 0x4d, 0x18, 2, 0, 0, 0, 'h', 'i'};
   skippable_tail.insert(skippable_tail.end(), skippable.begin(), skippable.end());
   for (const Bytes& section : {two_frames, skippable_tail, Bytes{}, Bytes{1, 2, 3}}) {
@@ -287,8 +287,8 @@ TEST(CacheEntry, KeySectionMustBeOneFrameOfTheDeclaredSize) {
   }
 }
 
-// A few KB that decompress to 64 MB: refused by the declared size, or by the frame's where that
-// lies.
+// A few KB that decompress to 64 MB are refused by the declared size, or by the frame's size if the
+// declared one is wrong.
 TEST(CacheEntry, DecompressionIsBounded) {
   const Bytes bomb = frame_of(std::string(std::size_t{64} << 20, 'x'));
   ASSERT_LT(bomb.size(), std::size_t{1} << 20);

@@ -1,4 +1,4 @@
-// What leaves a root and what stays, and how seldom its entries are looked at.
+// Which entries leave a root and which stay, and how seldom the entries are scanned.
 #include "cache/eviction.h"
 
 #include <cstring>
@@ -17,7 +17,7 @@ class CacheEviction : public ::testing::Test {
  protected:
   CacheEviction() { options_.writable_root = root_; }
 
-  // An entry last used so long ago.
+  // Puts an entry that was last used `age` ago.
   void put(int kernel, seconds age) {
     const std::string path = path_in(root_, make_entry(kernel));
     write_bytes(path, serialize(make_entry(kernel)));
@@ -53,7 +53,7 @@ TEST_F(CacheEviction, TheLeastRecentlyUsedGoFirst) {
   options.max_bytes = 3 * entry_bytes();
   const auto result = prune(root_, options);
   ASSERT_TRUE(result);
-  ASSERT_EQ(result->removed.size(), 2U);  // ages 1 4 2 5 3
+  ASSERT_EQ(result->removed.size(), 2U);  // the ages are 1 4 2 5 3
   EXPECT_EQ(result->removed[0].path, path_in(root_, make_entry(3)));
   EXPECT_EQ(result->removed[1].path, path_in(root_, make_entry(1)));
   EXPECT_EQ(kept(5), (std::vector{0, 2, 4}));
@@ -122,13 +122,13 @@ TEST_F(CacheEviction, ARootThatDoesNotExistIsAnEmptyResult) {
   EXPECT_FALSE(fs::exists(root_));
 }
 
-// Used between the look and the removal: it stays.
+// An entry that is used between the scan and its removal stays.
 TEST_F(CacheEviction, AnEntryUsedMeanwhileStays) {
   put(0, hours(2));
   put(1, hours(1));
   int stats = 0;
   const auto ops = std::make_shared<HookedOps>([&](Op op) -> std::optional<int> {
-    if (op == Op::kUnlink && stats++ == 0) {  // ahead of the removal of 0
+    if (op == Op::kUnlink && stats++ == 0) {  // before the removal of 0
       fs::last_write_time(path_in(root_, make_entry(1)), fs::file_time_type::clock::now());
     }
     return std::nullopt;
@@ -141,7 +141,7 @@ TEST_F(CacheEviction, AnEntryUsedMeanwhileStays) {
   EXPECT_EQ(result->kept_entries, 1);
 }
 
-// --- the bound of a store ---
+// --- the size limit of a store ---
 
 TEST_F(CacheEviction, AStoreKeepsItsBound) {
   options_.bound = {10 * entry_bytes(), seconds(0)};
@@ -161,7 +161,8 @@ TEST_F(CacheEviction, WithoutABoundNothingIsCounted) {
   EXPECT_FALSE(fs::exists(root_ + "/v1/usage"));
 }
 
-// Of many publishes under the bound only the first, which knows nothing, lists all folders.
+// Many publishes stay under the limit. Only the first lists all folders, because it does not know
+// the size.
 TEST_F(CacheEviction, APublishSeldomLooksAtTheWholeRoot) {
   int lists = 0;
   options_.file_ops = std::make_shared<HookedOps>([&](Op op) {
@@ -178,7 +179,7 @@ TEST_F(CacheEviction, APublishSeldomLooksAtTheWholeRoot) {
   EXPECT_EQ(lists, 0);
 }
 
-// A burst beyond the bound, all of it recent: another look only for every tenth of the bound.
+// In a burst of recent entries beyond the limit, a scan runs only after another tenth of the limit.
 TEST_F(CacheEviction, ARootFullOfProtectedEntriesIsNotLookedAtForEachPublish) {
   options_.bound.max_bytes = 20 * entry_bytes();
   int lists = 0;

@@ -1,4 +1,4 @@
-// The key text: complete, unambiguous and readable back.
+// The key text is complete and unambiguous, and can be parsed again.
 #include "cache/key.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ TEST(CacheKey, TextIsTaggedLines) {
       "entry kernel\narch sm_90a\noption -std=c++17\noption -DX=1\nsource 12\nsource\ntext\n");
 }
 
-// The digest is part of every file name: another value makes all caches miss.
+// The digest is part of every file name, so another value would make all caches miss.
 TEST(CacheKey, DigestIsXxh3_128) {
   EXPECT_EQ(digest_hex(""),
             "99aa06d3014798d86001c324468d497f");  // XXH3-128 test vector, empty input

@@ -1,4 +1,4 @@
-// What is counted is what is summed, whoever dies between the two.
+// The sums contain every counted event, even if a process dies.
 #include "cache/statistics.h"
 
 #include <thread>
@@ -10,7 +10,7 @@ namespace {
 
 using namespace testing;
 
-// Over all days: a test that runs at midnight writes two.
+// Adds up all days, because a test that runs at midnight writes two.
 DayStatistics total_of(const StatisticsLog& log) {
   const auto days = log.read();
   DayStatistics sum;
@@ -99,15 +99,15 @@ TEST(CacheStatistics, AFullDayCountsNoMore) {
   EXPECT_EQ(fs::file_size(file), kMaxStatisticsBytes);
 }
 
-// Nobody misses an event: the store goes on without a warning.
+// Nobody depends on an event, so the store continues without a warning.
 TEST(CacheStatistics, WhatCannotBeCountedIsToldToDebugging) {
   const TempDir dir;
   LogRecorder log;
   StoreOptions options;
   options.log = log.callback();
-  Store(options).count(CacheEvent::kHit, 1);  // no root
+  Store(options).count(CacheEvent::kHit, 1);  // there is no root
   options.writable_root = dir / "root";
-  write_bytes(dir / "root", {1});  // no folder
+  write_bytes(dir / "root", {1});  // the root is not a folder
   Store(options).count(CacheEvent::kHit, 1);
   EXPECT_TRUE(log.warnings().empty());
   const auto counted = StatisticsLog(dir / "root").count(CacheEvent::kHit, 1);

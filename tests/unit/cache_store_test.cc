@@ -1,4 +1,4 @@
-// The store on a healthy disk: which entry answers which question, and where files lie.
+// The store on a healthy disk: which entry a lookup returns, and where files lie.
 #include "cache/store.h"
 
 #include <sys/stat.h>
@@ -22,7 +22,7 @@ class CacheStore : public ::testing::Test {
     options.log = log_.callback();
     return options;
   }
-  // A root with these entries, filled as a shipped bundle would be.
+  // Makes a root with these entries, like a shipped bundle.
   std::string bundle(const std::string& name, const std::vector<Entry>& entries) {
     StoreOptions filling;
     filling.writable_root = dir_ / name;
@@ -99,8 +99,7 @@ TEST_F(CacheStore, EveryPartOfTheIdentityIsAMiss) {
   EXPECT_FALSE(misses([](Entry& e) { e.metadata = {}; }));
 }
 
-// What a digest collision would look like: a valid entry of another kernel under this kernel's
-// name.
+// Simulates a digest collision: a valid entry of another kernel has this kernel's name.
 TEST_F(CacheStore, AnotherKernelUnderTheNameIsAMiss) {
   Store store(options());
   const Entry wanted = make_entry(1);
@@ -114,7 +113,7 @@ TEST_F(CacheStore, AnotherKernelUnderTheNameIsAMiss) {
   EXPECT_FALSE(store.lookup(wanted.identity, std::nullopt));
   ASSERT_EQ(log_.warnings().size(), 1U);
   EXPECT_NE(log_.warnings()[0].find("another kernel"), std::string::npos);
-  EXPECT_TRUE(store.list().empty());  // set aside
+  EXPECT_TRUE(store.list().empty());  // the entry was set aside
   EXPECT_TRUE(store.publish(wanted));
   EXPECT_TRUE(store.lookup(wanted.identity, wanted.toolchain));
 }
@@ -221,7 +220,7 @@ TEST_F(CacheStore, ListShowsEveryEntryAndWhyOneDoesNotVerify) {
   std::vector<std::uint8_t> torn = serialize(make_entry(3));
   torn.pop_back();
   write_bytes(path_in(dir_ / "rw", make_entry(3)), torn);
-  write_bytes(dir_ / "rw/v1/README", {'h', 'i'});  // not of the cache: passed over
+  write_bytes(dir_ / "rw/v1/README", {'h', 'i'});  // does not belong to the cache and is ignored
   write_bytes(dir_ / "rw/v1/00/notes.txt", {'h', 'i'});
 
   const auto listed = store.list();
@@ -244,12 +243,12 @@ TEST_F(CacheStore, ListShowsEveryEntryAndWhyOneDoesNotVerify) {
   EXPECT_EQ(*store.read_bytes(listed[0]), serialize(make_entry(1)));
 }
 
-// Of 10 kernels of 1 MB a listing reads a few pages each.
+// A listing of 10 kernels of 1 MB reads a few pages of each.
 TEST_F(CacheStore, AListingReadsHeadsOnly) {
   for (int kernel = 0; kernel < 10; ++kernel) {
     Entry entry = make_entry(kernel);
     entry.cubin.resize(std::size_t{1} << 20);
-    // One whose metadata is longer than what is read at first.
+    // The metadata of the first kernel is longer than the first read.
     if (kernel == 0) entry.metadata.problem.assign(10'000, 'p');
     ASSERT_TRUE(publish_in(dir_ / "rw", entry));
   }
@@ -272,7 +271,7 @@ TEST_F(CacheStore, AListingReadsHeadsOnly) {
     ASSERT_TRUE(listing.head) << listing.head.error();
     EXPECT_EQ(listing.head->cubin_bytes, std::size_t{1} << 20);
   }
-  EXPECT_LT(ops->bytes, 3 << 20);  // one as a whole, nine heads
+  EXPECT_LT(ops->bytes, 3 << 20);  // one complete entry and nine heads
 }
 
 TEST_F(CacheStore, AbandonedFilesOfTheFolderAreRemovedOnPublish) {
@@ -336,7 +335,7 @@ TEST_F(CacheStore, AMovedLockStaysHeld) {
   EXPECT_TRUE(store.lock(entry.identity, entry.toolchain).held());
 }
 
-// Run under ThreadSanitizer too: the store has no lock around its work, only around its reports.
+// Also runs under ThreadSanitizer: the store locks only its reports, not its work.
 TEST_F(CacheStore, ThreadsShareOneStore) {
   Store store(options());
   constexpr int kThreads = 8;

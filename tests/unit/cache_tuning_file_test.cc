@@ -1,4 +1,4 @@
-// A root's file of tuning records: appended to by any number of writers, read whatever it holds.
+// A root's file of tuning records: any number of writers append to it, and any content can be read.
 #include "cache/tuning_file.h"
 
 #include <gmock/gmock.h>
@@ -136,11 +136,11 @@ TEST(TuningFile, ARootByARelativePathStaysWhereItWas) {
   EXPECT_TRUE(fs::exists(dir / "root/tuning.jsonl"));
 }
 
-// Processes of threads, all appending to one file, each record telling its writer.
+// Several processes with several threads append to one file. Each record names its writer.
 TEST(TuningFile, ManyWritersLoseNothing) {
   constexpr int kProcesses = 5;
   constexpr int kThreads = 4;
-  constexpr int kRecords = 50;  // of each thread: 1,000 altogether
+  constexpr int kRecords = 50;  // for each thread: 1,000 altogether
   const TempDir dir;
   const auto write = [&](int writer) {
     const TuningFile file(dir / "root", true);

@@ -1,5 +1,5 @@
-// One tuning record as a line of JSON: what is written is what is read, and what is not a record of
-// this version is refused with the field that makes it none.
+// One tuning record as a line of JSON: it is read as it was written. A line that is not a record of
+// this version is refused with the field that is wrong.
 #include "cache/tuning_record.h"
 
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ const Json kLeast{{"version", 1},
                   {"sm_count", 132},
                   {"winner", {{"config", "tile=64x64x128"}}}};
 
-// The line of kLeast with one field changed.
+// Returns the line of kLeast with one field changed.
 std::string line_with(const char* field, const Json& value) {
   Json json = kLeast;
   json[field] = value;
@@ -39,7 +39,7 @@ TEST(TuningRecord, EveryFieldSurvives) {
   const auto read = parse_tuning_record(to_json_line(record));
   ASSERT_TRUE(read) << read.error();
   EXPECT_EQ(*read, record);
-  // A field that to_json_line() forgot would be equal to its default here.
+  // A field that to_json_line() forgot would equal its default here.
   const TuningRecord unset;
   EXPECT_NE(read->runner_up, unset.runner_up);
   EXPECT_NE(read->default_config, unset.default_config);

@@ -1,4 +1,4 @@
-// Which records fit a question, how well, and in which order.
+// Which records match a query, how well, and in which order.
 #include "cache/tuning_set.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ std::string gemm(int n, int k, const std::string& tail = "promote=128") {
          " a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 " + tail;
 }
 
-// "match config", one for each hit.
+// Returns "match config" for each hit.
 std::vector<std::string> answers(const TuningSet& set, const TuningQuery& query) {
   std::vector<std::string> found;
   for (const TuningHit& hit : set.lookup(query)) {
@@ -50,10 +50,10 @@ TEST(TuningSet, SaysHowWellARecordMatches) {
     std::int64_t bucket;
     const char* device;
     int sm_count;
-    const char* answer;  // "": none
+    const char* answer;  // "": no hit
   } kCases[] = {
       {tuned, 64, "h200", 132, "exact it"},
-      // Another token count: a factor of two and no further.
+      // Other token counts match up to a factor of two.
       {tuned, 48, "h200", 132, "near it"},
       {tuned, 96, "h200", 132, "near it"},
       {tuned, 128, "h200", 132, "near it"},
@@ -62,7 +62,7 @@ TEST(TuningSet, SaysHowWellARecordMatches) {
       {tuned, 32, "h200", 132, "near it"},
       {tuned, 31, "h200", 132, ""},
       {tuned, 0, "h200", 132, ""},
-      // Other extents: 25 % each, in both directions, at the same token count.
+      // Other extents match up to 25 % each, in both directions, at the same token count.
       {gemm(5000, 2000), 64, "h200", 132, "near it"},
       {gemm(5001, 2000), 64, "h200", 132, ""},
       {gemm(3200, 2000), 64, "h200", 132, "near it"},
@@ -71,12 +71,12 @@ TEST(TuningSet, SaysHowWellARecordMatches) {
       {gemm(5000, 2501), 64, "h200", 132, ""},
       {gemm(0, 2000), 64, "h200", 132, ""},
       {gemm(5000, 2000), 128, "h200", 132, ""},
-      // Another device: only the very problem and bucket.
+      // Another device matches only with the same problem and bucket.
       {tuned, 64, "h100", 132, "other-device it"},
       {tuned, 64, "h200", 114, "other-device it"},
       {tuned, 128, "h100", 132, ""},
       {gemm(5000, 2000), 64, "h100", 132, ""},
-      // Everything else has to be equal.
+      // Everything else must be equal.
       {gemm(4000, 2000, "promote=64"), 64, "h200", 132, ""},
       {gemm(4000, 2000, "promote=128 invariant=1"), 64, "h200", 132, ""},
       {"gemm m=64 n=4000 k=2000 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128", 64, "h200",
@@ -176,7 +176,7 @@ TEST(TuningSet, ExtremeNumbersAreHarmless) {
   EXPECT_THAT(answers(set, {problem, kMost / 2 + 1, "h200", 132}), ElementsAre("near it"));
   EXPECT_THAT(answers(set, {problem, std::numeric_limits<std::int64_t>::min(), "h200", 132}),
               IsEmpty());
-  // Ratios that are one in double.
+  // These ratios are equal in double.
   std::vector<TuningRecord> close{make_decision(problem, kMost - 1, "second"),
                                   make_decision(problem, kMost, "first")};
   for (int round = 0; round < 2; ++round) {

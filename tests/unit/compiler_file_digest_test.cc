@@ -35,7 +35,7 @@ class FileDigest : public testing::Test {
 };
 
 TEST_F(FileDigest, IsTheDigestOfTheWholeContents) {
-  const std::string text(3 * (std::size_t{1} << 20) + 17, 'x');  // more than the reader's buffer
+  const std::string text(3 * (std::size_t{1} << 20) + 17, 'x');  // longer than the reader's buffer
   EXPECT_EQ(file_digest(write("file", text), {}).value(), cache::digest_hex(text));
 }
 
@@ -53,8 +53,8 @@ TEST_F(FileDigest, TrustsAMemoLineWithARightChecksum) {
   const std::string line = read(memo);
   ASSERT_NE(line.find(digest), std::string::npos);
 
-  // A second file whose memo claims another digest: believed only with a right checksum. The stat
-  // key is what follows checksum and digest in a line; it is made here from the first file's line.
+  // The memo claims another digest for a second file. It is used only if its checksum is right. The
+  // stat key follows checksum and digest in a line; here it is made from the first file's line.
   const std::string second = write("second", "contents");
   fs::last_write_time(second, fs::last_write_time(first));
   const std::string real = file_digest(second, (folder_ / "scratch").string()).value();

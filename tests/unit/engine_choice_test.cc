@@ -1,5 +1,5 @@
-// Which configuration a token count gets: a record's where one fits and is admitted, else the cost
-// model's; and how a library handle, a plan and the environment take part in it.
+// Which configuration a token count gets: that of a matching record if it is admitted, else the
+// cost model's. Also tests how a library handle, a plan and the environment take part.
 #include "runtime/engine/choice.h"
 
 #include <gmock/gmock.h>
@@ -34,7 +34,7 @@ using ::testing::IsEmpty;
 using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
 
-// A device that is nowhere, so that no record but a test's can be about it.
+// Returns a device that does not exist, so that only a test's records can match it.
 DeviceSpec fictional_device() {
   DeviceSpec device = *find_device("h200");
   device.name = "h999";
@@ -60,13 +60,14 @@ TuningSet set_of(std::vector<TuningRecord> records) {
 const std::string kText = test::kGemmText;
 const std::string kInvariantText = kText + " invariant=1";
 
-// Admitted for the problem, not the cost model's choice at any of these counts, and nearly as fast
-// by it.
+// Returns a configuration that the problem admits but the model chooses at none of these counts.
+// Its predicted time is near that of the model's choice.
 GemmConfig unlikely_config(const Problem& problem,
                            const std::vector<std::int64_t>& counts = {32, 64, 65, 128}) {
   const DeviceSpec device = fictional_device();
   const auto& gemm = std::get<GemmProblem>(problem);
-  // The model ranks the whole space for a pick: once a count, not once a candidate.
+  // The model ranks the whole space for each pick, so picks are computed once for each count, not
+  // once for each candidate.
   std::vector<std::pair<std::int64_t, GemmConfig>> picks;
   for (const std::int64_t tokens : counts) {
     picks.emplace_back(tokens, default_config(gemm, tokens, device));
@@ -167,7 +168,7 @@ TEST_F(ChoiceTest, AWinnerThatIsNotAdmittedIsPassedOver) {
     EXPECT_EQ(choice.config, model(problem, 64));
     EXPECT_THAT(choice.reason, HasSubstr("the cost model; not used: the exact record of"));
     EXPECT_THAT(choice.reason, HasSubstr(why));
-    // The next best record steps in.
+    // The next best record is used.
     const Choice near = choose(problem, 64, {record, record_for(kText, 128, tuned)});
     EXPECT_EQ(near.by, ChosenBy::kNearRecord);
     EXPECT_EQ(near.config, KernelConfig(tuned));
@@ -183,7 +184,8 @@ TEST_F(ChoiceTest, ANearWinnerThatTheModelThinksSlowIsPassedOver) {
   }
   ASSERT_NE(slow, tuned);
   const TuningRecord record = record_for(kText, 64, slow);
-  EXPECT_EQ(choose(problem, 64, {record}).config, KernelConfig(slow));  // measured there
+  // The record was measured at this count.
+  EXPECT_EQ(choose(problem, 64, {record}).config, KernelConfig(slow));
   const Choice choice = choose(problem, 128, {record});
   EXPECT_EQ(choice.by, ChosenBy::kModel);
   EXPECT_EQ(choice.config, model(problem, 128));
@@ -328,9 +330,9 @@ TEST_F(RecordsTest, AFileThatIsRefusedIsReportedOnce) {
                                               ": its mode is 0666")));
 }
 
-// --- the set the library carries ---
+// --- the embedded set ---
 
-// A line of it that is no record, or no choice, would be dead weight nobody is told of.
+// A line of the set that is not a record, or is never chosen, would go unnoticed.
 TEST(EmbeddedTuning, EveryRecordIsOneThatIsUsed) {
   std::size_t lines = 0;
   for (const auto& item : fs::directory_iterator(OCTILE_SOURCE_DIR "/runtime/tuned")) {
@@ -362,7 +364,7 @@ class PlanChoiceTest : public RecordsTest {
     h200_tuned.device = "h200";
     h200_tuned.sm_count = find_device("h200")->sm_count;
   }
-  // [tokens, by what] of every bucket that has this configuration.
+  // Returns [tokens, chosen by] of every bucket that has this configuration.
   static std::map<std::int64_t, std::string> chosen(octile_plan* plan, const std::string& config) {
     std::map<std::int64_t, std::string> by;
     const nlohmann::json description = test::describe(plan);
@@ -375,7 +377,7 @@ class PlanChoiceTest : public RecordsTest {
     return by;
   }
 
-  // A shape of no model's.
+  // No model file has this shape.
   const std::string text =
       "gemm m=? n=136 k=2944 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128";
   const GemmConfig winner = unlikely_config(*parse_problem(text));
@@ -421,7 +423,7 @@ TEST_F(PlanChoiceTest, TwoCountsOfOneDoublingMayHaveTwoKernels) {
   EXPECT_THAT(chosen(plan.get(), to_text(other)), ElementsAre(Pair(512, "record")));
 }
 
-// A host that compiles nothing has the kernels it was given, whatever a record says.
+// A host that cannot compile uses the kernels that it has, whatever a record says.
 TEST_F(PlanChoiceTest, WhereARecordsKernelCannotBeHadTheModelsServes) {
   const auto prepare = [&](const test::LibraryHandle& library) {
     test::PlanHandle plan = test::make_plan(library, "h200", text);
@@ -437,7 +439,7 @@ TEST_F(PlanChoiceTest, WhereARecordsKernelCannotBeHadTheModelsServes) {
                                     "model's is: kernel octile_gemm_")));
   EXPECT_EQ(prepare(test::LibraryHandle(writable.path())), "record");
   EXPECT_EQ(prepare(offline), "record") << "a failure is not remembered";
-  // Where neither can be had, the error is about the configuration that was chosen.
+  // If neither kernel is available, the error names the chosen configuration.
   fs::remove_all(writable.path() + "/v1");
   const test::LibraryHandle without(writable.path(), true);
   const test::PlanHandle plan = test::make_plan(without, "h200", text);

@@ -1,5 +1,5 @@
-// The engine's path from problem to cubin: where a kernel comes from, and what happens when the
-// cache or the compiler is not what it should be. NVRTC is real; without it these tests skip.
+// The engine's path from problem to cubin: where a kernel comes from, and what happens if the cache
+// or the compiler fails. NVRTC is real; without it these tests skip.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -89,7 +89,7 @@ TEST_F(EngineFlow, ACubinThatIsNotTheKernelIsAMiss) {
     Handle handle(options());
     auto built = build(handle);
     ASSERT_TRUE(built) << built.error().message;
-    // The same identity with another kernel's binary, checksums and all.
+    // The same identity holds another kernel's binary, with valid checksums.
     auto stranger = handle.engine.kernel_for(
         *parse_problem("quantize rows=? cols=384 x=bf16 q=e4m3:128x128 out=row"), 1, *device);
     ASSERT_TRUE(stranger) << stranger.error().message;
@@ -194,8 +194,7 @@ TEST_F(ToolchainMemo, HoldsWhereNothingChanged) {
   EXPECT_EQ(remembered(), opened->toolchain);
 }
 
-// What the memo says is taken only while all of it holds: a forged name shows whether it was
-// believed.
+// The memo is used only if all of it is valid. A forged name shows whether it was used.
 TEST_F(ToolchainMemo, IsIgnoredWhereAnythingChanged) {
   Compiler compiler(cache.path());
   const auto opened = compiler.open();
@@ -204,7 +203,7 @@ TEST_F(ToolchainMemo, IsIgnoredWhereAnythingChanged) {
                                  std::pair("mtime ", "mtime 1"), std::pair("nvrtc /", "nvrtc //x"),
                                  std::pair("build ", "build 0"), std::pair("memo 1", "memo 2")}) {
     edit(from, to);
-    EXPECT_EQ(remembered(), opened->toolchain) << from;  // opening writes the memo anew
+    EXPECT_EQ(remembered(), opened->toolchain) << from;  // opening rewrites the memo
     EXPECT_EQ(remembered(), opened->toolchain) << from;
   }
   std::ofstream(memo()) << "";
@@ -215,7 +214,7 @@ TEST_F(ToolchainMemo, IsIgnoredWhereAnythingChanged) {
 
 constexpr const char* kChildCache = "OCTILE_TEST_CHILD_CACHE";
 
-// Runs one of the children below, `copies` of it at once; the shell's exit status.
+// Runs `copies` of one of the children below at once and returns the shell's exit status.
 int run_children(const std::string& cache, const std::string& name, int copies) {
   setenv(kChildCache, cache.c_str(), 1);
   const std::string self = fs::read_symlink("/proc/self/exe");

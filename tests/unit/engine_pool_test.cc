@@ -35,7 +35,7 @@ TEST(WorkerPool, RunsEveryJobOnAtMostItsThreads) {
 
 TEST(WorkerPool, UsesItsThreadsTogether) {
   WorkerPool pool(3);
-  std::latch all_here(3);  // reached only where three jobs run at once
+  std::latch all_here(3);  // reached only if three jobs run at once
   std::latch done(3);
   for (int i = 0; i < 3; ++i)
     pool.submit([&] {

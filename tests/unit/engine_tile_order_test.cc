@@ -1,5 +1,5 @@
-// The walk over the tiles: the kernel's own scheduler, compiled for the host, on what the launch
-// gives it to divide by.
+// The walk over the tiles: the kernel's own scheduler, compiled for the host, with the divisors
+// that the launch gives it.
 #include "runtime/families/gemm/tile_order.h"
 
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ device::gemm::TileOrder on_device(const TileOrder& order) {
           order.whole_across, order.idle};
 }
 
-// Coordinates of all tiles in the order of the walk.
+// Returns the coordinates of all tiles in the order of the walk.
 template <int kBand, bool kOfColumns>
 std::vector<std::pair<int, int>> walk(int tiles_m, int tiles_n) {
   TileShares shares;
@@ -111,10 +111,10 @@ TEST(TileOrder, WalksBandByBandAcrossThem) {
   }
 }
 
-// What the CTAs of a grid do to a row of `n` columns: for each of them the first columns and widths
-// of its tiles.
+// The columns of a row of `n` that each CTA of a grid computes: the first column and the width of
+// each of its tiles.
 struct Walked {
-  std::vector<double> busy;                              // by CTA: whole tiles, narrow ones half
+  std::vector<double> busy;  // tiles of each CTA: a whole tile is 1, a half-width one 0.5
   std::vector<std::vector<std::pair<int, int>>> of_row;  // by tile row: first column, width
 };
 constexpr int kWidth = 128, kNarrow = 64;
@@ -147,7 +147,8 @@ Walked walk_narrow(const TileShares& shares, int ctas) {
   return walked;
 }
 
-// Every column of every row of tiles once, and no CTA busy for longer than is said.
+// Expects that every column of every tile row is computed once, and that no CTA is busy for longer
+// than predicted.
 void expect_even(std::int64_t m, std::int64_t n, int ctas) {
   const TileShares shares = share_tiles(m, n, 192, kWidth, kNarrow, ctas);
   const TileShares whole = share_tiles(m, n, 192, kWidth, 0, ctas);
@@ -164,7 +165,7 @@ void expect_even(std::int64_t m, std::int64_t n, int ctas) {
     ASSERT_GE(column, n);
     ASSERT_LT(column - row.back().second, n);
   }
-  // Half a round is counted as a little more than half a tile's time.
+  // Half a round counts as slightly more than half a tile's time.
   EXPECT_LE(*std::max_element(walked.busy.begin(), walked.busy.end()), shares.rounds + 1e-9)
       << m << " x " << n << " by " << ctas;
 }

@@ -1,4 +1,4 @@
-// What the comparison of two outputs says of a difference, and that it sees every one.
+// The comparison of two outputs finds every difference and describes it.
 #include "tests/support/expect_outputs.h"
 
 #include <gtest/gtest.h>

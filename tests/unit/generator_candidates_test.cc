@@ -1,4 +1,4 @@
-// The search space of the GEMM: what its constraints promise of every candidate.
+// The search space of the GEMM: what its constraints guarantee for every candidate.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ TEST(GemmCandidates, EveryCandidateIsCountedOnce) {
   EXPECT_EQ(counted, all.enumerated);
 }
 
-// Tiles in the order a configuration walks over them, of one CTA in flight.
+// Returns the tiles in the order in which a configuration with one CTA in flight walks over them.
 std::vector<std::pair<std::int64_t, std::int64_t>> walk(const Raster& raster, std::int64_t tiles_m,
                                                         std::int64_t tiles_n) {
   const std::int64_t across = raster.of_columns ? tiles_n : tiles_m;
@@ -132,8 +132,8 @@ TEST(GemmCandidates, ThreeConsumersArePickedWithoutCluster) {
   EXPECT_EQ(pick.unroll, 1);
 }
 
-// A scale of B for each run of columns that lies in one block of 128 wherever the tile begins, in
-// units of 16 bytes a stage.
+// A stage holds a scale of B for each run of columns that lies in one block of 128 wherever the
+// tile begins. Space for scales comes in units of 16 bytes for each stage.
 TEST(GemmConfigs, AStageHoldsAScaleForEverySegmentOfColumns) {
   const auto stage_bytes = [](int block_n) {
     GemmConfig c;
@@ -151,7 +151,7 @@ TEST(GemmConfigs, AStageHoldsAScaleForEverySegmentOfColumns) {
   EXPECT_EQ(stage_bytes(144), 48);  // nine of 16
 }
 
-// What cuOccupancyMaxActiveClusters said on an H200, which the grid must not fall short of by much.
+// The grid must not be much smaller than what cuOccupancyMaxActiveClusters returned on an H200.
 TEST(GemmConfigs, ResidentClustersAreThoseOfTheGpu) {
   GemmConfig c;
   EXPECT_EQ(resident_clusters(c, 132), 132);
@@ -177,7 +177,7 @@ TEST(GemmConfigs, StagingHoldsTheTileOrTheGatheredSums) {
   EXPECT_EQ(resources_of(c).smem.d_bytes, 64 * 96 * 2);
   c.store = EpilogueStore::kDirect;
   EXPECT_EQ(resources_of(c).smem.d_bytes, 0);
-  c.splits = 8;  // 12 groups of 8 columns: shares of 1 or 2, room for 2
+  c.splits = 8;  // 12 groups of 8 columns: shares of 1 or 2, space for 2
   EXPECT_EQ(resources_of(c).smem.d_bytes, 8 * 2 * 128 * 16);
   c.splits = 4;
   EXPECT_EQ(resources_of(c).smem.d_bytes, 64 * 96 * 4);

@@ -1,4 +1,4 @@
-// Configurations as text: what is read, and what is refused by which sentence.
+// Configurations as text: which ones are read, and which sentence refuses the others.
 #include "generator/core/config_text.h"
 
 #include <gmock/gmock.h>

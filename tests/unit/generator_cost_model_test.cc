@@ -88,17 +88,18 @@ TEST(TokenBuckets, TheirOrderIsThatOfTheCounts) {
   }
 }
 
-// What the model's pick of a race has of the fastest there. Of configurations that it calls equally
-// fast the slowest counts.
+// The speed of the model's pick in a race relative to the fastest configuration. If the model
+// predicts several to be equally fast, the slowest of them counts.
 struct Share {
   std::int64_t tokens;
   std::string product;
   double of_fastest;
 };
 
-// Races of 23 November 2026 on one H200, medians of seven interleaved rounds, microseconds. A line
-// is a product and, of 16 or 17 configurations, five that an earlier model liked best and others
-// drawn at random from all within 1.6 times that.
+// Returns the shares for the races of 23 November 2026 on one H200: medians of seven interleaved
+// rounds in microseconds. A line is a GEMM with 16 or 17 configurations. An earlier model ranked
+// five of them best; the others were drawn at random from all configurations within 1.6 times their
+// predicted time.
 std::vector<Share> shares_of_races() {
   const DeviceSpec& h200 = *find_device("h200");
   std::vector<Share> shares;

@@ -34,10 +34,10 @@ TEST(DeviceSpec, HopperCompilesForItsOwnFeatures) {
   DeviceSpec blackwell;
   blackwell.sm_major = 10;
   EXPECT_EQ(blackwell.arch(), "sm_100a");
-  EXPECT_FALSE(blackwell.has_fp8_wgmma());  // its tensor cores take tcgen05 instead
+  EXPECT_FALSE(blackwell.has_fp8_wgmma());  // its tensor cores use tcgen05 instead
 }
 
-// A field left out of a row would be zero and divide by zero in the cost model.
+// A field missing from a row would be zero, and the cost model would divide by zero.
 TEST(DeviceSpec, EveryRateIsGivenAndPlausible) {
   for (const DeviceSpec& d : known_devices()) {
     SCOPED_TRACE(d.name);

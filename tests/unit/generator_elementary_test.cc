@@ -12,11 +12,12 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// |got - the correctly rounded value of exact| in units of that value's last place.
+// Returns |got - rounded| in units of the last place of `rounded`, the correctly rounded value of
+// `exact`.
 double ulps(float got, double exact) {
   const auto rounded = static_cast<float>(exact);
   if (got == rounded) return 0;
-  constexpr double kBeyond = 0x1p128;  // what fp32's infinity stands for
+  constexpr double kBeyond = 0x1p128;  // stands for fp32's infinity
   const auto finite = [](float x) {
     return std::isinf(x) ? std::copysign(kBeyond, x) : static_cast<double>(x);
   };
@@ -25,7 +26,7 @@ double ulps(float got, double exact) {
   return std::fabs(finite(got) - finite(rounded)) / ulp;
 }
 
-// f(x) for finite x of every exponent and both signs: a prime step through the bits.
+// Calls f(x) for finite x of every exponent and both signs, with a prime step through the bits.
 template <typename F>
 void for_each_finite(F f) {
   constexpr std::uint64_t kStep = 4093;
@@ -76,15 +77,15 @@ TEST(Elementary, LimitsAreKept) {
   EXPECT_TRUE(std::isnan(elementary::rsqrt(-1)));
 }
 
-// y = rsqrt(x) is the nearest where (y - ulp/2)^2 x < 1 < (y + ulp/2)^2 x, in integers. Powers of
-// four only move the exponent: every significand of two binades is every case.
+// y = rsqrt(x) is the nearest if (y - ulp/2)^2 x < 1 < (y + ulp/2)^2 x, computed in integers. A
+// factor of four changes only the exponent, so the significands of two binades cover every case.
 TEST(Elementary, RsqrtIsCorrectlyRoundedForEverySignificand) {
   using Wide = unsigned __int128;
   std::int64_t wrong = 0;
   for (std::uint32_t i = 0; i < (1U << 24); ++i) {
     const float x = std::bit_cast<float>(0x3f800000U + i);  // in 1..4
     const float y = elementary::rsqrt(x);                   // in 1/2..1
-    // x = sx * 2^-23; y = sy * 2^-24, its halves of an ulp 2^-25.
+    // x = sx * 2^-23; y = sy * 2^-24, and half an ulp of y is 2^-25.
     const auto sx = static_cast<Wide>(std::ldexp(static_cast<double>(x), 23));
     const auto sy = static_cast<Wide>(std::ldexp(static_cast<double>(y), 25));
     const Wide one = Wide{1} << (23 + 50);

@@ -104,7 +104,7 @@ TEST(Expression, BuildersRefuseWhatTheyCannotHold) {
 }
 
 TEST(Expression, LimitsHold) {
-  // 63 operations over a leaf are 64 deep.
+  // 63 operations over a leaf make a depth of 64.
   std::string deep;
   for (int i = 0; i < 63; ++i) deep += "neg(";
   const std::string closing(63, ')');
@@ -116,7 +116,7 @@ TEST(Expression, LimitsHold) {
   for (int i = 0; i < 1000000; ++i) hostile += "neg(";
   EXPECT_EQ(error_of(hostile), "an expression is more than 64 nodes deep; allowed are at most 64");
 
-  // Doubling by sharing: 2^8 - 1 = 255 nodes, then 511.
+  // Sharing doubles the tree: 2^8 - 1 = 255 nodes, then 511.
   Expr e = *Expr::input(0);
   for (int i = 0; i < 7; ++i) e = *Expr::binary(ExprOp::kAdd, e, e);
   EXPECT_EQ(e.node_count(), 255);
@@ -214,7 +214,7 @@ TEST(Expression, PrintedCudaIsCallsOfKnownFunctions) {
         ASSERT_GT(open, 0) << cuda;
         --open;
       }
-      // An infix operator would be contracted or rounded as the compiler likes.
+      // The compiler could fuse or round an infix operator as it likes.
       ASSERT_TRUE(std::isalnum(static_cast<unsigned char>(c)) != 0 ||
                   std::strchr("_(), -", c) != nullptr)
           << cuda;
@@ -228,7 +228,7 @@ TEST(Expression, PrintedCudaIsCallsOfKnownFunctions) {
 // ---- values ----------------------------------------------------------------------------------
 
 TEST(Expression, ArithmeticIsRoundedAtEachNode) {
-  // fma(x0, x1, -1) would keep the product's low bits; two roundings do not.
+  // fma(x0, x1, -1) would keep the low bits of the multiplication; two roundings do not.
   const float a = 1 + 0x1p-12F;
   EXPECT_EQ(eval("sub(mul(x0,x0),1)", a), 0x1p-11F);
   EXPECT_NE(std::fma(a, a, -1.0F), 0x1p-11F);
@@ -253,7 +253,7 @@ TEST(Expression, MinAndMaxShowNan) {
   }
 }
 
-// Distance in representable numbers, for finite values of one sign.
+// Returns the distance in representable numbers between finite values of one sign.
 std::int64_t ulps(float x, float y) {
   return std::abs(std::int64_t{bits(x)} - std::int64_t{bits(y)});
 }

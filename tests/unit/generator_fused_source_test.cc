@@ -31,7 +31,7 @@ double gelu(double x) {
   const double pi = std::acos(-1.0);
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / pi) * (x + 0.044715 * x * x * x)));
 }
-// Of f at x, by central differences.
+// Returns the slope of f at x by central differences.
 template <typename F>
 double slope(F f, double x) {
   constexpr double kStep = 1e-5;
@@ -58,7 +58,7 @@ TEST(FusedSource, ActivationsMatchTheirDefinitions) {
   }
 }
 
-// Relative errors where the activation itself is small: nothing cancels.
+// Relative errors stay small even if the activation itself is small, because nothing cancels.
 TEST(FusedSource, NegativeGatesKeepTheirDigits) {
   for (float x0 = -80; x0 < -1; x0 += 0.37F) {
     EXPECT_NEAR(value("silu", {x0}) / silu(x0), 1, 5e-7) << x0;

@@ -1,4 +1,4 @@
-// The layout table of the contracts, row by row, with numbers worked out by hand.
+// The layout table of docs/numerics.md, row by row, with numbers worked out by hand.
 #include "generator/core/layout.h"
 
 #include <gtest/gtest.h>
@@ -28,13 +28,13 @@ TEST(Layout, FollowsTheTable) {
   using G = Granularity;
   using F = ScaleFormat;
   const std::vector<Case> cases{
-      // rows 77 pads to 80; 130 columns are 2 blocks of 128, 5 of 32.
+      // 77 rows are padded to 80; 130 columns are 2 blocks of 128 or 5 of 32.
       {e4m3(G::kPerTensor, F::kF32), 77, 130, false, 77, 130, 1, 1, 4, 1, 1},
       {e4m3(G::kPerRow, F::kF32), 77, 130, false, 77, 130, 1, 80, 4, 1, 77},
       {e4m3(G::k1x128, F::kF32), 77, 130, false, 77, 130, 2, 80, 4, 2, 77},
       {e4m3(G::k1x128, F::kF32Pow2), 77, 130, false, 77, 130, 2, 80, 4, 2, 77},
       {e4m3(G::k1x128, F::kBF16), 77, 130, false, 77, 130, 2, 80, 2, 2, 77},
-      // Transposed: data [130][80], blocks along the 77 rows, 130 pads to 132.
+      // Transposed: the data are [130][80], blocks lie along the 77 rows, and 130 is padded to 132.
       {e4m3(G::k1x128, F::kF32), 77, 130, true, 130, 80, 1, 132, 4, 1, 130},
       {e4m3(G::k128x128, F::kF32), 300, 130, false, 300, 130, 3, 4, 4, 3, 2},
       {e4m3(G::k128x128, F::kF32), 300, 130, true, 130, 304, 2, 4, 4, 2, 3},
@@ -44,14 +44,14 @@ TEST(Layout, FollowsTheTable) {
       {e4m3(G::k32x32, F::kE8M0), 77, 130, true, 130, 80, 5, 4, 1, 5, 3},
       {e4m3(G::kPerTensor, F::kF32), 77, 130, true, 130, 80, 1, 1, 4, 1, 1},
       {e4m3(G::kPerRow, F::kBF16), 77, 130, true, 130, 80, 1, 132, 2, 1, 130},
-      // 9 blocks of 128 are 3 packed int32.
+      // 9 blocks of 128 need 3 int32 words of four exponents.
       {e4m3(G::k1x128, F::kUe8m0x4), 77, 1100, false, 77, 1100, 3, 80, 4, 3, 77},
       {e4m3(G::k1x128, F::kUe8m0x4), 77, 1100, true, 1100, 80, 1, 1100, 4, 1, 1100},
-      // DeepSeek-V3's 7168 x 16384 weight, where k/128 is a multiple of 4, and 576, where it is
-      // not.
+      // DeepSeek-V3's weight of 7168 x 16384, whose k/128 is a multiple of 4, and one with k = 576,
+      // whose k/128 is not.
       {e4m3(G::k128x128, F::kF32), 7168, 16384, false, 7168, 16384, 56, 128, 4, 56, 128},
       {e4m3(G::k128x128, F::kF32), 4096, 576, false, 4096, 576, 32, 8, 4, 32, 5},
-      // Nothing at all.
+      // Empty tensors.
       {e4m3(G::k1x128, F::kF32), 0, 130, false, 0, 130, 2, 0, 4, 2, 0},
       {e4m3(G::k1x128, F::kF32), 77, 0, false, 77, 0, 0, 80, 4, 0, 77},
       {e4m3(G::k128x128, F::kF32), 0, 0, false, 0, 0, 0, 0, 4, 0, 0},
@@ -119,7 +119,7 @@ TEST(Layout, RefusesWhatTheTableLacks) {
 
 TEST(Layout, RefusesExtentsAndSizesBeyondInt64) {
   const TensorType type = e4m3(Granularity::k1x128, ScaleFormat::kF32);
-  EXPECT_TRUE(quantized_layout(type, std::int64_t{1} << 31, 4));  // beyond 2^31 works
+  EXPECT_TRUE(quantized_layout(type, std::int64_t{1} << 31, 4));  // sizes beyond 2^31 work
   EXPECT_TRUE(quantized_layout(type, 1, std::int64_t{1} << 62));
 
   const auto negative = quantized_layout(type, -1, 4);
@@ -136,7 +136,7 @@ TEST(Layout, RefusesExtentsAndSizesBeyondInt64) {
   EXPECT_NE(data.error().message.find("the data of 4294967296 rows x 2147483648 elements"),
             std::string::npos)
       << data.error().message;
-  // One column: the data fit, four bytes of scale each row do not.
+  // With one column the data fit, but four bytes of scale for each row do not.
   const auto scales = quantized_layout(type, std::int64_t{1} << 62, 1);
   ASSERT_FALSE(scales);
   EXPECT_NE(scales.error().message.find("the scales of 1 rows"), std::string::npos)

@@ -1,4 +1,4 @@
-// Which part of a source a table may hold, and that it has the part's values.
+// Which part of a source a table may hold, and that the table has that part's values.
 #include "generator/quantize/lookup.h"
 
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ TEST(Lookup, BelowAndBeyondItsMagnitudesThePartStaysWhatItIs) {
         ASSERT_EQ(value_bits(lookup->part, m | sign), value_bits(lookup->part, place | sign)) << m;
       }
     }
-    // No smaller table would do.
+    // No smaller table would suffice.
     const auto moves = [&](std::uint32_t a, std::uint32_t b) {
       return value_bits(lookup->part, a) != value_bits(lookup->part, b) ||
              value_bits(lookup->part, a | 0x8000U) != value_bits(lookup->part, b | 0x8000U);

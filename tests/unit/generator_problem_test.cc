@@ -23,7 +23,7 @@ std::string error_of(std::string_view text) {
   return p.error().message;
 }
 
-// `text` with the first occurrence of `from` replaced.
+// Returns `text` with the first occurrence of `from` replaced.
 std::string with(std::string_view text, std::string_view from, std::string_view to) {
   std::string changed(text);
   const std::size_t at = changed.find(from);
@@ -45,7 +45,7 @@ TEST(Problem, ParsesFieldsInAnyOrderAndSpacing) {
   const auto p = parse_problem(
       "  gemm promote=128 acc=0\td=bf16 b=e4m3:128x128 a=e4m3:1x128:f32 k=2048 n=07168  m=?\n");
   ASSERT_TRUE(p) << p.error().message;
-  EXPECT_EQ(to_text(*p), kGemm);  // default scale format and leading zero are not printed
+  EXPECT_EQ(to_text(*p), kGemm);  // the default scale format and a leading zero are not printed
 }
 
 TEST(Problem, OptionalFieldsAppearOnlyWhenSet) {
@@ -127,7 +127,7 @@ TEST(Problem, EveryWellFormedGemmSurvivesItsText) {
 TEST(Problem, EveryWellFormedQuantizeSurvivesItsText) {
   std::mt19937 random(2);
   const auto flag = [&] { return random() % 2 == 0; };
-  // Any float, through its bits: the shortest decimal must come back to the same one.
+  // Any float is drawn by its bits; its shortest decimal must be read as the same float.
   const auto any_float = [&] {
     const float value = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
     return std::isfinite(value) ? std::fabs(value) : 0.0F;

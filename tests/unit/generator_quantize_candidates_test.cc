@@ -1,4 +1,4 @@
-// The search space of quantisers: what its constraints promise of every candidate, and what the
+// The search space of quantisers: what its constraints guarantee for every candidate, and what the
 // estimate prefers.
 #include <gtest/gtest.h>
 
@@ -77,7 +77,7 @@ TEST(QuantizeCandidates, ConstraintsHoldOfEveryOneButTheDefault) {
   }
 }
 
-// From the narrowest on, whatever the default's width.
+// Widths start at the narrowest, whatever the default's width.
 TEST(QuantizeCandidates, WarpsThatWorkAloneTryEveryWidth) {
   const auto admits = [](const QuantizeProblem& problem, std::int64_t rows,
                          const QuantizeConfig& c) {
@@ -115,7 +115,7 @@ TEST(QuantizeCandidates, ConstraintsAreNamedAndEachRemovesSomething) {
   EXPECT_TRUE(idle.empty()) << *idle.begin();
 }
 
-// Bytes over bandwidth, a launch and a latency are the least.
+// The floor is bytes over bandwidth, a launch and a latency.
 TEST(QuantizeEstimate, IsNotBelowTheFloor) {
   for (const std::int64_t rows : {1, 128, 4096, 32768}) {
     const QuantizeSetting setting{rowwise(), rows, h200()};

@@ -17,7 +17,7 @@ QuantizeProblem problem(std::string_view text) {
   return std::get<QuantizeProblem>(parse_problem(text).value());
 }
 
-// The most columns over every way to share out `rows` rows to `groups` groups.
+// Returns the most columns over all divisions of `rows` rows into `groups` groups.
 std::int64_t most_columns(std::int64_t rows, std::int64_t groups) {
   if (groups == 0) return 0;
   std::int64_t most = 0;
@@ -87,7 +87,7 @@ TEST(QuantizeLayout, RefusesCountsOfGroups) {
   EXPECT_NE(beyond.error().message.find("groups is 4"), std::string::npos);
 }
 
-// The grid of a launch holds every tile that some packing of the rows can need.
+// The grid of a launch holds every tile that any division of the rows into groups can need.
 TEST(QuantizeLayout, GridsHoldEveryPacking) {
   QuantizeProblem p = problem("quantize rows=? cols=300 x=bf16 q=e4m3:1x128 out=both group=contiguous");
   const QuantizeConfig c{128, 128, 256, 3, true};

@@ -12,7 +12,8 @@ std::string product(std::string_view recipe, Pass pass) {
   return to_text(gemm_problem(*find_recipe(recipe), pass, 64, 256, 512));
 }
 
-// A layer of 256 outputs and 512 inputs on 64 tokens: the shapes of the contract's three products.
+// A layer of 256 outputs and 512 inputs on 64 tokens has the shapes of its three GEMMs in
+// docs/numerics.md.
 TEST(Recipe, BlockwiseProductsOfALinearLayer) {
   EXPECT_EQ(product("blockwise", Pass::kFprop),
             "gemm m=64 n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128");

@@ -1,5 +1,5 @@
-// The matrix is checked against a second statement of what exists, over the whole space of
-// combinations, and against itself: no row may be dead, none may be reached by accident.
+// The matrix is compared with a second statement of what exists, over all combinations. It is also
+// checked for rows that are never reached or are reached by accident.
 #include "generator/core/support_matrix.h"
 
 #include <gtest/gtest.h>
@@ -76,7 +76,7 @@ void for_each_quantize(const std::function<void(const QuantizeProblem&)>& visit)
   }
 }
 
-// Problems that read FP8: requantising, dequantising, transposing.
+// Visits problems that read FP8: requantising, dequantising, transposing.
 void for_each_inverse(const std::function<void(const QuantizeProblem&)>& visit) {
   for (const QuantizeOperation operation :
        {QuantizeOperation::kQuantize, QuantizeOperation::kDequantize,
@@ -97,7 +97,7 @@ void for_each_inverse(const std::function<void(const QuantizeProblem&)>& visit) 
   }
 }
 
-// A problem of each kind that is more than one tensor quantised as it is.
+// One problem of each kind that does more than quantise one tensor.
 constexpr auto kFurther = std::to_array<std::string_view>({
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=silu_mul",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=rmsnorm dbias=1",
@@ -142,7 +142,7 @@ TEST(SupportMatrix, GemmSupportIsWhatTheKernelDoes) {
       ASSERT_TRUE(check_supported(p)) << to_text(p);
     }
   });
-  EXPECT_EQ(supported, 32);  // two FP8 types and two scale formats an operand, two intervals
+  EXPECT_EQ(supported, 32);  // two FP8 types and two scale formats for each operand, two intervals
   EXPECT_GT(cells, 40000);
 }
 
@@ -159,11 +159,12 @@ TEST(SupportMatrix, QuantizeSupportIsWhatTheKernelsDo) {
     supported += expected ? 1 : 0;
     ASSERT_EQ(check_supported(p).has_value(), expected) << to_text(p);
   });
-  // x, q dtype, output; tensor, row and 128x128 in 3 formats, 1x128 in 4, two MX in 2 roundings.
+  // The factors are x, q's type and the output; then tensor, row and 128x128 in 3 formats, 1x128 in
+  // 4, two MX in 2 roundings.
   EXPECT_EQ(supported, 3 * 2 * 3 * (3 * 3 + 4 + 2 * 2));
 }
 
-// Of groups and flat ranges, exactly these granularities and outputs.
+// Exactly these granularities and outputs have groups and flat ranges.
 TEST(SupportMatrix, GroupsAndFlatRangesAreWhatTheKernelsDo) {
   int supported = 0;
   for_each_quantize([&](const QuantizeProblem& tensor) {
@@ -193,7 +194,7 @@ TEST(SupportMatrix, GroupsAndFlatRangesAreWhatTheKernelsDo) {
   EXPECT_GT(supported, 0);
 }
 
-// The formats the layouts have for a granularity, as docs/numerics.md lists them.
+// Returns true if docs/numerics.md lists a layout for the granularity in this format.
 bool has_layout(const TensorType& t) {
   const bool mx = t.granularity == Granularity::k1x32 || t.granularity == Granularity::k32x32;
   if (mx) return t.scale == ScaleFormat::kE8M0;
@@ -239,7 +240,7 @@ TEST(SupportMatrix, EveryRowDecidesSomething) {
   }
 }
 
-// Otherwise a misspelt field in a pattern would silently never match.
+// A misspelt field in a pattern would otherwise silently never match.
 TEST(SupportMatrix, PatternsNameFieldsOfTheProblemText) {
   const std::string gemm = to_text(GemmProblem{});
   QuantizeProblem all;  // every optional field is printed
@@ -276,7 +277,7 @@ TEST(SupportMatrix, FirstMatchingRowDecides) {
   EXPECT_FALSE(matches(support_of(GemmProblem{}), QuantizeProblem{}));
 }
 
-// A combination the matrix takes must have a place for its bytes.
+// Every combination that the matrix accepts must have a layout.
 TEST(SupportMatrix, WhatIsSupportedHasALayout) {
   for_each_quantize([&](const QuantizeProblem& p) {
     if (!check_supported(p)) return;
@@ -340,7 +341,7 @@ TEST(SupportMatrix, SizesBeyondInt64AreRefused) {
   GemmProblem p;
   p.m = big;
   p.n = 8;
-  p.k = 1024;  // m * k is beyond 2^31 and well within 2^63
+  p.k = 1024;  // m * k exceeds 2^31 and is far below 2^63
   EXPECT_EQ(message(p), "accepted");
   p.k = big;
   EXPECT_EQ(message(p).rfind("A[m,k]: the data of 4294967296 rows", 0), 0U) << message(p);
@@ -378,7 +379,7 @@ TEST(SupportMatrix, MarkdownHasOneRowPerRow) {
       << text;
   EXPECT_NE(text.find("| quantize | `q=*:1x128:ue8m0x4` | yes |"), std::string::npos);
   EXPECT_NE(text.find("| gemm | anything else | no |"), std::string::npos);
-  // Outside backquoted alternatives every '|' is a cell border: four cells a line.
+  // Outside backquoted alternatives every '|' is a cell border: four cells in each line.
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = text.find('\n', at);
     int borders = 0;

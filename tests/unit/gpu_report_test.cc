@@ -1,5 +1,5 @@
-// The checked-in report of the GPU suite: well-formed, all passed; and whether today's sources and
-// tests are the ones it was written for.
+// The checked-in report of the GPU suite is well-formed, all its tests passed, and it says whether
+// it was written for today's sources and tests.
 #include "tests/support/gpu_report.h"
 
 #include <gtest/gtest.h>
@@ -32,8 +32,8 @@ int print_stale(const char* kind, const nlohmann::json& reported,
   return stale;
 }
 
-// The names of the suite's tests, as the report has them. (A line of a test begins with two spaces,
-// one of its suite with none; what follows # is a parameter's value.)
+// Returns the names of the suite's tests as the report has them. (A line of a test begins with two
+// spaces, a line of its suite with none; a parameter's value follows #.)
 std::vector<std::string> tests_of_the_suite() {
   std::vector<std::string> names;
   const std::unique_ptr<FILE, int (*)(FILE*)> list(
@@ -76,8 +76,8 @@ int print_missing(const nlohmann::json& results) {
   return missing;
 }
 
-// Stale is a state between a change and its GPU run, so it does not fail the gate;
-// OCTILE_GPU_REPORT=strict makes it.
+// A report is stale between a change and its GPU run. This test then fails only if
+// OCTILE_GPU_REPORT=strict is set.
 TEST(GpuReport, SaysWhereItIsStale) {
   const nlohmann::json report = read_report();
   ASSERT_TRUE(report.is_object());

@@ -44,8 +44,8 @@ TEST(Logger, SwallowsWhatTheCallbackThrows) {
   EXPECT_NO_THROW(logger.log(LogLevel::kError, "the lock is free again"));
 }
 
-// The counter is not atomic: a second callback at the same time is a race the thread sanitizer
-// sees, and loses counts.
+// The counter is not atomic, so a second callback at the same time is a race that loses counts and
+// that ThreadSanitizer reports.
 TEST(Logger, DeliveryIsSerialised) {
   constexpr int kThreads = 8;
   constexpr int kMessages = 500;

@@ -1,4 +1,4 @@
-// The bytes a quantisation cannot but move, which its stream moves too.
+// The bytes that a quantisation must move, which equal those of its stream.
 #include <gtest/gtest.h>
 
 #include "runtime/families/quantize/operands.h"
@@ -10,7 +10,7 @@ QuantizeProblem problem_of(const char* text) {
   return std::get<QuantizeProblem>(*parse_problem(text));
 }
 
-// Of the output 256 x 512, by hand.
+// The expected sizes for the output 256 x 512 are computed by hand.
 TEST(QuantizeBytes, DataAndScalesOfEveryCopy) {
   struct Case {
     const char* text;
@@ -25,9 +25,9 @@ TEST(QuantizeBytes, DataAndScalesOfEveryCopy) {
              256 * 4},
         Case{"quantize rows=256 cols=512 x=bf16 q=e4m3:1x32 out=row", 3 * kElements, 256 * 16},
         Case{"quantize rows=256 cols=512 x=bf16 q=e4m3:row out=row", 3 * kElements, 4 * 256},
-        // x is read for its maximum, too.
+        // x is also read for its maximum.
         Case{"quantize rows=256 cols=512 x=bf16 q=e4m3:tensor out=row", 5 * kElements, 4},
-        // 512 columns of two halves.
+        // The input has two halves of 512 columns each.
         Case{"quantize rows=256 cols=512 x=bf16 q=e4m3:1x128 out=row src=silu_mul", 5 * kElements,
              4 * 256 * 4},
         Case{"quantize rows=256 cols=512 x=e4m3:1x128 q=e4m3:1x128 out=col", 2 * kElements,
@@ -42,7 +42,7 @@ TEST(QuantizeBytes, DataAndScalesOfEveryCopy) {
   }
 }
 
-// Of masked groups only what is there is written.
+// Only the existing rows of masked groups are written.
 TEST(QuantizeBytes, MaskedGroupsHaveTheRowsThatAreThere) {
   const QuantizeProblem problem =
       problem_of("quantize rows=256 cols=512 x=bf16 q=e4m3:1x128 out=row group=masked");

@@ -50,7 +50,7 @@ TEST(Statistics, IntervalsHoldTheMedianAsOftenAsTheySay) {
     const Interval interval = median_interval(values);
     held += interval.lo <= 0.5 && 0.5 <= interval.hi ? 1 : 0;
   }
-  // 96.5 % by the binomial law; three standard deviations of 2000 trials are 1.2 %.
+  // The binomial law gives 96.5 %; three standard deviations of 2000 trials are 1.2 %.
   EXPECT_NEAR(static_cast<double>(held) / kTrials, 0.965, 0.0125);
 }
 

@@ -91,13 +91,13 @@ TEST(QuantizeConfig, RowsOfComputedValuesStream) {
   EXPECT_EQ(step_rows(computed, {16, 256, 64, 10}), 4);
   EXPECT_EQ(step_rows(computed, {2, 256, 64, 10}), 2);
   EXPECT_EQ(resources_of(computed, {16, 256, 64, 10}).vectors_per_thread, 8);
-  // Two warps, two steps of 4 rows, two inputs of 512 bytes.
+  // Two warps have two steps of 4 rows with two inputs of 512 bytes.
   EXPECT_EQ(ring_bytes(computed, {16, 256, 64, 10}), 2 * 2 * 4 * 2 * 512);
   EXPECT_EQ(refusal(computed, {16, 256, 64, 10}), "");
   EXPECT_THAT(refusal(computed, {128, 256, 64, 10}), HasSubstr("tile rows is 128; a power of two"));
   EXPECT_THAT(refusal(computed, {16, 128, 64, 10}), HasSubstr("tile columns is 128; the 256"));
   EXPECT_THAT(refusal(computed, {16, 256, 256, 2}), HasSubstr("threads is 256; their rows"));
-  // As many 16 KB a warp as fit: the default halves the block.
+  // Each warp needs 16 KB; the default halves the block until its warps fit.
   computed.x = {DType::kFP32};
   computed.source = "mul(x0,mul(x1,mul(x2,x3)))";
   EXPECT_EQ(default_config(computed, 16384, *find_device("h200")).threads, 32);
@@ -115,7 +115,7 @@ TEST(QuantizeConfig, TwoExpressionsShareAWarpWhereNoScaleIsOfBoth) {
   EXPECT_EQ(ring_bytes(both, {8, 512, 64, 10}), 2 * 2 * 2 * 3 * 512);
   EXPECT_THAT(refusal(both, {8, 256, 64, 10}), HasSubstr("tile columns is 256; 512 are allowed"));
   EXPECT_EQ(launch_blocks(both, {8, 512, 64, 10}, 16).value(), 14);
-  both.cols = 7168 + 128;  // a block of 128 would be of both
+  both.cols = 7168 + 128;  // a block of 128 would cross the halves
   EXPECT_FALSE(takes_both_halves(both));
   EXPECT_EQ(refusal(both, {8, 256, 64, 10}), "");
   both.q = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
@@ -176,7 +176,7 @@ TEST(QuantizeConfig, LargeTensorsOfOneInputLookUp) {
   EXPECT_EQ(parse_quantize_config("tile=32x256 lookup=0").value().looks_up, false);
   EXPECT_FALSE(parse_quantize_config("lookup=2"));
   EXPECT_THAT(kernel_name(gelu, table), HasSubstr("t32x256_w16_occ1_lookup"));
-  // A table of 32 KB beside 16 warps' two steps of 4 rows.
+  // A table of 32 KB lies beside two steps of 4 rows for each of 16 warps.
   EXPECT_EQ(resources_of(gelu, table).smem_bytes, 32768 + 16 * 2 * 4 * 512);
   EXPECT_EQ(resources_of(gelu, {32, 256, 64, 10}).smem_bytes, 0);
   EXPECT_EQ(refusal(gelu, {32, 256, 512, 2, false, true}), "");
@@ -202,7 +202,7 @@ TEST(QuantizeConfig, AThreadBlockHasBothHalvesWhereThereAreManyTiles) {
   EXPECT_EQ(default_config(p, 16384, h200), together);
   EXPECT_EQ(default_config(p, 1024, h200), together);
   EXPECT_EQ(default_config(p, kDynamic, h200), together);
-  // All of a half's tiles are resident at once.
+  // All tiles of a half are resident at once.
   const QuantizeConfig apart{128, 128, 512, 2};
   EXPECT_EQ(default_config(p, 512, h200), apart);
   EXPECT_EQ(launch_blocks(p, together, 16384).value(), 128 * 28);
@@ -221,7 +221,7 @@ TEST(QuantizeConfig, AThreadBlockHasBothHalvesWhereThereAreManyTiles) {
     return refusal(p, together).find("halves is together; apart is allowed") != std::string::npos &&
            !may_take_halves_together(p) && !default_config(p, 16384, h200).halves_together;
   };
-  p.cols = 7168 + 128;  // half a block of either half
+  p.cols = 7168 + 128;  // half a block belongs to each half
   EXPECT_TRUE(is_refused());
   p.cols = 7168;
   p.source = "silu_mul";
@@ -255,11 +255,12 @@ TEST(QuantizeConfig, LargeTensorsOrderTheScalesOfBothCopies) {
   EXPECT_TRUE(may_order_scales(p));
   EXPECT_FALSE(default_config(p, 16384, h200).orders_scales);
   p.output = QuantizeOutput::kBoth;
-  for (const std::int64_t cols : {2816, 2880, 2944}) {  // 88, 90 and 92 scales, of a stride of 92
+  // These columns have 88, 90 and 92 scales, all with a stride of 92.
+  for (const std::int64_t cols : {2816, 2880, 2944}) {
     p.cols = cols;
     EXPECT_FALSE(default_config(p, 16000, h200).orders_scales) << cols;
   }
-  p.cols = 3040;  // 95 of 96
+  p.cols = 3040;  // 95 scales with a stride of 96
   EXPECT_TRUE(default_config(p, 16000, h200).orders_scales);
   p.cols = 7168;
   p.output = QuantizeOutput::kBoth;
@@ -297,11 +298,12 @@ TEST(QuantizeConfig, ScalesOfAlignedArraysAreOrdered) {
     EXPECT_EQ(all.all(), all.of_rows + all.of_columns);
     return std::pair(all.of_rows, all.of_columns);
   };
-  // 7168 columns are 7 groups of 8 tiles, which one thread block puts in order; 16384 rows are 16.
+  // 7168 columns are 7 groups of 8 tiles, each ordered by one thread block; 16384 rows are 16
+  // groups.
   EXPECT_THAT(blocks(16384), Pair(128 * 1, 56 * 2));
-  EXPECT_THAT(blocks(16384 + 1), Pair(128, 0));      // 513 scales, of a stride of 516
-  EXPECT_THAT(blocks(16384 + 385), Pair(131, 112));  // 525, of one of 528: 16 groups
-  EXPECT_THAT(blocks(960), Pair(7, 0));              // of a column 30 scales: no 8 tiles' worth
+  EXPECT_THAT(blocks(16384 + 1), Pair(128, 0));      // 513 scales with a stride of 516
+  EXPECT_THAT(blocks(16384 + 385), Pair(131, 112));  // 525 scales with a stride of 528: 16 groups
+  EXPECT_THAT(blocks(960), Pair(7, 0));              // 30 scales of a column are fewer than 8 tiles
   EXPECT_THAT(blocks(127), Pair(0, 0));
   args.scale = reinterpret_cast<void*>(std::uintptr_t{8});
   EXPECT_THAT(blocks(16384), Pair(0, 112));
@@ -313,7 +315,7 @@ TEST(QuantizeConfig, ScalesOfAlignedArraysAreOrdered) {
   EXPECT_THAT(blocks(16384), Pair(0, 112));
   p.output = QuantizeOutput::kBoth;
   args.rows = 16384;
-  args.scale_ld += 8;  // a caller's own
+  args.scale_ld += 8;  // a caller's own stride
   EXPECT_EQ(order_blocks(p, args).of_rows, 0);
   args.scale_ld += 8;
   EXPECT_EQ(order_blocks(p, args).of_rows, 128);
@@ -338,7 +340,7 @@ TEST(QuantizeConfig, NarrowTensorsFillTheirTiles) {
   EXPECT_EQ(config(131072, 1024), (QuantizeConfig{1, 1024, 128, 8}));
   EXPECT_EQ(config(8000, 128), (QuantizeConfig{1, 256, 64, 16}));
   EXPECT_EQ(config(1000, 512), (QuantizeConfig{1, 512, 64, 16}));
-  p.x = {DType::kFP32};  // a warp loads 128
+  p.x = {DType::kFP32};  // a warp loads 128 columns
   EXPECT_EQ(config(131072, 128), (QuantizeConfig{8, 128, 64, 12}));
   EXPECT_EQ(config(8000, 64), (QuantizeConfig{1, 128, 64, 12}));
   EXPECT_EQ(config(1000, 512), (QuantizeConfig{1, 512, 64, 12}));
@@ -381,7 +383,7 @@ TEST(QuantizeConfig, InversesHaveTilesOfTheirOwn) {
   widen.operation = QuantizeOperation::kDequantize;
   widen.x = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
   widen.q = {DType::kBF16};
-  EXPECT_EQ(refusal(widen, {8, 256, 64, 16}), "");  // a lane's 16 bytes are of the output
+  EXPECT_EQ(refusal(widen, {8, 256, 64, 16}), "");  // a lane's 16 bytes belong to the output
   EXPECT_THAT(refusal(widen, {8, 128, 64, 16}), HasSubstr("tile columns is 128"));
   EXPECT_THAT(refusal(widen, {8, 256, 64, 16, true}), HasSubstr("raster"));
   EXPECT_EQ(kernel_name(widen, {8, 256, 64, 16}),
@@ -426,12 +428,12 @@ TEST(QuantizeConfig, TilesOfWhatIsQuantisedAgainHoldCodes) {
   EXPECT_THAT(refusal(again, {128, 128, 1024, 1}), HasSubstr("vectors per thread is 2"));
   again.output = QuantizeOutput::kBoth;
   EXPECT_EQ(to_text(default_config(again, 16384, h200)), "tile=128x128 threads=256 per_sm=3");
-  // The first pass holds values: 4 columns a lane.
+  // The first pass holds values, 4 columns in each lane.
   again.q = {DType::kE4M3, Granularity::kPerRow, ScaleFormat::kF32};
   EXPECT_EQ(first_pass_blocks(again, 513, 132).value(), 2 * 56);
 }
 
-// 64 registers a thread hold a patch of fp32 beside what squares need.
+// 64 registers for each thread hold a patch of fp32 and the values that squares need.
 TEST(QuantizeConfig, TwoBlocksOfFp32SquaresShareAnSm) {
   QuantizeProblem square = problem_of(Granularity::k128x128);
   square.x = {DType::kFP32};
@@ -440,7 +442,8 @@ TEST(QuantizeConfig, TwoBlocksOfFp32SquaresShareAnSm) {
             "tile=128x128 threads=512 per_sm=2");
 }
 
-// Where an SM has one tile of 128 columns at most, and what it reads beside its own can be shared.
+// Tiles are half-width if each SM has at most one tile of 128 columns and tiles can share what they
+// read beyond their own columns.
 TEST(QuantizeConfig, FewTilesAreNarrow) {
   const DeviceSpec& h200 = *find_device("h200");
   QuantizeProblem p = problem_of(Granularity::k1x128);
@@ -454,7 +457,7 @@ TEST(QuantizeConfig, FewTilesAreNarrow) {
   EXPECT_EQ(to_text(default_config(p, 128, h200)), "tile=128x64 threads=128 per_sm=4 raster=rows");
   p.x = {DType::kFP32};
   EXPECT_EQ(to_text(default_config(p, 128, h200)), "tile=128x64 threads=256 per_sm=1 raster=rows");
-  EXPECT_EQ(default_config(p, 256, h200).tile_cols, 128);  // one fp32 block an SM
+  EXPECT_EQ(default_config(p, 256, h200).tile_cols, 128);  // one fp32 block for each SM
   QuantizeProblem grouped = p;
   grouped.grouping = Grouping::kContiguous;
   QuantizeProblem computed = p;
@@ -470,7 +473,7 @@ TEST(QuantizeConfig, FewTilesAreNarrow) {
 
 TEST(QuantizeConfig, BlocksCoverEveryTile) {
   const QuantizeProblem row = problem_of(Granularity::k1x128, 7168);
-  const QuantizeConfig c{8, 256, 256, 4};  // 28 tiles along a row, 8 tiles a block
+  const QuantizeConfig c{8, 256, 256, 4};  // 28 tiles along a row, 8 tiles in a block
   EXPECT_EQ(launch_blocks(row, c, 4096).value(), 4096 / 8 * 28 / 8);
   EXPECT_EQ(launch_blocks(row, c, 1).value(), 4);
   EXPECT_EQ(launch_blocks(problem_of(Granularity::k1x128, 1), {2, 256, 32, 4}, 5).value(), 3);
@@ -524,8 +527,9 @@ TEST(QuantizeConfig, FirstPassesAndTheirWorkspace) {
   EXPECT_EQ(companion_name(tensor, Companion::kFirstPass), "octile_amax_bf16_tensor");
   EXPECT_EQ(workspace_of(tensor, kSms).bytes(16384), kSms * 3 * 4);
   EXPECT_EQ(first_pass_blocks(tensor, 16384, kSms).value(), kSms * 3);
-  EXPECT_EQ(first_pass_blocks(tensor, 16384, 1).value(), 4);  // three, in whole loads
-  EXPECT_EQ(first_pass_blocks(tensor, 1, kSms).value(), 4);   // 28 tiles of a warp, 8 a block
+  // Three blocks suffice, but loads are whole.
+  EXPECT_EQ(first_pass_blocks(tensor, 16384, 1).value(), 4);
+  EXPECT_EQ(first_pass_blocks(tensor, 1, kSms).value(), 4);  // 28 tiles of a warp, 8 in a block
   QuantizeProblem lines = problem_of(Granularity::kPerRow);
   EXPECT_EQ(first_pass_of(lines), FirstPass::kNone);
   EXPECT_EQ(workspace_of(lines, kSms).bytes(16384), 0);
@@ -535,18 +539,18 @@ TEST(QuantizeConfig, FirstPassesAndTheirWorkspace) {
   EXPECT_EQ(first_pass_blocks(lines, 513, kSms).value(), 2 * 28);
   EXPECT_TRUE(first_pass_raises(lines, 513));
   EXPECT_EQ(first_pass_blocks(lines, 512, kSms).value(),
-            512 + 112);  // a block a row, or 64 columns
+            512 + 112);  // one block for each row, or for 64 columns
   EXPECT_FALSE(first_pass_raises(lines, 512));
   QuantizeProblem long_lines = lines;
-  long_lines.cols = 32769;  // one thread block would be waited for
+  long_lines.cols = 32769;  // the others would wait for one thread block
   EXPECT_TRUE(first_pass_raises(long_lines, 1));
   EXPECT_EQ(first_pass_blocks(long_lines, 1, kSms).value(), 129);
   EXPECT_FALSE(first_pass_raises(tensor, 16384));
-  lines.bias_gradient = true;  // sums of every 128 rows' columns behind the maxima, aligned
+  lines.bias_gradient = true;  // sums of every 128 rows' columns follow the maxima, aligned
   EXPECT_EQ(workspace_of(lines, kSms).bias_offset(101), 4 * (104 + 7168));
   EXPECT_EQ(workspace_of(lines, kSms).bytes(129), 4 * (132 + 7168) + 2 * 4 * 7168);
   EXPECT_EQ(first_pass_of(problem_of(Granularity::k1x128)), FirstPass::kNone);
-  QuantizeProblem delayed = tensor;  // the scale is given: x is read once
+  QuantizeProblem delayed = tensor;  // the scale is given, so x is read once
   delayed.policy = ScalePolicy::kDelayed;
   EXPECT_EQ(first_pass_of(delayed), FirstPass::kNone);
   EXPECT_EQ(workspace_of(delayed, kSms).bytes(16384), 0);

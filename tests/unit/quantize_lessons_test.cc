@@ -1,4 +1,4 @@
-// What the field has learnt about FP8, held on the host reference. Numbers are printed.
+// Checks what the field has learnt about FP8 on the host reference. The tests print numbers.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ QuantizeProblem problem_of(std::int64_t cols, Granularity g, DType fp8 = DType::
   return p;
 }
 
-// Over the elements `counts(i)` tells, in dB.
+// Returns the signal-to-noise ratio in dB over the elements for which `counts(i)` is true.
 template <typename Counts>
 double snr(const std::vector<float>& x, const std::vector<float>& y, const Counts& counts) {
   double signal = 0, noise = 0;
@@ -84,8 +84,8 @@ TEST(QuantizeLessons, AnOutliersDamageStaysInItsTile) {
   }
 }
 
-// Quantising what has been quantised costs nothing more; multiplying by a scale a second time, the
-// mistake that a fused pipeline invites, cannot hide.
+// Quantising dequantised values again costs nothing more. Multiplying by a scale a second time, a
+// likely mistake in a fused pipeline, would show.
 TEST(QuantizeLessons, TheDequantisedQuantisesAgainWithoutASecondError) {
   constexpr std::int64_t kRows = 256, kCols = 512;
   const std::vector<float> x = normal(kRows, kCols, 2);
@@ -106,7 +106,7 @@ TEST(QuantizeLessons, TheDequantisedQuantisesAgainWithoutASecondError) {
     const double wrong = snr(x, scaled_twice);
     fmt::print("  {:<8} {:5.1f} {:5.1f} {:5.1f}\n", name_of(g), first, second, wrong);
     EXPECT_GT(first, 30);
-    EXPECT_GT(second, first - 0.5);  // an error added to itself would be 3 dB, a squared one 30
+    EXPECT_GT(second, first - 0.5);  // an error added to itself would cost 3 dB, a squared one 30
     EXPECT_LT(wrong, 1);
   }
 }
@@ -122,7 +122,8 @@ TEST(QuantizeLessons, GradientsOverSixDecadesNeedE5M2) {
   }
   x[0] = 1.0F;
   struct Loss {
-    double flushed = 0, worst_decade = 0;  // shares: that became 0; relative error of the smallest
+    // The share of elements that became 0, and the relative error in the smallest decade.
+    double flushed = 0, worst_decade = 0;
   };
   const auto loss = [&](DType fp8, Granularity g) {
     const HostQuantized q =
@@ -152,15 +153,14 @@ TEST(QuantizeLessons, GradientsOverSixDecadesNeedE5M2) {
   EXPECT_GT(e4m3.flushed, 0.03);
   EXPECT_GT(e4m3.worst_decade, 0.25);
   EXPECT_EQ(e5m2.flushed, 0);
-  EXPECT_LT(e5m2.worst_decade, 0.08);  // half a step of 2 mantissa bits, as everywhere
+  EXPECT_LT(e5m2.worst_decade, 0.08);  // half a step of 2 mantissa bits, as in every decade
 }
 
-// ---- others' arithmetic on finite data, restated
-// --------------------------------------------------
+// ---- others' arithmetic on finite data, restated ------------------------------------------------
 
-// TransformerEngine, common/recipe/recipe_common.cuh: max / amax in fp32; 1 where amax is 0 or
-// infinite; an infinite scale becomes the input type's largest value; power-of-two scales keep sign
-// and exponent.
+// TransformerEngine, common/recipe/recipe_common.cuh: the scale is max / amax in fp32, and 1 if
+// amax is 0 or infinite. An infinite scale becomes the input type's largest value. Power-of-two
+// scales keep sign and exponent.
 float transformer_engine_scale(float amax, float fp8_max, float input_max, bool power_of_two,
                                float epsilon) {
   if (amax < epsilon) amax = epsilon;
@@ -205,10 +205,10 @@ TEST(QuantizeLessons, ScalesAreTransformerEnginesAndTorchaos) {
   EXPECT_GT(compared, 1000000);
 }
 
-// ---- tensor parallelism
-// ---------------------------------------------------------------------------
+// ---- tensor parallelism -------------------------------------------------------------------------
 
-// Rows [begin, end) quantised apart have the codes and scales that the whole tensor gives them.
+// Expects that rows [begin, end) quantised separately have the codes and scales that the whole
+// tensor gives them.
 void expect_shard_of(const HostQuantized& whole, const QuantizeProblem& p,
                      const std::vector<float>& x, std::int64_t begin, std::int64_t end) {
   const HostQuantized shard =

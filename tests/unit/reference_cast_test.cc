@@ -36,7 +36,7 @@ TEST_P(Fp8CastTest, CodesOrderAsTheirValues) {
   EXPECT_EQ(value(largest_code()), max_finite(GetParam()));
 }
 
-// Every midpoint, subnormal ones included, is exact in fp32.
+// Every midpoint, also a subnormal one, is exact in fp32.
 TEST_P(Fp8CastTest, TiesGoToTheEvenCodeAndNeighboursToTheNearest) {
   for (int code = 0; code < largest_code(); ++code) {
     const float middle = (value(code) + value(code + 1)) / 2;
@@ -79,7 +79,7 @@ TEST(Fp8Cast, InfinityIsNanInE4m3AndItselfInE5m2) {
   EXPECT_EQ(to_fp8(-kInf, DType::kE5M2), 0xFC);
 }
 
-// OFP8 1.0, table 2.
+// The values are from OFP8 1.0, table 2.
 TEST(Fp8Cast, CodesHaveTheSpecifiedValues) {
   EXPECT_EQ(from_fp8(0x01, DType::kE4M3), 0x1p-9F);
   EXPECT_EQ(from_fp8(0x07, DType::kE4M3), 0x1.Cp-7F);

@@ -20,7 +20,8 @@ namespace {
 
 using tests::HostQuantized;
 
-// Quantised N(0,1) of a type, with a NaN, and where there is one an infinity, among the codes.
+// Returns N(0,1) quantised to `type`. The codes include a NaN and, if the type has one, an
+// infinity.
 HostQuantized sample(const TensorType& type, std::int64_t rows, std::int64_t cols) {
   std::vector<float> x(static_cast<std::size_t>(rows * cols));
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -78,8 +79,8 @@ TEST(Dequantize, IsCodeTimesScaleRoundedToTheType) {
   }
 }
 
-// E4M3 keeps 4 significant bits; below its normal range half a subnormal step remains, which is at
-// most 2^-10 of an encoded 448.
+// E4M3 keeps 4 significant bits. Below its normal range the error is half a subnormal step, which
+// is at most 2^-10 of an encoded 448.
 TEST(Dequantize, RestoresWhatWasQuantised) {
   constexpr std::int64_t kRows = 150, kCols = 400;
   std::vector<float> x(kRows * kCols);
@@ -97,14 +98,14 @@ TEST(Dequantize, RestoresWhatWasQuantised) {
     std::vector<float> restored(x.size());
     ASSERT_TRUE(reference::dequantize(p.q, kRows, kCols, q.codes.data(), 0, q.scales.data(), 0,
                                       restored.data()));
-    // bf16 scales are off by up to 2^-9 of themselves.
+    // bf16 scales have a relative error of up to 2^-9.
     for (std::size_t i = 0; i < x.size(); ++i) {
       ASSERT_NEAR(restored[i], x[i], std::fabs(x[i]) * (1.0F / 16 + 1.0F / 512) + 1e-4F) << i;
     }
   }
 }
 
-// Each written by hand: E4M3 code, E8M0 scale, fp32 bits.
+// Each row is written by hand: E4M3 code, E8M0 scale, fp32 bits.
 TEST(Dequantize, SpecialValuesHaveTheWrittenBits) {
   struct Row {
     DType fp8;
@@ -118,7 +119,7 @@ TEST(Dequantize, SpecialValuesHaveTheWrittenBits) {
       {DType::kE4M3, 0x01, 0, 0x00002000},    // 2^-9 * 2^-127: subnormal
       {DType::kE4M3, 0x7E, 254, 0x7F800000},  // 448 * 2^127: beyond fp32
       {DType::kE4M3, 0xFF, 127, 0x7FFFFFFF},  // NaN of either sign
-      {DType::kE4M3, 0x38, 255, 0x7FFFFFFF},  // the scale that is NaN
+      {DType::kE4M3, 0x38, 255, 0x7FFFFFFF},  // the scale is NaN
       {DType::kE5M2, 0x7C, 1, 0x7F800000},   {DType::kE5M2, 0xFC, 1, 0xFF800000},
       {DType::kE5M2, 0x7D, 1, 0x7FFFFFFF},
   };
@@ -130,7 +131,7 @@ TEST(Dequantize, SpecialValuesHaveTheWrittenBits) {
   }
 }
 
-// Codes and scales moved are those that quantising writes.
+// The moved codes and scales equal those that quantising writes.
 TEST(Transpose, IsTheTransposedCopyOfQuantising) {
   constexpr std::int64_t kRows = 300, kCols = 420;
   std::vector<float> x(kRows * kCols);
@@ -155,7 +156,7 @@ TEST(Transpose, IsTheTransposedCopyOfQuantising) {
   EXPECT_EQ(compared, 7);
 }
 
-// The values that are quantised again are those that dequantising writes.
+// The values that are quantised again equal those that dequantising writes.
 TEST(Requantize, EqualsQuantisingTheDequantised) {
   constexpr std::int64_t kRows = 140, kCols = 300;
   int compared = 0;

@@ -1,5 +1,5 @@
-// Fused sources, RMSNorm and bias gradients on the host: against plain arithmetic in double, and
-// what must not depend on how the work is shared out.
+// Fused sources, RMSNorm and bias gradients on the host are compared with plain arithmetic in
+// double. Results must not depend on how the work is distributed.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -68,7 +68,8 @@ TEST(ReferenceFused, TheSourceXIsX) {
   }
 }
 
-// The rows of contiguous groups are one tensor's where scales lie along the rows, whatever the source.
+// If scales lie along the rows, the rows of contiguous groups give the result of one tensor,
+// whatever the source.
 TEST(ReferenceFused, ContiguousGroupsOfASourceAreOneTensor) {
   const QuantizeProblem plain = problem_of("x=bf16 src=silu_mul tap=1");
   tests::QuantizeCase one = tests::make_case(plain, {130, 264, 8, 8}, Fill::kMixed);
@@ -112,7 +113,7 @@ TEST(ReferenceFused, BiasGradientsAreTheSumsOfTheColumns) {
   tests::QuantizeCase again = c;
   ASSERT_TRUE(c.run_reference(1));
   ASSERT_TRUE(again.run_reference(3));
-  EXPECT_TRUE(tests::same_outputs(c, again));  // whoever sums which block
+  EXPECT_TRUE(tests::same_outputs(c, again));  // equal whichever thread sums which block
   for (std::int64_t i = 0; i < kCols; ++i) {
     double sum = 0;
     for (std::int64_t r = 0; r < kRows; ++r) sum += element(c.x, r * c.ldx + i);

@@ -19,7 +19,8 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-// An operand [rows][k] with rows `ld` apart, its scales laid out by hand from the contract's table.
+// An operand [rows][k] with rows `ld` apart. Its scales are laid out by hand from the table in
+// docs/numerics.md.
 struct Operand {
   TensorType type;
   std::int64_t rows, k, ld, scale_ld;
@@ -40,7 +41,7 @@ struct Operand {
     for (std::int64_t i = 0; i < count; ++i) {
       scales[at(i)] = static_cast<float>(0.001 + random_uniform(seed + 100, at(i)));
     }
-    codes.assign(at(rows * ld), 0x7F);  // gaps are NaN: a read of them shows
+    codes.assign(at(rows * ld), 0x7F);  // gaps are NaN, so that reading them shows
     for (std::int64_t row = 0; row < rows; ++row) {
       for (std::int64_t i = 0; i < k; ++i) {
         const double x = 40 * random_normal(seed, at(row * k + i));
@@ -100,7 +101,7 @@ struct Case {
   }
 };
 
-// The documented order of operations, one element at a time.
+// Computes one element in the documented order of operations.
 float element(const Case& c, std::int64_t row, std::int64_t col) {
   const std::int64_t k = c.problem.k;
   const std::int64_t interval = c.problem.promote == kPromoteNone ? k : c.problem.promote;
@@ -123,7 +124,7 @@ std::vector<float> run_fp32(const Case& c, int threads = 2) {
   return d;
 }
 
-// Elements and the gaps between rows.
+// Checks the elements and the gaps between rows.
 void expect_documented_bits(const Case& c) {
   const std::vector<float> d = run_fp32(c);
   for (std::int64_t row = 0; row < c.m; ++row) {
@@ -268,7 +269,8 @@ TEST(GemmFp64, IsTheProductOfTheDequantisedOperands) {
   }
 }
 
-// fp32 sums of 128 products lose far less than the 2^-13 the contract allows the tensor core.
+// fp32 sums over 128 elements of K lose far less than the 2^-13 that docs/numerics.md allows the
+// tensor core.
 TEST(Gemm, StaysWellInsideTheContractsTolerance) {
   for (const DType out : {DType::kBF16, DType::kFP16, DType::kFP32}) {
     Case c(64, 96, 1152, type_of(Granularity::k1x128), type_of(Granularity::k128x128));

@@ -1,5 +1,5 @@
-// The host quantiser of groups of rows, of flat ranges and with swizzled scales, against the one of
-// a tensor.
+// The host quantiser of groups of rows, of flat ranges and with swizzled scales, against that of a
+// whole tensor.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -23,7 +23,7 @@ using tests::QuantizeCase;
 
 constexpr char kPoison = QuantizeCase::kPoison;
 
-// Group g as a tensor of its own.
+// Returns group g as a tensor of its own.
 QuantizeCase alone(const GroupCase& all, std::int64_t first_row, std::int64_t rows) {
   QuantizeProblem p = all.problem;
   p.grouping = Grouping::kNone;
@@ -38,7 +38,8 @@ QuantizeCase alone(const GroupCase& all, std::int64_t first_row, std::int64_t ro
   return c;
 }
 
-// Packed: codes, and every scale by its place, group by group; nothing else is touched.
+// Checks contiguous groups: the codes, and every scale by its place, group by group. Nothing else
+// may be touched.
 void check_packed(const QuantizeProblem& problem, const GroupSizes& sizes) {
   GroupCase all = tests::make_group_case(problem, 140, sizes, Fill::kMixed);
   SCOPED_TRACE(tests::describe(all, sizes, Fill::kMixed));
@@ -74,7 +75,7 @@ void check_packed(const QuantizeProblem& problem, const GroupSizes& sizes) {
     }
     start += round_up(rows, 128);
   }
-  // Behind the last group.
+  // The part behind the last group.
   for (std::int64_t c = 0; c < cols; ++c) {
     for (std::int64_t r = start; r < layout.data.ld; ++r) {
       ASSERT_EQ(
@@ -93,7 +94,8 @@ TEST(ReferenceGroups, ContiguousTransposedGroupsEqualEachAlone) {
   }
 }
 
-// Row-wise, scales that are no group's alone make the tensor of all groups' rows.
+// If each scale belongs to a row or less, the row-wise result equals that of one tensor with all
+// groups' rows.
 TEST(ReferenceGroups, ContiguousRowsEqualTheTensorOfAllRows) {
   for (const char* q : {"e4m3:row", "e5m2:1x128", "e4m3:1x128:ue8m0x4", "e4m3:1x32"}) {
     const auto problem = std::get<QuantizeProblem>(
@@ -102,7 +104,7 @@ TEST(ReferenceGroups, ContiguousRowsEqualTheTensorOfAllRows) {
     const GroupSizes sizes{"some", {0, 3, 130, 0, 7}};
     GroupCase all = tests::make_group_case(problem, 140, sizes, Fill::kMixed);
     GroupCase tensor = all;
-    all.problem.rows = all.rows;  // of x, whatever a group has
+    all.problem.rows = all.rows;  // rows of x, whatever a group has
     ASSERT_TRUE(all.run_reference(2));
     tensor.problem.grouping = Grouping::kNone;
     tensor.rows = sizes.sum();
@@ -153,7 +155,7 @@ TEST(ReferenceGroups, MaskedGroupsEqualEachAloneAndTouchNothingElse) {
     }
     for (std::int64_t b = 0; b < 2; ++b) {
       for (std::int64_t r = 0; r < layout.scales.ld; ++r) {
-        const bool written = r < round_up(rows, 4);  // with their padding
+        const bool written = r < round_up(rows, 4);  // includes their padding
         char expected[4] = {kPoison, kPoison, kPoison, kPoison};
         if (written) {
           std::memcpy(expected,
@@ -227,8 +229,8 @@ TEST(ReferenceShards, EverySplitHasTheBitsOfTheWhole) {
   EXPECT_GT(compared, 0);
 }
 
-// cuBLAS, "1D Block Scaling Factors Layout": scale (row, block) of a tile at
-// (row % 32) * 16 + row / 32 * 4 + block; tiles of 128 x 4, row by row.
+// cuBLAS, "1D Block Scaling Factors Layout": scale (row, block) of a tile is at (row % 32) * 16 +
+// row / 32 * 4 + block. Tiles are 128 x 4, row by row.
 TEST(ReferenceSwizzle, ScalesLieInTilesOf128By4) {
   constexpr std::int64_t kRows = 300, kCols = 200;  // 3 tiles of rows, 7 blocks in 2 tiles
   QuantizeProblem p;

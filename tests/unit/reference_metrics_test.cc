@@ -78,7 +78,7 @@ TEST(Tolerance, TreatsNonFiniteValuesByTheirClass) {
   EXPECT_FALSE(check_one(1.0, kNan, 1, 1).ok);
   EXPECT_TRUE(check_one(-kInf, -kInf, kInf, 1).ok);
   EXPECT_FALSE(check_one(kInf, -kInf, kInf, 1).ok);
-  // 65519 rounds to 65504 and 65521 to infinity: either side of the edge is within half an ulp.
+  // 65519 rounds to 65504 and 65521 to infinity: either side of the border is within half an ulp.
   EXPECT_TRUE(check_one(kInf, 65521, 0, 0, DType::kFP16).ok);
   EXPECT_TRUE(check_one(kInf, 65519, 70000, 0.1, DType::kFP16).ok);
   EXPECT_FALSE(check_one(kInf, 60000, 60000, 0.1, DType::kFP16).ok);

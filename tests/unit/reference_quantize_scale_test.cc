@@ -1,4 +1,4 @@
-// From the largest magnitude of a block to the number that is stored, against written values.
+// The stored number for the largest magnitude of a block, against written values.
 #include "runtime/families/quantize/reference_scale.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ TEST(EncodeScale, FollowsTheContractsSteps) {
   EXPECT_EQ(encode_scale(0.0F, p), 1.0F);
   EXPECT_EQ(encode_scale(448.0F, p), 1.0F);
   EXPECT_EQ(encode_scale(3.0F, p), 448.0F / 3.0F);
-  EXPECT_EQ(encode_scale(0x1p-133F, p), max_finite(DType::kBF16));  // infinite
+  EXPECT_EQ(encode_scale(0x1p-133F, p), max_finite(DType::kBF16));  // division gives infinity
   p.x = {DType::kFP16};
   EXPECT_EQ(encode_scale(0x1p-133F, p), 65504.0F);
   p.q.scale = ScaleFormat::kF32Pow2;
@@ -32,13 +32,13 @@ TEST(EncodeScale, FollowsTheContractsSteps) {
   EXPECT_EQ(encode_scale(0.0F, p), 256.0F);
 }
 
-// 1.75 * 2^8 and 1.75 * 2^15 are the largest values: a scale is a power of two up from amax over
-// them, or down from amax over 2^8 and 2^15.
+// 1.75 * 2^8 and 1.75 * 2^15 are the largest values. Rounding up, a scale is the power of two at or
+// above amax divided by them. Floor gives the power of two at or below amax divided by 2^8 or 2^15.
 TEST(EncodeScale, E8M0RoundsUpOrAsTheOcpTextSays) {
   struct Row {
     DType fp8;
     float amax;
-    float up, floor;  // encode
+    float up, floor;  // encode scales
   };
   const Row rows[] = {
       {DType::kE4M3, 448.0F, 1.0F, 1.0F},
@@ -72,7 +72,7 @@ TEST(StoreScale, FormatsHoldWhatTheirNamesSay) {
   store_scale(&word, ScaleFormat::kE8M0, 1, 0x1p127F);  // scale 2^-127
   store_scale(&word, ScaleFormat::kUe8m0x4, 2, 0.5F);
   store_scale(&word, ScaleFormat::kUe8m0x4, 3, 0x1p-120F);
-  EXPECT_EQ(word, 0xF780007FU);  // the first block in the lowest byte
+  EXPECT_EQ(word, 0xF780007FU);  // the first block is in the lowest byte
   EXPECT_EQ(load_scale(&word, ScaleFormat::kE8M0, 1), 0x1p-127F);
   EXPECT_EQ(load_scale(&word, ScaleFormat::kUe8m0x4, 3), 0x1p120F);
   std::uint16_t half = 0;

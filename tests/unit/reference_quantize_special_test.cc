@@ -11,7 +11,7 @@
 namespace octile::reference::plain {
 namespace {
 
-// One column of 128-wide blocks per condition, so that each is a block of its own.
+// Returns one column of 128-wide blocks for each condition, so that each has a block of its own.
 Input special_blocks(DType dtype) {
   Input x(128, 128 * 8, 128 * 8, dtype);
   const float largest = max_finite(dtype);
@@ -70,7 +70,7 @@ TEST(Quantize, ZerosNansInfinitiesAndExtremesKeepTheContract) {
   }
 }
 
-// The same conditions against values written by hand: what a reader of the contract expects.
+// The same conditions against values written by hand, as a reader of docs/numerics.md expects them.
 TEST(Quantize, SpecialBlocksHaveTheWrittenCodesAndScales) {
   const Input x = special_blocks(DType::kFP32);
   QuantizeProblem p = problem_of(x, Granularity::k1x128);
@@ -83,13 +83,14 @@ TEST(Quantize, SpecialBlocksHaveTheWrittenCodesAndScales) {
   EXPECT_EQ(scale(0), 1.0F);  // amax 0
   EXPECT_EQ(code(0) & 0x7F, 0x00);
   EXPECT_EQ(code(128 + 17), 0x7F);
-  EXPECT_LT(scale(1), 1.0F / 64);  // the NaN is no amax
+  EXPECT_LT(scale(1), 1.0F / 64);  // the NaN does not count as amax
   EXPECT_EQ(code(256 + 5), 0x7F);
   EXPECT_EQ(code(256 + 6), 0x7F);
   EXPECT_EQ(scale(3), 1.0F);  // nothing finite
   EXPECT_EQ(code(4 * 128 + 9), 0xFE);
   EXPECT_EQ(scale(4), 1.0F / (448.0F / FLT_MAX));
-  EXPECT_EQ(scale(6), 1.0F / FLT_MAX);  // encode: the input type's largest; subnormal decode
+  // The encode scale is the input type's largest value, and the decode scale is subnormal.
+  EXPECT_EQ(scale(6), 1.0F / FLT_MAX);
   EXPECT_EQ(std::fpclassify(scale(6)), FP_SUBNORMAL);
   EXPECT_EQ(code(6 * 128), 0x80);
   EXPECT_EQ(scale(7), 1.0F);

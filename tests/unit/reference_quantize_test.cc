@@ -1,4 +1,4 @@
-// The host quantiser against the plain form of the contract: shapes, strides, formats, threads and
+// The host quantiser against the plain implementation: shapes, strides, formats, threads and
 // refusals.
 #include "runtime/families/quantize/reference.h"
 
@@ -82,7 +82,7 @@ TEST(Quantize, StridedOutputLeavesTheGapsAlone) {
   }
 }
 
-// DeepGEMM asks for scale_ld = ceil(k/128): no padding may be written then.
+// DeepGEMM requires scale_ld = ceil(k/128), so no padding may be written then.
 TEST(Quantize, TightScaleStrideIsHonoured) {
   const Input x = random_input(100, 128 * 5, DType::kBF16);
   QuantizeProblem p = problem_of(x, Granularity::k128x128);
@@ -110,7 +110,7 @@ TEST(Quantize, EmptyTensorsTouchNothing) {
   }
 }
 
-// The formats change what is stored, never the codes of the format they are derived from.
+// The formats change the stored scales but never the codes of the format from which they derive.
 TEST(Quantize, Bf16AndPackedScalesKeepTheCodes) {
   const Input x = random_input(130, 700, DType::kBF16);
   const auto codes = [&](ScaleFormat f) {
@@ -140,7 +140,7 @@ TEST(Quantize, ThreadCountDoesNotChangeABit) {
   }
 }
 
-// The sticky control word of a caller must not reach the result.
+// A caller's floating-point control word must not affect the result.
 TEST(Quantize, TheCallersRoundingModeIsIgnoredAndKept) {
   const Input x = random_input(40, 256, DType::kFP32);
   const QuantizeProblem p = problem_of(x, Granularity::k1x128);
@@ -156,7 +156,7 @@ struct Refusal {
   QuantizeProblem problem;
   QuantizeArgs args;
   ErrorCode code;
-  std::string_view names;  // what the sentence must speak of
+  std::string_view names;  // words that the error sentence must contain
 };
 
 TEST(Quantize, RefusesWithASentenceThatNamesTheArgument) {

@@ -31,7 +31,7 @@ State update(State s, AmaxChoice choice, const QuantizeProblem& p = delayed(), i
 }
 
 TEST(ScaleUpdate, TheLargestOfTheHistory) {
-  // Two tensors, three steps: the second's largest is two steps old.
+  // Two tensors and three steps; the second tensor's largest amax is two steps old.
   const State s = update({{7, 1, 2, 3, 4, 14}, {1, 1}}, AmaxChoice::kLargest);
   EXPECT_EQ(s.encode_scale, (std::vector<float>{64, 32}));
   EXPECT_EQ(s.history, (std::vector<float>{0, 0, 7, 1, 2, 3}));

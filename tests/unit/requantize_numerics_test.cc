@@ -1,6 +1,7 @@
 // Quantising twice with power-of-two scales, row-wise and then in columns, against quantising in
-// columns at once: equal but for the elements docs/numerics.md names ("Quantising twice"), and
-// there different exactly when it says so. The rules are written here once more, in FP64.
+// columns at once. The results are equal except for the elements that docs/numerics.md names
+// ("Quantising twice"), and those differ exactly when it says so. The rules are written here once
+// more, in FP64.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +21,7 @@ namespace {
 
 using tests::HostQuantized;
 
-// An FP8 format, with `scale` = 2^s before it.
+// An FP8 format; values are multiplied by `scale` = 2^s first.
 struct Grid {
   int mantissa_bits;
   int least_exponent;  // of a normal number
@@ -43,7 +44,7 @@ enum Place { kKept, kLost, kTwice, kMoved, kSaturated, kPlaces };
 constexpr std::array<std::string_view, kPlaces> kNames{"kept", "lost", "twice", "moved",
                                                        "saturated"};
 
-// Where x belongs, of scales 2^a (first), 2^b (at once) and 2^moved (second).
+// Returns the class of x for the scales 2^a (first), 2^b (at once) and 2^moved (second).
 Place place_of(double x, const Grid& g, int a, int b, int moved) {
   const double magnitude = std::fabs(x);
   if (magnitude > std::ldexp(g.largest, a)) return kSaturated;
@@ -54,15 +55,15 @@ Place place_of(double x, const Grid& g, int a, int b, int moved) {
   return kKept;
 }
 
-// Whether the two ways differ there.
+// Returns true if the two ways differ for x.
 bool differs(double x, const Grid& g, int a, int b, int moved) {
   const double first = g.rounded(x, a);
   switch (place_of(x, g, a, b, moved)) {
     case kKept:
       return false;
-    case kLost:  // what the first scale has left is all there is
+    case kLost:  // the second step sees only what the first scale left
       return g.rounded(x, b) != first;
-    case kTwice: {  // only halfway between two codes, when the even one is not on x's side
+    case kTwice: {  // only halfway between two codes, if the even one lies on the other side of x
       const double step = g.step(first, b);
       const bool halfway = std::fabs(std::remainder(first, step)) == step / 2;
       const double even = g.rounded(first, b);
@@ -80,8 +81,8 @@ struct Tally {
   std::int64_t blocks_moved = 0;
 };
 
-// Elements whose rows and columns differ in size by up to 2^20, so that either scale may be the
-// larger.
+// Returns elements whose rows and columns differ in size by up to 2^20, so that either scale may be
+// the larger.
 std::vector<float> spread_input(std::int64_t rows, std::int64_t cols) {
   std::vector<float> x(static_cast<std::size_t>(rows * cols));
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -106,7 +107,7 @@ Tally compare(const QuantizeProblem& single, std::int64_t rows, const std::vecto
       const double value = x[static_cast<std::size_t>(r * single.cols + c)];
       const int a = exponent_of(first.scale(r, c)), b = exponent_of(at_once.scale(r, c));
       const int moved = exponent_of(second.scale(r, c));
-      // The model is the quantiser.
+      // The model equals the quantiser.
       EXPECT_EQ(first.value(r, c), g.rounded(value, a));
       EXPECT_EQ(at_once.value(r, c), g.rounded(value, b));
       const bool different = at_once.value(r, c) != second.value(r, c);
@@ -160,13 +161,13 @@ TEST(RequantizeNumerics, TwiceDiffersFromOnceExactlyWhereTheContractSays) {
     EXPECT_GT(t.different[kLost], 0);
     EXPECT_GT(t.blocks_moved, 0);
     EXPECT_EQ(t.elements[kSaturated] > 0, floor);
-    // E5M2 keeps 9 decades above its subnormals: few elements lie in them.
+    // E5M2 keeps 9 decades above its subnormals, so few elements lie in them.
     const bool subnormals = p.q.dtype == DType::kE4M3;
     EXPECT_EQ(t.different[kTwice] > 0, subnormals);
   }
 }
 
-// Ordinary activations: what is left of the difference is a moved scale's.
+// For ordinary activations, the remaining difference comes from moved scales.
 TEST(RequantizeNumerics, OrdinaryActivationsSurviveQuantisingTwice) {
   constexpr std::int64_t kRows = 512, kCols = 1024;
   std::vector<float> x(kRows * kCols);
@@ -181,7 +182,8 @@ TEST(RequantizeNumerics, OrdinaryActivationsSurviveQuantisingTwice) {
   EXPECT_LT(different, kRows * kCols / 1000);
 }
 
-// With fp32 scales the second rounding is of other numbers: half a step more or less, everywhere.
+// With fp32 scales the second rounding acts on other numbers, so more than half of the elements
+// differ.
 TEST(RequantizeNumerics, OrdinaryScalesRoundTwice) {
   constexpr std::int64_t kRows = 256, kCols = 256;
   const std::vector<float> x = spread_input(kRows, kCols);
@@ -202,13 +204,13 @@ TEST(RequantizeNumerics, OrdinaryScalesRoundTwice) {
   EXPECT_GT(different, kRows * kCols / 2);
 }
 
-// The scale of a second quantisation moves where the first rounds a block's largest element across
+// The scale of a second quantisation moves if the first rounds a block's largest element across
 // 1.75 times a power of two.
 TEST(RequantizeNumerics, ScalesMoveWhereTheLargestElementIsRoundedAcrossTheFormat) {
   struct Row {
     DType fp8;
     float significand;
-    int up, floor;  // by how much the second exponent is the larger
+    int up, floor;  // by how much the second exponent is larger
   };
   const Row rows[] = {
       {DType::kE4M3, 1.75F, 0, 0},   {DType::kE4M3, 1.7501F, -1, 0}, {DType::kE4M3, 1.8125F, -1, 0},
@@ -219,7 +221,7 @@ TEST(RequantizeNumerics, ScalesMoveWhereTheLargestElementIsRoundedAcrossTheForma
   for (const Row& row : rows) {
     SCOPED_TRACE(row.significand);
     for (const E8M0Rounding rounding : {E8M0Rounding::kUp, E8M0Rounding::kOcpFloor}) {
-      // A larger neighbour in the row keeps the element from being the first scale's largest.
+      // A larger neighbour in the row keeps the element from determining the first scale.
       std::vector<float> x(std::size_t{32} * 32, 0.0F);
       x[0] = row.significand;
       x[1] = 16.0F;

@@ -1,4 +1,4 @@
-// Archives of cache entries: round trip, and everything a hostile one may try.
+// Archives of cache entries: the round trip, and everything that a hostile archive may try.
 #include <archive.h>
 #include <archive_entry.h>
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ std::string name_of(const Entry& entry) {
   return "v1/" + stem_of(entry).folder() + "/" + stem_of(entry).entry_name();
 }
 
-// Two entries in the order of their names.
+// Returns two entries in the order of their names.
 std::vector<Entry> two_entries() {
   std::vector<Entry> entries{make_entry(1), make_entry(2)};
   if (name_of(entries[1]) < name_of(entries[0])) std::swap(entries[0], entries[1]);
@@ -42,7 +42,7 @@ std::string manifest_line(const std::string& name, const Bytes& bytes) {
          std::to_string(bytes.size()) + " " + name + "\n";
 }
 
-// A tar as a stranger makes it: any member, in any order.
+// Makes a tar with any members in any order, as a stranger may send it.
 class Forge {
  public:
   Forge() : out_(archive_write_new()), buffer_(1 << 20) {
@@ -137,7 +137,8 @@ TEST(CacheArchive, LeavesNothingUnlessFinished) {
     auto writer = ArchiveWriter::create(path);
     ASSERT_TRUE(writer);
     ASSERT_TRUE(writer->add(stem_of(make_entry()), cache::serialize(make_entry())));
-    EXPECT_FALSE(writer->add(stem_of(make_entry()), cache::serialize(make_entry())));  // twice
+    // The same entry is refused the second time.
+    EXPECT_FALSE(writer->add(stem_of(make_entry()), cache::serialize(make_entry())));
   }
   EXPECT_FALSE(std::filesystem::exists(path));
   EXPECT_FALSE(std::filesystem::exists(path + ".part"));
@@ -230,7 +231,7 @@ TEST(CacheArchive, TheManifestHasToAgree) {
 
 TEST(CacheArchive, ASizeBeyondTheLimitIsRefusedUnread) {
   Bytes bytes = Forge().entry(make_entry()).manifest().bytes();
-  // The size field of the first header, in octal, and the header's checksum over it.
+  // Changes the size field of the first header, in octal, and the header's checksum over it.
   const std::string size = "77777777777";
   std::copy(size.begin(), size.end(), bytes.begin() + 124);
   std::fill_n(bytes.begin() + 148, 8, ' ');

@@ -1,4 +1,4 @@
-// What the subcommands share: workloads, tables, statistics, reports.
+// Code shared by the subcommands: workloads, tables, statistics, reports.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -75,7 +75,7 @@ TEST(Timing, MedianAndQuantilesInterpolate) {
   EXPECT_DOUBLE_EQ(timing.p90_us, 4.6);
 }
 
-// Rounds are paired: a clock that slows both sides down does not move the ratio.
+// Rounds are paired: a clock that slows both sides does not change the ratio.
 TEST(Timing, RatioIsTheMedianOverPairedRounds) {
   Timing ours;
   ours.rounds_us = {1, 2, 10};
@@ -107,7 +107,7 @@ class CheckProduct : public ::testing::Test {
     library_ = std::move(*library);
   }
 
-  // Every element `bits` (bf16).
+  // Returns an operand in which every element has the bf16 bits `bits`.
   HostTensor operand(const TensorType& type, std::int64_t rows, std::uint16_t bits) const {
     const std::vector<std::uint16_t> x(static_cast<std::size_t>(rows * kDepth), bits);
     auto tensor = quantize_on_host(library_, type, x.data(), rows, kDepth);
@@ -138,7 +138,7 @@ TEST_F(CheckProduct, TakesTheRightProductAndSeesOneWrongElement) {
   EXPECT_GT(check(kOne, k144, kNowhere).elements, 0);
 }
 
-// Operands that a broken quantiser left zero agree with a broken product.
+// Zero operands from a broken quantiser agree with the result of a broken GEMM.
 TEST_F(CheckProduct, IsNotFooledByOperandsThatSayNothing) {
   EXPECT_FALSE(check(0x0000, 0x0000, kNowhere).ok);
   EXPECT_FALSE(check(0x7fc0, 0x7fff, kNowhere).ok) << "NaN";

@@ -1,4 +1,4 @@
-// The declarations of cuBLASLt against its own header, where the toolkit has it.
+// The declarations of cuBLASLt against its own header, if the toolkit has it.
 #include <gtest/gtest.h>
 
 #include "tools/bench/cublaslt_types.h"

@@ -83,7 +83,7 @@ TEST(ModelFile, NamesWhatIsWrong) {
   EXPECT_LT(error_of(with("\"M\"", "[\"" + std::string(1000, 'x') + "\"]")).size(), 200U);
 }
 
-// Printing the refused value would recurse once for each bracket, off the end of the stack.
+// Printing the refused value would recurse once for each bracket and overflow the stack.
 TEST(ModelFile, RefusesDeepNestingWithoutFollowingIt) {
   EXPECT_EQ(error_of(with("\"M\"", std::string(100'000, '[') + std::string(100'000, ']'))),
             "f.json: nested more than 8 deep; allowed is less");
@@ -97,7 +97,7 @@ TEST(ModelFile, SaysWhichFileCannotBeRead) {
   EXPECT_FALSE(read_model_file(fs::temp_directory_path()));
 }
 
-// Every shipped shape is one the library takes: all are planned and compiled elsewhere.
+// The library supports every shipped shape; other tests plan and compile all of them.
 TEST(ModelFile, ShippedFilesAreSupportedProblems) {
   std::set<std::string> models;
   const fs::path folder = fs::path(OCTILE_SOURCE_DIR) / "tools" / "models";

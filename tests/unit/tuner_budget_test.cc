@@ -35,7 +35,7 @@ TEST_F(BudgetTest, SharesFollowValuesAndUnspentTimeFlowsOn) {
   const Budget all(clock(), 100);
   const Allotment allotment({1, 3, 1});
   EXPECT_DOUBLE_EQ(allotment.share(all, 0).left(), 20);
-  now_ += 10;  // half of it
+  now_ += 10;  // half of the budget
   EXPECT_DOUBLE_EQ(allotment.share(all, 1).left(), 67.5);
   now_ += 80;
   EXPECT_DOUBLE_EQ(allotment.share(all, 2).left(), 10);

@@ -1,4 +1,4 @@
-// The tuner on a simulated device: what it decides is known, because the true times are.
+// The tuner on a simulated device. The right decision is known, because the true times are.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr double kEnough = 60;  // seconds
+constexpr double kEnough = 60;  // in seconds
 constexpr int kSeeds = 200;
 
 SimulatedGpu gpu_with(const std::vector<double>& times_us, std::uint64_t seed = 1) {
@@ -34,7 +34,7 @@ SearchResult run(const SimulatedGpu& gpu, double seconds = kEnough) {
   return *result;
 }
 
-// Sixteen candidates whose true times are spread over 30 %, by seed.
+// Returns sixteen candidates whose true times are spread over 30 % by `seed`.
 SimulatedGpu random_gpu(std::uint64_t seed) {
   std::vector<double> times;
   for (std::uint64_t i = 0; i < 16; ++i)
@@ -57,12 +57,12 @@ TEST(TunerSearch, PicksTheTrueBestWithinNoise) {
   for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
     const SimulatedGpu gpu = random_gpu(seed);
     const SearchResult result = run(gpu);
-    // A tie falls to the preferred one, and what is no gain leaves the default.
+    // A tie is won by the preferred candidate, and without a gain the default stays.
     EXPECT_LE(result.race.noise, 0.01) << seed;
     const double tie = result.winner == 0 ? RaceOptions().least_gain : RaceOptions().least_tie;
     if (us_of(gpu, result.winner) > best_us(gpu) * (1 + tie + result.race.noise)) ++beyond;
   }
-  // Intervals hold at 95 %; a search compares nine finalists.
+  // Intervals hold at 95 %, and a search compares nine finalists.
   EXPECT_LE(beyond, kSeeds / 50);
 }
 
@@ -82,7 +82,7 @@ TEST(TunerSearch, FindsAClearWinnerEveryTime) {
 TEST(TunerSearch, TheDefaultStaysWhereNothingBeatsItByMoreThanTheNoise) {
   int moved = 0;
   for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    // Equal, or faster by less than any noise.
+    // All are equal, or faster by less than any noise.
     const SearchResult result =
         run(gpu_with({10, 10, 10, 9.99, 10, 10, 10, 9.985, 10, 10, 10}, seed));
     if (result.winner == 0) {
@@ -90,11 +90,11 @@ TEST(TunerSearch, TheDefaultStaysWhereNothingBeatsItByMoreThanTheNoise) {
     }
     moved += result.winner == 0 ? 0 : 1;
   }
-  // Eight challengers with an interval that misses on one side in 1 of 100.
+  // Eight challengers have an interval that misses on one side in 1 of 100 cases.
   EXPECT_LE(moved, kSeeds / 12);
 }
 
-// To leave it for less is to decide by what differs from race to race.
+// A change for a smaller gain would depend on differences between races.
 TEST(TunerSearch, TheDefaultStaysUnlessItIsLeftFarEnoughBehind) {
   for (std::uint64_t seed = 1; seed <= kSeeds / 4; ++seed) {
     EXPECT_EQ(run(gpu_with({10, 10.1, 9.94, 10.3}, seed)).winner, 0) << seed;
@@ -105,15 +105,15 @@ TEST(TunerSearch, TheDefaultStaysUnlessItIsLeftFarEnoughBehind) {
 TEST(TunerSearch, ATieFallsToThePreferredOne) {
   int other = 0;
   for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    // 2 and 4 are the same to a tenth of the noise; 4 is a shade faster.
+    // 2 and 4 are equal to a tenth of the noise; 4 is slightly faster.
     const SearchResult result = run(gpu_with({10, 11, 9, 12, 8.998}, seed));
     if (result.winner != 2) ++other;
   }
   EXPECT_LE(other, kSeeds / 20);
 }
 
-// 0 to 5 as ranked; 6 to 11 their variants, of which the best candidates' and the default's are
-// looked at.
+// Candidates 0 to 5 are as ranked; 6 to 11 are their variants. The search tries the variants of the
+// best candidates and of the default.
 TEST(TunerSearch, VariantsOfTheFastestTakePart) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     SimulatedGpu gpu = gpu_with({10, 9, 11, 9.2, 12, 13, 9.7, 8.7, 10.6, 9.1, 5, 5}, seed);
@@ -128,7 +128,7 @@ TEST(TunerSearch, VariantsOfTheFastestTakePart) {
   }
 }
 
-TEST(TunerSearch, AVariantGoesThroughTheGate) {
+TEST(TunerSearch, AVariantIsVerified) {
   SimulatedGpu gpu = gpu_with({10, 9, 8});
   gpu.candidates[2].variant_of = 1;
   gpu.candidates[2].wrong = "element 7";
@@ -149,7 +149,8 @@ TEST(TunerSearch, TwoSearchesFromScratchAgree) {
     if (x.winner == y.winner) continue;
     ++disagree;
     const double apart = us_of(first, x.winner) / us_of(first, y.winner);
-    // Both are ties of the same fastest, or it is about as far from the default as makes it stay.
+    // Both are ties of the same fastest candidate, or its distance from the default is near the
+    // limit at which the default stays.
     const bool stays = x.winner == 0 || y.winner == 0;
     const double tie = stays ? RaceOptions().least_gain : RaceOptions().least_tie;
     EXPECT_NEAR(apart, 1, tie + std::max(x.race.noise, y.race.noise)) << seed;
@@ -171,7 +172,7 @@ TEST(TunerSearch, AWrongCandidateIsReportedAndNeverTimed) {
   EXPECT_THAT(result->dropped[0].why, HasSubstr("worst element (3, 4)"));
 }
 
-// The first to pass is wrong where nobody looked; it takes another to see that.
+// The first candidate that passes is wrong between the samples; only a second candidate reveals it.
 TEST(TunerSearch, AWrongCandidateThatPassedFirstIsFoundOut) {
   SimulatedGpu gpu = gpu_with({10, 8, 9, 9.5});
   gpu.candidates[0].wrong_in_between = true;
@@ -186,7 +187,7 @@ TEST(TunerSearch, AWrongCandidateThatPassedFirstIsFoundOut) {
   }
 }
 
-TEST(TunerSearch, SpillsAndFailedCompilesDropOutBeforeTheGate) {
+TEST(TunerSearch, SpillsAndFailedCompilesDropOutBeforeVerification) {
   SimulatedGpu gpu = gpu_with({10, 5, 6, 9});
   gpu.candidates[1].spill_bytes = 8;
   gpu.candidates[2].compile_error = "ptxas fatal C7602";
@@ -203,7 +204,7 @@ TEST(TunerSearch, SpillsAndFailedCompilesDropOutBeforeTheGate) {
   EXPECT_THAT(result->dropped[1].why, HasSubstr("C7602"));
 }
 
-// It is what serves without any record: to leave it out would compare with nothing.
+// The default serves without any record, so leaving it out would leave nothing to compare with.
 TEST(TunerSearch, ADefaultThatSpillsIsTimedAllTheSame) {
   SimulatedGpu gpu = gpu_with({10, 9});
   gpu.candidates[0].spill_bytes = 16;
@@ -230,24 +231,24 @@ TEST(TunerSearch, WhereNoneIsRightNothingWins) {
 
 TEST(TunerSearch, ALostDeviceEndsTheSearchWithItsCandidate) {
   SimulatedGpu gpu = gpu_with({5, 9, 7});
-  gpu.lost_at_measurement = 2;  // two first times each
+  gpu.lost_at_measurement = 2;  // two first times for each
   SimulatedBench bench(gpu);
   const auto result = search(bench, Budget(bench.clock(), kEnough));
   ASSERT_FALSE(result);
   EXPECT_THAT(result.error().message, HasSubstr("candidate 1: cuEventSynchronize"));
 }
 
-// From nothing at all to more than is needed.
+// From no time at all to more than is needed.
 TEST(TunerSearch, TheBudgetIsKept) {
   for (const double seconds : {0.0, 0.01, 0.1, 0.3, 0.5, 0.8, 1.2, 2.0, 5.0}) {
     SimulatedGpu gpu = random_gpu(5);
-    gpu.candidates[7].compile_seconds = 100;  // one that is never ready
+    gpu.candidates[7].compile_seconds = 100;  // this candidate is never ready
     SimulatedBench bench(gpu);
     const tuner::Clock clock = bench.clock();
     const double began = clock();
     const auto result = search(bench, Budget(clock, seconds));
     ASSERT_TRUE(result);
-    // One candidate may be on its way through verification when time is up.
+    // One candidate may still be in verification when time is up.
     EXPECT_LE(clock() - began, seconds + gpu.verify_seconds + 2 * gpu.measurement_seconds) << seconds;
     if (result->outcome == Outcome::kOutOfTime) {
       EXPECT_EQ(result->winner, 0);
@@ -261,13 +262,13 @@ TEST(TunerSearch, TheBudgetIsKept) {
   }
 }
 
-// Time for a short final only: who gets into it goes by the first times.
+// There is time only for a short final, so the first times decide who enters it.
 TEST(TunerSearch, AShortBudgetIsSpentOnTheFinal) {
   for (std::uint64_t seed = 1; seed <= kSeeds / 4; ++seed) {
     std::vector<double> times(16, 10.5);
     times[15] = 9;
     SimulatedGpu gpu = gpu_with(times, seed);
-    gpu.outlier_share = 0;  // two of them in ten blocks would leave the default
+    gpu.outlier_share = 0;  // two outliers in ten blocks would leave the default
     for (auto& candidate : gpu.candidates) candidate.compile_seconds = 0.01;
     EXPECT_EQ(run(gpu, 0.85).winner, 15) << seed;
   }
@@ -275,7 +276,7 @@ TEST(TunerSearch, AShortBudgetIsSpentOnTheFinal) {
 
 TEST(TunerSearch, DriftDoesNotChangeTheDecision) {
   for (std::uint64_t seed = 1; seed <= kSeeds / 4; ++seed) {
-    for (const double drift : {-0.2, -0.02, 0.02, 0.2}) {  // a second
+    for (const double drift : {-0.2, -0.02, 0.02, 0.2}) {  // per second
       SimulatedGpu gpu = gpu_with({10, 10.4, 9.7, 12, 10.1, 9.95, 10.2}, seed);
       gpu.drift_per_second = drift;
       gpu.sway = 0.03;
@@ -285,7 +286,7 @@ TEST(TunerSearch, DriftDoesNotChangeTheDecision) {
 }
 
 TEST(TunerSearch, ThrottledLapsAreRepeated) {
-  // In its throttled time this device makes even candidates look slow: 2 is the best.
+  // While throttled, this device makes even candidates look slow; 2 is the best.
   SimulatedGpu gpu = gpu_with({10, 9.8, 9.0, 9.5, 9.9, 10, 10});
   gpu.throttled_from = 100.35;
   gpu.throttled_to = 100.55;
@@ -310,7 +311,7 @@ TEST(TunerSearch, ConditionsAreTheMediansOfWhatTheDeviceSaid) {
   EXPECT_EQ(result.race.conditions.power_watts, 500);
 }
 
-// While the first is timed, the others compile: the whole takes hardly longer than the compiling.
+// While the first is timed, the others compile, so the total takes hardly longer than compiling.
 TEST(TunerSearch, TimesWhileOthersCompile) {
   SimulatedGpu gpu = random_gpu(9);
   gpu.cores = 2;

@@ -1,5 +1,5 @@
-// Writes OUT, a C++ file with the records of the named files of tuning records as runtime/tuned/
-// embedded.h declares them. Run by the build: octile_embed_tuning OUT FILE...
+// Writes OUT, a C++ file with the tuning records of the named files in the form that
+// runtime/tuned/embedded.h declares. The build runs it: octile_embed_tuning OUT FILE...
 #include <fmt/format.h>
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// fmt's formatter, compiled once for all rooms: see octile_fmt in octile_room.cmake. Everything
-// that <fmt/format.h> declares and does not define is in format-inl.h; its templates need naming.
+// Compiles fmt's formatter once for all components: see octile_fmt in octile_room.cmake.
+// <fmt/format-inl.h> defines what <fmt/format.h> only declares. Its templates are instantiated here.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -1,13 +1,13 @@
-# Where the CUDA headers and NVRTC of this build come from: the one rule, included by CMakeLists.txt
-# and run by tools/setup.sh as `cmake -P` to learn whether there is anything to install.
+# Finds the CUDA headers and NVRTC of this build. CMakeLists.txt includes this file, and tools/setup.sh runs
+# it as `cmake -P` to learn whether it must install anything.
 #
-# Only <cuda.h> and <nvrtc.h> are needed, and only for their types: libcuda.so.1 and NVRTC are opened
-# at run time. An installed toolkit comes first because the driver of that machine is known to go with
-# it; else the wheels of tools/requirements/cuda.txt.
-set(OCTILE_CUDA_OLDEST 12080)  # as CUDA_VERSION is written; 12.8
+# Only <cuda.h> and <nvrtc.h> are needed, and only for their types: libcuda.so.1 and NVRTC are opened at run
+# time. An installed toolkit comes first, because it is known to match the machine's driver. The wheels of
+# tools/requirements/cuda.txt come second.
+set(OCTILE_CUDA_OLDEST 12080)  # 12.8 in the form of CUDA_VERSION
 
-# octile_find_cuda(<prefix> <wheel environment>): sets <prefix>_INCLUDE_DIR, <prefix>_NVRTC_DIR and
-# <prefix>_VERSION, or leaves them empty and says in <prefix>_TRIED why each place would not do.
+# octile_find_cuda(<prefix> <wheel environment>) sets <prefix>_INCLUDE_DIR, <prefix>_NVRTC_DIR and
+# <prefix>_VERSION, or leaves them empty and says in <prefix>_TRIED why each place is unsuitable.
 function(octile_find_cuda prefix venv)
   file(GLOB wheels ${venv}/lib/python3*/site-packages/nvidia/cu1*)
   set(tried "")

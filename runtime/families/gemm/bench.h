@@ -1,4 +1,4 @@
-// The Bench of one product at one token count on a GPU.
+// Times and verifies the candidates of one GEMM at one token count on a GPU.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ namespace octile::tuner {
 
 class GemmBench final : public KernelBench<GemmProblem, GemmConfig, FixedGemm, GemmSlot, GemmVerifier> {
  public:
-  // Fresh operands by `seed`.
+  // Creates the bench with new operands drawn by `seed`.
   static Result<std::unique_ptr<GemmBench>> create(TunerContext& shop, const GemmProblem& problem,
                                                    std::int64_t tokens,
                                                    std::vector<Ranked> candidates,

@@ -32,7 +32,8 @@ std::vector<reference::Fp64Window> sample_windows(std::int64_t m, std::int64_t n
   return windows;
 }
 
-// Whether there is something to compare with: operands that are zero or NaN agree with anything.
+// Returns true if the sample can reveal an error: operands that are zero or NaN agree with any
+// result.
 bool is_telling(const Sample& sample) {
   const auto finite = [](double value) { return std::isfinite(value); };
   return std::all_of(sample.r.begin(), sample.r.end(), finite) &&
@@ -71,7 +72,7 @@ void check_sample(const GemmProblem& problem, const Sample& sample, const void* 
                                            reference::tolerance_c(problem.promote));
   report.row += sample.window.row0;
   report.col += sample.window.col0;
-  // Of the windows that fail, the first is the one to be told about.
+  // If several windows fail, the first one is reported.
   const bool ok = report.ok && is_telling(sample);
   const bool worse = report.worst_error_over_s > check.worst.worst_error_over_s;
   if (check.elements == 0 || (check.ok && (!ok || worse))) check.worst = report;

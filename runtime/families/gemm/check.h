@@ -1,4 +1,4 @@
-// How far a product is from FP64 on the same operands, sampled.
+// Compares samples of a GEMM's result with FP64 on the same operands.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,9 @@ namespace octile {
 struct ProductCheck {
   bool ok = true;
   std::int64_t elements = 0;
-  reference::ToleranceReport worst;  // the window with the largest |D - R| / S
+  // The failing window that was checked first; if none fails, the window with the largest |D - R| /
+  // S.
+  reference::ToleranceReport worst;
 };
 
 // R and S of one window of D.
@@ -25,19 +27,20 @@ struct Sample {
 Result<Sample> sample_window(const GemmProblem& problem, const reference::GemmArgs& operands,
                              const reference::Fp64Window& window);
 
-// Rows and columns of D that are looked at: the first, the last (tails), one between, and
-// `scattered` windows more at places drawn by `seed`. Errors as reference::gemm_fp64.
+// Returns the windows of D to check: at the first rows and columns, at the last (the tails) and at
+// one place between. `scattered` further windows lie at places drawn by `seed`. Errors: those of
+// reference::gemm_fp64.
 Result<std::vector<Sample>> sample_product(const GemmProblem& problem,
                                            const reference::GemmArgs& operands, int scattered = 0,
                                            std::uint64_t seed = 0);
 
-// One window of D, [window.rows][ldd] from its first element, against its sample.
-// The operands are expected to be finite and not all zero in the window: where they are, that too
-// is not ok.
+// Adds the check of one window of D to `check`. `d` points at the window's first element, with rows
+// `ldd` apart. The operands should be finite and not all zero in the window; otherwise the check
+// fails too.
 void check_sample(const GemmProblem& problem, const Sample& sample, const void* d, std::int64_t ldd,
                   ProductCheck& check);
 
-// d: [a.rows][b.rows] of the problem's type.
+// Checks samples of d, [a.rows][b.rows] of the problem's type, and returns the result.
 Result<ProductCheck> check_product(const GemmProblem& problem, const HostTensor& a,
                                    const HostTensor& b, const void* d);
 

@@ -1,5 +1,5 @@
-// A GEMM kernel of a stated configuration, ready on one device: what a search times and a benchmark
-// of its winner runs, beside plans, which choose for themselves.
+// A GEMM kernel of a given configuration, ready on one device. A search times it, and a benchmark
+// runs its winner. Plans are different: they choose the configuration themselves.
 #pragma once
 
 #include <cuda.h>
@@ -15,13 +15,13 @@ namespace octile {
 
 class FixedGemm {
  public:
-  // Loads what was built. The device's primary context must be current in this thread, then and in
-  // run(). The library outlives this. Errors: kDeviceError, kOutOfMemory.
+  // Loads a built kernel. The device's primary context must be current in this thread, now and in
+  // run(). The library must outlive the result. Errors: kDeviceError, kOutOfMemory.
   static Result<FixedGemm> load(Library& library, const std::shared_ptr<const Driver>& driver,
                                 int ordinal, const DeviceSpec& device, const GemmProblem& problem,
                                 const GemmConfig& config, Built built);
 
-  // As octile_gemm_run, m > 0 included in `args`. Legal in a capture.
+  // Runs the GEMM like octile_gemm_run; `args` includes m > 0. Legal in a capture.
   Status run(octile_gemm_args args, CUstream stream) const;
 
   const KernelBuild& build() const { return *built_.kernel; }

@@ -19,7 +19,8 @@ namespace {
 // Primes, so that no row length is a multiple of them.
 constexpr std::size_t kCodePool = 131071;
 constexpr std::size_t kScalePool = 8191;
-// Standard deviations at which codes saturate: about the expected maximum of 128 normal values.
+// Number of standard deviations at which codes saturate: about the expected maximum of 128 normal
+// values.
 constexpr float kBlockMaximum = 2.8F;
 constexpr std::uint64_t kScaleSalt = 0x5ca1e;
 
@@ -42,7 +43,7 @@ std::vector<float> scale_pool(DType fp8, std::uint64_t seed) {
   return pool;
 }
 
-// One element in 61, so that most blocks of 128 hold some, and ordinary ones between them.
+// Replaces one element in 61, so that most blocks of 128 hold both special and ordinary values.
 void put_specials(std::vector<float>& pool) {
   using Limits = std::numeric_limits<float>;
   constexpr std::array kSpecials{0.0F,
@@ -57,7 +58,7 @@ void put_specials(std::vector<float>& pool) {
   for (std::size_t i = 0; 61 * i < pool.size(); ++i) pool[61 * i] = kSpecials[i % kSpecials.size()];
 }
 
-// In the type's own bytes.
+// Returns the values as bytes of `type`.
 std::vector<std::uint8_t> encoded(DType type, const std::vector<float>& values) {
   const auto size = static_cast<std::size_t>(size_of(type));
   std::vector<std::uint8_t> bytes(values.size() * size);
@@ -71,7 +72,8 @@ std::vector<std::uint8_t> encoded(DType type, const std::vector<float>& values) 
   return bytes;
 }
 
-// buffer[i] = pool[i % pool_bytes]: what is there already is copied behind itself until it fills.
+// Returns a buffer with buffer[i] = pool[i % pool_bytes]. The filled part is copied behind itself
+// until the buffer is full.
 Result<DeviceBuffer> repeat(const GpuSession& gpu, const void* pool, std::size_t pool_bytes,
                             std::size_t bytes) {
   auto buffer = gpu.allocate(bytes);
@@ -91,7 +93,7 @@ Result<DeviceBuffer> repeat(const GpuSession& gpu, const void* pool, std::size_t
   return buffer;
 }
 
-// D of the slot against FP64 on the slot's operands.
+// Compares D of the slot with FP64 on the slot's operands.
 Result<ProductCheck> check_slot(const GpuSession& gpu, const GemmProblem& problem,
                                 const GemmSlot& slot) {
   const auto a = download(gpu, slot.a);
@@ -106,7 +108,7 @@ Result<ProductCheck> check_slot(const GpuSession& gpu, const GemmProblem& proble
 }  // namespace
 
 int rotation_slots(const GpuSession& gpu, std::int64_t bytes_of_a_call) {
-  constexpr std::int64_t kMost = 1024;  // of calls that hardly touch memory
+  constexpr std::int64_t kMost = 1024;  // limits calls that touch little memory
   const std::int64_t wanted = 2 * gpu.spec().l2_bytes / std::max<std::int64_t>(bytes_of_a_call, 1);
   return static_cast<int>(std::clamp<std::int64_t>(wanted + 1, 2, kMost));
 }
@@ -173,7 +175,7 @@ Result<std::vector<GemmSlot>> make_gemm_slots(const GpuSession& gpu, const GemmP
 
 Result<ProductCheck> run_and_check(const GpuSession& gpu, const GemmProblem& problem,
                                    GemmSlot& slot, const std::function<Status()>& run) {
-  constexpr std::uint8_t kPoison = 0xFF;  // two of them are a bf16 NaN
+  constexpr std::uint8_t kPoison = 0xFF;  // two such bytes are a bf16 NaN
   Status ok = slot.d.fill(kPoison, gpu.stream());
   if (ok) ok = run();
   if (ok) ok = gpu.synchronize();

@@ -1,5 +1,5 @@
-// Random FP8 operands on a GPU, in several copies that calls rotate over, so that none finds its
-// own in L2.
+// Random FP8 operands on a GPU. Calls rotate over several copies, so that no call finds its
+// operands in L2.
 #pragma once
 
 #include <cstdint>
@@ -13,39 +13,39 @@
 
 namespace octile {
 
-// How many copies of what one call touches pass twice the L2 together; at least 2.
+// Returns how many copies of the data of one call exceed twice the L2 together; at least 2.
 int rotation_slots(const GpuSession& gpu, std::int64_t bytes_of_a_call);
-// Operands and result, read or written once each; scales excluded.
+// Returns the size of operands and result, each counted once, without scales.
 std::int64_t bytes_of_call(const GemmProblem& problem, std::int64_t m);
 
-// Codes of N(0, 1) scaled as a block quantiser would, scales around 1 / 160 that differ by up to 4.
-// Drawn from pools whose lengths are prime, so that rows differ. Errors: kUnsupported for scales
-// that are not fp32.
+// Returns a tensor of N(0, 1) quantised as a block quantiser would do it. Its scales are around 1 /
+// 160 and differ by a factor of up to 4. Values are drawn from pools of prime length, so that rows
+// differ. Errors: kUnsupported for scales that are not fp32.
 Result<DeviceTensor> random_tensor(const GpuSession& gpu, const TensorType& type, std::int64_t rows,
                                    std::int64_t cols, std::uint64_t seed);
 
-// What an unscaled tensor holds.
+// The values of an unscaled tensor.
 enum class Values {
   kNormal,   // N(0, 1)
-  kSpecial,  // the same; among them zeros, subnormals, the largest, infinities and NaNs
+  kSpecial,  // N(0, 1) with some zeros, subnormals, largest values, infinities and NaNs
 };
 
-// bf16, fp16 or fp32, drawn from a pool as above.
+// Return bf16, fp16 or fp32 values drawn from a pool as above.
 Result<DeviceBuffer> random_values(const GpuSession& gpu, DType type, std::int64_t elements,
                                    std::uint64_t seed, Values values);
 Result<DeviceBuffer> random_bf16(const GpuSession& gpu, std::int64_t elements, std::uint64_t seed);
 
-// What one product reads and writes.
+// The operands and the result of one GEMM.
 struct GemmSlot {
   DeviceTensor a, b;
   DeviceBuffer d;
 };
 octile_gemm_args args_of(const GemmSlot& slot);
-// All slots hold the same values.
+// Returns slots that all hold the same values.
 Result<std::vector<GemmSlot>> make_gemm_slots(const GpuSession& gpu, const GemmProblem& problem,
                                               std::int64_t m, int slots, std::uint64_t seed);
 
-// Poisons the slot's D, runs, and compares D with FP64 on the slot's operands.
+// Poisons the slot's D, calls `run` and compares D with FP64 on the slot's operands.
 Result<ProductCheck> run_and_check(const GpuSession& gpu, const GemmProblem& problem,
                                    GemmSlot& slot, const std::function<Status()>& run);
 

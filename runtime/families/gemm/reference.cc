@@ -17,13 +17,13 @@
 namespace octile::reference {
 namespace {
 
-// A tile of D and one chunk of K of both operands, decoded, stay in a core's second-level cache.
+// A tile of D and one decoded chunk of K of both operands fit in a core's second-level cache.
 constexpr std::int64_t kRowStrips = 32;
 constexpr std::int64_t kColStrips = 16;
 constexpr std::int64_t kTileRows = kRowStrips * kStripRows;
 constexpr std::int64_t kTileCols = kColStrips * kStripCols;
 constexpr std::int64_t kStripPair = kStripRows * kStripCols;
-constexpr std::int64_t kChunk = 128;  // columns of K decoded at a time: one scale block
+constexpr std::int64_t kChunk = 128;  // number of columns of K decoded at a time: one scale block
 
 struct Workspace {
   alignas(64) float a[kTileRows * kChunk];
@@ -34,7 +34,8 @@ struct Workspace {
   alignas(64) float scale_b[kTileCols];
 };
 
-// Half as large in each direction: FP64, and two sums an element.
+// Tiles are half as large in each direction, because FP64 values are larger and each element has
+// two sums.
 constexpr std::int64_t kFp64Rows = kTileRows / 2;
 constexpr std::int64_t kFp64Cols = kTileCols / 2;
 struct Fp64Workspace {
@@ -131,7 +132,8 @@ void store(void* d, DType dtype, std::int64_t at, float value) {
   } else if (dtype == DType::kFP16) {
     static_cast<std::uint16_t*>(d)[at] = float_to_fp16(value);
   } else {
-    // One NaN, as the device's: otherwise its bits depend on the host's instruction.
+    // All NaNs get the bits that the device writes; otherwise they would depend on the host's
+    // instruction.
     constexpr std::uint32_t kCanonicalNan = 0x7FFFFFFFU;
     static_cast<float*>(d)[at] = std::isnan(value) ? std::bit_cast<float>(kCanonicalNan) : value;
   }
@@ -149,7 +151,7 @@ class Product {
     std::fill(std::begin(work.partial), std::end(work.partial), 0.0F);
     std::fill(std::begin(work.acc), std::end(work.acc), 0.0F);
     const std::int64_t k = operands_.k;
-    // No promotion is one interval over the whole of K.
+    // Without promotion, one interval covers all of K.
     const std::int64_t interval =
         problem_.promote == kPromoteNone ? round_up(k, kChunk) : problem_.promote;
     const std::int64_t chunk = std::min(kChunk, interval);
@@ -166,7 +168,7 @@ class Product {
   }
 
  private:
-  // body(first row and column within the tile, offset of the pair's 6 x 16 sums)
+  // Calls body(first row within the tile, first column, offset of the pair's 6 x 16 sums).
   template <typename Body>
   static void for_each_strip_pair(const Tile& tile, const Body& body) {
     for (std::int64_t col = 0; col < tile.cols; col += kStripCols) {
@@ -203,7 +205,7 @@ class Product {
   std::int64_t ldd_;
 };
 
-// R and S of one tile, written at their places of the window.
+// Computes R and S of one tile and writes them at the tile's place in the window.
 void compute_fp64(const Operands& operands, const Fp64Window& window, const Tile& tile,
                   Fp64Workspace& work, double* r, double* s) {
   for (std::int64_t i = 0; i < tile.rows; ++i) {
@@ -247,7 +249,7 @@ Status gemm(const GemmProblem& problem, const GemmArgs& args, int threads) {
   const auto operands = open_operands(problem, args);
   if (!operands) return tl::unexpected(operands.error());
   if (auto s = check_output(problem, args); !s) return s;
-  if (operands->k == 0 && problem.accumulate) return {};  // D keeps its bits, -0 and NaN included
+  if (operands->k == 0 && problem.accumulate) return {};  // D keeps its bits, also -0 and NaN
 
   const Tiling tiles({0, args.m, 0, problem.n}, kTileRows, kTileCols);
   const Product product(problem, args, *operands);

@@ -11,7 +11,7 @@ namespace octile::reference {
 struct GemmArgs {
   std::int64_t m = 0;
   const void* a = nullptr;
-  std::int64_t lda = 0;  // elements; 0: packed, for ldb and ldd too
+  std::int64_t lda = 0;  // in elements; 0: the default stride, also for ldb and ldd
   const void* a_scale = nullptr;
   std::int64_t a_scale_ld = 0;  // 0: roundup(m,4)
   const void* b = nullptr;
@@ -20,26 +20,27 @@ struct GemmArgs {
   std::int64_t b_scale_ld = 0;  // 0: roundup(ceil(k/128),4)
   void* d = nullptr;
   std::int64_t ldd = 0;
-  std::int64_t k = 0;  // read where the problem's k is dynamic
+  std::int64_t k = 0;  // used if the problem's k is dynamic
 };
 
-// D (+)= A * B^T: partial sums over `promote` elements of K in fp32, products added one by one in
-// ascending k, then acc = fma(partial, scale_a * scale_b, acc) in K order. With `accumulate` the
-// old D is added to the finished acc. D is rounded once; its NaN is 0x7fff (bf16, fp16) or
-// 0x7fffffff (fp32). k = 0: D is zero, or keeps its bits with `accumulate`. The same bits for any
-// thread count and host. threads 0: one per core. Errors: kUnsupported for types, scales or a
-// promotion interval the contract does not have; kInvalidArgument for a null pointer, a negative
-// size or a leading dimension that is too small.
+// Computes D (+)= A * B^T. Partial sums cover `promote` elements of K in fp32; the products of
+// elements are added one by one in ascending k. Then acc = fma(partial, scale_a * scale_b, acc) in
+// the order of K. With `accumulate`, the old D is added to the finished acc. D is rounded once; its
+// NaN is 0x7fff (bf16, fp16) or 0x7fffffff (fp32). If k = 0, D is zero, or keeps its bits with
+// `accumulate`. The result has the same bits for any thread count and host. threads 0: one per
+// core. Errors: kUnsupported for types, scales or a promotion interval that docs/numerics.md does
+// not define; kInvalidArgument for a null pointer, a negative size or a leading dimension that is
+// too small.
 Status gemm(const GemmProblem&, const GemmArgs&, int threads = 0);
 
-// A part of D: a large product is sampled.
+// A part of D. A large GEMM is checked in a few windows.
 struct Fp64Window {
   std::int64_t row0 = 0, rows = 0, col0 = 0, cols = 0;
 };
 
-// R = the FP64 product of the dequantised operands and S = sum |a*b*scales| for the elements of a
-// window, row-major [rows][cols]: what the tolerance of the contract is stated in. An old D is no
-// part of them; D is not read and may be null.
+// Computes R and S for the elements of a window, row-major [rows][cols]. R is the FP64 GEMM of the
+// dequantised operands and S = sum |a*b*scales|; the tolerance in docs/numerics.md is stated in
+// both. Neither contains an old D: D is not read and may be null.
 Status gemm_fp64(const GemmProblem&, const GemmArgs&, const Fp64Window&, double* r, double* s,
                  int threads = 0);
 

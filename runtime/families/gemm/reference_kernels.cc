@@ -7,7 +7,7 @@
 namespace octile::reference {
 namespace {
 
-// GCC and Clang vector types: lanes are columns of D, so the summation order of an element does not
+// GCC and Clang vector types. Lanes are columns of D, so the summation order of an element does not
 // depend on the width of the machine's registers.
 using Vector = float __attribute__((vector_size(64)));
 using VectorFp64 = double __attribute__((vector_size(64)));
@@ -28,7 +28,7 @@ void multiply_strips(const float* a, const float* b, std::int64_t k, float* part
   for (int r = 0; r < kRows; ++r) sums[r] = sum[r];
 }
 
-// Half a strip at a time: 6 x 8 sums and 6 x 8 magnitudes fill the registers.
+// Takes half a strip at a time: 6 x 8 sums and 6 x 8 magnitudes fill the registers.
 OCTILE_MULTIVERSION
 void multiply_strips_fp64(const double* a, const double* b, std::int64_t k, double* partial,
                           double* magnitudes) {

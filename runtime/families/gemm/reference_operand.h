@@ -1,5 +1,5 @@
-// An FP8 operand of the host GEMM: checked, indexed and decoded into the panels the inner loops
-// take.
+// An FP8 operand of the host GEMM. It is checked, indexed and decoded into the panels of the inner
+// loops.
 #pragma once
 
 #include <algorithm>
@@ -14,14 +14,14 @@ namespace octile::reference {
 
 class GemmOperand {
  public:
-  // Rows x k, K-major. `name` ("a" or "b") is for the error's sentence. ld 0: k; scale_ld 0: as
-  // quantized_layout says.
+  // Returns the checked operand of rows x k elements, K-major. `name` ("a" or "b") appears in the
+  // error's sentence. ld 0: k; scale_ld 0: the value from quantized_layout.
   static Result<GemmOperand> open(const char* name, const TensorType& type, std::int64_t rows,
                                   std::int64_t k, const void* codes, std::int64_t ld,
                                   const void* scales, std::int64_t scale_ld);
 
-  // panel[strip][count][kStrip] = values of rows [row0, row0 + rows) at [k0, k0 + count), zero
-  // beyond the last row.
+  // Decodes rows [row0, row0 + rows) at [k0, k0 + count) into panel[strip][count][kStrip]. Rows
+  // beyond the last one are zero.
   template <std::int64_t kStrip, typename T>
   void decode(std::int64_t row0, std::int64_t rows, std::int64_t k0, std::int64_t count,
               T* panel) const {
@@ -37,7 +37,7 @@ class GemmOperand {
     }
   }
 
-  // out[i] = decode scale of element (row0 + i, k0).
+  // Sets out[i] to the decode scale of element (row0 + i, k0).
   template <typename T>
   void load_scales(std::int64_t row0, std::int64_t rows, std::int64_t k0, T* out) const {
     for (std::int64_t i = 0; i < rows; ++i) {

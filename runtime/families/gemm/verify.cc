@@ -11,12 +11,12 @@
 namespace octile::tuner {
 namespace {
 
-constexpr std::uint8_t kPoison = 0xFF;         // as templates/bench/inspect.cu has it
+constexpr std::uint8_t kPoison = 0xFF;         // equal to the poison in templates/bench/inspect.cu
 constexpr std::int64_t kGuardElements = 4096;  // keeps D 16-byte aligned
-constexpr std::int64_t kRowGuardElements = 8;  // 16 bytes of bf16: what TMA strides are made of
+constexpr std::int64_t kRowGuardElements = 8;  // 16 bytes of bf16, the unit of TMA strides
 constexpr int kScatteredWindows = 23;          // 32 with the nine at edges and centre
 constexpr unsigned kInspectThreads = 256;
-constexpr unsigned kInspectBlocks = 1056;  // eight of 132 SMs
+constexpr unsigned kInspectBlocks = 1056;  // eight for each of 132 SMs
 
 Verdict wrong(std::string why) { return {false, std::move(why), {}}; }
 
@@ -52,8 +52,8 @@ Result<GemmVerifier> GemmVerifier::create(const GpuSession& gpu, const LoadedTem
   double largest = 0;
   for (const Sample& sample : verifier.samples_)
     largest = std::max(largest, *std::max_element(sample.s.begin(), sample.s.end()));
-  // Either result may be off by the tolerance. S varies between elements: twice the largest sampled
-  // one bounds it, and is still far below what a wrong tile is off by.
+  // Either result may differ from FP64 by the tolerance. S varies between elements; twice the
+  // largest sampled S serves as its bound. That is still far below the error of a wrong tile.
   verifier.apart_allowed_ = 2 * reference::tolerance_c(problem.promote) * 0x1p-13 * 2 * largest;
   return verifier;
 }
@@ -84,7 +84,7 @@ Result<Verdict> GemmVerifier::check(const Run& run) {
 
   const auto report = inspect(first_);
   if (!report) return tl::unexpected<Error>(report.error());
-  // A device that runs nothing answers nothing.
+  // If the device did not run the check, the counts below mean nothing.
   if (report->looked_at != static_cast<std::uint64_t>(elements()))
     return wrong(
         fmt::format("the check itself looked at {} of {} elements", report->looked_at, elements()));
@@ -100,7 +100,8 @@ Result<Verdict> GemmVerifier::check(const Run& run) {
   return compare_in_full();
 }
 
-// A launch that is refused is the candidate's failure; one that breaks the device is an Error.
+// Returns a wrong verdict if the launch is refused, which is the candidate's failure. Returns an
+// Error if the launch breaks the device.
 Result<Verdict> GemmVerifier::launch_on_poison(const Run& run) {
   if (Status ok = d_.fill(kPoison, gpu_->stream()); !ok) return tl::unexpected<Error>(ok.error());
   const Status launched = run(args_, gpu_->stream());
@@ -172,7 +173,7 @@ Result<Verdict> GemmVerifier::compare_in_full() {
   return Verdict{};
 }
 
-// FP64 on one element that the two disagree about.
+// Decides by FP64 on one element for which candidate and accepted result differ.
 Result<Verdict> GemmVerifier::settle(const Report& report) {
   const std::int64_t at = static_cast<std::int64_t>(report.last_apart) - 1 - kGuardElements;
   const reference::Fp64Window element{at / args_.ldd, 1, at % args_.ldd, 1};

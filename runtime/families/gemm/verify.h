@@ -1,12 +1,14 @@
-// Whether a GEMM candidate computes the product, all of it and nothing else.
+// Verifies that a GEMM candidate writes every element of D correctly and nothing else.
 //
-//   operands:  random, by seed
-//   output:    poisoned, rows further apart than they are long, guard zones before and after
-//   twice:     the same bits both times
-//   sampled:   the contract's tolerance against FP64 on the host, first, last and scattered windows
-//   in full:   every element written, none outside; every element agrees with the first candidate
-//              that passed, within what the tolerance allows two right results to differ by; where
-//              they do not, FP64 says which of the two is wrong
+//   operands:  random, drawn by a seed
+//   output:    poisoned; rows have gaps between them, and guard zones lie before and after
+//   twice:     both launches write the same bits
+//   sampled:   first, last and scattered windows meet the tolerance of docs/numerics.md against
+//   FP64
+//              on the host
+//   in full:   every element is written and none outside; every element agrees with the first
+//              candidate that passed, within twice the tolerance; if one does not, FP64 decides
+//              which of the two is wrong
 #pragma once
 
 #include <cstdint>
@@ -24,18 +26,18 @@ namespace octile::tuner {
 
 class GemmVerifier {
  public:
-  // `a` and `b` outlive verification; nothing may write to them. Errors: kUnsupported for a product
-  // that accumulates, which has no poisoned output.
+  // Returns a verifier. `a` and `b` must outlive verification, and nothing may write to them.
+  // Errors: kUnsupported for a GEMM that accumulates, because it has no poisoned output.
   static Result<GemmVerifier> create(const GpuSession& gpu, const LoadedTemplate& inspect,
                                  const GemmProblem& problem, const DeviceTensor& a,
                                  const DeviceTensor& b, std::uint64_t seed);
 
-  // `run` enqueues one call. What it fails with is the candidate's fault; an Error is not: the
-  // device answers no more.
+  // Verifies one candidate; `run` enqueues one call. An error of `run` is the candidate's fault and
+  // gives a wrong verdict. An Error from check() means that the device no longer answers.
   using Run = std::function<Status(const octile_gemm_args&, CUstream)>;
   Result<Verdict> check(const Run& run);
 
-  // The kernel that looks at outputs of that type: templates/bench/inspect.cu.
+  // Returns the kernel that inspects outputs of type `d`: templates/bench/inspect.cu.
   static Result<LoadedTemplate> compile_inspector(const GpuSession& gpu, DType d);
 
  private:

@@ -1,4 +1,4 @@
-// The Bench of one quantiser at one row count on a GPU.
+// Times and verifies the candidates of one quantiser at one row count on a GPU.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ namespace octile::tuner {
 class QuantizeBench final : public KernelBench<QuantizeProblem, QuantizeConfig, FixedQuantize,
                                                QuantizeSlot, QuantizeVerifier> {
  public:
-  // Fresh operands by `seed`. Errors: as make_quantize_slots.
+  // Creates the bench with new operands drawn by `seed`. Errors: those of make_quantize_slots.
   static Result<std::unique_ptr<QuantizeBench>> create(TunerContext& shop,
                                                        const QuantizeProblem& problem,
                                                        std::int64_t rows,

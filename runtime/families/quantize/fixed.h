@@ -1,4 +1,4 @@
-// A quantise kernel of a stated configuration, ready on one device: what FixedGemm is of a product.
+// A quantise kernel of a given configuration, ready on one device, like FixedGemm for a GEMM.
 #pragma once
 
 #include <cuda.h>
@@ -15,14 +15,14 @@ namespace octile {
 
 class FixedQuantize {
  public:
-  // Loads what was built. The device's primary context must be current in this thread, then and in
-  // run(). The library outlives this. Errors: kDeviceError, kOutOfMemory.
+  // Loads a built kernel. The device's primary context must be current in this thread, now and in
+  // run(). The library must outlive the result. Errors: kDeviceError, kOutOfMemory.
   static Result<FixedQuantize> load(Library& library, const std::shared_ptr<const Driver>& driver,
                                     int ordinal, const DeviceSpec& device,
                                     const QuantizeProblem& problem, const QuantizeConfig& config,
                                     Built built);
 
-  // As octile_quantize_run, rows > 0 included in `args`. Legal in a capture.
+  // Runs the quantiser like octile_quantize_run; `args` includes rows > 0. Legal in a capture.
   Status run(octile_quantize_args args, CUstream stream) const;
 
   const KernelBuild& build() const { return *built_.kernel; }

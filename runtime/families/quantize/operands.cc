@@ -17,13 +17,13 @@
 namespace octile {
 namespace {
 
-constexpr float kGivenEncode = 96.0F;  // room for 4.7 standard deviations
+constexpr float kGivenEncode = 96.0F;  // saturates at 4.7 standard deviations
 
-// Groups of unlike sizes, a third to four thirds of the mean, as a router leaves them.
+// Groups have unequal sizes, as a router leaves them: from a third to four thirds of the mean.
 constexpr std::int64_t kGroups = 32;
 
-// Offsets of contiguous groups, which share out `rows`; counts of masked ones, of at most `rows` each.
-// Empty without groups.
+// Returns the offsets of contiguous groups, which divide `rows` among themselves, or the counts of
+// masked groups, at most `rows` each. Returns an empty table without groups.
 std::vector<std::int32_t> group_table(const QuantizeProblem& p, std::int64_t rows) {
   std::vector<std::int32_t> table;
   const auto unlike = [](std::int64_t g) { return 3 * g % 9 - 4; };  // -4 to 4
@@ -41,7 +41,7 @@ std::vector<std::int32_t> group_table(const QuantizeProblem& p, std::int64_t row
   return table;
 }
 
-// Rows of x, whether a group has them or not.
+// Returns the number of rows of x, including rows outside any group.
 std::int64_t rows_of_x(const QuantizeProblem& p, std::int64_t rows) {
   return p.grouping == Grouping::kMasked ? rows * kGroups : rows;
 }
@@ -60,7 +60,7 @@ Status upload(const GpuSession& gpu, const std::vector<T>& values, DeviceBuffer&
   });
 }
 
-// Tensors of x's size that the source reads, and their columns.
+// Return how many tensors of x's size the source reads, and how many columns each has.
 int inputs_of(const QuantizeProblem& p) {
   const SourceShape shape = source_shape(p.source);
   return shape.rms_norm ? 1 : shape.inputs;
@@ -69,12 +69,12 @@ std::int64_t input_cols_of(const QuantizeProblem& p) {
   return source_shape(p.source).halves ? p.cols / 2 : p.cols;
 }
 
-// Codes and scales; there is nothing special among either.
+// Makes codes and scales without special values.
 Status make_fp8_input(const GpuSession& gpu, const QuantizeProblem& p, std::uint64_t seed,
                       QuantizeSlot& slot) {
   TensorType type = p.x;
   type.scale = ScaleFormat::kF32;
-  type.granularity = Granularity::k1x128;  // whose scales are random here, where x has others
+  type.granularity = Granularity::k1x128;  // used for random codes if x has another scale format
   const bool ours = p.x.scale == ScaleFormat::kF32;
   auto made = random_tensor(gpu, ours ? p.x : type, slot.rows, p.cols, seed);
   if (!made) return tl::unexpected<Error>(made.error());
@@ -90,13 +90,13 @@ Status make_fp8_input(const GpuSession& gpu, const QuantizeProblem& p, std::uint
   return upload(gpu, ones, slot.x_scale);
 }
 
-// x, x1, ... of the source: values by `seed` and the input's number.
+// Makes x, x1, ... of the source. `seed` and the input's number determine the values.
 Status make_inputs(const GpuSession& gpu, const QuantizeProblem& p, std::uint64_t seed,
                    Values values, QuantizeSlot& slot) {
   if (is_fp8(p.x.dtype)) return make_fp8_input(gpu, p, seed, slot);
   const SourceShape shape = source_shape(p.source);
   for (int i = 0; i < shape.inputs; ++i) {
-    const bool weight = shape.rms_norm && i == 1;  // of one row
+    const bool weight = shape.rms_norm && i == 1;  // the weight has one row
     const std::int64_t rows = weight ? 1 : rows_of_x(p, slot.rows);
     auto made = random_values(gpu, p.x.dtype, rows * input_cols_of(p),
                               4 * seed + static_cast<std::uint64_t>(i), values);
@@ -106,7 +106,7 @@ Status make_inputs(const GpuSession& gpu, const QuantizeProblem& p, std::uint64_
   return {};
 }
 
-// The same in another slot.
+// Copies the inputs of one slot to another.
 Status copy_inputs(const GpuSession& gpu, const QuantizeSlot& from, QuantizeSlot& to) {
   const auto copy = [&](const DeviceBuffer& source, DeviceBuffer& target) {
     return copy_of(gpu, source).map([&](DeviceBuffer made) { target = std::move(made); });
@@ -122,7 +122,7 @@ Status allocate_output(const GpuSession& gpu, const QuantizeProblem& p, std::int
   const auto bytes = output_bytes(p, rows, transposed);
   if (!bytes) return tl::unexpected<Error>(bytes.error());
   if (Status ok = allocate(gpu, bytes->data, q); !ok) return ok;
-  // What no group has is not written, and compared all the same.
+  // Rows outside any group are compared although nothing writes them, so they must be equal.
   if (Status ok = q.fill(0, gpu.stream()); !ok) return ok;
   if (bytes->scales == 0) return {};
   if (Status ok = allocate(gpu, bytes->scales, scale); !ok) return ok;
@@ -137,7 +137,7 @@ Status allocate_outputs(const GpuSession& gpu, const QuantizeProblem& p, Quantiz
   return allocate_output(gpu, p, slot.rows, true, slot.q_transposed, slot.scale_transposed);
 }
 
-// Encode scales, then the records, of no amax yet.
+// Returns encode scales, then amax records without an amax yet.
 std::vector<float> given_values(const QuantizeProblem& p) {
   if (p.policy != ScalePolicy::kDelayed) return {};
   const auto scales = static_cast<std::size_t>(std::max<std::int64_t>(1, groups_of(p)));
@@ -146,7 +146,7 @@ std::vector<float> given_values(const QuantizeProblem& p) {
   return values;
 }
 
-// Everything of a slot but x and outputs.
+// Returns a slot without x and outputs.
 Result<QuantizeSlot> frame_of(const GpuSession& gpu, const QuantizeProblem& p, std::int64_t rows) {
   QuantizeSlot slot;
   slot.rows = rows;
@@ -330,7 +330,7 @@ std::int64_t rows_in_all(const QuantizeProblem& p, std::int64_t rows) {
 }
 
 int read_bytes_of(const QuantizeProblem& p) {
-  const std::vector<Companion> companions = companions_of(p, {});  // those of any
+  const std::vector<Companion> companions = companions_of(p, {});  // the companions of any launch
   const auto has = [&](Companion c) { return std::ranges::count(companions, c); };
   const auto passes = 1 + has(Companion::kFirstPass);
   const auto all = size_of(p.x.dtype) * (inputs_of(p) * passes + has(Companion::kRowNorm));
@@ -343,7 +343,7 @@ int written_bytes_of(const QuantizeProblem& p) {
 
 std::int64_t bytes_touched(const QuantizeProblem& p, std::int64_t rows) {
   const std::int64_t in_all = rows_in_all(p, rows);
-  std::int64_t columns = in_all;  // of the transposed copy, whose groups are padded
+  std::int64_t columns = in_all;  // columns of the transposed copy, whose groups are padded
   const std::vector<std::int32_t> table = group_table(p, rows);
   if (p.grouping == Grouping::kContiguous) {
     columns = 0;

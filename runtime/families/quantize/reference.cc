@@ -25,7 +25,7 @@ namespace octile::reference {
 namespace {
 
 constexpr std::int64_t kBlock = 128;
-constexpr std::int64_t kRowsPerRange = 16;  // rows a thread takes at a time
+constexpr std::int64_t kRowsPerRange = 16;  // number of rows that a thread takes at a time
 
 Status invalid(std::string message) {
   return fail(ErrorCode::kInvalidArgument, std::move(message));
@@ -47,7 +47,7 @@ Status check_input(const QuantizeProblem& problem, const QuantizeArgs& args) {
   }
   if (auto s = require_pointer(args.encode_scale, "encode_scale", problem.policy == ScalePolicy::kDelayed); !s)
     return s;
-  const bool anything = args.rows > 0 && problem.cols > 0;  // else nothing is written
+  const bool anything = args.rows > 0 && problem.cols > 0;  // otherwise nothing is written
   if (auto s = require_pointer(args.tap, "tap", problem.tap && anything); !s) return s;
   if (auto s =
           require_pointer(args.bias_gradient, "bias_gradient", problem.bias_gradient && anything);
@@ -58,7 +58,7 @@ Status check_input(const QuantizeProblem& problem, const QuantizeArgs& args) {
   return QuantizeSource::check(problem, args);
 }
 
-// Everything of an inverse's arguments that its layout asks for.
+// Checks every argument of an inverse that depends on its layout.
 Status check_inverse(const QuantizeProblem& problem, const QuantizeArgs& args) {
   if (problem.operation == QuantizeOperation::kDequantize) {
     if (args.ldq != 0 && args.ldq < problem.cols) {
@@ -73,7 +73,7 @@ Status check_inverse(const QuantizeProblem& problem, const QuantizeArgs& args) {
 
 // One output (row-wise or transposed) with everything needed to write it.
 struct Output {
-  std::uint8_t* data = nullptr;  // null: not asked for
+  std::uint8_t* data = nullptr;  // null: not requested
   std::int64_t ld = 0;
   bool transposed = false;
   void* scales = nullptr;
@@ -127,7 +127,8 @@ class Quantizer {
   }
 
  private:
-  // Rows x cols of one 128x128 tile, tails cut; the rest of x is never read, so never cleared.
+  // One 128x128 tile of rows x cols elements; both are smaller at the tensor's end. The rest of x
+  // is never read, so it is never cleared.
   struct Tile {  // NOLINT(cppcoreguidelines-pro-type-member-init): 64 KiB a tile for nothing
     std::int64_t row0 = 0, col0 = 0, rows = 0, cols = 0;
     alignas(64) float x[kBlock][kBlock];
@@ -156,7 +157,8 @@ class Quantizer {
     return {};
   }
 
-  // Blocks longer than a tile (a row, a column, the tensor) take a pass of their own.
+  // Finds the amaxes of blocks longer than a tile (a row, a column or the tensor) in a separate
+  // pass.
   void measure_long_blocks() {
     const Granularity granularity = problem_.q.granularity;
     if (granularity != Granularity::kPerTensor && granularity != Granularity::kPerRow) return;
@@ -206,7 +208,7 @@ class Quantizer {
     }
   }
 
-  // The infinities and NaNs of the tile, once whatever the outputs.
+  // Counts the infinities and NaNs of the tile, once for all outputs.
   void count(const Tile& tile) const {
     if (args_.nonfinite == nullptr) return;
     std::int64_t found = 0;
@@ -220,7 +222,7 @@ class Quantizer {
     }
   }
 
-  // The order of templates/quantize/bias.cuh: 8 rows in turn, then those sums in turn.
+  // Sums in the order of templates/quantize/bias.cuh: 8 rows in turn, then those sums in turn.
   void sum_columns(const Tile& tile) {
     constexpr std::int64_t kTogether = 8;
     float* const sums = bias_sums_.data() + tile.row0 / kBlock * cols_ + tile.col0;
@@ -236,7 +238,7 @@ class Quantizer {
     }
   }
 
-  // And of bias_sum.cu: the blocks of rows in turn.
+  // Sums in the order of bias_sum.cu: the blocks of rows in turn.
   void add_bias_sums() const {
     std::fill_n(args_.bias_gradient, cols_, 0.0F);
     for (std::size_t i = 0; i < bias_sums_.size(); ++i) {
@@ -244,7 +246,7 @@ class Quantizer {
     }
   }
 
-  // amax -> scale, for every block of the tile; stores the scales.
+  // Computes the scale from the amax for every block of the tile and stores the scales.
   void find_encodes(const Tile& tile, const Output& output, Encodes& encodes) const {
     const std::int64_t block_rows = std::min(output.index.block_rows, kBlock);
     const std::int64_t block_cols = std::min(output.index.block_cols, kBlock);
@@ -285,7 +287,8 @@ class Quantizer {
     }
   }
 
-  // Tiles that share a block leave its scale to one of them, so that no two threads write it.
+  // Returns true for the one tile that stores a shared block's scale, so that no two threads write
+  // it.
   static bool is_first_tile_of_block(const Output& output, const Tile& tile) {
     return (output.index.block_rows <= kBlock || tile.row0 == 0) &&
            (output.index.block_cols <= kBlock || tile.col0 == 0);
@@ -320,7 +323,7 @@ class Quantizer {
   Output rowwise_;
   Output transposed_;
   std::uint32_t tensor_amax_ = 0;
-  std::vector<float> bias_sums_;  // of the columns of every 128 rows
+  std::vector<float> bias_sums_;  // one sum for each column of every 128 rows
   std::vector<std::uint32_t> row_amax_, col_amax_;
 };
 
@@ -329,7 +332,7 @@ class Quantizer {
 Status quantize(const QuantizeProblem& problem, const QuantizeArgs& args, int threads) {
   if (auto s = check_input(problem, args); !s) return s;
   if (args.skip != nullptr && *args.skip != 0) return {};
-  // As octile_quantize_run: of an empty tensor nothing is written, no padding and no scale.
+  // Like octile_quantize_run, this writes nothing for an empty tensor, neither padding nor scale.
   if (args.rows == 0 || problem.cols == 0) return {};
   try {
     if (problem.operation != QuantizeOperation::kQuantize) {

@@ -1,5 +1,6 @@
-// The quantise family on the host, bit for bit as the contract; multi-threaded over blocks. The
-// reference executor runs it in place of a launch, and every GPU quantiser is compared with it.
+// The quantise family on the host, bit for bit as docs/numerics.md defines it, with several threads
+// over blocks. The reference executor runs it instead of a launch, and every GPU quantiser is
+// compared with it.
 #pragma once
 
 #include <array>
@@ -14,17 +15,17 @@ namespace octile::reference {
 struct QuantizeArgs {
   std::int64_t rows = 0;
   const void* x = nullptr;
-  std::int64_t ldx = 0;  // elements; 0: cols
+  std::int64_t ldx = 0;  // in elements; 0: cols
   void* q = nullptr;
   std::int64_t ldq = 0;  // 0: cols
   void* scale = nullptr;
-  std::int64_t scale_ld = 0;  // 0: as quantized_layout says
+  std::int64_t scale_ld = 0;  // 0: the value from quantized_layout
   void* q_transposed = nullptr;
   void* scale_transposed = nullptr;
-  const float* encode_scale = nullptr;        // delayed scaling: the encode scale
+  const float* encode_scale = nullptr;  // for delayed scaling
   float* amax = nullptr;                // per tensor: raised to the finite amax of x
   const std::uint32_t* skip = nullptr;  // not null and not 0: nothing is done
-  // As the fields of octile_quantize_args, which says what each is.
+  // These equal the fields of octile_quantize_args, which documents them.
   const void* x_scale = nullptr;
   std::int64_t x_scale_ld = 0;
   std::array<const void*, 3> more{};  // x1 to x3
@@ -41,10 +42,10 @@ struct QuantizeArgs {
   std::uint64_t* nonfinite = nullptr;
 };
 
-// Writes every byte of the layout, padding included (scales 1, data 0); gaps between rows that come
-// from the caller's ldq or scale_ld stay untouched. q and scale are needed for a row-wise output,
-// q_transposed and scale_transposed for a transposed one. threads 0: one per core.
-// Errors: kUnsupported for types and layouts the contract does not have; kInvalidArgument for a
+// Writes every byte of the layout, including padding (scales 1, data 0). Gaps between rows that
+// come from the caller's ldq or scale_ld stay untouched. A row-wise output needs q and scale; a
+// transposed one needs q_transposed and scale_transposed. threads 0: one per core. Errors:
+// kUnsupported for types and layouts that docs/numerics.md does not define; kInvalidArgument for a
 // null pointer, a negative size, or a leading dimension that is too small.
 Status quantize(const QuantizeProblem&, const QuantizeArgs&, int threads = 0);
 

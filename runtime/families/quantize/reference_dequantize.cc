@@ -16,9 +16,9 @@
 namespace octile::reference {
 namespace {
 
-constexpr std::int64_t kRowsPerRange = 16;      // rows a thread takes at a time
-constexpr std::int64_t kBlock = 128;            // columns of x a thread transposes at a time
-constexpr std::uint32_t kNanBits = 0x7FFFFFFF;  // as the device's arithmetic writes it
+constexpr std::int64_t kRowsPerRange = 16;  // number of rows that a thread takes at a time
+constexpr std::int64_t kBlock = 128;  // number of columns of x that a thread transposes at a time
+constexpr std::uint32_t kNanBits = 0x7FFFFFFF;  // the NaN that the device's arithmetic writes
 
 void store_row(const std::vector<float>& row, DType dtype, void* q, std::int64_t offset) {
   for (std::size_t c = 0; c < row.size(); ++c) {
@@ -33,7 +33,8 @@ void store_row(const std::vector<float>& row, DType dtype, void* q, std::int64_t
   }
 }
 
-// Scales as bytes: a transposition knows of them only where they lie.
+// Copies a scale as bytes, because a transposition needs only the scales' places and not their
+// values.
 void copy_scale(const void* from, std::int64_t i, void* to, std::int64_t j, int bytes) {
   std::memcpy(static_cast<char*>(to) + j * bytes, static_cast<const char*>(from) + i * bytes,
               static_cast<std::size_t>(bytes));

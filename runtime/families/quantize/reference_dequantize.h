@@ -1,5 +1,6 @@
-// The inverses of quantising on the host, bit for bit as the contract: codes times scales, and
-// codes and scales transposed. quantize() runs them for problems of those operations.
+// The inverses of quantising on the host, bit for bit as docs/numerics.md defines them:
+// dequantising, and transposing codes and scales. quantize() runs them for problems of those
+// operations.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +11,15 @@
 
 namespace octile::reference {
 
-// q = x * scale, rounded to fp32 and then to the problem's type; every NaN becomes the one whose
-// bits below the sign are all set. The arguments are valid.
+// Writes q = x * scale, rounded to fp32 and then to the problem's type. Every NaN becomes the one
+// whose bits below the sign are all set. The arguments must be valid.
 Status dequantize(const QuantizeProblem&, const QuantizeArgs&, int threads = 0);
 
-// Codes and scales of x in the layout of the transposed copy, padding included. The arguments are
-// valid.
+// Writes codes and scales of x in the layout of the transposed copy, including padding. The
+// arguments must be valid.
 Status transpose(const QuantizeProblem&, const QuantizeArgs&, int threads = 0);
 
-// out[rows][cols] fp32 = q * scale, from the row-wise layout of `type`.
+// Writes out[rows][cols] fp32 = q * scale from the row-wise layout of `type`.
 Status dequantize(const TensorType& type, std::int64_t rows, std::int64_t cols, const void* q,
                   std::int64_t ldq, const void* scale, std::int64_t scale_ld, float* out,
                   int threads = 0);

@@ -15,7 +15,8 @@
 namespace octile::reference {
 namespace {
 
-constexpr std::int64_t kColumnsTogether = 16;  // of a transposed copy, taken by a thread at a time
+// Number of columns of a transposed copy that a thread takes at a time.
+constexpr std::int64_t kColumnsTogether = 16;
 
 Status check_offsets(const QuantizeArgs& args) {
   std::int64_t before = 0;
@@ -76,12 +77,13 @@ class Groups {
     const auto index = scale_index(problem_.x, args_.rows, problem_.cols, args_.x_scale_ld);
     if (!index) return tl::unexpected(index.error());
     x_scales_ = *index;
-    const bool bytes = problem_.x.scale == ScaleFormat::kUe8m0x4;  // which its index counts
+    // The index counts bytes for this format.
+    const bool bytes = problem_.x.scale == ScaleFormat::kUe8m0x4;
     x_scale_bytes_ = bytes ? 1 : layout->scales.element_bytes;
     return {};
   }
 
-  // What of the arguments speaks of group g, whose first row in x is `first`.
+  // Returns the arguments for group g, whose first row in x is `first`.
   QuantizeArgs of_group(std::int64_t g, std::int64_t first, std::int64_t rows) const {
     QuantizeArgs a = args_;
     a.rows = rows;
@@ -91,7 +93,7 @@ class Groups {
       a.more[i] = static_cast<const char*>(a.more[i]) +
                   first * args_.more_ld[i] * size_of(problem_.x.dtype);
     }
-    if (args_.x_scale != nullptr) {  // of rows: scales of x that are no row's have no groups
+    if (args_.x_scale != nullptr) {  // only per-row scales of x can have groups
       const std::int64_t offset = x_scales_(first, 0);
       a.x_scale = static_cast<const char*>(args_.x_scale) + offset * x_scale_bytes_;
     }
@@ -102,7 +104,7 @@ class Groups {
     return a;
   }
 
-  // One scale a group: an empty group has one too, as if its amax were 0.
+  // Stores the scale of an empty group, as if its amax were 0. Every group has one scale.
   void store_empty(void* scales, std::int64_t g) const {
     const bool given = problem_.policy == ScalePolicy::kDelayed;
     const float encode = given ? args_.encode_scale[g] : encode_scale(0.0F, problem_);
@@ -126,8 +128,8 @@ class Groups {
 
   bool per_tensor() const { return problem_.q.granularity == Granularity::kPerTensor; }
 
-  // Packed: the rows of all groups are one tensor, except that each has its own amax where a scale
-  // is of the tensor.
+  // Writes the row-wise copy of contiguous groups. Their rows form one tensor, except that with
+  // per-tensor scales each group has its own amax.
   Status rowwise() {
     alone_.output = QuantizeOutput::kRowwise;
     if (!per_tensor()) {
@@ -150,7 +152,8 @@ class Groups {
 
   std::int64_t rows_of(std::int64_t g) const { return args_.offsets[g + 1] - args_.offsets[g]; }
 
-  // Packed: each group's transposed copy is made by itself and put behind those before it.
+  // Writes the transposed copies of contiguous groups, each made separately and put behind the
+  // previous ones.
   Status transposed() {
     const auto layout = quantized_layout(problem_, args_.rows, args_.groups, true);
     if (!layout) return tl::unexpected(layout.error());
@@ -195,15 +198,15 @@ class Groups {
     });
   }
 
-  // Scale by scale, as bits; then what pads the group's part of the array.
+  // Copies the scales one by one as bits, and fills the padding of the group's part of the array.
   Status put_scales(const std::uint8_t* from, std::int64_t g, std::int64_t rows, std::int64_t start,
                     const QuantizedLayout& whole) const;
 
   QuantizeProblem problem_;
-  QuantizeProblem alone_ = problem_;  // of one group
+  QuantizeProblem alone_ = problem_;  // the problem of one group
   QuantizeArgs args_;
   int threads_;
-  ScaleIndex x_scales_;  // of FP8 x
+  ScaleIndex x_scales_;  // index for FP8 x
   std::int64_t x_scale_bytes_ = 0;
 };
 
@@ -223,8 +226,8 @@ Status Groups::put_scales(const std::uint8_t* from, std::int64_t g, std::int64_t
     std::copy_n(from, bytes, to + static_cast<std::size_t>(g) * bytes);
     return {};
   }
-  // Ones up to the group's end, which is that of its columns; behind the last group up to the end
-  // of a word of exponents. Then what is known.
+  // Writes ones up to the group's end, which is the end of its columns. Behind the last group, ones
+  // continue to the end of a word of exponents. Then the group's scales replace the ones.
   const bool last = args_.offsets[g + 1] == args_.offsets[args_.groups];
   const std::int64_t end = packed && last ? round_up(start + rows, 4 * kGroupAlign)
                                           : start + round_up(rows, kGroupAlign);

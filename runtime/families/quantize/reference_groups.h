@@ -1,5 +1,5 @@
-// Quantising groups of rows on the host: each as a tensor of its own, put where the grouped layout
-// wants it.
+// Quantises groups of rows on the host: each group as a tensor of its own, written where the
+// grouped layout places it.
 #pragma once
 
 #include "generator/core/error.h"
@@ -8,8 +8,9 @@
 
 namespace octile::reference {
 
-// Arguments were validated, offsets or counts apart, which a caller keeps on the device: those out
-// of order or beyond `rows` are refused here. Errors: kInvalidArgument.
+// The caller has validated the arguments except offsets and counts, which users keep on the device.
+// Offsets out of order, and offsets or counts beyond `rows`, are refused here. Errors:
+// kInvalidArgument.
 Status quantize_groups(const QuantizeProblem& problem, const QuantizeArgs& args, int threads);
 
 }  // namespace octile::reference

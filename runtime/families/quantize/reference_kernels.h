@@ -7,19 +7,20 @@
 
 namespace octile::reference {
 
-// out[i] = float(x[offset + i]).
+// Sets out[i] = float(x[offset + i]).
 void widen(const void* x, DType dtype, std::int64_t offset, std::int64_t count, float* out);
 
-// Bits of the largest finite magnitude; 0 for none. Magnitudes order as their bits do.
+// Returns the bits of the largest finite magnitude, or 0 if there is none. Magnitudes have the same
+// order as their bits.
 std::uint32_t finite_amax_bits(const float* x, std::int64_t count);
 
-// amax[i] = max(amax[i], finite magnitude of x[i]).
+// Sets amax[i] = max(amax[i], finite magnitude of x[i]).
 void update_amax_bits(const float* x, std::int64_t count, std::uint32_t* amax);
 
-// How many of x are infinite or NaN.
+// Returns how many values of x are infinite or NaN.
 std::int64_t count_nonfinite(const float* x, std::int64_t count);
 
-// q[i] = the contract's step 3 on x[i] with encode[i].
+// Sets q[i] to x[i] quantised with encode[i] by step 3 of docs/numerics.md.
 void cast_scaled(const float* x, const float* encode, DType fp8, std::int64_t count,
                  std::uint8_t* q);
 

@@ -12,16 +12,17 @@ namespace octile::reference {
 namespace {
 
 constexpr int kMantissaBits = 23;
-// Of the largest finite value, 1.75 times a power of two in both formats.
+// Mantissa of the largest finite value, which is 1.75 times a power of two in both formats.
 constexpr std::uint32_t kMaxMantissa = 0x600000U;
 constexpr std::uint32_t kMantissaMask = 0x7FFFFFU;
 constexpr std::uint8_t kE8M0Nan = 0xFF;  // OCP MX 1.0, section 5.4.1
 
-// The largest power of two of an FP8 format: 2^8 of 448, 2^15 of 57344.
+// Returns the exponent of the format's largest power of two: 2^8 for 448, 2^15 for 57344.
 int max_exponent(DType fp8) { return fp8 == DType::kE4M3 ? 8 : 15; }
 
-// The E8M0 exponent of a block's scale: amax over the format's range, as a biased exponent. Amaxes
-// so small that it would fall below 0 take 0, which is 2^-127.
+// Returns the E8M0 exponent of a block's scale: amax divided by the format's range, as a biased
+// exponent. If the amax is so small that the result would be negative, returns 0, which means
+// 2^-127.
 int e8m0_exponent(float amax, const QuantizeProblem& problem) {
   const auto bits = std::bit_cast<std::uint32_t>(amax);
   const bool beyond = (bits & kMantissaMask) > kMaxMantissa;
@@ -56,7 +57,7 @@ void store_scale(void* scales, ScaleFormat format, std::int64_t index, float enc
       static_cast<std::uint16_t*>(scales)[index] = float_to_bf16(decode);
       return;
     case ScaleFormat::kE8M0:
-    case ScaleFormat::kUe8m0x4:  // 2^-127, the smallest, is subnormal in fp32: exponent 0
+    case ScaleFormat::kUe8m0x4:  // exponent 0 means 2^-127, which is subnormal in fp32
       static_cast<std::uint8_t*>(scales)[index] =
           static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(decode) >> kMantissaBits);
       return;

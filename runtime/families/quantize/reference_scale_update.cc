@@ -10,7 +10,7 @@ namespace {
 
 float finite_or_zero(float amax) { return std::isfinite(amax) ? amax : 0.0F; }
 
-// One tensor's column of the history: the amax chosen from it, and the column a step older.
+// One tensor's column of the history. It chooses an amax and then ages by one step.
 class Column {
  public:
   Column(const ScaleUpdateArgs& args, std::int64_t tensor)
@@ -20,7 +20,7 @@ class Column {
     const float latest = finite_or_zero(at(0));
     if (choice == AmaxChoice::kLatest) return latest;
     if (choice == AmaxChoice::kAverage) {
-      // The first step has nothing to average with.
+      // In the first step there is no earlier value to average with.
       const float before = finite_or_zero(at(1));
       return before == 0.0F ? latest : before * (1.0F - share) + latest * share;
     }
@@ -29,7 +29,7 @@ class Column {
     return largest;
   }
 
-  // With an average, row 1 is what is kept; otherwise rows are steps.
+  // With kAverage, row 1 holds the average; otherwise each row holds one step.
   void move_on(AmaxChoice choice, float chosen) {
     if (choice == AmaxChoice::kAverage) {
       at(1) = chosen;
@@ -55,7 +55,8 @@ void update_scales(const QuantizeProblem& problem, const ScaleUpdateArgs& args) 
     Column column(args, tensor);
     const float amax = column.choose(args.choice, args.average_share);
     if (amax != 0.0F) {
-      // A power of two: exact, except where it falls below the smallest normal.
+      // The factor is a power of two, so the result is exact unless it falls below the smallest
+      // normal.
       args.encode_scale[tensor] = encode_scale(amax, fp32) * std::ldexp(1.0F, -args.margin);
     }
     column.move_on(args.choice, amax);

@@ -15,9 +15,10 @@ namespace octile::reference {
 namespace {
 
 constexpr std::int64_t kLongestPiece = 128;   // the length of the longest block along a row
-constexpr std::int64_t kPiecesTogether = 64;  // taken by a thread at a time
+constexpr std::int64_t kPiecesTogether = 64;  // number of pieces that a thread takes at a time
 
-// The range cut at rows and at multiples of a block's length.
+// A part of the range in one row and one block. The range is cut at rows and at multiples of a
+// block's length.
 struct Piece {
   std::int64_t row = 0, col = 0, count = 0;
 };
@@ -33,7 +34,7 @@ class Shard {
   Status prepare() {
     TensorType maxima = problem_.q;
     maxima.scale = ScaleFormat::kF32;
-    // Of fp32 scales; 1x32 has the shape of its E8M0 scales.
+    // The array of maxima has the shape of fp32 scales; for 1x32, the shape of E8M0 scales.
     if (maxima.granularity == Granularity::k1x32) maxima.scale = ScaleFormat::kE8M0;
     auto amax_index = scale_index(maxima, args_.rows, cols_, 0);
     if (!amax_index) return tl::unexpected(amax_index.error());
@@ -80,7 +81,7 @@ class Shard {
     count(x.data(), piece.count);
   }
 
-  // By one thread: several pieces may lie in a block.
+  // Runs in one thread, because several pieces may lie in one block.
   void store_scales() const {
     for_each_piece(1, [&](const Piece& piece) {
       const float amax = args_.shard_amax[amax_index_(piece.row, piece.col)];
@@ -105,8 +106,8 @@ class Shard {
     }
   }
 
-  // The last block of a run of scales carries the run's padding; packed exponents' last run that of
-  // its word.
+  // Writes the padding next to the piece's scale. The last block of a run carries the run's
+  // padding. For ue8m0x4 exponents, the last run also carries the padding of its word.
   void store_padding(const Piece& piece) const {
     const auto layout = quantized_layout(problem_.q, args_.rows, cols_).value();
     if (problem_.q.granularity == Granularity::kPerTensor) return;
@@ -132,7 +133,7 @@ class Shard {
   const QuantizeProblem& problem_;
   const QuantizeArgs& args_;
   std::int64_t cols_;
-  std::int64_t length_;  // of a piece
+  std::int64_t length_;  // length of a piece
   ScaleIndex amax_index_, index_;
 };
 

@@ -1,4 +1,4 @@
-// Quantising a flat range of a tensor on the host, bit for bit as the whole tensor would be.
+// Quantises a flat range of a tensor on the host, bit for bit as quantising the whole tensor would.
 #pragma once
 
 #include "generator/core/error.h"
@@ -8,7 +8,7 @@
 namespace octile::reference {
 
 // Raises args.shard_amax by the range (shard=amax), or writes the range's codes and the scales of
-// the blocks it touches (shard=cast). Arguments were validated.
+// the blocks it touches (shard=cast). The caller has validated the arguments.
 Status quantize_shard(const QuantizeProblem& problem, const QuantizeArgs& args, int threads);
 
 }  // namespace octile::reference

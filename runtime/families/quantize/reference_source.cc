@@ -17,8 +17,8 @@
 namespace octile::reference {
 namespace {
 
-constexpr std::int64_t kPiece = 128;        // elements computed together
-constexpr std::int64_t kRowsPerRange = 16;  // normed by a thread at a time
+constexpr std::int64_t kPiece = 128;        // number of elements computed together
+constexpr std::int64_t kRowsPerRange = 16;  // number of rows that a thread normalises at a time
 
 }  // namespace
 
@@ -81,7 +81,8 @@ QuantizeSource::QuantizeSource(const QuantizeProblem& problem, const QuantizeArg
   rstd_ = args.rstd;
 }
 
-// 1 / sqrt(mean(x^2) + epsilon), the squares summed in the order of templates/quantize/norm.cuh.
+// Returns 1 / sqrt(mean(x^2) + epsilon). The squares are summed in the order of
+// templates/quantize/norm.cuh.
 float QuantizeSource::norm_row(std::int64_t row, std::int64_t cols, float epsilon) const {
   constexpr std::int64_t kSums = 1024, kTogether = 4;
   std::vector<float> x(static_cast<std::size_t>(cols));
@@ -137,7 +138,7 @@ void QuantizeSource::read_part(const Expr& part, std::int64_t row, std::int64_t 
   }
 }
 
-// Scale by scale: one serves the columns up to the next block.
+// Reads block by block, because one scale serves all columns up to the next block.
 void QuantizeSource::read_scaled(std::int64_t row, std::int64_t col, std::int64_t count,
                                  float* out) const {
   const auto* codes = static_cast<const std::uint8_t*>(inputs_[0].data) + row * inputs_[0].ld;

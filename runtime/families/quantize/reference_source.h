@@ -1,5 +1,6 @@
-// What the host quantiser quantises: the values of the source, read run by run as fp32; of a fused
-// source computed in the operations of the device, in their order, of FP8 codes times their scales.
+// Reads the values that the host quantiser quantises, run by run as fp32. A fused source is
+// computed with the device's operations in the device's order. FP8 codes are multiplied by their
+// scales.
 #pragma once
 
 #include <array>
@@ -16,14 +17,16 @@ namespace octile::reference {
 
 class QuantizeSource {
  public:
-  // Errors: kInvalidArgument for an input or scales that are missing, or a leading dimension that
-  // is too small; kUnsupported for FP8 x without a layout.
+  // Checks the inputs. Errors: kInvalidArgument for a missing input or scales, or a leading
+  // dimension that is too small; kUnsupported for FP8 x without a layout.
   static Status check(const QuantizeProblem& problem, const QuantizeArgs& args);
 
-  // The arguments are valid and outlive it. Of RMSNorm computes and writes args.rstd.
+  // The arguments must be valid and outlive the source. For RMSNorm the constructor computes and
+  // writes args.rstd.
   QuantizeSource(const QuantizeProblem& problem, const QuantizeArgs& args, int threads);
 
-  // out[i] = the value of element (row, col + i), i < count. From any thread.
+  // Sets out[i] to the value of element (row, col + i) for i < count. May be called from any
+  // thread.
   void read(std::int64_t row, std::int64_t col, std::int64_t count, float* out) const;
 
  private:
@@ -39,7 +42,7 @@ class QuantizeSource {
     ScaleIndex index;
   };
 
-  // With every leading dimension filled in, inputs being `cols` wide.
+  // Returns the inputs with every leading dimension filled in; inputs have `cols` columns.
   static Inputs inputs_of(const QuantizeArgs& args, std::int64_t cols);
   float norm_row(std::int64_t row, std::int64_t cols, float epsilon) const;
   void read_part(const Expr& part, std::int64_t row, std::int64_t col, std::int64_t count,
@@ -47,12 +50,12 @@ class QuantizeSource {
   void read_scaled(std::int64_t row, std::int64_t col, std::int64_t count, float* out) const;
 
   DType dtype_;
-  std::optional<FusedSource> fused_;  // none: x itself
-  std::int64_t part_cols_;            // columns of one expression
+  std::optional<FusedSource> fused_;  // empty: x itself
+  std::int64_t part_cols_;            // number of columns of one expression
   Inputs inputs_;
-  Scales scales_;                           // of FP8 x
-  std::array<float, 256> value_of_code_{};  // of FP8 x
-  const float* rstd_ = nullptr;             // of RMSNorm
+  Scales scales_;                           // scales of FP8 x
+  std::array<float, 256> value_of_code_{};  // for FP8 x
+  const float* rstd_ = nullptr;             // for RMSNorm
 };
 
 }  // namespace octile::reference

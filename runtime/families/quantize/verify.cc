@@ -15,13 +15,13 @@ namespace {
 
 constexpr std::uint8_t kPoison = 0xA5;
 constexpr std::int64_t kGuardBytes = 1024;  // keeps the alignment of a buffer's start
-// A whole tile of every template and a tail; fewer where a row is long, for the reference takes
-// about a second for 2^25 elements.
+// The trial has a whole tile of every template and a tail. It has fewer rows if a row is long,
+// because the reference takes about a second for 2^25 elements.
 constexpr std::int64_t kTrialRows = 293;
 constexpr std::int64_t kTrialElements = std::int64_t{1} << 22;
 constexpr int kLaunches = 2;
 
-// Of an Image, in order.
+// The order of the regions of an Image.
 enum RegionIndex : std::size_t { kQ, kScale, kQTransposed, kScaleTransposed, kAmax, kNonfinite };
 
 Verdict wrong(std::string why) { return {false, std::move(why), {}}; }
@@ -109,7 +109,7 @@ Result<QuantizeVerifier::Bytes> QuantizeVerifier::reference(const QuantizeSlot& 
   return bytes;
 }
 
-// Poison everywhere but in what is added to.
+// Poisons the outputs, except those to which the kernel adds: they become zero.
 Status QuantizeVerifier::clear(DeviceBuffer& outputs, const Image& image) const {
   Status ok = outputs.fill(kPoison, gpu_->stream());
   for (const Region& r : {image.regions[kAmax], image.regions[kNonfinite]}) {
@@ -121,7 +121,8 @@ Status QuantizeVerifier::clear(DeviceBuffer& outputs, const Image& image) const 
   return ok;
 }
 
-// A launch that is refused is the candidate's failure; one that breaks the device is an Error.
+// Returns the refusal if the launch is refused, which is the candidate's failure. Returns an Error
+// if the launch breaks the device.
 Result<QuantizeVerifier::Left> QuantizeVerifier::launch(const Run& run, const QuantizeSlot& input,
                                                 const Image& image, DeviceBuffer& outputs) const {
   if (Status ok = clear(outputs, image); !ok) return tl::unexpected<Error>(ok.error());
@@ -164,7 +165,7 @@ Result<Verdict> QuantizeVerifier::compare_in_full(Bytes left) {
   return verdict;
 }
 
-// Of the first byte, and how many more.
+// Describes the first byte that differs and counts the other ones.
 std::string QuantizeVerifier::Image::difference(const Bytes& left, const Bytes& expected) const {
   std::int64_t first = -1;
   std::int64_t count = 0;

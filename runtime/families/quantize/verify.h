@@ -1,10 +1,10 @@
-// Whether a quantise candidate writes what the contract says, all of it and nothing else.
+// Verifies that a quantise candidate writes what docs/numerics.md says and nothing else.
 //
-//   outputs:   poisoned, guard zones around each; compared byte for byte, guard zones included
-//   small:     rows for a tail of every tile, of N(0, 1) and of special values among them, twice,
-//              against the host reference
-//   timed:     the tensor that is timed, against the first candidate that passed; where they
-//              differ, the host reference says which of the two is wrong
+//   outputs:   poisoned, with guard zones around each; compared byte for byte with the guard zones
+//   trials:    small inputs whose rows leave a tail of every tile; one of N(0, 1), one with special
+//              values among them; each runs twice and is compared with the host reference
+//   timed:     the tensor to be timed is compared with the first candidate that passed; if they
+//              differ, the host reference decides which of the two is wrong
 #pragma once
 
 #include <cstdint>
@@ -21,18 +21,18 @@ namespace octile::tuner {
 
 class QuantizeVerifier {
  public:
-  // `timed` outlives verification; nothing may write to its input.
+  // Returns a verifier. `timed` must outlive verification, and nothing may write to its input.
   static Result<QuantizeVerifier> create(const GpuSession& gpu, const QuantizeProblem& problem,
                                      const QuantizeSlot& timed, std::uint64_t seed);
 
-  // `run` enqueues one call. What it fails with is the candidate's fault; an Error is not: the
-  // device answers no more.
+  // Verifies one candidate; `run` enqueues one call. An error of `run` is the candidate's fault and
+  // gives a wrong verdict. An Error from check() means that the device no longer answers.
   using Run = std::function<Status(const octile_quantize_args&, CUstream)>;
   Result<Verdict> check(const Run& run);
 
  private:
   using Bytes = std::vector<std::uint8_t>;
-  // Where the outputs of a run lie in one buffer.
+  // The place of each output of a run in one buffer.
   struct Region {
     const char* name = nullptr;
     std::int64_t at = 0, bytes = 0;  // 0 bytes: the problem has no such output
@@ -47,7 +47,7 @@ class QuantizeVerifier {
     QuantizeSlot input;
     Image image;
     DeviceBuffer outputs;
-    Bytes expected;  // guard zones included
+    Bytes expected;  // includes guard zones
   };
 
   QuantizeVerifier(const GpuSession& gpu, const QuantizeProblem& problem, const QuantizeSlot& timed)
@@ -56,7 +56,7 @@ class QuantizeVerifier {
   Status add_trial(std::int64_t rows, std::uint64_t seed, Values values);
   Result<Bytes> reference(const QuantizeSlot& input, const Image& image) const;
   Status clear(DeviceBuffer& outputs, const Image& image) const;
-  // What the run left, or the sentence why it could not be launched.
+  // The outputs of a run, or the sentence why it could not be launched.
   struct Left {
     Bytes bytes;
     std::string refused;
@@ -71,7 +71,7 @@ class QuantizeVerifier {
   std::vector<Trial> trials_;
   Image timed_image_;
   DeviceBuffer timed_outputs_;
-  Bytes accepted_;  // of the first that passed; empty: none has
+  Bytes accepted_;  // outputs of the first candidate that passed; empty: none has passed
 };
 
 }  // namespace octile::tuner

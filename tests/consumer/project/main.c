@@ -1,4 +1,4 @@
-/* The smallest user: the installed header and the installed library are of one version. */
+/* The smallest user: checks that the installed header and library have the same version. */
 #include <octile/octile.h>
 #include <stdio.h>
 

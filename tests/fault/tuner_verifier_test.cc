@@ -1,6 +1,5 @@
-// The check of candidates and a whole search on the fake device, whose executor is the host's
-// reference, and a wrong kernel where a test wants one. The inspector is the template's own text,
-// run on the host.
+// The verifier and a whole search on the fake device. The host's reference executes launches, and a
+// kernel is wrong if a test requests it. The inspector is the template's own text, run on the host.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,11 +9,11 @@
 
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/engine/reference_arguments.h"
-#include "tests/support/gate_testing.h"
+#include "tests/support/verifier_testing.h"
 
 namespace {
 
-// What templates/bench/inspect.cu needs of CUDA, for one thread that is the whole grid.
+// The parts of CUDA that templates/bench/inspect.cu needs, for one thread that is the whole grid.
 // NOLINTBEGIN: these names are CUDA's.
 struct Dim {
   unsigned x = 0;
@@ -67,17 +66,17 @@ GemmProblem problem() {
   return p;
 }
 
-// An element of D, which is bf16 and lies between guard zones.
+// Returns an element of D, which is bf16 and lies between guard zones.
 using Args = octile_gemm_args;
 std::uint16_t& at(const Args& args, std::int64_t row, std::int64_t col) {
   return static_cast<std::uint16_t*>(args.d)[row * args.ldd + col];
 }
-// Where no sample is.
+// Sets elements to zero that no sample contains.
 void zero_between_the_samples(const Args& args) {
   std::fill_n(&at(args, 50, 70), 16, std::uint16_t{0});
 }
 
-// The kernel whose launches end with that.
+// The kernel whose launches spoil their result.
 std::string g_wrong_kernel;
 
 CUresult run_inspect(const fake_cuda_launch& launch) {
@@ -88,7 +87,7 @@ CUresult run_inspect(const fake_cuda_launch& launch) {
   return CUDA_SUCCESS;
 }
 
-// Graphs replay thousands of launches whose results nobody looks at.
+// Graphs replay thousands of launches whose results nobody reads.
 CUresult execute(const fake_cuda_launch* launch, void*) {
   const std::string_view kernel = launch->kernel;
   if (launch->replayed != 0) return CUDA_SUCCESS;
@@ -103,7 +102,7 @@ CUresult execute(const fake_cuda_launch* launch, void*) {
   return result;
 }
 
-class GateTest : public test::GateFixture<GemmVerifier, Args> {
+class GemmVerifierTest : public test::VerifierFixture<GemmVerifier, Args> {
  protected:
   void SetUp() override {
     if (!Nvrtc::open()) GTEST_SKIP() << "no NVRTC";
@@ -111,7 +110,7 @@ class GateTest : public test::GateFixture<GemmVerifier, Args> {
     inspect.emplace(std::move(*GemmVerifier::compile_inspector(*gpu, DType::kBF16)));
     a.emplace(std::move(*random_tensor(*gpu, problem().a, kM, kK, 1)));
     b.emplace(std::move(*random_tensor(*gpu, problem().b, kN, kK, 2)));
-    gate.emplace(std::move(*GemmVerifier::create(*gpu, *inspect, problem(), *a, *b, 3)));
+    verifier.emplace(std::move(*GemmVerifier::create(*gpu, *inspect, problem(), *a, *b, 3)));
   }
 
   Status compute(const Args& args) override {
@@ -122,25 +121,25 @@ class GateTest : public test::GateFixture<GemmVerifier, Args> {
   std::optional<DeviceTensor> a, b;
 };
 
-TEST_F(GateTest, TakesTheRightProductAgainAndAgain) {
+TEST_F(GemmVerifierTest, TakesTheRightProductAgainAndAgain) {
   for (int i = 0; i < 3; ++i) {
     const Verdict verdict = check();
     EXPECT_TRUE(verdict.right) << verdict.why;
   }
 }
 
-TEST_F(GateTest, SeesWritesOutsideTheOutput) {
+TEST_F(GemmVerifierTest, SeesWritesOutsideTheOutput) {
   expect_wrong([](const Args& args) { at(args, 0, -1) = 0; }, "1 elements outside");
   expect_wrong([](const Args& args) { at(args, kM, 0) = 0; }, "1 elements outside");
   expect_wrong([](const Args& args) { at(args, 0, kN) = 0; }, "1 elements outside");
 }
 
-TEST_F(GateTest, SeesWhatWasNotWritten) {
+TEST_F(GemmVerifierTest, SeesWhatWasNotWritten) {
   expect_wrong([](const Args& args) { at(args, 101, 77) = 0xFFFF; },
                "1 elements of the output were not written");
 }
 
-TEST_F(GateTest, SeesResultsThatChangeFromLaunchToLaunch) {
+TEST_F(GemmVerifierTest, SeesResultsThatChangeFromLaunchToLaunch) {
   expect_wrong(
       [calls = std::make_shared<int>(0)](const Args& args) {
         if (++*calls == 2) at(args, 5, 5) ^= 1U;
@@ -148,7 +147,7 @@ TEST_F(GateTest, SeesResultsThatChangeFromLaunchToLaunch) {
       "1 elements differ between two launches");
 }
 
-TEST_F(GateTest, SeesTheLastRowAndColumnAgainstFp64) {
+TEST_F(GemmVerifierTest, SeesTheLastRowAndColumnAgainstFp64) {
   expect_wrong([](const Args& args) { at(args, kM - 1, kN - 1) = 0x4700; },
                "worst element (199, 199)");
   expect_wrong([](const Args& args) { at(args, kM - 1, kN - 1) = 0x7FFF; },
@@ -156,7 +155,7 @@ TEST_F(GateTest, SeesTheLastRowAndColumnAgainstFp64) {
 }
 
 // Every element between the samples is compared with a candidate that passed.
-TEST_F(GateTest, SeesEveryElementOnceOneCandidatePassed) {
+TEST_F(GemmVerifierTest, SeesEveryElementOnceOneCandidatePassed) {
   ASSERT_TRUE(check().right);
   for (const std::int64_t row : {1, 50, 99, 150})
     for (const std::int64_t col : {65, 99, 135})
@@ -164,12 +163,12 @@ TEST_F(GateTest, SeesEveryElementOnceOneCandidatePassed) {
                      std::fill_n(&at(args, row, col), 16, std::uint16_t{0});
                    }).right)
           << row << ", " << col;
-  // Another order of summation is off by a unit in the last place.
+  // Another order of summation differs by one unit in the last place.
   EXPECT_TRUE(check([](const Args& args) { at(args, 50, 99) ^= 1U; }).right);
 }
 
-// Where they disagree, FP64 decides; the right one is what is compared with from then on.
-TEST_F(GateTest, FindsOutAFirstCandidateThatWasWrongBetweenTheSamples) {
+// If two candidates disagree, FP64 decides, and later ones are compared with the right one.
+TEST_F(GemmVerifierTest, FindsOutAFirstCandidateThatWasWrongBetweenTheSamples) {
   ASSERT_TRUE(check(zero_between_the_samples).right) << "no sample is there";
   const Verdict verdict = check();
   EXPECT_TRUE(verdict.right);
@@ -178,11 +177,13 @@ TEST_F(GateTest, FindsOutAFirstCandidateThatWasWrongBetweenTheSamples) {
   EXPECT_EQ(check().first_is_wrong, "");
 }
 
-TEST_F(GateTest, ARefusedLaunchIsTheCandidatesFault) { expect_a_refused_launch_to_be_wrong(); }
+TEST_F(GemmVerifierTest, ARefusedLaunchIsTheCandidatesFault) {
+  expect_a_refused_launch_to_be_wrong();
+}
 
-TEST_F(GateTest, ABrokenDeviceIsNot) { expect_a_broken_device_to_be_an_error(); }
+TEST_F(GemmVerifierTest, ABrokenDeviceIsNot) { expect_a_broken_device_to_be_an_error(); }
 
-TEST_F(GateTest, AccumulationIsRefused) {
+TEST_F(GemmVerifierTest, AccumulationIsRefused) {
   GemmProblem adds = problem();
   adds.accumulate = true;
   const auto refused = GemmVerifier::create(*gpu, *inspect, adds, *a, *b, 3);
@@ -190,7 +191,7 @@ TEST_F(GateTest, AccumulationIsRefused) {
   EXPECT_THAT(refused.error().message, HasSubstr("adds to its output"));
 }
 
-TEST_F(GateTest, ASearchLeavesTheWrongCandidateOut) {
+TEST_F(GemmVerifierTest, ASearchLeavesTheWrongCandidateOut) {
   test::expect_search_to_leave_out_the_wrong(
       *gpu, {problem(), kM},
       [](const KernelConfig& wrong) {

@@ -1,5 +1,5 @@
-// What tests of the tuner's gates share: a verification on the fake device, candidates that compute the
-// right result and then spoil it, and a whole search in which one candidate is wrong.
+// Shared by tests of the tuner's verifiers: a verifier on the fake device, and candidates that
+// compute the right result and then spoil it. Also runs a search with one wrong candidate.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -17,18 +17,18 @@
 
 namespace octile::test {
 
-// `Args`: the public arguments of what `Verifier` checks.
+// `Args`: the public arguments of the calls that `Verifier` checks.
 template <typename Verifier, typename Args>
-class GateFixture : public ::testing::Test {
+class VerifierFixture : public ::testing::Test {
  protected:
-  // What a kernel does after the right result.
+  // Called after a kernel has computed the right result, to spoil it.
   using Sabotage = std::function<void(const Args&)>;
 
-  // The right result; the fake's memory is the host's.
+  // Computes the right result; the fake's memory is the host's.
   virtual Status compute(const Args& args) = 0;
 
   tuner::Verdict check(const Sabotage& sabotage = nullptr) {
-    const auto verdict = gate->check([&](const Args& args, CUstream) -> Status {
+    const auto verdict = verifier->check([&](const Args& args, CUstream) -> Status {
       const Status ok = compute(args);
       if (sabotage) sabotage(args);
       return ok;
@@ -43,7 +43,7 @@ class GateFixture : public ::testing::Test {
   }
 
   void expect_a_refused_launch_to_be_wrong() {
-    const auto verdict = gate->check([](const Args&, CUstream) -> Status {
+    const auto verdict = verifier->check([](const Args&, CUstream) -> Status {
       return fail(ErrorCode::kDeviceError, "cuLaunchKernelEx failed: too many resources");
     });
     ASSERT_TRUE(verdict);
@@ -52,18 +52,18 @@ class GateFixture : public ::testing::Test {
   }
   void expect_a_broken_device_to_be_an_error() {
     device.fake.fail("cuStreamSynchronize", CUDA_ERROR_ILLEGAL_ADDRESS, 1);
-    const auto verdict = gate->check([](const Args&, CUstream) -> Status { return {}; });
+    const auto verdict = verifier->check([](const Args&, CUstream) -> Status { return {}; });
     ASSERT_FALSE(verdict);
     EXPECT_THAT(verdict.error().message, ::testing::HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
   }
 
   FakeDevice device;
   std::unique_ptr<GpuSession> gpu = std::move(*GpuSession::open("cuda:0"));
-  std::optional<Verifier> gate;
+  std::optional<Verifier> verifier;
 };
 
-// Compile, gate, race, record: all of it, with one wrong candidate, the shortlist's second, which
-// `spoil` is told before any is launched. `says`: what verification has against it.
+// Runs a search that compiles, verifies, races and records. The shortlist's second candidate is
+// wrong: `spoil` receives it before any launch. `says`: the verifier's objection to it.
 inline void expect_search_to_leave_out_the_wrong(
     const GpuSession& gpu, const tuner::TuningTask& task,
     const std::function<void(const KernelConfig&)>& spoil, const std::string& says) {
@@ -81,9 +81,9 @@ inline void expect_search_to_leave_out_the_wrong(
   spoil(wrong);
   tuner::GpuDecider decider(**shop, how);
   const octile::cache::TuningFile file(cache.path(), true);
-  tuner::RunOptions campaign;
-  campaign.budget_seconds = 120;  // on a busy machine; a few are needed
-  const auto result = tuner::run_tasks({task}, gpu.spec(), decider, &file, campaign);
+  tuner::RunOptions run_options;
+  run_options.budget_seconds = 120;  // for a busy machine; a few seconds suffice
+  const auto result = tuner::run_tasks({task}, gpu.spec(), decider, &file, run_options);
   ASSERT_TRUE(result) << result.error().message;
   const tuner::Decision& decision = result->decisions.front();
   ASSERT_TRUE(decision.decided()) << tuner::name_of(decision.outcome);

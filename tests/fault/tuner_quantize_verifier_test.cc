@@ -1,11 +1,11 @@
-// The check of quantise candidates and a whole search on the fake device, whose executor is the
-// host's reference, and a wrong kernel where a test wants one.
+// The verifier of quantise candidates and a whole search on the fake device. The host's reference
+// executes launches, and a kernel is wrong if a test requests it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/engine/reference_arguments.h"
-#include "tests/support/gate_testing.h"
+#include "tests/support/verifier_testing.h"
 
 namespace octile::tuner {
 namespace {
@@ -15,22 +15,22 @@ using ::testing::HasSubstr;
 
 constexpr std::int64_t kRows = 40;
 
-// The numerics the fake device's executor knows.
+// Returns the numerics that the fake device's executor implements.
 QuantizeProblem problem(std::int64_t cols = 300) {
   QuantizeProblem p;
   p.cols = cols;
   return p;
 }
 
-class QuantizeGateTest : public test::GateFixture<QuantizeVerifier, octile_quantize_args> {
+class QuantizeVerifierTest : public test::VerifierFixture<QuantizeVerifier, octile_quantize_args> {
  protected:
   void SetUp() override { open(problem()); }
 
   void open(const QuantizeProblem& p) {
-    gate.reset();
+    verifier.reset();
     tested = p;
     slots = std::move(*make_quantize_slots(*gpu, p, kRows, 1, 3));
-    gate.emplace(std::move(*QuantizeVerifier::create(*gpu, p, slots.front(), 5)));
+    verifier.emplace(std::move(*QuantizeVerifier::create(*gpu, p, slots.front(), 5)));
   }
 
   Status compute(const octile_quantize_args& args) override {
@@ -43,7 +43,7 @@ class QuantizeGateTest : public test::GateFixture<QuantizeVerifier, octile_quant
 
 std::uint8_t* codes(const octile_quantize_args& args) { return static_cast<std::uint8_t*>(args.q); }
 
-TEST_F(QuantizeGateTest, TakesTheRightCodesOfEveryKindAgainAndAgain) {
+TEST_F(QuantizeVerifierTest, TakesTheRightCodesOfEveryKindAgainAndAgain) {
   for (const char* text :
        {"quantize rows=? cols=300 x=bf16 q=e4m3:1x128 out=both",
         "quantize rows=? cols=300 x=fp32 q=e5m2:row out=row",
@@ -72,20 +72,20 @@ TEST_F(QuantizeGateTest, TakesTheRightCodesOfEveryKindAgainAndAgain) {
   }
 }
 
-TEST_F(QuantizeGateTest, SeesWritesOutsideTheOutputs) {
+TEST_F(QuantizeVerifierTest, SeesWritesOutsideTheOutputs) {
   const auto outside = "1 bytes differ from the host reference; the first, outside of the outputs";
   expect_wrong([](const octile_quantize_args& args) { codes(args)[-1] = 0; }, outside);
   expect_wrong([](const octile_quantize_args& args) { codes(args)[args.rows * 300] = 0; }, outside);
 }
 
-TEST_F(QuantizeGateTest, SeesWhatWasNotWritten) {
+TEST_F(QuantizeVerifierTest, SeesWhatWasNotWritten) {
   expect_wrong([](const octile_quantize_args& args) { codes(args)[7 * 300 + 3] = 0xA5; },
                "1 bytes differ from the host reference; the first, byte 2103 of q, is 0xa5");
   expect_wrong([](const octile_quantize_args& args) { static_cast<float*>(args.scale)[1] += 1; },
                "of scale, is");
 }
 
-TEST_F(QuantizeGateTest, SeesInfinitiesAndNaNsThatWereNotCounted) {
+TEST_F(QuantizeVerifierTest, SeesInfinitiesAndNaNsThatWereNotCounted) {
   expect_wrong(
       [](const octile_quantize_args& args) {
         if (*args.nonfinite > 0) --*args.nonfinite;
@@ -93,7 +93,7 @@ TEST_F(QuantizeGateTest, SeesInfinitiesAndNaNsThatWereNotCounted) {
       "byte 0 of nonfinite");
 }
 
-TEST_F(QuantizeGateTest, SeesResultsThatChangeFromLaunchToLaunch) {
+TEST_F(QuantizeVerifierTest, SeesResultsThatChangeFromLaunchToLaunch) {
   expect_wrong(
       [calls = std::make_shared<int>(0)](const octile_quantize_args& args) {
         if (++*calls == 2) codes(args)[5] ^= 1U;
@@ -101,8 +101,8 @@ TEST_F(QuantizeGateTest, SeesResultsThatChangeFromLaunchToLaunch) {
       "byte 5 of q");
 }
 
-// The reference was not asked about the tensor that is timed.
-TEST_F(QuantizeGateTest, SeesTheTimedTensorOnceOneCandidatePassed) {
+// The verifier does not compare the timed tensor with the reference.
+TEST_F(QuantizeVerifierTest, SeesTheTimedTensorOnceOneCandidatePassed) {
   const auto at_timed_rows = [](const octile_quantize_args& args) {
     if (args.rows == kRows) codes(args)[args.rows * 300 - 1] ^= 1U;
   };
@@ -110,7 +110,7 @@ TEST_F(QuantizeGateTest, SeesTheTimedTensorOnceOneCandidatePassed) {
   expect_wrong(at_timed_rows, "byte 11999 of q");
 }
 
-TEST_F(QuantizeGateTest, FindsOutAFirstCandidateThatWasWrong) {
+TEST_F(QuantizeVerifierTest, FindsOutAFirstCandidateThatWasWrong) {
   const auto at_timed_rows = [](const octile_quantize_args& args) {
     if (args.rows == kRows) codes(args)[17] ^= 1U;
   };
@@ -122,13 +122,13 @@ TEST_F(QuantizeGateTest, FindsOutAFirstCandidateThatWasWrong) {
   EXPECT_EQ(check().first_is_wrong, "");
 }
 
-TEST_F(QuantizeGateTest, ARefusedLaunchIsTheCandidatesFault) {
+TEST_F(QuantizeVerifierTest, ARefusedLaunchIsTheCandidatesFault) {
   expect_a_refused_launch_to_be_wrong();
 }
 
-TEST_F(QuantizeGateTest, ABrokenDeviceIsNot) { expect_a_broken_device_to_be_an_error(); }
+TEST_F(QuantizeVerifierTest, ABrokenDeviceIsNot) { expect_a_broken_device_to_be_an_error(); }
 
-TEST_F(QuantizeGateTest, WhatHasNoOperandsIsRefused) {
+TEST_F(QuantizeVerifierTest, WhatHasNoOperandsIsRefused) {
   QuantizeProblem range = problem();
   range.shard = ShardStep::kAmax;
   const auto refused = make_quantize_slots(*gpu, range, kRows, 1, 3);
@@ -137,7 +137,7 @@ TEST_F(QuantizeGateTest, WhatHasNoOperandsIsRefused) {
   EXPECT_THAT(refused.error().message, HasSubstr("no operands for a range of a tensor"));
 }
 
-// Graphs replay thousands of launches whose results nobody looks at.
+// Graphs replay thousands of launches whose results nobody reads.
 std::string g_wrong_kernel;
 CUresult execute(const fake_cuda_launch* launch, void*) {
   if (launch->replayed != 0) return CUDA_SUCCESS;
@@ -147,7 +147,7 @@ CUresult execute(const fake_cuda_launch* launch, void*) {
   return result;
 }
 
-TEST_F(QuantizeGateTest, ASearchLeavesTheWrongCandidateOut) {
+TEST_F(QuantizeVerifierTest, ASearchLeavesTheWrongCandidateOut) {
   if (!Nvrtc::open()) GTEST_SKIP() << "no NVRTC";
   device.fake.set_executor(execute, nullptr);
   test::expect_search_to_leave_out_the_wrong(

@@ -1,4 +1,5 @@
-// A list of tasks within a budget, on simulated devices: what is kept, resumed and given up.
+// A list of tasks within a budget, on simulated devices: which results are kept, resumed and given
+// up.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,8 +31,8 @@ TuningTask task(std::int64_t tokens, std::int64_t n = 7168) {
   return {problem, tokens};
 }
 
-// Every task has the same simulated device: its third candidate is 10 % faster than the
-// default, except where the token count is even: there nothing is.
+// Every task has the same simulated device. Its third candidate is 10 % faster than the default,
+// except for even token counts, where no candidate is faster.
 class SimulatedDecider final : public Decider {
  public:
   void expect(const TuningTask& q) override { expected.push_back(q.tokens); }
@@ -80,7 +81,7 @@ class TunerRunTest : public ::testing::Test {
   SimulatedDecider decider;
 };
 
-TEST_F(TunerRunTest, AnswersAndKeepsEveryQuestion) {
+TEST_F(TunerRunTest, DecidesAndKeepsEveryTask) {
   const auto result = run({task(63), task(64), task(127)}, options());
   EXPECT_THAT(decider.asked, ElementsAre(63, 64, 127));
   EXPECT_THAT(decider.expected, ElementsAre(63, 64, 127)) << "each ahead of its turn, once";
@@ -148,7 +149,7 @@ TEST_F(TunerRunTest, ResumesWhereItStopped) {
   EXPECT_EQ(kept(), 3);
 }
 
-// The interrupt comes in the middle of a search: nothing half measured is kept.
+// The interrupt comes in the middle of a search, and no incomplete result is kept.
 TEST_F(TunerRunTest, AStopEndsTheSearchUnderWay) {
   RunOptions how = options();
   how.stopped = [this] { return *decider.now > 100.3; };
@@ -192,8 +193,8 @@ TEST_F(TunerRunTest, TheBudgetIsSharedByValueAndKept) {
   const std::vector<TuningTask> all{task(7), task(5),    task(9),
                                   task(1), task(4097), task(3)};
   const auto result = run(all, options(12));
-  // The first compile for the others; then the longer product gets more, the shorter no less than
-  // compiling its candidates takes.
+  // The first task's compile also serves the others. Then the longer GEMM gets more, and the
+  // shorter gets no less than compiling its candidates takes.
   EXPECT_GT(decider.budgets[7], 1.2 * decider.budgets[5]);
   EXPECT_GT(decider.budgets[4097], 1.2 * decider.budgets[1]);
   EXPECT_LT(decider.budgets[4097], 3 * decider.budgets[1]);
