@@ -60,8 +60,8 @@ class Expr {
   std::string to_cuda(const Expr& part, std::string_view name) const;
   // Canonical text: "mul(div(x0,add(1,exp(neg(x0)))),x1)". Parsed by parse_expression.
   std::string to_text() const;
-  // Host reference of the same arithmetic, bit for bit (generator/core/elementary.h). inputs.size() >=
-  // input_count().
+  // Host reference of the same arithmetic, bit for bit (generator/core/elementary.h). inputs.size()
+  // >= input_count().
   float evaluate(std::span<const float> inputs) const;
   // The same for `count` elements: inputs[i] points to input i's, for those the expression reads.
   void evaluate(std::span<const float* const> inputs, std::size_t count, float* out) const;

@@ -27,11 +27,11 @@ enum class Granularity : int {
 // How a decode scale is stored.
 enum class ScaleFormat : int {
   kNone = 0,
-  kF32 = 1,         // "f32"
-  kF32Pow2 = 2,     // "pow2": fp32 restricted to powers of two
+  kF32 = 1,      // "f32"
+  kF32Pow2 = 2,  // "pow2": fp32 restricted to powers of two
   kUe8m0x4 = 3,  // "ue8m0x4": four consecutive k-blocks' exponents in an int32
-  kE8M0 = 4,        // "e8m0"
-  kBF16 = 5,        // "bf16": for communication
+  kE8M0 = 4,     // "e8m0"
+  kBF16 = 5,     // "bf16": for communication
 };
 
 std::string_view name_of(DType);
@@ -40,6 +40,9 @@ std::string_view name_of(ScaleFormat);
 std::optional<DType> parse_dtype(std::string_view);
 std::optional<Granularity> parse_granularity(std::string_view);
 std::optional<ScaleFormat> parse_scale_format(std::string_view);
+
+// The promotion interval of a GEMM that sums all of K on the tensor core.
+inline constexpr int kPromoteNone = -1;
 
 constexpr bool is_fp8(DType t) { return t == DType::kE4M3 || t == DType::kE5M2; }
 constexpr int size_of(DType t) {  // bytes

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "generator/core/config_text.h"
+#include "generator/core/text_fields.h"
 
 namespace octile {
 namespace {
@@ -179,6 +179,13 @@ std::string kernel_name(const GemmProblem& p, const GemmConfig& c) {
       c.cluster_n, c.unroll, c.in_flight, to_text(c.raster), c.ctas_per_sm, store_name(c.store),
       pdl_name(c.pdl_early), c.promote, c.splits,
       c.tail_n > 0 ? fmt::format("_n{}", c.tail_n) : "");
+}
+
+std::optional<std::string> numerics_difference(const GemmConfig& config, const GemmConfig& other) {
+  if (config.promote == other.promote && config.splits == other.splits) return std::nullopt;
+  return fmt::format(
+      "its numerics are promote={} splits={}, those of every token count promote={} splits={}",
+      config.promote, config.splits, other.promote, other.splits);
 }
 
 }  // namespace octile

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "generator/core/error.h"
-#include "generator/problem.h"
+#include "generator/gemm/problem.h"
 
 namespace octile {
 
@@ -104,5 +106,9 @@ Result<GemmConfig> parse_gemm_config(std::string_view text);
 // Says what it is, so profilers can be read:
 // octile_gemm_e4m3_1x128_e4m3_128x128_bf16_t128x128x128_s5_wg2_c1x1_u1f1_ras8_o1_tma_end_p128_k1
 std::string kernel_name(const GemmProblem&, const GemmConfig&);
+
+// Returns how the numerics of a configuration differ from those of `other`, which every token count
+// has: in the promotion interval or in the splits of K. Nothing if they are the same.
+std::optional<std::string> numerics_difference(const GemmConfig& config, const GemmConfig& other);
 
 }  // namespace octile

@@ -82,9 +82,9 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
   return p;
 }
 
-Result<EmittedKernel> emit_gemm(const GemmProblem& problem, const GemmConfig& config,
-                                const DeviceSpec& device, TemplateSet templates) {
-  if (const GemmConstraint* refusal = refused_by(config, problem, device)) {
+Result<EmittedKernel> emit(const GemmProblem& problem, const GemmConfig& config,
+                           const DeviceSpec& device, TemplateSet templates) {
+  if (const GemmConstraint* refusal = refused_by(config, problem, kDynamic, device)) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("configuration '{}' violates {}: {}", to_text(config), refusal->name,
                             refusal->reason));
@@ -109,6 +109,11 @@ Result<EmittedKernel> emit_gemm(const GemmProblem& problem, const GemmConfig& co
   kernel.parameter_bytes = {128, 128, 128, 8, 8, 8, 8, 8, 8, 4, 4, 4, 4, 4, 32};
   kernel.config_text = to_text(config);
   return kernel;
+}
+
+std::string explain(const GemmProblem& problem, const GemmConfig& config) {
+  return fmt::format("configuration = {}\n", to_text(config)) +
+         gemm_prologue(problem, config).explain();
 }
 
 }  // namespace octile

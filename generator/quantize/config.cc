@@ -7,7 +7,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "generator/core/config_text.h"
+#include "generator/core/text_fields.h"
 #include "generator/quantize/fused_source.h"
 
 namespace octile {

@@ -11,7 +11,7 @@
 
 #include "generator/core/error.h"
 #include "generator/quantize/lookup.h"
-#include "generator/problem.h"
+#include "generator/quantize/problem.h"
 
 namespace octile {
 
@@ -208,7 +208,7 @@ struct QuantizeKernelArgs {
   std::int64_t scale_ld = 0;
   std::int64_t ldq_transposed = 0;
   std::int64_t scale_ld_transposed = 0;
-  std::int64_t partials = 0;      // maxima of a tensor: thread blocks of its first pass
+  std::int64_t partials = 0;            // maxima of a tensor: thread blocks of its first pass
   const float* encode_scale = nullptr;  // delayed scaling: the encode scale
   std::uint32_t* amax = nullptr;  // where not null, raised to the bits of a tensor's fp32 amax
   const std::uint32_t* skip = nullptr;  // where not null and not 0, nothing is written
@@ -237,8 +237,8 @@ static_assert(sizeof(QuantizeKernelArgs) == 304);
 // templates/quantize/scale_update.cu has the same struct. The fields are those of
 // octile_scale_update_args.
 struct ScaleUpdateKernelArgs {
-  float* history = nullptr;  // [length][tensors]
-  float* encode_scale = nullptr;   // [tensors]
+  float* history = nullptr;       // [length][tensors]
+  float* encode_scale = nullptr;  // [tensors]
   std::int64_t tensors = 0;
   std::int64_t length = 0;
   int choice = 0;
