@@ -1,10 +1,12 @@
-// Recipes as data: adding one is adding a row. A recipe says for each tensor role its type, and how
-// often the products of a linear layer are promoted.
+// Recipes as data: adding one is adding a row. A recipe gives the type of each tensor role and the
+// promotion intervals of a linear layer's GEMMs.
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 
+#include "generator/core/error.h"
 #include "generator/core/types.h"
 
 namespace octile {
@@ -18,7 +20,9 @@ struct Recipe {
 };
 
 std::span<const Recipe> recipes();
-const Recipe* find_recipe(std::string_view name);  // nullptr when unknown
-std::string recipe_names();                        // "blockwise, blockwise_hybrid, ..."
+const Recipe* find_recipe(std::string_view name);  // nullptr if there is none
+// Errors: kInvalidArgument with the names that are allowed.
+Result<const Recipe*> recipe_named(std::string_view name);
+std::string recipe_names();  // "blockwise, blockwise_hybrid, ..."
 
 }  // namespace octile

@@ -62,9 +62,8 @@ bool matches(const SupportRow& row, std::string_view operation, const FieldValue
 
 const SupportRow& first_match(std::span<const SupportRow> rows, std::string_view operation,
                               const FieldValues& values) {
-  return *std::find_if(rows.begin(), rows.end(), [&](const SupportRow& row) {
-    return matches(row, operation, values);
-  });
+  return *std::find_if(rows.begin(), rows.end(),
+                       [&](const SupportRow& row) { return matches(row, operation, values); });
 }
 
 Status check_rows(std::span<const SupportRow> rows, std::string_view operation,
@@ -79,11 +78,12 @@ Status check_rows(std::span<const SupportRow> rows, std::string_view operation,
 std::string to_markdown(const SupportRow& row) {
   std::string pattern = row.pattern.empty() ? "anything else" : fmt::format("`{}`", row.pattern);
   // A '|' would end the table's cell, also inside backquotes.
-  for (std::size_t at = pattern.find('|'); at != std::string::npos; at = pattern.find('|', at + 2)) {
+  for (std::size_t at = pattern.find('|'); at != std::string::npos;
+       at = pattern.find('|', at + 2)) {
     pattern.insert(at, 1, '\\');
   }
-  return fmt::format("| {} | {} | {} | {} |\n", row.operation, pattern, row.supported ? "yes" : "no",
-                     row.reason);
+  return fmt::format("| {} | {} | {} | {} |\n", row.operation, pattern,
+                     row.supported ? "yes" : "no", row.reason);
 }
 
 }  // namespace octile

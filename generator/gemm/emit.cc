@@ -64,8 +64,7 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
   p.add_int("kSplits", c.splits, "numerics: CTAs of a cluster that share a tile's K");
   p.add_int("kCtasPerSm", c.ctas_per_sm, "configuration: CTAs resident on an SM");
   p.add_bool("kPdlEarly", c.pdl_early, "configuration: beside this kernel's work");
-  p.add_int("kTailN", c.tail_n,
-            "configuration: columns of the tiles that even out the last round");
+  p.add_int("kTailN", c.tail_n, "configuration: columns of the tiles that even out the last round");
   p.add_int("kPromote", c.promote, "numerics: K elements per fp32 promotion");
   p.add_bool("kTmaStore", c.store == EpilogueStore::kTma, "configuration: D through shared memory");
   p.add_int("kThreads", r.threads, "derived: consumers and one producer warpgroup");

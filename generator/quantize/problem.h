@@ -47,8 +47,6 @@ enum class QuantizeOperation : int {
   kTranspose = 2,   // "transpose": moves the codes of x and its scales without changing them
 };
 
-std::string_view name_of(QuantizeOperation);
-
 // Several tensors in one: the token groups of a mixture of experts.
 enum class Grouping : int {
   kNone = 0,
@@ -70,6 +68,15 @@ enum class ScaleLayout : int {
   kLinear = 0,
   kSwizzled = 1,  // "swizzled": in tiles of 128 x 4, as block-scaled tensor cores read them
 };
+
+// The words of the problem's text.
+std::string_view name_of(QuantizeOperation);
+std::string_view name_of(QuantizeOutput);
+std::string_view name_of(E8M0Rounding);
+std::string_view name_of(ScalePolicy);
+std::string_view name_of(Grouping);
+std::string_view name_of(ShardStep);
+std::string_view name_of(ScaleLayout);
 
 struct QuantizeProblem {
   QuantizeOperation operation = QuantizeOperation::kQuantize;

@@ -3,7 +3,7 @@
 
 #include "generator/core/error.h"
 #include "generator/core/layout.h"
-#include "generator/problem.h"
+#include "generator/families.h"
 #include "octile/octile.h"
 
 namespace octile::api {

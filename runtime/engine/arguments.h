@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "generator/core/error.h"
-#include "generator/problem.h"
+#include "generator/families.h"
 #include "octile/octile.h"
 
 namespace octile {

@@ -6,8 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "generator/gemm/candidates.h"
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 
 namespace octile {
 namespace {
@@ -51,7 +50,7 @@ Result<KernelConfig> usable(const std::string& text, const GemmProblem& problem,
                             std::int64_t tokens, const DeviceSpec& device) {
   const auto config = parse_gemm_config(text);
   if (!config) return tl::unexpected<Error>(config.error());
-  if (const GemmConstraint* rule = refused_by(*config, problem, device); rule != nullptr)
+  if (const GemmConstraint* rule = refused_by(*config, problem, tokens, device); rule != nullptr)
     return fail(ErrorCode::kUnsupported,
                 fmt::format("{} refuses it: {}", rule->name, rule->reason));
   if (!problem.invariant) return *config;

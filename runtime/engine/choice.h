@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "cache/tuning_set.h"
-#include "generator/core/emitter.h"
+#include "generator/families.h"
 
 namespace octile {
 

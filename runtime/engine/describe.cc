@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 
 namespace octile {
 

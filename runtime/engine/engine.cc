@@ -76,10 +76,6 @@ cache::Identity identity_of(const EmittedKernel& kernel, const DeviceSpec& devic
   return {kernel.name, device.arch(), kernel.options, identity_text(kernel.source)};
 }
 
-std::string to_text(const KernelConfig& config) {
-  return std::visit([](const auto& c) { return to_text(c); }, config);
-}
-
 Engine::Engine(EngineOptions options, Logger& logger)
     : options_(std::move(options)),
       logger_(logger),

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "cache/store.h"
-#include "generator/core/emitter.h"
+#include "generator/families.h"
 #include "generator/core/error.h"
 #include "runtime/engine/choice.h"
 #include "runtime/engine/compiler.h"
@@ -92,7 +92,5 @@ TemplateSet embedded_templates();
 
 // What identifies the kernel in the cache.
 cache::Identity identity_of(const EmittedKernel& kernel, const DeviceSpec& device);
-
-std::string to_text(const KernelConfig& config);
 
 }  // namespace octile

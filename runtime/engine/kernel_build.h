@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cache/key.h"
-#include "generator/core/emitter.h"
+#include "generator/families.h"
 
 namespace octile {
 

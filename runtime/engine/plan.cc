@@ -6,20 +6,13 @@
 #include <latch>
 #include <utility>
 
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "generator/quantize/layout.h"
-#include "generator/core/support_matrix.h"
 #include "runtime/engine/arguments.h"
 #include "runtime/engine/guarded.h"
 
 namespace octile {
 namespace {
-
-// No launch will ever be needed: D has no elements, or q has none.
-bool is_empty(const Problem& problem) {
-  if (const auto* gemm = std::get_if<GemmProblem>(&problem)) return gemm->n == 0;
-  return std::get<QuantizeProblem>(problem).cols == 0;
-}
 
 std::variant<GemmLaunch, QuantizeLaunch> launch_of(const Problem& problem,
                                                    const KernelConfig& config, int sm_count,

@@ -15,10 +15,9 @@
 #include <variant>
 #include <vector>
 
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "generator/core/error.h"
 #include "generator/core/layout.h"
-#include "generator/problem.h"
 #include "octile/octile.h"
 #include "runtime/families/gemm/launch.h"
 #include "runtime/families/quantize/launch.h"

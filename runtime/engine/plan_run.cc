@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "generator/core/types.h"
 #include "runtime/engine/arguments.h"
 #include "runtime/engine/device_scope.h"

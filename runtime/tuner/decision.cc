@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "runtime/engine/choice.h"
 #include "runtime/engine/engine.h"
 

@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "generator/gemm/cost.h"
-#include "generator/quantize/candidates.h"
+#include "generator/families.h"
 #include "runtime/families/gemm/operands.h"
 #include "runtime/families/quantize/operands.h"
 
@@ -14,27 +13,22 @@ namespace octile::tuner {
 namespace {
 
 // What the search space of either family is told as.
-template <typename Candidates, typename Constraints>
-Exploration exploration_of(const Candidates& candidates, const Constraints& constraints,
-                           std::vector<Ranked> shortlist) {
+template <typename Config>
+Exploration exploration_of(const CandidatesOf<Config>& candidates, std::vector<Ranked> shortlist) {
   Exploration exploration;
   exploration.enumerated = candidates.enumerated;
   exploration.admitted = candidates.admitted.size();
   exploration.shortlist = std::move(shortlist);
-  // Counted in the table's order.
-  for (std::size_t i = 0; i < candidates.removed.size(); ++i)
-    exploration.removed.push_back(
-        {constraints[i].name, constraints[i].reason, candidates.removed[i].second});
+  exploration.removed = candidates.removed;
   return exploration;
 }
 
 Exploration explore(const GemmProblem& problem, std::int64_t tokens, const DeviceSpec& device,
                     const ShortlistOptions& options) {
-  const GemmCandidates candidates = gemm_candidates(problem, device);
+  const GemmCandidates found = octile::candidates(problem, tokens, device);
   Exploration exploration =
-      exploration_of(candidates, gemm_constraints(),
-                     shortlist(rank(problem, tokens, device, candidates),
-                               default_config(problem, tokens, device), options));
+      exploration_of(found, shortlist(rank(problem, tokens, device, found),
+                                      default_config(problem, tokens, device), options));
   for (std::size_t i = 0; i < exploration.shortlist.size(); ++i) {
     Ranked variant = exploration.shortlist[i];
     variant.variant_of = static_cast<int>(i);
@@ -50,10 +44,9 @@ Exploration explore(const GemmProblem& problem, std::int64_t tokens, const Devic
 Exploration explore(const QuantizeProblem& problem, std::int64_t rows, const DeviceSpec& device,
                     const ShortlistOptions& options) {
   const QuantizeSetting setting{problem, rows, device};
-  const QuantizeCandidates candidates = quantize_candidates(setting);
+  const QuantizeCandidates found = octile::candidates(problem, rows, device);
   return exploration_of(
-      candidates, quantize_constraints(),
-      shortlist(rank(setting, candidates), default_config(problem, rows, device), options));
+      found, shortlist(rank(setting, found), default_config(problem, rows, device), options));
 }
 
 double floor_us(const GemmProblem& problem, std::int64_t tokens, const DeviceSpec& device) {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "generator/gemm/candidates.h"
 #include "generator/core/device_spec.h"
+#include "generator/families.h"
 #include "runtime/tuner/shortlist.h"
 
 namespace octile::tuner {
@@ -20,12 +20,6 @@ struct TuningTask {
 };
 // "gemm m=? n=7168 ... at 64 tokens"
 std::string to_text(const TuningTask& task);
-
-// By one constraint.
-struct Removal {
-  std::string_view name, reason;
-  std::size_t count = 0;
-};
 
 struct Exploration {
   std::size_t enumerated = 0;

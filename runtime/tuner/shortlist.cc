@@ -7,7 +7,7 @@
 #include <limits>
 #include <utility>
 
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "runtime/engine/engine.h"
 
 namespace octile::tuner {
@@ -127,7 +127,8 @@ std::vector<Ranked> rank(const QuantizeSetting& setting, const QuantizeCandidate
   std::vector<Ranked> ranked;
   ranked.reserve(candidates.admitted.size());
   for (const QuantizeConfig& config : candidates.admitted)
-    ranked.push_back({config, estimate_us(config, setting)});
+    ranked.push_back(
+        {config, estimate_us(config, setting.problem, setting.tokens, setting.device)});
   return ranked;
 }
 

@@ -7,9 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "generator/gemm/candidates.h"
-#include "generator/core/emitter.h"
-#include "generator/quantize/candidates.h"
+#include "generator/families.h"
 
 namespace octile::tuner {
 

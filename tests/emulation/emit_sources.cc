@@ -13,9 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "generator/quantize/emit.h"
-#include "generator/core/support_matrix.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/quantize_cells.h"
 

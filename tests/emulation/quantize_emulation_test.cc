@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "generator/core/layout.h"
-#include "generator/problem.h"
+#include "generator/families.h"
 #include "generator/quantize/config.h"
 #include "runtime/families/quantize/reference.h"
 #include "runtime/families/quantize/reference_scale_update.h"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "generator/gemm/config.h"
-#include "generator/problem.h"
+#include "generator/families.h"
 #include "octile/octile.h"
 #include "tests/gpu/session.h"
 

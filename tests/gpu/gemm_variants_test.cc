@@ -7,8 +7,7 @@
 #include <optional>
 #include <string_view>
 
-#include "generator/gemm/candidates.h"
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "runtime/reference/metrics.h"
 #include "tests/gpu/gemm_case.h"
 #include "tests/support/gemm_variants.h"

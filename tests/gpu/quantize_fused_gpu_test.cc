@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "octile/octile.h"
 #include "runtime/reference/cast.h"
 #include "tests/gpu/quantize_gpu.h"

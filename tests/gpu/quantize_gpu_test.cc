@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "octile/octile.h"
 #include "runtime/families/quantize/fixed.h"
 #include "runtime/families/quantize/reference_scale_update.h"

@@ -16,9 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "generator/gemm/candidates.h"
-#include "generator/gemm/cost.h"
-#include "generator/core/emitter.h"
+#include "generator/families.h"
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/embedded_sources.h"

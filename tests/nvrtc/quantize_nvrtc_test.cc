@@ -16,7 +16,7 @@
 #include <string>
 #include <utility>
 
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "generator/quantize/emit.h"
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/engine/engine.h"

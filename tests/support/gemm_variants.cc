@@ -4,7 +4,7 @@
 #include <set>
 #include <tuple>
 
-#include "generator/gemm/candidates.h"
+#include "generator/families.h"
 
 namespace octile::tests {
 namespace {

@@ -16,7 +16,7 @@
 
 #include "generator/quantize/fused_source.h"
 #include "generator/core/layout.h"
-#include "generator/problem.h"
+#include "generator/families.h"
 #include "generator/quantize/layout.h"
 #include "runtime/families/quantize/reference.h"
 #include "tests/support/quantize_inputs.h"

@@ -13,8 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "generator/gemm/candidates.h"
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/api_handles.h"

@@ -6,8 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "generator/gemm/candidates.h"
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 
 namespace octile {
 namespace {

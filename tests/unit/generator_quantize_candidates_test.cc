@@ -5,9 +5,8 @@
 #include <algorithm>
 #include <set>
 
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "generator/quantize/emit.h"
-#include "generator/quantize/candidates.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/quantize_cells.h"
 

@@ -1,6 +1,6 @@
 // The matrix is compared with a second statement of what exists, over all combinations. It is also
 // checked for rows that are never reached or are reached by accident.
-#include "generator/core/support_matrix.h"
+#include "generator/families.h"
 
 #include <gtest/gtest.h>
 
@@ -13,6 +13,7 @@
 
 #include "generator/core/layout.h"
 #include "generator/core/recipe.h"
+#include "generator/gemm/passes.h"
 
 namespace octile {
 namespace {

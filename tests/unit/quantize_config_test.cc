@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "generator/core/device_spec.h"
 #include "generator/quantize/emit.h"
 #include "runtime/engine/engine.h"

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <map>
 
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "runtime/engine/choice.h"
 #include "runtime/engine/engine.h"
 #include "runtime/tuner/run.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <set>
 
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "runtime/engine/engine.h"
 #include "runtime/tuner/shortlist.h"
 

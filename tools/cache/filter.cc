@@ -14,6 +14,7 @@
 
 #include "generator/core/device_spec.h"
 #include "generator/core/recipe.h"
+#include "generator/gemm/passes.h"
 #include "tools/common/command_line.h"
 
 namespace octile::tools {

@@ -6,9 +6,9 @@
 #include <iterator>
 #include <utility>
 
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "generator/core/recipe.h"
-#include "generator/core/support_matrix.h"
+#include "generator/gemm/passes.h"
 #include "runtime/engine/arguments.h"
 #include "runtime/families/quantize/operands.h"
 #include "tools/models/problem_file.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "generator/problem.h"
+#include "generator/gemm/problem.h"
 #include "runtime/measure/tensor.h"
 #include "runtime/reference/metrics.h"
 

@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "generator/problem.h"
+#include "generator/gemm/problem.h"
 #include "octile/octile.h"
 #include "runtime/families/gemm/launch.h"
 #include "runtime/engine/library.h"

@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "generator/problem.h"
+#include "generator/gemm/problem.h"
 #include "runtime/measure/gpu_session.h"
 #include "runtime/families/gemm/check.h"
 #include "runtime/measure/tensor.h"

@@ -15,7 +15,7 @@
 #include <functional>
 #include <vector>
 
-#include "generator/problem.h"
+#include "generator/gemm/problem.h"
 #include "octile/octile.h"
 #include "runtime/measure/loaded_template.h"
 #include "runtime/families/gemm/check.h"

@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "generator/problem.h"
+#include "generator/quantize/problem.h"
 #include "octile/octile.h"
 #include "runtime/families/quantize/launch.h"
 #include "runtime/engine/library.h"

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "generator/problem.h"
+#include "generator/quantize/problem.h"
 #include "octile/octile.h"
 #include "runtime/measure/gpu_session.h"
 #include "runtime/families/gemm/operands.h"

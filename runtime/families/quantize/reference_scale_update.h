@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "generator/core/error.h"
-#include "generator/problem.h"
+#include "generator/quantize/problem.h"
 
 namespace octile::reference {
 

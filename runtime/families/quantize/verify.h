@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "generator/problem.h"
+#include "generator/quantize/problem.h"
 #include "octile/octile.h"
 #include "runtime/families/quantize/operands.h"
 #include "runtime/tuner/bench.h"
