@@ -272,7 +272,7 @@ TEST(SupportMatrix, FirstMatchingRowDecides) {
     const auto rows = support_matrix();
     const auto first = std::find_if(rows.begin(), rows.end(),
                                     [&](const SupportRow& row) { return matches(row, p); });
-    return &*first == &support_of(p);
+    return &first->get() == &support_of(p);
   };
   for_each_quantize([&](const QuantizeProblem& p) { ASSERT_TRUE(is_first(p)) << to_text(p); });
   EXPECT_FALSE(matches(support_of(GemmProblem{}), QuantizeProblem{}));

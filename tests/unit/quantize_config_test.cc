@@ -565,7 +565,7 @@ TEST(QuantizeEmit, AKernelThatOrdersScalesIsThereWhereTheyAreOrdered) {
   p.q.scale = ScaleFormat::kE8M0;
   p.output = QuantizeOutput::kBoth;
   const auto emitted = [&](bool ordered) {
-    return emit_quantize(p, {128, 128, 256, 3, false, false, ordered}, *find_device("h200"),
+    return emit(p, {128, 128, 256, 3, false, false, ordered}, *find_device("h200"),
                          embedded_templates())
         .value();
   };
@@ -583,9 +583,9 @@ TEST(QuantizeEmit, ShapeIsNotInTheSource) {
   const DeviceSpec& h200 = *find_device("h200");
   const QuantizeConfig config{8, 256, 256, 4};
   const auto narrow =
-      emit_quantize(problem_of(Granularity::k1x128, 300), config, h200, embedded_templates());
+      emit(problem_of(Granularity::k1x128, 300), config, h200, embedded_templates());
   const auto wide =
-      emit_quantize(problem_of(Granularity::k1x128, 7168), config, h200, embedded_templates());
+      emit(problem_of(Granularity::k1x128, 7168), config, h200, embedded_templates());
   ASSERT_TRUE(narrow.has_value()) << narrow.error().message;
   ASSERT_TRUE(wide.has_value()) << wide.error().message;
   EXPECT_EQ(narrow->source, wide->source);
@@ -599,7 +599,7 @@ TEST(QuantizeEmit, NumericsWithoutATemplateAreUnsupported) {
   fp8.x = {DType::kE4M3, Granularity::kPerTensor, ScaleFormat::kUe8m0x4};
   for (const QuantizeProblem& p : {packed, fp8}) {
     const auto kernel =
-        emit_quantize(p, {8, 256, 256, 4}, *find_device("h200"), embedded_templates());
+        emit(p, {8, 256, 256, 4}, *find_device("h200"), embedded_templates());
     ASSERT_FALSE(kernel.has_value());
     EXPECT_EQ(kernel.error().code, ErrorCode::kUnsupported);
     EXPECT_THAT(kernel.error().message, HasSubstr("is not supported"));

@@ -34,7 +34,7 @@ class ShortlistTest : public ::testing::Test {
   ShortlistTest() {
     problem.n = 7168;
     problem.k = 2048;
-    candidates = gemm_candidates(problem, device);
+    candidates = octile::candidates(problem, kTokens, device);
     ranked = rank(problem, kTokens, device, candidates);
     preferred = model_config(problem, kTokens, device);
   }

@@ -36,7 +36,7 @@ Result<GemmVerifier> GemmVerifier::create(const GpuSession& gpu, const LoadedTem
     return fail(ErrorCode::kUnsupported,
                 fmt::format("'{}' adds to its output; the check of candidates takes products that "
                             "overwrite it",
-                            to_text(Problem(problem))));
+                            to_text(problem)));
   }
   GemmVerifier verifier(gpu, inspect, problem, gemm_args(a, b, nullptr));
   if (Status ok = verifier.allocate(); !ok) return tl::unexpected<Error>(ok.error());

@@ -231,7 +231,7 @@ Status check_operands(const QuantizeProblem& p) {
     return fail(ErrorCode::kUnsupported, fmt::format("'{}' cannot be timed: there are no operands "
                                                      "for {}; allowed: whole tensors or groups, "
                                                      "codes and scales of them",
-                                                     to_text(Problem(p)), why));
+                                                     to_text(p), why));
   };
   if (p.tap) return refuse("a tap");
   if (p.shard != ShardStep::kNone) return refuse("a range of a tensor");
