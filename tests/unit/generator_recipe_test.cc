@@ -1,4 +1,5 @@
 #include "generator/core/recipe.h"
+#include "generator/families.h"
 #include "generator/gemm/passes.h"
 
 #include <gtest/gtest.h>
