@@ -10,7 +10,6 @@ namespace octile {
 namespace {
 
 // ---- axes
-// -----------------------------------------------------------------------------------------
 
 constexpr std::array kBlockM{16, 32, 64, 128, 192, 256};
 constexpr std::array kBlockN{16,  32,  48,  64,  80,  96,  112, 128,
@@ -68,7 +67,6 @@ Raster canonical_walk(Raster raster, std::int64_t tiles_m, std::int64_t tiles_n)
 }
 
 // ---- constraints
-// ----------------------------------------------------------------------------------
 
 bool device_has_wgmma(const GemmConfig&, const GemmSetting& s) { return s.device.has_fp8_wgmma(); }
 bool tile_is_whole_strips(const GemmConfig& c, const GemmSetting&) {

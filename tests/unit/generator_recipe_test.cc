@@ -1,11 +1,12 @@
 #include "generator/core/recipe.h"
-#include "generator/families.h"
-#include "generator/gemm/passes.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 #include <string>
+
+#include "generator/families.h"
+#include "generator/gemm/passes.h"
 
 namespace octile {
 namespace {
