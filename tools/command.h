@@ -10,7 +10,7 @@
 
 #include "generator/core/device_spec.h"
 #include "generator/core/error.h"
-#include "generator/problem.h"
+#include "generator/families.h"
 #include "tools/common/command_line.h"
 #include "tools/common/handles.h"
 #include "tools/common/progress.h"

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "generator/core/recipe.h"
+#include "generator/gemm/passes.h"
 #include "runtime/engine/target.h"
 #include "tools/command.h"
 

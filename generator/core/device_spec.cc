@@ -16,17 +16,17 @@ constexpr int kHopperSmemBytes = 227 * 1024;
 constexpr int kHopperRegisters = 65536;
 
 // The datasheet's 1979 dense FP8 TFLOP/s over 132 SMs x 8192 flop per cycle. The boost limit is
-// 1.98 GHz; large products run below either, at the power cap.
+// 1.98 GHz; large GEMMs run below both, at the power cap.
 constexpr double kHopperClockGhz = 1.83;
 
-// Measured on an H200: an empty kernel as a node of a CUDA graph.
+// The time of an empty kernel as a node of a CUDA graph, measured on an H200.
 constexpr double kHopperLaunchUs = 0.55;
 
-// Fitted to 228 GEMM configurations on an H200: 132 SMs that read the same tiles together draw up
-// to 10.8 TB/s from L2 (distinct lines: 5 to 6.4).
+// Fitted to 228 GEMM configurations on an H200: 132 SMs that read the same tiles together read up
+// to 10.8 TB/s from L2. They read 5 to 6.4 TB/s if all lines are distinct.
 constexpr double kL2TbpsPerSm = 10.8 / 132;
 
-// What is not stated of it is the same in all of them.
+// Returns a Hopper GPU; fields that are not arguments are the same for all of them.
 DeviceSpec hopper(std::string name, std::string full_name, int sm_count) {
   DeviceSpec d;
   d.name = std::move(name);
@@ -73,7 +73,8 @@ const std::array<DeviceSpec, 3>& devices() {
 
 }  // namespace
 
-// 'a' names the architecture-specific features: WGMMA and setmaxnreg exist in sm_90a only.
+// The suffix 'a' enables the architecture-specific features: WGMMA and setmaxnreg are only in
+// sm_90a.
 std::string DeviceSpec::arch() const {
   return fmt::format("sm_{}{}{}", sm_major, sm_minor, sm_major >= 9 ? "a" : "");
 }

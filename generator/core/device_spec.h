@@ -1,5 +1,5 @@
-// A GPU as plain data, so that one which is not here can be planned for. The runtime fills one in
-// from a live device; known_devices() describes those people compile for without having them.
+// A GPU as plain data, so that kernels can be made for a GPU that this machine does not have. The
+// runtime fills in a description of a live device; known_devices() has those of absent ones.
 #pragma once
 
 #include <cstdint>

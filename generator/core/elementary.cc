@@ -8,7 +8,7 @@
 namespace octile::elementary {
 namespace {
 
-// log2(e), and what its rounding to fp32 leaves.
+// log2(e), and the error of its rounding to fp32.
 constexpr float kLog2E = 0x1.715476p+0F;
 constexpr float kLog2ELow = 0x1.4ae0cp-26F;
 
@@ -24,7 +24,7 @@ struct Power {
   float rounded = 0;
 };
 
-// |x| at most 126.
+// |x| <= 126.
 Power power_of(float x) {
   const float rounded = std::fma(x, kLog2E, kRound);
   const float n = rounded - kRound;
@@ -47,9 +47,9 @@ float two_to(float rounded) {
 }  // namespace
 
 float exp(float x) {
-  // Beyond, exp is infinite or below half of the smallest subnormal.
+  // Outside this range exp is infinite or less than half of the smallest subnormal.
   const Power e = power_of(max(min(x, 89.0F), -104.0F));
-  // 2^n in two factors, so that only the second product rounds.
+  // 2^n is applied as two factors, so that only the second multiplication rounds.
   const std::uint32_t n = std::bit_cast<std::uint32_t>(e.rounded) - kRoundBits;
   const auto half = static_cast<std::uint32_t>(static_cast<std::int32_t>(n) >> 1);
   const float first = std::bit_cast<float>((half + 127) << kMantissaBits);
@@ -58,7 +58,7 @@ float exp(float x) {
 }
 
 float sigmoid(float x) {
-  // From 30 on it rounds to 1.
+  // The result rounds to 1 from x = 30 on.
   const Power e = power_of(max(min(-x, 87.0F), -30.0F));
   return 1.0F / std::fma(e.fraction, two_to(e.rounded), 1.0F);
 }
@@ -72,7 +72,7 @@ float tanh(float x) {
   p = std::fma(p, t, 0x1.10cef6p-3F);
   p = std::fma(p, t, -0x1.555452p-2F);
   const float small = std::fma(magnitude * t, p, magnitude);
-  // 1 - 2 / (1 + exp(2|x|)); from 10 on it rounds to 1.
+  // The result is 1 - 2 / (1 + exp(2|x|)), which rounds to 1 from |x| = 10 on.
   const float twice = min(magnitude, 10.0F) * 2;
   const Power e = power_of(twice);
   const float r = 1.0F / std::fma(e.fraction, two_to(e.rounded), 1.0F);
@@ -80,8 +80,8 @@ float tanh(float x) {
   return std::copysign(magnitude < 0.55F ? small : large, x);
 }
 
-// In double, rounded once: no fp32 argument's result lies close enough to a tie of fp32 to be moved
-// over it (a test tries every significand).
+// Computed in double and rounded once. For no fp32 argument does the result in double lie so close
+// to a tie of fp32 that the second rounding goes wrong; a test tries every significand.
 float rsqrt(float x) { return static_cast<float>(1 / std::sqrt(static_cast<double>(x))); }
 
 float min(float x, float y) {

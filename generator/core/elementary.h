@@ -1,22 +1,23 @@
-// The functions of the expression tree that no single instruction gives, in fp32 operations every
-// device and host rounds alike: the same bits everywhere. templates/lib/math.cuh is the same text
-// for a device, and a test holds the two together.
+// The functions of the expression tree that no single instruction computes. They use only fp32
+// operations that every device and host rounds alike, so that results have the same bits
+// everywhere. templates/lib/math.cuh has the same functions for a device; a test compares the two.
 #pragma once
 
 namespace octile::elementary {
 
-// Within 2 ulp of the correctly rounded value for every x; NaN for a NaN; subnormal results kept.
+// Return values within 2 ulp of the correctly rounded one for every x, and NaN for a NaN. Subnormal
+// results are kept.
 float exp(float x);
 float tanh(float x);
 
-// 1 / (1 + exp(-x)), within 2 ulp of the correctly rounded value from x = -87 on; below, where it
-// would become subnormal, that of -87 (1.6e-38).
+// Returns 1 / (1 + exp(-x)) within 2 ulp of the correctly rounded value for x >= -87. Below -87,
+// where the result would be subnormal, it returns its value at -87 (1.6e-38).
 float sigmoid(float x);
 
-// 1 / sqrt(x), correctly rounded: infinite for a zero (of its sign), NaN below.
+// Returns 1 / sqrt(x), correctly rounded: an infinity of the same sign for a zero, NaN for x < 0.
 float rsqrt(float x);
 
-// NaN where either is NaN; -0 < +0.
+// Return NaN if either argument is NaN. -0 < +0.
 float min(float x, float y);
 float max(float x, float y);
 

@@ -1,35 +1,28 @@
-// Problem + configuration -> one self-contained CUDA source. A kernel is a real .cu template; the
-// emitter adds only a prologue of named constants:
+// What every emitted kernel is: one self-contained CUDA source and how to compile and launch it. A
+// kernel is a real .cu template; prologue.h adds the named constants, and each family's emit.h says
+// which:
 //   1. the fixed library text, identical for every kernel
 //   2. namespace cfg { constexpr int kBlockM = 128; ... }
 //   3. static_asserts that the device's arithmetic equals the host's
-//   4. #line to the template, so a compiler error names the template's line
+//   4. #line to the template, so that a compiler error names the template's line
 //   5. the body
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "generator/core/device_spec.h"
-#include "generator/core/error.h"
-#include "generator/gemm/config.h"
-#include "generator/problem.h"
-#include "generator/quantize/config.h"
 
 namespace octile {
 
 struct TemplateFile {
-  std::string_view path;  // relative to templates/: "gemm/hopper_1d2d.cu"
+  std::string_view path;  // relative to templates/: "quantize/norm.cuh"
   std::string_view text;
 };
-// All files under templates/, in path order. The templates room embeds them.
+// All files under templates/, in path order. The component `templates` embeds them.
 using TemplateSet = std::span<const TemplateFile>;
-
-using KernelConfig = std::variant<GemmConfig, QuantizeConfig>;
 
 struct EntryPoint {
   std::string name;
@@ -37,10 +30,9 @@ struct EntryPoint {
 };
 
 struct EmittedKernel {
-  std::string name;  // entry point
-  // Further entry points of the same source. For a quantiser: its companions_of, in that order.
-  std::vector<EntryPoint> companions;
-  std::string template_path;  // the body's file
+  std::string name;                    // entry point
+  std::vector<EntryPoint> companions;  // further entry points of the same source
+  std::string template_path;           // the body's file
   std::string source;
   std::vector<std::string> options;  // NVRTC options, architecture included
   int threads = 0;                   // per block
@@ -50,13 +42,8 @@ struct EmittedKernel {
   std::string config_text;
 };
 
-Result<EmittedKernel> emit(const Problem&, const KernelConfig&, const DeviceSpec&, TemplateSet);
-
-// The NVRTC options every kernel of a device is compiled with; some kernels add their own. Part of
-// a kernel's identity.
+// Returns the NVRTC options that every kernel of a device is compiled with; some kernels add their
+// own. Options are part of a kernel's identity.
 std::vector<std::string> compile_options(const DeviceSpec&);
-
-// What shape and recipe changed in the source, one "name = value  (why)" a line.
-std::string explain(const Problem&, const KernelConfig&, const DeviceSpec&);
 
 }  // namespace octile

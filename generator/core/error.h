@@ -1,4 +1,4 @@
-// What a pass returns when it cannot do its work: a code callers branch on and one precise sentence
+// What a function returns if it cannot do its work: a code that callers branch on, and one sentence
 // for a person (the argument, its value, what is allowed).
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace octile {
 
-// The values are those of octile_status in octile/octile.h (asserted in the C API), so that no
+// The values are those of octile_status in octile/octile.h, which the C API asserts, so that no
 // layer translates codes. Append only.
 enum class ErrorCode : int {
   kInvalidArgument = 1,
@@ -29,7 +29,7 @@ struct Error {
   std::string message;
 };
 
-// std::expected is C++23; tl::expected is its published C++20 twin.
+// std::expected is C++23; tl::expected has the same interface in C++20.
 template <typename T>
 using Result = tl::expected<T, Error>;
 using Status = Result<void>;

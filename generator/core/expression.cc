@@ -22,8 +22,8 @@ struct Operation {
   std::string_view cuda;  // a function of that many arguments
 };
 
-// The _rn intrinsics are correctly rounded and exempt from contraction (CUDA C++ Programming Guide,
-// mathematical functions). min and max are not fminf and fmaxf, which drop a NaN.
+// The _rn intrinsics are correctly rounded and never contracted (CUDA C++ Programming Guide,
+// mathematical functions). min and max are not fminf and fmaxf, because those drop a NaN.
 constexpr std::array<Operation, 13> kOperations{{
     {ExprOp::kAdd, 2, "add", "__fadd_rn"},
     {ExprOp::kSub, 2, "sub", "__fsub_rn"},
@@ -72,7 +72,7 @@ void each(std::size_t count, float* x, const float* y, F f) {
   for (std::size_t i = 0; i < count; ++i) x[i] = f(x[i], y[i]);
 }
 
-// x = op(x, y), element by element; y is not read by operations of one argument.
+// Sets x = op(x, y), element by element. Operations of one argument do not read y.
 void apply(ExprOp op, std::size_t count, float* x, const float* y) {
   const auto unary = [&](float (*f)(float)) {
     for (std::size_t i = 0; i < count; ++i) x[i] = f(x[i]);
@@ -116,8 +116,8 @@ constexpr std::size_t kPiece = 128;  // elements evaluated together
 
 struct Expr::Node {
   ExprOp op = ExprOp::kConstant;
-  int index = 0;    // of kInput
-  float value = 0;  // of kConstant
+  int index = 0;    // kInput only
+  float value = 0;  // kConstant only
   std::shared_ptr<const Node> x, y;
   int nodes = 1;
   int depth = 1;
@@ -213,7 +213,7 @@ void Expr::print_text(const Node& node, std::string& out) {
   }
 }
 
-// A part of a tree that has a name of its own.
+// A part of a tree that is printed as a name.
 struct Expr::Named {
   std::string text;
   int nodes;
@@ -301,7 +301,6 @@ void Expr::evaluate(std::span<const float* const> inputs, std::size_t count, flo
 }
 
 // ---- parsing
-// -------------------------------------------------------------------------------------
 
 namespace {
 
@@ -318,7 +317,7 @@ class Parser {
  private:
   // expression := 'x' digit | number | name '(' expression [',' expression] ')'
   Result<Expr> expression(int depth) {
-    if (depth > Expr::kMaxDepth) {  // before recursing: the text is the caller's
+    if (depth > Expr::kMaxDepth) {  // checked before recursing, because the text is the caller's
       return refuse("an expression is more than {0} nodes deep; allowed are at most {0}",
                     Expr::kMaxDepth);
     }
@@ -379,7 +378,7 @@ class Parser {
         fmt::format("x0 to x{}, a number, or one of {}", Expr::kMaxInputs - 1, operation_names(0)));
   }
 
-  static constexpr std::size_t kExcerpt = 16;  // of the rest, for a message
+  static constexpr std::size_t kExcerpt = 16;  // characters of the rest that a message shows
   std::string_view text_;
   std::string_view rest_;
 };

@@ -1,6 +1,6 @@
-// Pointwise fusions (an activation before quantising, a bias after a GEMM) are written by the
-// generator from this typed tree, never from a caller's string. Every node is an fp32 value; inputs
-// are converted to fp32 on load.
+// The expression tree of pointwise fusions (an activation before quantising). The generator writes
+// their code from this typed tree, never from a caller's string. Every node is an fp32 value;
+// inputs are converted to fp32 on load.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ enum class ExprOp : int {
   kSub,
   kMul,
   kDiv,
-  kMin,  // NaN where either is NaN, so that a sentry after it still sees it; -0 < +0
+  kMin,  // NaN if either is NaN, so that a later check for NaN still sees it; -0 < +0
   kMax,
   kNeg,
   kAbs,
@@ -36,8 +36,8 @@ enum class ExprOp : int {
 class Expr {
  public:
   static constexpr int kMaxInputs = 4;
-  // A tree beyond these is refused, so that printing and evaluating may recurse. Shared subtrees
-  // count each time they are used.
+  // A larger tree is refused, so that printing and evaluating may recurse. Shared subtrees count
+  // each time they are used.
   static constexpr int kMaxDepth = 64;
   static constexpr int kMaxNodes = 256;
 
@@ -47,23 +47,25 @@ class Expr {
   static Result<Expr> binary(ExprOp op, const Expr& x, const Expr& y);
 
   ExprOp op() const;
-  // The trees under it: none of a leaf.
+  // Returns the operands; a leaf has none.
   std::vector<Expr> arguments() const;
-  int input_count() const;  // highest input index used + 1
+  int input_count() const;  // the highest input index used, plus 1
   int node_count() const;
   int depth() const;  // 1 for a leaf
-  // CUDA: an expression over `x0`..`x3` whose arithmetic is correctly rounded and never contracted
-  // (__fadd_rn and its kin). exp, tanh, sigmoid, rsqrt, min and max print as octile_exp(x) and so
-  // on: device functions of templates/lib/math.cuh.
+  // Returns a CUDA expression over `x0`..`x3` whose arithmetic is correctly rounded and never
+  // contracted (__fadd_rn and the like). exp, tanh, sigmoid, rsqrt, min and max are calls of device
+  // functions of templates/lib/math.cuh: octile_exp(x).
   std::string to_cuda() const;
-  // The same with `name` wherever `part` is.
+  // Returns the same with each occurrence of `part` replaced by `name`.
   std::string to_cuda(const Expr& part, std::string_view name) const;
-  // Canonical text: "mul(div(x0,add(1,exp(neg(x0)))),x1)". Parsed by parse_expression.
+  // Returns the canonical text, which parse_expression reads:
+  // "mul(div(x0,add(1,exp(neg(x0)))),x1)".
   std::string to_text() const;
-  // Host reference of the same arithmetic, bit for bit (generator/core/elementary.h). inputs.size() >=
-  // input_count().
+  // Returns the value by the host's reference of the same arithmetic, bit for bit (elementary.h).
+  // inputs.size() >= input_count().
   float evaluate(std::span<const float> inputs) const;
-  // The same for `count` elements: inputs[i] points to input i's, for those the expression reads.
+  // Evaluates `count` elements. inputs[i] points to the elements of input i, and may be anything if
+  // the expression does not read that input.
   void evaluate(std::span<const float* const> inputs, std::size_t count, float* out) const;
   friend bool operator==(const Expr& a, const Expr& b) { return a.to_text() == b.to_text(); }
 
@@ -79,9 +81,9 @@ class Expr {
   std::shared_ptr<const Node> node_;
 };
 
-// Function notation without spaces: x0..x3, decimal constants, add sub mul div min max (two
-// arguments), neg abs exp tanh rsqrt reciprocal sigmoid (one). The error names the place and what
-// is allowed there; Expr's limits hold.
+// Reads function notation without spaces: x0..x3, decimal constants, add sub mul div min max (two
+// arguments), neg abs exp tanh rsqrt reciprocal sigmoid (one). Errors: kInvalidArgument naming the
+// place and what is allowed there, also for a tree beyond Expr's limits.
 Result<Expr> parse_expression(std::string_view text);
 
 }  // namespace octile

@@ -9,13 +9,13 @@ namespace {
 
 // Both cuBLASLt and DeepGEMM load scales as 16 bytes: four fp32.
 constexpr std::int64_t kScaleAlign = 4;
-// A transposed row must begin on the 16 bytes TMA asks of a stride; an FP8 element is one byte.
+// TMA strides are multiples of 16 bytes, and an FP8 element is one byte.
 constexpr std::int64_t kTransposedAlign = 16;
 constexpr std::int64_t kBlock = 128;
 constexpr std::int64_t kMxBlock = 32;
 constexpr std::int64_t kPackedBlocks = 4;  // exponents in one int32
 
-// Rounding an extent up to a block must not overflow; nothing that large has a byte size anyway.
+// The largest extent that can be rounded up to a block without overflow.
 constexpr std::int64_t kMaxExtent = std::numeric_limits<std::int64_t>::max() - kBlock;
 
 constexpr std::int64_t pad4(std::int64_t n) { return round_up(n, kScaleAlign); }

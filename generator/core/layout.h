@@ -1,5 +1,5 @@
-// Where the bytes of a quantised tensor lie: the layout table of the contracts as arithmetic.
-// Quantisers, GEMMs, the reference executor and size queries all ask here.
+// Where the bytes of a quantised tensor lie: the layout table of docs/numerics.md as arithmetic.
+// Quantisers, GEMMs, the reference executor and size queries all use it.
 #pragma once
 
 #include <cstdint>
@@ -28,20 +28,20 @@ struct QuantizedLayout {
   std::int64_t scale_cols = 0;
 };
 
-// outer * inner * element_bytes, or nothing where that is beyond 2^63-1. Arguments are >= 0.
+// Returns outer * inner * element_bytes, or nothing if that is beyond 2^63-1. Arguments are >= 0.
 std::optional<std::int64_t> byte_size(std::int64_t outer, std::int64_t inner, int element_bytes);
 
-// Layout of a [rows, cols] tensor quantised as `type`. `ld` is the row stride of the data in
-// elements (0: packed). `transposed` asks for the columnwise copy: blocks along rows, data
-// [cols][roundup(rows,16)].
-// Errors: kUnsupported where the contracts have no such layout; kInvalidArgument for a negative
+// Returns the layout of a [rows, cols] tensor quantised as `type`. `ld` is the row stride of the
+// data in elements (0: rows without gaps). `transposed` asks for the columnwise copy: blocks along
+// rows, data [cols][roundup(rows,16)].
+// Errors: kUnsupported if there is no such layout; kInvalidArgument for a negative
 // extent, an ld below the extent, or a size beyond 2^63-1 bytes.
 Result<QuantizedLayout> quantized_layout(const TensorType& type, std::int64_t rows,
                                          std::int64_t cols, std::int64_t ld = 0,
                                          bool transposed = false);
 
-// The stride of the scales of that layout, for a type and extents that have one: no more than the
-// arithmetic, for every launch.
+// Returns the stride of the scales of that layout, for a type and extents that have one. It checks
+// nothing, because every launch calls it.
 std::int64_t packed_scale_ld(const TensorType& type, std::int64_t rows, std::int64_t cols,
                              bool transposed = false);
 

@@ -19,8 +19,9 @@ Result<std::string_view> text_of(TemplateSet templates, std::string_view path) {
   return it->text;
 }
 
-// Templates guard their own includes and default prologue by OCTILE_EMITTED, so a library file
-// needs no change to be concatenated; #line keeps a compiler's messages true.
+// Templates skip their own includes and default prologue if OCTILE_EMITTED is defined, so that
+// files can be concatenated as they are. #line lets a compiler's messages name the template's
+// lines.
 std::string section(std::string_view path, std::string_view text) {
   return fmt::format("#line 1 \"{}\"\n{}\n", path, text);
 }
@@ -40,7 +41,7 @@ void Prologue::add_bool(std::string_view name, bool value, std::string_view why)
 }
 
 void Prologue::add_float(std::string_view name, float value, std::string_view why) {
-  // As bits: no decimal conversion can move a boundary value.
+  // Printed as bits, so that no decimal conversion changes the value.
   constants_.push_back({fmt::format("constexpr unsigned {}Bits = 0x{:08x}u;", name,
                                     std::bit_cast<std::uint32_t>(value)),
                         fmt::format("{} = {}", name, value), std::string(why)});
@@ -92,7 +93,7 @@ Result<std::string> Prologue::render(TemplateSet templates,
     if (!text) return tl::unexpected<Error>(text.error());
     source += section(body.path, *text);
   }
-  // After the bodies, so that they can speak of the names they derive.
+  // The asserts follow the bodies, because they use names that the bodies derive.
   source += "#line 1 \"asserts\"\n";
   for (const std::string& a : asserts_) source += a + "\n";
   return source;

@@ -1,7 +1,8 @@
 #include "generator/core/recipe.h"
 
+#include <fmt/format.h>
+
 #include <array>
-#include <string>
 
 namespace octile {
 namespace {
@@ -90,32 +91,10 @@ std::string recipe_names() {
   return names;
 }
 
-GemmProblem gemm_problem(const Recipe& recipe, Pass pass, std::int64_t m, std::int64_t n,
-                         std::int64_t k) {
-  GemmProblem p;
-  const auto fill = [&](std::int64_t gm, std::int64_t gn, std::int64_t gk, const TensorType& a,
-                        const TensorType& b) {
-    p.m = gm;
-    p.n = gn;
-    p.k = gk;
-    p.a = a;
-    p.b = b;
-  };
-  switch (pass) {
-    case Pass::kFprop:
-      fill(m, n, k, recipe.activation, recipe.weight);
-      break;
-    case Pass::kDgrad:
-      fill(m, k, n, recipe.gradient, recipe.weight);
-      break;
-    case Pass::kWgrad:
-      fill(n, k, m, recipe.gradient, recipe.activation);
-      break;
-  }
-  p.accumulate = pass == Pass::kWgrad;
-  p.d = p.accumulate ? DType::kFP32 : DType::kBF16;
-  p.promote = pass == Pass::kFprop ? recipe.promote_fprop : recipe.promote_backward;
-  return p;
+Result<const Recipe*> recipe_named(std::string_view name) {
+  if (const Recipe* recipe = find_recipe(name)) return recipe;
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("recipe is '{}'; allowed are {}", name, recipe_names()));
 }
 
 }  // namespace octile

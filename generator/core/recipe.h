@@ -1,11 +1,12 @@
-// Recipes as data: adding one is adding a row. A recipe says for each tensor role its type, and how
-// often the products of a linear layer are promoted.
+// Recipes as data: adding one is adding a row. A recipe gives the type of each tensor role and the
+// promotion intervals of a linear layer's GEMMs.
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 
-#include "generator/problem.h"
+#include "generator/core/error.h"
 #include "generator/core/types.h"
 
 namespace octile {
@@ -19,15 +20,9 @@ struct Recipe {
 };
 
 std::span<const Recipe> recipes();
-const Recipe* find_recipe(std::string_view name);  // nullptr when unknown
-std::string recipe_names();                        // "blockwise, blockwise_hybrid, ..."
-
-// The product of one pass of a linear layer whose weight is [n,k] and whose input has m tokens:
-//   fprop  Y[m,n]  = X[m,k]  * W[n,k]^T        a gemm of m x n x k
-//   dgrad  dX[m,k] = dY[m,n] * (W^T)[k,n]^T    a gemm of m x k x n
-//   wgrad  dW[n,k] += (dY^T)[n,m] * (X^T)[k,m]^T    a gemm of n x k x m
-// Y and dX are rounded once to bf16; dW is summed over microbatches in fp32. m may be kDynamic.
-enum class Pass : int { kFprop, kDgrad, kWgrad };
-GemmProblem gemm_problem(const Recipe&, Pass, std::int64_t m, std::int64_t n, std::int64_t k);
+const Recipe* find_recipe(std::string_view name);  // nullptr if there is none
+// Errors: kInvalidArgument with the names that are allowed.
+Result<const Recipe*> recipe_named(std::string_view name);
+std::string recipe_names();  // "blockwise, blockwise_hybrid, ..."
 
 }  // namespace octile

@@ -1,6 +1,5 @@
-// The vocabulary of quantised tensors: element types, scale granularities and scale formats, with
-// the one spelling of each (CONTRACTS: layouts). Everything that prints or parses a type uses
-// these.
+// Element types, scale granularities and scale formats of tensors, with the one spelling of each
+// (docs/numerics.md has their layouts). Everything that prints or parses a type uses these.
 #pragma once
 
 #include <cstdint>
@@ -27,11 +26,11 @@ enum class Granularity : int {
 // How a decode scale is stored.
 enum class ScaleFormat : int {
   kNone = 0,
-  kF32 = 1,         // "f32"
-  kF32Pow2 = 2,     // "pow2": fp32 restricted to powers of two
+  kF32 = 1,      // "f32"
+  kF32Pow2 = 2,  // "pow2": fp32 restricted to powers of two
   kUe8m0x4 = 3,  // "ue8m0x4": four consecutive k-blocks' exponents in an int32
-  kE8M0 = 4,        // "e8m0"
-  kBF16 = 5,        // "bf16": for communication
+  kE8M0 = 4,     // "e8m0"
+  kBF16 = 5,     // "bf16": for communication
 };
 
 std::string_view name_of(DType);
@@ -41,16 +40,19 @@ std::optional<DType> parse_dtype(std::string_view);
 std::optional<Granularity> parse_granularity(std::string_view);
 std::optional<ScaleFormat> parse_scale_format(std::string_view);
 
+// The promotion interval of a GEMM that sums all of K on the tensor core.
+inline constexpr int kPromoteNone = -1;
+
 constexpr bool is_fp8(DType t) { return t == DType::kE4M3 || t == DType::kE5M2; }
 constexpr int size_of(DType t) {  // bytes
   return is_fp8(t) ? 1 : t == DType::kFP32 ? 4 : 2;
 }
-// Largest finite value: 448 (E4M3), 57344 (E5M2); the type's own maximum otherwise.
+// Returns the largest finite value: 448 for E4M3, 57344 for E5M2.
 float max_finite(DType);
 
 // An operand's type: element type and, for FP8, how it is scaled. Text: "bf16", "e4m3:1x128",
-// "e4m3:1x128:pow2". The scale format is printed only where it is not the granularity's default
-// (f32; e8m0 for the MX granularities).
+// "e4m3:1x128:pow2". The scale format is printed only if it is not the granularity's default (e8m0
+// for the MX granularities, else f32).
 struct TensorType {
   DType dtype = DType::kBF16;
   Granularity granularity = Granularity::kNone;

@@ -1,45 +1,48 @@
 #include "generator/gemm/candidates.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace octile {
 namespace {
 
 // ---- axes
-// -----------------------------------------------------------------------------------------
 
 constexpr std::array kBlockM{16, 32, 64, 128, 192, 256};
 constexpr std::array kBlockN{16,  32,  48,  64,  80,  96,  112, 128,
                              144, 160, 176, 192, 208, 224, 240, 256};
 constexpr std::array kConsumers{1, 2, 3};
 constexpr std::array<std::pair<int, int>, 3> kClusters{{{1, 1}, {2, 1}, {1, 2}}};
-// K-blocks a pass x products in flight.
+// K-blocks of one pass, and WGMMA groups in flight.
 constexpr std::array<std::pair<int, int>, 5> kOverlaps{{{1, 1}, {2, 1}, {2, 2}, {4, 2}, {4, 4}}};
 constexpr std::array kStores{EpilogueStore::kTma, EpilogueStore::kDirect};
 constexpr std::array kCtasPerSm{1, 2};
 constexpr std::array kSplits{1, 2, 3, 4, 6, 8};
-constexpr std::array kNextEarly{false, true};
+constexpr std::array kPdlEarly{false, true};
 constexpr std::array kTailN{0, 64};
-// Beside the usual one; columns are shared out evenly (columns_of).
+// Rasters beside the usual one. Bands of columns are made equally wide (even_columns).
 constexpr std::array kRasters{Raster{8, false}, Raster{16, false}, Raster{1, false},
                               Raster{8, true},  Raster{12, true},  Raster{16, true}};
-// Of one tile and its consumers.
-constexpr std::size_t kOfATile = std::size(kClusters) * std::size(kOverlaps) * std::size(kStores) *
-                                 std::size(kCtasPerSm) * std::size(kSplits) *
-                                 std::size(kNextEarly) * std::size(kTailN);
+// Configurations of one tile with its consumers.
+constexpr std::size_t kConfigsOfTile =
+    std::size(kClusters) * std::size(kOverlaps) * std::size(kStores) * std::size(kCtasPerSm) *
+    std::size(kSplits) * std::size(kPdlEarly) * std::size(kTailN);
 constexpr int kMaxStages = 16;
-// Of an SM's shared memory the driver keeps 1 KB for every CTA (CUDA C++ Programming Guide,
+// The driver reserves 1 KB of an SM's shared memory for every CTA (CUDA C++ Programming Guide,
 // "Compute Capability 9.0").
 constexpr int kReservedPerCtaBytes = 1024;
 
-// What one CTA may ask for, so that `ctas_per_sm` fit.
+// Returns the shared memory that one CTA may use if `ctas_per_sm` are to fit an SM.
 int smem_limit(const GemmConfig& c, const DeviceSpec& device) {
   const int per_sm = device.max_smem_per_block_bytes + kReservedPerCtaBytes;
   return per_sm / std::max(c.ctas_per_sm, 1) - kReservedPerCtaBytes;
 }
 
-// The deepest ring that fits: more bytes in flight never cost anything but shared memory.
+// Returns the stages of the deepest ring that fits. More bytes in flight cost nothing but shared
+// memory.
 int deepest_ring(GemmConfig c, const DeviceSpec& device) {
   c.stages = 1;
   const int one = resources_of(c).smem.total_bytes;
@@ -48,15 +51,15 @@ int deepest_ring(GemmConfig c, const DeviceSpec& device) {
   return std::clamp(1 + (smem_limit(c, device) - one) / stage, 1, kMaxStages);
 }
 
-// Bands of about so many columns, as wide as each other.
-Raster columns_of(int about, std::int64_t tiles_n) {
+// Returns bands of about `about` columns that are all equally wide.
+Raster even_columns(int about, std::int64_t tiles_n) {
   const std::int64_t bands = std::max<std::int64_t>((tiles_n + about / 2) / about, 1);
   return {static_cast<int>(ceil_div(tiles_n, bands)), true};
 }
 
-// One name for each walk: a band is no wider than what there is, and bands of one tile are a single
-// band of the other kind.
-Raster same_walk(Raster raster, std::int64_t tiles_m, std::int64_t tiles_n) {
+// Returns one raster for all that describe the same walk. A band is at most as wide as D, and bands
+// of one tile are a single band of the other kind.
+Raster canonical_walk(Raster raster, std::int64_t tiles_m, std::int64_t tiles_n) {
   const std::int64_t across = raster.of_columns ? tiles_n : tiles_m;
   const std::int64_t along = raster.of_columns ? tiles_m : tiles_n;
   if (raster.band == 1) return {static_cast<int>(along), !raster.of_columns};
@@ -64,104 +67,101 @@ Raster same_walk(Raster raster, std::int64_t tiles_m, std::int64_t tiles_n) {
 }
 
 // ---- constraints
-// ----------------------------------------------------------------------------------
 
-bool device_has_wgmma(const GemmConfig&, const GemmProblem&, const DeviceSpec& d) {
-  return d.has_fp8_wgmma();
-}
-bool tile_is_whole_strips(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+bool device_has_wgmma(const GemmConfig&, const GemmSetting& s) { return s.device.has_fp8_wgmma(); }
+bool tile_is_whole_strips(const GemmConfig& c, const GemmSetting&) {
   if (c.block_m == 16 || c.block_m == 32) return c.consumer_warpgroups == 1;
   return c.consumer_warpgroups >= 1 && c.consumer_warpgroups <= 3 && c.block_m > 0 &&
          c.block_m % (64 * c.consumer_warpgroups) == 0;
 }
-bool tile_fits_instruction(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+bool tile_fits_instruction(const GemmConfig& c, const GemmSetting&) {
   return c.block_n >= 16 && c.block_n <= 256 && c.block_n % 16 == 0 && c.block_k == 128;
 }
-bool boxes_fit_tma(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+bool boxes_fit_tma(const GemmConfig& c, const GemmSetting&) {
   const GemmResources r = resources_of(c);
   return r.a_box_rows <= 256 && r.b_box_rows <= 256;
 }
-bool cluster_shares_one_operand(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+bool cluster_shares_one_operand(const GemmConfig& c, const GemmSetting&) {
   const bool one_sided = c.cluster_m == 1 || c.cluster_n == 1;
   const bool size = c.cluster_m >= 1 && c.cluster_n >= 1 && c.cluster_m * c.cluster_n <= 2;
   return one_sided && size && c.block_m % (8 * c.cluster_n) == 0 &&
          c.block_n % (8 * c.cluster_m) == 0;
 }
-bool ring_is_a_pipeline(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+bool ring_is_a_pipeline(const GemmConfig& c, const GemmSetting&) {
   return c.stages >= 3 && c.stages <= kMaxStages;
 }
-bool fits_shared_memory(const GemmConfig& c, const GemmProblem&, const DeviceSpec& d) {
-  return resources_of(c).smem.total_bytes <= smem_limit(c, d);
+bool fits_shared_memory(const GemmConfig& c, const GemmSetting& s) {
+  return resources_of(c).smem.total_bytes <= smem_limit(c, s.device);
 }
-bool fits_registers(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+bool fits_registers(const GemmConfig& c, const GemmSetting&) {
   const GemmResources r = resources_of(c);
   const bool parts_of_blocks = c.promote < 128 && c.unroll > 1;
   const int others = c.in_flight > 2 ? 50 : parts_of_blocks ? 48 : c.in_flight > 1 ? 40 : 32;
   return r.accumulator_registers + others <= r.consumer_registers;
 }
-bool promotion_matches(const GemmConfig& c, const GemmProblem& p, const DeviceSpec&) {
-  return c.promote == p.promote;
+bool promotion_matches(const GemmConfig& c, const GemmSetting& s) {
+  return c.promote == s.problem.promote;
 }
-bool splits_are_allowed(const GemmConfig& c, const GemmProblem& p, const DeviceSpec&) {
+bool splits_are_allowed(const GemmConfig& c, const GemmSetting& s) {
   if (c.splits == 1) return true;
-  // Every rank has a K-block, and a share of the columns.
-  return c.splits >= 2 && c.splits <= 8 && !p.invariant && c.splits <= ceil_div(p.k, 128) &&
-         c.splits <= c.block_n / 8;
+  const std::int64_t k = k_at(s.problem, s.tokens);
+  const bool every_rank_has_a_block = k == kDynamic || c.splits <= ceil_div(k, 128);
+  const bool every_rank_has_columns = c.splits <= c.block_n / 8;
+  return c.splits >= 2 && c.splits <= 8 && !s.problem.invariant && every_rank_has_a_block &&
+         every_rank_has_columns;
 }
-bool cluster_splits_or_shares(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+bool cluster_splits_or_shares(const GemmConfig& c, const GemmSetting&) {
   return c.splits == 1 || (c.cluster_m == 1 && c.cluster_n == 1);
 }
-bool two_ctas_share_an_sm(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+bool two_ctas_share_an_sm(const GemmConfig& c, const GemmSetting&) {
   return c.ctas_per_sm == 1 || (c.ctas_per_sm == 2 && c.consumer_warpgroups == 1);
 }
-bool store_suits_tile(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+bool store_suits_tile(const GemmConfig& c, const GemmSetting&) {
   if (c.splits > 1) return c.store == EpilogueStore::kDirect;
   return c.store == EpilogueStore::kTma || c.block_n <= 32;
 }
-bool short_tiles_are_narrow(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+bool short_tiles_are_narrow(const GemmConfig& c, const GemmSetting&) {
   return c.block_m >= 64 || c.block_n <= 128;
 }
-bool tall_tiles_are_wide(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+bool tall_tiles_are_wide(const GemmConfig& c, const GemmSetting&) {
   return c.block_m <= 128 || c.block_n >= 96;
 }
-bool clusters_pay(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+bool clusters_pay(const GemmConfig& c, const GemmSetting&) {
   const bool rows_of_few_tokens =
       c.cluster_m == 2 && c.block_m == 64 && c.block_n >= 64 && c.ctas_per_sm == 1;
   return (c.cluster_m == 1 && c.cluster_n == 1) || (c.block_m >= 128 && c.block_n >= 96) ||
          rows_of_few_tokens;
 }
-bool large_tiles_stay_whole(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+bool large_tiles_stay_whole(const GemmConfig& c, const GemmSetting&) {
   return c.splits == 1 || (c.block_m <= 128 && c.block_n <= 128);
 }
-bool overlap_fits_pass(const GemmConfig& c, const GemmProblem& p, const DeviceSpec&) {
+bool overlap_fits_pass(const GemmConfig& c, const GemmSetting& s) {
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
   return c.unroll >= 1 && c.in_flight >= 1 && c.in_flight <= 4 && c.unroll <= c.stages &&
-         c.in_flight <= c.unroll * strips * (128 / p.promote);
+         c.in_flight <= c.unroll * strips * (128 / s.problem.promote);
 }
-// Additions of a thread in one pass of the main loop, all written out: they are what NVRTC's time
-// grows with, by about 1 ms each on one core.
-bool compiles_in_time(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+// NVRTC's time grows by about 1 ms on one core with each addition of a thread in one pass of the
+// main loop, because the loop is unrolled.
+bool compiles_in_time(const GemmConfig& c, const GemmSetting&) {
   constexpr int kMostAdditions = 128;
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
   return c.unroll * strips * (c.block_n + c.tail_n) / 2 <= kMostAdditions;
 }
-bool early_next_is_for_few_rows(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+bool early_next_is_for_few_rows(const GemmConfig& c, const GemmSetting&) {
   return !c.pdl_early || (c.block_m <= 128 && c.cluster_n == 1);
 }
-bool tail_tiles_are_halves(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
+bool tail_tiles_are_halves(const GemmConfig& c, const GemmSetting&) {
   if (c.tail_n == 0) return true;
   return c.tail_n == 64 && c.block_m == 192 && c.block_n == 128 && c.consumer_warpgroups == 3 &&
          cluster_size(c) == 1 && c.unroll == 1 && c.in_flight == 1 && !c.pdl_early &&
          c.promote == 128;
 }
-bool raster_is_positive(const GemmConfig& c, const GemmProblem&, const DeviceSpec&) {
-  return c.raster.band >= 1;
-}
+bool raster_is_positive(const GemmConfig& c, const GemmSetting&) { return c.raster.band >= 1; }
 
-// In the order they are asked: the first look at the tile and its consumers alone, the last at the
-// ring's depth, which takes longest to find. A candidate counts for the first that refuses it.
-constexpr std::size_t kOfTheTile = 5;
-constexpr std::size_t kOfTheRing = 3;
+// The constraints in the order in which they are checked. The first kTileRules look at the tile and
+// its consumers alone. The last kRingRules need the ring's depth, which takes longest to find.
+constexpr std::size_t kTileRules = 5;
+constexpr std::size_t kRingRules = 3;
 constexpr std::array kConstraints{
     GemmConstraint{"device_has_wgmma", "FP8 WGMMA exists on compute capability 9.0 only",
                    device_has_wgmma},
@@ -249,98 +249,138 @@ constexpr std::array kConstraints{
                    overlap_fits_pass},
 };
 
-const GemmConstraint* first_refusal(std::span<const GemmConstraint> rules, const GemmConfig& c,
-                                    const GemmProblem& p, const DeviceSpec& d) {
-  const auto it = std::ranges::find_if(
-      rules, [&](const GemmConstraint& rule) { return !rule.admits(c, p, d); });
-  return it == rules.end() ? nullptr : &*it;
+// Sets `field` to each value in turn and calls `next`.
+template <typename Values, typename T, typename Next>
+void for_each_value(const Values& values, T& field, const Next& next) {
+  for (const auto value : values) {
+    field = value;
+    next();
+  }
 }
+
+// Walks the axes, the last of them fastest, and checks each constraint as soon as the fields that
+// it reads are set.
+class Enumeration {
+ public:
+  explicit Enumeration(const GemmSetting& setting) : setting_(setting), census_(kConstraints) {
+    config_.promote = setting.problem.promote;
+  }
+
+  GemmCandidates run() && {
+    for_each_value(kBlockM, config_.block_m, [&] {
+      for_each_value(kBlockN, config_.block_n, [&] {
+        for_each_value(kConsumers, config_.consumer_warpgroups, [&] { try_tile(); });
+      });
+    });
+    return std::move(census_).result();
+  }
+
+ private:
+  using Rules = std::span<const GemmConstraint>;
+
+  void try_tile() {
+    if (const GemmConstraint* refusal = refusal_by(Rules(kConstraints).first(kTileRules))) {
+      census_.remove(*refusal, kConfigsOfTile);
+      return;
+    }
+    for (const auto& [cluster_m, cluster_n] : kClusters) {
+      config_.cluster_m = cluster_m;
+      config_.cluster_n = cluster_n;
+      config_.raster = usual_raster(config_, setting_.problem.n);
+      try_cluster();
+    }
+  }
+
+  void try_cluster() {
+    for (const auto& [unroll, in_flight] : kOverlaps) {
+      config_.unroll = unroll;
+      config_.in_flight = in_flight;
+      for_each_value(kStores, config_.store, [&] {
+        for_each_value(kCtasPerSm, config_.ctas_per_sm, [&] {
+          for_each_value(kSplits, config_.splits, [&] {
+            for_each_value(kPdlEarly, config_.pdl_early,
+                           [&] { for_each_value(kTailN, config_.tail_n, [&] { try_config(); }); });
+          });
+        });
+      });
+    }
+  }
+
+  void try_config() {
+    const Rules behind_tile = Rules(kConstraints).subspan(kTileRules);
+    const GemmConstraint* refusal = refusal_by(behind_tile.first(behind_tile.size() - kRingRules));
+    if (refusal == nullptr) {
+      config_.stages = deepest_ring(config_, setting_.device);
+      refusal = refusal_by(behind_tile.last(kRingRules));
+    }
+    if (refusal == nullptr) {
+      census_.admit(config_);
+    } else {
+      census_.remove(*refusal);
+    }
+  }
+
+  const GemmConstraint* refusal_by(Rules rules) const {
+    return first_refusal(rules, config_, setting_);
+  }
+
+  GemmSetting setting_;
+  Census<GemmProblem, GemmConfig> census_;
+  GemmConfig config_;
+};
 
 }  // namespace
 
 std::span<const GemmConstraint> gemm_constraints() { return kConstraints; }
 
-const GemmConstraint* refused_by(const GemmConfig& c, const GemmProblem& p, const DeviceSpec& d) {
-  return first_refusal(kConstraints, c, p, d);
+const GemmConstraint* refused_by(const GemmConfig& config, const GemmProblem& problem,
+                                 std::int64_t tokens, const DeviceSpec& device) {
+  return first_refusal(gemm_constraints(), config, {problem, tokens, device});
 }
 
-GemmCandidates gemm_candidates(const GemmProblem& problem, const DeviceSpec& device) {
-  GemmCandidates result;
-  for (const GemmConstraint& rule : kConstraints) result.removed.emplace_back(rule.name, 0);
-  const auto count = [&](const GemmConstraint* refusal, std::size_t configurations) {
-    result.enumerated += configurations;
-    if (refusal == nullptr) return;
-    result.removed[static_cast<std::size_t>(refusal - kConstraints.data())].second +=
-        configurations;
-  };
-  GemmConfig c;
-  c.promote = problem.promote;
-  // Every axis in turn, the last fastest.
-  const auto each = [](const auto& values, auto& field, const auto& next) {
-    for (const auto value : values) {
-      field = value;
-      next();
-    }
-  };
-  const std::span<const GemmConstraint> rules = kConstraints;
-  const auto consider = [&] {
-    const GemmConstraint* refusal = first_refusal(
-        rules.subspan(kOfTheTile, rules.size() - kOfTheTile - kOfTheRing), c, problem, device);
-    if (refusal == nullptr) {
-      c.stages = deepest_ring(c, device);
-      refusal = first_refusal(rules.last(kOfTheRing), c, problem, device);
-    }
-    count(refusal, 1);
-    if (refusal == nullptr) result.admitted.push_back(c);
-  };
-  const auto of_the_tile = [&] {
-    if (const GemmConstraint* refusal =
-            first_refusal(rules.first(kOfTheTile), c, problem, device)) {
-      count(refusal, kOfATile);
-      return;
-    }
-    for (const auto& [cluster_m, cluster_n] : kClusters) {
-      c.cluster_m = cluster_m;
-      c.cluster_n = cluster_n;
-      c.raster = usual_raster(c, problem.n);
-      for (const auto& [unroll, in_flight] : kOverlaps) {
-        c.unroll = unroll;
-        c.in_flight = in_flight;
-        each(kStores, c.store, [&] {
-          each(kCtasPerSm, c.ctas_per_sm, [&] {
-            each(kSplits, c.splits, [&] {
-              each(kNextEarly, c.pdl_early, [&] { each(kTailN, c.tail_n, consider); });
-            });
-          });
-        });
-      }
-    }
-  };
-  each(kBlockM, c.block_m, [&] {
-    each(kBlockN, c.block_n, [&] { each(kConsumers, c.consumer_warpgroups, of_the_tile); });
-  });
-  return result;
+std::optional<std::string> rejection_reason(const GemmConfig& config, const GemmProblem& problem,
+                                            std::int64_t tokens, const DeviceSpec& device) {
+  const GemmConstraint* rule = refused_by(config, problem, tokens, device);
+  if (rule == nullptr) return std::nullopt;
+  return fmt::format("{} refuses it: {}", rule->name, rule->reason);
+}
+
+GemmCandidates candidates(const GemmProblem& problem, std::int64_t tokens,
+                          const DeviceSpec& device) {
+  return Enumeration({problem, tokens, device}).run();
 }
 
 Raster usual_raster(const GemmConfig& c, std::int64_t n) {
   const bool rows_weigh_more = c.block_m > 128 && c.block_m > c.block_n;
   if (!rows_weigh_more || c.cluster_m * c.cluster_n > 1) return {};
-  return columns_of(16, ceil_div(n, c.block_n));
+  return even_columns(16, ceil_div(n, c.block_n));
 }
 
-std::vector<Raster> other_rasters(const GemmConfig& c, const GemmProblem& problem, std::int64_t m) {
+std::vector<Raster> other_rasters(const GemmConfig& c, const GemmProblem& problem,
+                                  std::int64_t tokens) {
+  const std::int64_t m = m_at(problem, tokens);
   const std::int64_t tiles_m = ceil_div(m, std::int64_t{c.block_m} * c.cluster_m);
   const std::int64_t tiles_n = ceil_div(problem.n, std::int64_t{c.block_n} * c.cluster_n);
-  std::vector<Raster> known{same_walk(c.raster, tiles_m, tiles_n)}, others;
+  std::vector<Raster> known{canonical_walk(c.raster, tiles_m, tiles_n)}, others;
   if (std::min(tiles_m, tiles_n) <= 1) return others;
   for (const Raster& raster : kRasters) {
-    const Raster other = raster.of_columns ? columns_of(raster.band, tiles_n) : raster;
-    const Raster walk = same_walk(other, tiles_m, tiles_n);
+    const Raster other = raster.of_columns ? even_columns(raster.band, tiles_n) : raster;
+    const Raster walk = canonical_walk(other, tiles_m, tiles_n);
     if (std::ranges::find(known, walk) != known.end()) continue;
     known.push_back(walk);
     others.push_back(other);
   }
   return others;
+}
+
+std::vector<GemmConfig> variants(const GemmConfig& config, const GemmProblem& problem,
+                                 std::int64_t tokens) {
+  std::vector<GemmConfig> all;
+  for (const Raster& raster : other_rasters(config, problem, tokens)) {
+    all.push_back(config);
+    all.back().raster = raster;
+  }
+  return all;
 }
 
 }  // namespace octile

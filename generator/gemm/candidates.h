@@ -1,42 +1,42 @@
-// The search space as data: axes to enumerate and named constraints to prune by. A rejected
-// candidate says which constraint removed it.
+// The search space of the GEMM: the axes of its configurations and the constraints between them.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
-#include <string_view>
-#include <utility>
+#include <string>
 #include <vector>
 
+#include "generator/core/candidates.h"
 #include "generator/core/device_spec.h"
 #include "generator/gemm/config.h"
-#include "generator/problem.h"
-#include "generator/quantize/config.h"
+#include "generator/gemm/problem.h"
 
 namespace octile {
 
-struct GemmConstraint {
-  std::string_view name;    // "fits_shared_memory"
-  std::string_view reason;  // one sentence with the rule's source
-  bool (*admits)(const GemmConfig&, const GemmProblem&, const DeviceSpec&);
-};
+using GemmSetting = Setting<GemmProblem>;
+using GemmConstraint = Constraint<GemmProblem, GemmConfig>;
+using GemmCandidates = CandidatesOf<GemmConfig>;
+
 std::span<const GemmConstraint> gemm_constraints();
 
-// nullptr: admitted. Otherwise the first constraint that refuses.
-const GemmConstraint* refused_by(const GemmConfig&, const GemmProblem&, const DeviceSpec&);
+// Returns the first constraint that refuses the configuration, or nullptr if all admit it. With
+// `tokens` dynamic, a split may be refused only for what holds at every token count.
+const GemmConstraint* refused_by(const GemmConfig&, const GemmProblem&, std::int64_t tokens,
+                                 const DeviceSpec&);
+std::optional<std::string> rejection_reason(const GemmConfig&, const GemmProblem&,
+                                            std::int64_t tokens, const DeviceSpec&);
 
-struct GemmCandidates {
-  std::vector<GemmConfig> admitted;
-  std::size_t enumerated = 0;
-  std::vector<std::pair<std::string_view, std::size_t>> removed;  // per constraint, in table order
-};
-// Every tile with the raster that suits most products by it, which usual_raster says.
-GemmCandidates gemm_candidates(const GemmProblem&, const DeviceSpec&);
+// Returns every admitted tile with the raster that suits most problems (usual_raster).
+GemmCandidates candidates(const GemmProblem&, std::int64_t tokens, const DeviceSpec&);
 
 Raster usual_raster(const GemmConfig& config, std::int64_t n);
-// The other walks over D that a configuration may win by, at m rows. None where D has one row or
-// column of tiles: all walks are one. The cost model says nothing of them.
+// Returns the other walks over D by which the configuration may win; none if D has one row or one
+// column of tiles, because all walks are then the same.
 std::vector<Raster> other_rasters(const GemmConfig& config, const GemmProblem& problem,
-                                  std::int64_t m);
+                                  std::int64_t tokens);
+// Returns the configuration with each of its other rasters. The cost model does not see rasters.
+std::vector<GemmConfig> variants(const GemmConfig& config, const GemmProblem& problem,
+                                 std::int64_t tokens);
 
 }  // namespace octile

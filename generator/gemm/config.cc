@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "generator/core/config_text.h"
+#include "generator/core/text_fields.h"
 
 namespace octile {
 namespace {
@@ -64,10 +64,10 @@ bool parse_field(std::string_view name, std::string_view value, GemmConfig& c) {
 std::string_view store_name(EpilogueStore s) { return s == EpilogueStore::kTma ? "tma" : "direct"; }
 std::string_view pdl_name(bool early) { return early ? "early" : "end"; }
 
-// Of a whole tile's time, what one of half as many columns takes: it reads as much of A.
+// The time of a tile of half as many columns over that of a whole tile: it reads as much of A.
 constexpr double kNarrowTime = 0.55;
 
-// With so many whole tiles in a row of tiles.
+// Returns the shares with `whole_across` whole tiles in a row of tiles.
 TileShares shares_with(std::int64_t whole_across, std::int64_t tiles_m, std::int64_t n,
                        std::int64_t cols, int tail_n, std::int64_t slots) {
   TileShares s;
@@ -135,7 +135,8 @@ TileShares share_tiles(std::int64_t m, std::int64_t n, std::int64_t rows, std::i
     s.rounds = static_cast<double>(ceil_div(s.tiles(), slots));
     return s;
   }
-  // All tiles whole, those that D's columns fill, or those of the rounds that these fill.
+  // Three counts of whole tiles are tried: all, those that D's columns fill, and those of the full
+  // rounds.
   const std::int64_t filled = n / cols;
   const std::int64_t rounds = tiles_m * filled / slots;
   TileShares best = shares_with(ceil_div(n, cols), tiles_m, n, cols, tail_n, slots);
@@ -179,6 +180,13 @@ std::string kernel_name(const GemmProblem& p, const GemmConfig& c) {
       c.cluster_n, c.unroll, c.in_flight, to_text(c.raster), c.ctas_per_sm, store_name(c.store),
       pdl_name(c.pdl_early), c.promote, c.splits,
       c.tail_n > 0 ? fmt::format("_n{}", c.tail_n) : "");
+}
+
+std::optional<std::string> numerics_difference(const GemmConfig& config, const GemmConfig& other) {
+  if (config.promote == other.promote && config.splits == other.splits) return std::nullopt;
+  return fmt::format(
+      "its numerics are promote={} splits={}, those of every token count promote={} splits={}",
+      config.promote, config.splits, other.promote, other.splits);
 }
 
 }  // namespace octile

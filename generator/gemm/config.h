@@ -1,29 +1,31 @@
-// How one GEMM kernel works a problem: tile, pipeline, roles. The only place that derives shared
+// How one GEMM kernel computes a problem: tile, pipeline, roles. The only place that derives shared
 // memory, threads and registers; the emitted source asserts that the device's arithmetic agrees.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "generator/core/error.h"
-#include "generator/problem.h"
+#include "generator/gemm/problem.h"
 
 namespace octile {
 
 enum class EpilogueStore : int { kDirect = 0, kTma = 1 };
 
-// The order of tiles (of a cluster): bands of so many rows of them, or columns, one after the
-// other, across which the index runs fastest.
+// The order in which tiles (of a cluster) are taken: in bands of `band` rows or columns of tiles,
+// one band after another. The index runs fastest across the band.
 struct Raster {
   int band = 8;
   bool of_columns = false;
   friend bool operator==(const Raster&, const Raster&) = default;
 };
-// "8": bands of 8 rows; "16n": of 16 columns.
+// Returns "8" for bands of 8 rows, "16n" for bands of 16 columns.
 std::string to_text(const Raster&);
 
 struct GemmConfig {
-  int block_m = 128;  // below 64 only the rows loaded and stored: the instruction takes 64
+  int block_m = 128;  // below 64, rows that are loaded and stored: the instruction takes 64
   int block_n = 128;
   int block_k = 128;  // one 1x128 scale block; fixed by the recipe
   int stages = 5;
@@ -31,13 +33,13 @@ struct GemmConfig {
   int cluster_m = 1;            // CTAs along m that share (multicast) a B tile
   int cluster_n = 1;            // CTAs along n that share (multicast) an A tile
   int unroll = 1;               // K-blocks one pass of the main loop covers
-  int in_flight = 1;            // products of 64 rows issued before the first is promoted
+  int in_flight = 1;            // WGMMA groups of 64 rows issued before the first is promoted
   Raster raster;
   int ctas_per_sm = 1;  // resident at once: 2 leaves each half an SM
   EpilogueStore store = EpilogueStore::kTma;
-  bool pdl_early = false;  // the stream's next kernel may start while this one works; it waits
-  int tail_n = 0;  // columns of the tiles that even out the last round; 0: all tiles are whole
-  // Numerics, not schedule: recorded in plan and metadata.
+  bool pdl_early = false;  // the stream's next kernel may start, and wait, while this one works
+  int tail_n = 0;          // columns of the tiles that fill the last round; 0: all tiles are whole
+  // These two are numerics, not schedule.
   int promote = 128;
   int splits = 1;  // CTAs of a cluster that share a tile's K
   friend bool operator==(const GemmConfig&, const GemmConfig&) = default;
@@ -69,40 +71,44 @@ struct GemmResources {
 };
 
 GemmResources resources_of(const GemmConfig&);
-// Runs of a tile's columns that lie in one block of 128 wherever the tile begins: a stage of the
-// ring holds a scale of B for each.
+// Returns the runs of a tile's columns that lie in one block of 128 wherever the tile begins. A
+// stage of the ring holds one scale of B for each.
 int column_segments(const GemmConfig&);
-// CTAs of one cluster: those that share operands, or K.
+// Returns the CTAs of one cluster, which share operands or split K.
 int cluster_size(const GemmConfig&);
-// Clusters a GPU of `sm_count` SMs runs at once. A cluster lies within one GPC, which leaves some
-// SMs over: on an H200 (132 SMs) cuOccupancyMaxActiveClusters says 66 of two, 39 of three, 30 of
-// four, 15 of eight.
+// Returns the clusters that a GPU of `sm_count` SMs runs at once. A cluster lies within one GPC, so
+// that some SMs are left over. On an H200 (132 SMs) cuOccupancyMaxActiveClusters returns 66
+// clusters of two CTAs, 39 of three, 30 of four, 15 of eight.
 int resident_clusters(const GemmConfig&, int sm_count);
 
-// How the tiles of D are shared out among the CTAs (or clusters) that are resident at once: in
-// rounds of whole tiles, and, where a configuration has narrow ones, as many columns of those as
-// make the last round shortest. CTAs that the last round of whole tiles leaves idle take two narrow
-// tiles each meanwhile.
+// How the tiles of D are distributed over the CTAs (or clusters) that are resident at once. They
+// are taken in rounds of whole tiles. If the configuration has narrow tiles, the last columns of D
+// are cut into as many of them as make the last round shortest. A CTA that the last round of whole
+// tiles leaves idle takes two narrow tiles meanwhile.
 struct TileShares {
-  std::int64_t tiles_m = 0;       // of a cluster, as all counts
-  std::int64_t whole_across = 0;  // whole tiles of a row of tiles
-  std::int64_t tail_across = 0;
-  std::int64_t idle = 0;  // of the slots, in the last round of whole tiles; 0 without narrow ones
-  double rounds = 0;      // until all are done, in times of a whole tile
+  std::int64_t tiles_m = 0;       // a tile is a cluster's in all counts
+  std::int64_t whole_across = 0;  // whole tiles in a row of tiles
+  std::int64_t tail_across = 0;   // narrow tiles in a row of tiles
+  std::int64_t idle = 0;  // slots idle in the last round of whole tiles; 0 without narrow tiles
+  double rounds = 0;      // the time of all tiles, in times of a whole tile
   std::int64_t tiles() const { return tiles_m * (whole_across + tail_across); }
 };
-// Of a product of m x n, by tiles of a cluster of rows x cols and so many narrow columns; m, n and
-// slots at least 1. Asked at every launch: some divisions.
+// Returns the shares of an m x n result in tiles of rows x cols a cluster, with narrow tiles of
+// tail_n columns. m, n and slots are at least 1. Every launch calls it; it takes a few divisions.
 TileShares share_tiles(std::int64_t m, std::int64_t n, std::int64_t rows, std::int64_t cols,
                        int tail_n, std::int64_t slots);
 
 // "tile=128x128x128 stages=5 wg=2 cluster=1x1 unroll=1 inflight=1 raster=8 ctas=1 store=tma
-// pdl=end promote=128 splits=1", and " tail_n=64" where there are narrow tiles.
+// pdl=end promote=128 splits=1", then " tail_n=64" if there are narrow tiles.
 std::string to_text(const GemmConfig&);
-// Fields in any order; one left out keeps its default.
+// Reads fields in any order; a field left out keeps its default. Errors: kInvalidArgument.
 Result<GemmConfig> parse_gemm_config(std::string_view text);
-// Says what it is, so profilers can be read:
+// Returns a name that says what the kernel is, for profilers:
 // octile_gemm_e4m3_1x128_e4m3_128x128_bf16_t128x128x128_s5_wg2_c1x1_u1f1_ras8_o1_tma_end_p128_k1
 std::string kernel_name(const GemmProblem&, const GemmConfig&);
+
+// Returns how the numerics of a configuration differ from those of `other`, which every token count
+// has: in the promotion interval or in the splits of K. Nothing if they are the same.
+std::optional<std::string> numerics_difference(const GemmConfig& config, const GemmConfig& other);
 
 }  // namespace octile

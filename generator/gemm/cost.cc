@@ -2,45 +2,41 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
+
+#include "generator/gemm/candidates.h"
 
 namespace octile {
 namespace {
 
-// Cycles of one Hopper SM, fitted to 461 races of some 14 configurations of every kind (products of
-// 1 to 12000 tokens, n from 512 to 106496, of models and others; one H200) and to the winners and
-// defaults of 263 searches. Where the model cannot tell configurations apart the slowest of them
-// counted, its pick has 0.976 of the fastest of a race up to 128 tokens (lowest 0.84) and 0.989
-// above (0.85); with the constants before it had 0.900 (0.60) and 0.973 (0.62). Fitted to either
-// half of the races, it picks as well in the other. What the fit made nothing of is gone: a loop's
-// passes, WGMMA's latency, the copy engine's rate, narrow boxes of B. 220 of the races are in
-// tests/unit/cost_model_races.jsonl; there the pick, with kStagingUs and kTallNarrow, which came
-// later, has 0.978 and 0.979.
+// The constants are in cycles of one Hopper SM unless they say otherwise. They are fitted to 461
+// races of about 14 configurations each and to the winners and defaults of 263 searches, on one
+// H200. The GEMMs have 1 to 12000 tokens and n from 512 to 106496. In 220 of the races
+// (tests/unit/cost_model_races.jsonl) the model's pick has 0.978 of the speed of the fastest
+// configuration up to 128 tokens, and 0.979 above. docs/experiments/cost_model.md has the history.
+
 constexpr double kFp8FlopsPerCycle = 8192;  // dense FP8 WGMMA: datasheet rate over SMs and clock
 constexpr double kTensorDerate = 1.29;      // what the tensor cores lose to power and operand fetch
-constexpr double kMinProductCycles = 89;    // four WGMMAs of the narrowest tile
+constexpr double kMinGroupCycles = 89;      // four WGMMAs of the narrowest tile
 constexpr double kPromotionPerColumn = 0.629;
 constexpr double kStraddleCycles = 6.84;  // per run of columns with a scale of its own
 constexpr double kPromotionIssue = 2.64;  // promotions of all consumers share four schedulers
 constexpr double kBlockCycles = 84;       // barrier wait, descriptors, release, per K-block
-constexpr double kChainShare = 0.0769;    // of the chain shows even where another limit rules
-constexpr double kTallTile = 1.071;       // of 256 rows
-constexpr double kWideTile = 0.967;       // of more than 160 columns
-// Three consumers keep an SM busy without a cluster, two with products in flight; where those have
-// none, the CTAs of a cluster wait for each other.
+constexpr double kChainShare = 0.0769;    // share of the chain that adds to any other limit
+constexpr double kTallTile = 1.071;       // factor of tiles of 256 rows
+constexpr double kWideTile = 0.967;       // factor of tiles of more than 160 columns
+// Three consumers keep an SM busy without a cluster, and two do with several WGMMA groups in
+// flight. Otherwise the CTAs of a cluster wait for each other.
 constexpr double kThreeAlone = 0.948;
 constexpr double kTwoInFlight = 0.964;
 constexpr double kLockstep = 1.045;
-// Of many waves, whose power is what bounds, tall tiles of fewer than 128 columns, by consumers:
-// the medians of the races' residuals from 2048 tokens on, or a little more. Without it three
-// products (8192x2112x7168, 4096x32768x512, 8192x32768x512) were picked 16 to 26 % slower than by a
-// search.
+// Factors, by consumers, of tall tiles of fewer than 128 columns over many waves, which power
+// bounds: about the medians of the races' residuals from 2048 tokens on.
 constexpr int kManyWaves = 2;
 constexpr std::array kTallNarrow{1.10, 1.07, 1.03};
-// Ranks that split tile after tile: by the medians of the races' residuals, of more than three
-// waves. Without it 1024x7168x16384 and x18432 were picked a fifth slower than by a search.
+// Factor of splits of K that take one tile after another, over more than three waves: the median of
+// the races' residuals.
 constexpr int kFewSplitWaves = 3;
 constexpr double kSplitInTurn = 1.2;
 constexpr double kTileCycles = 930;           // epilogue and the next tile's first loads
@@ -49,36 +45,41 @@ constexpr double kExchangePerRank = 489;      // partial sums to another rank of
 constexpr double kClockDerate = 0.921;        // sustained over datasheet clock under this load
 constexpr double kDramDerate = 0.977;         // of the read-mostly stream rate
 constexpr double kL2Derate = 1.102;           // of the L2 rate of the device's description
-constexpr double kFillUs = 1.56;      // barriers, descriptors, first loads; beside the launch
-constexpr double kSplitUs = 0.42;     // of a cluster that splits K, a tile: start, exchange, end
-constexpr double kClusterUs = 0.503;  // of one that shares an operand: its start and end
-constexpr double kStagingUs = 0.08;   // of a tile of 16 or 32 rows that leaves by TMA, not directly
-constexpr double kTwoCtas = 1.07;     // side by side on an SM
-// Of what narrow tiles save of a last round: SMs that idle in it leave their power to the others.
-// The rest of it counts as another tile's start and end. Fifteen products of 1500 to 12000 rows, in
-// rounds of 192x128, took up to 8.5 % less than without, where K is long and rounds are few; 512 of
-// K 2.8 % more.
-constexpr double kNarrowGain = 0.6;
-// The next kernel started early hides its start, but its CTAs land where SMs become free. Where
-// they do not fill all, SMs side by side share what some others have alone; and tiles that read
-// the same rows of B ask for them apart, unless a cluster holds them.
-constexpr double kEarlyNextUs = 0.74;
+constexpr double kFillUs = 1.56;      // barriers, descriptors and first loads, beside the launch
+constexpr double kSplitUs = 0.42;     // a cluster that splits K, per tile: start, exchange, end
+constexpr double kClusterUs = 0.503;  // a cluster that shares an operand: its start and end
+constexpr double kStagingUs = 0.08;   // a tile of 16 or 32 rows that TMA stores
+constexpr double kTwoCtas = 1.07;     // factor of two CTAs side by side on an SM
+// Share of the last round's time that narrow tiles save. The SMs that would idle in that round
+// leave their power to the others, so that not all of it is gained. The rest counts as another
+// tile's start and end. Fifteen GEMMs of 1500 to 12000 rows in rounds of 192x128 gained up to 8.5
+// %, most with long K and few rounds; with K = 512 they lost 2.8 %.
+constexpr double kTailGain = 0.6;
+// Starting the next kernel early hides its start, but its CTAs land where SMs become free. If they
+// do not fill all SMs, neighbouring SMs share what other SMs have alone. Tiles that read the same
+// rows of B then read them at different times, unless a cluster holds them together.
+constexpr double kPdlEarlyUs = 0.74;
 constexpr double kScatteredCtas = 1.047;
 constexpr double kScatteredRows = 1.02;
-// Resources overlap but not perfectly: this norm of their times lies between maximum and sum.
+// Resources overlap, but not perfectly: this norm of their times lies between maximum and sum.
 constexpr double kOverlapNorm = 8;
 
+// The dimensions of a GEMM at a token count.
+struct Shape {
+  std::int64_t m, n, k;
+};
+
 struct Tiling {
-  double waves = 0;   // passes over the clusters resident at once
-  double filled = 1;  // share of several passes that has work, were K not split
+  double waves = 0;   // rounds of the clusters that are resident at once
+  double filled = 1;  // share of the slots of several rounds that would have work without splits
   double ctas = 0;    // of all tiles
   double ctas_at_once = 0;
 };
 
-Tiling tiling(const GemmConfig& c, const GemmProblem& p, std::int64_t m, const DeviceSpec& d) {
+Tiling tiling(const GemmConfig& c, const Shape& s, const DeviceSpec& d) {
   const std::int64_t slots = resident_clusters(c, d.sm_count);
   const auto shares = [&](int tail_n) {
-    return share_tiles(m, p.n, std::int64_t{c.block_m} * c.cluster_m,
+    return share_tiles(s.m, s.n, std::int64_t{c.block_m} * c.cluster_m,
                        std::int64_t{c.block_n} * c.cluster_n, tail_n, slots);
   };
   const TileShares whole = shares(0);
@@ -89,7 +90,7 @@ Tiling tiling(const GemmConfig& c, const GemmProblem& p, std::int64_t m, const D
   const double filled =
       tiles <= unsplit ? 1
                        : static_cast<double>(tiles) / static_cast<double>(round_up(tiles, unsplit));
-  return {whole.rounds - kNarrowGain * gain, filled, static_cast<double>(tiles * size),
+  return {whole.rounds - kTailGain * gain, filled, static_cast<double>(tiles * size),
           static_cast<double>(std::min(tiles, slots) * size)};
 }
 
@@ -98,7 +99,7 @@ double promotion_cycles(const GemmConfig& c) {
   return kPromotionPerColumn * c.block_n + (segments > 1 ? kStraddleCycles * segments : 0);
 }
 
-// How much longer than by its resources a tile of its kind takes.
+// Returns the time of a K-block over what its resources alone would take, by the tile's shape.
 double tile_shape_factor(const GemmConfig& c) {
   const bool shares = c.cluster_m * c.cluster_n > 1;
   double factor = 1;
@@ -110,24 +111,23 @@ double tile_shape_factor(const GemmConfig& c) {
   return factor;
 }
 
-// Cycles one CTA spends on one K-block; `sharing` CTAs have the SM.
+// Returns the cycles of one K-block of one CTA if `sharing` CTAs share the SM.
 double block_cycles(const GemmConfig& c, double sharing) {
   const double strips = std::max(1.0, c.block_m / 64.0);
-  const double product =
-      std::max(64.0 * c.block_n * 128 * 2 / kFp8FlopsPerCycle, kMinProductCycles);
+  const double group = std::max(64.0 * c.block_n * 128 * 2 / kFp8FlopsPerCycle, kMinGroupCycles);
   const double promotion = promotion_cycles(c);
-  const double tensor = strips * product * kTensorDerate * sharing;
-  // One warpgroup's chain over a pass: one product after the other, or the longer of product and
-  // promotion where one runs behind the other, with the first and the last of the pass exposed.
-  const double products = c.unroll * strips / c.consumer_warpgroups;
-  const double pass = c.in_flight == 1 ? products * (product + promotion)
-                                       : promotion + products * std::max(product, promotion);
+  const double tensor = strips * group * kTensorDerate * sharing;
+  // One warpgroup's chain over a pass. With one WGMMA group in flight, groups and promotions follow
+  // one another. With more, only the longer of the two counts, and one promotion is exposed.
+  const double groups = c.unroll * strips / c.consumer_warpgroups;
+  const double pass = c.in_flight == 1 ? groups * (group + promotion)
+                                       : promotion + groups * std::max(group, promotion);
   const double chain = pass / c.unroll + kBlockCycles;
   const double issue = strips * promotion * kPromotionIssue * sharing;
   return tile_shape_factor(c) * (std::max({tensor, chain, issue}) + kChainShare * chain);
 }
 
-// Cycles of a tile beside its K-blocks.
+// Returns the cycles of a tile beside its K-blocks.
 double tile_cycles(const GemmConfig& c) {
   const double elements = static_cast<double>(c.block_m) * c.block_n;
   double cycles = kTileCycles + 2 * elements / c.splits / kStoreBytesPerCycle;
@@ -135,100 +135,94 @@ double tile_cycles(const GemmConfig& c) {
   return cycles;
 }
 
-// Doubling d holds the token counts above 2^(d - 1) up to 2^d, in so many buckets of one length.
-constexpr int buckets_of_doubling(int d) { return d <= 7 ? 1 : d <= 10 ? 2 : 4; }
-constexpr int kDoublings = 63;
-// The first bucket of every doubling, and behind the last.
-constexpr auto kFirstOfDoubling = [] {
-  std::array<int, kDoublings + 2> first{};
-  for (std::size_t d = 0; d <= kDoublings; ++d) {
-    first.at(d + 1) = first.at(d) + (d == 0 ? 1 : buckets_of_doubling(static_cast<int>(d)));
+double area(std::int64_t rows, std::int64_t cols) {
+  return static_cast<double>(rows) * static_cast<double>(cols);
+}
+
+double k_blocks_of(const GemmConfig& c, const Shape& s) {
+  return static_cast<double>(ceil_div(ceil_div(s.k, 128), c.splits));
+}
+
+double compute_us(const GemmConfig& c, const Shape& s, const Tiling& t, const DeviceSpec& d) {
+  const double cycles_per_us = d.clock_ghz * kClockDerate * 1e3;
+  const double sharing = std::max(1.0, std::ceil(t.ctas_at_once / d.sm_count));
+  const double tiles_in_turn = t.waves + (c.tail_n > 0 ? 1 : 0);
+  double us =
+      (t.waves * k_blocks_of(c, s) * block_cycles(c, sharing) + tiles_in_turn * tile_cycles(c)) /
+      cycles_per_us;
+  if (t.waves > kManyWaves && c.block_m >= 128 && c.block_n < 128) {
+    us *= kTallNarrow.at(static_cast<std::size_t>(c.consumer_warpgroups - 1));
   }
-  return first;
-}();
-static_assert(kFirstOfDoubling.back() == kTokenBuckets);
-constexpr std::int64_t bucket_length(int d) {
-  return (std::int64_t{1} << (d - 1)) / buckets_of_doubling(d);
+  if (t.waves > kFewSplitWaves && c.splits > 1) us *= kSplitInTurn;
+  return us;
+}
+
+double memory_us(const Shape& s, const Tiling& t, const DeviceSpec& d) {
+  const double bytes = area(s.m, s.k) + area(s.n, s.k) + 2 * area(s.m, s.n);
+  // The few CTAs of a ragged last wave do not use the whole bandwidth. The root is fitted to seven
+  // picks that a search beat by 10 to 27 %.
+  return bytes / (d.dram_tbps * kDramDerate * 1e6) / std::sqrt(t.filled);
+}
+
+double l2_us(const GemmConfig& c, const Shape& s, const Tiling& t, const DeviceSpec& d) {
+  // A multicast operand leaves L2 once per cluster.
+  const double block_bytes = 128.0 * (static_cast<double>(c.block_m) / c.cluster_n +
+                                      static_cast<double>(c.block_n) / c.cluster_m);
+  return t.ctas * k_blocks_of(c, s) * block_bytes / (d.l2_tbps * kL2Derate * 1e6);
+}
+
+double fixed_us(const GemmConfig& c, const Tiling& t, const DeviceSpec& d) {
+  const double cluster = c.splits > 1 ? kSplitUs * t.waves : cluster_size(c) > 1 ? kClusterUs : 0;
+  const double staging = c.store == EpilogueStore::kTma && c.block_m < 64 ? kStagingUs : 0;
+  return d.launch_us + kFillUs + cluster + staging;
+}
+
+// Returns the factor by which CTAs slow each other down if the next kernel starts early.
+double scatter_factor(const GemmConfig& c, const Shape& s, const Tiling& t, const DeviceSpec& d) {
+  if (s.m > std::int64_t{c.block_m} * c.cluster_m) return kScatteredRows;
+  const bool fills = t.ctas_at_once >= 0.95 * d.sm_count * c.ctas_per_sm;
+  return fills ? 1 : kScatteredCtas;
 }
 
 }  // namespace
 
-GemmCost estimate(const GemmConfig& c, const GemmProblem& p, std::int64_t m, const DeviceSpec& d) {
+GemmCost estimate(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens,
+                  const DeviceSpec& d) {
+  const Shape s{m_at(p, tokens), p.n, k_at(p, tokens)};
+  const Tiling t = tiling(c, s, d);
   GemmCost cost;
-  const Tiling t = tiling(c, p, m, d);
-  const auto k_blocks = static_cast<double>(ceil_div(ceil_div(p.k, 128), c.splits));
-  const double cycles_per_us = d.clock_ghz * kClockDerate * 1e3;
-  const auto area = [](std::int64_t rows, std::int64_t cols) {
-    return static_cast<double>(rows) * static_cast<double>(cols);
-  };
-  const double sharing = std::max(1.0, std::ceil(t.ctas_at_once / d.sm_count));
-  const double tiles_in_turn = t.waves + (c.tail_n > 0 ? 1 : 0);
-  cost.compute_us =
-      (t.waves * k_blocks * block_cycles(c, sharing) + tiles_in_turn * tile_cycles(c)) /
-      cycles_per_us;
-  if (t.waves > kManyWaves && c.block_m >= 128 && c.block_n < 128) {
-    cost.compute_us *= kTallNarrow.at(static_cast<std::size_t>(c.consumer_warpgroups - 1));
-  }
-  if (t.waves > kFewSplitWaves && c.splits > 1) cost.compute_us *= kSplitInTurn;
-  cost.memory_us =
-      (area(m, p.k) + area(p.n, p.k) + 2 * area(m, p.n)) / (d.dram_tbps * kDramDerate * 1e6);
-  // The few CTAs of a ragged last wave do not ask for all that DRAM has (fitted to seven picks that
-  // a search beat by 10 to 27 %).
-  cost.memory_us /= std::sqrt(t.filled);
-  // A multicast operand leaves L2 once a cluster.
-  const double block_bytes = 128.0 * (static_cast<double>(c.block_m) / c.cluster_n +
-                                      static_cast<double>(c.block_n) / c.cluster_m);
-  cost.l2_us = t.ctas * k_blocks * block_bytes / (d.l2_tbps * kL2Derate * 1e6);
-  cost.fixed_us = d.launch_us + kFillUs +
-                  (c.splits > 1          ? kSplitUs * t.waves
-                   : cluster_size(c) > 1 ? kClusterUs
-                                         : 0) +
-                  (c.store == EpilogueStore::kTma && c.block_m < 64 ? kStagingUs : 0);
+  cost.compute_us = compute_us(c, s, t, d);
+  cost.memory_us = memory_us(s, t, d);
+  cost.l2_us = l2_us(c, s, t, d);
+  cost.fixed_us = fixed_us(c, t, d);
   const auto power = [](double x) { return std::pow(x, kOverlapNorm); };
   cost.total_us = std::pow(power(cost.compute_us) + power(cost.memory_us) + power(cost.l2_us),
                            1 / kOverlapNorm) +
                   cost.fixed_us;
   if (c.ctas_per_sm > 1) cost.total_us *= kTwoCtas;
-  if (c.pdl_early) {
-    const bool fills = t.ctas_at_once >= 0.95 * d.sm_count * c.ctas_per_sm;
-    const double scattered = m > std::int64_t{c.block_m} * c.cluster_m ? kScatteredRows
-                             : fills                                   ? 1
-                                                                       : kScatteredCtas;
-    cost.total_us = cost.total_us * scattered - kEarlyNextUs;
-  }
+  if (c.pdl_early) cost.total_us = cost.total_us * scatter_factor(c, s, t, d) - kPdlEarlyUs;
   return cost;
 }
 
-GemmConfig default_config(const GemmProblem& problem, std::int64_t m, const DeviceSpec& device) {
+double estimate_us(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens,
+                   const DeviceSpec& d) {
+  return estimate(c, p, tokens, d).total_us;
+}
+
+GemmConfig default_config(const GemmProblem& problem, std::int64_t tokens,
+                          const DeviceSpec& device) {
+  const std::int64_t known = std::max<std::int64_t>(tokens, 1);
   // Ties fall to the first enumerated, which is the smaller tile without a cluster.
   GemmConfig best;
   double best_us = std::numeric_limits<double>::infinity();
-  for (const GemmConfig& c : gemm_candidates(problem, device).admitted) {
-    const double us = estimate(c, problem, std::max<std::int64_t>(m, 1), device).total_us;
+  for (const GemmConfig& c : candidates(problem, known, device).admitted) {
+    const double us = estimate_us(c, problem, known, device);
     if (us < best_us * (1 - 1e-9)) {
       best_us = us;
       best = c;
     }
   }
   return best;
-}
-
-int bucket_of(std::int64_t tokens) {
-  if (tokens <= 1) return 0;
-  const auto doubling = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(tokens - 1)));
-  const std::int64_t above = tokens - 1 - (std::int64_t{1} << (doubling - 1));
-  return kFirstOfDoubling.at(static_cast<std::size_t>(doubling)) +
-         static_cast<int>(above / bucket_length(doubling));
-}
-
-std::int64_t bucket_upper(int bucket) {
-  if (bucket <= 0) return 1;
-  if (bucket >= kTokenBuckets - 1) return std::numeric_limits<std::int64_t>::max();
-  const auto* const behind =
-      std::upper_bound(kFirstOfDoubling.begin(), kFirstOfDoubling.end(), bucket);
-  const auto doubling = static_cast<int>(behind - kFirstOfDoubling.begin()) - 1;
-  const int index = bucket - *(behind - 1);
-  return (std::int64_t{1} << (doubling - 1)) + (index + 1) * bucket_length(doubling);
 }
 
 }  // namespace octile

@@ -64,8 +64,7 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
   p.add_int("kSplits", c.splits, "numerics: CTAs of a cluster that share a tile's K");
   p.add_int("kCtasPerSm", c.ctas_per_sm, "configuration: CTAs resident on an SM");
   p.add_bool("kPdlEarly", c.pdl_early, "configuration: beside this kernel's work");
-  p.add_int("kTailN", c.tail_n,
-            "configuration: columns of the tiles that even out the last round");
+  p.add_int("kTailN", c.tail_n, "configuration: columns of the tiles that even out the last round");
   p.add_int("kPromote", c.promote, "numerics: K elements per fp32 promotion");
   p.add_bool("kTmaStore", c.store == EpilogueStore::kTma, "configuration: D through shared memory");
   p.add_int("kThreads", r.threads, "derived: consumers and one producer warpgroup");
@@ -82,9 +81,9 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
   return p;
 }
 
-Result<EmittedKernel> emit_gemm(const GemmProblem& problem, const GemmConfig& config,
-                                const DeviceSpec& device, TemplateSet templates) {
-  if (const GemmConstraint* refusal = refused_by(config, problem, device)) {
+Result<EmittedKernel> emit(const GemmProblem& problem, const GemmConfig& config,
+                           const DeviceSpec& device, TemplateSet templates) {
+  if (const GemmConstraint* refusal = refused_by(config, problem, kDynamic, device)) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("configuration '{}' violates {}: {}", to_text(config), refusal->name,
                             refusal->reason));
@@ -109,6 +108,11 @@ Result<EmittedKernel> emit_gemm(const GemmProblem& problem, const GemmConfig& co
   kernel.parameter_bytes = {128, 128, 128, 8, 8, 8, 8, 8, 8, 4, 4, 4, 4, 4, 32};
   kernel.config_text = to_text(config);
   return kernel;
+}
+
+std::string explain(const GemmProblem& problem, const GemmConfig& config) {
+  return fmt::format("configuration = {}\n", to_text(config)) +
+         gemm_prologue(problem, config).explain();
 }
 
 }  // namespace octile

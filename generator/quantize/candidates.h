@@ -1,45 +1,44 @@
-// The search space of a quantise kernel as data, as candidates.h has that of a product: axes to
-// enumerate, named constraints to prune by, and what a configuration should cost.
+// The search space of a quantiser: the axes of its configurations and the constraints between them.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
-#include <string_view>
-#include <utility>
+#include <string>
 #include <vector>
 
+#include "generator/core/candidates.h"
 #include "generator/core/device_spec.h"
-#include "generator/problem.h"
 #include "generator/quantize/config.h"
+#include "generator/quantize/problem.h"
 
 namespace octile {
 
-// A quantise problem at a row count, on a device.
-struct QuantizeSetting {
-  const QuantizeProblem& problem;
-  std::int64_t rows;  // never dynamic
-  const DeviceSpec& device;
-};
+using QuantizeSetting = Setting<QuantizeProblem>;  // `tokens` is a row count and never dynamic
+using QuantizeConstraint = Constraint<QuantizeProblem, QuantizeConfig>;
+using QuantizeCandidates = CandidatesOf<QuantizeConfig>;
 
-struct QuantizeConstraint {
-  std::string_view name;    // "registers_hold_tile"
-  std::string_view reason;  // one sentence with the rule's source
-  bool (*admits)(const QuantizeConfig&, const QuantizeSetting&);
-};
 std::span<const QuantizeConstraint> quantize_constraints();
 
-// nullptr: admitted. Otherwise the first constraint that refuses.
-const QuantizeConstraint* refused_by(const QuantizeConfig&, const QuantizeSetting&);
+// Returns the first constraint that refuses the configuration, or nullptr if all admit it.
+const QuantizeConstraint* refused_by(const QuantizeConfig&, const QuantizeProblem&,
+                                     std::int64_t tokens, const DeviceSpec&);
+// Returns what check_config says. A configuration that a constraint prunes is slow, not wrong.
+std::optional<std::string> rejection_reason(const QuantizeConfig&, const QuantizeProblem&,
+                                            std::int64_t tokens, const DeviceSpec&);
 
-struct QuantizeCandidates {
-  std::vector<QuantizeConfig> admitted;  // the default first, whatever constraints say of it
-  std::size_t enumerated = 0;
-  std::vector<std::pair<std::string_view, std::size_t>> removed;  // per constraint, in table order
-};
-QuantizeCandidates quantize_candidates(const QuantizeSetting&);
+// Returns the default first, which no constraint removes, then every admitted configuration.
+QuantizeCandidates candidates(const QuantizeProblem&, std::int64_t tokens, const DeviceSpec&);
 
-// Microseconds by loads in flight and starts of thread blocks. What moves memory as fast as it goes
-// is a tie, which falls to the likeness to the default: the default was chosen by measurements.
-double estimate_us(const QuantizeConfig&, const QuantizeSetting&);
+// Returns none: the cost model sees every axis.
+inline std::vector<QuantizeConfig> variants(const QuantizeConfig&, const QuantizeProblem&,
+                                            std::int64_t /*tokens*/) {
+  return {};
+}
+// Returns nothing: every configuration computes the same bits.
+inline std::optional<std::string> numerics_difference(const QuantizeConfig&,
+                                                      const QuantizeConfig&) {
+  return std::nullopt;
+}
 
 }  // namespace octile

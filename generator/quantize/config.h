@@ -11,7 +11,7 @@
 
 #include "generator/core/error.h"
 #include "generator/quantize/lookup.h"
-#include "generator/problem.h"
+#include "generator/quantize/problem.h"
 
 namespace octile {
 
@@ -147,7 +147,7 @@ int ring_bytes(const QuantizeProblem&, const QuantizeConfig&);
 Status check_config(const QuantizeProblem&, const QuantizeConfig&);
 
 // Thread blocks a launch over `rows` rows needs, all along x; 0 where there is nothing to do (do
-// not launch then). Where a table is looked up, those of one wave do all (resident_blocks). Of
+// not launch then). If a table is looked up, those of one wave do all (QuantizeGrid). Of
 // `groups` groups it is an upper bound: blocks without a tile leave at once. Errors:
 // kInvalidArgument where the count passes the grid's 2^31 - 1.
 Result<std::int64_t> launch_blocks(const QuantizeProblem&, const QuantizeConfig&, std::int64_t rows,
@@ -155,8 +155,6 @@ Result<std::int64_t> launch_blocks(const QuantizeProblem&, const QuantizeConfig&
 // The same over a flat range, of which the kernel's arguments say the rows.
 Result<std::int64_t> shard_blocks(const QuantizeProblem&, const QuantizeConfig&,
                                   const QuantizeKernelArgs&);
-// No more of `blocks` than are resident at once, where a block goes on to further tiles.
-std::int64_t resident_blocks(const QuantizeConfig&, std::int64_t blocks, int sm_count);
 
 // Of the first pass: its threads and residency (not tuned: it only reads), and its thread blocks.
 inline constexpr int kUpdateThreads = 128;  // of the scale update
@@ -208,7 +206,7 @@ struct QuantizeKernelArgs {
   std::int64_t scale_ld = 0;
   std::int64_t ldq_transposed = 0;
   std::int64_t scale_ld_transposed = 0;
-  std::int64_t partials = 0;      // maxima of a tensor: thread blocks of its first pass
+  std::int64_t partials = 0;            // maxima of a tensor: thread blocks of its first pass
   const float* encode_scale = nullptr;  // delayed scaling: the encode scale
   std::uint32_t* amax = nullptr;  // where not null, raised to the bits of a tensor's fp32 amax
   const std::uint32_t* skip = nullptr;  // where not null and not 0, nothing is written
@@ -237,8 +235,8 @@ static_assert(sizeof(QuantizeKernelArgs) == 304);
 // templates/quantize/scale_update.cu has the same struct. The fields are those of
 // octile_scale_update_args.
 struct ScaleUpdateKernelArgs {
-  float* history = nullptr;  // [length][tensors]
-  float* encode_scale = nullptr;   // [tensors]
+  float* history = nullptr;       // [length][tensors]
+  float* encode_scale = nullptr;  // [tensors]
   std::int64_t tensors = 0;
   std::int64_t length = 0;
   int choice = 0;

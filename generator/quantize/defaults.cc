@@ -2,7 +2,7 @@
 // keep every SM's loads in flight, smaller ones where a small tensor would leave SMs idle.
 #include <algorithm>
 
-#include "generator/gemm/cost.h"
+#include "generator/quantize/cost.h"
 #include "generator/quantize/fused_source.h"
 #include "generator/core/layout.h"
 

@@ -8,7 +8,7 @@
 
 #include "generator/quantize/fused_source.h"
 #include "generator/core/prologue.h"
-#include "generator/core/support_matrix.h"
+#include "generator/quantize/support.h"
 
 namespace octile {
 namespace {
@@ -250,9 +250,9 @@ EntryPoint entry_of(const QuantizeProblem& p, Companion companion) {
 
 }  // namespace
 
-Result<EmittedKernel> emit_quantize(const QuantizeProblem& problem, const QuantizeConfig& config,
-                                    const DeviceSpec& device, TemplateSet templates) {
-  if (const Status known = check_supported(Problem(problem)); !known) {
+Result<EmittedKernel> emit(const QuantizeProblem& problem, const QuantizeConfig& config,
+                           const DeviceSpec& device, TemplateSet templates) {
+  if (const Status known = check_supported(problem); !known) {
     return tl::unexpected<Error>(known.error());
   }
   if (const Status allowed = check_config(problem, config); !allowed) {
@@ -281,7 +281,7 @@ Result<EmittedKernel> emit_quantize(const QuantizeProblem& problem, const Quanti
   return kernel;
 }
 
-std::string explain_quantize(const QuantizeProblem& problem, const QuantizeConfig& config) {
+std::string explain(const QuantizeProblem& problem, const QuantizeConfig& config) {
   return fmt::format("configuration = {}\n", to_text(config)) +
          prologue_of(problem, config).explain();
 }

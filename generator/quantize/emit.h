@@ -6,8 +6,8 @@
 #include "generator/core/device_spec.h"
 #include "generator/core/emitter.h"
 #include "generator/core/error.h"
-#include "generator/problem.h"
 #include "generator/quantize/config.h"
+#include "generator/quantize/problem.h"
 
 namespace octile {
 
@@ -15,10 +15,10 @@ namespace octile {
 // Rows and columns are run-time arguments: one kernel serves every shape of its numerics.
 // Errors: kUnsupported for numerics without a quantise template, kInvalidArgument for a
 // configuration check_config refuses, kInternal for a template the set does not hold.
-Result<EmittedKernel> emit_quantize(const QuantizeProblem&, const QuantizeConfig&,
-                                    const DeviceSpec&, TemplateSet);
+Result<EmittedKernel> emit(const QuantizeProblem&, const QuantizeConfig&, const DeviceSpec&,
+                           TemplateSet);
 
 // What shape and recipe changed in the source, one "name = value  (why)" a line.
-std::string explain_quantize(const QuantizeProblem&, const QuantizeConfig&);
+std::string explain(const QuantizeProblem&, const QuantizeConfig&);
 
 }  // namespace octile

@@ -9,7 +9,7 @@ namespace octile {
 namespace {
 
 // GELU's tanh form, 0.5 x (1 + tanh(z)) with z = sqrt(2/pi) (x + 0.044715 x^3), is x sigmoid(2 z),
-// which keeps its digits where 1 + tanh cancels. GELU: arXiv 1606.08415, section 2.
+// which does not cancel as 1 + tanh does. GELU: arXiv 1606.08415, section 2.
 #define OCTILE_SILU(x) "mul(" x ",sigmoid(" x "))"
 #define OCTILE_SILU_GRADIENT(x) "mul(sigmoid(" x "),add(1,mul(" x ",sub(1,sigmoid(" x ")))))"
 #define OCTILE_GELU_SIGMOID(x) \
@@ -61,7 +61,7 @@ std::string names() {
   return text.append(kRmsNorm);
 }
 
-// A word alone is a misspelt name rather than a misspelt expression.
+// Returns true for a text that is a misspelt name rather than a misspelt expression.
 bool is_word(std::string_view text) {
   return text.find_first_of("(),;.") == std::string_view::npos && text.size() > 2;
 }
@@ -74,7 +74,7 @@ std::string canonical_text(const FusedSource& source) {
   return text;
 }
 
-// Inputs are counted from x0 on, without a gap: one that nothing reads would be given for nothing.
+// Inputs are numbered from x0 on without a gap, because the caller gives all of them.
 Status check_inputs(std::string_view text, const FusedSource& source) {
   const std::string canonical = canonical_text(source);
   int missing = 0;
@@ -137,7 +137,7 @@ SourceShape source_shape(std::string_view text) {
   if (const Activation* named = find_activation(text)) text = named->text;
   SourceShape shape;
   shape.halves = text.find(';') != std::string_view::npos;
-  // No operation's name has an x before a digit.
+  // No operation's name has an x followed by a digit.
   for (std::size_t i = 0; i + 1 < text.size(); ++i) {
     const int index = text[i + 1] - '0';
     if (text[i] == 'x' && index >= 0 && index < Expr::kMaxInputs) {

@@ -12,8 +12,8 @@
 
 namespace octile {
 
-// The activations of transformer layers, by name; x1 is the linear half of a gated unit. Of their
-// gradients (d...) x0 is the gradient of the result, x1 and x2 are the activation's inputs.
+// The activations of transformer layers, by name. x1 is the linear half of a gated unit. In their
+// gradients (d...), x0 is the gradient of the result, and x1 and x2 are the activation's inputs.
 struct Activation {
   std::string_view name;    // "silu_mul"
   std::string_view text;    // canonical; two expressions are joined by ';'
@@ -22,21 +22,21 @@ struct Activation {
 std::span<const Activation> activations();
 
 struct FusedSource {
-  // Over x0..x3. One expression; or two, over inputs of half the columns: the first writes the left
-  // half of the columns, the second the right half.
+  // One expression over x0..x3; or two over inputs of half the columns, of which the first writes
+  // the left half of the columns and the second the right half.
   std::vector<Expr> parts;
-  // x1 is a weight of one row, and x2 is no input but the row's 1 / sqrt(mean(x0^2) + eps).
+  // True: x1 is a weight of one row, and x2 is the row's 1 / sqrt(mean(x0^2) + eps), not an input.
   bool rms_norm = false;
 
   bool halves() const { return parts.size() == 2; }
-  int inputs() const;  // tensors the caller gives
+  int inputs() const;  // tensors that the caller gives
 };
 
-// `text`: the name of an activation, "rmsnorm", an expression (parse_expression), or two joined by
+// Reads the name of an activation, "rmsnorm", an expression (parse_expression), or two joined by
 // ';'. Errors: kInvalidArgument with the place and what is allowed there.
 Result<FusedSource> fused_source(std::string_view text);
 
-// What a call has to know of a source; cheap. `text` as above, or empty: x itself.
+// What a call needs to know of a source. An empty text is x itself. Cheap.
 struct SourceShape {
   int inputs = 1;
   bool halves = false;
@@ -44,8 +44,8 @@ struct SourceShape {
 };
 SourceShape source_shape(std::string_view text);
 
-// The one spelling of a source: names stay, expressions are printed as Expr prints them; so does
-// what is no source.
+// Returns the one spelling of a source: names as they are, expressions as Expr prints them. A text
+// that is not a source is returned as it is.
 std::string canonical_source(std::string_view text);
 
 }  // namespace octile

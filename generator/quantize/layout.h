@@ -6,7 +6,7 @@
 
 #include "generator/core/error.h"
 #include "generator/core/layout.h"
-#include "generator/problem.h"
+#include "generator/quantize/problem.h"
 
 namespace octile {
 
@@ -23,10 +23,11 @@ inline constexpr std::int64_t kSwizzleCols = 4;
 // shared out to `groups` groups, each rounded up to kGroupAlign.
 std::int64_t contiguous_columns(std::int64_t rows, std::int64_t groups);
 
-// Layout of one output. Without groups: of [rows, cols]. Contiguous groups: the row-wise output is one
-// tensor of `rows` rows, the transposed one has contiguous_columns() columns; one scale a group where
-// there is one a tensor. Masked groups: `groups` tensors of [rows, cols], one after the other.
-// Errors: as quantized_layout; kInvalidArgument for a count of groups below 0 or above kMostGroups.
+// Layout of one output. Without groups: of [rows, cols]. Contiguous groups: the row-wise output is
+// one tensor of `rows` rows, the transposed one has contiguous_columns() columns; one scale a group
+// where there is one a tensor. Masked groups: `groups` tensors of [rows, cols], one after the
+// other. Errors: as quantized_layout; kInvalidArgument for a count of groups below 0 or above
+// kMostGroups.
 Result<QuantizedLayout> quantized_layout(const QuantizeProblem& problem, std::int64_t rows,
                                          std::int64_t groups, bool transposed);
 

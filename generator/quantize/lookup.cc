@@ -22,7 +22,7 @@ bool is_costly(ExprOp op) {
   return op == ExprOp::kExp || op == ExprOp::kTanh || op == ExprOp::kSigmoid;
 }
 
-// The parts of `e` that hold a costly operation. Returns whether it does.
+// Adds the parts of `e` that hold a costly operation. Returns true if there is one.
 bool collect(const Expr& e, std::vector<Expr>& parts) {
   bool costly = is_costly(e.op());
   for (const Expr& argument : e.arguments()) costly = collect(argument, parts) || costly;
@@ -30,7 +30,7 @@ bool collect(const Expr& e, std::vector<Expr>& parts) {
   return costly;
 }
 
-// Bits of the part's values: of every magnitude up to infinity.
+// Returns the bits of the part's value at every magnitude up to infinity.
 std::vector<std::uint32_t> values_of(const Expr& part, std::uint32_t sign) {
   std::vector<float> x(kInfinity + 1);
   std::vector<float> y(x.size());
@@ -41,14 +41,14 @@ std::vector<std::uint32_t> values_of(const Expr& part, std::uint32_t sign) {
   return bits;
 }
 
-// Lookup's first and last.
+// Returns Lookup::first and Lookup::last.
 std::pair<std::uint32_t, std::uint32_t> own_magnitudes(const Expr& part) {
   std::uint32_t first = kInfinity;
   std::uint32_t last = 0;
   for (const std::uint32_t sign : {std::uint32_t{0}, kSign}) {
     const std::vector<std::uint32_t> bits = values_of(part, sign);
     const auto low = std::ranges::find_if(bits, [&](std::uint32_t v) { return v != bits.front(); });
-    if (low == bits.end()) continue;  // the same for all
+    if (low == bits.end()) continue;  // all magnitudes have one value
     const auto high =
         std::find_if(bits.rbegin(), bits.rend(), [&](std::uint32_t v) { return v != bits.back(); });
     first = std::min(first, static_cast<std::uint32_t>(low - bits.begin()) - 1);
@@ -57,7 +57,7 @@ std::pair<std::uint32_t, std::uint32_t> own_magnitudes(const Expr& part) {
   return {std::min(first, last), last};
 }
 
-// Whether a NaN of the input reaches the result without the part.
+// Returns true if a NaN of the input reaches the result without the part.
 bool is_read_beside(const Expr& source, const Expr& part) {
   std::string rest = source.to_text();
   const std::string text = part.to_text();

@@ -1,6 +1,7 @@
-// The part of a fused source that a kernel may keep in a table: a function of a bf16 input has 2^16
-// values at most, and where small inputs share one and large ones another, as of a sigmoid, some
-// thousands. Reading it takes 5 instructions where computing takes 17 to 22.
+// The part of a fused source that a kernel may keep in a table. A function of a bf16 input has at
+// most 2^16 values. It has a few thousand if all small inputs share one value and all large inputs
+// another, as those of a sigmoid do. Reading the table takes 5 instructions; computing takes 17 to
+// 22.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +13,21 @@
 namespace octile {
 
 struct Lookup {
-  Expr part;  // of the source, over x0
-  // Bits of the smallest and the largest magnitude with values of their own: below and beyond, up
-  // to infinity, the part is what it is there, sign by sign.
+  Expr part;  // a subtree of the source, over x0
+  // Bits of the smallest and the largest magnitude with values of their own. For each sign, smaller
+  // magnitudes have the value of the first, and larger ones (up to infinity) that of the last.
   std::uint16_t first = 0;
   std::uint16_t last = 0;
 };
 
-// Magnitudes a table has places for; as many again for the negative ones.
+// Magnitudes that a table has places for, for each sign.
 inline constexpr int kLookupMagnitudes = 4096;
 inline constexpr int kLookupBytes = 2 * kLookupMagnitudes * int{sizeof(float)};
 
-// Of a source of one bf16 input and one expression: its largest part that holds an exp, tanh or
-// sigmoid and fits the table; null where there is none. A NaN has no place: the source reads the
-// input beside the part too, and no operation loses a NaN. Thread-safe; a text is searched once, in
-// 1 to 4 ms.
+// Returns the largest part, with an exp, tanh or sigmoid, that fits the table, for a source of one
+// bf16 input and one expression; null if there is none. A NaN needs no place in the table: the
+// source also reads the input outside the part, and every operation keeps a NaN. Thread-safe; a
+// text is searched once, in 1 to 4 ms.
 std::shared_ptr<const Lookup> lookup_of(std::string_view source);
 
 }  // namespace octile

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <utility>
 
-#include "generator/core/emitter.h"
+#include "generator/families.h"
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/engine/engine.h"
 

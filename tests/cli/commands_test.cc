@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "generator/core/identity.h"
-#include "generator/core/support_matrix.h"
+#include "generator/families.h"
 #include "runtime/compiler/nvrtc.h"
 #include "tests/cli/command.h"
 

@@ -13,9 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "generator/quantize/emit.h"
-#include "generator/core/support_matrix.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/quantize_cells.h"
 
@@ -249,7 +248,7 @@ struct Written {
 Written write(const Kernel& kernel, int index) {
   const auto& [problem, config] = kernel;
   const auto emitted =
-      emit_quantize(problem, config, *find_device("h200"), embedded_templates()).value();
+      emit(problem, config, *find_device("h200"), embedded_templates()).value();
   const std::string name = fmt::format("kernel_{}", index);
   std::string text = emitted.source.substr(emitted.source.find("#line 1 \"prologue\""));
   text = replace_all(text, emitted.name, name);

@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "generator/problem.h"
+#include "generator/families.h"
 #include "generator/quantize/config.h"
 #include "tests/emulation/quantize_kernels.h"
 #include "tests/support/device_emulation.h"

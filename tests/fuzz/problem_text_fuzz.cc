@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "generator/problem.h"
-#include "generator/core/support_matrix.h"
+#include "generator/families.h"
+#include "generator/gemm/passes.h"
 
 namespace {
 

@@ -7,8 +7,7 @@
 #include <optional>
 #include <string_view>
 
-#include "generator/gemm/candidates.h"
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "runtime/reference/metrics.h"
 #include "tests/gpu/gemm_case.h"
 #include "tests/support/gemm_variants.h"
@@ -29,7 +28,7 @@ TEST_F(GemmVariants, CoveringSetIsRight) {
          {GemmShape{1, 8, 16}, GemmShape{77, 576, 1152}, GemmShape{300, 200, 7168},
           GemmShape{4097, 520, 400}, GemmShape{640, 2112, 2048}}) {
       GemmCase c(gpu(), problem, shape, ++seed, {.a = 16, .b = 32, .d = 8});
-      if (refused_by(config, c.problem(), gpu().device()) != nullptr) {
+      if (refused_by(config, c.problem(), kDynamic, gpu().device()) != nullptr) {
         ++refused;  // more splits than K-blocks
         continue;
       }

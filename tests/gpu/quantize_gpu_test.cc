@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "octile/octile.h"
-#include "runtime/families/quantize/fixed.h"
+#include "runtime/families/fixed_kernel.h"
 #include "runtime/families/quantize/reference_scale_update.h"
 #include "tests/gpu/quantize_gpu.h"
 #include "tests/gpu/session.h"

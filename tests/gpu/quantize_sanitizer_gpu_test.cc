@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "tests/gpu/quantize_gpu.h"
 
 namespace octile {

@@ -16,9 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "generator/gemm/candidates.h"
-#include "generator/gemm/cost.h"
-#include "generator/core/emitter.h"
+#include "generator/families.h"
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/embedded_sources.h"
@@ -175,7 +173,7 @@ TEST_F(GemmNvrtc, FullSweepOnRequest) {
   const GemmProblem problem = tests::splittable_gemm_problem();
   nlohmann::ordered_json report;
   report["compiler"] = nvrtc()->version_text();
-  const auto configs = gemm_candidates(problem, h200()).admitted;
+  const auto configs = candidates(problem, kDynamic, h200()).admitted;
   report["configurations"] = configs.size();
   auto& unclean = report["unclean"] = nlohmann::ordered_json::object();
   double slowest = 0;
@@ -202,7 +200,7 @@ TEST(GemmSweep, CheckedInSweepIsClean) {
   ASSERT_TRUE(report.is_object()) << "tests/nvrtc/SWEEP.json is missing or not JSON";
   EXPECT_EQ(report["unclean"].size(), 0U);
   EXPECT_EQ(report["configurations"],
-            gemm_candidates(tests::splittable_gemm_problem(), h200()).admitted.size())
+            candidates(tests::splittable_gemm_problem(), kDynamic, h200()).admitted.size())
       << "the candidate list has changed since the sweep";
 }
 

@@ -19,7 +19,7 @@ void compile(const Nvrtc& nvrtc, const tuner::TuningTask& task, const QuantizeCo
              Compiled& count) {
   SCOPED_TRACE(tuner::to_text(task) + " / " + to_text(config));
   const auto& problem = std::get<QuantizeProblem>(task.problem);
-  const auto kernel = emit_quantize(problem, config, *find_device("h200"), embedded_templates());
+  const auto kernel = emit(problem, config, *find_device("h200"), embedded_templates());
   ASSERT_TRUE(kernel) << kernel.error().message;
   const auto output = nvrtc.compile("quantize", kernel->source, kernel->options);
   ASSERT_TRUE(output) << output.error().message;

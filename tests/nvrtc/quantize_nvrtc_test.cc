@@ -16,7 +16,7 @@
 #include <string>
 #include <utility>
 
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "generator/quantize/emit.h"
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/engine/engine.h"
@@ -46,7 +46,7 @@ class QuantizeNvrtc : public ::testing::Test {
 
 void compile_and_check(const QuantizeProblem& problem, const QuantizeConfig& config) {
   SCOPED_TRACE(to_text(Problem(problem)) + " / " + to_text(config));
-  const auto kernel = emit_quantize(problem, config, h200(), embedded_templates());
+  const auto kernel = emit(problem, config, h200(), embedded_templates());
   ASSERT_TRUE(kernel.has_value()) << kernel.error().message;
   const auto output = nvrtc()->compile("quantize", kernel->source, kernel->options);
   ASSERT_TRUE(output.has_value()) << output.error().message;

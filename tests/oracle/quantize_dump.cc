@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "generator/core/layout.h"
+#include "generator/families.h"
 #include "runtime/reference/cast.h"
 #include "runtime/families/quantize/reference.h"
 

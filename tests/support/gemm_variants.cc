@@ -4,7 +4,7 @@
 #include <set>
 #include <tuple>
 
-#include "generator/gemm/candidates.h"
+#include "generator/families.h"
 
 namespace octile::tests {
 namespace {
@@ -50,7 +50,7 @@ GemmProblem splittable_gemm_problem() {
 // Chooses greedily: the candidate that covers the most uncovered pairs, or the first of equals.
 std::vector<GemmConfig> covering_gemm_configs(const GemmProblem& problem,
                                               const DeviceSpec& device) {
-  const std::vector<GemmConfig> all = gemm_candidates(problem, device).admitted;
+  const std::vector<GemmConfig> all = candidates(problem, kDynamic, device).admitted;
   std::vector<std::vector<Pair>> pairs;
   std::set<Pair> uncovered;
   for (const GemmConfig& c : all) {

@@ -6,7 +6,7 @@
 
 #include "generator/core/device_spec.h"
 #include "generator/gemm/config.h"
-#include "generator/problem.h"
+#include "generator/families.h"
 
 namespace octile::tests {
 

@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "cache/key.h"
-#include "generator/core/emitter.h"
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/embedded_sources.h"
 #include "tests/support/gemm_variants.h"

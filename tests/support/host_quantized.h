@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "generator/core/layout.h"
-#include "generator/problem.h"
+#include "generator/families.h"
 #include "runtime/reference/cast.h"
 #include "runtime/families/quantize/reference.h"
 #include "runtime/families/quantize/reference_scale.h"

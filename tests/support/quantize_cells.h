@@ -7,8 +7,7 @@
 
 #include "generator/quantize/fused_source.h"
 #include "generator/core/layout.h"
-#include "generator/problem.h"
-#include "generator/core/support_matrix.h"
+#include "generator/families.h"
 
 namespace octile::tests {
 

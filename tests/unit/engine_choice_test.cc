@@ -13,8 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "generator/gemm/candidates.h"
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/api_handles.h"
@@ -72,7 +71,7 @@ GemmConfig unlikely_config(const Problem& problem,
   for (const std::int64_t tokens : counts) {
     picks.emplace_back(tokens, default_config(gemm, tokens, device));
   }
-  for (const GemmConfig& c : gemm_candidates(gemm, device).admitted) {
+  for (const GemmConfig& c : candidates(gemm, kDynamic, device).admitted) {
     const bool nearly_as_fast = std::ranges::all_of(picks, [&](const auto& of_count) {
       const auto& [tokens, pick] = of_count;
       const double limit =
@@ -90,7 +89,7 @@ class ChoiceTest : public ::testing::Test {
     return choose_config(p, tokens, device, set_of(std::move(records)));
   }
   KernelConfig model(const Problem& p, std::int64_t tokens) const {
-    return model_config(p, tokens, device);
+    return default_config(p, tokens, device);
   }
 
   const DeviceSpec device = fictional_device();
@@ -178,7 +177,7 @@ TEST_F(ChoiceTest, AWinnerThatIsNotAdmittedIsPassedOver) {
 TEST_F(ChoiceTest, ANearWinnerThatTheModelThinksSlowIsPassedOver) {
   GemmConfig slow = tuned;
   const auto& gemm = std::get<GemmProblem>(problem);
-  for (const GemmConfig& c : gemm_candidates(gemm, device).admitted) {
+  for (const GemmConfig& c : candidates(gemm, kDynamic, device).admitted) {
     const auto us = [&](const GemmConfig& of) { return estimate(of, gemm, 128, device).total_us; };
     if (us(c) > 1.1 * us(default_config(gemm, 128, device))) slow = c;
   }

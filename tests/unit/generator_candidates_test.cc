@@ -6,8 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "generator/gemm/candidates.h"
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 
 namespace octile {
 namespace {
@@ -22,7 +21,7 @@ GemmProblem problem_of(std::int64_t n, std::int64_t k) {
 }
 
 TEST(GemmCandidates, EveryConfigurationIsItsText) {
-  for (const GemmConfig& c : gemm_candidates(problem_of(7168, 7168), h200()).admitted) {
+  for (const GemmConfig& c : candidates(problem_of(7168, 7168), kDynamic, h200()).admitted) {
     const auto again = parse_gemm_config(to_text(c));
     ASSERT_TRUE(again) << again.error().message;
     ASSERT_EQ(*again, c) << to_text(c);
@@ -32,15 +31,15 @@ TEST(GemmCandidates, EveryConfigurationIsItsText) {
 TEST(GemmCandidates, KernelNamesTellConfigurationsApart) {
   const GemmProblem problem = problem_of(7168, 7168);
   std::set<std::string> names;
-  const auto admitted = gemm_candidates(problem, h200()).admitted;
+  const auto admitted = candidates(problem, kDynamic, h200()).admitted;
   for (const GemmConfig& c : admitted) names.insert(kernel_name(problem, c));
   EXPECT_EQ(names.size(), admitted.size());
 }
 
 TEST(GemmCandidates, EveryCandidateIsCountedOnce) {
-  const GemmCandidates all = gemm_candidates(problem_of(7168, 7168), h200());
+  const GemmCandidates all = candidates(problem_of(7168, 7168), kDynamic, h200());
   std::size_t counted = all.admitted.size();
-  for (const auto& [name, removed] : all.removed) counted += removed;
+  for (const Removal& removal : all.removed) counted += removal.count;
   EXPECT_EQ(counted, all.enumerated);
 }
 
@@ -85,14 +84,14 @@ TEST(GemmCandidates, TallTilesWalkColumnsSharedOutEvenly) {
   EXPECT_EQ(usual_raster(tall, 24576), (Raster{16, true}));
   EXPECT_EQ(usual_raster(tall, 64), (Raster{1, true}));
   EXPECT_EQ(usual_raster(GemmConfig{}, 7168), Raster{});
-  for (const GemmConfig& c : gemm_candidates(problem_of(7168, 7168), h200()).admitted)
+  for (const GemmConfig& c : candidates(problem_of(7168, 7168), kDynamic, h200()).admitted)
     ASSERT_EQ(c.raster, usual_raster(c, 7168)) << to_text(c);
 }
 
 TEST(GemmCandidates, AnInvariantProblemIsNeverSplit) {
   GemmProblem problem = problem_of(2112, 7168);
   problem.invariant = true;
-  for (const GemmConfig& c : gemm_candidates(problem, h200()).admitted) {
+  for (const GemmConfig& c : candidates(problem, kDynamic, h200()).admitted) {
     ASSERT_EQ(c.splits, 1) << to_text(c);
   }
   EXPECT_GT(default_config(problem_of(2112, 7168), 64, h200()).splits, 1)
@@ -104,7 +103,7 @@ TEST(GemmCandidates, AnInvariantProblemIsNeverSplit) {
 
 TEST(GemmCandidates, EverySplitHasAKBlockAndColumns) {
   for (const std::int64_t k : {0, 16, 128, 144, 384, 1024}) {
-    for (const GemmConfig& c : gemm_candidates(problem_of(576, k), h200()).admitted) {
+    for (const GemmConfig& c : candidates(problem_of(576, k), kDynamic, h200()).admitted) {
       ASSERT_TRUE(c.splits == 1 || c.splits * 128 < k + 128) << to_text(c) << " at k = " << k;
       ASSERT_LE(c.splits, c.block_n / 8) << to_text(c);
     }
@@ -113,7 +112,7 @@ TEST(GemmCandidates, EverySplitHasAKBlockAndColumns) {
 
 TEST(GemmCandidates, TwoCtasFitAnSm) {
   int seen = 0;
-  for (const GemmConfig& c : gemm_candidates(problem_of(7168, 7168), h200()).admitted) {
+  for (const GemmConfig& c : candidates(problem_of(7168, 7168), kDynamic, h200()).admitted) {
     const GemmResources r = resources_of(c);
     ASSERT_LE(c.ctas_per_sm * (r.smem.total_bytes + 1024), h200().max_smem_per_block_bytes + 1024)
         << to_text(c);

@@ -1,5 +1,6 @@
 // The buckets of token counts, and how good the model's picks are.
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
+#include "generator/gemm/passes.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "generator/problem.h"
+#include "generator/families.h"
 
 namespace octile {
 namespace {

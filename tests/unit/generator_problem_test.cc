@@ -1,4 +1,5 @@
-#include "generator/problem.h"
+#include "generator/families.h"
+#include "generator/gemm/passes.h"
 
 #include <gtest/gtest.h>
 

@@ -5,9 +5,8 @@
 #include <algorithm>
 #include <set>
 
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "generator/quantize/emit.h"
-#include "generator/quantize/candidates.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/quantize_cells.h"
 
@@ -29,13 +28,13 @@ TEST(QuantizeCandidates, EveryOneEmitsAndIsItsText) {
   std::size_t emitted = 0;
   for (const QuantizeProblem& problem : tests::covering_quantize_cells(7168)) {
     for (const std::int64_t rows : {1, 4096}) {
-      for (const QuantizeConfig& c : quantize_candidates({problem, rows, h200()}).admitted) {
+      for (const QuantizeConfig& c : candidates(problem, rows, h200()).admitted) {
         SCOPED_TRACE(to_text(Problem(problem)) + " / " + to_text(c));
         const auto again = parse_quantize_config(to_text(c));
         ASSERT_TRUE(again) << again.error().message;
         ASSERT_EQ(*again, c);
         ++emitted;
-        const auto kernel = emit_quantize(problem, c, h200(), embedded_templates());
+        const auto kernel = emit(problem, c, h200(), embedded_templates());
         ASSERT_TRUE(kernel) << kernel.error().message;
       }
     }
@@ -47,14 +46,14 @@ TEST(QuantizeCandidates, TheDefaultIsFirstAndEachIsCountedOnce) {
   for (const QuantizeProblem& problem : tests::covering_quantize_cells(7168)) {
     for (const std::int64_t rows : {1, 128, 16384}) {
       SCOPED_TRACE(to_text(Problem(problem)));
-      const QuantizeCandidates all = quantize_candidates({problem, rows, h200()});
+      const QuantizeCandidates all = candidates(problem, rows, h200());
       ASSERT_EQ(all.admitted.front(), default_config(problem, rows, h200()));
       std::set<std::string> names;
       for (const QuantizeConfig& c : all.admitted) names.insert(kernel_name(problem, c));
       EXPECT_EQ(names.size(), all.admitted.size()) << "kernels are told apart by name";
       EXPECT_GE(names.size(), 4U) << "there is something to search";
       std::size_t counted = all.admitted.size();
-      for (const auto& [name, removed] : all.removed) counted += removed;
+      for (const Removal& removal : all.removed) counted += removal.count;
       EXPECT_EQ(counted, all.enumerated);
     }
   }
@@ -65,7 +64,7 @@ TEST(QuantizeCandidates, ConstraintsHoldOfEveryOneButTheDefault) {
        {"cols=7168 x=bf16 q=e4m3:1x128 out=row", "cols=300 x=fp32 q=e4m3:128x128 out=both",
         "cols=65536 x=fp16 q=e5m2:row out=row", "cols=64 x=bf16 q=e4m3:tensor out=row"}) {
     const QuantizeProblem problem = problem_of(text);
-    const auto admitted = quantize_candidates({problem, 5, h200()}).admitted;
+    const auto admitted = candidates(problem, 5, h200()).admitted;
     for (std::size_t i = 1; i < admitted.size(); ++i) {
       const QuantizeConfig& c = admitted[i];
       SCOPED_TRACE(to_text(c));
@@ -81,7 +80,7 @@ TEST(QuantizeCandidates, ConstraintsHoldOfEveryOneButTheDefault) {
 TEST(QuantizeCandidates, WarpsThatWorkAloneTryEveryWidth) {
   const auto admits = [](const QuantizeProblem& problem, std::int64_t rows,
                          const QuantizeConfig& c) {
-    const auto admitted = quantize_candidates({problem, rows, h200()}).admitted;
+    const auto admitted = candidates(problem, rows, h200()).admitted;
     return std::ranges::count(admitted, c) == 1;
   };
   for (const QuantizeConfig& c : {QuantizeConfig{8, 256, 64, 16}, QuantizeConfig{4, 256, 128, 8},
@@ -109,8 +108,8 @@ TEST(QuantizeCandidates, ConstraintsAreNamedAndEachRemovesSomething) {
     EXPECT_TRUE(idle.insert(rule.name).second) << rule.name;
   }
   for (const std::int64_t rows : {1, 4096}) {
-    for (const auto& [name, removed] : quantize_candidates({rowwise(), rows, h200()}).removed)
-      if (removed > 0) idle.erase(name);
+    for (const Removal& removal : candidates(rowwise(), rows, h200()).removed)
+      if (removal.count > 0) idle.erase(removal.name);
   }
   EXPECT_TRUE(idle.empty()) << *idle.begin();
 }
@@ -118,21 +117,20 @@ TEST(QuantizeCandidates, ConstraintsAreNamedAndEachRemovesSomething) {
 // The floor is bytes over bandwidth, a launch and a latency.
 TEST(QuantizeEstimate, IsNotBelowTheFloor) {
   for (const std::int64_t rows : {1, 128, 4096, 32768}) {
-    const QuantizeSetting setting{rowwise(), rows, h200()};
     const double floor = static_cast<double>(rows) * 7168 * 3 / 4.3e6;
-    for (const QuantizeConfig& c : quantize_candidates(setting).admitted)
-      EXPECT_GE(estimate_us(c, setting), floor) << to_text(c);
-    EXPECT_LE(estimate_us(default_config(rowwise(), rows, h200()), setting), 1.1 * floor + 10);
+    for (const QuantizeConfig& c : candidates(rowwise(), rows, h200()).admitted)
+      EXPECT_GE(estimate_us(c, rowwise(), rows, h200()), floor) << to_text(c);
+    EXPECT_LE(estimate_us(default_config(rowwise(), rows, h200()), rowwise(), rows, h200()), 1.1 * floor + 10);
   }
 }
 
 TEST(QuantizeEstimate, PrefersSmallTilesWhereThereAreFew) {
   const QuantizeConfig large{8, 256, 64, 16};
   const QuantizeConfig small{1, 256, 128, 8};
-  EXPECT_LT(estimate_us(small, {rowwise(), 16, h200()}),
-            estimate_us(large, {rowwise(), 16, h200()}));
-  EXPECT_LT(estimate_us(large, {rowwise(), 16384, h200()}),
-            estimate_us(small, {rowwise(), 16384, h200()}));
+  EXPECT_LT(estimate_us(small, rowwise(), 16, h200()),
+            estimate_us(large, rowwise(), 16, h200()));
+  EXPECT_LT(estimate_us(large, rowwise(), 16384, h200()),
+            estimate_us(small, rowwise(), 16384, h200()));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Sizes of grouped and swizzled outputs.
 #include "generator/quantize/layout.h"
+#include "generator/families.h"
 
 #include <gtest/gtest.h>
 

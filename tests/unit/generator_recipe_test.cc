@@ -5,6 +5,9 @@
 #include <set>
 #include <string>
 
+#include "generator/families.h"
+#include "generator/gemm/passes.h"
+
 namespace octile {
 namespace {
 

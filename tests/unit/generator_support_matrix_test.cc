@@ -1,6 +1,6 @@
 // The matrix is compared with a second statement of what exists, over all combinations. It is also
 // checked for rows that are never reached or are reached by accident.
-#include "generator/core/support_matrix.h"
+#include "generator/families.h"
 
 #include <gtest/gtest.h>
 
@@ -13,6 +13,7 @@
 
 #include "generator/core/layout.h"
 #include "generator/core/recipe.h"
+#include "generator/gemm/passes.h"
 
 namespace octile {
 namespace {
@@ -271,7 +272,7 @@ TEST(SupportMatrix, FirstMatchingRowDecides) {
     const auto rows = support_matrix();
     const auto first = std::find_if(rows.begin(), rows.end(),
                                     [&](const SupportRow& row) { return matches(row, p); });
-    return &*first == &support_of(p);
+    return &first->get() == &support_of(p);
   };
   for_each_quantize([&](const QuantizeProblem& p) { ASSERT_TRUE(is_first(p)) << to_text(p); });
   EXPECT_FALSE(matches(support_of(GemmProblem{}), QuantizeProblem{}));

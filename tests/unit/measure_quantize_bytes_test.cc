@@ -1,6 +1,7 @@
 // The bytes that a quantisation must move, which equal those of its stream.
 #include <gtest/gtest.h>
 
+#include "generator/families.h"
 #include "runtime/families/quantize/operands.h"
 
 namespace octile {

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "generator/families.h"
 #include "runtime/reference/cast.h"
 #include "runtime/reference/metrics.h"
 #include "runtime/reference/synthetic.h"

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "generator/families.h"
 #include "tests/support/plain_quantize.h"
 
 namespace octile::reference::plain {

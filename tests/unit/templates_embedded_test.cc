@@ -14,7 +14,7 @@
 
 #include "cache/key.h"
 #include "generator/core/identity.h"
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/gemm_variants.h"
 #include "tests/support/quantize_cells.h"

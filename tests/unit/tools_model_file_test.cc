@@ -8,7 +8,8 @@
 #include <string>
 
 #include "generator/core/recipe.h"
-#include "generator/core/support_matrix.h"
+#include "generator/gemm/passes.h"
+#include "generator/families.h"
 
 namespace octile::tools {
 namespace {

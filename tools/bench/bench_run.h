@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "generator/problem.h"
+#include "generator/families.h"
 #include "runtime/measure/gpu_session.h"
 #include "runtime/measure/timing.h"
 #include "runtime/tuner/gpu_decider.h"

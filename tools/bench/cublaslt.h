@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "generator/problem.h"
+#include "generator/families.h"
 #include "runtime/measure/gpu_session.h"
 #include "runtime/families/gemm/check.h"
 #include "tools/common/handles.h"

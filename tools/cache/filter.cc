@@ -14,6 +14,7 @@
 
 #include "generator/core/device_spec.h"
 #include "generator/core/recipe.h"
+#include "generator/families.h"
 #include "tools/common/command_line.h"
 
 namespace octile::tools {
@@ -59,21 +60,9 @@ bool has_words(const std::vector<std::string>& patterns, const std::string& text
   });
 }
 
-bool is_of(const GemmProblem& problem, const Recipe& recipe) {
-  return std::ranges::any_of(std::array{Pass::kFprop, Pass::kDgrad, Pass::kWgrad}, [&](Pass pass) {
-    const GemmProblem own = gemm_problem(recipe, pass, problem.m, problem.n, problem.k);
-    return own.a == problem.a && own.b == problem.b && own.d == problem.d;
-  });
-}
-
-bool is_of(const QuantizeProblem& problem, const Recipe& recipe) {
-  return problem.q == recipe.activation || problem.q == recipe.weight ||
-         problem.q == recipe.gradient;
-}
-
 bool is_of(const std::string& text, const Recipe& recipe) {
   const auto problem = parse_problem(text);
-  return problem && std::visit([&](const auto& p) { return is_of(p, recipe); }, *problem);
+  return problem && has_types_of(*problem, recipe);
 }
 
 Result<std::string> architecture_of(const std::string& device) {

@@ -12,8 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "generator/gemm/cost.h"
-#include "generator/core/support_matrix.h"
+#include "generator/families.h"
 #include "runtime/api/boundary.h"
 #include "tools/cache/verbs.h"
 #include "tools/cache/entries.h"

@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "cache/file_name.h"
-#include "generator/gemm/cost.h"
-#include "generator/core/support_matrix.h"
+#include "generator/families.h"
 #include "runtime/api/boundary.h"
 #include "runtime/compiler/cubin.h"
 #include "tools/cache/verbs.h"

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "generator/core/error.h"
-#include "generator/problem.h"
+#include "generator/families.h"
 #include "octile/octile.h"
 
 namespace octile::tools {

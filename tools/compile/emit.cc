@@ -8,8 +8,7 @@
 #include <optional>
 #include <system_error>
 
-#include "generator/core/emitter.h"
-#include "generator/core/support_matrix.h"
+#include "generator/families.h"
 #include "runtime/api/boundary.h"
 #include "runtime/engine/engine.h"
 #include "tools/command.h"

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "generator/core/recipe.h"
+#include "generator/gemm/passes.h"
 #include "runtime/measure/gpu_session.h"
 #include "runtime/families/gemm/check.h"
 #include "runtime/measure/timing.h"

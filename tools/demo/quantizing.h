@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "generator/problem.h"
+#include "generator/families.h"
 #include "runtime/measure/gpu_session.h"
 #include "runtime/measure/tensor.h"
 #include "tools/common/handles.h"

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "generator/core/support_matrix.h"
+#include "generator/families.h"
 #include "runtime/environment.h"
 #include "tools/command.h"
 #include "tools/doctor/surroundings.h"

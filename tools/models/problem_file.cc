@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "generator/core/recipe.h"
+#include "generator/gemm/passes.h"
 
 namespace octile::tools {
 namespace {

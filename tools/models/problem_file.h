@@ -6,7 +6,7 @@
 #include <string>
 
 #include "generator/core/error.h"
-#include "generator/problem.h"
+#include "generator/families.h"
 
 namespace octile::tools {
 

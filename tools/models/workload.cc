@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "generator/core/recipe.h"
+#include "generator/gemm/passes.h"
 #include "tools/models/shipped_models.h"
 
 namespace octile::tools {

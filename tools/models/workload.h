@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "generator/problem.h"
+#include "generator/families.h"
 #include "tools/models/model_file.h"
 
 namespace octile::tools {

@@ -81,7 +81,7 @@ Json to_json(const tuner::Decision& decision) {
 
 Json to_json(const tuner::TuningTask& task, const tuner::Exploration& exploration) {
   Json removed = Json::object();
-  for (const tuner::Removal& rule : exploration.removed)
+  for (const Removal& rule : exploration.removed)
     removed[std::string(rule.name)] = rule.count;
   Json list = Json::array();
   for (const tuner::Ranked& ranked : exploration.shortlist)
@@ -97,7 +97,7 @@ std::string explanation_text(const tuner::TuningTask& task,
   std::string text = fmt::format("{}\n{} configurations, {} admitted\n", tuner::to_text(task),
                                  exploration.enumerated, exploration.admitted);
   TextTable removed({"removed", "<by the constraint", "<which says"});
-  for (const tuner::Removal& rule : exploration.removed)
+  for (const Removal& rule : exploration.removed)
     removed.add_row(
         {fmt::format("{}", rule.count), std::string(rule.name), std::string(rule.reason)});
   text += removed.render() + "\nshortlist, the default first\n";

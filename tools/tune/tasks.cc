@@ -6,10 +6,10 @@
 #include <iterator>
 #include <utility>
 
-#include "generator/gemm/cost.h"
+#include "generator/families.h"
 #include "generator/core/recipe.h"
-#include "generator/core/support_matrix.h"
-#include "runtime/engine/arguments.h"
+#include "generator/gemm/passes.h"
+#include "runtime/families/families.h"
 #include "runtime/families/quantize/operands.h"
 #include "tools/models/problem_file.h"
 #include "tools/models/workload.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "generator/core/error.h"
-#include "generator/problem.h"
+#include "generator/gemm/problem.h"
 
 namespace octile::reference {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "generator/core/error.h"
-#include "generator/problem.h"
+#include "generator/quantize/problem.h"
 #include "runtime/families/quantize/reference_scale.h"
 
 namespace octile::reference {

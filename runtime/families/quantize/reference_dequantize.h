@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "generator/core/error.h"
-#include "generator/problem.h"
+#include "generator/quantize/problem.h"
 #include "runtime/families/quantize/reference.h"
 
 namespace octile::reference {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "generator/core/layout.h"
-#include "generator/problem.h"
+#include "generator/quantize/problem.h"
 
 namespace octile::reference {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "generator/core/error.h"
-#include "generator/problem.h"
+#include "generator/quantize/problem.h"
 #include "runtime/families/quantize/reference.h"
 
 namespace octile::reference {

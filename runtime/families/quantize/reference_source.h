@@ -9,7 +9,7 @@
 
 #include "generator/core/error.h"
 #include "generator/quantize/fused_source.h"
-#include "generator/problem.h"
+#include "generator/quantize/problem.h"
 #include "runtime/families/quantize/reference.h"
 #include "runtime/reference/scale_index.h"
 

@@ -1,5 +1,5 @@
 // Configurations as text: which ones are read, and which sentence refuses the others.
-#include "generator/core/config_text.h"
+#include "generator/core/text_fields.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,54 @@
+// The support matrix is data: rows say which combinations exist, which are refused and why.
+// Validation, tests, the documents' table and `octile doctor --matrix` read the rows and nothing
+// else. This is the engine; each family has its rows.
+#pragma once
+
+#include <array>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "generator/core/error.h"
+#include "generator/core/types.h"
+
+namespace octile {
+
+struct SupportRow {
+  std::string_view operation;  // a problem text's first word: "gemm", "quantize", ...
+  // The fields that the row restricts, in problem-text spelling; any other field is free. A value
+  // is given as its ':'-separated parts, each '*' or alternatives joined by '|'. Parts left out are
+  // free: "a=e4m3|e5m2:1x128 d=bf16" takes any scale format of those A operands.
+  std::string_view pattern;
+  bool supported = false;
+  std::string_view reason;  // why refused, or what is special about a supported row
+};
+
+// A field's name and the parts of its value, defaults included; parts it lacks are empty.
+struct FieldValue {
+  std::string_view name;
+  std::array<std::string_view, 3> parts;
+};
+using FieldValues = std::vector<FieldValue>;
+
+// Returns the value of a field that is an operand's type.
+FieldValue type_value(std::string_view name, const TensorType& type);
+
+bool matches(const SupportRow& row, std::string_view operation, const FieldValues& values);
+
+// Returns the first row that matches. The last row of each operation has an empty pattern, so that
+// one always does.
+const SupportRow& first_match(std::span<const SupportRow> rows, std::string_view operation,
+                              const FieldValues& values);
+
+// Checks that the first row that matches is a supported one. Errors: kUnsupported with the
+// problem's text, the row's reason and the supported patterns of the operation.
+Status check_rows(std::span<const SupportRow> rows, std::string_view operation,
+                  const FieldValues& values, std::string_view problem_text);
+
+// Returns the row as a line of the table whose head is kSupportMarkdownHead.
+std::string to_markdown(const SupportRow& row);
+inline constexpr std::string_view kSupportMarkdownHead =
+    "| operation | problem | supported | remark |\n|---|---|---|---|\n";
+
+}  // namespace octile

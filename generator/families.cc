@@ -1,0 +1,251 @@
+#include "generator/families.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "generator/core/text_fields.h"
+
+namespace octile {
+namespace {
+
+template <typename P>
+using FamilyOf = Family<std::remove_cvref_t<P>>;
+
+// Calls `visit` with each family in the order of the list.
+template <typename... P, typename Visit>
+void for_each_family(std::type_identity<std::variant<P...>>, const Visit& visit) {
+  (visit(Family<P>{}), ...);
+}
+template <typename Visit>
+void for_each_family(const Visit& visit) {
+  for_each_family(std::type_identity<Problem>{}, visit);
+}
+
+// Returns the configuration as the problem's family has it. Throws std::bad_variant_access if it
+// belongs to another family.
+template <typename P>
+const ConfigOf<P>& config_for(const P& /*problem*/, const KernelConfig& config) {
+  return std::get<ConfigOf<P>>(config);
+}
+
+// Returns the operations of all families: "gemm, quantize, dequantize, transpose".
+std::string all_operations() {
+  std::string names;
+  for_each_family([&](auto family) {
+    for (const std::string_view name : family.operations()) {
+      names.append(names.empty() ? "" : ", ").append(name);
+    }
+  });
+  return names;
+}
+
+Error mismatch(const Problem& problem) {
+  return {ErrorCode::kInternal,
+          fmt::format("problem '{}' was given a configuration of another kernel family",
+                      to_text(problem))};
+}
+
+}  // namespace
+
+// ---- problem
+
+std::string to_text(const Problem& problem) {
+  return std::visit([](const auto& p) { return to_text(p); }, problem);
+}
+
+std::string short_text(const Problem& problem) {
+  return std::visit([](const auto& p) { return short_text(p); }, problem);
+}
+
+Result<Problem> parse_problem(std::string_view text) {
+  const std::vector<std::string_view> words = split_words(text);
+  const std::string_view operation = words.empty() ? std::string_view() : words.front();
+  Result<Problem> parsed =
+      fail(ErrorCode::kInvalidArgument,
+           fmt::format("a problem begins with '{}'; allowed are {}", operation, all_operations()));
+  for_each_family([&](auto family) {
+    const auto operations = family.operations();
+    if (std::ranges::find(operations, operation) == operations.end()) return;
+    parsed = family.parse_problem(words);
+  });
+  return parsed;
+}
+
+std::string_view family_name(const Problem& problem) {
+  return std::visit([](const auto& p) { return FamilyOf<decltype(p)>::kName; }, problem);
+}
+
+std::string_view operation_of(const Problem& problem) {
+  return std::visit([](const auto& p) { return operation_of(p); }, problem);
+}
+
+Status check_well_formed(const Problem& problem) {
+  return std::visit([](const auto& p) { return check_well_formed(p); }, problem);
+}
+
+TokenAxis token_axis(const Problem& problem) {
+  return std::visit([](const auto& p) { return token_axis(p); }, problem);
+}
+
+Problem with_tokens(Problem problem, std::int64_t tokens) {
+  return std::visit([&](auto& p) -> Problem { return with_tokens(std::move(p), tokens); }, problem);
+}
+
+Problem with_dynamic_tokens(Problem problem) { return with_tokens(std::move(problem), kDynamic); }
+
+std::vector<Extent> extents(const Problem& problem) {
+  return std::visit([](const auto& p) { return extents(p); }, problem);
+}
+
+bool is_empty(const Problem& problem) {
+  return std::visit([](const auto& p) { return is_empty(p); }, problem);
+}
+
+double flops(const Problem& problem, std::int64_t tokens) {
+  return std::visit([&](const auto& p) { return flops(p, tokens); }, problem);
+}
+
+bool has_types_of(const Problem& problem, const Recipe& recipe) {
+  return std::visit([&](const auto& p) { return has_types_of(p, recipe); }, problem);
+}
+
+std::optional<Problem> without_invariance(const Problem& problem) {
+  return std::visit([](const auto& p) -> std::optional<Problem> { return without_invariance(p); },
+                    problem);
+}
+
+// ---- support
+
+SupportMatrix support_matrix() {
+  SupportMatrix matrix;
+  for_each_family([&](auto family) {
+    for (const SupportRow& row : family.support_rows()) matrix.emplace_back(row);
+  });
+  return matrix;
+}
+
+const SupportRow& support_of(const Problem& problem) {
+  return std::visit(
+      [](const auto& p) -> const SupportRow& {
+        return first_match(FamilyOf<decltype(p)>::support_rows(), operation_of(p), field_values(p));
+      },
+      problem);
+}
+
+bool matches(const SupportRow& row, const Problem& problem) {
+  return std::visit([&](const auto& p) { return matches(row, operation_of(p), field_values(p)); },
+                    problem);
+}
+
+Status check_supported(const Problem& problem) {
+  return std::visit([](const auto& p) { return check_supported(p); }, problem);
+}
+
+std::string support_matrix_markdown() {
+  std::string text(kSupportMarkdownHead);
+  for (const SupportRow& row : support_matrix()) text += to_markdown(row);
+  return text;
+}
+
+// ---- configuration
+
+std::string to_text(const KernelConfig& config) {
+  return std::visit([](const auto& c) { return to_text(c); }, config);
+}
+
+Result<KernelConfig> parse_config(const Problem& problem, std::string_view text) {
+  return std::visit(
+      [&](const auto& p) -> Result<KernelConfig> {
+        return FamilyOf<decltype(p)>::parse_config(text);
+      },
+      problem);
+}
+
+std::string kernel_name(const Problem& problem, const KernelConfig& config) {
+  return std::visit([&](const auto& p) { return kernel_name(p, config_for(p, config)); }, problem);
+}
+
+std::optional<std::string> numerics_difference(const KernelConfig& config,
+                                               const KernelConfig& other) {
+  return std::visit(
+      [&]<typename C>(const C& c) { return numerics_difference(c, std::get<C>(other)); }, config);
+}
+
+// ---- candidates and cost
+
+Candidates candidates(const Problem& problem, std::int64_t tokens, const DeviceSpec& device) {
+  return std::visit(
+      [&](const auto& p) -> Candidates {
+        auto own = candidates(p, tokens, device);
+        return {{own.admitted.begin(), own.admitted.end()}, own.enumerated, std::move(own.removed)};
+      },
+      problem);
+}
+
+std::optional<std::string> rejection_reason(const KernelConfig& config, const Problem& problem,
+                                            std::int64_t tokens, const DeviceSpec& device) {
+  return std::visit(
+      [&](const auto& p) { return rejection_reason(config_for(p, config), p, tokens, device); },
+      problem);
+}
+
+std::vector<KernelConfig> variants(const KernelConfig& config, const Problem& problem,
+                                   std::int64_t tokens) {
+  return std::visit(
+      [&](const auto& p) -> std::vector<KernelConfig> {
+        const auto own = variants(config_for(p, config), p, tokens);
+        return {own.begin(), own.end()};
+      },
+      problem);
+}
+
+KernelConfig default_config(const Problem& problem, std::int64_t tokens, const DeviceSpec& device) {
+  return std::visit(
+      [&](const auto& p) -> KernelConfig { return default_config(p, tokens, device); }, problem);
+}
+
+double estimate_us(const KernelConfig& config, const Problem& problem, std::int64_t tokens,
+                   const DeviceSpec& device) {
+  return std::visit(
+      [&](const auto& p) { return estimate_us(config_for(p, config), p, tokens, device); },
+      problem);
+}
+
+bool estimates_time(const Problem& problem) {
+  return std::visit([](const auto& p) { return FamilyOf<decltype(p)>::kEstimatesTime; }, problem);
+}
+
+// ---- emission
+
+Result<EmittedKernel> emit(const Problem& problem, const KernelConfig& config,
+                           const DeviceSpec& device, TemplateSet templates) {
+  if (const Status supported = check_supported(problem); !supported) {
+    return tl::unexpected<Error>(supported.error());
+  }
+  return std::visit(
+      [&]<typename P>(const P& p) -> Result<EmittedKernel> {
+        const auto* own = std::get_if<ConfigOf<P>>(&config);
+        if (own == nullptr) return tl::unexpected<Error>(mismatch(problem));
+        return emit(p, *own, device, templates);
+      },
+      problem);
+}
+
+std::string explain(const Problem& problem, const KernelConfig& config, const DeviceSpec& device) {
+  const std::string own = std::visit(
+      [&]<typename P>(const P& p) {
+        const auto* c = std::get_if<ConfigOf<P>>(&config);
+        return c == nullptr ? std::string() : explain(p, *c);
+      },
+      problem);
+  return fmt::format(
+      "problem = {}\ndevice = {}\n{}"
+      "n, k, m and every leading dimension stay run-time arguments: one kernel serves all shapes "
+      "of its recipe.\n",
+      to_text(problem), device.name, own);
+}
+
+}  // namespace octile

@@ -1,0 +1,48 @@
+#include "generator/gemm/passes.h"
+
+#include <array>
+
+#include "generator/core/text_fields.h"
+
+namespace octile {
+
+GemmProblem gemm_problem(const Recipe& recipe, Pass pass, std::int64_t m, std::int64_t n,
+                         std::int64_t k) {
+  GemmProblem p;
+  const auto fill = [&](std::int64_t gm, std::int64_t gn, std::int64_t gk, const TensorType& a,
+                        const TensorType& b) {
+    p.m = gm;
+    p.n = gn;
+    p.k = gk;
+    p.a = a;
+    p.b = b;
+  };
+  switch (pass) {
+    case Pass::kFprop:
+      fill(m, n, k, recipe.activation, recipe.weight);
+      break;
+    case Pass::kDgrad:
+      fill(m, k, n, recipe.gradient, recipe.weight);
+      break;
+    case Pass::kWgrad:
+      fill(n, k, m, recipe.gradient, recipe.activation);
+      break;
+  }
+  p.accumulate = pass == Pass::kWgrad;
+  p.d = p.accumulate ? DType::kFP32 : DType::kBF16;
+  p.promote = pass == Pass::kFprop ? recipe.promote_fprop : recipe.promote_backward;
+  return p;
+}
+
+Result<GemmProblem> parse_gemm_shape(std::string_view mxnxk, std::string_view recipe) {
+  std::array<std::int64_t, 3> counts{};
+  if (Status s = parse_shape("the gemm shape", "MxNxK", mxnxk, counts); !s) {
+    return tl::unexpected<Error>(s.error());
+  }
+  const auto row = recipe_named(recipe);
+  if (!row) return tl::unexpected<Error>(row.error());
+  const auto [m, n, k] = counts;
+  return gemm_problem(**row, Pass::kFprop, m, n, k);
+}
+
+}  // namespace octile

@@ -1,0 +1,25 @@
+// The GEMMs of a linear layer under a recipe.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "generator/core/error.h"
+#include "generator/core/recipe.h"
+#include "generator/gemm/problem.h"
+
+namespace octile {
+
+// The passes of a linear layer whose weight is [n,k] and whose input has m tokens:
+//   fprop  Y[m,n]  = X[m,k]  * W[n,k]^T             a GEMM of m x n x k
+//   dgrad  dX[m,k] = dY[m,n] * (W^T)[k,n]^T         a GEMM of m x k x n
+//   wgrad  dW[n,k] += (dY^T)[n,m] * (X^T)[k,m]^T    a GEMM of n x k x m
+// Y and dX are rounded once to bf16; dW is summed over microbatches in fp32. m may be kDynamic.
+enum class Pass : int { kFprop, kDgrad, kWgrad };
+GemmProblem gemm_problem(const Recipe&, Pass, std::int64_t m, std::int64_t n, std::int64_t k);
+
+// Reads the short form of the command line, "--gemm 4096x7168x2048 --recipe blockwise": the fprop
+// of the recipe. '?' is allowed for m. Errors: kInvalidArgument.
+Result<GemmProblem> parse_gemm_shape(std::string_view mxnxk, std::string_view recipe);
+
+}  // namespace octile

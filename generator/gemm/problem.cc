@@ -1,0 +1,124 @@
+#include "generator/gemm/problem.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "generator/core/checks.h"
+#include "generator/core/text_fields.h"
+#include "generator/gemm/passes.h"
+
+namespace octile {
+namespace {
+
+// ---- text
+
+Parsed<int> parse_promote(std::string_view text) {
+  if (text == "none") return kPromoteNone;
+  for (const int interval : {32, 64, 128, 256, 512}) {
+    if (text == fmt::format_int(interval).str()) return interval;
+  }
+  return malformed("allowed are 32, 64, 128, 256, 512 and none");
+}
+
+std::string promote_text(int promote) {
+  return promote == kPromoteNone ? "none" : fmt::format_int(promote).str();
+}
+
+using G = GemmProblem;
+constexpr std::array<Field<G>, 9> kFields{{
+    {"m", true, set<&G::m, parse_token_count, G>},
+    {"n", true, set<&G::n, parse_count, G>},
+    {"k", true, set<&G::k, parse_token_count, G>},
+    {"a", true, set<&G::a, parse_tensor_type, G>},
+    {"b", true, set<&G::b, parse_tensor_type, G>},
+    {"d", true, set<&G::d, parse_element, G>},
+    {"acc", true, set<&G::accumulate, parse_flag, G>},
+    {"promote", true, set<&G::promote, parse_promote, G>},
+    {"invariant", false, set<&G::invariant, parse_flag, G>},
+}};
+
+// ---- well-formedness
+
+bool is_block_scaled(const TensorType& t) {
+  return t.granularity != Granularity::kNone && t.granularity != Granularity::kPerTensor &&
+         t.granularity != Granularity::kPerRow;
+}
+
+// The tensor core keeps about 14 bits of a sum. A block's scale is applied when its partial sum is
+// promoted, so an interval is at most as long as the shortest block it could cross.
+Status check_promote(const GemmProblem& p) {
+  const bool blocks = is_block_scaled(p.a) || is_block_scaled(p.b);
+  const std::array<int, 3> with_blocks{32, 64, 128};
+  const std::array<int, 4> without{128, 256, 512, kPromoteNone};
+  const bool ok = blocks ? std::count(with_blocks.begin(), with_blocks.end(), p.promote) != 0
+                         : std::count(without.begin(), without.end(), p.promote) != 0;
+  if (ok) return {};
+  return refuse_field("promote", promote_text(p.promote),
+                      blocks ? fmt::format("with block scales (a={}, b={}) are 32, 64 and 128",
+                                           to_text(p.a), to_text(p.b))
+                             : fmt::format("without block scales (a={}, b={}) are 128, 256, 512 "
+                                           "and none",
+                                           to_text(p.a), to_text(p.b)));
+}
+
+}  // namespace
+
+std::string to_text(const GemmProblem& p) {
+  return fmt::format("gemm m={} n={} k={} a={} b={} d={} acc={:d} promote={}{}", count_text(p.m),
+                     count_text(p.n), count_text(p.k), to_text(p.a), to_text(p.b), name_of(p.d),
+                     p.accumulate, promote_text(p.promote), p.invariant ? " invariant=1" : "");
+}
+
+std::string short_text(const GemmProblem& p) {
+  return fmt::format("{}x{}x{}", count_text(p.m), count_text(p.n), count_text(p.k));
+}
+
+Result<GemmProblem> parse_gemm_problem(std::span<const std::string_view> words) {
+  return parse_problem_fields(words, kFields);
+}
+
+Status check_well_formed(const GemmProblem& p) {
+  if (Status s = check_count("m", p.m, true); !s) return s;
+  if (Status s = check_count("n", p.n, false); !s) return s;
+  if (Status s = check_count("k", p.k, true); !s) return s;
+  if (p.m == kDynamic && p.k == kDynamic) {
+    return refuse_field("k", "?", "is a number where m is '?': a problem has one token count");
+  }
+  if (Status s = check_type("a", p.a); !s) return s;
+  if (Status s = check_type("b", p.b); !s) return s;
+  return check_promote(p);
+}
+
+TokenAxis token_axis(const GemmProblem& p) {
+  return has_tokens_in_k(p) ? TokenAxis{"k", p.k} : TokenAxis{"m", p.m};
+}
+
+GemmProblem with_tokens(GemmProblem p, std::int64_t tokens) {
+  (has_tokens_in_k(p) ? p.k : p.m) = tokens;
+  return p;
+}
+
+std::vector<Extent> extents(const GemmProblem& p) { return {{"n", p.n}, {"k", p.k}, {"m", p.m}}; }
+
+double flops(const GemmProblem& p, std::int64_t tokens) {
+  return 2.0 * static_cast<double>(m_at(p, tokens)) * static_cast<double>(p.n) *
+         static_cast<double>(k_at(p, tokens));
+}
+
+bool has_types_of(const GemmProblem& p, const Recipe& recipe) {
+  return std::ranges::any_of(std::array{Pass::kFprop, Pass::kDgrad, Pass::kWgrad}, [&](Pass pass) {
+    const GemmProblem own = gemm_problem(recipe, pass, p.m, p.n, p.k);
+    return own.a == p.a && own.b == p.b && own.d == p.d;
+  });
+}
+
+std::optional<GemmProblem> without_invariance(const GemmProblem& p) {
+  if (!p.invariant) return std::nullopt;
+  GemmProblem free = p;
+  free.invariant = false;
+  return free;
+}
+
+}  // namespace octile

@@ -1,0 +1,66 @@
+// What a GEMM computes and in which numbers. Its canonical text is parsed and printed here alone:
+//   gemm m=? n=7168 k=2048 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128
+// '?' marks the dynamic token count: m in fprop and dgrad, k in wgrad. `promote=none` sums all of K
+// on the tensor core. `invariant=1` is printed only if it is set.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "generator/core/error.h"
+#include "generator/core/recipe.h"
+#include "generator/core/token_axis.h"
+#include "generator/core/types.h"
+
+namespace octile {
+
+// D[m,n] (+)= A[m,k] * B[n,k]^T, row-major, both operands K-major.
+struct GemmProblem {
+  std::int64_t m = kDynamic;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  TensorType a{DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
+  TensorType b{DType::kE4M3, Granularity::k128x128, ScaleFormat::kF32};
+  DType d = DType::kBF16;
+  bool accumulate = false;
+  int promote = 128;       // K elements summed by the tensor core before fp32 promotion
+  bool invariant = false;  // a row's bits do not depend on the token count
+  friend bool operator==(const GemmProblem&, const GemmProblem&) = default;
+};
+
+std::string to_text(const GemmProblem&);
+// Returns "64x7168x2048"; '?' stands for the dynamic token count.
+std::string short_text(const GemmProblem&);
+constexpr std::string_view operation_of(const GemmProblem&) { return "gemm"; }
+
+// Reads a text that is split into words, the first of which is "gemm".
+Result<GemmProblem> parse_gemm_problem(std::span<const std::string_view> words);
+
+// Errors: kInvalidArgument for a negative count, two dynamic counts, scales on a type without them,
+// or a promotion interval that the scales do not allow.
+Status check_well_formed(const GemmProblem&);
+
+// Tokens lie in k if k is dynamic, and otherwise in m.
+constexpr bool has_tokens_in_k(const GemmProblem& p) { return p.k == kDynamic; }
+TokenAxis token_axis(const GemmProblem&);
+GemmProblem with_tokens(GemmProblem, std::int64_t tokens);
+// The dimensions at a token count.
+constexpr std::int64_t m_at(const GemmProblem& p, std::int64_t tokens) {
+  return has_tokens_in_k(p) ? p.m : tokens;
+}
+constexpr std::int64_t k_at(const GemmProblem& p, std::int64_t tokens) {
+  return has_tokens_in_k(p) ? tokens : p.k;
+}
+
+std::vector<Extent> extents(const GemmProblem&);  // n, k, m
+constexpr bool is_empty(const GemmProblem& p) { return p.n == 0; }
+double flops(const GemmProblem&, std::int64_t tokens);
+// Returns true if a pass of the recipe has the problem's types.
+bool has_types_of(const GemmProblem&, const Recipe&);
+std::optional<GemmProblem> without_invariance(const GemmProblem&);
+
+}  // namespace octile

@@ -1,0 +1,106 @@
+#include "generator/gemm/support.h"
+
+#include <array>
+
+#include "generator/core/checks.h"
+
+namespace octile {
+namespace {
+
+constexpr bool kYes = true;
+constexpr bool kNo = false;
+
+constexpr std::array kRows = std::to_array<SupportRow>({
+    {"gemm", "k=?", kNo, "not built yet: a token count in K (weight gradients)"},
+    // WGMMA takes any pair of FP8 types (PTX ISA, wgmma.mma_async .e4m3 .e5m2), and power-of-two
+    // scales are fp32 in memory, so a product need not know of them.
+    {"gemm",
+     "a=e4m3|e5m2:1x128:f32|pow2 b=e4m3|e5m2:128x128:f32|pow2 d=bf16 acc=0 promote=32|64|128", kYes,
+     "with invariant=1 K is never split, so that a row has the same bits at every token count"},
+    {"gemm", "a=bf16|fp16|fp32", kNo, "A has to be quantised before an FP8 product"},
+    {"gemm", "b=bf16|fp16|fp32", kNo, "B has to be quantised before an FP8 product"},
+    {"gemm", "d=e4m3|e5m2", kNo, "not built yet: D quantised in the epilogue"},
+    {"gemm", "a=*:*:bf16", kNo, "bf16 scales are for communication: widen A's to f32 first"},
+    {"gemm", "b=*:*:bf16", kNo, "bf16 scales are for communication: widen B's to f32 first"},
+    {"gemm", "a=*:1x128:ue8m0x4", kNo, "not built yet: A's exponents packed into int32"},
+    {"gemm", "b=*:1x128:ue8m0x4", kNo, "not built yet: B's exponents packed into int32"},
+    {"gemm", "a=*:1x128:f32|pow2 b=*:128x128:f32|pow2 acc=1", kNo,
+     "not built yet: adding to D from a 1x128 by 128x128 product"},
+    {"gemm", "a=*:1x128:f32|pow2 b=*:128x128:f32|pow2 d=fp16|fp32", kNo,
+     "not built yet: D in fp16 or fp32"},
+    {"gemm", "a=*:1x128:f32|pow2 b=*:1x128:f32|pow2", kNo,
+     "not built yet: both operands in 1x128 blocks (weight gradients)"},
+    {"gemm", "a=*:128x128:f32|pow2 b=*:1x128:f32|pow2", kNo,
+     "the 128x128 operand goes second: exchange the operands for D transposed"},
+    {"gemm", "a=*:128x128:f32|pow2 b=*:128x128:f32|pow2", kNo,
+     "no recipe keeps both operands in 128x128 blocks"},
+    {"gemm", "a=*:row:f32|pow2 b=*:row:f32|pow2", kNo, "not built yet: scales per row"},
+    {"gemm", "a=*:tensor:f32|pow2 b=*:tensor:f32|pow2", kNo, "not built yet: scales per tensor"},
+    {"gemm", "a=*:1x32:e8m0 b=*:1x32|32x32:e8m0", kNo,
+     "not built yet: MX scales, which Hopper's tensor cores cannot apply themselves"},
+    {"gemm", "", kNo, "no recipe multiplies operands scaled in this way"},
+});
+
+// TMA strides are multiples of 16 bytes: K of FP8, and N of bf16, in elements (CUDA driver API,
+// cuTensorMapEncodeTiled).
+constexpr std::int64_t kNMultiple = 8;
+constexpr std::int64_t kKMultiple = 16;
+
+std::string_view promote_value(int promote) {
+  switch (promote) {
+    case 32:
+      return "32";
+    case 64:
+      return "64";
+    case 128:
+      return "128";
+    case 256:
+      return "256";
+    case 512:
+      return "512";
+    default:
+      return "none";
+  }
+}
+
+Status check_multiples(const GemmProblem& p) {
+  if (Status s = check_multiple("n", p.n, kNMultiple, "a row of bf16 D is stored in 16-byte units");
+      !s) {
+    return s;
+  }
+  return check_multiple("k", p.k, kKMultiple, "rows of A and B are read in 16-byte units");
+}
+
+Status check_sizes(const GemmProblem& p) {
+  if (Status s = check_quantized_size("A[m,k]", p.a, p.m, p.k); !s) return s;
+  if (Status s = check_quantized_size("B[n,k]", p.b, p.n, p.k); !s) return s;
+  return check_plain_size("D[m,n]", p.d, p.m, p.n);
+}
+
+}  // namespace
+
+std::span<const SupportRow> gemm_support_rows() { return kRows; }
+
+// Rows look at k only for being dynamic: numbers have rules, not rows.
+FieldValues field_values(const GemmProblem& p) {
+  return {{"k", {p.k == kDynamic ? "?" : "number"}},
+          type_value("a", p.a),
+          type_value("b", p.b),
+          {"d", {name_of(p.d)}},
+          {"acc", {p.accumulate ? "1" : "0"}},
+          {"promote", {promote_value(p.promote)}}};
+}
+
+const SupportRow& support_of(const GemmProblem& p) {
+  return first_match(kRows, operation_of(p), field_values(p));
+}
+
+Status check_supported(const GemmProblem& p) {
+  if (Status s = check_well_formed(p); !s) return s;
+  if (Status s = check_multiples(p); !s) return s;
+  if (Status s = check_rows(kRows, operation_of(p), field_values(p), to_text(p)); !s) return s;
+  // Last, because only a combination that the matrix takes has a layout.
+  return check_sizes(p);
+}
+
+}  // namespace octile

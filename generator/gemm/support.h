@@ -1,0 +1,20 @@
+// Which GEMMs are supported, and why others are refused.
+#pragma once
+
+#include <span>
+
+#include "generator/core/error.h"
+#include "generator/core/support.h"
+#include "generator/gemm/problem.h"
+
+namespace octile {
+
+std::span<const SupportRow> gemm_support_rows();
+FieldValues field_values(const GemmProblem&);
+const SupportRow& support_of(const GemmProblem&);
+
+// Errors: kInvalidArgument for a problem that is not well formed, breaks n % 8 or k % 16, or has a
+// tensor beyond 2^63-1 bytes; kUnsupported with the row's reason.
+Status check_supported(const GemmProblem&);
+
+}  // namespace octile

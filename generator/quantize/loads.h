@@ -1,0 +1,20 @@
+// What candidates and cost share of a quantiser's loads.
+#pragma once
+
+#include <cstdint>
+
+#include "generator/quantize/config.h"
+#include "generator/quantize/problem.h"
+
+namespace octile {
+
+inline constexpr int kVectorBytes = 16;  // one load of a thread
+
+// Microseconds from a load to its data while memory is busy.
+inline constexpr double kLoadedLatencyUs = 1.0;
+
+inline std::int64_t loads_of_a_thread(const QuantizeConfig& c, const QuantizeProblem& p) {
+  return resources_of(p, c).vectors_per_thread;
+}
+
+}  // namespace octile

@@ -1,0 +1,232 @@
+#include "generator/quantize/problem.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "generator/core/checks.h"
+#include "generator/core/text_fields.h"
+#include "generator/quantize/fused_source.h"
+
+namespace octile {
+namespace {
+
+// ---- words
+
+constexpr std::array<std::string_view, 3> kOperations{"quantize", "dequantize", "transpose"};
+
+constexpr Words<QuantizeOutput, 3> kOutputs{{{QuantizeOutput::kRowwise, "row"},
+                                             {QuantizeOutput::kTransposed, "col"},
+                                             {QuantizeOutput::kBoth, "both"}}};
+constexpr Words<E8M0Rounding, 2> kRoundings{
+    {{E8M0Rounding::kUp, "up"}, {E8M0Rounding::kOcpFloor, "ocp_floor"}}};
+constexpr Words<ScalePolicy, 2> kPolicies{
+    {{ScalePolicy::kCurrent, "current"}, {ScalePolicy::kDelayed, "delayed"}}};
+constexpr Words<Grouping, 3> kGroupings{{{Grouping::kNone, "none"},
+                                         {Grouping::kContiguous, "contiguous"},
+                                         {Grouping::kMasked, "masked"}}};
+constexpr Words<ShardStep, 3> kShardSteps{
+    {{ShardStep::kNone, "none"}, {ShardStep::kAmax, "amax"}, {ShardStep::kCast, "cast"}}};
+constexpr Words<ScaleLayout, 2> kScaleLayouts{
+    {{ScaleLayout::kLinear, "linear"}, {ScaleLayout::kSwizzled, "swizzled"}}};
+
+template <const auto& words>
+auto parse_as(std::string_view text) {
+  return parse_word(text, words);
+}
+
+// check_well_formed refuses a text that is not a source.
+Parsed<std::string> parse_source(std::string_view text) { return canonical_source(text); }
+
+// ---- text
+
+using Q = QuantizeProblem;
+constexpr std::array<Field<Q>, 15> kFields{{
+    {"rows", true, set<&Q::rows, parse_token_count, Q>},
+    {"cols", true, set<&Q::cols, parse_count, Q>},
+    {"x", true, set<&Q::x, parse_tensor_type, Q>},
+    {"q", true, set<&Q::q, parse_tensor_type, Q>},
+    {"out", true, set<&Q::output, parse_as<kOutputs>, Q>},
+    {"eps", false, set<&Q::amax_epsilon, parse_epsilon, Q>},
+    {"round", false, set<&Q::e8m0_rounding, parse_as<kRoundings>, Q>},
+    {"policy", false, set<&Q::policy, parse_as<kPolicies>, Q>},
+    {"src", false, set<&Q::source, parse_source, Q>},
+    {"norm_eps", false, set<&Q::norm_epsilon, parse_epsilon, Q>},
+    {"dbias", false, set<&Q::bias_gradient, parse_flag, Q>},
+    {"tap", false, set<&Q::tap, parse_flag, Q>},
+    {"group", false, set<&Q::grouping, parse_as<kGroupings>, Q>},
+    {"shard", false, set<&Q::shard, parse_as<kShardSteps>, Q>},
+    {"scales", false, set<&Q::scale_layout, parse_as<kScaleLayouts>, Q>},
+}};
+
+// Returns the optional fields that differ from their default, each with a space before it.
+std::string options_text(const QuantizeProblem& p) {
+  std::string text;
+  const auto add = [&](bool differs, std::string_view field, const auto& value) {
+    if (differs) text += fmt::format(" {}={}", field, value);
+  };
+  // fmt prints the shortest decimal that reads back to the same float.
+  add(p.amax_epsilon != 0, "eps", p.amax_epsilon);
+  add(p.e8m0_rounding == E8M0Rounding::kOcpFloor, "round", name_of(p.e8m0_rounding));
+  add(p.policy == ScalePolicy::kDelayed, "policy", name_of(p.policy));
+  add(!p.source.empty(), "src", p.source);
+  add(p.norm_epsilon != QuantizeProblem::kDefaultNormEpsilon, "norm_eps", p.norm_epsilon);
+  add(p.bias_gradient, "dbias", 1);
+  add(p.tap, "tap", 1);
+  add(p.grouping != Grouping::kNone, "group", name_of(p.grouping));
+  add(p.shard != ShardStep::kNone, "shard", name_of(p.shard));
+  add(p.scale_layout == ScaleLayout::kSwizzled, "scales", name_of(p.scale_layout));
+  return text;
+}
+
+// ---- well-formedness
+
+// The operations differ in which of x and q are FP8.
+Status check_operation(const QuantizeProblem& p) {
+  const bool to_fp8 = p.operation != QuantizeOperation::kDequantize;
+  if (is_fp8(p.q.dtype) != to_fp8) {
+    return refuse_field("q", to_text(p.q),
+                        to_fp8 ? "are e4m3 and e5m2, with scales" : "are bf16, fp16 and fp32");
+  }
+  if (p.operation == QuantizeOperation::kQuantize) return {};
+  QuantizeProblem plain = p;
+  plain.amax_epsilon = 0.0F;
+  plain.e8m0_rounding = E8M0Rounding::kUp;
+  plain.policy = ScalePolicy::kCurrent;
+  plain.source.clear();
+  plain.bias_gradient = plain.tap = false;
+  plain.shard = ShardStep::kNone;
+  if (!(plain == p)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} is given{}; allowed are no options of finding scales, because they "
+                            "are x's",
+                            name_of(p.operation), options_text(p)));
+  }
+  const bool rowwise = p.operation == QuantizeOperation::kDequantize;
+  if (p.output != (rowwise ? QuantizeOutput::kRowwise : QuantizeOutput::kTransposed)) {
+    return refuse_field("out", name_of(p.output), rowwise ? "is row" : "is col");
+  }
+  if (!is_fp8(p.x.dtype)) return refuse_field("x", to_text(p.x), "are e4m3 and e5m2, with scales");
+  if (p.operation == QuantizeOperation::kTranspose && !(p.x == p.q)) {
+    return refuse_field("q", to_text(p.q), fmt::format("is {}, the type of x", to_text(p.x)));
+  }
+  return {};
+}
+
+Status check_source(const QuantizeProblem& p) {
+  if (p.source.empty()) {
+    if (!p.tap) return {};
+    return refuse_field("tap", "1", "is 0 without src: the cast sees x itself");
+  }
+  const Result<FusedSource> source = fused_source(p.source);
+  if (!source) return fail(source.error().code, fmt::format("src: {}", source.error().message));
+  if (source->halves() && p.cols % 2 != 0) {
+    return refuse_field(
+        "cols", count_text(p.cols),
+        fmt::format("is an even number with src={}, whose halves are as wide as its "
+                    "inputs",
+                    p.source));
+  }
+  return {};
+}
+
+Status check_options(const QuantizeProblem& p) {
+  if (!std::isfinite(p.norm_epsilon) || p.norm_epsilon < 0) {
+    return refuse_field("norm_eps", fmt::format("{}", p.norm_epsilon), "is a finite number >= 0");
+  }
+  if (Status s = check_source(p); !s) return s;
+  if (p.scale_layout == ScaleLayout::kSwizzled && p.q.scale != ScaleFormat::kE8M0) {
+    return refuse_field(
+        "scales", "swizzled",
+        fmt::format("is linear with {}: only e8m0 scales have another layout", to_text(p.q)));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view name_of(QuantizeOperation operation) {
+  const auto index = static_cast<std::size_t>(operation);
+  return index < kOperations.size() ? kOperations[index] : "unknown";
+}
+std::string_view name_of(QuantizeOutput output) { return word_of(output, kOutputs); }
+std::string_view name_of(E8M0Rounding rounding) { return word_of(rounding, kRoundings); }
+std::string_view name_of(ScalePolicy policy) { return word_of(policy, kPolicies); }
+std::string_view name_of(Grouping grouping) { return word_of(grouping, kGroupings); }
+std::string_view name_of(ShardStep step) { return word_of(step, kShardSteps); }
+std::string_view name_of(ScaleLayout layout) { return word_of(layout, kScaleLayouts); }
+
+std::string to_text(const QuantizeProblem& p) {
+  return fmt::format("{} rows={} cols={} x={} q={} out={}{}", name_of(p.operation),
+                     count_text(p.rows), count_text(p.cols), to_text(p.x), to_text(p.q),
+                     name_of(p.output), options_text(p));
+}
+
+std::string short_text(const QuantizeProblem& p) { return to_text(p); }
+
+std::string_view operation_of(const QuantizeProblem& p) { return name_of(p.operation); }
+
+std::span<const std::string_view> quantize_operations() { return kOperations; }
+
+Result<QuantizeProblem> parse_quantize_problem(std::span<const std::string_view> words) {
+  QuantizeProblem problem;
+  const auto operation = std::ranges::find(kOperations, words.front());
+  problem.operation = static_cast<QuantizeOperation>(operation - kOperations.begin());
+  return parse_problem_fields(words, kFields, problem);
+}
+
+Status check_well_formed(const QuantizeProblem& p) {
+  if (Status s = check_count("rows", p.rows, true); !s) return s;
+  if (Status s = check_count("cols", p.cols, false); !s) return s;
+  if (Status s = check_type("x", p.x); !s) return s;
+  if (Status s = check_type("q", p.q); !s) return s;
+  if (Status s = check_operation(p); !s) return s;
+  if (!std::isfinite(p.amax_epsilon) || p.amax_epsilon < 0) {
+    return refuse_field("eps", fmt::format("{}", p.amax_epsilon), "is a finite number >= 0");
+  }
+  if (p.policy == ScalePolicy::kDelayed && p.q.granularity != Granularity::kPerTensor) {
+    return refuse_field("policy", "delayed",
+                        fmt::format("is current with {}: only a tensor's scale is kept from step "
+                                    "to step",
+                                    to_text(p.q)));
+  }
+  if (p.e8m0_rounding != E8M0Rounding::kUp && p.q.scale != ScaleFormat::kE8M0) {
+    return refuse_field("round", "ocp_floor",
+                        fmt::format("is up with {}: only e8m0 scales have a choice", to_text(p.q)));
+  }
+  return check_options(p);
+}
+
+TokenAxis token_axis(const QuantizeProblem& p) { return {"rows", p.rows}; }
+
+QuantizeProblem with_tokens(QuantizeProblem p, std::int64_t tokens) {
+  p.rows = tokens;
+  return p;
+}
+
+std::vector<Extent> extents(const QuantizeProblem& p) {
+  return {{"cols", p.cols}, {"rows", p.rows}};
+}
+
+bool has_types_of(const QuantizeProblem& p, const Recipe& recipe) {
+  return p.q == recipe.activation || p.q == recipe.weight || p.q == recipe.gradient;
+}
+
+Result<QuantizeProblem> parse_quantize_shape(std::string_view rows_x_cols,
+                                             std::string_view recipe) {
+  std::array<std::int64_t, 2> counts{};
+  if (Status s = parse_shape("the quantize shape", "ROWSxCOLS", rows_x_cols, counts); !s) {
+    return tl::unexpected<Error>(s.error());
+  }
+  const auto row = recipe_named(recipe);
+  if (!row) return tl::unexpected<Error>(row.error());
+  QuantizeProblem problem;
+  problem.rows = counts[0];
+  problem.cols = counts[1];
+  problem.q = (*row)->activation;
+  return problem;
+}
+
+}  // namespace octile

@@ -1,0 +1,134 @@
+// What a quantiser computes and in which numbers. Its canonical text is parsed and printed here
+// alone:
+//   quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=row
+//   dequantize rows=? cols=7168 x=e4m3:1x128 q=bf16 out=row
+//   transpose rows=? cols=7168 x=e4m3:128x128 q=e4m3:128x128 out=col
+// '?' marks a dynamic token count. Optional fields are printed only if they differ from their
+// default: `eps=...`, `round=ocp_floor`, `policy=delayed`, `src=silu_mul`, `norm_eps=...`,
+// `dbias=1`, `tap=1`, `group=contiguous`, `shard=amax`, `scales=swizzled`.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "generator/core/error.h"
+#include "generator/core/recipe.h"
+#include "generator/core/token_axis.h"
+#include "generator/core/types.h"
+
+namespace octile {
+
+enum class QuantizeOutput : int { kRowwise = 1, kTransposed = 2, kBoth = 3 };  // row, col, both
+constexpr bool has_rowwise(QuantizeOutput o) { return o != QuantizeOutput::kTransposed; }
+constexpr bool has_transposed(QuantizeOutput o) { return o != QuantizeOutput::kRowwise; }
+
+// Which power of two an E8M0 scale is.
+enum class E8M0Rounding : int {
+  kUp = 0,  // "up": the smallest that lets no finite element saturate
+  // "ocp_floor": 2^floor(log2 amax) over the format's largest power of two (OCP MX 1.0, section
+  // 6.3). A block's largest elements may saturate.
+  kOcpFloor = 1,
+};
+
+// Where the scale of a tensor comes from.
+enum class ScalePolicy : int {
+  kCurrent = 0,  // "current": from its own maximum
+  kDelayed = 1,  // "delayed": given, derived from the maxima of earlier steps
+};
+
+// What is done to x. The text's first word.
+enum class QuantizeOperation : int {
+  kQuantize = 0,    // "quantize": q = fp8(x * encode_scale); x may be FP8 with scales of its own
+  kDequantize = 1,  // "dequantize": q = x * scale, in bf16, fp16 or fp32
+  kTranspose = 2,   // "transpose": moves the codes of x and its scales without changing them
+};
+
+// Several tensors in one: the token groups of a mixture of experts.
+enum class Grouping : int {
+  kNone = 0,
+  kContiguous =
+      1,        // "contiguous": groups follow one another in the rows; offsets are on the device
+  kMasked = 2,  // "masked": groups of equally many rows, of which the first few exist
+};
+
+// Quantising a flat range of the tensor's elements, if the rest lies elsewhere (a weight split over
+// optimizer shards).
+enum class ShardStep : int {
+  kNone = 0,
+  kAmax = 1,  // "amax": raises the maxima of the blocks that the range touches
+  kCast = 2,  // "cast": quantises the range by maxima that all shards have reduced
+};
+
+// How E8M0 scales lie in memory.
+enum class ScaleLayout : int {
+  kLinear = 0,
+  kSwizzled = 1,  // "swizzled": in tiles of 128 x 4, as block-scaled tensor cores read them
+};
+
+// The words of the problem's text.
+std::string_view name_of(QuantizeOperation);
+std::string_view name_of(QuantizeOutput);
+std::string_view name_of(E8M0Rounding);
+std::string_view name_of(ScalePolicy);
+std::string_view name_of(Grouping);
+std::string_view name_of(ShardStep);
+std::string_view name_of(ScaleLayout);
+
+struct QuantizeProblem {
+  QuantizeOperation operation = QuantizeOperation::kQuantize;
+  std::int64_t rows = kDynamic;
+  std::int64_t cols = 0;  // of q, before transposing
+  TensorType x{DType::kBF16};
+  TensorType q{DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
+  QuantizeOutput output = QuantizeOutput::kRowwise;
+  float amax_epsilon = 0.0F;
+  E8M0Rounding e8m0_rounding = E8M0Rounding::kUp;
+  ScalePolicy policy = ScalePolicy::kCurrent;
+  // What is quantised in place of x: the name of a fused source, or an expression over x0 (x
+  // itself) to x3 (expression.h). Empty: x.
+  std::string source;
+  float norm_epsilon = kDefaultNormEpsilon;  // of source "rmsnorm"
+  bool bias_gradient = false;                // also the sums of the source's columns
+  bool tap = false;                          // also the fp32 values that the cast sees
+  Grouping grouping = Grouping::kNone;
+  ShardStep shard = ShardStep::kNone;
+  ScaleLayout scale_layout = ScaleLayout::kLinear;
+  friend bool operator==(const QuantizeProblem&, const QuantizeProblem&) = default;
+
+  static constexpr float kDefaultNormEpsilon = 1e-6F;  // of DeepSeek-V3, Qwen3 (config.json)
+};
+
+std::string to_text(const QuantizeProblem&);
+// Returns the whole text: a quantiser's shape alone says too little.
+std::string short_text(const QuantizeProblem&);
+std::string_view operation_of(const QuantizeProblem&);
+std::span<const std::string_view> quantize_operations();
+
+// Reads a text that is split into words, the first of which is one of quantize_operations().
+Result<QuantizeProblem> parse_quantize_problem(std::span<const std::string_view> words);
+
+// Errors: kInvalidArgument for a negative count, scales on a type without them, options that do not
+// fit the operation or each other, a source that cannot be read, or an eps that is not >= 0.
+Status check_well_formed(const QuantizeProblem&);
+
+TokenAxis token_axis(const QuantizeProblem&);
+QuantizeProblem with_tokens(QuantizeProblem, std::int64_t tokens);
+std::vector<Extent> extents(const QuantizeProblem&);  // cols, rows
+inline bool is_empty(const QuantizeProblem& p) { return p.cols == 0; }
+inline double flops(const QuantizeProblem&, std::int64_t /*tokens*/) { return 0; }
+// Returns true if q has the type of one of the recipe's tensor roles.
+bool has_types_of(const QuantizeProblem&, const Recipe&);
+// Returns nothing: a row's bits never depend on the token count.
+inline std::optional<QuantizeProblem> without_invariance(const QuantizeProblem&) {
+  return std::nullopt;
+}
+
+// Reads the short form of the command line, "--quantize 4096x7168 --recipe blockwise": an
+// activation of the recipe. '?' is allowed for the rows. Errors: kInvalidArgument.
+Result<QuantizeProblem> parse_quantize_shape(std::string_view rows_x_cols, std::string_view recipe);
+
+}  // namespace octile

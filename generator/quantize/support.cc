@@ -1,0 +1,136 @@
+#include "generator/quantize/support.h"
+
+#include <array>
+
+#include "generator/core/checks.h"
+
+namespace octile {
+namespace {
+
+constexpr bool kYes = true;
+constexpr bool kNo = false;
+
+constexpr std::array kRows = std::to_array<SupportRow>({
+    // Of FP8 x the values are code * scale in fp32; what follows is no other than for fp32 x.
+    {"quantize", "x=e4m3|e5m2:tensor|row|128x128:ue8m0x4|e8m0", kNo,
+     "the layouts have no such scale format for x's granularity"},
+    {"quantize", "x=e4m3|e5m2:1x128:e8m0", kNo,
+     "the layouts have no such scale format for x's granularity"},
+    {"quantize", "x=e4m3|e5m2:1x32|32x32:f32|pow2|ue8m0x4|bf16", kNo,
+     "the layouts have no such scale format for x's granularity"},
+    {"quantize", "x=e4m3|e5m2 src=fused|rmsnorm", kNo,
+     "fused sources read bf16, fp16 and fp32: dequantize FP8 x first"},
+    {"quantize", "x=e4m3|e5m2:tensor|128x128|32x32 group=contiguous|masked", kNo,
+     "a scale of x would belong to several groups"},
+    {"quantize", "x=e4m3|e5m2 group=masked", kNo,
+     "masked groups are for decoding, which quantises once"},
+    {"quantize", "x=e4m3|e5m2 shard=amax|cast", kNo,
+     "shards are of a tensor that is quantised once: x is FP8 already"},
+    {"quantize", "src=rmsnorm dbias=1", kNo,
+     "a bias gradient is a sum of gradients, which a norm's result is not"},
+    {"quantize", "src=rmsnorm group=contiguous|masked", kNo,
+     "a norm is taken before tokens are dispatched to groups"},
+    {"quantize", "dbias=1 group=contiguous|masked", kNo, "bias gradients are of one tensor"},
+    {"quantize", "dbias=1 shard=amax|cast", kNo, "shards are of weights, which have no bias"},
+    {"quantize", "shard=amax|cast src=fused|rmsnorm", kNo,
+     "shards are of weights, which have no source"},
+    {"quantize", "group=contiguous q=*:128x128|32x32", kNo,
+     "a square block's rows would belong to several groups: square scales are for weights"},
+    {"quantize", "group=contiguous q=*:row out=col|both", kNo,
+     "a scale of a column would be a group's alone, and no product takes it: 1x128 and 1x32 blocks "
+     "end with their group"},
+    {"quantize", "group=contiguous scales=swizzled out=row|both", kNo,
+     "a tile of 128 rows' scales would belong to several groups"},
+    {"quantize", "group=masked out=col|both", kNo,
+     "masked groups are for decoding, which has no backward pass to transpose for"},
+    {"quantize", "shard=amax|cast group=contiguous|masked", kNo,
+     "shards are of weights, which are not groups of tokens"},
+    {"quantize", "shard=amax|cast out=col|both", kNo,
+     "what a transposed row holds lies in several shards: transpose what was gathered"},
+    {"quantize", "shard=amax|cast policy=delayed", kNo,
+     "a given scale needs no maxima: quantise the range as a tensor of one row"},
+    {"quantize", "shard=amax|cast scales=swizzled", kNo,
+     "scales are put together over the shards before they are swizzled"},
+    {"quantize", "shard=amax|cast q=*:row|32x32", kNo,
+     "shards have maxima of a tensor, of 1x128, 128x128 and 1x32 blocks"},
+    {"quantize", "scales=swizzled q=*:32x32", kNo,
+     "the tensor cores read a scale of every row: 1x32 blocks have them"},
+    {"quantize", "q=*:1x128|128x128:f32|pow2|bf16", kYes,
+     "pow2 keeps the exponent bits of the encode scale; bf16 rounds the stored f32 scale, for "
+     "communication"},
+    {"quantize", "q=*:1x128:ue8m0x4", kYes, "four consecutive blocks' exponents in an int32"},
+    {"quantize", "q=*:1x32|32x32:e8m0", kYes,
+     "round=up: the smallest power of two that saturates nothing; round=ocp_floor: the OCP text's"},
+    {"quantize", "q=*:tensor:f32|pow2|bf16", kYes,
+     "a kernel of its own finds the maximum, in a workspace; policy=delayed: the scale is given, x "
+     "is "
+     "read once"},
+    {"quantize", "q=*:row:f32|pow2|bf16 out=row", kYes,
+     "rows of up to 65536 bytes are read once, longer ones twice"},
+    {"quantize", "q=*:row:f32|pow2|bf16", kYes,
+     "the transposed copy has a scale per column of x: a kernel of its own finds the maxima, in a "
+     "workspace"},
+    {"quantize", "", kNo, "the layouts have no such scale format for this granularity"},
+
+    {"dequantize", "group=contiguous|masked", kNo,
+     "a group's rows lie as one tensor's: dequantize them all"},
+    {"dequantize", "x=*:tensor|row|1x128|128x128:f32|pow2|bf16", kYes,
+     "code * scale, rounded to fp32 and then to q"},
+    {"dequantize", "x=*:1x128:ue8m0x4", kYes, "four consecutive blocks' exponents in an int32"},
+    {"dequantize", "x=*:1x32|32x32:e8m0", kYes, "255 is a scale of NaN"},
+    {"dequantize", "", kNo, "the layouts have no such scale format for this granularity"},
+
+    {"transpose", "group=contiguous|masked", kNo, "token groups have no scales of square blocks"},
+    {"transpose", "scales=swizzled", kNo, "not built yet: moving swizzled scales"},
+    {"transpose", "q=*:tensor|128x128:f32|pow2|bf16", kYes,
+     "codes and scales are moved, nothing is rounded again"},
+    {"transpose", "q=*:32x32:e8m0", kYes, "codes and scales are moved, nothing is rounded again"},
+    {"transpose", "q=*:row|1x128|1x32", kNo,
+     "blocks along the rows are no blocks along the columns: quantize x again, out=col"},
+    {"transpose", "", kNo, "the layouts have no such scale format for this granularity"},
+});
+
+Status check_sizes(const QuantizeProblem& p) {
+  const Status x = is_fp8(p.x.dtype) ? check_quantized_size("X[rows,cols]", p.x, p.rows, p.cols)
+                                     : check_plain_size("X[rows,cols]", p.x.dtype, p.rows, p.cols);
+  if (!x) return x;
+  if (!is_fp8(p.q.dtype)) return check_plain_size("Q[rows,cols]", p.q.dtype, p.rows, p.cols);
+  if (p.output != QuantizeOutput::kTransposed) {
+    if (Status s = check_quantized_size("Q[rows,cols]", p.q, p.rows, p.cols); !s) return s;
+  }
+  if (p.output == QuantizeOutput::kRowwise) return {};
+  return check_quantized_size("transposed Q[cols,rows]", p.q, p.rows, p.cols, true);
+}
+
+}  // namespace
+
+std::span<const SupportRow> quantize_support_rows() { return kRows; }
+
+FieldValues field_values(const QuantizeProblem& p) {
+  const auto text_of_source = [&] {
+    return p.source.empty() ? "x" : p.source == "rmsnorm" ? "rmsnorm" : "fused";
+  };
+  return {type_value("x", p.x),
+          type_value("q", p.q),
+          {"out", {name_of(p.output)}},
+          {"src", {text_of_source()}},
+          {"dbias", {p.bias_gradient ? "1" : "0"}},
+          {"tap", {p.tap ? "1" : "0"}},
+          {"group", {name_of(p.grouping)}},
+          {"policy", {name_of(p.policy)}},
+          {"shard", {name_of(p.shard)}},
+          {"scales", {name_of(p.scale_layout)}}};
+}
+
+const SupportRow& support_of(const QuantizeProblem& p) {
+  return first_match(kRows, operation_of(p), field_values(p));
+}
+
+Status check_supported(const QuantizeProblem& p) {
+  if (Status s = check_well_formed(p); !s) return s;
+  if (Status s = check_rows(kRows, operation_of(p), field_values(p), to_text(p)); !s) return s;
+  // Last, because only a combination that the matrix takes has a layout.
+  return check_sizes(p);
+}
+
+}  // namespace octile
