@@ -9,6 +9,7 @@
 
 #include "generator/core/text_fields.h"
 #include "generator/quantize/fused_source.h"
+#include "generator/quantize/grid.h"
 
 namespace octile {
 namespace {
@@ -18,15 +19,13 @@ constexpr int kVectorBytes = 16;   // one load of one thread
 constexpr int kCodesTogether = 8;  // of a load, where codes are held
 constexpr int kScaleBlock = 128;   // elements of a row that share a scale
 constexpr int kShortBlock = 32;
-constexpr int kMaxVectors = 16;       // 64 registers of input: more would spill
-constexpr int kMaxNormThreads = 512;  // a row's sum has 1024 parts, two of a thread at least
-constexpr int kMaxStreamedRows = 64;  // of a warp's tile: longer ones leave SMs idle at the end
-constexpr int kStagedVectors = 8;     // rows of a patch on the way to a transposed copy
-constexpr int kThreadsPerSm = 2048;   // Hopper, CUDA C++ Programming Guide, compute capability 9.0
-constexpr int kShardRows = 8;         // of a warp's tile in shard.cuh
-constexpr int kPartialsTogether = 4;  // words of one load in tensor_magnitude (scale.cuh)
-constexpr std::int64_t kMaxGrid = INT32_MAX;  // gridDim.x
-constexpr int kSumColumns = 4 * 1024;         // of a pass over the sums of a row (norm.cuh)
+constexpr int kMaxVectors = 16;        // 64 registers of input: more would spill
+constexpr int kMaxNormThreads = 512;   // a row's sum has 1024 parts, two of a thread at least
+constexpr int kMaxStreamedRows = 64;   // of a warp's tile: longer ones leave SMs idle at the end
+constexpr int kStagedVectors = 8;      // rows of a patch on the way to a transposed copy
+constexpr int kThreadsPerSm = 2048;    // Hopper, CUDA C++ Programming Guide, compute capability 9.0
+constexpr int kShardRows = 8;          // of a warp's tile in shard.cuh
+constexpr int kSumColumns = 4 * 1024;  // of a pass over the sums of a row (norm.cuh)
 constexpr int kSmemPerSm = 228 * 1024;  // of which every block takes kReservedSmem beside its own
 constexpr int kReservedSmem = 1024;
 constexpr std::int64_t kWord = 4;  // bytes of a maximum, of a sum
@@ -257,37 +256,11 @@ std::string type_name(const TensorType& t) {
   return fmt::format("{}_{}_{}", name_of(t.dtype), name_of(t.granularity), name_of(t.scale));
 }
 
-// Partial maxima of a tensor: one a resident thread block.
-std::int64_t most_partials(const QuantizeProblem& p, int sm_count) {
-  return round_up(std::int64_t{sm_count} * first_pass_blocks_per_sm(p), kPartialsTogether);
-}
-
 // Warps hold tiles of their own.
 bool works_by_warps(const QuantizeProblem& p) {
   const QuantizeTemplate t = template_of(p);
   return t == QuantizeTemplate::kSegments || t == QuantizeTemplate::kShard ||
          t == QuantizeTemplate::kDequantize;
-}
-
-// Rows of tiles; of contiguous groups at least as many as the groups can make (groups.cuh: slots).
-std::int64_t tiles_down(const QuantizeProblem& p, std::int64_t rows, std::int64_t groups,
-                        int tile_rows) {
-  switch (group_walk_of(p)) {
-    case GroupWalk::kGroupByGroup:
-      return rows / tile_rows + groups;
-    case GroupWalk::kMasked:
-      return ceil_div(rows, tile_rows) * groups;
-    default:
-      return ceil_div(rows, tile_rows);
-  }
-}
-
-Result<std::int64_t> within_a_grid(const QuantizeProblem& p, std::int64_t rows,
-                                   std::int64_t blocks) {
-  if (blocks <= kMaxGrid) return blocks;
-  return fail(ErrorCode::kInvalidArgument,
-              fmt::format("quantise of {} x {} needs {} thread blocks; a grid holds {}", rows,
-                          p.cols, blocks, kMaxGrid));
 }
 
 }  // namespace
@@ -448,13 +421,7 @@ Status check_config(const QuantizeProblem& p, const QuantizeConfig& c) {
 
 Result<std::int64_t> launch_blocks(const QuantizeProblem& p, const QuantizeConfig& c,
                                    std::int64_t rows, std::int64_t groups) {
-  if (rows <= 0 || p.cols <= 0) return std::int64_t{0};
-  const QuantizeTemplate t = template_of(p);
-  const bool whole_row = t == QuantizeTemplate::kRows || t == QuantizeTemplate::kNormRows;
-  const std::int64_t cols = c.halves_together ? p.cols / 2 : p.cols;
-  const std::int64_t across = whole_row ? 1 : ceil_div(cols, std::int64_t{c.tile_cols});
-  const std::int64_t tiles = tiles_down(p, rows, groups, c.tile_rows) * across;
-  return within_a_grid(p, rows, works_by_warps(p) ? ceil_div(tiles, c.threads / kWarp) : tiles);
+  return within_a_grid(rows, p.cols, grid_of(p, c, 1).tiles.blocks(rows, groups));
 }
 
 bool may_order_scales(const QuantizeProblem& p) {
@@ -482,16 +449,10 @@ OrderBlocks order_blocks(const QuantizeProblem& p, const QuantizeKernelArgs& arg
   return all;
 }
 
-std::int64_t resident_blocks(const QuantizeConfig& c, std::int64_t blocks, int sm_count) {
-  return c.looks_up ? std::min(blocks, std::int64_t{sm_count} * c.blocks_per_sm) : blocks;
-}
-
 Result<std::int64_t> shard_blocks(const QuantizeProblem& p, const QuantizeConfig& c,
                                   const QuantizeKernelArgs& args) {
-  const std::int64_t first_tile = args.shard_row / c.tile_rows;
-  const std::int64_t down = args.shard_last_row / c.tile_rows - first_tile + 1;
-  const std::int64_t across = ceil_div(p.cols, std::int64_t{c.tile_cols});
-  return within_a_grid(p, args.rows, ceil_div(down * across, c.threads / kWarp));
+  const TileGrid tiles = grid_of(p, c, 1).tiles;
+  return within_a_grid(args.rows, p.cols, tiles.shard_blocks(args.shard_row, args.shard_last_row));
 }
 
 int first_pass_blocks_per_sm(const QuantizeProblem& p) {
@@ -515,28 +476,12 @@ std::int64_t whole_line_rows(const QuantizeProblem& p) {
 }
 
 bool first_pass_raises(const QuantizeProblem& p, std::int64_t rows) {
-  const FirstPass pass = first_pass_of(p);
-  return pass == FirstPass::kGroups || (pass == FirstPass::kLines && rows > whole_line_rows(p));
+  return first_pass_grid(p, 1).raises(rows);
 }
 
 Result<std::int64_t> first_pass_blocks(const QuantizeProblem& p, std::int64_t rows, int sm_count,
                                        std::int64_t groups) {
-  // It holds values, also where tiles hold codes.
-  const int elements = kVectorBytes / size_of(source_type(p));
-  const std::int64_t across = ceil_div(p.cols, std::int64_t{kWarp} * elements);
-  if (first_pass_of(p) == FirstPass::kLines) {
-    if (!first_pass_raises(p, rows)) {
-      return within_a_grid(p, rows, rows + ceil_div(p.cols, std::int64_t{kLineLanes} * elements));
-    }
-    return within_a_grid(p, rows, ceil_div(rows, kStripeRows) * across);
-  }
-  const std::int64_t tiles = tiles_down(p, rows, groups, first_pass_rows(p)) * across;
-  if (first_pass_of(p) == FirstPass::kGroups) {
-    return within_a_grid(p, rows, ceil_div(tiles, kFirstPassThreads / kWarp));
-  }
-  const std::int64_t needed =
-      round_up(ceil_div(tiles, kFirstPassThreads / kWarp), kPartialsTogether);
-  return std::min(needed, most_partials(p, sm_count));
+  return within_a_grid(rows, p.cols, first_pass_grid(p, sm_count).blocks(rows, groups));
 }
 
 QuantizeWorkspace workspace_of(const QuantizeProblem& p, int sm_count) {
@@ -544,7 +489,7 @@ QuantizeWorkspace workspace_of(const QuantizeProblem& p, int sm_count) {
   w.first_pass = first_pass_of(p);
   switch (w.first_pass) {
     case FirstPass::kTensor:
-      w.maxima_fixed_bytes = kWord * most_partials(p, sm_count);
+      w.maxima_fixed_bytes = kWord * first_pass_grid(p, sm_count).most_partials;
       break;
     case FirstPass::kLines:
       w.maxima_fixed_bytes = kWord * p.cols;
@@ -595,10 +540,10 @@ std::string kernel_name(const QuantizeProblem& p, const QuantizeConfig& c) {
                         p.e8m0_rounding == E8M0Rounding::kOcpFloor ? "floor" : "",
                         p.scale_layout == ScaleLayout::kSwizzled ? "swizzled" : "", step_name(p),
                         output_name(p.output));
-  return fmt::format("octile_{}_{}_t{}x{}_w{}_occ{}{}{}{}{}", name_of(p.operation), what, c.tile_rows,
-                     c.tile_cols, c.threads / kWarp, c.blocks_per_sm, c.rows_fastest ? "_down" : "",
-                     c.looks_up ? "_lookup" : "", c.orders_scales ? "_ordered" : "",
-                     c.halves_together ? "_halves" : "");
+  return fmt::format("octile_{}_{}_t{}x{}_w{}_occ{}{}{}{}{}", name_of(p.operation), what,
+                     c.tile_rows, c.tile_cols, c.threads / kWarp, c.blocks_per_sm,
+                     c.rows_fastest ? "_down" : "", c.looks_up ? "_lookup" : "",
+                     c.orders_scales ? "_ordered" : "", c.halves_together ? "_halves" : "");
 }
 
 std::vector<Companion> companions_of(const QuantizeProblem& p, const QuantizeConfig& c) {

@@ -147,7 +147,7 @@ int ring_bytes(const QuantizeProblem&, const QuantizeConfig&);
 Status check_config(const QuantizeProblem&, const QuantizeConfig&);
 
 // Thread blocks a launch over `rows` rows needs, all along x; 0 where there is nothing to do (do
-// not launch then). Where a table is looked up, those of one wave do all (resident_blocks). Of
+// not launch then). If a table is looked up, those of one wave do all (QuantizeGrid). Of
 // `groups` groups it is an upper bound: blocks without a tile leave at once. Errors:
 // kInvalidArgument where the count passes the grid's 2^31 - 1.
 Result<std::int64_t> launch_blocks(const QuantizeProblem&, const QuantizeConfig&, std::int64_t rows,
@@ -155,8 +155,6 @@ Result<std::int64_t> launch_blocks(const QuantizeProblem&, const QuantizeConfig&
 // The same over a flat range, of which the kernel's arguments say the rows.
 Result<std::int64_t> shard_blocks(const QuantizeProblem&, const QuantizeConfig&,
                                   const QuantizeKernelArgs&);
-// No more of `blocks` than are resident at once, where a block goes on to further tiles.
-std::int64_t resident_blocks(const QuantizeConfig&, std::int64_t blocks, int sm_count);
 
 // Of the first pass: its threads and residency (not tuned: it only reads), and its thread blocks.
 inline constexpr int kUpdateThreads = 128;  // of the scale update

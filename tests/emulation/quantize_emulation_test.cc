@@ -17,6 +17,7 @@
 #include "generator/core/layout.h"
 #include "generator/families.h"
 #include "generator/quantize/config.h"
+#include "generator/quantize/grid.h"
 #include "runtime/families/quantize/reference.h"
 #include "runtime/families/quantize/reference_scale_update.h"
 #include "tests/emulation/emulation_test.h"
@@ -96,8 +97,8 @@ void run(const Variant& v, QuantizeKernelArgs args, std::int64_t x_scale_bytes,
   }
   const auto blocks = launch_blocks(problem, v.config, args.rows);
   ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
-  run_blocks(resident_blocks(v.config, *blocks, kSmCount), v.config.threads, v.kernels.kernel,
-             args);
+  run_blocks(grid_of(problem, v.config, kSmCount).resident(*blocks), v.config.threads,
+             v.kernels.kernel, args);
   if (v.config.orders_scales) {
     emulation::readable = {bytes(args.scale, scale_bytes),
                            bytes(args.scale_transposed, scale_transposed_bytes), skip_flag};

@@ -3,9 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "generator/families.h"
 #include "generator/core/device_spec.h"
+#include "generator/families.h"
 #include "generator/quantize/emit.h"
+#include "generator/quantize/grid.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/quantize_cells.h"
 
@@ -182,9 +183,9 @@ TEST(QuantizeConfig, LargeTensorsOfOneInputLookUp) {
   EXPECT_EQ(refusal(gelu, {32, 256, 512, 2, false, true}), "");
   EXPECT_THAT(refusal(gelu, {32, 256, 512, 3, false, true}),
               HasSubstr("per_sm is 3; the 98304 bytes of a block"));
-  EXPECT_EQ(resident_blocks(table, 1000, 132), 132);
-  EXPECT_EQ(resident_blocks(table, 100, 132), 100);
-  EXPECT_EQ(resident_blocks({32, 256, 64, 10}, 5000, 132), 5000);
+  EXPECT_EQ(grid_of(gelu, table, 132).resident(1000), 132);
+  EXPECT_EQ(grid_of(gelu, table, 132).resident(100), 100);
+  EXPECT_EQ(grid_of(gelu, {32, 256, 64, 10}, 132).resident(5000), 5000);
   gelu.source = "silu_mul";
   EXPECT_THAT(refusal(gelu, table), HasSubstr("lookup is 1; 0 is allowed"));
   gelu.source = "gelu_tanh";
@@ -566,7 +567,7 @@ TEST(QuantizeEmit, AKernelThatOrdersScalesIsThereWhereTheyAreOrdered) {
   p.output = QuantizeOutput::kBoth;
   const auto emitted = [&](bool ordered) {
     return emit(p, {128, 128, 256, 3, false, false, ordered}, *find_device("h200"),
-                         embedded_templates())
+                embedded_templates())
         .value();
   };
   const EmittedKernel direct = emitted(false), ordered = emitted(true);
@@ -584,8 +585,7 @@ TEST(QuantizeEmit, ShapeIsNotInTheSource) {
   const QuantizeConfig config{8, 256, 256, 4};
   const auto narrow =
       emit(problem_of(Granularity::k1x128, 300), config, h200, embedded_templates());
-  const auto wide =
-      emit(problem_of(Granularity::k1x128, 7168), config, h200, embedded_templates());
+  const auto wide = emit(problem_of(Granularity::k1x128, 7168), config, h200, embedded_templates());
   ASSERT_TRUE(narrow.has_value()) << narrow.error().message;
   ASSERT_TRUE(wide.has_value()) << wide.error().message;
   EXPECT_EQ(narrow->source, wide->source);
@@ -598,8 +598,7 @@ TEST(QuantizeEmit, NumericsWithoutATemplateAreUnsupported) {
   QuantizeProblem fp8 = problem_of(Granularity::k1x128);
   fp8.x = {DType::kE4M3, Granularity::kPerTensor, ScaleFormat::kUe8m0x4};
   for (const QuantizeProblem& p : {packed, fp8}) {
-    const auto kernel =
-        emit(p, {8, 256, 256, 4}, *find_device("h200"), embedded_templates());
+    const auto kernel = emit(p, {8, 256, 256, 4}, *find_device("h200"), embedded_templates());
     ASSERT_FALSE(kernel.has_value());
     EXPECT_EQ(kernel.error().code, ErrorCode::kUnsupported);
     EXPECT_THAT(kernel.error().message, HasSubstr("is not supported"));
