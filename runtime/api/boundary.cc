@@ -14,7 +14,7 @@ struct LastError {
 };
 thread_local LastError last;
 
-// C and C++ spell the same values; no layer translates.
+// The enums of C and C++ have the same values, so that no layer translates them.
 template <typename Cpp>
 constexpr bool same(int c, Cpp cpp) {
   return c == static_cast<int>(cpp);

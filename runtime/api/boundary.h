@@ -1,5 +1,5 @@
-// What every function of the C API goes through: exceptions end here, errors become a status and
-// the thread's sentence, structs of other versions become this version's.
+// What every function of the C API goes through. Exceptions end here, errors become a status and
+// the thread's sentence, and structs of other versions become this version's.
 #pragma once
 
 #include <cstddef>
@@ -26,11 +26,13 @@ struct octile_plan {
 
 namespace octile::api {
 
-octile_status report(Error error) noexcept;                                 // keeps the sentence
-octile_status report(octile_status status, const char* sentence) noexcept;  // of static storage
+// Both keep the sentence as the thread's last and return the status. The second takes a sentence of
+// static storage.
+octile_status report(Error error) noexcept;
+octile_status report(octile_status status, const char* sentence) noexcept;
 const char* last_error() noexcept;
 
-// Runs `work` (which returns a Status) and turns what comes out into a status.
+// Runs `work`, which returns a Status, and returns what came of it, exceptions included.
 template <typename Work>
 octile_status call(Work&& work) noexcept {
   try {
@@ -45,10 +47,10 @@ octile_status call(Work&& work) noexcept {
   }
 }
 
-Status require(const char* name, const void* pointer);  // kInvalidArgument where it is null
+Status require(const char* name, const void* pointer);  // kInvalidArgument if it is null
 
-// The value of an enum that came from C, where it may be any integer: reading an enumeration
-// outside its range is undefined, reading its bytes is not.
+// Returns the value of an enum that came from C, which may be any integer. Reading an enumeration
+// outside its range is undefined; reading its bytes is not.
 template <typename Enum>
 int raw(const Enum& value) {
   static_assert(std::is_enum_v<Enum> && sizeof(Enum) == sizeof(int));
@@ -57,40 +59,44 @@ int raw(const Enum& value) {
   return bits;
 }
 
-// kInvalidArgument unless least <= value <= most.
+// Returns kInvalidArgument unless least <= value <= most.
 Status check_enum(const char* name, const char* type, int value, int least, int most);
 
-// Bytes of `T` as the first version had it: no caller's struct is shorter.
+// Returns the bytes of a struct up to and including a field.
+#define OCTILE_BYTES_THROUGH(type, field) (offsetof(type, field) + sizeof(type::field))
+
+// Bytes of `T` as the first version had it: no caller's struct is shorter. A struct that is as it
+// was in the first version needs no entry.
 template <typename T>
-inline constexpr std::size_t kFirstVersionBytes = 0;
+inline constexpr std::size_t kFirstVersionBytes = sizeof(T);
 template <>
 inline constexpr std::size_t kFirstVersionBytes<octile_library_options> =
-    offsetof(octile_library_options, compile_threads) + sizeof(int32_t);
+    OCTILE_BYTES_THROUGH(octile_library_options, compile_threads);
 template <>
 inline constexpr std::size_t kFirstVersionBytes<octile_gemm_desc> =
-    offsetof(octile_gemm_desc, batch_invariant) + sizeof(int32_t);
+    OCTILE_BYTES_THROUGH(octile_gemm_desc, batch_invariant);
 template <>
 inline constexpr std::size_t kFirstVersionBytes<octile_quantize_desc> =
-    offsetof(octile_quantize_desc, amax_epsilon) + sizeof(float);
+    OCTILE_BYTES_THROUGH(octile_quantize_desc, output);
 template <>
 inline constexpr std::size_t kFirstVersionBytes<octile_gemm_args> =
-    offsetof(octile_gemm_args, workspace_bytes) + sizeof(size_t);
+    OCTILE_BYTES_THROUGH(octile_gemm_args, workspace_bytes);
 template <>
 inline constexpr std::size_t kFirstVersionBytes<octile_quantize_args> =
-    offsetof(octile_quantize_args, workspace_bytes) + sizeof(size_t);
+    OCTILE_BYTES_THROUGH(octile_quantize_args, workspace_bytes);
 template <>
 inline constexpr std::size_t kFirstVersionBytes<octile_quantized_layout> =
-    offsetof(octile_quantized_layout, scale_bytes) + sizeof(int64_t);
+    OCTILE_BYTES_THROUGH(octile_quantized_layout, scale_bytes);
+#undef OCTILE_BYTES_THROUGH
 
-// Sizes beyond this are taken for an uninitialised struct_size rather than looked through.
+// A larger struct_size is taken as uninitialised, and the struct is not looked through.
 inline constexpr std::size_t kMaxStructBytes = 4096;
 
-// That `known` bytes or more are there, and that what lies beyond the `known` of this version is
-// zero.
+// Checks that the struct has the first version's bytes, and zeros beyond the bytes known today.
 Status check_struct(const char* name, const void* user, std::size_t first_version_bytes,
                     std::size_t known_bytes);
 
-// The caller's struct as this version's: what the caller does not know of is zero.
+// Copies the caller's struct into this version's. What the caller does not know of becomes zero.
 template <typename T>
 Status read_struct(const char* name, const T* user, T& out,
                    std::size_t first_version_bytes = kFirstVersionBytes<T>) {
@@ -102,7 +108,7 @@ Status read_struct(const char* name, const T* user, T& out,
   return {};
 }
 
-// Writes as much of `value` as the caller's struct holds; its struct_size stays.
+// Writes as much of `value` as the caller's struct holds and keeps its struct_size.
 template <typename T>
 Status write_struct(const char* name, T value, T* user) {
   if (Status ok = check_struct(name, user, kFirstVersionBytes<T>, sizeof(T)); !ok) return ok;

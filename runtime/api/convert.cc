@@ -7,31 +7,57 @@ namespace octile::api {
 namespace {
 
 constexpr int kDefaultPromote = 128;
-
-int promote_of(std::int32_t promote) {
-  if (promote == 0) return kDefaultPromote;
-  return promote == OCTILE_PROMOTE_NONE ? kPromoteNone : promote;
-}
+static_assert(OCTILE_PROMOTE_NONE == kPromoteNone);
 
 Status check_dtype(NamedValue v) {
   return check_enum(v.name, "octile_dtype", v.value, OCTILE_E4M3, OCTILE_FP32);
 }
 
 Status check_options(const octile_quantize_desc& desc) {
-  if (Status ok = check_enum("desc->operation", "octile_quantize_operation", raw(desc.operation),
-                             OCTILE_QUANTIZE, OCTILE_TRANSPOSE);
-      !ok)
-    return ok;
-  if (Status ok = check_enum("desc->grouping", "octile_grouping", raw(desc.grouping),
-                             OCTILE_GROUPS_NONE, OCTILE_GROUPS_MASKED);
-      !ok)
-    return ok;
-  if (Status ok = check_enum("desc->shard", "octile_shard_step", raw(desc.shard), OCTILE_SHARD_NONE,
-                             OCTILE_SHARD_CAST);
-      !ok)
-    return ok;
-  return check_enum("desc->scale_layout", "octile_scale_layout", raw(desc.scale_layout),
-                    OCTILE_SCALE_LAYOUT_LINEAR, OCTILE_SCALE_LAYOUT_SWIZZLED);
+  struct Option {
+    const char* name;
+    const char* type;
+    int value, least, most;
+  };
+  for (const Option& option :
+       {Option{"desc->operation", "octile_quantize_operation", raw(desc.operation), OCTILE_QUANTIZE,
+               OCTILE_TRANSPOSE},
+        Option{"desc->grouping", "octile_grouping", raw(desc.grouping), OCTILE_GROUPS_NONE,
+               OCTILE_GROUPS_MASKED},
+        Option{"desc->shard", "octile_shard_step", raw(desc.shard), OCTILE_SHARD_NONE,
+               OCTILE_SHARD_CAST},
+        Option{"desc->scale_layout", "octile_scale_layout", raw(desc.scale_layout),
+               OCTILE_SCALE_LAYOUT_LINEAR, OCTILE_SCALE_LAYOUT_SWIZZLED},
+        Option{"desc->e8m0_rounding", "octile_e8m0_rounding", raw(desc.e8m0_rounding),
+               OCTILE_E8M0_UP, OCTILE_E8M0_OCP_FLOOR},
+        Option{"desc->policy", "octile_scale_policy", raw(desc.policy), OCTILE_SCALING_CURRENT,
+               OCTILE_SCALING_DELAYED},
+        Option{"desc->output", "octile_quantize_output", raw(desc.output), 0,
+               OCTILE_ROWWISE_AND_TRANSPOSED}}) {
+    if (Status ok = check_enum(option.name, option.type, option.value, option.least, option.most);
+        !ok)
+      return ok;
+  }
+  return {};
+}
+
+Status read_fused(const octile_quantize_fused_desc* user, QuantizeProblem& problem) {
+  if (user == nullptr) return {};
+  octile_quantize_fused_desc fused{};
+  if (Status ok = read_struct("desc->fused", user, fused); !ok) return ok;
+  if (fused.source != nullptr) problem.source = canonical_source(fused.source);
+  if (fused.norm_epsilon != 0) problem.norm_epsilon = fused.norm_epsilon;
+  problem.bias_gradient = fused.bias_gradient != 0;
+  problem.tap = fused.tap != 0;
+  return {};
+}
+
+// Reads the struct of a feature. It becomes zero, struct_size included, if the caller gave none.
+template <typename Feature>
+Status read_feature(const char* name, const Feature* user, Feature& out) {
+  if (user != nullptr) return read_struct(name, user, out);
+  out = {};
+  return {};
 }
 
 }  // namespace
@@ -83,7 +109,7 @@ Result<GemmProblem> to_problem(const octile_gemm_desc* user) {
   problem.b = *b;
   problem.d = static_cast<DType>(raw(desc.d_dtype));
   problem.accumulate = desc.accumulate != 0;
-  problem.promote = promote_of(desc.promote);
+  problem.promote = desc.promote == 0 ? kDefaultPromote : desc.promote;
   problem.invariant = desc.batch_invariant != 0;
   return problem;
 }
@@ -100,36 +126,42 @@ Result<QuantizeProblem> to_problem(const octile_quantize_desc* user) {
                        {"desc->scale_format", raw(desc.scale_format)});
   if (!q) return tl::unexpected<Error>(q.error());
   if (Status ok = check_options(desc); !ok) return tl::unexpected<Error>(ok.error());
-  if (Status ok = check_enum("desc->e8m0_rounding", "octile_e8m0_rounding", raw(desc.e8m0_rounding),
-                             OCTILE_E8M0_UP, OCTILE_E8M0_OCP_FLOOR);
-      !ok)
-    return tl::unexpected<Error>(ok.error());
-  if (Status ok = check_enum("desc->policy", "octile_scale_policy", raw(desc.policy),
-                             OCTILE_SCALING_CURRENT, OCTILE_SCALING_DELAYED);
-      !ok)
-    return tl::unexpected<Error>(ok.error());
-  const int output = raw(desc.output);
-  if (Status ok = check_enum("desc->output", "octile_quantize_output", output, 0,
-                             OCTILE_ROWWISE_AND_TRANSPOSED);
-      !ok)
-    return tl::unexpected<Error>(ok.error());
   QuantizeProblem problem;
   problem.cols = desc.cols;
   problem.operation = static_cast<QuantizeOperation>(raw(desc.operation));
   problem.x = *x;
   problem.q = *q;
-  problem.output = output == 0 ? QuantizeOutput::kRowwise : static_cast<QuantizeOutput>(output);
+  if (const int output = raw(desc.output); output != 0)
+    problem.output = static_cast<QuantizeOutput>(output);
   problem.amax_epsilon = desc.amax_epsilon;
   problem.policy = static_cast<ScalePolicy>(raw(desc.policy));
   problem.e8m0_rounding = static_cast<E8M0Rounding>(raw(desc.e8m0_rounding));
-  if (desc.source != nullptr) problem.source = canonical_source(desc.source);
-  if (desc.norm_epsilon != 0) problem.norm_epsilon = desc.norm_epsilon;
-  problem.bias_gradient = desc.bias_gradient != 0;
-  problem.tap = desc.tap != 0;
   problem.grouping = static_cast<Grouping>(raw(desc.grouping));
   problem.shard = static_cast<ShardStep>(raw(desc.shard));
   problem.scale_layout = static_cast<ScaleLayout>(raw(desc.scale_layout));
+  if (Status ok = read_fused(desc.fused, problem); !ok) return tl::unexpected<Error>(ok.error());
   return problem;
+}
+
+Status read_arguments(const octile_gemm_args* user, GemmArguments& out) {
+  octile_gemm_args& plain = out;
+  return read_struct("args", user, plain);
+}
+
+Status read_arguments(const octile_quantize_args* user, QuantizeArguments& out) {
+  octile_quantize_args& plain = out;
+  if (Status ok = read_struct("args", user, plain); !ok) return ok;
+  if (Status ok = read_feature("args->groups", plain.groups, out.groups); !ok) return ok;
+  if (Status ok = read_feature("args->shard", plain.shard, out.shard); !ok) return ok;
+  if (Status ok = read_feature("args->delayed", plain.delayed, out.delayed); !ok) return ok;
+  if (Status ok = read_feature("args->fused", plain.fused, out.fused); !ok) return ok;
+  if (Status ok = read_feature("args->source_scales", plain.source_scales, out.source_scales); !ok)
+    return ok;
+  return read_feature("args->monitor", plain.monitor, out.monitor);
+}
+
+Status read_arguments(const octile_scale_update_args* user, octile_scale_update_args& out) {
+  return read_struct("args", user, out);
 }
 
 }  // namespace octile::api

@@ -1,4 +1,4 @@
-// octile_version ... octile_library_destroy, octile_quantized_layout_query.
+// The C API from octile_version to octile_library_destroy, and octile_quantized_layout_query.
 #include <fmt/format.h>
 
 #include <array>
@@ -16,7 +16,7 @@
 namespace octile::api {
 namespace {
 
-// A vector of the non-empty parts of "a:b:c".
+// Returns the non-empty parts of "a:b:c".
 std::vector<std::string> split_roots(std::string_view text) {
   std::vector<std::string> roots;
   while (!text.empty()) {
@@ -27,7 +27,8 @@ std::vector<std::string> split_roots(std::string_view text) {
   return roots;
 }
 
-// A number that is none would leave the disk to grow without a bound, or the cache without a use.
+// Returns the bound. Text that is not a number is refused, because taking it as 0 or as 1 would
+// leave the cache without a bound or without a use.
 Result<std::int64_t> max_bytes_of(const std::string& text) {
   std::int64_t bytes = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), bytes);

@@ -1,4 +1,4 @@
-// octile_*_plan_create ... octile_plan_workspace_size, octile_*_run.
+// The C API from octile_*_plan_create to octile_*_run.
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -54,11 +54,11 @@ Status prepare(octile_plan* plan, std::int64_t lo, std::int64_t hi, std::uint32_
   return plan->plan->prepare(lo, hi, (flags & OCTILE_PREPARE_ASYNC) != 0);
 }
 
-template <typename Args>
-Status run(octile_plan* plan, const Args* user, void* stream) {
+template <typename Arguments, typename User>
+Status run(octile_plan* plan, const User* user, void* stream) {
   if (Status ok = require("plan", plan); !ok) return ok;
-  Args args{};
-  if (Status ok = read_struct("args", user, args); !ok) return ok;
+  Arguments args{};
+  if (Status ok = read_arguments(user, args); !ok) return ok;
   return plan->plan->run(args, static_cast<CUstream>(stream));
 }
 
@@ -153,15 +153,15 @@ octile_status octile_plan_quantized_layout(octile_plan* plan, int64_t rows, int6
 }
 
 octile_status octile_gemm_run(octile_plan* plan, const octile_gemm_args* args, void* stream) {
-  return call([&] { return run(plan, args, stream); });
-}
-
-octile_status octile_scale_update_run(octile_plan* plan, const octile_scale_update_args* args,
-                                      void* stream) {
-  return call([&] { return run(plan, args, stream); });
+  return call([&] { return run<octile::GemmArguments>(plan, args, stream); });
 }
 
 octile_status octile_quantize_run(octile_plan* plan, const octile_quantize_args* args,
                                   void* stream) {
-  return call([&] { return run(plan, args, stream); });
+  return call([&] { return run<octile::QuantizeArguments>(plan, args, stream); });
+}
+
+octile_status octile_scale_update_run(octile_plan* plan, const octile_scale_update_args* args,
+                                      void* stream) {
+  return call([&] { return run<octile_scale_update_args>(plan, args, stream); });
 }

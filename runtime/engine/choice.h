@@ -1,4 +1,4 @@
-// Which configuration serves a token count, and why that one.
+// Chooses the configuration that serves a token count, and says why.
 #pragma once
 
 #include <cstdint>
@@ -17,22 +17,20 @@ std::string_view name_of(ChosenBy by);  // "record", "near record", "model"
 struct Choice {
   KernelConfig config;
   ChosenBy by = ChosenBy::kModel;
-  std::optional<cache::TuningRecord> record;  // absent: kModel
-  std::string reason;  // a sentence for a person; what was passed over and why is part of it
+  std::optional<cache::TuningRecord> record;  // nothing if the cost model chose
+  std::string reason;  // for a person; it says which records were passed over and why
 };
 
-// The winner of the best record that is exact or near, and whose configuration the problem and the
-// device admit; else the cost model's. A near record's winner is passed over where the cost model
-// expects it to be more than a twentieth slower than its own pick. Another device's record is
-// mentioned and never taken. A batch-invariant problem takes no configuration whose numerics differ
-// from the model's, which are the same for every token count.
+// Returns the configuration for a token count: the winner of the best record that is exact or near
+// and whose configuration the problem and the device admit, else the cost model's. A near record's
+// winner is passed over if the cost model expects it to be slower than its own pick by more than
+// 5 %, or by more than 2 % above 128 tokens. A record of another device is mentioned and not used.
+// A batch-invariant problem takes only configurations with the numerics of the model's, which are
+// the same for every token count.
 Choice choose_config(const Problem& problem, std::int64_t tokens, const DeviceSpec& device,
                      const cache::TuningSet& records);
 
-// The cost model's choice, which a token count without a record gets.
-KernelConfig model_config(const Problem& problem, std::int64_t tokens, const DeviceSpec& device);
-
-// What a record of this problem says of it: the canonical text with the token count open.
+// Returns the problem's text in tuning records: the canonical text with dynamic tokens.
 std::string tuning_text(const Problem& problem);
 
 }  // namespace octile

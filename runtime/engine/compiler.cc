@@ -26,12 +26,12 @@ namespace fs = std::filesystem;
 constexpr std::string_view kMagic = "octile toolchain memo 1";
 constexpr std::string_view kMemoName = "toolchain.memo";
 constexpr std::string_view kDigestMemoName = "nvrtc-digest.memo";  // Nvrtc::build_digest's own
-// What leads Nvrtc::open to one library rather than another.
+// The variables that decide which library Nvrtc::open finds.
 constexpr std::array<std::string_view, 3> kSearchVariables{"OCTILE_LIBNVRTC", "CUDA_HOME",
                                                            "LD_LIBRARY_PATH"};
 
-// One line a file; nullopt where it cannot be looked at. Nothing here follows the clock of the
-// host.
+// Returns one line per file, or nullopt if a file cannot be examined. It does not depend on the
+// host's clock.
 std::optional<std::string> fingerprint(const fs::path& file) {
   struct stat s{};
   if (::stat(file.c_str(), &s) != 0) return std::nullopt;
@@ -39,7 +39,7 @@ std::optional<std::string> fingerprint(const fs::path& file) {
                      s.st_mtim.tv_sec, s.st_mtim.tv_nsec, s.st_ino);
 }
 
-// The compiler's files: the library itself and the builtins beside it.
+// Returns the compiler's files: the library and the builtins beside it.
 std::optional<std::string> fingerprints(const fs::path& nvrtc) {
   std::vector<fs::path> files{nvrtc};
   std::error_code error;
@@ -63,7 +63,7 @@ std::string search_text() {
   return text;
 }
 
-// Everything the toolchain's name was derived from. Compared as a whole.
+// Everything that the toolchain's name was derived from. It is compared as a whole.
 std::optional<std::string> provenance(const std::string& nvrtc) {
   const auto files = fingerprints(nvrtc);
   if (!files) return std::nullopt;
@@ -84,7 +84,7 @@ std::string read_file(const std::string& path) {
   return std::move(text).str();
 }
 
-// The rest of the next line where it begins with "<tag> "; empty otherwise.
+// Returns the rest of the next line if it begins with "<tag> ", else an empty text.
 std::string next_field(std::istream& in, std::string_view tag) {
   std::string line;
   if (!std::getline(in, line) || !line.starts_with(tag) || line.size() <= tag.size()) return {};
@@ -121,14 +121,14 @@ Result<cache::Toolchain> Compiler::toolchain() {
   return opened->toolchain;
 }
 
-// Written beside and renamed, so that a reader sees all of it or none. Whatever goes wrong is the
-// next process's few milliseconds: nothing to report.
+// Writes the memo to another name and renames it, so that a reader sees all of it or none. A
+// failure is not reported, because it costs the next process only a few milliseconds.
 void Compiler::remember(const Opened& opened) {
   if (memo_folder_.empty() || recall() == opened.toolchain) return;
   const auto derived_from = provenance(opened.nvrtc->path());
   if (!derived_from) return;
   std::error_code ignored;
-  // As the cache makes it, which refuses a folder that others may write.
+  // With the cache's permissions: it refuses a folder that others may write.
   if (!cache::Root(memo_folder_, true, cache::or_system(nullptr))
            .open(cache::Root::Missing::kCreate))
     return;
@@ -155,7 +155,7 @@ std::optional<cache::Toolchain> Compiler::recall() const {
   const std::string nvrtc = next_field(in, "nvrtc");
   cache::Toolchain toolchain{next_field(in, "compiler"), next_field(in, "build")};
   if (nvrtc.empty() || toolchain.compiler.empty() || toolchain.build.empty()) return std::nullopt;
-  // Writing it anew from what the disk says now compares provenance and checksum in one step.
+  // The memo is composed again from the present files, which compares all of it in one step.
   const auto derived_from = provenance(nvrtc);
   if (!derived_from || memo_text(toolchain, nvrtc, *derived_from) != text) return std::nullopt;
   return toolchain;

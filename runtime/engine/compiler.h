@@ -1,12 +1,12 @@
-// The compiler of one library handle: opened on first need only, and known by name before that.
+// The compiler of one library handle. It is opened when first needed, and its name is known before.
 //
-// A fresh process whose kernels are all cached needs the toolchain's name (it is part of what the
-// writable cache matches) but not the compiler, and opening NVRTC costs 5 to 250 ms. So the name is
-// remembered in the cache folder with everything it was derived from: the variables that lead the
-// search for NVRTC, and size, modification time and inode of its files. Where any of these differs,
-// the memo is ignored and NVRTC is opened. A memo that is wrong all the same (a library replaced by
-// one of the same size within the resolution of the clock) costs provenance, never a wrong kernel:
-// source, options and architecture are compared in full.
+// A new process whose kernels are all cached needs the toolchain's name, which the writable cache
+// compares, but not the compiler. Opening NVRTC costs 5 to 250 ms. So a memo in the cache folder
+// holds the name and everything it was derived from: the variables that lead the search for NVRTC,
+// and size, modification time and inode of its files. If any of these differs, the memo is ignored
+// and NVRTC is opened. A memo can still be wrong, if a library of the same size replaced another
+// within the resolution of the clock. Then the provenance of a kernel is wrong, but not the kernel,
+// because source, options and architecture are compared in full.
 #pragma once
 
 #include <memory>
@@ -27,14 +27,14 @@ class Compiler {
     cache::Toolchain toolchain;
   };
 
-  // memo_folder: an existing or creatable folder; empty: nothing is remembered.
+  // memo_folder: an existing or creatable folder; empty: there is no memo.
   explicit Compiler(std::string memo_folder);
 
-  // Opens NVRTC on the first call. A failure is not remembered: the next call tries again.
-  // Errors: kNoCompiler, with every place that was tried.
+  // Opens NVRTC on the first call. After a failure the next call tries again. Errors: kNoCompiler,
+  // with every place that was tried.
   Result<Opened> open();
 
-  // The toolchain open() would give: from the memo where it holds, else by opening.
+  // Returns the toolchain that open() would give: from the memo if it holds, else by opening.
   Result<cache::Toolchain> toolchain();
 
  private:

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "generator/families.h"
+#include "generator/core/token_buckets.h"
 
 namespace octile {
 
@@ -46,6 +46,7 @@ nlohmann::ordered_json describe(const Plan& plan) {
     kernels.push_back(std::move(kernel));
   }
   return {{"problem", to_text(plan.problem())},
+          {"token_axis", plan.axis().name},
           {"device", plan.target().text},
           {"kernels", std::move(kernels)}};
 }

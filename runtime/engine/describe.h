@@ -7,14 +7,16 @@
 
 namespace octile {
 
-// One kernel: name, config, template, source_digest, architecture, threads, cluster, registers,
-// smem_bytes, spill_store_bytes, spill_load_bytes, stack_bytes, compile_ms (of the compile that
-// made the cubin), cubin_bytes, cache ("hit" | "miss"), toolchain.
+// Describes one kernel: name, config, template, source_digest, architecture, threads, cluster,
+// registers, smem_bytes, spill_store_bytes, spill_load_bytes, stack_bytes, compile_ms (of the
+// compile that made the cubin), cubin_bytes, cache ("hit" | "miss"), toolchain.
 nlohmann::ordered_json describe(const KernelBuild& build);
 
-// problem, device, kernels: each as above plus `buckets`, the largest token count of every bucket
-// it serves, ascending, and `chosen_by`, for each of these "record" | "near record" | "model", or
-// null where the kernel serves until the chosen one is ready.
+// Describes a plan: problem, token_axis (the dimension that holds the tokens: "m", "k", "rows"),
+// device, kernels. Each kernel is as above, with `buckets` and `chosen_by` beside. `buckets` has
+// the largest token count of every bucket it serves, ascending. `chosen_by` has for each of these
+// "record" | "near record" | "model", or null if the kernel serves only until the chosen one is
+// ready.
 nlohmann::ordered_json describe(const Plan& plan);
 
 }  // namespace octile

@@ -1,4 +1,4 @@
-// Scopes around driver calls: which context they go to, and what a capture forbids them.
+// Scopes around driver calls: the context they use, and permission to load during a capture.
 #pragma once
 
 #include <cuda.h>
@@ -7,8 +7,8 @@
 
 namespace octile {
 
-// For the scope, a context of the device is current: the thread's own where it is on that device (a
-// framework's, primary or not), else the device's primary context.
+// Keeps a context of the device current for the scope. This is the thread's own context if that is
+// on the device (a framework's, primary or not), else the device's primary context.
 class DeviceScope {
  public:
   DeviceScope(const Driver& driver, int ordinal, CUcontext primary) : driver_(driver) {
@@ -37,8 +37,8 @@ class DeviceScope {
   bool in_primary_ = false;
 };
 
-// For the scope, this thread may load kernels although some stream captures in the global mode,
-// which would otherwise forbid the call and spoil the capture.
+// Lets this thread load kernels for the scope while some stream captures in the global mode.
+// Otherwise the capture would forbid the call and become invalid.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const Driver& driver) : driver_(driver) {

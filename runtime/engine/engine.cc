@@ -35,7 +35,7 @@ std::string roots_text(const cache::StoreOptions& options) {
   return text.empty() ? "no cache folder" : text;
 }
 
-// That a cubin holds the kernels of `emitted`, with the parameters they are launched with.
+// Checks that a cubin holds the kernels of `emitted`, with the parameters they are launched with.
 Status validate(std::span<const std::uint8_t> cubin, const EmittedKernel& emitted,
                 std::string_view architecture) {
   Status ok = validate_cubin(cubin, architecture, emitted.name, emitted.parameter_bytes);
@@ -125,13 +125,14 @@ Result<Engine::Kernel> Engine::find_or_compile(const Wanted& wanted) {
                             wanted.identity.entry_name, wanted.identity.architecture,
                             roots_text(store_.options()), compiler.error().message));
   const cache::Store::Lock lock = store_.lock(wanted.identity, compiler->toolchain);
-  // Whoever held the lock before may have published it; or the memo named another toolchain.
+  // The last holder of the lock may have published it, or the memo named another toolchain.
   if (lock.held() || expected != compiler->toolchain)
     if (Kernel found = find_on_disk(wanted, compiler->toolchain)) return found;
   return compile(wanted, *compiler);
 }
 
-// nullopt: any toolchain's kernel will do, because this process will compile none.
+// Returns the toolchain to look for. If this process cannot compile, it is nullopt and the kernel
+// of any toolchain will do.
 std::optional<cache::Toolchain> Engine::expected_toolchain() {
   if (options_.offline) return std::nullopt;
   auto toolchain = compiler_.toolchain();
@@ -139,7 +140,7 @@ std::optional<cache::Toolchain> Engine::expected_toolchain() {
   return *toolchain;
 }
 
-// Null where there is none, or one that is not what it says it is.
+// Returns the cached kernel, or null if there is none or it is not the kernel that it claims to be.
 Engine::Kernel Engine::find_on_disk(const Wanted& wanted,
                                     const std::optional<cache::Toolchain>& toolchain) {
   std::optional<cache::Hit> hit = store_.lookup(wanted.identity, toolchain);

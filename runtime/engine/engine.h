@@ -3,9 +3,9 @@
 //   problem + device -> tuning record, else candidates -> rank -> emit -> key -> in memory? ->
 //   on disk? -> NVRTC -> cubin -> cache
 //
-// One process compiles a kernel once, however many threads ask; processes that share a cache folder
-// compile it once between them. The cache is advisory: nothing that happens to it fails a call or
-// lets a kernel run that is not the one asked for.
+// A process compiles a kernel once, however many threads ask. Processes that share a cache folder
+// compile it once between them. The cache is advisory: whatever happens to it, no call fails and no
+// other kernel runs.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "cache/store.h"
-#include "generator/families.h"
 #include "generator/core/error.h"
+#include "generator/families.h"
 #include "runtime/engine/choice.h"
 #include "runtime/engine/compiler.h"
 #include "runtime/engine/kernel_build.h"
@@ -29,7 +29,7 @@ namespace octile {
 
 struct Built {
   std::shared_ptr<const KernelBuild> kernel;
-  CacheState state = CacheState::kMiss;  // kMemory: this handle already had it
+  CacheState state = CacheState::kMiss;  // kMemory: the handle had it already
 };
 
 struct EngineOptions {
@@ -46,16 +46,16 @@ class Engine {
   // logger outlives the engine.
   Engine(EngineOptions options, Logger& logger);
 
-  // The tuning records as their files have them now.
+  // Returns the tuning records that their files hold now.
   std::shared_ptr<const cache::TuningSet> records() { return records_.current(); }
 
-  // The configuration for a token count: a tuning record's, else the cost model's.
+  // Returns the configuration for a token count: a tuning record's, else the cost model's.
   Choice choose_config(const Problem& problem, std::int64_t tokens, const DeviceSpec& device);
 
-  // The kernel for a token count: choose_config(), then build().
+  // Returns the kernel for a token count: choose_config(), then build().
   Result<Built> kernel_for(const Problem& problem, std::int64_t tokens, const DeviceSpec& device);
 
-  // The kernel of a given configuration. May be called from several threads at once. Errors:
+  // Returns the kernel of a configuration. May be called from several threads at once. Errors:
   // kInvalidArgument, kUnsupported (emission); kOffline, kNoCompiler (naming the kernel and what is
   // missing); kCompileFailed.
   Result<Built> build(const Problem& problem, const KernelConfig& config, const DeviceSpec& device);
@@ -87,10 +87,10 @@ class Engine {
   SingleFlight<Kernel> kernels_;
 };
 
-// The templates embedded in the library: what emit() takes.
+// Returns the templates embedded in the library, which emit() takes.
 TemplateSet embedded_templates();
 
-// What identifies the kernel in the cache.
+// Returns what identifies the kernel in the cache.
 cache::Identity identity_of(const EmittedKernel& kernel, const DeviceSpec& device);
 
 }  // namespace octile

@@ -9,13 +9,13 @@
 
 namespace octile {
 
-// What `work` returns; an exception of the standard library becomes an error.
+// Returns what `work` returns. An exception of the standard library becomes an error.
 template <typename Work>
 Status guarded(Work&& work) {
   try {
     return std::forward<Work>(work)();
   } catch (const std::bad_alloc&) {
-    // Short enough for std::string to hold without allocating.
+    // A sentence so short that std::string does not allocate for it.
     return fail(ErrorCode::kOutOfMemory, "out of memory");
   } catch (const std::exception& e) {
     return fail(ErrorCode::kInternal, std::string("unexpected: ") + e.what());

@@ -5,7 +5,7 @@
 namespace octile {
 
 KernelRegistry::~KernelRegistry() {
-  // A driver that is shutting down refuses; there is nothing left to unload then.
+  // A driver that is shutting down refuses, but then nothing is left to unload.
   for (auto& [key, library] : libraries_) {
     const RelaxedCapture relaxed(*library.driver);
     (*library.driver)->cuLibraryUnload(library.library);
@@ -73,7 +73,7 @@ Result<LoadedKernel> KernelRegistry::make_ready(const Library& library, int ordi
     return tl::unexpected<Error>(set.error());
   auto scope = ContextGuard::enter(d, primary);
   if (!scope) return tl::unexpected<Error>(scope.error());
-  // Asking for the function loads the kernel into the context.
+  // This call loads the kernel into the context.
   const auto put = [&](CUkernel kernel, KernelHandle& handle) {
     handle.anywhere = kernel;
     return d.check(d->cuKernelGetFunction(&handle.in_primary, kernel), "cuKernelGetFunction");

@@ -1,4 +1,4 @@
-// The kernels a library handle has loaded: each once, made ready once for each device.
+// The kernels that a library handle has loaded. Each is loaded once and made ready once per device.
 #pragma once
 
 #include <cuda.h>
@@ -20,8 +20,8 @@ namespace octile {
 
 struct LoadedKernel {
   KernelHandle kernel;
-  std::vector<KernelHandle> companions;  // as EmittedKernel has them
-  CUcontext primary = nullptr;           // of the device they are ready on
+  std::vector<KernelHandle> companions;  // in the order of EmittedKernel
+  CUcontext primary = nullptr;           // of the device that they are ready on
 };
 
 class KernelRegistry {
@@ -31,9 +31,9 @@ class KernelRegistry {
   KernelRegistry(const KernelRegistry&) = delete;
   KernelRegistry& operator=(const KernelRegistry&) = delete;
 
-  // Loads the kernel where this handle has not, raises its shared-memory limit on the device and
-  // puts it into the device's primary context, so that a launch (inside a capture, say) finds it
-  // there. Holds a lock while the driver works. Errors: kDeviceError, kOutOfMemory.
+  // Loads the kernel if this handle has not, raises its shared-memory limit on the device and puts
+  // it into the device's primary context. Launches find it there, also inside a capture. Holds a
+  // lock while the driver works. Errors: kDeviceError, kOutOfMemory.
   Result<LoadedKernel> load(const std::shared_ptr<const Driver>& driver, int ordinal,
                             const std::shared_ptr<const KernelBuild>& build);
 

@@ -13,7 +13,7 @@ struct KernelHandle {
   CUfunction in_primary = nullptr;  // in its primary context
 };
 
-// What launches of a thread have in common.
+// Where a kernel is launched.
 struct LaunchSite {
   const Driver& driver;
   CUstream stream = nullptr;
@@ -37,8 +37,9 @@ inline CUlaunchConfig launch_config(const LaunchSite& site, unsigned blocks, uns
   return config;
 }
 
-// Of a kernel that begins with griddepcontrol.wait: the stream's order is kept by it and not by the
-// launch, which so takes the host 2.5 us instead of 3.0 (H200, driver 580).
+// The attribute of a kernel that executes griddepcontrol.wait before it touches memory. The kernel
+// then keeps the stream's order, and the launch takes the host 2.5 us instead of 3.0 (H200, driver
+// 580).
 inline CUlaunchAttribute waits_itself() {
   CUlaunchAttribute attribute{};
   attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
@@ -46,7 +47,17 @@ inline CUlaunchAttribute waits_itself() {
   return attribute;
 }
 
-// `parameters`: a pointer to each. Errors: as Driver::check.
+// The attribute of a kernel whose thread blocks form clusters of that many.
+inline CUlaunchAttribute cluster_of(int blocks) {
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+  attribute.value.clusterDim.x = static_cast<unsigned int>(blocks);
+  attribute.value.clusterDim.y = 1;
+  attribute.value.clusterDim.z = 1;
+  return attribute;
+}
+
+// Enqueues one launch; `parameters` has a pointer to each parameter. Errors: as Driver::check.
 inline Status launch(const LaunchSite& site, const KernelHandle& kernel,
                      const CUlaunchConfig& config, void** parameters) {
   return site.driver.check(

@@ -17,7 +17,7 @@ struct LibraryOptions {
   int compile_threads = 0;  // 0: one per core
 };
 
-// Members are destroyed last to first: background jobs end before what they use.
+// Members are destroyed last to first, so that background jobs end before what they use.
 struct Library {
   explicit Library(LibraryOptions options)
       : logger(std::move(options.log), options.log_level),

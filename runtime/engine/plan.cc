@@ -6,24 +6,10 @@
 #include <latch>
 #include <utility>
 
-#include "generator/families.h"
 #include "generator/quantize/layout.h"
-#include "runtime/engine/arguments.h"
 #include "runtime/engine/guarded.h"
 
 namespace octile {
-namespace {
-
-std::variant<GemmLaunch, QuantizeLaunch> launch_of(const Problem& problem,
-                                                   const KernelConfig& config, int sm_count,
-                                                   const LoadedKernel& loaded) {
-  if (const auto* gemm = std::get_if<GemmConfig>(&config))
-    return gemm_launch(*gemm, sm_count, loaded.kernel);
-  return quantize_launch(std::get<QuantizeProblem>(problem), std::get<QuantizeConfig>(config),
-                         sm_count, loaded.kernel, loaded.companions);
-}
-
-}  // namespace
 
 Result<std::shared_ptr<Plan>> Plan::create(Library& library, Problem problem, Target target) {
   if (Status ok = check_supported(problem); !ok) return tl::unexpected<Error>(ok.error());
@@ -32,11 +18,14 @@ Result<std::shared_ptr<Plan>> Plan::create(Library& library, Problem problem, Ta
 }
 
 Plan::Plan(Library& library, Problem problem, Target target)
-    : library_(library), problem_(std::move(problem)), target_(std::move(target)) {}
+    : library_(library),
+      problem_(std::move(problem)),
+      axis_(token_axis(problem_)),
+      target_(std::move(target)) {}
 
 Status Plan::prepare(std::int64_t lo, std::int64_t hi, bool async) {
-  if (Status ok = check_tokens(problem_, "lo", lo); !ok) return ok;
-  if (Status ok = check_tokens(problem_, "hi", hi); !ok) return ok;
+  if (Status ok = check_tokens(axis_, "lo", lo); !ok) return ok;
+  if (Status ok = check_tokens(axis_, "hi", hi); !ok) return ok;
   if (lo > hi)
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("lo is {} and hi is {}; allowed: lo <= hi", lo, hi));
@@ -46,8 +35,8 @@ Status Plan::prepare(std::int64_t lo, std::int64_t hi, bool async) {
   const std::vector<Group> groups = missing(first, last);
   if (groups.empty()) return {};
   if (!async) return prepare_now(groups);
-  // The largest bucket's choice is the generic kernel: a large tile wastes less on few tokens than
-  // a small one on many.
+  // The largest bucket's choice is the generic kernel, because a large tile wastes less on few
+  // tokens than a small one on many.
   const bool has_generic = !groups.front().buckets.test(static_cast<std::size_t>(last));
   if (!has_generic)
     if (Status ready = prepare_now({groups.front()}); !ready) return ready;
@@ -62,7 +51,7 @@ Status Plan::wait() {
   return std::exchange(background_error_, {});
 }
 
-// The configurations still to be made.
+// Returns the configurations still to be made.
 std::vector<Plan::Group> Plan::missing(int first_bucket, int last_bucket) const {
   BucketMask open;
   for (int bucket = first_bucket; bucket <= last_bucket; ++bucket)
@@ -71,11 +60,11 @@ std::vector<Plan::Group> Plan::missing(int first_bucket, int last_bucket) const 
     const std::scoped_lock lock(mutex_);
     open &= ~settled_;
   }
-  if (open.none()) return {};  // without a look at the records' files
+  if (open.none()) return {};  // the records' files are not looked at
   return groups_of(open, *library_.engine.records());
 }
 
-// The distinct configurations of these buckets, the largest bucket's first.
+// Returns the distinct configurations of these buckets, the largest bucket's first.
 std::vector<Plan::Group> Plan::groups_of(BucketMask buckets,
                                          const cache::TuningSet& records) const {
   std::vector<Group> groups;
@@ -91,7 +80,7 @@ std::vector<Plan::Group> Plan::groups_of(BucketMask buckets,
   return groups;
 }
 
-// In parallel; the first error in the order of the groups, after all have ended.
+// Makes all in parallel. Returns the first error in the order of the groups, after all have ended.
 Status Plan::prepare_now(const std::vector<Group>& groups) {
   std::vector<Status> results(groups.size());
   std::latch done(static_cast<std::ptrdiff_t>(groups.size()));
@@ -123,8 +112,8 @@ void Plan::background_done(const Status& status) {
   if (--background_jobs_ == 0) background_idle_.notify_all();
 }
 
-// Records are advisory: where the kernel of a recorded configuration cannot be had (it is not in
-// the cache of a host that compiles nothing, or does not compile), the cost model's serves.
+// Makes the kernel of a group. Records are advisory: if the kernel of a recorded configuration does
+// not compile, or is not in the cache of a host that compiles nothing, the cost model's serves.
 Status Plan::make(const Group& group) {
   Status made = make_chosen(group);
   const auto by_record = [](const auto& by) { return by && *by != ChosenBy::kModel; };
@@ -138,7 +127,7 @@ Status Plan::make(const Group& group) {
   return {};
 }
 
-// Compile or find -> load -> publish, for the buckets of one configuration.
+// Compile or find -> load -> resolve -> publish, for the buckets of one configuration.
 Status Plan::make_chosen(const Group& group) {
   auto built = library_.engine.build(problem_, group.config, target_.spec);
   if (!built) return tl::unexpected<Error>(built.error());
@@ -149,7 +138,7 @@ Status Plan::make_chosen(const Group& group) {
     loaded = *answer;
   }
   publish({group.config, std::move(*built), loaded.primary,
-           launch_of(problem_, group.config, target_.spec.sm_count, loaded)},
+           resolve(problem_, group.config, target_.spec, loaded)},
           group);
   return {};
 }
@@ -169,7 +158,7 @@ void Plan::publish(PreparedKernel kernel, const Group& group) {
   settled_ |= group.buckets;
 }
 
-// Buckets without a kernel get the one of the range's largest bucket.
+// Gives the kernel of the range's largest bucket to the buckets without one.
 void Plan::serve_meanwhile(int first_bucket, int last_bucket) {
   const std::scoped_lock lock(mutex_);
   const PreparedKernel* generic = table_[static_cast<std::size_t>(last_bucket)].load();
@@ -180,20 +169,18 @@ void Plan::serve_meanwhile(int first_bucket, int last_bucket) {
 }
 
 Result<std::size_t> Plan::workspace_bytes(std::int64_t tokens) const {
-  if (Status ok = check_tokens(problem_, "tokens", tokens); !ok)
+  if (Status ok = check_tokens(axis_, "tokens", tokens); !ok)
     return tl::unexpected<Error>(ok.error());
-  const auto* quantize = std::get_if<QuantizeProblem>(&problem_);
-  if (quantize == nullptr || target_.kind == TargetKind::kHost) return std::size_t{0};
-  return static_cast<std::size_t>(workspace_of(*quantize, target_.spec.sm_count).bytes(tokens));
+  if (target_.kind == TargetKind::kHost) return std::size_t{0};
+  return static_cast<std::size_t>(octile::workspace_bytes(problem_, target_.spec, tokens));
 }
 
 Result<QuantizedLayout> Plan::quantized_layout(std::int64_t rows, std::int64_t groups,
                                                bool transposed) const {
-  const auto* quantize = std::get_if<QuantizeProblem>(&problem_);
+  const auto* quantize = problem_as<QuantizeProblem>(problem_);
   if (quantize == nullptr)
-    return tl::unexpected<Error>(wrong_family("octile_plan_quantized_layout"));
-  if (Status ok = check_tokens(problem_, "rows", rows); !ok)
-    return tl::unexpected<Error>(ok.error());
+    return tl::unexpected<Error>(wrong_operation("octile_plan_quantized_layout"));
+  if (Status ok = check_tokens(axis_, "rows", rows); !ok) return tl::unexpected<Error>(ok.error());
   if (Status ok = check_layout_query(*quantize, groups, transposed); !ok)
     return tl::unexpected<Error>(ok.error());
   return octile::quantized_layout(*quantize, rows, groups, transposed);

@@ -1,4 +1,4 @@
-// A plan: a problem and a device, standing for every token count, and the kernels prepared for it.
+// A plan: a problem on a device, for every token count, and the kernels prepared for it.
 #pragma once
 
 #include <cuda.h>
@@ -12,31 +12,29 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
-#include "generator/families.h"
 #include "generator/core/error.h"
 #include "generator/core/layout.h"
+#include "generator/core/token_buckets.h"
 #include "octile/octile.h"
-#include "runtime/families/gemm/launch.h"
-#include "runtime/families/quantize/launch.h"
 #include "runtime/engine/library.h"
 #include "runtime/engine/target.h"
+#include "runtime/families/families.h"
 
 namespace octile {
 
-// A kernel ready for a plan: compiled, and loaded where the plan's device is live. Immutable.
+// A kernel ready for a plan: compiled, and loaded if the plan's device is live. Immutable.
 struct PreparedKernel {
   KernelConfig config;
   Built built;
-  CUcontext primary = nullptr;  // null: the device is a name only
-  std::variant<GemmLaunch, QuantizeLaunch> launch;
+  CUcontext primary = nullptr;  // null if the device is only a name
+  ResolvedKernel resolved;
 };
 
-// Problem and device never change; the table bucket -> kernel is published entry by entry, so that
-// running takes no lock. A kernel of a plan is right for every token count, hence any entry may
-// serve any bucket. Kernels live as long as the plan.
+// Problem and device never change. The table from buckets to kernels is published entry by entry,
+// so that running takes no lock. Every kernel of a plan is correct for every token count, so any
+// entry may serve any bucket. Kernels live as long as the plan.
 class Plan : public std::enable_shared_from_this<Plan> {
  public:
   static constexpr int kBuckets = kTokenBuckets;
@@ -46,15 +44,15 @@ class Plan : public std::enable_shared_from_this<Plan> {
   // The library outlives the plan's last background job. Errors: kUnsupported, kInvalidArgument.
   static Result<std::shared_ptr<Plan>> create(Library& library, Problem problem, Target target);
 
-  // See octile_plan_prepare. Legal while streams capture: kernels are loaded by the library's own
-  // threads, in the relaxed capture mode, which neither a global nor a thread-local capture
-  // forbids.
+  // See octile_plan_prepare. Legal while streams capture: the library's own threads load the
+  // kernels, in the relaxed capture mode, which no capture of another thread forbids.
   Status prepare(std::int64_t lo, std::int64_t hi, bool async);
   Status wait();
 
-  // See octile_gemm_run, octile_quantize_run. No lock, no allocation, nothing formatted on success.
-  Status run(const octile_gemm_args& user, CUstream stream) const;
-  Status run(const octile_quantize_args& user, CUstream stream) const;
+  // See octile_gemm_run, octile_quantize_run. A call that succeeds takes no lock, allocates nothing
+  // and formats nothing.
+  template <typename Arguments>
+  Status run(const Arguments& user, CUstream stream) const;
   // See octile_scale_update_run.
   Status run(const octile_scale_update_args& args, CUstream stream) const;
 
@@ -65,16 +63,17 @@ class Plan : public std::enable_shared_from_this<Plan> {
 
   struct Description {
     const PreparedKernel* kernel = nullptr;
-    BucketMask buckets;   // it serves now
-    ChosenFor chosen_by;  // of those buckets; nothing where it serves until another is ready
+    BucketMask buckets;   // those it serves now
+    ChosenFor chosen_by;  // nothing for a bucket that it serves only until another kernel is ready
   };
   std::vector<Description> kernels() const;
 
   const Problem& problem() const { return problem_; }
+  const TokenAxis& axis() const { return axis_; }
   const Target& target() const { return target_; }
 
  private:
-  // A configuration, the buckets it is the choice of, and by what.
+  // A configuration, the buckets it was chosen for, and what chose it.
   struct Group {
     KernelConfig config;
     BucketMask buckets;
@@ -92,22 +91,30 @@ class Plan : public std::enable_shared_from_this<Plan> {
   void publish(PreparedKernel kernel, const Group& group);
   void serve_meanwhile(int first_bucket, int last_bucket);
   void background_done(const Status& status);
+
+  const PreparedKernel* kernel_for(std::int64_t tokens) const;
+  const PreparedKernel* any_kernel() const;
+  template <typename Launch>
+  Status on_device(const PreparedKernel& kernel, CUstream stream, const Launch& launch) const;
   Error cannot_run(std::int64_t tokens, CUstream stream) const;
-  Error wrong_family(const char* call) const;
-  Status fill_zero(const GemmProblem& problem, const octile_gemm_args& args, CUstream stream) const;
+  Error wrong_operation(const char* call) const;
 
   Library& library_;
   const Problem problem_;
+  const TokenAxis axis_;
   const Target target_;
   std::array<std::atomic<const PreparedKernel*>, kBuckets> table_{};
 
-  mutable std::mutex mutex_;  // of everything below
+  mutable std::mutex mutex_;  // guards everything below
   std::vector<std::unique_ptr<const PreparedKernel>> kernels_;
   BucketMask settled_;   // buckets that have the kernel chosen for them
-  ChosenFor chosen_by_;  // of the settled ones
+  ChosenFor chosen_by_;  // what chose it, for settled buckets
   std::condition_variable background_idle_;
   int background_jobs_ = 0;
   Status background_error_;
 };
+
+extern template Status Plan::run<GemmArguments>(const GemmArguments&, CUstream) const;
+extern template Status Plan::run<QuantizeArguments>(const QuantizeArguments&, CUstream) const;
 
 }  // namespace octile

@@ -1,4 +1,4 @@
-// One thread makes a value while the others that ask for the same key wait for it.
+// Lets one thread make a value while the others that ask for the same key wait for it.
 #pragma once
 
 #include <exception>
@@ -18,11 +18,11 @@ class SingleFlight {
  public:
   struct Answer {
     Result<Value> value;
-    bool made = false;  // by this call; false: remembered, or made by another thread meanwhile
+    bool made = false;  // true if this call made the value
   };
 
-  // A value is kept for the life of this object. A failure goes to everybody who waited for it and
-  // is then forgotten, so that a later call tries again.
+  // Returns the value of a key. It is kept for the life of this object. A failure goes to all calls
+  // that waited for it; a later call tries again.
   Answer get(const std::string& key, const std::function<Result<Value>()>& make) {
     std::promise<Result<Value>> promise;
     {

@@ -20,7 +20,7 @@ Error unknown_device(std::string_view text) {
                       text, known_device_names())};
 }
 
-// The ordinal after "cuda:"; -1 where it is not a number.
+// Returns the ordinal after "cuda:", or -1 if it is not a number.
 int parse_ordinal(std::string_view digits) {
   int ordinal = -1;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), ordinal);
@@ -29,7 +29,7 @@ int parse_ordinal(std::string_view digits) {
 }
 
 int current_ordinal(const Driver& driver) {
-  CUdevice device = 0;  // an ordinal: CUdevice handles are their device's ordinal
+  CUdevice device = 0;  // CUdevice handles are ordinals
   return driver->cuCtxGetDevice(&device) == CUDA_SUCCESS ? device : 0;
 }
 

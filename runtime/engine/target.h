@@ -1,4 +1,4 @@
-// What a plan is for: a live GPU, a GPU known by name only, or the host's reference executor.
+// The device of a plan: a live GPU, a GPU known by name only, or the host's reference executor.
 #pragma once
 
 #include <memory>
@@ -21,10 +21,10 @@ struct Target {
   int ordinal = 0;                       // live
 };
 
-// "cuda": the device of the calling thread's current context, else the first. "cuda:N", the name of
-// a known device, or "host". Opens the driver for the first two only. Errors: kInvalidArgument
-// (listing what is allowed), kUnsupported (a live device no kernel here runs on), kNoDriver,
-// kDeviceError.
+// Returns the target for a text. This is "cuda" (the device of the calling thread's current
+// context, else the first), "cuda:N", the name of a known device, or "host". Opens the driver for
+// the first two only. Errors: kInvalidArgument (listing what is allowed), kUnsupported (a live
+// device that no kernel here runs on), kNoDriver, kDeviceError.
 Result<Target> resolve_target(std::string_view text);
 
 }  // namespace octile

@@ -34,7 +34,8 @@ std::shared_ptr<const cache::TuningSet> TuningRecords::current() {
   return records_;
 }
 
-// Remembers what it sees, before anything is read: a change in between is seen the next time.
+// Returns true if a file has changed. The stamps are taken before the files are read, so that the
+// next call sees a change in between.
 bool TuningRecords::files_changed() {
   bool changed = false;
   for (Watched& watched : files_) {

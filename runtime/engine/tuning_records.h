@@ -1,5 +1,5 @@
-// The tuning records a library handle chooses by: the writable root's, then the read-only roots',
-// then the set the library carries.
+// The tuning records that a library handle uses: the writable root's, then the read-only roots',
+// then the set that the library carries.
 #pragma once
 
 #include <memory>
@@ -13,22 +13,22 @@
 
 namespace octile {
 
-// Advisory, as the cache: a file that cannot be read, or a line that is no record, is reported once
-// and costs its records. Usable from several threads.
+// Records are advisory, as the cache is. A file that cannot be read, or a line that is no record,
+// is reported once and left out. Usable from several threads.
 class TuningRecords {
  public:
-  // enabled false: there are no records, and no file is looked at. logger outlives the object.
+  // enabled false: there are no records, and no file is read. logger outlives the object.
   TuningRecords(bool enabled, const std::string& writable_root,
                 const std::vector<std::string>& read_only_roots, Logger& logger);
 
-  // The records as the files have them now: read by the first call, and again by a call that finds
-  // a file's size or modification time changed.
+  // Returns the records that the files hold now. The first call reads them, and a later call reads
+  // them again if a file's size or modification time has changed.
   std::shared_ptr<const cache::TuningSet> current();
 
  private:
   struct Watched {
     cache::TuningFile file;
-    cache::TuningStamp stamp;  // of what was read
+    cache::TuningStamp stamp;  // of the file when it was read
   };
 
   bool files_changed();
@@ -37,12 +37,12 @@ class TuningRecords {
 
   const bool enabled_;
   Logger& logger_;
-  std::mutex mutex_;  // of everything below
+  std::mutex mutex_;  // guards everything below
   std::vector<Watched> files_;
-  std::shared_ptr<const cache::TuningSet> records_;  // null: not read yet
+  std::shared_ptr<const cache::TuningSet> records_;  // null before the first call
 };
 
-// What the library carries; its origin in a set is kEmbeddedOrigin.
+// Returns the records that the library carries. Their origin in a set is kEmbeddedOrigin.
 const std::vector<cache::TuningRecord>& embedded_tuning();
 inline constexpr const char* kEmbeddedOrigin = "the library's own set";
 

@@ -40,7 +40,7 @@ void WorkerPool::work() {
     queue_.pop_front();
     lock.unlock();
     job();
-    job = nullptr;  // what it holds is let go before the next wait
+    job = nullptr;  // frees what it holds before the next wait
     lock.lock();
   }
 }

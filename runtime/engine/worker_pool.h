@@ -1,5 +1,5 @@
-// The threads that compile and load: as many as the library handle was given, started on first
-// need.
+// The threads that compile and load. The library handle says how many. They start when first
+// needed.
 #pragma once
 
 #include <condition_variable>
@@ -16,7 +16,7 @@ class WorkerPool {
   using Job = std::function<void()>;
 
   explicit WorkerPool(int threads);  // 0: one per core
-  // Jobs that run are waited for; those still queued are dropped.
+  // Waits for running jobs and drops queued ones.
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;

@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "runtime/engine/reference_arguments.h"
-
 namespace octile {
 namespace {
 
@@ -15,21 +13,6 @@ Result<Tensor> with_buffers_of(const DeviceTensor& tensor, const Make& make) {
   auto scales = make(tensor.scales);
   if (!scales) return tl::unexpected<Error>(scales.error());
   return Tensor{tensor.type, tensor.rows, tensor.cols, std::move(*data), std::move(*scales)};
-}
-
-const void* address(const std::vector<std::uint8_t>& bytes) { return bytes.data(); }
-const void* address(const DeviceBuffer& buffer) { return buffer.pointer(); }
-
-template <typename Tensor>
-octile_gemm_args packed_args(const Tensor& a, const Tensor& b, void* d) {
-  octile_gemm_args args{};
-  args.m = a.rows;
-  args.a = address(a.data);
-  args.a_scale = address(a.scales);
-  args.b = address(b.data);
-  args.b_scale = address(b.scales);
-  args.d = d;
-  return args;
 }
 
 }  // namespace
@@ -60,17 +43,6 @@ Result<DeviceBuffer> copy_of(const GpuSession& gpu, const DeviceBuffer& buffer) 
 Result<DeviceTensor> copy_of(const GpuSession& gpu, const DeviceTensor& tensor) {
   return with_buffers_of<DeviceTensor>(
       tensor, [&](const DeviceBuffer& buffer) { return copy_of(gpu, buffer); });
-}
-
-octile_gemm_args gemm_args(const HostTensor& a, const HostTensor& b, void* d) {
-  return packed_args(a, b, d);
-}
-octile_gemm_args gemm_args(const DeviceTensor& a, const DeviceTensor& b, void* d) {
-  return packed_args(a, b, d);
-}
-
-reference::GemmArgs reference_args(const HostTensor& a, const HostTensor& b) {
-  return reference_args(gemm_args(a, b, nullptr));
 }
 
 }  // namespace octile

@@ -1,12 +1,10 @@
-// Quantised tensors on the host and on a GPU, with default strides, as GEMMs take them.
+// Quantised tensors on the host and on a GPU, packed, as GEMMs take them.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "generator/core/types.h"
-#include "octile/octile.h"
-#include "runtime/families/gemm/reference.h"
 #include "runtime/measure/gpu_session.h"
 
 namespace octile {
@@ -29,10 +27,5 @@ Result<std::vector<std::uint8_t>> download(const GpuSession& gpu, const DeviceBu
 Result<HostTensor> download(const GpuSession& gpu, const DeviceTensor& tensor);
 Result<DeviceBuffer> copy_of(const GpuSession& gpu, const DeviceBuffer& buffer);
 Result<DeviceTensor> copy_of(const GpuSession& gpu, const DeviceTensor& tensor);
-
-// Return the arguments of D = A B^T with default strides.
-octile_gemm_args gemm_args(const HostTensor& a, const HostTensor& b, void* d);
-reference::GemmArgs reference_args(const HostTensor& a, const HostTensor& b);
-octile_gemm_args gemm_args(const DeviceTensor& a, const DeviceTensor& b, void* d);
 
 }  // namespace octile

@@ -26,6 +26,12 @@ Result<Replay> capture(const GpuSession& gpu, const Contender& contender, int ca
 
 }  // namespace
 
+int rotation_slots(const GpuSession& gpu, std::int64_t bytes_of_a_call) {
+  constexpr std::int64_t kMost = 1024;  // for calls that hardly touch memory
+  const std::int64_t wanted = 2 * gpu.spec().l2_bytes / std::max<std::int64_t>(bytes_of_a_call, 1);
+  return static_cast<int>(std::clamp<std::int64_t>(wanted + 1, 2, kMost));
+}
+
 Result<Replayer> Replayer::create(const GpuSession& gpu) {
   auto start = Event::create(gpu.driver());
   if (!start) return tl::unexpected<Error>(start.error());

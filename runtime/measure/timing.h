@@ -25,6 +25,9 @@ struct Timing {
   double p10_us = 0, p90_us = 0;
 };
 
+// Returns how many copies of what one call touches pass twice the L2 together; at least 2.
+int rotation_slots(const GpuSession& gpu, std::int64_t bytes_of_a_call);
+
 struct TimingOptions {
   int rounds = 30;
   int slots = 1;

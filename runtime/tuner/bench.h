@@ -1,4 +1,4 @@
-// What a search needs of a device and a compiler, so that it can be tested without either.
+// What a search needs from a device and a compiler. Tests replace both.
 #pragma once
 
 #include <optional>
@@ -17,39 +17,41 @@ struct BuildReport {
 
 struct Verdict {
   bool right = true;
-  std::string why;  // where it is not: what was wrong, with the numbers
-  // Not empty: this candidate showed that the first one to pass is wrong, and how. What passed
-  // since was compared with that one: it is to be looked at again.
+  std::string why;  // if it is wrong: what was wrong, with the numbers
+  // If not empty, this candidate showed that the first one to pass is wrong, and says how. Every
+  // candidate that passed since was compared with that one and must be verified again.
   std::string first_is_wrong;
 };
 
-// Candidates are numbered in the order they are preferred in where measurements cannot tell them
-// apart; 0 is the default. A method that fails with an Error says that nothing more can be measured
-// (the device is lost).
+// Candidates are numbered in the order of preference among those that measurements cannot tell
+// apart; 0 is the default. If a method fails with an Error, nothing more can be measured (the
+// device is lost).
 class Bench {
  public:
   virtual ~Bench() = default;
 
   virtual int candidates() const = 0;
-  // The candidate that this one differs from in nothing the ranking knew of: it takes part where
-  // that one turns out to be among the fastest. nullopt: it takes part anyway.
+  // Returns the candidate that this one is a variant of. The two differ in nothing the ranking
+  // knows. A variant takes part only if that candidate is among the fastest. Other candidates, for
+  // which this is nullopt, always do.
   virtual std::optional<int> variant_of(int candidate) const = 0;
-  virtual std::string name(int candidate) const = 0;  // for sentences: its configuration
+  virtual std::string name(int candidate) const = 0;  // its configuration, for sentences
 
-  // Has candidates compiled elsewhere, in this order, and returns at once.
+  // Has other threads compile the candidates, in this order, and returns at once.
   virtual void start_builds(std::span<const int> candidates) = 0;
-  // Of one that was started. Waits for up to `seconds`; nullopt: not ready yet. An Error is the
-  // candidate's alone: it cannot be compiled.
+  // Returns the report on a build that was started, or nullopt if it is not ready within `seconds`.
+  // An Error means that this candidate cannot be compiled.
   virtual std::optional<Result<BuildReport>> build(int candidate, double seconds) = 0;
 
-  // Runs a built candidate on fresh operands and looks at everything it wrote.
+  // Runs a built candidate on fresh operands and checks everything it wrote.
   virtual Result<Verdict> verify(int candidate) = 0;
 
-  // Microseconds a call of a candidate that passed verification, by one measurement of some
+  // Returns the microseconds per call of a verified candidate, by one measurement of some
   // milliseconds.
   virtual Result<double> time(int candidate) = 0;
 
-  // Just now. Where it says throttled, what was measured since the last look is measured again.
+  // Returns the device's present state. If it says throttled, what was measured since the last call
+  // is measured again.
   virtual DeviceTelemetry state() = 0;
 };
 

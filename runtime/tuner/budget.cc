@@ -31,8 +31,8 @@ Budget Allotment::share(const Budget& all, std::size_t decision) const {
 }
 
 double value_of(double default_us, std::size_t place) {
-  constexpr double kCompiling = 15;  // as much as racing a product of 225 us
-  constexpr double kFirst = 5;       // times that of one whose kernels are all there
+  constexpr double kCompiling = 15;  // as much as racing kernels of 225 us
+  constexpr double kFirst = 5;       // the first decision's share beyond that of a later one
   const double compiling = kCompiling * (1 + kFirst / static_cast<double>(place + 1));
   return compiling + std::sqrt(std::max(default_us, 1.0));
 }

@@ -1,4 +1,4 @@
-// Seconds to spend, and how they are split over what is to be decided.
+// Seconds to spend, and how they are split over the decisions to make.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,14 @@ Clock steady_clock();
 
 class Budget {
  public:
-  // `stopped`, where it is given, ends the budget at once when it answers true.
+  // If `stopped` is given, the budget ends as soon as it returns true.
   Budget(Clock clock, double seconds, std::function<bool()> stopped = nullptr);
 
   double now() const { return clock_(); }
   double left() const;  // never below 0
-  // Whether something that takes `seconds` ends in time.
+  // Returns true if work of that many seconds ends in time.
   bool allows(double seconds) const { return seconds <= left(); }
-  // Ends `seconds` from now, or with this one where that is earlier.
+  // Returns a budget that ends `seconds` from now, or with this one if that is earlier.
   Budget part(double seconds) const;
 
  private:
@@ -28,8 +28,8 @@ class Budget {
   std::function<bool()> stopped_;
 };
 
-// Each decision gets of what is left the share its value has among those still to come: what one
-// does not use flows on to the rest.
+// Gives each decision a share of what is left, in proportion to its value among those still to
+// come. Time that one decision does not use is left for the others.
 class Allotment {
  public:
   explicit Allotment(std::vector<double> values) : values_(std::move(values)) {}  // each > 0
@@ -39,14 +39,15 @@ class Allotment {
   std::vector<double> values_;
 };
 
-// What deciding about a product of that many microseconds is worth, relative to others: its square
-// root, halfway between "every decision alike" and "every microsecond alike". The first would spend
-// on launch-bound products what the large ones need to be told apart; the second would leave
-// decoding, whose products are all short, undecided. On top comes what compiling a dozen candidates
-// costs whatever the product takes: without it products of 5 us got 0.3 s of 100 and stayed
-// undecided (measured: 32 decisions, 16 cores). The first of a campaign compile most, as kernels of
-// one serve the next: without more for them they were out of time at 15 of 48 candidates, while the
-// campaign ended with 40 % of its budget unused. `place`: among those to decide, from 0.
+// Returns what a decision about a kernel of that many microseconds is worth, relative to others. It
+// is the square root of the time, halfway between an equal share for every decision and a share in
+// proportion to the time. Equal shares would spend on short kernels what long ones need to be told
+// apart. Proportional shares would leave decoding undecided, whose kernels are all short. A
+// constant for compiling a dozen candidates is added. Without it, kernels of 5 us got 0.3 s of 100
+// and stayed undecided (32 decisions, 16 cores). The first decisions of a run get more of it,
+// because kernels compiled for one serve the next. Without that, they were out of time at 15 of 48
+// candidates, while the run ended with 40 % of its budget unused. `place`: the decision's number,
+// from 0.
 double value_of(double default_us, std::size_t place);
 
 }  // namespace octile::tuner

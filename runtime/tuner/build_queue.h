@@ -1,5 +1,5 @@
-// Kernels compiled by the library's threads while something else is done, possibly for searches
-// that have not begun yet.
+// Kernels that the library's threads compile in the background, also for searches that have not
+// begun.
 #pragma once
 
 #include <atomic>
@@ -17,16 +17,16 @@ class BuildQueue {
  public:
   // The library outlives the queue.
   BuildQueue(Library& library, DeviceSpec device) : library_(library), device_(std::move(device)) {}
-  // What has not begun is dropped; what has is waited for.
+  // Drops builds that have not begun and waits for the others.
   ~BuildQueue();
   BuildQueue(const BuildQueue&) = delete;
   BuildQueue& operator=(const BuildQueue&) = delete;
 
-  // Nothing happens where it was started before. The engine sees to it that problems whose kernels
-  // are the same compile them once.
+  // Starts a build; does nothing if it was started before. If problems have the same kernel, the
+  // engine compiles it once.
   void start(const Problem& problem, const KernelConfig& config);
 
-  // Of one that was started; waits for up to `seconds`. nullopt: not ready yet.
+  // Returns a build that was started, or nullopt if it is not ready within `seconds`.
   std::optional<Result<Built>> wait(const Problem& problem, const KernelConfig& config,
                                     double seconds);
 

@@ -13,7 +13,7 @@ namespace {
 
 std::string config_text(const Exploration& exploration, int candidate) {
   const auto at = static_cast<std::size_t>(candidate), listed = exploration.shortlist.size();
-  return octile::to_text(
+  return to_text(
       (at < listed ? exploration.shortlist[at] : exploration.variants.at(at - listed)).config);
 }
 
@@ -58,7 +58,7 @@ Decision decision_of(const TuningTask& task, const DeviceSpec& device,
   decision.outcome = search.outcome;
   cache::TuningRecord& record = decision.record;
   record = record_key(task, device);
-  record.family = std::holds_alternative<GemmProblem>(task.problem) ? "gemm" : "quantize";
+  record.family = family_name(task.problem);
   record.device_name = device.full_name;
   fill_times(exploration, search, record);
   for (const Dropped& dropped : search.dropped) {

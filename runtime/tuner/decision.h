@@ -1,4 +1,4 @@
-// What a search says, for people and for the record file.
+// The result of a search, for people and for the record file.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,21 @@
 
 namespace octile::tuner {
 
-// A candidate that gave wrong results, with all it takes to see that again.
+// A candidate that gave wrong results, with everything needed to reproduce them.
 struct WrongCandidate {
   std::string problem;
   std::int64_t tokens = 0;
   std::string config;
-  std::uint64_t seed = 0;  // of the operands
+  std::uint64_t seed = 0;  // the operands'
   std::string why;
 };
-// One sentence.
+// Returns one sentence.
 std::string to_text(const WrongCandidate& wrong);
 
 struct Decision {
   TuningTask task;
   Outcome outcome = Outcome::kOutOfTime;
-  cache::TuningRecord record;  // complete where decided
+  cache::TuningRecord record;  // complete if decided
   std::vector<WrongCandidate> wrong;
   int not_compiled = 0;
   int spilled = 0;
@@ -35,11 +35,11 @@ struct Decision {
   bool decided() const { return outcome == Outcome::kTuned || outcome == Outcome::kDefaultStays; }
 };
 
-// Problem, bucket and device of a task as records have them.
+// Returns a record with the problem, bucket and device of a task.
 cache::TuningRecord record_key(const TuningTask& task, const DeviceSpec& device);
 
-// All but outcome-independent extras (baselines, protocol of the bench, toolchain and digest of the
-// winner's kernel), which the caller knows.
+// Returns the decision without what only the caller knows: baselines, the bench's protocol, and
+// toolchain and digest of the winner's kernel.
 Decision decision_of(const TuningTask& task, const DeviceSpec& device,
                      const Exploration& exploration, const SearchResult& search,
                      std::uint64_t seed);

@@ -5,59 +5,19 @@
 #include <algorithm>
 #include <utility>
 
-#include "generator/families.h"
-#include "runtime/families/gemm/operands.h"
-#include "runtime/families/quantize/operands.h"
+#include "runtime/families/families.h"
 
 namespace octile::tuner {
 namespace {
 
-// What the search space of either family is told as.
-template <typename Config>
-Exploration exploration_of(const CandidatesOf<Config>& candidates, std::vector<Ranked> shortlist) {
-  Exploration exploration;
-  exploration.enumerated = candidates.enumerated;
-  exploration.admitted = candidates.admitted.size();
-  exploration.shortlist = std::move(shortlist);
-  exploration.removed = candidates.removed;
-  return exploration;
-}
-
-Exploration explore(const GemmProblem& problem, std::int64_t tokens, const DeviceSpec& device,
-                    const ShortlistOptions& options) {
-  const GemmCandidates found = octile::candidates(problem, tokens, device);
-  Exploration exploration =
-      exploration_of(found, shortlist(rank(problem, tokens, device, found),
-                                      default_config(problem, tokens, device), options));
-  for (std::size_t i = 0; i < exploration.shortlist.size(); ++i) {
-    Ranked variant = exploration.shortlist[i];
-    variant.variant_of = static_cast<int>(i);
-    auto& config = std::get<GemmConfig>(variant.config);
-    for (const Raster& raster : other_rasters(GemmConfig(config), problem, tokens)) {
-      config.raster = raster;
-      exploration.variants.push_back(variant);
-    }
+// Returns the variants of every configuration of a list, in its order.
+std::vector<Ranked> variants_of(const std::vector<Ranked>& list, const TuningTask& task) {
+  std::vector<Ranked> all;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    for (KernelConfig& config : variants(list[i].config, task.problem, task.tokens))
+      all.push_back({std::move(config), list[i].estimate_us, static_cast<int>(i)});
   }
-  return exploration;
-}
-
-Exploration explore(const QuantizeProblem& problem, std::int64_t rows, const DeviceSpec& device,
-                    const ShortlistOptions& options) {
-  const QuantizeSetting setting{problem, rows, device};
-  const QuantizeCandidates found = octile::candidates(problem, rows, device);
-  return exploration_of(
-      found, shortlist(rank(setting, found), default_config(problem, rows, device), options));
-}
-
-double floor_us(const GemmProblem& problem, std::int64_t tokens, const DeviceSpec& device) {
-  const auto bytes = static_cast<double>(bytes_of_call(problem, tokens));
-  const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(problem.n) *
-                       static_cast<double>(problem.k);
-  return std::max(bytes / (device.dram_tbps * 1e6), flops / (device.fp8_tflops * 1e6));
-}
-
-double floor_us(const QuantizeProblem& problem, std::int64_t rows, const DeviceSpec& device) {
-  return static_cast<double>(bytes_moved(problem, rows)) / (device.dram_tbps * 1e6);
+  return all;
 }
 
 }  // namespace
@@ -74,14 +34,22 @@ std::string to_text(const TuningTask& task) {
 
 Exploration explore(const TuningTask& task, const DeviceSpec& device,
                     const ShortlistOptions& options) {
-  return std::visit(
-      [&](const auto& problem) { return explore(problem, task.tokens, device, options); },
-      task.problem);
+  const auto& [problem, tokens] = task;
+  Candidates found = candidates(problem, tokens, device);
+  Exploration exploration;
+  exploration.enumerated = found.enumerated;
+  exploration.admitted = found.admitted.size();
+  exploration.removed = std::move(found.removed);
+  exploration.shortlist = shortlist(rank(problem, tokens, device, found.admitted),
+                                    default_config(problem, tokens, device), options);
+  exploration.variants = variants_of(exploration.shortlist, task);
+  return exploration;
 }
 
 double floor_us(const TuningTask& task, const DeviceSpec& device) {
-  return std::visit([&](const auto& problem) { return floor_us(problem, task.tokens, device); },
-                    task.problem);
+  const auto bytes = static_cast<double>(bytes_moved(task.problem, task.tokens));
+  const double operations = flops(task.problem, task.tokens);
+  return std::max(bytes / (device.dram_tbps * 1e6), operations / (device.fp8_tflops * 1e6));
 }
 
 }  // namespace octile::tuner

@@ -1,4 +1,4 @@
-// What there is to search for one problem at one token count, before anything is compiled.
+// The search space of one problem at one token count, before anything is compiled.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,7 @@
 
 namespace octile::tuner {
 
-// Which kernel is to serve a problem, whose token count (a product's m, a quantiser's rows) is
-// dynamic, at a token count.
+// The question which kernel is to serve a problem with dynamic tokens at one token count.
 struct TuningTask {
   Problem problem;
   std::int64_t tokens = 0;
@@ -26,16 +25,16 @@ struct Exploration {
   std::size_t admitted = 0;
   std::vector<Removal> removed;
   std::vector<Ranked> shortlist;  // the default first
-  std::vector<Ranked> variants;   // of them, looked at where they are among the fastest
+  std::vector<Ranked> variants;   // of the shortlist's configurations
 
-  // As a search numbers them: the shortlist, then the variants.
+  // Returns the candidates as a search numbers them: the shortlist, then the variants.
   std::vector<Ranked> candidates() const;
 };
 Exploration explore(const TuningTask& task, const DeviceSpec& device,
                     const ShortlistOptions& options = {});
 
-// max(bytes moved once / DRAM bandwidth, flops / peak) of the device's description: a yardstick,
-// not a bound. A quantiser has no flops, and reads twice what a first pass finds the maxima of.
+// Returns max(bytes moved / DRAM bandwidth, flops / peak) by the device's description: a yardstick,
+// not a bound.
 double floor_us(const TuningTask& task, const DeviceSpec& device);
 
 }  // namespace octile::tuner

@@ -13,11 +13,11 @@ Result<std::unique_ptr<TunerContext>> TunerContext::open(Library& library, const
 }
 
 void GpuBench::start_builds(std::span<const int> candidates) {
-  for (const int candidate : candidates) shop_.builds.start(problem_, config(candidate));
+  for (const int candidate : candidates) context_.builds.start(problem_, config(candidate));
 }
 
 std::optional<Result<BuildReport>> GpuBench::build(int candidate, double seconds) {
-  auto built = shop_.builds.wait(problem_, config(candidate), seconds);
+  auto built = context_.builds.wait(problem_, config(candidate), seconds);
   if (!built) return std::nullopt;
   if (!*built) return Result<BuildReport>(tl::unexpected<Error>(built->error()));
   const KernelBuild& kernel = *(*built)->kernel;

@@ -1,5 +1,4 @@
-// What the Bench of any problem on a GPU has in common: builds by the library's threads, times by
-// graph replay.
+// What the benches of all families share: builds by the library's threads, times by graph replay.
 #pragma once
 
 #include <map>
@@ -16,7 +15,7 @@
 
 namespace octile::tuner {
 
-// What searches on one GPU share. The library outlives it.
+// What the searches on one GPU share. The library outlives it.
 struct TunerContext {
   static Result<std::unique_ptr<TunerContext>> open(Library& library, const GpuSession& gpu);
   TunerContext(Library& its_library, const GpuSession& its_gpu, LoadedTemplate inspector)
@@ -40,30 +39,31 @@ class GpuBench : public Bench {
   std::optional<int> variant_of(int candidate) const override {
     return ranked(candidate).variant_of;
   }
-  std::string name(int candidate) const override { return octile::to_text(config(candidate)); }
+  std::string name(int candidate) const override { return to_text(config(candidate)); }
   void start_builds(std::span<const int> candidates) override;
   std::optional<Result<BuildReport>> build(int candidate, double seconds) override;
   Result<double> time(int candidate) override;
-  DeviceTelemetry state() override { return shop_.telemetry.read(); }
+  DeviceTelemetry state() override { return context_.telemetry.read(); }
 
-  // One that was built.
+  // The build of a candidate that was built.
   const Built& built(int candidate) const { return built_.at(candidate); }
-  // Whether it was verified.
+  // Returns true if the candidate was verified.
   virtual bool has_kernel(int candidate) const = 0;
-  // One that was verified.
+  // The calls of a verified candidate.
   virtual Contender contender(int candidate) const = 0;
-  // Sets of operands that calls rotate over.
+  // The number of sets of operands that calls rotate over.
   virtual int slot_count() const = 0;
 
  protected:
-  GpuBench(TunerContext& shop, Problem problem, std::vector<Ranked> candidates, Replayer replayer)
-      : shop_(shop),
+  GpuBench(TunerContext& context, Problem problem, std::vector<Ranked> candidates,
+           Replayer replayer)
+      : context_(context),
         problem_(std::move(problem)),
         candidates_(std::move(candidates)),
         replayer_(std::move(replayer)) {}
   const KernelConfig& config(int candidate) const { return ranked(candidate).config; }
 
-  TunerContext& shop_;
+  TunerContext& context_;
 
  private:
   const Ranked& ranked(int candidate) const {

@@ -1,55 +1,52 @@
-// The Decider of products and quantisers on a GPU.
+// The Decider on a GPU.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "runtime/tuner/gpu_bench.h"
 #include "runtime/tuner/run.h"
-#include "runtime/families/gemm/bench.h"
-#include "runtime/families/quantize/bench.h"
 
 namespace octile::tuner {
+
+// Names of other implementations of a problem, and their microseconds per call.
+using Baselines = std::vector<std::pair<std::string, double>>;
 
 struct GpuDeciderOptions {
   ShortlistOptions shortlist;
   RaceOptions race;
   std::uint64_t seed = 1;  // of the random operands
-  // Times other implementations of a product beside the candidates given, on the bench's slots:
-  // what they are called, and microseconds. null: none. Never asked about quantisers.
-  using Baselines = std::vector<std::pair<std::string, double>>;
-  std::function<Result<Baselines>(const GemmProblem&, std::int64_t tokens, const GemmBench&,
-                                  std::span<const int> beside)>
-      baselines;
-  double baseline_share = 0.15;  // of a task's budget, kept for them
+  // Returns true for problems that have baselines; null: none has.
+  std::function<bool(const Problem&)> has_baselines;
+  // Times the baselines on the slots of the task's bench, beside the candidates given.
+  std::function<Result<Baselines>(const TuningTask&, const GpuBench&, std::span<const int> beside)>
+      time_baselines;
+  double baseline_share = 0.15;  // of the budget of a task that has baselines, kept for them
 };
 
 class GpuDecider final : public Decider {
  public:
-  // The workshop outlives it.
-  GpuDecider(TunerContext& shop, GpuDeciderOptions options)
-      : shop_(shop), options_(std::move(options)) {}
+  // The context outlives it.
+  GpuDecider(TunerContext& context, GpuDeciderOptions options)
+      : context_(context), options_(std::move(options)) {}
 
   void expect(const TuningTask& task) override;
   Result<Decision> decide(const TuningTask& task, const Budget& budget) override;
 
-  // What decide() measured last, kept for who wants to go on with the winner; null before.
+  // The bench of the last decision, to go on with the winner; null before the first.
   const GpuBench* bench() const { return bench_.get(); }
-  // The same where it was of that family, else null.
-  const GemmBench* gemm_bench() const { return dynamic_cast<const GemmBench*>(bench_.get()); }
-  const QuantizeBench* quantize_bench() const {
-    return dynamic_cast<const QuantizeBench*>(bench_.get());
-  }
   int winner() const { return winner_; }
 
  private:
   Exploration exploration_of(const TuningTask& task);
-  Status open_bench(const TuningTask& task, std::vector<Ranked> candidates);
+  bool has_baselines(const TuningTask& task) const;
   Status add_baselines(const TuningTask& task, Decision& decision);
 
-  TunerContext& shop_;
+  TunerContext& context_;
   const GpuDeciderOptions options_;
   std::vector<std::pair<TuningTask, Exploration>> expected_;  // not decided yet
   std::unique_ptr<GpuBench> bench_;

@@ -1,21 +1,52 @@
-// What the Benches of one family and another have in common: kernels of stated configurations,
-// verified and timed on slots of operands. A family is its `Problem`, its `Config`, the `Fixed` kernel
-// that both make, the `Slot` one call works on (args_of gives its arguments) and the `Verifier`.
+// The bench of one family: kernels of stated configurations, verified and timed on slots of
+// operands.
 #pragma once
 
 #include <map>
 #include <memory>
 #include <utility>
-#include <variant>
 #include <vector>
 
+#include "runtime/families/fixed_kernel.h"
 #include "runtime/tuner/gpu_bench.h"
 
 namespace octile::tuner {
 
-template <typename Problem, typename Config, typename Fixed, typename Slot, typename Verifier>
-class KernelBench : public GpuBench {
+// What a family gives for its bench, beside the functions that its operands.h declares:
+//   Slot                                            the operands of one call
+//   Verifier                                        checks what candidates compute
+//   make_verifier(context, problem, slot, seed)
+//   bytes_touched(problem, tokens)                  what one call touches
+//   make_slots(gpu, problem, tokens, count, seed)   slots of the same random values
+//   args_of(slot)                                   the arguments of a call on it
+template <typename P>
+struct BenchFamily;
+
+template <typename P>
+class KernelBench final : public GpuBench {
  public:
+  using Slot = typename BenchFamily<P>::Slot;
+  using Verifier = typename BenchFamily<P>::Verifier;
+
+  // Makes operands by `seed`. Errors: as make_slots.
+  static Result<std::unique_ptr<KernelBench>> create(TunerContext& context, const P& problem,
+                                                     std::int64_t tokens,
+                                                     std::vector<Ranked> candidates,
+                                                     std::uint64_t seed) {
+    const GpuSession& gpu = context.gpu;
+    const int count = rotation_slots(gpu, bytes_touched(problem, tokens));
+    auto slots = make_slots(gpu, problem, tokens, count, seed);
+    if (!slots) return tl::unexpected<Error>(slots.error());
+    auto replayer = Replayer::create(gpu);
+    if (!replayer) return tl::unexpected<Error>(replayer.error());
+    std::unique_ptr<KernelBench> bench(new KernelBench(context, problem, std::move(candidates),
+                                                       std::move(*slots), std::move(*replayer)));
+    auto verifier = BenchFamily<P>::make_verifier(context, problem, bench->slots_.front(), seed);
+    if (!verifier) return tl::unexpected<Error>(verifier.error());
+    bench->verifier_ = std::make_unique<Verifier>(std::move(*verifier));
+    return bench;
+  }
+
   Result<Verdict> verify(int candidate) override {
     const auto kernel = load(candidate);
     if (!kernel) return Verdict{false, kernel.error().message, {}};
@@ -30,33 +61,37 @@ class KernelBench : public GpuBench {
   }
   int slot_count() const override { return static_cast<int>(slots_.size()); }
 
-  // One that was verified.
-  const Fixed& kernel(int candidate) const { return kernels_.at(candidate); }
-  // What calls rotate over, to time something else on the same.
+  // The kernel of a verified candidate.
+  const FixedKernel<P>& kernel(int candidate) const { return kernels_.at(candidate); }
+  // The operands that calls rotate over, to time other implementations on the same.
   const std::vector<Slot>& slots() const { return slots_; }
 
- protected:
-  KernelBench(TunerContext& shop, const Problem& problem, std::vector<Ranked> candidates,
+ private:
+  KernelBench(TunerContext& context, const P& problem, std::vector<Ranked> candidates,
               std::vector<Slot> slots, Replayer replayer)
-      : GpuBench(shop, problem, std::move(candidates), std::move(replayer)),
+      : GpuBench(context, problem, std::move(candidates), std::move(replayer)),
         problem_(problem),
         slots_(std::move(slots)) {}
-  void set_verifier(Verifier gate) { verifier_ = std::make_unique<Verifier>(std::move(gate)); }
 
- private:
-  // Here and not where it is compiled: loading may stop the device for a moment.
-  Result<const Fixed*> load(int candidate) {
-    const GpuSession& gpu = shop_.gpu;
-    auto kernel = Fixed::load(shop_.library, gpu.driver(), gpu.ordinal(), gpu.spec(), problem_,
-                              std::get<Config>(config(candidate)), built(candidate));
+  // Loads a built candidate in this thread, because loading may stop the device for a moment.
+  Result<const FixedKernel<P>*> load(int candidate) {
+    const GpuSession& gpu = context_.gpu;
+    auto kernel = FixedKernel<P>::load(context_.library, gpu.driver(), gpu.ordinal(), gpu.spec(),
+                                       problem_, config_as<P>(config(candidate)), built(candidate));
     if (!kernel) return tl::unexpected<Error>(kernel.error());
     return &kernels_.insert_or_assign(candidate, std::move(*kernel)).first->second;
   }
 
-  const Problem problem_;
+  const P problem_;
   const std::vector<Slot> slots_;
-  std::unique_ptr<Verifier> verifier_;  // looks at a slot
-  std::map<int, Fixed> kernels_;
+  std::unique_ptr<Verifier> verifier_;  // refers to a slot
+  std::map<int, FixedKernel<P>> kernels_;
 };
+
+// Returns the bench of a problem that is known to be of the family.
+template <typename P>
+const KernelBench<P>& bench_as(const GpuBench& bench) {
+  return dynamic_cast<const KernelBench<P>&>(bench);
+}
 
 }  // namespace octile::tuner

@@ -10,8 +10,8 @@
 namespace octile::tuner {
 namespace {
 
-// Times by lap or block. Who drops out stops growing, so that two entrants are paired over the laps
-// both took part in: the first of the shorter one's length.
+// An entrant's times by lap or block. Those of an entrant that drops out end there. Two entrants
+// are therefore paired over the laps at the beginning, up to the length of the shorter list.
 struct Entrant {
   int candidate = 0;
   double first_us = 0;
@@ -61,11 +61,11 @@ class Race {
   }
   Entrant& reference() { return entrants_.front(); }  // never drops out
 
-  // One measurement of each in that order; again where the device throttled meanwhile. Nothing:
-  // out of time.
+  // Returns one measurement of each in that order, or nothing if time is up. A lap during which the
+  // device throttled is repeated.
   Result<Times> lap(const Order& order) {
     for (int repeated = 0;; ++repeated) {
-      // The first lap's length is not known; each measurement looks at the clock by itself.
+      // The first lap's length is not known, so every measurement checks the time left as well.
       if (!budget_.allows(lap_seconds_ * static_cast<double>(order.size()))) return Times();
       const double began = budget_.now();
       Times times;
@@ -115,7 +115,7 @@ class Race {
     });
   }
 
-  // Typical deviation of one paired ratio from its median, over all that race.
+  // Returns the typical deviation of one paired ratio from its median, over all that still race.
   double scatter(const Entrant& to) {
     std::vector<double> deviations;
     for (const Entrant* entrant : racing()) {
@@ -128,8 +128,9 @@ class Race {
     return kSigmaOverMad * quantile(std::move(deviations), 0.5);
   }
 
-  // One lap says nothing: a time has outliers, upwards. Two have to agree, from three on the median
-  // is safe. The margin shrinks with the laps and is never below three standard errors of a median.
+  // Drops entrants that are slower than the leader by a margin. One lap decides nothing, because
+  // times have outliers upwards. Two laps must agree; from three on the median counts. The margin
+  // shrinks with the number of laps, but not below three standard errors of a median.
   void drop_losers() {
     constexpr double kFirstMargin = 0.10;
     constexpr double kLeastMargin = 0.02;
@@ -149,8 +150,8 @@ class Race {
     }
   }
 
-  // The fastest so far and the reference. What screening measured is not used again: laps are no
-  // blocks.
+  // Keeps the fastest so far and the reference. The times of the screening are not used again,
+  // because laps are no blocks.
   void pick_finalists() {
     Order order = racing();
     if (order.front()->us.empty()) {
@@ -187,8 +188,9 @@ class Race {
     return {};
   }
 
-  // Who follows whom changes from block to block. The reference stands in the middle, so that
-  // nothing drifts between its two times: they say what noise is.
+  // Returns the order of one half of a block. It changes from block to block, so that each entrant
+  // follows different ones. The reference is last and its two times are neighbours, so that no
+  // drift lies between them and their difference is noise.
   Order block_order(int block) {
     Order order = racing();
     std::rotate(order.begin(), order.begin() + 1, order.end());
@@ -197,7 +199,8 @@ class Race {
     return order;
   }
 
-  // Of the reference against itself. Two single times scatter sqrt(2) more than two means of two.
+  // Returns the noise of the reference against itself. The ratio of two single times scatters
+  // sqrt(2) more than that of two means of two.
   double noise() {
     const double width = half_width(median_interval(reference().again));
     return std::max(options_.least_noise, width / std::numbers::sqrt2);
@@ -215,16 +218,16 @@ class Race {
   double tie() { return std::max(noise(), options_.least_tie); }
   double gain() { return std::max(noise(), options_.least_gain); }
 
-  // Whether more blocks could change the decision: also what noise is, of which outliers make too
-  // much in few. Drops finalists that are no tie of the fastest beyond doubt; the reference is
-  // timed for as long as anything is.
+  // Returns true once more blocks cannot change the decision. High noise keeps it open, because a
+  // few outliers make noise look large in few blocks. Drops finalists that are certainly slower
+  // than a tie with the fastest; the reference is timed until the end.
   bool settle() {
     if (noise() > options_.least_gain) return false;
     const Entrant& best = fastest();
     const Interval behind = median_interval(ratios(reference().us, best.us));
     if (behind.hi <= 1 + gain()) return true;
     bool open = behind.lo <= 1 + gain();
-    bool preferred = true;  // of those that may be a tie, none before is one beyond doubt
+    bool preferred = true;  // no earlier entrant is certainly a tie
     for (Entrant* entrant : racing()) {
       if (entrant == &reference()) continue;
       const Interval apart = median_interval(ratios(entrant->us, best.us));
@@ -284,7 +287,7 @@ class Race {
   const Budget& budget_;
   const RaceOptions& options_;
   std::vector<Entrant> entrants_;
-  double lap_seconds_ = 0;  // a measurement's, of the last lap
+  double lap_seconds_ = 0;  // per measurement, in the last lap
   std::vector<DeviceTelemetry> states_;
   RaceResult result_;
 };

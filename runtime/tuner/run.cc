@@ -8,10 +8,10 @@
 namespace octile::tuner {
 namespace {
 
-class Campaign {
+class TaskRun {
  public:
-  Campaign(const std::vector<TuningTask>& tasks, const DeviceSpec& device, Decider& decider,
-           const cache::TuningFile* file, const RunOptions& options)
+  TaskRun(const std::vector<TuningTask>& tasks, const DeviceSpec& device, Decider& decider,
+          const cache::TuningFile* file, const RunOptions& options)
       : tasks_(tasks),
         device_(device),
         decider_(decider),
@@ -20,12 +20,12 @@ class Campaign {
         budget_(options.clock, options.budget_seconds, options.stopped) {}
 
   Result<RunResult> run() {
-    if (Status ok = look_up(); !ok) return tl::unexpected<Error>(ok.error());
+    if (Status ok = find_decided(); !ok) return tl::unexpected<Error>(ok.error());
     const Allotment allotment(values());
     if (!open_.empty()) decider_.expect(tasks_[open_.front()]);
     for (std::size_t i = 0; i < open_.size(); ++i) {
       if (stopped()) break;
-      if (Status ok = answer(i, allotment.share(budget_, i)); !ok)
+      if (Status ok = decide(i, allotment.share(budget_, i)); !ok)
         return tl::unexpected<Error>(ok.error());
     }
     result_.stopped = stopped();
@@ -38,8 +38,8 @@ class Campaign {
  private:
   bool stopped() const { return options_.stopped && options_.stopped(); }
 
-  // What the file has an answer to, and what is left open.
-  Status look_up() {
+  // Takes over the file's decisions and notes which tasks are left.
+  Status find_decided() {
     std::vector<cache::TuningRecord> known;
     if (file_ != nullptr && !options_.force) {
       auto lines = file_->read();
@@ -49,11 +49,11 @@ class Campaign {
     for (std::size_t i = 0; i < tasks_.size(); ++i) {
       Decision decision;
       decision.task = tasks_[i];
-      const cache::TuningRecord* answer = find(known, tasks_[i]);
-      result_.resumed.push_back(answer != nullptr);
-      if (answer != nullptr) {
-        decision.record = *answer;
-        decision.outcome = answer->gain > 1 ? Outcome::kTuned : Outcome::kDefaultStays;
+      const cache::TuningRecord* record = find(known, tasks_[i]);
+      result_.resumed.push_back(record != nullptr);
+      if (record != nullptr) {
+        decision.record = *record;
+        decision.outcome = record->gain > 1 ? Outcome::kTuned : Outcome::kDefaultStays;
       } else {
         open_.push_back(i);
       }
@@ -62,8 +62,9 @@ class Campaign {
     return {};
   }
 
-  // The last of this very token count; null: none. Records of other counts in the bucket are no
-  // answer, nor is one that states another bucket: no lookup finds it exact.
+  // Returns the last record of exactly this token count, or null. Records of other counts in the
+  // bucket do not decide the task. Neither does one that states another bucket, because no lookup
+  // finds it as an exact match.
   const cache::TuningRecord* find(const std::vector<cache::TuningRecord>& known,
                                   const TuningTask& task) const {
     const cache::TuningRecord key = record_key(task, device_);
@@ -84,7 +85,7 @@ class Campaign {
     return values;
   }
 
-  Status answer(std::size_t at, const Budget& share) {
+  Status decide(std::size_t at, const Budget& share) {
     const std::size_t index = open_[at];
     const TuningTask& task = tasks_[index];
     if (share.left() <= 0) return {};
@@ -97,9 +98,8 @@ class Campaign {
     if (decision->decided() && file_ != nullptr) {
       const auto appended = file_->append(decision->record);
       if (!appended)
-        return fail(ErrorCode::kInternal,
-                    fmt::format("the decision on {} cannot be kept: {}", to_text(task),
-                                appended.error().sentence));
+        return fail(ErrorCode::kInternal, fmt::format("the decision on {} cannot be kept: {}",
+                                                      to_text(task), appended.error().sentence));
     }
     if (options_.ended) options_.ended(*decision);
     result_.decisions[index] = std::move(*decision);
@@ -118,10 +118,10 @@ class Campaign {
 
 }  // namespace
 
-Result<RunResult> run_tasks(const std::vector<TuningTask>& tasks,
-                                    const DeviceSpec& device, Decider& decider,
-                                    const cache::TuningFile* file, const RunOptions& options) {
-  return Campaign(tasks, device, decider, file, options).run();
+Result<RunResult> run_tasks(const std::vector<TuningTask>& tasks, const DeviceSpec& device,
+                            Decider& decider, const cache::TuningFile* file,
+                            const RunOptions& options) {
+  return TaskRun(tasks, device, decider, file, options).run();
 }
 
 }  // namespace octile::tuner

@@ -11,14 +11,14 @@
 namespace octile::tuner {
 namespace {
 
-// Of the budget, that compiling and checking may take: what is late by then does not take part.
+// The share of the budget that compiling and verifying may take. Later candidates do not take part.
 constexpr double kIntakeShare = 0.5;
 constexpr double kVariantsShare = 0.3;  // of what is left then
-// So many of the fastest have their variants looked at, and the default: which are the fastest two
-// single times say, and differently from search to search. The best of a product's rasters is up to
-// 3 % faster than the usual one.
+// So many of the fastest candidates, and the default, have their variants timed. Two timings pick
+// the fastest, so the pick varies between searches. A GEMM's best raster is up to 3 % faster than
+// the usual one.
 constexpr std::size_t kVaried = 2;
-// The better of two first times that much above the best of all is no noise.
+// If the better of two first times is that much above the best of all, noise does not explain it.
 constexpr double kHopeless = 1.25;
 constexpr double kPollSeconds = 0.005;
 
@@ -52,7 +52,7 @@ class Search {
   }
 
  private:
-  // Of what is pending, all that is ready in time.
+  // Verifies and times all pending candidates that are compiled in time.
   Status intake(double share) {
     bench_.start_builds(pending_);
     const Budget time = budget_.part(budget_.left() * share);
@@ -94,7 +94,7 @@ class Search {
 
   using Built = std::pair<int, Result<BuildReport>>;
 
-  // The first in order that is ready; waits for the first of all only where none is.
+  // Returns the first pending build that is ready. If none is, waits for the first of all.
   std::optional<Built> next_built(double seconds) {
     for (std::size_t i = 0; i <= pending_.size(); ++i) {
       const bool all_asked = i == pending_.size();
@@ -131,7 +131,8 @@ class Search {
     return fail(error.code, fmt::format("{}: {}", bench_.name(candidate), error.message));
   }
 
-  // What passed first is wrong; what passed since agreed with it and goes through verification again.
+  // The first candidate to pass is wrong. Those that passed since agreed with it and are verified
+  // again.
   void revoke(const std::string& why) {
     drop(passed_.front().candidate, Stage::kVerify, why);
     for (std::size_t i = 1; i < passed_.size(); ++i) pending_.push_back(passed_[i].candidate);
@@ -143,7 +144,7 @@ class Search {
     result_.dropped.push_back({candidate, stage, std::move(why)});
   }
 
-  // Ascending; the default whatever its first time.
+  // Returns the entries of the race, ascending. The default takes part whatever its first time.
   std::vector<Entry> hopeful() const {
     double best = std::numeric_limits<double>::infinity();
     for (const Entry& entry : passed_) best = std::min(best, entry.first_us);
@@ -159,7 +160,7 @@ class Search {
   const Budget& budget_;
   const RaceOptions& options_;
   std::vector<int> pending_;
-  std::vector<Entry> passed_;  // verification, in that order
+  std::vector<Entry> passed_;  // those that passed verification, in that order
   std::set<int> compiled_, timed_;
   SearchResult result_;
 };

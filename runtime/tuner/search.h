@@ -1,9 +1,9 @@
-// One decision: from candidates to the one that serves.
+// One search: from candidates to the one that serves.
 //
-//   compile elsewhere -> drop what spills -> gate -> a first time -> race
-//   the same with the variants of the fastest so far, before the race
+//   compile in the background -> drop what spills -> verify -> first time -> race
+//   the variants of the fastest so far go through the same steps before the race
 //
-// While later candidates are compiled, earlier ones are checked and timed. A candidate that gives
+// While later candidates are compiled, earlier ones are verified and timed. A candidate that gives
 // wrong results is never timed and never wins.
 #pragma once
 
@@ -20,7 +20,7 @@ namespace octile::tuner {
 enum class Outcome {
   kTuned,         // the winner beats the default by more than the noise
   kDefaultStays,  // nothing does
-  kOutOfTime,     // nothing is decided; the default stays meanwhile
+  kOutOfTime,     // nothing is decided; the default serves until a later search
   kNoneRight,     // no candidate gives right results
 };
 std::string_view name_of(Outcome outcome);  // "tuned", "default stays", ...
@@ -40,12 +40,12 @@ struct SearchResult {
   int winner = 0;
   RaceResult race;
   std::vector<Dropped> dropped;
-  int compiled = 0;  // without spills
-  int timed = 0;     // at least once
+  int compiled = 0;  // candidates without spills
+  int timed = 0;     // candidates timed at least once
 };
 
-// Candidate 0 is the default; it is dropped for wrong results, but not for spills. Errors: nothing
-// more can be measured; the sentence says during which candidate.
+// Searches the bench's candidates. Candidate 0 is the default, which is dropped for wrong results
+// but not for spills. Errors: nothing more can be measured; the sentence says with which candidate.
 Result<SearchResult> search(Bench& bench, const Budget& budget, const RaceOptions& options = {});
 
 }  // namespace octile::tuner

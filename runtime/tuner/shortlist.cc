@@ -13,15 +13,15 @@
 namespace octile::tuner {
 namespace {
 
-// One of a configuration's near relatives is worth its compile where the model has it within 5 %.
-// From one tile to another the model errs by more (12 % rms over 602 tiles timed on an H200), so
-// that relatives, which share its error, must not fill the list.
+// A near relative of a configuration is worth its compile if the model has it within 5 %. Between
+// tiles the model errs by more: 12 % rms over 602 tiles timed on an H200. Relatives share that
+// error, so they must not fill the list.
 constexpr double kCrowdPenalty = 0.05;
 constexpr double kNear = 1.5;
-// Beyond twice the best estimate even a model that errs is not that wrong.
+// The model is not so wrong that a configuration of twice the best estimate could win.
 constexpr double kFarthest = 2.0;
 
-// The next word of `text` up to `separator`; text is what follows.
+// Returns the first word of `text` and removes it with the separator behind it.
 std::string_view next(std::string_view& text, char separator) {
   const std::size_t end = std::min(text.find(separator), text.size());
   const std::string_view word = text.substr(0, end);
@@ -39,7 +39,7 @@ class Picker {
   Picker(std::vector<Ranked> ranked, const KernelConfig& preferred) : ranked_(std::move(ranked)) {
     const bool listed = std::ranges::find(ranked_, preferred, &Ranked::config) != ranked_.end();
     if (!listed) ranked_.push_back({preferred, 0});
-    // Whatever the order they come in, the same are picked.
+    // Sorted, so that the picks do not depend on the order of the argument.
     std::ranges::sort(ranked_, [](const Ranked& x, const Ranked& y) {
       if (x.estimate_us != y.estimate_us) return x.estimate_us < y.estimate_us;
       return to_text(x.config) < to_text(y.config);
@@ -51,13 +51,13 @@ class Picker {
     pick(static_cast<std::size_t>(first - ranked_.begin()));
   }
 
-  // The best estimate, each near relative picked already making it look a little worse.
+  // Picks the best estimate, made a little worse for each near relative that is already picked.
   bool pick_liked() {
     return pick_least(
         [this](std::size_t i) { return ranked_[i].estimate_us * (1 + kCrowdPenalty * crowd_[i]); });
   }
 
-  // The one farthest from all picked so far, of those that are not hopeless.
+  // Picks the one farthest from all picked so far, except hopeless ones.
   bool pick_different() {
     double best_us = std::numeric_limits<double>::infinity();
     for (const Ranked& r : ranked_)
@@ -105,30 +105,21 @@ class Picker {
     }
   }
 
-  std::vector<Ranked> ranked_;  // by estimate, then text
+  std::vector<Ranked> ranked_;  // sorted by estimate, then text
   std::vector<ConfigPoint> points_;
-  std::vector<double> nearest_;  // distance to what is picked; 0: picked
-  std::vector<int> crowd_;       // picked ones near
+  std::vector<double> nearest_;  // distance to the nearest picked one; 0 for picked ones
+  std::vector<int> crowd_;       // number of near relatives that are picked
   std::vector<std::size_t> picked_;
 };
 
 }  // namespace
 
-std::vector<Ranked> rank(const GemmProblem& problem, std::int64_t tokens, const DeviceSpec& device,
-                         const GemmCandidates& candidates) {
+std::vector<Ranked> rank(const Problem& problem, std::int64_t tokens, const DeviceSpec& device,
+                         const std::vector<KernelConfig>& configs) {
   std::vector<Ranked> ranked;
-  ranked.reserve(candidates.admitted.size());
-  for (const GemmConfig& config : candidates.admitted)
-    ranked.push_back({config, estimate(config, problem, tokens, device).total_us});
-  return ranked;
-}
-
-std::vector<Ranked> rank(const QuantizeSetting& setting, const QuantizeCandidates& candidates) {
-  std::vector<Ranked> ranked;
-  ranked.reserve(candidates.admitted.size());
-  for (const QuantizeConfig& config : candidates.admitted)
-    ranked.push_back(
-        {config, estimate_us(config, setting.problem, setting.tokens, setting.device)});
+  ranked.reserve(configs.size());
+  for (const KernelConfig& config : configs)
+    ranked.push_back({config, estimate_us(config, problem, tokens, device)});
   return ranked;
 }
 
@@ -143,7 +134,7 @@ ConfigPoint::ConfigPoint(std::string_view text) {
       if (parse_number(part, number) && number > 0) {
         coordinates_.push_back({true, std::log2(number)});
       } else {
-        // 32 bits of it: exact as a double.
+        // A double holds 32 bits of the hash exactly.
         const std::size_t hash = std::hash<std::string_view>()(part) & 0xffffffffU;
         coordinates_.push_back({false, static_cast<double>(hash)});
       }

@@ -1,5 +1,6 @@
-// Which of the admitted configurations are worth compiling: those the cost model likes, without
-// crowding around one of them, and a few that are far from all others, in case it errs.
+// Selects the admitted configurations that are worth compiling. These are the cost model's best,
+// without many near relatives of one of them. A few that are far from all others join them, in case
+// the model errs.
 #pragma once
 
 #include <cstdint>
@@ -14,25 +15,24 @@ namespace octile::tuner {
 struct Ranked {
   KernelConfig config;
   double estimate_us = 0;
-  std::optional<int> variant_of = {};  // of a list: differs from that one in its raster alone
+  // If set, the number in a list of the configuration that this one is a variant of.
+  std::optional<int> variant_of = {};
 };
 
 struct ShortlistOptions {
-  int liked = 40;     // by the cost model, the default among them
-  int different = 8;  // beside them
+  int liked = 40;     // the cost model's best, the default among them
+  int different = 8;  // those far from all others
 };
 
-// Every admitted configuration with what the cost model says of it.
-std::vector<Ranked> rank(const GemmProblem& problem, std::int64_t tokens, const DeviceSpec& device,
-                         const GemmCandidates& candidates);
-std::vector<Ranked> rank(const QuantizeSetting& setting, const QuantizeCandidates& candidates);
+// Returns every configuration with the cost model's estimate.
+std::vector<Ranked> rank(const Problem& problem, std::int64_t tokens, const DeviceSpec& device,
+                         const std::vector<KernelConfig>& configs);
 
-// Where a configuration lies, read off its text, so that a new axis counts as soon as it is
-// printed.
+// The position of a configuration in the search space. It is read from the configuration's text, so
+// that a new axis counts as soon as it is printed.
 class ConfigPoint {
  public:
   explicit ConfigPoint(std::string_view text);
-  // For every field |log2| of the ratio of each number in it, at most 1, or 1 where words differ.
   friend double distance(const ConfigPoint& x, const ConfigPoint& y);
 
  private:
@@ -44,8 +44,8 @@ class ConfigPoint {
 };
 double distance(const ConfigPoint& x, const ConfigPoint& y);
 
-// The default first, then by estimate; ties by text. This is the order in which a search prefers
-// what it cannot tell apart.
+// Returns the default first, then the others by estimate, ties by text. A search prefers earlier
+// ones among those it cannot tell apart.
 std::vector<Ranked> shortlist(std::vector<Ranked> ranked, const KernelConfig& preferred,
                               const ShortlistOptions& options = {});
 

@@ -113,14 +113,16 @@ static void check_groups(octile_library* library) {
   unsigned char* q = zeroed(layout.data_bytes);
   float* scale = zeroed(layout.scale_bytes);
   uint64_t nonfinite = 0;
+  const octile_quantize_groups groups = {
+      .struct_size = sizeof(groups), .group_count = 3, .offsets = offsets};
+  const octile_quantize_monitor monitor = {.struct_size = sizeof(monitor), .nonfinite = &nonfinite};
   const octile_quantize_args args = {.struct_size = sizeof(args),
                                      .rows = 5,
                                      .x = x,
                                      .q_transposed = q,
                                      .scale_transposed = scale,
-                                     .offsets = offsets,
-                                     .groups = 3,
-                                     .nonfinite = &nonfinite};
+                                     .groups = &groups,
+                                     .monitor = &monitor};
   CHECK(octile_quantize_run(plan, &args, NULL) == OCTILE_OK);
   CHECK(q[2] == 0x7e && q[3] == 0);             /* the first group's largest row, then its tail */
   CHECK(q[128 + 1] == 0x7e && q[128 + 2] == 0); /* the same for the last group */
@@ -158,7 +160,7 @@ int main(void) {
   CHECK(octile_plan_prepare(plan, 0, 4096, OCTILE_PREPARE_DEFAULT) == OCTILE_OK);
   uint16_t* d = zeroed(M * N * 2);
   const octile_gemm_args args = {.struct_size = sizeof(args),
-                                 .m = M,
+                                 .tokens = M,
                                  .a = a.data,
                                  .a_scale = a.scale,
                                  .b = b.data,

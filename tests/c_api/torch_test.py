@@ -39,7 +39,7 @@ class QuantizeArgs(ctypes.Structure):
 class GemmArgs(ctypes.Structure):
     _fields_ = [
         ("struct_size", ctypes.c_size_t),
-        ("m", ctypes.c_int64),
+        ("tokens", ctypes.c_int64),
         ("a", ctypes.c_void_p),
         ("lda", ctypes.c_int64),
         ("a_scale", ctypes.c_void_p),
@@ -132,7 +132,7 @@ def main():
         "octile_gemm_run",
         plan,
         GemmArgs(
-            m=m,
+            tokens=m,
             a=a.data_ptr(),
             a_scale=a_scale.data_ptr(),
             b=b.data_ptr(),

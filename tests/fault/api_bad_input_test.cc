@@ -92,7 +92,8 @@ class BadInput : public ::testing::Test {
 
  private:
   void make_valid(octile_gemm_args& args) { args = g.args(64); }
-  void make_valid(octile_quantize_args& args) { args = q.args(64); }
+  void make_valid(octile_quantize_args& args) { args = (valid = q.args(64)).call(); }
+  QuantizeArguments valid;
   void make_valid(octile_gemm_desc& desc) const { desc = gemm_desc(); }
   void make_valid(octile_quantize_desc& desc) const { desc = quantize_desc(); }
 };
@@ -316,8 +317,8 @@ TEST_F(BadInput, GemmFlagsUnknown) {
 }
 
 TEST_F(BadInput, GemmCounts) {
-  refuses_run_with(&octile_gemm_args::m, -1, {"m is -1", "0 to 2147483647"});
-  refuses_run_with(&octile_gemm_args::m, std::int64_t{1} << 31,
+  refuses_run_with(&octile_gemm_args::tokens, -1, {"m is -1", "0 to 2147483647"});
+  refuses_run_with(&octile_gemm_args::tokens, std::int64_t{1} << 31,
                    {"m is 2147483648", "0 to 2147483647"});
 }
 
@@ -340,69 +341,114 @@ TEST_F(BadInput, QuantizeArguments) {
   refuses_run_with(&octile_quantize_args::rows, -5, {"rows is -5"});
   refuses_run_with(&octile_quantize_args::q_transposed, q.q.at(),
                    {"q_transposed is given", "no transposed output"});
-  octile_quantize_args args = q.args(0x7fffffff);
+  QuantizeArguments args = q.args(0x7fffffff);
   args.ldx = std::int64_t{1} << 62;
-  refuses_run(args, {"rows is 2147483647", "ldx is 4611686018427387904", "2^63 - 1"});
+  refuses_run(args.call(), {"rows is 2147483647", "ldx is 4611686018427387904", "2^63 - 1"});
 }
 
 TEST_F(BadInput, FusedSources) {
-  const auto invalid = OCTILE_INVALID_ARGUMENT;
-  refuses_with(&octile_quantize_desc::source, "swish", invalid,
-               {"src: a source is 'swish'", "silu_mul", "x0 to x3"});
-  refuses_with(&octile_quantize_desc::source, "mul(x0,x5)", invalid,
-               {"src: expression input is x5", "x0 to x3"});
-  refuses_with(&octile_quantize_desc::tap, 1, invalid, {"tap is 1", "0 without src"});
+  const auto refuses_fused = [&](const octile_quantize_fused_desc& fused,
+                                 const std::vector<std::string>& parts) {
+    refuses_with(&octile_quantize_desc::fused, &fused, OCTILE_INVALID_ARGUMENT, parts);
+  };
+  octile_quantize_fused_desc fused = {};
+  refuses_fused(fused, {"desc->fused->struct_size is 0"});
+  fused.struct_size = sizeof(fused);
+  fused.source = "swish";
+  refuses_fused(fused, {"src: a source is 'swish'", "silu_mul", "x0 to x3"});
+  fused.source = "mul(x0,x5)";
+  refuses_fused(fused, {"src: expression input is x5", "x0 to x3"});
+  fused.source = nullptr;
+  fused.tap = 1;
+  refuses_fused(fused, {"tap is 1", "0 without src"});
 }
 
 // Arguments that belong to a source: given to a plan of another source, or missing.
 TEST_F(BadInput, ArgumentsOfFusedSources) {
   std::vector<float> values(64 * 384);
-  const auto expect_run = [&](const PlanHandle& plan, const octile_quantize_args& args) {
-    EXPECT_EQ(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+  const auto expect_run = [&](const PlanHandle& plan, const QuantizeArguments& args) {
+    EXPECT_EQ(run_quantize(plan.get(), args), OCTILE_OK) << octile_last_error();
   };
-  const auto expect_none = [&](const PlanHandle& plan, const octile_quantize_args& args,
+  const auto expect_none = [&](const PlanHandle& plan, const QuantizeArguments& args,
                                const std::vector<std::string>& parts) {
-    expect_refused(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT, parts);
+    expect_refused(run_quantize(plan.get(), args), OCTILE_INVALID_ARGUMENT, parts);
   };
 
   const PlanHandle fused = make_plan(library, "host", kQuantizeText + " src=silu_mul tap=1");
-  octile_quantize_args args = q.args(64);
-  args.x1 = q.x.at();
-  args.tap = values.data();
+  QuantizeArguments args = q.args(64);
+  args.fused.x1 = q.x.at();
+  args.fused.tap = values.data();
   expect_run(fused, args);
-  args.x1 = nullptr;
-  expect_none(fused, args, {"x1 is null"});
-  args.x1 = q.x.at(1);
-  expect_none(fused, args, {"x1 is 0x", "a multiple of 2 bytes"});
-  args.x1 = q.x.at();
-  args.ldx1 = 383;
-  expect_none(fused, args, {"ldx1 is 383", "384"});
-  args.ldx1 = 0;
-  args.x2 = q.x.at();
-  expect_none(fused, args, {"x2 is given", "a source of fewer inputs"});
-  args.x2 = nullptr;
-  args.tap = nullptr;
-  expect_none(fused, args, {"tap is null"});
+  args.fused.x1 = nullptr;
+  expect_none(fused, args, {"fused.x1 is null"});
+  args.fused.x1 = q.x.at(1);
+  expect_none(fused, args, {"fused.x1 is 0x", "a multiple of 2 bytes"});
+  args.fused.x1 = q.x.at();
+  args.fused.ldx1 = 383;
+  expect_none(fused, args, {"fused.ldx1 is 383", "384"});
+  args.fused.ldx1 = 0;
+  args.fused.x2 = q.x.at();
+  expect_none(fused, args, {"fused.x2 is given", "a source of fewer inputs"});
+  args.fused.x2 = nullptr;
+  args.fused.tap = nullptr;
+  expect_none(fused, args, {"fused.tap is null"});
 
   const PlanHandle normed = make_plan(library, "host", kQuantizeText + " src=rmsnorm");
   args = q.args(64);
-  args.x1 = q.x.at();
-  expect_none(normed, args, {"rstd is null"});
-  args.rstd = values.data();
+  args.fused.x1 = q.x.at();
+  expect_none(normed, args, {"fused.rstd is null"});
+  args.fused.rstd = values.data();
   expect_run(normed, args);
 
   const PlanHandle summed = make_plan(library, "host", kQuantizeText + " dbias=1");
   args = q.args(64);
-  expect_none(summed, args, {"bias_gradient is null"});
-  args.bias_gradient = values.data();
+  expect_none(summed, args, {"fused.bias_gradient is null"});
+  args.fused.bias_gradient = values.data();
   expect_run(summed, args);
-  args.rstd = values.data();
-  expect_none(summed, args, {"rstd is given", "norms no rows"});
+  args.fused.rstd = values.data();
+  expect_none(summed, args, {"fused.rstd is given", "norms no rows"});
 
-  refuses_run_with(&octile_quantize_args::bias_gradient, values.data(),
-                   {"bias_gradient is given", "sums no bias gradient"});
-  refuses_run_with(&octile_quantize_args::x1, q.x.at(), {"x1 is given", "allowed: null"});
-  refuses_run_with(&octile_quantize_args::tap, values.data(), {"tap is given", "no tap"});
+  const auto refuses = [&](const auto& spoil, const std::vector<std::string>& parts) {
+    QuantizeArguments spoiled = q.args(64);
+    spoil(spoiled);
+    refuses_run(spoiled.call(), parts);
+  };
+  refuses([&](auto& a) { a.fused.bias_gradient = values.data(); },
+          {"fused.bias_gradient is given", "sums no bias gradient"});
+  refuses([&](auto& a) { a.fused.x1 = q.x.at(); }, {"fused.x1 is given", "allowed: null"});
+  refuses([&](auto& a) { a.fused.tap = values.data(); }, {"fused.tap is given", "no tap"});
+}
+
+// A feature's struct is read as any other, and only if the caller gave it.
+TEST_F(BadInput, StructsOfFeatures) {
+  octile_quantize_args args = q.args(64).call();
+  octile_quantize_monitor monitor = {};
+  args.monitor = &monitor;
+  refuses_run(args, {"args->monitor->struct_size is 0"});
+  monitor.struct_size = sizeof(monitor);
+  std::uint64_t nonfinite = 0;
+  monitor.nonfinite = &nonfinite;
+  EXPECT_EQ(octile_quantize_run(quantize.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+  struct {
+    octile_quantize_groups groups;
+    unsigned char tail[8];
+  } longer = {{}, {}};
+  longer.groups.struct_size = sizeof(longer);
+  args.groups = &longer.groups;
+  EXPECT_EQ(octile_quantize_run(quantize.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+  longer.tail[0] = 1;
+  refuses_run(args, {"args->groups->struct_size is", "is 0x01"});
+
+  octile_quantize_args plain = q.args(64).call();
+  plain.groups = nullptr;
+  plain.shard = nullptr;
+  const auto expect_missing = [&](const std::string& problem, const std::string& says) {
+    const PlanHandle plan = make_plan(library, "host", kQuantizeText + problem);
+    expect_refused(octile_quantize_run(plan.get(), &plain, nullptr), OCTILE_INVALID_ARGUMENT,
+                   {says, "allowed: a pointer"});
+  };
+  expect_missing(" group=masked", "groups is null");
+  expect_missing(" shard=cast", "shard is null");
 }
 
 TEST_F(BadInput, RunOfTheOtherOperation) {

@@ -25,19 +25,17 @@ const std::string kStart = "quantize rows=? cols=140 x=bf16 ";
 
 class Groups : public ::testing::Test {
  protected:
-  void refuses(const std::string& text, octile_quantize_args args,
+  void refuses(const std::string& text, QuantizeArguments args,
                const std::vector<std::string>& parts) {
-    args.struct_size = sizeof args;
     const PlanHandle plan = make_plan(library, "host", kStart + text);
     std::memset(memory.at(), 0x5a, kBytes);
-    expect_refused(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT, parts);
+    expect_refused(run_quantize(plan.get(), args), OCTILE_INVALID_ARGUMENT, parts);
     for (std::size_t i = 0; i < kBytes; ++i)
       ASSERT_EQ(memory.at<unsigned char>()[i], 0x5a) << "an output was touched";
   }
   // Returns arguments that are right for 20 rows, without those of groups and shards.
-  octile_quantize_args args() {
-    octile_quantize_args a = {};
-    a.struct_size = sizeof a;
+  QuantizeArguments args() {
+    QuantizeArguments a;
     a.rows = 20;
     a.x = x.at();
     a.q = memory.at();
@@ -55,16 +53,17 @@ TEST_F(Groups, RunsOnTheHostEqualTheReference) {
   for (const char* text :
        {"q=e4m3:1x128 out=both group=contiguous", "q=e4m3:tensor out=both group=contiguous",
         "q=e4m3:tensor out=row policy=delayed group=contiguous", "q=e5m2:1x32 out=row group=masked",
-        "q=e4m3:row out=row group=masked", "q=e4m3:1x32 out=col group=contiguous scales=swizzled"}) {
+        "q=e4m3:row out=row group=masked",
+        "q=e4m3:1x32 out=col group=contiguous scales=swizzled"}) {
     SCOPED_TRACE(text);
     const auto problem = std::get<QuantizeProblem>(parse_problem(kStart + text).value());
     GroupCase expected =
         tests::make_group_case(problem, 140, {"some", {3, 0, 130, 5}}, Fill::kMixed);
     GroupCase actual = expected;
-    octile_quantize_args a = {};
+    QuantizeArguments a;
     actual.fill(a);
     const PlanHandle plan = make_plan(library, "host", kStart + text);
-    ASSERT_EQ(octile_quantize_run(plan.get(), &a, nullptr), OCTILE_OK) << octile_last_error();
+    ASSERT_EQ(run_quantize(plan.get(), a), OCTILE_OK) << octile_last_error();
     ASSERT_TRUE(expected.run_reference());
     EXPECT_TRUE(tests::same_outputs(actual, expected));
   }
@@ -79,16 +78,15 @@ TEST_F(Groups, ShardsOnTheHostMakeTheWhole) {
   for (const char* step : {" shard=amax", " shard=cast"}) {
     const PlanHandle plan = make_plan(library, "host", kStart + text + step);
     for (const tests::Shard& shard : tests::random_split(33 * 140, 5, 1)) {
-      octile_quantize_args a = {};
-      a.struct_size = sizeof a;
+      QuantizeArguments a;
       a.rows = 33;
       a.x = whole.x.data() + shard.start * 2;
       a.q = q.data() + QuantizeCase::kGuard + shard.start;
       a.scale = scale.data() + QuantizeCase::kGuard;
-      a.shard_start = shard.start;
-      a.shard_length = shard.length;
-      a.shard_amax = maxima.data();
-      ASSERT_EQ(octile_quantize_run(plan.get(), &a, nullptr), OCTILE_OK) << octile_last_error();
+      a.shard.start = shard.start;
+      a.shard.length = shard.length;
+      a.shard.amax = maxima.data();
+      ASSERT_EQ(run_quantize(plan.get(), a), OCTILE_OK) << octile_last_error();
     }
   }
   ASSERT_TRUE(whole.run_reference());
@@ -132,64 +130,65 @@ TEST_F(Groups, LayoutsOfAPlan) {
 
 TEST_F(Groups, GroupsAreChecked) {
   const std::string packed = "q=e4m3:1x128 out=row group=contiguous";
-  octile_quantize_args a = args();
-  a.groups = 2;
-  refuses(packed, a, {"offsets is null"});
-  a.offsets = reinterpret_cast<const std::int32_t*>(memory.at<char>(5000) + 2);
-  refuses(packed, a, {"offsets is 0x", "a multiple of 4 bytes"});
-  a.offsets = offsets.data();
-  a.groups = -1;
-  refuses(packed, a, {"groups is -1", "0 to 65536"});
-  a.groups = 70000;
-  refuses(packed, a, {"groups is 70000", "0 to 65536"});
-  a.groups = 2;
-  a.counts = counts.data();
-  refuses(packed, a, {"counts is given", "no masked groups"});
-  a.counts = nullptr;
+  QuantizeArguments a = args();
+  a.groups.group_count = 2;
+  refuses(packed, a, {"groups.offsets is null"});
+  a.groups.offsets = reinterpret_cast<const std::int32_t*>(memory.at<char>(5000) + 2);
+  refuses(packed, a, {"groups.offsets is 0x", "a multiple of 4 bytes"});
+  a.groups.offsets = offsets.data();
+  a.groups.group_count = -1;
+  refuses(packed, a, {"groups.group_count is -1", "0 to 65536"});
+  a.groups.group_count = 70000;
+  refuses(packed, a, {"groups.group_count is 70000", "0 to 65536"});
+  a.groups.group_count = 2;
+  a.groups.counts = counts.data();
+  refuses(packed, a, {"groups.counts is given", "no masked groups"});
+  a.groups.counts = nullptr;
   offsets = {0, 5, 21};
-  a.offsets = offsets.data();
+  a.groups.offsets = offsets.data();
   refuses(packed, a, {"offsets[2] is 21", "rows = 20"});  // on the host they can be read
 
   a = args();
-  a.groups = 2;
-  refuses("q=e4m3:1x128 out=row group=masked", a, {"counts is null"});
-  a.offsets = offsets.data();
-  refuses("q=e4m3:1x128 out=row group=masked", a, {"offsets is given", "no contiguous groups"});
-  refuses("q=e4m3:1x128 out=row", a, {"offsets is given", "no contiguous groups"});
-  a.offsets = nullptr;
-  refuses("q=e4m3:1x128 out=row", a, {"groups is 2", "no groups"});
+  a.groups.group_count = 2;
+  refuses("q=e4m3:1x128 out=row group=masked", a, {"groups.counts is null"});
+  a.groups.offsets = offsets.data();
+  refuses("q=e4m3:1x128 out=row group=masked", a,
+          {"groups.offsets is given", "no contiguous groups"});
+  refuses("q=e4m3:1x128 out=row", a, {"groups.offsets is given", "no contiguous groups"});
+  a.groups.offsets = nullptr;
+  refuses("q=e4m3:1x128 out=row", a, {"groups.group_count is 2", "no groups"});
 }
 
 TEST_F(Groups, NoGroupIsNothingToDo) {
-  octile_quantize_args a = {};
-  a.struct_size = sizeof a;
+  QuantizeArguments a;
   a.rows = 20;
-  const PlanHandle plan = make_plan(library, "host", kStart + "q=e4m3:1x128 out=row group=contiguous");
-  EXPECT_EQ(octile_quantize_run(plan.get(), &a, nullptr), OCTILE_OK) << octile_last_error();
+  const PlanHandle plan =
+      make_plan(library, "host", kStart + "q=e4m3:1x128 out=row group=contiguous");
+  EXPECT_EQ(run_quantize(plan.get(), a), OCTILE_OK) << octile_last_error();
 }
 
 TEST_F(Groups, FlatRangesAreChecked) {
   const std::string cast = "q=e4m3:1x128 out=row shard=cast";
   const auto shard = [&] {
-    octile_quantize_args a = args();
-    a.shard_start = 100;
-    a.shard_length = 200;
-    a.shard_amax = memory.at<float>(6144);
+    QuantizeArguments a = args();
+    a.shard.start = 100;
+    a.shard.length = 200;
+    a.shard.amax = memory.at<float>(6144);
     return a;
   };
-  octile_quantize_args a = shard();
-  a.shard_length = -1;
-  refuses(cast, a, {"shard_length is -1", "0 to 2700"});
-  a.shard_length = 2701;
-  refuses(cast, a, {"shard_length is 2701", "0 to 2700", "ends"});
+  QuantizeArguments a = shard();
+  a.shard.length = -1;
+  refuses(cast, a, {"shard.length is -1", "0 to 2700"});
+  a.shard.length = 2701;
+  refuses(cast, a, {"shard.length is 2701", "0 to 2700", "ends"});
   a = shard();
-  a.shard_start = -5;
-  refuses(cast, a, {"shard_start is -5", "0 to rows * cols = 2800"});
-  a.shard_start = 2801;
-  refuses(cast, a, {"shard_start is 2801"});
+  a.shard.start = -5;
+  refuses(cast, a, {"shard.start is -5", "0 to rows * cols = 2800"});
+  a.shard.start = 2801;
+  refuses(cast, a, {"shard.start is 2801"});
   a = shard();
-  a.shard_amax = nullptr;
-  refuses(cast, a, {"shard_amax is null"});
+  a.shard.amax = nullptr;
+  refuses(cast, a, {"shard.amax is null"});
   a = shard();
   a.ldx = 144;
   refuses(cast, a, {"ldx is 144", "0 or cols = 140", "flat"});
@@ -203,25 +202,24 @@ TEST_F(Groups, FlatRangesAreChecked) {
   a.scale = nullptr;
   refuses(cast, a, {"scale is null"});
   a = shard();
-  a.amax = memory.at<float>(7000);
-  refuses("q=e4m3:tensor out=row shard=cast", a, {"amax is given", "shard_amax"});
-  refuses("q=e4m3:1x128 out=row", shard(), {"shard_amax is given", "whole tensors"});
+  a.monitor.amax = memory.at<float>(7000);
+  refuses("q=e4m3:tensor out=row shard=cast", a, {"monitor.amax is given", "shard.amax"});
+  refuses("q=e4m3:1x128 out=row", shard(), {"shard.amax is given", "whole tensors"});
   a = shard();
-  a.shard_amax = nullptr;
-  refuses("q=e4m3:1x128 out=row", a, {"shard_length is given", "whole tensors"});
+  a.shard.amax = nullptr;
+  refuses("q=e4m3:1x128 out=row", a, {"shard.length is given", "whole tensors"});
 
   a = {};  // there is nothing to do, and pointers are ignored
-  a.struct_size = sizeof a;
   a.rows = 20;
-  a.shard_start = 2800;
+  a.shard.start = 2800;
   const PlanHandle plan = make_plan(library, "host", kStart + cast);
-  EXPECT_EQ(octile_quantize_run(plan.get(), &a, nullptr), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(run_quantize(plan.get(), a), OCTILE_OK) << octile_last_error();
 }
 
 TEST_F(Groups, CountersAndSwizzledScalesAreChecked) {
-  octile_quantize_args a = args();
-  a.nonfinite = reinterpret_cast<std::uint64_t*>(memory.at<char>(7000) + 4);
-  refuses("q=e4m3:1x128 out=row", a, {"nonfinite is 0x", "a multiple of 8 bytes"});
+  QuantizeArguments a = args();
+  a.monitor.nonfinite = reinterpret_cast<std::uint64_t*>(memory.at<char>(7000) + 4);
+  refuses("q=e4m3:1x128 out=row", a, {"monitor.nonfinite is 0x", "a multiple of 8 bytes"});
   a = args();
   a.scale_ld = 12;
   refuses("q=e4m3:1x32 out=row scales=swizzled", a, {"scale_ld is 12", "meaning 8", "tiles"});
@@ -246,7 +244,7 @@ class GroupLaunches : public Groups {
     if (!Nvrtc::open()) GTEST_SKIP() << "no NVRTC";
     device.fake.set_executor(keep, &launches);
   }
-  void run(const std::string& text, octile_quantize_args a) {
+  void run(const std::string& text, QuantizeArguments a) {
     const PlanHandle plan = make_plan(library, "cuda:0", kStart + text);
     ASSERT_EQ(octile_plan_prepare(plan.get(), a.rows, a.rows, OCTILE_PREPARE_DEFAULT), OCTILE_OK)
         << octile_last_error();
@@ -257,9 +255,8 @@ class GroupLaunches : public Groups {
     ASSERT_TRUE(workspace.has_value());
     a.workspace = workspace->pointer();
     a.workspace_bytes = bytes;
-    a.struct_size = sizeof a;
     launches.clear();
-    ASSERT_EQ(octile_quantize_run(plan.get(), &a, nullptr), OCTILE_OK) << octile_last_error();
+    ASSERT_EQ(run_quantize(plan.get(), a), OCTILE_OK) << octile_last_error();
   }
 
   FakeDevice device;
@@ -267,15 +264,16 @@ class GroupLaunches : public Groups {
 };
 
 TEST_F(GroupLaunches, ContiguousGroupsWithAScaleEach) {
-  octile_quantize_args a = args();
+  QuantizeArguments a = args();
   a.q_transposed = memory.at(2048);
   a.scale_transposed = memory.at(4104);
-  a.offsets = offsets.data();
-  a.groups = 2;
+  a.groups.offsets = offsets.data();
+  a.groups.group_count = 2;
   run("q=e4m3:tensor out=both group=contiguous", a);
   ASSERT_EQ(launches.size(), 2U);
   EXPECT_EQ(launches[0].kernel, "octile_amax_bf16_groups");
-  EXPECT_TRUE(launches[1].kernel.starts_with("octile_quantize_bf16_e4m3_tensor_f32_contiguous_both"));
+  EXPECT_TRUE(
+      launches[1].kernel.starts_with("octile_quantize_bf16_e4m3_tensor_f32_contiguous_both"));
   for (const Launched& l : launches) {
     EXPECT_EQ(l.args.groups_at, offsets.data());
     EXPECT_EQ(l.args.groups, 2);
@@ -285,9 +283,9 @@ TEST_F(GroupLaunches, ContiguousGroupsWithAScaleEach) {
 }
 
 TEST_F(GroupLaunches, MaskedGroupsHaveTheirScalesApart) {
-  octile_quantize_args a = args();
-  a.counts = counts.data();
-  a.groups = 2;
+  QuantizeArguments a = args();
+  a.groups.counts = counts.data();
+  a.groups.group_count = 2;
   a.scale_ld = 24;
   run("q=e4m3:1x128 out=row group=masked", a);
   ASSERT_EQ(launches.size(), 1U);
@@ -303,10 +301,10 @@ TEST_F(GroupLaunches, MaskedGroupsHaveTheirScalesApart) {
 }
 
 TEST_F(GroupLaunches, FlatRangesAsRowsAndColumns) {
-  octile_quantize_args a = args();
-  a.shard_amax = memory.at<float>(6144);
-  a.shard_start = 3 * 140 + 7;
-  a.shard_length = 2 * 140;
+  QuantizeArguments a = args();
+  a.shard.amax = memory.at<float>(6144);
+  a.shard.start = 3 * 140 + 7;
+  a.shard.length = 2 * 140;
   for (const char* step : {"amax", "cast"}) {
     run(std::string("q=e4m3:1x128 out=row shard=") + step, a);
     ASSERT_EQ(launches.size(), 1U);
@@ -315,11 +313,11 @@ TEST_F(GroupLaunches, FlatRangesAsRowsAndColumns) {
     EXPECT_EQ(launches[0].args.shard_last_row, 5);
     EXPECT_EQ(launches[0].args.shard_end_col, 7);
   }
-  a.shard_length = 2 * 140 - 7;  // up to the end of a row
+  a.shard.length = 2 * 140 - 7;  // up to the end of a row
   run("q=e4m3:1x128 out=row shard=cast", a);
   EXPECT_EQ(launches[0].args.shard_last_row, 4);
   EXPECT_EQ(launches[0].args.shard_end_col, 140);
-  a.shard_length = 0;
+  a.shard.length = 0;
   run("q=e4m3:1x128 out=row shard=cast", a);
   EXPECT_TRUE(launches.empty());
 }

@@ -23,10 +23,10 @@ TEST(Inverse, RunsOnTheHostEqualTheReference) {
     SCOPED_TRACE(text);
     QuantizeCase expected = tests::make_case(cell, {33, 140}, Fill::kMixed);
     QuantizeCase actual = expected;
-    octile_quantize_args a = {};
+    QuantizeArguments a;
     actual.fill(a);
     const PlanHandle plan = make_plan(library, "host", text);
-    ASSERT_EQ(octile_quantize_run(plan.get(), &a, nullptr), OCTILE_OK) << octile_last_error();
+    ASSERT_EQ(run_quantize(plan.get(), a), OCTILE_OK) << octile_last_error();
     ASSERT_TRUE(expected.run_reference());
     EXPECT_TRUE(tests::same_outputs(actual, expected));
   }
@@ -71,15 +71,14 @@ class InverseRefusals : public ::testing::Test {
   template <typename Change>
   void refuses(const std::string& text, const Change& change,
                const std::vector<std::string>& parts) {
-    octile_quantize_args a = {};
-    a.struct_size = sizeof a;
+    QuantizeArguments a;
     a.rows = 20;
     a.x = x.at();
-    a.x_scale = x.at(4096);
+    a.source_scales.x_scale = x.at(4096);
     const PlanHandle plan = make_plan(library, "host", text);
     change(a);
     std::memset(memory.at(), 0x5a, kBytes);
-    expect_refused(octile_quantize_run(plan.get(), &a, nullptr), OCTILE_INVALID_ARGUMENT, parts);
+    expect_refused(run_quantize(plan.get(), a), OCTILE_INVALID_ARGUMENT, parts);
     for (std::size_t i = 0; i < kBytes; ++i)
       ASSERT_EQ(memory.at<unsigned char>()[i], 0x5a) << "an output was touched";
   }
@@ -100,29 +99,32 @@ class InverseRefusals : public ::testing::Test {
 };
 
 TEST_F(InverseRefusals, Arguments) {
-  using Args = octile_quantize_args;
+  using Args = QuantizeArguments;
   refuses(widen, [&](Args& a) { a.q = nullptr; }, {"q is null", "allowed"});
   refuses(widen, [&](Args& a) { a.q = memory.at(1); }, {"q is 0x", "a multiple of 2 bytes"});
   refuses(widen, [&](Args& a) { a.q = memory.at(), a.ldq = 139; }, {"ldq is 139", "from 140 on"});
-  refuses(widen, [&](Args& a) { a.q = memory.at(), a.x_scale = nullptr; }, {"x_scale is null"});
-  refuses(widen, [&](Args& a) { a.q = memory.at(), a.x_scale = x.at(2); },
-          {"x_scale is 0x", "a multiple of 4 bytes"});
-  refuses(widen, [&](Args& a) { a.q = memory.at(), a.x_scale_ld = 16; },
-          {"x_scale_ld is 16", "a multiple of 4 from 20 on"});
+  refuses(widen, [&](Args& a) { a.q = memory.at(), a.source_scales.x_scale = nullptr; },
+          {"source_scales.x_scale is null"});
+  refuses(widen, [&](Args& a) { a.q = memory.at(), a.source_scales.x_scale = x.at(2); },
+          {"source_scales.x_scale is 0x", "a multiple of 4 bytes"});
+  refuses(widen, [&](Args& a) { a.q = memory.at(), a.source_scales.x_scale_ld = 16; },
+          {"source_scales.x_scale_ld is 16", "a multiple of 4 from 20 on"});
   refuses(widen, [&](Args& a) { a.q = memory.at(), a.scale = memory.at(8192); },
           {"scale is given", "q is bf16"});
   refuses(widen, [&](Args& a) { a.q = memory.at(), a.q_transposed = memory.at(8192); },
           {"q_transposed is given"});
-  refuses(widen, [&](Args& a) { a.q = memory.at(), a.nonfinite = &count; },
-          {"nonfinite is given", "to dequantize counts nothing"});
+  refuses(widen, [&](Args& a) { a.q = memory.at(), a.monitor.nonfinite = &count; },
+          {"monitor.nonfinite is given", "to dequantize counts nothing"});
   refuses(turn, [&](Args& a) { a.scale_transposed = memory.at(); }, {"q_transposed is null"});
   refuses(turn, [&](Args& a) { a.q_transposed = memory.at(); }, {"scale_transposed is null"});
   refuses(again,
-          [&](Args& a) { a.q = memory.at(), a.scale = memory.at(8192), a.x_scale = nullptr; },
-          {"x_scale is null"});
+          [&](Args& a) {
+            a.q = memory.at(), a.scale = memory.at(8192), a.source_scales.x_scale = nullptr;
+          },
+          {"source_scales.x_scale is null"});
   refuses("quantize rows=? cols=140 x=bf16 q=e4m3:1x128 out=row",
           [&](Args& a) { a.q = memory.at(), a.scale = memory.at(8192); },
-          {"x_scale is given", "x is bf16"});
+          {"source_scales.x_scale is given", "x is bf16"});
 }
 
 TEST_F(InverseRefusals, Problems) {

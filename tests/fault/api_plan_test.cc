@@ -24,8 +24,8 @@ class PlanTest : public ::testing::Test {
     return octile_plan_prepare(plan.get(), lo, hi, flags);
   }
   octile_status run(const PlanHandle& plan, std::int64_t rows, void* stream = nullptr) {
-    const octile_quantize_args args = q.args(rows);
-    return octile_quantize_run(plan.get(), &args, stream);
+    const QuantizeArguments args = q.args(rows);
+    return run_quantize(plan.get(), args, stream);
   }
 
   FakeDevice device;
@@ -53,23 +53,22 @@ TEST_F(PlanTest, AFirstPassRunsBeforeTheCastAndNeedsItsWorkspace) {
   ASSERT_EQ(octile_plan_workspace_size(plan.get(), 64, &bytes), OCTILE_OK);
   ASSERT_GT(bytes, 0U);
 
-  octile_quantize_args args = q.args(64);
-  expect_refused(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
-                 {"workspace is null"});
+  QuantizeArguments args = q.args(64);
+  expect_refused(run_quantize(plan.get(), args), OCTILE_INVALID_ARGUMENT, {"workspace is null"});
   Bytes workspace(bytes + 16);
   args.workspace = workspace.at(8);
   args.workspace_bytes = bytes;
-  expect_refused(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
+  expect_refused(run_quantize(plan.get(), args), OCTILE_INVALID_ARGUMENT,
                  {"workspace is 0x", "a multiple of 16 bytes"});
   args.workspace = workspace.at();
   args.workspace_bytes = bytes - 1;
-  expect_refused(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
+  expect_refused(run_quantize(plan.get(), args), OCTILE_INVALID_ARGUMENT,
                  {"workspace_bytes is", "octile_plan_workspace_size"});
   EXPECT_EQ(device.fake.launch_count(), 0U);
 
   args.workspace_bytes = bytes;
   fill_random(q.x.at<std::uint16_t>(), 64 * 384, 0x3fff);
-  ASSERT_EQ(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+  ASSERT_EQ(run_quantize(plan.get(), args), OCTILE_OK) << octile_last_error();
   ASSERT_EQ(device.fake.launch_count(), 2U);
   fake_cuda_launch first{}, second{};
   ASSERT_TRUE(device.fake.get_launch(0, &first));
@@ -77,10 +76,10 @@ TEST_F(PlanTest, AFirstPassRunsBeforeTheCastAndNeedsItsWorkspace) {
   EXPECT_EQ(std::string(first.kernel), "octile_amax_bf16_tensor");
   EXPECT_TRUE(std::string(second.kernel).starts_with("octile_quantize_bf16_e4m3_tensor_f32_row"));
   Bytes codes(64 * 384), scale(16);
-  octile_quantize_args on_host = q.args(64);
+  QuantizeArguments on_host = q.args(64);
   on_host.q = codes.at();
   on_host.scale = scale.at();
-  ASSERT_EQ(octile_quantize_run(host.get(), &on_host, nullptr), OCTILE_OK) << octile_last_error();
+  ASSERT_EQ(run_quantize(host.get(), on_host), OCTILE_OK) << octile_last_error();
   EXPECT_EQ(std::memcmp(q.q.at(), codes.at(), 64 * 384), 0);
 }
 
@@ -99,13 +98,13 @@ TEST_F(PlanTest, ScalesAreOrderedBehindTheTilesWhereArraysAreAligned) {
       make_plan(library, "cuda:0", "quantize rows=? cols=1024 x=bf16 q=e4m3:1x32 out=both");
   ASSERT_EQ(prepare(plan, 16384, 17000), OCTILE_OK) << octile_last_error();
   const auto grid_behind = [&](std::int64_t rows, std::int64_t scale_ld, int shift) {
-    octile_quantize_args args = q.args(rows);  // no data are read
+    QuantizeArguments args = q.args(rows);  // no data are read
     args.scale = q.scale.at(static_cast<std::size_t>(shift));
     args.scale_ld = scale_ld;
     args.q_transposed = q.q.at(16);
     args.scale_transposed = q.scale.at(16);
     launches.clear();
-    EXPECT_EQ(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+    EXPECT_EQ(run_quantize(plan.get(), args), OCTILE_OK) << octile_last_error();
     if (launches.empty() || launches.size() > 2) return -1;
     EXPECT_TRUE(launches[0].first.ends_with("_ordered")) << launches[0].first;
     if (launches.size() == 1) return 0;
@@ -130,9 +129,9 @@ TEST_F(PlanTest, DelayedScalingKeepsAHistory) {
     ASSERT_EQ(prepare(plan, 64, 64), OCTILE_OK) << octile_last_error();
     std::vector<float> history(3, 0.0F);
     float& encode = encodes[on[0] == 'h' ? 1 : 0];
-    octile_quantize_args args = q.args(64);
-    args.encode_scale = &encode;
-    args.amax = history.data();
+    QuantizeArguments args = q.args(64);
+    args.delayed.encode_scale = &encode;
+    args.monitor.amax = history.data();
     octile_scale_update_args update = {};
     update.struct_size = sizeof update;
     update.history = history.data();
@@ -140,7 +139,7 @@ TEST_F(PlanTest, DelayedScalingKeepsAHistory) {
     update.tensors = 1;
     update.length = 3;
     for (int step = 0; step < 2; ++step) {
-      ASSERT_EQ(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+      ASSERT_EQ(run_quantize(plan.get(), args), OCTILE_OK) << octile_last_error();
       EXPECT_EQ(*q.scale.at<float>(), 1.0F / encode);  // the scale before this step's update
       EXPECT_GT(history[0], 0.0F);
       ASSERT_EQ(octile_scale_update_run(plan.get(), &update, nullptr), OCTILE_OK)
@@ -150,12 +149,12 @@ TEST_F(PlanTest, DelayedScalingKeepsAHistory) {
     }
     const std::uint32_t skip = 1;
     args.skip = &skip;
-    ASSERT_EQ(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+    ASSERT_EQ(run_quantize(plan.get(), args), OCTILE_OK) << octile_last_error();
     EXPECT_EQ(history[0], 0.0F);  // the step did nothing
 
-    args.encode_scale = nullptr;
-    expect_refused(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
-                   {"encode_scale is null"});
+    args.delayed.encode_scale = nullptr;
+    expect_refused(run_quantize(plan.get(), args), OCTILE_INVALID_ARGUMENT,
+                   {"delayed.encode_scale is null"});
     const auto refuses = [&](auto change, const std::vector<std::string>& parts) {
       octile_scale_update_args bad = update;
       change(bad);
@@ -179,14 +178,14 @@ TEST_F(PlanTest, DelayedScalingKeepsAHistory) {
   none.struct_size = sizeof none;
   expect_refused(octile_scale_update_run(current.get(), &none, nullptr), OCTILE_INVALID_ARGUMENT,
                  {"octile_scale_update_run", "plan is"});
-  octile_quantize_args args = q.args(64);
-  args.encode_scale = encodes;
-  expect_refused(octile_quantize_run(current.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
-                 {"encode_scale is given"});
-  args.encode_scale = nullptr;
-  args.amax = encodes;
-  expect_refused(octile_quantize_run(current.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
-                 {"amax is given"});
+  QuantizeArguments args = q.args(64);
+  args.delayed.encode_scale = encodes;
+  expect_refused(run_quantize(current.get(), args), OCTILE_INVALID_ARGUMENT,
+                 {"delayed.encode_scale is given"});
+  args.delayed.encode_scale = nullptr;
+  args.monitor.amax = encodes;
+  expect_refused(run_quantize(current.get(), args), OCTILE_INVALID_ARGUMENT,
+                 {"monitor.amax is given"});
 }
 
 TEST_F(PlanTest, GemmGivesTheReferencesBits) {
@@ -239,7 +238,7 @@ TEST_F(PlanTest, CopiesBringMoreIntoL2BeyondFewRows) {
   args.a_scale = static_cast<const float*>(a_scale.at());
   args.d = d.at();
   for (const bool many : {false, true}) {
-    args.m = many ? 257 : 256;
+    args.tokens = many ? 257 : 256;
     ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
     fake_cuda_launch launch = {};
     ASSERT_EQ(device.fake.get_launch(many ? 1 : 0, &launch), 1);
@@ -281,7 +280,7 @@ TEST_F(PlanTest, KernelsThatLetNothingStartDoNotOverlap) {
       d(kM * kN * 2);
   octile_gemm_args args = {};
   args.struct_size = sizeof(args);
-  args.m = kM;
+  args.tokens = kM;
   args.a = a.at();
   args.a_scale = static_cast<const float*>(a_scale.at());
   args.b = b.at();
@@ -304,7 +303,7 @@ TEST_F(PlanTest, EmptyProductsLaunchNothing) {
   const PlanHandle no_columns = make_plan(
       library, "cuda:0", "gemm m=? n=0 k=384 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128");
   EXPECT_EQ(prepare(no_columns, 0, 4), OCTILE_OK) << octile_last_error();
-  nothing.m = 4;
+  nothing.tokens = 4;
   EXPECT_EQ(octile_gemm_run(no_columns.get(), &nothing, nullptr), OCTILE_OK) << octile_last_error();
   EXPECT_EQ(device.fake.launch_count(), 0U);
 }
@@ -319,7 +318,7 @@ TEST_F(PlanTest, AnEmptySumIsZero) {
   ASSERT_TRUE(d->fill(0x5a, nullptr));
   octile_gemm_args args = {};
   args.struct_size = sizeof(args);
-  args.m = 2;
+  args.tokens = 2;
   args.d = d->pointer();
   args.ldd = 24;
   ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
@@ -482,8 +481,8 @@ TEST_F(PlanTest, ThreadsShareAPlan) {
       QuantizeOperands mine;
       if (t == 0 && prepare(plan, 1, 128) != OCTILE_OK) ++refused;
       for (int i = 0; i < 50; ++i) {
-        const octile_quantize_args args = mine.args(1 + i % 2);
-        if (octile_quantize_run(plan.get(), &args, nullptr) != OCTILE_OK) ++refused;
+        const QuantizeArguments args = mine.args(1 + i % 2);
+        if (run_quantize(plan.get(), args) != OCTILE_OK) ++refused;
       }
     });
   for (std::thread& thread : threads) thread.join();

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/compiler/nvrtc.h"
-#include "runtime/engine/reference_arguments.h"
+#include "runtime/families/quantize/bench.h"
 #include "tests/support/verifier_testing.h"
 
 namespace octile::tuner {
@@ -22,18 +22,18 @@ QuantizeProblem problem(std::int64_t cols = 300) {
   return p;
 }
 
-class QuantizeVerifierTest : public test::VerifierFixture<QuantizeVerifier, octile_quantize_args> {
+class QuantizeVerifierTest : public test::VerifierFixture<QuantizeVerifier, QuantizeArguments> {
  protected:
   void SetUp() override { open(problem()); }
 
   void open(const QuantizeProblem& p) {
     verifier.reset();
     tested = p;
-    slots = std::move(*make_quantize_slots(*gpu, p, kRows, 1, 3));
+    slots = std::move(*make_slots(*gpu, p, kRows, 1, 3));
     verifier.emplace(std::move(*QuantizeVerifier::create(*gpu, p, slots.front(), 5)));
   }
 
-  Status compute(const octile_quantize_args& args) override {
+  Status compute(const QuantizeArguments& args) override {
     return reference::quantize(tested, reference_args(args));
   }
 
@@ -41,7 +41,7 @@ class QuantizeVerifierTest : public test::VerifierFixture<QuantizeVerifier, octi
   std::vector<QuantizeSlot> slots;
 };
 
-std::uint8_t* codes(const octile_quantize_args& args) { return static_cast<std::uint8_t*>(args.q); }
+std::uint8_t* codes(const QuantizeArguments& args) { return static_cast<std::uint8_t*>(args.q); }
 
 TEST_F(QuantizeVerifierTest, TakesTheRightCodesOfEveryKindAgainAndAgain) {
   for (const char* text :
@@ -64,7 +64,7 @@ TEST_F(QuantizeVerifierTest, TakesTheRightCodesOfEveryKindAgainAndAgain) {
       EXPECT_TRUE(verdict.right) << verdict.why;
     }
     expect_wrong(
-        [](const octile_quantize_args& args) {
+        [](const QuantizeArguments& args) {
           auto* q = static_cast<std::uint8_t*>(args.q != nullptr ? args.q : args.q_transposed);
           q[0] ^= 1U;
         },
@@ -74,28 +74,28 @@ TEST_F(QuantizeVerifierTest, TakesTheRightCodesOfEveryKindAgainAndAgain) {
 
 TEST_F(QuantizeVerifierTest, SeesWritesOutsideTheOutputs) {
   const auto outside = "1 bytes differ from the host reference; the first, outside of the outputs";
-  expect_wrong([](const octile_quantize_args& args) { codes(args)[-1] = 0; }, outside);
-  expect_wrong([](const octile_quantize_args& args) { codes(args)[args.rows * 300] = 0; }, outside);
+  expect_wrong([](const QuantizeArguments& args) { codes(args)[-1] = 0; }, outside);
+  expect_wrong([](const QuantizeArguments& args) { codes(args)[args.rows * 300] = 0; }, outside);
 }
 
 TEST_F(QuantizeVerifierTest, SeesWhatWasNotWritten) {
-  expect_wrong([](const octile_quantize_args& args) { codes(args)[7 * 300 + 3] = 0xA5; },
+  expect_wrong([](const QuantizeArguments& args) { codes(args)[7 * 300 + 3] = 0xA5; },
                "1 bytes differ from the host reference; the first, byte 2103 of q, is 0xa5");
-  expect_wrong([](const octile_quantize_args& args) { static_cast<float*>(args.scale)[1] += 1; },
+  expect_wrong([](const QuantizeArguments& args) { static_cast<float*>(args.scale)[1] += 1; },
                "of scale, is");
 }
 
 TEST_F(QuantizeVerifierTest, SeesInfinitiesAndNaNsThatWereNotCounted) {
   expect_wrong(
-      [](const octile_quantize_args& args) {
-        if (*args.nonfinite > 0) --*args.nonfinite;
+      [](const QuantizeArguments& args) {
+        if (*args.monitor.nonfinite > 0) --*args.monitor.nonfinite;
       },
       "byte 0 of nonfinite");
 }
 
 TEST_F(QuantizeVerifierTest, SeesResultsThatChangeFromLaunchToLaunch) {
   expect_wrong(
-      [calls = std::make_shared<int>(0)](const octile_quantize_args& args) {
+      [calls = std::make_shared<int>(0)](const QuantizeArguments& args) {
         if (++*calls == 2) codes(args)[5] ^= 1U;
       },
       "byte 5 of q");
@@ -103,7 +103,7 @@ TEST_F(QuantizeVerifierTest, SeesResultsThatChangeFromLaunchToLaunch) {
 
 // The verifier does not compare the timed tensor with the reference.
 TEST_F(QuantizeVerifierTest, SeesTheTimedTensorOnceOneCandidatePassed) {
-  const auto at_timed_rows = [](const octile_quantize_args& args) {
+  const auto at_timed_rows = [](const QuantizeArguments& args) {
     if (args.rows == kRows) codes(args)[args.rows * 300 - 1] ^= 1U;
   };
   ASSERT_TRUE(check().right);
@@ -111,7 +111,7 @@ TEST_F(QuantizeVerifierTest, SeesTheTimedTensorOnceOneCandidatePassed) {
 }
 
 TEST_F(QuantizeVerifierTest, FindsOutAFirstCandidateThatWasWrong) {
-  const auto at_timed_rows = [](const octile_quantize_args& args) {
+  const auto at_timed_rows = [](const QuantizeArguments& args) {
     if (args.rows == kRows) codes(args)[17] ^= 1U;
   };
   ASSERT_TRUE(check(at_timed_rows).right) << "there is nothing to compare it with yet";
@@ -131,7 +131,7 @@ TEST_F(QuantizeVerifierTest, ABrokenDeviceIsNot) { expect_a_broken_device_to_be_
 TEST_F(QuantizeVerifierTest, WhatHasNoOperandsIsRefused) {
   QuantizeProblem range = problem();
   range.shard = ShardStep::kAmax;
-  const auto refused = make_quantize_slots(*gpu, range, kRows, 1, 3);
+  const auto refused = make_slots(*gpu, range, kRows, 1, 3);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
   EXPECT_THAT(refused.error().message, HasSubstr("no operands for a range of a tensor"));

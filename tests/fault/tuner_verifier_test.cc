@@ -8,7 +8,8 @@
 #include <cmath>
 
 #include "runtime/compiler/nvrtc.h"
-#include "runtime/engine/reference_arguments.h"
+#include "runtime/families/gemm/bench.h"
+#include "runtime/measure/random_operands.h"
 #include "tests/support/verifier_testing.h"
 
 namespace {
@@ -67,7 +68,7 @@ GemmProblem problem() {
 }
 
 // Returns an element of D, which is bf16 and lies between guard zones.
-using Args = octile_gemm_args;
+using Args = GemmArguments;
 std::uint16_t& at(const Args& args, std::int64_t row, std::int64_t col) {
   return static_cast<std::uint16_t*>(args.d)[row * args.ldd + col];
 }
@@ -114,7 +115,7 @@ class GemmVerifierTest : public test::VerifierFixture<GemmVerifier, Args> {
   }
 
   Status compute(const Args& args) override {
-    return reference::gemm(problem(), reference_args(args));
+    return reference::gemm(problem(), reference_args(problem(), args));
   }
 
   std::optional<LoadedTemplate> inspect;

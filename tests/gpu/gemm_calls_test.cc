@@ -297,7 +297,7 @@ TEST_F(GemmCalls, BatchInvariantRowsKeepTheirBits) {
       (*gpu().driver())->cuMemcpyDtoDAsync(all.get(), c.d().get(), c.d().bytes(), gpu().stream()),
       CUDA_SUCCESS);
   for (const std::int64_t m : {1, 2, 7, 16, 33, 64, 100, 128, 200, 511, 1000, 2048, 3000, 4095}) {
-    args.m = m;
+    args.tokens = m;
     c.poison_output();
     expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
     // The rows that were written are those of the whole; the rest is still poison.

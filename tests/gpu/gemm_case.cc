@@ -76,10 +76,10 @@ GemmCase::GemmCase(GpuSession& gpu, const GemmProblem& recipe, GemmShape shape, 
   poison_output();
 }
 
-octile_gemm_args GemmCase::args() const {
-  octile_gemm_args args{};
+GemmArguments GemmCase::args() const {
+  GemmArguments args;
   args.struct_size = sizeof args;
-  args.m = shape_.m;
+  args.tokens = shape_.m;
   args.a = a_.pointer();
   args.lda = lda_;
   args.a_scale = a_scale_.pointer();
@@ -111,9 +111,9 @@ void GemmCase::run_config(const GemmConfig& config, CUstream stream) {
   ASSERT_TRUE(built) << built.error().message;
   auto loaded = gpu_.internals().registry.load(gpu_.driver(), 0, built->kernel);
   ASSERT_TRUE(loaded) << loaded.error().message;
-  const GemmLaunch launch = gemm_launch(config, gpu_.device().sm_count, loaded->kernel);
+  const ResolvedGemm resolved = resolve(problem_, config, gpu_.device(), *loaded);
   const LaunchSite site{.driver = *gpu_.driver(), .stream = stream, .in_primary = true};
-  const Status launched = launch_gemm(site, launch, shape_.n, shape_.k, args());
+  const Status launched = launch(site, resolved, args());
   ASSERT_TRUE(launched) << launched.error().message;
 }
 

@@ -5,9 +5,10 @@
 #include <cstdint>
 #include <string>
 
-#include "generator/gemm/config.h"
 #include "generator/families.h"
+#include "generator/gemm/config.h"
 #include "octile/octile.h"
+#include "runtime/families/gemm/arguments.h"
 #include "tests/gpu/session.h"
 
 namespace octile::tests {
@@ -40,7 +41,7 @@ class GemmCase {
 
   const GemmProblem& problem() const { return problem_; }  // m dynamic
   const GemmShape& shape() const { return shape_; }
-  octile_gemm_args args() const;
+  GemmArguments args() const;
 
   void poison_output();
   // Through the public API: a plan of its own, prepared for this token count.

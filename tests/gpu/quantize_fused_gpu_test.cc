@@ -148,8 +148,8 @@ TEST_F(QuantizeFusedGpu, ContiguousGroupsEqualTheReferenceOfOneTensor) {
   std::vector<char> bytes(offsets.size() * sizeof offsets.front());
   std::memcpy(bytes.data(), offsets.data(), bytes.size());
   const DeviceBuffer on_device = upload(bytes);
-  d.args.offsets = static_cast<const std::int32_t*>(on_device.pointer());
-  d.args.groups = std::ssize(offsets) - 1;
+  d.args.groups.offsets = static_cast<const std::int32_t*>(on_device.pointer());
+  d.args.groups.group_count = std::ssize(offsets) - 1;
   run(plan.get(), d.args);
   if (HasFatalFailure()) return;
   fetch(d, actual);

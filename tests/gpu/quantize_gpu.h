@@ -19,7 +19,7 @@
 #include "octile/octile.h"
 #include "runtime/driver/buffer.h"
 #include "runtime/driver/context.h"
-#include "runtime/families/quantize/fixed.h"
+#include "runtime/families/fixed_kernel.h"
 #include "runtime/reference/parallel.h"
 #include "tests/gpu/session.h"
 #include "tests/support/expect_outputs.h"
@@ -116,10 +116,10 @@ class QuantizeGpuFixture : public ::testing::Test {
   }
 
   // Prepares the plan for the row count and runs it once.
-  void run(octile_plan* plan, const octile_quantize_args& args) {
+  void run(octile_plan* plan, const QuantizeArguments& args) {
     ASSERT_EQ(octile_plan_prepare(plan, args.rows, args.rows, OCTILE_PREPARE_DEFAULT), OCTILE_OK)
         << octile_last_error();
-    ASSERT_EQ(octile_quantize_run(plan, &args, nullptr), OCTILE_OK) << octile_last_error();
+    ASSERT_EQ(tests::run_quantize(plan, args), OCTILE_OK) << octile_last_error();
   }
 
   DeviceBuffer upload_values(const std::vector<float>& values) {
@@ -145,7 +145,7 @@ class QuantizeGpuFixture : public ::testing::Test {
     std::array<DeviceBuffer, 3> more;
     DeviceBuffer x, x_scale, tap, bias_gradient, rstd, q, scale, q_transposed, scale_transposed,
         workspace, encode_scale, amax;
-    octile_quantize_args args{};
+    QuantizeArguments args;
   };
 
   OnDevice place(octile_plan* plan, const QuantizeCase& c) {
@@ -153,13 +153,13 @@ class QuantizeGpuFixture : public ::testing::Test {
     const auto at = [](const DeviceBuffer& buffer, std::int64_t offset) {
       return static_cast<char*>(buffer.pointer()) + offset;
     };
-    d.args.struct_size = sizeof d.args;
     d.args.rows = c.rows;
     d.x = upload(c.x);
     d.args.x = at(d.x, c.x_offset);
     d.args.ldx = c.ldx;
-    const std::array<const void**, 3> more{&d.args.x1, &d.args.x2, &d.args.x3};
-    const std::array<std::int64_t*, 3> more_ld{&d.args.ldx1, &d.args.ldx2, &d.args.ldx3};
+    const std::array<const void**, 3> more{&d.args.fused.x1, &d.args.fused.x2, &d.args.fused.x3};
+    const std::array<std::int64_t*, 3> more_ld{&d.args.fused.ldx1, &d.args.fused.ldx2,
+                                               &d.args.fused.ldx3};
     for (std::size_t i = 0; i < more.size(); ++i) {
       if (c.more[i].empty()) continue;
       d.more[i] = upload(c.more[i]);
@@ -168,20 +168,20 @@ class QuantizeGpuFixture : public ::testing::Test {
     }
     if (is_fp8(c.problem.x.dtype) && !c.x_scale.empty()) {
       d.x_scale = upload(c.x_scale);
-      d.args.x_scale = d.x_scale.pointer();
-      d.args.x_scale_ld = c.x_scale_ld;
+      d.args.source_scales.x_scale = d.x_scale.pointer();
+      d.args.source_scales.x_scale_ld = c.x_scale_ld;
     }
     if (!c.tap.empty()) {
       d.tap = upload_values(c.tap);
-      d.args.tap = static_cast<float*>(d.tap.pointer());
+      d.args.fused.tap = static_cast<float*>(d.tap.pointer());
     }
     if (!c.bias_gradient.empty()) {
       d.bias_gradient = upload_values(c.bias_gradient);
-      d.args.bias_gradient = static_cast<float*>(d.bias_gradient.pointer());
+      d.args.fused.bias_gradient = static_cast<float*>(d.bias_gradient.pointer());
     }
     if (!c.rstd.empty()) {
       d.rstd = upload_values(c.rstd);
-      d.args.rstd = static_cast<float*>(d.rstd.pointer());
+      d.args.fused.rstd = static_cast<float*>(d.rstd.pointer());
     }
     if (c.row.wanted) {
       d.q = upload(c.row.q);
@@ -199,11 +199,11 @@ class QuantizeGpuFixture : public ::testing::Test {
     }
     if (c.problem.policy == ScalePolicy::kDelayed) {
       d.encode_scale = upload_value(c.encode_scale);
-      d.args.encode_scale = static_cast<const float*>(d.encode_scale.pointer());
+      d.args.delayed.encode_scale = static_cast<const float*>(d.encode_scale.pointer());
     }
     if (c.keeps_amax()) {
       d.amax = upload_value(c.amax);
-      d.args.amax = static_cast<float*>(d.amax.pointer());
+      d.args.monitor.amax = static_cast<float*>(d.amax.pointer());
     }
     std::size_t bytes = 0;
     EXPECT_EQ(octile_plan_workspace_size(plan, c.rows, &bytes), OCTILE_OK) << octile_last_error();
@@ -237,7 +237,7 @@ class QuantizeGpuFixture : public ::testing::Test {
   }
 
   void compare(octile_plan* plan, const QuantizeProblem& problem, const Placement& at, Fill fill) {
-    compare(plan, problem, at, fill, [&](const octile_quantize_args& args) { run(plan, args); });
+    compare(plan, problem, at, fill, [&](const QuantizeArguments& args) { run(plan, args); });
   }
   // `how`: in place of the plan's kernel.
   template <typename Run>
@@ -265,11 +265,11 @@ class QuantizeGpuFixture : public ::testing::Test {
     ASSERT_NE(plan, nullptr);
     auto built = session->internals().engine.build(problem, config, session->device());
     ASSERT_TRUE(built.has_value()) << built.error().message;
-    const auto kernel = FixedQuantize::load(session->internals(), driver_, 0, session->device(),
-                                            problem, config, std::move(*built));
+    const auto kernel = FixedKernel<QuantizeProblem>::load(
+        session->internals(), driver_, 0, session->device(), problem, config, std::move(*built));
     ASSERT_TRUE(kernel.has_value()) << kernel.error().message;
     for (const Fill fill : fills) {
-      compare(plan.get(), problem, at, fill, [&](const octile_quantize_args& args) {
+      compare(plan.get(), problem, at, fill, [&](const QuantizeArguments& args) {
         const Status ran = kernel->run(args, nullptr);
         ASSERT_TRUE(ran.has_value()) << ran.error().message;
       });
@@ -345,11 +345,10 @@ class QuantizeGpuFixture : public ::testing::Test {
   void run_packed(const QuantizeProblem& problem, std::int64_t rows, const Packed& on) {
     const Plan plan = make_plan(problem);
     ASSERT_NE(plan, nullptr);
-    octile_quantize_args args{};
-    args.struct_size = sizeof(args);
+    QuantizeArguments args;
     args.rows = rows;
     args.x = on.x.pointer();
-    args.x_scale = on.x_scale.pointer();
+    args.source_scales.x_scale = on.x_scale.pointer();
     const bool transposed = has_transposed(problem.output);
     (transposed ? args.q_transposed : args.q) = on.q.pointer();
     (transposed ? args.scale_transposed : args.scale) = on.scale.pointer();

@@ -11,7 +11,7 @@
 
 #include "generator/families.h"
 #include "octile/octile.h"
-#include "runtime/families/quantize/fixed.h"
+#include "runtime/families/fixed_kernel.h"
 #include "runtime/families/quantize/reference_scale_update.h"
 #include "tests/gpu/quantize_gpu.h"
 #include "tests/gpu/session.h"

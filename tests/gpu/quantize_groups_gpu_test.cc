@@ -64,20 +64,20 @@ class Mirror {
     add(output.q);
     add(output.scale);
   }
-  void translate(octile_quantize_args& args) const {
+  void translate(QuantizeArguments& args) const {
     translate_bytes(args.x);
-    translate_bytes(args.x1);
-    translate_bytes(args.x_scale);
+    translate_bytes(args.fused.x1);
+    translate_bytes(args.source_scales.x_scale);
     translate_bytes(args.q);
     translate_bytes(args.scale);
     translate_bytes(args.q_transposed);
     translate_bytes(args.scale_transposed);
-    translate(args.offsets);
-    translate(args.counts);
-    translate(args.encode_scale);
-    translate(args.amax);
-    translate(args.shard_amax);
-    translate(args.nonfinite);
+    translate(args.groups.offsets);
+    translate(args.groups.counts);
+    translate(args.delayed.encode_scale);
+    translate(args.monitor.amax);
+    translate(args.shard.amax);
+    translate(args.monitor.nonfinite);
   }
   void fetch() const {
     for (const Copy& copy : copies_) {
@@ -154,7 +154,7 @@ class QuantizeGroupsGpu : public tests::GpuTest {
   }
 
   // Prepares, brings a poisoned workspace, runs.
-  void run(const QuantizeProblem& problem, octile_quantize_args& args) {
+  void run(const QuantizeProblem& problem, QuantizeArguments& args) {
     PlanPointer& plan = plans_[to_text(Problem(problem))];
     if (plan == nullptr) plan = make_plan(problem);
     ASSERT_NE(plan, nullptr);
@@ -167,10 +167,9 @@ class QuantizeGroupsGpu : public tests::GpuTest {
     if (bytes > 0) {
       ASSERT_TRUE(workspace.fill(0xA5, gpu().stream()));
     }
-    args.struct_size = sizeof args;
     args.workspace = workspace.pointer();
     args.workspace_bytes = bytes;
-    ASSERT_EQ(octile_quantize_run(plan.get(), &args, gpu().stream()), OCTILE_OK)
+    ASSERT_EQ(tests::run_quantize(plan.get(), args, gpu().stream()), OCTILE_OK)
         << octile_last_error();
     gpu().synchronize();
     ++runs_;
@@ -181,7 +180,7 @@ class QuantizeGroupsGpu : public tests::GpuTest {
     GroupCase expected = tests::make_group_case(problem, cols, sizes, fill, pad);
     SCOPED_TRACE(tests::describe(expected, sizes, fill));
     GroupCase actual = expected;
-    octile_quantize_args args{};
+    QuantizeArguments args;
     actual.fill(args);
     Mirror mirror;
     mirror.add(actual.x);
@@ -283,13 +282,13 @@ TEST_F(QuantizeGroupsGpu, EverySplitHasTheBitsOfTheWhole) {
           QuantizeProblem problem = whole.problem;
           problem.shard = step;
           for (const tests::Shard& shard : shards) {
-            octile_quantize_args args{};
+            QuantizeArguments args;
             args.rows = shape.rows;
-            args.shard_start = shard.start;
-            args.shard_length = shard.length;
+            args.shard.start = shard.start;
+            args.shard.length = shard.length;
             args.x = whole.x.data() + shard.start * size_of(problem.x.dtype);
-            args.shard_amax = maxima.data();
-            args.nonfinite = &met;
+            args.shard.amax = maxima.data();
+            args.monitor.nonfinite = &met;
             args.q = q.data() + QuantizeCase::kGuard + shard.start;
             args.scale = scale.data() + QuantizeCase::kGuard;
             mirror.translate(args);
@@ -318,7 +317,7 @@ TEST_F(QuantizeGroupsGpu, InfinitiesAndNaNsAreCountedOnce) {
       SCOPED_TRACE(tests::describe(problem, {130, 300}, fill));
       QuantizeCase c = tests::make_case(problem, {130, 300}, fill);
       QuantizeCase expected = c;
-      octile_quantize_args args{};
+      QuantizeArguments args;
       c.fill(args);
       Mirror mirror;
       mirror.add(c.x);

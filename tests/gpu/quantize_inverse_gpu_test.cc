@@ -88,18 +88,17 @@ TEST_F(QuantizeInverseGpu, AChainOfLaunchesKeepsTheirOrder) {
   std::array<DeviceBuffer, 2> x, y;
   std::array<std::vector<char>, 2> expected;
   const auto turn = [&](std::size_t i) {
-    octile_quantize_args args{};
-    args.struct_size = sizeof(args);
+    QuantizeArguments args;
     args.rows = kRows;
     args.x = x[i].pointer();
     args.q = q.pointer();
     args.scale = scale.pointer();
-    if (octile_quantize_run(quantise.get(), &args, nullptr) != OCTILE_OK) return false;
+    if (tests::run_quantize(quantise.get(), args) != OCTILE_OK) return false;
     args.x = q.pointer();
-    args.x_scale = scale.pointer();
+    args.source_scales.x_scale = scale.pointer();
     args.q = y[i].pointer();
     args.scale = nullptr;
-    return octile_quantize_run(dequantise.get(), &args, nullptr) == OCTILE_OK;
+    return tests::run_quantize(dequantise.get(), args) == OCTILE_OK;
   };
   for (octile_plan* plan : {quantise.get(), dequantise.get()}) {
     ASSERT_EQ(octile_plan_prepare(plan, kRows, kRows, OCTILE_PREPARE_DEFAULT), OCTILE_OK)

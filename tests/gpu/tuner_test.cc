@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/families/quantize/fixed.h"
+#include "runtime/families/fixed_kernel.h"
+#include "runtime/families/gemm/bench.h"
+#include "runtime/families/quantize/bench.h"
 #include "runtime/families/quantize/operands.h"
 #include "runtime/reference/metrics.h"
 #include "runtime/tuner/gpu_decider.h"
@@ -51,8 +53,8 @@ TEST_F(TunerTest, ASmallSearchEndsInTimeWithARightWinner) {
   options.budget_seconds = kBudgetSeconds;
   const Clock clock = steady_clock();
   const double began = clock();
-  const auto result = run_tasks({task(64, 2112, 7168), task(4096, 7168, 2048)},
-                                   session->spec(), decider, &file, options);
+  const auto result = run_tasks({task(64, 2112, 7168), task(4096, 7168, 2048)}, session->spec(),
+                                decider, &file, options);
   ASSERT_TRUE(result) << result.error().message;
   // A product's check may be under way when time is up.
   EXPECT_LE(clock() - began, kBudgetSeconds + 2);
@@ -84,10 +86,10 @@ void expect_right(TunerContext& shop, const cache::TuningRecord& record) {
   const octile::GpuSession& gpu = shop.gpu;
   auto built = shop.library.engine.build(Problem(problem), *config, gpu.spec());
   ASSERT_TRUE(built) << built.error().message;
-  const auto kernel = FixedQuantize::load(shop.library, gpu.driver(), gpu.ordinal(), gpu.spec(),
-                                          problem, *config, std::move(*built));
+  const auto kernel = FixedKernel<QuantizeProblem>::load(
+      shop.library, gpu.driver(), gpu.ordinal(), gpu.spec(), problem, *config, std::move(*built));
   ASSERT_TRUE(kernel) << kernel.error().message;
-  const auto slots = make_quantize_slots(gpu, problem, record.tokens, 1, 77);
+  const auto slots = make_slots(gpu, problem, record.tokens, 1, 77);
   ASSERT_TRUE(slots) << slots.error().message;
   const Status ran = kernel->run(args_of(slots->front()), gpu.stream());
   ASSERT_TRUE(ran) << ran.error().message;
@@ -99,13 +101,14 @@ void expect_right(TunerContext& shop, const cache::TuningRecord& record) {
 
 TEST_F(TunerTest, AQuantiserSearchEndsInTimeWithARightWinner) {
   constexpr double kBudgetSeconds = 5;
-  for (const char* text : {"quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=row",
-                           "quantize rows=? cols=2048 x=bf16 q=e4m3:128x128 out=both",
-                           "quantize rows=? cols=5120 x=fp32 q=e5m2:row out=row",
-                           "quantize rows=? cols=3000 x=bf16 q=e4m3:tensor out=both policy=delayed",
-                           "quantize rows=? cols=2048 x=bf16 q=e4m3:1x128 out=both group=contiguous",
-                           "quantize rows=? cols=2048 x=bf16 q=e4m3:1x128 out=row src=silu_mul",
-                           "dequantize rows=? cols=2048 x=e4m3:1x128 q=bf16 out=row"}) {
+  for (const char* text :
+       {"quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=row",
+        "quantize rows=? cols=2048 x=bf16 q=e4m3:128x128 out=both",
+        "quantize rows=? cols=5120 x=fp32 q=e5m2:row out=row",
+        "quantize rows=? cols=3000 x=bf16 q=e4m3:tensor out=both policy=delayed",
+        "quantize rows=? cols=2048 x=bf16 q=e4m3:1x128 out=both group=contiguous",
+        "quantize rows=? cols=2048 x=bf16 q=e4m3:1x128 out=row src=silu_mul",
+        "dequantize rows=? cols=2048 x=e4m3:1x128 q=bf16 out=row"}) {
     SCOPED_TRACE(text);
     GpuDecider decider(*shop, {});
     const test::TempFolder folder;
@@ -138,7 +141,8 @@ TEST_F(TunerTest, AQuantiserSearchEndsInTimeWithARightWinner) {
 // A bench whose candidate 1 gets one element in the middle of the output wrong.
 class SabotagedBench final : public Bench {
  public:
-  SabotagedBench(TunerContext& shop, GemmBench& bench, std::int64_t m, std::int64_t n, GemmVerifier gate)
+  SabotagedBench(TunerContext& shop, GemmBench& bench, std::int64_t m, std::int64_t n,
+                 GemmVerifier gate)
       : shop_(shop), bench_(bench), m_(m), n_(n), verifier_(std::move(gate)) {}
 
   int candidates() const override { return bench_.candidates(); }

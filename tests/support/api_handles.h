@@ -16,8 +16,11 @@
 #include <vector>
 
 #include "octile/octile.h"
+#include "tests/support/quantize_call.h"
 
 namespace octile::test {
+
+using tests::run_quantize;
 
 class TempFolder {
  public:
@@ -131,7 +134,7 @@ struct GemmOperands {
   octile_gemm_args args(std::int64_t m) {
     octile_gemm_args args = {};
     args.struct_size = sizeof(args);
-    args.m = m;
+    args.tokens = m;
     args.a = a.at();
     args.a_scale = a_scale.at();
     args.b = b.at();
@@ -144,9 +147,8 @@ struct GemmOperands {
 // Valid arguments for kQuantizeText with rows <= 128.
 struct QuantizeOperands {
   Bytes x{128 * 384 * 2}, q{128 * 384}, scale{3 * 128 * 4};
-  octile_quantize_args args(std::int64_t rows) {
-    octile_quantize_args args = {};
-    args.struct_size = sizeof(args);
+  QuantizeArguments args(std::int64_t rows) {
+    QuantizeArguments args;
     args.rows = rows;
     args.x = x.at();
     args.q = q.at();

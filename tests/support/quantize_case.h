@@ -14,11 +14,12 @@
 #include <string>
 #include <vector>
 
-#include "generator/quantize/fused_source.h"
 #include "generator/core/layout.h"
 #include "generator/families.h"
+#include "generator/quantize/fused_source.h"
 #include "generator/quantize/layout.h"
 #include "runtime/families/quantize/reference.h"
+#include "tests/support/quantize_call.h"
 #include "tests/support/quantize_inputs.h"
 
 namespace octile::tests {
@@ -74,21 +75,12 @@ void point_at_outputs(Args& args, Case& c) {
   }
 }
 
-// Does the same for x1 to x3 of a fused source, which have names in the public call.
+// Does the same for x1 to x3 of a fused source.
 template <typename Args>
 void point_at_inputs(Args& args, const std::array<const void*, 3>& more,
                      const std::array<std::int64_t, 3>& more_ld) {
-  if constexpr (requires { args.x1; }) {
-    args.x1 = more[0];
-    args.x2 = more[1];
-    args.x3 = more[2];
-    args.ldx1 = more_ld[0];
-    args.ldx2 = more_ld[1];
-    args.ldx3 = more_ld[2];
-  } else {
-    std::ranges::copy(more, std::begin(args.more));
-    std::ranges::copy(more_ld, std::begin(args.more_ld));
-  }
+  std::ranges::copy(more, std::begin(args.more));
+  std::ranges::copy(more_ld, std::begin(args.more_ld));
 }
 
 struct QuantizeCase {
@@ -125,9 +117,12 @@ struct QuantizeCase {
   }
 
   // Fills the arguments of the host reference or of the public call with pointers into this case.
-  template <typename Args>
-  void fill(Args& args) {
-    if constexpr (requires { args.struct_size; }) args.struct_size = sizeof args;
+  void fill(QuantizeArguments& args) {
+    reference::QuantizeArgs host;
+    fill(host);
+    args = arguments_of(host);
+  }
+  void fill(reference::QuantizeArgs& args) {
     args.rows = rows;
     args.x = x.data() + x_offset;
     args.ldx = ldx;

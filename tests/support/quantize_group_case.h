@@ -87,9 +87,12 @@ struct GroupCase {
   }
 
   // Fills the arguments of the host reference or of the public call with pointers into this case.
-  template <typename Args>
-  void fill(Args& args) {
-    if constexpr (requires { args.struct_size; }) args.struct_size = sizeof args;
+  void fill(QuantizeArguments& args) {
+    reference::QuantizeArgs host;
+    fill(host);
+    args = arguments_of(host);
+  }
+  void fill(reference::QuantizeArgs& args) {
     args.rows = rows;
     args.x = x.data();
     args.ldx = ldx;

@@ -89,7 +89,7 @@ class ChoiceTest : public ::testing::Test {
     return choose_config(p, tokens, device, set_of(std::move(records)));
   }
   KernelConfig model(const Problem& p, std::int64_t tokens) const {
-    return model_config(p, tokens, device);
+    return default_config(p, tokens, device);
   }
 
   const DeviceSpec device = fictional_device();

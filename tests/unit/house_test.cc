@@ -79,5 +79,16 @@ TEST(House, FamiliesOfTheGeneratorDoNotKnowEachOther) {
   }
 }
 
+// In the runtime a family knows its own folders, in the runtime and in the generator.
+TEST(House, FamiliesOfTheRuntimeDoNotKnowEachOther) {
+  const std::regex include("#include \"(?:runtime/families|generator)/(gemm|quantize)/");
+  for (const Line& line : lines_under("runtime/families")) {
+    std::smatch found;
+    const fs::path folder = fs::path(line.file).parent_path();
+    if (folder == "runtime/families" || !std::regex_search(line.text, found, include)) continue;
+    EXPECT_EQ(found[1], folder.filename().string()) << place_of(line);
+  }
+}
+
 }  // namespace
 }  // namespace octile

@@ -125,7 +125,7 @@ TEST_F(TunerRunTest, AQuantisersRecordIsTakenByPlansAndResumed) {
   const Choice choice = choose_config(problem, 4095, h200(), known);
   EXPECT_EQ(choice.by, ChosenBy::kRecord) << choice.reason;
   EXPECT_EQ(to_text(choice.config), records[0].winner.config);
-  EXPECT_NE(choice.config, model_config(problem, 4095, h200()));
+  EXPECT_NE(choice.config, default_config(problem, 4095, h200()));
 
   run({{problem, 4095}}, options());
   EXPECT_THAT(decider.asked, ElementsAre(4095, 63)) << "it was known";
@@ -190,8 +190,7 @@ TEST_F(TunerRunTest, ARecordThatStatesAnotherBucketIsNoAnswer) {
 }
 
 TEST_F(TunerRunTest, TheBudgetIsSharedByValueAndKept) {
-  const std::vector<TuningTask> all{task(7), task(5),    task(9),
-                                  task(1), task(4097), task(3)};
+  const std::vector<TuningTask> all{task(7), task(5), task(9), task(1), task(4097), task(3)};
   const auto result = run(all, options(12));
   // The first task's compile also serves the others. Then the longer GEMM gets more, and the
   // shorter gets no less than compiling its candidates takes.

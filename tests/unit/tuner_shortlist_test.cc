@@ -34,20 +34,18 @@ class ShortlistTest : public ::testing::Test {
   ShortlistTest() {
     problem.n = 7168;
     problem.k = 2048;
-    candidates = octile::candidates(problem, kTokens, device);
-    ranked = rank(problem, kTokens, device, candidates);
-    preferred = model_config(problem, kTokens, device);
+    ranked = rank(problem, kTokens, device, candidates(Problem(problem), kTokens, device).admitted);
+    preferred = default_config(problem, kTokens, device);
   }
   static constexpr std::int64_t kTokens = 4096;
   GemmProblem problem;
   const DeviceSpec& device = *find_device("h200");
-  GemmCandidates candidates;
   std::vector<Ranked> ranked;
   KernelConfig preferred;
 };
 
 TEST_F(ShortlistTest, RanksEveryAdmittedConfiguration) {
-  EXPECT_EQ(ranked.size(), candidates.admitted.size());
+  EXPECT_EQ(ranked.size(), candidates(Problem(problem), kTokens, device).admitted.size());
   for (const Ranked& r : ranked) EXPECT_GT(r.estimate_us, 0);
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/families/quantize/bench.h"
 #include "runtime/families/quantize/operands.h"
 #include "tools/bench/bench_kernels.h"
 #include "tools/bench/bench_run.h"
@@ -24,15 +25,16 @@ const Slot& at(const std::vector<Slot>& slots, int i) {
 }
 
 // Our quantiser as it is to be timed: a plan's, or a search's winner.
-using RunQuantize = std::function<Status(const octile_quantize_args&, CUstream)>;
+using RunQuantize = std::function<Status(const QuantizeArguments&, CUstream)>;
 
 Result<RunQuantize> runner(const BenchContext& context, const QuantizeProblem& problem,
                            BenchResult& result) {
   if (context.search != nullptr) {
     const auto winner = search_first(context, Problem(problem), result);
     if (!winner) return tl::unexpected<Error>(winner.error());
-    const FixedQuantize& kernel = context.search->quantize_bench()->kernel(*winner);
-    return RunQuantize([&kernel](const octile_quantize_args& args, CUstream stream) {
+    const FixedKernel<QuantizeProblem>& kernel =
+        tuner::bench_as<QuantizeProblem>(*context.search->bench()).kernel(*winner);
+    return RunQuantize([&kernel](const QuantizeArguments& args, CUstream stream) {
       return kernel.run(args, stream);
     });
   }
@@ -40,8 +42,8 @@ Result<RunQuantize> runner(const BenchContext& context, const QuantizeProblem& p
   if (!prepared) return tl::unexpected<Error>(prepared.error());
   result.kernel = std::move(prepared->kernel);
   auto plan = std::make_shared<const PlanHandle>(std::move(prepared->plan));
-  return RunQuantize([plan](const octile_quantize_args& args, CUstream stream) {
-    return plan->run(args, stream);
+  return RunQuantize([plan](const QuantizeArguments& args, CUstream stream) {
+    return plan->run(args.call(), stream);
   });
 }
 
@@ -99,7 +101,7 @@ Result<BenchResult> bench_quantize(const BenchContext& context, const QuantizePr
   const auto run = runner(context, problem, result);
   if (!run) return tl::unexpected<Error>(run.error());
   const int count = rotation_slots(context.gpu, bytes_touched(problem, rows));
-  const auto slots = make_quantize_slots(context.gpu, problem, rows, count, kOperandSeed);
+  const auto slots = make_slots(context.gpu, problem, rows, count, kOperandSeed);
   if (!slots) return tl::unexpected<Error>(slots.error());
   if (Status ok = check_codes(context, *run, problem, slots->front(), result); !ok) {
     return tl::unexpected<Error>(ok.error());

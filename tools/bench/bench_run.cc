@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/families/gemm/bench.h"
 #include "runtime/engine/describe.h"
 #include "runtime/families/gemm/operands.h"
 #include "tools/bench/bench_kernels.h"
@@ -39,14 +40,14 @@ TimingOptions timing_options(int rounds, std::size_t slots) {
 }
 
 // Our product as it is to be timed: a plan's, or a search's winner.
-using RunGemm = std::function<Status(const octile_gemm_args&, CUstream)>;
+using RunGemm = std::function<Status(const GemmArguments&, CUstream)>;
 
 Contender gemm_contender(const BenchContext& context, const RunGemm& run,
                          const std::vector<GemmSlot>& slots) {
   const std::uint32_t flags = context.overlap ? OCTILE_RUN_B_READY : OCTILE_RUN_DEFAULT;
   return {"octile", [&run, &slots, flags](int i, CUstream stream) {
             const GemmSlot& s = at(slots, i);
-            octile_gemm_args args = args_of(s);
+            GemmArguments args = args_of(s);
             args.flags = flags;
             return run(args, stream);
           }};
@@ -75,8 +76,9 @@ Result<RunGemm> searched_gemm(const BenchContext& context, const GemmProblem& pr
                               BenchResult& result) {
   const auto winner = search_first(context, Problem(problem), result);
   if (!winner) return tl::unexpected<Error>(winner.error());
-  const FixedGemm& kernel = context.search->gemm_bench()->kernel(*winner);
-  return RunGemm([&kernel](const octile_gemm_args& args, CUstream stream) {
+  const FixedKernel<GemmProblem>& kernel =
+      tuner::bench_as<GemmProblem>(*context.search->bench()).kernel(*winner);
+  return RunGemm([&kernel](const GemmArguments& args, CUstream stream) {
     return kernel.run(args, stream);
   });
 }
@@ -89,7 +91,7 @@ Result<RunGemm> planned_gemm(const BenchContext& context, const GemmProblem& pro
   result.kernel = std::move(prepared->kernel);
   auto plan = std::make_shared<const PlanHandle>(std::move(prepared->plan));
   return RunGemm(
-      [plan](const octile_gemm_args& args, CUstream stream) { return plan->run(args, stream); });
+      [plan](const GemmArguments& args, CUstream stream) { return plan->run(args, stream); });
 }
 
 }  // namespace
@@ -139,9 +141,9 @@ Result<BenchResult> bench_gemm(const BenchContext& context, const GemmProblem& p
   BenchResult result;
   result.problem = problem;
   result.tokens = m;
-  const std::int64_t bytes = bytes_of_call(problem, m);
+  const std::int64_t bytes = bytes_touched(problem, m);
   auto slots =
-      make_gemm_slots(context.gpu, problem, m, rotation_slots(context.gpu, bytes), kOperandSeed);
+      make_slots(context.gpu, problem, m, rotation_slots(context.gpu, bytes), kOperandSeed);
   if (!slots) return tl::unexpected<Error>(slots.error());
   const auto run = context.search == nullptr ? planned_gemm(context, problem, result)
                                              : searched_gemm(context, problem, result);
@@ -184,14 +186,14 @@ Result<LaunchTimings> bench_launch(const BenchContext& context, const GemmProble
   constexpr int kBatches = 400;
   const auto prepared = prepare_plan(context, problem, 1, kMostTokens);
   if (!prepared) return tl::unexpected<Error>(prepared.error());
-  const auto slots = make_gemm_slots(context.gpu, problem, kMostTokens, 8, kOperandSeed);
+  const auto slots = make_slots(context.gpu, problem, kMostTokens, 8, kOperandSeed);
   if (!slots) return tl::unexpected<Error>(slots.error());
   const auto empty = load_empty_kernel(context.gpu);
   if (!empty) return tl::unexpected<Error>(empty.error());
   const auto run = [&](int i) {
     const GemmSlot& s = at(*slots, i % static_cast<int>(slots->size()));
-    octile_gemm_args args = args_of(s);
-    args.m = 1 + i % kMostTokens;
+    GemmArguments args = args_of(s);
+    args.tokens = 1 + i % kMostTokens;
     args.a_scale_ld = kMostTokens;
     return prepared->plan.run(args, context.gpu.stream());
   };

@@ -1,4 +1,5 @@
 #include "tools/bench/peers.h"
+#include "runtime/measure/random_operands.h"
 
 #include <algorithm>
 #include <utility>

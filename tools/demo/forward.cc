@@ -11,6 +11,7 @@
 #include "runtime/reference/parallel.h"
 #include "runtime/reference/synthetic.h"
 #include "tools/demo/quantizing.h"
+#include "runtime/families/gemm/tensor_arguments.h"
 
 namespace octile::tools {
 namespace {

@@ -17,7 +17,7 @@ Status add(Result<Peer> peer, std::vector<Peer>& peers) {
 
 }  // namespace
 
-Result<tuner::GpuDeciderOptions::Baselines> time_baselines(
+Result<tuner::Baselines> time_baselines(
     const std::shared_ptr<const CublasLt>& library, const GpuSession& gpu,
     const GemmProblem& problem, std::int64_t tokens, const tuner::GemmBench& bench,
     std::span<const int> beside) {
@@ -35,7 +35,7 @@ Result<tuner::GpuDeciderOptions::Baselines> time_baselines(
   options.slots = static_cast<int>(bench.slots().size());
   const auto timings = measure(gpu, contenders, options);
   if (!timings) return tl::unexpected<Error>(timings.error());
-  tuner::GpuDeciderOptions::Baselines baselines;
+  tuner::Baselines baselines;
   for (std::size_t i = beside.size(); i < timings->size(); ++i)
     baselines.emplace_back((*timings)[i].name, (*timings)[i].median_us);
   return baselines;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/families/gemm/bench.h"
 #include "runtime/tuner/gpu_decider.h"
 #include "tools/bench/cublaslt.h"
 
@@ -14,7 +15,7 @@ namespace octile::tools {
 
 // "cublaslt" and "bf16" in microseconds, by a short interleaved run beside candidates of the bench.
 // One that cuBLASLt does not take is left out.
-Result<tuner::GpuDeciderOptions::Baselines> time_baselines(
+Result<tuner::Baselines> time_baselines(
     const std::shared_ptr<const CublasLt>& library, const GpuSession& gpu,
     const GemmProblem& problem, std::int64_t tokens, const tuner::GemmBench& bench,
     std::span<const int> beside);

@@ -9,7 +9,7 @@
 #include "generator/families.h"
 #include "generator/core/recipe.h"
 #include "generator/gemm/passes.h"
-#include "runtime/engine/arguments.h"
+#include "runtime/families/families.h"
 #include "runtime/families/quantize/operands.h"
 #include "tools/models/problem_file.h"
 #include "tools/models/workload.h"

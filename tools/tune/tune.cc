@@ -12,6 +12,7 @@
 #include "tools/tune/tasks.h"
 #include "tools/tune/baselines.h"
 #include "tools/tune/report.h"
+#include "runtime/families/families.h"
 
 namespace octile::tools {
 namespace {
@@ -134,10 +135,14 @@ class Tuning {
     if (options_.baseline.empty()) return options;
     auto cublaslt = CublasLt::open();
     if (!cublaslt) return tl::unexpected<Error>(cublaslt.error());
-    options.baselines = [this, lt = *cublaslt](const GemmProblem& problem, std::int64_t tokens,
-                                               const tuner::GemmBench& bench,
-                                               std::span<const int> beside) {
-      return time_baselines(lt, gpu_, problem, tokens, bench, beside);
+    options.has_baselines = [](const Problem& problem) {
+      return problem_as<GemmProblem>(problem) != nullptr;
+    };
+    options.time_baselines = [this, lt = *cublaslt](const tuner::TuningTask& task,
+                                                    const tuner::GpuBench& bench,
+                                                    std::span<const int> beside) {
+      return time_baselines(lt, gpu_, *problem_as<GemmProblem>(task.problem), task.tokens,
+                            tuner::bench_as<GemmProblem>(bench), beside);
     };
     return options;
   }

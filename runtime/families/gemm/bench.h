@@ -1,26 +1,22 @@
-// Times and verifies the candidates of one GEMM at one token count on a GPU.
+// What the bench of GEMMs is made of.
 #pragma once
 
-#include <memory>
-#include <vector>
-
-#include "runtime/families/gemm/fixed.h"
+#include "runtime/families/gemm/family.h"
 #include "runtime/families/gemm/operands.h"
 #include "runtime/families/gemm/verify.h"
 #include "runtime/tuner/kernel_bench.h"
 
 namespace octile::tuner {
 
-class GemmBench final : public KernelBench<GemmProblem, GemmConfig, FixedGemm, GemmSlot, GemmVerifier> {
- public:
-  // Creates the bench with new operands drawn by `seed`.
-  static Result<std::unique_ptr<GemmBench>> create(TunerContext& shop, const GemmProblem& problem,
-                                                   std::int64_t tokens,
-                                                   std::vector<Ranked> candidates,
-                                                   std::uint64_t seed);
-
- private:
-  using KernelBench::KernelBench;
+template <>
+struct BenchFamily<GemmProblem> {
+  using Slot = GemmSlot;
+  using Verifier = GemmVerifier;
+  static Result<Verifier> make_verifier(const TunerContext& context, const GemmProblem& problem,
+                                        const Slot& slot, std::uint64_t seed) {
+    return Verifier::create(context.gpu, context.inspect_bf16, problem, slot.a, slot.b, seed);
+  }
 };
+using GemmBench = KernelBench<GemmProblem>;
 
 }  // namespace octile::tuner

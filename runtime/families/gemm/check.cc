@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/families/gemm/reference.h"
+#include "runtime/families/gemm/tensor_arguments.h"
 #include "runtime/reference/synthetic.h"
 
 namespace octile {
@@ -32,8 +33,7 @@ std::vector<reference::Fp64Window> sample_windows(std::int64_t m, std::int64_t n
   return windows;
 }
 
-// Returns true if the sample can reveal an error: operands that are zero or NaN agree with any
-// result.
+// Returns true if the sample can tell right from wrong. Operands that are zero or NaN cannot.
 bool is_telling(const Sample& sample) {
   const auto finite = [](double value) { return std::isfinite(value); };
   return std::all_of(sample.r.begin(), sample.r.end(), finite) &&
@@ -72,7 +72,7 @@ void check_sample(const GemmProblem& problem, const Sample& sample, const void* 
                                            reference::tolerance_c(problem.promote));
   report.row += sample.window.row0;
   report.col += sample.window.col0;
-  // If several windows fail, the first one is reported.
+  // The first window that fails is kept, else the worst.
   const bool ok = report.ok && is_telling(sample);
   const bool worse = report.worst_error_over_s > check.worst.worst_error_over_s;
   if (check.elements == 0 || (check.ok && (!ok || worse))) check.worst = report;

@@ -1,4 +1,4 @@
-// Compares samples of a GEMM's result with FP64 on the same operands.
+// How far a GEMM's result is from FP64 on the same operands, sampled.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct ProductCheck {
   reference::ToleranceReport worst;
 };
 
-// R and S of one window of D.
+// R and S (reference::gemm_fp64) of one window of D.
 struct Sample {
   reference::Fp64Window window;
   std::vector<double> r, s;  // row-major [rows][cols]
@@ -27,16 +27,14 @@ struct Sample {
 Result<Sample> sample_window(const GemmProblem& problem, const reference::GemmArgs& operands,
                              const reference::Fp64Window& window);
 
-// Returns the windows of D to check: at the first rows and columns, at the last (the tails) and at
-// one place between. `scattered` further windows lie at places drawn by `seed`. Errors: those of
-// reference::gemm_fp64.
+// Returns samples of the first, the middle and the last rows and columns of D, and of `scattered`
+// more windows at places drawn by `seed`. Errors: as reference::gemm_fp64.
 Result<std::vector<Sample>> sample_product(const GemmProblem& problem,
                                            const reference::GemmArgs& operands, int scattered = 0,
                                            std::uint64_t seed = 0);
 
-// Adds the check of one window of D to `check`. `d` points at the window's first element, with rows
-// `ldd` apart. The operands should be finite and not all zero in the window; otherwise the check
-// fails too.
+// Compares one window of D, [window.rows][ldd] from its first element, with its sample. A window
+// whose operands are not finite or all zero is not ok either.
 void check_sample(const GemmProblem& problem, const Sample& sample, const void* d, std::int64_t ldd,
                   ProductCheck& check);
 

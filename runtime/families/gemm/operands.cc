@@ -1,99 +1,14 @@
 #include "runtime/families/gemm/operands.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
-#include <limits>
 #include <utility>
 
-#include "generator/core/layout.h"
-#include "runtime/reference/cast.h"
-#include "runtime/reference/synthetic.h"
+#include "runtime/families/gemm/tensor_arguments.h"
+#include "runtime/measure/random_operands.h"
 
 namespace octile {
 namespace {
 
-// Primes, so that no row length is a multiple of them.
-constexpr std::size_t kCodePool = 131071;
-constexpr std::size_t kScalePool = 8191;
-// Number of standard deviations at which codes saturate: about the expected maximum of 128 normal
-// values.
-constexpr float kBlockMaximum = 2.8F;
-constexpr std::uint64_t kScaleSalt = 0x5ca1e;
-
-std::vector<std::uint8_t> code_pool(DType fp8, std::uint64_t seed) {
-  std::vector<std::uint8_t> pool(kCodePool);
-  const float sigma = max_finite(fp8) / kBlockMaximum;
-  for (std::size_t i = 0; i < pool.size(); ++i) {
-    const auto x = static_cast<float>(reference::random_normal(seed, i));
-    pool[i] = reference::to_fp8(x * sigma, fp8);
-  }
-  return pool;
-}
-
-std::vector<float> scale_pool(DType fp8, std::uint64_t seed) {
-  std::vector<float> pool(kScalePool);
-  for (std::size_t i = 0; i < pool.size(); ++i) {
-    const double spread = std::exp2(2 * reference::random_uniform(seed ^ kScaleSalt, i) - 1);
-    pool[i] = static_cast<float>(kBlockMaximum / max_finite(fp8) * spread);
-  }
-  return pool;
-}
-
-// Replaces one element in 61, so that most blocks of 128 hold both special and ordinary values.
-void put_specials(std::vector<float>& pool) {
-  using Limits = std::numeric_limits<float>;
-  constexpr std::array kSpecials{0.0F,
-                                 -0.0F,
-                                 Limits::denorm_min(),
-                                 -0x1p-130F,
-                                 Limits::max(),
-                                 -448.0F,
-                                 Limits::infinity(),
-                                 -Limits::infinity(),
-                                 Limits::quiet_NaN()};
-  for (std::size_t i = 0; 61 * i < pool.size(); ++i) pool[61 * i] = kSpecials[i % kSpecials.size()];
-}
-
-// Returns the values as bytes of `type`.
-std::vector<std::uint8_t> encoded(DType type, const std::vector<float>& values) {
-  const auto size = static_cast<std::size_t>(size_of(type));
-  std::vector<std::uint8_t> bytes(values.size() * size);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const float value = values[i];
-    const std::uint16_t half =
-        type == DType::kBF16 ? reference::float_to_bf16(value) : reference::float_to_fp16(value);
-    const void* element = type == DType::kFP32 ? static_cast<const void*>(&value) : &half;
-    std::memcpy(&bytes[i * size], element, size);
-  }
-  return bytes;
-}
-
-// Returns a buffer with buffer[i] = pool[i % pool_bytes]. The filled part is copied behind itself
-// until the buffer is full.
-Result<DeviceBuffer> repeat(const GpuSession& gpu, const void* pool, std::size_t pool_bytes,
-                            std::size_t bytes) {
-  auto buffer = gpu.allocate(bytes);
-  if (!buffer) return buffer;
-  std::size_t filled = std::min(pool_bytes, bytes);
-  Status ok = buffer->upload(pool, filled, gpu.stream());
-  while (ok && filled < bytes) {
-    const std::size_t more = std::min(filled, bytes - filled);
-    ok = gpu.driver()->check(
-        (*gpu.driver())
-            ->cuMemcpyDtoDAsync(buffer->get() + filled, buffer->get(), more, gpu.stream()),
-        "cuMemcpyDtoDAsync");
-    filled += more;
-  }
-  if (ok) ok = gpu.synchronize();
-  if (!ok) return tl::unexpected<Error>(ok.error());
-  return buffer;
-}
-
-// Compares D of the slot with FP64 on the slot's operands.
+// D of the slot against FP64 on the slot's operands.
 Result<ProductCheck> check_slot(const GpuSession& gpu, const GemmProblem& problem,
                                 const GemmSlot& slot) {
   const auto a = download(gpu, slot.a);
@@ -107,67 +22,34 @@ Result<ProductCheck> check_slot(const GpuSession& gpu, const GemmProblem& proble
 
 }  // namespace
 
-int rotation_slots(const GpuSession& gpu, std::int64_t bytes_of_a_call) {
-  constexpr std::int64_t kMost = 1024;  // limits calls that touch little memory
-  const std::int64_t wanted = 2 * gpu.spec().l2_bytes / std::max<std::int64_t>(bytes_of_a_call, 1);
-  return static_cast<int>(std::clamp<std::int64_t>(wanted + 1, 2, kMost));
+std::int64_t bytes_moved(const GemmProblem& problem, std::int64_t tokens) {
+  const auto [m, n, k] = shape_of(problem, tokens);
+  return m * k + n * k + m * n * size_of(problem.d);
 }
 
-std::int64_t bytes_of_call(const GemmProblem& problem, std::int64_t m) {
-  return m * problem.k + problem.n * problem.k + m * problem.n * size_of(problem.d);
+std::int64_t bytes_touched(const GemmProblem& problem, std::int64_t tokens) {
+  return bytes_moved(problem, tokens);
 }
 
-Result<DeviceTensor> random_tensor(const GpuSession& gpu, const TensorType& type, std::int64_t rows,
-                                   std::int64_t cols, std::uint64_t seed) {
-  if (type.scale != ScaleFormat::kF32) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("random operands have fp32 scales; asked for {}", to_text(type)));
-  }
-  const auto layout = quantized_layout(type, rows, cols);
-  if (!layout) return tl::unexpected<Error>(layout.error());
-  const auto codes = code_pool(type.dtype, seed);
-  auto data =
-      repeat(gpu, codes.data(), codes.size(), static_cast<std::size_t>(layout->data.bytes()));
-  if (!data) return tl::unexpected<Error>(data.error());
-  const auto factors = scale_pool(type.dtype, seed);
-  auto scales = repeat(gpu, factors.data(), factors.size() * sizeof(float),
-                       static_cast<std::size_t>(layout->scales.bytes()));
-  if (!scales) return tl::unexpected<Error>(scales.error());
-  return DeviceTensor{type, rows, cols, std::move(*data), std::move(*scales)};
+GemmArguments args_of(const GemmSlot& slot) {
+  GemmArguments args = gemm_args(slot.a, slot.b, slot.d.pointer());
+  args.tokens = slot.tokens;
+  return args;
 }
 
-Result<DeviceBuffer> random_values(const GpuSession& gpu, DType type, std::int64_t elements,
-                                   std::uint64_t seed, Values values) {
-  std::vector<float> pool(kCodePool);
-  for (std::size_t i = 0; i < pool.size(); ++i)
-    pool[i] = static_cast<float>(reference::random_normal(seed, i));
-  if (values == Values::kSpecial) put_specials(pool);
-  const std::vector<std::uint8_t> bytes = encoded(type, pool);
-  return repeat(gpu, bytes.data(), bytes.size(),
-                static_cast<std::size_t>(elements * size_of(type)));
-}
-
-Result<DeviceBuffer> random_bf16(const GpuSession& gpu, std::int64_t elements, std::uint64_t seed) {
-  return random_values(gpu, DType::kBF16, elements, seed, Values::kNormal);
-}
-
-octile_gemm_args args_of(const GemmSlot& slot) {
-  return gemm_args(slot.a, slot.b, slot.d.pointer());
-}
-
-Result<std::vector<GemmSlot>> make_gemm_slots(const GpuSession& gpu, const GemmProblem& problem,
-                                              std::int64_t m, int slots, std::uint64_t seed) {
+Result<std::vector<GemmSlot>> make_slots(const GpuSession& gpu, const GemmProblem& problem,
+                                         std::int64_t tokens, int slots, std::uint64_t seed) {
+  const auto [m, n, k] = shape_of(problem, tokens);
   std::vector<GemmSlot> made;
   for (int i = 0; i < slots; ++i) {
-    auto a = i == 0 ? random_tensor(gpu, problem.a, m, problem.k, 2 * seed)
-                    : copy_of(gpu, made.front().a);
+    auto a = i == 0 ? random_tensor(gpu, problem.a, m, k, 2 * seed) : copy_of(gpu, made.front().a);
     if (!a) return tl::unexpected<Error>(a.error());
-    auto b = i == 0 ? random_tensor(gpu, problem.b, problem.n, problem.k, 2 * seed + 1)
-                    : copy_of(gpu, made.front().b);
+    auto b =
+        i == 0 ? random_tensor(gpu, problem.b, n, k, 2 * seed + 1) : copy_of(gpu, made.front().b);
     if (!b) return tl::unexpected<Error>(b.error());
-    auto d = gpu.allocate(static_cast<std::size_t>(m * problem.n * size_of(problem.d)));
+    auto d = gpu.allocate(static_cast<std::size_t>(m * n * size_of(problem.d)));
     if (!d) return tl::unexpected<Error>(d.error());
-    made.push_back({std::move(*a), std::move(*b), std::move(*d)});
+    made.push_back({std::move(*a), std::move(*b), std::move(*d), tokens});
   }
   if (Status ok = gpu.synchronize(); !ok) return tl::unexpected<Error>(ok.error());
   return made;

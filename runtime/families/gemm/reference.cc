@@ -9,9 +9,9 @@
 #include <memory>
 #include <new>
 
-#include "runtime/reference/cast.h"
 #include "runtime/families/gemm/reference_kernels.h"
 #include "runtime/families/gemm/reference_operand.h"
+#include "runtime/reference/cast.h"
 #include "runtime/reference/parallel.h"
 
 namespace octile::reference {

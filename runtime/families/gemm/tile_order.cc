@@ -23,9 +23,8 @@ TileOrder tile_order(const TileShares& shares, Raster raster) {
   const auto divisor = [](std::int64_t d) {
     return divisor_of(static_cast<std::uint32_t>(std::clamp(d, std::int64_t{1}, kLongest)));
   };
-  return {divisor(along * raster.band), divisor(across % raster.band),
-          divisor(shares.tail_across), static_cast<std::int32_t>(shares.whole_across),
-          static_cast<std::int32_t>(shares.idle)};
+  return {divisor(along * raster.band), divisor(across % raster.band), divisor(shares.tail_across),
+          static_cast<std::int32_t>(shares.whole_across), static_cast<std::int32_t>(shares.idle)};
 }
 
 }  // namespace octile

@@ -21,7 +21,7 @@ Divisor divisor_of(std::uint32_t d);
 struct TileOrder {
   Divisor band_tiles;       // tiles of a whole band
   Divisor last_band_width;  // tiles across the last band; 1 where all bands are whole
-  Divisor tail_across;    // narrow tiles of a row of tiles; 1 where there are none
+  Divisor tail_across;      // narrow tiles of a row of tiles; 1 where there are none
   std::int32_t whole_across;
   std::int32_t idle;
 };

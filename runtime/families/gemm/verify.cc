@@ -6,7 +6,7 @@
 #include <array>
 #include <utility>
 
-#include "runtime/measure/tensor.h"
+#include "runtime/families/gemm/tensor_arguments.h"
 
 namespace octile::tuner {
 namespace {
@@ -30,8 +30,8 @@ Result<LoadedTemplate> GemmVerifier::compile_inspector(const GpuSession& gpu, DT
 }
 
 Result<GemmVerifier> GemmVerifier::create(const GpuSession& gpu, const LoadedTemplate& inspect,
-                                  const GemmProblem& problem, const DeviceTensor& a,
-                                  const DeviceTensor& b, std::uint64_t seed) {
+                                          const GemmProblem& problem, const DeviceTensor& a,
+                                          const DeviceTensor& b, std::uint64_t seed) {
   if (problem.accumulate) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("'{}' adds to its output; the check of candidates takes products that "
@@ -39,6 +39,8 @@ Result<GemmVerifier> GemmVerifier::create(const GpuSession& gpu, const LoadedTem
                             to_text(problem)));
   }
   GemmVerifier verifier(gpu, inspect, problem, gemm_args(a, b, nullptr));
+  verifier.rows_ = a.rows;
+  if (has_tokens_in_k(problem)) verifier.args_.tokens = a.cols;
   if (Status ok = verifier.allocate(); !ok) return tl::unexpected<Error>(ok.error());
   auto host_a = download(gpu, a);
   if (!host_a) return tl::unexpected<Error>(host_a.error());
@@ -46,7 +48,8 @@ Result<GemmVerifier> GemmVerifier::create(const GpuSession& gpu, const LoadedTem
   if (!host_b) return tl::unexpected<Error>(host_b.error());
   verifier.a_ = std::move(*host_a);
   verifier.b_ = std::move(*host_b);
-  auto samples = sample_product(problem, reference_args(verifier.a_, verifier.b_), kScatteredWindows, seed);
+  auto samples =
+      sample_product(problem, reference_args(verifier.a_, verifier.b_), kScatteredWindows, seed);
   if (!samples) return tl::unexpected<Error>(samples.error());
   verifier.samples_ = std::move(*samples);
   double largest = 0;
@@ -58,7 +61,7 @@ Result<GemmVerifier> GemmVerifier::create(const GpuSession& gpu, const LoadedTem
   return verifier;
 }
 
-std::int64_t GemmVerifier::elements() const { return args_.m * args_.ldd + 2 * kGuardElements; }
+std::int64_t GemmVerifier::elements() const { return rows_ * args_.ldd + 2 * kGuardElements; }
 
 Status GemmVerifier::allocate() {
   args_.ldd = problem_.n + kRowGuardElements;
@@ -123,7 +126,7 @@ Result<GemmVerifier::Report> GemmVerifier::inspect(const DeviceBuffer& other) co
   CUdeviceptr report = report_.get();
   long long count = elements();
   long long first = kGuardElements;
-  long long rows = args_.m;
+  long long rows = rows_;
   long long cols = problem_.n;
   long long stride = args_.ldd;
   double allowed = apart_allowed_;
@@ -141,7 +144,7 @@ Result<GemmVerifier::Report> GemmVerifier::inspect(const DeviceBuffer& other) co
 }
 
 Status GemmVerifier::check_window(const Sample& sample, const DeviceBuffer& d,
-                              ProductCheck& check) const {
+                                  ProductCheck& check) const {
   const auto element = static_cast<std::size_t>(size_of(problem_.d));
   const reference::Fp64Window& w = sample.window;
   const auto span = static_cast<std::size_t>((w.rows - 1) * args_.ldd + w.cols);

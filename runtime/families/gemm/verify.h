@@ -1,14 +1,12 @@
-// Verifies that a GEMM candidate writes every element of D correctly and nothing else.
+// Verifies that a GEMM candidate writes the right D, all of it and nothing else.
 //
-//   operands:  random, drawn by a seed
-//   output:    poisoned; rows have gaps between them, and guard zones lie before and after
-//   twice:     both launches write the same bits
-//   sampled:   first, last and scattered windows meet the tolerance of docs/numerics.md against
-//   FP64
-//              on the host
+//   operands:  random, by seed
+//   output:    poisoned, with rows further apart than they are long and guard zones around
+//   twice:     both launches give the same bits
+//   sampled:   first, last and scattered windows are within the tolerance of FP64 on the host
 //   in full:   every element is written and none outside; every element agrees with the first
-//              candidate that passed, within twice the tolerance; if one does not, FP64 decides
-//              which of the two is wrong
+//              candidate that passed, as far as the tolerance lets two right results differ; if
+//              one does not, FP64 says which of the two is wrong
 #pragma once
 
 #include <cstdint>
@@ -16,9 +14,9 @@
 #include <vector>
 
 #include "generator/gemm/problem.h"
-#include "octile/octile.h"
-#include "runtime/measure/loaded_template.h"
+#include "runtime/families/gemm/arguments.h"
 #include "runtime/families/gemm/check.h"
+#include "runtime/measure/loaded_template.h"
 #include "runtime/measure/tensor.h"
 #include "runtime/tuner/bench.h"
 
@@ -26,18 +24,18 @@ namespace octile::tuner {
 
 class GemmVerifier {
  public:
-  // Returns a verifier. `a` and `b` must outlive verification, and nothing may write to them.
-  // Errors: kUnsupported for a GEMM that accumulates, because it has no poisoned output.
+  // `a` and `b` outlive the verifier, and nothing may write to them. Errors: kUnsupported for a
+  // GEMM that accumulates, whose output cannot be poisoned.
   static Result<GemmVerifier> create(const GpuSession& gpu, const LoadedTemplate& inspect,
-                                 const GemmProblem& problem, const DeviceTensor& a,
-                                 const DeviceTensor& b, std::uint64_t seed);
+                                     const GemmProblem& problem, const DeviceTensor& a,
+                                     const DeviceTensor& b, std::uint64_t seed);
 
-  // Verifies one candidate; `run` enqueues one call. An error of `run` is the candidate's fault and
-  // gives a wrong verdict. An Error from check() means that the device no longer answers.
-  using Run = std::function<Status(const octile_gemm_args&, CUstream)>;
+  // `run` enqueues one call. If it fails, the candidate is wrong. An Error of check() means that
+  // the device is lost.
+  using Run = std::function<Status(const GemmArguments&, CUstream)>;
   Result<Verdict> check(const Run& run);
 
-  // Returns the kernel that inspects outputs of type `d`: templates/bench/inspect.cu.
+  // Returns the kernel that inspects outputs of that type: templates/bench/inspect.cu.
   static Result<LoadedTemplate> compile_inspector(const GpuSession& gpu, DType d);
 
  private:
@@ -47,7 +45,7 @@ class GemmVerifier {
   };
 
   GemmVerifier(const GpuSession& gpu, const LoadedTemplate& inspect, const GemmProblem& problem,
-           octile_gemm_args args)
+               GemmArguments args)
       : gpu_(&gpu), inspect_(&inspect), problem_(problem), args_(args) {}
   Status allocate();
   std::int64_t elements() const;
@@ -62,7 +60,8 @@ class GemmVerifier {
   const GpuSession* gpu_;
   const LoadedTemplate* inspect_;
   GemmProblem problem_;
-  octile_gemm_args args_;
+  GemmArguments args_;
+  std::int64_t rows_ = 0;  // of D
   HostTensor a_, b_;
   std::vector<Sample> samples_;
   double apart_allowed_ = 0;

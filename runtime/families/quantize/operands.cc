@@ -6,24 +6,24 @@
 #include <numeric>
 #include <utility>
 
-#include "generator/quantize/fused_source.h"
 #include "generator/quantize/config.h"
+#include "generator/quantize/fused_source.h"
 #include "generator/quantize/layout.h"
-#include "runtime/engine/reference_arguments.h"
-#include "runtime/measure/tensor.h"
 #include "runtime/families/quantize/reference.h"
 #include "runtime/families/quantize/reference_scale.h"
+#include "runtime/measure/tensor.h"
 
 namespace octile {
 namespace {
 
 constexpr float kGivenEncode = 96.0F;  // saturates at 4.7 standard deviations
 
-// Groups have unequal sizes, as a router leaves them: from a third to four thirds of the mean.
+// The number of groups. Their sizes differ, from a third to four thirds of the mean, as a router's
+// do.
 constexpr std::int64_t kGroups = 32;
 
-// Returns the offsets of contiguous groups, which divide `rows` among themselves, or the counts of
-// masked groups, at most `rows` each. Returns an empty table without groups.
+// Returns the offsets of contiguous groups, which share `rows` rows, or the counts of masked groups
+// of at most `rows` rows each. Without groups it is empty.
 std::vector<std::int32_t> group_table(const QuantizeProblem& p, std::int64_t rows) {
   std::vector<std::int32_t> table;
   const auto unlike = [](std::int64_t g) { return 3 * g % 9 - 4; };  // -4 to 4
@@ -41,7 +41,7 @@ std::vector<std::int32_t> group_table(const QuantizeProblem& p, std::int64_t row
   return table;
 }
 
-// Returns the number of rows of x, including rows outside any group.
+// Returns the rows of x, with those that no group has.
 std::int64_t rows_of_x(const QuantizeProblem& p, std::int64_t rows) {
   return p.grouping == Grouping::kMasked ? rows * kGroups : rows;
 }
@@ -60,7 +60,7 @@ Status upload(const GpuSession& gpu, const std::vector<T>& values, DeviceBuffer&
   });
 }
 
-// Return how many tensors of x's size the source reads, and how many columns each has.
+// Return the number of tensors of x's size that the source reads, and their columns.
 int inputs_of(const QuantizeProblem& p) {
   const SourceShape shape = source_shape(p.source);
   return shape.rms_norm ? 1 : shape.inputs;
@@ -74,7 +74,7 @@ Status make_fp8_input(const GpuSession& gpu, const QuantizeProblem& p, std::uint
                       QuantizeSlot& slot) {
   TensorType type = p.x;
   type.scale = ScaleFormat::kF32;
-  type.granularity = Granularity::k1x128;  // used for random codes if x has another scale format
+  type.granularity = Granularity::k1x128;  // has random scales here, which x does not take
   const bool ours = p.x.scale == ScaleFormat::kF32;
   auto made = random_tensor(gpu, ours ? p.x : type, slot.rows, p.cols, seed);
   if (!made) return tl::unexpected<Error>(made.error());
@@ -90,7 +90,7 @@ Status make_fp8_input(const GpuSession& gpu, const QuantizeProblem& p, std::uint
   return upload(gpu, ones, slot.x_scale);
 }
 
-// Makes x, x1, ... of the source. `seed` and the input's number determine the values.
+// Makes x, x1, ... of the source. Values depend on `seed` and the input's number.
 Status make_inputs(const GpuSession& gpu, const QuantizeProblem& p, std::uint64_t seed,
                    Values values, QuantizeSlot& slot) {
   if (is_fp8(p.x.dtype)) return make_fp8_input(gpu, p, seed, slot);
@@ -106,7 +106,7 @@ Status make_inputs(const GpuSession& gpu, const QuantizeProblem& p, std::uint64_
   return {};
 }
 
-// Copies the inputs of one slot to another.
+// Copies the inputs to another slot.
 Status copy_inputs(const GpuSession& gpu, const QuantizeSlot& from, QuantizeSlot& to) {
   const auto copy = [&](const DeviceBuffer& source, DeviceBuffer& target) {
     return copy_of(gpu, source).map([&](DeviceBuffer made) { target = std::move(made); });
@@ -122,7 +122,7 @@ Status allocate_output(const GpuSession& gpu, const QuantizeProblem& p, std::int
   const auto bytes = output_bytes(p, rows, transposed);
   if (!bytes) return tl::unexpected<Error>(bytes.error());
   if (Status ok = allocate(gpu, bytes->data, q); !ok) return ok;
-  // Rows outside any group are compared although nothing writes them, so they must be equal.
+  // Elements of no group are not written, but they are compared.
   if (Status ok = q.fill(0, gpu.stream()); !ok) return ok;
   if (bytes->scales == 0) return {};
   if (Status ok = allocate(gpu, bytes->scales, scale); !ok) return ok;
@@ -137,7 +137,7 @@ Status allocate_outputs(const GpuSession& gpu, const QuantizeProblem& p, Quantiz
   return allocate_output(gpu, p, slot.rows, true, slot.q_transposed, slot.scale_transposed);
 }
 
-// Returns encode scales, then amax records without an amax yet.
+// Returns the encode scales, then the amax records, which are 0.
 std::vector<float> given_values(const QuantizeProblem& p) {
   if (p.policy != ScalePolicy::kDelayed) return {};
   const auto scales = static_cast<std::size_t>(std::max<std::int64_t>(1, groups_of(p)));
@@ -146,12 +146,12 @@ std::vector<float> given_values(const QuantizeProblem& p) {
   return values;
 }
 
-// Returns a slot without x and outputs.
+// Makes a slot without inputs and outputs.
 Result<QuantizeSlot> frame_of(const GpuSession& gpu, const QuantizeProblem& p, std::int64_t rows) {
   QuantizeSlot slot;
   slot.rows = rows;
   slot.groups = groups_of(p);
-  slot.packed = p.grouping == Grouping::kContiguous;
+  slot.contiguous = p.grouping == Grouping::kContiguous;
   Status ok = allocate(gpu, workspace_of(p, gpu.spec().sm_count).bytes(rows), slot.workspace);
   if (ok && source_shape(p.source).rms_norm) ok = allocate(gpu, 4 * rows, slot.rstd);
   if (ok && p.bias_gradient) ok = allocate(gpu, 4 * p.cols, slot.bias_gradient);
@@ -184,45 +184,48 @@ Result<bool> same(const GpuSession& gpu, const DeviceBuffer& q, const DeviceBuff
 
 }  // namespace
 
-octile_quantize_args args_of(const QuantizeSlot& slot) {
-  octile_quantize_args args{};
+QuantizeArguments args_of(const QuantizeSlot& slot) {
+  QuantizeArguments args;
   args.rows = slot.rows;
   args.x = slot.x.pointer();
-  args.x_scale = slot.x_scale.pointer();
-  args.rstd = static_cast<float*>(slot.rstd.pointer());
-  args.bias_gradient = static_cast<float*>(slot.bias_gradient.pointer());
-  args.x1 = slot.more[0].pointer();
-  args.x2 = slot.more[1].pointer();
-  args.x3 = slot.more[2].pointer();
   args.q = slot.q.pointer();
   args.scale = slot.scale.pointer();
   args.q_transposed = slot.q_transposed.pointer();
   args.scale_transposed = slot.scale_transposed.pointer();
   args.workspace = slot.workspace.pointer();
   args.workspace_bytes = slot.workspace.bytes();
+  args.source_scales.x_scale = slot.x_scale.pointer();
+  args.fused.x1 = slot.more[0].pointer();
+  args.fused.x2 = slot.more[1].pointer();
+  args.fused.x3 = slot.more[2].pointer();
+  args.fused.rstd = static_cast<float*>(slot.rstd.pointer());
+  args.fused.bias_gradient = static_cast<float*>(slot.bias_gradient.pointer());
   if (auto* given = static_cast<float*>(slot.given.pointer()); given != nullptr) {
-    args.encode_scale = given;
-    args.amax = given + std::max<std::int64_t>(1, slot.groups);
+    args.delayed.encode_scale = given;
+    args.monitor.amax = given + std::max<std::int64_t>(1, slot.groups);
   }
   const auto* table = static_cast<const std::int32_t*>(slot.group_table.pointer());
-  (slot.packed ? args.offsets : args.counts) = table;
-  args.groups = slot.groups;
+  (slot.contiguous ? args.groups.offsets : args.groups.counts) = table;
+  args.groups.group_count = slot.groups;
   return args;
 }
 
-octile_quantize_args QuantizeInput::args() {
-  octile_quantize_args args{};
+QuantizeArguments QuantizeInput::args() {
+  const auto bytes_or_null = [](const std::vector<std::uint8_t>& bytes) -> const void* {
+    return bytes.empty() ? nullptr : bytes.data();
+  };
+  QuantizeArguments args;
   args.rows = rows;
   args.x = x.data();
-  args.x_scale = x_scale.empty() ? nullptr : x_scale.data();
-  if (!rstd.empty()) args.rstd = rstd.data();
-  if (!bias_gradient.empty()) args.bias_gradient = bias_gradient.data();
-  args.x1 = more[0].empty() ? nullptr : more[0].data();
-  args.x2 = more[1].empty() ? nullptr : more[1].data();
-  args.x3 = more[2].empty() ? nullptr : more[2].data();
-  if (!encode_scale.empty()) args.encode_scale = encode_scale.data();
-  if (groups > 0) (packed ? args.offsets : args.counts) = group_table.data();
-  args.groups = groups;
+  args.source_scales.x_scale = bytes_or_null(x_scale);
+  args.fused.x1 = bytes_or_null(more[0]);
+  args.fused.x2 = bytes_or_null(more[1]);
+  args.fused.x3 = bytes_or_null(more[2]);
+  if (!rstd.empty()) args.fused.rstd = rstd.data();
+  if (!bias_gradient.empty()) args.fused.bias_gradient = bias_gradient.data();
+  if (!encode_scale.empty()) args.delayed.encode_scale = encode_scale.data();
+  if (groups > 0) (contiguous ? args.groups.offsets : args.groups.counts) = group_table.data();
+  args.groups.group_count = groups;
   return args;
 }
 
@@ -238,8 +241,8 @@ Status check_operands(const QuantizeProblem& p) {
   return {};
 }
 
-Result<QuantizeSlot> make_quantize_input(const GpuSession& gpu, const QuantizeProblem& p,
-                                         std::int64_t rows, std::uint64_t seed, Values values) {
+Result<QuantizeSlot> make_input(const GpuSession& gpu, const QuantizeProblem& p, std::int64_t rows,
+                                std::uint64_t seed, Values values) {
   if (Status ok = check_operands(p); !ok) return tl::unexpected<Error>(ok.error());
   auto slot = frame_of(gpu, p, rows);
   if (!slot) return slot;
@@ -248,13 +251,11 @@ Result<QuantizeSlot> make_quantize_input(const GpuSession& gpu, const QuantizePr
   return slot;
 }
 
-Result<std::vector<QuantizeSlot>> make_quantize_slots(const GpuSession& gpu,
-                                                      const QuantizeProblem& p, std::int64_t rows,
-                                                      int count, std::uint64_t seed) {
+Result<std::vector<QuantizeSlot>> make_slots(const GpuSession& gpu, const QuantizeProblem& p,
+                                             std::int64_t rows, int count, std::uint64_t seed) {
   std::vector<QuantizeSlot> slots;
   for (int i = 0; i < count; ++i) {
-    auto slot =
-        i == 0 ? make_quantize_input(gpu, p, rows, seed, Values::kNormal) : frame_of(gpu, p, rows);
+    auto slot = i == 0 ? make_input(gpu, p, rows, seed, Values::kNormal) : frame_of(gpu, p, rows);
     if (!slot) return tl::unexpected<Error>(slot.error());
     Status ok = i == 0 ? Status{} : copy_inputs(gpu, slots.front(), *slot);
     if (ok) ok = allocate_outputs(gpu, p, *slot);
@@ -274,7 +275,7 @@ Result<QuantizeInput> download_input(const GpuSession& gpu, const QuantizeProble
   input.bias_gradient.resize(slot.bias_gradient.bytes() / sizeof(float));
   input.rows = slot.rows;
   input.groups = slot.groups;
-  input.packed = slot.packed;
+  input.contiguous = slot.contiguous;
   const auto take = [&](const DeviceBuffer& buffer, std::vector<std::uint8_t>& bytes) {
     return download(gpu, buffer).map([&](std::vector<std::uint8_t> made) {
       bytes = std::move(made);
@@ -297,7 +298,7 @@ Result<bool> equals_reference(const GpuSession& gpu, const QuantizeProblem& p,
   if (!row) return tl::unexpected<Error>(row.error());
   auto transposed = is_fp8(p.q.dtype) ? host_output(p, slot.rows, true) : HostOutput();
   if (!transposed) return tl::unexpected<Error>(transposed.error());
-  octile_quantize_args args = input->args();
+  QuantizeArguments args = input->args();
   args.q = row->q.data();
   args.scale = row->scale.data();
   args.q_transposed = transposed->q.data();
@@ -330,7 +331,7 @@ std::int64_t rows_in_all(const QuantizeProblem& p, std::int64_t rows) {
 }
 
 int read_bytes_of(const QuantizeProblem& p) {
-  const std::vector<Companion> companions = companions_of(p, {});  // the companions of any launch
+  const std::vector<Companion> companions = companions_of(p, {});  // every configuration has these
   const auto has = [&](Companion c) { return std::ranges::count(companions, c); };
   const auto passes = 1 + has(Companion::kFirstPass);
   const auto all = size_of(p.x.dtype) * (inputs_of(p) * passes + has(Companion::kRowNorm));
@@ -343,7 +344,7 @@ int written_bytes_of(const QuantizeProblem& p) {
 
 std::int64_t bytes_touched(const QuantizeProblem& p, std::int64_t rows) {
   const std::int64_t in_all = rows_in_all(p, rows);
-  std::int64_t columns = in_all;  // columns of the transposed copy, whose groups are padded
+  std::int64_t columns = in_all;  // of the transposed copy, with the padding of its groups
   const std::vector<std::int32_t> table = group_table(p, rows);
   if (p.grouping == Grouping::kContiguous) {
     columns = 0;

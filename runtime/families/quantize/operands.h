@@ -1,5 +1,5 @@
-// Operands of quantisers on a GPU, in several copies over which calls rotate, and the same operands
-// on the host for the reference.
+// Operands of quantisers on a GPU, and the same on the host for the reference. Calls rotate over
+// several copies, so that no call finds its operands in L2.
 #pragma once
 
 #include <array>
@@ -7,42 +7,39 @@
 #include <vector>
 
 #include "generator/quantize/problem.h"
-#include "octile/octile.h"
+#include "runtime/families/quantize/arguments.h"
 #include "runtime/measure/gpu_session.h"
-#include "runtime/families/gemm/operands.h"
+#include "runtime/measure/random_operands.h"
 
 namespace octile {
 
-// Inputs, outputs and workspace of one quantisation. Buffers of outputs that the problem does not
-// have are empty.
+// What one call reads and writes. Buffers of outputs that the problem does not have are empty.
 struct QuantizeSlot {
   std::int64_t rows = 0;
   std::array<DeviceBuffer, 3> more;  // x1 to x3 of a fused source
   DeviceBuffer x, x_scale, q, scale, q_transposed, scale_transposed, workspace;
-  DeviceBuffer rstd, bias_gradient;  // additional outputs
-  DeviceBuffer given;                // delayed scaling: the encode scales and the amax records
+  DeviceBuffer rstd, bias_gradient;  // written beside the codes
+  DeviceBuffer given;                // delayed scaling: the encode scales, then the amax records
   DeviceBuffer group_table;          // offsets of contiguous groups, counts of masked ones
   std::int64_t groups = 0;
-  bool packed = false;
+  bool contiguous = false;
 };
-octile_quantize_args args_of(const QuantizeSlot& slot);
+QuantizeArguments args_of(const QuantizeSlot& slot);
 
-// Checks that operands can be made for the problem. It must quantise a whole tensor or groups of
-// bf16, fp16, fp32 or FP8, and its outputs must be codes and scales. Errors: kUnsupported.
+// Checks that operands can be made for the problem: it has whole tensors or groups and no tap.
+// Errors: kUnsupported.
 Status check_operands(const QuantizeProblem& problem);
 
-// Returns a slot without outputs. Errors: those of check_operands; kOutOfMemory, kDeviceError.
-Result<QuantizeSlot> make_quantize_input(const GpuSession& gpu, const QuantizeProblem& problem,
-                                         std::int64_t rows, std::uint64_t seed, Values values);
+// Makes a slot without outputs. Errors: as check_operands; kOutOfMemory, kDeviceError.
+Result<QuantizeSlot> make_input(const GpuSession& gpu, const QuantizeProblem& problem,
+                                std::int64_t rows, std::uint64_t seed, Values values);
 
-// Returns `count` slots with the same N(0, 1) input and default strides. FP8 inputs have random
-// scales if those are fp32, otherwise scales of 1. A problem with groups gets 32 of unequal sizes.
-Result<std::vector<QuantizeSlot>> make_quantize_slots(const GpuSession& gpu,
-                                                      const QuantizeProblem& problem,
-                                                      std::int64_t rows, int count,
-                                                      std::uint64_t seed);
+// Makes `count` slots of the same N(0, 1) input, everything packed. FP8 input has fp32 scales that
+// differ, or scales of 1 in other formats. Problems with groups get 32 of unlike sizes.
+Result<std::vector<QuantizeSlot>> make_slots(const GpuSession& gpu, const QuantizeProblem& problem,
+                                             std::int64_t rows, int count, std::uint64_t seed);
 
-// The host copy of a slot's input. The caller fills in the outputs.
+// A slot's input on the host. The caller adds the outputs.
 struct QuantizeInput {
   std::vector<std::uint8_t> x, x_scale;
   std::array<std::vector<std::uint8_t>, 3> more;
@@ -50,44 +47,42 @@ struct QuantizeInput {
   std::vector<std::int32_t> group_table;
   std::int64_t rows = 0;
   std::int64_t groups = 0;
-  bool packed = false;
+  bool contiguous = false;
+  std::vector<float> rstd, bias_gradient;  // written beside the codes
 
-  std::vector<float> rstd, bias_gradient;  // additional outputs
-
-  // Returns arguments that are valid as long as this object.
-  octile_quantize_args args();
+  // Returns arguments that lead into this object.
+  QuantizeArguments args();
 };
 Result<QuantizeInput> download_input(const GpuSession& gpu, const QuantizeProblem& problem,
                                      const QuantizeSlot& slot);
 
-// Returns true if the slot's outputs equal, bit for bit, what the host reference computes from the
-// same input.
+// Returns true if the slot's outputs equal the host reference's of the same x, bit for bit.
 Result<bool> equals_reference(const GpuSession& gpu, const QuantizeProblem& problem,
                               const QuantizeSlot& slot);
 
-// Sizes of an output's data and scales. A dequantised output has no scales.
+// The bytes of an output's data and scales. Dequantised outputs have no scales.
 struct OutputBytes {
   std::int64_t data = 0, scales = 0;
 };
 Result<OutputBytes> output_bytes(const QuantizeProblem& problem, std::int64_t rows,
                                  bool transposed);
 
-// Return the number of groups, and the number of rows in all groups if each tensor has `rows`.
-// Without groups these are 0 and `rows`.
+// Return the number of groups and the rows of all of them, if each tensor has `rows`. Without
+// groups these are 0 and `rows`.
 std::int64_t groups_of(const QuantizeProblem& problem);
 std::int64_t rows_in_all(const QuantizeProblem& problem, std::int64_t rows);
 
-// Return bytes for each element of the tensor. read_bytes_of counts what a quantisation must read
-// (twice if a first pass finds maxima), written_bytes_of what it writes to all its outputs.
+// Return the bytes per tensor element that a call reads of its inputs and writes of its outputs. A
+// first pass that finds maxima reads the inputs once more.
 int read_bytes_of(const QuantizeProblem& problem);
 int written_bytes_of(const QuantizeProblem& problem);
 
-// Return the bytes of x and codes, including padding between groups. bytes_moved counts every
-// necessary transfer; bytes_touched counts each byte once.
+// Return the bytes of inputs and codes that a call moves, padding between groups included, and
+// those that it touches, each counted once.
 std::int64_t bytes_moved(const QuantizeProblem& problem, std::int64_t rows);
 std::int64_t bytes_touched(const QuantizeProblem& problem, std::int64_t rows);
-// Returns the bytes of the scales that a quantisation writes and of x's scales, including padding.
-// For masked groups it counts only the existing rows.
+// Returns the bytes of the scales that a call writes and of those that x has, padding included. Of
+// masked groups only the rows that exist count.
 Result<std::int64_t> scale_bytes(const QuantizeProblem& problem, std::int64_t rows);
 
 }  // namespace octile

@@ -11,14 +11,14 @@
 #include <vector>
 
 #include "generator/quantize/layout.h"
-#include "runtime/reference/cast.h"
-#include "runtime/reference/cast_bits.h"
 #include "runtime/families/quantize/reference_dequantize.h"
-#include "runtime/reference/parallel.h"
 #include "runtime/families/quantize/reference_groups.h"
 #include "runtime/families/quantize/reference_kernels.h"
 #include "runtime/families/quantize/reference_shard.h"
 #include "runtime/families/quantize/reference_source.h"
+#include "runtime/reference/cast.h"
+#include "runtime/reference/cast_bits.h"
+#include "runtime/reference/parallel.h"
 #include "runtime/reference/scale_index.h"
 
 namespace octile::reference {
@@ -45,7 +45,9 @@ Status check_input(const QuantizeProblem& problem, const QuantizeArgs& args) {
   if (problem.rows != kDynamic && problem.rows != args.rows) {
     return invalid(fmt::format("rows is {}; the problem fixes {}", args.rows, problem.rows));
   }
-  if (auto s = require_pointer(args.encode_scale, "encode_scale", problem.policy == ScalePolicy::kDelayed); !s)
+  if (auto s = require_pointer(args.encode_scale, "encode_scale",
+                               problem.policy == ScalePolicy::kDelayed);
+      !s)
     return s;
   const bool anything = args.rows > 0 && problem.cols > 0;  // otherwise nothing is written
   if (auto s = require_pointer(args.tap, "tap", problem.tap && anything); !s) return s;

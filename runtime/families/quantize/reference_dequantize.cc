@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "generator/core/layout.h"
-#include "runtime/reference/cast.h"
-#include "runtime/reference/parallel.h"
 #include "runtime/families/quantize/reference_scale.h"
 #include "runtime/families/quantize/reference_source.h"
+#include "runtime/reference/cast.h"
+#include "runtime/reference/parallel.h"
 #include "runtime/reference/scale_index.h"
 
 namespace octile::reference {

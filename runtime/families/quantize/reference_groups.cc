@@ -8,8 +8,8 @@
 
 #include "generator/quantize/fused_source.h"
 #include "generator/quantize/layout.h"
-#include "runtime/reference/parallel.h"
 #include "runtime/families/quantize/reference_scale.h"
+#include "runtime/reference/parallel.h"
 #include "runtime/reference/scale_index.h"
 
 namespace octile::reference {

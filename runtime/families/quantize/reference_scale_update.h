@@ -17,8 +17,8 @@ enum class AmaxChoice : int {
 };
 
 struct ScaleUpdateArgs {
-  float* history = nullptr;        // [length][tensors]; this step's quantising has raised row 0
-  float* encode_scale = nullptr;   // [tensors]
+  float* history = nullptr;       // [length][tensors]; this step's quantising has raised row 0
+  float* encode_scale = nullptr;  // [tensors]
   std::int64_t tensors = 0;
   std::int64_t length = 0;
   AmaxChoice choice = AmaxChoice::kLargest;

@@ -6,9 +6,9 @@
 #include <bit>
 
 #include "generator/core/layout.h"
-#include "runtime/reference/parallel.h"
 #include "runtime/families/quantize/reference_kernels.h"
 #include "runtime/families/quantize/reference_scale.h"
+#include "runtime/reference/parallel.h"
 #include "runtime/reference/scale_index.h"
 
 namespace octile::reference {

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "generator/core/elementary.h"
-#include "runtime/reference/cast.h"
-#include "runtime/reference/parallel.h"
 #include "runtime/families/quantize/reference_kernels.h"
 #include "runtime/families/quantize/reference_scale.h"
+#include "runtime/reference/cast.h"
+#include "runtime/reference/parallel.h"
 
 namespace octile::reference {
 namespace {

@@ -6,9 +6,8 @@
 #include <utility>
 
 #include "generator/core/layout.h"
-#include "runtime/engine/reference_arguments.h"
-#include "runtime/measure/tensor.h"
 #include "runtime/families/quantize/reference.h"
+#include "runtime/measure/tensor.h"
 
 namespace octile::tuner {
 namespace {
@@ -28,7 +27,7 @@ Verdict wrong(std::string why) { return {false, std::move(why), {}}; }
 
 }  // namespace
 
-void QuantizeVerifier::Image::point(octile_quantize_args& args, void* base) const {
+void QuantizeVerifier::Image::point(QuantizeArguments& args, void* base) const {
   const auto place = [&](std::size_t region) -> void* {
     const Region& r = regions[region];
     return r.bytes == 0 ? nullptr : static_cast<char*>(base) + r.at;
@@ -37,8 +36,8 @@ void QuantizeVerifier::Image::point(octile_quantize_args& args, void* base) cons
   args.scale = place(kScale);
   args.q_transposed = place(kQTransposed);
   args.scale_transposed = place(kScaleTransposed);
-  args.amax = static_cast<float*>(place(kAmax));
-  args.nonfinite = static_cast<std::uint64_t*>(place(kNonfinite));
+  args.monitor.amax = static_cast<float*>(place(kAmax));
+  args.monitor.nonfinite = static_cast<std::uint64_t*>(place(kNonfinite));
 }
 
 Result<QuantizeVerifier::Image> QuantizeVerifier::image_of(std::int64_t rows) const {
@@ -63,8 +62,9 @@ Result<QuantizeVerifier::Image> QuantizeVerifier::image_of(std::int64_t rows) co
   return image;
 }
 
-Result<QuantizeVerifier> QuantizeVerifier::create(const GpuSession& gpu, const QuantizeProblem& problem,
-                                          const QuantizeSlot& timed, std::uint64_t seed) {
+Result<QuantizeVerifier> QuantizeVerifier::create(const GpuSession& gpu,
+                                                  const QuantizeProblem& problem,
+                                                  const QuantizeSlot& timed, std::uint64_t seed) {
   QuantizeVerifier verifier(gpu, problem, timed);
   auto image = verifier.image_of(timed.rows);
   if (!image) return tl::unexpected<Error>(image.error());
@@ -82,7 +82,7 @@ Result<QuantizeVerifier> QuantizeVerifier::create(const GpuSession& gpu, const Q
 }
 
 Status QuantizeVerifier::add_trial(std::int64_t rows, std::uint64_t seed, Values values) {
-  auto input = make_quantize_input(*gpu_, problem_, rows, seed, values);
+  auto input = make_input(*gpu_, problem_, rows, seed, values);
   if (!input) return tl::unexpected<Error>(input.error());
   auto image = image_of(rows);
   if (!image) return tl::unexpected<Error>(image.error());
@@ -96,13 +96,13 @@ Status QuantizeVerifier::add_trial(std::int64_t rows, std::uint64_t seed, Values
 }
 
 Result<QuantizeVerifier::Bytes> QuantizeVerifier::reference(const QuantizeSlot& input,
-                                                    const Image& image) const {
+                                                            const Image& image) const {
   auto host = download_input(*gpu_, problem_, input);
   if (!host) return tl::unexpected<Error>(host.error());
   Bytes bytes(static_cast<std::size_t>(image.bytes), kPoison);
   for (const Region& r : {image.regions[kAmax], image.regions[kNonfinite]})
     std::fill_n(bytes.begin() + r.at, r.bytes, std::uint8_t{0});
-  octile_quantize_args args = host->args();
+  QuantizeArguments args = host->args();
   image.point(args, bytes.data());
   if (Status ok = reference::quantize(problem_, reference_args(args)); !ok)
     return tl::unexpected<Error>(ok.error());
@@ -124,9 +124,10 @@ Status QuantizeVerifier::clear(DeviceBuffer& outputs, const Image& image) const 
 // Returns the refusal if the launch is refused, which is the candidate's failure. Returns an Error
 // if the launch breaks the device.
 Result<QuantizeVerifier::Left> QuantizeVerifier::launch(const Run& run, const QuantizeSlot& input,
-                                                const Image& image, DeviceBuffer& outputs) const {
+                                                        const Image& image,
+                                                        DeviceBuffer& outputs) const {
   if (Status ok = clear(outputs, image); !ok) return tl::unexpected<Error>(ok.error());
-  octile_quantize_args args = args_of(input);
+  QuantizeArguments args = args_of(input);
   image.point(args, outputs.pointer());
   const Status launched = run(args, gpu_->stream());
   if (Status ok = gpu_->synchronize(); !ok) return tl::unexpected<Error>(ok.error());

@@ -1,10 +1,10 @@
-// Verifies that a quantise candidate writes what docs/numerics.md says and nothing else.
+// Verifies that a quantise candidate writes the right outputs, all of them and nothing else.
 //
-//   outputs:   poisoned, with guard zones around each; compared byte for byte with the guard zones
-//   trials:    small inputs whose rows leave a tail of every tile; one of N(0, 1), one with special
-//              values among them; each runs twice and is compared with the host reference
-//   timed:     the tensor to be timed is compared with the first candidate that passed; if they
-//              differ, the host reference decides which of the two is wrong
+//   outputs:   poisoned, with guard zones around each; compared byte by byte, guard zones included
+//   small:     enough rows for a tail of every tile, of N(0, 1) and of special values, are
+//              quantised twice and compared with the host reference
+//   timed:     the tensor that is timed is compared with the first candidate that passed; if they
+//              differ, the host reference says which of the two is wrong
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "generator/quantize/problem.h"
-#include "octile/octile.h"
+#include "runtime/families/quantize/arguments.h"
 #include "runtime/families/quantize/operands.h"
 #include "runtime/tuner/bench.h"
 
@@ -21,18 +21,18 @@ namespace octile::tuner {
 
 class QuantizeVerifier {
  public:
-  // Returns a verifier. `timed` must outlive verification, and nothing may write to its input.
+  // `timed` outlives the verifier, and nothing may write to its input.
   static Result<QuantizeVerifier> create(const GpuSession& gpu, const QuantizeProblem& problem,
-                                     const QuantizeSlot& timed, std::uint64_t seed);
+                                         const QuantizeSlot& timed, std::uint64_t seed);
 
-  // Verifies one candidate; `run` enqueues one call. An error of `run` is the candidate's fault and
-  // gives a wrong verdict. An Error from check() means that the device no longer answers.
-  using Run = std::function<Status(const octile_quantize_args&, CUstream)>;
+  // `run` enqueues one call. If it fails, the candidate is wrong. An Error of check() means that
+  // the device is lost.
+  using Run = std::function<Status(const QuantizeArguments&, CUstream)>;
   Result<Verdict> check(const Run& run);
 
  private:
   using Bytes = std::vector<std::uint8_t>;
-  // The place of each output of a run in one buffer.
+  // The place of one output in a buffer that holds all outputs of a call.
   struct Region {
     const char* name = nullptr;
     std::int64_t at = 0, bytes = 0;  // 0 bytes: the problem has no such output
@@ -40,7 +40,7 @@ class QuantizeVerifier {
   struct Image {
     std::vector<Region> regions;
     std::int64_t bytes = 0;
-    void point(octile_quantize_args& args, void* base) const;
+    void point(QuantizeArguments& args, void* base) const;
     std::string difference(const Bytes& left, const Bytes& expected) const;
   };
   struct Trial {
@@ -56,7 +56,7 @@ class QuantizeVerifier {
   Status add_trial(std::int64_t rows, std::uint64_t seed, Values values);
   Result<Bytes> reference(const QuantizeSlot& input, const Image& image) const;
   Status clear(DeviceBuffer& outputs, const Image& image) const;
-  // The outputs of a run, or the sentence why it could not be launched.
+  // The bytes a call left, or the sentence why it could not be launched.
   struct Left {
     Bytes bytes;
     std::string refused;

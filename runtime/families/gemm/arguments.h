@@ -1,0 +1,41 @@
+// What a caller gives to one GEMM call, and the checks of it.
+#pragma once
+
+#include <cstdint>
+
+#include "generator/core/error.h"
+#include "generator/gemm/problem.h"
+#include "octile/octile.h"
+#include "runtime/families/gemm/reference.h"
+
+namespace octile {
+
+// The arguments of octile_gemm_run.
+struct GemmArguments : octile_gemm_args {
+  GemmArguments() : octile_gemm_args{} { struct_size = sizeof(octile_gemm_args); }
+};
+
+// The extents of one call.
+struct GemmShape {
+  std::int64_t m = 0, n = 0, k = 0;
+};
+// Returns the problem's extents with the call's token count in its place.
+inline GemmShape shape_of(const GemmProblem& problem, std::int64_t tokens) {
+  return {m_at(problem, tokens), problem.n, k_at(problem, tokens)};
+}
+
+inline std::int64_t tokens_of(const GemmArguments& args) { return args.tokens; }
+
+// Checks the arguments and fills in the leading dimensions that are 0. The token count was checked
+// (check_tokens). If D is empty, pointers are not looked at.
+Status check_arguments(const GemmProblem& problem, GemmArguments& args);
+
+// Returns true if the call has nothing to do: D has no element.
+bool is_nothing(const GemmProblem& problem, const GemmArguments& args);
+
+reference::GemmArgs reference_args(const GemmProblem& problem, const GemmArguments& args);
+
+// Runs checked arguments on the host. Errors: as reference::gemm.
+Status run_on_host(const GemmProblem& problem, const GemmArguments& args);
+
+}  // namespace octile

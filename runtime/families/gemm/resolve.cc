@@ -1,0 +1,67 @@
+#include "runtime/families/gemm/resolve.h"
+
+#include <algorithm>
+
+#include "generator/core/types.h"
+
+namespace octile {
+namespace {
+
+// Returns how many stages of weights are requested before the preceding kernel has ended. Early
+// requests delay those made after them, here A's, whose stages then all come at once. So there are
+// none if a tile reads twice as much of A as of B, or if a cluster shares B. There are none either
+// if the kernel lets no successor start early, because then one like it does not precede it.
+// Otherwise there are as many as measured fastest (docs/experiments/gemm.md, v31).
+int early_stages(const GemmConfig& config, int stage_bytes) {
+  if (!config.pdl_early || config.cluster_m > 1) return 0;
+  if (config.block_m < 64) return config.stages;
+  if (config.block_n <= 32) return 0;
+  const int bytes = (config.block_m == 64 ? 80 : 32) * 1024;
+  return std::min(config.stages, static_cast<int>(ceil_div(bytes, stage_bytes)));
+}
+
+}  // namespace
+
+ResolvedGemm resolve(const GemmProblem& problem, const GemmConfig& config, const DeviceSpec& device,
+                     const LoadedKernel& loaded) {
+  const GemmResources resources = resources_of(config);
+  ResolvedGemm r;
+  r.problem = problem;
+  r.kernel = loaded.kernel;
+  r.threads = resources.threads;
+  r.smem_bytes = resources.smem.total_bytes;
+  r.cluster = cluster_size(config);
+  r.max_blocks = resident_clusters(config, device.sm_count) * r.cluster;
+  r.cluster_rows = std::int64_t{config.block_m} * config.cluster_m;
+  r.cluster_cols = std::int64_t{config.block_n} * config.cluster_n;
+  r.raster = config.raster;
+  r.tail_cols = config.tail_n;
+  r.a_box_rows = resources.a_box_rows;
+  r.b_box_rows = resources.b_box_rows;
+  r.d_box_rows = resources.d_box_rows;
+  r.d_box_cols = resources.d_box_cols;
+  r.a_is_shared = config.cluster_n > 1;
+  r.tma_store = config.store == EpilogueStore::kTma;
+  r.early_stages = early_stages(config, resources.smem.b_stage_bytes);
+  return r;
+}
+
+GemmWork ResolvedGemm::at(std::int64_t tokens) const {
+  GemmWork work;
+  work.shape = shape_of(problem, tokens);
+  // No more rows of A than there are, in the four that a box's rows are counted in.
+  const auto rows = static_cast<int>(std::min<std::int64_t>(a_box_rows, round_up(work.shape.m, 4)));
+  work.a_box_rows = a_is_shared ? a_box_rows : rows;
+  // The tiles of a cluster count as one, here and in the kernel.
+  const TileShares shares = share_tiles(work.shape.m, work.shape.n, cluster_rows, cluster_cols,
+                                        tail_cols, max_blocks / cluster);
+  work.order = tile_order(shares, raster);
+  // A persistent grid: one cluster per tile, and no more than the device runs at once. With narrow
+  // tiles the grid is whole, because the clusters that the last round of whole tiles leaves idle
+  // take narrow ones.
+  work.blocks =
+      tail_cols > 0 ? max_blocks : std::min<std::int64_t>(shares.tiles() * cluster, max_blocks);
+  return work;
+}
+
+}  // namespace octile

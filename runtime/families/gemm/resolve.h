@@ -1,0 +1,55 @@
+// What a GEMM kernel's launches need, resolved once when the kernel is prepared.
+#pragma once
+
+#include <cstdint>
+
+#include "generator/core/device_spec.h"
+#include "generator/gemm/config.h"
+#include "generator/gemm/problem.h"
+#include "runtime/engine/kernel_registry.h"
+#include "runtime/families/gemm/arguments.h"
+#include "runtime/families/gemm/tile_order.h"
+
+namespace octile {
+
+// What depends on the token count of a call.
+struct GemmWork {
+  GemmShape shape;
+  int a_box_rows = 0;  // rows of A that one TMA copy loads
+  TileOrder order{};
+  std::int64_t blocks = 0;  // CTAs
+};
+
+// What a problem, a configuration and a device settle.
+struct ResolvedGemm {
+  GemmProblem problem;
+  KernelHandle kernel;
+  int threads = 0;
+  int smem_bytes = 0;
+  int cluster = 1;     // CTAs of a cluster
+  int max_blocks = 0;  // CTAs that the device runs at once, a whole number of clusters
+  // Tiles of D.
+  std::int64_t cluster_rows = 0, cluster_cols = 0;  // what a cluster works on at once
+  Raster raster;
+  int tail_cols = 0;  // columns of the tiles that even out the last round; 0: there are none
+  // Boxes of the tensor maps.
+  int a_box_rows = 0, b_box_rows = 0, d_box_rows = 0, d_box_cols = 0;
+  bool a_is_shared = false;  // a cluster loads A in slices
+  bool tma_store = false;
+  // Stages of B that are loaded or prefetched before the preceding kernel has ended.
+  int early_stages = 0;
+
+  // Returns what a call of this many tokens needs beside; m, n, k > 0.
+  GemmWork at(std::int64_t tokens) const;
+  std::int64_t workspace_bytes(std::int64_t /*tokens*/) const { return 0; }
+};
+
+inline std::int64_t workspace_bytes(const GemmProblem&, const DeviceSpec&,
+                                    std::int64_t /*tokens*/) {
+  return 0;
+}
+
+ResolvedGemm resolve(const GemmProblem& problem, const GemmConfig& config, const DeviceSpec& device,
+                     const LoadedKernel& loaded);
+
+}  // namespace octile

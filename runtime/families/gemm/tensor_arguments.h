@@ -1,0 +1,17 @@
+// Arguments of D = A * B^T from packed tensors.
+#pragma once
+
+#include "runtime/families/gemm/arguments.h"
+#include "runtime/families/gemm/reference.h"
+#include "runtime/measure/tensor.h"
+
+namespace octile {
+
+// Return arguments whose token count is m, the rows of A.
+GemmArguments gemm_args(const HostTensor& a, const HostTensor& b, void* d);
+GemmArguments gemm_args(const DeviceTensor& a, const DeviceTensor& b, void* d);
+
+// Returns the same for the reference, without D.
+reference::GemmArgs reference_args(const HostTensor& a, const HostTensor& b);
+
+}  // namespace octile

@@ -1,0 +1,346 @@
+#include "runtime/families/quantize/arguments.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "generator/quantize/config.h"
+#include "generator/quantize/fused_source.h"
+#include "runtime/engine/argument_checks.h"
+#include "runtime/families/quantize/reference_scale_update.h"
+
+namespace octile {
+namespace {
+
+// Scales of a whole tensor, given or recorded.
+Status check_tensor_scale(const QuantizeProblem& p, const QuantizeArguments& args) {
+  const float* const encode = args.delayed.encode_scale;
+  const float* const amax = args.monitor.amax;
+  if (p.policy == ScalePolicy::kDelayed) {
+    if (Status ok = check_pointer("delayed.encode_scale", encode, 4); !ok) return ok;
+  } else if (encode != nullptr) {
+    return refuse(
+        "delayed.encode_scale is given; allowed: null, because the plan's scales are current");
+  }
+  if (amax != nullptr) {
+    if (p.q.granularity != Granularity::kPerTensor)
+      return refuse_given("monitor.amax", "has no scale of a whole tensor");
+    if (Status ok = check_pointer("monitor.amax", amax, 4); !ok) return ok;
+  }
+  return args.skip == nullptr ? Status{} : check_pointer("skip", args.skip, 4);
+}
+
+// The stride of row-wise scales. Swizzled tiles have none.
+Status check_scale_ld(std::string_view name, std::int64_t& ld, const QuantizeProblem& p,
+                      std::int64_t rows) {
+  const std::int64_t given = ld;
+  if (Status ok = check_scale_ld(name, ld, p.q, rows, p.cols); !ok) return ok;
+  if (p.scale_layout == ScaleLayout::kLinear) return {};
+  const std::int64_t blocks = round_up(ceil_div(p.cols, 32), 4);
+  if (ld == blocks) return {};
+  return refuse(
+      fmt::format("{} is {}; allowed: 0 (meaning {}), because swizzled scales lie in tiles", name,
+                  given, blocks));
+}
+
+Status check_group_count(std::string_view name, const QuantizeProblem& p, std::int64_t groups) {
+  if (p.grouping == Grouping::kNone) {
+    if (groups == 0) return {};
+    return refuse(
+        fmt::format("{} is {}; allowed: 0, because the plan has no groups", name, groups));
+  }
+  if (groups >= 0 && groups <= kMostGroups) [[likely]]
+    return {};
+  return refuse(fmt::format("{} is {}; allowed: 0 to {}", name, groups, kMostGroups));
+}
+
+// A feature that the plan has and that the caller passed as null.
+Status check_feature(std::string_view name, std::size_t struct_size, std::string_view why) {
+  if (struct_size != 0) [[likely]]
+    return {};
+  return refuse(fmt::format("{} is null; allowed: a pointer, because the plan {}", name, why));
+}
+
+Status check_groups(const QuantizeProblem& p, const QuantizeArguments& args) {
+  const octile_quantize_groups& groups = args.groups;
+  const bool contiguous = p.grouping == Grouping::kContiguous;
+  const bool masked = p.grouping == Grouping::kMasked;
+  if (!contiguous)
+    if (Status ok = check_absent("groups.offsets", groups.offsets, "has no contiguous groups"); !ok)
+      return ok;
+  if (!masked)
+    if (Status ok = check_absent("groups.counts", groups.counts, "has no masked groups"); !ok)
+      return ok;
+  if (Status ok = check_group_count("groups.group_count", p, groups.group_count); !ok) return ok;
+  if ((!contiguous && !masked) || args.rows == 0 || p.cols == 0) return {};
+  if (Status ok = check_feature("groups", groups.struct_size, "has groups"); !ok) return ok;
+  if (groups.group_count == 0) return {};
+  return contiguous ? check_pointer("groups.offsets", groups.offsets, 4)
+                    : check_pointer("groups.counts", groups.counts, 4);
+}
+
+Status check_no_shard(const octile_quantize_shard& shard) {
+  if (shard.start == 0 && shard.length == 0 && shard.amax == nullptr) [[likely]]
+    return {};
+  const std::string_view name = shard.amax != nullptr ? "shard.amax"
+                                : shard.length != 0   ? "shard.length"
+                                                      : "shard.start";
+  return refuse(
+      fmt::format("{} is given; allowed: 0, because the plan quantises whole tensors", name));
+}
+
+// Where the flat range begins and ends.
+Status check_shard_extent(const QuantizeProblem& p, const QuantizeArguments& args) {
+  const octile_quantize_shard& shard = args.shard;
+  if (p.shard == ShardStep::kNone) return check_no_shard(shard);
+  const std::int64_t elements = args.rows * p.cols;  // both of 31 bits
+  if (elements > 0)
+    if (Status ok = check_feature("shard", shard.struct_size, "quantises a range"); !ok) return ok;
+  if (shard.start < 0 || shard.start > elements)
+    return refuse(
+        fmt::format("shard.start is {}; allowed: 0 to rows * cols = {}", shard.start, elements));
+  const std::int64_t most = elements - shard.start;
+  if (shard.length >= 0 && shard.length <= most) return {};
+  return refuse(fmt::format("shard.length is {}; allowed: 0 to {}, where the tensor ends",
+                            shard.length, most));
+}
+
+Status check_flat(std::string_view name, std::int64_t ld, std::int64_t cols) {
+  if (ld == 0 || ld == cols) return {};
+  return refuse(
+      fmt::format("{} is {}; allowed: 0 or cols = {}, because a range is flat", name, ld, cols));
+}
+
+// The tensors of a plan that quantises a flat range.
+Status check_shard(const QuantizeProblem& p, QuantizeArguments& args) {
+  if (Status ok = check_pointer("x", args.x, size_of(p.x.dtype)); !ok) return ok;
+  if (Status ok = check_flat("ldx", args.ldx, p.cols); !ok) return ok;
+  if (Status ok = check_flat("ldq", args.ldq, p.cols); !ok) return ok;
+  if (args.monitor.amax != nullptr)
+    return refuse(
+        "monitor.amax is given; allowed: null, because shard.amax holds the maxima of shards");
+  if (Status ok = check_pointer("shard.amax", args.shard.amax, 4); !ok) return ok;
+  if (p.shard == ShardStep::kAmax) return {};
+  if (Status ok = check_pointer("q", args.q, 1); !ok) return ok;
+  if (Status ok = check_pointer("scale", args.scale, scale_alignment(p.q)); !ok) return ok;
+  return check_scale_ld("scale_ld", args.scale_ld, p, args.rows);
+}
+
+// What a call writes beside the result.
+Status check_beside(const QuantizeProblem& p, const SourceShape& source,
+                    const octile_quantize_fused& fused) {
+  struct Extra {
+    std::string_view name;
+    const void* pointer;
+    bool wanted;
+    std::string_view why;
+  };
+  for (const auto& [name, pointer, wanted, why] :
+       {Extra{"fused.tap", fused.tap, p.tap, "has no tap"},
+        Extra{"fused.bias_gradient", fused.bias_gradient, p.bias_gradient, "sums no bias gradient"},
+        Extra{"fused.rstd", fused.rstd, source.rms_norm, "norms no rows"}}) {
+    Status ok = wanted ? check_pointer(name, pointer, 4) : check_absent(name, pointer, why);
+    if (!ok) return ok;
+  }
+  return {};
+}
+
+// x, and what a fused source reads beside it.
+Status check_sources(const QuantizeProblem& p, QuantizeArguments& args, std::int64_t rows) {
+  struct Input {
+    std::string_view name;
+    const void* pointer;
+    std::string_view ld_name;
+    std::int64_t* ld;
+  };
+  octile_quantize_fused& fused = args.fused;
+  const std::array<Input, 4> inputs{{{"x", args.x, "ldx", &args.ldx},
+                                     {"fused.x1", fused.x1, "fused.ldx1", &fused.ldx1},
+                                     {"fused.x2", fused.x2, "fused.ldx2", &fused.ldx2},
+                                     {"fused.x3", fused.x3, "fused.ldx3", &fused.ldx3}}};
+  const SourceShape source = source_shape(p.source);
+  const std::int64_t cols = source.halves ? p.cols / 2 : p.cols;
+  const int bytes = size_of(p.x.dtype);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const auto& [name, pointer, ld_name, ld] = inputs[i];
+    if (std::cmp_greater_equal(i, source.inputs)) {
+      if (Status ok = check_absent(name, pointer, "has a source of fewer inputs"); !ok) return ok;
+      continue;
+    }
+    if (Status ok = check_pointer(name, pointer, bytes); !ok) return ok;
+    if (source.rms_norm && i == 1) continue;  // the weight is one row
+    if (Status ok = check_ld(ld_name, *ld, {cols, cols, 1}); !ok) return ok;
+    if (Status ok = check_size({"rows", rows}, ld_name, *ld, bytes); !ok) return ok;
+  }
+  return check_beside(p, source, fused);
+}
+
+Status check_no_transposed(const QuantizeArguments& args) {
+  if (Status ok = check_absent("q_transposed", args.q_transposed, "has no transposed output"); !ok)
+    return ok;
+  return check_absent("scale_transposed", args.scale_transposed, "has no transposed output");
+}
+
+// The scales of FP8 x; other x has none.
+Status check_source_scales(const QuantizeProblem& p, QuantizeArguments& args) {
+  octile_quantize_source_scales& scales = args.source_scales;
+  if (!is_fp8(p.x.dtype)) {
+    if (scales.x_scale == nullptr) [[likely]]
+      return {};
+    return refuse(fmt::format("source_scales.x_scale is given; allowed: null, because x is {}",
+                              to_text(p.x)));
+  }
+  if (Status ok = check_pointer("source_scales.x_scale", scales.x_scale, scale_alignment(p.x)); !ok)
+    return ok;
+  return check_scale_ld("source_scales.x_scale_ld", scales.x_scale_ld, p.x, args.rows, p.cols);
+}
+
+// Dequantising and transposing look at no value and count none.
+Status check_nonfinite(const QuantizeProblem& p, const octile_quantize_monitor& monitor) {
+  if (monitor.nonfinite == nullptr) [[likely]]
+    return {};
+  if (p.operation == QuantizeOperation::kQuantize)
+    return check_pointer("monitor.nonfinite", monitor.nonfinite, 8);
+  return refuse(
+      fmt::format("monitor.nonfinite is given; allowed: null, because to {} counts nothing",
+                  name_of(p.operation)));
+}
+
+// The output of dequantising: a matrix without scales.
+Status check_dequantized(const QuantizeProblem& p, QuantizeArguments& args) {
+  const int bytes = size_of(p.q.dtype);
+  if (Status ok = check_pointer("q", args.q, bytes); !ok) return ok;
+  if (Status ok = check_ld("ldq", args.ldq, {p.cols, p.cols, 1}); !ok) return ok;
+  if (Status ok = check_size({"rows", args.rows}, "ldq", args.ldq, bytes); !ok) return ok;
+  if (args.scale == nullptr) [[likely]]
+    return check_no_transposed(args);
+  return refuse(fmt::format("scale is given; allowed: null, because q is {}", to_text(p.q)));
+}
+
+Status check_rowwise(const QuantizeProblem& p, QuantizeArguments& args, std::int64_t rows) {
+  if (Status ok = check_pointer("q", args.q, 1); !ok) return ok;
+  if (Status ok = check_ld("ldq", args.ldq, {p.cols, p.cols, 1}); !ok) return ok;
+  if (Status ok = check_size({"rows", rows}, "ldq", args.ldq, 1); !ok) return ok;
+  if (Status ok = check_pointer("scale", args.scale, scale_alignment(p.q)); !ok) return ok;
+  return check_scale_ld("scale_ld", args.scale_ld, p, args.rows);
+}
+
+Status check_transposed(const QuantizeProblem& p, const QuantizeArguments& args) {
+  if (Status ok = check_pointer("q_transposed", args.q_transposed, 1); !ok) return ok;
+  return check_pointer("scale_transposed", args.scale_transposed, scale_alignment(p.q));
+}
+
+}  // namespace
+
+octile_quantize_args QuantizeArguments::call() const {
+  const auto pointer = [](const auto& feature) {
+    return feature.struct_size == 0 ? nullptr : &feature;
+  };
+  octile_quantize_args args = *this;
+  args.groups = pointer(groups);
+  args.shard = pointer(shard);
+  args.delayed = pointer(delayed);
+  args.fused = pointer(fused);
+  args.source_scales = pointer(source_scales);
+  args.monitor = pointer(monitor);
+  return args;
+}
+
+bool is_nothing(const QuantizeProblem& p, const QuantizeArguments& args) {
+  return args.rows == 0 || p.cols == 0 ||
+         (p.grouping != Grouping::kNone && args.groups.group_count == 0) ||
+         (p.shard != ShardStep::kNone && args.shard.length == 0);
+}
+
+Status check_layout_query(const QuantizeProblem& p, std::int64_t groups, bool transposed) {
+  const bool has = transposed ? has_transposed(p.output) : has_rowwise(p.output);
+  if (!has)
+    return refuse(fmt::format("transposed is {}; allowed: {}, the plan's only output",
+                              transposed ? 1 : 0, transposed ? 0 : 1));
+  return check_group_count("groups", p, groups);
+}
+
+Status check_arguments(const QuantizeProblem& p, QuantizeArguments& args) {
+  if (Status ok = check_groups(p, args); !ok) return ok;
+  if (Status ok = check_shard_extent(p, args); !ok) return ok;
+  if (is_nothing(p, args)) return {};
+  if (Status ok = check_tensor_scale(p, args); !ok) return ok;
+  if (Status ok = check_nonfinite(p, args.monitor); !ok) return ok;
+  if (p.shard != ShardStep::kNone) return check_shard(p, args);
+  const std::int64_t tensors = p.grouping == Grouping::kMasked ? args.groups.group_count : 1;
+  const std::int64_t rows = args.rows * tensors;  // both of 31 bits
+  if (Status ok = check_sources(p, args, rows); !ok) return ok;
+  if (Status ok = check_source_scales(p, args); !ok) return ok;
+  if (p.operation == QuantizeOperation::kDequantize) return check_dequantized(p, args);
+  if (has_rowwise(p.output))
+    if (Status ok = check_rowwise(p, args, rows); !ok) return ok;
+  return has_transposed(p.output) ? check_transposed(p, args) : check_no_transposed(args);
+}
+
+Status check_arguments(const octile_scale_update_args& args) {
+  constexpr int kMostMargin = 126;  // 2^-126 is the smallest normal fp32
+  if (Status ok = check_extent("tensors", args.tensors); !ok) return ok;
+  if (args.tensors == 0) return {};
+  const int choice = static_cast<int>(args.choice);
+  if (choice < OCTILE_AMAX_LARGEST || choice > OCTILE_AMAX_AVERAGE)
+    return refuse(fmt::format("choice is {}; allowed: octile_amax_choice, 0 to 2", choice));
+  const bool average = args.choice == OCTILE_AMAX_AVERAGE;
+  const std::int64_t least = average ? 2 : 1;
+  if (args.length < least || args.length > kMaxExtent)
+    return refuse(fmt::format("length is {}; allowed: {} to {}", args.length, least, kMaxExtent));
+  if (args.margin < -kMostMargin || args.margin > kMostMargin)
+    return refuse(
+        fmt::format("margin is {}; allowed: -{} to {}", args.margin, kMostMargin, kMostMargin));
+  const bool is_share = args.average_share > 0 && args.average_share <= 1;  // a NaN is not
+  if (average && !is_share)
+    return refuse(
+        fmt::format("average_share is {}; allowed: more than 0, at most 1", args.average_share));
+  if (Status ok = check_pointer("history", args.history, 4); !ok) return ok;
+  return check_pointer("encode_scale", args.encode_scale, 4);
+}
+
+reference::QuantizeArgs reference_args(const QuantizeArguments& args) {
+  reference::QuantizeArgs host;
+  host.rows = args.rows;
+  host.x = args.x;
+  host.ldx = args.ldx;
+  host.q = args.q;
+  host.ldq = args.ldq;
+  host.scale = args.scale;
+  host.scale_ld = args.scale_ld;
+  host.q_transposed = args.q_transposed;
+  host.scale_transposed = args.scale_transposed;
+  host.skip = args.skip;
+  host.encode_scale = args.delayed.encode_scale;
+  host.amax = args.monitor.amax;
+  host.nonfinite = args.monitor.nonfinite;
+  host.x_scale = args.source_scales.x_scale;
+  host.x_scale_ld = args.source_scales.x_scale_ld;
+  host.more = {args.fused.x1, args.fused.x2, args.fused.x3};
+  host.more_ld = {args.fused.ldx1, args.fused.ldx2, args.fused.ldx3};
+  host.rstd = args.fused.rstd;
+  host.bias_gradient = args.fused.bias_gradient;
+  host.tap = args.fused.tap;
+  host.offsets = args.groups.offsets;
+  host.counts = args.groups.counts;
+  host.groups = args.groups.group_count;
+  host.shard_start = args.shard.start;
+  host.shard_length = args.shard.length;
+  host.shard_amax = args.shard.amax;
+  return host;
+}
+
+Status run_on_host(const QuantizeProblem& problem, const QuantizeArguments& args) {
+  return reference::quantize(problem, reference_args(args));
+}
+
+Status run_on_host(const QuantizeProblem& problem, const octile_scale_update_args& args) {
+  reference::update_scales(
+      problem, {args.history, args.encode_scale, args.tensors, args.length,
+                static_cast<reference::AmaxChoice>(args.choice), args.margin, args.average_share});
+  return {};
+}
+
+}  // namespace octile

@@ -1,0 +1,50 @@
+// What a quantise kernel's launches need, resolved once when the kernel is prepared.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "generator/core/device_spec.h"
+#include "generator/quantize/config.h"
+#include "generator/quantize/grid.h"
+#include "generator/quantize/problem.h"
+#include "runtime/engine/kernel_registry.h"
+
+namespace octile {
+
+// Where a call's outputs lie beyond what its arguments say.
+struct QuantizePlacement {
+  std::int64_t ldq_transposed = 0;
+  std::int64_t scale_ld_transposed = 0;
+  std::int64_t scale_group_bytes = 0;  // from one group's scales to the next's
+};
+
+// What a problem, a configuration and a device settle.
+struct ResolvedQuantize {
+  QuantizeProblem problem;
+  KernelHandle kernel;
+  std::array<KernelHandle, kCompanions> companions{};  // by Companion; null if there is none
+  int threads = 0;
+  int smem_bytes = 0;  // dynamic
+  bool orders_scales = false;
+  std::int64_t bias_blocks = 0;
+  QuantizeGrid grid;
+
+  const KernelHandle& companion(Companion which) const {
+    return companions[static_cast<std::size_t>(which)];
+  }
+  // Returns the placement for a call with this many rows and groups, whose row-wise scales are
+  // scale_ld apart.
+  QuantizePlacement at(std::int64_t rows, std::int64_t groups, std::int64_t scale_ld) const;
+  std::int64_t workspace_bytes(std::int64_t rows) const { return grid.workspace.bytes(rows); }
+};
+
+inline std::int64_t workspace_bytes(const QuantizeProblem& problem, const DeviceSpec& device,
+                                    std::int64_t rows) {
+  return workspace_of(problem, device.sm_count).bytes(rows);
+}
+
+ResolvedQuantize resolve(const QuantizeProblem& problem, const QuantizeConfig& config,
+                         const DeviceSpec& device, const LoadedKernel& loaded);
+
+}  // namespace octile

@@ -1,0 +1,186 @@
+// A GEMM whose token count lies in k: weight gradients. No kernel is built for one yet, so the
+// pieces of a plan are tested one by one: checks, the host executor and what a launch is resolved
+// to.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "generator/core/device_spec.h"
+#include "runtime/families/families.h"
+#include "runtime/reference/cast.h"
+#include "runtime/reference/synthetic.h"
+
+namespace octile {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kM = 24, kN = 16;
+
+GemmProblem weight_gradient(bool accumulate = false) {
+  GemmProblem problem;
+  problem.m = kM;
+  problem.n = kN;
+  problem.k = kDynamic;
+  problem.b.granularity = Granularity::k1x128;
+  problem.d = DType::kFP32;
+  problem.accumulate = accumulate;
+  return problem;
+}
+
+// Packed operands of so many tokens, as transposing quantisers write them: rows padded to 16 bytes.
+struct Operands {
+  explicit Operands(std::int64_t tokens)
+      : a(codes(kM, tokens, 1)),
+        b(codes(kN, tokens, 2)),
+        a_scale(scales(kM, tokens, 3)),
+        b_scale(scales(kN, tokens, 4)),
+        d(kM * kN, -1.0F) {
+    args.tokens = tokens;
+    args.a = aligned(a);
+    args.a_scale = aligned(a_scale);
+    args.b = aligned(b);
+    args.b_scale = aligned(b_scale);
+    args.d = aligned(d);
+  }
+
+  std::vector<float> result() const {
+    const auto* first = static_cast<const float*>(args.d);
+    return {first, first + kM * kN};
+  }
+
+  std::vector<std::uint8_t> a, b;
+  std::vector<float> a_scale, b_scale, d;
+  GemmArguments args;
+
+ private:
+  // Vectors have room for an aligned start.
+  template <typename T>
+  static T* aligned(std::vector<T>& values) {
+    values.resize(values.size() + 16, values.empty() ? T() : values.back());
+    auto address = reinterpret_cast<std::uintptr_t>(values.data());
+    T* start = reinterpret_cast<T*>(round_up(static_cast<std::int64_t>(address), 16));
+    for (std::size_t i = values.size() - 16; i-- > 0;) start[i] = values[i];
+    return start;
+  }
+  static std::vector<std::uint8_t> codes(std::int64_t rows, std::int64_t k, std::uint64_t seed) {
+    const std::int64_t ld = round_up(k, 16);
+    std::vector<std::uint8_t> all(static_cast<std::size_t>(rows * ld), 0x7F);  // NaN, never read
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t i = 0; i < k; ++i) {
+        const double x = reference::random_normal(seed, static_cast<std::uint64_t>(row * k + i));
+        all[static_cast<std::size_t>(row * ld + i)] =
+            reference::to_fp8(static_cast<float>(40 * x), DType::kE4M3);
+      }
+    }
+    return all;
+  }
+  static std::vector<float> scales(std::int64_t rows, std::int64_t k, std::uint64_t seed) {
+    std::vector<float> all(static_cast<std::size_t>(ceil_div(k, 128) * round_up(rows, 4)));
+    for (std::size_t i = 0; i < all.size(); ++i)
+      all[i] = static_cast<float>(0.001 + reference::random_uniform(seed, i));
+    return all;
+  }
+};
+
+TEST(TokensInK, AreNamedAndChecked) {
+  const TokenAxis axis = token_axis(weight_gradient());
+  EXPECT_EQ(axis.name, "k");
+  EXPECT_TRUE(check_tokens(axis, axis.name, 100));
+  EXPECT_THAT(check_tokens(axis, axis.name, -1).error().message,
+              HasSubstr("k is -1; allowed: 0 to 2147483647"));
+  const TokenAxis stated = token_axis(with_tokens(weight_gradient(), 64));
+  // Without a dynamic dimension the count is m again.
+  EXPECT_EQ(stated.name, "m");
+  EXPECT_THAT(check_tokens(stated, stated.name, 64).error().message,
+              HasSubstr("m is 64; allowed: 24, which the plan's problem states"));
+}
+
+TEST(TokensInK, LeadingDimensionsAreThoseOfATransposingQuantiser) {
+  Operands operands(20);
+  ASSERT_TRUE(check_arguments(weight_gradient(), operands.args));
+  EXPECT_EQ(operands.args.lda, 32);
+  EXPECT_EQ(operands.args.ldb, 32);
+  EXPECT_EQ(operands.args.ldd, kN);
+  EXPECT_EQ(operands.args.a_scale_ld, round_up(kM, 4));
+  EXPECT_EQ(operands.args.b_scale_ld, round_up(kN, 4));
+  operands.args.ldb = 24;
+  EXPECT_THAT(check_arguments(weight_gradient(), operands.args).error().message,
+              HasSubstr("ldb is 24; allowed: 0 (meaning 32) or a multiple of 16 from 20 on"));
+}
+
+TEST(TokensInK, TheHostExecutorSumsOverThem) {
+  for (const std::int64_t tokens : {1, 16, 100, 128, 300}) {
+    for (const bool accumulate : {false, true}) {
+      SCOPED_TRACE(tokens);
+      Operands dynamic(tokens), stated(tokens);
+      const GemmProblem problem = weight_gradient(accumulate);
+      ASSERT_TRUE(check_arguments(problem, dynamic.args));
+      ASSERT_FALSE(is_nothing(problem, dynamic.args));
+      ASSERT_TRUE(run_on_host(problem, dynamic.args));
+
+      GemmProblem fixed = problem;
+      fixed.k = tokens;
+      reference::GemmArgs args = reference_args(problem, dynamic.args);
+      args.a = stated.args.a;
+      args.b = stated.args.b;
+      args.a_scale = stated.args.a_scale;
+      args.b_scale = stated.args.b_scale;
+      args.d = stated.args.d;
+      ASSERT_TRUE(reference::gemm(fixed, args));
+      EXPECT_EQ(dynamic.result(), stated.result());
+      EXPECT_NE(dynamic.result(), std::vector<float>(kM * kN, -1.0F));
+    }
+  }
+}
+
+TEST(TokensInK, NoTokensAreAnEmptySum) {
+  Operands operands(0);
+  operands.args.a = operands.args.b = nullptr;
+  GemmProblem problem = weight_gradient();
+  ASSERT_TRUE(check_arguments(problem, operands.args));
+  EXPECT_FALSE(is_nothing(problem, operands.args));
+  ASSERT_TRUE(run_on_host(problem, operands.args));
+  EXPECT_EQ(operands.result(), std::vector<float>(kM * kN, 0.0F));
+
+  Operands kept(0);
+  problem.accumulate = true;
+  ASSERT_TRUE(run_on_host(problem, kept.args));
+  EXPECT_EQ(kept.result(), std::vector<float>(kM * kN, -1.0F));
+
+  problem.m = 0;
+  EXPECT_TRUE(is_nothing(problem, kept.args));
+}
+
+TEST(TokensInK, TheGridDoesNotDependOnThem) {
+  const DeviceSpec& h200 = *find_device("h200");
+  const GemmProblem problem = weight_gradient();
+  const ResolvedGemm resolved = resolve(problem, GemmConfig(), h200, LoadedKernel());
+  const GemmWork few = resolved.at(16), many = resolved.at(4096);
+  EXPECT_EQ(few.shape.k, 16);
+  EXPECT_EQ(many.shape.k, 4096);
+  for (const GemmWork& work : {few, many}) {
+    EXPECT_EQ(work.shape.m, kM);
+    EXPECT_EQ(work.shape.n, kN);
+    EXPECT_EQ(work.blocks, 1);
+    EXPECT_EQ(work.a_box_rows, kM);
+  }
+}
+
+TEST(TokensInM, TheGridFollowsThem) {
+  GemmProblem problem;
+  problem.n = 256;
+  problem.k = 384;
+  const ResolvedGemm resolved =
+      resolve(problem, GemmConfig(), *find_device("h200"), LoadedKernel());
+  EXPECT_EQ(resolved.at(1).blocks, 2);
+  EXPECT_EQ(resolved.at(1).a_box_rows, 4);
+  EXPECT_EQ(resolved.at(129).blocks, 4);
+  EXPECT_EQ(resolved.at(1 << 20).blocks, resolved.max_blocks);
+}
+
+}  // namespace
+}  // namespace octile
