@@ -28,7 +28,7 @@ class CacheImport : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!has_compiler(shell_)) GTEST_SKIP() << "no NVRTC";
-    ASSERT_EQ(shell_.run({"cache", "warm", "--quantize", "16x7168"}).exit_code, 0);
+    ASSERT_EQ(shell_.run({"compile", "--quantize", "16x7168"}).exit_code, 0);
     const auto files =
         cache::testing::files_ending((shell_.folder() / "cache").string(), ".octile");
     ASSERT_EQ(files.size(), 1U);

@@ -1,4 +1,4 @@
-// octile cache show, verify, why, warm, export and import on real kernels.
+// octile cache show, verify, why, export and import on real kernels.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ class CacheKernels : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!has_compiler(shell_)) GTEST_SKIP() << "no NVRTC";
-    ASSERT_EQ(shell_.run({"cache", "warm", "--quantize", "16x7168"}).exit_code, 0);
+    ASSERT_EQ(shell_.run({"compile", "--quantize", "16x7168"}).exit_code, 0);
     entry_ = listing().at(0);
   }
 
@@ -157,54 +157,8 @@ TEST_F(CacheKernels, WhyNamesAnEntryThatCannotBeUsed) {
   EXPECT_THAT(shell_.run({"cache", "why", "--quantize", "16x7168"}).out, HasSubstr("not used"));
 }
 
-TEST_F(CacheKernels, WarmSharesItsWorkOverParts) {
-  const std::string list = (shell_.folder() / "problems.txt").string();
-  std::ofstream(list) << "# what a small model needs\n64x512x1024\n"
-                         "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row  # any count\n"
-                         "dequantize rows=? cols=512 x=e4m3:1x128 q=bf16 out=row\n";
-  const auto warm = [&](const std::string& part) {
-    const Outcome outcome = shell_.run(
-        {"cache", "warm", "--problems", list, "--tokens", "64,4096", "--part", part, "--json"});
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    return outcome.json();
-  };
-  std::multiset<std::string> parts;
-  for (const char* part : {"1/2", "2/2"}) {
-    const json summary = warm(part);
-    for (const json& kernel : summary.at("kernels")) parts.insert(kernel.at("digest"));
-  }
-  const json whole = warm("1/1");
-  std::multiset<std::string> all;
-  for (const json& kernel : whole.at("kernels")) {
-    EXPECT_EQ(kernel.at("cache"), "hit");
-    all.insert(kernel.at("digest"));
-  }
-  EXPECT_EQ(parts, all);
-  EXPECT_GE(all.size(), 3);
-  EXPECT_EQ(whole.at("hits"), all.size());
-  // What is warm is what a plan asks for.
-  const Outcome plan = shell_.run({"compile", "--gemm", "64x512x1024", "--json"});
-  EXPECT_EQ(plan.json().at(0).at("cache"), "hit");
-}
-
-TEST_F(CacheKernels, WarmTakesAModelAndShowsProgress) {
-  const Outcome outcome =
-      shell_.run({"cache", "warm", "--model", "llama-3-8b", "--tokens", "64", "--progress"});
-  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("1 of "));
-  EXPECT_THAT(outcome.out, HasSubstr("kernels in "));
-  EXPECT_EQ(shell_.run({"compile", "--model", "llama-3-8b", "--tokens", "64"}).exit_code, 0);
-}
-
-TEST_F(CacheKernels, WarmFailsWhereNothingCanBeKept) {
-  shell_.set("OCTILE_CACHE_DIR", "/dev/null/cache");
-  const Outcome outcome = shell_.run({"cache", "warm", "--quantize", "16x7168"});
-  EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_THAT(outcome.err, HasSubstr("could not be kept in /dev/null/cache"));
-}
-
 TEST_F(CacheKernels, AnArchiveOfTheSameEntriesIsTheSameBytes) {
-  ASSERT_EQ(shell_.run({"cache", "warm", "--quantize", "64x512"}).exit_code, 0);
+  ASSERT_EQ(shell_.run({"compile", "--quantize", "64x512"}).exit_code, 0);
   const std::string first = (shell_.folder() / "first.tar").string();
   const std::string second = (shell_.folder() / "second.tar").string();
   ASSERT_EQ(shell_.run({"cache", "export", first}).exit_code, 0);

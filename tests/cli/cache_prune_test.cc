@@ -62,7 +62,7 @@ TEST_F(CachePrune, ByToolchain) {
 TEST_F(CachePrune, ByToolchainOtherThanTheCompilers) {
   if (!has_compiler(shell_)) GTEST_SKIP() << "no NVRTC";
   add(make_entry(1));
-  ASSERT_EQ(shell_.run({"cache", "warm", "--quantize", "16x7168"}).exit_code, 0);
+  ASSERT_EQ(shell_.run({"compile", "--quantize", "16x7168"}).exit_code, 0);
   const json result = prune({"--toolchain", "other"});
   EXPECT_EQ(result.at("removed").size(), 1);
   EXPECT_EQ(result.at("kept"), 1);

@@ -55,7 +55,7 @@ TEST(Demo, JsonHasEveryStep) {
     EXPECT_EQ(kernel.at("spill_load_bytes"), 0);
   }
   EXPECT_TRUE(demo.at("run").at("ok"));
-  // The error of a whole FP8 product: about 3e-2 on this input.
+  // The error of a whole FP8 GEMM is about 3e-2 on this input.
   EXPECT_GT(demo.at("run").at("relative_error_of_fp8"), 1e-2);
   EXPECT_LT(demo.at("run").at("relative_error_of_fp8"), 6e-2);
 }

@@ -19,7 +19,7 @@ namespace {
 using Bytes = std::span<const std::uint8_t>;
 
 constexpr std::string_view kManifestHead = "octile cache archive 1\n";
-// "<32 hex> <decimal> v1/<2 hex>/<65 hex>.octile\n", its decimal of up to 8 digits.
+// A line is "<32 hex> <decimal> v1/<2 hex>/<65 hex>.octile\n" with a decimal of up to 8 digits.
 constexpr std::size_t kMaxManifestBytes = 128 * kMaxArchiveEntries;
 
 // Freed by the function of the opened library that belongs to it.
@@ -30,7 +30,7 @@ std::string member_name(const cache::FileStem& stem) {
   return fmt::format("v1/{}/{}", stem.folder(), stem.entry_name());
 }
 
-// The only names that are let in; nothing for any other.
+// Returns nothing for a name that no entry has; only entries and the manifest are read.
 std::optional<cache::FileStem> stem_of(std::string_view name) {
   const std::size_t slash = name.rfind('/');
   if (slash == std::string_view::npos) return std::nullopt;
@@ -84,7 +84,7 @@ struct ArchiveWriter::Impl {
     return {};
   }
 
-  // Everything that tar keeps beside name, size and bytes is the same for every member.
+  // All other fields of a tar header are the same for every member.
   Status add(const std::string& name, Bytes bytes) {
     const EntryHandle header(lib.archive_entry_new(), lib.archive_entry_free);
     lib.archive_entry_set_pathname(header.get(), name.c_str());
@@ -222,7 +222,7 @@ class ArchiveReader {
     return {};
   }
 
-  // Grows with what really arrives: a header may promise more than the archive holds.
+  // The buffer grows as bytes arrive, because a header may promise more than the archive holds.
   Result<std::vector<std::uint8_t>> read_data(const std::string& member, archive_entry* header) {
     const auto size = static_cast<std::size_t>(lib_.archive_entry_size(header));
     constexpr std::size_t kStepBytes = 1 << 20;
@@ -284,7 +284,7 @@ class ArchiveReader {
   const EntryVisitor& visit_;
   ArchiveHandle in_;
   std::string last_;                     // name read
-  std::string manifest_{kManifestHead};  // as the archive's own has to be
+  std::string manifest_{kManifestHead};  // that the archive's own has to equal
   std::size_t count_ = 0;
 };
 

@@ -28,7 +28,8 @@ struct Unit {
   std::int64_t factor;
 };
 
-// A number and one of the units; nothing for any other text, or where the product overflows.
+// Reads a number and one of the units. Returns nothing for any other text, or if the value
+// overflows.
 template <std::size_t N>
 std::optional<std::int64_t> scaled(std::string_view text, const std::array<Unit, N>& units) {
   std::int64_t number = 0;
@@ -50,7 +51,7 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
-// Each pattern matches a word of the text.
+// Returns true if each pattern matches a word of the text.
 bool has_words(const std::vector<std::string>& patterns, const std::string& text) {
   const std::vector<std::string> words = words_of(text);
   return std::ranges::all_of(patterns, [&](const std::string& pattern) {
@@ -60,9 +61,9 @@ bool has_words(const std::vector<std::string>& patterns, const std::string& text
   });
 }
 
-bool is_of(const std::string& text, const Recipe& recipe) {
+bool has_types_of(const std::string& text, const Recipe& recipe) {
   const auto problem = parse_problem(text);
-  return problem && has_types_of(*problem, recipe);
+  return problem && octile::has_types_of(*problem, recipe);
 }
 
 Result<std::string> architecture_of(const std::string& device) {
@@ -73,13 +74,13 @@ Result<std::string> architecture_of(const std::string& device) {
                           device, known_device_names()));
 }
 
-// As entries have their dates: RFC 3339 in UTC sorts as text.
+// Returns the date as entries store it, in RFC 3339 and UTC, which sorts as text.
 std::string date_text(std::chrono::system_clock::time_point when) {
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
                      fmt::gmtime(std::chrono::system_clock::to_time_t(when)));
 }
 
-// What a filter says about entries that can be read; damaged ones never pass.
+// Returns a test of entries that can be read; a damaged entry fails it.
 template <typename Test>
 Predicate on_entry(Test test) {
   return [test](const Listing& listing) { return listing.head && test(*listing.head); };
@@ -90,7 +91,7 @@ Predicate on_entry(Test test) {
 Result<std::chrono::seconds> parse_duration(std::string_view text, std::string_view option) {
   static constexpr std::array kUnits{Unit{"s", 1}, Unit{"m", 60}, Unit{"h", 3600}, Unit{"d", 86400},
                                      Unit{"w", 604800}};
-  // A century: what lies beyond cannot be subtracted from today's date.
+  // A century. A longer time cannot be subtracted from today's date.
   constexpr std::int64_t kMost = std::int64_t{36525} * 86400;
   const auto seconds = scaled(text, kUnits);
   if (seconds && *seconds <= kMost) return std::chrono::seconds(*seconds);
@@ -112,14 +113,14 @@ Result<std::int64_t> parse_size(std::string_view text, std::string_view option) 
 
 void EntryFilter::add_to(CLI::App& app) {
   add_option(app, "--problem", problem,
-             "entries whose problem has all of these words; * and ? as in a shell: "
+             "entries whose problem has all these words; * and ? match as in a shell: "
              "'gemm n=7168 a=e4m3:*'");
   add_option(app, "--device", device,
              "entries for this device or architecture: " + known_device_names() + ", sm_90a");
   add_option(app, "--recipe", recipe, "entries with the types of a recipe: " + recipe_names());
   add_option(app, "--older-than", older_than,
              "entries compiled longer ago: 90s, 15m, 12h, 30d, 2w");
-  add_option(app, "--newer-than", newer_than, "entries compiled since then");
+  add_option(app, "--newer-than", newer_than, "entries compiled more recently");
   add_option(app, "--larger-than", larger_than, "entries of more bytes: 4096, 64K, 2M");
   add_option(app, "--smaller-than", smaller_than, "entries of fewer bytes");
 }
@@ -144,8 +145,9 @@ Result<Predicate> EntryFilter::predicate(std::chrono::system_clock::time_point n
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("--recipe is '{}'; allowed: {}", recipe, recipe_names()));
     }
-    tests.push_back(on_entry(
-        [wanted](const cache::Head& head) { return is_of(head.metadata.problem, *wanted); }));
+    tests.push_back(on_entry([wanted](const cache::Head& head) {
+      return has_types_of(head.metadata.problem, *wanted);
+    }));
   }
   for (const auto& [text, option, older] : {std::tuple{&older_than, "--older-than", true},
                                             std::tuple{&newer_than, "--newer-than", false}}) {

@@ -1,5 +1,5 @@
-// libarchive, opened at run time: `octile` starts and works where it is missing, except for the two
-// verbs that read and write archives.
+// libarchive, opened at run time. Only `cache export` and `cache import` need it, so every other
+// subcommand works on machines that lack it.
 #pragma once
 
 #include <archive.h>
@@ -9,7 +9,7 @@
 
 #include "generator/core/error.h"
 
-// Every function of libarchive that Octile calls. All exist in every libarchive of version 3.
+// Every function of libarchive that Octile calls. Every libarchive of version 3 has all of them.
 #define OCTILE_LIBARCHIVE_FUNCTIONS(X)     \
   X(archive_error_string)                  \
   X(archive_write_new)                     \
@@ -43,7 +43,7 @@
 
 namespace octile::tools {
 
-// One typed pointer per function of the list, none of them null once opened.
+// One typed pointer for each function of the list. open() leaves none of them null.
 struct LibArchive {
 #define OCTILE_DECLARE(name) decltype(&::name) name = nullptr;
   OCTILE_LIBARCHIVE_FUNCTIONS(OCTILE_DECLARE)

@@ -50,7 +50,7 @@ void look_at_compiler(Surroundings& s) {
   s.nvrtc_version = fmt::format("{}.{}", (*nvrtc)->major(), (*nvrtc)->minor());
 }
 
-// Empty: the folder, or the nearest that exists above it, may be written.
+// Returns nothing if the folder, or the nearest existing folder above it, is writable.
 std::string why_not_writable(const std::string& root) {
   if (root.empty()) return "neither OCTILE_CACHE_DIR, XDG_CACHE_HOME nor HOME is set";
   std::error_code error;
