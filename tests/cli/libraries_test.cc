@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -74,6 +76,15 @@ TEST_F(WithoutLibarchive, ExportAndImportSayWhatToInstall) {
     EXPECT_THAT(outcome.err, HasSubstr("install the package libarchive13"));
     EXPECT_FALSE(std::filesystem::exists(archive)) << verb;
   }
+}
+
+TEST_F(WithoutLibarchive, DoctorSaysWhatThatCosts) {
+  const nlohmann::json missing = shell.run({"doctor", "--json"}).json().at("missing");
+  const auto libarchive = std::find_if(missing.begin(), missing.end(), [](const auto& item) {
+    return item.at("what") == "libarchive";
+  });
+  ASSERT_NE(libarchive, missing.end());
+  EXPECT_THAT(libarchive->at("cost"), HasSubstr("neither written nor read"));
 }
 
 TEST_F(WithoutLibarchive, EverythingElseWorks) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/families/gemm/bench.h"
 #include "runtime/families/gemm/operands.h"
 #include "tools/bench/measurement.h"
 #include "tools/bench/peers.h"

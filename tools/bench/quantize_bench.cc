@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/families/quantize/bench.h"
 #include "runtime/families/quantize/operands.h"
 #include "tools/bench/measurement.h"
 #include "tools/bench/runner.h"

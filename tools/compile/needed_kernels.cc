@@ -71,7 +71,7 @@ Result<NeededKernels> model_kernels(const NeededKernel& kernel, const DeviceSpec
   NeededKernels kernels;
   for (const KernelUse& use : kernel.uses) {
     for (const std::int64_t bucket : use.buckets) {
-      const Need need{use.problem, bucket, model_config(use.problem, bucket, device),
+      const Need need{use.problem, bucket, default_config(use.problem, bucket, device),
                       ChosenBy::kModel};
       if (Status ok = add(need, device, kernels); !ok) return tl::unexpected<Error>(ok.error());
     }

@@ -17,7 +17,7 @@ struct FoundDevice {
 };
 
 struct Missing {
-  std::string what;  // "driver", "device", "compiler", "cache"
+  std::string what;  // "driver", "device", "compiler", "cache", "libarchive"
   std::string why;
   std::string cost;
 };
@@ -35,7 +35,8 @@ struct Surroundings {
   const FoundDevice* first_usable() const;  // null if there is none
 };
 
-// Opens driver and compiler, and asks the library for its cache roots and tuning records.
+// Opens driver, compiler and libarchive, and asks the library for its cache roots and tuning
+// records.
 Surroundings look_around(const LibraryHandle& library);
 
 Json to_json(const Surroundings& surroundings);
