@@ -1,4 +1,4 @@
-// Bad usage of every subcommand: its exit status, one sentence on stderr, nothing on stdout.
+// Bad usage of every subcommand gives an exit status, one sentence on stderr and nothing on stdout.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// octile bench and demo on the fake driver, which takes every call and computes nothing: the whole
-// path is walked, and what comes out must be called wrong.
+// octile bench and demo on the fake driver, which accepts every call and computes nothing. All
+// steps run, and the command must call the results wrong.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -68,7 +68,7 @@ TEST_F(OnTheFakeDriver, BenchOfTheQuantisersIsATable) {
                  "--rounds", "3", "--json"});
   EXPECT_EQ(outcome.exit_code, 1);
   const json results = outcome.json().at("results");
-  ASSERT_EQ(results.size(), 4U);  // row-wise, and both copies; current and delayed scaling
+  ASSERT_EQ(results.size(), 4U);  // row-wise and both copies, each with current and delayed scaling
   for (const json& result : results) {
     EXPECT_EQ(result.at("tokens"), 128);
     EXPECT_FALSE(result.at("ok"));

@@ -1,4 +1,4 @@
-// The manual page and the shell completion know every verb and every option of octile cache.
+// The manual page and the shell completion have every verb and every option of octile cache.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -101,7 +101,7 @@ TEST(CacheManual, NamesEveryFieldOfTheJson) {
   }
 }
 
-// What bash offers after these words; the last is what has been typed of the next.
+// Returns what bash offers after these words. The last is the typed part of the next word.
 std::set<std::string> completions(const std::string& words, int index) {
   const std::string script = "bash -c '. " OCTILE_SOURCE_DIR
                              "/tools/completion/octile.bash; COMP_WORDS=(" OCTILE_COMMAND " " +

@@ -1,4 +1,4 @@
-// octile cache import of archives that mean harm: refused, and nothing is written anywhere.
+// octile cache import refuses harmful archives and writes nothing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <zstd.h>
@@ -43,11 +43,11 @@ class CacheImport : public ::testing::Test {
   std::string manifest(const std::string& lines) const {
     return ustar_member("octile-cache.manifest", "octile cache archive 1\n" + lines);
   }
-  // A whole archive: the member, and a manifest that tells of it as if all were well.
+  // Returns a complete archive: the member, and a manifest that agrees with it.
   std::string archive_of(const std::string& name, const std::string& content) const {
     return ustar_member(name, content) + manifest(line(name, content));
   }
-  // Refused with these words, and the folder around the cache is as it was.
+  // Expects a refusal with these words, and that the folder around the cache is unchanged.
   void expect_refused(const std::string& archive, const std::string& words) {
     const std::string path = (shell_.folder() / "hostile.tar").string();
     std::ofstream(path, std::ios::binary) << archive << ustar_end();
@@ -109,7 +109,7 @@ TEST_F(CacheImport, RefusesWrongChecksums) {
   expect_refused(ustar_member(name_, good_) + manifest(other), "does not agree with the entries");
 }
 
-// 2 KB that decompress to 64 MB, under right checksums.
+// 2 KB that decompress to 64 MB, with correct checksums.
 TEST_F(CacheImport, RefusesDecompressionBombs) {
   const std::string zeros(std::size_t{64} << 20, '\0');
   std::string frame(ZSTD_compressBound(zeros.size()), '\0');
@@ -127,7 +127,7 @@ TEST_F(CacheImport, RefusesDecompressionBombs) {
     bomb += checksum(bomb);
     bomb += frame;
     bomb += checksum(bomb);
-    // An archive that is compressed as a whole is none.
+    // A compressed archive is refused.
     expect_refused(archive_of(name_, bomb), "hostile.tar is no archive");
   }
   expect_refused(frame, "hostile.tar is no archive");

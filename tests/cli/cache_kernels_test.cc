@@ -44,7 +44,7 @@ class CacheKernels : public ::testing::Test {
     const std::string bytes = read(path());
     return *cache::deserialize({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()});
   }
-  // In place of the entry that is there.
+  // Puts the entry in place of the one in the cache.
   void replace(const Entry& entry) const {
     fs::remove(path());
     ASSERT_TRUE(cache::testing::publish_in(root(), entry));
@@ -70,7 +70,7 @@ TEST_F(CacheKernels, ShowDisassemblesThroughTheToolkit) {
   const fs::path bin = shell_.folder() / "toolkit/bin";
   fs::create_directories(bin);
   shell_.set("CUDA_HOME", (shell_.folder() / "toolkit").string());
-  // Only the second program is there; it gets the option and a file that holds the cubin.
+  // Only the second program exists. It gets the option and a file with the cubin.
   std::ofstream(bin / "cuobjdump") << "#!/bin/sh\necho \"$1\"; wc -c < \"$2\"\n";
   fs::permissions(bin / "cuobjdump", fs::perms(0755));
   const Outcome sass = shell_.run({"cache", "show", digest, "--sass"});
@@ -88,7 +88,7 @@ TEST_F(CacheKernels, VerifyProvesThatACompileGivesTheSameBytes) {
   EXPECT_EQ(good.exit_code, 0) << good.err;
   EXPECT_EQ(good.json().at("same"), 1);
 
-  // A whole entry whose machine code is not what its source compiles to.
+  // A valid entry whose machine code is not what its source compiles to.
   Entry forged = load();
   forged.cubin[forged.cubin.size() / 2] ^= 1;
   replace(forged);
@@ -162,7 +162,7 @@ TEST_F(CacheKernels, AnArchiveOfTheSameEntriesIsTheSameBytes) {
   const std::string first = (shell_.folder() / "first.tar").string();
   const std::string second = (shell_.folder() / "second.tar").string();
   ASSERT_EQ(shell_.run({"cache", "export", first}).exit_code, 0);
-  // From another root, filled by an import.
+  // Exports from another root, which an import fills.
   shell_.set("OCTILE_CACHE_DIR", (shell_.folder() / "other").string());
   const Outcome imported = shell_.run({"cache", "import", first, "--json"});
   ASSERT_EQ(imported.exit_code, 0) << imported.err;
@@ -199,7 +199,7 @@ TEST_F(CacheKernels, ImportOfAnArchiveCutShortWritesNothing) {
   EXPECT_FALSE(fs::exists(shell_.folder() / "other/v1"));
 }
 
-// An entry that passes the cache's reader, with a cubin that no driver should be given.
+// The entry passes the cache's reader, but no driver should get its cubin.
 TEST_F(CacheKernels, ImportRefusesACubinThatIsNotTheKernel) {
   Entry hollow = load();
   hollow.cubin.assign(64, 0);

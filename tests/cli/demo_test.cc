@@ -60,8 +60,8 @@ TEST(Demo, JsonHasEveryStep) {
   EXPECT_LT(demo.at("run").at("relative_error_of_fp8"), 6e-2);
 }
 
-// An outlier of 2e5 pushes the bulk into E4M3's subnormals where one scale serves the tensor, and
-// leaves it alone where every 128 elements have their own.
+// An outlier of 2e5 pushes the bulk into E4M3's subnormals if one scale serves the tensor. It does
+// not if every 128 elements have their own scale.
 TEST(Demo, OutliersHurtOnlyWhatSharesTheirScale) {
   const Shell shell;
   const Outcome outcome = shell.run({"demo", "--quick", "--json", "--device", "host"});

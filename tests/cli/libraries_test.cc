@@ -1,5 +1,5 @@
-// What the command needs of the machine: it starts on a bare Debian 12 or Ubuntu 24.04, and without
-// libarchive only the verbs that read and write archives fail.
+// The command starts on a bare Debian 12 or Ubuntu 24.04. Without libarchive, only the verbs that
+// read and write archives fail.
 #include <elf.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ Value load(const std::string& bytes, std::size_t at) {
   return value;
 }
 
-// The libraries that the loader opens before main(): DT_NEEDED of the dynamic section.
+// Returns the libraries that the loader opens before main(): DT_NEEDED of the dynamic section.
 std::vector<std::string> needed_libraries(const char* path) {
   std::ostringstream text;
   text << std::ifstream(path, std::ios::binary).rdbuf();
@@ -48,7 +48,7 @@ std::vector<std::string> needed_libraries(const char* path) {
   return names;
 }
 
-// apt and dpkg of both systems depend on libzstd and libstdc++.
+// All of these come with apt and dpkg on both systems.
 TEST(Libraries, TheCommandStartsOnABareSystem) {
   const std::vector<std::string> needed = needed_libraries(OCTILE_COMMAND);
   EXPECT_THAT(needed, ::testing::Contains("libc.so.6"));

@@ -128,7 +128,8 @@ class TuneOnTheFakeDriver : public ::testing::Test {
     shell.set("OCTILE_LIBCUDA", OCTILE_FAKE_DRIVER_PATH);
     if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";
   }
-  // What a search at 64 tokens says of its only task, after it was told why each is wrong.
+  // Searches one task at 64 tokens and returns its decision, after checking that every candidate
+  // is called wrong and nothing is kept.
   json expect_nothing_kept(const std::string& option, const std::string& shape,
                            const std::string& problem, const std::string& why) {
     const Outcome outcome =

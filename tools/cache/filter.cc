@@ -86,6 +86,49 @@ Predicate on_entry(Test test) {
   return [test](const Listing& listing) { return listing.head && test(*listing.head); };
 }
 
+Predicate has_problem(const std::string& words) {
+  return on_entry([patterns = words_of(words)](const cache::Head& head) {
+    return has_words(patterns, head.metadata.problem);
+  });
+}
+
+Result<Predicate> is_for_device(const std::string& device) {
+  return architecture_of(device).map([](const std::string& architecture) {
+    return on_entry(
+        [architecture](const cache::Head& head) { return head.architecture == architecture; });
+  });
+}
+
+Result<Predicate> is_of_recipe(const std::string& name) {
+  const Recipe* recipe = find_recipe(name);
+  if (recipe == nullptr) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--recipe is '{}'; allowed: {}", name, recipe_names()));
+  }
+  return on_entry(
+      [recipe](const cache::Head& head) { return has_types_of(head.metadata.problem, *recipe); });
+}
+
+enum class Side { kBelow, kAbove };
+
+// Compares the date of the compile with what was the time `age` ago.
+Result<Predicate> by_date(const std::string& age, std::string_view option, Side side,
+                          std::chrono::system_clock::time_point now) {
+  return parse_duration(age, option).map([&](std::chrono::seconds seconds) {
+    return on_entry([edge = date_text(now - seconds), side](const cache::Head& head) {
+      return side == Side::kBelow ? head.metadata.date < edge : head.metadata.date > edge;
+    });
+  });
+}
+
+Result<Predicate> by_size(const std::string& size, std::string_view option, Side side) {
+  return parse_size(size, option).map([side](std::int64_t bytes) -> Predicate {
+    return [bytes, side](const Listing& listing) {
+      return side == Side::kBelow ? listing.bytes < bytes : listing.bytes > bytes;
+    };
+  });
+}
+
 }  // namespace
 
 Result<std::chrono::seconds> parse_duration(std::string_view text, std::string_view option) {
@@ -126,46 +169,20 @@ void EntryFilter::add_to(CLI::App& app) {
 }
 
 Result<Predicate> EntryFilter::predicate(std::chrono::system_clock::time_point now) const {
+  std::vector<Result<Predicate>> wanted;
+  if (!problem.empty()) wanted.emplace_back(has_problem(problem));
+  if (!device.empty()) wanted.push_back(is_for_device(device));
+  if (!recipe.empty()) wanted.push_back(is_of_recipe(recipe));
+  if (!older_than.empty()) wanted.push_back(by_date(older_than, "--older-than", Side::kBelow, now));
+  if (!newer_than.empty()) wanted.push_back(by_date(newer_than, "--newer-than", Side::kAbove, now));
+  if (!larger_than.empty()) wanted.push_back(by_size(larger_than, "--larger-than", Side::kAbove));
+  if (!smaller_than.empty())
+    wanted.push_back(by_size(smaller_than, "--smaller-than", Side::kBelow));
+
   std::vector<Predicate> tests;
-  if (!problem.empty()) {
-    tests.push_back(on_entry([patterns = words_of(problem)](const cache::Head& head) {
-      return has_words(patterns, head.metadata.problem);
-    }));
-  }
-  if (!device.empty()) {
-    auto wanted = architecture_of(device);
-    if (!wanted) return tl::unexpected<Error>(wanted.error());
-    tests.push_back(on_entry([architecture = std::move(*wanted)](const cache::Head& head) {
-      return head.architecture == architecture;
-    }));
-  }
-  if (!recipe.empty()) {
-    const Recipe* wanted = find_recipe(recipe);
-    if (wanted == nullptr) {
-      return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("--recipe is '{}'; allowed: {}", recipe, recipe_names()));
-    }
-    tests.push_back(on_entry([wanted](const cache::Head& head) {
-      return has_types_of(head.metadata.problem, *wanted);
-    }));
-  }
-  for (const auto& [text, option, older] : {std::tuple{&older_than, "--older-than", true},
-                                            std::tuple{&newer_than, "--newer-than", false}}) {
-    if (text->empty()) continue;
-    const auto age = parse_duration(*text, option);
-    if (!age) return tl::unexpected<Error>(age.error());
-    tests.push_back(on_entry([edge = date_text(now - *age), older](const cache::Head& head) {
-      return older ? head.metadata.date < edge : head.metadata.date > edge;
-    }));
-  }
-  for (const auto& [text, option, larger] : {std::tuple{&larger_than, "--larger-than", true},
-                                             std::tuple{&smaller_than, "--smaller-than", false}}) {
-    if (text->empty()) continue;
-    const auto bytes = parse_size(*text, option);
-    if (!bytes) return tl::unexpected<Error>(bytes.error());
-    tests.emplace_back([bytes = *bytes, larger](const Listing& listing) {
-      return larger ? listing.bytes > bytes : listing.bytes < bytes;
-    });
+  for (Result<Predicate>& test : wanted) {
+    if (!test) return tl::unexpected<Error>(test.error());
+    tests.push_back(std::move(*test));
   }
   return Predicate([tests = std::move(tests)](const Listing& listing) {
     return std::ranges::all_of(tests, [&](const Predicate& test) { return test(listing); });
