@@ -78,7 +78,7 @@ TEST_F(CachePrune, ToASizeButNotWhatWasJustPublished) {
   add(make_entry(1));
   EXPECT_EQ(prune({"--max-size", "0"}).at("kept"), 1);
   EXPECT_THAT(shell_.run({"cache", "prune", "--max-size", "0"}).out,
-              HasSubstr("--unused 0s removes that too"));
+              HasSubstr("--unused 0s removes them too"));
 }
 
 TEST_F(CachePrune, RefusesToGuess) {

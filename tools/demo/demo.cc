@@ -256,7 +256,7 @@ Status run(const Options& options) {
 Command add_demo(CLI::App& root) {
   CLI::App* app = add_subcommand(
       root, "demo",
-      "the main job on realistic input: quantise, generate, compile, cache, run, verify");
+      "run the main job on realistic input: quantise, generate, compile, cache, run, verify");
   auto options = std::make_shared<Options>();
   add_option(*app, "--device", options->device,
              "where to run: cuda, cuda:N, host, or a device to compile for (" +
