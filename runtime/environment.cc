@@ -17,6 +17,9 @@ constexpr std::array kVariables{
     EnvironmentVariable{"OCTILE_LIBCUDA", "driver library to open; default libcuda.so.1"},
     EnvironmentVariable{"OCTILE_LIBNVRTC", "NVRTC library to open; default: searched, see doctor"},
     EnvironmentVariable{"OCTILE_LIBCUBLASLT", "cuBLASLt library for `bench --baseline cublaslt`"},
+    EnvironmentVariable{"OCTILE_LIBARCHIVE",
+                        "libarchive for `cache export` and `cache import`; default "
+                        "libarchive.so.13"},
     EnvironmentVariable{"XDG_CACHE_HOME", "parent of the default cache folder; default ~/.cache"},
     EnvironmentVariable{"HOME", "home folder, for the default cache folder"},
     EnvironmentVariable{"LD_LIBRARY_PATH", "searched for libraries by the loader; default none"},

@@ -1,4 +1,4 @@
-// The subcommands: one file each, added to the command line by one function each.
+// The subcommands. Each has one file and one function that adds it to the command line.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@
 
 namespace octile::tools {
 
-// A subcommand after the command line was read: what it is called and what it does. It prints its
-// result to stdout; an error is printed by main. What it gives is the exit status; `work` may
-// return a Status where success has only one.
+// A subcommand and its work after the command line was read. The work prints its result to stdout
+// and returns the exit status; main prints an error. `work` may return a Status instead, if every
+// success has exit status 0.
 struct Command {
   template <typename Work>
   Command(CLI::App* of, Work work)
@@ -44,7 +44,7 @@ Command add_bench(CLI::App& root);
 Command add_cache(CLI::App& root);
 Command add_doctor(CLI::App& root);
 
-// What several subcommands ask for.
+// One problem, in one of three forms.
 struct ProblemOptions {
   std::string gemm;      // MxNxK
   std::string quantize;  // RxC
@@ -53,41 +53,45 @@ struct ProblemOptions {
 
   void add_to(CLI::App& app);
   bool given() const { return !gemm.empty() || !quantize.empty() || !problem.empty(); }
-  // Errors: kInvalidArgument, also where not exactly one of the three is given.
+  // Errors: kInvalidArgument, also unless exactly one of the three is given.
   Result<Problem> read() const;
 };
 
-// One problem, or the linear layers of a model.
+// One problem, the problems of a file, or the linear layers of models.
 struct WorkOptions {
   ProblemOptions problem;
-  std::string model;
+  std::vector<std::string> models;
+  std::string problem_file;
   std::vector<std::int64_t> tokens;
 
-  // `default_tokens` is for the help.
+  // `default_tokens` is what the help says about --tokens.
   void add_to(CLI::App& app, const std::string& default_tokens);
-  // `default_tokens`: of a problem that leaves them open; empty: 1 to 16384. Errors:
-  // kInvalidArgument, also where not exactly one of problem and model is given.
+  // Errors: kInvalidArgument unless exactly one of the three is given.
+  Status check() const;
+  // `default_tokens` are the counts of a problem that leaves its own open and gets none by
+  // --tokens; if they are empty, 1 to 16384. Errors: kInvalidArgument, also those of check().
   Result<std::vector<Work>> read(const std::vector<std::int64_t>& default_tokens = {}) const;
+
+ private:
+  Result<std::vector<Work>> read_problem_file(const std::vector<std::int64_t>& counts) const;
+  Result<std::vector<Work>> read_models() const;
 };
 
-// What kernels are chosen for: a device of today's list or a live one. Errors: kInvalidArgument for
-// the host, which runs none; those of resolve_target().
+// Returns a known device or a live one. Errors: kInvalidArgument for the host, which runs no
+// kernels; those of resolve_target().
 Result<DeviceSpec> device_spec(const std::string& name);
 
 ProgressMode progress_mode(bool always);
-void add_models_option(CLI::App& app, std::vector<std::string>& models);
-void add_tokens_option(CLI::App& app, std::vector<std::int64_t>& tokens,
-                       const std::string& default_tokens);
-// What device_spec() takes; `what` begins the help.
+// Adds --device with the names that device_spec() takes. The help begins with `what`.
 void add_target_option(CLI::App& app, std::string& device, const std::string& what);
 void add_jobs_option(CLI::App& app, int& jobs);
 void add_json_option(CLI::App& app, bool& json);
 void add_progress_option(CLI::App& app, bool& always);
 
-// One document, indented, to stdout.
+// Prints one indented document to stdout.
 void print_json(const Json& document);
 
-// A precise sentence for a value of the command line.
+// Returns a kInvalidArgument error.
 tl::unexpected<Error> refuse(std::string message);
 
 }  // namespace octile::tools

@@ -1,21 +1,25 @@
-// Options that mean the same in every subcommand.
+// Options that several subcommands share.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <utility>
 
 #include "generator/core/recipe.h"
 #include "generator/gemm/passes.h"
 #include "runtime/engine/target.h"
 #include "tools/command.h"
+#include "tools/models/problem_file.h"
 
 namespace octile::tools {
 
 void ProblemOptions::add_to(CLI::App& app) {
-  add_option(app, "--gemm", gemm, "D[m,n] = A[m,k] B[n,k]^T, as MxNxK; M may be ?");
+  add_option(app, "--gemm", gemm, "a GEMM D[m,n] = A[m,k] B[n,k]^T, as MxNxK; M may be ?");
   add_option(app, "--quantize", quantize, "a tensor to quantise, as ROWSxCOLS; ROWS may be ?");
   add_option(app, "--problem", problem, "a problem's canonical text");
-  add_option(app, "--recipe", recipe, "how scales are kept: " + recipe_names()).show_default();
+  add_option(app, "--recipe", recipe, "types and scales of a short form: " + recipe_names())
+      .show_default();
 }
 
 Result<Problem> ProblemOptions::read() const {
@@ -31,23 +35,60 @@ Result<Problem> ProblemOptions::read() const {
 
 void WorkOptions::add_to(CLI::App& app, const std::string& default_tokens) {
   problem.add_to(app);
-  add_option(app, "--model", model,
-             "the linear layers of a model: a file, or one of " + model_names());
-  add_tokens_option(app, tokens, default_tokens + ", with --model those of the model");
+  add_option(app, "--problem-file", problem_file,
+             "a file of one problem a line: a canonical text or MxNxK; # begins a comment");
+  add_option(app, "--model", models,
+             "the linear layers of models: files, or some of " + model_names())
+      .split_at_commas();
+  add_option(app, "--tokens", tokens,
+             "token counts (a quantiser's rows) of problems that leave them open; default " +
+                 default_tokens)
+      .split_at_commas();
+}
+
+Status WorkOptions::check() const {
+  const int sources =
+      (problem.given() ? 1 : 0) + (models.empty() ? 0 : 1) + (problem_file.empty() ? 0 : 1);
+  if (sources == 1) return {};
+  return refuse(
+      fmt::format("{} of a single problem (--gemm, --quantize, --problem), --problem-file and "
+                  "--model are given; exactly one is allowed",
+                  sources));
 }
 
 Result<std::vector<Work>> WorkOptions::read(const std::vector<std::int64_t>& default_tokens) const {
-  if (!model.empty()) {
-    if (problem.given()) {
-      return refuse("--model is given beside a problem; allowed is one of the two");
-    }
-    const auto file = find_model(model);
-    if (!file) return tl::unexpected<Error>(file.error());
-    return work_of_layers(*file, problem.recipe, tokens);
-  }
+  if (Status ok = check(); !ok) return tl::unexpected<Error>(ok.error());
+  if (!models.empty()) return read_models();
+  if (!problem_file.empty()) return read_problem_file(tokens.empty() ? default_tokens : tokens);
   const auto one = problem.read();
   if (!one) return tl::unexpected<Error>(one.error());
-  return work_of_problem(one, tokens.empty() ? counts_for(*one, default_tokens) : tokens);
+  return work_of_problem(*one, tokens.empty() ? counts_for(*one, default_tokens) : tokens);
+}
+
+Result<std::vector<Work>> WorkOptions::read_problem_file(
+    const std::vector<std::int64_t>& counts) const {
+  std::vector<Work> works;
+  const Status ok =
+      for_each_problem(problem_file, problem.recipe, [&](const Problem& one) -> Status {
+        auto work = work_of_problem(one, counts_for(one, counts));
+        if (!work) return tl::unexpected<Error>(work.error());
+        std::ranges::move(*work, std::back_inserter(works));
+        return {};
+      });
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  return works;
+}
+
+Result<std::vector<Work>> WorkOptions::read_models() const {
+  std::vector<Work> works;
+  for (const std::string& name : models) {
+    const auto model = find_model(name);
+    if (!model) return tl::unexpected<Error>(model.error());
+    auto layers = work_of_layers(*model, problem.recipe, tokens);
+    if (!layers) return layers;
+    std::ranges::move(*layers, std::back_inserter(works));
+  }
+  return works;
 }
 
 Result<DeviceSpec> device_spec(const std::string& name) {
@@ -64,20 +105,6 @@ ProgressMode progress_mode(bool always) {
   return always ? ProgressMode::kAlways : ProgressMode::kAuto;
 }
 
-void add_models_option(CLI::App& app, std::vector<std::string>& models) {
-  add_option(app, "--model", models,
-             "the linear layers of models: files, or some of " + model_names())
-      .split_at_commas();
-}
-
-void add_tokens_option(CLI::App& app, std::vector<std::int64_t>& tokens,
-                       const std::string& default_tokens) {
-  add_option(app, "--tokens", tokens,
-             "token counts (a quantiser's rows), where a problem leaves them open; default " +
-                 default_tokens)
-      .split_at_commas();
-}
-
 void add_target_option(CLI::App& app, std::string& device, const std::string& what) {
   add_option(app, "--device", device, what + ": " + known_device_names() + ", cuda, cuda:N")
       .show_default();
@@ -92,11 +119,11 @@ void add_json_option(CLI::App& app, bool& json) {
 }
 
 void add_progress_option(CLI::App& app, bool& always) {
-  add_flag(app, "--progress", always, "show progress on stderr also where that is no terminal");
+  add_flag(app, "--progress", always, "show progress on stderr even if it is no terminal");
 }
 
 void print_json(const Json& document) {
-  // Text from outside (a device's name, a path) need not be UTF-8.
+  // A device's name or a path need not be UTF-8.
   fmt::print("{}\n", document.dump(2, ' ', false, Json::error_handler_t::replace));
 }
 

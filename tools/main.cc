@@ -1,8 +1,9 @@
-// The `octile` command. Exit status: 0 done, 1 failed, 2 bad usage, 130 interrupted; an error is
+// The `octile` command. Exit status: 0 done, 1 failed, 2 bad usage, 130 interrupted. An error is
 // one sentence on stderr.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -29,6 +30,45 @@ std::string version_text() {
   return fmt::format("octile {}.{}.{}", major, minor, patch);
 }
 
+bool has_subcommand(const CLI::App& app, const std::string& name) {
+  return !app.get_subcommands([&](const CLI::App* known) { return known->get_name() == name; })
+              .empty();
+}
+
+// CLI11 would say that a subcommand is required or that an argument is unexpected. This names the
+// word that is wrong, and the subcommand that does the job today.
+Status check_words(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return {};
+  const std::string first = argv[1];
+  if (!has_subcommand(app, first)) {
+    return refuse(fmt::format("there is no subcommand '{}'; `octile help` lists them", first));
+  }
+  if (first != "cache" || argc < 3 || argv[2][0] == '-') return {};
+  const std::string verb = argv[2];
+  if (has_subcommand(*app.get_subcommand("cache"), verb)) return {};
+  return refuse(fmt::format("there is no verb '{}' of `octile cache`; {}", verb,
+                            verb == "warm" ? "did you mean `octile compile`, which compiles "
+                                             "kernels into the cache ahead of time?"
+                                           : "`octile help cache` lists them"));
+}
+
+// The help of CLI11 is that of the last parse.
+Status print_help(CLI::App& app, const std::string& topic) {
+  if (!topic.empty() && !has_subcommand(app, topic)) {
+    return refuse(fmt::format("help: there is no subcommand '{}'", topic));
+  }
+  app.clear();
+  fmt::print("{}", topic.empty() ? app.help() : app.get_subcommand(topic)->help("octile"));
+  return {};
+}
+
+Result<int> run_given(const std::vector<Command>& commands) {
+  for (const Command& command : commands) {
+    if (command.app->parsed()) return command.run();
+  }
+  return 0;  // not reached: one subcommand is required
+}
+
 int run(int argc, char** argv) {
   CLI::App app("FP8 quantise and GEMM kernels for Hopper: generate, compile, cache, run, measure.",
                "octile");
@@ -37,49 +77,30 @@ int run(int argc, char** argv) {
   const std::vector<Command> commands{add_demo(app),  add_emit(app),  add_compile(app),
                                       add_tune(app),  add_bench(app), add_cache(app),
                                       add_doctor(app)};
-  CLI::App* help = app.add_subcommand("help", "this text, or that of a subcommand");
   std::string topic;
+  CLI::App* help = app.add_subcommand("help", "print this text, or that of a subcommand");
   help->add_option("subcommand", topic);
   app.require_subcommand(1);
-  // CLI11 would say that a subcommand is required, not what is wrong with this one.
-  if (argc > 1 && argv[1][0] != '-' &&
-      app.get_subcommands([&](const CLI::App* known) { return known->get_name() == argv[1]; })
-          .empty()) {
-    return report({ErrorCode::kInvalidArgument,
-                   fmt::format("there is no subcommand '{}'; `octile help` lists them", argv[1])});
-  }
+
+  if (const Status ok = check_words(app, argc, argv); !ok) return report(ok.error());
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
     std::string sentence = error.what();
-    for (char& c : sentence) c = c == '\n' ? ' ' : c;
+    std::replace(sentence.begin(), sentence.end(), '\n', ' ');
     fmt::print(stderr, "octile: {}; `octile help` lists what is allowed\n", sentence);
     return kBadUsage;
   }
-  if (help->parsed()) {
-    const auto found = app.get_subcommands(
-        [&](const CLI::App* candidate) { return candidate->get_name() == topic; });
-    if (!topic.empty() && found.empty()) {
-      return report(
-          {ErrorCode::kInvalidArgument, fmt::format("help: there is no subcommand '{}'", topic)});
-    }
-    app.clear();  // CLI11 gives the help of what was parsed
-    fmt::print("{}", topic.empty() ? app.help() : found.front()->help("octile"));
-    return 0;
-  }
-  int exit_status = 0;
-  for (const Command& command : commands) {
-    if (!command.app->parsed()) continue;
-    const Result<int> result = command.run();
-    if (!result) return report(result.error());
-    exit_status = *result;
-  }
+
+  const Result<int> exit_status =
+      help->parsed() ? print_help(app, topic).map([] { return 0; }) : run_given(commands);
+  if (!exit_status) return report(exit_status.error());
   if (std::fflush(stdout) != 0) {
     return report({ErrorCode::kInternal, "stdout cannot be written"});
   }
-  return exit_status;
+  return *exit_status;
 }
 
 }  // namespace

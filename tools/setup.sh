@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs what is missing for a goal and nothing else; a second call does nothing.
+# Installs only what is missing for a goal; a second call does nothing.
 #   tools/setup.sh build   compile the library and the command
 #   tools/setup.sh test    the same, and build and run the tests (default)
 #   tools/setup.sh lint    the same, and check format and style
 #   tools/setup.sh fuzz    as build, and build and run the fuzzers
 # Debian packages come from apt (as root, or through sudo). Python packages, and CUDA headers with NVRTC
-# where no toolkit is installed, go into build/deps/venv and nowhere else.
+# if no toolkit is installed, go into build/deps/venv and nowhere else.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,7 +25,7 @@ is_installed() {
   [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
 }
 
-# install_packages <package>...: those that are missing, in one apt-get call.
+# install_packages <package>... installs those that are missing, in one apt-get call.
 install_packages() {
   local package missing=() as_root=()
   if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
@@ -47,14 +47,14 @@ install_packages() {
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# install_wheels <name>: the pins of tools/requirements/<name>.txt. The copy left beside them records
-# what was installed, so a changed pin is noticed.
+# install_wheels <name> installs the pins of tools/requirements/<name>.txt. A copy of that file in the environment
+# records what was installed, so that a changed pin is noticed.
 install_wheels() {
   local pins=tools/requirements/$1.txt
   cmp -s "$pins" "$venv/$1.txt" && return 0
   install_packages python3-venv
   say "installing $(grep -v '^#' "$pins" | paste -sd ' ') into $venv"
-  # The system's Python by its path: python3-venv belongs to it and to no other in PATH.
+  # python3-venv belongs to the system's Python and to no other in PATH.
   [ -x "$venv/bin/pip" ] || /usr/bin/python3 -m venv "$venv"
   "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$pins"
   cp "$pins" "$venv/$1.txt"

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -33,6 +34,12 @@ const ConfigOf<P>& config_as(const KernelConfig& config) {
 template <typename P>
 const ResolvedOf<P>& resolved_as(const ResolvedKernel& resolved) {
   return std::get<ResolvedOf<P>>(resolved);
+}
+
+// Calls `f` with the problem of its own type. Callers give one overload for each family.
+template <typename F>
+decltype(auto) visit_family(const Problem& problem, F&& f) {
+  return std::visit(std::forward<F>(f), problem);
 }
 
 // Checks what a plan demands of a problem beyond the support matrix: extents of 31 bits.

@@ -1,4 +1,4 @@
-// Bad usage of every subcommand: its exit status, one sentence on stderr, nothing on stdout.
+// Bad usage of every subcommand gives an exit status, one sentence on stderr and nothing on stdout.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -76,7 +76,14 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Compile, BadUsage,
     ::testing::Values(
-        BadInput{{"compile"}, kBadUsage, "exactly one is allowed"},
+        BadInput{{"compile"}, kBadUsage, "0 of a single problem"},
+        BadInput{{"compile", "--gemm", "?x8x16", "--part", "3/2"}, kBadUsage, "'3/2'"},
+        BadInput{{"compile", "--gemm", "?x8x16", "--part", "1"}, kBadUsage, "'1'"},
+        BadInput{{"compile", "--gemm", "?x8x16", "--problem-file", "p"}, kBadUsage, "2 of"},
+        BadInput{{"compile", "--problem-file", "/nonexistent"}, kBadUsage, "'/nonexistent'"},
+        BadInput{{"compile", "--gemm", "?x8x16", "--tokens", "4294967296"},
+                 kBadUsage,
+                 "4294967296; allowed: 0 to 2147483647"},
         BadInput{{"compile", "--model", "gpt-9"}, kBadUsage, "'gpt-9'"},
         BadInput{{"compile", "--model", "deepseek-v3", "--gemm", "1x8x16"}, kBadUsage, "--model"},
         BadInput{{"compile", "--model", "deepseek-v3", "--tokens", "64,0"}, kBadUsage, "has 0"},
@@ -91,6 +98,9 @@ INSTANTIATE_TEST_SUITE_P(
     Bench, BadUsage,
     ::testing::Values(
         BadInput{{"bench"}, kBadUsage, "exactly one is allowed"},
+        BadInput{{"bench", "--suite", "gemm"}, kBadUsage, "--suite is 'gemm'"},
+        BadInput{{"bench", "--suite", "quantize", "--gemm", "1x8x16"}, kBadUsage, "one of the two"},
+        BadInput{{"bench", "--gemm", "1x8x16", "--select", "1x32"}, kBadUsage, "without --suite"},
         BadInput{{"bench", "--gemm", "64x8x16"}, kFailed, "libcuda"},
         BadInput{{"bench", "--gemm", "64x8x16", "--device", "h200"}, kBadUsage, "a live GPU"},
         BadInput{{"bench", "--gemm", "64x8x16", "--baseline", "numpy"}, kBadUsage, "'numpy'"},
@@ -114,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"tune", "--gemm", "64x8x16", "--tokens", "64"}, kBadUsage, "states 64"},
         BadInput{{"tune", "--gemm", "?x8x16", "--recipe", "tensorwise"}, kFailed, "not supported"},
         BadInput{{"tune", "--model", "gpt-9"}, kBadUsage, "'gpt-9'"},
-        BadInput{{"tune", "--shapes", "/nonexistent.txt"}, kBadUsage, "'/nonexistent.txt'"},
+        BadInput{{"tune", "--problem-file", "/nonexistent.txt"}, kBadUsage, "'/nonexistent.txt'"},
         BadInput{{"tune", "--gemm", "?x8x16", "--device", "h200"}, kBadUsage, "a live GPU"},
         BadInput{
             {"tune", "--gemm", "?x8x16", "--device", "b200", "--explain"}, kBadUsage, "\"b200\""},
@@ -143,11 +153,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"cache", "why", "gemm", "--gemm", "1x8x16"}, kBadUsage, "given twice"},
         BadInput{{"cache", "why", "--gemm", "?x8x16", "--tokens", "0"}, kBadUsage, "--tokens is 0"},
         BadInput{{"cache", "why", "--gemm", "?x8x16", "--device", "host"}, kBadUsage, "host"},
-        BadInput{{"cache", "warm"}, kBadUsage, "0 of --model"},
-        BadInput{{"cache", "warm", "--gemm", "?x8x16", "--part", "3/2"}, kBadUsage, "'3/2'"},
-        BadInput{{"cache", "warm", "--gemm", "?x8x16", "--part", "1"}, kBadUsage, "'1'"},
-        BadInput{{"cache", "warm", "--problems", "/nonexistent"}, kBadUsage, "'/nonexistent'"},
-        BadInput{{"cache", "warm", "--model", "gpt-9"}, kBadUsage, "'gpt-9'"},
+        BadInput{{"cache", "heat"}, kBadUsage, "no verb 'heat' of `octile cache`"},
+        BadInput{{"cache", "warm", "--gemm", "?x8x16"}, kBadUsage, "`octile compile`"},
         BadInput{{"cache", "export", "/nonexistent/a.tar"}, kFailed, "/nonexistent/a.tar"},
         BadInput{{"cache", "import", "/nonexistent.tar"}, kBadUsage, "/nonexistent.tar"}));
 

@@ -1,5 +1,5 @@
-// octile bench and demo on the fake driver, which takes every call and computes nothing: the whole
-// path is walked, and what comes out must be called wrong.
+// octile bench and demo on the fake driver, which accepts every call and computes nothing. All
+// steps run, and the command must call the results wrong.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ class OnTheFakeDriver : public ::testing::Test {
   Shell shell;
 };
 
-TEST_F(OnTheFakeDriver, BenchOfAProductTimesItAndCallsItWrong) {
+TEST_F(OnTheFakeDriver, BenchOfAGemmTimesItAndCallsItWrong) {
   const Outcome outcome = shell.run({"bench", "--gemm", "64x512x1024", "--rounds", "3", "--json"});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("at 64 tokens is wrong: "));
@@ -64,26 +64,27 @@ TEST_F(OnTheFakeDriver, BenchOfAQuantiserHasAStreamBesideIt) {
 
 TEST_F(OnTheFakeDriver, BenchOfTheQuantisersIsATable) {
   const Outcome outcome =
-      shell.run({"bench", "quantize", "--select", "128 cols=7168 x=bf16 q=e4m3:tensor", "--rounds",
-                 "3", "--json"});
+      shell.run({"bench", "--suite", "quantize", "--select", "128 cols=7168 x=bf16 q=e4m3:tensor",
+                 "--rounds", "3", "--json"});
   EXPECT_EQ(outcome.exit_code, 1);
   const json results = outcome.json().at("results");
-  ASSERT_EQ(results.size(), 4U);  // row-wise, and both copies; current and delayed scaling
+  ASSERT_EQ(results.size(), 4U);  // row-wise and both copies, each with current and delayed scaling
   for (const json& result : results) {
     EXPECT_EQ(result.at("tokens"), 128);
     EXPECT_FALSE(result.at("ok"));
     EXPECT_EQ(result.at("baseline").at("name"), "stream");
   }
-  const Outcome none = shell.run({"bench", "quantize", "--select", "x=int4"});
+  const Outcome none = shell.run({"bench", "--suite", "quantize", "--select", "x=int4"});
   EXPECT_EQ(none.exit_code, 2) << none.err;
-  EXPECT_THAT(none.err, HasSubstr("--select names no problem"));
+  EXPECT_THAT(none.err,
+              HasSubstr("--select is 'x=int4', which no problem of the suite quantize contains"));
 }
 
 TEST_F(OnTheFakeDriver, BenchTimesTheHostsPartOfALaunch) {
   const Outcome outcome =
-      shell.run({"bench", "--gemm", "?x512x1024", "--launch", "--rounds", "3", "--json"});
+      shell.run({"bench", "--gemm", "?x512x1024", "--host-overhead", "--rounds", "3", "--json"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  const json launch = outcome.json().at("launches").at(0);
+  const json launch = outcome.json().at("host_overhead").at(0);
   EXPECT_GT(launch.at("host").at("median_us"), 0);
   EXPECT_GT(launch.at("bare_launch").at("median_us"), 0);
 }

@@ -1,4 +1,4 @@
-// octile cache list, show, config and verify on entries that were written here: no compiler needed.
+// octile cache list, show, config and verify on entries that these tests write without a compiler.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ constexpr const char* kGemm =
 constexpr const char* kQuantize = "quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=row";
 constexpr const char* kOther = "quantize rows=? cols=2048 x=bf16 q=e5m2:tensor out=row";
 
-// A cache of three entries: problem, date, registers and bytes of each are different.
+// A cache of three entries with different problems, dates, registers and sizes.
 class CacheEntries : public ::testing::Test {
  protected:
   CacheEntries() {
@@ -53,7 +53,7 @@ class CacheEntries : public ::testing::Test {
   }
   void damage(int i) const { std::filesystem::resize_file(path(i), 100); }
 
-  // The kernels' names as `list` gives them.
+  // Returns the kernels' names in the order of `list`.
   std::vector<std::string> listed(std::vector<std::string> options) const {
     options.insert(options.begin(), {"cache", "list", "--json"});
     const Outcome outcome = shell_.run(options);
@@ -135,7 +135,7 @@ TEST_F(CacheEntries, VerifySaysWhatItFoundByItsExitStatus) {
   EXPECT_EQ(outcome.exit_code, 3);
   const json report = outcome.json();
   EXPECT_EQ(report.at("entries"), 3);
-  EXPECT_EQ(report.at("damaged"), 3);  // two because what they hold is no ELF image
+  EXPECT_EQ(report.at("damaged"), 3);  // two of them hold no ELF image
   EXPECT_EQ(report.at("good"), 0);
   int truncated = 0;
   for (const json& finding : report.at("findings")) {

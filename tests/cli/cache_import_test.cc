@@ -1,4 +1,4 @@
-// octile cache import of archives that mean harm: refused, and nothing is written anywhere.
+// octile cache import refuses harmful archives and writes nothing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <zstd.h>
@@ -13,6 +13,7 @@
 
 #include "tests/cli/command.h"
 #include "tests/support/cache_testing.h"
+#include "tests/support/ustar.h"
 
 namespace octile::tests {
 namespace {
@@ -23,41 +24,11 @@ using ::testing::HasSubstr;
 
 std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
-// One member of a ustar archive, of any type and name: POSIX 1003.1, "ustar Interchange Format".
-std::string member(const std::string& name, const std::string& content, char type = '0',
-                   const std::string& target = "") {
-  constexpr std::size_t kBlock = 512;
-  std::string header(kBlock, '\0');
-  const auto put = [&](std::size_t at, const std::string& value) {
-    header.replace(at, value.size(), value);
-  };
-  char size[13];
-  std::snprintf(size, sizeof size, "%011zo", content.size());
-  put(0, name);
-  put(100, "0000644");
-  put(108, "0000000");
-  put(116, "0000000");
-  put(124, size);
-  put(136, "00000000000");
-  put(148, "        ");
-  put(156, std::string(1, type));
-  put(157, target);
-  put(257, std::string("ustar\00000", 8));
-  unsigned sum = 0;
-  for (const char c : header) sum += static_cast<unsigned char>(c);
-  char checksum[9];
-  std::snprintf(checksum, sizeof checksum, "%06o", sum);
-  put(148, std::string(checksum, 7) + " ");
-  std::string padded = content;
-  padded.resize((content.size() + kBlock - 1) / kBlock * kBlock);
-  return header + padded;
-}
-
 class CacheImport : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!has_compiler(shell_)) GTEST_SKIP() << "no NVRTC";
-    ASSERT_EQ(shell_.run({"cache", "warm", "--quantize", "16x7168"}).exit_code, 0);
+    ASSERT_EQ(shell_.run({"compile", "--quantize", "16x7168"}).exit_code, 0);
     const auto files =
         cache::testing::files_ending((shell_.folder() / "cache").string(), ".octile");
     ASSERT_EQ(files.size(), 1U);
@@ -70,16 +41,16 @@ class CacheImport : public ::testing::Test {
     return cache::digest_hex(content) + " " + std::to_string(content.size()) + " " + name + "\n";
   }
   std::string manifest(const std::string& lines) const {
-    return member("octile-cache.manifest", "octile cache archive 1\n" + lines);
+    return ustar_member("octile-cache.manifest", "octile cache archive 1\n" + lines);
   }
-  // A whole archive: the member, and a manifest that tells of it as if all were well.
+  // Returns a complete archive: the member, and a manifest that agrees with it.
   std::string archive_of(const std::string& name, const std::string& content) const {
-    return member(name, content) + manifest(line(name, content));
+    return ustar_member(name, content) + manifest(line(name, content));
   }
-  // Refused with these words, and the folder around the cache is as it was.
+  // Expects a refusal with these words, and that the folder around the cache is unchanged.
   void expect_refused(const std::string& archive, const std::string& words) {
     const std::string path = (shell_.folder() / "hostile.tar").string();
-    std::ofstream(path, std::ios::binary) << archive << std::string(1024, '\0');
+    std::ofstream(path, std::ios::binary) << archive << ustar_end();
     const Outcome outcome = shell_.run({"cache", "import", path});
     EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
     EXPECT_THAT(outcome.err, HasSubstr(words));
@@ -95,7 +66,7 @@ class CacheImport : public ::testing::Test {
 
 TEST_F(CacheImport, TakesWhatTheseTestsSpoil) {
   const std::string path = (shell_.folder() / "good.tar").string();
-  std::ofstream(path, std::ios::binary) << archive_of(name_, good_) << std::string(1024, '\0');
+  std::ofstream(path, std::ios::binary) << archive_of(name_, good_) << ustar_end();
   const Outcome outcome = shell_.run({"cache", "import", path});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_TRUE(fs::exists(shell_.folder() / "target/cache" / name_));
@@ -111,19 +82,19 @@ TEST_F(CacheImport, RefusesPathsOutOfTheCache) {
 
 TEST_F(CacheImport, RefusesLinks) {
   const std::string folder = shell_.folder().string();
-  for (const char type : {'1', '2'}) {  // hard and symbolic
-    expect_refused(member("v1", "", type, folder) + archive_of(name_, good_),
+  for (const char type : {kHardLink, kSymbolicLink}) {
+    expect_refused(ustar_member("v1", "", type, folder) + archive_of(name_, good_),
                    "not a plain regular file");
-    expect_refused(member(name_, "", type, folder + "/evil") + manifest(""),
+    expect_refused(ustar_member(name_, "", type, folder + "/evil") + manifest(""),
                    "not a plain regular file");
   }
 }
 
 TEST_F(CacheImport, RefusesWhatFollowsAGoodEntry) {
-  const std::string first = member(name_, good_);
+  const std::string first = ustar_member(name_, good_);
   expect_refused(first + first + manifest(line(name_, good_) + line(name_, good_)),
                  "it is there twice");
-  expect_refused(first + member("v1/ff/x.octile", "x") + manifest(line(name_, good_)),
+  expect_refused(first + ustar_member("v1/ff/x.octile", "x") + manifest(line(name_, good_)),
                  "allowed are");
   expect_refused(first, "without a manifest");
   expect_refused(archive_of(name_, good_) + first, "something follows its manifest");
@@ -135,10 +106,10 @@ TEST_F(CacheImport, RefusesWrongChecksums) {
   expect_refused(archive_of(name_, flipped), "checksum of the entry");
   std::string other = line(name_, good_);
   other[0] = other[0] == '0' ? '1' : '0';
-  expect_refused(member(name_, good_) + manifest(other), "does not agree with the entries");
+  expect_refused(ustar_member(name_, good_) + manifest(other), "does not agree with the entries");
 }
 
-// 2 KB that decompress to 64 MB, under right checksums.
+// 2 KB that decompress to 64 MB, with correct checksums.
 TEST_F(CacheImport, RefusesDecompressionBombs) {
   const std::string zeros(std::size_t{64} << 20, '\0');
   std::string frame(ZSTD_compressBound(zeros.size()), '\0');
@@ -156,7 +127,7 @@ TEST_F(CacheImport, RefusesDecompressionBombs) {
     bomb += checksum(bomb);
     bomb += frame;
     bomb += checksum(bomb);
-    // An archive that is compressed as a whole is none.
+    // A compressed archive is refused.
     expect_refused(archive_of(name_, bomb), "hostile.tar is no archive");
   }
   expect_refused(frame, "hostile.tar is no archive");

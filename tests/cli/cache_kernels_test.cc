@@ -1,4 +1,4 @@
-// octile cache show, verify, why, warm, export and import on real kernels.
+// octile cache show, verify, why, export and import on real kernels.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ class CacheKernels : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!has_compiler(shell_)) GTEST_SKIP() << "no NVRTC";
-    ASSERT_EQ(shell_.run({"cache", "warm", "--quantize", "16x7168"}).exit_code, 0);
+    ASSERT_EQ(shell_.run({"compile", "--quantize", "16x7168"}).exit_code, 0);
     entry_ = listing().at(0);
   }
 
@@ -44,7 +44,7 @@ class CacheKernels : public ::testing::Test {
     const std::string bytes = read(path());
     return *cache::deserialize({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()});
   }
-  // In place of the entry that is there.
+  // Puts the entry in place of the one in the cache.
   void replace(const Entry& entry) const {
     fs::remove(path());
     ASSERT_TRUE(cache::testing::publish_in(root(), entry));
@@ -70,7 +70,7 @@ TEST_F(CacheKernels, ShowDisassemblesThroughTheToolkit) {
   const fs::path bin = shell_.folder() / "toolkit/bin";
   fs::create_directories(bin);
   shell_.set("CUDA_HOME", (shell_.folder() / "toolkit").string());
-  // Only the second program is there; it gets the option and a file that holds the cubin.
+  // Only the second program exists. It gets the option and a file with the cubin.
   std::ofstream(bin / "cuobjdump") << "#!/bin/sh\necho \"$1\"; wc -c < \"$2\"\n";
   fs::permissions(bin / "cuobjdump", fs::perms(0755));
   const Outcome sass = shell_.run({"cache", "show", digest, "--sass"});
@@ -88,7 +88,7 @@ TEST_F(CacheKernels, VerifyProvesThatACompileGivesTheSameBytes) {
   EXPECT_EQ(good.exit_code, 0) << good.err;
   EXPECT_EQ(good.json().at("same"), 1);
 
-  // A whole entry whose machine code is not what its source compiles to.
+  // A valid entry whose machine code is not what its source compiles to.
   Entry forged = load();
   forged.cubin[forged.cubin.size() / 2] ^= 1;
   replace(forged);
@@ -157,58 +157,12 @@ TEST_F(CacheKernels, WhyNamesAnEntryThatCannotBeUsed) {
   EXPECT_THAT(shell_.run({"cache", "why", "--quantize", "16x7168"}).out, HasSubstr("not used"));
 }
 
-TEST_F(CacheKernels, WarmSharesItsWorkOverParts) {
-  const std::string list = (shell_.folder() / "problems.txt").string();
-  std::ofstream(list) << "# what a small model needs\n64x512x1024\n"
-                         "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row  # any count\n"
-                         "dequantize rows=? cols=512 x=e4m3:1x128 q=bf16 out=row\n";
-  const auto warm = [&](const std::string& part) {
-    const Outcome outcome = shell_.run(
-        {"cache", "warm", "--problems", list, "--tokens", "64,4096", "--part", part, "--json"});
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    return outcome.json();
-  };
-  std::multiset<std::string> parts;
-  for (const char* part : {"1/2", "2/2"}) {
-    const json summary = warm(part);
-    for (const json& kernel : summary.at("kernels")) parts.insert(kernel.at("digest"));
-  }
-  const json whole = warm("1/1");
-  std::multiset<std::string> all;
-  for (const json& kernel : whole.at("kernels")) {
-    EXPECT_EQ(kernel.at("cache"), "hit");
-    all.insert(kernel.at("digest"));
-  }
-  EXPECT_EQ(parts, all);
-  EXPECT_GE(all.size(), 3);
-  EXPECT_EQ(whole.at("hits"), all.size());
-  // What is warm is what a plan asks for.
-  const Outcome plan = shell_.run({"compile", "--gemm", "64x512x1024", "--json"});
-  EXPECT_EQ(plan.json().at(0).at("cache"), "hit");
-}
-
-TEST_F(CacheKernels, WarmTakesAModelAndShowsProgress) {
-  const Outcome outcome =
-      shell_.run({"cache", "warm", "--model", "llama-3-8b", "--tokens", "64", "--progress"});
-  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("1 of "));
-  EXPECT_THAT(outcome.out, HasSubstr("kernels in "));
-  EXPECT_EQ(shell_.run({"compile", "--model", "llama-3-8b", "--tokens", "64"}).exit_code, 0);
-}
-
-TEST_F(CacheKernels, WarmFailsWhereNothingCanBeKept) {
-  shell_.set("OCTILE_CACHE_DIR", "/dev/null/cache");
-  const Outcome outcome = shell_.run({"cache", "warm", "--quantize", "16x7168"});
-  EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_THAT(outcome.err, HasSubstr("could not be kept in /dev/null/cache"));
-}
-
 TEST_F(CacheKernels, AnArchiveOfTheSameEntriesIsTheSameBytes) {
-  ASSERT_EQ(shell_.run({"cache", "warm", "--quantize", "64x512"}).exit_code, 0);
+  ASSERT_EQ(shell_.run({"compile", "--quantize", "64x512"}).exit_code, 0);
   const std::string first = (shell_.folder() / "first.tar").string();
   const std::string second = (shell_.folder() / "second.tar").string();
   ASSERT_EQ(shell_.run({"cache", "export", first}).exit_code, 0);
-  // From another root, filled by an import.
+  // Exports from another root, which an import fills.
   shell_.set("OCTILE_CACHE_DIR", (shell_.folder() / "other").string());
   const Outcome imported = shell_.run({"cache", "import", first, "--json"});
   ASSERT_EQ(imported.exit_code, 0) << imported.err;
@@ -245,7 +199,7 @@ TEST_F(CacheKernels, ImportOfAnArchiveCutShortWritesNothing) {
   EXPECT_FALSE(fs::exists(shell_.folder() / "other/v1"));
 }
 
-// An entry that passes the cache's reader, with a cubin that no driver should be given.
+// The entry passes the cache's reader, but no driver should get its cubin.
 TEST_F(CacheKernels, ImportRefusesACubinThatIsNotTheKernel) {
   Entry hollow = load();
   hollow.cubin.assign(64, 0);

@@ -62,7 +62,7 @@ TEST_F(CachePrune, ByToolchain) {
 TEST_F(CachePrune, ByToolchainOtherThanTheCompilers) {
   if (!has_compiler(shell_)) GTEST_SKIP() << "no NVRTC";
   add(make_entry(1));
-  ASSERT_EQ(shell_.run({"cache", "warm", "--quantize", "16x7168"}).exit_code, 0);
+  ASSERT_EQ(shell_.run({"compile", "--quantize", "16x7168"}).exit_code, 0);
   const json result = prune({"--toolchain", "other"});
   EXPECT_EQ(result.at("removed").size(), 1);
   EXPECT_EQ(result.at("kept"), 1);
@@ -78,7 +78,7 @@ TEST_F(CachePrune, ToASizeButNotWhatWasJustPublished) {
   add(make_entry(1));
   EXPECT_EQ(prune({"--max-size", "0"}).at("kept"), 1);
   EXPECT_THAT(shell_.run({"cache", "prune", "--max-size", "0"}).out,
-              HasSubstr("--unused 0s removes that too"));
+              HasSubstr("--unused 0s removes them too"));
 }
 
 TEST_F(CachePrune, RefusesToGuess) {

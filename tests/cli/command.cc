@@ -25,7 +25,7 @@ std::string read(const std::filesystem::path& path) {
 
 bool is_octiles(std::string_view assignment) {
   for (const EnvironmentVariable& v : environment_variables()) {
-    // The loader's and the toolkit's are needed to find NVRTC at all.
+    // NVRTC is found through the variables of the loader and of the toolkit.
     if (v.name == "LD_LIBRARY_PATH" || v.name == "CUDA_HOME") continue;
     if (assignment.starts_with(std::string(v.name) + "=")) return true;
   }

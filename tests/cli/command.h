@@ -1,4 +1,4 @@
-// Runs the octile command and keeps what it wrote.
+// Runs the octile command and keeps its output.
 #pragma once
 
 #include <filesystem>
@@ -10,15 +10,15 @@
 namespace octile::tests {
 
 struct Outcome {
-  int exit_code = -1;  // 128 + the signal's number where one ended it
+  int exit_code = -1;  // 128 + the signal's number if a signal ended it
   std::string out;
   std::string err;
   nlohmann::json json() const;
 };
 
-// A place of its own for cache and output, removed with it. No variable of the table is taken over
-// from the test's environment; the driver is one that does not exist, so that a machine with a GPU
-// answers as one without.
+// Has its own folder for cache and output, and removes it at the end. The command gets none of
+// Octile's variables from the test's environment. Its driver does not exist, so that a machine with
+// a GPU answers like one without.
 class Shell {
  public:
   Shell();
@@ -36,7 +36,7 @@ class Shell {
   std::map<std::string, std::string> variables_;
 };
 
-// Whether NVRTC is there, by doctor.
+// Returns true if doctor finds NVRTC.
 bool has_compiler(const Shell& shell);
 
 }  // namespace octile::tests

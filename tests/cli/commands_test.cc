@@ -28,12 +28,16 @@ TEST(Compile, ReportsEveryKernelAsAnObject) {
   for (const char* state : {"miss", "hit"}) {
     const Outcome outcome = shell.run(command);
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-    const json kernels = outcome.json();
-    ASSERT_EQ(kernels.size(), 1);
-    const json& kernel = kernels.at(0);
+    const json document = outcome.json();
+    EXPECT_EQ(document.at("device"), "h200");
+    EXPECT_EQ(document.at("hits"), state == std::string("hit") ? 1 : 0);
+    ASSERT_EQ(document.at("kernels").size(), 1);
+    const json& kernel = document.at("kernels").at(0);
     EXPECT_EQ(kernel.at("cache"), state);
-    EXPECT_EQ(kernel.at("device"), "h200");
-    EXPECT_THAT(kernel.at("problem").get<std::string>(), StartsWith("gemm m=4096 n=7168 k=2048"));
+    EXPECT_EQ(kernel.at("kept"), true);
+    ASSERT_EQ(kernel.at("problems").size(), 1);
+    EXPECT_THAT(kernel.at("problems").at(0).at("problem").get<std::string>(),
+                StartsWith("gemm m=4096 n=7168 k=2048"));
     EXPECT_THAT(kernel.at("name").get<std::string>(), StartsWith("octile_gemm_"));
     EXPECT_THAT(kernel.at("config").get<std::string>(), StartsWith("tile="));
     for (const char* key : {"compile_ms", "registers", "smem_bytes", "spill_store_bytes",
@@ -49,15 +53,18 @@ TEST(Compile, TakesAModelAndSharesKernels) {
   const Outcome outcome =
       shell.run({"compile", "--model", "llama-3-8b", "--tokens", "64,128", "--json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  const json objects = outcome.json();
+  const json kernels = outcome.json().at("kernels");
   std::set<std::string> problems;
-  std::set<std::string> kernels;
-  for (const json& kernel : objects) {
-    problems.insert(kernel.at("problem"));
-    kernels.insert(kernel.at("name"));
+  std::set<std::string> digests;
+  std::size_t uses = 0;
+  for (const json& kernel : kernels) {
+    digests.insert(kernel.at("source_digest"));
+    uses += kernel.at("problems").size();
+    for (const json& use : kernel.at("problems")) problems.insert(use.at("problem"));
   }
-  EXPECT_GE(problems.size(), 8);  // four layers, each a product and a weight of its own
-  EXPECT_LT(kernels.size(), objects.size());
+  EXPECT_GE(problems.size(), 8);  // four layers, each with its own GEMM and weight
+  EXPECT_EQ(digests.size(), kernels.size());
+  EXPECT_LT(kernels.size(), uses);
 }
 
 TEST(Compile, ReadsAModelFileFromDisk) {
@@ -68,7 +75,74 @@ TEST(Compile, ReadsAModelFileFromDisk) {
       "gemms": [{"name": "up", "n": 256, "k": 512, "split": "n"}]})";
   const Outcome outcome = shell.run({"compile", "--model", path, "--json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_EQ(outcome.json().size(), 3);
+  EXPECT_EQ(outcome.json().at("kernels").size(), 3);
+}
+
+TEST(Compile, SharesItsWorkOverParts) {
+  const Shell shell;
+  if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";
+  const std::string list = (shell.folder() / "problems.txt").string();
+  std::ofstream(list) << "# what a small model needs\n64x512x1024\n"
+                         "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row  # any count\n"
+                         "dequantize rows=? cols=512 x=e4m3:1x128 q=bf16 out=row\n";
+  const auto compile = [&](const std::string& part) {
+    const Outcome outcome = shell.run(
+        {"compile", "--problem-file", list, "--tokens", "64,4096", "--part", part, "--json"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return outcome.json();
+  };
+  std::multiset<std::string> parts;
+  for (const char* part : {"1/2", "2/2"}) {
+    const json document = compile(part);
+    for (const json& kernel : document.at("kernels")) parts.insert(kernel.at("source_digest"));
+  }
+  const json whole = compile("1/1");
+  std::multiset<std::string> all;
+  for (const json& kernel : whole.at("kernels")) {
+    EXPECT_EQ(kernel.at("cache"), "hit");
+    all.insert(kernel.at("source_digest"));
+  }
+  EXPECT_EQ(parts, all);
+  EXPECT_GE(all.size(), 3);
+  EXPECT_EQ(whole.at("all"), all.size());
+  EXPECT_EQ(whole.at("hits"), all.size());
+}
+
+TEST(Compile, TakesSeveralModelsAndShowsProgress) {
+  const Shell shell;
+  if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";
+  const std::vector<std::string> command{"compile",  "--model", "llama-3-8b,llama-3-8b",
+                                         "--tokens", "64",      "--progress"};
+  const Outcome outcome = shell.run(command);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("1 of "));
+  EXPECT_THAT(outcome.err, HasSubstr(": miss octile_"));
+  EXPECT_THAT(outcome.out, HasSubstr(": 0 from the cache, "));
+  EXPECT_THAT(shell.run(command).out, HasSubstr("from the cache, 0 compiled"));
+}
+
+TEST(Compile, FailsIfNothingCanBeKept) {
+  Shell shell;
+  if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";
+  shell.set("OCTILE_CACHE_DIR", "/dev/null/cache");
+  const Outcome outcome = shell.run({"compile", "--quantize", "16x7168"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("could not be kept in /dev/null/cache"));
+}
+
+// A plan asks for the kernels that were compiled ahead of time.
+TEST(Compile, CompilesWhatAPlanAsksFor) {
+  const Shell shell;
+  if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";
+  const std::string list = (shell.folder() / "demo.txt").string();
+  std::ofstream(list) << "?x512x7168\n"
+                         "quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=row\n"
+                         "quantize rows=? cols=7168 x=bf16 q=e4m3:128x128 out=row\n";
+  ASSERT_EQ(shell.run({"compile", "--problem-file", list, "--tokens", "256,512"}).exit_code, 0);
+  const Outcome demo = shell.run({"demo", "--quick", "--json"});
+  ASSERT_EQ(demo.exit_code, 0) << demo.err;
+  const json document = demo.json();
+  for (const json& kernel : document.at("kernels")) EXPECT_EQ(kernel.at("cache"), "hit");
 }
 
 TEST(Emit, WhatItPrintsCompiles) {

@@ -55,13 +55,13 @@ TEST(Demo, JsonHasEveryStep) {
     EXPECT_EQ(kernel.at("spill_load_bytes"), 0);
   }
   EXPECT_TRUE(demo.at("run").at("ok"));
-  // The error of a whole FP8 product: about 3e-2 on this input.
+  // The error of a whole FP8 GEMM is about 3e-2 on this input.
   EXPECT_GT(demo.at("run").at("relative_error_of_fp8"), 1e-2);
   EXPECT_LT(demo.at("run").at("relative_error_of_fp8"), 6e-2);
 }
 
-// An outlier of 2e5 pushes the bulk into E4M3's subnormals where one scale serves the tensor, and
-// leaves it alone where every 128 elements have their own.
+// An outlier of 2e5 pushes the bulk into E4M3's subnormals if one scale serves the tensor. It does
+// not if every 128 elements have their own scale.
 TEST(Demo, OutliersHurtOnlyWhatSharesTheirScale) {
   const Shell shell;
   const Outcome outcome = shell.run({"demo", "--quick", "--json", "--device", "host"});

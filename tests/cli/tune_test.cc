@@ -1,5 +1,5 @@
-// octile tune without a GPU: what there is to search, lists of shapes, and on the fake driver,
-// which computes nothing, that every candidate is called wrong and nothing is kept.
+// octile tune without a GPU: what there is to search, and files of problems. On the fake driver,
+// which computes nothing, every candidate is called wrong and nothing is kept.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,11 +29,9 @@ TEST(TuneExplain, CountsWhatEachConstraintRemovedAndRanksTheRest) {
     EXPECT_EQ(removed + task.at("admitted").get<std::size_t>(), task.at("enumerated"));
     EXPECT_TRUE(task.at("removed").contains("fits_shared_memory"));
     ASSERT_GT(task.at("shortlist").size(), 10);
-    for (const json& candidate : task.at("shortlist"))
-      EXPECT_GT(candidate.at("estimate_us"), 0.0);
+    for (const json& candidate : task.at("shortlist")) EXPECT_GT(candidate.at("estimate_us"), 0.0);
   }
-  EXPECT_NE(document.at("tasks")[0].at("shortlist")[0],
-            document.at("tasks")[1].at("shortlist")[0]);
+  EXPECT_NE(document.at("tasks")[0].at("shortlist")[0], document.at("tasks")[1].at("shortlist")[0]);
 }
 
 TEST(TuneExplain, SaysInWordsWhyCandidatesWereRemoved) {
@@ -45,7 +43,7 @@ TEST(TuneExplain, SaysInWordsWhyCandidatesWereRemoved) {
   EXPECT_THAT(outcome.out, HasSubstr("shortlist, the default first"));
 }
 
-std::vector<std::string> products(const Outcome& outcome) {
+std::vector<std::string> tasks_of(const Outcome& outcome) {
   std::vector<std::string> all;
   const json document = outcome.json();
   for (const json& task : document.at("tasks"))
@@ -54,29 +52,29 @@ std::vector<std::string> products(const Outcome& outcome) {
   return all;
 }
 
-TEST(TuneExplain, ReadsAFileOfShapes) {
+TEST(TuneExplain, ReadsAFileOfProblems) {
   const Shell shell;
-  const std::string path = (shell.folder() / "shapes.txt").string();
-  std::ofstream(path) << "# two products, a quantiser\n"
+  const std::string path = (shell.folder() / "problems.txt").string();
+  std::ofstream(path) << "# two GEMMs, a quantiser\n"
                       << "?x576x1152   # a tail\n\n"
                       << "7x768x2048\n"
                       << "gemm m=? n=576 k=1152 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 "
                          "promote=128\n"
                       << "quantize rows=9 cols=576 x=bf16 q=e4m3:1x128 out=row\n";
-  const Outcome outcome = shell.run(
-      {"tune", "--shapes", path, "--tokens", "1,200", "--device", "h200", "--explain", "--json"});
+  const Outcome outcome = shell.run({"tune", "--problem-file", path, "--tokens", "1,200",
+                                     "--device", "h200", "--explain", "--json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const std::string tail = " a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 ";
-  EXPECT_THAT(products(outcome), ::testing::ElementsAre("gemm m=? n=576 k=1152" + tail + "1",
+  EXPECT_THAT(tasks_of(outcome), ::testing::ElementsAre("gemm m=? n=576 k=1152" + tail + "1",
                                                         "gemm m=? n=576 k=1152" + tail + "200",
                                                         "gemm m=? n=768 k=2048" + tail + "7",
                                                         "quantize rows=? cols=576 x=bf16 "
                                                         "q=e4m3:1x128 out=row 9"))
       << "each once";
   std::ofstream(path) << "64x576\n";
-  const Outcome bad = shell.run({"tune", "--shapes", path, "--device", "h200", "--explain"});
+  const Outcome bad = shell.run({"tune", "--problem-file", path, "--device", "h200", "--explain"});
   EXPECT_EQ(bad.exit_code, 2);
-  EXPECT_THAT(bad.err, HasSubstr("shapes.txt:1: "));
+  EXPECT_THAT(bad.err, HasSubstr("problems.txt:1: "));
 }
 
 TEST(TuneExplain, AQuantiserHasConstraintsAndAShortlist) {
@@ -92,8 +90,7 @@ TEST(TuneExplain, AQuantiserHasConstraintsAndAShortlist) {
     EXPECT_GT(task.at("shortlist").size(), 10);
     EXPECT_THAT(task.at("shortlist")[0].at("config"), HasSubstr("per_sm="));
   }
-  EXPECT_NE(document.at("tasks")[0].at("shortlist")[0],
-            document.at("tasks")[1].at("shortlist")[0]);
+  EXPECT_NE(document.at("tasks")[0].at("shortlist")[0], document.at("tasks")[1].at("shortlist")[0]);
   const Outcome words =
       shell.run({"tune", "--problem", "quantize rows=128 cols=7168 x=bf16 q=e4m3:128x128 out=both",
                  "--device", "h200", "--explain"});
@@ -116,11 +113,11 @@ TEST(TuneExplain, AQuantiserWithoutOperandsIsRefused) {
   EXPECT_THAT(stated.err, HasSubstr("--tokens is given, but the problem states 64"));
 }
 
-TEST(TuneExplain, AModelIsItsProductsAtEveryBucket) {
+TEST(TuneExplain, AModelIsItsGemmsAtEveryBucket) {
   const Outcome outcome = Shell().run(
       {"tune", "--model", "llama-3-8b,llama-3-8b", "--device", "h200", "--explain", "--json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  const auto all = products(outcome);
+  const auto all = tasks_of(outcome);
   EXPECT_EQ(all.size() % 30, 0) << "1, 2, 4, ... 128, 192, 256, ... 1024, 1280, ... 16384";
   EXPECT_EQ(std::set<std::string>(all.begin(), all.end()).size(), all.size());
 }
@@ -131,11 +128,12 @@ class TuneOnTheFakeDriver : public ::testing::Test {
     shell.set("OCTILE_LIBCUDA", OCTILE_FAKE_DRIVER_PATH);
     if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";
   }
-  // What a search at 64 tokens says of its only task, after it was told why each is wrong.
+  // Searches one task at 64 tokens and returns its decision, after checking that every candidate
+  // is called wrong and nothing is kept.
   json expect_nothing_kept(const std::string& option, const std::string& shape,
                            const std::string& problem, const std::string& why) {
     const Outcome outcome =
-        shell.run({"tune", option, shape, "--tokens", "64", "--budget", "60", "--json"});
+        shell.run({"tune", option, shape, "--tokens", "64", "--budget", "200", "--json"});
     EXPECT_EQ(outcome.exit_code, 1);
     EXPECT_THAT(outcome.err, HasSubstr("no candidate for " + problem));
     EXPECT_THAT(outcome.err, HasSubstr(why));

@@ -1,4 +1,4 @@
-// What the command says of tuning records: where they are, and which kernels they chose.
+// The command says where tuning records are and which kernels they chose.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// A shape no model has, so that no record but this test's is about it.
+// No model has this shape, so only this test's records are about it.
 constexpr const char* kShape = "64x136x2944";
 constexpr const char* kConfig =
     "tile=32x32x128 stages=12 wg=1 unroll=4 inflight=2 raster=3 store=direct pdl=early splits=3";
@@ -71,7 +71,7 @@ TEST_F(Tuning, EmitSaysWhereARecordTimedAnotherSource) {
   EXPECT_THAT(chosen_by(kShape), HasSubstr("; it timed another source than this one"));
   const Outcome compiled = shell.run({"compile", "--gemm", kShape, "--json"});
   ASSERT_EQ(compiled.exit_code, 0) << compiled.err;
-  r.source_digest = compiled.json().at(0).at("source_digest");
+  r.source_digest = compiled.json().at("kernels").at(0).at("source_digest");
   append(r);
   EXPECT_THAT(chosen_by(kShape), Not(HasSubstr("another source")));
 }

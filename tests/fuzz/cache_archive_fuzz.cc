@@ -1,5 +1,5 @@
-// libFuzzer target of the reader of cache archives. A random input never carries right checksums in
-// its tar headers, so each one is read twice: as it is, and with those made right.
+// libFuzzer target of the reader of cache archives. A random input never has correct checksums in
+// its tar headers, so each one is read twice: unchanged, and with corrected checksums.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -16,7 +16,7 @@ using namespace octile;  // NOLINT(google-build-using-namespace)
 using Bytes = std::vector<std::uint8_t>;
 
 constexpr std::size_t kBlockBytes = 512;
-// POSIX ustar: the size is 12 octal digits at 124, the checksum 8 bytes at 148.
+// POSIX ustar has the size in 12 octal digits at 124 and the checksum in 8 bytes at 148.
 constexpr std::size_t kSizeAt = 124;
 constexpr std::size_t kSizeBytes = 12;
 constexpr std::size_t kChecksumAt = 148;
@@ -34,7 +34,7 @@ void mend_checksum(std::span<std::uint8_t> header) {
     header[kChecksumAt + i] = static_cast<std::uint8_t>(digits[i]);
 }
 
-// As far as the sizes lead from one header to the next.
+// Corrects the checksum of each header that the sizes lead to.
 void mend_checksums(Bytes& bytes) {
   for (std::size_t at = 0; at + kBlockBytes <= bytes.size();) {
     const std::span<std::uint8_t> header(bytes.data() + at, kBlockBytes);
@@ -46,7 +46,7 @@ void mend_checksums(Bytes& bytes) {
   }
 }
 
-// What is given out follows the names' order and is the kernel its name says.
+// Aborts unless entries come in the order of their names and are the kernels their names say.
 void read(std::span<const std::uint8_t> bytes) {
   std::string last;
   const auto visit = [&](const cache::FileStem& stem, const cache::Entry& entry) -> Status {

@@ -1,5 +1,5 @@
-// libFuzzer target of the entry reader. A random input never carries right checksums, so each one
-// is read twice: as it is, and with its checksums made right, which opens the checks behind them.
+// libFuzzer target of the entry reader. A random input never has correct checksums, so each one is
+// read twice: unchanged, and with corrected checksums, which reaches the checks after them.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -30,7 +30,7 @@ std::uint64_t metadata_bytes_of(const Bytes& bytes) {
   return value;
 }
 
-// What is accepted must be expressible again, and mean the same.
+// An accepted entry can be written again and then means the same.
 void read(std::span<const std::uint8_t> bytes) {
   const auto head = octile::cache::deserialize_head(bytes, bytes.size());
   const auto entry = octile::cache::deserialize(bytes);

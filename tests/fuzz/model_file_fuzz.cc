@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (!file.error().message.starts_with("fuzz: ")) std::abort();
     return 0;
   }
-  // What a caller relies on without looking again.
+  // Callers rely on this without checking.
   if (file->gemms.empty() || file->tokens.empty()) std::abort();
   for (const auto& gemm : file->gemms) {
     if (gemm.name.empty() || gemm.n < 1 || gemm.k < 1) std::abort();

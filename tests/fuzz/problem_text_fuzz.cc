@@ -1,5 +1,5 @@
-// libFuzzer target of the reader of problem texts and of their short forms. The support matrix is
-// asked about whatever is read, because that is what callers do next.
+// libFuzzer target of the reader of problem texts and of their short forms. Every problem that is
+// read is also looked up in the support matrix, because callers do that next.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -9,7 +9,7 @@
 
 namespace {
 
-// What is accepted has one canonical text, which means the same.
+// An accepted problem has one canonical text, which means the same.
 void check(const octile::Problem& problem) {
   const std::string text = to_text(problem);
   const auto again = octile::parse_problem(text);

@@ -1,5 +1,5 @@
-// libFuzzer target of the reader of tuning records: any text is read as a file, and what it holds
-// is looked up.
+// libFuzzer target of the reader of tuning records. Any text is read as a file, and its records are
+// looked up.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -10,7 +10,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace octile::cache;
   const TuningLines lines = parse_tuning_lines({reinterpret_cast<const char*>(data), size});
-  // What is accepted must be expressible again, on one line, and mean the same.
+  // An accepted record can be written again on one line and then means the same.
   for (const TuningRecord& record : lines.records) {
     const std::string line = to_json_line(record);
     const auto again = parse_tuning_record(line);
@@ -18,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   TuningSet set;
   set.add(lines.records, "fuzz");
-  // Each is found, except that a later record of the same decision stands in its place.
+  // Each record is found, or a later record of the same decision in its place.
   for (const TuningRecord& record : lines.records) {
     const auto hits = set.lookup({record.problem, record.bucket, record.device, record.sm_count});
     if (hits.empty() || hits[0].match != TuningMatch::kExact) std::abort();

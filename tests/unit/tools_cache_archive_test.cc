@@ -1,6 +1,4 @@
 // Archives of cache entries: the round trip, and everything that a hostile archive may try.
-#include <archive.h>
-#include <archive_entry.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +8,9 @@
 #include <sstream>
 
 #include "tests/support/cache_testing.h"
+#include "tests/support/ustar.h"
 #include "tools/cache/archive.h"
+#include "tools/cache/libarchive.h"
 
 namespace octile::tools {
 namespace {
@@ -45,16 +45,8 @@ std::string manifest_line(const std::string& name, const Bytes& bytes) {
 // Makes a tar with any members in any order, as a stranger may send it.
 class Forge {
  public:
-  Forge() : out_(archive_write_new()), buffer_(1 << 20) {
-    archive_write_set_format_ustar(out_);
-    archive_write_open_memory(out_, buffer_.data(), buffer_.size(), &used_);
-  }
-  ~Forge() { archive_write_free(out_); }
-  Forge(const Forge&) = delete;
-  Forge& operator=(const Forge&) = delete;
-
   Forge& file(const std::string& name, const Bytes& bytes) {
-    return member(name, AE_IFREG, bytes, nullptr);
+    return member(name, tests::kRegularFile, bytes, "");
   }
   Forge& entry(const Entry& e) {
     const Bytes bytes = cache::serialize(e);
@@ -62,28 +54,14 @@ class Forge {
     return file(name_of(e), bytes);
   }
   Forge& manifest() { return file(std::string(kManifestName), as_bytes(manifest_)); }
-  Forge& member(const std::string& name, unsigned type, const Bytes& bytes, const char* target) {
-    archive_entry* header = archive_entry_new();
-    archive_entry_set_pathname(header, name.c_str());
-    archive_entry_set_filetype(header, type);
-    archive_entry_set_perm(header, 0644);
-    archive_entry_set_size(header, static_cast<la_int64_t>(bytes.size()));
-    if (type == AE_IFLNK) archive_entry_set_symlink(header, target);
-    if (type == AE_IFREG && target != nullptr) archive_entry_set_hardlink(header, target);
-    EXPECT_EQ(archive_write_header(out_, header), ARCHIVE_OK) << archive_error_string(out_);
-    archive_write_data(out_, bytes.data(), bytes.size());
-    archive_entry_free(header);
+  Forge& member(const std::string& name, char type, const Bytes& bytes, const std::string& target) {
+    tar_ += tests::ustar_member(name, {bytes.begin(), bytes.end()}, type, target);
     return *this;
   }
-  Bytes bytes() {
-    archive_write_close(out_);
-    return {buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(used_)};
-  }
+  Bytes bytes() const { return as_bytes(tar_ + tests::ustar_end()); }
 
  private:
-  archive* out_;
-  Bytes buffer_;
-  std::size_t used_ = 0;
+  std::string tar_;
   std::string manifest_ = "octile cache archive 1\n";
 };
 
@@ -186,13 +164,12 @@ TEST(CacheArchive, NamesThatAreNoEntrysAreRefused) {
 
 TEST(CacheArchive, WhatIsNoPlainFileIsRefused) {
   const std::string name = name_of(make_entry());
-  for (const unsigned type : {AE_IFLNK, AE_IFDIR, AE_IFIFO, AE_IFCHR}) {
+  for (const char type : {tests::kSymbolicLink, tests::kHardLink, tests::kFolder, tests::kFifo,
+                          tests::kCharacterDevice}) {
     EXPECT_THAT(refusal(Forge().member(name, type, {}, "/etc/passwd").manifest().bytes()),
                 HasSubstr("not a plain regular file"))
         << type;
   }
-  EXPECT_THAT(refusal(Forge().member(name, AE_IFREG, {}, "/etc/passwd").manifest().bytes()),
-              HasSubstr("not a plain regular file"));
 }
 
 TEST(CacheArchive, DuplicatesAndDisorderAreRefused) {
@@ -250,6 +227,19 @@ TEST(CacheArchive, WhatIsNoTarIsRefused) {
       read_archive("/nonexistent.tar", [](const FileStem&, const Entry&) { return Status(); });
   ASSERT_FALSE(missing);
   EXPECT_THAT(missing.error().message, HasSubstr("/nonexistent.tar"));
+}
+
+TEST(LibArchive, SaysWhatToInstallWhereItIsMissing) {
+  EXPECT_TRUE(LibArchive::open());
+  const auto missing = LibArchive::open("/nonexistent/libarchive.so.13");
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(missing.error().message,
+              HasSubstr("libarchive \"/nonexistent/libarchive.so.13\" cannot be opened: "));
+  EXPECT_THAT(missing.error().message, HasSubstr("install the package libarchive13"));
+  const auto other = LibArchive::open("libm.so.6");
+  ASSERT_FALSE(other);
+  EXPECT_THAT(other.error().message, HasSubstr("does not export archive_"));
 }
 
 }  // namespace

@@ -2,11 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/api/boundary.h"
 #include "runtime/families/gemm/check.h"
 #include "runtime/measure/timing.h"
-#include "tools/compile/kernel_report.h"
-#include "tools/demo/quantizing.h"
 #include "tools/common/text_table.h"
+#include "tools/compile/kernel_report.h"
+#include "tools/compile/needed_kernels.h"
+#include "tools/demo/quantizing.h"
 #include "tools/models/workload.h"
 
 namespace octile::tools {
@@ -25,7 +27,7 @@ TEST(Workload, EveryShippedModelParsesAndIsFoundByName) {
   EXPECT_THAT(unknown.error().message, HasSubstr(names));
 }
 
-TEST(Workload, ALayerIsAProductAndTwoQuantisers) {
+TEST(Workload, ALayerIsAGemmAndTwoQuantisers) {
   ModelFile model{"tiny", "this test", {{"up", 256, 512, TensorSplit::kN}}, {64, 128}};
   const auto works = work_of_layers(model, "blockwise", {});
   ASSERT_TRUE(works);
@@ -44,13 +46,13 @@ TEST(Workload, ALayerIsAProductAndTwoQuantisers) {
 }
 
 TEST(Workload, AProblemsOwnCountWins) {
-  const auto fixed =
-      work_of_problem(parse_problem("quantize rows=5 cols=512 x=bf16 q=e4m3:1x128 out=row"), {});
+  const auto fixed = work_of_problem(
+      parse_problem("quantize rows=5 cols=512 x=bf16 q=e4m3:1x128 out=row").value(), {});
   ASSERT_TRUE(fixed);
   EXPECT_EQ(fixed->at(0).tokens.at(0).lo, 5);
   EXPECT_EQ(fixed->at(0).tokens.at(0).hi, 5);
-  const auto open =
-      work_of_problem(parse_problem("quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row"), {});
+  const auto open = work_of_problem(
+      parse_problem("quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row").value(), {});
   ASSERT_TRUE(open);
   EXPECT_EQ(open->at(0).tokens.at(0).lo, 1);
   EXPECT_EQ(open->at(0).tokens.at(0).hi, 16384);
@@ -84,13 +86,29 @@ TEST(Timing, RatioIsTheMedianOverPairedRounds) {
   EXPECT_DOUBLE_EQ(median_ratio(theirs, ours), 1.5);
 }
 
-TEST(KernelReport, AKernelOfSeveralProblemsStandsOnce) {
-  const Json kernels = {{{"source_digest", "a"}, {"problem", 1}},
-                        {{"source_digest", "b"}, {"problem", 1}},
-                        {{"source_digest", "a"}, {"problem", 2}}};
-  const Json distinct = distinct_kernels(kernels);
-  ASSERT_EQ(distinct.size(), 2);
-  EXPECT_EQ(distinct.at(0).at("problem"), 1);
+TEST(NeededKernels, AKernelOfSeveralProblemsStandsOnce) {
+  const auto library = LibraryHandle::create(1);
+  ASSERT_TRUE(library);
+  const auto work_of = [](const char* text, std::int64_t tokens) {
+    return work_of_problem(parse_problem(text).value(), {tokens}).value().front();
+  };
+  const char* few_columns = "quantize rows=? cols=4096 x=bf16 q=e4m3:1x128 out=row";
+  const char* many_columns = "quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=row";
+  Engine& engine = library->get()->library.engine;
+  const auto kernels = needed_kernels({work_of(few_columns, 4096), work_of(many_columns, 4096),
+                                       work_of(few_columns, 4096), work_of(few_columns, 3900)},
+                                      *find_device("h200"), engine);
+  ASSERT_TRUE(kernels) << kernels.error().message;
+  ASSERT_EQ(kernels->size(), 1);
+  const NeededKernel& kernel = kernels->begin()->second;
+  ASSERT_EQ(kernel.uses.size(), 2);
+  EXPECT_EQ(to_text(kernel.uses[0].problem), few_columns);
+  EXPECT_EQ(to_text(kernel.uses[1].problem), many_columns);
+  EXPECT_EQ(kernel.uses[0].buckets, std::vector<std::int64_t>{4096});
+  EXPECT_EQ(kernel.uses[0].chosen_by.size(), 1);
+}
+
+TEST(KernelReport, SizesHaveTheirUnit) {
   EXPECT_EQ(bytes_text(1023), "1023 B");
   EXPECT_EQ(bytes_text(1536), "1.5 KiB");
 }
@@ -131,7 +149,7 @@ class CheckProduct : public ::testing::Test {
   LibraryHandle library_;
 };
 
-TEST_F(CheckProduct, TakesTheRightProductAndSeesOneWrongElement) {
+TEST_F(CheckProduct, AcceptsTheRightResultAndSeesOneWrongElement) {
   EXPECT_TRUE(check(kOne, k144, kNowhere).ok);
   EXPECT_FALSE(check(kOne, k144, kRows * kCols - 1).ok) << "the last element is sampled";
   EXPECT_FALSE(check(kOne, k144, 0).ok) << "the first element is sampled";

@@ -25,7 +25,7 @@ struct CublasLt::Api {
   OCTILE_CUBLASLT_FUNCTIONS(OCTILE_MEMBER)
 #undef OCTILE_MEMBER
 
-  // The first function that is missing; null: none.
+  // Returns the first function that is missing, or null.
   const char* resolve(void* library) {
 #define OCTILE_RESOLVE(member, name, result, parameters)                \
   member = reinterpret_cast<decltype(member)>(::dlsym(library, #name)); \
@@ -44,7 +44,7 @@ struct CublasLt::Api {
 CublasLt::CublasLt() : api_(std::make_unique<Api>()) {}
 CublasLt::~CublasLt() = default;
 
-// Never unloaded: its kernels outlive every handle.
+// The library is never unloaded, because its kernels outlive every handle.
 Result<std::shared_ptr<const CublasLt>> CublasLt::load(const std::string& path) {
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -81,7 +81,7 @@ struct LtMatmul::State {
   const CublasLt::Api* api = nullptr;
   Handle handle = nullptr;
   MatmulDesc desc = nullptr;
-  MatrixLayout a = nullptr;  // as cuBLASLt counts: our B
+  MatrixLayout a = nullptr;  // our B, which cuBLASLt calls A
   MatrixLayout b = nullptr;  // our A
   MatrixLayout d = nullptr;
   DeviceBuffer workspace;
@@ -160,7 +160,7 @@ Result<LtMatmul> LtMatmul::block_scaled(std::shared_ptr<const CublasLt> library,
       problem.b.granularity != Granularity::k128x128 || problem.d != DType::kBF16 ||
       problem.accumulate) {
     return fail(ErrorCode::kUnsupported,
-                fmt::format("'{}' is no product of 1x128 by 128x128 blocks into bf16",
+                fmt::format("'{}' is no GEMM of 1x128 by 128x128 blocks into bf16",
                             to_text(Problem(problem))));
   }
   return create(std::move(library), gpu, problem, m, true);

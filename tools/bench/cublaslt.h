@@ -1,9 +1,9 @@
-// cuBLASLt's matmuls, opened at run time: block-scaled FP8, the peer that products are measured
-// against and that takes our operands as they are, and bf16, what they replace.
+// cuBLASLt, opened at run time: its block-scaled FP8 GEMM takes Octile's operands as they are, and
+// its bf16 GEMM is what an FP8 GEMM replaces.
 //
-// The few types, enumerators and functions used are declared here, with the values of <cublasLt.h>
-// of CUDA 12.9 and 13.0 (a test compares them with that header where it is present), because
-// neither header nor library come with what Octile needs otherwise.
+// cublaslt_types.h declares the few types, enumerators and functions in use, with the values of
+// <cublasLt.h> of CUDA 12.9 and 13.0. Octile needs neither header nor library otherwise. A test
+// compares the declarations with that header, if it is installed.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,16 @@
 #include <vector>
 
 #include "generator/families.h"
-#include "runtime/measure/gpu_session.h"
 #include "runtime/families/gemm/check.h"
+#include "runtime/measure/gpu_session.h"
 #include "tools/common/handles.h"
 
 namespace octile::tools {
 
 class CublasLt {
  public:
-  // OCTILE_LIBCUBLASLT where it is set, and nothing else then; otherwise libcublasLt.so.13, then
-  // libcublasLt.so.12. Errors: kUnsupported, with what was tried, or a version before 12.9, which
-  // has no block scales.
+  // Opens OCTILE_LIBCUBLASLT if it is set, else libcublasLt.so.13 or libcublasLt.so.12. Errors:
+  // kUnsupported, with what was tried, or for a version before 12.9, which has no block scales.
   static Result<std::shared_ptr<const CublasLt>> open();
   ~CublasLt();
   CublasLt(const CublasLt&) = delete;
@@ -41,20 +40,20 @@ class CublasLt {
   std::unique_ptr<Api> api_;
 };
 
-// D[m,n] = A[m,k] B[n,k]^T, everything packed, D in bf16. cuBLASLt is column-major: what it
-// computes is D^T[n,m] = op(B) A^T, so its A is our B (transposed) and its B our A.
+// D[m,n] = A[m,k] B[n,k]^T with default strides and D in bf16. cuBLASLt is column-major and
+// computes D^T[n,m] = op(B) A^T, so its A is our B (transposed) and its B is our A.
 class LtMatmul {
  public:
   static constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
   static constexpr int kChoices = 8;
 
-  // A in 1x128 (its VEC128) and B in 128x128 blocks (BLK128x128). Asks the heuristic for up to
-  // kChoices algorithms. Errors: kUnsupported where it has none (m and n multiples of 4, k of 16),
-  // kDeviceError.
+  // A has 1x128 blocks (VEC128), B 128x128 blocks (BLK128x128). Asks the heuristic for up to
+  // kChoices algorithms. Errors: kUnsupported if it has none (m and n must be multiples of 4, k of
+  // 16), kDeviceError.
   static Result<LtMatmul> block_scaled(std::shared_ptr<const CublasLt> library,
                                        const GpuSession& gpu, const GemmProblem& problem,
                                        std::int64_t m);
-  // A and B in bf16, of the problem's extents.
+  // A and B are bf16, with the problem's extents.
   static Result<LtMatmul> bf16(std::shared_ptr<const CublasLt> library, const GpuSession& gpu,
                                const GemmProblem& problem, std::int64_t m);
   ~LtMatmul();
@@ -70,7 +69,7 @@ class LtMatmul {
   };
 
   int choices() const;
-  // choice: 0 to choices() - 1, in the order of its heuristic. Legal in a capture.
+  // `choice` is 0 to choices() - 1, in the order of the heuristic. Legal in a stream capture.
   Status run(int choice, const Operands& operands, CUstream stream) const;
 
  private:
@@ -82,8 +81,8 @@ class LtMatmul {
 };
 LtMatmul::Operands lt_operands(const DeviceTensor& a, const DeviceTensor& b, const DeviceBuffer& d);
 
-// Octile's quantised operands, unconverted, through cuBLASLt and through Octile's own GEMM: both
-// against FP64. Shapes with (k / 128) % 4 != 0 show whether the padding of the scales is right.
+// What cuBLASLt and Octile's GEMM make of the same quantised operands, each compared with FP64.
+// Shapes with (k / 128) % 4 != 0 show whether the padding of the scales is right.
 struct Interoperation {
   ProductCheck ours;
   ProductCheck theirs;

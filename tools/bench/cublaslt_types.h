@@ -1,5 +1,4 @@
-// The part of <cublasLt.h> that cublaslt.cc calls. Values: CUDA 12.9 and 13.0, where they are the
-// same.
+// The part of <cublasLt.h> that cublaslt.cc uses. Its values are the same in CUDA 12.9 and 13.0.
 #pragma once
 
 #include <cuda.h>

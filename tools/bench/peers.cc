@@ -48,7 +48,8 @@ Contender Peer::contender() const {
   return {name_, [this](int slot, CUstream stream) { return run(slot, stream); }};
 }
 
-// The choices that run at all. Each is run once outside a capture, where it may load its kernel.
+// Returns the choices that run. Each runs once outside a stream capture, where it may load its
+// kernel.
 Result<std::vector<int>> Peer::usable_choices(const GpuSession& gpu) const {
   std::vector<int> usable;
   for (int choice = 0; choice < matmul_.choices(); ++choice) {
@@ -60,7 +61,7 @@ Result<std::vector<int>> Peer::usable_choices(const GpuSession& gpu) const {
   return fail(ErrorCode::kDeviceError, "cublasLtMatmul refuses every choice of its heuristic");
 }
 
-// The fastest of the heuristic's choices, by a short measurement of all.
+// Finds the fastest of the heuristic's choices in a short measurement.
 Status Peer::find_best(const GpuSession& gpu) {
   constexpr int kRounds = 7;
   const auto choices = usable_choices(gpu);

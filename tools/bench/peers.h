@@ -1,5 +1,4 @@
-// Other implementations of a product, each with the fastest of its choices, ready to be timed
-// beside ours.
+// Other implementations of a GEMM, each with the fastest of its choices, to be timed beside ours.
 #pragma once
 
 #include <memory>
@@ -13,18 +12,18 @@ namespace octile::tools {
 
 class Peer {
  public:
-  // On our operands. Errors: kUnsupported where cuBLASLt does not take the problem (m % 4 != 0,
-  // say), kDeviceError. The slots outlive it.
+  // Uses our operands; the slots outlive it. Errors: kUnsupported if cuBLASLt does not take the
+  // problem (m % 4 != 0, say), kDeviceError.
   static Result<Peer> cublaslt(const std::shared_ptr<const CublasLt>& library,
                                const GpuSession& gpu, const GemmProblem& problem, std::int64_t m,
                                const std::vector<GemmSlot>& slots);
-  // The same extents in bf16, on operands of its own.
+  // Has the same extents in bf16, and operands of its own.
   static Result<Peer> bf16(const std::shared_ptr<const CublasLt>& library, const GpuSession& gpu,
                            const GemmProblem& problem, std::int64_t m);
 
-  // One call on the operands of a slot, in turn over as many as it has.
+  // Enqueues one call on the operands of a slot; slots beyond the last begin again at the first.
   Status run(int slot, CUstream stream) const;
-  // Valid while this is.
+  // The contender must not outlive this peer.
   Contender contender() const;
   const std::string& name() const { return name_; }
 

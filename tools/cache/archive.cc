@@ -1,7 +1,5 @@
 #include "tools/cache/archive.h"
 
-#include <archive.h>
-#include <archive_entry.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +11,7 @@
 #include <utility>
 
 #include "cache/key.h"
+#include "tools/cache/libarchive.h"
 
 namespace octile::tools {
 namespace {
@@ -20,24 +19,18 @@ namespace {
 using Bytes = std::span<const std::uint8_t>;
 
 constexpr std::string_view kManifestHead = "octile cache archive 1\n";
-// "<32 hex> <decimal> v1/<2 hex>/<65 hex>.octile\n", its decimal of up to 8 digits.
+// A line is "<32 hex> <decimal> v1/<2 hex>/<65 hex>.octile\n" with a decimal of up to 8 digits.
 constexpr std::size_t kMaxManifestBytes = 128 * kMaxArchiveEntries;
 
-struct FreeWriter {
-  void operator()(archive* a) const { archive_write_free(a); }
-};
-struct FreeReader {
-  void operator()(archive* a) const { archive_read_free(a); }
-};
-struct FreeEntry {
-  void operator()(archive_entry* e) const { archive_entry_free(e); }
-};
+// Freed by the function of the opened library that belongs to it.
+using ArchiveHandle = std::unique_ptr<archive, int (*)(archive*)>;
+using EntryHandle = std::unique_ptr<archive_entry, void (*)(archive_entry*)>;
 
 std::string member_name(const cache::FileStem& stem) {
   return fmt::format("v1/{}/{}", stem.folder(), stem.entry_name());
 }
 
-// The only names that are let in; nothing for any other.
+// Returns nothing for a name that no entry has; only entries and the manifest are read.
 std::optional<cache::FileStem> stem_of(std::string_view name) {
   const std::size_t slash = name.rfind('/');
   if (slash == std::string_view::npos) return std::nullopt;
@@ -57,8 +50,9 @@ Bytes as_bytes(std::string_view text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
 }
 
-std::string words(archive* a) {
-  const char* text = archive_error_string(a);
+// What libarchive says of the last error.
+std::string error_text(const LibArchive& lib, archive* a) {
+  const char* text = lib.archive_error_string(a);
   return text == nullptr ? "unknown error" : text;
 }
 
@@ -67,33 +61,54 @@ std::string words(archive* a) {
 // --- writing ---
 
 struct ArchiveWriter::Impl {
-  std::string path;
-  std::string temporary;
-  std::unique_ptr<archive, FreeWriter> out;
-  std::string last;
-  std::string manifest{kManifestHead};
-  bool finished = false;
-
+  Impl(const LibArchive& library, std::string file)
+      : lib(library),
+        path(std::move(file)),
+        temporary(path + ".part"),
+        out(lib.archive_write_new(), lib.archive_write_free) {}
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
   ~Impl() {
     out.reset();
     std::error_code ignored;
     if (!finished) std::filesystem::remove(temporary, ignored);
   }
-  Status failure() const {
-    return fail(ErrorCode::kInternal, fmt::format("{} cannot be written: {}", path, words(&*out)));
+
+  // No compression: another version of a compressor gives other bytes for the same content.
+  Status open() {
+    if (lib.archive_write_set_format_ustar(out.get()) != ARCHIVE_OK ||
+        lib.archive_write_set_bytes_in_last_block(out.get(), 1) != ARCHIVE_OK ||
+        lib.archive_write_open_filename(out.get(), temporary.c_str()) != ARCHIVE_OK) {
+      return failure();
+    }
+    return {};
   }
-  // Everything that tar keeps beside name, size and bytes is the same for every member.
+
+  // All other fields of a tar header are the same for every member.
   Status add(const std::string& name, Bytes bytes) {
-    const std::unique_ptr<archive_entry, FreeEntry> header(archive_entry_new());
-    archive_entry_set_pathname(header.get(), name.c_str());
-    archive_entry_set_filetype(header.get(), AE_IFREG);
-    archive_entry_set_perm(header.get(), 0644);
-    archive_entry_set_mtime(header.get(), 0, 0);
-    archive_entry_set_size(header.get(), static_cast<la_int64_t>(bytes.size()));
-    if (archive_write_header(out.get(), header.get()) != ARCHIVE_OK) return failure();
-    const la_ssize_t written = archive_write_data(out.get(), bytes.data(), bytes.size());
+    const EntryHandle header(lib.archive_entry_new(), lib.archive_entry_free);
+    lib.archive_entry_set_pathname(header.get(), name.c_str());
+    lib.archive_entry_set_filetype(header.get(), AE_IFREG);
+    lib.archive_entry_set_perm(header.get(), 0644);
+    lib.archive_entry_set_mtime(header.get(), 0, 0);
+    lib.archive_entry_set_size(header.get(), static_cast<la_int64_t>(bytes.size()));
+    if (lib.archive_write_header(out.get(), header.get()) != ARCHIVE_OK) return failure();
+    const la_ssize_t written = lib.archive_write_data(out.get(), bytes.data(), bytes.size());
     return written == static_cast<la_ssize_t>(bytes.size()) ? Status{} : failure();
   }
+
+  Status failure() const {
+    return fail(ErrorCode::kInternal,
+                fmt::format("{} cannot be written: {}", path, error_text(lib, out.get())));
+  }
+
+  const LibArchive lib;
+  const std::string path;
+  const std::string temporary;
+  ArchiveHandle out;
+  std::string last;  // name added
+  std::string manifest{kManifestHead};
+  bool finished = false;
 };
 
 ArchiveWriter::ArchiveWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -102,17 +117,10 @@ ArchiveWriter& ArchiveWriter::operator=(ArchiveWriter&&) noexcept = default;
 ArchiveWriter::~ArchiveWriter() = default;
 
 Result<ArchiveWriter> ArchiveWriter::create(const std::string& path) {
-  auto impl = std::make_unique<Impl>();
-  impl->path = path;
-  impl->temporary = path + ".part";
-  impl->out.reset(archive_write_new());
-  archive* out = impl->out.get();
-  // No compression: another version of a compressor gives other bytes for the same content.
-  if (archive_write_set_format_ustar(out) != ARCHIVE_OK ||
-      archive_write_set_bytes_in_last_block(out, 1) != ARCHIVE_OK ||
-      archive_write_open_filename(out, impl->temporary.c_str()) != ARCHIVE_OK) {
-    return tl::unexpected<Error>(impl->failure().error());
-  }
+  const auto lib = LibArchive::open();
+  if (!lib) return tl::unexpected<Error>(lib.error());
+  auto impl = std::make_unique<Impl>(*lib, path);
+  if (Status ok = impl->open(); !ok) return tl::unexpected<Error>(ok.error());
   return ArchiveWriter(std::move(impl));
 }
 
@@ -130,7 +138,7 @@ Status ArchiveWriter::add(const cache::FileStem& stem, Bytes bytes) {
 
 Status ArchiveWriter::finish() {
   if (Status ok = impl_->add(std::string(kManifestName), as_bytes(impl_->manifest)); !ok) return ok;
-  if (archive_write_close(impl_->out.get()) != ARCHIVE_OK) return impl_->failure();
+  if (impl_->lib.archive_write_close(impl_->out.get()) != ARCHIVE_OK) return impl_->failure();
   std::error_code error;
   std::filesystem::rename(impl_->temporary, impl_->path, error);
   if (error) {
@@ -147,27 +155,30 @@ namespace {
 
 class ArchiveReader {
  public:
-  ArchiveReader(std::string origin, const EntryVisitor& visit)
-      : origin_(std::move(origin)), visit_(visit), in_(archive_read_new()) {
-    // Only tar, and nothing around it: what libarchive is not told to read, it cannot misread.
-    archive_read_support_format_tar(in_.get());
+  ArchiveReader(const LibArchive& library, std::string origin, const EntryVisitor& visit)
+      : lib_(library),
+        origin_(std::move(origin)),
+        visit_(visit),
+        in_(lib_.archive_read_new(), lib_.archive_read_free) {
+    // libarchive reads only tar here, uncompressed: it cannot misread formats it is not told of.
+    lib_.archive_read_support_format_tar(in_.get());
   }
 
   Status open_file(const std::string& path) {
     constexpr std::size_t kBlockBytes = 1 << 16;
-    return opened(archive_read_open_filename(in_.get(), path.c_str(), kBlockBytes));
+    return opened(lib_.archive_read_open_filename(in_.get(), path.c_str(), kBlockBytes));
   }
   Status open_memory(Bytes bytes) {
-    return opened(archive_read_open_memory(in_.get(), bytes.data(), bytes.size()));
+    return opened(lib_.archive_read_open_memory(in_.get(), bytes.data(), bytes.size()));
   }
 
   Status read() {
     for (;;) {
       archive_entry* header = nullptr;
-      const int result = archive_read_next_header(in_.get(), &header);
+      const int result = lib_.archive_read_next_header(in_.get(), &header);
       if (result == ARCHIVE_EOF) return refuse("it ends without a manifest: it was cut short");
-      if (result != ARCHIVE_OK) return refuse(words(in_.get()));
-      const char* name = archive_entry_pathname(header);
+      if (result != ARCHIVE_OK) return refuse(error_text());
+      const char* name = lib_.archive_entry_pathname(header);
       const std::string member = name == nullptr ? "" : name;
       if (Status ok = check_header(member, header); !ok) return ok;
       if (member == kManifestName) return check_manifest(header);
@@ -185,14 +196,18 @@ class ArchiveReader {
     return refuse(fmt::format("member '{}': {}", member, why));
   }
 
+  std::string error_text() const { return tools::error_text(lib_, in_.get()); }
+
   Status opened(int result) const {
     if (result == ARCHIVE_OK) return {};
-    return refuse(words(in_.get()));
+    return refuse(error_text());
   }
 
   Status check_header(const std::string& member, archive_entry* header) const {
-    if (archive_entry_filetype(header) != AE_IFREG || archive_entry_hardlink(header) != nullptr ||
-        archive_entry_symlink(header) != nullptr || archive_entry_sparse_count(header) != 0) {
+    if (lib_.archive_entry_filetype(header) != AE_IFREG ||
+        lib_.archive_entry_hardlink(header) != nullptr ||
+        lib_.archive_entry_symlink(header) != nullptr ||
+        lib_.archive_entry_sparse_count(header) != 0) {
       return refuse(member, "not a plain regular file");
     }
     if (member != kManifestName && !stem_of(member)) {
@@ -200,23 +215,23 @@ class ArchiveReader {
                     fmt::format("allowed are v1/<2 hex>/<entry name> and {}", kManifestName));
     }
     const std::size_t most = member == kManifestName ? kMaxManifestBytes : cache::kMaxEntryBytes;
-    const la_int64_t size = archive_entry_size(header);
+    const la_int64_t size = lib_.archive_entry_size(header);
     if (size < 0 || static_cast<std::uint64_t>(size) > most) {
       return refuse(member, fmt::format("{} bytes, at most {} are read", size, most));
     }
     return {};
   }
 
-  // Grows with what really arrives: a header may promise more than the archive holds.
+  // The buffer grows as bytes arrive, because a header may promise more than the archive holds.
   Result<std::vector<std::uint8_t>> read_data(const std::string& member, archive_entry* header) {
-    const auto size = static_cast<std::size_t>(archive_entry_size(header));
+    const auto size = static_cast<std::size_t>(lib_.archive_entry_size(header));
     constexpr std::size_t kStepBytes = 1 << 20;
     std::vector<std::uint8_t> bytes;
     while (bytes.size() < size) {
       const std::size_t filled = bytes.size();
       bytes.resize(filled + std::min(kStepBytes, size - filled));
-      const la_ssize_t n = archive_read_data(in_.get(), &bytes[filled], bytes.size() - filled);
-      if (n < 0) return refuse(member, words(in_.get()));
+      const la_ssize_t n = lib_.archive_read_data(in_.get(), &bytes[filled], bytes.size() - filled);
+      if (n < 0) return refuse(member, error_text());
       if (n == 0) return refuse(member, fmt::format("it ends after {} of {} bytes", filled, size));
       bytes.resize(filled + static_cast<std::size_t>(n));
     }
@@ -258,30 +273,35 @@ class ArchiveReader {
       const auto line = std::count(text.begin(), text.begin() + parted, '\n') + 1;
       return refuse(member, fmt::format("line {} does not agree with the entries", line));
     }
-    if (archive_read_next_header(in_.get(), &header) != ARCHIVE_EOF) {
+    if (lib_.archive_read_next_header(in_.get(), &header) != ARCHIVE_EOF) {
       return refuse("something follows its manifest");
     }
     return {};
   }
 
+  const LibArchive& lib_;
   const std::string origin_;
   const EntryVisitor& visit_;
-  std::unique_ptr<archive, FreeReader> in_;
-  std::string last_;
-  std::string manifest_{kManifestHead};  // as it has to be
+  ArchiveHandle in_;
+  std::string last_;                     // name read
+  std::string manifest_{kManifestHead};  // that the archive's own has to equal
   std::size_t count_ = 0;
 };
 
 }  // namespace
 
 Status read_archive(const std::string& path, const EntryVisitor& visit) {
-  ArchiveReader reader(path, visit);
+  const auto lib = LibArchive::open();
+  if (!lib) return tl::unexpected<Error>(lib.error());
+  ArchiveReader reader(*lib, path, visit);
   if (Status ok = reader.open_file(path); !ok) return ok;
   return reader.read();
 }
 
 Status read_archive(Bytes bytes, const std::string& origin, const EntryVisitor& visit) {
-  ArchiveReader reader(origin, visit);
+  const auto lib = LibArchive::open();
+  if (!lib) return tl::unexpected<Error>(lib.error());
+  ArchiveReader reader(*lib, origin, visit);
   if (Status ok = reader.open_memory(bytes); !ok) return ok;
   return reader.read();
 }

@@ -1,6 +1,5 @@
-// Archives of cache entries (FORMAT.md, section 7): a plain tar file that depends on nothing but
-// the entries in it. Read and written through libarchive; no path of an archive is ever used as
-// one.
+// Archives of cache entries (FORMAT.md, section 7): a plain tar file whose bytes depend only on its
+// entries. libarchive reads and writes it. A path in an archive is never used as a path on disk.
 #pragma once
 
 #include <cstdint>
@@ -19,22 +18,24 @@ namespace octile::tools {
 
 inline constexpr std::string_view kManifestName = "octile-cache.manifest";
 
-// What one archive may hold, so that a forged one cannot make a reader work for ever: a manifest
-// of this many lines is 128 MB.
+// The limit keeps a forged archive from occupying a reader for ever. A manifest of this many lines
+// has 128 MB.
 inline constexpr std::size_t kMaxArchiveEntries = 1'000'000;
 
-// Entries in the order of their names, then the manifest.
+// Writes the entries in the order of their names, then the manifest.
 class ArchiveWriter {
  public:
-  // Writes `path`.part beside the file. Errors: kInternal, naming the path.
+  // Creates `path`.part, which finish() renames. Errors: kInternal, naming the path; those of
+  // LibArchive::open().
   static Result<ArchiveWriter> create(const std::string& path);
   ArchiveWriter(ArchiveWriter&&) noexcept;
   ArchiveWriter& operator=(ArchiveWriter&&) noexcept;
-  ~ArchiveWriter();  // without finish(): leaves nothing
+  ~ArchiveWriter();  // removes an archive that is not finished
 
-  // The bytes of an entry file. Errors: kInternal, also where the name does not follow the last.
+  // `bytes` are those of the entry's file. Errors: kInternal, also if the name does not follow the
+  // last.
   Status add(const cache::FileStem& stem, std::span<const std::uint8_t> bytes);
-  // The manifest, then the file under its own name.
+  // Writes the manifest and gives the file its own name.
   Status finish();
 
  private:
@@ -45,14 +46,14 @@ class ArchiveWriter {
 
 using EntryVisitor = std::function<Status(const cache::FileStem& stem, cache::Entry entry)>;
 
-// Calls `visit` for each entry, after every check that can be made of it: the name is an entry's,
-// in ascending order and so only once, the member a regular file of at most kMaxEntryBytes, and the
-// entry passes deserialize() and is the kernel its name says. At the end the manifest has to agree
-// with everything that was there. Errors: kInvalidArgument, naming the archive and the member; what
-// `visit` gives.
+// Calls `visit` for each entry after these checks. The name is an entry's, and names ascend, so
+// that none occurs twice. The member is a regular file of at most kMaxEntryBytes. The entry passes
+// deserialize() and is the kernel that its name says. Afterwards the manifest has to agree with all
+// entries. Errors: kInvalidArgument, naming the archive and the member; those of `visit` and of
+// LibArchive::open().
 Status read_archive(const std::string& path, const EntryVisitor& visit);
 
-// The same of an archive in memory; `origin` begins the errors.
+// Reads an archive in memory in the same way. Errors begin with `origin`.
 Status read_archive(std::span<const std::uint8_t> bytes, const std::string& origin,
                     const EntryVisitor& visit);
 

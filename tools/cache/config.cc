@@ -1,4 +1,4 @@
-// octile cache config: every setting of the cache, its value and where that came from.
+// octile cache config: prints every setting of the cache, its value and the value's source.
 #include <fmt/format.h>
 
 #include <memory>
@@ -18,8 +18,8 @@ constexpr std::string_view kDefault = "default";
 struct Setting {
   std::string name;
   std::string value;
-  std::string source;    // "default", or the variable it came from
-  std::string variable;  // that sets it; empty: none does
+  std::string source;    // "default", or the variable that gave the value
+  std::string variable;  // that sets it; empty if none does
 };
 
 Setting by_variable(std::string name, std::string value, const char* variable) {
@@ -27,7 +27,7 @@ Setting by_variable(std::string name, std::string value, const char* variable) {
   return {std::move(name), std::move(value), std::string(set ? variable : kDefault), variable};
 }
 
-// The variable that default_root() went by: a relative XDG_CACHE_HOME counts as unset.
+// Returns the variable that default_root() used; a relative XDG_CACHE_HOME counts as unset.
 std::string source_of_root() {
   const auto value = [](const char* name) { return environment_value(name).value_or(""); };
   if (!octile::cache::default_root(value("OCTILE_CACHE_DIR"), "", "").empty()) {
@@ -91,7 +91,7 @@ Status run(bool json) {
 
 Command add_config(CLI::App& cache) {
   CLI::App* app =
-      add_subcommand(cache, "config", "every setting, its value and where that came from");
+      add_subcommand(cache, "config", "print every setting, its value and the value's source");
   auto json = std::make_shared<bool>(false);
   add_json_option(*app, *json);
   return {app, [json] { return run(*json); }};

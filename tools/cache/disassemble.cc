@@ -20,8 +20,8 @@ namespace {
 
 using Arguments = std::vector<std::string>;
 
-// The cubin as the child sees it: a file without a name, at this descriptor. Nothing is left on
-// disk whatever happens.
+// The child reads the cubin from a file without a name at this descriptor, so that nothing is left
+// on disk.
 constexpr int kChildFd = 3;
 constexpr const char* kChildPath = "/proc/self/fd/3";
 
@@ -69,7 +69,7 @@ std::string read_all(int fd) {
   }
 }
 
-// Starts the program with the cubin at kChildFd and stdout at `out`; an errno where it cannot be.
+// Starts the program with the cubin at kChildFd and stdout at `out`. Returns 0 or an errno.
 int start(const Arguments& arguments, int cubin, int out, pid_t& child) {
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
@@ -83,7 +83,7 @@ int start(const Arguments& arguments, int cubin, int out, pid_t& child) {
   return code;
 }
 
-// What the program writes; nothing where there is no such program.
+// Returns what the program writes, or nothing if there is no such program.
 Result<std::optional<std::string>> output_of(const Arguments& arguments, int cubin) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return system_failure("pipe", errno);
@@ -112,7 +112,7 @@ Result<std::string> disassemble(std::span<const std::uint8_t> cubin) {
   if (Status ok = write_all(memory.get(), cubin); !ok) return tl::unexpected<Error>(ok.error());
   std::vector<std::string> folders;
   if (const auto home = environment_value("CUDA_HOME")) folders.push_back(*home + "/bin/");
-  folders.insert(folders.end(), {"", "/usr/local/cuda/bin/"});  // "": searched in PATH
+  folders.insert(folders.end(), {"", "/usr/local/cuda/bin/"});  // "" searches PATH
   for (const std::string& folder : folders) {
     for (const Arguments& command : {Arguments{folder + "nvdisasm", kChildPath},
                                      Arguments{folder + "cuobjdump", "--dump-sass", kChildPath}}) {

@@ -1,4 +1,4 @@
-// A cubin as the toolkit's disassembler shows it.
+// Disassembles a cubin with a program of the CUDA toolkit.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace octile::tools {
 
-// The output of `nvdisasm`, else of `cuobjdump --dump-sass`: the first that is found in
-// CUDA_HOME/bin, in PATH or in /usr/local/cuda/bin. What it writes to stderr goes to ours. Errors:
-// kNoCompiler where neither is found; kInternal where it fails.
+// Returns the output of `nvdisasm`, or else of `cuobjdump --dump-sass`. Each is searched in
+// CUDA_HOME/bin, in PATH and in /usr/local/cuda/bin; its stderr is that of this process. Errors:
+// kNoCompiler if neither is found; kInternal if the program fails.
 Result<std::string> disassemble(std::span<const std::uint8_t> cubin);
 
 }  // namespace octile::tools

@@ -1,4 +1,4 @@
-// octile cache export: entries into one file, the same entries into the same bytes.
+// octile cache export: writes entries into one archive. The same entries give the same bytes.
 #include <fmt/format.h>
 
 #include <map>
@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "runtime/api/boundary.h"
-#include "tools/cache/verbs.h"
 #include "tools/cache/archive.h"
 #include "tools/cache/entries.h"
 #include "tools/cache/filter.h"
+#include "tools/cache/verbs.h"
 #include "tools/compile/kernel_report.h"
 
 namespace octile::tools::verbs {
@@ -26,10 +26,11 @@ struct Options {
 struct Exported {
   std::size_t entries = 0;
   std::int64_t bytes = 0;
-  std::size_t left_out = 0;  // damaged
+  std::size_t left_out = 0;  // damaged entries
 };
 
-// By file name, the archive's order; of one name in the order in which a lookup looks.
+// Groups the entries by file name, in the archive's order. Those of one name are in the order of a
+// lookup.
 std::map<std::string, std::vector<const Listing*>> by_name(const std::vector<Listing>& entries) {
   std::map<std::string, std::vector<const Listing*>> names;
   for (const Listing& listing : entries) names[listing.stem.entry_name()].push_back(&listing);

@@ -28,7 +28,8 @@ struct Unit {
   std::int64_t factor;
 };
 
-// A number and one of the units; nothing for any other text, or where the product overflows.
+// Reads a number and one of the units. Returns nothing for any other text, or if the value
+// overflows.
 template <std::size_t N>
 std::optional<std::int64_t> scaled(std::string_view text, const std::array<Unit, N>& units) {
   std::int64_t number = 0;
@@ -50,7 +51,7 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
-// Each pattern matches a word of the text.
+// Returns true if each pattern matches a word of the text.
 bool has_words(const std::vector<std::string>& patterns, const std::string& text) {
   const std::vector<std::string> words = words_of(text);
   return std::ranges::all_of(patterns, [&](const std::string& pattern) {
@@ -60,9 +61,9 @@ bool has_words(const std::vector<std::string>& patterns, const std::string& text
   });
 }
 
-bool is_of(const std::string& text, const Recipe& recipe) {
+bool has_types_of(const std::string& text, const Recipe& recipe) {
   const auto problem = parse_problem(text);
-  return problem && has_types_of(*problem, recipe);
+  return problem && octile::has_types_of(*problem, recipe);
 }
 
 Result<std::string> architecture_of(const std::string& device) {
@@ -73,16 +74,59 @@ Result<std::string> architecture_of(const std::string& device) {
                           device, known_device_names()));
 }
 
-// As entries have their dates: RFC 3339 in UTC sorts as text.
+// Returns the date as entries store it, in RFC 3339 and UTC, which sorts as text.
 std::string date_text(std::chrono::system_clock::time_point when) {
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
                      fmt::gmtime(std::chrono::system_clock::to_time_t(when)));
 }
 
-// What a filter says about entries that can be read; damaged ones never pass.
+// Returns a test of entries that can be read; a damaged entry fails it.
 template <typename Test>
 Predicate on_entry(Test test) {
   return [test](const Listing& listing) { return listing.head && test(*listing.head); };
+}
+
+Predicate has_problem(const std::string& words) {
+  return on_entry([patterns = words_of(words)](const cache::Head& head) {
+    return has_words(patterns, head.metadata.problem);
+  });
+}
+
+Result<Predicate> is_for_device(const std::string& device) {
+  return architecture_of(device).map([](const std::string& architecture) {
+    return on_entry(
+        [architecture](const cache::Head& head) { return head.architecture == architecture; });
+  });
+}
+
+Result<Predicate> is_of_recipe(const std::string& name) {
+  const Recipe* recipe = find_recipe(name);
+  if (recipe == nullptr) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--recipe is '{}'; allowed: {}", name, recipe_names()));
+  }
+  return on_entry(
+      [recipe](const cache::Head& head) { return has_types_of(head.metadata.problem, *recipe); });
+}
+
+enum class Side { kBelow, kAbove };
+
+// Compares the date of the compile with what was the time `age` ago.
+Result<Predicate> by_date(const std::string& age, std::string_view option, Side side,
+                          std::chrono::system_clock::time_point now) {
+  return parse_duration(age, option).map([&](std::chrono::seconds seconds) {
+    return on_entry([edge = date_text(now - seconds), side](const cache::Head& head) {
+      return side == Side::kBelow ? head.metadata.date < edge : head.metadata.date > edge;
+    });
+  });
+}
+
+Result<Predicate> by_size(const std::string& size, std::string_view option, Side side) {
+  return parse_size(size, option).map([side](std::int64_t bytes) -> Predicate {
+    return [bytes, side](const Listing& listing) {
+      return side == Side::kBelow ? listing.bytes < bytes : listing.bytes > bytes;
+    };
+  });
 }
 
 }  // namespace
@@ -90,7 +134,7 @@ Predicate on_entry(Test test) {
 Result<std::chrono::seconds> parse_duration(std::string_view text, std::string_view option) {
   static constexpr std::array kUnits{Unit{"s", 1}, Unit{"m", 60}, Unit{"h", 3600}, Unit{"d", 86400},
                                      Unit{"w", 604800}};
-  // A century: what lies beyond cannot be subtracted from today's date.
+  // A century. A longer time cannot be subtracted from today's date.
   constexpr std::int64_t kMost = std::int64_t{36525} * 86400;
   const auto seconds = scaled(text, kUnits);
   if (seconds && *seconds <= kMost) return std::chrono::seconds(*seconds);
@@ -112,58 +156,33 @@ Result<std::int64_t> parse_size(std::string_view text, std::string_view option) 
 
 void EntryFilter::add_to(CLI::App& app) {
   add_option(app, "--problem", problem,
-             "entries whose problem has all of these words; * and ? as in a shell: "
+             "entries whose problem has all these words; * and ? match as in a shell: "
              "'gemm n=7168 a=e4m3:*'");
   add_option(app, "--device", device,
              "entries for this device or architecture: " + known_device_names() + ", sm_90a");
   add_option(app, "--recipe", recipe, "entries with the types of a recipe: " + recipe_names());
   add_option(app, "--older-than", older_than,
              "entries compiled longer ago: 90s, 15m, 12h, 30d, 2w");
-  add_option(app, "--newer-than", newer_than, "entries compiled since then");
+  add_option(app, "--newer-than", newer_than, "entries compiled more recently");
   add_option(app, "--larger-than", larger_than, "entries of more bytes: 4096, 64K, 2M");
   add_option(app, "--smaller-than", smaller_than, "entries of fewer bytes");
 }
 
 Result<Predicate> EntryFilter::predicate(std::chrono::system_clock::time_point now) const {
+  std::vector<Result<Predicate>> wanted;
+  if (!problem.empty()) wanted.emplace_back(has_problem(problem));
+  if (!device.empty()) wanted.push_back(is_for_device(device));
+  if (!recipe.empty()) wanted.push_back(is_of_recipe(recipe));
+  if (!older_than.empty()) wanted.push_back(by_date(older_than, "--older-than", Side::kBelow, now));
+  if (!newer_than.empty()) wanted.push_back(by_date(newer_than, "--newer-than", Side::kAbove, now));
+  if (!larger_than.empty()) wanted.push_back(by_size(larger_than, "--larger-than", Side::kAbove));
+  if (!smaller_than.empty())
+    wanted.push_back(by_size(smaller_than, "--smaller-than", Side::kBelow));
+
   std::vector<Predicate> tests;
-  if (!problem.empty()) {
-    tests.push_back(on_entry([patterns = words_of(problem)](const cache::Head& head) {
-      return has_words(patterns, head.metadata.problem);
-    }));
-  }
-  if (!device.empty()) {
-    auto wanted = architecture_of(device);
-    if (!wanted) return tl::unexpected<Error>(wanted.error());
-    tests.push_back(on_entry([architecture = std::move(*wanted)](const cache::Head& head) {
-      return head.architecture == architecture;
-    }));
-  }
-  if (!recipe.empty()) {
-    const Recipe* wanted = find_recipe(recipe);
-    if (wanted == nullptr) {
-      return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("--recipe is '{}'; allowed: {}", recipe, recipe_names()));
-    }
-    tests.push_back(on_entry(
-        [wanted](const cache::Head& head) { return is_of(head.metadata.problem, *wanted); }));
-  }
-  for (const auto& [text, option, older] : {std::tuple{&older_than, "--older-than", true},
-                                            std::tuple{&newer_than, "--newer-than", false}}) {
-    if (text->empty()) continue;
-    const auto age = parse_duration(*text, option);
-    if (!age) return tl::unexpected<Error>(age.error());
-    tests.push_back(on_entry([edge = date_text(now - *age), older](const cache::Head& head) {
-      return older ? head.metadata.date < edge : head.metadata.date > edge;
-    }));
-  }
-  for (const auto& [text, option, larger] : {std::tuple{&larger_than, "--larger-than", true},
-                                             std::tuple{&smaller_than, "--smaller-than", false}}) {
-    if (text->empty()) continue;
-    const auto bytes = parse_size(*text, option);
-    if (!bytes) return tl::unexpected<Error>(bytes.error());
-    tests.emplace_back([bytes = *bytes, larger](const Listing& listing) {
-      return larger ? listing.bytes > bytes : listing.bytes < bytes;
-    });
+  for (Result<Predicate>& test : wanted) {
+    if (!test) return tl::unexpected<Error>(test.error());
+    tests.push_back(std::move(*test));
   }
   return Predicate([tests = std::move(tests)](const Listing& listing) {
     return std::ranges::all_of(tests, [&](const Predicate& test) { return test(listing); });

@@ -1,4 +1,4 @@
-// Which entries of the kernel cache a verb of `octile cache` is about.
+// Options that select entries of the kernel cache.
 #pragma once
 
 #include <chrono>
@@ -17,29 +17,28 @@ class App;
 
 namespace octile::tools {
 
-// An entry passes where it meets everything that is not empty. A damaged entry has no problem,
-// device, recipe or date, so of these it meets none.
+// An entry passes if it meets every field that is not empty. A damaged entry has no problem,
+// device, recipe or date, so it fails each of these.
 struct EntryFilter {
-  std::string
-      problem;  // words of the canonical text, all of which must occur; * and ? as in a shell
-  std::string device;                     // name of a known device, or an architecture
-  std::string recipe;                     // whose types the problem has
-  std::string older_than, newer_than;     // durations, by the date of the compile
-  std::string larger_than, smaller_than;  // sizes of the file
+  std::string problem;  // words that the canonical text must have; * and ? match as in a shell
+  std::string device;   // name of a known device, or an architecture
+  std::string recipe;   // the problem has its types
+  std::string older_than, newer_than;     // durations since the compile
+  std::string larger_than, smaller_than;  // sizes of the entry's file
 
   void add_to(CLI::App& app);
 
   using Predicate = std::function<bool(const cache::Listing&)>;
   // Errors: kInvalidArgument, naming the option.
   Result<Predicate> predicate(std::chrono::system_clock::time_point now) const;
-  // The store's entries that pass today, in its order. Errors: those of predicate().
+  // Returns the store's entries that pass now, in the store's order. Errors: those of predicate().
   Result<std::vector<cache::Listing>> select(cache::Store& store) const;
 };
 
-// "90s", "15m", "12h", "30d", "2w". `option` is for the error.
+// Reads "90s", "15m", "12h", "30d", "2w". The error names `option`.
 Result<std::chrono::seconds> parse_duration(std::string_view text, std::string_view option);
 
-// "4096", "64K", "200M", "5G": powers of 1024.
+// Reads "4096", "64K", "200M", "5G"; units are powers of 1024.
 Result<std::int64_t> parse_size(std::string_view text, std::string_view option);
 
 }  // namespace octile::tools

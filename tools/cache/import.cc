@@ -1,4 +1,4 @@
-// octile cache import: the entries of an archive into the writable root, all or none.
+// octile cache import: adds the entries of an archive to the writable root, all or none.
 #include <fmt/format.h>
 
 #include <memory>
@@ -6,8 +6,8 @@
 
 #include "runtime/api/boundary.h"
 #include "runtime/compiler/cubin.h"
-#include "tools/cache/verbs.h"
 #include "tools/cache/archive.h"
+#include "tools/cache/verbs.h"
 
 namespace octile::tools::verbs {
 namespace {
@@ -23,7 +23,7 @@ struct Options {
 
 struct Imported {
   std::size_t entries = 0;
-  std::size_t present = 0;  // the cache had them
+  std::size_t present = 0;  // entries that the cache already had
   std::size_t added = 0;
 };
 
@@ -43,8 +43,8 @@ Status add(octile::cache::Store& store, const Entry& entry, Imported& imported) 
   if (!store.publish(entry)) {
     return fail(
         ErrorCode::kInternal,
-        fmt::format("{} cannot be kept in {}, where {} of the archive's entries are by now; "
-                    "see the warning above, then import again: what is there is skipped",
+        fmt::format("{} cannot be kept in {}, which has {} of the archive's entries by now; "
+                    "see the warning above, then import again; entries that are there are skipped",
                     entry.identity.entry_name, store.options().writable_root,
                     imported.present + imported.added));
   }
@@ -52,8 +52,8 @@ Status add(octile::cache::Store& store, const Entry& entry, Imported& imported) 
   return {};
 }
 
-// Twice through: nothing is written before the whole archive has been found right, and what is
-// written is checked again, because the file may have changed in between.
+// Reads the archive twice. The first pass checks all of it before anything is written; the second
+// checks again what it writes, because the file may have changed in between.
 Result<Imported> import(const Options& options, octile::cache::Store& store) {
   Imported imported;
   Status ok = read_archive(options.archive, [&](const FileStem& stem, const Entry& entry) {
@@ -89,7 +89,7 @@ Status run(const Options& options) {
                 {"present", imported->present},
                 {"dry_run", options.dry_run}});
   } else if (options.dry_run) {
-    fmt::print("  {}: {} entries, all of them right; nothing was written\n", options.archive,
+    fmt::print("  {}: {} entries, all of them correct; nothing was written\n", options.archive,
                imported->entries);
   } else {
     fmt::print("  {} of {} entries added to {}, {} were there\n", imported->added,

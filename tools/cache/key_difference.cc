@@ -28,7 +28,7 @@ std::vector<std::string_view> lines_of(std::string_view text) {
 
 constexpr std::string_view kNothing = "(nothing)";
 
-// Where two lists part: the index, and what either has there.
+// Adds the index of the first difference between two lists, and what either has there.
 template <typename List>
 void add_first(std::vector<KeyDifference>& differences, std::string_view what, const List& wanted,
                const List& found) {
@@ -70,7 +70,7 @@ double key_nearness(const cache::Identity& a, const cache::Identity& b) {
   const std::size_t more = std::max<std::size_t>(std::max(x.size(), y.size()), 1);
   double share =
       x.empty() && y.empty() ? 1.0 : static_cast<double>(head + tail) / static_cast<double>(more);
-  // Each of these outweighs any difference in the source, the first most.
+  // Each of these outweighs any difference in the source; the architecture outweighs most.
   if (a.architecture != b.architecture) share /= 8;
   if (a.options != b.options) share /= 4;
   if (a.entry_name != b.entry_name) share /= 2;

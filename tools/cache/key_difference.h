@@ -1,4 +1,4 @@
-// Why a kernel is not the one an entry holds: the fields of the key that differ.
+// The fields in which the keys of two kernels differ.
 #pragma once
 
 #include <string>
@@ -8,23 +8,22 @@
 
 namespace octile::tools {
 
-// "entry", "arch", "option 2", "source line 17" or "toolchain", and what either side has there.
 // Long values are cut.
 struct KeyDifference {
-  std::string field;
+  std::string field;  // "entry", "arch", "option 2", "source line 17" or "toolchain"
   std::string wanted;
   std::string found;
 };
 
-// In the order of the key text, of the source only the first line that differs; the toolchain last.
-// Empty: the same kernel of the same toolchain, or of any where `toolchain` is null.
+// Returns the differences in the order of the key text, the toolchain last. Of the source it
+// returns only the first line that differs. If `toolchain` is null, toolchains are not compared.
 std::vector<KeyDifference> key_differences(const cache::Identity& wanted,
                                            const cache::Toolchain* toolchain,
                                            const cache::Identity& found,
                                            const cache::Toolchain& found_toolchain);
 
-// How near two keys are, 0 to 1: the share of source lines that are the same at both ends, less
-// where architecture, options or name differ.
+// Returns how near two keys are, from 0 to 1: the share of source lines that are equal at both
+// ends, reduced if architecture, options or name differ.
 double key_nearness(const cache::Identity& a, const cache::Identity& b);
 
 }  // namespace octile::tools

@@ -1,4 +1,4 @@
-// octile cache list: the entries of every root.
+// octile cache list: lists the entries of every root.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "runtime/api/boundary.h"
-#include "tools/cache/verbs.h"
 #include "tools/cache/entries.h"
 #include "tools/cache/filter.h"
-#include "tools/compile/kernel_report.h"
+#include "tools/cache/verbs.h"
 #include "tools/common/text_table.h"
+#include "tools/compile/kernel_report.h"
 
 namespace octile::tools::verbs {
 namespace {
@@ -27,15 +27,15 @@ struct Options {
   bool json = false;
 };
 
-// A column: its heading, what a row has there, and what rows are ordered by, numbers as such.
+// A column: its heading, the text of a row, and the number by which rows are ordered.
 struct Column {
   const char* name;
   bool words;
   std::string (*text)(const Listing&);
-  double (*number)(const Listing&);  // null: ordered by the text
+  double (*number)(const Listing&);  // null: rows are ordered by the text
 };
 
-// Of a damaged entry a column shows "-", which sorts first.
+// A column shows "-" for a damaged entry, which sorts first.
 template <typename Value>
 std::string of_head(const Listing& listing, Value value) {
   return listing.head ? fmt::format("{}", value(*listing.head)) : "-";
@@ -126,7 +126,7 @@ Result<std::vector<const Column*>> read_columns(const std::string& text) {
   return columns;
 }
 
-// Stable: what compares equal stays in the order of roots and file names.
+// Entries that compare equal stay in the order of roots and file names.
 void sort_by(const Column& column, bool reverse, std::vector<Listing>& entries) {
   const auto before = [&](const Listing& a, const Listing& b) {
     return column.number != nullptr ? column.number(a) < column.number(b)
@@ -186,13 +186,13 @@ Status run(const Options& options) {
 }  // namespace
 
 Command add_list(CLI::App& cache) {
-  CLI::App* app = add_subcommand(cache, "list", "the entries of every root");
+  CLI::App* app = add_subcommand(cache, "list", "list the entries of every root");
   auto options = std::make_shared<Options>();
   options->filter.add_to(*app);
   add_option(*app, "--sort", options->sort,
-             "order by a column: " + column_names() + "; default by root and file name");
-  add_flag(*app, "--reverse", options->reverse, "the other way round");
-  add_option(*app, "--columns", options->columns, "what the table shows, of the same names")
+             "order by a column: " + column_names() + "; default: root and file name");
+  add_flag(*app, "--reverse", options->reverse, "reverse the order");
+  add_option(*app, "--columns", options->columns, "columns of the table, by the same names")
       .show_default();
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};

@@ -1,4 +1,4 @@
-// octile cache path: where the cache is.
+// octile cache path: prints the folders of the cache.
 #include <fmt/format.h>
 
 #include <memory>
@@ -26,7 +26,7 @@ Status run(bool json) {
 
 Command add_path(CLI::App& cache) {
   CLI::App* app =
-      add_subcommand(cache, "path", "the folders the cache is in, the writable one first");
+      add_subcommand(cache, "path", "print the folders of the cache, the writable one first");
   auto json = std::make_shared<bool>(false);
   add_json_option(*app, *json);
   return {app, [json] { return run(*json); }};

@@ -10,9 +10,9 @@
 
 #include "cache/eviction.h"
 #include "runtime/api/boundary.h"
-#include "tools/cache/verbs.h"
 #include "tools/cache/entries.h"
 #include "tools/cache/filter.h"
+#include "tools/cache/verbs.h"
 #include "tools/compile/kernel_report.h"
 
 namespace octile::tools::verbs {
@@ -31,10 +31,10 @@ struct Options {
   bool json = false;
 };
 
-// `--toolchain other`: of any but the compiler at hand.
+// `--toolchain other` selects entries of any toolchain but that of this machine's compiler.
 constexpr const char* kOther = "other";
 
-// Which entries the toolchain option means.
+// Returns a test of whether --toolchain selects an entry.
 Result<std::function<bool(const octile::cache::Head&)>> of_toolchain(const std::string& wanted,
                                                                      Engine& engine) {
   if (wanted != kOther) {
@@ -44,18 +44,20 @@ Result<std::function<bool(const octile::cache::Head&)>> of_toolchain(const std::
   }
   auto own = engine.compiler().toolchain();
   if (!own) {
-    return fail(ErrorCode::kNoCompiler,
-                fmt::format("--toolchain is other, and there is none here to differ from: {}; "
-                            "allowed then: the beginning of a toolchain as `octile cache list "
-                            "--columns toolchain` shows it",
-                            own.error().message));
+    return fail(
+        ErrorCode::kNoCompiler,
+        fmt::format("--toolchain is other, and there is no compiler here to compare with: {}; "
+                    "allowed then: the beginning of a toolchain as `octile cache list "
+                    "--columns toolchain` shows it",
+                    own.error().message));
   }
   return [own = *own](const octile::cache::Head& head) { return head.toolchain != own; };
 }
 
 using Paths = std::unordered_set<std::string>;
 
-// What has to be read to be judged: by the date of the compile and by the toolchain.
+// Returns the entries selected by the date of the compile and by the toolchain, which only reading
+// them tells.
 Result<Paths> paths_by_content(const Options& options, Engine& engine) {
   Paths paths;
   if (options.older_than.empty() && options.toolchain.empty()) return paths;
@@ -113,8 +115,8 @@ void print_result(const octile::cache::PruneResult& result,
              wanted.dry_run ? "would be left" : "left");
   if (wanted.max_bytes && result.kept_bytes > *wanted.max_bytes) {
     fmt::print(
-        "  That is more than --max-size: what was used in the last {} minutes stays; "
-        "--unused 0s removes that too.\n",
+        "  That is more than --max-size: entries used in the last {} minutes stay; "
+        "--unused 0s removes them too.\n",
         std::chrono::duration_cast<std::chrono::minutes>(wanted.protect).count());
   }
 }
@@ -165,13 +167,13 @@ Command add_prune(CLI::App& cache) {
   auto options = std::make_shared<Options>();
   add_option(*app, "--older-than", options->older_than,
              "entries compiled longer ago: 90s, 15m, 12h, 30d, 2w");
-  add_option(*app, "--unused", options->unused, "entries not used for so long");
+  add_option(*app, "--unused", options->unused, "entries not used for this long");
   add_option(*app, "--toolchain", options->toolchain,
-             "entries of this toolchain, by how its text begins; other: of any but the "
-             "compiler at hand");
+             "entries whose toolchain's text begins like this; other: all but those of "
+             "this machine's compiler");
   add_option(*app, "--max-size", options->max_size,
-             "then the least recently used, until what is left is no larger: 500M, 2G");
-  add_flag(*app, "--dry-run", options->dry_run, "only say what would be removed");
+             "then the least recently used, until the rest is no larger: 500M, 2G");
+  add_flag(*app, "--dry-run", options->dry_run, "only print what would be removed");
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};
 }

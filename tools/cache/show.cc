@@ -1,4 +1,4 @@
-// octile cache show: one entry, its source, or its machine code.
+// octile cache show: prints one entry, its source, or its machine code.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,9 +7,9 @@
 
 #include "runtime/api/boundary.h"
 #include "runtime/compiler/cubin.h"
-#include "tools/cache/verbs.h"
-#include "tools/cache/entries.h"
 #include "tools/cache/disassemble.h"
+#include "tools/cache/entries.h"
+#include "tools/cache/verbs.h"
 
 namespace octile::tools::verbs {
 namespace {
@@ -24,7 +24,7 @@ struct Options {
   bool json = false;
 };
 
-// What the ELF image says, which is what the driver goes by.
+// Returns what the ELF image says, which is what the driver uses.
 Json resources(const CubinInfo& cubin) {
   Json kernels = Json::array();
   for (const CubinKernel& kernel : cubin.kernels) {
@@ -65,7 +65,8 @@ void print_resources(const CubinInfo& cubin) {
   }
 }
 
-// Its head and what only the whole entry says; of a damaged one, what is wrong with it.
+// Returns the head of the entry and what only the whole entry says. For a damaged entry it returns
+// what is wrong.
 Json describe(const Listing& listing, const tl::expected<Entry, std::string>& entry) {
   Json object = to_json(listing);
   if (!entry) {
@@ -99,7 +100,7 @@ Status print_entry(const Listing& listing, const tl::expected<Entry, std::string
   return {};
 }
 
-// The source or the machine code: text for a person, or one field beside the digest.
+// Prints the source or the machine code: the text alone, or as one field beside the digest.
 Status print_text(const Listing& listing, const char* field, const std::string& text, bool json) {
   if (json) {
     print_json({{"digest", digest_of(listing)}, {field, text}});
@@ -136,14 +137,14 @@ Status run(const Options& options) {
 }  // namespace
 
 Command add_show(CLI::App& cache) {
-  CLI::App* app = add_subcommand(cache, "show",
-                                 "what one entry says, and what its ELF image needs of the device");
+  CLI::App* app =
+      add_subcommand(cache, "show", "print one entry, and what its ELF image needs of the device");
   auto options = std::make_shared<Options>();
   add_option(*app, "digest", options->digest, "first digits of the entry's digest").require();
   const Option source =
       add_flag(*app, "--source", options->source, "print its CUDA source instead");
   add_flag(*app, "--sass", options->sass,
-           "print its machine code instead, by nvdisasm or cuobjdump of the CUDA toolkit")
+           "print its machine code instead, with nvdisasm or cuobjdump of the CUDA toolkit")
       .exclude(source);
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};

@@ -1,4 +1,4 @@
-// octile cache stats: how often the cache served, day by day.
+// octile cache stats: prints how often the cache had a kernel, day by day.
 #include <fmt/format.h>
 
 #include <memory>
@@ -71,7 +71,8 @@ Status run(bool json) {
 
 Command add_stats(CLI::App& cache) {
   CLI::App* app = add_subcommand(
-      cache, "stats", "hits, misses and seconds of compiling saved, by day, of the writable root");
+      cache, "stats",
+      "print hits, misses and seconds of compiling saved in the writable root, by day");
   auto json = std::make_shared<bool>(false);
   add_json_option(*app, *json);
   return {app, [json] { return run(*json); }};

@@ -1,11 +1,11 @@
-// The verbs of `octile cache`: one file each, added to it by one function each.
+// The verbs of `octile cache`. Each has one file and one function that adds it.
 #pragma once
 
 #include "tools/command.h"
 
 namespace octile::tools::verbs {
 
-// Exit statuses beside 0 (done), 1 (failed) and 2 (bad usage).
+// Exit statuses besides 0 (done), 1 (failed) and 2 (bad usage).
 inline constexpr int kWouldMiss = 3;  // why
 inline constexpr int kDamaged = 3;    // verify, export: some entries cannot be used
 inline constexpr int kDiffers = 4;    // verify --recompile: the compiler gives other bytes
@@ -16,7 +16,6 @@ Command add_list(CLI::App& cache);
 Command add_show(CLI::App& cache);
 Command add_verify(CLI::App& cache);
 Command add_why(CLI::App& cache);
-Command add_warm(CLI::App& cache);
 Command add_export(CLI::App& cache);
 Command add_import(CLI::App& cache);
 Command add_prune(CLI::App& cache);

@@ -1,4 +1,4 @@
-// octile cache verify: whether every entry is what it says it is.
+// octile cache verify: checks that every entry is what it says it is.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,9 +9,9 @@
 
 #include "runtime/api/boundary.h"
 #include "runtime/compiler/cubin.h"
-#include "tools/cache/verbs.h"
 #include "tools/cache/entries.h"
 #include "tools/cache/filter.h"
+#include "tools/cache/verbs.h"
 #include "tools/common/on_workers.h"
 
 namespace octile::tools::verbs {
@@ -28,9 +28,14 @@ struct Options {
   bool progress = false;
 };
 
-// kSame and kDiffers: also compiled anew. kOtherToolchain: could not be, by the compiler at hand.
-// kOtherVersion: of a format this reader does not know, so nothing can be said of it.
-enum class State { kGood, kDamaged, kOtherVersion, kSame, kDiffers, kOtherToolchain };
+enum class State {
+  kGood,
+  kDamaged,
+  kOtherVersion,    // a version of the format that this reader does not know
+  kSame,            // good, and compiling it again gives the same bytes
+  kDiffers,         // good, and compiling it again gives other bytes
+  kOtherToolchain,  // good, and this machine's compiler is not the entry's
+};
 
 std::string_view name_of(State state) {
   switch (state) {
@@ -52,10 +57,10 @@ std::string_view name_of(State state) {
 
 struct Verdict {
   State state = State::kGood;
-  std::string reason;  // where the state is not good or same
+  std::string reason;  // empty if the state is good or same
 };
 
-// What the metadata says against what the ELF image says.
+// Compares the metadata with the ELF image.
 Status check_resources(const Entry& entry) {
   const auto cubin = read_cubin(entry.cubin);
   if (!cubin) return tl::unexpected<Error>(cubin.error());
@@ -77,7 +82,7 @@ Verdict check_entry(const Listing& listing, const tl::expected<Entry, std::strin
   return ok ? Verdict{} : Verdict{State::kDamaged, ok.error().message};
 }
 
-Verdict compile_anew(const Entry& entry, const Compiler::Opened& compiler) {
+Verdict compile_again(const Entry& entry, const Compiler::Opened& compiler) {
   if (entry.toolchain != compiler.toolchain) {
     return {State::kOtherToolchain, fmt::format("compiled by {}, here is {}",
                                                 entry.toolchain.text(), compiler.toolchain.text())};
@@ -93,8 +98,8 @@ Verdict compile_anew(const Entry& entry, const Compiler::Opened& compiler) {
                       output->cubin.size(), entry.cubin.size(), ours - entry.cubin.begin())};
 }
 
-// A verdict on each, where it is good that of compiling it anew. As many entries at a time are in
-// memory as there are workers.
+// Returns a verdict on each entry. Good entries are also compiled again, if `recompile`. Each
+// worker holds one entry at a time in memory.
 Result<std::vector<Verdict>> check(Library& library, const std::vector<Listing>& entries,
                                    bool recompile, Progress& progress) {
   std::optional<Compiler::Opened> compiler;
@@ -109,9 +114,9 @@ Result<std::vector<Verdict>> check(Library& library, const std::vector<Listing>&
     const auto entry = library.engine.store().read(entries[i]);
     verdicts[i] = check_entry(entries[i], entry);
     if (compiler && verdicts[i].state == State::kGood)
-      verdicts[i] = compile_anew(*entry, *compiler);
+      verdicts[i] = compile_again(*entry, *compiler);
     progress.step(fmt::format("{} of {} {}", ++ended, entries.size(),
-                              recompile ? "compiled anew" : "checked"));
+                              recompile ? "compiled again" : "checked"));
   });
   return verdicts;
 }
@@ -149,7 +154,7 @@ void print_report(const Json& report, bool recompiled) {
              report.at("entries").dump(), report.at("good").dump(), report.at("damaged").dump(),
              report.at("other_version").dump());
   if (recompiled) {
-    fmt::print("  compiled anew: {} same, {} differ, {} of another toolchain\n",
+    fmt::print("  compiled again: {} same, {} differ, {} of another toolchain\n",
                report.at("same").dump(), report.at("differs").dump(),
                report.at("other_toolchain").dump());
   }
@@ -181,8 +186,8 @@ Result<int> run(const Options& options) {
 Command add_verify(CLI::App& cache) {
   CLI::App* app = add_subcommand(
       cache, "verify", "check that entries are what they say they are",
-      "Exit status: 0 all are good, 3 some are damaged, 4 none is damaged and some differ from "
-      "what the compiler makes of their source.");
+      "Exit status: 0 all are good, 3 some are damaged, 4 none is damaged and the compiler gives "
+      "other bytes for some.");
   auto options = std::make_shared<Options>();
   options->filter.add_to(*app);
   add_flag(*app, "--recompile", options->recompile,

@@ -1,4 +1,5 @@
-// octile cache why: whether a problem's kernel would be found, and if not, what is nearest to it.
+// octile cache why: says whether a problem's kernel would be found, and if not, which entry is
+// nearest to it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,9 +12,9 @@
 #include "generator/families.h"
 #include "runtime/api/boundary.h"
 #include "runtime/compiler/cubin.h"
-#include "tools/cache/verbs.h"
 #include "tools/cache/entries.h"
 #include "tools/cache/key_difference.h"
+#include "tools/cache/verbs.h"
 
 namespace octile::tools::verbs {
 namespace {
@@ -25,13 +26,13 @@ using octile::cache::Toolchain;
 
 struct Options {
   ProblemOptions problem;
-  std::vector<std::string> words;  // canonical text, quoted or not
+  std::vector<std::string> words;  // of the canonical text, quoted or not
   std::int64_t tokens = 4096;
   std::string device = "h200";
   bool json = false;
 };
 
-// What a plan would look for, and with which toolchain.
+// The kernel that a plan would look for, and its toolchain.
 struct Wanted {
   Problem problem;
   std::int64_t bucket = 0;
@@ -39,7 +40,8 @@ struct Wanted {
   EmittedKernel kernel;
   octile::cache::Identity identity;
   std::string digest;
-  std::optional<Toolchain> toolchain;  // nothing: this process compiles nothing, any will do
+  std::optional<Toolchain>
+      toolchain;  // nothing: this process compiles nothing, so any toolchain serves
 };
 
 Result<Problem> read_problem(const Options& options) {
@@ -62,10 +64,10 @@ Result<Wanted> wanted_kernel(const Options& options, Engine& engine) {
   if (!problem) return tl::unexpected<Error>(problem.error());
   const auto device = device_spec(options.device);
   if (!device) return tl::unexpected<Error>(device.error());
-  const std::int64_t stated = tokens_of(*problem);
-  const std::int64_t tokens = stated == kDynamic ? options.tokens : stated;
+  const TokenAxis axis = token_axis(*problem);
+  const std::int64_t tokens = axis.is_dynamic() ? options.tokens : axis.tokens;
   if (tokens < 1) return refuse(fmt::format("--tokens is {}; allowed are 1 and more", tokens));
-  // As a plan chooses: one configuration for all counts of a bucket.
+  // A plan chooses one configuration for all counts of a bucket.
   const std::int64_t bucket = bucket_upper(bucket_of(tokens));
   Choice choice = engine.choose_config(*problem, bucket, *device);
   auto kernel = emit(*problem, choice.config, *device, embedded_templates());
@@ -82,7 +84,7 @@ Result<Wanted> wanted_kernel(const Options& options, Engine& engine) {
                 std::move(toolchain)};
 }
 
-// The entry that would be run: found by the store, and its cubin is the kernel.
+// Returns the entry that would run: the store finds it, and its cubin is the kernel.
 std::optional<Hit> find(const Wanted& wanted, octile::cache::Store& store) {
   auto hit = store.peek(wanted.identity, wanted.toolchain);
   if (hit && !validate_cubin(hit->entry.cubin, wanted.identity.architecture,
@@ -97,12 +99,12 @@ struct Nearest {
   Entry entry;
 };
 
-// What the cache has beside what was wanted: the best of the readable entries, and files under the
-// kernel's own name that cannot be used. One entry at a time is in memory, whatever the cache has.
 struct Others {
-  std::optional<Nearest> nearest;
-  Json refused = Json::array();
+  std::optional<Nearest> nearest;  // of the entries that can be read
+  Json refused = Json::array();    // files under the kernel's own name that cannot be used
 };
+
+// Returns what the cache has instead of the kernel. Only one entry at a time is in memory.
 
 Others others(const Wanted& wanted, const std::vector<Listing>& entries,
               octile::cache::Store& store) {
@@ -179,7 +181,7 @@ void print_nearest(const Json& near, const std::string& config) {
     fmt::print("  {}  {}\n", i == 0 ? "differs in " : "and in     ", text_of(d, "field"));
     fmt::print("    wanted     {}\n    found      {}\n", text_of(d, "wanted"), text_of(d, "found"));
   }
-  // The key is this kernel's, so it is the cubin or the place that does not serve.
+  // The key is this kernel's, so its cubin or its root is what does not serve.
   if (differences.empty()) fmt::print("  its key is the same, but it is not used; see verify\n");
 }
 
@@ -205,7 +207,7 @@ void print_answer(const Json& object, const Engine& engine) {
   fmt::print("  {}\n", engine.options().offline
                            ? "OCTILE_OFFLINE forbids compiling it here: unset that, or import an "
                              "archive that has it (octile cache import)"
-                           : "the first prepare() of it compiles it; `octile cache warm` does so "
+                           : "the first prepare() of it compiles it; `octile compile` does so "
                              "ahead of time");
 }
 
@@ -224,14 +226,15 @@ Result<int> run(const Options& options) {
 
 Command add_why(CLI::App& cache) {
   CLI::App* app = add_subcommand(
-      cache, "why", "would a problem's kernel be found; if not, what is nearest and how it differs",
+      cache, "why",
+      "say whether a problem's kernel would be found; if not, what is nearest and how it differs",
       "Exit status: 0 it would be found, 3 it would be compiled.");
   auto options = std::make_shared<Options>();
   add_option(*app, "text", options->words, "the problem's canonical text");
   options->problem.add_to(*app);
-  add_option(*app, "--tokens", options->tokens, "token count where the problem leaves it open")
+  add_option(*app, "--tokens", options->tokens, "token count, if the problem leaves it open")
       .show_default();
-  add_target_option(*app, options->device, "what for");
+  add_target_option(*app, options->device, "the device");
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};
 }

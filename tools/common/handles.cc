@@ -59,7 +59,7 @@ Result<Json> PlanHandle::describe() const {
   if (Status ok = check(octile_plan_describe(plan_.get(), text.data(), &size)); !ok) {
     return tl::unexpected<Error>(ok.error());
   }
-  text.resize(size - 1);  // the terminator
+  text.resize(size - 1);  // without the terminator
   return Json::parse(text);
 }
 

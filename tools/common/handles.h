@@ -1,4 +1,4 @@
-// The public C API as C++ values: handles that destroy themselves, errors with their sentence.
+// The public C API as C++ values: handles that destroy themselves, and errors with a sentence.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@ namespace octile::tools {
 
 using Json = nlohmann::ordered_json;
 
-// The status of a call with the sentence this thread's octile_last_error() holds.
+// Returns the status of a call, with this thread's octile_last_error() as its sentence.
 Status check(octile_status status);
 
-// Options as the environment says. Warnings of the library go to stderr.
+// A library with the options of the environment. Its warnings go to stderr.
 class LibraryHandle {
  public:
-  // compile_threads 0: one per core.
+  // If compile_threads is 0, there is one thread per core.
   static Result<LibraryHandle> create(int compile_threads = 0);
   octile_library* get() const { return library_.get(); }
 
@@ -31,16 +31,16 @@ class LibraryHandle {
   std::unique_ptr<octile_library, Destroy> library_;
 };
 
-// Destroyed before its library.
+// A plan, which must be destroyed before its library.
 class PlanHandle {
  public:
   static Result<PlanHandle> create(const LibraryHandle& library, const std::string& device,
                                    const Problem& problem);
   Status prepare(std::int64_t lo, std::int64_t hi) const;
-  // As octile_plan_describe documents it.
+  // Returns the document that octile_plan_describe describes.
   Result<Json> describe() const;
   Result<std::size_t> workspace_bytes(std::int64_t tokens) const;
-  // struct_size is filled in. `stream` is a CUstream.
+  // Fills in struct_size. `stream` is a CUstream.
   Status run(octile_gemm_args args, void* stream) const;
   Status run(octile_quantize_args args, void* stream) const;
   octile_plan* get() const { return plan_.get(); }

@@ -1,4 +1,4 @@
-// Independent pieces of work on a library's threads.
+// Runs independent pieces of work on a library's threads.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace octile::tools {
 
-// Calls work(i) for each i below `count` and returns when all have ended. The first exception in
-// the order of the indices is thrown again.
+// Calls work(i) for each i below `count` and returns when all calls have ended. Then it rethrows
+// the exception of the lowest index, if there is one.
 template <typename Work>
 void for_each_on(WorkerPool& workers, std::size_t count, const Work& work) {
   std::vector<std::exception_ptr> thrown(count);

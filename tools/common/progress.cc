@@ -49,7 +49,7 @@ void Progress::done() {
   changed_.notify_one();
 }
 
-// Wakes a second after a step began, then every second (terminal) or every ten.
+// Wakes one second after a step began, then every second on a terminal, and else every ten.
 void Progress::watch() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {

@@ -1,4 +1,4 @@
-// Says on stderr what takes longer than a second.
+// Prints steps that take longer than a second to stderr.
 #pragma once
 
 #include <chrono>
@@ -11,8 +11,8 @@
 namespace octile::tools {
 
 enum class ProgressMode {
-  kAuto,    // where stderr is a terminal: one line, rewritten
-  kAlways,  // also elsewhere: a line when a step has taken a second, then one every ten
+  kAuto,    // only on a terminal: one line, rewritten
+  kAlways,  // also elsewhere: one line after a second, then one every ten seconds
 };
 
 class Progress {
@@ -22,7 +22,7 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
   ~Progress();
 
-  // From here on this is what is being done; ends the step before it.
+  // Begins a step and ends the one before it.
   void step(std::string what);
   void done();
 
@@ -40,7 +40,7 @@ class Progress {
   Clock::time_point began_;
   bool shown_ = false;
   bool stopping_ = false;
-  std::thread watcher_;  // last: uses everything above
+  std::thread watcher_;  // last, because it uses everything above
 };
 
 }  // namespace octile::tools

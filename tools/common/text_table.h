@@ -1,4 +1,4 @@
-// A table for the terminal: numbers to the right, words to the left.
+// A table for the terminal. Numbers are aligned right, words left.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@ namespace octile::tools {
 
 class TextTable {
  public:
-  // A heading that begins with '<' is of a column of words, left-aligned; the mark is not printed.
+  // A heading that begins with '<' aligns its column left; the '<' is not printed.
   explicit TextTable(std::vector<std::string> headings);
-  void add_row(std::vector<std::string> cells);  // as many as there are headings
-  // Every line indented by two spaces and ended.
+  void add_row(std::vector<std::string> cells);  // one cell per heading
+  // Returns the lines, each indented by two spaces.
   std::string render() const;
 
  private:

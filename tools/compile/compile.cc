@@ -1,14 +1,23 @@
-// octile compile: kernels into the cache, without a GPU.
+// octile compile: every kernel that problems or models need, compiled ahead of time into the cache,
+// without a GPU.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <charconv>
 #include <chrono>
-#include <future>
+#include <cstdio>
+#include <iterator>
 #include <memory>
 #include <utility>
+#include <vector>
 
+#include "runtime/api/boundary.h"
+#include "runtime/engine/describe.h"
 #include "tools/command.h"
+#include "tools/common/on_workers.h"
 #include "tools/compile/kernel_report.h"
+#include "tools/compile/needed_kernels.h"
 
 namespace octile::tools {
 namespace {
@@ -16,95 +25,248 @@ namespace {
 struct Options {
   WorkOptions work;
   std::string device = "h200";
+  std::string part = "1/1";
   int jobs = 0;
   bool json = false;
   bool progress = false;
 };
 
-// Compiles what one problem needs, in its own plan: one object for each of its kernels.
-Result<std::vector<Json>> compile_one(const LibraryHandle& library, const std::string& device,
-                                      const Work& work) {
-  const auto plan = PlanHandle::create(library, device, work.problem);
-  if (!plan) return tl::unexpected<Error>(plan.error());
-  for (const TokenRange& range : work.tokens) {
-    if (Status ok = plan->prepare(range.lo, range.hi); !ok) {
-      return tl::unexpected<Error>(ok.error());
+// --part I/N: of the kernels in the order of their digests, each N-th from the I-th on. Processes
+// that are given the same work and different parts share it without talking to each other.
+struct Part {
+  std::size_t index = 1;
+  std::size_t count = 1;
+};
+
+Result<Part> read_part(const std::string& text) {
+  Part part;
+  const char* end = text.data() + text.size();
+  const auto first = std::from_chars(text.data(), end, part.index);
+  if (first.ec == std::errc() && first.ptr != end && *first.ptr == '/') {
+    const auto second = std::from_chars(first.ptr + 1, end, part.count);
+    if (second.ec == std::errc() && second.ptr == end && 1 <= part.index &&
+        part.index <= part.count) {
+      return part;
     }
   }
-  const auto description = plan->describe();
-  if (!description) return tl::unexpected<Error>(description.error());
-  std::vector<Json> kernels;
-  for (const Json& kernel : description->at("kernels")) {
-    Json object{{"problem", description->at("problem")}, {"device", description->at("device")}};
-    object.update(kernel);
-    kernels.push_back(std::move(object));
-  }
-  return kernels;
+  return refuse(fmt::format("--part is '{}'; allowed: I/N with 1 <= I <= N, such as 1/4", text));
 }
 
-// All problems at once; the library's workers bound how many kernels are compiled at a time.
-Result<Json> compile_all(const LibraryHandle& library, const Options& options,
-                         const std::vector<Work>& works) {
-  std::vector<std::future<Result<std::vector<Json>>>> pending;
-  pending.reserve(works.size());
-  for (const Work& work : works) {
-    pending.push_back(
-        std::async(std::launch::async, [&] { return compile_one(library, options.device, work); }));
+// --- compiling ---
+
+struct Kernel {
+  std::string digest;
+  NeededKernel needed;
+  Result<Built> built = Built{};
+  bool kept = false;      // the cache has it now
+  bool replaced = false;  // it cannot be had, and plans use the cost model's kernels instead
+
+  bool failed() const { return !replaced && (!built || !kept); }
+};
+
+std::vector<Kernel> part_of(const NeededKernels& kernels, const Part& part) {
+  std::vector<Kernel> own;
+  std::size_t index = 0;
+  for (const auto& [digest, needed] : kernels) {
+    if (index++ % part.count == part.index - 1) own.push_back({digest, needed});
   }
-  Json kernels = Json::array();
-  Status failed;
-  for (auto& one : pending) {
-    auto made = one.get();
-    if (!made && failed) failed = tl::unexpected<Error>(made.error());
-    if (!made) continue;
-    for (Json& kernel : *made) kernels.push_back(std::move(kernel));
-  }
-  if (!failed) return tl::unexpected<Error>(failed.error());
-  return kernels;
+  return own;
 }
 
-void print_summary(const Json& kernels, std::size_t problems, double seconds) {
-  const Json distinct = distinct_kernels(kernels);
-  fmt::print("{}", kernel_table(distinct));
-  const auto hits = std::count_if(distinct.begin(), distinct.end(),
-                                  [](const Json& k) { return k.at("cache") == "hit"; });
-  fmt::print("\n  {} kernel{} for {} problem{} in {:.2f} s: {} from the cache, {} compiled\n",
-             distinct.size(), distinct.size() == 1 ? "" : "s", problems, problems == 1 ? "" : "s",
-             seconds, hits, static_cast<std::int64_t>(distinct.size()) - hits);
+bool chosen_by_a_record(const NeededKernel& kernel) {
+  return std::ranges::any_of(kernel.uses, [](const KernelUse& use) {
+    return std::ranges::any_of(use.chosen_by, [](ChosenBy by) { return by != ChosenBy::kModel; });
+  });
+}
+
+class Compilation {
+ public:
+  Compilation(Library& library, const DeviceSpec& device, bool progress)
+      : library_(library), device_(device), each_line_(progress), progress_(ProgressMode::kAuto) {}
+
+  // On all workers. An error of one kernel is kept with it and stops no other.
+  void run(std::vector<Kernel>& kernels) {
+    std::atomic<std::size_t> ended = 0;
+    for_each_on(library_.workers, kernels.size(), [&](std::size_t i) {
+      make(kernels[i]);
+      report(kernels[i], ++ended, kernels.size());
+    });
+    progress_.done();
+  }
+
+  // Records are advisory, to a plan as here: the cost model's kernels replace one that a record
+  // chose and that cannot be had.
+  Status replace_failed(std::vector<Kernel>& kernels) {
+    std::vector<Kernel> others;
+    for (Kernel& kernel : kernels) {
+      if (kernel.built || !chosen_by_a_record(kernel.needed)) continue;
+      const auto instead = model_kernels(kernel.needed, device_);
+      if (!instead) return tl::unexpected<Error>(instead.error());
+      std::vector<Kernel> made = part_of(*instead, Part{});
+      run(made);
+      kernel.replaced = std::ranges::none_of(made, &Kernel::failed);
+      if (kernel.replaced) std::ranges::move(made, std::back_inserter(others));
+    }
+    std::ranges::move(others, std::back_inserter(kernels));
+    return {};
+  }
+
+ private:
+  void make(Kernel& kernel) {
+    Engine& engine = library_.engine;
+    kernel.built = engine.build(kernel.needed.uses.front().problem, kernel.needed.config, device_);
+    if (!kernel.built) return;
+    const cache::Toolchain& toolchain = kernel.built->kernel->toolchain;
+    kernel.kept = kernel.built->state == CacheState::kHit ||
+                  engine.store().lookup(kernel.needed.identity, toolchain).has_value();
+  }
+
+  void report(const Kernel& kernel, std::size_t ended, std::size_t count) {
+    if (!each_line_) return progress_.step(fmt::format("{} of {} kernels", ended, count));
+    const std::string what =
+        !kernel.built ? "failed" : std::string(octile::name_of(kernel.built->state));
+    fmt::print(stderr, "  {} of {}: {} {}\n", ended, count, what,
+               kernel.needed.identity.entry_name);
+  }
+
+  Library& library_;
+  const DeviceSpec& device_;
+  const bool each_line_;
+  Progress progress_;
+};
+
+// --- what came of it ---
+
+Json to_json(const KernelUse& use) {
+  Json chosen_by = Json::array();
+  for (const ChosenBy by : use.chosen_by) chosen_by.push_back(octile::name_of(by));
+  return {{"problem", to_text(use.problem)}, {"buckets", use.buckets}, {"chosen_by", chosen_by}};
+}
+
+Json to_json(const Kernel& kernel) {
+  Json object;
+  if (kernel.built) {
+    object = describe(*kernel.built->kernel);
+    object["kept"] = kernel.kept;
+  } else {
+    object = {{"name", kernel.needed.identity.entry_name},
+              {"config", to_text(kernel.needed.config)},
+              {"source_digest", kernel.digest},
+              {"error", kernel.built.error().message},
+              {"replaced", kernel.replaced}};
+  }
+  Json& problems = object["problems"] = Json::array();
+  for (const KernelUse& use : kernel.needed.uses) problems.push_back(to_json(use));
+  return object;
+}
+
+struct Run {
+  std::size_t problems = 0;
+  std::size_t all = 0;  // kernels of all parts
+  double seconds = 0;
+};
+
+Json summarise(const std::vector<Kernel>& kernels, const Options& options, const Run& run) {
+  Json array = Json::array();
+  for (const Kernel& kernel : kernels) array.push_back(to_json(kernel));
+  const auto hits = std::ranges::count_if(kernels, [](const Kernel& kernel) {
+    return kernel.built && kernel.built->state != CacheState::kMiss;
+  });
+  const auto compiled = std::ranges::count_if(kernels, [](const Kernel& kernel) {
+    return kernel.built && kernel.built->state == CacheState::kMiss;
+  });
+  return {{"device", options.device},
+          {"part", options.part},
+          {"all", run.all},
+          {"hits", hits},
+          {"compiled", compiled},
+          {"seconds", run.seconds},
+          {"kernels", std::move(array)}};
+}
+
+void print_summary(const Json& summary, const Run& run) {
+  const Json& kernels = summary.at("kernels");
+  const std::string part = summary.at("part").get<std::string>();
+  fmt::print("{}\n", kernel_table(kernels));
+  fmt::print("  {} kernel{}{} for {} problem{} in {:.2f} s: {} from the cache, {} compiled\n",
+             kernels.size(), kernels.size() == 1 ? "" : "s",
+             part == "1/1" ? "" : fmt::format(" (part {} of {})", part, run.all), run.problems,
+             run.problems == 1 ? "" : "s", run.seconds, summary.at("hits").dump(),
+             summary.at("compiled").dump());
   fmt::print("  {}\n", chosen_by_line(kernels));
 }
 
+void warn_of_replaced(const std::vector<Kernel>& kernels) {
+  for (const Kernel& kernel : kernels) {
+    if (!kernel.replaced) continue;
+    fmt::print(stderr,
+               "octile: warning: a tuning record's configuration is not used, the cost model's "
+               "is: {}\n",
+               kernel.built.error().message);
+  }
+}
+
+// Returns the first failure, with how many there were. A kernel that was compiled and that the
+// cache does not have afterwards is a failure: the next process compiles it again.
+Status outcome(const std::vector<Kernel>& kernels, const std::string& root) {
+  const auto first = std::ranges::find_if(kernels, &Kernel::failed);
+  if (first == kernels.end()) return {};
+  const auto count = std::ranges::count_if(kernels, &Kernel::failed);
+  if (!first->built) {
+    return fail(first->built.error().code,
+                fmt::format("{} of {} kernels failed; the first: {}", count, kernels.size(),
+                            first->built.error().message));
+  }
+  return fail(ErrorCode::kInternal,
+              fmt::format("{} of {} kernels were compiled and could not be kept in {}; see the "
+                          "warning above, then run the same command again",
+                          count, kernels.size(), root));
+}
+
 Status run(const Options& options) {
+  const auto part = read_part(options.part);
+  if (!part) return tl::unexpected<Error>(part.error());
   const auto works = options.work.read();
   if (!works) return tl::unexpected<Error>(works.error());
-  if (const auto device = device_spec(options.device); !device) {
-    return tl::unexpected<Error>(device.error());
-  }
+  const auto device = device_spec(options.device);
+  if (!device) return tl::unexpected<Error>(device.error());
   const auto library = LibraryHandle::create(options.jobs);
   if (!library) return tl::unexpected<Error>(library.error());
-  Progress progress(progress_mode(options.progress));
-  progress.step(fmt::format("compiling for {} problems", works->size()));
-  const auto start = std::chrono::steady_clock::now();
-  const auto kernels = compile_all(*library, options, *works);
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  progress.done();
-  if (!kernels) return tl::unexpected<Error>(kernels.error());
-  if (options.json) {
-    print_json(*kernels);
-  } else {
-    print_summary(*kernels, works->size(), took.count());
+  Library& internals = library->get()->library;
+  const std::string root = internals.engine.store().options().writable_root;
+  if (root.empty()) {
+    return refuse(
+        "there is no cache folder to compile into; allowed: OCTILE_CACHE_DIR, or HOME, set");
   }
-  return {};
+  const auto needed = needed_kernels(*works, *device, internals.engine);
+  if (!needed) return tl::unexpected<Error>(needed.error());
+  std::vector<Kernel> kernels = part_of(*needed, *part);
+
+  const auto start = std::chrono::steady_clock::now();
+  Compilation compilation(internals, *device, options.progress);
+  compilation.run(kernels);
+  if (Status ok = compilation.replace_failed(kernels); !ok) return ok;
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+
+  const Run done{works->size(), needed->size(), took.count()};
+  const Json summary = summarise(kernels, options, done);
+  options.json ? print_json(summary) : print_summary(summary, done);
+  warn_of_replaced(kernels);
+  return outcome(kernels, root);
 }
 
 }  // namespace
 
 Command add_compile(CLI::App& root) {
   CLI::App* app = add_subcommand(
-      root, "compile", "compile the kernels of a problem or a model into the cache; needs no GPU");
+      root, "compile",
+      "compile the kernels of problems or models into the cache, on all cores; needs no GPU");
   auto options = std::make_shared<Options>();
-  options->work.add_to(*app, "1 to 16384");
-  add_target_option(*app, options->device, "what to compile for");
+  options->work.add_to(*app, "1 to 16384, with --model those of the model");
+  add_target_option(*app, options->device, "the device to compile for");
+  add_option(*app, "--part", options->part,
+             "I/N: compile only the I-th of N shares of the kernels, for N processes or machines")
+      .show_default();
   add_jobs_option(*app, options->jobs);
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);

@@ -1,4 +1,4 @@
-// octile emit: the CUDA source of one kernel.
+// octile emit: prints the CUDA source of one kernel.
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -27,7 +27,7 @@ struct Options {
   bool json = false;
 };
 
-// The configuration to emit; nothing chose one that --config states.
+// The configuration to emit. --config states it without a choice.
 struct Wanted {
   KernelConfig config;
   std::optional<Choice> choice;
@@ -38,20 +38,18 @@ Result<Wanted> wanted_config(const Options& options, const Problem& problem,
   if (options.config.empty()) {
     const auto library = LibraryHandle::create();
     if (!library) return tl::unexpected<Error>(library.error());
-    const std::int64_t stated = tokens_of(problem);
+    const TokenAxis axis = token_axis(problem);
     Choice choice = library->get()->library.engine.choose_config(
-        problem, stated == kDynamic ? options.tokens : stated, device);
+        problem, axis.is_dynamic() ? options.tokens : axis.tokens, device);
     return Wanted{choice.config, std::move(choice)};
   }
-  const auto stated = [](const auto& c) { return Wanted{c, std::nullopt}; };
-  if (std::holds_alternative<GemmProblem>(problem)) {
-    return parse_gemm_config(options.config).map(stated);
-  }
-  return parse_quantize_config(options.config).map(stated);
+  return parse_config(problem, options.config).map([](const KernelConfig& config) {
+    return Wanted{config, std::nullopt};
+  });
 }
 
-// By what the configuration was chosen. A record speaks of the kernel that was timed, so it says
-// where today's source is another one.
+// Returns what chose the configuration. If a tuning record timed a source that is not the one
+// emitted now, the text says so.
 std::string chosen_by_text(const Wanted& wanted, const EmittedKernel& kernel,
                            const DeviceSpec& device) {
   if (!wanted.choice) return "the command line";
@@ -113,14 +111,12 @@ Command add_emit(CLI::App& root) {
   CLI::App* app = add_subcommand(root, "emit", "print the CUDA source of one kernel");
   auto options = std::make_shared<Options>();
   options->problem.add_to(*app);
-  add_target_option(*app, options->device, "what to generate for");
-  add_option(*app, "--tokens", options->tokens, "token count to choose for where M or ROWS is ?")
-      .show_default();
+  add_target_option(*app, options->device, "the device to generate for");
+  add_option(*app, "--tokens", options->tokens, "token count, if M or ROWS is ?").show_default();
   add_option(*app, "--config", options->config, "configuration text instead of the chosen one");
   add_option(*app, "-o,--output", options->output, "file to write instead of stdout");
   add_flag(*app, "--explain", options->explain,
-           "print instead by what the configuration was chosen, and what shape, recipe and "
-           "configuration "
+           "print instead what chose the configuration, and what shape, recipe and configuration "
            "changed in the source, and why");
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <set>
 #include <string_view>
 
 #include "tools/common/text_table.h"
@@ -19,20 +18,10 @@ std::string spills_text(const Json& kernel) {
 
 }  // namespace
 
-Json distinct_kernels(const Json& kernels) {
-  std::set<std::string> seen;
-  Json distinct = Json::array();
-  for (const Json& kernel : kernels) {
-    if (seen.insert(kernel.at("source_digest").get<std::string>()).second) {
-      distinct.push_back(kernel);
-    }
-  }
-  return distinct;
-}
-
 std::string kernel_table(const Json& kernels) {
   TextTable table({"<kernel", "registers", "shared memory", "spills", "compile", "cubin", "cache"});
   for (const Json& kernel : kernels) {
+    if (kernel.contains("error")) continue;
     table.add_row({kernel.at("name").get<std::string>(),
                    fmt::format("{}", kernel.at("registers").get<int>()),
                    bytes_text(kernel.at("smem_bytes").get<double>()), spills_text(kernel),
@@ -55,7 +44,9 @@ std::string configuration_lines(const Json& kernels) {
 std::string chosen_by_line(const Json& kernels) {
   std::map<std::string, int> counts;
   for (const Json& kernel : kernels) {
-    for (const Json& by : kernel.at("chosen_by")) ++counts[by.get<std::string>()];
+    for (const Json& use : kernel.at("problems")) {
+      for (const Json& by : use.at("chosen_by")) ++counts[by.get<std::string>()];
+    }
   }
   std::string text = "token-count buckets by what chose their kernel: ";
   for (const char* by : {"record", "near record", "model"}) {

@@ -1,4 +1,4 @@
-// Kernels as octile_plan_describe gives them, for people.
+// Tables and lines about kernels, each of them an object that octile_plan_describe documents.
 #pragma once
 
 #include <string>
@@ -7,14 +7,13 @@
 
 namespace octile::tools {
 
-// The first of each kernel of an array: a kernel that serves several problems stands once.
-Json distinct_kernels(const Json& kernels);
-
-// Name, registers, shared memory, spills, compile time, size, hit or miss.
+// Returns a table of name, registers, shared memory, spills, compile time, size, and hit or miss.
+// Kernels with an "error" have no row.
 std::string kernel_table(const Json& kernels);
-// Template and configuration, a line each.
+// Returns one line for each kernel: its template and its configuration.
 std::string configuration_lines(const Json& kernels);
-// How many token-count buckets got their kernel by a record, a near record and the cost model.
+// Returns how many token-count buckets got their kernel from a record, a near record and the cost
+// model. Each kernel has "problems", objects with an array "chosen_by".
 std::string chosen_by_line(const Json& kernels);
 
 std::string bytes_text(double bytes);  // "28.0 MiB"

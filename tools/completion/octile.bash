@@ -1,4 +1,4 @@
-# bash completion for octile: asks the command itself, so that it cannot fall behind it.
+# Bash completion for octile. It asks the command for its help, so it is never out of date.
 _octile() {
   local current=${COMP_WORDS[COMP_CWORD]} help
   local -a path=()
@@ -6,7 +6,7 @@ _octile() {
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
     [[ $word == -* ]] && break
     path+=("$word")
-    # Below `octile cache VERB` and the other subcommands there is nothing but arguments.
+    # Only `octile cache` has subcommands; all other words are arguments.
     [[ ${path[0]} == cache && ${#path[@]} -lt 2 ]] || break
   done
   help=$("${COMP_WORDS[0]}" "${path[@]}" --help 2>/dev/null) || return 0

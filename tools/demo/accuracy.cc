@@ -5,10 +5,10 @@
 #include <array>
 
 #include "generator/core/layout.h"
-#include "runtime/reference/cast.h"
-#include "runtime/families/quantize/reference_dequantize.h"
-#include "runtime/reference/metrics.h"
 #include "runtime/families/quantize/reference.h"
+#include "runtime/families/quantize/reference_dequantize.h"
+#include "runtime/reference/cast.h"
+#include "runtime/reference/metrics.h"
 #include "tools/common/text_table.h"
 
 namespace octile::tools {
@@ -30,7 +30,7 @@ Study make_study(const ActivationSpec& spec) {
   return s;
 }
 
-// Codes and scales of the contract's quantiser, multiplied back.
+// Quantises and dequantises with the host reference.
 Result<std::vector<float>> restore(const Study& s, const QuantizeProblem& problem,
                                    const QuantizedLayout& layout) {
   std::vector<std::uint8_t> q(static_cast<std::size_t>(layout.data.bytes()));

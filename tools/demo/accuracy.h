@@ -1,4 +1,4 @@
-// What FP8 does to activations with outliers, by how many elements share a scale.
+// The loss of activations with outliers in FP8, by the number of elements that share a scale.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@ namespace octile::tools {
 
 struct GranularityLoss {
   Granularity granularity = Granularity::kNone;
-  std::int64_t scale_count = 0;  // padding excluded
-  std::int64_t scale_bytes = 0;  // as stored
+  std::int64_t scale_count = 0;  // without padding
+  std::int64_t scale_bytes = 0;  // with padding
   std::int64_t data_bytes = 0;
   double snr_db = 0;
-  double snr_bulk_db = 0;    // over all elements but the outlier and the two large channels
-  double flushed_share = 0;  // nonzero elements that became zero
-  // The same of the model that tutorials compute with: codes are integers from -448 to 448.
+  double snr_bulk_db = 0;    // of all elements but the outlier and the two large channels
+  double flushed_share = 0;  // of nonzero elements: those that became zero
+  // The same losses if codes are integers from -448 to 448, as tutorials take them.
   double integer_snr_db = 0;
   double integer_snr_bulk_db = 0;
   double integer_flushed_share = 0;
@@ -33,8 +33,8 @@ struct OutlierStudy {
   std::vector<GranularityLoss> rows;  // per tensor, 128x128, 1x128
 };
 
-// Quantises the activations per tensor, in 128x128 and in 1x128 blocks, on the host. `began` is
-// told what is being done.
+// Quantises the activations per tensor, in 128x128 and in 1x128 blocks, on the host. Calls `began`
+// with the name of each step.
 Result<OutlierStudy> study_outlier(const reference::ActivationSpec& spec,
                                    const std::function<void(const std::string&)>& began);
 

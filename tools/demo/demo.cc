@@ -1,4 +1,6 @@
 // octile demo: the main job on realistic input, with a GPU or without one.
+//
+//   activations with outliers -> their loss in FP8 -> kernels -> forward pass -> checks
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,11 +9,12 @@
 #include <memory>
 #include <optional>
 
+#include "generator/gemm/passes.h"
 #include "runtime/engine/target.h"
 #include "tools/command.h"
+#include "tools/compile/kernel_report.h"
 #include "tools/demo/accuracy.h"
 #include "tools/demo/forward.h"
-#include "tools/compile/kernel_report.h"
 #include "tools/demo/quantizing.h"
 #include "tools/doctor/surroundings.h"
 #include "tools/models/workload.h"
@@ -35,11 +38,28 @@ struct Shape {
   std::int64_t m = 0, n = 0, k = 0;
 };
 
-// Where kernels are compiled for and where the product runs.
 struct Where {
-  std::string compile_for;  // "cuda:0", "h200"
-  bool on_gpu = false;
+  std::string compile_for;  // the device that kernels are compiled for: "cuda:0", "h200"
+  bool on_gpu = false;      // the GEMM runs there, and not on the host
 };
+
+// Returns the layer of the demo, or a part of it if `quick`.
+Result<Shape> shape_of(const ModelFile& model, bool quick) {
+  const auto gemm = std::find_if(model.gemms.begin(), model.gemms.end(),
+                                 [](const ModelGemm& g) { return g.n == 4096 && g.k == 7168; });
+  if (gemm == model.gemms.end()) {
+    return fail(ErrorCode::kInternal, "the model file has no layer of 4096 x 7168");
+  }
+  return Shape{gemm->name, quick ? 256 : 1024, quick ? 512 : gemm->n, gemm->k};
+}
+
+// Returns --device if it is given, else the first GPU, else h200 and the host.
+Where where_to_run(const std::string& device, const FoundDevice* live) {
+  if (device.starts_with("cuda")) return {device, true};
+  if (device.empty() && live != nullptr) return {fmt::format("cuda:{}", live->ordinal), true};
+  const bool named = !device.empty() && device != "host";
+  return {named ? device : "h200", false};
+}
 
 class Demo {
  public:
@@ -50,14 +70,14 @@ class Demo {
         began_([this](const std::string& what) { progress_.step(what); }) {}
 
   Status run() {
-    Status ok = choose();
+    Status ok = prepare();
     if (ok) ok = study_accuracy();
     if (ok) ok = compile();
     if (ok) ok = forward();
     progress_.done();
     if (ok && options_.json) print_json(document_);
     if (ok && !passed_) {
-      return fail(ErrorCode::kInternal, "demo: the product is not what it should be, see above");
+      return fail(ErrorCode::kInternal, "demo: the result of the GEMM is wrong, see above");
     }
     return ok;
   }
@@ -70,43 +90,36 @@ class Demo {
     (void)std::fflush(stdout);
   }
 
-  // Shape, device, and what this machine lacks.
-  Status choose() {
+  // Chooses shape and device, and says what this machine lacks.
+  Status prepare() {
     if (!options_.device.empty()) {
       const auto target = resolve_target(options_.device);
       if (!target) return tl::unexpected<Error>(target.error());
     }
     const auto model = find_model(kModel);
     if (!model) return tl::unexpected<Error>(model.error());
-    const auto gemm = std::find_if(model->gemms.begin(), model->gemms.end(),
-                                   [](const ModelGemm& g) { return g.n == 4096 && g.k == 7168; });
-    if (gemm == model->gemms.end()) {
-      return fail(ErrorCode::kInternal, "the model file has no layer of 4096 x 7168");
-    }
-    shape_ = {gemm->name, options_.quick ? 256 : 1024, options_.quick ? 512 : gemm->n, gemm->k};
+    auto shape = shape_of(*model, options_.quick);
+    if (!shape) return tl::unexpected<Error>(shape.error());
+    shape_ = std::move(*shape);
     began_("looking at this machine");
     surroundings_ = look_around(library_);
-    const FoundDevice* live = surroundings_.first_usable();
-    if (options_.device.starts_with("cuda")) {
-      where_ = {options_.device, true};
-    } else if (options_.device.empty() && live != nullptr) {
-      where_ = {fmt::format("cuda:{}", live->ordinal), true};
-    } else {
-      const bool named = !options_.device.empty() && options_.device != "host";
-      where_ = {named ? options_.device : "h200", false};
-    }
+    where_ = where_to_run(options_.device, surroundings_.first_usable());
+    introduce(model->model);
+    return {};
+  }
+
+  void introduce(const std::string& model) {
     document_ = {
-        {"model", model->model},
+        {"model", model},
         {"layer", {{"name", shape_.layer}, {"m", shape_.m}, {"n", shape_.n}, {"k", shape_.k}}},
         {"recipe", kRecipe},
         {"device", where_.compile_for},
         {"executor", where_.on_gpu ? where_.compile_for : "host"},
         {"machine", to_json(surroundings_)}};
     say(fmt::format("Octile: {} of {}, {} tokens: Y[{},{}] = X[{},{}] W[{},{}]^T in FP8 ({})\n",
-                    shape_.layer, model->model, shape_.m, shape_.m, shape_.n, shape_.m, shape_.k,
-                    shape_.n, shape_.k, kRecipe));
+                    shape_.layer, model, shape_.m, shape_.m, shape_.n, shape_.m, shape_.k, shape_.n,
+                    shape_.k, kRecipe));
     if (!surroundings_.missing.empty()) say("\n" + missing_text(surroundings_));
-    return {};
   }
 
   reference::ActivationSpec activations(float outlier) const {
@@ -119,7 +132,22 @@ class Demo {
   }
 
   Status study_accuracy() {
-    const reference::ActivationSpec spec = activations(kOutliers.front());
+    describe_activations(activations(kOutliers.front()));
+    Json studies = Json::array();
+    for (const float outlier : kOutliers) {
+      const auto study = study_outlier(activations(outlier), began_);
+      if (!study) return tl::unexpected<Error>(study.error());
+      studies.push_back(to_json(*study));
+      say(fmt::format("\n  outlier {:g}\n{}", outlier, to_table(*study)));
+    }
+    document_["quantisation"] = studies;
+    say("\n  E4M3 is floating point, so one scale per tensor loses little until the outlier pushes "
+        "the bulk\n  into its subnormals. Integers have no exponent and show a loss that FP8 does "
+        "not have.\n");
+    return {};
+  }
+
+  void describe_activations(const reference::ActivationSpec& spec) {
     document_["activations"] = {
         {"rows", spec.rows},
         {"cols", spec.cols},
@@ -131,18 +159,6 @@ class Demo {
         "cell an outlier\n\n2. Quantised to E4M3, and to the integers from -448 to 448 "
         "that tutorials take for FP8\n",
         spec.rows, spec.cols, spec.channel_30, spec.channel_50));
-    Json studies = Json::array();
-    for (const float outlier : kOutliers) {
-      const auto study = study_outlier(activations(outlier), began_);
-      if (!study) return tl::unexpected<Error>(study.error());
-      studies.push_back(to_json(*study));
-      say(fmt::format("\n  outlier {:g}\n{}", outlier, to_table(*study)));
-    }
-    document_["quantisation"] = studies;
-    say("\n  E4M3 has an exponent of its own, so scales per tensor lose little until the outlier "
-        "pushes the\n  bulk into its subnormals; integers have none, and show a loss that FP8 does "
-        "not have.\n");
-    return {};
   }
 
   std::vector<Work> kernel_problems() const {
@@ -167,7 +183,8 @@ class Demo {
     return kernel;
   }
 
-  // Without a compiler and without the kernel in a cache, this step says so and the rest goes on.
+  // If a kernel cannot be had, because there is no compiler and no cache holds it, this step says
+  // so and the demo continues on the host.
   Status compile() {
     Json kernels = Json::array();
     std::optional<Error> lacking;
@@ -239,7 +256,7 @@ Status run(const Options& options) {
 Command add_demo(CLI::App& root) {
   CLI::App* app = add_subcommand(
       root, "demo",
-      "the main job on realistic input: quantise, generate, compile, cache, run, verify");
+      "run the main job on realistic input: quantise, generate, compile, cache, run, verify");
   auto options = std::make_shared<Options>();
   add_option(*app, "--device", options->device,
              "where to run: cuda, cuda:N, host, or a device to compile for (" +

@@ -7,11 +7,12 @@
 #include <cmath>
 #include <utility>
 
+#include "generator/gemm/passes.h"
+#include "runtime/families/gemm/tensor_arguments.h"
 #include "runtime/reference/cast.h"
 #include "runtime/reference/parallel.h"
 #include "runtime/reference/synthetic.h"
 #include "tools/demo/quantizing.h"
-#include "runtime/families/gemm/tensor_arguments.h"
 
 namespace octile::tools {
 namespace {
@@ -30,7 +31,7 @@ double dot(const std::uint16_t* x, const std::uint16_t* w, std::int64_t k) {
   return sum;
 }
 
-// Four rows of Y against FP64 on what was quantised.
+// Compares four rows of Y with FP64 on X and W before quantising.
 double relative_error(const Layer& layer, const std::vector<std::uint8_t>& y) {
   const std::array<std::int64_t, 4> rows{0, layer.m / 3, 2 * layer.m / 3, layer.m - 1};
   std::vector<double> noise(static_cast<std::size_t>(layer.n));
@@ -62,7 +63,7 @@ double tflops_of(const Layer& layer, double us) {
          static_cast<double>(layer.k) / us * 1e-6;
 }
 
-// One timed call on the host: nothing drifts enough there to need rounds.
+// Times one call on the host, whose clock does not drift enough to need rounds.
 template <typename Work>
 auto timed(std::vector<Timing>& timings, const char* name, const Work& work) {
   const auto start = std::chrono::steady_clock::now();
@@ -72,7 +73,8 @@ auto timed(std::vector<Timing>& timings, const char* name, const Work& work) {
   return result;
 }
 
-// What one call reads and writes. Several, so that no call finds its operands in L2.
+// What one call reads and writes. Calls rotate over several slots, so that none finds its operands
+// in L2.
 struct Slot {
   DeviceBuffer x, w;
   DeviceTensor a, b;
@@ -178,7 +180,7 @@ bool equal(const HostTensor& x, const HostTensor& y) {
   return x.data == y.data && x.scales == y.scales;
 }
 
-// Codes against the reference's, the product against FP64.
+// Compares codes and scales with the host reference, and Y with FP64.
 Status verify(const LibraryHandle& library, const GpuSession& gpu, const Layer& layer,
               const Slot& slot, ForwardReport& report) {
   const auto a = download(gpu, slot.a);
@@ -286,7 +288,7 @@ std::string to_text(const ForwardReport& report) {
                         short_enough ? timing.median_us : timing.median_us * 1e-3,
                         short_enough ? "us" : "ms");
   }
-  text += fmt::format("  the product runs at {:.3g} TFLOP/s\n", report.tflops);
+  text += fmt::format("  the GEMM runs at {:.3g} TFLOP/s\n", report.tflops);
   if (report.compared_codes) {
     text += fmt::format("  codes and scales {} those of the host reference\n",
                         report.codes_equal ? "equal, bit for bit," : "DIFFER FROM");

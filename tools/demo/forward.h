@@ -1,5 +1,5 @@
-// The forward pass of one linear layer in FP8, Y[m,n] = X[m,k] W[n,k]^T: quantise X and W,
-// multiply, and say how far the result is from FP64.
+// The forward pass of one linear layer in FP8, Y[m,n] = X[m,k] W[n,k]^T: quantises X and W,
+// multiplies them, and compares the result with FP64.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,8 @@
 #include <vector>
 
 #include "generator/core/recipe.h"
-#include "generator/gemm/passes.h"
-#include "runtime/measure/gpu_session.h"
 #include "runtime/families/gemm/check.h"
+#include "runtime/measure/gpu_session.h"
 #include "runtime/measure/timing.h"
 #include "tools/common/handles.h"
 
@@ -18,7 +17,7 @@ namespace octile::tools {
 
 struct Layer {
   std::int64_t m = 0, n = 0, k = 0;
-  GemmProblem problem;           // of the recipe; m dynamic
+  GemmProblem problem;           // with the recipe's types; m is dynamic
   std::vector<std::uint16_t> x;  // bf16 [m][k]
   std::vector<std::uint16_t> w;  // bf16 [n][k]
 };
@@ -29,12 +28,13 @@ Layer make_layer(const Recipe& recipe, std::vector<std::uint16_t> x, std::int64_
 
 struct ForwardReport {
   std::string executor;         // "cuda:0" or "host"
-  std::vector<Timing> timings;  // quantise X, quantise W, GEMM; by wall clock on the host
+  std::vector<Timing> timings;  // quantise X, quantise W, GEMM; wall clock if on the host
   double tflops = 0;            // of the GEMM
-  bool compared_codes = false;  // GPU codes and scales against the reference's
+  bool compared_codes = false;  // true if codes_equal is known
   bool codes_equal = false;
   ProductCheck check;
-  // sqrt(sum (Y - R)^2 / sum R^2), R the FP64 product of X and W before quantising, sampled rows.
+  // sqrt(sum (Y - R)^2 / sum R^2) over sampled rows; R is the FP64 GEMM of X and W before
+  // quantising.
   double relative_error = 0;
   bool ok() const { return check.ok && (!compared_codes || codes_equal); }
 };

@@ -11,19 +11,19 @@
 
 namespace octile::tools {
 
-// The problem of quantising a bf16 tensor of `cols` columns to `type`, for any row count.
+// Returns the problem of quantising a bf16 tensor of `cols` columns to `type`, for any row count.
 QuantizeProblem quantize_problem(std::int64_t cols, const TensorType& type);
 
-// x: bf16 [rows][cols]. On the host by the reference executor, through the public API's device
-// "host".
+// Quantises x, bf16 [rows][cols], with the host executor, which is device "host" of the public API.
 Result<HostTensor> quantize_on_host(const LibraryHandle& library, const TensorType& type,
                                     const std::uint16_t* x, std::int64_t rows, std::int64_t cols);
-// On the GPU, by a plan prepared here. `x` is a device pointer.
+// Quantises x, bf16 [rows][cols], on the GPU with a plan that it prepares.
 Result<DeviceTensor> quantize_on_gpu(const LibraryHandle& library, const GpuSession& gpu,
                                      const TensorType& type, const DeviceBuffer& x,
                                      std::int64_t rows, std::int64_t cols);
 
-// bf16 [rows][cols] of N(0, 1), drawn from a pool whose length is prime: rows differ.
+// Returns bf16 [rows][cols] of N(0, 1). Values come from a pool whose length is prime, so that rows
+// differ.
 std::vector<std::uint16_t> random_matrix(std::int64_t rows, std::int64_t cols, std::uint64_t seed);
 Result<DeviceTensor> quantize_random(const LibraryHandle& library, const GpuSession& gpu,
                                      const TensorType& type, std::int64_t rows, std::int64_t cols,

@@ -1,4 +1,4 @@
-// octile doctor: what this machine has, what is missing, and what that costs.
+// octile doctor: prints what this machine has, what is missing, and what that costs.
 #include <fmt/format.h>
 
 #include <memory>
@@ -6,8 +6,8 @@
 #include "generator/families.h"
 #include "runtime/environment.h"
 #include "tools/command.h"
-#include "tools/doctor/surroundings.h"
 #include "tools/common/text_table.h"
+#include "tools/doctor/surroundings.h"
 
 namespace octile::tools {
 namespace {
@@ -98,8 +98,8 @@ Status run(const Options& options) {
 }  // namespace
 
 Command add_doctor(CLI::App& root) {
-  CLI::App* app =
-      add_subcommand(root, "doctor", "what this machine has, what is missing, what that costs");
+  CLI::App* app = add_subcommand(
+      root, "doctor", "print what this machine has, what is missing, and what that costs");
   auto options = std::make_shared<Options>();
   add_json_option(*app, options->json);
   add_flag(*app, "--matrix", options->matrix,

@@ -11,6 +11,7 @@
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/driver/device.h"
 #include "runtime/driver/driver.h"
+#include "tools/cache/libarchive.h"
 
 namespace octile::tools {
 namespace {
@@ -50,7 +51,7 @@ void look_at_compiler(Surroundings& s) {
   s.nvrtc_version = fmt::format("{}.{}", (*nvrtc)->major(), (*nvrtc)->minor());
 }
 
-// Empty: the folder, or the nearest that exists above it, may be written.
+// Returns nothing if the folder, or the nearest existing folder above it, is writable.
 std::string why_not_writable(const std::string& root) {
   if (root.empty()) return "neither OCTILE_CACHE_DIR, XDG_CACHE_HOME nor HOME is set";
   std::error_code error;
@@ -72,6 +73,13 @@ void look_at_cache(const LibraryHandle& library, Surroundings& s) {
   }
 }
 
+void look_at_archives(Surroundings& s) {
+  if (const auto library = LibArchive::open(); !library) {
+    s.missing.push_back({"libarchive", library.error().message,
+                         "archives of kernels can be neither written nor read"});
+  }
+}
+
 }  // namespace
 
 const FoundDevice* Surroundings::first_usable() const {
@@ -86,6 +94,7 @@ Surroundings look_around(const LibraryHandle& library) {
   look_at_driver(s);
   look_at_compiler(s);
   look_at_cache(library, s);
+  look_at_archives(s);
   s.tuning = library.get()->library.engine.records()->sources();
   return s;
 }

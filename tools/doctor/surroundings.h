@@ -1,4 +1,4 @@
-// What this machine has of what Octile uses, what is missing, and what that costs.
+// What Octile uses of this machine, what is missing, and what that costs.
 #pragma once
 
 #include <string>
@@ -13,33 +13,34 @@ namespace octile::tools {
 struct FoundDevice {
   int ordinal = 0;
   DeviceSpec spec;
-  bool usable = false;  // has the FP8 WGMMA that kernels are made of
+  bool usable = false;  // it has FP8 WGMMA, which kernels use
 };
 
 struct Missing {
-  std::string what;  // "driver", "device", "compiler", "cache"
+  std::string what;  // "driver", "device", "compiler", "cache", "libarchive"
   std::string why;
   std::string cost;
 };
 
 struct Surroundings {
-  std::string driver_path, driver_version;  // empty: none
+  std::string driver_path, driver_version;  // empty if missing
   std::vector<FoundDevice> devices;
-  std::string nvrtc_path, nvrtc_version;  // empty: none
-  std::string cache_root;                 // writable root; empty: none
+  std::string nvrtc_path, nvrtc_version;  // empty if missing
+  std::string cache_root;                 // writable root; empty if there is none
   bool cache_writable = false;
   std::vector<std::string> read_only_roots;
-  std::vector<cache::TuningSet::Source> tuning;  // where records come from; empty: turned off
+  std::vector<cache::TuningSet::Source> tuning;  // sources of tuning records; empty if turned off
   std::vector<Missing> missing;
 
-  const FoundDevice* first_usable() const;  // null: none
+  const FoundDevice* first_usable() const;  // null if there is none
 };
 
-// Opens driver and compiler. The library is asked for its cache roots and tuning records.
+// Opens driver, compiler and libarchive, and asks the library for its cache roots and tuning
+// records.
 Surroundings look_around(const LibraryHandle& library);
 
 Json to_json(const Surroundings& surroundings);
-// One line each of what is missing; empty where nothing is.
+// Returns what is missing and what that costs; empty if nothing is missing.
 std::string missing_text(const Surroundings& surroundings);
 
 }  // namespace octile::tools

@@ -41,7 +41,7 @@ class Reader {
  private:
   tl::unexpected<Error> refuse_value(std::string_view field, const Json& value,
                                      std::string_view allowed) const {
-    // A long value would drown the sentence.
+    // A long value would hide the rest of the sentence.
     constexpr std::size_t kExcerpt = 60;
     std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
     if (text.size() > kExcerpt) text = text.substr(0, kExcerpt) + "...";
@@ -140,7 +140,7 @@ class Reader {
 }  // namespace
 
 Result<ModelFile> parse_model_file(std::string_view json, std::string_view origin) {
-  // More than a file needs. An error prints the value it refuses, and printing recurses.
+  // No model file is nested deeper. The limit bounds the recursion of printing a refused value.
   constexpr int kMaxDepth = 8;
   const Reader reader(origin);
   bool too_deep = false;
@@ -169,7 +169,7 @@ Result<ModelFile> read_model_file(const std::filesystem::path& path) {
   if (!file) return cannot_read(errno);
   std::string text;
   std::array<char, 4096> chunk{};
-  // Not through stream-buffer iterators: those throw on a folder, read() says bad().
+  // Stream-buffer iterators would throw on a folder; read() sets bad().
   while (file.read(chunk.data(), chunk.size()) || file.gcount() > 0) {
     text.append(chunk.data(), static_cast<std::size_t>(file.gcount()));
   }

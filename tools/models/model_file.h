@@ -35,8 +35,8 @@ struct ModelFile {
   std::vector<std::int64_t> tokens;
 };
 
-// `origin` begins every error, which names the field, its value and what is allowed. Fields this
-// version does not know are refused: a misspelt one would be silently ignored.
+// An error begins with `origin` and names the field, its value and what is allowed. Unknown fields
+// are refused, because a misspelt one would otherwise be ignored.
 Result<ModelFile> parse_model_file(std::string_view json, std::string_view origin);
 
 // Errors: kInvalidArgument, also for a file that cannot be read.

@@ -25,8 +25,7 @@ Result<Problem> parse_line(const std::string& line, const std::string& recipe) {
 
 }  // namespace
 
-Status for_each_problem(const std::string& path, const std::string& option,
-                        const std::string& recipe,
+Status for_each_problem(const std::string& path, const std::string& recipe,
                         const std::function<Status(const Problem&)>& use) {
   std::ifstream file(path, std::ios::binary);
   int problems = 0;
@@ -42,9 +41,9 @@ Status for_each_problem(const std::string& path, const std::string& option,
   }
   if (!file.eof()) {
     return fail(ErrorCode::kInvalidArgument,
-                fmt::format("{} is '{}', which cannot be read; allowed: a file of one problem a "
-                            "line",
-                            option, path));
+                fmt::format("--problem-file is '{}', which cannot be read; allowed: a file of one "
+                            "problem a line",
+                            path));
   }
   if (problems > 0) return {};
   return fail(ErrorCode::kInvalidArgument, fmt::format("{}: it names no problem", path));

@@ -1,5 +1,5 @@
-// Files of problems, for `tune --shapes` and `cache warm --problems`: one a line, a product's MxNxK
-// or a canonical text; M and rows may be ?. Blank lines and what follows a # are nothing.
+// Files of problems, for --problem-file. Each line is a problem: a GEMM's MxNxK or a canonical
+// text; M and rows may be ?. Blank lines and everything after a # are ignored.
 #pragma once
 
 #include <functional>
@@ -10,11 +10,10 @@
 
 namespace octile::tools {
 
-// Calls `use` for each, in order. `recipe`: of short forms. Errors: kInvalidArgument for a file
-// that cannot be read, naming `option`, or that names no problem; what a line or `use` gives, begun
-// with the path and the line's number.
-Status for_each_problem(const std::string& path, const std::string& option,
-                        const std::string& recipe,
+// Calls `use` for each problem, in order. `recipe` gives the types of a MxNxK. Errors:
+// kInvalidArgument for a file that cannot be read or that names no problem; the error of a line or
+// of `use`, with the path and the line's number before it.
+Status for_each_problem(const std::string& path, const std::string& recipe,
                         const std::function<Status(const Problem&)>& use);
 
 }  // namespace octile::tools

@@ -1,4 +1,4 @@
-// The model files of tools/models, embedded at build time: the command needs no file beside it.
+// The model files of tools/models, embedded at build time, so that the command needs no files.
 #pragma once
 
 #include <span>
@@ -7,7 +7,7 @@
 namespace octile::tools {
 
 struct ShippedModel {
-  std::string_view name;  // of the file, without .json: "deepseek-v3"
+  std::string_view name;  // the file's name without .json: "deepseek-v3"
   std::string_view json;
 };
 std::span<const ShippedModel> shipped_models();

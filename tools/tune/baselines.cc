@@ -5,7 +5,7 @@
 namespace octile::tools {
 namespace {
 
-// Nothing where cuBLASLt does not take the problem.
+// Adds nothing if cuBLASLt does not take the problem.
 Status add(Result<Peer> peer, std::vector<Peer>& peers) {
   if (peer) {
     peers.push_back(std::move(*peer));
@@ -17,10 +17,10 @@ Status add(Result<Peer> peer, std::vector<Peer>& peers) {
 
 }  // namespace
 
-Result<tuner::Baselines> time_baselines(
-    const std::shared_ptr<const CublasLt>& library, const GpuSession& gpu,
-    const GemmProblem& problem, std::int64_t tokens, const tuner::GemmBench& bench,
-    std::span<const int> beside) {
+Result<tuner::Baselines> time_baselines(const std::shared_ptr<const CublasLt>& library,
+                                        const GpuSession& gpu, const GemmProblem& problem,
+                                        std::int64_t tokens, const tuner::GemmBench& bench,
+                                        std::span<const int> beside) {
   constexpr int kRounds = 10;
   std::vector<Peer> peers;
   peers.reserve(2);

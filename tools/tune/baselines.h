@@ -1,4 +1,4 @@
-// What a tuned product is shown beside.
+// Baselines that `octile tune` times beside a GEMM.
 #pragma once
 
 #include <memory>
@@ -13,11 +13,11 @@
 
 namespace octile::tools {
 
-// "cublaslt" and "bf16" in microseconds, by a short interleaved run beside candidates of the bench.
-// One that cuBLASLt does not take is left out.
-Result<tuner::Baselines> time_baselines(
-    const std::shared_ptr<const CublasLt>& library, const GpuSession& gpu,
-    const GemmProblem& problem, std::int64_t tokens, const tuner::GemmBench& bench,
-    std::span<const int> beside);
+// Returns the microseconds of "cublaslt" and "bf16", measured in a short interleaved run beside
+// candidates of the bench. A baseline that cuBLASLt does not take is left out.
+Result<tuner::Baselines> time_baselines(const std::shared_ptr<const CublasLt>& library,
+                                        const GpuSession& gpu, const GemmProblem& problem,
+                                        std::int64_t tokens, const tuner::GemmBench& bench,
+                                        std::span<const int> beside);
 
 }  // namespace octile::tools

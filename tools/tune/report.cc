@@ -18,7 +18,7 @@ Json timed_json(const cache::TimedConfig& timed) {
           {"high_us", timed.high_us}};
 }
 
-// 0: it was not timed.
+// Returns 0 if that baseline was not timed.
 double baseline_us(const cache::TuningRecord& record, std::string_view name) {
   const auto found = std::find_if(record.baselines_us.begin(), record.baselines_us.end(),
                                   [&](const auto& baseline) { return baseline.first == name; });
@@ -33,12 +33,8 @@ std::string share_text(const cache::TuningRecord& record) {
   return fmt::format("{:.0f} %", 100 * floor / record.winner.median_us);
 }
 
-std::string shape_text(const tuner::TuningTask& task) {
-  if (const auto* gemm = std::get_if<GemmProblem>(&task.problem))
-    return fmt::format("{}x{}x{}", task.tokens, gemm->n, gemm->k);
-  QuantizeProblem stated = std::get<QuantizeProblem>(task.problem);
-  stated.rows = task.tokens;
-  return to_text(Problem(stated));
+std::string task_text(const tuner::TuningTask& task) {
+  return short_text(with_tokens(task.problem, task.tokens));
 }
 
 }  // namespace
@@ -81,19 +77,17 @@ Json to_json(const tuner::Decision& decision) {
 
 Json to_json(const tuner::TuningTask& task, const tuner::Exploration& exploration) {
   Json removed = Json::object();
-  for (const Removal& rule : exploration.removed)
-    removed[std::string(rule.name)] = rule.count;
+  for (const Removal& rule : exploration.removed) removed[std::string(rule.name)] = rule.count;
   Json list = Json::array();
   for (const tuner::Ranked& ranked : exploration.shortlist)
     list.push_back({{"config", to_text(ranked.config)}, {"estimate_us", ranked.estimate_us}});
-  return {{"problem", to_text(task.problem)},   {"tokens", task.tokens},
+  return {{"problem", to_text(task.problem)},       {"tokens", task.tokens},
           {"enumerated", exploration.enumerated},   {"removed", removed},
           {"admitted", exploration.admitted},       {"shortlist", list},
           {"variants", exploration.variants.size()}};
 }
 
-std::string explanation_text(const tuner::TuningTask& task,
-                             const tuner::Exploration& exploration) {
+std::string explanation_text(const tuner::TuningTask& task, const tuner::Exploration& exploration) {
   std::string text = fmt::format("{}\n{} configurations, {} admitted\n", tuner::to_text(task),
                                  exploration.enumerated, exploration.admitted);
   TextTable removed({"removed", "<by the constraint", "<which says"});
@@ -106,8 +100,9 @@ std::string explanation_text(const tuner::TuningTask& task,
     list.add_row({fmt::format("{:.2f}", ranked.estimate_us), to_text(ranked.config)});
   text += list.render();
   if (!exploration.variants.empty())
-    text += fmt::format("{} variants that differ in their raster, looked at of the fastest two\n",
-                        exploration.variants.size());
+    text +=
+        fmt::format("{} variants that differ in their raster; those of the fastest two are timed\n",
+                    exploration.variants.size());
   return text;
 }
 
@@ -118,8 +113,7 @@ std::string decisions_table(const std::vector<tuner::Decision>& decisions) {
     const cache::TuningRecord& record = decision.record;
     const bool decided = decision.decided();
     const double default_us = record.default_config ? record.default_config->median_us : 0;
-    table.add_row({shape_text(decision.task), us_text(default_us),
-                   us_text(record.winner.median_us),
+    table.add_row({task_text(decision.task), us_text(default_us), us_text(record.winner.median_us),
                    decided ? fmt::format("{:.3f}", record.gain) : "-", share_text(record),
                    us_text(baseline_us(record, "cublaslt")), us_text(baseline_us(record, "bf16")),
                    std::string(tuner::name_of(decision.outcome))});

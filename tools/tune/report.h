@@ -1,4 +1,4 @@
-// What `octile tune` says of tasks and decisions.
+// Tasks and decisions of `octile tune`, as JSON and as text.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@ namespace octile::tools {
 Json to_json(const tuner::Decision& decision);
 Json to_json(const tuner::TuningTask& task, const tuner::Exploration& exploration);
 
-// How many candidates each constraint removed, then the shortlist with what the model says of it.
-std::string explanation_text(const tuner::TuningTask& task,
-                             const tuner::Exploration& exploration);
+// Returns how many candidates each constraint removed, then the shortlist with the cost model's
+// estimates.
+std::string explanation_text(const tuner::TuningTask& task, const tuner::Exploration& exploration);
 
-// One line a decision: default, tuned, gain, share of the floor, cuBLASLt and bf16 beside it.
+// Returns one line per decision: default, tuned, gain, share of the floor, and the baselines.
 std::string decisions_table(const std::vector<tuner::Decision>& decisions);
 
 }  // namespace octile::tools

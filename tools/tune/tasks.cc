@@ -6,10 +6,11 @@
 #include <iterator>
 #include <utility>
 
-#include "generator/families.h"
 #include "generator/core/recipe.h"
 #include "generator/gemm/passes.h"
+#include "runtime/engine/argument_checks.h"
 #include "runtime/families/families.h"
+#include "runtime/families/gemm/operands.h"
 #include "runtime/families/quantize/operands.h"
 #include "tools/models/problem_file.h"
 #include "tools/models/workload.h"
@@ -17,20 +18,11 @@
 namespace octile::tools {
 namespace {
 
-constexpr std::int64_t kMostTokens = 16384;  // above it frameworks split a batch
-
 using TuningTasks = Result<std::vector<tuner::TuningTask>>;
-
-// Where the problem has its token count.
-std::int64_t& count_of(Problem& problem) {
-  if (auto* gemm = std::get_if<GemmProblem>(&problem)) return gemm->m;
-  return std::get<QuantizeProblem>(problem).rows;
-}
 
 Status check_searchable(const Problem& problem) {
   if (Status ok = check_supported(problem); !ok) return ok;
-  const auto* quantize = std::get_if<QuantizeProblem>(&problem);
-  return quantize == nullptr ? Status{} : check_operands(*quantize);
+  return visit_family(problem, [](const auto& one) { return check_operands(one); });
 }
 
 }  // namespace
@@ -43,16 +35,14 @@ std::vector<std::int64_t> bucket_counts() {
 }
 
 tuner::TuningTask task_at(Problem problem, std::int64_t count) {
-  count_of(problem) = kDynamic;
-  return {std::move(problem), count};
+  return {with_dynamic_tokens(std::move(problem)), count};
 }
 
 TuningTasks tasks_of(const Problem& problem, const std::vector<std::int64_t>& counts) {
   if (Status ok = check_searchable(problem); !ok) return tl::unexpected<Error>(ok.error());
   if (Status ok = check_counts(problem, counts); !ok) return tl::unexpected<Error>(ok.error());
-  const std::int64_t stated = tokens_of(problem);
   std::vector<std::int64_t> asked = counts.empty() ? bucket_counts() : counts;
-  if (stated != kDynamic) asked = {stated};
+  if (const TokenAxis axis = token_axis(problem); !axis.is_dynamic()) asked = {axis.tokens};
   std::vector<tuner::TuningTask> tasks;
   for (const std::int64_t count : asked) {
     if (count < 1 || count > kMaxExtent) {
@@ -65,7 +55,7 @@ TuningTasks tasks_of(const Problem& problem, const std::vector<std::int64_t>& co
 }
 
 TuningTasks tasks_of_model(const std::string& model, const std::string& recipe_name,
-                             const std::vector<std::int64_t>& counts) {
+                           const std::vector<std::int64_t>& counts) {
   const auto file = find_model(model);
   if (!file) return tl::unexpected<Error>(file.error());
   const Recipe* recipe = find_recipe(recipe_name);
@@ -83,10 +73,10 @@ TuningTasks tasks_of_model(const std::string& model, const std::string& recipe_n
   return tasks;
 }
 
-TuningTasks read_tasks(const std::string& path, const std::string& recipe,
-                         const std::vector<std::int64_t>& counts) {
+TuningTasks tasks_of_file(const std::string& path, const std::string& recipe,
+                          const std::vector<std::int64_t>& counts) {
   std::vector<tuner::TuningTask> tasks;
-  const Status ok = for_each_problem(path, "--shapes", recipe, [&](const Problem& p) -> Status {
+  const Status ok = for_each_problem(path, recipe, [&](const Problem& p) -> Status {
     auto some = tasks_of(p, counts_for(p, counts));
     if (!some) return tl::unexpected<Error>(some.error());
     std::ranges::move(*some, std::back_inserter(tasks));

@@ -1,4 +1,4 @@
-// Which tasks `octile tune` is asked: problems by token counts.
+// The tasks of `octile tune`: problems at token counts.
 #pragma once
 
 #include <cstdint>
@@ -9,31 +9,33 @@
 
 namespace octile::tools {
 
-// 1, 2, 4, ... 128, 192, 256, ... 1024, 1280, ... 16384: what every bucket of a plan is represented
-// by.
+// Returns the largest token count of each bucket of a plan up to 16384: 1, 2, 4, ... 128, 192, 256,
+// ... 1024, 1280, ... 16384.
 std::vector<std::int64_t> bucket_counts();
 
-// The problem at a token count, whatever it states.
+// Returns the problem at a token count. A count that the problem states is ignored.
 tuner::TuningTask task_at(Problem problem, std::int64_t count);
 
-// A problem whose token count (m, or rows) may be stated; then that is the only one, and `counts`
-// must be empty. `counts` empty otherwise: bucket_counts(). Errors: kInvalidArgument for a count
-// outside 1 to 2^31 - 1; what check_supported says of the problem, and check_operands of a
-// quantiser.
+// Returns the tasks of one problem. If the problem states its token count, that is the only one and
+// `counts` must be empty. Otherwise `counts` are the token counts, or bucket_counts() if it is
+// empty. Errors: kInvalidArgument for a count outside 1 to 2^31 - 1; those of check_supported and
+// check_operands.
 Result<std::vector<tuner::TuningTask>> tasks_of(const Problem& problem,
-                                                  const std::vector<std::int64_t>& counts);
+                                                const std::vector<std::int64_t>& counts);
 
-// The forward products of a model's linear layers: the name of a shipped model, or a file.
+// Returns the tasks of the forward GEMMs of a model's linear layers. `model` is a path or the name
+// of a shipped model.
 Result<std::vector<tuner::TuningTask>> tasks_of_model(const std::string& model,
-                                                        const std::string& recipe,
-                                                        const std::vector<std::int64_t>& counts);
+                                                      const std::string& recipe,
+                                                      const std::vector<std::int64_t>& counts);
 
-// Those of a file of problems (problem_file.h). `counts` are for the problems that state none.
-Result<std::vector<tuner::TuningTask>> read_tasks(const std::string& path,
-                                                    const std::string& recipe,
-                                                    const std::vector<std::int64_t>& counts);
+// Returns the tasks of a file of problems (problem_file.h). `counts` are the token counts of those
+// problems that state none.
+Result<std::vector<tuner::TuningTask>> tasks_of_file(const std::string& path,
+                                                     const std::string& recipe,
+                                                     const std::vector<std::int64_t>& counts);
 
-// Each once, in the order of its first.
+// Returns each task once, in the order of its first occurrence.
 std::vector<tuner::TuningTask> distinct(std::vector<tuner::TuningTask> tasks);
 
 }  // namespace octile::tools

@@ -1,5 +1,5 @@
-// octile tune: which configuration is the fastest for each product or quantiser and token count,
-// measured and kept.
+// octile tune: measures which configuration is the fastest for each problem and token count, and
+// keeps the decisions for plans to use.
 #include <fmt/format.h>
 
 #include <csignal>
@@ -9,19 +9,15 @@
 #include "runtime/api/boundary.h"
 #include "runtime/engine/target.h"
 #include "tools/command.h"
-#include "tools/tune/tasks.h"
 #include "tools/tune/baselines.h"
 #include "tools/tune/report.h"
-#include "runtime/families/families.h"
+#include "tools/tune/tasks.h"
 
 namespace octile::tools {
 namespace {
 
 struct Options {
-  ProblemOptions problem;
-  std::vector<std::string> models;
-  std::string shapes;
-  std::vector<std::int64_t> tokens;
+  WorkOptions work;
   std::string device = "cuda";
   std::string out;
   std::string baseline;
@@ -33,7 +29,7 @@ struct Options {
   bool progress = false;
 };
 
-// SIGINT ends the campaign, not the process: what was decided is kept, and told.
+// SIGINT ends the tuning run and not the process, which still prints and keeps what was decided.
 volatile std::sig_atomic_t g_interrupted = 0;
 
 class CatchInterrupt {
@@ -44,7 +40,7 @@ class CatchInterrupt {
   CatchInterrupt& operator=(const CatchInterrupt&) = delete;
 
  private:
-  // The second one ends the process: a device may not answer any more.
+  // A second SIGINT ends the process, because a device may no longer answer.
   static void note(int) {
     g_interrupted = 1;
     (void)std::signal(SIGINT, SIG_DFL);
@@ -55,36 +51,31 @@ class CatchInterrupt {
 Status check_options(const Options& options) {
   if (!options.baseline.empty() && options.baseline != "cublaslt")
     return refuse(fmt::format("--baseline is '{}'; allowed: cublaslt", options.baseline));
-  // Written so that a NaN is refused too.
+  // The condition also refuses a NaN.
   if (!(options.budget_seconds > 0))
     return refuse(
         fmt::format("--budget is {}; allowed: seconds, more than 0", options.budget_seconds));
-  const int sources = (options.problem.given() ? 1 : 0) + (options.models.empty() ? 0 : 1) +
-                      (options.shapes.empty() ? 0 : 1);
-  if (sources != 1)
-    return refuse(fmt::format(
-        "{} of a problem, --model and --shapes are given; exactly one is allowed", sources));
-  return {};
+  return options.work.check();
 }
 
-Result<std::vector<tuner::TuningTask>> read_all(const Options& options) {
-  if (options.problem.given()) {
-    const auto problem = options.problem.read();
+Result<std::vector<tuner::TuningTask>> read_tasks(const WorkOptions& work) {
+  const std::string& recipe = work.problem.recipe;
+  if (!work.problem_file.empty()) return tasks_of_file(work.problem_file, recipe, work.tokens);
+  if (work.problem.given()) {
+    const auto problem = work.problem.read();
     if (!problem) return tl::unexpected<Error>(problem.error());
-    return tasks_of(*problem, options.tokens);
+    return tasks_of(*problem, work.tokens);
   }
-  if (!options.shapes.empty())
-    return read_tasks(options.shapes, options.problem.recipe, options.tokens);
   std::vector<tuner::TuningTask> tasks;
-  for (const std::string& model : options.models) {
-    const auto some = tasks_of_model(model, options.problem.recipe, options.tokens);
+  for (const std::string& model : work.models) {
+    const auto some = tasks_of_model(model, recipe, work.tokens);
     if (!some) return some;
     tasks.insert(tasks.end(), some->begin(), some->end());
   }
   return tasks;
 }
 
-// No GPU is needed for that: a device may be given by its name.
+// Needs no GPU: the device may be given by its name.
 Status explain(const Options& options, const std::vector<tuner::TuningTask>& tasks) {
   const auto target = resolve_target(options.device);
   if (!target) return tl::unexpected<Error>(target.error());
@@ -113,14 +104,14 @@ class Tuning {
               true) {}
 
   Status run(const std::vector<tuner::TuningTask>& tasks) {
-    auto shop = tuner::TunerContext::open(library_, gpu_);
-    if (!shop) return tl::unexpected<Error>(shop.error());
-    auto decider_options = deciding();
-    if (!decider_options) return tl::unexpected<Error>(decider_options.error());
-    tuner::GpuDecider decider(**shop, std::move(*decider_options));
+    auto context = tuner::TunerContext::open(library_, gpu_);
+    if (!context) return tl::unexpected<Error>(context.error());
+    auto options = decider_options();
+    if (!options) return tl::unexpected<Error>(options.error());
+    tuner::GpuDecider decider(**context, std::move(*options));
     auto result = [&] {
       const CatchInterrupt guard;
-      return run_tasks(tasks, gpu_.spec(), decider, &file_, campaign(tasks.size()));
+      return run_tasks(tasks, gpu_.spec(), decider, &file_, run_options(tasks.size()));
     }();
     progress_.done();
     if (!result) return tl::unexpected<Error>(result.error());
@@ -129,7 +120,7 @@ class Tuning {
   }
 
  private:
-  Result<tuner::GpuDeciderOptions> deciding() const {
+  Result<tuner::GpuDeciderOptions> decider_options() const {
     tuner::GpuDeciderOptions options;
     options.seed = options_.seed;
     if (options_.baseline.empty()) return options;
@@ -147,14 +138,13 @@ class Tuning {
     return options;
   }
 
-  tuner::RunOptions campaign(std::size_t tasks) {
+  tuner::RunOptions run_options(std::size_t tasks) {
     tuner::RunOptions options;
     options.budget_seconds = options_.budget_seconds;
     options.force = options_.force;
     options.stopped = [] { return g_interrupted != 0; };
-    options.began = [this, tasks](const tuner::TuningTask& task,
-                                      const tuner::Budget& budget) {
-      progress_.step(fmt::format("{} of {}, {:.0f} s left: {}", ++asked_, tasks, budget.left(),
+    options.began = [this, tasks](const tuner::TuningTask& task, const tuner::Budget& budget) {
+      progress_.step(fmt::format("{} of {}, {:.0f} s left: {}", ++began_, tasks, budget.left(),
                                  tuner::to_text(task)));
     };
     options.ended = [](const tuner::Decision& decision) {
@@ -185,23 +175,25 @@ class Tuning {
 
   Status conclude(const tuner::RunResult& result) const {
     if (result.stopped) {
-      fmt::print(stderr,
-                 "octile: interrupted; {} of {} are undecided, what was decided is kept in {}\n",
-                 result.undecided, result.decisions.size(), file_.path());
+      fmt::print(
+          stderr,
+          "octile: interrupted; {} of {} tasks are undecided, the decisions are kept in {}\n",
+          result.undecided, result.decisions.size(), file_.path());
       (void)std::fflush(nullptr);
-      // Ends as whoever waits for this process expects of an interrupted one.
+      // The parent process sees that a signal ended this one.
       (void)std::signal(SIGINT, SIG_DFL);
       (void)std::raise(SIGINT);
     }
     for (const tuner::Decision& decision : result.decisions) {
       if (decision.outcome == tuner::Outcome::kNoneRight)
-        return fail(ErrorCode::kInternal, fmt::format("no candidate for {} gives right results",
+        return fail(ErrorCode::kInternal, fmt::format("no candidate for {} gives correct results",
                                                       tuner::to_text(decision.task)));
     }
     if (result.undecided > 0)
-      fmt::print(stderr,
-                 "octile: {} of {} are undecided after {} s; another run goes on with them\n",
-                 result.undecided, result.decisions.size(), options_.budget_seconds);
+      fmt::print(
+          stderr,
+          "octile: {} of {} tasks are undecided after {} s; another run continues with them\n",
+          result.undecided, result.decisions.size(), options_.budget_seconds);
     return {};
   }
 
@@ -210,12 +202,12 @@ class Tuning {
   const GpuSession& gpu_;
   Progress progress_;
   const cache::TuningFile file_;
-  std::size_t asked_ = 0;
+  std::size_t began_ = 0;  // tasks
 };
 
 Status run(const Options& options) {
   if (Status ok = check_options(options); !ok) return ok;
-  auto tasks = read_all(options);
+  auto tasks = read_tasks(options.work);
   if (!tasks) return tl::unexpected<Error>(tasks.error());
   *tasks = distinct(std::move(*tasks));
   if (options.explain) return explain(options, *tasks);
@@ -235,25 +227,21 @@ Command add_tune(CLI::App& root) {
   CLI::App* app = add_subcommand(
       root, "tune", "search the fastest configurations on a GPU and keep them for plans to use");
   auto options = std::make_shared<Options>();
-  options->problem.add_to(*app);
-  add_models_option(*app, options->models);
-  add_option(*app, "--shapes", options->shapes,
-             "a file of one problem a line: a product's MxNxK, or a canonical text; M and rows "
-             "may be ?");
-  add_tokens_option(*app, options->tokens, "every bucket's largest up to 16384");
-  add_option(*app, "--budget", options->budget_seconds, "seconds for everything together")
+  options->work.add_to(*app, "every bucket's largest up to 16384");
+  add_option(*app, "--budget", options->budget_seconds, "seconds for all tasks together")
       .show_default();
   add_option(*app, "--device", options->device,
              "the GPU: cuda or cuda:N; with --explain also a name, h200")
       .show_default();
   add_option(*app, "--baseline", options->baseline,
-             "what to show beside products: cublaslt, in FP8 and in bf16");
+             "what to time beside GEMMs: cublaslt, in FP8 and in bf16");
   add_option(*app, "--out", options->out,
              "the folder whose tuning.jsonl gets the records; default the cache folder");
-  add_option(*app, "--seed", options->seed, "of the random operands").show_default();
-  add_flag(*app, "--force", options->force, "search again what is decided already");
-  add_flag(*app, "--explain", options->explain,
-           "only say what there is to search: what each constraint removed, and the shortlist");
+  add_option(*app, "--seed", options->seed, "seed of the random operands").show_default();
+  add_flag(*app, "--force", options->force, "search tasks again that have a decision");
+  add_flag(
+      *app, "--explain", options->explain,
+      "print what there is to search and stop: what each constraint removed, and the shortlist");
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
   return {app, [options] { return run(*options); }};

@@ -13,6 +13,9 @@ namespace octile {
 // The arguments of octile_gemm_run.
 struct GemmArguments : octile_gemm_args {
   GemmArguments() : octile_gemm_args{} { struct_size = sizeof(octile_gemm_args); }
+
+  // Returns the same for the C API.
+  octile_gemm_args call() const { return *this; }
 };
 
 // The extents of one call.

@@ -19,6 +19,9 @@ namespace octile {
 std::int64_t bytes_moved(const GemmProblem& problem, std::int64_t tokens);
 std::int64_t bytes_touched(const GemmProblem& problem, std::int64_t tokens);
 
+// Operands can be made for every GEMM.
+inline Status check_operands(const GemmProblem&) { return {}; }
+
 // What one GEMM reads and writes.
 struct GemmSlot {
   DeviceTensor a, b;

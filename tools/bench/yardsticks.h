@@ -1,4 +1,4 @@
-// The yardsticks of `octile bench`: a stream of a read:write mix, and a kernel that does nothing.
+// The yardsticks of `octile bench`: a stream of reads and writes, and an empty kernel.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,16 @@
 
 namespace octile::tools {
 
-// Reads `reads` bytes for every `writes` it writes; a thread has as many vectors of each, over
-// `divisor`, which divides both. A unit of the caller's is `divisor` of the kernel's.
+// Reads `reads` bytes for every `writes` bytes that it writes. A thread moves reads / divisor
+// vectors in and writes / divisor out; `divisor` divides both. One unit of the caller is `divisor`
+// units of the kernel.
 class StreamKernel {
  public:
   static Result<StreamKernel> create(const GpuSession& gpu, int reads, int writes, int divisor);
-  // Sizes rounded up to whole tiles, for `units` times (reads, writes) bytes.
+  // Return `units` times the bytes read or written, rounded up to whole tiles.
   std::size_t in_bytes(std::int64_t units) const;
   std::size_t out_bytes(std::int64_t units) const;
-  // Buffers of at least those sizes, of this divisor or of 1.
+  // The buffers have at least those sizes, for this divisor or for 1.
   Status run(const DeviceBuffer& in, const DeviceBuffer& out, std::int64_t units,
              CUstream stream) const;
 
@@ -32,7 +33,7 @@ class StreamKernel {
 };
 
 Result<LoadedTemplate> load_empty_kernel(const GpuSession& gpu);
-// Its microseconds as a graph node.
+// Returns the microseconds that the empty kernel takes as a node of a graph.
 Result<Timing> time_empty_kernel(const GpuSession& gpu, int rounds);
 
 }  // namespace octile::tools

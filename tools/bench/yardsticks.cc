@@ -1,4 +1,4 @@
-#include "tools/bench/bench_kernels.h"
+#include "tools/bench/yardsticks.h"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 namespace octile::tools {
 namespace {
 
-// Of templates/bench/stream.cu.
+// The constants of templates/bench/stream.cu.
 constexpr int kThreads = 256;
 constexpr int kUnroll = 1;
 constexpr int kVectorBytes = 16;

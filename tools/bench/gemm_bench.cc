@@ -1,0 +1,147 @@
+// A GEMM's benchmark: checked against FP64, timed beside cuBLASLt.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "runtime/families/gemm/bench.h"
+#include "runtime/families/gemm/operands.h"
+#include "tools/bench/measurement.h"
+#include "tools/bench/peers.h"
+#include "tools/bench/runner.h"
+#include "tools/bench/yardsticks.h"
+
+namespace octile::tools {
+namespace {
+
+constexpr std::uint64_t kOperandSeed = 1;  // the same operands every run
+
+// Runs `call` on the slot and adds to the result's check how far D is from FP64.
+Status check_against_fp64(const BenchContext& context, const GemmProblem& problem, GemmSlot& slot,
+                          const std::string& who, const std::function<Status()>& call,
+                          BenchResult& result) {
+  const auto check = run_and_check(context.gpu, problem, slot, call);
+  if (!check) return tl::unexpected<Error>(check.error());
+  result.ok = result.ok && check->ok;
+  result.check +=
+      fmt::format("{}{}: {}", result.check.empty() ? "" : "; ", who, check->worst.to_text());
+  return {};
+}
+
+Contender gemm_contender(const BenchContext& context, const Runner<GemmProblem>& run,
+                         const std::vector<GemmSlot>& slots) {
+  const std::uint32_t flags = context.b_ready ? OCTILE_RUN_B_READY : OCTILE_RUN_DEFAULT;
+  return {"octile", [&run, &slots, flags](int i, CUstream stream) {
+            GemmArguments args = args_of(slot_at(slots, i));
+            args.flags = flags;
+            return run(args, stream);
+          }};
+}
+
+// If cuBLASLt does not take the problem (m % 4 != 0, say), times Octile's GEMM alone.
+Status compare_with_cublaslt(const BenchContext& context, const GemmProblem& problem,
+                             std::vector<GemmSlot>& slots, const Runner<GemmProblem>& run,
+                             BenchResult& result) {
+  const Contender ours = gemm_contender(context, run, slots);
+  const auto peer = Peer::cublaslt(context.cublaslt, context.gpu, problem, result.tokens, slots);
+  if (!peer && peer.error().code == ErrorCode::kUnsupported) {
+    result.check += "; no cublaslt: " + peer.error().message;
+    return compare(context, {ours}, slots.size(), result);
+  }
+  if (!peer) return tl::unexpected<Error>(peer.error());
+  const Status checked = check_against_fp64(
+      context, problem, slots.front(), peer->name(),
+      [&] { return peer->run(0, context.gpu.stream()); }, result);
+  if (!checked) return checked;
+  return compare(context, {ours, peer->contender()}, slots.size(), result);
+}
+
+// Adds one round to the timing: `batch` calls enqueued behind each other, then waited for.
+Status time_calls(const GpuSession& gpu, int batch, const std::function<Status(int)>& call,
+                  Timing& timing) {
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < batch; ++i) {
+    if (Status ok = call(i); !ok) return ok;
+  }
+  const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
+  timing.rounds_us.push_back(took.count() / batch);
+  return gpu.synchronize();
+}
+
+// Times both calls in batches that take turns.
+Result<HostOverhead> time_in_turns(const GpuSession& gpu, const std::function<Status(int)>& ours,
+                                   const std::function<Status(int)>& bare) {
+  constexpr int kBatch = 64;  // well below the launches a driver queues
+  constexpr int kBatches = 400;
+  HostOverhead overhead;
+  overhead.ours.name = "octile_gemm_run";
+  overhead.bare.name = "empty kernel";
+  for (int batch = 0; batch < kBatches; ++batch) {
+    // The first calls fault code and tables in.
+    if (batch == kBatches / 10) overhead.ours.rounds_us = overhead.bare.rounds_us = {};
+    Status ok = time_calls(gpu, kBatch, ours, overhead.ours);
+    if (ok) ok = time_calls(gpu, kBatch, bare, overhead.bare);
+    if (!ok) return tl::unexpected<Error>(ok.error());
+  }
+  summarize(overhead.ours);
+  summarize(overhead.bare);
+  return overhead;
+}
+
+}  // namespace
+
+std::string bench_label(const GemmProblem& problem, std::int64_t m) {
+  return short_text(with_tokens(problem, m));
+}
+
+Result<BenchResult> bench(const BenchContext& context, const GemmProblem& problem, std::int64_t m) {
+  BenchResult result;
+  result.problem = problem;
+  result.tokens = m;
+  const std::int64_t bytes = bytes_touched(problem, m);
+  auto slots =
+      make_slots(context.gpu, problem, m, rotation_slots(context.gpu, bytes), kOperandSeed);
+  if (!slots) return tl::unexpected<Error>(slots.error());
+  const auto run = make_runner(context, problem, result);
+  if (!run) return tl::unexpected<Error>(run.error());
+  GemmSlot& first = slots->front();
+  Status ok = check_against_fp64(
+      context, problem, first, "octile",
+      [&] { return (*run)(args_of(first), context.gpu.stream()); }, result);
+  if (ok && context.cublaslt == nullptr) {
+    ok = compare(context, {gemm_contender(context, *run, *slots)}, slots->size(), result);
+  } else if (ok) {
+    ok = compare_with_cublaslt(context, problem, *slots, *run, result);
+  }
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  result.tflops = flops(problem, m) / result.ours.median_us * 1e-6;
+  result.tbps = static_cast<double>(bytes) / result.ours.median_us * 1e-6;
+  return result;
+}
+
+Result<std::optional<HostOverhead>> host_overhead(const BenchContext& context,
+                                                  const GemmProblem& problem) {
+  constexpr std::int64_t kMostTokens = 64;  // kernels so short that the host is what is measured
+  constexpr int kSlots = 8;
+  const auto prepared = prepare_plan(context, problem, 1, kMostTokens);
+  if (!prepared) return tl::unexpected<Error>(prepared.error());
+  const auto slots = make_slots(context.gpu, problem, kMostTokens, kSlots, kOperandSeed);
+  if (!slots) return tl::unexpected<Error>(slots.error());
+  const auto empty = load_empty_kernel(context.gpu);
+  if (!empty) return tl::unexpected<Error>(empty.error());
+  const auto run = [&](int i) {
+    GemmArguments args = args_of(slot_at(*slots, i % kSlots));
+    args.tokens = 1 + i % kMostTokens;
+    args.a_scale_ld = kMostTokens;
+    return prepared->plan.run(args, context.gpu.stream());
+  };
+  const auto launch = [&](int) { return empty->launch(1, 32, nullptr, context.gpu.stream()); };
+  return time_in_turns(context.gpu, run, launch).map([](HostOverhead overhead) {
+    return std::optional(std::move(overhead));
+  });
+}
+
+}  // namespace octile::tools

@@ -1,0 +1,38 @@
+// What a benchmark times, for a problem of any family.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "runtime/families/families.h"
+#include "runtime/tuner/kernel_bench.h"
+#include "tools/bench/measurement.h"
+
+namespace octile::tools {
+
+template <typename P>
+using Runner = std::function<Status(const ArgumentsOf<P>& args, CUstream stream)>;
+
+// Returns the winner of a search if the context has one, else the choice of a plan. Notes in the
+// result which kernel it is.
+template <typename P>
+Result<Runner<P>> make_runner(const BenchContext& context, const P& problem, BenchResult& result) {
+  if (context.search != nullptr) {
+    const auto winner = search_first(context, problem, result);
+    if (!winner) return tl::unexpected<Error>(winner.error());
+    const auto& kernel = tuner::bench_as<P>(*context.search->bench()).kernel(*winner);
+    return Runner<P>([&kernel](const ArgumentsOf<P>& args, CUstream stream) {
+      return kernel.run(args, stream);
+    });
+  }
+  auto prepared = prepare_plan(context, problem, result.tokens, result.tokens);
+  if (!prepared) return tl::unexpected<Error>(prepared.error());
+  result.kernel = std::move(prepared->kernel);
+  auto plan = std::make_shared<const PlanHandle>(std::move(prepared->plan));
+  return Runner<P>([plan](const ArgumentsOf<P>& args, CUstream stream) {
+    return plan->run(args.call(), stream);
+  });
+}
+
+}  // namespace octile::tools
