@@ -27,7 +27,7 @@ test:
 	@tools/setup.sh test
 	@cmake --preset release --log-level=WARNING
 	@cmake --build --preset release
-	@build/release/tests/unit --gtest_filter=*SaysWhereItIsStale --gtest_brief=1 || true
+	@build/release/tests/unit_tests --gtest_filter=*SaysWhereItIsStale --gtest_brief=1 || true
 	@ctest --preset release -j $(JOBS)
 
 # Each sanitizer over the tests that run host code only. Without address randomisation (setarch -R),
