@@ -1,10 +1,10 @@
 #include "tests/support/gemm_variants.h"
 
 #include <array>
-#include <set>
 #include <tuple>
 
 #include "generator/families.h"
+#include "tests/support/coverage.h"
 
 namespace octile::tests {
 namespace {
@@ -47,32 +47,9 @@ GemmProblem splittable_gemm_problem() {
   return problem;
 }
 
-// Chooses greedily: the candidate that covers the most uncovered pairs, or the first of equals.
 std::vector<GemmConfig> covering_gemm_configs(const GemmProblem& problem,
                                               const DeviceSpec& device) {
-  const std::vector<GemmConfig> all = candidates(problem, kDynamic, device).admitted;
-  std::vector<std::vector<Pair>> pairs;
-  std::set<Pair> uncovered;
-  for (const GemmConfig& c : all) {
-    pairs.push_back(pairs_of(c));
-    uncovered.insert(pairs.back().begin(), pairs.back().end());
-  }
-  std::vector<GemmConfig> chosen;
-  while (!uncovered.empty()) {
-    std::size_t best = 0;
-    std::size_t best_gain = 0;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      std::size_t gain = 0;
-      for (const Pair& p : pairs[i]) gain += uncovered.count(p);
-      if (gain > best_gain) {
-        best = i;
-        best_gain = gain;
-      }
-    }
-    for (const Pair& p : pairs[best]) uncovered.erase(p);
-    chosen.push_back(all[best]);
-  }
-  return chosen;
+  return cover_features(candidates(problem, kDynamic, device).admitted, pairs_of);
 }
 
 }  // namespace octile::tests

@@ -2,12 +2,16 @@
 // cells that it refuses.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <initializer_list>
+#include <iterator>
 #include <vector>
 
-#include "generator/quantize/fused_source.h"
 #include "generator/core/layout.h"
 #include "generator/families.h"
+#include "generator/quantize/fused_source.h"
+#include "tests/support/coverage.h"
 
 namespace octile::tests {
 
@@ -204,6 +208,45 @@ inline std::vector<QuantizeProblem> fused_quantize_cells(std::int64_t cols) {
     fused.push_back(p);
   }
   return fused;
+}
+
+// The value of every axis of a cell, and the pairs that choose a kernel's body and its shape: what
+// is read, how the source is computed and how scales lie, each with the output.
+inline std::vector<std::array<int, 3>> features_of(const QuantizeProblem& p) {
+  const auto source =
+      std::ranges::find(kSources, p.source, [](const char* s) { return canonical_source(s); });
+  const auto source_number =
+      p.source.empty() ? -1 : static_cast<int>(source - std::begin(kSources));
+  const std::array<int, 15> values{static_cast<int>(p.operation),
+                                   static_cast<int>(p.x.dtype),
+                                   static_cast<int>(p.x.granularity),
+                                   static_cast<int>(p.x.scale),
+                                   static_cast<int>(p.q.dtype),
+                                   static_cast<int>(p.q.granularity),
+                                   static_cast<int>(p.q.scale),
+                                   static_cast<int>(p.e8m0_rounding),
+                                   static_cast<int>(p.policy),
+                                   static_cast<int>(p.scale_layout),
+                                   static_cast<int>(p.grouping),
+                                   static_cast<int>(p.shard),
+                                   source_number,
+                                   p.tap ? 1 : 0,
+                                   p.bias_gradient ? 1 : 0};
+  constexpr std::array kWithOutput{0, 1, 5, 10, 12};
+  std::vector<std::array<int, 3>> features;
+  for (int axis = 0; axis < std::ssize(values); ++axis) {
+    const int value = values[static_cast<std::size_t>(axis)];
+    features.push_back({axis, value, 0});
+    if (std::ranges::find(kWithOutput, axis) == kWithOutput.end()) continue;
+    features.push_back({axis, value, static_cast<int>(p.output)});
+  }
+  return features;
+}
+
+// The given cells, or those that cover them, as OCTILE_TESTS says.
+inline std::vector<QuantizeProblem> cells_to_run(const std::vector<QuantizeProblem>& cells) {
+  if (runs_all_cases()) return cells;
+  return cover_features(cells, [](const QuantizeProblem& p) { return features_of(p); });
 }
 
 }  // namespace octile::tests

@@ -17,6 +17,7 @@
 
 #include "generator/core/types.h"
 #include "runtime/reference/cast.h"
+#include "tests/support/coverage.h"
 
 namespace octile::tests {
 
@@ -44,6 +45,14 @@ inline constexpr std::array<std::pair<Fill, std::string_view>, 10> kFills{{
     {Fill::kMixed, "mixed"},
     {Fill::kBits, "bits"},
 }};
+
+// Every fill if all cases run, else those that reach the most branches.
+inline std::vector<Fill> fills_to_run() {
+  if (!runs_all_cases()) return {Fill::kInfinities, Fill::kMixed, Fill::kBits};
+  std::vector<Fill> fills;
+  for (const auto& [fill, name] : kFills) fills.push_back(fill);
+  return fills;
+}
 
 inline std::string_view name_of(Fill fill) { return kFills[static_cast<std::size_t>(fill)].second; }
 

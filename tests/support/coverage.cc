@@ -1,0 +1,13 @@
+#include "tests/support/coverage.h"
+
+#include <cstdlib>
+#include <string_view>
+
+namespace octile::tests {
+
+bool runs_all_cases() {
+  const char* tests = std::getenv("OCTILE_TESTS");  // NOLINT(concurrency-mt-unsafe)
+  return tests != nullptr && std::string_view(tests) == "all";
+}
+
+}  // namespace octile::tests
