@@ -232,6 +232,25 @@ extern "C" __global__ void check_guard(const u8* buffer, i64 bytes, i64 first, i
   }
 }
 
+// to[rows][copies][width] bytes, each row a row of from[rows][width] so many times. Both begin at a
+// multiple of 16 bytes.
+extern "C" __global__ void repeat_rows(const u8* from, i64 rows, i64 width, i64 copies, u8* to) {
+  const i64 step = static_cast<i64>(gridDim.x) * blockDim.x;
+  const i64 first = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (width % 16 == 0) {
+    const i64 words = width / 16;
+    for (i64 i = first; i < rows * copies * words; i += step) {
+      const i64 row = i / (copies * words);
+      reinterpret_cast<uint4*>(to)[i] =
+          reinterpret_cast<const uint4*>(from)[row * words + i % words];
+    }
+    return;
+  }
+  for (i64 i = first; i < rows * copies * width; i += step) {
+    to[i] = from[i / (copies * width) * width + i % width];
+  }
+}
+
 // Bytes at which two buffers differ.
 extern "C" __global__ void count_differences(const u8* x, const u8* y, i64 bytes,
                                              u64* differences) {

@@ -29,13 +29,16 @@ class GemmCalls : public GpuTest {
     auto bytes = static_cast<std::int64_t>(from.bytes());
     gpu().launch(kernel, 64, 256, {&source, &target, &bytes});
   }
-  std::uint64_t differences(const DeviceBuffer& x, const DeviceBuffer& y) {
-    DeviceBuffer count = gpu().zeroed(8);
+  // Adds the bytes that differ to a counter on the device.
+  void count_differences(const DeviceBuffer& x, const DeviceBuffer& y, void* counter) {
     const void* px = x.pointer();
     const void* py = y.pointer();
     auto bytes = static_cast<std::int64_t>(x.bytes());
-    void* counter = count.pointer();
     gpu().launch("count_differences", 1024, 256, {&px, &py, &bytes, &counter});
+  }
+  std::uint64_t differences(const DeviceBuffer& x, const DeviceBuffer& y) {
+    DeviceBuffer count = gpu().zeroed(8);
+    count_differences(x, y, count.pointer());
     return gpu().read_counter(count);
   }
 };
@@ -346,16 +349,24 @@ TEST_F(GemmCalls, ThousandRepeatsAreBitEqual) {
     octile_plan* plan = make_plan(to_text(Problem(c.problem())).c_str(), shape.m, shape.m);
     const octile_gemm_args args = c.args();
     DeviceBuffer first = gpu().allocate(c.d().bytes());
-    for (int i = 0; i < 1000; ++i) {
+    constexpr std::size_t kRepeats = 1000;
+    std::vector<std::uint64_t> different(kRepeats);
+    const DeviceBuffer counters = gpu().zeroed(kRepeats * sizeof different.front());
+    for (std::size_t i = 0; i < kRepeats; ++i) {
       c.poison_output();
       expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
       if (i == 0) {
         ASSERT_EQ((*gpu().driver())
                       ->cuMemcpyDtoDAsync(first.get(), c.d().get(), c.d().bytes(), gpu().stream()),
                   CUDA_SUCCESS);
-      } else if (differences(first, c.d()) != 0) {
-        FAIL() << to_text(shape) << " differs at repeat " << i;
+      } else {
+        count_differences(first, c.d(), static_cast<std::uint64_t*>(counters.pointer()) + i);
       }
+    }
+    ASSERT_TRUE(counters.download(different.data(), counters.bytes(), gpu().stream()));
+    gpu().synchronize();
+    for (std::size_t i = 0; i < kRepeats; ++i) {
+      ASSERT_EQ(different[i], 0U) << to_text(shape) << " differs at repeat " << i;
     }
     c.judge(reference::tolerance_c(128));
     expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");

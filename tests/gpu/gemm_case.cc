@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <map>
+#include <mutex>
 
 #include "generator/core/types.h"
 #include "runtime/families/gemm/launch.h"
@@ -15,9 +16,14 @@ namespace {
 constexpr unsigned kFillBlocks = 1024;
 constexpr unsigned kFillThreads = 256;
 
-std::map<int, double>& worst_by_promote() {
-  static std::map<int, double> worst;
-  return worst;
+// Cases are judged on several threads.
+struct Worst {
+  std::mutex mutex;
+  std::map<int, double> by_promote;
+};
+Worst& worst() {
+  static Worst seen;
+  return seen;
 }
 
 struct DeviceVerdict {  // mirrors Verdict of checker.cu
@@ -31,7 +37,10 @@ struct DeviceVerdict {  // mirrors Verdict of checker.cu
 
 std::string to_text(const GemmShape& s) { return fmt::format("{}x{}x{}", s.m, s.n, s.k); }
 
-double worst_c_seen(int promote) { return worst_by_promote()[promote]; }
+double worst_c_seen(int promote) {
+  const std::scoped_lock lock(worst().mutex);
+  return worst().by_promote[promote];
+}
 
 GemmCase::GemmCase(GpuSession& gpu, const GemmProblem& recipe, GemmShape shape, std::uint64_t seed,
                    Strides strides, CodeMode code_mode, int scale_spread)
@@ -150,8 +159,11 @@ Verdict GemmCase::judge(double c) {
       << to_text(shape_) << ": element (" << (shape_.n > 0 ? verdict.first / shape_.n : 0) << ", "
       << (shape_.n > 0 ? verdict.first % shape_.n : 0) << ") outside the tolerance; c needed up to "
       << verdict.worst_c;
-  double& worst = worst_by_promote()[problem_.promote];
-  worst = std::max(worst, static_cast<double>(verdict.worst_c));
+  {
+    const std::scoped_lock lock(worst().mutex);
+    double& most = worst().by_promote[problem_.promote];
+    most = std::max(most, static_cast<double>(verdict.worst_c));
+  }
 
   DeviceBuffer touched = gpu_.zeroed(8);
   const void* buffer = d_.pointer();
@@ -166,6 +178,31 @@ Verdict GemmCase::judge(double c) {
               {&buffer, &bytes, &first, &rows, &row_bytes, &stride_bytes, &poison, &counter});
   EXPECT_EQ(gpu_.read_counter(touched), 0U) << to_text(shape_) << ": bytes outside D were written";
   return verdict;
+}
+
+void compile_plans(const std::vector<PlannedGemm>& planned) {
+  GpuSession* const gpu = GpuSession::get();
+  if (gpu == nullptr) return;
+  gpu->for_each_on_cores(planned.size(), [&](std::size_t i) {
+    const auto& [recipe, shape] = planned[i];
+    GemmProblem problem = recipe;
+    problem.m = kDynamic;
+    problem.n = shape.n;
+    problem.k = shape.k;
+    octile_plan* plan = nullptr;
+    const std::string text = to_text(Problem(problem));
+    if (octile_plan_create(gpu->library(), "cuda:0", text.c_str(), &plan) != OCTILE_OK) return;
+    octile_plan_prepare(plan, shape.m, shape.m, OCTILE_PREPARE_DEFAULT);
+    octile_plan_destroy(plan);
+  });
+}
+
+void compile_configs(const GemmProblem& problem, const std::vector<GemmConfig>& configs) {
+  GpuSession* const gpu = GpuSession::get();
+  if (gpu == nullptr) return;
+  gpu->for_each_on_cores(configs.size(), [&](std::size_t i) {
+    (void)gpu->internals().engine.build(problem, configs[i], gpu->device());
+  });
 }
 
 }  // namespace octile::tests

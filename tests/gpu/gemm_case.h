@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "generator/families.h"
 #include "generator/gemm/config.h"
@@ -72,6 +73,16 @@ class GemmCase {
   std::int64_t lda_, ldb_, ldd_, a_scale_ld_, b_scale_ld_;
   DeviceBuffer a_, b_, a_scale_, b_scale_, d_;
 };
+
+// Compile on every core what run_plan() and run_config() of the cases to come need: one after the
+// other the kernels would take most of the tests' time. A kernel that does not compile is reported
+// by its case.
+struct PlannedGemm {
+  GemmProblem recipe;
+  GemmShape shape;
+};
+void compile_plans(const std::vector<PlannedGemm>&);
+void compile_configs(const GemmProblem&, const std::vector<GemmConfig>&);
 
 // The largest c any judged element of this process needed, by promotion interval
 // (docs/numerics.md).

@@ -1,6 +1,7 @@
 // What a product makes of special values, and how exact it is.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -13,8 +14,21 @@
 namespace octile::tests {
 namespace {
 
+constexpr std::array<std::int64_t, 6> kAdversarialM{1, 16, 64, 200, 1024, 4097};
+constexpr std::array<std::int64_t, 5> kErrorK{128, 512, 2048, 7168, 16384};
+
 class GemmNumerics : public GpuTest {
  protected:
+  static void SetUpTestSuite() {
+    std::vector<PlannedGemm> planned;
+    for (const std::int64_t m : kAdversarialM) planned.push_back({{}, {m, 768, 1152}});
+    for (const int promote : {32, 64, 128}) {
+      GemmProblem recipe;
+      recipe.promote = promote;
+      for (const std::int64_t k : kErrorK) planned.push_back({recipe, {2048, 512, k}});
+    }
+    compile_plans(planned);
+  }
   std::vector<float> fetch_output(GemmCase& c) {
     std::vector<std::uint16_t> raw(c.d().bytes() / 2);
     EXPECT_TRUE(c.d().download(raw.data(), raw.size() * 2, gpu().stream()));
@@ -84,7 +98,7 @@ TEST_F(GemmNumerics, AdversarialOperands) {
   for (const CodeMode mode :
        {CodeMode::kOneHuge, CodeMode::kAllEqual, CodeMode::kAlternating, CodeMode::kUniform}) {
     for (const int spread : {0, 30}) {
-      for (const std::int64_t m : {1, 16, 64, 200, 1024, 4097}) {
+      for (const std::int64_t m : kAdversarialM) {
         GemmCase c(gpu(), {}, {m, 768, 1152}, ++seed, {}, mode, spread);
         c.run_plan(gpu().stream());
         c.judge(reference::tolerance_c(128));
@@ -101,7 +115,7 @@ TEST_F(GemmNumerics, AdversarialOperands) {
 TEST_F(GemmNumerics, ErrorPerK) {
   for (const int promote : {32, 64, 128}) {
     for (const CodeMode code_mode : {CodeMode::kQuantised, CodeMode::kUniform}) {
-      for (const std::int64_t k : {128, 512, 2048, 7168, 16384}) {
+      for (const std::int64_t k : kErrorK) {
         GemmProblem recipe;
         recipe.promote = promote;
         GemmCase c(gpu(), recipe, {2048, 512, k}, static_cast<std::uint64_t>(44 + k), {},

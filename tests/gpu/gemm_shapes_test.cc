@@ -71,10 +71,22 @@ TEST_F(GemmShapes, CheckerAgreesWithTheHost) {
   }
 }
 
-class GemmGrid : public GpuTest, public ::testing::WithParamInterface<std::int64_t> {};
+class GemmGrid : public GpuTest, public ::testing::WithParamInterface<std::int64_t> {
+ protected:
+  static void SetUpTestSuite() {
+    std::vector<PlannedGemm> planned;
+    for (const std::int64_t k : kK) {
+      for (const std::int64_t n : kN) {
+        for (const std::int64_t m : kM) planned.push_back({{}, {m, n, k}});
+      }
+    }
+    compile_plans(planned);
+  }
+};
 
 TEST_P(GemmGrid, WithinToleranceAndBounds) {
   std::uint64_t seed = 1000;
+  count_cases(kN.size() * kM.size(), 0);
   for (const std::int64_t n : kN) {
     for (const std::int64_t m : kM) {
       ++seed;

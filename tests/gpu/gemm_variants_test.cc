@@ -15,7 +15,14 @@
 namespace octile::tests {
 namespace {
 
-class GemmVariants : public GpuTest {};
+class GemmVariants : public GpuTest {
+ protected:
+  static void SetUpTestSuite() {
+    if (GpuSession::get() == nullptr) return;
+    compile_configs(splittable_gemm_problem(),
+                    covering_gemm_configs(splittable_gemm_problem(), GpuSession::get()->device()));
+  }
+};
 
 TEST_F(GemmVariants, CoveringSetIsRight) {
   const GemmProblem problem;
@@ -38,6 +45,7 @@ TEST_F(GemmVariants, CoveringSetIsRight) {
       if (HasFailure()) FAIL() << to_text(config);
     }
   }
+  count_cases(static_cast<std::size_t>(cases), 0);
   std::printf("%d cases ran, %d are refused (more splits than K-blocks)\n", cases, refused);
   EXPECT_GT(cases, 4 * refused);
 }

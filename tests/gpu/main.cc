@@ -1,9 +1,10 @@
-// Runs the GPU suite. --report FILE writes what ran, on what, with which sources
-// (tests/support/gpu_report.h).
+// Runs the GPU suite: its covering set of cases, or all of them with --all. --report FILE writes
+// what ran, on what, with which sources (tests/support/gpu_report.h).
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <fstream>
@@ -11,6 +12,7 @@
 
 #include "tests/gpu/gemm_case.h"
 #include "tests/gpu/session.h"
+#include "tests/support/coverage.h"
 #include "tests/support/gpu_report.h"
 
 namespace {
@@ -24,34 +26,70 @@ std::string today() {
   return fmt::format("{:04}-{:02}-{:02}", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday);
 }
 
-nlohmann::ordered_json results() {
-  nlohmann::ordered_json tests;
+// Calls visit(name, test) for every test that ran.
+template <typename Visit>
+void for_each_test(const Visit& visit) {
   const testing::UnitTest& unit = *testing::UnitTest::GetInstance();
   for (int i = 0; i < unit.total_test_suite_count(); ++i) {
     const testing::TestSuite& suite = *unit.GetTestSuite(i);
     for (int j = 0; j < suite.total_test_count(); ++j) {
       const testing::TestInfo& test = *suite.GetTestInfo(j);
-      if (!test.should_run()) continue;
-      const char* outcome = test.result()->Skipped()  ? "skipped"
-                            : test.result()->Passed() ? "passed"
-                                                      : "FAILED";
-      tests[fmt::format("{}.{}", test.test_suite_name(), test.name())] = outcome;
+      if (test.should_run()) visit(fmt::format("{}.{}", test.test_suite_name(), test.name()), test);
     }
   }
-  return tests;
+}
+
+const char* outcome_of(const testing::TestResult& result) {
+  if (result.Skipped()) return "skipped";
+  return result.Passed() ? "passed" : "FAILED";
+}
+
+long property_of(const testing::TestResult& result, const char* key) {
+  for (int i = 0; i < result.test_property_count(); ++i) {
+    const testing::TestProperty& property = result.GetTestProperty(i);
+    if (std::strcmp(property.key(), key) == 0) return std::strtol(property.value(), nullptr, 10);
+  }
+  return 0;
+}
+
+// What the tests counted, and the seconds each took.
+struct Totals {
+  long ran = 0, skipped = 0;
+  nlohmann::ordered_json results, cases, seconds;
+};
+
+Totals totals() {
+  Totals t;
+  for_each_test([&](const std::string& name, const testing::TestInfo& test) {
+    const testing::TestResult& result = *test.result();
+    t.results[name] = outcome_of(result);
+    constexpr double kMilliseconds = 1000;
+    t.seconds[name] = static_cast<double>(result.elapsed_time()) / kMilliseconds;
+    const long ran = property_of(result, octile::tests::kCasesRan);
+    const long skipped = property_of(result, octile::tests::kCasesSkipped);
+    if (ran + skipped == 0) return;
+    t.cases[name] = {{"ran", ran}, {"skipped", skipped}};
+    t.ran += ran;
+    t.skipped += skipped;
+  });
+  return t;
 }
 
 void write_report(const char* path) {
+  Totals t = totals();
   nlohmann::ordered_json report;
   report["format"] = 1;
   report["date"] = today();
   report["device"] = GpuSession::get()->device().full_name;
   report["driver"] = GpuSession::get()->driver()->version_text();
-  report["results"] = results();
+  report["set"] = octile::tests::runs_all_cases() ? "all" : "covering";
+  report["results"] = std::move(t.results);
+  report["cases"] = std::move(t.cases);
+  report["seconds"] = std::move(t.seconds);
   for (const int promote : {32, 64, 128}) {
     report["worst_c"][std::to_string(promote)] = octile::tests::worst_c_seen(promote);
   }
-  report["kernels"] = octile::tests::kernel_source_digests();
+  report["kernels"] = octile::tests::kernel_source_digests(octile::tests::runs_all_cases());
   report["launch_code"] = octile::tests::launch_code_digests();
   std::ofstream(path) << report.dump(1) << "\n";
 }
@@ -61,10 +99,16 @@ void write_report(const char* path) {
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   const char* report = nullptr;
-  for (int i = 1; i + 1 < argc; ++i) {
-    if (std::strcmp(argv[i], "--report") == 0) report = argv[i + 1];
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--all") == 0) setenv("OCTILE_TESTS", "all", 1);
+    if (std::strcmp(argv[i], "--report") == 0 && i + 1 < argc) report = argv[i + 1];
   }
   const int failed = RUN_ALL_TESTS();
-  if (report != nullptr && GpuSession::get() != nullptr) write_report(report);
+  if (GpuSession::get() == nullptr) return failed;
+  const Totals t = totals();
+  fmt::print("{}: {} cases ran, {} skipped{}\n",
+             octile::tests::runs_all_cases() ? "all cases" : "covering set", t.ran, t.skipped,
+             t.skipped > 0 ? " (--all runs them)" : "");
+  if (report != nullptr) write_report(report);
   return failed;
 }

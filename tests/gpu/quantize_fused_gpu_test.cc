@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <initializer_list>
 #include <vector>
 
 #include "generator/families.h"
@@ -16,21 +17,45 @@ namespace {
 
 class QuantizeFusedGpu : public QuantizeGpuFixture {
  protected:
-  static void SetUpTestSuite() {
-    compile_all(tests::fused_quantize_cells(300));
-    compile_all(tests::fused_quantize_cells(7168));
-  }
-
-  // body(problem) for a cell of everything the sources are combined with.
+  // body(problem), on every core, for a cell of everything the sources are combined with.
   template <typename Body>
   void for_each_fused_cell(std::int64_t cols, const Body& body) {
     const auto cells = tests::fused_quantize_cells(cols);
-    for (const QuantizeProblem& problem : cells) {
-      if (HasFatalFailure()) return;
-      body(problem);
-    }
-    fmt::print("cols {}: {} fused cells run\n", cols, cells.size());
+    tests::count_cases(cells.size(), 0);
+    for_each_of(cells, body);
     EXPECT_GT(cells.size(), 50U);
+  }
+
+  // compare_one(problem, placement), on every core, for every source at every placement with scales
+  // of three granularities.
+  template <typename Compare>
+  void for_each_source(std::initializer_list<const char*> sources,
+                       std::initializer_list<Placement> placements, const Compare& compare_one) {
+    struct Case {
+      Granularity granularity;
+      const char* source;
+      Placement at;
+    };
+    std::vector<Case> cases;
+    for (const Granularity g : {Granularity::kPerTensor, Granularity::k1x128, Granularity::k1x32}) {
+      for (const char* source : sources) {
+        for (const Placement& at : placements) cases.push_back({g, source, at});
+      }
+    }
+    tests::count_cases(cases.size(), 0);
+    for_each_of(cases,
+                [&](const Case& c) { compare_one(computed(c.granularity, c.source, c.at), c.at); });
+  }
+
+ private:
+  // What the cast sees is compared as well if the rows are few.
+  static QuantizeProblem computed(Granularity g, const char* source, const Placement& at) {
+    QuantizeProblem problem;
+    problem.cols = at.cols;
+    problem.q = {DType::kE4M3, g, default_scale_format(g)};
+    problem.source = source;
+    problem.tap = at.rows < 100;
+    return problem;
   }
 };
 
@@ -72,47 +97,37 @@ TEST_F(QuantizeFusedGpu, LargeShapesEqualTheReference) {
   });
 }
 
-// Of few rows what the cast sees is compared, too.
-QuantizeProblem computed(Granularity g, const char* source, const Placement& at) {
-  QuantizeProblem problem;
-  problem.cols = at.cols;
-  problem.q = {DType::kE4M3, g, default_scale_format(g)};
-  problem.source = source;
-  problem.tap = at.rows < 100;
-  return problem;
-}
-
-// Two expressions, computed together where no scale's block is of both halves of the columns.
+// Two expressions, computed together if no scale's block covers both halves of the columns.
 TEST_F(QuantizeFusedGpu, BothHalvesOfARowEqualTheReference) {
-  for (const Granularity g : {Granularity::kPerTensor, Granularity::k1x128, Granularity::k1x32}) {
-    for (const char* source : {"dsilu_mul", "dgelu_tanh_mul", "x0;exp(x1)"}) {
-      for (const Placement& at :
-           {Placement{9, 256}, Placement{1, 512}, Placement{65, 1280}, Placement{1030, 7168},
-            Placement{9, 512, 8, 8, 0, 0, 4}, Placement{9, 512, 1, 0, 1, 0, 0}}) {
-        const QuantizeProblem problem = computed(g, source, at);
-        ASSERT_TRUE(takes_both_halves(problem));
-        const Plan plan = make_plan(problem);
-        ASSERT_NE(plan, nullptr);
-        compare(plan.get(), problem, at, Fill::kNormal);
-        compare(plan.get(), problem, at, Fill::kMixed);
-      }
-    }
-  }
+  for_each_source({"dsilu_mul", "dgelu_tanh_mul", "x0;exp(x1)"},
+                  {{9, 256},
+                   {1, 512},
+                   {65, 1280},
+                   {1030, 7168},
+                   {9, 512, 8, 8, 0, 0, 4},
+                   {9, 512, 1, 0, 1, 0, 0}},
+                  [&](const QuantizeProblem& problem, const Placement& at) {
+                    ASSERT_TRUE(takes_both_halves(problem));
+                    const Plan plan = make_plan(problem);
+                    ASSERT_NE(plan, nullptr);
+                    compare(plan.get(), problem, at, Fill::kNormal);
+                    compare(plan.get(), problem, at, Fill::kMixed);
+                  });
 }
 
-// A part of the source from a table; warps go from tile to tile in the largest shape.
+// A part of the source comes from a table; warps go from tile to tile in the largest shape.
 TEST_F(QuantizeFusedGpu, LookedUpValuesEqualTheReference) {
-  for (const Granularity g : {Granularity::kPerTensor, Granularity::k1x128, Granularity::k1x32}) {
-    for (const char* source : {"gelu_tanh", "silu", "add(x0,exp(x0))"}) {
-      for (const Placement& at :
-           {Placement{1, 16}, Placement{65, 96}, Placement{993, 512}, Placement{4100, 4104},
-            Placement{70, 520, 8, 8, 0, 0, 4}, Placement{9, 520, 1, 0, 1, 0, 0}}) {
-        const QuantizeProblem problem = computed(g, source, at);
-        compare_as({8, 256, 512, 1, false, true}, problem, at, {Fill::kNormal, Fill::kMixed});
-        if (HasFatalFailure()) return;
-      }
-    }
-  }
+  for_each_source({"gelu_tanh", "silu", "add(x0,exp(x0))"},
+                  {{1, 16},
+                   {65, 96},
+                   {993, 512},
+                   {4100, 4104},
+                   {70, 520, 8, 8, 0, 0, 4},
+                   {9, 520, 1, 0, 1, 0, 0}},
+                  [&](const QuantizeProblem& problem, const Placement& at) {
+                    compare_as({8, 256, 512, 1, false, true}, problem, at,
+                               {Fill::kNormal, Fill::kMixed});
+                  });
   QuantizeProblem problem;
   problem.cols = 7168;
   problem.source = "gelu_tanh";

@@ -1,5 +1,5 @@
-// What the GPU tests of the quantise family share: one library, device copies of a case, and the
-// comparison of a run with the host reference, guard zones included.
+// Code that the GPU tests of the quantise family share: device copies of a case, and the comparison
+// of a run with the host reference, guard zones included.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,16 +11,11 @@
 #include <cstring>
 #include <initializer_list>
 #include <memory>
-#include <optional>
-#include <string>
-#include <thread>
 #include <vector>
 
 #include "octile/octile.h"
 #include "runtime/driver/buffer.h"
-#include "runtime/driver/context.h"
 #include "runtime/families/fixed_kernel.h"
-#include "runtime/reference/parallel.h"
 #include "tests/gpu/session.h"
 #include "tests/support/expect_outputs.h"
 #include "tests/support/quantize_cells.h"
@@ -31,86 +26,39 @@ using tests::Fill;
 using tests::Placement;
 using tests::QuantizeCase;
 
-struct LibraryDeleter {
-  void operator()(octile_library* library) const { octile_library_destroy(library); }
-};
 struct PlanDeleter {
   void operator()(octile_plan* plan) const { octile_plan_destroy(plan); }
 };
-using OwnedLibrary = std::unique_ptr<octile_library, LibraryDeleter>;
 using Plan = std::unique_ptr<octile_plan, PlanDeleter>;
 
-class QuantizeGpuFixture : public ::testing::Test {
+class QuantizeGpuFixture : public tests::GpuTest {
  protected:
-  void SetUp() override {
-    auto driver = Driver::open();
-    if (!driver) GTEST_SKIP() << driver.error().message;
-    driver_ = *driver;
-    auto context = PrimaryContext::retain(driver_, 0);
-    ASSERT_TRUE(context.has_value()) << context.error().message;
-    context_.emplace(std::move(*context));
-    auto guard = ContextGuard::enter(*driver_, context_->get());
-    ASSERT_TRUE(guard.has_value()) << guard.error().message;
-    guard_.emplace(std::move(*guard));
-    ASSERT_NE(library(), nullptr) << octile_last_error();
-  }
-
-  // One for all tests, so that each kernel is compiled once.
-  static octile_library* library() {
-    static const OwnedLibrary made = [] {
-      octile_library_options options{};
-      options.struct_size = sizeof(options);
-      options.disable_cache = 1;  // the kernels of this build, not of an earlier one
-      octile_library* handle = nullptr;
-      octile_library_create(&options, &handle);
-      return OwnedLibrary(handle);
-    }();
-    return made.get();
-  }
-
-  // Compiles the cells' kernels on every core, for the shapes the tests use; one after the other
-  // they would take most of the tests' time.
-  static void compile_all(const std::vector<QuantizeProblem>& cells) {
-    if (!Driver::open() || library() == nullptr) return;
-    std::vector<std::string> problems;
-    for (const QuantizeProblem& p : cells) problems.push_back(to_text(Problem(p)));
-    std::atomic<std::size_t> next{0};
-    const auto work = [&] {
-      for (std::size_t i = next++; i < problems.size(); i = next++) {
-        octile_plan* plan = nullptr;
-        // What fails here fails again, and is told, in a test.
-        if (octile_plan_create(library(), "cuda:0", problems[i].c_str(), &plan) != OCTILE_OK)
-          return;
-        octile_plan_prepare(plan, 1, 1024, OCTILE_PREPARE_DEFAULT);
-        octile_plan_destroy(plan);
-      }
-    };
-    std::vector<std::thread> threads;
-    for (unsigned i = 0; i < std::max(1U, std::thread::hardware_concurrency()); ++i) {
-      threads.emplace_back(work);
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
+  const std::shared_ptr<const Driver>& driver() { return gpu().driver(); }
+  // A worker's own; elsewhere the legacy default stream.
+  static CUstream stream() { return tests::GpuSession::worker_stream(); }
+  // Threads of one host reference: a worker takes one, since the others work as well.
+  static int reference_threads() { return tests::GpuSession::is_worker() ? 1 : 0; }
 
   DeviceBuffer upload(const std::vector<char>& bytes) {
-    auto buffer = DeviceBuffer::allocate(driver_, bytes.size());
+    auto buffer = DeviceBuffer::allocate(driver(), bytes.size());
     EXPECT_TRUE(buffer.has_value()) << buffer.error().message;
     if (!buffer) return {};
-    const Status copied = buffer->upload(bytes.data(), bytes.size(), nullptr);
+    const Status copied = buffer->upload(bytes.data(), bytes.size(), stream());
     EXPECT_TRUE(copied.has_value()) << copied.error().message;
     return std::move(*buffer);
   }
 
   void download(const DeviceBuffer& buffer, std::vector<char>& bytes, std::size_t offset = 0) {
-    const Status copied = buffer.download(bytes.data(), bytes.size(), nullptr, offset);
+    const Status copied = buffer.download(bytes.data(), bytes.size(), stream(), offset);
     ASSERT_TRUE(copied.has_value()) << copied.error().message;
-    ASSERT_EQ(driver_->api().cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+    ASSERT_EQ(driver()->api().cuStreamSynchronize(stream()), CUDA_SUCCESS);
   }
 
   Plan make_plan(const QuantizeProblem& problem) {
     octile_plan* plan = nullptr;
-    EXPECT_EQ(octile_plan_create(library(), "cuda:0", to_text(Problem(problem)).c_str(), &plan),
-              OCTILE_OK)
+    EXPECT_EQ(
+        octile_plan_create(gpu().library(), "cuda:0", to_text(Problem(problem)).c_str(), &plan),
+        OCTILE_OK)
         << octile_last_error();
     return Plan(plan);
   }
@@ -119,7 +67,7 @@ class QuantizeGpuFixture : public ::testing::Test {
   void run(octile_plan* plan, const QuantizeArguments& args) {
     ASSERT_EQ(octile_plan_prepare(plan, args.rows, args.rows, OCTILE_PREPARE_DEFAULT), OCTILE_OK)
         << octile_last_error();
-    ASSERT_EQ(tests::run_quantize(plan, args), OCTILE_OK) << octile_last_error();
+    ASSERT_EQ(tests::run_quantize(plan, args, stream()), OCTILE_OK) << octile_last_error();
   }
 
   DeviceBuffer upload_values(const std::vector<float>& values) {
@@ -249,63 +197,74 @@ class QuantizeGpuFixture : public ::testing::Test {
     const OnDevice d = place(plan, actual);
     how(d.args);
     if (HasFatalFailure()) return;
-    fetch(d, actual);
-    const Status status = expected.run_reference();
+    const Status status = expected.run_reference(reference_threads());  // beside the kernel
     ASSERT_TRUE(status.has_value()) << status.error().message;
+    fetch(d, actual);
     tests::expect_same_outputs(actual, expected);
     ++comparisons_;
+  }
+
+  // Runs one case several times, each time with outputs and a workspace of poison, and compares
+  // every run with one reference.
+  void compare_often(const QuantizeProblem& problem, const Placement& at, Fill fill, int times) {
+    SCOPED_TRACE(tests::describe(problem, at, fill));
+    const Plan plan = make_plan(problem);
+    ASSERT_NE(plan, nullptr);
+    const QuantizeCase fresh = tests::make_case(problem, at, fill);
+    QuantizeCase expected = fresh;
+    const Status status = expected.run_reference(reference_threads());
+    ASSERT_TRUE(status.has_value()) << status.error().message;
+    for (int i = 0; i < times; ++i) {
+      QuantizeCase actual = fresh;
+      const OnDevice d = place(plan.get(), actual);
+      run(plan.get(), d.args);
+      if (HasFatalFailure()) return;
+      fetch(d, actual);
+      tests::expect_same_outputs(actual, expected);
+      ++comparisons_;
+    }
   }
 
   // By a kernel of a stated configuration.
   void compare_as(const QuantizeConfig& config, const QuantizeProblem& problem, const Placement& at,
                   std::initializer_list<Fill> fills) {
-    tests::GpuSession* const session = tests::GpuSession::get();
-    ASSERT_NE(session, nullptr) << tests::GpuSession::why();
     const Plan plan = make_plan(problem);
     ASSERT_NE(plan, nullptr);
-    auto built = session->internals().engine.build(problem, config, session->device());
+    auto built = gpu().internals().engine.build(problem, config, gpu().device());
     ASSERT_TRUE(built.has_value()) << built.error().message;
     const auto kernel = FixedKernel<QuantizeProblem>::load(
-        session->internals(), driver_, 0, session->device(), problem, config, std::move(*built));
+        gpu().internals(), driver(), 0, gpu().device(), problem, config, std::move(*built));
     ASSERT_TRUE(kernel.has_value()) << kernel.error().message;
     for (const Fill fill : fills) {
       compare(plan.get(), problem, at, fill, [&](const QuantizeArguments& args) {
-        const Status ran = kernel->run(args, nullptr);
+        const Status ran = kernel->run(args, stream());
         ASSERT_TRUE(ran.has_value()) << ran.error().message;
       });
     }
   }
 
-  // body(i) for i below count, on several threads: most of a comparison is the host's input,
-  // reference, copies and compilation.
+  // body(problem), on every core, for every cell the support matrix takes with --all, else for
+  // those that cover them; the counts are printed.
   template <typename Body>
-  void for_each_on_threads(std::size_t count, const Body& body) {
-    constexpr int kThreads = 8;
-    reference::parallel_for(static_cast<std::int64_t>(count), 1, kThreads,
-                            [&](std::int64_t begin, std::int64_t end) {
-                              auto guard = ContextGuard::enter(*driver_, context_->get());
-                              ASSERT_TRUE(guard.has_value()) << guard.error().message;
-                              for (std::int64_t i = begin; i < end && !HasFatalFailure(); ++i) {
-                                body(static_cast<std::size_t>(i));
-                              }
-                            });
+  void for_each_cell(std::int64_t cols, const Body& body) {
+    const auto all = tests::quantize_cells(cols);
+    const auto cells = tests::choose_cases(all, tests::covering_quantize_cells(cols));
+    for_each_of(cells, body);
+    fmt::print("cols {}: {} cells run, {} skipped, {} refused\n", cols, cells.size(),
+               all.size() - cells.size(), tests::all_quantize_problems(cols).size() - all.size());
   }
-
-  // body(problem) for every cell the support matrix takes, or for those that cover it; the counts
-  // are printed.
-  template <typename Body>
-  void for_each_cell(std::int64_t cols, const Body& body, bool covering = false) {
-    const auto all = tests::all_quantize_problems(cols);
-    const auto cells = tests::quantize_cells(cols);
-    const auto chosen = covering ? tests::covering_quantize_cells(cols) : cells;
-    for_each_on_threads(chosen.size(), [&](std::size_t i) { body(chosen[i]); });
-    fmt::print("cols {}: {} cells run, {} skipped, {} refused\n", cols, chosen.size(),
-               cells.size() - chosen.size(), all.size() - cells.size());
-    EXPECT_GT(chosen.size(), 0U);
-  }
+  // The same for the covering cells alone, or with --all and without.
   template <typename Body>
   void for_each_covering_cell(std::int64_t cols, const Body& body) {
-    for_each_cell(cols, body, true);
+    const auto cells = tests::covering_quantize_cells(cols);
+    tests::count_cases(cells.size(), 0);
+    for_each_of(cells, body);
+  }
+  // body(case) for each, on every core.
+  template <typename Case, typename Body>
+  void for_each_of(const std::vector<Case>& cases, const Body& body) {
+    EXPECT_GT(cases.size(), 0U);
+    gpu().for_each_on_cores(cases.size(), [&](std::size_t i) { body(cases[i]); });
   }
 
   // ---- packed tensors too large for a case: one panel, repeated
@@ -314,31 +273,29 @@ class QuantizeGpuFixture : public ::testing::Test {
     DeviceBuffer x, x_scale, q, scale;  // x_scale: of FP8 x; scale: of FP8 q
   };
 
-  // Empty where the device has not that much memory.
+  // Empty if the device has not that much memory.
   DeviceBuffer allocate(std::int64_t bytes) {
-    auto buffer = DeviceBuffer::allocate(driver_, static_cast<std::size_t>(bytes));
+    auto buffer = DeviceBuffer::allocate(driver(), static_cast<std::size_t>(bytes));
     return buffer ? std::move(*buffer) : DeviceBuffer();
   }
   // Copies of `panel`, one behind the other.
   DeviceBuffer repeated(const std::vector<char>& panel, std::size_t copies) {
-    DeviceBuffer buffer = allocate(std::ssize(panel) * static_cast<std::int64_t>(copies));
-    if (buffer.pointer() == nullptr) return buffer;
-    for (std::size_t p = 0; p < copies; ++p) {
-      EXPECT_TRUE(buffer.upload(panel.data(), panel.size(), nullptr, p * panel.size()));
-    }
-    return buffer;
+    return side_by_side(panel, 1, copies);
   }
-  // Copies of `panel`, which has so many rows, side by side.
-  DeviceBuffer side_by_side(const std::vector<char>& panel, std::size_t rows, std::size_t copies) {
-    DeviceBuffer buffer = allocate(std::ssize(panel) * static_cast<std::int64_t>(copies));
-    if (buffer.pointer() == nullptr) return buffer;
-    const std::size_t width = panel.size() / rows;
-    std::vector<char> wide(panel.size() * copies);
-    for (std::size_t i = 0; i < rows * copies; ++i) {
-      std::copy_n(panel.data() + i / copies * width, width, wide.data() + i * width);
-    }
-    EXPECT_TRUE(buffer.upload(wide.data(), wide.size(), nullptr));
-    return buffer;
+  // Copies of `panel`, which has so many rows, side by side; made on the device.
+  DeviceBuffer side_by_side(const std::vector<char>& panel, std::int64_t rows,
+                            std::size_t panel_copies) {
+    auto copies = static_cast<std::int64_t>(panel_copies);
+    DeviceBuffer wide = allocate(std::ssize(panel) * copies);
+    if (wide.pointer() == nullptr) return wide;
+    const DeviceBuffer one = upload(panel);
+    const void* from = one.pointer();
+    void* to = wide.pointer();
+    std::int64_t width = std::ssize(panel) / rows;
+    EXPECT_EQ(driver()->api().cuStreamSynchronize(stream()), CUDA_SUCCESS);
+    gpu().launch("repeat_rows", 2048, 256, {&from, &rows, &width, &copies, &to});
+    gpu().synchronize();
+    return wide;
   }
 
   // One call, of a problem with one output.
@@ -359,7 +316,7 @@ class QuantizeGpuFixture : public ::testing::Test {
                       QuantizeCase& panel, std::initializer_list<std::size_t> panels) {
     run_packed(problem, rows, on);
     if (HasFatalFailure()) return;
-    const Status status = panel.run_reference();
+    const Status status = panel.run_reference(reference_threads());
     ASSERT_TRUE(status.has_value()) << status.error().message;
     const std::vector<char>& guarded = panel.row.wanted ? panel.row.q : panel.transposed.q;
     const std::vector<char> expected(guarded.begin() + QuantizeCase::kGuard,
@@ -371,11 +328,11 @@ class QuantizeGpuFixture : public ::testing::Test {
     }
   }
 
-  void TearDown() override { fmt::print("{} comparisons\n", comparisons_.load()); }
+  void TearDown() override {
+    fmt::print("{} comparisons\n", comparisons_.load());
+    tests::GpuTest::TearDown();
+  }
 
-  std::shared_ptr<const Driver> driver_;
-  std::optional<PrimaryContext> context_;
-  std::optional<ContextGuard> guard_;
   std::atomic<int> comparisons_ = 0;
 };
 

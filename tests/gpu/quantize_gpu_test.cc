@@ -19,17 +19,7 @@
 namespace octile {
 namespace {
 
-class QuantizeGpu : public QuantizeGpuFixture {
- protected:
-  static void SetUpTestSuite() {
-    std::vector<QuantizeProblem> cells;
-    for (const std::int64_t cols : {1, 300, 7168, 65536}) {
-      const auto more = tests::quantize_cells(cols);
-      cells.insert(cells.end(), more.begin(), more.end());
-    }
-    compile_all(cells);
-  }
-};
+class QuantizeGpu : public QuantizeGpuFixture {};
 
 constexpr Placement kShapes[] = {{1, 1}, {1, 16}, {65, 96}, {993, 512}, {1024, 1}, {303, 300}};
 
@@ -77,13 +67,10 @@ TEST_F(QuantizeGpu, StridedAndMisalignedTensorsEqualTheReference) {
 
 // Small shapes have narrow tiles; here they have those of large ones.
 TEST_F(QuantizeGpu, WideTilesEqualTheReference) {
-  tests::GpuSession* const session = tests::GpuSession::get();
-  ASSERT_NE(session, nullptr) << tests::GpuSession::why();
   for (const Placement& shape : {Placement{993, 512}, Placement{303, 300}}) {
     for_each_covering_cell(shape.cols, [&](const QuantizeProblem& problem) {
       if (!takes_half_width_tiles(problem)) return;
-      compare_as(default_config(problem, kDynamic, session->device()), problem, shape,
-                 {Fill::kMixed});
+      compare_as(default_config(problem, kDynamic, gpu().device()), problem, shape, {Fill::kMixed});
     });
   }
 }
@@ -91,9 +78,15 @@ TEST_F(QuantizeGpu, WideTilesEqualTheReference) {
 // Scales that leave in each other's places and are put in order behind; those of tiles that lack
 // neighbours, and of misaligned arrays, leave one by one.
 TEST_F(QuantizeGpu, OrderedScalesEqualTheReference) {
+  struct Case {
+    QuantizeConfig config;
+    QuantizeProblem problem;
+    tests::OrderedPlacement at;
+  };
+  std::vector<Case> cases;
   QuantizeProblem problem;
   problem.q = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
-  const auto compare_all = [&](const QuantizeConfig& config) {
+  const auto add_all = [&](const QuantizeConfig& config) {
     for (const QuantizeOutput output : {QuantizeOutput::kTransposed, QuantizeOutput::kBoth}) {
       for (const tests::OrderedPlacement& o : {tests::OrderedPlacement{{128, 1024}, true, false},
                                                {{1024, 128}, false, true},
@@ -105,35 +98,33 @@ TEST_F(QuantizeGpu, OrderedScalesEqualTheReference) {
                                                {{1100, 1100, 0, 0, 0, 0, 4}, false, false}}) {
         problem.output = output;
         problem.cols = o.at.cols;
-        tests::expect_ordered(problem, o);
-        compare_as(config, problem, o.at, {Fill::kNormal, Fill::kMixed});
-        if (HasFatalFailure()) return;
+        cases.push_back({config, problem, o});
       }
     }
   };
-  compare_all({128, 128, 256, 3, false, false, true});
-  compare_all({128, 128, 256, 3, true, false, true});
+  add_all({128, 128, 256, 3, false, false, true});
+  add_all({128, 128, 256, 3, true, false, true});
   problem.x = {DType::kFP32};
-  compare_all({128, 128, 512, 1, false, false, true});
+  add_all({128, 128, 512, 1, false, false, true});
   problem.x = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
-  compare_all({128, 128, 256, 3, false, false, true});
+  add_all({128, 128, 256, 3, false, false, true});
+  for_each_of(cases, [&](const Case& c) {
+    tests::expect_ordered(c.problem, c.at);
+    compare_as(c.config, c.problem, c.at.at, {Fill::kNormal, Fill::kMixed});
+  });
   problem.x = {DType::kBF16};
   problem.cols = 7168;
   problem.output = QuantizeOutput::kBoth;
   EXPECT_TRUE(default_config(problem, 4096, *find_device("h200")).orders_scales);
-  const Plan plan = make_plan(problem);
-  ASSERT_NE(plan, nullptr);
-  for (int i = 0; i < 4; ++i) compare(plan.get(), problem, {4096, 7168}, Fill::kMixed);
+  compare_often(problem, {4096, 7168}, Fill::kMixed, 4);
 }
 
 // A thread block has the same columns of both halves, one after the other.
 TEST_F(QuantizeGpu, HalvesWorkedTogetherEqualTheReference) {
-  tests::GpuSession* const session = tests::GpuSession::get();
-  ASSERT_NE(session, nullptr) << tests::GpuSession::why();
   constexpr std::array kGranularities = {Granularity::kPerTensor, Granularity::kPerRow,
                                          Granularity::k1x128,     Granularity::k128x128,
                                          Granularity::k1x32,      Granularity::k32x32};
-  for_each_on_threads(kGranularities.size() * 2, [&](std::size_t i) {
+  gpu().for_each_on_cores(kGranularities.size() * 2, [&](std::size_t i) {
     const Granularity g = kGranularities[i / 2];
     QuantizeProblem problem;
     problem.q = {DType::kE4M3, g, default_scale_format(g)};
@@ -144,7 +135,7 @@ TEST_F(QuantizeGpu, HalvesWorkedTogetherEqualTheReference) {
            {Placement{1, 256}, Placement{130, 512}, Placement{993, 768},
             Placement{300, 512, 8, 8, 0, 0, -1}, Placement{65, 512, 1, 0, 1, 0, 0}}) {
         problem.cols = at.cols;
-        const QuantizeConfig config = default_config(problem, kDynamic, session->device());
+        const QuantizeConfig config = default_config(problem, kDynamic, gpu().device());
         ASSERT_TRUE(config.halves_together);
         compare_as(config, problem, at, {Fill::kNormal, Fill::kMixed, Fill::kInfinities});
         if (HasFatalFailure()) return;
@@ -167,10 +158,8 @@ TEST_F(QuantizeGpu, HalvesWorkedTogetherEqualTheReference) {
   problem.output = QuantizeOutput::kBoth;
   problem.source = "dsilu_mul";
   problem.cols = 7168;
-  ASSERT_TRUE(default_config(problem, 2048, session->device()).halves_together);
-  const Plan plan = make_plan(problem);
-  ASSERT_NE(plan, nullptr);
-  for (int i = 0; i < 4; ++i) compare(plan.get(), problem, {2048, 7168}, Fill::kMixed);
+  ASSERT_TRUE(default_config(problem, 2048, gpu().device()).halves_together);
+  compare_often(problem, {2048, 7168}, Fill::kMixed, 4);
 }
 
 TEST_F(QuantizeGpu, EmptyTensorsTouchNothing) {
@@ -310,9 +299,7 @@ TEST_F(QuantizeGpu, TheFirstPassIsOrderedBeforeTheCast) {
     problem.q.granularity = granularity;
     problem.output = QuantizeOutput::kBoth;
     problem.cols = 4096;
-    const Plan plan = make_plan(problem);
-    ASSERT_NE(plan, nullptr);
-    for (int i = 0; i < 8; ++i) compare(plan.get(), problem, {2048, 4096}, Fill::kOutlier);
+    compare_often(problem, {2048, 4096}, Fill::kOutlier, 8);
   }
 }
 

@@ -7,8 +7,8 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "octile/octile.h"
@@ -40,11 +40,13 @@ PlanPointer make_plan(const QuantizeProblem& problem) {
   return PlanPointer(plan);
 }
 
+// Cells that cover those of `all` that are supported; counted.
 std::vector<QuantizeProblem> cells_of(const std::vector<QuantizeProblem>& all) {
   const auto supported = tests::supported(all);
   auto cells = tests::covering(supported);
-  fmt::print("{} cells run, {} skipped, {} refused\n", cells.size(),
-             supported.size() - cells.size(), all.size() - supported.size());
+  tests::count_cases(cells.size(), 0);
+  fmt::print("{} cells cover {}; {} are refused\n", cells.size(), supported.size(),
+             all.size() - supported.size());
   return cells;
 }
 
@@ -120,58 +122,28 @@ class Mirror {
 
 class QuantizeGroupsGpu : public tests::GpuTest {
  protected:
-  // Compiles every kernel on every core.
-  static void SetUpTestSuite() {
-    if (tests::GpuSession::get() == nullptr) return;
-    std::vector<std::string> problems;
-    for (const std::int64_t cols : {140, 7168}) {
-      for (const auto& all :
-           {tests::all_grouped_problems(cols), tests::all_sharded_problems(cols)}) {
-        for (const auto& p : tests::covering(tests::supported(all))) {
-          problems.push_back(to_text(Problem(p)));
-        }
-      }
-    }
-    for (const auto& p : tests::covering_quantize_cells(300)) {
-      problems.push_back(to_text(Problem(p)));
-    }
-    std::atomic<std::size_t> next{0};
-    const auto work = [&] {
-      for (std::size_t i = next++; i < problems.size(); i = next++) {
-        octile_plan* plan = nullptr;
-        octile_library* const library = tests::GpuSession::get()->library();
-        // What fails here fails again, and is told, in a test.
-        if (octile_plan_create(library, "cuda:0", problems[i].c_str(), &plan) != OCTILE_OK) return;
-        octile_plan_prepare(plan, 1, 512, OCTILE_PREPARE_DEFAULT);
-        octile_plan_destroy(plan);
-      }
-    };
-    std::vector<std::thread> threads;
-    for (unsigned i = 0; i < std::max(1U, std::thread::hardware_concurrency()); ++i) {
-      threads.emplace_back(work);
-    }
-    for (std::thread& thread : threads) thread.join();
+  // body(problem) for each, on every core.
+  template <typename Body>
+  void for_each_of(const std::vector<QuantizeProblem>& cells, const Body& body) {
+    gpu().for_each_on_cores(cells.size(), [&](std::size_t i) { body(cells[i]); });
   }
 
   // Prepares, brings a poisoned workspace, runs.
   void run(const QuantizeProblem& problem, QuantizeArguments& args) {
-    PlanPointer& plan = plans_[to_text(Problem(problem))];
-    if (plan == nullptr) plan = make_plan(problem);
+    octile_plan* const plan = plan_of(problem);
     ASSERT_NE(plan, nullptr);
-    ASSERT_EQ(octile_plan_prepare(plan.get(), args.rows, args.rows, OCTILE_PREPARE_DEFAULT),
-              OCTILE_OK)
+    ASSERT_EQ(octile_plan_prepare(plan, args.rows, args.rows, OCTILE_PREPARE_DEFAULT), OCTILE_OK)
         << octile_last_error();
     std::size_t bytes = 0;
-    ASSERT_EQ(octile_plan_workspace_size(plan.get(), args.rows, &bytes), OCTILE_OK);
+    ASSERT_EQ(octile_plan_workspace_size(plan, args.rows, &bytes), OCTILE_OK);
     DeviceBuffer workspace = gpu().allocate(bytes);
     if (bytes > 0) {
       ASSERT_TRUE(workspace.fill(0xA5, gpu().stream()));
     }
     args.workspace = workspace.pointer();
     args.workspace_bytes = bytes;
-    ASSERT_EQ(tests::run_quantize(plan.get(), args, gpu().stream()), OCTILE_OK)
-        << octile_last_error();
-    gpu().synchronize();
+    ASSERT_EQ(tests::run_quantize(plan, args, gpu().stream()), OCTILE_OK) << octile_last_error();
+    if (bytes > 0) gpu().synchronize();  // before the workspace goes
     ++runs_;
   }
 
@@ -196,73 +168,78 @@ class QuantizeGroupsGpu : public tests::GpuTest {
     mirror.translate(args);
     run(expected.problem, args);
     if (HasFatalFailure()) return;
-    mirror.fetch();
-    // Threads for each of many small groups would cost more than their work.
-    const Status status = expected.run_reference(sizes.rows.size() > 100 ? 1 : 0);
+    const Status status = expected.run_reference(1);  // beside the kernel
     ASSERT_TRUE(status.has_value()) << status.error().message;
+    mirror.fetch();
     tests::expect_same_outputs(actual, expected);
     EXPECT_EQ(actual.nonfinite, expected.nonfinite);
   }
 
   void TearDown() override {
-    fmt::print("{} runs\n", runs_);
+    fmt::print("{} runs\n", runs_.load());
     plans_.clear();
     tests::GpuTest::TearDown();
   }
 
  private:
+  octile_plan* plan_of(const QuantizeProblem& problem) {
+    const std::scoped_lock lock(mutex_);
+    PlanPointer& plan = plans_[to_text(Problem(problem))];
+    if (plan == nullptr) plan = make_plan(problem);
+    return plan.get();
+  }
+
+  std::mutex mutex_;
   std::map<std::string, PlanPointer> plans_;
-  int runs_ = 0;
+  std::atomic<int> runs_ = 0;
 };
 
 TEST_F(QuantizeGroupsGpu, EveryGroupingEqualsTheReference) {
-  for (const QuantizeProblem& problem : cells_of(tests::all_grouped_problems(140))) {
+  for_each_of(cells_of(tests::all_grouped_problems(140)), [&](const QuantizeProblem& problem) {
     for (const GroupSizes& sizes : tests::few_groups()) {
       compare(problem, 140, sizes, Fill::kNormal);
       compare(problem, 140, sizes, Fill::kMixed);
       compare(problem, 33, sizes, Fill::kInfinities, 7);
-      if (HasFailure()) return;
     }
-  }
+  });
 }
 
 TEST_F(QuantizeGroupsGpu, GroupsOfAComputedSourceEqualTheReference) {
-  for (const QuantizeProblem& problem : tests::grouped_source_cells(140)) {
+  const auto cells = tests::grouped_source_cells(140);
+  tests::count_cases(cells.size(), 0);
+  for_each_of(cells, [&](const QuantizeProblem& problem) {
     for (const GroupSizes& sizes : tests::few_groups()) {
       compare(problem, 140, sizes, Fill::kNormal);
       compare(problem, 33, sizes, Fill::kInfinities, 7);
-      if (HasFailure()) return;
     }
-  }
+  });
 }
 
 TEST_F(QuantizeGroupsGpu, ManyGroupsEqualTheReference) {
-  for (const QuantizeProblem& problem : cells_of(tests::all_grouped_problems(264))) {
+  for_each_of(cells_of(tests::all_grouped_problems(264)), [&](const QuantizeProblem& problem) {
     for (const GroupSizes& sizes : tests::many_groups(60)) {
       compare(problem, 264, sizes, Fill::kMixed);
     }
-    if (HasFailure()) return;
-  }
+  });
 }
 
 // 8192 tokens of 32 experts, as they come in training.
 TEST_F(QuantizeGroupsGpu, LargeGroupsEqualTheReference) {
   GroupSizes sizes{"32 large", {}};
   for (int g = 0; g < 32; ++g) sizes.rows.push_back(g % 7 == 3 ? 0 : 128 + 37 * (g % 9));
-  for (const QuantizeProblem& problem :
-       tests::covering_layouts(tests::all_grouped_problems(7168))) {
-    if (problem.x.dtype != DType::kBF16) continue;
-    compare(problem, 7168, sizes, Fill::kNormal);
-    if (HasFailure()) return;
-  }
+  auto cells = tests::covering_layouts(tests::all_grouped_problems(7168));
+  std::erase_if(cells, [](const QuantizeProblem& p) { return p.x.dtype != DType::kBF16; });
+  tests::count_cases(cells.size(), 0);
+  for_each_of(
+      cells, [&](const QuantizeProblem& problem) { compare(problem, 7168, sizes, Fill::kNormal); });
 }
 
 // ---- flat ranges ----
 
 TEST_F(QuantizeGroupsGpu, EverySplitHasTheBitsOfTheWhole) {
-  const auto cells = cells_of(tests::all_sharded_problems(300));
-  for (const QuantizeProblem& cast : cells) {
-    if (cast.shard != ShardStep::kCast) continue;
+  auto cells = cells_of(tests::all_sharded_problems(300));
+  std::erase_if(cells, [](const QuantizeProblem& p) { return p.shard != ShardStep::kCast; });
+  for_each_of(cells, [&](const QuantizeProblem& cast) {
     for (const tests::ShardShape& shape : tests::kShardShapes) {
       for (const Fill fill : {Fill::kNormal, Fill::kMixed, Fill::kZeros}) {
         QuantizeCase whole = tests::whole_case(cast, shape, fill);
@@ -298,21 +275,25 @@ TEST_F(QuantizeGroupsGpu, EverySplitHasTheBitsOfTheWhole) {
         }
         mirror.fetch();
         const std::uint64_t before = whole.nonfinite;
-        ASSERT_TRUE(whole.run_reference());
+        ASSERT_TRUE(whole.run_reference(1));
         EXPECT_EQ(tests::first_difference(q, whole.row.q), "");
         EXPECT_EQ(tests::first_difference(scale, whole.row.scale), "");
         EXPECT_EQ(met, 2 * (whole.nonfinite - before));  // each step counts what it reads
         if (HasFailure()) return;
       }
     }
-  }
+  });
 }
 
 // ---- infinities and NaNs ----
 
 TEST_F(QuantizeGroupsGpu, InfinitiesAndNaNsAreCountedOnce) {
-  for (const QuantizeProblem& problem : tests::covering_quantize_cells(300)) {
-    if (problem.operation != QuantizeOperation::kQuantize) continue;  // inverses count nothing
+  auto cells = tests::covering_quantize_cells(300);
+  std::erase_if(cells, [](const QuantizeProblem& p) {  // inverses count nothing
+    return p.operation != QuantizeOperation::kQuantize;
+  });
+  tests::count_cases(cells.size(), 0);
+  for_each_of(cells, [&](const QuantizeProblem& problem) {
     for (const Fill fill : {Fill::kNormal, Fill::kOneNaN, Fill::kMixed}) {
       SCOPED_TRACE(tests::describe(problem, {130, 300}, fill));
       QuantizeCase c = tests::make_case(problem, {130, 300}, fill);
@@ -331,11 +312,11 @@ TEST_F(QuantizeGroupsGpu, InfinitiesAndNaNsAreCountedOnce) {
       run(c.problem, args);
       if (HasFatalFailure()) return;
       mirror.fetch();
-      ASSERT_TRUE(expected.run_reference());
+      ASSERT_TRUE(expected.run_reference(1));
       EXPECT_EQ(c.nonfinite, expected.nonfinite);
       tests::expect_same_outputs(c, expected);
     }
-  }
+  });
 }
 
 }  // namespace

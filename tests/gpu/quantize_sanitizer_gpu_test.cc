@@ -20,18 +20,14 @@ std::vector<QuantizeProblem> variants() {
   return all;
 }
 
-class QuantizeSanitizer : public QuantizeGpuFixture {
- protected:
-  static void SetUpTestSuite() { compile_all(variants()); }
-};
+class QuantizeSanitizer : public QuantizeGpuFixture {};
 
 TEST_F(QuantizeSanitizer, Cases) {
-  for (const QuantizeProblem& problem : variants()) {
+  for_each_of(variants(), [&](const QuantizeProblem& problem) {
     const Plan plan = make_plan(problem);
     ASSERT_NE(plan, nullptr);
     compare(plan.get(), problem, kSmall, Fill::kMixed);
-    if (HasFailure()) return;
-  }
+  });
 }
 
 // What no small case is by default.
@@ -48,8 +44,6 @@ TEST_F(QuantizeSanitizer, ComputedRows) {
 }
 
 TEST_F(QuantizeSanitizer, HalvesWorkedTogether) {
-  tests::GpuSession* const session = tests::GpuSession::get();
-  ASSERT_NE(session, nullptr) << tests::GpuSession::why();
   QuantizeProblem problem;
   problem.source = "dsilu_mul";
   problem.output = QuantizeOutput::kBoth;
@@ -57,7 +51,7 @@ TEST_F(QuantizeSanitizer, HalvesWorkedTogether) {
     problem.q = {DType::kE4M3, g, ScaleFormat::kF32};
     for (const tests::Placement& at : {tests::Placement{130, 512}, {65, 256, 1, 0, 1, 0, 0}}) {
       problem.cols = at.cols;
-      const QuantizeConfig config = default_config(problem, kDynamic, session->device());
+      const QuantizeConfig config = default_config(problem, kDynamic, gpu().device());
       ASSERT_TRUE(config.halves_together);
       compare_as(config, problem, at, {Fill::kMixed});
     }

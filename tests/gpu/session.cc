@@ -1,7 +1,10 @@
 #include "tests/gpu/session.h"
 
-#include <cstdlib>
+#include <algorithm>
+#include <atomic>
 #include <stdexcept>
+#include <string>
+#include <thread>
 
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/engine/launch_kernel.h"
@@ -20,6 +23,8 @@ T require(Result<T> result) {
   if (!result) throw std::runtime_error(result.error().message);
   return std::move(*result);
 }
+
+thread_local CUstream worker_stream_of_thread = nullptr;
 
 }  // namespace
 
@@ -64,7 +69,10 @@ std::unique_ptr<GpuSession> GpuSession::open(std::string& why) {
       (*driver)->check((*driver)->api().cuLibraryLoadData(&session->checker_, checker.cubin.data(),
                                                           nullptr, nullptr, 0, nullptr, nullptr, 0),
                        "cuLibraryLoadData"));
-  if (octile_library_create(nullptr, &session->library_) != OCTILE_OK) {
+  octile_library_options library{};
+  library.struct_size = sizeof library;
+  library.disable_cache = 1;
+  if (octile_library_create(&library, &session->library_) != OCTILE_OK) {
     throw std::runtime_error(octile_last_error());
   }
   session->internals_ = std::make_unique<Library>(LibraryOptions{});
@@ -80,7 +88,28 @@ void GpuSession::launch(const char* kernel, unsigned blocks, unsigned threads,
   require(octile::launch(site, handle, launch_config(site, blocks, threads), parameters.data()));
 }
 
-void GpuSession::synchronize() { require(stream_->synchronize()); }
+void GpuSession::synchronize() {
+  require(driver_->check((*driver_)->cuStreamSynchronize(stream()), "cuStreamSynchronize"));
+}
+
+CUstream GpuSession::worker_stream() { return worker_stream_of_thread; }
+
+void GpuSession::for_each_on_cores(std::size_t count,
+                                   const std::function<void(std::size_t)>& body) {
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    const ContextGuard guard = require(ContextGuard::enter(*driver_, context()));
+    const Stream stream = require(Stream::create(driver_));
+    worker_stream_of_thread = stream.get();
+    for (std::size_t i = next++; i < count && !testing::Test::HasFailure(); i = next++) body(i);
+    synchronize();
+    worker_stream_of_thread = nullptr;
+  };
+  const std::size_t cores = std::max(1U, std::thread::hardware_concurrency());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < std::min(cores, count); ++i) threads.emplace_back(work);
+  for (std::thread& thread : threads) thread.join();
+}
 
 DeviceBuffer GpuSession::allocate(std::size_t bytes) {
   return require(DeviceBuffer::allocate(driver_, bytes));
@@ -114,6 +143,20 @@ void GpuTest::TearDown() {
 
 void expect_ok(octile_status status, const char* what) {
   ASSERT_EQ(status, OCTILE_OK) << what << ": " << octile_last_error();
+}
+
+void count_cases(std::size_t ran, std::size_t skipped) {
+  const testing::TestResult& result =
+      *testing::UnitTest::GetInstance()->current_test_info()->result();
+  const auto add = [&](const std::string& name, std::size_t count) {
+    for (int i = 0; i < result.test_property_count(); ++i) {
+      const testing::TestProperty& property = result.GetTestProperty(i);
+      if (property.key() == name) count += std::stoul(property.value());
+    }
+    testing::Test::RecordProperty(name, std::to_string(count));
+  };
+  add(kCasesRan, ran);
+  add(kCasesSkipped, skipped);
 }
 
 }  // namespace octile::tests

@@ -1,11 +1,12 @@
-// The GPU the suite runs on and the kernels it checks with, opened once. Without a GPU every test
-// skips.
+// The GPU on which the suite runs and the kernels it checks with, opened once. Without a GPU every
+// test skips.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "runtime/driver/driver.h"
 #include "runtime/driver/stream.h"
 #include "runtime/engine/library.h"
+#include "tests/support/coverage.h"
 
 namespace octile::tests {
 
@@ -36,9 +38,19 @@ class GpuSession {
   const std::shared_ptr<const Driver>& driver() const { return driver_; }
   const DeviceSpec& device() const { return device_; }
   CUcontext context() const { return context_->get(); }
-  CUstream stream() const { return stream_->get(); }
+  // The calling thread's stream: a worker's own, else the session's.
+  CUstream stream() const { return is_worker() ? worker_stream() : stream_->get(); }
+  // Neither has a cache on disk: every kernel is compiled in this process, once.
   octile_library* library() const { return library_; }  // the public handle
   Library& internals() { return *internals_; }          // explicit configurations
+
+  // Calls body(i) for every i below `count`, on as many threads as there are cores: most of a
+  // comparison is the host's input, reference and compilation, and other threads' kernels run
+  // meanwhile. Each thread is a worker with a stream of its own. After a failure no further case begins.
+  void for_each_on_cores(std::size_t count, const std::function<void(std::size_t)>& body);
+  // True on a thread of for_each_on_cores, whose stream this is; on others it is null.
+  static bool is_worker() { return worker_stream() != nullptr; }
+  static CUstream worker_stream();
 
   // Grid-stride helpers and the checker, on the session's stream.
   void launch(const char* kernel, unsigned blocks, unsigned threads, std::vector<void*> parameters);
@@ -71,5 +83,19 @@ class GpuTest : public ::testing::Test {
 
 // Fails the test (fatally) with the library's sentence.
 void expect_ok(octile_status status, const char* what);
+
+// Adds to the running test's counts, which the report has: cases that ran, and cases that only
+// --all runs.
+void count_cases(std::size_t ran, std::size_t skipped);
+inline constexpr const char* kCasesRan = "cases_ran";
+inline constexpr const char* kCasesSkipped = "cases_skipped";
+
+// Returns all cases with --all, else the covering ones; counts both.
+template <typename Case>
+std::vector<Case> choose_cases(const std::vector<Case>& all, const std::vector<Case>& covering) {
+  const std::vector<Case>& chosen = runs_all_cases() ? all : covering;
+  count_cases(chosen.size(), all.size() - chosen.size());
+  return chosen;
+}
 
 }  // namespace octile::tests

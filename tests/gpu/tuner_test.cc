@@ -101,14 +101,17 @@ void expect_right(TunerContext& shop, const cache::TuningRecord& record) {
 
 TEST_F(TunerTest, AQuantiserSearchEndsInTimeWithARightWinner) {
   constexpr double kBudgetSeconds = 5;
-  for (const char* text :
-       {"quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=row",
-        "quantize rows=? cols=2048 x=bf16 q=e4m3:128x128 out=both",
-        "quantize rows=? cols=5120 x=fp32 q=e5m2:row out=row",
-        "quantize rows=? cols=3000 x=bf16 q=e4m3:tensor out=both policy=delayed",
-        "quantize rows=? cols=2048 x=bf16 q=e4m3:1x128 out=both group=contiguous",
-        "quantize rows=? cols=2048 x=bf16 q=e4m3:1x128 out=row src=silu_mul",
-        "dequantize rows=? cols=2048 x=e4m3:1x128 q=bf16 out=row"}) {
+  const std::vector<const char*> covering{
+      "quantize rows=? cols=2048 x=bf16 q=e4m3:128x128 out=both",
+      "quantize rows=? cols=2048 x=bf16 q=e4m3:1x128 out=row src=silu_mul",
+      "quantize rows=? cols=2048 x=bf16 q=e4m3:1x128 out=both group=contiguous"};
+  std::vector<const char*> all{
+      "quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=row",
+      "quantize rows=? cols=5120 x=fp32 q=e5m2:row out=row",
+      "quantize rows=? cols=3000 x=bf16 q=e4m3:tensor out=both policy=delayed",
+      "dequantize rows=? cols=2048 x=e4m3:1x128 q=bf16 out=row"};
+  all.insert(all.end(), covering.begin(), covering.end());
+  for (const char* text : choose_cases(all, covering)) {
     SCOPED_TRACE(text);
     GpuDecider decider(*shop, {});
     const test::TempFolder folder;

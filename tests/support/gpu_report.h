@@ -1,6 +1,6 @@
-// The GPU suite's report (tests/gpu/REPORT.json) names the sources and the launch code with which
-// its results were obtained. The suite writes it on a machine with a GPU. A test without a GPU
-// recomputes the digests and says STALE if they differ.
+// The GPU suite's report (tests/gpu/REPORT.json) names its results, and the sources and the launch
+// code with which they were obtained. The suite writes it on a machine with a GPU. A test without a
+// GPU recomputes the digests and prints STALE for each that differs.
 #pragma once
 
 #include <map>
@@ -9,11 +9,12 @@
 
 namespace octile::tests {
 
-// Return the XXH3-128 for each path or kernel name. The kernels are the GEMM's covering set, every
-// cell of the quantise family, and the cells that cover its computed sources, groups and flat
-// ranges; their digest is that of their identity. The launch code turns a call into a launch; its
-// digest leaves comments out.
-std::map<std::string, std::string> kernel_source_digests();
+// Return the XXH3-128 of each kernel's identity, by the kernel's name. The kernels are the GEMM's
+// covering set; the cells that cover the quantise family or, if `all`, every cell of it; and the cells
+// that cover its computed sources, groups and flat ranges.
+std::map<std::string, std::string> kernel_source_digests(bool all);
+// Return the XXH3-128, by path, of the files that turn a call into a launch, without their comments
+// and empty lines.
 std::map<std::string, std::string> launch_code_digests();
 
 }  // namespace octile::tests
