@@ -1,9 +1,9 @@
-# A thin face over CMakePresets.json and tools/setup.sh. Every target installs what it lacks first and
-# does nothing twice.
+# Short names for what CMakePresets.json and tools/setup.sh do. Every target first installs what it lacks.
 #   make build    the library and the command: build/release/octile and liboctile.so
 #   make demo     build, then the main job: quantise, generate, compile, cache, run, verify
-#   make test     build everything and run every test this machine can run
-#   make check    lint, the sanitizers' subsets and make test; CI runs format-check, fuzz and test
+#   make test     build everything and run every test this machine can run; tests of many cases run a covering part
+#   make check    lint, the sanitizers' subsets and make test with every case (OCTILE_TESTS=all); CI runs
+#                 format-check, fuzz and test
 #   make fuzz     clang's fuzzers over every reader, FUZZ_SECONDS each (default 10)
 #   make lint     clang-format and clang-tidy; make format rewrites what clang-format would
 #   make install  into PREFIX, by default /usr/local
@@ -22,7 +22,7 @@ build:
 demo: build
 	@build/release/octile demo
 
-# ctest shows what a test prints only where it fails; that the GPU report is stale is to be seen always.
+# ctest shows what a test prints only if the test fails; that the GPU report is stale shall be seen always.
 test:
 	@tools/setup.sh test
 	@cmake --preset release --log-level=WARNING
@@ -57,6 +57,7 @@ format-check:
 	@tools/setup.sh lint
 	@tools/lint.sh --format-only
 
+check: export OCTILE_TESTS = all
 check: lint asan-ubsan tsan test
 
 install: build

@@ -45,20 +45,6 @@ std::uint8_t draw_code(DType fp8, Fill fill, std::mt19937& random) {
   return reference::to_fp8(64 * normal(random), fp8);
 }
 
-void put(char* p, DType type, float value) {
-  if (is_fp8(type)) {
-    *p = static_cast<char>(reference::to_fp8(value, type));
-    return;
-  }
-  if (type == DType::kFP32) {
-    std::memcpy(p, &value, 4);
-    return;
-  }
-  const std::uint16_t bits =
-      type == DType::kBF16 ? reference::float_to_bf16(value) : reference::float_to_fp16(value);
-  std::memcpy(p, &bits, 2);
-}
-
 std::vector<char> draw_input(DType type, std::int64_t elements, Fill fill, unsigned seed) {
   const std::int64_t bytes = size_of(type);
   std::vector<char> x(static_cast<std::size_t>(elements * bytes));
@@ -114,6 +100,20 @@ class DrawnInputs {
 };
 
 }  // namespace
+
+void put(char* p, DType type, float value) {
+  if (is_fp8(type)) {
+    *p = static_cast<char>(reference::to_fp8(value, type));
+    return;
+  }
+  if (type == DType::kFP32) {
+    std::memcpy(p, &value, 4);
+    return;
+  }
+  const std::uint16_t bits =
+      type == DType::kBF16 ? reference::float_to_bf16(value) : reference::float_to_fp16(value);
+  std::memcpy(p, &bits, 2);
+}
 
 float draw(Fill fill, std::mt19937& random) {
   std::normal_distribution<float> normal;

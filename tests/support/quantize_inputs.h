@@ -52,6 +52,9 @@ inline std::string_view name_of(Fill fill) { return kFills[static_cast<std::size
 
 float draw(Fill fill, std::mt19937& random);
 
+// Writes the value at p as an element of the type.
+void put(char* p, DType type, float value);
+
 // Returns `bytes` of decode scales of `type`, around 1. Some fills make them tiny, huge, special or
 // random bits.
 std::vector<char> make_scales(const TensorType& type, std::int64_t bytes, Fill fill, unsigned seed);
