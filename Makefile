@@ -22,7 +22,8 @@ build:
 demo: build
 	@build/release/octile demo
 
-# ctest shows what a test prints only if the test fails; that the GPU report is stale shall be seen always.
+# ctest shows the output of failed tests only. The case called here says if the GPU report is stale, which everyone
+# is to see.
 test:
 	@tools/setup.sh test
 	@cmake --preset release --log-level=WARNING

@@ -34,9 +34,9 @@ using Plan = std::unique_ptr<octile_plan, PlanDeleter>;
 class QuantizeGpuFixture : public tests::GpuTest {
  protected:
   const std::shared_ptr<const Driver>& driver() { return gpu().driver(); }
-  // A worker's own; elsewhere the legacy default stream.
+  // Returns a worker's own stream, and on other threads the legacy default stream.
   static CUstream stream() { return tests::GpuSession::worker_stream(); }
-  // Threads of one host reference: a worker takes one, since the others work as well.
+  // Returns the threads of one host reference: 1 on a worker, whose neighbours use the other cores.
   static int reference_threads() { return tests::GpuSession::is_worker() ? 1 : 0; }
 
   DeviceBuffer upload(const std::vector<char>& bytes) {
@@ -88,7 +88,7 @@ class QuantizeGpuFixture : public tests::GpuTest {
     return upload(bytes);
   }
 
-  // Device copies of a case, and the arguments that speak of them.
+  // Device copies of a case, and arguments that point to them.
   struct OnDevice {
     std::array<DeviceBuffer, 3> more;
     DeviceBuffer x, x_scale, tap, bias_gradient, rstd, q, scale, q_transposed, scale_transposed,
@@ -156,7 +156,7 @@ class QuantizeGpuFixture : public tests::GpuTest {
     std::size_t bytes = 0;
     EXPECT_EQ(octile_plan_workspace_size(plan, c.rows, &bytes), OCTILE_OK) << octile_last_error();
     if (bytes > 0) {
-      // Whatever a workspace holds before, nothing may depend on it.
+      // No result may depend on what a workspace holds before.
       d.workspace = upload(std::vector<char>(bytes, QuantizeCase::kPoison));
       d.args.workspace = d.workspace.pointer();
       d.args.workspace_bytes = bytes;
@@ -164,7 +164,7 @@ class QuantizeGpuFixture : public tests::GpuTest {
     return d;
   }
 
-  // What a run left in the outputs of the case.
+  // Copies the outputs of a run into the case.
   void fetch(const OnDevice& d, QuantizeCase& c) {
     if (c.row.wanted) {
       download(d.q, c.row.q);
@@ -187,7 +187,7 @@ class QuantizeGpuFixture : public tests::GpuTest {
   void compare(octile_plan* plan, const QuantizeProblem& problem, const Placement& at, Fill fill) {
     compare(plan, problem, at, fill, [&](const QuantizeArguments& args) { run(plan, args); });
   }
-  // `how`: in place of the plan's kernel.
+  // Calls `how` in place of the plan's kernel.
   template <typename Run>
   void compare(octile_plan* plan, const QuantizeProblem& problem, const Placement& at, Fill fill,
                const Run& how) {
@@ -225,7 +225,7 @@ class QuantizeGpuFixture : public tests::GpuTest {
     }
   }
 
-  // By a kernel of a stated configuration.
+  // Compares a kernel of a stated configuration.
   void compare_as(const QuantizeConfig& config, const QuantizeProblem& problem, const Placement& at,
                   std::initializer_list<Fill> fills) {
     const Plan plan = make_plan(problem);
@@ -243,8 +243,8 @@ class QuantizeGpuFixture : public tests::GpuTest {
     }
   }
 
-  // body(problem), on every core, for every cell the support matrix takes with --all, else for
-  // those that cover them; the counts are printed.
+  // Calls body(problem), on every core, for every cell the support matrix takes with --all, else
+  // for the cells that cover them. Prints the counts.
   template <typename Body>
   void for_each_cell(std::int64_t cols, const Body& body) {
     const auto all = tests::quantize_cells(cols);
@@ -253,14 +253,14 @@ class QuantizeGpuFixture : public tests::GpuTest {
     fmt::print("cols {}: {} cells run, {} skipped, {} refused\n", cols, cells.size(),
                all.size() - cells.size(), tests::all_quantize_problems(cols).size() - all.size());
   }
-  // The same for the covering cells alone, or with --all and without.
+  // Calls body(problem), on every core, for the covering cells alone.
   template <typename Body>
   void for_each_covering_cell(std::int64_t cols, const Body& body) {
     const auto cells = tests::covering_quantize_cells(cols);
     tests::count_cases(cells.size(), 0);
     for_each_of(cells, body);
   }
-  // body(case) for each, on every core.
+  // Calls body(case) for each, on every core.
   template <typename Case, typename Body>
   void for_each_of(const std::vector<Case>& cases, const Body& body) {
     EXPECT_GT(cases.size(), 0U);
@@ -273,16 +273,16 @@ class QuantizeGpuFixture : public tests::GpuTest {
     DeviceBuffer x, x_scale, q, scale;  // x_scale: of FP8 x; scale: of FP8 q
   };
 
-  // Empty if the device has not that much memory.
+  // Returns an empty buffer if the device has too little memory.
   DeviceBuffer allocate(std::int64_t bytes) {
     auto buffer = DeviceBuffer::allocate(driver(), static_cast<std::size_t>(bytes));
     return buffer ? std::move(*buffer) : DeviceBuffer();
   }
-  // Copies of `panel`, one behind the other.
+  // Returns copies of `panel`, one behind the other.
   DeviceBuffer repeated(const std::vector<char>& panel, std::size_t copies) {
     return side_by_side(panel, 1, copies);
   }
-  // Copies of `panel`, which has so many rows, side by side; made on the device.
+  // Returns copies of `panel`, which has `rows` rows, side by side. The device makes them.
   DeviceBuffer side_by_side(const std::vector<char>& panel, std::int64_t rows,
                             std::size_t panel_copies) {
     auto copies = static_cast<std::int64_t>(panel_copies);
@@ -298,7 +298,7 @@ class QuantizeGpuFixture : public tests::GpuTest {
     return wide;
   }
 
-  // One call, of a problem with one output.
+  // Makes one call of a problem with one output.
   void run_packed(const QuantizeProblem& problem, std::int64_t rows, const Packed& on) {
     const Plan plan = make_plan(problem);
     ASSERT_NE(plan, nullptr);
@@ -311,7 +311,7 @@ class QuantizeGpuFixture : public tests::GpuTest {
     (transposed ? args.scale_transposed : args.scale) = on.scale.pointer();
     run(plan.get(), args);
   }
-  // The same, and that the named ones of the output's panels are what the reference makes of one.
+  // Makes the call and compares the named panels of its output with the reference's panel.
   void compare_panels(const QuantizeProblem& problem, std::int64_t rows, const Packed& on,
                       QuantizeCase& panel, std::initializer_list<std::size_t> panels) {
     run_packed(problem, rows, on);

@@ -31,28 +31,30 @@ struct Verdict {
 
 class GpuSession {
  public:
-  // Null where there is no driver, no GPU with FP8 WGMMA or no NVRTC; why() says which.
+  // Returns null if there is no driver, no GPU with FP8 WGMMA or no NVRTC; why() says which.
   static GpuSession* get();
   static const std::string& why();
 
   const std::shared_ptr<const Driver>& driver() const { return driver_; }
   const DeviceSpec& device() const { return device_; }
   CUcontext context() const { return context_->get(); }
-  // The calling thread's stream: a worker's own, else the session's.
+  // Returns the calling thread's stream: a worker's own, else the session's.
   CUstream stream() const { return is_worker() ? worker_stream() : stream_->get(); }
   // Neither has a cache on disk: every kernel is compiled in this process, once.
   octile_library* library() const { return library_; }  // the public handle
   Library& internals() { return *internals_; }          // explicit configurations
 
-  // Calls body(i) for every i below `count`, on as many threads as there are cores: most of a
-  // comparison is the host's input, reference and compilation, and other threads' kernels run
-  // meanwhile. Each thread is a worker with a stream of its own. After a failure no further case begins.
+  // Calls body(i) for every i below `count`, on as many threads as there are cores, each a worker
+  // with a stream of its own. The host spends most of a comparison on input, reference and
+  // compilation; the kernels of other workers run meanwhile. After a failure no further case
+  // begins.
   void for_each_on_cores(std::size_t count, const std::function<void(std::size_t)>& body);
-  // True on a thread of for_each_on_cores, whose stream this is; on others it is null.
+  // Returns true on a thread of for_each_on_cores.
   static bool is_worker() { return worker_stream() != nullptr; }
+  // Returns the worker's stream, or null on other threads.
   static CUstream worker_stream();
 
-  // Grid-stride helpers and the checker, on the session's stream.
+  // Launches a kernel of checker.cu on stream().
   void launch(const char* kernel, unsigned blocks, unsigned threads, std::vector<void*> parameters);
   void synchronize();
   DeviceBuffer allocate(std::size_t bytes);
