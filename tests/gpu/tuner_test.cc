@@ -160,7 +160,7 @@ class SabotagedBench final : public Bench {
   Result<tuner::Verdict> verify(int candidate) override {
     const auto honest = bench_.verify(candidate);
     if (candidate != 1 || !honest) return honest;
-    return verifier_.check([&](const octile_gemm_args& args, CUstream stream) -> Status {
+    return verifier_.check([&](const GemmArguments& args, CUstream stream) -> Status {
       if (Status ok = bench_.kernel(candidate).run(args, stream); !ok) return ok;
       const std::int64_t middle = m_ / 3 * args.ldd + n_ / 3;
       auto* element = static_cast<std::uint16_t*>(args.d) + middle;
@@ -200,7 +200,7 @@ TEST_F(TunerTest, AWrongCandidateIsCaughtAndNeverTimed) {
   while (!(*bench)->build(0, 1)) {
   }
   ASSERT_TRUE((*bench)->verify(0)->right);
-  const auto accepted = gate->check([&](const octile_gemm_args& args, CUstream stream) {
+  const auto accepted = gate->check([&](const GemmArguments& args, CUstream stream) {
     return (*bench)->kernel(0).run(args, stream);
   });
   ASSERT_TRUE(accepted && accepted->right);
