@@ -10,7 +10,6 @@
 namespace octile {
 namespace {
 
-constexpr int kWarp = 32;
 constexpr int kBlocksOfAnSm = 32;  // CUDA C++ Programming Guide, compute capability 9.0
 
 // ---- axes
@@ -49,7 +48,7 @@ bool tile_fits_tensor(const QuantizeConfig& c, const QuantizeSetting& s) {
 
 bool lone_warps_share_small_blocks(const QuantizeConfig& c, const QuantizeSetting& s) {
   const QuantizeTemplate t = template_of(s.problem);
-  const bool alone = t == QuantizeTemplate::kSegments || t == QuantizeTemplate::kDequantize;
+  const bool alone = t == QuantizeTemplate::kWarpTile || t == QuantizeTemplate::kDequantize;
   return !alone || c.looks_up || c.threads <= 256;
 }
 
@@ -84,7 +83,7 @@ constexpr std::array kConstraints{
 // Returns the narrowest of the widths to try, each of which is twice the one before.
 int narrowest(const QuantizeConfig& usual, const QuantizeProblem& p) {
   const QuantizeTemplate t = template_of(p);
-  const bool alone = t == QuantizeTemplate::kSegments || t == QuantizeTemplate::kDequantize;
+  const bool alone = t == QuantizeTemplate::kWarpTile || t == QuantizeTemplate::kDequantize;
   return alone && !streams_rows(p) ? warp_columns(p) : usual.tile_cols;
 }
 
@@ -119,7 +118,7 @@ class Enumeration {
   explicit Enumeration(const QuantizeSetting& setting)
       : setting_(setting),
         usual_(default_config(setting.problem, setting.tokens, setting.device)),
-        by_rows_(template_of(setting.problem) == QuantizeTemplate::kRows),
+        by_rows_(template_of(setting.problem) == QuantizeTemplate::kCtaRow),
         switches_(setting.problem),
         census_(kConstraints) {}
 

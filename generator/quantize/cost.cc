@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "generator/quantize/fused_source.h"
+#include "generator/quantize/grid.h"
 #include "generator/quantize/loads.h"
 
 namespace octile {

@@ -1,61 +1,70 @@
-// The default configuration of a quantise kernel: large tiles while there are enough of them to
-// keep every SM's loads in flight, smaller ones where a small tensor would leave SMs idle.
+#include "generator/quantize/cost.h"
+
 #include <algorithm>
 
-#include "generator/quantize/cost.h"
-#include "generator/quantize/fused_source.h"
 #include "generator/core/layout.h"
+#include "generator/quantize/fused_source.h"
+#include "generator/quantize/grid.h"
+#include "generator/quantize/register_limits.h"
+#include "generator/quantize/resources.h"
+#include "generator/quantize/units.h"
 
 namespace octile {
 namespace {
 
-// Resident warps an SM should find in the whole launch: 16 warps with 2 KB each are the 33 KB in
-// flight that 4.3 TB/s over 132 SMs at about 1 us of loaded latency need.
+// Resident warps that an SM should find in the whole launch. 16 warps with 2 KB each keep 33 KB in
+// flight, which 4.3 TB/s over 132 SMs need at about 1 us of loaded latency.
 constexpr std::int64_t kWarpsPerSm = 16;
-constexpr int kWarp = 32;
 
-// What a lane's 16 bytes are of: the values, or, dequantising, the output.
+// Returns the type of the 16 bytes of a lane: the values', or, dequantising, the output's.
 DType held_type(const QuantizeProblem& p) {
   return p.operation == QuantizeOperation::kDequantize ? p.q.dtype : source_type(p);
 }
 
-// A warp's each, where warps work alone.
+// Returns the tiles of the tensor. If warps work alone, each has one.
 std::int64_t tiles_of(const QuantizeConfig& c, const QuantizeProblem& p, std::int64_t rows) {
   return ceil_div(rows, c.tile_rows) * ceil_div(p.cols, c.tile_cols);
 }
 
-// Where rows stream a thread has one step of values in its registers, beside which 96 hold what a
-// group or a row has of its own; the next two steps' inputs lie in shared memory.
+// Halves the tile's rows, down to `least`, until the tensor has `enough` tiles.
+void shorten_tile(QuantizeConfig& c, const QuantizeProblem& p, std::int64_t rows, int least,
+                  std::int64_t enough) {
+  while (c.tile_rows > least && tiles_of(c, p, rows) < enough) c.tile_rows /= 2;
+}
+
+// ---- warp_tile: computed sources
+
+// A thread holds one step of values; the inputs of the next two steps lie in shared memory.
 QuantizeConfig streamed_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
   QuantizeConfig c;
   c.tile_cols = streamed_columns(p);
   c.tile_rows = takes_both_halves(p) ? 8 : 16;
   c.threads = 64;
-  c.blocks_per_sm = 10;
+  c.blocks_per_sm = 10;  // 96 registers: groups and rows need some of their own
   if (p.grouping == Grouping::kMasked) {
-    // Blocks without a tile are to be few: what does not exist of a group can be most of it.
+    // Most rows of a group may not exist, so blocks without a tile should be few.
     c.threads = 256;
     c.blocks_per_sm = 2;
   }
-  // Where a group begins and the addresses of six loads a row together take more than 96.
-  const bool many = source_shape(p.source).inputs > 2 && p.x.dtype == DType::kFP32;
-  if (many && p.grouping != Grouping::kNone) c.blocks_per_sm = c.blocks_per_sm * 3 / 4;
+  // A group's first row and the addresses of six loads a row need more than 96 registers together.
+  const bool many_loads = source_shape(p.source).inputs > 2 && p.x.dtype == DType::kFP32;
+  if (many_loads && p.grouping != Grouping::kNone) c.blocks_per_sm = c.blocks_per_sm * 3 / 4;
   while (ring_bytes(p, c) > kMaxStaticSmem) {
     c.threads /= 2;
     c.blocks_per_sm *= 2;
   }
-  if (rows == kDynamic) return c;
-  while (c.tile_rows > 1 && tiles_of(c, p, rows) < kWarpsPerSm * d.sm_count) c.tile_rows /= 2;
+  if (rows != kDynamic) shorten_tile(c, p, rows, 1, kWarpsPerSm * d.sm_count);
   return c;
 }
 
-// Where a part of the source is looked up, one block an SM: 16 warps have 64 KB on their way, and
-// more of them spill. Not of small tensors: a thread fills some 14 places of the table first. (It
-// was timed from 4096 x 7168 on; below, the bound is chosen.)
+// Returns whether the tensor is large enough for a table: a thread fills some 14 of its places
+// before it starts. The bound is chosen; tensors from 4096 x 7168 on were measured.
 bool takes_table(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
-  constexpr std::int64_t kEnough = std::int64_t{64} * 1024;  // elements of an SM
+  constexpr std::int64_t kEnough = std::int64_t{64} * 1024;  // elements for each SM
   return rows != kDynamic && rows * p.cols >= kEnough * d.sm_count && lookup_of(p) != nullptr;
 }
+
+// One block for each SM: 16 warps have 64 KB on their way, and more warps spill.
 QuantizeConfig looked_up_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
   constexpr int kWarps = 16;
   constexpr std::int64_t kTilesOfWarp = 6;
@@ -65,68 +74,78 @@ QuantizeConfig looked_up_config(const QuantizeProblem& p, std::int64_t rows, con
   c.threads = kWarps * kWarp;
   c.blocks_per_sm = 1;
   c.looks_up = true;
-  while (c.tile_rows > 8 && tiles_of(c, p, rows) < kTilesOfWarp * kWarps * d.sm_count)
-    c.tile_rows /= 2;
+  shorten_tile(c, p, rows, 8, kTilesOfWarp * kWarps * d.sm_count);
   return c;
 }
 
-// Whether a row's scales are bytes of which kColumnsOfASector columns have a sector of 32.
-constexpr int kColumnsOfASector = 1024;
+// ---- warp_tile: x itself; dequantize
+
+constexpr int kColumnsOfASector = 1024;  // their 1x32 scales fill a sector of 32 bytes
+
+// Returns whether a row's scales are bytes that lie behind each other.
 bool fills_sectors_along_rows(const QuantizeProblem& p) {
   return p.operation == QuantizeOperation::kQuantize && p.q.granularity == Granularity::k1x32 &&
          p.q.scale == ScaleFormat::kE8M0 && p.scale_layout == ScaleLayout::kLinear &&
          p.grouping == Grouping::kNone && !is_fp8(p.x.dtype);
 }
 
-QuantizeConfig segments_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
+int warp_tile_blocks_per_sm(const QuantizeProblem& p) {
+  const bool groups_of_codes = p.grouping != Grouping::kNone && is_fp8(p.x.dtype);
+  if (p.scale_layout == ScaleLayout::kSwizzled || groups_of_codes) return 10;
+  // fp32 vectors hold four elements and need more addresses for each: 64 registers would spill.
+  const bool more_registers = p.grouping == Grouping::kMasked || held_type(p) == DType::kFP32 ||
+                              p.q.granularity == Granularity::kPerTensor ||
+                              p.q.scale == ScaleFormat::kUe8m0x4 || p.q.scale == ScaleFormat::kE8M0;
+  return more_registers ? 12 : 16;
+}
+
+// Most rows of a group may not exist, so blocks without a tile should be few. `rows` does not say
+// how many tiles there are.
+QuantizeConfig masked_warp_tile(QuantizeConfig c) {
+  c.tile_rows = 32;
+  c.threads = 128;
+  c.blocks_per_sm = 5;  // 96 registers: a group's place needs some of them
+  return c;
+}
+
+// A tile of one row. A warp of few rows has as many loads as four rows would have, and the
+// addresses of one. A row of 1024 columns fills a sector with its 1x32 scales, and storing a sector
+// takes as long as storing the 8 scales of 256 columns. The tile is narrower if half of it has all
+// columns.
+QuantizeConfig one_row_warp_tile(QuantizeConfig c, const QuantizeProblem& p, std::int64_t rows,
+                                 bool few_rows, const DeviceSpec& d) {
+  constexpr std::int64_t kFewWarps = 4;  // of an SM
+  const int warp_cols = c.tile_cols;
+  c.tile_rows = 1;
+  c.tile_cols = fills_sectors_along_rows(p) ? kColumnsOfASector : 4 * warp_cols;
+  c.threads = few_rows ? 64 : 128;
+  c.blocks_per_sm = (held_type(p) == DType::kFP32 ? 768 : 1024) / c.threads;
+  while (c.tile_cols > warp_cols &&
+         (c.tile_cols / 2 >= p.cols || tiles_of(c, p, rows) < kFewWarps * d.sm_count)) {
+    c.tile_cols /= 2;
+  }
+  return c;
+}
+
+QuantizeConfig warp_tile_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
   if (takes_table(p, rows, d)) return looked_up_config(p, rows, d);
   if (streams_rows(p)) return streamed_config(p, rows, d);
   QuantizeConfig c;
-  c.tile_cols = kWarp * 16 / size_of(held_type(p));  // one load of a warp
-  c.tile_rows = 8;  // 8 loads of a thread in flight; 8 scales are one 32-byte sector
-  // Two warps a block: slots are refilled as soon as a warp pair is done. On an H200 1 % faster at
-  // 32768x4096 than blocks of 8 warps, equal elsewhere.
+  c.tile_cols = kWarp * kVectorBytes / size_of(held_type(p));  // one load of a warp
+  c.tile_rows = 8;  // 8 loads of a thread in flight; 8 scales fill a 32-byte sector
+  // Two warps a block: a slot is refilled as soon as a pair of warps is done. On an H200 this is
+  // 1 % faster than blocks of 8 warps at 32768x4096 and equal elsewhere.
   c.threads = 64;
-  // Four elements a vector leave fp32 more addresses per element: 64 registers would spill.
-  const bool more_registers = p.grouping == Grouping::kMasked || held_type(p) == DType::kFP32 ||
-                              p.q.granularity == Granularity::kPerTensor ||
-                              p.q.scale == ScaleFormat::kUe8m0x4 ||
-                              p.q.scale == ScaleFormat::kE8M0;
-  c.blocks_per_sm = more_registers ? 12 : 16;
-  const bool groups_of_codes = p.grouping != Grouping::kNone && is_fp8(p.x.dtype);
-  if (p.scale_layout == ScaleLayout::kSwizzled || groups_of_codes) c.blocks_per_sm = 10;
-  if (p.grouping == Grouping::kMasked) {
-    // Blocks without a tile are to be few: what does not exist of a group can be most of it. How
-    // many tiles there are is not in `rows`.
-    c.tile_rows = 32;
-    c.threads = 128;
-    c.blocks_per_sm = 5;  // 96 registers: the place of a group takes some
-    return c;
-  }
+  c.blocks_per_sm = warp_tile_blocks_per_sm(p);
+  if (p.grouping == Grouping::kMasked) return masked_warp_tile(c);
   if (rows == kDynamic) return c;
-  const int warp_cols = c.tile_cols;
-  const std::int64_t enough = kWarpsPerSm * d.sm_count;
-  while (c.tile_rows > 1 && tiles_of(c, p, rows) < enough) c.tile_rows /= 2;
-  const bool of_few_rows = c.tile_rows < 4 && p.operation == QuantizeOperation::kQuantize;
-  const bool of_sectors = fills_sectors_along_rows(p) && p.cols >= kColumnsOfASector;
-  if (of_few_rows || of_sectors) {
-    // One row: of 1x32 scales a sector of 32, which takes as long as the 8 of 256 columns; of few
-    // rows as many loads a thread as four rows have, and addresses of one (segments.cu). Narrower
-    // where half of it has all columns.
-    constexpr std::int64_t kFewWarps = 4;  // of an SM
-    c.tile_rows = 1;
-    c.tile_cols = fills_sectors_along_rows(p) ? kColumnsOfASector : 4 * warp_cols;
-    c.threads = of_few_rows ? 64 : 128;
-    c.blocks_per_sm = (held_type(p) == DType::kFP32 ? 768 : 1024) / c.threads;
-    while (c.tile_cols > warp_cols &&
-           (c.tile_cols / 2 >= p.cols || tiles_of(c, p, rows) < kFewWarps * d.sm_count)) {
-      c.tile_cols /= 2;
-    }
-    return c;
-  }
+  shorten_tile(c, p, rows, 1, kWarpsPerSm * d.sm_count);
+  const bool quantizes = p.operation == QuantizeOperation::kQuantize;
+  const bool few_rows = c.tile_rows < 4 && quantizes;
+  const bool whole_sectors = fills_sectors_along_rows(p) && p.cols >= kColumnsOfASector;
+  if (few_rows || whole_sectors) return one_row_warp_tile(c, p, rows, few_rows, d);
   if (c.tile_rows < 4 && p.operation == QuantizeOperation::kDequantize) {
-    c = {.tile_rows = 2, .tile_cols = warp_cols, .threads = 128, .blocks_per_sm = 6};
-    return c;
+    return {.tile_rows = 2, .tile_cols = c.tile_cols, .threads = 128, .blocks_per_sm = 6};
   }
   if (c.tile_rows < 8) {
     // The unit of scheduling shrinks with the tile, so that the warps spread over the SMs.
@@ -136,95 +155,20 @@ QuantizeConfig segments_config(const QuantizeProblem& p, std::int64_t rows, cons
   return c;
 }
 
-bool is_strips(Granularity g) { return g == Granularity::k1x128 || g == Granularity::k1x32; }
+// ---- cta_tile
+
+// Returns the type whose vectors have as many elements as a thread's: codes are held by eights.
+DType held_by_tile(const QuantizeProblem& p) {
+  return holds_codes(p) ? DType::kBF16 : held_type(p);
+}
 
 bool is_block_scaled(Granularity g) {
   return g != Granularity::kPerTensor && g != Granularity::kPerRow;
 }
 
-bool is_own_expression(const QuantizeProblem& p) {
-  return p.source.find('(') != std::string::npos;  // the others have names
-}
-// Scales that are put together before they are stored.
-bool has_compact_scales(const QuantizeProblem& p) {
-  return p.q.scale == ScaleFormat::kUe8m0x4 || p.q.scale == ScaleFormat::kBF16;
-}
-// Whether it divides, which takes a function with registers of its own.
-bool divides(const QuantizeProblem& p) {
-  return p.source.find("div(") != std::string::npos ||
-         p.source.find("reciprocal(") != std::string::npos;
-}
-
-// Whether two blocks of 512 threads fit an SM, which leaves a thread 64 registers: 32 hold its
-// patch of fp32 values, and beside them there is room for one thing more. What is false here
-// spilled, or is of a kind of which some did: of computed values, 17 sources of one to four 16-bit
-// inputs were compiled with every granularity and output, with a bias gradient, a tap and groups.
-bool computed_fits_64_registers(const QuantizeProblem& p) {
-  const int inputs = source_shape(p.source).inputs;
-  if (p.x.dtype == DType::kFP32 || inputs > 3 || (p.tap && p.bias_gradient)) return false;
-  if (divides(p)) return false;
-  const bool both = p.output == QuantizeOutput::kBoth;
-  const bool more = p.tap || p.bias_gradient;
-  // Little arithmetic on several inputs: the assembler keeps more of them.
-  const bool own = is_own_expression(p) && inputs > 1;
-  const bool packed = p.q.scale == ScaleFormat::kUe8m0x4;
-  const bool narrow = has_compact_scales(p);
-  if (source_shape(p.source).halves) {  // one after the other, by other thread blocks
-    if (own || more || packed || p.q.granularity == Granularity::kPerRow) return false;
-    if (both) {
-      return p.q.granularity == Granularity::k1x128 && !narrow && p.q.dtype == DType::kE4M3;
-    }
-    return p.q.granularity != Granularity::k1x32;
-  }
-  switch (p.q.granularity) {
-    case Granularity::kPerRow:
-      return true;
-    case Granularity::kPerTensor:
-      return !p.tap && !(own && (both || more));
-    case Granularity::k128x128:
-    case Granularity::k32x32:
-      return !both || (!more && !own);
-    case Granularity::k1x128:
-      if (both) return !more && !narrow;
-      return !packed || (!more && !own);
-    case Granularity::k1x32:
-      return !both && !more && !own;
-    case Granularity::kNone:
-      break;
-  }
-  return false;
-}
-bool fits_64_registers(const QuantizeProblem& p) {
-  if (p.scale_layout == ScaleLayout::kSwizzled || p.grouping != Grouping::kNone) return false;
-  if (!p.source.empty()) return computed_fits_64_registers(p);
-  if (p.bias_gradient) return false;
-  // Squares' scales are stored when x is gone.
-  if (p.output == QuantizeOutput::kTransposed || !is_strips(p.q.granularity)) return true;
-  return p.q.granularity == Granularity::k1x128 && p.q.dtype == DType::kE4M3 &&
-         (p.q.scale == ScaleFormat::kF32 || p.q.scale == ScaleFormat::kF32Pow2);
-}
-
-// The same of both halves at once, whose origin waits in shared memory: what is false here spilled.
-bool fits_64_registers_by_halves(const QuantizeProblem& p) {
-  if (p.scale_layout == ScaleLayout::kSwizzled || p.x.dtype == DType::kFP32) return false;
-  if (is_own_expression(p) || (p.tap && p.bias_gradient)) return false;
-  const bool both = p.output == QuantizeOutput::kBoth;
-  switch (p.q.granularity) {
-    case Granularity::k1x128:
-      if (p.grouping != Grouping::kNone) return false;
-      return !both || (!p.tap && !has_compact_scales(p));
-    case Granularity::k1x32:
-      return !both;
-    case Granularity::kPerTensor:
-      return !both || !p.bias_gradient;
-    default:
-      return true;
-  }
-}
-
-// Where memory is the limit, and what is saved is more than another kernel takes: of both copies'
-// scales (tiles.cu). Where the packed stride of the row-wise ones lets those be ordered: whether
-// the transposed ones' does, the rows of each launch decide (order_blocks).
+// Returns whether ordering the scales of both copies saves more time than the additional kernel
+// takes: memory must be the limit. The stride of the row-wise scales is known here; order_blocks
+// tests that of the transposed ones at each launch.
 bool pays_to_order_scales(const QuantizeProblem& p, std::int64_t rows) {
   constexpr std::int64_t kEnough = std::int64_t{1} << 24;  // elements
   return rows != kDynamic && rows * p.cols >= kEnough && may_order_scales(p) &&
@@ -232,81 +176,102 @@ bool pays_to_order_scales(const QuantizeProblem& p, std::int64_t rows) {
          packed_scale_ld(p.q, rows, p.cols, false) % kOrderAlign == 0;
 }
 
-QuantizeConfig tiles_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
+// Tiles of 64 columns, for tensors that give an SM one tile of 128 columns at most: there are twice
+// as many, and a thread with half as many rows is done sooner. A thread has as many registers as
+// let all tiles be resident.
+QuantizeConfig half_width_config(QuantizeConfig c, const QuantizeProblem& p, int tiles_per_sm) {
+  const bool only_transposed = p.output == QuantizeOutput::kTransposed;
+  const bool wide_elements = held_by_tile(p) == DType::kFP32;
+  c.tile_cols = kScaleBlock / 2;
+  // The transposed copy of 16-bit elements alone is faster with fewer threads.
+  c.threads = only_transposed && !wide_elements && !holds_codes(p) ? 128 : 256;
+  c.blocks_per_sm = tiles_per_sm * 256 / c.threads;
+  c.rows_fastest = only_transposed;
+  return c;
+}
+
+// Returns the residency of tiles with a transposed copy of 16-bit elements or codes.
+int staged_blocks_per_sm(const QuantizeProblem& p) {
+  const bool both = p.output == QuantizeOutput::kBoth;
+  const bool grouped = p.grouping != Grouping::kNone;
+  // These need registers beside a patch: maxima of another kernel, a group's first row, the
+  // swizzled address of a scale, the sums of the columns.
+  const bool plain = is_block_scaled(p.q.granularity) && !grouped &&
+                     p.scale_layout == ScaleLayout::kLinear && !p.bias_gradient;
+  const bool strips_of_groups = p.grouping == Grouping::kContiguous &&
+                                p.q.granularity == Granularity::k1x128 &&
+                                p.q.scale != ScaleFormat::kUe8m0x4 && !p.bias_gradient;
+  const bool short_codes_of_groups =
+      holds_codes(p) && p.q.granularity == Granularity::k1x32 && grouped;
+  if (!both) return plain || (strips_of_groups && !holds_codes(p)) ? 4 : 3;
+  return p.scale_layout == ScaleLayout::kSwizzled || short_codes_of_groups ? 2 : 3;
+}
+
+// Chooses the residency of fp32 tiles with a transposed copy, and whether they take both halves.
+void settle_fp32_tiles(QuantizeConfig& c, const QuantizeProblem& p, bool many_tiles) {
+  const bool fits = fits_64_registers(p);
+  const bool fits_together = fits_64_registers_by_halves(p);
+  c.halves_together = may_take_halves_together(p) && many_tiles && (fits_together || !fits);
+  c.blocks_per_sm = (c.halves_together ? fits_together : fits) ? 2 : 1;
+}
+
+// Returns the residency of tiles without a transposed copy.
+int rowwise_blocks_per_sm(const QuantizeProblem& p) {
+  const bool computed_groups = p.grouping != Grouping::kNone && !p.source.empty();
+  const bool summed = p.bias_gradient && source_type(p) == DType::kFP32;
+  const int input_bytes = source_shape(p.source).inputs * size_of(p.x.dtype);  // for each value
+  if (input_bytes > 4 || computed_groups || summed) return 1;
+  // For bf16 128x128 on an H200, 80 registers and 3 blocks are 1 % faster than 64 and 4.
+  return held_by_tile(p) == DType::kFP32 ? 2 : 3;
+}
+
+QuantizeConfig cta_tile_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
+  const int element_bytes = size_of(held_by_tile(p));
+  const bool wide_elements = held_by_tile(p) == DType::kFP32;
+  const bool known_rows = rows != kDynamic;
+  const std::int64_t tiles = ceil_div(rows, kScaleBlock) * ceil_div(p.cols, kScaleBlock);
   QuantizeConfig c;
-  c.tile_rows = 128;
-  c.tile_cols = 128;
-  const bool codes = holds_codes(p);
-  const DType held = codes ? DType::kBF16 : held_type(p);  // codes: as many of a load
-  c.threads = 128 * size_of(held);  // 8 loads of a thread in flight, whatever the element
-  // A tile an SM at most: half as wide there are twice as many, and a thread with half as many rows
-  // is done sooner; where it writes the transposed copy of 16 bits alone, fewer threads are
-  // (tiles.cu has the figures). As many registers are left to it as let all of them be resident.
-  const std::int64_t tiles = ceil_div(rows, 128) * ceil_div(p.cols, 128);
-  const int narrow_per_sm = held == DType::kFP32 ? 1 : 2;
-  if (rows != kDynamic && 2 * tiles <= std::int64_t{narrow_per_sm} * d.sm_count &&
-      takes_half_width_tiles(p)) {
-    const bool alone = p.output == QuantizeOutput::kTransposed;
-    c.tile_cols = 64;
-    c.threads = alone && held != DType::kFP32 && !codes ? 128 : 256;
-    c.blocks_per_sm = narrow_per_sm * 256 / c.threads;
-    c.rows_fastest = alone;
-    return c;
-  }
-  // Measured on an H200 for bf16 128x128: 80 registers and 3 blocks beat 64 and 4 by 1 %.
-  c.blocks_per_sm = held == DType::kFP32 ? 2 : 3;
+  c.tile_rows = kScaleBlock;
+  c.tile_cols = kScaleBlock;
+  c.threads = 128 * element_bytes;  // 8 loads of a thread in flight, whatever the element
+
+  const int half_width_per_sm = wide_elements ? 1 : 2;
+  const bool one_wave = known_rows && 2 * tiles <= std::int64_t{half_width_per_sm} * d.sm_count;
+  if (one_wave && takes_half_width_tiles(p)) return half_width_config(c, p, half_width_per_sm);
+
   if (has_transposed(p.output)) {
-    const bool both = p.output == QuantizeOutput::kBoth;
-    // Alone, the transposed copy is fastest where neighbours down the rows write neighbouring
-    // pieces of its rows, and with 64 registers and 4 blocks; beside a row-wise copy, which writes
-    // along the rows, with neighbours along the rows (tiles.cu has the figures).
-    c.rows_fastest = !both;
-    // What takes registers beside a patch: maxima another kernel found, where a group begins, the
-    // swizzled address of a scale, the sums of its columns.
-    const bool plain = is_block_scaled(p.q.granularity) && p.grouping == Grouping::kNone &&
-                       p.scale_layout == ScaleLayout::kLinear && !p.bias_gradient;
-    if (held != DType::kFP32) {
-      const bool strips_of_groups = p.grouping == Grouping::kContiguous &&
-                                    p.q.granularity == Granularity::k1x128 &&
-                                    p.q.scale != ScaleFormat::kUe8m0x4 && !p.bias_gradient;
-      if (!both && (plain || (strips_of_groups && !codes))) c.blocks_per_sm = 4;
-      const bool shorts_of_groups =
-          codes && p.q.granularity == Granularity::k1x32 && p.grouping != Grouping::kNone;
-      if (both && (p.scale_layout == ScaleLayout::kSwizzled || shorts_of_groups)) {
-        c.blocks_per_sm = 2;
-      }
+    // A transposed copy alone is fastest if neighbours down the rows write neighbouring pieces of
+    // its rows. Beside a row-wise copy, neighbours along the rows are faster.
+    c.rows_fastest = p.output == QuantizeOutput::kTransposed;
+    if (wide_elements) {
+      settle_fp32_tiles(c, p, !known_rows || tiles > std::int64_t{2} * d.sm_count);
     } else {
-      // Of few tiles, all of them resident at once, twice as many are done sooner.
-      const bool many = rows == kDynamic || tiles > std::int64_t{c.blocks_per_sm} * d.sm_count;
-      const bool fits = fits_64_registers(p);
-      const bool fits_together = fits_64_registers_by_halves(p);
-      c.halves_together = may_take_halves_together(p) && many && (fits_together || !fits);
-      if (!(c.halves_together ? fits_together : fits)) c.blocks_per_sm = 1;
+      c.blocks_per_sm = staged_blocks_per_sm(p);
     }
     c.orders_scales = pays_to_order_scales(p, rows);
     return c;
   }
-  const bool of_groups = p.grouping != Grouping::kNone && !p.source.empty();
-  const bool summed = p.bias_gradient && source_type(p) == DType::kFP32;
-  const int words = source_shape(p.source).inputs * size_of(p.x.dtype);  // of inputs, a value
-  if (words > 4 || of_groups || summed) c.blocks_per_sm = 1;
+
+  c.blocks_per_sm = rowwise_blocks_per_sm(p);
   const bool patches_of_8 = p.q.granularity == Granularity::k32x32 || p.bias_gradient;
-  if (rows != kDynamic && tiles <= d.sm_count && !patches_of_8) {
+  if (known_rows && tiles <= d.sm_count && !patches_of_8) {
     // One tile an SM at most: more threads with fewer loads each finish it sooner. For bf16, 1024
     // threads lose that again at the barrier (measured on an H200).
-    c.threads = 256 * size_of(held);
+    c.threads = 256 * element_bytes;
     c.blocks_per_sm = 1024 / c.threads;
   }
   return c;
 }
 
+// ---- the other templates
+
 // A row in the registers of one thread block, in as few loads a thread as keep 8 blocks resident.
-QuantizeConfig rows_config(const QuantizeProblem& p) {
+QuantizeConfig cta_row_config(const QuantizeProblem& p) {
   constexpr int kMostVectors = 8;  // 32 registers of input
   constexpr int kMostThreads = 512;
   QuantizeConfig c;
   c.tile_rows = 1;
-  const int elements = 16 / size_of(held_type(p));
+  const int elements = kVectorBytes / size_of(held_type(p));
   c.threads = kWarp;
   while (c.threads < kMostThreads && std::int64_t{c.threads} * elements * kMostVectors < p.cols) {
     c.threads *= 2;
@@ -314,7 +279,7 @@ QuantizeConfig rows_config(const QuantizeProblem& p) {
   const std::int64_t step = std::int64_t{c.threads} * elements;
   const std::int64_t vectors = std::clamp<std::int64_t>(ceil_div(p.cols, step), 1, kMostVectors);
   c.tile_cols = static_cast<int>(step * vectors);
-  // 64 registers a thread; where the source is computed 80.
+  // 64 registers a thread; 80 if the source is computed.
   const bool computed = !p.source.empty() || is_fp8(p.x.dtype);
   const int threads = computed ? 768 : 1024;
   c.blocks_per_sm = std::clamp(threads / c.threads, 1, 32);
@@ -324,8 +289,8 @@ QuantizeConfig rows_config(const QuantizeProblem& p) {
   return c;
 }
 
-// A row in the registers of one thread block, 8 columns a thread and load; a block takes two or
-// four rows, the next on its way while one is worked on.
+// A row in the registers of one thread block, 8 columns a thread and load. A block takes two or
+// four rows, and the next row is on its way while one is worked on.
 QuantizeConfig norm_rows_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
   constexpr std::int64_t kMostPieces = 8;  // 64 registers of values
   constexpr int kMostThreads = 512;
@@ -338,7 +303,7 @@ QuantizeConfig norm_rows_config(const QuantizeProblem& p, std::int64_t rows, con
   }
   const std::int64_t held = std::clamp<std::int64_t>(pieces(), 1, kMostPieces);
   c.tile_cols = static_cast<int>(std::int64_t{c.threads} * kStreamedElements * held);
-  // 96 registers a thread, 72 with few values; fp32, packed scales and a tap take more.
+  // 96 registers a thread, or 72 with few values. fp32, ue8m0x4 scales and a tap need more.
   const bool more_registers =
       p.tap || p.q.scale == ScaleFormat::kUe8m0x4 || p.x.dtype == DType::kFP32;
   const int resident_threads = (held > 4 ? 640 : 896) - (more_registers ? 128 : 0);
@@ -351,14 +316,14 @@ QuantizeConfig norm_rows_config(const QuantizeProblem& p, std::int64_t rows, con
 QuantizeConfig shard_config(const QuantizeProblem& p) {
   QuantizeConfig c;
   c.tile_rows = 8;
-  c.tile_cols = kWarp * 16 / size_of(p.x.dtype);
+  c.tile_cols = kWarp * kVectorBytes / size_of(p.x.dtype);
   c.threads = 128;
-  c.blocks_per_sm = 5;  // 96 registers: where the shard begins and ends takes some
+  c.blocks_per_sm = 5;  // 96 registers: the shard's first and last element need some of them
   return c;
 }
 
-// 16-byte loads of 8 rows a thread, whatever the tile: the smaller one where there are too few of
-// the larger to give every SM the three that hide each other's barriers.
+// 16-byte loads of 8 rows a thread, whatever the tile. Every SM needs three of the larger tiles to
+// hide each other's barriers; the smaller tile serves tensors that have fewer.
 QuantizeConfig transpose_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
   constexpr int kBlocksPerSm = 3;
   const std::int64_t tiles = ceil_div(rows, 256) * ceil_div(p.cols, 128);
@@ -377,13 +342,13 @@ QuantizeConfig transpose_config(const QuantizeProblem& p, std::int64_t rows, con
 QuantizeConfig default_config(const QuantizeProblem& problem, std::int64_t rows,
                               const DeviceSpec& device) {
   switch (template_of(problem)) {
-    case QuantizeTemplate::kSegments:
+    case QuantizeTemplate::kWarpTile:
     case QuantizeTemplate::kDequantize:
-      return segments_config(problem, rows, device);
-    case QuantizeTemplate::kTiles:
-      return tiles_config(problem, rows, device);
-    case QuantizeTemplate::kRows:
-      return rows_config(problem);
+      return warp_tile_config(problem, rows, device);
+    case QuantizeTemplate::kCtaTile:
+      return cta_tile_config(problem, rows, device);
+    case QuantizeTemplate::kCtaRow:
+      return cta_row_config(problem);
     case QuantizeTemplate::kNormRows:
       return norm_rows_config(problem, rows, device);
     case QuantizeTemplate::kShard:

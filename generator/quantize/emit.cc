@@ -6,24 +6,28 @@
 #include <string_view>
 #include <vector>
 
-#include "generator/quantize/fused_source.h"
 #include "generator/core/prologue.h"
+#include "generator/quantize/fused_source.h"
+#include "generator/quantize/grid.h"
+#include "generator/quantize/kernel_args.h"
+#include "generator/quantize/kernel_name.h"
+#include "generator/quantize/resources.h"
 #include "generator/quantize/support.h"
 
 namespace octile {
 namespace {
 
-// The files a problem's kernels are made of, each before those that use it.
+// Returns the files that a problem's kernels are made of, each before those that use it.
 std::vector<std::string_view> library_of(const QuantizeProblem& p) {
   std::vector<std::string_view> files{
       "lib/types.cuh",      "lib/launch.cuh",    "lib/arithmetic.cuh",    "lib/cast.cuh",
       "lib/memory.cuh",     "lib/reduce.cuh",    "quantize/elements.cuh", "quantize/patch.cuh",
       "quantize/scale.cuh", "quantize/codes.cuh"};
   const QuantizeTemplate t = template_of(p);
-  if (t == QuantizeTemplate::kTiles || t == QuantizeTemplate::kTranspose) {
+  if (t == QuantizeTemplate::kCtaTile || t == QuantizeTemplate::kTranspose) {
     files.emplace_back("quantize/columns.cuh");
   }
-  if (t == QuantizeTemplate::kTiles) {
+  if (t == QuantizeTemplate::kCtaTile) {
     files.emplace_back("quantize/bias.cuh");
     files.emplace_back("quantize/ordered_scales.cuh");
   }
@@ -33,13 +37,15 @@ std::vector<std::string_view> library_of(const QuantizeProblem& p) {
   if (p.shard != ShardStep::kNone) files.emplace_back("quantize/shard.cuh");
   if (!p.source.empty()) {
     files.emplace_back("lib/math.cuh");
+    files.emplace_back("quantize/fused_table.cuh");
+    files.emplace_back("quantize/fused_values.cuh");
     files.emplace_back("quantize/fused.cuh");
   }
   if (source_shape(p.source).rms_norm) files.emplace_back("quantize/norm.cuh");
   return files;
 }
 
-// The policy of fused.cuh.
+// Returns the policy that fused.cuh calls E.
 std::string expression_text(const QuantizeProblem& p, const FusedSource& source,
                             const Lookup* lookup) {
   const auto part = [&](std::size_t i) {
@@ -56,7 +62,7 @@ std::string expression_text(const QuantizeProblem& p, const FusedSource& source,
       "  static constexpr bool kRowFactor = {};\n"
       "  static constexpr bool kTap = {};\n"
       "  static constexpr bool kLooksUp = {};\n"
-      "  static constexpr u32 kFirstMagnitude = {}, kLastMagnitude = {};\n"
+      "  static constexpr u32 kFirstMagnitude = {}, kLastMagnitude = {}, kTableHalf = {};\n"
       "  static __device__ __forceinline__ float looked_up(float x0) {{ return {}; }}\n"
       "  template <int kPart>\n"
       "  static __device__ __forceinline__ float value(float x0, float x1, float x2, float x3,\n"
@@ -66,13 +72,14 @@ std::string expression_text(const QuantizeProblem& p, const FusedSource& source,
       "}};\n",
       source.inputs(), static_cast<int>(p.x.dtype), source.halves(), source.rms_norm,
       source.rms_norm, p.tap, lookup != nullptr, lookup == nullptr ? 0 : lookup->first,
-      lookup == nullptr ? 0 : lookup->last, lookup == nullptr ? "x0" : lookup->part.to_cuda(),
+      lookup == nullptr ? 0 : lookup->last, kLookupMagnitudes,
+      lookup == nullptr ? "x0" : lookup->part.to_cuda(),
       source.halves() ? fmt::format("if constexpr (kPart == 1) return {};\n    else ", part(1))
                       : "",
       part(0));
 }
 
-// Where a kernel takes its source from.
+// Adds the part that gives a kernel its values.
 void add_input(Prologue& out, const QuantizeProblem& p, const QuantizeConfig& c) {
   std::string type = "quantize::TensorInput<P>";
   if (is_fp8(p.x.dtype)) {
@@ -86,22 +93,22 @@ void add_input(Prologue& out, const QuantizeProblem& p, const QuantizeConfig& c)
     const FusedSource source = *fused_source(p.source);  // the problem is well formed
     const std::shared_ptr<const Lookup> lookup = c.looks_up ? lookup_of(p) : nullptr;
     out.add_text(expression_text(p, source, lookup.get()), fmt::format("Expression = {}", p.source),
-                 "problem: what is quantised in place of x");
+                 "problem: what is quantised instead of x");
     type = "quantize::FusedInput<P, Expression>";
   }
   out.add_part("Input", type, "problem: where the values come from");
 }
 
-// The part of a kernel that is its body, "segments" for quantize/segments.cu, which is also the
-// namespace in which it derives its own arithmetic, for the asserts.
+// Returns the name of a kernel's body: "warp_tile" for quantize/warp_tile.cu. It is also the
+// namespace in which the body derives its own arithmetic, which the asserts name.
 std::string_view body_of(const QuantizeProblem& p) {
   switch (template_of(p)) {
-    case QuantizeTemplate::kSegments:
-      return "segments";
-    case QuantizeTemplate::kTiles:
-      return "tiles";
-    case QuantizeTemplate::kRows:
-      return "rows";
+    case QuantizeTemplate::kWarpTile:
+      return "warp_tile";
+    case QuantizeTemplate::kCtaTile:
+      return "cta_tile";
+    case QuantizeTemplate::kCtaRow:
+      return "cta_row";
     case QuantizeTemplate::kNormRows:
       return "norm_rows";
     case QuantizeTemplate::kShard:
@@ -112,6 +119,20 @@ std::string_view body_of(const QuantizeProblem& p) {
       return "transpose";
   }
   return "";
+}
+
+// Returns the parts of a kernel's body that stand in files of their own.
+std::vector<std::string_view> parts_of(const QuantizeProblem& p) {
+  switch (template_of(p)) {
+    case QuantizeTemplate::kCtaTile:
+      return {"quantize/cta_tile_shape.cuh", "quantize/cta_tile_scales.cuh"};
+    case QuantizeTemplate::kWarpTile:
+      return {"quantize/warp_tile_shape.cuh", "quantize/warp_tile_scales.cuh"};
+    case QuantizeTemplate::kNormRows:
+      return {"quantize/norm_rows_shape.cuh", "quantize/norm_rows_output.cuh"};
+    default:
+      return {};
+  }
 }
 
 std::string_view first_pass_path(FirstPass pass) {
@@ -135,8 +156,9 @@ void add_configuration(Prologue& out, const QuantizeConfig& c) {
   out.add_int("kBlocksPerSm", c.blocks_per_sm, "configuration: residency that bounds registers");
 }
 
-// The constants of a kernel that finds scales.
-void add_quantizing(Prologue& out, const QuantizeProblem& p, const QuantizeConfig& c) {
+// ---- the constants of a kernel that finds scales
+
+void add_numerics(Prologue& out, const QuantizeProblem& p) {
   out.add_int("kSourceType", static_cast<int>(source_type(p)),
               "problem: octile_dtype of what amax and cast see");
   out.add_int("kTargetType", static_cast<int>(p.q.dtype), "recipe: octile_dtype of q");
@@ -146,48 +168,88 @@ void add_quantizing(Prologue& out, const QuantizeProblem& p, const QuantizeConfi
                "problem: e8m0 scales are rounded down");
   out.add_float("kAmaxEpsilon", p.amax_epsilon, "problem: a smaller amax is raised to it");
   out.add_bool("kDelayed", p.policy == ScalePolicy::kDelayed,
-               "problem: the scale is given, of earlier steps");
+               "problem: earlier steps gave the scale");
   if (p.policy == ScalePolicy::kDelayed) {
-    out.add_int("kUpdateThreads", kUpdateThreads, "of the kernel that updates scales");
+    out.add_int("kUpdateThreads", kUpdateThreads, "threads of the kernel that updates scales");
   }
   out.add_int("kGroupWalk", static_cast<int>(group_walk_of(p)), "problem: how tiles meet groups");
   out.add_bool("kSwizzled", p.scale_layout == ScaleLayout::kSwizzled,
-               "problem: scales in tiles of 128 x 4");
-  if (template_of(p) == QuantizeTemplate::kSegments) {
-    out.add_int("kStepRows", step_rows(p, c), "configuration: rows of a tile worked on at once");
-    out.add_bool("kSideBySide", streams_rows(p), "problem: rows of computed values stream");
-    out.add_bool("kOfHalves", takes_both_halves(p),
-                 "problem: a warp has the same columns of both halves");
-  }
-  if (template_of(p) == QuantizeTemplate::kTiles) {
-    out.add_part(
-        "Values",
-        holds_codes(p) ? fmt::format("quantize::Coded<{}>", static_cast<int>(p.x.dtype)) : "P",
-        "problem: the values as a thread holds them");
-    out.add_bool("kRowwise", has_rowwise(p.output), "problem: the row-wise copy is wanted");
-    out.add_bool("kTransposed", has_transposed(p.output), "problem: the transposed copy is");
-    out.add_bool("kRowsFastest", c.rows_fastest, "configuration: order of the tiles");
-    out.add_bool("kOrdersScales", c.orders_scales, "configuration: scales leave by whole sectors");
-    out.add_bool("kHalvesTogether", c.halves_together,
-                 "configuration: a block has the same columns of both halves");
-    out.add_bool("kBiasGradient", p.bias_gradient, "problem: the sums of the columns are wanted");
-  }
+               "problem: scales lie in tiles of 128 x 4");
+}
+
+void add_warp_tile(Prologue& out, const QuantizeProblem& p, const QuantizeConfig& c) {
+  const QuantizeSharedMemory memory = shared_memory_of(p, c);
+  out.add_int("kStepRows", step_rows(p, c), "configuration: rows of a tile worked on at once");
+  out.add_bool("kSideBySide", streams_rows(p), "problem: rows of computed values stream");
+  out.add_bool("kOfHalves", takes_both_halves(p),
+               "problem: a warp has the same columns of both halves");
+  out.add_int("kTableOffset", memory.table_offset, "bytes to the table in dynamic shared memory");
+  out.add_int("kRingsOffset", memory.rings_offset, "bytes to the warps' rings there");
+}
+
+void add_cta_tile(Prologue& out, const QuantizeProblem& p, const QuantizeConfig& c) {
+  out.add_part(
+      "Values",
+      holds_codes(p) ? fmt::format("quantize::Coded<{}>", static_cast<int>(p.x.dtype)) : "P",
+      "problem: the values as a thread holds them");
+  out.add_bool("kRowwise", has_rowwise(p.output), "problem: the row-wise copy is wanted");
+  out.add_bool("kTransposed", has_transposed(p.output), "problem: the transposed copy is wanted");
+  out.add_bool("kRowsFastest", c.rows_fastest, "configuration: order of the tiles");
+  out.add_bool("kOrdersScales", c.orders_scales,
+               "configuration: scales are stored by whole sectors");
+  out.add_bool("kHalvesTogether", c.halves_together,
+               "configuration: a block has the same columns of both halves");
+  out.add_int("kWaitingOffset", shared_memory_of(p, c).waiting_offset,
+              "bytes to the waiting values in dynamic shared memory");
+  out.add_bool("kBiasGradient", p.bias_gradient, "problem: the sums of the columns are wanted");
+}
+
+void add_first_pass(Prologue& out, const QuantizeProblem& p) {
+  out.add_int("kAmaxThreads", kFirstPassThreads, "threads of the kernel that finds the maxima");
+  out.add_int("kAmaxBlocksPerSm", first_pass_blocks_per_sm(p), "its residency");
+  out.add_int("kAmaxRows", first_pass_rows(p), "rows of its warps, for a tensor or groups");
+  out.add_int("kAmaxStripe", kStripeRows, "rows of its thread blocks, for lines");
+  out.add_int("kAmaxLanes", kLineLanes, "lanes along a row, if it reads whole columns");
+  out.add_int("kWholeLineRows", whole_line_rows(p), "most rows at which a block reads a line");
+}
+
+void add_quantizing(Prologue& out, const QuantizeProblem& p, const QuantizeConfig& c) {
+  add_numerics(out, p);
+  if (template_of(p) == QuantizeTemplate::kWarpTile) add_warp_tile(out, p, c);
+  if (template_of(p) == QuantizeTemplate::kCtaTile) add_cta_tile(out, p, c);
   if (c.orders_scales) {
-    out.add_int("kOrderThreads", kOrderThreads, "of the kernel that puts scales in order");
+    out.add_int("kOrderThreads", kOrderThreads, "threads of the kernel that orders scales");
   }
-  if (first_pass_of(p) != FirstPass::kNone) {
-    out.add_int("kAmaxThreads", kFirstPassThreads, "of the kernel that finds the maxima");
-    out.add_int("kAmaxBlocksPerSm", first_pass_blocks_per_sm(p), "its residency");
-    out.add_int("kAmaxRows", first_pass_rows(p),
-                "of a warp, where it finds a tensor's or a group's");
-    out.add_int("kAmaxStripe", kStripeRows, "rows of a thread block, where it finds lines'");
-    out.add_int("kAmaxLanes", kLineLanes, "along a row, where it reads whole columns");
-    out.add_int("kWholeLineRows", whole_line_rows(p), "up to which a line is one thread block's");
-  }
+  if (first_pass_of(p) != FirstPass::kNone) add_first_pass(out, p);
   if (source_shape(p.source).rms_norm) {
     out.add_float("kNormEpsilon", p.norm_epsilon, "problem: added to the mean of the squares");
-    out.add_int("kNormThreads", kNormThreads, "of the kernel that norms rows");
+    out.add_int("kNormThreads", kNormThreads, "threads of the kernel that norms rows");
   }
+}
+
+// Adds what the device derives by itself and the host derived before it.
+void add_asserts(Prologue& out, const QuantizeProblem& p, const QuantizeConfig& c) {
+  const QuantizeSharedMemory memory = shared_memory_of(p, c);
+  if (c.looks_up) {
+    out.add_assert(fmt::format("warp_tile::Input::kTableBytes == {}",
+                               memory.rings_offset - memory.table_offset),
+                   "host and device disagree on the table");
+  }
+  if (streams_rows(p)) {
+    out.add_assert(fmt::format("sizeof(warp_tile::Input::Ring) == {}", memory.ring_bytes),
+                   "host and device disagree on a warp's ring");
+  }
+  if (c.orders_scales) {
+    out.add_assert(fmt::format("quantize::OrderedScales::kAlign == {} && "
+                               "quantize::OrderedScales::kRuns == {} && "
+                               "quantize::OrderedScales::kAcross == {} && "
+                               "quantize::OrderedScales::kGroupsTogether == {}",
+                               kOrderAlign, kOrderRuns, kOrderAcross, kOrderGroupsTogether),
+                   "host and device disagree on the thread blocks that order scales");
+  }
+  out.add_assert(
+      fmt::format("{}::kVectors == {}", body_of(p), resources_of(p, c).vectors_per_thread),
+      "host and device disagree on the vectors of a thread");
 }
 
 Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
@@ -208,21 +270,7 @@ Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
       out.add_bool("kRowsFastest", c.rows_fastest, "configuration: order of the tiles");
       break;
   }
-  if (c.looks_up) {
-    out.add_assert(fmt::format("segments::Input::kTableBytes == {}", kLookupBytes),
-                   "host and device disagree on the table");
-  }
-  if (c.orders_scales) {
-    out.add_assert(fmt::format("quantize::OrderedScales::kAlign == {} && "
-                               "quantize::OrderedScales::kRuns == {} && "
-                               "quantize::OrderedScales::kAcross == {} && "
-                               "quantize::OrderedScales::kGroupsTogether == {}",
-                               kOrderAlign, kOrderRuns, kOrderAcross, kOrderGroupsTogether),
-                   "host and device disagree on the thread blocks that order scales");
-  }
-  out.add_assert(
-      fmt::format("{}::kVectors == {}", body_of(p), resources_of(p, c).vectors_per_thread),
-      "host and device disagree on the vectors of a thread");
+  add_asserts(out, p, c);
   return out;
 }
 
@@ -267,6 +315,7 @@ Result<EmittedKernel> emit(const QuantizeProblem& problem, const QuantizeConfig&
   for (std::size_t i = 0; i < companions.size(); ++i) {
     bodies.push_back(body_of(problem, companions[i], kernel.companions[i].name));
   }
+  for (const std::string_view part : parts_of(problem)) bodies.push_back({part, "", ""});
   bodies.push_back({kernel.template_path, "OCTILE_KERNEL_NAME", kernel.name});
   Result<std::string> source =
       prologue_of(problem, config).render(templates, library_of(problem), bodies);

@@ -9,6 +9,7 @@
 #include "generator/quantize/config.h"
 #include "generator/quantize/cost.h"
 #include "generator/quantize/emit.h"
+#include "generator/quantize/kernel_name.h"
 #include "generator/quantize/problem.h"
 #include "generator/quantize/support.h"
 

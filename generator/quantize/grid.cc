@@ -6,24 +6,17 @@
 
 #include "generator/core/types.h"
 #include "generator/quantize/fused_source.h"
+#include "generator/quantize/units.h"
 
 namespace octile {
 namespace {
 
-constexpr int kWarp = 32;
-constexpr int kVectorBytes = 16;              // one load of one thread
 constexpr int kPartialsTogether = 4;          // words of one load in tensor_magnitude (scale.cuh)
 constexpr std::int64_t kMaxGrid = INT32_MAX;  // gridDim.x
 
-bool works_by_warps(const QuantizeProblem& p) {
-  const QuantizeTemplate t = template_of(p);
-  return t == QuantizeTemplate::kSegments || t == QuantizeTemplate::kShard ||
-         t == QuantizeTemplate::kDequantize;
-}
-
 bool holds_whole_rows(const QuantizeProblem& p) {
   const QuantizeTemplate t = template_of(p);
-  return t == QuantizeTemplate::kRows || t == QuantizeTemplate::kNormRows;
+  return t == QuantizeTemplate::kCtaRow || t == QuantizeTemplate::kNormRows;
 }
 
 // Returns the rows of tiles. Contiguous groups can make one more for every group (groups.cuh:
@@ -105,6 +98,67 @@ Result<std::int64_t> within_a_grid(std::int64_t rows, std::int64_t cols, std::in
   return fail(ErrorCode::kInvalidArgument,
               fmt::format("quantise of {} x {} needs {} thread blocks; a grid holds {}", rows, cols,
                           blocks, kMaxGrid));
+}
+
+Result<std::int64_t> launch_blocks(const QuantizeProblem& p, const QuantizeConfig& c,
+                                   std::int64_t rows, std::int64_t groups) {
+  return within_a_grid(rows, p.cols, grid_of(p, c, 1).tiles.blocks(rows, groups));
+}
+
+Result<std::int64_t> shard_blocks(const QuantizeProblem& p, const QuantizeConfig& c,
+                                  const QuantizeKernelArgs& args) {
+  const TileGrid tiles = grid_of(p, c, 1).tiles;
+  return within_a_grid(args.rows, p.cols, tiles.shard_blocks(args.shard_row, args.shard_last_row));
+}
+
+int first_pass_blocks_per_sm(const QuantizeProblem& p) {
+  // Its registers allow no more.
+  const bool lines = first_pass_of(p) == FirstPass::kLines;
+  if (lines && p.x.dtype == DType::kFP32 && source_shape(p.source).inputs > 3) return 1;
+  const bool groups_of_wide =
+      first_pass_of(p) == FirstPass::kGroups && (is_fp8(p.x.dtype) || p.x.dtype == DType::kFP32);
+  return lines || groups_of_wide || !p.source.empty() ? 2 : 3;
+}
+
+int first_pass_rows(const QuantizeProblem& p) {
+  constexpr int kRows = 8, kRowsOfGroups = 32;
+  return first_pass_of(p) == FirstPass::kGroups ? kRowsOfGroups : kRows;
+}
+
+std::int64_t whole_line_rows(const QuantizeProblem& p) {
+  // One thread block reads 8192 elements at a time. With more columns the other blocks would end
+  // long before the rows'.
+  constexpr std::int64_t kMostColumns = 32768;
+  return p.cols <= kMostColumns ? kStripeRows : 0;
+}
+
+bool first_pass_raises(const QuantizeProblem& p, std::int64_t rows) {
+  return first_pass_grid(p, 1).raises(rows);
+}
+
+Result<std::int64_t> first_pass_blocks(const QuantizeProblem& p, std::int64_t rows, int sm_count,
+                                       std::int64_t groups) {
+  return within_a_grid(rows, p.cols, first_pass_grid(p, sm_count).blocks(rows, groups));
+}
+
+OrderBlocks order_blocks(const QuantizeProblem& p, const QuantizeKernelArgs& args) {
+  // As OrderedScales::order_blocks (templates/quantize/ordered_scales.cuh) counts them. A run has
+  // the scales of `extent` elements.
+  const auto blocks = [](const void* scales, std::int64_t outer, std::int64_t extent,
+                         std::int64_t ld) {
+    const auto bits = reinterpret_cast<std::uintptr_t>(scales) | static_cast<std::uintptr_t>(ld);
+    if (bits % kOrderAlign != 0) return std::int64_t{0};
+    const std::int64_t groups = ceil_div(extent, kShortBlock) / kOrderAcross;
+    return outer / kOrderRuns * ceil_div(groups, kOrderGroupsTogether);
+  };
+  OrderBlocks all;
+  if (has_rowwise(p.output)) {
+    all.of_rows = blocks(args.scale, args.rows, args.cols, args.scale_ld);
+  }
+  if (has_transposed(p.output)) {
+    all.of_columns = blocks(args.scale_transposed, args.cols, args.rows, args.scale_ld_transposed);
+  }
+  return all;
 }
 
 }  // namespace octile

@@ -7,6 +7,9 @@
 
 #include "generator/core/error.h"
 #include "generator/quantize/config.h"
+#include "generator/quantize/kernel_args.h"
+#include "generator/quantize/problem.h"
+#include "generator/quantize/workspace.h"
 
 namespace octile {
 
@@ -53,5 +56,51 @@ QuantizeGrid grid_of(const QuantizeProblem&, const QuantizeConfig&, int sm_count
 
 // Returns the count. Errors: kInvalidArgument if it passes the 2^31 - 1 blocks of a grid.
 Result<std::int64_t> within_a_grid(std::int64_t rows, std::int64_t cols, std::int64_t blocks);
+
+// Returns the thread blocks that `rows` rows need; 0 means that there is nothing to launch. Errors
+// are those of within_a_grid.
+Result<std::int64_t> launch_blocks(const QuantizeProblem&, const QuantizeConfig&, std::int64_t rows,
+                                   std::int64_t groups = 0);
+// Returns the same for a flat range, whose rows the kernel's arguments name.
+Result<std::int64_t> shard_blocks(const QuantizeProblem&, const QuantizeConfig&,
+                                  const QuantizeKernelArgs&);
+
+// ---- the kernels beside the main one; their threads are not tuned
+
+inline constexpr int kFirstPassThreads = 256;
+inline constexpr int kUpdateThreads = 128;  // of the scale update
+inline constexpr int kNormThreads = 256;    // of the kernel that norms rows, a thread block each
+inline constexpr int kOrderThreads = 512;   // of the kernel that orders scales
+inline constexpr int kBiasThreads = 32;     // of the sum of bias gradients, a thread a column
+
+// Returns the residency of the first pass.
+int first_pass_blocks_per_sm(const QuantizeProblem&);
+// Returns the rows of a warp of the first pass, if it finds a tensor's maximum or groups'.
+int first_pass_rows(const QuantizeProblem&);
+inline constexpr int kStripeRows = 512;  // rows of a thread block that finds lines' maxima
+inline constexpr int kLineLanes = 8;     // lanes along a row there, if it reads whole columns
+// Returns the largest row count at which one thread block reads a whole line.
+std::int64_t whole_line_rows(const QuantizeProblem&);
+// Returns whether the first pass raises maxima that must be cleared before it.
+bool first_pass_raises(const QuantizeProblem&, std::int64_t rows);
+Result<std::int64_t> first_pass_blocks(const QuantizeProblem&, std::int64_t rows, int sm_count,
+                                       std::int64_t groups = 0);
+
+// The thread blocks of the kernel that orders scales, those of the row-wise scales first. An array
+// has none, and its scales are stored one by one, in two cases: its address or stride is no
+// multiple of kOrderAlign bytes, or it has no kOrderRuns runs of kOrderAcross scales. A default
+// stride is a run's length / 32, rounded up to 4: a quarter of all lengths give such a multiple.
+struct OrderBlocks {
+  std::int64_t of_rows = 0;
+  std::int64_t of_columns = 0;
+  std::int64_t all() const { return of_rows + of_columns; }
+};
+OrderBlocks order_blocks(const QuantizeProblem&, const QuantizeKernelArgs&);
+// The constants of OrderedScales (templates/quantize/ordered_scales.cuh). The emitted source
+// asserts that they agree.
+inline constexpr int kOrderAlign = 16;          // bytes
+inline constexpr int kOrderRuns = 128;          // runs of a tile
+inline constexpr int kOrderAcross = 32;         // scales of a run that tiles share
+inline constexpr int kOrderGroupsTogether = 8;  // groups of such tiles that a thread block orders
 
 }  // namespace octile

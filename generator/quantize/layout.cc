@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "generator/quantize/config.h"
+#include "generator/quantize/composition.h"
 
 namespace octile {
 namespace {
@@ -37,8 +37,8 @@ Result<QuantizedLayout> quantized_layout(const QuantizeProblem& p, std::int64_t 
                 fmt::format("groups is {}; allowed: 0 to {}", groups, kMostGroups));
   }
   const bool aligned = packed && transposed && rows >= 0;
-  auto layout =
-      quantized_layout(p.q, aligned ? contiguous_columns(rows, groups) : rows, p.cols, 0, transposed);
+  auto layout = quantized_layout(p.q, aligned ? contiguous_columns(rows, groups) : rows, p.cols, 0,
+                                 transposed);
   if (!layout) return layout;
   ArrayShape& scales = layout->scales;
   if (p.scale_layout == ScaleLayout::kSwizzled) scales.outer = round_up(scales.outer, kSwizzleRows);

@@ -5,10 +5,10 @@
 
 #include "generator/quantize/config.h"
 #include "generator/quantize/problem.h"
+#include "generator/quantize/resources.h"
+#include "generator/quantize/units.h"
 
 namespace octile {
-
-inline constexpr int kVectorBytes = 16;  // one load of a thread
 
 // Microseconds from a load to its data while memory is busy.
 inline constexpr double kLoadedLatencyUs = 1.0;

@@ -1,8 +1,8 @@
 // Bias gradients beside the cast: the sums of the source's columns.
 //
-// In one order: of every 128 rows, 8 consecutive ones in turn, then the 16 such sums in turn, each
-// from zero (this file); then the blocks of 128 rows in turn (bias_sum.cu). Infinities and NaNs
-// count.
+// The sums have one order. In every 128 rows, 8 consecutive rows are added in turn, then the 16
+// such sums in turn, each from zero (this file). Then the blocks of 128 rows are added in turn
+// (bias_sum.cu). Infinities and NaNs count.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "quantize/patch.cuh"
@@ -16,7 +16,7 @@ struct ColumnSums {
   static constexpr int kPatches = 128 / P::kVectors;
   float sum[kPatches][kCols];
 
-  // The sums of the thread's patch, which begins at row kVectors * patch_row of the tile.
+  // Leaves the sums of the thread's patch, which begins at row kVectors * patch_row of the tile.
   __device__ __forceinline__ void put(int patch_row, int column,
                                       const typename Src::Held (&x)[P::kVectors]) {
     static_assert(P::kVectors == 8 && P::kRowStep == 1, "8 consecutive rows");
@@ -29,7 +29,8 @@ struct ColumnSums {
     }
   }
 
-  // After a barrier: a thread a column, into the run's workspace.
+  // Writes the sums of the tile to the workspace, one column for each thread. Call it after a
+  // barrier.
   __device__ __forceinline__ void write(const Args& args, i64 row0, i64 col0) const {
     const int column = static_cast<int>(threadIdx.x);
     if (column >= kCols || col0 + column >= args.cols) return;

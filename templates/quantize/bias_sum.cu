@@ -1,8 +1,8 @@
-// Bias gradients from the sums of every 128 rows (bias.cuh), in the order of the rows:
+// Adds up the bias gradients from the sums of every 128 rows (bias.cuh), in the order of the rows:
 //
 //   bias_gradient[c] = sum over b of bias_partials[b, c]
 //
-// A thread a column; 16 loads of a thread in flight.
+// Each thread adds one column and has 16 loads in flight.
 #ifndef OCTILE_EMITTED
 #define OCTILE_BIAS_NAME octile_bias_sum_default
 #define OCTILE_DEFAULT_GRANULARITY 4

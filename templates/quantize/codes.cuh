@@ -1,4 +1,4 @@
-// cast -> row-wise output.
+// The cast from values to FP8 codes, and the row-wise output.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "quantize/patch.cuh"
@@ -8,7 +8,7 @@ namespace quantize {
 
 // ---- cast ---------------------------------------------------------------------------------------
 
-// The codes of one Vector, in order, the first element in the lowest byte.
+// The codes of one Vector in order; the first element is the lowest byte.
 template <typename Src>
 struct Codes {
   static constexpr int kWords = Src::kElements / 4;
@@ -21,20 +21,21 @@ __device__ __forceinline__ u32 cast_pair(float upper, float lower) {
 }
 
 template <typename Src, int kFp8>
-__device__ __forceinline__ Codes<Src> cast_vector(const typename Src::Held& v, float encode) {
+__device__ __forceinline__ Codes<Src> cast_vector(const typename Src::Held& v, float encode_scale) {
   Codes<Src> codes;
 #pragma unroll
   for (int w = 0; w < Codes<Src>::kWords; ++w) {
     float x[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) x[i] = __fmul_rn(value_at<Src>(v, 4 * w + i), encode);
+    for (int i = 0; i < 4; ++i) x[i] = __fmul_rn(value_at<Src>(v, 4 * w + i), encode_scale);
     codes.word[w] = cast_pair<kFp8>(x[1], x[0]) | cast_pair<kFp8>(x[3], x[2]) << 16;
   }
   return codes;
 }
 
-// The code of an element that is infinite or NaN. The hardware cast saturates infinity; here it
-// becomes NaN (E4M3) or the infinity of its sign (E5M2). The NaN code does not rest on the cast's.
+// Returns the code of an element that is infinite or NaN. The hardware cast saturates infinity;
+// here it becomes NaN (E4M3) or the infinity of its sign (E5M2). The NaN code does not depend on
+// the cast.
 template <typename Src, int kFp8>
 __device__ __forceinline__ u32 nonfinite_code(u32 raw) {
   const u32 magnitude = raw & ~sign_bit<Src>();
@@ -53,7 +54,7 @@ __device__ __forceinline__ void store_whole(char* p, const Codes<Src>& codes) {
   }
 }
 
-// Writes `count` codes, all of them in one access where `whole`; beyond them nothing is touched.
+// Writes `count` codes, all of them in one access if `whole`. Nothing beyond them is touched.
 template <typename Src>
 __device__ __forceinline__ void store(char* p, Codes<Src> codes, int count, bool whole) {
   if (whole) return store_whole<Src>(p, codes);
@@ -84,21 +85,22 @@ struct RowOutput {
     aligned = bits % (P::kSideBySide ? 2 * Src::kElements : Src::kElements) == 0;
   }
 
-  // Casts and writes the patch. encode_of(i) gives vector i's encode scale and is called by every
-  // thread for every i, because it may be a shuffle. Infinity and NaN are left to mark_nonfinite.
-  template <int kFp8, typename EncodeOf>
+  // Casts and writes the patch. encode_scale_of(i) returns vector i's encode scale. Every thread
+  // calls it for every i, because it may be a shuffle. mark_nonfinite writes the codes of
+  // infinities and NaNs.
+  template <int kFp8, typename EncodeScaleOf>
   __device__ __forceinline__ void write(const P& patch, const typename Src::Held (&v)[P::kVectors],
-                                        EncodeOf encode_of) const {
-    float encode[P::kVectors];
+                                        EncodeScaleOf encode_scale_of) const {
+    float encode_scale[P::kVectors];
 #pragma unroll
-    for (int i = 0; i < P::kVectors; ++i) encode[i] = encode_of(i);
-    if (!aligned || !patch.whole()) return write_edge<kFp8>(patch, v, encode);
+    for (int i = 0; i < P::kVectors; ++i) encode_scale[i] = encode_scale_of(i);
+    if (!aligned || !patch.whole()) return write_edge<kFp8>(patch, v, encode_scale);
     char* p = q;
     Codes<Src> before = {};
 #pragma unroll
     for (int i = 0; i < P::kVectors; ++i) {
       const int g = i % P::kGroups;
-      const Codes<Src> codes = cast_vector<Src, kFp8>(v[i], encode[i]);
+      const Codes<Src> codes = cast_vector<Src, kFp8>(v[i], encode_scale[i]);
       if constexpr (!P::kSideBySide) {
         store_whole<Src>(p + patch.offset(g), codes);
       } else if (i % 2 == 1) {
@@ -109,8 +111,9 @@ struct RowOutput {
     }
   }
 
-  // The slow path after write(): the codes of the patch's infinities and NaNs, which it counts. It
-  // reads x again, in rolled loops, so that the fast path carries none of its code or registers.
+  // Writes the codes of the patch's infinities and NaNs over those of write(), and returns their
+  // count. This slow path reads x again in rolled loops, so that the fast path carries none of its
+  // code or registers.
   template <int kFp8, typename Input>
   __device__ __forceinline__ u32 mark_nonfinite(const P& patch, const Input& input) const {
     u32 found = 0;
@@ -132,16 +135,16 @@ struct RowOutput {
   }
 
  private:
-  // One vector after the other, in a loop that picks them by selects: at the tensor's edge, or
-  // where it is misaligned.
+  // Writes one vector after the other, in a loop that picks them by selects: at the tensor's edge,
+  // or if the tensor is misaligned.
   template <int kFp8>
   __device__ __forceinline__ void write_edge(const P& patch,
                                              const typename Src::Held (&v)[P::kVectors],
-                                             const float (&encode)[P::kVectors]) const {
+                                             const float (&encode_scale)[P::kVectors]) const {
     char* p = q;
 #pragma unroll 1
     for (int i = 0; i < P::kVectors; ++i) {
-      const Codes<Src> codes = cast_vector<Src, kFp8>(picked(v, i), picked(encode, i));
+      const Codes<Src> codes = cast_vector<Src, kFp8>(picked(v, i), picked(encode_scale, i));
       const int g = i % P::kGroups;
       if (i / P::kGroups < patch.rows) {
         store<Src>(p + patch.offset(g), codes, patch.elements(g), aligned && patch.whole(g));

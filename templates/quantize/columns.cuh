@@ -1,16 +1,16 @@
-// cast -> transposed output: codes meet in shared memory, so that what leaves is contiguous along
-// the rows of x.
+// The cast with a transposed output. Codes are staged in shared memory, so that stores are
+// contiguous along the rows of x.
 //
-// A thread casts its patch of 8 (or 4) consecutive rows column by column, two rows a cvt: 8 codes
-// of a column are 8 bytes of a row of the transposed copy, a piece of it. Shared memory, one row of
-// kTileRows bytes a column of the tile, in units of 16 bytes (two pieces, or four):
+// A thread casts its patch of 8 (or 4) consecutive rows column by column, two rows a cvt. The 8
+// codes of a column are a piece of a row of the transposed copy. Shared memory has one row of
+// kTileRows bytes for each column of the tile, in units of 16 bytes (two pieces, or four):
 //
 //   column c:  | unit 0 | unit 1 | ... |       a patch's 8 bytes go to piece (row / 8) of the row,
 //                                              exclusive-or'ed with c / kElements
 //
-// The lanes that store at once hold the same rows of 16 neighbouring column groups: the
-// exclusive-or spreads them over all banks. Those that read at once take 16-byte units of one
-// column, whatever their order.
+// The lanes that store at once hold the same rows of 16 neighbouring column groups. The
+// exclusive-or spreads them over all banks. The lanes that read at once take 16-byte units of one
+// column, in any order.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "quantize/codes.cuh"
@@ -18,9 +18,9 @@
 
 namespace quantize {
 
-constexpr int kStagedRows = 8;  // rows of a patch, where a thread is to hold as many as it can
+constexpr int kStagedRows = 8;  // the most rows of a patch
 
-// kRows: of a patch, which becomes as many bytes of each column.
+// kRows: rows of a patch, which becomes as many bytes of each column.
 template <typename Src, int kRows, int kTileRows, int kTileCols, int kThreads>
 struct ColumnStage {
   static_assert(kRows == 8 || kRows == 4, "a piece is stored by one access");
@@ -32,32 +32,32 @@ struct ColumnStage {
   struct alignas(16) Unit {
     Piece piece[kPieces];
   };
-  static constexpr int kUnits = kTileRows / 16;  // of a column
+  static constexpr int kUnits = kTileRows / 16;  // units of a column
   static constexpr int kAll = kUnits * kTileCols;
   Unit unit[kAll];
 
-  static constexpr int kLanes = kTileCols / Src::kElements;  // that hold the same rows
-  // Lanes that store at once are 16, or 32 of 4 bytes: where fewer than that hold the same rows,
-  // the next rows' are among them and take the pieces between.
+  static constexpr int kLanes = kTileCols / Src::kElements;  // lanes that hold the same rows
+  // The lanes that store at once are 16, or 32 of 4 bytes. If fewer lanes hold the same rows, lanes
+  // of the next rows are among them and take the pieces in between.
   static constexpr int kTogether = 128 / kRows;
   static constexpr int kTurn = kLanes < kTogether ? kTogether / kLanes : 1;
   static_assert(kTileRows / kRows % kTogether == 0, "a column's pieces take every turn");
   static __device__ __forceinline__ int turn(int column) {
     return column / Src::kElements * kTurn % kTogether;
   }
-  // Element `j` of the group of kElements columns from `column` on, which share a turn: told apart,
-  // so that the compiler sees as much.
+  // Returns the piece of column `column` + `j`. The kElements columns from `column` on share a
+  // turn; the two arguments let the compiler see that.
   __device__ __forceinline__ Piece& at(int column, int j, int patch_row) {
     const int piece = patch_row ^ turn(column);
     return unit[column * kUnits + piece / kPieces + j * kUnits].piece[piece % kPieces];
   }
 
-  // The thread's codes of columns kFirst to kFirst + kCount - 1 of its own, whose scales `encode`
-  // holds; its patch begins at row kRows * patch_row and column `column` of the tile.
+  // Stages the codes of the thread's columns kFirst to kFirst + kCount - 1, whose encode scales are
+  // given. Its patch begins at row kRows * patch_row and column `column` of the tile.
   template <int kFp8, typename P, int kFirst, int kCount>
   __device__ __forceinline__ void put(int patch_row, int column,
                                       const typename P::Src::Held (&v)[P::kVectors],
-                                      const float (&encode)[kCount]) {
+                                      const float (&encode_scale)[kCount]) {
     static_assert(P::kVectors == kRows && P::kRowStep == 1, "consecutive rows");
 #pragma unroll
     for (int j = kFirst; j < kFirst + kCount; ++j) {
@@ -67,7 +67,7 @@ struct ColumnStage {
         float x[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          x[i] = __fmul_rn(value_at<Src>(v[4 * w + i], j), encode[j - kFirst]);
+          x[i] = __fmul_rn(value_at<Src>(v[4 * w + i], j), encode_scale[j - kFirst]);
         }
         codes.word[w] = cast_pair<kFp8>(x[1], x[0]) | cast_pair<kFp8>(x[3], x[2]) << 16;
       }
@@ -75,8 +75,8 @@ struct ColumnStage {
     }
   }
 
-  // The slow path after put(), by the same thread: the codes of its infinities and NaNs, which it
-  // counts.
+  // Stages the codes of the patch's infinities and NaNs over those of put(), and returns their
+  // count. The thread that called put() calls this slow path.
   template <int kFp8, typename P, typename Input>
   __device__ __forceinline__ u32 mark_nonfinite(int patch_row, int column, const P& patch,
                                                 const Input& input) {
@@ -96,11 +96,12 @@ struct ColumnStage {
     return found;
   }
 
-  // Everything staged, by all threads, after a barrier. The tile begins at row0 of its group's rows
-  // and at col0; the copy's rows are written up to their padding, where the staged codes are zeros.
+  // Writes everything staged, by all threads. Call it after a barrier. The tile begins at row0 of
+  // its group's rows and at col0. The copy's rows are written up to the end of their padding, for
+  // which zeros are staged.
   template <typename View>
   __device__ __forceinline__ void write(const View& args, i64 row0, i64 col0) {
-    // A thread's unit is the same of every kStep-th column.
+    // A thread takes the same unit of every kStep-th column.
     constexpr int kStep = kThreads / kUnits;
     constexpr int kTurns = kStep / Src::kElements * kTurn;
     static_assert(kThreads % kUnits == 0 && kTileCols % kStep == 0, "every thread writes as many");
@@ -146,7 +147,7 @@ struct ColumnStage {
   }
 
  private:
-  // A unit, whose neighbouring pieces lie swapped, and of four their pairs.
+  // Returns a unit. Its neighbouring pieces may lie swapped; if it has four, its pairs may, too.
   __device__ __forceinline__ Vector staged(int index, bool swapped, bool pairs_swapped) const {
     const Unit all = unit[index];
     const auto piece = [&](int i) { return swapped ? all.piece[i ^ 1] : all.piece[i]; };

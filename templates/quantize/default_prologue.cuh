@@ -1,5 +1,5 @@
-// What the emitter would put before a quantise template, so that the file parses and lints by
-// itself: bf16 -> E4M3 with fp32 scales. The template names its kernel, its granularity and its
+// Stands for what the emitter puts before a quantise template, so that the file parses and lints by
+// itself: bf16 to E4M3 with fp32 scales. The template names its kernel, its granularity and its
 // tile.
 #pragma once
 #include "lib/arithmetic.cuh"
@@ -45,11 +45,14 @@ constexpr int kTileCols = OCTILE_DEFAULT_TILE_COLS;
 constexpr int kStepRows = OCTILE_DEFAULT_TILE_ROWS;
 constexpr bool kSideBySide = false;
 constexpr bool kOfHalves = false;
+constexpr int kTableOffset = 0;
+constexpr int kRingsOffset = 0;
 constexpr int kThreads = 256;
 constexpr int kBlocksPerSm = 2;
 constexpr bool kRowsFastest = true;
 constexpr bool kOrdersScales = false;
 constexpr bool kHalvesTogether = false;
+constexpr int kWaitingOffset = 0;
 constexpr int kOrderThreads = 512;
 constexpr bool kBiasGradient = false;
 constexpr unsigned kNormEpsilonBits = 0;  // fp32
@@ -69,7 +72,7 @@ using Input = quantize::TensorInput<P>;
 #endif
 template <typename P>
 using Values = P;
-// Of RMSNorm.
+// The expression of RMSNorm.
 struct Expression {
   static constexpr int kFirst = 0;
   static constexpr int kInputs = 2;
@@ -79,7 +82,7 @@ struct Expression {
   static constexpr bool kRowFactor = true;
   static constexpr bool kTap = false;
   static constexpr bool kLooksUp = false;
-  static constexpr u32 kFirstMagnitude = 0, kLastMagnitude = 0;
+  static constexpr u32 kFirstMagnitude = 0, kLastMagnitude = 0, kTableHalf = 0;
   static __device__ __forceinline__ float looked_up(float x0) { return x0; }
   template <int kPart>
   static __device__ __forceinline__ float value(float x0, float x1, float x2, float, float) {

@@ -2,19 +2,16 @@
 //
 //   q[r, c] = type(fp32(x[r, c] * scale of (r, c)))
 //
-// Two roundings, both to nearest even; a NaN of any code or scale becomes the NaN whose bits below
-// the sign are all set. A warp takes kTileRows rows of kTileCols columns. A lane's vector is what
-// becomes 16 bytes: 8 codes (4 for fp32), so that a warp's store is 512 contiguous bytes of a row,
-// full sectors, and its load 256 (128). Loads wait in registers, kVectors of them a lane with as
-// many scales, of which the lanes of a block read the same word:
+// Two roundings, both to nearest even. If a code or a scale is NaN, the result is the NaN whose
+// bits below the sign are all set. A warp takes kTileRows rows of kTileCols columns. A lane's
+// vector has the codes that become 16 bytes: 8 (4 for fp32). A warp therefore stores 512 contiguous
+// bytes of a row, in full sectors, and loads 256 (128). A lane has kVectors loads in registers and
+// as many scales; the lanes of a block read the same scale:
 //
 //             |<----- kTileCols ---->|
 //     row 0   | lane 0 | ... | lane 31 |  vector 0     8 rows x 256 codes: 2 KB a warp in flight,
 //     row 1   | lane 0 | ... | lane 31 |  vector 1     128 KB an SM, where a third of the traffic
 //      ...                                             is read and 11 KB would do
-//
-// Predicted: the stream of the same mix (1:2, 1:4); 3 issue slots an element against the 20 that
-// memory leaves. Not yet measured.
 #ifndef OCTILE_EMITTED
 #define OCTILE_KERNEL_NAME octile_dequantize_default
 #define OCTILE_DEFAULT_GRANULARITY 3
@@ -30,8 +27,8 @@ using Out = quantize::Source<cfg::kWidenedType>;
 using quantize::Vector;
 
 constexpr int kWarpCols = 32 * Out::kElements;       // columns of one store of a warp
-constexpr int kGroups = cfg::kTileCols / kWarpCols;  // of them along a row
-constexpr int kVectors = cfg::kTileRows * kGroups;   // of a lane
+constexpr int kGroups = cfg::kTileCols / kWarpCols;  // stores along a row
+constexpr int kVectors = cfg::kTileRows * kGroups;   // vectors of a lane
 constexpr int kWarps = cfg::kThreads / 32;
 
 static_assert(kGroups * kWarpCols == cfg::kTileCols, "a tile is whole stores of a warp");
@@ -45,8 +42,8 @@ __device__ __forceinline__ u32 fp32_bits(float value) {
   return (bits & 0x7fffffffu) > 0x7f800000u ? quantize::kNan : bits;
 }
 
-// 16 bytes of the output.
-__device__ __forceinline__ Vector packed(const float (&value)[Out::kElements]) {
+// Returns 16 bytes of the output.
+__device__ __forceinline__ Vector converted(const float (&value)[Out::kElements]) {
   Vector v;
 #pragma unroll
   for (int w = 0; w < 4; ++w) {
@@ -61,7 +58,7 @@ __device__ __forceinline__ Vector packed(const float (&value)[Out::kElements]) {
   return v;
 }
 
-// `count` elements one by one; for misaligned tensors and the last columns.
+// Stores `count` elements one by one: misaligned tensors and the last columns.
 __device__ __forceinline__ void store_elements(char* p, Vector v, int count) {
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
@@ -87,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
   const u64 column_tiles = static_cast<u64>(args.cols + cfg::kTileCols - 1) / cfg::kTileCols;
   const u64 index = static_cast<u64>(blockIdx.x) * kWarps + threadIdx.x / 32;
   const quantize::Tile tile = quantize::tile_at(index, column_tiles);
-  if (tile.row * cfg::kTileRows >= args.rows) return;  // the last block's spare warps
+  if (tile.row * cfg::kTileRows >= args.rows) return;  // a spare warp of the last block
 
   const Patch patch(args, tile.row * cfg::kTileRows,
                     tile.col * cfg::kTileCols + threadIdx.x % 32 * Out::kElements);
@@ -104,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
     const int row = i / kGroups, g = i % kGroups;
     float value[Out::kElements];
     Input::widen(codes[i], scale[i], value);
-    const Vector v = packed(value);
+    const Vector v = converted(value);
     char* const at = p + g * kWarpCols * Out::kElementBytes;
     if (row < patch.rows) {
       if (aligned && patch.whole(g)) {

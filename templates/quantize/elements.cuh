@@ -1,13 +1,13 @@
-// What every quantise kernel speaks of: its argument, element types, and what the bits of x mean.
+// What all quantise kernels share: their argument, element types, and what the bits of x mean.
 //
-// A kernel is composed of source -> amax -> scale -> cast -> outputs. It chooses who holds which
-// vectors and how their maxima meet; the parts are here and beside this file, once, and the
+// A kernel is composed of source -> amax -> scale -> cast -> outputs. Its body chooses who holds
+// which vectors and how their maxima meet; the other parts stand here and beside this file. Their
 // arithmetic is bit for bit that of docs/numerics.md ("Quantising"):
-//   amax   = max over the finite x of a block of |x|, raised to epsilon; 0 -> encode = 1
-//   encode = fp8_max / amax, correctly rounded; infinite -> the input type's largest finite number;
-//            power-of-two formats: its exponent alone; e8m0: see scale.cuh
-//   q      = fp8(fp32(x * encode)); NaN -> NaN; infinity -> NaN (E4M3) or infinity (E5M2)
-//   scale  = 1 / encode, correctly rounded, possibly subnormal
+//   amax         = max |x| over the finite x of a block, raised to epsilon; 0 -> encode_scale = 1
+//   encode_scale = fp8_max / amax, correctly rounded; infinite -> the input type's largest finite
+//                  number; power-of-two formats: its exponent alone; e8m0: see scale.cuh
+//   q            = fp8(fp32(x * encode_scale)); NaN -> NaN; infinity -> NaN (E4M3), infinity (E5M2)
+//   scale        = 1 / encode_scale, correctly rounded, possibly subnormal
 // Every rounding is an explicit _rn intrinsic: no contraction, no flush to zero.
 #pragma once
 #ifndef OCTILE_EMITTED
@@ -36,7 +36,8 @@ constexpr int k128x128 = 4;
 constexpr int k1x32 = 5;
 constexpr int k32x32 = 6;
 
-// The only kernel parameter: QuantizeKernelArgs on the host, which says what each is.
+// The only kernel parameter. QuantizeKernelArgs on the host (generator/quantize/kernel_args.h) says
+// what each field is.
 struct Args {
   const void* x;
   void* q;
@@ -68,17 +69,18 @@ struct Args {
 };
 static_assert(sizeof(Args) == 304, "QuantizeKernelArgs has 304 bytes");
 
-// The caller's flag on the device: nothing is to be written. The same in every thread.
+// Returns whether the caller's flag forbids any write. It is the same in every thread.
 __device__ __forceinline__ bool skipped(const Args& args) {
   return args.skip != nullptr && memory::load_4(args.skip) != 0;
 }
 
+// std::conditional.
 template <bool kFirst, typename A, typename B>
-struct Chosen {
+struct Conditional {
   using Type = A;
 };
 template <typename A, typename B>
-struct Chosen<false, A, B> {
+struct Conditional<false, A, B> {
   using Type = B;
 };
 
@@ -93,7 +95,7 @@ template <int kType>
 struct Source16 {
   using Held = Vector;                      // what a thread keeps of a vector
   using Tops = Vector;                      // the largest of several vectors, element by element
-  static constexpr bool kMadeAnew = false;  // values, of codes
+  static constexpr bool kMadeAnew = false;  // a thread keeps codes and makes values at every use
   static constexpr int kElementBytes = 2;
   static constexpr int kElements = 8;  // per Vector
 
@@ -104,12 +106,13 @@ struct Source16 {
     const u32 both = larger(larger(v.word[0], v.word[1]), larger(v.word[2], v.word[3]));
     return reduce::max(both & 0x7fffu, unsigned_word(both) >> 16);
   }
-  // The elements of the larger magnitudes of two words, but for their signs; a NaN stays one.
+  // Returns, element by element, the larger magnitude of two words. The signs mean nothing; a NaN
+  // stays one.
   static __device__ __forceinline__ u32 larger(u32 a, u32 b) {
     return kType == kBF16 ? arithmetic::larger_bf16x2(a, b) : arithmetic::larger_fp16x2(a, b);
   }
   static __device__ __forceinline__ u32 unsigned_word(u32 word) { return word & 0x7fff7fffu; }
-  // Element `i` of magnitudes kept in words.
+  // Returns element `i` of magnitudes kept in words.
   static __device__ __forceinline__ u32 pick(u32 word, int i) {
     return i % 2 == 0 ? word & 0xffffu : word >> 16;
   }
@@ -180,8 +183,8 @@ struct Source<kFP32> {
   static __device__ __forceinline__ u32 load(const void* p) { return memory::load_4(p); }
 };
 
-// fp32 where instructions are what is short of: the largest as a float, whose sign an operand drops
-// for nothing. A NaN stays one. (As integers ptxas finds it easier to save registers.)
+// fp32 for kernels that instructions limit: maxima are floats, whose sign an operand drops for
+// nothing. A NaN stays one. (Integer maxima let ptxas use fewer registers.)
 struct Computed : Source<kFP32> {
   static __device__ __forceinline__ u32 magnitude(const Vector& v) {
     float top = fabsf(value(v.word[0]));
@@ -196,13 +199,13 @@ __device__ __forceinline__ constexpr u32 sign_bit() {
   return 1u << (8 * Src::kElementBytes - 1);
 }
 
-// Element `i` of what a thread keeps.
+// Returns element `i` of what a thread keeps.
 template <typename Src>
 __device__ __forceinline__ float value_at(const Vector& v, int i) {
   return Src::value(Src::raw(v, i));
 }
 
-// The largest of one vector, and of one more.
+// Return the largest elements of one vector, and raise them to those of another.
 template <typename Src>
 __device__ __forceinline__ Vector tops_of(const Vector& v) {
   return v;
@@ -213,15 +216,15 @@ __device__ __forceinline__ void raise_tops(Vector& top, const Vector& v) {
   for (int w = 0; w < 4; ++w) top.word[w] = Src::larger(top.word[w], v.word[w]);
 }
 
-// Without the signs that larger() leaves.
+// Returns the magnitudes without the signs that larger() leaves.
 template <typename Src>
 __device__ __forceinline__ Vector magnitudes_of(const Vector& v) {
   return {{Src::unsigned_word(v.word[0]), Src::unsigned_word(v.word[1]),
            Src::unsigned_word(v.word[2]), Src::unsigned_word(v.word[3])}};
 }
 
-// Of columns whose maxima the lanes of a warp hold, kLanes of them along a row: over the warp's
-// rows. Lanes below kLanes get them all, without signs.
+// Returns the maxima of columns over the rows of a warp, whose lanes hold them: kLanes lanes lie
+// along a row. Lanes below kLanes get all of them, without signs.
 template <typename Src, int kLanes>
 __device__ __forceinline__ typename Src::Tops over_rows(typename Src::Tops top) {
 #pragma unroll
@@ -234,7 +237,7 @@ __device__ __forceinline__ typename Src::Tops over_rows(typename Src::Tops top) 
   return magnitudes_of<Src>(top);
 }
 
-// The maximum of column `column` over kParts rows of such vectors.
+// Returns the maximum of column `column` over kParts rows of such vectors.
 template <typename Src, int kParts, int kLanes>
 __device__ __forceinline__ u32 column_top(const typename Src::Tops (*parts)[kLanes], int column) {
   const int element = column % Src::kElements;
@@ -247,7 +250,7 @@ __device__ __forceinline__ u32 column_top(const typename Src::Tops (*parts)[kLan
   return top;
 }
 
-// value[i], by selects: an index that a loop counts would put the array into memory.
+// Returns value[i] by selects. A run-time index would put the array into memory.
 template <typename T, int kCount>
 __device__ __forceinline__ T picked(const T (&value)[kCount], int i) {
   T one = value[0];
@@ -268,8 +271,8 @@ __device__ __forceinline__ void hide_from_optimizer(Held (&v)[kVectors]) {
   }
 }
 
-// Replaces infinities and NaNs by zeros: what is left is what amax and cast should see. The codes
-// of those elements are written over the zeros' at the end.
+// Replaces infinities and NaNs by zeros, as amax and cast should see them. The codes of those
+// elements are written over the zeros' at the end.
 template <typename Src, int kVectors>
 __device__ __forceinline__ void drop_nonfinite(Vector (&v)[kVectors]) {
 #pragma unroll
@@ -279,8 +282,8 @@ __device__ __forceinline__ void drop_nonfinite(Vector (&v)[kVectors]) {
   }
 }
 
-// The largest magnitude of each vector, over its finite elements; drops the others. Returns whether
-// there were any.
+// Finds the largest finite magnitude of each vector. Returns whether there were infinities or NaNs,
+// which it drops.
 template <typename Src, int kVectors>
 __device__ __forceinline__ bool measure(typename Src::Held (&v)[kVectors],
                                         u32 (&magnitudes)[kVectors]) {

@@ -1,6 +1,5 @@
-// What the kernels that run before a quantiser share (tensor_amax.cu, group_amax.cu, line_amax.cu):
-// warps that hold 8 rows x 512 bytes of the source each and want its maxima. segments.cu says why
-// this shape.
+// What the kernels that find maxima before a quantiser share (tensor_amax.cu, group_amax.cu,
+// line_amax.cu): each warp holds 8 rows x 512 bytes of the source. warp_tile.cu says why.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "quantize/patch.cuh"
@@ -16,11 +15,11 @@ struct FirstPass {
   static constexpr int kWarps = kThreads / 32;
   using Patch = quantize::Patch<Src, kVectors, 1, kCols, 1>;
 
-  // The lane's part of the warp's tile that begins at `row` and at column tile `col_tile`.
+  // Returns the lane's part of the warp's tile, which begins at `row` and column tile `col_tile`.
   static __device__ __forceinline__ Patch patch_at(const Args& args, i64 row, i64 col_tile) {
     return {args, row, col_tile * kCols + threadIdx.x % 32 * Src::kElements};
   }
-  // The largest finite magnitude of that part.
+  // Returns the largest finite magnitude of that part.
   template <typename Input, typename View>
   static __device__ __forceinline__ u32 largest(const View& args, i64 row, i64 col_tile) {
     const Patch patch = patch_at(args, row, col_tile);

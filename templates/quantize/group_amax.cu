@@ -2,18 +2,11 @@
 //
 //   maxima[g] = max |x| over the rows of group g, as bits of the input type
 //
-// The host clears them before. A warp takes kAmaxRows rows, tile by tile (first_pass.cuh), from the
-// last to the first (tensor_amax.cu says why), and a block raises the maximum of a group once,
-// where its warps find more than what was known when they began. Maxima do not depend on the order
-// of arrival.
-//
-// Ladder, 32 groups of 16384x7168 bf16, with the cast behind it, one H200, us (the stream 133.4):
-//   an atomic a warp for each 8 rows (all begin knowing nothing)  -    204 to 209  dropped
-//   one for 64 rows                                               145  146.8       was this file
-//   from the last to the first                                    144  144.1       was this file
-//   one for 32 / 16 rows, less of a tail                          140  148 / 165   dropped
-//   one a block, of warps of 64 / 32 rows                         141  140.9/140.6 this file: 32
-//   16 / 8 rows                                                   -    143 / 147   dropped
+// The host clears the maxima before. A warp takes kAmaxRows rows, tile by tile (first_pass.cuh),
+// from the last tile to the first (tensor_amax.cu says why). A block raises the maximum of a group
+// at most once, if its warps find more than was known when they began: an atomic of every warp
+// would cost more than the tail of larger warps does. Maxima do not depend on the order of arrival.
+// docs/experiments/quantize.md lists what was tried and measured.
 #ifndef OCTILE_EMITTED
 #define OCTILE_AMAX_NAME octile_quantize_group_amax_default
 #define OCTILE_DEFAULT_GRANULARITY 1
@@ -32,11 +25,11 @@ using Input = cfg::Input<Pass::Patch>;
 constexpr int kVectors = Pass::kVectors, kWarps = Pass::kWarps;
 constexpr int kRows = cfg::kAmaxRows;
 static_assert(kRows % kVectors == 0, "a warp's rows are whole steps");
-// Thread blocks, where 132 SMs hold 264 or 396 at once. Of no more than a wave's the cast gains
-// nothing from starting early: tensor_amax.cu lost 0.1 us, and this bound is chosen by analogy.
+// A count of thread blocks; 132 SMs hold 264 or 396 at once. If this kernel is a single wave, the
+// cast gains nothing from starting early (measured with tensor_amax.cu).
 constexpr u32 kMoreThanAWave = 512;
 
-// Of a warp: the group it is of, none below 0, and its maximum where that was not known.
+// What a warp found: its group (-1: it has none), and the maximum if that exceeds what was known.
 struct Found {
   int group;
   u32 raised;
@@ -50,7 +43,7 @@ __device__ __forceinline__ Found find(const quantize::Args& whole, u64 index) {
   auto&& args = Groups::enter<kRows>(whole, tile.row);
   i64 row = quantize::first_row(args) + tile.row * kRows;
   if (row >= args.rows) return {-1, 0};
-  // Looked at before the loads of x, which take as long: what it misses costs an atomic.
+  // It is read before x, whose loads take as long. A stale value costs an atomic.
   const u32 known = *static_cast<volatile const u32*>(args.maxima + args.group);
   const i64 end = row + kRows < args.rows ? row + kRows : args.rows;
   u32 top = 0;
@@ -73,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kAmaxThreads, cfg::kAmaxBlocks
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const Found found = find(whole, static_cast<u64>(blockIdx.x) * kWarps + warp);
 
-  // Most warps of a block are of one group: the first of each raises its maximum.
+  // Most warps of a block share a group. The first warp of each group raises its maximum.
   __shared__ Found of_warps[kWarps];
   if (threadIdx.x % 32 == 0) of_warps[warp] = found;
   __syncthreads();

@@ -1,16 +1,17 @@
-// Groups of rows (the tokens of experts): which one a tile belongs to, and what of the tensor it
-// is.
+// Groups of rows (the tokens of experts): which group a tile belongs to, and which part of the
+// tensor that is.
 //
-// Contiguous groups lie one behind the other, group g in rows offsets[g] .. offsets[g + 1]. A tile does
-// not cross from group to group, so a group of n rows takes ceil(n / kTileRows) of them. Where they
-// begin is known without a sum over the groups before: group g owns the slots from
+// Contiguous groups follow one another: group g has rows offsets[g] .. offsets[g + 1]. No tile
+// spans two groups, so a group of n rows takes ceil(n / kTileRows) tiles. No sum over the groups
+// before is needed to place them. Group g owns the slots from
 //
 //   slot(g) = offsets[g] / kTileRows + g
 //
-// on, at least as many as it has tiles, and slots beyond its last tile are left at once. slot()
-// rises with g: 32 probes at a time find a slot's group, one step for 32 groups, two for 1024.
+// on, at least as many as it has tiles. A thread block whose slot lies beyond its group's last tile
+// returns at once. slot() rises with g, so 32 probes at a time find a slot's group: one step for 32
+// groups, two for 1024.
 //
-// Masked groups lie `rows` rows apart, of which counts[g] are there.
+// Masked groups lie `rows` rows apart; the first counts[g] of them exist.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "quantize/scale.cuh"
@@ -19,12 +20,12 @@
 namespace quantize {
 
 // How a kernel's tiles meet the groups: GroupWalk on the host.
-constexpr int kGroupByGroup = 1;  // packed, one group after the other
+constexpr int kGroupByGroup = 1;  // contiguous, one group after the other
 constexpr int kMaskedGroups = 2;
-constexpr int kGroupsAsOne = 3;  // packed, where neither scales nor places depend on the group
+constexpr int kGroupsAsOne = 3;  // contiguous, if neither scales nor places depend on the group
 
-// The arguments as one tile sees them. `rows` is the row of x where its group ends: loads and codes
-// go by rows of x, whatever the group.
+// The arguments as one tile sees them. `rows` is the row of x at which its group ends, because
+// loads and codes count the rows of x.
 struct GroupArgs : Args {
   i64 group;
   i64 first;         // row of x where the group begins
@@ -50,7 +51,7 @@ __device__ __forceinline__ i64 count_at(const int* counts, i64 i) {
   return static_cast<int>(memory::load_4(counts + i));
 }
 
-// Rows of all contiguous groups; never more than x has.
+// Returns the rows of all contiguous groups, at most those of x.
 __device__ __forceinline__ i64 contiguous_rows(const Args& args) {
   const i64 all = count_at(args.groups_at, args.groups);
   return all < args.rows ? all : args.rows;
@@ -66,8 +67,8 @@ struct GroupRows {
   int group, begin, end;
 };
 
-// The last group whose first slot is not beyond `slot`. All 32 lanes. Its rows come out of the last
-// 33 offsets looked at: of 32 groups a tile knows everything after one load.
+// Returns the last group whose first slot is at most `slot`. All 32 lanes call it. The last 33
+// offsets it reads contain the group's rows, so one load is enough for 32 groups.
 template <int kTileRows>
 __device__ __forceinline__ GroupRows group_of_slot(const Args& args, int slot) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -94,18 +95,17 @@ __device__ __forceinline__ GroupRows group_of_slot(const Args& args, int slot) {
   }
 }
 
-// The same for a thread block of one tile, whose threads look at a group each: one of them finds
-// its own, and all count the blocks of 128 rows of the groups before, for a group's columns of the
-// transposed copy begin on a multiple of 128. By every warp for itself the search cost 105 of 700
-// instructions.
+// The same search by a thread block of one tile, whose threads look at one group each. One thread
+// finds the block's group. All count the blocks of 128 rows in the groups before, because a group's
+// columns of the transposed copy begin at a multiple of 128.
 struct alignas(16) FoundGroup {
   int group, begin, end;
-  int all;  // rows of all groups
+  int all;  // the rows of all groups
 };
 template <int kThreads>
 struct BlockSearch {
   FoundGroup found;
-  alignas(16) u32 before[kThreads / 32];  // blocks, of what a warp looked at
+  alignas(16) u32 before[kThreads / 32];  // blocks of 128 rows that each warp counted
 
   template <int kTileRows>
   __device__ __forceinline__ void run(const Args& args, int slot) {
@@ -131,7 +131,7 @@ struct BlockSearch {
     if (threadIdx.x % 32 == 0) before[warp] = blocks;
     __syncthreads();
   }
-  // After run().
+  // Returns the blocks of 128 rows in the groups before. Call it after run().
   __device__ __forceinline__ u32 blocks_before() const {
     u32 blocks = 0;
 #pragma unroll
@@ -140,8 +140,8 @@ struct BlockSearch {
   }
 };
 
-// What is of one group alone: its scale, where each has one, the given scale and the record of its
-// amax.
+// Returns the arguments with what one group has for itself: its scale if each group has one, its
+// given scale and the record of its amax.
 __device__ __forceinline__ GroupArgs of_group(const Args& args, i64 group) {
   GroupArgs a = {args};
   a.group = group;
@@ -153,8 +153,8 @@ __device__ __forceinline__ GroupArgs of_group(const Args& args, i64 group) {
   return a;
 }
 
-// enter(): the arguments of the tile in `slot`, which becomes the tile's number within its group.
-// Beyond a group's last tile no row is left.
+// enter() returns the arguments of the tile in `slot` and replaces `slot` by the tile's number
+// within its group. Beyond a group's last tile no row is left.
 template <>
 struct Walk<kGroupByGroup> {
   using View = GroupArgs;
@@ -170,7 +170,7 @@ struct Walk<kGroupByGroup> {
     return view<kTileRows, true>(
         args, slot, {found.group, found.begin, found.end < all ? found.end : all, all});
   }
-  // The same, of a thread block. kOneAGroup: each group has a scale.
+  // The same for a thread block. kOneAGroup: each group has one scale.
   template <int kThreads>
   using Search = BlockSearch<kThreads>;
   template <int kTileRows, bool kOneAGroup, typename Memory>
@@ -199,13 +199,13 @@ struct Walk<kGroupByGroup> {
   }
 };
 
-// Rows of a masked group that are there, whatever its count says: 0 to args.rows.
+// Returns how many rows of a masked group exist: its count, limited to 0 .. args.rows.
 __device__ __forceinline__ i64 masked_rows(const Args& args, i64 group) {
   const i64 count = count_at(args.groups_at, group);
   return count < 0 ? 0 : count < args.rows ? count : args.rows;
 }
 
-// A masked group of which `rows` are there.
+// Returns the arguments of a masked group of which `rows` rows exist.
 __device__ __forceinline__ GroupArgs masked_group(const Args& args, i64 group, i64 rows) {
   GroupArgs a = of_group(args, group);
   a.first = group * args.rows;
@@ -216,15 +216,15 @@ __device__ __forceinline__ GroupArgs masked_group(const Args& args, i64 group, i
   return a;
 }
 
-// The tiles of kRows rows that masked groups have, numbered from 0 without a gap; asked for in
-// rising order, by all lanes of a warp. A lane looks at a group.
+// The tiles of kRows rows that exist in masked groups, numbered from 0 without a gap. All lanes of
+// a warp ask for them in rising order; each lane looks at one group.
 template <int kRows>
 class MaskedTiles {
  public:
   explicit __device__ __forceinline__ MaskedTiles(const Args& args) { look(args); }
 
-  // The arguments of tile `index`'s group and, in `index`, its number within it; false where there
-  // are not so many.
+  // Sets `a` to the arguments of tile `index`'s group and `index` to the tile's number within it.
+  // Returns false if there are fewer tiles.
   __device__ __forceinline__ bool enter(const Args& args, u32& index, GroupArgs& a) {
     u32 all = __shfl_sync(0xffffffffu, upto_, 31);
 #pragma unroll 1
@@ -245,10 +245,10 @@ class MaskedTiles {
   }
 
  private:
-  int first_ = 0;   // group of the first lane
-  u32 before_ = 0;  // tiles of the groups before it
-  u32 upto_;        // tiles from there on, those of the lane's group included
-  u32 rows_;        // of the lane's group
+  int first_ = 0;   // the first lane's group
+  u32 before_ = 0;  // tiles of the groups before that
+  u32 upto_;        // tiles from there on, up to and with the lane's group
+  u32 rows_;        // rows of the lane's group
 
   __device__ __forceinline__ void look(const Args& args) {
     const int lane = static_cast<int>(threadIdx.x % 32), group = first_ + lane;

@@ -3,18 +3,18 @@
 //
 //   maxima[r] = max |x[r, :]|,   maxima[rows + c] = max |x[:, c]|,   as bits of the input type
 //
-// The host clears them before. A thread block walks down one stripe of 32 * kElements columns, its
-// warps 8 rows apart; a row's maximum leaves with one atomic a warp and row, a column's with one
-// a thread block and column. Maxima do not depend on the order of arrival.
+// The host clears the maxima before. A thread block walks down one stripe of 32 * kElements
+// columns, its warps 8 rows apart. It raises a row's maximum by one atomic for each warp and row,
+// and a column's by one atomic for each thread block and column. Maxima do not depend on the order
+// of arrival.
 //
-// Up to kWholeLineRows rows a line is one thread block's instead, which reads it whole: x is read
-// twice, from L2 the second time, and nothing has to be cleared or raised.
+// Up to kWholeLineRows rows, a thread block reads a whole line instead. x is then read twice, the
+// second time from L2, and no maximum has to be cleared or raised:
 //
 //   block 0 .. rows - 1: a row each          the others: kLanes * kElements columns each
 //
-// Stripes from the last to the first, and the kernel after this one starts early (tensor_amax.cu
-// has the ladder): per row both 0.870 -> 0.884 of 16384x7168, 0.890 since it loads x before it
-// waits (1024 rows 20.2 us -> 19.2, 128 rows 5.02 -> 4.85).
+// Stripes are visited from the last to the first, and the kernel after this one starts early
+// (tensor_amax.cu says why).
 #ifndef OCTILE_EMITTED
 #define OCTILE_AMAX_NAME octile_quantize_line_amax_default
 #define OCTILE_DEFAULT_GRANULARITY 2
@@ -30,7 +30,7 @@ using Pass = quantize::FirstPass<Src, cfg::kAmaxThreads>;
 using Input = cfg::Input<Pass::Patch>;
 using quantize::Vector;
 constexpr int kVectors = Pass::kVectors, kCols = Pass::kCols, kWarps = Pass::kWarps;
-constexpr int kStripeRows = cfg::kAmaxStripe;  // of one thread block: so its column atomics are few
+constexpr int kStripeRows = cfg::kAmaxStripe;  // many rows a thread block: few column atomics
 
 // ---- whole lines --------------------------------------------------------------------------------
 
@@ -56,7 +56,7 @@ __device__ __forceinline__ void find_row(const quantize::Args& args, i64 row) {
 
 constexpr int kLanes = cfg::kAmaxLanes;  // along a row
 constexpr int kTileCols = kLanes * Src::kElements;
-constexpr int kTileRows = cfg::kAmaxThreads / kLanes;  // of one load each
+constexpr int kTileRows = cfg::kAmaxThreads / kLanes;  // rows of one load of the block
 using ColumnPatch = quantize::Patch<Src, kPieces, 1, kTileCols, kTileRows>;
 
 __device__ __forceinline__ void find_columns(const quantize::Args& args, i64 col0) {
@@ -114,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kAmaxThreads, cfg::kAmaxBlocks
     u32 magnitudes[kVectors];
     Input(args, patch).load(patch, x);
     quantize::measure<Src>(x, magnitudes);
-    quantize::hide_from_optimizer(x);  // or magnitudes of every word are kept for the columns
+    quantize::hide_from_optimizer(x);  // no magnitudes are kept for the columns
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) quantize::raise_tops<Src>(top, x[i]);
     const u32 row_top = reduce::scatter_max<kVectors, 32>(magnitudes, lane);

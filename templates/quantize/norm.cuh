@@ -1,11 +1,12 @@
 // RMSNorm as a source: y = x * rstd * weight, rstd = 1 / sqrt(mean of the row's x^2 + eps).
 //
-// The sum of a row has one order, whatever thread block forms it: 1024 sums of 4 neighbouring
-// columns each (columns 4 l .. 4 l + 3, then 4096 further on, ...), every square added by one fma
-// in the order of the columns; then halves fold onto each other, s[l] += s[l + n] for n = 512, 256,
-// .. 1. A block of kThreads threads keeps 1024 / kThreads of them in each, so that the first folds
-// are of one thread, the next of shared memory, then of a warp, and of a thread that holds
-// neighbours the last again.
+// The sum of a row has one order, whatever thread block forms it. There are 1024 sums of 4
+// neighbouring columns each (columns 4 l .. 4 l + 3, then 4096 further on, ...), and one fma adds
+// every square in the order of the columns. Then halves are added to each other, s[l] += s[l + n]
+// for n = 512, 256,
+// .. 1. Each of kThreads threads keeps 1024 / kThreads sums. The first additions therefore happen
+// within a thread, the next through shared memory, then within a warp. If a thread holds
+// neighbours, the last happens within a thread again.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "quantize/fused.cuh"
@@ -15,13 +16,13 @@ namespace quantize {
 
 constexpr int kRowSums = 1024;
 
-// A thread holds kVectors vectors of 4 columns, kTouching of them side by side; such pieces lie
-// kThreads pieces apart.
+// A thread holds kVectors vectors of 4 columns. kTouching of them lie side by side and form a
+// piece; pieces lie kThreads pieces apart.
 template <int kThreads, int kVectors, int kTouching>
 struct RowSquares {
   static constexpr int kAll = kRowSums / kThreads / kTouching;  // pieces with sums of their own
   static constexpr int kPieces = kVectors / kTouching;
-  static constexpr int kKept = kPieces < kAll ? kPieces : kAll;  // not zero for want of pieces
+  static constexpr int kKept = kPieces < kAll ? kPieces : kAll;  // sums that are not always zero
   static constexpr int kWarps = kThreads / 32;
   static_assert(kAll * kThreads * kTouching == kRowSums, "threads are a power of two");
   float sum[kKept][kTouching];
@@ -31,7 +32,7 @@ struct RowSquares {
     for (int k = 0; k < kKept * kTouching; ++k) sum[k / kTouching][k % kTouching] = 0.0f;
   }
 
-  // The thread's vectors of a tile.
+  // Adds the thread's vectors of a tile.
   __device__ __forceinline__ void add(const Vector (&x)[kVectors]) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
@@ -44,7 +45,7 @@ struct RowSquares {
     }
   }
 
-  // The two vectors of a piece whose number is known at run time only.
+  // Adds the two vectors of a piece whose number is known only at run time.
   __device__ __forceinline__ void add_piece(int piece, const Vector& first, const Vector& second) {
     static_assert(kTouching == 2, "pieces are pairs of vectors");
     const int own = piece % kKept;
@@ -59,7 +60,7 @@ struct RowSquares {
     }
   }
 
-  // The row's sum, in every thread. `shared`: kThreads * kTouching words. Holds one barrier.
+  // Returns the row's sum in every thread. `shared`: kThreads * kTouching words. Holds one barrier.
   __device__ __forceinline__ float total(float* shared) {
 #pragma unroll
     for (int n = kAll / 2; n > 0; n /= 2) {
@@ -82,7 +83,7 @@ struct RowSquares {
       if constexpr (kWarps > 1) one[0] = fold_warps(shared + lane);
       return fold_lanes<16>(one[0]);
     } else {
-      // The last 32 of both are folded at once: those of the first vectors by the lower lanes.
+      // The last 32 sums of both vectors are folded at once, those of the first by the lower lanes.
       const bool upper = lane >= 16;
       float mine, other;
       if constexpr (kWarps > 1) {
@@ -99,7 +100,7 @@ struct RowSquares {
   }
 
  private:
-  // Of one lane in every warp; `first`: the first warp's.
+  // Returns the sum over the warps of one lane's sums; `first`: the first warp's.
   static __device__ __forceinline__ float fold_warps(const float* first) {
     float of[kWarps];
 #pragma unroll
@@ -111,7 +112,7 @@ struct RowSquares {
     }
     return of[0];
   }
-  // Of lanes n apart, n from kFirst down.
+  // Returns the sum over lanes that are kFirst, kFirst / 2, .. 1 apart.
   template <int kFirst>
   static __device__ __forceinline__ float fold_lanes(float one) {
 #pragma unroll
@@ -126,7 +127,7 @@ __device__ __forceinline__ float reciprocal_rms(float squares, i64 cols, float e
   return octile_rsqrt(__fadd_rn(__fdiv_rn(squares, static_cast<float>(cols)), epsilon));
 }
 
-// One of E's inputs by itself, as FusedInput's policy.
+// A policy of FusedInput: one of E's inputs by itself.
 template <typename E, int kInput>
 struct OnlyInput {
   static constexpr int kFirst = kInput;
@@ -137,6 +138,7 @@ struct OnlyInput {
   static constexpr bool kRowFactor = false;
   static constexpr bool kTap = false;
   static constexpr bool kLooksUp = false;
+  static constexpr u32 kTableHalf = 0;
   static __device__ __forceinline__ float looked_up(float x) { return x; }
   template <int kPart>
   static __device__ __forceinline__ float value(float x, float, float, float, float) {

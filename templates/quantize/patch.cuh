@@ -1,4 +1,4 @@
-// What one thread holds of the tensor, and how it comes from memory.
+// What one thread holds of the tensor, and how it is loaded.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "quantize/elements.cuh"
@@ -10,10 +10,10 @@ __device__ __forceinline__ int clamp_count(i64 count, int limit) {
   return count < 0 ? 0 : count < limit ? static_cast<int>(count) : limit;
 }
 
-// The patch of the tensor one thread holds: kVectors vectors of 16 bytes, kGroups along a row
-// (kGroupCols columns apart, or pairs that touch, kSideBySide), the rest kRowStep rows apart. From
-// its first element's position on there are only small counts, so that the fast path spends its
-// 64-bit arithmetic once.
+// The patch of the tensor that one thread holds: kVectors vectors of 16 bytes. kGroups of them lie
+// along a row, kGroupCols columns apart or in pairs that touch (kSideBySide), the rest kRowStep
+// rows apart. Everything is counted from its first element in small numbers, so that the fast path
+// spends its 64-bit arithmetic once.
 template <typename Source, int kVectorCount, int kGroupCount, int kGroupStep, int kRowDistance,
           int kTouching = 1>
 struct Patch {
@@ -23,7 +23,7 @@ struct Patch {
   static constexpr int kGroupCols = kGroupStep;
   static constexpr int kRowStep = kRowDistance;
   static constexpr int kRows = kVectors / kGroups;
-  static constexpr bool kSideBySide = kTouching == 2;  // two are 8 elements of one access
+  static constexpr bool kSideBySide = kTouching == 2;  // two vectors are 8 elements of one access
   static constexpr bool kOfHalves = false;
   static constexpr int kPieces = kGroups / kTouching;
   static_assert(kPieces * kTouching == kGroups, "a patch is whole pairs of vectors");
@@ -31,7 +31,7 @@ struct Patch {
 
   i64 row, col;
   int rows;  // rows of the patch that exist, 0..kRows
-  int cols;  // columns from the first that exist
+  int cols;  // columns that exist, from the first on
 
   __device__ __forceinline__ Patch(const Args& args, i64 first_row, i64 first_col)
       : row(first_row),
@@ -39,24 +39,25 @@ struct Patch {
         rows((clamp_count(args.rows - first_row, kRows * kRowStep) + kRowStep - 1) / kRowStep),
         cols(clamp_count(args.cols - first_col, kPieces * kGroupCols)) {}
 
-  // Columns from the first to group g's.
+  // Returns the columns from the first to group g's.
   static __device__ __forceinline__ constexpr int offset(int g) {
     return g / kTouching * kGroupCols + g % kTouching * Src::kElements;
   }
-  // Elements of group g's vectors that exist, 0..Src::kElements.
+  // Returns how many elements of group g's vectors exist, 0..Src::kElements.
   __device__ __forceinline__ int elements(int g) const {
     const int left = cols - offset(g);
     return left < 0 ? 0 : left < Src::kElements ? left : Src::kElements;
   }
-  // Whether every element of the patch does.
+  // Returns whether every element of the patch exists.
   __device__ __forceinline__ bool whole() const { return rows == kRows && whole(kGroups - 1); }
-  // Whether all of group g's do. Never asked of elements(): where a clamped count is used and
-  // compared with its limit too, ptxas 13.0 takes both from one VIMNMX.RELU and calls 0 the limit.
+  // Returns whether all of group g's elements exist. It must not use elements(): if a clamped count
+  // is used and also compared with its limit, ptxas 13.0 takes both from one VIMNMX.RELU and
+  // reports 0 as the limit.
   __device__ __forceinline__ bool whole(int g) const { return cols - offset(g) >= Src::kElements; }
 };
 
-// The same columns of both halves of the rows, a pair of vectors of each: where two expressions of
-// the same inputs are the left and the right half.
+// The same columns of both halves of the rows, a pair of vectors of each. It serves two expressions
+// of the same inputs, the left and the right half.
 template <typename Source, int kVectorCount>
 struct PatchOfHalves : Patch<Source, kVectorCount, 4, 2 * Source::kElements, 1, 2> {
   using Base = Patch<Source, kVectorCount, 4, 2 * Source::kElements, 1, 2>;
@@ -69,7 +70,7 @@ struct PatchOfHalves : Patch<Source, kVectorCount, 4, 2 * Source::kElements, 1, 
     this->cols = clamp_count(half - first_col, 2 * Source::kElements);
   }
 
-  // Columns from the first to group g's, of halves of so many columns.
+  // Returns the columns from the first to group g's, if a half has `half` columns.
   static __device__ __forceinline__ i64 offset(int g, i64 half) {
     return (g < 2 ? 0 : half) + g % 2 * Source::kElements;
   }
@@ -79,9 +80,9 @@ struct PatchOfHalves : Patch<Source, kVectorCount, 4, 2 * Source::kElements, 1, 
   __device__ __forceinline__ bool whole() const { return this->rows == Base::kRows && whole(1); }
 };
 
-// `count` elements from p one by one, then zeros. The loop is kept rolled (the elements enter a
-// 128-bit shift register from the top): it serves misaligned tensors and the last columns, and must
-// not cost the fast path registers.
+// Returns `count` elements from p, loaded one by one, then zeros. The loop stays rolled (elements
+// enter a 128-bit shift register from the top), because it serves misaligned tensors and the last
+// columns and must not cost the fast path registers.
 template <typename Src>
 __device__ __forceinline__ Vector gather(const char* p, int count) {
   constexpr u32 kBits = 8 * Src::kElementBytes % 32;  // 0: a whole word moves
@@ -101,7 +102,7 @@ __device__ __forceinline__ Vector gather(const char* p, int count) {
   return v;
 }
 
-// The tensor itself as the source: x in memory is what is quantised.
+// The tensor itself as the source.
 template <typename P>
 struct TensorInput {
   using Src = typename P::Src;
@@ -126,8 +127,8 @@ struct TensorInput {
     return aligned && patch.whole(g);
   }
 
-  // All vectors of the patch, row by row; zeros where the tensor has no element. A whole patch back
-  // to back; else first every vector that one access may take, then the others.
+  // Loads all vectors of the patch, row by row; elements outside the tensor become zeros. A whole
+  // patch is loaded back to back. Otherwise the vectors that one access may take come first.
   __device__ __forceinline__ void load(const P& patch, Vector (&v)[P::kVectors]) const {
     if (aligned && patch.whole()) {
       const char* p = x;
@@ -158,21 +159,22 @@ struct TensorInput {
     }
   }
 
-  // The bits of one element, read again: for the slow path.
+  // Returns the bits of one element, read again for the slow path.
   __device__ __forceinline__ u32 raw(int row, int g, int element) const {
     return Src::load(group(g) + row * step + element * Src::kElementBytes);
   }
 };
 
 // ---- which rows ---------------------------------------------------------------------------------
-// A tile sees the arguments as they are, except where the rows of x are groups (groups.cuh).
+// A tile sees the arguments as they are, unless the rows of x are groups (groups.cuh).
 
-// Row of x with which the tile's tensor begins; its row-wise scales are those of rows `origin` on.
+// Return the row of x with which the tile's tensor begins, the row whose row-wise scale is the
+// first of its array, and the rows of that array.
 __device__ __forceinline__ i64 first_row(const Args&) { return 0; }
 __device__ __forceinline__ i64 scale_origin(const Args&) { return 0; }
 __device__ __forceinline__ i64 scale_rows(const Args& args) { return args.rows; }
-// In the transposed copy: its first column, its columns with their padding, and whether it is the
-// last to write into a run of scales.
+// Return the tensor's first column in the transposed copy, its columns with their padding, and
+// whether it is the last to write into a run of scales.
 __device__ __forceinline__ i64 start_column(const Args&) { return 0; }
 __device__ __forceinline__ i64 padded_columns(const Args& args) {
   return (args.rows + 15) & ~i64{15};
@@ -182,7 +184,7 @@ __device__ __forceinline__ bool is_last(const Args&) { return true; }
 template <int kWalk>
 struct Walk;  // groups.cuh has the others
 
-struct NoSearch {};  // of a thread block, for its group
+struct NoSearch {};  // a thread block needs no search for its group
 
 template <>
 struct Walk<0> {
@@ -211,9 +213,9 @@ struct Tile {
   i64 row, col;  // in tiles
 };
 
-// Tile `index` of a grid whose rows are `inner` tiles long: those in flight together are
-// neighbours along the rows. 64-bit division costs about 100 instructions: only where the counts
-// need it.
+// Returns tile `index` of a grid whose rows have `inner` tiles. Tiles that are in flight together
+// are neighbours along the rows. 64-bit division costs about 100 instructions and is done only if
+// the counts need it.
 __device__ __forceinline__ Tile tile_at(u64 index, u64 inner) {
   if (((index | inner) >> 32) == 0) {
     const u32 row = static_cast<u32>(index) / static_cast<u32>(inner);

@@ -1,5 +1,6 @@
-// 1 / rms of every row, where the kernel after it holds no whole row: rstd[r] (norm.cuh).
-// A thread block a row, from the last to the first (tensor_amax.cu), in pieces of 4 loads a thread.
+// Finds 1 / rms of every row (rstd, norm.cuh) for kernels that hold no whole row. Each thread block
+// takes a row, from the last row to the first (tensor_amax.cu says why), in pieces of 4 loads a
+// thread.
 #ifndef OCTILE_EMITTED
 #define OCTILE_NORM_NAME octile_quantize_row_norm_default
 #define OCTILE_DEFAULT_GRANULARITY 4

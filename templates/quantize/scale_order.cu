@@ -1,10 +1,9 @@
-// Puts the scales in order that tiles wrote by whole sectors (ordered_scales.cuh), in place: a
-// thread block has up to kGroups groups side by side, reads them all, and writes them again. So
-// many because their pieces of a run touch: of one group alone every sector is a request of its
-// own, and 7 MB of scales take 11 us.
+// Orders, in place, the scales that tiles stored by whole sectors (ordered_scales.cuh). A thread
+// block reads up to kGroups groups side by side and writes them again. It takes so many because
+// their pieces of a run touch: with one group every sector would be a request of its own.
 //
-// Grid: a block each for the groups of the row-wise scales, then of the transposed ones; none for
-// those of a misaligned array, which have left in order.
+// The grid has the blocks of the row-wise scales, then those of the transposed ones. A misaligned
+// array has no block, because its scales were stored in order.
 #ifndef OCTILE_EMITTED
 #define OCTILE_ORDER_NAME octile_quantize_scale_order_default
 #define OCTILE_DEFAULT_GRANULARITY 5
@@ -19,19 +18,19 @@ using Scales = quantize::OrderedScales;
 using quantize::Vector;
 constexpr int kBlock = 32;  // elements of a scale
 constexpr int kGroups = Scales::kGroupsTogether;
-constexpr int kPieces = Scales::kAcross / sizeof(Vector);  // of a group's sector
+constexpr int kPieces = Scales::kAcross / sizeof(Vector);  // pieces of a group's sector
 constexpr int kWords = sizeof(Vector) / 4;
 static_assert(cfg::kOrderThreads % (kGroups * kPieces) == 0, "threads have whole runs");
 
 __device__ __forceinline__ i64 blocks_of(i64 extent) { return (extent + kBlock - 1) / kBlock; }
 
-// The sectors of a group, as tile after tile and of a tile run after run.
+// The sectors of a group: tile after tile, and run after run of a tile.
 struct Group {
   union {
     Vector piece[Scales::kRuns * kPieces];
     u32 word[Scales::kTiles][Scales::kRuns];
   };
-  Vector apart[kPieces];  // or all groups would be in the same banks
+  Vector apart[kPieces];  // puts the groups into different banks
 };
 
 }  // namespace scale_order
@@ -51,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kOrderThreads)
   const quantize::Tile part =
       quantize::tile_at(block - (transposed ? of_rows : 0), scales.order_blocks_across());
   const i64 left = scales.groups_across() - part.col * kGroups;
-  // The thread's piece of a run: of which group, and of its sector.
+  // The thread's piece of a run: its group, and its half of the group's sector.
   const int piece = static_cast<int>(threadIdx.x) % (kGroups * kPieces);
   const int group = piece / kPieces, half = piece % kPieces;
   const bool has = group < left;

@@ -1,12 +1,12 @@
-// Delayed scaling: from the maxima of earlier steps to the encode scales of the next, many tensors
-// in one launch, a thread a tensor.
+// Delayed scaling: derives the encode scales of the next step from the maxima of earlier steps, for
+// many tensors in one launch. Each thread has one tensor.
 //
-//   amax[t]   = chosen from history[:, t]    (largest, latest, exponential average)
-//   encode[t] = fp8_max / amax[t] * 2^-margin, where amax[t] > 0; else it stays
-//   history   moves on by one row; row 0, which the next step's quantising raises, becomes 0
+//   amax[t]         = chosen from history[:, t]    (largest, latest, exponential average)
+//   encode_scale[t] = fp8_max / amax[t] * 2^-margin if amax[t] > 0; otherwise unchanged
+//   history         moves on by one row; row 0 becomes 0, and the next step's quantising raises it
 //
-// history is [length][tensors]: neighbouring threads read neighbouring words. What is not finite
-// counts as 0, so that one overflowed step cannot poison a scale.
+// history is [length][tensors], so that neighbouring threads read neighbouring words. Infinities
+// and NaNs count as 0, so that one overflowed step cannot spoil a scale.
 #ifndef OCTILE_EMITTED
 #define OCTILE_UPDATE_NAME octile_scale_update_default
 #define OCTILE_DEFAULT_GRANULARITY 1
@@ -32,7 +32,7 @@ static_assert(sizeof(Args) == 48, "ScaleUpdateKernelArgs has 48 bytes");
 constexpr int kLargest = 0;
 constexpr int kAverage = 2;
 
-// A history is fp32, whatever was quantised.
+// A history is fp32, whatever type was quantised.
 using Rule = quantize::Rule<quantize::Source<quantize::kFP32>, cfg::kTargetType, cfg::kScaleFormat,
                             cfg::kOcpFloor>;
 
@@ -64,9 +64,9 @@ extern "C" __global__ void __launch_bounds__(cfg::kUpdateThreads)
     }
   }
   if (amax != 0.0f) {
-    const float encode =
-        Rule::encode(__float_as_uint(amax), __uint_as_float(cfg::kAmaxEpsilonBits));
-    args.encode_scale[tensor] = __fmul_rn(encode, args.margin_factor);
+    const float encode_scale =
+        Rule::encode_scale(__float_as_uint(amax), __uint_as_float(cfg::kAmaxEpsilonBits));
+    args.encode_scale[tensor] = __fmul_rn(encode_scale, args.margin_factor);
   }
   if (args.choice == kAverage) {
     column[args.tensors] = amax;

@@ -1,10 +1,8 @@
-// FP8 with scales of its own as the source: what is quantised again, or written, is code * scale.
+// FP8 with scales of its own as the source: the values are code * scale.
 //
 //   value[r, c] = code[r, c] * scale of (r, c), rounded once to fp32
 //
-// A code becomes fp16 and then fp32, both exactly; its NaNs and infinities stay what they are.
-// Scales of four rows by one load, where they lie behind each other: 94.4 -> 96.1 us (1x128 to
-// 1x128 transposed, 16384x7168, H200); dropped.
+// A code becomes fp16 and then fp32, both exactly. NaNs and infinities stay what they are.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "quantize/codes.cuh"
@@ -15,14 +13,14 @@ namespace quantize {
 
 constexpr u32 kNan = 0x7fffffffu;  // the fp32 NaN of this hardware's arithmetic
 
-// Decode scales as memory holds them: where the one of an element lies (docs/numerics.md,
-// "Layouts"), and what it means.
+// Decode scales as memory holds them: where an element's scale lies (docs/numerics.md, "Layouts"),
+// and what it means.
 template <int kGranularity, int kFormat>
 struct DecodeScale {
   static constexpr bool kExponents = kFormat == kScaleE8M0 || kFormat == kScaleUe8m0x4;
   static constexpr int kBlock = kGranularity == k1x32 || kGranularity == k32x32 ? 32 : 128;
 
-  // Of the scale that covers an element, in scales (of packed exponents: in bytes).
+  // Returns the index of the scale that covers an element, in scales (ue8m0x4: in bytes).
   static __device__ __forceinline__ i64 index(i64 ld, i64 row, i64 col) {
     if constexpr (kGranularity == kPerTensor) return 0;
     if constexpr (kGranularity == kPerRow) return row;
@@ -34,7 +32,7 @@ struct DecodeScale {
   }
 
   static constexpr bool kSquares = kGranularity == k128x128 || kGranularity == k32x32;
-  // From one row's to the next, where every row has its own.
+  // Returns the distance from one row's scale to the next row's, if every row has its own.
   static __device__ __forceinline__ i64 row_step(i64 ld) {
     if constexpr (kFormat == kScaleUe8m0x4) return 4;
     if constexpr (kGranularity == k1x32) return ld;
@@ -52,7 +50,7 @@ struct DecodeScale {
     }
   }
 
-  // The bytes that load() would read as `scale`.
+  // Stores the bytes that load() would read as `scale`.
   static __device__ __forceinline__ void store(void* scales, i64 index, float scale) {
     char* const p = static_cast<char*>(scales);
     const u32 bits = __float_as_uint(scale);
@@ -64,10 +62,10 @@ struct DecodeScale {
       memory::store_4(p + 4 * index, bits);
     }
   }
-  static constexpr bool kPacked = kFormat == kScaleUe8m0x4;  // for ScaleRuns
+  static constexpr bool kUe8m0x4 = kFormat == kScaleUe8m0x4;  // for ScaleRuns
 
  private:
-  // 2^(biased - 127): 0 is 2^-127, which is subnormal in fp32; of e8m0, 255 is NaN.
+  // Returns 2^(biased - 127). 0 is 2^-127, which is subnormal in fp32; 255 of e8m0 is NaN.
   static __device__ __forceinline__ float of_exponent(u32 biased) {
     if (biased == 0) return __uint_as_float(0x00400000u);
     if (kFormat == kScaleE8M0 && biased == 255) return __uint_as_float(kNan);
@@ -82,8 +80,8 @@ __device__ __forceinline__ u32 halves_of(u16 codes) {
 
 // ---- codes as they are held ---------------------------------------------------------------------
 
-// 8 codes and their scale. Their values are made anew wherever they are used: kept, they would fill
-// 8 registers instead of 3.
+// 8 codes and their scale, in 3 registers. Their values would fill 8, so they are made again at
+// every use.
 template <int kFp8>
 struct CodedVector {
   u32 word[2];
@@ -93,7 +91,7 @@ struct alignas(16) ValueTops {
   u32 word[8];
 };
 
-// fp32 values of such codes.
+// The fp32 values of such codes.
 template <int kFp8>
 struct Coded : Source<kFP32> {
   using Held = CodedVector<kFp8>;
@@ -141,8 +139,8 @@ template <typename Src>
 __device__ __forceinline__ const ValueTops& magnitudes_of(const ValueTops& v) {
   return v;  // larger() drops the signs of fp32
 }
-// In a loop over the vectors: it is met seldom, and what it keeps would not fit beside the fast
-// path.
+// Drops infinities and NaNs in a rolled loop over the vectors. It runs seldom, and its registers
+// would not fit beside the fast path's.
 template <typename Src, int kVectors, int kFp8>
 __device__ __forceinline__ void drop_nonfinite(CodedVector<kFp8> (&v)[kVectors]) {
 #pragma unroll 1
@@ -166,8 +164,8 @@ __device__ __forceinline__ void drop_nonfinite(CodedVector<kFp8> (&v)[kVectors])
 
 // ---- codes and scales in memory -----------------------------------------------------------------
 
-// The codes of the elements of a patch, and their scales. P::Src gives how many elements a vector
-// has: as many codes as become 16 bytes of whatever they are widened to.
+// The codes of a patch and their scales. P::Src says how many elements a vector has: as many codes
+// as become 16 bytes of the type they are widened to.
 template <typename P, int kFp8, int kGranularity, int kFormat>
 struct ScaledCodes {
   using Src = typename P::Src;
@@ -187,8 +185,8 @@ struct ScaledCodes {
         scale_ld(args.x_scale_ld),
         aligned((reinterpret_cast<u64>(args.x) | static_cast<u64>(args.ldx)) % kElements == 0) {}
 
-  // All vectors of the patch, row by row; zeros where the tensor has no element. A whole patch back
-  // to back; else whole vectors and scales first, then the others.
+  // Loads all vectors of the patch, row by row; elements outside the tensor become zeros. A whole
+  // patch is loaded back to back. Otherwise whole vectors and scales come first.
   __device__ __forceinline__ void load(const P& patch, Word (&codes)[P::kVectors],
                                        float (&scale)[P::kVectors]) const {
     if (aligned && patch.whole()) return load_patch(patch, codes, scale);
@@ -228,7 +226,7 @@ struct ScaledCodes {
     }
   }
 
-  // The values of a vector, in order.
+  // Sets the values of a vector, in order.
   static __device__ __forceinline__ void widen(const Word& codes, float scale,
                                                float (&value)[kElements]) {
 #pragma unroll
@@ -239,7 +237,7 @@ struct ScaledCodes {
     }
   }
 
-  // One value, read again.
+  // Returns one value, read again.
   __device__ __forceinline__ float value(const P& patch, int row, int g, int element) const {
     const u32 code = memory::load_1(group(g) + row * ldx * P::kRowStep + element);
     const float scale = Scale::load(scales, scale_index(patch, row, g));
@@ -276,7 +274,7 @@ struct ScaledCodes {
   __device__ __forceinline__ bool whole(const P& patch, int g) const {
     return aligned && patch.whole(g);
   }
-  // No vector crosses a block: both begin at multiples of its length.
+  // No vector crosses a block, because both begin at multiples of a vector's length.
   __device__ __forceinline__ i64 scale_index(const P& patch, int row, int g) const {
     return Scale::index(scale_ld, patch.row + row * P::kRowStep, patch.col + g * P::kGroupCols);
   }
@@ -288,7 +286,7 @@ struct ScaledCodes {
       return {{memory::load_4(p)}};
     }
   }
-  // `count` codes from p one by one, then zeros; as gather() in patch.cuh.
+  // Returns `count` codes from p, loaded one by one, then zeros; see gather() in patch.cuh.
   static __device__ __forceinline__ Word gather_codes(const char* p, int count) {
     Word codes = {};
 #pragma unroll 1
@@ -304,7 +302,7 @@ struct ScaledCodes {
   }
 };
 
-// The values as an input of Source<kFP32>: what a quantiser reads in place of a tensor.
+// The values as an input of Source<kFP32>, which a quantiser reads instead of a tensor.
 template <typename P, int kFp8, int kGranularity, int kFormat>
 struct ScaledInput {
   using Src = typename P::Src;
@@ -327,15 +325,15 @@ struct ScaledInput {
     for (int i = 0; i < P::kVectors; ++i) {
       float value[4];
       From::widen(codes[i], scale[i], value);
-      // Rows beyond the last become padding, which is +0 whatever the one scale's sign; a scale of
-      // their own is +0 already.
+      // Rows beyond the last become padding, which is +0 whatever the sign of a single scale.
+      // Scales of their own are +0 already.
       const bool exists = kGranularity != kPerTensor || i / P::kGroups < of.rows;
 #pragma unroll
       for (int w = 0; w < 4; ++w) v[i].word[w] = exists ? __float_as_uint(value[w]) : 0;
     }
   }
 
-  // As they are, for Coded.
+  // Loads codes and scales without widening them, for Coded.
   __device__ __forceinline__ void load(const P& of, CodedVector<kFp8> (&v)[P::kVectors]) const {
     typename From::Word codes[P::kVectors];
     float scale[P::kVectors];
@@ -347,7 +345,7 @@ struct ScaledInput {
     }
   }
 
-  // The bits of one value, read again: for the slow path.
+  // Returns the bits of one value, read again for the slow path.
   __device__ __forceinline__ u32 raw(int row, int g, int element) const {
     return __float_as_uint(from.value(patch, row, g, element));
   }

@@ -1,9 +1,10 @@
-// A flat range of a row-major tensor, as one of many holders of the tensor keeps it: elements
-// shard_start .. shard_start + shard_length of [rows][cols], the first and last row cut anywhere.
+// A shard: a flat range of a row-major tensor, of which one of many holders keeps elements
+// shard_start
+// .. shard_start + shard_length of [rows][cols]. Its first and last row may be cut anywhere.
 //
-// A warp takes 8 rows x 32 vectors of the whole tensor's grid (segments.cu says why), so that a
-// block of the tensor meets the same lanes in whichever shards it lies. What the shard lacks of
-// them is zeros, which raise no maximum.
+// A warp takes 8 rows x 32 vectors of the whole tensor's grid (warp_tile.cu says why), so that a
+// block of the tensor has the same lanes in every shard. Elements outside the shard are zeros,
+// which raise no maximum.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "quantize/codes.cuh"
@@ -14,7 +15,7 @@ namespace quantize {
 
 __device__ __forceinline__ i64 padded_to_4(i64 count) { return (count + 3) & ~i64{3}; }
 
-// Elements begin .. end of a vector are in the shard.
+// The elements begin .. end of a vector, which are in the shard.
 struct Span {
   int begin, end;
   __device__ __forceinline__ bool empty() const { return begin >= end; }
@@ -30,7 +31,7 @@ struct ShardPatch {
   static constexpr int kRows = kRowCount;
 
   i64 row, col;
-  // Of the shard's first and last row, and of the columns there, what meets the patch.
+  // The shard's first and last row and its columns there, counted from the patch and limited to it.
   int first_row, last_row;
   int first_element, last_element, elements;
   i64 offset;  // elements from the shard's first to (row, col); negative above it
@@ -56,8 +57,8 @@ struct ShardPatch {
                             : elements};
   }
 
-  // Whether a vector of the patch may be accessed at once, in an array whose first element is the
-  // shard's.
+  // Returns whether one access may take a vector of the patch, in an array that begins with the
+  // shard's first element.
   __device__ __forceinline__ bool aligned(const Args& args, const void* array, int bytes) const {
     const u64 bits = (reinterpret_cast<u64>(array) - static_cast<u64>(args.shard_col) * bytes) |
                      static_cast<u64>(args.cols) * bytes;
@@ -86,8 +87,8 @@ struct ShardPatch {
     }
   }
 
-  // The slow path: counts the infinities and NaNs and, where kFp8 is a type, writes their codes. It
-  // reads x again.
+  // Returns the count of infinities and NaNs and writes their codes if kFp8 is a type. This slow
+  // path reads x again.
   template <int kFp8>
   __device__ __forceinline__ u32 nonfinite(const Args& args) const {
     u32 found = 0;
@@ -126,7 +127,7 @@ struct ShardPatch {
   }
 };
 
-// Writes the codes of the elements in `at`; p is where element 0 would be.
+// Writes the codes of the elements in `at`; p is the address of element 0.
 template <typename Src>
 __device__ __forceinline__ void store_span(char* p, Codes<Src> codes, const Span& at,
                                            bool aligned) {
@@ -146,7 +147,7 @@ __device__ __forceinline__ void store_span(char* p, Codes<Src> codes, const Span
   }
 }
 
-// Where the largest magnitude of each block of the whole tensor lies: fp32, laid out as fp32
+// Where the largest magnitude of each block of the whole tensor lies: in fp32, laid out as fp32
 // scales.
 template <int kGranularity>
 struct ShardMaxima {
@@ -164,7 +165,7 @@ struct ShardMaxima {
   }
 };
 
-// The tile of a warp, and whether there is one.
+// Sets the tile of a warp and returns whether it has one.
 template <int kRows, int kElements>
 __device__ __forceinline__ bool shard_tile(const Args& args, int warps, Tile& tile) {
   const u64 across = static_cast<u64>(args.cols + 32 * kElements - 1) / (32 * kElements);

@@ -1,9 +1,9 @@
-// The largest finite magnitude of every block of a tensor, as far as one shard of it goes:
+// Raises the largest finite magnitude of every block of a tensor to that of one shard:
 //
 //   shard_amax[block] = max(shard_amax[block], max |x| over the shard's elements of the block)
 //
-// Bits of fp32, which order as the magnitudes do. The caller clears them before and takes the
-// maximum over the shards after; shard_cast.cu goes on from there.
+// The maxima are bits of fp32, which order as the magnitudes do. The caller clears them before and
+// takes the maximum over the shards afterwards, which shard_cast.cu reads.
 #ifndef OCTILE_EMITTED
 #define OCTILE_KERNEL_NAME octile_quantize_shard_amax_default
 #define OCTILE_DEFAULT_GRANULARITY 3
@@ -21,7 +21,7 @@ constexpr int kWarps = cfg::kThreads / 32;
 constexpr bool kLong = cfg::kGranularity == quantize::k1x128;
 constexpr bool kShort = cfg::kGranularity == quantize::k1x32;
 constexpr bool kSquares = cfg::kGranularity == quantize::k128x128;
-constexpr int kLanes = (kShort ? 32 : 128) / Src::kElements;  // of a block along a row
+constexpr int kLanes = (kShort ? 32 : 128) / Src::kElements;  // lanes of a block along a row
 static_assert(cfg::kTileCols == 32 * Src::kElements, "a vector a lane");
 static_assert(128 % cfg::kTileRows == 0, "a tile lies in one row of square blocks");
 using Patch = quantize::ShardPatch<Src, kVectors>;

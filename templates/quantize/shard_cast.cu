@@ -1,9 +1,10 @@
-// The codes of one shard of a tensor, given the largest magnitude of every block over all shards
-// (shard_amax.cu): those of the whole tensor quantised at once, wherever it was cut.
+// Quantises one shard of a tensor, given the largest magnitude of every block over all shards
+// (shard_amax.cu). The codes are those of the whole tensor quantised at once, wherever it was cut.
 //
-//   q[e] = fp8(x[e] * encode of e's block),   scale[block] = 1 / encode of every block touched
+//   q[e] = fp8(x[e] * encode_scale of e's block),   scale[block] = 1 / encode_scale of every block
+//   touched
 //
-// A block that several shards touch has its scale written by each, with the same bits.
+// If several shards touch a block, each of them writes the block's scale, with the same bits.
 #ifndef OCTILE_EMITTED
 #define OCTILE_KERNEL_NAME octile_quantize_shard_cast_default
 #define OCTILE_DEFAULT_GRANULARITY 3
@@ -24,40 +25,40 @@ constexpr bool kPerTensor = cfg::kGranularity == quantize::kPerTensor;
 constexpr bool kLong = cfg::kGranularity == quantize::k1x128;
 constexpr bool kShort = cfg::kGranularity == quantize::k1x32;
 constexpr bool kSquares = cfg::kGranularity == quantize::k128x128;
-constexpr bool kOneScale = kPerTensor || kSquares;  // of all a thread holds
+constexpr bool kOneScale = kPerTensor || kSquares;  // a thread's elements share a scale
 constexpr int kBlock = kShort ? 32 : 128;
-constexpr int kLanes = kBlock / Src::kElements;  // of a block along a row
+constexpr int kLanes = kBlock / Src::kElements;  // lanes of a block along a row
 static_assert(cfg::kTileCols == 32 * Src::kElements, "a vector a lane");
 using Patch = quantize::ShardPatch<Src, kVectors>;
 using Maxima = quantize::ShardMaxima<cfg::kGranularity>;
 
-__device__ __forceinline__ float encode_of(u32 amax) {
-  return Rule::encode_amax(__uint_as_float(amax), __uint_as_float(cfg::kAmaxEpsilonBits));
+__device__ __forceinline__ float encode_scale_of(u32 amax) {
+  return Rule::encode_scale_of_amax(__uint_as_float(amax), __uint_as_float(cfg::kAmaxEpsilonBits));
 }
 
-// Whether the shard has an element of the block that begins at column `col` in this row.
+// Returns whether the shard has an element, in this row, of the block that begins at column `col`.
 __device__ __forceinline__ bool touches(const quantize::Args& args, i64 row, i64 col) {
   if (row < args.shard_row || row > args.shard_last_row || col >= args.cols) return false;
   if (row == args.shard_row && col + kBlock <= args.shard_col) return false;
   return row != args.shard_last_row || col < args.shard_end_col;
 }
 
-// Of the rows of a block, the first that the shard touches stores its scale.
+// Returns whether this row stores the block's scale: the first of its rows that the shard touches.
 __device__ __forceinline__ bool stores_scale(const quantize::Args& args, i64 row, i64 col) {
   if (!touches(args, row, col)) return false;
   return !kSquares || row % kBlock == 0 || !touches(args, row - 1, col);
 }
 
 __device__ __forceinline__ void store_scale(const quantize::Args& args, i64 row, i64 col,
-                                            float encode) {
+                                            float encode_scale) {
   const i64 across = (args.cols + kBlock - 1) / kBlock;
   if constexpr (kLong) {
-    Runs{args.scale, across, args.rows, args.scale_ld}.store(col / kBlock, row, encode);
+    Runs{args.scale, across, args.rows, args.scale_ld}.store(col / kBlock, row, encode_scale);
   } else if constexpr (kShort) {
-    Runs{args.scale, args.rows, across, args.scale_ld}.store(row, col / kBlock, encode);
+    Runs{args.scale, args.rows, across, args.scale_ld}.store(row, col / kBlock, encode_scale);
   } else {
     const i64 down = (args.rows + kBlock - 1) / kBlock;
-    Runs{args.scale, down, across, args.scale_ld}.store(row / kBlock, col / kBlock, encode);
+    Runs{args.scale, down, across, args.scale_ld}.store(row / kBlock, col / kBlock, encode_scale);
   }
 }
 
@@ -78,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
   const Maxima maxima(args);
 #pragma unroll
   for (int i = 0; i < (kOneScale ? 1 : kVectors); ++i) {
-    // The first lane of a block may hold nothing of it, and stores its scale all the same.
+    // The first lane of a block stores its scale even if it holds no element of it.
     const bool exists =
         patch.elements > 0 && (kOneScale || (i >= patch.first_row && i <= patch.last_row));
     amax[i] = exists ? memory::load_4(args.shard_amax + maxima.index(patch.row + i, patch.col)) : 0;
@@ -89,15 +90,16 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
   const bool aligned = patch.aligned(args, args.q, 1);
   char* q = static_cast<char*>(args.q) + patch.offset;
   if (kPerTensor && blockIdx.x == 0 && threadIdx.x == 0) {
-    Rule::store(args.scale, 0, encode_of(memory::load_4(args.shard_amax)));
+    Rule::store(args.scale, 0, encode_scale_of(memory::load_4(args.shard_amax)));
   }
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    const float encode = encode_of(amax[kOneScale ? 0 : i]);
+    const float encode_scale = encode_scale_of(amax[kOneScale ? 0 : i]);
     if (!kPerTensor && lane % kLanes == 0 && stores_scale(args, patch.row + i, patch.col)) {
-      store_scale(args, patch.row + i, patch.col, encode);
+      store_scale(args, patch.row + i, patch.col, encode_scale);
     }
-    const quantize::Codes<Src> codes = quantize::cast_vector<Src, cfg::kTargetType>(x[i], encode);
+    const quantize::Codes<Src> codes =
+        quantize::cast_vector<Src, cfg::kTargetType>(x[i], encode_scale);
     quantize::store_span<Src>(q, codes, patch.span(i), aligned);
     q += patch.step;
   }

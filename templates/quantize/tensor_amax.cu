@@ -1,30 +1,14 @@
-// The largest finite magnitude of a tensor, as one partial maximum a thread block: the kernel after
-// it reduces those few words itself (tensor_magnitude in scale.cuh), so that nothing has to be
-// cleared before and the order of arrival decides nothing.
+// Finds the largest finite magnitude of a tensor, as one partial maximum for each thread block. The
+// next kernel reduces those few words itself (tensor_magnitude in scale.cuh), so nothing has to be
+// cleared before, and the order of arrival decides nothing.
 //
 //   maxima[block] = max |x| over the block's share, as bits of the input type
 //
-// Warps take a tile each (first_pass.cuh), every kWarps * gridDim.x tiles, from the last to the
-// first: the kernel after this one begins with what L2 still has.
-//
-// Ladder, with the cast behind it, 16384x7168 / 4096x7168 bf16, of the stream that reads twice:
-//   version                                          predicted  measured       verdict
-//   from the first to the last                       -          0.956 / 0.846  was this file
-//   from the last to the first                       1.00       0.972 / 0.900  this file
-//   all but the first 32 MB evicted first            1.02       0.970 / 0.930  dropped
-//   codes evicted first, too                         1.02       0.975 / 0.933  dropped
-//   the first 32 MB evicted last, x first when cast  1.02       0.938 / 0.934  dropped
-//   the cast may start early                         -          0.972 / 0.908  was this file
-//   and loads x before it waits for this             0.985      0.980 / 0.931  this file (0.973 and
-//                                                               0.911 beside it)
-//
-// Of 1024 rows the last took 11.77 us -> 11.29, of 128, where the cast then may start early too,
-// 4.13 -> 3.67 (with the transposed copy 15.0 -> 14.4 and 4.56 -> 4.33); where x is computed, of
-// 128 rows GELU with both 8.2 -> 10.1: not those. Contiguous groups 0.950 -> 0.966 of the stream.
-//
-// What L2 has costs less than was predicted: half of it lies in the L2's other part, and the way
-// there (ltcfabric2ltc, 93 % busy while a cast streams) is what bounds, from DRAM or not. Codes
-// evicted first are not there for the product that reads them.
+// Each warp takes one tile (first_pass.cuh) and goes on by kWarps * gridDim.x tiles. Tiles are
+// visited from the last to the first, because the next kernel begins with what L2 still has. The
+// next kernel may start early and load x before it waits for the maxima. Evicting x or the codes
+// from L2 early gains little: half of what L2 has lies in its other partition, and the way there is
+// the limit. docs/experiments/quantize.md lists what was tried and measured.
 #ifndef OCTILE_EMITTED
 #define OCTILE_AMAX_NAME octile_quantize_tensor_amax_default
 #define OCTILE_DEFAULT_GRANULARITY 1
@@ -50,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kAmaxThreads, cfg::kAmaxBlocks
   __shared__ u32 partials[kWarps];
   const u64 across = static_cast<u64>(args.cols + Pass::kCols - 1) / Pass::kCols;
   const u64 tiles = across * (static_cast<u64>(args.rows + kVectors - 1) / kVectors);
-  // Which computes x beside this one, where it does: not of a small tensor.
+  // If x is computed, the next kernel computes it beside this one, which costs small tensors time.
   if (!Input::kComputed || tiles > static_cast<u64>(args.partials) * kWarps) {
     let_next_kernel_start();
   }

@@ -1,21 +1,20 @@
-// Transposition of FP8 codes with square-block or per-tensor scales: codes are moved, not rounded
-// again, and so are their scales.
+// Transposition of FP8 codes with square-block or per-tensor scales. Codes and scales are moved
+// without rounding.
 //
 //   qt[c, r] = x[r, c],   scale_t of block (j, i) = scale of block (i, j)
 //
 // A thread block takes a tile of kTileRows x kTileCols codes. A thread holds 8 consecutive rows of
-// 16 columns (8 loads of 16 bytes, all issued before the first is used), turns them in registers
-// into 16 columns of 8 rows, byte permutations of 4 x 4 codes, and leaves each in shared memory,
-// from where a column's kTileRows bytes are contiguous (columns.cuh):
+// 16 columns: 8 loads of 16 bytes, all issued before the first is used. It turns them in registers
+// into 16 columns of 8 rows, by byte permutations of 4 x 4 codes, and stages each column in shared
+// memory, where a column's kTileRows bytes are contiguous (columns.cuh):
 //
 //             |<-- 128 columns: 128 bytes a load of 8 lanes -->|
 //     rows 0-7   | thread 0 | thread 1 | ...        | thread 7  |       column c: 256 contiguous
 //     rows 8-15  | thread 8 | ...                   | thread 15 |  ->   bytes of qt, 16 a thread
 //      ...  256 rows, 256 threads, 32 KB
 //
-// Where x ends zeros are staged, which are the copy's padding. Three blocks an SM have 96 KB of
-// loads in flight, three times what memory needs, so that a block waiting at its barrier costs
-// nothing. Predicted: the stream of the same mix (1:1). Not yet measured.
+// Beyond the end of x zeros are staged, which are the copy's padding. Three blocks an SM have 96 KB
+// of loads in flight, three times what memory needs, so that a block may wait at its barrier.
 #ifndef OCTILE_EMITTED
 #define OCTILE_KERNEL_NAME octile_transpose_default
 #define OCTILE_DEFAULT_GRANULARITY 4
@@ -49,7 +48,7 @@ using Patch = quantize::Patch<Bytes, kVectors, 1, cfg::kTileCols, 1>;
 using Input = quantize::TensorInput<Patch>;
 using Stage = quantize::ColumnStage<Bytes, kVectors, cfg::kTileRows, cfg::kTileCols, cfg::kThreads>;
 
-// Four columns of four rows, from four rows of four columns: the lowest byte is the first.
+// Four columns of four rows, made of four rows of four columns. The lowest byte is the first.
 struct Columns {
   u32 of[4];
 };
@@ -60,7 +59,7 @@ __device__ __forceinline__ Columns turned(u32 row0, u32 row1, u32 row2, u32 row3
            __byte_perm(right01, right23, 0x5410), __byte_perm(right01, right23, 0x7632)}};
 }
 
-// Each column of the patch to its place.
+// Stages each column of the patch.
 __device__ __forceinline__ void put(Stage& stage, int patch_row, int column,
                                     const Vector (&x)[kVectors]) {
 #pragma unroll
@@ -74,7 +73,7 @@ __device__ __forceinline__ void put(Stage& stage, int patch_row, int column,
   }
 }
 
-// The tile's scales, a thread each.
+// Moves the tile's scales, one for each thread.
 __device__ __forceinline__ void move_scales(const quantize::Args& args, i64 row0, i64 col0) {
   if constexpr (cfg::kGranularity == quantize::kPerTensor) {
     if (blockIdx.x == 0 && threadIdx.x == 0) {

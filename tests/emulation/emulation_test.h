@@ -13,6 +13,7 @@
 
 #include "generator/families.h"
 #include "generator/quantize/config.h"
+#include "generator/quantize/kernel_args.h"
 #include "tests/emulation/quantize_kernels.h"
 #include "tests/support/device_emulation.h"
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "generator/quantize/config.h"
+#include "generator/quantize/grid.h"
 #include "generator/quantize/layout.h"
 #include "runtime/families/quantize/reference.h"
 #include "tests/emulation/emulation_test.h"

@@ -166,6 +166,8 @@ inline float near_reciprocal(float a) { return 1.0F / a; }
 #include "templates/quantize/groups.cuh"
 #include "templates/quantize/shard.cuh"
 #include "templates/lib/math.cuh"
+#include "templates/quantize/fused_table.cuh"
+#include "templates/quantize/fused_values.cuh"
 #include "templates/quantize/fused.cuh"
 #include "templates/quantize/scaled.cuh"
 #include "templates/quantize/bias.cuh"

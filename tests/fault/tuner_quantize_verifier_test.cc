@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "generator/quantize/kernel_name.h"
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/families/quantize/bench.h"
 #include "tests/support/verifier_testing.h"

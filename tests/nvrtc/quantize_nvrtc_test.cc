@@ -18,6 +18,7 @@
 
 #include "generator/families.h"
 #include "generator/quantize/emit.h"
+#include "generator/quantize/grid.h"
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/quantize_cells.h"
@@ -118,7 +119,7 @@ TEST_F(QuantizeNvrtc, EveryCellOfFewRowsCompilesWithoutSpills) {
       const QuantizeConfig few = default_config(problem, 128, h200());
       if (few == default_config(problem, 16384, h200())) continue;
       compile_and_check(problem, few);
-      ++(template_of(problem) == QuantizeTemplate::kTiles ? tiled : alone);
+      ++(template_of(problem) == QuantizeTemplate::kCtaTile ? tiled : alone);
     }
   }
   fmt::print("{} tiled cells of few rows compiled, {} others\n", tiled, alone);
@@ -263,7 +264,7 @@ TEST(QuantizeLint, TemplatesParseUnderNvcc) {
   }
   const TemplateFolder folder;
   for (const std::string name :
-       {"segments", "tiles", "rows", "tensor_amax", "line_amax", "group_amax", "shard_amax",
+       {"warp_tile", "cta_tile", "cta_row", "tensor_amax", "line_amax", "group_amax", "shard_amax",
         "shard_cast", "scale_update", "dequantize", "transpose", "norm_rows", "row_norm",
         "bias_sum", "scale_order"}) {
     const std::string command = fmt::format(

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "generator/quantize/config.h"
+#include "generator/quantize/grid.h"
+#include "generator/quantize/kernel_args.h"
 #include "tests/support/quantize_case.h"
 
 namespace octile::tests {

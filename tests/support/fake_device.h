@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "generator/quantize/config.h"
+#include "generator/quantize/kernel_args.h"
 #include "runtime/driver/context.h"
 #include "runtime/driver/stream.h"
 #include "runtime/families/gemm/reference.h"

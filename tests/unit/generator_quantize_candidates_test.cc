@@ -6,6 +6,7 @@
 #include <set>
 
 #include "generator/families.h"
+#include "generator/quantize/resources.h"
 #include "generator/quantize/emit.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/quantize_cells.h"

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "generator/quantize/config.h"
+#include "generator/quantize/grid.h"
 
 namespace octile {
 namespace {

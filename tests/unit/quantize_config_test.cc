@@ -7,6 +7,9 @@
 #include "generator/families.h"
 #include "generator/quantize/emit.h"
 #include "generator/quantize/grid.h"
+#include "generator/quantize/kernel_name.h"
+#include "generator/quantize/resources.h"
+#include "generator/quantize/workspace.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/quantize_cells.h"
 

@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "generator/core/types.h"
+#include "generator/quantize/grid.h"
+#include "generator/quantize/kernel_args.h"
 
 namespace octile {
 namespace {

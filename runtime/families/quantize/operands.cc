@@ -9,6 +9,7 @@
 #include "generator/quantize/config.h"
 #include "generator/quantize/fused_source.h"
 #include "generator/quantize/layout.h"
+#include "generator/quantize/workspace.h"
 #include "runtime/families/quantize/reference.h"
 #include "runtime/families/quantize/reference_scale.h"
 #include "runtime/measure/tensor.h"

@@ -2,6 +2,7 @@
 
 #include "generator/core/types.h"
 #include "generator/quantize/layout.h"
+#include "generator/quantize/resources.h"
 
 namespace octile {
 namespace {

@@ -1,21 +1,25 @@
-// Per-row quantisation, row-wise: one scale a row, one thread block a row.
+// Row-wise quantisation with one scale for each row, by a thread block for each row.
 //
-//   q[r, c] = fp8(x[r, c] * encode[r]),   scale[r] = 1 / encode[r]
+//   q[r, c] = fp8(x[r, c] * encode_scale[r]),   scale[r] = 1 / encode_scale[r]
 //
 // A row of up to kTileCols columns stays in the registers of its thread block and is read once. A
-// longer one is read twice, the second time mostly from L2.
+// longer row is read twice, the second time mostly from L2.
 //
-// Phases: source (kVectors loads a thread, kThreads vectors apart, so that a load of the block is
-// contiguous) -> amax (block maximum, one barrier) -> scale (every thread) -> cast -> output.
+//             |<------------------ kTileCols ------------------>|
+//   vector 0  | thread 0 | thread 1 | ... | thread kThreads - 1 |   a load of the block is
+//   contiguous vector 1  | thread 0 | thread 1 | ... | thread kThreads - 1 |
+//
+// Steps: source (kVectors loads of a thread) -> amax (maximum of the block, one barrier) -> scale
+// (every thread) -> cast -> output.
 #ifndef OCTILE_EMITTED
-#define OCTILE_KERNEL_NAME octile_quantize_rows_default
+#define OCTILE_KERNEL_NAME octile_quantize_cta_row_default
 #define OCTILE_DEFAULT_GRANULARITY 2
 #define OCTILE_DEFAULT_TILE_ROWS 1
 #define OCTILE_DEFAULT_TILE_COLS 8192
 #include "quantize/default_prologue.cuh"
 #endif
 
-namespace rows {
+namespace cta_row {
 
 using Src = quantize::Source<cfg::kSourceType>;
 using Rule = quantize::Rule<Src, cfg::kTargetType, cfg::kScaleFormat, cfg::kOcpFloor>;
@@ -31,7 +35,7 @@ using Patch = quantize::Patch<Src, kVectors, kVectors, kStep, 1>;
 using Input = cfg::Input<Patch>;
 using Output = quantize::RowOutput<Patch>;
 
-// Loads the patch, raises `top` to its maximum and returns whether it holds what is not finite.
+// Loads the patch and raises `top` to its maximum. Returns whether it holds infinities or NaNs.
 __device__ __forceinline__ bool take(const View& args, const Patch& patch, Vector (&x)[kVectors],
                                      u32& top) {
   const Input input(args, patch);
@@ -43,34 +47,36 @@ __device__ __forceinline__ bool take(const View& args, const Patch& patch, Vecto
   return nonfinite;
 }
 
+// Writes the codes of the patch.
 __device__ __forceinline__ void give(const View& args, const Patch& patch,
-                                     const Vector (&x)[kVectors], float encode, bool nonfinite) {
+                                     const Vector (&x)[kVectors], float encode_scale,
+                                     bool nonfinite) {
   const Output output(args, patch);
-  output.write<cfg::kTargetType>(patch, x, [&](int) { return encode; });
+  output.write<cfg::kTargetType>(patch, x, [&](int) { return encode_scale; });
   if (nonfinite) {
     quantize::count_nonfinite(args,
                               output.mark_nonfinite<cfg::kTargetType>(patch, Input(args, patch)));
   }
 }
 
-// amax of the block -> scale, which its first thread stores.
+// Returns the encode scale of the row. The block's first thread stores the scale.
 __device__ __forceinline__ float find_scale(const View& args, i64 row, u32 top) {
   __shared__ u32 partials[cfg::kThreads / 32];
   top = reduce::block_max<cfg::kThreads>(top, partials);
-  const float encode = Rule::encode(top, __uint_as_float(cfg::kAmaxEpsilonBits));
+  const float encode_scale = Rule::encode_scale(top, __uint_as_float(cfg::kAmaxEpsilonBits));
   if (threadIdx.x == 0) {
     const quantize::ScaleRuns<Rule> scales{args.scale, 1, quantize::scale_rows(args),
                                            args.scale_ld};
-    scales.store(0, row - quantize::scale_origin(args), encode);
+    scales.store(0, row - quantize::scale_origin(args), encode_scale);
   }
-  return encode;
+  return encode_scale;
 }
 
-}  // namespace rows
+}  // namespace cta_row
 
 extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
     OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args whole) {
-  using namespace rows;
+  using namespace cta_row;
   wait_for_previous_kernel();
   if (quantize::skipped(whole)) return;
   i64 row = blockIdx.x;
@@ -90,11 +96,11 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
   for (i64 col = 0; col < args.cols; col += cfg::kTileCols) {
     take(args, Patch(args, row, first + col), x, top);
   }
-  const float encode = find_scale(args, row, top);
+  const float encode_scale = find_scale(args, row, top);
 #pragma unroll 1
   for (i64 col = 0; col < args.cols; col += cfg::kTileCols) {
     const Patch patch(args, row, first + col);
     const bool nonfinite = take(args, patch, x, top);
-    give(args, patch, x, encode, nonfinite);
+    give(args, patch, x, encode_scale, nonfinite);
   }
 }

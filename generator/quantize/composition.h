@@ -1,0 +1,101 @@
+// What a quantise problem asks of its kernels: the template that serves it, the kernels beside that
+// one, and the options its configurations may take.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "generator/quantize/lookup.h"
+#include "generator/quantize/problem.h"
+
+namespace octile {
+
+// The templates under templates/quantize that write a tensor.
+enum class QuantizeTemplate : int {
+  kWarpTile,    // a warp holds a tile, without a barrier: row-wise 1x128, 1x32 and per tensor
+  kCtaTile,     // a thread block holds a tile: square blocks and every transposed output
+  kCtaRow,      // a thread block holds a row: row-wise scales per row
+  kShard,       // a warp holds a tile of a flat range of the tensor
+  kDequantize,  // a warp holds a tile: codes times scales
+  kTranspose,   // a thread block holds a tile: codes as they are
+  kNormRows,    // a thread block holds a row and norms it: RMSNorm with scales along the rows
+};
+QuantizeTemplate template_of(const QuantizeProblem&);
+
+// Returns whether every warp holds a tile of its own.
+bool works_by_warps(const QuantizeProblem&);
+
+// The kernel that finds maxima first, if a scale covers more than a tile.
+enum class FirstPass : int {
+  kNone,
+  kTensor,  // partial maxima of the tensor, one for each thread block
+  kLines,   // maxima of every row and column; many rows require cleared maxima
+  kGroups,  // maxima of every group; they must be cleared before
+};
+FirstPass first_pass_of(const QuantizeProblem&);
+
+// The kernels beside the one that writes codes. All of them stand in the same source.
+enum class Companion : int {
+  kFirstPass,    // runs before it and finds maxima
+  kScaleUpdate,  // updates the scales of delayed scaling, in a call of its own
+  kRowNorm,      // runs before all others and finds 1 / rms of every row
+  kBiasSum,      // runs after it and adds up the sums of the columns
+  kScaleOrder,   // runs after it and puts scales in order that were stored by whole sectors
+};
+inline constexpr std::size_t kCompanions = 5;
+
+// How the tiles of a kernel meet the groups; values are those of templates/quantize/groups.cuh.
+enum class GroupWalk : int {
+  kNone = 0,
+  kGroupByGroup = 1,  // contiguous groups, if a scale or a place depends on the group
+  kMasked = 2,
+  kAsOne = 3,  // contiguous groups otherwise: one tensor of as many rows as the offsets say
+};
+GroupWalk group_walk_of(const QuantizeProblem&);
+
+// The limit exceeds the experts of every known model. The workspace holds a maximum of each group.
+inline constexpr std::int64_t kMostGroups = 65536;
+
+// Returns the element type that amax and cast see: x's, or fp32 if the source is computed.
+DType source_type(const QuantizeProblem&);
+
+// Returns whether a thread holds codes beside their scales and widens them at every use. kCtaTile
+// does so if x is FP8.
+bool holds_codes(const QuantizeProblem&);
+
+// Returns the elements of one 16-byte vector of a thread: those it loads or, dequantising, stores.
+int elements_per_vector(const QuantizeProblem&);
+
+// Returns whether a tile may be half as wide as a scale's block. The thread blocks side by side
+// then all read the whole block and find the same maximum. False for computed sources (computed
+// twice) and for groups and bias gradients (unmeasured).
+bool takes_half_width_tiles(const QuantizeProblem&);
+
+// Returns whether a warp walks down its tile step by step, while cp.async brings the rows of the
+// next two steps to shared memory. Computed sources do: their arithmetic takes longer than a load.
+bool streams_rows(const QuantizeProblem&);
+
+// Returns whether a streaming warp's tile has the same columns of both halves of the rows. True for
+// two expressions of the same inputs, if no scale's block spans both halves.
+bool takes_both_halves(const QuantizeProblem&);
+
+// Returns whether a thread block may compute both halves at once and cast one after the other,
+// while the right half's values wait in shared memory.
+bool may_take_halves_together(const QuantizeProblem&);
+
+// Returns the columns of a streaming warp's tile.
+int streamed_columns(const QuantizeProblem&);
+
+// Returns the columns of one load of a warp: the narrowest tile of warps that do not stream.
+int warp_columns(const QuantizeProblem&);
+
+// Returns whether scales may be stored 32 bytes at a time, in each other's places, until another
+// kernel orders them. True if scales are bytes and a tile has four of every run. The arrays of each
+// launch decide which scales do (order_blocks).
+bool may_order_scales(const QuantizeProblem&);
+
+// Returns the part of the source that a table may hold; null if there is none.
+std::shared_ptr<const Lookup> lookup_of(const QuantizeProblem&);
+
+}  // namespace octile

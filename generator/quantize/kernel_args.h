@@ -1,0 +1,67 @@
+// The parameters of quantise kernels. Every kernel takes one struct by value. The device declares
+// the same structs: the templates assert their sizes, and tests/emulation every field's offset.
+#pragma once
+
+#include <cstdint>
+
+namespace octile {
+
+// The only parameter of every quantise kernel but the scale update; templates/quantize/elements.cuh
+// declares the same struct. Pointers are device pointers, strides count elements, and the launcher
+// fills in every field (a 0 is a 0, not a default). Scales lie as the layout table says, in the
+// plan's format.
+struct QuantizeKernelArgs {
+  const void* x = nullptr;           // [rows][ldx]
+  void* q = nullptr;                 // [rows][ldq]
+  void* scale = nullptr;             // runs scale_ld apart
+  void* q_transposed = nullptr;      // [cols][ldq_transposed]
+  void* scale_transposed = nullptr;  // runs scale_ld_transposed apart
+  std::uint32_t* maxima = nullptr;   // the first pass's result
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::int64_t ldx = 0;
+  std::int64_t ldq = 0;
+  std::int64_t scale_ld = 0;
+  std::int64_t ldq_transposed = 0;
+  std::int64_t scale_ld_transposed = 0;
+  std::int64_t partials = 0;  // partial maxima of a tensor: its first pass's thread blocks
+  const float* encode_scale = nullptr;  // the given scale of delayed scaling
+  std::uint32_t* amax = nullptr;        // bits of fp32; raised to a tensor's amax unless null
+  const std::uint32_t* skip = nullptr;  // if it points to a value other than 0, nothing is written
+  const void* x_scale = nullptr;        // scales of FP8 x
+  std::int64_t x_scale_ld = 0;
+  // The inputs x1, x2 and x3 of a computed source, and their strides.
+  const void* more[3] = {};      // NOLINT(modernize-avoid-c-arrays): as the device declares it
+  std::int64_t more_ld[3] = {};  // NOLINT(modernize-avoid-c-arrays): as the device declares it
+  float* rstd = nullptr;         // 1 / rms of every row
+  float* bias_gradient = nullptr;
+  float* bias_partials = nullptr;           // in the workspace
+  float* tap = nullptr;                     // fp32 values as the cast sees them
+  const std::int32_t* groups_at = nullptr;  // offsets of contiguous groups, counts of masked ones
+  std::int64_t groups = 0;
+  std::int64_t scale_group_bytes = 0;  // from one group's scales to the next's
+  // A shard's first element, its last row, and the column behind its last element there.
+  std::int64_t shard_row = 0;
+  std::int64_t shard_col = 0;
+  std::int64_t shard_last_row = 0;
+  std::int64_t shard_end_col = 0;
+  std::uint32_t* shard_amax = nullptr;      // bits of fp32
+  unsigned long long* nonfinite = nullptr;  // counts infinities and NaNs unless null
+};
+static_assert(sizeof(QuantizeKernelArgs) == 304);
+
+// The only parameter of the scale update of delayed scaling; templates/quantize/scale_update.cu
+// declares the same struct. Its fields are those of octile_scale_update_args.
+struct ScaleUpdateKernelArgs {
+  float* history = nullptr;       // [length][tensors]
+  float* encode_scale = nullptr;  // [tensors]
+  std::int64_t tensors = 0;
+  std::int64_t length = 0;
+  int choice = 0;
+  float margin_factor = 1;  // 2^-margin
+  float share = 0;
+  int unused = 0;
+};
+static_assert(sizeof(ScaleUpdateKernelArgs) == 48);
+
+}  // namespace octile

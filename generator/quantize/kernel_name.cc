@@ -1,0 +1,91 @@
+#include "generator/quantize/kernel_name.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "generator/quantize/units.h"
+
+namespace octile {
+namespace {
+
+std::string_view output_name(QuantizeOutput o) {
+  return o == QuantizeOutput::kRowwise ? "row" : o == QuantizeOutput::kTransposed ? "col" : "both";
+}
+
+// Returns what tells kernels apart that differ in the rows they visit or in who finds the scale.
+std::string_view step_name(const QuantizeProblem& p) {
+  if (p.shard == ShardStep::kAmax) return "_shard_amax";
+  if (p.shard == ShardStep::kCast) return "_shard_cast";
+  const bool delayed = p.policy == ScalePolicy::kDelayed;
+  switch (p.grouping) {
+    case Grouping::kContiguous:
+      return delayed ? "_delayed_contiguous" : "_contiguous";
+    case Grouping::kMasked:
+      return delayed ? "_delayed_masked" : "_masked";
+    default:
+      return delayed ? "_delayed" : "";
+  }
+}
+
+// Returns "silu_mul_", "expression_" for a caller's own source, and nothing for x itself.
+std::string source_name(const QuantizeProblem& p) {
+  if (p.source.empty()) return "";
+  const bool is_word = p.source.find_first_of("(,;") == std::string::npos;
+  return is_word ? p.source + "_" : "expression_";
+}
+
+std::string_view maxima_name(FirstPass pass) {
+  switch (pass) {
+    case FirstPass::kTensor:
+      return "tensor";
+    case FirstPass::kLines:
+      return "lines";
+    case FirstPass::kGroups:
+      return "groups";
+    case FirstPass::kNone:
+      return "";
+  }
+  return "";
+}
+
+// Returns "e4m3_1x128_f32", or "bf16" for a type without scales.
+std::string type_name(const TensorType& t) {
+  if (t.granularity == Granularity::kNone) return std::string(name_of(t.dtype));
+  return fmt::format("{}_{}_{}", name_of(t.dtype), name_of(t.granularity), name_of(t.scale));
+}
+
+}  // namespace
+
+std::string kernel_name(const QuantizeProblem& p, const QuantizeConfig& c) {
+  const std::string what =
+      p.operation == QuantizeOperation::kTranspose
+          ? type_name(p.q)
+          : fmt::format("{}{}_{}{}{}{}_{}", source_name(p), type_name(p.x), type_name(p.q),
+                        p.e8m0_rounding == E8M0Rounding::kOcpFloor ? "floor" : "",
+                        p.scale_layout == ScaleLayout::kSwizzled ? "swizzled" : "", step_name(p),
+                        output_name(p.output));
+  return fmt::format("octile_{}_{}_t{}x{}_w{}_occ{}{}{}{}{}", name_of(p.operation), what,
+                     c.tile_rows, c.tile_cols, c.threads / kWarp, c.blocks_per_sm,
+                     c.rows_fastest ? "_down" : "", c.looks_up ? "_lookup" : "",
+                     c.orders_scales ? "_ordered" : "", c.halves_together ? "_halves" : "");
+}
+
+std::string companion_name(const QuantizeProblem& p, Companion companion) {
+  switch (companion) {
+    case Companion::kFirstPass:
+      return fmt::format("octile_amax_{}{}_{}", source_name(p), type_name(p.x),
+                         maxima_name(first_pass_of(p)));
+    case Companion::kScaleUpdate:
+      return fmt::format("octile_scale_update_{}_{}", name_of(p.q.dtype), name_of(p.q.scale));
+    case Companion::kRowNorm:
+      return fmt::format("octile_row_norm_{}", name_of(p.x.dtype));
+    case Companion::kBiasSum:
+      return "octile_bias_sum";
+    case Companion::kScaleOrder:
+      return fmt::format("octile_scale_order_{}", output_name(p.output));
+  }
+  return "";
+}
+
+}  // namespace octile

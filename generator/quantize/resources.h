@@ -1,0 +1,40 @@
+// What a configuration takes of an SM, and how its thread blocks share the work: threads, shared
+// memory, and the launch grids. The emitted source takes the offsets as constants and asserts that
+// the device's arithmetic agrees.
+#pragma once
+
+#include <cstdint>
+
+#include "generator/core/error.h"
+#include "generator/quantize/config.h"
+#include "generator/quantize/problem.h"
+
+namespace octile {
+
+// Static shared memory of a thread block. CUDA C++ Programming Guide, compute capability 9.0.
+inline constexpr int kMaxStaticSmem = 48 * 1024;
+
+// Where the parts of a thread block's dynamic shared memory lie, in bytes.
+struct QuantizeSharedMemory {
+  int table_offset = 0;    // looks_up: the values of a part of the source
+  int rings_offset = 0;    // looks_up: a ring for each warp
+  int waiting_offset = 0;  // halves_together: the right half's values
+  int ring_bytes = 0;      // one warp's rows on their way; static shared memory unless looks_up
+  int dynamic_bytes = 0;   // what a launch asks for
+};
+
+struct QuantizeResources {
+  int threads = 0;
+  int smem_bytes = 0;          // dynamic
+  int vectors_per_thread = 0;  // independent 16-byte loads of one thread: its bytes in flight
+};
+
+QuantizeSharedMemory shared_memory_of(const QuantizeProblem&, const QuantizeConfig&);
+QuantizeResources resources_of(const QuantizeProblem&, const QuantizeConfig&);
+
+// Returns the rows of a tile that are worked on at once.
+int step_rows(const QuantizeProblem&, const QuantizeConfig&);
+// Returns the bytes of all rings of a thread block; 0 unless rows stream.
+int ring_bytes(const QuantizeProblem&, const QuantizeConfig&);
+
+}  // namespace octile
