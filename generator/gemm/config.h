@@ -1,5 +1,5 @@
 // How one GEMM kernel computes a problem: tile, pipeline, roles. The only place that derives shared
-// memory, threads and registers; the emitted source asserts that the device's arithmetic agrees.
+// memory, threads and registers.
 #pragma once
 
 #include <cstdint>
@@ -45,16 +45,21 @@ struct GemmConfig {
   friend bool operator==(const GemmConfig&, const GemmConfig&) = default;
 };
 
-// Byte offsets into dynamic shared memory, from a 1024-byte aligned base, in this order.
+// The map of a CTA's shared memory: byte offsets from a 1024-byte aligned base, in this order. The
+// emitted source has them as constants; the device computes none of them again.
 struct GemmSmemLayout {
   int a_offset = 0, a_stage_bytes = 0;
   int b_offset = 0, b_stage_bytes = 0;
-  int d_offset = 0, d_bytes = 0;  // staged for TMA, or partial sums gathered from a cluster
+  int d_offset = 0, d_bytes = 0;  // D staged for TMA, or partial sums gathered from a cluster
   int scale_a_offset = 0, scale_a_stage_bytes = 0;
-  int scale_b_offset = 0;
+  int scale_b_offset = 0, scale_b_stage_bytes = 0;
   int barrier_offset = 0;
-  int total_bytes = 0;  // what the launch asks for
+  int total_bytes = 0;  // of the launch
 };
+
+// Size of the kernel's by-value argument: gemm::Arguments of the templates, GemmKernelArgs of the
+// launch.
+constexpr int kGemmArgumentBytes = 512;
 
 struct GemmResources {
   int threads = 0;

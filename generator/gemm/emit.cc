@@ -10,21 +10,55 @@
 namespace octile {
 namespace {
 
-constexpr std::string_view kHopper1d2d = "gemm/hopper_1d2d.cu";
+constexpr std::string_view kKernel = "gemm/kernel.cu";
 
 constexpr std::array<std::string_view, 9> kLibrary{
-    "lib/types.cuh",     "lib/launch.cuh",     "lib/mbarrier.cuh",
-    "lib/tma.cuh",       "lib/warpgroup.cuh",  "lib/wgmma.cuh",
-    "gemm/pipeline.cuh", "gemm/scheduler.cuh", "gemm/epilogue.cuh",
+    "lib/types.cuh", "lib/launch.cuh",          "lib/mbarrier.cuh",
+    "lib/tma.cuh",   "lib/warpgroup.cuh",       "lib/wgmma.cuh",
+    "gemm/ring.cuh", "gemm/walk/scheduler.cuh", "gemm/arguments.cuh",
 };
 
-// Written in terms of the configuration's constants, so behind them.
-constexpr std::array<std::string_view, 4> kParts{"gemm/tile.cuh", "gemm/producer.cuh",
-                                                 "gemm/consumer.cuh", "gemm/output.cuh"};
+// The files behind the prologue's constants, in whose terms they are written: what all kernels of
+// the family share, and between them the problem's policies.
+constexpr std::string_view kTile = "gemm/tile.cuh";
+constexpr std::string_view kProducer = "gemm/producer.cuh";
+constexpr std::string_view kConsumer = "gemm/consumer.cuh";
+constexpr std::string_view kSplitK = "gemm/output/split_k.cuh";
 
-void assert_offset(Prologue& p, std::string_view device_name, int host_value) {
-  p.add_assert(fmt::format("gemm::{} == {}", device_name, host_value),
-               fmt::format("host and device disagree on {}", device_name));
+// A policy: the file that defines it and its type there.
+struct Policy {
+  std::string_view path;
+  std::string_view type;
+};
+constexpr Policy kWalkDense{"gemm/walk/dense.cuh", "gemm::walk::Dense"};
+constexpr Policy kScaleBlockB{"gemm/scale/block_b.cuh", "gemm::scale::BlockB"};
+constexpr Policy kStoreBf16{"gemm/output/store_bf16.cuh", "gemm::output::StoreBf16"};
+
+// The policies of a problem. Every supported problem has the same ones today.
+struct Policies {
+  Policy walk = kWalkDense;
+  Policy scale = kScaleBlockB;
+  Policy output = kStoreBf16;
+};
+
+void add_policies(Prologue& p, const Policies& policies) {
+  p.add_type("OCTILE_WALK", policies.walk.type, "problem: the order of the tiles");
+  p.add_type("OCTILE_SCALE", policies.scale.type, "recipe: how partial sums become fp32 sums");
+  p.add_type("OCTILE_OUTPUT", policies.output.type, "problem: the type of D and how it is stored");
+}
+
+// The shared-memory map and the size of the argument: computed here only.
+void add_memory_map(Prologue& p, const GemmSmemLayout& s) {
+  p.add_int("kAStageBytes", s.a_stage_bytes, "derived: A in one stage");
+  p.add_int("kBStageBytes", s.b_stage_bytes, "derived: B in one stage");
+  p.add_int("kScaleAStageBytes", s.scale_a_stage_bytes, "derived: A's scales in one stage");
+  p.add_int("kScaleBStageBytes", s.scale_b_stage_bytes, "derived: B's scales in one stage");
+  p.add_int("kBOffset", s.b_offset, "derived: shared memory, behind A's ring");
+  p.add_int("kDOffset", s.d_offset, "derived: shared memory, behind B's ring");
+  p.add_int("kScaleAOffset", s.scale_a_offset, "derived: shared memory, behind D");
+  p.add_int("kScaleBOffset", s.scale_b_offset, "derived: shared memory, behind A's scales");
+  p.add_int("kBarrierOffset", s.barrier_offset, "derived: shared memory, behind B's scales");
+  p.add_int("kSmemBytes", s.total_bytes, "derived: shared memory of a CTA");
 }
 
 // By -O1 a compile takes 5 to 12 % less. Where two consumers have products in flight, most large
@@ -70,13 +104,11 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
   p.add_int("kThreads", r.threads, "derived: consumers and one producer warpgroup");
   p.add_int("kProducerRegisters", r.producer_registers, "derived: setmaxnreg of the producer");
   p.add_int("kConsumerRegisters", r.consumer_registers, "derived: setmaxnreg of a consumer");
-  assert_offset(p, "kBOffset", r.smem.b_offset);
-  assert_offset(p, "kDOffset", r.smem.d_offset);
-  assert_offset(p, "kScaleOffset", r.smem.scale_a_offset);
-  assert_offset(p, "kScaleBOffset", r.smem.scale_b_offset);
-  assert_offset(p, "kBarrierOffset", r.smem.barrier_offset);
-  assert_offset(p, "kSmemBytes", r.smem.total_bytes);
-  p.add_assert(fmt::format("gemm::store_box_cols<cfg::kBlockN>() == {}", r.d_box_cols),
+  add_memory_map(p, r.smem);
+  add_policies(p, Policies{});
+  p.add_assert(fmt::format("sizeof(gemm::Arguments) == {}", kGemmArgumentBytes),
+               "host and device disagree on the size of the argument");
+  p.add_assert(fmt::format("gemm::Output::box_columns<cfg::kBlockN>() == {}", r.d_box_cols),
                "host and device disagree on the width of D's boxes");
   return p;
 }
@@ -90,10 +122,14 @@ Result<EmittedKernel> emit(const GemmProblem& problem, const GemmConfig& config,
   }
   EmittedKernel kernel;
   kernel.name = kernel_name(problem, config);
-  kernel.template_path = kHopper1d2d;
+  kernel.template_path = kKernel;
+  const Policies policies;
   std::vector<TemplateBody> bodies;
-  for (const std::string_view part : kParts) bodies.push_back({part, {}, {}});
-  bodies.push_back({kHopper1d2d, "OCTILE_KERNEL_NAME", kernel.name});
+  for (const std::string_view part : {kTile, kProducer, kConsumer, policies.walk.path,
+                                      policies.scale.path, policies.output.path, kSplitK}) {
+    bodies.push_back({part, {}, {}});
+  }
+  bodies.push_back({kKernel, "OCTILE_KERNEL_NAME", kernel.name});
   Result<std::string> source = gemm_prologue(problem, config).render(templates, kLibrary, bodies);
   if (!source) return tl::unexpected<Error>(source.error());
   kernel.source = std::move(*source);
@@ -103,9 +139,7 @@ Result<EmittedKernel> emit(const GemmProblem& problem, const GemmConfig& config,
   kernel.threads = r.threads;
   kernel.smem_bytes = r.smem.total_bytes;
   kernel.cluster = cluster_size(config);
-  // a_map, b_map, d_map, scale_a, scale_b, d, scale_a_ld, scale_b_ld, ldd, m, n, k, early_stages,
-  // prefetched_stages, order
-  kernel.parameter_bytes = {128, 128, 128, 8, 8, 8, 8, 8, 8, 4, 4, 4, 4, 4, 32};
+  kernel.parameter_bytes = {kGemmArgumentBytes};
   kernel.config_text = to_text(config);
   return kernel;
 }

@@ -16,7 +16,7 @@ struct Divisor {
 // 1 <= d < 2^31.
 Divisor divisor_of(std::uint32_t d);
 
-// The kernel's parameter `order` (templates/gemm/scheduler.cuh): bands of so many tile rows, or
+// The kernel's parameter `order` (templates/gemm/walk/scheduler.cuh): bands of so many tile rows, or
 // columns.
 struct TileOrder {
   Divisor band_tiles;       // tiles of a whole band
