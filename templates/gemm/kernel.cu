@@ -79,22 +79,22 @@ static_assert(cfg::kScaleBOffset >= cfg::kScaleAOffset + cfg::kStages * cfg::kSc
 
 // Sums a tile's K-blocks and stores it.
 template <int kSums>
-__device__ __forceinline__ void work_tile(const ConsumerThread& self, Ring& ring, int k_blocks,
+__device__ __forceinline__ void work_tile(const ConsumerThread& self, Ring& ring, const KRange& range,
                                           const Destination& to, const Tile& tile,
                                           const Limits& limits) {
   float acc[kStrips][kSums] = {};
-  accumulate<Scale>(self, ring, k_blocks, acc);
+  accumulate<Scale>(self, ring, range.last - range.first, acc);
   Scale::finish(acc);
   Output::store(to, self, tile, limits, acc);
 }
 
 // Sums this rank's K-blocks of a tile, exchanges the sums and stores this rank's share.
-__device__ __forceinline__ void work_share(const ConsumerThread& self, Ring& ring, int k_blocks,
+__device__ __forceinline__ void work_share(const ConsumerThread& self, Ring& ring, const KRange& range,
                                            const Destination& to, const Tile& tile,
                                            const Limits& limits, int rank, bool first_tile,
                                            u32 phase) {
   float acc[kStrips][kAccumulators] = {};
-  accumulate<Scale>(self, ring, k_blocks, acc);
+  accumulate<Scale>(self, ring, range.last - range.first, acc);
   Scale::finish(acc);
   Split::exchange(self, rank, first_tile, phase, acc);
   Split::store_share(to, self, rank, tile, limits);
@@ -105,44 +105,47 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Destinat
                                         const Extents& e, int rank) {
   const ConsumerThread self(smem);
   const KRange range = Walk::k_range(e, rank);
-  const int k_blocks = range.last - range.first;
   const Limits limits = Walk::limits(e);
   Ring ring;
   bool first_tile = true;
   u32 phase = 0;
   for (auto position = Walk::first(e); position.valid(); position.advance()) {
-    const Tile tile = Walk::tile(position, e, rank);
+    Tile tile;
+    Walk::origin(position, e, rank, tile.m0, tile.n0);
+    if constexpr (kHasTail) {
+      if (position.is_tail()) {
+        work_tile<kTailAccumulators>(self, ring, range, to, tile, limits);
+        continue;
+      }
+    }
     if constexpr (cfg::kSplits > 1) {
-      work_share(self, ring, k_blocks, to, tile, limits, rank, first_tile, phase);
+      work_share(self, ring, range, to, tile, limits, rank, first_tile, phase);
       first_tile = false;
       phase ^= 1;
-    } else if (kHasTail && tile.is_tail) {
-      work_tile<kTailAccumulators>(self, ring, k_blocks, to, tile, limits);
     } else {
-      work_tile<kAccumulators>(self, ring, k_blocks, to, tile, limits);
+      work_tile<kAccumulators>(self, ring, range, to, tile, limits);
     }
   }
   Output::finish();
 }
 
 // The producer warpgroup: the first warps each take a role.
-__device__ __forceinline__ void produce_all(const SharedMemory& smem, const Arguments& args,
-                                            const Extents& e, int rank) {
-  const Source from{&args.a_map, &args.b_map, args.scale_a, args.scale_b,
-                    args.scale_a_ld, args.scale_b_ld};
+__device__ __forceinline__ void produce_all(const SharedMemory& smem, const Source& from,
+                                            const Extents& e, int rank, int early_stages,
+                                            int prefetched_stages) {
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
   if (warp == cfg::kConsumerWarpgroups * 4) {
     if (elect_one()) {
-      tma::prefetch_map(&args.a_map);
-      tma::prefetch_map(&args.b_map);
-      produce<Walk, Scale>(smem, from, e, rank, args.early_stages);
+      tma::prefetch_map(from.a_map);
+      tma::prefetch_map(from.b_map);
+      produce<Walk, Scale>(smem, from, e, rank, early_stages);
     }
     __syncwarp();
   } else if (Scale::kHasScaleWarp && warp == cfg::kConsumerWarpgroups * 4 + 1) {
-    publish_scales<Walk, Scale>(smem, from, e, rank, args.early_stages);
+    publish_scales<Walk, Scale>(smem, from, e, rank, early_stages);
     __syncwarp();
   } else if (cfg::kPdlEarly && warp == cfg::kConsumerWarpgroups * 4 + 2) {
-    if (elect_one()) prefetch_weights<Walk>(smem, from, e, rank, args.prefetched_stages);
+    if (elect_one()) prefetch_weights<Walk>(smem, from, e, rank, prefetched_stages);
     __syncwarp();
   }
 }
@@ -190,17 +193,25 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
     OCTILE_KERNEL_NAME(const __grid_constant__ gemm::Arguments args) {
   extern __shared__ __align__(1024) u8 tile_memory[];
   const gemm::SharedMemory smem{shared_address(tile_memory)};
+  // All arguments are read here, before the roles part. The strides are hidden from the optimiser,
+  // which else treats a loaded one differently from a parameter of its own and orders the copy
+  // thread's loop and a split K's stores worse.
+  const gemm::Source from{&args.a_map,  &args.b_map, args.scale_a, args.scale_b, hide_from_optimizer(args.scale_a_ld),
+                    hide_from_optimizer(args.scale_b_ld)};
+  const gemm::Destination to{&args.d_map, args.d, hide_from_optimizer(args.ldd)};
   const gemm::Extents extents{args.m, args.n, args.k, args.order};
+  const int early_stages = args.early_stages;
+  const int prefetched_stages = args.prefetched_stages;
   const int rank = gemm::kClusterSize > 1 ? static_cast<int>(cluster_rank()) : 0;
   gemm::init_barriers(smem);
   if constexpr (cfg::kPdlEarly) let_next_kernel_start();
 
   if (threadIdx.x >= cfg::kConsumerWarpgroups * 128) {
     release_registers<cfg::kProducerRegisters>();
-    gemm::produce_all(smem, args, extents, rank);
+    gemm::produce_all(smem, from, extents, rank, early_stages, prefetched_stages);
   } else {
     acquire_registers<cfg::kConsumerRegisters>();
-    gemm::consume(smem, {&args.d_map, args.d, args.ldd}, extents, rank);
+    gemm::consume(smem, to, extents, rank);
   }
   gemm::leave_cluster(extents);
 }

@@ -21,6 +21,7 @@ struct Source {
 struct TileSource {
   Tile tile;
   int rows;  // of A, and of their scales
+  bool is_tail;
 
   // Rows of A that TMA loads. Without sharing, the host limits A's box to m rows. With sharing, the
   // CTAs load as many whole slices as hold the rows.
@@ -55,23 +56,23 @@ struct StageCursor {
 // The copy thread's arrival. From here on the stage waits only for bytes, and for the scale warp.
 template <typename Scale>
 __device__ __forceinline__ void announce(const StageCursor& at, const TileSource& source) {
-  const int b_bytes = kHasTail && source.tile.is_tail ? cfg::kTailN * 128 : cfg::kBStageBytes;
-  mbarrier::arrive_expect_tx(
-      at.full, b_bytes + source.loaded_rows() * 128 + Scale::copied_bytes(source.rows));
+  const int b_bytes = kHasTail && source.is_tail ? cfg::kTailN * 128 : cfg::kBStageBytes;
+  mbarrier::arrive_expect_tx(at.full, b_bytes + Scale::kCopiedOfB + source.loaded_rows() * 128 +
+                                          source.rows * Scale::kCopiedPerRowOfA);
 }
 
 // Loads a stage's part of B. If a cluster shares B, each CTA loads a slice and multicasts it.
-__device__ __forceinline__ void load_b(const StageCursor& at, const Source& from, const Tile& tile,
-                                       int rank, int k) {
+__device__ __forceinline__ void load_b(const StageCursor& at, const Source& from,
+                                       const TileSource& source, int rank, int k) {
+  const int n0 = source.tile.n0;
   if constexpr (cfg::kClusterM > 1) {
     constexpr int kSlice = cfg::kBlockN / cfg::kClusterM;
     const int first = rank * kSlice;
-    tma::load_2d_multicast(at.b + first * 128, from.b_map, k, tile.n0 + first, at.full,
-                           kWholeCluster);
+    tma::load_2d_multicast(at.b + first * 128, from.b_map, k, n0 + first, at.full, kWholeCluster);
   } else {
-    tma::load_2d(at.b, from.b_map, k, tile.n0, at.full);
-    if (kHasTail && !tile.is_tail) {  // a box is as wide as a tail tile
-      tma::load_2d(at.b + cfg::kTailN * 128, from.b_map, k, tile.n0 + cfg::kTailN, at.full);
+    tma::load_2d(at.b, from.b_map, k, n0, at.full);
+    if (kHasTail && !source.is_tail) {  // a box is as wide as a tail tile
+      tma::load_2d(at.b + cfg::kTailN * 128, from.b_map, k, n0 + cfg::kTailN, at.full);
     }
   }
 }
@@ -79,8 +80,8 @@ __device__ __forceinline__ void load_b(const StageCursor& at, const Source& from
 // Loads a stage's part of A and its scales, likewise.
 template <typename Scale>
 __device__ __forceinline__ void load_a(const StageCursor& at, const Source& from,
-                                       const TileSource& source, typename Scale::Cursor& scales,
-                                       int rank, int k) {
+                                       const TileSource& source, const float* scales, int rank,
+                                       int k) {
   const int m0 = source.tile.m0;
   if constexpr (cfg::kClusterN > 1) {
     constexpr int kSlice = cfg::kBlockM / cfg::kClusterN;
@@ -88,40 +89,11 @@ __device__ __forceinline__ void load_a(const StageCursor& at, const Source& from
     const int rows = min(kSlice, source.rows - first);
     if (rows > 0) {
       tma::load_2d_multicast(at.a + first * 128, from.a_map, k, m0 + first, at.full, kWholeCluster);
-      scales.load_a(at.scales_a, first, rows, at.full);
+      Scale::load_a(scales, at.scales_a, first, rows, at.full);
     }
   } else {
     tma::load_2d(at.a, from.a_map, k, m0, at.full);
-    scales.load_a(at.scales_a, 0, source.rows, at.full);
-  }
-  scales.advance(from);
-}
-
-// The copy thread's state between two passes over the K-blocks of a tile.
-struct CopyPass {
-  StageCursor at;
-  // K up to which the tile's weights are in the ring; -1: this pass loads only weights.
-  int requested;
-
-  __device__ __forceinline__ bool weights_only() const { return cfg::kPdlEarly && requested < 0; }
-};
-
-// Loads K-blocks [begin, end) of a tile into the ring.
-template <typename Scale>
-__device__ __forceinline__ void load_k_blocks(CopyPass& pass, const SharedMemory& smem,
-                                              const Source& from, const TileSource& source,
-                                              int rank, int first_block, int begin, int end) {
-  typename Scale::Cursor scales(from, source.tile, first_block);
-  const bool weights_only = pass.weights_only();
-#pragma unroll 1
-  for (int k = begin; k < end; k += 128) {
-    if (k >= pass.requested) {
-      mbarrier::wait(pass.at.empty(), pass.at.parity);
-      announce<Scale>(pass.at, source);
-      load_b(pass.at, from, source.tile, rank, k);
-    }
-    if (!weights_only) load_a<Scale>(pass.at, from, source, scales, rank, k);
-    pass.at.advance(smem);
+    Scale::load_a(scales, at.scales_a, 0, source.rows, at.full);
   }
 }
 
@@ -135,21 +107,41 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
   const int begin = range.first * 128;
   // Without split K this is e.k itself, which lies in constant memory and takes no register.
   const int end = cfg::kSplits > 1 ? range.last * 128 : e.k;
-  CopyPass pass{StageCursor(smem), cfg::kPdlEarly && early_stages > 0 ? -1 : 0};
+  // K up to which the tile's weights are in the ring; -1: the next pass loads only weights.
+  int requested = cfg::kPdlEarly && early_stages > 0 ? -1 : 0;
+  StageCursor at(smem);
 #pragma unroll 1
   for (auto position = Walk::first(e); position.valid();) {
-    const TileSource source{Walk::tile(position, e, rank), Walk::rows(e)};
-    const bool weights_only = pass.weights_only();
+    Tile tile;
+    Walk::origin(position, e, rank, tile.m0, tile.n0);
+    const TileSource source{tile, Walk::rows(e), position.is_tail()};
+    const float* scale_a = from.scale_a + tile.m0;
+    const bool weights_only = cfg::kPdlEarly && requested < 0;
     if (!weights_only) {
       wait_for_previous_kernel();  // returns at once for every later tile
       if constexpr (cfg::kPdlEarly) mbarrier::arrive(smem.pdl_ready());
     }
+    const float* scales = scale_a + range.first * from.scale_a_ld;
     const int pass_end = weights_only ? min(end, begin + early_stages * 128) : end;
-    load_k_blocks<Scale>(pass, smem, from, source, rank, range.first, begin, pass_end);
+#pragma unroll 1
+    for (int k = begin; k < pass_end; k += 128) {
+      if (k >= requested) {
+        mbarrier::wait(at.empty(), at.parity);
+        announce<Scale>(at, source);
+        load_b(at, from, source, rank, k);
+        Scale::load_b(at.full, from, source.tile, k);
+      }
+      if (!weights_only) {
+        load_a<Scale>(at, from, source, scales, rank, k);
+        scales += from.scale_a_ld;
+      }
+      at.advance(smem);
+    }
     if (weights_only) {
-      pass = {StageCursor(smem), pass_end};
+      at = StageCursor(smem);
+      requested = pass_end;
     } else {
-      pass.requested = 0;
+      requested = 0;
       position.advance();
     }
   }
@@ -163,7 +155,8 @@ __device__ __forceinline__ void prefetch_weights(const SharedMemory& smem, const
                                                  const Extents& e, int rank, int stages) {
   const auto position = Walk::first(e);
   if (!position.valid()) return;
-  const Tile tile = Walk::tile(position, e, rank);
+  Tile tile;
+  Walk::origin(position, e, rank, tile.m0, tile.n0);
   const KRange range = Walk::k_range(e, rank);
   const int last = min(range.last, range.first + stages);
 #pragma unroll 1
@@ -173,7 +166,8 @@ __device__ __forceinline__ void prefetch_weights(const SharedMemory& smem, const
 }
 
 // One warp: writes the scales that TMA does not copy into the stages. It is not the copy thread,
-// which must issue at the rate the ring drains. It may start as early as the weights.
+// which must issue at the rate the ring drains. It may start as early as the weights. Each lane
+// holds the scales of one of 32 K-blocks, and writes them when their stage is free.
 template <typename Walk, typename Scale>
 __device__ __forceinline__ void publish_scales(const SharedMemory& smem, const Source& from,
                                                const Extents& e, int rank, int early_stages) {
@@ -183,17 +177,21 @@ __device__ __forceinline__ void publish_scales(const SharedMemory& smem, const S
   if (!cfg::kPdlEarly || early_stages == 0) wait_for_previous_kernel();
 #pragma unroll 1
   for (auto position = Walk::first(e); position.valid(); position.advance()) {
-    const Tile tile = Walk::tile(position, e, rank);
+    Tile tile;
+    Walk::origin(position, e, rank, tile.m0, tile.n0);
     typename Scale::Publisher publisher(from, e, tile, range, lane);
+    int index = 32;  // of the lane that holds the next K-block's scales
 #pragma unroll 1
-    for (int block = range.first; block < range.last; ++block) {
-      publisher.fetch(from, e, tile, block, range, lane);
+    for (int block = range.first; block < range.last; ++block, ++index) {
+      if (index == 32) {
+        publisher.fetch(from, e, tile, block, range, lane);
+        index = 0;
+      }
       mbarrier::wait(smem.empty(ring.stage), ring.phase ^ 1);
-      if (publisher.owns_block(lane)) {
+      if (lane == index) {
         publisher.store(smem.scales_b(ring.stage), tile);
         mbarrier::arrive(smem.full(ring.stage));
       }
-      publisher.advance();
       ring.advance();
     }
   }

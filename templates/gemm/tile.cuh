@@ -57,7 +57,6 @@ struct Extents {
 // A tile as a walk hands it out: its first row and column.
 struct Tile {
   int m0, n0;
-  bool is_tail;
 };
 
 // K-blocks [first, last).

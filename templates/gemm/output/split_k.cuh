@@ -67,7 +67,7 @@ struct SplitK {
 #pragma unroll
           for (int i = 0; i < 4; ++i) sum.value[i] = __fadd_rn(sum.value[i], more.value[i]);
         }
-        Output::store_four(to, row, column + 2 * (self.lane % 4), end, sum);
+        Output::store_four(to, self, row, column, end, sum);
       }
     }
   }

@@ -37,9 +37,10 @@ struct StoreBf16 {
     }
   }
 
-  __device__ static __forceinline__ void store_four(const Destination& to, int row, int column,
+  __device__ static __forceinline__ void store_four(const Destination& to,
+                                                    const ConsumerThread& self, int row, int column,
                                                     int end, const Floats4& sum) {
-    u16* p = static_cast<u16*>(to.d) + row * to.ldd + column;
+    u16* p = static_cast<u16*>(to.d) + row * to.ldd + column + 2 * (self.lane % 4);
     if (row < end) *reinterpret_cast<u32*>(p) = pack_bf16x2(sum.value[0], sum.value[1]);
     if (row + 8 < end) {
       *reinterpret_cast<u32*>(p + 8 * to.ldd) = pack_bf16x2(sum.value[2], sum.value[3]);

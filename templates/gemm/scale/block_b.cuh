@@ -31,25 +31,21 @@ struct BlockB {
   static constexpr int kScalesB = kBlocks == 1 ? 1 : cfg::kBlockN / kSegment;
   static constexpr int kScaleAStageBytes = cfg::kBlockM * 4;
   static constexpr int kScaleBStageBytes = kScalesB * 4;
+  static constexpr int kCopiedPerRowOfA = 4;
+  static constexpr int kCopiedOfB = 0;
   static constexpr bool kHasScaleWarp = true;
 
-  __device__ static __forceinline__ int copied_bytes(int rows) { return rows * 4; }
-
-  struct Cursor {
-    const float* a;  // of the tile's first row
-
-    __device__ __forceinline__ Cursor(const Source& from, const Tile& tile, int block)
-        : a(from.scale_a + tile.m0 + block * from.scale_a_ld) {}
-    // Copies the scales of rows [first, first + rows), to the whole cluster if it shares A.
-    __device__ __forceinline__ void load_a(u32 stage, int first, int rows, u32 full) const {
-      if constexpr (cfg::kClusterN > 1) {
-        tma::load_bulk_multicast(stage + first * 4, a + first, rows * 4, full, kWholeCluster);
-      } else {
-        tma::load_bulk(stage, a, rows * 4, full);
-      }
+  // Copies A's scales of rows [first, first + rows), to the whole cluster if it shares A.
+  __device__ static __forceinline__ void load_a(const float* scales, u32 stage, int first, int rows,
+                                                u32 full) {
+    if constexpr (cfg::kClusterN > 1) {
+      tma::load_bulk_multicast(stage + first * 4, scales + first, rows * 4, full, kWholeCluster);
+    } else {
+      tma::load_bulk(stage, scales, rows * 4, full);
     }
-    __device__ __forceinline__ void advance(const Source& from) { a += from.scale_a_ld; }
-  };
+  }
+
+  __device__ static __forceinline__ void load_b(u32, const Source&, const Tile&, int) {}
 
   // B's scales of 32 K-blocks, each lane those of one.
   struct LaneScales {
@@ -84,26 +80,19 @@ struct BlockB {
   // following ones 32 K-blocks ahead.
   struct Publisher {
     LaneScales current, next;
-    int index = 32;  // of the block in `current`
 
     __device__ __forceinline__ Publisher(const Source& from, const Extents& e, const Tile& tile,
                                          const KRange& range, int lane) {
       next.load(from, e, tile.n0, range.first, range.last, lane);
     }
-    // Makes the scales of `block` those of one lane.
     __device__ __forceinline__ void fetch(const Source& from, const Extents& e, const Tile& tile,
                                           int block, const KRange& range, int lane) {
-      if (index == 32) {
-        current = next;
-        next.load(from, e, tile.n0, block + 32, range.last, lane);
-        index = 0;
-      }
+      current = next;
+      next.load(from, e, tile.n0, block + 32, range.last, lane);
     }
-    __device__ __forceinline__ bool owns_block(int lane) const { return lane == index; }
     __device__ __forceinline__ void store(u32 stage, const Tile& tile) const {
       current.store(stage, tile.n0 % 128);
     }
-    __device__ __forceinline__ void advance() { ++index; }
   };
 
   // The scales of a thread's two rows, each times those of B.

@@ -2,9 +2,9 @@
 //
 // Contract of a walk policy. Any thread of any role may call its functions, and all threads of a
 // role walk alike. They touch no barrier and no memory but the kernel's arguments.
-//   Position               registers that say where a role is: valid(), advance()
+//   Position               registers that say where a role is: valid(), advance(), is_tail()
 //   first(e)               position of this CTA's first tile
-//   tile(position, e, rank)  the tile there
+//   origin(position, e, rank, m0, n0)  writes first row and column of the tile there
 //   k_range(e, rank)       K-blocks of a tile that this rank of the cluster sums
 //   rows(e)                rows of A a tile reads, a multiple of 4
 //   limits(e)              row and column from which on nothing is stored
@@ -33,25 +33,22 @@ struct Dense {
   // outside it much more slowly than it fetches one. It begins on a multiple of 4, where its scales
   // are 16-byte aligned. The rows it shares with the tile before are computed twice, to the same
   // bits. A cluster's tile beyond the last column repeats its neighbour's.
-  __device__ static __forceinline__ Tile tile(const Position& position, const Extents& e,
-                                              int rank) {
-    Tile tile;
+  __device__ static __forceinline__ void origin(const Position& position, const Extents& e,
+                                                int rank, int& m0, int& n0) {
     int tile_m, tile_n;
-    tile.is_tail = position.is_tail();
     if (kHasTail && position.is_tail()) {
       position.tail_coordinates(tail_across(e), tile_m, tile_n);
-      tile.m0 = min(tile_m * cfg::kBlockM, max(padded_rows(e) - cfg::kBlockM, 0));
-      tile.n0 = e.order.whole_across * cfg::kBlockN + tile_n * cfg::kTailN;
-      return tile;
+      m0 = min(tile_m * cfg::kBlockM, max(padded_rows(e) - cfg::kBlockM, 0));
+      n0 = e.order.whole_across * cfg::kBlockN + tile_n * cfg::kTailN;
+      return;
     }
     position.coordinates(tile_m, tile_n);
     const int rank_m = cfg::kClusterM > 1 ? rank : 0;
     const int rank_n = cfg::kClusterN > 1 ? rank : 0;
     const int last = max(padded_rows(e) - cfg::kBlockM, 0);
-    tile.m0 = min((tile_m * cfg::kClusterM + rank_m) * cfg::kBlockM, last);
-    tile.n0 = (tile_n * cfg::kClusterN + rank_n) * cfg::kBlockN;
-    if (cfg::kClusterN > 1 && tile.n0 >= e.n) tile.n0 -= cfg::kBlockN;
-    return tile;
+    m0 = min((tile_m * cfg::kClusterM + rank_m) * cfg::kBlockM, last);
+    n0 = (tile_n * cfg::kClusterN + rank_n) * cfg::kBlockN;
+    if (cfg::kClusterN > 1 && n0 >= e.n) n0 -= cfg::kBlockN;
   }
 
   __device__ static __forceinline__ KRange k_range(const Extents& e, int rank) {
