@@ -31,6 +31,16 @@ struct TileSource {
   }
 };
 
+template <typename Walk>
+__device__ __forceinline__ TileSource source_of(const typename Walk::Position& position,
+                                                const Extents& e, int rank) {
+  TileSource source;
+  Walk::origin(position, e, rank, source.tile.m0, source.tile.n0);
+  source.rows = Walk::rows(e);
+  source.is_tail = position.is_tail();
+  return source;
+}
+
 // The addresses of one stage, advanced from stage to stage: with small tiles the producer's
 // instructions, not the copies, set the rate.
 struct StageCursor {
@@ -112,10 +122,8 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
   StageCursor at(smem);
 #pragma unroll 1
   for (auto position = Walk::first(e); position.valid();) {
-    Tile tile;
-    Walk::origin(position, e, rank, tile.m0, tile.n0);
-    const TileSource source{tile, Walk::rows(e), position.is_tail()};
-    const float* scale_a = from.scale_a + tile.m0;
+    const TileSource source = source_of<Walk>(position, e, rank);
+    const float* scale_a = from.scale_a + source.tile.m0;
     const bool weights_only = cfg::kPdlEarly && requested < 0;
     if (!weights_only) {
       wait_for_previous_kernel();  // returns at once for every later tile
@@ -155,19 +163,19 @@ __device__ __forceinline__ void prefetch_weights(const SharedMemory& smem, const
                                                  const Extents& e, int rank, int stages) {
   const auto position = Walk::first(e);
   if (!position.valid()) return;
-  Tile tile;
-  Walk::origin(position, e, rank, tile.m0, tile.n0);
+  const TileSource source = source_of<Walk>(position, e, rank);
   const KRange range = Walk::k_range(e, rank);
   const int last = min(range.last, range.first + stages);
 #pragma unroll 1
   for (int block = range.first; block < last && mbarrier::test(smem.pdl_ready(), 0) == 0; ++block) {
-    tma::prefetch_2d(from.b_map, block * 128, tile.n0);
+    tma::prefetch_2d(from.b_map, block * 128, source.tile.n0);
   }
 }
 
-// One warp: writes the scales that TMA does not copy into the stages. It is not the copy thread,
-// which must issue at the rate the ring drains. It may start as early as the weights. Each lane
-// holds the scales of one of 32 K-blocks, and writes them when their stage is free.
+// One warp: writes the scales that TMA does not copy into the stages, one lane for each of 32
+// K-blocks. It is not the copy thread, which must issue at the rate the ring drains. It may start
+// as early as the weights. It loads the first scales of a tile as many stages ahead of the WGMMAs
+// as the tile's copies, and the following ones 32 K-blocks ahead.
 template <typename Walk, typename Scale>
 __device__ __forceinline__ void publish_scales(const SharedMemory& smem, const Source& from,
                                                const Extents& e, int rank, int early_stages) {
@@ -179,17 +187,19 @@ __device__ __forceinline__ void publish_scales(const SharedMemory& smem, const S
   for (auto position = Walk::first(e); position.valid(); position.advance()) {
     Tile tile;
     Walk::origin(position, e, rank, tile.m0, tile.n0);
-    typename Scale::Publisher publisher(from, e, tile, range, lane);
+    typename Scale::LaneScales current, next;
+    next.load(from, e, tile, range.first, range.last, lane);
     int index = 32;  // of the lane that holds the next K-block's scales
 #pragma unroll 1
     for (int block = range.first; block < range.last; ++block, ++index) {
       if (index == 32) {
-        publisher.fetch(from, e, tile, block, range, lane);
+        current = next;
+        next.load(from, e, tile, block + 32, range.last, lane);
         index = 0;
       }
       mbarrier::wait(smem.empty(ring.stage), ring.phase ^ 1);
       if (lane == index) {
-        publisher.store(smem.scales_b(ring.stage), tile);
+        current.store(smem.scales_b(ring.stage), tile);
         mbarrier::arrive(smem.full(ring.stage));
       }
       ring.advance();

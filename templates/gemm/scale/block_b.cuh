@@ -1,20 +1,23 @@
 // Scale policy: A has a scale for every row and K-block (1x128), B one for every 128 columns and
-// K-block (128x128). A stage holds A's scales as TMA copied them, and as many of B's as the tile
-// may need.
+// K-block (128x128). A stage holds A's scales as TMA copied them, and a scale of B for each segment
+// of columns that lies in one block.
 //
 // Contract of a scale policy:
-//   kScaleAStageBytes, kScaleBStageBytes  bytes of scales of A and B in a stage
-//   kHasScaleWarp          whether a producer warp writes scales: one more arrival at `full`
-// Copy thread (one thread; may issue copies that complete on `full`):
-//   copied_bytes(rows)     bytes of scales that the copies of one stage bring
-//   Cursor                 where the next K-block's scales lie in global memory; 2 registers
-// Scale warp (all 32 lanes; touches no barrier itself):
-//   Publisher              scales in registers, on their way from global memory to the stages
-// Consumer (all threads of a warpgroup; no barrier; between `full` and `empty` of the stage):
-//   StageScales            reads the scales of one WGMMA group from the stage
-//   factors()              what promote multiplies by; lives until the group is promoted
+//   kScaleAStageBytes, kScaleBStageBytes  bytes of scales of A and B that a stage must hold
+//   kCopiedPerRowOfA, kCopiedOfB  bytes of them that the copy thread brings
+//   kHasScaleWarp      whether a producer warp writes scales, with one more arrival at `full`
+// The copy thread, one thread, calls these. They may only issue copies that complete on `full`:
+//   load_a(scales, stage, first, rows, full)  rows [first, first + rows) of a K-block of A, whose
+//                      scales of the tile's first row are at `scales`
+//   load_b(full, from, tile, k)  B's scales of the K-block at k
+// The scale warp, all 32 lanes, holds in registers and calls, touching no barrier:
+//   LaneScales         scales of 32 K-blocks, each lane those of one: load, store
+// A consumer warpgroup, all threads, calls these between a stage's `full` and `empty`. They touch
+// no barrier:
+//   StageScales        reads the scales of a strip's WGMMA group from a stage
+//   Factors            what promote multiplies by, in registers until the group is promoted
 //   promote(acc, partial, factors)  adds a group's partial sums to the fp32 sums
-//   finish(acc)            after a tile's last K-block
+//   finish(acc)        after the last K-block of a tile
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/producer.cuh"
@@ -47,13 +50,13 @@ struct BlockB {
 
   __device__ static __forceinline__ void load_b(u32, const Source&, const Tile&, int) {}
 
-  // B's scales of 32 K-blocks, each lane those of one.
   struct LaneScales {
     float value[kBlocks];
 
-    __device__ __forceinline__ void load(const Source& from, const Extents& e, int n0, int block,
-                                         int end, int lane) {
-      const int first = n0 / 128;
+    // Loads those of K-block `block + lane`, if it lies before `end`.
+    __device__ __forceinline__ void load(const Source& from, const Extents& e, const Tile& tile,
+                                         int block, int end, int lane) {
+      const int first = tile.n0 / 128;
 #pragma unroll
       for (int r = 0; r < kBlocks; ++r) {
         // Columns beyond n are zeros times any scale. The clamp only keeps reads inside the array.
@@ -62,36 +65,17 @@ struct BlockB {
             load_f32_if(from.scale_b + row * from.scale_b_ld + block + lane, block + lane < end);
       }
     }
-    // Writes one K-block's scales, one for each segment. `offset`: the tile's first column within
-    // its scale block.
-    __device__ __forceinline__ void store(u32 address, int offset) const {
+    // Writes them into a stage, one for each segment.
+    __device__ __forceinline__ void store(u32 stage, const Tile& tile) const {
+      const int offset = tile.n0 % 128;
 #pragma unroll
       for (int i = 0; i < kScalesB; ++i) {
         const int row = (offset + i * kSegment) / 128;
         float scale = value[0];
 #pragma unroll
         for (int r = 1; r < kBlocks; ++r) scale = row == r ? value[r] : scale;
-        store_shared_f32(address + i * 4, scale);
+        store_shared_f32(stage + i * 4, scale);
       }
-    }
-  };
-
-  // The first scales of a tile are loaded as many stages ahead of the WGMMAs as its copies, the
-  // following ones 32 K-blocks ahead.
-  struct Publisher {
-    LaneScales current, next;
-
-    __device__ __forceinline__ Publisher(const Source& from, const Extents& e, const Tile& tile,
-                                         const KRange& range, int lane) {
-      next.load(from, e, tile.n0, range.first, range.last, lane);
-    }
-    __device__ __forceinline__ void fetch(const Source& from, const Extents& e, const Tile& tile,
-                                          int block, const KRange& range, int lane) {
-      current = next;
-      next.load(from, e, tile.n0, block + 32, range.last, lane);
-    }
-    __device__ __forceinline__ void store(u32 stage, const Tile& tile) const {
-      current.store(stage, tile.n0 % 128);
     }
   };
 
