@@ -80,28 +80,28 @@ static_assert(cfg::kScaleBOffset >= cfg::kScaleAOffset + cfg::kStages * cfg::kSc
 // Sums a tile's K-blocks and stores it.
 template <int kSums>
 __device__ __forceinline__ void work_tile(const ConsumerThread& self, Ring& ring, const KRange& range,
-                                          const Destination& to, const Tile& tile,
+                                          const Source& from, const Destination& to, const Tile& tile,
                                           const Limits& limits) {
   float acc[kStrips][kSums] = {};
   accumulate<Scale>(self, ring, range.last - range.first, acc);
-  Scale::finish(acc);
+  Scale::finish(from, self, tile, acc);
   Output::store(to, self, tile, limits, acc);
 }
 
 // Sums this rank's K-blocks of a tile, exchanges the sums and stores this rank's share.
 __device__ __forceinline__ void work_share(const ConsumerThread& self, Ring& ring, const KRange& range,
-                                           const Destination& to, const Tile& tile,
+                                           const Source& from, const Destination& to, const Tile& tile,
                                            const Limits& limits, int rank, bool first_tile,
                                            u32 phase) {
   float acc[kStrips][kAccumulators] = {};
   accumulate<Scale>(self, ring, range.last - range.first, acc);
-  Scale::finish(acc);
+  Scale::finish(from, self, tile, acc);
   Split::exchange(self, rank, first_tile, phase, acc);
   Split::store_share(to, self, rank, tile, limits);
 }
 
 // A consumer warpgroup: all its tiles.
-__device__ __forceinline__ void consume(const SharedMemory& smem, const Destination& to,
+__device__ __forceinline__ void consume(const SharedMemory& smem, const Source& from, const Destination& to,
                                         const Extents& e, int rank) {
   const ConsumerThread self(smem);
   const KRange range = Walk::k_range(e, rank);
@@ -114,16 +114,16 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Destinat
     Walk::origin(position, e, rank, tile.m0, tile.n0);
     if constexpr (kHasTail) {
       if (position.is_tail()) {
-        work_tile<kTailAccumulators>(self, ring, range, to, tile, limits);
+        work_tile<kTailAccumulators>(self, ring, range, from, to, tile, limits);
         continue;
       }
     }
     if constexpr (cfg::kSplits > 1) {
-      work_share(self, ring, range, to, tile, limits, rank, first_tile, phase);
+      work_share(self, ring, range, from, to, tile, limits, rank, first_tile, phase);
       first_tile = false;
       phase ^= 1;
     } else {
-      work_tile<kAccumulators>(self, ring, range, to, tile, limits);
+      work_tile<kAccumulators>(self, ring, range, from, to, tile, limits);
     }
   }
   Output::finish();
@@ -141,9 +141,11 @@ __device__ __forceinline__ void produce_all(const SharedMemory& smem, const Sour
       produce<Walk, Scale>(smem, from, e, rank, early_stages);
     }
     __syncwarp();
-  } else if (Scale::kHasScaleWarp && warp == cfg::kConsumerWarpgroups * 4 + 1) {
-    publish_scales<Walk, Scale>(smem, from, e, rank, early_stages);
-    __syncwarp();
+  } else if (warp == cfg::kConsumerWarpgroups * 4 + 1) {
+    if constexpr (Scale::kHasScaleWarp) {
+      publish_scales<Walk, Scale>(smem, from, e, rank, early_stages);
+      __syncwarp();
+    }
   } else if (cfg::kPdlEarly && warp == cfg::kConsumerWarpgroups * 4 + 2) {
     if (elect_one()) prefetch_weights<Walk>(smem, from, e, rank, prefetched_stages);
     __syncwarp();
@@ -211,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
     gemm::produce_all(smem, from, extents, rank, early_stages, prefetched_stages);
   } else {
     acquire_registers<cfg::kConsumerRegisters>();
-    gemm::consume(smem, to, extents, rank);
+    gemm::consume(smem, from, to, extents, rank);
   }
   gemm::leave_cluster(extents);
 }

@@ -44,17 +44,22 @@ __device__ __forceinline__ TileSource source_of(const typename Walk::Position& p
 // The addresses of one stage, advanced from stage to stage: with small tiles the producer's
 // instructions, not the copies, set the rate.
 struct StageCursor {
-  u32 full, a, b, scales_a;
+  u32 full, a, b, scales_a, scales_b;
   u32 parity = 1;
 
   __device__ __forceinline__ explicit StageCursor(const SharedMemory& smem)
-      : full(smem.full(0)), a(smem.a(0)), b(smem.b(0)), scales_a(smem.scales_a(0)) {}
+      : full(smem.full(0)),
+        a(smem.a(0)),
+        b(smem.b(0)),
+        scales_a(smem.scales_a(0)),
+        scales_b(smem.scales_b(0)) {}
   __device__ __forceinline__ u32 empty() const { return full + cfg::kStages * 8; }
   __device__ __forceinline__ void advance(const SharedMemory& smem) {
     full += 8;
     a += cfg::kAStageBytes;
     b += cfg::kBStageBytes;
     scales_a += cfg::kScaleAStageBytes;
+    scales_b += cfg::kScaleBStageBytes;
     if (full == smem.empty(0)) {
       const u32 next_parity = parity ^ 1;
       *this = StageCursor(smem);
@@ -66,12 +71,15 @@ struct StageCursor {
 // The copy thread's arrival. From here on the stage waits only for bytes, and for the scale warp.
 template <typename Scale>
 __device__ __forceinline__ void announce(const StageCursor& at, const TileSource& source) {
-  const int b_bytes = kHasTail && source.is_tail ? cfg::kTailN * 128 : cfg::kBStageBytes;
-  mbarrier::arrive_expect_tx(at.full, b_bytes + Scale::kCopiedOfB + source.loaded_rows() * 128 +
+  const int columns = kHasTail && source.is_tail ? cfg::kTailN : cfg::kBlockN;
+  mbarrier::arrive_expect_tx(at.full, columns * (128 + Scale::kCopiedPerColumnOfB) +
+                                          source.loaded_rows() * 128 +
                                           source.rows * Scale::kCopiedPerRowOfA);
 }
 
-// Loads a stage's part of B. If a cluster shares B, each CTA loads a slice and multicasts it.
+// Loads a stage's part of B and its scales, unless the scale warp brings them. If a cluster shares
+// B, each CTA loads a slice and multicasts it.
+template <typename Scale>
 __device__ __forceinline__ void load_b(const StageCursor& at, const Source& from,
                                        const TileSource& source, int rank, int k) {
   const int n0 = source.tile.n0;
@@ -79,11 +87,14 @@ __device__ __forceinline__ void load_b(const StageCursor& at, const Source& from
     constexpr int kSlice = cfg::kBlockN / cfg::kClusterM;
     const int first = rank * kSlice;
     tma::load_2d_multicast(at.b + first * 128, from.b_map, k, n0 + first, at.full, kWholeCluster);
+    Scale::load_b(from, at.scales_b, k, n0, first, kSlice, at.full);
   } else {
     tma::load_2d(at.b, from.b_map, k, n0, at.full);
     if (kHasTail && !source.is_tail) {  // a box is as wide as a tail tile
       tma::load_2d(at.b + cfg::kTailN * 128, from.b_map, k, n0 + cfg::kTailN, at.full);
     }
+    Scale::load_b(from, at.scales_b, k, n0, 0,
+                  kHasTail && source.is_tail ? cfg::kTailN : cfg::kBlockN, at.full);
   }
 }
 
@@ -136,8 +147,7 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
       if (k >= requested) {
         mbarrier::wait(at.empty(), at.parity);
         announce<Scale>(at, source);
-        load_b(at, from, source, rank, k);
-        Scale::load_b(at.full, from, source.tile, k);
+        load_b<Scale>(at, from, source, rank, k);
       }
       if (!weights_only) {
         load_a<Scale>(at, from, source, scales, rank, k);

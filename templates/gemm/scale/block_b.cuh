@@ -4,12 +4,13 @@
 //
 // Contract of a scale policy:
 //   kScaleAStageBytes, kScaleBStageBytes  bytes of scales of A and B that a stage must hold
-//   kCopiedPerRowOfA, kCopiedOfB  bytes of them that the copy thread brings
+//   kCopiedPerRowOfA, kCopiedPerColumnOfB  bytes of them that the copy thread brings
 //   kHasScaleWarp      whether a producer warp writes scales, with one more arrival at `full`
 // The copy thread, one thread, calls these. They may only issue copies that complete on `full`:
 //   load_a(scales, stage, first, rows, full)  rows [first, first + rows) of a K-block of A, whose
 //                      scales of the tile's first row are at `scales`
-//   load_b(full, from, tile, k)  B's scales of the K-block at k
+//   load_b(from, stage, k, n0, first, columns, full)  columns [n0 + first, n0 + first + columns)
+//                      of the K-block of B at k
 // The scale warp, all 32 lanes, holds in registers and calls, touching no barrier:
 //   LaneScales         scales of 32 K-blocks, each lane those of one: load, store
 // A consumer warpgroup, all threads, calls these between a stage's `full` and `empty`. They touch
@@ -17,7 +18,7 @@
 //   StageScales        reads the scales of a strip's WGMMA group from a stage
 //   Factors            what promote multiplies by, in registers until the group is promoted
 //   promote(acc, partial, factors)  adds a group's partial sums to the fp32 sums
-//   finish(acc)        after the last K-block of a tile
+//   finish(from, self, tile, acc)  completes the sums after the last K-block of a tile
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/producer.cuh"
@@ -35,7 +36,7 @@ struct BlockB {
   static constexpr int kScaleAStageBytes = cfg::kBlockM * 4;
   static constexpr int kScaleBStageBytes = kScalesB * 4;
   static constexpr int kCopiedPerRowOfA = 4;
-  static constexpr int kCopiedOfB = 0;
+  static constexpr int kCopiedPerColumnOfB = 0;
   static constexpr bool kHasScaleWarp = true;
 
   // Copies A's scales of rows [first, first + rows), to the whole cluster if it shares A.
@@ -48,7 +49,7 @@ struct BlockB {
     }
   }
 
-  __device__ static __forceinline__ void load_b(u32, const Source&, const Tile&, int) {}
+  __device__ static __forceinline__ void load_b(const Source&, u32, int, int, int, int, u32) {}
 
   struct LaneScales {
     float value[kBlocks];
@@ -140,7 +141,8 @@ struct BlockB {
   }
 
   template <int kSums>
-  __device__ static __forceinline__ void finish(float (&)[kStrips][kSums]) {}
+  __device__ static __forceinline__ void finish(const Source&, const ConsumerThread&, const Tile&,
+                                                float (&)[kStrips][kSums]) {}
 };
 
 }  // namespace gemm::scale
