@@ -83,7 +83,7 @@ std::string_view store_name(EpilogueStore s) { return s == EpilogueStore::kTma ?
 std::string_view pdl_name(bool early) { return early ? "early" : "end"; }
 
 // The time of a tile of half as many columns over that of a whole tile: it reads as much of A.
-constexpr double kNarrowTime = 0.55;
+constexpr double kTailTime = 0.55;
 
 // Returns the shares with `whole_across` whole tiles in a row of tiles.
 TileShares shares_with(std::int64_t whole_across, std::int64_t tiles_m, std::int64_t n,
@@ -98,7 +98,7 @@ TileShares shares_with(std::int64_t whole_across, std::int64_t tiles_m, std::int
   s.idle = in_last == 0 ? 0 : slots - in_last;
   const std::int64_t behind = std::max<std::int64_t>(tiles_m * s.tail_across - 2 * s.idle, 0);
   s.rounds = static_cast<double>(ceil_div(whole, slots)) +
-             kNarrowTime * static_cast<double>(ceil_div(behind, slots));
+             kTailTime * static_cast<double>(ceil_div(behind, slots));
   return s;
 }
 

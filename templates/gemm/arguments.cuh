@@ -26,5 +26,10 @@ struct Arguments {
   int prefetched_stages;
   TileOrder order;
 };
+static_assert(__builtin_offsetof(Arguments, scale_a) == 384 &&
+                  __builtin_offsetof(Arguments, scale_a_ld) == 408 &&
+                  __builtin_offsetof(Arguments, m) == 432 &&
+                  __builtin_offsetof(Arguments, order) == 452,
+              "the host's GemmKernelArgs has these offsets");
 
 }  // namespace gemm

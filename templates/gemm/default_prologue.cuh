@@ -51,5 +51,4 @@ constexpr int kScaleAOffset = 196608;
 constexpr int kScaleBOffset = 199168;
 constexpr int kBarrierOffset = 199248;
 constexpr int kSmemBytes = 199336;
-constexpr int kArgumentBytes = 512;
 }  // namespace cfg
