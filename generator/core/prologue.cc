@@ -62,6 +62,11 @@ void Prologue::add_macro(std::string_view name, std::string_view text, std::stri
                      fmt::format("{} = {}", name, text), std::string(why)});
 }
 
+void Prologue::add_type(std::string_view macro, std::string_view type, std::string_view why) {
+  macros_.push_back({fmt::format("#define {} {}", macro, type), fmt::format("{} = {}", macro, type),
+                     std::string(why)});
+}
+
 void Prologue::add_text(std::string text, std::string_view summary, std::string_view why) {
   constants_.push_back({std::move(text), std::string(summary), std::string(why)});
 }

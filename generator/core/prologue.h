@@ -32,6 +32,8 @@ class Prologue {
   // Adds a preprocessor name for a value that must be a literal in an instruction's text.
   void add_macro(std::string_view name, std::int64_t value, std::string_view why);
   void add_macro(std::string_view name, std::string_view text, std::string_view why);  // quoted
+  // Adds a preprocessor name for a type that a body defines.
+  void add_type(std::string_view macro, std::string_view type, std::string_view why);
   // Adds any other text to namespace cfg. explain() prints `summary` and `why`.
   void add_text(std::string text, std::string_view summary, std::string_view why);
   // `expression` uses device names. A failed assert shows the message.

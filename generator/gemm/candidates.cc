@@ -183,7 +183,7 @@ constexpr std::array kConstraints{
                    "reads from shared memory and not its products set the rate",
                    tall_tiles_are_wide},
     GemmConstraint{"tail_tiles_are_halves",
-                   "narrow tiles are the halves, of 64 columns, of tiles of 192x128 by three "
+                   "tail tiles are the halves, of 64 columns, of tiles of 192x128 by three "
                    "consumers, alone and one product of a whole K-block at a time: the rounds of "
                    "others are shorter, they lose by themselves what an even last round gains "
                    "(measured), or they spill",

@@ -24,14 +24,32 @@ void split_registers(const GemmConfig& c, GemmResources& r) {
                                                       : 160;
 }
 
-// Where the ring's stages end: partial sums, 16 bytes a thread, strip and group of 8 columns, from
-// every rank of a cluster that splits K; or the tile in bf16 for TMA.
+// Bytes of the D region. With split K it holds the partial sums from every rank of the cluster, 16
+// bytes for each thread, strip and group of 8 columns. Else it holds the tile in bf16 for TMA.
 int staging_bytes(const GemmConfig& c, int strips) {
   if (c.splits > 1) {
     const auto share = static_cast<int>(ceil_div(c.block_n / 8, c.splits));
     return c.splits * share * strips * c.consumer_warpgroups * kWarpgroupThreads * 16;
   }
   return c.store == EpilogueStore::kTma ? c.block_m * c.block_n * 2 : 0;
+}
+
+GemmSmemLayout smem_layout(const GemmConfig& c, int strips) {
+  GemmSmemLayout s;
+  s.a_stage_bytes = c.block_m * c.block_k;
+  s.b_stage_bytes = c.block_n * c.block_k;
+  s.d_bytes = staging_bytes(c, strips);
+  s.scale_a_stage_bytes = static_cast<int>(round_up(std::int64_t{4} * c.block_m, 128));
+  s.scale_b_stage_bytes = static_cast<int>(round_up(std::int64_t{4} * column_segments(c), 16));
+  const int barriers = 2 * c.stages + 1 + (c.splits > 1 ? 2 : 0);
+
+  s.b_offset = s.a_offset + c.stages * s.a_stage_bytes;
+  s.d_offset = s.b_offset + c.stages * s.b_stage_bytes;
+  s.scale_a_offset = s.d_offset + s.d_bytes;
+  s.scale_b_offset = s.scale_a_offset + c.stages * s.scale_a_stage_bytes;
+  s.barrier_offset = s.scale_b_offset + c.stages * s.scale_b_stage_bytes;
+  s.total_bytes = s.barrier_offset + barriers * kBarrierBytes;
+  return s;
 }
 
 bool parse_field(std::string_view name, std::string_view value, GemmConfig& c) {
@@ -65,7 +83,7 @@ std::string_view store_name(EpilogueStore s) { return s == EpilogueStore::kTma ?
 std::string_view pdl_name(bool early) { return early ? "early" : "end"; }
 
 // The time of a tile of half as many columns over that of a whole tile: it reads as much of A.
-constexpr double kNarrowTime = 0.55;
+constexpr double kTailTime = 0.55;
 
 // Returns the shares with `whole_across` whole tiles in a row of tiles.
 TileShares shares_with(std::int64_t whole_across, std::int64_t tiles_m, std::int64_t n,
@@ -80,7 +98,7 @@ TileShares shares_with(std::int64_t whole_across, std::int64_t tiles_m, std::int
   s.idle = in_last == 0 ? 0 : slots - in_last;
   const std::int64_t behind = std::max<std::int64_t>(tiles_m * s.tail_across - 2 * s.idle, 0);
   s.rounds = static_cast<double>(ceil_div(whole, slots)) +
-             kNarrowTime * static_cast<double>(ceil_div(behind, slots));
+             kTailTime * static_cast<double>(ceil_div(behind, slots));
   return s;
 }
 
@@ -97,21 +115,7 @@ GemmResources resources_of(const GemmConfig& c) {
   r.d_box_rows = std::min(c.block_m, 64);
   r.d_box_cols = c.block_n % 64 == 0 ? 64 : c.block_n % 32 == 0 ? 32 : 16;
 
-  GemmSmemLayout& s = r.smem;
-  s.a_stage_bytes = c.block_m * c.block_k;
-  s.b_stage_bytes = c.block_n * c.block_k;
-  s.scale_a_stage_bytes = static_cast<int>(round_up(std::int64_t{4} * c.block_m, 128));
-  s.a_offset = 0;
-  s.b_offset = s.a_offset + c.stages * s.a_stage_bytes;
-  s.d_offset = s.b_offset + c.stages * s.b_stage_bytes;
-  s.d_bytes = staging_bytes(c, strips);
-  s.scale_a_offset = s.d_offset + s.d_bytes;
-  s.scale_b_offset = s.scale_a_offset + c.stages * s.scale_a_stage_bytes;
-  const auto scale_b_stage_bytes =
-      static_cast<int>(round_up(std::int64_t{4} * column_segments(c), 16));
-  s.barrier_offset = s.scale_b_offset + c.stages * scale_b_stage_bytes;
-  const int barriers = 2 * c.stages + 1 + (c.splits > 1 ? 2 : 0);
-  s.total_bytes = s.barrier_offset + barriers * kBarrierBytes;
+  r.smem = smem_layout(c, strips);
   return r;
 }
 

@@ -1,5 +1,5 @@
 // How one GEMM kernel computes a problem: tile, pipeline, roles. The only place that derives shared
-// memory, threads and registers; the emitted source asserts that the device's arithmetic agrees.
+// memory, threads and registers.
 #pragma once
 
 #include <cstdint>
@@ -45,16 +45,21 @@ struct GemmConfig {
   friend bool operator==(const GemmConfig&, const GemmConfig&) = default;
 };
 
-// Byte offsets into dynamic shared memory, from a 1024-byte aligned base, in this order.
+// The map of a CTA's shared memory: byte offsets from a 1024-byte aligned base, in this order. The
+// emitted source has them as constants; the device computes none of them again.
 struct GemmSmemLayout {
   int a_offset = 0, a_stage_bytes = 0;
   int b_offset = 0, b_stage_bytes = 0;
-  int d_offset = 0, d_bytes = 0;  // staged for TMA, or partial sums gathered from a cluster
+  int d_offset = 0, d_bytes = 0;  // D staged for TMA, or partial sums gathered from a cluster
   int scale_a_offset = 0, scale_a_stage_bytes = 0;
-  int scale_b_offset = 0;
+  int scale_b_offset = 0, scale_b_stage_bytes = 0;
   int barrier_offset = 0;
-  int total_bytes = 0;  // what the launch asks for
+  int total_bytes = 0;  // of the launch
 };
+
+// Size of the kernel's by-value argument: gemm::Arguments of the templates, GemmKernelArgs of the
+// launch.
+constexpr int kGemmArgumentBytes = 512;
 
 struct GemmResources {
   int threads = 0;
@@ -82,24 +87,24 @@ int cluster_size(const GemmConfig&);
 int resident_clusters(const GemmConfig&, int sm_count);
 
 // How the tiles of D are distributed over the CTAs (or clusters) that are resident at once. They
-// are taken in rounds of whole tiles. If the configuration has narrow tiles, the last columns of D
+// are taken in rounds of whole tiles. If the configuration has tail tiles, the last columns of D
 // are cut into as many of them as make the last round shortest. A CTA that the last round of whole
-// tiles leaves idle takes two narrow tiles meanwhile.
+// tiles leaves idle takes two tail tiles meanwhile.
 struct TileShares {
   std::int64_t tiles_m = 0;       // a tile is a cluster's in all counts
   std::int64_t whole_across = 0;  // whole tiles in a row of tiles
-  std::int64_t tail_across = 0;   // narrow tiles in a row of tiles
-  std::int64_t idle = 0;  // slots idle in the last round of whole tiles; 0 without narrow tiles
+  std::int64_t tail_across = 0;   // tail tiles in a row of tiles
+  std::int64_t idle = 0;  // slots idle in the last round of whole tiles; 0 without tail tiles
   double rounds = 0;      // the time of all tiles, in times of a whole tile
   std::int64_t tiles() const { return tiles_m * (whole_across + tail_across); }
 };
-// Returns the shares of an m x n result in tiles of rows x cols a cluster, with narrow tiles of
+// Returns the shares of an m x n result in tiles of rows x cols a cluster, with tail tiles of
 // tail_n columns. m, n and slots are at least 1. Every launch calls it; it takes a few divisions.
 TileShares share_tiles(std::int64_t m, std::int64_t n, std::int64_t rows, std::int64_t cols,
                        int tail_n, std::int64_t slots);
 
 // "tile=128x128x128 stages=5 wg=2 cluster=1x1 unroll=1 inflight=1 raster=8 ctas=1 store=tma
-// pdl=end promote=128 splits=1", then " tail_n=64" if there are narrow tiles.
+// pdl=end promote=128 splits=1", then " tail_n=64" if there are tail tiles.
 std::string to_text(const GemmConfig&);
 // Reads fields in any order; a field left out keeps its default. Errors: kInvalidArgument.
 Result<GemmConfig> parse_gemm_config(std::string_view text);

@@ -50,7 +50,7 @@ constexpr double kSplitUs = 0.42;     // a cluster that splits K, per tile: star
 constexpr double kClusterUs = 0.503;  // a cluster that shares an operand: its start and end
 constexpr double kStagingUs = 0.08;   // a tile of 16 or 32 rows that TMA stores
 constexpr double kTwoCtas = 1.07;     // factor of two CTAs side by side on an SM
-// Share of the last round's time that narrow tiles save. The SMs that would idle in that round
+// Share of the last round's time that tail tiles save. The SMs that would idle in that round
 // leave their power to the others, so that not all of it is gained. The rest counts as another
 // tile's start and end. Fifteen GEMMs of 1500 to 12000 rows in rounds of 192x128 gained up to 8.5
 // %, most with long K and few rounds; with K = 512 they lost 2.8 %.

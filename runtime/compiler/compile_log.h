@@ -1,7 +1,7 @@
 // Parses NVRTC's program log: the resources that ptxas reports for each kernel under
 // --ptxas-options=-v, and the lines that a person should read. NVRTC 13.0 writes these lines:
 //
-//   gemm/hopper_1d2d.cu(77): warning #177-D: variable "x" was declared but never referenced
+//   gemm/kernel.cu(77): warning #177-D: variable "x" was declared but never referenced
 //   ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored; unable to ...
 //   ptxas info    : Compiling entry function 'k' for 'sm_90a'
 //   ptxas info    : Function properties for k

@@ -1,9 +1,9 @@
 // What the generator writes before a GEMM template, for reading, linting and compiling it by hand:
-//   nvcc -gencode arch=compute_90a,code=sm_90a --cubin -I templates templates/gemm/hopper_1d2d.cu
+//   nvcc -gencode arch=compute_90a,code=sm_90a --cubin -I templates templates/gemm/kernel.cu
 #pragma once
-#include "gemm/epilogue.cuh"
-#include "gemm/pipeline.cuh"
-#include "gemm/scheduler.cuh"
+#include "gemm/arguments.cuh"
+#include "gemm/ring.cuh"
+#include "gemm/walk/scheduler.cuh"
 #include "lib/launch.cuh"
 #include "lib/mbarrier.cuh"
 #include "lib/tma.cuh"
@@ -16,6 +16,9 @@
 #define OCTILE_WGMMA_STEPS 4
 #define OCTILE_WGMMA_TYPES "e4m3.e4m3"
 #define OCTILE_WGMMA_OUTPUT "=f"
+#define OCTILE_WALK gemm::walk::Dense
+#define OCTILE_SCALE gemm::scale::BlockB
+#define OCTILE_OUTPUT gemm::output::StoreBf16
 
 namespace cfg {
 constexpr int kBlockM = 128;
@@ -38,4 +41,14 @@ constexpr int kTailN = 0;
 constexpr int kThreads = 384;
 constexpr int kProducerRegisters = 40;
 constexpr int kConsumerRegisters = 232;
+constexpr int kAStageBytes = 16384;
+constexpr int kBStageBytes = 16384;
+constexpr int kScaleAStageBytes = 512;
+constexpr int kScaleBStageBytes = 16;
+constexpr int kBOffset = 81920;
+constexpr int kDOffset = 163840;
+constexpr int kScaleAOffset = 196608;
+constexpr int kScaleBOffset = 199168;
+constexpr int kBarrierOffset = 199248;
+constexpr int kSmemBytes = 199336;
 }  // namespace cfg

@@ -1,5 +1,5 @@
-// What the roles of the Hopper GEMM agree on: the shape of a tile, the map of shared memory and
-// which tile and K-blocks are whose (hopper_1d2d.cu has the picture).
+// What all roles and policies of the GEMM share: the shape of a tile, the shared-memory map and a
+// thread's place in it. kernel.cu has the picture.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/default_prologue.cuh"
@@ -7,44 +7,22 @@
 
 namespace gemm {
 
-constexpr int kWgmmaK = 32;  // of one FP8 instruction
-// A tile of fewer than 64 rows loads and stores only those: the instruction still multiplies 64,
-// of which the rest, whatever lies behind the tile in shared memory, is never stored.
+constexpr int kWgmmaK = 32;  // K of one FP8 instruction
+// A consumer owns strips of 64 rows. A tile of fewer than 64 rows loads and stores only its own
+// rows. The instruction still multiplies 64; the results of the others are never stored.
 constexpr int kRowsPerConsumer = cfg::kBlockM < 64 ? 64 : cfg::kBlockM / cfg::kConsumerWarpgroups;
 constexpr int kStrips = kRowsPerConsumer / 64;
 constexpr int kStripRows = cfg::kBlockM < 64 ? cfg::kBlockM : 64;
-constexpr int kAccumulators = cfg::kBlockN / 2;
+constexpr int kAccumulators = cfg::kBlockN / 2;  // of a thread and strip
+constexpr int kConsumerThreads = 128 * cfg::kConsumerWarpgroups;
+// Tail tiles have fewer columns and use the same stages.
+constexpr bool kHasTail = cfg::kTailN > 0;
+constexpr int kTailAccumulators = (kHasTail ? cfg::kTailN : cfg::kBlockN) / 2;
+// CTAs of a cluster: those that share an operand, times those that share a tile's K.
 constexpr int kShareSize = cfg::kClusterM * cfg::kClusterN;
 constexpr int kClusterSize = kShareSize * cfg::kSplits;
-constexpr int kAStageBytes = cfg::kBlockM * cfg::kBlockK;
-constexpr int kBStageBytes = cfg::kBlockN * cfg::kBlockK;
-// Tiles of fewer columns at the end of a walk, which a stage of the ring holds too.
-constexpr bool kHasTail = cfg::kTailN > 0;
-constexpr int kNarrowAccumulators = (kHasTail ? cfg::kTailN : cfg::kBlockN) / 2;
-constexpr int kScaleStageBytes = (cfg::kBlockM * 4 + 127) / 128 * 128;
-constexpr int kStripBytes = kStripRows * cfg::kBlockN * 2;
-constexpr int kConsumerThreads = 128 * cfg::kConsumerWarpgroups;
-// Split K: every rank sums its share of the tile's column groups (8 columns) over all ranks.
-constexpr int kGroups = cfg::kBlockN / 8;
-constexpr int kShareGroups = ceil_div(kGroups, cfg::kSplits);
-constexpr int kDBytes = cfg::kSplits > 1
-                            ? cfg::kSplits* kShareGroups* kStrips* kConsumerThreads * 16
-                        : cfg::kTmaStore ? cfg::kBlockM* cfg::kBlockN * 2
-                                         : 0;
-// Columns sure to share a 128-wide scale block, whatever the tile's first column, and how many
-// blocks a tile can touch.
-constexpr int kScaleSegment = gcd(cfg::kBlockN, 128);
-constexpr int kScaleRows = ceil_div(cfg::kBlockN - kScaleSegment, 128) + 1;
-// Scales of B in a stage: one where the tile lies in one block, else one a segment.
-constexpr int kScalesB = kScaleRows == 1 ? 1 : cfg::kBlockN / kScaleSegment;
-constexpr int kScaleBStageBytes = ceil_div(kScalesB, 4) * 16;
-constexpr int kBOffset = cfg::kStages * kAStageBytes;
-constexpr int kDOffset = kBOffset + cfg::kStages * kBStageBytes;
-constexpr int kScaleOffset = kDOffset + kDBytes;
-constexpr int kScaleBOffset = kScaleOffset + cfg::kStages * kScaleStageBytes;
-constexpr int kBarrierOffset = kScaleBOffset + cfg::kStages * kScaleBStageBytes;
+constexpr u16 kWholeCluster = (1u << kShareSize) - 1;  // as a multicast mask
 constexpr int kBarriers = 2 * cfg::kStages + 1 + (cfg::kSplits > 1 ? 2 : 0);
-constexpr int kSmemBytes = kBarrierOffset + kBarriers * 8;
 
 static_assert(cfg::kBlockK == 128, "one K-block is one scale block");
 static_assert(kStrips * 64 * cfg::kConsumerWarpgroups == (cfg::kBlockM < 64 ? 64 : cfg::kBlockM),
@@ -53,104 +31,101 @@ static_assert(cfg::kSplits == 1 || (kShareSize == 1 && !cfg::kTmaStore),
               "a cluster splits or shares");
 static_assert(128 % cfg::kPromote == 0 && cfg::kPromote % kWgmmaK == 0, "promotion interval");
 static_assert(cfg::kClusterM == 1 || cfg::kClusterN == 1, "a cluster shares one operand");
-static_assert(!kHasTail || (kClusterSize == 1 && 2 * cfg::kTailN == cfg::kBlockN &&
-                              128 % cfg::kBlockN == 0),
-              "a narrow tile is half of one that lies in one scale block");
+static_assert(!kHasTail ||
+                  (kClusterSize == 1 && 2 * cfg::kTailN == cfg::kBlockN && 128 % cfg::kBlockN == 0),
+              "a tail tile is half of a tile that lies in one scale block");
+// The memory map: each region is large enough and ends before the next. (The regions of D and of
+// the scales are checked against their policies in kernel.cu.)
+static_assert(cfg::kAStageBytes >= cfg::kBlockM * cfg::kBlockK && cfg::kAStageBytes % 1024 == 0 &&
+                  cfg::kBStageBytes >= cfg::kBlockN * cfg::kBlockK && cfg::kBStageBytes % 1024 == 0,
+              "a stage holds its operands, aligned for the 128-byte swizzle");
+static_assert(cfg::kBOffset >= cfg::kStages * cfg::kAStageBytes && cfg::kBOffset % 1024 == 0,
+              "B's ring begins behind A's");
+static_assert(cfg::kDOffset >= cfg::kBOffset + cfg::kStages * cfg::kBStageBytes &&
+                  cfg::kDOffset % 1024 == 0,
+              "D begins behind B's ring");
+static_assert(cfg::kSmemBytes >= cfg::kBarrierOffset + kBarriers * 8 &&
+                  cfg::kBarrierOffset % 8 == 0,
+              "the barriers lie within shared memory");
 
 // What is the same for every CTA of a launch.
 struct Extents {
   int m, n, k;
   TileOrder order;
-  __device__ __forceinline__ int k_blocks() const { return ceil_div(k, 128); }
+};
+
+// A tile as a walk hands it out: its first row and column.
+struct Tile {
+  int m0, n0;
+};
+
+// K-blocks [first, last).
+struct KRange {
+  int first, last;
+};
+
+// Rows and columns of D that exist.
+struct Limits {
+  int m, n;
+};
+
+// Where D lies.
+struct Destination {
+  const TensorMap* map;  // for stores by TMA
+  void* d;
+  i64 ldd;
 };
 
 struct SharedMemory {
   u32 base;
-  __device__ __forceinline__ u32 a(int stage) const { return base + stage * kAStageBytes; }
+  __device__ __forceinline__ u32 a(int stage) const { return base + stage * cfg::kAStageBytes; }
   __device__ __forceinline__ u32 b(int stage) const {
-    return base + kBOffset + stage * kBStageBytes;
+    return base + cfg::kBOffset + stage * cfg::kBStageBytes;
   }
-  __device__ __forceinline__ u32 d(int strip) const {
-    return base + kDOffset + strip * kStripBytes;
-  }
-  __device__ __forceinline__ u32 scales(int stage) const {
-    return base + kScaleOffset + stage * kScaleStageBytes;
+  // The output's region.
+  __device__ __forceinline__ u32 d() const { return base + cfg::kDOffset; }
+  __device__ __forceinline__ u32 scales_a(int stage) const {
+    return base + cfg::kScaleAOffset + stage * cfg::kScaleAStageBytes;
   }
   __device__ __forceinline__ u32 scales_b(int stage) const {
-    return base + kScaleBOffset + stage * kScaleBStageBytes;
+    return base + cfg::kScaleBOffset + stage * cfg::kScaleBStageBytes;
   }
-  __device__ __forceinline__ u32 full(int stage) const { return base + kBarrierOffset + stage * 8; }
+  __device__ __forceinline__ u32 full(int stage) const {
+    return base + cfg::kBarrierOffset + stage * 8;
+  }
   __device__ __forceinline__ u32 empty(int stage) const {
-    return base + kBarrierOffset + (cfg::kStages + stage) * 8;
+    return base + cfg::kBarrierOffset + (cfg::kStages + stage) * 8;
   }
-  // The kernels before this one have ended.
-  __device__ __forceinline__ u32 begun() const {
-    return base + kBarrierOffset + 2 * cfg::kStages * 8;
+  // The preceding kernels of the stream have ended.
+  __device__ __forceinline__ u32 pdl_ready() const {
+    return base + cfg::kBarrierOffset + 2 * cfg::kStages * 8;
   }
-  // Split K: partial sums of all ranks are here; this rank's are no longer needed anywhere.
-  __device__ __forceinline__ u32 gathered() const { return begun() + 8; }
+  // Split K: the partial sums of all ranks are here; no rank still needs what this one sent.
+  __device__ __forceinline__ u32 gathered() const { return pdl_ready() + 8; }
   __device__ __forceinline__ u32 taken() const { return gathered() + 8; }
 };
 
-using Scheduler = TileScheduler<cfg::kRasterBand, cfg::kRasterOfColumns, kHasTail>;
 using Ring = RingPosition<cfg::kStages>;
 
-// Narrow tiles of a row of tiles.
-__device__ __forceinline__ int tail_across(const Extents& e) {
-  if constexpr (!kHasTail) return 0;
-  return ceil_div(e.n - e.order.whole_across * cfg::kBlockN, max(cfg::kTailN, 1));
-}
+// What stays the same of a consumer thread over all its tiles.
+struct ConsumerThread {
+  SharedMemory smem;
+  int index;  // of its consumer warpgroup
+  int warp;   // of the warpgroup
+  int lane;
+  u32 a_descriptor, b_descriptor;  // of stage 0: the warpgroup's first row of A, the tile of B
+  int scale_row;                   // the upper of the thread's two rows of A in a strip
 
-__device__ __forceinline__ Scheduler make_scheduler(const Extents& e) {
-  const int tiles_m = ceil_div(e.m, cfg::kBlockM * cfg::kClusterM);
-  const int first = static_cast<int>(blockIdx.x) / kClusterSize;
-  const int step = static_cast<int>(gridDim.x) / kClusterSize;
-  if constexpr (kHasTail) {
-    return Scheduler(tiles_m, e.order.whole_across, first, step, e.order, tail_across(e));
-  } else {
-    return Scheduler(tiles_m, ceil_div(e.n, cfg::kBlockN * cfg::kClusterN), first, step, e.order);
-  }
-}
-
-// Rows of A, up to a multiple of 4: as many as the layout holds scales for. Rounded again where it
-// is wanted: a producer beside three consumers has 32 registers.
-__device__ __forceinline__ int padded_rows(const Extents& e) {
-  return ceil_div(hide_from_optimizer(e.m), 4) * 4;
-}
-
-// First row and column of this CTA's tile. The last rows' tile begins early enough to end with
-// them, on a multiple of 4, where their scales are 16-byte aligned; what it shares with the tile
-// before is computed twice, to the same bits. A cluster's tile beyond the last column is its
-// neighbour's again. For the copy engine fills a row outside the tensor much more slowly than it
-// fetches one.
-__device__ __forceinline__ void tile_origin(const Scheduler& scheduler, const Extents& e, int rank,
-                                            int& m0, int& n0) {
-  int tile_m, tile_n;
-  if (kHasTail && scheduler.is_narrow()) {
-    scheduler.narrow_coordinates(tail_across(e), tile_m, tile_n);
-    m0 = min(tile_m * cfg::kBlockM, max(padded_rows(e) - cfg::kBlockM, 0));
-    n0 = e.order.whole_across * cfg::kBlockN + tile_n * cfg::kTailN;
-    return;
-  }
-  scheduler.coordinates(tile_m, tile_n);
-  const int rank_m = cfg::kClusterM > 1 ? rank : 0;
-  const int rank_n = cfg::kClusterN > 1 ? rank : 0;
-  const int last = max(padded_rows(e) - cfg::kBlockM, 0);
-  m0 = min((tile_m * cfg::kClusterM + rank_m) * cfg::kBlockM, last);
-  n0 = (tile_n * cfg::kClusterN + rank_n) * cfg::kBlockN;
-  if (cfg::kClusterN > 1 && n0 >= e.n) n0 -= cfg::kBlockN;
-}
-
-// K-blocks [first, last) of a tile that this rank of the cluster sums.
-struct KRange {
-  int first, last;
+  __device__ __forceinline__ explicit ConsumerThread(const SharedMemory& shared)
+      : smem(shared),
+        index(__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0)),
+        warp(static_cast<int>(threadIdx.x / 32 % 4)),
+        lane(static_cast<int>(threadIdx.x % 32)),
+        a_descriptor(wgmma::descriptor(smem.a(0) + index * kRowsPerConsumer * 128)),
+        // The shuffle keeps the compiler from deriving it again before every WGMMA group.
+        b_descriptor(__shfl_sync(0xffffffffu, wgmma::descriptor(smem.b(0)), 0)),
+        // Rows beyond a short tile are not stored, so any scale serves them.
+        scale_row(min(index * kRowsPerConsumer + warp * 16 + lane / 4, cfg::kBlockM - 9)) {}
 };
-__device__ __forceinline__ KRange k_range(int k_blocks, int rank) {
-  if constexpr (cfg::kSplits == 1) {
-    return {0, k_blocks};
-  } else {
-    return {k_blocks * rank / cfg::kSplits, k_blocks * (rank + 1) / cfg::kSplits};
-  }
-}
 
 }  // namespace gemm

@@ -119,7 +119,7 @@ struct Mma;
 #define OCTILE_MMA(n, steps, types, a_operand, b_operand)                               \
   template <>                                                                           \
   struct Mma<n> {                                                                       \
-    __device__ static __forceinline__ void product(float (&d)[(n) / 2], u32 a, u32 b) { \
+    __device__ static __forceinline__ void issue(float (&d)[(n) / 2], u32 a, u32 b) { \
       OCTILE_MMA_PRODUCT(n, a_operand, b_operand, OCTILE_MMA_STEPS_##steps(n, types));  \
     }                                                                                   \
   };

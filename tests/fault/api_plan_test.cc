@@ -221,9 +221,9 @@ TEST_F(PlanTest, GemmHonoursStrides) {
   ASSERT_EQ(octile_gemm_run(live.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
   fake_cuda_launch launch = {};
   ASSERT_EQ(device.fake.get_launch(0, &launch), 1);
-  EXPECT_EQ(parameter<std::int64_t>(launch, 6), 12);
-  EXPECT_EQ(parameter<std::int64_t>(launch, 7), 3);
-  EXPECT_EQ(parameter<std::int64_t>(launch, 8), 264);
+  EXPECT_EQ(gemm_args(launch).scale_a_ld, 12);
+  EXPECT_EQ(gemm_args(launch).scale_b_ld, 3);
+  EXPECT_EQ(gemm_args(launch).ldd, 264);
   EXPECT_LE(launch.grid[0], 132U) << "persistent";
 }
 
@@ -242,7 +242,7 @@ TEST_F(PlanTest, CopiesBringMoreIntoL2BeyondFewRows) {
     ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
     fake_cuda_launch launch = {};
     ASSERT_EQ(device.fake.get_launch(many ? 1 : 0, &launch), 1);
-    EXPECT_EQ(parameter<fake_cuda_tensor_map>(launch, 1).l2_promotion,
+    EXPECT_EQ(encoded(gemm_args(launch).b_map).l2_promotion,
               many ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
   }
 }
@@ -262,7 +262,7 @@ TEST_F(PlanTest, OverlapIsAskedForByFlag) {
     fake_cuda_launch launch = {};
     ASSERT_EQ(device.fake.get_launch(overlap ? 1 : 0, &launch), 1);
     EXPECT_EQ(launch.programmatic, 1);
-    const auto stages = parameter<std::int32_t>(launch, 12);
+    const std::int32_t stages = gemm_args(launch).early_stages;
     EXPECT_TRUE(overlap ? stages > 0 : stages == 0) << stages << " stages of weights";
   }
 }
@@ -291,7 +291,7 @@ TEST_F(PlanTest, KernelsThatLetNothingStartDoNotOverlap) {
   fake_cuda_launch launch = {};
   ASSERT_EQ(device.fake.get_launch(0, &launch), 1);
   EXPECT_EQ(launch.programmatic, 1);
-  EXPECT_EQ(parameter<std::int32_t>(launch, 12), 0);
+  EXPECT_EQ(gemm_args(launch).early_stages, 0);
 }
 
 TEST_F(PlanTest, EmptyProductsLaunchNothing) {

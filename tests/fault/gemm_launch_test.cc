@@ -38,10 +38,10 @@ class ConfiguredGemm : public ::testing::Test {
     return result;
   }
   std::int32_t early_stages(const std::string& config, std::uint32_t flags) {
-    return parameter<std::int32_t>(launch(config, flags), 12);
+    return gemm_args(launch(config, flags)).early_stages;
   }
   std::int32_t prefetched_stages(const std::string& config, std::uint32_t flags) {
-    return parameter<std::int32_t>(launch(config, flags), 13);
+    return gemm_args(launch(config, flags)).prefetched_stages;
   }
 
   static constexpr std::int64_t kRows = 384;
@@ -65,15 +65,15 @@ TEST_F(ConfiguredGemm, EveryClusterOfTilesHasItsBlocks) {
 
 // The number of resident CTAs determines which CTAs of a grid are idle, so all resident CTAs are
 // launched.
-TEST_F(ConfiguredGemm, NarrowTilesHaveTheWholeGrid) {
+TEST_F(ConfiguredGemm, TailTilesHaveTheWholeGrid) {
   const std::string whole =
       "tile=192x128x128 stages=4 wg=3 cluster=1x1 unroll=1 inflight=1 raster=8 ctas=1 store=tma "
       "pdl=end promote=128 splits=1";
   EXPECT_EQ(launch(whole).grid[0], 2U * 2);
-  const fake_cuda_launch narrow = launch(whole + " tail_n=64");
-  EXPECT_EQ(narrow.grid[0], 132U);
-  const auto order = parameter<TileOrder>(narrow, 14);
-  EXPECT_EQ(order.whole_across, 0) << "eight narrow tiles take half a round";
+  const fake_cuda_launch tail = launch(whole + " tail_n=64");
+  EXPECT_EQ(tail.grid[0], 132U);
+  const TileOrder order = gemm_args(tail).order;
+  EXPECT_EQ(order.whole_across, 0) << "eight tail tiles take half a round";
   EXPECT_EQ(order.idle, 0);
 }
 

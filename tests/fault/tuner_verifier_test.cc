@@ -96,8 +96,8 @@ CUresult execute(const fake_cuda_launch* launch, void*) {
   const CUresult result = test::execute(launch, nullptr);
   if (result == CUDA_SUCCESS && kernel == g_wrong_kernel) {
     Args args{};
-    args.d = parameter<void*>(*launch, 5);
-    args.ldd = parameter<std::int64_t>(*launch, 8);
+    args.d = test::gemm_args(*launch).d;
+    args.ldd = test::gemm_args(*launch).ldd;
     zero_between_the_samples(args);
   }
   return result;

@@ -125,14 +125,14 @@ TEST_F(GemmVariants, EveryRasterIsRightToTheSameBits) {
   }
 }
 
-// Rounds of whole tiles and of narrow ones behind them, some of which CTAs take while others have a
-// whole one: on 132 SMs 15 columns of whole tiles and 3 of narrow ones, 30 and 4, 19 and 2; and
-// small products, all of narrow tiles.
-TEST_F(GemmVariants, NarrowTilesAreRightToTheSameBits) {
+// Rounds of whole tiles and of tail tiles behind them, some of which CTAs take while others have a
+// whole one: on 132 SMs 15 columns of whole tiles and 3 of tail tiles, 30 and 4, 19 and 2; and
+// small products, all of tail tiles.
+TEST_F(GemmVariants, TailTilesAreRightToTheSameBits) {
   const GemmProblem problem;
   const auto whole = parse_gemm_config("tile=192x128x128 stages=4 wg=3 raster=16n");
-  const auto narrow = parse_gemm_config("tile=192x128x128 stages=4 wg=3 raster=16n tail_n=64");
-  ASSERT_TRUE(whole && narrow);
+  const auto tail = parse_gemm_config("tile=192x128x128 stages=4 wg=3 raster=16n tail_n=64");
+  ASSERT_TRUE(whole && tail);
   std::uint64_t seed = 9450;
   for (const GemmShape shape : {GemmShape{8192, 2112, 272},
                                 {8192, 4096, 144},
@@ -142,7 +142,7 @@ TEST_F(GemmVariants, NarrowTilesAreRightToTheSameBits) {
                                 {300, 256, 128}}) {
     GemmCase c(gpu(), problem, shape, ++seed);
     Bits bits(gpu());
-    for (const GemmConfig& config : {*whole, *narrow}) {
+    for (const GemmConfig& config : {*whole, *tail}) {
       c.poison_output();
       c.run_config(config, gpu().stream());
       c.judge(reference::tolerance_c(128));

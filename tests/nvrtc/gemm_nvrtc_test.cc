@@ -13,12 +13,16 @@
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "generator/families.h"
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/engine/engine.h"
+#include "tests/support/api_handles.h"
 #include "tests/support/embedded_sources.h"
 #include "tests/support/gemm_variants.h"
 #include "tools/models/model_file.h"
@@ -192,6 +196,62 @@ TEST_F(GemmNvrtc, FullSweepOnRequest) {
   report["slowest_compile_ms"] = slowest;
   std::ofstream(path) << report.dump(1) << "\n";
   EXPECT_EQ(unclean.size(), 0U);
+}
+
+// Returns the prologue constants, "constexpr int kStages = 5;" and the like, of a source's text.
+std::set<std::string> constants_of(const std::string& text) {
+  std::set<std::string> constants;
+  std::istringstream lines(text.substr(text.find("namespace cfg {")));
+  for (std::string line; std::getline(lines, line) && !line.starts_with("}");) {
+    if (line.starts_with("constexpr ")) constants.insert(line);
+  }
+  return constants;
+}
+
+std::string template_text(std::string_view path) {
+  for (const TemplateFile& file : embedded_templates()) {
+    if (file.path == path) return std::string(file.text);
+  }
+  return {};
+}
+
+// default_prologue.cuh holds what the generator emits for the default configuration.
+TEST(GemmLint, DefaultPrologueIsTheDefaultConfigurations) {
+  const auto kernel =
+      emit(GemmProblem{.n = 4096, .k = 4096}, GemmConfig{}, h200(), embedded_templates());
+  ASSERT_TRUE(kernel) << kernel.error().message;
+  const auto emitted = constants_of(kernel->source);
+  EXPECT_GT(emitted.size(), 25U);
+  EXPECT_EQ(constants_of(template_text("gemm/default_prologue.cuh")), emitted);
+}
+
+// Returns whether a command succeeded, and its standard output and error.
+std::pair<bool, std::string> run_command(const std::string& command) {
+  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
+  if (pipe == nullptr) return {false, "popen failed"};
+  std::string log;
+  for (int c = fgetc(pipe); c != EOF; c = fgetc(pipe)) log.push_back(static_cast<char>(c));
+  return {pclose(pipe) == 0, log};
+}
+
+// The template with its default prologue, as nvcc reads it.
+TEST(GemmLint, TemplateParsesUnderNvcc) {
+  const std::string nvcc = "PATH=$PATH:/usr/local/cuda/bin nvcc";
+  if (!run_command(nvcc + " --version").first) {
+    GTEST_SKIP() << "no nvcc on PATH or in /usr/local/cuda/bin";
+  }
+  const test::TempFolder folder;
+  for (const TemplateFile& file : embedded_templates()) {
+    const std::filesystem::path path = std::filesystem::path(folder.path()) / file.path;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << file.text;
+  }
+  const std::string command = fmt::format(
+      "{1} -gencode arch=compute_90a,code=sm_90a --cubin -Werror all-warnings -I{0} "
+      "-o {0}/kernel.cubin {0}/gemm/kernel.cu",
+      folder.path(), nvcc);
+  const auto [ok, log] = run_command(command);
+  EXPECT_TRUE(ok) << command << "\n" << log;
 }
 
 // The checked-in result of that sweep: no configuration of the search space spills.

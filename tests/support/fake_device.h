@@ -13,6 +13,7 @@
 #include "generator/quantize/kernel_args.h"
 #include "runtime/driver/context.h"
 #include "runtime/driver/stream.h"
+#include "runtime/families/gemm/launch.h"
 #include "runtime/families/gemm/reference.h"
 #include "runtime/families/quantize/reference.h"
 #include "runtime/families/quantize/reference_scale_update.h"
@@ -31,27 +32,40 @@ inline const void* as_pointer(std::uint64_t address) {
   return reinterpret_cast<const void*>(static_cast<std::uintptr_t>(address));
 }
 
-// Reads the parameters of templates/gemm/hopper_1d2d.cu. If D is stored through TMA, D comes from
-// its tensor map.
+// Returns the argument of a launch of templates/gemm/kernel.cu.
+inline GemmKernelArgs gemm_args(const fake_cuda_launch& launch) {
+  return parameter<GemmKernelArgs>(launch, 0);
+}
+
+// Returns what the fake driver encoded in a tensor map.
+inline fake_cuda_tensor_map encoded(const CUtensorMap& map) {
+  fake_cuda_tensor_map result;
+  static_assert(sizeof(result) <= sizeof(map));
+  std::memcpy(&result, &map, sizeof(result));
+  return result;
+}
+
+// Computes a GEMM from its launch. If D is stored through TMA, D comes from its tensor map.
 inline CUresult run_gemm(const fake_cuda_launch& launch) {
-  const auto a = parameter<fake_cuda_tensor_map>(launch, 0);
-  const auto b = parameter<fake_cuda_tensor_map>(launch, 1);
-  const auto d = parameter<fake_cuda_tensor_map>(launch, 2);
+  const GemmKernelArgs kernel = gemm_args(launch);
+  const fake_cuda_tensor_map a = encoded(kernel.a_map);
+  const fake_cuda_tensor_map b = encoded(kernel.b_map);
+  const fake_cuda_tensor_map d = encoded(kernel.d_map);
   GemmProblem problem;
-  problem.n = parameter<std::int32_t>(launch, 10);
-  problem.k = parameter<std::int32_t>(launch, 11);
+  problem.n = kernel.n;
+  problem.k = kernel.k;
   reference::GemmArgs args;
-  args.m = parameter<std::int32_t>(launch, 9);
+  args.m = kernel.m;
   args.a = as_pointer(a.address);
   args.lda = static_cast<std::int64_t>(a.strides_bytes[0]);
-  args.a_scale = parameter<const void*>(launch, 3);
-  args.a_scale_ld = parameter<std::int64_t>(launch, 6);
+  args.a_scale = kernel.scale_a;
+  args.a_scale_ld = kernel.scale_a_ld;
   args.b = as_pointer(b.address);
   args.ldb = static_cast<std::int64_t>(b.strides_bytes[0]);
-  args.b_scale = parameter<const void*>(launch, 4);
-  args.b_scale_ld = parameter<std::int64_t>(launch, 7);
-  args.d = parameter<void*>(launch, 5);
-  args.ldd = parameter<std::int64_t>(launch, 8);
+  args.b_scale = kernel.scale_b;
+  args.b_scale_ld = kernel.scale_b_ld;
+  args.d = kernel.d;
+  args.ldd = kernel.ldd;
   const auto same = [](const fake_cuda_tensor_map& map, std::int64_t rows, std::int64_t cols) {
     return map.magic == FAKE_CUDA_TENSOR_MAP_MAGIC &&
            map.dims[0] == static_cast<std::uint64_t>(cols) &&
@@ -103,9 +117,10 @@ inline CUresult run_scale_update(const fake_cuda_launch& launch) {
   QuantizeProblem problem;
   problem.q.granularity = Granularity::kPerTensor;
   problem.policy = ScalePolicy::kDelayed;
-  reference::update_scales(problem, {kernel.history, kernel.encode_scale, kernel.tensors, kernel.length,
-                                     static_cast<reference::AmaxChoice>(kernel.choice),
-                                     -std::ilogb(kernel.margin_factor), kernel.share});
+  reference::update_scales(problem,
+                           {kernel.history, kernel.encode_scale, kernel.tensors, kernel.length,
+                            static_cast<reference::AmaxChoice>(kernel.choice),
+                            -std::ilogb(kernel.margin_factor), kernel.share});
   return CUDA_SUCCESS;
 }
 

@@ -17,7 +17,7 @@ inline u32 __umulhi(u32 a, u32 b) { return static_cast<u32>(u64{a} * b >> 32); }
 #define OCTILE_EMITTED 1
 #define __device__
 #define __forceinline__ inline
-#include "templates/gemm/scheduler.cuh"
+#include "templates/gemm/walk/scheduler.cuh"
 #undef __device__
 #undef __forceinline__
 }  // namespace device
@@ -117,9 +117,9 @@ struct Walked {
   std::vector<double> busy;  // tiles of each CTA: a whole tile is 1, a half-width one 0.5
   std::vector<std::vector<std::pair<int, int>>> of_row;  // by tile row: first column, width
 };
-constexpr int kWidth = 128, kNarrow = 64;
+constexpr int kWidth = 128, kTail = 64;
 
-Walked walk_narrow(const TileShares& shares, int ctas) {
+Walked walk_tail(const TileShares& shares, int ctas) {
   const device::gemm::TileOrder order = on_device(tile_order(shares, {3, true}));
   const auto tiles_m = static_cast<int>(shares.tiles_m);
   const auto across = static_cast<int>(shares.tail_across);
@@ -131,16 +131,16 @@ Walked walk_narrow(const TileShares& shares, int ctas) {
                                                               ctas, order, across);
          scheduler.valid(); scheduler.advance()) {
       int m = 0, column = 0;
-      if (scheduler.is_narrow()) {
-        scheduler.narrow_coordinates(across, m, column);
+      if (scheduler.is_tail()) {
+        scheduler.tail_coordinates(across, m, column);
       } else {
         scheduler.coordinates(m, column);
       }
       const int first =
-          scheduler.is_narrow() ? order.whole_across * kWidth + column * kNarrow : column * kWidth;
-      const int width = scheduler.is_narrow() ? kNarrow : kWidth;
+          scheduler.is_tail() ? order.whole_across * kWidth + column * kTail : column * kWidth;
+      const int width = scheduler.is_tail() ? kTail : kWidth;
       walked.of_row.at(static_cast<std::size_t>(m)).emplace_back(first, width);
-      busy += scheduler.is_narrow() ? 0.5 : 1;
+      busy += scheduler.is_tail() ? 0.5 : 1;
     }
     walked.busy.push_back(busy);
   }
@@ -150,11 +150,11 @@ Walked walk_narrow(const TileShares& shares, int ctas) {
 // Expects that every column of every tile row is computed once, and that no CTA is busy for longer
 // than predicted.
 void expect_even(std::int64_t m, std::int64_t n, int ctas) {
-  const TileShares shares = share_tiles(m, n, 192, kWidth, kNarrow, ctas);
+  const TileShares shares = share_tiles(m, n, 192, kWidth, kTail, ctas);
   const TileShares whole = share_tiles(m, n, 192, kWidth, 0, ctas);
   EXPECT_LE(shares.rounds, whole.rounds) << m << " x " << n;
   EXPECT_LT(shares.whole_across * kWidth, n + kWidth);
-  Walked walked = walk_narrow(shares, ctas);
+  Walked walked = walk_tail(shares, ctas);
   for (auto& row : walked.of_row) {
     std::sort(row.begin(), row.end());
     int column = 0;
@@ -170,7 +170,7 @@ void expect_even(std::int64_t m, std::int64_t n, int ctas) {
       << m << " x " << n << " by " << ctas;
 }
 
-TEST(TileOrder, NarrowTilesCoverWhatWholeOnesLeave) {
+TEST(TileOrder, TailTilesCoverWhatWholeOnesLeave) {
   for (const int ctas : {1, 2, 7, 78, 132}) {
     for (const std::int64_t m : {1, 192, 193, 1000, 4096, 8192, 12000}) {
       for (const std::int64_t n : {8, 64, 72, 128, 200, 2112, 2560, 4096, 7168, 24576}) {
@@ -180,14 +180,14 @@ TEST(TileOrder, NarrowTilesCoverWhatWholeOnesLeave) {
   }
 }
 
-TEST(TileOrder, NarrowTilesShortenARaggedLastRound) {
-  const auto rounds = [](std::int64_t m, std::int64_t n, int narrow) {
-    return share_tiles(m, n, 192, kWidth, narrow, 132).rounds;
+TEST(TileOrder, TailTilesShortenARaggedLastRound) {
+  const auto rounds = [](std::int64_t m, std::int64_t n, int tail_n) {
+    return share_tiles(m, n, 192, kWidth, tail_n, 132).rounds;
   };
   EXPECT_EQ(rounds(8192, 2112, 0), 6);
-  EXPECT_NEAR(rounds(8192, 2112, kNarrow), 5.55, 1e-9);
-  EXPECT_NEAR(rounds(8192, 4096, kNarrow), 10.55, 1e-9) << "two narrow tiles beside a whole one";
-  EXPECT_EQ(rounds(4096, 24576, kNarrow), 32) << "nothing to even out";
+  EXPECT_NEAR(rounds(8192, 2112, kTail), 5.55, 1e-9);
+  EXPECT_NEAR(rounds(8192, 4096, kTail), 10.55, 1e-9) << "two tail tiles beside a whole one";
+  EXPECT_EQ(rounds(4096, 24576, kTail), 32) << "nothing to even out";
 }
 
 }  // namespace

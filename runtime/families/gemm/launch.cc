@@ -47,7 +47,7 @@ CUtensorMapL2promotion promotion_of(std::int64_t m) {
 }
 
 CUresult encode_maps(const Driver& driver, const ResolvedGemm& r, const GemmWork& work,
-                     const GemmArguments& args, GemmParameters& p) {
+                     const GemmArguments& args, GemmKernelArgs& p) {
   const auto [m, n, k] = work.shape;
   const CUtensorMapL2promotion promotion = promotion_of(m);
   const Box a{m, k, args.lda, work.a_box_rows, kOperandBoxCols};
@@ -61,7 +61,7 @@ CUresult encode_maps(const Driver& driver, const ResolvedGemm& r, const GemmWork
   return encode(driver, &p.d_map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, args.d, d);
 }
 
-void fill_matrices(const GemmArguments& args, GemmParameters& p) {
+void fill_matrices(const GemmArguments& args, GemmKernelArgs& p) {
   p.scale_a = args.a_scale;
   p.scale_b = args.b_scale;
   p.d = args.d;
@@ -71,7 +71,7 @@ void fill_matrices(const GemmArguments& args, GemmParameters& p) {
 }
 
 void fill_work(const ResolvedGemm& r, const GemmWork& work, const GemmArguments& args,
-               GemmParameters& p) {
+               GemmKernelArgs& p) {
   p.m = static_cast<std::int32_t>(work.shape.m);
   p.n = static_cast<std::int32_t>(work.shape.n);
   p.k = static_cast<std::int32_t>(work.shape.k);
@@ -82,7 +82,7 @@ void fill_work(const ResolvedGemm& r, const GemmWork& work, const GemmArguments&
 }
 
 Status launch_kernel(const LaunchSite& site, const ResolvedGemm& r, std::int64_t blocks,
-                     GemmParameters& p) {
+                     GemmKernelArgs& p) {
   std::array<CUlaunchAttribute, 2> attributes{};
   unsigned int count = 0;
   if (r.cluster > 1) attributes[count++] = cluster_of(r.cluster);
@@ -92,21 +92,7 @@ Status launch_kernel(const LaunchSite& site, const ResolvedGemm& r, std::int64_t
   config.sharedMemBytes = static_cast<unsigned int>(r.smem_bytes);
   config.attrs = attributes.data();
   config.numAttrs = count;
-  std::array<void*, kGemmParameterCount> parameters{&p.a_map,
-                                                    &p.b_map,
-                                                    &p.d_map,
-                                                    &p.scale_a,
-                                                    &p.scale_b,
-                                                    &p.d,
-                                                    &p.scale_a_ld,
-                                                    &p.scale_b_ld,
-                                                    &p.ldd,
-                                                    &p.m,
-                                                    &p.n,
-                                                    &p.k,
-                                                    &p.early_stages,
-                                                    &p.prefetched_stages,
-                                                    &p.order};
+  std::array<void*, 1> parameters{&p};
   return launch(site, r.kernel, config, parameters.data());
 }
 
@@ -129,7 +115,7 @@ Status launch(const LaunchSite& site, const ResolvedGemm& r, const GemmArguments
   if (k_at(r.problem, args.tokens) == 0)
     return fill_zero(site, r.problem, shape_of(r.problem, args.tokens), args);
   const GemmWork work = r.at(args.tokens);
-  GemmParameters p{};
+  GemmKernelArgs p{};
   if (const CUresult encoded = encode_maps(site.driver, r, work, args, p); encoded != CUDA_SUCCESS)
     return site.driver.check(encoded, "cuTensorMapEncodeTiled");
   fill_matrices(args, p);

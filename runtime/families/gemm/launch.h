@@ -1,20 +1,22 @@
-// Launching the kernel of templates/gemm.
+// Launching the kernel of templates/gemm/kernel.cu.
 #pragma once
 
 #include <cuda.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "generator/core/error.h"
+#include "generator/gemm/config.h"
 #include "runtime/engine/launch_kernel.h"
 #include "runtime/families/gemm/arguments.h"
 #include "runtime/families/gemm/resolve.h"
 
 namespace octile {
 
-// The kernel's parameters in order. They are passed one by one. The emitter states the size of each
-// and every cubin is checked against that.
-struct GemmParameters {
+// The kernel's only argument, passed by value: the twin of gemm::Arguments
+// (templates/gemm/arguments.cuh), with the same order and offsets.
+struct GemmKernelArgs {
   CUtensorMap a_map;
   CUtensorMap b_map;
   CUtensorMap d_map;    // zero if D is not stored through TMA
@@ -32,7 +34,12 @@ struct GemmParameters {
   std::int32_t prefetched_stages;
   TileOrder order;
 };
-constexpr int kGemmParameterCount = 15;
+static_assert(sizeof(GemmKernelArgs) == kGemmArgumentBytes);
+static_assert(offsetof(GemmKernelArgs, b_map) == 128 && offsetof(GemmKernelArgs, d_map) == 256 &&
+              offsetof(GemmKernelArgs, scale_a) == 384 && offsetof(GemmKernelArgs, d) == 400 &&
+              offsetof(GemmKernelArgs, scale_a_ld) == 408 && offsetof(GemmKernelArgs, m) == 432 &&
+              offsetof(GemmKernelArgs, early_stages) == 444 &&
+              offsetof(GemmKernelArgs, order) == 452);
 
 // Enqueues one GEMM. `args` were checked, with every leading dimension filled in; m, n > 0.
 // Errors: kDeviceError.

@@ -56,9 +56,9 @@ GemmWork ResolvedGemm::at(std::int64_t tokens) const {
   const TileShares shares = share_tiles(work.shape.m, work.shape.n, cluster_rows, cluster_cols,
                                         tail_cols, max_blocks / cluster);
   work.order = tile_order(shares, raster);
-  // A persistent grid: one cluster per tile, and no more than the device runs at once. With narrow
+  // A persistent grid: one cluster per tile, and no more than the device runs at once. With tail
   // tiles the grid is whole, because the clusters that the last round of whole tiles leaves idle
-  // take narrow ones.
+  // take tail tiles.
   work.blocks =
       tail_cols > 0 ? max_blocks : std::min<std::int64_t>(shares.tiles() * cluster, max_blocks);
   return work;

@@ -16,12 +16,12 @@ struct Divisor {
 // 1 <= d < 2^31.
 Divisor divisor_of(std::uint32_t d);
 
-// The kernel's parameter `order` (templates/gemm/scheduler.cuh): bands of so many tile rows, or
-// columns.
+// The kernel's parameter `order` (templates/gemm/walk/scheduler.cuh): bands of so many tile rows,
+// or columns.
 struct TileOrder {
   Divisor band_tiles;       // tiles of a whole band
   Divisor last_band_width;  // tiles across the last band; 1 where all bands are whole
-  Divisor tail_across;      // narrow tiles of a row of tiles; 1 where there are none
+  Divisor tail_across;      // tail tiles of a row of tiles; 1 where there are none
   std::int32_t whole_across;
   std::int32_t idle;
 };

@@ -1,4 +1,4 @@
-// The ring of shared-memory stages between the producer warp and the consumer warpgroups.
+// A position in the ring of shared-memory stages between the producer and the consumer warpgroups.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "lib/types.cuh"
@@ -6,9 +6,8 @@
 
 namespace gemm {
 
-// Which stage is next and the parity its barriers complete with. A consumer waits for `full` with
-// `phase`; the producer waits for `empty` with `phase ^ 1`, which a fresh barrier satisfies at
-// once.
+// The next stage, and the parity with which its barriers complete. A consumer waits for `full` with
+// `phase`. A producer waits for `empty` with `phase ^ 1`, which holds at once for a fresh barrier.
 template <int kStages>
 struct RingPosition {
   int stage = 0;

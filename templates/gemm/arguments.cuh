@@ -1,0 +1,33 @@
+// The kernel's only argument, passed by value. The host fills its twin, GemmKernelArgs
+// (runtime/families/gemm/launch.h), whose offsets must be the same.
+#pragma once
+#ifndef OCTILE_EMITTED
+#include "gemm/walk/scheduler.cuh"
+#include "lib/types.cuh"
+#endif
+
+namespace gemm {
+
+struct Arguments {
+  TensorMap a_map;
+  TensorMap b_map;
+  TensorMap d_map;  // unused without kTmaStore
+  const float* scale_a;
+  const float* scale_b;
+  void* d;
+  i64 scale_a_ld;
+  i64 scale_b_ld;
+  i64 ldd;
+  int m;
+  int n;
+  int k;
+  // Stages of B that are loaded, or prefetched into L2, before the preceding kernel has ended.
+  int early_stages;
+  int prefetched_stages;
+  TileOrder order;
+};
+// The host asserts the offsets of its twin; these sizes and the order above give the same ones.
+static_assert(sizeof(TensorMap) == 128 && sizeof(TileOrder) == 32 && sizeof(Arguments) == 512,
+              "the host's GemmKernelArgs has these sizes");
+
+}  // namespace gemm

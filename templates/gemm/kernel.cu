@@ -1,0 +1,219 @@
+// clang-format off
+// The Hopper FP8 GEMM: persistent, warp-specialised, with the scales applied inside the K loop.
+//
+//   D[m,n] = sum over K-blocks b of (sum over k in b of A[m,k] * B[n,k]) * sa[b,m] * sb[n/128,b]
+//
+//   A  FP8 [m][lda]    sa  fp32 [ceil(k/128)][scale_a_ld], m contiguous (1x128)
+//   B  FP8 [n][ldb]    sb  fp32 [ceil(n/128)][scale_b_ld] (128x128)
+// The tensor core sums kPromote elements of K from zero. The CUDA cores then add the partial sum in
+// fp32, in K order (promotion): acc = fma(partial, sa * sb, acc).
+//
+//            n0          n0 + kBlockN        copy thread  | load 0 | load 1 | load 2 | wait |load 3
+//         +-------------------+              consumer 0            |WGMMA 0 |prom. 0 |WGMMA 1 |prom.
+//   m0    | consumer 0        |              consumer 1                     |WGMMA 0 |prom. 0 |WGMMA
+//         | kBlockM / C rows  |              tensor core           |########|########|########|#####
+//         +-------------------+
+//         | consumer 1        |              Each of C consumers owns kBlockM / C rows as strips of
+//         |                   |              64 rows. One promotes while another multiplies, or it
+//         +-------------------+              has kInFlight WGMMA groups in flight itself.
+//
+// Roles: warpgroups 0 .. C-1 are consumers, the last is the producer's.
+//   consumer c             WGMMA, promotion, D                                      consumer.cuh
+//   warp 4C, one thread    copies A, B and A's scales into the ring by TMA          producer.cuh
+//   warp 4C + 1            writes B's scales into the ring                          producer.cuh
+//   warp 4C + 2, a thread  prefetches weights into L2 until the ring may be fed     producer.cuh
+// Policies (kernel.cu alone knows all of them):
+//   Walk  which tile is next   walk/      Scale  promotion      scale/      Output  stores D  output/
+//
+// Shared memory, from a 1024-byte aligned base (offsets: cfg, from GemmSmemLayout of the host):
+//   A ring     kStages x kBlockM x 128 bytes, 128-byte swizzle
+//   B ring     kStages x kBlockN x 128 bytes, 128-byte swizzle
+//   D          what the output stages for TMA; with kSplits > 1 the partial sums of every rank
+//   A scales   kStages x kBlockM x 4 bytes
+//   B scales   kStages x 16 bytes or more: one for each segment of columns within one scale block
+//   barriers   full[kStages], empty[kStages], pdl_ready; gathered, taken (kSplits > 1); 8 bytes each
+//
+// Barriers    arrivals                                     completes when
+//   full[s]    copy thread (expect_tx), scale warp, bytes   operands and scales of stage s are here
+//   empty[s]   4 warps x consumers x CTAs that share        every reader in the cluster is done
+//   pdl_ready  copy thread                                  the preceding kernels have ended
+//   gathered   thread 0 (expect_tx), bytes                  every rank's sums of my columns are here
+//   taken      4 warps x consumers x ranks                  no rank still reads what I sent
+//
+// Why it is so (measurements: docs/experiments/gemm.md; how it works: docs/kernels/gemm.md):
+//   The tensor core keeps about 14 bits of an FP8 sum, hence promotion. A cluster shares A
+//   (kClusterN = 2) or B (kClusterM = 2), each CTA multicasting half. It walks tiles together, so
+//   its CTAs run the same number of steps; one whose tile lies outside D stores nothing. Few tokens
+//   are bound by memory, hence split K, two CTAs an SM and programmatic dependent launch: with
+//   kPdlEarly the next kernel may start as soon as this one's CTAs leave room. It waits for this
+//   one's end before it touches memory, except for the weights of early_stages stages.
+// clang-format on
+#ifndef OCTILE_EMITTED
+#include "gemm/consumer.cuh"
+#include "gemm/output/split_k.cuh"
+#include "gemm/output/store_bf16.cuh"
+#include "gemm/producer.cuh"
+#include "gemm/scale/block_b.cuh"
+#include "gemm/walk/dense.cuh"
+#endif
+
+namespace gemm {
+
+using Walk = OCTILE_WALK;
+using Scale = OCTILE_SCALE;
+using Output = OCTILE_OUTPUT;
+using Split = output::SplitK<Output>;
+
+static_assert(cfg::kScaleAOffset - cfg::kDOffset >=
+                  (cfg::kSplits > 1 ? Split::kStagingBytes : Output::kStagingBytes),
+              "the output's region ends before the scales");
+static_assert(cfg::kScaleAStageBytes >= Scale::kScaleAStageBytes &&
+                  cfg::kScaleBStageBytes >= Scale::kScaleBStageBytes &&
+                  cfg::kScaleAOffset % 16 == 0 && cfg::kScaleAStageBytes % 16 == 0 &&
+                  cfg::kScaleBOffset % 16 == 0 && cfg::kScaleBStageBytes % 16 == 0,
+              "a stage holds its scales, aligned for bulk copies and vector loads");
+static_assert(cfg::kScaleBOffset >= cfg::kScaleAOffset + cfg::kStages * cfg::kScaleAStageBytes &&
+                  cfg::kBarrierOffset >=
+                      cfg::kScaleBOffset + cfg::kStages * cfg::kScaleBStageBytes,
+              "the scales of A, those of B and the barriers do not overlap");
+
+// Sums a tile's K-blocks and stores it.
+template <int kSums>
+__device__ __forceinline__ void work_tile(const ConsumerThread& self, Ring& ring, const KRange& range,
+                                          const Source& from, const Destination& to, const Tile& tile,
+                                          const Limits& limits) {
+  float acc[kStrips][kSums] = {};
+  accumulate<Scale>(self, ring, range.last - range.first, acc);
+  Scale::finish(from, self, tile, acc);
+  Output::store(to, self, tile, limits, acc);
+}
+
+// Sums this rank's K-blocks of a tile, exchanges the sums and stores this rank's share.
+__device__ __forceinline__ void work_share(const ConsumerThread& self, Ring& ring, const KRange& range,
+                                           const Source& from, const Destination& to, const Tile& tile,
+                                           const Limits& limits, int rank, bool first_tile,
+                                           u32 phase) {
+  float acc[kStrips][kAccumulators] = {};
+  accumulate<Scale>(self, ring, range.last - range.first, acc);
+  Scale::finish(from, self, tile, acc);
+  Split::exchange(self, rank, first_tile, phase, acc);
+  Split::store_share(to, self, rank, tile, limits);
+}
+
+// A consumer warpgroup: all its tiles.
+__device__ __forceinline__ void consume(const SharedMemory& smem, const Source& from, const Destination& to,
+                                        const Extents& e, int rank) {
+  const ConsumerThread self(smem);
+  const KRange range = Walk::k_range(e, rank);
+  const Limits limits = Walk::limits(e);
+  Ring ring;
+  bool first_tile = true;
+  u32 phase = 0;
+  for (auto position = Walk::first(e); position.valid(); position.advance()) {
+    Tile tile;
+    Walk::origin(position, e, rank, tile.m0, tile.n0);
+    if constexpr (kHasTail) {
+      if (position.is_tail()) {
+        work_tile<kTailAccumulators>(self, ring, range, from, to, tile, limits);
+        continue;
+      }
+    }
+    if constexpr (cfg::kSplits > 1) {
+      work_share(self, ring, range, from, to, tile, limits, rank, first_tile, phase);
+      first_tile = false;
+      phase ^= 1;
+    } else {
+      work_tile<kAccumulators>(self, ring, range, from, to, tile, limits);
+    }
+  }
+  Output::finish();
+}
+
+// The producer warpgroup: the first warps each take a role.
+__device__ __forceinline__ void produce_all(const SharedMemory& smem, const Source& from,
+                                            const Extents& e, int rank, int early_stages,
+                                            int prefetched_stages) {
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
+  if (warp == cfg::kConsumerWarpgroups * 4) {
+    if (elect_one()) {
+      tma::prefetch_map(from.a_map);
+      tma::prefetch_map(from.b_map);
+      produce<Walk, Scale>(smem, from, e, rank, early_stages);
+    }
+    __syncwarp();
+  } else if (warp == cfg::kConsumerWarpgroups * 4 + 1) {
+    if constexpr (Scale::kHasScaleWarp) {
+      publish_scales<Walk, Scale>(smem, from, e, rank, early_stages);
+      __syncwarp();
+    }
+  } else if (cfg::kPdlEarly && warp == cfg::kConsumerWarpgroups * 4 + 2) {
+    if (elect_one()) prefetch_weights<Walk>(smem, from, e, rank, prefetched_stages);
+    __syncwarp();
+  }
+}
+
+__device__ __forceinline__ void init_barriers(const SharedMemory& smem) {
+  if (threadIdx.x == 0) {
+#pragma unroll
+    for (int stage = 0; stage < cfg::kStages; ++stage) {
+      mbarrier::init(smem.full(stage), Scale::kHasScaleWarp ? 2 : 1);
+      mbarrier::init(smem.empty(stage), 4 * cfg::kConsumerWarpgroups * kShareSize);
+    }
+    mbarrier::init(smem.pdl_ready(), 1);
+    if constexpr (cfg::kSplits > 1) {
+      mbarrier::init(smem.gathered(), 1);
+      mbarrier::init(smem.taken(), 4 * cfg::kConsumerWarpgroups * cfg::kSplits);
+    }
+    mbarrier::fence_init();
+  }
+  if constexpr (kShareSize > 1) {
+    cluster_sync();
+  } else {
+    // Ranks that split K meet in the first exchange. Until then none needs another's barriers.
+    if constexpr (cfg::kSplits > 1) cluster_arrive();
+    __syncthreads();
+  }
+}
+
+// Before a CTA ends: its shared memory must outlive its peers' multicasts and arrivals. Ranks that
+// split only one tile owe each other nothing after it, because each has waited for all it gets.
+__device__ __forceinline__ void leave_cluster(const Extents& e) {
+  if constexpr (kShareSize > 1) {
+    cluster_sync();
+  } else if constexpr (cfg::kSplits > 1) {
+    auto position = Walk::first(e);
+    position.advance();
+    if (!position.valid()) return;
+    if (threadIdx.x >= kConsumerThreads) cluster_wait();
+    cluster_sync();
+  }
+}
+
+}  // namespace gemm
+
+extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
+    OCTILE_KERNEL_NAME(const __grid_constant__ gemm::Arguments args) {
+  extern __shared__ __align__(1024) u8 tile_memory[];
+  const gemm::SharedMemory smem{shared_address(tile_memory)};
+  // All arguments are read here, before the roles part. The strides are hidden from the optimiser,
+  // which else treats a loaded one differently from a parameter of its own and orders the copy
+  // thread's loop and a split K's stores worse.
+  const gemm::Source from{&args.a_map,  &args.b_map, args.scale_a, args.scale_b, hide_from_optimizer(args.scale_a_ld),
+                    hide_from_optimizer(args.scale_b_ld)};
+  const gemm::Destination to{&args.d_map, args.d, hide_from_optimizer(args.ldd)};
+  const gemm::Extents extents{args.m, args.n, args.k, args.order};
+  const int early_stages = args.early_stages;
+  const int prefetched_stages = args.prefetched_stages;
+  const int rank = gemm::kClusterSize > 1 ? static_cast<int>(cluster_rank()) : 0;
+  gemm::init_barriers(smem);
+  if constexpr (cfg::kPdlEarly) let_next_kernel_start();
+
+  if (threadIdx.x >= cfg::kConsumerWarpgroups * 128) {
+    release_registers<cfg::kProducerRegisters>();
+    gemm::produce_all(smem, from, extents, rank, early_stages, prefetched_stages);
+  } else {
+    acquire_registers<cfg::kConsumerRegisters>();
+    gemm::consume(smem, from, to, extents, rank);
+  }
+  gemm::leave_cluster(extents);
+}

@@ -1,0 +1,148 @@
+// Scale policy: A has a scale for every row and K-block (1x128), B one for every 128 columns and
+// K-block (128x128). A stage holds A's scales as TMA copied them, and a scale of B for each segment
+// of columns that lies in one block.
+//
+// Contract of a scale policy:
+//   kScaleAStageBytes, kScaleBStageBytes  bytes of scales of A and B that a stage must hold
+//   kCopiedPerRowOfA, kCopiedPerColumnOfB  bytes of them that the copy thread brings
+//   kHasScaleWarp      whether a producer warp writes scales, with one more arrival at `full`
+// The copy thread, one thread, calls these. They may only issue copies that complete on `full`:
+//   load_a(scales, stage, first, rows, full)  rows [first, first + rows) of a K-block of A, whose
+//                      scales of the tile's first row are at `scales`
+//   load_b(from, stage, k, n0, first, columns, full)  columns [n0 + first, n0 + first + columns)
+//                      of the K-block of B at k
+// The scale warp, all 32 lanes, holds in registers and calls, touching no barrier:
+//   LaneScales         scales of 32 K-blocks, each lane those of one: load, store
+// A consumer warpgroup, all threads, calls these between a stage's `full` and `empty`. They touch
+// no barrier:
+//   StageScales        reads the scales of a strip's WGMMA group from a stage
+//   Factors            what promote multiplies by, in registers until the group is promoted
+//   promote(acc, partial, factors)  adds a group's partial sums to the fp32 sums
+//   finish(from, self, tile, acc)  completes the sums after the last K-block of a tile
+#pragma once
+#ifndef OCTILE_EMITTED
+#include "gemm/producer.cuh"
+#endif
+
+namespace gemm::scale {
+
+struct BlockB {
+  // Columns sure to lie in one scale block of 128, whatever the tile's first column; and how many
+  // blocks a tile can touch.
+  static constexpr int kSegment = gcd(cfg::kBlockN, 128);
+  static constexpr int kBlocks = ceil_div(cfg::kBlockN - kSegment, 128) + 1;
+  // Scales of B in a stage: one if the tile lies in one block, else one for each segment.
+  static constexpr int kScalesB = kBlocks == 1 ? 1 : cfg::kBlockN / kSegment;
+  static constexpr int kScaleAStageBytes = cfg::kBlockM * 4;
+  static constexpr int kScaleBStageBytes = kScalesB * 4;
+  static constexpr int kCopiedPerRowOfA = 4;
+  static constexpr int kCopiedPerColumnOfB = 0;
+  static constexpr bool kHasScaleWarp = true;
+
+  // Copies A's scales of rows [first, first + rows), to the whole cluster if it shares A.
+  __device__ static __forceinline__ void load_a(const float* scales, u32 stage, int first, int rows,
+                                                u32 full) {
+    if constexpr (cfg::kClusterN > 1) {
+      tma::load_bulk_multicast(stage + first * 4, scales + first, rows * 4, full, kWholeCluster);
+    } else {
+      tma::load_bulk(stage, scales, rows * 4, full);
+    }
+  }
+
+  __device__ static __forceinline__ void load_b(const Source&, u32, int, int, int, int, u32) {}
+
+  struct LaneScales {
+    float value[kBlocks];
+
+    // Loads those of K-block `block + lane`, if it lies before `end`.
+    __device__ __forceinline__ void load(const Source& from, const Extents& e, const Tile& tile,
+                                         int block, int end, int lane) {
+      const int first = tile.n0 / 128;
+#pragma unroll
+      for (int r = 0; r < kBlocks; ++r) {
+        // Columns beyond n are zeros times any scale. The clamp only keeps reads inside the array.
+        const int row = r == 0 ? first : min(first + r, ceil_div(e.n, 128) - 1);
+        value[r] =
+            load_f32_if(from.scale_b + row * from.scale_b_ld + block + lane, block + lane < end);
+      }
+    }
+    // Writes them into a stage, one for each segment.
+    __device__ __forceinline__ void store(u32 stage, const Tile& tile) const {
+      const int offset = tile.n0 % 128;
+#pragma unroll
+      for (int i = 0; i < kScalesB; ++i) {
+        const int row = (offset + i * kSegment) / 128;
+        float scale = value[0];
+#pragma unroll
+        for (int r = 1; r < kBlocks; ++r) scale = row == r ? value[r] : scale;
+        store_shared_f32(stage + i * 4, scale);
+      }
+    }
+  };
+
+  // The scales of a thread's two rows, each times those of B.
+  struct Factors {
+    float upper[kScalesB];
+    float lower[kScalesB];
+  };
+
+  // B's scales of one K-block, one for each segment of columns.
+  struct SegmentScales {
+    float value[kScalesB];
+    __device__ __forceinline__ explicit SegmentScales(u32 address) {
+      if constexpr (kScalesB == 1) {
+        value[0] = load_shared_f32(address);
+      } else {
+#pragma unroll
+        for (int first = 0; first < kScalesB; first += 4) {
+          const Floats4 four = load_shared_16(address + first * 4);
+#pragma unroll
+          for (int i = first; i < min(first + 4, kScalesB); ++i) value[i] = four.value[i - first];
+        }
+      }
+    }
+  };
+
+  struct StageScales {
+    float upper, lower;
+    SegmentScales b;
+
+    __device__ __forceinline__ StageScales(const ConsumerThread& self, int stage, int strip)
+        : b(self.smem.scales_b(stage)) {
+      const u32 a = self.smem.scales_a(stage) + (self.scale_row + strip * 64) * 4;
+      upper = load_shared_f32(a);
+      lower = load_shared_f32(a + 8 * 4);
+    }
+    __device__ __forceinline__ Factors factors() const {
+      Factors result;
+#pragma unroll
+      for (int r = 0; r < kScalesB; ++r) {
+        result.upper[r] = __fmul_rn(upper, b.value[r]);
+        result.lower[r] = __fmul_rn(lower, b.value[r]);
+      }
+      return result;
+    }
+  };
+
+  // acc = fma(partial, sa * sb, acc). kSums: a thread's sums of 64 rows, half the tile's columns.
+  template <int kSums>
+  __device__ static __forceinline__ void promote(float (&acc)[kSums], const float (&partial)[kSums],
+                                                 const Factors& factors) {
+    // One flat loop: nested by segment, ptxas kept the accumulators of some widths in local memory.
+#pragma unroll
+    for (int j = 0; j < kSums / 4; ++j) {
+      const float u = factors.upper[j * kScalesB / (kSums / 4)];
+      const float l = factors.lower[j * kScalesB / (kSums / 4)];
+      acc[4 * j + 0] = __fmaf_rn(partial[4 * j + 0], u, acc[4 * j + 0]);
+      acc[4 * j + 1] = __fmaf_rn(partial[4 * j + 1], u, acc[4 * j + 1]);
+      acc[4 * j + 2] = __fmaf_rn(partial[4 * j + 2], l, acc[4 * j + 2]);
+      acc[4 * j + 3] = __fmaf_rn(partial[4 * j + 3], l, acc[4 * j + 3]);
+    }
+  }
+
+  template <int kSums>
+  __device__ static __forceinline__ void finish(const Source&, const ConsumerThread&, const Tile&,
+                                                float (&)[kStrips][kSums]) {}
+};
+
+}  // namespace gemm::scale

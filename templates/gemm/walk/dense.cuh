@@ -1,0 +1,83 @@
+// Walk policy: every tile of one matrix, in the order of TileScheduler.
+//
+// Contract of a walk policy. Any thread of any role may call its functions, and all threads of a
+// role walk alike. They touch no barrier and no memory but the kernel's arguments.
+//   Position               registers that say where a role is: valid(), advance(), is_tail()
+//   first(e)               position of this CTA's first tile
+//   origin(position, e, rank, m0, n0)  writes first row and column of the tile there
+//   k_range(e, rank)       K-blocks of a tile that this rank of the cluster sums
+//   rows(e)                rows of A a tile reads, a multiple of 4
+//   limits(e)              row and column from which on nothing is stored
+#pragma once
+#ifndef OCTILE_EMITTED
+#include "gemm/tile.cuh"
+#endif
+
+namespace gemm::walk {
+
+struct Dense {
+  using Position = TileScheduler<cfg::kRasterBand, cfg::kRasterOfColumns, kHasTail>;
+
+  __device__ static __forceinline__ Position first(const Extents& e) {
+    const int tiles_m = ceil_div(e.m, cfg::kBlockM * cfg::kClusterM);
+    const int first = static_cast<int>(blockIdx.x) / kClusterSize;
+    const int step = static_cast<int>(gridDim.x) / kClusterSize;
+    if constexpr (kHasTail) {
+      return Position(tiles_m, e.order.whole_across, first, step, e.order, tail_across(e));
+    } else {
+      return Position(tiles_m, ceil_div(e.n, cfg::kBlockN * cfg::kClusterN), first, step, e.order);
+    }
+  }
+
+  // The last tile of rows begins early enough to end with the matrix, because TMA zero-fills a row
+  // outside it much more slowly than it fetches one. It begins on a multiple of 4, where its scales
+  // are 16-byte aligned. The rows it shares with the tile before are computed twice, to the same
+  // bits. A cluster's tile beyond the last column repeats its neighbour's.
+  __device__ static __forceinline__ void origin(const Position& position, const Extents& e,
+                                                int rank, int& m0, int& n0) {
+    int tile_m, tile_n;
+    if (kHasTail && position.is_tail()) {
+      position.tail_coordinates(tail_across(e), tile_m, tile_n);
+      m0 = min(tile_m * cfg::kBlockM, max(padded_rows(e) - cfg::kBlockM, 0));
+      n0 = e.order.whole_across * cfg::kBlockN + tile_n * cfg::kTailN;
+      return;
+    }
+    position.coordinates(tile_m, tile_n);
+    const int rank_m = cfg::kClusterM > 1 ? rank : 0;
+    const int rank_n = cfg::kClusterN > 1 ? rank : 0;
+    const int last = max(padded_rows(e) - cfg::kBlockM, 0);
+    m0 = min((tile_m * cfg::kClusterM + rank_m) * cfg::kBlockM, last);
+    n0 = (tile_n * cfg::kClusterN + rank_n) * cfg::kBlockN;
+    if (cfg::kClusterN > 1 && n0 >= e.n) n0 -= cfg::kBlockN;
+  }
+
+  __device__ static __forceinline__ KRange k_range(const Extents& e, int rank) {
+    const int blocks = ceil_div(e.k, 128);
+    if constexpr (cfg::kSplits == 1) {
+      return {0, blocks};
+    } else {
+      return {blocks * rank / cfg::kSplits, blocks * (rank + 1) / cfg::kSplits};
+    }
+  }
+
+  __device__ static __forceinline__ int rows(const Extents& e) {
+    return min(cfg::kBlockM, padded_rows(e));
+  }
+
+  __device__ static __forceinline__ Limits limits(const Extents& e) { return {e.m, e.n}; }
+
+ private:
+  // Tail tiles of a row of tiles.
+  __device__ static __forceinline__ int tail_across(const Extents& e) {
+    if constexpr (!kHasTail) return 0;
+    return ceil_div(e.n - e.order.whole_across * cfg::kBlockN, max(cfg::kTailN, 1));
+  }
+
+  // Rows of A up to a multiple of 4: the layout holds scales for as many. Each use rounds again,
+  // because a producer beside three consumers has only 32 registers.
+  __device__ static __forceinline__ int padded_rows(const Extents& e) {
+    return ceil_div(hide_from_optimizer(e.m), 4) * 4;
+  }
+};
+
+}  // namespace gemm::walk
