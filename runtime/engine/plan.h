@@ -50,9 +50,9 @@ class Plan : public std::enable_shared_from_this<Plan> {
   Status wait();
 
   // See octile_gemm_run, octile_quantize_run. A call that succeeds takes no lock, allocates nothing
-  // and formats nothing.
-  template <typename Arguments>
-  Status run(const Arguments& user, CUstream stream) const;
+  // and formats nothing. Fills in the leading dimensions that are 0.
+  template <CallArguments Arguments>
+  Status run(Arguments& args, CUstream stream) const;
   // See octile_scale_update_run.
   Status run(const octile_scale_update_args& args, CUstream stream) const;
 
@@ -114,7 +114,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
   Status background_error_;
 };
 
-extern template Status Plan::run<GemmArguments>(const GemmArguments&, CUstream) const;
-extern template Status Plan::run<QuantizeArguments>(const QuantizeArguments&, CUstream) const;
+extern template Status Plan::run<GemmArguments>(GemmArguments&, CUstream) const;
+extern template Status Plan::run<QuantizeArguments>(QuantizeArguments&, CUstream) const;
 
 }  // namespace octile

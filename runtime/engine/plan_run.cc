@@ -20,13 +20,12 @@ bool is_loaded(const PreparedKernel* kernel) {
 }  // namespace
 
 // arguments -> nothing to do? -> host? -> kernel of the bucket -> workspace -> device -> launch
-template <typename Arguments>
-Status Plan::run(const Arguments& user, CUstream stream) const {
+template <CallArguments Arguments>
+Status Plan::run(Arguments& args, CUstream stream) const {
   using P = typename ProblemOf<Arguments>::type;
   const auto* problem = problem_as<P>(problem_);
   if (problem == nullptr) [[unlikely]]
     return tl::unexpected<Error>(wrong_operation(RuntimeFamily<P>::kRunCall));
-  Arguments args = user;
   const std::int64_t tokens = tokens_of(args);
   if (Status ok = check_tokens(axis_, axis_.name, tokens); !ok) return ok;
   if (Status ok = check_arguments(*problem, args); !ok) return ok;
@@ -45,8 +44,8 @@ Status Plan::run(const Arguments& user, CUstream stream) const {
                    [&](const LaunchSite& site) { return launch(site, resolved, args); });
 }
 
-template Status Plan::run<GemmArguments>(const GemmArguments&, CUstream) const;
-template Status Plan::run<QuantizeArguments>(const QuantizeArguments&, CUstream) const;
+template Status Plan::run<GemmArguments>(GemmArguments&, CUstream) const;
+template Status Plan::run<QuantizeArguments>(QuantizeArguments&, CUstream) const;
 
 Status Plan::run(const octile_scale_update_args& args, CUstream stream) const {
   const auto* problem = problem_as<QuantizeProblem>(problem_);

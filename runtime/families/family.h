@@ -24,6 +24,9 @@ struct RuntimeFamily;
 template <typename Arguments>
 struct ProblemOf;
 
+template <typename Arguments>
+concept CallArguments = requires { typename ProblemOf<Arguments>::type; };
+
 template <typename Problem>
 using ArgumentsOf = typename RuntimeFamily<Problem>::Arguments;
 template <typename Problem>
