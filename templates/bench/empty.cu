@@ -1,4 +1,4 @@
-// Nothing: what one node of a CUDA graph costs, whatever it does.
+// A kernel that only waits. Its time is the cost of one node of a CUDA graph.
 #ifndef OCTILE_EMITTED
 #include "lib/launch.cuh"
 #define OCTILE_KERNEL_NAME octile_bench_empty

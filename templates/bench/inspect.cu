@@ -1,16 +1,16 @@
-// What a kernel under test wrote, looked at in full: nothing outside its window, everything inside,
-// and how it compares with another result of the same product.
+// Inspects everything that a kernel under test wrote: it must write nothing outside its window and
+// everything inside. Compares the result with another one of the same problem.
 //
 //   buffer, other:  [elements], poisoned before the kernel ran; the window is rows x cols elements
 //                   from `first` on, rows `stride` elements apart
-//   report[0]       elements outside the window that are not poison any more
-//   report[1]       elements inside that still are
-//   report[2]       elements inside whose bits differ from the other's      (other may be null)
-//   report[3]       of those, the ones further apart than allowed + |larger| * kUlpShare
-//   report[4]       elements looked at
+//   report[0]       elements outside the window that are no longer poison
+//   report[1]       elements inside the window that are still poison
+//   report[2]       elements inside whose bits differ from those of `other`, unless it is null
+//   report[3]       the part of report[2] that is further apart than allowed + |larger| * kUlpShare
+//   report[4]       elements inspected
 //   report[5]       1 + the index of the last element that counts in report[3]; 0: none
 //
-// A grid of any size strides over the buffer. The host clears the report before.
+// A grid of any size strides over the buffer. The host clears the report first.
 #ifndef OCTILE_EMITTED
 #include "lib/launch.cuh"
 #include "lib/types.cuh"
@@ -25,7 +25,7 @@ namespace inspect {
 static_assert(cfg::kElementBytes == 2 || cfg::kElementBytes == 4, "bf16 or fp32");
 constexpr bool kIsBf16 = cfg::kElementBytes == 2;
 constexpr u32 kPoison = kIsBf16 ? 0xFFFFu : 0xFFFFFFFFu;  // a NaN of either type
-// Half a unit in the last place of either result: bf16 keeps 8 bits, fp32 24.
+// Half a unit in the last place of each result: bf16 keeps 8 bits, fp32 24.
 constexpr double kUlpShare = kIsBf16 ? 1.0 / 128 : 1.0 / 8388608;
 
 __device__ __forceinline__ u32 load(const void* buffer, i64 i) {
@@ -66,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads)
     const double x = value_of(bits);
     const double y = value_of(expected);
     const double larger = fmax(fabs(x), fabs(y));
-    // A NaN is further apart than anything.
+    // A NaN counts as further apart than any number.
     if (!(fabs(x - y) <= allowed + larger * kUlpShare)) {
       ++apart;
       last = static_cast<unsigned long long>(i) + 1;

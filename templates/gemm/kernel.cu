@@ -22,8 +22,8 @@
 //   warp 4C, one thread    copies A, B and A's scales into the ring by TMA          producer.cuh
 //   warp 4C + 1            writes B's scales into the ring                          producer.cuh
 //   warp 4C + 2, a thread  prefetches weights into L2 until the ring may be fed     producer.cuh
-// Policies (kernel.cu alone knows all of them):
-//   Walk  which tile is next   walk/      Scale  promotion      scale/      Output  stores D  output/
+// Policies, which only kernel.cu knows together:
+//   Walk   the next tile  walk/       Scale  promotion  scale/       Output  D's stores  output/
 //
 // Shared memory, from a 1024-byte aligned base (offsets: cfg, from GemmSmemLayout of the host):
 //   A ring     kStages x kBlockM x 128 bytes, 128-byte swizzle
@@ -73,14 +73,14 @@ static_assert(cfg::kScaleAStageBytes >= Scale::kScaleAStageBytes &&
                   cfg::kScaleBOffset % 16 == 0 && cfg::kScaleBStageBytes % 16 == 0,
               "a stage holds its scales, aligned for bulk copies and vector loads");
 static_assert(cfg::kScaleBOffset >= cfg::kScaleAOffset + cfg::kStages * cfg::kScaleAStageBytes &&
-                  cfg::kBarrierOffset >=
-                      cfg::kScaleBOffset + cfg::kStages * cfg::kScaleBStageBytes,
+                  cfg::kBarrierOffset >= cfg::kScaleBOffset + cfg::kStages * cfg::kScaleBStageBytes,
               "the scales of A, those of B and the barriers do not overlap");
 
 // Sums a tile's K-blocks and stores it.
 template <int kSums>
-__device__ __forceinline__ void work_tile(const ConsumerThread& self, Ring& ring, const KRange& range,
-                                          const Source& from, const Destination& to, const Tile& tile,
+__device__ __forceinline__ void work_tile(const ConsumerThread& self, Ring& ring,
+                                          const KRange& range, const Source& from,
+                                          const Destination& to, const Tile& tile,
                                           const Limits& limits) {
   float acc[kStrips][kSums] = {};
   accumulate<Scale>(self, ring, range.last - range.first, acc);
@@ -89,8 +89,9 @@ __device__ __forceinline__ void work_tile(const ConsumerThread& self, Ring& ring
 }
 
 // Sums this rank's K-blocks of a tile, exchanges the sums and stores this rank's share.
-__device__ __forceinline__ void work_share(const ConsumerThread& self, Ring& ring, const KRange& range,
-                                           const Source& from, const Destination& to, const Tile& tile,
+__device__ __forceinline__ void work_share(const ConsumerThread& self, Ring& ring,
+                                           const KRange& range, const Source& from,
+                                           const Destination& to, const Tile& tile,
                                            const Limits& limits, int rank, bool first_tile,
                                            u32 phase) {
   float acc[kStrips][kAccumulators] = {};
@@ -101,8 +102,8 @@ __device__ __forceinline__ void work_share(const ConsumerThread& self, Ring& rin
 }
 
 // A consumer warpgroup: all its tiles.
-__device__ __forceinline__ void consume(const SharedMemory& smem, const Source& from, const Destination& to,
-                                        const Extents& e, int rank) {
+__device__ __forceinline__ void consume(const SharedMemory& smem, const Source& from,
+                                        const Destination& to, const Extents& e, int rank) {
   const ConsumerThread self(smem);
   const KRange range = Walk::k_range(e, rank);
   const Limits limits = Walk::limits(e);
@@ -195,11 +196,15 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
     OCTILE_KERNEL_NAME(const __grid_constant__ gemm::Arguments args) {
   extern __shared__ __align__(1024) u8 tile_memory[];
   const gemm::SharedMemory smem{shared_address(tile_memory)};
-  // All arguments are read here, before the roles part. The strides are hidden from the optimiser,
-  // which else treats a loaded one differently from a parameter of its own and orders the copy
-  // thread's loop and a split K's stores worse.
-  const gemm::Source from{&args.a_map,  &args.b_map, args.scale_a, args.scale_b, hide_from_optimizer(args.scale_a_ld),
-                    hide_from_optimizer(args.scale_b_ld)};
+  // Every field is read here, before the roles part. NVVM treats a loaded stride differently from a
+  // parameter of its own, unless it does not know where the stride comes from: the copy thread's
+  // loop and a split K's stores would change (docs/experiments/gemm.md, v38).
+  const gemm::Source from{&args.a_map,
+                          &args.b_map,
+                          args.scale_a,
+                          args.scale_b,
+                          hide_from_optimizer(args.scale_a_ld),
+                          hide_from_optimizer(args.scale_b_ld)};
   const gemm::Destination to{&args.d_map, args.d, hide_from_optimizer(args.ldd)};
   const gemm::Extents extents{args.m, args.n, args.k, args.order};
   const int early_stages = args.early_stages;

@@ -1,5 +1,5 @@
-// Conversions between fp32 and the narrow types. PTX ISA 9.0, "Data Movement and Conversion
-// Instructions: cvt". Pure register operations: no fence, no clobber, any thread. None flushes
+// Conversions between fp32 and the 8- and 16-bit types. PTX ISA 9.0, "Data Movement and Conversion
+// Instructions: cvt". They only use registers, so any thread may call them. None flushes
 // subnormals.
 #pragma once
 #ifndef OCTILE_EMITTED

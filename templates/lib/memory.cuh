@@ -1,7 +1,7 @@
 // Global loads and stores of one thread. PTX ISA 9.0, "Data Movement and Conversion Instructions:
 // ld, ld.global.nc, st". Loads are for memory that nothing writes while the kernel runs, so they
-// need no "memory" clobber; they are volatile to stay where they are written, one behind the other,
-// many in flight. A store's clobber keeps it behind the loads it might alias.
+// need no "memory" clobber. They are volatile to keep their order in the source, so that many are
+// in flight. A store's clobber keeps it behind the loads that it might alias.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "lib/types.cuh"
@@ -16,9 +16,9 @@ struct alignas(8) Words2 {
   u32 word[2];
 };
 
-// ld.global.nc.v4.u32 {a, b, c, d}, [p];  PTX 3.1, sm_32. p 16-byte aligned. Without
-// L1::no_allocate, which costs a stream of 2:1 mix 7 % on an H200 (82.7 against 89.6 us,
-// 16384x7168).
+// ld.global.nc.v4.u32 {a, b, c, d}, [p];  PTX 3.1, sm_32. p 16-byte aligned. It lacks
+// L1::no_allocate, with which a stream that reads twice what it writes takes 89.6 instead of 82.7
+// us on an H200 (16384x7168).
 __device__ __forceinline__ Words4 load_16(const void* p) {
   Words4 v;
   asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -27,9 +27,9 @@ __device__ __forceinline__ Words4 load_16(const void* p) {
   return v;
 }
 
-// ld.global.v4.u32 {a, b, c, d}, [p];  PTX 1.0, any SM. p 16-byte aligned. Of memory that this
-// thread block writes afterwards, or that the kernel before this one wrote and is waited for: ptxas
-// moves an .nc load to before griddepcontrol.wait (seen in SASS, and in wrong maxima).
+// ld.global.v4.u32 {a, b, c, d}, [p];  PTX 1.0, any SM. p 16-byte aligned. It is for memory that
+// this thread block writes afterwards, or that the preceding kernel wrote before
+// griddepcontrol.wait. ptxas moves an .nc load to before that wait, which gave wrong maxima.
 __device__ __forceinline__ Words4 reread_16(const void* p) {
   Words4 v;
   asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -46,17 +46,17 @@ __device__ __forceinline__ Words2 load_8(const void* p) {
   return v;
 }
 
-// ld.global.nc.u32 d, [p];  PTX 3.1, sm_32. p 4-byte aligned. Keeps its line in L1: the neighbours
-// are asked for next.
+// ld.global.nc.u32 d, [p];  PTX 3.1, sm_32. p 4-byte aligned. It keeps its line in L1, because its
+// neighbours are loaded next.
 __device__ __forceinline__ u32 load_4(const void* p) {
   u32 v;
   asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p));
   return v;
 }
 
-// ld.global.u32 d, [p];  PTX 1.0, sm_10. p 4-byte aligned. Of memory that others raise meanwhile,
-// or have raised (see reread_16): what an SM once has in L1 stays as it was, and thousands of warps
-// that look at one word do not wait for each other in L2.
+// ld.global.u32 d, [p];  PTX 1.0, sm_10. p 4-byte aligned. It is for memory that other threads
+// raise meanwhile, or have raised (see reread_16). The value in an SM's L1 stays as it was, so
+// thousands of warps that read one word do not wait for each other in L2.
 __device__ __forceinline__ u32 glance_4(const void* p) {
   u32 v;
   asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(p));
@@ -77,8 +77,9 @@ __device__ __forceinline__ u32 load_1(const void* p) {
   return v;
 }
 
-// cp.async.cg.shared.global [to], [p], 16;  PTX 7.0, sm_80. `to` and p 16-byte aligned. Past L1,
-// into shared memory that this thread alone reads, after wait_copies. Nothing where not `wanted`.
+// cp.async.cg.shared.global [to], [p], 16;  PTX 7.0, sm_80. `to` and p 16-byte aligned. It copies
+// past L1 into shared memory that only this thread reads, after wait_copies. It does nothing unless
+// `wanted`.
 __device__ __forceinline__ void copy_16(Words4* to, const void* p, bool wanted) {
   const u32 address = static_cast<u32>(__cvta_generic_to_shared(to));
   asm volatile(
@@ -94,8 +95,8 @@ __device__ __forceinline__ void copy_16(Words4* to, const void* p, bool wanted) 
 // cp.async.commit_group;  PTX 7.0, sm_80. Closes the group of this thread's copies so far.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
 
-// cp.async.wait_group N;  PTX 7.0, sm_80. Until at most the N last of this thread's groups are on
-// their way: what the others copied it may read.
+// cp.async.wait_group N;  PTX 7.0, sm_80. Waits until at most this thread's last N groups are
+// pending. The thread may then read what the other groups copied.
 template <int kPending>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
@@ -118,12 +119,12 @@ __device__ __forceinline__ void store_4(void* p, u32 value) {
   asm volatile("st.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
 
-// st.global.u16 [p], a;  PTX 1.0, any SM. p 2-byte aligned. The low half of `value`.
+// st.global.u16 [p], a;  PTX 1.0, any SM. p 2-byte aligned. Stores the low half of `value`.
 __device__ __forceinline__ void store_2(void* p, u32 value) {
   asm volatile("st.global.u16 [%0], %1;" ::"l"(p), "h"(static_cast<u16>(value)) : "memory");
 }
 
-// st.global.u8 [p], a;  PTX 1.0, any SM. The low byte of `value`.
+// st.global.u8 [p], a;  PTX 1.0, any SM. Stores the low byte of `value`.
 __device__ __forceinline__ void store_1(void* p, u32 value) {
   asm volatile("st.global.u8 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }

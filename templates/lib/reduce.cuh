@@ -1,6 +1,5 @@
-// Maxima of unsigned integers across the lanes of a warp.
-// Magnitudes of floats order as unsigned integers once the sign bit is gone, so an amax is one of
-// these. Compiler intrinsics only: no PTX here.
+// Maxima of unsigned integers across the lanes of a warp. Without the sign bit, floats order as
+// unsigned integers, so an amax is such a maximum. This file uses compiler intrinsics, no PTX.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "lib/types.cuh"
@@ -10,9 +9,9 @@ namespace reduce {
 
 __device__ __forceinline__ u32 max(u32 a, u32 b) { return a > b ? a : b; }
 
-// Rounds of scatter_max: lanes kDistance apart exchange halves of their kCount values, then, one
-// value each, the rest of the group's maxima. A recursion, so that every index is a constant and
-// the values stay in registers.
+// The rounds of scatter_max. Lanes kDistance apart exchange halves of their kCount values. Once
+// each has one value, they reduce it over the rest of the group. It is a recursion, so that every
+// index is a constant and the values stay in registers.
 template <int kCount, int kDistance, int kSize>
 __device__ __forceinline__ void scatter_rounds(u32 (&values)[kSize], u32 lane) {
   if constexpr (kCount > 1) {
@@ -31,10 +30,10 @@ __device__ __forceinline__ void scatter_rounds(u32 (&values)[kSize], u32 lane) {
   }
 }
 
-// kCount maxima over each group of kWidth consecutive lanes, one left per lane: returns the maximum
-// of values[owned_index<kCount, kWidth>(lane)] over the lane's group. All 32 lanes. Halving the
-// values at each exchange takes kCount - 1 + log2(kWidth / kCount) shuffles instead of kCount *
-// log2(kWidth).
+// Computes kCount maxima over each group of kWidth consecutive lanes and leaves one in each lane.
+// Returns the maximum of values[owned_index<kCount, kWidth>(lane)] over the lane's group. All 32
+// lanes call it. It halves the values at each exchange, which takes kCount - 1 + log2(kWidth /
+// kCount) shuffles instead of kCount * log2(kWidth).
 template <int kCount, int kWidth>
 __device__ __forceinline__ u32 scatter_max(u32 (&values)[kCount], u32 lane) {
   static_assert(kCount >= 1 && (kCount & (kCount - 1)) == 0, "kCount is a power of two");
@@ -44,20 +43,20 @@ __device__ __forceinline__ u32 scatter_max(u32 (&values)[kCount], u32 lane) {
   return values[0];
 }
 
-// Which value scatter_max leaves in a lane; its lanes are consecutive.
+// Returns the index of the value that scatter_max leaves in a lane. Its lanes are consecutive.
 template <int kCount, int kWidth>
 __device__ __forceinline__ int owned_index(u32 lane) {
   return static_cast<int>(lane % kWidth) / (kWidth / kCount);
 }
 
-// The first lane that owns value `index` in the group of `lane`.
+// Returns the first lane that owns value `index` in the group of `lane`.
 template <int kCount, int kWidth>
 __device__ __forceinline__ int owner_lane(u32 lane, int index) {
   return static_cast<int>(lane & ~static_cast<u32>(kWidth - 1)) + index * (kWidth / kCount);
 }
 
-// Maximum over each group of kWidth lanes that differ in the bits of kWidth - 1 times kStride, in
-// all of them. All 32 lanes.
+// Returns in each lane the maximum over its group of kWidth lanes. The lanes of a group differ in
+// the bits of (kWidth - 1) * kStride. All 32 lanes call it.
 template <int kWidth, int kStride = 1>
 __device__ __forceinline__ u32 lanes_max(u32 value) {
 #pragma unroll
@@ -67,9 +66,9 @@ __device__ __forceinline__ u32 lanes_max(u32 value) {
   return value;
 }
 
-// Maximum over the thread block, in every thread. `partials`: one word of shared memory per warp
-// (at most 32), written here; not to be reused without a barrier in between. All threads of the
-// block; kThreads a multiple of 32. Holds one __syncthreads.
+// Returns the maximum over the thread block in every thread. `partials` is one word of shared
+// memory for each warp (at most 32), written here. Its next use needs a barrier in between. All
+// threads of the block call it, and kThreads is a multiple of 32. It contains one __syncthreads.
 template <int kThreads>
 __device__ __forceinline__ u32 block_max(u32 value, u32* partials) {
   constexpr u32 kWarps = kThreads / 32;

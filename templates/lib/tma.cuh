@@ -1,6 +1,6 @@
-// The bulk copy engine. PTX ISA 9.0, "Data Movement and Conversion Instructions: Asynchronous
-// copy". Issued by one thread. Loads complete on an mbarrier (complete_tx::bytes), stores on bulk
-// groups.
+// TMA, the bulk copy engine. PTX ISA 9.0, "Data Movement and Conversion Instructions: Asynchronous
+// copy". One thread issues each copy. Loads complete on an mbarrier (complete_tx::bytes), stores in
+// bulk groups.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "lib/types.cuh"
@@ -8,16 +8,14 @@
 
 namespace tma {
 
-// prefetch.tensormap [addr];  PTX 8.0, sm_90. Brings the descriptor into the constant-like cache
-// early.
+// prefetch.tensormap [addr];  PTX 8.0, sm_90. Prefetches the descriptor into its cache.
 __device__ __forceinline__ void prefetch_map(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
 // cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
-//   [dst], [map, {x, y}], [mbarrier];  PTX 8.0, sm_90. Box of the map at (x inner, y outer); what
-//   lies
-// outside the tensor is filled with zero and counted in the bytes.
+// [dst], [map, {x, y}], [mbarrier];  PTX 8.0, sm_90. Loads the map's box at (x inner, y outer). TMA
+// zero-fills elements outside the tensor and counts them in the bytes.
 __device__ __forceinline__ void load_2d(u32 dst, const TensorMap* map, int x, int y, u32 barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
@@ -26,17 +24,16 @@ __device__ __forceinline__ void load_2d(u32 dst, const TensorMap* map, int x, in
       : "memory");
 }
 
-// cp.async.bulk.prefetch.tensor.2d.L2.global.tile [map, {x, y}];  PTX 8.0, sm_90. Asks for a box of
-// the map into L2, where memory is the same for all: what is written there before it is loaded is
-// what is loaded.
+// cp.async.bulk.prefetch.tensor.2d.L2.global.tile [map, {x, y}];  PTX 8.0, sm_90. Prefetches a box
+// of the map into L2, which all SMs share. A later load sees what was written there in between.
 __device__ __forceinline__ void prefetch_2d(const TensorMap* map, int x, int y) {
   asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(x),
                "r"(y)
                : "memory");
 }
 
-// ....multicast::cluster [dst], [map, {x, y}], [mbarrier], mask;  PTX 8.0, sm_90. The same offsets
-// and the same barrier offset in every CTA whose bit is set in mask.
+// ....multicast::cluster [dst], [map, {x, y}], [mbarrier], mask;  PTX 8.0, sm_90. Loads to the same
+// offset, and completes on the barrier at the same offset, in every CTA whose bit is set in mask.
 __device__ __forceinline__ void load_2d_multicast(u32 dst, const TensorMap* map, int x, int y,
                                                   u32 barrier, u16 mask) {
   asm volatile(
@@ -47,7 +44,7 @@ __device__ __forceinline__ void load_2d_multicast(u32 dst, const TensorMap* map,
 }
 
 // cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [dst], [src], bytes,
-// [mbarrier]; PTX 8.0, sm_90. dst, src and bytes are multiples of 16; bytes > 0.
+// [mbarrier]; PTX 8.0, sm_90. dst, src and bytes are multiples of 16, and bytes > 0.
 __device__ __forceinline__ void load_bulk(u32 dst, const void* src, u32 bytes, u32 barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
@@ -67,8 +64,8 @@ __device__ __forceinline__ void load_bulk_multicast(u32 dst, const void* src, u3
 }
 
 // cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [map, {x, y}], [src];  PTX 8.0, sm_90.
-// Writes only what lies inside the tensor. The generic-proxy writes to src need fence_async_shared
-// and a barrier before.
+// Writes only elements inside the tensor. Between ordinary writes to src and this store,
+// fence_async_shared and a barrier are needed.
 __device__ __forceinline__ void store_2d(const TensorMap* map, int x, int y, u32 src) {
   asm volatile(
       "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
@@ -81,15 +78,15 @@ __device__ __forceinline__ void commit_stores() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// cp.async.bulk.wait_group.read N;  PTX 8.0, sm_90. Until at most N of this thread's groups still
-// read shared memory: its source may then be overwritten.
+// cp.async.bulk.wait_group.read N;  PTX 8.0, sm_90. Waits until at most N of this thread's groups
+// still read shared memory. The sources of the other groups may then be overwritten.
 template <int kPending>
 __device__ __forceinline__ void wait_stores_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// fence.proxy.async.shared::cta;  PTX 8.0, sm_90. By every thread that wrote shared memory the copy
-// engine (or a tensor core) reads next, before the barrier.
+// fence.proxy.async.shared::cta;  PTX 8.0, sm_90. Every thread that wrote shared memory that TMA or
+// a tensor core reads next calls it, before the barrier.
 __device__ __forceinline__ void fence_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -1,5 +1,5 @@
-// Names every library file uses. Sources are header-free: no CUDA or standard header is included,
-// so that a cold compile costs what the kernel costs.
+// Names that every library file uses. Kernels include no CUDA or standard header, so that a cold
+// compile costs only what the kernel costs.
 #pragma once
 
 using u8 = unsigned char;
@@ -13,13 +13,13 @@ struct alignas(64) TensorMap {
   u64 opaque[16];
 };
 
-// Shared-memory addresses as the 32-bit window PTX's .shared operands take.
+// Returns a shared-memory address in the 32-bit form of PTX's .shared operands.
 __device__ __forceinline__ u32 shared_address(const void* p) {
   return static_cast<u32>(__cvta_generic_to_shared(p));
 }
 
-// The same value, of which the compiler no longer knows where it came from: what was derived from
-// it before is derived again instead of kept in registers. No instruction.
+// Returns the value, of which the compiler then no longer knows the origin. So it recomputes what
+// it derived from the value before, instead of keeping it in registers. No instruction is emitted.
 __device__ __forceinline__ i64 hide_from_optimizer(i64 value) {
   asm volatile("" : "+l"(value));
   return value;

@@ -4,26 +4,27 @@
 #include "lib/types.cuh"
 #endif
 
-// setmaxnreg.dec.sync.aligned.u32 N;  PTX 8.0, sm_90a. All threads of a warpgroup, one branch per
-// role; needs __launch_bounds__ (ptxas C7508 otherwise). N a multiple of 8 in 24..256.
+// setmaxnreg.dec.sync.aligned.u32 N;  PTX 8.0, sm_90a. All threads of a warpgroup execute it, in
+// one branch for each role. The kernel needs __launch_bounds__ (otherwise ptxas warns with C7508).
+// N is a multiple of 8 in 24..256.
 template <int kRegisters>
 __device__ __forceinline__ void release_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// setmaxnreg.inc.sync.aligned.u32 N;  PTX 8.0, sm_90a. Blocks until the pool holds enough.
+// setmaxnreg.inc.sync.aligned.u32 N;  PTX 8.0, sm_90a. It waits until the pool holds enough.
 template <int kRegisters>
 __device__ __forceinline__ void acquire_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// bar.sync id, threads;  PTX 1.0. Named barrier among `threads` threads (a multiple of 32). Id 0 is
-// __syncthreads.
+// bar.sync id, threads;  PTX 1.0. A named barrier among `threads` threads, a multiple of 32. Id 0
+// is that of __syncthreads.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// elect.sync _|p, mask;  PTX 8.0, sm_90. True in one lane of a converged warp.
+// elect.sync _|p, mask;  PTX 8.0, sm_90. Returns true in one lane of a converged warp.
 __device__ __forceinline__ bool elect_one() {
   u32 elected;
   asm volatile(
@@ -43,15 +44,16 @@ __device__ __forceinline__ u32 cluster_rank() {
   return rank;
 }
 
-// barrier.cluster.arrive.relaxed.aligned;  PTX 7.8, sm_90. All threads of all CTAs of the cluster,
-// each followed by a wait or the thread's end. Relaxed: it orders execution (barriers are
-// initialised, peers still exist), not ordinary memory; mbarrier::fence_init orders the
+// barrier.cluster.arrive.relaxed.aligned;  PTX 7.8, sm_90. All threads of all CTAs of the cluster
+// execute it, and each then waits or ends. It is relaxed: it orders execution (barriers are
+// initialised, peers still exist) but not ordinary memory. mbarrier::fence_init orders the
 // initialisation itself.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 
-// barrier.cluster.wait.acquire.aligned;  PTX 7.8, sm_90. Until all threads have arrived or ended.
+// barrier.cluster.wait.acquire.aligned;  PTX 7.8, sm_90. It waits until all threads have arrived or
+// ended.
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -63,9 +65,9 @@ __device__ __forceinline__ void cluster_sync() {
 
 // cvt.rn.bf16x2.f32 r, hi, lo (4 of them); stmatrix.sync.aligned.m8n8.x4.shared.b16 [addr], {r0,
 // r1, r2, r3};  PTX 7.8, sm_90. Lane i gives the address of row i % 8 of matrix i / 8 (16 bytes,
-// 16-byte aligned); values 2 * j and 2 * j + 1 of a lane are two elements of row lane / 4 of matrix
-// j, columns 2 * (lane % 4) and the next, rounded to nearest even. (One asm statement: five cost
-// NVRTC more.)
+// 16-byte aligned). Values 2 * j and 2 * j + 1 of a lane are two elements of row lane / 4 of matrix
+// j, in columns 2 * (lane % 4) and the next, rounded to nearest even. It is one asm statement,
+// because five cost NVRTC more.
 __device__ __forceinline__ void store_matrix_bf16_x4(u32 address, const float* v) {
   asm volatile(
       "{\n"
@@ -80,8 +82,8 @@ __device__ __forceinline__ void store_matrix_bf16_x4(u32 address, const float* v
       : "memory");
 }
 
-// cvt.rn.bf16x2.f32 d, hi, lo;  PTX 7.8, sm_80. Two fp32 to bf16, nearest even; `hi` in the upper
-// half.
+// cvt.rn.bf16x2.f32 d, hi, lo;  PTX 7.8, sm_80. Converts two fp32 to bf16, to nearest even, `hi`
+// into the upper half.
 __device__ __forceinline__ u32 pack_bf16x2(float lo, float hi) {
   u32 packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(hi), "f"(lo));
@@ -100,8 +102,8 @@ __device__ __forceinline__ void store_shared_f32(u32 address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }
 
-// @condition ld.global.nc.f32 d, [p];  PTX 3.1, sm_32. 0 where the condition is false: p is then
-// not read. For memory that nothing writes while the kernel runs.
+// @condition ld.global.nc.f32 d, [p];  PTX 3.1, sm_32. Returns 0 without reading p if the
+// condition is false. It is for memory that nothing writes while the kernel runs.
 __device__ __forceinline__ float load_f32_if(const float* p, bool condition) {
   float value;
   asm volatile(
@@ -120,7 +122,7 @@ struct alignas(16) Floats4 {
   float value[4];
 };
 
-// ld.shared.v4.f32;  PTX 1.0. address 16-byte aligned.
+// ld.shared.v4.f32;  PTX 1.0. The address is 16-byte aligned.
 __device__ __forceinline__ Floats4 load_shared_16(u32 address) {
   Floats4 v;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -130,8 +132,8 @@ __device__ __forceinline__ Floats4 load_shared_16(u32 address) {
   return v;
 }
 
-// mapa.shared::cluster.u32 d, a, rank;  PTX 7.8, sm_90. The same offset in CTA `rank`'s shared
-// memory.
+// mapa.shared::cluster.u32 d, a, rank;  PTX 7.8, sm_90. Returns the address of the same offset in
+// the shared memory of CTA `rank`.
 __device__ __forceinline__ u32 cluster_address(u32 address, u32 rank) {
   u32 remote;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
@@ -139,8 +141,8 @@ __device__ __forceinline__ u32 cluster_address(u32 address, u32 rank) {
 }
 
 // st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [addr], {a, b, c, d}, [mbar];
-// PTX 8.1, sm_90. Both addresses in the same CTA of the cluster; 16 bytes are counted on its
-// barrier once they are there.
+// PTX 8.1, sm_90. Both addresses are in the same CTA of the cluster. Its barrier counts the 16
+// bytes once they are there.
 __device__ __forceinline__ void store_async_16(u32 address, float a, float b, float c, float d,
                                                u32 barrier) {
   asm volatile(

@@ -8,14 +8,15 @@
 
 namespace wgmma {
 
-// wgmma.wait_group.sync.aligned N;  PTX 8.0, sm_90a. Until at most N groups are pending: only then
-// may their accumulators be read and their shared-memory operands be overwritten.
+// wgmma.wait_group.sync.aligned N;  PTX 8.0, sm_90a. Waits until at most the last N groups are
+// pending. The accumulators of the other groups may then be read, and their shared-memory operands
+// overwritten.
 template <int kPending>
 __device__ __forceinline__ void wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// wait with a count known after unrolling.
+// Waits likewise, for a count that is known after unrolling.
 __device__ __forceinline__ void wait_for(int pending) {
   switch (pending) {
     case 0:
@@ -29,36 +30,36 @@ __device__ __forceinline__ void wait_for(int pending) {
   }
 }
 
-// No instruction: keeps the compiler from moving uses of an accumulator across the asynchronous
-// span.
+// Keeps the compiler from moving uses of an accumulator across the asynchronous span. It emits no
+// instruction.
 template <int kCount>
 __device__ __forceinline__ void pin(float (&registers)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 
-// Low half of the matrix descriptor of a K-major FP8 tile of 128-byte rows in the 128-byte swizzle
-// (PTX ISA "Matrix Descriptor"): address >> 4 in bits 0-13, 1 in the unused leading offset. The
-// tile is 1024-byte aligned. Advances by bytes >> 4: 32 bytes along K, a multiple of 1024 along the
-// rows.
+// Returns the low half of the matrix descriptor of a K-major FP8 tile of 128-byte rows in the
+// 128-byte swizzle (PTX ISA "Matrix Descriptor"): address >> 4 in bits 0-13, and 1 in the unused
+// leading offset. The tile is 1024-byte aligned. The descriptor advances by bytes >> 4: by 32 bytes
+// along K, or by a multiple of 1024 along the rows.
 __device__ __forceinline__ u32 descriptor(u32 address) { return (address >> 4) | (1u << 16); }
-// High half: stride between groups of 8 rows (1024 bytes) >> 4 in bits 32-45, swizzle mode 1 (128
-// bytes) in bits 62-63.
+// The high half: the stride between groups of 8 rows (1024 bytes) >> 4 in bits 32-45, and swizzle
+// mode 1 (128 bytes) in bits 62-63.
 #define OCTILE_DESCRIPTOR_HIGH "0x40000040"
 
 // wgmma.fence; kSteps x wgmma.mma_async.sync.aligned.m64nNk32.f32.<a>.<b> d, a-desc, b-desc,
-// scale-d, 1, 1; wgmma.commit_group;  PTX 8.0, sm_90a. D[64,N] = A[64,32 kSteps] * B[N,32
-// kSteps]^T; d holds N/2 fp32 a thread: element 4 * j + {0, 1} is row lane / 4 (of the warp's 16),
-// columns 8 * j
-// + 2 * (lane % 4) + {0, 1}; + {2, 3} the same columns of row + 8. `a` and `b` are descriptors' low
-// halves. Asynchronous: wait after. (One asm statement for all: each costs NVRTC its N/2 operands
-// again.)
+// scale-d, 1, 1; wgmma.commit_group;  PTX 8.0, sm_90a. One WGMMA group: D[64,N] = A[64,32 kSteps] *
+// B[N,32 kSteps]^T, from zero. d holds N/2 fp32 a thread. Element 4 * j + {0, 1} is row lane / 4 of
+// the warp's 16, columns 8 * j + 2 * (lane % 4) + {0, 1}. Element 4 * j + {2, 3} is the same
+// columns of row + 8. `a` and `b` are low halves of descriptors. The group is asynchronous and
+// needs a wait. It is one asm statement, because each statement costs NVRTC its N/2 operands again.
 template <int kN>
 struct Mma;
 
-// The accumulators' constraint, OCTILE_WGMMA_OUTPUT: "=f", for the first step takes nothing from
-// them and NVRTC need not say what they were (2 % of a compile); or "+f", which keeps a kernel's
-// products in one set of registers where it computes several in turn (else 256x128 spills).
+// OCTILE_WGMMA_OUTPUT is the accumulators' constraint. With "=f" NVRTC need not track their old
+// values, which the first step ignores; that saves 2 % of a compile. With "+f" the groups of a
+// kernel that computes several strips in turn stay in one set of registers. Otherwise 256x128
+// spills.
 #define OCTILE_D2(i) OCTILE_WGMMA_OUTPUT(d[(i)]), OCTILE_WGMMA_OUTPUT(d[(i) + 1])
 #define OCTILE_D8(i) OCTILE_D2(i), OCTILE_D2((i) + 2), OCTILE_D2((i) + 4), OCTILE_D2((i) + 6)
 #define OCTILE_TEXT_16 "%0, %1, %2, %3, %4, %5, %6, %7"
@@ -99,7 +100,7 @@ struct Mma;
   "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32." types " {" OCTILE_TEXT_##n \
       "}, a, b, " scale_d ", 1, 1;\nadd.u32 a_low, a_low, 2;\nadd.u32 b_low, b_low, 2;\n"
 
-#define OCTILE_MMA_PRODUCT(n, a_operand, b_operand, steps)                        \
+#define OCTILE_MMA_GROUP(n, a_operand, b_operand, steps)                          \
   asm volatile(                                                                   \
       "{\n.reg .pred set, add;\n.reg .b32 a_low, b_low, high;\n.reg .b64 a, b;\n" \
       "mov.b32 a_low, " a_operand ";\nmov.b32 b_low, " b_operand                  \
@@ -116,14 +117,14 @@ struct Mma;
   OCTILE_MMA_STEPS_2(n, types)       \
   OCTILE_MMA_STEP(n, types, "add") OCTILE_MMA_STEP(n, types, "add")
 
-#define OCTILE_MMA(n, steps, types, a_operand, b_operand)                               \
-  template <>                                                                           \
-  struct Mma<n> {                                                                       \
+#define OCTILE_MMA(n, steps, types, a_operand, b_operand)                             \
+  template <>                                                                         \
+  struct Mma<n> {                                                                     \
     __device__ static __forceinline__ void issue(float (&d)[(n) / 2], u32 a, u32 b) { \
-      OCTILE_MMA_PRODUCT(n, a_operand, b_operand, OCTILE_MMA_STEPS_##steps(n, types));  \
-    }                                                                                   \
+      OCTILE_MMA_GROUP(n, a_operand, b_operand, OCTILE_MMA_STEPS_##steps(n, types));  \
+    }                                                                                 \
   };
-// The operand numbers after an instruction's n / 2 accumulators: A, B.
+// The numbers of the operands A and B, which follow the n / 2 accumulators.
 #define OCTILE_OPERANDS_16 "%8", "%9"
 #define OCTILE_OPERANDS_32 "%16", "%17"
 #define OCTILE_OPERANDS_48 "%24", "%25"
@@ -141,9 +142,9 @@ struct Mma;
 #define OCTILE_OPERANDS_240 "%120", "%121"
 #define OCTILE_OPERANDS_256 "%128", "%129"
 
-// Specialises Mma for one n, a product of so many steps (1, 2 or 4: 32, 64 or 128 of K) and one
-// pair of element types ("e4m3.e5m2": A's, then B's). A kernel asks for what it uses, inside
-// namespace wgmma: every n would cost NVRTC 27 ms a compile.
+// Specialises Mma for one n, a group of 1, 2 or 4 steps (32, 64 or 128 of K) and one pair of
+// element types ("e4m3.e5m2": A's, then B's). A kernel instantiates inside namespace wgmma what it
+// uses, because all values of n would cost NVRTC 27 ms a compile.
 #define OCTILE_INSTANTIATE_MMA(n, steps, types) \
   OCTILE_MMA_OPERANDS(n, steps, types, OCTILE_OPERANDS(n))
 #define OCTILE_OPERANDS(n) OCTILE_OPERANDS_##n
