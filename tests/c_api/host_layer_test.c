@@ -1,5 +1,5 @@
-/* Uses the public header and liboctile.so from C: plans on the host, quantises both operands, multiplies
- * them, and compares with sums computed here. */
+/* Uses the public header and liboctile.so from C: plans on the host, quantises both operands,
+ * multiplies them, and compares with sums computed here. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

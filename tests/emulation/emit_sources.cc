@@ -247,8 +247,7 @@ struct Written {
 
 Written write(const Kernel& kernel, int index) {
   const auto& [problem, config] = kernel;
-  const auto emitted =
-      emit(problem, config, *find_device("h200"), embedded_templates()).value();
+  const auto emitted = emit(problem, config, *find_device("h200"), embedded_templates()).value();
   const std::string name = fmt::format("kernel_{}", index);
   std::string text = emitted.source.substr(emitted.source.find("#line 1 \"prologue\""));
   text = replace_all(text, emitted.name, name);

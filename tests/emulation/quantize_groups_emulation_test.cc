@@ -98,10 +98,10 @@ void run(const Variant& v, GroupCase& c) {
     const auto other = rows_of(c, input.data(), input_cols, c.ldx, input_bytes);
     emulation::readable.insert(emulation::readable.end(), other.begin(), other.end());
   }
-  emulation::readable.insert(
-      emulation::readable.end(),
-      {words, bytes(table.data(), std::ssize(table) * 4),
-       bytes(args.encode_scale, std::ssize(c.encode_scale) * 4), bytes(args.x_scale, std::ssize(c.x_scale))});
+  emulation::readable.insert(emulation::readable.end(),
+                             {words, bytes(table.data(), std::ssize(table) * 4),
+                              bytes(args.encode_scale, std::ssize(c.encode_scale) * 4),
+                              bytes(args.x_scale, std::ssize(c.x_scale))});
   emulation::writable = rows_of(c, args.q, args.cols, args.ldq, 1);
   emulation::writable.insert(
       emulation::writable.end(),
@@ -171,7 +171,8 @@ TEST_F(QuantizeGroupsEmulation, ManyGroupsEqualTheReference) {
   std::vector<GroupSizes> sizes = tests::many_groups(2);
   for (const Variant& v : grouped()) {
     const bool plain = v.problem.q.scale == ScaleFormat::kF32;
-    if (v.problem.grouping != Grouping::kContiguous || v.problem.x.dtype != DType::kBF16 || !plain) {
+    if (v.problem.grouping != Grouping::kContiguous || v.problem.x.dtype != DType::kBF16 ||
+        !plain) {
       continue;
     }
     compare(v, 8, sizes.front(), Fill::kNormal);

@@ -40,8 +40,7 @@ TEST(QuantizeCandidatesNvrtc, HardlyAnyOfAShortlistSpills) {
                            "quantize rows=? cols=7168 x=fp32 q=e4m3:128x128 out=row",
                            "quantize rows=? cols=7168 x=bf16 q=e4m3:row out=row"}) {
     const tuner::TuningTask task{*parse_problem(text), 4096};
-    const auto list =
-        explore(task, *find_device("h200"), {.liked = 4, .different = 1}).shortlist;
+    const auto list = explore(task, *find_device("h200"), {.liked = 4, .different = 1}).shortlist;
     ASSERT_EQ(list.size(), 5U) << text;
     for (const tuner::Ranked& ranked : list)
       compile(**nvrtc, task, std::get<QuantizeConfig>(ranked.config), count);

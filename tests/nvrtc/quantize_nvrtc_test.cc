@@ -80,8 +80,8 @@ void compile_and_check(const QuantizeProblem& problem, const QuantizeConfig& con
 }
 
 // Compiles every granularity, scale format, rounding and output, or the part of them that
-// OCTILE_TESTS says; the types take turns. With OCTILE_SWEEP=1, compiles every combination with every
-// type.
+// OCTILE_TESTS says; the types take turns. With OCTILE_SWEEP=1, compiles every combination with
+// every type.
 TEST_F(QuantizeNvrtc, EveryCellCompilesWithoutSpills) {
   const bool sweep = std::getenv("OCTILE_SWEEP") != nullptr;
   const auto cells = sweep ? tests::quantize_cells(7168)

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "generator/core/device_spec.h"
-#include "generator/gemm/config.h"
 #include "generator/families.h"
+#include "generator/gemm/config.h"
 
 namespace octile::tests {
 

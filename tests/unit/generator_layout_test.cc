@@ -102,9 +102,9 @@ TEST(Layout, RefusesWhatTheTableLacks) {
   using F = ScaleFormat;
   const std::vector<TensorType> refused{
       {DType::kBF16, G::kNone, F::kNone}, {DType::kE4M3, G::kNone, F::kNone},
-      e4m3(G::k128x128, F::kUe8m0x4),  e4m3(G::k1x128, F::kE8M0),
+      e4m3(G::k128x128, F::kUe8m0x4),     e4m3(G::k1x128, F::kE8M0),
       e4m3(G::k1x128, F::kNone),          e4m3(G::k1x32, F::kF32),
-      e4m3(G::k32x32, F::kUe8m0x4),    e4m3(G::kPerTensor, F::kE8M0),
+      e4m3(G::k32x32, F::kUe8m0x4),       e4m3(G::kPerTensor, F::kE8M0),
   };
   for (const TensorType& type : refused) {
     for (const bool transposed : {false, true}) {

@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "generator/quantize/fused_source.h"
 #include "generator/quantize/config.h"
+#include "generator/quantize/fused_source.h"
 
 namespace octile {
 namespace {

@@ -6,8 +6,8 @@
 #include <set>
 
 #include "generator/families.h"
-#include "generator/quantize/resources.h"
 #include "generator/quantize/emit.h"
+#include "generator/quantize/resources.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/quantize_cells.h"
 
@@ -121,15 +121,15 @@ TEST(QuantizeEstimate, IsNotBelowTheFloor) {
     const double floor = static_cast<double>(rows) * 7168 * 3 / 4.3e6;
     for (const QuantizeConfig& c : candidates(rowwise(), rows, h200()).admitted)
       EXPECT_GE(estimate_us(c, rowwise(), rows, h200()), floor) << to_text(c);
-    EXPECT_LE(estimate_us(default_config(rowwise(), rows, h200()), rowwise(), rows, h200()), 1.1 * floor + 10);
+    EXPECT_LE(estimate_us(default_config(rowwise(), rows, h200()), rowwise(), rows, h200()),
+              1.1 * floor + 10);
   }
 }
 
 TEST(QuantizeEstimate, PrefersSmallTilesWhereThereAreFew) {
   const QuantizeConfig large{8, 256, 64, 16};
   const QuantizeConfig small{1, 256, 128, 8};
-  EXPECT_LT(estimate_us(small, rowwise(), 16, h200()),
-            estimate_us(large, rowwise(), 16, h200()));
+  EXPECT_LT(estimate_us(small, rowwise(), 16, h200()), estimate_us(large, rowwise(), 16, h200()));
   EXPECT_LT(estimate_us(large, rowwise(), 16384, h200()),
             estimate_us(small, rowwise(), 16384, h200()));
 }

@@ -1,6 +1,6 @@
 // Sizes of grouped and swizzled outputs.
-#include "generator/quantize/layout.h"
 #include "generator/families.h"
+#include "generator/quantize/layout.h"
 
 #include <gtest/gtest.h>
 
@@ -33,7 +33,8 @@ std::int64_t most_columns(std::int64_t rows, std::int64_t groups) {
 TEST(QuantizeLayout, ContiguousColumnsAreTheLeastUpperBound) {
   for (const std::int64_t groups : {0, 1, 2, 3}) {
     for (const std::int64_t rows : {0, 1, 2, 127, 128, 129, 257, 300}) {
-      EXPECT_EQ(contiguous_columns(rows, groups), most_columns(rows, groups)) << rows << " " << groups;
+      EXPECT_EQ(contiguous_columns(rows, groups), most_columns(rows, groups))
+          << rows << " " << groups;
     }
   }
 }
@@ -91,7 +92,8 @@ TEST(QuantizeLayout, RefusesCountsOfGroups) {
 
 // The grid of a launch holds every tile that any division of the rows into groups can need.
 TEST(QuantizeLayout, GridsHoldEveryPacking) {
-  QuantizeProblem p = problem("quantize rows=? cols=300 x=bf16 q=e4m3:1x128 out=both group=contiguous");
+  QuantizeProblem p =
+      problem("quantize rows=? cols=300 x=bf16 q=e4m3:1x128 out=both group=contiguous");
   const QuantizeConfig c{128, 128, 256, 3, true};
   EXPECT_EQ(group_walk_of(p), GroupWalk::kGroupByGroup);
   EXPECT_EQ(launch_blocks(p, c, 1000, 7).value(), (1000 / 128 + 7) * 3);

@@ -152,10 +152,9 @@ TEST(SupportMatrix, QuantizeSupportIsWhatTheKernelsDo) {
   for_each_quantize([&](const QuantizeProblem& p) {
     const Granularity g = p.q.granularity;
     const bool mx = g == Granularity::k1x32 || g == Granularity::k32x32;
-    const bool format =
-        mx ? p.q.scale == ScaleFormat::kE8M0
-           : fp32_in_memory(p.q) || p.q.scale == ScaleFormat::kBF16 ||
-                 (g == Granularity::k1x128 && p.q.scale == ScaleFormat::kUe8m0x4);
+    const bool format = mx ? p.q.scale == ScaleFormat::kE8M0
+                           : fp32_in_memory(p.q) || p.q.scale == ScaleFormat::kBF16 ||
+                                 (g == Granularity::k1x128 && p.q.scale == ScaleFormat::kUe8m0x4);
     const bool expected = !is_fp8(p.x.dtype) && format;
     supported += expected ? 1 : 0;
     ASSERT_EQ(check_supported(p).has_value(), expected) << to_text(p);

@@ -88,7 +88,8 @@ void check_packed(const QuantizeProblem& problem, const GroupSizes& sizes) {
 TEST(ReferenceGroups, ContiguousTransposedGroupsEqualEachAlone) {
   for (const char* q : {"e4m3:tensor", "e5m2:1x128", "e4m3:1x128:ue8m0x4", "e4m3:1x32"}) {
     const auto problem = std::get<QuantizeProblem>(
-        parse_problem(fmt::format("quantize rows=? cols=140 x=bf16 q={} out=col group=contiguous", q))
+        parse_problem(
+            fmt::format("quantize rows=? cols=140 x=bf16 q={} out=col group=contiguous", q))
             .value());
     for (const GroupSizes& sizes : tests::few_groups()) check_packed(problem, sizes);
   }
@@ -99,7 +100,8 @@ TEST(ReferenceGroups, ContiguousTransposedGroupsEqualEachAlone) {
 TEST(ReferenceGroups, ContiguousRowsEqualTheTensorOfAllRows) {
   for (const char* q : {"e4m3:row", "e5m2:1x128", "e4m3:1x128:ue8m0x4", "e4m3:1x32"}) {
     const auto problem = std::get<QuantizeProblem>(
-        parse_problem(fmt::format("quantize rows=? cols=140 x=fp32 q={} out=row group=contiguous", q))
+        parse_problem(
+            fmt::format("quantize rows=? cols=140 x=fp32 q={} out=row group=contiguous", q))
             .value());
     const GroupSizes sizes{"some", {0, 3, 130, 0, 7}};
     GroupCase all = tests::make_group_case(problem, 140, sizes, Fill::kMixed);

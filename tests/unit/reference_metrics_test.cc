@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/reference/cast.h"
-#include "runtime/families/quantize/reference_dequantize.h"
 #include "runtime/families/quantize/reference.h"
+#include "runtime/families/quantize/reference_dequantize.h"
+#include "runtime/reference/cast.h"
 #include "runtime/reference/synthetic.h"
 
 namespace octile::reference {

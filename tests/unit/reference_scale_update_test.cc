@@ -26,7 +26,8 @@ State update(State s, AmaxChoice choice, const QuantizeProblem& p = delayed(), i
              float share = 0) {
   const auto tensors = static_cast<std::int64_t>(s.encode_scale.size());
   const auto length = static_cast<std::int64_t>(s.history.size()) / tensors;
-  update_scales(p, {s.history.data(), s.encode_scale.data(), tensors, length, choice, margin, share});
+  update_scales(p,
+                {s.history.data(), s.encode_scale.data(), tensors, length, choice, margin, share});
   return s;
 }
 
@@ -64,13 +65,15 @@ TEST(ScaleUpdate, ZeroAndWhatIsNotFiniteKeepTheScale) {
 }
 
 TEST(ScaleUpdate, MarginFormatAndEpsilon) {
-  EXPECT_EQ(update({{7}, {1}}, AmaxChoice::kLatest, delayed(), 3).encode_scale, std::vector<float>{8});
-  EXPECT_EQ(update({{7}, {1}}, AmaxChoice::kLatest, delayed(), -1).encode_scale, std::vector<float>{128});
+  EXPECT_EQ(update({{7}, {1}}, AmaxChoice::kLatest, delayed(), 3).encode_scale,
+            std::vector<float>{8});
+  EXPECT_EQ(update({{7}, {1}}, AmaxChoice::kLatest, delayed(), -1).encode_scale,
+            std::vector<float>{128});
   EXPECT_EQ(update({{7}, {1}}, AmaxChoice::kLatest, delayed(DType::kE5M2)).encode_scale,
             std::vector<float>{8192});
-  EXPECT_EQ(
-      update({{6}, {1}}, AmaxChoice::kLatest, delayed(DType::kE4M3, ScaleFormat::kF32Pow2)).encode_scale,
-      std::vector<float>{64});  // 74.67, rounded down
+  EXPECT_EQ(update({{6}, {1}}, AmaxChoice::kLatest, delayed(DType::kE4M3, ScaleFormat::kF32Pow2))
+                .encode_scale,
+            std::vector<float>{64});  // 74.67, rounded down
   QuantizeProblem p = delayed();
   p.amax_epsilon = 14;
   EXPECT_EQ(update({{7}, {1}}, AmaxChoice::kLatest, p).encode_scale, std::vector<float>{32});

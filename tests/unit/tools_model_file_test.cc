@@ -8,8 +8,8 @@
 #include <string>
 
 #include "generator/core/recipe.h"
-#include "generator/gemm/passes.h"
 #include "generator/families.h"
+#include "generator/gemm/passes.h"
 
 namespace octile::tools {
 namespace {

@@ -249,7 +249,8 @@ TEST(TunerSearch, TheBudgetIsKept) {
     const auto result = search(bench, Budget(clock, seconds));
     ASSERT_TRUE(result);
     // One candidate may still be in verification when time is up.
-    EXPECT_LE(clock() - began, seconds + gpu.verify_seconds + 2 * gpu.measurement_seconds) << seconds;
+    EXPECT_LE(clock() - began, seconds + gpu.verify_seconds + 2 * gpu.measurement_seconds)
+        << seconds;
     if (result->outcome == Outcome::kOutOfTime) {
       EXPECT_EQ(result->winner, 0);
     }

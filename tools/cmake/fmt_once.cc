@@ -1,5 +1,6 @@
 // Compiles fmt's formatter once for all components: see octile_fmt in octile_room.cmake.
-// <fmt/format-inl.h> defines what <fmt/format.h> only declares. Its templates are instantiated here.
+// <fmt/format-inl.h> defines what <fmt/format.h> only declares. Its templates are instantiated
+// here.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE
