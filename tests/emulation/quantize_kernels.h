@@ -60,6 +60,8 @@ void checked_store(void* p, T value) {
 }  // namespace octile::emulation
 
 #define OCTILE_EMITTED 1
+// The order of the emitter: each file uses those before it.
+// clang-format off
 #include "templates/lib/types.cuh"
 
 namespace cast {
@@ -155,23 +157,24 @@ inline float near_reciprocal(float a) { return 1.0F / a; }
 }  // namespace arithmetic
 
 // The files are included in the emitter's order.
-#include "templates/lib/math.cuh"
 #include "templates/lib/reduce.cuh"
-#include "templates/quantize/bias.cuh"
+#include "templates/quantize/elements.cuh"
+#include "templates/quantize/patch.cuh"
+#include "templates/quantize/first_pass.cuh"
+#include "templates/quantize/scale.cuh"
+#include "templates/quantize/ordered_scales.cuh"
 #include "templates/quantize/codes.cuh"
 #include "templates/quantize/columns.cuh"
-#include "templates/quantize/elements.cuh"
-#include "templates/quantize/first_pass.cuh"
-#include "templates/quantize/fused.cuh"
+#include "templates/quantize/groups.cuh"
+#include "templates/quantize/shard.cuh"
+#include "templates/lib/math.cuh"
 #include "templates/quantize/fused_table.cuh"
 #include "templates/quantize/fused_values.cuh"
-#include "templates/quantize/groups.cuh"
-#include "templates/quantize/norm.cuh"
-#include "templates/quantize/ordered_scales.cuh"
-#include "templates/quantize/patch.cuh"
-#include "templates/quantize/scale.cuh"
+#include "templates/quantize/fused.cuh"
 #include "templates/quantize/scaled.cuh"
-#include "templates/quantize/shard.cuh"
+#include "templates/quantize/bias.cuh"
+#include "templates/quantize/norm.cuh"
+// clang-format on
 // clang-format on
 
 namespace octile::emulation {
