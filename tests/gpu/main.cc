@@ -52,7 +52,12 @@ long property_of(const testing::TestResult& result, const char* key) {
   return 0;
 }
 
-// What the tests counted, and the seconds each took.
+double seconds(testing::TimeInMillis milliseconds) {
+  constexpr double kMilliseconds = 1000;
+  return static_cast<double>(milliseconds) / kMilliseconds;
+}
+
+// The counts of all tests, and the seconds each took.
 struct Totals {
   long ran = 0, skipped = 0;
   nlohmann::ordered_json results, cases, seconds;
@@ -63,8 +68,7 @@ Totals totals() {
   for_each_test([&](const std::string& name, const testing::TestInfo& test) {
     const testing::TestResult& result = *test.result();
     t.results[name] = outcome_of(result);
-    constexpr double kMilliseconds = 1000;
-    t.seconds[name] = static_cast<double>(result.elapsed_time()) / kMilliseconds;
+    t.seconds[name] = seconds(result.elapsed_time());
     const long ran = property_of(result, octile::tests::kCasesRan);
     const long skipped = property_of(result, octile::tests::kCasesSkipped);
     if (ran + skipped == 0) return;
@@ -83,6 +87,7 @@ void write_report(const char* path) {
   report["device"] = GpuSession::get()->device().full_name;
   report["driver"] = GpuSession::get()->driver()->version_text();
   report["set"] = octile::tests::runs_all_cases() ? "all" : "covering";
+  report["total_seconds"] = seconds(testing::UnitTest::GetInstance()->elapsed_time());
   report["results"] = std::move(t.results);
   report["cases"] = std::move(t.cases);
   report["seconds"] = std::move(t.seconds);
