@@ -1,5 +1,5 @@
 // The parameters of quantise kernels. Every kernel takes one struct by value. The device declares
-// the same structs: the templates assert their sizes, and tests/emulation every field's offset.
+// the same structs, and the templates assert their sizes.
 #pragma once
 
 #include <cstdint>

@@ -91,8 +91,8 @@ constexpr std::array kRows = std::to_array<SupportRow>({
 });
 
 Status check_sizes(const QuantizeProblem& p) {
-  const Status x = is_fp8(p.x.dtype) ? check_quantized_size("X[rows,cols]", p.x, p.rows, p.cols)
-                                     : check_plain_size("X[rows,cols]", p.x.dtype, p.rows, p.cols);
+  Status x = is_fp8(p.x.dtype) ? check_quantized_size("X[rows,cols]", p.x, p.rows, p.cols)
+                               : check_plain_size("X[rows,cols]", p.x.dtype, p.rows, p.cols);
   if (!x) return x;
   if (!is_fp8(p.q.dtype)) return check_plain_size("Q[rows,cols]", p.q.dtype, p.rows, p.cols);
   if (p.output != QuantizeOutput::kTransposed) {

@@ -29,7 +29,7 @@ class TunerTest : public GpuTest {
     options.engine.writable_root = cache.path();
     library = std::make_unique<Library>(std::move(options));
     session = std::move(*octile::GpuSession::open("cuda:0"));
-    shop = std::move(*TunerContext::open(*library, *session));
+    context = std::move(*TunerContext::open(*library, *session));
   }
 
   static TuningTask task(std::int64_t m, std::int64_t n, std::int64_t k) {
@@ -42,12 +42,12 @@ class TunerTest : public GpuTest {
   test::TempFolder cache;
   std::unique_ptr<Library> library;
   std::unique_ptr<octile::GpuSession> session;
-  std::unique_ptr<TunerContext> shop;
+  std::unique_ptr<TunerContext> context;
 };
 
 TEST_F(TunerTest, ASmallSearchEndsInTimeWithARightWinner) {
   constexpr double kBudgetSeconds = 20;
-  GpuDecider decider(*shop, {});
+  GpuDecider decider(*context, {});
   const cache::TuningFile file(cache.path(), true);
   RunOptions options;
   options.budget_seconds = kBudgetSeconds;
@@ -79,15 +79,16 @@ TEST_F(TunerTest, ASmallSearchEndsInTimeWithARightWinner) {
 }
 
 // What the record says, built anew and run on operands of its own.
-void expect_right(TunerContext& shop, const cache::TuningRecord& record) {
+void expect_right(TunerContext& context, const cache::TuningRecord& record) {
   const QuantizeProblem problem = std::get<QuantizeProblem>(*parse_problem(record.problem));
   const auto config = parse_quantize_config(record.winner.config);
   ASSERT_TRUE(config) << record.winner.config;
-  const octile::GpuSession& gpu = shop.gpu;
-  auto built = shop.library.engine.build(Problem(problem), *config, gpu.spec());
+  const octile::GpuSession& gpu = context.gpu;
+  auto built = context.library.engine.build(Problem(problem), *config, gpu.spec());
   ASSERT_TRUE(built) << built.error().message;
-  const auto kernel = FixedKernel<QuantizeProblem>::load(
-      shop.library, gpu.driver(), gpu.ordinal(), gpu.spec(), problem, *config, std::move(*built));
+  const auto kernel =
+      FixedKernel<QuantizeProblem>::load(context.library, gpu.driver(), gpu.ordinal(), gpu.spec(),
+                                         problem, *config, std::move(*built));
   ASSERT_TRUE(kernel) << kernel.error().message;
   const auto slots = make_slots(gpu, problem, record.tokens, 1, 77);
   ASSERT_TRUE(slots) << slots.error().message;
@@ -113,7 +114,7 @@ TEST_F(TunerTest, AQuantiserSearchEndsInTimeWithARightWinner) {
   all.insert(all.end(), covering.begin(), covering.end());
   for (const char* text : choose_cases(all, covering)) {
     SCOPED_TRACE(text);
-    GpuDecider decider(*shop, {});
+    GpuDecider decider(*context, {});
     const test::TempFolder folder;
     const cache::TuningFile file(folder.path(), true);
     RunOptions options;
@@ -137,16 +138,16 @@ TEST_F(TunerTest, AQuantiserSearchEndsInTimeWithARightWinner) {
     fmt::print("{}: {} of {} compiled, {} spilled, {:.2f} s: {:.2f} us by {}, gain {:.3f}\n", text,
                record.counts.compiled, record.counts.admitted, decision.spilled, decision.seconds,
                record.winner.median_us, record.winner.config, record.gain);
-    expect_right(*shop, record);
+    expect_right(*context, record);
   }
 }
 
 // A bench whose candidate 1 gets one element in the middle of the output wrong.
 class SabotagedBench final : public Bench {
  public:
-  SabotagedBench(TunerContext& shop, GemmBench& bench, std::int64_t m, std::int64_t n,
-                 GemmVerifier gate)
-      : shop_(shop), bench_(bench), m_(m), n_(n), verifier_(std::move(gate)) {}
+  SabotagedBench(TunerContext& context, GemmBench& bench, std::int64_t m, std::int64_t n,
+                 GemmVerifier verifier)
+      : shop_(context), bench_(bench), m_(m), n_(n), verifier_(std::move(verifier)) {}
 
   int candidates() const override { return bench_.candidates(); }
   std::optional<int> variant_of(int candidate) const override {
@@ -189,23 +190,23 @@ TEST_F(TunerTest, AWrongCandidateIsCaughtAndNeverTimed) {
   const TuningTask q = task(200, 2112, 1152);
   const auto& product = std::get<GemmProblem>(q.problem);
   const auto exploration = explore(q, session->spec(), {.liked = 4, .different = 2});
-  auto bench = GemmBench::create(*shop, product, q.tokens, exploration.shortlist, 7);
+  auto bench = GemmBench::create(*context, product, q.tokens, exploration.shortlist, 7);
   ASSERT_TRUE(bench) << bench.error().message;
   const GemmSlot& slot = (*bench)->slots().front();
-  auto gate = GemmVerifier::create(*session, shop->inspect_bf16, product, slot.a, slot.b, 7);
-  ASSERT_TRUE(gate) << gate.error().message;
+  auto verifier = GemmVerifier::create(*session, context->inspect_bf16, product, slot.a, slot.b, 7);
+  ASSERT_TRUE(verifier) << verifier.error().message;
   // What every element is compared with has to be there first.
   const std::vector<int> first{0};
   (*bench)->start_builds(first);
   while (!(*bench)->build(0, 1)) {
   }
   ASSERT_TRUE((*bench)->verify(0)->right);
-  const auto accepted = gate->check([&](const GemmArguments& args, CUstream stream) {
+  const auto accepted = verifier->check([&](const GemmArguments& args, CUstream stream) {
     return (*bench)->kernel(0).run(args, stream);
   });
   ASSERT_TRUE(accepted && accepted->right);
 
-  SabotagedBench sabotaged(*shop, **bench, q.tokens, product.n, std::move(*gate));
+  SabotagedBench sabotaged(*context, **bench, q.tokens, product.n, std::move(*verifier));
   const auto result = search(sabotaged, Budget(steady_clock(), 30));
   ASSERT_TRUE(result) << result.error().message;
   ASSERT_EQ(result->dropped.size(), 1);
@@ -216,8 +217,8 @@ TEST_F(TunerTest, AWrongCandidateIsCaughtAndNeverTimed) {
 }
 
 TEST_F(TunerTest, TheDeviceSaysItsClocks) {
-  if (!shop->telemetry.missing().empty()) GTEST_SKIP() << shop->telemetry.missing();
-  const DeviceTelemetry state = shop->telemetry.read();
+  if (!context->telemetry.missing().empty()) GTEST_SKIP() << context->telemetry.missing();
+  const DeviceTelemetry state = context->telemetry.read();
   EXPECT_GT(state.sm_clock_mhz, 100);
   EXPECT_GT(state.memory_clock_mhz, 100);
   EXPECT_GT(state.power_watts, 10);

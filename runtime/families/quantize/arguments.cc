@@ -238,7 +238,8 @@ octile_quantize_args QuantizeArguments::call() const {
   const auto pointer = [](const auto& feature) {
     return feature.struct_size == 0 ? nullptr : &feature;
   };
-  octile_quantize_args args = *this;
+  octile_quantize_args args =
+      *this;  // NOLINT(cppcoreguidelines-slicing): features follow by pointer
   args.groups = pointer(groups);
   args.shard = pointer(shard);
   args.delayed = pointer(delayed);
