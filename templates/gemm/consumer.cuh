@@ -16,8 +16,7 @@ namespace gemm {
 
 // A WGMMA group multiplies one strip of 64 rows over kPromote of K. A consumer issues
 // kBlockGroups of them for a K-block, kParts for each strip.
-constexpr int kParts = 128 / cfg::kPromote;
-constexpr int kBlockGroups = kStrips * kParts;
+enum : int { kParts = 128 / cfg::kPromote, kBlockGroups = kStrips * kParts };
 
 // Hands a stage back: one arrival for each warp, at every CTA that shares the stage's operands.
 // __syncwarp puts every lane's reads before it.
@@ -39,6 +38,46 @@ __device__ __forceinline__ void issue(const ConsumerThread& self, int stage, int
   const u32 b = self.b_descriptor + stage * (cfg::kBStageBytes >> 4);
   const int k = group % kParts * cfg::kPromote >> 4;
   wgmma::Mma<2 * kSums>::issue(partial, a + k, b + k);
+}
+
+// Sums kUnroll consecutive K-blocks into acc with kInFlight WGMMA groups in flight, each with
+// partial sums of its own. Each promotion is followed by the issue of one more group, so the tensor
+// core works while the CUDA cores promote.
+template <typename Scale, int kSums>
+__device__ __forceinline__ void multiply_in_flight(const ConsumerThread& self, Ring& ring,
+                                                   float (&acc)[kStrips][kSums]) {
+  constexpr int kGroups = cfg::kUnroll * kBlockGroups;
+  constexpr int kInFlight = cfg::kInFlight;
+  static_assert(kInFlight <= kGroups, "WGMMA groups to have in flight");
+  int stage[cfg::kUnroll];
+  float partial[kInFlight][kSums];
+  typename Scale::Factors factors[kInFlight];
+#pragma unroll
+  for (int step = 0; step < kGroups + kInFlight; ++step) {
+    const int i = step % kInFlight;
+    const int done = step - kInFlight;
+    if (done >= 0) {
+      wgmma::wait_for<kInFlight - 1>(min(kInFlight, kGroups - done) - 1);
+      wgmma::pin(partial[i]);
+      if ((done + 1) % kBlockGroups == 0) {
+        release_stage(self.smem, stage[done / kBlockGroups], self.lane);
+      }
+      Scale::promote(acc[done / kParts % kStrips], partial[i], factors[i]);
+    }
+    if (step < kGroups) {
+      const int group = step % kBlockGroups;
+      int& at = stage[step / kBlockGroups];
+      if (group == 0) {
+        at = ring.stage;
+        mbarrier::wait(self.smem.full(at), ring.phase);
+        ring.advance();
+      }
+      // The scales are read before the stage can be handed back.
+      const typename Scale::StageScales read(self, at, group / kParts);
+      issue(self, at, group, partial[i]);
+      factors[i] = read.factors();
+    }
+  }
 }
 
 // Sums K-blocks, at least one, into acc, one WGMMA group at a time: while this warpgroup promotes,
@@ -68,61 +107,6 @@ __device__ __forceinline__ void multiply_serially(const ConsumerThread& self, Ri
       Scale::promote(acc[group / kParts], partial, factors);
     }
   } while (--k_blocks > 0);
-}
-
-// Sums kUnroll consecutive K-blocks into acc with kInFlight WGMMA groups in flight, each with
-// partial sums of its own. Each promotion is followed by the issue of one more group, so the tensor
-// core works while the CUDA cores promote.
-template <typename Scale, int kSums>
-__device__ __forceinline__ void multiply_in_flight(const ConsumerThread& self, Ring& ring,
-                                                   float (&acc)[kStrips][kSums]) {
-  constexpr int kGroups = cfg::kUnroll * kBlockGroups;
-  constexpr int kInFlight = cfg::kInFlight;
-  static_assert(kInFlight <= kGroups, "WGMMA groups to have in flight");
-  int stage[cfg::kUnroll];
-  float partial[kInFlight][kSums];
-  typename Scale::Factors factors[kInFlight];
-#pragma unroll
-  for (int step = 0; step < kGroups + kInFlight; ++step) {
-    const int i = step % kInFlight;
-    const int done = step - kInFlight;
-    if (done >= 0) {
-      wgmma::wait_for(min(kInFlight, kGroups - done) - 1);
-      wgmma::pin(partial[i]);
-      if ((done + 1) % kBlockGroups == 0) {
-        release_stage(self.smem, stage[done / kBlockGroups], self.lane);
-      }
-      Scale::promote(acc[done / kParts % kStrips], partial[i], factors[i]);
-    }
-    if (step < kGroups) {
-      const int group = step % kBlockGroups;
-      int& at = stage[step / kBlockGroups];
-      if (group == 0) {
-        at = ring.stage;
-        mbarrier::wait(self.smem.full(at), ring.phase);
-        ring.advance();
-      }
-      // The scales are read before the stage can be handed back.
-      const typename Scale::StageScales read(self, at, group / kParts);
-      issue(self, at, group, partial[i]);
-      factors[i] = read.factors();
-    }
-  }
-}
-
-// Sums a tile's K-blocks into acc.
-template <typename Scale, int kSums>
-__device__ __forceinline__ void accumulate(const ConsumerThread& self, Ring& ring, int k_blocks,
-                                           float (&acc)[kStrips][kSums]) {
-  if constexpr (cfg::kInFlight > 1) {
-#pragma unroll 1
-    for (; k_blocks >= cfg::kUnroll; k_blocks -= cfg::kUnroll) {
-      multiply_in_flight<Scale>(self, ring, acc);
-    }
-  }
-  // False if the loop above may leave none, or a rank of a split K may have none.
-  constexpr bool kSome = cfg::kInFlight == 1 && cfg::kSplits == 1;
-  if (kSome || k_blocks > 0) multiply_serially<Scale>(self, ring, k_blocks, acc);
 }
 
 }  // namespace gemm

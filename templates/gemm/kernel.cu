@@ -76,32 +76,10 @@ static_assert(cfg::kScaleBOffset >= cfg::kScaleAOffset + cfg::kStages * cfg::kSc
                   cfg::kBarrierOffset >= cfg::kScaleBOffset + cfg::kStages * cfg::kScaleBStageBytes,
               "the scales of A, those of B and the barriers do not overlap");
 
-// Sums a tile's K-blocks and stores it.
-template <int kSums>
-__device__ __forceinline__ void work_tile(const ConsumerThread& self, Ring& ring,
-                                          const KRange& range, const Source& from,
-                                          const Destination& to, const Tile& tile,
-                                          const Limits& limits) {
-  float acc[kStrips][kSums] = {};
-  accumulate<Scale>(self, ring, range.last - range.first, acc);
-  Scale::finish(from, self, tile, acc);
-  Output::store(to, self, tile, limits, acc);
-}
-
-// Sums this rank's K-blocks of a tile, exchanges the sums and stores this rank's share.
-__device__ __forceinline__ void work_share(const ConsumerThread& self, Ring& ring,
-                                           const KRange& range, const Source& from,
-                                           const Destination& to, const Tile& tile,
-                                           const Limits& limits, int rank, bool first_tile,
-                                           u32 phase) {
-  float acc[kStrips][kAccumulators] = {};
-  accumulate<Scale>(self, ring, range.last - range.first, acc);
-  Scale::finish(from, self, tile, acc);
-  Split::exchange(self, rank, first_tile, phase, acc);
-  Split::store_share(to, self, rank, tile, limits);
-}
-
 // A consumer warpgroup: all its tiles.
+//
+// It contains the loop over passes itself, because the compiler optimises a large function's body
+// again at each level it is inlined into (docs/experiments/gemm.md, v38).
 __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& from,
                                         const Destination& to, const Extents& e, int rank) {
   const ConsumerThread self(smem);
@@ -115,42 +93,35 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& 
     Walk::origin(position, e, rank, tile.m0, tile.n0);
     if constexpr (kHasTail) {
       if (position.is_tail()) {
-        work_tile<kTailAccumulators>(self, ring, range, from, to, tile, limits);
+        float acc[kStrips][kTailAccumulators] = {};
+        multiply_serially<Scale>(self, ring, range.last - range.first, acc);
+        Scale::finish(from, self, tile, acc);
+        Output::store(to, self, tile, limits, acc);
         continue;
       }
     }
+    float acc[kStrips][kAccumulators] = {};
+    int k_blocks = range.last - range.first;
+    if constexpr (cfg::kInFlight > 1) {
+#pragma unroll 1
+      for (; k_blocks >= cfg::kUnroll; k_blocks -= cfg::kUnroll) {
+        multiply_in_flight<Scale>(self, ring, acc);
+      }
+    }
+    // False if the loop above may leave none, or a rank of a split K may have none.
+    constexpr bool kSome = cfg::kInFlight == 1 && cfg::kSplits == 1;
+    if (kSome || k_blocks > 0) multiply_serially<Scale>(self, ring, k_blocks, acc);
+    Scale::finish(from, self, tile, acc);
     if constexpr (cfg::kSplits > 1) {
-      work_share(self, ring, range, from, to, tile, limits, rank, first_tile, phase);
+      Split::exchange(self, rank, first_tile, phase, acc);
       first_tile = false;
+      Split::store_share(to, self, rank, tile, limits);
       phase ^= 1;
     } else {
-      work_tile<kAccumulators>(self, ring, range, from, to, tile, limits);
+      Output::store(to, self, tile, limits, acc);
     }
   }
   Output::finish();
-}
-
-// The producer warpgroup: the first warps each take a role.
-__device__ __forceinline__ void produce_all(const SharedMemory& smem, const Source& from,
-                                            const Extents& e, int rank, int early_stages,
-                                            int prefetched_stages) {
-  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
-  if (warp == cfg::kConsumerWarpgroups * 4) {
-    if (elect_one()) {
-      tma::prefetch_map(from.a_map);
-      tma::prefetch_map(from.b_map);
-      produce<Walk, Scale>(smem, from, e, rank, early_stages);
-    }
-    __syncwarp();
-  } else if (warp == cfg::kConsumerWarpgroups * 4 + 1) {
-    if constexpr (Scale::kHasScaleWarp) {
-      publish_scales<Walk, Scale>(smem, from, e, rank, early_stages);
-      __syncwarp();
-    }
-  } else if (cfg::kPdlEarly && warp == cfg::kConsumerWarpgroups * 4 + 2) {
-    if (elect_one()) prefetch_weights<Walk>(smem, from, e, rank, prefetched_stages);
-    __syncwarp();
-  }
 }
 
 __device__ __forceinline__ void init_barriers(const SharedMemory& smem) {
@@ -213,9 +184,27 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
   gemm::init_barriers(smem);
   if constexpr (cfg::kPdlEarly) let_next_kernel_start();
 
-  if (threadIdx.x >= cfg::kConsumerWarpgroups * 128) {
+  if (threadIdx.x >= gemm::kConsumerThreads) {
     release_registers<cfg::kProducerRegisters>();
-    gemm::produce_all(smem, from, extents, rank, early_stages, prefetched_stages);
+    const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
+    if (warp == cfg::kConsumerWarpgroups * 4) {
+      if (elect_one()) {
+        tma::prefetch_map(from.a_map);
+        tma::prefetch_map(from.b_map);
+        gemm::produce<gemm::Walk, gemm::Scale>(smem, from, extents, rank, early_stages);
+      }
+      __syncwarp();
+    } else if (warp == cfg::kConsumerWarpgroups * 4 + 1) {
+      if constexpr (gemm::Scale::kHasScaleWarp) {
+        gemm::publish_scales<gemm::Walk, gemm::Scale>(smem, from, extents, rank, early_stages);
+        __syncwarp();
+      }
+    } else if (cfg::kPdlEarly && warp == cfg::kConsumerWarpgroups * 4 + 2) {
+      if (elect_one()) {
+        gemm::prefetch_weights<gemm::Walk>(smem, from, extents, rank, prefetched_stages);
+      }
+      __syncwarp();
+    }
   } else {
     acquire_registers<cfg::kConsumerRegisters>();
     gemm::consume(smem, from, to, extents, rank);

@@ -7,22 +7,25 @@
 
 namespace gemm {
 
-constexpr int kWgmmaK = 32;  // K of one FP8 instruction
-// A consumer owns strips of 64 rows. A tile of fewer than 64 rows loads and stores only its own
-// rows. The instruction still multiplies 64; the results of the others are never stored.
-constexpr int kRowsPerConsumer = cfg::kBlockM < 64 ? 64 : cfg::kBlockM / cfg::kConsumerWarpgroups;
-constexpr int kStrips = kRowsPerConsumer / 64;
-constexpr int kStripRows = cfg::kBlockM < 64 ? cfg::kBlockM : 64;
-constexpr int kAccumulators = cfg::kBlockN / 2;  // of a thread and strip
-constexpr int kConsumerThreads = 128 * cfg::kConsumerWarpgroups;
-// Tail tiles have fewer columns and use the same stages.
-constexpr bool kHasTail = cfg::kTailN > 0;
-constexpr int kTailAccumulators = (kHasTail ? cfg::kTailN : cfg::kBlockN) / 2;
-// CTAs of a cluster: those that share an operand, times those that share a tile's K.
-constexpr int kShareSize = cfg::kClusterM * cfg::kClusterN;
-constexpr int kClusterSize = kShareSize * cfg::kSplits;
-constexpr u16 kWholeCluster = (1u << kShareSize) - 1;  // as a multicast mask
-constexpr int kBarriers = 2 * cfg::kStages + 1 + (cfg::kSplits > 1 ? 2 : 0);
+// Enumerators, because NVRTC emits a variable for every constexpr, which costs a compile.
+enum : int {
+  kWgmmaK = 32,  // K of one FP8 instruction
+  // A consumer owns strips of 64 rows. A tile of fewer than 64 rows loads and stores only its own
+  // rows. The instruction still multiplies 64; the results of the others are never stored.
+  kRowsPerConsumer = cfg::kBlockM < 64 ? 64 : cfg::kBlockM / cfg::kConsumerWarpgroups,
+  kStrips = kRowsPerConsumer / 64,
+  kStripRows = cfg::kBlockM < 64 ? cfg::kBlockM : 64,
+  kAccumulators = cfg::kBlockN / 2,  // of a thread and strip
+  kConsumerThreads = 128 * cfg::kConsumerWarpgroups,
+  // Tail tiles have fewer columns and use the same stages.
+  kHasTail = cfg::kTailN > 0,
+  kTailAccumulators = (kHasTail ? cfg::kTailN : cfg::kBlockN) / 2,
+  // CTAs of a cluster: those that share an operand, times those that share a tile's K.
+  kShareSize = cfg::kClusterM * cfg::kClusterN,
+  kClusterSize = kShareSize * cfg::kSplits,
+  kWholeCluster = (1 << kShareSize) - 1,  // as a multicast mask
+  kBarriers = 2 * cfg::kStages + 1 + (cfg::kSplits > 1 ? 2 : 0),
+};
 
 static_assert(cfg::kBlockK == 128, "one K-block is one scale block");
 static_assert(kStrips * 64 * cfg::kConsumerWarpgroups == (cfg::kBlockM < 64 ? 64 : cfg::kBlockM),
@@ -31,9 +34,9 @@ static_assert(cfg::kSplits == 1 || (kShareSize == 1 && !cfg::kTmaStore),
               "a cluster splits or shares");
 static_assert(128 % cfg::kPromote == 0 && cfg::kPromote % kWgmmaK == 0, "promotion interval");
 static_assert(cfg::kClusterM == 1 || cfg::kClusterN == 1, "a cluster shares one operand");
-static_assert(!kHasTail ||
-                  (kClusterSize == 1 && 2 * cfg::kTailN == cfg::kBlockN && 128 % cfg::kBlockN == 0),
-              "a tail tile is half of a tile that lies in one scale block");
+static_assert(!kHasTail || (kClusterSize == 1 && 2 * cfg::kTailN == cfg::kBlockN &&
+                            128 % cfg::kBlockN == 0 && cfg::kInFlight == 1),
+              "a tail tile is half of a tile in one scale block, with one WGMMA group at a time");
 // The memory map: each region is large enough and ends before the next. (The regions of D and of
 // the scales are checked against their policies in kernel.cu.)
 static_assert(cfg::kAStageBytes >= cfg::kBlockM * cfg::kBlockK && cfg::kAStageBytes % 1024 == 0 &&

@@ -16,17 +16,17 @@ __device__ __forceinline__ void wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// Waits likewise, for a count that is known after unrolling.
+// Waits likewise, for a count of at most kMost that is known after unrolling.
+template <int kMost>
 __device__ __forceinline__ void wait_for(int pending) {
-  switch (pending) {
-    case 0:
-      return wait<0>();
-    case 1:
-      return wait<1>();
-    case 2:
-      return wait<2>();
-    default:
-      return wait<3>();
+  if constexpr (kMost == 0) {
+    wait<0>();
+  } else {
+    if (pending == kMost) {
+      wait<kMost>();
+    } else {
+      wait_for<kMost - 1>(pending);
+    }
   }
 }
 

@@ -76,7 +76,7 @@ std::vector<std::pair<int, int>> walk(int tiles_m, int tiles_n) {
                                                                        order);
        scheduler.valid(); scheduler.advance()) {
     std::pair<int, int>& tile = tiles.emplace_back();
-    scheduler.coordinates(tile.first, tile.second);
+    scheduler.coordinates(order, tile.first, tile.second);
   }
   return tiles;
 }
@@ -132,9 +132,9 @@ Walked walk_tail(const TileShares& shares, int ctas) {
          scheduler.valid(); scheduler.advance()) {
       int m = 0, column = 0;
       if (scheduler.is_tail()) {
-        scheduler.tail_coordinates(across, m, column);
+        scheduler.tail_coordinates(order, across, m, column);
       } else {
-        scheduler.coordinates(m, column);
+        scheduler.coordinates(order, m, column);
       }
       const int first =
           scheduler.is_tail() ? order.whole_across * kWidth + column * kTail : column * kWidth;

@@ -13,11 +13,12 @@ namespace gemm::output {
 // exchange: the ranks arrived on it when they initialised their barriers.
 template <typename Output>
 struct SplitK {
-  // Every rank sums its share of the tile's groups of 8 columns.
-  static constexpr int kColumnGroups = cfg::kBlockN / 8;
-  static constexpr int kShareGroups = ceil_div(kColumnGroups, cfg::kSplits);
-  static constexpr int kStagingBytes =
-      cfg::kSplits * kShareGroups * kStrips * kConsumerThreads * 16;
+  enum : int {
+    // Every rank sums its share of the tile's groups of 8 columns.
+    kColumnGroups = cfg::kBlockN / 8,
+    kShareGroups = ceil_div(kColumnGroups, cfg::kSplits),
+    kStagingBytes = cfg::kSplits * kShareGroups * kStrips * kConsumerThreads * 16,
+  };
 
   // Sends this rank's sums of the other ranks' shares into their shared memory, and waits for
   // theirs. The copies complete on the receiver's barrier, so no fence is needed and no rank reads
@@ -41,7 +42,20 @@ struct SplitK {
       if (self.lane < cfg::kSplits) mbarrier::arrive_cluster(self.smem.taken(), self.lane);
       mbarrier::wait(self.smem.taken(), phase ^ 1);
     }
-    send(self, rank, acc);
+    // One flat loop over the column groups, so that every accumulator's index is a constant.
+#pragma unroll
+    for (int group = 0; group < kColumnGroups; ++group) {
+      const int owner = ((group + 1) * cfg::kSplits - 1) / kColumnGroups;
+      const int first = kColumnGroups * owner / cfg::kSplits;
+      const u32 area = cluster_address(self.smem.d(), owner);
+      const u32 barrier = cluster_address(self.smem.gathered(), owner);
+#pragma unroll
+      for (int strip = 0; strip < kStrips; ++strip) {
+        store_async_16(area + gather_offset(rank, group - first, strip), acc[strip][4 * group],
+                       acc[strip][4 * group + 1], acc[strip][4 * group + 2],
+                       acc[strip][4 * group + 3], barrier);
+      }
+    }
     mbarrier::wait(self.smem.gathered(), phase);
   }
 
@@ -79,24 +93,6 @@ struct SplitK {
     return static_cast<u32>(((from * kShareGroups + group) * kStrips + strip) * kConsumerThreads +
                             static_cast<int>(threadIdx.x)) *
            16;
-  }
-
-  // One flat loop over the column groups, so that every accumulator's index is a constant.
-  __device__ static __forceinline__ void send(const ConsumerThread& self, int rank,
-                                              const float (&acc)[kStrips][kAccumulators]) {
-#pragma unroll
-    for (int group = 0; group < kColumnGroups; ++group) {
-      const int owner = ((group + 1) * cfg::kSplits - 1) / kColumnGroups;
-      const int first = kColumnGroups * owner / cfg::kSplits;
-      const u32 area = cluster_address(self.smem.d(), owner);
-      const u32 barrier = cluster_address(self.smem.gathered(), owner);
-#pragma unroll
-      for (int strip = 0; strip < kStrips; ++strip) {
-        store_async_16(area + gather_offset(rank, group - first, strip), acc[strip][4 * group],
-                       acc[strip][4 * group + 1], acc[strip][4 * group + 2],
-                       acc[strip][4 * group + 3], barrier);
-      }
-    }
   }
 };
 

@@ -18,14 +18,34 @@
 namespace gemm::output {
 
 struct StoreBf16 {
-  static constexpr int kStagingBytes = cfg::kTmaStore ? cfg::kBlockM * cfg::kBlockN * 2 : 0;
+  enum : int { kStagingBytes = cfg::kTmaStore ? cfg::kBlockM * cfg::kBlockN * 2 : 0 };
 
   template <int kSums>
   __device__ static __forceinline__ void store(const Destination& to, const ConsumerThread& self,
                                                const Tile& tile, const Limits& limits,
                                                const float (&acc)[kStrips][kSums]) {
     if constexpr (cfg::kTmaStore) {
-      store_by_tma(to.map, self, tile, limits, acc);
+      constexpr int kColumns = 2 * kSums;
+      const int row = tile.m0 + self.index * kRowsPerConsumer;
+      const bool issuer = threadIdx.x % 128 == 0;
+      // The preceding tile's store may still read the staging area.
+      if (issuer) tma::wait_stores_read<0>();
+      named_barrier(1 + self.index, 128);
+#pragma unroll
+      for (int strip = 0; strip < kStrips; ++strip) {
+        stage_strip<kColumns>(acc[strip], staging(self, strip), self.warp);
+      }
+      tma::fence_async_shared();
+      named_barrier(1 + self.index, 128);
+      if (issuer) {
+#pragma unroll
+        for (int strip = 0; strip < kStrips; ++strip) {
+          if (row + strip * 64 < limits.m) {
+            store_boxes<kColumns>(to.map, staging(self, strip), row + strip * 64, tile.n0);
+          }
+        }
+        tma::commit_stores();
+      }
     } else {
       const int row = tile.m0 + self.index * kRowsPerConsumer;
       const int end = min(limits.m, tile.m0 + cfg::kBlockM);
@@ -63,34 +83,6 @@ struct StoreBf16 {
   __device__ static __forceinline__ u32 staging(const ConsumerThread& self, int strip) {
     constexpr int kStripBytes = kStripRows * cfg::kBlockN * 2;
     return self.smem.d() + (self.index * kStrips + strip) * kStripBytes;
-  }
-
-  template <int kSums>
-  __device__ static __forceinline__ void store_by_tma(const TensorMap* map,
-                                                      const ConsumerThread& self, const Tile& tile,
-                                                      const Limits& limits,
-                                                      const float (&acc)[kStrips][kSums]) {
-    constexpr int kColumns = 2 * kSums;
-    const int row = tile.m0 + self.index * kRowsPerConsumer;
-    const bool issuer = threadIdx.x % 128 == 0;
-    // The preceding tile's store may still read the staging area.
-    if (issuer) tma::wait_stores_read<0>();
-    named_barrier(1 + self.index, 128);
-#pragma unroll
-    for (int strip = 0; strip < kStrips; ++strip) {
-      stage_strip<kColumns>(acc[strip], staging(self, strip), self.warp);
-    }
-    tma::fence_async_shared();
-    named_barrier(1 + self.index, 128);
-    if (issuer) {
-#pragma unroll
-      for (int strip = 0; strip < kStrips; ++strip) {
-        if (row + strip * 64 < limits.m) {
-          store_boxes<kColumns>(map, staging(self, strip), row + strip * 64, tile.n0);
-        }
-      }
-      tma::commit_stores();
-    }
   }
 
   // Writes a strip into its staging area: boxes of 64 rows, each swizzled as its tensor map says

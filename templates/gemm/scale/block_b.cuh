@@ -27,17 +27,19 @@
 namespace gemm::scale {
 
 struct BlockB {
-  // Columns sure to lie in one scale block of 128, whatever the tile's first column; and how many
-  // blocks a tile can touch.
-  static constexpr int kSegment = gcd(cfg::kBlockN, 128);
-  static constexpr int kBlocks = ceil_div(cfg::kBlockN - kSegment, 128) + 1;
-  // Scales of B in a stage: one if the tile lies in one block, else one for each segment.
-  static constexpr int kScalesB = kBlocks == 1 ? 1 : cfg::kBlockN / kSegment;
-  static constexpr int kScaleAStageBytes = cfg::kBlockM * 4;
-  static constexpr int kScaleBStageBytes = kScalesB * 4;
-  static constexpr int kCopiedPerRowOfA = 4;
-  static constexpr int kCopiedPerColumnOfB = 0;
-  static constexpr bool kHasScaleWarp = true;
+  enum : int {
+    // Columns sure to lie in one scale block of 128, whatever the tile's first column; and how many
+    // blocks a tile can touch.
+    kSegment = gcd(cfg::kBlockN, 128),
+    kBlocks = ceil_div(cfg::kBlockN - kSegment, 128) + 1,
+    // Scales of B in a stage: one if the tile lies in one block, else one for each segment.
+    kScalesB = kBlocks == 1 ? 1 : cfg::kBlockN / kSegment,
+    kScaleAStageBytes = cfg::kBlockM * 4,
+    kScaleBStageBytes = kScalesB * 4,
+    kCopiedPerRowOfA = 4,
+    kCopiedPerColumnOfB = 0,
+    kHasScaleWarp = true,
+  };
 
   // Copies A's scales of rows [first, first + rows), to the whole cluster if it shares A.
   __device__ static __forceinline__ void load_a(const float* scales, u32 stage, int first, int rows,
@@ -86,29 +88,22 @@ struct BlockB {
     float lower[kScalesB];
   };
 
-  // B's scales of one K-block, one for each segment of columns.
-  struct SegmentScales {
-    float value[kScalesB];
-    __device__ __forceinline__ explicit SegmentScales(u32 address) {
+  struct StageScales {
+    float upper, lower;
+    float b[kScalesB];
+
+    __device__ __forceinline__ StageScales(const ConsumerThread& self, int stage, int strip) {
+      const u32 address = self.smem.scales_b(stage);
       if constexpr (kScalesB == 1) {
-        value[0] = load_shared_f32(address);
+        b[0] = load_shared_f32(address);
       } else {
 #pragma unroll
         for (int first = 0; first < kScalesB; first += 4) {
           const Floats4 four = load_shared_16(address + first * 4);
 #pragma unroll
-          for (int i = first; i < min(first + 4, kScalesB); ++i) value[i] = four.value[i - first];
+          for (int i = first; i < min(first + 4, kScalesB); ++i) b[i] = four.value[i - first];
         }
       }
-    }
-  };
-
-  struct StageScales {
-    float upper, lower;
-    SegmentScales b;
-
-    __device__ __forceinline__ StageScales(const ConsumerThread& self, int stage, int strip)
-        : b(self.smem.scales_b(stage)) {
       const u32 a = self.smem.scales_a(stage) + (self.scale_row + strip * 64) * 4;
       upper = load_shared_f32(a);
       lower = load_shared_f32(a + 8 * 4);
@@ -117,8 +112,8 @@ struct BlockB {
       Factors result;
 #pragma unroll
       for (int r = 0; r < kScalesB; ++r) {
-        result.upper[r] = __fmul_rn(upper, b.value[r]);
-        result.lower[r] = __fmul_rn(lower, b.value[r]);
+        result.upper[r] = __fmul_rn(upper, b[r]);
+        result.lower[r] = __fmul_rn(lower, b[r]);
       }
       return result;
     }

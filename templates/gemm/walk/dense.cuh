@@ -37,12 +37,12 @@ struct Dense {
                                                 int rank, int& m0, int& n0) {
     int tile_m, tile_n;
     if (kHasTail && position.is_tail()) {
-      position.tail_coordinates(tail_across(e), tile_m, tile_n);
+      position.tail_coordinates(e.order, tail_across(e), tile_m, tile_n);
       m0 = min(tile_m * cfg::kBlockM, max(padded_rows(e) - cfg::kBlockM, 0));
       n0 = e.order.whole_across * cfg::kBlockN + tile_n * cfg::kTailN;
       return;
     }
-    position.coordinates(tile_m, tile_n);
+    position.coordinates(e.order, tile_m, tile_n);
     const int rank_m = cfg::kClusterM > 1 ? rank : 0;
     const int rank_n = cfg::kClusterN > 1 ? rank : 0;
     const int last = max(padded_rows(e) - cfg::kBlockM, 0);

@@ -48,15 +48,16 @@ struct TileScheduler {
   int tiles_n;
   int tile;
   int stride;
-  TileOrder order;
+  int idle;  // of the tile order; with a tail
   int tail_tiles;
   int tail;  // index of the next tail tile
 
   __device__ __forceinline__ TileScheduler(int m_tiles, int n_tiles, int first, int step,
-                                           const TileOrder& tile_order, int tail_across = 0)
-      : tiles_m(m_tiles), tiles_n(n_tiles), tile(first), stride(step), order(tile_order) {
+                                           const TileOrder& order, int tail_across = 0)
+      : tiles_m(m_tiles), tiles_n(n_tiles), tile(first), stride(step) {
     if constexpr (kHasTail) {
       tail_tiles = m_tiles * tail_across;
+      idle = order.idle;
       const int busy = step - order.idle;
       tail = first < busy ? 2 * order.idle + first : first - busy;
     }
@@ -68,14 +69,15 @@ struct TileScheduler {
   }
   __device__ __forceinline__ void advance() {
     if (kHasTail && is_tail()) {
-      tail += tail < order.idle ? order.idle : stride;
+      tail += tail < idle ? idle : stride;
     } else {
       tile += stride;
     }
   }
 
   // Row and column of a whole tile, in tiles.
-  __device__ __forceinline__ void coordinates(int& tile_m, int& tile_n) const {
+  __device__ __forceinline__ void coordinates(const TileOrder& order, int& tile_m,
+                                              int& tile_n) const {
     const int first = static_cast<int>(order.band_tiles.divide(static_cast<u32>(tile))) * kBand;
     const int within = tile - first * (kOfColumns ? tiles_m : tiles_n);
     const int width = min(kBand, (kOfColumns ? tiles_n : tiles_m) - first);
@@ -87,7 +89,8 @@ struct TileScheduler {
   }
   // Row and column of a tail tile, whose index runs fastest across the columns. `column` counts the
   // tail tiles of its row.
-  __device__ __forceinline__ void tail_coordinates(int across, int& tile_m, int& column) const {
+  __device__ __forceinline__ void tail_coordinates(const TileOrder& order, int across, int& tile_m,
+                                                   int& column) const {
     tile_m = static_cast<int>(order.tail_across.divide(static_cast<u32>(tail)));
     column = tail - tile_m * across;
   }
