@@ -6,8 +6,8 @@
 // longer row is read twice, the second time mostly from L2.
 //
 //             |<------------------ kTileCols ------------------>|
-//   vector 0  | thread 0 | thread 1 | ... | thread kThreads - 1 |   a load of the block is
-//   contiguous vector 1  | thread 0 | thread 1 | ... | thread kThreads - 1 |
+//   vector 0  | thread 0 | thread 1 | ... | thread kThreads - 1 |  one contiguous load
+//   vector 1  | thread 0 | thread 1 | ... | thread kThreads - 1 |
 //
 // Steps: source (kVectors loads of a thread) -> amax (maximum of the block, one barrier) -> scale
 // (every thread) -> cast -> output.

@@ -35,8 +35,7 @@
 //
 // Why it is built so:
 //   - A barrier stops a thread block until its last load arrives, so the other blocks of the SM
-//   must
-//     supply the bandwidth: 3 x 32 KB in flight against the 33 KB that memory needs.
+//     must supply the bandwidth: 3 x 32 KB in flight against the 33 KB that memory needs.
 //   - Small tensors leave most SMs idle: their tiles are 64 columns wide. If a scale covers 128
 //     columns, both thread blocks side by side read all of them, and the first stores the scale.
 //   - The row-wise copy is written before the columns' maxima meet, so that its scales are not held

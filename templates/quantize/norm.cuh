@@ -3,10 +3,9 @@
 // The sum of a row has one order, whatever thread block forms it. There are 1024 sums of 4
 // neighbouring columns each (columns 4 l .. 4 l + 3, then 4096 further on, ...), and one fma adds
 // every square in the order of the columns. Then halves are added to each other, s[l] += s[l + n]
-// for n = 512, 256,
-// .. 1. Each of kThreads threads keeps 1024 / kThreads sums. The first additions therefore happen
-// within a thread, the next through shared memory, then within a warp. If a thread holds
-// neighbours, the last happens within a thread again.
+// for n = 512, 256, down to 1. Each of kThreads threads keeps 1024 / kThreads sums. The first
+// additions therefore happen within a thread, the next through shared memory, then within a warp.
+// If a thread holds neighbours, the last happens within a thread again.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "quantize/fused.cuh"

@@ -1,8 +1,8 @@
 // RMSNorm and row-wise quantisation in one read: scales 1x128, 1x32 and per row, a thread block for
 // each row.
 //
-//   y[r, c] = x[r, c] * rstd[r] * weight[c],   q = fp8(y * encode scale),   scale = 1 / encode
-//   scale
+//   y[r, c] = x[r, c] * rstd[r] * weight[c],   q = fp8(y * encode scale),
+//   scale = 1 / encode scale
 //
 // A row of up to kTileCols columns stays in the registers of its thread block, in pieces of 8
 // columns for each thread, kThreads pieces apart:
@@ -23,9 +23,8 @@
 // (two rows in turn) and `maxima` (one word for each warp) beside it.
 //
 // Why it is built so:
-//   - A block takes kTileRows (2 or 4) rows. More rows hide more of the latency but lose more at
-//   the
-//     end of the grid.
+//   - A block takes kTileRows (2 or 4) rows. More rows hide more of the latency but lose more
+//     at the end of the grid.
 //   - A row costs a warp about 250 instructions for the sum, its root and the scales, however few
 //     columns the warp has. Threads therefore hold many columns.
 //   - What no row changes is held as counts and addresses that the compiler cannot derive again.

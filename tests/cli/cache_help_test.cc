@@ -3,11 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <regex>
 #include <set>
-#include <sstream>
 
 #include "tests/cli/command.h"
 
@@ -16,15 +14,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
-
-std::set<std::string> matches(const std::string& text, const char* pattern) {
-  const std::regex expression(pattern, std::regex::ECMAScript | std::regex::multiline);
-  std::set<std::string> all;
-  for (std::sregex_iterator it(text.begin(), text.end(), expression), end; it != end; ++it) {
-    all.insert((*it)[1]);
-  }
-  return all;
-}
 
 std::set<std::string> verbs(const Shell& shell) {
   const std::string help = shell.run({"cache", "--help"}).out;
@@ -38,15 +27,9 @@ std::set<std::string> options(const Shell& shell, const std::string& verb) {
   return all;
 }
 
-std::string read_manual() {
-  std::ostringstream text;
-  text << std::ifstream(OCTILE_SOURCE_DIR "/docs/octile-cache.1").rdbuf();
-  return std::regex_replace(text.str(), std::regex(R"(\\-)"), "-");
-}
-
 TEST(CacheManual, HasEveryVerbAndOption) {
   const Shell shell;
-  const std::string manual = read_manual();
+  const std::string manual = read_manual("octile-cache.1");
   const std::set<std::string> all = verbs(shell);
   EXPECT_THAT(all, IsSupersetOf({"path", "config", "list", "show", "verify", "why", "export",
                                  "import", "prune", "stats"}));
@@ -95,7 +78,7 @@ TEST(CacheManual, NamesEveryFieldOfTheJson) {
     collect_keys(json_of(verb), keys);
   }
   EXPECT_GT(keys.size(), 50);
-  const std::string manual = read_manual();
+  const std::string manual = read_manual("octile-cache.1");
   for (const std::string& key : keys) {
     EXPECT_TRUE(std::regex_search(manual, std::regex("\\b" + key + "\\b"))) << key;
   }

@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <regex>
 #include <sstream>
 #include <stdexcept>
 #include <string_view>
@@ -92,6 +93,19 @@ nlohmann::json Outcome::json() const { return nlohmann::json::parse(out); }
 
 bool has_compiler(const Shell& shell) {
   return shell.run({"doctor", "--json"}).json().at("nvrtc").at("found").get<bool>();
+}
+
+std::set<std::string> matches(const std::string& text, const char* pattern) {
+  const std::regex expression(pattern, std::regex::ECMAScript | std::regex::multiline);
+  std::set<std::string> all;
+  for (std::sregex_iterator it(text.begin(), text.end(), expression), end; it != end; ++it) {
+    all.insert((*it)[1]);
+  }
+  return all;
+}
+
+std::string read_manual(const std::string& name) {
+  return std::regex_replace(read(OCTILE_SOURCE_DIR "/docs/" + name), std::regex(R"(\\-)"), "-");
 }
 
 }  // namespace octile::tests

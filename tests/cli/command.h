@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -38,5 +39,11 @@ class Shell {
 
 // Returns true if doctor finds NVRTC.
 bool has_compiler(const Shell& shell);
+
+// Returns the first group of every match of `pattern`, in which ^ is the start of a line.
+std::set<std::string> matches(const std::string& text, const char* pattern);
+
+// Returns the manual page docs/`name` with plain hyphens.
+std::string read_manual(const std::string& name);
 
 }  // namespace octile::tests

@@ -25,6 +25,7 @@
 #include "tests/support/api_handles.h"
 #include "tests/support/embedded_sources.h"
 #include "tests/support/gemm_variants.h"
+#include "tests/support/nvcc_lint.h"
 #include "tools/models/model_file.h"
 
 namespace octile {
@@ -225,33 +226,12 @@ TEST(GemmLint, DefaultPrologueIsTheDefaultConfigurations) {
   EXPECT_EQ(constants_of(template_text("gemm/default_prologue.cuh")), emitted);
 }
 
-// Returns whether a command succeeded, and its standard output and error.
-std::pair<bool, std::string> run_command(const std::string& command) {
-  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
-  if (pipe == nullptr) return {false, "popen failed"};
-  std::string log;
-  for (int c = fgetc(pipe); c != EOF; c = fgetc(pipe)) log.push_back(static_cast<char>(c));
-  return {pclose(pipe) == 0, log};
-}
-
-// The template with its default prologue, as nvcc reads it.
+// nvcc reads the template with its default prologue.
 TEST(GemmLint, TemplateParsesUnderNvcc) {
-  const std::string nvcc = "PATH=$PATH:/usr/local/cuda/bin nvcc";
-  if (!run_command(nvcc + " --version").first) {
+  if (!tests::has_nvcc()) {
     GTEST_SKIP() << "no nvcc on PATH or in /usr/local/cuda/bin";
   }
-  const test::TempFolder folder;
-  for (const TemplateFile& file : embedded_templates()) {
-    const std::filesystem::path path = std::filesystem::path(folder.path()) / file.path;
-    std::filesystem::create_directories(path.parent_path());
-    std::ofstream(path) << file.text;
-  }
-  const std::string command = fmt::format(
-      "{1} -gencode arch=compute_90a,code=sm_90a --cubin -Werror all-warnings -I{0} "
-      "-o {0}/kernel.cubin {0}/gemm/kernel.cu",
-      folder.path(), nvcc);
-  const auto [ok, log] = run_command(command);
-  EXPECT_TRUE(ok) << command << "\n" << log;
+  tests::expect_compiles(tests::TemplateFolder(), "gemm", "kernel");
 }
 
 // The checked-in result of that sweep: no configuration of the search space spills.

@@ -3,24 +3,20 @@
 // warnings. Also lints each template as nvcc reads it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <array>
-#include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <regex>
 #include <set>
 #include <string>
-#include <utility>
 
 #include "generator/families.h"
 #include "generator/quantize/emit.h"
 #include "generator/quantize/grid.h"
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/engine/engine.h"
+#include "tests/support/nvcc_lint.h"
 #include "tests/support/quantize_cells.h"
 
 namespace octile {
@@ -215,35 +211,6 @@ TEST_F(QuantizeNvrtc, LadderConfigurationsCompileWithoutSpills) {
   }
 }
 
-// The embedded templates as files, for a compiler that reads files.
-class TemplateFolder {
- public:
-  TemplateFolder()
-      : root_(std::filesystem::temp_directory_path() / fmt::format("octile_lint_{}", getpid())) {
-    for (const TemplateFile& file : embedded_templates()) {
-      const std::filesystem::path path = root_ / file.path;
-      std::filesystem::create_directories(path.parent_path());
-      std::ofstream(path) << file.text;
-    }
-  }
-  ~TemplateFolder() { std::filesystem::remove_all(root_); }
-  TemplateFolder(const TemplateFolder&) = delete;
-  TemplateFolder& operator=(const TemplateFolder&) = delete;
-  std::string path() const { return root_.string(); }
-
- private:
-  std::filesystem::path root_;
-};
-
-// Returns standard output and error of a command, and whether it succeeded.
-std::pair<bool, std::string> run_command(const std::string& command) {
-  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
-  if (pipe == nullptr) return {false, "popen failed"};
-  std::string log;
-  for (int c = fgetc(pipe); c != EOF; c = fgetc(pipe)) log.push_back(static_cast<char>(c));
-  return {pclose(pipe) == 0, log};
-}
-
 // Lints the templates as nvcc reads them, with their default prologue. The wait for the previous
 // kernel's writes comes late, and ptxas moves .nc loads (load_4, load_16) to before the wait.
 TEST(QuantizeLint, MaximaOfTheKernelBeforeAreNotReadByNcLoads) {
@@ -258,21 +225,15 @@ TEST(QuantizeLint, MaximaOfTheKernelBeforeAreNotReadByNcLoads) {
 }
 
 TEST(QuantizeLint, TemplatesParseUnderNvcc) {
-  const std::string nvcc = "PATH=$PATH:/usr/local/cuda/bin nvcc";
-  if (!run_command(nvcc + " --version").first) {
+  if (!tests::has_nvcc()) {
     GTEST_SKIP() << "no nvcc on PATH or in /usr/local/cuda/bin";
   }
-  const TemplateFolder folder;
+  const tests::TemplateFolder folder;
   for (const std::string name :
        {"warp_tile", "cta_tile", "cta_row", "tensor_amax", "line_amax", "group_amax", "shard_amax",
         "shard_cast", "scale_update", "dequantize", "transpose", "norm_rows", "row_norm",
         "bias_sum", "scale_order"}) {
-    const std::string command = fmt::format(
-        "{2} -gencode arch=compute_90a,code=sm_90a --cubin -Werror all-warnings -I{0} "
-        "-o {0}/{1}.cubin {0}/quantize/{1}.cu",
-        folder.path(), name, nvcc);
-    const auto [ok, log] = run_command(command);
-    EXPECT_TRUE(ok) << command << "\n" << log;
+    tests::expect_compiles(folder, "quantize", name);
   }
 }
 

@@ -30,8 +30,8 @@ std::string read(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// `text` with a comment before every line and another behind it, as a person might add them. A line
-// that continues a macro, or stands within one, keeps its place.
+// Returns `text` with a comment before and behind every line. A macro of several lines gets none
+// inside it.
 std::string with_more_comments(const std::string& text) {
   std::string changed;
   bool continues = false;
