@@ -6,12 +6,13 @@
 #                 format-check, fuzz and test
 #   make fuzz     clang's fuzzers over every reader, FUZZ_SECONDS each (default 10)
 #   make lint     clang-format and clang-tidy; make format rewrites what clang-format would
+#   make plots    redraws docs/plots/ from tools/plots/*.json
 #   make install  into PREFIX, by default /usr/local
 JOBS := $(shell nproc)
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 10
 
-.PHONY: build demo test check lint format format-check install asan-ubsan tsan fuzz clean
+.PHONY: build demo test check lint format format-check install asan-ubsan tsan fuzz plots clean
 .DEFAULT_GOAL := build
 
 build:
@@ -60,6 +61,10 @@ format-check:
 
 check: export OCTILE_TESTS = all
 check: lint asan-ubsan tsan test
+
+plots:
+	@tools/setup.sh plots
+	@build/deps/venv/bin/python tools/plots/plot.py
 
 install: build
 	@cmake --install build/release --prefix $(PREFIX)

@@ -4,6 +4,7 @@
 #   tools/setup.sh test    the same, and build and run the tests (default)
 #   tools/setup.sh lint    the same, and check format and style
 #   tools/setup.sh fuzz    as build, and build and run the fuzzers
+#   tools/setup.sh plots   draw the plots; installs nothing else
 # Debian packages come from apt (as root, or through sudo). Python packages, and CUDA headers with NVRTC
 # if no toolkit is installed, go into build/deps/venv and nowhere else.
 set -euo pipefail
@@ -68,11 +69,12 @@ install_cuda() {
 goal=${1:-test}
 packages=("${build_packages[@]}")
 case $goal in
+  plots) install_wheels plots; exit ;;
   build) ;;
   test) packages+=("${test_packages[@]}") ;;
   lint) packages+=("${test_packages[@]}" "${lint_packages[@]}") ;;
   fuzz) packages+=("${fuzz_packages[@]}") ;;
-  *) die "goal is \"$goal\"; allowed are build, test, lint and fuzz" ;;
+  *) die "goal is \"$goal\"; allowed are build, test, lint, fuzz and plots" ;;
 esac
 
 install_packages "${packages[@]}"
