@@ -11,9 +11,6 @@
 namespace octile {
 namespace {
 
-template <typename P>
-using FamilyOf = Family<std::remove_cvref_t<P>>;
-
 // Calls `visit` with each family in the order of the list.
 template <typename... P, typename Visit>
 void for_each_family(std::type_identity<std::variant<P...>>, const Visit& visit) {
@@ -22,13 +19,6 @@ void for_each_family(std::type_identity<std::variant<P...>>, const Visit& visit)
 template <typename Visit>
 void for_each_family(const Visit& visit) {
   for_each_family(std::type_identity<Problem>{}, visit);
-}
-
-// Returns the configuration as the problem's family has it. Throws std::bad_variant_access if it
-// belongs to another family.
-template <typename P>
-const ConfigOf<P>& config_for(const P& /*problem*/, const KernelConfig& config) {
-  return std::get<ConfigOf<P>>(config);
 }
 
 // Returns the operations of all families: "gemm, quantize, dequantize, transpose".
@@ -75,7 +65,7 @@ Result<Problem> parse_problem(std::string_view text) {
 }
 
 std::string_view family_name(const Problem& problem) {
-  return std::visit([](const auto& p) { return FamilyOf<decltype(p)>::kName; }, problem);
+  return std::visit([]<typename P>(const P&) { return Family<P>::kName; }, problem);
 }
 
 std::string_view operation_of(const Problem& problem) {
@@ -129,8 +119,8 @@ SupportMatrix support_matrix() {
 
 const SupportRow& support_of(const Problem& problem) {
   return std::visit(
-      [](const auto& p) -> const SupportRow& {
-        return first_match(FamilyOf<decltype(p)>::support_rows(), operation_of(p), field_values(p));
+      []<typename P>(const P& p) -> const SupportRow& {
+        return first_match(Family<P>::support_rows(), operation_of(p), field_values(p));
       },
       problem);
 }
@@ -158,14 +148,13 @@ std::string to_text(const KernelConfig& config) {
 
 Result<KernelConfig> parse_config(const Problem& problem, std::string_view text) {
   return std::visit(
-      [&](const auto& p) -> Result<KernelConfig> {
-        return FamilyOf<decltype(p)>::parse_config(text);
-      },
+      [&]<typename P>(const P&) -> Result<KernelConfig> { return Family<P>::parse_config(text); },
       problem);
 }
 
 std::string kernel_name(const Problem& problem, const KernelConfig& config) {
-  return std::visit([&](const auto& p) { return kernel_name(p, config_for(p, config)); }, problem);
+  return std::visit([&]<typename P>(const P& p) { return kernel_name(p, config_as<P>(config)); },
+                    problem);
 }
 
 std::optional<std::string> numerics_difference(const KernelConfig& config,
@@ -188,15 +177,17 @@ Candidates candidates(const Problem& problem, std::int64_t tokens, const DeviceS
 std::optional<std::string> rejection_reason(const KernelConfig& config, const Problem& problem,
                                             std::int64_t tokens, const DeviceSpec& device) {
   return std::visit(
-      [&](const auto& p) { return rejection_reason(config_for(p, config), p, tokens, device); },
+      [&]<typename P>(const P& p) {
+        return rejection_reason(config_as<P>(config), p, tokens, device);
+      },
       problem);
 }
 
 std::vector<KernelConfig> variants(const KernelConfig& config, const Problem& problem,
                                    std::int64_t tokens) {
   return std::visit(
-      [&](const auto& p) -> std::vector<KernelConfig> {
-        const auto own = variants(config_for(p, config), p, tokens);
+      [&]<typename P>(const P& p) -> std::vector<KernelConfig> {
+        const auto own = variants(config_as<P>(config), p, tokens);
         return {own.begin(), own.end()};
       },
       problem);
@@ -210,12 +201,12 @@ KernelConfig default_config(const Problem& problem, std::int64_t tokens, const D
 double estimate_us(const KernelConfig& config, const Problem& problem, std::int64_t tokens,
                    const DeviceSpec& device) {
   return std::visit(
-      [&](const auto& p) { return estimate_us(config_for(p, config), p, tokens, device); },
+      [&]<typename P>(const P& p) { return estimate_us(config_as<P>(config), p, tokens, device); },
       problem);
 }
 
 bool estimates_time(const Problem& problem) {
-  return std::visit([](const auto& p) { return FamilyOf<decltype(p)>::kEstimatesTime; }, problem);
+  return std::visit([]<typename P>(const P&) { return Family<P>::kEstimatesTime; }, problem);
 }
 
 // ---- emission

@@ -99,6 +99,12 @@ std::string support_matrix_markdown();
 // The problem and the configurations of one call belong to one family. If they do not, emit reports
 // it, explain leaves the configuration out, and the other functions throw std::bad_variant_access.
 
+// Returns the configuration of a problem that is known to be of the family.
+template <typename P>
+const ConfigOf<P>& config_as(const KernelConfig& config) {
+  return std::get<ConfigOf<P>>(config);
+}
+
 // Returns the canonical text of the configuration.
 std::string to_text(const KernelConfig& config);
 

@@ -1,4 +1,4 @@
-// What of an emitted source identifies a kernel: what the compiler sees.
+// The part of an emitted source that identifies a kernel: the text that the compiler sees.
 #pragma once
 
 #include <string>

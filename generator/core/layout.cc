@@ -54,8 +54,8 @@ Scales rowwise_scales(const TensorType& t, std::int64_t rows, std::int64_t cols)
     case Granularity::kPerRow:
       return {1, rows, 1, pad4(rows)};
     case Granularity::k1x128: {
-      const bool packed = t.scale == ScaleFormat::kUe8m0x4;
-      const std::int64_t outer = packed ? ceil_div(col_blocks, kPackedBlocks) : col_blocks;
+      const bool ue8m0x4 = t.scale == ScaleFormat::kUe8m0x4;
+      const std::int64_t outer = ue8m0x4 ? ceil_div(col_blocks, kPackedBlocks) : col_blocks;
       return {outer, rows, outer, pad4(rows)};
     }
     case Granularity::k128x128: {

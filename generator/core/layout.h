@@ -1,4 +1,4 @@
-// Where the bytes of a quantised tensor lie: the layout table of docs/numerics.md as arithmetic.
+// Layouts of quantised tensors: the layout table of docs/numerics.md as arithmetic.
 // Quantisers, GEMMs, the reference executor and size queries all use it.
 #pragma once
 

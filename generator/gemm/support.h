@@ -1,4 +1,4 @@
-// Which GEMMs are supported, and why others are refused.
+// The GEMM family's rows of the support matrix: supported GEMMs, and why others are refused.
 #pragma once
 
 #include <span>

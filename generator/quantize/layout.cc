@@ -30,19 +30,19 @@ std::int64_t contiguous_columns(std::int64_t rows, std::int64_t groups) {
 
 Result<QuantizedLayout> quantized_layout(const QuantizeProblem& p, std::int64_t rows,
                                          std::int64_t groups, bool transposed) {
-  const bool packed = p.grouping == Grouping::kContiguous;
+  const bool contiguous = p.grouping == Grouping::kContiguous;
   const bool masked = p.grouping == Grouping::kMasked;
-  if ((packed || masked) && (groups < 0 || groups > kMostGroups)) {
+  if ((contiguous || masked) && (groups < 0 || groups > kMostGroups)) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("groups is {}; allowed: 0 to {}", groups, kMostGroups));
   }
-  const bool aligned = packed && transposed && rows >= 0;
+  const bool aligned = contiguous && transposed && rows >= 0;
   auto layout = quantized_layout(p.q, aligned ? contiguous_columns(rows, groups) : rows, p.cols, 0,
                                  transposed);
   if (!layout) return layout;
   ArrayShape& scales = layout->scales;
   if (p.scale_layout == ScaleLayout::kSwizzled) scales.outer = round_up(scales.outer, kSwizzleRows);
-  if (packed && p.q.granularity == Granularity::kPerTensor) {
+  if (contiguous && p.q.granularity == Granularity::kPerTensor) {
     scales.inner = scales.ld = layout->scale_cols = groups;
   }
   if (masked) {

@@ -1,5 +1,5 @@
-// Where the bytes of a quantise problem's outputs lie: the layout of a tensor (layout.h), of groups
-// of rows, and of scales in the order of block-scaled tensor cores.
+// Layouts of a quantise problem's outputs: of a tensor (core/layout.h), of groups of rows, and of
+// scales in the order of block-scaled tensor cores.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,6 @@ inline constexpr std::int64_t kGroupAlign = 128;
 // Swizzled scales come in tiles of 128 x 4, 512 bytes each (cuBLAS, "1D Block Scaling Factors
 // Layout"; PTX ISA, tcgen05 scale layouts).
 inline constexpr std::int64_t kSwizzleRows = 128;
-inline constexpr std::int64_t kSwizzleCols = 4;
 
 // Columns of the transposed copy of contiguous groups: an upper bound over how `rows` rows may be
 // shared out to `groups` groups, each rounded up to kGroupAlign.

@@ -26,7 +26,7 @@ enum class QuantizeOutput : int { kRowwise = 1, kTransposed = 2, kBoth = 3 };  /
 constexpr bool has_rowwise(QuantizeOutput o) { return o != QuantizeOutput::kTransposed; }
 constexpr bool has_transposed(QuantizeOutput o) { return o != QuantizeOutput::kRowwise; }
 
-// Which power of two an E8M0 scale is.
+// How an E8M0 scale is rounded to a power of two.
 enum class E8M0Rounding : int {
   kUp = 0,  // "up": the smallest that lets no finite element saturate
   // "ocp_floor": 2^floor(log2 amax) over the format's largest power of two (OCP MX 1.0, section
@@ -34,7 +34,7 @@ enum class E8M0Rounding : int {
   kOcpFloor = 1,
 };
 
-// Where the scale of a tensor comes from.
+// The source of a tensor's scale.
 enum class ScalePolicy : int {
   kCurrent = 0,  // "current": from its own maximum
   kDelayed = 1,  // "delayed": given, derived from the maxima of earlier steps

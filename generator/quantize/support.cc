@@ -11,7 +11,7 @@ constexpr bool kYes = true;
 constexpr bool kNo = false;
 
 constexpr std::array kRows = std::to_array<SupportRow>({
-    // Of FP8 x the values are code * scale in fp32; what follows is no other than for fp32 x.
+    // The values of FP8 x are code * scale in fp32. From there on x is treated as fp32 x.
     {"quantize", "x=e4m3|e5m2:tensor|row|128x128:ue8m0x4|e8m0", kNo,
      "the layouts have no such scale format for x's granularity"},
     {"quantize", "x=e4m3|e5m2:1x128:e8m0", kNo,

@@ -1,4 +1,4 @@
-// Which quantisers are supported, and why others are refused.
+// The quantise family's rows of the support matrix: supported problems, and why others are refused.
 #pragma once
 
 #include <span>

@@ -128,7 +128,7 @@ void Compiler::remember(const Opened& opened) {
   const auto derived_from = provenance(opened.nvrtc->path());
   if (!derived_from) return;
   std::error_code ignored;
-  // With the cache's permissions: it refuses a folder that others may write.
+  // The folder gets the cache's permissions. Root refuses a folder that others may write.
   if (!cache::Root(memo_folder_, true, cache::or_system(nullptr))
            .open(cache::Root::Missing::kCreate))
     return;

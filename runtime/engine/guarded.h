@@ -1,4 +1,4 @@
-// Where exceptions end: at the C boundary and in background threads.
+// Turns exceptions into errors, at the C boundary and in background threads.
 #pragma once
 
 #include <exception>

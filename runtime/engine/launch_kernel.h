@@ -13,7 +13,7 @@ struct KernelHandle {
   CUfunction in_primary = nullptr;  // in its primary context
 };
 
-// Where a kernel is launched.
+// The driver, stream and context of a launch.
 struct LaunchSite {
   const Driver& driver;
   CUstream stream = nullptr;

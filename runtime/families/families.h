@@ -26,11 +26,7 @@ const P* problem_as(const Problem& problem) {
   return std::get_if<P>(&problem);
 }
 
-// Return the configuration or the resolved kernel of a problem that is known to be of the family.
-template <typename P>
-const ConfigOf<P>& config_as(const KernelConfig& config) {
-  return std::get<ConfigOf<P>>(config);
-}
+// Returns the resolved kernel of a problem that is known to be of the family.
 template <typename P>
 const ResolvedOf<P>& resolved_as(const ResolvedKernel& resolved) {
   return std::get<ResolvedOf<P>>(resolved);

@@ -3,12 +3,10 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "generator/core/error.h"
 #include "generator/core/types.h"
-#include "runtime/families/gemm/reference.h"
 
 namespace octile::reference {
 
@@ -37,32 +35,5 @@ double relative_error(std::span<const float> x, std::span<const float> y);
 // per tensor, per row, 1x128, 128x128.
 Result<std::vector<float>> integer_model(std::span<const float> x, std::int64_t rows,
                                          std::int64_t cols, Granularity granularity);
-
-// Returns the distance between neighbours of `dtype` (bf16, fp16, fp32) in the binade of x, also
-// for subnormals.
-double ulp_of(DType dtype, double x);
-
-// Returns the c of the tolerance in docs/numerics.md for a promotion interval of K elements. It is
-// fixed above what the GPU suite measured over all its cases (worst_c in tests/gpu/REPORT.json).
-double tolerance_c(int promote);
-
-// Result of checking a GEMM against the tolerance in docs/numerics.md: |D - R| <= ulp(R) / 2 + c *
-// 2^-13 * S. If R is not finite, D must be the same infinity or a NaN.
-struct ToleranceReport {
-  bool ok = true;
-  // max |D - R| / S over the elements with S > 0, and the smallest c that would pass.
-  double worst_error_over_s = 0;
-  double worst_c = 0;
-  // The element that exceeds its bound most, or comes nearest to it.
-  std::int64_t row = -1, col = -1;
-  double d = 0, r = 0, s = 0, allowed = 0;
-  std::string to_text() const;
-};
-
-// Checks a window of D. d, [..][ldd] of `dtype`, points at the whole D; r and s are the window's
-// values from gemm_fp64.
-ToleranceReport check_tolerance(const void* d, DType dtype, std::int64_t ldd,
-                                const Fp64Window& window, std::span<const double> r,
-                                std::span<const double> s, double c);
 
 }  // namespace octile::reference

@@ -18,7 +18,7 @@ struct ScaleIndex {
   std::int64_t col_step = 0;
   // Number of consecutive blocks, along the direction of a block's length, whose exponents share a
   // word. 1: each scale stands alone. Above 1, a step in that direction leads from word to word.
-  std::int64_t packed = 1;
+  std::int64_t word_blocks = 1;
   // Number of tiles of 128 runs x 4 scales along a run in the swizzled layout; 0: the layout is
   // linear.
   std::int64_t swizzle_tiles = 0;
@@ -29,10 +29,10 @@ struct ScaleIndex {
     if (swizzle_tiles != 0) {  // a run follows the blocks' longer side
       return block_rows > block_cols ? swizzled(j, i) : swizzled(i, j);
     }
-    if (packed == 1) return i * row_step + j * col_step;
+    if (word_blocks == 1) return i * row_step + j * col_step;
     const bool along_rows = block_rows > block_cols;
-    return (along_rows ? i / packed : i) * row_step + (along_rows ? j : j / packed) * col_step +
-           (along_rows ? i : j) % packed;
+    return (along_rows ? i / word_blocks : i) * row_step +
+           (along_rows ? j : j / word_blocks) * col_step + (along_rows ? i : j) % word_blocks;
   }
 
   // Returns the offset in cuBLAS' "1D Block Scaling Factors Layout". A tile of 128 runs x 4 scales

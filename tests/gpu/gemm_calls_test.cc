@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/reference/metrics.h"
+#include "runtime/families/gemm/tolerance.h"
 #include "tests/gpu/gemm_case.h"
 
 namespace octile::tests {

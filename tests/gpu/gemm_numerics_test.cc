@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "runtime/reference/metrics.h"
+#include "runtime/families/gemm/tolerance.h"
 #include "tests/gpu/gemm_case.h"
 
 namespace octile::tests {

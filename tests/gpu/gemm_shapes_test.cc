@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "runtime/families/gemm/reference.h"
-#include "runtime/reference/metrics.h"
+#include "runtime/families/gemm/tolerance.h"
 #include "tests/gpu/gemm_case.h"
 
 namespace octile::tests {

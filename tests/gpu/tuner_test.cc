@@ -6,9 +6,9 @@
 
 #include "runtime/families/fixed_kernel.h"
 #include "runtime/families/gemm/bench.h"
+#include "runtime/families/gemm/tolerance.h"
 #include "runtime/families/quantize/bench.h"
 #include "runtime/families/quantize/operands.h"
-#include "runtime/reference/metrics.h"
 #include "runtime/tuner/gpu_decider.h"
 #include "tests/gpu/gemm_case.h"
 #include "tests/gpu/session.h"

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "generator/families.h"
+#include "runtime/families/gemm/tolerance.h"
 #include "runtime/reference/cast.h"
-#include "runtime/reference/metrics.h"
 #include "runtime/reference/synthetic.h"
 
 namespace octile::reference {

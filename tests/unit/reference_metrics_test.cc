@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/families/gemm/tolerance.h"
 #include "runtime/families/quantize/reference.h"
 #include "runtime/families/quantize/reference_dequantize.h"
 #include "runtime/reference/cast.h"

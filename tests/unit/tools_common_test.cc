@@ -133,11 +133,11 @@ class CheckProduct : public ::testing::Test {
     return std::move(*tensor);
   }
 
-  ProductCheck check(std::uint16_t a_bits, std::uint16_t d_bits, std::size_t wrong_at) const {
+  GemmCheck check(std::uint16_t a_bits, std::uint16_t d_bits, std::size_t wrong_at) const {
     std::vector<std::uint16_t> d(kRows * kCols, d_bits);
     if (wrong_at < d.size()) d[wrong_at] = 0x4300;  // 128
-    const auto result = check_product(problem_, operand(problem_.a, kRows, a_bits),
-                                      operand(problem_.b, kCols, 0x3f80), d.data());
+    const auto result = check_gemm(problem_, operand(problem_.a, kRows, a_bits),
+                                   operand(problem_.b, kCols, 0x3f80), d.data());
     EXPECT_TRUE(result);
     return *result;
   }

@@ -84,8 +84,8 @@ LtMatmul::Operands lt_operands(const DeviceTensor& a, const DeviceTensor& b, con
 // What cuBLASLt and Octile's GEMM make of the same quantised operands, each compared with FP64.
 // Shapes with (k / 128) % 4 != 0 show whether the padding of the scales is right.
 struct Interoperation {
-  ProductCheck ours;
-  ProductCheck theirs;
+  GemmCheck ours;
+  GemmCheck theirs;
   bool ok() const { return ours.ok && theirs.ok; }
 };
 Result<Interoperation> check_interoperation(const LibraryHandle& library, const GpuSession& gpu,

@@ -194,7 +194,7 @@ Status verify(const LibraryHandle& library, const GpuSession& gpu, const Layer& 
   if (!expected) return tl::unexpected<Error>(expected.error());
   report.compared_codes = true;
   report.codes_equal = equal(*a, expected->a) && equal(*b, expected->b);
-  const auto check = check_product(layer.problem, *a, *b, y->data());
+  const auto check = check_gemm(layer.problem, *a, *b, y->data());
   if (!check) return tl::unexpected<Error>(check.error());
   report.check = *check;
   report.relative_error = relative_error(layer, *y);
@@ -230,7 +230,7 @@ Result<ForwardReport> forward_on_host(const LibraryHandle& library, const Layer&
   if (!ran) return tl::unexpected<Error>(ran.error());
   report.tflops = tflops_of(layer, report.timings.back().median_us);
   began("checking against FP64");
-  const auto check = check_product(layer.problem, operands->a, operands->b, y.data());
+  const auto check = check_gemm(layer.problem, operands->a, operands->b, y.data());
   if (!check) return tl::unexpected<Error>(check.error());
   report.check = *check;
   report.relative_error = relative_error(layer, y);

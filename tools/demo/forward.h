@@ -32,7 +32,7 @@ struct ForwardReport {
   double tflops = 0;            // of the GEMM
   bool compared_codes = false;  // true if codes_equal is known
   bool codes_equal = false;
-  ProductCheck check;
+  GemmCheck check;
   // sqrt(sum (Y - R)^2 / sum R^2) over sampled rows; R is the FP64 GEMM of X and W before
   // quantising.
   double relative_error = 0;

@@ -53,9 +53,9 @@ Result<Sample> sample_window(const GemmProblem& problem, const reference::GemmAr
   return sample;
 }
 
-Result<std::vector<Sample>> sample_product(const GemmProblem& problem,
-                                           const reference::GemmArgs& operands, int scattered,
-                                           std::uint64_t seed) {
+Result<std::vector<Sample>> sample_gemm(const GemmProblem& problem,
+                                        const reference::GemmArgs& operands, int scattered,
+                                        std::uint64_t seed) {
   std::vector<Sample> samples;
   for (const auto& window : sample_windows(operands.m, problem.n, scattered, seed)) {
     auto sample = sample_window(problem, operands, window);
@@ -66,7 +66,7 @@ Result<std::vector<Sample>> sample_product(const GemmProblem& problem,
 }
 
 void check_sample(const GemmProblem& problem, const Sample& sample, const void* d, std::int64_t ldd,
-                  ProductCheck& check) {
+                  GemmCheck& check) {
   const reference::Fp64Window at_origin{0, sample.window.rows, 0, sample.window.cols};
   auto report = reference::check_tolerance(d, problem.d, ldd, at_origin, sample.r, sample.s,
                                            reference::tolerance_c(problem.promote));
@@ -80,11 +80,11 @@ void check_sample(const GemmProblem& problem, const Sample& sample, const void* 
   check.elements += sample.window.rows * sample.window.cols;
 }
 
-Result<ProductCheck> check_product(const GemmProblem& problem, const HostTensor& a,
-                                   const HostTensor& b, const void* d) {
-  const auto samples = sample_product(problem, reference_args(a, b));
+Result<GemmCheck> check_gemm(const GemmProblem& problem, const HostTensor& a, const HostTensor& b,
+                             const void* d) {
+  const auto samples = sample_gemm(problem, reference_args(a, b));
   if (!samples) return tl::unexpected<Error>(samples.error());
-  ProductCheck check;
+  GemmCheck check;
   for (const Sample& sample : *samples) {
     const std::int64_t first = sample.window.row0 * b.rows + sample.window.col0;
     check_sample(problem, sample, static_cast<const char*>(d) + first * size_of(problem.d), b.rows,

@@ -5,16 +5,15 @@
 #include <vector>
 
 #include "generator/gemm/problem.h"
+#include "runtime/families/gemm/tolerance.h"
 #include "runtime/measure/tensor.h"
-#include "runtime/reference/metrics.h"
 
 namespace octile {
 
-struct ProductCheck {
+struct GemmCheck {
   bool ok = true;
   std::int64_t elements = 0;
-  // The failing window that was checked first; if none fails, the window with the largest |D - R| /
-  // S.
+  // The failing window that was checked first. If none fails: the one of the largest |D - R| / S.
   reference::ToleranceReport worst;
 };
 
@@ -29,17 +28,17 @@ Result<Sample> sample_window(const GemmProblem& problem, const reference::GemmAr
 
 // Returns samples of the first, the middle and the last rows and columns of D, and of `scattered`
 // more windows at places drawn by `seed`. Errors: as reference::gemm_fp64.
-Result<std::vector<Sample>> sample_product(const GemmProblem& problem,
-                                           const reference::GemmArgs& operands, int scattered = 0,
-                                           std::uint64_t seed = 0);
+Result<std::vector<Sample>> sample_gemm(const GemmProblem& problem,
+                                        const reference::GemmArgs& operands, int scattered = 0,
+                                        std::uint64_t seed = 0);
 
 // Compares one window of D, [window.rows][ldd] from its first element, with its sample. A window
 // whose operands are not finite or all zero is not ok either.
 void check_sample(const GemmProblem& problem, const Sample& sample, const void* d, std::int64_t ldd,
-                  ProductCheck& check);
+                  GemmCheck& check);
 
 // Checks samples of d, [a.rows][b.rows] of the problem's type, and returns the result.
-Result<ProductCheck> check_product(const GemmProblem& problem, const HostTensor& a,
-                                   const HostTensor& b, const void* d);
+Result<GemmCheck> check_gemm(const GemmProblem& problem, const HostTensor& a, const HostTensor& b,
+                             const void* d);
 
 }  // namespace octile

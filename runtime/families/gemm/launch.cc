@@ -8,7 +8,7 @@ namespace octile {
 namespace {
 
 constexpr int kOperandBoxCols = 128;  // one 1x128 scale block, one 128-byte swizzle row
-// Up to so many rows of A, weights are most of what is read, and they are read once.
+// If A has no more rows than this, most bytes read are weights, and they are read once.
 constexpr std::int64_t kFewRows = 256;
 
 struct Box {

@@ -9,15 +9,15 @@ namespace octile {
 namespace {
 
 // D of the slot against FP64 on the slot's operands.
-Result<ProductCheck> check_slot(const GpuSession& gpu, const GemmProblem& problem,
-                                const GemmSlot& slot) {
+Result<GemmCheck> check_slot(const GpuSession& gpu, const GemmProblem& problem,
+                             const GemmSlot& slot) {
   const auto a = download(gpu, slot.a);
   if (!a) return tl::unexpected<Error>(a.error());
   const auto b = download(gpu, slot.b);
   if (!b) return tl::unexpected<Error>(b.error());
   const auto d = download(gpu, slot.d);
   if (!d) return tl::unexpected<Error>(d.error());
-  return check_product(problem, *a, *b, d->data());
+  return check_gemm(problem, *a, *b, d->data());
 }
 
 }  // namespace
@@ -55,8 +55,8 @@ Result<std::vector<GemmSlot>> make_slots(const GpuSession& gpu, const GemmProble
   return made;
 }
 
-Result<ProductCheck> run_and_check(const GpuSession& gpu, const GemmProblem& problem,
-                                   GemmSlot& slot, const std::function<Status()>& run) {
+Result<GemmCheck> run_and_check(const GpuSession& gpu, const GemmProblem& problem, GemmSlot& slot,
+                                const std::function<Status()>& run) {
   constexpr std::uint8_t kPoison = 0xFF;  // two such bytes are a bf16 NaN
   Status ok = slot.d.fill(kPoison, gpu.stream());
   if (ok) ok = run();

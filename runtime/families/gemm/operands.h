@@ -34,7 +34,7 @@ Result<std::vector<GemmSlot>> make_slots(const GpuSession& gpu, const GemmProble
                                          std::int64_t tokens, int slots, std::uint64_t seed);
 
 // Poisons the slot's D, calls `run` and compares D with FP64 on the slot's operands.
-Result<ProductCheck> run_and_check(const GpuSession& gpu, const GemmProblem& problem,
-                                   GemmSlot& slot, const std::function<Status()>& run);
+Result<GemmCheck> run_and_check(const GpuSession& gpu, const GemmProblem& problem, GemmSlot& slot,
+                                const std::function<Status()>& run);
 
 }  // namespace octile

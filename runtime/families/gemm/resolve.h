@@ -12,7 +12,7 @@
 
 namespace octile {
 
-// What depends on the token count of a call.
+// The part of a launch that depends on the token count.
 struct GemmWork {
   GemmShape shape;
   int a_box_rows = 0;  // rows of A that one TMA copy loads
@@ -20,7 +20,7 @@ struct GemmWork {
   std::int64_t blocks = 0;  // CTAs
 };
 
-// What a problem, a configuration and a device settle.
+// The part of a launch that a problem, a configuration and a device determine.
 struct ResolvedGemm {
   GemmProblem problem;
   KernelHandle kernel;
@@ -39,7 +39,7 @@ struct ResolvedGemm {
   // Stages of B that are loaded or prefetched before the preceding kernel has ended.
   int early_stages = 0;
 
-  // Returns what a call of this many tokens needs beside; m, n, k > 0.
+  // Returns the other part, for a call of this many tokens; m, n, k > 0.
   GemmWork at(std::int64_t tokens) const;
   std::int64_t workspace_bytes(std::int64_t /*tokens*/) const { return 0; }
 };

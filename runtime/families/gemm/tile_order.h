@@ -1,5 +1,5 @@
-// What the GEMM kernel's walk over its tiles divides by, worked out on the host: a division by a
-// number that is not a constant takes twenty instructions on the device, in every role of it.
+// Divisors of the GEMM kernel's walk over its tiles, prepared on the host. A division by a number
+// that is not a constant takes twenty instructions on the device, in each warp role.
 #pragma once
 
 #include <cstdint>

@@ -49,7 +49,7 @@ Result<GemmVerifier> GemmVerifier::create(const GpuSession& gpu, const LoadedTem
   verifier.a_ = std::move(*host_a);
   verifier.b_ = std::move(*host_b);
   auto samples =
-      sample_product(problem, reference_args(verifier.a_, verifier.b_), kScatteredWindows, seed);
+      sample_gemm(problem, reference_args(verifier.a_, verifier.b_), kScatteredWindows, seed);
   if (!samples) return tl::unexpected<Error>(samples.error());
   verifier.samples_ = std::move(*samples);
   double largest = 0;
@@ -144,7 +144,7 @@ Result<GemmVerifier::Report> GemmVerifier::inspect(const DeviceBuffer& other) co
 }
 
 Status GemmVerifier::check_window(const Sample& sample, const DeviceBuffer& d,
-                                  ProductCheck& check) const {
+                                  GemmCheck& check) const {
   const auto element = static_cast<std::size_t>(size_of(problem_.d));
   const reference::Fp64Window& w = sample.window;
   const auto span = static_cast<std::size_t>((w.rows - 1) * args_.ldd + w.cols);
@@ -157,7 +157,7 @@ Status GemmVerifier::check_window(const Sample& sample, const DeviceBuffer& d,
 }
 
 Result<Verdict> GemmVerifier::check_samples() const {
-  ProductCheck check;
+  GemmCheck check;
   for (const Sample& sample : samples_) {
     if (Status ok = check_window(sample, d_, check); !ok) return tl::unexpected<Error>(ok.error());
   }
@@ -182,8 +182,8 @@ Result<Verdict> GemmVerifier::settle(const Report& report) {
   const reference::Fp64Window element{at / args_.ldd, 1, at % args_.ldd, 1};
   const auto sample = sample_window(problem_, reference_args(a_, b_), element);
   if (!sample) return tl::unexpected<Error>(sample.error());
-  ProductCheck mine;
-  ProductCheck first;
+  GemmCheck mine;
+  GemmCheck first;
   Status ok = check_window(*sample, d_, mine);
   if (ok) ok = check_window(*sample, accepted_, first);
   if (ok && mine.ok && !first.ok) ok = copy(d_, accepted_);

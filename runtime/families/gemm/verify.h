@@ -52,7 +52,7 @@ class GemmVerifier {
   Result<Verdict> launch_on_poison(const Run& run);
   Status copy(const DeviceBuffer& from, DeviceBuffer& to) const;
   Result<Report> inspect(const DeviceBuffer& other) const;
-  Status check_window(const Sample& sample, const DeviceBuffer& d, ProductCheck& check) const;
+  Status check_window(const Sample& sample, const DeviceBuffer& d, GemmCheck& check) const;
   Result<Verdict> check_samples() const;
   Result<Verdict> compare_in_full();
   Result<Verdict> settle(const Report& report);

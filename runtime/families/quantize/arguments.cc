@@ -91,7 +91,7 @@ Status check_no_shard(const octile_quantize_shard& shard) {
       fmt::format("{} is given; allowed: 0, because the plan quantises whole tensors", name));
 }
 
-// Where the flat range begins and ends.
+// Checks that the flat range lies within the tensor.
 Status check_shard_extent(const QuantizeProblem& p, const QuantizeArguments& args) {
   const octile_quantize_shard& shard = args.shard;
   if (p.shard == ShardStep::kNone) return check_no_shard(shard);
@@ -113,7 +113,7 @@ Status check_flat(std::string_view name, std::int64_t ld, std::int64_t cols) {
       fmt::format("{} is {}; allowed: 0 or cols = {}, because a range is flat", name, ld, cols));
 }
 
-// The tensors of a plan that quantises a flat range.
+// Checks the tensors of a plan that quantises a flat range.
 Status check_shard(const QuantizeProblem& p, QuantizeArguments& args) {
   if (Status ok = check_pointer("x", args.x, size_of(p.x.dtype)); !ok) return ok;
   if (Status ok = check_flat("ldx", args.ldx, p.cols); !ok) return ok;

@@ -17,6 +17,5 @@ struct BenchFamily<QuantizeProblem> {
     return Verifier::create(context.gpu, problem, slot, seed);
   }
 };
-using QuantizeBench = KernelBench<QuantizeProblem>;
 
 }  // namespace octile::tuner

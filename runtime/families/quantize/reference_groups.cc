@@ -59,9 +59,9 @@ class Groups {
 
   Status run() {
     if (Status ok = find_x_scales(); !ok) return ok;
-    const bool packed = problem_.grouping == Grouping::kContiguous;
-    if (Status ok = packed ? check_offsets(args_) : check_counts(args_); !ok) return ok;
-    if (!packed) return masked();
+    const bool contiguous = problem_.grouping == Grouping::kContiguous;
+    if (Status ok = contiguous ? check_offsets(args_) : check_counts(args_); !ok) return ok;
+    if (!contiguous) return masked();
     if (has_rowwise(problem_.output)) {
       if (Status ok = rowwise(); !ok) return ok;
     }
@@ -219,8 +219,8 @@ Status Groups::put_scales(const std::uint8_t* from, std::int64_t g, std::int64_t
                   problem_.scale_layout == ScaleLayout::kSwizzled);
   if (!index) return tl::unexpected(index.error());
   const ScaleFormat format = problem_.q.scale;
-  const bool packed = format == ScaleFormat::kUe8m0x4;
-  const auto bytes = static_cast<std::size_t>(packed ? 1 : whole.scales.element_bytes);
+  const bool ue8m0x4 = format == ScaleFormat::kUe8m0x4;
+  const auto bytes = static_cast<std::size_t>(ue8m0x4 ? 1 : whole.scales.element_bytes);
   auto* const to = static_cast<std::uint8_t*>(args_.scale_transposed);
   if (per_tensor()) {
     std::copy_n(from, bytes, to + static_cast<std::size_t>(g) * bytes);
@@ -229,8 +229,8 @@ Status Groups::put_scales(const std::uint8_t* from, std::int64_t g, std::int64_t
   // Writes ones up to the group's end, which is the end of its columns. Behind the last group, ones
   // continue to the end of a word of exponents. Then the group's scales replace the ones.
   const bool last = args_.offsets[g + 1] == args_.offsets[args_.groups];
-  const std::int64_t end = packed && last ? round_up(start + rows, 4 * kGroupAlign)
-                                          : start + round_up(rows, kGroupAlign);
+  const std::int64_t end = ue8m0x4 && last ? round_up(start + rows, 4 * kGroupAlign)
+                                           : start + round_up(rows, kGroupAlign);
   const bool columns_are_runs = problem_.q.granularity == Granularity::k1x32;
   const std::int64_t cols = columns_are_runs ? whole.scales.outer : whole.scales.inner;
   for (std::int64_t r = start; r < end; r += index->block_rows) {

@@ -113,18 +113,18 @@ class Shard {
     if (problem_.q.granularity == Granularity::kPerTensor) return;
     const std::int64_t ld = args_.scale_ld == 0 ? layout.scales.ld : args_.scale_ld;
     const bool along_rows = problem_.q.granularity == Granularity::k1x128;
-    const bool packed = problem_.q.scale == ScaleFormat::kUe8m0x4;
+    const bool ue8m0x4 = problem_.q.scale == ScaleFormat::kUe8m0x4;
     std::int64_t run = along_rows ? piece.col / 128 : piece.row;
     if (problem_.q.granularity == Granularity::k128x128) run = piece.row / 128;
     const std::int64_t at = along_rows ? piece.row : piece.col / length_;
     const std::int64_t runs = along_rows ? ceil_div(cols_, 128) : layout.scale_rows;
-    const std::int64_t last_run = packed && run + 1 == runs ? round_up(runs, 4) : run + 1;
+    const std::int64_t last_run = ue8m0x4 && run + 1 == runs ? round_up(runs, 4) : run + 1;
     const std::int64_t end =
         at + 1 == layout.scale_cols ? std::min(layout.scales.inner, ld) : at + 1;
     for (std::int64_t r = run; r < last_run; ++r) {
       for (std::int64_t i = at; i < end; ++i) {
         if (r == run && i == at) continue;
-        const std::int64_t to = packed ? (r / 4 * ld + i) * 4 + r % 4 : r * ld + i;
+        const std::int64_t to = ue8m0x4 ? (r / 4 * ld + i) * 4 + r % 4 : r * ld + i;
         store_scale(args_.scale, problem_.q.scale, to, 1.0F);
       }
     }

@@ -12,14 +12,14 @@
 
 namespace octile {
 
-// Where a call's outputs lie beyond what its arguments say.
+// Strides of a call's outputs that its arguments do not give.
 struct QuantizePlacement {
   std::int64_t ldq_transposed = 0;
   std::int64_t scale_ld_transposed = 0;
   std::int64_t scale_group_bytes = 0;  // from one group's scales to the next's
 };
 
-// What a problem, a configuration and a device settle.
+// The part of a launch that a problem, a configuration and a device determine.
 struct ResolvedQuantize {
   QuantizeProblem problem;
   KernelHandle kernel;
