@@ -1,5 +1,5 @@
-// Kernels the GPU tests check products with: random operands, an FP64 product compared in place,
-// guard zones. Plain and slow on purpose; the FP64 product is itself checked against the host's on
+// Kernels the GPU tests check GEMMs with: random operands, an FP64 product compared in place, guard
+// zones. Plain and slow on purpose; the FP64 product is itself checked against the host's on
 // small shapes. Compiled by NVRTC when the suite starts; nothing of it is in the library.
 
 using u8 = unsigned char;

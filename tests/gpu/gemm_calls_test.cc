@@ -118,8 +118,8 @@ TEST_F(GemmCalls, UnpreparedInsideCaptureIsRefusedAndTheCaptureSurvives) {
   expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
 }
 
-// A kernel that overlaps the one before must not read what that one still writes: the second
-// product's A is a copy the stream makes just before, of other content every time.
+// A kernel that overlaps the preceding one must not read what that one still writes. The stream
+// copies the second GEMM's A just before it, with other content every time.
 TEST_F(GemmCalls, OverlapReadsWhatTheKernelBeforeWrote) {
   for (const GemmShape shape :
        {GemmShape{64, 2112, 7168}, GemmShape{16, 4096, 2048}, GemmShape{300, 576, 1152}}) {
@@ -128,7 +128,7 @@ TEST_F(GemmCalls, OverlapReadsWhatTheKernelBeforeWrote) {
     octile_plan* plan = make_plan(to_text(Problem(x.problem())).c_str(), shape.m, shape.m);
     DeviceBuffer plain_x = gpu().allocate(x.d().bytes());
     DeviceBuffer plain_y = gpu().allocate(x.d().bytes());
-    // Both products with y's weights, call by call.
+    // Both GEMMs with y's weights, call by call.
     octile_gemm_args args = y.args();
     const auto run = [&](GemmCase& from, std::uint32_t flags) {
       copy(y.a(), from.a());
@@ -155,9 +155,9 @@ TEST_F(GemmCalls, OverlapReadsWhatTheKernelBeforeWrote) {
   }
 }
 
-// Every launch is programmatic, and a product that was not asked to overlap keeps the stream's
-// order by itself: all of its operands are copies the stream makes just before, and its result is
-// read by the copy behind it. In between an overlapping product, which lets the next start early.
+// Every launch is programmatic, and a GEMM without OCTILE_RUN_B_READY keeps the stream's order
+// itself. The stream copies all of its operands just before it and its result just after it. A GEMM
+// with the flag runs between two of them and lets the next start early.
 TEST_F(GemmCalls, OrderIsKeptWithoutTheFlag) {
   for (const GemmShape shape : {GemmShape{64, 2112, 7168}, GemmShape{300, 576, 1152}}) {
     const std::array<std::unique_ptr<GemmCase>, 2> inputs{
@@ -200,9 +200,9 @@ TEST_F(GemmCalls, OrderIsKeptWithoutTheFlag) {
   }
 }
 
-// A product asks for its first weights into L2 while the kernel before still runs, and loads what
-// that one has written there since. With the flag it loads them at once: that some of these results
-// are of the weights before shows that it runs early enough for the rest to prove something.
+// A GEMM prefetches its first weights into L2 while the preceding kernel still runs, and then loads
+// what that kernel has written since. With the flag it loads them at once. Some of those results
+// must come from the earlier weights: they show that the GEMM starts early enough for this test.
 TEST_F(GemmCalls, WeightsAskedForEarlyAreReadAsWritten) {
   const GemmShape shape{64, 7168, 2048};
   GemmCase work(gpu(), {}, shape, 81);
@@ -236,9 +236,9 @@ TEST_F(GemmCalls, WeightsAskedForEarlyAreReadAsWritten) {
   expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
 }
 
-// A quantiser and the product of what it wrote, two tensors in turn through the same codes and
-// scales, with nothing between the launches: the product lets the next quantiser start early, which
-// must not write what the product still reads.
+// A quantiser and the GEMM of its output run in turn on two tensors, through the same codes and
+// scales, with nothing between the launches. The GEMM lets the next quantiser start early, which
+// must not write what the GEMM still reads.
 TEST_F(GemmCalls, AChainWithQuantisersKeepsItsOrder) {
   const GemmShape shape{64, 2112, 7168};
   GemmCase work(gpu(), {}, shape, 71);

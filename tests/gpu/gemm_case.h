@@ -1,4 +1,4 @@
-// One product: operands with guard zones and random content on the GPU, run through a plan or an
+// One GEMM: operands with guard zones and random content on the GPU, run through a plan or an
 // explicit configuration, judged against the FP64 product of the dequantised operands.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a product makes of special values, and how exact it is.
+// Tests what a GEMM makes of special values, and how exact it is.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -90,9 +90,9 @@ TEST_F(GemmNumerics, ScalesOverManyBinades) {
   c.judge(reference::tolerance_c(128));
 }
 
-// One product that dwarfs the others of its block, sums that cancel and sums that cannot, at token
-// counts that choose kernels of every kind, with scales close together and over 2^+-60 (of A and B
-// together).
+// The operands have one product that dwarfs the others of its block, sums that cancel, and sums
+// that cannot. The token counts choose kernels of every kind. The scales of A and B together are
+// close to each other, or spread over 2^+-60.
 TEST_F(GemmNumerics, AdversarialOperands) {
   std::uint64_t seed = 45;
   for (const CodeMode mode :

@@ -63,7 +63,7 @@ TEST_F(GemmVariants, ShorterPromotionIntervals) {
   }
 }
 
-// What a case's product is before anything is compared with it.
+// The bits of a case's D, to compare later results with.
 class Bits {
  public:
   explicit Bits(GpuSession& gpu) : gpu_(gpu) {}
@@ -132,7 +132,7 @@ TEST_F(GemmVariants, EveryRasterIsRightToTheSameBits) {
 
 // Rounds of whole tiles and of tail tiles behind them, some of which CTAs take while others have a
 // whole one: on 132 SMs 15 columns of whole tiles and 3 of tail tiles, 30 and 4, 19 and 2; and
-// small products, all of tail tiles.
+// small GEMMs that are all tail tiles.
 TEST_F(GemmVariants, TailTilesAreRightToTheSameBits) {
   const GemmProblem problem;
   const auto whole = parse_gemm_config("tile=192x128x128 stages=4 wg=3 raster=16n");

@@ -1,5 +1,5 @@
-// Our quantised operands go unconverted through cuBLASLt's block-scaled matmul and give our
-// product.
+// Passes our quantised operands unconverted to cuBLASLt's block-scaled matmul, which must give our
+// D.
 #include <gtest/gtest.h>
 
 #include "tests/gpu/session.h"

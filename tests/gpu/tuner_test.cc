@@ -56,7 +56,7 @@ TEST_F(TunerTest, ASmallSearchEndsInTimeWithARightWinner) {
   const auto result = run_tasks({task(64, 2112, 7168), task(4096, 7168, 2048)}, session->spec(),
                                 decider, &file, options);
   ASSERT_TRUE(result) << result.error().message;
-  // A product's check may be under way when time is up.
+  // A candidate may still be verified when time is up.
   EXPECT_LE(clock() - began, kBudgetSeconds + 2);
   EXPECT_EQ(result->undecided, 0);
   const auto kept = file.read();
