@@ -23,13 +23,14 @@ constexpr std::array kCtasPerSm{1, 2};
 constexpr std::array kSplits{1, 2, 3, 4, 6, 8};
 constexpr std::array kPdlEarly{false, true};
 constexpr std::array kTailN{0, 64};
+constexpr std::array kHoldScales{false, true};
 // Rasters beside the usual one. Bands of columns are made equally wide (even_columns).
 constexpr std::array kRasters{Raster{8, false}, Raster{16, false}, Raster{1, false},
                               Raster{8, true},  Raster{12, true},  Raster{16, true}};
 // Configurations of one tile with its consumers.
 constexpr std::size_t kConfigsOfTile =
     std::size(kClusters) * std::size(kOverlaps) * std::size(kStores) * std::size(kCtasPerSm) *
-    std::size(kSplits) * std::size(kPdlEarly) * std::size(kTailN);
+    std::size(kSplits) * std::size(kPdlEarly) * std::size(kTailN) * std::size(kHoldScales);
 constexpr int kMaxStages = 16;
 // The driver reserves 1 KB of an SM's shared memory for every CTA (CUDA C++ Programming Guide,
 // "Compute Capability 9.0").
@@ -43,11 +44,11 @@ int smem_limit(const GemmConfig& c, const DeviceSpec& device) {
 
 // Returns the stages of the deepest ring that fits. More bytes in flight cost nothing but shared
 // memory.
-int deepest_ring(GemmConfig c, const DeviceSpec& device) {
+int deepest_ring(const GemmProblem& problem, GemmConfig c, const DeviceSpec& device) {
   c.stages = 1;
-  const int one = resources_of(c).smem.total_bytes;
+  const int one = resources_of(problem, c).smem.total_bytes;
   c.stages = 2;
-  const int stage = resources_of(c).smem.total_bytes - one;
+  const int stage = resources_of(problem, c).smem.total_bytes - one;
   return std::clamp(1 + (smem_limit(c, device) - one) / stage, 1, kMaxStages);
 }
 
@@ -77,8 +78,8 @@ bool tile_is_whole_strips(const GemmConfig& c, const GemmSetting&) {
 bool tile_fits_instruction(const GemmConfig& c, const GemmSetting&) {
   return c.block_n >= 16 && c.block_n <= 256 && c.block_n % 16 == 0 && c.block_k == 128;
 }
-bool boxes_fit_tma(const GemmConfig& c, const GemmSetting&) {
-  const GemmResources r = resources_of(c);
+bool boxes_fit_tma(const GemmConfig& c, const GemmSetting& s) {
+  const GemmResources r = resources_of(s.problem, c);
   return r.a_box_rows <= 256 && r.b_box_rows <= 256;
 }
 bool cluster_shares_one_operand(const GemmConfig& c, const GemmSetting&) {
@@ -91,12 +92,12 @@ bool ring_is_a_pipeline(const GemmConfig& c, const GemmSetting&) {
   return c.stages >= 3 && c.stages <= kMaxStages;
 }
 bool fits_shared_memory(const GemmConfig& c, const GemmSetting& s) {
-  return resources_of(c).smem.total_bytes <= smem_limit(c, s.device);
+  return resources_of(s.problem, c).smem.total_bytes <= smem_limit(c, s.device);
 }
-bool fits_registers(const GemmConfig& c, const GemmSetting&) {
-  const GemmResources r = resources_of(c);
+bool fits_registers(const GemmConfig& c, const GemmSetting& s) {
+  const GemmResources r = resources_of(s.problem, c);
   const bool parts_of_blocks = c.promote < 128 && c.unroll > 1;
-  const int others = c.in_flight > 2 ? 50 : parts_of_blocks ? 48 : c.in_flight > 1 ? 40 : 32;
+  const int others = c.hold_scales ? 16 : c.in_flight > 2 ? 50 : parts_of_blocks ? 48 : c.in_flight > 1 ? 40 : 32;
   return r.accumulator_registers + others <= r.consumer_registers;
 }
 bool promotion_matches(const GemmConfig& c, const GemmSetting& s) {
@@ -116,8 +117,8 @@ bool cluster_splits_or_shares(const GemmConfig& c, const GemmSetting&) {
 bool two_ctas_share_an_sm(const GemmConfig& c, const GemmSetting&) {
   return c.ctas_per_sm == 1 || (c.ctas_per_sm == 2 && c.consumer_warpgroups == 1);
 }
-bool store_suits_tile(const GemmConfig& c, const GemmSetting&) {
-  if (c.splits > 1) return c.store == EpilogueStore::kDirect;
+bool store_suits_tile(const GemmConfig& c, const GemmSetting& s) {
+  if (c.splits > 1 || !can_stage(s.problem)) return c.store == EpilogueStore::kDirect;
   return c.store == EpilogueStore::kTma || c.block_n <= 32;
 }
 bool short_tiles_are_narrow(const GemmConfig& c, const GemmSetting&) {
@@ -150,11 +151,18 @@ bool compiles_in_time(const GemmConfig& c, const GemmSetting&) {
 bool early_next_is_for_few_rows(const GemmConfig& c, const GemmSetting&) {
   return !c.pdl_early || (c.block_m <= 128 && c.cluster_n == 1);
 }
-bool tail_tiles_are_halves(const GemmConfig& c, const GemmSetting&) {
+bool tail_tiles_are_halves(const GemmConfig& c, const GemmSetting& s) {
   if (c.tail_n == 0) return true;
+  if (scales_rows_of_b(s.problem)) return false;
   return c.tail_n == 64 && c.block_m == 192 && c.block_n == 128 && c.consumer_warpgroups == 3 &&
          cluster_size(c) == 1 && c.unroll == 1 && c.in_flight == 1 && !c.pdl_early &&
          c.promote == 128;
+}
+// One consumer's strips use what it holds; with one strip nothing is gained.
+bool held_scales_serve_strips(const GemmConfig& c, const GemmSetting& s) {
+  if (!c.hold_scales) return true;
+  return scales_rows_of_b(s.problem) && c.consumer_warpgroups == 2 && c.block_m == 256 &&
+         c.in_flight == 1 && c.ctas_per_sm == 1;
 }
 bool raster_is_positive(const GemmConfig& c, const GemmSetting&) { return c.raster.band >= 1; }
 
@@ -186,7 +194,7 @@ constexpr std::array kConstraints{
                    "tail tiles are the halves, of 64 columns, of tiles of 192x128 by three "
                    "consumers, alone and one product of a whole K-block at a time: the rounds of "
                    "others are shorter, they lose by themselves what an even last round gains "
-                   "(measured), or they spill",
+                   "(measured), or they spill, as where B has a scale a row",
                    tail_tiles_are_halves},
     GemmConstraint{"cluster_shares_one_operand",
                    "a cluster is 1x1, 2x1 or 1x2 and its slices are whole 8-row swizzle atoms",
@@ -210,7 +218,8 @@ constexpr std::array kConstraints{
                    "one CTA an SM, or two of one consumer warpgroup each (half of the registers)",
                    two_ctas_share_an_sm},
     GemmConstraint{"store_suits_tile",
-                   "split K stores directly; otherwise D goes through TMA, and directly only where "
+                   "split K, fp32 D and sums that are added to D are stored directly; otherwise D "
+                   "goes through TMA, and directly only where "
                    "rows of at most 64 bytes leave TMA nothing to gain (wider tiles lose up to a "
                    "third: measured)",
                    store_suits_tile},
@@ -223,6 +232,10 @@ constexpr std::array kConstraints{
                    "no A: its CTAs land where SMs become free, and tiles that read the same rows "
                    "of B no longer side by side (measured: 2 % and more)",
                    early_next_is_for_few_rows},
+    GemmConstraint{"held_scales_serve_strips",
+                   "B's scales are held where B has one a row and two consumers of two strips each "
+                   "have one product in flight: only there do registers suffice and are reads saved",
+                   held_scales_serve_strips},
     GemmConstraint{"raster_is_positive", "a raster band is at least one tile wide",
                    raster_is_positive},
     GemmConstraint{"splits_are_allowed",
@@ -298,8 +311,11 @@ class Enumeration {
       for_each_value(kStores, config_.store, [&] {
         for_each_value(kCtasPerSm, config_.ctas_per_sm, [&] {
           for_each_value(kSplits, config_.splits, [&] {
-            for_each_value(kPdlEarly, config_.pdl_early,
-                           [&] { for_each_value(kTailN, config_.tail_n, [&] { try_config(); }); });
+            for_each_value(kPdlEarly, config_.pdl_early, [&] {
+              for_each_value(kTailN, config_.tail_n, [&] {
+                for_each_value(kHoldScales, config_.hold_scales, [&] { try_config(); });
+              });
+            });
           });
         });
       });
@@ -310,7 +326,7 @@ class Enumeration {
     const Rules behind_tile = Rules(kConstraints).subspan(kTileRules);
     const GemmConstraint* refusal = refusal_by(behind_tile.first(behind_tile.size() - kRingRules));
     if (refusal == nullptr) {
-      config_.stages = deepest_ring(config_, setting_.device);
+      config_.stages = deepest_ring(setting_.problem, config_, setting_.device);
       refusal = refusal_by(behind_tile.last(kRingRules));
     }
     if (refusal == nullptr) {

@@ -15,10 +15,12 @@ constexpr int kBarrierBytes = 8;
 
 // 65,536 registers an SM, handed out per warpgroup by setmaxnreg. One producer warpgroup of 40 (or
 // 32) leaves each of one, two or three consumers the counts below; a single consumer stays at 248
-// because a thread can name no more than 255. Two CTAs an SM have half of it each: one consumer.
+// because a thread can name no more than 255. Two CTAs an SM have half of it each: one consumer. Two
+// consumers that hold B's scales take 240 each and leave the producer 24.
 void split_registers(const GemmConfig& c, GemmResources& r) {
-  r.producer_registers = c.consumer_warpgroups == 3 ? 32 : 40;
+  r.producer_registers = c.hold_scales ? 24 : c.consumer_warpgroups == 3 ? 32 : 40;
   r.consumer_registers = c.ctas_per_sm == 2           ? 216
+                         : c.hold_scales              ? 240
                          : c.consumer_warpgroups == 1 ? 248
                          : c.consumer_warpgroups == 2 ? 232
                                                       : 160;
@@ -34,13 +36,14 @@ int staging_bytes(const GemmConfig& c, int strips) {
   return c.store == EpilogueStore::kTma ? c.block_m * c.block_n * 2 : 0;
 }
 
-GemmSmemLayout smem_layout(const GemmConfig& c, int strips) {
+GemmSmemLayout smem_layout(const GemmProblem& p, const GemmConfig& c, int strips) {
   GemmSmemLayout s;
   s.a_stage_bytes = c.block_m * c.block_k;
   s.b_stage_bytes = c.block_n * c.block_k;
   s.d_bytes = staging_bytes(c, strips);
   s.scale_a_stage_bytes = static_cast<int>(round_up(std::int64_t{4} * c.block_m, 128));
-  s.scale_b_stage_bytes = static_cast<int>(round_up(std::int64_t{4} * column_segments(c), 16));
+  const int scales_of_b = scales_rows_of_b(p) ? c.block_n : column_segments(c);
+  s.scale_b_stage_bytes = static_cast<int>(round_up(std::int64_t{4} * scales_of_b, 16));
   const int barriers = 2 * c.stages + 1 + (c.splits > 1 ? 2 : 0);
 
   s.b_offset = s.a_offset + c.stages * s.a_stage_bytes;
@@ -72,6 +75,10 @@ bool parse_field(std::string_view name, std::string_view value, GemmConfig& c) {
     return true;
   }
   if (name == "tail_n") return parse_int(value, c.tail_n);
+  if (name == "scales" && (value == "held" || value == "read")) {
+    c.hold_scales = value == "held";
+    return true;
+  }
   if (name == "pdl" && (value == "early" || value == "end")) {
     c.pdl_early = value == "early";
     return true;
@@ -81,6 +88,13 @@ bool parse_field(std::string_view name, std::string_view value, GemmConfig& c) {
 
 std::string_view store_name(EpilogueStore s) { return s == EpilogueStore::kTma ? "tma" : "direct"; }
 std::string_view pdl_name(bool early) { return early ? "early" : "end"; }
+
+// Returns what is done to D beside storing it, for the kernel's name: "_acc_biasbf16_sentry".
+std::string output_options(const GemmProblem& p) {
+  return fmt::format("{}{}{}", p.accumulate ? "_acc" : "",
+                     p.bias ? fmt::format("_bias{}", name_of(*p.bias)) : "",
+                     p.sentry ? "_sentry" : "");
+}
 
 // The time of a tile of half as many columns over that of a whole tile: it reads as much of A.
 constexpr double kTailTime = 0.55;
@@ -104,18 +118,19 @@ TileShares shares_with(std::int64_t whole_across, std::int64_t tiles_m, std::int
 
 }  // namespace
 
-GemmResources resources_of(const GemmConfig& c) {
+GemmResources resources_of(const GemmProblem& p, const GemmConfig& c) {
   GemmResources r;
   r.threads = kWarpgroupThreads * (c.consumer_warpgroups + 1);
   split_registers(c, r);
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
-  r.accumulator_registers = (strips + c.in_flight) * c.block_n / 2;
+  const int held = c.hold_scales ? c.block_n / 4 : 0;
+  r.accumulator_registers = (strips + c.in_flight) * c.block_n / 2 + held;
   r.a_box_rows = c.block_m / c.cluster_n;
   r.b_box_rows = c.tail_n > 0 ? c.tail_n : c.block_n / c.cluster_m;
   r.d_box_rows = std::min(c.block_m, 64);
   r.d_box_cols = c.block_n % 64 == 0 ? 64 : c.block_n % 32 == 0 ? 32 : 16;
 
-  r.smem = smem_layout(c, strips);
+  r.smem = smem_layout(p, c, strips);
   return r;
 }
 
@@ -158,11 +173,12 @@ std::string to_text(const Raster& raster) {
 std::string to_text(const GemmConfig& c) {
   return fmt::format(
       "tile={}x{}x{} stages={} wg={} cluster={}x{} unroll={} inflight={} raster={} ctas={} "
-      "store={} pdl={} promote={} splits={}{}",
+      "store={} pdl={} promote={} splits={}{}{}",
       c.block_m, c.block_n, c.block_k, c.stages, c.consumer_warpgroups, c.cluster_m, c.cluster_n,
       c.unroll, c.in_flight, to_text(c.raster), c.ctas_per_sm, store_name(c.store),
       pdl_name(c.pdl_early), c.promote, c.splits,
-      c.tail_n > 0 ? fmt::format(" tail_n={}", c.tail_n) : "");
+      c.tail_n > 0 ? fmt::format(" tail_n={}", c.tail_n) : "",
+      c.hold_scales ? " scales=held" : "");
 }
 
 Result<GemmConfig> parse_gemm_config(std::string_view text) {
@@ -171,19 +187,19 @@ Result<GemmConfig> parse_gemm_config(std::string_view text) {
       text, [&](auto name, auto value) { return parse_field(name, value, config); },
       "GEMM configuration",
       "tile=MxNxK, stages=N, wg=N, cluster=MxN, unroll=N, inflight=N, raster=N|Nn, ctas=N, "
-      "store=tma|direct, pdl=early|end, promote=N, splits=N, tail_n=N");
+      "store=tma|direct, pdl=early|end, promote=N, splits=N, tail_n=N, scales=held|read");
   if (!ok) return tl::unexpected<Error>(ok.error());
   return config;
 }
 
 std::string kernel_name(const GemmProblem& p, const GemmConfig& c) {
   return fmt::format(
-      "octile_gemm_{}_{}_{}_{}_{}_t{}x{}x{}_s{}_wg{}_c{}x{}_u{}f{}_ras{}_o{}_{}_{}_p{}_k{}{}",
+      "octile_gemm_{}_{}_{}_{}_{}{}_t{}x{}x{}_s{}_wg{}_c{}x{}_u{}f{}_ras{}_o{}_{}_{}_p{}_k{}{}{}",
       name_of(p.a.dtype), name_of(p.a.granularity), name_of(p.b.dtype), name_of(p.b.granularity),
-      name_of(p.d), c.block_m, c.block_n, c.block_k, c.stages, c.consumer_warpgroups, c.cluster_m,
+      name_of(p.d), output_options(p), c.block_m, c.block_n, c.block_k, c.stages, c.consumer_warpgroups, c.cluster_m,
       c.cluster_n, c.unroll, c.in_flight, to_text(c.raster), c.ctas_per_sm, store_name(c.store),
       pdl_name(c.pdl_early), c.promote, c.splits,
-      c.tail_n > 0 ? fmt::format("_n{}", c.tail_n) : "");
+      c.tail_n > 0 ? fmt::format("_n{}", c.tail_n) : "", c.hold_scales ? "_held" : "");
 }
 
 std::optional<std::string> numerics_difference(const GemmConfig& config, const GemmConfig& other) {

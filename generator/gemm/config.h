@@ -39,6 +39,7 @@ struct GemmConfig {
   EpilogueStore store = EpilogueStore::kTma;
   bool pdl_early = false;  // the stream's next kernel may start, and wait, while this one works
   int tail_n = 0;          // columns of the tiles that fill the last round; 0: all tiles are whole
+  bool hold_scales = false;  // a consumer reads B's row scales once for all strips of a K-block
   // These two are numerics, not schedule.
   int promote = 128;
   int splits = 1;  // CTAs of a cluster that share a tile's K
@@ -75,7 +76,7 @@ struct GemmResources {
   GemmSmemLayout smem;
 };
 
-GemmResources resources_of(const GemmConfig&);
+GemmResources resources_of(const GemmProblem&, const GemmConfig&);
 // Returns the runs of a tile's columns that lie in one block of 128 wherever the tile begins. A
 // stage of the ring holds one scale of B for each.
 int column_segments(const GemmConfig&);
@@ -104,7 +105,8 @@ TileShares share_tiles(std::int64_t m, std::int64_t n, std::int64_t rows, std::i
                        int tail_n, std::int64_t slots);
 
 // "tile=128x128x128 stages=5 wg=2 cluster=1x1 unroll=1 inflight=1 raster=8 ctas=1 store=tma
-// pdl=end promote=128 splits=1", then " tail_n=64" if there are tail tiles.
+// pdl=end promote=128 splits=1", then " tail_n=64" if there are tail tiles and " scales=held" if
+// B's are held.
 std::string to_text(const GemmConfig&);
 // Reads fields in any order; a field left out keeps its default. Errors: kInvalidArgument.
 Result<GemmConfig> parse_gemm_config(std::string_view text);

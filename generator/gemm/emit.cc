@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <string>
 #include <vector>
 
 #include "generator/gemm/candidates.h"
@@ -11,6 +13,7 @@ namespace octile {
 namespace {
 
 constexpr std::string_view kKernel = "gemm/kernel.cu";
+constexpr std::string_view kPairs = "lib/pairs.cuh";
 
 constexpr std::array<std::string_view, 9> kLibrary{
     "lib/types.cuh", "lib/launch.cuh",          "lib/mbarrier.cuh",
@@ -25,21 +28,78 @@ constexpr std::string_view kProducer = "gemm/producer.cuh";
 constexpr std::string_view kConsumer = "gemm/consumer.cuh";
 constexpr std::string_view kSplitK = "gemm/output/split_k.cuh";
 
-// A policy: the file that defines it and its type there.
+// A policy: its type, the file that defines it, and the library file that this one needs.
 struct Policy {
-  std::string_view path;
-  std::string_view type;
+  std::string type;
+  std::vector<std::string_view> paths;
+  std::vector<std::string_view> library = {};
 };
-constexpr Policy kWalkDense{"gemm/walk/dense.cuh", "gemm::walk::Dense"};
-constexpr Policy kScaleBlockB{"gemm/scale/block_b.cuh", "gemm::scale::BlockB"};
-constexpr Policy kStoreBf16{"gemm/output/store_bf16.cuh", "gemm::output::StoreBf16"};
 
 struct Policies {
   Policy walk, scale, output;
 };
 
-// Returns the policies of a problem. Every supported problem has the same ones.
-Policies policies_of(const GemmProblem&) { return {kWalkDense, kScaleBlockB, kStoreBf16}; }
+Policy walk_of(const GemmProblem&) { return {"gemm::walk::Dense", {"gemm/walk/dense.cuh"}}; }
+
+Policy scale_of(const GemmProblem& p) {
+  if (scales_rows_of_b(p)) return {"gemm::scale::RowB", {"gemm/scale/row_b.cuh"}, {kPairs}};
+  return {"gemm::scale::BlockB", {"gemm/scale/block_b.cuh"}};
+}
+
+// Returns what an element of D becomes.
+Policy element_of(const GemmProblem& p) {
+  if (p.d == DType::kFP32) {
+    if (!p.accumulate) return {"Fp32", {"gemm/output/fp32.cuh"}, {kPairs}};
+    return {p.sentry ? "AddFp32Seen" : "AddFp32", {"gemm/output/add_fp32.cuh"}, {kPairs}};
+  }
+  if (p.d == DType::kFP16) return {"Fp16", {"gemm/output/fp16.cuh"}, {"lib/fp16.cuh"}};
+  if (p.accumulate) return {"AddBf16", {"gemm/output/add_bf16.cuh"}};
+  return {"Bf16", {"gemm/output/bf16.cuh"}};
+}
+
+Policy output_of(const GemmProblem& p, const GemmConfig& c) {
+  Policy output = element_of(p);
+  const bool staged = c.store == EpilogueStore::kTma;
+  output.paths.emplace_back(staged ? "gemm/output/staged.cuh" : "gemm/output/direct.cuh");
+  output.type = fmt::format("gemm::output::{}<gemm::output::{}, {}>", staged ? "Staged" : "Direct",
+                            output.type, p.sentry);
+  if (p.bias) {
+    output.paths.emplace_back("gemm/output/with_bias.cuh");
+    output.library.emplace_back(kPairs);
+    output.type = fmt::format("gemm::output::WithBias<{}, {}>", output.type,
+                              *p.bias == DType::kFP32 ? "float" : "u16");
+  }
+  return output;
+}
+
+Policies policies_of(const GemmProblem& problem, const GemmConfig& config) {
+  return {walk_of(problem), scale_of(problem), output_of(problem, config)};
+}
+
+// Adds the paths that the list does not have yet.
+void add_paths(std::vector<std::string_view>& list, const std::vector<std::string_view>& paths) {
+  for (const std::string_view path : paths) {
+    if (std::ranges::find(list, path) == list.end()) list.push_back(path);
+  }
+}
+
+// Returns the library files of a kernel, in the order in which they are emitted.
+std::vector<std::string_view> library_of(const Policies& policies) {
+  std::vector<std::string_view> files(kLibrary.begin(), kLibrary.end());
+  add_paths(files, policies.scale.library);
+  add_paths(files, policies.output.library);
+  return files;
+}
+
+// Returns the files that use the prologue's constants.
+std::vector<std::string_view> files_of(const Policies& policies) {
+  std::vector<std::string_view> files{kTile, kProducer, kConsumer};
+  for (const Policy& policy : {policies.walk, policies.scale, policies.output}) {
+    add_paths(files, policy.paths);
+  }
+  files.push_back(kSplitK);
+  return files;
+}
 
 void add_policies(Prologue& p, const Policies& policies) {
   p.add_type("OCTILE_WALK", policies.walk.type, "problem: the order of the tiles");
@@ -69,7 +129,7 @@ bool compiles_by_o1(const GemmConfig& c) { return c.consumer_warpgroups == 2 && 
 }  // namespace
 
 Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
-  const GemmResources r = resources_of(c);
+  const GemmResources r = resources_of(problem, c);
   Prologue p;
   p.add_int("kBlockM", c.block_m, "configuration: rows of D one CTA computes");
   p.add_int("kBlockN", c.block_n, "configuration: columns of D one CTA computes");
@@ -101,16 +161,20 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
   p.add_bool("kPdlEarly", c.pdl_early, "configuration: the next kernel may start beside this one");
   p.add_int("kTailN", c.tail_n, "configuration: columns of a tail tile; 0: no tail");
   p.add_int("kPromote", c.promote, "numerics: K elements per fp32 promotion");
-  p.add_bool("kTmaStore", c.store == EpilogueStore::kTma, "configuration: D through shared memory");
+  if (scales_rows_of_b(problem)) {
+    p.add_bool("kHoldScales", c.hold_scales, "configuration: B's scales held for all strips");
+  }
   p.add_int("kThreads", r.threads, "derived: consumers and one producer warpgroup");
   p.add_int("kProducerRegisters", r.producer_registers, "derived: setmaxnreg of the producer");
   p.add_int("kConsumerRegisters", r.consumer_registers, "derived: setmaxnreg of a consumer");
   add_memory_map(p, r.smem);
-  add_policies(p, policies_of(problem));
+  add_policies(p, policies_of(problem, c));
   p.add_assert(fmt::format("sizeof(gemm::Arguments) == {}", kGemmArgumentBytes),
                "host and device disagree on the size of the argument");
-  p.add_assert(fmt::format("gemm::Output::box_columns<cfg::kBlockN>() == {}", r.d_box_cols),
-               "host and device disagree on the width of D's boxes");
+  if (c.store == EpilogueStore::kTma) {
+    p.add_assert(fmt::format("gemm::Output::box_columns<cfg::kBlockN>() == {}", r.d_box_cols),
+                 "host and device disagree on the width of D's boxes");
+  }
   return p;
 }
 
@@ -124,17 +188,14 @@ Result<EmittedKernel> emit(const GemmProblem& problem, const GemmConfig& config,
   EmittedKernel kernel;
   kernel.name = kernel_name(problem, config);
   kernel.template_path = kKernel;
-  const Policies policies = policies_of(problem);
+  const Policies policies = policies_of(problem, config);
   std::vector<TemplateBody> bodies;
-  for (const std::string_view part : {kTile, kProducer, kConsumer, policies.walk.path,
-                                      policies.scale.path, policies.output.path, kSplitK}) {
-    bodies.push_back({part, {}, {}});
-  }
+  for (const std::string_view part : files_of(policies)) bodies.push_back({part, {}, {}});
   bodies.push_back({kKernel, "OCTILE_KERNEL_NAME", kernel.name});
-  Result<std::string> source = gemm_prologue(problem, config).render(templates, kLibrary, bodies);
+  Result<std::string> source = gemm_prologue(problem, config).render(templates, library_of(policies), bodies);
   if (!source) return tl::unexpected<Error>(source.error());
   kernel.source = std::move(*source);
-  const GemmResources r = resources_of(config);
+  const GemmResources r = resources_of(problem, config);
   kernel.options = compile_options(device);
   if (compiles_by_o1(config)) kernel.options.emplace_back("--ptxas-options=-O1");
   kernel.threads = r.threads;

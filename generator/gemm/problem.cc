@@ -26,8 +26,14 @@ std::string promote_text(int promote) {
   return promote == kPromoteNone ? "none" : fmt::format_int(promote).str();
 }
 
+Parsed<std::optional<DType>> parse_bias(std::string_view text) {
+  const auto type = parse_element(text);
+  if (!type) return tl::unexpected(type.error());
+  return *type;
+}
+
 using G = GemmProblem;
-constexpr std::array<Field<G>, 9> kFields{{
+constexpr std::array<Field<G>, 11> kFields{{
     {"m", true, set<&G::m, parse_token_count, G>},
     {"n", true, set<&G::n, parse_count, G>},
     {"k", true, set<&G::k, parse_token_count, G>},
@@ -36,6 +42,8 @@ constexpr std::array<Field<G>, 9> kFields{{
     {"d", true, set<&G::d, parse_element, G>},
     {"acc", true, set<&G::accumulate, parse_flag, G>},
     {"promote", true, set<&G::promote, parse_promote, G>},
+    {"bias", false, set<&G::bias, parse_bias, G>},
+    {"sentry", false, set<&G::sentry, parse_flag, G>},
     {"invariant", false, set<&G::invariant, parse_flag, G>},
 }};
 
@@ -66,9 +74,11 @@ Status check_promote(const GemmProblem& p) {
 }  // namespace
 
 std::string to_text(const GemmProblem& p) {
-  return fmt::format("gemm m={} n={} k={} a={} b={} d={} acc={:d} promote={}{}", count_text(p.m),
-                     count_text(p.n), count_text(p.k), to_text(p.a), to_text(p.b), name_of(p.d),
-                     p.accumulate, promote_text(p.promote), p.invariant ? " invariant=1" : "");
+  return fmt::format("gemm m={} n={} k={} a={} b={} d={} acc={:d} promote={}{}{}{}",
+                     count_text(p.m), count_text(p.n), count_text(p.k), to_text(p.a), to_text(p.b),
+                     name_of(p.d), p.accumulate, promote_text(p.promote),
+                     p.bias ? fmt::format(" bias={}", name_of(*p.bias)) : "",
+                     p.sentry ? " sentry=1" : "", p.invariant ? " invariant=1" : "");
 }
 
 std::string short_text(const GemmProblem& p) {
@@ -88,6 +98,9 @@ Status check_well_formed(const GemmProblem& p) {
   }
   if (Status s = check_type("a", p.a); !s) return s;
   if (Status s = check_type("b", p.b); !s) return s;
+  if (p.invariant && has_tokens_in_k(p)) {
+    return refuse_field("invariant", "1", "is 0 where k is '?': every element sums all tokens");
+  }
   return check_promote(p);
 }
 

@@ -1,7 +1,8 @@
 // What a GEMM computes and in which numbers. Its canonical text is parsed and printed here alone:
 //   gemm m=? n=7168 k=2048 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128
 // '?' marks the dynamic token count: m in fprop and dgrad, k in wgrad. `promote=none` sums all of K
-// on the tensor core. `invariant=1` is printed only if it is set.
+// on the tensor core. `bias=bf16|fp32`, `sentry=1` and `invariant=1` are printed only if they are
+// set.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +28,10 @@ struct GemmProblem {
   TensorType b{DType::kE4M3, Granularity::k128x128, ScaleFormat::kF32};
   DType d = DType::kBF16;
   bool accumulate = false;
-  int promote = 128;       // K elements summed by the tensor core before fp32 promotion
-  bool invariant = false;  // a row's bits do not depend on the token count
+  int promote = 128;  // K elements summed by the tensor core before fp32 promotion
+  std::optional<DType> bias;  // type of a vector [n] that is added to every row of the sum
+  bool sentry = false;        // a call says whether an element of D is NaN or infinite
+  bool invariant = false;     // a row's bits do not depend on the token count
   friend bool operator==(const GemmProblem&, const GemmProblem&) = default;
 };
 
@@ -41,7 +44,7 @@ constexpr std::string_view operation_of(const GemmProblem&) { return "gemm"; }
 Result<GemmProblem> parse_gemm_problem(std::span<const std::string_view> words);
 
 // Errors: kInvalidArgument for a negative count, two dynamic counts, scales on a type without them,
-// or a promotion interval that the scales do not allow.
+// a promotion interval that the scales do not allow, or invariance where tokens are summed.
 Status check_well_formed(const GemmProblem&);
 
 // Tokens lie in k if k is dynamic, and otherwise in m.
@@ -55,6 +58,13 @@ constexpr std::int64_t m_at(const GemmProblem& p, std::int64_t tokens) {
 constexpr std::int64_t k_at(const GemmProblem& p, std::int64_t tokens) {
   return has_tokens_in_k(p) ? tokens : p.k;
 }
+
+// Returns true if B has a scale for each of its rows and K-blocks, as in weight gradients.
+constexpr bool scales_rows_of_b(const GemmProblem& p) {
+  return p.b.granularity == Granularity::k1x128;
+}
+// Returns true if D can go through shared memory to TMA, which neither adds nor stores fp32.
+constexpr bool can_stage(const GemmProblem& p) { return size_of(p.d) == 2 && !p.accumulate; }
 
 std::vector<Extent> extents(const GemmProblem&);  // n, k, m
 constexpr bool is_empty(const GemmProblem& p) { return p.n == 0; }

@@ -11,12 +11,17 @@ constexpr bool kYes = true;
 constexpr bool kNo = false;
 
 constexpr std::array kRows = std::to_array<SupportRow>({
-    {"gemm", "k=?", kNo, "not built yet: a token count in K (weight gradients)"},
+    {"gemm", "bias=e4m3|e5m2|fp16", kNo, "a bias is bf16 or fp32"},
+    {"gemm", "d=fp16 acc=1", kNo, "sums over many calls leave the range of fp16: add in bf16 or fp32"},
     // WGMMA takes any pair of FP8 types (PTX ISA, wgmma.mma_async .e4m3 .e5m2), and power-of-two
     // scales are fp32 in memory, so a product need not know of them.
     {"gemm",
-     "a=e4m3|e5m2:1x128:f32|pow2 b=e4m3|e5m2:128x128:f32|pow2 d=bf16 acc=0 promote=32|64|128", kYes,
+     "a=e4m3|e5m2:1x128:f32|pow2 b=e4m3|e5m2:128x128:f32|pow2 d=bf16|fp16|fp32 promote=32|64|128",
+     kYes,
      "with invariant=1 K is never split, so that a row has the same bits at every token count"},
+    {"gemm",
+     "a=e4m3|e5m2:1x128:f32|pow2 b=e4m3|e5m2:1x128:f32|pow2 d=bf16|fp16|fp32 promote=32|64|128",
+     kYes, "weight gradients: k=? sums all tokens"},
     {"gemm", "a=bf16|fp16|fp32", kNo, "A has to be quantised before an FP8 product"},
     {"gemm", "b=bf16|fp16|fp32", kNo, "B has to be quantised before an FP8 product"},
     {"gemm", "d=e4m3|e5m2", kNo, "not built yet: D quantised in the epilogue"},
@@ -24,12 +29,6 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"gemm", "b=*:*:bf16", kNo, "bf16 scales are for communication: widen B's to f32 first"},
     {"gemm", "a=*:1x128:ue8m0x4", kNo, "not built yet: A's exponents packed into int32"},
     {"gemm", "b=*:1x128:ue8m0x4", kNo, "not built yet: B's exponents packed into int32"},
-    {"gemm", "a=*:1x128:f32|pow2 b=*:128x128:f32|pow2 acc=1", kNo,
-     "not built yet: adding to D from a 1x128 by 128x128 product"},
-    {"gemm", "a=*:1x128:f32|pow2 b=*:128x128:f32|pow2 d=fp16|fp32", kNo,
-     "not built yet: D in fp16 or fp32"},
-    {"gemm", "a=*:1x128:f32|pow2 b=*:1x128:f32|pow2", kNo,
-     "not built yet: both operands in 1x128 blocks (weight gradients)"},
     {"gemm", "a=*:128x128:f32|pow2 b=*:1x128:f32|pow2", kNo,
      "the 128x128 operand goes second: exchange the operands for D transposed"},
     {"gemm", "a=*:128x128:f32|pow2 b=*:128x128:f32|pow2", kNo,
@@ -41,10 +40,9 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"gemm", "", kNo, "no recipe multiplies operands scaled in this way"},
 });
 
-// TMA strides are multiples of 16 bytes: K of FP8, and N of bf16, in elements (CUDA driver API,
-// cuTensorMapEncodeTiled).
+// TMA strides are multiples of 16 bytes (CUDA driver API, cuTensorMapEncodeTiled): 8 elements of
+// bf16. K may have any value, because rows of A and B may be further apart than they are long.
 constexpr std::int64_t kNMultiple = 8;
-constexpr std::int64_t kKMultiple = 16;
 
 std::string_view promote_value(int promote) {
   switch (promote) {
@@ -64,11 +62,7 @@ std::string_view promote_value(int promote) {
 }
 
 Status check_multiples(const GemmProblem& p) {
-  if (Status s = check_multiple("n", p.n, kNMultiple, "a row of bf16 D is stored in 16-byte units");
-      !s) {
-    return s;
-  }
-  return check_multiple("k", p.k, kKMultiple, "rows of A and B are read in 16-byte units");
+  return check_multiple("n", p.n, kNMultiple, "a row of bf16 D is stored in 16-byte units");
 }
 
 Status check_sizes(const GemmProblem& p) {
@@ -81,14 +75,16 @@ Status check_sizes(const GemmProblem& p) {
 
 std::span<const SupportRow> gemm_support_rows() { return kRows; }
 
-// Rows look at k only for being dynamic: numbers have rules, not rows.
+// Rows look at k only for being dynamic, because numbers have rules instead.
 FieldValues field_values(const GemmProblem& p) {
   return {{"k", {p.k == kDynamic ? "?" : "number"}},
           type_value("a", p.a),
           type_value("b", p.b),
           {"d", {name_of(p.d)}},
           {"acc", {p.accumulate ? "1" : "0"}},
-          {"promote", {promote_value(p.promote)}}};
+          {"promote", {promote_value(p.promote)}},
+          {"bias", {p.bias ? name_of(*p.bias) : "none"}},
+          {"sentry", {p.sentry ? "1" : "0"}}};
 }
 
 const SupportRow& support_of(const GemmProblem& p) {

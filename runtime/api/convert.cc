@@ -1,5 +1,7 @@
 #include "runtime/api/convert.h"
 
+#include <fmt/format.h>
+
 #include "generator/quantize/fused_source.h"
 #include "runtime/api/boundary.h"
 
@@ -60,6 +62,21 @@ Status read_feature(const char* name, const Feature* user, Feature& out) {
   return {};
 }
 
+// Tokens are in m, or in k, which then is OCTILE_DYNAMIC.
+Status read_gemm_extents(const octile_gemm_desc& desc, GemmProblem& problem) {
+  problem.n = desc.n;
+  problem.k = desc.k;
+  if (desc.k == OCTILE_DYNAMIC) {
+    problem.m = desc.m;
+    return {};
+  }
+  if (desc.m == 0) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("desc->m is {}; allowed: 0, because the token count is in m unless k is "
+                          "OCTILE_DYNAMIC",
+                          desc.m));
+}
+
 }  // namespace
 
 Result<TensorType> tensor_type(NamedValue dtype, NamedValue granularity, NamedValue format) {
@@ -102,15 +119,20 @@ Result<GemmProblem> to_problem(const octile_gemm_desc* user) {
   if (!b) return tl::unexpected<Error>(b.error());
   if (Status ok = check_dtype({"desc->d_dtype", raw(desc.d_dtype)}); !ok)
     return tl::unexpected<Error>(ok.error());
+  if (raw(desc.bias_dtype) != 0) {
+    if (Status ok = check_dtype({"desc->bias_dtype", raw(desc.bias_dtype)}); !ok)
+      return tl::unexpected<Error>(ok.error());
+  }
   GemmProblem problem;
-  problem.n = desc.n;
-  problem.k = desc.k;
+  if (Status ok = read_gemm_extents(desc, problem); !ok) return tl::unexpected<Error>(ok.error());
   problem.a = *a;
   problem.b = *b;
   problem.d = static_cast<DType>(raw(desc.d_dtype));
   problem.accumulate = desc.accumulate != 0;
   problem.promote = desc.promote == 0 ? kDefaultPromote : desc.promote;
   problem.invariant = desc.batch_invariant != 0;
+  if (const int bias = raw(desc.bias_dtype); bias != 0) problem.bias = static_cast<DType>(bias);
+  problem.sentry = desc.sentry != 0;
   return problem;
 }
 

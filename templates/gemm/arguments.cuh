@@ -11,10 +11,12 @@ namespace gemm {
 struct Arguments {
   TensorMap a_map;
   TensorMap b_map;
-  TensorMap d_map;  // unused without kTmaStore
+  TensorMap d_map;  // unused if D is not stored through TMA
   const float* scale_a;
   const float* scale_b;
   void* d;
+  const void* bias;
+  u32* sentry;
   i64 scale_a_ld;
   i64 scale_b_ld;
   i64 ldd;

@@ -59,10 +59,12 @@ __device__ __forceinline__ void multiply_in_flight(const ConsumerThread& self, R
     if (done >= 0) {
       wgmma::wait_for<kInFlight - 1>(min(kInFlight, kGroups - done) - 1);
       wgmma::pin(partial[i]);
-      if ((done + 1) % kBlockGroups == 0) {
-        release_stage(self.smem, stage[done / kBlockGroups], self.lane);
-      }
-      Scale::promote(acc[done / kParts % kStrips], partial[i], factors[i]);
+      const int at = stage[done / kBlockGroups];
+      const bool last = (done + 1) % kBlockGroups == 0;
+      const typename Scale::BlockScales block(self, at);
+      if (last && !Scale::kPromotesFromStage) release_stage(self.smem, at, self.lane);
+      Scale::promote(acc[done / kParts % kStrips], partial[i], factors[i], block);
+      if (last && Scale::kPromotesFromStage) release_stage(self.smem, at, self.lane);
     }
     if (step < kGroups) {
       const int group = step % kBlockGroups;
@@ -93,6 +95,7 @@ __device__ __forceinline__ void multiply_serially(const ConsumerThread& self, Ri
     const int stage = ring.stage;
     mbarrier::wait_unless(ready, self.smem.full(stage), ring.phase);
     ring.advance();
+    const typename Scale::BlockScales block(self, stage);
 #pragma unroll
     for (int group = 0; group < kBlockGroups; ++group) {
       const typename Scale::StageScales read(self, stage, group / kParts);
@@ -100,11 +103,11 @@ __device__ __forceinline__ void multiply_serially(const ConsumerThread& self, Ri
       const typename Scale::Factors factors = read.factors();
       wgmma::wait<0>();
       wgmma::pin(partial);
-      if (group == kBlockGroups - 1) {
-        release_stage(self.smem, stage, self.lane);
-        ready = mbarrier::test(self.smem.full(ring.stage), ring.phase);
-      }
-      Scale::promote(acc[group / kParts], partial, factors);
+      const bool last = group == kBlockGroups - 1;
+      if (last && !Scale::kPromotesFromStage) release_stage(self.smem, stage, self.lane);
+      if (last) ready = mbarrier::test(self.smem.full(ring.stage), ring.phase);
+      Scale::promote(acc[group / kParts], partial, factors, block);
+      if (last && Scale::kPromotesFromStage) release_stage(self.smem, stage, self.lane);
     }
   } while (--k_blocks > 0);
 }

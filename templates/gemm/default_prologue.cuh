@@ -18,7 +18,7 @@
 #define OCTILE_WGMMA_OUTPUT "=f"
 #define OCTILE_WALK gemm::walk::Dense
 #define OCTILE_SCALE gemm::scale::BlockB
-#define OCTILE_OUTPUT gemm::output::StoreBf16
+#define OCTILE_OUTPUT gemm::output::Staged<gemm::output::Bf16, false>
 
 namespace cfg {
 constexpr int kBlockM = 128;
@@ -35,7 +35,6 @@ constexpr int kInFlight = 1;
 constexpr int kSplits = 1;
 constexpr int kCtasPerSm = 1;
 constexpr int kPromote = 128;
-constexpr bool kTmaStore = true;
 constexpr bool kPdlEarly = false;
 constexpr int kTailN = 0;
 constexpr int kThreads = 384;

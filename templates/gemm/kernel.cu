@@ -50,8 +50,9 @@
 // clang-format on
 #ifndef OCTILE_EMITTED
 #include "gemm/consumer.cuh"
+#include "gemm/output/bf16.cuh"
 #include "gemm/output/split_k.cuh"
-#include "gemm/output/store_bf16.cuh"
+#include "gemm/output/staged.cuh"
 #include "gemm/producer.cuh"
 #include "gemm/scale/block_b.cuh"
 #include "gemm/walk/dense.cuh"
@@ -64,6 +65,8 @@ using Scale = OCTILE_SCALE;
 using Output = OCTILE_OUTPUT;
 using Split = output::SplitK<Output>;
 
+static_assert(cfg::kSplits == 1 || Output::kStagingBytes == 0,
+              "ranks that split K store from registers");
 static_assert(cfg::kScaleAOffset - cfg::kDOffset >=
                   (cfg::kSplits > 1 ? Split::kStagingBytes : Output::kStagingBytes),
               "the output's region ends before the scales");
@@ -94,7 +97,10 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& 
     if constexpr (kHasTail) {
       if (position.is_tail()) {
         float acc[kStrips][kTailAccumulators] = {};
-        multiply_serially<Scale>(self, ring, range.last - range.first, acc);
+        const int k_blocks = range.last - range.first;
+        if (!Output::kTakesEmptySums || k_blocks > 0) {
+          multiply_serially<Scale>(self, ring, k_blocks, acc);
+        }
         Scale::finish(from, self, tile, acc);
         Output::store(to, self, tile, limits, acc);
         continue;
@@ -108,8 +114,8 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& 
         multiply_in_flight<Scale>(self, ring, acc);
       }
     }
-    // False if the loop above may leave none, or a rank of a split K may have none.
-    constexpr bool kSome = cfg::kInFlight == 1 && cfg::kSplits == 1;
+    // False if the loop above may leave none, a rank of a split K may have none, or K may be empty.
+    constexpr bool kSome = cfg::kInFlight == 1 && cfg::kSplits == 1 && !Output::kTakesEmptySums;
     if (kSome || k_blocks > 0) multiply_serially<Scale>(self, ring, k_blocks, acc);
     Scale::finish(from, self, tile, acc);
     if constexpr (cfg::kSplits > 1) {
@@ -176,7 +182,8 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
                           args.scale_b,
                           hide_from_optimizer(args.scale_a_ld),
                           hide_from_optimizer(args.scale_b_ld)};
-  const gemm::Destination to{&args.d_map, args.d, hide_from_optimizer(args.ldd)};
+  const gemm::Destination to{&args.d_map, args.d, hide_from_optimizer(args.ldd), args.bias,
+                             args.sentry};
   const gemm::Extents extents{args.m, args.n, args.k, args.order};
   const int early_stages = args.early_stages;
   const int prefetched_stages = args.prefetched_stages;
@@ -201,7 +208,8 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
       }
     } else if (cfg::kPdlEarly && warp == cfg::kConsumerWarpgroups * 4 + 2) {
       if (elect_one()) {
-        gemm::prefetch_weights<gemm::Walk>(smem, from, extents, rank, prefetched_stages);
+        gemm::prefetch_weights<gemm::Walk, gemm::Scale>(smem, from, extents, rank,
+                                                           prefetched_stages);
       }
       __syncwarp();
     }

@@ -21,6 +21,7 @@ struct Source {
 struct TileSource {
   Tile tile;
   int rows;  // of A, and of their scales
+  int scaled_rows_of_b;  // rows of B whose scales are copied
   bool is_tail;
 
   // Rows of A that TMA loads. Without sharing, the host limits A's box to m rows. With sharing, the
@@ -31,13 +32,17 @@ struct TileSource {
   }
 };
 
-template <typename Walk>
+template <typename Walk, typename Scale>
 __device__ __forceinline__ TileSource source_of(const typename Walk::Position& position,
                                                 const Extents& e, int rank) {
   TileSource source;
   Walk::origin(position, e, rank, source.tile.m0, source.tile.n0);
   source.rows = Walk::rows(e);
   source.is_tail = position.is_tail();
+  // B has no scales beyond its last row. n is a multiple of 8.
+  const int columns = kHasTail && source.is_tail ? cfg::kTailN : cfg::kBlockN;
+  source.scaled_rows_of_b =
+      Scale::kCopiedPerRowOfB > 0 ? min(columns, e.n - source.tile.n0) : 0;
   return source;
 }
 
@@ -72,7 +77,8 @@ struct StageCursor {
 template <typename Scale>
 __device__ __forceinline__ void announce(const StageCursor& at, const TileSource& source) {
   const int columns = kHasTail && source.is_tail ? cfg::kTailN : cfg::kBlockN;
-  mbarrier::arrive_expect_tx(at.full, columns * (128 + Scale::kCopiedPerColumnOfB) +
+  mbarrier::arrive_expect_tx(at.full, columns * 128 +
+                                          source.scaled_rows_of_b * Scale::kCopiedPerRowOfB +
                                           source.loaded_rows() * 128 +
                                           source.rows * Scale::kCopiedPerRowOfA);
 }
@@ -81,20 +87,21 @@ __device__ __forceinline__ void announce(const StageCursor& at, const TileSource
 // B, each CTA loads a slice and multicasts it.
 template <typename Scale>
 __device__ __forceinline__ void load_b(const StageCursor& at, const Source& from,
-                                       const TileSource& source, int rank, int k) {
+                                       const TileSource& source, const float* scales, int rank,
+                                       int k) {
   const int n0 = source.tile.n0;
   if constexpr (cfg::kClusterM > 1) {
     constexpr int kSlice = cfg::kBlockN / cfg::kClusterM;
     const int first = rank * kSlice;
     tma::load_2d_multicast(at.b + first * 128, from.b_map, k, n0 + first, at.full, kWholeCluster);
-    Scale::load_b(from, at.scales_b, k, n0, first, kSlice, at.full);
+    const int rows = min(kSlice, source.scaled_rows_of_b - first);
+    if (rows > 0) Scale::load_b(scales, at.scales_b, first, rows, at.full);
   } else {
     tma::load_2d(at.b, from.b_map, k, n0, at.full);
     if (kHasTail && !source.is_tail) {  // a box is as wide as a tail tile
       tma::load_2d(at.b + cfg::kTailN * 128, from.b_map, k, n0 + cfg::kTailN, at.full);
     }
-    Scale::load_b(from, at.scales_b, k, n0, 0,
-                  kHasTail && source.is_tail ? cfg::kTailN : cfg::kBlockN, at.full);
+    Scale::load_b(scales, at.scales_b, 0, source.scaled_rows_of_b, at.full);
   }
 }
 
@@ -133,7 +140,7 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
   StageCursor at(smem);
 #pragma unroll 1
   for (auto position = Walk::first(e); position.valid();) {
-    const TileSource source = source_of<Walk>(position, e, rank);
+    const TileSource source = source_of<Walk, Scale>(position, e, rank);
     const float* scale_a = from.scale_a + source.tile.m0;
     const bool weights_only = cfg::kPdlEarly && requested < 0;
     if (!weights_only) {
@@ -141,18 +148,23 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
       if constexpr (cfg::kPdlEarly) mbarrier::arrive(smem.pdl_ready());
     }
     const float* scales = scale_a + range.first * from.scale_a_ld;
+    const float* scales_b = nullptr;
+    if constexpr (Scale::kCopiedPerRowOfB > 0) {
+      scales_b = from.scale_b + source.tile.n0 + range.first * from.scale_b_ld;
+    }
     const int pass_end = weights_only ? min(end, begin + early_stages * 128) : end;
 #pragma unroll 1
     for (int k = begin; k < pass_end; k += 128) {
       if (k >= requested) {
         mbarrier::wait(at.empty(), at.parity);
         announce<Scale>(at, source);
-        load_b<Scale>(at, from, source, rank, k);
+        load_b<Scale>(at, from, source, scales_b, rank, k);
       }
       if (!weights_only) {
         load_a<Scale>(at, from, source, scales, rank, k);
         scales += from.scale_a_ld;
       }
+      if constexpr (Scale::kCopiedPerRowOfB > 0) scales_b += from.scale_b_ld;
       at.advance(smem);
     }
     if (weights_only) {
@@ -168,12 +180,12 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
 // One thread: prefetches the weights of the first `stages` stages of the first tile into L2, until
 // the copy thread may begin, whose loads it would hold up from then on. Later writes by preceding
 // kernels reach L2 too, so they are seen.
-template <typename Walk>
+template <typename Walk, typename Scale>
 __device__ __forceinline__ void prefetch_weights(const SharedMemory& smem, const Source& from,
                                                  const Extents& e, int rank, int stages) {
   const auto position = Walk::first(e);
   if (!position.valid()) return;
-  const TileSource source = source_of<Walk>(position, e, rank);
+  const TileSource source = source_of<Walk, Scale>(position, e, rank);
   const KRange range = Walk::k_range(e, rank);
   const int last = min(range.last, range.first + stages);
 #pragma unroll 1

@@ -30,8 +30,7 @@ enum : int {
 static_assert(cfg::kBlockK == 128, "one K-block is one scale block");
 static_assert(kStrips * 64 * cfg::kConsumerWarpgroups == (cfg::kBlockM < 64 ? 64 : cfg::kBlockM),
               "strips of 64 rows");
-static_assert(cfg::kSplits == 1 || (kShareSize == 1 && !cfg::kTmaStore),
-              "a cluster splits or shares");
+static_assert(cfg::kSplits == 1 || kShareSize == 1, "a cluster splits or shares");
 static_assert(128 % cfg::kPromote == 0 && cfg::kPromote % kWgmmaK == 0, "promotion interval");
 static_assert(cfg::kClusterM == 1 || cfg::kClusterN == 1, "a cluster shares one operand");
 static_assert(!kHasTail || (kClusterSize == 1 && 2 * cfg::kTailN == cfg::kBlockN &&
@@ -72,11 +71,13 @@ struct Limits {
   int m, n;
 };
 
-// Where D lies.
+// Where D lies, and what its stores read and write beside it.
 struct Destination {
   const TensorMap* map;  // for stores by TMA
   void* d;
   i64 ldd;
+  const void* bias;  // [n], if the problem has one
+  u32* sentry;       // set to 1 if an element of D is NaN or infinite, if the problem has one
 };
 
 struct SharedMemory {

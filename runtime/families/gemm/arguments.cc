@@ -46,12 +46,28 @@ Status check_flags(std::uint32_t flags) {
   return refuse(fmt::format("flags is {:#x}; allowed: 0 or OCTILE_RUN_B_READY (0x1)", flags));
 }
 
+// The bias and the sentry belong to the call if the plan has them, and only then.
+Status check_output_options(const GemmProblem& p, const GemmArguments& args) {
+  if (p.bias) {
+    if (Status ok = check_pointer("bias", args.bias, 2 * size_of(*p.bias)); !ok) return ok;
+  } else if (args.bias != nullptr) [[unlikely]] {
+    return refuse("bias is given; allowed: null, because the plan's problem has no bias");
+  }
+  if (p.sentry) return check_pointer("sentry", args.sentry, 4);
+  if (args.sentry == nullptr) [[likely]]
+    return {};
+  return refuse("sentry is given; allowed: null, because the plan's problem has no sentry");
+}
+
 }  // namespace
 
 Status check_arguments(const GemmProblem& p, GemmArguments& args) {
   const GemmShape shape = shape_of(p, args.tokens);
   if (Status ok = check_flags(args.flags); !ok) return ok;
+  if (args.sm_limit < 0) [[unlikely]]
+    return refuse(fmt::format("sm_limit is {}; allowed: 0 (all SMs) or more", args.sm_limit));
   if (is_nothing(p, args)) return {};
+  if (Status ok = check_output_options(p, args); !ok) return ok;
   const Rows m{"m", shape.m};
   const Rows n{"n", shape.n};
   if (Status ok = check_matrix({"d", args.d, "ldd", args.ldd, m, shape.n, p.d}); !ok) return ok;
@@ -87,6 +103,8 @@ reference::GemmArgs reference_args(const GemmProblem& problem, const GemmArgumen
   host.b_scale_ld = args.b_scale_ld;
   host.d = args.d;
   host.ldd = args.ldd;
+  host.bias = args.bias;
+  host.sentry = args.sentry;
   return host;
 }
 

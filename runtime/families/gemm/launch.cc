@@ -50,21 +50,28 @@ CUresult encode_maps(const Driver& driver, const ResolvedGemm& r, const GemmWork
                      const GemmArguments& args, GemmKernelArgs& p) {
   const auto [m, n, k] = work.shape;
   const CUtensorMapL2promotion promotion = promotion_of(m);
-  const Box a{m, k, args.lda, work.a_box_rows, kOperandBoxCols};
-  const Box b{n, k, args.ldb, r.b_box_rows, kOperandBoxCols};
-  CUresult result =
-      encode(driver, &p.a_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, args.a, a, promotion);
+  // If K is empty, nothing is loaded, but a map cannot be empty: D's memory stands in.
+  const bool some = k > 0;
+  const Box a{m, some ? k : 1, some ? args.lda : 16, work.a_box_rows, kOperandBoxCols};
+  const Box b{n, some ? k : 1, some ? args.ldb : 16, r.b_box_rows, kOperandBoxCols};
+  CUresult result = encode(driver, &p.a_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1,
+                           some ? args.a : args.d, a, promotion);
   if (result == CUDA_SUCCESS)
-    result = encode(driver, &p.b_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, args.b, b, promotion);
+    result = encode(driver, &p.b_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, some ? args.b : args.d, b,
+                    promotion);
   if (result != CUDA_SUCCESS || !r.tma_store) return result;
   const Box d{m, n, args.ldd * 2, r.d_box_rows, r.d_box_cols};
-  return encode(driver, &p.d_map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, args.d, d);
+  const CUtensorMapDataType type = r.problem.d == DType::kFP16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                               : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  return encode(driver, &p.d_map, type, 2, args.d, d);
 }
 
 void fill_matrices(const GemmArguments& args, GemmKernelArgs& p) {
   p.scale_a = args.a_scale;
   p.scale_b = args.b_scale;
   p.d = args.d;
+  p.bias = args.bias;
+  p.sentry = args.sentry;
   p.scale_a_ld = args.a_scale_ld;
   p.scale_b_ld = args.b_scale_ld;
   p.ldd = args.ldd;
@@ -96,7 +103,7 @@ Status launch_kernel(const LaunchSite& site, const ResolvedGemm& r, std::int64_t
   return launch(site, r.kernel, config, parameters.data());
 }
 
-// With k = 0 the sum is empty: D becomes 0, or stays if the problem accumulates.
+// With k = 0 and no bias the sum is empty: D becomes 0, or stays if the problem accumulates.
 Status fill_zero(const LaunchSite& site, const GemmProblem& problem, const GemmShape& shape,
                  const GemmArguments& args) {
   if (problem.accumulate) return {};
@@ -112,9 +119,9 @@ Status fill_zero(const LaunchSite& site, const GemmProblem& problem, const GemmS
 }  // namespace
 
 Status launch(const LaunchSite& site, const ResolvedGemm& r, const GemmArguments& args) {
-  if (k_at(r.problem, args.tokens) == 0)
+  if (k_at(r.problem, args.tokens) == 0 && !r.problem.bias)
     return fill_zero(site, r.problem, shape_of(r.problem, args.tokens), args);
-  const GemmWork work = r.at(args.tokens);
+  const GemmWork work = r.at(args.tokens, args.sm_limit);
   GemmKernelArgs p{};
   if (const CUresult encoded = encode_maps(site.driver, r, work, args, p); encoded != CUDA_SUCCESS)
     return site.driver.check(encoded, "cuTensorMapEncodeTiled");

@@ -21,8 +21,10 @@ struct GemmKernelArgs {
   CUtensorMap b_map;
   CUtensorMap d_map;    // zero if D is not stored through TMA
   const void* scale_a;  // fp32 [ceil(k/128)][scale_a_ld]
-  const void* scale_b;  // fp32 [ceil(n/128)][scale_b_ld]
+  const void* scale_b;  // fp32 [ceil(n/128)][scale_b_ld] or, of 1x128 B, [ceil(k/128)][scale_b_ld]
   void* d;
+  const void* bias;       // [n], if the problem has one
+  std::uint32_t* sentry;  // if the problem has one
   std::int64_t scale_a_ld;
   std::int64_t scale_b_ld;
   std::int64_t ldd;
@@ -37,9 +39,10 @@ struct GemmKernelArgs {
 static_assert(sizeof(GemmKernelArgs) == kGemmArgumentBytes);
 static_assert(offsetof(GemmKernelArgs, b_map) == 128 && offsetof(GemmKernelArgs, d_map) == 256 &&
               offsetof(GemmKernelArgs, scale_a) == 384 && offsetof(GemmKernelArgs, d) == 400 &&
-              offsetof(GemmKernelArgs, scale_a_ld) == 408 && offsetof(GemmKernelArgs, m) == 432 &&
-              offsetof(GemmKernelArgs, early_stages) == 444 &&
-              offsetof(GemmKernelArgs, order) == 452);
+              offsetof(GemmKernelArgs, bias) == 408 && offsetof(GemmKernelArgs, sentry) == 416 &&
+              offsetof(GemmKernelArgs, scale_a_ld) == 424 && offsetof(GemmKernelArgs, m) == 448 &&
+              offsetof(GemmKernelArgs, early_stages) == 460 &&
+              offsetof(GemmKernelArgs, order) == 468);
 
 // Enqueues one GEMM. `args` were checked, with every leading dimension filled in; m, n > 0.
 // Errors: kDeviceError.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <memory>
@@ -139,6 +140,11 @@ void store(void* d, DType dtype, std::int64_t at, float value) {
   }
 }
 
+// Returns zero of its sign in place of a subnormal number.
+float without_subnormal(float value) {
+  return std::fpclassify(value) == FP_SUBNORMAL ? std::copysign(0.0F, value) : value;
+}
+
 class Product {
  public:
   Product(const GemmProblem& problem, const GemmArgs& args, const Operands& operands)
@@ -192,11 +198,21 @@ class Product {
         for (std::int64_t c = 0; c < std::min(kStripCols, tile.cols - col); ++c) {
           const std::int64_t to = (tile.row0 + row + r) * ldd_ + tile.col0 + col + c;
           float value = work.acc[at + r * kStripCols + c];
-          if (problem_.accumulate) value = load_as_float(args_.d, problem_.d, to) + value;
+          if (problem_.bias) value += load_as_float(args_.bias, *problem_.bias, tile.col0 + col + c);
+          if (problem_.accumulate) value = added_to_d(value, to);
           store(args_.d, problem_.d, to, value);
+          if (args_.sentry != nullptr && !std::isfinite(load_as_float(args_.d, problem_.d, to))) {
+            std::atomic_ref(*args_.sentry).store(1, std::memory_order_relaxed);
+          }
         }
       }
     });
+  }
+
+  float added_to_d(float value, std::int64_t at) const {
+    const float old = load_as_float(args_.d, problem_.d, at);
+    if (problem_.d != DType::kFP32) return old + value;
+    return without_subnormal(without_subnormal(old) + without_subnormal(value));
   }
 
   const GemmProblem& problem_;
@@ -249,7 +265,8 @@ Status gemm(const GemmProblem& problem, const GemmArgs& args, int threads) {
   const auto operands = open_operands(problem, args);
   if (!operands) return tl::unexpected(operands.error());
   if (auto s = check_output(problem, args); !s) return s;
-  if (operands->k == 0 && problem.accumulate) return {};  // D keeps its bits, also -0 and NaN
+  // D keeps its bits, also those of -0 and NaN.
+  if (operands->k == 0 && problem.accumulate && !problem.bias) return {};
 
   const Tiling tiles({0, args.m, 0, problem.n}, kTileRows, kTileCols);
   const Product product(problem, args, *operands);

@@ -21,11 +21,14 @@ struct GemmArgs {
   void* d = nullptr;
   std::int64_t ldd = 0;
   std::int64_t k = 0;  // used if the problem's k is dynamic
+  const void* bias = nullptr;        // [n], if the problem has one
+  std::uint32_t* sentry = nullptr;  // set to 1 if an element of D is not finite; may be null
 };
 
 // Computes D (+)= A * B^T. Partial sums cover `promote` elements of K in fp32; the products of
 // elements are added one by one in ascending k. Then acc = fma(partial, scale_a * scale_b, acc) in
-// the order of K. With `accumulate`, the old D is added to the finished acc. D is rounded once; its
+// the order of K. The bias is added to the finished acc. With `accumulate`, the result is added to
+// the old D; in fp32, subnormal terms and sums count as zero of their sign. D is rounded once; its
 // NaN is 0x7fff (bf16, fp16) or 0x7fffffff (fp32). If k = 0, D is zero, or keeps its bits with
 // `accumulate`. The result has the same bits for any thread count and host. threads 0: one per
 // core. Errors: kUnsupported for types, scales or a promotion interval that docs/numerics.md does

@@ -24,14 +24,15 @@ int early_stages(const GemmConfig& config, int stage_bytes) {
 
 ResolvedGemm resolve(const GemmProblem& problem, const GemmConfig& config, const DeviceSpec& device,
                      const LoadedKernel& loaded) {
-  const GemmResources resources = resources_of(config);
+  const GemmResources resources = resources_of(problem, config);
   ResolvedGemm r;
   r.problem = problem;
   r.kernel = loaded.kernel;
   r.threads = resources.threads;
   r.smem_bytes = resources.smem.total_bytes;
   r.cluster = cluster_size(config);
-  r.max_blocks = resident_clusters(config, device.sm_count) * r.cluster;
+  r.config = config;
+  r.sm_count = device.sm_count;
   r.cluster_rows = std::int64_t{config.block_m} * config.cluster_m;
   r.cluster_cols = std::int64_t{config.block_n} * config.cluster_n;
   r.raster = config.raster;
@@ -46,21 +47,23 @@ ResolvedGemm resolve(const GemmProblem& problem, const GemmConfig& config, const
   return r;
 }
 
-GemmWork ResolvedGemm::at(std::int64_t tokens) const {
+GemmWork ResolvedGemm::at(std::int64_t tokens, int sm_limit) const {
   GemmWork work;
+  const int sms = sm_limit > 0 ? std::min(sm_limit, sm_count) : sm_count;
+  const int clusters = resident_clusters(config, sms);
   work.shape = shape_of(problem, tokens);
   // No more rows of A than there are, in the four that a box's rows are counted in.
   const auto rows = static_cast<int>(std::min<std::int64_t>(a_box_rows, round_up(work.shape.m, 4)));
   work.a_box_rows = a_is_shared ? a_box_rows : rows;
   // The tiles of a cluster count as one, here and in the kernel.
   const TileShares shares = share_tiles(work.shape.m, work.shape.n, cluster_rows, cluster_cols,
-                                        tail_cols, max_blocks / cluster);
+                                        tail_cols, clusters);
   work.order = tile_order(shares, raster);
   // A persistent grid: one cluster per tile, and no more than the device runs at once. With tail
   // tiles the grid is whole, because the clusters that the last round of whole tiles leaves idle
   // take tail tiles.
   work.blocks =
-      tail_cols > 0 ? max_blocks : std::min<std::int64_t>(shares.tiles() * cluster, max_blocks);
+      cluster * (tail_cols > 0 ? clusters : std::min<std::int64_t>(shares.tiles(), clusters));
   return work;
 }
 

@@ -23,11 +23,12 @@ struct GemmWork {
 // The part of a launch that a problem, a configuration and a device determine.
 struct ResolvedGemm {
   GemmProblem problem;
+  GemmConfig config;
   KernelHandle kernel;
   int threads = 0;
   int smem_bytes = 0;
   int cluster = 1;     // CTAs of a cluster
-  int max_blocks = 0;  // CTAs that the device runs at once, a whole number of clusters
+  int sm_count = 0;
   // Tiles of D.
   std::int64_t cluster_rows = 0, cluster_cols = 0;  // what a cluster works on at once
   Raster raster;
@@ -39,8 +40,9 @@ struct ResolvedGemm {
   // Stages of B that are loaded or prefetched before the preceding kernel has ended.
   int early_stages = 0;
 
-  // Returns the other part, for a call of this many tokens; m, n, k > 0.
-  GemmWork at(std::int64_t tokens) const;
+  // Returns the other part, for a call of this many tokens on at most `sm_limit` SMs (0: all);
+  // m, n, k > 0.
+  GemmWork at(std::int64_t tokens, int sm_limit = 0) const;
   std::int64_t workspace_bytes(std::int64_t /*tokens*/) const { return 0; }
 };
 

@@ -170,11 +170,12 @@ OCTILE_API octile_status octile_quantized_layout_query(octile_dtype dtype,
 #define OCTILE_DYNAMIC ((int64_t)-1)
 #define OCTILE_PROMOTE_NONE (-1) /* the tensor core sums all of K */
 
-/* D[m,n] (+)= A[m,k] * B[n,k]^T for every token count m. */
+/* D[m,n] (+)= A[m,k] * B[n,k]^T + bias[n] for every token count. Tokens are in m, unless k is
+ * OCTILE_DYNAMIC: then the GEMM sums over the tokens (weight gradients), and m states its rows. */
 typedef struct octile_gemm_desc {
   size_t struct_size;
   int64_t n; /* multiple of 8, >= 0 */
-  int64_t k; /* multiple of 16, >= 0 */
+  int64_t k; /* >= 0, or OCTILE_DYNAMIC */
   octile_dtype a_dtype;
   octile_granularity a_granularity;
   octile_scale_format a_scale_format;
@@ -182,9 +183,13 @@ typedef struct octile_gemm_desc {
   octile_granularity b_granularity;
   octile_scale_format b_scale_format;
   octile_dtype d_dtype;
-  int32_t accumulate;      /* nonzero: D += */
+  int32_t accumulate;      /* nonzero: D +=; D in bf16 or fp32 */
   int32_t promote;         /* K elements per fp32 promotion; 0: 128; or OCTILE_PROMOTE_NONE */
   int32_t batch_invariant; /* nonzero: a row's bits do not depend on m */
+  int64_t m;               /* >= 0; read if k is OCTILE_DYNAMIC, else 0 */
+  octile_dtype bias_dtype; /* OCTILE_BF16 or OCTILE_FP32: calls give a vector [n] that is added to
+                              the fp32 sums; 0: none */
+  int32_t sentry;          /* nonzero: calls give a word that becomes 1 if D is not finite */
 } octile_gemm_desc;
 
 /* Where the scale of a tensor comes from. */
@@ -377,13 +382,20 @@ typedef struct octile_gemm_args {
   void* workspace;     /* octile_plan_workspace_size bytes, 16-byte aligned; null if that is 0 */
   size_t workspace_bytes;
   uint32_t flags; /* octile_run_flags */
+  const void* bias; /* plans with a bias: [n], contiguous; aligned to two of its elements */
+  uint32_t* sentry; /* plans with a sentry: set to 1 if an element of D as stored is NaN or infinite,
+                       and otherwise left as it is */
+  int32_t sm_limit; /* streaming multiprocessors that the kernel may occupy, >= 1 (it occupies at
+                       least one cluster of its configuration); 0: all. No bit of D depends on it */
 } octile_gemm_args;
 
 /* Enqueues the GEMM on `stream`. The call does not compile, allocate, synchronise or take a global
  * lock, and is legal in stream capture. The tensor core sums `promote` elements of K; these sums
- * are added in fp32, in K order; D is rounded once, to nearest even. Same plan, same inputs, same
- * bits. Operands are read and D is written in stream order; no operand may overlap D. With k = 0
- * the sum is empty: D becomes 0, or stays if the plan accumulates, and A and B may be null. The
+ * are added in fp32, in K order; then the bias is added; D is rounded once, to nearest even. A plan
+ * that accumulates adds D to the sum before it rounds; in fp32, subnormal terms and sums count as
+ * zero. Same plan, same inputs, same bits. Operands are read and D is written in stream order; no
+ * operand may overlap D. With k = 0 the sum is empty: D becomes the bias or 0, or stays if the plan
+ * accumulates and has no bias, and A and B may be null. The
  * kernel is launched in the thread's current context if that is on the plan's device, else in the
  * device's primary context. Errors: INVALID_ARGUMENT, NOT_PREPARED, CAPTURING (not prepared, and
  * the stream captures), DEVICE_ERROR (also if the plan's device is a name). */

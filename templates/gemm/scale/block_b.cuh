@@ -4,20 +4,21 @@
 //
 // Contract of a scale policy:
 //   kScaleAStageBytes, kScaleBStageBytes  bytes of scales of A and B that a stage must hold
-//   kCopiedPerRowOfA, kCopiedPerColumnOfB  bytes of them that the copy thread brings
+//   kCopiedPerRowOfA, kCopiedPerRowOfB  bytes of them that the copy thread brings
 //   kHasScaleWarp      whether a producer warp writes scales, with one more arrival at `full`
 // The copy thread, one thread, calls these. They may only issue copies that complete on `full`:
 //   load_a(scales, stage, first, rows, full)  rows [first, first + rows) of a K-block of A, whose
 //                      scales of the tile's first row are at `scales`
-//   load_b(from, stage, k, n0, first, columns, full)  columns [n0 + first, n0 + first + columns)
-//                      of the K-block of B at k
+//   load_b(scales, stage, first, rows, full)  likewise of B, whose rows are the columns of D
 // The scale warp, all 32 lanes, holds in registers and calls, touching no barrier:
 //   LaneScales         scales of 32 K-blocks, each lane those of one: load, store
 // A consumer warpgroup, all threads, calls these between a stage's `full` and `empty`. They touch
 // no barrier:
+//   BlockScales        scales of a stage that serve all strips
 //   StageScales        reads the scales of a strip's WGMMA group from a stage
 //   Factors            what promote multiplies by, in registers until the group is promoted
-//   promote(acc, partial, factors)  adds a group's partial sums to the fp32 sums
+//   kPromotesFromStage whether promote reads the stage, which is then handed back after it
+//   promote(acc, partial, factors, block)  adds a group's partial sums to the fp32 sums
 //   finish(from, self, tile, acc)  completes the sums after the last K-block of a tile
 #pragma once
 #ifndef OCTILE_EMITTED
@@ -37,8 +38,9 @@ struct BlockB {
     kScaleAStageBytes = cfg::kBlockM * 4,
     kScaleBStageBytes = kScalesB * 4,
     kCopiedPerRowOfA = 4,
-    kCopiedPerColumnOfB = 0,
+    kCopiedPerRowOfB = 0,
     kHasScaleWarp = true,
+    kPromotesFromStage = false,
   };
 
   // Copies A's scales of rows [first, first + rows), to the whole cluster if it shares A.
@@ -51,7 +53,7 @@ struct BlockB {
     }
   }
 
-  __device__ static __forceinline__ void load_b(const Source&, u32, int, int, int, int, u32) {}
+  __device__ static __forceinline__ void load_b(const float*, u32, int, int, u32) {}
 
   struct LaneScales {
     float value[kBlocks];
@@ -80,6 +82,10 @@ struct BlockB {
         store_shared_f32(stage + i * 4, scale);
       }
     }
+  };
+
+  struct BlockScales {
+    __device__ __forceinline__ BlockScales(const ConsumerThread&, int) {}
   };
 
   // The scales of a thread's two rows, each times those of B.
@@ -122,7 +128,7 @@ struct BlockB {
   // acc = fma(partial, sa * sb, acc). kSums: a thread's sums of 64 rows, half the tile's columns.
   template <int kSums>
   __device__ static __forceinline__ void promote(float (&acc)[kSums], const float (&partial)[kSums],
-                                                 const Factors& factors) {
+                                                 const Factors& factors, const BlockScales&) {
     // One flat loop: nested by segment, ptxas kept the accumulators of some widths in local memory.
 #pragma unroll
     for (int j = 0; j < kSums / 4; ++j) {

@@ -1,0 +1,124 @@
+// Output policy: D in 16-bit elements, by TMA from shared memory. direct.cuh has the contracts of an
+// output policy and of an element.
+#pragma once
+#ifndef OCTILE_EMITTED
+#include "gemm/tile.cuh"
+#endif
+
+namespace gemm::output {
+
+// kSentry: the problem has a sentry.
+template <typename Element, bool kSentry>
+struct Staged {
+  enum : int { kStagingBytes = cfg::kBlockM * cfg::kBlockN * 2, kTakesEmptySums = false };
+
+  template <int kSums>
+  __device__ static __forceinline__ void store(const Destination& to, const ConsumerThread& self,
+                                               const Tile& tile, const Limits& limits,
+                                               float (&acc)[kStrips][kSums]) {
+    constexpr int kColumns = 2 * kSums;
+    const int row = tile.m0 + self.index * kRowsPerConsumer;
+    const bool issuer = threadIdx.x % 128 == 0;
+    // The preceding tile's store may still read the staging area.
+    if (issuer) tma::wait_stores_read<0>();
+    named_barrier(1 + self.index, 128);
+#pragma unroll
+    for (int strip = 0; strip < kStrips; ++strip) {
+      stage_strip<kColumns>(acc[strip], staging(self, strip), self.warp);
+    }
+    tma::fence_async_shared();
+    named_barrier(1 + self.index, 128);
+    if (issuer) {
+#pragma unroll
+      for (int strip = 0; strip < kStrips; ++strip) {
+        if (row + strip * 64 < limits.m) {
+          store_boxes<kColumns>(to.map, staging(self, strip), row + strip * 64, tile.n0);
+        }
+      }
+      tma::commit_stores();
+    }
+    if constexpr (kSentry) watch<kColumns>(to, self, tile, limits, acc);
+  }
+
+  // Shared memory must outlive TMA's reads of it.
+  __device__ static __forceinline__ void finish() {
+    if (threadIdx.x % 128 == 0) tma::wait_stores_read<0>();
+  }
+
+  // Columns of the boxes that store a tile of kColumns columns: as many as the widest swizzle (128,
+  // 64 or 32 bytes) that divides the tile.
+  template <int kColumns>
+  __host__ __device__ static constexpr int box_columns() {
+    return kColumns % 64 == 0 ? 64 : kColumns % 32 == 0 ? 32 : 16;
+  }
+
+ private:
+  __device__ static __forceinline__ u32 staging(const ConsumerThread& self, int strip) {
+    constexpr int kStripBytes = kStripRows * cfg::kBlockN * 2;
+    return self.smem.d() + (self.index * kStrips + strip) * kStripBytes;
+  }
+
+  // Writes a strip into its staging area: boxes of 64 rows, each swizzled as its tensor map says
+  // (16-byte units of a row XORed with the row's position in the 128-byte lines). So stmatrix meets
+  // no bank conflict. `warp` is the warp's index in its warpgroup.
+  template <int kColumns>
+  __device__ static __forceinline__ void stage_strip(const float (&acc)[kColumns / 2], u32 staging,
+                                                     int warp) {
+    constexpr int kBoxColumns = box_columns<kColumns>();
+    constexpr int kRowBytes = kBoxColumns * 2;
+    constexpr int kUnits = kRowBytes / 16;
+    constexpr int kRowsPerLine = 128 / kRowBytes;
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    // stmatrix.x4: lanes 0-7 and 8-15 address rows 0-7 and 8-15 of column group j, lanes 16-31
+    // those of group j + 1.
+    const int row = warp * 16 + lane % 16;
+    const int swizzle = (row / kRowsPerLine) % kUnits;
+    // For an even j, unit j + lane / 16 is j ^ lane / 16, so only that XOR of the address changes.
+    const u32 first = staging + static_cast<u32>(row * kRowBytes + ((lane / 16) ^ swizzle) * 16);
+    if (row >= kStripRows) return;  // whole groups of 8 lanes, whose rows do not exist
+#pragma unroll
+    for (int j = 0; j < kColumns / 8; j += 2) {
+      const u32 address = (first ^ static_cast<u32>(j % kUnits * 16)) +
+                          static_cast<u32>(j * 8 / kBoxColumns * kStripRows * kRowBytes);
+      Element::put_matrices(address, acc + 4 * j);
+    }
+  }
+
+  // One thread: stores the boxes of a staged strip. The map clips rows and columns outside D.
+  template <int kColumns>
+  __device__ static __forceinline__ void store_boxes(const TensorMap* map, u32 staging, int row,
+                                                     int column) {
+    constexpr int kBoxColumns = box_columns<kColumns>();
+#pragma unroll
+    for (int box = 0; box < kColumns / kBoxColumns; ++box) {
+      tma::store_2d(map, column + box * kBoxColumns, row,
+                    staging + static_cast<u32>(box * kStripRows * kBoxColumns * 2));
+    }
+  }
+
+  // Reports sums that are not finite as stored. Rows and columns outside D do not count.
+  template <int kColumns>
+  __device__ static __forceinline__ void watch(const Destination& to, const ConsumerThread& self,
+                                               const Tile& tile, const Limits& limits,
+                                               const float (&acc)[kStrips][kColumns / 2]) {
+    const int end = min(limits.m, tile.m0 + cfg::kBlockM);
+    bool finite = true;
+#pragma unroll
+    for (int strip = 0; strip < kStrips; ++strip) {
+      const int row =
+          tile.m0 + self.index * kRowsPerConsumer + strip * 64 + self.warp * 16 + self.lane / 4;
+      bool upper = true, lower = true;
+#pragma unroll
+      for (int j = 0; j < kColumns / 8; ++j) {
+        if (tile.n0 + 8 * j >= limits.n) break;  // n is a multiple of 8
+        upper &= Element::is_finite(acc[strip][4 * j]) & Element::is_finite(acc[strip][4 * j + 1]);
+        lower &=
+            Element::is_finite(acc[strip][4 * j + 2]) & Element::is_finite(acc[strip][4 * j + 3]);
+      }
+      finite &= (upper | (row >= end)) & (lower | (row + 8 >= end));
+    }
+    if (!finite) *to.sentry = 1;
+  }
+};
+
+}  // namespace gemm::output

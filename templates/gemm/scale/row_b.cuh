@@ -1,0 +1,112 @@
+// Scale policy: A has a scale for every row and K-block, and so has B (1x128 both). B's rows are
+// the columns of D, so every partial sum has a factor of its own. A stage holds the scales of both
+// as TMA copied them. block_b.cuh has the contract of a scale policy.
+//
+// A thread reads B's scales when it promotes, two neighbouring columns at a time, because registers
+// for all of them are not left beside the accumulators of most tiles. So a stage is handed back
+// after its last promotion. With kHoldScales a warpgroup of several strips reads them once for all
+// strips of a K-block.
+#pragma once
+#ifndef OCTILE_EMITTED
+#include "gemm/producer.cuh"
+#endif
+
+namespace gemm::scale {
+
+struct RowB {
+  enum : int {
+    kScaleAStageBytes = cfg::kBlockM * 4,
+    kScaleBStageBytes = cfg::kBlockN * 4,
+    kCopiedPerRowOfA = 4,
+    kCopiedPerRowOfB = 4,
+    kHasScaleWarp = false,
+    kPromotesFromStage = !cfg::kHoldScales,
+  };
+  static_assert(!cfg::kHoldScales || !kHasTail, "held scales are those of a whole tile");
+
+  __device__ static __forceinline__ void load_a(const float* scales, u32 stage, int first, int rows,
+                                                u32 full) {
+    load<cfg::kClusterN>(scales, stage, first, rows, full);
+  }
+  __device__ static __forceinline__ void load_b(const float* scales, u32 stage, int first, int rows,
+                                                u32 full) {
+    load<cfg::kClusterM>(scales, stage, first, rows, full);
+  }
+
+  // There is no scale warp.
+  struct LaneScales {
+    __device__ __forceinline__ void load(const Source&, const Extents&, const Tile&, int, int,
+                                         int) {}
+    __device__ __forceinline__ void store(u32, const Tile&) const {}
+  };
+
+  // B's scales of a stage.
+  struct BlockScales {
+    u32 address;  // of this thread's first two columns
+    Floats2 held[cfg::kHoldScales ? kAccumulators / 4 : 1];
+
+    __device__ __forceinline__ BlockScales(const ConsumerThread& self, int stage)
+        : address(self.smem.scales_b(stage) + self.lane % 4 * 8) {
+      if constexpr (cfg::kHoldScales) {
+#pragma unroll
+        for (int j = 0; j < kAccumulators / 4; ++j) held[j] = load_shared_8(address + j * 32);
+      }
+    }
+    // Returns those of columns 8 * j + 2 * (lane % 4) and the next.
+    __device__ __forceinline__ Floats2 columns(int j) const {
+      if constexpr (cfg::kHoldScales) return held[j];
+      return load_shared_8(address + j * 32);
+    }
+  };
+
+  // The scales of a thread's two rows.
+  struct Factors {
+    float upper, lower;
+  };
+
+  struct StageScales {
+    Factors rows;
+
+    __device__ __forceinline__ StageScales(const ConsumerThread& self, int stage, int strip) {
+      const u32 a = self.smem.scales_a(stage) + (self.scale_row + strip * 64) * 4;
+      rows.upper = load_shared_f32(a);
+      rows.lower = load_shared_f32(a + 8 * 4);
+    }
+    __device__ __forceinline__ Factors factors() const { return rows; }
+  };
+
+  // acc = fma(partial, sa * sb, acc).
+  template <int kSums>
+  __device__ static __forceinline__ void promote(float (&acc)[kSums], const float (&partial)[kSums],
+                                                 const Factors& factors, const BlockScales& block) {
+#pragma unroll
+    for (int j = 0; j < kSums / 4; ++j) {
+      const Floats2 b = block.columns(j);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float a = i < 2 ? factors.upper : factors.lower;
+        acc[4 * j + i] =
+            __fmaf_rn(partial[4 * j + i], __fmul_rn(a, b.value[i % 2]), acc[4 * j + i]);
+      }
+    }
+  }
+
+  template <int kSums>
+  __device__ static __forceinline__ void finish(const Source&, const ConsumerThread&, const Tile&,
+                                                float (&)[kStrips][kSums]) {}
+
+ private:
+  // Copies the scales of rows [first, first + rows), to the whole cluster if `kSharing` CTAs share
+  // the operand.
+  template <int kSharing>
+  __device__ static __forceinline__ void load(const float* scales, u32 stage, int first, int rows,
+                                              u32 full) {
+    if constexpr (kSharing > 1) {
+      tma::load_bulk_multicast(stage + first * 4, scales + first, rows * 4, full, kWholeCluster);
+    } else {
+      tma::load_bulk(stage + first * 4, scales + first, rows * 4, full);
+    }
+  }
+};
+
+}  // namespace gemm::scale
