@@ -97,7 +97,7 @@ bool fits_shared_memory(const GemmConfig& c, const GemmSetting& s) {
 bool fits_registers(const GemmConfig& c, const GemmSetting& s) {
   const GemmResources r = resources_of(s.problem, c);
   const bool parts_of_blocks = c.promote < 128 && c.unroll > 1;
-  const int others = c.hold_scales ? 16 : c.in_flight > 2 ? 50 : parts_of_blocks ? 48 : c.in_flight > 1 ? 40 : 32;
+  const int others = c.hold_scales ? 8 : c.in_flight > 2 ? 50 : parts_of_blocks ? 48 : c.in_flight > 1 ? 40 : 32;
   return r.accumulator_registers + others <= r.consumer_registers;
 }
 bool promotion_matches(const GemmConfig& c, const GemmSetting& s) {

@@ -20,7 +20,11 @@ struct RowB {
     kCopiedPerRowOfA = 4,
     kCopiedPerRowOfB = 4,
     kHasScaleWarp = false,
-    kPromotesFromStage = !cfg::kHoldScales,
+    kPromotesFromStage = true,
+    // Pairs of columns whose scales a thread holds. Two registers fewer than all of them are what
+    // a tile of 256x128 leaves without a spill.
+    kPairs = kAccumulators / 4,
+    kHeld = !cfg::kHoldScales ? 0 : kPairs > 1 ? kPairs - 1 : kPairs,
   };
   static_assert(!cfg::kHoldScales || !kHasTail, "held scales are those of a whole tile");
 
@@ -43,19 +47,16 @@ struct RowB {
   // B's scales of a stage.
   struct BlockScales {
     u32 address;  // of this thread's first two columns
-    Floats2 held[cfg::kHoldScales ? kAccumulators / 4 : 1];
+    Floats2 held[kHeld > 0 ? kHeld : 1];
 
     __device__ __forceinline__ BlockScales(const ConsumerThread& self, int stage)
         : address(self.smem.scales_b(stage) + self.lane % 4 * 8) {
-      if constexpr (cfg::kHoldScales) {
 #pragma unroll
-        for (int j = 0; j < kAccumulators / 4; ++j) held[j] = load_shared_8(address + j * 32);
-      }
+      for (int j = 0; j < kHeld; ++j) held[j] = load_shared_8(address + j * 32);
     }
     // Returns those of columns 8 * j + 2 * (lane % 4) and the next.
     __device__ __forceinline__ Floats2 columns(int j) const {
-      if constexpr (cfg::kHoldScales) return held[j];
-      return load_shared_8(address + j * 32);
+      return j < kHeld ? held[j] : load_shared_8(address + j * 32);
     }
   };
 
