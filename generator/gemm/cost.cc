@@ -20,6 +20,10 @@ constexpr double kFp8FlopsPerCycle = 8192;  // dense FP8 WGMMA: datasheet rate o
 constexpr double kTensorDerate = 1.29;      // what the tensor cores lose to power and operand fetch
 constexpr double kMinGroupCycles = 89;      // four WGMMAs of the narrowest tile
 constexpr double kPromotionPerColumn = 0.629;
+// Factor of a promotion if B has a scale for each row: a multiplication for each sum and, unless
+// they are held, a read of B's scales for every four. Counted in issue slots, not fitted.
+constexpr double kRowPromotion = 2.25;
+constexpr double kHeldPromotion = 2.1;
 constexpr double kStraddleCycles = 6.84;  // per run of columns with a scale of its own
 constexpr double kPromotionIssue = 2.64;  // promotions of all consumers share four schedulers
 constexpr double kBlockCycles = 84;       // barrier wait, descriptors, release, per K-block
@@ -94,9 +98,11 @@ Tiling tiling(const GemmConfig& c, const Shape& s, const DeviceSpec& d) {
           static_cast<double>(std::min(tiles, slots) * size)};
 }
 
-double promotion_cycles(const GemmConfig& c) {
+double promotion_cycles(const GemmConfig& c, const GemmProblem& p) {
+  const double cycles = kPromotionPerColumn * c.block_n;
+  if (scales_rows_of_b(p)) return cycles * (c.hold_scales ? kHeldPromotion : kRowPromotion);
   const int segments = column_segments(c);
-  return kPromotionPerColumn * c.block_n + (segments > 1 ? kStraddleCycles * segments : 0);
+  return cycles + (segments > 1 ? kStraddleCycles * segments : 0);
 }
 
 // Returns the time of a K-block over what its resources alone would take, by the tile's shape.
@@ -112,10 +118,10 @@ double tile_shape_factor(const GemmConfig& c) {
 }
 
 // Returns the cycles of one K-block of one CTA if `sharing` CTAs share the SM.
-double block_cycles(const GemmConfig& c, double sharing) {
+double block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing) {
   const double strips = std::max(1.0, c.block_m / 64.0);
   const double group = std::max(64.0 * c.block_n * 128 * 2 / kFp8FlopsPerCycle, kMinGroupCycles);
-  const double promotion = promotion_cycles(c);
+  const double promotion = promotion_cycles(c, p);
   const double tensor = strips * group * kTensorDerate * sharing;
   // One warpgroup's chain over a pass. With one WGMMA group in flight, groups and promotions follow
   // one another. With more, only the longer of the two counts, and one promotion is exposed.
@@ -128,9 +134,9 @@ double block_cycles(const GemmConfig& c, double sharing) {
 }
 
 // Returns the cycles of a tile beside its K-blocks.
-double tile_cycles(const GemmConfig& c) {
+double tile_cycles(const GemmConfig& c, const GemmProblem& p) {
   const double elements = static_cast<double>(c.block_m) * c.block_n;
-  double cycles = kTileCycles + 2 * elements / c.splits / kStoreBytesPerCycle;
+  double cycles = kTileCycles + size_of(p.d) * elements / c.splits / kStoreBytesPerCycle;
   if (c.splits > 1) cycles += kExchangePerRank * c.splits + 4 * elements / kStoreBytesPerCycle;
   return cycles;
 }
@@ -143,12 +149,14 @@ double k_blocks_of(const GemmConfig& c, const Shape& s) {
   return static_cast<double>(ceil_div(ceil_div(s.k, 128), c.splits));
 }
 
-double compute_us(const GemmConfig& c, const Shape& s, const Tiling& t, const DeviceSpec& d) {
+double compute_us(const GemmConfig& c, const GemmProblem& p, const Shape& s, const Tiling& t,
+                  const DeviceSpec& d) {
   const double cycles_per_us = d.clock_ghz * kClockDerate * 1e3;
   const double sharing = std::max(1.0, std::ceil(t.ctas_at_once / d.sm_count));
   const double tiles_in_turn = t.waves + (c.tail_n > 0 ? 1 : 0);
   double us =
-      (t.waves * k_blocks_of(c, s) * block_cycles(c, sharing) + tiles_in_turn * tile_cycles(c)) /
+      (t.waves * k_blocks_of(c, s) * block_cycles(c, p, sharing) +
+       tiles_in_turn * tile_cycles(c, p)) /
       cycles_per_us;
   if (t.waves > kManyWaves && c.block_m >= 128 && c.block_n < 128) {
     us *= kTallNarrow.at(static_cast<std::size_t>(c.consumer_warpgroups - 1));
@@ -157,8 +165,9 @@ double compute_us(const GemmConfig& c, const Shape& s, const Tiling& t, const De
   return us;
 }
 
-double memory_us(const Shape& s, const Tiling& t, const DeviceSpec& d) {
-  const double bytes = area(s.m, s.k) + area(s.n, s.k) + 2 * area(s.m, s.n);
+double memory_us(const GemmProblem& p, const Shape& s, const Tiling& t, const DeviceSpec& d) {
+  const int bytes_of_d = size_of(p.d) * (p.accumulate ? 2 : 1);
+  const double bytes = area(s.m, s.k) + area(s.n, s.k) + bytes_of_d * area(s.m, s.n);
   // The few CTAs of a ragged last wave do not use the whole bandwidth. The root is fitted to seven
   // picks that a search beat by 10 to 27 %.
   return bytes / (d.dram_tbps * kDramDerate * 1e6) / std::sqrt(t.filled);
@@ -191,8 +200,8 @@ GemmCost estimate(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens
   const Shape s{m_at(p, tokens), p.n, k_at(p, tokens)};
   const Tiling t = tiling(c, s, d);
   GemmCost cost;
-  cost.compute_us = compute_us(c, s, t, d);
-  cost.memory_us = memory_us(s, t, d);
+  cost.compute_us = compute_us(c, p, s, t, d);
+  cost.memory_us = memory_us(p, s, t, d);
   cost.l2_us = l2_us(c, s, t, d);
   cost.fixed_us = fixed_us(c, t, d);
   const auto power = [](double x) { return std::pow(x, kOverlapNorm); };

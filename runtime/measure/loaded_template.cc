@@ -46,6 +46,16 @@ Result<LoadedTemplate> LoadedTemplate::compile(const GpuSession& gpu, const Prol
   return loaded;
 }
 
+Result<const LoadedTemplate*> LoadedTemplates::get(const Prologue& prologue,
+                                                   const std::string& path,
+                                                   const std::string& name) {
+  std::pair<std::string, std::string> key(path, prologue.explain());
+  if (const auto found = loaded_.find(key); found != loaded_.end()) return &found->second;
+  auto compiled = LoadedTemplate::compile(gpu_, prologue, path, name);
+  if (!compiled) return tl::unexpected<Error>(compiled.error());
+  return &loaded_.emplace(std::move(key), std::move(*compiled)).first->second;
+}
+
 LoadedTemplate::~LoadedTemplate() {
   if (library_ != nullptr) (*driver_)->cuLibraryUnload(library_);
 }

@@ -1,8 +1,10 @@
 // A kernel of templates/bench, with which tests and benchmarks measure or check the users' kernels.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "generator/core/prologue.h"
 #include "runtime/engine/launch_kernel.h"
@@ -27,6 +29,19 @@ class LoadedTemplate {
   std::shared_ptr<const Driver> driver_;
   CUlibrary library_ = nullptr;
   KernelHandle kernel_;
+};
+
+// Kernels of templates/bench by their constants. Each is compiled when it is first asked for.
+class LoadedTemplates {
+ public:
+  explicit LoadedTemplates(const GpuSession& gpu) : gpu_(gpu) {}
+  // Returns the kernel, which lives as long as this object. Errors: as LoadedTemplate::compile.
+  Result<const LoadedTemplate*> get(const Prologue& prologue, const std::string& path,
+                                    const std::string& name);
+
+ private:
+  const GpuSession& gpu_;
+  std::map<std::pair<std::string, std::string>, LoadedTemplate> loaded_;
 };
 
 }  // namespace octile

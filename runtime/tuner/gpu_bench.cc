@@ -2,15 +2,7 @@
 
 #include <utility>
 
-#include "runtime/families/gemm/verify.h"
-
 namespace octile::tuner {
-
-Result<std::unique_ptr<TunerContext>> TunerContext::open(Library& library, const GpuSession& gpu) {
-  auto inspect = GemmVerifier::compile_inspector(gpu, DType::kBF16);
-  if (!inspect) return tl::unexpected<Error>(inspect.error());
-  return std::make_unique<TunerContext>(library, gpu, std::move(*inspect));
-}
 
 void GpuBench::start_builds(std::span<const int> candidates) {
   for (const int candidate : candidates) context_.builds.start(problem_, config(candidate));

@@ -17,18 +17,17 @@ namespace octile::tuner {
 
 // What the searches on one GPU share. The library outlives it.
 struct TunerContext {
-  static Result<std::unique_ptr<TunerContext>> open(Library& library, const GpuSession& gpu);
-  TunerContext(Library& its_library, const GpuSession& its_gpu, LoadedTemplate inspector)
+  TunerContext(Library& its_library, const GpuSession& its_gpu)
       : library(its_library),
         gpu(its_gpu),
         telemetry(Telemetry::open(*its_gpu.driver(), its_gpu.ordinal())),
-        inspect_bf16(std::move(inspector)),
+        templates(its_gpu),
         builds(its_library, its_gpu.spec()) {}
 
   Library& library;
   const GpuSession& gpu;
   Telemetry telemetry;
-  LoadedTemplate inspect_bf16;
+  LoadedTemplates templates;  // kernels with which families verify
   BuildQueue builds;
 };
 

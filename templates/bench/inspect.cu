@@ -4,7 +4,7 @@
 //   buffer, other:  [elements], poisoned before the kernel ran; the window is rows x cols elements
 //                   from `first` on, rows `stride` elements apart
 //   report[0]       elements outside the window that are no longer poison
-//   report[1]       elements inside the window that are still poison
+//   report[1]       elements inside the window that are still kUnwritten
 //   report[2]       elements inside whose bits differ from those of `other`, unless it is null
 //   report[3]       the part of report[2] that is further apart than allowed + |larger| * kUlpShare
 //   report[4]       elements inspected
@@ -18,18 +18,20 @@
 namespace cfg {
 constexpr int kThreads = 256;
 constexpr int kElementBytes = 2;
+constexpr int kMantissaBits = 7;
+constexpr unsigned kUnwritten = 0xFFFF;
 }  // namespace cfg
 #endif
 
 namespace inspect {
-static_assert(cfg::kElementBytes == 2 || cfg::kElementBytes == 4, "bf16 or fp32");
-constexpr bool kIsBf16 = cfg::kElementBytes == 2;
-constexpr u32 kPoison = kIsBf16 ? 0xFFFFu : 0xFFFFFFFFu;  // a NaN of either type
-// Half a unit in the last place of each result: bf16 keeps 8 bits, fp32 24.
-constexpr double kUlpShare = kIsBf16 ? 1.0 / 128 : 1.0 / 8388608;
+static_assert(cfg::kMantissaBits == 7 || cfg::kMantissaBits == 10 || cfg::kMantissaBits == 23,
+              "bf16, fp16 or fp32");
+constexpr u32 kPoison = cfg::kElementBytes == 2 ? 0xFFFFu : 0xFFFFFFFFu;  // a NaN of any type
+// Half a unit in the last place of each of two results.
+constexpr double kUlpShare = 1.0 / (1 << cfg::kMantissaBits);
 
 __device__ __forceinline__ u32 load(const void* buffer, i64 i) {
-  if constexpr (kIsBf16) {
+  if constexpr (cfg::kElementBytes == 2) {
     return static_cast<const u16*>(buffer)[i];
   } else {
     return static_cast<const u32*>(buffer)[i];
@@ -37,7 +39,14 @@ __device__ __forceinline__ u32 load(const void* buffer, i64 i) {
 }
 
 __device__ __forceinline__ double value_of(u32 bits) {
-  return static_cast<double>(__uint_as_float(kIsBf16 ? bits << 16 : bits));
+  if constexpr (cfg::kMantissaBits == 10) {
+    // Its exponent and mantissa as those of fp32, whose bias is 112 larger. Infinity becomes 65536.
+    const double magnitude =
+        static_cast<double>(__uint_as_float((bits & 0x7FFFu) << 13)) * 5192296858534827628530496329220096.0;
+    return (bits & 0x8000u) != 0 ? -magnitude : magnitude;
+  } else {
+    return static_cast<double>(__uint_as_float(cfg::kElementBytes == 2 ? bits << 16 : bits));
+  }
 }
 }  // namespace inspect
 
@@ -58,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads)
       outside += bits != kPoison;
       continue;
     }
-    unwritten += bits == kPoison;
+    unwritten += bits == cfg::kUnwritten;
     if (other == nullptr) continue;
     const u32 expected = load(other, i);
     if (bits == expected) continue;

@@ -40,6 +40,8 @@ using std::fmax;
 namespace cfg {
 constexpr int kThreads = 1;
 constexpr int kElementBytes = 2;
+constexpr int kMantissaBits = 7;
+constexpr unsigned kUnwritten = 0xFFFF;
 }  // namespace cfg
 #include "templates/bench/inspect.cu"
 #undef OCTILE_KERNEL_NAME
@@ -108,18 +110,17 @@ class GemmVerifierTest : public test::VerifierFixture<GemmVerifier, Args> {
   void SetUp() override {
     if (!Nvrtc::open()) GTEST_SKIP() << "no NVRTC";
     device.fake.set_executor(execute, nullptr);
-    inspect.emplace(std::move(*GemmVerifier::compile_inspector(*gpu, DType::kBF16)));
-    a.emplace(std::move(*random_tensor(*gpu, problem().a, kM, kK, 1)));
-    b.emplace(std::move(*random_tensor(*gpu, problem().b, kN, kK, 2)));
-    verifier.emplace(std::move(*GemmVerifier::create(*gpu, *inspect, problem(), *a, *b, 3)));
+    templates.emplace(*gpu);
+    slots = std::move(*make_slots(*gpu, problem(), kM, 1, 1));
+    verifier.emplace(std::move(*GemmVerifier::create(*gpu, *templates, problem(), slots[0], 3)));
   }
 
   Status compute(const Args& args) override {
     return reference::gemm(problem(), reference_args(problem(), args));
   }
 
-  std::optional<LoadedTemplate> inspect;
-  std::optional<DeviceTensor> a, b;
+  std::optional<LoadedTemplates> templates;
+  std::vector<GemmSlot> slots;
 };
 
 TEST_F(GemmVerifierTest, TakesTheRightProductAgainAndAgain) {
@@ -184,12 +185,28 @@ TEST_F(GemmVerifierTest, ARefusedLaunchIsTheCandidatesFault) {
 
 TEST_F(GemmVerifierTest, ABrokenDeviceIsNot) { expect_a_broken_device_to_be_an_error(); }
 
-TEST_F(GemmVerifierTest, AccumulationIsRefused) {
+// A GEMM that adds to D, with a bias. A candidate that forgets either is wrong.
+TEST_F(GemmVerifierTest, WhatIsAddedIsVerified) {
   GemmProblem adds = problem();
   adds.accumulate = true;
-  const auto refused = GemmVerifier::create(*gpu, *inspect, adds, *a, *b, 3);
-  ASSERT_FALSE(refused);
-  EXPECT_THAT(refused.error().message, HasSubstr("adds to its output"));
+  adds.bias = DType::kFP32;
+  const auto own = make_slots(*gpu, adds, kM, 1, 1);
+  ASSERT_TRUE(own) << own.error().message;
+  auto made = GemmVerifier::create(*gpu, *templates, adds, (*own)[0], 3);
+  ASSERT_TRUE(made) << made.error().message;
+  const auto verdict_of = [&](const GemmProblem& computed) {
+    return *made->check([&](const Args& args, CUstream) -> Status {
+      return reference::gemm(computed, reference_args(computed, args));
+    });
+  };
+  const Verdict right = verdict_of(adds);
+  EXPECT_TRUE(right.right) << right.why;
+  GemmProblem overwrites = adds;
+  overwrites.accumulate = false;
+  EXPECT_THAT(verdict_of(overwrites).why, HasSubstr("OUT OF TOLERANCE"));
+  GemmProblem without_bias = adds;
+  without_bias.bias.reset();
+  EXPECT_THAT(verdict_of(without_bias).why, HasSubstr("OUT OF TOLERANCE"));
 }
 
 TEST_F(GemmVerifierTest, ASearchLeavesTheWrongCandidateOut) {

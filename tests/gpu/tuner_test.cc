@@ -29,7 +29,7 @@ class TunerTest : public GpuTest {
     options.engine.writable_root = cache.path();
     library = std::make_unique<Library>(std::move(options));
     session = std::move(*octile::GpuSession::open("cuda:0"));
-    context = std::move(*TunerContext::open(*library, *session));
+    context = std::make_unique<TunerContext>(*library, *session);
   }
 
   static TuningTask task(std::int64_t m, std::int64_t n, std::int64_t k) {
@@ -193,7 +193,7 @@ TEST_F(TunerTest, AWrongCandidateIsCaughtAndNeverTimed) {
   auto bench = GemmBench::create(*context, product, q.tokens, exploration.shortlist, 7);
   ASSERT_TRUE(bench) << bench.error().message;
   const GemmSlot& slot = (*bench)->slots().front();
-  auto verifier = GemmVerifier::create(*session, context->inspect_bf16, product, slot.a, slot.b, 7);
+  auto verifier = GemmVerifier::create(*session, context->templates, product, slot, 7);
   ASSERT_TRUE(verifier) << verifier.error().message;
   // What every element is compared with has to be there first.
   const std::vector<int> first{0};

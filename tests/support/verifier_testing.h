@@ -71,15 +71,14 @@ inline void expect_search_to_leave_out_the_wrong(
   LibraryOptions options;
   options.engine.writable_root = cache.path();
   Library library(std::move(options));
-  const auto shop = tuner::TunerContext::open(library, gpu);
-  ASSERT_TRUE(shop) << shop.error().message;
+  tuner::TunerContext context(library, gpu);
   tuner::GpuDeciderOptions how;
   how.shortlist = {.liked = 3, .different = 1};
   const auto shortlist = tuner::explore(task, gpu.spec(), how.shortlist).shortlist;
   ASSERT_EQ(shortlist.size(), 4);
   const KernelConfig& wrong = shortlist[1].config;
   spoil(wrong);
-  tuner::GpuDecider decider(**shop, how);
+  tuner::GpuDecider decider(context, how);
   const octile::cache::TuningFile file(cache.path(), true);
   tuner::RunOptions run_options;
   run_options.budget_seconds = 120;  // for a busy machine; a few seconds suffice

@@ -179,7 +179,22 @@ TEST(TokensInM, TheGridFollowsThem) {
   EXPECT_EQ(resolved.at(1).blocks, 2);
   EXPECT_EQ(resolved.at(1).a_box_rows, 4);
   EXPECT_EQ(resolved.at(129).blocks, 4);
-  EXPECT_EQ(resolved.at(1 << 20).blocks, resolved.max_blocks);
+  EXPECT_EQ(resolved.at(1 << 20).blocks, 132);
+}
+
+TEST(SmLimit, NarrowsTheGridToWholeClusters) {
+  GemmProblem problem;
+  problem.n = 4096;
+  problem.k = 384;
+  GemmConfig config;
+  config.cluster_m = 2;
+  const ResolvedGemm pairs = resolve(problem, config, *find_device("h200"), LoadedKernel());
+  EXPECT_EQ(pairs.at(4096).blocks, 132);
+  EXPECT_EQ(pairs.at(4096, 100).blocks, 100);
+  EXPECT_EQ(pairs.at(4096, 101).blocks, 100);
+  EXPECT_EQ(pairs.at(4096, 1).blocks, 2) << "one cluster runs in any case";
+  EXPECT_EQ(pairs.at(4096, 500).blocks, 132) << "no more than there are";
+  EXPECT_EQ(pairs.at(1, 100).blocks, 64) << "one row of tiles, in pairs";
 }
 
 }  // namespace

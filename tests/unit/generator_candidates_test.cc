@@ -113,7 +113,7 @@ TEST(GemmCandidates, EverySplitHasAKBlockAndColumns) {
 TEST(GemmCandidates, TwoCtasFitAnSm) {
   int seen = 0;
   for (const GemmConfig& c : candidates(problem_of(7168, 7168), kDynamic, h200()).admitted) {
-    const GemmResources r = resources_of(c);
+    const GemmResources r = resources_of(problem_of(7168, 7168), c);
     ASSERT_LE(c.ctas_per_sm * (r.smem.total_bytes + 1024), h200().max_smem_per_block_bytes + 1024)
         << to_text(c);
     const int registers =
@@ -138,7 +138,7 @@ TEST(GemmConfigs, AStageHoldsAScaleForEverySegmentOfColumns) {
     GemmConfig c;
     c.block_n = block_n;
     c.stages = 3;
-    const GemmSmemLayout s = resources_of(c).smem;
+    const GemmSmemLayout s = resources_of(problem_of(7168, 7168), c).smem;
     return (s.barrier_offset - s.scale_b_offset) / 3;
   };
   EXPECT_EQ(stage_bytes(64), 16);   // one
@@ -173,13 +173,13 @@ TEST(GemmConfigs, StagingHoldsTheTileOrTheGatheredSums) {
   c.block_m = 64;
   c.block_n = 96;
   c.consumer_warpgroups = 1;
-  EXPECT_EQ(resources_of(c).smem.d_bytes, 64 * 96 * 2);
+  EXPECT_EQ(resources_of(problem_of(7168, 7168), c).smem.d_bytes, 64 * 96 * 2);
   c.store = EpilogueStore::kDirect;
-  EXPECT_EQ(resources_of(c).smem.d_bytes, 0);
+  EXPECT_EQ(resources_of(problem_of(7168, 7168), c).smem.d_bytes, 0);
   c.splits = 8;  // 12 groups of 8 columns: shares of 1 or 2, space for 2
-  EXPECT_EQ(resources_of(c).smem.d_bytes, 8 * 2 * 128 * 16);
+  EXPECT_EQ(resources_of(problem_of(7168, 7168), c).smem.d_bytes, 8 * 2 * 128 * 16);
   c.splits = 4;
-  EXPECT_EQ(resources_of(c).smem.d_bytes, 64 * 96 * 4);
+  EXPECT_EQ(resources_of(problem_of(7168, 7168), c).smem.d_bytes, 64 * 96 * 4);
 }
 
 }  // namespace

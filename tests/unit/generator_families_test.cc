@@ -148,7 +148,6 @@ TEST(TokenAxis, NamesTheTextOfTuningRecords) {
             "transpose rows=? cols=256 x=e4m3:128x128 q=e4m3:128x128 out=col");
 }
 
-// The kernels do not take a token count in K yet; the cost model and the candidates do.
 TEST(TokenAxis, OfAWeightGradientIsWhatTheCostModelSees) {
   EXPECT_EQ(flops(kWeightGradient, 4096), 2.0 * 7168 * 2048 * 4096);
   const KernelConfig config = default_config(kWeightGradient, 4096, h200());
@@ -160,7 +159,7 @@ TEST(TokenAxis, OfAWeightGradientIsWhatTheCostModelSees) {
   EXPECT_EQ(candidates(kWeightGradient, 128, h200()).admitted.size(),
             candidates(with_tokens(kWeightGradient, 128), 7168, h200()).admitted.size());
   EXPECT_FALSE(variants(config, kWeightGradient, 4096).empty());
-  EXPECT_EQ(check_supported(kWeightGradient).error().code, ErrorCode::kUnsupported);
+  EXPECT_TRUE(check_supported(kWeightGradient));
 }
 
 TEST(TokenAxis, LeavesSplitsToTheCountIfItIsDynamic) {

@@ -203,9 +203,8 @@ Status run(const Options& options) {
     context.cublaslt = std::move(*cublaslt);
   }
   if (!options.search) return Bench(options, context).run(*works);
-  const auto tuning = tuner::TunerContext::open(library->get()->library, **gpu);
-  if (!tuning) return tl::unexpected<Error>(tuning.error());
-  tuner::GpuDecider decider(**tuning, {});
+  tuner::TunerContext tuning(library->get()->library, **gpu);
+  tuner::GpuDecider decider(tuning, {});
   context.search = &decider;
   context.search_seconds = options.search_seconds;
   return Bench(options, context).run(*works);

@@ -16,7 +16,7 @@ Result<Interoperation> check_interoperation(const LibraryHandle& library, const 
   if (!b) return tl::unexpected<Error>(b.error());
   auto d = gpu.allocate(static_cast<std::size_t>(m * problem.n * size_of(problem.d)));
   if (!d) return tl::unexpected<Error>(d.error());
-  GemmSlot slot{std::move(*a), std::move(*b), std::move(*d), m};
+  GemmSlot slot{std::move(*a), std::move(*b), std::move(*d), m, {}, {}};
   const auto plan = PlanHandle::create(library, gpu.device(), Problem(problem));
   if (!plan) return tl::unexpected<Error>(plan.error());
   if (Status ok = plan->prepare(m, m); !ok) return tl::unexpected<Error>(ok.error());

@@ -104,11 +104,10 @@ class Tuning {
               true) {}
 
   Status run(const std::vector<tuner::TuningTask>& tasks) {
-    auto context = tuner::TunerContext::open(library_, gpu_);
-    if (!context) return tl::unexpected<Error>(context.error());
+    tuner::TunerContext context(library_, gpu_);
     auto options = decider_options();
     if (!options) return tl::unexpected<Error>(options.error());
-    tuner::GpuDecider decider(**context, std::move(*options));
+    tuner::GpuDecider decider(context, std::move(*options));
     auto result = [&] {
       const CatchInterrupt guard;
       return run_tasks(tasks, gpu_.spec(), decider, &file_, run_options(tasks.size()));

@@ -12,9 +12,9 @@ template <>
 struct BenchFamily<GemmProblem> {
   using Slot = GemmSlot;
   using Verifier = GemmVerifier;
-  static Result<Verifier> make_verifier(const TunerContext& context, const GemmProblem& problem,
+  static Result<Verifier> make_verifier(TunerContext& context, const GemmProblem& problem,
                                         const Slot& slot, std::uint64_t seed) {
-    return Verifier::create(context.gpu, context.inspect_bf16, problem, slot.a, slot.b, seed);
+    return Verifier::create(context.gpu, context.templates, problem, slot, seed);
   }
 };
 using GemmBench = KernelBench<GemmProblem>;

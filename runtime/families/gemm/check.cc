@@ -81,8 +81,11 @@ void check_sample(const GemmProblem& problem, const Sample& sample, const void* 
 }
 
 Result<GemmCheck> check_gemm(const GemmProblem& problem, const HostTensor& a, const HostTensor& b,
-                             const void* d) {
-  const auto samples = sample_gemm(problem, reference_args(a, b));
+                             const void* d, const GemmAddends& addends) {
+  reference::GemmArgs operands = reference_args(a, b);
+  operands.bias = addends.bias;
+  operands.initial_d = addends.initial_d;
+  const auto samples = sample_gemm(problem, operands);
   if (!samples) return tl::unexpected<Error>(samples.error());
   GemmCheck check;
   for (const Sample& sample : *samples) {

@@ -37,8 +37,14 @@ Result<std::vector<Sample>> sample_gemm(const GemmProblem& problem,
 void check_sample(const GemmProblem& problem, const Sample& sample, const void* d, std::int64_t ldd,
                   GemmCheck& check);
 
+// What a GEMM reads beside A and B, on the host.
+struct GemmAddends {
+  const void* bias = nullptr;  // [n], if the problem has one
+  float initial_d = 0;         // every element of D before the call, if the problem accumulates
+};
+
 // Checks samples of d, [a.rows][b.rows] of the problem's type, and returns the result.
 Result<GemmCheck> check_gemm(const GemmProblem& problem, const HostTensor& a, const HostTensor& b,
-                             const void* d);
+                             const void* d, const GemmAddends& addends = {});
 
 }  // namespace octile

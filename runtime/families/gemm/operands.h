@@ -14,9 +14,10 @@
 
 namespace octile {
 
-// Returns the bytes of the operands and the result, read or written once each, without scales. A
-// call can neither move fewer nor touch more.
+// Returns the bytes that a call reads and writes at least, without scales: the operands and the
+// result once each, and the old D if the GEMM accumulates.
 std::int64_t bytes_moved(const GemmProblem& problem, std::int64_t tokens);
+// Returns the bytes of the tensors themselves.
 std::int64_t bytes_touched(const GemmProblem& problem, std::int64_t tokens);
 
 // Operands can be made for every GEMM.
@@ -27,13 +28,15 @@ struct GemmSlot {
   DeviceTensor a, b;
   DeviceBuffer d;
   std::int64_t tokens = 0;
+  DeviceBuffer bias, sentry;  // empty if the problem has none
 };
 GemmArguments args_of(const GemmSlot& slot);
-// Makes slots that all hold the same values.
+// Makes slots that all hold the same values. D and the sentry are zero.
 Result<std::vector<GemmSlot>> make_slots(const GpuSession& gpu, const GemmProblem& problem,
                                          std::int64_t tokens, int slots, std::uint64_t seed);
 
-// Poisons the slot's D, calls `run` and compares D with FP64 on the slot's operands.
+// Poisons the slot's D, or gives it values if the problem accumulates, calls `run` and compares D
+// with FP64 on the slot's operands.
 Result<GemmCheck> run_and_check(const GpuSession& gpu, const GemmProblem& problem, GemmSlot& slot,
                                 const std::function<Status()>& run);
 

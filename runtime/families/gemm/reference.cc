@@ -121,8 +121,12 @@ Status check_output(const GemmProblem& problem, const GemmArgs& args) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("ldd is {}; 0 or at least n = {} is allowed", args.ldd, problem.n));
   }
-  if (args.d == nullptr && args.m > 0 && problem.n > 0) {
+  if (args.m == 0 || problem.n == 0) return {};
+  if (args.d == nullptr) {
     return fail(ErrorCode::kInvalidArgument, "d is null; the product is written there");
+  }
+  if (problem.bias && args.bias == nullptr) {
+    return fail(ErrorCode::kInvalidArgument, "bias is null; the product reads it");
   }
   return {};
 }
@@ -222,12 +226,18 @@ class Product {
 };
 
 // Computes R and S of one tile and writes them at the tile's place in the window.
-void compute_fp64(const Operands& operands, const Fp64Window& window, const Tile& tile,
-                  Fp64Workspace& work, double* r, double* s) {
+void compute_fp64(const GemmProblem& problem, const GemmArgs& args, const Operands& operands,
+                  const Fp64Window& window, const Tile& tile, Fp64Workspace& work, double* r,
+                  double* s) {
+  const double initial = problem.accumulate ? static_cast<double>(args.initial_d) : 0.0;
   for (std::int64_t i = 0; i < tile.rows; ++i) {
     const std::int64_t at = (tile.row0 - window.row0 + i) * window.cols + tile.col0 - window.col0;
-    std::fill_n(r + at, tile.cols, 0.0);
     std::fill_n(s + at, tile.cols, 0.0);
+    std::fill_n(r + at, tile.cols, initial);
+    if (!problem.bias) continue;
+    for (std::int64_t j = 0; j < tile.cols; ++j) {
+      r[at + j] += static_cast<double>(load_as_float(args.bias, *problem.bias, tile.col0 + j));
+    }
   }
   for (std::int64_t k0 = 0; k0 < operands.k; k0 += kChunk) {
     const std::int64_t count = std::min(kChunk, operands.k - k0);
@@ -297,7 +307,7 @@ Status gemm_fp64(const GemmProblem& problem, const GemmArgs& args, const Fp64Win
     parallel_for(tiles.count(), 1, threads, [&](std::int64_t begin, std::int64_t end) {
       const auto work = std::make_unique_for_overwrite<Fp64Workspace>();
       for (std::int64_t i = begin; i < end; ++i) {
-        compute_fp64(*operands, window, tiles[i], *work, r, s);
+        compute_fp64(problem, args, *operands, window, tiles[i], *work, r, s);
       }
     });
   } catch (const std::bad_alloc&) {

@@ -21,7 +21,8 @@ struct GemmArgs {
   void* d = nullptr;
   std::int64_t ldd = 0;
   std::int64_t k = 0;  // used if the problem's k is dynamic
-  const void* bias = nullptr;        // [n], if the problem has one
+  const void* bias = nullptr;       // [n], if the problem has one
+  float initial_d = 0;              // gemm_fp64: every element of D before the call
   std::uint32_t* sentry = nullptr;  // set to 1 if an element of D is not finite; may be null
 };
 
@@ -42,8 +43,8 @@ struct Fp64Window {
 };
 
 // Computes R and S for the elements of a window, row-major [rows][cols]. R is the FP64 GEMM of the
-// dequantised operands and S = sum |a*b*scales|; the tolerance in docs/numerics.md is stated in
-// both. Neither contains an old D: D is not read and may be null.
+// dequantised operands plus the bias and, if the problem accumulates, plus `initial_d`. S = sum
+// |a*b*scales|. The tolerance in docs/numerics.md is stated in both. D is not read and may be null.
 Status gemm_fp64(const GemmProblem&, const GemmArgs&, const Fp64Window&, double* r, double* s,
                  int threads = 0);
 

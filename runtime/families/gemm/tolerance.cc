@@ -34,11 +34,14 @@ Verdict judge(double d, double r, double s, DType dtype, double c) {
 
 }  // namespace
 
+int mantissa_bits(DType dtype) {
+  return dtype == DType::kBF16 ? 7 : dtype == DType::kFP16 ? 10 : 23;
+}
+
 double ulp_of(DType dtype, double x) {
-  const int mantissa_bits = dtype == DType::kBF16 ? 7 : dtype == DType::kFP16 ? 10 : 23;
   const int smallest_exponent = dtype == DType::kFP16 ? -14 : -126;
   const int exponent = x == 0.0 ? smallest_exponent : std::ilogb(x);
-  return std::ldexp(1.0, std::max(exponent, smallest_exponent) - mantissa_bits);
+  return std::ldexp(1.0, std::max(exponent, smallest_exponent) - mantissa_bits(dtype));
 }
 
 double tolerance_c(int promote) {

@@ -10,6 +10,9 @@
 
 namespace octile::reference {
 
+// Returns the explicit bits of the significand of bf16, fp16 or fp32.
+int mantissa_bits(DType dtype);
+
 // Returns the distance between neighbours of `dtype` (bf16, fp16, fp32) in the binade of x, also
 // for subnormals.
 double ulp_of(DType dtype, double x);

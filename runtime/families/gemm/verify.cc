@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <utility>
 
 #include "runtime/families/gemm/tensor_arguments.h"
@@ -11,7 +12,10 @@
 namespace octile::tuner {
 namespace {
 
-constexpr std::uint8_t kPoison = 0xFF;         // equal to the poison in templates/bench/inspect.cu
+constexpr std::uint8_t kPoison = 0xFF;  // equal to the poison in templates/bench/inspect.cu
+// Bytes of a D that is added to: 2.4e-38, then 3.0 (bf16) or about that (fp32).
+constexpr std::uint8_t kFaint = 0x01;
+constexpr std::uint8_t kAddend = 0x40;
 constexpr std::int64_t kGuardElements = 4096;  // keeps D 16-byte aligned
 constexpr std::int64_t kRowGuardElements = 8;  // 16 bytes of bf16, the unit of TMA strides
 constexpr int kScatteredWindows = 23;          // 32 with the nine at edges and centre
@@ -20,36 +24,42 @@ constexpr unsigned kInspectBlocks = 1056;  // eight for each of 132 SMs
 
 Verdict wrong(std::string why) { return {false, std::move(why), {}}; }
 
-}  // namespace
-
-Result<LoadedTemplate> GemmVerifier::compile_inspector(const GpuSession& gpu, DType d) {
+// The constants of the kernel that inspects D.
+Prologue inspector_of(const GemmProblem& problem) {
+  const int bytes = size_of(problem.d);
   Prologue prologue;
   prologue.add_int("kThreads", kInspectThreads, "per block");
-  prologue.add_int("kElementBytes", size_of(d), "bf16 or fp32");
-  return LoadedTemplate::compile(gpu, prologue, "bench/inspect.cu", "octile_bench_inspect");
+  prologue.add_int("kElementBytes", bytes, "problem: the type of D");
+  prologue.add_int("kMantissaBits", reference::mantissa_bits(problem.d), "problem: the type of D");
+  const std::uint32_t byte = problem.accumulate ? kFaint : kPoison;
+  const std::uint32_t unwritten = byte * (bytes == 2 ? 0x0101U : 0x01010101U);
+  prologue.add_text(fmt::format("constexpr unsigned kUnwritten = {:#x};", unwritten),
+                    fmt::format("kUnwritten = {:#x}", unwritten), "problem: D before a call");
+  return prologue;
 }
 
-Result<GemmVerifier> GemmVerifier::create(const GpuSession& gpu, const LoadedTemplate& inspect,
-                                          const GemmProblem& problem, const DeviceTensor& a,
-                                          const DeviceTensor& b, std::uint64_t seed) {
-  if (problem.accumulate) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("'{}' adds to its output; the check of candidates takes products that "
-                            "overwrite it",
-                            to_text(problem)));
-  }
-  GemmVerifier verifier(gpu, inspect, problem, gemm_args(a, b, nullptr));
-  verifier.rows_ = a.rows;
-  if (has_tokens_in_k(problem)) verifier.args_.tokens = a.cols;
+}  // namespace
+
+Result<GemmVerifier> GemmVerifier::create(const GpuSession& gpu, LoadedTemplates& templates,
+                                          const GemmProblem& problem, const GemmSlot& slot,
+                                          std::uint64_t seed) {
+  auto inspect = templates.get(inspector_of(problem), "bench/inspect.cu", "octile_bench_inspect");
+  if (!inspect) return tl::unexpected<Error>(inspect.error());
+  GemmVerifier verifier(gpu, **inspect, problem, args_of(slot));
+  verifier.rows_ = slot.a.rows;
   if (Status ok = verifier.allocate(); !ok) return tl::unexpected<Error>(ok.error());
-  auto host_a = download(gpu, a);
+  auto host_a = download(gpu, slot.a);
   if (!host_a) return tl::unexpected<Error>(host_a.error());
-  auto host_b = download(gpu, b);
+  auto host_b = download(gpu, slot.b);
   if (!host_b) return tl::unexpected<Error>(host_b.error());
   verifier.a_ = std::move(*host_a);
   verifier.b_ = std::move(*host_b);
-  auto samples =
-      sample_gemm(problem, reference_args(verifier.a_, verifier.b_), kScatteredWindows, seed);
+  if (problem.bias) {
+    auto bias = download(gpu, slot.bias);
+    if (!bias) return tl::unexpected<Error>(bias.error());
+    verifier.bias_ = std::move(*bias);
+  }
+  auto samples = sample_gemm(problem, verifier.operands(), kScatteredWindows, seed);
   if (!samples) return tl::unexpected<Error>(samples.error());
   verifier.samples_ = std::move(*samples);
   double largest = 0;
@@ -59,6 +69,12 @@ Result<GemmVerifier> GemmVerifier::create(const GpuSession& gpu, const LoadedTem
   // largest sampled S serves as its bound. That is still far below the error of a wrong tile.
   verifier.apart_allowed_ = 2 * reference::tolerance_c(problem.promote) * 0x1p-13 * 2 * largest;
   return verifier;
+}
+
+reference::GemmArgs GemmVerifier::operands() const {
+  reference::GemmArgs args = reference_args(a_, b_);
+  args.bias = bias_.data();
+  return args;
 }
 
 std::int64_t GemmVerifier::elements() const { return rows_ * args_.ldd + 2 * kGuardElements; }
@@ -79,10 +95,11 @@ Status GemmVerifier::allocate() {
 }
 
 Result<Verdict> GemmVerifier::check(const Run& run) {
-  auto verdict = launch_on_poison(run);
+  const std::uint8_t before = problem_.accumulate ? kFaint : kPoison;
+  auto verdict = launch_on(before, run);
   if (!verdict || !verdict->right) return verdict;
   if (Status ok = copy(d_, first_); !ok) return tl::unexpected<Error>(ok.error());
-  verdict = launch_on_poison(run);
+  verdict = launch_on(before, run);
   if (!verdict || !verdict->right) return verdict;
 
   const auto report = inspect(first_);
@@ -98,17 +115,31 @@ Result<Verdict> GemmVerifier::check(const Run& run) {
   if (report->differing > 0)
     return wrong(fmt::format("{} elements differ between two launches on the same operands",
                              report->differing));
-  verdict = check_samples();
+  verdict = check_samples(samples_);
   if (!verdict || !verdict->right) return verdict;
-  return compare_in_full();
+  verdict = compare_in_full();
+  if (!verdict || !verdict->right || !problem_.accumulate) return verdict;
+  return check_addition(run);
 }
 
-// Returns a wrong verdict if the launch is refused, which is the candidate's failure. Returns an
-// Error if the launch breaks the device.
-Result<Verdict> GemmVerifier::launch_on_poison(const Run& run) {
-  if (Status ok = d_.fill(kPoison, gpu_->stream()); !ok) return tl::unexpected<Error>(ok.error());
+// Launches on a D whose bytes are `byte`, within poison. Returns a wrong verdict if the launch is
+// refused, which is the candidate's failure. Returns an Error if the launch breaks the device.
+Result<Verdict> GemmVerifier::launch_on(std::uint8_t byte, const Run& run) {
+  const auto element = static_cast<std::size_t>(size_of(problem_.d));
+  Status ok = d_.fill(kPoison, gpu_->stream());
+  if (ok && byte != kPoison) {
+    ok = gpu_->driver()->check(
+        (*gpu_->driver())
+            ->cuMemsetD2D8Async(reinterpret_cast<CUdeviceptr>(args_.d),
+                                static_cast<std::size_t>(args_.ldd) * element, byte,
+                                static_cast<std::size_t>(problem_.n) * element,
+                                static_cast<std::size_t>(rows_), gpu_->stream()),
+        "cuMemsetD2D8Async");
+  }
+  if (!ok) return tl::unexpected<Error>(ok.error());
   const Status launched = run(args_, gpu_->stream());
-  if (Status ok = gpu_->synchronize(); !ok) return tl::unexpected<Error>(ok.error());
+  ok = gpu_->synchronize();
+  if (!ok) return tl::unexpected<Error>(ok.error());
   if (!launched) return wrong(launched.error().message);
   return Verdict{};
 }
@@ -156,9 +187,21 @@ Status GemmVerifier::check_window(const Sample& sample, const DeviceBuffer& d,
   return ok;
 }
 
-Result<Verdict> GemmVerifier::check_samples() const {
+// Checks the sums of a launch on a D that matters.
+Result<Verdict> GemmVerifier::check_addition(const Run& run) {
+  auto verdict = launch_on(kAddend, run);
+  if (!verdict || !verdict->right) return verdict;
+  const float addend = std::bit_cast<float>(problem_.d == DType::kFP32 ? 0x40404040U : 0x40400000U);
+  std::vector<Sample> sums = samples_;
+  for (Sample& sample : sums) {
+    for (double& r : sample.r) r += static_cast<double>(addend);
+  }
+  return check_samples(sums);
+}
+
+Result<Verdict> GemmVerifier::check_samples(const std::vector<Sample>& samples) const {
   GemmCheck check;
-  for (const Sample& sample : samples_) {
+  for (const Sample& sample : samples) {
     if (Status ok = check_window(sample, d_, check); !ok) return tl::unexpected<Error>(ok.error());
   }
   if (check.ok) return Verdict{};
@@ -180,7 +223,7 @@ Result<Verdict> GemmVerifier::compare_in_full() {
 Result<Verdict> GemmVerifier::settle(const Report& report) {
   const std::int64_t at = static_cast<std::int64_t>(report.last_apart) - 1 - kGuardElements;
   const reference::Fp64Window element{at / args_.ldd, 1, at % args_.ldd, 1};
-  const auto sample = sample_window(problem_, reference_args(a_, b_), element);
+  const auto sample = sample_window(problem_, operands(), element);
   if (!sample) return tl::unexpected<Error>(sample.error());
   GemmCheck mine;
   GemmCheck first;
