@@ -306,7 +306,7 @@ TEST(SupportMatrix, ReasonsReachTheCaller) {
       "'gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=fp16 acc=1 promote=128' is not "
       "supported: sums over many calls leave the range of fp16: add in bf16 or fp32; supported are "
       "a=e4m3|e5m2:1x128:f32|pow2 b=e4m3|e5m2:128x128:f32|pow2 d=bf16|fp16|fp32 "
-      "promote=32|64|128, a=e4m3|e5m2:1x128:f32|pow2 b=e4m3|e5m2:1x128:f32|pow2 "
+      "promote=32|64|128; a=e4m3|e5m2:1x128:f32|pow2 b=e4m3|e5m2:1x128:f32|pow2 "
       "d=bf16|fp16|fp32 promote=32|64|128");
 }
 
