@@ -96,8 +96,12 @@ bool fits_shared_memory(const GemmConfig& c, const GemmSetting& s) {
 }
 bool fits_registers(const GemmConfig& c, const GemmSetting& s) {
   const GemmResources r = resources_of(s.problem, c);
-  const bool parts_of_blocks = c.promote < 128 && c.unroll > 1;
-  const int others = c.hold_scales ? 8 : c.in_flight > 2 ? 50 : parts_of_blocks ? 48 : c.in_flight > 1 ? 40 : 32;
+  const int parts = c.unroll > 1 ? 72 : 56;  // if parts of a K-block are promoted
+  const int others = c.hold_scales     ? 8
+                     : c.promote < 128 ? parts
+                     : c.in_flight > 2 ? 50
+                     : c.in_flight > 1 ? 40
+                                       : 32;
   return r.accumulator_registers + others <= r.consumer_registers;
 }
 bool promotion_matches(const GemmConfig& c, const GemmSetting& s) {
@@ -144,9 +148,10 @@ bool overlap_fits_pass(const GemmConfig& c, const GemmSetting& s) {
 // NVRTC's time grows by about 1 ms on one core with each addition of a thread in one pass of the
 // main loop, because the loop is unrolled.
 bool compiles_in_time(const GemmConfig& c, const GemmSetting&) {
-  constexpr int kMostAdditions = 128;
+  const int most = c.promote < 128 ? 256 : 128;
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
-  return c.unroll * strips * (c.block_n + c.tail_n) / 2 <= kMostAdditions;
+  const int parts = 128 / std::clamp(c.promote, 32, 128);
+  return parts * c.unroll * strips * (c.block_n + c.tail_n) / 2 <= most;
 }
 bool early_next_is_for_few_rows(const GemmConfig& c, const GemmSetting&) {
   return !c.pdl_early || (c.block_m <= 128 && c.cluster_n == 1);
@@ -161,8 +166,20 @@ bool tail_tiles_are_halves(const GemmConfig& c, const GemmSetting& s) {
 // One consumer's strips use what it holds; with one strip nothing is gained.
 bool held_scales_serve_strips(const GemmConfig& c, const GemmSetting& s) {
   if (!c.hold_scales) return true;
-  return scales_rows_of_b(s.problem) && c.consumer_warpgroups == 2 && c.block_m == 256 &&
-         c.in_flight == 1 && c.ctas_per_sm == 1;
+  const GemmProblem& p = s.problem;
+  const bool plain_sums = p.d == DType::kFP32 && !p.bias && !p.sentry && p.promote == 128;
+  return scales_rows_of_b(p) && plain_sums && c.consumer_warpgroups == 2 && c.block_m == 256 &&
+         c.in_flight == 1 && c.ctas_per_sm == 1 && cluster_size(c) == 1;
+}
+// Beside three consumers the copy thread has 32 registers, which do not hold the addresses of two
+// operands' scales and a cluster's slices. A consumer has too few for parts of K-blocks with more
+// than two products in flight, or in a cluster with two other consumers.
+bool roles_have_registers(const GemmConfig& c, const GemmSetting& s) {
+  const bool whole_blocks = c.promote >= 128;
+  const bool three_share = c.consumer_warpgroups == 3 && c.cluster_m * c.cluster_n > 1;
+  const bool more_state = scales_rows_of_b(s.problem) || s.problem.bias || s.problem.sentry;
+  if (three_share && (more_state || !whole_blocks)) return false;
+  return c.in_flight <= 2 || whole_blocks;
 }
 bool raster_is_positive(const GemmConfig& c, const GemmSetting&) { return c.raster.band >= 1; }
 
@@ -223,10 +240,12 @@ constexpr std::array kConstraints{
                    "rows of at most 64 bytes leave TMA nothing to gain (wider tiles lose up to a "
                    "third: measured)",
                    store_suits_tile},
-    GemmConstraint{"compiles_in_time",
-                   "a pass adds at most 128 promoted sums a thread: beyond, a cold compile takes "
-                   "more than 250 ms for at most 1 % of speed (measured)",
-                   compiles_in_time},
+    GemmConstraint{
+        "compiles_in_time",
+        "a pass adds at most 128 promoted sums a thread, 256 where parts of a K-block are "
+        "promoted: beyond, a cold compile takes more than 250 ms for at most 1 % of "
+        "speed (measured)",
+        compiles_in_time},
     GemmConstraint{"early_next_is_for_few_rows",
                    "the next kernel starts early only behind tiles of at most 128 rows that share "
                    "no A: its CTAs land where SMs become free, and tiles that read the same rows "
@@ -234,8 +253,15 @@ constexpr std::array kConstraints{
                    early_next_is_for_few_rows},
     GemmConstraint{"held_scales_serve_strips",
                    "B's scales are held where B has one a row and two consumers of two strips each "
-                   "have one product in flight: only there do registers suffice and are reads saved",
+                   "have one product in flight and store plain fp32 sums: only there do registers "
+                   "suffice and are reads saved",
                    held_scales_serve_strips},
+    GemmConstraint{"roles_have_registers",
+                   "three consumers share no operand where B has a scale a row, D has a bias or a "
+                   "sentry, or parts of a K-block are promoted, and at most two products of parts "
+                   "are in flight: "
+                   "otherwise ptxas 13.0 spills",
+                   roles_have_registers},
     GemmConstraint{"raster_is_positive", "a raster band is at least one tile wide",
                    raster_is_positive},
     GemmConstraint{"splits_are_allowed",
@@ -246,7 +272,8 @@ constexpr std::array kConstraints{
     GemmConstraint{
         "fits_registers",
         "accumulators and partial sums leave 32 of a consumer's registers with one product in "
-        "flight, 40 with two, 50 with more (48 where unrolled K-blocks are promoted in parts) for "
+        "flight, 40 with two, 50 with more (56 where parts of a K-block are promoted, 72 "
+        "where K-blocks are unrolled as well) for "
         "addresses, scales and loop state (ptxas 13.0 spills below)",
         fits_registers},
     GemmConstraint{"ring_is_a_pipeline",

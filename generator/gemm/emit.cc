@@ -140,9 +140,10 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
               fmt::format("{}.{}", name_of(problem.a.dtype), name_of(problem.b.dtype)),
               "recipe: element types of A and B, as the instruction spells them");
   const bool one_strip = c.block_m <= 64 * c.consumer_warpgroups;
+  const bool one_group = one_strip && (c.promote == 128 || c.in_flight > 1);
   p.add_macro(
-      "OCTILE_WGMMA_OUTPUT", one_strip ? "=f" : "+f",
-      "derived: partial sums are written only; in place if a warpgroup owns several strips");
+      "OCTILE_WGMMA_OUTPUT", one_group ? "=f" : "+f",
+      "derived: partial sums are written only; in place if WGMMA groups of a K-block take turns");
   if (c.tail_n > 0) {
     p.add_macro("OCTILE_WGMMA_TAIL_N", c.tail_n, "kTailN as a literal");
   }
@@ -192,7 +193,8 @@ Result<EmittedKernel> emit(const GemmProblem& problem, const GemmConfig& config,
   std::vector<TemplateBody> bodies;
   for (const std::string_view part : files_of(policies)) bodies.push_back({part, {}, {}});
   bodies.push_back({kKernel, "OCTILE_KERNEL_NAME", kernel.name});
-  Result<std::string> source = gemm_prologue(problem, config).render(templates, library_of(policies), bodies);
+  Result<std::string> source =
+      gemm_prologue(problem, config).render(templates, library_of(policies), bodies);
   if (!source) return tl::unexpected<Error>(source.error());
   kernel.source = std::move(*source);
   const GemmResources r = resources_of(problem, config);

@@ -74,25 +74,30 @@ Compiled compile(const GemmProblem& problem, const GemmConfig& config) {
   return result;
 }
 
-// Compiles in parallel on the machine's cores; results are in the order of `configs`.
-std::vector<Compiled> compile_all(const GemmProblem& problem,
-                                  const std::vector<GemmConfig>& configs) {
-  std::vector<Compiled> results(configs.size());
+// Compiles in parallel on the machine's cores; results are in the order of `variants`.
+std::vector<Compiled> compile_all(const std::vector<tests::GemmVariant>& variants) {
+  std::vector<Compiled> results(variants.size());
   std::atomic<std::size_t> next = 0;
   std::vector<std::jthread> workers;
   for (unsigned i = 0; i < std::max(1U, std::thread::hardware_concurrency()); ++i) {
     workers.emplace_back([&] {
-      for (std::size_t j = next++; j < configs.size(); j = next++) {
-        results[j] = compile(problem, configs[j]);
+      for (std::size_t j = next++; j < variants.size(); j = next++) {
+        results[j] = compile(variants[j].problem, variants[j].config);
       }
     });
   }
   workers.clear();
   return results;
 }
+std::vector<Compiled> compile_all(const GemmProblem& problem,
+                                  const std::vector<GemmConfig>& configs) {
+  std::vector<tests::GemmVariant> variants;
+  for (const GemmConfig& config : configs) variants.push_back({problem, config});
+  return compile_all(variants);
+}
 
 void expect_clean(const Compiled& c) {
-  SCOPED_TRACE(to_text(c.config));
+  SCOPED_TRACE(c.kernel.name + " " + to_text(c.config));
   ASSERT_EQ(c.error, "");
   EXPECT_EQ(c.resources.spill_store_bytes, 0);
   EXPECT_EQ(c.resources.spill_load_bytes, 0);
@@ -136,6 +141,17 @@ TEST_F(GemmNvrtc, EveryFormatPairAndIntervalCompilesClean) {
       }
     }
   }
+}
+
+TEST_F(GemmNvrtc, EveryScalingAndOutputCompilesClean) {
+  const std::vector<tests::GemmVariant> variants = tests::covering_gemm_variants(h200());
+  EXPECT_GT(variants.size(), 20U);
+  double slowest = 0;
+  for (const Compiled& c : compile_all(variants)) {
+    expect_clean(c);
+    slowest = std::max(slowest, c.compile_ms);
+  }
+  fmt::print("{} kernels, slowest compile {:.0f} ms\n", variants.size(), slowest);
 }
 
 TEST_F(GemmNvrtc, EveryDefaultOfTheShippedModelsCompilesClean) {

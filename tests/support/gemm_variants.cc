@@ -1,7 +1,9 @@
 #include "tests/support/gemm_variants.h"
 
 #include <array>
+#include <optional>
 #include <tuple>
+#include <utility>
 
 #include "generator/families.h"
 #include "tests/support/coverage.h"
@@ -9,7 +11,7 @@
 namespace octile::tests {
 namespace {
 
-constexpr int kAxes = 11;
+constexpr int kAxes = 12;
 using Values = std::array<int, kAxes>;
 using Pair = std::tuple<int, int, int, int>;  // axis, value, axis, value
 
@@ -24,18 +26,54 @@ Values values_of(const GemmConfig& c) {
           c.in_flight,
           c.ctas_per_sm,
           c.splits,
-          c.tail_n};
+          c.tail_n,
+          c.hold_scales ? 1 : 0};
 }
 
-std::vector<Pair> pairs_of(const GemmConfig& c) {
-  const Values v = values_of(c);
+// Pairs of axis and value, each pair of axes in one order.
+template <std::size_t kCount>
+std::vector<Pair> pairs_of_values(const std::array<int, kCount>& v) {
   std::vector<Pair> pairs;
-  for (int i = 0; i < kAxes; ++i) {
-    for (int j = i + 1; j < kAxes; ++j) {
-      pairs.emplace_back(i, v[static_cast<std::size_t>(i)], j, v[static_cast<std::size_t>(j)]);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    for (std::size_t j = i + 1; j < kCount; ++j) {
+      pairs.emplace_back(static_cast<int>(i), v[i], static_cast<int>(j), v[j]);
     }
   }
   return pairs;
+}
+
+std::vector<Pair> pairs_of(const GemmConfig& c) { return pairs_of_values(values_of(c)); }
+
+std::vector<Pair> pairs_of_variant(const GemmVariant& v) {
+  const GemmProblem& p = v.problem;
+  const GemmConfig& c = v.config;
+  return pairs_of_values(std::array{
+      static_cast<int>(p.b.granularity), 2 * static_cast<int>(p.d) + (p.accumulate ? 1 : 0),
+      p.bias ? static_cast<int>(*p.bias) : 0, p.sentry ? 1 : 0, p.promote,
+      2 * static_cast<int>(p.a.dtype) + static_cast<int>(p.b.dtype), c.block_m,
+      c.consumer_warpgroups, 2 * c.cluster_m + c.cluster_n, c.splits > 1 ? 2 : 1,
+      static_cast<int>(c.store), 4 * c.unroll + c.in_flight, c.hold_scales ? 1 : 0});
+}
+
+// Returns the problems of one scaling, type of D and interval: every bias, sentry and pair of
+// types.
+std::vector<GemmProblem> with_options(const GemmProblem& problem) {
+  std::vector<GemmProblem> all;
+  for (const auto bias :
+       {std::optional<DType>(), std::optional(DType::kBF16), std::optional(DType::kFP32)}) {
+    for (const bool sentry : {false, true}) {
+      for (const auto& [a, b] :
+           {std::pair(DType::kE4M3, DType::kE4M3), std::pair(DType::kE4M3, DType::kE5M2),
+            std::pair(DType::kE5M2, DType::kE4M3)}) {
+        all.push_back(problem);
+        all.back().bias = bias;
+        all.back().sentry = sentry;
+        all.back().a.dtype = a;
+        all.back().b.dtype = b;
+      }
+    }
+  }
+  return all;
 }
 
 }  // namespace
@@ -50,6 +88,37 @@ GemmProblem splittable_gemm_problem() {
 std::vector<GemmConfig> covering_gemm_configs(const GemmProblem& problem,
                                               const DeviceSpec& device) {
   return cover_features(candidates(problem, kDynamic, device).admitted, pairs_of);
+}
+
+std::vector<GemmVariant> covering_gemm_variants(const DeviceSpec& device) {
+  std::vector<GemmVariant> all;
+  for (const Granularity scaling : {Granularity::k128x128, Granularity::k1x128}) {
+    for (const auto& [d, accumulate] :
+         {std::pair(DType::kBF16, false), std::pair(DType::kBF16, true),
+          std::pair(DType::kFP16, false), std::pair(DType::kFP32, false),
+          std::pair(DType::kFP32, true)}) {
+      for (const int promote : {32, 64, 128}) {
+        GemmProblem problem = splittable_gemm_problem();
+        problem.b.granularity = scaling;
+        if (scales_rows_of_b(problem)) std::swap(problem.m, problem.k);
+        problem.d = d;
+        problem.accumulate = accumulate;
+        problem.promote = promote;
+        const std::vector<GemmConfig> configs = covering_gemm_configs(problem, device);
+        // Each configuration is tried with a few of the options, so that few variants remain to
+        // choose from; some configurations have no options.
+        const std::vector<GemmProblem> problems = with_options(problem);
+        for (std::size_t i = 0; i < configs.size() * 4; ++i) {
+          const GemmConfig& config = configs[i % configs.size()];
+          const GemmProblem& options = problems[i < configs.size() ? 0 : i * 7 % problems.size()];
+          if (refused_by(config, options, kDynamic, device) == nullptr) {
+            all.push_back({options, config});
+          }
+        }
+      }
+    }
+  }
+  return cover_features(all, pairs_of_variant);
 }
 
 }  // namespace octile::tests

@@ -14,4 +14,15 @@ namespace octile::tests {
 GemmProblem splittable_gemm_problem();
 std::vector<GemmConfig> covering_gemm_configs(const GemmProblem& problem, const DeviceSpec& device);
 
+// A kernel of the family.
+struct GemmVariant {
+  GemmProblem problem;
+  GemmConfig config;
+};
+// Returns kernels in which every pair of values occurs of: scaling, type of D with or without
+// addition, bias, sentry, promotion interval, formats, and the configuration's rows, consumers,
+// cluster, splits, store, overlap and held scales. The problems' extents are those of
+// splittable_gemm_problem, with tokens in k if B has row scales.
+std::vector<GemmVariant> covering_gemm_variants(const DeviceSpec& device);
+
 }  // namespace octile::tests
