@@ -145,8 +145,8 @@ void issue_products(const ProductGroup& group, float* accumulators) {
   }
   Product& product = warp.queue[index];
   cluster->check(is_same(product, group), "lanes of a warp issue different products", group.a);
-  for (const Product& other : warp.queue) {
-    cluster->check(other.d[lane] != accumulators || other.taken == kWarp,
+  for (std::uint32_t i = warp.taken[lane] - warp.first; i < index; ++i) {
+    cluster->check(warp.queue[i].d[lane] != accumulators,
                    "a product writes accumulators of a pending one", group.a);
   }
   product.d[lane] = accumulators;
