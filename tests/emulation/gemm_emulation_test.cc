@@ -2,8 +2,11 @@
 // (cluster.h), and compares D bit for bit with the reference.
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "tests/emulation/emulation_test.h"
 #include "tests/emulation/gemm_case.h"
+#include "tests/support/coverage.h"
 
 namespace octile {
 namespace {
@@ -11,20 +14,58 @@ namespace {
 using emulation::EmittedGemmVariant;
 using emulation::GemmCall;
 
-class GemmEmulation : public emulation::EmulationTest {};
-
-TEST_F(GemmEmulation, EveryShapeEqualsTheReference) {
-  std::uint64_t seed = 0;
-  for (const EmittedGemmVariant& v : emulation::emitted_gemm_variants()) {
-    const std::int64_t bm = v.config.block_m, bn = v.config.block_n;
-    for (GemmCall call :
-         {GemmCall{1, 8, 16}, GemmCall{bm - 3, bn + 8, 128},
-          GemmCall{2 * bm + 5, 2 * bn - 8, 5 * 128 + 16}, GemmCall{3, 3 * bn + 24, 7 * 128},
-          GemmCall{3 * bm + 2, 296, 1024 + 48}}) {
-      call.seed = ++seed;
-      EXPECT_EQ(emulation::run_gemm(v, call), "") << to_text(v.config) << "\n" << to_text(call);
+class GemmEmulation : public emulation::EmulationTest {
+ protected:
+  // Runs calls with schedules of their own.
+  void expect_right(const EmittedGemmVariant& v, const std::vector<GemmCall>& calls) {
+    const int schedules = tests::runs_all_cases() ? 12 : 1;
+    for (GemmCall call : calls) {
+      for (int i = 0; i < schedules; ++i) {
+        call.seed = ++seed_;
+        EXPECT_EQ(emulation::run_gemm(v, call), "") << to_text(v.problem) << "\n"
+                                                    << to_text(v.config) << "\n"
+                                                    << to_text(call);
+      }
     }
   }
+
+ private:
+  std::uint64_t seed_ = 0;
+};
+
+// Fewer rows than a tile or than four, columns that fill no tile, and K that fills no block.
+TEST_F(GemmEmulation, LessThanATileEqualsTheReference) {
+  for (const EmittedGemmVariant& v : emulation::emitted_gemm_variants()) {
+    const std::int64_t bm = v.config.block_m, bn = v.config.block_n;
+    expect_right(v, {{1, 8, 16}, {bm - 3, bn, 128}, {bm, bn + 8, 5 * 128 + 16}, {7, bn - 8, 900}});
+  }
+}
+
+// Several tiles for each thread block, whose last ones overlap or reach out of D, and tiles that
+// touch several scale blocks of B.
+TEST_F(GemmEmulation, ManyTilesEqualTheReference) {
+  for (const EmittedGemmVariant& v : emulation::emitted_gemm_variants()) {
+    const std::int64_t bm = v.config.block_m, bn = v.config.block_n;
+    expect_right(v, {{2 * bm + 5, 2 * bn + 8, 3 * 128},
+                     {3 * bm + 2, 296, 1024 + 48, 2},
+                     {3, 3 * bn + 24, 7 * 128},
+                     {4 * bm + 1, 3 * bn, 2 * 128, 3}});
+  }
+}
+
+// The weights are ready before the preceding kernel ends.
+TEST_F(GemmEmulation, EarlyWeightsEqualTheReference) {
+  int compared = 0;
+  for (const EmittedGemmVariant& v : emulation::emitted_gemm_variants()) {
+    if (!v.config.pdl_early) continue;
+    const std::int64_t bm = v.config.block_m, bn = v.config.block_n;
+    const bool kReady = true;
+    expect_right(v, {{bm - 1, bn + 8, 16, 1, kReady},
+                     {2 * bm, 2 * bn, 9 * 128, 1, kReady},
+                     {bm + 9, 3 * bn - 8, 2 * 128 + 64, 2, kReady}});
+    ++compared;
+  }
+  EXPECT_GT(compared, 0);
 }
 
 }  // namespace

@@ -31,10 +31,9 @@ inline void init(u32 barrier, u32 count) {
   octile::emulation::cluster->init_barrier(barrier, count);
 }
 inline void fence_init() { octile::emulation::cluster->show_barriers(); }
-inline void arrive(u32 barrier) {
-  octile::emulation::cluster->arrive(barrier);
-  octile::emulation::cluster->maybe_yield();
-}
+// A lane that arrives for its warp does not fall behind the other lanes here: on the hardware they
+// meet again behind the branch.
+inline void arrive(u32 barrier) { octile::emulation::cluster->arrive(barrier); }
 inline void arrive_expect_tx(u32 barrier, u32 bytes) {
   octile::emulation::cluster->arrive(barrier, bytes);
   octile::emulation::cluster->maybe_yield();

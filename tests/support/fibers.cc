@@ -22,17 +22,20 @@ constexpr std::size_t kStackBytes = std::size_t{64} * 1024;
 struct Fiber {
   ucontext_t start{};
   jmp_buf position{};  // if it waits
-  Wait wait;
   bool started = false;
-  bool done = false;
-  bool waits() const {
-    return wait.counter != nullptr && static_cast<std::int32_t>(*wait.counter - wait.target) < 0;
-  }
 };
+
+bool lasts(const Wait& wait) {
+  return wait.counter != nullptr && static_cast<std::int32_t>(*wait.counter - wait.target) < 0;
+}
 
 struct Group {
   Blocks blocks;
   std::vector<Fiber> fibers;
+  // Of each fiber. They lie apart from the fibers' stacks and registers, because every round looks
+  // at all of them.
+  std::vector<Wait> waits;
+  std::vector<char> ended;
   jmp_buf scheduler{};
   const std::function<void()>* body = nullptr;
   Surroundings* surroundings = nullptr;
@@ -70,7 +73,7 @@ void to_fiber(Fiber& fiber) {
 void fiber_main() {
   (*group->body)();
   group->surroundings->thread_ended();
-  running().done = true;
+  group->ended[static_cast<std::size_t>(group->current)] = 1;
   to_scheduler(running());
 }
 
@@ -99,15 +102,27 @@ struct Turn {
 Turn run_warp(int warp) {
   Turn turn;
   for (int i = warp * kWarp; i < (warp + 1) * kWarp; ++i) {
-    Fiber& fiber = group->fibers[static_cast<std::size_t>(i)];
-    if (fiber.done) continue;
+    const auto at = static_cast<std::size_t>(i);
+    if (group->ended[at] != 0) continue;
     turn.is_left = true;
-    if (fiber.waits()) continue;
+    if (lasts(group->waits[at])) continue;
     make_current(i);
-    to_fiber(fiber);
+    to_fiber(group->fibers[at]);
     turn.ran = true;
   }
   return turn;
+}
+
+// Gives every warp its turn, or those that the surroundings let run.
+Turn run_round(bool all) {
+  Turn round;
+  for (int warp = 0; warp < group->blocks.count * group->blocks.threads / kWarp; ++warp) {
+    if (!all && !group->surroundings->lets_run(warp)) continue;
+    const Turn turn = run_warp(warp);
+    round.ran = round.ran || turn.ran;
+    round.is_left = round.is_left || turn.is_left;
+  }
+  return round;
 }
 
 std::string describe_waits() {
@@ -116,9 +131,9 @@ std::string describe_waits() {
   };
   std::map<std::tuple<int, std::string, std::uint32_t>, Threads> waits;
   for (int i = 0; i < static_cast<int>(group->fibers.size()); ++i) {
-    const Fiber& fiber = group->fibers[static_cast<std::size_t>(i)];
-    if (fiber.done) continue;
-    Threads& threads = waits[{i / kWarp, fiber.wait.what, fiber.wait.place}];
+    const Wait& wait = group->waits[static_cast<std::size_t>(i)];
+    if (group->ended[static_cast<std::size_t>(i)] != 0) continue;
+    Threads& threads = waits[{i / kWarp, wait.what, wait.place}];
     if (threads.count++ == 0) threads.first = i % group->blocks.threads;
   }
   std::string text = "all threads wait:";
@@ -144,32 +159,28 @@ std::string run_fibers(const Blocks& blocks, const std::function<void()>& body,
   group = &g;
   current_grid.x = blocks.grid;
   for (std::size_t i = 0; i < g.fibers.size(); ++i) prepare(g.fibers[i].start, stack_of(i));
+  g.waits.resize(g.fibers.size());
+  g.ended.resize(g.fibers.size());
   std::string deadlock;
-  for (bool is_left = true; is_left && deadlock.empty();) {
-    is_left = false;
-    bool ran = false, skipped = false;
-    for (int warp = 0; warp < blocks.count * blocks.threads / kWarp; ++warp) {
-      if (!surroundings.lets_run(warp)) {
-        skipped = is_left = true;
-        continue;
-      }
-      const Turn turn = run_warp(warp);
-      ran = ran || turn.ran;
-      is_left = is_left || turn.is_left;
+  while (deadlock.empty()) {
+    Turn round = run_round(false);
+    if (!round.ran) round = run_round(true);
+    if (!round.is_left && !round.ran) break;
+    if (round.ran) {
+      surroundings.after_round();
+    } else if (!surroundings.when_all_wait()) {
+      deadlock = describe_waits();
     }
-    surroundings.after_round();
-    if (is_left && !ran && !skipped && !surroundings.when_all_wait()) deadlock = describe_waits();
   }
   group = nullptr;
   return deadlock;
 }
 
 void wait_until(const Wait& wait) {
-  Fiber& self = running();
-  self.wait = wait;
-  if (wait.counter != nullptr && !self.waits()) return;
+  if (wait.counter != nullptr && !lasts(wait)) return;
   const int index = group->current;
-  to_scheduler(self);
+  group->waits[static_cast<std::size_t>(index)] = wait;
+  to_scheduler(running());
   make_current(index);
 }
 

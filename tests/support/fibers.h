@@ -32,9 +32,9 @@ struct Blocks {
 class Surroundings {
  public:
   virtual ~Surroundings() = default;
-  // Returns whether a warp takes its turn in this round.
+  // Returns whether a warp takes its turn in this round. It does anyway if no other can run.
   virtual bool lets_run(int /*warp*/) { return true; }
-  virtual void after_round() {}
+  virtual void after_round() {}  // in which a thread ran
   // Called if every thread waits. Returns false if nothing can end that.
   virtual bool when_all_wait() { return false; }
   // Called on the ending thread.
