@@ -18,7 +18,7 @@ class GemmEmulation : public emulation::EmulationTest {
  protected:
   // Runs calls with schedules of their own.
   void expect_right(const EmittedGemmVariant& v, const std::vector<GemmCall>& calls) {
-    const int schedules = tests::runs_all_cases() ? 12 : 1;
+    const int schedules = tests::runs_all_cases() ? 12 : 3;
     for (GemmCall call : calls) {
       for (int i = 0; i < schedules; ++i) {
         call.seed = ++seed_;
