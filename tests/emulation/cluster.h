@@ -117,6 +117,7 @@ class Cluster final : public Surroundings {
 
   // Reports what the running thread did.
   void fault(const std::string& text);
+  bool has_faults() const { return !faults_.empty(); }
   // The running thread.
   std::uint32_t rank() const;
   int thread() const;

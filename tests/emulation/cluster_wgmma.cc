@@ -121,12 +121,13 @@ float sum_at(const Product& product, std::int64_t row, std::int64_t column) {
 // Gives a lane its sums: 4 * j + i is column 8 * j + 2 * (lane % 4) + (i & 1) of row lane / 4 + 8 *
 // (i >> 1).
 void take(Product& product, unsigned lane) {
-  for (int i = 0; i < product.n / 2; ++i) {
+  ++product.taken;
+  // After a mistake, what were accumulators may be something else by now.
+  for (int i = 0; i < product.n / 2 && !cluster->has_faults(); ++i) {
     const std::int64_t row = lane / 4 + static_cast<unsigned>(8 * (i >> 1 & 1));
     const std::int64_t column = 8 * (i / 4) + static_cast<int>(2 * (lane % 4)) + (i & 1);
     product.d[lane][i] = sum_at(product, row, column);
   }
-  ++product.taken;
 }
 
 bool is_same(const Product& product, const ProductGroup& group) {

@@ -170,7 +170,7 @@ void wait() {
 }
 template <int kMost>
 void wait_for(int pending) {
-  octile::emulation::wait_products(pending);
+  octile::emulation::wait_products(pending <= kMost ? pending : 0);
 }
 template <int kCount>
 void pin(float (&)[kCount]) {}
