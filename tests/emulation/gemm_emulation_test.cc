@@ -2,11 +2,15 @@
 // (cluster.h), and compares D bit for bit with the reference.
 #include <gtest/gtest.h>
 
+#include <set>
+#include <utility>
 #include <vector>
 
+#include "generator/families.h"
 #include "tests/emulation/emulation_test.h"
 #include "tests/emulation/gemm_case.h"
 #include "tests/support/coverage.h"
+#include "tests/support/gemm_variants.h"
 
 namespace octile {
 namespace {
@@ -14,11 +18,45 @@ namespace {
 using emulation::EmittedGemmVariant;
 using emulation::GemmCall;
 
+using Values = std::vector<std::vector<int>>;
+
+// Returns the value of each axis; two axes whose values belong together are one.
+Values axes_of(const GemmConfig& c) {
+  return {{c.block_m, c.consumer_warpgroups},
+          {c.block_n},
+          {c.cluster_m, c.cluster_n},
+          {c.unroll, c.in_flight},
+          {static_cast<int>(c.store)},
+          {c.ctas_per_sm},
+          {c.splits},
+          {static_cast<int>(c.pdl_early)},
+          {c.tail_n}};
+}
+
+TEST(GemmEmulationVariants, HaveEveryValueOfEveryAxis) {
+  std::set<std::pair<std::size_t, std::vector<int>>> emulated;
+  for (const EmittedGemmVariant& v : emulation::emitted_gemm_variants()) {
+    const Values values = axes_of(v.config);
+    for (std::size_t axis = 0; axis < values.size(); ++axis) emulated.insert({axis, values[axis]});
+  }
+  const GemmProblem problem = tests::splittable_gemm_problem();
+  const GemmCandidates known = candidates(problem, kDynamic, *find_device("h200"));
+  EXPECT_FALSE(known.admitted.empty());
+  for (const GemmConfig& c : known.admitted) {
+    const Values values = axes_of(c);
+    for (std::size_t axis = 0; axis < values.size(); ++axis) {
+      const auto [value, is_new] = emulated.insert({axis, values[axis]});
+      EXPECT_FALSE(is_new) << "no emulated kernel has this value: " << to_text(c);
+    }
+  }
+}
+
 class GemmEmulation : public emulation::EmulationTest {
  protected:
   // Runs calls with schedules of their own.
-  void expect_right(const EmittedGemmVariant& v, const std::vector<GemmCall>& calls) {
-    const int schedules = tests::runs_all_cases() ? 12 : 3;
+  void expect_right(const EmittedGemmVariant& v, const std::vector<GemmCall>& calls,
+                    int schedules = 3) {
+    if (tests::runs_all_cases()) schedules *= 4;
     for (GemmCall call : calls) {
       for (int i = 0; i < schedules; ++i) {
         call.seed = ++seed_;
@@ -50,6 +88,14 @@ TEST_F(GemmEmulation, ManyTilesEqualTheReference) {
                      {3 * bm + 2, 296, 1024 + 48, 2},
                      {3, 3 * bn + 24, 7 * 128},
                      {4 * bm + 1, 3 * bn, 2 * 128, 3}});
+  }
+}
+
+// The scale warp's lanes hold the scales of 32 K-blocks.
+TEST_F(GemmEmulation, LongSumsEqualTheReference) {
+  for (const EmittedGemmVariant& v : emulation::emitted_gemm_variants()) {
+    const std::int64_t blocks = 35 * v.config.splits;
+    expect_right(v, {{5, v.config.block_n + 8, blocks * 128 - 64}}, 1);
   }
 }
 

@@ -30,7 +30,7 @@ const std::vector<Configs>& lists() {
            "tile=32x112x128 stages=4 wg=1 unroll=2 inflight=2 raster=3n",
            // 64 rows
            "tile=64x32x128 stages=5 wg=1 store=direct ctas=2",
-           "tile=64x48x128 stages=3 wg=1 raster=2",
+           "tile=64x48x128 stages=5 wg=1 unroll=4 inflight=2 raster=2",
            "tile=64x64x128 stages=4 wg=1 unroll=4 inflight=4 pdl=early",
            "tile=64x64x128 stages=4 wg=1 cluster=2x1 pdl=early",
            "tile=64x80x128 stages=4 wg=1 unroll=2 inflight=2 ctas=2",
