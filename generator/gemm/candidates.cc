@@ -96,7 +96,7 @@ bool fits_shared_memory(const GemmConfig& c, const GemmSetting& s) {
 }
 bool fits_registers(const GemmConfig& c, const GemmSetting& s) {
   const GemmResources r = resources_of(s.problem, c);
-  const int parts = c.unroll > 1 ? 72 : 56;  // if parts of a K-block are promoted
+  const int parts = c.unroll > 1 ? 60 : 56;  // if parts of a K-block are promoted
   const int others = c.hold_scales     ? 8
                      : c.promote < 128 ? parts
                      : c.in_flight > 2 ? 50
@@ -272,7 +272,7 @@ constexpr std::array kConstraints{
     GemmConstraint{
         "fits_registers",
         "accumulators and partial sums leave 32 of a consumer's registers with one product in "
-        "flight, 40 with two, 50 with more (56 where parts of a K-block are promoted, 72 "
+        "flight, 40 with two, 50 with more (56 where parts of a K-block are promoted, 60 "
         "where K-blocks are unrolled as well) for "
         "addresses, scales and loop state (ptxas 13.0 spills below)",
         fits_registers},

@@ -94,6 +94,7 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& 
   for (auto position = Walk::first(e); position.valid(); position.advance()) {
     Tile tile;
     Walk::origin(position, e, rank, tile.m0, tile.n0);
+    if constexpr (Output::kStoresOnce) tile.own_row = Walk::own_row(position, e, rank);
     if constexpr (kHasTail) {
       if (position.is_tail()) {
         float acc[kStrips][kTailAccumulators] = {};
@@ -209,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
     } else if (cfg::kPdlEarly && warp == cfg::kConsumerWarpgroups * 4 + 2) {
       if (elect_one()) {
         gemm::prefetch_weights<gemm::Walk, gemm::Scale>(smem, from, extents, rank,
-                                                           prefetched_stages);
+                                                        prefetched_stages);
       }
       __syncwarp();
     }

@@ -20,7 +20,7 @@ struct Source {
 // What a tile reads.
 struct TileSource {
   Tile tile;
-  int rows;  // of A, and of their scales
+  int rows;              // of A, and of their scales
   int scaled_rows_of_b;  // rows of B whose scales are copied
   bool is_tail;
 
@@ -41,8 +41,7 @@ __device__ __forceinline__ TileSource source_of(const typename Walk::Position& p
   source.is_tail = position.is_tail();
   // B has no scales beyond its last row. n is a multiple of 8.
   const int columns = kHasTail && source.is_tail ? cfg::kTailN : cfg::kBlockN;
-  source.scaled_rows_of_b =
-      Scale::kCopiedPerRowOfB > 0 ? min(columns, e.n - source.tile.n0) : 0;
+  source.scaled_rows_of_b = Scale::kCopiedPerRowOfB > 0 ? min(columns, e.n - source.tile.n0) : 0;
   return source;
 }
 
@@ -77,10 +76,9 @@ struct StageCursor {
 template <typename Scale>
 __device__ __forceinline__ void announce(const StageCursor& at, const TileSource& source) {
   const int columns = kHasTail && source.is_tail ? cfg::kTailN : cfg::kBlockN;
-  mbarrier::arrive_expect_tx(at.full, columns * 128 +
-                                          source.scaled_rows_of_b * Scale::kCopiedPerRowOfB +
-                                          source.loaded_rows() * 128 +
-                                          source.rows * Scale::kCopiedPerRowOfA);
+  mbarrier::arrive_expect_tx(
+      at.full, columns * 128 + source.scaled_rows_of_b * Scale::kCopiedPerRowOfB +
+                   source.loaded_rows() * 128 + source.rows * Scale::kCopiedPerRowOfA);
 }
 
 // Loads a stage's part of B and its scales, unless the scale warp brings them. If a cluster shares

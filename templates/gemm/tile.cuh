@@ -56,9 +56,11 @@ struct Extents {
   TileOrder order;
 };
 
-// A tile as a walk hands it out: its first row and column.
+// A tile as a walk hands it out: its first row and column. Tiles may overlap; `own_row` is the
+// first row of those that no other tile has, and is set for outputs that store each element once.
 struct Tile {
   int m0, n0;
+  int own_row;
 };
 
 // K-blocks [first, last).

@@ -1,10 +1,10 @@
-// Runs the text of a kernel template on the host, one thread block at a time. Every CUDA thread is
-// a fiber, so that barriers and shuffles meet as on the device. This proves indexing, bounds and
-// arithmetic without a GPU. It does not prove speed, memory order or the PTX wrappers, which it
-// replaces.
+// Runs the text of a kernel template on the host, one thread block or cluster at a time. Every CUDA
+// thread is a fiber, so that barriers and shuffles meet as on the device. This proves indexing,
+// bounds and arithmetic without a GPU. It does not prove speed, memory order or the PTX wrappers,
+// which it replaces.
 //
 // Use: include this file, then the templates inside a namespace of the test. Sanitizer builds
-// cannot use it, because their runtimes do not follow stack switches.
+// cannot use it (fibers.h).
 #pragma once
 
 #include <bit>
@@ -12,6 +12,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
+
+#include "tests/support/fibers.h"
 
 namespace octile::emulation {
 
@@ -24,6 +27,11 @@ struct Dim {
 // test with a message.
 void run_block(unsigned index, int threads, const std::function<void()>& body, unsigned blocks = 1);
 
+// Does the same for blocks that run together. Returns what all threads wait for, if they wait for
+// ever.
+std::string run_blocks_together(const Blocks& blocks, const std::function<void()>& body,
+                                Surroundings& surroundings);
+
 // The input of a warp operation: the values of all 32 lanes, and the caller's lane.
 struct WarpValues {
   const std::uint32_t* values = nullptr;
@@ -32,6 +40,10 @@ struct WarpValues {
 WarpValues exchange(std::uint32_t value);  // called by all 32 lanes; valid until each has read
 void release();                            // ends what exchange() began
 void block_barrier();
+void wait_for_preceding_kernel();
+
+// What a kernel that asks for the end of the preceding one waits for.
+extern Wait preceding_kernel;
 
 extern Dim current_thread;
 extern Dim current_block;
@@ -65,8 +77,8 @@ inline std::size_t __cvta_generic_to_shared(const void* p) {
   return reinterpret_cast<std::size_t>(p);
 }
 
-// lib/launch.cuh: an emulated kernel runs after the previous one has ended.
-inline void wait_for_previous_kernel() {}
+// lib/launch.cuh
+inline void wait_for_previous_kernel() { octile::emulation::wait_for_preceding_kernel(); }
 inline void let_next_kernel_start() {}
 // Returns the memory of the block that runs; it still holds what the previous block left there.
 unsigned char* dynamic_memory();
@@ -126,5 +138,6 @@ T atomicAdd(T* p, T value) {
   *p += value;
   return old;
 }
+inline void __syncwarp() { octile::emulation::release(); }
 inline void __syncthreads() { octile::emulation::block_barrier(); }
 // NOLINTEND

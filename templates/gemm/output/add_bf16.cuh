@@ -9,7 +9,7 @@ namespace gemm::output {
 
 struct AddBf16 {
   using Stored = u16;
-  enum : int { kWaits = 1 };
+  enum : int { kAdds = 1 };
 
   __device__ static __forceinline__ bool put_if(bool exist, u16* p, float x, float y) {
     if (!exist) return true;

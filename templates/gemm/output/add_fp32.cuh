@@ -11,7 +11,7 @@ namespace gemm::output {
 // The addition is done in L2: no load holds up the consumer.
 struct AddFp32 {
   using Stored = float;
-  enum : int { kWaits = 1 };
+  enum : int { kAdds = 1 };
 
   __device__ static __forceinline__ bool put_if(bool exist, float* p, float x, float y) {
     reduce_add_global_8_if(exist, p, x, y);
@@ -22,7 +22,7 @@ struct AddFp32 {
 // The consumer adds, so that it can tell whether the result is finite: for problems with a sentry.
 struct AddFp32Seen {
   using Stored = float;
-  enum : int { kWaits = 1 };
+  enum : int { kAdds = 1 };
 
   __device__ static __forceinline__ bool put_if(bool exist, float* p, float x, float y) {
     if (!exist) return true;

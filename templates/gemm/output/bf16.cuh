@@ -8,7 +8,7 @@ namespace gemm::output {
 
 struct Bf16 {
   using Stored = u16;
-  enum : int { kWaits = 0 };
+  enum : int { kAdds = 0 };
 
   __device__ static __forceinline__ bool put_if(bool exist, u16* p, float x, float y) {
     if (exist) *reinterpret_cast<u32*>(p) = pack_bf16x2(x, y);

@@ -8,7 +8,7 @@ namespace gemm::output {
 
 struct Fp32 {
   using Stored = float;
-  enum : int { kWaits = 0 };
+  enum : int { kAdds = 0 };
 
   __device__ static __forceinline__ bool put_if(bool exist, float* p, float x, float y) {
     store_global_8_if(exist, p, x, y);

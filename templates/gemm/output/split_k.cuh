@@ -81,7 +81,7 @@ struct SplitK {
 #pragma unroll
           for (int i = 0; i < 4; ++i) sum.value[i] = __fadd_rn(sum.value[i], more.value[i]);
         }
-        Output::store_four(to, self, row, column, end, sum);
+        Output::store_four(to, self, tile, row, column, end, sum);
       }
     }
   }

@@ -1,5 +1,5 @@
-// Output policy: D in 16-bit elements, by TMA from shared memory. direct.cuh has the contracts of an
-// output policy and of an element.
+// Output policy: D in 16-bit elements, by TMA from shared memory. direct.cuh has the contracts of
+// an output policy and of an element.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/tile.cuh"
@@ -10,7 +10,11 @@ namespace gemm::output {
 // kSentry: the problem has a sentry.
 template <typename Element, bool kSentry>
 struct Staged {
-  enum : int { kStagingBytes = cfg::kBlockM * cfg::kBlockN * 2, kTakesEmptySums = false };
+  enum : int {
+    kStagingBytes = cfg::kBlockM * cfg::kBlockN * 2,
+    kTakesEmptySums = false,
+    kStoresOnce = false
+  };
 
   template <int kSums>
   __device__ static __forceinline__ void store(const Destination& to, const ConsumerThread& self,

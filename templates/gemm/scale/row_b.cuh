@@ -24,7 +24,9 @@ struct RowB {
     // Pairs of columns whose scales a thread holds. Two registers fewer than all of them are what
     // a tile of 256x128 leaves without a spill.
     kPairs = kAccumulators / 4,
-    kHeld = !cfg::kHoldScales ? 0 : kPairs > 1 ? kPairs - 1 : kPairs,
+    kHeld = !cfg::kHoldScales ? 0
+            : kPairs > 1      ? kPairs - 1
+                              : kPairs,
   };
   static_assert(!cfg::kHoldScales || !kHasTail, "held scales are those of a whole tile");
 

@@ -5,6 +5,7 @@
 //   Position               registers that say where a role is: valid(), advance(), is_tail()
 //   first(e)               position of this CTA's first tile
 //   origin(position, e, rank, m0, n0)  writes first row and column of the tile there
+//   own_row(position, e, rank)  first row of that tile that no earlier tile has; the limit, if none
 //   k_range(e, rank)       K-blocks of a tile that this rank of the cluster sums
 //   rows(e)                rows of A a tile reads, a multiple of 4
 //   limits(e)              row and column from which on nothing is stored
@@ -49,6 +50,19 @@ struct Dense {
     m0 = min((tile_m * cfg::kClusterM + rank_m) * cfg::kBlockM, last);
     n0 = (tile_n * cfg::kClusterN + rank_n) * cfg::kBlockN;
     if (cfg::kClusterN > 1 && n0 >= e.n) n0 -= cfg::kBlockN;
+  }
+
+  __device__ static __forceinline__ int own_row(const Position& position, const Extents& e,
+                                                int rank) {
+    int tile_m, tile_n;
+    if (kHasTail && position.is_tail()) {
+      position.tail_coordinates(e.order, tail_across(e), tile_m, tile_n);
+      return tile_m * cfg::kBlockM;
+    }
+    position.coordinates(e.order, tile_m, tile_n);
+    // A cluster's tile beyond the last column repeats its neighbour's.
+    if (cfg::kClusterN > 1 && (tile_n * cfg::kClusterN + rank) * cfg::kBlockN >= e.n) return e.m;
+    return (tile_m * cfg::kClusterM + (cfg::kClusterM > 1 ? rank : 0)) * cfg::kBlockM;
   }
 
   __device__ static __forceinline__ KRange k_range(const Extents& e, int rank) {

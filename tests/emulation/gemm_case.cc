@@ -1,0 +1,376 @@
+#include "tests/emulation/gemm_case.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+#include <variant>
+
+#include "generator/families.h"
+#include "runtime/driver/driver.h"
+#include "runtime/engine/kernel_registry.h"
+#include "runtime/families/gemm/launch.h"
+#include "runtime/families/gemm/resolve.h"
+#include "runtime/reference/cast.h"
+#include "tests/emulation/cluster.h"
+
+namespace octile::emulation {
+namespace {
+
+constexpr std::int64_t kGuard = 1024;
+constexpr std::int64_t kAlignment = 128;
+
+// ---- the driver: tensor maps of the fake one, and launches that the emulation runs --------------
+
+struct Launcher {
+  const GemmConfig* config = nullptr;
+  std::uint64_t seed = 0;
+  PrecedingKernel preceding;
+  std::vector<std::string> faults;
+};
+Launcher* launcher = nullptr;
+
+CUresult launch_emulated(const CUlaunchConfig* c, CUfunction kernel, void** parameters, void**) {
+  ClusterLaunch launch;
+  launch.grid = c->gridDimX;
+  launch.threads = static_cast<int>(c->blockDimX);
+  launch.smem_bytes = c->sharedMemBytes;
+  launch.registers = static_cast<unsigned>(65536 / launcher->config->ctas_per_sm);
+  launch.seed = launcher->seed;
+  bool is_programmatic = false;
+  for (unsigned i = 0; i < c->numAttrs; ++i) {
+    const CUlaunchAttribute& attribute = c->attrs[i];
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
+      launch.cluster = attribute.value.clusterDim.x;
+    }
+    is_programmatic =
+        is_programmatic || attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  }
+  if (!is_programmatic) return CUDA_ERROR_INVALID_VALUE;
+  alignas(64) GemmKernelArgs args;
+  std::memcpy(&args, parameters[0], sizeof args);
+  const auto& emitted = *reinterpret_cast<const EmittedGemm*>(kernel);
+  launcher->faults = run_clusters(launch, [&] { emitted.kernel(&args); }, launcher->preceding);
+  return CUDA_SUCCESS;
+}
+
+const Driver& emulated_driver() {
+  static const Driver driver = [] {
+    Driver copy = **Driver::open(OCTILE_FAKE_DRIVER_PATH);
+    // The table is const because all users share it. This copy has no other user.
+    const_cast<DriverApi&>(copy.api()).cuLaunchKernelEx = launch_emulated;
+    return copy;
+  }();
+  return driver;
+}
+
+// ---- operands -----------------------------------------------------------------------------------
+
+EmulatedOperand operand(const TensorType& type, std::int64_t rows, std::int64_t k,
+                        Schedule& random) {
+  const std::int64_t ld = round_up(k, 16) + 16;
+  const QuantizedLayout layout = quantized_layout(type, rows, k, ld).value();
+  EmulatedOperand o{GuardedBytes(layout.data.bytes()), GuardedBytes(layout.scales.bytes()),
+                    layout.data, layout.scales};
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t i = 0; i < k; ++i) {
+      const auto value = static_cast<float>(static_cast<int>(random.next() % 7) - 3);
+      o.codes.data()[row * ld + i] = std::byte{reference::to_fp8(value, type.dtype)};
+    }
+  }
+  // Those of the padding stay NaN.
+  auto* scales = reinterpret_cast<float*>(o.scales.data());
+  for (std::int64_t row = 0; row < layout.scale_rows; ++row) {
+    for (std::int64_t i = 0; i < layout.scale_cols; ++i) {
+      scales[row * layout.scales.ld + i] =
+          0.5F + static_cast<float>(random.next() % 0x1000000) / 0x1000000;
+    }
+  }
+  return o;
+}
+
+Watched watch(const GuardedBytes& bytes, const ArrayShape& shape) {
+  return {reinterpret_cast<const char*>(bytes.data()), shape.outer,
+          shape.inner * shape.element_bytes, shape.ld * shape.element_bytes};
+}
+
+struct Operands {
+  EmulatedOperand a, b;
+  GuardedBytes d;
+  std::int64_t ldd = 0;
+  GuardedBytes bias, sentry;  // empty if the problem has none
+};
+
+float random_value(Schedule& random) {
+  return static_cast<float>(random.next() % 0x1000000) / 0x10000 - 128;
+}
+
+// Writes n values of the type.
+void fill_values(std::byte* to, DType type, std::int64_t n, Schedule& random) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float value = random_value(random);
+    const std::uint16_t bits = reference::float_to_bf16(value);
+    if (type == DType::kFP32) {
+      std::memcpy(to + 4 * i, &value, 4);
+    } else {
+      std::memcpy(to + 2 * i, &bits, 2);
+    }
+  }
+}
+
+// Makes what a call has beside A and B. Padding and a D that is overwritten are NaN.
+void add_outputs(const GemmProblem& problem, const GemmCall& call, Schedule& random, Operands& o) {
+  const int element = size_of(problem.d);
+  o.ldd = round_up(call.n, 16) + 16;
+  o.d = GuardedBytes(call.m * o.ldd * element);
+  for (std::int64_t row = 0; problem.accumulate && row < call.m; ++row) {
+    fill_values(o.d.data() + row * o.ldd * element, problem.d, call.n, random);
+  }
+  if (problem.bias) {
+    o.bias = GuardedBytes(call.n * size_of(*problem.bias));
+    fill_values(o.bias.data(), *problem.bias, call.n, random);
+  }
+  if (!problem.sentry) return;
+  o.sentry = GuardedBytes(4);
+  std::fill_n(o.sentry.data(), 4, std::byte{0});
+}
+
+// Makes one row of D infinite where the last K-block's sum is not zero.
+void poison_a_row(const GemmCall& call, Operands& o) {
+  const std::int64_t row = call.m - 1;
+  auto* scales = reinterpret_cast<float*>(o.a.scales.data());
+  scales[(ceil_div(call.k, 128) - 1) * o.a.scale_shape.ld + row] = 0x1p127F;
+}
+
+template <typename T>
+T* null_or(const GuardedBytes& bytes) {
+  auto* p = const_cast<std::byte*>(bytes.data());
+  return bytes.size() == 0 ? nullptr : reinterpret_cast<T*>(p);
+}
+
+GemmArguments arguments(const GemmProblem& problem, const Operands& o, std::byte* d,
+                        const GemmCall& call) {
+  GemmArguments args;
+  args.tokens = has_tokens_in_k(problem) ? call.k : call.m;
+  if (problem.bias) args.bias = null_or<void>(o.bias);
+  if (problem.sentry) args.sentry = null_or<std::uint32_t>(o.sentry);
+  args.a = o.a.codes.data();
+  args.lda = o.a.data_shape.ld;
+  args.a_scale = reinterpret_cast<const float*>(o.a.scales.data());
+  args.b = o.b.codes.data();
+  args.ldb = o.b.data_shape.ld;
+  args.b_scale = reinterpret_cast<const float*>(o.b.scales.data());
+  args.d = d;
+  args.ldd = o.ldd;
+  if (call.b_ready) args.flags |= OCTILE_RUN_B_READY;
+  return args;
+}
+
+// ---- the expected D -----------------------------------------------------------------------------
+
+void store_rounded(std::byte* d, DType type, std::int64_t at, float value) {
+  if (type == DType::kFP32) {
+    std::memcpy(d + at * 4, &value, 4);
+  } else {
+    const std::uint16_t bits =
+        type == DType::kBF16 ? reference::float_to_bf16(value) : reference::float_to_fp16(value);
+    std::memcpy(d + at * 2, &bits, 2);
+  }
+}
+
+// Completes an element as docs/numerics.md says: the bias, the old D, one rounding.
+void finish_element(const GemmProblem& problem, const Operands& o, GuardedBytes& d, std::int64_t at,
+                    std::int64_t column, float value) {
+  if (problem.bias) value += reference::load_as_float(o.bias.data(), *problem.bias, column);
+  if (problem.accumulate) value += reference::load_as_float(d.data(), problem.d, at);
+  store_rounded(d.data(), problem.d, at, value);
+  const float stored = reference::load_as_float(d.data(), problem.d, at);
+  if (problem.sentry && !std::isfinite(stored)) *null_or<std::uint32_t>(o.sentry) = 1;
+}
+
+// Each rank sums its K-blocks in order, and the ranks are added in order. The reference, which has
+// no splits, sums one rank's blocks if the others' elements of A are zeros.
+Status expect_of_splits(const GemmProblem& problem, int splits, const Operands& o,
+                        const GemmCall& call, GuardedBytes& d) {
+  GemmProblem sums = problem;
+  sums.d = DType::kFP32;
+  sums.accumulate = sums.sentry = false;
+  sums.bias.reset();
+  const std::int64_t blocks = ceil_div(call.k, 128);
+  std::vector<float> total;
+  for (int rank = 0; rank < splits; ++rank) {
+    Operands part = o;
+    for (std::int64_t row = 0; row < call.m; ++row) {
+      std::byte* codes = part.a.codes.data() + row * part.a.data_shape.ld;
+      const std::int64_t first = blocks * rank / splits * 128;
+      const std::int64_t last = std::min(blocks * (rank + 1) / splits * 128, call.k);
+      std::fill(codes, codes + std::min(first, call.k), std::byte{0});
+      std::fill(codes + last, codes + call.k, std::byte{0});
+    }
+    std::vector<float> of_rank(static_cast<std::size_t>(call.m * call.n));
+    GemmArguments args = arguments(sums, part, reinterpret_cast<std::byte*>(of_rank.data()), call);
+    args.ldd = call.n;
+    if (Status s = run_on_host(sums, args); !s) return s;
+    if (rank == 0) total = of_rank;
+    for (std::size_t i = 0; rank > 0 && i < total.size(); ++i) total[i] += of_rank[i];
+  }
+  for (std::int64_t i = 0; i < call.m * call.n; ++i) {
+    const std::int64_t at = i / call.n * o.ldd + i % call.n;
+    finish_element(problem, o, d, at, i % call.n, total[static_cast<std::size_t>(i)]);
+  }
+  return {};
+}
+
+// Writes what D must be into a copy of what it was, and what the sentry must be into the operands.
+Status expect(const GemmProblem& problem, int splits, const Operands& o, const GemmCall& call,
+              GuardedBytes& d) {
+  if (splits > 1) return expect_of_splits(problem, splits, o, call, d);
+  return run_on_host(problem, arguments(problem, o, d.data(), call));
+}
+
+// Returns where two D differ, padding included.
+std::string difference(const GuardedBytes& actual, const GuardedBytes& expected, std::int64_t ldd,
+                       int element, const GemmCall& call) {
+  std::int64_t wrong = 0;
+  std::string first;
+  for (std::int64_t at = 0; at < actual.size(); at += element) {
+    if (std::memcmp(actual.data() + at, expected.data() + at, static_cast<std::size_t>(element)) ==
+        0)
+      continue;
+    std::uint32_t got = 0, wanted = 0;
+    std::memcpy(&got, actual.data() + at, static_cast<std::size_t>(element));
+    std::memcpy(&wanted, expected.data() + at, static_cast<std::size_t>(element));
+    const std::int64_t row = at / element / ldd, column = at / element % ldd;
+    if (wrong++ == 0)
+      first = fmt::format("D[{}][{}] is {:#x}, expected {:#x}{}", row, column, got, wanted,
+                          row < call.m && column < call.n ? "" : " (outside D)");
+  }
+  return wrong == 0 ? "" : fmt::format("{} elements differ; {}", wrong, first);
+}
+
+// ---- the kernel before --------------------------------------------------------------------------
+
+// A buffer that the preceding kernel still writes: its contents appear when that kernel ends.
+struct LateBytes {
+  explicit LateBytes(GuardedBytes& bytes) : target(&bytes), contents(bytes) {}
+  GuardedBytes* target;
+  GuardedBytes contents;
+  void hide() const { std::fill_n(target->data(), target->size(), kPoison); }
+  void show() const { std::copy_n(contents.data(), contents.size(), target->data()); }
+};
+
+PrecedingKernel preceding_kernel_of(Operands& o, bool b_ready, bool& wrote_early) {
+  std::vector<LateBytes> late{LateBytes(o.a.codes), LateBytes(o.a.scales)};
+  if (!b_ready) {
+    late.emplace_back(o.b.codes);
+    late.emplace_back(o.b.scales);
+  }
+  if (o.bias.size() > 0) late.emplace_back(o.bias);
+  static GuardedBytes before;
+  PrecedingKernel kernel;
+  kernel.begins = [late, &o] {
+    for (const LateBytes& bytes : late) bytes.hide();
+    before = o.d;
+  };
+  kernel.ends = [late = std::move(late), &o, &wrote_early] {
+    for (const LateBytes& bytes : late) bytes.show();
+    wrote_early = wrote_early || !std::equal(o.d.data(), o.d.data() + o.d.size(), before.data());
+  };
+  return kernel;
+}
+
+}  // namespace
+
+GuardedBytes::GuardedBytes(std::int64_t bytes)
+    : bytes_(static_cast<std::size_t>(bytes + 2 * kGuard + kAlignment), kPoison), size_(bytes) {
+  begin_ = kGuard;
+  while (reinterpret_cast<std::uintptr_t>(bytes_.data() + begin_) % kAlignment != 0) ++begin_;
+}
+
+bool GuardedBytes::guards_are_intact() const {
+  const auto intact = [](std::byte b) { return b == kPoison; };
+  return std::all_of(bytes_.begin(), bytes_.begin() + begin_, intact) &&
+         std::all_of(bytes_.begin() + begin_ + size_, bytes_.end(), intact);
+}
+
+const std::vector<EmittedGemmVariant>& emitted_gemm_variants() {
+  static const auto all = [] {
+    std::vector<EmittedGemmVariant> variants;
+    for (const EmittedGemm& e : emitted_gemms()) {
+      variants.push_back({std::get<GemmProblem>(parse_problem(e.problem).value()),
+                          parse_gemm_config(e.config).value(), e});
+    }
+    return variants;
+  }();
+  return all;
+}
+
+std::string to_text(const GemmCall& call) {
+  return fmt::format("m={} n={} k={} clusters={} b_ready={} poisoned={} seed={}", call.m, call.n,
+                     call.k, call.clusters, call.b_ready, call.poisoned, call.seed);
+}
+
+std::string run_gemm(const EmittedGemmVariant& v, const GemmCall& call) {
+  GemmProblem problem = v.problem;
+  problem.n = call.n;
+  (has_tokens_in_k(problem) ? problem.m : problem.k) = has_tokens_in_k(problem) ? call.m : call.k;
+  const int element = size_of(problem.d);
+  Schedule random(call.seed);
+  Operands o{operand(problem.a, call.m, call.k, random),
+             operand(problem.b, call.n, call.k, random),
+             {},
+             0,
+             {},
+             {}};
+  add_outputs(problem, call, random, o);
+  if (call.poisoned) poison_a_row(call, o);
+  GuardedBytes expected = o.d;
+  if (const Status s = expect(problem, v.config.splits, o, call, expected); !s) {
+    return s.error().message;
+  }
+  std::uint32_t expected_sentry = 0;
+  if (problem.sentry) expected_sentry = std::exchange(*null_or<std::uint32_t>(o.sentry), 0U);
+  if (call.poisoned && expected_sentry == 0) return "the poison does not reach D";
+  const ArrayShape d_shape{call.m, call.n, o.ldd, element};
+  readable = {watch(o.a.codes, {call.m, call.k, o.a.data_shape.ld, 1}),
+              watch(o.a.scales, o.a.scale_shape),
+              watch(o.b.codes, {call.n, call.k, o.b.data_shape.ld, 1}),
+              watch(o.b.scales, o.b.scale_shape),
+              watch(o.d, d_shape),
+              watch(o.bias, {1, o.bias.size(), o.bias.size(), 1})};
+  writable = {watch(o.d, d_shape)};
+
+  GemmArguments args = arguments(problem, o, o.d.data(), call);
+  if (const Status s = check_arguments(problem, args); !s) return s.error().message;
+  DeviceSpec device = *find_device("h200");
+  device.sm_count = call.clusters * cluster_size(v.config) * 132 / 117 + 1;
+  device.sm_count = std::max(device.sm_count / v.config.ctas_per_sm, 1);
+  bool wrote_early = false;
+  Launcher run{&v.config, call.seed, preceding_kernel_of(o, call.b_ready, wrote_early), {}};
+  launcher = &run;
+  LoadedKernel loaded;
+  loaded.kernel.in_primary = reinterpret_cast<CUfunction>(const_cast<EmittedGemm*>(&v.emitted));
+  const LaunchSite site{emulated_driver(), nullptr, true};
+  const Status launched = launch(site, resolve(problem, v.config, device, loaded), args);
+  launcher = nullptr;
+  if (!launched) return launched.error().message;
+  if (!run.faults.empty()) return fmt::format("{}", fmt::join(run.faults, "\n"));
+  if (std::exchange(stray_accesses, 0) != 0) return "a thread reads or writes outside a tensor";
+  if (std::exchange(misaligned_accesses, 0) != 0) return "a thread's access is misaligned";
+  if (wrote_early) return "D was written before the preceding kernel ended";
+  for (const GuardedBytes* bytes :
+       {&o.d, &o.a.codes, &o.a.scales, &o.b.codes, &o.b.scales, &o.bias, &o.sentry}) {
+    if (bytes->size() > 0 && !bytes->guards_are_intact()) {
+      return "memory next to a tensor was written";
+    }
+  }
+  if (problem.sentry && *null_or<std::uint32_t>(o.sentry) != expected_sentry) {
+    return fmt::format("the sentry is not {}", expected_sentry);
+  }
+  return difference(o.d, expected, o.ldd, element, call);
+}
+
+}  // namespace octile::emulation

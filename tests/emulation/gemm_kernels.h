@@ -1,0 +1,235 @@
+// The wrappers of templates/lib that a GEMM kernel uses, written for the host. The sources that
+// emit_gemm_sources.cc writes include this file and add the emitter's text. A wrapper that a new
+// policy uses is added here; what it does to the cluster is a function of cluster*.h.
+#pragma once
+// The templates contain pragmas and implicit conversions that only CUDA accepts without a warning.
+#pragma GCC system_header
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "runtime/reference/cast.h"
+#include "tests/emulation/cluster.h"
+#include "tests/emulation/cluster_copies.h"
+#include "tests/emulation/cluster_wgmma.h"
+#include "tests/emulation/device_memory.h"
+
+// The kernel's shared memory: an address that only shared_address() reads.
+#define OCTILE_TILE_MEMORY \
+  reinterpret_cast<u8*>(static_cast<std::uintptr_t>(::octile::emulation::kSharedBase))
+
+constexpr int min(int a, int b) { return a < b ? a : b; }
+constexpr int max(int a, int b) { return a < b ? b : a; }
+constexpr i64 min(i64 a, i64 b) { return a < b ? a : b; }
+constexpr i64 max(i64 a, i64 b) { return a < b ? b : a; }
+inline u32 __umulhi(u32 a, u32 b) { return static_cast<u32>(u64{a} * b >> 32); }
+
+namespace mbarrier {
+inline void init(u32 barrier, u32 count) {
+  octile::emulation::cluster->init_barrier(barrier, count);
+}
+inline void fence_init() { octile::emulation::cluster->show_barriers(); }
+// A lane that arrives for its warp does not fall behind the other lanes here: on the hardware they
+// meet again behind the branch.
+inline void arrive(u32 barrier) { octile::emulation::cluster->arrive(barrier); }
+inline void arrive_expect_tx(u32 barrier, u32 bytes) {
+  octile::emulation::cluster->arrive(barrier, bytes);
+  octile::emulation::cluster->maybe_yield();
+}
+inline u32 test(u32 barrier, u32 parity) {
+  return octile::emulation::cluster->barrier(barrier).phase % 2 != parity ? 1 : 0;
+}
+inline void wait(u32 barrier, u32 parity) {
+  const auto& b = octile::emulation::cluster->barrier(barrier);
+  if (b.phase % 2 != parity) return;
+  octile::emulation::wait_until({&b.phase, b.phase + 1, "the mbarrier at", barrier});
+}
+inline bool try_wait(u32 barrier, u32 parity) {
+  wait(barrier, parity);
+  return true;
+}
+inline void wait_unless(u32 completed, u32 barrier, u32 parity) {
+  if (completed == 0) wait(barrier, parity);
+}
+}  // namespace mbarrier
+
+namespace tma {
+inline void prefetch_map(const TensorMap* map) { octile::emulation::look_at_map(map); }
+inline void prefetch_2d(const TensorMap* map, int, int) { octile::emulation::look_at_map(map); }
+inline void load_2d(u32 dst, const TensorMap* map, int x, int y, u32 barrier) {
+  octile::emulation::load_box(dst, map, x, y, barrier, octile::emulation::kOwnRank);
+}
+inline void load_2d_multicast(u32 dst, const TensorMap* map, int x, int y, u32 barrier, u16 mask) {
+  octile::emulation::load_box(dst, map, x, y, barrier, mask);
+}
+inline void load_bulk(u32 dst, const void* src, u32 bytes, u32 barrier) {
+  octile::emulation::load_bytes(dst, src, bytes, barrier, octile::emulation::kOwnRank);
+}
+inline void load_bulk_multicast(u32 dst, const void* src, u32 bytes, u32 barrier, u16 mask) {
+  octile::emulation::load_bytes(dst, src, bytes, barrier, mask);
+}
+inline void store_2d(const TensorMap* map, int x, int y, u32 src) {
+  octile::emulation::store_box(map, x, y, src);
+}
+inline void commit_stores() { octile::emulation::commit_store_group(); }
+template <int kPending>
+void wait_stores_read() {
+  octile::emulation::wait_store_groups_read(kPending);
+}
+inline void fence_async_shared() { octile::emulation::cluster->fence(); }
+}  // namespace tma
+
+// ---- lib/warpgroup.cuh --------------------------------------------------------------------------
+
+template <int kRegisters>
+void release_registers() {
+  octile::emulation::cluster->own_block().registers += kRegisters;
+}
+template <int kRegisters>
+void acquire_registers() {
+  octile::emulation::cluster->own_block().registers += kRegisters;
+}
+inline void named_barrier(int id, int threads) {
+  octile::emulation::cluster->own_block().named[id % 16].wait(threads, "bar.sync",
+                                                              static_cast<u32>(id));
+}
+inline bool elect_one() {
+  octile::emulation::release();
+  return threadIdx.x % 32 == octile::emulation::cluster->elected();
+}
+inline u32 cluster_rank() { return octile::emulation::cluster->rank(); }
+inline void cluster_arrive() { octile::emulation::cluster->cluster_arrive(); }
+inline void cluster_wait() { octile::emulation::cluster->cluster_wait(); }
+inline void cluster_sync() {
+  cluster_arrive();
+  cluster_wait();
+}
+inline u32 cluster_address(u32 address, u32 rank) {
+  return address | (rank + 1) << octile::emulation::kRankShift;
+}
+namespace mbarrier {
+inline void arrive_cluster(u32 barrier, u32 rank) { arrive(cluster_address(barrier, rank)); }
+}  // namespace mbarrier
+inline void store_async_16(u32 address, float a, float b, float c, float d, u32 barrier) {
+  const float values[] = {a, b, c, d};
+  octile::emulation::store_floats_async(address, values, barrier);
+}
+
+template <typename T>
+T load_shared(u32 address) {
+  T value;
+  std::memset(&value, 0xFF, sizeof value);
+  const std::byte* p = octile::emulation::cluster->memory(address, sizeof value, sizeof value);
+  if (p != nullptr) std::memcpy(&value, p, sizeof value);
+  return value;
+}
+template <typename T>
+void store_shared(u32 address, const T& value) {
+  std::byte* p = octile::emulation::cluster->memory(address, sizeof value, sizeof value);
+  if (p == nullptr) return;
+  std::memcpy(p, &value, sizeof value);
+  octile::emulation::cluster->written(address, sizeof value);
+}
+struct alignas(16) Floats4 {
+  float value[4];
+};
+inline float load_shared_f32(u32 address) { return load_shared<float>(address); }
+inline Floats4 load_shared_16(u32 address) { return load_shared<Floats4>(address); }
+inline void store_shared_f32(u32 address, float value) { store_shared(address, value); }
+inline float load_f32_if(const float* p, bool condition) {
+  return condition ? octile::emulation::checked_load<float>(p) : 0;
+}
+
+inline u32 pack_bf16x2(float lo, float hi) {
+  return static_cast<u32>(octile::reference::float_to_bf16(hi)) << 16 |
+         octile::reference::float_to_bf16(lo);
+}
+// stmatrix of four 8x8 matrices: lane i gives the address of row i % 8 of matrix i / 8.
+inline void store_matrix_x4(u32 address, const u32 (&pairs)[4]) {
+  const auto all = octile::emulation::exchange(address);
+  for (unsigned j = 0; j < 4; ++j) {
+    const u32 row = all.values[8 * j + all.lane / 4];
+    octile::emulation::cluster->check(row % 16 == 0, "stmatrix of a misaligned row", row);
+    store_shared(row + 4 * (all.lane % 4), pairs[j]);
+  }
+  octile::emulation::release();
+}
+inline void store_matrix_bf16_x4(u32 address, const float* v) {
+  store_matrix_x4(address, {pack_bf16x2(v[0], v[1]), pack_bf16x2(v[2], v[3]),
+                            pack_bf16x2(v[4], v[5]), pack_bf16x2(v[6], v[7])});
+}
+
+// ---- lib/fp16.cuh and lib/pairs.cuh
+// --------------------------------------------------------------
+
+inline u32 pack_fp16x2(float lo, float hi) {
+  return static_cast<u32>(octile::reference::float_to_fp16(hi)) << 16 |
+         octile::reference::float_to_fp16(lo);
+}
+inline void store_matrix_fp16_x4(u32 address, const float* v) {
+  store_matrix_x4(address, {pack_fp16x2(v[0], v[1]), pack_fp16x2(v[2], v[3]),
+                            pack_fp16x2(v[4], v[5]), pack_fp16x2(v[6], v[7])});
+}
+
+struct alignas(8) Floats2 {
+  float value[2];
+};
+inline Floats2 load_shared_8(u32 address) { return load_shared<Floats2>(address); }
+inline Floats2 load_global_8(const float* p) { return octile::emulation::checked_load<Floats2>(p); }
+inline void store_global_8_if(bool condition, float* p, float x, float y) {
+  if (condition) octile::emulation::checked_store(p, Floats2{{x, y}});
+}
+inline float without_subnormal(float value) {
+  return std::fpclassify(value) == FP_SUBNORMAL ? std::copysign(0.0F, value) : value;
+}
+inline float add_flushing(float a, float b) {
+  return without_subnormal(without_subnormal(a) + without_subnormal(b));
+}
+inline void reduce_add_global_8_if(bool condition, float* p, float x, float y) {
+  if (!condition) return;
+  const Floats2 old = load_global_8(p);
+  store_global_8_if(true, p, add_flushing(old.value[0], x), add_flushing(old.value[1], y));
+}
+
+// ---- lib/wgmma.cuh ------------------------------------------------------------------------------
+
+namespace wgmma {
+template <int kPending>
+void wait() {
+  octile::emulation::wait_products(kPending);
+}
+template <int kMost>
+void wait_for(int pending) {
+  octile::emulation::wait_products(pending <= kMost ? pending : 0);
+}
+template <int kCount>
+void pin(float (&)[kCount]) {}
+inline u32 descriptor(u32 address) { return (address >> 4) | (1U << 16); }
+constexpr u32 kDescriptorHigh = 0x40000040;
+}  // namespace wgmma
+
+// Specialises the template Mma, which each kernel's namespace declares.
+#define OCTILE_INSTANTIATE_MMA(n, steps, types)                                       \
+  template <>                                                                         \
+  struct Mma<n> {                                                                     \
+    static void issue(float (&d)[(n) / 2], u32 a, u32 b) {                            \
+      octile::emulation::issue_products({n, steps, types, a, b, kDescriptorHigh}, d); \
+    }                                                                                 \
+  };
+
+namespace octile::emulation {
+
+// One emitted kernel.
+struct EmittedGemm {
+  const char* problem = "";  // canonical text
+  const char* config = "";
+  void (*kernel)(const void* args) = nullptr;  // gemm::Arguments of its own namespace
+};
+
+// Returns all kernels that emit_gemm_sources.cc wrote.
+std::span<const EmittedGemm> emitted_gemms();
+
+}  // namespace octile::emulation

@@ -1,0 +1,127 @@
+#include "tests/emulation/gemm_variants.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <variant>
+
+#include "generator/core/error.h"
+#include "generator/families.h"
+
+namespace octile::emulation {
+namespace {
+
+// The problems, each with configurations that it admits. Stages are few, so that rings wrap.
+struct Configs {
+  const char* problem;
+  std::vector<const char*> texts;
+};
+
+const std::vector<Configs>& lists() {
+  static const std::vector<Configs> all{
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+       {
+           // few rows
+           "tile=16x16x128 stages=3 wg=1 store=direct pdl=early",
+           "tile=16x32x128 stages=4 wg=1 unroll=2 inflight=2 store=direct splits=4 pdl=early",
+           "tile=16x64x128 stages=4 wg=1 raster=1 pdl=early",
+           "tile=16x128x128 stages=3 wg=1 store=direct splits=8 pdl=early",
+           "tile=32x48x128 stages=5 wg=1 unroll=4 inflight=4 ctas=2",
+           "tile=32x64x128 stages=4 wg=1 unroll=2 store=direct splits=3",
+           "tile=32x112x128 stages=4 wg=1 unroll=2 inflight=2 raster=3n",
+           // 64 rows
+           "tile=64x32x128 stages=5 wg=1 store=direct ctas=2",
+           "tile=64x48x128 stages=5 wg=1 unroll=4 inflight=2 raster=2",
+           "tile=64x64x128 stages=4 wg=1 unroll=4 inflight=4 pdl=early",
+           "tile=64x64x128 stages=4 wg=1 cluster=2x1 pdl=early",
+           "tile=64x80x128 stages=4 wg=1 unroll=2 inflight=2 ctas=2",
+           "tile=64x96x128 stages=3 wg=1 store=direct splits=2 pdl=early",
+           "tile=64x128x128 stages=4 wg=1 unroll=2 inflight=2 store=direct splits=4",
+           "tile=64x176x128 stages=3 wg=1",
+           "tile=64x208x128 stages=3 wg=1 raster=2n",
+           // 128 rows
+           "tile=128x128x128 stages=4 wg=2 unroll=2 inflight=2",
+           "tile=128x128x128 stages=4 wg=1 store=direct splits=6 pdl=early",
+           "tile=128x96x128 stages=5 wg=2 cluster=2x1 pdl=early",
+           "tile=128x144x128 stages=3 wg=2 cluster=1x2",
+           "tile=128x192x128 stages=3 wg=2 cluster=1x2 raster=2n",
+           "tile=128x160x128 stages=3 wg=2 raster=3",
+           // more
+           "tile=192x128x128 stages=4 wg=3 tail_n=64",
+           "tile=192x128x128 stages=3 wg=3 tail_n=64 raster=2n",
+           "tile=192x96x128 stages=3 wg=3 cluster=2x1 unroll=2",
+           "tile=256x128x128 stages=3 wg=2",
+           "tile=256x96x128 stages=3 wg=2 cluster=2x1 inflight=2",
+           "tile=256x96x128 stages=3 wg=2 cluster=1x2",
+       }},
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=32",
+       {
+           "tile=16x128x128 stages=3 wg=1 store=direct splits=2 pdl=early promote=32",
+           "tile=128x96x128 stages=3 wg=2 inflight=2 promote=32",
+       }},
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=64",
+       {
+           "tile=32x64x128 stages=4 wg=1 pdl=early promote=64",
+           "tile=128x112x128 stages=3 wg=2 unroll=2 inflight=2 promote=64",
+       }},
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e5m2:128x128 d=bf16 acc=0 promote=128",
+       {"tile=128x64x128 stages=4 wg=2 unroll=2 inflight=2"}},
+      {"gemm m=? n=7168 k=7168 a=e5m2:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+       {"tile=64x64x128 stages=4 wg=1 store=direct splits=2"}},
+      {"gemm m=? n=7168 k=7168 a=e5m2:1x128 b=e5m2:128x128 d=bf16 acc=0 promote=128",
+       {"tile=128x80x128 stages=4 wg=2 pdl=early"}},
+      // other outputs
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=fp16 acc=0 promote=128 bias=bf16 "
+       "sentry=1",
+       {"tile=128x128x128 stages=3 wg=2", "tile=64x32x128 stages=3 wg=1 store=direct splits=3"}},
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 bias=fp32 "
+       "sentry=1",
+       {"tile=192x128x128 stages=4 wg=3 tail_n=64",
+        "tile=32x16x128 stages=4 wg=1 store=direct pdl=early"}},
+      {"gemm m=? n=7168 k=7168 a=e5m2:1x128 b=e4m3:128x128 d=bf16 acc=1 promote=128 sentry=1",
+       {"tile=128x96x128 stages=4 wg=2 unroll=2 inflight=2 store=direct"}},
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=fp32 acc=0 promote=64 bias=fp32",
+       {"tile=128x64x128 stages=4 wg=1 store=direct promote=64"}},
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=fp32 acc=1 promote=128 bias=bf16 "
+       "sentry=1",
+       {"tile=64x64x128 stages=4 wg=1 store=direct splits=2 pdl=early"}},
+      // weight gradients
+      {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128",
+       {"tile=192x128x128 stages=3 wg=3 store=direct",
+        "tile=256x128x128 stages=3 wg=2 store=direct scales=held",
+        "tile=256x96x128 stages=3 wg=2 store=direct scales=held raster=2n",
+        "tile=128x128x128 stages=4 wg=2 unroll=2 inflight=2 store=direct",
+        "tile=128x112x128 stages=3 wg=2 cluster=2x1 store=direct",
+        "tile=128x128x128 stages=3 wg=2 cluster=1x2 store=direct",
+        "tile=64x48x128 stages=4 wg=1 unroll=4 inflight=4 store=direct",
+        "tile=32x64x128 stages=4 wg=1 store=direct splits=3 pdl=early"}},
+      {"gemm m=7168 n=7168 k=? a=e5m2:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 sentry=1",
+       {"tile=192x96x128 stages=3 wg=3 store=direct"}},
+      {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=bf16 acc=0 promote=32 bias=fp32",
+       {"tile=128x128x128 stages=3 wg=2 promote=32"}},
+      {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e5m2:1x128 d=fp32 acc=0 promote=64 sentry=1",
+       {"tile=64x96x128 stages=3 wg=1 unroll=2 inflight=2 store=direct promote=64"}},
+  };
+  return all;
+}
+
+template <typename T>
+T or_exit(const Result<T>& result, const char* text) {
+  if (result) return *result;
+  std::fprintf(stderr, "%s: %s\n", text, result.error().message.c_str());
+  std::exit(1);  // NOLINT(concurrency-mt-unsafe): the emitter has one thread
+}
+
+}  // namespace
+
+std::vector<GemmVariant> gemm_variants() {
+  std::vector<GemmVariant> variants;
+  for (const auto& [problem, texts] : lists()) {
+    const auto parsed = std::get<GemmProblem>(or_exit(parse_problem(problem), problem));
+    for (const char* text : texts) {
+      variants.push_back({parsed, or_exit(parse_gemm_config(text), text)});
+    }
+  }
+  return variants;
+}
+
+}  // namespace octile::emulation
