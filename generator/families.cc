@@ -234,8 +234,8 @@ std::string explain(const Problem& problem, const KernelConfig& config, const De
       problem);
   return fmt::format(
       "problem = {}\ndevice = {}\n{}"
-      "n, k, m and every leading dimension stay run-time arguments: one kernel serves all shapes "
-      "of its recipe.\n",
+      "Extents and leading dimensions stay run-time arguments: one kernel serves all shapes of its "
+      "recipe.\n",
       to_text(problem), device.name, own);
 }
 

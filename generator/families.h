@@ -41,7 +41,7 @@ std::string short_text(const Problem& problem);
 // kernel exists.
 Result<Problem> parse_problem(std::string_view text);
 
-// Returns "gemm" or "quantize": the family's name in tuning records.
+// Returns the family's name in tuning records: "gemm".
 std::string_view family_name(const Problem& problem);
 
 // Returns the first word of the problem's text: "gemm", "quantize", "dequantize", "transpose".

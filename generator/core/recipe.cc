@@ -22,9 +22,7 @@ constexpr std::array<Recipe, 6> kRecipes{{
      .gradient = typed(kE4M3, Granularity::k1x128),
      .promote_fprop = 128,
      .promote_backward = 128,
-     .source = "DeepSeek-V3 technical report, arXiv 2412.19437, section 3.3",
-     .summary = "E4M3 everywhere; activations and gradients 1x128, weights 128x128; promoted in "
-                "fp32 every 128 of K"},
+     .source = "DeepSeek-V3 technical report, arXiv 2412.19437, section 3.3"},
     {.name = "blockwise_hybrid",
      .activation = typed(kE4M3, Granularity::k1x128),
      .weight = typed(kE4M3, Granularity::k128x128),
@@ -32,8 +30,7 @@ constexpr std::array<Recipe, 6> kRecipes{{
      .promote_fprop = 128,
      .promote_backward = 128,
      .source = "blockwise, with the E5M2 gradients of FP8 Formats for Deep Learning, arXiv "
-               "2209.05433",
-     .summary = "as blockwise, gradients in E5M2"},
+               "2209.05433"},
     {.name = "tensorwise",
      .activation = typed(kE4M3, Granularity::kPerTensor),
      .weight = typed(kE4M3, Granularity::kPerTensor),
@@ -42,8 +39,7 @@ constexpr std::array<Recipe, 6> kRecipes{{
      .promote_backward = 128,
      .source =
          "TransformerEngine common/recipe: Float8CurrentScaling (HYBRID; split accumulator in "
-         "dgrad and wgrad only)",
-     .summary = "one scale per tensor from its current maximum; gradients in E5M2"},
+         "dgrad and wgrad only)"},
     {.name = "delayed",
      .activation = typed(kE4M3, Granularity::kPerTensor),
      .weight = typed(kE4M3, Granularity::kPerTensor),
@@ -52,8 +48,7 @@ constexpr std::array<Recipe, 6> kRecipes{{
      .promote_backward = 128,
      .source =
          "TransformerEngine common/recipe: DelayedScaling (HYBRID, amax history of 1024 steps; "
-         "split accumulator in dgrad and wgrad only)",
-     .summary = "one scale per tensor from the maxima of earlier steps; gradients in E5M2"},
+         "split accumulator in dgrad and wgrad only)"},
     {.name = "rowwise",
      .activation = typed(kE4M3, Granularity::kPerRow, ScaleFormat::kF32Pow2),
      .weight = typed(kE4M3, Granularity::kPerRow, ScaleFormat::kF32Pow2),
@@ -61,8 +56,7 @@ constexpr std::array<Recipe, 6> kRecipes{{
      .promote_fprop = kPromoteNone,
      .promote_backward = 128,
      .source = "torchao float8/config.py: recipe rowwise (E4M3, power-of-two scales; fast "
-               "accumulation in fprop only)",
-     .summary = "E4M3 everywhere; one power-of-two scale per row of each operand"},
+               "accumulation in fprop only)"},
     {.name = "mxfp8",
      .activation = typed(kE4M3, Granularity::k1x32, ScaleFormat::kE8M0),
      .weight = typed(kE4M3, Granularity::k1x32, ScaleFormat::kE8M0),
@@ -70,8 +64,7 @@ constexpr std::array<Recipe, 6> kRecipes{{
      .promote_fprop = 32,
      .promote_backward = 32,
      .source = "OCP Microscaling Formats (MX) v1.0; E4M3 for all roles after Recipes for "
-               "Pre-training LLMs with MXFP8, arXiv 2506.08027",
-     .summary = "E4M3 everywhere; one power-of-two scale (E8M0) per 32 elements of K"},
+               "Pre-training LLMs with MXFP8, arXiv 2506.08027"},
 }};
 
 }  // namespace

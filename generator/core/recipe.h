@@ -16,7 +16,6 @@ struct Recipe {
   TensorType activation, weight, gradient;
   int promote_fprop = 128, promote_backward = 128;  // promotion intervals; backward: dgrad, wgrad
   std::string_view source;                          // paper section or document the row comes from
-  std::string_view summary;                         // one line for `octile doctor --matrix`
 };
 
 std::span<const Recipe> recipes();

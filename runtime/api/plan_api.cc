@@ -9,6 +9,7 @@
 #include "runtime/api/boundary.h"
 #include "runtime/api/convert.h"
 #include "runtime/engine/describe.h"
+#include "runtime/engine/plan_run.h"
 
 namespace octile::api {
 namespace {

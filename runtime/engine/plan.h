@@ -50,7 +50,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
   Status wait();
 
   // See octile_gemm_run, octile_quantize_run. A call that succeeds takes no lock, allocates nothing
-  // and formats nothing. Fills in the leading dimensions that are 0.
+  // and formats nothing. Fills in the leading dimensions that are 0. Defined in plan_run.h.
   template <CallArguments Arguments>
   Status run(Arguments& args, CUstream stream) const;
   // See octile_scale_update_run.
@@ -113,8 +113,5 @@ class Plan : public std::enable_shared_from_this<Plan> {
   int background_jobs_ = 0;
   Status background_error_;
 };
-
-extern template Status Plan::run<GemmArguments>(GemmArguments&, CUstream) const;
-extern template Status Plan::run<QuantizeArguments>(QuantizeArguments&, CUstream) const;
 
 }  // namespace octile

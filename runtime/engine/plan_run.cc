@@ -1,51 +1,13 @@
-// Plan::run: what happens on every call, between a caller's pointers and the driver.
+// What Plan::run needs beside plan_run.h, and the update of delayed scaling.
+#include "runtime/engine/plan_run.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "generator/core/token_buckets.h"
-#include "runtime/engine/argument_checks.h"
-#include "runtime/engine/device_scope.h"
-#include "runtime/engine/plan.h"
-#include "runtime/families/families.h"
 
 namespace octile {
-namespace {
-
-// Returns true if the kernel is on a device. Those of a plan whose device is a name are not.
-bool is_loaded(const PreparedKernel* kernel) {
-  return kernel != nullptr && kernel->primary != nullptr;
-}
-
-}  // namespace
-
-// arguments -> nothing to do? -> host? -> kernel of the bucket -> workspace -> device -> launch
-template <CallArguments Arguments>
-Status Plan::run(Arguments& args, CUstream stream) const {
-  using P = typename ProblemOf<Arguments>::type;
-  const auto* problem = problem_as<P>(problem_);
-  if (problem == nullptr) [[unlikely]]
-    return tl::unexpected<Error>(wrong_operation(RuntimeFamily<P>::kRunCall));
-  const std::int64_t tokens = tokens_of(args);
-  if (Status ok = check_tokens(axis_, axis_.name, tokens); !ok) return ok;
-  if (Status ok = check_arguments(*problem, args); !ok) return ok;
-  if (is_nothing(*problem, args)) return {};
-  if (target_.kind == TargetKind::kHost) return run_on_host(*problem, args);
-
-  const PreparedKernel* kernel = kernel_for(tokens);
-  if (!is_loaded(kernel)) [[unlikely]]
-    return tl::unexpected<Error>(cannot_run(tokens, stream));
-  const auto& resolved = resolved_as<P>(kernel->resolved);
-  if (Status ok =
-          check_workspace(args.workspace, args.workspace_bytes, resolved.workspace_bytes(tokens));
-      !ok)
-    return ok;
-  return on_device(*kernel, stream,
-                   [&](const LaunchSite& site) { return launch(site, resolved, args); });
-}
-
-template Status Plan::run<GemmArguments>(GemmArguments&, CUstream) const;
-template Status Plan::run<QuantizeArguments>(QuantizeArguments&, CUstream) const;
 
 Status Plan::run(const octile_scale_update_args& args, CUstream stream) const {
   const auto* problem = problem_as<QuantizeProblem>(problem_);
@@ -72,16 +34,6 @@ const PreparedKernel* Plan::any_kernel() const {
   const auto ready =
       std::ranges::find_if(table_, [](const auto& entry) { return entry.load() != nullptr; });
   return ready == table_.end() ? nullptr : ready->load();
-}
-
-// Launches with a context of the kernel's device current.
-template <typename Launch>
-Status Plan::on_device(const PreparedKernel& kernel, CUstream stream, const Launch& launch) const {
-  const Driver& driver = *target_.driver;
-  const DeviceScope scope(driver, target_.ordinal, kernel.primary);
-  if (scope.result() != CUDA_SUCCESS) [[unlikely]]
-    return driver.check(scope.result(), "cuCtxPushCurrent");
-  return launch({driver, stream, scope.in_primary()});
 }
 
 Error Plan::cannot_run(std::int64_t tokens, CUstream stream) const {

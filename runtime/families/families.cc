@@ -29,6 +29,10 @@ std::int64_t workspace_bytes(const Problem& problem, const DeviceSpec& device,
   return std::visit([&](const auto& p) { return workspace_bytes(p, device, tokens); }, problem);
 }
 
+Status check_operands(const Problem& problem) {
+  return std::visit([](const auto& p) { return check_operands(p); }, problem);
+}
+
 std::int64_t bytes_moved(const Problem& problem, std::int64_t tokens) {
   return std::visit([&](const auto& p) { return bytes_moved(p, tokens); }, problem);
 }

@@ -48,6 +48,9 @@ ResolvedKernel resolve(const Problem& problem, const KernelConfig& config, const
 // Returns the workspace of a call, whichever kernel serves it.
 std::int64_t workspace_bytes(const Problem& problem, const DeviceSpec& device, std::int64_t tokens);
 
+// Checks that operands can be made for the problem, which a search needs. Errors: kUnsupported.
+Status check_operands(const Problem& problem);
+
 // Returns the bytes that a call cannot avoid moving between memory and the GPU.
 std::int64_t bytes_moved(const Problem& problem, std::int64_t tokens);
 

@@ -68,7 +68,6 @@ TEST(Recipe, TableIsComplete) {
     EXPECT_TRUE(names.insert(r.name).second) << r.name << " appears twice";
     EXPECT_EQ(find_recipe(r.name), &r);
     EXPECT_FALSE(r.source.empty()) << r.name;
-    EXPECT_FALSE(r.summary.empty()) << r.name;
   }
   EXPECT_EQ(recipe_names(), "blockwise, blockwise_hybrid, tensorwise, delayed, rowwise, mxfp8");
   EXPECT_EQ(find_recipe("Blockwise"), nullptr);

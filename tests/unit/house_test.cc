@@ -85,12 +85,12 @@ TEST(House, FamiliesOfTheGeneratorDoNotKnowEachOther) {
 // In the runtime a family knows its own folders, in the runtime and in the generator.
 TEST(House, FamiliesOfTheRuntimeDoNotKnowEachOther) {
   int checked = 0;
-  const std::regex include("#include \"(?:runtime/families|generator)/(gemm|quantize)/");
+  const std::regex include("#include \"(?:runtime/families|generator)/([^/\"]+)/");
   for (const Line& line : lines_under("runtime/families")) {
     std::smatch found;
     const fs::path folder = fs::path(line.file).parent_path();
     if (folder == "runtime/families" || !std::regex_search(line.text, found, include)) continue;
-    EXPECT_EQ(found[1], folder.filename().string()) << place_of(line);
+    EXPECT_TRUE(found[1] == "core" || found[1] == folder.filename().string()) << place_of(line);
     ++checked;
   }
   EXPECT_GT(checked, 0);

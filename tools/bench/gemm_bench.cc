@@ -52,7 +52,7 @@ Status compare_with_cublaslt(const BenchContext& context, const GemmProblem& pro
     return compare(context, {ours}, slots.size(), result);
   }
   if (!peer) return tl::unexpected<Error>(peer.error());
-  const Status checked = check_against_fp64(
+  Status checked = check_against_fp64(
       context, problem, slots.front(), peer->name(),
       [&] { return peer->run(0, context.gpu.stream()); }, result);
   if (!checked) return checked;

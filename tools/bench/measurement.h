@@ -1,6 +1,8 @@
 // The measurements of `octile bench`. What differs between the families of kernels is one file
-// each: gemm_bench.cc, quantize_bench.cc.
+// each: gemm_bench.cc, quantize_bench.cc. A family without such a file is not timed.
 #pragma once
+
+#include <fmt/format.h>
 
 #include <cstdint>
 #include <memory>
@@ -80,6 +82,22 @@ Result<BenchResult> bench(const BenchContext& context, const QuantizeProblem& pr
 std::string bench_label(const QuantizeProblem& problem, std::int64_t rows);
 Result<std::optional<HostOverhead>> host_overhead(const BenchContext& context,
                                                   const QuantizeProblem& problem);
+
+// ---- a family without a benchmark
+
+template <typename P>
+Result<BenchResult> bench(const BenchContext&, const P& problem, std::int64_t /*tokens*/) {
+  return fail(ErrorCode::kUnsupported, fmt::format("'{}' is of family {}, which has no benchmark",
+                                                   to_text(problem), Family<P>::kName));
+}
+template <typename P>
+std::string bench_label(const P& problem, std::int64_t tokens) {
+  return to_text(with_tokens(problem, tokens));
+}
+template <typename P>
+Result<std::optional<HostOverhead>> host_overhead(const BenchContext&, const P&) {
+  return std::nullopt;
+}
 
 // ---- steps that the families share
 

@@ -22,7 +22,8 @@ inline std::string blank_comments(std::string_view text) {
       while (i < text.size() && text[i] != '\n') ++i;
     } else if (two == "/*") {
       const std::size_t end = text.find("*/", i + 2);
-      const std::string_view comment = text.substr(i, end == text.npos ? text.npos : end + 2 - i);
+      const std::size_t length = end == std::string_view::npos ? end : end + 2 - i;
+      const std::string_view comment = text.substr(i, length);
       kept += ' ';  // a comment separates two words
       for (const char c : comment) {
         if (c != '\n') continue;

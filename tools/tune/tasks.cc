@@ -10,8 +10,6 @@
 #include "generator/gemm/passes.h"
 #include "runtime/engine/argument_checks.h"
 #include "runtime/families/families.h"
-#include "runtime/families/gemm/operands.h"
-#include "runtime/families/quantize/operands.h"
 #include "tools/models/problem_file.h"
 #include "tools/models/workload.h"
 
@@ -22,7 +20,7 @@ using TuningTasks = Result<std::vector<tuner::TuningTask>>;
 
 Status check_searchable(const Problem& problem) {
   if (Status ok = check_supported(problem); !ok) return ok;
-  return visit_family(problem, [](const auto& one) { return check_operands(one); });
+  return check_operands(problem);
 }
 
 }  // namespace

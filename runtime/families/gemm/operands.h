@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "generator/gemm/problem.h"
+#include "runtime/families/family.h"
 #include "runtime/families/gemm/arguments.h"
 #include "runtime/families/gemm/check.h"
 #include "runtime/measure/gpu_session.h"
@@ -36,5 +37,7 @@ Result<std::vector<GemmSlot>> make_slots(const GpuSession& gpu, const GemmProble
 // Poisons the slot's D, calls `run` and compares D with FP64 on the slot's operands.
 Result<GemmCheck> run_and_check(const GpuSession& gpu, const GemmProblem& problem, GemmSlot& slot,
                                 const std::function<Status()>& run);
+
+static_assert(FamilyWithOperands<GemmProblem>);
 
 }  // namespace octile

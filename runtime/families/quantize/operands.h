@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "generator/quantize/problem.h"
+#include "runtime/families/family.h"
 #include "runtime/families/quantize/arguments.h"
 #include "runtime/measure/gpu_session.h"
 #include "runtime/measure/random_operands.h"
@@ -84,5 +85,7 @@ std::int64_t bytes_touched(const QuantizeProblem& problem, std::int64_t rows);
 // Returns the bytes of the scales that a call writes and of those that x has, padding included. Of
 // masked groups only the rows that exist count.
 Result<std::int64_t> scale_bytes(const QuantizeProblem& problem, std::int64_t rows);
+
+static_assert(FamilyWithOperands<QuantizeProblem>);
 
 }  // namespace octile
