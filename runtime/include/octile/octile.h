@@ -375,7 +375,7 @@ typedef struct octile_gemm_args {
   int64_t a_scale_ld;  /* 0: packed, roundup(m,4); else >= that and a multiple of 4 */
   const void* b;       /* [n][ldb], 16-byte aligned */
   int64_t ldb;         /* >= k, multiple of 16; 0: roundup(k,16) */
-  const void* b_scale; /* layout of the plan's B granularity; 4-byte aligned */
+  const void* b_scale; /* layout of the plan's B granularity; 1x128: 16-byte, else 4-byte aligned */
   int64_t b_scale_ld;  /* 0: roundup(ceil(k/128),4); else >= ceil(k/128) */
   void* d;             /* [m][ldd], 16-byte aligned */
   int64_t ldd;         /* >= n, row stride a multiple of 16 bytes; 0: n */
