@@ -29,9 +29,10 @@ struct GemmProblem {
   DType d = DType::kBF16;
   bool accumulate = false;
   int promote = 128;  // K elements summed by the tensor core before fp32 promotion
-  std::optional<DType> bias = std::nullopt;  // type of a vector [n] that is added to every row of the sum
-  bool sentry = false;        // a call says whether an element of D is NaN or infinite
-  bool invariant = false;     // a row's bits do not depend on the token count
+  std::optional<DType> bias =
+      std::nullopt;        // type of a vector [n] that is added to every row of the sum
+  bool sentry = false;     // a call says whether an element of D is NaN or infinite
+  bool invariant = false;  // a row's bits do not depend on the token count
   friend bool operator==(const GemmProblem&, const GemmProblem&) = default;
 };
 

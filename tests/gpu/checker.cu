@@ -197,9 +197,9 @@ __device__ void judge(double r, double s, const Output& out, i64 row, i64 col, d
 constexpr int kTile = 64;
 constexpr int kStep = 16;
 
-// D[m,n] against the FP64 product of the dequantised operands. A: 1x128 scales [ceil(k/128)][sa_ld];
-// B: 128x128 scales [ceil(n/128)][sb_ld] or, with b_rows, 1x128 scales [ceil(k/128)][sb_ld]. 256
-// threads, a 64x64 tile, 4x4 elements a thread.
+// D[m,n] against the FP64 product of the dequantised operands. A: 1x128 scales
+// [ceil(k/128)][sa_ld]; B: 128x128 scales [ceil(n/128)][sb_ld] or, with b_rows, 1x128 scales
+// [ceil(k/128)][sb_ld]. 256 threads, a 64x64 tile, 4x4 elements a thread.
 extern "C" __global__ void __launch_bounds__(256)
     check_product(const u8* a, i64 lda, const float* sa, i64 sa_ld, const u8* b, i64 ldb,
                   const float* sb, i64 sb_ld, int b_rows, Output out, int m, int n, int k,
@@ -263,8 +263,7 @@ extern "C" __global__ void __launch_bounds__(256)
     for (int j = 0; j < 4; ++j) {
       const i64 row = row0 + ty + 16 * i;
       const i64 col = col0 + tx + 16 * j;
-      if (row < m && col < n)
-        judge(r[i][j], s[i][j], out, row, col, c, row * n + col, verdict);
+      if (row < m && col < n) judge(r[i][j], s[i][j], out, row, col, c, row * n + col, verdict);
     }
   }
 }

@@ -22,18 +22,6 @@ constexpr std::array kPassNames{"fprop", "dgrad", "wgrad"};
 constexpr std::array kTensorNames{"quantise X", "quantise W", "quantise dY"};
 constexpr int kStepsInARow = 8;  // of the call-by-call timing
 
-Status check_shape(const LinearShape& s) {
-  for (const auto& [name, value] :
-       {std::pair("M", s.m), std::pair("N", s.n), std::pair("K", s.k)}) {
-    if (value > 0 && value % 16 == 0) continue;
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("{} is {}; allowed are positive multiples of 16: each dimension is the "
-                            "sum's in one of the GEMMs",
-                            name, value));
-  }
-  return {};
-}
-
 // A tensor of the layer: bf16, and its two quantised copies.
 struct Quantised {
   std::int64_t rows = 0, cols = 0;
@@ -244,6 +232,26 @@ Json to_json(const std::vector<LinearPart>& parts) {
 
 }  // namespace
 
+Status check_linear_shape(const LinearShape& s) {
+  for (const auto& [name, value] :
+       {std::pair("M", s.m), std::pair("N", s.n), std::pair("K", s.k)}) {
+    if (value > 0 && value % 16 == 0) continue;
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} is {}; allowed are positive multiples of 16: each dimension is the "
+                            "sum's in one of the GEMMs",
+                            name, value));
+  }
+  return {};
+}
+
+Status check_linear_supported(const Recipe& recipe, const LinearShape& shape) {
+  for (const Pass pass : kPasses) {
+    const GemmProblem problem = gemm_problem(recipe, pass, shape.m, shape.n, shape.k);
+    if (Status ok = check_supported(Problem(problem)); !ok) return ok;
+  }
+  return {};
+}
+
 bool LinearReport::ok() const {
   return std::ranges::all_of(checks, [](const GemmCheck& check) { return check.ok; });
 }
@@ -267,12 +275,6 @@ Json to_json(const LinearReport& r) {
 
 Result<LinearReport> bench_linear(const BenchContext& context, const Recipe& recipe,
                                   const LinearShape& shape) {
-  if (Status ok = check_shape(shape); !ok) return tl::unexpected<Error>(ok.error());
-  for (const Pass pass : kPasses) {
-    const GemmProblem problem = gemm_problem(recipe, pass, shape.m, shape.n, shape.k);
-    if (Status ok = check_supported(Problem(problem)); !ok)
-      return tl::unexpected<Error>(ok.error());
-  }
   auto step = LinearStep::create(context, recipe, shape);
   if (!step) return tl::unexpected<Error>(step.error());
   LinearReport report;

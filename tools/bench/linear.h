@@ -8,6 +8,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,10 @@
 #include "runtime/families/gemm/check.h"
 #include "runtime/measure/timing.h"
 #include "tools/bench/measurement.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace octile::tools {
 
@@ -41,10 +47,17 @@ struct LinearReport {
 };
 Json to_json(const LinearReport& report);
 
+// Refuses dimensions that are not positive multiples of 16, and a recipe whose GEMMs do not exist.
+Status check_linear_shape(const LinearShape& shape);
+Status check_linear_supported(const Recipe& recipe, const LinearShape& shape);
+
 // Checks the three GEMMs of one step against FP64 on the quantised operands, then times the step
-// and its parts in one interleaved run. Errors: kUnsupported for a recipe whose GEMMs do not exist;
-// kInvalidArgument for a shape.
+// and its parts in one interleaved run. The shape and the recipe were checked. Errors: those of
+// preparing, running and measuring.
 Result<LinearReport> bench_linear(const BenchContext& context, const Recipe& recipe,
                                   const LinearShape& shape);
+
+// Adds `bench linear`. Returns what runs it, or nothing if the command line does not name it.
+std::function<std::optional<Status>()> add_bench_linear(CLI::App& bench);
 
 }  // namespace octile::tools

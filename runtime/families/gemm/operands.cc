@@ -105,8 +105,7 @@ Result<std::vector<GemmSlot>> make_slots(const GpuSession& gpu, const GemmProble
   const auto [m, n, k] = shape_of(problem, tokens);
   std::vector<GemmSlot> made;
   for (int i = 0; i < slots; ++i) {
-    auto a =
-        i == 0 ? random_operand(gpu, problem.a, m, k, 2 * seed) : copy_of(gpu, made.front().a);
+    auto a = i == 0 ? random_operand(gpu, problem.a, m, k, 2 * seed) : copy_of(gpu, made.front().a);
     if (!a) return tl::unexpected<Error>(a.error());
     auto b =
         i == 0 ? random_operand(gpu, problem.b, n, k, 2 * seed + 1) : copy_of(gpu, made.front().b);
