@@ -41,9 +41,20 @@ struct Policies {
 
 Policy walk_of(const GemmProblem&) { return {"gemm::walk::Dense", {"gemm/walk/dense.cuh"}}; }
 
+std::string_view format_name(const TensorType& type) {
+  return type.scale == ScaleFormat::kUe8m0x4 ? "Ue8m0x4" : "Fp32";
+}
+
 Policy scale_of(const GemmProblem& p) {
-  if (scales_rows_of_b(p)) return {"gemm::scale::RowB", {"gemm/scale/row_b.cuh"}, {kPairs}};
-  return {"gemm::scale::BlockB", {"gemm/scale/block_b.cuh"}};
+  constexpr std::string_view kFormats = "gemm/scale/format.cuh";
+  const std::string_view a = format_name(p.a);
+  if (!scales_rows_of_b(p)) {
+    return {fmt::format("gemm::scale::BlockB<gemm::scale::{}>", a),
+            {kFormats, "gemm/scale/block_b.cuh"}};
+  }
+  return {fmt::format("gemm::scale::RowB<gemm::scale::{}, gemm::scale::{}>", a, format_name(p.b)),
+          {kFormats, "gemm/scale/row_b.cuh"},
+          {kPairs}};
 }
 
 // Returns what an element of D becomes.

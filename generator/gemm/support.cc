@@ -17,19 +17,19 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     // WGMMA takes any pair of FP8 types (PTX ISA, wgmma.mma_async .e4m3 .e5m2), and power-of-two
     // scales are fp32 in memory, so a product need not know of them.
     {"gemm",
-     "a=e4m3|e5m2:1x128:f32|pow2 b=e4m3|e5m2:128x128:f32|pow2 d=bf16|fp16|fp32 promote=32|64|128",
+     "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 d=bf16|fp16|fp32 "
+     "promote=32|64|128",
      kYes,
      "with invariant=1 K is never split, so that a row has the same bits at every token count"},
     {"gemm",
-     "a=e4m3|e5m2:1x128:f32|pow2 b=e4m3|e5m2:1x128:f32|pow2 d=bf16|fp16|fp32 promote=32|64|128",
+     "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 d=bf16|fp16|fp32 "
+     "promote=32|64|128",
      kYes, "weight gradients: k=? sums all tokens"},
     {"gemm", "a=bf16|fp16|fp32", kNo, "A has to be quantised before an FP8 product"},
     {"gemm", "b=bf16|fp16|fp32", kNo, "B has to be quantised before an FP8 product"},
     {"gemm", "d=e4m3|e5m2", kNo, "not built yet: D quantised in the epilogue"},
     {"gemm", "a=*:*:bf16", kNo, "bf16 scales are for communication: widen A's to f32 first"},
     {"gemm", "b=*:*:bf16", kNo, "bf16 scales are for communication: widen B's to f32 first"},
-    {"gemm", "a=*:1x128:ue8m0x4", kNo, "not built yet: A's exponents packed into int32"},
-    {"gemm", "b=*:1x128:ue8m0x4", kNo, "not built yet: B's exponents packed into int32"},
     {"gemm", "a=*:128x128:f32|pow2 b=*:1x128:f32|pow2", kNo,
      "the 128x128 operand goes second: exchange the operands for D transposed"},
     {"gemm", "a=*:128x128:f32|pow2 b=*:128x128:f32|pow2", kNo,

@@ -40,12 +40,12 @@ __device__ __forceinline__ void issue(const ConsumerThread& self, int stage, int
   wgmma::Mma<2 * kSums>::issue(partial, a + k, b + k);
 }
 
-// Sums kUnroll consecutive K-blocks into acc with kInFlight WGMMA groups in flight, each with
-// partial sums of its own. Each promotion is followed by the issue of one more group, so the tensor
-// core works while the CUDA cores promote.
+// Sums kUnroll consecutive K-blocks from `block` on into acc with kInFlight WGMMA groups in flight,
+// each with partial sums of its own. Each promotion is followed by the issue of one more group, so
+// the tensor core works while the CUDA cores promote.
 template <typename Scale, int kSums>
 __device__ __forceinline__ void multiply_in_flight(const ConsumerThread& self, Ring& ring,
-                                                   float (&acc)[kStrips][kSums]) {
+                                                   int block, float (&acc)[kStrips][kSums]) {
   constexpr int kGroups = cfg::kUnroll * kBlockGroups;
   constexpr int kInFlight = cfg::kInFlight;
   static_assert(kInFlight <= kGroups, "WGMMA groups to have in flight");
@@ -61,9 +61,9 @@ __device__ __forceinline__ void multiply_in_flight(const ConsumerThread& self, R
       wgmma::pin(partial[i]);
       const int at = stage[done / kBlockGroups];
       const bool last = (done + 1) % kBlockGroups == 0;
-      const typename Scale::BlockScales block(self, at);
+      const typename Scale::BlockScales scales(self, at, block + done / kBlockGroups);
       if (last && !Scale::kPromotesFromStage) release_stage(self.smem, at, self.lane);
-      Scale::promote(acc[done / kParts % kStrips], partial[i], factors[i], block);
+      Scale::promote(acc[done / kParts % kStrips], partial[i], factors[i], scales);
       if (last && Scale::kPromotesFromStage) release_stage(self.smem, at, self.lane);
     }
     if (step < kGroups) {
@@ -75,19 +75,21 @@ __device__ __forceinline__ void multiply_in_flight(const ConsumerThread& self, R
         ring.advance();
       }
       // The scales are read before the stage can be handed back.
-      const typename Scale::StageScales read(self, at, group / kParts);
+      const typename Scale::StageScales read(self, at, group / kParts, block + step / kBlockGroups);
       issue(self, at, group, partial[i]);
       factors[i] = read.factors();
     }
   }
 }
 
-// Sums K-blocks, at least one, into acc, one WGMMA group at a time: while this warpgroup promotes,
-// others keep the tensor core busy. The next stage's barrier is tested before the last promotion of
-// a stage, so that the answer is there once the next group could start.
+// Sums the `k_blocks` K-blocks before `end`, at least one, into acc, one WGMMA group at a time:
+// while this warpgroup promotes, others keep the tensor core busy. The next stage's barrier is
+// tested before the last promotion of a stage, so that the answer is there once the next group
+// could start.
 template <typename Scale, int kSums>
 __device__ __forceinline__ void multiply_serially(const ConsumerThread& self, Ring& ring,
-                                                  int k_blocks, float (&acc)[kStrips][kSums]) {
+                                                  int k_blocks, int end,
+                                                  float (&acc)[kStrips][kSums]) {
   float partial[kSums];
   u32 ready = 0;
 #pragma unroll(cfg::kInFlight > 1 ? 1 : cfg::kUnroll)
@@ -95,10 +97,11 @@ __device__ __forceinline__ void multiply_serially(const ConsumerThread& self, Ri
     const int stage = ring.stage;
     mbarrier::wait_unless(ready, self.smem.full(stage), ring.phase);
     ring.advance();
-    const typename Scale::BlockScales block(self, stage);
+    const int block = end - k_blocks;
+    const typename Scale::BlockScales scales(self, stage, block);
 #pragma unroll
     for (int group = 0; group < kBlockGroups; ++group) {
-      const typename Scale::StageScales read(self, stage, group / kParts);
+      const typename Scale::StageScales read(self, stage, group / kParts, block);
       issue(self, stage, group, partial);
       const typename Scale::Factors factors = read.factors();
       wgmma::wait<0>();
@@ -106,7 +109,7 @@ __device__ __forceinline__ void multiply_serially(const ConsumerThread& self, Ri
       const bool last = group == kBlockGroups - 1;
       if (last && !Scale::kPromotesFromStage) release_stage(self.smem, stage, self.lane);
       if (last) ready = mbarrier::test(self.smem.full(ring.stage), ring.phase);
-      Scale::promote(acc[group / kParts], partial, factors, block);
+      Scale::promote(acc[group / kParts], partial, factors, scales);
       if (last && Scale::kPromotesFromStage) release_stage(self.smem, stage, self.lane);
     }
   } while (--k_blocks > 0);

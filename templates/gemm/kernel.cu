@@ -101,7 +101,7 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& 
         float acc[kStrips][kTailAccumulators] = {};
         const int k_blocks = range.last - range.first;
         if (!Output::kTakesEmptySums || k_blocks > 0) {
-          multiply_serially<Scale>(self, ring, k_blocks, acc);
+          multiply_serially<Scale>(self, ring, k_blocks, range.last, acc);
         }
         Scale::finish(from, self, tile, acc);
         Output::store(to, self, tile, limits, acc);
@@ -113,12 +113,12 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& 
     if constexpr (cfg::kInFlight > 1) {
 #pragma unroll 1
       for (; k_blocks >= cfg::kUnroll; k_blocks -= cfg::kUnroll) {
-        multiply_in_flight<Scale>(self, ring, acc);
+        multiply_in_flight<Scale>(self, ring, range.last - k_blocks, acc);
       }
     }
     // False if the loop above may leave none, a rank of a split K may have none, or K may be empty.
     constexpr bool kSome = cfg::kInFlight == 1 && cfg::kSplits == 1 && !Output::kTakesEmptySums;
-    if (kSome || k_blocks > 0) multiply_serially<Scale>(self, ring, k_blocks, acc);
+    if (kSome || k_blocks > 0) multiply_serially<Scale>(self, ring, k_blocks, range.last, acc);
     Scale::finish(from, self, tile, acc);
     if constexpr (cfg::kSplits > 1) {
       Split::exchange(self, rank, first_tile, phase, acc);

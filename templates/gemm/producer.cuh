@@ -123,6 +123,12 @@ __device__ __forceinline__ void load_a(const StageCursor& at, const Source& from
   }
 }
 
+// Whether the K-block at k is the last whose scales lie in one run of words.
+template <typename Format>
+__device__ __forceinline__ bool ends_word(int k) {
+  return k / 128 % Format::kBlocksOfWord == Format::kBlocksOfWord - 1;
+}
+
 // One thread: the ring's copies. Weights do not depend on the preceding kernel of the stream, which
 // may still run. So a first pass loads those of the first `early_stages` stages of the first tile.
 // Everything else waits for that kernel. Without kPdlEarly there is no such pass.
@@ -145,10 +151,11 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
       wait_for_previous_kernel();  // returns at once for every later tile
       if constexpr (cfg::kPdlEarly) mbarrier::arrive(smem.pdl_ready());
     }
-    const float* scales = scale_a + range.first * from.scale_a_ld;
+    const float* scales = scale_a + range.first / Scale::FormatA::kBlocksOfWord * from.scale_a_ld;
     const float* scales_b = nullptr;
     if constexpr (Scale::kCopiedPerRowOfB > 0) {
-      scales_b = from.scale_b + source.tile.n0 + range.first * from.scale_b_ld;
+      scales_b = from.scale_b + source.tile.n0 +
+                 range.first / Scale::FormatB::kBlocksOfWord * from.scale_b_ld;
     }
     const int pass_end = weights_only ? min(end, begin + early_stages * 128) : end;
 #pragma unroll 1
@@ -160,9 +167,11 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
       }
       if (!weights_only) {
         load_a<Scale>(at, from, source, scales, rank, k);
-        scales += from.scale_a_ld;
+        if (ends_word<typename Scale::FormatA>(k)) scales += from.scale_a_ld;
       }
-      if constexpr (Scale::kCopiedPerRowOfB > 0) scales_b += from.scale_b_ld;
+      if constexpr (Scale::kCopiedPerRowOfB > 0) {
+        if (ends_word<typename Scale::FormatB>(k)) scales_b += from.scale_b_ld;
+      }
       at.advance(smem);
     }
     if (weights_only) {

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -69,6 +70,20 @@ const Driver& emulated_driver() {
 
 // ---- operands -----------------------------------------------------------------------------------
 
+// Returns the bits of an fp32 scale between 0.5 and 1.5.
+std::uint32_t random_scale(Schedule& random) {
+  return std::bit_cast<std::uint32_t>(0.5F +
+                                      static_cast<float>(random.next() % 0x1000000) / 0x1000000);
+}
+// Returns four exponents from -8 to 7.
+std::uint32_t random_exponents(Schedule& random) {
+  std::uint32_t word = 0;
+  for (int i = 0; i < 4; ++i) {
+    word = word << 8 | static_cast<std::uint32_t>(119 + random.next() % 16);
+  }
+  return word;
+}
+
 EmulatedOperand operand(const TensorType& type, std::int64_t rows, std::int64_t k,
                         Schedule& random) {
   const std::int64_t ld = round_up(k, 16) + 16;
@@ -82,11 +97,11 @@ EmulatedOperand operand(const TensorType& type, std::int64_t rows, std::int64_t 
     }
   }
   // Those of the padding stay NaN.
-  auto* scales = reinterpret_cast<float*>(o.scales.data());
-  for (std::int64_t row = 0; row < layout.scale_rows; ++row) {
+  const bool packed = type.scale == ScaleFormat::kUe8m0x4;
+  auto* scales = reinterpret_cast<std::uint32_t*>(o.scales.data());
+  for (std::int64_t row = 0; row < layout.scales.outer; ++row) {
     for (std::int64_t i = 0; i < layout.scale_cols; ++i) {
-      scales[row * layout.scales.ld + i] =
-          0.5F + static_cast<float>(random.next() % 0x1000000) / 0x1000000;
+      scales[row * layout.scales.ld + i] = packed ? random_exponents(random) : random_scale(random);
     }
   }
   return o;
@@ -139,10 +154,14 @@ void add_outputs(const GemmProblem& problem, const GemmCall& call, Schedule& ran
 }
 
 // Makes one row of D infinite where the last K-block's sum is not zero.
-void poison_a_row(const GemmCall& call, Operands& o) {
-  const std::int64_t row = call.m - 1;
-  auto* scales = reinterpret_cast<float*>(o.a.scales.data());
-  scales[(ceil_div(call.k, 128) - 1) * o.a.scale_shape.ld + row] = 0x1p127F;
+void poison_a_row(const GemmProblem& problem, const GemmCall& call, Operands& o) {
+  const std::int64_t row = call.m - 1, block = ceil_div(call.k, 128) - 1;
+  const std::int64_t ld = o.a.scale_shape.ld;
+  if (problem.a.scale == ScaleFormat::kUe8m0x4) {
+    o.a.scales.data()[(block / 4 * ld + row) * 4 + block % 4] = std::byte{254};
+  } else {
+    reinterpret_cast<float*>(o.a.scales.data())[block * ld + row] = 0x1p127F;
+  }
 }
 
 template <typename T>
@@ -175,7 +194,7 @@ Operands make_operands(const GemmProblem& problem, const GemmCall& call) {
   o.a = operand(problem.a, call.m, call.k, random);
   o.b = operand(problem.b, call.n, call.k, random);
   add_outputs(problem, call, random, o);
-  if (call.poisoned) poison_a_row(call, o);
+  if (call.poisoned) poison_a_row(problem, call, o);
   return o;
 }
 

@@ -84,6 +84,17 @@ const std::vector<Configs>& lists() {
       {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=fp32 acc=1 promote=128 bias=bf16 "
        "sentry=1",
        {"tile=64x64x128 stages=4 wg=1 store=direct splits=2 pdl=early"}},
+      // packed exponents
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128:ue8m0x4 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+       {"tile=128x96x128 stages=4 wg=2 unroll=2 inflight=2 cluster=1x2",
+        "tile=64x64x128 stages=3 wg=1 store=direct splits=3",
+        "tile=192x128x128 stages=4 wg=3 tail_n=64"}},
+      {"gemm m=7168 n=7168 k=? a=e4m3:1x128:ue8m0x4 b=e4m3:1x128:ue8m0x4 d=fp32 acc=1 promote=128",
+       {"tile=192x128x128 stages=3 wg=3 store=direct",
+        "tile=256x96x128 stages=3 wg=2 store=direct scales=held",
+        "tile=64x64x128 stages=3 wg=1 store=direct splits=2"}},
+      {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e5m2:1x128:ue8m0x4 d=fp32 acc=0 promote=64 sentry=1",
+       {"tile=128x96x128 stages=3 wg=2 store=direct cluster=2x1 promote=64"}},
       // weight gradients
       {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128",
        {"tile=192x128x128 stages=3 wg=3 store=direct",

@@ -50,7 +50,8 @@ std::vector<Pair> pairs_of_variant(const GemmVariant& v) {
   return pairs_of_values(std::array{
       static_cast<int>(p.b.granularity), 2 * static_cast<int>(p.d) + (p.accumulate ? 1 : 0),
       p.bias ? static_cast<int>(*p.bias) : 0, p.sentry ? 1 : 0, p.promote,
-      2 * static_cast<int>(p.a.dtype) + static_cast<int>(p.b.dtype), c.block_m,
+      2 * static_cast<int>(p.a.dtype) + static_cast<int>(p.b.dtype),
+      8 * static_cast<int>(p.a.scale) + static_cast<int>(p.b.scale), c.block_m,
       c.consumer_warpgroups, 2 * c.cluster_m + c.cluster_n, c.splits > 1 ? 2 : 1,
       static_cast<int>(c.store), 4 * c.unroll + c.in_flight, c.hold_scales ? 1 : 0});
 }
@@ -70,6 +71,9 @@ std::vector<GemmProblem> with_options(const GemmProblem& problem) {
         all.back().sentry = sentry;
         all.back().a.dtype = a;
         all.back().b.dtype = b;
+        // Some with the exponents of four K-blocks in a word.
+        if (sentry || bias) all.back().a.scale = ScaleFormat::kUe8m0x4;
+        if (sentry && scales_rows_of_b(problem)) all.back().b.scale = ScaleFormat::kUe8m0x4;
       }
     }
   }

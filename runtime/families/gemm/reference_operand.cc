@@ -17,10 +17,11 @@ Result<GemmOperand> GemmOperand::open(const char* name, const TensorType& type, 
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("ld{} is {}; 0 or at least k = {} is allowed", name, ld, k));
   }
-  if (type.scale != ScaleFormat::kF32 && type.scale != ScaleFormat::kF32Pow2) {
+  const bool packed = type.scale == ScaleFormat::kUe8m0x4;
+  if (type.scale != ScaleFormat::kF32 && type.scale != ScaleFormat::kF32Pow2 && !packed) {
     return fail(ErrorCode::kUnsupported,
-                fmt::format("{} is {}; the host's products read fp32 scales (f32, pow2)", name,
-                            to_text(type)));
+                fmt::format("{} is {}; the host's products read scales in f32, pow2 and ue8m0x4",
+                            name, to_text(type)));
   }
   const auto index = scale_index(type, rows, k, scale_ld);
   if (!index) return tl::unexpected(index.error());
@@ -31,7 +32,8 @@ Result<GemmOperand> GemmOperand::open(const char* name, const TensorType& type, 
   GemmOperand operand;
   operand.codes_ = static_cast<const std::uint8_t*>(codes);
   operand.ld_ = ld == 0 ? k : ld;
-  operand.scales_ = static_cast<const float*>(scales);
+  operand.scales_ = scales;
+  operand.packed_ = packed;
   operand.index_ = *index;
   for (std::size_t code = 0; code < operand.value_of_.size(); ++code) {
     operand.value_of_[code] = from_fp8(static_cast<std::uint8_t>(code), type.dtype);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 
 #include "generator/core/error.h"
@@ -41,14 +42,20 @@ class GemmOperand {
   template <typename T>
   void load_scales(std::int64_t row0, std::int64_t rows, std::int64_t k0, T* out) const {
     for (std::int64_t i = 0; i < rows; ++i) {
-      out[i] = static_cast<T>(scales_[index_(row0 + i, k0)]);
+      out[i] = static_cast<T>(scale_at(index_(row0 + i, k0)));
     }
   }
 
  private:
+  float scale_at(std::int64_t index) const {
+    if (!packed_) return static_cast<const float*>(scales_)[index];
+    return std::ldexp(1.0F, static_cast<const std::uint8_t*>(scales_)[index] - 127);
+  }
+
   const std::uint8_t* codes_ = nullptr;
   std::int64_t ld_ = 0;
-  const float* scales_ = nullptr;
+  const void* scales_ = nullptr;  // fp32, or bytes with the exponents of powers of two
+  bool packed_ = false;
   ScaleIndex index_;
   std::array<float, 256> value_of_{};
 };

@@ -5,6 +5,7 @@
 // Contract of a scale policy:
 //   kScaleAStageBytes, kScaleBStageBytes  bytes of scales of A and B that a stage must hold
 //   kCopiedPerRowOfA, kCopiedPerRowOfB  bytes of them that the copy thread brings
+//   FormatA, FormatB   how the copied scales lie in memory (format.cuh)
 //   kHasScaleWarp      whether a producer warp writes scales, with one more arrival at `full`
 // The copy thread, one thread, calls these. They may only issue copies that complete on `full`:
 //   load_a(scales, stage, first, rows, full)  rows [first, first + rows) of a K-block of A, whose
@@ -14,7 +15,7 @@
 //   LaneScales         scales of 32 K-blocks, each lane those of one: load, store
 // A consumer warpgroup, all threads, calls these between a stage's `full` and `empty`. They touch
 // no barrier:
-//   BlockScales        scales of a stage that serve all strips
+//   BlockScales        scales of a stage that serve all strips; `block` counts the K-blocks of K
 //   StageScales        reads the scales of a strip's WGMMA group from a stage
 //   Factors            what promote multiplies by, in registers until the group is promoted
 //   kPromotesFromStage whether promote reads the stage, which is then handed back after it
@@ -23,11 +24,15 @@
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/producer.cuh"
+#include "gemm/scale/format.cuh"
 #endif
 
 namespace gemm::scale {
 
+template <typename Format>
 struct BlockB {
+  using FormatA = Format;
+  using FormatB = Fp32;
   enum : int {
     // Columns sure to lie in one scale block of 128, whatever the tile's first column; and how many
     // blocks a tile can touch.
@@ -85,7 +90,7 @@ struct BlockB {
   };
 
   struct BlockScales {
-    __device__ __forceinline__ BlockScales(const ConsumerThread&, int) {}
+    __device__ __forceinline__ BlockScales(const ConsumerThread&, int, int) {}
   };
 
   // The scales of a thread's two rows, each times those of B.
@@ -98,7 +103,8 @@ struct BlockB {
     float upper, lower;
     float b[kScalesB];
 
-    __device__ __forceinline__ StageScales(const ConsumerThread& self, int stage, int strip) {
+    __device__ __forceinline__ StageScales(const ConsumerThread& self, int stage, int strip,
+                                           int block) {
       const u32 address = self.smem.scales_b(stage);
       if constexpr (kScalesB == 1) {
         b[0] = load_shared_f32(address);
@@ -111,8 +117,8 @@ struct BlockB {
         }
       }
       const u32 a = self.smem.scales_a(stage) + (self.scale_row + strip * 64) * 4;
-      upper = load_shared_f32(a);
-      lower = load_shared_f32(a + 8 * 4);
+      upper = Format::decode(load_shared_f32(a), block);
+      lower = Format::decode(load_shared_f32(a + 8 * 4), block);
     }
     __device__ __forceinline__ Factors factors() const {
       Factors result;

@@ -9,11 +9,15 @@
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/producer.cuh"
+#include "gemm/scale/format.cuh"
 #endif
 
 namespace gemm::scale {
 
+template <typename OfA, typename OfB>
 struct RowB {
+  using FormatA = OfA;
+  using FormatB = OfB;
   enum : int {
     kScaleAStageBytes = cfg::kBlockM * 4,
     kScaleBStageBytes = cfg::kBlockN * 4,
@@ -49,16 +53,25 @@ struct RowB {
   // B's scales of a stage.
   struct BlockScales {
     u32 address;  // of this thread's first two columns
+    int block;
     Floats2 held[kHeld > 0 ? kHeld : 1];
 
-    __device__ __forceinline__ BlockScales(const ConsumerThread& self, int stage)
-        : address(self.smem.scales_b(stage) + self.lane % 4 * 8) {
+    __device__ __forceinline__ BlockScales(const ConsumerThread& self, int stage, int k_block)
+        : address(self.smem.scales_b(stage) + self.lane % 4 * 8), block(k_block) {
 #pragma unroll
-      for (int j = 0; j < kHeld; ++j) held[j] = load_shared_8(address + j * 32);
+      for (int j = 0; j < kHeld; ++j) held[j] = load(j);
     }
     // Returns those of columns 8 * j + 2 * (lane % 4) and the next.
     __device__ __forceinline__ Floats2 columns(int j) const {
-      return j < kHeld ? held[j] : load_shared_8(address + j * 32);
+      return j < kHeld ? held[j] : load(j);
+    }
+
+   private:
+    __device__ __forceinline__ Floats2 load(int j) const {
+      Floats2 pair = load_shared_8(address + j * 32);
+      pair.value[0] = OfB::decode(pair.value[0], block);
+      pair.value[1] = OfB::decode(pair.value[1], block);
+      return pair;
     }
   };
 
@@ -70,10 +83,11 @@ struct RowB {
   struct StageScales {
     Factors rows;
 
-    __device__ __forceinline__ StageScales(const ConsumerThread& self, int stage, int strip) {
+    __device__ __forceinline__ StageScales(const ConsumerThread& self, int stage, int strip,
+                                           int block) {
       const u32 a = self.smem.scales_a(stage) + (self.scale_row + strip * 64) * 4;
-      rows.upper = load_shared_f32(a);
-      rows.lower = load_shared_f32(a + 8 * 4);
+      rows.upper = OfA::decode(load_shared_f32(a), block);
+      rows.lower = OfA::decode(load_shared_f32(a + 8 * 4), block);
     }
     __device__ __forceinline__ Factors factors() const { return rows; }
   };
