@@ -59,7 +59,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"emit"}, kBadUsage, "exactly one is allowed"},
         BadInput{{"emit", "--gemm", "1x8x16", "--quantize", "1x8"}, kBadUsage, "exactly one"},
         BadInput{{"emit", "--gemm", "128x7168"}, kBadUsage, "'128x7168'"},
-        BadInput{{"emit", "--gemm", "128x7168x2047"}, kBadUsage, "k is 2047"},
+        BadInput{{"emit", "--gemm", "128x7164x2048"}, kBadUsage, "n is 7164"},
         BadInput{{"emit", "--gemm", "128x7168x2048", "--recipe", "best"}, kBadUsage, "'best'"},
         BadInput{{"emit", "--gemm", "128x7168x2048", "--recipe", "tensorwise"},
                  kFailed,
