@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-readonly components=(generator templates cache runtime tools tests)
+readonly components=(generator templates cache runtime tools tests docs/examples)
 mapfile -t sources < <(find "${components[@]}" -type f \
   \( -name '*.cc' -o -name '*.h' -o -name '*.c' -o -name '*.cu' -o -name '*.cuh' \) | sort)
 

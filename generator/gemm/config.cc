@@ -15,8 +15,8 @@ constexpr int kBarrierBytes = 8;
 
 // 65,536 registers an SM, handed out per warpgroup by setmaxnreg. One producer warpgroup of 40 (or
 // 32) leaves each of one, two or three consumers the counts below; a single consumer stays at 248
-// because a thread can name no more than 255. Two CTAs an SM have half of it each: one consumer. Two
-// consumers that hold B's scales take 240 each and leave the producer 24.
+// because a thread can name no more than 255. Two CTAs an SM have half of it each: one consumer.
+// Two consumers that hold B's scales take 240 each and leave the producer 24.
 void split_registers(const GemmConfig& c, GemmResources& r) {
   r.producer_registers = c.hold_scales ? 40 : c.consumer_warpgroups == 3 ? 32 : 40;
   r.consumer_registers = c.ctas_per_sm == 2           ? 216
@@ -177,8 +177,7 @@ std::string to_text(const GemmConfig& c) {
       c.block_m, c.block_n, c.block_k, c.stages, c.consumer_warpgroups, c.cluster_m, c.cluster_n,
       c.unroll, c.in_flight, to_text(c.raster), c.ctas_per_sm, store_name(c.store),
       pdl_name(c.pdl_early), c.promote, c.splits,
-      c.tail_n > 0 ? fmt::format(" tail_n={}", c.tail_n) : "",
-      c.hold_scales ? " scales=held" : "");
+      c.tail_n > 0 ? fmt::format(" tail_n={}", c.tail_n) : "", c.hold_scales ? " scales=held" : "");
 }
 
 Result<GemmConfig> parse_gemm_config(std::string_view text) {
@@ -196,9 +195,9 @@ std::string kernel_name(const GemmProblem& p, const GemmConfig& c) {
   return fmt::format(
       "octile_gemm_{}_{}_{}_{}_{}{}_t{}x{}x{}_s{}_wg{}_c{}x{}_u{}f{}_ras{}_o{}_{}_{}_p{}_k{}{}{}",
       name_of(p.a.dtype), name_of(p.a.granularity), name_of(p.b.dtype), name_of(p.b.granularity),
-      name_of(p.d), output_options(p), c.block_m, c.block_n, c.block_k, c.stages, c.consumer_warpgroups, c.cluster_m,
-      c.cluster_n, c.unroll, c.in_flight, to_text(c.raster), c.ctas_per_sm, store_name(c.store),
-      pdl_name(c.pdl_early), c.promote, c.splits,
+      name_of(p.d), output_options(p), c.block_m, c.block_n, c.block_k, c.stages,
+      c.consumer_warpgroups, c.cluster_m, c.cluster_n, c.unroll, c.in_flight, to_text(c.raster),
+      c.ctas_per_sm, store_name(c.store), pdl_name(c.pdl_early), c.promote, c.splits,
       c.tail_n > 0 ? fmt::format("_n{}", c.tail_n) : "", c.hold_scales ? "_held" : "");
 }
 

@@ -154,10 +154,9 @@ double compute_us(const GemmConfig& c, const GemmProblem& p, const Shape& s, con
   const double cycles_per_us = d.clock_ghz * kClockDerate * 1e3;
   const double sharing = std::max(1.0, std::ceil(t.ctas_at_once / d.sm_count));
   const double tiles_in_turn = t.waves + (c.tail_n > 0 ? 1 : 0);
-  double us =
-      (t.waves * k_blocks_of(c, s) * block_cycles(c, p, sharing) +
-       tiles_in_turn * tile_cycles(c, p)) /
-      cycles_per_us;
+  double us = (t.waves * k_blocks_of(c, s) * block_cycles(c, p, sharing) +
+               tiles_in_turn * tile_cycles(c, p)) /
+              cycles_per_us;
   if (t.waves > kManyWaves && c.block_m >= 128 && c.block_n < 128) {
     us *= kTallNarrow.at(static_cast<std::size_t>(c.consumer_warpgroups - 1));
   }

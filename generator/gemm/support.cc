@@ -12,7 +12,8 @@ constexpr bool kNo = false;
 
 constexpr std::array kRows = std::to_array<SupportRow>({
     {"gemm", "bias=e4m3|e5m2|fp16", kNo, "a bias is bf16 or fp32"},
-    {"gemm", "d=fp16 acc=1", kNo, "sums over many calls leave the range of fp16: add in bf16 or fp32"},
+    {"gemm", "d=fp16 acc=1", kNo,
+     "sums over many calls leave the range of fp16: add in bf16 or fp32"},
     // WGMMA takes any pair of FP8 types (PTX ISA, wgmma.mma_async .e4m3 .e5m2), and power-of-two
     // scales are fp32 in memory, so a product need not know of them.
     {"gemm",

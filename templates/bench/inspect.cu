@@ -41,8 +41,8 @@ __device__ __forceinline__ u32 load(const void* buffer, i64 i) {
 __device__ __forceinline__ double value_of(u32 bits) {
   if constexpr (cfg::kMantissaBits == 10) {
     // Its exponent and mantissa as those of fp32, whose bias is 112 larger. Infinity becomes 65536.
-    const double magnitude =
-        static_cast<double>(__uint_as_float((bits & 0x7FFFu) << 13)) * 5192296858534827628530496329220096.0;
+    const double magnitude = static_cast<double>(__uint_as_float((bits & 0x7FFFu) << 13)) *
+                             5192296858534827628530496329220096.0;
     return (bits & 0x8000u) != 0 ? -magnitude : magnitude;
   } else {
     return static_cast<double>(__uint_as_float(cfg::kElementBytes == 2 ? bits << 16 : bits));

@@ -1,10 +1,10 @@
 // clang-format off
 // The Hopper FP8 GEMM: persistent, warp-specialised, with the scales applied inside the K loop.
 //
-//   D[m,n] = sum over K-blocks b of (sum over k in b of A[m,k] * B[n,k]) * sa[b,m] * sb[n/128,b]
+//   D[m,n] (+)= sum over K-blocks b of (sum over k in b of A[m,k] * B[n,k]) * sa[b,m] * sb + bias[n]
 //
 //   A  FP8 [m][lda]    sa  fp32 [ceil(k/128)][scale_a_ld], m contiguous (1x128)
-//   B  FP8 [n][ldb]    sb  fp32 [ceil(n/128)][scale_b_ld] (128x128)
+//   B  FP8 [n][ldb]    sb  fp32 [ceil(n/128)][scale_b_ld] (128x128), or as A's (1x128)
 // The tensor core sums kPromote elements of K from zero. The CUDA cores then add the partial sum in
 // fp32, in K order (promotion): acc = fma(partial, sa * sb, acc).
 //
@@ -20,7 +20,7 @@
 // Roles: warpgroups 0 .. C-1 are consumers, the last is the producer's.
 //   consumer c             WGMMA, promotion, D                                      consumer.cuh
 //   warp 4C, one thread    copies A, B and A's scales into the ring by TMA          producer.cuh
-//   warp 4C + 1            writes B's scales into the ring                          producer.cuh
+//   warp 4C + 1            writes 128x128 scales of B into the ring                 producer.cuh
 //   warp 4C + 2, a thread  prefetches weights into L2 until the ring may be fed     producer.cuh
 // Policies, which only kernel.cu knows together:
 //   Walk   the next tile  walk/       Scale  promotion  scale/       Output  D's stores  output/
@@ -30,7 +30,8 @@
 //   B ring     kStages x kBlockN x 128 bytes, 128-byte swizzle
 //   D          what the output stages for TMA; with kSplits > 1 the partial sums of every rank
 //   A scales   kStages x kBlockM x 4 bytes
-//   B scales   kStages x 16 bytes or more: one for each segment of columns within one scale block
+//   B scales   kStages x 16 bytes or more: one for each column, or for each segment of columns
+//              within one scale block
 //   barriers   full[kStages], empty[kStages], pdl_ready; gathered, taken (kSplits > 1); 8 bytes each
 //
 // Barriers    arrivals                                     completes when

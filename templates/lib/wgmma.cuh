@@ -58,8 +58,8 @@ struct Mma;
 
 // OCTILE_WGMMA_OUTPUT is the accumulators' constraint. With "=f" NVRTC need not track their old
 // values, which the first step ignores; that saves 2 % of a compile. With "+f" the groups of a
-// kernel that computes several strips in turn stay in one set of registers. Otherwise 256x128
-// spills.
+// K-block that take turns (several strips, or parts of K) stay in one set of registers. Otherwise
+// 256x128 spills.
 #define OCTILE_D2(i) OCTILE_WGMMA_OUTPUT(d[(i)]), OCTILE_WGMMA_OUTPUT(d[(i) + 1])
 #define OCTILE_D8(i) OCTILE_D2(i), OCTILE_D2((i) + 2), OCTILE_D2((i) + 4), OCTILE_D2((i) + 6)
 #define OCTILE_TEXT_16 "%0, %1, %2, %3, %4, %5, %6, %7"

@@ -59,7 +59,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"emit"}, kBadUsage, "exactly one is allowed"},
         BadInput{{"emit", "--gemm", "1x8x16", "--quantize", "1x8"}, kBadUsage, "exactly one"},
         BadInput{{"emit", "--gemm", "128x7168"}, kBadUsage, "'128x7168'"},
-        BadInput{{"emit", "--gemm", "128x7164x2048"}, kBadUsage, "n is 7164"},
+        BadInput{{"emit", "--gemm", "128x7167x2048"}, kBadUsage, "n is 7167"},
         BadInput{{"emit", "--gemm", "128x7168x2048", "--recipe", "best"}, kBadUsage, "'best'"},
         BadInput{{"emit", "--gemm", "128x7168x2048", "--recipe", "tensorwise"},
                  kFailed,
@@ -123,7 +123,15 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"bench", "--gemm", "64x8x16", "--device", "h200"}, kBadUsage, "a live GPU"},
         BadInput{{"bench", "--gemm", "64x8x16", "--baseline", "numpy"}, kBadUsage, "'numpy'"},
         BadInput{{"bench", "--gemm", "64x8x16", "--search", "0"}, kBadUsage, "--search is 0"},
-        BadInput{{"bench", "--gemm", "64x8x16", "--rounds", "1"}, kBadUsage, "--rounds is 1"}));
+        BadInput{{"bench", "--gemm", "64x8x16", "--rounds", "1"}, kBadUsage, "--rounds is 1"},
+        BadInput{{"bench", "linear"}, kBadUsage, "--gemm is required"},
+        BadInput{{"bench", "linear", "--gemm", "128x64"}, kBadUsage, "'128x64'"},
+        BadInput{{"bench", "linear", "--gemm", "64x64x24"}, kBadUsage, "K is 24"},
+        BadInput{{"bench", "linear", "--gemm", "64x64x64", "--recipe", "mxfp8"},
+                 kFailed,
+                 "not supported"},
+        BadInput{{"bench", "linear", "--gemm", "64x64x64", "--rounds", "2"}, kBadUsage, "is 2"},
+        BadInput{{"bench", "linear", "--gemm", "64x64x64"}, kFailed, "libcuda"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Tune, BadUsage,

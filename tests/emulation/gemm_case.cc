@@ -169,6 +169,51 @@ GemmArguments arguments(const GemmProblem& problem, const Operands& o, std::byte
   return args;
 }
 
+Operands make_operands(const GemmProblem& problem, const GemmCall& call) {
+  Schedule random(call.seed);
+  Operands o;
+  o.a = operand(problem.a, call.m, call.k, random);
+  o.b = operand(problem.b, call.n, call.k, random);
+  add_outputs(problem, call, random, o);
+  if (call.poisoned) poison_a_row(call, o);
+  return o;
+}
+
+// What a kernel may touch: no padding but that of the scales.
+void watch_operands(const Operands& o, const GemmCall& call, int d_bytes) {
+  const Watched d = watch(o.d, {call.m, call.n, o.ldd, d_bytes});
+  readable = {watch(o.a.codes, {call.m, call.k, o.a.data_shape.ld, 1}),
+              watch(o.a.scales, o.a.scale_shape),
+              watch(o.b.codes, {call.n, call.k, o.b.data_shape.ld, 1}),
+              watch(o.b.scales, o.b.scale_shape),
+              d,
+              watch(o.bias, {1, o.bias.size(), o.bias.size(), 1})};
+  writable = {d};
+}
+
+// Returns whether nothing was written next to a tensor.
+bool guards_are_intact(const Operands& o) {
+  for (const GuardedBytes* bytes :
+       {&o.d, &o.a.codes, &o.a.scales, &o.b.codes, &o.b.scales, &o.bias, &o.sentry}) {
+    if (bytes->size() > 0 && !bytes->guards_are_intact()) return false;
+  }
+  return true;
+}
+
+// Launches as a plan does, on a device that runs few clusters at once.
+Status launch_call(const EmittedGemmVariant& v, const GemmProblem& problem, Operands& o,
+                   const GemmCall& call) {
+  GemmArguments args = arguments(problem, o, o.d.data(), call);
+  if (Status s = check_arguments(problem, args); !s) return s;
+  DeviceSpec device = *find_device("h200");
+  const int blocks = call.clusters * cluster_size(v.config) / v.config.ctas_per_sm;
+  device.sm_count = blocks * 132 / 117 + 1;  // clusters do not reach all (resident_clusters)
+  LoadedKernel loaded;
+  loaded.kernel.in_primary = reinterpret_cast<CUfunction>(const_cast<EmittedGemm*>(&v.emitted));
+  const LaunchSite site{emulated_driver(), nullptr, true};
+  return launch(site, resolve(problem, v.config, device, loaded), args);
+}
+
 // ---- the expected D -----------------------------------------------------------------------------
 
 void store_rounded(std::byte* d, DType type, std::int64_t at, float value) {
@@ -317,16 +362,7 @@ std::string run_gemm(const EmittedGemmVariant& v, const GemmCall& call) {
   GemmProblem problem = v.problem;
   problem.n = call.n;
   (has_tokens_in_k(problem) ? problem.m : problem.k) = has_tokens_in_k(problem) ? call.m : call.k;
-  const int element = size_of(problem.d);
-  Schedule random(call.seed);
-  Operands o{operand(problem.a, call.m, call.k, random),
-             operand(problem.b, call.n, call.k, random),
-             {},
-             0,
-             {},
-             {}};
-  add_outputs(problem, call, random, o);
-  if (call.poisoned) poison_a_row(call, o);
+  Operands o = make_operands(problem, call);
   GuardedBytes expected = o.d;
   if (const Status s = expect(problem, v.config.splits, o, call, expected); !s) {
     return s.error().message;
@@ -334,43 +370,25 @@ std::string run_gemm(const EmittedGemmVariant& v, const GemmCall& call) {
   std::uint32_t expected_sentry = 0;
   if (problem.sentry) expected_sentry = std::exchange(*null_or<std::uint32_t>(o.sentry), 0U);
   if (call.poisoned && expected_sentry == 0) return "the poison does not reach D";
-  const ArrayShape d_shape{call.m, call.n, o.ldd, element};
-  readable = {watch(o.a.codes, {call.m, call.k, o.a.data_shape.ld, 1}),
-              watch(o.a.scales, o.a.scale_shape),
-              watch(o.b.codes, {call.n, call.k, o.b.data_shape.ld, 1}),
-              watch(o.b.scales, o.b.scale_shape),
-              watch(o.d, d_shape),
-              watch(o.bias, {1, o.bias.size(), o.bias.size(), 1})};
-  writable = {watch(o.d, d_shape)};
 
-  GemmArguments args = arguments(problem, o, o.d.data(), call);
-  if (const Status s = check_arguments(problem, args); !s) return s.error().message;
-  DeviceSpec device = *find_device("h200");
-  device.sm_count = call.clusters * cluster_size(v.config) * 132 / 117 + 1;
-  device.sm_count = std::max(device.sm_count / v.config.ctas_per_sm, 1);
+  watch_operands(o, call, size_of(problem.d));
   bool wrote_early = false;
   Launcher run{&v.config, call.seed, preceding_kernel_of(o, call.b_ready, wrote_early), {}};
   launcher = &run;
-  LoadedKernel loaded;
-  loaded.kernel.in_primary = reinterpret_cast<CUfunction>(const_cast<EmittedGemm*>(&v.emitted));
-  const LaunchSite site{emulated_driver(), nullptr, true};
-  const Status launched = launch(site, resolve(problem, v.config, device, loaded), args);
+  const Status launched = launch_call(v, problem, o, call);
   launcher = nullptr;
+  const std::int64_t stray = std::exchange(stray_accesses, 0);
+  const std::int64_t misaligned = std::exchange(misaligned_accesses, 0);
   if (!launched) return launched.error().message;
   if (!run.faults.empty()) return fmt::format("{}", fmt::join(run.faults, "\n"));
-  if (std::exchange(stray_accesses, 0) != 0) return "a thread reads or writes outside a tensor";
-  if (std::exchange(misaligned_accesses, 0) != 0) return "a thread's access is misaligned";
+  if (stray != 0) return "a thread reads or writes outside a tensor";
+  if (misaligned != 0) return "a thread's access is misaligned";
   if (wrote_early) return "D was written before the preceding kernel ended";
-  for (const GuardedBytes* bytes :
-       {&o.d, &o.a.codes, &o.a.scales, &o.b.codes, &o.b.scales, &o.bias, &o.sentry}) {
-    if (bytes->size() > 0 && !bytes->guards_are_intact()) {
-      return "memory next to a tensor was written";
-    }
-  }
+  if (!guards_are_intact(o)) return "memory next to a tensor was written";
   if (problem.sentry && *null_or<std::uint32_t>(o.sentry) != expected_sentry) {
     return fmt::format("the sentry is not {}", expected_sentry);
   }
-  return difference(o.d, expected, o.ldd, element, call);
+  return difference(o.d, expected, o.ldd, size_of(problem.d), call);
 }
 
 }  // namespace octile::emulation

@@ -109,6 +109,19 @@ extern "C" __global__ void fill_scales(float* scale, i64 count, u64 seed, int sp
   }
 }
 
+// p[count] of bf16 (`type` as in octile_dtype) or fp32, in [-4, 4).
+extern "C" __global__ void fill_bias(void* p, i64 count, u64 seed, int type) {
+  const i64 stride = static_cast<i64>(gridDim.x) * blockDim.x;
+  for (i64 i = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
+    const float value = 8.0f * uniform(seed * 0x30001ull + static_cast<u64>(i)) - 4.0f;
+    if (type == 3) {
+      static_cast<u16*>(p)[i] = static_cast<u16>(__float_as_uint(value) >> 16);
+    } else {
+      static_cast<float*>(p)[i] = value;
+    }
+  }
+}
+
 struct Verdict {
   u64 violations;  // elements outside the tolerance
   i64 first;       // linear index of one of them
@@ -116,22 +129,57 @@ struct Verdict {
   u32 worst_rel;   // bits of the largest |D - R| / S
 };
 
-__device__ double ulp_bf16(double r) {
-  const double magnitude = fabs(r);
-  if (magnitude < 1.1754943508222875e-38) return ldexp(1.0, -133);
-  return ldexp(1.0, ilogb(magnitude) - 7);
+// What a GEMM has beside its operands. The values of `d_type` and `bias_type` are those of
+// octile_dtype.
+struct Output {
+  const void* d;
+  i64 ldd;
+  int d_type;
+  int bias_type;  // 0: none
+  const void* bias;
+  double initial_d;  // every element of D before the call; 0 if it is overwritten
+};
+constexpr int kBf16 = 3, kFp16 = 4;
+
+__device__ double element(const void* p, int type, i64 at) {
+  if (type == kBf16) {
+    return __uint_as_float(static_cast<u32>(static_cast<const u16*>(p)[at]) << 16);
+  }
+  if (type == kFp16) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(static_cast<const u16*>(p)[at]));
+    return value;
+  }
+  return static_cast<const float*>(p)[at];
 }
 
-__device__ void judge(double r, double s, u16 d_bits, double c, i64 index, Verdict* verdict) {
-  const double d = static_cast<double>(__uint_as_float(static_cast<u32>(d_bits) << 16));
+__device__ double ulp_of(int type, double r) {
+  const int mantissa_bits = type == kBf16 ? 7 : type == kFp16 ? 10 : 23;
+  const int least = type == kFp16 ? -14 : -126;
+  const int exponent = r == 0 ? least : ilogb(r);
+  return ldexp(1.0, (exponent < least ? least : exponent) - mantissa_bits);
+}
+
+// An infinite D counts as the first value that rounds to it.
+__device__ double finite_of(int type, double d) {
+  if (!isinf(d)) return d;
+  const double largest = type == kFp16 ? 65504.0 : type == kBf16 ? 0x1.FEp127 : 0x1.FFFFFEp127;
+  return copysign(largest + 0.5 * ulp_of(type, largest), d);
+}
+
+__device__ void judge(double r, double s, const Output& out, i64 row, i64 col, double c, i64 index,
+                      Verdict* verdict) {
+  const double d = element(out.d, out.d_type, row * out.ldd + col);
+  if (out.bias_type != 0) r += element(out.bias, out.bias_type, col);
+  r += out.initial_d;
   bool ok;
   if (isnan(r)) {
     ok = isnan(d);
   } else if (isinf(r)) {
     ok = d == r;
   } else {
-    const double error = fabs(d - r);
-    const double beyond = error - 0.5 * ulp_bf16(r);
+    const double error = fabs(finite_of(out.d_type, d) - r);
+    const double beyond = error - 0.5 * ulp_of(out.d_type, r);
     // Below S's own resolution (a product of zeros) only an exact result is right.
     const double needed = beyond <= 0 ? 0.0 : s > 0 ? beyond / s * 8192.0 : 1e30;
     ok = needed <= c;
@@ -149,12 +197,12 @@ __device__ void judge(double r, double s, u16 d_bits, double c, i64 index, Verdi
 constexpr int kTile = 64;
 constexpr int kStep = 16;
 
-// D[m,n] bf16 against the FP64 product of the dequantised operands. A: 1x128 scales
-// [ceil(k/128)][sa_ld]; B: 128x128 scales [ceil(n/128)][sb_ld]. 256 threads, a 64x64 tile, 4x4
-// elements a thread.
+// D[m,n] against the FP64 product of the dequantised operands. A: 1x128 scales
+// [ceil(k/128)][sa_ld]; B: 128x128 scales [ceil(n/128)][sb_ld] or, with b_rows, 1x128 scales
+// [ceil(k/128)][sb_ld]. 256 threads, a 64x64 tile, 4x4 elements a thread.
 extern "C" __global__ void __launch_bounds__(256)
     check_product(const u8* a, i64 lda, const float* sa, i64 sa_ld, const u8* b, i64 ldb,
-                  const float* sb, i64 sb_ld, const u16* d, i64 ldd, int m, int n, int k,
+                  const float* sb, i64 sb_ld, int b_rows, Output out, int m, int n, int k,
                   int a_e5m2, int b_e5m2, double c, Verdict* verdict) {
   __shared__ double a_tile[kStep][kTile + 1];
   __shared__ double b_tile[kStep][kTile + 1];
@@ -183,7 +231,9 @@ extern "C" __global__ void __launch_bounds__(256)
                                              : 0.0;
       b_tile[step][line] =
           col < n && kk < k
-              ? table_b[b[col * ldb + kk]] * static_cast<double>(sb[col / 128 * sb_ld + kk / 128])
+              ? table_b[b[col * ldb + kk]] *
+                    static_cast<double>(b_rows != 0 ? sb[kk / 128 * sb_ld + col]
+                                                    : sb[col / 128 * sb_ld + kk / 128])
               : 0.0;
     }
     __syncthreads();
@@ -213,8 +263,7 @@ extern "C" __global__ void __launch_bounds__(256)
     for (int j = 0; j < 4; ++j) {
       const i64 row = row0 + ty + 16 * i;
       const i64 col = col0 + tx + 16 * j;
-      if (row < m && col < n)
-        judge(r[i][j], s[i][j], d[row * ldd + col], c, row * n + col, verdict);
+      if (row < m && col < n) judge(r[i][j], s[i][j], out, row, col, c, row * n + col, verdict);
     }
   }
 }

@@ -26,6 +26,15 @@ Worst& worst() {
   return seen;
 }
 
+struct DeviceOutput {  // mirrors Output of checker.cu
+  const void* d;
+  std::int64_t ldd;
+  int d_type;
+  int bias_type;
+  const void* bias;
+  double initial_d;
+};
+
 struct DeviceVerdict {  // mirrors Verdict of checker.cu
   std::uint64_t violations;
   std::int64_t first;
@@ -45,23 +54,26 @@ double worst_c_seen(int promote) {
 GemmCase::GemmCase(GpuSession& gpu, const GemmProblem& recipe, GemmShape shape, std::uint64_t seed,
                    Strides strides, CodeMode code_mode, int scale_spread)
     : gpu_(gpu), problem_(recipe), shape_(shape) {
-  problem_.m = kDynamic;
+  const bool in_k = has_tokens_in_k(recipe);
+  problem_.m = in_k ? shape.m : kDynamic;
   problem_.n = shape.n;
-  problem_.k = shape.k;
+  problem_.k = in_k ? kDynamic : shape.k;
   const std::int64_t k_blocks = ceil_div(shape.k, 128);
-  lda_ = shape.k + strides.a;
-  ldb_ = shape.k + strides.b;
+  const bool b_rows = scales_rows_of_b(problem_);
+  lda_ = round_up(shape.k, 16) + strides.a;
+  ldb_ = round_up(shape.k, 16) + strides.b;
   ldd_ = shape.n + strides.d;
   a_scale_ld_ = round_up(shape.m, 4) + strides.a_scale;
-  b_scale_ld_ = round_up(k_blocks, 4) + strides.b_scale;
+  b_scale_ld_ = round_up(b_rows ? shape.n : k_blocks, 4) + strides.b_scale;
   const auto bytes = [](std::int64_t n) {
     return static_cast<std::size_t>(std::max<std::int64_t>(n, 16));
   };
   a_ = gpu_.zeroed(bytes(shape.m * lda_));
   b_ = gpu_.zeroed(bytes(shape.n * ldb_));
   a_scale_ = gpu_.zeroed(bytes(k_blocks * a_scale_ld_ * 4));
-  b_scale_ = gpu_.zeroed(bytes(ceil_div(shape.n, 128) * b_scale_ld_ * 4));
-  d_ = gpu_.allocate(bytes(shape.m * ldd_ * 2 + 2 * kGuardBytes));
+  b_scale_ = gpu_.zeroed(bytes((b_rows ? k_blocks : ceil_div(shape.n, 128)) * b_scale_ld_ * 4));
+  d_ = gpu_.allocate(bytes(shape.m * ldd_ * size_of(problem_.d) + 2 * kGuardBytes));
+  if (problem_.sentry) sentry_ = gpu_.zeroed(16);
   const auto fill_codes = [&](DeviceBuffer& buffer, std::int64_t rows, std::int64_t ld,
                               std::uint64_t salt, DType dtype) {
     void* p = buffer.pointer();
@@ -82,13 +94,21 @@ GemmCase::GemmCase(GpuSession& gpu, const GemmProblem& recipe, GemmShape shape, 
   fill_codes(b_, shape.n, ldb_, 1, problem_.b.dtype);
   fill_scales(a_scale_, 2);
   fill_scales(b_scale_, 3);
+  if (problem_.bias) {
+    bias_ = gpu_.zeroed(bytes(shape.n * size_of(*problem_.bias)));
+    void* p = bias_.pointer();
+    std::int64_t count = shape.n;
+    std::uint64_t s = seed;
+    int type = static_cast<int>(*problem_.bias);
+    gpu_.launch("fill_bias", 16, kFillThreads, {&p, &count, &s, &type});
+  }
   poison_output();
 }
 
 GemmArguments GemmCase::args() const {
   GemmArguments args;
   args.struct_size = sizeof args;
-  args.tokens = shape_.m;
+  args.tokens = has_tokens_in_k(problem_) ? shape_.k : shape_.m;
   args.a = a_.pointer();
   args.lda = lda_;
   args.a_scale = a_scale_.pointer();
@@ -99,30 +119,54 @@ GemmArguments GemmCase::args() const {
   args.b_scale_ld = b_scale_ld_;
   args.d = static_cast<char*>(d_.pointer()) + kGuardBytes;
   args.ldd = ldd_;
+  args.bias = bias_.pointer();
+  args.sentry = static_cast<std::uint32_t*>(sentry_.pointer());
   return args;
 }
 
-void GemmCase::poison_output() { ASSERT_TRUE(d_.fill(kPoison, gpu_.stream())); }
+void GemmCase::poison_output() {
+  ASSERT_TRUE(d_.fill(kPoison, gpu_.stream()));
+  if (problem_.sentry) {
+    ASSERT_TRUE(sentry_.fill(0, gpu_.stream()));
+  }
+  if (!problem_.accumulate || shape_.m == 0 || shape_.n == 0) return;
+  const auto element = static_cast<std::size_t>(size_of(problem_.d));
+  ASSERT_EQ(
+      (*gpu_.driver())
+          ->cuMemsetD2D8Async(d_.get() + kGuardBytes, static_cast<std::size_t>(ldd_) * element,
+                              kInitialByte, static_cast<std::size_t>(shape_.n) * element,
+                              static_cast<std::size_t>(shape_.m), gpu_.stream()),
+      CUDA_SUCCESS);
+}
+
+std::uint32_t GemmCase::sentry() {
+  std::uint32_t word = 0;
+  EXPECT_TRUE(sentry_.download(&word, sizeof word, gpu_.stream()));
+  gpu_.synchronize();
+  return word;
+}
 
 void GemmCase::run_plan(CUstream stream) {
   octile_plan* plan = nullptr;
   expect_ok(octile_plan_create(gpu_.library(), "cuda:0", to_text(Problem(problem_)).c_str(), &plan),
             "octile_plan_create");
-  expect_ok(octile_plan_prepare(plan, shape_.m, shape_.m, OCTILE_PREPARE_DEFAULT),
-            "octile_plan_prepare");
   const octile_gemm_args a = args();
+  expect_ok(octile_plan_prepare(plan, a.tokens, a.tokens, OCTILE_PREPARE_DEFAULT),
+            "octile_plan_prepare");
   expect_ok(octile_gemm_run(plan, &a, stream), "octile_gemm_run");
   expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
 }
 
-void GemmCase::run_config(const GemmConfig& config, CUstream stream) {
+void GemmCase::run_config(const GemmConfig& config, CUstream stream, int sm_limit) {
   auto built = gpu_.internals().engine.build(problem_, config, gpu_.device());
   ASSERT_TRUE(built) << built.error().message;
   auto loaded = gpu_.internals().registry.load(gpu_.driver(), 0, built->kernel);
   ASSERT_TRUE(loaded) << loaded.error().message;
   const ResolvedGemm resolved = resolve(problem_, config, gpu_.device(), *loaded);
   const LaunchSite site{.driver = *gpu_.driver(), .stream = stream, .in_primary = true};
-  const Status launched = launch(site, resolved, args());
+  GemmArguments call = args();
+  call.sm_limit = sm_limit;
+  const Status launched = launch(site, resolved, call);
   ASSERT_TRUE(launched) << launched.error().message;
 }
 
@@ -133,8 +177,16 @@ Verdict GemmCase::raw_verdict(double c) {
   const void* sa = g.a_scale;
   const void* b = g.b;
   const void* sb = g.b_scale;
-  const void* d = g.d;
-  std::int64_t lda = lda_, ldb = ldb_, ldd = ldd_, sa_ld = a_scale_ld_, sb_ld = b_scale_ld_;
+  std::int64_t lda = lda_, ldb = ldb_, sa_ld = a_scale_ld_, sb_ld = b_scale_ld_;
+  int b_rows = scales_rows_of_b(problem_) ? 1 : 0;
+  const float initial =
+      std::bit_cast<float>(problem_.d == DType::kFP32 ? 0x40404040U : 0x40400000U);
+  DeviceOutput out{g.d,
+                   ldd_,
+                   static_cast<int>(problem_.d),
+                   problem_.bias ? static_cast<int>(*problem_.bias) : 0,
+                   g.bias,
+                   problem_.accumulate ? static_cast<double>(initial) : 0.0};
   int m = static_cast<int>(shape_.m), n = static_cast<int>(shape_.n),
       k = static_cast<int>(shape_.k);
   int a_e5m2 = problem_.a.dtype == DType::kE5M2 ? 1 : 0;
@@ -143,7 +195,7 @@ Verdict GemmCase::raw_verdict(double c) {
   const std::int64_t tiles = ceil_div(shape_.m, 64) * ceil_div(shape_.n, 64);
   if (tiles > 0) {
     gpu_.launch("check_product", static_cast<unsigned>(tiles), 256,
-                {&a, &lda, &sa, &sa_ld, &b, &ldb, &sb, &sb_ld, &d, &ldd, &m, &n, &k, &a_e5m2,
+                {&a, &lda, &sa, &sa_ld, &b, &ldb, &sb, &sb_ld, &b_rows, &out, &m, &n, &k, &a_e5m2,
                  &b_e5m2, &c, &v});
   }
   DeviceVerdict host{};
@@ -170,8 +222,9 @@ Verdict GemmCase::judge(double c) {
   std::int64_t bytes = static_cast<std::int64_t>(d_.bytes());
   std::int64_t first = kGuardBytes;
   std::int64_t rows = shape_.m;
-  std::int64_t row_bytes = shape_.n * 2;
-  std::int64_t stride_bytes = std::max<std::int64_t>(ldd_ * 2, 1);
+  const std::int64_t element = size_of(problem_.d);
+  std::int64_t row_bytes = shape_.n * element;
+  std::int64_t stride_bytes = std::max<std::int64_t>(ldd_ * element, 1);
   int poison = kPoison;
   void* counter = touched.pointer();
   gpu_.launch("check_guard", kFillBlocks, kFillThreads,
@@ -186,13 +239,15 @@ void compile_plans(const std::vector<PlannedGemm>& planned) {
   gpu->for_each_on_cores(planned.size(), [&](std::size_t i) {
     const auto& [recipe, shape] = planned[i];
     GemmProblem problem = recipe;
-    problem.m = kDynamic;
+    const bool in_k = has_tokens_in_k(recipe);
+    problem.m = in_k ? shape.m : kDynamic;
     problem.n = shape.n;
-    problem.k = shape.k;
+    problem.k = in_k ? kDynamic : shape.k;
+    const std::int64_t tokens = in_k ? shape.k : shape.m;
     octile_plan* plan = nullptr;
     const std::string text = to_text(Problem(problem));
     if (octile_plan_create(gpu->library(), "cuda:0", text.c_str(), &plan) != OCTILE_OK) return;
-    octile_plan_prepare(plan, shape.m, shape.m, OCTILE_PREPARE_DEFAULT);
+    octile_plan_prepare(plan, tokens, tokens, OCTILE_PREPARE_DEFAULT);
     octile_plan_destroy(plan);
   });
 }

@@ -35,20 +35,24 @@ enum class CodeMode : int {
 
 class GemmCase {
  public:
-  static constexpr int kPoison = 0xFF;  // two of them are a bf16 NaN
+  static constexpr int kPoison = 0xFF;  // two of them are a NaN of 16 bits
+  // Every byte of a D that is added to: 3.0 (bf16) or about that (fp32).
+  static constexpr int kInitialByte = 0x40;
 
   GemmCase(GpuSession& gpu, const GemmProblem& recipe, GemmShape shape, std::uint64_t seed,
            Strides strides = {}, CodeMode code_mode = CodeMode::kQuantised, int scale_spread = 3);
 
-  const GemmProblem& problem() const { return problem_; }  // m dynamic
+  const GemmProblem& problem() const { return problem_; }  // its token count dynamic
   const GemmShape& shape() const { return shape_; }
   GemmArguments args() const;
 
+  // Poisons D, or gives it its initial value if the problem accumulates; clears the sentry.
   void poison_output();
+  std::uint32_t sentry();
   // Through the public API: a plan of its own, prepared for this token count.
   void run_plan(CUstream stream);
-  // An explicit configuration through the engine.
-  void run_config(const GemmConfig& config, CUstream stream);
+  // An explicit configuration through the engine, on at most `sm_limit` SMs.
+  void run_config(const GemmConfig& config, CUstream stream, int sm_limit = 0);
 
   // Expects every element within tolerance and every guard byte untouched; returns what it saw.
   Verdict judge(double c);
@@ -71,7 +75,7 @@ class GemmCase {
   GemmProblem problem_;
   GemmShape shape_;
   std::int64_t lda_, ldb_, ldd_, a_scale_ld_, b_scale_ld_;
-  DeviceBuffer a_, b_, a_scale_, b_scale_, d_;
+  DeviceBuffer a_, b_, a_scale_, b_scale_, d_, bias_, sentry_;
 };
 
 // Compile on every core what run_plan() and run_config() of the cases to come need: one after the

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/api/boundary.h"
+#include "tools/bench/linear.h"
 #include "tools/bench/measurement.h"
 #include "tools/bench/suite.h"
 #include "tools/bench/yardsticks.h"
@@ -246,7 +247,9 @@ Command add_bench(CLI::App& root) {
            "every call");
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
-  return {app, [options, search] {
+  const auto linear = add_bench_linear(*app);
+  return {app, [options, search, linear] {
+            if (const std::optional<Status> done = linear()) return *done;
             options->search = search->count() > 0;
             return run(*options);
           }};

@@ -25,6 +25,12 @@ struct Matrix {
   DType dtype;
 };
 
+// 1x128 scales are copied in units of 16 bytes (PTX ISA, cp.async.bulk); those of square blocks are
+// loaded one by one.
+std::int64_t scales_alignment(const TensorType& type) {
+  return type.granularity == Granularity::k1x128 ? kTmaBytes : 4;
+}
+
 // Packed rows of an operand are padded to what TMA asks of a stride, as a quantiser writes them.
 Status check_matrix(const Matrix& matrix) {
   const int bytes = size_of(matrix.dtype);
@@ -76,8 +82,8 @@ Status check_arguments(const GemmProblem& p, GemmArguments& args) {
     return ok;
   if (Status ok = check_matrix({"b", args.b, "ldb", args.ldb, n, shape.k, p.b.dtype}); !ok)
     return ok;
-  if (Status ok = check_pointer("a_scale", args.a_scale, 16); !ok) return ok;
-  if (Status ok = check_pointer("b_scale", args.b_scale, 4); !ok) return ok;
+  if (Status ok = check_pointer("a_scale", args.a_scale, scales_alignment(p.a)); !ok) return ok;
+  if (Status ok = check_pointer("b_scale", args.b_scale, scales_alignment(p.b)); !ok) return ok;
   if (Status ok = check_scale_ld("a_scale_ld", args.a_scale_ld, p.a, shape.m, shape.k); !ok)
     return ok;
   return check_scale_ld("b_scale_ld", args.b_scale_ld, p.b, shape.n, shape.k);

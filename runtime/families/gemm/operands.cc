@@ -37,6 +37,14 @@ Result<DeviceBuffer> random_bias(const GpuSession& gpu, DType type, std::int64_t
   return gpu.upload(host.data(), host.size());
 }
 
+// Returns an operand whose rows are as far apart as octile_gemm_args takes them by default.
+Result<DeviceTensor> random_operand(const GpuSession& gpu, const TensorType& type,
+                                    std::int64_t rows, std::int64_t k, std::uint64_t seed) {
+  auto tensor = random_tensor(gpu, type, rows, round_up(k, 16), seed);
+  if (tensor) tensor->cols = k;
+  return tensor;
+}
+
 // Makes what the slot has beside A and B.
 Status add_outputs(const GpuSession& gpu, const GemmProblem& problem, std::int64_t m,
                    std::uint64_t seed, GemmSlot& slot) {
@@ -97,10 +105,10 @@ Result<std::vector<GemmSlot>> make_slots(const GpuSession& gpu, const GemmProble
   const auto [m, n, k] = shape_of(problem, tokens);
   std::vector<GemmSlot> made;
   for (int i = 0; i < slots; ++i) {
-    auto a = i == 0 ? random_tensor(gpu, problem.a, m, k, 2 * seed) : copy_of(gpu, made.front().a);
+    auto a = i == 0 ? random_operand(gpu, problem.a, m, k, 2 * seed) : copy_of(gpu, made.front().a);
     if (!a) return tl::unexpected<Error>(a.error());
     auto b =
-        i == 0 ? random_tensor(gpu, problem.b, n, k, 2 * seed + 1) : copy_of(gpu, made.front().b);
+        i == 0 ? random_operand(gpu, problem.b, n, k, 2 * seed + 1) : copy_of(gpu, made.front().b);
     if (!b) return tl::unexpected<Error>(b.error());
     made.push_back({std::move(*a), std::move(*b), {}, tokens, {}, {}});
     if (Status ok = add_outputs(gpu, problem, m, seed, made.back()); !ok) {

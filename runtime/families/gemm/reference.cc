@@ -202,7 +202,8 @@ class Product {
         for (std::int64_t c = 0; c < std::min(kStripCols, tile.cols - col); ++c) {
           const std::int64_t to = (tile.row0 + row + r) * ldd_ + tile.col0 + col + c;
           float value = work.acc[at + r * kStripCols + c];
-          if (problem_.bias) value += load_as_float(args_.bias, *problem_.bias, tile.col0 + col + c);
+          if (problem_.bias)
+            value += load_as_float(args_.bias, *problem_.bias, tile.col0 + col + c);
           if (problem_.accumulate) value = added_to_d(value, to);
           store(args_.d, problem_.d, to, value);
           if (args_.sentry != nullptr && !std::isfinite(load_as_float(args_.d, problem_.d, to))) {

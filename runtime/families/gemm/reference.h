@@ -20,7 +20,7 @@ struct GemmArgs {
   std::int64_t b_scale_ld = 0;  // 0: roundup(ceil(k/128),4)
   void* d = nullptr;
   std::int64_t ldd = 0;
-  std::int64_t k = 0;  // used if the problem's k is dynamic
+  std::int64_t k = 0;               // used if the problem's k is dynamic
   const void* bias = nullptr;       // [n], if the problem has one
   float initial_d = 0;              // gemm_fp64: every element of D before the call
   std::uint32_t* sentry = nullptr;  // set to 1 if an element of D is not finite; may be null

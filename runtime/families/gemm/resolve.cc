@@ -56,8 +56,8 @@ GemmWork ResolvedGemm::at(std::int64_t tokens, int sm_limit) const {
   const auto rows = static_cast<int>(std::min<std::int64_t>(a_box_rows, round_up(work.shape.m, 4)));
   work.a_box_rows = a_is_shared ? a_box_rows : rows;
   // The tiles of a cluster count as one, here and in the kernel.
-  const TileShares shares = share_tiles(work.shape.m, work.shape.n, cluster_rows, cluster_cols,
-                                        tail_cols, clusters);
+  const TileShares shares =
+      share_tiles(work.shape.m, work.shape.n, cluster_rows, cluster_cols, tail_cols, clusters);
   work.order = tile_order(shares, raster);
   // A persistent grid: one cluster per tile, and no more than the device runs at once. With tail
   // tiles the grid is whole, because the clusters that the last round of whole tiles leaves idle

@@ -27,7 +27,7 @@ struct ResolvedGemm {
   KernelHandle kernel;
   int threads = 0;
   int smem_bytes = 0;
-  int cluster = 1;     // CTAs of a cluster
+  int cluster = 1;  // CTAs of a cluster
   int sm_count = 0;
   // Tiles of D.
   std::int64_t cluster_rows = 0, cluster_cols = 0;  // what a cluster works on at once

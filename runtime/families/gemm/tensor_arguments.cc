@@ -30,9 +30,14 @@ GemmArguments gemm_args(const DeviceTensor& a, const DeviceTensor& b, void* d) {
 }
 
 reference::GemmArgs reference_args(const HostTensor& a, const HostTensor& b) {
+  const auto ld_of = [](const HostTensor& t) {
+    return t.rows == 0 ? 0 : static_cast<std::int64_t>(t.data.size()) / t.rows;
+  };
   reference::GemmArgs args;
   args.m = a.rows;
   args.k = a.cols;
+  args.lda = ld_of(a);
+  args.ldb = ld_of(b);
   args.a = address(a.data);
   args.a_scale = address(a.scales);
   args.b = address(b.data);

@@ -375,16 +375,16 @@ typedef struct octile_gemm_args {
   int64_t a_scale_ld;  /* 0: packed, roundup(m,4); else >= that and a multiple of 4 */
   const void* b;       /* [n][ldb], 16-byte aligned */
   int64_t ldb;         /* >= k, multiple of 16; 0: roundup(k,16) */
-  const void* b_scale; /* layout of the plan's B granularity; 4-byte aligned */
+  const void* b_scale; /* layout of the plan's B granularity; 1x128: 16-byte, else 4-byte aligned */
   int64_t b_scale_ld;  /* 0: roundup(ceil(k/128),4); else >= ceil(k/128) */
   void* d;             /* [m][ldd], 16-byte aligned */
   int64_t ldd;         /* >= n, row stride a multiple of 16 bytes; 0: n */
   void* workspace;     /* octile_plan_workspace_size bytes, 16-byte aligned; null if that is 0 */
   size_t workspace_bytes;
-  uint32_t flags; /* octile_run_flags */
+  uint32_t flags;   /* octile_run_flags */
   const void* bias; /* plans with a bias: [n], contiguous; aligned to two of its elements */
-  uint32_t* sentry; /* plans with a sentry: set to 1 if an element of D as stored is NaN or infinite,
-                       and otherwise left as it is */
+  uint32_t* sentry; /* plans with a sentry: set to 1 if an element of D as stored is NaN or
+                       infinite, and otherwise left as it is */
   int32_t sm_limit; /* streaming multiprocessors that the kernel may occupy, >= 1 (it occupies at
                        least one cluster of its configuration); 0: all. No bit of D depends on it */
 } octile_gemm_args;

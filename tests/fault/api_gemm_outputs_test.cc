@@ -1,0 +1,424 @@
+// What a GEMM of a training step adds to the C API: tokens in k, sums that are added to D, a bias,
+// a sentry and an SM limit. Host runs against the documented order of operations, and errors of
+// callers, each with its sentence.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "runtime/reference/cast.h"
+#include "runtime/reference/synthetic.h"
+#include "tests/support/api_handles.h"
+
+namespace octile::test {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr std::int64_t kM = 23;  // scales are padded to 24
+constexpr std::int64_t kN = 40;
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+// A transposed 1x128 copy, laid out by hand from the table in docs/numerics.md: codes
+// [rows][roundup(tokens,16)] and scales [ceil(tokens/128)][roundup(rows,4)].
+struct TokenOperand {
+  std::int64_t tokens, ld, scale_ld;
+  Bytes codes, scales;
+
+  TokenOperand(std::int64_t rows, std::int64_t count, std::uint64_t seed)
+      : tokens(count),
+        ld(round_up(count, 16)),
+        scale_ld(round_up(rows, 4)),
+        codes(at(rows * ld)),
+        scales(at(ceil_div(count, 128) * scale_ld * 4)) {
+    for (std::int64_t i = 0; i < rows * ld; ++i) {
+      const double x = 40 * reference::random_normal(seed, at(i));
+      // Codes beyond the last token are NaN, so that reading them shows.
+      codes.at<std::uint8_t>()[i] =
+          i % ld < tokens ? reference::to_fp8(static_cast<float>(x), DType::kE4M3) : 0x7F;
+    }
+    for (std::int64_t i = 0; i < ceil_div(tokens, 128) * scale_ld; ++i) {
+      scales.at<float>()[i] =
+          static_cast<float>(0.001 + reference::random_uniform(seed + 1, at(i)));
+    }
+  }
+  float value(std::int64_t row, std::int64_t token) {
+    return reference::from_fp8(codes.at<std::uint8_t>()[row * ld + token], DType::kE4M3);
+  }
+  float scale(std::int64_t row, std::int64_t token) {
+    return scales.at<float>()[token / 128 * scale_ld + row];
+  }
+};
+
+// A weight gradient's operands and its D, which begins with numbers in every element.
+struct WeightGradient {
+  TokenOperand a, b;
+  Bytes d{kM * kN * 4};
+
+  explicit WeightGradient(std::int64_t tokens) : a(kM, tokens, 1), b(kN, tokens, 3) {}
+
+  octile_gemm_args args() {
+    octile_gemm_args args = {};
+    args.struct_size = sizeof(args);
+    args.tokens = a.tokens;
+    args.a = a.codes.at();
+    args.a_scale = a.scales.at();
+    args.b = b.codes.at();
+    args.b_scale = b.scales.at();
+    args.d = d.at();
+    return args;
+  }
+  // Returns the sum in the documented order of operations.
+  float sum(std::int64_t row, std::int64_t col) {
+    float acc = 0;
+    for (std::int64_t k0 = 0; k0 < a.tokens; k0 += 128) {
+      float partial = 0;
+      for (std::int64_t k = k0; k < std::min(a.tokens, k0 + 128); ++k) {
+        partial += a.value(row, k) * b.value(col, k);
+      }
+      acc = std::fma(partial, a.scale(row, k0) * b.scale(col, k0), acc);
+    }
+    return acc;
+  }
+};
+
+octile_gemm_desc weight_gradient_desc() {
+  octile_gemm_desc desc = {};
+  desc.struct_size = sizeof(desc);
+  desc.m = kM;
+  desc.n = kN;
+  desc.k = OCTILE_DYNAMIC;
+  desc.a_dtype = desc.b_dtype = OCTILE_E4M3;
+  desc.a_granularity = desc.b_granularity = OCTILE_SCALE_1X128;
+  desc.d_dtype = OCTILE_FP32;
+  desc.accumulate = 1;
+  return desc;
+}
+
+class GemmOutputs : public ::testing::Test {
+ protected:
+  PlanHandle plan_of(const octile_gemm_desc& desc) {
+    octile_plan* plan = nullptr;
+    EXPECT_EQ(octile_gemm_plan_create(library.get(), "host", &desc, &plan), OCTILE_OK)
+        << octile_last_error();
+    return PlanHandle(plan);
+  }
+  void refuses(const octile_gemm_desc& desc, octile_status status,
+               const std::vector<std::string>& parts) {
+    octile_plan* plan = nullptr;
+    expect_refused(octile_gemm_plan_create(library.get(), "host", &desc, &plan), status, parts);
+    EXPECT_EQ(plan, nullptr);
+  }
+  // D has kM rows of kN fp32 elements.
+  void refuses(const PlanHandle& plan, const octile_gemm_args& args,
+               const std::vector<std::string>& parts) {
+    std::memset(args.d, 0x5a, kM * kN * 4);
+    expect_refused(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT, parts);
+    for (std::int64_t i = 0; i < kM * kN * 4; ++i)
+      ASSERT_EQ(static_cast<unsigned char*>(args.d)[i], 0x5a) << "D was touched";
+  }
+  static void run(const PlanHandle& plan, const octile_gemm_args& args) {
+    ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+  }
+
+  LibraryHandle library{""};
+};
+
+// ---- tokens in k
+
+TEST_F(GemmOutputs, ADescriptionMakesThePlanOfItsText) {
+  octile_gemm_desc desc = weight_gradient_desc();
+  desc.bias_dtype = OCTILE_FP32;
+  desc.sentry = 1;
+  const PlanHandle plan = plan_of(desc);
+  char text[256];
+  std::size_t size = sizeof(text);
+  ASSERT_EQ(octile_plan_problem(plan.get(), text, &size), OCTILE_OK);
+  EXPECT_STREQ(text,
+               "gemm m=23 n=40 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 bias=fp32 "
+               "sentry=1");
+}
+
+// One plan serves every token count; a second call adds to what the first has left.
+TEST_F(GemmOutputs, SumsOverTokensAreAddedToD) {
+  const PlanHandle plan = plan_of(weight_gradient_desc());
+  std::vector<float> want(at(kM * kN));
+  Bytes d(kM * kN * 4);
+  for (std::int64_t i = 0; i < kM * kN; ++i) {
+    want[at(i)] = static_cast<float>(reference::random_normal(5, at(i)));
+  }
+  std::memcpy(d.at(), want.data(), want.size() * 4);
+  for (const std::int64_t tokens : {1, 77, 4097, 0, 77}) {
+    SCOPED_TRACE(tokens);
+    WeightGradient g(tokens);
+    octile_gemm_args args = g.args();
+    args.d = d.at();
+    run(plan, args);
+    for (std::int64_t i = 0; i < kM * kN; ++i) {
+      if (tokens > 0) want[at(i)] += g.sum(i / kN, i % kN);
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(d.at<float>()[i]),
+                std::bit_cast<std::uint32_t>(want[at(i)]))
+          << i;
+    }
+  }
+}
+
+TEST_F(GemmOutputs, SumsAreAddedToBf16AndRoundedOnce) {
+  octile_gemm_desc desc = weight_gradient_desc();
+  desc.d_dtype = OCTILE_BF16;
+  const PlanHandle plan = plan_of(desc);
+  WeightGradient g(77);
+  std::vector<float> old(at(kM * kN));
+  for (std::int64_t i = 0; i < kM * kN; ++i) {
+    const auto x = static_cast<float>(100 * reference::random_normal(6, at(i)));
+    g.d.at<std::uint16_t>()[i] = reference::float_to_bf16(x);
+    old[at(i)] = reference::bf16_to_float(g.d.at<std::uint16_t>()[i]);
+  }
+  run(plan, g.args());
+  for (std::int64_t i = 0; i < kM * kN; ++i) {
+    ASSERT_EQ(g.d.at<std::uint16_t>()[i],
+              reference::float_to_bf16(old[at(i)] + g.sum(i / kN, i % kN)))
+        << i;
+  }
+}
+
+// With no token D keeps every bit if the plan accumulates and becomes zero if it does not. The
+// operands may be null.
+TEST_F(GemmOutputs, NoTokenAddsNothing) {
+  octile_gemm_desc desc = weight_gradient_desc();
+  const PlanHandle adding = plan_of(desc);
+  desc.accumulate = 0;
+  const PlanHandle writing = plan_of(desc);
+  Bytes d(kM * kN * 4);
+  std::memset(d.at(), 0xff, kM * kN * 4);  // NaNs that are not the canonical one
+  d.at<float>()[3] = -0.0F;
+  const std::vector<unsigned char> before(d.at<unsigned char>(),
+                                          d.at<unsigned char>() + kM * kN * 4);
+  octile_gemm_args args = {};
+  args.struct_size = sizeof(args);
+  args.d = d.at();
+  run(adding, args);
+  EXPECT_EQ(std::memcmp(d.at(), before.data(), before.size()), 0);
+  run(writing, args);
+  for (std::int64_t i = 0; i < kM * kN; ++i) {
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(d.at<float>()[i]), 0U) << i;
+  }
+}
+
+TEST_F(GemmOutputs, AnSmLimitChangesNoBit) {
+  octile_gemm_desc desc = weight_gradient_desc();
+  desc.accumulate = 0;
+  const PlanHandle plan = plan_of(desc);
+  WeightGradient g(300);
+  octile_gemm_args args = g.args();
+  run(plan, args);
+  const std::vector<float> all(g.d.at<float>(), g.d.at<float>() + kM * kN);
+  args.sm_limit = 1;
+  run(plan, args);
+  EXPECT_EQ(std::memcmp(g.d.at(), all.data(), all.size() * 4), 0);
+}
+
+// ---- bias
+
+TEST_F(GemmOutputs, ABiasIsAddedToTheSumsBeforeRounding) {
+  for (const octile_dtype type : {OCTILE_BF16, OCTILE_FP32}) {
+    SCOPED_TRACE(type);
+    octile_gemm_desc desc = weight_gradient_desc();
+    desc.accumulate = 0;
+    desc.d_dtype = OCTILE_BF16;
+    desc.bias_dtype = type;
+    const PlanHandle plan = plan_of(desc);
+    WeightGradient g(200);
+    Bytes bias(kN * 4);
+    std::vector<float> added(at(kN));
+    for (std::int64_t j = 0; j < kN; ++j) {
+      const auto x = static_cast<float>(100 * reference::random_normal(7, at(j)));
+      bias.at<float>()[j] = added[at(j)] = x;
+    }
+    for (std::int64_t j = 0; type == OCTILE_BF16 && j < kN; ++j) {
+      bias.at<std::uint16_t>()[j] = reference::float_to_bf16(added[at(j)]);
+      added[at(j)] = reference::bf16_to_float(bias.at<std::uint16_t>()[j]);
+    }
+    octile_gemm_args args = g.args();
+    args.bias = bias.at();
+    run(plan, args);
+    for (std::int64_t i = 0; i < kM * kN; ++i) {
+      ASSERT_EQ(g.d.at<std::uint16_t>()[i],
+                reference::float_to_bf16(g.sum(i / kN, i % kN) + added[at(i % kN)]))
+          << i;
+    }
+  }
+}
+
+TEST_F(GemmOutputs, AnEmptySumIsTheBias) {
+  octile_gemm_desc desc = weight_gradient_desc();
+  desc.bias_dtype = OCTILE_FP32;
+  const PlanHandle adding = plan_of(desc);
+  desc.accumulate = 0;
+  const PlanHandle writing = plan_of(desc);
+  Bytes d(kM * kN * 4);
+  Bytes bias(kN * 4);
+  for (std::int64_t j = 0; j < kN; ++j) bias.at<float>()[j] = static_cast<float>(j) / 8;
+  octile_gemm_args args = {};
+  args.struct_size = sizeof(args);
+  args.d = d.at();
+  args.bias = bias.at();
+  for (const float times : {1.0F, 2.0F}) {
+    run(times == 1.0F ? writing : adding, args);
+    for (std::int64_t i = 0; i < kM * kN; ++i) {
+      ASSERT_EQ(d.at<float>()[i], times * bias.at<float>()[i % kN]) << i;
+    }
+  }
+}
+
+// ---- sentry
+
+// The word is set by what D stores, and otherwise keeps its value.
+TEST_F(GemmOutputs, TheSentryIsSetByWhatDStores) {
+  for (const octile_dtype type : {OCTILE_BF16, OCTILE_FP16, OCTILE_FP32}) {
+    SCOPED_TRACE(type);
+    octile_gemm_desc desc = weight_gradient_desc();
+    desc.accumulate = 0;
+    desc.d_dtype = type;
+    desc.sentry = 1;
+    const PlanHandle plan = plan_of(desc);
+    WeightGradient g(200);
+    // One of A's scales in its last row and K-block; it makes the sums of that row.
+    float& scale = g.a.scales.at<float>()[g.a.scale_ld + kM - 1];
+    octile_gemm_args args = g.args();
+    const auto word_after = [&](float value, std::uint32_t preset) {
+      scale = value;
+      std::uint32_t word = preset;
+      args.sentry = &word;
+      EXPECT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+      return word;
+    };
+    // Sums of 200 products of N(0, 40^2) codes stay below 65504 with scales below 0.01.
+    for (std::int64_t i = 0; i < 2 * g.a.scale_ld; ++i) g.a.scales.at<float>()[i] *= 0.01F;
+    EXPECT_EQ(word_after(0.01F, 0), 0U);
+    EXPECT_EQ(word_after(0.01F, 7), 7U);
+    EXPECT_EQ(word_after(kInfinity, 0), 1U);
+    EXPECT_EQ(word_after(kInfinity, 7), 1U);
+    EXPECT_EQ(word_after(std::numeric_limits<float>::quiet_NaN(), 0), 1U);
+    EXPECT_EQ(word_after(1e38F, 0), 1U) << "the sum leaves the range of fp32";
+    EXPECT_EQ(word_after(1e4F, 0), type == OCTILE_FP16 ? 1U : 0U);
+    EXPECT_EQ(word_after(0.01F, 0), 0U) << "the padding or an earlier D was read";
+  }
+}
+
+// ---- errors of descriptions
+
+TEST_F(GemmOutputs, RowsAreStatedOnlyIfTokensAreInK) {
+  octile_gemm_desc desc = weight_gradient_desc();
+  desc.k = 384;
+  refuses(desc, OCTILE_INVALID_ARGUMENT,
+          {"desc->m is 23", "allowed: 0", "the token count is in m unless k is OCTILE_DYNAMIC"});
+  desc.k = OCTILE_DYNAMIC;
+  desc.m = -8;
+  refuses(desc, OCTILE_INVALID_ARGUMENT, {"m is -8"});
+  desc.m = OCTILE_DYNAMIC;
+  refuses(desc, OCTILE_INVALID_ARGUMENT, {"a problem has one token count"});
+}
+
+TEST_F(GemmOutputs, BiasTypes) {
+  octile_gemm_desc desc = weight_gradient_desc();
+  for (const octile_dtype type : {OCTILE_FP16, OCTILE_E4M3, OCTILE_E5M2}) {
+    desc.bias_dtype = type;
+    refuses(desc, OCTILE_UNSUPPORTED, {"a bias is bf16 or fp32"});
+  }
+  const int unknown = 99;
+  std::memcpy(&desc.bias_dtype, &unknown, sizeof(unknown));
+  refuses(desc, OCTILE_INVALID_ARGUMENT, {"desc->bias_dtype is 99", "octile_dtype, 1 to 5"});
+}
+
+TEST_F(GemmOutputs, NothingIsAddedToFp16) {
+  octile_gemm_desc desc = weight_gradient_desc();
+  desc.d_dtype = OCTILE_FP16;
+  refuses(desc, OCTILE_UNSUPPORTED, {"d=fp16 acc=1", "add in bf16 or fp32"});
+  desc.accumulate = 0;
+  plan_of(desc);
+}
+
+TEST_F(GemmOutputs, RowsOfAWeightGradientDependOnEveryToken) {
+  octile_gemm_desc desc = weight_gradient_desc();
+  desc.batch_invariant = 1;
+  refuses(desc, OCTILE_INVALID_ARGUMENT, {"invariant is 1", "every element sums all tokens"});
+}
+
+// ---- errors of calls
+
+TEST_F(GemmOutputs, ABiasBelongsToAPlanWithOne) {
+  Bytes bias(kN * 4);
+  WeightGradient g(77);
+  octile_gemm_args args = g.args();
+  args.bias = bias.at();
+  octile_gemm_desc desc = weight_gradient_desc();
+  refuses(plan_of(desc), args, {"bias is given; allowed: null", "has no bias"});
+
+  desc.bias_dtype = OCTILE_BF16;
+  PlanHandle plan = plan_of(desc);
+  args.bias = bias.at(2);
+  refuses(plan, args, {"bias is 0x", "allowed: a multiple of 4 bytes"});
+  args.bias = nullptr;
+  refuses(plan, args, {"bias is null"});
+  args.tokens = 0;
+  refuses(plan, args, {"bias is null"});
+
+  desc.bias_dtype = OCTILE_FP32;
+  plan = plan_of(desc);
+  args.bias = bias.at(4);
+  refuses(plan, args, {"bias is 0x", "allowed: a multiple of 8 bytes"});
+}
+
+TEST_F(GemmOutputs, ASentryBelongsToAPlanWithOne) {
+  Bytes word(8);
+  WeightGradient g(77);
+  octile_gemm_args args = g.args();
+  args.sentry = word.at<std::uint32_t>();
+  octile_gemm_desc desc = weight_gradient_desc();
+  refuses(plan_of(desc), args, {"sentry is given; allowed: null", "has no sentry"});
+
+  desc.sentry = 1;
+  const PlanHandle plan = plan_of(desc);
+  args.sentry = word.at<std::uint32_t>(2);
+  refuses(plan, args, {"sentry is 0x", "allowed: a multiple of 4 bytes"});
+  args.sentry = nullptr;
+  refuses(plan, args, {"sentry is null"});
+}
+
+TEST_F(GemmOutputs, SmLimitNegative) {
+  WeightGradient g(77);
+  octile_gemm_args args = g.args();
+  args.sm_limit = -1;
+  refuses(plan_of(weight_gradient_desc()), args,
+          {"sm_limit is -1", "allowed: 0 (all SMs) or more"});
+}
+
+TEST_F(GemmOutputs, OperandsWithTokensInK) {
+  const PlanHandle plan = plan_of(weight_gradient_desc());
+  WeightGradient g(77);
+  const octile_gemm_args good = g.args();
+  const auto refuses_with = [&](const auto& spoil, const std::vector<std::string>& parts) {
+    octile_gemm_args args = good;
+    spoil(args);
+    refuses(plan, args, parts);
+  };
+  refuses_with([](auto& args) { args.tokens = -1; }, {"k is -1", "0 to 2147483647"});
+  refuses_with([](auto& args) { args.lda = 64; }, {"lda is 64", "0 (meaning 80)", "from 77 on"});
+  refuses_with([](auto& args) { args.a_scale_ld = 23; }, {"a_scale_ld is 23", "from 24 on"});
+  refuses_with([](auto& args) { args.b_scale_ld = 36; }, {"b_scale_ld is 36", "from 40 on"});
+  refuses_with([](auto& args) { args.b = nullptr; }, {"b is null"});
+  // Kernels copy the scales of both operands in units of 16 bytes.
+  refuses_with([&](auto& args) { args.a_scale = g.a.scales.at(4); },
+               {"a_scale is 0x", "a multiple of 16 bytes"});
+  refuses_with([&](auto& args) { args.b_scale = g.b.scales.at(4); },
+               {"b_scale is 0x", "a multiple of 16 bytes"});
+}
+
+}  // namespace
+}  // namespace octile::test

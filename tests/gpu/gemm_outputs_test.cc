@@ -1,0 +1,209 @@
+// Every scaling and output of the GEMM: weight gradients, D in other types, sums that are added to
+// D, biases, sentries, and limits on the SMs.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "generator/gemm/candidates.h"
+#include "runtime/families/gemm/tolerance.h"
+#include "tests/gpu/gemm_case.h"
+#include "tests/support/gemm_variants.h"
+
+namespace octile::tests {
+namespace {
+
+GemmProblem weight_gradient() {
+  GemmProblem p;
+  p.m = 0;
+  p.k = kDynamic;
+  p.b.granularity = Granularity::k1x128;
+  p.d = DType::kFP32;
+  p.accumulate = true;
+  return p;
+}
+
+class GemmOutputs : public GpuTest {
+ protected:
+  static const std::vector<GemmVariant>& variants() {
+    static const std::vector<GemmVariant> all = covering_gemm_variants(GpuSession::get()->device());
+    return all;
+  }
+  static void SetUpTestSuite() {
+    if (GpuSession::get() == nullptr) return;
+    GpuSession::get()->for_each_on_cores(variants().size(), [](std::size_t i) {
+      const auto& [problem, config] = variants()[i];
+      (void)GpuSession::get()->internals().engine.build(problem, config,
+                                                        GpuSession::get()->device());
+    });
+  }
+
+  std::vector<std::uint8_t> bytes_of(const DeviceBuffer& buffer) {
+    std::vector<std::uint8_t> host(buffer.bytes());
+    EXPECT_TRUE(buffer.download(host.data(), host.size(), gpu().stream()));
+    gpu().synchronize();
+    return host;
+  }
+  template <typename T>
+  void write(DeviceBuffer& buffer, std::size_t index, T value) {
+    EXPECT_TRUE(buffer.upload(&value, sizeof value, gpu().stream(), index * sizeof value));
+    gpu().synchronize();
+  }
+};
+
+TEST_F(GemmOutputs, CoveringSetIsRight) {
+  std::uint64_t seed = 20000;
+  std::size_t cases = 0;
+  for (const auto& [problem, config] : variants()) {
+    for (const GemmShape shape : {GemmShape{1, 8, 1}, GemmShape{77, 576, 1153},
+                                  GemmShape{300, 200, 7168}, GemmShape{1337, 520, 77}}) {
+      GemmCase c(gpu(), problem, shape, ++seed, {.a = 16, .b = 32, .d = 8});
+      const std::int64_t tokens = has_tokens_in_k(problem) ? shape.k : shape.m;
+      if (refused_by(config, c.problem(), tokens, gpu().device()) != nullptr) continue;
+      ++cases;
+      c.run_config(config, gpu().stream());
+      c.judge(reference::tolerance_c(problem.promote));
+      if (problem.sentry) {
+        EXPECT_EQ(c.sentry(), 0U);
+      }
+      if (HasFailure()) FAIL() << to_text(problem) << "\n" << to_text(config);
+    }
+  }
+  count_cases(cases, 0);
+  EXPECT_GT(cases, 2 * variants().size());
+}
+
+// Through plans: the token count decides the kernel, and none leaves D as it is.
+TEST_F(GemmOutputs, WeightGradientsOfAnyTokenCount) {
+  std::uint64_t seed = 21000;
+  for (const std::int64_t tokens : {0, 1, 77, 127, 128, 129, 640, 4096, 4097}) {
+    for (const auto& [m, n] : {std::pair(512, 1024), std::pair(576, 2112), std::pair(4, 8)}) {
+      GemmCase c(gpu(), weight_gradient(), {m, n, tokens}, ++seed);
+      c.run_plan(gpu().stream());
+      c.judge(reference::tolerance_c(128));
+      if (HasFailure()) FAIL() << m << "x" << n << "x" << tokens;
+    }
+  }
+}
+
+TEST_F(GemmOutputs, AdversarialOperandsOfWeightGradients) {
+  std::uint64_t seed = 21500;
+  for (const CodeMode mode :
+       {CodeMode::kUniform, CodeMode::kOneHuge, CodeMode::kAllEqual, CodeMode::kAlternating}) {
+    for (const int promote : {32, 64, 128}) {
+      GemmProblem problem = weight_gradient();
+      problem.promote = promote;
+      problem.a.dtype = mode == CodeMode::kUniform ? DType::kE5M2 : DType::kE4M3;
+      GemmCase c(gpu(), problem, {384, 640, 4097}, ++seed, {}, mode, 12);
+      c.run_plan(gpu().stream());
+      c.judge(reference::tolerance_c(promote));
+    }
+  }
+}
+
+// D + sum, rounded once: the sum is that of the GEMM that overwrites.
+TEST_F(GemmOutputs, AddingIsOneAddition) {
+  for (const GemmShape shape : {GemmShape{300, 520, 1000}, GemmShape{1000, 136, 77}}) {
+    const GemmProblem adds = weight_gradient();
+    GemmProblem writes = adds;
+    writes.accumulate = false;
+    GemmCase sum(gpu(), writes, shape, 22000);
+    GemmCase added(gpu(), adds, shape, 22000);
+    const auto config = parse_gemm_config("tile=192x128x128 stages=4 wg=3 store=direct");
+    ASSERT_TRUE(config);
+    sum.run_config(*config, gpu().stream());
+    added.run_config(*config, gpu().stream());
+    const auto plain = bytes_of(sum.d());
+    const auto total = bytes_of(added.d());
+    const float initial = std::bit_cast<float>(0x40404040U);
+    std::int64_t wrong = 0;
+    for (std::int64_t i = 0; i < shape.m * shape.n; ++i) {
+      float x = 0, y = 0;
+      const auto at = static_cast<std::size_t>(GemmCase::kGuardBytes + 4 * i);
+      std::memcpy(&x, plain.data() + at, 4);
+      std::memcpy(&y, total.data() + at, 4);
+      wrong += x + initial == y ? 0 : 1;
+    }
+    EXPECT_EQ(wrong, 0) << to_text(shape);
+  }
+}
+
+// An infinite scale, a NaN code, and a sum that only rounding makes infinite.
+TEST_F(GemmOutputs, SentriesFireOnExactlyThePoisonedCases) {
+  std::uint64_t seed = 23000;
+  for (const auto& [problem, config] : variants()) {
+    if (!problem.sentry) continue;
+    const GemmShape shape{config.block_m + 5, config.block_n + 8, 1024 + 77};
+    GemmCase c(gpu(), problem, shape, ++seed);
+    if (refused_by(config, c.problem(), has_tokens_in_k(problem) ? shape.k : shape.m,
+                   gpu().device()) != nullptr) {
+      continue;
+    }
+    const auto fires = [&] {
+      c.poison_output();
+      c.run_config(config, gpu().stream());
+      return c.sentry();
+    };
+    EXPECT_EQ(fires(), 0U) << "nothing is poisoned";
+    const auto last_row = static_cast<std::size_t>(shape.m - 1);
+    const std::vector<std::uint8_t> codes = bytes_of(c.a());
+    const std::size_t nan_at = last_row * static_cast<std::size_t>(c.lda()) + 3;
+    write<std::uint8_t>(c.a(), nan_at, 0x7F);  // a NaN of both types
+    EXPECT_EQ(fires(), 1U) << "a NaN code";
+    write<std::uint8_t>(c.a(), nan_at, codes[nan_at]);
+    EXPECT_EQ(fires(), 0U) << "the NaN is gone";
+    write<float>(c.a_scale(), last_row, std::numeric_limits<float>::infinity());
+    EXPECT_EQ(fires(), 1U) << "an infinite scale";
+    if (HasFailure()) FAIL() << to_text(problem) << "\n" << to_text(config);
+  }
+}
+
+TEST_F(GemmOutputs, AnSmLimitChangesNoBit) {
+  std::uint64_t seed = 24000;
+  for (const auto& [problem, config] : variants()) {
+    const GemmShape shape{700, 1032, 1024};
+    GemmCase c(gpu(), problem, shape, ++seed);
+    if (refused_by(config, c.problem(), has_tokens_in_k(problem) ? shape.k : shape.m,
+                   gpu().device()) != nullptr) {
+      continue;
+    }
+    c.run_config(config, gpu().stream());
+    const auto all = bytes_of(c.d());
+    for (const int limit : {1, 17, 100}) {
+      c.poison_output();
+      c.run_config(config, gpu().stream(), limit);
+      ASSERT_EQ(bytes_of(c.d()), all) << limit << "\n" << to_text(problem) << to_text(config);
+    }
+  }
+}
+
+TEST_F(GemmOutputs, AThousandWeightGradientsAreBitEqual) {
+  GemmProblem problem = weight_gradient();
+  problem.accumulate = false;
+  GemmCase c(gpu(), problem, {1536, 2112, 1000}, 25000);
+  c.run_plan(gpu().stream());
+  const auto first = bytes_of(c.d());
+  const auto config = default_config(problem, 1000, gpu().device());
+  for (int i = 0; i < 1000; ++i) c.run_config(config, gpu().stream());
+  EXPECT_EQ(bytes_of(c.d()), first);
+  c.judge(reference::tolerance_c(128));
+}
+
+// For compute-sanitizer: one small case of every variant.
+TEST_F(GemmOutputs, SanitizerCases) {
+  std::uint64_t seed = 26000;
+  for (const auto& [problem, config] : variants()) {
+    const std::int64_t k = (2 * config.stages + 1) * config.splits * 128 + 13;
+    GemmCase c(gpu(), problem, {config.block_m + 5, config.block_n + 8, k}, ++seed);
+    c.run_config(config, gpu().stream());
+    c.judge(reference::tolerance_c(problem.promote));
+    if (HasFailure()) FAIL() << to_text(problem) << "\n" << to_text(config);
+  }
+}
+
+}  // namespace
+}  // namespace octile::tests
