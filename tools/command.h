@@ -63,18 +63,28 @@ struct WorkOptions {
   std::vector<std::string> models;
   std::string problem_file;
   std::vector<std::int64_t> tokens;
+  std::vector<std::string> passes;  // empty: fprop
 
   // `default_tokens` is what the help says about --tokens.
   void add_to(CLI::App& app, const std::string& default_tokens);
-  // Errors: kInvalidArgument unless exactly one of the three is given.
+  // Errors: kInvalidArgument unless exactly one of the three is given, or if passes are given for a
+  // problem that has none.
   Status check() const;
-  // `default_tokens` are the counts of a problem that leaves its own open and gets none by
-  // --tokens; if they are empty, 1 to 16384. Errors: kInvalidArgument, also those of check().
+  // Errors: kInvalidArgument for a name that is not that of a pass.
+  Result<std::vector<Pass>> read_passes() const;
+  // Returns the single problem, or the GEMMs of a single MxNxK, with the counts of --tokens.
+  Result<std::vector<Request>> read_problem() const;
+  // Returns each problem once. `default_tokens` are the counts of a problem that leaves its own
+  // open and gets none by --tokens; if they are empty, 1 to 16384. Errors: kInvalidArgument, also
+  // those of check().
   Result<std::vector<Work>> read(const std::vector<std::int64_t>& default_tokens = {}) const;
 
  private:
-  Result<std::vector<Work>> read_problem_file(const std::vector<std::int64_t>& counts) const;
-  Result<std::vector<Work>> read_models() const;
+  using Works = Result<std::vector<Work>>;
+  Works read_single(const std::vector<std::int64_t>& default_tokens) const;
+  Works read_problem_file(const std::vector<Pass>& passes,
+                          const std::vector<std::int64_t>& counts) const;
+  Works read_models(const std::vector<Pass>& passes) const;
 };
 
 // Returns a known device or a live one. Errors: kInvalidArgument for the host, which runs no

@@ -13,6 +13,20 @@
 #include "tools/models/problem_file.h"
 
 namespace octile::tools {
+namespace {
+
+// Adds the work of one request. If it has no counts, `counts` are those of an open token count.
+Status add_work(const Request& request, const std::vector<std::int64_t>& counts,
+                std::vector<Work>& works) {
+  auto work =
+      work_of_problem(request.problem, request.counts.empty() ? counts_for(request.problem, counts)
+                                                              : request.counts);
+  if (!work) return tl::unexpected<Error>(work.error());
+  std::ranges::move(*work, std::back_inserter(works));
+  return {};
+}
+
+}  // namespace
 
 void ProblemOptions::add_to(CLI::App& app) {
   add_option(app, "--gemm", gemm, "a GEMM D[m,n] = A[m,k] B[n,k]^T, as MxNxK; M may be ?");
@@ -40,6 +54,10 @@ void WorkOptions::add_to(CLI::App& app, const std::string& default_tokens) {
   add_option(app, "--model", models,
              "the linear layers of models: files, or some of " + model_names())
       .split_at_commas();
+  add_option(app, "--passes", passes,
+             "passes of the linear layers of --gemm, --model and MxNxK: some of " + pass_names() +
+                 "; default fprop")
+      .split_at_commas();
   add_option(app, "--tokens", tokens,
              "token counts (a quantiser's rows) of problems that leave them open; default " +
                  default_tokens)
@@ -49,42 +67,78 @@ void WorkOptions::add_to(CLI::App& app, const std::string& default_tokens) {
 Status WorkOptions::check() const {
   const int sources =
       (problem.given() ? 1 : 0) + (models.empty() ? 0 : 1) + (problem_file.empty() ? 0 : 1);
-  if (sources == 1) return {};
+  if (sources != 1) {
+    return refuse(
+        fmt::format("{} of a single problem (--gemm, --quantize, --problem), --problem-file and "
+                    "--model are given; exactly one is allowed",
+                    sources));
+  }
+  if (passes.empty() || !problem.given() || !problem.gemm.empty()) return {};
   return refuse(
-      fmt::format("{} of a single problem (--gemm, --quantize, --problem), --problem-file and "
-                  "--model are given; exactly one is allowed",
-                  sources));
+      fmt::format("--passes is given with {}; allowed with --gemm, --model and --problem-file only",
+                  problem.problem.empty() ? "--quantize" : "--problem"));
+}
+
+Result<std::vector<Pass>> WorkOptions::read_passes() const {
+  if (passes.empty()) return std::vector<Pass>{Pass::kFprop};
+  std::vector<Pass> read;
+  for (const std::string& name : passes) {
+    const auto pass = find_pass(name);
+    if (!pass) return refuse(fmt::format("--passes has '{}'; allowed: {}", name, pass_names()));
+    if (std::ranges::find(read, *pass) == read.end()) read.push_back(*pass);
+  }
+  return read;
+}
+
+Result<std::vector<Request>> WorkOptions::read_problem() const {
+  const auto one = problem.read();  // also refuses two problems
+  if (!one) return tl::unexpected<Error>(one.error());
+  if (problem.gemm.empty()) return std::vector<Request>{{*one, tokens}};
+  const auto of_layer = read_passes();
+  if (!of_layer) return tl::unexpected<Error>(of_layer.error());
+  return gemms_of_shape(problem.gemm, problem.recipe, *of_layer, tokens);
 }
 
 Result<std::vector<Work>> WorkOptions::read(const std::vector<std::int64_t>& default_tokens) const {
   if (Status ok = check(); !ok) return tl::unexpected<Error>(ok.error());
-  if (!models.empty()) return read_models();
-  if (!problem_file.empty()) return read_problem_file(tokens.empty() ? default_tokens : tokens);
-  const auto one = problem.read();
-  if (!one) return tl::unexpected<Error>(one.error());
-  return work_of_problem(*one, tokens.empty() ? counts_for(*one, default_tokens) : tokens);
+  const auto of_layers = read_passes();
+  if (!of_layers) return tl::unexpected<Error>(of_layers.error());
+  auto works = !models.empty() ? read_models(*of_layers)
+               : !problem_file.empty()
+                   ? read_problem_file(*of_layers, tokens.empty() ? default_tokens : tokens)
+                   : read_single(default_tokens);
+  if (!works) return works;
+  return distinct(std::move(*works));
 }
 
-Result<std::vector<Work>> WorkOptions::read_problem_file(
-    const std::vector<std::int64_t>& counts) const {
+WorkOptions::Works WorkOptions::read_single(const std::vector<std::int64_t>& default_tokens) const {
+  const auto requests = read_problem();
+  if (!requests) return tl::unexpected<Error>(requests.error());
+  std::vector<Work> works;
+  for (const Request& request : *requests) {
+    if (Status ok = add_work(request, default_tokens, works); !ok) {
+      return tl::unexpected<Error>(ok.error());
+    }
+  }
+  return works;
+}
+
+WorkOptions::Works WorkOptions::read_problem_file(const std::vector<Pass>& passes_read,
+                                                  const std::vector<std::int64_t>& counts) const {
   std::vector<Work> works;
   const Status ok =
-      for_each_problem(problem_file, problem.recipe, [&](const Problem& one) -> Status {
-        auto work = work_of_problem(one, counts_for(one, counts));
-        if (!work) return tl::unexpected<Error>(work.error());
-        std::ranges::move(*work, std::back_inserter(works));
-        return {};
-      });
+      for_each_problem(problem_file, problem.recipe, passes_read,
+                       [&](const Request& request) { return add_work(request, counts, works); });
   if (!ok) return tl::unexpected<Error>(ok.error());
   return works;
 }
 
-Result<std::vector<Work>> WorkOptions::read_models() const {
+WorkOptions::Works WorkOptions::read_models(const std::vector<Pass>& passes_read) const {
   std::vector<Work> works;
   for (const std::string& name : models) {
     const auto model = find_model(name);
     if (!model) return tl::unexpected<Error>(model.error());
-    auto layers = work_of_layers(*model, problem.recipe, tokens);
+    auto layers = work_of_layers(*model, problem.recipe, passes_read, tokens);
     if (!layers) return layers;
     std::ranges::move(*layers, std::back_inserter(works));
   }

@@ -5,6 +5,36 @@
 #include "generator/core/text_fields.h"
 
 namespace octile {
+namespace {
+
+constexpr std::array kPasses{Pass::kFprop, Pass::kDgrad, Pass::kWgrad};
+
+}  // namespace
+
+std::string_view name_of(Pass pass) {
+  switch (pass) {
+    case Pass::kFprop:
+      return "fprop";
+    case Pass::kDgrad:
+      return "dgrad";
+    case Pass::kWgrad:
+      break;
+  }
+  return "wgrad";
+}
+
+std::string pass_names() {
+  std::string names;
+  for (const Pass pass : kPasses) names.append(names.empty() ? "" : ", ").append(name_of(pass));
+  return names;
+}
+
+std::optional<Pass> find_pass(std::string_view name) {
+  for (const Pass pass : kPasses) {
+    if (name_of(pass) == name) return pass;
+  }
+  return std::nullopt;
+}
 
 GemmProblem gemm_problem(const Recipe& recipe, Pass pass, std::int64_t m, std::int64_t n,
                          std::int64_t k) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <string_view>
 
 #include "generator/core/error.h"
@@ -16,6 +18,11 @@ namespace octile {
 //   wgrad  dW[n,k] += (dY^T)[n,m] * (X^T)[k,m]^T    a GEMM of n x k x m
 // Y and dX are rounded once to bf16; dW is summed over microbatches in fp32. m may be kDynamic.
 enum class Pass : int { kFprop, kDgrad, kWgrad };
+std::string_view name_of(Pass);
+std::string pass_names();  // "fprop, dgrad, wgrad"
+// Returns nothing for a name that is none of pass_names().
+std::optional<Pass> find_pass(std::string_view name);
+
 GemmProblem gemm_problem(const Recipe&, Pass, std::int64_t m, std::int64_t n, std::int64_t k);
 
 // Reads the short form of the command line, "--gemm 4096x7168x2048 --recipe blockwise": the fprop

@@ -82,7 +82,17 @@ std::string to_text(const GemmProblem& p) {
 }
 
 std::string short_text(const GemmProblem& p) {
-  return fmt::format("{}x{}x{}", count_text(p.m), count_text(p.n), count_text(p.k));
+  const GemmProblem usual;
+  std::string text = fmt::format("{}x{}x{}", count_text(p.m), count_text(p.n), count_text(p.k));
+  if (p.a != usual.a) text += fmt::format(" a={}", to_text(p.a));
+  if (p.b != usual.b) text += fmt::format(" b={}", to_text(p.b));
+  if (p.d != usual.d) text += fmt::format(" d={}", name_of(p.d));
+  if (p.accumulate) text += " acc=1";
+  if (p.promote != usual.promote) text += fmt::format(" promote={}", promote_text(p.promote));
+  if (p.bias) text += fmt::format(" bias={}", name_of(*p.bias));
+  if (p.sentry) text += " sentry=1";
+  if (p.invariant) text += " invariant=1";
+  return text;
 }
 
 Result<GemmProblem> parse_gemm_problem(std::span<const std::string_view> words) {

@@ -29,15 +29,16 @@ struct GemmProblem {
   DType d = DType::kBF16;
   bool accumulate = false;
   int promote = 128;  // K elements summed by the tensor core before fp32 promotion
-  std::optional<DType> bias =
-      std::nullopt;        // type of a vector [n] that is added to every row of the sum
+  // The type of a vector [n] that is added to every row of the sum.
+  std::optional<DType> bias = std::nullopt;
   bool sentry = false;     // a call says whether an element of D is NaN or infinite
   bool invariant = false;  // a row's bits do not depend on the token count
   friend bool operator==(const GemmProblem&, const GemmProblem&) = default;
 };
 
 std::string to_text(const GemmProblem&);
-// Returns "64x7168x2048"; '?' stands for the dynamic token count.
+// Returns the shape and the fields that differ from those of GemmProblem(): "64x7168x2048" or
+// "7168x2048x64 b=e4m3:1x128 d=fp32 acc=1". '?' stands for the dynamic token count.
 std::string short_text(const GemmProblem&);
 constexpr std::string_view operation_of(const GemmProblem&) { return "gemm"; }
 

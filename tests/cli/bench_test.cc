@@ -81,12 +81,32 @@ TEST_F(OnTheFakeDriver, BenchOfTheQuantisersIsATable) {
 }
 
 TEST_F(OnTheFakeDriver, BenchTimesTheHostsPartOfALaunch) {
-  const Outcome outcome =
-      shell.run({"bench", "--gemm", "?x512x1024", "--host-overhead", "--rounds", "3", "--json"});
+  const Outcome outcome = shell.run({"bench", "--gemm", "?x512x1024", "--passes", "fprop,wgrad",
+                                     "--host-overhead", "--rounds", "3", "--json"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  const json launch = outcome.json().at("host_overhead").at(0);
-  EXPECT_GT(launch.at("host").at("median_us"), 0);
-  EXPECT_GT(launch.at("bare_launch").at("median_us"), 0);
+  const json launches = outcome.json().at("host_overhead");
+  ASSERT_EQ(launches.size(), 2);
+  for (const json& launch : launches) {
+    EXPECT_GT(launch.at("host").at("median_us"), 0);
+    EXPECT_GT(launch.at("bare_launch").at("median_us"), 0);
+  }
+}
+
+TEST_F(OnTheFakeDriver, BenchOfThePassesNamesEachGemm) {
+  const std::vector<std::string> command{
+      "bench", "--gemm", "96x512x1024", "--passes", "fprop,dgrad,wgrad", "--rounds", "3"};
+  const Outcome table = shell.run(command);
+  EXPECT_EQ(table.exit_code, 1);
+  EXPECT_THAT(table.err, HasSubstr("at 96 tokens is wrong: "));
+  EXPECT_THAT(table.out, HasSubstr("96x512x1024 "));
+  EXPECT_THAT(table.out, HasSubstr("96x1024x512 "));
+  EXPECT_THAT(table.out, HasSubstr("512x1024x96 b=e4m3:1x128 d=fp32 acc=1 "));
+  std::vector<std::string> as_json = command;
+  as_json.push_back("--json");
+  const json results = shell.run(as_json).json().at("results");
+  ASSERT_EQ(results.size(), 3);
+  EXPECT_THAT(results.at(2).at("problem"), HasSubstr("gemm m=512 n=1024 k=? "));
+  for (const json& result : results) EXPECT_EQ(result.at("tokens"), 96);
 }
 
 TEST_F(OnTheFakeDriver, BenchSaysThatItsBaselineIsMissing) {

@@ -67,6 +67,29 @@ TEST(Compile, TakesAModelAndSharesKernels) {
   EXPECT_LT(kernels.size(), uses);
 }
 
+TEST(Compile, TakesThePassesOfALayer) {
+  const Shell shell;
+  if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";
+  const Outcome outcome =
+      shell.run({"compile", "--gemm", "?x512x1024", "--recipe", "blockwise_hybrid", "--passes",
+                 "fprop,dgrad,wgrad", "--tokens", "96", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  std::set<std::string> problems;
+  const json document = outcome.json();
+  for (const json& kernel : document.at("kernels")) {
+    EXPECT_EQ(kernel.at("spill_store_bytes"), 0);
+    for (const json& use : kernel.at("problems")) {
+      problems.insert(use.at("problem"));
+      EXPECT_EQ(use.at("buckets"), json::array({128}));
+    }
+  }
+  EXPECT_THAT(problems,
+              ::testing::UnorderedElementsAre(
+                  "gemm m=? n=512 k=1024 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+                  "gemm m=? n=1024 k=512 a=e5m2:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+                  "gemm m=512 n=1024 k=? a=e5m2:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128"));
+}
+
 TEST(Compile, ReadsAModelFileFromDisk) {
   const Shell shell;
   if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";
@@ -162,6 +185,17 @@ TEST(Emit, WhatItPrintsCompiles) {
     ASSERT_TRUE(compiled) << compiled.error().message;
     EXPECT_NE(compiled->find(object.at("name").get<std::string>()), nullptr);
   }
+}
+
+TEST(Emit, ExplainsAWeightGradientAtItsTokens) {
+  const Shell shell;
+  const std::string problem =
+      "gemm m=7168 n=4096 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128";
+  const Outcome outcome =
+      shell.run({"emit", "--problem", problem, "--tokens", "4096", "--explain"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("problem = " + problem));
+  EXPECT_THAT(outcome.out, HasSubstr("kBlockM = "));
 }
 
 TEST(Emit, TakesAConfigurationAndWritesAFile) {

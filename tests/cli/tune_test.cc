@@ -122,6 +122,58 @@ TEST(TuneExplain, AModelIsItsGemmsAtEveryBucket) {
   EXPECT_EQ(std::set<std::string>(all.begin(), all.end()).size(), all.size());
 }
 
+TEST(TuneExplain, TheTokensOfAWeightGradientAreInK) {
+  const Shell shell;
+  const std::string gradient =
+      "gemm m=7168 n=2048 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 4096";
+  for (const std::vector<std::string>& form :
+       {std::vector<std::string>{"--gemm", "4096x7168x2048", "--passes", "wgrad"},
+        {"--gemm", "?x7168x2048", "--passes", "wgrad", "--tokens", "4096"},
+        {"--problem", "gemm m=7168 n=2048 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128",
+         "--tokens", "4096"}}) {
+    std::vector<std::string> arguments{"tune", "--device", "h200", "--explain", "--json"};
+    arguments.insert(arguments.end(), form.begin(), form.end());
+    const Outcome outcome = shell.run(arguments);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(tasks_of(outcome), ::testing::ElementsAre(gradient));
+    const json task = outcome.json().at("tasks").at(0);
+    EXPECT_GT(task.at("shortlist").size(), 5);
+  }
+}
+
+TEST(TuneExplain, PassesOfLayersAreTasksOnce) {
+  const Shell shell;
+  const std::string path = (shell.folder() / "problems.txt").string();
+  std::ofstream(path) << "?x512x1024\n7x1024x512\n"
+                      << "quantize rows=9 cols=576 x=bf16 q=e4m3:1x128 out=row\n";
+  const Outcome outcome =
+      shell.run({"tune", "--problem-file", path, "--tokens", "7,64", "--passes",
+                 "fprop,dgrad,wgrad,fprop", "--device", "h200", "--explain", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::string forward = " a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 ";
+  const std::string gradient = " a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 ";
+  EXPECT_THAT(
+      tasks_of(outcome),
+      ::testing::ElementsAre(
+          "gemm m=? n=512 k=1024" + forward + "7", "gemm m=? n=512 k=1024" + forward + "64",
+          "gemm m=? n=1024 k=512" + forward + "7", "gemm m=? n=1024 k=512" + forward + "64",
+          "gemm m=512 n=1024 k=?" + gradient + "7", "gemm m=512 n=1024 k=?" + gradient + "64",
+          "gemm m=1024 n=512 k=?" + gradient + "7",
+          "quantize rows=? cols=576 x=bf16 q=e4m3:1x128 out=row 9"));
+}
+
+TEST(TuneExplain, AModelsPassesAreThreeTimesItsGemms) {
+  const Shell shell;
+  const auto count = [&](const std::string& passes) {
+    const Outcome outcome =
+        shell.run({"tune", "--model", "llama-3-8b", "--recipe", "blockwise_hybrid", "--passes",
+                   passes, "--tokens", "64", "--device", "h200", "--explain", "--json"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return tasks_of(outcome).size();
+  };
+  EXPECT_EQ(count("fprop,dgrad,wgrad"), 3 * count("fprop"));
+}
+
 class TuneOnTheFakeDriver : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -2,6 +2,7 @@
 // D.
 #include <gtest/gtest.h>
 
+#include "generator/gemm/passes.h"
 #include "tests/gpu/session.h"
 #include "tools/bench/cublaslt.h"
 
@@ -32,6 +33,29 @@ TEST(Interoperation, CublasLtTakesOurOperandsAsTheyAre) {
                                  << result->ours.worst.to_text();
     EXPECT_TRUE(result->theirs.ok)
         << s.m << "x" << s.n << "x" << s.k << ": " << result->theirs.worst.to_text();
+  }
+}
+
+// The scales of both operands have a row for every 128 tokens, and D is added to.
+TEST(Interoperation, CublasLtTakesTheOperandsOfAWeightGradient) {
+  if (GpuSession::get() == nullptr) GTEST_SKIP() << GpuSession::why();
+  const auto cublaslt = tools::CublasLt::open();
+  if (!cublaslt) GTEST_SKIP() << cublaslt.error().message;
+  const auto library = tools::LibraryHandle::create();
+  ASSERT_TRUE(library) << library.error().message;
+  const auto gpu = octile::GpuSession::open("cuda:0");
+  ASSERT_TRUE(gpu) << gpu.error().message;
+  for (const char* recipe : {"blockwise", "blockwise_hybrid"}) {
+    for (const std::int64_t tokens : {64, 1152, 2048}) {
+      const GemmProblem problem =
+          gemm_problem(*find_recipe(recipe), Pass::kWgrad, kDynamic, 576, 768);
+      const auto result = tools::check_interoperation(*library, **gpu, *cublaslt, problem, tokens);
+      ASSERT_TRUE(result) << result.error().message;
+      EXPECT_TRUE(result->ours.ok)
+          << recipe << " at " << tokens << ": " << result->ours.worst.to_text();
+      EXPECT_TRUE(result->theirs.ok)
+          << recipe << " at " << tokens << ": " << result->theirs.worst.to_text();
+    }
   }
 }
 

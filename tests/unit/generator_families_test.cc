@@ -47,6 +47,15 @@ TEST(Families, ShortTextIsTheShapeOfAGemm) {
   EXPECT_EQ(short_text(kTranspose), to_text(kTranspose));
 }
 
+// Tables of several passes tell their GEMMs apart.
+TEST(Families, ShortTextHasTheFieldsThatAreNotAForwardGemms) {
+  EXPECT_EQ(short_text(kWeightGradient), "7168x2048x? b=e4m3:1x128 d=fp32 acc=1");
+  EXPECT_EQ(short_text(with_tokens(kWeightGradient, 64)), "7168x2048x64 b=e4m3:1x128 d=fp32 acc=1");
+  EXPECT_EQ(short_text(problem_of("gemm m=64 n=256 k=512 a=e5m2:1x128 b=e4m3:128x128 d=bf16 acc=0 "
+                                  "promote=64 bias=fp32 sentry=1 invariant=1")),
+            "64x256x512 a=e5m2:1x128 promote=64 bias=fp32 sentry=1 invariant=1");
+}
+
 TEST(Families, ReadConfigurationsOfTheProblemsFamily) {
   for (const Problem& problem : {kGemm, kQuantize}) {
     const KernelConfig config = default_config(problem, 4096, h200());

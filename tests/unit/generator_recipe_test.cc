@@ -62,6 +62,15 @@ TEST(Recipe, TokenCountIsDynamicInEveryPass) {
   }
 }
 
+TEST(Passes, HaveNames) {
+  EXPECT_EQ(pass_names(), "fprop, dgrad, wgrad");
+  for (const Pass pass : {Pass::kFprop, Pass::kDgrad, Pass::kWgrad}) {
+    EXPECT_EQ(find_pass(name_of(pass)), pass);
+  }
+  EXPECT_EQ(find_pass("bprop"), std::nullopt);
+  EXPECT_EQ(find_pass(""), std::nullopt);
+}
+
 TEST(Recipe, TableIsComplete) {
   std::set<std::string_view> names;
   for (const Recipe& r : recipes()) {

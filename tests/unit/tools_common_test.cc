@@ -14,6 +14,7 @@
 namespace octile::tools {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(Workload, EveryShippedModelParsesAndIsFoundByName) {
@@ -29,7 +30,7 @@ TEST(Workload, EveryShippedModelParsesAndIsFoundByName) {
 
 TEST(Workload, ALayerIsAGemmAndTwoQuantisers) {
   ModelFile model{"tiny", "this test", {{"up", 256, 512, TensorSplit::kN}}, {64, 128}};
-  const auto works = work_of_layers(model, "blockwise", {});
+  const auto works = work_of_layers(model, "blockwise", {Pass::kFprop}, {});
   ASSERT_TRUE(works);
   ASSERT_EQ(works->size(), 3);
   EXPECT_EQ(to_text((*works)[0].problem),
@@ -40,9 +41,90 @@ TEST(Workload, ALayerIsAGemmAndTwoQuantisers) {
   ASSERT_EQ((*works)[0].tokens.size(), 2);
   EXPECT_EQ((*works)[0].tokens[1].lo, 128);
   EXPECT_EQ((*works)[2].tokens.at(0).hi, 256);
-  const auto asked = work_of_layers(model, "blockwise", {7});
+  const auto asked = work_of_layers(model, "blockwise", {Pass::kFprop}, {7});
   ASSERT_TRUE(asked);
   EXPECT_EQ(asked->at(0).tokens.at(0).lo, 7);
+}
+
+std::vector<std::string> texts_of(const std::vector<Work>& works) {
+  std::vector<std::string> texts;
+  for (const Work& work : works) texts.push_back(to_text(work.problem));
+  return texts;
+}
+
+TEST(Workload, ALayerThatTrainsHasThreeGemmsAndReadsItsOperandsInBothDirections) {
+  ModelFile model{"tiny", "this test", {{"up", 256, 512, TensorSplit::kN}}, {64, 128}};
+  const auto works =
+      work_of_layers(model, "blockwise_hybrid", {Pass::kFprop, Pass::kDgrad, Pass::kWgrad}, {});
+  ASSERT_TRUE(works);
+  EXPECT_THAT(
+      texts_of(*works),
+      ElementsAre("gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+                  "gemm m=? n=512 k=256 a=e5m2:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+                  "gemm m=256 n=512 k=? a=e5m2:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128",
+                  "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=both",
+                  "quantize rows=256 cols=512 x=bf16 q=e4m3:128x128 out=both",
+                  "quantize rows=? cols=256 x=bf16 q=e5m2:1x128 out=both"));
+  const std::vector<TokenRange> of_model{{64, 64}, {128, 128}};
+  const std::vector<TokenRange> of_weight{{256, 256}};
+  for (const Work& work : *works) {
+    EXPECT_EQ(work.tokens, work.name == "up, weight" ? of_weight : of_model) << work.name;
+  }
+  EXPECT_EQ(works->at(2).name, "up, wgrad");
+}
+
+TEST(Workload, APassReadsItsOwnOperandsOnly) {
+  ModelFile model{"tiny", "this test", {{"up", 256, 512, TensorSplit::kN}}, {64}};
+  EXPECT_THAT(texts_of(work_of_layers(model, "blockwise", {Pass::kWgrad}, {}).value()),
+              ElementsAre("gemm m=256 n=512 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128",
+                          "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=col",
+                          "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=col"));
+  EXPECT_THAT(
+      texts_of(work_of_layers(model, "blockwise", {Pass::kDgrad}, {}).value()),
+      ElementsAre("gemm m=? n=512 k=256 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+                  "quantize rows=256 cols=512 x=bf16 q=e4m3:128x128 out=col",
+                  "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row"));
+}
+
+TEST(Workload, AShapesTokensFollowThePass) {
+  const auto stated = gemms_of_shape("64x256x512", "blockwise", {Pass::kDgrad, Pass::kWgrad}, {});
+  ASSERT_TRUE(stated) << stated.error().message;
+  ASSERT_EQ(stated->size(), 2);
+  EXPECT_EQ(to_text(stated->at(0).problem),
+            "gemm m=64 n=512 k=256 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128");
+  EXPECT_TRUE(stated->at(0).counts.empty());
+  EXPECT_EQ(to_text(stated->at(1).problem),
+            "gemm m=256 n=512 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128");
+  EXPECT_EQ(stated->at(1).counts, std::vector<std::int64_t>{64});
+  const auto open = gemms_of_shape("?x256x512", "blockwise", {Pass::kWgrad}, {1, 77});
+  ASSERT_TRUE(open) << open.error().message;
+  EXPECT_EQ(open->at(0).problem, stated->at(1).problem);
+  EXPECT_EQ(open->at(0).counts, (std::vector<std::int64_t>{1, 77}));
+  EXPECT_THAT(gemms_of_shape("64x256x512", "blockwise", {Pass::kWgrad}, {7}).error().message,
+              HasSubstr("the problem states 64"));
+}
+
+// The dgrad of a layer whose weight is [n,k] is the fprop of one whose weight is [k,n].
+TEST(Workload, ProblemsOfSeveralPassesStandOnce) {
+  ModelFile model{"tiny",
+                  "this test",
+                  {{"up", 256, 512, TensorSplit::kN}, {"down", 512, 256, TensorSplit::kK}},
+                  {64}};
+  const auto works = work_of_layers(model, "blockwise", {Pass::kFprop, Pass::kDgrad}, {});
+  ASSERT_TRUE(works);
+  EXPECT_EQ(works->size(), 10);
+  EXPECT_THAT(
+      texts_of(distinct(*works)),
+      ElementsAre("gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+                  "gemm m=? n=512 k=256 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+                  "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row",
+                  "quantize rows=256 cols=512 x=bf16 q=e4m3:128x128 out=both",
+                  "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row",
+                  "quantize rows=512 cols=256 x=bf16 q=e4m3:128x128 out=both"));
+  const Problem gemm = works->front().problem;
+  const auto merged = distinct({{"a", gemm, {{1, 1}, {2, 2}}}, {"b", gemm, {{2, 2}, {3, 3}}}});
+  ASSERT_EQ(merged.size(), 1);
+  EXPECT_EQ(merged[0].tokens, (std::vector<TokenRange>{{1, 1}, {2, 2}, {3, 3}}));
 }
 
 TEST(Workload, AProblemsOwnCountWins) {
@@ -106,6 +188,26 @@ TEST(NeededKernels, AKernelOfSeveralProblemsStandsOnce) {
   EXPECT_EQ(to_text(kernel.uses[1].problem), many_columns);
   EXPECT_EQ(kernel.uses[0].buckets, std::vector<std::int64_t>{4096});
   EXPECT_EQ(kernel.uses[0].chosen_by.size(), 1);
+}
+
+// Buckets of a weight gradient are those of its tokens, which are in k.
+TEST(NeededKernels, FollowTheTokensOfAWeightGradient) {
+  const auto library = LibraryHandle::create(1);
+  ASSERT_TRUE(library);
+  const auto requests = gemms_of_shape("?x512x768", "blockwise", {Pass::kWgrad}, {1, 77, 4097});
+  ASSERT_TRUE(requests);
+  const Request& request = requests->front();
+  const auto kernels = needed_kernels(work_of_problem(request.problem, request.counts).value(),
+                                      *find_device("h200"), library->get()->library.engine);
+  ASSERT_TRUE(kernels) << kernels.error().message;
+  std::vector<std::int64_t> buckets;
+  for (const auto& [digest, kernel] : *kernels) {
+    for (const KernelUse& use : kernel.uses) {
+      EXPECT_EQ(use.problem, request.problem);
+      buckets.insert(buckets.end(), use.buckets.begin(), use.buckets.end());
+    }
+  }
+  EXPECT_THAT(buckets, ::testing::UnorderedElementsAre(1, 128, 5120));
 }
 
 TEST(KernelReport, SizesHaveTheirUnit) {

@@ -53,6 +53,11 @@ Status check_options(const Options& options) {
   if (!options.suite.empty() && options.names_work()) {
     return refuse("--suite is given beside other problems; allowed is one of the two");
   }
+  if (!options.suite.empty() && !options.work.passes.empty()) {
+    return refuse(
+        "--passes is given with --suite; allowed with --gemm, --model and "
+        "--problem-file only");
+  }
   return {};
 }
 

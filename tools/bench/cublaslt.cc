@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/environment.h"
+#include "runtime/families/gemm/arguments.h"
 #include "tools/bench/cublaslt_types.h"
 
 namespace octile::tools {
@@ -16,7 +17,16 @@ using namespace lt;  // NOLINT(google-build-using-namespace): the library's own 
 
 constexpr std::size_t kOldestVersion = 120900;
 
-int type_of(DType dtype) { return dtype == DType::kE5M2 ? kE5M2 : kE4M3; }
+int operand_type(DType dtype) { return dtype == DType::kE5M2 ? kE5M2 : kE4M3; }
+
+int output_type(DType dtype) {
+  if (dtype == DType::kFP32) return kF32;
+  return dtype == DType::kFP16 ? kF16 : kBF16;
+}
+
+bool has_fp32_scales(const TensorType& type) {
+  return type.scale == ScaleFormat::kF32 || type.scale == ScaleFormat::kF32Pow2;
+}
 
 }  // namespace
 
@@ -86,6 +96,7 @@ struct LtMatmul::State {
   MatrixLayout d = nullptr;
   DeviceBuffer workspace;
   bool scaled = true;
+  float beta = 0;  // 1: D is added to
   std::vector<Algorithm> algorithms;
 
   State() = default;
@@ -105,22 +116,25 @@ struct LtMatmul::State {
                       "cublasLtMatmulDescSetAttribute");
   }
 
-  Status describe(const GemmProblem& p, std::int64_t m) {
+  Status describe(const GemmProblem& p, std::int64_t tokens) {
+    const auto [m, n, k] = shape_of(p, tokens);
     const auto [um, un, uk] =
-        std::array{static_cast<std::uint64_t>(m), static_cast<std::uint64_t>(p.n),
-                   static_cast<std::uint64_t>(p.k)};
+        std::array{static_cast<std::uint64_t>(m), static_cast<std::uint64_t>(n),
+                   static_cast<std::uint64_t>(k)};
+    beta = p.accumulate ? 1.0F : 0.0F;
+    const std::int32_t a_mode = scales_rows_of_b(p) ? kScaleVec128 : kScaleBlock128x128;
     Status ok = api->check(api->create(&handle), "cublasLtCreate");
     if (ok) ok = api->check(api->create_desc(&desc, kComputeF32, kF32), "cublasLtMatmulDescCreate");
     if (ok) ok = set(kTransA, kTranspose);
     if (ok) ok = set(kTransB, kNone);
-    if (ok && scaled) ok = set(kAScaleMode, kScaleBlock128x128);
+    if (ok && scaled) ok = set(kAScaleMode, a_mode);
     if (ok && scaled) ok = set(kBScaleMode, kScaleVec128);
-    const int a_type = scaled ? type_of(p.b.dtype) : kBF16;
-    const int b_type = scaled ? type_of(p.a.dtype) : kBF16;
+    const int a_type = scaled ? operand_type(p.b.dtype) : kBF16;
+    const int b_type = scaled ? operand_type(p.a.dtype) : kBF16;
     const char* call = "cublasLtMatrixLayoutCreate";
-    if (ok) ok = api->check(api->create_layout(&a, a_type, uk, un, p.k), call);
-    if (ok) ok = api->check(api->create_layout(&b, b_type, uk, um, p.k), call);
-    if (ok) ok = api->check(api->create_layout(&d, kBF16, un, um, p.n), call);
+    if (ok) ok = api->check(api->create_layout(&a, a_type, uk, un, k), call);
+    if (ok) ok = api->check(api->create_layout(&b, b_type, uk, um, k), call);
+    if (ok) ok = api->check(api->create_layout(&d, output_type(p.d), un, um, n), call);
     return ok;
   }
 
@@ -155,24 +169,30 @@ LtMatmul::~LtMatmul() = default;
 
 Result<LtMatmul> LtMatmul::block_scaled(std::shared_ptr<const CublasLt> library,
                                         const GpuSession& gpu, const GemmProblem& problem,
-                                        std::int64_t m) {
-  if (problem.a.granularity != Granularity::k1x128 ||
-      problem.b.granularity != Granularity::k128x128 || problem.d != DType::kBF16 ||
-      problem.accumulate) {
+                                        std::int64_t tokens) {
+  const bool blocks = problem.a.granularity == Granularity::k1x128 &&
+                      (problem.b.granularity == Granularity::k128x128 ||
+                       problem.b.granularity == Granularity::k1x128);
+  if (!blocks || !has_fp32_scales(problem.a) || !has_fp32_scales(problem.b)) {
     return fail(ErrorCode::kUnsupported,
-                fmt::format("'{}' is no GEMM of 1x128 by 128x128 blocks into bf16",
+                fmt::format("'{}' is no GEMM of 1x128 by 128x128 or 1x128 blocks with fp32 scales",
                             to_text(Problem(problem))));
   }
-  return create(std::move(library), gpu, problem, m, true);
+  return create(std::move(library), gpu, problem, tokens, true);
 }
 
 Result<LtMatmul> LtMatmul::bf16(std::shared_ptr<const CublasLt> library, const GpuSession& gpu,
-                                const GemmProblem& problem, std::int64_t m) {
-  return create(std::move(library), gpu, problem, m, false);
+                                const GemmProblem& problem, std::int64_t tokens) {
+  return create(std::move(library), gpu, problem, tokens, false);
 }
 
 Result<LtMatmul> LtMatmul::create(std::shared_ptr<const CublasLt> library, const GpuSession& gpu,
-                                  const GemmProblem& problem, std::int64_t m, bool scaled) {
+                                  const GemmProblem& problem, std::int64_t tokens, bool scaled) {
+  if (problem.bias) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("'{}' has a bias, which is not passed on to cuBLASLt",
+                            to_text(Problem(problem))));
+  }
   auto state = std::make_unique<State>();
   state->library = std::move(library);
   state->api = state->library->api_.get();
@@ -180,7 +200,7 @@ Result<LtMatmul> LtMatmul::create(std::shared_ptr<const CublasLt> library, const
   auto workspace = gpu.allocate(kWorkspaceBytes);
   if (!workspace) return tl::unexpected<Error>(workspace.error());
   state->workspace = std::move(*workspace);
-  Status ok = state->describe(problem, m);
+  Status ok = state->describe(problem, tokens);
   // The heuristic refuses block scales without pointers; run() sets the real ones.
   if (ok && scaled) ok = state->set(kAScalePointer, state->workspace.pointer());
   if (ok && scaled) ok = state->set(kBScalePointer, state->workspace.pointer());
@@ -198,8 +218,7 @@ Status LtMatmul::run(int choice, const Operands& o, CUstream stream) const {
   if (ok && s.scaled) ok = s.set(kBScalePointer, o.a_scale);
   if (!ok) return ok;
   const float alpha = 1.0F;
-  const float beta = 0.0F;
-  return s.api->check(s.api->matmul(s.handle, s.desc, &alpha, o.b, s.a, o.a, s.b, &beta, o.d, s.d,
+  return s.api->check(s.api->matmul(s.handle, s.desc, &alpha, o.b, s.a, o.a, s.b, &s.beta, o.d, s.d,
                                     o.d, s.d, &s.algorithms[static_cast<std::size_t>(choice)],
                                     s.workspace.pointer(), kWorkspaceBytes, stream),
                       "cublasLtMatmul");

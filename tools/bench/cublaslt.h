@@ -40,22 +40,23 @@ class CublasLt {
   std::unique_ptr<Api> api_;
 };
 
-// D[m,n] = A[m,k] B[n,k]^T with default strides and D in bf16. cuBLASLt is column-major and
-// computes D^T[n,m] = op(B) A^T, so its A is our B (transposed) and its B is our A.
+// D[m,n] = A[m,k] B[n,k]^T with default strides and D of the problem's type. If the problem
+// accumulates, beta is 1 and C is D. cuBLASLt is column-major and computes D^T[n,m] = op(B) A^T, so
+// its A is our B (transposed) and its B is our A.
 class LtMatmul {
  public:
   static constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
   static constexpr int kChoices = 8;
 
-  // A has 1x128 blocks (VEC128), B 128x128 blocks (BLK128x128). Asks the heuristic for up to
-  // kChoices algorithms. Errors: kUnsupported if it has none (m and n must be multiples of 4, k of
-  // 16), kDeviceError.
+  // A has 1x128 blocks (VEC128), B 128x128 blocks (BLK128x128) or 1x128 blocks (VEC128). Asks the
+  // heuristic for up to kChoices algorithms. Errors: kUnsupported if it has none (m and n must be
+  // multiples of 4, k of 16) or if the problem has a bias, kDeviceError.
   static Result<LtMatmul> block_scaled(std::shared_ptr<const CublasLt> library,
                                        const GpuSession& gpu, const GemmProblem& problem,
-                                       std::int64_t m);
+                                       std::int64_t tokens);
   // A and B are bf16, with the problem's extents.
   static Result<LtMatmul> bf16(std::shared_ptr<const CublasLt> library, const GpuSession& gpu,
-                               const GemmProblem& problem, std::int64_t m);
+                               const GemmProblem& problem, std::int64_t tokens);
   ~LtMatmul();
   LtMatmul(LtMatmul&&) noexcept;
   LtMatmul& operator=(LtMatmul&&) = delete;
@@ -76,7 +77,7 @@ class LtMatmul {
   struct State;
   explicit LtMatmul(std::unique_ptr<State> state);
   static Result<LtMatmul> create(std::shared_ptr<const CublasLt> library, const GpuSession& gpu,
-                                 const GemmProblem& problem, std::int64_t m, bool scaled);
+                                 const GemmProblem& problem, std::int64_t tokens, bool scaled);
   std::unique_ptr<State> state_;
 };
 LtMatmul::Operands lt_operands(const DeviceTensor& a, const DeviceTensor& b, const DeviceBuffer& d);
@@ -90,6 +91,6 @@ struct Interoperation {
 };
 Result<Interoperation> check_interoperation(const LibraryHandle& library, const GpuSession& gpu,
                                             const std::shared_ptr<const CublasLt>& cublaslt,
-                                            const GemmProblem& problem, std::int64_t m);
+                                            const GemmProblem& problem, std::int64_t tokens);
 
 }  // namespace octile::tools

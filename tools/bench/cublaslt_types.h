@@ -19,6 +19,7 @@ inline constexpr StatusCode kSuccess = 0;
 inline constexpr int kComputeF32 = 68;  // CUBLAS_COMPUTE_32F
 // cudaDataType
 inline constexpr int kF32 = 0;
+inline constexpr int kF16 = 2;
 inline constexpr int kBF16 = 14;
 inline constexpr int kE4M3 = 28;
 inline constexpr int kE5M2 = 29;

@@ -93,17 +93,17 @@ Result<HostOverhead> time_in_turns(const GpuSession& gpu, const std::function<St
 
 }  // namespace
 
-std::string bench_label(const GemmProblem& problem, std::int64_t m) {
-  return short_text(with_tokens(problem, m));
+std::string bench_label(const GemmProblem& problem, std::int64_t tokens) {
+  return short_text(with_tokens(problem, tokens));
 }
 
-Result<BenchResult> bench(const BenchContext& context, const GemmProblem& problem, std::int64_t m) {
+Result<BenchResult> bench(const BenchContext& context, const GemmProblem& problem,
+                          std::int64_t tokens) {
   BenchResult result;
   result.problem = problem;
-  result.tokens = m;
-  const std::int64_t bytes = bytes_touched(problem, m);
-  auto slots =
-      make_slots(context.gpu, problem, m, rotation_slots(context.gpu, bytes), kOperandSeed);
+  result.tokens = tokens;
+  const int count = rotation_slots(context.gpu, bytes_touched(problem, tokens));
+  auto slots = make_slots(context.gpu, problem, tokens, count, kOperandSeed);
   if (!slots) return tl::unexpected<Error>(slots.error());
   const auto run = make_runner(context, problem, result);
   if (!run) return tl::unexpected<Error>(run.error());
@@ -117,8 +117,8 @@ Result<BenchResult> bench(const BenchContext& context, const GemmProblem& proble
     ok = compare_with_cublaslt(context, problem, *slots, *run, result);
   }
   if (!ok) return tl::unexpected<Error>(ok.error());
-  result.tflops = flops(problem, m) / result.ours.median_us * 1e-6;
-  result.tbps = static_cast<double>(bytes) / result.ours.median_us * 1e-6;
+  result.tflops = flops(problem, tokens) / result.ours.median_us * 1e-6;
+  result.tbps = static_cast<double>(bytes_moved(problem, tokens)) / result.ours.median_us * 1e-6;
   return result;
 }
 
@@ -135,7 +135,7 @@ Result<std::optional<HostOverhead>> host_overhead(const BenchContext& context,
   const auto run = [&](int i) {
     GemmArguments args = args_of(slot_at(*slots, i % kSlots));
     args.tokens = 1 + i % kMostTokens;
-    args.a_scale_ld = kMostTokens;
+    if (!has_tokens_in_k(problem)) args.a_scale_ld = kMostTokens;
     return prepared->plan.run(args, context.gpu.stream());
   };
   const auto launch = [&](int) { return empty->launch(1, 32, nullptr, context.gpu.stream()); };

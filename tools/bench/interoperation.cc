@@ -9,18 +9,19 @@ namespace octile::tools {
 
 Result<Interoperation> check_interoperation(const LibraryHandle& library, const GpuSession& gpu,
                                             const std::shared_ptr<const CublasLt>& cublaslt,
-                                            const GemmProblem& problem, std::int64_t m) {
-  auto a = quantize_random(library, gpu, problem.a, m, problem.k, 1);
+                                            const GemmProblem& problem, std::int64_t tokens) {
+  const auto [m, n, k] = shape_of(problem, tokens);
+  auto a = quantize_random(library, gpu, problem.a, m, k, 1);
   if (!a) return tl::unexpected<Error>(a.error());
-  auto b = quantize_random(library, gpu, problem.b, problem.n, problem.k, 2);
+  auto b = quantize_random(library, gpu, problem.b, n, k, 2);
   if (!b) return tl::unexpected<Error>(b.error());
-  auto d = gpu.allocate(static_cast<std::size_t>(m * problem.n * size_of(problem.d)));
+  auto d = gpu.allocate(static_cast<std::size_t>(m * n * size_of(problem.d)));
   if (!d) return tl::unexpected<Error>(d.error());
-  GemmSlot slot{std::move(*a), std::move(*b), std::move(*d), m, {}, {}};
+  GemmSlot slot{std::move(*a), std::move(*b), std::move(*d), tokens, {}, {}};
   const auto plan = PlanHandle::create(library, gpu.device(), Problem(problem));
   if (!plan) return tl::unexpected<Error>(plan.error());
-  if (Status ok = plan->prepare(m, m); !ok) return tl::unexpected<Error>(ok.error());
-  const auto peer = LtMatmul::block_scaled(cublaslt, gpu, problem, m);
+  if (Status ok = plan->prepare(tokens, tokens); !ok) return tl::unexpected<Error>(ok.error());
+  const auto peer = LtMatmul::block_scaled(cublaslt, gpu, problem, tokens);
   if (!peer) return tl::unexpected<Error>(peer.error());
   auto ours =
       run_and_check(gpu, problem, slot, [&] { return plan->run(args_of(slot), gpu.stream()); });

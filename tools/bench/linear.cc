@@ -175,7 +175,8 @@ class LinearStep {
   std::vector<DeviceBuffer> results_;
 };
 
-// The three GEMMs in bf16 by cuBLASLt, both operands K-major as ours, each into bf16.
+// The three GEMMs in bf16 by cuBLASLt, both operands K-major as ours. D has our type, and dW is
+// added to as ours is.
 Result<std::vector<Peer>> bf16_gemms(const BenchContext& context, const LinearStep& step) {
   std::vector<Peer> peers;
   for (std::size_t pass = 0; pass < kPasses.size(); ++pass) {

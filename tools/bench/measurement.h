@@ -41,7 +41,7 @@ struct BenchResult {
   std::optional<Timing> baseline;
   double ratio = 0;                   // baseline / ours, median over rounds
   std::optional<double> tflops;       // of families that compute
-  double tbps = 0;                    // bytes read and written, each once, by time
+  double tbps = 0;                    // bytes read and written, by time
   std::optional<double> scale_share;  // share of those bytes that are a quantiser's scales
 };
 Json to_json(const BenchResult& result);
@@ -69,8 +69,9 @@ Result<std::optional<HostOverhead>> host_overhead(const BenchContext& context,
 // ---- one family
 
 // Checked against FP64, as is the baseline, cuBLASLt.
-Result<BenchResult> bench(const BenchContext& context, const GemmProblem& problem, std::int64_t m);
-std::string bench_label(const GemmProblem& problem, std::int64_t m);
+Result<BenchResult> bench(const BenchContext& context, const GemmProblem& problem,
+                          std::int64_t tokens);
+std::string bench_label(const GemmProblem& problem, std::int64_t tokens);
 Result<std::optional<HostOverhead>> host_overhead(const BenchContext& context,
                                                   const GemmProblem& problem);
 

@@ -1,15 +1,17 @@
 #include "tools/bench/peers.h"
-#include "runtime/measure/random_operands.h"
 
 #include <algorithm>
 #include <utility>
 
+#include "runtime/families/gemm/arguments.h"
+#include "runtime/measure/random_operands.h"
+
 namespace octile::tools {
 
 Result<Peer> Peer::cublaslt(const std::shared_ptr<const CublasLt>& library, const GpuSession& gpu,
-                            const GemmProblem& problem, std::int64_t m,
+                            const GemmProblem& problem, std::int64_t tokens,
                             const std::vector<GemmSlot>& slots) {
-  auto matmul = LtMatmul::block_scaled(library, gpu, problem, m);
+  auto matmul = LtMatmul::block_scaled(library, gpu, problem, tokens);
   if (!matmul) return tl::unexpected<Error>(matmul.error());
   Peer peer("cublaslt", std::move(*matmul));
   for (const GemmSlot& slot : slots) peer.operands_.push_back(lt_operands(slot.a, slot.b, slot.d));
@@ -18,19 +20,21 @@ Result<Peer> Peer::cublaslt(const std::shared_ptr<const CublasLt>& library, cons
 }
 
 Result<Peer> Peer::bf16(const std::shared_ptr<const CublasLt>& library, const GpuSession& gpu,
-                        const GemmProblem& problem, std::int64_t m) {
-  auto matmul = LtMatmul::bf16(library, gpu, problem, m);
+                        const GemmProblem& problem, std::int64_t tokens) {
+  auto matmul = LtMatmul::bf16(library, gpu, problem, tokens);
   if (!matmul) return tl::unexpected<Error>(matmul.error());
   Peer peer("bf16", std::move(*matmul));
-  const std::int64_t elements = m * problem.k + problem.n * problem.k + m * problem.n;
-  const int slots = rotation_slots(gpu, 2 * elements);
+  const auto [m, n, k] = shape_of(problem, tokens);
+  const std::int64_t d_bytes = m * n * size_of(problem.d);
+  const int slots = rotation_slots(gpu, 2 * (m * k + n * k) + d_bytes);
   for (int i = 0; i < slots; ++i) {
-    auto a = random_bf16(gpu, m * problem.k, 1);
+    auto a = random_bf16(gpu, m * k, 1);
     if (!a) return tl::unexpected<Error>(a.error());
-    auto b = random_bf16(gpu, problem.n * problem.k, 2);
+    auto b = random_bf16(gpu, n * k, 2);
     if (!b) return tl::unexpected<Error>(b.error());
-    auto d = gpu.allocate(static_cast<std::size_t>(2 * m * problem.n));
+    auto d = gpu.allocate(static_cast<std::size_t>(d_bytes));
     if (!d) return tl::unexpected<Error>(d.error());
+    if (Status ok = d->fill(0, gpu.stream()); !ok) return tl::unexpected<Error>(ok.error());
     peer.operands_.push_back({a->pointer(), nullptr, b->pointer(), nullptr, d->pointer()});
     for (DeviceBuffer* buffer : {&*a, &*b, &*d}) peer.owned_.push_back(std::move(*buffer));
   }

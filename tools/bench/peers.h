@@ -15,11 +15,11 @@ class Peer {
   // Uses our operands; the slots outlive it. Errors: kUnsupported if cuBLASLt does not take the
   // problem (m % 4 != 0, say), kDeviceError.
   static Result<Peer> cublaslt(const std::shared_ptr<const CublasLt>& library,
-                               const GpuSession& gpu, const GemmProblem& problem, std::int64_t m,
-                               const std::vector<GemmSlot>& slots);
-  // Has the same extents in bf16, and operands of its own.
+                               const GpuSession& gpu, const GemmProblem& problem,
+                               std::int64_t tokens, const std::vector<GemmSlot>& slots);
+  // Has the same extents and D, A and B in bf16, and operands of its own.
   static Result<Peer> bf16(const std::shared_ptr<const CublasLt>& library, const GpuSession& gpu,
-                           const GemmProblem& problem, std::int64_t m);
+                           const GemmProblem& problem, std::int64_t tokens);
 
   // Enqueues one call on the operands of a slot; slots beyond the last begin again at the first.
   Status run(int slot, CUstream stream) const;

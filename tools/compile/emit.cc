@@ -112,7 +112,8 @@ Command add_emit(CLI::App& root) {
   auto options = std::make_shared<Options>();
   options->problem.add_to(*app);
   add_target_option(*app, options->device, "the device to generate for");
-  add_option(*app, "--tokens", options->tokens, "token count, if M or ROWS is ?").show_default();
+  add_option(*app, "--tokens", options->tokens, "token count, if the problem leaves it open")
+      .show_default();
   add_option(*app, "--config", options->config, "configuration text instead of the chosen one");
   add_option(*app, "-o,--output", options->output, "file to write instead of stdout");
   add_flag(*app, "--explain", options->explain,

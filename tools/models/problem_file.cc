@@ -4,10 +4,6 @@
 
 #include <algorithm>
 #include <fstream>
-
-#include "generator/core/recipe.h"
-#include "generator/gemm/passes.h"
-
 namespace octile::tools {
 namespace {
 
@@ -18,15 +14,25 @@ std::string trimmed(std::string line) {
   return line.substr(first, line.find_last_not_of(" \t\r") - first + 1);
 }
 
-Result<Problem> parse_line(const std::string& line, const std::string& recipe) {
-  if (line.find('=') != std::string::npos) return parse_problem(line);
-  return parse_gemm_shape(line, recipe).map([](const GemmProblem& p) { return Problem(p); });
+Result<std::vector<Request>> parse_line(const std::string& line, const std::string& recipe,
+                                        const std::vector<Pass>& passes) {
+  if (line.find('=') == std::string::npos) return gemms_of_shape(line, recipe, passes, {});
+  return parse_problem(line).map([](const Problem& p) { return std::vector<Request>{{p, {}}}; });
+}
+
+Status use_all(const std::vector<Request>& requests,
+               const std::function<Status(const Request&)>& use) {
+  for (const Request& request : requests) {
+    if (Status ok = use(request); !ok) return ok;
+  }
+  return {};
 }
 
 }  // namespace
 
 Status for_each_problem(const std::string& path, const std::string& recipe,
-                        const std::function<Status(const Problem&)>& use) {
+                        const std::vector<Pass>& passes,
+                        const std::function<Status(const Request&)>& use) {
   std::ifstream file(path, std::ios::binary);
   int problems = 0;
   int number = 0;
@@ -35,7 +41,10 @@ Status for_each_problem(const std::string& path, const std::string& recipe,
     line = trimmed(line);
     if (line.empty()) continue;
     ++problems;
-    if (const Status ok = parse_line(line, recipe).and_then(use); !ok) {
+    const Status ok = parse_line(line, recipe, passes).and_then([&](const auto& requests) {
+      return use_all(requests, use);
+    });
+    if (!ok) {
       return fail(ok.error().code, fmt::format("{}:{}: {}", path, number, ok.error().message));
     }
   }

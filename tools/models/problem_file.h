@@ -1,12 +1,14 @@
-// Files of problems, for --problem-file. Each line is a problem: a GEMM's MxNxK or a canonical
-// text; M and rows may be ?. Blank lines and everything after a # are ignored.
+// Files of problems, for --problem-file. Each line is a canonical text or a linear layer's MxNxK,
+// which stands for a GEMM of each pass that is asked for; M and rows may be ?. Blank lines and
+// everything after a # are ignored.
 #pragma once
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "generator/core/error.h"
-#include "generator/families.h"
+#include "tools/models/workload.h"
 
 namespace octile::tools {
 
@@ -14,6 +16,7 @@ namespace octile::tools {
 // kInvalidArgument for a file that cannot be read or that names no problem; the error of a line or
 // of `use`, with the path and the line's number before it.
 Status for_each_problem(const std::string& path, const std::string& recipe,
-                        const std::function<Status(const Problem&)>& use);
+                        const std::vector<Pass>& passes,
+                        const std::function<Status(const Request&)>& use);
 
 }  // namespace octile::tools

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -25,12 +28,40 @@ Result<std::vector<TokenRange>> ranges_of(const std::vector<std::int64_t>& count
   return ranges;
 }
 
-QuantizeProblem quantize_problem(std::int64_t rows, std::int64_t cols, const TensorType& type) {
+bool has(const std::vector<Pass>& passes, Pass pass) {
+  return std::ranges::find(passes, pass) != passes.end();
+}
+
+// Returns nothing if no pass reads the tensor. `by_row` and `by_col` read its rows and its columns.
+std::optional<QuantizeProblem> quantize_problem(std::int64_t rows, std::int64_t cols,
+                                                const TensorType& type, bool by_row, bool by_col) {
+  if (!by_row && !by_col) return std::nullopt;
   QuantizeProblem problem;
   problem.rows = rows;
   problem.cols = cols;
   problem.q = type;
+  problem.output = !by_col   ? QuantizeOutput::kRowwise
+                   : !by_row ? QuantizeOutput::kTransposed
+                             : QuantizeOutput::kBoth;
   return problem;
+}
+
+void add_layer(const ModelGemm& gemm, const Recipe& recipe, const std::vector<Pass>& passes,
+               const std::vector<TokenRange>& tokens, std::vector<Work>& works) {
+  const auto [fprop, dgrad, wgrad] =
+      std::array{has(passes, Pass::kFprop), has(passes, Pass::kDgrad), has(passes, Pass::kWgrad)};
+  for (const Pass pass : passes) {
+    const std::string name =
+        pass == Pass::kFprop ? gemm.name : fmt::format("{}, {}", gemm.name, name_of(pass));
+    works.push_back({name, gemm_problem(recipe, pass, kDynamic, gemm.n, gemm.k), tokens});
+  }
+  const auto add = [&](const char* operand, const std::optional<QuantizeProblem>& problem,
+                       const std::vector<TokenRange>& rows) {
+    if (problem) works.push_back({fmt::format("{}, {}", gemm.name, operand), *problem, rows});
+  };
+  add("activation", quantize_problem(kDynamic, gemm.k, recipe.activation, fprop, wgrad), tokens);
+  add("weight", quantize_problem(gemm.n, gemm.k, recipe.weight, fprop, dgrad), {{gemm.n, gemm.n}});
+  add("gradient", quantize_problem(kDynamic, gemm.n, recipe.gradient, dgrad, wgrad), tokens);
 }
 
 }  // namespace
@@ -81,7 +112,25 @@ Result<std::vector<Work>> work_of_problem(const Problem& problem,
   return std::vector<Work>{{"", problem, std::move(*ranges)}};
 }
 
+Result<std::vector<Request>> gemms_of_shape(const std::string& mxnxk,
+                                            const std::string& recipe_name,
+                                            const std::vector<Pass>& passes,
+                                            const std::vector<std::int64_t>& counts) {
+  const auto fprop = parse_gemm_shape(mxnxk, recipe_name);
+  if (!fprop) return tl::unexpected<Error>(fprop.error());
+  if (Status ok = check_counts(*fprop, counts); !ok) return tl::unexpected<Error>(ok.error());
+  const auto [m, n, k] = std::array{fprop->m, fprop->n, fprop->k};
+  std::vector<Request> requests;
+  for (const Pass pass : passes) {
+    const bool opens = pass == Pass::kWgrad && m != kDynamic;
+    requests.push_back({gemm_problem(*find_recipe(recipe_name), pass, opens ? kDynamic : m, n, k),
+                        opens ? std::vector<std::int64_t>{m} : counts});
+  }
+  return requests;
+}
+
 Result<std::vector<Work>> work_of_layers(const ModelFile& model, const std::string& recipe_name,
+                                         const std::vector<Pass>& passes,
                                          const std::vector<std::int64_t>& counts) {
   const Recipe* recipe = find_recipe(recipe_name);
   if (recipe == nullptr) {
@@ -91,16 +140,25 @@ Result<std::vector<Work>> work_of_layers(const ModelFile& model, const std::stri
   auto ranges = ranges_of(counts.empty() ? model.tokens : counts);
   if (!ranges) return tl::unexpected<Error>(ranges.error());
   std::vector<Work> works;
-  for (const ModelGemm& gemm : model.gemms) {
-    works.push_back(
-        {gemm.name, gemm_problem(*recipe, Pass::kFprop, kDynamic, gemm.n, gemm.k), *ranges});
-    works.push_back({gemm.name + ", activation",
-                     quantize_problem(kDynamic, gemm.k, recipe->activation), *ranges});
-    works.push_back({gemm.name + ", weight",
-                     quantize_problem(gemm.n, gemm.k, recipe->weight),
-                     {{gemm.n, gemm.n}}});
-  }
+  for (const ModelGemm& gemm : model.gemms) add_layer(gemm, *recipe, passes, *ranges, works);
   return works;
+}
+
+std::vector<Work> distinct(std::vector<Work> works) {
+  std::vector<Work> once;
+  for (Work& work : works) {
+    const auto same = std::ranges::find(once, work.problem, &Work::problem);
+    if (same == once.end()) {
+      once.push_back(std::move(work));
+      continue;
+    }
+    for (const TokenRange& range : work.tokens) {
+      if (std::ranges::find(same->tokens, range) == same->tokens.end()) {
+        same->tokens.push_back(range);
+      }
+    }
+  }
+  return once;
 }
 
 }  // namespace octile::tools

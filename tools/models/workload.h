@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "generator/families.h"
+#include "generator/gemm/passes.h"
 #include "tools/models/model_file.h"
 
 namespace octile::tools {
@@ -16,6 +17,13 @@ inline constexpr std::int64_t kMostTokens = 16384;
 
 struct TokenRange {
   std::int64_t lo = 0, hi = 0;  // both included
+  friend bool operator==(const TokenRange&, const TokenRange&) = default;
+};
+
+// A problem and the token counts that are wanted. Without counts, those of the command apply.
+struct Request {
+  Problem problem;
+  std::vector<std::int64_t> counts;
 };
 
 struct Work {
@@ -43,9 +51,22 @@ Status check_counts(const Problem& problem, const std::vector<std::int64_t>& cou
 Result<std::vector<Work>> work_of_problem(const Problem& problem,
                                           const std::vector<std::int64_t>& counts);
 
-// Returns, for each linear layer, the GEMM of the forward pass and the quantisers of its activation
-// and weight. If `counts` is empty, the token counts are those of the model.
+// Returns the GEMMs of the passes of the linear layer MxNxK. A wgrad leaves its token count open
+// and has M in `counts`, because a problem that states all of its dimensions has its tokens in m.
+// Errors: kInvalidArgument, also if counts are given and M is a number.
+Result<std::vector<Request>> gemms_of_shape(const std::string& mxnxk, const std::string& recipe,
+                                            const std::vector<Pass>& passes,
+                                            const std::vector<std::int64_t>& counts);
+
+// Returns, for each linear layer, the GEMMs of the passes and the quantisers of the operands that
+// they read: an activation in rows for fprop and in columns for wgrad, a weight in rows for fprop
+// and in columns for dgrad, a gradient in rows for dgrad and in columns for wgrad. If `counts` is
+// empty, the token counts are those of the model.
 Result<std::vector<Work>> work_of_layers(const ModelFile& model, const std::string& recipe,
+                                         const std::vector<Pass>& passes,
                                          const std::vector<std::int64_t>& counts);
+
+// Returns each problem once, in the order of its first occurrence, with the token counts of all.
+std::vector<Work> distinct(std::vector<Work> works);
 
 }  // namespace octile::tools

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "generator/core/recipe.h"
-#include "generator/gemm/passes.h"
 #include "runtime/engine/argument_checks.h"
 #include "runtime/families/families.h"
 #include "tools/models/problem_file.h"
@@ -53,6 +52,7 @@ TuningTasks tasks_of(const Problem& problem, const std::vector<std::int64_t>& co
 }
 
 TuningTasks tasks_of_model(const std::string& model, const std::string& recipe_name,
+                           const std::vector<Pass>& passes,
                            const std::vector<std::int64_t>& counts) {
   const auto file = find_model(model);
   if (!file) return tl::unexpected<Error>(file.error());
@@ -63,19 +63,23 @@ TuningTasks tasks_of_model(const std::string& model, const std::string& recipe_n
   }
   std::vector<tuner::TuningTask> tasks;
   for (const ModelGemm& gemm : file->gemms) {
-    const auto some =
-        tasks_of(gemm_problem(*recipe, Pass::kFprop, kDynamic, gemm.n, gemm.k), counts);
-    if (!some) return some;
-    tasks.insert(tasks.end(), some->begin(), some->end());
+    for (const Pass pass : passes) {
+      const auto some = tasks_of(gemm_problem(*recipe, pass, kDynamic, gemm.n, gemm.k), counts);
+      if (!some) return some;
+      tasks.insert(tasks.end(), some->begin(), some->end());
+    }
   }
   return tasks;
 }
 
 TuningTasks tasks_of_file(const std::string& path, const std::string& recipe,
+                          const std::vector<Pass>& passes,
                           const std::vector<std::int64_t>& counts) {
   std::vector<tuner::TuningTask> tasks;
-  const Status ok = for_each_problem(path, recipe, [&](const Problem& p) -> Status {
-    auto some = tasks_of(p, counts_for(p, counts));
+  const Status ok = for_each_problem(path, recipe, passes, [&](const Request& request) -> Status {
+    const Problem& problem = request.problem;
+    auto some =
+        tasks_of(problem, request.counts.empty() ? counts_for(problem, counts) : request.counts);
     if (!some) return tl::unexpected<Error>(some.error());
     std::ranges::move(*some, std::back_inserter(tasks));
     return {};

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "generator/gemm/passes.h"
 #include "runtime/tuner/exploration.h"
 
 namespace octile::tools {
@@ -23,16 +24,18 @@ tuner::TuningTask task_at(Problem problem, std::int64_t count);
 Result<std::vector<tuner::TuningTask>> tasks_of(const Problem& problem,
                                                 const std::vector<std::int64_t>& counts);
 
-// Returns the tasks of the forward GEMMs of a model's linear layers. `model` is a path or the name
-// of a shipped model.
+// Returns the tasks of the passes of a model's linear layers. `model` is a path or the name of a
+// shipped model.
 Result<std::vector<tuner::TuningTask>> tasks_of_model(const std::string& model,
                                                       const std::string& recipe,
+                                                      const std::vector<Pass>& passes,
                                                       const std::vector<std::int64_t>& counts);
 
 // Returns the tasks of a file of problems (problem_file.h). `counts` are the token counts of those
 // problems that state none.
 Result<std::vector<tuner::TuningTask>> tasks_of_file(const std::string& path,
                                                      const std::string& recipe,
+                                                     const std::vector<Pass>& passes,
                                                      const std::vector<std::int64_t>& counts);
 
 // Returns each task once, in the order of its first occurrence.

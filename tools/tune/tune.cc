@@ -60,15 +60,23 @@ Status check_options(const Options& options) {
 
 Result<std::vector<tuner::TuningTask>> read_tasks(const WorkOptions& work) {
   const std::string& recipe = work.problem.recipe;
-  if (!work.problem_file.empty()) return tasks_of_file(work.problem_file, recipe, work.tokens);
-  if (work.problem.given()) {
-    const auto problem = work.problem.read();
-    if (!problem) return tl::unexpected<Error>(problem.error());
-    return tasks_of(*problem, work.tokens);
+  const auto passes = work.read_passes();
+  if (!passes) return tl::unexpected<Error>(passes.error());
+  if (!work.problem_file.empty()) {
+    return tasks_of_file(work.problem_file, recipe, *passes, work.tokens);
   }
   std::vector<tuner::TuningTask> tasks;
+  if (work.problem.given()) {
+    const auto requests = work.read_problem();
+    if (!requests) return tl::unexpected<Error>(requests.error());
+    for (const Request& request : *requests) {
+      const auto some = tasks_of(request.problem, request.counts);
+      if (!some) return some;
+      tasks.insert(tasks.end(), some->begin(), some->end());
+    }
+  }
   for (const std::string& model : work.models) {
-    const auto some = tasks_of_model(model, recipe, work.tokens);
+    const auto some = tasks_of_model(model, recipe, *passes, work.tokens);
     if (!some) return some;
     tasks.insert(tasks.end(), some->begin(), some->end());
   }
