@@ -93,7 +93,9 @@ const std::vector<Configs>& lists() {
        {"tile=192x128x128 stages=3 wg=3 store=direct",
         "tile=256x96x128 stages=3 wg=2 store=direct scales=held",
         "tile=64x64x128 stages=3 wg=1 store=direct splits=2"}},
-      {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e5m2:1x128:ue8m0x4 d=fp32 acc=0 promote=64 sentry=1",
+      {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e5m2:1x128:ue8m0x4 d=fp32 acc=0 promote=128",
+       {"tile=64x96x128 stages=3 wg=1 store=direct"}},
+      {"gemm m=7168 n=7168 k=? a=e4m3:1x128:ue8m0x4 b=e5m2:1x128 d=fp32 acc=0 promote=64 sentry=1",
        {"tile=128x96x128 stages=3 wg=2 store=direct cluster=2x1 promote=64"}},
       // weight gradients
       {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128",
