@@ -25,12 +25,12 @@ endif()
 # Messages name files relative to the top of the tree, and a binary does not depend on the build's location.
 target_compile_options(octile_flags INTERFACE -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
 if(OCTILE_SANITIZE)
-  # -O1 -g1: on -O0 code a sanitizer runs the reference executor about ten times slower. Its reports need
-  # lines but no variables.
   # GCC takes variables for uninitialised where a sanitizer's checks are inlined (std::regex, GCC 12).
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(octile_flags INTERFACE -Wno-maybe-uninitialized)
   endif()
+  # -O1 -g1: on -O0 code a sanitizer runs the reference executor about ten times slower. Its reports need
+  # lines but no variables.
   target_compile_options(octile_flags INTERFACE -fsanitize=${OCTILE_SANITIZE} -fno-omit-frame-pointer
                                                 -fno-sanitize-recover=all -O1 -g1)
   target_compile_definitions(octile_flags INTERFACE _GLIBCXX_ASSERTIONS)
