@@ -17,10 +17,7 @@
 #include "runtime/families/gemm/check.h"
 #include "runtime/measure/timing.h"
 #include "tools/bench/measurement.h"
-
-namespace CLI {
-class App;
-}  // namespace CLI
+#include "tools/common/command_line.h"
 
 namespace octile::tools {
 

@@ -55,7 +55,8 @@ Status check_flags(std::uint32_t flags) {
 // The bias and the sentry belong to the call if the plan has them, and only then.
 Status check_output_options(const GemmProblem& p, const GemmArguments& args) {
   if (p.bias) {
-    if (Status ok = check_pointer("bias", args.bias, 2 * size_of(*p.bias)); !ok) return ok;
+    if (Status ok = check_pointer("bias", args.bias, std::int64_t{2} * size_of(*p.bias)); !ok)
+      return ok;
   } else if (args.bias != nullptr) [[unlikely]] {
     return refuse("bias is given; allowed: null, because the plan's problem has no bias");
   }
