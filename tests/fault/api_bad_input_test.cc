@@ -420,7 +420,8 @@ TEST_F(BadInput, ArgumentsOfFusedSources) {
 
 // A feature's struct is read as any other, and only if the caller gave it.
 TEST_F(BadInput, StructsOfFeatures) {
-  octile_quantize_args args = q.args(64).call();
+  const QuantizeArguments kept = q.args(64);  // the call's structs of features are its members
+  octile_quantize_args args = kept.call();
   octile_quantize_monitor monitor = {};
   args.monitor = &monitor;
   refuses_run(args, {"args->monitor->struct_size is 0"});
@@ -438,7 +439,7 @@ TEST_F(BadInput, StructsOfFeatures) {
   longer.tail[0] = 1;
   refuses_run(args, {"args->groups->struct_size is", "is 0x01"});
 
-  octile_quantize_args plain = q.args(64).call();
+  octile_quantize_args plain = kept.call();
   plain.groups = nullptr;
   plain.shard = nullptr;
   const auto expect_missing = [&](const std::string& problem, const std::string& says) {
