@@ -16,11 +16,9 @@ constexpr int kBarrierBytes = 8;
 // 65,536 registers an SM, handed out per warpgroup by setmaxnreg. One producer warpgroup of 40 (or
 // 32) leaves each of one, two or three consumers the counts below; a single consumer stays at 248
 // because a thread can name no more than 255. Two CTAs an SM have half of it each: one consumer.
-// Two consumers that hold B's scales take 240 each and leave the producer 24.
 void split_registers(const GemmConfig& c, GemmResources& r) {
-  r.producer_registers = c.hold_scales ? 40 : c.consumer_warpgroups == 3 ? 32 : 40;
+  r.producer_registers = c.consumer_warpgroups == 3 ? 32 : 40;
   r.consumer_registers = c.ctas_per_sm == 2           ? 216
-                         : c.hold_scales              ? 232
                          : c.consumer_warpgroups == 1 ? 248
                          : c.consumer_warpgroups == 2 ? 232
                                                       : 160;

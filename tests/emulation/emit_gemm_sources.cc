@@ -3,8 +3,8 @@
 //   emit_gemm_sources <prefix> <files>     writes <prefix>0.cc ... and <prefix>table.cc
 #include <fmt/format.h>
 
-#include <fstream>
 #include <iostream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -12,6 +12,7 @@
 #include "generator/gemm/emit.h"
 #include "runtime/engine/engine.h"
 #include "tests/emulation/gemm_variants.h"
+#include "tests/emulation/source_files.h"
 
 namespace octile {
 namespace {
@@ -82,18 +83,12 @@ int emit_all(const std::string& prefix, int file_count) {
                            to_text(v.config), index);
     ++index;
   }
-  for (std::size_t i = 0; i < sources.size(); ++i) {
-    std::ofstream(fmt::format("{}{}.inc", prefix, i)) << sources[i];
-    // A separate file is needed, because only an included file can be a system header.
-    std::ofstream(fmt::format("{}{}.cc", prefix, i))
-        << fmt::format("#include \"{}{}.inc\"\n", prefix, i);
-  }
-  std::ofstream table(prefix + "table.cc");
+  std::ostringstream table;
   table << head << declarations << "namespace octile::emulation {\n"
         << "std::span<const EmittedGemm> emitted_gemms() {\n"
         << "  static const EmittedGemm all[] = {\n"
         << entries << "  };\n  return all;\n}\n}\n";
-  return table.good() ? 0 : 1;
+  return emulation::write_source_files(prefix, sources, table.str()) ? 0 : 1;
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <iostream>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +16,7 @@
 #include "generator/families.h"
 #include "generator/quantize/emit.h"
 #include "runtime/engine/engine.h"
+#include "tests/emulation/source_files.h"
 #include "tests/support/quantize_cells.h"
 
 namespace octile {
@@ -298,18 +299,12 @@ int emit_all(const std::string& prefix, int file_count) {
     entries += w.entry;
     ++index;
   }
-  for (std::size_t i = 0; i < sources.size(); ++i) {
-    std::ofstream(fmt::format("{}{}.inc", prefix, i)) << sources[i];
-    // A separate file is needed, because only an included file can be a system header.
-    std::ofstream(fmt::format("{}{}.cc", prefix, i))
-        << fmt::format("#include \"{}{}.inc\"\n", prefix, i);
-  }
-  std::ofstream table(prefix + "table.cc");
+  std::ostringstream table;
   table << head << declarations << "namespace octile::emulation {\n"
         << "std::span<const EmittedQuantizer> emitted_quantizers() {\n"
         << "  static const EmittedQuantizer all[] = {\n"
         << entries << "  };\n  return all;\n}\n}\n";
-  return table.good() ? 0 : 1;
+  return emulation::write_source_files(prefix, sources, table.str()) ? 0 : 1;
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 // D.
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "generator/gemm/passes.h"
 #include "tests/gpu/session.h"
 #include "tools/bench/cublaslt.h"
@@ -9,14 +11,34 @@
 namespace octile::tests {
 namespace {
 
-TEST(Interoperation, CublasLtTakesOurOperandsAsTheyAre) {
-  if (GpuSession::get() == nullptr) GTEST_SKIP() << GpuSession::why();
-  const auto cublaslt = tools::CublasLt::open();
-  if (!cublaslt) GTEST_SKIP() << cublaslt.error().message;
-  const auto library = tools::LibraryHandle::create();
-  ASSERT_TRUE(library) << library.error().message;
-  const auto gpu = octile::GpuSession::open("cuda:0");
-  ASSERT_TRUE(gpu) << gpu.error().message;
+class Interoperation : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (GpuSession::get() == nullptr) GTEST_SKIP() << GpuSession::why();
+    cublaslt_ = tools::CublasLt::open();
+    if (!cublaslt_) GTEST_SKIP() << cublaslt_.error().message;
+    library_ = tools::LibraryHandle::create();
+    ASSERT_TRUE(library_) << library_.error().message;
+    gpu_ = octile::GpuSession::open("cuda:0");
+    ASSERT_TRUE(gpu_) << gpu_.error().message;
+  }
+
+  void expect_both_right(const GemmProblem& problem, std::int64_t tokens) {
+    SCOPED_TRACE(to_text(problem) + " at " + std::to_string(tokens));
+    const auto result = tools::check_interoperation(*library_, **gpu_, *cublaslt_, problem, tokens);
+    ASSERT_TRUE(result) << result.error().message;
+    EXPECT_TRUE(result->ours.ok) << result->ours.worst.to_text();
+    EXPECT_TRUE(result->theirs.ok) << result->theirs.worst.to_text();
+  }
+
+ private:
+  static Error not_opened() { return {ErrorCode::kInternal, "not opened yet"}; }
+  decltype(tools::CublasLt::open()) cublaslt_ = tl::unexpected<Error>(not_opened());
+  decltype(tools::LibraryHandle::create()) library_ = tl::unexpected<Error>(not_opened());
+  decltype(octile::GpuSession::open("")) gpu_ = tl::unexpected<Error>(not_opened());
+};
+
+TEST_F(Interoperation, CublasLtTakesOurOperandsAsTheyAre) {
   struct Shape {
     std::int64_t m, n, k;
   };
@@ -27,35 +49,16 @@ TEST(Interoperation, CublasLtTakesOurOperandsAsTheyAre) {
     GemmProblem problem;
     problem.n = s.n;
     problem.k = s.k;
-    const auto result = tools::check_interoperation(*library, **gpu, *cublaslt, problem, s.m);
-    ASSERT_TRUE(result) << result.error().message;
-    EXPECT_TRUE(result->ours.ok) << s.m << "x" << s.n << "x" << s.k << ": "
-                                 << result->ours.worst.to_text();
-    EXPECT_TRUE(result->theirs.ok)
-        << s.m << "x" << s.n << "x" << s.k << ": " << result->theirs.worst.to_text();
+    expect_both_right(problem, s.m);
   }
 }
 
 // The scales of both operands have a row for every 128 tokens, and D is added to.
-TEST(Interoperation, CublasLtTakesTheOperandsOfAWeightGradient) {
-  if (GpuSession::get() == nullptr) GTEST_SKIP() << GpuSession::why();
-  const auto cublaslt = tools::CublasLt::open();
-  if (!cublaslt) GTEST_SKIP() << cublaslt.error().message;
-  const auto library = tools::LibraryHandle::create();
-  ASSERT_TRUE(library) << library.error().message;
-  const auto gpu = octile::GpuSession::open("cuda:0");
-  ASSERT_TRUE(gpu) << gpu.error().message;
+TEST_F(Interoperation, CublasLtTakesTheOperandsOfAWeightGradient) {
   for (const char* recipe : {"blockwise", "blockwise_hybrid"}) {
-    for (const std::int64_t tokens : {64, 1152, 2048}) {
-      const GemmProblem problem =
-          gemm_problem(*find_recipe(recipe), Pass::kWgrad, kDynamic, 576, 768);
-      const auto result = tools::check_interoperation(*library, **gpu, *cublaslt, problem, tokens);
-      ASSERT_TRUE(result) << result.error().message;
-      EXPECT_TRUE(result->ours.ok)
-          << recipe << " at " << tokens << ": " << result->ours.worst.to_text();
-      EXPECT_TRUE(result->theirs.ok)
-          << recipe << " at " << tokens << ": " << result->theirs.worst.to_text();
-    }
+    const GemmProblem problem =
+        gemm_problem(*find_recipe(recipe), Pass::kWgrad, kDynamic, 576, 768);
+    for (const std::int64_t tokens : {64, 1152, 2048}) expect_both_right(problem, tokens);
   }
 }
 

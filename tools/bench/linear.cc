@@ -52,14 +52,6 @@ Result<Quantised> make_tensor(const GpuSession& gpu, const TensorType& type, std
   return Quantised{rows, cols, std::move(*x), std::move(*rowwise), std::move(*transposed)};
 }
 
-Result<PlanHandle> prepared(const BenchContext& context, const Problem& problem,
-                            std::int64_t tokens) {
-  auto plan = PlanHandle::create(context.library, context.gpu.device(), problem);
-  if (!plan) return plan;
-  if (Status ok = plan->prepare(tokens, tokens); !ok) return tl::unexpected<Error>(ok.error());
-  return plan;
-}
-
 // One step's tensors, results and plans. Parts are numbered in the order of the step: X, W, dY,
 // fprop, dgrad, wgrad.
 class LinearStep {
@@ -78,14 +70,14 @@ class LinearStep {
       step.tensors_.push_back(std::move(*tensor));
       QuantizeProblem problem = quantize_problem(cols, types[i]);
       problem.output = QuantizeOutput::kBoth;
-      auto plan = prepared(context, problem, rows);
-      if (!plan) return tl::unexpected<Error>(plan.error());
-      step.plans_.push_back(std::move(*plan));
+      auto prepared = prepare_plan(context, problem, rows, rows);
+      if (!prepared) return tl::unexpected<Error>(prepared.error());
+      step.plans_.push_back(std::move(prepared->plan));
     }
     for (const Pass pass : kPasses) {
-      auto plan = prepared(context, gemm_problem(recipe, pass, kDynamic, n, k), m);
-      if (!plan) return tl::unexpected<Error>(plan.error());
-      step.plans_.push_back(std::move(*plan));
+      auto prepared = prepare_plan(context, gemm_problem(recipe, pass, kDynamic, n, k), m, m);
+      if (!prepared) return tl::unexpected<Error>(prepared.error());
+      step.plans_.push_back(std::move(prepared->plan));
       const GemmProblem problem = gemm_problem(recipe, pass, m, n, k);
       step.problems_.push_back(problem);
       auto d = context.gpu.allocate(

@@ -1,41 +1,15 @@
 #include "runtime/families/gemm/operands.h"
 
 #include <bit>
-#include <cstring>
 #include <utility>
 
 #include "runtime/families/gemm/tensor_arguments.h"
 #include "runtime/measure/random_operands.h"
-#include "runtime/reference/cast.h"
-#include "runtime/reference/synthetic.h"
 
 namespace octile {
 namespace {
 
-// The bytes of D before a call: two 0xFF are a NaN of 16-bit D. If the problem accumulates, D is
-// 3.0 (bf16) or about that (fp32).
-constexpr std::uint8_t kPoison = 0xFF;
-constexpr std::uint8_t kInitialByte = 0x40;
-float initial_of(const GemmProblem& problem) {
-  return std::bit_cast<float>(problem.d == DType::kFP32 ? 0x40404040U : 0x40400000U);
-}
-
-// Returns a buffer of n random bias values of the type, between -4 and 4.
-Result<DeviceBuffer> random_bias(const GpuSession& gpu, DType type, std::int64_t n,
-                                 std::uint64_t seed) {
-  std::vector<std::uint8_t> host(static_cast<std::size_t>(n * size_of(type)));
-  for (std::int64_t i = 0; i < n; ++i) {
-    const double uniform = reference::random_uniform(seed, static_cast<std::uint64_t>(i));
-    const auto value = static_cast<float>(8 * uniform - 4);
-    if (type == DType::kFP32) {
-      std::memcpy(host.data() + 4 * i, &value, 4);
-    } else {
-      const std::uint16_t bits = reference::float_to_bf16(value);
-      std::memcpy(host.data() + 2 * i, &bits, 2);
-    }
-  }
-  return gpu.upload(host.data(), host.size());
-}
+constexpr std::uint8_t kPoison = 0xFF;  // two such bytes are a NaN of 16-bit D
 
 // Returns an operand whose rows are as far apart as octile_gemm_args takes them by default.
 Result<DeviceTensor> random_operand(const GpuSession& gpu, const TensorType& type,
@@ -57,10 +31,10 @@ Status add_outputs(const GpuSession& gpu, const GemmProblem& problem, std::int64
   Status ok = make(m * problem.n * size_of(problem.d), slot.d);
   if (ok && problem.sentry) ok = make(4, slot.sentry);
   if (!ok || !problem.bias) return ok;
-  auto bias = random_bias(gpu, *problem.bias, problem.n, seed);
+  auto bias = random_values(gpu, *problem.bias, problem.n, seed, Values::kNormal);
   if (!bias) return tl::unexpected<Error>(bias.error());
   slot.bias = std::move(*bias);
-  return gpu.synchronize();  // before the host's values go
+  return {};
 }
 
 // D of the slot against FP64 on the slot's operands.
@@ -72,7 +46,7 @@ Result<GemmCheck> check_slot(const GpuSession& gpu, const GemmProblem& problem,
   if (!b) return tl::unexpected<Error>(b.error());
   const auto d = download(gpu, slot.d);
   if (!d) return tl::unexpected<Error>(d.error());
-  GemmAddends addends{nullptr, initial_of(problem)};
+  GemmAddends addends{nullptr, addend_of(problem)};
   if (!problem.bias) return check_gemm(problem, *a, *b, d->data(), addends);
   const auto bias = download(gpu, slot.bias);
   if (!bias) return tl::unexpected<Error>(bias.error());
@@ -81,6 +55,10 @@ Result<GemmCheck> check_slot(const GpuSession& gpu, const GemmProblem& problem,
 }
 
 }  // namespace
+
+float addend_of(const GemmProblem& problem) {
+  return std::bit_cast<float>(problem.d == DType::kFP32 ? 0x40404040U : 0x40400000U);
+}
 
 std::int64_t bytes_moved(const GemmProblem& problem, std::int64_t tokens) {
   const auto [m, n, k] = shape_of(problem, tokens);
@@ -121,7 +99,7 @@ Result<std::vector<GemmSlot>> make_slots(const GpuSession& gpu, const GemmProble
 
 Result<GemmCheck> run_and_check(const GpuSession& gpu, const GemmProblem& problem, GemmSlot& slot,
                                 const std::function<Status()>& run) {
-  Status ok = slot.d.fill(problem.accumulate ? kInitialByte : kPoison, gpu.stream());
+  Status ok = slot.d.fill(problem.accumulate ? kAddendByte : kPoison, gpu.stream());
   if (ok) ok = run();
   if (ok) ok = gpu.synchronize();
   if (!ok) return tl::unexpected<Error>(ok.error());

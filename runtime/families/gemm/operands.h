@@ -36,6 +36,11 @@ GemmArguments args_of(const GemmSlot& slot);
 Result<std::vector<GemmSlot>> make_slots(const GpuSession& gpu, const GemmProblem& problem,
                                          std::int64_t tokens, int slots, std::uint64_t seed);
 
+// Every byte of a D to which a checked call adds, and the value of an element of such bytes: 3.0 in
+// bf16, about that in fp32.
+inline constexpr std::uint8_t kAddendByte = 0x40;
+float addend_of(const GemmProblem& problem);
+
 // Poisons the slot's D, or gives it values if the problem accumulates, calls `run` and compares D
 // with FP64 on the slot's operands.
 Result<GemmCheck> run_and_check(const GpuSession& gpu, const GemmProblem& problem, GemmSlot& slot,

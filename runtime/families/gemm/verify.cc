@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <utility>
 
 #include "runtime/families/gemm/tensor_arguments.h"
@@ -12,10 +11,8 @@
 namespace octile::tuner {
 namespace {
 
-constexpr std::uint8_t kPoison = 0xFF;  // equal to the poison in templates/bench/inspect.cu
-// Bytes of a D that is added to: 2.4e-38, then 3.0 (bf16) or about that (fp32).
-constexpr std::uint8_t kFaint = 0x01;
-constexpr std::uint8_t kAddend = 0x40;
+constexpr std::uint8_t kPoison = 0xFF;         // equal to the poison in templates/bench/inspect.cu
+constexpr std::uint8_t kFaint = 0x01;          // bytes of a D that is added to: 2.4e-38
 constexpr std::int64_t kGuardElements = 4096;  // keeps D 16-byte aligned
 constexpr std::int64_t kRowGuardElements = 8;  // 16 bytes of bf16, the unit of TMA strides
 constexpr int kScatteredWindows = 23;          // 32 with the nine at edges and centre
@@ -189,9 +186,9 @@ Status GemmVerifier::check_window(const Sample& sample, const DeviceBuffer& d,
 
 // Checks the sums of a launch on a D that matters.
 Result<Verdict> GemmVerifier::check_addition(const Run& run) {
-  auto verdict = launch_on(kAddend, run);
+  auto verdict = launch_on(kAddendByte, run);
   if (!verdict || !verdict->right) return verdict;
-  const float addend = std::bit_cast<float>(problem_.d == DType::kFP32 ? 0x40404040U : 0x40400000U);
+  const float addend = addend_of(problem_);
   std::vector<Sample> sums = samples_;
   for (Sample& sample : sums) {
     for (double& r : sample.r) r += static_cast<double>(addend);

@@ -25,12 +25,10 @@ struct RowB {
     kCopiedPerRowOfB = 4,
     kHasScaleWarp = false,
     kPromotesFromStage = true,
-    // Pairs of columns whose scales a thread holds. Two registers fewer than all of them are what
-    // a tile of 256x128 leaves without a spill.
+    // Pairs of columns whose scales a thread reads, and those that it holds: all but one, because a
+    // tile of 256x128 spills if it holds all.
     kPairs = kAccumulators / 4,
-    kHeld = !cfg::kHoldScales ? 0
-            : kPairs > 1      ? kPairs - 1
-                              : kPairs,
+    kHeld = cfg::kHoldScales ? kPairs - 1 : 0,
   };
   static_assert(!cfg::kHoldScales || !kHasTail, "held scales are those of a whole tile");
 
