@@ -99,13 +99,36 @@ extern "C" __global__ void fill_codes(u8* codes, i64 rows, i64 cols, i64 ld, u64
   }
 }
 
-// scale[count]: 2^[-spread, spread] times [1, 2).
-extern "C" __global__ void fill_scales(float* scale, i64 count, u64 seed, int spread) {
+// Scales as the problem stores them. The values of `format` are those of octile_scale_format.
+struct Scales {
+  const void* p;
+  i64 ld;
+  int format;
+};
+constexpr int kPow2 = 2, kUe8m0x4 = 3;
+
+// The scale of a row in a K-block: 1x128 scales [ceil(k/128)][ld], or words of four exponents.
+__device__ double scale_of_row(const Scales& s, i64 row, int block) {
+  if (s.format != kUe8m0x4) return static_cast<const float*>(s.p)[block * s.ld + row];
+  const u32 word = static_cast<const u32*>(s.p)[block / 4 * s.ld + row];
+  return ldexp(1.0, static_cast<int>(word >> (8 * (block % 4)) & 0xFF) - 127);
+}
+
+// words[count]: scales of 2^[-spread, spread], times [1, 2) unless the format is of powers of two.
+extern "C" __global__ void fill_scales(u32* words, i64 count, u64 seed, int spread, int format) {
   const i64 stride = static_cast<i64>(gridDim.x) * blockDim.x;
   for (i64 i = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
-    const u64 key = seed * 0x20003ull + static_cast<u64>(i) * 2;
-    const int exponent = static_cast<int>(hash(key) % static_cast<u32>(2 * spread + 1)) - spread;
-    scale[i] = ldexpf(1.0f + uniform(key + 1), exponent);
+    const u64 key = seed * 0x20003ull + static_cast<u64>(i) * 5;
+    const auto exponent = [&](int j) {
+      return static_cast<int>(hash(key + j) % static_cast<u32>(2 * spread + 1)) - spread;
+    };
+    if (format == kUe8m0x4) {
+      words[i] = 0;
+      for (int j = 0; j < 4; ++j) words[i] |= static_cast<u32>(127 + exponent(j)) << (8 * j);
+    } else {
+      const float significand = format == kPow2 ? 1.0f : 1.0f + uniform(key + 1);
+      words[i] = __float_as_uint(ldexpf(significand, exponent(0)));
+    }
   }
 }
 
@@ -197,13 +220,13 @@ __device__ void judge(double r, double s, const Output& out, i64 row, i64 col, d
 constexpr int kTile = 64;
 constexpr int kStep = 16;
 
-// D[m,n] against the FP64 product of the dequantised operands. A: 1x128 scales
-// [ceil(k/128)][sa_ld]; B: 128x128 scales [ceil(n/128)][sb_ld] or, with b_rows, 1x128 scales
-// [ceil(k/128)][sb_ld]. 256 threads, a 64x64 tile, 4x4 elements a thread.
+// D[m,n] against the FP64 product of the dequantised operands. A has 1x128 scales; B has 128x128
+// scales [ceil(n/128)][ld] or, with b_rows, 1x128 scales. 256 threads, a 64x64 tile, 4x4 elements a
+// thread.
 extern "C" __global__ void __launch_bounds__(256)
-    check_product(const u8* a, i64 lda, const float* sa, i64 sa_ld, const u8* b, i64 ldb,
-                  const float* sb, i64 sb_ld, int b_rows, Output out, int m, int n, int k,
-                  int a_e5m2, int b_e5m2, double c, Verdict* verdict) {
+    check_product(const u8* a, i64 lda, Scales sa, const u8* b, i64 ldb, Scales sb, int b_rows,
+                  Output out, int m, int n, int k, int a_e5m2, int b_e5m2, double c,
+                  Verdict* verdict) {
   __shared__ double a_tile[kStep][kTile + 1];
   __shared__ double b_tile[kStep][kTile + 1];
   __shared__ double table_a[256];
@@ -226,15 +249,15 @@ extern "C" __global__ void __launch_bounds__(256)
       const int kk = k0 + step;
       const i64 row = row0 + line;
       const i64 col = col0 + line;
-      a_tile[step][line] = row < m && kk < k ? table_a[a[row * lda + kk]] *
-                                                   static_cast<double>(sa[kk / 128 * sa_ld + row])
-                                             : 0.0;
-      b_tile[step][line] =
-          col < n && kk < k
-              ? table_b[b[col * ldb + kk]] *
-                    static_cast<double>(b_rows != 0 ? sb[kk / 128 * sb_ld + col]
-                                                    : sb[col / 128 * sb_ld + kk / 128])
-              : 0.0;
+      a_tile[step][line] =
+          row < m && kk < k ? table_a[a[row * lda + kk]] * scale_of_row(sa, row, kk / 128) : 0.0;
+      double scale_b = 0.0;
+      if (col < n && kk < k) {
+        scale_b = b_rows != 0
+                      ? scale_of_row(sb, col, kk / 128)
+                      : static_cast<const float*>(sb.p)[col / 128 * sb.ld + kk / 128];
+      }
+      b_tile[step][line] = col < n && kk < k ? table_b[b[col * ldb + kk]] * scale_b : 0.0;
     }
     __syncthreads();
     for (int step = 0; step < kStep; ++step) {

@@ -35,6 +35,12 @@ struct DeviceOutput {  // mirrors Output of checker.cu
   double initial_d;
 };
 
+struct DeviceScales {  // mirrors Scales of checker.cu
+  const void* p;
+  std::int64_t ld;
+  int format;
+};
+
 struct DeviceVerdict {  // mirrors Verdict of checker.cu
   std::uint64_t violations;
   std::int64_t first;
@@ -83,17 +89,18 @@ GemmCase::GemmCase(GpuSession& gpu, const GemmProblem& recipe, GemmShape shape, 
     int mode = static_cast<int>(code_mode);
     gpu_.launch("fill_codes", kFillBlocks, kFillThreads, {&p, &rows, &cols, &ld, &s, &e5m2, &mode});
   };
-  const auto fill_scales = [&](DeviceBuffer& buffer, std::uint64_t salt) {
+  const auto fill_scales = [&](DeviceBuffer& buffer, std::uint64_t salt, ScaleFormat scales) {
     void* p = buffer.pointer();
     std::int64_t count = static_cast<std::int64_t>(buffer.bytes() / 4);
     std::uint64_t s = seed * 4 + salt;
     int spread = scale_spread;
-    gpu_.launch("fill_scales", kFillBlocks, kFillThreads, {&p, &count, &s, &spread});
+    int format = static_cast<int>(scales);
+    gpu_.launch("fill_scales", kFillBlocks, kFillThreads, {&p, &count, &s, &spread, &format});
   };
   fill_codes(a_, shape.m, lda_, 0, problem_.a.dtype);
   fill_codes(b_, shape.n, ldb_, 1, problem_.b.dtype);
-  fill_scales(a_scale_, 2);
-  fill_scales(b_scale_, 3);
+  fill_scales(a_scale_, 2, problem_.a.scale);
+  fill_scales(b_scale_, 3, problem_.b.scale);
   if (problem_.bias) {
     bias_ = gpu_.zeroed(bytes(shape.n * size_of(*problem_.bias)));
     void* p = bias_.pointer();
@@ -174,10 +181,10 @@ Verdict GemmCase::raw_verdict(double c) {
   DeviceBuffer device_verdict = gpu_.zeroed(sizeof(DeviceVerdict));
   const octile_gemm_args g = args();
   const void* a = g.a;
-  const void* sa = g.a_scale;
   const void* b = g.b;
-  const void* sb = g.b_scale;
-  std::int64_t lda = lda_, ldb = ldb_, sa_ld = a_scale_ld_, sb_ld = b_scale_ld_;
+  DeviceScales sa{g.a_scale, a_scale_ld_, static_cast<int>(problem_.a.scale)};
+  DeviceScales sb{g.b_scale, b_scale_ld_, static_cast<int>(problem_.b.scale)};
+  std::int64_t lda = lda_, ldb = ldb_;
   int b_rows = scales_rows_of_b(problem_) ? 1 : 0;
   const float initial =
       std::bit_cast<float>(problem_.d == DType::kFP32 ? 0x40404040U : 0x40400000U);
@@ -195,7 +202,7 @@ Verdict GemmCase::raw_verdict(double c) {
   const std::int64_t tiles = ceil_div(shape_.m, 64) * ceil_div(shape_.n, 64);
   if (tiles > 0) {
     gpu_.launch("check_product", static_cast<unsigned>(tiles), 256,
-                {&a, &lda, &sa, &sa_ld, &b, &ldb, &sb, &sb_ld, &b_rows, &out, &m, &n, &k, &a_e5m2,
+                {&a, &lda, &sa, &b, &ldb, &sb, &b_rows, &out, &m, &n, &k, &a_e5m2,
                  &b_e5m2, &c, &v});
   }
   DeviceVerdict host{};
