@@ -96,7 +96,10 @@ bool fits_shared_memory(const GemmConfig& c, const GemmSetting& s) {
 }
 bool fits_registers(const GemmConfig& c, const GemmSetting& s) {
   const GemmResources r = resources_of(s.problem, c);
-  const int parts = c.unroll > 1 ? 60 : 56;  // if parts of a K-block are promoted
+  // If parts of a K-block are promoted. A tile that straddles blocks of B has a scale for each run
+  // of its columns.
+  const int runs = scales_rows_of_b(s.problem) ? 1 : column_segments(c);
+  const int parts = (c.unroll > 1 ? 60 : 56) + (runs > 1 ? runs : 0);
   const int others = c.hold_scales     ? 8
                      : c.promote < 128 ? parts
                      : c.in_flight > 2 ? 50
@@ -123,6 +126,10 @@ bool two_ctas_share_an_sm(const GemmConfig& c, const GemmSetting&) {
 }
 bool store_suits_tile(const GemmConfig& c, const GemmSetting& s) {
   if (c.splits > 1 || !can_stage(s.problem)) return c.store == EpilogueStore::kDirect;
+  if (s.problem.d == DType::kFP32) {
+    const bool whole_panels = c.block_m >= 64 && c.block_n % 32 == 0 && c.ctas_per_sm == 1;
+    return c.store == (whole_panels ? EpilogueStore::kTma : EpilogueStore::kDirect);
+  }
   return c.store == EpilogueStore::kTma || c.block_n <= 32;
 }
 bool short_tiles_are_narrow(const GemmConfig& c, const GemmSetting&) {
@@ -173,12 +180,14 @@ bool held_scales_serve_strips(const GemmConfig& c, const GemmSetting& s) {
 }
 // Beside three consumers the copy thread has 32 registers, which do not hold the addresses of two
 // operands' scales and a cluster's slices. A consumer has too few for parts of K-blocks with more
-// than two products in flight, or in a cluster with two other consumers.
+// than two products in flight, in a cluster with two other consumers, or of four K-blocks beside
+// another CTA.
 bool roles_have_registers(const GemmConfig& c, const GemmSetting& s) {
   const bool whole_blocks = c.promote >= 128;
   const bool three_share = c.consumer_warpgroups == 3 && c.cluster_m * c.cluster_n > 1;
   const bool more_state = scales_rows_of_b(s.problem) || s.problem.bias || s.problem.sentry;
   if (three_share && (more_state || !whole_blocks)) return false;
+  if (c.ctas_per_sm == 2 && c.unroll > 2 && !whole_blocks) return false;
   return c.in_flight <= 2 || whole_blocks;
 }
 bool raster_is_positive(const GemmConfig& c, const GemmSetting&) { return c.raster.band >= 1; }
@@ -234,12 +243,14 @@ constexpr std::array kConstraints{
     GemmConstraint{"two_ctas_share_an_sm",
                    "one CTA an SM, or two of one consumer warpgroup each (half of the registers)",
                    two_ctas_share_an_sm},
-    GemmConstraint{"store_suits_tile",
-                   "split K, fp32 D and sums that are added to D are stored directly; otherwise D "
-                   "goes through TMA, and directly only where "
-                   "rows of at most 64 bytes leave TMA nothing to gain (wider tiles lose up to a "
-                   "third: measured)",
-                   store_suits_tile},
+    GemmConstraint{
+        "store_suits_tile",
+        "split K, sums that are added to bf16 D, and fp32 D with a sentry are stored "
+        "directly; otherwise D goes through TMA (fp32 in panels of 64 rows and 32 columns "
+        "of one CTA an SM), and directly only where "
+        "rows of at most 64 bytes leave TMA nothing to gain (wider tiles lose up to a "
+        "third: measured)",
+        store_suits_tile},
     GemmConstraint{
         "compiles_in_time",
         "a pass adds at most 128 promoted sums a thread, 256 where parts of a K-block are "
@@ -258,9 +269,9 @@ constexpr std::array kConstraints{
                    held_scales_serve_strips},
     GemmConstraint{"roles_have_registers",
                    "three consumers share no operand where B has a scale a row, D has a bias or a "
-                   "sentry, or parts of a K-block are promoted, and at most two products of parts "
-                   "are in flight: "
-                   "otherwise ptxas 13.0 spills",
+                   "sentry, or parts of a K-block are promoted; at most two products of parts are "
+                   "in flight, and two CTAs an SM unroll parts of at most two K-blocks: otherwise "
+                   "ptxas 13.0 spills",
                    roles_have_registers},
     GemmConstraint{"raster_is_positive", "a raster band is at least one tile wide",
                    raster_is_positive},
@@ -273,7 +284,8 @@ constexpr std::array kConstraints{
         "fits_registers",
         "accumulators and partial sums leave 32 of a consumer's registers with one product in "
         "flight, 40 with two, 50 with more (56 where parts of a K-block are promoted, 60 "
-        "where K-blocks are unrolled as well) for "
+        "where K-blocks are unrolled as well, and one for each run of columns with a scale "
+        "of its own) for "
         "addresses, scales and loop state (ptxas 13.0 spills below)",
         fits_registers},
     GemmConstraint{"ring_is_a_pipeline",

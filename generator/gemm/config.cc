@@ -24,21 +24,27 @@ void split_registers(const GemmConfig& c, GemmResources& r) {
                                                       : 160;
 }
 
+// Columns of the panels in which fp32 D is staged: 128 bytes, the widest swizzle.
+constexpr int kPanelColumns = 32;
+
 // Bytes of the D region. With split K it holds the partial sums from every rank of the cluster, 16
-// bytes for each thread, strip and group of 8 columns. Else it holds the tile in bf16 for TMA.
-int staging_bytes(const GemmConfig& c, int strips) {
+// bytes for each thread, strip and group of 8 columns. Else it holds what goes to TMA: the tile in
+// 16 bits, or a panel of 64 rows of fp32 for each consumer.
+int staging_bytes(const GemmProblem& p, const GemmConfig& c, int strips) {
   if (c.splits > 1) {
     const auto share = static_cast<int>(ceil_div(c.block_n / 8, c.splits));
     return c.splits * share * strips * c.consumer_warpgroups * kWarpgroupThreads * 16;
   }
-  return c.store == EpilogueStore::kTma ? c.block_m * c.block_n * 2 : 0;
+  if (c.store != EpilogueStore::kTma) return 0;
+  if (p.d == DType::kFP32) return c.consumer_warpgroups * 64 * kPanelColumns * 4;
+  return c.block_m * c.block_n * 2;
 }
 
 GemmSmemLayout smem_layout(const GemmProblem& p, const GemmConfig& c, int strips) {
   GemmSmemLayout s;
   s.a_stage_bytes = c.block_m * c.block_k;
   s.b_stage_bytes = c.block_n * c.block_k;
-  s.d_bytes = staging_bytes(c, strips);
+  s.d_bytes = staging_bytes(p, c, strips);
   s.scale_a_stage_bytes = static_cast<int>(round_up(std::int64_t{4} * c.block_m, 128));
   const int scales_of_b = scales_rows_of_b(p) ? c.block_n : column_segments(c);
   s.scale_b_stage_bytes = static_cast<int>(round_up(std::int64_t{4} * scales_of_b, 16));
@@ -126,7 +132,10 @@ GemmResources resources_of(const GemmProblem& p, const GemmConfig& c) {
   r.a_box_rows = c.block_m / c.cluster_n;
   r.b_box_rows = c.tail_n > 0 ? c.tail_n : c.block_n / c.cluster_m;
   r.d_box_rows = std::min(c.block_m, 64);
-  r.d_box_cols = c.block_n % 64 == 0 ? 64 : c.block_n % 32 == 0 ? 32 : 16;
+  r.d_box_cols = p.d == DType::kFP32   ? kPanelColumns
+                 : c.block_n % 64 == 0 ? 64
+                 : c.block_n % 32 == 0 ? 32
+                                       : 16;
 
   r.smem = smem_layout(p, c, strips);
   return r;

@@ -72,7 +72,7 @@ struct GemmResources {
   int a_box_rows = 0;  // at most: where no cluster shares A, no more than m
   int b_box_rows = 0;
   int d_box_rows = 0;
-  int d_box_cols = 0;  // its swizzle is 2 * d_box_cols bytes
+  int d_box_cols = 0;  // its swizzle is as wide as a row of the box
   GemmSmemLayout smem;
 };
 

@@ -20,10 +20,16 @@ constexpr double kFp8FlopsPerCycle = 8192;  // dense FP8 WGMMA: datasheet rate o
 constexpr double kTensorDerate = 1.29;      // what the tensor cores lose to power and operand fetch
 constexpr double kMinGroupCycles = 89;      // four WGMMAs of the narrowest tile
 constexpr double kPromotionPerColumn = 0.629;
-// Factor of a promotion if B has a scale for each row: a multiplication for each sum and, unless
-// they are held, a read of B's scales for every four. Counted in issue slots, not fitted.
-constexpr double kRowPromotion = 2.25;
-constexpr double kHeldPromotion = 2.1;
+// If B has a scale for each row, a K-block takes as long as shared memory is busy, or as the groups
+// and promotions of one consumer take in turn. Fitted to eleven configurations of weight gradients
+// and to the winners of seventeen searches on one H200 (docs/experiments/gemm.md, v40). All of them
+// are bound by power.
+constexpr double kRowPort = 1.04;
+constexpr double kRowChainPerColumn = 7;
+constexpr double kRowInFlight = 1.1;
+constexpr double kRowWide = 1.07;    // tiles of more than 128 columns
+constexpr double kRowThree = 0.975;  // three consumers
+constexpr double kRowPower = 1.085;
 constexpr double kStraddleCycles = 6.84;  // per run of columns with a scale of its own
 constexpr double kPromotionIssue = 2.64;  // promotions of all consumers share four schedulers
 constexpr double kBlockCycles = 84;       // barrier wait, descriptors, release, per K-block
@@ -45,10 +51,13 @@ constexpr int kFewSplitWaves = 3;
 constexpr double kSplitInTurn = 1.2;
 constexpr double kTileCycles = 930;           // epilogue and the next tile's first loads
 constexpr double kStoreBytesPerCycle = 33.1;  // accumulators to staging and out, or to another rank
-constexpr double kExchangePerRank = 489;      // partial sums to another rank of a split
-constexpr double kClockDerate = 0.921;        // sustained over datasheet clock under this load
-constexpr double kDramDerate = 0.977;         // of the read-mostly stream rate
-constexpr double kL2Derate = 1.102;           // of the L2 rate of the device's description
+// Bytes of D that all SMs together add to in L2, by TMA and from registers, for each SM's cycle.
+constexpr double kAddBytesPerCycle = 14.6;
+constexpr double kDirectAddBytesPerCycle = 7.6;
+constexpr double kExchangePerRank = 489;  // partial sums to another rank of a split
+constexpr double kClockDerate = 0.921;    // sustained over datasheet clock under this load
+constexpr double kDramDerate = 0.977;     // of the read-mostly stream rate
+constexpr double kL2Derate = 1.102;       // of the L2 rate of the device's description
 constexpr double kFillUs = 1.56;      // barriers, descriptors and first loads, beside the launch
 constexpr double kSplitUs = 0.42;     // a cluster that splits K, per tile: start, exchange, end
 constexpr double kClusterUs = 0.503;  // a cluster that shares an operand: its start and end
@@ -98,9 +107,8 @@ Tiling tiling(const GemmConfig& c, const Shape& s, const DeviceSpec& d) {
           static_cast<double>(std::min(tiles, slots) * size)};
 }
 
-double promotion_cycles(const GemmConfig& c, const GemmProblem& p) {
+double promotion_cycles(const GemmConfig& c) {
   const double cycles = kPromotionPerColumn * c.block_n;
-  if (scales_rows_of_b(p)) return cycles * (c.hold_scales ? kHeldPromotion : kRowPromotion);
   const int segments = column_segments(c);
   return cycles + (segments > 1 ? kStraddleCycles * segments : 0);
 }
@@ -117,11 +125,28 @@ double tile_shape_factor(const GemmConfig& c) {
   return factor;
 }
 
+// The same if B has a scale for each row. Shared memory moves 128 bytes a cycle: operands to the
+// tensor core, once for each strip of 64 rows; a scale for every column to each thread that needs
+// it; and what TMA brings.
+double row_block_cycles(const GemmConfig& c, double sharing) {
+  const double strips = std::max(1.0, c.block_m / 64.0);
+  const double groups = strips / c.consumer_warpgroups;
+  const double parts = 128.0 / c.promote;
+  const double operands = strips * (64 + c.block_n);
+  const double scales = strips * (8 + c.block_n * (c.hold_scales ? 1 / groups : parts));
+  const double port = (operands + scales + c.block_m + c.block_n) * sharing;
+  const double chain = groups * kRowChainPerColumn * c.block_n;
+  const double shape = (c.in_flight > 1 ? kRowInFlight : 1) * (c.block_n > 128 ? kRowWide : 1) *
+                       (c.consumer_warpgroups == 3 ? kRowThree : 1);
+  return kRowPower * shape * std::max(kRowPort * port, chain);
+}
+
 // Returns the cycles of one K-block of one CTA if `sharing` CTAs share the SM.
 double block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing) {
+  if (scales_rows_of_b(p)) return row_block_cycles(c, sharing);
   const double strips = std::max(1.0, c.block_m / 64.0);
   const double group = std::max(64.0 * c.block_n * 128 * 2 / kFp8FlopsPerCycle, kMinGroupCycles);
-  const double promotion = promotion_cycles(c, p);
+  const double promotion = promotion_cycles(c);
   const double tensor = strips * group * kTensorDerate * sharing;
   // One warpgroup's chain over a pass. With one WGMMA group in flight, groups and promotions follow
   // one another. With more, only the longer of the two counts, and one promotion is exposed.
@@ -136,7 +161,10 @@ double block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing) {
 // Returns the cycles of a tile beside its K-blocks.
 double tile_cycles(const GemmConfig& c, const GemmProblem& p) {
   const double elements = static_cast<double>(c.block_m) * c.block_n;
-  double cycles = kTileCycles + size_of(p.d) * elements / c.splits / kStoreBytesPerCycle;
+  const double rate = p.d != DType::kFP32 || !p.accumulate ? kStoreBytesPerCycle
+                      : c.store == EpilogueStore::kTma     ? kAddBytesPerCycle
+                                                           : kDirectAddBytesPerCycle;
+  double cycles = kTileCycles + size_of(p.d) * elements / c.splits / rate;
   if (c.splits > 1) cycles += kExchangePerRank * c.splits + 4 * elements / kStoreBytesPerCycle;
   return cycles;
 }

@@ -61,19 +61,27 @@ Policy scale_of(const GemmProblem& p) {
 Policy element_of(const GemmProblem& p) {
   if (p.d == DType::kFP32) {
     if (!p.accumulate) return {"Fp32", {"gemm/output/fp32.cuh"}, {kPairs}};
-    return {p.sentry ? "AddFp32Seen" : "AddFp32", {"gemm/output/add_fp32.cuh"}, {kPairs}};
+    return {"AddFp32", {"gemm/output/fp32.cuh", "gemm/output/add_fp32.cuh"}, {kPairs}};
   }
   if (p.d == DType::kFP16) return {"Fp16", {"gemm/output/fp16.cuh"}, {"lib/fp16.cuh"}};
-  if (p.accumulate) return {"AddBf16", {"gemm/output/add_bf16.cuh"}};
+  if (p.accumulate) return {"AddBf16", {"gemm/output/bf16.cuh", "gemm/output/add_bf16.cuh"}};
   return {"Bf16", {"gemm/output/bf16.cuh"}};
 }
 
+Policy staged_fp32_of(const GemmProblem& p) {
+  return {fmt::format("gemm::output::StagedFp32<{}>", p.accumulate),
+          {"gemm/output/staged_fp32.cuh"},
+          {kPairs, "lib/tma_reduce.cuh"}};
+}
+
 Policy output_of(const GemmProblem& p, const GemmConfig& c) {
-  Policy output = element_of(p);
   const bool staged = c.store == EpilogueStore::kTma;
-  output.paths.emplace_back(staged ? "gemm/output/staged.cuh" : "gemm/output/direct.cuh");
-  output.type = fmt::format("gemm::output::{}<gemm::output::{}, {}>", staged ? "Staged" : "Direct",
-                            output.type, p.sentry);
+  Policy output = staged && p.d == DType::kFP32 ? staged_fp32_of(p) : element_of(p);
+  if (!staged || p.d != DType::kFP32) {
+    output.paths.emplace_back(staged ? "gemm/output/staged.cuh" : "gemm/output/direct.cuh");
+    output.type = fmt::format("gemm::output::{}<gemm::output::{}, {}>",
+                              staged ? "Staged" : "Direct", output.type, p.sentry);
+  }
   if (p.bias) {
     output.paths.emplace_back("gemm/output/with_bias.cuh");
     output.library.emplace_back(kPairs);

@@ -115,4 +115,39 @@ __device__ __forceinline__ void multiply_serially(const ConsumerThread& self, Ri
   } while (--k_blocks > 0);
 }
 
+// The same for a policy that reads a K-block's scales while the one before is promoted. The first
+// K-block's are read at once.
+template <typename Scale, int kSums>
+__device__ __forceinline__ void multiply_reading_ahead(const ConsumerThread& self, Ring& ring,
+                                                       int k_blocks, int end,
+                                                       float (&acc)[kStrips][kSums]) {
+  float partial[kSums];
+  mbarrier::wait(self.smem.full(ring.stage), ring.phase);
+  typename Scale::BlockScales scales(self, ring.stage, end - k_blocks);
+#pragma unroll 1
+  do {
+    const int stage = ring.stage;
+    ring.advance();
+    const int block = end - k_blocks;
+#pragma unroll
+    for (int group = 0; group < kBlockGroups; ++group) {
+      const typename Scale::StageScales read(self, stage, group / kParts, block);
+      issue(self, stage, group, partial);
+      const typename Scale::Factors factors = read.factors();
+      const bool last = group == kBlockGroups - 1;
+      // Behind the tile's last K-block the same scales are read again and not used.
+      if (last && k_blocks > 1) mbarrier::wait(self.smem.full(ring.stage), ring.phase);
+      wgmma::wait<0>();
+      wgmma::pin(partial);
+      if (last) {
+        Scale::promote_ahead(acc[group / kParts], partial, factors, scales, self,
+                             k_blocks > 1 ? ring.stage : stage, block + 1);
+        release_stage(self.smem, stage, self.lane);
+      } else {
+        Scale::promote(acc[group / kParts], partial, factors, scales);
+      }
+    }
+  } while (--k_blocks > 0);
+}
+
 }  // namespace gemm

@@ -118,7 +118,13 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& 
     }
     // False if the loop above may leave none, a rank of a split K may have none, or K may be empty.
     constexpr bool kSome = cfg::kInFlight == 1 && cfg::kSplits == 1 && !Output::kTakesEmptySums;
-    if (kSome || k_blocks > 0) multiply_serially<Scale>(self, ring, k_blocks, range.last, acc);
+    if (kSome || k_blocks > 0) {
+      if constexpr (Scale::kReadsAhead) {
+        multiply_reading_ahead<Scale>(self, ring, k_blocks, range.last, acc);
+      } else {
+        multiply_serially<Scale>(self, ring, k_blocks, range.last, acc);
+      }
+    }
     Scale::finish(from, self, tile, acc);
     if constexpr (cfg::kSplits > 1) {
       Split::exchange(self, rank, first_tile, phase, acc);
@@ -200,7 +206,8 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
       if (elect_one()) {
         tma::prefetch_map(from.a_map);
         tma::prefetch_map(from.b_map);
-        gemm::produce<gemm::Walk, gemm::Scale>(smem, from, extents, rank, early_stages);
+        gemm::produce<gemm::Walk, gemm::Scale, gemm::Output>(smem, from, to, extents, rank,
+                                                             early_stages);
       }
       __syncwarp();
     } else if (warp == cfg::kConsumerWarpgroups * 4 + 1) {

@@ -132,9 +132,10 @@ __device__ __forceinline__ bool ends_word(int k) {
 // One thread: the ring's copies. Weights do not depend on the preceding kernel of the stream, which
 // may still run. So a first pass loads those of the first `early_stages` stages of the first tile.
 // Everything else waits for that kernel. Without kPdlEarly there is no such pass.
-template <typename Walk, typename Scale>
+template <typename Walk, typename Scale, typename Output>
 __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& from,
-                                        const Extents& e, int rank, int early_stages) {
+                                        const Destination& to, const Extents& e, int rank,
+                                        int early_stages) {
   const KRange range = Walk::k_range(e, rank);
   const int begin = range.first * 128;
   // Without split K this is e.k itself, which lies in constant memory and takes no register.
@@ -168,6 +169,7 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
       if (!weights_only) {
         load_a<Scale>(at, from, source, scales, rank, k);
         if (ends_word<typename Scale::FormatA>(k)) scales += from.scale_a_ld;
+        if constexpr (Output::kPrefetchesD) Output::prefetch(to, source.tile, (k - begin) / 128);
       }
       if constexpr (Scale::kCopiedPerRowOfB > 0) {
         if (ends_word<typename Scale::FormatB>(k)) scales_b += from.scale_b_ld;

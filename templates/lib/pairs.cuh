@@ -19,6 +19,11 @@ __device__ __forceinline__ Floats2 load_shared_8(u32 address) {
   return v;
 }
 
+// st.shared.v2.f32;  PTX 1.0.
+__device__ __forceinline__ void store_shared_8(u32 address, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
+}
+
 // ld.global.v2.f32;  PTX 1.0.
 __device__ __forceinline__ Floats2 load_global_8(const float* p) {
   Floats2 v;
@@ -39,24 +44,4 @@ __device__ __forceinline__ void store_global_8_if(bool condition, float* p, floa
       "}" ::"l"(p),
       "f"(x), "f"(y), "r"(static_cast<int>(condition))
       : "memory");
-}
-
-// @condition red.relaxed.gpu.global.add.v2.f32;  PTX 8.1, sm_90. Adds in L2, to nearest even.
-// Subnormal terms and sums become zero of their sign.
-__device__ __forceinline__ void reduce_add_global_8_if(bool condition, float* p, float x, float y) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.s32 p, %3, 0;\n"
-      "@p red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};\n"
-      "}" ::"l"(p),
-      "f"(x), "f"(y), "r"(static_cast<int>(condition))
-      : "memory");
-}
-
-// add.rn.ftz.f32;  PTX 1.4. To nearest even; subnormal terms and sums become zero of their sign.
-__device__ __forceinline__ float add_flushing(float a, float b) {
-  float sum;
-  asm("add.rn.ftz.f32 %0, %1, %2;" : "=f"(sum) : "f"(a), "f"(b));
-  return sum;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 
 #include "tests/emulation/cluster.h"
 #include "tests/emulation/device_memory.h"
@@ -113,14 +114,16 @@ void land_box(BoxCopy copy, std::uint32_t rank, std::uint32_t barrier) {
   cluster->complete_bytes(at_rank(barrier, rank), copy.bytes());
 }
 
-void write_box(const BoxCopy& copy) {
+// Calls put(tensor, shared memory, bytes) for each unit of the box that lies in the tensor.
+template <typename Put>
+void write_box(const BoxCopy& copy, const Put& put) {
   if (cluster->memory(copy.shared, copy.bytes(), kUnit) == nullptr) return;
   cluster->check_fenced(copy.shared, copy.bytes());
-  copy.for_each_unit([](std::uint32_t from, std::uint64_t to, std::size_t inside) {
+  copy.for_each_unit([&](std::uint32_t from, std::uint64_t to, std::size_t inside) {
     auto* target = reinterpret_cast<void*>(to);
     if (inside == 0) return;
     if (!is_watched(writable, target, inside)) return cluster->fault("TMA writes outside a tensor");
-    std::memcpy(target, cluster->memory(from, kUnit, kUnit), inside);
+    put(target, cluster->memory(from, kUnit, kUnit), inside);
   });
 }
 
@@ -132,6 +135,25 @@ StoreGroups& open_groups() {
 
 void count_finished(StoreGroups& groups) {
   while (groups.finished < groups.committed && groups.left[groups.finished] == 0) ++groups.finished;
+}
+
+// Defers a copy out of shared memory, as part of the thread's open group.
+template <typename Put>
+void defer_write(const void* map, int x, int y, std::uint32_t from, const Put& put) {
+  const std::uint32_t rank = cluster->rank();
+  const BoxCopy copy = box_copy(map, x, y, at_rank(from, rank));
+  const int fiber = fiber_index();
+  StoreGroups& groups = open_groups();
+  const std::size_t group = groups.committed;
+  ++groups.left[group];
+  const auto write = [=] {
+    write_box(copy, put);
+    StoreGroups& of_thread = cluster->stores(fiber);
+    --of_thread.left[group];
+    count_finished(of_thread);
+  };
+  cluster->defer({write, 1U << rank, "a store of TMA has read its source"});
+  cluster->maybe_yield();
 }
 
 }  // namespace
@@ -169,20 +191,18 @@ void load_bytes(std::uint32_t to, const void* from, std::uint32_t bytes, std::ui
 }
 
 void store_box(const void* map, int x, int y, std::uint32_t from) {
-  const std::uint32_t rank = cluster->rank();
-  const BoxCopy copy = box_copy(map, x, y, at_rank(from, rank));
-  const int fiber = fiber_index();
-  StoreGroups& groups = open_groups();
-  const std::size_t group = groups.committed;
-  ++groups.left[group];
-  const auto write = [=] {
-    write_box(copy);
-    StoreGroups& of_thread = cluster->stores(fiber);
-    --of_thread.left[group];
-    count_finished(of_thread);
-  };
-  cluster->defer({write, 1U << rank, "a store of TMA has read its source"});
-  cluster->maybe_yield();
+  defer_write(map, x, y, from,
+              [](void* to, const std::byte* source, std::size_t n) { std::memcpy(to, source, n); });
+}
+
+void add_box(const void* map, int x, int y, std::uint32_t from) {
+  defer_write(map, x, y, from, [](void* to, const std::byte* source, std::size_t n) {
+    std::array<float, kUnit / sizeof(float)> sums{}, terms{};
+    std::memcpy(sums.data(), to, n);
+    std::memcpy(terms.data(), source, n);
+    std::ranges::transform(sums, terms, sums.begin(), std::plus<>());
+    std::memcpy(to, sums.data(), n);
+  });
 }
 
 void commit_store_group() {

@@ -16,6 +16,8 @@ void look_at_map(const void* map);
 void load_bytes(std::uint32_t to, const void* from, std::uint32_t bytes, std::uint32_t barrier,
                 std::uint32_t mask);
 void store_box(const void* map, int x, int y, std::uint32_t from);
+// Adds a box of fp32 to the tensor.
+void add_box(const void* map, int x, int y, std::uint32_t from);
 void commit_store_group();
 void wait_store_groups_read(std::uint32_t most_pending);
 // st.async of four floats.

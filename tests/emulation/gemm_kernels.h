@@ -178,21 +178,21 @@ struct alignas(8) Floats2 {
   float value[2];
 };
 inline Floats2 load_shared_8(u32 address) { return load_shared<Floats2>(address); }
+inline void store_shared_8(u32 address, float x, float y) {
+  store_shared(address, Floats2{{x, y}});
+}
 inline Floats2 load_global_8(const float* p) { return octile::emulation::checked_load<Floats2>(p); }
 inline void store_global_8_if(bool condition, float* p, float x, float y) {
   if (condition) octile::emulation::checked_store(p, Floats2{{x, y}});
 }
-inline float without_subnormal(float value) {
-  return std::fpclassify(value) == FP_SUBNORMAL ? std::copysign(0.0F, value) : value;
+
+// ---- lib/tma_reduce.cuh -------------------------------------------------------------------------
+
+namespace tma {
+inline void add_2d(const TensorMap* map, int x, int y, u32 src) {
+  octile::emulation::add_box(map, x, y, src);
 }
-inline float add_flushing(float a, float b) {
-  return without_subnormal(without_subnormal(a) + without_subnormal(b));
-}
-inline void reduce_add_global_8_if(bool condition, float* p, float x, float y) {
-  if (!condition) return;
-  const Floats2 old = load_global_8(p);
-  store_global_8_if(true, p, add_flushing(old.value[0], x), add_flushing(old.value[1], y));
-}
+}  // namespace tma
 
 // ---- lib/wgmma.cuh ------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 
@@ -42,9 +43,22 @@ constexpr int kThreads = 1;
 constexpr int kElementBytes = 2;
 constexpr int kMantissaBits = 7;
 constexpr unsigned kUnwritten = 0xFFFF;
+constexpr bool kAdds = false;
 }  // namespace cfg
 #include "templates/bench/inspect.cu"
 #undef OCTILE_KERNEL_NAME
+namespace sums {
+#define OCTILE_KERNEL_NAME inspect_sums_on_host
+namespace cfg {
+constexpr int kThreads = 1;
+constexpr int kElementBytes = 2;
+constexpr int kMantissaBits = 7;
+constexpr unsigned kUnwritten = 0x0101;
+constexpr bool kAdds = true;
+}  // namespace cfg
+#include "templates/bench/inspect.cu"
+#undef OCTILE_KERNEL_NAME
+}  // namespace sums
 #undef OCTILE_EMITTED
 #undef __launch_bounds__
 #undef __global__
@@ -103,6 +117,24 @@ CUresult execute(const fake_cuda_launch* launch, void*) {
     zero_between_the_samples(args);
   }
   return result;
+}
+
+// An element that is added to counts as unwritten together with its neighbour only.
+TEST(Inspector, ASumOfZeroIsWritten) {
+  std::array<std::uint16_t, 16> d{};  // two rows of six elements in a stride of eight
+  d.fill(0xFFFF);
+  const auto unwritten = [&] {
+    std::array<unsigned long long, 6> report{};
+    sums::inspect_sums_on_host(d.data(), nullptr, 16, 0, 2, 6, 8, 0.0, report.data());
+    EXPECT_EQ(report[0], 0U);
+    return report[1];
+  };
+  for (const std::size_t row : {0U, 8U}) std::fill_n(d.begin() + row, 6, std::uint16_t{0x4000});
+  EXPECT_EQ(unwritten(), 0U);
+  d[1] = d[2] = d[13] = 0x0101;  // none of them neighbours
+  EXPECT_EQ(unwritten(), 0U);
+  d[3] = 0x0101;
+  EXPECT_EQ(unwritten(), 2U);
 }
 
 class GemmVerifierTest : public test::VerifierFixture<GemmVerifier, Args> {

@@ -253,9 +253,8 @@ extern "C" __global__ void __launch_bounds__(256)
           row < m && kk < k ? table_a[a[row * lda + kk]] * scale_of_row(sa, row, kk / 128) : 0.0;
       double scale_b = 0.0;
       if (col < n && kk < k) {
-        scale_b = b_rows != 0
-                      ? scale_of_row(sb, col, kk / 128)
-                      : static_cast<const float*>(sb.p)[col / 128 * sb.ld + kk / 128];
+        scale_b = b_rows != 0 ? scale_of_row(sb, col, kk / 128)
+                              : static_cast<const float*>(sb.p)[col / 128 * sb.ld + kk / 128];
       }
       b_tile[step][line] = col < n && kk < k ? table_b[b[col * ldb + kk]] * scale_b : 0.0;
     }

@@ -104,6 +104,47 @@ TEST_F(GemmCalls, CapturedAndReplayed) {
   expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
 }
 
+// One plan, graphs of two token counts replayed on two streams at once.
+TEST_F(GemmCalls, WeightGradientsReplayOnTwoStreams) {
+  octile_plan* plan = make_plan(
+      "gemm m=576 n=2112 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128", 1, 8192);
+  GemmProblem problem;
+  problem.m = 576;
+  problem.k = kDynamic;
+  problem.b.granularity = Granularity::k1x128;
+  problem.d = DType::kFP32;
+  problem.accumulate = true;
+  GemmCase few(gpu(), problem, {576, 2112, 77}, 26);
+  GemmCase many(gpu(), problem, {576, 2112, 8001}, 27);
+  auto first = Stream::create(gpu().driver());
+  auto second = Stream::create(gpu().driver());
+  ASSERT_TRUE(first && second);
+  const auto capture = [&](const GemmCase& c, CUstream stream) {
+    return Graph::capture(gpu().driver(), stream, [&]() -> Status {
+      const octile_gemm_args args = c.args();
+      if (octile_gemm_run(plan, &args, stream) != OCTILE_OK) {
+        return fail(ErrorCode::kInternal, octile_last_error());
+      }
+      return {};
+    });
+  };
+  const auto of_few = capture(few, first->get());
+  const auto of_many = capture(many, second->get());
+  ASSERT_TRUE(of_few && of_many);
+  for (int i = 0; i < 5; ++i) {
+    few.poison_output();
+    many.poison_output();
+    gpu().synchronize();
+    ASSERT_TRUE(of_few->launch(first->get()));
+    ASSERT_TRUE(of_many->launch(second->get()));
+    ASSERT_TRUE(first->synchronize());
+    ASSERT_TRUE(second->synchronize());
+    few.judge(reference::tolerance_c(128));
+    many.judge(reference::tolerance_c(128));
+  }
+  expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
+}
+
 TEST_F(GemmCalls, UnpreparedInsideCaptureIsRefusedAndTheCaptureSurvives) {
   octile_plan* plan = nullptr;
   expect_ok(octile_plan_create(gpu().library(), "cuda:0", kProblem, &plan), "octile_plan_create");

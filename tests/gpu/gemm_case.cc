@@ -201,9 +201,9 @@ Verdict GemmCase::raw_verdict(double c) {
   void* v = device_verdict.pointer();
   const std::int64_t tiles = ceil_div(shape_.m, 64) * ceil_div(shape_.n, 64);
   if (tiles > 0) {
-    gpu_.launch("check_product", static_cast<unsigned>(tiles), 256,
-                {&a, &lda, &sa, &b, &ldb, &sb, &b_rows, &out, &m, &n, &k, &a_e5m2,
-                 &b_e5m2, &c, &v});
+    gpu_.launch(
+        "check_product", static_cast<unsigned>(tiles), 256,
+        {&a, &lda, &sa, &b, &ldb, &sb, &b_rows, &out, &m, &n, &k, &a_e5m2, &b_e5m2, &c, &v});
   }
   DeviceVerdict host{};
   EXPECT_TRUE(device_verdict.download(&host, sizeof host, gpu_.stream()));

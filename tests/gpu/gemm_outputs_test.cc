@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -25,6 +27,15 @@ GemmProblem weight_gradient() {
   p.d = DType::kFP32;
   p.accumulate = true;
   return p;
+}
+
+template <typename First, std::size_t kFirst, typename Second, std::size_t kSecond>
+std::vector<std::pair<First, Second>> pairs_of(const std::array<First, kFirst>& first,
+                                               const std::array<Second, kSecond>& second) {
+  std::vector<std::pair<First, Second>> pairs;
+  for (const First& a : first)
+    for (const Second& b : second) pairs.emplace_back(a, b);
+  return pairs;
 }
 
 class GemmOutputs : public GpuTest {
@@ -111,15 +122,22 @@ TEST_F(GemmOutputs, AdversarialOperandsOfWeightGradients) {
   }
 }
 
-// D + sum, rounded once: the sum is that of the GEMM that overwrites.
+constexpr std::array kAddingConfigs{"tile=192x112x128 stages=4 wg=3 store=direct",
+                                    "tile=64x64x128 stages=4 wg=1 store=direct splits=2",
+                                    "tile=192x128x128 stages=4 wg=3",
+                                    "tile=256x128x128 stages=4 wg=2 scales=held"};
+
+// D + sum, rounded once: the sum is that of the GEMM that overwrites. Tiles overlap at the last
+// rows.
 TEST_F(GemmOutputs, AddingIsOneAddition) {
-  for (const GemmShape shape : {GemmShape{300, 520, 1000}, GemmShape{1000, 136, 77}}) {
+  for (const auto& [shape, text] :
+       pairs_of(std::array{GemmShape{300, 520, 1000}, GemmShape{1000, 136, 77}}, kAddingConfigs)) {
     const GemmProblem adds = weight_gradient();
     GemmProblem writes = adds;
     writes.accumulate = false;
     GemmCase sum(gpu(), writes, shape, 22000);
     GemmCase added(gpu(), adds, shape, 22000);
-    const auto config = parse_gemm_config("tile=192x128x128 stages=4 wg=3 store=direct");
+    const auto config = parse_gemm_config(text);
     ASSERT_TRUE(config);
     sum.run_config(*config, gpu().stream());
     added.run_config(*config, gpu().stream());
@@ -134,7 +152,31 @@ TEST_F(GemmOutputs, AddingIsOneAddition) {
       std::memcpy(&y, total.data() + at, 4);
       wrong += x + initial == y ? 0 : 1;
     }
-    EXPECT_EQ(wrong, 0) << to_text(shape);
+    EXPECT_EQ(wrong, 0) << to_text(shape) << " by " << text;
+  }
+}
+
+// 256 * 2^-140 + 2^-141.
+TEST_F(GemmOutputs, SubnormalsAreKept) {
+  for (const char* text : kAddingConfigs) {
+    GemmCase c(gpu(), weight_gradient(), {200, 136, 256}, 22500, {}, CodeMode::kAllEqual);
+    const std::vector<float> scales(200, 0x1p-70F);
+    for (const std::size_t block : {0U, 1U}) {
+      ASSERT_TRUE(c.a_scale().upload(scales.data(), 200 * 4, gpu().stream(), block * 200 * 4));
+      ASSERT_TRUE(c.b_scale().upload(scales.data(), 136 * 4, gpu().stream(), block * 136 * 4));
+    }
+    const std::vector<float> before(200 * 136, 0x1p-141F);
+    ASSERT_TRUE(c.d().upload(before.data(), before.size() * 4, gpu().stream(),
+                             static_cast<std::size_t>(GemmCase::kGuardBytes)));
+    const auto config = parse_gemm_config(text);
+    ASSERT_TRUE(config);
+    c.run_config(*config, gpu().stream());
+    std::vector<float> after(before.size(), 1.0F);
+    ASSERT_TRUE(c.d().download(after.data(), after.size() * 4, gpu().stream(),
+                               static_cast<std::size_t>(GemmCase::kGuardBytes)));
+    gpu().synchronize();
+    EXPECT_EQ(std::ranges::count(after, 0x1p-132F + 0x1p-141F), std::ssize(after))
+        << text << ": " << after.front();
   }
 }
 
@@ -208,7 +250,7 @@ TEST_F(GemmOutputs, SanitizerCases) {
   std::uint64_t seed = 26000;
   for (const auto& [problem, config] : variants()) {
     const std::int64_t k = (2 * config.stages + 1) * config.splits * 128 + 13;
-    GemmCase c(gpu(), problem, {config.block_m + 5, config.block_n + 8, k}, ++seed);
+    GemmCase c = finite_case(problem, {config.block_m + 5, config.block_n + 8, k}, ++seed);
     c.run_config(config, gpu().stream());
     c.judge(reference::tolerance_c(problem.promote));
     if (HasFailure()) FAIL() << to_text(problem) << "\n" << to_text(config);

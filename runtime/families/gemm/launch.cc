@@ -60,10 +60,12 @@ CUresult encode_maps(const Driver& driver, const ResolvedGemm& r, const GemmWork
     result = encode(driver, &p.b_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, some ? args.b : args.d, b,
                     promotion);
   if (result != CUDA_SUCCESS || !r.tma_store) return result;
-  const Box d{m, n, args.ldd * 2, r.d_box_rows, r.d_box_cols};
-  const CUtensorMapDataType type = r.problem.d == DType::kFP16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                               : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  return encode(driver, &p.d_map, type, 2, args.d, d);
+  const int element = size_of(r.problem.d);
+  const Box d{m, n, args.ldd * element, r.d_box_rows, r.d_box_cols};
+  const CUtensorMapDataType type = r.problem.d == DType::kFP32   ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                                   : r.problem.d == DType::kFP16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                                 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  return encode(driver, &p.d_map, type, element, args.d, d);
 }
 
 void fill_matrices(const GemmArguments& args, GemmKernelArgs& p) {

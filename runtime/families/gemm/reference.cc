@@ -144,11 +144,6 @@ void store(void* d, DType dtype, std::int64_t at, float value) {
   }
 }
 
-// Returns zero of its sign in place of a subnormal number.
-float without_subnormal(float value) {
-  return std::fpclassify(value) == FP_SUBNORMAL ? std::copysign(0.0F, value) : value;
-}
-
 class Product {
  public:
   Product(const GemmProblem& problem, const GemmArgs& args, const Operands& operands)
@@ -204,7 +199,7 @@ class Product {
           float value = work.acc[at + r * kStripCols + c];
           if (problem_.bias)
             value += load_as_float(args_.bias, *problem_.bias, tile.col0 + col + c);
-          if (problem_.accumulate) value = added_to_d(value, to);
+          if (problem_.accumulate) value += load_as_float(args_.d, problem_.d, to);
           store(args_.d, problem_.d, to, value);
           if (args_.sentry != nullptr && !std::isfinite(load_as_float(args_.d, problem_.d, to))) {
             std::atomic_ref(*args_.sentry).store(1, std::memory_order_relaxed);
@@ -212,12 +207,6 @@ class Product {
         }
       }
     });
-  }
-
-  float added_to_d(float value, std::int64_t at) const {
-    const float old = load_as_float(args_.d, problem_.d, at);
-    if (problem_.d != DType::kFP32) return old + value;
-    return without_subnormal(without_subnormal(old) + without_subnormal(value));
   }
 
   const GemmProblem& problem_;

@@ -32,6 +32,7 @@ Prologue inspector_of(const GemmProblem& problem) {
   const std::uint32_t unwritten = byte * (bytes == 2 ? 0x0101U : 0x01010101U);
   prologue.add_text(fmt::format("constexpr unsigned kUnwritten = {:#x};", unwritten),
                     fmt::format("kUnwritten = {:#x}", unwritten), "problem: D before a call");
+  prologue.add_bool("kAdds", problem.accumulate, "problem: a sum of zero leaves D as it is");
   return prologue;
 }
 

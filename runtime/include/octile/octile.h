@@ -392,13 +392,12 @@ typedef struct octile_gemm_args {
 /* Enqueues the GEMM on `stream`. The call does not compile, allocate, synchronise or take a global
  * lock, and is legal in stream capture. The tensor core sums `promote` elements of K; these sums
  * are added in fp32, in K order; then the bias is added; D is rounded once, to nearest even. A plan
- * that accumulates adds D to the sum before it rounds; in fp32, subnormal terms and sums count as
- * zero. Same plan, same inputs, same bits. Operands are read and D is written in stream order; no
- * operand may overlap D. With k = 0 the sum is empty: D becomes the bias or 0, or stays if the plan
- * accumulates and has no bias, and A and B may be null. The
- * kernel is launched in the thread's current context if that is on the plan's device, else in the
- * device's primary context. Errors: INVALID_ARGUMENT, NOT_PREPARED, CAPTURING (not prepared, and
- * the stream captures), DEVICE_ERROR (also if the plan's device is a name). */
+ * that accumulates adds D to the sum before it rounds. Same plan, same inputs, same bits. Operands
+ * are read and D is written in stream order; no operand may overlap D. With k = 0 the sum is empty:
+ * D becomes the bias or 0, or stays if the plan accumulates and has no bias, and A and B may be
+ * null. The kernel is launched in the thread's current context if that is on the plan's device,
+ * else in the device's primary context. Errors: INVALID_ARGUMENT, NOT_PREPARED, CAPTURING (not
+ * prepared, and the stream captures), DEVICE_ERROR (also if the plan's device is a name). */
 OCTILE_API octile_status octile_gemm_run(octile_plan* plan, const octile_gemm_args* args,
                                          void* stream);
 

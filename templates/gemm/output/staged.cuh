@@ -13,7 +13,8 @@ struct Staged {
   enum : int {
     kStagingBytes = cfg::kBlockM * cfg::kBlockN * 2,
     kTakesEmptySums = false,
-    kStoresOnce = false
+    kStoresOnce = false,
+    kPrefetchesD = false
   };
 
   template <int kSums>

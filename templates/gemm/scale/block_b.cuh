@@ -19,6 +19,7 @@
 //   StageScales        reads the scales of a strip's WGMMA group from a stage
 //   Factors            what promote multiplies by, in registers until the group is promoted
 //   kPromotesFromStage whether promote reads the stage, which is then handed back after it
+//   kReadsAhead        whether BlockScales are kept from one K-block to the next, by promote_ahead
 //   promote(acc, partial, factors, block)  adds a group's partial sums to the fp32 sums
 //   finish(from, self, tile, acc)  completes the sums after the last K-block of a tile
 #pragma once
@@ -46,6 +47,7 @@ struct BlockB {
     kCopiedPerRowOfB = 0,
     kHasScaleWarp = true,
     kPromotesFromStage = false,
+    kReadsAhead = false,
   };
 
   // Copies A's scales of rows [first, first + rows), to the whole cluster if it shares A.

@@ -5,7 +5,9 @@
 // A thread reads B's scales when it promotes, two neighbouring columns at a time, because registers
 // for all of them are not left beside the accumulators of most tiles. So a stage is handed back
 // after its last promotion. With kHoldScales a warpgroup of several strips reads them once for all
-// strips of a K-block.
+// strips of a K-block, and ahead: while it promotes a K-block's last strip, it replaces each pair
+// by the next K-block's. The tensor core would idle during reads before a WGMMA group, and reads
+// behind one wait for its own reads of shared memory (docs/experiments/gemm.md, v40).
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/producer.cuh"
@@ -25,10 +27,11 @@ struct RowB {
     kCopiedPerRowOfB = 4,
     kHasScaleWarp = false,
     kPromotesFromStage = true,
-    // Pairs of columns whose scales a thread reads, and those that it holds: all but one, because a
-    // tile of 256x128 spills if it holds all.
+    kReadsAhead = cfg::kHoldScales,
+    // Pairs of columns whose scales a thread reads, and those that it holds: all but two, because
+    // 256x128 spills if it holds all.
     kPairs = kAccumulators / 4,
-    kHeld = cfg::kHoldScales ? kPairs - 1 : 0,
+    kHeld = cfg::kHoldScales ? kPairs - 2 : 0,
   };
   static_assert(!cfg::kHoldScales || !kHasTail, "held scales are those of a whole tile");
 
@@ -51,7 +54,7 @@ struct RowB {
   // B's scales of a stage.
   struct BlockScales {
     u32 address;  // of this thread's first two columns
-    int block;
+    int block;    // counts the K-blocks of K
     Floats2 held[kHeld > 0 ? kHeld : 1];
 
     __device__ __forceinline__ BlockScales(const ConsumerThread& self, int stage, int k_block)
@@ -63,6 +66,13 @@ struct RowB {
     __device__ __forceinline__ Floats2 columns(int j) const {
       return j < kHeld ? held[j] : load(j);
     }
+
+    // Moves to another stage. The held pairs stay those of the old one.
+    __device__ __forceinline__ void move(const ConsumerThread& self, int stage, int k_block) {
+      address = self.smem.scales_b(stage) + self.lane % 4 * 8;
+      block = k_block;
+    }
+    __device__ __forceinline__ void hold(int j) { held[j] = load(j); }
 
    private:
     __device__ __forceinline__ Floats2 load(int j) const {
@@ -95,14 +105,24 @@ struct RowB {
   __device__ static __forceinline__ void promote(float (&acc)[kSums], const float (&partial)[kSums],
                                                  const Factors& factors, const BlockScales& block) {
 #pragma unroll
-    for (int j = 0; j < kSums / 4; ++j) {
-      const Floats2 b = block.columns(j);
+    for (int j = 0; j < kSums / 4; ++j) add(acc, partial, j, factors, block.columns(j));
+  }
+
+  // The same, and makes `block` the scales of K-block `next_block`, which are in stage `next`.
+  template <int kSums>
+  __device__ static __forceinline__ void promote_ahead(float (&acc)[kSums],
+                                                       const float (&partial)[kSums],
+                                                       const Factors& factors, BlockScales& block,
+                                                       const ConsumerThread& self, int next,
+                                                       int next_block) {
+    // Those not held are read from the old stage, so they come first.
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float a = i < 2 ? factors.upper : factors.lower;
-        acc[4 * j + i] =
-            __fmaf_rn(partial[4 * j + i], __fmul_rn(a, b.value[i % 2]), acc[4 * j + i]);
-      }
+    for (int j = kHeld; j < kSums / 4; ++j) add(acc, partial, j, factors, block.columns(j));
+    block.move(self, next, next_block);
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      add(acc, partial, j, factors, block.columns(j));
+      block.hold(j);
     }
   }
 
@@ -111,6 +131,17 @@ struct RowB {
                                                 float (&)[kStrips][kSums]) {}
 
  private:
+  // Adds the four sums of columns 8 * j + 2 * (lane % 4) and the next.
+  template <int kSums>
+  __device__ static __forceinline__ void add(float (&acc)[kSums], const float (&partial)[kSums],
+                                             int j, const Factors& factors, const Floats2& b) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float a = i < 2 ? factors.upper : factors.lower;
+      acc[4 * j + i] = __fmaf_rn(partial[4 * j + i], __fmul_rn(a, b.value[i % 2]), acc[4 * j + i]);
+    }
+  }
+
   // Copies the scales of rows [first, first + rows), to the whole cluster if `kSharing` CTAs share
   // the operand.
   template <int kSharing>
