@@ -1,5 +1,6 @@
 #include "tests/support/gemm_variants.h"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <tuple>
@@ -94,7 +95,7 @@ std::vector<GemmConfig> covering_gemm_configs(const GemmProblem& problem,
   return cover_features(candidates(problem, kDynamic, device).admitted, pairs_of);
 }
 
-std::vector<GemmVariant> covering_gemm_variants(const DeviceSpec& device) {
+std::vector<GemmVariant> covering_gemm_variants(const DeviceSpec& device, int choice) {
   std::vector<GemmVariant> all;
   for (const Granularity scaling : {Granularity::k128x128, Granularity::k1x128}) {
     for (const auto& [d, accumulate] :
@@ -122,6 +123,11 @@ std::vector<GemmVariant> covering_gemm_variants(const DeviceSpec& device) {
       }
     }
   }
+  // The order decides between variants that cover as much.
+  constexpr std::size_t kStep = 997;
+  std::ranges::rotate(
+      all, all.begin() +
+               static_cast<std::ptrdiff_t>(static_cast<std::size_t>(choice) * kStep % all.size()));
   return cover_features(all, pairs_of_variant);
 }
 

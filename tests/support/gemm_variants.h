@@ -22,7 +22,7 @@ struct GemmVariant {
 // Returns kernels in which every pair of values occurs of: scaling, type of D with or without
 // addition, bias, sentry, promotion interval, formats, and the configuration's rows, consumers,
 // cluster, splits, store, overlap and held scales. The problems' extents are those of
-// splittable_gemm_problem, with tokens in k if B has row scales.
-std::vector<GemmVariant> covering_gemm_variants(const DeviceSpec& device);
+// splittable_gemm_problem, with tokens in k if B has row scales. Each `choice` is another such set.
+std::vector<GemmVariant> covering_gemm_variants(const DeviceSpec& device, int choice = 0);
 
 }  // namespace octile::tests
