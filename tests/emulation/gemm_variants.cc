@@ -61,7 +61,8 @@ const std::vector<Configs>& lists() {
       {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=64",
        {
            "tile=32x64x128 stages=4 wg=1 pdl=early promote=64",
-           "tile=128x112x128 stages=3 wg=2 unroll=2 inflight=2 promote=64",
+           "tile=128x96x128 stages=3 wg=2 unroll=2 inflight=2 promote=64",
+           "tile=128x112x128 stages=3 wg=2 inflight=1 promote=64",
        }},
       {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e5m2:128x128 d=bf16 acc=0 promote=128",
        {"tile=128x64x128 stages=4 wg=2 unroll=2 inflight=2"}},
@@ -113,7 +114,7 @@ const std::vector<Configs>& lists() {
       {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=bf16 acc=0 promote=32 bias=fp32",
        {"tile=128x128x128 stages=3 wg=2 promote=32"}},
       {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e5m2:1x128 d=fp32 acc=0 promote=64 sentry=1",
-       {"tile=64x96x128 stages=3 wg=1 unroll=2 inflight=2 store=direct promote=64"}},
+       {"tile=64x96x128 stages=3 wg=1 inflight=2 store=direct promote=64"}},
   };
   return all;
 }
