@@ -247,7 +247,7 @@ constexpr std::array kConstraints{
                    two_ctas_share_an_sm},
     GemmConstraint{
         "store_suits_tile",
-        "split K, sums that are added to bf16 D, and fp32 D with a sentry are stored "
+        "split K, and sums that are added to bf16 D or with a sentry, are stored "
         "directly; otherwise D goes through TMA (fp32 in panels of 64 rows and 32 columns "
         "of one CTA an SM), and directly only where "
         "rows of at most 64 bytes leave TMA nothing to gain (wider tiles lose up to a "

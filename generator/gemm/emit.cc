@@ -69,8 +69,8 @@ Policy element_of(const GemmProblem& p) {
 }
 
 Policy staged_fp32_of(const GemmProblem& p) {
-  return {fmt::format("gemm::output::StagedFp32<{}>", p.accumulate),
-          {"gemm/output/staged_fp32.cuh"},
+  return {fmt::format("gemm::output::StagedFp32<{}, {}>", p.accumulate, p.sentry),
+          {"gemm/output/fp32.cuh", "gemm/output/watch.cuh", "gemm/output/staged_fp32.cuh"},
           {kPairs, "lib/tma_reduce.cuh"}};
 }
 
@@ -78,6 +78,7 @@ Policy output_of(const GemmProblem& p, const GemmConfig& c) {
   const bool staged = c.store == EpilogueStore::kTma;
   Policy output = staged && p.d == DType::kFP32 ? staged_fp32_of(p) : element_of(p);
   if (!staged || p.d != DType::kFP32) {
+    if (staged) output.paths.emplace_back("gemm/output/watch.cuh");
     output.paths.emplace_back(staged ? "gemm/output/staged.cuh" : "gemm/output/direct.cuh");
     output.type = fmt::format("gemm::output::{}<gemm::output::{}, {}>",
                               staged ? "Staged" : "Direct", output.type, p.sentry);

@@ -65,10 +65,10 @@ constexpr std::int64_t k_at(const GemmProblem& p, std::int64_t tokens) {
 constexpr bool scales_rows_of_b(const GemmProblem& p) {
   return p.b.granularity == Granularity::k1x128;
 }
-// Returns true if D can go through shared memory to TMA, which adds in fp32 only. A sentry sees
-// 16-bit elements there, but not fp32.
+// Returns true if D can go through shared memory to TMA, which adds in fp32 only and shows no
+// sentry the result.
 constexpr bool can_stage(const GemmProblem& p) {
-  return p.d == DType::kFP32 ? !p.sentry : !p.accumulate;
+  return !p.accumulate || (p.d == DType::kFP32 && !p.sentry);
 }
 
 std::vector<Extent> extents(const GemmProblem&);  // n, k, m

@@ -97,7 +97,7 @@ const std::vector<Configs>& lists() {
       {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e5m2:1x128:ue8m0x4 d=fp32 acc=0 promote=128",
        {"tile=64x80x128 stages=3 wg=1 store=direct", "tile=128x96x128 stages=3 wg=2"}},
       {"gemm m=7168 n=7168 k=? a=e4m3:1x128:ue8m0x4 b=e5m2:1x128 d=fp32 acc=0 promote=64 sentry=1",
-       {"tile=128x96x128 stages=3 wg=2 store=direct cluster=2x1 promote=64"}},
+       {"tile=128x96x128 stages=3 wg=2 cluster=2x1 promote=64"}},
       // weight gradients
       {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128",
        {"tile=192x112x128 stages=3 wg=3 store=direct",
@@ -114,7 +114,7 @@ const std::vector<Configs>& lists() {
       {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=bf16 acc=0 promote=32 bias=fp32",
        {"tile=128x128x128 stages=3 wg=2 promote=32"}},
       {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e5m2:1x128 d=fp32 acc=0 promote=64 sentry=1",
-       {"tile=64x96x128 stages=3 wg=1 inflight=2 store=direct promote=64"}},
+       {"tile=64x96x128 stages=3 wg=1 inflight=2 promote=64"}},
   };
   return all;
 }

@@ -2,6 +2,7 @@
 // an output policy and of an element.
 #pragma once
 #ifndef OCTILE_EMITTED
+#include "gemm/output/watch.cuh"
 #include "gemm/tile.cuh"
 #endif
 
@@ -42,7 +43,7 @@ struct Staged {
       }
       tma::commit_stores();
     }
-    if constexpr (kSentry) watch<kColumns>(to, self, tile, limits, acc);
+    if constexpr (kSentry) watch<Element>(to, self, tile, limits, acc);
   }
 
   // Shared memory must outlive TMA's reads of it.
@@ -99,30 +100,6 @@ struct Staged {
       tma::store_2d(map, column + box * kBoxColumns, row,
                     staging + static_cast<u32>(box * kStripRows * kBoxColumns * 2));
     }
-  }
-
-  // Reports sums that are not finite as stored. Rows and columns outside D do not count.
-  template <int kColumns>
-  __device__ static __forceinline__ void watch(const Destination& to, const ConsumerThread& self,
-                                               const Tile& tile, const Limits& limits,
-                                               const float (&acc)[kStrips][kColumns / 2]) {
-    const int end = min(limits.m, tile.m0 + cfg::kBlockM);
-    bool finite = true;
-#pragma unroll
-    for (int strip = 0; strip < kStrips; ++strip) {
-      const int row =
-          tile.m0 + self.index * kRowsPerConsumer + strip * 64 + self.warp * 16 + self.lane / 4;
-      bool upper = true, lower = true;
-#pragma unroll
-      for (int j = 0; j < kColumns / 8; ++j) {
-        if (tile.n0 + 8 * j >= limits.n) break;  // n is a multiple of 8
-        upper &= Element::is_finite(acc[strip][4 * j]) & Element::is_finite(acc[strip][4 * j + 1]);
-        lower &=
-            Element::is_finite(acc[strip][4 * j + 2]) & Element::is_finite(acc[strip][4 * j + 3]);
-      }
-      finite &= (upper | (row >= end)) & (lower | (row + 8 >= end));
-    }
-    if (!finite) *to.sentry = 1;
   }
 };
 

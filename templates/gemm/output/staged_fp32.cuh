@@ -6,15 +6,19 @@
 // subnormals. Rows that an earlier tile adds get -0 here, which leaves every value as it is.
 #pragma once
 #ifndef OCTILE_EMITTED
+#include "gemm/output/fp32.cuh"
+#include "gemm/output/watch.cuh"
 #include "gemm/tile.cuh"
 #include "lib/tma_reduce.cuh"
 #endif
 
 namespace gemm::output {
 
-// kAdds: D += sum.
-template <bool kAdds>
+// kAdds: D += sum. kSentry: the problem has a sentry, which sees sums and not what they are added
+// to.
+template <bool kAdds, bool kSentry>
 struct StagedFp32 {
+  static_assert(!kAdds || !kSentry, "an addition in L2 is not seen");
   enum : int {
     kPanelColumns = 32,  // 128 bytes, the widest swizzle
     kPanelBytes = 64 * kPanelColumns * 4,
@@ -51,6 +55,7 @@ struct StagedFp32 {
         tma::commit_stores();
       }
     }
+    if constexpr (kSentry) watch<Fp32>(to, self, tile, limits, acc);
   }
 
   // Copy thread, once for each K-block of a tile: prefetches one of the tile's boxes of D into L2,
