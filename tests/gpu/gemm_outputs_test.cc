@@ -245,6 +245,15 @@ TEST_F(GemmOutputs, AThousandWeightGradientsAreBitEqual) {
   c.judge(reference::tolerance_c(128));
 }
 
+// Past 2^31 elements of A and of D.
+TEST_F(GemmOutputs, BeyondTwoToTheThirtyOne) {
+  for (const GemmShape shape : {GemmShape{140000, 64, 16384}, GemmShape{46400, 46400, 128}}) {
+    GemmCase c(gpu(), weight_gradient(), shape, 25500);
+    c.run_plan(gpu().stream());
+    c.judge(reference::tolerance_c(128));
+  }
+}
+
 // For compute-sanitizer: one small case of every variant.
 TEST_F(GemmOutputs, SanitizerCases) {
   std::uint64_t seed = 26000;
