@@ -51,7 +51,8 @@ constexpr int kFewSplitWaves = 3;
 constexpr double kSplitInTurn = 1.2;
 constexpr double kTileCycles = 930;           // epilogue and the next tile's first loads
 constexpr double kStoreBytesPerCycle = 33.1;  // accumulators to staging and out, or to another rank
-// Bytes of D that all SMs together add to in L2, by TMA and from registers, for each SM's cycle.
+// Bytes of fp32 D that an SM adds to in a cycle, while all SMs do: by TMA, and from registers. The
+// latter was measured with reductions in L2, not with the reads and stores of direct.cuh.
 constexpr double kAddBytesPerCycle = 14.6;
 constexpr double kDirectAddBytesPerCycle = 7.6;
 constexpr double kExchangePerRank = 489;  // partial sums to another rank of a split

@@ -68,21 +68,24 @@ Policy element_of(const GemmProblem& p) {
   return {"Bf16", {"gemm/output/bf16.cuh"}};
 }
 
-Policy staged_fp32_of(const GemmProblem& p) {
-  return {fmt::format("gemm::output::StagedFp32<{}, {}>", p.accumulate, p.sentry),
-          {"gemm/output/fp32.cuh", "gemm/output/watch.cuh", "gemm/output/staged_fp32.cuh"},
-          {kPairs, "lib/tma_reduce.cuh"}};
+// Returns how D is stored, without a bias.
+Policy store_of(const GemmProblem& p, const GemmConfig& c) {
+  const bool staged = c.store == EpilogueStore::kTma;
+  if (staged && p.d == DType::kFP32) {
+    return {fmt::format("gemm::output::StagedFp32<{}, {}>", p.accumulate, p.sentry),
+            {"gemm/output/fp32.cuh", "gemm/output/watch.cuh", "gemm/output/staged_fp32.cuh"},
+            {kPairs, "lib/tma_reduce.cuh"}};
+  }
+  Policy output = element_of(p);
+  if (staged) output.paths.emplace_back("gemm/output/watch.cuh");
+  output.paths.emplace_back(staged ? "gemm/output/staged.cuh" : "gemm/output/direct.cuh");
+  output.type = fmt::format("gemm::output::{}<gemm::output::{}, {}>", staged ? "Staged" : "Direct",
+                            output.type, p.sentry);
+  return output;
 }
 
 Policy output_of(const GemmProblem& p, const GemmConfig& c) {
-  const bool staged = c.store == EpilogueStore::kTma;
-  Policy output = staged && p.d == DType::kFP32 ? staged_fp32_of(p) : element_of(p);
-  if (!staged || p.d != DType::kFP32) {
-    if (staged) output.paths.emplace_back("gemm/output/watch.cuh");
-    output.paths.emplace_back(staged ? "gemm/output/staged.cuh" : "gemm/output/direct.cuh");
-    output.type = fmt::format("gemm::output::{}<gemm::output::{}, {}>",
-                              staged ? "Staged" : "Direct", output.type, p.sentry);
-  }
+  Policy output = store_of(p, c);
   if (p.bias) {
     output.paths.emplace_back("gemm/output/with_bias.cuh");
     output.library.emplace_back(kPairs);

@@ -69,8 +69,9 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads)
       outside += bits != kPoison;
       continue;
     }
-    // A sum of exactly zero, of which a large D has a few, leaves an element that it is added to as
-    // it was. Kernels store an element together with its neighbour, so only both count.
+    // Adding a sum of exactly zero leaves an element as it was, and a large D has a few such sums.
+    // Kernels store an element together with its neighbour. So an unchanged element counts only if
+    // its neighbour is unchanged, too.
     unwritten += bits == cfg::kUnwritten &&
                  (!cfg::kAdds || load(buffer, at % stride % 2 == 0 ? i + 1 : i - 1) == bits);
     if (other == nullptr) continue;

@@ -22,6 +22,16 @@ class GemmCalls : public GpuTest {
     expect_ok(octile_plan_prepare(plan, lo, hi, OCTILE_PREPARE_DEFAULT), "octile_plan_prepare");
     return plan;
   }
+  // Returns a graph of one call of a prepared plan.
+  Result<Graph> capture(octile_plan* plan, const GemmCase& c, CUstream stream) {
+    return Graph::capture(gpu().driver(), stream, [&]() -> Status {
+      const octile_gemm_args args = c.args();
+      if (octile_gemm_run(plan, &args, stream) != OCTILE_OK) {
+        return fail(ErrorCode::kInternal, octile_last_error());
+      }
+      return {};
+    });
+  }
   // As a kernel, which programmatic launches can overlap.
   void copy(DeviceBuffer& to, const DeviceBuffer& from, const char* kernel = "copy_bytes") {
     const void* source = from.pointer();
@@ -88,13 +98,7 @@ TEST_F(GemmCalls, CapturedAndReplayed) {
   octile_plan* plan = make_plan(kProblem, 1, 512);
   GemmCase c(gpu(), {}, {300, 2112, 7168}, 25);
   gpu().synchronize();
-  auto graph = Graph::capture(gpu().driver(), gpu().stream(), [&]() -> Status {
-    const octile_gemm_args args = c.args();
-    if (octile_gemm_run(plan, &args, gpu().stream()) != OCTILE_OK) {
-      return fail(ErrorCode::kInternal, octile_last_error());
-    }
-    return {};
-  });
+  const auto graph = capture(plan, c, gpu().stream());
   ASSERT_TRUE(graph) << graph.error().message;
   for (int i = 0; i < 3; ++i) {
     c.poison_output();
@@ -108,28 +112,13 @@ TEST_F(GemmCalls, CapturedAndReplayed) {
 TEST_F(GemmCalls, WeightGradientsReplayOnTwoStreams) {
   octile_plan* plan = make_plan(
       "gemm m=576 n=2112 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128", 1, 8192);
-  GemmProblem problem;
-  problem.m = 576;
-  problem.k = kDynamic;
-  problem.b.granularity = Granularity::k1x128;
-  problem.d = DType::kFP32;
-  problem.accumulate = true;
-  GemmCase few(gpu(), problem, {576, 2112, 77}, 26);
-  GemmCase many(gpu(), problem, {576, 2112, 8001}, 27);
+  GemmCase few(gpu(), weight_gradient(), {576, 2112, 77}, 26);
+  GemmCase many(gpu(), weight_gradient(), {576, 2112, 8001}, 27);
   auto first = Stream::create(gpu().driver());
   auto second = Stream::create(gpu().driver());
   ASSERT_TRUE(first && second);
-  const auto capture = [&](const GemmCase& c, CUstream stream) {
-    return Graph::capture(gpu().driver(), stream, [&]() -> Status {
-      const octile_gemm_args args = c.args();
-      if (octile_gemm_run(plan, &args, stream) != OCTILE_OK) {
-        return fail(ErrorCode::kInternal, octile_last_error());
-      }
-      return {};
-    });
-  };
-  const auto of_few = capture(few, first->get());
-  const auto of_many = capture(many, second->get());
+  const auto of_few = capture(plan, few, first->get());
+  const auto of_many = capture(plan, many, second->get());
   ASSERT_TRUE(of_few && of_many);
   for (int i = 0; i < 5; ++i) {
     few.poison_output();

@@ -52,6 +52,16 @@ struct DeviceVerdict {  // mirrors Verdict of checker.cu
 
 std::string to_text(const GemmShape& s) { return fmt::format("{}x{}x{}", s.m, s.n, s.k); }
 
+GemmProblem weight_gradient() {
+  GemmProblem p;
+  p.m = 0;
+  p.k = kDynamic;
+  p.b.granularity = Granularity::k1x128;
+  p.d = DType::kFP32;
+  p.accumulate = true;
+  return p;
+}
+
 double worst_c_seen(int promote) {
   const std::scoped_lock lock(worst().mutex);
   return worst().by_promote[promote];

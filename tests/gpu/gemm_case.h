@@ -24,6 +24,9 @@ struct GemmShape {
 };
 std::string to_text(const GemmShape&);
 
+// D += A B^T in fp32, with the tokens in k; GemmCase sets the extents.
+GemmProblem weight_gradient();
+
 // What the operands' codes are, of A and B alike.
 enum class CodeMode : int {
   kQuantised = 0,    // near-normal over the format's upper range, as a quantiser leaves them

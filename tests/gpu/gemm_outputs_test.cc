@@ -19,25 +19,6 @@
 namespace octile::tests {
 namespace {
 
-GemmProblem weight_gradient() {
-  GemmProblem p;
-  p.m = 0;
-  p.k = kDynamic;
-  p.b.granularity = Granularity::k1x128;
-  p.d = DType::kFP32;
-  p.accumulate = true;
-  return p;
-}
-
-template <typename First, std::size_t kFirst, typename Second, std::size_t kSecond>
-std::vector<std::pair<First, Second>> pairs_of(const std::array<First, kFirst>& first,
-                                               const std::array<Second, kSecond>& second) {
-  std::vector<std::pair<First, Second>> pairs;
-  for (const First& a : first)
-    for (const Second& b : second) pairs.emplace_back(a, b);
-  return pairs;
-}
-
 class GemmOutputs : public GpuTest {
  protected:
   static const std::vector<GemmVariant>& variants() {
@@ -130,29 +111,30 @@ constexpr std::array kAddingConfigs{"tile=192x112x128 stages=4 wg=3 store=direct
 // D + sum, rounded once: the sum is that of the GEMM that overwrites. Tiles overlap at the last
 // rows.
 TEST_F(GemmOutputs, AddingIsOneAddition) {
-  for (const auto& [shape, text] :
-       pairs_of(std::array{GemmShape{300, 520, 1000}, GemmShape{1000, 136, 77}}, kAddingConfigs)) {
-    const GemmProblem adds = weight_gradient();
-    GemmProblem writes = adds;
-    writes.accumulate = false;
-    GemmCase sum(gpu(), writes, shape, 22000);
-    GemmCase added(gpu(), adds, shape, 22000);
+  for (const char* text : kAddingConfigs) {
     const auto config = parse_gemm_config(text);
-    ASSERT_TRUE(config);
-    sum.run_config(*config, gpu().stream());
-    added.run_config(*config, gpu().stream());
-    const auto plain = bytes_of(sum.d());
-    const auto total = bytes_of(added.d());
-    const float initial = std::bit_cast<float>(0x40404040U);
-    std::int64_t wrong = 0;
-    for (std::int64_t i = 0; i < shape.m * shape.n; ++i) {
-      float x = 0, y = 0;
-      const auto at = static_cast<std::size_t>(GemmCase::kGuardBytes + 4 * i);
-      std::memcpy(&x, plain.data() + at, 4);
-      std::memcpy(&y, total.data() + at, 4);
-      wrong += x + initial == y ? 0 : 1;
+    ASSERT_TRUE(config) << text;
+    for (const GemmShape shape : {GemmShape{300, 520, 1000}, GemmShape{1000, 136, 77}}) {
+      const GemmProblem adds = weight_gradient();
+      GemmProblem writes = adds;
+      writes.accumulate = false;
+      GemmCase sum(gpu(), writes, shape, 22000);
+      GemmCase added(gpu(), adds, shape, 22000);
+      sum.run_config(*config, gpu().stream());
+      added.run_config(*config, gpu().stream());
+      const auto plain = bytes_of(sum.d());
+      const auto total = bytes_of(added.d());
+      const float initial = std::bit_cast<float>(0x40404040U);
+      std::int64_t wrong = 0;
+      for (std::int64_t i = 0; i < shape.m * shape.n; ++i) {
+        float x = 0, y = 0;
+        const auto at = static_cast<std::size_t>(GemmCase::kGuardBytes + 4 * i);
+        std::memcpy(&x, plain.data() + at, 4);
+        std::memcpy(&y, total.data() + at, 4);
+        wrong += x + initial == y ? 0 : 1;
+      }
+      EXPECT_EQ(wrong, 0) << to_text(shape) << " by " << text;
     }
-    EXPECT_EQ(wrong, 0) << to_text(shape) << " by " << text;
   }
 }
 

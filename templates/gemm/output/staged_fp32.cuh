@@ -68,10 +68,6 @@ struct StagedFp32 {
                      tile.m0 + block / kAcross * 64);
   }
 
-  // A split K stores from registers (direct.cuh).
-  __device__ static __forceinline__ void store_four(const Destination&, const ConsumerThread&,
-                                                    const Tile&, int, int, int, const Floats4&) {}
-
   // Shared memory must outlive TMA's reads of it.
   __device__ static __forceinline__ void finish() {
     if (threadIdx.x % 128 == 0) tma::wait_stores_read<0>();

@@ -6,8 +6,9 @@
 // for all of them are not left beside the accumulators of most tiles. So a stage is handed back
 // after its last promotion. With kHoldScales a warpgroup of several strips reads them once for all
 // strips of a K-block, and ahead: while it promotes a K-block's last strip, it replaces each pair
-// by the next K-block's. The tensor core would idle during reads before a WGMMA group, and reads
-// behind one wait for its own reads of shared memory (docs/experiments/gemm.md, v40).
+// by the next K-block's. If it read them before it issues a WGMMA group, the tensor core would wait
+// for them. If it read them behind the group, they would wait for the operands that the tensor core
+// reads (docs/experiments/gemm.md, v40).
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/producer.cuh"
