@@ -19,13 +19,18 @@ namespace gemm {
 enum : int { kParts = 128 / cfg::kPromote, kBlockGroups = kStrips * kParts };
 
 // Hands a stage back: one arrival for each warp, at every CTA that shares the stage's operands.
-// __syncwarp puts every lane's reads before it.
-__device__ __forceinline__ void release_stage(const SharedMemory& smem, int stage, int lane) {
+// `last_read` is the scale that this thread read last from the stage, or made of it. The arrival
+// waits for it, because ptxas lets an arrival overtake reads whose values have not come. Reads wait
+// long while other warps load and store D, and the next copy would overwrite what they are about to
+// read (docs/experiments/gemm.md, v41). A warp's reads come in the order of the source.
+__device__ __forceinline__ void release_stage(const SharedMemory& smem, int stage, int lane,
+                                              float last_read) {
   __syncwarp();
+  const bool come = has_come(last_read);
   if constexpr (kShareSize > 1) {
-    if (lane < kShareSize) mbarrier::arrive_cluster(smem.empty(stage), lane);
+    if (come & (lane < kShareSize)) mbarrier::arrive_cluster(smem.empty(stage), lane);
   } else {
-    if (lane == 0) mbarrier::arrive(smem.empty(stage));
+    if (come & (lane == 0)) mbarrier::arrive(smem.empty(stage));
   }
 }
 
@@ -62,9 +67,12 @@ __device__ __forceinline__ void multiply_in_flight(const ConsumerThread& self, R
       const int at = stage[done / kBlockGroups];
       const bool last = (done + 1) % kBlockGroups == 0;
       const typename Scale::BlockScales scales(self, at, block + done / kBlockGroups);
-      if (last && !Scale::kPromotesFromStage) release_stage(self.smem, at, self.lane);
-      Scale::promote(acc[done / kParts % kStrips], partial[i], factors[i], scales);
-      if (last && Scale::kPromotesFromStage) release_stage(self.smem, at, self.lane);
+      if (last && !Scale::kPromotesFromStage) {
+        release_stage(self.smem, at, self.lane, factors[i].last_read());
+      }
+      const float last_read =
+          Scale::promote(acc[done / kParts % kStrips], partial[i], factors[i], scales);
+      if (last && Scale::kPromotesFromStage) release_stage(self.smem, at, self.lane, last_read);
     }
     if (step < kGroups) {
       const int group = step % kBlockGroups;
@@ -107,10 +115,12 @@ __device__ __forceinline__ void multiply_serially(const ConsumerThread& self, Ri
       wgmma::wait<0>();
       wgmma::pin(partial);
       const bool last = group == kBlockGroups - 1;
-      if (last && !Scale::kPromotesFromStage) release_stage(self.smem, stage, self.lane);
+      if (last && !Scale::kPromotesFromStage) {
+        release_stage(self.smem, stage, self.lane, factors.last_read());
+      }
       if (last) ready = mbarrier::test(self.smem.full(ring.stage), ring.phase);
-      Scale::promote(acc[group / kParts], partial, factors, scales);
-      if (last && Scale::kPromotesFromStage) release_stage(self.smem, stage, self.lane);
+      const float last_read = Scale::promote(acc[group / kParts], partial, factors, scales);
+      if (last && Scale::kPromotesFromStage) release_stage(self.smem, stage, self.lane, last_read);
     }
   } while (--k_blocks > 0);
 }
@@ -140,9 +150,10 @@ __device__ __forceinline__ void multiply_reading_ahead(const ConsumerThread& sel
       wgmma::wait<0>();
       wgmma::pin(partial);
       if (last) {
-        Scale::promote_ahead(acc[group / kParts], partial, factors, scales, self,
-                             k_blocks > 1 ? ring.stage : stage, block + 1);
-        release_stage(self.smem, stage, self.lane);
+        const float last_read =
+            Scale::promote_ahead(acc[group / kParts], partial, factors, scales, self,
+                                 k_blocks > 1 ? ring.stage : stage, block + 1);
+        release_stage(self.smem, stage, self.lane, last_read);
       } else {
         Scale::promote(acc[group / kParts], partial, factors, scales);
       }

@@ -21,8 +21,9 @@ __device__ __forceinline__ void fence_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// mbarrier.arrive.shared::cta.b64 _, [addr];  PTX 8.0, sm_90. It releases at CTA scope: this
-// thread's earlier shared-memory reads are done before the stage is handed back.
+// mbarrier.arrive.shared::cta.b64 _, [addr];  PTX 8.0, sm_90. It releases at CTA scope. But ptxas
+// lets it overtake the thread's reads of shared memory, which TMA may then overwrite: a caller that
+// hands memory back makes the arrival depend on the last value read (has_come).
 __device__ __forceinline__ void arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }

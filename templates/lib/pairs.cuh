@@ -9,10 +9,10 @@ struct alignas(8) Floats2 {
   float value[2];
 };
 
-// ld.shared.v2.f32;  PTX 1.0.
+// ld.volatile.shared.v2.f32;  PTX 1.0. As load_shared_f32.
 __device__ __forceinline__ Floats2 load_shared_8(u32 address) {
   Floats2 v;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+  asm volatile("ld.volatile.shared.v2.f32 {%0, %1}, [%2];"
                : "=f"(v.value[0]), "=f"(v.value[1])
                : "r"(address)
                : "memory");

@@ -90,11 +90,29 @@ __device__ __forceinline__ u32 pack_bf16x2(float lo, float hi) {
   return packed;
 }
 
-// ld.shared.f32;  PTX 1.0.
+// ld.volatile.shared.f32;  PTX 1.0. ptxas keeps the order of volatile reads, so the last of them in
+// the source comes last (release_stage).
 __device__ __forceinline__ float load_shared_f32(u32 address) {
   float value;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+  asm volatile("ld.volatile.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
   return value;
+}
+
+// setp.geu.f32;  PTX 2.0. Returns true, because a magnitude is at least 0 or it is NaN. The result
+// is there only once x is, which ptxas sees.
+__device__ __forceinline__ bool has_come(float x) {
+  u32 yes;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      ".reg .f32 magnitude;\n"
+      "abs.f32 magnitude, %1;\n"
+      "setp.geu.f32 p, magnitude, 0f00000000;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(yes)
+      : "f"(x));
+  return yes != 0;
 }
 
 // st.shared.f32;  PTX 1.0.
@@ -122,10 +140,10 @@ struct alignas(16) Floats4 {
   float value[4];
 };
 
-// ld.shared.v4.f32;  PTX 1.0. The address is 16-byte aligned.
+// ld.volatile.shared.v4.f32;  PTX 1.0. The address is 16-byte aligned. As load_shared_f32.
 __device__ __forceinline__ Floats4 load_shared_16(u32 address) {
   Floats4 v;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.volatile.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(v.value[0]), "=f"(v.value[1]), "=f"(v.value[2]), "=f"(v.value[3])
                : "r"(address)
                : "memory");

@@ -137,6 +137,7 @@ struct alignas(16) Floats4 {
   float value[4];
 };
 inline float load_shared_f32(u32 address) { return load_shared<float>(address); }
+inline bool has_come(float) { return true; }
 inline Floats4 load_shared_16(u32 address) { return load_shared<Floats4>(address); }
 inline void store_shared_f32(u32 address, float value) { store_shared(address, value); }
 inline float load_f32_if(const float* p, bool condition) {

@@ -17,10 +17,12 @@
 // no barrier:
 //   BlockScales        scales of a stage that serve all strips; `block` counts the K-blocks of K
 //   StageScales        reads the scales of a strip's WGMMA group from a stage
-//   Factors            what promote multiplies by, in registers until the group is promoted
+//   Factors            what promote multiplies by, in registers until the group is promoted;
+//                      last_read() is the one whose scale was read last
 //   kPromotesFromStage whether promote reads the stage, which is then handed back after it
 //   kReadsAhead        whether BlockScales are kept from one K-block to the next, by promote_ahead
-//   promote(acc, partial, factors, block)  adds a group's partial sums to the fp32 sums
+//   promote(acc, partial, factors, block)  adds a group's partial sums to the fp32 sums. Returns
+//                      the scale that was read last from the stage, or what was made of it.
 //   finish(from, self, tile, acc)  completes the sums after the last K-block of a tile
 #pragma once
 #ifndef OCTILE_EMITTED
@@ -99,6 +101,7 @@ struct BlockB {
   struct Factors {
     float upper[kScalesB];
     float lower[kScalesB];
+    __device__ __forceinline__ float last_read() const { return lower[kScalesB - 1]; }
   };
 
   struct StageScales {
@@ -135,8 +138,9 @@ struct BlockB {
 
   // acc = fma(partial, sa * sb, acc). kSums: a thread's sums of 64 rows, half the tile's columns.
   template <int kSums>
-  __device__ static __forceinline__ void promote(float (&acc)[kSums], const float (&partial)[kSums],
-                                                 const Factors& factors, const BlockScales&) {
+  __device__ static __forceinline__ float promote(float (&acc)[kSums],
+                                                  const float (&partial)[kSums],
+                                                  const Factors& factors, const BlockScales&) {
     // One flat loop: nested by segment, ptxas kept the accumulators of some widths in local memory.
 #pragma unroll
     for (int j = 0; j < kSums / 4; ++j) {
@@ -147,6 +151,7 @@ struct BlockB {
       acc[4 * j + 2] = __fmaf_rn(partial[4 * j + 2], l, acc[4 * j + 2]);
       acc[4 * j + 3] = __fmaf_rn(partial[4 * j + 3], l, acc[4 * j + 3]);
     }
+    return factors.last_read();
   }
 
   template <int kSums>

@@ -87,6 +87,7 @@ struct RowB {
   // The scales of a thread's two rows.
   struct Factors {
     float upper, lower;
+    __device__ __forceinline__ float last_read() const { return lower; }
   };
 
   struct StageScales {
@@ -101,30 +102,46 @@ struct RowB {
     __device__ __forceinline__ Factors factors() const { return rows; }
   };
 
-  // acc = fma(partial, sa * sb, acc).
+  // acc = fma(partial, sa * sb, acc). Returns the scale that it read last.
   template <int kSums>
-  __device__ static __forceinline__ void promote(float (&acc)[kSums], const float (&partial)[kSums],
-                                                 const Factors& factors, const BlockScales& block) {
+  __device__ static __forceinline__ float promote(float (&acc)[kSums],
+                                                  const float (&partial)[kSums],
+                                                  const Factors& factors,
+                                                  const BlockScales& block) {
+    float last_read = 0;
 #pragma unroll
-    for (int j = 0; j < kSums / 4; ++j) add(acc, partial, j, factors, block.columns(j));
+    for (int j = 0; j < kSums / 4; ++j) {
+      const Floats2 b = block.columns(j);
+      add(acc, partial, j, factors, b);
+      last_read = b.value[1];
+    }
+    return last_read;
   }
 
   // The same, and makes `block` the scales of K-block `next_block`, which are in stage `next`.
+  // Returns the scale that it read last from the old stage.
   template <int kSums>
-  __device__ static __forceinline__ void promote_ahead(float (&acc)[kSums],
-                                                       const float (&partial)[kSums],
-                                                       const Factors& factors, BlockScales& block,
-                                                       const ConsumerThread& self, int next,
-                                                       int next_block) {
+  __device__ static __forceinline__ float promote_ahead(float (&acc)[kSums],
+                                                        const float (&partial)[kSums],
+                                                        const Factors& factors, BlockScales& block,
+                                                        const ConsumerThread& self, int next,
+                                                        int next_block) {
+    static_assert(kHeld < kSums / 4, "some are read from the old stage");
+    float last_read = 0;
     // Those not held are read from the old stage, so they come first.
 #pragma unroll
-    for (int j = kHeld; j < kSums / 4; ++j) add(acc, partial, j, factors, block.columns(j));
+    for (int j = kHeld; j < kSums / 4; ++j) {
+      const Floats2 b = block.columns(j);
+      add(acc, partial, j, factors, b);
+      last_read = b.value[1];
+    }
     block.move(self, next, next_block);
 #pragma unroll
     for (int j = 0; j < kHeld; ++j) {
       add(acc, partial, j, factors, block.columns(j));
       block.hold(j);
     }
+    return last_read;
   }
 
   template <int kSums>
