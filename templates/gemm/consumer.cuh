@@ -18,19 +18,20 @@ namespace gemm {
 // kBlockGroups of them for a K-block, kParts for each strip.
 enum : int { kParts = 128 / cfg::kPromote, kBlockGroups = kStrips * kParts };
 
-// Hands a stage back: one arrival for each warp, at every CTA that shares the stage's operands.
-// `last_read` is the scale that this thread read last from the stage, or made of it. The arrival
-// waits for it, because ptxas lets an arrival overtake reads whose values have not come. Reads wait
-// long while other warps load and store D, and the next copy would overwrite what they are about to
-// read (docs/experiments/gemm.md, v41). A warp's reads come in the order of the source.
-__device__ __forceinline__ void release_stage(const SharedMemory& smem, int stage, int lane,
-                                              float last_read) {
+// Hands a stage back if `ready`: one arrival for each warp, at every CTA that shares the stage's
+// operands. By then the warp must have what it read of the stage, and ptxas lets an arrival
+// overtake reads whose values have not come: the next copy would overwrite what they are about to
+// read (docs/experiments/gemm.md, v41). So `ready` is has_come of the last scale read (a warp's
+// reads come in the order of the source), or a loop's branch lies between the last use of a scale
+// and this call.
+__device__ __forceinline__ void release_stage(const ConsumerThread& self, int stage, bool ready) {
   __syncwarp();
-  const bool come = has_come(last_read);
   if constexpr (kShareSize > 1) {
-    if (come & (lane < kShareSize)) mbarrier::arrive_cluster(smem.empty(stage), lane);
+    if (ready & (self.lane < kShareSize)) {
+      mbarrier::arrive_cluster(self.smem.empty(stage), self.lane);
+    }
   } else {
-    if (come & (lane == 0)) mbarrier::arrive(smem.empty(stage));
+    if (ready & (self.lane == 0)) mbarrier::arrive(self.smem.empty(stage));
   }
 }
 
@@ -68,11 +69,11 @@ __device__ __forceinline__ void multiply_in_flight(const ConsumerThread& self, R
       const bool last = (done + 1) % kBlockGroups == 0;
       const typename Scale::BlockScales scales(self, at, block + done / kBlockGroups);
       if (last && !Scale::kPromotesFromStage) {
-        release_stage(self.smem, at, self.lane, factors[i].last_read());
+        release_stage(self, at, has_come(factors[i].last_read()));
       }
       const float last_read =
           Scale::promote(acc[done / kParts % kStrips], partial[i], factors[i], scales);
-      if (last && Scale::kPromotesFromStage) release_stage(self.smem, at, self.lane, last_read);
+      if (last && Scale::kPromotesFromStage) release_stage(self, at, has_come(last_read));
     }
     if (step < kGroups) {
       const int group = step % kBlockGroups;
@@ -93,13 +94,15 @@ __device__ __forceinline__ void multiply_in_flight(const ConsumerThread& self, R
 // Sums the `k_blocks` K-blocks before `end`, at least one, into acc, one WGMMA group at a time:
 // while this warpgroup promotes, others keep the tensor core busy. The next stage's barrier is
 // tested before the last promotion of a stage, so that the answer is there once the next group
-// could start.
+// could start. A stage that is promoted from is handed back once the next K-block's first group is
+// issued: to wait for its last scale would delay that group.
 template <typename Scale, int kSums>
 __device__ __forceinline__ void multiply_serially(const ConsumerThread& self, Ring& ring,
                                                   int k_blocks, int end,
                                                   float (&acc)[kStrips][kSums]) {
   float partial[kSums];
   u32 ready = 0;
+  int previous = -1;
 #pragma unroll(cfg::kInFlight > 1 ? 1 : cfg::kUnroll)
   do {
     const int stage = ring.stage;
@@ -111,18 +114,20 @@ __device__ __forceinline__ void multiply_serially(const ConsumerThread& self, Ri
     for (int group = 0; group < kBlockGroups; ++group) {
       const typename Scale::StageScales read(self, stage, group / kParts, block);
       issue(self, stage, group, partial);
+      if (group == 0 && Scale::kPromotesFromStage) release_stage(self, previous, previous >= 0);
       const typename Scale::Factors factors = read.factors();
       wgmma::wait<0>();
       wgmma::pin(partial);
       const bool last = group == kBlockGroups - 1;
       if (last && !Scale::kPromotesFromStage) {
-        release_stage(self.smem, stage, self.lane, factors.last_read());
+        release_stage(self, stage, has_come(factors.last_read()));
       }
       if (last) ready = mbarrier::test(self.smem.full(ring.stage), ring.phase);
-      const float last_read = Scale::promote(acc[group / kParts], partial, factors, scales);
-      if (last && Scale::kPromotesFromStage) release_stage(self.smem, stage, self.lane, last_read);
+      Scale::promote(acc[group / kParts], partial, factors, scales);
     }
+    previous = stage;
   } while (--k_blocks > 0);
+  if (Scale::kPromotesFromStage) release_stage(self, previous, true);
 }
 
 // The same for a policy that reads a K-block's scales while the one before is promoted. The first
@@ -134,6 +139,7 @@ __device__ __forceinline__ void multiply_reading_ahead(const ConsumerThread& sel
   float partial[kSums];
   mbarrier::wait(self.smem.full(ring.stage), ring.phase);
   typename Scale::BlockScales scales(self, ring.stage, end - k_blocks);
+  int previous = -1;
 #pragma unroll 1
   do {
     const int stage = ring.stage;
@@ -143,6 +149,7 @@ __device__ __forceinline__ void multiply_reading_ahead(const ConsumerThread& sel
     for (int group = 0; group < kBlockGroups; ++group) {
       const typename Scale::StageScales read(self, stage, group / kParts, block);
       issue(self, stage, group, partial);
+      if (group == 0) release_stage(self, previous, previous >= 0);
       const typename Scale::Factors factors = read.factors();
       const bool last = group == kBlockGroups - 1;
       // Behind the tile's last K-block the same scales are read again and not used.
@@ -150,15 +157,15 @@ __device__ __forceinline__ void multiply_reading_ahead(const ConsumerThread& sel
       wgmma::wait<0>();
       wgmma::pin(partial);
       if (last) {
-        const float last_read =
-            Scale::promote_ahead(acc[group / kParts], partial, factors, scales, self,
-                                 k_blocks > 1 ? ring.stage : stage, block + 1);
-        release_stage(self.smem, stage, self.lane, last_read);
+        Scale::promote_ahead(acc[group / kParts], partial, factors, scales, self,
+                             k_blocks > 1 ? ring.stage : stage, block + 1);
       } else {
         Scale::promote(acc[group / kParts], partial, factors, scales);
       }
     }
+    previous = stage;
   } while (--k_blocks > 0);
+  release_stage(self, previous, true);
 }
 
 }  // namespace gemm

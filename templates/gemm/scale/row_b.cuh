@@ -119,29 +119,21 @@ struct RowB {
   }
 
   // The same, and makes `block` the scales of K-block `next_block`, which are in stage `next`.
-  // Returns the scale that it read last from the old stage.
   template <int kSums>
-  __device__ static __forceinline__ float promote_ahead(float (&acc)[kSums],
-                                                        const float (&partial)[kSums],
-                                                        const Factors& factors, BlockScales& block,
-                                                        const ConsumerThread& self, int next,
-                                                        int next_block) {
-    static_assert(kHeld < kSums / 4, "some are read from the old stage");
-    float last_read = 0;
+  __device__ static __forceinline__ void promote_ahead(float (&acc)[kSums],
+                                                       const float (&partial)[kSums],
+                                                       const Factors& factors, BlockScales& block,
+                                                       const ConsumerThread& self, int next,
+                                                       int next_block) {
     // Those not held are read from the old stage, so they come first.
 #pragma unroll
-    for (int j = kHeld; j < kSums / 4; ++j) {
-      const Floats2 b = block.columns(j);
-      add(acc, partial, j, factors, b);
-      last_read = b.value[1];
-    }
+    for (int j = kHeld; j < kSums / 4; ++j) add(acc, partial, j, factors, block.columns(j));
     block.move(self, next, next_block);
 #pragma unroll
     for (int j = 0; j < kHeld; ++j) {
       add(acc, partial, j, factors, block.columns(j));
       block.hold(j);
     }
-    return last_read;
   }
 
   template <int kSums>
