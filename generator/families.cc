@@ -107,6 +107,11 @@ std::optional<Problem> without_invariance(const Problem& problem) {
                     problem);
 }
 
+std::optional<Problem> tuned_alike(const Problem& problem) {
+  return std::visit([](const auto& p) -> std::optional<Problem> { return tuned_alike(p); },
+                    problem);
+}
+
 // ---- support
 
 SupportMatrix support_matrix() {

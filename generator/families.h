@@ -76,6 +76,11 @@ bool has_types_of(const Problem& problem, const Recipe& recipe);
 // numerics_difference allows it.
 std::optional<Problem> without_invariance(const Problem& problem);
 
+// Returns the problem that moves and multiplies as much and differs in what hardly changes which
+// configuration is fastest, in its most common form, or nothing if it is `problem`. Records of the
+// returned problem serve this one as near records.
+std::optional<Problem> tuned_alike(const Problem& problem);
+
 // ---- support
 
 using SupportMatrix = std::vector<std::reference_wrapper<const SupportRow>>;

@@ -61,6 +61,7 @@ concept KernelFamily = requires(const P& problem, const ConfigOf<P>& config, std
   { flops(problem, tokens) } -> std::same_as<double>;
   { has_types_of(problem, recipe) } -> std::same_as<bool>;
   { without_invariance(problem) } -> std::same_as<std::optional<P>>;
+  { tuned_alike(problem) } -> std::same_as<std::optional<P>>;
   // support
   { field_values(problem) } -> std::same_as<FieldValues>;
   { check_supported(problem) } -> std::same_as<Status>;

@@ -144,4 +144,14 @@ std::optional<GemmProblem> without_invariance(const GemmProblem& p) {
   return free;
 }
 
+std::optional<GemmProblem> tuned_alike(const GemmProblem& p) {
+  GemmProblem alike = p;
+  alike.a.dtype = alike.b.dtype = DType::kE4M3;
+  if (p.d == DType::kFP16) alike.d = DType::kBF16;
+  alike.bias.reset();
+  alike.sentry = false;
+  if (alike == p) return std::nullopt;
+  return alike;
+}
+
 }  // namespace octile

@@ -77,5 +77,7 @@ double flops(const GemmProblem&, std::int64_t tokens);
 // Returns true if a pass of the recipe has the problem's types.
 bool has_types_of(const GemmProblem&, const Recipe&);
 std::optional<GemmProblem> without_invariance(const GemmProblem&);
+// Returns the problem with E4M3 operands, bf16 D instead of fp16, no bias and no sentry.
+std::optional<GemmProblem> tuned_alike(const GemmProblem&);
 
 }  // namespace octile

@@ -126,6 +126,8 @@ bool has_types_of(const QuantizeProblem&, const Recipe&);
 inline std::optional<QuantizeProblem> without_invariance(const QuantizeProblem&) {
   return std::nullopt;
 }
+// Returns nothing: what a problem leaves out changes what is moved.
+inline std::optional<QuantizeProblem> tuned_alike(const QuantizeProblem&) { return std::nullopt; }
 
 // Reads the short form of the command line, "--quantize 4096x7168 --recipe blockwise": an
 // activation of the recipe. '?' is allowed for the rows. Errors: kInvalidArgument.

@@ -16,7 +16,8 @@ using cache::TuningMatch;
 using cache::TuningRecord;
 
 // Returns the records of the problem, best first. Records of the same problem without batch
-// invariance follow those of their kind; usable_winner compares their numerics.
+// invariance follow those of their kind; usable_winner compares their numerics. Records of the
+// problem that is tuned alike are near ones, after the problem's own.
 std::vector<TuningHit> records_for(const Problem& problem, std::int64_t tokens,
                                    const DeviceSpec& device, const cache::TuningSet& records) {
   const std::int64_t bucket = bucket_upper(bucket_of(tokens));
@@ -26,8 +27,14 @@ std::vector<TuningHit> records_for(const Problem& problem, std::int64_t tokens,
   std::vector<TuningHit> hits = lookup(tuning_text(problem));
   if (const auto free = without_invariance(problem)) {
     for (const TuningHit& hit : lookup(tuning_text(*free))) hits.push_back(hit);
-    std::ranges::stable_sort(hits, {}, &TuningHit::match);
   }
+  if (const auto alike = tuned_alike(without_invariance(problem).value_or(problem))) {
+    for (TuningHit hit : lookup(tuning_text(*alike))) {
+      hit.match = std::max(hit.match, TuningMatch::kNear);
+      hits.push_back(hit);
+    }
+  }
+  std::ranges::stable_sort(hits, {}, &TuningHit::match);
   return hits;
 }
 

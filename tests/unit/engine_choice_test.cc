@@ -254,6 +254,27 @@ TEST_F(ChoiceTest, AnInvariantProblemHasOneSetOfNumerics) {
   }
 }
 
+// --- problems tuned alike ---
+
+TEST_F(ChoiceTest, OtherCodesABiasAndASentryAreServedByTheCommonProblem) {
+  const TuningRecord common = record_for(kText, 64, tuned);
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
+           {"a=e4m3", "a=e5m2"}, {"d=bf16", "d=fp16"}, {"acc=0", "acc=0 bias=fp32 sentry=1"}}) {
+    std::string text = kText;
+    text.replace(text.find(from), from.size(), to);
+    const auto alike = parse_problem(text);
+    ASSERT_TRUE(alike) << text;
+    const Choice choice = choose(*alike, 64, {common});
+    EXPECT_EQ(choice.config, KernelConfig(tuned)) << text;
+    EXPECT_EQ(choice.by, ChosenBy::kNearRecord) << text;
+    GemmConfig other = tuned;
+    other.raster.band = tuned.raster.band + 1;
+    const TuningRecord own = record_for(to_text(with_dynamic_tokens(*alike)), 64, other);
+    EXPECT_EQ(choose(*alike, 64, {common, own}).config, KernelConfig(other)) << text;
+    EXPECT_EQ(choose(problem, 64, {own}).by, ChosenBy::kModel) << "not the other way round";
+  }
+}
+
 // --- the handle's files ---
 
 class RecordsTest : public ChoiceTest {
