@@ -192,6 +192,9 @@ bool roles_have_registers(const GemmConfig& c, const GemmSetting& s) {
   if (c.ctas_per_sm == 2 && c.unroll > 2 && !whole_blocks) return false;
   return c.in_flight <= 2 || whole_blocks;
 }
+bool groups_walk_alone(const GemmConfig& c, const GemmSetting& s) {
+  return !is_grouped(s.problem) || (cluster_size(c) == 1 && c.tail_n == 0);
+}
 bool raster_is_positive(const GemmConfig& c, const GemmSetting&) { return c.raster.band >= 1; }
 
 // The constraints in the order in which they are checked. The first kTileRules look at the tile and
@@ -276,6 +279,10 @@ constexpr std::array kConstraints{
                    "in flight, and two CTAs an SM unroll parts of at most two K-blocks: otherwise "
                    "ptxas 13.0 spills",
                    roles_have_registers},
+    GemmConstraint{"groups_walk_alone",
+                   "groups begin and end anywhere, so that tiles of a cluster would often lie in two "
+                   "of them, and a last round that is only known on the device has no tail tiles",
+                   groups_walk_alone},
     GemmConstraint{"raster_is_positive", "a raster band is at least one tile wide",
                    raster_is_positive},
     GemmConstraint{"splits_are_allowed",

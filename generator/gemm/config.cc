@@ -45,7 +45,9 @@ GemmSmemLayout smem_layout(const GemmProblem& p, const GemmConfig& c, int strips
   s.a_stage_bytes = c.block_m * c.block_k;
   s.b_stage_bytes = c.block_n * c.block_k;
   s.d_bytes = staging_bytes(p, c, strips);
-  s.scale_a_stage_bytes = static_cast<int>(round_up(std::int64_t{4} * c.block_m, 128));
+  // A group may begin at any row, and copies of scales begin at multiples of four.
+  const int before = groups_rows(p) && p.grouping == Grouping::kContiguous ? 4 : 0;
+  s.scale_a_stage_bytes = static_cast<int>(round_up(std::int64_t{4} * (c.block_m + before), 128));
   const int scales_of_b = scales_rows_of_b(p) ? c.block_n : column_segments(c);
   s.scale_b_stage_bytes = static_cast<int>(round_up(std::int64_t{4} * scales_of_b, 16));
   const int barriers = 2 * c.stages + 1 + (c.splits > 1 ? 2 : 0);
@@ -55,7 +57,9 @@ GemmSmemLayout smem_layout(const GemmProblem& p, const GemmConfig& c, int strips
   s.scale_a_offset = s.d_offset + s.d_bytes;
   s.scale_b_offset = s.scale_a_offset + c.stages * s.scale_a_stage_bytes;
   s.barrier_offset = s.scale_b_offset + c.stages * s.scale_b_stage_bytes;
-  s.total_bytes = s.barrier_offset + barriers * kBarrierBytes;
+  s.group_offset = s.barrier_offset + barriers * kBarrierBytes;
+  const auto group_words = static_cast<int>(is_grouped(p) ? 2 * (p.groups + 1) : 0);
+  s.total_bytes = s.group_offset + group_words * 4;
   return s;
 }
 
@@ -93,11 +97,13 @@ bool parse_field(std::string_view name, std::string_view value, GemmConfig& c) {
 std::string_view store_name(EpilogueStore s) { return s == EpilogueStore::kTma ? "tma" : "direct"; }
 std::string_view pdl_name(bool early) { return early ? "early" : "end"; }
 
-// Returns what is done to D beside storing it, for the kernel's name: "_acc_biasbf16_sentry".
+// Returns what is done to D beside storing it, and the groups, for the kernel's name:
+// "_acc_biasbf16_sentry_masked".
 std::string output_options(const GemmProblem& p) {
-  return fmt::format("{}{}{}", p.accumulate ? "_acc" : "",
+  return fmt::format("{}{}{}{}", p.accumulate ? "_acc" : "",
                      p.bias ? fmt::format("_bias{}", name_of(*p.bias)) : "",
-                     p.sentry ? "_sentry" : "");
+                     p.sentry ? "_sentry" : "",
+                     is_grouped(p) ? fmt::format("_{}", name_of(p.grouping)) : "");
 }
 
 // The time of a tile of half as many columns over that of a whole tile: it reads as much of A.

@@ -55,12 +55,13 @@ struct GemmSmemLayout {
   int scale_a_offset = 0, scale_a_stage_bytes = 0;
   int scale_b_offset = 0, scale_b_stage_bytes = 0;
   int barrier_offset = 0;
-  int total_bytes = 0;  // of the launch
+  int group_offset = 0;  // where groups begin: two words for each, and for their end
+  int total_bytes = 0;   // of the launch
 };
 
 // Size of the kernel's by-value argument: gemm::Arguments of the templates, GemmKernelArgs of the
 // launch.
-constexpr int kGemmArgumentBytes = 512;
+constexpr int kGemmArgumentBytes = 640;
 
 struct GemmResources {
   int threads = 0;

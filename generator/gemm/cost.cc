@@ -78,10 +78,24 @@ constexpr double kScatteredRows = 1.02;
 // Resources overlap, but not perfectly: this norm of their times lies between maximum and sum.
 constexpr double kOverlapNorm = 8;
 
-// The dimensions of a GEMM at a token count.
+// The dimensions of a GEMM at a token count. Those of groups are one GEMM with as many tiles.
 struct Shape {
   std::int64_t m, n, k;
 };
+
+// Each group has whole tiles. Groups are taken to be equally large.
+Shape shape_of_groups(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens) {
+  if (groups_k(p)) {
+    return {p.groups * round_up(p.m, std::int64_t{c.block_m}), p.n, ceil_div(tokens, p.groups)};
+  }
+  if (p.grouping == Grouping::kMasked) {
+    return {p.groups * round_up(tokens, std::int64_t{c.block_m}), p.n, p.k};
+  }
+  const std::int64_t filled = std::min(tokens, p.groups);  // groups that have a row
+  const std::int64_t of_each = ceil_div(tokens, filled);
+  const std::int64_t tiles = std::max<std::int64_t>((of_each + c.block_m - 1) / c.block_m, 1);
+  return {filled * tiles * c.block_m, p.n, p.k};
+}
 
 struct Tiling {
   double waves = 0;   // rounds of the clusters that are resident at once
@@ -195,7 +209,8 @@ double compute_us(const GemmConfig& c, const GemmProblem& p, const Shape& s, con
 
 double memory_us(const GemmProblem& p, const Shape& s, const Tiling& t, const DeviceSpec& d) {
   const int bytes_of_d = size_of(p.d) * (p.accumulate ? 2 : 1);
-  const double bytes = area(s.m, s.k) + area(s.n, s.k) + bytes_of_d * area(s.m, s.n);
+  const auto weights = static_cast<double>(groups_rows(p) ? p.groups : 1);
+  const double bytes = area(s.m, s.k) + weights * area(s.n, s.k) + bytes_of_d * area(s.m, s.n);
   // The few CTAs of a ragged last wave do not use the whole bandwidth. The root is fitted to seven
   // picks that a search beat by 10 to 27 %.
   return bytes / (d.dram_tbps * kDramDerate * 1e6) / std::sqrt(t.filled);
@@ -225,7 +240,8 @@ double scatter_factor(const GemmConfig& c, const Shape& s, const Tiling& t, cons
 
 GemmCost estimate(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens,
                   const DeviceSpec& d) {
-  const Shape s{m_at(p, tokens), p.n, k_at(p, tokens)};
+  const Shape s = is_grouped(p) ? shape_of_groups(c, p, tokens)
+                                : Shape{m_at(p, tokens), p.n, k_at(p, tokens)};
   const Tiling t = tiling(c, s, d);
   GemmCost cost;
   cost.compute_us = compute_us(c, p, s, t, d);

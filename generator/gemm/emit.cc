@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::string_view kKernel = "gemm/kernel.cu";
 constexpr std::string_view kPairs = "lib/pairs.cuh";
+constexpr int kMostGroupBytes = 2 * 4 * (static_cast<int>(kMostGemmGroups) + 1);
 
 constexpr std::array<std::string_view, 9> kLibrary{
     "lib/types.cuh", "lib/launch.cuh",          "lib/mbarrier.cuh",
@@ -39,7 +40,22 @@ struct Policies {
   Policy walk, scale, output;
 };
 
-Policy walk_of(const GemmProblem&) { return {"gemm::walk::Dense", {"gemm/walk/dense.cuh"}}; }
+// Adds the paths that the list does not have yet.
+void add_paths(std::vector<std::string_view>& list, const std::vector<std::string_view>& paths) {
+  for (const std::string_view path : paths) {
+    if (std::ranges::find(list, path) == list.end()) list.push_back(path);
+  }
+}
+
+Policy walk_of(const GemmProblem& p) {
+  if (!is_grouped(p)) return {"gemm::walk::Dense", {"gemm/walk/dense.cuh"}};
+  const std::string_view groups = groups_k(p)                           ? "ColumnGroups"
+                                  : p.grouping == Grouping::kContiguous ? "ContiguousRows"
+                                                                        : "MaskedRows";
+  return {fmt::format("gemm::walk::Grouped<gemm::walk::{}>", groups),
+          {"gemm/walk/groups.cuh"},
+          {"lib/tma_clip.cuh"}};
+}
 
 std::string_view format_name(const TensorType& type) {
   return type.scale == ScaleFormat::kUe8m0x4 ? "Ue8m0x4" : "Fp32";
@@ -68,19 +84,33 @@ Policy element_of(const GemmProblem& p) {
   return {"Bf16", {"gemm/output/bf16.cuh"}};
 }
 
+// Returns the boxes in which TMA stores D.
+Policy boxes_of(const GemmProblem& p) {
+  if (is_grouped(p)) return {"ClippedBoxes", {"gemm/output/clipped_boxes.cuh"}};
+  return {"Boxes", {"gemm/output/boxes.cuh"}, {"lib/tma_reduce.cuh"}};
+}
+
 // Returns how D is stored, without a bias.
 Policy store_of(const GemmProblem& p, const GemmConfig& c) {
-  const bool staged = c.store == EpilogueStore::kTma;
-  if (staged && p.d == DType::kFP32) {
-    return {fmt::format("gemm::output::StagedFp32<{}, {}>", p.accumulate, p.sentry),
-            {"gemm/output/fp32.cuh", "gemm/output/watch.cuh", "gemm/output/staged_fp32.cuh"},
-            {kPairs, "lib/tma_reduce.cuh"}};
-  }
   Policy output = element_of(p);
-  if (staged) output.paths.emplace_back("gemm/output/watch.cuh");
-  output.paths.emplace_back(staged ? "gemm/output/staged.cuh" : "gemm/output/direct.cuh");
-  output.type = fmt::format("gemm::output::{}<gemm::output::{}, {}>", staged ? "Staged" : "Direct",
-                            output.type, p.sentry);
+  if (c.store == EpilogueStore::kDirect) {
+    output.paths.emplace_back("gemm/output/direct.cuh");
+    output.type = fmt::format("gemm::output::Direct<gemm::output::{}, {}>", output.type, p.sentry);
+    return output;
+  }
+  const Policy boxes = boxes_of(p);
+  if (p.d == DType::kFP32) {
+    output = {fmt::format("StagedFp32<{}", p.accumulate), {"gemm/output/fp32.cuh"}, {kPairs}};
+  } else {
+    output.type = fmt::format("Staged<gemm::output::{}", output.type);
+  }
+  add_paths(output.library, boxes.library);
+  output.paths.emplace_back("gemm/output/watch.cuh");
+  add_paths(output.paths, boxes.paths);
+  output.paths.emplace_back(p.d == DType::kFP32 ? "gemm/output/staged_fp32.cuh"
+                                                : "gemm/output/staged.cuh");
+  output.type = fmt::format("gemm::output::{}, {}, gemm::output::{}>", output.type, p.sentry,
+                            boxes.type);
   return output;
 }
 
@@ -99,16 +129,10 @@ Policies policies_of(const GemmProblem& problem, const GemmConfig& config) {
   return {walk_of(problem), scale_of(problem), output_of(problem, config)};
 }
 
-// Adds the paths that the list does not have yet.
-void add_paths(std::vector<std::string_view>& list, const std::vector<std::string_view>& paths) {
-  for (const std::string_view path : paths) {
-    if (std::ranges::find(list, path) == list.end()) list.push_back(path);
-  }
-}
-
 // Returns the library files of a kernel, in the order in which they are emitted.
 std::vector<std::string_view> library_of(const Policies& policies) {
   std::vector<std::string_view> files(kLibrary.begin(), kLibrary.end());
+  add_paths(files, policies.walk.library);
   add_paths(files, policies.scale.library);
   add_paths(files, policies.output.library);
   return files;
@@ -141,7 +165,7 @@ void add_memory_map(Prologue& p, const GemmSmemLayout& s) {
   p.add_int("kScaleAOffset", s.scale_a_offset, "derived: shared memory, behind D");
   p.add_int("kScaleBOffset", s.scale_b_offset, "derived: shared memory, behind A's scales");
   p.add_int("kBarrierOffset", s.barrier_offset, "derived: shared memory, behind B's scales");
-  p.add_int("kSmemBytes", s.total_bytes, "derived: shared memory of a CTA");
+  p.add_int("kSmemBytes", s.group_offset, "derived: shared memory of a CTA, without groups");
 }
 
 // Returns whether ptxas compiles with -O1, which takes 5 to 12 % less of a compile than -O3. With
@@ -188,6 +212,9 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
   if (scales_rows_of_b(problem)) {
     p.add_bool("kHoldScales", c.hold_scales, "configuration: B's scales held for all strips");
   }
+  if (is_grouped(problem)) {
+    p.add_int("kGroupOffset", r.smem.group_offset, "derived: shared memory, behind the barriers");
+  }
   p.add_int("kThreads", r.threads, "derived: consumers and one producer warpgroup");
   p.add_int("kProducerRegisters", r.producer_registers, "derived: setmaxnreg of the producer");
   p.add_int("kConsumerRegisters", r.consumer_registers, "derived: setmaxnreg of a consumer");
@@ -224,7 +251,11 @@ Result<EmittedKernel> emit(const GemmProblem& problem, const GemmConfig& config,
   kernel.options = compile_options(device);
   if (compiles_by_o1(config)) kernel.options.emplace_back("--ptxas-options=-O1");
   kernel.threads = r.threads;
-  kernel.smem_bytes = r.smem.total_bytes;
+  // One kernel serves any count of groups.
+  kernel.smem_bytes = is_grouped(problem)
+                          ? std::min(r.smem.group_offset + kMostGroupBytes,
+                                     device.max_smem_per_block_bytes)
+                          : r.smem.total_bytes;
   kernel.cluster = cluster_size(config);
   kernel.parameter_bytes = {kGemmArgumentBytes};
   kernel.config_text = to_text(config);

@@ -33,7 +33,7 @@ Parsed<std::optional<DType>> parse_bias(std::string_view text) {
 }
 
 using G = GemmProblem;
-constexpr std::array<Field<G>, 11> kFields{{
+constexpr std::array<Field<G>, 13> kFields{{
     {"m", true, set<&G::m, parse_token_count, G>},
     {"n", true, set<&G::n, parse_count, G>},
     {"k", true, set<&G::k, parse_token_count, G>},
@@ -45,7 +45,19 @@ constexpr std::array<Field<G>, 11> kFields{{
     {"bias", false, set<&G::bias, parse_bias, G>},
     {"sentry", false, set<&G::sentry, parse_flag, G>},
     {"invariant", false, set<&G::invariant, parse_flag, G>},
+    {"group", false, set<&G::grouping, parse_grouping, G>},
+    {"groups", false, set<&G::groups, parse_count, G>},
 }};
+
+// Returns the optional fields that are set, each with a space before it.
+std::string options_text(const GemmProblem& p) {
+  std::string text;
+  if (p.bias) text += fmt::format(" bias={}", name_of(*p.bias));
+  if (p.sentry) text += " sentry=1";
+  if (p.invariant) text += " invariant=1";
+  if (is_grouped(p)) text += fmt::format(" group={} groups={}", name_of(p.grouping), p.groups);
+  return text;
+}
 
 // ---- well-formedness
 
@@ -71,14 +83,27 @@ Status check_promote(const GemmProblem& p) {
                                            to_text(p.a), to_text(p.b)));
 }
 
+Status check_groups(const GemmProblem& p) {
+  const std::string groups = fmt::format_int(p.groups).str();
+  if (!is_grouped(p)) {
+    if (p.groups == 0) return {};
+    return refuse_field("groups", groups, "is 0 without group=contiguous or group=masked");
+  }
+  if (p.groups < 1 || p.groups > kMostGemmGroups) {
+    return refuse_field("groups", groups, fmt::format("are 1 to {}", kMostGemmGroups));
+  }
+  if (p.grouping == Grouping::kMasked && has_tokens_in_k(p)) {
+    return refuse_field("group", "masked", "is contiguous where k is '?'");
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string to_text(const GemmProblem& p) {
-  return fmt::format("gemm m={} n={} k={} a={} b={} d={} acc={:d} promote={}{}{}{}",
-                     count_text(p.m), count_text(p.n), count_text(p.k), to_text(p.a), to_text(p.b),
-                     name_of(p.d), p.accumulate, promote_text(p.promote),
-                     p.bias ? fmt::format(" bias={}", name_of(*p.bias)) : "",
-                     p.sentry ? " sentry=1" : "", p.invariant ? " invariant=1" : "");
+  return fmt::format("gemm m={} n={} k={} a={} b={} d={} acc={:d} promote={}{}", count_text(p.m),
+                     count_text(p.n), count_text(p.k), to_text(p.a), to_text(p.b), name_of(p.d),
+                     p.accumulate, promote_text(p.promote), options_text(p));
 }
 
 std::string short_text(const GemmProblem& p) {
@@ -89,10 +114,7 @@ std::string short_text(const GemmProblem& p) {
   if (p.d != usual.d) text += fmt::format(" d={}", name_of(p.d));
   if (p.accumulate) text += " acc=1";
   if (p.promote != usual.promote) text += fmt::format(" promote={}", promote_text(p.promote));
-  if (p.bias) text += fmt::format(" bias={}", name_of(*p.bias));
-  if (p.sentry) text += " sentry=1";
-  if (p.invariant) text += " invariant=1";
-  return text;
+  return text + options_text(p);
 }
 
 Result<GemmProblem> parse_gemm_problem(std::span<const std::string_view> words) {
@@ -111,6 +133,7 @@ Status check_well_formed(const GemmProblem& p) {
   if (p.invariant && has_tokens_in_k(p)) {
     return refuse_field("invariant", "1", "is 0 where k is '?': every element sums all tokens");
   }
+  if (Status s = check_groups(p); !s) return s;
   return check_promote(p);
 }
 
@@ -126,7 +149,8 @@ GemmProblem with_tokens(GemmProblem p, std::int64_t tokens) {
 std::vector<Extent> extents(const GemmProblem& p) { return {{"n", p.n}, {"k", p.k}, {"m", p.m}}; }
 
 double flops(const GemmProblem& p, std::int64_t tokens) {
-  return 2.0 * static_cast<double>(m_at(p, tokens)) * static_cast<double>(p.n) *
+  const auto of_each = static_cast<double>(p.grouping == Grouping::kMasked ? p.groups : 1);
+  return 2.0 * of_each * static_cast<double>(m_at(p, tokens)) * static_cast<double>(p.n) *
          static_cast<double>(k_at(p, tokens));
 }
 

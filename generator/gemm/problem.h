@@ -1,8 +1,8 @@
 // What a GEMM computes and in which numbers. Its canonical text is parsed and printed here alone:
 //   gemm m=? n=7168 k=2048 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128
 // '?' marks the dynamic token count: m in fprop and dgrad, k in wgrad. `promote=none` sums all of K
-// on the tensor core. `bias=bf16|fp32`, `sentry=1` and `invariant=1` are printed only if they are
-// set.
+// on the tensor core. `bias=bf16|fp32`, `sentry=1`, `invariant=1` and `group=contiguous groups=8`
+// are printed only if they are set.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "generator/core/error.h"
+#include "generator/core/grouping.h"
 #include "generator/core/recipe.h"
 #include "generator/core/token_axis.h"
 #include "generator/core/types.h"
@@ -33,6 +34,10 @@ struct GemmProblem {
   std::optional<DType> bias = std::nullopt;
   bool sentry = false;     // a call says whether an element of D is NaN or infinite
   bool invariant = false;  // a row's bits do not depend on the token count
+  // Groups of tokens, each with a GEMM of its own: a matrix B if tokens are in m, a matrix D if they
+  // are in k. With masked groups, m is the rows that each group has room for.
+  Grouping grouping = Grouping::kNone;
+  std::int64_t groups = 0;
   friend bool operator==(const GemmProblem&, const GemmProblem&) = default;
 };
 
@@ -60,6 +65,13 @@ constexpr std::int64_t m_at(const GemmProblem& p, std::int64_t tokens) {
 constexpr std::int64_t k_at(const GemmProblem& p, std::int64_t tokens) {
   return has_tokens_in_k(p) ? tokens : p.k;
 }
+
+inline constexpr std::int64_t kMostGemmGroups = 1024;
+constexpr bool is_grouped(const GemmProblem& p) { return p.grouping != Grouping::kNone; }
+// Returns true if each group has rows of A and D, and a B.
+constexpr bool groups_rows(const GemmProblem& p) { return is_grouped(p) && !has_tokens_in_k(p); }
+// Returns true if each group has columns of A and B, and a D.
+constexpr bool groups_k(const GemmProblem& p) { return is_grouped(p) && has_tokens_in_k(p); }
 
 // Returns true if B has a scale for each of its rows and K-blocks, as in weight gradients.
 constexpr bool scales_rows_of_b(const GemmProblem& p) {

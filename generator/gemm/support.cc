@@ -1,6 +1,7 @@
 #include "generator/gemm/support.h"
 
 #include <array>
+#include <limits>
 
 #include "generator/core/checks.h"
 
@@ -18,13 +19,29 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     // scales are fp32 in memory, so a product need not know of them.
     {"gemm",
      "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 d=bf16|fp16|fp32 "
-     "promote=32|64|128",
+     "promote=32|64|128 group=none",
      kYes,
      "with invariant=1 K is never split, so that a row has the same bits at every token count"},
     {"gemm",
      "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 d=bf16|fp16|fp32 "
-     "promote=32|64|128",
+     "promote=32|64|128 group=none",
      kYes, "weight gradients: k=? sums all tokens"},
+    {"gemm", "group=contiguous|masked bias=bf16|fp32", kNo,
+     "no layer of experts has a bias: add it with the activation"},
+    {"gemm",
+     "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 d=bf16|fp16|fp32 "
+     "promote=32|64|128 group=contiguous|masked k=number",
+     kYes, "each group of rows has a B of its own; K is never split"},
+    {"gemm",
+     "a=e4m3|e5m2:1x128:f32|pow2 b=e4m3|e5m2:1x128:f32|pow2 d=bf16|fp16|fp32 "
+     "promote=32|64|128 group=contiguous k=?",
+     kYes, "weight gradients of experts: each group of tokens has a D of its own"},
+    {"gemm", "group=contiguous|masked b=e4m3|e5m2:1x128 k=number", kNo,
+     "groups of rows are activations by weights in 128x128 blocks"},
+    {"gemm", "group=contiguous a=*:1x128:ue8m0x4 k=?", kNo,
+     "a word of exponents spans four blocks of K, and a group may begin at any of them: use pow2"},
+    {"gemm", "group=contiguous b=*:1x128:ue8m0x4 k=?", kNo,
+     "a word of exponents spans four blocks of K, and a group may begin at any of them: use pow2"},
     {"gemm", "a=bf16|fp16|fp32", kNo, "A has to be quantised before an FP8 product"},
     {"gemm", "b=bf16|fp16|fp32", kNo, "B has to be quantised before an FP8 product"},
     {"gemm", "d=e4m3|e5m2", kNo, "not built yet: D quantised in the epilogue"},
@@ -63,13 +80,27 @@ std::string_view promote_value(int promote) {
 }
 
 Status check_multiples(const GemmProblem& p) {
+  if (groups_rows(p) && p.k == 0)
+    return refuse_field("k", "0", "with groups of rows is at least 1: which rows are zero is known "
+                        "only on the device");
   return check_multiple("n", p.n, kNMultiple, "a row of bf16 D is stored in 16-byte units");
 }
 
+// Returns the rows of `groups` tensors; more than a tensor can have if that overflows.
+std::int64_t rows_of_all(std::int64_t rows, std::int64_t groups) {
+  std::int64_t all = 0;
+  if (rows == kDynamic) return rows;
+  if (__builtin_mul_overflow(rows, groups, &all)) return std::numeric_limits<std::int64_t>::max();
+  return all;
+}
+
 Status check_sizes(const GemmProblem& p) {
-  if (Status s = check_quantized_size("A[m,k]", p.a, p.m, p.k); !s) return s;
-  if (Status s = check_quantized_size("B[n,k]", p.b, p.n, p.k); !s) return s;
-  return check_plain_size("D[m,n]", p.d, p.m, p.n);
+  const std::int64_t of_a = p.grouping == Grouping::kMasked ? p.groups : 1;
+  const std::int64_t of_b = groups_rows(p) ? p.groups : 1;
+  const std::int64_t of_d = p.grouping == Grouping::kMasked || groups_k(p) ? p.groups : 1;
+  if (Status s = check_quantized_size("A[m,k]", p.a, rows_of_all(p.m, of_a), p.k); !s) return s;
+  if (Status s = check_quantized_size("B[n,k]", p.b, rows_of_all(p.n, of_b), p.k); !s) return s;
+  return check_plain_size("D[m,n]", p.d, rows_of_all(p.m, of_d), p.n);
 }
 
 }  // namespace
@@ -85,6 +116,7 @@ FieldValues field_values(const GemmProblem& p) {
           {"acc", {p.accumulate ? "1" : "0"}},
           {"promote", {promote_value(p.promote)}},
           {"bias", {p.bias ? name_of(*p.bias) : "none"}},
+          {"group", {name_of(p.grouping)}},
           {"sentry", {p.sentry ? "1" : "0"}}};
 }
 

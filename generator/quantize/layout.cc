@@ -22,12 +22,6 @@ Status check_bytes(const QuantizedLayout& layout, std::int64_t rows, std::int64_
 
 }  // namespace
 
-std::int64_t contiguous_columns(std::int64_t rows, std::int64_t groups) {
-  const std::int64_t filled = std::min(rows, groups);  // groups that have a row
-  if (filled <= 0) return 0;
-  return kGroupAlign * (filled + (rows - filled) / kGroupAlign);
-}
-
 Result<QuantizedLayout> quantized_layout(const QuantizeProblem& p, std::int64_t rows,
                                          std::int64_t groups, bool transposed) {
   const bool contiguous = p.grouping == Grouping::kContiguous;

@@ -10,17 +10,9 @@
 
 namespace octile {
 
-// A group's columns of a transposed copy begin on a multiple of this, so that a product along them
-// never mixes groups.
-inline constexpr std::int64_t kGroupAlign = 128;
-
 // Swizzled scales come in tiles of 128 x 4, 512 bytes each (cuBLAS, "1D Block Scaling Factors
 // Layout"; PTX ISA, tcgen05 scale layouts).
 inline constexpr std::int64_t kSwizzleRows = 128;
-
-// Columns of the transposed copy of contiguous groups: an upper bound over how `rows` rows may be
-// shared out to `groups` groups, each rounded up to kGroupAlign.
-std::int64_t contiguous_columns(std::int64_t rows, std::int64_t groups);
 
 // Layout of one output. Without groups: of [rows, cols]. Contiguous groups: the row-wise output is
 // one tensor of `rows` rows, the transposed one has contiguous_columns() columns; one scale a group

@@ -24,9 +24,6 @@ constexpr Words<E8M0Rounding, 2> kRoundings{
     {{E8M0Rounding::kUp, "up"}, {E8M0Rounding::kOcpFloor, "ocp_floor"}}};
 constexpr Words<ScalePolicy, 2> kPolicies{
     {{ScalePolicy::kCurrent, "current"}, {ScalePolicy::kDelayed, "delayed"}}};
-constexpr Words<Grouping, 3> kGroupings{{{Grouping::kNone, "none"},
-                                         {Grouping::kContiguous, "contiguous"},
-                                         {Grouping::kMasked, "masked"}}};
 constexpr Words<ShardStep, 3> kShardSteps{
     {{ShardStep::kNone, "none"}, {ShardStep::kAmax, "amax"}, {ShardStep::kCast, "cast"}}};
 constexpr Words<ScaleLayout, 2> kScaleLayouts{
@@ -56,7 +53,7 @@ constexpr std::array<Field<Q>, 15> kFields{{
     {"norm_eps", false, set<&Q::norm_epsilon, parse_epsilon, Q>},
     {"dbias", false, set<&Q::bias_gradient, parse_flag, Q>},
     {"tap", false, set<&Q::tap, parse_flag, Q>},
-    {"group", false, set<&Q::grouping, parse_as<kGroupings>, Q>},
+    {"group", false, set<&Q::grouping, parse_grouping, Q>},
     {"shard", false, set<&Q::shard, parse_as<kShardSteps>, Q>},
     {"scales", false, set<&Q::scale_layout, parse_as<kScaleLayouts>, Q>},
 }};
@@ -154,7 +151,6 @@ std::string_view name_of(QuantizeOperation operation) {
 std::string_view name_of(QuantizeOutput output) { return word_of(output, kOutputs); }
 std::string_view name_of(E8M0Rounding rounding) { return word_of(rounding, kRoundings); }
 std::string_view name_of(ScalePolicy policy) { return word_of(policy, kPolicies); }
-std::string_view name_of(Grouping grouping) { return word_of(grouping, kGroupings); }
 std::string_view name_of(ShardStep step) { return word_of(step, kShardSteps); }
 std::string_view name_of(ScaleLayout layout) { return word_of(layout, kScaleLayouts); }
 

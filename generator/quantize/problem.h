@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "generator/core/error.h"
+#include "generator/core/grouping.h"
 #include "generator/core/recipe.h"
 #include "generator/core/token_axis.h"
 #include "generator/core/types.h"
@@ -47,14 +48,6 @@ enum class QuantizeOperation : int {
   kTranspose = 2,   // "transpose": moves the codes of x and its scales without changing them
 };
 
-// Several tensors in one: the token groups of a mixture of experts.
-enum class Grouping : int {
-  kNone = 0,
-  kContiguous =
-      1,        // "contiguous": groups follow one another in the rows; offsets are on the device
-  kMasked = 2,  // "masked": groups of equally many rows, of which the first few exist
-};
-
 // Quantising a flat range of the tensor's elements, if the rest lies elsewhere (a weight split over
 // optimizer shards).
 enum class ShardStep : int {
@@ -74,7 +67,6 @@ std::string_view name_of(QuantizeOperation);
 std::string_view name_of(QuantizeOutput);
 std::string_view name_of(E8M0Rounding);
 std::string_view name_of(ScalePolicy);
-std::string_view name_of(Grouping);
 std::string_view name_of(ShardStep);
 std::string_view name_of(ScaleLayout);
 

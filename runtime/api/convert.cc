@@ -133,6 +133,12 @@ Result<GemmProblem> to_problem(const octile_gemm_desc* user) {
   problem.invariant = desc.batch_invariant != 0;
   if (const int bias = raw(desc.bias_dtype); bias != 0) problem.bias = static_cast<DType>(bias);
   problem.sentry = desc.sentry != 0;
+  if (Status ok = check_enum("desc->grouping", "octile_grouping", raw(desc.grouping),
+                             OCTILE_GROUPS_NONE, OCTILE_GROUPS_MASKED);
+      !ok)
+    return tl::unexpected<Error>(ok.error());
+  problem.grouping = static_cast<Grouping>(raw(desc.grouping));
+  problem.groups = desc.groups;
   return problem;
 }
 

@@ -38,7 +38,7 @@ Status Plan::run(Arguments& args, CUstream stream) const {
   if (is_nothing(*problem, args)) return {};
   if (target_.kind == TargetKind::kHost) return run_on_host(*problem, args);
 
-  const PreparedKernel* kernel = kernel_for(tokens);
+  const PreparedKernel* kernel = kernel_for(expected_tokens_of(args));
   if (!is_loaded(kernel)) [[unlikely]]
     return tl::unexpected<Error>(cannot_run(tokens, stream));
   const auto& resolved = resolved_as<P>(kernel->resolved);

@@ -34,6 +34,7 @@ using ResolvedOf = typename RuntimeFamily<Problem>::Resolved;
 
 // The functions of a family:
 //   tokens_of(args)                            the call's token count
+//   expected_tokens_of(args)                   the count by which its kernel is chosen
 //   check_arguments(problem, args)             checks all else and fills in leading dimensions
 //   is_nothing(problem, args)                  true if the call has nothing to do
 //   run_on_host(problem, args)                 the host reference, in place of a launch
@@ -50,6 +51,7 @@ concept RuntimeKernelFamily =
       { args.workspace } -> std::convertible_to<const void*>;
       { args.workspace_bytes } -> std::convertible_to<std::size_t>;
       { tokens_of(args) } -> std::same_as<std::int64_t>;
+      { expected_tokens_of(args) } -> std::same_as<std::int64_t>;
       { check_arguments(problem, args) } -> std::same_as<Status>;
       { is_nothing(problem, args) } -> std::same_as<bool>;
       { run_on_host(problem, args) } -> std::same_as<Status>;

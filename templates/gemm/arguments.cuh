@@ -8,7 +8,7 @@
 
 namespace gemm {
 
-struct Arguments {
+struct alignas(128) Arguments {
   TensorMap a_map;
   TensorMap b_map;
   TensorMap d_map;  // unused if D is not stored through TMA
@@ -27,9 +27,13 @@ struct Arguments {
   int early_stages;
   int prefetched_stages;
   TileOrder order;
+  // Of groups: offsets or counts, on the device; how many groups; the tokens that K holds.
+  int groups;
+  const int* group_rows;
+  int tokens;
 };
 // The host asserts the offsets of its twin; these sizes and the order above give the same ones.
-static_assert(sizeof(TensorMap) == 128 && sizeof(TileOrder) == 32 && sizeof(Arguments) == 512,
+static_assert(sizeof(TensorMap) == 128 && sizeof(TileOrder) == 32 && sizeof(Arguments) == 640,
               "the host's GemmKernelArgs has these sizes");
 
 }  // namespace gemm

@@ -18,7 +18,7 @@
 #define OCTILE_WGMMA_OUTPUT "=f"
 #define OCTILE_WALK gemm::walk::Dense
 #define OCTILE_SCALE gemm::scale::BlockB<gemm::scale::Fp32>
-#define OCTILE_OUTPUT gemm::output::Staged<gemm::output::Bf16, false>
+#define OCTILE_OUTPUT gemm::output::Staged<gemm::output::Bf16, false, gemm::output::Boxes>
 
 namespace cfg {
 constexpr int kBlockM = 128;

@@ -52,6 +52,7 @@
 #ifndef OCTILE_EMITTED
 #include "gemm/consumer.cuh"
 #include "gemm/output/bf16.cuh"
+#include "gemm/output/boxes.cuh"
 #include "gemm/output/split_k.cuh"
 #include "gemm/output/staged.cuh"
 #include "gemm/producer.cuh"
@@ -84,18 +85,27 @@ static_assert(cfg::kScaleBOffset >= cfg::kScaleAOffset + cfg::kStages * cfg::kSc
 //
 // It contains the loop over passes itself, because the compiler optimises a large function's body
 // again at each level it is inlined into (docs/experiments/gemm.md, v38).
+template <typename Walk>
 __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& from,
                                         const Destination& to, const Extents& e, int rank) {
-  const ConsumerThread self(smem);
-  const KRange range = Walk::k_range(e, rank);
-  const Limits limits = Walk::limits(e);
+  ConsumerThread self(smem);
+  [[maybe_unused]] const int scale_row = self.scale_row;
+  KRange range = Walk::k_range(e, rank);
+  Limits limits = Walk::limits(e);
   Ring ring;
   bool first_tile = true;
   u32 phase = 0;
-  for (auto position = Walk::first(e); position.valid(); position.advance()) {
+  for (auto position = Walk::first(e, smem); position.valid(); position.advance()) {
     Tile tile;
-    Walk::origin(position, e, rank, tile.m0, tile.n0);
-    if constexpr (Output::kStoresOnce) tile.own_row = Walk::own_row(position, e, rank);
+    Walk::origin(position, e, rank, tile);
+    if constexpr (Walk::kGrouped) {
+      limits = Walk::limits_of(e, tile);
+      if constexpr (Walk::kOwnRanges) range = Walk::k_range_of(position);
+      if constexpr (Walk::kShiftsScales) self.scale_row = scale_row + tile.m0 % 4;
+      tile = Walk::in_d(e, tile);
+    } else if constexpr (Output::kStoresOnce) {
+      tile.own_row = Walk::own_row(position, e, rank);
+    }
     if constexpr (kHasTail) {
       if (position.is_tail()) {
         float acc[kStrips][kTailAccumulators] = {};
@@ -110,14 +120,18 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& 
     }
     float acc[kStrips][kAccumulators] = {};
     int k_blocks = range.last - range.first;
+    // Without tokens a group's D is zero, or stays as it is.
+    if (Walk::kOwnRanges && Output::kStoresOnce && k_blocks == 0) continue;
     if constexpr (cfg::kInFlight > 1) {
 #pragma unroll 1
       for (; k_blocks >= cfg::kUnroll; k_blocks -= cfg::kUnroll) {
         multiply_in_flight<Scale>(self, ring, range.last - k_blocks, acc);
       }
     }
-    // False if the loop above may leave none, a rank of a split K may have none, or K may be empty.
-    constexpr bool kSome = cfg::kInFlight == 1 && cfg::kSplits == 1 && !Output::kTakesEmptySums;
+    // False if the loop above may leave none, a rank of a split K or a group may have none, or K may
+    // be empty.
+    constexpr bool kSome = cfg::kInFlight == 1 && cfg::kSplits == 1 && !Output::kTakesEmptySums &&
+                           !Walk::kOwnRanges;
     if (kSome || k_blocks > 0) {
       if constexpr (Scale::kReadsAhead) {
         multiply_reading_ahead<Scale>(self, ring, k_blocks, range.last, acc);
@@ -136,6 +150,15 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& 
     }
   }
   Output::finish();
+}
+
+// Before the barriers' synchronisation, which makes the table visible to all roles.
+template <typename Walk>
+__device__ __forceinline__ void find_groups(const SharedMemory& smem, const Extents& e) {
+  if constexpr (Walk::kGrouped) {
+    wait_for_previous_kernel();
+    if (threadIdx.x / 32 == 1) Walk::write_table(smem, e);
+  }
 }
 
 __device__ __forceinline__ void init_barriers(const SharedMemory& smem) {
@@ -163,11 +186,11 @@ __device__ __forceinline__ void init_barriers(const SharedMemory& smem) {
 
 // Before a CTA ends: its shared memory must outlive its peers' multicasts and arrivals. Ranks that
 // split only one tile owe each other nothing after it, because each has waited for all it gets.
-__device__ __forceinline__ void leave_cluster(const Extents& e) {
+__device__ __forceinline__ void leave_cluster(const SharedMemory& smem, const Extents& e) {
   if constexpr (kShareSize > 1) {
     cluster_sync();
   } else if constexpr (cfg::kSplits > 1) {
-    auto position = Walk::first(e);
+    auto position = Walk::first(e, smem);
     position.advance();
     if (!position.valid()) return;
     if (threadIdx.x >= kConsumerThreads) cluster_wait();
@@ -192,10 +215,12 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
                           hide_from_optimizer(args.scale_b_ld)};
   const gemm::Destination to{&args.d_map, args.d, hide_from_optimizer(args.ldd), args.bias,
                              args.sentry};
-  const gemm::Extents extents{args.m, args.n, args.k, args.order};
+  const gemm::Extents extents{args.m,          args.n,      args.k,     args.order,
+                              args.group_rows, args.groups, args.tokens};
   const int early_stages = args.early_stages;
   const int prefetched_stages = args.prefetched_stages;
   const int rank = gemm::kClusterSize > 1 ? static_cast<int>(cluster_rank()) : 0;
+  gemm::find_groups<gemm::Walk>(smem, extents);
   gemm::init_barriers(smem);
   if constexpr (cfg::kPdlEarly) let_next_kernel_start();
 
@@ -224,7 +249,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
     }
   } else {
     acquire_registers<cfg::kConsumerRegisters>();
-    gemm::consume(smem, from, to, extents, rank);
+    gemm::consume<gemm::Walk>(smem, from, to, extents, rank);
   }
-  gemm::leave_cluster(extents);
+  gemm::leave_cluster(smem, extents);
 }

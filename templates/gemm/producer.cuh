@@ -20,8 +20,10 @@ struct Source {
 // What a tile reads.
 struct TileSource {
   Tile tile;
-  int rows;              // of A, and of their scales
-  int scaled_rows_of_b;  // rows of B whose scales are copied
+  int rows;              // of A
+  int scaled_rows_of_a;  // rows of A whose scales are copied
+  int row_of_b;
+  int scaled_rows_of_b;
   bool is_tail;
 
   // Rows of A that TMA loads. Without sharing, the host limits A's box to m rows. With sharing, the
@@ -36,8 +38,10 @@ template <typename Walk, typename Scale>
 __device__ __forceinline__ TileSource source_of(const typename Walk::Position& position,
                                                 const Extents& e, int rank) {
   TileSource source;
-  Walk::origin(position, e, rank, source.tile.m0, source.tile.n0);
+  Walk::origin(position, e, rank, source.tile);
   source.rows = Walk::rows(e);
+  source.scaled_rows_of_a = Walk::scaled_rows(e, source.tile);
+  source.row_of_b = Walk::row_of_b(e, source.tile);
   source.is_tail = position.is_tail();
   // B has no scales beyond its last row. n is a multiple of 8.
   const int columns = kHasTail && source.is_tail ? cfg::kTailN : cfg::kBlockN;
@@ -78,7 +82,8 @@ __device__ __forceinline__ void announce(const StageCursor& at, const TileSource
   const int columns = kHasTail && source.is_tail ? cfg::kTailN : cfg::kBlockN;
   mbarrier::arrive_expect_tx(
       at.full, columns * 128 + source.scaled_rows_of_b * Scale::kCopiedPerRowOfB +
-                   source.loaded_rows() * 128 + source.rows * Scale::kCopiedPerRowOfA);
+                   source.loaded_rows() * 128 +
+                   source.scaled_rows_of_a * Scale::kCopiedPerRowOfA);
 }
 
 // Loads a stage's part of B and its scales, unless the scale warp brings them. If a cluster shares
@@ -87,7 +92,7 @@ template <typename Scale>
 __device__ __forceinline__ void load_b(const StageCursor& at, const Source& from,
                                        const TileSource& source, const float* scales, int rank,
                                        int k) {
-  const int n0 = source.tile.n0;
+  const int n0 = source.row_of_b;
   if constexpr (cfg::kClusterM > 1) {
     constexpr int kSlice = cfg::kBlockN / cfg::kClusterM;
     const int first = rank * kSlice;
@@ -104,7 +109,7 @@ __device__ __forceinline__ void load_b(const StageCursor& at, const Source& from
 }
 
 // Loads a stage's part of A and its scales, likewise.
-template <typename Scale>
+template <typename Walk, typename Scale>
 __device__ __forceinline__ void load_a(const StageCursor& at, const Source& from,
                                        const TileSource& source, const float* scales, int rank,
                                        int k) {
@@ -118,8 +123,8 @@ __device__ __forceinline__ void load_a(const StageCursor& at, const Source& from
       Scale::load_a(scales, at.scales_a, first, rows, at.full);
     }
   } else {
-    tma::load_2d(at.a, from.a_map, k, m0, at.full);
-    Scale::load_a(scales, at.scales_a, 0, source.rows, at.full);
+    Walk::load_a(at.a, from.a_map, source.tile, k, at.full);
+    Scale::load_a(scales, at.scales_a, 0, source.scaled_rows_of_a, at.full);
   }
 }
 
@@ -136,17 +141,24 @@ template <typename Walk, typename Scale, typename Output>
 __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& from,
                                         const Destination& to, const Extents& e, int rank,
                                         int early_stages) {
-  const KRange range = Walk::k_range(e, rank);
-  const int begin = range.first * 128;
+  KRange range = Walk::k_range(e, rank);
+  int begin = range.first * 128;
   // Without split K this is e.k itself, which lies in constant memory and takes no register.
-  const int end = cfg::kSplits > 1 ? range.last * 128 : e.k;
+  int end = cfg::kSplits > 1 ? range.last * 128 : e.k;
   // K up to which the tile's weights are in the ring; -1: the next pass loads only weights.
   int requested = cfg::kPdlEarly && early_stages > 0 ? -1 : 0;
   StageCursor at(smem);
 #pragma unroll 1
-  for (auto position = Walk::first(e); position.valid();) {
+  for (auto position = Walk::first(e, smem); position.valid();) {
     const TileSource source = source_of<Walk, Scale>(position, e, rank);
-    const float* scale_a = from.scale_a + source.tile.m0;
+    if constexpr (Walk::kOwnRanges) {
+      range = Walk::k_range_of(position);
+      begin = range.first * 128;
+      end = range.last * 128;
+    }
+    constexpr int kOfWord = Scale::FormatA::kBlocksOfWord;
+    const float* scale_a =
+        Walk::scales_of_a(from, e, source.tile, ceil_div(ceil_div(e.k, 128), kOfWord));
     const bool weights_only = cfg::kPdlEarly && requested < 0;
     if (!weights_only) {
       wait_for_previous_kernel();  // returns at once for every later tile
@@ -167,9 +179,13 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
         load_b<Scale>(at, from, source, scales_b, rank, k);
       }
       if (!weights_only) {
-        load_a<Scale>(at, from, source, scales, rank, k);
+        load_a<Walk, Scale>(at, from, source, scales, rank, k);
         if (ends_word<typename Scale::FormatA>(k)) scales += from.scale_a_ld;
-        if constexpr (Output::kPrefetchesD) Output::prefetch(to, source.tile, (k - begin) / 128);
+        if constexpr (Output::kPrefetchesD) {
+          Limits limits = Walk::limits(e);
+          if constexpr (Walk::kGrouped) limits = Walk::limits_of(e, source.tile);
+          Output::prefetch(to, Walk::in_d(e, source.tile), limits, (k - begin) / 128);
+        }
       }
       if constexpr (Scale::kCopiedPerRowOfB > 0) {
         if (ends_word<typename Scale::FormatB>(k)) scales_b += from.scale_b_ld;
@@ -192,14 +208,14 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
 template <typename Walk, typename Scale>
 __device__ __forceinline__ void prefetch_weights(const SharedMemory& smem, const Source& from,
                                                  const Extents& e, int rank, int stages) {
-  const auto position = Walk::first(e);
+  const auto position = Walk::first(e, smem);
   if (!position.valid()) return;
   const TileSource source = source_of<Walk, Scale>(position, e, rank);
   const KRange range = Walk::k_range(e, rank);
   const int last = min(range.last, range.first + stages);
 #pragma unroll 1
   for (int block = range.first; block < last && mbarrier::test(smem.pdl_ready(), 0) == 0; ++block) {
-    tma::prefetch_2d(from.b_map, block * 128, source.tile.n0);
+    tma::prefetch_2d(from.b_map, block * 128, source.row_of_b);
   }
 }
 
@@ -215,17 +231,18 @@ __device__ __forceinline__ void publish_scales(const SharedMemory& smem, const S
   Ring ring;
   if (!cfg::kPdlEarly || early_stages == 0) wait_for_previous_kernel();
 #pragma unroll 1
-  for (auto position = Walk::first(e); position.valid(); position.advance()) {
+  for (auto position = Walk::first(e, smem); position.valid(); position.advance()) {
     Tile tile;
-    Walk::origin(position, e, rank, tile.m0, tile.n0);
+    Walk::origin(position, e, rank, tile);
+    const Source& source = Walk::source_of_b(from, e, tile);
     typename Scale::LaneScales current, next;
-    next.load(from, e, tile, range.first, range.last, lane);
+    next.load(source, e, tile, range.first, range.last, lane);
     int index = 32;  // of the lane that holds the next K-block's scales
 #pragma unroll 1
     for (int block = range.first; block < range.last; ++block, ++index) {
       if (index == 32) {
         current = next;
-        next.load(from, e, tile, block + 32, range.last, lane);
+        next.load(source, e, tile, block + 32, range.last, lane);
         index = 0;
       }
       mbarrier::wait(smem.empty(ring.stage), ring.phase ^ 1);

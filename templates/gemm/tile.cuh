@@ -54,6 +54,9 @@ static_assert(cfg::kSmemBytes >= cfg::kBarrierOffset + kBarriers * 8 &&
 struct Extents {
   int m, n, k;
   TileOrder order;
+  // Of groups: what the caller says of their rows or tokens, and how many tokens K has.
+  const int* group_rows;
+  int groups, tokens;
 };
 
 // A tile as a walk hands it out: its first row and column. Tiles may overlap; `own_row` is the
@@ -61,6 +64,8 @@ struct Extents {
 struct Tile {
   int m0, n0;
   int own_row;
+  // Of groups: which it is, the row behind the group's last, and the row behind the last that exists.
+  int group, end, last;
 };
 
 // K-blocks [first, last).

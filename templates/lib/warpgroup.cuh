@@ -98,6 +98,21 @@ __device__ __forceinline__ float load_shared_f32(u32 address) {
   return value;
 }
 
+// ld.shared.s32, st.shared.s32, ld.global.s32;  PTX 1.0.
+__device__ __forceinline__ int load_shared_i32(u32 address) {
+  int value;
+  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_shared_i32(u32 address, int value) {
+  asm volatile("st.shared.s32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+__device__ __forceinline__ int load_global_i32(const int* p) {
+  int value;
+  asm volatile("ld.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
+  return value;
+}
+
 // setp.geu.f32;  PTX 2.0. Returns true, because a magnitude is at least 0 or it is NaN. The result
 // is there only once x is, which ptxas sees.
 __device__ __forceinline__ bool has_come(float x) {

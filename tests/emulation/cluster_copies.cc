@@ -17,10 +17,10 @@ namespace {
 constexpr std::uint32_t kUnit = 16;  // bytes that a swizzle moves as one
 constexpr std::uint32_t kTmaAlignment = 128;
 
-// A box of a tensor map of two dimensions, with its place in shared memory.
+// A box of a tensor map, with its place in shared memory. A third dimension is one element deep.
 struct BoxCopy {
   fake_cuda_tensor_map map{};
-  std::int64_t x = 0, y = 0;
+  std::int64_t x = 0, y = 0, z = 0;
   std::uint32_t shared = 0;
 
   std::int64_t element() const {
@@ -49,7 +49,8 @@ struct BoxCopy {
   void for_each_unit(const Body& body) const {
     const std::int64_t width = static_cast<std::int64_t>(map.dims[0]) * element();
     for (std::int64_t row = 0; row < map.box[1]; ++row) {
-      const bool exists = y + row >= 0 && y + row < static_cast<std::int64_t>(map.dims[1]);
+      const bool exists = y + row >= 0 && y + row < static_cast<std::int64_t>(map.dims[1]) &&
+                          (map.rank == 2 || (z >= 0 && z < static_cast<std::int64_t>(map.dims[2])));
       for (std::int64_t byte = 0; byte < row_bytes(); byte += kUnit) {
         const std::int64_t column = x * element() + byte;
         const std::int64_t inside =
@@ -58,7 +59,8 @@ struct BoxCopy {
         body(
             swizzled(shared + at),
             map.address + static_cast<std::uint64_t>(
-                              (y + row) * static_cast<std::int64_t>(map.strides_bytes[0]) + column),
+                              (y + row) * static_cast<std::int64_t>(map.strides_bytes[0]) +
+                              z * static_cast<std::int64_t>(map.strides_bytes[1]) + column),
             static_cast<std::size_t>(inside));
       }
     }
@@ -71,11 +73,13 @@ bool is_watched(const std::vector<Watched>& tensors, const void* p, std::size_t 
 }
 
 // Returns a copy whose map is empty, and a fault, if the kernel gave something else than a map.
-BoxCopy box_copy(const void* map, int x, int y, std::uint32_t shared) {
-  BoxCopy copy{{}, x, y, shared};
+BoxCopy box_copy(const void* map, BoxOrigin at, std::uint32_t shared) {
+  BoxCopy copy{{}, at.x, at.y, std::max(at.z, 0), shared};
   std::memcpy(&copy.map, map, sizeof copy.map);
-  if (copy.map.magic != FAKE_CUDA_TENSOR_MAP_MAGIC || copy.map.rank != 2) {
-    cluster->fault("a copy's tensor map is none of two dimensions");
+  const int rank = at.z < 0 ? 2 : 3;
+  if (copy.map.magic != FAKE_CUDA_TENSOR_MAP_MAGIC || copy.map.rank != rank ||
+      (rank == 3 && copy.map.box[2] != 1)) {
+    cluster->fault(fmt::format("a copy's tensor map is none of {} dimensions", rank));
     copy.map = {};
   }
   cluster->check(shared % kTmaAlignment == 0, "TMA copies to or from a misaligned address", shared);
@@ -139,9 +143,9 @@ void count_finished(StoreGroups& groups) {
 
 // Defers a copy out of shared memory, as part of the thread's open group.
 template <typename Put>
-void defer_write(const void* map, int x, int y, std::uint32_t from, const Put& put) {
+void defer_write(const void* map, BoxOrigin at, std::uint32_t from, const Put& put) {
   const std::uint32_t rank = cluster->rank();
-  const BoxCopy copy = box_copy(map, x, y, at_rank(from, rank));
+  const BoxCopy copy = box_copy(map, at, at_rank(from, rank));
   const int fiber = fiber_index();
   StoreGroups& groups = open_groups();
   const std::size_t group = groups.committed;
@@ -158,9 +162,9 @@ void defer_write(const void* map, int x, int y, std::uint32_t from, const Put& p
 
 }  // namespace
 
-void load_box(std::uint32_t to, const void* map, int x, int y, std::uint32_t barrier,
+void load_box(std::uint32_t to, const void* map, BoxOrigin at, std::uint32_t barrier,
               std::uint32_t mask) {
-  const BoxCopy copy = box_copy(map, x, y, to);
+  const BoxCopy copy = box_copy(map, at, to);
   const std::uint32_t ranks = mask_or_own(mask);
   for_each_rank(ranks, [&](std::uint32_t rank) {
     cluster->defer({[=] { land_box(copy, rank, barrier); }, 1U << rank, "a load of TMA"});
@@ -168,7 +172,11 @@ void load_box(std::uint32_t to, const void* map, int x, int y, std::uint32_t bar
   cluster->maybe_yield();
 }
 
-void look_at_map(const void* map) { box_copy(map, 0, 0, 0); }
+void look_at_map(const void* map) {
+  fake_cuda_tensor_map copy;
+  std::memcpy(&copy, map, sizeof copy);
+  cluster->check(copy.magic == FAKE_CUDA_TENSOR_MAP_MAGIC, "a prefetch is of no tensor map", 0);
+}
 
 void load_bytes(std::uint32_t to, const void* from, std::uint32_t bytes, std::uint32_t barrier,
                 std::uint32_t mask) {
@@ -190,13 +198,13 @@ void load_bytes(std::uint32_t to, const void* from, std::uint32_t bytes, std::ui
   cluster->maybe_yield();
 }
 
-void store_box(const void* map, int x, int y, std::uint32_t from) {
-  defer_write(map, x, y, from,
+void store_box(const void* map, BoxOrigin at, std::uint32_t from) {
+  defer_write(map, at, from,
               [](void* to, const std::byte* source, std::size_t n) { std::memcpy(to, source, n); });
 }
 
-void add_box(const void* map, int x, int y, std::uint32_t from) {
-  defer_write(map, x, y, from, [](void* to, const std::byte* source, std::size_t n) {
+void add_box(const void* map, BoxOrigin at, std::uint32_t from) {
+  defer_write(map, at, from, [](void* to, const std::byte* source, std::size_t n) {
     std::array<float, kUnit / sizeof(float)> sums{}, terms{};
     std::memcpy(sums.data(), to, n);
     std::memcpy(terms.data(), source, n);

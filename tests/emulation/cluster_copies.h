@@ -7,17 +7,22 @@ namespace octile::emulation {
 
 constexpr std::uint32_t kOwnRank = 0;  // as a multicast mask: the issuing block alone
 
-// Loads the box of a tensor map (as the fake driver encodes one) at (x, y) into the blocks of a
-// mask. Elements outside the tensor are zeros and count as bytes.
-void load_box(std::uint32_t to, const void* map, int x, int y, std::uint32_t barrier,
+// Where a box begins. The map has two dimensions, or three if z is not negative.
+struct BoxOrigin {
+  int x = 0, y = 0, z = -1;
+};
+
+// Loads the box of a tensor map (as the fake driver encodes one) into the blocks of a mask. Elements
+// outside the tensor are zeros and count as bytes.
+void load_box(std::uint32_t to, const void* map, BoxOrigin at, std::uint32_t barrier,
               std::uint32_t mask);
 // A fault unless the map is one.
 void look_at_map(const void* map);
 void load_bytes(std::uint32_t to, const void* from, std::uint32_t bytes, std::uint32_t barrier,
                 std::uint32_t mask);
-void store_box(const void* map, int x, int y, std::uint32_t from);
+void store_box(const void* map, BoxOrigin at, std::uint32_t from);
 // Adds a box of fp32 to the tensor.
-void add_box(const void* map, int x, int y, std::uint32_t from);
+void add_box(const void* map, BoxOrigin at, std::uint32_t from);
 void commit_store_group();
 void wait_store_groups_read(std::uint32_t most_pending);
 // st.async of four floats.

@@ -84,13 +84,16 @@ std::uint32_t random_exponents(Schedule& random) {
   return word;
 }
 
-EmulatedOperand operand(const TensorType& type, std::int64_t rows, std::int64_t k,
-                        Schedule& random) {
+// Makes `tensors` operands of rows x k, one behind the other.
+EmulatedOperand operand(const TensorType& type, std::int64_t tensors, std::int64_t rows,
+                        std::int64_t k, Schedule& random) {
   const std::int64_t ld = round_up(k, 16) + 16;
-  const QuantizedLayout layout = quantized_layout(type, rows, k, ld).value();
+  QuantizedLayout layout = quantized_layout(type, rows, k, ld).value();
+  layout.data.outer *= tensors;
+  layout.scales.outer *= tensors;
   EmulatedOperand o{GuardedBytes(layout.data.bytes()), GuardedBytes(layout.scales.bytes()),
                     layout.data, layout.scales};
-  for (std::int64_t row = 0; row < rows; ++row) {
+  for (std::int64_t row = 0; row < tensors * rows; ++row) {
     for (std::int64_t i = 0; i < k; ++i) {
       const auto value = static_cast<float>(static_cast<int>(random.next() % 7) - 3);
       o.codes.data()[row * ld + i] = std::byte{reference::to_fp8(value, type.dtype)};
@@ -116,7 +119,7 @@ struct Operands {
   EmulatedOperand a, b;
   GuardedBytes d;
   std::int64_t ldd = 0;
-  GuardedBytes bias, sentry;  // empty if the problem has none
+  GuardedBytes bias, sentry, groups;  // empty if the problem has none
 };
 
 float random_value(Schedule& random) {
@@ -136,12 +139,17 @@ void fill_values(std::byte* to, DType type, std::int64_t n, Schedule& random) {
   }
 }
 
+std::int64_t tokens_of(const GemmProblem& problem, const GemmCall& call) {
+  return has_tokens_in_k(problem) ? call.k : call.m;
+}
+
 // Makes what a call has beside A and B. Padding and a D that is overwritten are NaN.
 void add_outputs(const GemmProblem& problem, const GemmCall& call, Schedule& random, Operands& o) {
   const int element = size_of(problem.d);
   o.ldd = round_up(call.n, 16) + 16;
-  o.d = GuardedBytes(call.m * o.ldd * element);
-  for (std::int64_t row = 0; problem.accumulate && row < call.m; ++row) {
+  const std::int64_t rows = matrices_of(problem, tokens_of(problem, call)).d_rows;
+  o.d = GuardedBytes(rows * o.ldd * element);
+  for (std::int64_t row = 0; problem.accumulate && row < rows; ++row) {
     fill_values(o.d.data() + row * o.ldd * element, problem.d, call.n, random);
   }
   if (problem.bias) {
@@ -173,7 +181,9 @@ T* null_or(const GuardedBytes& bytes) {
 GemmArguments arguments(const GemmProblem& problem, const Operands& o, std::byte* d,
                         const GemmCall& call) {
   GemmArguments args;
-  args.tokens = has_tokens_in_k(problem) ? call.k : call.m;
+  args.tokens = tokens_of(problem, call);
+  const auto* groups = null_or<const std::int32_t>(o.groups);
+  (problem.grouping == Grouping::kMasked ? args.group_counts : args.group_offsets) = groups;
   if (problem.bias) args.bias = null_or<void>(o.bias);
   if (problem.sentry) args.sentry = null_or<std::uint32_t>(o.sentry);
   args.a = o.a.codes.data();
@@ -188,32 +198,80 @@ GemmArguments arguments(const GemmProblem& problem, const Operands& o, std::byte
   return args;
 }
 
+// Zeros in the columns between a group's tokens and the next multiple of 128.
+void clear_padding(const GemmCall& call, EmulatedOperand& operand) {
+  std::int64_t begin = 0;
+  for (std::size_t g = 1; g < call.group_rows.size(); ++g) {
+    const std::int64_t tokens = call.group_rows[g] - call.group_rows[g - 1];
+    const std::int64_t end = begin + round_up(tokens, kGroupAlign);
+    for (std::int64_t row = 0; row < operand.data_shape.outer; ++row) {
+      std::byte* codes = operand.codes.data() + row * operand.data_shape.ld;
+      std::fill(codes + begin + tokens, codes + end, std::byte{0});
+    }
+    begin = end;
+  }
+}
+
+void add_groups(const GemmProblem& problem, const GemmCall& call, Operands& o) {
+  const std::size_t bytes = call.group_rows.size() * sizeof(std::int32_t);
+  o.groups = GuardedBytes(static_cast<std::int64_t>(bytes));
+  std::memcpy(o.groups.data(), call.group_rows.data(), bytes);
+  if (!groups_k(problem) || call.breaks_rules) return;
+  clear_padding(call, o.a);
+  clear_padding(call, o.b);
+}
+
 Operands make_operands(const GemmProblem& problem, const GemmCall& call) {
   Schedule random(call.seed);
   Operands o;
-  o.a = operand(problem.a, call.m, call.k, random);
-  o.b = operand(problem.b, call.n, call.k, random);
+  const std::int64_t k = matrices_of(problem, tokens_of(problem, call)).k;
+  const std::int64_t of_a = problem.grouping == Grouping::kMasked ? problem.groups : 1;
+  o.a = operand(problem.a, of_a, call.m, k, random);
+  o.b = operand(problem.b, groups_rows(problem) ? problem.groups : 1, call.n, k, random);
   add_outputs(problem, call, random, o);
+  if (is_grouped(problem)) add_groups(problem, call, o);
   if (call.poisoned) poison_a_row(problem, call, o);
   return o;
 }
 
-// What a kernel may touch: no padding but that of the scales.
-void watch_operands(const Operands& o, const GemmCall& call, int d_bytes) {
-  const Watched d = watch(o.d, {call.m, call.n, o.ldd, d_bytes});
-  readable = {watch(o.a.codes, {call.m, call.k, o.a.data_shape.ld, 1}),
-              watch(o.a.scales, o.a.scale_shape),
-              watch(o.b.codes, {call.n, call.k, o.b.data_shape.ld, 1}),
-              watch(o.b.scales, o.b.scale_shape),
-              d,
-              watch(o.bias, {1, o.bias.size(), o.bias.size(), 1})};
-  writable = {d};
+// Returns the rows [first, first + count) of a matrix.
+Watched watch_rows(const GuardedBytes& bytes, std::int64_t first, std::int64_t count,
+                   std::int64_t columns, std::int64_t ld, int element) {
+  return {reinterpret_cast<const char*>(bytes.data()) + first * ld * element, count,
+          columns * element, ld * element};
+}
+
+// What a kernel may touch: no padding but that of the scales, and of groups no row outside.
+void watch_operands(const GemmProblem& problem, const Operands& o, const GemmCall& call,
+                    int d_bytes) {
+  const GemmMatrices all = matrices_of(problem, tokens_of(problem, call));
+  readable = {watch(o.a.scales, o.a.scale_shape), watch(o.b.scales, o.b.scale_shape),
+              watch_rows(o.b.codes, 0, all.b_rows, all.k, o.b.data_shape.ld, 1),
+              watch(o.bias, {1, o.bias.size(), o.bias.size(), 1}),
+              watch(o.groups, {1, o.groups.size(), o.groups.size(), 1})};
+  writable.clear();
+  const auto add_rows = [&](std::int64_t first, std::int64_t count) {
+    readable.push_back(watch_rows(o.a.codes, first, count, all.k, o.a.data_shape.ld, 1));
+    writable.push_back(watch_rows(o.d, first, count, call.n, o.ldd, d_bytes));
+  };
+  if (problem.grouping == Grouping::kMasked) {
+    for (std::int64_t g = 0; g < problem.groups; ++g) {
+      const auto rows = call.group_rows[static_cast<std::size_t>(g)];
+      add_rows(g * call.m, std::clamp<std::int64_t>(rows, 0, call.m));
+    }
+  } else if (groups_rows(problem) && !call.breaks_rules) {
+    add_rows(call.group_rows.front(), call.group_rows.back() - call.group_rows.front());
+  } else {
+    readable.push_back(watch_rows(o.a.codes, 0, all.a_rows, all.k, o.a.data_shape.ld, 1));
+    writable.push_back(watch_rows(o.d, 0, all.d_rows, call.n, o.ldd, d_bytes));
+  }
+  readable.insert(readable.end(), writable.begin(), writable.end());
 }
 
 // Returns whether nothing was written next to a tensor.
 bool guards_are_intact(const Operands& o) {
   for (const GuardedBytes* bytes :
-       {&o.d, &o.a.codes, &o.a.scales, &o.b.codes, &o.b.scales, &o.bias, &o.sentry}) {
+       {&o.d, &o.a.codes, &o.a.scales, &o.b.codes, &o.b.scales, &o.bias, &o.sentry, &o.groups}) {
     if (bytes->size() > 0 && !bytes->guards_are_intact()) return false;
   }
   return true;
@@ -333,6 +391,7 @@ PrecedingKernel preceding_kernel_of(Operands& o, bool b_ready, bool& wrote_early
     late.emplace_back(o.b.scales);
   }
   if (o.bias.size() > 0) late.emplace_back(o.bias);
+  if (o.groups.size() > 0) late.emplace_back(o.groups);
   static GuardedBytes before;
   PrecedingKernel kernel;
   kernel.begins = [late, &o] {
@@ -373,14 +432,17 @@ const std::vector<EmittedGemmVariant>& emitted_gemm_variants() {
 }
 
 std::string to_text(const GemmCall& call) {
-  return fmt::format("m={} n={} k={} clusters={} b_ready={} poisoned={} seed={}", call.m, call.n,
-                     call.k, call.clusters, call.b_ready, call.poisoned, call.seed);
+  return fmt::format("m={} n={} k={} clusters={} b_ready={} poisoned={} seed={} groups={}", call.m,
+                     call.n, call.k, call.clusters, call.b_ready, call.poisoned, call.seed,
+                     fmt::join(call.group_rows, ","));
 }
 
 std::string run_gemm(const EmittedGemmVariant& v, const GemmCall& call) {
   GemmProblem problem = v.problem;
   problem.n = call.n;
   (has_tokens_in_k(problem) ? problem.m : problem.k) = has_tokens_in_k(problem) ? call.m : call.k;
+  const auto entries = static_cast<std::int64_t>(call.group_rows.size());
+  problem.groups = problem.grouping == Grouping::kContiguous ? entries - 1 : entries;
   Operands o = make_operands(problem, call);
   GuardedBytes expected = o.d;
   if (const Status s = expect(problem, v.config.splits, o, call, expected); !s) {
@@ -390,7 +452,7 @@ std::string run_gemm(const EmittedGemmVariant& v, const GemmCall& call) {
   if (problem.sentry) expected_sentry = std::exchange(*null_or<std::uint32_t>(o.sentry), 0U);
   if (call.poisoned && expected_sentry == 0) return "the poison does not reach D";
 
-  watch_operands(o, call, size_of(problem.d));
+  watch_operands(problem, o, call, size_of(problem.d));
   bool wrote_early = false;
   Launcher run{&v.config, call.seed, preceding_kernel_of(o, call.b_ready, wrote_early), {}};
   launcher = &run;
@@ -407,6 +469,7 @@ std::string run_gemm(const EmittedGemmVariant& v, const GemmCall& call) {
   if (problem.sentry && *null_or<std::uint32_t>(o.sentry) != expected_sentry) {
     return fmt::format("the sentry is not {}", expected_sentry);
   }
+  if (call.breaks_rules) return "";
   return difference(o.d, expected, o.ldd, size_of(problem.d), call);
 }
 

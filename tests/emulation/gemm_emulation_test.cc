@@ -2,6 +2,7 @@
 // (cluster.h), and compares D bit for bit with the reference.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 #include <vector>
@@ -52,6 +53,13 @@ TEST(GemmEmulationVariants, HaveEveryValueOfEveryAxis) {
   }
 }
 
+// Returns the emitted kernels without groups.
+std::vector<EmittedGemmVariant> plain_variants() {
+  std::vector<EmittedGemmVariant> variants = emulation::emitted_gemm_variants();
+  std::erase_if(variants, [](const EmittedGemmVariant& v) { return is_grouped(v.problem); });
+  return variants;
+}
+
 class GemmEmulation : public emulation::EmulationTest {
  protected:
   // Runs calls with schedules of their own.
@@ -74,7 +82,7 @@ class GemmEmulation : public emulation::EmulationTest {
 
 // Fewer rows than a tile or than four, columns that fill no tile, and K that fills no block.
 TEST_F(GemmEmulation, LessThanATileEqualsTheReference) {
-  for (const EmittedGemmVariant& v : emulation::emitted_gemm_variants()) {
+  for (const EmittedGemmVariant& v : plain_variants()) {
     const std::int64_t bm = v.config.block_m, bn = v.config.block_n;
     expect_right(v, {{1, 8, 16}, {bm - 3, bn, 128}, {bm, bn + 8, 5 * 128 + 16}, {7, bn - 8, 900}});
   }
@@ -83,7 +91,7 @@ TEST_F(GemmEmulation, LessThanATileEqualsTheReference) {
 // Several tiles for each thread block, whose last ones overlap or reach out of D, and tiles that
 // touch several scale blocks of B.
 TEST_F(GemmEmulation, ManyTilesEqualTheReference) {
-  for (const EmittedGemmVariant& v : emulation::emitted_gemm_variants()) {
+  for (const EmittedGemmVariant& v : plain_variants()) {
     const std::int64_t bm = v.config.block_m, bn = v.config.block_n;
     expect_right(v, {{2 * bm + 5, 2 * bn + 8, 3 * 128},
                      {3 * bm + 2, 296, 1024 + 48, 2},
@@ -94,7 +102,7 @@ TEST_F(GemmEmulation, ManyTilesEqualTheReference) {
 
 // The scale warp's lanes hold the scales of 32 K-blocks.
 TEST_F(GemmEmulation, LongSumsEqualTheReference) {
-  for (const EmittedGemmVariant& v : emulation::emitted_gemm_variants()) {
+  for (const EmittedGemmVariant& v : plain_variants()) {
     const std::int64_t blocks = 35 * v.config.splits;
     expect_right(v, {{5, v.config.block_n + 8, blocks * 128 - 64}}, 1);
   }
@@ -104,7 +112,7 @@ TEST_F(GemmEmulation, LongSumsEqualTheReference) {
 // the tests above fire it.
 TEST_F(GemmEmulation, SentriesSeeAnInfinity) {
   int compared = 0;
-  for (const EmittedGemmVariant& v : emulation::emitted_gemm_variants()) {
+  for (const EmittedGemmVariant& v : plain_variants()) {
     if (!v.problem.sentry) continue;
     const std::int64_t bm = v.config.block_m, bn = v.config.block_n;
     expect_right(v, {{.m = bm + 5, .n = bn + 8, .k = 5 * 128 + 32, .poisoned = true},
@@ -117,7 +125,7 @@ TEST_F(GemmEmulation, SentriesSeeAnInfinity) {
 // Any token count sums, and none leaves D alone, or gives it the bias.
 TEST_F(GemmEmulation, AnyTokenCountEqualsTheReference) {
   int compared = 0;
-  for (const EmittedGemmVariant& v : emulation::emitted_gemm_variants()) {
+  for (const EmittedGemmVariant& v : plain_variants()) {
     const std::int64_t bm = v.config.block_m, bn = v.config.block_n;
     if (v.problem.k != kDynamic && !v.problem.bias) continue;
     for (const std::int64_t k : {1, 77, 127, 129, 513}) expect_right(v, {{bm + 1, bn + 16, k}}, 1);
@@ -130,7 +138,7 @@ TEST_F(GemmEmulation, AnyTokenCountEqualsTheReference) {
 // The weights are ready before the preceding kernel ends.
 TEST_F(GemmEmulation, EarlyWeightsEqualTheReference) {
   int compared = 0;
-  for (const EmittedGemmVariant& v : emulation::emitted_gemm_variants()) {
+  for (const EmittedGemmVariant& v : plain_variants()) {
     if (!v.config.pdl_early) continue;
     const std::int64_t bm = v.config.block_m, bn = v.config.block_n;
     const bool kReady = true;
@@ -140,6 +148,87 @@ TEST_F(GemmEmulation, EarlyWeightsEqualTheReference) {
     ++compared;
   }
   EXPECT_GT(compared, 0);
+}
+
+// Returns offsets or counts of groups of these sizes. Counts beyond the room of a group are allowed.
+std::vector<std::int32_t> group_rows_of(const GemmProblem& problem,
+                                        const std::vector<std::int32_t>& sizes, std::int32_t first) {
+  if (problem.grouping == Grouping::kMasked) return sizes;
+  std::vector<std::int32_t> offsets{first};
+  for (const std::int32_t size : sizes) offsets.push_back(offsets.back() + size);
+  return offsets;
+}
+
+// Returns a call whose groups have these sizes, with a few rows or tokens in no group.
+GemmCall group_call(const EmittedGemmVariant& v, const std::vector<std::int32_t>& sizes,
+                    std::int64_t n, std::int64_t other, int clusters = 1) {
+  const bool rows = groups_rows(v.problem);
+  const bool masked = v.problem.grouping == Grouping::kMasked;
+  GemmCall call{.n = n, .clusters = clusters};
+  call.group_rows = group_rows_of(v.problem, sizes, rows && !masked ? 3 : 0);
+  const std::int64_t tokens = masked ? *std::ranges::max_element(sizes) + 5
+                                     : call.group_rows.back() + (rows ? 7 : 0);
+  call.m = rows ? tokens : other;
+  call.k = rows ? other : tokens;
+  return call;
+}
+
+class GroupEmulation : public GemmEmulation {
+ protected:
+  template <typename Body>
+  void for_each_variant(const Body& body) {
+    int compared = 0;
+    for (const EmittedGemmVariant& v : emulation::emitted_gemm_variants()) {
+      if (!is_grouped(v.problem)) continue;
+      body(v, static_cast<std::int32_t>(v.config.block_m), std::int64_t{v.config.block_n});
+      ++compared;
+    }
+    EXPECT_GT(compared, 10);
+  }
+};
+
+// Groups that are empty, have one row, end within a tile or with it, and one that has almost all.
+TEST_F(GroupEmulation, EachEqualsTheReference) {
+  for_each_variant([&](const EmittedGemmVariant& v, std::int32_t bm, std::int64_t bn) {
+    expect_right(v,
+                 {group_call(v, {5}, 8, 144), group_call(v, {0, 1, 0, 0, bm, 1, 0}, bn + 8, 300),
+                  group_call(v, {bm - 1, bm + 1, 3, 129}, 2 * bn + 8, 5 * 128, 2),
+                  group_call(v, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, bn, 256, 3),
+                  group_call(v, {2, 3 * bm + 5, 0, 1}, 3 * bn - 8, 400, 2)});
+  });
+}
+
+TEST_F(GroupEmulation, NoTokensAtAll) {
+  for_each_variant([&](const EmittedGemmVariant& v, std::int32_t bm, std::int64_t bn) {
+    GemmCall call = group_call(v, {0, 0, 0}, bn + 8, bm + 1);
+    (groups_rows(v.problem) ? call.m : call.k) = 9;
+    expect_right(v, {call}, 1);
+  });
+}
+
+// More groups than lanes of the warp that writes the table.
+TEST_F(GroupEmulation, ManyGroups) {
+  for_each_variant([&](const EmittedGemmVariant& v, std::int32_t, std::int64_t) {
+    std::vector<std::int32_t> sizes(67);
+    for (std::size_t g = 0; g < sizes.size(); ++g) sizes[g] = static_cast<std::int32_t>(g % 4);
+    expect_right(v, {group_call(v, sizes, 16, 136, 4)}, 1);
+  });
+}
+
+// Offsets that descend, or lie outside the tensors: nothing outside them is touched, no thread waits
+// for ever. Counts outside their range are clamped.
+TEST_F(GroupEmulation, BrokenOffsetsStayInside) {
+  for_each_variant([&](const EmittedGemmVariant& v, std::int32_t bm, std::int64_t bn) {
+    const bool masked = v.problem.grouping == Grouping::kMasked;
+    const std::int32_t far = 1 << 30;
+    GemmCall call = group_call(v, {3, 4, 5, bm}, bn + 8, 300);
+    for (const std::vector<std::int32_t>& rows : std::vector<std::vector<std::int32_t>>{
+             {-5, far, -far, 2, 1}, {far, 0, far, 0, far}, {9, 8, 7, 6, 5}}) {
+      call.group_rows = rows;
+      call.breaks_rules = !masked;
+      expect_right(v, {call}, 1);
+    }
+  });
 }
 
 }  // namespace

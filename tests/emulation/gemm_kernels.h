@@ -60,10 +60,10 @@ namespace tma {
 inline void prefetch_map(const TensorMap* map) { octile::emulation::look_at_map(map); }
 inline void prefetch_2d(const TensorMap* map, int, int) { octile::emulation::look_at_map(map); }
 inline void load_2d(u32 dst, const TensorMap* map, int x, int y, u32 barrier) {
-  octile::emulation::load_box(dst, map, x, y, barrier, octile::emulation::kOwnRank);
+  octile::emulation::load_box(dst, map, {x, y}, barrier, octile::emulation::kOwnRank);
 }
 inline void load_2d_multicast(u32 dst, const TensorMap* map, int x, int y, u32 barrier, u16 mask) {
-  octile::emulation::load_box(dst, map, x, y, barrier, mask);
+  octile::emulation::load_box(dst, map, {x, y}, barrier, mask);
 }
 inline void load_bulk(u32 dst, const void* src, u32 bytes, u32 barrier) {
   octile::emulation::load_bytes(dst, src, bytes, barrier, octile::emulation::kOwnRank);
@@ -72,7 +72,7 @@ inline void load_bulk_multicast(u32 dst, const void* src, u32 bytes, u32 barrier
   octile::emulation::load_bytes(dst, src, bytes, barrier, mask);
 }
 inline void store_2d(const TensorMap* map, int x, int y, u32 src) {
-  octile::emulation::store_box(map, x, y, src);
+  octile::emulation::store_box(map, {x, y}, src);
 }
 inline void commit_stores() { octile::emulation::commit_store_group(); }
 template <int kPending>
@@ -137,6 +137,9 @@ struct alignas(16) Floats4 {
   float value[4];
 };
 inline float load_shared_f32(u32 address) { return load_shared<float>(address); }
+inline int load_shared_i32(u32 address) { return load_shared<int>(address); }
+inline void store_shared_i32(u32 address, int value) { store_shared(address, value); }
+inline int load_global_i32(const int* p) { return octile::emulation::checked_load<int>(p); }
 inline bool has_come(float) { return true; }
 inline Floats4 load_shared_16(u32 address) { return load_shared<Floats4>(address); }
 inline void store_shared_f32(u32 address, float value) { store_shared(address, value); }
@@ -191,7 +194,24 @@ inline void store_global_8_if(bool condition, float* p, float x, float y) {
 
 namespace tma {
 inline void add_2d(const TensorMap* map, int x, int y, u32 src) {
-  octile::emulation::add_box(map, x, y, src);
+  octile::emulation::add_box(map, {x, y}, src);
+}
+}  // namespace tma
+
+// ---- lib/tma_clip.cuh ---------------------------------------------------------------------------
+
+namespace tma {
+inline void load_3d(u32 dst, const TensorMap* map, int x, int y, int z, u32 barrier) {
+  octile::emulation::load_box(dst, map, {x, y, z}, barrier, octile::emulation::kOwnRank);
+}
+inline void prefetch_3d(const TensorMap* map, int, int, int) {
+  octile::emulation::look_at_map(map);
+}
+inline void store_3d(const TensorMap* map, int x, int y, int z, u32 src) {
+  octile::emulation::store_box(map, {x, y, z}, src);
+}
+inline void add_3d(const TensorMap* map, int x, int y, int z, u32 src) {
+  octile::emulation::add_box(map, {x, y, z}, src);
 }
 }  // namespace tma
 

@@ -108,6 +108,14 @@ T __shfl_sync(unsigned, T value, int source) {
   octile::emulation::release();
   return result;
 }
+template <typename T>
+T __shfl_up_sync(unsigned, T value, int distance) {
+  const auto all = octile::emulation::exchange(std::bit_cast<std::uint32_t>(value));
+  const auto lane = static_cast<int>(all.lane);
+  const T result = std::bit_cast<T>(all.values[lane < distance ? lane : lane - distance]);
+  octile::emulation::release();
+  return result;
+}
 inline std::uint32_t __reduce_max_sync(unsigned, std::uint32_t value) {
   const auto all = octile::emulation::exchange(value);
   std::uint32_t top = 0;

@@ -17,7 +17,11 @@ Result<Interoperation> check_interoperation(const LibraryHandle& library, const 
   if (!b) return tl::unexpected<Error>(b.error());
   auto d = gpu.allocate(static_cast<std::size_t>(m * n * size_of(problem.d)));
   if (!d) return tl::unexpected<Error>(d.error());
-  GemmSlot slot{std::move(*a), std::move(*b), std::move(*d), tokens, {}, {}};
+  GemmSlot slot;
+  slot.a = std::move(*a);
+  slot.b = std::move(*b);
+  slot.d = std::move(*d);
+  slot.tokens = tokens;
   const auto plan = PlanHandle::create(library, gpu.device(), Problem(problem));
   if (!plan) return tl::unexpected<Error>(plan.error());
   if (Status ok = plan->prepare(tokens, tokens); !ok) return tl::unexpected<Error>(ok.error());

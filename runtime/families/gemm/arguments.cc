@@ -66,7 +66,43 @@ Status check_output_options(const GemmProblem& p, const GemmArguments& args) {
   return refuse("sentry is given; allowed: null, because the plan's problem has no sentry");
 }
 
+Status check_absent(std::string_view name, const void* pointer, std::string_view groups) {
+  if (pointer == nullptr) [[likely]]
+    return {};
+  return refuse(fmt::format("{} is given; allowed: null, because the plan has no {} groups", name,
+                            groups));
+}
+
+Status check_groups(const GemmProblem& p, const GemmArguments& args) {
+  if (args.expected_tokens < 0 ||
+      (args.expected_tokens > 0 && (p.grouping != Grouping::kMasked ||
+                                    args.expected_tokens > args.tokens))) [[unlikely]]
+    return refuse(fmt::format("expected_tokens is {}; allowed: 0, or with masked groups up to "
+                              "tokens ({})",
+                              args.expected_tokens, args.tokens));
+  const bool contiguous = p.grouping == Grouping::kContiguous;
+  if (Status ok = contiguous ? check_pointer("group_offsets", args.group_offsets, 4)
+                             : check_absent("group_offsets", args.group_offsets, "contiguous");
+      !ok)
+    return ok;
+  return p.grouping == Grouping::kMasked ? check_pointer("group_counts", args.group_counts, 4)
+                                         : check_absent("group_counts", args.group_counts, "masked");
+}
+
 }  // namespace
+
+GemmMatrices matrices_of(const GemmProblem& p, std::int64_t tokens) {
+  const GemmShape shape = shape_of(p, tokens);
+  if (!is_grouped(p)) return {shape.m, shape.n, shape.m, shape.k};
+  if (groups_k(p))
+    return {shape.m, shape.n, p.groups * shape.m, contiguous_columns(tokens, p.groups)};
+  const std::int64_t rows = p.grouping == Grouping::kMasked ? p.groups * shape.m : shape.m;
+  return {rows, p.groups * shape.n, rows, shape.k};
+}
+
+const std::int32_t* group_rows(const GemmProblem& problem, const GemmArguments& args) {
+  return problem.grouping == Grouping::kMasked ? args.group_counts : args.group_offsets;
+}
 
 Status check_arguments(const GemmProblem& p, GemmArguments& args) {
   const GemmShape shape = shape_of(p, args.tokens);
@@ -75,19 +111,20 @@ Status check_arguments(const GemmProblem& p, GemmArguments& args) {
     return refuse(fmt::format("sm_limit is {}; allowed: 0 (all SMs) or more", args.sm_limit));
   if (is_nothing(p, args)) return {};
   if (Status ok = check_output_options(p, args); !ok) return ok;
-  const Rows m{"m", shape.m};
-  const Rows n{"n", shape.n};
-  if (Status ok = check_matrix({"d", args.d, "ldd", args.ldd, m, shape.n, p.d}); !ok) return ok;
+  if (Status ok = check_groups(p, args); !ok) return ok;
+  const GemmMatrices all = matrices_of(p, args.tokens);
+  const Rows of_a{"m", all.a_rows}, of_b{"n", all.b_rows}, of_d{"m", all.d_rows};
+  if (Status ok = check_matrix({"d", args.d, "ldd", args.ldd, of_d, shape.n, p.d}); !ok) return ok;
   if (shape.k == 0) return {};
-  if (Status ok = check_matrix({"a", args.a, "lda", args.lda, m, shape.k, p.a.dtype}); !ok)
+  if (Status ok = check_matrix({"a", args.a, "lda", args.lda, of_a, all.k, p.a.dtype}); !ok)
     return ok;
-  if (Status ok = check_matrix({"b", args.b, "ldb", args.ldb, n, shape.k, p.b.dtype}); !ok)
+  if (Status ok = check_matrix({"b", args.b, "ldb", args.ldb, of_b, all.k, p.b.dtype}); !ok)
     return ok;
   if (Status ok = check_pointer("a_scale", args.a_scale, scales_alignment(p.a)); !ok) return ok;
   if (Status ok = check_pointer("b_scale", args.b_scale, scales_alignment(p.b)); !ok) return ok;
-  if (Status ok = check_scale_ld("a_scale_ld", args.a_scale_ld, p.a, shape.m, shape.k); !ok)
+  if (Status ok = check_scale_ld("a_scale_ld", args.a_scale_ld, p.a, shape.m, all.k); !ok)
     return ok;
-  return check_scale_ld("b_scale_ld", args.b_scale_ld, p.b, shape.n, shape.k);
+  return check_scale_ld("b_scale_ld", args.b_scale_ld, p.b, shape.n, all.k);
 }
 
 bool is_nothing(const GemmProblem& problem, const GemmArguments& args) {
@@ -112,6 +149,7 @@ reference::GemmArgs reference_args(const GemmProblem& problem, const GemmArgumen
   host.ldd = args.ldd;
   host.bias = args.bias;
   host.sentry = args.sentry;
+  host.group_rows = group_rows(problem, args);
   return host;
 }
 

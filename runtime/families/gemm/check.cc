@@ -57,7 +57,8 @@ Result<std::vector<Sample>> sample_gemm(const GemmProblem& problem,
                                         const reference::GemmArgs& operands, int scattered,
                                         std::uint64_t seed) {
   std::vector<Sample> samples;
-  for (const auto& window : sample_windows(operands.m, problem.n, scattered, seed)) {
+  for (const auto& window : sample_windows(
+           reference::rows_of_d(problem, operands), problem.n, scattered, seed)) {
     auto sample = sample_window(problem, operands, window);
     if (!sample) return tl::unexpected<Error>(sample.error());
     samples.push_back(std::move(*sample));
@@ -85,13 +86,14 @@ Result<GemmCheck> check_gemm(const GemmProblem& problem, const HostTensor& a, co
   reference::GemmArgs operands = reference_args(a, b);
   operands.bias = addends.bias;
   operands.initial_d = addends.initial_d;
+  set_groups(problem, addends.tokens, addends.group_rows, operands);
   const auto samples = sample_gemm(problem, operands);
   if (!samples) return tl::unexpected<Error>(samples.error());
   GemmCheck check;
   for (const Sample& sample : *samples) {
-    const std::int64_t first = sample.window.row0 * b.rows + sample.window.col0;
-    check_sample(problem, sample, static_cast<const char*>(d) + first * size_of(problem.d), b.rows,
-                 check);
+    const std::int64_t first = sample.window.row0 * problem.n + sample.window.col0;
+    check_sample(problem, sample, static_cast<const char*>(d) + first * size_of(problem.d),
+                 problem.n, check);
   }
   return check;
 }

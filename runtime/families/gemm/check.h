@@ -41,9 +41,12 @@ void check_sample(const GemmProblem& problem, const Sample& sample, const void* 
 struct GemmAddends {
   const void* bias = nullptr;  // [n], if the problem has one
   float initial_d = 0;         // every element of D before the call, if the problem accumulates
+  // Of groups: the call's token count, and its offsets or counts.
+  std::int64_t tokens = 0;
+  const std::int32_t* group_rows = nullptr;
 };
 
-// Checks samples of d, [a.rows][b.rows] of the problem's type, and returns the result.
+// Checks samples of d, whose rows are packed, and returns the result. All rows of groups exist.
 Result<GemmCheck> check_gemm(const GemmProblem& problem, const HostTensor& a, const HostTensor& b,
                              const void* d, const GemmAddends& addends = {});
 

@@ -15,6 +15,7 @@ struct Box {
   std::int64_t rows = 0, cols = 0;  // the matrix
   std::int64_t row_bytes = 0;       // its stride
   int box_rows = 0, box_cols = 0;
+  bool clips = false;  // rows of a box may end before the matrix does
 };
 
 CUtensorMapSwizzle swizzle_of(int box_row_bytes) {
@@ -25,19 +26,28 @@ CUtensorMapSwizzle swizzle_of(int box_row_bytes) {
 
 // TMA reads elements outside the matrix as zero and does not write them, so that the kernel treats
 // tails as whole tiles.
+//
+// A map that clips has three dimensions, so that the rows of a box may end anywhere. The element
+// (x, y, z) is x of row y + z - box_rows of the matrix, and exists if y < box_rows. So the map begins
+// box_rows rows before the matrix; the kernel names no row there
+// (templates/gemm/output/clipped_boxes.cuh).
 CUresult encode(const Driver& driver, CUtensorMap* map, CUtensorMapDataType type, int element_bytes,
                 const void* base, const Box& box,
                 CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_NONE) {
-  const std::array<cuuint64_t, 2> extents{static_cast<cuuint64_t>(box.cols),
-                                          static_cast<cuuint64_t>(box.rows)};
-  const std::array<cuuint64_t, 1> strides{static_cast<cuuint64_t>(box.row_bytes)};
-  const std::array<cuuint32_t, 2> tile{static_cast<cuuint32_t>(box.box_cols),
-                                       static_cast<cuuint32_t>(box.box_rows)};
-  constexpr std::array<cuuint32_t, 2> kContiguous{1, 1};
+  const auto rows = static_cast<cuuint64_t>(box.rows);
+  const auto rows_of_box = static_cast<cuuint32_t>(box.box_rows);
+  const auto stride = static_cast<cuuint64_t>(box.row_bytes);
+  const auto cols = static_cast<cuuint64_t>(box.cols);
+  const std::array<cuuint64_t, 3> extents{cols, box.clips ? rows_of_box : rows, rows + 1};
+  const std::array<cuuint64_t, 2> strides{stride, stride};
+  const std::array<cuuint32_t, 3> tile{static_cast<cuuint32_t>(box.box_cols), rows_of_box, 1};
+  constexpr std::array<cuuint32_t, 3> kContiguous{1, 1, 1};
+  const std::uintptr_t first =
+      reinterpret_cast<std::uintptr_t>(base) - (box.clips ? rows_of_box * stride : 0);
   return driver->cuTensorMapEncodeTiled(
-      map, type, 2, const_cast<void*>(base), extents.data(), strides.data(), tile.data(),
-      kContiguous.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(box.box_cols * element_bytes),
-      promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      map, type, box.clips ? 3 : 2, reinterpret_cast<void*>(first), extents.data(), strides.data(),
+      tile.data(), kContiguous.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
+      swizzle_of(box.box_cols * element_bytes), promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
 // Returns how much of a row of A or B one copy brings into L2: two K-blocks. With few rows it is
@@ -48,12 +58,16 @@ CUtensorMapL2promotion promotion_of(std::int64_t m) {
 
 CUresult encode_maps(const Driver& driver, const ResolvedGemm& r, const GemmWork& work,
                      const GemmArguments& args, GemmKernelArgs& p) {
-  const auto [m, n, k] = work.shape;
-  const CUtensorMapL2promotion promotion = promotion_of(m);
+  const GemmMatrices& all = work.matrices;
+  const CUtensorMapL2promotion promotion = promotion_of(work.shape.m);
+  const bool grouped = is_grouped(r.problem);
   // If K is empty, nothing is loaded, but a map cannot be empty: D's memory stands in.
-  const bool some = k > 0;
-  const Box a{m, some ? k : 1, some ? args.lda : 16, work.a_box_rows, kOperandBoxCols};
-  const Box b{n, some ? k : 1, some ? args.ldb : 16, r.b_box_rows, kOperandBoxCols};
+  const bool some = all.k > 0;
+  const std::int64_t k = some ? all.k : 1;
+  const Box a{all.a_rows,      k,
+              some ? args.lda : 16, work.a_box_rows,
+              kOperandBoxCols, groups_rows(r.problem)};
+  const Box b{all.b_rows, k, some ? args.ldb : 16, r.b_box_rows, kOperandBoxCols};
   CUresult result = encode(driver, &p.a_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1,
                            some ? args.a : args.d, a, promotion);
   if (result == CUDA_SUCCESS)
@@ -61,7 +75,8 @@ CUresult encode_maps(const Driver& driver, const ResolvedGemm& r, const GemmWork
                     promotion);
   if (result != CUDA_SUCCESS || !r.tma_store) return result;
   const int element = size_of(r.problem.d);
-  const Box d{m, n, args.ldd * element, r.d_box_rows, r.d_box_cols};
+  const Box d{all.d_rows,   work.shape.n, args.ldd * element,
+              r.d_box_rows, r.d_box_cols, grouped};
   const CUtensorMapDataType type = r.problem.d == DType::kFP32   ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                    : r.problem.d == DType::kFP16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                                                  : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
@@ -83,8 +98,13 @@ void fill_work(const ResolvedGemm& r, const GemmWork& work, const GemmArguments&
                GemmKernelArgs& p) {
   p.m = static_cast<std::int32_t>(work.shape.m);
   p.n = static_cast<std::int32_t>(work.shape.n);
-  p.k = static_cast<std::int32_t>(work.shape.k);
+  p.k = static_cast<std::int32_t>(work.matrices.k);
   p.order = work.order;
+  if (is_grouped(r.problem)) {
+    p.groups = static_cast<std::int32_t>(r.problem.groups);
+    p.group_rows = group_rows(r.problem, args);
+    p.tokens = static_cast<std::int32_t>(args.tokens);
+  }
   const bool b_ready = (args.flags & OCTILE_RUN_B_READY) != 0;
   p.early_stages = b_ready ? r.early_stages : 0;
   p.prefetched_stages = b_ready ? 0 : r.early_stages;
@@ -109,12 +129,13 @@ Status launch_kernel(const LaunchSite& site, const ResolvedGemm& r, std::int64_t
 Status fill_zero(const LaunchSite& site, const GemmProblem& problem, const GemmShape& shape,
                  const GemmArguments& args) {
   if (problem.accumulate) return {};
+  const std::int64_t rows = matrices_of(problem, args.tokens).d_rows;
   const auto element = static_cast<std::size_t>(size_of(problem.d));
   return site.driver.check(
       site.driver->cuMemsetD2D8Async(reinterpret_cast<CUdeviceptr>(args.d),
                                      static_cast<std::size_t>(args.ldd) * element, 0,
                                      static_cast<std::size_t>(shape.n) * element,
-                                     static_cast<std::size_t>(shape.m), site.stream),
+                                     static_cast<std::size_t>(rows), site.stream),
       "cuMemsetD2D8Async");
 }
 

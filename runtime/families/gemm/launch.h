@@ -16,7 +16,7 @@ namespace octile {
 
 // The kernel's only argument, passed by value: the twin of gemm::Arguments
 // (templates/gemm/arguments.cuh), with the same order and offsets.
-struct GemmKernelArgs {
+struct alignas(128) GemmKernelArgs {
   CUtensorMap a_map;
   CUtensorMap b_map;
   CUtensorMap d_map;    // zero if D is not stored through TMA
@@ -35,6 +35,9 @@ struct GemmKernelArgs {
   std::int32_t early_stages;
   std::int32_t prefetched_stages;
   TileOrder order;
+  std::int32_t groups;
+  const std::int32_t* group_rows;  // offsets or counts, on the device
+  std::int32_t tokens;             // that K of groups holds
 };
 static_assert(sizeof(GemmKernelArgs) == kGemmArgumentBytes);
 static_assert(offsetof(GemmKernelArgs, b_map) == 128 && offsetof(GemmKernelArgs, d_map) == 256 &&
@@ -42,9 +45,12 @@ static_assert(offsetof(GemmKernelArgs, b_map) == 128 && offsetof(GemmKernelArgs,
               offsetof(GemmKernelArgs, bias) == 408 && offsetof(GemmKernelArgs, sentry) == 416 &&
               offsetof(GemmKernelArgs, scale_a_ld) == 424 && offsetof(GemmKernelArgs, m) == 448 &&
               offsetof(GemmKernelArgs, early_stages) == 460 &&
-              offsetof(GemmKernelArgs, order) == 468);
+              offsetof(GemmKernelArgs, order) == 468 && offsetof(GemmKernelArgs, groups) == 500 &&
+              offsetof(GemmKernelArgs, group_rows) == 504 &&
+              offsetof(GemmKernelArgs, tokens) == 512);
 
-// Enqueues one GEMM. `args` were checked, with every leading dimension filled in; m, n > 0.
+// Enqueues one GEMM, or those of all groups. `args` were checked, with every leading dimension filled
+// in; m, n > 0.
 // Errors: kDeviceError.
 Status launch(const LaunchSite& site, const ResolvedGemm& resolved, const GemmArguments& args);
 

@@ -1,22 +1,106 @@
 #include "runtime/families/gemm/operands.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
 #include "runtime/families/gemm/tensor_arguments.h"
 #include "runtime/measure/random_operands.h"
+#include "runtime/reference/synthetic.h"
 
 namespace octile {
 namespace {
 
 constexpr std::uint8_t kPoison = 0xFF;  // two such bytes are a NaN of 16-bit D
 
-// Returns an operand whose rows are as far apart as octile_gemm_args takes them by default.
+// Returns an operand whose rows are as far apart as octile_gemm_args takes them by default. With
+// groups it has room for the scales of each, whose rows are padded to `multiple`.
 Result<DeviceTensor> random_operand(const GpuSession& gpu, const TensorType& type,
-                                    std::int64_t rows, std::int64_t k, std::uint64_t seed) {
-  auto tensor = random_tensor(gpu, type, rows, round_up(k, 16), seed);
+                                    std::int64_t groups, std::int64_t rows, std::int64_t multiple,
+                                    std::int64_t k, std::uint64_t seed) {
+  const std::int64_t padded = groups > 1 ? groups * round_up(rows, multiple) : rows;
+  auto tensor = random_tensor(gpu, type, padded, round_up(k, 16), seed);
   if (tensor) tensor->cols = k;
   return tensor;
+}
+
+// Returns how many tokens each group begins behind, and the end of the last. Those of K are whole
+// scale blocks, but for the last group's.
+std::vector<std::int32_t> uneven_offsets(const GemmProblem& p, std::int64_t tokens,
+                                         std::uint64_t seed) {
+  const std::int64_t unit = groups_k(p) ? kGroupAlign : 1;
+  std::vector<std::int32_t> offsets{0};
+  for (std::int64_t g = 1; g < p.groups; ++g) {
+    const std::int64_t mean = tokens * g / p.groups;
+    const std::int64_t spread = tokens / p.groups / 2;
+    const auto shift = static_cast<std::int64_t>(
+        reference::random_bits(seed, static_cast<std::uint64_t>(g)) %
+        static_cast<std::uint64_t>(spread + 1));
+    const std::int64_t at = (mean - spread / 2 + shift) / unit * unit;
+    offsets.push_back(static_cast<std::int32_t>(std::max<std::int64_t>(at, offsets.back())));
+  }
+  offsets.push_back(static_cast<std::int32_t>(tokens));
+  return offsets;
+}
+
+Status add_groups(const GpuSession& gpu, const GemmProblem& problem, std::int64_t tokens,
+                  std::uint64_t seed, GemmSlot& slot) {
+  if (!is_grouped(problem)) return {};
+  slot.groups.host = problem.grouping == Grouping::kMasked
+                         ? std::vector<std::int32_t>(static_cast<std::size_t>(problem.groups),
+                                                     static_cast<std::int32_t>(tokens))
+                         : uneven_offsets(problem, tokens, seed);
+  const std::size_t bytes = slot.groups.host.size() * sizeof(std::int32_t);
+  auto buffer = gpu.allocate(bytes);
+  if (!buffer) return tl::unexpected<Error>(buffer.error());
+  slot.groups.device = std::move(*buffer);
+  return slot.groups.device.upload(slot.groups.host.data(), bytes, gpu.stream());
+}
+
+// The columns behind the last group's tokens are zero, as a quantiser leaves them.
+Status clear_padding(const GpuSession& gpu, const GemmProblem& problem, std::int64_t tokens,
+                     DeviceTensor& operand) {
+  if (!groups_k(problem)) return {};
+  const auto ld = static_cast<std::size_t>(round_up(operand.cols, 16));
+  const std::int64_t begin = round_up(tokens / kGroupAlign * kGroupAlign, kGroupAlign);
+  const auto first = static_cast<std::size_t>(begin + tokens % kGroupAlign);
+  if (first >= ld) return {};
+  return gpu.driver()->check((*gpu.driver())
+                                 ->cuMemsetD2D8Async(operand.data.get() + first, ld, 0, ld - first,
+                                                     static_cast<std::size_t>(operand.rows),
+                                                     gpu.stream()),
+                             "cuMemsetD2D8Async");
+}
+
+// Makes A and B.
+Result<GemmSlot> first_slot(const GpuSession& gpu, const GemmProblem& problem, std::int64_t tokens,
+                            std::uint64_t seed) {
+  const GemmShape shape = shape_of(problem, tokens);
+  const GemmMatrices all = matrices_of(problem, tokens);
+  const std::int64_t of_a = problem.grouping == Grouping::kMasked ? problem.groups : 1;
+  const std::int64_t of_b = groups_rows(problem) ? problem.groups : 1;
+  GemmSlot slot;
+  auto a = random_operand(gpu, problem.a, of_a, shape.m, 4, all.k, 2 * seed);
+  if (!a) return tl::unexpected<Error>(a.error());
+  auto b = random_operand(gpu, problem.b, of_b, shape.n, 128, all.k, 2 * seed + 1);
+  if (!b) return tl::unexpected<Error>(b.error());
+  slot.a = std::move(*a);
+  slot.b = std::move(*b);
+  Status ok = clear_padding(gpu, problem, tokens, slot.a);
+  if (ok) ok = clear_padding(gpu, problem, tokens, slot.b);
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  return slot;
+}
+
+Result<GemmSlot> copy_operands(const GpuSession& gpu, const GemmSlot& from) {
+  GemmSlot slot;
+  auto a = copy_of(gpu, from.a);
+  if (!a) return tl::unexpected<Error>(a.error());
+  auto b = copy_of(gpu, from.b);
+  if (!b) return tl::unexpected<Error>(b.error());
+  slot.a = std::move(*a);
+  slot.b = std::move(*b);
+  return slot;
 }
 
 // Makes what the slot has beside A and B.
@@ -46,7 +130,7 @@ Result<GemmCheck> check_slot(const GpuSession& gpu, const GemmProblem& problem,
   if (!b) return tl::unexpected<Error>(b.error());
   const auto d = download(gpu, slot.d);
   if (!d) return tl::unexpected<Error>(d.error());
-  GemmAddends addends{nullptr, addend_of(problem)};
+  GemmAddends addends{nullptr, addend_of(problem), slot.tokens, slot.groups.host.data()};
   if (!problem.bias) return check_gemm(problem, *a, *b, d->data(), addends);
   const auto bias = download(gpu, slot.bias);
   if (!bias) return tl::unexpected<Error>(bias.error());
@@ -61,13 +145,14 @@ float addend_of(const GemmProblem& problem) {
 }
 
 std::int64_t bytes_moved(const GemmProblem& problem, std::int64_t tokens) {
-  const auto [m, n, k] = shape_of(problem, tokens);
-  return m * k + n * k + m * n * size_of(problem.d) * (problem.accumulate ? 2 : 1);
+  const GemmMatrices all = matrices_of(problem, tokens);
+  const std::int64_t bytes_of_d = size_of(problem.d) * (problem.accumulate ? 2 : 1);
+  return (all.a_rows + all.b_rows) * all.k + all.d_rows * problem.n * bytes_of_d;
 }
 
 std::int64_t bytes_touched(const GemmProblem& problem, std::int64_t tokens) {
-  const auto [m, n, k] = shape_of(problem, tokens);
-  return m * k + n * k + m * n * size_of(problem.d);
+  const GemmMatrices all = matrices_of(problem, tokens);
+  return (all.a_rows + all.b_rows) * all.k + all.d_rows * problem.n * size_of(problem.d);
 }
 
 GemmArguments args_of(const GemmSlot& slot) {
@@ -75,23 +160,23 @@ GemmArguments args_of(const GemmSlot& slot) {
   args.tokens = slot.tokens;
   args.bias = slot.bias.pointer();
   args.sentry = static_cast<std::uint32_t*>(slot.sentry.pointer());
+  const auto* groups = static_cast<const std::int32_t*>(slot.groups.device.pointer());
+  (slot.groups_are_masked ? args.group_counts : args.group_offsets) = groups;
   return args;
 }
 
 Result<std::vector<GemmSlot>> make_slots(const GpuSession& gpu, const GemmProblem& problem,
                                          std::int64_t tokens, int slots, std::uint64_t seed) {
-  const auto [m, n, k] = shape_of(problem, tokens);
   std::vector<GemmSlot> made;
   for (int i = 0; i < slots; ++i) {
-    auto a = i == 0 ? random_operand(gpu, problem.a, m, k, 2 * seed) : copy_of(gpu, made.front().a);
-    if (!a) return tl::unexpected<Error>(a.error());
-    auto b =
-        i == 0 ? random_operand(gpu, problem.b, n, k, 2 * seed + 1) : copy_of(gpu, made.front().b);
-    if (!b) return tl::unexpected<Error>(b.error());
-    made.push_back({std::move(*a), std::move(*b), {}, tokens, {}, {}});
-    if (Status ok = add_outputs(gpu, problem, m, seed, made.back()); !ok) {
-      return tl::unexpected<Error>(ok.error());
-    }
+    auto slot = i == 0 ? first_slot(gpu, problem, tokens, seed) : copy_operands(gpu, made.front());
+    if (!slot) return tl::unexpected<Error>(slot.error());
+    slot->tokens = tokens;
+    slot->groups_are_masked = problem.grouping == Grouping::kMasked;
+    Status ok = add_outputs(gpu, problem, matrices_of(problem, tokens).d_rows, seed, *slot);
+    if (ok) ok = add_groups(gpu, problem, tokens, seed, *slot);
+    if (!ok) return tl::unexpected<Error>(ok.error());
+    made.push_back(std::move(*slot));
   }
   if (Status ok = gpu.synchronize(); !ok) return tl::unexpected<Error>(ok.error());
   return made;

@@ -24,15 +24,24 @@ std::int64_t bytes_touched(const GemmProblem& problem, std::int64_t tokens);
 // Operands can be made for every GEMM.
 inline Status check_operands(const GemmProblem&) { return {}; }
 
+// What a call says of its groups; empty if the problem has none.
+struct GemmGroups {
+  std::vector<std::int32_t> host;  // offsets or counts
+  DeviceBuffer device;
+};
+
 // What one GEMM reads and writes.
 struct GemmSlot {
   DeviceTensor a, b;
   DeviceBuffer d;
   std::int64_t tokens = 0;
   DeviceBuffer bias, sentry;  // empty if the problem has none
+  GemmGroups groups;
+  bool groups_are_masked = false;
 };
 GemmArguments args_of(const GemmSlot& slot);
-// Makes slots that all hold the same values. D and the sentry are zero.
+// Makes slots that all hold the same values. D and the sentry are zero. Contiguous groups share the
+// tokens unevenly, between half and three halves of the mean, and every row of masked groups exists.
 Result<std::vector<GemmSlot>> make_slots(const GpuSession& gpu, const GemmProblem& problem,
                                          std::int64_t tokens, int slots, std::uint64_t seed);
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <new>
 
+#include "runtime/families/gemm/reference_groups.h"
 #include "runtime/families/gemm/reference_kernels.h"
 #include "runtime/families/gemm/reference_operand.h"
 #include "runtime/reference/cast.h"
@@ -255,6 +256,22 @@ void compute_fp64(const GemmProblem& problem, const GemmArgs& args, const Operan
   }
 }
 
+// The rows of the window in each group.
+Status groups_fp64(const GemmProblem& problem, const GemmArgs& args, const Fp64Window& window,
+                   double* r, double* s, int threads) {
+  std::fill_n(r, window.rows * window.cols, 0.0);
+  std::fill_n(s, window.rows * window.cols, 0.0);
+  return for_each_group(problem, args, [&](const GemmPart& part) -> Status {
+    const std::int64_t first = std::max(window.row0, part.row0);
+    const std::int64_t end = std::min(window.row0 + window.rows, part.row0 + part.args.m);
+    if (first >= end) return {};
+    const std::int64_t at = (first - window.row0) * window.cols;
+    return gemm_fp64(part.problem, part.args,
+                     {first - part.row0, end - first, window.col0, window.cols}, r + at, s + at,
+                     threads);
+  });
+}
+
 Status out_of_memory() {
   return fail(ErrorCode::kOutOfMemory, "no host memory for the reference product's tiles");
 }
@@ -262,6 +279,11 @@ Status out_of_memory() {
 }  // namespace
 
 Status gemm(const GemmProblem& problem, const GemmArgs& args, int threads) {
+  if (is_grouped(problem)) {
+    return for_each_group(problem, args, [&](const GemmPart& part) {
+      return gemm(part.problem, part.args, threads);
+    });
+  }
   const auto operands = open_operands(problem, args);
   if (!operands) return tl::unexpected(operands.error());
   if (auto s = check_output(problem, args); !s) return s;
@@ -283,6 +305,7 @@ Status gemm(const GemmProblem& problem, const GemmArgs& args, int threads) {
 
 Status gemm_fp64(const GemmProblem& problem, const GemmArgs& args, const Fp64Window& window,
                  double* r, double* s, int threads) {
+  if (is_grouped(problem)) return groups_fp64(problem, args, window, r, s, threads);
   const auto operands = open_operands(problem, args);
   if (!operands) return tl::unexpected(operands.error());
   if (window.row0 < 0 || window.rows < 0 || window.row0 > args.m - window.rows || window.col0 < 0 ||

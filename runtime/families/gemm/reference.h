@@ -24,7 +24,13 @@ struct GemmArgs {
   const void* bias = nullptr;       // [n], if the problem has one
   float initial_d = 0;              // gemm_fp64: every element of D before the call
   std::uint32_t* sentry = nullptr;  // set to 1 if an element of D is not finite; may be null
+  // Of groups: offsets or counts, as in octile_gemm_args. m is the rows of all contiguous groups, or
+  // of each masked one; k the tokens of all groups.
+  const std::int32_t* group_rows = nullptr;
 };
+
+// Returns the rows of D, all groups' together.
+std::int64_t rows_of_d(const GemmProblem&, const GemmArgs&);
 
 // Computes D (+)= A * B^T. Partial sums cover `promote` elements of K in fp32; the products of
 // elements are added one by one in ascending k. Then acc = fma(partial, scale_a * scale_b, acc) in
@@ -45,6 +51,7 @@ struct Fp64Window {
 // Computes R and S for the elements of a window, row-major [rows][cols]. R is the FP64 GEMM of the
 // dequantised operands plus the bias and, if the problem accumulates, plus `initial_d`. S = sum
 // |a*b*scales|. The tolerance in docs/numerics.md is stated in both. D is not read and may be null.
+// A row that belongs to no group has zeros.
 Status gemm_fp64(const GemmProblem&, const GemmArgs&, const Fp64Window&, double* r, double* s,
                  int threads = 0);
 

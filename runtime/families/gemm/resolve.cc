@@ -20,6 +20,14 @@ int early_stages(const GemmConfig& config, int stage_bytes) {
   return std::min(config.stages, static_cast<int>(ceil_div(bytes, stage_bytes)));
 }
 
+// Returns the most tiles that groups can have: as many as their rows fill, and one more for each.
+std::int64_t most_tiles(const GemmProblem& p, const GemmConfig& c, const GemmShape& shape) {
+  const std::int64_t across = ceil_div(shape.n, std::int64_t{c.block_n});
+  const std::int64_t of_rows = ceil_div(shape.m, std::int64_t{c.block_m});
+  const bool contiguous = p.grouping == Grouping::kContiguous && groups_rows(p);
+  return across * (contiguous ? of_rows + p.groups : of_rows * p.groups);
+}
+
 }  // namespace
 
 ResolvedGemm resolve(const GemmProblem& problem, const GemmConfig& config, const DeviceSpec& device,
@@ -43,7 +51,8 @@ ResolvedGemm resolve(const GemmProblem& problem, const GemmConfig& config, const
   r.d_box_cols = resources.d_box_cols;
   r.a_is_shared = config.cluster_n > 1;
   r.tma_store = config.store == EpilogueStore::kTma;
-  r.early_stages = early_stages(config, resources.smem.b_stage_bytes);
+  // Which weights come first is known only once the groups are.
+  if (!is_grouped(problem)) r.early_stages = early_stages(config, resources.smem.b_stage_bytes);
   return r;
 }
 
@@ -54,7 +63,12 @@ GemmWork ResolvedGemm::at(std::int64_t tokens, int sm_limit) const {
   work.shape = shape_of(problem, tokens);
   // No more rows of A than there are, in the four that a box's rows are counted in.
   const auto rows = static_cast<int>(std::min<std::int64_t>(a_box_rows, round_up(work.shape.m, 4)));
-  work.a_box_rows = a_is_shared ? a_box_rows : rows;
+  work.matrices = matrices_of(problem, tokens);
+  work.a_box_rows = a_is_shared || groups_rows(problem) ? a_box_rows : rows;
+  if (is_grouped(problem)) {
+    work.blocks = std::min<std::int64_t>(most_tiles(problem, config, work.shape), clusters);
+    return work;
+  }
   // The tiles of a cluster count as one, here and in the kernel.
   const TileShares shares =
       share_tiles(work.shape.m, work.shape.n, cluster_rows, cluster_cols, tail_cols, clusters);

@@ -15,6 +15,7 @@ namespace octile {
 // The part of a launch that depends on the token count.
 struct GemmWork {
   GemmShape shape;
+  GemmMatrices matrices;
   int a_box_rows = 0;  // rows of A that one TMA copy loads
   TileOrder order{};
   std::int64_t blocks = 0;  // CTAs

@@ -44,7 +44,8 @@ Result<GemmVerifier> GemmVerifier::create(const GpuSession& gpu, LoadedTemplates
   auto inspect = templates.get(inspector_of(problem), "bench/inspect.cu", "octile_bench_inspect");
   if (!inspect) return tl::unexpected<Error>(inspect.error());
   GemmVerifier verifier(gpu, **inspect, problem, args_of(slot));
-  verifier.rows_ = slot.a.rows;
+  verifier.rows_ = matrices_of(problem, slot.tokens).d_rows;
+  verifier.group_rows_ = slot.groups.host;
   if (Status ok = verifier.allocate(); !ok) return tl::unexpected<Error>(ok.error());
   auto host_a = download(gpu, slot.a);
   if (!host_a) return tl::unexpected<Error>(host_a.error());
@@ -72,6 +73,7 @@ Result<GemmVerifier> GemmVerifier::create(const GpuSession& gpu, LoadedTemplates
 reference::GemmArgs GemmVerifier::operands() const {
   reference::GemmArgs args = reference_args(a_, b_);
   args.bias = bias_.data();
+  set_groups(problem_, args_.tokens, group_rows_.data(), args);
   return args;
 }
 

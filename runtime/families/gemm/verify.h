@@ -65,6 +65,7 @@ class GemmVerifier {
   std::int64_t rows_ = 0;  // of D
   HostTensor a_, b_;
   std::vector<std::uint8_t> bias_;
+  std::vector<std::int32_t> group_rows_;  // empty if the problem has no groups
   std::vector<Sample> samples_;
   double apart_allowed_ = 0;
   DeviceBuffer d_, first_, accepted_, report_;

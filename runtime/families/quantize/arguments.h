@@ -35,6 +35,7 @@ struct QuantizeArguments : octile_quantize_args {
 };
 
 inline std::int64_t tokens_of(const QuantizeArguments& args) { return args.rows; }
+inline std::int64_t expected_tokens_of(const QuantizeArguments& args) { return args.rows; }
 
 // Checks the arguments and fills in the leading dimensions that are 0. The row count was checked
 // (check_tokens). If there is nothing to do, pointers are not looked at.

@@ -170,8 +170,28 @@ OCTILE_API octile_status octile_quantized_layout_query(octile_dtype dtype,
 #define OCTILE_DYNAMIC ((int64_t)-1)
 #define OCTILE_PROMOTE_NONE (-1) /* the tensor core sums all of K */
 
+/* Several tensors in one: the token groups of a mixture of experts. octile_gemm_args and
+ * octile_quantize_groups of a call say where they are. */
+typedef enum octile_grouping {
+  OCTILE_GROUPS_NONE = 0,
+  OCTILE_GROUPS_CONTIGUOUS = 1, /* groups follow one another in the rows; the call has offsets */
+  OCTILE_GROUPS_MASKED = 2      /* every group has room for the same number of rows, of which the
+                                   first few exist; the call has counts */
+} octile_grouping;
+
 /* D[m,n] (+)= A[m,k] * B[n,k]^T + bias[n] for every token count. Tokens are in m, unless k is
- * OCTILE_DYNAMIC: then the GEMM sums over the tokens (weight gradients), and m states its rows. */
+ * OCTILE_DYNAMIC: then the GEMM sums over the tokens (weight gradients), and m states its rows.
+ *
+ * With groups there is a GEMM for each of them (experts), and none of them sees another's tokens.
+ * - Tokens in m, contiguous groups: A and D hold the rows of all groups one behind the other, A's
+ *   scales are those of one tensor. B is [groups][n][ldb], its scales are `groups` tensors, one
+ *   behind the other. Groups may have any size. Rows in no group are neither read nor written.
+ * - Tokens in m, masked groups: A is [groups][m][lda] and D [groups][m][ldd], with A's scales as
+ *   `groups` tensors of m rows; B as above. Rows that do not exist are neither read nor written.
+ * - Tokens in k, contiguous groups: A and B are transposed copies of contiguous groups
+ *   (octile_plan_quantized_layout), in which group g's columns begin on a multiple of 128, and whose
+ *   padding is zero. D is [groups][m][ldd]. A group without tokens gets zeros, or keeps its D if the
+ *   plan accumulates. */
 typedef struct octile_gemm_desc {
   size_t struct_size;
   int64_t n; /* multiple of 8, >= 0 */
@@ -190,6 +210,8 @@ typedef struct octile_gemm_desc {
   octile_dtype bias_dtype; /* OCTILE_BF16 or OCTILE_FP32: calls give a vector [n] that is added to
                               the fp32 sums; 0: none */
   int32_t sentry;          /* nonzero: calls give a word that becomes 1 if D is not finite */
+  octile_grouping grouping;
+  int64_t groups; /* 1 to 1024 with groups, else 0 */
 } octile_gemm_desc;
 
 /* Where the scale of a tensor comes from. */
@@ -211,15 +233,6 @@ typedef enum octile_quantize_operation {
   OCTILE_DEQUANTIZE = 1, /* q = x * scale, rounded to fp32 and then to q_dtype (bf16, fp16, fp32) */
   OCTILE_TRANSPOSE = 2   /* q is the transposed codes of x, and its scales; no code is changed */
 } octile_quantize_operation;
-
-/* Several tensors in one: the token groups of a mixture of experts. octile_quantize_groups of a
- * call says where they are. */
-typedef enum octile_grouping {
-  OCTILE_GROUPS_NONE = 0,
-  OCTILE_GROUPS_CONTIGUOUS = 1, /* groups follow one another in the rows; the call has offsets */
-  OCTILE_GROUPS_MASKED = 2      /* every group has room for the same number of rows, of which the
-                                   first few exist; the call has counts */
-} octile_grouping;
 
 /* Quantising a flat range of a row-major tensor's elements while the rest lies elsewhere, such as a
  * weight split over optimizer shards. Every shard raises the maxima of the blocks it touches, the
@@ -367,8 +380,9 @@ typedef enum octile_run_flags {
 
 typedef struct octile_gemm_args {
   size_t struct_size;
-  int64_t tokens;      /* >= 0: the plan's dynamic dimension, m, or k if its problem text says k=?.
-                          With m = 0 nothing is done, and no pointer is looked at */
+  int64_t tokens;      /* >= 0: the plan's dynamic dimension, m, or k if its problem text says k=?;
+                          that of all contiguous groups, or the room of each masked one. With m = 0
+                          nothing is done, and no pointer is looked at */
   const void* a;       /* [m][lda], 16-byte aligned */
   int64_t lda;         /* >= k, multiple of 16; 0: roundup(k,16) */
   const void* a_scale; /* layout of the plan's A granularity; 16-byte aligned */
@@ -387,6 +401,14 @@ typedef struct octile_gemm_args {
                        infinite, and otherwise left as it is */
   int32_t sm_limit; /* streaming multiprocessors that the kernel may occupy, >= 1 (it occupies at
                        least one cluster of its configuration); 0: all. No bit of D depends on it */
+  const int32_t* group_offsets; /* plans with contiguous groups: [groups + 1], on the device; the
+                                   first token of each, ascending, then the end of the last, at most
+                                   `tokens`. Others are clamped, and the result is not defined, but
+                                   nothing outside the tensors is touched */
+  const int32_t* group_counts;  /* plans with masked groups: [groups], on the device; the rows of
+                                   each that exist, clamped to 0 and `tokens` */
+  int64_t expected_tokens; /* plans with masked groups: rows that a group has on average, >= 0;
+                              0: `tokens`. Chooses the kernel. No bit of D depends on it */
 } octile_gemm_args;
 
 /* Enqueues the GEMM on `stream`. The call does not compile, allocate, synchronise or take a global

@@ -14,8 +14,8 @@
 //                          rows `row` and `row + 8`, for a split K. `column` is the first of the
 //                          eight that four lanes share. No barrier.
 //   finish()               before the CTA ends
-//   kPrefetchesD           whether the copy thread calls prefetch(to, tile, block) for each K-block
-//                          of a tile, counted from 0
+//   kPrefetchesD           whether the copy thread calls prefetch(to, tile, limits, block) for each
+//                          K-block of a tile, counted from 0
 //
 // Contract of an element. It has no state.
 //   Stored                 the type of D's elements

@@ -2,14 +2,15 @@
 // an output policy and of an element.
 #pragma once
 #ifndef OCTILE_EMITTED
+#include "gemm/output/boxes.cuh"
 #include "gemm/output/watch.cuh"
 #include "gemm/tile.cuh"
 #endif
 
 namespace gemm::output {
 
-// kSentry: the problem has a sentry.
-template <typename Element, bool kSentry>
+// kSentry: the problem has a sentry. Box: how D's boxes are stored.
+template <typename Element, bool kSentry, typename Box>
 struct Staged {
   enum : int {
     kStagingBytes = cfg::kBlockM * cfg::kBlockN * 2,
@@ -38,7 +39,7 @@ struct Staged {
 #pragma unroll
       for (int strip = 0; strip < kStrips; ++strip) {
         if (row + strip * 64 < limits.m) {
-          store_boxes<kColumns>(to.map, staging(self, strip), row + strip * 64, tile.n0);
+          store_boxes<kColumns>(to.map, staging(self, strip), row + strip * 64, limits.m, tile.n0);
         }
       }
       tma::commit_stores();
@@ -90,15 +91,15 @@ struct Staged {
     }
   }
 
-  // One thread: stores the boxes of a staged strip. The map clips rows and columns outside D.
+  // One thread: stores the boxes of a staged strip.
   template <int kColumns>
   __device__ static __forceinline__ void store_boxes(const TensorMap* map, u32 staging, int row,
-                                                     int column) {
+                                                     int end, int column) {
     constexpr int kBoxColumns = box_columns<kColumns>();
 #pragma unroll
     for (int box = 0; box < kColumns / kBoxColumns; ++box) {
-      tma::store_2d(map, column + box * kBoxColumns, row,
-                    staging + static_cast<u32>(box * kStripRows * kBoxColumns * 2));
+      Box::store(map, column + box * kBoxColumns, row, end,
+                 staging + static_cast<u32>(box * kStripRows * kBoxColumns * 2));
     }
   }
 };

@@ -6,6 +6,7 @@
 // subnormals. Rows that an earlier tile adds get -0 here, which leaves every value as it is.
 #pragma once
 #ifndef OCTILE_EMITTED
+#include "gemm/output/boxes.cuh"
 #include "gemm/output/fp32.cuh"
 #include "gemm/output/watch.cuh"
 #include "gemm/tile.cuh"
@@ -15,8 +16,8 @@
 namespace gemm::output {
 
 // kAdds: D += sum. kSentry: the problem has a sentry, which sees sums and not what they are added
-// to.
-template <bool kAdds, bool kSentry>
+// to. Box: how D's boxes are stored.
+template <bool kAdds, bool kSentry, typename Box>
 struct StagedFp32 {
   static_assert(!kAdds || !kSentry, "an addition in L2 is not seen");
   enum : int {
@@ -51,7 +52,7 @@ struct StagedFp32 {
       if (issuer) {
         const int strip_row = row + panel / kAcross * 64;
         const int column = tile.n0 + panel % kAcross * kPanelColumns;
-        if (strip_row < limits.m && column < limits.n) put(to.map, column, strip_row, buffer);
+        if (strip_row < limits.m && column < limits.n) put(to.map, column, strip_row, limits.m, buffer);
         tma::commit_stores();
       }
     }
@@ -61,11 +62,11 @@ struct StagedFp32 {
   // Copy thread, once for each K-block of a tile: prefetches one of the tile's boxes of D into L2,
   // so that the additions find D there and do not all wait for memory when the tiles end.
   __device__ static __forceinline__ void prefetch(const Destination& to, const Tile& tile,
-                                                  int block) {
+                                                  const Limits& limits, int block) {
     constexpr int kAcross = cfg::kBlockN / kPanelColumns;
     if (block >= cfg::kBlockM / 64 * kAcross) return;
-    tma::prefetch_2d(to.map, tile.n0 + block % kAcross * kPanelColumns,
-                     tile.m0 + block / kAcross * 64);
+    Box::prefetch(to.map, tile.n0 + block % kAcross * kPanelColumns,
+                  tile.m0 + block / kAcross * 64, limits.m);
   }
 
   // Shared memory must outlive TMA's reads of it.
@@ -79,12 +80,12 @@ struct StagedFp32 {
   }
 
  private:
-  // One thread: the map clips rows and columns outside D.
-  __device__ static __forceinline__ void put(const TensorMap* map, int x, int y, u32 buffer) {
+  __device__ static __forceinline__ void put(const TensorMap* map, int x, int y, int end,
+                                             u32 buffer) {
     if constexpr (kAdds) {
-      tma::add_2d(map, x, y, buffer);
+      Box::add(map, x, y, end, buffer);
     } else {
-      tma::store_2d(map, x, y, buffer);
+      Box::store(map, x, y, end, buffer);
     }
   }
 

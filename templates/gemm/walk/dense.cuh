@@ -3,23 +3,36 @@
 // Contract of a walk policy. Any thread of any role may call its functions, and all threads of a
 // role walk alike. They touch no barrier and no memory but the kernel's arguments.
 //   Position               registers that say where a role is: valid(), advance(), is_tail()
-//   first(e)               position of this CTA's first tile
-//   origin(position, e, rank, m0, n0)  writes first row and column of the tile there
+//   first(e, smem)         position of this CTA's first tile
+//   origin(position, e, rank, tile)  writes first row and column of the tile there
 //   own_row(position, e, rank)  first row of that tile that no earlier tile has; the limit, if none
 //   k_range(e, rank)       K-blocks of a tile that this rank of the cluster sums
-//   rows(e)                rows of A a tile reads, a multiple of 4
+//   rows(e)                rows of A that a tile loads, a multiple of 4
+//   scaled_rows(e, tile)   rows of A whose scales it copies, a multiple of 4
+//   scales_of_a(from, e, tile, words)  those of its first row. A group has `words` rows of scales.
+//   source_of_b(from, e, tile)  the source whose B and scales of B are the tile's
+//   row_of_b(e, tile)      row of B that is the tile's first column
+//   load_a(to, map, tile, k, full)  copies the tile's box of A
+//   in_d(e, tile)          the tile in the rows of D
 //   limits(e)              row and column from which on nothing is stored
+// With kGrouped tiles belong to groups, which are in a table in shared memory:
+//   write_table(smem, e)   all lanes of one warp: writes it, before the roles part
+//   origin(...)            also writes own_row, group, end and last
+//   limits_of(e, tile)     in place of limits
+//   k_range_of(position)   in place of k_range, if kOwnRanges
+//   kShiftsScales          whether the scales of a tile's first row are the stage's m0 % 4th
 #pragma once
 #ifndef OCTILE_EMITTED
-#include "gemm/tile.cuh"
+#include "gemm/producer.cuh"
 #endif
 
 namespace gemm::walk {
 
 struct Dense {
+  enum : bool { kGrouped = false, kOwnRanges = false, kShiftsScales = false };
   using Position = TileScheduler<cfg::kRasterBand, cfg::kRasterOfColumns, kHasTail>;
 
-  __device__ static __forceinline__ Position first(const Extents& e) {
+  __device__ static __forceinline__ Position first(const Extents& e, const SharedMemory&) {
     const int tiles_m = ceil_div(e.m, cfg::kBlockM * cfg::kClusterM);
     const int first = static_cast<int>(blockIdx.x) / kClusterSize;
     const int step = static_cast<int>(gridDim.x) / kClusterSize;
@@ -35,7 +48,9 @@ struct Dense {
   // are 16-byte aligned. The rows it shares with the tile before are computed twice, to the same
   // bits. A cluster's tile beyond the last column repeats its neighbour's.
   __device__ static __forceinline__ void origin(const Position& position, const Extents& e,
-                                                int rank, int& m0, int& n0) {
+                                                int rank, Tile& tile) {
+    int& m0 = tile.m0;
+    int& n0 = tile.n0;
     int tile_m, tile_n;
     if (kHasTail && position.is_tail()) {
       position.tail_coordinates(e.order, tail_across(e), tile_m, tile_n);
@@ -76,6 +91,28 @@ struct Dense {
 
   __device__ static __forceinline__ int rows(const Extents& e) {
     return min(cfg::kBlockM, padded_rows(e));
+  }
+
+  __device__ static __forceinline__ int scaled_rows(const Extents& e, const Tile&) {
+    return rows(e);
+  }
+  __device__ static __forceinline__ const float* scales_of_a(const Source& from, const Extents&,
+                                                             const Tile& tile, int) {
+    return from.scale_a + tile.m0;
+  }
+  __device__ static __forceinline__ const Source& source_of_b(const Source& from, const Extents&,
+                                                              const Tile&) {
+    return from;
+  }
+  __device__ static __forceinline__ int row_of_b(const Extents&, const Tile& tile) {
+    return tile.n0;
+  }
+  __device__ static __forceinline__ void load_a(u32 to, const TensorMap* map, const Tile& tile,
+                                                int k, u32 full) {
+    tma::load_2d(to, map, k, tile.m0, full);
+  }
+  __device__ static __forceinline__ const Tile& in_d(const Extents&, const Tile& tile) {
+    return tile;
   }
 
   __device__ static __forceinline__ Limits limits(const Extents& e) { return {e.m, e.n}; }

@@ -1,0 +1,38 @@
+// Boxes of D whose rows end with a group's and not with the matrix, because the rows behind are
+// another group's. The map has three dimensions: columns, kStripRows rows, and all rows with as many
+// before the first, both as far apart as D's rows (runtime/families/gemm/launch.cc). Row i of a box
+// at (column, y, z) is row y + z + i - kStripRows of D. It exists if y + i < kStripRows, so y chooses
+// how many do. boxes.cuh has the contract.
+#pragma once
+#ifndef OCTILE_EMITTED
+#include "gemm/tile.cuh"
+#include "lib/tma_clip.cuh"
+#endif
+
+namespace gemm::output {
+
+struct ClippedBoxes {
+  __device__ static __forceinline__ void store(const TensorMap* map, int column, int row, int end,
+                                               u32 src) {
+    const int rows = rows_before(row, end);
+    tma::store_3d(map, column, kStripRows - rows, row + rows, src);
+  }
+  __device__ static __forceinline__ void add(const TensorMap* map, int column, int row, int end,
+                                             u32 src) {
+    const int rows = rows_before(row, end);
+    tma::add_3d(map, column, kStripRows - rows, row + rows, src);
+  }
+  __device__ static __forceinline__ void prefetch(const TensorMap* map, int column, int row,
+                                                  int end) {
+    if (row >= end) return;
+    const int rows = rows_before(row, end);
+    tma::prefetch_3d(map, column, kStripRows - rows, row + rows);
+  }
+
+ private:
+  __device__ static __forceinline__ int rows_before(int row, int end) {
+    return min(end - row, static_cast<int>(kStripRows));
+  }
+};
+
+}  // namespace gemm::output

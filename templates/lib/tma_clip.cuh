@@ -1,0 +1,49 @@
+// TMA with tensor maps of three dimensions, whose rows may end anywhere: (x, y, z) is the element x
+// of row y + z, and the map's second dimension ends the rows. The instructions are those of tma.cuh
+// and tma_reduce.cuh.
+#pragma once
+#ifndef OCTILE_EMITTED
+#include "lib/tma.cuh"
+#endif
+
+namespace tma {
+
+// cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
+// [dst], [map, {x, y, z}], [mbarrier];  PTX 8.0, sm_90.
+__device__ __forceinline__ void load_3d(u32 dst, const TensorMap* map, int x, int y, int z,
+                                        u32 barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(dst),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+      : "memory");
+}
+
+// cp.async.bulk.prefetch.tensor.3d.L2.global.tile [map, {x, y, z}];  PTX 8.0, sm_90.
+__device__ __forceinline__ void prefetch_3d(const TensorMap* map, int x, int y, int z) {
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(map),
+               "r"(x), "r"(y), "r"(z)
+               : "memory");
+}
+
+// cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [map, {x, y, z}], [src];  PTX 8.0,
+// sm_90.
+__device__ __forceinline__ void store_3d(const TensorMap* map, int x, int y, int z, u32 src) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(
+          map),
+      "r"(x), "r"(y), "r"(z), "r"(src)
+      : "memory");
+}
+
+// cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [map, {x, y, z}], [src];
+// PTX 8.0, sm_90.
+__device__ __forceinline__ void add_3d(const TensorMap* map, int x, int y, int z, u32 src) {
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group "
+      "[%0, {%1, %2, %3}], [%4];" ::"l"(map),
+      "r"(x), "r"(y), "r"(z), "r"(src)
+      : "memory");
+}
+
+}  // namespace tma
