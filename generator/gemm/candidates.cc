@@ -100,7 +100,9 @@ bool fits_registers(const GemmConfig& c, const GemmSetting& s) {
   // of its columns.
   const int runs = scales_rows_of_b(s.problem) ? 1 : column_segments(c);
   const int parts = (c.unroll > 1 ? 60 : 56) + (runs > 1 ? runs : 0);
-  const int others = c.hold_scales     ? 8
+  const bool three_of_k = c.consumer_warpgroups == 3 && groups_k(s.problem);
+  const int others = three_of_k        ? 24
+                     : c.hold_scales   ? 8
                      : c.promote < 128 ? parts
                      : c.in_flight > 2 ? 50
                      : c.in_flight > 1 ? 40
@@ -187,13 +189,18 @@ bool held_scales_serve_strips(const GemmConfig& c, const GemmSetting& s) {
 bool roles_have_registers(const GemmConfig& c, const GemmSetting& s) {
   const bool whole_blocks = c.promote >= 128;
   const bool three_share = c.consumer_warpgroups == 3 && c.cluster_m * c.cluster_n > 1;
-  const bool more_state = scales_rows_of_b(s.problem) || s.problem.bias || s.problem.sentry;
+  const bool more_state =
+      scales_rows_of_b(s.problem) || s.problem.bias || s.problem.sentry || is_grouped(s.problem);
   if (three_share && (more_state || !whole_blocks)) return false;
   if (c.ctas_per_sm == 2 && c.unroll > 2 && !whole_blocks) return false;
   return c.in_flight <= 2 || whole_blocks;
 }
+constexpr int kMostSegmentsOfGroups = 9;  // ptxas 13.0 spills with 11 and more
 bool groups_walk_alone(const GemmConfig& c, const GemmSetting& s) {
-  return !is_grouped(s.problem) || (cluster_size(c) == 1 && c.tail_n == 0);
+  if (!is_grouped(s.problem)) return true;
+  const bool shares_b = groups_rows(s.problem) && c.cluster_m > 1;
+  if (column_segments(c) > kMostSegmentsOfGroups) return false;
+  return c.tail_n == 0 && (cluster_size(c) == 1 || (shares_b && cluster_size(c) == c.cluster_m));
 }
 bool raster_is_positive(const GemmConfig& c, const GemmSetting&) { return c.raster.band >= 1; }
 
@@ -275,14 +282,17 @@ constexpr std::array kConstraints{
                    held_scales_serve_strips},
     GemmConstraint{"roles_have_registers",
                    "three consumers share no operand where B has a scale a row, D has a bias or a "
-                   "sentry, or parts of a K-block are promoted; at most two products of parts are "
+                   "sentry, there are groups, or parts of a K-block are promoted; at most two "
+                   "products of parts are "
                    "in flight, and two CTAs an SM unroll parts of at most two K-blocks: otherwise "
                    "ptxas 13.0 spills",
                    roles_have_registers},
-    GemmConstraint{"groups_walk_alone",
-                   "groups begin and end anywhere, so that tiles of a cluster would often lie in two "
-                   "of them, and a last round that is only known on the device has no tail tiles",
-                   groups_walk_alone},
+    GemmConstraint{
+        "groups_walk_alone",
+        "K of groups is not split and A of them not shared, since boxes of A are clipped "
+        "where a group ends; a cluster of row groups may share B; a last round that is only "
+        "known on the device has no tail tiles",
+        groups_walk_alone},
     GemmConstraint{"raster_is_positive", "a raster band is at least one tile wide",
                    raster_is_positive},
     GemmConstraint{"splits_are_allowed",
@@ -293,7 +303,8 @@ constexpr std::array kConstraints{
     GemmConstraint{
         "fits_registers",
         "accumulators and partial sums leave 32 of a consumer's registers with one product in "
-        "flight, 40 with two, 50 with more (56 where parts of a K-block are promoted, 60 "
+        "flight (24 of three consumers' where K has groups), 40 with two, 50 with more (56 where "
+        "parts of a K-block are promoted, 60 "
         "where K-blocks are unrolled as well, and one for each run of columns with a scale "
         "of its own) for "
         "addresses, scales and loop state (ptxas 13.0 spills below)",

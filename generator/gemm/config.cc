@@ -16,11 +16,14 @@ constexpr int kBarrierBytes = 8;
 // 65,536 registers an SM, handed out per warpgroup by setmaxnreg. One producer warpgroup of 40 (or
 // 32) leaves each of one, two or three consumers the counts below; a single consumer stays at 248
 // because a thread can name no more than 255. Two CTAs an SM have half of it each: one consumer.
-void split_registers(const GemmConfig& c, GemmResources& r) {
-  r.producer_registers = c.consumer_warpgroups == 3 ? 32 : 40;
+// The copy thread of groups of K has more to hold than 32, which three consumers give up.
+void split_registers(const GemmProblem& p, const GemmConfig& c, GemmResources& r) {
+  const bool takes_more = c.consumer_warpgroups == 3 && groups_k(p);
+  r.producer_registers = takes_more ? 56 : c.consumer_warpgroups == 3 ? 32 : 40;
   r.consumer_registers = c.ctas_per_sm == 2           ? 216
                          : c.consumer_warpgroups == 1 ? 248
                          : c.consumer_warpgroups == 2 ? 232
+                         : takes_more                 ? 152
                                                       : 160;
 }
 
@@ -131,7 +134,7 @@ TileShares shares_with(std::int64_t whole_across, std::int64_t tiles_m, std::int
 GemmResources resources_of(const GemmProblem& p, const GemmConfig& c) {
   GemmResources r;
   r.threads = kWarpgroupThreads * (c.consumer_warpgroups + 1);
-  split_registers(c, r);
+  split_registers(p, c, r);
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
   const int held = c.hold_scales ? c.block_n / 4 : 0;
   r.accumulator_registers = (strips + c.in_flight) * c.block_n / 2 + held;

@@ -85,16 +85,16 @@ struct Shape {
 
 // Each group has whole tiles. Groups are taken to be equally large.
 Shape shape_of_groups(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens) {
+  const std::int64_t rows = std::int64_t{c.block_m} * c.cluster_m;
   if (groups_k(p)) {
-    return {p.groups * round_up(p.m, std::int64_t{c.block_m}), p.n, ceil_div(tokens, p.groups)};
+    return {p.groups * round_up(p.m, rows), p.n, ceil_div(tokens, p.groups)};
   }
   if (p.grouping == Grouping::kMasked) {
-    return {p.groups * round_up(tokens, std::int64_t{c.block_m}), p.n, p.k};
+    return {p.groups * round_up(tokens, rows), p.n, p.k};
   }
   const std::int64_t filled = std::min(tokens, p.groups);  // groups that have a row
   const std::int64_t of_each = ceil_div(tokens, filled);
-  const std::int64_t tiles = std::max<std::int64_t>((of_each + c.block_m - 1) / c.block_m, 1);
-  return {filled * tiles * c.block_m, p.n, p.k};
+  return {filled * round_up(of_each, rows), p.n, p.k};
 }
 
 struct Tiling {
@@ -240,8 +240,8 @@ double scatter_factor(const GemmConfig& c, const Shape& s, const Tiling& t, cons
 
 GemmCost estimate(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens,
                   const DeviceSpec& d) {
-  const Shape s = is_grouped(p) ? shape_of_groups(c, p, tokens)
-                                : Shape{m_at(p, tokens), p.n, k_at(p, tokens)};
+  const Shape s =
+      is_grouped(p) ? shape_of_groups(c, p, tokens) : Shape{m_at(p, tokens), p.n, k_at(p, tokens)};
   const Tiling t = tiling(c, s, d);
   GemmCost cost;
   cost.compute_us = compute_us(c, p, s, t, d);

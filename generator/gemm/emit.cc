@@ -109,8 +109,8 @@ Policy store_of(const GemmProblem& p, const GemmConfig& c) {
   add_paths(output.paths, boxes.paths);
   output.paths.emplace_back(p.d == DType::kFP32 ? "gemm/output/staged_fp32.cuh"
                                                 : "gemm/output/staged.cuh");
-  output.type = fmt::format("gemm::output::{}, {}, gemm::output::{}>", output.type, p.sentry,
-                            boxes.type);
+  output.type =
+      fmt::format("gemm::output::{}, {}, gemm::output::{}>", output.type, p.sentry, boxes.type);
   return output;
 }
 
@@ -252,10 +252,9 @@ Result<EmittedKernel> emit(const GemmProblem& problem, const GemmConfig& config,
   if (compiles_by_o1(config)) kernel.options.emplace_back("--ptxas-options=-O1");
   kernel.threads = r.threads;
   // One kernel serves any count of groups.
-  kernel.smem_bytes = is_grouped(problem)
-                          ? std::min(r.smem.group_offset + kMostGroupBytes,
-                                     device.max_smem_per_block_bytes)
-                          : r.smem.total_bytes;
+  kernel.smem_bytes = is_grouped(problem) ? std::min(r.smem.group_offset + kMostGroupBytes,
+                                                     device.max_smem_per_block_bytes)
+                                          : r.smem.total_bytes;
   kernel.cluster = cluster_size(config);
   kernel.parameter_bytes = {kGemmArgumentBytes};
   kernel.config_text = to_text(config);

@@ -34,8 +34,8 @@ struct GemmProblem {
   std::optional<DType> bias = std::nullopt;
   bool sentry = false;     // a call says whether an element of D is NaN or infinite
   bool invariant = false;  // a row's bits do not depend on the token count
-  // Groups of tokens, each with a GEMM of its own: a matrix B if tokens are in m, a matrix D if they
-  // are in k. With masked groups, m is the rows that each group has room for.
+  // Groups of tokens, each with a GEMM of its own: a matrix B if tokens are in m, a matrix D if
+  // they are in k. With masked groups, m is the rows that each group has room for.
   Grouping grouping = Grouping::kNone;
   std::int64_t groups = 0;
   friend bool operator==(const GemmProblem&, const GemmProblem&) = default;

@@ -81,7 +81,8 @@ std::string_view promote_value(int promote) {
 
 Status check_multiples(const GemmProblem& p) {
   if (groups_rows(p) && p.k == 0)
-    return refuse_field("k", "0", "with groups of rows is at least 1: which rows are zero is known "
+    return refuse_field("k", "0",
+                        "with groups of rows is at least 1: which rows are zero is known "
                         "only on the device");
   return check_multiple("n", p.n, kNMultiple, "a row of bf16 D is stored in 16-byte units");
 }

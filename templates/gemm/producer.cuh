@@ -82,8 +82,7 @@ __device__ __forceinline__ void announce(const StageCursor& at, const TileSource
   const int columns = kHasTail && source.is_tail ? cfg::kTailN : cfg::kBlockN;
   mbarrier::arrive_expect_tx(
       at.full, columns * 128 + source.scaled_rows_of_b * Scale::kCopiedPerRowOfB +
-                   source.loaded_rows() * 128 +
-                   source.scaled_rows_of_a * Scale::kCopiedPerRowOfA);
+                   source.loaded_rows() * 128 + source.scaled_rows_of_a * Scale::kCopiedPerRowOfA);
 }
 
 // Loads a stage's part of B and its scales, unless the scale warp brings them. If a cluster shares
@@ -124,7 +123,10 @@ __device__ __forceinline__ void load_a(const StageCursor& at, const Source& from
     }
   } else {
     Walk::load_a(at.a, from.a_map, source.tile, k, at.full);
-    Scale::load_a(scales, at.scales_a, 0, source.scaled_rows_of_a, at.full);
+    // A cluster's tile behind the end of a group has none.
+    if (!Walk::kGrouped || source.scaled_rows_of_a > 0) {
+      Scale::load_a(scales, at.scales_a, 0, source.scaled_rows_of_a, at.full);
+    }
   }
 }
 
@@ -182,9 +184,13 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
         load_a<Walk, Scale>(at, from, source, scales, rank, k);
         if (ends_word<typename Scale::FormatA>(k)) scales += from.scale_a_ld;
         if constexpr (Output::kPrefetchesD) {
-          Limits limits = Walk::limits(e);
-          if constexpr (Walk::kGrouped) limits = Walk::limits_of(e, source.tile);
-          Output::prefetch(to, Walk::in_d(e, source.tile), limits, (k - begin) / 128);
+          if constexpr (Walk::kGrouped) {
+            // In the opposite order, so that no register holds where the group begins.
+            Output::prefetch(to, Walk::in_d(e, source.tile), Walk::limits_of(e, source.tile),
+                             (end - k) / 128 - 1);
+          } else {
+            Output::prefetch(to, source.tile, Walk::limits(e), (k - begin) / 128);
+          }
         }
       }
       if constexpr (Scale::kCopiedPerRowOfB > 0) {

@@ -64,7 +64,8 @@ struct Extents {
 struct Tile {
   int m0, n0;
   int own_row;
-  // Of groups: which it is, the row behind the group's last, and the row behind the last that exists.
+  // Of groups: which it is, the row behind the group's last, and the row behind the last that
+  // exists.
   int group, end, last;
 };
 

@@ -56,12 +56,11 @@ struct BoxCopy {
         const std::int64_t inside =
             exists && column >= 0 ? std::clamp<std::int64_t>(width - column, 0, kUnit) : 0;
         const auto at = static_cast<std::uint32_t>(row * row_bytes() + byte);
-        body(
-            swizzled(shared + at),
-            map.address + static_cast<std::uint64_t>(
-                              (y + row) * static_cast<std::int64_t>(map.strides_bytes[0]) +
-                              z * static_cast<std::int64_t>(map.strides_bytes[1]) + column),
-            static_cast<std::size_t>(inside));
+        body(swizzled(shared + at),
+             map.address + static_cast<std::uint64_t>(
+                               (y + row) * static_cast<std::int64_t>(map.strides_bytes[0]) +
+                               z * static_cast<std::int64_t>(map.strides_bytes[1]) + column),
+             static_cast<std::size_t>(inside));
       }
     }
   }

@@ -12,8 +12,8 @@ struct BoxOrigin {
   int x = 0, y = 0, z = -1;
 };
 
-// Loads the box of a tensor map (as the fake driver encodes one) into the blocks of a mask. Elements
-// outside the tensor are zeros and count as bytes.
+// Loads the box of a tensor map (as the fake driver encodes one) into the blocks of a mask.
+// Elements outside the tensor are zeros and count as bytes.
 void load_box(std::uint32_t to, const void* map, BoxOrigin at, std::uint32_t barrier,
               std::uint32_t mask);
 // A fault unless the map is one.

@@ -50,7 +50,7 @@ struct GemmCall {
   bool poisoned = false;  // the last row of D is infinite, which a sentry must see
   std::uint64_t seed = 0;
   std::vector<std::int32_t> group_rows = {};  // offsets or counts, if the problem has groups
-  bool breaks_rules = false;  // of offsets: D is not compared
+  bool breaks_rules = false;                  // of offsets: D is not compared
 };
 std::string to_text(const GemmCall& call);
 

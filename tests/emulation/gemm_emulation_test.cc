@@ -150,9 +150,11 @@ TEST_F(GemmEmulation, EarlyWeightsEqualTheReference) {
   EXPECT_GT(compared, 0);
 }
 
-// Returns offsets or counts of groups of these sizes. Counts beyond the room of a group are allowed.
+// Returns offsets or counts of groups of these sizes. Counts beyond the room of a group are
+// allowed.
 std::vector<std::int32_t> group_rows_of(const GemmProblem& problem,
-                                        const std::vector<std::int32_t>& sizes, std::int32_t first) {
+                                        const std::vector<std::int32_t>& sizes,
+                                        std::int32_t first) {
   if (problem.grouping == Grouping::kMasked) return sizes;
   std::vector<std::int32_t> offsets{first};
   for (const std::int32_t size : sizes) offsets.push_back(offsets.back() + size);
@@ -166,8 +168,8 @@ GemmCall group_call(const EmittedGemmVariant& v, const std::vector<std::int32_t>
   const bool masked = v.problem.grouping == Grouping::kMasked;
   GemmCall call{.n = n, .clusters = clusters};
   call.group_rows = group_rows_of(v.problem, sizes, rows && !masked ? 3 : 0);
-  const std::int64_t tokens = masked ? *std::ranges::max_element(sizes) + 5
-                                     : call.group_rows.back() + (rows ? 7 : 0);
+  const std::int64_t tokens =
+      masked ? *std::ranges::max_element(sizes) + 5 : call.group_rows.back() + (rows ? 7 : 0);
   call.m = rows ? tokens : other;
   call.k = rows ? other : tokens;
   return call;
@@ -190,11 +192,10 @@ class GroupEmulation : public GemmEmulation {
 // Groups that are empty, have one row, end within a tile or with it, and one that has almost all.
 TEST_F(GroupEmulation, EachEqualsTheReference) {
   for_each_variant([&](const EmittedGemmVariant& v, std::int32_t bm, std::int64_t bn) {
-    expect_right(v,
-                 {group_call(v, {5}, 8, 144), group_call(v, {0, 1, 0, 0, bm, 1, 0}, bn + 8, 300),
-                  group_call(v, {bm - 1, bm + 1, 3, 129}, 2 * bn + 8, 5 * 128, 2),
-                  group_call(v, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, bn, 256, 3),
-                  group_call(v, {2, 3 * bm + 5, 0, 1}, 3 * bn - 8, 400, 2)});
+    expect_right(v, {group_call(v, {5}, 8, 144), group_call(v, {0, 1, 0, 0, bm, 1, 0}, bn + 8, 300),
+                     group_call(v, {bm - 1, bm + 1, 3, 129}, 2 * bn + 8, 5 * 128, 2),
+                     group_call(v, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, bn, 256, 3),
+                     group_call(v, {2, 3 * bm + 5, 0, 1}, 3 * bn - 8, 400, 2)});
   });
 }
 
@@ -215,8 +216,8 @@ TEST_F(GroupEmulation, ManyGroups) {
   });
 }
 
-// Offsets that descend, or lie outside the tensors: nothing outside them is touched, no thread waits
-// for ever. Counts outside their range are clamped.
+// Offsets that descend, or lie outside the tensors: nothing outside them is touched, no thread
+// waits for ever. Counts outside their range are clamped.
 TEST_F(GroupEmulation, BrokenOffsetsStayInside) {
   for_each_variant([&](const EmittedGemmVariant& v, std::int32_t bm, std::int64_t bn) {
     const bool masked = v.problem.grouping == Grouping::kMasked;

@@ -23,6 +23,7 @@
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/api_handles.h"
+#include "tests/support/coverage.h"
 #include "tests/support/embedded_sources.h"
 #include "tests/support/gemm_variants.h"
 #include "tests/support/nvcc_lint.h"
@@ -148,6 +149,21 @@ TEST_F(GemmNvrtc, EveryScalingAndOutputCompilesClean) {
   EXPECT_GT(variants.size(), 20U);
   for (const tests::GemmVariant& v : tests::covering_gemm_variants(h200(), 1))
     variants.push_back(v);
+  double slowest = 0;
+  for (const Compiled& c : compile_all(variants)) {
+    expect_clean(c);
+    slowest = std::max(slowest, c.compile_ms);
+  }
+  fmt::print("{} kernels, slowest compile {:.0f} ms\n", variants.size(), slowest);
+}
+
+TEST_F(GemmNvrtc, EveryKindOfGroupsCompilesClean) {
+  const std::vector<tests::GemmVariant> all = tests::covering_group_variants(h200());
+  EXPECT_GT(all.size(), 100U);
+  // The GPU suite compiles all of them.
+  const std::size_t step = tests::runs_all_cases() ? 1 : 4;
+  std::vector<tests::GemmVariant> variants;
+  for (std::size_t i = 0; i < all.size(); i += step) variants.push_back(all[i]);
   double slowest = 0;
   for (const Compiled& c : compile_all(variants)) {
     expect_clean(c);

@@ -131,4 +131,49 @@ std::vector<GemmVariant> covering_gemm_variants(const DeviceSpec& device, int ch
   return cover_features(all, pairs_of_variant);
 }
 
+namespace {
+
+// Returns a recipe of groups with the extents of splittable_gemm_problem.
+GemmProblem recipe_of(Grouping grouping, bool of_k, DType d, bool accumulate) {
+  GemmProblem p = splittable_gemm_problem();
+  p.grouping = grouping;
+  p.groups = 8;
+  p.d = d;
+  p.accumulate = accumulate;
+  if (of_k) {
+    p.b.granularity = Granularity::k1x128;
+    std::swap(p.m, p.k);
+  }
+  return p;
+}
+
+}  // namespace
+
+std::vector<GemmProblem> group_recipes() {
+  std::vector<GemmProblem> all{
+      recipe_of(Grouping::kContiguous, false, DType::kBF16, false),
+      recipe_of(Grouping::kMasked, false, DType::kBF16, false),
+      recipe_of(Grouping::kContiguous, true, DType::kFP32, true),
+      recipe_of(Grouping::kContiguous, false, DType::kFP32, true),
+      recipe_of(Grouping::kContiguous, true, DType::kBF16, false),
+      recipe_of(Grouping::kMasked, false, DType::kFP16, false),
+  };
+  all[3].a.scale = ScaleFormat::kUe8m0x4;
+  all[3].a.dtype = DType::kE5M2;
+  all[4].b.dtype = DType::kE5M2;
+  all[5].promote = 64;
+  all[5].a.scale = ScaleFormat::kF32Pow2;
+  return all;
+}
+
+std::vector<GemmVariant> covering_group_variants(const DeviceSpec& device) {
+  std::vector<GemmVariant> all;
+  for (const GemmProblem& recipe : group_recipes()) {
+    for (const GemmConfig& config : covering_gemm_configs(recipe, device)) {
+      all.push_back({recipe, config});
+    }
+  }
+  return all;
+}
+
 }  // namespace octile::tests

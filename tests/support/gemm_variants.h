@@ -25,4 +25,9 @@ struct GemmVariant {
 // splittable_gemm_problem, with tokens in k if B has row scales. Each `choice` is another such set.
 std::vector<GemmVariant> covering_gemm_variants(const DeviceSpec& device, int choice = 0);
 
+// Returns every kind of groups, with types of D, scale formats and intervals among them.
+std::vector<GemmProblem> group_recipes();
+// Returns each of them with configurations in which every pair of values occurs that it admits.
+std::vector<GemmVariant> covering_group_variants(const DeviceSpec& device);
+
 }  // namespace octile::tests

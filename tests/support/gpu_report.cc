@@ -41,7 +41,9 @@ std::map<std::string, std::string> kernel_source_digests(bool all) {
   const GemmProblem gemm = splittable_gemm_problem();
   for (const GemmConfig& config : covering_gemm_configs(gemm, device))
     add(digests, gemm, config, device);
-  for (const auto& [problem, config] : covering_gemm_variants(device)) {
+  std::vector<GemmVariant> variants = covering_gemm_variants(device);
+  for (const GemmVariant& v : covering_group_variants(device)) variants.push_back(v);
+  for (const auto& [problem, config] : variants) {
     add(digests, problem, config, device);
   }
   add(digests, all ? quantize_cells(7168) : covering_quantize_cells(7168), device);

@@ -101,6 +101,18 @@ void for_each_inverse(const std::function<void(const QuantizeProblem&)>& visit) 
 // One problem of each kind that does more than quantise one tensor.
 constexpr auto kFurther = std::to_array<std::string_view>({
     "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 bias=fp16",
+    "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 bias=fp32 "
+    "group=masked groups=4",
+    "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 group=contiguous "
+    "groups=4",
+    "gemm m=512 n=256 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 group=contiguous "
+    "groups=4",
+    "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:1x128 d=bf16 acc=0 promote=128 group=contiguous "
+    "groups=4",
+    "gemm m=512 n=256 k=? a=e4m3:1x128:ue8m0x4 b=e4m3:1x128 d=fp32 acc=1 promote=128 "
+    "group=contiguous groups=4",
+    "gemm m=512 n=256 k=? a=e4m3:1x128 b=e4m3:1x128:ue8m0x4 d=fp32 acc=1 promote=128 "
+    "group=contiguous groups=4",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=silu_mul",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=rmsnorm dbias=1",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=rmsnorm group=contiguous",
@@ -252,6 +264,7 @@ TEST(SupportMatrix, PatternsNameFieldsOfTheProblemText) {
   GemmProblem options;
   options.bias = DType::kFP32;
   options.sentry = options.invariant = true;
+  options.grouping = Grouping::kContiguous;
   const std::string gemm = to_text(options);
   QuantizeProblem all;  // every optional field is printed
   all.q = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
@@ -310,8 +323,11 @@ TEST(SupportMatrix, ReasonsReachTheCaller) {
       "'gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=fp16 acc=1 promote=128' is not "
       "supported: sums over many calls leave the range of fp16: add in bf16 or fp32; supported are "
       "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 d=bf16|fp16|fp32 "
-      "promote=32|64|128; a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 "
-      "b=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 d=bf16|fp16|fp32 promote=32|64|128");
+      "promote=32|64|128 group=none; a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 "
+      "b=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 d=bf16|fp16|fp32 promote=32|64|128 group=none; "
+      "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 d=bf16|fp16|fp32 "
+      "promote=32|64|128 group=contiguous|masked k=number; a=e4m3|e5m2:1x128:f32|pow2 "
+      "b=e4m3|e5m2:1x128:f32|pow2 d=bf16|fp16|fp32 promote=32|64|128 group=contiguous k=?");
 }
 
 TEST(SupportMatrix, DimensionRules) {
@@ -390,7 +406,7 @@ TEST(SupportMatrix, MarkdownHasOneRowPerRow) {
   EXPECT_NE(
       text.find(
           "| gemm | `a=e4m3\\|e5m2:1x128:f32\\|pow2\\|ue8m0x4 b=e4m3\\|e5m2:128x128:f32\\|pow2 "
-          "d=bf16\\|fp16\\|fp32 promote=32\\|64\\|128` | yes |"),
+          "d=bf16\\|fp16\\|fp32 promote=32\\|64\\|128 group=none` | yes |"),
       std::string::npos)
       << text;
   EXPECT_NE(text.find("| quantize | `q=*:1x128:ue8m0x4` | yes |"), std::string::npos);

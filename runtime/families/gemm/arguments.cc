@@ -69,24 +69,26 @@ Status check_output_options(const GemmProblem& p, const GemmArguments& args) {
 Status check_absent(std::string_view name, const void* pointer, std::string_view groups) {
   if (pointer == nullptr) [[likely]]
     return {};
-  return refuse(fmt::format("{} is given; allowed: null, because the plan has no {} groups", name,
-                            groups));
+  return refuse(
+      fmt::format("{} is given; allowed: null, because the plan has no {} groups", name, groups));
 }
 
 Status check_groups(const GemmProblem& p, const GemmArguments& args) {
   if (args.expected_tokens < 0 ||
-      (args.expected_tokens > 0 && (p.grouping != Grouping::kMasked ||
-                                    args.expected_tokens > args.tokens))) [[unlikely]]
-    return refuse(fmt::format("expected_tokens is {}; allowed: 0, or with masked groups up to "
-                              "tokens ({})",
-                              args.expected_tokens, args.tokens));
+      (args.expected_tokens > 0 &&
+       (p.grouping != Grouping::kMasked || args.expected_tokens > args.tokens))) [[unlikely]]
+    return refuse(
+        fmt::format("expected_tokens is {}; allowed: 0, or with masked groups up to "
+                    "tokens ({})",
+                    args.expected_tokens, args.tokens));
   const bool contiguous = p.grouping == Grouping::kContiguous;
   if (Status ok = contiguous ? check_pointer("group_offsets", args.group_offsets, 4)
                              : check_absent("group_offsets", args.group_offsets, "contiguous");
       !ok)
     return ok;
-  return p.grouping == Grouping::kMasked ? check_pointer("group_counts", args.group_counts, 4)
-                                         : check_absent("group_counts", args.group_counts, "masked");
+  return p.grouping == Grouping::kMasked
+             ? check_pointer("group_counts", args.group_counts, 4)
+             : check_absent("group_counts", args.group_counts, "masked");
 }
 
 }  // namespace

@@ -57,8 +57,8 @@ Result<std::vector<Sample>> sample_gemm(const GemmProblem& problem,
                                         const reference::GemmArgs& operands, int scattered,
                                         std::uint64_t seed) {
   std::vector<Sample> samples;
-  for (const auto& window : sample_windows(
-           reference::rows_of_d(problem, operands), problem.n, scattered, seed)) {
+  for (const auto& window :
+       sample_windows(reference::rows_of_d(problem, operands), problem.n, scattered, seed)) {
     auto sample = sample_window(problem, operands, window);
     if (!sample) return tl::unexpected<Error>(sample.error());
     samples.push_back(std::move(*sample));

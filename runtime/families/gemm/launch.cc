@@ -28,8 +28,8 @@ CUtensorMapSwizzle swizzle_of(int box_row_bytes) {
 // tails as whole tiles.
 //
 // A map that clips has three dimensions, so that the rows of a box may end anywhere. The element
-// (x, y, z) is x of row y + z - box_rows of the matrix, and exists if y < box_rows. So the map begins
-// box_rows rows before the matrix; the kernel names no row there
+// (x, y, z) is x of row y + z - box_rows of the matrix, and exists if y < box_rows. So the map
+// begins box_rows rows before the matrix; the kernel names no row there
 // (templates/gemm/output/clipped_boxes.cuh).
 CUresult encode(const Driver& driver, CUtensorMap* map, CUtensorMapDataType type, int element_bytes,
                 const void* base, const Box& box,
@@ -64,9 +64,9 @@ CUresult encode_maps(const Driver& driver, const ResolvedGemm& r, const GemmWork
   // If K is empty, nothing is loaded, but a map cannot be empty: D's memory stands in.
   const bool some = all.k > 0;
   const std::int64_t k = some ? all.k : 1;
-  const Box a{all.a_rows,      k,
+  const Box a{all.a_rows,           k,
               some ? args.lda : 16, work.a_box_rows,
-              kOperandBoxCols, groups_rows(r.problem)};
+              kOperandBoxCols,      groups_rows(r.problem)};
   const Box b{all.b_rows, k, some ? args.ldb : 16, r.b_box_rows, kOperandBoxCols};
   CUresult result = encode(driver, &p.a_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1,
                            some ? args.a : args.d, a, promotion);
@@ -75,8 +75,7 @@ CUresult encode_maps(const Driver& driver, const ResolvedGemm& r, const GemmWork
                     promotion);
   if (result != CUDA_SUCCESS || !r.tma_store) return result;
   const int element = size_of(r.problem.d);
-  const Box d{all.d_rows,   work.shape.n, args.ldd * element,
-              r.d_box_rows, r.d_box_cols, grouped};
+  const Box d{all.d_rows, work.shape.n, args.ldd * element, r.d_box_rows, r.d_box_cols, grouped};
   const CUtensorMapDataType type = r.problem.d == DType::kFP32   ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                    : r.problem.d == DType::kFP16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                                                  : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
@@ -132,10 +131,9 @@ Status fill_zero(const LaunchSite& site, const GemmProblem& problem, const GemmS
   const std::int64_t rows = matrices_of(problem, args.tokens).d_rows;
   const auto element = static_cast<std::size_t>(size_of(problem.d));
   return site.driver.check(
-      site.driver->cuMemsetD2D8Async(reinterpret_cast<CUdeviceptr>(args.d),
-                                     static_cast<std::size_t>(args.ldd) * element, 0,
-                                     static_cast<std::size_t>(shape.n) * element,
-                                     static_cast<std::size_t>(rows), site.stream),
+      site.driver->cuMemsetD2D8Async(
+          reinterpret_cast<CUdeviceptr>(args.d), static_cast<std::size_t>(args.ldd) * element, 0,
+          static_cast<std::size_t>(shape.n) * element, static_cast<std::size_t>(rows), site.stream),
       "cuMemsetD2D8Async");
 }
 

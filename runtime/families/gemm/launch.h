@@ -49,9 +49,8 @@ static_assert(offsetof(GemmKernelArgs, b_map) == 128 && offsetof(GemmKernelArgs,
               offsetof(GemmKernelArgs, group_rows) == 504 &&
               offsetof(GemmKernelArgs, tokens) == 512);
 
-// Enqueues one GEMM, or those of all groups. `args` were checked, with every leading dimension filled
-// in; m, n > 0.
-// Errors: kDeviceError.
+// Enqueues one GEMM, or those of all groups. `args` were checked, with every leading dimension
+// filled in; m, n > 0. Errors: kDeviceError.
 Status launch(const LaunchSite& site, const ResolvedGemm& resolved, const GemmArguments& args);
 
 }  // namespace octile

@@ -33,9 +33,9 @@ std::vector<std::int32_t> uneven_offsets(const GemmProblem& p, std::int64_t toke
   for (std::int64_t g = 1; g < p.groups; ++g) {
     const std::int64_t mean = tokens * g / p.groups;
     const std::int64_t spread = tokens / p.groups / 2;
-    const auto shift = static_cast<std::int64_t>(
-        reference::random_bits(seed, static_cast<std::uint64_t>(g)) %
-        static_cast<std::uint64_t>(spread + 1));
+    const auto shift =
+        static_cast<std::int64_t>(reference::random_bits(seed, static_cast<std::uint64_t>(g)) %
+                                  static_cast<std::uint64_t>(spread + 1));
     const std::int64_t at = (mean - spread / 2 + shift) / unit * unit;
     offsets.push_back(static_cast<std::int32_t>(std::max<std::int64_t>(at, offsets.back())));
   }
@@ -65,11 +65,11 @@ Status clear_padding(const GpuSession& gpu, const GemmProblem& problem, std::int
   const std::int64_t begin = round_up(tokens / kGroupAlign * kGroupAlign, kGroupAlign);
   const auto first = static_cast<std::size_t>(begin + tokens % kGroupAlign);
   if (first >= ld) return {};
-  return gpu.driver()->check((*gpu.driver())
-                                 ->cuMemsetD2D8Async(operand.data.get() + first, ld, 0, ld - first,
-                                                     static_cast<std::size_t>(operand.rows),
-                                                     gpu.stream()),
-                             "cuMemsetD2D8Async");
+  return gpu.driver()->check(
+      (*gpu.driver())
+          ->cuMemsetD2D8Async(operand.data.get() + first, ld, 0, ld - first,
+                              static_cast<std::size_t>(operand.rows), gpu.stream()),
+      "cuMemsetD2D8Async");
 }
 
 // Makes A and B.

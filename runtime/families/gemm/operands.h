@@ -41,7 +41,8 @@ struct GemmSlot {
 };
 GemmArguments args_of(const GemmSlot& slot);
 // Makes slots that all hold the same values. D and the sentry are zero. Contiguous groups share the
-// tokens unevenly, between half and three halves of the mean, and every row of masked groups exists.
+// tokens unevenly, between half and three halves of the mean, and every row of masked groups
+// exists.
 Result<std::vector<GemmSlot>> make_slots(const GpuSession& gpu, const GemmProblem& problem,
                                          std::int64_t tokens, int slots, std::uint64_t seed);
 

@@ -24,8 +24,8 @@ struct GemmArgs {
   const void* bias = nullptr;       // [n], if the problem has one
   float initial_d = 0;              // gemm_fp64: every element of D before the call
   std::uint32_t* sentry = nullptr;  // set to 1 if an element of D is not finite; may be null
-  // Of groups: offsets or counts, as in octile_gemm_args. m is the rows of all contiguous groups, or
-  // of each masked one; k the tokens of all groups.
+  // Of groups: offsets or counts, as in octile_gemm_args. m is the rows of all contiguous groups,
+  // or of each masked one; k the tokens of all groups.
   const std::int32_t* group_rows = nullptr;
 };
 

@@ -37,8 +37,8 @@ void move_rows(const GemmProblem& p, std::int64_t g, GemmPart& part) {
   args.ldd = or_default(args.ldd, p.n);
   args.b_scale_ld = or_default(args.b_scale_ld, round_up(ceil_div(p.k, kBlock), 4));
   args.a = behind(args.a, part.row0 * args.lda);
-  args.a_scale = behind(args.a_scale, kScaleBytes * (masked ? g * scale_rows(p) * args.a_scale_ld
-                                                            : part.row0));
+  args.a_scale = behind(args.a_scale,
+                        kScaleBytes * (masked ? g * scale_rows(p) * args.a_scale_ld : part.row0));
   args.b = behind(args.b, g * p.n * args.ldb);
   args.b_scale = behind(args.b_scale, kScaleBytes * g * ceil_div(p.n, kBlock) * args.b_scale_ld);
   args.d = behind(args.d, part.row0 * args.ldd * size_of(p.d));

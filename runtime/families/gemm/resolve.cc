@@ -23,7 +23,7 @@ int early_stages(const GemmConfig& config, int stage_bytes) {
 // Returns the most tiles that groups can have: as many as their rows fill, and one more for each.
 std::int64_t most_tiles(const GemmProblem& p, const GemmConfig& c, const GemmShape& shape) {
   const std::int64_t across = ceil_div(shape.n, std::int64_t{c.block_n});
-  const std::int64_t of_rows = ceil_div(shape.m, std::int64_t{c.block_m});
+  const std::int64_t of_rows = ceil_div(shape.m, std::int64_t{c.block_m} * c.cluster_m);
   const bool contiguous = p.grouping == Grouping::kContiguous && groups_rows(p);
   return across * (contiguous ? of_rows + p.groups : of_rows * p.groups);
 }
@@ -66,7 +66,8 @@ GemmWork ResolvedGemm::at(std::int64_t tokens, int sm_limit) const {
   work.matrices = matrices_of(problem, tokens);
   work.a_box_rows = a_is_shared || groups_rows(problem) ? a_box_rows : rows;
   if (is_grouped(problem)) {
-    work.blocks = std::min<std::int64_t>(most_tiles(problem, config, work.shape), clusters);
+    work.blocks =
+        cluster * std::min<std::int64_t>(most_tiles(problem, config, work.shape), clusters);
     return work;
   }
   // The tiles of a cluster count as one, here and in the kernel.

@@ -52,7 +52,8 @@ struct StagedFp32 {
       if (issuer) {
         const int strip_row = row + panel / kAcross * 64;
         const int column = tile.n0 + panel % kAcross * kPanelColumns;
-        if (strip_row < limits.m && column < limits.n) put(to.map, column, strip_row, limits.m, buffer);
+        if (strip_row < limits.m && column < limits.n)
+          put(to.map, column, strip_row, limits.m, buffer);
         tma::commit_stores();
       }
     }
@@ -65,8 +66,8 @@ struct StagedFp32 {
                                                   const Limits& limits, int block) {
     constexpr int kAcross = cfg::kBlockN / kPanelColumns;
     if (block >= cfg::kBlockM / 64 * kAcross) return;
-    Box::prefetch(to.map, tile.n0 + block % kAcross * kPanelColumns,
-                  tile.m0 + block / kAcross * 64, limits.m);
+    Box::prefetch(to.map, tile.n0 + block % kAcross * kPanelColumns, tile.m0 + block / kAcross * 64,
+                  limits.m);
   }
 
   // Shared memory must outlive TMA's reads of it.

@@ -91,22 +91,23 @@ struct Grouped {
   enum : bool {
     kGrouped = true,
     kShiftsScales = Groups::kShiftsScales,
-    kOwnRanges = Groups::kOfK,
+    kOfK = Groups::kOfK,
+    kOwnRanges = kOfK,
   };
-  static_assert(kClusterSize == 1 && !kHasTail, "a tile lies in one group");
+  static_assert(cfg::kClusterN == 1 && cfg::kSplits == 1 && !kHasTail && (!kOfK || kShareSize == 1),
+                "a cluster's tiles are rows of one group, and some may lie behind its end");
 
-  // Where a role is.
+  // Where a role is. The copy thread has few registers, so only what no other place has is kept.
   struct Position {
     GroupTable table;
-    int groups, step;
+    int groups;
     int index;  // of the next tile, among those of all groups
     int group;  // that has it; `groups` if there is none
-    int first;  // the group's first tile
 
     __device__ __forceinline__ bool valid() const { return group < groups; }
     __device__ __forceinline__ bool is_tail() const { return false; }
     __device__ __forceinline__ void advance() {
-      index += step;
+      index += static_cast<int>(gridDim.x) / kClusterSize;
       find();
     }
     // Moves to the group that has the tile.
@@ -122,7 +123,6 @@ struct Grouped {
         }
       }
       group = low;
-      first = table.first_tile(group);
     }
   };
 
@@ -147,18 +147,17 @@ struct Grouped {
   }
 
   __device__ static __forceinline__ Position first(const Extents& e, const SharedMemory& smem) {
-    Position position{GroupTable(smem), e.groups, static_cast<int>(gridDim.x),
-                      static_cast<int>(blockIdx.x), 0, 0};
+    Position position{GroupTable(smem), e.groups, static_cast<int>(blockIdx.x) / kClusterSize, 0};
     position.find();
     return position;
   }
 
   // A band's tiles lie next to one another, as in TileScheduler, within the group.
-  __device__ static __forceinline__ void origin(const Position& position, const Extents& e, int,
-                                                Tile& tile) {
+  __device__ static __forceinline__ void origin(const Position& position, const Extents& e,
+                                                int rank, Tile& tile) {
     tile.group = position.group;
     int first_row = 0, rows = e.m;
-    if constexpr (!Groups::kOfK) {
+    if constexpr (!kOfK) {
       first_row = Groups::first_row(position.table, e, position.group);
       tile.end = Groups::end_row(position.table, e, position.group);
       tile.last = tile.end;
@@ -166,13 +165,13 @@ struct Grouped {
       rows = tile.end - first_row;
     }
     int tile_m, tile_n;
-    coordinates(position.index - position.first, ceil_div(rows, cfg::kBlockM), tiles_n(e), tile_m,
-                tile_n);
+    const int index = position.index - position.table.first_tile(position.group);
+    coordinates(index, tiles_m(e, rows), tiles_n(e), tile_m, tile_n);
     tile.n0 = tile_n * cfg::kBlockN;
-    tile.own_row = first_row + tile_m * cfg::kBlockM;
+    tile.own_row = first_row + (tile_m * cfg::kClusterM + rank) * cfg::kBlockM;
     tile.m0 = tile.own_row;
     // The last tile of all rows ends with them, as in dense.cuh.
-    if constexpr (Groups::kOfK) tile.m0 = min(tile.m0, max(ceil_div(rows, 4) * 4 - cfg::kBlockM, 0));
+    if constexpr (kOfK) tile.m0 = min(tile.m0, max(ceil_div(rows, 4) * 4 - cfg::kBlockM, 0));
   }
 
   __device__ static __forceinline__ KRange k_range(const Extents& e, int) {
@@ -184,17 +183,17 @@ struct Grouped {
 
   // Rows of A that a box has, and those whose scales are copied.
   __device__ static __forceinline__ int rows(const Extents& e) {
-    return Groups::kOfK ? min(cfg::kBlockM, ceil_div(e.m, 4) * 4) : cfg::kBlockM;
+    return kOfK ? min(cfg::kBlockM, ceil_div(e.m, 4) * 4) : cfg::kBlockM;
   }
   __device__ static __forceinline__ int scaled_rows(const Extents& e, const Tile& tile) {
-    if constexpr (Groups::kOfK) return rows(e);
+    if constexpr (kOfK) return rows(e);
     constexpr int kMost = cfg::kBlockM + (kShiftsScales ? 4 : 0);
-    return min(kMost, ceil_div(tile.last - first_scaled_row(tile), 4) * 4);
+    return max(min(kMost, ceil_div(tile.last - first_scaled_row(tile), 4) * 4), 0);
   }
 
   __device__ static __forceinline__ const float* scales_of_a(const Source& from, const Extents& e,
                                                              const Tile& tile, int words) {
-    if constexpr (Groups::kOfK) return from.scale_a + tile.m0;
+    if constexpr (kOfK) return from.scale_a + tile.m0;
     if constexpr (kShiftsScales) return from.scale_a + first_scaled_row(tile);
     return from.scale_a + tile.group * words * from.scale_a_ld + (tile.m0 - tile.group * e.m);
   }
@@ -206,11 +205,11 @@ struct Grouped {
     return of_group;
   }
   __device__ static __forceinline__ int row_of_b(const Extents& e, const Tile& tile) {
-    return Groups::kOfK ? tile.n0 : tile.group * e.n + tile.n0;
+    return kOfK ? tile.n0 : tile.group * e.n + tile.n0;
   }
   __device__ static __forceinline__ void load_a(u32 to, const TensorMap* map, const Tile& tile,
                                                 int k, u32 full) {
-    if constexpr (Groups::kOfK) {
+    if constexpr (kOfK) {
       tma::load_2d(to, map, k, tile.m0, full);
     } else {
       const int rows = min(tile.last - tile.m0, static_cast<int>(cfg::kBlockM));
@@ -221,7 +220,7 @@ struct Grouped {
   // The tile in D, and where D's rows end for it.
   __device__ static __forceinline__ Tile in_d(const Extents& e, const Tile& tile) {
     Tile result = tile;
-    if constexpr (Groups::kOfK) {
+    if constexpr (kOfK) {
       result.m0 += tile.group * e.m;
       result.own_row += tile.group * e.m;
     }
@@ -229,12 +228,12 @@ struct Grouped {
   }
   __device__ static __forceinline__ Limits limits(const Extents& e) { return {e.m, e.n}; }
   __device__ static __forceinline__ Limits limits_of(const Extents& e, const Tile& tile) {
-    return {Groups::kOfK ? (tile.group + 1) * e.m : tile.end, e.n};
+    return {kOfK ? (tile.group + 1) * e.m : tile.end, e.n};
   }
 
  private:
   __device__ static __forceinline__ int tiles_m(const Extents& e, int rows) {
-    return ceil_div(Groups::kOfK ? e.m : rows, cfg::kBlockM);
+    return ceil_div(kOfK ? e.m : rows, cfg::kBlockM * cfg::kClusterM);
   }
   __device__ static __forceinline__ int tiles_n(const Extents& e) {
     return ceil_div(e.n, cfg::kBlockN);

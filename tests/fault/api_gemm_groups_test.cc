@@ -1,0 +1,242 @@
+// GEMMs of groups through the C API: host runs on layouts made by hand from docs/numerics.md, and
+// errors of callers, each with its sentence.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "runtime/reference/cast.h"
+#include "runtime/reference/synthetic.h"
+#include "tests/support/api_handles.h"
+
+namespace octile::test {
+namespace {
+
+constexpr std::int64_t kN = 136;  // two blocks of B's scales
+constexpr std::int64_t kK = 144;  // two K-blocks
+constexpr std::int64_t kBlocks = 2;
+constexpr float kUntouched = -77;
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+// Returns small integers, whose sums are exact in fp32.
+std::vector<std::uint8_t> codes(std::int64_t count, std::uint64_t seed) {
+  std::vector<std::uint8_t> made(at(count));
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    const auto value =
+        static_cast<float>(static_cast<int>(reference::random_bits(seed, i) % 7) - 3);
+    made[i] = reference::to_fp8(value, DType::kE4M3);
+  }
+  return made;
+}
+// Returns powers of two.
+std::vector<float> scales(std::int64_t count, std::uint64_t seed) {
+  std::vector<float> made(at(count));
+  for (std::size_t i = 0; i < made.size(); ++i)
+    made[i] = reference::random_bits(seed, i) % 2 == 0 ? 0.5F : 2.0F;
+  return made;
+}
+float value(std::uint8_t code) { return reference::from_fp8(code, DType::kE4M3); }
+
+octile_gemm_desc rows_desc(octile_grouping grouping, std::int64_t groups) {
+  octile_gemm_desc desc = {};
+  desc.struct_size = sizeof(desc);
+  desc.n = kN;
+  desc.k = kK;
+  desc.a_dtype = desc.b_dtype = OCTILE_E4M3;
+  desc.a_granularity = OCTILE_SCALE_1X128;
+  desc.b_granularity = OCTILE_SCALE_128X128;
+  desc.d_dtype = OCTILE_FP32;
+  desc.grouping = grouping;
+  desc.groups = groups;
+  return desc;
+}
+
+class GemmGroupsApi : public ::testing::Test {
+ protected:
+  PlanHandle plan_of(const octile_gemm_desc& desc) {
+    octile_plan* plan = nullptr;
+    EXPECT_EQ(octile_gemm_plan_create(library.get(), "host", &desc, &plan), OCTILE_OK)
+        << octile_last_error();
+    return PlanHandle(plan);
+  }
+  void refuses(const octile_gemm_desc& desc, octile_status status,
+               const std::vector<std::string>& parts) {
+    octile_plan* plan = nullptr;
+    expect_refused(octile_gemm_plan_create(library.get(), "host", &desc, &plan), status, parts);
+    EXPECT_EQ(plan, nullptr);
+  }
+  LibraryHandle library{""};
+};
+
+// Groups of rows: `row0[g]` and `rows[g]` in A and D of `all` rows. A's scales have `tensors`
+// tensors of `room` rows each.
+struct RowGroups {
+  std::vector<std::int64_t> row0, rows;
+  std::int64_t all = 0, tensors = 1, room = 0;
+
+  std::int64_t count() const { return static_cast<std::int64_t>(rows.size()); }
+  std::int64_t scale_ld() const { return (room + 3) / 4 * 4; }
+};
+
+// Runs a plan of such groups and compares D with sums over the layouts.
+void expect_products(const PlanHandle& plan, const RowGroups& g, octile_gemm_args args) {
+  const auto a = codes(g.all * kK, 1), b = codes(g.count() * kN * kK, 2);
+  const auto sa = scales(g.tensors * kBlocks * g.scale_ld(), 3);
+  constexpr std::int64_t kScaleLdOfB = 4;  // two K-blocks, padded to four
+  const auto sb = scales(g.count() * 2 * kScaleLdOfB, 4);
+  std::vector<float> d(at(g.all * kN), kUntouched), expected = d;
+  for (std::int64_t i = 0; i < g.count(); ++i) {
+    for (std::int64_t r = 0; r < g.rows[at(i)]; ++r) {
+      const std::int64_t row = g.row0[at(i)] + r;
+      const std::int64_t first = g.tensors == 1 ? row : r + i * kBlocks * g.scale_ld();
+      for (std::int64_t c = 0; c < kN; ++c) {
+        float sum = 0;
+        for (std::int64_t k = 0; k < kK; ++k) {
+          const float scale = sa[at(first + k / 128 * g.scale_ld())] *
+                              sb[at((i * 2 + c / 128) * kScaleLdOfB + k / 128)];
+          sum += value(a[at(row * kK + k)]) * value(b[at((i * kN + c) * kK + k)]) * scale;
+        }
+        expected[at(row * kN + c)] = sum;
+      }
+    }
+  }
+  args.struct_size = sizeof(args);
+  args.a = a.data();
+  args.b = b.data();
+  args.a_scale = sa.data();
+  args.b_scale = sb.data();
+  args.d = d.data();
+  ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(d, expected);
+}
+
+TEST_F(GemmGroupsApi, ContiguousRowsMultiplyTheirOwnB) {
+  const std::vector<std::int32_t> offsets{2, 5, 5, 12, 13};
+  octile_gemm_args args = {};
+  args.tokens = 15;
+  args.group_offsets = offsets.data();
+  expect_products(plan_of(rows_desc(OCTILE_GROUPS_CONTIGUOUS, 4)),
+                  {{2, 5, 5, 12}, {3, 0, 7, 1}, 15, 1, 15}, args);
+}
+
+TEST_F(GemmGroupsApi, MaskedRowsAreCounted) {
+  const std::vector<std::int32_t> counts{3, 0, 99, -4};
+  octile_gemm_args args = {};
+  args.tokens = 6;
+  args.group_counts = counts.data();
+  args.expected_tokens = 2;
+  expect_products(plan_of(rows_desc(OCTILE_GROUPS_MASKED, 4)),
+                  {{0, 6, 12, 18}, {3, 0, 6, 0}, 24, 4, 6}, args);
+}
+
+// Each group's columns begin on a multiple of 128; D has a matrix for each.
+TEST_F(GemmGroupsApi, GroupsOfKHaveAMatrixEach) {
+  constexpr std::int64_t kM = 5, kTokens = 140;
+  const std::vector<std::int32_t> offsets{0, 130, 130, 140};
+  const std::vector<std::int64_t> begin{0, 256, 256};
+  constexpr std::int64_t kColumns =
+      128 * (3 + (kTokens - 3) / 128);  // octile_plan_quantized_layout
+  octile_gemm_desc desc = rows_desc(OCTILE_GROUPS_CONTIGUOUS, 3);
+  desc.m = kM;
+  desc.k = OCTILE_DYNAMIC;
+  desc.b_granularity = OCTILE_SCALE_1X128;
+  desc.accumulate = 1;
+  const auto a = codes(kM * kColumns, 5), b = codes(kN * kColumns, 6);
+  const auto sa = scales(kColumns / 128 * 8, 7), sb = scales(kColumns / 128 * kN, 8);
+  std::vector<float> d(at(3 * kM * kN)), expected(d.size());
+  for (std::size_t i = 0; i < d.size(); ++i) d[i] = static_cast<float>(i % 100);
+  for (std::int64_t i = 0; i < 3 * kM * kN; ++i) {
+    const std::int64_t g = i / (kM * kN), row = i / kN % kM, col = i % kN;
+    float sum = 0;
+    for (std::int64_t t = 0; t < offsets[at(g) + 1] - offsets[at(g)]; ++t) {
+      const std::int64_t k = begin[at(g)] + t;
+      sum += value(a[at(row * kColumns + k)]) * value(b[at(col * kColumns + k)]) *
+             sa[at(k / 128 * 8 + row)] * sb[at(k / 128 * kN + col)];
+    }
+    expected[at(i)] = d[at(i)] + sum;
+  }
+  octile_gemm_args args = {};
+  args.struct_size = sizeof(args);
+  args.tokens = kTokens;
+  args.a = a.data();
+  args.lda = kColumns;
+  args.b = b.data();
+  args.ldb = kColumns;
+  args.a_scale = sa.data();
+  args.b_scale = sb.data();
+  args.d = d.data();
+  args.group_offsets = offsets.data();
+  ASSERT_EQ(octile_gemm_run(plan_of(desc).get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(d, expected);
+}
+
+// ---- errors
+
+TEST_F(GemmGroupsApi, DescriptionsAreRefused) {
+  octile_gemm_desc desc = rows_desc(OCTILE_GROUPS_CONTIGUOUS, 0);
+  refuses(desc, OCTILE_INVALID_ARGUMENT, {"groups is 0", "1 to 1024"});
+  desc.groups = 1025;
+  refuses(desc, OCTILE_INVALID_ARGUMENT, {"groups is 1025", "1 to 1024"});
+  desc.grouping = OCTILE_GROUPS_NONE;
+  desc.groups = 3;
+  refuses(desc, OCTILE_INVALID_ARGUMENT, {"groups is 3", "0 without group="});
+  const int unknown = 7;
+  std::memcpy(&desc.grouping, &unknown, sizeof(unknown));
+  refuses(desc, OCTILE_INVALID_ARGUMENT, {"desc->grouping is 7", "octile_grouping, 0 to 2"});
+  desc = rows_desc(OCTILE_GROUPS_MASKED, 3);
+  desc.bias_dtype = OCTILE_FP32;
+  refuses(desc, OCTILE_UNSUPPORTED, {"no layer of experts has a bias"});
+  desc = rows_desc(OCTILE_GROUPS_MASKED, 3);
+  desc.k = 0;
+  refuses(desc, OCTILE_INVALID_ARGUMENT, {"k is 0", "at least 1"});
+  desc = rows_desc(OCTILE_GROUPS_MASKED, 3);
+  desc.k = OCTILE_DYNAMIC;
+  desc.b_granularity = OCTILE_SCALE_1X128;
+  refuses(desc, OCTILE_INVALID_ARGUMENT, {"group is masked", "contiguous where k is '?'"});
+  desc.grouping = OCTILE_GROUPS_CONTIGUOUS;
+  desc.a_scale_format = OCTILE_SCALE_UE8M0X4;
+  refuses(desc, OCTILE_UNSUPPORTED, {"spans four blocks of K", "use pow2"});
+}
+
+TEST_F(GemmGroupsApi, ArgumentsAreRefused) {
+  std::vector<std::uint8_t> memory(1 << 16);
+  const std::vector<std::int32_t> numbers(8);
+  const auto expect = [&](const octile_gemm_desc& desc, const auto& change,
+                          const std::vector<std::string>& parts) {
+    octile_gemm_args args = {};
+    args.struct_size = sizeof(args);
+    args.tokens = 4;
+    args.a = args.a_scale = args.b = args.b_scale = args.d = memory.data();
+    (desc.grouping == OCTILE_GROUPS_MASKED ? args.group_counts : args.group_offsets) =
+        numbers.data();
+    change(args);
+    expect_refused(octile_gemm_run(plan_of(desc).get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
+                   parts);
+  };
+  const octile_gemm_desc contiguous = rows_desc(OCTILE_GROUPS_CONTIGUOUS, 2);
+  const octile_gemm_desc masked = rows_desc(OCTILE_GROUPS_MASKED, 2);
+  const octile_gemm_desc none = rows_desc(OCTILE_GROUPS_NONE, 0);
+  expect(contiguous, [](auto& args) { args.group_offsets = nullptr; }, {"group_offsets is null"});
+  expect(masked, [](auto& args) { args.group_counts = nullptr; }, {"group_counts is null"});
+  expect(contiguous, [&](auto& args) { args.group_counts = numbers.data(); },
+         {"group_counts is given; allowed: null", "no masked groups"});
+  expect(masked, [&](auto& args) { args.group_offsets = numbers.data(); },
+         {"group_offsets is given; allowed: null", "no contiguous groups"});
+  expect(none, [](auto&) {}, {"group_offsets is given; allowed: null"});
+  expect(masked, [](auto& args) { args.expected_tokens = 5; },
+         {"expected_tokens is 5", "up to tokens (4)"});
+  expect(contiguous, [](auto& args) { args.expected_tokens = 1; },
+         {"expected_tokens is 1", "with masked groups"});
+  expect(masked,
+         [&](auto& args) {
+           args.group_counts = reinterpret_cast<const std::int32_t*>(memory.data() + 2);
+         },
+         {"group_counts is 0x", "a multiple of 4 bytes"});
+}
+
+}  // namespace
+}  // namespace octile::test

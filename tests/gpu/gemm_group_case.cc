@@ -1,0 +1,260 @@
+#include "tests/gpu/gemm_group_case.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "runtime/families/gemm/launch.h"
+#include "runtime/families/gemm/tolerance.h"
+
+namespace octile::tests {
+namespace {
+
+constexpr unsigned kFillBlocks = 1024;
+constexpr unsigned kFillThreads = 256;
+constexpr int kScaleSpread = 3;
+
+struct DeviceOutput {  // mirrors Output of checker.cu
+  const void* d;
+  std::int64_t ldd;
+  int d_type;
+  int bias_type;
+  const void* bias;
+  double initial_d;
+};
+struct DeviceScales {  // mirrors Scales of checker.cu
+  const void* p;
+  std::int64_t ld;
+  int format;
+};
+struct DeviceVerdict {  // mirrors Verdict of checker.cu
+  std::uint64_t violations;
+  std::int64_t first;
+  std::uint32_t worst_c;
+  std::uint32_t worst_rel;
+};
+
+std::vector<std::int32_t> offsets_of(const std::vector<std::int32_t>& sizes) {
+  std::vector<std::int32_t> offsets{0};
+  for (const std::int32_t size : sizes) offsets.push_back(offsets.back() + size);
+  return offsets;
+}
+
+std::size_t at_least_16(std::int64_t bytes) {
+  return static_cast<std::size_t>(std::max<std::int64_t>(bytes, 16));
+}
+
+}  // namespace
+
+GroupCase::GroupCase(GpuSession& gpu, const GemmProblem& recipe,
+                     const std::vector<std::int32_t>& sizes, std::int64_t n, std::int64_t other,
+                     std::uint64_t seed, std::int64_t room)
+    : gpu_(gpu), problem_(recipe) {
+  const bool masked = recipe.grouping == Grouping::kMasked;
+  const bool in_k = groups_k(recipe);
+  problem_.n = n;
+  problem_.m = in_k ? other : kDynamic;
+  problem_.k = in_k ? kDynamic : other;
+  problem_.groups = static_cast<std::int64_t>(sizes.size());
+  group_rows_ = masked ? sizes : offsets_of(sizes);
+  tokens_ = room + (masked ? *std::ranges::max_element(sizes) : group_rows_.back());
+  all_ = matrices_of(problem_, tokens_);
+  const GemmShape shape = shape_of(problem_, tokens_);
+  lda_ = round_up(all_.k, 16) + 16;
+  ldb_ = round_up(all_.k, 16) + 32;
+  ldd_ = n + 8;
+  a_scale_ld_ = round_up(shape.m, 4);
+  const std::int64_t k_blocks = ceil_div(all_.k, 128);
+  b_scale_ld_ = round_up(in_k ? n : k_blocks, 4);
+  const std::int64_t a_scales = (masked ? problem_.groups : 1) * k_blocks * a_scale_ld_;
+  const std::int64_t b_scales =
+      in_k ? k_blocks * b_scale_ld_
+           : problem_.groups * ceil_div(n, std::int64_t{128}) * b_scale_ld_;
+  a_ = gpu_.zeroed(at_least_16(all_.a_rows * lda_));
+  b_ = gpu_.zeroed(at_least_16(all_.b_rows * ldb_));
+  a_scale_ = gpu_.zeroed(at_least_16(a_scales * 4));
+  b_scale_ = gpu_.zeroed(at_least_16(b_scales * 4));
+  d_ = gpu_.allocate(at_least_16(all_.d_rows * ldd_ * size_of(problem_.d) + 2 * kGuardBytes));
+  if (problem_.sentry) sentry_ = gpu_.zeroed(16);
+  groups_ = gpu_.zeroed(group_rows_.size() * sizeof(std::int32_t));
+  fill(a_, all_.a_rows, lda_, problem_.a.dtype, a_scale_, seed * 4);
+  fill(b_, all_.b_rows, ldb_, problem_.b.dtype, b_scale_, seed * 4 + 1);
+  if (in_k) {
+    clear_padding(a_, all_.a_rows, lda_);
+    clear_padding(b_, all_.b_rows, ldb_);
+  }
+  set_group_rows(group_rows_);
+  poison_output();
+}
+
+void GroupCase::fill(DeviceBuffer& codes, std::int64_t rows, std::int64_t ld, DType type,
+                     DeviceBuffer& scales, std::uint64_t seed) {
+  void* p = codes.pointer();
+  std::int64_t cols = all_.k;
+  int e5m2 = type == DType::kE5M2 ? 1 : 0;
+  int mode = problem_.d == DType::kFP16 ? 4 : 0;  // sums stay within fp16 (CodeMode)
+  gpu_.launch("fill_codes", kFillBlocks, kFillThreads,
+              {&p, &rows, &cols, &ld, &seed, &e5m2, &mode});
+  void* q = scales.pointer();
+  auto count = static_cast<std::int64_t>(scales.bytes() / 4);
+  std::uint64_t salt = seed + 2;
+  int spread = problem_.d == DType::kFP16 ? 0 : kScaleSpread;
+  int format = static_cast<int>(problem_.a.scale);
+  if (&scales == &b_scale_) format = static_cast<int>(problem_.b.scale);
+  gpu_.launch("fill_scales", kFillBlocks, kFillThreads, {&q, &count, &salt, &spread, &format});
+}
+
+// Zeros from the end of each group's tokens to the next multiple of 128.
+void GroupCase::clear_padding(DeviceBuffer& codes, std::int64_t rows, std::int64_t ld) {
+  std::int64_t begin = 0;
+  for (std::size_t g = 1; g < group_rows_.size(); ++g) {
+    const std::int64_t tokens = group_rows_[g] - group_rows_[g - 1];
+    const std::int64_t padding = round_up(tokens, kGroupAlign) - tokens;
+    if (padding > 0) {
+      ASSERT_EQ((*gpu_.driver())
+                    ->cuMemsetD2D8Async(codes.get() + static_cast<CUdeviceptr>(begin + tokens),
+                                        static_cast<std::size_t>(ld), 0,
+                                        static_cast<std::size_t>(padding),
+                                        static_cast<std::size_t>(rows), gpu_.stream()),
+                CUDA_SUCCESS);
+    }
+    begin += tokens + padding;
+  }
+}
+
+void GroupCase::set_group_rows(const std::vector<std::int32_t>& rows) {
+  ASSERT_EQ(rows.size(), group_rows_.size());
+  group_rows_ = rows;
+  ASSERT_TRUE(groups_.upload(rows.data(), rows.size() * sizeof(std::int32_t), gpu_.stream()));
+  gpu_.synchronize();
+}
+
+GemmArguments GroupCase::args() const {
+  GemmArguments args;
+  args.tokens = tokens_;
+  args.a = a_.pointer();
+  args.lda = lda_;
+  args.a_scale = a_scale_.pointer();
+  args.a_scale_ld = a_scale_ld_;
+  args.b = b_.pointer();
+  args.ldb = ldb_;
+  args.b_scale = b_scale_.pointer();
+  args.b_scale_ld = b_scale_ld_;
+  args.d = static_cast<char*>(d_.pointer()) + kGuardBytes;
+  args.ldd = ldd_;
+  args.sentry = static_cast<std::uint32_t*>(sentry_.pointer());
+  const auto* groups = static_cast<const std::int32_t*>(groups_.pointer());
+  (problem_.grouping == Grouping::kMasked ? args.group_counts : args.group_offsets) = groups;
+  return args;
+}
+
+std::vector<reference::GemmPart> GroupCase::parts() const {
+  reference::GemmArgs args = reference_args(problem_, this->args());
+  args.group_rows = group_rows_.data();
+  std::vector<reference::GemmPart> parts;
+  std::int64_t k_blocks = 0;
+  for (std::int64_t g = 0; g < problem_.groups; ++g) {
+    parts.push_back(reference::part_of(problem_, args, g, k_blocks));
+  }
+  return parts;
+}
+
+void GroupCase::poison_output() {
+  ASSERT_TRUE(d_.fill(kPoison, gpu_.stream()));
+  if (problem_.sentry) {
+    ASSERT_TRUE(sentry_.fill(0, gpu_.stream()));
+  }
+  if (!problem_.accumulate) return;
+  const auto element = static_cast<std::size_t>(size_of(problem_.d));
+  ASSERT_EQ(
+      (*gpu_.driver())
+          ->cuMemsetD2D8Async(d_.get() + kGuardBytes, static_cast<std::size_t>(ldd_) * element,
+                              kInitialByte, static_cast<std::size_t>(problem_.n) * element,
+                              static_cast<std::size_t>(all_.d_rows), gpu_.stream()),
+      CUDA_SUCCESS);
+}
+
+void GroupCase::run_config(const GemmConfig& config, CUstream stream) {
+  auto built = gpu_.internals().engine.build(problem_, config, gpu_.device());
+  ASSERT_TRUE(built) << built.error().message;
+  auto loaded = gpu_.internals().registry.load(gpu_.driver(), 0, built->kernel);
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  const ResolvedGemm resolved = resolve(problem_, config, gpu_.device(), *loaded);
+  const LaunchSite site{.driver = *gpu_.driver(), .stream = stream, .in_primary = true};
+  GemmArguments call = args();
+  const Status good = check_arguments(problem_, call);
+  ASSERT_TRUE(good) << good.error().message;
+  const Status launched = launch(site, resolved, call);
+  ASSERT_TRUE(launched) << launched.error().message;
+}
+
+std::vector<std::uint8_t> GroupCase::bytes_of_d() {
+  std::vector<std::uint8_t> host(d_.bytes());
+  EXPECT_TRUE(d_.download(host.data(), host.size(), gpu_.stream()));
+  gpu_.synchronize();
+  return host;
+}
+
+void GroupCase::expect_guards() {
+  const std::vector<std::uint8_t> bytes = bytes_of_d();
+  const auto poisoned = [](std::uint8_t byte) { return byte == kPoison; };
+  EXPECT_TRUE(std::all_of(bytes.begin(), bytes.begin() + kGuardBytes, poisoned));
+  EXPECT_TRUE(std::all_of(bytes.end() - kGuardBytes, bytes.end(), poisoned));
+}
+
+void GroupCase::judge() {
+  DeviceBuffer device_verdict = gpu_.zeroed(sizeof(DeviceVerdict));
+  const float initial =
+      std::bit_cast<float>(problem_.d == DType::kFP32 ? 0x40404040U : 0x40400000U);
+  int a_e5m2 = problem_.a.dtype == DType::kE5M2 ? 1 : 0;
+  int b_e5m2 = problem_.b.dtype == DType::kE5M2 ? 1 : 0;
+  int b_rows = scales_rows_of_b(problem_) ? 1 : 0;
+  double c = reference::tolerance_c(problem_.promote);
+  void* v = device_verdict.pointer();
+  std::vector<bool> in_group(static_cast<std::size_t>(all_.d_rows));
+  for (const reference::GemmPart& part : parts()) {
+    const auto row0 = static_cast<std::size_t>(part.row0);
+    std::fill_n(in_group.begin() + static_cast<std::ptrdiff_t>(row0), part.args.m, true);
+    const void* a = part.args.a;
+    const void* b = part.args.b;
+    DeviceScales sa{part.args.a_scale, part.args.a_scale_ld, static_cast<int>(problem_.a.scale)};
+    DeviceScales sb{part.args.b_scale, part.args.b_scale_ld, static_cast<int>(problem_.b.scale)};
+    DeviceOutput out{
+        part.args.d, ldd_,    static_cast<int>(problem_.d),
+        0,           nullptr, problem_.accumulate ? static_cast<double>(initial) : 0.0};
+    std::int64_t lda = lda_, ldb = ldb_;
+    int m = static_cast<int>(part.args.m), n = static_cast<int>(problem_.n);
+    int k = static_cast<int>(groups_k(problem_) ? part.args.k : problem_.k);
+    const std::int64_t tiles =
+        ceil_div(std::int64_t{m}, std::int64_t{64}) * ceil_div(std::int64_t{n}, std::int64_t{64});
+    if (tiles == 0) continue;
+    gpu_.launch(
+        "check_product", static_cast<unsigned>(tiles), 256,
+        {&a, &lda, &sa, &b, &ldb, &sb, &b_rows, &out, &m, &n, &k, &a_e5m2, &b_e5m2, &c, &v});
+  }
+  DeviceVerdict host{};
+  EXPECT_TRUE(device_verdict.download(&host, sizeof host, gpu_.stream()));
+  gpu_.synchronize();
+  EXPECT_EQ(host.violations, 0U) << "element " << host.first << " of a group; c needed up to "
+                                 << std::bit_cast<float>(host.worst_c);
+  // The rest of D.
+  const std::vector<std::uint8_t> bytes = bytes_of_d();
+  const std::int64_t element = size_of(problem_.d);
+  std::int64_t wrong = 0;
+  for (std::int64_t row = 0; row < all_.d_rows; ++row) {
+    const auto* begin = bytes.data() + kGuardBytes + row * ldd_ * element;
+    const bool exists = in_group[static_cast<std::size_t>(row)];
+    const int inside = problem_.accumulate ? kInitialByte : kPoison;
+    const std::int64_t columns = problem_.n * element;
+    if (!exists) {
+      wrong += std::count_if(begin, begin + columns, [&](int byte) { return byte != inside; });
+    }
+    wrong += std::count_if(begin + columns, begin + ldd_ * element,
+                           [](int byte) { return byte != kPoison; });
+  }
+  EXPECT_EQ(wrong, 0) << "bytes outside the groups were written";
+  expect_guards();
+}
+
+}  // namespace octile::tests

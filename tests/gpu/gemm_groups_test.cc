@@ -1,0 +1,211 @@
+// GEMMs of groups of tokens: contiguous and masked rows, and groups of K.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "generator/families.h"
+#include "generator/gemm/candidates.h"
+#include "tests/gpu/gemm_group_case.h"
+#include "tests/support/gemm_variants.h"
+
+namespace octile::tests {
+namespace {
+
+using Sizes = std::vector<std::int32_t>;
+
+class GemmGroups : public GpuTest {
+ protected:
+  static const std::vector<GemmVariant>& variants() {
+    static const std::vector<GemmVariant> all =
+        covering_group_variants(GpuSession::get()->device());
+    return all;
+  }
+  static void SetUpTestSuite() {
+    if (GpuSession::get() == nullptr) return;
+    GpuSession::get()->for_each_on_cores(variants().size(), [](std::size_t i) {
+      (void)GpuSession::get()->internals().engine.build(variants()[i].problem, variants()[i].config,
+                                                        GpuSession::get()->device());
+    });
+  }
+  GemmConfig pick(const GemmProblem& problem, std::int64_t tokens) {
+    return default_config(problem, tokens, gpu().device());
+  }
+  void run(GroupCase& c, const GemmConfig& config) {
+    c.poison_output();
+    c.run_config(config, gpu().stream());
+    gpu().synchronize();
+  }
+};
+
+// Empty groups, groups of one row, ends within tiles and with them, one that has most.
+TEST_F(GemmGroups, CoveringSetIsRight) {
+  std::uint64_t seed = 40000;
+  std::size_t cases = 0;
+  for (const auto& [recipe, config] : variants()) {
+    const std::int32_t bm = config.block_m;
+    for (const Sizes& sizes :
+         {Sizes{0, 1, 129, bm, 3, 0, bm + 5, 2 * bm - 1}, Sizes{1, 2, 3, 700, 0, 64, 33, 128}}) {
+      const std::int64_t n = cases % 2 == 0 ? 520 : 264;
+      GroupCase c(gpu(), recipe, sizes, n, cases % 3 == 0 ? 1168 : 400, ++seed, cases % 2 * 9);
+      if (refused_by(config, c.problem(), kDynamic, gpu().device()) != nullptr) continue;
+      ++cases;
+      c.run_config(config, gpu().stream());
+      c.judge();
+      if (HasFailure()) FAIL() << to_text(c.problem()) << "\n" << to_text(config);
+    }
+  }
+  count_cases(cases, 0);
+  EXPECT_GT(cases, variants().size());
+}
+
+TEST_F(GemmGroups, AnyCountOfGroups) {
+  std::uint64_t seed = 41000;
+  for (const GemmProblem& recipe : group_recipes()) {
+    for (const std::size_t groups : {1U, 3U, 256U, 1024U}) {
+      Sizes sizes(groups);
+      for (std::size_t g = 0; g < groups; ++g) {
+        sizes[g] = static_cast<std::int32_t>(g % 7 == 3 ? 0 : g * 37 % 61);
+      }
+      if (groups == 3) sizes = {5, 2000, 1};
+      GroupCase c(gpu(), recipe, sizes, 136, 272, ++seed, 5);
+      c.run_config(pick(c.problem(), c.tokens()), gpu().stream());
+      c.judge();
+      if (HasFailure()) FAIL() << to_text(c.problem()) << ", " << groups << " groups";
+    }
+  }
+}
+
+TEST_F(GemmGroups, NoTokens) {
+  for (const GemmProblem& recipe : group_recipes()) {
+    GroupCase c(gpu(), recipe, Sizes(6, 0), 264, 400, 42000, 300);
+    c.run_config(pick(c.problem(), c.tokens()), gpu().stream());
+    c.judge();
+    if (HasFailure()) FAIL() << to_text(c.problem());
+  }
+}
+
+// What breaks the rules stays inside the tensors and ends.
+TEST_F(GemmGroups, BrokenOffsetsTouchNothingElse) {
+  constexpr std::int32_t kFar = 1 << 30;
+  for (const GemmProblem& recipe : group_recipes()) {
+    GroupCase c(gpu(), recipe, Sizes{100, 200, 300}, 264, 400, 43000, 50);
+    const bool masked = recipe.grouping == Grouping::kMasked;
+    for (Sizes rows :
+         {Sizes{-5, kFar, -kFar, 7}, Sizes{kFar, 0, kFar, 0}, Sizes{400, 300, 20, 1}}) {
+      if (masked) rows.pop_back();
+      c.set_group_rows(rows);
+      run(c, pick(c.problem(), c.tokens()));
+      if (masked) {
+        c.judge();
+      } else {
+        c.expect_guards();
+      }
+      if (HasFailure()) FAIL() << to_text(c.problem());
+    }
+  }
+}
+
+TEST_F(GemmGroups, RepeatsAreBitEqual) {
+  for (const GemmProblem& recipe : group_recipes()) {
+    GroupCase c(gpu(), recipe, Sizes{300, 1, 0, 513, 64, 200}, 520, 1040, 44000, 3);
+    for (const std::int64_t tokens : {std::int64_t{64}, c.tokens(), std::int64_t{8192}}) {
+      const GemmConfig config = pick(c.problem(), tokens);
+      run(c, config);
+      c.judge();
+      const auto first = c.bytes_of_d();
+      for (int i = 0; i < 60; ++i) {
+        run(c, config);
+        ASSERT_EQ(c.bytes_of_d(), first) << to_text(c.problem()) << "\n" << to_text(config);
+      }
+    }
+  }
+}
+
+// A NaN in one group reaches no other.
+TEST_F(GemmGroups, GroupsDoNotSeeEachOther) {
+  for (const GemmProblem& recipe : group_recipes()) {
+    if (recipe.a.scale == ScaleFormat::kUe8m0x4) continue;  // its words hold no NaN
+    GroupCase c(gpu(), recipe, Sizes{70, 130, 33}, 264, 400, 45000);
+    const GemmConfig config = pick(c.problem(), c.tokens());
+    run(c, config);
+    const auto clean = c.bytes_of_d();
+    // A scale of the middle group.
+    const auto parts = c.parts();
+    const auto offset = static_cast<std::size_t>(static_cast<const char*>(parts[1].args.a_scale) -
+                                                 static_cast<const char*>(c.a_scale().pointer()));
+    const float nan = NAN;
+    ASSERT_TRUE(c.a_scale().upload(&nan, sizeof nan, gpu().stream(), offset));
+    run(c, config);
+    const auto poisoned = c.bytes_of_d();
+    const auto bytes_of = [&](const std::vector<std::uint8_t>& d, std::size_t g) {
+      const auto begin =
+          static_cast<std::size_t>(static_cast<const char*>(parts[g].args.d) -
+                                   (static_cast<const char*>(c.args().d) - GroupCase::kGuardBytes));
+      const auto bytes =
+          static_cast<std::size_t>(parts[g].args.m * c.args().ldd * size_of(c.problem().d));
+      return std::vector<std::uint8_t>(d.begin() + static_cast<std::ptrdiff_t>(begin),
+                                       d.begin() + static_cast<std::ptrdiff_t>(begin + bytes));
+    };
+    EXPECT_EQ(bytes_of(poisoned, 0), bytes_of(clean, 0)) << to_text(c.problem());
+    EXPECT_NE(bytes_of(poisoned, 1), bytes_of(clean, 1)) << to_text(c.problem());
+    EXPECT_EQ(bytes_of(poisoned, 2), bytes_of(clean, 2)) << to_text(c.problem());
+  }
+}
+
+// One graph serves every offset and count; the token count of the call is what it has room for.
+TEST_F(GemmGroups, GraphsReplayWithOtherGroups) {
+  for (const GemmProblem& recipe : group_recipes()) {
+    if (groups_k(recipe)) continue;  // the padding's place depends on the offsets
+    GroupCase c(gpu(), recipe, Sizes{100, 200, 0, 44}, 264, 400, 46000, 20);
+    octile_plan* plan = nullptr;
+    expect_ok(
+        octile_plan_create(gpu().library(), "cuda:0", to_text(Problem(c.problem())).c_str(), &plan),
+        "octile_plan_create");
+    expect_ok(octile_plan_prepare(plan, c.tokens(), c.tokens(), OCTILE_PREPARE_DEFAULT),
+              "octile_plan_prepare");
+    const octile_gemm_args args = c.args();
+    const DriverApi& driver = gpu().driver()->api();
+    CUgraph graph = nullptr;
+    CUgraphExec exec = nullptr;
+    ASSERT_EQ(driver.cuStreamBeginCapture(gpu().stream(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+              CUDA_SUCCESS);
+    expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
+    ASSERT_EQ(driver.cuStreamEndCapture(gpu().stream(), &graph), CUDA_SUCCESS);
+    ASSERT_EQ(driver.cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_SUCCESS);
+    const bool masked = recipe.grouping == Grouping::kMasked;
+    for (const Sizes& rows : {masked ? Sizes{100, 200, 0, 44} : Sizes{0, 100, 300, 300, 344},
+                              masked ? Sizes{0, 220, 1, 7} : Sizes{5, 6, 7, 8, 360},
+                              masked ? Sizes{0, 0, 0, 0} : Sizes{0, 0, 0, 0, 0}}) {
+      c.set_group_rows(rows);
+      c.poison_output();
+      ASSERT_EQ(driver.cuGraphLaunch(exec, gpu().stream()), CUDA_SUCCESS);
+      gpu().synchronize();
+      c.judge();
+      if (HasFailure()) FAIL() << to_text(c.problem());
+    }
+    driver.cuGraphExecDestroy(exec);
+    driver.cuGraphDestroy(graph);
+    expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
+  }
+}
+
+// For compute-sanitizer: one small case of every kind of groups.
+TEST_F(GemmGroups, SanitizerCases) {
+  std::uint64_t seed = 47000;
+  for (const auto& [recipe, config] : variants()) {
+    if (++seed % 5 != 0) continue;
+    GroupCase c(gpu(), recipe, Sizes{3, 0, config.block_m + 2, 140}, config.block_n + 8,
+                (config.stages + 1) * 128 + 16, seed, 2);
+    if (refused_by(config, c.problem(), kDynamic, gpu().device()) != nullptr) continue;
+    c.run_config(config, gpu().stream());
+    c.judge();
+    if (HasFailure()) FAIL() << to_text(c.problem()) << "\n" << to_text(config);
+  }
+}
+
+}  // namespace
+}  // namespace octile::tests
