@@ -98,15 +98,16 @@ bool fits_registers(const GemmConfig& c, const GemmSetting& s) {
   const GemmResources r = resources_of(s.problem, c);
   // If parts of a K-block are promoted. A tile that straddles blocks of B has a scale for each run
   // of its columns.
-  const int runs = scales_rows_of_b(s.problem) ? 1 : column_segments(c);
+  const bool has_runs = !scales_rows_of_b(s.problem) && !scales_at_end(s.problem);
+  const int runs = has_runs ? column_segments(c) : 1;
   const int parts = (c.unroll > 1 ? 60 : 56) + (runs > 1 ? runs : 0);
   const bool three_of_k = c.consumer_warpgroups == 3 && groups_k(s.problem);
-  const int others = three_of_k        ? 24
-                     : c.hold_scales   ? 8
-                     : c.promote < 128 ? parts
-                     : c.in_flight > 2 ? 50
-                     : c.in_flight > 1 ? 40
-                                       : 32;
+  const int others = three_of_k                      ? 24
+                     : c.hold_scales                 ? 8
+                     : parts_of_block(c.promote) > 1 ? parts
+                     : c.in_flight > 2               ? 50
+                     : c.in_flight > 1               ? 40
+                                                     : 32;
   return r.accumulator_registers + others <= r.consumer_registers;
 }
 bool promotion_matches(const GemmConfig& c, const GemmSetting& s) {
@@ -152,16 +153,16 @@ bool large_tiles_stay_whole(const GemmConfig& c, const GemmSetting&) {
 bool overlap_fits_pass(const GemmConfig& c, const GemmSetting& s) {
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
   return c.unroll >= 1 && c.in_flight >= 1 && c.in_flight <= 4 && c.unroll <= c.stages &&
-         c.in_flight <= c.unroll * strips * (128 / s.problem.promote);
+         c.in_flight <= c.unroll * strips * parts_of_block(s.problem.promote);
 }
 // NVRTC's time grows by about 1 ms on one core with each addition of a thread in one pass of the
 // main loop, because the loop is unrolled. So is the store, which is longer with a sentry and if it
 // reads D.
 bool compiles_in_time(const GemmConfig& c, const GemmSetting& s) {
   const bool long_store = s.problem.sentry || (s.problem.accumulate && !can_stage(s.problem));
-  const int most = c.promote >= 128 ? 128 : long_store ? 160 : 256;
+  const int parts = parts_of_block(c.promote);
+  const int most = parts == 1 ? 128 : long_store ? 160 : 256;
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
-  const int parts = 128 / std::clamp(c.promote, 32, 128);
   return parts * c.unroll * strips * (c.block_n + c.tail_n) / 2 <= most;
 }
 bool early_next_is_for_few_rows(const GemmConfig& c, const GemmSetting&) {
@@ -187,7 +188,7 @@ bool held_scales_serve_strips(const GemmConfig& c, const GemmSetting& s) {
 // than two products in flight, in a cluster with two other consumers, or of four K-blocks beside
 // another CTA.
 bool roles_have_registers(const GemmConfig& c, const GemmSetting& s) {
-  const bool whole_blocks = c.promote >= 128;
+  const bool whole_blocks = parts_of_block(c.promote) == 1;
   const bool three_share = c.consumer_warpgroups == 3 && c.cluster_m * c.cluster_n > 1;
   const bool more_state =
       scales_rows_of_b(s.problem) || s.problem.bias || s.problem.sentry || is_grouped(s.problem);
@@ -201,6 +202,9 @@ bool groups_walk_alone(const GemmConfig& c, const GemmSetting& s) {
   const bool shares_b = groups_rows(s.problem) && c.cluster_m > 1;
   if (column_segments(c) > kMostSegmentsOfGroups) return false;
   return c.tail_n == 0 && (cluster_size(c) == 1 || (shares_b && cluster_size(c) == c.cluster_m));
+}
+bool long_sums_overlap_themselves(const GemmConfig& c, const GemmSetting&) {
+  return !has_long_sums(c.promote) || (c.unroll == 1 && c.in_flight == 1);
 }
 bool raster_is_positive(const GemmConfig& c, const GemmSetting&) { return c.raster.band >= 1; }
 
@@ -293,6 +297,10 @@ constexpr std::array kConstraints{
         "where a group ends; a cluster of row groups may share B; a last round that is only "
         "known on the device has no tail tiles",
         groups_walk_alone},
+    GemmConstraint{"long_sums_overlap_themselves",
+                   "sums of more than 128 of K keep a WGMMA group in flight themselves, so a pass "
+                   "is one K-block and one product in flight",
+                   long_sums_overlap_themselves},
     GemmConstraint{"raster_is_positive", "a raster band is at least one tile wide",
                    raster_is_positive},
     GemmConstraint{"splits_are_allowed",

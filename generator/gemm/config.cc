@@ -48,11 +48,13 @@ GemmSmemLayout smem_layout(const GemmProblem& p, const GemmConfig& c, int strips
   s.a_stage_bytes = c.block_m * c.block_k;
   s.b_stage_bytes = c.block_n * c.block_k;
   s.d_bytes = staging_bytes(p, c, strips);
-  // A group may begin at any row, and copies of scales begin at multiples of four.
-  const int before = groups_rows(p) && p.grouping == Grouping::kContiguous ? 4 : 0;
-  s.scale_a_stage_bytes = static_cast<int>(round_up(std::int64_t{4} * (c.block_m + before), 128));
-  const int scales_of_b = scales_rows_of_b(p) ? c.block_n : column_segments(c);
-  s.scale_b_stage_bytes = static_cast<int>(round_up(std::int64_t{4} * scales_of_b, 16));
+  if (!scales_at_end(p)) {
+    // A group may begin at any row, and copies of scales begin at multiples of four.
+    const int before = groups_rows(p) && p.grouping == Grouping::kContiguous ? 4 : 0;
+    s.scale_a_stage_bytes = static_cast<int>(round_up(std::int64_t{4} * (c.block_m + before), 128));
+    const int scales_of_b = scales_rows_of_b(p) ? c.block_n : column_segments(c);
+    s.scale_b_stage_bytes = static_cast<int>(round_up(std::int64_t{4} * scales_of_b, 16));
+  }
   const int barriers = 2 * c.stages + 1 + (c.splits > 1 ? 2 : 0);
 
   s.b_offset = s.a_offset + c.stages * s.a_stage_bytes;
@@ -79,7 +81,11 @@ bool parse_field(std::string_view name, std::string_view value, GemmConfig& c) {
     return parse_int(value, c.raster.band);
   }
   if (name == "ctas") return parse_int(value, c.ctas_per_sm);
-  if (name == "promote") return parse_int(value, c.promote);
+  if (name == "promote") {
+    const auto interval = parse_promote(value);
+    if (interval) c.promote = *interval;
+    return interval.has_value();
+  }
   if (name == "splits") return parse_int(value, c.splits);
   if (name == "store" && (value == "tma" || value == "direct")) {
     c.store = value == "tma" ? EpilogueStore::kTma : EpilogueStore::kDirect;
@@ -137,7 +143,11 @@ GemmResources resources_of(const GemmProblem& p, const GemmConfig& c) {
   split_registers(p, c, r);
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
   const int held = c.hold_scales ? c.block_n / 4 : 0;
-  r.accumulator_registers = (strips + c.in_flight) * c.block_n / 2 + held;
+  // Long sums have partial sums of every strip, or none.
+  const int partials = c.promote == kPromoteNone  ? 0
+                       : has_long_sums(c.promote) ? strips
+                                                  : c.in_flight;
+  r.accumulator_registers = (strips + partials) * c.block_n / 2 + held;
   r.a_box_rows = c.block_m / c.cluster_n;
   r.b_box_rows = c.tail_n > 0 ? c.tail_n : c.block_n / c.cluster_m;
   r.d_box_rows = std::min(c.block_m, 64);
@@ -192,7 +202,7 @@ std::string to_text(const GemmConfig& c) {
       "store={} pdl={} promote={} splits={}{}{}",
       c.block_m, c.block_n, c.block_k, c.stages, c.consumer_warpgroups, c.cluster_m, c.cluster_n,
       c.unroll, c.in_flight, to_text(c.raster), c.ctas_per_sm, store_name(c.store),
-      pdl_name(c.pdl_early), c.promote, c.splits,
+      pdl_name(c.pdl_early), promote_text(c.promote), c.splits,
       c.tail_n > 0 ? fmt::format(" tail_n={}", c.tail_n) : "", c.hold_scales ? " scales=held" : "");
 }
 
@@ -202,7 +212,7 @@ Result<GemmConfig> parse_gemm_config(std::string_view text) {
       text, [&](auto name, auto value) { return parse_field(name, value, config); },
       "GEMM configuration",
       "tile=MxNxK, stages=N, wg=N, cluster=MxN, unroll=N, inflight=N, raster=N|Nn, ctas=N, "
-      "store=tma|direct, pdl=early|end, promote=N, splits=N, tail_n=N, scales=held|read");
+      "store=tma|direct, pdl=early|end, promote=N|none, splits=N, tail_n=N, scales=held|read");
   if (!ok) return tl::unexpected<Error>(ok.error());
   return config;
 }
@@ -213,7 +223,7 @@ std::string kernel_name(const GemmProblem& p, const GemmConfig& c) {
       name_of(p.a.dtype), name_of(p.a.granularity), name_of(p.b.dtype), name_of(p.b.granularity),
       name_of(p.d), output_options(p), c.block_m, c.block_n, c.block_k, c.stages,
       c.consumer_warpgroups, c.cluster_m, c.cluster_n, c.unroll, c.in_flight, to_text(c.raster),
-      c.ctas_per_sm, store_name(c.store), pdl_name(c.pdl_early), c.promote, c.splits,
+      c.ctas_per_sm, store_name(c.store), pdl_name(c.pdl_early), promote_text(c.promote), c.splits,
       c.tail_n > 0 ? fmt::format("_n{}", c.tail_n) : "", c.hold_scales ? "_held" : "");
 }
 
@@ -221,7 +231,7 @@ std::optional<std::string> numerics_difference(const GemmConfig& config, const G
   if (config.promote == other.promote && config.splits == other.splits) return std::nullopt;
   return fmt::format(
       "its numerics are promote={} splits={}, those of every token count promote={} splits={}",
-      config.promote, config.splits, other.promote, other.splits);
+      promote_text(config.promote), config.splits, promote_text(other.promote), other.splits);
 }
 
 }  // namespace octile

@@ -41,8 +41,8 @@ struct GemmConfig {
   int tail_n = 0;          // columns of the tiles that fill the last round; 0: all tiles are whole
   bool hold_scales = false;  // a consumer reads B's row scales once for all strips of a K-block
   // These two are numerics, not schedule.
-  int promote = 128;
-  int splits = 1;  // CTAs of a cluster that share a tile's K
+  int promote = 128;  // kPromoteNone: all of K
+  int splits = 1;     // CTAs of a cluster that share a tile's K
   friend bool operator==(const GemmConfig&, const GemmConfig&) = default;
 };
 

@@ -122,8 +122,15 @@ Tiling tiling(const GemmConfig& c, const Shape& s, const DeviceSpec& d) {
           static_cast<double>(std::min(tiles, slots) * size)};
 }
 
-double promotion_cycles(const GemmConfig& c) {
-  const double cycles = kPromotionPerColumn * c.block_n;
+// Returns the promotions of a strip for each K-block.
+double promotions_per_block(const GemmConfig& c) {
+  if (c.promote == kPromoteNone) return 0;
+  return has_long_sums(c.promote) ? 128.0 / c.promote : 1;
+}
+
+double promotion_cycles(const GemmConfig& c, const GemmProblem& p) {
+  const double cycles = promotions_per_block(c) * kPromotionPerColumn * c.block_n;
+  if (scales_at_end(p)) return cycles;
   const int segments = column_segments(c);
   return cycles + (segments > 1 ? kStraddleCycles * segments : 0);
 }
@@ -161,14 +168,15 @@ double block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing) {
   if (scales_rows_of_b(p)) return row_block_cycles(c, sharing);
   const double strips = std::max(1.0, c.block_m / 64.0);
   const double group = std::max(64.0 * c.block_n * 128 * 2 / kFp8FlopsPerCycle, kMinGroupCycles);
-  const double promotion = promotion_cycles(c);
+  const double promotion = promotion_cycles(c, p);
   const double tensor = strips * group * kTensorDerate * sharing;
   // One warpgroup's chain over a pass. With one WGMMA group in flight, groups and promotions follow
   // one another. With more, only the longer of the two counts, and one promotion is exposed.
   const double groups = c.unroll * strips / c.consumer_warpgroups;
   const double pass = c.in_flight == 1 ? groups * (group + promotion)
                                        : promotion + groups * std::max(group, promotion);
-  const double chain = pass / c.unroll + kBlockCycles;
+  // In a long sum the next K-block's groups are issued before those of the last one have completed.
+  const double chain = pass / c.unroll + kBlockCycles * promotions_per_block(c);
   const double issue = strips * promotion * kPromotionIssue * sharing;
   return tile_shape_factor(c) * (std::max({tensor, chain, issue}) + kChainShare * chain);
 }

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::string_view kKernel = "gemm/kernel.cu";
 constexpr std::string_view kPairs = "lib/pairs.cuh";
+constexpr std::string_view kGlobal = "lib/global.cuh";
 constexpr int kMostGroupBytes = 2 * 4 * (static_cast<int>(kMostGemmGroups) + 1);
 
 constexpr std::array<std::string_view, 9> kLibrary{
@@ -27,6 +28,7 @@ constexpr std::array<std::string_view, 9> kLibrary{
 constexpr std::string_view kTile = "gemm/tile.cuh";
 constexpr std::string_view kProducer = "gemm/producer.cuh";
 constexpr std::string_view kConsumer = "gemm/consumer.cuh";
+constexpr std::string_view kLongSums = "gemm/long_sums.cuh";
 constexpr std::string_view kSplitK = "gemm/output/split_k.cuh";
 
 // A policy: its type, the file that defines it, and the library file that this one needs.
@@ -63,6 +65,12 @@ std::string_view format_name(const TensorType& type) {
 
 Policy scale_of(const GemmProblem& p) {
   constexpr std::string_view kFormats = "gemm/scale/format.cuh";
+  if (scales_at_end(p)) {
+    const bool rows = p.a.granularity == Granularity::kPerRow;
+    return {fmt::format("gemm::scale::Epilogue<gemm::scale::{}>", rows ? "PerRow" : "PerTensor"),
+            {kFormats, "gemm/scale/epilogue.cuh"},
+            {kPairs, kGlobal}};
+  }
   const std::string_view a = format_name(p.a);
   if (!scales_rows_of_b(p)) {
     return {fmt::format("gemm::scale::BlockB<gemm::scale::{}>", a),
@@ -140,7 +148,7 @@ std::vector<std::string_view> library_of(const Policies& policies) {
 
 // Returns the files that use the prologue's constants.
 std::vector<std::string_view> files_of(const Policies& policies) {
-  std::vector<std::string_view> files{kTile, kProducer, kConsumer};
+  std::vector<std::string_view> files{kTile, kProducer, kConsumer, kLongSums};
   for (const Policy& policy : {policies.walk, policies.scale, policies.output}) {
     add_paths(files, policy.paths);
   }
@@ -181,18 +189,22 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
   p.add_int("kBlockM", c.block_m, "configuration: rows of D one CTA computes");
   p.add_int("kBlockN", c.block_n, "configuration: columns of D one CTA computes");
   p.add_macro("OCTILE_WGMMA_N", c.block_n, "kBlockN as a literal: the instruction's shape");
-  p.add_macro("OCTILE_WGMMA_STEPS", c.promote / 32,
-              "kPromote / 32 as a literal: instructions of a WGMMA group");
+  p.add_macro("OCTILE_WGMMA_STEPS", 4 / parts_of_block(c.promote),
+              "numerics: instructions of a WGMMA group, for kPromote or 128 elements of K");
   p.add_macro("OCTILE_WGMMA_TYPES",
               fmt::format("{}.{}", name_of(problem.a.dtype), name_of(problem.b.dtype)),
               "recipe: element types of A and B, as the instruction spells them");
   const bool one_strip = c.block_m <= 64 * c.consumer_warpgroups;
-  const bool one_group = one_strip && (c.promote == 128 || c.in_flight > 1);
+  const bool long_sums = has_long_sums(c.promote);
+  const bool one_group = one_strip && !long_sums && (c.promote == 128 || c.in_flight > 1);
   p.add_macro(
       "OCTILE_WGMMA_OUTPUT", one_group ? "=f" : "+f",
       "derived: partial sums are written only; in place if WGMMA groups of a K-block take turns");
   if (c.tail_n > 0) {
     p.add_macro("OCTILE_WGMMA_TAIL_N", c.tail_n, "kTailN as a literal");
+  }
+  if (long_sums) {
+    p.add_macro("OCTILE_WGMMA_ONTO", 1, "numerics: WGMMA groups add to the sums of those before");
   }
   p.add_int("kBlockK", c.block_k, "recipe: one 1x128 scale block along K");
   p.add_int("kStages", c.stages, "configuration: shared-memory ring depth");
@@ -208,7 +220,8 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
   p.add_int("kCtasPerSm", c.ctas_per_sm, "configuration: CTAs resident on an SM");
   p.add_bool("kPdlEarly", c.pdl_early, "configuration: the next kernel may start beside this one");
   p.add_int("kTailN", c.tail_n, "configuration: columns of a tail tile; 0: no tail");
-  p.add_int("kPromote", c.promote, "numerics: K elements per fp32 promotion");
+  p.add_int("kPromote", c.promote == kPromoteNone ? 0 : c.promote,
+            "numerics: K elements per fp32 promotion; 0: all");
   if (scales_rows_of_b(problem)) {
     p.add_bool("kHoldScales", c.hold_scales, "configuration: B's scales held for all strips");
   }

@@ -14,18 +14,6 @@ namespace {
 
 // ---- text
 
-Parsed<int> parse_promote(std::string_view text) {
-  if (text == "none") return kPromoteNone;
-  for (const int interval : {32, 64, 128, 256, 512}) {
-    if (text == fmt::format_int(interval).str()) return interval;
-  }
-  return malformed("allowed are 32, 64, 128, 256, 512 and none");
-}
-
-std::string promote_text(int promote) {
-  return promote == kPromoteNone ? "none" : fmt::format_int(promote).str();
-}
-
 Parsed<std::optional<DType>> parse_bias(std::string_view text) {
   const auto type = parse_element(text);
   if (!type) return tl::unexpected(type.error());
@@ -99,6 +87,18 @@ Status check_groups(const GemmProblem& p) {
 }
 
 }  // namespace
+
+Parsed<int> parse_promote(std::string_view text) {
+  if (text == "none") return kPromoteNone;
+  for (const int interval : {32, 64, 128, 256, 512}) {
+    if (text == fmt::format_int(interval).str()) return interval;
+  }
+  return malformed("allowed are 32, 64, 128, 256, 512 and none");
+}
+
+std::string promote_text(int promote) {
+  return promote == kPromoteNone ? "none" : fmt::format_int(promote).str();
+}
 
 std::string to_text(const GemmProblem& p) {
   return fmt::format("gemm m={} n={} k={} a={} b={} d={} acc={:d} promote={}{}", count_text(p.m),

@@ -1,5 +1,6 @@
 // What a GEMM computes and in which numbers. Its canonical text is parsed and printed here alone:
 //   gemm m=? n=7168 k=2048 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128
+//   gemm m=? n=7168 k=2048 a=e4m3:tensor b=e4m3:tensor d=bf16 acc=0 promote=none
 // '?' marks the dynamic token count: m in fprop and dgrad, k in wgrad. `promote=none` sums all of K
 // on the tensor core. `bias=bf16|fp32`, `sentry=1`, `invariant=1` and `group=contiguous groups=8`
 // are printed only if they are set.
@@ -15,6 +16,7 @@
 #include "generator/core/error.h"
 #include "generator/core/grouping.h"
 #include "generator/core/recipe.h"
+#include "generator/core/text_fields.h"
 #include "generator/core/token_axis.h"
 #include "generator/core/types.h"
 
@@ -42,6 +44,9 @@ struct GemmProblem {
 };
 
 std::string to_text(const GemmProblem&);
+// A promotion interval: "32" to "512", or "none" for kPromoteNone.
+std::string promote_text(int promote);
+Parsed<int> parse_promote(std::string_view text);
 // Returns the shape and the fields that differ from those of GemmProblem(): "64x7168x2048" or
 // "7168x2048x64 b=e4m3:1x128 d=fp32 acc=1". '?' stands for the dynamic token count.
 std::string short_text(const GemmProblem&);
@@ -77,6 +82,16 @@ constexpr bool groups_k(const GemmProblem& p) { return is_grouped(p) && has_toke
 constexpr bool scales_rows_of_b(const GemmProblem& p) {
   return p.b.granularity == Granularity::k1x128;
 }
+// Returns true if A and B have a scale for each row, or one each: it is applied to the finished
+// sum.
+constexpr bool scales_at_end(const GemmProblem& p) {
+  return p.a.granularity == p.b.granularity &&
+         (p.a.granularity == Granularity::kPerRow || p.a.granularity == Granularity::kPerTensor);
+}
+// Returns the WGMMA groups into which the interval divides a K-block of 128.
+constexpr int parts_of_block(int promote) { return promote == 32 ? 4 : promote == 64 ? 2 : 1; }
+// Returns true if the tensor core sums more than a K-block before a promotion.
+constexpr bool has_long_sums(int promote) { return promote == kPromoteNone || promote > 128; }
 // Returns true if D can go through shared memory to TMA, which adds in fp32 only and shows no
 // sentry the result.
 constexpr bool can_stage(const GemmProblem& p) {

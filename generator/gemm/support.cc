@@ -26,6 +26,15 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 d=bf16|fp16|fp32 "
      "promote=32|64|128 group=none",
      kYes, "weight gradients: k=? sums all tokens"},
+    // These scales serve all of K, so they are applied to the finished sums.
+    {"gemm",
+     "a=e4m3|e5m2:row:f32|pow2 b=e4m3|e5m2:row:f32|pow2 d=bf16|fp16|fp32 promote=128|256|512|none "
+     "group=none",
+     kYes, "each row of the transposed copies has its scale in weight gradients, where k=?"},
+    {"gemm",
+     "a=e4m3|e5m2:tensor:f32|pow2 b=e4m3|e5m2:tensor:f32|pow2 d=bf16|fp16|fp32 "
+     "promote=128|256|512|none group=none",
+     kYes, "all three passes; with promote=none the tensor core sums all of K"},
     {"gemm", "group=contiguous|masked bias=bf16|fp32", kNo,
      "no layer of experts has a bias: add it with the activation"},
     {"gemm",
@@ -42,6 +51,8 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "a word of exponents spans four blocks of K, and a group may begin at any of them: use pow2"},
     {"gemm", "group=contiguous b=*:1x128:ue8m0x4 k=?", kNo,
      "a word of exponents spans four blocks of K, and a group may begin at any of them: use pow2"},
+    {"gemm", "group=contiguous|masked a=*:row|tensor b=*:row|tensor", kNo,
+     "not built yet: groups of operands with scales per row or per tensor"},
     {"gemm", "a=bf16|fp16|fp32", kNo, "A has to be quantised before an FP8 product"},
     {"gemm", "b=bf16|fp16|fp32", kNo, "B has to be quantised before an FP8 product"},
     {"gemm", "d=e4m3|e5m2", kNo, "not built yet: D quantised in the epilogue"},
@@ -51,8 +62,6 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "the 128x128 operand goes second: exchange the operands for D transposed"},
     {"gemm", "a=*:128x128:f32|pow2 b=*:128x128:f32|pow2", kNo,
      "no recipe keeps both operands in 128x128 blocks"},
-    {"gemm", "a=*:row:f32|pow2 b=*:row:f32|pow2", kNo, "not built yet: scales per row"},
-    {"gemm", "a=*:tensor:f32|pow2 b=*:tensor:f32|pow2", kNo, "not built yet: scales per tensor"},
     {"gemm", "a=*:1x32:e8m0 b=*:1x32|32x32:e8m0", kNo,
      "not built yet: MX scales, which Hopper's tensor cores cannot apply themselves"},
     {"gemm", "", kNo, "no recipe multiplies operands scaled in this way"},

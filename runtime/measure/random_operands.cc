@@ -97,7 +97,8 @@ Result<DeviceBuffer> repeat(const GpuSession& gpu, const void* pool, std::size_t
 
 Result<DeviceTensor> random_tensor(const GpuSession& gpu, const TensorType& type, std::int64_t rows,
                                    std::int64_t cols, std::uint64_t seed) {
-  if (type.scale != ScaleFormat::kF32) {
+  const bool powers = type.scale == ScaleFormat::kF32Pow2;
+  if (type.scale != ScaleFormat::kF32 && !powers) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("random operands have fp32 scales; asked for {}", to_text(type)));
   }
@@ -107,7 +108,10 @@ Result<DeviceTensor> random_tensor(const GpuSession& gpu, const TensorType& type
   auto data =
       repeat(gpu, codes.data(), codes.size(), static_cast<std::size_t>(layout->data.bytes()));
   if (!data) return tl::unexpected<Error>(data.error());
-  const auto factors = scale_pool(type.dtype, seed);
+  auto factors = scale_pool(type.dtype, seed);
+  if (powers) {
+    for (float& factor : factors) factor = std::exp2(std::floor(std::log2(factor)));
+  }
   auto scales = repeat(gpu, factors.data(), factors.size() * sizeof(float),
                        static_cast<std::size_t>(layout->scales.bytes()));
   if (!scales) return tl::unexpected<Error>(scales.error());

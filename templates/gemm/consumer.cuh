@@ -14,9 +14,14 @@ OCTILE_INSTANTIATE_MMA(OCTILE_WGMMA_TAIL_N, OCTILE_WGMMA_STEPS, OCTILE_WGMMA_TYP
 
 namespace gemm {
 
-// A WGMMA group multiplies one strip of 64 rows over kPromote of K. A consumer issues
-// kBlockGroups of them for a K-block, kParts for each strip.
-enum : int { kParts = 128 / cfg::kPromote, kBlockGroups = kStrips * kParts };
+// A WGMMA group multiplies one strip of 64 rows over kPromote of K, or over the K-block if that is
+// less. A consumer issues kBlockGroups of them for a K-block, kParts for each strip.
+enum : int {
+  kParts = cfg::kPromote == 32   ? 4
+           : cfg::kPromote == 64 ? 2
+                                 : 1,
+  kBlockGroups = kStrips * kParts
+};
 
 // Hands a stage back if `ready`: one arrival for each warp, at every CTA that shares the stage's
 // operands. By then the warp must have what it read of the stage, and ptxas lets an arrival

@@ -1,12 +1,16 @@
 // clang-format off
-// The Hopper FP8 GEMM: persistent, warp-specialised, with the scales applied inside the K loop.
+// The Hopper FP8 GEMM: persistent, warp-specialised, with the scales of blocks applied inside the K
+// loop and those of rows or tensors behind it.
 //
 //   D[m,n] (+)= sum over K-blocks b of (sum over k in b of A[m,k] * B[n,k]) * sa[b,m] * sb + bias[n]
 //
 //   A  FP8 [m][lda]    sa  fp32 [ceil(k/128)][scale_a_ld], m contiguous (1x128)
 //   B  FP8 [n][ldb]    sb  fp32 [ceil(n/128)][scale_b_ld] (128x128), or as A's (1x128)
+//                      sa and sb: fp32 [m] and [n] (per row), or one value each (per tensor)
 // The tensor core sums kPromote elements of K from zero. The CUDA cores then add the partial sum in
-// fp32, in K order (promotion): acc = fma(partial, sa * sb, acc).
+// fp32, in K order (promotion): acc = fma(partial, sa * sb, acc). With scales of rows or tensors it
+// is acc = acc + partial, and behind the last K-block acc = (sa * sb) * acc. If kPromote is 0, the
+// tensor core sums all of K in acc itself.
 //
 //            n0          n0 + kBlockN        copy thread  | load 0 | load 1 | load 2 | wait |load 3
 //         +-------------------+              consumer 0            |WGMMA 0 |prom. 0 |WGMMA 1 |prom.
@@ -18,7 +22,7 @@
 //         +-------------------+              has kInFlight WGMMA groups in flight itself.
 //
 // Roles: warpgroups 0 .. C-1 are consumers, the last is the producer's.
-//   consumer c             WGMMA, promotion, D                                      consumer.cuh
+//   consumer c             WGMMA, promotion, D             consumer.cuh, long_sums.cuh
 //   warp 4C, one thread    copies A, B and A's scales into the ring by TMA          producer.cuh
 //   warp 4C + 1            writes 128x128 scales of B into the ring                 producer.cuh
 //   warp 4C + 2, a thread  prefetches weights into L2 until the ring may be fed     producer.cuh
@@ -51,6 +55,7 @@
 // clang-format on
 #ifndef OCTILE_EMITTED
 #include "gemm/consumer.cuh"
+#include "gemm/long_sums.cuh"
 #include "gemm/output/bf16.cuh"
 #include "gemm/output/boxes.cuh"
 #include "gemm/output/split_k.cuh"
@@ -112,8 +117,8 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& 
         const int k_blocks = range.last - range.first;
         if (!Output::kTakesEmptySums || k_blocks > 0) {
           multiply_serially<Scale>(self, ring, k_blocks, range.last, acc);
+          Scale::finish(from, self, tile, limits, acc);
         }
-        Scale::finish(from, self, tile, acc);
         Output::store(to, self, tile, limits, acc);
         continue;
       }
@@ -128,18 +133,22 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& 
         multiply_in_flight<Scale>(self, ring, range.last - k_blocks, acc);
       }
     }
-    // False if the loop above may leave none, a rank of a split K or a group may have none, or K may
-    // be empty.
-    constexpr bool kSome = cfg::kInFlight == 1 && cfg::kSplits == 1 && !Output::kTakesEmptySums &&
-                           !Walk::kOwnRanges;
+    // False if a rank of a split K or a group may have no K-blocks, or if K may be empty; and if
+    // the loop above may leave none.
+    constexpr bool kAnyBlocks = cfg::kSplits == 1 && !Output::kTakesEmptySums && !Walk::kOwnRanges;
+    constexpr bool kSome = cfg::kInFlight == 1 && kAnyBlocks;
     if (kSome || k_blocks > 0) {
-      if constexpr (Scale::kReadsAhead) {
+      if constexpr (kIntervalBlocks == 0) {
+        multiply_all(self, ring, k_blocks, acc);
+      } else if constexpr (kIntervalBlocks > 1) {
+        multiply_intervals(self, ring, k_blocks, acc);
+      } else if constexpr (Scale::kReadsAhead) {
         multiply_reading_ahead<Scale>(self, ring, k_blocks, range.last, acc);
       } else {
         multiply_serially<Scale>(self, ring, k_blocks, range.last, acc);
       }
     }
-    Scale::finish(from, self, tile, acc);
+    if (kAnyBlocks || range.last > range.first) Scale::finish(from, self, tile, limits, acc);
     if constexpr (cfg::kSplits > 1) {
       Split::exchange(self, rank, first_tile, phase, acc);
       first_tile = false;

@@ -16,6 +16,8 @@ enum : int {
   kStrips = kRowsPerConsumer / 64,
   kStripRows = cfg::kBlockM < 64 ? cfg::kBlockM : 64,
   kAccumulators = cfg::kBlockN / 2,  // of a thread and strip
+  // K-blocks that the tensor core sums before a promotion in fp32; 0: all of them.
+  kIntervalBlocks = ceil_div(cfg::kPromote, 128),
   kConsumerThreads = 128 * cfg::kConsumerWarpgroups,
   // Tail tiles have fewer columns and use the same stages.
   kHasTail = cfg::kTailN > 0,
@@ -31,7 +33,11 @@ static_assert(cfg::kBlockK == 128, "one K-block is one scale block");
 static_assert(kStrips * 64 * cfg::kConsumerWarpgroups == (cfg::kBlockM < 64 ? 64 : cfg::kBlockM),
               "strips of 64 rows");
 static_assert(cfg::kSplits == 1 || kShareSize == 1, "a cluster splits or shares");
-static_assert(128 % cfg::kPromote == 0 && cfg::kPromote % kWgmmaK == 0, "promotion interval");
+static_assert(cfg::kPromote == 0 || cfg::kPromote == 32 || cfg::kPromote == 64 ||
+                  cfg::kPromote == 128 || cfg::kPromote == 256 || cfg::kPromote == 512,
+              "promotion interval");
+static_assert(kIntervalBlocks == 1 || (cfg::kInFlight == 1 && cfg::kUnroll == 1 && !kHasTail),
+              "long sums keep a WGMMA group in flight by themselves");
 static_assert(cfg::kClusterM == 1 || cfg::kClusterN == 1, "a cluster shares one operand");
 static_assert(!kHasTail || (kClusterSize == 1 && 2 * cfg::kTailN == cfg::kBlockN &&
                             128 % cfg::kBlockN == 0 && cfg::kInFlight == 1),

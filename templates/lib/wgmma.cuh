@@ -124,6 +124,24 @@ struct Mma;
       OCTILE_MMA_GROUP(n, a_operand, b_operand, OCTILE_MMA_STEPS_##steps(n, types));  \
     }                                                                                 \
   };
+
+// The same group for a whole K-block of 128, which adds to d. If groups with the same d follow each
+// other, the tensor core adds in their order, and only the last of them needs a wait.
+template <int kN>
+struct MmaOnto;
+
+#define OCTILE_MMA_STEPS_ONTO(n, types)                             \
+  OCTILE_MMA_STEP(n, types, "add")                                  \
+  OCTILE_MMA_STEP(n, types, "add") OCTILE_MMA_STEP(n, types, "add") \
+      OCTILE_MMA_STEP(n, types, "add")
+
+#define OCTILE_MMA_ONTO(n, types, a_operand, b_operand)                               \
+  template <>                                                                         \
+  struct MmaOnto<n> {                                                                 \
+    __device__ static __forceinline__ void issue(float (&d)[(n) / 2], u32 a, u32 b) { \
+      OCTILE_MMA_GROUP(n, a_operand, b_operand, OCTILE_MMA_STEPS_ONTO(n, types));     \
+    }                                                                                 \
+  };
 // The numbers of the operands A and B, which follow the n / 2 accumulators.
 #define OCTILE_OPERANDS_16 "%8", "%9"
 #define OCTILE_OPERANDS_32 "%16", "%17"
@@ -149,5 +167,8 @@ struct Mma;
   OCTILE_MMA_OPERANDS(n, steps, types, OCTILE_OPERANDS(n))
 #define OCTILE_OPERANDS(n) OCTILE_OPERANDS_##n
 #define OCTILE_MMA_OPERANDS(n, steps, types, ...) OCTILE_MMA(n, steps, types, __VA_ARGS__)
+// Likewise MmaOnto. OCTILE_WGMMA_OUTPUT is "+f".
+#define OCTILE_INSTANTIATE_MMA_ONTO(n, types) OCTILE_MMA_ONTO_OPERANDS(n, types, OCTILE_OPERANDS(n))
+#define OCTILE_MMA_ONTO_OPERANDS(n, types, ...) OCTILE_MMA_ONTO(n, types, __VA_ARGS__)
 
 }  // namespace wgmma

@@ -103,6 +103,8 @@ struct Product {
   int lanes = 0;  // that have issued it
   int taken = 0;  // that have its result
   std::vector<float> sums;
+  bool adds = false;                 // to what the accumulators held,
+  std::vector<float> before[kWarp];  // of each lane
 };
 struct WarpProducts {
   std::deque<Product> queue;  // of groups whose results not all lanes have

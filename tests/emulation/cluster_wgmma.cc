@@ -118,21 +118,35 @@ float sum_at(const Product& product, std::int64_t row, std::int64_t column) {
   return product.sums[static_cast<std::size_t>(pair * kStripRows * kStripCols + within)];
 }
 
+// Returns the next group after `index` to which the lane gave the same accumulators, or null.
+Product* next_onto(WarpProducts& warp, std::uint32_t index, unsigned lane) {
+  float* const d = warp.queue[index].d[lane];
+  for (std::uint32_t i = index + 1; i < warp.queue.size(); ++i) {
+    if (warp.queue[i].d[lane] == d) return &warp.queue[i];
+  }
+  return nullptr;
+}
+
 // Gives a lane its sums: 4 * j + i is column 8 * j + 2 * (lane % 4) + (i & 1) of row lane / 4 + 8 *
-// (i >> 1).
-void take(Product& product, unsigned lane) {
-  ++product.taken;
+// (i >> 1). If a pending group adds to them, they are what it adds to.
+void take(WarpProducts& warp, std::uint32_t index, unsigned lane) {
+  Product& product = warp.queue[index];
+  Product* const next = next_onto(warp, index, lane);
+  const auto& before = product.before[lane];
   // After a mistake, what were accumulators may be something else by now.
   for (int i = 0; i < product.n / 2 && !cluster->has_faults(); ++i) {
     const std::int64_t row = lane / 4 + static_cast<unsigned>(8 * (i >> 1 & 1));
     const std::int64_t column = 8 * (i / 4) + static_cast<int>(2 * (lane % 4)) + (i & 1);
-    product.d[lane][i] = sum_at(product, row, column);
+    float sum = sum_at(product, row, column);
+    if (product.adds) sum += before[static_cast<std::size_t>(i)];
+    (next == nullptr ? product.d[lane] : next->before[lane].data())[i] = sum;
   }
+  ++product.taken;
 }
 
 bool is_same(const Product& product, const ProductGroup& group) {
   return product.a == group.a && product.b == group.b && product.n == group.n &&
-         product.steps == group.steps && product.types == group.types;
+         product.steps == group.steps && product.types == group.types && product.adds == group.adds;
 }
 
 }  // namespace
@@ -142,15 +156,19 @@ void issue_products(const ProductGroup& group, float* accumulators) {
   const unsigned lane = current_thread.x % kWarp;
   const std::uint32_t index = warp.issued[lane]++ - warp.first;
   if (index == warp.queue.size()) {
-    warp.queue.push_back({group.a, group.b, group.n, group.steps, group.types, {}, 0, 0, {}});
+    warp.queue.push_back(
+        {group.a, group.b, group.n, group.steps, group.types, {}, 0, 0, {}, group.adds, {}});
   }
   Product& product = warp.queue[index];
   cluster->check(is_same(product, group), "lanes of a warp issue different products", group.a);
   for (std::uint32_t i = warp.taken[lane] - warp.first; i < index; ++i) {
-    cluster->check(warp.queue[i].d[lane] != accumulators,
+    // The tensor core adds in the order of groups of one shape.
+    const bool adds = group.adds && warp.queue[i].n == group.n;
+    cluster->check(adds || warp.queue[i].d[lane] != accumulators,
                    "a product writes accumulators of a pending one", group.a);
   }
   product.d[lane] = accumulators;
+  if (group.adds) product.before[lane].assign(accumulators, accumulators + group.n / 2);
   std::fill_n(accumulators, group.n / 2, std::numeric_limits<float>::quiet_NaN());
   if (++product.lanes < kWarp) return;
   const auto run = [&warp, high = group.high, rank = cluster->rank(),
@@ -168,7 +186,7 @@ void wait_products(int most_pending) {
   if (warp.issued[lane] <= pending) return;
   const std::uint32_t target = warp.issued[lane] - pending;
   wait_until({&warp.done, target, "wgmma.wait_group"});
-  while (warp.taken[lane] < target) take(warp.queue[warp.taken[lane]++ - warp.first], lane);
+  while (warp.taken[lane] < target) take(warp, warp.taken[lane]++ - warp.first, lane);
   while (!warp.queue.empty() && warp.queue.front().taken == kWarp) {
     warp.queue.pop_front();
     ++warp.first;

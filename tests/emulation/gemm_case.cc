@@ -161,9 +161,12 @@ void add_outputs(const GemmProblem& problem, const GemmCall& call, Schedule& ran
   std::fill_n(o.sentry.data(), 4, std::byte{0});
 }
 
-// Makes one row of D infinite where the last K-block's sum is not zero.
+// Makes one row of D infinite where the last K-block's sum is not zero, or all of D where A has one
+// scale.
 void poison_a_row(const GemmProblem& problem, const GemmCall& call, Operands& o) {
-  const std::int64_t row = call.m - 1, block = ceil_div(call.k, 128) - 1;
+  const bool by_row = problem.a.granularity != Granularity::kPerTensor;
+  const std::int64_t row = by_row ? call.m - 1 : 0;
+  const std::int64_t block = scales_at_end(problem) ? 0 : ceil_div(call.k, 128) - 1;
   const std::int64_t ld = o.a.scale_shape.ld;
   if (problem.a.scale == ScaleFormat::kUe8m0x4) {
     o.a.scales.data()[(block / 4 * ld + row) * 4 + block % 4] = std::byte{254};

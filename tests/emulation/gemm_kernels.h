@@ -166,7 +166,7 @@ inline void store_matrix_bf16_x4(u32 address, const float* v) {
                             pack_bf16x2(v[4], v[5]), pack_bf16x2(v[6], v[7])});
 }
 
-// ---- lib/fp16.cuh and lib/pairs.cuh
+// ---- lib/fp16.cuh, lib/pairs.cuh and lib/global.cuh
 // --------------------------------------------------------------
 
 inline u32 pack_fp16x2(float lo, float hi) {
@@ -186,6 +186,12 @@ inline void store_shared_8(u32 address, float x, float y) {
   store_shared(address, Floats2{{x, y}});
 }
 inline Floats2 load_global_8(const float* p) { return octile::emulation::checked_load<Floats2>(p); }
+inline float load_global_4_if(bool condition, const float* p) {
+  return condition ? octile::emulation::checked_load<float>(p) : 0;
+}
+inline Floats2 load_global_8_if(bool condition, const float* p) {
+  return condition ? load_global_8(p) : Floats2{};
+}
 inline void store_global_8_if(bool condition, float* p, float x, float y) {
   if (condition) octile::emulation::checked_store(p, Floats2{{x, y}});
 }
@@ -232,13 +238,20 @@ inline u32 descriptor(u32 address) { return (address >> 4) | (1U << 16); }
 constexpr u32 kDescriptorHigh = 0x40000040;
 }  // namespace wgmma
 
-// Specialises the template Mma, which each kernel's namespace declares.
-#define OCTILE_INSTANTIATE_MMA(n, steps, types)                                       \
-  template <>                                                                         \
-  struct Mma<n> {                                                                     \
-    static void issue(float (&d)[(n) / 2], u32 a, u32 b) {                            \
-      octile::emulation::issue_products({n, steps, types, a, b, kDescriptorHigh}, d); \
-    }                                                                                 \
+// Specialise the templates Mma and MmaOnto, which each kernel's namespace declares.
+#define OCTILE_INSTANTIATE_MMA(n, steps, types)                                              \
+  template <>                                                                                \
+  struct Mma<n> {                                                                            \
+    static void issue(float (&d)[(n) / 2], u32 a, u32 b) {                                   \
+      octile::emulation::issue_products({n, steps, types, a, b, kDescriptorHigh, false}, d); \
+    }                                                                                        \
+  };
+#define OCTILE_INSTANTIATE_MMA_ONTO(n, types)                                           \
+  template <>                                                                           \
+  struct MmaOnto<n> {                                                                   \
+    static void issue(float (&d)[(n) / 2], u32 a, u32 b) {                              \
+      octile::emulation::issue_products({n, 4, types, a, b, kDescriptorHigh, true}, d); \
+    }                                                                                   \
   };
 
 namespace octile::emulation {

@@ -25,10 +25,11 @@ struct Matrix {
   DType dtype;
 };
 
-// 1x128 scales are copied in units of 16 bytes (PTX ISA, cp.async.bulk); those of square blocks are
-// loaded one by one.
+// 1x128 scales are copied in units of 16 bytes (PTX ISA, cp.async.bulk), and those of rows are
+// loaded in pairs. Others are loaded one by one.
 std::int64_t scales_alignment(const TensorType& type) {
-  return type.granularity == Granularity::k1x128 ? kTmaBytes : 4;
+  if (type.granularity == Granularity::k1x128) return kTmaBytes;
+  return type.granularity == Granularity::kPerRow ? 8 : 4;
 }
 
 // Packed rows of an operand are padded to what TMA asks of a stride, as a quantiser writes them.

@@ -184,20 +184,33 @@ class Product {
     }
   }
 
+  // Scales that serve all of K are left to the end: an fma by 1 is an addition.
   void promote(const Tile& tile, std::int64_t k0, Workspace& work) const {
-    operands_.a.load_scales(tile.row0, tile.rows, k0, work.scale_a);
-    operands_.b.load_scales(tile.col0, tile.cols, k0, work.scale_b);
+    if (scales_at_end(problem_)) {
+      std::fill_n(work.scale_a, tile.rows, 1.0F);
+      std::fill_n(work.scale_b, tile.cols, 1.0F);
+    } else {
+      load_scales(tile, k0, work);
+    }
     for_each_strip_pair(tile, [&](std::int64_t row, std::int64_t col, std::int64_t at) {
       promote_strips(work.partial + at, work.scale_a + row, work.scale_b + col, work.acc + at);
     });
   }
 
-  void write(const Tile& tile, const Workspace& work) const {
+  void load_scales(const Tile& tile, std::int64_t k0, Workspace& work) const {
+    operands_.a.load_scales(tile.row0, tile.rows, k0, work.scale_a);
+    operands_.b.load_scales(tile.col0, tile.cols, k0, work.scale_b);
+  }
+
+  void write(const Tile& tile, Workspace& work) const {
+    const bool scales = scales_at_end(problem_) && operands_.k > 0;
+    if (scales) load_scales(tile, 0, work);
     for_each_strip_pair(tile, [&](std::int64_t row, std::int64_t col, std::int64_t at) {
       for (std::int64_t r = 0; r < std::min(kStripRows, tile.rows - row); ++r) {
         for (std::int64_t c = 0; c < std::min(kStripCols, tile.cols - col); ++c) {
           const std::int64_t to = (tile.row0 + row + r) * ldd_ + tile.col0 + col + c;
           float value = work.acc[at + r * kStripCols + c];
+          if (scales) value = work.scale_a[row + r] * work.scale_b[col + c] * value;
           if (problem_.bias)
             value += load_as_float(args_.bias, *problem_.bias, tile.col0 + col + c);
           if (problem_.accumulate) value += load_as_float(args_.d, problem_.d, to);

@@ -23,7 +23,8 @@
 //   kReadsAhead        whether BlockScales are kept from one K-block to the next, by promote_ahead
 //   promote(acc, partial, factors, block)  adds a group's partial sums to the fp32 sums. Returns
 //                      the scale that was read last from the stage, or what was made of it.
-//   finish(from, self, tile, acc)  completes the sums after the last K-block of a tile
+//   finish(from, self, tile, limits, acc)  completes the sums after the last K-block of a tile, if
+//                      it has K-blocks; before the ranks that split K add their sums
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/producer.cuh"
@@ -156,7 +157,7 @@ struct BlockB {
 
   template <int kSums>
   __device__ static __forceinline__ void finish(const Source&, const ConsumerThread&, const Tile&,
-                                                float (&)[kStrips][kSums]) {}
+                                                const Limits&, float (&)[kStrips][kSums]) {}
 };
 
 }  // namespace gemm::scale

@@ -138,7 +138,7 @@ struct RowB {
 
   template <int kSums>
   __device__ static __forceinline__ void finish(const Source&, const ConsumerThread&, const Tile&,
-                                                float (&)[kStrips][kSums]) {}
+                                                const Limits&, float (&)[kStrips][kSums]) {}
 
  private:
   // Adds the four sums of columns 8 * j + 2 * (lane % 4) and the next.
