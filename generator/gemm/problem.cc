@@ -49,15 +49,10 @@ std::string options_text(const GemmProblem& p) {
 
 // ---- well-formedness
 
-bool is_block_scaled(const TensorType& t) {
-  return t.granularity != Granularity::kNone && t.granularity != Granularity::kPerTensor &&
-         t.granularity != Granularity::kPerRow;
-}
-
 // The tensor core keeps about 14 bits of a sum. A block's scale is applied when its partial sum is
 // promoted, so an interval is at most as long as the shortest block it could cross.
 Status check_promote(const GemmProblem& p) {
-  const bool blocks = is_block_scaled(p.a) || is_block_scaled(p.b);
+  const bool blocks = !scales_at_end(p);
   const std::array<int, 3> with_blocks{32, 64, 128};
   const std::array<int, 4> without{128, 256, 512, kPromoteNone};
   const bool ok = blocks ? std::count(with_blocks.begin(), with_blocks.end(), p.promote) != 0

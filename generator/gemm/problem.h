@@ -82,11 +82,14 @@ constexpr bool groups_k(const GemmProblem& p) { return is_grouped(p) && has_toke
 constexpr bool scales_rows_of_b(const GemmProblem& p) {
   return p.b.granularity == Granularity::k1x128;
 }
-// Returns true if A and B have a scale for each row, or one each: it is applied to the finished
-// sum.
+// Returns true if a scale of the type serves only a part of K.
+constexpr bool has_block_scales(const TensorType& t) {
+  return t.granularity != Granularity::kNone && t.granularity != Granularity::kPerTensor &&
+         t.granularity != Granularity::kPerRow;
+}
+// Returns true if every scale serves all of K: it is applied to the finished sum.
 constexpr bool scales_at_end(const GemmProblem& p) {
-  return p.a.granularity == p.b.granularity &&
-         (p.a.granularity == Granularity::kPerRow || p.a.granularity == Granularity::kPerTensor);
+  return !has_block_scales(p.a) && !has_block_scales(p.b);
 }
 // Returns the WGMMA groups into which the interval divides a K-block of 128.
 constexpr int parts_of_block(int promote) { return promote == 32 ? 4 : promote == 64 ? 2 : 1; }

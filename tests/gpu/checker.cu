@@ -102,14 +102,16 @@ extern "C" __global__ void fill_codes(u8* codes, i64 rows, i64 cols, i64 ld, u64
 // Scales as the problem stores them. The values of `format` are those of octile_scale_format.
 struct Scales {
   const void* p;
-  i64 ld;
+  i64 ld;        // from one K-block to the next; 0: scales per row or per tensor
+  i64 row_step;  // from one row to the next; 0: one scale
   int format;
 };
 constexpr int kPow2 = 2, kUe8m0x4 = 3;
 
-// The scale of a row in a K-block: 1x128 scales [ceil(k/128)][ld], or words of four exponents.
+// The scale of a row in a K-block: 1x128 scales [ceil(k/128)][ld], or words of four exponents; or
+// one for each row, or for all.
 __device__ double scale_of_row(const Scales& s, i64 row, int block) {
-  if (s.format != kUe8m0x4) return static_cast<const float*>(s.p)[block * s.ld + row];
+  if (s.format != kUe8m0x4) return static_cast<const float*>(s.p)[block * s.ld + row * s.row_step];
   const u32 word = static_cast<const u32*>(s.p)[block / 4 * s.ld + row];
   return ldexp(1.0, static_cast<int>(word >> (8 * (block % 4)) & 0xFF) - 127);
 }
@@ -220,8 +222,8 @@ __device__ void judge(double r, double s, const Output& out, i64 row, i64 col, d
 constexpr int kTile = 64;
 constexpr int kStep = 16;
 
-// D[m,n] against the FP64 product of the dequantised operands. A has 1x128 scales; B has 128x128
-// scales [ceil(n/128)][ld] or, with b_rows, 1x128 scales. 256 threads, a 64x64 tile, 4x4 elements a
+// D[m,n] against the FP64 product of the dequantised operands. A has scales as scale_of_row reads
+// them; B has 128x128 scales [ceil(n/128)][ld] or, with b_rows, scales like A's. 256 threads, a 64x64 tile, 4x4 elements a
 // thread.
 extern "C" __global__ void __launch_bounds__(256)
     check_product(const u8* a, i64 lda, Scales sa, const u8* b, i64 ldb, Scales sb, int b_rows,

@@ -38,8 +38,13 @@ struct DeviceOutput {  // mirrors Output of checker.cu
 struct DeviceScales {  // mirrors Scales of checker.cu
   const void* p;
   std::int64_t ld;
+  std::int64_t row_step;
   int format;
 };
+DeviceScales device_scales(const void* p, std::int64_t ld, const TensorType& type) {
+  const bool one = type.granularity == Granularity::kPerTensor;
+  return {p, has_block_scales(type) ? ld : 0, one ? 0 : 1, static_cast<int>(type.scale)};
+}
 
 struct DeviceVerdict {  // mirrors Verdict of checker.cu
   std::uint64_t violations;
@@ -62,6 +67,13 @@ GemmProblem weight_gradient() {
   return p;
 }
 
+GemmProblem scaled_at_end(Granularity granularity, int promote) {
+  GemmProblem p;
+  p.a.granularity = p.b.granularity = granularity;
+  p.promote = promote;
+  return p;
+}
+
 double worst_c_seen(int promote) {
   const std::scoped_lock lock(worst().mutex);
   return worst().by_promote[promote];
@@ -75,7 +87,7 @@ GemmCase::GemmCase(GpuSession& gpu, const GemmProblem& recipe, GemmShape shape, 
   problem_.n = shape.n;
   problem_.k = in_k ? kDynamic : shape.k;
   const std::int64_t k_blocks = ceil_div(shape.k, 128);
-  const bool b_rows = scales_rows_of_b(problem_);
+  const bool b_rows = problem_.b.granularity != Granularity::k128x128;
   lda_ = round_up(shape.k, 16) + strides.a;
   ldb_ = round_up(shape.k, 16) + strides.b;
   ldd_ = shape.n + strides.d;
@@ -192,10 +204,10 @@ Verdict GemmCase::raw_verdict(double c) {
   const octile_gemm_args g = args();
   const void* a = g.a;
   const void* b = g.b;
-  DeviceScales sa{g.a_scale, a_scale_ld_, static_cast<int>(problem_.a.scale)};
-  DeviceScales sb{g.b_scale, b_scale_ld_, static_cast<int>(problem_.b.scale)};
+  DeviceScales sa = device_scales(g.a_scale, a_scale_ld_, problem_.a);
+  DeviceScales sb = device_scales(g.b_scale, b_scale_ld_, problem_.b);
   std::int64_t lda = lda_, ldb = ldb_;
-  int b_rows = scales_rows_of_b(problem_) ? 1 : 0;
+  int b_rows = problem_.b.granularity != Granularity::k128x128 ? 1 : 0;
   const float initial =
       std::bit_cast<float>(problem_.d == DType::kFP32 ? 0x40404040U : 0x40400000U);
   DeviceOutput out{g.d,

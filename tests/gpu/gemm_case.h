@@ -26,6 +26,8 @@ std::string to_text(const GemmShape&);
 
 // D += A B^T in fp32, with the tokens in k; GemmCase sets the extents.
 GemmProblem weight_gradient();
+// A problem whose operands both have this granularity, per row or per tensor.
+GemmProblem scaled_at_end(Granularity granularity, int promote);
 
 // What the operands' codes are, of A and B alike.
 enum class CodeMode : int {

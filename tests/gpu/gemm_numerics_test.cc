@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "runtime/families/gemm/tolerance.h"
@@ -17,6 +18,16 @@ namespace {
 constexpr std::array<std::int64_t, 6> kAdversarialM{1, 16, 64, 200, 1024, 4097};
 constexpr std::array<std::int64_t, 5> kErrorK{128, 512, 2048, 7168, 16384};
 
+// Every scaling for all of K with each of its intervals.
+std::vector<GemmProblem> problems_scaled_at_end() {
+  std::vector<GemmProblem> all;
+  for (const Granularity granularity : {Granularity::kPerRow, Granularity::kPerTensor}) {
+    for (const int promote : {128, 256, 512, kPromoteNone})
+      all.push_back(scaled_at_end(granularity, promote));
+  }
+  return all;
+}
+
 class GemmNumerics : public GpuTest {
  protected:
   static void SetUpTestSuite() {
@@ -26,6 +37,10 @@ class GemmNumerics : public GpuTest {
       GemmProblem recipe;
       recipe.promote = promote;
       for (const std::int64_t k : kErrorK) planned.push_back({recipe, {2048, 512, k}});
+    }
+    for (const GemmProblem& recipe : problems_scaled_at_end()) {
+      for (const std::int64_t k : kErrorK) planned.push_back({recipe, {2048, 512, k}});
+      for (const std::int64_t m : kAdversarialM) planned.push_back({recipe, {m, 768, 1152}});
     }
     compile_plans(planned);
   }
@@ -43,6 +58,14 @@ class GemmNumerics : public GpuTest {
     return out;
   }
 };
+
+void print_error(const std::string& interval, CodeMode code_mode, std::int64_t k,
+                 const Verdict& v) {
+  std::printf("promote %s %s k %5lld: max |D-R|/S %.3e, c %.3f\n", interval.c_str(),
+              code_mode == CodeMode::kQuantised ? "quantised" : "uniform  ",
+              static_cast<long long>(k), static_cast<double>(v.worst_rel),
+              static_cast<double>(v.worst_c));
+}
 
 // A NaN in one element of A reaches its row and no other; one of B its column.
 TEST_F(GemmNumerics, NanStaysInItsRowAndColumn) {
@@ -122,12 +145,66 @@ TEST_F(GemmNumerics, ErrorPerK) {
                    code_mode);
         c.run_plan(gpu().stream());
         const Verdict v = c.judge(reference::tolerance_c(promote));
-        std::printf("promote %3d %s k %5lld: max |D-R|/S %.3e, c %.3f\n", promote,
-                    code_mode == CodeMode::kQuantised ? "quantised" : "uniform  ",
-                    static_cast<long long>(k), static_cast<double>(v.worst_rel),
-                    static_cast<double>(v.worst_c));
+        print_error(promote_text(promote), code_mode, k, v);
       }
     }
+  }
+}
+
+// The same for the intervals of scales that serve all of K. Longer intervals truncate more often.
+TEST_F(GemmNumerics, ErrorPerKOfLongIntervals) {
+  for (const GemmProblem& recipe : problems_scaled_at_end()) {
+    for (const CodeMode code_mode : {CodeMode::kQuantised, CodeMode::kUniform}) {
+      for (const std::int64_t k : kErrorK) {
+        GemmCase c(gpu(), recipe, {2048, 512, k}, static_cast<std::uint64_t>(45 + k), {},
+                   code_mode);
+        c.run_plan(gpu().stream());
+        const Verdict v = c.judge(reference::tolerance_c(recipe.promote));
+        const char* scaling = recipe.a.granularity == Granularity::kPerRow ? " row" : " tensor";
+        print_error(promote_text(recipe.promote) + scaling, code_mode, k, v);
+      }
+    }
+  }
+}
+
+TEST_F(GemmNumerics, AdversarialOperandsOfLongIntervals) {
+  std::uint64_t seed = 145;
+  for (const GemmProblem& recipe : problems_scaled_at_end()) {
+    for (const CodeMode mode :
+         {CodeMode::kOneHuge, CodeMode::kAllEqual, CodeMode::kAlternating, CodeMode::kUniform}) {
+      for (const std::int64_t m : kAdversarialM) {
+        GemmCase c(gpu(), recipe, {m, 768, 1152}, ++seed, {}, mode, 30);
+        c.run_plan(gpu().stream());
+        c.judge(reference::tolerance_c(recipe.promote));
+        if (HasFailure()) FAIL() << to_text(recipe) << ", mode " << static_cast<int>(mode);
+      }
+    }
+  }
+}
+
+// Without splits of K, a problem of either scaling gives the bits of the other if all scales are
+// the same, and so does every tile.
+TEST_F(GemmNumerics, ScalingsAndTilesAgreeInEveryBit) {
+  const GemmShape shape{333, 520, 2000};
+  for (const int promote : {128, 256, 512, kPromoteNone}) {
+    std::vector<std::vector<float>> results;
+    for (const Granularity granularity : {Granularity::kPerRow, Granularity::kPerTensor}) {
+      for (const char* tile : {"tile=128x96x128 stages=4 wg=2", "tile=64x64x128 stages=5 wg=1"}) {
+        auto config = parse_gemm_config(tile);
+        ASSERT_TRUE(config) << tile;
+        config->promote = promote;
+        GemmCase c(gpu(), scaled_at_end(granularity, promote), shape, 46);
+        const std::vector<float> scales(520, 0.75F);
+        for (DeviceBuffer* buffer : {&c.a_scale(), &c.b_scale()}) {
+          const std::size_t count = buffer == &c.a_scale() ? 333 : 520;
+          ASSERT_TRUE(buffer->upload(scales.data(), count * 4, gpu().stream(), 0));
+        }
+        c.run_config(*config, gpu().stream());
+        c.judge(reference::tolerance_c(promote));
+        results.push_back(fetch_output(c));
+      }
+    }
+    for (const auto& result : results) EXPECT_EQ(result, results.front()) << promote;
   }
 }
 

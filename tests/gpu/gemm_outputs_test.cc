@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "generator/gemm/candidates.h"
+#include "generator/gemm/passes.h"
 #include "runtime/families/gemm/tolerance.h"
 #include "tests/gpu/gemm_case.h"
 #include "tests/support/gemm_variants.h"
@@ -84,6 +85,23 @@ TEST_F(GemmOutputs, WeightGradientsOfAnyTokenCount) {
       c.run_plan(gpu().stream());
       c.judge(reference::tolerance_c(128));
       if (HasFailure()) FAIL() << m << "x" << n << "x" << tokens;
+    }
+  }
+}
+
+// The same with scales per row and per tensor, of every recipe that has them.
+TEST_F(GemmOutputs, PassesOfRecipesWithScalesForAllOfK) {
+  std::uint64_t seed = 21200;
+  for (const char* recipe : {"tensorwise", "delayed", "rowwise"}) {
+    for (const Pass pass : {Pass::kFprop, Pass::kDgrad, Pass::kWgrad}) {
+      const GemmProblem problem = gemm_problem(*find_recipe(recipe), pass, kDynamic, 576, 1024);
+      for (const std::int64_t tokens : {0, 1, 77, 129, 640, 4097}) {
+        const GemmShape shape{m_at(problem, tokens), problem.n, k_at(problem, tokens)};
+        GemmCase c(gpu(), problem, shape, ++seed);
+        c.run_plan(gpu().stream());
+        c.judge(reference::tolerance_c(problem.promote));
+        if (HasFailure()) FAIL() << to_text(problem) << " at " << tokens;
+      }
     }
   }
 }

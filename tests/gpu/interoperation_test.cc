@@ -62,5 +62,14 @@ TEST_F(Interoperation, CublasLtTakesTheOperandsOfAWeightGradient) {
   }
 }
 
+// Scales per row (OUTER_VEC) and per tensor.
+TEST_F(Interoperation, CublasLtTakesScalesForAllOfK) {
+  for (const char* recipe : {"tensorwise", "rowwise"}) {
+    for (const Pass pass : {Pass::kFprop, Pass::kDgrad}) {
+      expect_both_right(gemm_problem(*find_recipe(recipe), pass, kDynamic, 576, 1152), 512);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace octile::tests

@@ -91,8 +91,8 @@ void write_report(const char* path) {
   report["results"] = std::move(t.results);
   report["cases"] = std::move(t.cases);
   report["seconds"] = std::move(t.seconds);
-  for (const int promote : {32, 64, 128}) {
-    report["worst_c"][std::to_string(promote)] = octile::tests::worst_c_seen(promote);
+  for (const int promote : {32, 64, 128, 256, 512, octile::kPromoteNone}) {
+    report["worst_c"][octile::promote_text(promote)] = octile::tests::worst_c_seen(promote);
   }
   report["kernels"] = octile::tests::kernel_source_digests(octile::tests::runs_all_cases());
   report["launch_code"] = octile::tests::launch_code_digests();

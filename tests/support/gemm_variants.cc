@@ -72,6 +72,7 @@ std::vector<GemmProblem> with_options(const GemmProblem& problem) {
         all.back().sentry = sentry;
         all.back().a.dtype = a;
         all.back().b.dtype = b;
+        if (scales_at_end(problem)) continue;
         // Some with the exponents of four K-blocks in a word.
         if (sentry || bias) all.back().a.scale = ScaleFormat::kUe8m0x4;
         if (sentry && scales_rows_of_b(problem)) all.back().b.scale = ScaleFormat::kUe8m0x4;
@@ -95,13 +96,41 @@ std::vector<GemmConfig> covering_gemm_configs(const GemmProblem& problem,
   return cover_features(candidates(problem, kDynamic, device).admitted, pairs_of);
 }
 
-std::vector<GemmVariant> covering_gemm_variants(const DeviceSpec& device, int choice) {
+namespace {
+
+constexpr auto kOutputs = std::to_array<std::pair<DType, bool>>({{DType::kBF16, false},
+                                                                 {DType::kBF16, true},
+                                                                 {DType::kFP16, false},
+                                                                 {DType::kFP32, false},
+                                                                 {DType::kFP32, true}});
+
+// Adds the problem's configurations. Each is tried with a few of the options, so that few variants
+// remain to choose from; some configurations have no options.
+void add_variants(const GemmProblem& problem, const DeviceSpec& device,
+                  std::vector<GemmVariant>& all) {
+  const std::vector<GemmConfig> configs = covering_gemm_configs(problem, device);
+  const std::vector<GemmProblem> problems = with_options(problem);
+  for (std::size_t i = 0; i < configs.size() * 4; ++i) {
+    const GemmConfig& config = configs[i % configs.size()];
+    const GemmProblem& options = problems[i < configs.size() ? 0 : i * 7 % problems.size()];
+    if (refused_by(config, options, kDynamic, device) == nullptr) all.push_back({options, config});
+  }
+}
+
+std::vector<GemmVariant> cover_variants(std::vector<GemmVariant> all, int choice) {
+  // The order decides between variants that cover as much.
+  constexpr std::size_t kStep = 997;
+  std::ranges::rotate(
+      all, all.begin() +
+               static_cast<std::ptrdiff_t>(static_cast<std::size_t>(choice) * kStep % all.size()));
+  return cover_features(all, pairs_of_variant);
+}
+
+// With scales of blocks.
+std::vector<GemmVariant> block_variants(const DeviceSpec& device) {
   std::vector<GemmVariant> all;
   for (const Granularity scaling : {Granularity::k128x128, Granularity::k1x128}) {
-    for (const auto& [d, accumulate] :
-         {std::pair(DType::kBF16, false), std::pair(DType::kBF16, true),
-          std::pair(DType::kFP16, false), std::pair(DType::kFP32, false),
-          std::pair(DType::kFP32, true)}) {
+    for (const auto& [d, accumulate] : kOutputs) {
       for (const int promote : {32, 64, 128}) {
         GemmProblem problem = splittable_gemm_problem();
         problem.b.granularity = scaling;
@@ -109,26 +138,39 @@ std::vector<GemmVariant> covering_gemm_variants(const DeviceSpec& device, int ch
         problem.d = d;
         problem.accumulate = accumulate;
         problem.promote = promote;
-        const std::vector<GemmConfig> configs = covering_gemm_configs(problem, device);
-        // Each configuration is tried with a few of the options, so that few variants remain to
-        // choose from; some configurations have no options.
-        const std::vector<GemmProblem> problems = with_options(problem);
-        for (std::size_t i = 0; i < configs.size() * 4; ++i) {
-          const GemmConfig& config = configs[i % configs.size()];
-          const GemmProblem& options = problems[i < configs.size() ? 0 : i * 7 % problems.size()];
-          if (refused_by(config, options, kDynamic, device) == nullptr) {
-            all.push_back({options, config});
-          }
-        }
+        add_variants(problem, device, all);
       }
     }
   }
-  // The order decides between variants that cover as much.
-  constexpr std::size_t kStep = 997;
-  std::ranges::rotate(
-      all, all.begin() +
-               static_cast<std::ptrdiff_t>(static_cast<std::size_t>(choice) * kStep % all.size()));
-  return cover_features(all, pairs_of_variant);
+  return all;
+}
+
+// With scales that serve all of K; some of the products sum the tokens.
+std::vector<GemmVariant> variants_scaled_at_end(const DeviceSpec& device) {
+  std::vector<GemmVariant> all;
+  for (const Granularity scaling : {Granularity::kPerRow, Granularity::kPerTensor}) {
+    for (const auto& [d, accumulate] : kOutputs) {
+      for (const int promote : {128, 256, 512, kPromoteNone}) {
+        GemmProblem problem = splittable_gemm_problem();
+        problem.a.granularity = problem.b.granularity = scaling;
+        if (d == DType::kFP32) std::swap(problem.m, problem.k);
+        problem.d = d;
+        problem.accumulate = accumulate;
+        problem.promote = promote;
+        add_variants(problem, device, all);
+      }
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<GemmVariant> covering_gemm_variants(const DeviceSpec& device, int choice) {
+  std::vector<GemmVariant> all = cover_variants(block_variants(device), choice);
+  for (const GemmVariant& v : cover_variants(variants_scaled_at_end(device), choice))
+    all.push_back(v);
+  return all;
 }
 
 namespace {

@@ -151,10 +151,14 @@ TEST(SupportMatrix, GemmSupportIsWhatTheKernelDoes) {
       return fp32_in_memory(t) ||
              (t.granularity == Granularity::k1x128 && t.scale == ScaleFormat::kUe8m0x4);
     };
-    const bool expected = is_fp8(p.a.dtype) && p.a.granularity == Granularity::k1x128 &&
-                          has_format(p.a) && is_fp8(p.b.dtype) && blocks_of_b && has_format(p.b) &&
-                          !is_fp8(p.d) && !(p.d == DType::kFP16 && p.accumulate) &&
-                          p.promote != kPromoteNone;
+    const bool blocks =
+        p.a.granularity == Granularity::k1x128 && blocks_of_b && p.promote != kPromoteNone;
+    const bool of_all_k =
+        p.a.granularity == p.b.granularity && p.promote != 64 &&
+        (p.a.granularity == Granularity::kPerTensor || p.a.granularity == Granularity::kPerRow);
+    const bool expected = (blocks || of_all_k) && is_fp8(p.a.dtype) && has_format(p.a) &&
+                          is_fp8(p.b.dtype) && has_format(p.b) && !is_fp8(p.d) &&
+                          !(p.d == DType::kFP16 && p.accumulate);
     ++cells;
     supported += expected ? 1 : 0;
     ASSERT_EQ(support_of(p).supported, expected) << to_text(p);
@@ -163,8 +167,9 @@ TEST(SupportMatrix, GemmSupportIsWhatTheKernelDoes) {
     }
   });
   // Two FP8 types of each operand; three scale formats of A; two of a 128x128 B and three of a
-  // 1x128 B; two intervals; D in three types, two of which take sums.
-  EXPECT_EQ(supported, 4 * 3 * (2 + 3) * 2 * 5);
+  // 1x128 B; two intervals; D in three types, two of which take sums. Per row and per tensor: two
+  // formats of each operand.
+  EXPECT_EQ(supported, 4 * (3 * (2 + 3) + 2 * 2 * 2) * 2 * 5);
   EXPECT_GT(cells, 40000);
 }
 

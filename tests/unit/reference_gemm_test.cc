@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -106,6 +107,11 @@ struct Case {
 float element(const Case& c, std::int64_t row, std::int64_t col) {
   const std::int64_t k = c.problem.k;
   const std::int64_t interval = c.problem.promote == kPromoteNone ? k : c.problem.promote;
+  const auto of_all_k = [](const Operand& x) {
+    return x.type.granularity == Granularity::kPerTensor ||
+           x.type.granularity == Granularity::kPerRow;
+  };
+  const bool at_end = of_all_k(c.a) && of_all_k(c.b);
   float acc = 0;
   for (std::int64_t k0 = 0; k0 < k; k0 += interval) {
     float partial = 0;
@@ -113,8 +119,9 @@ float element(const Case& c, std::int64_t row, std::int64_t col) {
       partial += c.a.value(row, i) * c.b.value(col, i);
     }
     const float scale = c.a.scale(row, k0) * c.b.scale(col, k0);
-    acc = std::fma(partial, scale, acc);
+    acc = at_end ? acc + partial : std::fma(partial, scale, acc);
   }
+  if (at_end && k > 0) acc = (c.a.scale(row, 0) * c.b.scale(col, 0)) * acc;
   return c.problem.accumulate ? c.old_d[at(row * c.ldd + col)] + acc : acc;
 }
 
@@ -165,10 +172,38 @@ TEST(Gemm, PromotionIntervalsChangeTheOrderAsDocumented) {
     expect_documented_bits(c);
   }
   for (const int promote : {128, 256, 512, kPromoteNone}) {
-    Case c(9, 20, 1100, type_of(Granularity::kPerRow), type_of(Granularity::kPerTensor));
-    c.problem.promote = promote;
-    expect_documented_bits(c);
+    for (const auto& [a, b] : {std::pair(Granularity::kPerRow, Granularity::kPerTensor),
+                               std::pair(Granularity::kPerRow, Granularity::kPerRow),
+                               std::pair(Granularity::kPerTensor, Granularity::kPerTensor)}) {
+      Case c(9, 20, 1100, type_of(a), type_of(b));
+      c.problem.promote = promote;
+      expect_documented_bits(c);
+    }
   }
+}
+
+// The intervals differ in the order of additions, so at least some bits do.
+TEST(Gemm, EveryIntervalHasBitsOfItsOwn) {
+  std::set<std::vector<float>> results;
+  for (const int promote : {128, 256, 512, kPromoteNone}) {
+    Case c(9, 20, 1100, type_of(Granularity::kPerRow), type_of(Granularity::kPerRow));
+    c.problem.promote = promote;
+    results.insert(run_fp32(c));
+  }
+  EXPECT_EQ(results.size(), 4U);
+}
+
+// With an empty K no scale is read.
+TEST(Gemm, AnEmptySumNeedsNoScales) {
+  Case c(3, 8, 0, type_of(Granularity::kPerRow), type_of(Granularity::kPerRow));
+  const std::vector<float> bias(8, 2.5F);
+  c.problem.bias = DType::kFP32;
+  std::vector<float> d(24);
+  GemmArgs args = c.args(d.data());
+  args.a_scale = args.b_scale = nullptr;
+  args.bias = bias.data();
+  ASSERT_TRUE(gemm(c.problem, args));
+  EXPECT_EQ(d, std::vector<float>(24, 2.5F));
 }
 
 TEST(Gemm, MixedFormatsStridesAndAccumulation) {

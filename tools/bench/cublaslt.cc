@@ -28,6 +28,27 @@ bool has_fp32_scales(const TensorType& type) {
   return type.scale == ScaleFormat::kF32 || type.scale == ScaleFormat::kF32Pow2;
 }
 
+// Returns true if cuBLASLt has the pair of scalings.
+bool has_scalings(const GemmProblem& p) {
+  const Granularity b = p.b.granularity;
+  if (scales_at_end(p)) return p.a.granularity == b && b != Granularity::kNone;
+  return p.a.granularity == Granularity::k1x128 &&
+         (b == Granularity::k128x128 || b == Granularity::k1x128);
+}
+
+std::int32_t scale_mode(const TensorType& type) {
+  switch (type.granularity) {
+    case Granularity::kPerTensor:
+      return kScaleScalar;
+    case Granularity::kPerRow:
+      return kScaleOuterVec;
+    case Granularity::k1x128:
+      return kScaleVec128;
+    default:
+      return kScaleBlock128x128;
+  }
+}
+
 }  // namespace
 
 struct CublasLt::Api {
@@ -122,13 +143,12 @@ struct LtMatmul::State {
         std::array{static_cast<std::uint64_t>(m), static_cast<std::uint64_t>(n),
                    static_cast<std::uint64_t>(k)};
     beta = p.accumulate ? 1.0F : 0.0F;
-    const std::int32_t a_mode = scales_rows_of_b(p) ? kScaleVec128 : kScaleBlock128x128;
     Status ok = api->check(api->create(&handle), "cublasLtCreate");
     if (ok) ok = api->check(api->create_desc(&desc, kComputeF32, kF32), "cublasLtMatmulDescCreate");
     if (ok) ok = set(kTransA, kTranspose);
     if (ok) ok = set(kTransB, kNone);
-    if (ok && scaled) ok = set(kAScaleMode, a_mode);
-    if (ok && scaled) ok = set(kBScaleMode, kScaleVec128);
+    if (ok && scaled) ok = set(kAScaleMode, scale_mode(p.b));
+    if (ok && scaled) ok = set(kBScaleMode, scale_mode(p.a));
     const int a_type = scaled ? operand_type(p.b.dtype) : kBF16;
     const int b_type = scaled ? operand_type(p.a.dtype) : kBF16;
     const char* call = "cublasLtMatrixLayoutCreate";
@@ -167,15 +187,12 @@ LtMatmul::LtMatmul(std::unique_ptr<State> state) : state_(std::move(state)) {}
 LtMatmul::LtMatmul(LtMatmul&&) noexcept = default;
 LtMatmul::~LtMatmul() = default;
 
-Result<LtMatmul> LtMatmul::block_scaled(std::shared_ptr<const CublasLt> library,
-                                        const GpuSession& gpu, const GemmProblem& problem,
-                                        std::int64_t tokens) {
-  const bool blocks = problem.a.granularity == Granularity::k1x128 &&
-                      (problem.b.granularity == Granularity::k128x128 ||
-                       problem.b.granularity == Granularity::k1x128);
-  if (!blocks || !has_fp32_scales(problem.a) || !has_fp32_scales(problem.b)) {
+Result<LtMatmul> LtMatmul::scaled(std::shared_ptr<const CublasLt> library, const GpuSession& gpu,
+                                  const GemmProblem& problem, std::int64_t tokens) {
+  if (!has_scalings(problem) || !has_fp32_scales(problem.a) || !has_fp32_scales(problem.b)) {
     return fail(ErrorCode::kUnsupported,
-                fmt::format("'{}' is no GEMM of 1x128 by 128x128 or 1x128 blocks with fp32 scales",
+                fmt::format("'{}' is no GEMM with fp32 scales of 1x128 by 128x128 or 1x128 blocks, "
+                            "of rows, or of tensors",
                             to_text(Problem(problem))));
   }
   return create(std::move(library), gpu, problem, tokens, true);

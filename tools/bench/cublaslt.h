@@ -1,4 +1,4 @@
-// cuBLASLt, opened at run time: its block-scaled FP8 GEMM takes Octile's operands as they are, and
+// cuBLASLt, opened at run time: its scaled FP8 GEMM takes Octile's operands as they are, and
 // its bf16 GEMM is what an FP8 GEMM replaces.
 //
 // cublaslt_types.h declares the few types, enumerators and functions in use, with the values of
@@ -48,12 +48,12 @@ class LtMatmul {
   static constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
   static constexpr int kChoices = 8;
 
-  // A has 1x128 blocks (VEC128), B 128x128 blocks (BLK128x128) or 1x128 blocks (VEC128). Asks the
+  // A has 1x128 blocks (VEC128), B 128x128 blocks (BLK128x128) or 1x128 blocks (VEC128); or both
+  // have scales per row (OUTER_VEC) or per tensor (SCALAR), without fast accumulation. Asks the
   // heuristic for up to kChoices algorithms. Errors: kUnsupported if it has none (m and n must be
   // multiples of 4, k of 16) or if the problem has a bias, kDeviceError.
-  static Result<LtMatmul> block_scaled(std::shared_ptr<const CublasLt> library,
-                                       const GpuSession& gpu, const GemmProblem& problem,
-                                       std::int64_t tokens);
+  static Result<LtMatmul> scaled(std::shared_ptr<const CublasLt> library, const GpuSession& gpu,
+                                 const GemmProblem& problem, std::int64_t tokens);
   // A and B are bf16, with the problem's extents.
   static Result<LtMatmul> bf16(std::shared_ptr<const CublasLt> library, const GpuSession& gpu,
                                const GemmProblem& problem, std::int64_t tokens);

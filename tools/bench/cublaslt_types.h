@@ -34,6 +34,8 @@ inline constexpr int kBScalePointer = 18;
 inline constexpr int kAScaleMode = 31;
 inline constexpr int kBScaleMode = 32;
 // cublasLtMatmulMatrixScale_t
+inline constexpr std::int32_t kScaleScalar = 0;
+inline constexpr std::int32_t kScaleOuterVec = 3;
 inline constexpr std::int32_t kScaleVec128 = 4;
 inline constexpr std::int32_t kScaleBlock128x128 = 5;
 // cublasLtMatmulPreferenceAttributes_t

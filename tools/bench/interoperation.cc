@@ -25,7 +25,7 @@ Result<Interoperation> check_interoperation(const LibraryHandle& library, const 
   const auto plan = PlanHandle::create(library, gpu.device(), Problem(problem));
   if (!plan) return tl::unexpected<Error>(plan.error());
   if (Status ok = plan->prepare(tokens, tokens); !ok) return tl::unexpected<Error>(ok.error());
-  const auto peer = LtMatmul::block_scaled(cublaslt, gpu, problem, tokens);
+  const auto peer = LtMatmul::scaled(cublaslt, gpu, problem, tokens);
   if (!peer) return tl::unexpected<Error>(peer.error());
   auto ours =
       run_and_check(gpu, problem, slot, [&] { return plan->run(args_of(slot), gpu.stream()); });

@@ -11,7 +11,7 @@ namespace octile::tools {
 Result<Peer> Peer::cublaslt(const std::shared_ptr<const CublasLt>& library, const GpuSession& gpu,
                             const GemmProblem& problem, std::int64_t tokens,
                             const std::vector<GemmSlot>& slots) {
-  auto matmul = LtMatmul::block_scaled(library, gpu, problem, tokens);
+  auto matmul = LtMatmul::scaled(library, gpu, problem, tokens);
   if (!matmul) return tl::unexpected<Error>(matmul.error());
   Peer peer("cublaslt", std::move(*matmul));
   for (const GemmSlot& slot : slots) peer.operands_.push_back(lt_operands(slot.a, slot.b, slot.d));

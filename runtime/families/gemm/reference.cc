@@ -100,16 +100,12 @@ Result<Operands> open_operands(const GemmProblem& problem, const GemmArgs& args)
   return Operands{*a, *b, k};
 }
 
-bool has_block_scales(const TensorType& type) {
-  return type.granularity == Granularity::k1x128 || type.granularity == Granularity::k128x128;
-}
-
 Status check_output(const GemmProblem& problem, const GemmArgs& args) {
   if (is_fp8(problem.d)) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("d is {}; bf16, fp16 and fp32 are allowed", name_of(problem.d)));
   }
-  const bool blocks = has_block_scales(problem.a) || has_block_scales(problem.b);
+  const bool blocks = !scales_at_end(problem);
   const std::array<int, 6> intervals{32, 64, 128, 256, 512, kPromoteNone};
   const auto* const end = intervals.begin() + (blocks ? 3 : 6);
   if (std::find(intervals.begin(), end, problem.promote) == end) {

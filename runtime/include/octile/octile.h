@@ -204,7 +204,8 @@ typedef struct octile_gemm_desc {
   octile_scale_format b_scale_format;
   octile_dtype d_dtype;
   int32_t accumulate;      /* nonzero: D +=; D in bf16 or fp32 */
-  int32_t promote;         /* K elements per fp32 promotion; 0: 128; or OCTILE_PROMOTE_NONE */
+  int32_t promote;         /* K elements per fp32 promotion; 0: 128. 32, 64 or 128; with scales per
+                              row or per tensor 128, 256, 512 or OCTILE_PROMOTE_NONE */
   int32_t batch_invariant; /* nonzero: a row's bits do not depend on m */
   int64_t m;               /* >= 0; read if k is OCTILE_DYNAMIC, else 0 */
   octile_dtype bias_dtype; /* OCTILE_BF16 or OCTILE_FP32: calls give a vector [n] that is added to
@@ -385,12 +386,15 @@ typedef struct octile_gemm_args {
                           nothing is done, and no pointer is looked at */
   const void* a;       /* [m][lda], 16-byte aligned */
   int64_t lda;         /* >= k, multiple of 16; 0: roundup(k,16) */
-  const void* a_scale; /* layout of the plan's A granularity; 16-byte aligned */
-  int64_t a_scale_ld;  /* 0: packed, roundup(m,4); else >= that and a multiple of 4 */
+  const void* a_scale; /* layout of the plan's A granularity, aligned to 16 bytes if 1x128, to 8
+                          if per row (where the first m are read), else to 4 */
+  int64_t a_scale_ld;  /* 0: packed, roundup(m,4), per tensor 1; else >= that and, except per
+                          tensor, a multiple of 4. Only 1x128 scales have more than one row */
   const void* b;       /* [n][ldb], 16-byte aligned */
   int64_t ldb;         /* >= k, multiple of 16; 0: roundup(k,16) */
-  const void* b_scale; /* layout of the plan's B granularity; 1x128: 16-byte, else 4-byte aligned */
-  int64_t b_scale_ld;  /* 0: roundup(ceil(k/128),4); else >= ceil(k/128) */
+  const void* b_scale; /* likewise of B, whose rows are the columns of D */
+  int64_t b_scale_ld;  /* 128x128: 0: roundup(ceil(k/128),4); else >= ceil(k/128). Otherwise as
+                          a_scale_ld, with n for m */
   void* d;             /* [m][ldd], 16-byte aligned */
   int64_t ldd;         /* >= n, row stride a multiple of 16 bytes; 0: n */
   void* workspace;     /* octile_plan_workspace_size bytes, 16-byte aligned; null if that is 0 */
@@ -413,7 +417,8 @@ typedef struct octile_gemm_args {
 
 /* Enqueues the GEMM on `stream`. The call does not compile, allocate, synchronise or take a global
  * lock, and is legal in stream capture. The tensor core sums `promote` elements of K; these sums
- * are added in fp32, in K order; then the bias is added; D is rounded once, to nearest even. A plan
+ * are added in fp32, in K order; scales per row or per tensor multiply the result; then the bias is
+ * added; D is rounded once, to nearest even. A plan
  * that accumulates adds D to the sum before it rounds. Same plan, same inputs, same bits. Operands
  * are read and D is written in stream order; no operand may overlap D. With k = 0 the sum is empty:
  * D becomes the bias or 0, or stays if the plan accumulates and has no bias, and A and B may be
