@@ -110,6 +110,11 @@ bool fits_registers(const GemmConfig& c, const GemmSetting& s) {
                                                      : 32;
   return r.accumulator_registers + others <= r.consumer_registers;
 }
+// Until consumers take registers from the producer, each thread has an equal share of them.
+bool instruction_fits_launch(const GemmConfig& c, const GemmSetting& s) {
+  const int at_launch = 65536 / (resources_of(s.problem, c).threads * std::max(c.ctas_per_sm, 1));
+  return c.block_n / 2 + 32 <= at_launch;
+}
 bool promotion_matches(const GemmConfig& c, const GemmSetting& s) {
   return c.promote == s.problem.promote;
 }
@@ -161,7 +166,9 @@ bool overlap_fits_pass(const GemmConfig& c, const GemmSetting& s) {
 bool compiles_in_time(const GemmConfig& c, const GemmSetting& s) {
   const bool long_store = s.problem.sentry || (s.problem.accumulate && !can_stage(s.problem));
   const int parts = parts_of_block(c.promote);
-  const int most = parts == 1 ? 128 : long_store ? 160 : 256;
+  const bool fp32_or_long = long_store || s.problem.d == DType::kFP32;
+  const int most =
+      parts > 1 ? (long_store ? 160 : 256) : (fp32_or_long && has_long_sums(c.promote) ? 96 : 128);
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
   return parts * c.unroll * strips * (c.block_n + c.tail_n) / 2 <= most;
 }
@@ -270,9 +277,9 @@ constexpr std::array kConstraints{
     GemmConstraint{
         "compiles_in_time",
         "a pass adds at most 128 promoted sums a thread, 256 where parts of a K-block are "
-        "promoted, 160 of these if the store has a sentry or reads D: beyond, a cold compile takes "
-        "more than 250 ms for at most 1 % of "
-        "speed (measured)",
+        "promoted, and 160 of these if the store has a sentry or reads D; in sums of more than 128 "
+        "of K at most 96 if it does or D is fp32: beyond, a cold compile takes more than 250 ms "
+        "for at most 1 % of speed (measured)",
         compiles_in_time},
     GemmConstraint{"early_next_is_for_few_rows",
                    "the next kernel starts early only behind tiles of at most 128 rows that share "
@@ -317,6 +324,11 @@ constexpr std::array kConstraints{
         "of its own) for "
         "addresses, scales and loop state (ptxas 13.0 spills below)",
         fits_registers},
+    GemmConstraint{"instruction_fits_launch",
+                   "the sums of one instruction leave 32 of a thread's registers at launch, which "
+                   "are 128 with three consumers or two CTAs an SM: at most 192 columns (ptxas "
+                   "13.0 gives up above)",
+                   instruction_fits_launch},
     GemmConstraint{"ring_is_a_pipeline",
                    "the ring holds 3 to 16 stages: fewer cannot hide a load behind two products",
                    ring_is_a_pipeline},
