@@ -110,11 +110,6 @@ bool fits_registers(const GemmConfig& c, const GemmSetting& s) {
                                                      : 32;
   return r.accumulator_registers + others <= r.consumer_registers;
 }
-// Until consumers take registers from the producer, each thread has an equal share of them.
-bool instruction_fits_launch(const GemmConfig& c, const GemmSetting& s) {
-  const int at_launch = 65536 / (resources_of(s.problem, c).threads * std::max(c.ctas_per_sm, 1));
-  return c.block_n / 2 + 32 <= at_launch;
-}
 bool promotion_matches(const GemmConfig& c, const GemmSetting& s) {
   return c.promote == s.problem.promote;
 }
@@ -324,11 +319,6 @@ constexpr std::array kConstraints{
         "of its own) for "
         "addresses, scales and loop state (ptxas 13.0 spills below)",
         fits_registers},
-    GemmConstraint{"instruction_fits_launch",
-                   "the sums of one instruction leave 32 of a thread's registers at launch, which "
-                   "are 128 with three consumers or two CTAs an SM: at most 192 columns (ptxas "
-                   "13.0 gives up above)",
-                   instruction_fits_launch},
     GemmConstraint{"ring_is_a_pipeline",
                    "the ring holds 3 to 16 stages: fewer cannot hide a load behind two products",
                    ring_is_a_pipeline},

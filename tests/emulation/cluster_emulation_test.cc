@@ -116,6 +116,17 @@ TEST_F(ClusterEmulation, SumsReadBeforeTheirWaitAreWrong) {
   EXPECT_EQ(run({.promotes_before_wait = true}).wrong, kSchedules);
 }
 
+TEST_F(ClusterEmulation, GroupsThatAddToThoseInFlightAreRightUnderEverySchedule) {
+  const Outcome outcome = run({.sums_all = true});
+  EXPECT_EQ(outcome.faults, "");
+  EXPECT_EQ(outcome.wrong, 0);
+}
+
+TEST_F(ClusterEmulation, MistakesWithGroupsThatAddAreSeen) {
+  EXPECT_GT(run({.releases_before_wait = true, .sums_all = true}).wrong, kSchedules / 6);
+  EXPECT_EQ(run({.promotes_before_wait = true, .sums_all = true}).wrong, kSchedules);
+}
+
 TEST_F(ClusterEmulation, AnnouncedBytesThatNeverComeAreADeadlock) {
   const Outcome outcome = run({.bytes_too_many = 16});
   EXPECT_EQ(outcome.with_fault, kSchedules);

@@ -12,7 +12,10 @@ namespace wgmma {
 using namespace ::wgmma;
 template <int kN>
 struct Mma;
+template <int kN>
+struct MmaOnto;
 OCTILE_INSTANTIATE_MMA(16, 4, "e4m3.e4m3")
+OCTILE_INSTANTIATE_MMA_ONTO(16, "e4m3.e4m3")
 }  // namespace wgmma
 
 struct Mistakes {
@@ -23,6 +26,8 @@ struct Mistakes {
   bool has_no_fence = false;          // before TMA reads what threads wrote
   bool overwrites_staging = false;    // while TMA may read it
   bool ends_before_store_is_read = false;
+  // Not a mistake: the tensor core sums all K-blocks, with one of them in flight.
+  bool sums_all = false;
 };
 
 constexpr int kStages = 2;
@@ -74,6 +79,21 @@ inline void sum(const Arguments& args, float (&acc)[8]) {
   }
 }
 
+// The same by the tensor core alone. A stage is handed back once the next K-block's group is in
+// flight and its own has completed.
+inline void sum_all(const Arguments& args, float (&acc)[8]) {
+  for (int block = 0; block < args.k_blocks; ++block) {
+    ::mbarrier::wait(kSharedBase + kFull + 8 * (block % kStages), block / kStages & 1);
+    const u32 a = wgmma::descriptor(kSharedBase + block % kStages * kStageBytes);
+    wgmma::MmaOnto<16>::issue(acc, a, a + (64 * 128 >> 4));
+    if (args.mistakes.releases_before_wait) release_stage(args, block);
+    wgmma::wait<1>();
+    if (!args.mistakes.releases_before_wait && block > 0) release_stage(args, block - 1);
+  }
+  if (!args.mistakes.promotes_before_wait) wgmma::wait<0>();
+  if (!args.mistakes.releases_before_wait) release_stage(args, args.k_blocks - 1);
+}
+
 // Stores D in rows of 64 bytes without a swizzle, then once more the same.
 inline void store(const Arguments& args, const float (&acc)[8]) {
   const u32 lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
@@ -111,7 +131,11 @@ inline void kernel(const Arguments& args) {
     return;
   }
   float acc[8] = {};
-  sum(args, acc);
+  if (args.mistakes.sums_all) {
+    sum_all(args, acc);
+  } else {
+    sum(args, acc);
+  }
   store(args, acc);
 }
 

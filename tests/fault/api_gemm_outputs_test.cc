@@ -420,5 +420,69 @@ TEST_F(GemmOutputs, OperandsWithTokensInK) {
                {"b_scale is 0x", "a multiple of 16 bytes"});
 }
 
+// Scales per row and per tensor multiply the finished sum, before the bias, and only as many are
+// read as there are rows.
+TEST_F(GemmOutputs, ScalesForAllOfK) {
+  for (const octile_granularity granularity : {OCTILE_SCALE_PER_ROW, OCTILE_SCALE_PER_TENSOR}) {
+    octile_gemm_desc desc = weight_gradient_desc();
+    desc.a_granularity = desc.b_granularity = granularity;
+    desc.promote = 256;
+    desc.bias_dtype = OCTILE_FP32;
+    desc.accumulate = 0;
+    const PlanHandle plan = plan_of(desc);
+    WeightGradient g(700);
+    const std::vector<float> bias(kN, 0.3F);
+    octile_gemm_args args = g.args();
+    args.bias = bias.data();
+    ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+    const std::int64_t step = granularity == OCTILE_SCALE_PER_ROW ? 1 : 0;
+    for (std::int64_t row = 0; row < kM; ++row) {
+      for (std::int64_t col = 0; col < kN; ++col) {
+        float acc = 0;
+        for (std::int64_t k0 = 0; k0 < 700; k0 += 256) {
+          float partial = 0;
+          for (std::int64_t k = k0; k < std::min<std::int64_t>(700, k0 + 256); ++k) {
+            partial += g.a.value(row, k) * g.b.value(col, k);
+          }
+          acc += partial;
+        }
+        const float scale = g.a.scales.at<float>()[row * step] * g.b.scales.at<float>()[col * step];
+        ASSERT_EQ(g.d.at<float>()[row * kN + col], scale * acc + 0.3F) << row << ", " << col;
+      }
+    }
+  }
+}
+
+// A kernel reads scales of rows in pairs.
+TEST_F(GemmOutputs, ArgumentsOfScalesForAllOfK) {
+  octile_gemm_desc desc = weight_gradient_desc();
+  desc.a_granularity = desc.b_granularity = OCTILE_SCALE_PER_ROW;
+  const PlanHandle per_row = plan_of(desc);
+  desc.a_granularity = desc.b_granularity = OCTILE_SCALE_PER_TENSOR;
+  const PlanHandle per_tensor = plan_of(desc);
+  WeightGradient g(77);
+  const auto with = [&](const auto& change) {
+    octile_gemm_args args = g.args();
+    change(args);
+    return args;
+  };
+  refuses(per_row, with([&](auto& args) { args.b_scale = g.b.scales.at(4); }),
+          {"b_scale is 0x", "a multiple of 8 bytes"});
+  refuses(per_row, with([](auto& args) { args.b_scale = nullptr; }), {"b_scale is null"});
+  refuses(per_row, with([](auto& args) { args.a_scale_ld = 23; }),
+          {"a_scale_ld is 23", "0 (meaning 24)", "from 24 on"});
+  refuses(per_tensor, with([&](auto& args) { args.a_scale = g.a.scales.at(2); }),
+          {"a_scale is 0x", "a multiple of 4 bytes"});
+  const auto aligned_to_4 = with([&](auto& args) { args.a_scale = g.a.scales.at(4); });
+  EXPECT_EQ(octile_gemm_run(per_tensor.get(), &aligned_to_4, nullptr), OCTILE_OK)
+      << octile_last_error();
+  // With k = 0 no scale is read.
+  const auto empty = with([](auto& args) {
+    args.tokens = 0;
+    args.a_scale = args.b_scale = nullptr;
+  });
+  EXPECT_EQ(octile_gemm_run(per_row.get(), &empty, nullptr), OCTILE_OK) << octile_last_error();
+}
+
 }  // namespace
 }  // namespace octile::test

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "generator/families.h"
+#include "generator/gemm/passes.h"
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/api_handles.h"
@@ -142,6 +143,41 @@ TEST_F(GemmNvrtc, EveryFormatPairAndIntervalCompilesClean) {
       }
     }
   }
+}
+
+// The defaults of every recipe with scales per row or per tensor, and of their other intervals.
+TEST_F(GemmNvrtc, EveryDefaultWithScalesForAllOfKCompilesClean) {
+  std::vector<tests::GemmVariant> variants;
+  std::set<std::string> names;
+  const auto add = [&](const GemmProblem& problem, std::int64_t tokens) {
+    const GemmConfig config = default_config(problem, tokens, h200());
+    if (names.insert(kernel_name(problem, config)).second) variants.push_back({problem, config});
+  };
+  for (const char* recipe : {"tensorwise", "delayed", "rowwise"}) {
+    for (const Pass pass : {Pass::kFprop, Pass::kDgrad, Pass::kWgrad}) {
+      GemmProblem problem = gemm_problem(*find_recipe(recipe), pass, kDynamic, 4096, 7168);
+      for (const std::int64_t tokens : {1, 64, 256, 1024, 4096, 16384}) add(problem, tokens);
+      for (const int promote : {256, 512}) {
+        problem.promote = promote;
+        for (const std::int64_t tokens : {64, 4096}) add(problem, tokens);
+      }
+    }
+  }
+  EXPECT_GT(variants.size(), 30U);
+  double slowest = 0;
+  for (const Compiled& c : compile_all(variants)) {
+    expect_clean(c);
+    slowest = std::max(slowest, c.compile_ms);
+  }
+  fmt::print("{} kernels, slowest compile {:.0f} ms\n", variants.size(), slowest);
+}
+
+// Three consumers have 128 registers a thread at launch, too few for an instruction of 208 columns.
+TEST_F(GemmNvrtc, WidestTileOfThreeConsumersCompilesClean) {
+  const auto problem = parse_problem(
+      "gemm m=7168 n=7168 k=? a=e5m2:row b=e4m3:row d=fp32 acc=1 promote=none sentry=1");
+  const char* widest = "tile=192x192x128 stages=3 wg=3 store=direct promote=none";
+  expect_clean(compile(std::get<GemmProblem>(*problem), *parse_gemm_config(widest)));
 }
 
 TEST_F(GemmNvrtc, EveryScalingAndOutputCompilesClean) {

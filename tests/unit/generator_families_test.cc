@@ -121,6 +121,9 @@ TEST(Families, OnlyAnInvariantGemmAsksForTheSameNumerics) {
   EXPECT_EQ(numerics_difference(*parse_config(kGemm, "splits=4"), whole),
             "its numerics are promote=128 splits=4, those of every token count promote=128 "
             "splits=1");
+  EXPECT_EQ(numerics_difference(*parse_config(kGemm, "promote=none"), whole),
+            "its numerics are promote=none splits=1, those of every token count promote=128 "
+            "splits=1");
 }
 
 TEST(Families, EmptyResultsNeedNoLaunch) {
