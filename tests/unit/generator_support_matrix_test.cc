@@ -113,6 +113,7 @@ constexpr auto kFurther = std::to_array<std::string_view>({
     "group=contiguous groups=4",
     "gemm m=512 n=256 k=? a=e4m3:1x128 b=e4m3:1x128:ue8m0x4 d=fp32 acc=1 promote=128 "
     "group=contiguous groups=4",
+    "gemm m=? n=256 k=512 a=e4m3:row b=e4m3:row d=bf16 acc=0 promote=128 group=contiguous groups=4",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=silu_mul",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=rmsnorm dbias=1",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=rmsnorm group=contiguous",
