@@ -128,10 +128,10 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& 
         multiply_in_flight<Scale>(self, ring, range.last - k_blocks, acc);
       }
     }
-    // False if the loop above may leave none, a rank of a split K or a group may have none, or K may
-    // be empty.
-    constexpr bool kSome = cfg::kInFlight == 1 && cfg::kSplits == 1 && !Output::kTakesEmptySums &&
-                           !Walk::kOwnRanges;
+    // False if the loop above may leave none, a rank of a split K or a group may have none, or K
+    // may be empty.
+    constexpr bool kSome =
+        cfg::kInFlight == 1 && cfg::kSplits == 1 && !Output::kTakesEmptySums && !Walk::kOwnRanges;
     if (kSome || k_blocks > 0) {
       if constexpr (Scale::kReadsAhead) {
         multiply_reading_ahead<Scale>(self, ring, k_blocks, range.last, acc);
@@ -213,8 +213,9 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
                           args.scale_b,
                           hide_from_optimizer(args.scale_a_ld),
                           hide_from_optimizer(args.scale_b_ld)};
-  const gemm::Destination to{&args.d_map, args.d, hide_from_optimizer(args.ldd), args.bias,
-                             args.sentry};
+  const gemm::Destination to{&args.d_map,    args.d,      hide_from_optimizer(args.ldd),
+                             args.bias,      args.sentry, args.d_scale,
+                             args.scale_d_ld};
   const gemm::Extents extents{args.m,          args.n,      args.k,     args.order,
                               args.group_rows, args.groups, args.tokens};
   const int early_stages = args.early_stages;

@@ -49,7 +49,8 @@ std::vector<Pair> pairs_of_variant(const GemmVariant& v) {
   const GemmProblem& p = v.problem;
   const GemmConfig& c = v.config;
   return pairs_of_values(std::array{
-      static_cast<int>(p.b.granularity), 2 * static_cast<int>(p.d) + (p.accumulate ? 1 : 0),
+      static_cast<int>(p.b.granularity),
+      16 * static_cast<int>(p.d.scale) + 2 * static_cast<int>(p.d.dtype) + (p.accumulate ? 1 : 0),
       p.bias ? static_cast<int>(*p.bias) : 0, p.sentry ? 1 : 0, p.promote,
       2 * static_cast<int>(p.a.dtype) + static_cast<int>(p.b.dtype),
       8 * static_cast<int>(p.a.scale) + static_cast<int>(p.b.scale), c.block_m,
@@ -81,6 +82,30 @@ std::vector<GemmProblem> with_options(const GemmProblem& problem) {
   return all;
 }
 
+// Adds the variants of one scaling of B and type of D, at every interval.
+void add_variants(Granularity scaling, const TensorType& d, bool accumulate,
+                  const DeviceSpec& device, std::vector<GemmVariant>& all) {
+  for (const int promote : {32, 64, 128}) {
+    GemmProblem problem = splittable_gemm_problem();
+    problem.b.granularity = scaling;
+    if (scales_rows_of_b(problem)) std::swap(problem.m, problem.k);
+    problem.d = d;
+    problem.accumulate = accumulate;
+    problem.promote = promote;
+    const std::vector<GemmConfig> configs = covering_gemm_configs(problem, device);
+    // Each configuration is tried with a few of the options, so that few variants remain to choose
+    // from; some configurations have no options.
+    const std::vector<GemmProblem> problems = with_options(problem);
+    for (std::size_t i = 0; i < configs.size() * 4; ++i) {
+      const GemmConfig& config = configs[i % configs.size()];
+      const GemmProblem& options = problems[i < configs.size() ? 0 : i * 7 % problems.size()];
+      if (refused_by(config, options, kDynamic, device) == nullptr) {
+        all.push_back({options, config});
+      }
+    }
+  }
+}
+
 }  // namespace
 
 GemmProblem splittable_gemm_problem() {
@@ -102,25 +127,7 @@ std::vector<GemmVariant> covering_gemm_variants(const DeviceSpec& device, int ch
          {std::pair(DType::kBF16, false), std::pair(DType::kBF16, true),
           std::pair(DType::kFP16, false), std::pair(DType::kFP32, false),
           std::pair(DType::kFP32, true)}) {
-      for (const int promote : {32, 64, 128}) {
-        GemmProblem problem = splittable_gemm_problem();
-        problem.b.granularity = scaling;
-        if (scales_rows_of_b(problem)) std::swap(problem.m, problem.k);
-        problem.d = d;
-        problem.accumulate = accumulate;
-        problem.promote = promote;
-        const std::vector<GemmConfig> configs = covering_gemm_configs(problem, device);
-        // Each configuration is tried with a few of the options, so that few variants remain to
-        // choose from; some configurations have no options.
-        const std::vector<GemmProblem> problems = with_options(problem);
-        for (std::size_t i = 0; i < configs.size() * 4; ++i) {
-          const GemmConfig& config = configs[i % configs.size()];
-          const GemmProblem& options = problems[i < configs.size() ? 0 : i * 7 % problems.size()];
-          if (refused_by(config, options, kDynamic, device) == nullptr) {
-            all.push_back({options, config});
-          }
-        }
-      }
+      add_variants(scaling, {d}, accumulate, device, all);
     }
   }
   // The order decides between variants that cover as much.
@@ -131,6 +138,18 @@ std::vector<GemmVariant> covering_gemm_variants(const DeviceSpec& device, int ch
   return cover_features(all, pairs_of_variant);
 }
 
+std::vector<GemmVariant> covering_fp8_d_variants(const DeviceSpec& device) {
+  std::vector<GemmVariant> all;
+  for (const Granularity scaling : {Granularity::k128x128, Granularity::k1x128}) {
+    for (const DType d : {DType::kE4M3, DType::kE5M2}) {
+      for (const ScaleFormat scale : {ScaleFormat::kF32, ScaleFormat::kF32Pow2}) {
+        add_variants(scaling, {d, Granularity::k1x128, scale}, false, device, all);
+      }
+    }
+  }
+  return cover_features(all, pairs_of_variant);
+}
+
 namespace {
 
 // Returns a recipe of groups with the extents of splittable_gemm_problem.
@@ -138,7 +157,7 @@ GemmProblem recipe_of(Grouping grouping, bool of_k, DType d, bool accumulate) {
   GemmProblem p = splittable_gemm_problem();
   p.grouping = grouping;
   p.groups = 8;
-  p.d = d;
+  p.d.dtype = d;
   p.accumulate = accumulate;
   if (of_k) {
     p.b.granularity = Granularity::k1x128;

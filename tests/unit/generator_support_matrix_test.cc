@@ -41,7 +41,7 @@ void for_each_gemm(const std::function<void(const GemmProblem&)>& visit) {
   const std::vector<TensorType> types = all_types();
   for (const TensorType& a : types) {
     for (const TensorType& b : types) {
-      for (const DType d : kDTypes) {
+      for (const TensorType& d : types) {
         for (const int promote : {64, 128, kPromoteNone}) {
           for (const bool accumulate : {false, true}) {
             GemmProblem p;
@@ -151,10 +151,13 @@ TEST(SupportMatrix, GemmSupportIsWhatTheKernelDoes) {
       return fp32_in_memory(t) ||
              (t.granularity == Granularity::k1x128 && t.scale == ScaleFormat::kUe8m0x4);
     };
+    const auto has_output = [](const GemmProblem& g) {
+      if (!is_fp8(g.d.dtype)) return !(g.d.dtype == DType::kFP16 && g.accumulate);
+      return g.d.granularity == Granularity::k1x128 && fp32_in_memory(g.d) && !g.accumulate;
+    };
     const bool expected = is_fp8(p.a.dtype) && p.a.granularity == Granularity::k1x128 &&
                           has_format(p.a) && is_fp8(p.b.dtype) && blocks_of_b && has_format(p.b) &&
-                          !is_fp8(p.d) && !(p.d == DType::kFP16 && p.accumulate) &&
-                          p.promote != kPromoteNone;
+                          has_output(p) && p.promote != kPromoteNone;
     ++cells;
     supported += expected ? 1 : 0;
     ASSERT_EQ(support_of(p).supported, expected) << to_text(p);
@@ -163,8 +166,9 @@ TEST(SupportMatrix, GemmSupportIsWhatTheKernelDoes) {
     }
   });
   // Two FP8 types of each operand; three scale formats of A; two of a 128x128 B and three of a
-  // 1x128 B; two intervals; D in three types, two of which take sums.
-  EXPECT_EQ(supported, 4 * 3 * (2 + 3) * 2 * 5);
+  // 1x128 B; two intervals; D in three types, two of which take sums, and in two FP8 types with two
+  // scale formats.
+  EXPECT_EQ(supported, 4 * 3 * (2 + 3) * 2 * (5 + 4));
   EXPECT_GT(cells, 40000);
 }
 
@@ -313,7 +317,7 @@ TEST(SupportMatrix, ReasonsReachTheCaller) {
   GemmProblem p;
   p.n = 256;
   p.k = 512;
-  p.d = DType::kFP16;
+  p.d.dtype = DType::kFP16;
   p.accumulate = true;
   const Status s = check_supported(p);
   ASSERT_FALSE(s);
@@ -327,7 +331,11 @@ TEST(SupportMatrix, ReasonsReachTheCaller) {
       "b=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 d=bf16|fp16|fp32 promote=32|64|128 group=none; "
       "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 d=bf16|fp16|fp32 "
       "promote=32|64|128 group=contiguous|masked k=number; a=e4m3|e5m2:1x128:f32|pow2 "
-      "b=e4m3|e5m2:1x128:f32|pow2 d=bf16|fp16|fp32 promote=32|64|128 group=contiguous k=?");
+      "b=e4m3|e5m2:1x128:f32|pow2 d=bf16|fp16|fp32 promote=32|64|128 group=contiguous k=?; "
+      "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 d=e4m3|e5m2:1x128:f32|pow2 "
+      "promote=32|64|128 group=none; a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 "
+      "b=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 d=e4m3|e5m2:1x128:f32|pow2 promote=32|64|128 "
+      "group=none");
 }
 
 TEST(SupportMatrix, DimensionRules) {
