@@ -129,11 +129,15 @@ bool two_ctas_share_an_sm(const GemmConfig& c, const GemmSetting&) {
 }
 bool store_suits_tile(const GemmConfig& c, const GemmSetting& s) {
   if (c.splits > 1 || !can_stage(s.problem)) return c.store == EpilogueStore::kDirect;
-  if (s.problem.d == DType::kFP32) {
+  if (s.problem.d.dtype == DType::kFP32) {
     const bool whole_panels = c.block_m >= 64 && c.block_n % 32 == 0 && c.ctas_per_sm == 1;
     return c.store == (whole_panels ? EpilogueStore::kTma : EpilogueStore::kDirect);
   }
   return c.store == EpilogueStore::kTma || c.block_n <= 32;
+}
+bool tiles_hold_scale_blocks(const GemmConfig& c, const GemmSetting& s) {
+  if (!is_fp8(s.problem.d.dtype)) return true;
+  return c.block_n == 128 && c.splits == 1 && c.tail_n == 0 && c.store == EpilogueStore::kTma;
 }
 bool short_tiles_are_narrow(const GemmConfig& c, const GemmSetting&) {
   return c.block_m >= 64 || c.block_n <= 128;
@@ -161,7 +165,7 @@ bool overlap_fits_pass(const GemmConfig& c, const GemmSetting& s) {
 bool compiles_in_time(const GemmConfig& c, const GemmSetting& s) {
   const bool long_store = s.problem.sentry || (s.problem.accumulate && !can_stage(s.problem));
   const int parts = parts_of_block(c.promote);
-  const bool fp32_or_long = long_store || s.problem.d == DType::kFP32;
+  const bool fp32_or_long = long_store || s.problem.d.dtype == DType::kFP32;
   const int most =
       parts > 1 ? (long_store ? 160 : 256) : (fp32_or_long && has_long_sums(c.promote) ? 96 : 128);
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
@@ -181,7 +185,7 @@ bool tail_tiles_are_halves(const GemmConfig& c, const GemmSetting& s) {
 bool held_scales_serve_strips(const GemmConfig& c, const GemmSetting& s) {
   if (!c.hold_scales) return true;
   const GemmProblem& p = s.problem;
-  const bool plain_sums = p.d == DType::kFP32 && !p.bias && !p.sentry && p.promote == 128;
+  const bool plain_sums = p.d.dtype == DType::kFP32 && !p.bias && !p.sentry && p.promote == 128;
   return scales_rows_of_b(p) && plain_sums && c.consumer_warpgroups == 2 && c.block_m == 256 &&
          c.in_flight == 1 && c.ctas_per_sm == 1 && cluster_size(c) == 1;
 }
@@ -269,6 +273,10 @@ constexpr std::array kConstraints{
         "rows of at most 64 bytes leave TMA nothing to gain (wider tiles lose up to a "
         "third: measured)",
         store_suits_tile},
+    GemmConstraint{"tiles_hold_scale_blocks",
+                   "FP8 D goes through TMA from tiles of 128 columns with all of K and no tail: "
+                   "a tile is one scale block across, and one warp holds a block",
+                   tiles_hold_scale_blocks},
     GemmConstraint{
         "compiles_in_time",
         "a pass adds at most 128 promoted sums a thread, 256 where parts of a K-block are "

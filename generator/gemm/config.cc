@@ -29,18 +29,19 @@ void split_registers(const GemmProblem& p, const GemmConfig& c, GemmResources& r
 
 // Columns of the panels in which fp32 D is staged: 128 bytes, the widest swizzle.
 constexpr int kPanelColumns = 32;
+constexpr int kScaleBlock = 128;  // columns of a scale of FP8 D, and of the boxes that store it
 
 // Bytes of the D region. With split K it holds the partial sums from every rank of the cluster, 16
 // bytes for each thread, strip and group of 8 columns. Else it holds what goes to TMA: the tile in
-// 16 bits, or a panel of 64 rows of fp32 for each consumer.
+// 16 bits or in codes, or a panel of 64 rows of fp32 for each consumer.
 int staging_bytes(const GemmProblem& p, const GemmConfig& c, int strips) {
   if (c.splits > 1) {
     const auto share = static_cast<int>(ceil_div(c.block_n / 8, c.splits));
     return c.splits * share * strips * c.consumer_warpgroups * kWarpgroupThreads * 16;
   }
   if (c.store != EpilogueStore::kTma) return 0;
-  if (p.d == DType::kFP32) return c.consumer_warpgroups * 64 * kPanelColumns * 4;
-  return c.block_m * c.block_n * 2;
+  if (p.d.dtype == DType::kFP32) return c.consumer_warpgroups * 64 * kPanelColumns * 4;
+  return c.block_m * c.block_n * size_of(p.d.dtype);
 }
 
 GemmSmemLayout smem_layout(const GemmProblem& p, const GemmConfig& c, int strips) {
@@ -115,6 +116,13 @@ std::string output_options(const GemmProblem& p) {
                      is_grouped(p) ? fmt::format("_{}", name_of(p.grouping)) : "");
 }
 
+// Returns the type of D for the kernel's name: "bf16", "e4m3_1x128", "e4m3_1x128_pow2".
+std::string output_name(const GemmProblem& p) {
+  std::string name = to_text(p.d);
+  std::ranges::replace(name, ':', '_');
+  return name;
+}
+
 // The time of a tile of half as many columns over that of a whole tile: it reads as much of A.
 constexpr double kTailTime = 0.55;
 
@@ -151,10 +159,11 @@ GemmResources resources_of(const GemmProblem& p, const GemmConfig& c) {
   r.a_box_rows = c.block_m / c.cluster_n;
   r.b_box_rows = c.tail_n > 0 ? c.tail_n : c.block_n / c.cluster_m;
   r.d_box_rows = std::min(c.block_m, 64);
-  r.d_box_cols = p.d == DType::kFP32   ? kPanelColumns
-                 : c.block_n % 64 == 0 ? 64
-                 : c.block_n % 32 == 0 ? 32
-                                       : 16;
+  r.d_box_cols = is_fp8(p.d.dtype)           ? kScaleBlock
+                 : p.d.dtype == DType::kFP32 ? kPanelColumns
+                 : c.block_n % 64 == 0       ? 64
+                 : c.block_n % 32 == 0       ? 32
+                                             : 16;
 
   r.smem = smem_layout(p, c, strips);
   return r;
@@ -221,7 +230,7 @@ std::string kernel_name(const GemmProblem& p, const GemmConfig& c) {
   return fmt::format(
       "octile_gemm_{}_{}_{}_{}_{}{}_t{}x{}x{}_s{}_wg{}_c{}x{}_u{}f{}_ras{}_o{}_{}_{}_p{}_k{}{}{}",
       name_of(p.a.dtype), name_of(p.a.granularity), name_of(p.b.dtype), name_of(p.b.granularity),
-      name_of(p.d), output_options(p), c.block_m, c.block_n, c.block_k, c.stages,
+      output_name(p), output_options(p), c.block_m, c.block_n, c.block_k, c.stages,
       c.consumer_warpgroups, c.cluster_m, c.cluster_n, c.unroll, c.in_flight, to_text(c.raster),
       c.ctas_per_sm, store_name(c.store), pdl_name(c.pdl_early), promote_text(c.promote), c.splits,
       c.tail_n > 0 ? fmt::format("_n{}", c.tail_n) : "", c.hold_scales ? "_held" : "");

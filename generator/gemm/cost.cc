@@ -184,10 +184,10 @@ double block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing) {
 // Returns the cycles of a tile beside its K-blocks.
 double tile_cycles(const GemmConfig& c, const GemmProblem& p) {
   const double elements = static_cast<double>(c.block_m) * c.block_n;
-  const double rate = p.d != DType::kFP32 || !p.accumulate ? kStoreBytesPerCycle
-                      : c.store == EpilogueStore::kTma     ? kAddBytesPerCycle
-                                                           : kDirectAddBytesPerCycle;
-  double cycles = kTileCycles + size_of(p.d) * elements / c.splits / rate;
+  const double rate = p.d.dtype != DType::kFP32 || !p.accumulate ? kStoreBytesPerCycle
+                      : c.store == EpilogueStore::kTma           ? kAddBytesPerCycle
+                                                                 : kDirectAddBytesPerCycle;
+  double cycles = kTileCycles + size_of(p.d.dtype) * elements / c.splits / rate;
   if (c.splits > 1) cycles += kExchangePerRank * c.splits + 4 * elements / kStoreBytesPerCycle;
   return cycles;
 }
@@ -216,7 +216,7 @@ double compute_us(const GemmConfig& c, const GemmProblem& p, const Shape& s, con
 }
 
 double memory_us(const GemmProblem& p, const Shape& s, const Tiling& t, const DeviceSpec& d) {
-  const int bytes_of_d = size_of(p.d) * (p.accumulate ? 2 : 1);
+  const int bytes_of_d = size_of(p.d.dtype) * (p.accumulate ? 2 : 1);
   const auto weights = static_cast<double>(groups_rows(p) ? p.groups : 1);
   const double bytes = area(s.m, s.k) + weights * area(s.n, s.k) + bytes_of_d * area(s.m, s.n);
   // The few CTAs of a ragged last wave do not use the whole bandwidth. The root is fitted to seven

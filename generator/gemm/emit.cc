@@ -83,11 +83,11 @@ Policy scale_of(const GemmProblem& p) {
 
 // Returns what an element of D becomes.
 Policy element_of(const GemmProblem& p) {
-  if (p.d == DType::kFP32) {
+  if (p.d.dtype == DType::kFP32) {
     if (!p.accumulate) return {"Fp32", {"gemm/output/fp32.cuh"}, {kPairs}};
     return {"AddFp32", {"gemm/output/fp32.cuh", "gemm/output/add_fp32.cuh"}, {kPairs}};
   }
-  if (p.d == DType::kFP16) return {"Fp16", {"gemm/output/fp16.cuh"}, {"lib/fp16.cuh"}};
+  if (p.d.dtype == DType::kFP16) return {"Fp16", {"gemm/output/fp16.cuh"}, {"lib/fp16.cuh"}};
   if (p.accumulate) return {"AddBf16", {"gemm/output/bf16.cuh", "gemm/output/add_bf16.cuh"}};
   return {"Bf16", {"gemm/output/bf16.cuh"}};
 }
@@ -100,6 +100,12 @@ Policy boxes_of(const GemmProblem& p) {
 
 // Returns how D is stored, without a bias.
 Policy store_of(const GemmProblem& p, const GemmConfig& c) {
+  if (is_fp8(p.d.dtype)) {
+    return {fmt::format("gemm::output::Quantized<{}, {}, {}>", p.d.dtype == DType::kE5M2,
+                        p.d.scale == ScaleFormat::kF32Pow2, p.sentry),
+            {"gemm/output/fp32.cuh", "gemm/output/watch.cuh", "gemm/output/quantized.cuh"},
+            {kPairs, "lib/codes.cuh"}};
+  }
   Policy output = element_of(p);
   if (c.store == EpilogueStore::kDirect) {
     output.paths.emplace_back("gemm/output/direct.cuh");
@@ -107,7 +113,7 @@ Policy store_of(const GemmProblem& p, const GemmConfig& c) {
     return output;
   }
   const Policy boxes = boxes_of(p);
-  if (p.d == DType::kFP32) {
+  if (p.d.dtype == DType::kFP32) {
     output = {fmt::format("StagedFp32<{}", p.accumulate), {"gemm/output/fp32.cuh"}, {kPairs}};
   } else {
     output.type = fmt::format("Staged<gemm::output::{}", output.type);
@@ -115,8 +121,8 @@ Policy store_of(const GemmProblem& p, const GemmConfig& c) {
   add_paths(output.library, boxes.library);
   output.paths.emplace_back("gemm/output/watch.cuh");
   add_paths(output.paths, boxes.paths);
-  output.paths.emplace_back(p.d == DType::kFP32 ? "gemm/output/staged_fp32.cuh"
-                                                : "gemm/output/staged.cuh");
+  output.paths.emplace_back(p.d.dtype == DType::kFP32 ? "gemm/output/staged_fp32.cuh"
+                                                      : "gemm/output/staged.cuh");
   output.type =
       fmt::format("gemm::output::{}, {}, gemm::output::{}>", output.type, p.sentry, boxes.type);
   return output;

@@ -59,7 +59,7 @@ GemmProblem gemm_problem(const Recipe& recipe, Pass pass, std::int64_t m, std::i
       break;
   }
   p.accumulate = pass == Pass::kWgrad;
-  p.d = p.accumulate ? DType::kFP32 : DType::kBF16;
+  p.d.dtype = p.accumulate ? DType::kFP32 : DType::kBF16;
   p.promote = pass == Pass::kFprop ? recipe.promote_fprop : recipe.promote_backward;
   return p;
 }

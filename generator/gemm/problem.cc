@@ -27,7 +27,7 @@ constexpr std::array<Field<G>, 13> kFields{{
     {"k", true, set<&G::k, parse_token_count, G>},
     {"a", true, set<&G::a, parse_tensor_type, G>},
     {"b", true, set<&G::b, parse_tensor_type, G>},
-    {"d", true, set<&G::d, parse_element, G>},
+    {"d", true, set<&G::d, parse_tensor_type, G>},
     {"acc", true, set<&G::accumulate, parse_flag, G>},
     {"promote", true, set<&G::promote, parse_promote, G>},
     {"bias", false, set<&G::bias, parse_bias, G>},
@@ -97,7 +97,7 @@ std::string promote_text(int promote) {
 
 std::string to_text(const GemmProblem& p) {
   return fmt::format("gemm m={} n={} k={} a={} b={} d={} acc={:d} promote={}{}", count_text(p.m),
-                     count_text(p.n), count_text(p.k), to_text(p.a), to_text(p.b), name_of(p.d),
+                     count_text(p.n), count_text(p.k), to_text(p.a), to_text(p.b), to_text(p.d),
                      p.accumulate, promote_text(p.promote), options_text(p));
 }
 
@@ -106,7 +106,7 @@ std::string short_text(const GemmProblem& p) {
   std::string text = fmt::format("{}x{}x{}", count_text(p.m), count_text(p.n), count_text(p.k));
   if (p.a != usual.a) text += fmt::format(" a={}", to_text(p.a));
   if (p.b != usual.b) text += fmt::format(" b={}", to_text(p.b));
-  if (p.d != usual.d) text += fmt::format(" d={}", name_of(p.d));
+  if (p.d != usual.d) text += fmt::format(" d={}", to_text(p.d));
   if (p.accumulate) text += " acc=1";
   if (p.promote != usual.promote) text += fmt::format(" promote={}", promote_text(p.promote));
   return text + options_text(p);
@@ -125,6 +125,7 @@ Status check_well_formed(const GemmProblem& p) {
   }
   if (Status s = check_type("a", p.a); !s) return s;
   if (Status s = check_type("b", p.b); !s) return s;
+  if (Status s = check_type("d", p.d); !s) return s;
   if (p.invariant && has_tokens_in_k(p)) {
     return refuse_field("invariant", "1", "is 0 where k is '?': every element sums all tokens");
   }
@@ -166,7 +167,8 @@ std::optional<GemmProblem> without_invariance(const GemmProblem& p) {
 std::optional<GemmProblem> tuned_alike(const GemmProblem& p) {
   GemmProblem alike = p;
   alike.a.dtype = alike.b.dtype = DType::kE4M3;
-  if (p.d == DType::kFP16) alike.d = DType::kBF16;
+  if (p.d.dtype == DType::kFP16) alike.d.dtype = DType::kBF16;
+  if (is_fp8(p.d.dtype)) alike.d = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
   alike.bias.reset();
   alike.sentry = false;
   if (alike == p) return std::nullopt;

@@ -2,8 +2,8 @@
 //   gemm m=? n=7168 k=2048 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128
 //   gemm m=? n=7168 k=2048 a=e4m3:tensor b=e4m3:tensor d=bf16 acc=0 promote=none
 // '?' marks the dynamic token count: m in fprop and dgrad, k in wgrad. `promote=none` sums all of K
-// on the tensor core. `bias=bf16|fp32`, `sentry=1`, `invariant=1` and `group=contiguous groups=8`
-// are printed only if they are set.
+// on the tensor core. `d=e4m3:1x128` is FP8 D with its own scales. `bias=bf16|fp32`, `sentry=1`,
+// `invariant=1` and `group=contiguous groups=8` are printed only if they are set.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct GemmProblem {
   std::int64_t k = 0;
   TensorType a{DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
   TensorType b{DType::kE4M3, Granularity::k128x128, ScaleFormat::kF32};
-  DType d = DType::kBF16;
+  TensorType d{DType::kBF16};  // if FP8, quantised from the fp32 sums
   bool accumulate = false;
   int promote = 128;  // K elements summed by the tensor core before fp32 promotion
   // The type of a vector [n] that is added to every row of the sum.
@@ -98,7 +98,7 @@ constexpr bool has_long_sums(int promote) { return promote == kPromoteNone || pr
 // Returns true if D can go through shared memory to TMA, which adds in fp32 only and shows no
 // sentry the result.
 constexpr bool can_stage(const GemmProblem& p) {
-  return !p.accumulate || (p.d == DType::kFP32 && !p.sentry);
+  return !p.accumulate || (p.d.dtype == DType::kFP32 && !p.sentry);
 }
 
 std::vector<Extent> extents(const GemmProblem&);  // n, k, m
@@ -107,7 +107,8 @@ double flops(const GemmProblem&, std::int64_t tokens);
 // Returns true if a pass of the recipe has the problem's types.
 bool has_types_of(const GemmProblem&, const Recipe&);
 std::optional<GemmProblem> without_invariance(const GemmProblem&);
-// Returns the problem with E4M3 operands, bf16 D instead of fp16, no bias and no sentry.
+// Returns the problem with E4M3 operands, bf16 D instead of fp16, E4M3 D with fp32 scales instead
+// of other FP8 D, no bias and no sentry.
 std::optional<GemmProblem> tuned_alike(const GemmProblem&);
 
 }  // namespace octile

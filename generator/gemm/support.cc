@@ -15,6 +15,8 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"gemm", "bias=e4m3|e5m2|fp16", kNo, "a bias is bf16 or fp32"},
     {"gemm", "d=fp16 acc=1", kNo,
      "sums over many calls leave the range of fp16: add in bf16 or fp32"},
+    {"gemm", "d=e4m3|e5m2 acc=1", kNo,
+     "codes cannot be added to: accumulate in bf16 or fp32 and quantise the sum"},
     // WGMMA takes any pair of FP8 types (PTX ISA, wgmma.mma_async .e4m3 .e5m2), and power-of-two
     // scales are fp32 in memory, so a product need not know of them.
     {"gemm",
@@ -53,9 +55,21 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "a word of exponents spans four blocks of K, and a group may begin at any of them: use pow2"},
     {"gemm", "group=contiguous|masked a=*:row|tensor b=*:row|tensor", kNo,
      "not built yet: groups of operands with scales per row or per tensor"},
+    {"gemm",
+     "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 "
+     "d=e4m3|e5m2:1x128:f32|pow2 promote=32|64|128 group=none",
+     kYes, "D is quantised from the fp32 sums as a quantiser would, and the next GEMM reads it"},
+    {"gemm",
+     "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 "
+     "d=e4m3|e5m2:1x128:f32|pow2 promote=32|64|128 group=none",
+     kYes, "as above, with a scale for each row and K-block of B"},
+    {"gemm", "group=contiguous|masked d=e4m3|e5m2", kNo,
+     "not built yet: FP8 D of groups; quantise the bf16 D, of the groups at once"},
     {"gemm", "a=bf16|fp16|fp32", kNo, "A has to be quantised before an FP8 product"},
     {"gemm", "b=bf16|fp16|fp32", kNo, "B has to be quantised before an FP8 product"},
-    {"gemm", "d=e4m3|e5m2", kNo, "not built yet: D quantised in the epilogue"},
+    {"gemm", "d=e4m3|e5m2:tensor|row|128x128|1x32|32x32", kNo,
+     "FP8 D has 1x128 scales: only a row's 128 columns lie in one tile"},
+    {"gemm", "d=*:*:bf16|ue8m0x4", kNo, "scales of FP8 D are f32 or pow2"},
     {"gemm", "a=*:*:bf16", kNo, "bf16 scales are for communication: widen A's to f32 first"},
     {"gemm", "b=*:*:bf16", kNo, "bf16 scales are for communication: widen B's to f32 first"},
     {"gemm", "a=*:128x128:f32|pow2 b=*:1x128:f32|pow2", kNo,
@@ -93,6 +107,9 @@ Status check_multiples(const GemmProblem& p) {
     return refuse_field("k", "0",
                         "with groups of rows is at least 1: which rows are zero is known "
                         "only on the device");
+  if (is_fp8(p.d.dtype)) {
+    return check_multiple("n", p.n, 2 * kNMultiple, "a row of FP8 D is stored in 16-byte units");
+  }
   return check_multiple("n", p.n, kNMultiple, "a row of bf16 D is stored in 16-byte units");
 }
 
@@ -110,7 +127,8 @@ Status check_sizes(const GemmProblem& p) {
   const std::int64_t of_d = p.grouping == Grouping::kMasked || groups_k(p) ? p.groups : 1;
   if (Status s = check_quantized_size("A[m,k]", p.a, rows_of_all(p.m, of_a), p.k); !s) return s;
   if (Status s = check_quantized_size("B[n,k]", p.b, rows_of_all(p.n, of_b), p.k); !s) return s;
-  return check_plain_size("D[m,n]", p.d, rows_of_all(p.m, of_d), p.n);
+  if (is_fp8(p.d.dtype)) return check_quantized_size("D[m,n]", p.d, p.m, p.n);
+  return check_plain_size("D[m,n]", p.d.dtype, rows_of_all(p.m, of_d), p.n);
 }
 
 }  // namespace
@@ -122,7 +140,7 @@ FieldValues field_values(const GemmProblem& p) {
   return {{"k", {p.k == kDynamic ? "?" : "number"}},
           type_value("a", p.a),
           type_value("b", p.b),
-          {"d", {name_of(p.d)}},
+          type_value("d", p.d),
           {"acc", {p.accumulate ? "1" : "0"}},
           {"promote", {promote_value(p.promote)}},
           {"bias", {p.bias ? name_of(*p.bias) : "none"}},

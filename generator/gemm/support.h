@@ -13,8 +13,8 @@ std::span<const SupportRow> gemm_support_rows();
 FieldValues field_values(const GemmProblem&);
 const SupportRow& support_of(const GemmProblem&);
 
-// Errors: kInvalidArgument for a problem that is not well formed, breaks n % 8 or k % 16, or has a
-// tensor beyond 2^63-1 bytes; kUnsupported with the row's reason.
+// Errors: kInvalidArgument for a problem that is not well formed, breaks n % 8 (FP8 D: n % 16) or k
+// % 16, or has a tensor beyond 2^63-1 bytes; kUnsupported with the row's reason.
 Status check_supported(const GemmProblem&);
 
 }  // namespace octile

@@ -117,8 +117,10 @@ Result<GemmProblem> to_problem(const octile_gemm_desc* user) {
                        {"desc->b_granularity", raw(desc.b_granularity)},
                        {"desc->b_scale_format", raw(desc.b_scale_format)});
   if (!b) return tl::unexpected<Error>(b.error());
-  if (Status ok = check_dtype({"desc->d_dtype", raw(desc.d_dtype)}); !ok)
-    return tl::unexpected<Error>(ok.error());
+  auto d = tensor_type({"desc->d_dtype", raw(desc.d_dtype)},
+                       {"desc->d_granularity", raw(desc.d_granularity)},
+                       {"desc->d_scale_format", raw(desc.d_scale_format)});
+  if (!d) return tl::unexpected<Error>(d.error());
   if (raw(desc.bias_dtype) != 0) {
     if (Status ok = check_dtype({"desc->bias_dtype", raw(desc.bias_dtype)}); !ok)
       return tl::unexpected<Error>(ok.error());
@@ -127,7 +129,7 @@ Result<GemmProblem> to_problem(const octile_gemm_desc* user) {
   if (Status ok = read_gemm_extents(desc, problem); !ok) return tl::unexpected<Error>(ok.error());
   problem.a = *a;
   problem.b = *b;
-  problem.d = static_cast<DType>(raw(desc.d_dtype));
+  problem.d = *d;
   problem.accumulate = desc.accumulate != 0;
   problem.promote = desc.promote == 0 ? kDefaultPromote : desc.promote;
   problem.invariant = desc.batch_invariant != 0;

@@ -25,6 +25,14 @@ std::uint8_t to_fp8(float value, DType fp8) {
   return fp8 == DType::kE4M3 ? cast_to<DType::kE4M3>(value) : cast_to<DType::kE5M2>(value);
 }
 
+float encode_of_amax(float amax, DType fp8, DType source, bool power_of_two) {
+  if (amax == 0.0F) return 1.0F;
+  float encode = max_finite(fp8) / amax;
+  if (std::isinf(encode)) encode = max_finite(source);
+  if (!power_of_two) return encode;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(encode) & (kSignBit | kInfinityBits));
+}
+
 float from_fp8(std::uint8_t code, DType fp8) {
   const bool e4m3 = fp8 == DType::kE4M3;
   const int mantissa_bits = e4m3 ? 3 : 2;

@@ -17,6 +17,10 @@ float from_fp8(std::uint8_t code, DType fp8);
 // Returns the code that this library and the device's cast write for a NaN of either sign.
 std::uint8_t nan_code(DType fp8);
 
+// Returns the encode scale of a block whose finite amax is `amax` (docs/numerics.md "Quantising",
+// step 2; not E8M0): 1 if it is 0, and a value of `source`, the type of x, if it would be infinite.
+float encode_of_amax(float amax, DType fp8, DType source, bool power_of_two);
+
 float bf16_to_float(std::uint16_t bits);
 float fp16_to_float(std::uint16_t bits);
 std::uint16_t float_to_bf16(float value);  // nearest even; NaN stays NaN (0x7fff)

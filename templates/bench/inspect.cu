@@ -7,7 +7,9 @@
 //   report[1]       elements inside the window that are still kUnwritten; with kAdds only those
 //                   whose neighbour is, too
 //   report[2]       elements inside whose bits differ from those of `other`, unless it is null
-//   report[3]       the part of report[2] that is further apart than allowed + |larger| * kUlpShare
+//   report[3]       the part of report[2] that is further apart than allowed + |larger| *
+//   kUlpShare;
+//                   all of it if elements are FP8 codes
 //   report[4]       elements inspected
 //   report[5]       1 + the index of the last element that counts in report[3]; 0: none
 //
@@ -26,14 +28,20 @@ constexpr bool kAdds = false;
 #endif
 
 namespace inspect {
-static_assert(cfg::kMantissaBits == 7 || cfg::kMantissaBits == 10 || cfg::kMantissaBits == 23,
-              "bf16, fp16 or fp32");
-constexpr u32 kPoison = cfg::kElementBytes == 2 ? 0xFFFFu : 0xFFFFFFFFu;  // a NaN of any type
+static_assert(cfg::kElementBytes == 1 || cfg::kMantissaBits == 7 || cfg::kMantissaBits == 10 ||
+                  cfg::kMantissaBits == 23,
+              "FP8, bf16, fp16 or fp32");
+// A NaN of any type.
+constexpr u32 kPoison = cfg::kElementBytes == 1   ? 0xFFu
+                        : cfg::kElementBytes == 2 ? 0xFFFFu
+                                                  : 0xFFFFFFFFu;
 // Half a unit in the last place of each of two results.
 constexpr double kUlpShare = 1.0 / (1 << cfg::kMantissaBits);
 
 __device__ __forceinline__ u32 load(const void* buffer, i64 i) {
-  if constexpr (cfg::kElementBytes == 2) {
+  if constexpr (cfg::kElementBytes == 1) {
+    return static_cast<const u8*>(buffer)[i];
+  } else if constexpr (cfg::kElementBytes == 2) {
     return static_cast<const u16*>(buffer)[i];
   } else {
     return static_cast<const u32*>(buffer)[i];
@@ -78,6 +86,12 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads)
     const u32 expected = load(other, i);
     if (bits == expected) continue;
     ++differing;
+    // Codes mean nothing without their scales, so that all that differ count as apart.
+    if constexpr (cfg::kElementBytes == 1) {
+      ++apart;
+      last = static_cast<unsigned long long>(i) + 1;
+      continue;
+    }
     const double x = value_of(bits);
     const double y = value_of(expected);
     const double larger = fmax(fabs(x), fabs(y));

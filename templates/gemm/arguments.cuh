@@ -31,6 +31,8 @@ struct alignas(128) Arguments {
   int groups;
   const int* group_rows;
   int tokens;
+  float* d_scale;  // [ceil(n/128)][scale_d_ld], m contiguous, if D is FP8
+  i64 scale_d_ld;
 };
 // The host asserts the offsets of its twin; these sizes and the order above give the same ones.
 static_assert(sizeof(TensorMap) == 128 && sizeof(TileOrder) == 32 && sizeof(Arguments) == 640,

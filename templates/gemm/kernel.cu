@@ -222,8 +222,9 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
                           args.scale_b,
                           hide_from_optimizer(args.scale_a_ld),
                           hide_from_optimizer(args.scale_b_ld)};
-  const gemm::Destination to{&args.d_map, args.d, hide_from_optimizer(args.ldd), args.bias,
-                             args.sentry};
+  const gemm::Destination to{&args.d_map,    args.d,      hide_from_optimizer(args.ldd),
+                             args.bias,      args.sentry, args.d_scale,
+                             args.scale_d_ld};
   const gemm::Extents extents{args.m,          args.n,      args.k,     args.order,
                               args.group_rows, args.groups, args.tokens};
   const int early_stages = args.early_stages;

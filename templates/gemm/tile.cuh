@@ -92,6 +92,8 @@ struct Destination {
   i64 ldd;
   const void* bias;  // [n], if the problem has one
   u32* sentry;       // set to 1 if an element of D is NaN or infinite, if the problem has one
+  float* d_scale;    // [ceil(n/128)][scale_d_ld], if D is FP8
+  i64 scale_d_ld;
 };
 
 struct SharedMemory {

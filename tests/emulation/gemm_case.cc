@@ -120,6 +120,8 @@ struct Operands {
   GuardedBytes d;
   std::int64_t ldd = 0;
   GuardedBytes bias, sentry, groups;  // empty if the problem has none
+  GuardedBytes d_scale;               // empty unless D is FP8
+  ArrayShape d_scale_shape;
 };
 
 float random_value(Schedule& random) {
@@ -145,12 +147,17 @@ std::int64_t tokens_of(const GemmProblem& problem, const GemmCall& call) {
 
 // Makes what a call has beside A and B. Padding and a D that is overwritten are NaN.
 void add_outputs(const GemmProblem& problem, const GemmCall& call, Schedule& random, Operands& o) {
-  const int element = size_of(problem.d);
+  const int element = size_of(problem.d.dtype);
   o.ldd = round_up(call.n, 16) + 16;
   const std::int64_t rows = matrices_of(problem, tokens_of(problem, call)).d_rows;
   o.d = GuardedBytes(rows * o.ldd * element);
   for (std::int64_t row = 0; problem.accumulate && row < rows; ++row) {
-    fill_values(o.d.data() + row * o.ldd * element, problem.d, call.n, random);
+    fill_values(o.d.data() + row * o.ldd * element, problem.d.dtype, call.n, random);
+  }
+  if (is_fp8(problem.d.dtype)) {
+    o.d_scale_shape = quantized_layout(problem.d, call.m, call.n).value().scales;
+    o.d_scale_shape.ld += 4;
+    o.d_scale = GuardedBytes(o.d_scale_shape.bytes());
   }
   if (problem.bias) {
     o.bias = GuardedBytes(call.n * size_of(*problem.bias));
@@ -161,17 +168,18 @@ void add_outputs(const GemmProblem& problem, const GemmCall& call, Schedule& ran
   std::fill_n(o.sentry.data(), 4, std::byte{0});
 }
 
-// Makes one row of D infinite where the last K-block's sum is not zero, or all of D where A has one
-// scale.
-void poison_a_row(const GemmProblem& problem, const GemmCall& call, Operands& o) {
-  const bool by_row = problem.a.granularity != Granularity::kPerTensor;
-  const std::int64_t row = by_row ? call.m - 1 : 0;
+// Sets the scale of A to 2^exponent: for a row and the last K-block, or for all of them if A has
+// one.
+void set_scale(const GemmProblem& problem, const GemmCall& call, std::int64_t row, int exponent,
+               Operands& o) {
+  if (problem.a.granularity == Granularity::kPerTensor) row = 0;
   const std::int64_t block = scales_at_end(problem) ? 0 : ceil_div(call.k, 128) - 1;
   const std::int64_t ld = o.a.scale_shape.ld;
   if (problem.a.scale == ScaleFormat::kUe8m0x4) {
-    o.a.scales.data()[(block / 4 * ld + row) * 4 + block % 4] = std::byte{254};
+    o.a.scales.data()[(block / 4 * ld + row) * 4 + block % 4] =
+        static_cast<std::byte>(exponent + 127);
   } else {
-    reinterpret_cast<float*>(o.a.scales.data())[block * ld + row] = 0x1p127F;
+    reinterpret_cast<float*>(o.a.scales.data())[block * ld + row] = std::ldexp(1.0F, exponent);
   }
 }
 
@@ -182,7 +190,7 @@ T* null_or(const GuardedBytes& bytes) {
 }
 
 GemmArguments arguments(const GemmProblem& problem, const Operands& o, std::byte* d,
-                        const GemmCall& call) {
+                        std::byte* d_scale, const GemmCall& call) {
   GemmArguments args;
   args.tokens = tokens_of(problem, call);
   const auto* groups = null_or<const std::int32_t>(o.groups);
@@ -197,6 +205,10 @@ GemmArguments arguments(const GemmProblem& problem, const Operands& o, std::byte
   args.b_scale = reinterpret_cast<const float*>(o.b.scales.data());
   args.d = d;
   args.ldd = o.ldd;
+  if (is_fp8(problem.d.dtype)) {
+    args.d_scale = reinterpret_cast<float*>(d_scale);
+    args.d_scale_ld = o.d_scale_shape.ld;
+  }
   if (call.b_ready) args.flags |= OCTILE_RUN_B_READY;
   return args;
 }
@@ -233,7 +245,9 @@ Operands make_operands(const GemmProblem& problem, const GemmCall& call) {
   o.b = operand(problem.b, groups_rows(problem) ? problem.groups : 1, call.n, k, random);
   add_outputs(problem, call, random, o);
   if (is_grouped(problem)) add_groups(problem, call, o);
-  if (call.poisoned) poison_a_row(problem, call, o);
+  // Infinite where the last K-block's sum is not zero.
+  if (call.poisoned) set_scale(problem, call, call.m - 1, 127, o);
+  if (call.faint) set_scale(problem, call, 0, -126, o);
   return o;
 }
 
@@ -268,13 +282,14 @@ void watch_operands(const GemmProblem& problem, const Operands& o, const GemmCal
     readable.push_back(watch_rows(o.a.codes, 0, all.a_rows, all.k, o.a.data_shape.ld, 1));
     writable.push_back(watch_rows(o.d, 0, all.d_rows, call.n, o.ldd, d_bytes));
   }
+  if (o.d_scale.size() > 0) writable.push_back(watch(o.d_scale, o.d_scale_shape));
   readable.insert(readable.end(), writable.begin(), writable.end());
 }
 
 // Returns whether nothing was written next to a tensor.
 bool guards_are_intact(const Operands& o) {
-  for (const GuardedBytes* bytes :
-       {&o.d, &o.a.codes, &o.a.scales, &o.b.codes, &o.b.scales, &o.bias, &o.sentry, &o.groups}) {
+  for (const GuardedBytes* bytes : {&o.d, &o.d_scale, &o.a.codes, &o.a.scales, &o.b.codes,
+                                    &o.b.scales, &o.bias, &o.sentry, &o.groups}) {
     if (bytes->size() > 0 && !bytes->guards_are_intact()) return false;
   }
   return true;
@@ -283,7 +298,7 @@ bool guards_are_intact(const Operands& o) {
 // Launches as a plan does, on a device that runs few clusters at once.
 Status launch_call(const EmittedGemmVariant& v, const GemmProblem& problem, Operands& o,
                    const GemmCall& call) {
-  GemmArguments args = arguments(problem, o, o.d.data(), call);
+  GemmArguments args = arguments(problem, o, o.d.data(), o.d_scale.data(), call);
   if (Status s = check_arguments(problem, args); !s) return s;
   DeviceSpec device = *find_device("h200");
   const int blocks = call.clusters * cluster_size(v.config) / v.config.ctas_per_sm;
@@ -310,9 +325,9 @@ void store_rounded(std::byte* d, DType type, std::int64_t at, float value) {
 void finish_element(const GemmProblem& problem, const Operands& o, GuardedBytes& d, std::int64_t at,
                     std::int64_t column, float value) {
   if (problem.bias) value += reference::load_as_float(o.bias.data(), *problem.bias, column);
-  if (problem.accumulate) value += reference::load_as_float(d.data(), problem.d, at);
-  store_rounded(d.data(), problem.d, at, value);
-  const float stored = reference::load_as_float(d.data(), problem.d, at);
+  if (problem.accumulate) value += reference::load_as_float(d.data(), problem.d.dtype, at);
+  store_rounded(d.data(), problem.d.dtype, at, value);
+  const float stored = reference::load_as_float(d.data(), problem.d.dtype, at);
   if (problem.sentry && !std::isfinite(stored)) *null_or<std::uint32_t>(o.sentry) = 1;
 }
 
@@ -321,7 +336,7 @@ void finish_element(const GemmProblem& problem, const Operands& o, GuardedBytes&
 Status expect_of_splits(const GemmProblem& problem, int splits, const Operands& o,
                         const GemmCall& call, GuardedBytes& d) {
   GemmProblem sums = problem;
-  sums.d = DType::kFP32;
+  sums.d.dtype = DType::kFP32;
   sums.accumulate = sums.sentry = false;
   sums.bias.reset();
   const std::int64_t blocks = ceil_div(call.k, 128);
@@ -336,7 +351,8 @@ Status expect_of_splits(const GemmProblem& problem, int splits, const Operands& 
       std::fill(codes + last, codes + call.k, std::byte{0});
     }
     std::vector<float> of_rank(static_cast<std::size_t>(call.m * call.n));
-    GemmArguments args = arguments(sums, part, reinterpret_cast<std::byte*>(of_rank.data()), call);
+    GemmArguments args =
+        arguments(sums, part, reinterpret_cast<std::byte*>(of_rank.data()), nullptr, call);
     args.ldd = call.n;
     if (Status s = run_on_host(sums, args); !s) return s;
     if (rank == 0) total = of_rank;
@@ -349,16 +365,22 @@ Status expect_of_splits(const GemmProblem& problem, int splits, const Operands& 
   return {};
 }
 
-// Writes what D must be into a copy of what it was, and what the sentry must be into the operands.
+// D and its scales as they must be.
+struct Expected {
+  GuardedBytes d, d_scale;
+};
+
+// Writes what D must be into copies of what it was, and what the sentry must be into the operands.
 Status expect(const GemmProblem& problem, int splits, const Operands& o, const GemmCall& call,
-              GuardedBytes& d) {
-  if (splits > 1) return expect_of_splits(problem, splits, o, call, d);
-  return run_on_host(problem, arguments(problem, o, d.data(), call));
+              Expected& to) {
+  if (splits > 1) return expect_of_splits(problem, splits, o, call, to.d);
+  return run_on_host(problem, arguments(problem, o, to.d.data(), to.d_scale.data(), call));
 }
 
-// Returns where two D differ, padding included.
-std::string difference(const GuardedBytes& actual, const GuardedBytes& expected, std::int64_t ldd,
-                       int element, const GemmCall& call) {
+// Returns where two arrays differ, padding included. `rows` and `cols` are what exists of them.
+std::string difference(const char* name, const GuardedBytes& actual, const GuardedBytes& expected,
+                       const ArrayShape& shape, std::int64_t rows, std::int64_t cols) {
+  const int element = shape.element_bytes;
   std::int64_t wrong = 0;
   std::string first;
   for (std::int64_t at = 0; at < actual.size(); at += element) {
@@ -368,10 +390,10 @@ std::string difference(const GuardedBytes& actual, const GuardedBytes& expected,
     std::uint32_t got = 0, wanted = 0;
     std::memcpy(&got, actual.data() + at, static_cast<std::size_t>(element));
     std::memcpy(&wanted, expected.data() + at, static_cast<std::size_t>(element));
-    const std::int64_t row = at / element / ldd, column = at / element % ldd;
+    const std::int64_t row = at / element / shape.ld, column = at / element % shape.ld;
     if (wrong++ == 0)
-      first = fmt::format("D[{}][{}] is {:#x}, expected {:#x}{}", row, column, got, wanted,
-                          row < call.m && column < call.n ? "" : " (outside D)");
+      first = fmt::format("{}[{}][{}] is {:#x}, expected {:#x}{}", name, row, column, got, wanted,
+                          row < rows && column < cols ? "" : " (outside)");
   }
   return wrong == 0 ? "" : fmt::format("{} elements differ; {}", wrong, first);
 }
@@ -395,15 +417,19 @@ PrecedingKernel preceding_kernel_of(Operands& o, bool b_ready, bool& wrote_early
   }
   if (o.bias.size() > 0) late.emplace_back(o.bias);
   if (o.groups.size() > 0) late.emplace_back(o.groups);
-  static GuardedBytes before;
+  static GuardedBytes before, scales_before;
   PrecedingKernel kernel;
   kernel.begins = [late, &o] {
     for (const LateBytes& bytes : late) bytes.hide();
     before = o.d;
+    scales_before = o.d_scale;
   };
   kernel.ends = [late = std::move(late), &o, &wrote_early] {
     for (const LateBytes& bytes : late) bytes.show();
-    wrote_early = wrote_early || !std::equal(o.d.data(), o.d.data() + o.d.size(), before.data());
+    for (const auto& [now, then] :
+         {std::pair(&o.d, &before), std::pair(&o.d_scale, &scales_before)})
+      wrote_early =
+          wrote_early || !std::equal(now->data(), now->data() + now->size(), then->data());
   };
   return kernel;
 }
@@ -435,9 +461,9 @@ const std::vector<EmittedGemmVariant>& emitted_gemm_variants() {
 }
 
 std::string to_text(const GemmCall& call) {
-  return fmt::format("m={} n={} k={} clusters={} b_ready={} poisoned={} seed={} groups={}", call.m,
-                     call.n, call.k, call.clusters, call.b_ready, call.poisoned, call.seed,
-                     fmt::join(call.group_rows, ","));
+  return fmt::format("m={} n={} k={} clusters={} b_ready={} poisoned={} faint={} seed={} groups={}",
+                     call.m, call.n, call.k, call.clusters, call.b_ready, call.poisoned, call.faint,
+                     call.seed, fmt::join(call.group_rows, ","));
 }
 
 std::string run_gemm(const EmittedGemmVariant& v, const GemmCall& call) {
@@ -447,7 +473,7 @@ std::string run_gemm(const EmittedGemmVariant& v, const GemmCall& call) {
   const auto entries = static_cast<std::int64_t>(call.group_rows.size());
   problem.groups = problem.grouping == Grouping::kContiguous ? entries - 1 : entries;
   Operands o = make_operands(problem, call);
-  GuardedBytes expected = o.d;
+  Expected expected{o.d, o.d_scale};
   if (const Status s = expect(problem, v.config.splits, o, call, expected); !s) {
     return s.error().message;
   }
@@ -455,7 +481,7 @@ std::string run_gemm(const EmittedGemmVariant& v, const GemmCall& call) {
   if (problem.sentry) expected_sentry = std::exchange(*null_or<std::uint32_t>(o.sentry), 0U);
   if (call.poisoned && expected_sentry == 0) return "the poison does not reach D";
 
-  watch_operands(problem, o, call, size_of(problem.d));
+  watch_operands(problem, o, call, size_of(problem.d.dtype));
   bool wrote_early = false;
   Launcher run{&v.config, call.seed, preceding_kernel_of(o, call.b_ready, wrote_early), {}};
   launcher = &run;
@@ -473,7 +499,11 @@ std::string run_gemm(const EmittedGemmVariant& v, const GemmCall& call) {
     return fmt::format("the sentry is not {}", expected_sentry);
   }
   if (call.breaks_rules) return "";
-  return difference(o.d, expected, o.ldd, size_of(problem.d), call);
+  std::string wrong = difference("D", o.d, expected.d,
+                                 {call.m, call.n, o.ldd, size_of(problem.d.dtype)}, call.m, call.n);
+  if (!wrong.empty() || !is_fp8(problem.d.dtype)) return wrong;
+  return difference("the scales of D", o.d_scale, expected.d_scale, o.d_scale_shape,
+                    ceil_div(call.n, std::int64_t{128}), call.m);
 }
 
 }  // namespace octile::emulation

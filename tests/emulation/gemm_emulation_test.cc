@@ -122,14 +122,28 @@ TEST_F(GemmEmulation, SentriesSeeAnInfinity) {
   EXPECT_GT(compared, 0);
 }
 
-// Any token count sums, and none leaves D alone, or gives it the bias.
+// Any token count sums, and none leaves D alone, or gives it the bias or the scales of zeros.
 TEST_F(GemmEmulation, AnyTokenCountEqualsTheReference) {
   int compared = 0;
   for (const EmittedGemmVariant& v : plain_variants()) {
     const std::int64_t bm = v.config.block_m, bn = v.config.block_n;
-    if (v.problem.k != kDynamic && !v.problem.bias) continue;
+    const bool takes_empty_sums = v.problem.bias || is_fp8(v.problem.d.dtype);
+    if (v.problem.k != kDynamic && !takes_empty_sums) continue;
     for (const std::int64_t k : {1, 77, 127, 129, 513}) expect_right(v, {{bm + 1, bn + 16, k}}, 1);
-    if (v.problem.bias) expect_right(v, {{bm + 3, bn + 8, 0}, {5, 3 * bn, 0, 2}});
+    if (takes_empty_sums) expect_right(v, {{bm + 3, bn + 8, 0}, {5, 3 * bn, 0, 2}});
+    ++compared;
+  }
+  EXPECT_GT(compared, 0);
+}
+
+// The encode scale of a row whose sums are subnormal is the largest finite number, and so is its
+// power of two.
+TEST_F(GemmEmulation, FaintRowsEqualTheReference) {
+  int compared = 0;
+  for (const EmittedGemmVariant& v : emulation::emitted_gemm_variants()) {
+    if (!is_fp8(v.problem.d.dtype) || v.problem.bias) continue;
+    expect_right(v,
+                 {{.m = v.config.block_m + 5, .n = v.config.block_n + 16, .k = 96, .faint = true}});
     ++compared;
   }
   EXPECT_GT(compared, 0);

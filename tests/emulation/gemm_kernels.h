@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <span>
 
 #include "runtime/reference/cast.h"
@@ -195,6 +196,32 @@ inline Floats2 load_global_8_if(bool condition, const float* p) {
 inline void store_global_8_if(bool condition, float* p, float x, float y) {
   if (condition) octile::emulation::checked_store(p, Floats2{{x, y}});
 }
+
+// ---- lib/codes.cuh ------------------------------------------------------------------------------
+
+// cvt.rn.satfinite: infinity saturates, unlike in the cast of docs/numerics.md.
+inline u32 codes_of(std::initializer_list<float> values, octile::DType fp8) {
+  const float limit = octile::max_finite(fp8);
+  u32 codes = 0, shift = 0;
+  for (const float v : values) {
+    const float finite = std::isinf(v) ? std::copysign(limit, v) : v;
+    codes |= u32{octile::reference::to_fp8(finite, fp8)} << shift;
+    shift += 8;
+  }
+  return codes;
+}
+inline u32 e4m3x4(float a, float b, float c, float d) {
+  return codes_of({a, b, c, d}, octile::DType::kE4M3);
+}
+inline u32 e5m2x4(float a, float b, float c, float d) {
+  return codes_of({a, b, c, d}, octile::DType::kE5M2);
+}
+template <int kDistance>
+void store_two_shared_4(u32 address, u32 first, u32 second) {
+  store_shared(address, first);
+  store_shared(address + kDistance, second);
+}
+inline void store_shared_1(u32 address, u32 byte) { store_shared(address, static_cast<u8>(byte)); }
 
 // ---- lib/tma_reduce.cuh -------------------------------------------------------------------------
 

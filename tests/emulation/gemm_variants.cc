@@ -86,6 +86,19 @@ const std::vector<Configs>& lists() {
       {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=fp32 acc=1 promote=128 bias=bf16 "
        "sentry=1",
        {"tile=64x64x128 stages=4 wg=1 store=direct splits=2 pdl=early"}},
+      // FP8 with scales of its own
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128 acc=0 promote=128",
+       {"tile=128x128x128 stages=4 wg=2 unroll=2 inflight=2",
+        "tile=16x128x128 stages=4 wg=1 pdl=early", "tile=64x128x128 stages=3 wg=1",
+        "tile=128x128x128 stages=3 wg=2 cluster=1x2", "tile=192x128x128 stages=3 wg=3"}},
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=e5m2:1x128:pow2 acc=0 promote=128 "
+       "bias=bf16 sentry=1",
+       {"tile=128x128x128 stages=3 wg=2", "tile=32x128x128 stages=4 wg=1"}},
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128:pow2 acc=0 promote=64 "
+       "sentry=1",
+       {"tile=64x128x128 stages=4 wg=1 cluster=2x1 pdl=early promote=64"}},
+      {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=e5m2:1x128 acc=0 promote=128 sentry=1",
+       {"tile=256x128x128 stages=3 wg=2"}},
       // packed exponents
       {"gemm m=? n=7168 k=7168 a=e4m3:1x128:ue8m0x4 b=e4m3:128x128 d=bf16 acc=0 promote=128",
        {"tile=128x96x128 stages=4 wg=2 unroll=2 inflight=2 cluster=1x2",

@@ -375,6 +375,68 @@ TEST_F(GemmOutputs, ABiasBelongsToAPlanWithOne) {
   refuses(plan, args, {"bias is 0x", "allowed: a multiple of 8 bytes"});
 }
 
+octile_gemm_desc quantised_desc() {
+  octile_gemm_desc desc = weight_gradient_desc();
+  desc.n = 48;
+  desc.accumulate = 0;
+  desc.d_dtype = OCTILE_E4M3;
+  desc.d_granularity = OCTILE_SCALE_1X128;
+  return desc;
+}
+
+TEST_F(GemmOutputs, ADescriptionOfFp8DHasItsScales) {
+  octile_gemm_desc desc = quantised_desc();
+  desc.d_scale_format = OCTILE_SCALE_F32_POW2;
+  const PlanHandle plan = plan_of(desc);
+  char text[256];
+  std::size_t size = sizeof(text);
+  ASSERT_EQ(octile_plan_problem(plan.get(), text, &size), OCTILE_OK);
+  EXPECT_STREQ(text,
+               "gemm m=23 n=48 k=? a=e4m3:1x128 b=e4m3:1x128 d=e4m3:1x128:pow2 acc=0 promote=128");
+  desc.accumulate = 1;
+  refuses(desc, OCTILE_UNSUPPORTED, {"codes cannot be added to"});
+  desc.accumulate = 0;
+  desc.d_scale_format = OCTILE_SCALE_BF16;
+  refuses(desc, OCTILE_UNSUPPORTED, {"scales of FP8 D are f32 or pow2"});
+  desc = quantised_desc();
+  desc.d_granularity = OCTILE_SCALE_NONE;
+  refuses(desc, OCTILE_INVALID_ARGUMENT, {"d is e4m3"});
+  desc = quantised_desc();
+  desc.d_granularity = OCTILE_SCALE_128X128;
+  refuses(desc, OCTILE_UNSUPPORTED, {"FP8 D has 1x128 scales"});
+  desc = quantised_desc();
+  desc.n = 40;
+  refuses(desc, OCTILE_INVALID_ARGUMENT, {"n is 40", "multiples of 16"});
+}
+
+TEST_F(GemmOutputs, ScalesOfDBelongToAPlanOfFp8D) {
+  Bytes scales(28 * 4);
+  WeightGradient g(77);
+  octile_gemm_args args = g.args();
+  args.d_scale = scales.at<float>();
+  refuses(plan_of(weight_gradient_desc()), args,
+          {"d_scale is given; allowed: null", "has no FP8 D"});
+  octile_gemm_desc desc = quantised_desc();
+  desc.n = 32;  // as many rows of B as there are
+  const PlanHandle plan = plan_of(desc);
+  args.d_scale = nullptr;
+  refuses(plan, args, {"d_scale is null"});
+  args.d_scale = reinterpret_cast<float*>(scales.at<char>() + 2);
+  refuses(plan, args, {"d_scale is 0x", "allowed: a multiple of 4 bytes"});
+  args.d_scale = scales.at<float>();
+  args.d_scale_ld = 20;
+  refuses(plan, args, {"d_scale_ld is 20"});
+  args.d_scale_ld = 26;
+  refuses(plan, args, {"d_scale_ld is 26"});
+  args.d_scale_ld = 0;
+  args.ldd = 40;
+  refuses(plan, args, {"ldd is 40"});
+  args.ldd = 32;
+  run(plan, args);
+  EXPECT_EQ(scales.at<float>()[23], 1.0F);  // padding
+  EXPECT_GT(scales.at<float>()[22], 0.0F);
+}
+
 TEST_F(GemmOutputs, ASentryBelongsToAPlanWithOne) {
   Bytes word(8);
   WeightGradient g(77);

@@ -11,6 +11,7 @@
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/families/gemm/bench.h"
 #include "runtime/measure/random_operands.h"
+#include "runtime/reference/cast.h"
 #include "tests/support/verifier_testing.h"
 
 namespace {
@@ -21,6 +22,7 @@ struct Dim {
   unsigned x = 0;
 };
 const Dim threadIdx{0}, blockIdx{0}, gridDim{1};
+using u8 = std::uint8_t;
 using u16 = std::uint16_t;
 using u32 = std::uint32_t;
 using i64 = std::int64_t;
@@ -59,6 +61,18 @@ constexpr bool kAdds = true;
 #include "templates/bench/inspect.cu"
 #undef OCTILE_KERNEL_NAME
 }  // namespace sums
+namespace codes {
+#define OCTILE_KERNEL_NAME inspect_codes_on_host
+namespace cfg {
+constexpr int kThreads = 1;
+constexpr int kElementBytes = 1;
+constexpr int kMantissaBits = 3;
+constexpr unsigned kUnwritten = 0xFF;
+constexpr bool kAdds = false;
+}  // namespace cfg
+#include "templates/bench/inspect.cu"
+#undef OCTILE_KERNEL_NAME
+}  // namespace codes
 #undef OCTILE_EMITTED
 #undef __launch_bounds__
 #undef __global__
@@ -96,11 +110,15 @@ void zero_between_the_samples(const Args& args) {
 // The kernel whose launches spoil their result.
 std::string g_wrong_kernel;
 
+// D is FP8.
+bool g_codes = false;
+
 CUresult run_inspect(const fake_cuda_launch& launch) {
-  inspect_on_host(parameter<const void*>(launch, 0), parameter<const void*>(launch, 1),
-                  parameter<i64>(launch, 2), parameter<i64>(launch, 3), parameter<i64>(launch, 4),
-                  parameter<i64>(launch, 5), parameter<i64>(launch, 6),
-                  parameter<double>(launch, 7), parameter<unsigned long long*>(launch, 8));
+  (g_codes ? codes::inspect_codes_on_host : inspect_on_host)(
+      parameter<const void*>(launch, 0), parameter<const void*>(launch, 1),
+      parameter<i64>(launch, 2), parameter<i64>(launch, 3), parameter<i64>(launch, 4),
+      parameter<i64>(launch, 5), parameter<i64>(launch, 6), parameter<double>(launch, 7),
+      parameter<unsigned long long*>(launch, 8));
   return CUDA_SUCCESS;
 }
 
@@ -239,6 +257,85 @@ TEST_F(GemmVerifierTest, WhatIsAddedIsVerified) {
   GemmProblem without_bias = adds;
   without_bias.bias.reset();
   EXPECT_THAT(verdict_of(without_bias).why, HasSubstr("OUT OF TOLERANCE"));
+}
+
+class Fp8VerifierTest : public test::VerifierFixture<GemmVerifier, Args> {
+ protected:
+  static constexpr std::int64_t kRows = 198;  // two scales of padding
+
+  static GemmProblem quantised() {
+    GemmProblem p = problem();
+    p.d = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
+    return p;
+  }
+  void SetUp() override {
+    if (!Nvrtc::open()) GTEST_SKIP() << "no NVRTC";
+    g_codes = true;
+    device.fake.set_executor(execute, nullptr);
+    templates.emplace(*gpu);
+    slots = std::move(*make_slots(*gpu, quantised(), kRows, 1, 1));
+    verifier.emplace(std::move(*GemmVerifier::create(*gpu, *templates, quantised(), slots[0], 3)));
+  }
+  void TearDown() override { g_codes = false; }
+  Status compute(const Args& args) override {
+    return reference::gemm(quantised(), reference_args(quantised(), args));
+  }
+  static std::uint8_t& code(const Args& args, std::int64_t row, std::int64_t col) {
+    return static_cast<std::uint8_t*>(args.d)[row * args.ldd + col];
+  }
+
+  std::optional<LoadedTemplates> templates;
+  std::vector<GemmSlot> slots;
+};
+
+TEST_F(Fp8VerifierTest, TakesTheRightCodesAgain) {
+  for (int i = 0; i < 2; ++i) {
+    const Verdict verdict = check();
+    EXPECT_TRUE(verdict.right) << verdict.why;
+    EXPECT_EQ(verdict.first_is_wrong, "");
+  }
+  const auto checked =
+      run_and_check(*gpu, quantised(), slots[0], [&] { return compute(args_of(slots[0])); });
+  ASSERT_TRUE(checked) << checked.error().message;
+  EXPECT_TRUE(checked->ok) << checked->worst.to_text();
+  EXPECT_GT(checked->elements, 500);
+}
+
+TEST_F(Fp8VerifierTest, SeesWrongCodes) {
+  expect_wrong([](const Args& args) { code(args, 0, kN) = 0; }, "1 elements outside");
+  expect_wrong([](const Args& args) { code(args, 101, 77) = 0xFF; }, "1 elements of the output");
+  expect_wrong([](const Args& args) { code(args, kRows - 1, kN - 1) ^= 0x80U; },
+               "worst element (197, 199)");
+  ASSERT_TRUE(check().right);
+  const Verdict verdict = check([](const Args& args) { code(args, 50, 70) ^= 0x80U; });
+  EXPECT_FALSE(verdict.right);
+  EXPECT_THAT(verdict.why, HasSubstr("1 elements, OUT OF TOLERANCE: worst element (50, 70)"));
+}
+
+TEST_F(Fp8VerifierTest, SeesWrongScales) {
+  expect_wrong([](const Args& args) { args.d_scale[-1] = 1; }, "memory -1 scales behind");
+  expect_wrong([](const Args& args) { args.d_scale[200] = 1; }, "memory 200 scales behind");
+  expect_wrong([](const Args& args) { args.d_scale[199] = 2; }, "which is padding, is 2, not 1");
+  expect_wrong([](const Args& args) { args.d_scale[args.d_scale_ld + 7] = 0; }, "of D is 0");
+  expect_wrong([](const Args& args) { args.d_scale[197] *= 2; }, "OUT OF TOLERANCE");
+  expect_wrong(
+      [calls = std::make_shared<int>(0)](const Args& args) {
+        if (++*calls == 2) args.d_scale[5] *= 2;
+      },
+      "scale 5 of D differs between two launches");
+}
+
+// Codes of half the size under twice the scale are as near to the sums, and lose a bit of each.
+TEST_F(Fp8VerifierTest, SeesAScaleThatLeavesCodesUnused) {
+  expect_wrong(
+      [](const Args& args) {
+        for (std::int64_t col = 0; col < 128; ++col) {
+          const float x = reference::from_fp8(code(args, 0, col), DType::kE4M3);
+          code(args, 0, col) = reference::to_fp8(x / 2, DType::kE4M3);
+        }
+        args.d_scale[0] *= 2;
+      },
+      "the largest code of row 0 from column 0 on is 224; allowed is 448 to 448");
 }
 
 TEST_F(GemmVerifierTest, ASearchLeavesTheWrongCandidateOut) {

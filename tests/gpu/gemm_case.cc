@@ -62,7 +62,7 @@ GemmProblem weight_gradient() {
   p.m = 0;
   p.k = kDynamic;
   p.b.granularity = Granularity::k1x128;
-  p.d = DType::kFP32;
+  p.d.dtype = DType::kFP32;
   p.accumulate = true;
   return p;
 }
@@ -100,7 +100,10 @@ GemmCase::GemmCase(GpuSession& gpu, const GemmProblem& recipe, GemmShape shape, 
   b_ = gpu_.zeroed(bytes(shape.n * ldb_));
   a_scale_ = gpu_.zeroed(bytes(k_blocks * a_scale_ld_ * 4));
   b_scale_ = gpu_.zeroed(bytes((b_rows ? k_blocks : ceil_div(shape.n, 128)) * b_scale_ld_ * 4));
-  d_ = gpu_.allocate(bytes(shape.m * ldd_ * size_of(problem_.d) + 2 * kGuardBytes));
+  d_ = gpu_.allocate(bytes(shape.m * ldd_ * size_of(problem_.d.dtype) + 2 * kGuardBytes));
+  if (is_fp8(problem_.d.dtype)) {
+    d_scale_ = gpu_.allocate(bytes(ceil_div(shape.n, 128) * round_up(shape.m, 4) * 4));
+  }
   if (problem_.sentry) sentry_ = gpu_.zeroed(16);
   const auto fill_codes = [&](DeviceBuffer& buffer, std::int64_t rows, std::int64_t ld,
                               std::uint64_t salt, DType dtype) {
@@ -148,6 +151,8 @@ GemmArguments GemmCase::args() const {
   args.b_scale_ld = b_scale_ld_;
   args.d = static_cast<char*>(d_.pointer()) + kGuardBytes;
   args.ldd = ldd_;
+  args.d_scale = static_cast<float*>(d_scale_.pointer());
+  if (is_fp8(problem_.d.dtype)) args.d_scale_ld = round_up(shape_.m, 4);
   args.bias = bias_.pointer();
   args.sentry = static_cast<std::uint32_t*>(sentry_.pointer());
   return args;
@@ -155,11 +160,14 @@ GemmArguments GemmCase::args() const {
 
 void GemmCase::poison_output() {
   ASSERT_TRUE(d_.fill(kPoison, gpu_.stream()));
+  if (is_fp8(problem_.d.dtype)) {
+    ASSERT_TRUE(d_scale_.fill(kPoison, gpu_.stream()));
+  }
   if (problem_.sentry) {
     ASSERT_TRUE(sentry_.fill(0, gpu_.stream()));
   }
   if (!problem_.accumulate || shape_.m == 0 || shape_.n == 0) return;
-  const auto element = static_cast<std::size_t>(size_of(problem_.d));
+  const auto element = static_cast<std::size_t>(size_of(problem_.d.dtype));
   ASSERT_EQ(
       (*gpu_.driver())
           ->cuMemsetD2D8Async(d_.get() + kGuardBytes, static_cast<std::size_t>(ldd_) * element,
@@ -209,10 +217,10 @@ Verdict GemmCase::raw_verdict(double c) {
   std::int64_t lda = lda_, ldb = ldb_;
   int b_rows = problem_.b.granularity != Granularity::k128x128 ? 1 : 0;
   const float initial =
-      std::bit_cast<float>(problem_.d == DType::kFP32 ? 0x40404040U : 0x40400000U);
+      std::bit_cast<float>(problem_.d.dtype == DType::kFP32 ? 0x40404040U : 0x40400000U);
   DeviceOutput out{g.d,
                    ldd_,
-                   static_cast<int>(problem_.d),
+                   static_cast<int>(problem_.d.dtype),
                    problem_.bias ? static_cast<int>(*problem_.bias) : 0,
                    g.bias,
                    problem_.accumulate ? static_cast<double>(initial) : 0.0};
@@ -251,7 +259,7 @@ Verdict GemmCase::judge(double c) {
   std::int64_t bytes = static_cast<std::int64_t>(d_.bytes());
   std::int64_t first = kGuardBytes;
   std::int64_t rows = shape_.m;
-  const std::int64_t element = size_of(problem_.d);
+  const std::int64_t element = size_of(problem_.d.dtype);
   std::int64_t row_bytes = shape_.n * element;
   std::int64_t stride_bytes = std::max<std::int64_t>(ldd_ * element, 1);
   int poison = kPoison;

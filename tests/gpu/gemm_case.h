@@ -68,6 +68,7 @@ class GemmCase {
   DeviceBuffer& b() { return b_; }
   DeviceBuffer& a_scale() { return a_scale_; }
   DeviceBuffer& b_scale() { return b_scale_; }
+  DeviceBuffer& d_scale() { return d_scale_; }  // of FP8 D, packed
   std::int64_t d_offset() const { return kGuardBytes; }
   std::int64_t lda() const { return lda_; }
   std::int64_t ldb() const { return ldb_; }
@@ -80,7 +81,7 @@ class GemmCase {
   GemmProblem problem_;
   GemmShape shape_;
   std::int64_t lda_, ldb_, ldd_, a_scale_ld_, b_scale_ld_;
-  DeviceBuffer a_, b_, a_scale_, b_scale_, d_, bias_, sentry_;
+  DeviceBuffer a_, b_, a_scale_, b_scale_, d_, d_scale_, bias_, sentry_;
 };
 
 // Compile on every core what run_plan() and run_config() of the cases to come need: one after the

@@ -75,7 +75,7 @@ GroupCase::GroupCase(GpuSession& gpu, const GemmProblem& recipe,
   b_ = gpu_.zeroed(at_least_16(all_.b_rows * ldb_));
   a_scale_ = gpu_.zeroed(at_least_16(a_scales * 4));
   b_scale_ = gpu_.zeroed(at_least_16(b_scales * 4));
-  d_ = gpu_.allocate(at_least_16(all_.d_rows * ldd_ * size_of(problem_.d) + 2 * kGuardBytes));
+  d_ = gpu_.allocate(at_least_16(all_.d_rows * ldd_ * size_of(problem_.d.dtype) + 2 * kGuardBytes));
   if (problem_.sentry) sentry_ = gpu_.zeroed(16);
   groups_ = gpu_.zeroed(group_rows_.size() * sizeof(std::int32_t));
   fill(a_, all_.a_rows, lda_, problem_.a.dtype, a_scale_, seed * 4);
@@ -93,13 +93,13 @@ void GroupCase::fill(DeviceBuffer& codes, std::int64_t rows, std::int64_t ld, DT
   void* p = codes.pointer();
   std::int64_t cols = all_.k;
   int e5m2 = type == DType::kE5M2 ? 1 : 0;
-  int mode = problem_.d == DType::kFP16 ? 4 : 0;  // sums stay within fp16 (CodeMode)
+  int mode = problem_.d.dtype == DType::kFP16 ? 4 : 0;  // sums stay within fp16 (CodeMode)
   gpu_.launch("fill_codes", kFillBlocks, kFillThreads,
               {&p, &rows, &cols, &ld, &seed, &e5m2, &mode});
   void* q = scales.pointer();
   auto count = static_cast<std::int64_t>(scales.bytes() / 4);
   std::uint64_t salt = seed + 2;
-  int spread = problem_.d == DType::kFP16 ? 0 : kScaleSpread;
+  int spread = problem_.d.dtype == DType::kFP16 ? 0 : kScaleSpread;
   int format = static_cast<int>(problem_.a.scale);
   if (&scales == &b_scale_) format = static_cast<int>(problem_.b.scale);
   gpu_.launch("fill_scales", kFillBlocks, kFillThreads, {&q, &count, &salt, &spread, &format});
@@ -166,7 +166,7 @@ void GroupCase::poison_output() {
     ASSERT_TRUE(sentry_.fill(0, gpu_.stream()));
   }
   if (!problem_.accumulate) return;
-  const auto element = static_cast<std::size_t>(size_of(problem_.d));
+  const auto element = static_cast<std::size_t>(size_of(problem_.d.dtype));
   ASSERT_EQ(
       (*gpu_.driver())
           ->cuMemsetD2D8Async(d_.get() + kGuardBytes, static_cast<std::size_t>(ldd_) * element,
@@ -206,7 +206,7 @@ void GroupCase::expect_guards() {
 void GroupCase::judge() {
   DeviceBuffer device_verdict = gpu_.zeroed(sizeof(DeviceVerdict));
   const float initial =
-      std::bit_cast<float>(problem_.d == DType::kFP32 ? 0x40404040U : 0x40400000U);
+      std::bit_cast<float>(problem_.d.dtype == DType::kFP32 ? 0x40404040U : 0x40400000U);
   int a_e5m2 = problem_.a.dtype == DType::kE5M2 ? 1 : 0;
   int b_e5m2 = problem_.b.dtype == DType::kE5M2 ? 1 : 0;
   int b_rows = scales_rows_of_b(problem_) ? 1 : 0;
@@ -221,7 +221,7 @@ void GroupCase::judge() {
     DeviceScales sa{part.args.a_scale, part.args.a_scale_ld, static_cast<int>(problem_.a.scale)};
     DeviceScales sb{part.args.b_scale, part.args.b_scale_ld, static_cast<int>(problem_.b.scale)};
     DeviceOutput out{
-        part.args.d, ldd_,    static_cast<int>(problem_.d),
+        part.args.d, ldd_,    static_cast<int>(problem_.d.dtype),
         0,           nullptr, problem_.accumulate ? static_cast<double>(initial) : 0.0};
     std::int64_t lda = lda_, ldb = ldb_;
     int m = static_cast<int>(part.args.m), n = static_cast<int>(problem_.n);
@@ -240,7 +240,7 @@ void GroupCase::judge() {
                                  << std::bit_cast<float>(host.worst_c);
   // The rest of D.
   const std::vector<std::uint8_t> bytes = bytes_of_d();
-  const std::int64_t element = size_of(problem_.d);
+  const std::int64_t element = size_of(problem_.d.dtype);
   std::int64_t wrong = 0;
   for (std::int64_t row = 0; row < all_.d_rows; ++row) {
     const auto* begin = bytes.data() + kGuardBytes + row * ldd_ * element;

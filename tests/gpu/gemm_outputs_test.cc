@@ -38,7 +38,7 @@ class GemmOutputs : public GpuTest {
   // A case whose results are finite, in fp16 too.
   GemmCase finite_case(const GemmProblem& problem, GemmShape shape, std::uint64_t seed,
                        Strides strides = {}) {
-    if (problem.d != DType::kFP16) return {gpu(), problem, shape, seed, strides};
+    if (problem.d.dtype != DType::kFP16) return {gpu(), problem, shape, seed, strides};
     return {gpu(), problem, shape, seed, strides, CodeMode::kAlternating, 0};
   }
   std::vector<std::uint8_t> bytes_of(const DeviceBuffer& buffer) {
@@ -46,6 +46,36 @@ class GemmOutputs : public GpuTest {
     EXPECT_TRUE(buffer.download(host.data(), host.size(), gpu().stream()));
     gpu().synchronize();
     return host;
+  }
+  // Expects the codes and scales of one case to be what the quantiser makes of another's fp32 D,
+  // and no byte beside them written.
+  void expect_quantised(GemmCase& codes, GemmCase& sums) {
+    const auto [m, n, k] = codes.shape();
+    QuantizeProblem quantiser;
+    quantiser.cols = n;
+    quantiser.x = sums.problem().d;
+    quantiser.q = codes.problem().d;
+    DeviceBuffer d = gpu().allocate(codes.d().bytes());
+    DeviceBuffer scales = gpu().allocate(codes.d_scale().bytes());
+    ASSERT_TRUE(d.fill(GemmCase::kPoison, gpu().stream()));
+    ASSERT_TRUE(scales.fill(GemmCase::kPoison, gpu().stream()));
+    octile_quantize_args args{};
+    args.struct_size = sizeof args;
+    args.rows = m;
+    args.x = static_cast<char*>(sums.d().pointer()) + GemmCase::kGuardBytes;
+    args.ldx = sums.ldd();
+    args.q = static_cast<char*>(d.pointer()) + GemmCase::kGuardBytes;
+    args.ldq = codes.ldd();
+    args.scale = scales.pointer();
+    octile_plan* plan = nullptr;
+    const std::string text = to_text(Problem(quantiser));
+    ASSERT_EQ(octile_plan_create(gpu().library(), "cuda:0", text.c_str(), &plan), OCTILE_OK);
+    EXPECT_EQ(octile_plan_prepare(plan, m, m, OCTILE_PREPARE_DEFAULT), OCTILE_OK);
+    EXPECT_EQ(octile_quantize_run(plan, &args, gpu().stream()), OCTILE_OK);
+    EXPECT_EQ(octile_plan_destroy(plan), OCTILE_OK);
+    EXPECT_TRUE(bytes_of(codes.d()) == bytes_of(d)) << to_text(codes.shape()) << ": codes differ";
+    EXPECT_TRUE(bytes_of(codes.d_scale()) == bytes_of(scales))
+        << to_text(codes.shape()) << ": scales differ";
   }
   template <typename T>
   void write(DeviceBuffer& buffer, std::size_t index, T value) {
@@ -74,6 +104,62 @@ TEST_F(GemmOutputs, CoveringSetIsRight) {
   }
   count_cases(cases, 0);
   EXPECT_GT(cases, 2 * variants().size());
+}
+
+// D and its scales are those of the project's quantiser on the fp32 D of the same sums, with rows
+// that are infinite, NaN and subnormal among them.
+TEST_F(GemmOutputs, Fp8DEqualsQuantisingFp32D) {
+  std::uint64_t seed = 23000;
+  std::size_t cases = 0;
+  for (const auto& [problem, config] : covering_fp8_d_variants(gpu().device())) {
+    for (const GemmShape shape :
+         {GemmShape{1, 16, 128}, GemmShape{301, 528, 1153}, GemmShape{130, 4096, 640}}) {
+      const Strides strides{.a = 16, .b = 32, .d = 16};
+      GemmProblem plain = problem;
+      plain.d = {DType::kFP32};
+      GemmCase codes(gpu(), problem, shape, ++seed, strides);
+      GemmCase sums(gpu(), plain, shape, seed, strides);
+      if (problem.a.scale != ScaleFormat::kUe8m0x4 && shape.m > 3) {
+        for (GemmCase* c : {&codes, &sums}) {
+          write(c->a_scale(), 1, 0x1p127F);
+          write(c->a_scale(), 2, std::numeric_limits<float>::quiet_NaN());
+          write(c->a_scale(), 3, 0x1p-149F);
+        }
+      }
+      ++cases;
+      codes.run_config(config, gpu().stream());
+      // The same kernel but for its store.
+      GemmConfig plain_config = config;
+      const bool whole_panels = config.block_m >= 64 && config.ctas_per_sm == 1;
+      plain_config.store = whole_panels ? EpilogueStore::kTma : EpilogueStore::kDirect;
+      sums.run_config(plain_config, gpu().stream());
+      expect_quantised(codes, sums);
+      if (problem.sentry) {
+        EXPECT_EQ(codes.sentry(), sums.sentry());
+      }
+      if (HasFailure()) FAIL() << to_text(problem) << "\n" << to_text(config);
+    }
+  }
+  count_cases(cases, 0);
+  EXPECT_GT(cases, 60U);
+}
+
+// Through plans; with k = 0 the scales are 1.
+TEST_F(GemmOutputs, Fp8DOfAnyTokenCount) {
+  std::uint64_t seed = 24000;
+  for (const GemmShape shape : {GemmShape{1, 256, 512}, GemmShape{77, 144, 0},
+                                GemmShape{1000, 1040, 2048}, GemmShape{4096, 512, 96}}) {
+    GemmProblem problem;
+    problem.d = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
+    GemmProblem plain;
+    plain.d = {DType::kFP32};
+    plain.invariant = true;
+    GemmCase codes(gpu(), problem, shape, ++seed);
+    GemmCase sums(gpu(), plain, shape, seed);
+    codes.run_plan(gpu().stream());
+    sums.run_plan(gpu().stream());
+    expect_quantised(codes, sums);
+  }
 }
 
 // Through plans: the token count decides the kernel, and none leaves D as it is.

@@ -193,6 +193,17 @@ TEST_F(GemmNvrtc, EveryScalingAndOutputCompilesClean) {
   fmt::print("{} kernels, slowest compile {:.0f} ms\n", variants.size(), slowest);
 }
 
+TEST_F(GemmNvrtc, EveryFp8DCompilesClean) {
+  const std::vector<tests::GemmVariant> variants = tests::covering_fp8_d_variants(h200());
+  EXPECT_GT(variants.size(), 20U);
+  double slowest = 0;
+  for (const Compiled& c : compile_all(variants)) {
+    expect_clean(c);
+    slowest = std::max(slowest, c.compile_ms);
+  }
+  fmt::print("{} kernels, slowest compile {:.0f} ms\n", variants.size(), slowest);
+}
+
 TEST_F(GemmNvrtc, EveryKindOfGroupsCompilesClean) {
   const std::vector<tests::GemmVariant> all = tests::covering_group_variants(h200());
   EXPECT_GT(all.size(), 100U);

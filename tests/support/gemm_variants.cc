@@ -49,7 +49,8 @@ std::vector<Pair> pairs_of_variant(const GemmVariant& v) {
   const GemmProblem& p = v.problem;
   const GemmConfig& c = v.config;
   return pairs_of_values(std::array{
-      static_cast<int>(p.b.granularity), 2 * static_cast<int>(p.d) + (p.accumulate ? 1 : 0),
+      static_cast<int>(p.b.granularity),
+      16 * static_cast<int>(p.d.scale) + 2 * static_cast<int>(p.d.dtype) + (p.accumulate ? 1 : 0),
       p.bias ? static_cast<int>(*p.bias) : 0, p.sentry ? 1 : 0, p.promote,
       2 * static_cast<int>(p.a.dtype) + static_cast<int>(p.b.dtype),
       8 * static_cast<int>(p.a.scale) + static_cast<int>(p.b.scale), c.block_m,
@@ -126,18 +127,24 @@ std::vector<GemmVariant> cover_variants(std::vector<GemmVariant> all, int choice
   return cover_features(all, pairs_of_variant);
 }
 
+// Returns a problem with scales of blocks and tokens in k if B has row scales.
+GemmProblem block_problem(Granularity scaling_of_b, const TensorType& d, int promote) {
+  GemmProblem problem = splittable_gemm_problem();
+  problem.b.granularity = scaling_of_b;
+  if (scales_rows_of_b(problem)) std::swap(problem.m, problem.k);
+  problem.d = d;
+  problem.promote = promote;
+  return problem;
+}
+
 // With scales of blocks.
 std::vector<GemmVariant> block_variants(const DeviceSpec& device) {
   std::vector<GemmVariant> all;
   for (const Granularity scaling : {Granularity::k128x128, Granularity::k1x128}) {
     for (const auto& [d, accumulate] : kOutputs) {
       for (const int promote : {32, 64, 128}) {
-        GemmProblem problem = splittable_gemm_problem();
-        problem.b.granularity = scaling;
-        if (scales_rows_of_b(problem)) std::swap(problem.m, problem.k);
-        problem.d = d;
+        GemmProblem problem = block_problem(scaling, {d}, promote);
         problem.accumulate = accumulate;
-        problem.promote = promote;
         add_variants(problem, device, all);
       }
     }
@@ -154,7 +161,7 @@ std::vector<GemmVariant> variants_scaled_at_end(const DeviceSpec& device) {
         GemmProblem problem = splittable_gemm_problem();
         problem.a.granularity = problem.b.granularity = scaling;
         if (d == DType::kFP32) std::swap(problem.m, problem.k);
-        problem.d = d;
+        problem.d = {d};
         problem.accumulate = accumulate;
         problem.promote = promote;
         add_variants(problem, device, all);
@@ -173,6 +180,21 @@ std::vector<GemmVariant> covering_gemm_variants(const DeviceSpec& device, int ch
   return all;
 }
 
+std::vector<GemmVariant> covering_fp8_d_variants(const DeviceSpec& device) {
+  std::vector<GemmVariant> all;
+  for (const Granularity scaling : {Granularity::k128x128, Granularity::k1x128}) {
+    for (const DType d : {DType::kE4M3, DType::kE5M2}) {
+      for (const ScaleFormat scale : {ScaleFormat::kF32, ScaleFormat::kF32Pow2}) {
+        for (const int promote : {32, 64, 128}) {
+          add_variants(block_problem(scaling, {d, Granularity::k1x128, scale}, promote), device,
+                       all);
+        }
+      }
+    }
+  }
+  return cover_features(all, pairs_of_variant);
+}
+
 namespace {
 
 // Returns a recipe of groups with the extents of splittable_gemm_problem.
@@ -180,7 +202,7 @@ GemmProblem recipe_of(Grouping grouping, bool of_k, DType d, bool accumulate) {
   GemmProblem p = splittable_gemm_problem();
   p.grouping = grouping;
   p.groups = 8;
-  p.d = d;
+  p.d.dtype = d;
   p.accumulate = accumulate;
   if (of_k) {
     p.b.granularity = Granularity::k1x128;

@@ -26,7 +26,7 @@ GemmProblem weight_gradient(bool accumulate = false) {
   problem.n = kN;
   problem.k = kDynamic;
   problem.b.granularity = Granularity::k1x128;
-  problem.d = DType::kFP32;
+  problem.d.dtype = DType::kFP32;
   problem.accumulate = accumulate;
   return problem;
 }

@@ -106,8 +106,7 @@ TEST(Problem, EveryWellFormedGemmSurvivesItsText) {
     p.k = random() % 3 == 0 ? kDynamic : pick(random, kCounts);
     p.a = random_operand(random);
     p.b = random_operand(random);
-    p.d =
-        pick<DType>(random, {DType::kE4M3, DType::kE5M2, DType::kBF16, DType::kFP16, DType::kFP32});
+    p.d = random_operand(random);
     p.accumulate = random() % 2 == 0;
     p.promote = pick<int>(random, {32, 64, 128, 256, 512, kPromoteNone});
     p.invariant = random() % 2 == 0;
@@ -280,9 +279,12 @@ TEST(Problem, RefusesBadTypes) {
   EXPECT_EQ(error_of(with(kGemm, "a=e4m3:1x128", "a=e4m3:1x128:f32:f32")),
             "gemm: field 'a=e4m3:1x128:f32:f32': a type has at most three parts, "
             "dtype:granularity:format");
-  EXPECT_EQ(error_of(with(kGemm, "d=bf16", "d=e4m3:1x128")),
-            "gemm: field 'd=e4m3:1x128': 'e4m3:1x128' is not an element type; allowed are e4m3, "
-            "e5m2, bf16, fp16, fp32");
+  EXPECT_EQ(error_of(with(kGemm, "d=bf16", "d=e4m3:1x64")),
+            "gemm: field 'd=e4m3:1x64': '1x64' is not a scale granularity; allowed are tensor, "
+            "row, 1x128, 128x128, 1x32, 32x32");
+  EXPECT_EQ(error_of(with(kGemm, "d=bf16", "d=bf17")),
+            "gemm: field 'd=bf17': 'bf17' is not an element type; allowed are e4m3, e5m2, bf16, "
+            "fp16, fp32");
   EXPECT_EQ(error_of(with(kGemm, "a=e4m3:1x128", "a=e4m3")),
             "a is e4m3; allowed is a granularity after it: e4m3:G with G one of tensor, row, "
             "1x128, 128x128, 1x32, 32x32");

@@ -41,7 +41,7 @@ void for_each_gemm(const std::function<void(const GemmProblem&)>& visit) {
   const std::vector<TensorType> types = all_types();
   for (const TensorType& a : types) {
     for (const TensorType& b : types) {
-      for (const DType d : kDTypes) {
+      for (const TensorType& d : types) {
         for (const int promote : {64, 128, kPromoteNone}) {
           for (const bool accumulate : {false, true}) {
             GemmProblem p;
@@ -157,9 +157,12 @@ TEST(SupportMatrix, GemmSupportIsWhatTheKernelDoes) {
     const bool of_all_k =
         p.a.granularity == p.b.granularity && p.promote != 64 &&
         (p.a.granularity == Granularity::kPerTensor || p.a.granularity == Granularity::kPerRow);
-    const bool expected = (blocks || of_all_k) && is_fp8(p.a.dtype) && has_format(p.a) &&
-                          is_fp8(p.b.dtype) && has_format(p.b) && !is_fp8(p.d) &&
-                          !(p.d == DType::kFP16 && p.accumulate);
+    const bool plain_d = !is_fp8(p.d.dtype) && !(p.d.dtype == DType::kFP16 && p.accumulate);
+    const bool fp8_d = is_fp8(p.d.dtype) && p.d.granularity == Granularity::k1x128 &&
+                       fp32_in_memory(p.d) && !p.accumulate;
+    const bool expected = ((blocks && (plain_d || fp8_d)) || (of_all_k && plain_d)) &&
+                          is_fp8(p.a.dtype) && has_format(p.a) && is_fp8(p.b.dtype) &&
+                          has_format(p.b);
     ++cells;
     supported += expected ? 1 : 0;
     ASSERT_EQ(support_of(p).supported, expected) << to_text(p);
@@ -168,9 +171,9 @@ TEST(SupportMatrix, GemmSupportIsWhatTheKernelDoes) {
     }
   });
   // Two FP8 types of each operand; three scale formats of A; two of a 128x128 B and three of a
-  // 1x128 B; two intervals; D in three types, two of which take sums. Per row and per tensor: two
-  // formats of each operand.
-  EXPECT_EQ(supported, 4 * (3 * (2 + 3) + 2 * 2 * 2) * 2 * 5);
+  // 1x128 B; two intervals; D in three types, two of which take sums, and in two FP8 types with two
+  // scale formats. Per row and per tensor: two formats of each operand, and no FP8 D.
+  EXPECT_EQ(supported, 4 * 2 * (3 * (2 + 3) * (5 + 4) + 2 * 2 * 2 * 5));
   EXPECT_GT(cells, 40000);
 }
 
@@ -319,7 +322,7 @@ TEST(SupportMatrix, ReasonsReachTheCaller) {
   GemmProblem p;
   p.n = 256;
   p.k = 512;
-  p.d = DType::kFP16;
+  p.d.dtype = DType::kFP16;
   p.accumulate = true;
   const Status s = check_supported(p);
   ASSERT_FALSE(s);
@@ -333,7 +336,11 @@ TEST(SupportMatrix, ReasonsReachTheCaller) {
       "b=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 d=bf16|fp16|fp32 promote=32|64|128 group=none; "
       "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 d=bf16|fp16|fp32 "
       "promote=32|64|128 group=contiguous|masked k=number; a=e4m3|e5m2:1x128:f32|pow2 "
-      "b=e4m3|e5m2:1x128:f32|pow2 d=bf16|fp16|fp32 promote=32|64|128 group=contiguous k=?");
+      "b=e4m3|e5m2:1x128:f32|pow2 d=bf16|fp16|fp32 promote=32|64|128 group=contiguous k=?; "
+      "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 d=e4m3|e5m2:1x128:f32|pow2 "
+      "promote=32|64|128 group=none; a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 "
+      "b=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 d=e4m3|e5m2:1x128:f32|pow2 promote=32|64|128 "
+      "group=none");
 }
 
 TEST(SupportMatrix, DimensionRules) {

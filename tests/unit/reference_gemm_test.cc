@@ -85,7 +85,7 @@ struct Case {
     problem.k = k;
     problem.a = ta;
     problem.b = tb;
-    problem.d = DType::kFP32;
+    problem.d.dtype = DType::kFP32;
     for (std::int64_t i = 0; i < m * ldd; ++i) {
       old_d.push_back(static_cast<float>(random_normal(13, at(i))));
     }
@@ -218,10 +218,47 @@ TEST(Gemm, RoundsOnceToTheOutputType) {
   const std::vector<float> exact = run_fp32(c);
   std::vector<std::uint16_t> d(at(c.m * c.ldd));
   for (const DType out : {DType::kBF16, DType::kFP16}) {
-    c.problem.d = out;
+    c.problem.d.dtype = out;
     ASSERT_TRUE(gemm(c.problem, c.args(d.data())));
     for (std::size_t i = 0; i < d.size(); ++i) {
       ASSERT_EQ(d[i], out == DType::kBF16 ? float_to_bf16(exact[i]) : float_to_fp16(exact[i]));
+    }
+  }
+}
+
+// By the steps of docs/numerics.md "Quantising", one after the other.
+TEST(Gemm, Fp8DIsTheQuantisedSums) {
+  for (const DType fp8 : {DType::kE4M3, DType::kE5M2}) {
+    for (const ScaleFormat format : {ScaleFormat::kF32, ScaleFormat::kF32Pow2}) {
+      Case c(21, 272, 256, type_of(Granularity::k1x128), type_of(Granularity::k128x128));
+      const std::vector<float> sums = run_fp32(c);
+      c.problem.d = {fp8, Granularity::k1x128, format};
+      constexpr std::int64_t kScaleLd = 28;
+      std::vector<std::uint8_t> d(at(c.m * c.ldd), 0xAA);
+      std::vector<float> scales(at(3 * kScaleLd), 7.0F);
+      GemmArgs args = c.args(d.data());
+      args.d_scale = scales.data();
+      args.d_scale_ld = kScaleLd;
+      ASSERT_TRUE(gemm(c.problem, args));
+      for (std::int64_t row = 0; row < kScaleLd; ++row) {
+        for (std::int64_t col0 = 0; col0 < 272; col0 += 128) {
+          const float scale = scales[at(col0 / 128 * kScaleLd + row)];
+          if (row >= c.m) {
+            ASSERT_EQ(scale, row < 24 ? 1.0F : 7.0F);
+            continue;
+          }
+          const std::int64_t end = std::min<std::int64_t>(col0 + 128, 272);
+          float amax = 0;
+          for (std::int64_t col = col0; col < end; ++col)
+            amax = std::max(amax, std::fabs(sums[at(row * c.ldd + col)]));
+          ASSERT_GT(amax, 0.0F);
+          float encode = (fp8 == DType::kE4M3 ? 448.0F : 57344.0F) / amax;
+          if (format == ScaleFormat::kF32Pow2) encode = std::ldexp(1.0F, std::ilogb(encode));
+          ASSERT_EQ(scale, 1 / encode);
+          for (std::int64_t col = col0; col < end; ++col)
+            ASSERT_EQ(d[at(row * c.ldd + col)], to_fp8(sums[at(row * c.ldd + col)] * encode, fp8));
+        }
+      }
     }
   }
 }
@@ -310,7 +347,7 @@ TEST(GemmFp64, IsTheProductOfTheDequantisedOperands) {
 TEST(Gemm, StaysWellInsideTheContractsTolerance) {
   for (const DType out : {DType::kBF16, DType::kFP16, DType::kFP32}) {
     Case c(64, 96, 1152, type_of(Granularity::k1x128), type_of(Granularity::k128x128));
-    c.problem.d = out;
+    c.problem.d.dtype = out;
     for (float& scale : c.a.scales) scale *= 1e-3F;  // keeps fp16 finite
     std::vector<float> d(at(c.m * c.ldd));
     ASSERT_TRUE(gemm(c.problem, c.args(d.data())));
@@ -354,7 +391,9 @@ TEST(Gemm, RefusesWithASentenceThatNamesTheArgument) {
       with(
           "a is bf16", kNo,
           [](Refusal& r) { r.problem.a = {DType::kBF16, Granularity::kNone, ScaleFormat::kNone}; }),
-      with("d is e4m3", kNo, [](Refusal& r) { r.problem.d = DType::kE4M3; }),
+      with(
+          "d_scale is null", kInvalid,
+          [](Refusal& r) { r.problem.d = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32}; }),
       with("e8m0", kNo, [](Refusal& r) { r.problem.a.scale = ScaleFormat::kE8M0; }),
   };
   for (const Refusal& r : refusals) {

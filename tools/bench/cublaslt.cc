@@ -154,7 +154,7 @@ struct LtMatmul::State {
     const char* call = "cublasLtMatrixLayoutCreate";
     if (ok) ok = api->check(api->create_layout(&a, a_type, uk, un, k), call);
     if (ok) ok = api->check(api->create_layout(&b, b_type, uk, um, k), call);
-    if (ok) ok = api->check(api->create_layout(&d, output_type(p.d), un, um, n), call);
+    if (ok) ok = api->check(api->create_layout(&d, output_type(p.d.dtype), un, um, n), call);
     return ok;
   }
 

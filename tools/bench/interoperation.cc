@@ -15,7 +15,7 @@ Result<Interoperation> check_interoperation(const LibraryHandle& library, const 
   if (!a) return tl::unexpected<Error>(a.error());
   auto b = quantize_random(library, gpu, problem.b, n, k, 2);
   if (!b) return tl::unexpected<Error>(b.error());
-  auto d = gpu.allocate(static_cast<std::size_t>(m * n * size_of(problem.d)));
+  auto d = gpu.allocate(static_cast<std::size_t>(m * n * size_of(problem.d.dtype)));
   if (!d) return tl::unexpected<Error>(d.error());
   GemmSlot slot;
   slot.a = std::move(*a);

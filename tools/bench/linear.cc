@@ -81,7 +81,7 @@ class LinearStep {
       const GemmProblem problem = gemm_problem(recipe, pass, m, n, k);
       step.problems_.push_back(problem);
       auto d = context.gpu.allocate(
-          static_cast<std::size_t>(problem.m * problem.n * size_of(problem.d)));
+          static_cast<std::size_t>(problem.m * problem.n * size_of(problem.d.dtype)));
       if (!d) return tl::unexpected<Error>(d.error());
       step.results_.push_back(std::move(*d));
     }

@@ -25,7 +25,7 @@ Result<Peer> Peer::bf16(const std::shared_ptr<const CublasLt>& library, const Gp
   if (!matmul) return tl::unexpected<Error>(matmul.error());
   Peer peer("bf16", std::move(*matmul));
   const auto [m, n, k] = shape_of(problem, tokens);
-  const std::int64_t d_bytes = m * n * size_of(problem.d);
+  const std::int64_t d_bytes = m * n * size_of(problem.d.dtype);
   const int slots = rotation_slots(gpu, 2 * (m * k + n * k) + d_bytes);
   for (int i = 0; i < slots; ++i) {
     auto a = random_bf16(gpu, m * k, 1);

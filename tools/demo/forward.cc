@@ -41,8 +41,8 @@ double relative_error(const Layer& layer, const std::vector<std::uint8_t>& y) {
       for (const std::int64_t row : rows) {
         const double r =
             dot(layer.x.data() + row * layer.k, layer.w.data() + col * layer.k, layer.k);
-        const double error = static_cast<double>(reference::load_as_float(y.data(), layer.problem.d,
-                                                                          row * layer.n + col)) -
+        const double error = static_cast<double>(reference::load_as_float(
+                                 y.data(), layer.problem.d.dtype, row * layer.n + col)) -
                              r;
         noise[static_cast<std::size_t>(col)] += error * error;
         signal[static_cast<std::size_t>(col)] += r * r;

@@ -92,6 +92,17 @@ Status check_groups(const GemmProblem& p, const GemmArguments& args) {
              : check_absent("group_counts", args.group_counts, "masked");
 }
 
+// The scales of D belong to the call if D is FP8.
+Status check_scales_of_d(const GemmProblem& p, const GemmShape& shape, GemmArguments& args) {
+  if (is_fp8(p.d.dtype)) {
+    if (Status ok = check_pointer("d_scale", args.d_scale, scale_alignment(p.d)); !ok) return ok;
+    return check_scale_ld("d_scale_ld", args.d_scale_ld, p.d, shape.m, shape.n);
+  }
+  if (args.d_scale == nullptr) [[likely]]
+    return {};
+  return refuse("d_scale is given; allowed: null, because the plan's problem has no FP8 D");
+}
+
 }  // namespace
 
 GemmMatrices matrices_of(const GemmProblem& p, std::int64_t tokens) {
@@ -117,7 +128,9 @@ Status check_arguments(const GemmProblem& p, GemmArguments& args) {
   if (Status ok = check_groups(p, args); !ok) return ok;
   const GemmMatrices all = matrices_of(p, args.tokens);
   const Rows of_a{"m", all.a_rows}, of_b{"n", all.b_rows}, of_d{"m", all.d_rows};
-  if (Status ok = check_matrix({"d", args.d, "ldd", args.ldd, of_d, shape.n, p.d}); !ok) return ok;
+  if (Status ok = check_matrix({"d", args.d, "ldd", args.ldd, of_d, shape.n, p.d.dtype}); !ok)
+    return ok;
+  if (Status ok = check_scales_of_d(p, shape, args); !ok) return ok;
   if (shape.k == 0) return {};
   if (Status ok = check_matrix({"a", args.a, "lda", args.lda, of_a, all.k, p.a.dtype}); !ok)
     return ok;
@@ -153,6 +166,8 @@ reference::GemmArgs reference_args(const GemmProblem& problem, const GemmArgumen
   host.bias = args.bias;
   host.sentry = args.sentry;
   host.group_rows = group_rows(problem, args);
+  host.d_scale = args.d_scale;
+  host.d_scale_ld = args.d_scale_ld;
   return host;
 }
 

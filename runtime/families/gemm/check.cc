@@ -66,11 +66,17 @@ Result<std::vector<Sample>> sample_gemm(const GemmProblem& problem,
   return samples;
 }
 
+reference::ScalesOfD scales_of(const reference::Fp64Window& window, const float* scales,
+                               std::int64_t ld) {
+  if (scales == nullptr) return {};
+  return {scales + window.col0 / 128 * ld + window.row0, ld, window.col0 % 128};
+}
+
 void check_sample(const GemmProblem& problem, const Sample& sample, const void* d, std::int64_t ldd,
-                  GemmCheck& check) {
+                  GemmCheck& check, const reference::ScalesOfD& scales) {
   const reference::Fp64Window at_origin{0, sample.window.rows, 0, sample.window.cols};
-  auto report = reference::check_tolerance(d, problem.d, ldd, at_origin, sample.r, sample.s,
-                                           reference::tolerance_c(problem.promote));
+  auto report = reference::check_tolerance(d, problem.d.dtype, ldd, at_origin, sample.r, sample.s,
+                                           reference::tolerance_c(problem.promote), scales);
   report.row += sample.window.row0;
   report.col += sample.window.col0;
   // The first window that fails is kept, else the worst.
@@ -82,7 +88,7 @@ void check_sample(const GemmProblem& problem, const Sample& sample, const void* 
 }
 
 Result<GemmCheck> check_gemm(const GemmProblem& problem, const HostTensor& a, const HostTensor& b,
-                             const void* d, const GemmAddends& addends) {
+                             const void* d, const GemmAddends& addends, const float* d_scale) {
   reference::GemmArgs operands = reference_args(a, b);
   operands.bias = addends.bias;
   operands.initial_d = addends.initial_d;
@@ -92,8 +98,8 @@ Result<GemmCheck> check_gemm(const GemmProblem& problem, const HostTensor& a, co
   GemmCheck check;
   for (const Sample& sample : *samples) {
     const std::int64_t first = sample.window.row0 * problem.n + sample.window.col0;
-    check_sample(problem, sample, static_cast<const char*>(d) + first * size_of(problem.d),
-                 problem.n, check);
+    check_sample(problem, sample, static_cast<const char*>(d) + first * size_of(problem.d.dtype),
+                 problem.n, check, scales_of(sample.window, d_scale, round_up(a.rows, 4)));
   }
   return check;
 }

@@ -32,10 +32,14 @@ Result<std::vector<Sample>> sample_gemm(const GemmProblem& problem,
                                         const reference::GemmArgs& operands, int scattered = 0,
                                         std::uint64_t seed = 0);
 
+// Returns the scales of a window of FP8 D, of which `scales`, [..][ld], are all.
+reference::ScalesOfD scales_of(const reference::Fp64Window& window, const float* scales,
+                               std::int64_t ld);
+
 // Compares one window of D, [window.rows][ldd] from its first element, with its sample. A window
-// whose operands are not finite or all zero is not ok either.
+// whose operands are not finite or all zero is not ok either. FP8 D has scales.
 void check_sample(const GemmProblem& problem, const Sample& sample, const void* d, std::int64_t ldd,
-                  GemmCheck& check);
+                  GemmCheck& check, const reference::ScalesOfD& scales = {});
 
 // What a GEMM reads beside A and B, on the host.
 struct GemmAddends {
@@ -47,7 +51,9 @@ struct GemmAddends {
 };
 
 // Checks samples of d, whose rows are packed, and returns the result. All rows of groups exist.
+// d_scale: the scales of FP8 D, packed.
 Result<GemmCheck> check_gemm(const GemmProblem& problem, const HostTensor& a, const HostTensor& b,
-                             const void* d, const GemmAddends& addends = {});
+                             const void* d, const GemmAddends& addends = {},
+                             const float* d_scale = nullptr);
 
 }  // namespace octile

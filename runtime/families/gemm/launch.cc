@@ -56,6 +56,21 @@ CUtensorMapL2promotion promotion_of(std::int64_t m) {
   return m <= kFewRows ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
 }
 
+CUtensorMapDataType map_type_of(DType d) {
+  switch (d) {
+    case DType::kFP32:
+      return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+    case DType::kFP16:
+      return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    case DType::kBF16:
+      return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    case DType::kE4M3:
+    case DType::kE5M2:
+      break;
+  }
+  return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+}
+
 CUresult encode_maps(const Driver& driver, const ResolvedGemm& r, const GemmWork& work,
                      const GemmArguments& args, GemmKernelArgs& p) {
   const GemmMatrices& all = work.matrices;
@@ -74,12 +89,9 @@ CUresult encode_maps(const Driver& driver, const ResolvedGemm& r, const GemmWork
     result = encode(driver, &p.b_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, some ? args.b : args.d, b,
                     promotion);
   if (result != CUDA_SUCCESS || !r.tma_store) return result;
-  const int element = size_of(r.problem.d);
+  const int element = size_of(r.problem.d.dtype);
   const Box d{all.d_rows, work.shape.n, args.ldd * element, r.d_box_rows, r.d_box_cols, grouped};
-  const CUtensorMapDataType type = r.problem.d == DType::kFP32   ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
-                                   : r.problem.d == DType::kFP16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                                 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  return encode(driver, &p.d_map, type, element, args.d, d);
+  return encode(driver, &p.d_map, map_type_of(r.problem.d.dtype), element, args.d, d);
 }
 
 void fill_matrices(const GemmArguments& args, GemmKernelArgs& p) {
@@ -91,6 +103,8 @@ void fill_matrices(const GemmArguments& args, GemmKernelArgs& p) {
   p.scale_a_ld = args.a_scale_ld;
   p.scale_b_ld = args.b_scale_ld;
   p.ldd = args.ldd;
+  p.d_scale = args.d_scale;
+  p.scale_d_ld = args.d_scale_ld;
 }
 
 void fill_work(const ResolvedGemm& r, const GemmWork& work, const GemmArguments& args,
@@ -124,12 +138,18 @@ Status launch_kernel(const LaunchSite& site, const ResolvedGemm& r, std::int64_t
   return launch(site, r.kernel, config, parameters.data());
 }
 
-// With k = 0 and no bias the sum is empty: D becomes 0, or stays if the problem accumulates.
+// Returns true if a call with k = 0, whose sum is empty, launches the kernel: a bias makes D more
+// than zero, and the scales of FP8 D are 1.
+bool launches_empty_sums(const GemmProblem& problem) {
+  return problem.bias || is_fp8(problem.d.dtype);
+}
+
+// Without a launch D becomes 0, or stays if the problem accumulates.
 Status fill_zero(const LaunchSite& site, const GemmProblem& problem, const GemmShape& shape,
                  const GemmArguments& args) {
   if (problem.accumulate) return {};
   const std::int64_t rows = matrices_of(problem, args.tokens).d_rows;
-  const auto element = static_cast<std::size_t>(size_of(problem.d));
+  const auto element = static_cast<std::size_t>(size_of(problem.d.dtype));
   return site.driver.check(
       site.driver->cuMemsetD2D8Async(
           reinterpret_cast<CUdeviceptr>(args.d), static_cast<std::size_t>(args.ldd) * element, 0,
@@ -140,7 +160,7 @@ Status fill_zero(const LaunchSite& site, const GemmProblem& problem, const GemmS
 }  // namespace
 
 Status launch(const LaunchSite& site, const ResolvedGemm& r, const GemmArguments& args) {
-  if (k_at(r.problem, args.tokens) == 0 && !r.problem.bias)
+  if (k_at(r.problem, args.tokens) == 0 && !launches_empty_sums(r.problem))
     return fill_zero(site, r.problem, shape_of(r.problem, args.tokens), args);
   const GemmWork work = r.at(args.tokens, args.sm_limit);
   GemmKernelArgs p{};

@@ -41,6 +41,8 @@ struct alignas(128) GemmKernelArgs {
   std::int32_t groups;
   const std::int32_t* group_rows;  // offsets or counts, on the device
   std::int32_t tokens;             // that K of groups holds
+  float* d_scale;                  // fp32 [ceil(n/128)][scale_d_ld], if D is FP8
+  std::int64_t scale_d_ld;
 };
 static_assert(sizeof(GemmKernelArgs) == kGemmArgumentBytes);
 static_assert(offsetof(GemmKernelArgs, b_map) == 128 && offsetof(GemmKernelArgs, d_map) == 256 &&
@@ -50,7 +52,7 @@ static_assert(offsetof(GemmKernelArgs, b_map) == 128 && offsetof(GemmKernelArgs,
               offsetof(GemmKernelArgs, early_stages) == 460 &&
               offsetof(GemmKernelArgs, order) == 468 && offsetof(GemmKernelArgs, groups) == 500 &&
               offsetof(GemmKernelArgs, group_rows) == 504 &&
-              offsetof(GemmKernelArgs, tokens) == 512);
+              offsetof(GemmKernelArgs, tokens) == 512 && offsetof(GemmKernelArgs, d_scale) == 520);
 
 // Enqueues one GEMM, or those of all groups. `args` were checked, with every leading dimension
 // filled in; m, n > 0. Errors: kDeviceError.

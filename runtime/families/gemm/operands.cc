@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "generator/core/layout.h"
 #include "runtime/families/gemm/tensor_arguments.h"
 #include "runtime/measure/random_operands.h"
 #include "runtime/reference/synthetic.h"
@@ -112,14 +113,20 @@ Status add_outputs(const GpuSession& gpu, const GemmProblem& problem, std::int64
     to = std::move(*buffer);
     return to.fill(0, gpu.stream());
   };
-  Status ok = make(m * problem.n * size_of(problem.d), slot.d);
+  Status ok = make(m * problem.n * size_of(problem.d.dtype), slot.d);
   if (ok && problem.sentry) ok = make(4, slot.sentry);
+  if (ok && is_fp8(problem.d.dtype)) {
+    ok =
+        make(ceil_div(problem.n, 128) * packed_scale_ld(problem.d, m, problem.n) * 4, slot.d_scale);
+  }
   if (!ok || !problem.bias) return ok;
   auto bias = random_values(gpu, *problem.bias, problem.n, seed, Values::kNormal);
   if (!bias) return tl::unexpected<Error>(bias.error());
   slot.bias = std::move(*bias);
   return {};
 }
+
+Result<std::vector<std::uint8_t>> nothing() { return std::vector<std::uint8_t>(); }
 
 // D of the slot against FP64 on the slot's operands.
 Result<GemmCheck> check_slot(const GpuSession& gpu, const GemmProblem& problem,
@@ -130,29 +137,30 @@ Result<GemmCheck> check_slot(const GpuSession& gpu, const GemmProblem& problem,
   if (!b) return tl::unexpected<Error>(b.error());
   const auto d = download(gpu, slot.d);
   if (!d) return tl::unexpected<Error>(d.error());
-  GemmAddends addends{nullptr, addend_of(problem), slot.tokens, slot.groups.host.data()};
-  if (!problem.bias) return check_gemm(problem, *a, *b, d->data(), addends);
-  const auto bias = download(gpu, slot.bias);
+  const auto bias = problem.bias ? download(gpu, slot.bias) : nothing();
   if (!bias) return tl::unexpected<Error>(bias.error());
-  addends.bias = bias->data();
-  return check_gemm(problem, *a, *b, d->data(), addends);
+  const auto scales = is_fp8(problem.d.dtype) ? download(gpu, slot.d_scale) : nothing();
+  if (!scales) return tl::unexpected<Error>(scales.error());
+  const GemmAddends addends{bias->data(), addend_of(problem), slot.tokens, slot.groups.host.data()};
+  return check_gemm(problem, *a, *b, d->data(), addends,
+                    reinterpret_cast<const float*>(scales->data()));
 }
 
 }  // namespace
 
 float addend_of(const GemmProblem& problem) {
-  return std::bit_cast<float>(problem.d == DType::kFP32 ? 0x40404040U : 0x40400000U);
+  return std::bit_cast<float>(problem.d.dtype == DType::kFP32 ? 0x40404040U : 0x40400000U);
 }
 
 std::int64_t bytes_moved(const GemmProblem& problem, std::int64_t tokens) {
   const GemmMatrices all = matrices_of(problem, tokens);
-  const std::int64_t bytes_of_d = size_of(problem.d) * (problem.accumulate ? 2 : 1);
+  const std::int64_t bytes_of_d = size_of(problem.d.dtype) * (problem.accumulate ? 2 : 1);
   return (all.a_rows + all.b_rows) * all.k + all.d_rows * problem.n * bytes_of_d;
 }
 
 std::int64_t bytes_touched(const GemmProblem& problem, std::int64_t tokens) {
   const GemmMatrices all = matrices_of(problem, tokens);
-  return (all.a_rows + all.b_rows) * all.k + all.d_rows * problem.n * size_of(problem.d);
+  return (all.a_rows + all.b_rows) * all.k + all.d_rows * problem.n * size_of(problem.d.dtype);
 }
 
 GemmArguments args_of(const GemmSlot& slot) {
@@ -162,6 +170,7 @@ GemmArguments args_of(const GemmSlot& slot) {
   args.sentry = static_cast<std::uint32_t*>(slot.sentry.pointer());
   const auto* groups = static_cast<const std::int32_t*>(slot.groups.device.pointer());
   (slot.groups_are_masked ? args.group_counts : args.group_offsets) = groups;
+  args.d_scale = static_cast<float*>(slot.d_scale.pointer());
   return args;
 }
 

@@ -38,6 +38,7 @@ struct GemmSlot {
   DeviceBuffer bias, sentry;  // empty if the problem has none
   GemmGroups groups;
   bool groups_are_masked = false;
+  DeviceBuffer d_scale;  // packed; empty unless D is FP8
 };
 GemmArguments args_of(const GemmSlot& slot);
 // Makes slots that all hold the same values. D and the sentry are zero. Contiguous groups share the

@@ -9,7 +9,10 @@
 #include <cmath>
 #include <memory>
 #include <new>
+#include <span>
+#include <vector>
 
+#include "generator/core/layout.h"
 #include "runtime/families/gemm/reference_groups.h"
 #include "runtime/families/gemm/reference_kernels.h"
 #include "runtime/families/gemm/reference_operand.h"
@@ -101,10 +104,6 @@ Result<Operands> open_operands(const GemmProblem& problem, const GemmArgs& args)
 }
 
 Status check_output(const GemmProblem& problem, const GemmArgs& args) {
-  if (is_fp8(problem.d)) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("d is {}; bf16, fp16 and fp32 are allowed", name_of(problem.d)));
-  }
   const bool blocks = !scales_at_end(problem);
   const std::array<int, 6> intervals{32, 64, 128, 256, 512, kPromoteNone};
   const auto* const end = intervals.begin() + (blocks ? 3 : 6);
@@ -121,6 +120,9 @@ Status check_output(const GemmProblem& problem, const GemmArgs& args) {
   if (args.m == 0 || problem.n == 0) return {};
   if (args.d == nullptr) {
     return fail(ErrorCode::kInvalidArgument, "d is null; the product is written there");
+  }
+  if (is_fp8(problem.d.dtype) && args.d_scale == nullptr) {
+    return fail(ErrorCode::kInvalidArgument, "d_scale is null; D's scales are written there");
   }
   if (problem.bias && args.bias == nullptr) {
     return fail(ErrorCode::kInvalidArgument, "bias is null; the product reads it");
@@ -209,9 +211,10 @@ class Product {
           if (scales) value = work.scale_a[row + r] * work.scale_b[col + c] * value;
           if (problem_.bias)
             value += load_as_float(args_.bias, *problem_.bias, tile.col0 + col + c);
-          if (problem_.accumulate) value += load_as_float(args_.d, problem_.d, to);
-          store(args_.d, problem_.d, to, value);
-          if (args_.sentry != nullptr && !std::isfinite(load_as_float(args_.d, problem_.d, to))) {
+          if (problem_.accumulate) value += load_as_float(args_.d, problem_.d.dtype, to);
+          store(args_.d, problem_.d.dtype, to, value);
+          if (args_.sentry != nullptr &&
+              !std::isfinite(load_as_float(args_.d, problem_.d.dtype, to))) {
             std::atomic_ref(*args_.sentry).store(1, std::memory_order_relaxed);
           }
         }
@@ -285,6 +288,62 @@ Status out_of_memory() {
   return fail(ErrorCode::kOutOfMemory, "no host memory for the reference product's tiles");
 }
 
+Status gemm_of_plain_d(const GemmProblem& problem, const GemmArgs& args, const Operands& operands,
+                       int threads) {
+  // D keeps its bits, also those of -0 and NaN.
+  if (operands.k == 0 && problem.accumulate && !problem.bias) return {};
+  const Tiling tiles({0, args.m, 0, problem.n}, kTileRows, kTileCols);
+  const Product product(problem, args, operands);
+  parallel_for(tiles.count(), 1, threads, [&](std::int64_t begin, std::int64_t end) {
+    const auto work = std::make_unique_for_overwrite<Workspace>();
+    for (std::int64_t i = begin; i < end; ++i) product.compute(tiles[i], *work);
+  });
+  return {};
+}
+
+// Quantises a block of up to 128 sums in a row (docs/numerics.md "Quantising") and returns its
+// decode scale.
+float quantize_block(std::span<const float> sums, const TensorType& type, std::uint8_t* codes) {
+  float amax = 0;
+  for (const float x : sums) {
+    if (std::isfinite(x)) amax = std::max(amax, std::fabs(x));
+  }
+  const bool power_of_two = type.scale == ScaleFormat::kF32Pow2;
+  const float encode = encode_of_amax(amax, type.dtype, DType::kFP32, power_of_two);
+  for (const float x : sums) {
+    *codes++ = to_fp8(x * encode, type.dtype);
+  }
+  return 1.0F / encode;
+}
+
+// Computes the fp32 sums, then quantises them.
+Status gemm_of_fp8_d(const GemmProblem& problem, const GemmArgs& args, const Operands& operands,
+                     int threads) {
+  GemmProblem plain = problem;
+  plain.d = {DType::kFP32};
+  const auto n = static_cast<std::size_t>(problem.n);
+  std::vector<float> result(static_cast<std::size_t>(args.m) * n);
+  GemmArgs sums = args;
+  sums.d = result.data();
+  sums.ldd = problem.n;
+  if (Status s = gemm_of_plain_d(plain, sums, operands, threads); !s) return s;
+  const std::int64_t ldd = args.ldd == 0 ? problem.n : args.ldd;
+  const std::int64_t padded = packed_scale_ld(problem.d, args.m, problem.n);
+  const std::int64_t scale_ld = args.d_scale_ld == 0 ? padded : args.d_scale_ld;
+  auto* codes = static_cast<std::uint8_t*>(args.d);
+  auto* scales = static_cast<float*>(args.d_scale);
+  for (std::int64_t block = 0; block * kChunk < problem.n; ++block) {
+    const std::int64_t first = block * kChunk;
+    const auto count = static_cast<std::size_t>(std::min(kChunk, problem.n - first));
+    for (std::int64_t row = 0; row < args.m; ++row) {
+      const std::span<const float> x(result.data() + row * problem.n + first, count);
+      scales[block * scale_ld + row] = quantize_block(x, problem.d, codes + row * ldd + first);
+    }
+    std::fill(scales + block * scale_ld + args.m, scales + block * scale_ld + padded, 1.0F);
+  }
+  return {};
+}
+
 }  // namespace
 
 Status gemm(const GemmProblem& problem, const GemmArgs& args, int threads) {
@@ -296,20 +355,12 @@ Status gemm(const GemmProblem& problem, const GemmArgs& args, int threads) {
   const auto operands = open_operands(problem, args);
   if (!operands) return tl::unexpected(operands.error());
   if (auto s = check_output(problem, args); !s) return s;
-  // D keeps its bits, also those of -0 and NaN.
-  if (operands->k == 0 && problem.accumulate && !problem.bias) return {};
-
-  const Tiling tiles({0, args.m, 0, problem.n}, kTileRows, kTileCols);
-  const Product product(problem, args, *operands);
   try {
-    parallel_for(tiles.count(), 1, threads, [&](std::int64_t begin, std::int64_t end) {
-      const auto work = std::make_unique_for_overwrite<Workspace>();
-      for (std::int64_t i = begin; i < end; ++i) product.compute(tiles[i], *work);
-    });
+    return is_fp8(problem.d.dtype) ? gemm_of_fp8_d(problem, args, *operands, threads)
+                                   : gemm_of_plain_d(problem, args, *operands, threads);
   } catch (const std::bad_alloc&) {
     return out_of_memory();
   }
-  return {};
 }
 
 Status gemm_fp64(const GemmProblem& problem, const GemmArgs& args, const Fp64Window& window,

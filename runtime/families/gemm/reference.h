@@ -24,6 +24,8 @@ struct GemmArgs {
   const void* bias = nullptr;       // [n], if the problem has one
   float initial_d = 0;              // gemm_fp64: every element of D before the call
   std::uint32_t* sentry = nullptr;  // set to 1 if an element of D is not finite; may be null
+  void* d_scale = nullptr;          // the scales of FP8 D
+  std::int64_t d_scale_ld = 0;      // 0: roundup(m,4)
   // Of groups: offsets or counts, as in octile_gemm_args. m is the rows of all contiguous groups,
   // or of each masked one; k the tokens of all groups.
   const std::int32_t* group_rows = nullptr;
@@ -38,8 +40,9 @@ std::int64_t rows_of_d(const GemmProblem&, const GemmArgs&);
 // behind the last partial sum. The bias is added to the finished acc. With `accumulate`, the result
 // is added to the old D; in fp32, subnormal terms and sums count as zero of their sign. D is
 // rounded once; its NaN is 0x7fff (bf16, fp16) or 0x7fffffff (fp32). If k = 0, D is zero, or keeps
-// its bits with `accumulate`. The result has the same bits for any thread count and host. threads
-// 0: one per core. Errors: kUnsupported for types, scales or a promotion interval that
+// its bits with `accumulate`. FP8 D is the fp32 result quantised as docs/numerics.md says; the
+// sentry looks at the fp32 result. The result has the same bits for any thread count and host.
+// threads 0: one per core. Errors: kUnsupported for types, scales or a promotion interval that
 // docs/numerics.md does not define; kInvalidArgument for a null pointer, a negative size or a
 // leading dimension that is too small.
 Status gemm(const GemmProblem&, const GemmArgs&, int threads = 0);

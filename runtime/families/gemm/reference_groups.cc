@@ -41,7 +41,7 @@ void move_rows(const GemmProblem& p, std::int64_t g, GemmPart& part) {
                         kScaleBytes * (masked ? g * scale_rows(p) * args.a_scale_ld : part.row0));
   args.b = behind(args.b, g * p.n * args.ldb);
   args.b_scale = behind(args.b_scale, kScaleBytes * g * ceil_div(p.n, kBlock) * args.b_scale_ld);
-  args.d = behind(args.d, part.row0 * args.ldd * size_of(p.d));
+  args.d = behind(args.d, part.row0 * args.ldd * size_of(p.d.dtype));
 }
 
 // Moves A and B to the group's columns, which begin with K-block `k_blocks`, and D to its matrix.
@@ -56,7 +56,7 @@ void move_columns(const GemmProblem& p, std::int64_t k_blocks, GemmPart& part) {
   args.b = behind(args.b, k_blocks * kBlock);
   args.a_scale = behind(args.a_scale, kScaleBytes * k_blocks * args.a_scale_ld);
   args.b_scale = behind(args.b_scale, kScaleBytes * k_blocks * args.b_scale_ld);
-  args.d = behind(args.d, part.row0 * args.ldd * size_of(p.d));
+  args.d = behind(args.d, part.row0 * args.ldd * size_of(p.d.dtype));
 }
 
 }  // namespace

@@ -32,14 +32,39 @@ Verdict judge(double d, double r, double s, DType dtype, double c) {
   return {error == 0.0 ? 0.0 : error / allowed, allowed};
 }
 
+// The same for an element of FP8 D, whose code and `scale` give d.
+Verdict judge_scaled(double d, double r, double s, DType dtype, double c, double scale) {
+  // An infinity has the code of a NaN in E4M3.
+  if (!std::isfinite(r)) return {std::isnan(d) || d == r ? 0.0 : kInfinity, 0.0};
+  const double code = std::min(std::max(std::fabs(d), std::fabs(r)) / scale,
+                               static_cast<double>(max_finite(dtype)));
+  const double allowed = ulp_of(dtype, code) * scale / 2 + c * 0x1p-13 * s + std::fabs(r) * 0x1p-22;
+  const double error = std::fabs(d - r);
+  if (!std::isfinite(error)) return {kInfinity, allowed};
+  return {error == 0.0 ? 0.0 : error / allowed, allowed};
+}
+
 }  // namespace
 
 int mantissa_bits(DType dtype) {
-  return dtype == DType::kBF16 ? 7 : dtype == DType::kFP16 ? 10 : 23;
+  switch (dtype) {
+    case DType::kE4M3:
+      return 3;
+    case DType::kE5M2:
+      return 2;
+    case DType::kBF16:
+      return 7;
+    case DType::kFP16:
+      return 10;
+    case DType::kFP32:
+      break;
+  }
+  return 23;
 }
 
 double ulp_of(DType dtype, double x) {
-  const int smallest_exponent = dtype == DType::kFP16 ? -14 : -126;
+  const bool like_fp16 = dtype == DType::kFP16 || dtype == DType::kE5M2;
+  const int smallest_exponent = dtype == DType::kE4M3 ? -6 : like_fp16 ? -14 : -126;
   const int exponent = x == 0.0 ? smallest_exponent : std::ilogb(x);
   return std::ldexp(1.0, std::max(exponent, smallest_exponent) - mantissa_bits(dtype));
 }
@@ -67,20 +92,22 @@ double tolerance_c(int promote) {
 
 ToleranceReport check_tolerance(const void* d, DType dtype, std::int64_t ldd,
                                 const Fp64Window& window, std::span<const double> r,
-                                std::span<const double> s, double c) {
+                                std::span<const double> s, double c, const ScalesOfD& scales) {
   ToleranceReport report;
   double worst_share = -1.0;
   for (std::int64_t row = 0; row < window.rows; ++row) {
     for (std::int64_t col = 0; col < window.cols; ++col) {
       const auto at = static_cast<std::size_t>(row * window.cols + col);
-      const double value = static_cast<double>(
-          load_as_float(d, dtype, (window.row0 + row) * ldd + window.col0 + col));
-      const Verdict verdict = judge(value, r[at], s[at], dtype, c);
+      const double scale = is_fp8(dtype) ? scales.of(row, col) : 1.0;
+      const double value = scale * static_cast<double>(load_as_float(
+                                       d, dtype, (window.row0 + row) * ldd + window.col0 + col));
+      const Verdict verdict = is_fp8(dtype) ? judge_scaled(value, r[at], s[at], dtype, c, scale)
+                                            : judge(value, r[at], s[at], dtype, c);
       if (std::isfinite(value) && std::isfinite(r[at]) && s[at] > 0.0) {
         const double error = std::fabs(value - r[at]);
         report.worst_error_over_s = std::max(report.worst_error_over_s, error / s[at]);
-        report.worst_c =
-            std::max(report.worst_c, (error - ulp_of(dtype, r[at]) / 2) / (0x1p-13 * s[at]));
+        report.worst_c = std::max(
+            report.worst_c, (error - ulp_of(dtype, r[at] / scale) * scale / 2) / (0x1p-13 * s[at]));
       }
       if (verdict.share > worst_share) {
         worst_share = verdict.share;

@@ -10,11 +10,10 @@
 
 namespace octile::reference {
 
-// Returns the explicit bits of the significand of bf16, fp16 or fp32.
+// Returns the explicit bits of a type's significand.
 int mantissa_bits(DType dtype);
 
-// Returns the distance between neighbours of `dtype` (bf16, fp16, fp32) in the binade of x, also
-// for subnormals.
+// Returns the distance between neighbours of `dtype` in the binade of x, also for subnormals.
 double ulp_of(DType dtype, double x);
 
 // Returns the c of the tolerance in docs/numerics.md for a promotion interval of K elements. It is
@@ -34,10 +33,21 @@ struct ToleranceReport {
   std::string to_text() const;
 };
 
-// Checks a window of D. d, [..][ldd] of `dtype`, points at the whole D; r and s are the window's
-// values from gemm_fp64.
+// The scales of a window of FP8 D.
+struct ScalesOfD {
+  const float* first = nullptr;  // of the block and row in which the window begins
+  std::int64_t ld = 0;
+  std::int64_t column = 0;  // of the window's first element within its block
+  double of(std::int64_t row, std::int64_t col) const {
+    return static_cast<double>(first[(column + col) / 128 * ld + row]);
+  }
+};
+
+// Checks a window of D. If D is FP8, `scales` has its scales, ulp(R) is the distance of codes times
+// the scale, and |R| * 2^-22 more is allowed for the roundings of the scale. d, [..][ldd] of
+// `dtype`, points at the whole D; r and s are the window's values from gemm_fp64.
 ToleranceReport check_tolerance(const void* d, DType dtype, std::int64_t ldd,
                                 const Fp64Window& window, std::span<const double> r,
-                                std::span<const double> s, double c);
+                                std::span<const double> s, double c, const ScalesOfD& scales = {});
 
 }  // namespace octile::reference

@@ -4,9 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cmath>
 #include <utility>
 
+#include "generator/core/layout.h"
 #include "runtime/families/gemm/tensor_arguments.h"
+#include "runtime/reference/cast.h"
 
 namespace octile::tuner {
 namespace {
@@ -15,7 +19,9 @@ constexpr std::uint8_t kPoison = 0xFF;         // equal to the poison in templat
 constexpr std::uint8_t kFaint = 0x01;          // bytes of a D that is added to: 2.4e-38
 constexpr std::int64_t kGuardElements = 4096;  // keeps D 16-byte aligned
 constexpr std::int64_t kRowGuardElements = 8;  // 16 bytes of bf16, the unit of TMA strides
-constexpr int kScatteredWindows = 23;          // 32 with the nine at edges and centre
+constexpr std::int64_t kCodeGuardElements = 16;  // the same of FP8
+constexpr std::int64_t kScaleGuard = 4;          // scales beside those of D, on all sides
+constexpr int kScatteredWindows = 23;            // 32 with the nine at edges and centre
 constexpr unsigned kInspectThreads = 256;
 constexpr unsigned kInspectBlocks = 1056;  // eight for each of 132 SMs
 
@@ -23,13 +29,14 @@ Verdict wrong(std::string why) { return {false, std::move(why), {}}; }
 
 // The constants of the kernel that inspects D.
 Prologue inspector_of(const GemmProblem& problem) {
-  const int bytes = size_of(problem.d);
+  const int bytes = size_of(problem.d.dtype);
   Prologue prologue;
   prologue.add_int("kThreads", kInspectThreads, "per block");
   prologue.add_int("kElementBytes", bytes, "problem: the type of D");
-  prologue.add_int("kMantissaBits", reference::mantissa_bits(problem.d), "problem: the type of D");
+  prologue.add_int("kMantissaBits", reference::mantissa_bits(problem.d.dtype),
+                   "problem: the type of D");
   const std::uint32_t byte = problem.accumulate ? kFaint : kPoison;
-  const std::uint32_t unwritten = byte * (bytes == 2 ? 0x0101U : 0x01010101U);
+  const std::uint32_t unwritten = byte * (bytes == 1 ? 1U : bytes == 2 ? 0x0101U : 0x01010101U);
   prologue.add_text(fmt::format("constexpr unsigned kUnwritten = {:#x};", unwritten),
                     fmt::format("kUnwritten = {:#x}", unwritten), "problem: D before a call");
   prologue.add_bool("kAdds", problem.accumulate, "problem: a sum of zero leaves D as it is");
@@ -80,8 +87,9 @@ reference::GemmArgs GemmVerifier::operands() const {
 std::int64_t GemmVerifier::elements() const { return rows_ * args_.ldd + 2 * kGuardElements; }
 
 Status GemmVerifier::allocate() {
-  args_.ldd = problem_.n + kRowGuardElements;
-  const auto bytes = static_cast<std::size_t>(elements() * size_of(problem_.d));
+  const bool fp8 = is_fp8(problem_.d.dtype);
+  args_.ldd = problem_.n + (fp8 ? kCodeGuardElements : kRowGuardElements);
+  const auto bytes = static_cast<std::size_t>(elements() * size_of(problem_.d.dtype));
   for (DeviceBuffer* buffer : {&d_, &first_, &accepted_}) {
     auto made = gpu_->allocate(bytes);
     if (!made) return tl::unexpected<Error>(made.error());
@@ -90,7 +98,15 @@ Status GemmVerifier::allocate() {
   auto report = gpu_->allocate(sizeof(Report));
   if (!report) return tl::unexpected<Error>(report.error());
   report_ = std::move(*report);
-  args_.d = static_cast<char*>(d_.pointer()) + kGuardElements * size_of(problem_.d);
+  if (fp8) {
+    args_.d_scale_ld = packed_scale_ld(problem_.d, rows_, problem_.n) + kScaleGuard;
+    const std::int64_t scales = ceil_div(problem_.n, 128) * args_.d_scale_ld + 2 * kScaleGuard;
+    auto made = gpu_->allocate(static_cast<std::size_t>(scales) * sizeof(float));
+    if (!made) return tl::unexpected<Error>(made.error());
+    d_scale_ = std::move(*made);
+    args_.d_scale = static_cast<float*>(d_scale_.pointer()) + kScaleGuard;
+  }
+  args_.d = static_cast<char*>(d_.pointer()) + kGuardElements * size_of(problem_.d.dtype);
   return {};
 }
 
@@ -99,8 +115,13 @@ Result<Verdict> GemmVerifier::check(const Run& run) {
   auto verdict = launch_on(before, run);
   if (!verdict || !verdict->right) return verdict;
   if (Status ok = copy(d_, first_); !ok) return tl::unexpected<Error>(ok.error());
+  const auto first_scales = read_scales();
+  if (!first_scales) return tl::unexpected<Error>(first_scales.error());
   verdict = launch_on(before, run);
   if (!verdict || !verdict->right) return verdict;
+  auto scales = read_scales();
+  if (!scales) return tl::unexpected<Error>(scales.error());
+  scales_ = std::move(*scales);
 
   const auto report = inspect(first_);
   if (!report) return tl::unexpected<Error>(report.error());
@@ -115,6 +136,10 @@ Result<Verdict> GemmVerifier::check(const Run& run) {
   if (report->differing > 0)
     return wrong(fmt::format("{} elements differ between two launches on the same operands",
                              report->differing));
+  verdict = check_scales(*first_scales, scales_);
+  for (std::size_t i = 0; verdict && verdict->right && i < samples_.size(); ++i)
+    verdict = check_codes(samples_[i]);
+  if (!verdict || !verdict->right) return verdict;
   verdict = check_samples(samples_);
   if (!verdict || !verdict->right) return verdict;
   verdict = compare_in_full();
@@ -125,8 +150,9 @@ Result<Verdict> GemmVerifier::check(const Run& run) {
 // Launches on a D whose bytes are `byte`, within poison. Returns a wrong verdict if the launch is
 // refused, which is the candidate's failure. Returns an Error if the launch breaks the device.
 Result<Verdict> GemmVerifier::launch_on(std::uint8_t byte, const Run& run) {
-  const auto element = static_cast<std::size_t>(size_of(problem_.d));
+  const auto element = static_cast<std::size_t>(size_of(problem_.d.dtype));
   Status ok = d_.fill(kPoison, gpu_->stream());
+  if (ok && d_scale_.bytes() > 0) ok = d_scale_.fill(kPoison, gpu_->stream());
   if (ok && byte != kPoison) {
     ok = gpu_->driver()->check(
         (*gpu_->driver())
@@ -174,16 +200,77 @@ Result<GemmVerifier::Report> GemmVerifier::inspect(const DeviceBuffer& other) co
   return seen;
 }
 
+Result<std::vector<float>> GemmVerifier::read_scales() const {
+  std::vector<float> scales(d_scale_.bytes() / sizeof(float));
+  if (scales.empty()) return scales;
+  Status ok = d_scale_.download(scales.data(), d_scale_.bytes(), gpu_->stream());
+  if (ok) ok = gpu_->synchronize();
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  return scales;
+}
+
+// Checks the scales of FP8 D that two launches wrote: all of them and the padding, nothing beside
+// them, and twice the same.
+Verdict GemmVerifier::check_scales(const std::vector<float>& first,
+                                   const std::vector<float>& second) const {
+  const std::int64_t padded = round_up(rows_, 4);
+  const auto blocks = ceil_div(problem_.n, 128);
+  for (std::size_t i = 0; i < second.size(); ++i) {
+    const std::int64_t at = static_cast<std::int64_t>(i) - kScaleGuard;
+    const std::int64_t row = at < 0 ? padded : at % args_.d_scale_ld;
+    const bool written = at >= 0 && at / args_.d_scale_ld < blocks && row < padded;
+    const auto bits = std::bit_cast<std::uint32_t>(second[i]);
+    if (!written && bits != kPoison * 0x01010101U)
+      return wrong(fmt::format("memory {} scales behind D's first scale was written", at));
+    if (!written) continue;
+    if (bits != std::bit_cast<std::uint32_t>(first[i]))
+      return wrong(
+          fmt::format("scale {} of D differs between two launches on the same operands", at));
+    // No scale is negative, infinite, a NaN or zero; the poison is a NaN.
+    if (!(second[i] > 0.0F) || !std::isfinite(second[i]))
+      return wrong(fmt::format("scale {} of D is {}", at, second[i]));
+    if (row >= rows_ && second[i] != 1.0F)
+      return wrong(fmt::format("scale {} of D, which is padding, is {}, not 1", at, second[i]));
+  }
+  return {};
+}
+
+// Checks that the codes of the sample's first row and block use the range of their scale.
+Result<Verdict> GemmVerifier::check_codes(const Sample& sample) const {
+  if (!is_fp8(problem_.d.dtype)) return Verdict{};
+  const std::int64_t row = sample.window.row0;
+  const std::int64_t column = sample.window.col0 / 128 * 128;
+  std::vector<std::uint8_t> codes(
+      static_cast<std::size_t>(std::min<std::int64_t>(problem_.n - column, 128)));
+  Status ok = d_.download(codes.data(), codes.size(), gpu_->stream(),
+                          static_cast<std::size_t>(kGuardElements + row * args_.ldd + column));
+  if (ok) ok = gpu_->synchronize();
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  float largest = 0;
+  for (const std::uint8_t code : codes)
+    largest = std::max(largest, std::fabs(reference::from_fp8(code, problem_.d.dtype)));
+  // A power of two leaves up to a factor of two unused.
+  const float most = max_finite(problem_.d.dtype);
+  const float least = problem_.d.scale == ScaleFormat::kF32Pow2 ? most / 2 : most;
+  if (largest >= least && largest <= most) return Verdict{};
+  return wrong(
+      fmt::format("the largest code of row {} from column {} on is {}; allowed is {} to {}", row,
+                  column, largest, least, most));
+}
+
 Status GemmVerifier::check_window(const Sample& sample, const DeviceBuffer& d,
-                                  GemmCheck& check) const {
-  const auto element = static_cast<std::size_t>(size_of(problem_.d));
+                                  const std::vector<float>& scales, GemmCheck& check) const {
+  const auto element = static_cast<std::size_t>(size_of(problem_.d.dtype));
   const reference::Fp64Window& w = sample.window;
   const auto span = static_cast<std::size_t>((w.rows - 1) * args_.ldd + w.cols);
   const auto first = static_cast<std::size_t>(kGuardElements + w.row0 * args_.ldd + w.col0);
   std::vector<std::uint8_t> host(span * element);
   Status ok = d.download(host.data(), host.size(), gpu_->stream(), first * element);
   if (ok) ok = gpu_->synchronize();
-  if (ok) check_sample(problem_, sample, host.data(), args_.ldd, check);
+  const float* first_scale = scales.empty() ? nullptr : scales.data() + kScaleGuard;
+  if (ok)
+    check_sample(problem_, sample, host.data(), args_.ldd, check,
+                 scales_of(w, first_scale, args_.d_scale_ld));
   return ok;
 }
 
@@ -202,7 +289,8 @@ Result<Verdict> GemmVerifier::check_addition(const Run& run) {
 Result<Verdict> GemmVerifier::check_samples(const std::vector<Sample>& samples) const {
   GemmCheck check;
   for (const Sample& sample : samples) {
-    if (Status ok = check_window(sample, d_, check); !ok) return tl::unexpected<Error>(ok.error());
+    if (Status ok = check_window(sample, d_, scales_, check); !ok)
+      return tl::unexpected<Error>(ok.error());
   }
   if (check.ok) return Verdict{};
   return wrong(check.worst.to_text());
@@ -215,6 +303,7 @@ Result<Verdict> GemmVerifier::compare_in_full() {
     return report->apart == 0 ? Verdict{} : settle(*report);
   }
   if (Status ok = copy(d_, accepted_); !ok) return tl::unexpected<Error>(ok.error());
+  accepted_scales_ = scales_;
   has_accepted_ = true;
   return Verdict{};
 }
@@ -227,9 +316,12 @@ Result<Verdict> GemmVerifier::settle(const Report& report) {
   if (!sample) return tl::unexpected<Error>(sample.error());
   GemmCheck mine;
   GemmCheck first;
-  Status ok = check_window(*sample, d_, mine);
-  if (ok) ok = check_window(*sample, accepted_, first);
-  if (ok && mine.ok && !first.ok) ok = copy(d_, accepted_);
+  Status ok = check_window(*sample, d_, scales_, mine);
+  if (ok) ok = check_window(*sample, accepted_, accepted_scales_, first);
+  if (ok && mine.ok && !first.ok) {
+    ok = copy(d_, accepted_);
+    accepted_scales_ = scales_;
+  }
   if (!ok) return tl::unexpected<Error>(ok.error());
   if (!mine.ok) return wrong(fmt::format("{} elements, {}", report.apart, mine.worst.to_text()));
   Verdict verdict;

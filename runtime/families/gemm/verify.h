@@ -53,7 +53,11 @@ class GemmVerifier {
   reference::GemmArgs operands() const;
   Status copy(const DeviceBuffer& from, DeviceBuffer& to) const;
   Result<Report> inspect(const DeviceBuffer& other) const;
-  Status check_window(const Sample& sample, const DeviceBuffer& d, GemmCheck& check) const;
+  Status check_window(const Sample& sample, const DeviceBuffer& d, const std::vector<float>& scales,
+                      GemmCheck& check) const;
+  Result<std::vector<float>> read_scales() const;
+  Verdict check_scales(const std::vector<float>& first, const std::vector<float>& second) const;
+  Result<Verdict> check_codes(const Sample& sample) const;
   Result<Verdict> check_samples(const std::vector<Sample>& samples) const;
   Result<Verdict> compare_in_full();
   Result<Verdict> settle(const Report& report);
@@ -69,6 +73,9 @@ class GemmVerifier {
   std::vector<Sample> samples_;
   double apart_allowed_ = 0;
   DeviceBuffer d_, first_, accepted_, report_;
+  // FP8 D: its scales within guards, as the last launch left them and those of the accepted D.
+  DeviceBuffer d_scale_;
+  std::vector<float> scales_, accepted_scales_;
   bool has_accepted_ = false;
 };
 

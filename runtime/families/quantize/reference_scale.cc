@@ -39,13 +39,9 @@ float encode_scale(float amax, const QuantizeProblem& problem) {
   if (problem.q.scale == ScaleFormat::kE8M0) {
     return std::ldexp(1.0F, 127 - e8m0_exponent(amax, problem));
   }
-  float encode = max_finite(problem.q.dtype) / amax;
-  if (std::isinf(encode)) encode = max_finite(source_type(problem));
-  if (problem.q.scale == ScaleFormat::kF32Pow2 || problem.q.scale == ScaleFormat::kUe8m0x4) {
-    encode =
-        std::bit_cast<float>(std::bit_cast<std::uint32_t>(encode) & (kSignBit | kInfinityBits));
-  }
-  return encode;
+  const bool power_of_two =
+      problem.q.scale == ScaleFormat::kF32Pow2 || problem.q.scale == ScaleFormat::kUe8m0x4;
+  return encode_of_amax(amax, problem.q.dtype, source_type(problem), power_of_two);
 }
 
 float decode_scale(float encode) { return 1.0F / encode; }

@@ -189,12 +189,12 @@ typedef enum octile_grouping {
  * - Tokens in m, masked groups: A is [groups][m][lda] and D [groups][m][ldd], with A's scales as
  *   `groups` tensors of m rows; B as above. Rows that do not exist are neither read nor written.
  * - Tokens in k, contiguous groups: A and B are transposed copies of contiguous groups
- *   (octile_plan_quantized_layout), in which group g's columns begin on a multiple of 128, and whose
- *   padding is zero. D is [groups][m][ldd]. A group without tokens gets zeros, or keeps its D if the
- *   plan accumulates. */
+ *   (octile_plan_quantized_layout), in which group g's columns begin on a multiple of 128, and
+ * whose padding is zero. D is [groups][m][ldd]. A group without tokens gets zeros, or keeps its D
+ * if the plan accumulates. */
 typedef struct octile_gemm_desc {
   size_t struct_size;
-  int64_t n; /* multiple of 8, >= 0 */
+  int64_t n; /* multiple of 8 (D in FP8: of 16), >= 0 */
   int64_t k; /* >= 0, or OCTILE_DYNAMIC */
   octile_dtype a_dtype;
   octile_granularity a_granularity;
@@ -213,6 +213,11 @@ typedef struct octile_gemm_desc {
   int32_t sentry;          /* nonzero: calls give a word that becomes 1 if D is not finite */
   octile_grouping grouping;
   int64_t groups; /* 1 to 1024 with groups, else 0 */
+  /* D in FP8: OCTILE_SCALE_1X128 with fp32 scales (0: their default, OCTILE_SCALE_F32, or
+   * OCTILE_SCALE_F32_POW2). D and its scales equal quantising the fp32 sums, after the bias. Else
+   * 0. */
+  octile_granularity d_granularity;
+  octile_scale_format d_scale_format;
 } octile_gemm_desc;
 
 /* Where the scale of a tensor comes from. */
@@ -401,8 +406,8 @@ typedef struct octile_gemm_args {
   size_t workspace_bytes;
   uint32_t flags;   /* octile_run_flags */
   const void* bias; /* plans with a bias: [n], contiguous; aligned to two of its elements */
-  uint32_t* sentry; /* plans with a sentry: set to 1 if an element of D as stored is NaN or
-                       infinite, and otherwise left as it is */
+  uint32_t* sentry; /* plans with a sentry: set to 1 if an element of D as stored (FP8 D: the fp32
+                       sum) is NaN or infinite, and otherwise left as it is */
   int32_t sm_limit; /* streaming multiprocessors that the kernel may occupy, >= 1 (it occupies at
                        least one cluster of its configuration); 0: all. No bit of D depends on it */
   const int32_t* group_offsets; /* plans with contiguous groups: [groups + 1], on the device; the
@@ -411,8 +416,12 @@ typedef struct octile_gemm_args {
                                    nothing outside the tensors is touched */
   const int32_t* group_counts;  /* plans with masked groups: [groups], on the device; the rows of
                                    each that exist, clamped to 0 and `tokens` */
-  int64_t expected_tokens; /* plans with masked groups: rows that a group has on average, >= 0;
-                              0: `tokens`. Chooses the kernel. No bit of D depends on it */
+  int64_t expected_tokens;      /* plans with masked groups: rows that a group has on average, >= 0;
+                                   0: `tokens`. Chooses the kernel. No bit of D depends on it */
+  float* d_scale;     /* plans with FP8 D: its decode scales, written, [ceil(n/128)][d_scale_ld] as
+                         octile_quantized_layout_query says; 4-byte aligned. Rows up to roundup(m,4)
+                         are written, those behind D's last as 1 */
+  int64_t d_scale_ld; /* 0: packed, roundup(m,4); else >= that and a multiple of 4 */
 } octile_gemm_args;
 
 /* Enqueues the GEMM on `stream`. The call does not compile, allocate, synchronise or take a global
