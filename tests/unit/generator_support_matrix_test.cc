@@ -331,6 +331,9 @@ TEST(SupportMatrix, ReasonsReachTheCaller) {
       "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 d=bf16|fp16|fp32 "
       "promote=32|64|128 group=none; a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 "
       "b=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 d=bf16|fp16|fp32 promote=32|64|128 group=none; "
+      "a=e4m3|e5m2:row:f32|pow2 b=e4m3|e5m2:row:f32|pow2 d=bf16|fp16|fp32 "
+      "promote=128|256|512|none group=none; a=e4m3|e5m2:tensor:f32|pow2 "
+      "b=e4m3|e5m2:tensor:f32|pow2 d=bf16|fp16|fp32 promote=128|256|512|none group=none; "
       "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 d=bf16|fp16|fp32 "
       "promote=32|64|128 group=contiguous|masked k=number; a=e4m3|e5m2:1x128:f32|pow2 "
       "b=e4m3|e5m2:1x128:f32|pow2 d=bf16|fp16|fp32 promote=32|64|128 group=contiguous k=?");
