@@ -26,6 +26,7 @@ struct DeviceOutput {  // mirrors Output of checker.cu
 struct DeviceScales {  // mirrors Scales of checker.cu
   const void* p;
   std::int64_t ld;
+  std::int64_t row_step;
   int format;
 };
 struct DeviceVerdict {  // mirrors Verdict of checker.cu
@@ -47,9 +48,9 @@ std::size_t at_least_16(std::int64_t bytes) {
 
 }  // namespace
 
-GroupCase::GroupCase(GpuSession& gpu, const GemmProblem& recipe,
-                     const std::vector<std::int32_t>& sizes, std::int64_t n, std::int64_t other,
-                     std::uint64_t seed, std::int64_t room)
+GemmGroupCase::GemmGroupCase(GpuSession& gpu, const GemmProblem& recipe,
+                             const std::vector<std::int32_t>& sizes, std::int64_t n,
+                             std::int64_t other, std::uint64_t seed, std::int64_t room)
     : gpu_(gpu), problem_(recipe) {
   const bool masked = recipe.grouping == Grouping::kMasked;
   const bool in_k = groups_k(recipe);
@@ -88,8 +89,8 @@ GroupCase::GroupCase(GpuSession& gpu, const GemmProblem& recipe,
   poison_output();
 }
 
-void GroupCase::fill(DeviceBuffer& codes, std::int64_t rows, std::int64_t ld, DType type,
-                     DeviceBuffer& scales, std::uint64_t seed) {
+void GemmGroupCase::fill(DeviceBuffer& codes, std::int64_t rows, std::int64_t ld, DType type,
+                         DeviceBuffer& scales, std::uint64_t seed) {
   void* p = codes.pointer();
   std::int64_t cols = all_.k;
   int e5m2 = type == DType::kE5M2 ? 1 : 0;
@@ -106,7 +107,7 @@ void GroupCase::fill(DeviceBuffer& codes, std::int64_t rows, std::int64_t ld, DT
 }
 
 // Zeros from the end of each group's tokens to the next multiple of 128.
-void GroupCase::clear_padding(DeviceBuffer& codes, std::int64_t rows, std::int64_t ld) {
+void GemmGroupCase::clear_padding(DeviceBuffer& codes, std::int64_t rows, std::int64_t ld) {
   std::int64_t begin = 0;
   for (std::size_t g = 1; g < group_rows_.size(); ++g) {
     const std::int64_t tokens = group_rows_[g] - group_rows_[g - 1];
@@ -123,14 +124,14 @@ void GroupCase::clear_padding(DeviceBuffer& codes, std::int64_t rows, std::int64
   }
 }
 
-void GroupCase::set_group_rows(const std::vector<std::int32_t>& rows) {
+void GemmGroupCase::set_group_rows(const std::vector<std::int32_t>& rows) {
   ASSERT_EQ(rows.size(), group_rows_.size());
   group_rows_ = rows;
   ASSERT_TRUE(groups_.upload(rows.data(), rows.size() * sizeof(std::int32_t), gpu_.stream()));
   gpu_.synchronize();
 }
 
-GemmArguments GroupCase::args() const {
+GemmArguments GemmGroupCase::args() const {
   GemmArguments args;
   args.tokens = tokens_;
   args.a = a_.pointer();
@@ -149,7 +150,7 @@ GemmArguments GroupCase::args() const {
   return args;
 }
 
-std::vector<reference::GemmPart> GroupCase::parts() const {
+std::vector<reference::GemmPart> GemmGroupCase::parts() const {
   reference::GemmArgs args = reference_args(problem_, this->args());
   args.group_rows = group_rows_.data();
   std::vector<reference::GemmPart> parts;
@@ -160,7 +161,7 @@ std::vector<reference::GemmPart> GroupCase::parts() const {
   return parts;
 }
 
-void GroupCase::poison_output() {
+void GemmGroupCase::poison_output() {
   ASSERT_TRUE(d_.fill(kPoison, gpu_.stream()));
   if (problem_.sentry) {
     ASSERT_TRUE(sentry_.fill(0, gpu_.stream()));
@@ -175,7 +176,7 @@ void GroupCase::poison_output() {
       CUDA_SUCCESS);
 }
 
-void GroupCase::run_config(const GemmConfig& config, CUstream stream) {
+void GemmGroupCase::run_config(const GemmConfig& config, CUstream stream) {
   auto built = gpu_.internals().engine.build(problem_, config, gpu_.device());
   ASSERT_TRUE(built) << built.error().message;
   auto loaded = gpu_.internals().registry.load(gpu_.driver(), 0, built->kernel);
@@ -189,28 +190,28 @@ void GroupCase::run_config(const GemmConfig& config, CUstream stream) {
   ASSERT_TRUE(launched) << launched.error().message;
 }
 
-std::vector<std::uint8_t> GroupCase::bytes_of_d() {
+std::vector<std::uint8_t> GemmGroupCase::bytes_of_d() {
   std::vector<std::uint8_t> host(d_.bytes());
   EXPECT_TRUE(d_.download(host.data(), host.size(), gpu_.stream()));
   gpu_.synchronize();
   return host;
 }
 
-void GroupCase::expect_guards() {
+void GemmGroupCase::expect_guards() {
   const std::vector<std::uint8_t> bytes = bytes_of_d();
   const auto poisoned = [](std::uint8_t byte) { return byte == kPoison; };
   EXPECT_TRUE(std::all_of(bytes.begin(), bytes.begin() + kGuardBytes, poisoned));
   EXPECT_TRUE(std::all_of(bytes.end() - kGuardBytes, bytes.end(), poisoned));
 }
 
-void GroupCase::judge() {
+void GemmGroupCase::judge() {
   DeviceBuffer device_verdict = gpu_.zeroed(sizeof(DeviceVerdict));
   const float initial =
       std::bit_cast<float>(problem_.d.dtype == DType::kFP32 ? 0x40404040U : 0x40400000U);
   int a_e5m2 = problem_.a.dtype == DType::kE5M2 ? 1 : 0;
   int b_e5m2 = problem_.b.dtype == DType::kE5M2 ? 1 : 0;
   int b_rows = scales_rows_of_b(problem_) ? 1 : 0;
-  double c = reference::tolerance_c(problem_.promote);
+  double c = reference::tolerance_c(problem_.promote, all_.k);
   void* v = device_verdict.pointer();
   std::vector<bool> in_group(static_cast<std::size_t>(all_.d_rows));
   for (const reference::GemmPart& part : parts()) {
@@ -218,8 +219,8 @@ void GroupCase::judge() {
     std::fill_n(in_group.begin() + static_cast<std::ptrdiff_t>(row0), part.args.m, true);
     const void* a = part.args.a;
     const void* b = part.args.b;
-    DeviceScales sa{part.args.a_scale, part.args.a_scale_ld, static_cast<int>(problem_.a.scale)};
-    DeviceScales sb{part.args.b_scale, part.args.b_scale_ld, static_cast<int>(problem_.b.scale)};
+    DeviceScales sa{part.args.a_scale, part.args.a_scale_ld, 1, static_cast<int>(problem_.a.scale)};
+    DeviceScales sb{part.args.b_scale, part.args.b_scale_ld, 1, static_cast<int>(problem_.b.scale)};
     DeviceOutput out{
         part.args.d, ldd_,    static_cast<int>(problem_.d.dtype),
         0,           nullptr, problem_.accumulate ? static_cast<double>(initial) : 0.0};

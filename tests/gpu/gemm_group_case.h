@@ -13,7 +13,7 @@
 
 namespace octile::tests {
 
-class GroupCase {
+class GemmGroupCase {
  public:
   static constexpr int kPoison = 0xFF;       // two of them are a NaN of 16 bits
   static constexpr int kInitialByte = 0x40;  // of a D that is added to
@@ -21,7 +21,7 @@ class GroupCase {
   // `recipe` gives types, grouping and outputs. Groups have `sizes` rows, or tokens of K; n and
   // `other` are the dimensions that are no tokens. `room` rows or tokens belong to no group, or are
   // room that a masked group does not use.
-  GroupCase(GpuSession& gpu, const GemmProblem& recipe, const std::vector<std::int32_t>& sizes,
+  GemmGroupCase(GpuSession& gpu, const GemmProblem& recipe, const std::vector<std::int32_t>& sizes,
             std::int64_t n, std::int64_t other, std::uint64_t seed, std::int64_t room = 0);
 
   const GemmProblem& problem() const { return problem_; }

@@ -34,7 +34,7 @@ class GemmGroups : public GpuTest {
   GemmConfig pick(const GemmProblem& problem, std::int64_t tokens) {
     return default_config(problem, tokens, gpu().device());
   }
-  void run(GroupCase& c, const GemmConfig& config) {
+  void run(GemmGroupCase& c, const GemmConfig& config) {
     c.poison_output();
     c.run_config(config, gpu().stream());
     gpu().synchronize();
@@ -50,7 +50,7 @@ TEST_F(GemmGroups, CoveringSetIsRight) {
     for (const Sizes& sizes :
          {Sizes{0, 1, 129, bm, 3, 0, bm + 5, 2 * bm - 1}, Sizes{1, 2, 3, 700, 0, 64, 33, 128}}) {
       const std::int64_t n = cases % 2 == 0 ? 520 : 264;
-      GroupCase c(gpu(), recipe, sizes, n, cases % 3 == 0 ? 1168 : 400, ++seed, cases % 2 * 9);
+      GemmGroupCase c(gpu(), recipe, sizes, n, cases % 3 == 0 ? 1168 : 400, ++seed, cases % 2 * 9);
       if (refused_by(config, c.problem(), kDynamic, gpu().device()) != nullptr) continue;
       ++cases;
       c.run_config(config, gpu().stream());
@@ -71,7 +71,7 @@ TEST_F(GemmGroups, AnyCountOfGroups) {
         sizes[g] = static_cast<std::int32_t>(g % 7 == 3 ? 0 : g * 37 % 61);
       }
       if (groups == 3) sizes = {5, 2000, 1};
-      GroupCase c(gpu(), recipe, sizes, 136, 272, ++seed, 5);
+      GemmGroupCase c(gpu(), recipe, sizes, 136, 272, ++seed, 5);
       c.run_config(pick(c.problem(), c.tokens()), gpu().stream());
       c.judge();
       if (HasFailure()) FAIL() << to_text(c.problem()) << ", " << groups << " groups";
@@ -81,7 +81,7 @@ TEST_F(GemmGroups, AnyCountOfGroups) {
 
 TEST_F(GemmGroups, NoTokens) {
   for (const GemmProblem& recipe : group_recipes()) {
-    GroupCase c(gpu(), recipe, Sizes(6, 0), 264, 400, 42000, 300);
+    GemmGroupCase c(gpu(), recipe, Sizes(6, 0), 264, 400, 42000, 300);
     c.run_config(pick(c.problem(), c.tokens()), gpu().stream());
     c.judge();
     if (HasFailure()) FAIL() << to_text(c.problem());
@@ -92,7 +92,7 @@ TEST_F(GemmGroups, NoTokens) {
 TEST_F(GemmGroups, BrokenOffsetsTouchNothingElse) {
   constexpr std::int32_t kFar = 1 << 30;
   for (const GemmProblem& recipe : group_recipes()) {
-    GroupCase c(gpu(), recipe, Sizes{100, 200, 300}, 264, 400, 43000, 50);
+    GemmGroupCase c(gpu(), recipe, Sizes{100, 200, 300}, 264, 400, 43000, 50);
     const bool masked = recipe.grouping == Grouping::kMasked;
     for (Sizes rows :
          {Sizes{-5, kFar, -kFar, 7}, Sizes{kFar, 0, kFar, 0}, Sizes{400, 300, 20, 1}}) {
@@ -111,7 +111,7 @@ TEST_F(GemmGroups, BrokenOffsetsTouchNothingElse) {
 
 TEST_F(GemmGroups, RepeatsAreBitEqual) {
   for (const GemmProblem& recipe : group_recipes()) {
-    GroupCase c(gpu(), recipe, Sizes{300, 1, 0, 513, 64, 200}, 520, 1040, 44000, 3);
+    GemmGroupCase c(gpu(), recipe, Sizes{300, 1, 0, 513, 64, 200}, 520, 1040, 44000, 3);
     for (const std::int64_t tokens : {std::int64_t{64}, c.tokens(), std::int64_t{8192}}) {
       const GemmConfig config = pick(c.problem(), tokens);
       run(c, config);
@@ -129,7 +129,7 @@ TEST_F(GemmGroups, RepeatsAreBitEqual) {
 TEST_F(GemmGroups, GroupsDoNotSeeEachOther) {
   for (const GemmProblem& recipe : group_recipes()) {
     if (recipe.a.scale == ScaleFormat::kUe8m0x4) continue;  // its words hold no NaN
-    GroupCase c(gpu(), recipe, Sizes{70, 130, 33}, 264, 400, 45000);
+    GemmGroupCase c(gpu(), recipe, Sizes{70, 130, 33}, 264, 400, 45000);
     const GemmConfig config = pick(c.problem(), c.tokens());
     run(c, config);
     const auto clean = c.bytes_of_d();
@@ -142,9 +142,9 @@ TEST_F(GemmGroups, GroupsDoNotSeeEachOther) {
     run(c, config);
     const auto poisoned = c.bytes_of_d();
     const auto bytes_of = [&](const std::vector<std::uint8_t>& d, std::size_t g) {
-      const auto begin =
-          static_cast<std::size_t>(static_cast<const char*>(parts[g].args.d) -
-                                   (static_cast<const char*>(c.args().d) - GroupCase::kGuardBytes));
+      const auto begin = static_cast<std::size_t>(
+          static_cast<const char*>(parts[g].args.d) -
+          (static_cast<const char*>(c.args().d) - GemmGroupCase::kGuardBytes));
       const auto bytes =
           static_cast<std::size_t>(parts[g].args.m * c.args().ldd * size_of(c.problem().d.dtype));
       return std::vector<std::uint8_t>(d.begin() + static_cast<std::ptrdiff_t>(begin),
@@ -160,7 +160,7 @@ TEST_F(GemmGroups, GroupsDoNotSeeEachOther) {
 TEST_F(GemmGroups, GraphsReplayWithOtherGroups) {
   for (const GemmProblem& recipe : group_recipes()) {
     if (groups_k(recipe)) continue;  // the padding's place depends on the offsets
-    GroupCase c(gpu(), recipe, Sizes{100, 200, 0, 44}, 264, 400, 46000, 20);
+    GemmGroupCase c(gpu(), recipe, Sizes{100, 200, 0, 44}, 264, 400, 46000, 20);
     octile_plan* plan = nullptr;
     expect_ok(
         octile_plan_create(gpu().library(), "cuda:0", to_text(Problem(c.problem())).c_str(), &plan),
@@ -198,8 +198,8 @@ TEST_F(GemmGroups, SanitizerCases) {
   std::uint64_t seed = 47000;
   for (const auto& [recipe, config] : variants()) {
     if (++seed % 5 != 0) continue;
-    GroupCase c(gpu(), recipe, Sizes{3, 0, config.block_m + 2, 140}, config.block_n + 8,
-                (config.stages + 1) * 128 + 16, seed, 2);
+    GemmGroupCase c(gpu(), recipe, Sizes{3, 0, config.block_m + 2, 140}, config.block_n + 8,
+                    (config.stages + 1) * 128 + 16, seed, 2);
     if (refused_by(config, c.problem(), kDynamic, gpu().device()) != nullptr) continue;
     c.run_config(config, gpu().stream());
     c.judge();

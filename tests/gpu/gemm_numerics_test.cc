@@ -144,7 +144,7 @@ TEST_F(GemmNumerics, ErrorPerK) {
         GemmCase c(gpu(), recipe, {2048, 512, k}, static_cast<std::uint64_t>(44 + k), {},
                    code_mode);
         c.run_plan(gpu().stream());
-        const Verdict v = c.judge(reference::tolerance_c(promote));
+        const Verdict v = c.judge(reference::tolerance_c(promote, c.shape().k));
         print_error(promote_text(promote), code_mode, k, v);
       }
     }
@@ -159,7 +159,7 @@ TEST_F(GemmNumerics, ErrorPerKOfLongIntervals) {
         GemmCase c(gpu(), recipe, {2048, 512, k}, static_cast<std::uint64_t>(45 + k), {},
                    code_mode);
         c.run_plan(gpu().stream());
-        const Verdict v = c.judge(reference::tolerance_c(recipe.promote));
+        const Verdict v = c.judge(reference::tolerance_c(recipe.promote, c.shape().k));
         const char* scaling = recipe.a.granularity == Granularity::kPerRow ? " row" : " tensor";
         print_error(promote_text(recipe.promote) + scaling, code_mode, k, v);
       }
@@ -175,7 +175,7 @@ TEST_F(GemmNumerics, AdversarialOperandsOfLongIntervals) {
       for (const std::int64_t m : kAdversarialM) {
         GemmCase c(gpu(), recipe, {m, 768, 1152}, ++seed, {}, mode, 30);
         c.run_plan(gpu().stream());
-        c.judge(reference::tolerance_c(recipe.promote));
+        c.judge(reference::tolerance_c(recipe.promote, c.shape().k));
         if (HasFailure()) FAIL() << to_text(recipe) << ", mode " << static_cast<int>(mode);
       }
     }
@@ -200,7 +200,7 @@ TEST_F(GemmNumerics, ScalingsAndTilesAgreeInEveryBit) {
           ASSERT_TRUE(buffer->upload(scales.data(), count * 4, gpu().stream(), 0));
         }
         c.run_config(*config, gpu().stream());
-        c.judge(reference::tolerance_c(promote));
+        c.judge(reference::tolerance_c(promote, c.shape().k));
         results.push_back(fetch_output(c));
       }
     }

@@ -69,11 +69,15 @@ Result<DeviceTensor> quantize_on_gpu(const LibraryHandle& library, const GpuSess
   const auto plan =
       PlanHandle::create(library, gpu.device(), Problem(quantize_problem(cols, type)));
   if (!plan) return tl::unexpected<Error>(plan.error());
+  const auto bytes = plan->workspace_bytes(rows);
+  if (!bytes) return tl::unexpected<Error>(bytes.error());
+  auto workspace = gpu.allocate(*bytes);
+  if (!workspace) return tl::unexpected<Error>(workspace.error());
+  octile_quantize_args args = quantize_args(rows, x.pointer(), data->pointer(), scales->pointer());
+  args.workspace = *bytes == 0 ? nullptr : workspace->pointer();
+  args.workspace_bytes = *bytes;
   Status ok = plan->prepare(rows, rows);
-  if (ok) {
-    ok = plan->run(quantize_args(rows, x.pointer(), data->pointer(), scales->pointer()),
-                   gpu.stream());
-  }
+  if (ok) ok = plan->run(args, gpu.stream());
   if (ok) ok = gpu.synchronize();
   if (!ok) return tl::unexpected<Error>(ok.error());
   return DeviceTensor{type, rows, cols, std::move(*data), std::move(*scales)};

@@ -45,7 +45,8 @@ bool is_telling(const Sample& sample) {
 Result<Sample> sample_window(const GemmProblem& problem, const reference::GemmArgs& operands,
                              const reference::Fp64Window& window) {
   const auto count = static_cast<std::size_t>(window.rows * window.cols);
-  Sample sample{window, std::vector<double>(count), std::vector<double>(count)};
+  const std::int64_t k = problem.k == kDynamic ? operands.k : problem.k;
+  Sample sample{window, std::vector<double>(count), std::vector<double>(count), k};
   if (Status ok = reference::gemm_fp64(problem, operands, window, sample.r.data(), sample.s.data());
       !ok) {
     return tl::unexpected<Error>(ok.error());
@@ -75,8 +76,9 @@ reference::ScalesOfD scales_of(const reference::Fp64Window& window, const float*
 void check_sample(const GemmProblem& problem, const Sample& sample, const void* d, std::int64_t ldd,
                   GemmCheck& check, const reference::ScalesOfD& scales) {
   const reference::Fp64Window at_origin{0, sample.window.rows, 0, sample.window.cols};
-  auto report = reference::check_tolerance(d, problem.d.dtype, ldd, at_origin, sample.r, sample.s,
-                                           reference::tolerance_c(problem.promote), scales);
+  auto report =
+      reference::check_tolerance(d, problem.d.dtype, ldd, at_origin, sample.r, sample.s,
+                                 reference::tolerance_c(problem.promote, sample.k), scales);
   report.row += sample.window.row0;
   report.col += sample.window.col0;
   // The first window that fails is kept, else the worst.

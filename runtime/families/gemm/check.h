@@ -21,6 +21,7 @@ struct GemmCheck {
 struct Sample {
   reference::Fp64Window window;
   std::vector<double> r, s;  // row-major [rows][cols]
+  std::int64_t k = 0;        // the length of the sums
 };
 
 Result<Sample> sample_window(const GemmProblem& problem, const reference::GemmArgs& operands,

@@ -69,25 +69,17 @@ double ulp_of(DType dtype, double x) {
   return std::ldexp(1.0, std::max(exponent, smallest_exponent) - mantissa_bits(dtype));
 }
 
-double tolerance_c(int promote) {
-  // The largest c measured on an H200 for 32, 64 and 128 was 2.3, 4.1 and 7.7. A longer interval
-  // truncates once more for every 32 elements of K, so c is 12 for each 128. The values above 128
-  // follow from this model of about 14 kept bits and are to be confirmed on a device. A sum over
-  // all of K whose terms differ in sign stays far below S, which grows with K. So its c is that of
-  // 512.
-  switch (promote) {
-    case 32:
-      return 4;
-    case 64:
-      return 8;
-    case 256:
-      return 24;
-    case 512:
-    case kPromoteNone:
-      return 48;
-    default:
-      return 12;
-  }
+double tolerance_c(int promote, std::int64_t k) {
+  // The largest c measured on an H200 for 32, 64 and 128 was 2.3, 4.1 and 7.7. The tensor core
+  // keeps about 14 bits of a sum and truncates it once for every 32 elements of K. So c is 12 for
+  // each 128 of an interval: sums of one sign needed 20 of 48 for 512, 120 of 192 for 2048 and 1217
+  // of 1536 for 16384.
+  constexpr std::int64_t kBlock = 128;
+  constexpr double kOfBlock = 12;
+  if (promote == 32) return 4;
+  if (promote == 64) return 8;
+  const std::int64_t interval = promote == kPromoteNone ? std::max(k, kBlock) : promote;
+  return kOfBlock * static_cast<double>(ceil_div(interval, kBlock));
 }
 
 ToleranceReport check_tolerance(const void* d, DType dtype, std::int64_t ldd,

@@ -16,9 +16,10 @@ int mantissa_bits(DType dtype);
 // Returns the distance between neighbours of `dtype` in the binade of x, also for subnormals.
 double ulp_of(DType dtype, double x);
 
-// Returns the c of the tolerance in docs/numerics.md for a promotion interval of K elements. It is
-// fixed above what the GPU suite measured over all its cases (worst_c in tests/gpu/REPORT.json).
-double tolerance_c(int promote);
+// Returns the c of the tolerance in docs/numerics.md for a promotion interval. It is fixed above
+// what the GPU suite measured over all its cases (worst_c in tests/gpu/REPORT.json). k is the
+// length of the sum, which is the interval if promote is kPromoteNone.
+double tolerance_c(int promote, std::int64_t k = 0);
 
 // Result of checking a GEMM against the tolerance in docs/numerics.md: |D - R| <= ulp(R) / 2 + c *
 // 2^-13 * S. If R is not finite, D must be the same infinity or a NaN.

@@ -73,7 +73,8 @@ Result<GemmVerifier> GemmVerifier::create(const GpuSession& gpu, LoadedTemplates
     largest = std::max(largest, *std::max_element(sample.s.begin(), sample.s.end()));
   // Either result may differ from FP64 by the tolerance. S varies between elements; twice the
   // largest sampled S serves as its bound. That is still far below the error of a wrong tile.
-  verifier.apart_allowed_ = 2 * reference::tolerance_c(problem.promote) * 0x1p-13 * 2 * largest;
+  const double c = reference::tolerance_c(problem.promote, k_at(problem, slot.tokens));
+  verifier.apart_allowed_ = 2 * c * 0x1p-13 * 2 * largest;
   return verifier;
 }
 
