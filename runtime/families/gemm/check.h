@@ -21,6 +21,8 @@ struct GemmCheck {
 struct Sample {
   reference::Fp64Window window;
   std::vector<double> r, s;  // row-major [rows][cols]
+  // The window is of a group of K without tokens: no operand belongs to it, and D keeps its value.
+  bool sums_nothing = false;
 };
 
 Result<Sample> sample_window(const GemmProblem& problem, const reference::GemmArgs& operands,
