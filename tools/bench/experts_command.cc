@@ -92,8 +92,8 @@ std::function<std::optional<Status>()> add_bench_experts(CLI::App& bench) {
              "ranks of expert parallelism; each holds an equal share of the model's experts")
       .show_default();
   add_option(*app, "--tokens", options->tokens,
-             "tokens of one rank; each goes to several experts (DeepSeek-V3: 8), so a rank's "
-             "experts receive tokens times that many rows in all: 1/ep of them from every rank")
+             "tokens of one rank; each goes to several experts (DeepSeek-V3: 8), so this rank's "
+             "experts receive tokens times that many rows in all, 1/ep of them from each rank")
       .show_default();
   add_option(*app, "--recipe", options->recipe, "types and scales: " + recipe_names())
       .show_default();

@@ -63,13 +63,14 @@ class LayerStep {
   static std::string name_of(std::size_t part);
   // `groups` has the offsets of the experts' rows; null if the layer is linear.
   Status run(std::size_t part, const GemmGroups* groups, CUstream stream) const;
-  // Runs one step and compares the three results with FP64 on the quantised operands.
+  // Runs one step and compares the three results with FP64 on the quantised operands. Every byte of
+  // the results is kAddendByte before, and dW is added to that.
   Result<std::vector<GemmCheck>> check(const GpuSession& gpu, const GemmGroups* groups);
 
-  // Returns the tensors that a GEMM in bf16 of the pass would read and write. Those of the expert
-  // begin with its matrix, and with row `row` of X and dY. Up to kSpareRows more rows than m can be
-  // read. The transposed operands of dgrad and wgrad are the tensors as they are: their values
-  // serve timing only.
+  // Returns the tensors of a GEMM in bf16 that has the extents of the expert's GEMM of this pass.
+  // `row` is the expert's first row of X and dY. kSpareRows rows behind the last exist. Where our
+  // GEMM reads a transposed copy, this one reads the tensor as it lies: its result serves timing
+  // only.
   static constexpr std::int64_t kSpareRows = 8;
   LtMatmul::Operands bf16_operands(Pass pass, std::int64_t expert, std::int64_t row) const;
 
