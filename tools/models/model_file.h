@@ -49,7 +49,7 @@ struct ModelFile {
   std::string source;
   std::vector<ModelGemm> gemms;
   std::vector<std::int64_t> tokens;
-  std::optional<ModelExperts> experts;
+  std::optional<ModelExperts> experts = std::nullopt;
 };
 
 // An error begins with `origin` and names the field, its value and what is allowed. Unknown fields
