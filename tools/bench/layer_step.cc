@@ -105,6 +105,7 @@ Result<LayerStep> LayerStep::create(const BenchContext& context, const Recipe& r
   for (const Pass pass : kStepPasses) {
     if (ok) ok = step.create_product(context, recipe, pass);
   }
+  if (ok) ok = step.create_workspace(context.gpu);
   if (!ok) return tl::unexpected<Error>(ok.error());
   return step;
 }
@@ -147,6 +148,19 @@ Status LayerStep::create_product(const BenchContext& context, const Recipe& reci
   return {};
 }
 
+Status LayerStep::create_workspace(const GpuSession& gpu) {
+  std::size_t most = 0;
+  for (std::size_t part = 0; part < plans_.size(); ++part) {
+    const auto bytes = plans_[part].workspace_bytes(part == kWeight ? shape_.n : shape_.m);
+    if (!bytes) return tl::unexpected<Error>(bytes.error());
+    most = std::max(most, *bytes);
+  }
+  auto buffer = gpu.allocate(most);
+  if (!buffer) return tl::unexpected<Error>(buffer.error());
+  workspace_ = std::move(*buffer);
+  return {};
+}
+
 std::string LayerStep::name_of(std::size_t part) {
   if (part < kTensors) return kTensorNames.at(part);
   return std::string(octile::name_of(kStepPasses.at(part - kTensors)));
@@ -165,6 +179,8 @@ Status LayerStep::quantise(std::size_t i, const GemmGroups* groups, CUstream str
   for (std::int64_t matrix = 0; ok && matrix < tensor.count; ++matrix) {
     octile_quantize_args args = tensor.quantize_args(matrix);
     if (groups != nullptr && i != kWeight) args.groups = &rows;
+    args.workspace = workspace_.pointer();
+    args.workspace_bytes = workspace_.bytes();
     ok = plans_[i].run(args, stream);
   }
   return ok;
@@ -187,6 +203,8 @@ Status LayerStep::multiply(std::size_t pass, const GemmGroups* groups, CUstream 
   const auto [a, b] = operands(kStepPasses.at(pass));
   GemmArguments args = gemm_args(*a, *b, results_[pass].pointer());
   args.tokens = shape_.m;
+  args.workspace = workspace_.pointer();
+  args.workspace_bytes = workspace_.bytes();
   if (groups != nullptr)
     args.group_offsets = static_cast<const std::int32_t*>(groups->device.pointer());
   return plans_[kTensors + pass].run(args.call(), stream);

@@ -78,6 +78,7 @@ class LayerStep {
   Status create_tensor(const BenchContext& context, const TensorType& type, std::int64_t rows,
                        std::int64_t cols);
   Status create_product(const BenchContext& context, const Recipe& recipe, Pass pass);
+  Status create_workspace(const GpuSession& gpu);
   Status quantise(std::size_t i, const GemmGroups* groups, CUstream stream) const;
   Status multiply(std::size_t pass, const GemmGroups* groups, CUstream stream) const;
   std::pair<const DeviceTensor*, const DeviceTensor*> operands(Pass pass) const;
@@ -89,6 +90,7 @@ class LayerStep {
   std::vector<PlanHandle> plans_;      // by part
   std::vector<GemmProblem> problems_;  // by pass, with an open token count
   std::vector<DeviceBuffer> results_;  // by pass
+  DeviceBuffer workspace_;             // of the part that needs most; empty if none needs any
 };
 
 }  // namespace octile::tools
