@@ -140,12 +140,12 @@ void expect_wrong_step(const json& step, std::size_t parts, std::size_t bf16_par
 TEST_F(OnTheFakeDriver, BenchOfALinearLayerTimesItsParts) {
   shell.set("OCTILE_LIBCUBLASLT", OCTILE_FAKE_CUBLASLT_PATH);
   const Outcome outcome =
-      shell.run({"bench", "linear", "--gemm", "64x256x256", "--rounds", "3", "--json"});
+      shell.run({"bench", "linear", "--gemm", "256x1024x1024", "--rounds", "3", "--json"});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("bench linear: a GEMM is wrong"));
   const json results = outcome.json().at("results");
   ASSERT_EQ(results.size(), 1U);
-  EXPECT_EQ(results.at(0).at("m"), 64);
+  EXPECT_EQ(results.at(0).at("m"), 256);
   expect_wrong_step(results.at(0), 6, 3);
   EXPECT_EQ(results.at(0).at("parts").at(1).at("name"), "quantise W");
   EXPECT_EQ(results.at(0).at("bf16_parts").at(2).at("name"), "bf16 wgrad");
