@@ -124,7 +124,8 @@ TEST(ModelFile, NamesWhatIsWrongWithExperts) {
             "f.json: experts.per_token is 2.5" + count);
   EXPECT_EQ(error_of(with_experts("\"per_token\": 2", "\"per_token\": 9")),
             "f.json: experts.per_token is 9; allowed is at most experts.count, 8");
-  EXPECT_EQ(error_of(with_experts("\"n\": 64", "\"n\": -64")), "f.json: experts.gate_up.n is -64" + count);
+  EXPECT_EQ(error_of(with_experts("\"n\": 64", "\"n\": -64")),
+            "f.json: experts.gate_up.n is -64" + count);
   EXPECT_EQ(error_of(with_experts("16", "\"16\"")), "f.json: experts.down.k is \"16\"" + count);
   EXPECT_EQ(error_of(with_experts("\"n\": 32, ", "")),
             "f.json: experts.down lacks the field 'n'; its fields are n, k");
