@@ -177,14 +177,16 @@ Json to_json(const ExpertsReport& r) {
   Json object{{"model", r.rank.model},        {"recipe", r.recipe},  {"ep", r.rank.ranks},
               {"tokens", r.rank.tokens},      {"rows", r.rank.rows}, {"experts", r.rank.experts},
               {"results", std::move(results)}};
-  if (r.skewed_over_uniform) object["skewed_over_uniform"] = *r.skewed_over_uniform;
-  if (r.bf16_skewed_over_uniform) object["bf16_skewed_over_uniform"] = *r.bf16_skewed_over_uniform;
+  if (r.skewed_over_uniform) {
+    object["skewed_over_uniform"] = r.skewed_over_uniform->ours;
+    object["bf16_skewed_over_uniform"] = r.skewed_over_uniform->bf16;
+  }
   return object;
 }
 
 Result<ExpertsReport> bench_experts(const BenchContext& context, const Recipe& recipe,
                                     const ExpertRank& rank, const std::vector<Routing>& routings) {
-  ExpertsReport report{std::string(recipe.name), rank, {}, {}, {}};
+  ExpertsReport report{std::string(recipe.name), rank, {}, {}};
   auto layers = create_layers(context, recipe, rank);
   if (!layers) return tl::unexpected<Error>(layers.error());
   const auto workspace = LtMatmul::make_workspace(context.gpu);
@@ -211,8 +213,8 @@ Result<ExpertsReport> bench_experts(const BenchContext& context, const Recipe& r
   }
   if (report.routed.size() == 2) {
     const StepReport &uniform = report.routed[0].step, &skewed = report.routed[1].step;
-    report.skewed_over_uniform = median_ratio(skewed.step, uniform.step);
-    report.bf16_skewed_over_uniform = median_ratio(skewed.bf16_step, uniform.bf16_step);
+    report.skewed_over_uniform = SkewedOverUniform{
+        median_ratio(skewed.step, uniform.step), median_ratio(skewed.bf16_step, uniform.bf16_step)};
   }
   return report;
 }

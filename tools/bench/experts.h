@@ -42,12 +42,16 @@ struct RoutedReport {
   StepReport step;
 };
 
+// Time when skewed over time when uniform, median over rounds.
+struct SkewedOverUniform {
+  double ours = 0, bf16 = 0;
+};
+
 struct ExpertsReport {
   std::string recipe;
   ExpertRank rank;
   std::vector<RoutedReport> routed;
-  // If both routings were timed: time when skewed over time when uniform, median over rounds.
-  std::optional<double> skewed_over_uniform, bf16_skewed_over_uniform;
+  std::optional<SkewedOverUniform> skewed_over_uniform;  // if both routings were timed
   bool ok() const;
 };
 Json to_json(const ExpertsReport& report);

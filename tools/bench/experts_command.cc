@@ -24,7 +24,7 @@ struct ExpertsOptions {
 };
 
 Result<std::vector<Routing>> parse_routings(const std::string& text) {
-  const std::vector<Routing> both{Routing::kUniform, Routing::kSkewed};
+  std::vector<Routing> both{Routing::kUniform, Routing::kSkewed};
   if (text == "both") return both;
   const auto one = std::ranges::find(both, text, [](Routing r) { return name_of(r); });
   if (one != both.end()) return std::vector<Routing>{*one};
@@ -47,7 +47,7 @@ void print_report(const ExpertsReport& r) {
   }
   if (r.skewed_over_uniform) {
     fmt::print("skewed takes {:.3f}x the time of uniform, in bf16 {:.3f}x\n",
-               *r.skewed_over_uniform, *r.bf16_skewed_over_uniform);
+               r.skewed_over_uniform->ours, r.skewed_over_uniform->bf16);
   }
 }
 
