@@ -85,7 +85,7 @@ class ExpertStep : public ::testing::Test {
     problem.grouping = Grouping::kContiguous;
     problem.groups = experts();
     std::vector<std::uint8_t> d(static_cast<std::size_t>(matrices_of(problem, rows()).d_rows *
-                                                         problem.n * size_of(problem.d)),
+                                                         problem.n * size_of(problem.d.dtype)),
                                 kAddendByte);
     GemmArguments args = gemm_args(a, b, d.data());
     args.tokens = rows();
