@@ -171,8 +171,8 @@ bool compiles_in_time(const GemmConfig& c, const GemmSetting& s) {
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
   return parts * c.unroll * strips * (c.block_n + c.tail_n) / 2 <= most;
 }
-bool early_next_is_for_few_rows(const GemmConfig& c, const GemmSetting&) {
-  return !c.pdl_early || (c.block_m <= 128 && c.cluster_n == 1);
+bool early_next_is_for_few_rows(const GemmConfig& c, const GemmSetting& s) {
+  return !c.pdl_early || (c.block_m <= 128 && c.cluster_n == 1 && !groups_k(s.problem));
 }
 bool tail_tiles_are_halves(const GemmConfig& c, const GemmSetting& s) {
   if (c.tail_n == 0) return true;
@@ -286,7 +286,8 @@ constexpr std::array kConstraints{
         compiles_in_time},
     GemmConstraint{"early_next_is_for_few_rows",
                    "the next kernel starts early only behind tiles of at most 128 rows that share "
-                   "no A: its CTAs land where SMs become free, and tiles that read the same rows "
+                   "no A, and not where K has groups: its CTAs land where SMs become free, and "
+                   "tiles that read the same rows "
                    "of B no longer side by side (measured: 2 % and more)",
                    early_next_is_for_few_rows},
     GemmConstraint{"held_scales_serve_strips",

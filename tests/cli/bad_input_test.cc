@@ -132,6 +132,48 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"bench", "linear", "--gemm", "64x64x64"}, kFailed, "libcuda"}));
 
 INSTANTIATE_TEST_SUITE_P(
+    BenchExperts, BadUsage,
+    ::testing::Values(
+        BadInput{{"bench", "experts"}, kBadUsage, "--model is required"},
+        BadInput{{"bench", "experts", "--model", "gpt-9"}, kBadUsage, "--model is 'gpt-9'"},
+        BadInput{{"bench", "experts", "--model", "llama-3-8b"},
+                 kBadUsage,
+                 "--model is 'llama-3-8b', whose file has no experts; allowed: a file that has, or "
+                 "one of deepseek-v3, mixtral-8x7b, qwen3-235b-a22b"},
+        BadInput{{"bench", "experts", "--model", "deepseek-v3", "--ep", "7"},
+                 kBadUsage,
+                 "--ep is 7; allowed are divisors of the model's 256 experts"},
+        BadInput{
+            {"bench", "experts", "--model", "deepseek-v3", "--ep", "0"}, kBadUsage, "--ep is 0;"},
+        BadInput{{"bench", "experts", "--model", "deepseek-v3", "--tokens", "0"},
+                 kBadUsage,
+                 "--tokens is 0; allowed are 1 to 268435455"},
+        BadInput{{"bench", "experts", "--model", "deepseek-v3", "--tokens", "268435456"},
+                 kBadUsage,
+                 "--tokens is 268435456;"},
+        BadInput{{"bench", "experts", "--model", "deepseek-v3", "--routing", "best"},
+                 kBadUsage,
+                 "--routing is 'best'; allowed: uniform, skewed, both"},
+        BadInput{{"bench", "experts", "--model", "deepseek-v3", "--recipe", "best"},
+                 kBadUsage,
+                 "'best'"},
+        BadInput{{"bench", "experts", "--model", "deepseek-v3", "--recipe", "rowwise"},
+                 kFailed,
+                 "not built yet: groups of operands with scales per row"},
+        BadInput{{"bench", "experts", "--model", "deepseek-v3", "--recipe", "mxfp8"},
+                 kFailed,
+                 "group=contiguous groups=32' is not supported: not built yet: MX scales"},
+        BadInput{{"bench", "experts", "--model", "deepseek-v3", "--rounds", "2"},
+                 kBadUsage,
+                 "--rounds is 2"},
+        BadInput{{"bench", "experts", "--model", "deepseek-v3", "--device", "h200"},
+                 kBadUsage,
+                 "a live GPU"},
+        BadInput{{"bench", "experts", "--model", "mixtral-8x7b", "--recipe", "blockwise_hybrid"},
+                 kFailed,
+                 "libcuda"}));
+
+INSTANTIATE_TEST_SUITE_P(
     Tune, BadUsage,
     ::testing::Values(
         BadInput{{"tune"}, kBadUsage, "exactly one is allowed"},
@@ -207,6 +249,15 @@ TEST(Command, SaysItsVersionAndHelps) {
     EXPECT_EQ(help.out, shell.run({topic, "--help"}).out);
   }
   EXPECT_THAT(shell.run({"help"}).out, HasSubstr("doctor"));
+}
+
+TEST(Command, BenchExpertsHelpsWithWhatTokensAre) {
+  const Outcome help = Shell().run({"bench", "experts", "--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  for (const char* option : {"--model", "--ep", "--tokens", "--recipe", "--routing", "--rounds"}) {
+    EXPECT_THAT(help.out, HasSubstr(option));
+  }
+  EXPECT_THAT(help.out, HasSubstr("tokens of one rank"));
 }
 
 TEST(Command, OfflineNeverCompiles) {

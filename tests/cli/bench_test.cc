@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+
 #include "tests/cli/command.h"
 
 namespace octile::tests {
@@ -114,6 +118,75 @@ TEST_F(OnTheFakeDriver, BenchSaysThatItsBaselineIsMissing) {
   const Outcome outcome = shell.run({"bench", "--gemm", "64x512x1024", "--baseline", "cublaslt"});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("/nonexistent/libcublasLt.so"));
+}
+
+// Expects the report of a step that ran with rounds to spare and computed nothing.
+void expect_wrong_step(const json& step, std::size_t parts, std::size_t bf16_parts) {
+  EXPECT_FALSE(step.at("ok"));
+  EXPECT_EQ(step.at("checks").size(), bf16_parts);
+  EXPECT_EQ(step.at("parts").size(), parts);
+  EXPECT_EQ(step.at("bf16_parts").size(), bf16_parts);
+  for (const char* timing : {"step", "call_by_call", "bf16"}) {
+    EXPECT_GT(step.at(timing).at("median_us"), 0) << timing;
+  }
+  EXPECT_GT(step.at("speedup"), 0);
+  for (const char* name : {"parts", "bf16_parts"}) {
+    double sum = 0;
+    for (const json& part : step.at(name)) sum += part.at("share").get<double>();
+    EXPECT_NEAR(sum, 1, 1e-9) << name;
+  }
+}
+
+TEST_F(OnTheFakeDriver, BenchOfALinearLayerTimesItsParts) {
+  shell.set("OCTILE_LIBCUBLASLT", OCTILE_FAKE_CUBLASLT_PATH);
+  const Outcome outcome =
+      shell.run({"bench", "linear", "--gemm", "256x1024x1024", "--rounds", "3", "--json"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("bench linear: a GEMM is wrong"));
+  const json results = outcome.json().at("results");
+  ASSERT_EQ(results.size(), 1U);
+  EXPECT_EQ(results.at(0).at("m"), 256);
+  expect_wrong_step(results.at(0), 6, 3);
+  EXPECT_EQ(results.at(0).at("parts").at(1).at("name"), "quantise W");
+  EXPECT_EQ(results.at(0).at("bf16_parts").at(2).at("name"), "bf16 wgrad");
+}
+
+// A model of 8 experts, 2 for each token, with square layers so that few kernels are compiled.
+std::string small_experts(const Shell& shell) {
+  const std::string path = shell.folder() / "small.json";
+  std::ofstream(path) << R"({"model": "Small", "source": "a test",
+    "gemms": [{"name": "o", "n": 256, "k": 256, "split": "k"}], "tokens": [64],
+    "experts": {"count": 8, "per_token": 2, "gate_up": {"n": 256, "k": 256},
+                "down": {"n": 256, "k": 256}}})";
+  return path;
+}
+
+TEST_F(OnTheFakeDriver, BenchOfExpertsTimesBothRoutings) {
+  shell.set("OCTILE_LIBCUBLASLT", OCTILE_FAKE_CUBLASLT_PATH);
+  std::vector<std::string> command{"bench", "experts",  "--model", small_experts(shell), "--ep",
+                                   "2",     "--tokens", "101",     "--rounds",           "3"};
+  const Outcome table = shell.run(command);
+  EXPECT_EQ(table.exit_code, 1);
+  EXPECT_THAT(table.err, HasSubstr("bench experts: a GEMM is wrong"));
+  EXPECT_THAT(table.out, HasSubstr("experts of Small: 4 of them on each of 2 ranks, 202 rows for "
+                                   "101 tokens, recipe blockwise"));
+  EXPECT_THAT(table.out, HasSubstr("skewed routing, 0 to 80 rows an expert: WRONG"));
+  EXPECT_THAT(table.out, HasSubstr("skewed takes "));
+  command.emplace_back("--json");
+  const json experts = shell.run(command).json();
+  EXPECT_EQ(experts.at("model"), "Small");
+  EXPECT_EQ(experts.at("experts"), 4);
+  EXPECT_GT(experts.at("skewed_over_uniform"), 0);
+  ASSERT_EQ(experts.at("results").size(), 2U);
+  for (const json& result : experts.at("results")) {
+    expect_wrong_step(result, 12, 6);
+    EXPECT_EQ(result.at("parts").at(11).at("name"), "down wgrad");
+    const auto rows = result.at("rows_of_experts").get<std::vector<int>>();
+    EXPECT_EQ(std::accumulate(rows.begin(), rows.end(), 0), 202);
+  }
+  const json skewed = experts.at("results").at(1);
+  EXPECT_EQ(skewed.at("routing"), "skewed");
+  EXPECT_EQ(std::ranges::count(skewed.at("rows_of_experts"), json(0)), 1);
 }
 
 TEST_F(OnTheFakeDriver, DemoRunsOnTheGpuAndCallsTheResultWrong) {

@@ -106,6 +106,9 @@ TEST(CacheCompletion, OffersEveryVerbAndOption) {
   const Shell shell;
   EXPECT_THAT(completions("ca", 1), ::testing::ElementsAre("cache"));
   EXPECT_EQ(completions("cache \"\"", 2), verbs(shell));
+  EXPECT_THAT(completions("bench \"\"", 2), ::testing::ElementsAre("experts", "linear"));
+  EXPECT_THAT(completions("bench experts --ro", 3),
+              ::testing::ElementsAre("--rounds", "--routing"));
   for (const std::string& verb : verbs(shell)) {
     std::set<std::string> wanted = options(shell, verb);
     wanted.insert("--help");

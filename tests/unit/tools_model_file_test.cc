@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -53,10 +54,10 @@ TEST(ModelFile, NamesWhatIsWrong) {
   EXPECT_EQ(error_of("[]"), "f.json: the file is []; allowed is an object");
   EXPECT_EQ(error_of(with("\"model\"", "\"modell\"")),
             "f.json: the file has an unknown field 'modell'; its fields are model, source, gemms, "
-            "tokens");
+            "tokens, optional experts");
   EXPECT_EQ(error_of(with("\"source\": \"S\",", "")),
             "f.json: the file lacks the field 'source'; its fields are model, source, gemms, "
-            "tokens");
+            "tokens, optional experts");
   EXPECT_EQ(error_of(with("\"M\"", "\"\"")),
             "f.json: model is \"\"; allowed is a string that is not empty");
   EXPECT_EQ(error_of(with("\"S\"", "7")),
@@ -82,6 +83,52 @@ TEST(ModelFile, NamesWhatIsWrong) {
   EXPECT_EQ(error_of("").rfind("f.json: not JSON: ", 0), 0U);
   // A long value is cut.
   EXPECT_LT(error_of(with("\"M\"", "[\"" + std::string(1000, 'x') + "\"]")).size(), 200U);
+}
+
+constexpr std::string_view kExperts = R"([1, 64], "experts": {"count": 8, "per_token": 2,
+  "gate_up": {"n": 64, "k": 32}, "down": {"n": 32, "k": 16}})";
+
+// The good file with experts, in which `from` is replaced.
+std::string with_experts(std::string_view from, std::string_view to) {
+  std::string experts(kExperts);
+  const std::size_t at = experts.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return with("[1, 64]", experts.replace(at, from.size(), to));
+}
+
+TEST(ModelFile, ReadsExperts) {
+  EXPECT_FALSE(parse_model_file(kGood, "f.json")->experts);
+  const auto file = parse_model_file(with("[1, 64]", kExperts), "f.json");
+  ASSERT_TRUE(file) << file.error().message;
+  ASSERT_TRUE(file->experts);
+  EXPECT_EQ(file->experts->count, 8);
+  EXPECT_EQ(file->experts->per_token, 2);
+  EXPECT_EQ(file->experts->gate_up.n, 64);
+  EXPECT_EQ(file->experts->gate_up.k, 32);
+  EXPECT_EQ(file->experts->down.n, 32);
+  EXPECT_EQ(file->experts->down.k, 16);
+}
+
+TEST(ModelFile, NamesWhatIsWrongWithExperts) {
+  const std::string count = "; allowed is an integer from 1 to 9223372036854775807";
+  EXPECT_EQ(error_of(with("[1, 64]", "[1], \"experts\": null")),
+            "f.json: experts is null; allowed is an object");
+  EXPECT_EQ(error_of(with_experts("\"count\": 8, ", "")),
+            "f.json: experts lacks the field 'count'; its fields are count, per_token, gate_up, "
+            "down");
+  EXPECT_EQ(error_of(with_experts("per_token", "top_k")),
+            "f.json: experts has an unknown field 'top_k'; its fields are count, per_token, "
+            "gate_up, down");
+  EXPECT_EQ(error_of(with_experts("8", "0")), "f.json: experts.count is 0" + count);
+  EXPECT_EQ(error_of(with_experts("\"per_token\": 2", "\"per_token\": 2.5")),
+            "f.json: experts.per_token is 2.5" + count);
+  EXPECT_EQ(error_of(with_experts("\"per_token\": 2", "\"per_token\": 9")),
+            "f.json: experts.per_token is 9; allowed is at most experts.count, 8");
+  EXPECT_EQ(error_of(with_experts("\"n\": 64", "\"n\": -64")),
+            "f.json: experts.gate_up.n is -64" + count);
+  EXPECT_EQ(error_of(with_experts("16", "\"16\"")), "f.json: experts.down.k is \"16\"" + count);
+  EXPECT_EQ(error_of(with_experts("\"n\": 32, ", "")),
+            "f.json: experts.down lacks the field 'n'; its fields are n, k");
 }
 
 // Printing the refused value would recurse once for each bracket and overflow the stack.
@@ -116,6 +163,24 @@ TEST(ModelFile, ShippedFilesAreSupportedProblems) {
     }
   }
   EXPECT_GE(models.size(), 6U);
+}
+
+// The layers of an expert are among the model's GEMMs, which are compiled and tuned.
+TEST(ModelFile, ShippedExpertsAreAmongTheGemms) {
+  const fs::path folder = fs::path(OCTILE_SOURCE_DIR) / "tools" / "models";
+  for (const char* name : {"deepseek-v3.json", "mixtral-8x7b.json", "qwen3-235b-a22b.json"}) {
+    const auto file = read_model_file(folder / name);
+    ASSERT_TRUE(file) << file.error().message;
+    ASSERT_TRUE(file->experts) << name;
+    for (const ExpertGemm& layer : {file->experts->gate_up, file->experts->down}) {
+      EXPECT_TRUE(std::ranges::any_of(file->gemms,
+                                      [&](const ModelGemm& g) {
+                                        return g.name.starts_with("expert ") && g.n == layer.n &&
+                                               g.k == layer.k;
+                                      }))
+          << name << ": " << layer.n << "x" << layer.k;
+    }
+  }
 }
 
 // The (n, k) of the performance table are the attention and expert layers of DeepSeek-V3.

@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "runtime/api/boundary.h"
+#include "tools/bench/experts.h"
 #include "tools/bench/linear.h"
 #include "tools/bench/measurement.h"
+#include "tools/bench/session.h"
 #include "tools/bench/suite.h"
 #include "tools/bench/yardsticks.h"
 #include "tools/command.h"
@@ -39,9 +41,7 @@ Status check_options(const Options& options) {
   if (!options.baseline.empty() && options.baseline != "cublaslt") {
     return refuse(fmt::format("--baseline is '{}'; allowed: cublaslt", options.baseline));
   }
-  if (options.rounds < 3) {
-    return refuse(fmt::format("--rounds is {}; allowed are 3 and more", options.rounds));
-  }
+  if (Status ok = check_rounds(options.rounds); !ok) return ok;
   // The condition also refuses a NaN.
   if (!(options.search_seconds > 0)) {
     return refuse(fmt::format("--search is {}; allowed: seconds a problem, more than 0",
@@ -198,18 +198,12 @@ Status run(const Options& options) {
   if (Status ok = check_options(options); !ok) return ok;
   const auto works = read_work(options);
   if (!works) return tl::unexpected<Error>(works.error());
-  const auto library = LibraryHandle::create();
-  if (!library) return tl::unexpected<Error>(library.error());
-  const auto gpu = GpuSession::open(options.device);
-  if (!gpu) return tl::unexpected<Error>(gpu.error());
-  BenchContext context{*library, **gpu, nullptr, options.rounds, options.b_ready};
-  if (!options.baseline.empty()) {
-    auto cublaslt = CublasLt::open();
-    if (!cublaslt) return tl::unexpected<Error>(cublaslt.error());
-    context.cublaslt = std::move(*cublaslt);
-  }
+  const auto session = BenchSession::open(options.device, !options.baseline.empty());
+  if (!session) return tl::unexpected<Error>(session.error());
+  BenchContext context = session->context(options.rounds);
+  context.b_ready = options.b_ready;
   if (!options.search) return Bench(options, context).run(*works);
-  tuner::TunerContext tuning(library->get()->library, **gpu);
+  tuner::TunerContext tuning(session->library().get()->library, session->gpu());
   tuner::GpuDecider decider(tuning, {});
   context.search = &decider;
   context.search_seconds = options.search_seconds;
@@ -248,8 +242,10 @@ Command add_bench(CLI::App& root) {
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
   const auto linear = add_bench_linear(*app);
-  return {app, [options, search, linear] {
+  const auto experts = add_bench_experts(*app);
+  return {app, [options, search, linear, experts] {
             if (const std::optional<Status> done = linear()) return *done;
+            if (const std::optional<Status> done = experts()) return *done;
             options->search = search->count() > 0;
             return run(*options);
           }};

@@ -115,7 +115,7 @@ struct LtMatmul::State {
   MatrixLayout a = nullptr;  // our B, which cuBLASLt calls A
   MatrixLayout b = nullptr;  // our A
   MatrixLayout d = nullptr;
-  DeviceBuffer workspace;
+  Workspace workspace;
   bool scaled = true;
   float beta = 0;  // 1: D is added to
   std::vector<Algorithm> algorithms;
@@ -195,16 +195,25 @@ Result<LtMatmul> LtMatmul::scaled(std::shared_ptr<const CublasLt> library, const
                             "of rows, or of tensors",
                             to_text(Problem(problem))));
   }
-  return create(std::move(library), gpu, problem, tokens, true);
+  const auto workspace = make_workspace(gpu);
+  if (!workspace) return tl::unexpected<Error>(workspace.error());
+  return create(std::move(library), *workspace, problem, tokens, true);
 }
 
-Result<LtMatmul> LtMatmul::bf16(std::shared_ptr<const CublasLt> library, const GpuSession& gpu,
+Result<LtMatmul> LtMatmul::bf16(std::shared_ptr<const CublasLt> library, const Workspace& workspace,
                                 const GemmProblem& problem, std::int64_t tokens) {
-  return create(std::move(library), gpu, problem, tokens, false);
+  return create(std::move(library), workspace, problem, tokens, false);
 }
 
-Result<LtMatmul> LtMatmul::create(std::shared_ptr<const CublasLt> library, const GpuSession& gpu,
-                                  const GemmProblem& problem, std::int64_t tokens, bool scaled) {
+Result<LtMatmul::Workspace> LtMatmul::make_workspace(const GpuSession& gpu) {
+  auto buffer = gpu.allocate(kWorkspaceBytes);
+  if (!buffer) return tl::unexpected<Error>(buffer.error());
+  return std::make_shared<const DeviceBuffer>(std::move(*buffer));
+}
+
+Result<LtMatmul> LtMatmul::create(std::shared_ptr<const CublasLt> library,
+                                  const Workspace& workspace, const GemmProblem& problem,
+                                  std::int64_t tokens, bool scaled) {
   if (problem.bias) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("'{}' has a bias, which is not passed on to cuBLASLt",
@@ -214,13 +223,11 @@ Result<LtMatmul> LtMatmul::create(std::shared_ptr<const CublasLt> library, const
   state->library = std::move(library);
   state->api = state->library->api_.get();
   state->scaled = scaled;
-  auto workspace = gpu.allocate(kWorkspaceBytes);
-  if (!workspace) return tl::unexpected<Error>(workspace.error());
-  state->workspace = std::move(*workspace);
+  state->workspace = workspace;
   Status ok = state->describe(problem, tokens);
   // The heuristic refuses block scales without pointers; run() sets the real ones.
-  if (ok && scaled) ok = state->set(kAScalePointer, state->workspace.pointer());
-  if (ok && scaled) ok = state->set(kBScalePointer, state->workspace.pointer());
+  if (ok && scaled) ok = state->set(kAScalePointer, state->workspace->pointer());
+  if (ok && scaled) ok = state->set(kBScalePointer, state->workspace->pointer());
   if (ok) ok = state->ask_heuristic();
   if (!ok) return tl::unexpected<Error>(ok.error());
   return LtMatmul(std::move(state));
@@ -237,7 +244,7 @@ Status LtMatmul::run(int choice, const Operands& o, CUstream stream) const {
   const float alpha = 1.0F;
   return s.api->check(s.api->matmul(s.handle, s.desc, &alpha, o.b, s.a, o.a, s.b, &s.beta, o.d, s.d,
                                     o.d, s.d, &s.algorithms[static_cast<std::size_t>(choice)],
-                                    s.workspace.pointer(), kWorkspaceBytes, stream),
+                                    s.workspace->pointer(), kWorkspaceBytes, stream),
                       "cublasLtMatmul");
 }
 

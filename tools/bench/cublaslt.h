@@ -54,9 +54,11 @@ class LtMatmul {
   // multiples of 4, k of 16) or if the problem has a bias, kDeviceError.
   static Result<LtMatmul> scaled(std::shared_ptr<const CublasLt> library, const GpuSession& gpu,
                                  const GemmProblem& problem, std::int64_t tokens);
-  // A and B are bf16, with the problem's extents.
-  static Result<LtMatmul> bf16(std::shared_ptr<const CublasLt> library, const GpuSession& gpu,
+  // A and B are bf16, with the problem's extents. Calls of one stream may share a workspace.
+  using Workspace = std::shared_ptr<const DeviceBuffer>;
+  static Result<LtMatmul> bf16(std::shared_ptr<const CublasLt> library, const Workspace& workspace,
                                const GemmProblem& problem, std::int64_t tokens);
+  static Result<Workspace> make_workspace(const GpuSession& gpu);
   ~LtMatmul();
   LtMatmul(LtMatmul&&) noexcept;
   LtMatmul& operator=(LtMatmul&&) = delete;
@@ -76,8 +78,9 @@ class LtMatmul {
  private:
   struct State;
   explicit LtMatmul(std::unique_ptr<State> state);
-  static Result<LtMatmul> create(std::shared_ptr<const CublasLt> library, const GpuSession& gpu,
-                                 const GemmProblem& problem, std::int64_t tokens, bool scaled);
+  static Result<LtMatmul> create(std::shared_ptr<const CublasLt> library,
+                                 const Workspace& workspace, const GemmProblem& problem,
+                                 std::int64_t tokens, bool scaled);
   std::unique_ptr<State> state_;
 };
 LtMatmul::Operands lt_operands(const DeviceTensor& a, const DeviceTensor& b, const DeviceBuffer& d);

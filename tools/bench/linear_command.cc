@@ -7,8 +7,8 @@
 
 #include "generator/core/text_fields.h"
 #include "tools/bench/linear.h"
+#include "tools/bench/session.h"
 #include "tools/command.h"
-#include "tools/common/text_table.h"
 
 namespace octile::tools {
 namespace {
@@ -21,71 +21,55 @@ struct LinearOptions {
   bool json = false;
 };
 
-Result<LinearShape> parse_linear_shape(const std::string& text) {
+Result<LayerShape> parse_layer_shape(const std::string& text) {
   std::array<std::int64_t, 3> counts{};
-  if (Status ok = parse_shape("the layer", "MxNxK", text, counts); !ok) {
-    return tl::unexpected<Error>(ok.error());
+  Status ok = parse_shape("the layer", "MxNxK", text, counts);
+  if (ok) ok = check_layer_extent("M", counts[0]);
+  if (ok) ok = check_layer_extent("N", counts[1]);
+  if (ok) ok = check_layer_extent("K", counts[2]);
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  return LayerShape{counts[0], counts[1], counts[2], 0};
+}
+
+Result<std::vector<LayerShape>> read_shapes(const LinearOptions& options, const Recipe& recipe) {
+  std::vector<LayerShape> shapes;
+  for (const std::string& text : options.shapes) {
+    const auto shape = parse_layer_shape(text);
+    if (!shape) return tl::unexpected<Error>(shape.error());
+    if (Status ok = check_layer_supported(recipe, *shape); !ok) {
+      return tl::unexpected<Error>(ok.error());
+    }
+    shapes.push_back(*shape);
   }
-  const LinearShape shape{counts[0], counts[1], counts[2]};
-  if (Status ok = check_linear_shape(shape); !ok) return tl::unexpected<Error>(ok.error());
-  return shape;
+  return shapes;
 }
 
 void print_report(const LinearReport& r) {
-  fmt::print("linear {}x{}x{}, recipe {}{}\n", r.shape.m, r.shape.n, r.shape.k, r.recipe,
-             r.ok() ? "" : ": WRONG");
-  TextTable table({"<part", "us", "share"});
-  const auto add = [&](const Timing& timing, const std::string& share) {
-    table.add_row({timing.name, fmt::format("{:.1f}", timing.median_us), share});
-  };
-  const auto add_parts = [&](const std::vector<LinearPart>& parts) {
-    for (const LinearPart& part : parts)
-      add(part.timing, fmt::format("{:.1f} %", 100 * part.share));
-  };
-  add_parts(r.parts);
-  add(r.step, "-");
-  add(r.call_by_call, "-");
-  add_parts(r.bf16_parts);
-  add(r.bf16_step, "-");
-  fmt::print("{}  {:.3f}x bf16 as a graph, {:.3f}x of the graph's time call by call\n\n",
-             table.render(), r.speedup, r.call_by_call.median_us / r.step.median_us);
+  fmt::print("linear {}x{}x{}, recipe {}{}\n{}\n", r.shape.m, r.shape.n, r.shape.k, r.recipe,
+             r.step.ok() ? "" : ": WRONG", step_text(r.step));
 }
 
 Status run_linear(const LinearOptions& options) {
-  if (options.rounds < 3) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("--rounds is {}; allowed are 3 and more", options.rounds));
-  }
+  if (Status ok = check_rounds(options.rounds); !ok) return ok;
   const auto recipe = recipe_named(options.recipe);
   if (!recipe) return tl::unexpected<Error>(recipe.error());
-  std::vector<LinearShape> shapes;
-  for (const std::string& text : options.shapes) {
-    const auto shape = parse_linear_shape(text);
-    if (!shape) return tl::unexpected<Error>(shape.error());
-    if (Status ok = check_linear_supported(**recipe, *shape); !ok) return ok;
-    shapes.push_back(*shape);
-  }
-  const auto library = LibraryHandle::create();
-  if (!library) return tl::unexpected<Error>(library.error());
-  const auto gpu = GpuSession::open(options.device);
-  if (!gpu) return tl::unexpected<Error>(gpu.error());
-  auto cublaslt = CublasLt::open();
-  if (!cublaslt) return tl::unexpected<Error>(cublaslt.error());
-  const BenchContext context{*library, **gpu, std::move(*cublaslt), options.rounds};
+  const auto shapes = read_shapes(options, **recipe);
+  if (!shapes) return tl::unexpected<Error>(shapes.error());
+  const auto session = BenchSession::open(options.device, true);
+  if (!session) return tl::unexpected<Error>(session.error());
   Json reports = Json::array();
   bool right = true;
-  for (const LinearShape& shape : shapes) {
-    const auto report = bench_linear(context, **recipe, shape);
+  for (const LayerShape& shape : *shapes) {
+    const auto report = bench_linear(session->context(options.rounds), **recipe, shape);
     if (!report) return tl::unexpected<Error>(report.error());
-    right = right && report->ok();
+    right = right && report->step.ok();
     reports.push_back(to_json(*report));
     if (!options.json) print_report(*report);
   }
   if (options.json) {
-    print_json({{"device", (*gpu)->device()},
-                {"name", (*gpu)->spec().full_name},
-                {"driver", (*gpu)->driver()->version_text()},
-                {"results", reports}});
+    Json document = session->document();
+    document["results"] = std::move(reports);
+    print_json(document);
   }
   if (right) return {};
   return fail(ErrorCode::kInternal, "bench linear: a GEMM is wrong");

@@ -21,7 +21,9 @@ Result<Peer> Peer::cublaslt(const std::shared_ptr<const CublasLt>& library, cons
 
 Result<Peer> Peer::bf16(const std::shared_ptr<const CublasLt>& library, const GpuSession& gpu,
                         const GemmProblem& problem, std::int64_t tokens) {
-  auto matmul = LtMatmul::bf16(library, gpu, problem, tokens);
+  const auto workspace = LtMatmul::make_workspace(gpu);
+  if (!workspace) return tl::unexpected<Error>(workspace.error());
+  auto matmul = LtMatmul::bf16(library, *workspace, problem, tokens);
   if (!matmul) return tl::unexpected<Error>(matmul.error());
   Peer peer("bf16", std::move(*matmul));
   const auto [m, n, k] = shape_of(problem, tokens);
@@ -38,6 +40,18 @@ Result<Peer> Peer::bf16(const std::shared_ptr<const CublasLt>& library, const Gp
     peer.operands_.push_back({a->pointer(), nullptr, b->pointer(), nullptr, d->pointer()});
     for (DeviceBuffer* buffer : {&*a, &*b, &*d}) peer.owned_.push_back(std::move(*buffer));
   }
+  if (Status ok = peer.find_best(gpu); !ok) return tl::unexpected<Error>(ok.error());
+  return peer;
+}
+
+Result<Peer> Peer::bf16(const std::shared_ptr<const CublasLt>& library,
+                        const LtMatmul::Workspace& workspace, const GpuSession& gpu,
+                        const GemmProblem& problem, std::int64_t tokens,
+                        const LtMatmul::Operands& operands) {
+  auto matmul = LtMatmul::bf16(library, workspace, problem, tokens);
+  if (!matmul) return tl::unexpected<Error>(matmul.error());
+  Peer peer("bf16", std::move(*matmul));
+  peer.operands_.push_back(operands);
   if (Status ok = peer.find_best(gpu); !ok) return tl::unexpected<Error>(ok.error());
   return peer;
 }

@@ -6,8 +6,8 @@ _octile() {
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
     [[ $word == -* ]] && break
     path+=("$word")
-    # Only `octile cache` has subcommands; all other words are arguments.
-    [[ ${path[0]} == cache && ${#path[@]} -lt 2 ]] || break
+    # Only `octile bench` and `octile cache` have subcommands; all other words are arguments.
+    [[ ${path[0]} == @(bench|cache) && ${#path[@]} -lt 2 ]] || break
   done
   help=$("${COMP_WORDS[0]}" "${path[@]}" --help 2>/dev/null) || return 0
   if [[ $current == -* ]]; then

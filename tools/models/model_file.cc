@@ -22,7 +22,8 @@ class Reader {
   explicit Reader(std::string_view origin) : origin_(origin) {}
 
   Result<ModelFile> read(const Json& root) const {
-    if (auto s = check_keys(root, "the file", {"model", "source", "gemms", "tokens"}); !s) {
+    if (auto s = check_keys(root, "the file", {"model", "source", "gemms", "tokens"}, {"experts"});
+        !s) {
       return tl::unexpected<Error>(s.error());
     }
     ModelFile file;
@@ -30,6 +31,7 @@ class Reader {
     if (s) s = read_text(root["source"], "source", file.source);
     if (s) s = read_gemms(root["gemms"], file.gemms);
     if (s) s = read_tokens(root["tokens"], file.tokens);
+    if (s && root.contains("experts")) s = read_experts(root["experts"], file.experts.emplace());
     if (!s) return tl::unexpected<Error>(s.error());
     return file;
   }
@@ -48,14 +50,17 @@ class Reader {
     return refuse(fmt::format("{} is {}; allowed is {}", field, text, allowed));
   }
 
-  // `value` is an object with exactly these keys.
+  // `value` is an object with all of `keys`, perhaps some of `optional`, and no others.
   Status check_keys(const Json& value, std::string_view field,
-                    std::initializer_list<const char*> keys) const {
+                    std::initializer_list<const char*> keys,
+                    std::initializer_list<const char*> optional = {}) const {
     if (!value.is_object()) return refuse_value(field, value, "an object");
-    const std::string names = fmt::format("{}", fmt::join(keys, ", "));
+    std::string names = fmt::format("{}", fmt::join(keys, ", "));
+    for (const char* key : optional) names.append(", optional ").append(key);
     for (const auto& item : value.items()) {
       const std::string& key = item.key();
-      if (std::none_of(keys.begin(), keys.end(), [&](const char* k) { return key == k; })) {
+      const auto is_key = [&](const char* k) { return key == k; };
+      if (std::ranges::none_of(keys, is_key) && std::ranges::none_of(optional, is_key)) {
         return refuse(
             fmt::format("{} has an unknown field '{}'; its fields are {}", field, key, names));
       }
@@ -132,6 +137,26 @@ class Reader {
       out.push_back(count);
     }
     return {};
+  }
+
+  Status read_expert_gemm(const Json& value, const std::string& at, ExpertGemm& out) const {
+    Status s = check_keys(value, at, {"n", "k"});
+    if (s) s = read_count(value["n"], at + ".n", out.n);
+    if (s) s = read_count(value["k"], at + ".k", out.k);
+    return s;
+  }
+
+  Status read_experts(const Json& value, ModelExperts& out) const {
+    Status s = check_keys(value, "experts", {"count", "per_token", "gate_up", "down"});
+    if (s) s = read_count(value["count"], "experts.count", out.count);
+    if (s) s = read_count(value["per_token"], "experts.per_token", out.per_token);
+    if (s && out.per_token > out.count) {
+      return refuse_value("experts.per_token", value["per_token"],
+                          fmt::format("at most experts.count, {}", out.count));
+    }
+    if (s) s = read_expert_gemm(value["gate_up"], "experts.gate_up", out.gate_up);
+    if (s) s = read_expert_gemm(value["down"], "experts.down", out.down);
+    return s;
   }
 
   std::string_view origin_;

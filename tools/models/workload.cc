@@ -66,13 +66,13 @@ void add_layer(const ModelGemm& gemm, const Recipe& recipe, const std::vector<Pa
 
 }  // namespace
 
-std::string model_names() {
-  std::string names;
-  for (const ShippedModel& model : shipped_models()) {
-    names.append(names.empty() ? "" : ", ").append(model.name);
-  }
+std::vector<std::string> shipped_model_names() {
+  std::vector<std::string> names;
+  for (const ShippedModel& model : shipped_models()) names.emplace_back(model.name);
   return names;
 }
+
+std::string model_names() { return fmt::format("{}", fmt::join(shipped_model_names(), ", ")); }
 
 Result<ModelFile> find_model(const std::string& model) {
   for (const ShippedModel& shipped : shipped_models()) {

@@ -32,7 +32,8 @@ struct Work {
   std::vector<TokenRange> tokens;
 };
 
-// Returns the names of the models shipped with the command: "deepseek-v3, ...".
+// Return the names of the models shipped with the command; as text: "deepseek-v3, ...".
+std::vector<std::string> shipped_model_names();
 std::string model_names();
 
 // `model` is a path or the name of a shipped model.

@@ -33,11 +33,23 @@ std::vector<reference::Fp64Window> sample_windows(std::int64_t m, std::int64_t n
   return windows;
 }
 
+// Returns true if no group of the window's rows has tokens in K.
+bool sums_nothing(const GemmProblem& problem, const reference::GemmArgs& operands,
+                  const reference::Fp64Window& window) {
+  if (!groups_k(problem)) return false;
+  const auto is_empty_at = [&](std::int64_t row) {
+    const std::int64_t group = row / operands.m;
+    return operands.group_rows[group] == operands.group_rows[group + 1];
+  };
+  return is_empty_at(window.row0) && is_empty_at(window.row0 + window.rows - 1);
+}
+
 // Returns true if the sample can tell right from wrong. Operands that are zero or NaN cannot.
 bool is_telling(const Sample& sample) {
   const auto finite = [](double value) { return std::isfinite(value); };
   return std::all_of(sample.r.begin(), sample.r.end(), finite) &&
-         std::any_of(sample.s.begin(), sample.s.end(), [](double value) { return value > 0; });
+         (sample.sums_nothing ||
+          std::any_of(sample.s.begin(), sample.s.end(), [](double value) { return value > 0; }));
 }
 
 }  // namespace
@@ -46,7 +58,8 @@ Result<Sample> sample_window(const GemmProblem& problem, const reference::GemmAr
                              const reference::Fp64Window& window) {
   const auto count = static_cast<std::size_t>(window.rows * window.cols);
   const std::int64_t k = problem.k == kDynamic ? operands.k : problem.k;
-  Sample sample{window, std::vector<double>(count), std::vector<double>(count), k};
+  Sample sample{window, std::vector<double>(count), std::vector<double>(count), k,
+                sums_nothing(problem, operands, window)};
   if (Status ok = reference::gemm_fp64(problem, operands, window, sample.r.data(), sample.s.data());
       !ok) {
     return tl::unexpected<Error>(ok.error());

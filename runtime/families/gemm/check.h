@@ -22,6 +22,8 @@ struct Sample {
   reference::Fp64Window window;
   std::vector<double> r, s;  // row-major [rows][cols]
   std::int64_t k = 0;        // the length of the sums
+  // The window is of a group of K without tokens: no operand belongs to it, and D keeps its value.
+  bool sums_nothing = false;
 };
 
 Result<Sample> sample_window(const GemmProblem& problem, const reference::GemmArgs& operands,

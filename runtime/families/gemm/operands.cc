@@ -47,15 +47,14 @@ std::vector<std::int32_t> uneven_offsets(const GemmProblem& p, std::int64_t toke
 Status add_groups(const GpuSession& gpu, const GemmProblem& problem, std::int64_t tokens,
                   std::uint64_t seed, GemmSlot& slot) {
   if (!is_grouped(problem)) return {};
-  slot.groups.host = problem.grouping == Grouping::kMasked
-                         ? std::vector<std::int32_t>(static_cast<std::size_t>(problem.groups),
-                                                     static_cast<std::int32_t>(tokens))
-                         : uneven_offsets(problem, tokens, seed);
-  const std::size_t bytes = slot.groups.host.size() * sizeof(std::int32_t);
-  auto buffer = gpu.allocate(bytes);
-  if (!buffer) return tl::unexpected<Error>(buffer.error());
-  slot.groups.device = std::move(*buffer);
-  return slot.groups.device.upload(slot.groups.host.data(), bytes, gpu.stream());
+  auto groups =
+      make_groups(gpu, problem.grouping == Grouping::kMasked
+                           ? std::vector<std::int32_t>(static_cast<std::size_t>(problem.groups),
+                                                       static_cast<std::int32_t>(tokens))
+                           : uneven_offsets(problem, tokens, seed));
+  if (!groups) return tl::unexpected<Error>(groups.error());
+  slot.groups = std::move(*groups);
+  return {};
 }
 
 // The columns behind the last group's tokens are zero, as a quantiser leaves them.
@@ -154,13 +153,20 @@ float addend_of(const GemmProblem& problem) {
 
 std::int64_t bytes_moved(const GemmProblem& problem, std::int64_t tokens) {
   const GemmMatrices all = matrices_of(problem, tokens);
-  const std::int64_t bytes_of_d = size_of(problem.d.dtype) * (problem.accumulate ? 2 : 1);
+  const std::int64_t bytes_of_d =
+      std::int64_t{size_of(problem.d.dtype)} * (problem.accumulate ? 2 : 1);
   return (all.a_rows + all.b_rows) * all.k + all.d_rows * problem.n * bytes_of_d;
 }
 
 std::int64_t bytes_touched(const GemmProblem& problem, std::int64_t tokens) {
   const GemmMatrices all = matrices_of(problem, tokens);
   return (all.a_rows + all.b_rows) * all.k + all.d_rows * problem.n * size_of(problem.d.dtype);
+}
+
+Result<GemmGroups> make_groups(const GpuSession& gpu, std::vector<std::int32_t> host) {
+  auto device = gpu.upload(host.data(), host.size() * sizeof(std::int32_t));
+  if (!device) return tl::unexpected<Error>(device.error());
+  return GemmGroups{std::move(host), std::move(*device)};
 }
 
 GemmArguments args_of(const GemmSlot& slot) {

@@ -29,6 +29,8 @@ struct GemmGroups {
   std::vector<std::int32_t> host;  // offsets or counts
   DeviceBuffer device;
 };
+// Returns the offsets or counts with a copy of them on the device.
+Result<GemmGroups> make_groups(const GpuSession& gpu, std::vector<std::int32_t> host);
 
 // What one GEMM reads and writes.
 struct GemmSlot {

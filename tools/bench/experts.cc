@@ -1,0 +1,222 @@
+#include "tools/bench/experts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "tools/bench/peers.h"
+#include "tools/models/workload.h"
+
+namespace octile::tools {
+namespace {
+
+constexpr std::array kLayerNames{"gate_up", "down"};
+
+// cuBLASLt's fast kernels take rows of a multiple of 16 bytes, so the weight gradient of an expert
+// sums up to 7 rows more.
+constexpr std::int64_t kBf16Align = 8;
+static_assert(kBf16Align <= LayerStep::kSpareRows);
+
+// The GEMMs of one pass of a layer in bf16: one for each expert that has rows.
+using ExpertPeers = std::vector<Peer>;
+
+Result<ExpertPeers> bf16_gemms(const BenchContext& context, const LtMatmul::Workspace& workspace,
+                               const Recipe& recipe, Pass pass, const LayerStep& step,
+                               const std::vector<std::int64_t>& counts) {
+  ExpertPeers peers;
+  std::int64_t row = 0;
+  for (std::size_t expert = 0; expert < counts.size(); row += counts[expert++]) {
+    if (counts[expert] == 0) continue;
+    const std::int64_t m =
+        pass == Pass::kWgrad ? round_up(counts[expert], kBf16Align) : counts[expert];
+    const GemmProblem problem = gemm_problem(recipe, pass, m, step.shape().n, step.shape().k);
+    auto peer = Peer::bf16(context.cublaslt, workspace, context.gpu, problem, problem.m,
+                           step.bf16_operands(pass, static_cast<std::int64_t>(expert), row));
+    if (!peer) return tl::unexpected<Error>(peer.error());
+    peers.push_back(std::move(*peer));
+  }
+  return peers;
+}
+
+Status run_peers(const ExpertPeers& peers, CUstream stream) {
+  Status ok;
+  for (const Peer& peer : peers) {
+    if (ok) ok = peer.run(0, stream);
+  }
+  return ok;
+}
+
+// One way of sharing out the rows, and what runs by it.
+struct RoutedStep {
+  GemmGroups groups;
+  std::vector<ExpertPeers> bf16;  // of every layer, by pass
+};
+
+std::string part_name(std::size_t layer, const std::string& part) {
+  return fmt::format("{} {}", kLayerNames.at(layer), part);
+}
+
+// The calls must not outlive the layers and the routed step.
+StepCalls calls_of(const std::vector<LayerStep>& layers, const RoutedStep& routed) {
+  StepCalls calls;
+  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+    for (std::size_t part = 0; part < LayerStep::kParts; ++part) {
+      calls.ours.push_back({part_name(layer, LayerStep::name_of(part)),
+                            [&step = layers[layer], &groups = routed.groups,
+                             part](CUstream stream) { return step.run(part, &groups, stream); }});
+    }
+    for (std::size_t pass = 0; pass < kStepPasses.size(); ++pass) {
+      const ExpertPeers& peers = routed.bf16[layer * kStepPasses.size() + pass];
+      calls.bf16.push_back({part_name(layer, std::string(name_of(kStepPasses.at(pass)))),
+                            [&peers](CUstream stream) { return run_peers(peers, stream); }});
+    }
+  }
+  return calls;
+}
+
+Result<std::vector<LayerStep>> create_layers(const BenchContext& context, const Recipe& recipe,
+                                             const ExpertRank& rank) {
+  std::vector<LayerStep> layers;
+  for (const LayerShape& shape : {rank.gate_up_shape(), rank.down_shape()}) {
+    auto layer = LayerStep::create(context, recipe, shape);
+    if (!layer) return tl::unexpected<Error>(layer.error());
+    layers.push_back(std::move(*layer));
+  }
+  return layers;
+}
+
+// Checks all layers by this routing; the bf16 GEMMs, which write the same results, come later.
+Status check_layers(const BenchContext& context, const GemmGroups& groups,
+                    std::vector<LayerStep>& layers, StepReport& report) {
+  for (LayerStep& layer : layers) {
+    auto checks = layer.check(context.gpu, &groups);
+    if (!checks) return tl::unexpected<Error>(checks.error());
+    std::ranges::move(*checks, std::back_inserter(report.checks));
+  }
+  return {};
+}
+
+Status add_bf16(const BenchContext& context, const Recipe& recipe,
+                const std::vector<LayerStep>& layers, const LtMatmul::Workspace& workspace,
+                const std::vector<std::int64_t>& counts, RoutedStep& routed) {
+  for (const LayerStep& layer : layers) {
+    for (const Pass pass : kStepPasses) {
+      auto peers = bf16_gemms(context, workspace, recipe, pass, layer, counts);
+      if (!peers) return tl::unexpected<Error>(peers.error());
+      routed.bf16.push_back(std::move(*peers));
+    }
+  }
+  return {};
+}
+
+// Returns the models that the command ships and that have experts.
+std::string models_with_experts() {
+  std::string names;
+  for (const std::string& name : shipped_model_names()) {
+    const auto file = find_model(name);
+    if (file && file->experts) names.append(names.empty() ? "" : ", ").append(name);
+  }
+  return names;
+}
+
+Status check_rank(const ModelExperts& experts, std::int64_t ranks, std::int64_t tokens) {
+  if (ranks < 1 || experts.count % ranks != 0) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--ep is {}; allowed are divisors of the model's {} experts", ranks,
+                            experts.count));
+  }
+  const std::int64_t most = std::numeric_limits<std::int32_t>::max() / experts.per_token;
+  if (tokens < 1 || tokens > most) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--tokens is {}; allowed are 1 to {}: a rank's experts receive {} rows "
+                            "for each, below 2^31 in all",
+                            tokens, most, experts.per_token));
+  }
+  Status ok = check_layer_extent("experts.gate_up.n", experts.gate_up.n);
+  if (ok) ok = check_layer_extent("experts.gate_up.k", experts.gate_up.k);
+  if (ok) ok = check_layer_extent("experts.down.n", experts.down.n);
+  if (ok) ok = check_layer_extent("experts.down.k", experts.down.k);
+  return ok;
+}
+
+Json to_json(const RoutedReport& r) {
+  Json object{{"routing", name_of(r.routing)}, {"rows_of_experts", r.counts}};
+  object.update(to_json(r.step));
+  return object;
+}
+
+}  // namespace
+
+Result<ExpertRank> rank_of(const ModelFile& file, const std::string& model, std::int64_t ranks,
+                           std::int64_t tokens) {
+  if (!file.experts) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--model is '{}', whose file has no experts; allowed: a file that has, "
+                            "or one of {}",
+                            model, models_with_experts()));
+  }
+  const ModelExperts& experts = *file.experts;
+  if (Status ok = check_rank(experts, ranks, tokens); !ok) {
+    return tl::unexpected<Error>(ok.error());
+  }
+  return ExpertRank{
+      file.model,      ranks,       tokens, experts.count / ranks, tokens * experts.per_token,
+      experts.gate_up, experts.down};
+}
+
+bool ExpertsReport::ok() const {
+  return std::ranges::all_of(routed, [](const RoutedReport& one) { return one.step.ok(); });
+}
+
+Json to_json(const ExpertsReport& r) {
+  Json results = Json::array();
+  for (const RoutedReport& routed : r.routed) results.push_back(to_json(routed));
+  Json object{{"model", r.rank.model},        {"recipe", r.recipe},  {"ep", r.rank.ranks},
+              {"tokens", r.rank.tokens},      {"rows", r.rank.rows}, {"experts", r.rank.experts},
+              {"results", std::move(results)}};
+  if (r.skewed_over_uniform) {
+    object["skewed_over_uniform"] = r.skewed_over_uniform->ours;
+    object["bf16_skewed_over_uniform"] = r.skewed_over_uniform->bf16;
+  }
+  return object;
+}
+
+Result<ExpertsReport> bench_experts(const BenchContext& context, const Recipe& recipe,
+                                    const ExpertRank& rank, const std::vector<Routing>& routings) {
+  ExpertsReport report{std::string(recipe.name), rank, {}, {}};
+  auto layers = create_layers(context, recipe, rank);
+  if (!layers) return tl::unexpected<Error>(layers.error());
+  const auto workspace = LtMatmul::make_workspace(context.gpu);
+  if (!workspace) return tl::unexpected<Error>(workspace.error());
+  std::vector<RoutedStep> routed(routings.size());
+  std::vector<StepCalls> calls;
+  for (std::size_t i = 0; i < routings.size(); ++i) {
+    RoutedReport& one = report.routed.emplace_back();
+    one.routing = routings[i];
+    one.counts = route(one.routing, rank.rows, rank.experts);
+    auto groups = make_groups(context.gpu, offsets_of(one.counts));
+    if (!groups) return tl::unexpected<Error>(groups.error());
+    routed[i].groups = std::move(*groups);
+    Status ok = check_layers(context, routed[i].groups, *layers, one.step);
+    if (ok) ok = add_bf16(context, recipe, *layers, *workspace, one.counts, routed[i]);
+    if (!ok) return tl::unexpected<Error>(ok.error());
+    calls.push_back(calls_of(*layers, routed[i]));
+  }
+  auto timed = time_steps(context, calls);
+  if (!timed) return tl::unexpected<Error>(timed.error());
+  for (std::size_t i = 0; i < timed->size(); ++i) {
+    (*timed)[i].checks = std::move(report.routed[i].step.checks);
+    report.routed[i].step = std::move((*timed)[i]);
+  }
+  if (report.routed.size() == 2) {
+    const StepReport &uniform = report.routed[0].step, &skewed = report.routed[1].step;
+    report.skewed_over_uniform = SkewedOverUniform{
+        median_ratio(skewed.step, uniform.step), median_ratio(skewed.bf16_step, uniform.bf16_step)};
+  }
+  return report;
+}
+
+}  // namespace octile::tools

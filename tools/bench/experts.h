@@ -1,0 +1,68 @@
+// The step of a model's experts on one rank of expert parallelism: layer_step.h for gate_up and for
+// down, with a group of rows for each expert. Beside it the same GEMMs in bf16, one for each expert
+// that has rows.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/bench/layer_step.h"
+#include "tools/bench/routing.h"
+#include "tools/bench/step_timing.h"
+#include "tools/common/command_line.h"
+#include "tools/models/model_file.h"
+
+namespace octile::tools {
+
+// What a rank holds and receives. Every rank has as many tokens, sends each to per_token of the
+// model's experts, and holds an equal share of these.
+struct ExpertRank {
+  std::string model;
+  std::int64_t ranks = 0;
+  std::int64_t tokens = 0;   // of a rank, before they are sent to the experts
+  std::int64_t experts = 0;  // of this rank
+  std::int64_t rows = 0;     // tokens * per_token: what this rank's experts receive in all
+  ExpertGemm gate_up, down;
+
+  LayerShape gate_up_shape() const { return {rows, gate_up.n, gate_up.k, experts}; }
+  LayerShape down_shape() const { return {rows, down.n, down.k, experts}; }
+};
+
+// Errors: kInvalidArgument for a model without experts, ranks that do not divide them, a token
+// count that is out of range, or a layer that is no multiple of 16. `model` is that of --model.
+Result<ExpertRank> rank_of(const ModelFile& file, const std::string& model, std::int64_t ranks,
+                           std::int64_t tokens);
+
+struct RoutedReport {
+  Routing routing = Routing::kUniform;
+  std::vector<std::int64_t> counts;  // rows of each expert
+  StepReport step;
+};
+
+// Time when skewed over time when uniform, median over rounds.
+struct SkewedOverUniform {
+  double ours = 0, bf16 = 0;
+};
+
+struct ExpertsReport {
+  std::string recipe;
+  ExpertRank rank;
+  std::vector<RoutedReport> routed;
+  std::optional<SkewedOverUniform> skewed_over_uniform;  // if both routings were timed
+  bool ok() const;
+};
+Json to_json(const ExpertsReport& report);
+
+// Checks every GEMM of one step by each routing against FP64 on the quantised operands, then times
+// all steps and their parts in one interleaved run. The recipe was checked for both layers. Errors:
+// those of preparing, running and measuring.
+Result<ExpertsReport> bench_experts(const BenchContext& context, const Recipe& recipe,
+                                    const ExpertRank& rank, const std::vector<Routing>& routings);
+
+// Adds `bench experts`. Returns what runs it, or nothing if the command line does not name it.
+std::function<std::optional<Status>()> add_bench_experts(CLI::App& bench);
+
+}  // namespace octile::tools

@@ -1,0 +1,115 @@
+// octile bench experts: the step of a model's experts beside bf16.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+
+#include "tools/bench/experts.h"
+#include "tools/bench/session.h"
+#include "tools/command.h"
+
+namespace octile::tools {
+namespace {
+
+struct ExpertsOptions {
+  std::string model;
+  std::int64_t ranks = 8;
+  std::int64_t tokens = 8192;
+  std::string recipe = "blockwise";
+  std::string routing = "both";
+  std::string device = "cuda";
+  int rounds = 30;
+  bool json = false;
+};
+
+Result<std::vector<Routing>> parse_routings(const std::string& text) {
+  std::vector<Routing> both{Routing::kUniform, Routing::kSkewed};
+  if (text == "both") return both;
+  const auto one = std::ranges::find(both, text, [](Routing r) { return name_of(r); });
+  if (one != both.end()) return std::vector<Routing>{*one};
+  return refuse(fmt::format("--routing is '{}'; allowed: uniform, skewed, both", text));
+}
+
+Status check_experts_supported(const Recipe& recipe, const ExpertRank& rank) {
+  Status ok = check_layer_supported(recipe, rank.gate_up_shape());
+  if (ok) ok = check_layer_supported(recipe, rank.down_shape());
+  return ok;
+}
+
+void print_report(const ExpertsReport& r) {
+  fmt::print("experts of {}: {} of them on each of {} ranks, {} rows for {} tokens, recipe {}\n\n",
+             r.rank.model, r.rank.experts, r.rank.ranks, r.rank.rows, r.rank.tokens, r.recipe);
+  for (const RoutedReport& one : r.routed) {
+    const auto [least, most] = std::ranges::minmax(one.counts);
+    fmt::print("{} routing, {} to {} rows an expert{}\n{}\n", name_of(one.routing), least, most,
+               one.step.ok() ? "" : ": WRONG", step_text(one.step));
+  }
+  if (r.skewed_over_uniform) {
+    fmt::print("skewed takes {:.3f}x the time of uniform, in bf16 {:.3f}x\n",
+               r.skewed_over_uniform->ours, r.skewed_over_uniform->bf16);
+  }
+}
+
+Status run_experts(const ExpertsOptions& options) {
+  if (Status ok = check_rounds(options.rounds); !ok) return ok;
+  const auto routings = parse_routings(options.routing);
+  if (!routings) return tl::unexpected<Error>(routings.error());
+  const auto recipe = recipe_named(options.recipe);
+  if (!recipe) return tl::unexpected<Error>(recipe.error());
+  const auto file = find_model(options.model);
+  if (!file) return tl::unexpected<Error>(file.error());
+  const auto rank = rank_of(*file, options.model, options.ranks, options.tokens);
+  if (!rank) return tl::unexpected<Error>(rank.error());
+  if (Status ok = check_experts_supported(**recipe, *rank); !ok) return ok;
+  const auto session = BenchSession::open(options.device, true);
+  if (!session) return tl::unexpected<Error>(session.error());
+  const auto report = bench_experts(session->context(options.rounds), **recipe, *rank, *routings);
+  if (!report) return tl::unexpected<Error>(report.error());
+  if (options.json) {
+    Json document = session->document();
+    document.update(to_json(*report));
+    print_json(document);
+  } else {
+    print_report(*report);
+  }
+  if (report->ok()) return {};
+  return fail(ErrorCode::kInternal, "bench experts: a GEMM is wrong");
+}
+
+}  // namespace
+
+std::function<std::optional<Status>()> add_bench_experts(CLI::App& bench) {
+  CLI::App* app = add_subcommand(
+      bench, "experts",
+      "time the step of a model's experts on one rank of expert parallelism: quantise X, W and dY, "
+      "then fprop, dgrad and wgrad of gate_up and of down, beside the same GEMMs in bf16 by "
+      "cuBLASLt, one for each expert");
+  auto options = std::make_shared<ExpertsOptions>();
+  add_option(*app, "--model", options->model, "a model with experts: a shipped name or a file")
+      .require();
+  add_option(*app, "--ep", options->ranks,
+             "ranks of expert parallelism; each holds an equal share of the model's experts")
+      .show_default();
+  add_option(*app, "--tokens", options->tokens,
+             "tokens of one rank; each goes to several experts (DeepSeek-V3: 8), so this rank's "
+             "experts receive tokens times that many rows in all, 1/ep of them from each rank")
+      .show_default();
+  add_option(*app, "--recipe", options->recipe, "types and scales: " + recipe_names())
+      .show_default();
+  add_option(*app, "--routing", options->routing,
+             "how rows are shared out, as a fixed seed draws it: uniform (every expert is equally "
+             "likely), skewed (one expert has 40 % of the rows and a third of the experts have "
+             "none), or both")
+      .show_default();
+  add_option(*app, "--device", options->device, "the GPU: cuda or cuda:N").show_default();
+  add_option(*app, "--rounds", options->rounds, "interleaved rounds; the median is printed")
+      .show_default();
+  add_json_option(*app, options->json);
+  return [app, options]() -> std::optional<Status> {
+    if (!app->parsed()) return std::nullopt;
+    return run_experts(*options);
+  };
+}
+
+}  // namespace octile::tools

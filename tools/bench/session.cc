@@ -1,0 +1,35 @@
+#include "tools/bench/session.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace octile::tools {
+
+Status check_rounds(int rounds) {
+  if (rounds >= 3) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("--rounds is {}; allowed are 3 and more", rounds));
+}
+
+Result<BenchSession> BenchSession::open(const std::string& device, bool with_cublaslt) {
+  auto library = LibraryHandle::create();
+  if (!library) return tl::unexpected<Error>(library.error());
+  auto gpu = GpuSession::open(device);
+  if (!gpu) return tl::unexpected<Error>(gpu.error());
+  BenchSession session(std::move(*library), std::move(*gpu));
+  if (with_cublaslt) {
+    auto cublaslt = CublasLt::open();
+    if (!cublaslt) return tl::unexpected<Error>(cublaslt.error());
+    session.cublaslt_ = std::move(*cublaslt);
+  }
+  return session;
+}
+
+Json BenchSession::document() const {
+  return {{"device", gpu_->device()},
+          {"name", gpu_->spec().full_name},
+          {"driver", gpu_->driver()->version_text()}};
+}
+
+}  // namespace octile::tools

@@ -1,0 +1,35 @@
+// What every `octile bench` command opens: the library, a GPU, and cuBLASLt beside them.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tools/bench/measurement.h"
+
+namespace octile::tools {
+
+// Refuses fewer than three rounds, of which there is no median with a spread.
+Status check_rounds(int rounds);
+
+class BenchSession {
+ public:
+  // Opens cuBLASLt only if `with_cublaslt`. Errors: those of each.
+  static Result<BenchSession> open(const std::string& device, bool with_cublaslt);
+
+  const LibraryHandle& library() const { return library_; }
+  const GpuSession& gpu() const { return *gpu_; }
+  // The context must not outlive the session.
+  BenchContext context(int rounds) const { return {library_, *gpu_, cublaslt_, rounds}; }
+  // Returns the document's first fields: device, name and driver.
+  Json document() const;
+
+ private:
+  BenchSession(LibraryHandle library, std::unique_ptr<GpuSession> gpu)
+      : library_(std::move(library)), gpu_(std::move(gpu)) {}
+
+  LibraryHandle library_;
+  std::unique_ptr<GpuSession> gpu_;
+  std::shared_ptr<const CublasLt> cublaslt_;
+};
+
+}  // namespace octile::tools
