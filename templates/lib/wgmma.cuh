@@ -130,10 +130,12 @@ struct Mma;
 template <int kN>
 struct MmaOnto;
 
+// clang-format off
 #define OCTILE_MMA_STEPS_ONTO(n, types)                             \
   OCTILE_MMA_STEP(n, types, "add")                                  \
   OCTILE_MMA_STEP(n, types, "add") OCTILE_MMA_STEP(n, types, "add") \
       OCTILE_MMA_STEP(n, types, "add")
+// clang-format on
 
 #define OCTILE_MMA_ONTO(n, types, a_operand, b_operand)                               \
   template <>                                                                         \

@@ -223,8 +223,8 @@ constexpr int kTile = 64;
 constexpr int kStep = 16;
 
 // D[m,n] against the FP64 product of the dequantised operands. A has scales as scale_of_row reads
-// them; B has 128x128 scales [ceil(n/128)][ld] or, with b_rows, scales like A's. 256 threads, a 64x64 tile, 4x4 elements a
-// thread.
+// them; B has 128x128 scales [ceil(n/128)][ld] or, with b_rows, scales like A's. 256 threads, a
+// 64x64 tile, 4x4 elements a thread.
 extern "C" __global__ void __launch_bounds__(256)
     check_product(const u8* a, i64 lda, Scales sa, const u8* b, i64 ldb, Scales sb, int b_rows,
                   Output out, int m, int n, int k, int a_e5m2, int b_e5m2, double c,

@@ -22,7 +22,7 @@ class GemmGroupCase {
   // `other` are the dimensions that are no tokens. `room` rows or tokens belong to no group, or are
   // room that a masked group does not use.
   GemmGroupCase(GpuSession& gpu, const GemmProblem& recipe, const std::vector<std::int32_t>& sizes,
-            std::int64_t n, std::int64_t other, std::uint64_t seed, std::int64_t room = 0);
+                std::int64_t n, std::int64_t other, std::uint64_t seed, std::int64_t room = 0);
 
   const GemmProblem& problem() const { return problem_; }
   std::int64_t tokens() const { return tokens_; }
