@@ -2,6 +2,7 @@
 #include "generator/families.h"
 #include "generator/gemm/passes.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
