@@ -230,6 +230,17 @@ TEST_F(GroupEmulation, ManyGroups) {
   });
 }
 
+// Many tiles for each thread block, in groups of several tiles.
+TEST_F(GroupEmulation, ManyTiles) {
+  for_each_variant([&](const EmittedGemmVariant& v, std::int32_t bm, std::int64_t bn) {
+    std::vector<std::int32_t> sizes(9);
+    for (std::size_t g = 0; g < sizes.size(); ++g) {
+      sizes[g] = bm / 2 + static_cast<std::int32_t>(g * 53 % 101) * bm / 50;
+    }
+    expect_right(v, {group_call(v, sizes, 2 * bn + 16, 3 * 128, 2)}, 1);
+  });
+}
+
 // Offsets that descend, or lie outside the tensors: nothing outside them is touched, no thread
 // waits for ever. Counts outside their range are clamped.
 TEST_F(GroupEmulation, BrokenOffsetsStayInside) {

@@ -164,7 +164,7 @@ const std::vector<Configs>& lists() {
        "group=contiguous groups=8",
        {"tile=16x64x128 stages=3 wg=1 pdl=early", "tile=32x32x128 stages=4 wg=1 store=direct",
         "tile=64x48x128 stages=3 wg=1 unroll=2 inflight=2 ctas=2",
-        "tile=128x128x128 stages=4 wg=2 unroll=2 inflight=2",
+        "tile=128x128x128 stages=4 wg=2 unroll=2 inflight=2 cluster=2x1",
         "tile=128x160x128 stages=3 wg=2 raster=2n", "tile=192x128x128 stages=3 wg=3 raster=2n",
         "tile=256x96x128 stages=3 wg=2 raster=2", "tile=128x96x128 stages=3 wg=2 cluster=2x1",
         "tile=64x64x128 stages=3 wg=1 cluster=2x1 raster=2"}},
