@@ -202,8 +202,8 @@ bool roles_have_registers(const GemmConfig& c, const GemmSetting& s) {
   if (c.ctas_per_sm == 2 && c.unroll > 2 && !whole_blocks) return false;
   return c.in_flight <= 2 || whole_blocks;
 }
-constexpr int kMostSegmentsOfGroups = 9;  // ptxas 13.0 spills with 11 and more
-bool groups_walk_alone(const GemmConfig& c, const GemmSetting& s) {
+constexpr int kMostSegmentsOfGroups = 9;
+bool tiles_suit_groups(const GemmConfig& c, const GemmSetting& s) {
   if (!is_grouped(s.problem)) return true;
   const bool shares_b = groups_rows(s.problem) && c.cluster_m > 1;
   if (column_segments(c) > kMostSegmentsOfGroups) return false;
@@ -303,11 +303,12 @@ constexpr std::array kConstraints{
                    "ptxas 13.0 spills",
                    roles_have_registers},
     GemmConstraint{
-        "groups_walk_alone",
+        "tiles_suit_groups",
         "K of groups is not split and A of them not shared, since boxes of A are clipped "
         "where a group ends; a cluster of row groups may share B; a last round that is only "
-        "known on the device has no tail tiles",
-        groups_walk_alone},
+        "known on the device has no tail tiles; with more than 9 scales of B across a tile ptxas "
+        "13.0 spills",
+        tiles_suit_groups},
     GemmConstraint{"long_sums_overlap_themselves",
                    "sums of more than 128 of K keep a WGMMA group in flight themselves, so a pass "
                    "is one K-block and one product in flight",

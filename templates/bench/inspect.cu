@@ -7,9 +7,8 @@
 //   report[1]       elements inside the window that are still kUnwritten; with kAdds only those
 //                   whose neighbour is, too
 //   report[2]       elements inside whose bits differ from those of `other`, unless it is null
-//   report[3]       the part of report[2] that is further apart than allowed + |larger| *
-//   kUlpShare;
-//                   all of it if elements are FP8 codes
+//   report[3]       the part of report[2] that is further apart than
+//                   allowed + |larger| * kUlpShare; all of it if elements are FP8 codes
 //   report[4]       elements inspected
 //   report[5]       1 + the index of the last element that counts in report[3]; 0: none
 //

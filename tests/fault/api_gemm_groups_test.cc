@@ -11,6 +11,7 @@
 #include "runtime/reference/cast.h"
 #include "runtime/reference/synthetic.h"
 #include "tests/support/api_handles.h"
+#include "tests/support/gemm_plan_test.h"
 
 namespace octile::test {
 namespace {
@@ -55,22 +56,7 @@ octile_gemm_desc rows_desc(octile_grouping grouping, std::int64_t groups) {
   return desc;
 }
 
-class GemmGroupsApi : public ::testing::Test {
- protected:
-  PlanHandle plan_of(const octile_gemm_desc& desc) {
-    octile_plan* plan = nullptr;
-    EXPECT_EQ(octile_gemm_plan_create(library.get(), "host", &desc, &plan), OCTILE_OK)
-        << octile_last_error();
-    return PlanHandle(plan);
-  }
-  void refuses(const octile_gemm_desc& desc, octile_status status,
-               const std::vector<std::string>& parts) {
-    octile_plan* plan = nullptr;
-    expect_refused(octile_gemm_plan_create(library.get(), "host", &desc, &plan), status, parts);
-    EXPECT_EQ(plan, nullptr);
-  }
-  LibraryHandle library{""};
-};
+class GemmGroupsApi : public GemmPlanTest {};
 
 // Groups of rows: `row0[g]` and `rows[g]` in A and D of `all` rows. A's scales have `tensors`
 // tensors of `room` rows each.

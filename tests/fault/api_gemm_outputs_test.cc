@@ -14,6 +14,7 @@
 #include "runtime/reference/cast.h"
 #include "runtime/reference/synthetic.h"
 #include "tests/support/api_handles.h"
+#include "tests/support/gemm_plan_test.h"
 
 namespace octile::test {
 namespace {
@@ -100,20 +101,9 @@ octile_gemm_desc weight_gradient_desc() {
   return desc;
 }
 
-class GemmOutputs : public ::testing::Test {
+class GemmOutputs : public GemmPlanTest {
  protected:
-  PlanHandle plan_of(const octile_gemm_desc& desc) {
-    octile_plan* plan = nullptr;
-    EXPECT_EQ(octile_gemm_plan_create(library.get(), "host", &desc, &plan), OCTILE_OK)
-        << octile_last_error();
-    return PlanHandle(plan);
-  }
-  void refuses(const octile_gemm_desc& desc, octile_status status,
-               const std::vector<std::string>& parts) {
-    octile_plan* plan = nullptr;
-    expect_refused(octile_gemm_plan_create(library.get(), "host", &desc, &plan), status, parts);
-    EXPECT_EQ(plan, nullptr);
-  }
+  using GemmPlanTest::refuses;
   // D has kM rows of kN fp32 elements.
   void refuses(const PlanHandle& plan, const octile_gemm_args& args,
                const std::vector<std::string>& parts) {
@@ -125,8 +115,6 @@ class GemmOutputs : public ::testing::Test {
   static void run(const PlanHandle& plan, const octile_gemm_args& args) {
     ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
   }
-
-  LibraryHandle library{""};
 };
 
 // ---- tokens in k

@@ -9,12 +9,10 @@
 
 #include "generator/core/types.h"
 #include "runtime/families/gemm/launch.h"
+#include "tests/gpu/checker_arguments.h"
 
 namespace octile::tests {
 namespace {
-
-constexpr unsigned kFillBlocks = 1024;
-constexpr unsigned kFillThreads = 256;
 
 // Cases are judged on several threads.
 struct Worst {
@@ -25,33 +23,6 @@ Worst& worst() {
   static Worst seen;
   return seen;
 }
-
-struct DeviceOutput {  // mirrors Output of checker.cu
-  const void* d;
-  std::int64_t ldd;
-  int d_type;
-  int bias_type;
-  const void* bias;
-  double initial_d;
-};
-
-struct DeviceScales {  // mirrors Scales of checker.cu
-  const void* p;
-  std::int64_t ld;
-  std::int64_t row_step;
-  int format;
-};
-DeviceScales device_scales(const void* p, std::int64_t ld, const TensorType& type) {
-  const bool one = type.granularity == Granularity::kPerTensor;
-  return {p, has_block_scales(type) ? ld : 0, one ? 0 : 1, static_cast<int>(type.scale)};
-}
-
-struct DeviceVerdict {  // mirrors Verdict of checker.cu
-  std::uint64_t violations;
-  std::int64_t first;
-  std::uint32_t worst_c;
-  std::uint32_t worst_rel;
-};
 
 }  // namespace
 

@@ -7,34 +7,12 @@
 
 #include "runtime/families/gemm/launch.h"
 #include "runtime/families/gemm/tolerance.h"
+#include "tests/gpu/checker_arguments.h"
 
 namespace octile::tests {
 namespace {
 
-constexpr unsigned kFillBlocks = 1024;
-constexpr unsigned kFillThreads = 256;
 constexpr int kScaleSpread = 3;
-
-struct DeviceOutput {  // mirrors Output of checker.cu
-  const void* d;
-  std::int64_t ldd;
-  int d_type;
-  int bias_type;
-  const void* bias;
-  double initial_d;
-};
-struct DeviceScales {  // mirrors Scales of checker.cu
-  const void* p;
-  std::int64_t ld;
-  std::int64_t row_step;
-  int format;
-};
-struct DeviceVerdict {  // mirrors Verdict of checker.cu
-  std::uint64_t violations;
-  std::int64_t first;
-  std::uint32_t worst_c;
-  std::uint32_t worst_rel;
-};
 
 std::vector<std::int32_t> offsets_of(const std::vector<std::int32_t>& sizes) {
   std::vector<std::int32_t> offsets{0};
@@ -219,8 +197,8 @@ void GemmGroupCase::judge() {
     std::fill_n(in_group.begin() + static_cast<std::ptrdiff_t>(row0), part.args.m, true);
     const void* a = part.args.a;
     const void* b = part.args.b;
-    DeviceScales sa{part.args.a_scale, part.args.a_scale_ld, 1, static_cast<int>(problem_.a.scale)};
-    DeviceScales sb{part.args.b_scale, part.args.b_scale_ld, 1, static_cast<int>(problem_.b.scale)};
+    DeviceScales sa = device_scales(part.args.a_scale, part.args.a_scale_ld, problem_.a);
+    DeviceScales sb = device_scales(part.args.b_scale, part.args.b_scale_ld, problem_.b);
     DeviceOutput out{
         part.args.d, ldd_,    static_cast<int>(problem_.d.dtype),
         0,           nullptr, problem_.accumulate ? static_cast<double>(initial) : 0.0};

@@ -9,8 +9,9 @@
 // Contract of Groups:
 //   kOfK            whether a group has K-blocks and not rows
 //   kShiftsScales   whether a tile may begin at a row that is no multiple of four
-//   rows(e, g)      rows of A of group g as the caller's array says; of kOfK, of its tokens
-//   begin(e, g, before)  begin(g), if the groups before g have `before` K-blocks
+//   rows(e, g)      rows of A of group g as the caller's array says; with kOfK, its tokens
+//   begin(e, g, before)  what the table keeps as begin(g), if the groups before g have `before`
+//                   K-blocks
 //   first_row(table, e, g)   first row of A of the group, and
 //   end_row(table, e, g)     the row behind its last
 #pragma once
