@@ -6,7 +6,8 @@
 //
 //   A  FP8 [m][lda]    sa  fp32 [ceil(k/128)][scale_a_ld], m contiguous (1x128)
 //   B  FP8 [n][ldb]    sb  fp32 [ceil(n/128)][scale_b_ld] (128x128), or as A's (1x128)
-//                      sa and sb: fp32 [m] and [n] (per row), or one value each (per tensor)
+//                      sa and sb: fp32 [m] and [n] (per row), or one value each (per tensor), or
+//                      E8M0 [m][scale_a_ld] and [n] or [ceil(n/32)][scale_b_ld] (MX: 32 of k)
 // The tensor core sums kPromote elements of K from zero. The CUDA cores then add the partial sum in
 // fp32, in K order (promotion): acc = fma(partial, sa * sb, acc). With scales of rows or tensors it
 // is acc = acc + partial, and behind the last K-block acc = (sa * sb) * acc. If kPromote is 0, the
@@ -24,7 +25,7 @@
 // Roles: warpgroups 0 .. C-1 are consumers, the last is the producer's.
 //   consumer c             WGMMA, promotion, D             consumer.cuh, long_sums.cuh
 //   warp 4C, one thread    copies A, B and A's scales into the ring by TMA          producer.cuh
-//   warp 4C + 1            writes 128x128 scales of B into the ring                 producer.cuh
+//   warp 4C + 1            writes 128x128 scales of B, or MX scales, into the ring  producer.cuh
 //   warp 4C + 2, a thread  prefetches weights into L2 until the ring may be fed     producer.cuh
 // Policies, which only kernel.cu knows together:
 //   Walk   the next tile  walk/       Scale  promotion  scale/       Output  D's stores  output/
@@ -33,9 +34,9 @@
 //   A ring     kStages x kBlockM x 128 bytes, 128-byte swizzle
 //   B ring     kStages x kBlockN x 128 bytes, 128-byte swizzle
 //   D          what the output stages for TMA; with kSplits > 1 the partial sums of every rank
-//   A scales   kStages x kBlockM x 4 bytes
+//   A scales   kStages x kBlockM x 4 bytes; MX: x 16
 //   B scales   kStages x 16 bytes or more: one for each column, or for each segment of columns
-//              within one scale block
+//              within one scale block; MX: four
 //   barriers   full[kStages], empty[kStages], pdl_ready; gathered, taken (kSplits > 1); 8 bytes each
 //
 // Barriers    arrivals                                     completes when

@@ -20,10 +20,10 @@ struct alignas(128) GemmKernelArgs {
   CUtensorMap a_map;
   CUtensorMap b_map;
   CUtensorMap d_map;  // zero if D is not stored through TMA
-  // fp32 [ceil(k/128)][scale_a_ld]; per row [m]; per tensor [1]
+  // fp32 [ceil(k/128)][scale_a_ld]; per row [m]; per tensor [1]; of MX bytes [m][scale_a_ld]
   const void* scale_a;
   // fp32 [ceil(n/128)][scale_b_ld] or, of 1x128 B, [ceil(k/128)][scale_b_ld]; per row [n]; per
-  // tensor [1]
+  // tensor [1]; of MX bytes [n][scale_b_ld] or [ceil(n/32)][scale_b_ld]
   const void* scale_b;
   void* d;
   const void* bias;       // [n], if the problem has one

@@ -25,6 +25,8 @@
 //                      the scale that was read last from the stage, or what was made of it.
 //   finish(from, self, tile, limits, acc)  completes the sums after the last K-block of a tile, if
 //                      it has K-blocks; before the ranks that split K add their sums
+// A policy with another scale warp or main loop specialises publish_scales or
+// multiply_reading_ahead, and then has none of what these call (mx.cuh).
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/producer.cuh"
