@@ -28,9 +28,7 @@ constexpr std::int64_t kColStrips = 16;
 constexpr std::int64_t kTileRows = kRowStrips * kStripRows;
 constexpr std::int64_t kTileCols = kColStrips * kStripCols;
 constexpr std::int64_t kStripPair = kStripRows * kStripCols;
-// Columns of K decoded at a time: one scale block, of MX four in fp32.
-constexpr std::int64_t kChunk = 128;
-constexpr std::int64_t kMxBlock = 32;
+constexpr std::int64_t kChunk = 128;  // columns of K decoded at a time: at most a scale block
 
 struct Workspace {
   alignas(64) float a[kTileRows * kChunk];
@@ -252,7 +250,7 @@ void compute_fp64(const GemmProblem& problem, const GemmArgs& args, const Operan
       r[at + j] += static_cast<double>(load_as_float(args.bias, *problem.bias, tile.col0 + j));
     }
   }
-  const std::int64_t chunk = is_mx(problem) ? kMxBlock : kChunk;
+  const std::int64_t chunk = is_mx(problem) ? 32 : kChunk;
   for (std::int64_t k0 = 0; k0 < operands.k; k0 += chunk) {
     const std::int64_t count = std::min(chunk, operands.k - k0);
     operands.a.decode<kStripRows>(tile.row0, tile.rows, k0, count, work.a);
