@@ -213,8 +213,12 @@ struct Grouped {
     if constexpr (kOfK) {
       tma::load_2d(to, map, k, tile.m0, full);
     } else {
-      const int rows = min(tile.last - tile.m0, static_cast<int>(cfg::kBlockM));
-      tma::load_3d(to, map, k, cfg::kBlockM - rows, tile.m0 + rows, full);
+      // A cluster's tile behind the last row loads that row: TMA may fault on the addresses of a
+      // box that lies wholly outside its map.
+      const int end = min(tile.last, tile.m0 + static_cast<int>(cfg::kBlockM));
+      const int absent =
+          min(tile.m0 + static_cast<int>(cfg::kBlockM) - end, static_cast<int>(cfg::kBlockM) - 1);
+      tma::load_3d(to, map, k, absent, end, full);
     }
   }
 
