@@ -26,6 +26,7 @@ constexpr double kPromotionPerColumn = 0.629;
 // are bound by power.
 constexpr double kRowPort = 1.04;
 constexpr double kRowChainPerColumn = 7;
+constexpr double kRowHeldChainPerColumn = 6.95;  // with held scales
 constexpr double kRowInFlight = 1.1;
 constexpr double kRowWide = 1.07;    // tiles of more than 128 columns
 constexpr double kRowThree = 0.975;  // three consumers
@@ -83,7 +84,9 @@ struct Shape {
   std::int64_t m, n, k;
 };
 
-// Each group has whole tiles. Groups are taken to be equally large.
+// Each group has whole tiles. Contiguous groups of rows are taken to vary in size by as much as a
+// tile has rows, so that the last tile of a group is half empty in the mean. Masked groups are taken
+// to have the rows that are expected, and groups of K to be equally large.
 Shape shape_of_groups(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens) {
   const std::int64_t rows = std::int64_t{c.block_m} * c.cluster_m;
   if (groups_k(p)) {
@@ -93,8 +96,9 @@ Shape shape_of_groups(const GemmConfig& c, const GemmProblem& p, std::int64_t to
     return {p.groups * round_up(tokens, rows), p.n, p.k};
   }
   const std::int64_t filled = std::min(tokens, p.groups);  // groups that have a row
-  const std::int64_t of_each = ceil_div(tokens, filled);
-  return {filled * round_up(of_each, rows), p.n, p.k};
+  if (filled == 1) return {round_up(tokens, rows), p.n, p.k};
+  const std::int64_t tiles = (tokens + filled * rows / 2) / rows;
+  return {std::max(filled, tiles) * rows, p.n, p.k};
 }
 
 struct Tiling {
@@ -157,7 +161,8 @@ double row_block_cycles(const GemmConfig& c, double sharing) {
   const double operands = strips * (64 + c.block_n);
   const double scales = strips * (8 + c.block_n * (c.hold_scales ? 1 / groups : parts));
   const double port = (operands + scales + c.block_m + c.block_n) * sharing;
-  const double chain = groups * kRowChainPerColumn * c.block_n;
+  const double per_column = c.hold_scales ? kRowHeldChainPerColumn : kRowChainPerColumn;
+  const double chain = groups * per_column * c.block_n;
   const double shape = (c.in_flight > 1 ? kRowInFlight : 1) * (c.block_n > 128 ? kRowWide : 1) *
                        (c.consumer_warpgroups == 3 ? kRowThree : 1);
   return kRowPower * shape * std::max(kRowPort * port, chain);

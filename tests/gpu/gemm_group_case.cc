@@ -155,13 +155,16 @@ void GemmGroupCase::poison_output() {
 }
 
 void GemmGroupCase::run_config(const GemmConfig& config, CUstream stream) {
+  run_call(config, args(), stream);
+}
+
+void GemmGroupCase::run_call(const GemmConfig& config, GemmArguments call, CUstream stream) {
   auto built = gpu_.internals().engine.build(problem_, config, gpu_.device());
   ASSERT_TRUE(built) << built.error().message;
   auto loaded = gpu_.internals().registry.load(gpu_.driver(), 0, built->kernel);
   ASSERT_TRUE(loaded) << loaded.error().message;
   const ResolvedGemm resolved = resolve(problem_, config, gpu_.device(), *loaded);
   const LaunchSite site{.driver = *gpu_.driver(), .stream = stream, .in_primary = true};
-  GemmArguments call = args();
   const Status good = check_arguments(problem_, call);
   ASSERT_TRUE(good) << good.error().message;
   const Status launched = launch(site, resolved, call);

@@ -32,6 +32,8 @@ class GemmGroupCase {
 
   void poison_output();
   void run_config(const GemmConfig& config, CUstream stream);
+  // The same on the caller's tensors.
+  void run_call(const GemmConfig& config, GemmArguments call, CUstream stream);
   // Expects every element of every group within tolerance, and every other byte of D as it was.
   void judge();
   // Expects that nothing was written before or behind D.
@@ -39,7 +41,11 @@ class GemmGroupCase {
   // Returns the GEMM of one group, on device pointers.
   std::vector<reference::GemmPart> parts() const;
   std::vector<std::uint8_t> bytes_of_d();
+  DeviceBuffer& a() { return a_; }
+  DeviceBuffer& b() { return b_; }
   DeviceBuffer& a_scale() { return a_scale_; }
+  DeviceBuffer& b_scale() { return b_scale_; }
+  DeviceBuffer& d() { return d_; }
 
   static constexpr std::int64_t kGuardBytes = 4096;
 
