@@ -85,8 +85,8 @@ struct Shape {
 };
 
 // Each group has whole tiles. Contiguous groups of rows are taken to vary in size by as much as a
-// tile has rows, so that the last tile of a group is half empty in the mean. Masked groups are taken
-// to have the rows that are expected, and groups of K to be equally large.
+// tile has rows, so that the last tile of a group is half empty in the mean. Masked groups are
+// taken to have the rows that are expected, and groups of K to be equally large.
 Shape shape_of_groups(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens) {
   const std::int64_t rows = std::int64_t{c.block_m} * c.cluster_m;
   if (groups_k(p)) {

@@ -101,10 +101,15 @@ Policy boxes_of(const GemmProblem& p) {
 // Returns how D is stored, without a bias.
 Policy store_of(const GemmProblem& p, const GemmConfig& c) {
   if (is_fp8(p.d.dtype)) {
-    return {fmt::format("gemm::output::Quantized<{}, {}, {}>", p.d.dtype == DType::kE5M2,
-                        p.d.scale == ScaleFormat::kF32Pow2, p.sentry),
-            {"gemm/output/fp32.cuh", "gemm/output/watch.cuh", "gemm/output/quantized.cuh"},
-            {kPairs, "lib/codes.cuh"}};
+    Policy output{fmt::format("gemm::output::Quantized<{}, {}, {}, gemm::output::{}>",
+                              p.d.dtype == DType::kE5M2, p.d.scale == ScaleFormat::kF32Pow2,
+                              p.sentry, boxes_of(p).type),
+                  {"gemm/output/fp32.cuh", "gemm/output/watch.cuh"},
+                  {kPairs, "lib/codes.cuh"}};
+    add_paths(output.paths, boxes_of(p).paths);
+    add_paths(output.library, boxes_of(p).library);
+    output.paths.emplace_back("gemm/output/quantized.cuh");
+    return output;
   }
   Policy output = element_of(p);
   if (c.store == EpilogueStore::kDirect) {

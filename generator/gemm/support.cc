@@ -53,8 +53,16 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "a word of exponents spans four blocks of K, and a group may begin at any of them: use pow2"},
     {"gemm", "group=contiguous b=*:1x128:ue8m0x4 k=?", kNo,
      "a word of exponents spans four blocks of K, and a group may begin at any of them: use pow2"},
-    {"gemm", "group=contiguous|masked a=*:row|tensor b=*:row|tensor", kNo,
-     "not built yet: groups of operands with scales per row or per tensor"},
+    {"gemm",
+     "a=e4m3|e5m2:row:f32|pow2 b=e4m3|e5m2:row:f32|pow2 d=bf16|fp16|fp32 promote=128|256|512|none "
+     "group=contiguous|masked k=number",
+     kYes, "as without groups; a masked group's scales of A begin at a multiple of 4 rows"},
+    {"gemm",
+     "a=e4m3|e5m2:tensor:f32|pow2 b=e4m3|e5m2:tensor:f32|pow2 d=bf16|fp16|fp32 "
+     "promote=128|256|512|none group=contiguous|masked",
+     kYes, "all three passes; each group has a scale of A and one of B"},
+    {"gemm", "group=contiguous a=*:row b=*:row k=?", kNo,
+     "a scale of a column of the tokens would be a group's alone, and no quantiser writes it"},
     {"gemm",
      "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 "
      "d=e4m3|e5m2:1x128:f32|pow2 promote=32|64|128 group=none",
@@ -63,8 +71,12 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 "
      "d=e4m3|e5m2:1x128:f32|pow2 promote=32|64|128 group=none",
      kYes, "as above, with a scale for each row and K-block of B"},
+    {"gemm",
+     "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 "
+     "d=e4m3|e5m2:1x128:f32|pow2 promote=32|64|128 group=contiguous k=number",
+     kYes, "as without groups; scales of D behind the last group are not written"},
     {"gemm", "group=contiguous|masked d=e4m3|e5m2", kNo,
-     "not built yet: FP8 D of groups; quantise the bf16 D, of the groups at once"},
+     "of groups, FP8 D is that of contiguous rows by 128x128 blocks: quantise another D"},
     {"gemm", "a=bf16|fp16|fp32", kNo, "A has to be quantised before an FP8 product"},
     {"gemm", "b=bf16|fp16|fp32", kNo, "B has to be quantised before an FP8 product"},
     {"gemm", "d=e4m3|e5m2:tensor|row|128x128|1x32|32x32", kNo,

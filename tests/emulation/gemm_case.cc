@@ -84,13 +84,14 @@ std::uint32_t random_exponents(Schedule& random) {
   return word;
 }
 
-// Makes `tensors` operands of rows x k, one behind the other.
-EmulatedOperand operand(const TensorType& type, std::int64_t tensors, std::int64_t rows,
-                        std::int64_t k, Schedule& random) {
+// Makes `tensors` operands of rows x k, one behind the other. If a scale serves a tensor, there is
+// one for each of `groups`.
+EmulatedOperand operand(const TensorType& type, std::int64_t tensors, std::int64_t groups,
+                        std::int64_t rows, std::int64_t k, Schedule& random) {
   const std::int64_t ld = round_up(k, 16) + 16;
   QuantizedLayout layout = quantized_layout(type, rows, k, ld).value();
   layout.data.outer *= tensors;
-  layout.scales.outer *= tensors;
+  layout.scales.outer *= type.granularity == Granularity::kPerTensor ? groups : tensors;
   EmulatedOperand o{GuardedBytes(layout.data.bytes()), GuardedBytes(layout.scales.bytes()),
                     layout.data, layout.scales};
   for (std::int64_t row = 0; row < tensors * rows; ++row) {
@@ -241,8 +242,10 @@ Operands make_operands(const GemmProblem& problem, const GemmCall& call) {
   Operands o;
   const std::int64_t k = matrices_of(problem, tokens_of(problem, call)).k;
   const std::int64_t of_a = problem.grouping == Grouping::kMasked ? problem.groups : 1;
-  o.a = operand(problem.a, of_a, call.m, k, random);
-  o.b = operand(problem.b, groups_rows(problem) ? problem.groups : 1, call.n, k, random);
+  const std::int64_t of_b = groups_rows(problem) ? problem.groups : 1;
+  const std::int64_t groups = std::max<std::int64_t>(problem.groups, 1);
+  o.a = operand(problem.a, of_a, groups, call.m, k, random);
+  o.b = operand(problem.b, of_b, groups, call.n, k, random);
   add_outputs(problem, call, random, o);
   if (is_grouped(problem)) add_groups(problem, call, o);
   // Infinite where the last K-block's sum is not zero.

@@ -34,6 +34,54 @@ class GemmGroups : public GpuTest {
   GemmConfig pick(const GemmProblem& problem, std::int64_t tokens) {
     return default_config(problem, tokens, gpu().device());
   }
+  std::vector<std::uint8_t> bytes_of(const void* from, std::size_t bytes) {
+    std::vector<std::uint8_t> host(bytes);
+    EXPECT_EQ((*gpu().driver())
+                  ->cuMemcpyDtoHAsync(host.data(), reinterpret_cast<CUdeviceptr>(from), bytes,
+                                      gpu().stream()),
+              CUDA_SUCCESS);
+    gpu().synchronize();
+    return host;
+  }
+  // Expects the codes and scales of one case to be what the quantiser makes of another's fp32 D.
+  void expect_quantised(GemmGroupCase& codes, GemmGroupCase& sums) {
+    const std::int64_t rows = codes.tokens(), n = codes.problem().n;
+    QuantizeProblem quantiser;
+    quantiser.cols = n;
+    quantiser.x = sums.problem().d;
+    quantiser.q = codes.problem().d;
+    DeviceBuffer d = gpu().zeroed(static_cast<std::size_t>(rows * codes.args().ldd));
+    DeviceBuffer scales = gpu().zeroed(codes.d_scale().bytes());
+    octile_quantize_args args{};
+    args.struct_size = sizeof args;
+    args.rows = rows;
+    args.x = sums.args().d;
+    args.ldx = sums.args().ldd;
+    args.q = d.pointer();
+    args.ldq = codes.args().ldd;
+    args.scale = scales.pointer();
+    octile_plan* plan = nullptr;
+    const std::string text = to_text(Problem(quantiser));
+    expect_ok(octile_plan_create(gpu().library(), "cuda:0", text.c_str(), &plan),
+              "octile_plan_create");
+    expect_ok(octile_plan_prepare(plan, rows, rows, OCTILE_PREPARE_DEFAULT), "octile_plan_prepare");
+    expect_ok(octile_quantize_run(plan, &args, gpu().stream()), "octile_quantize_run");
+    expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const auto at = static_cast<std::size_t>(row * args.ldq);
+      const auto bytes = static_cast<std::size_t>(n);
+      ASSERT_EQ(bytes_of(static_cast<const char*>(codes.args().d) + at, bytes),
+                bytes_of(static_cast<const char*>(d.pointer()) + at, bytes))
+          << "codes of row " << row;
+    }
+    for (std::int64_t block = 0; block < ceil_div(n, std::int64_t{128}); ++block) {
+      const auto at = static_cast<std::size_t>(block * codes.d_scale_ld() * 4);
+      const auto bytes = static_cast<std::size_t>(rows * 4);
+      EXPECT_EQ(bytes_of(static_cast<const char*>(codes.d_scale().pointer()) + at, bytes),
+                bytes_of(static_cast<const char*>(scales.pointer()) + at, bytes))
+          << "scales of block " << block;
+    }
+  }
   void run(GemmGroupCase& c, const GemmConfig& config) {
     c.poison_output();
     c.run_config(config, gpu().stream());
@@ -190,6 +238,32 @@ TEST_F(GemmGroups, GraphsReplayWithOtherGroups) {
     driver.cuGraphExecDestroy(exec);
     driver.cuGraphDestroy(graph);
     expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
+  }
+}
+
+// Codes and scales of FP8 D are those of the project's quantiser on the fp32 D of the same sums.
+TEST_F(GemmGroups, Fp8DEqualsQuantisingFp32D) {
+  std::uint64_t seed = 46500;
+  for (const DType type : {DType::kE4M3, DType::kE5M2}) {
+    GemmProblem recipe = group_recipes().front();
+    recipe.d = {type, Granularity::k1x128, ScaleFormat::kF32};
+    recipe.sentry = type == DType::kE5M2;
+    for (const GemmConfig& config : covering_gemm_configs(recipe, gpu().device())) {
+      GemmProblem plain = recipe;
+      plain.d = {DType::kFP32};
+      const Sizes sizes{3, 0, config.block_m + 5, 2 * config.block_m - 1, 130, 1};
+      GemmGroupCase codes(gpu(), recipe, sizes, 400, 656, ++seed);
+      GemmGroupCase sums(gpu(), plain, sizes, 400, 656, seed);
+      if (refused_by(config, codes.problem(), kDynamic, gpu().device()) != nullptr) continue;
+      run(codes, config);
+      codes.expect_guards();
+      GemmConfig plain_config = config;
+      const bool whole_panels = config.block_m >= 64 && config.ctas_per_sm == 1;
+      plain_config.store = whole_panels ? EpilogueStore::kTma : EpilogueStore::kDirect;
+      run(sums, plain_config);
+      expect_quantised(codes, sums);
+      if (HasFailure()) FAIL() << to_text(codes.problem()) << "\n" << to_text(config);
+    }
   }
 }
 

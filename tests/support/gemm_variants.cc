@@ -211,6 +211,11 @@ GemmProblem recipe_of(Grouping grouping, bool of_k, DType d, bool accumulate) {
   return p;
 }
 
+void set_scaling(GemmProblem& p, Granularity granularity, int promote) {
+  p.a.granularity = p.b.granularity = granularity;
+  p.promote = promote;
+}
+
 }  // namespace
 
 std::vector<GemmProblem> group_recipes() {
@@ -221,12 +226,20 @@ std::vector<GemmProblem> group_recipes() {
       recipe_of(Grouping::kContiguous, false, DType::kFP32, true),
       recipe_of(Grouping::kContiguous, true, DType::kBF16, false),
       recipe_of(Grouping::kMasked, false, DType::kFP16, false),
+      recipe_of(Grouping::kContiguous, false, DType::kBF16, false),
+      recipe_of(Grouping::kMasked, false, DType::kBF16, false),
+      recipe_of(Grouping::kContiguous, false, DType::kFP16, false),
+      recipe_of(Grouping::kContiguous, true, DType::kFP32, true),
   };
   all[3].a.scale = ScaleFormat::kUe8m0x4;
   all[3].a.dtype = DType::kE5M2;
   all[4].b.dtype = DType::kE5M2;
   all[5].promote = 64;
   all[5].a.scale = ScaleFormat::kF32Pow2;
+  set_scaling(all[6], Granularity::kPerRow, kPromoteNone);
+  set_scaling(all[7], Granularity::kPerRow, 256);
+  set_scaling(all[8], Granularity::kPerTensor, kPromoteNone);
+  set_scaling(all[9], Granularity::kPerTensor, 128);
   return all;
 }
 

@@ -72,6 +72,18 @@ Status clear_padding(const GpuSession& gpu, const GemmProblem& problem, std::int
       "cuMemsetD2D8Async");
 }
 
+// Replaces the scale of an operand that has one for all of K by one for each group.
+Status give_each_group_a_scale(const GpuSession& gpu, const GemmProblem& problem,
+                               std::uint64_t seed, DeviceTensor& operand) {
+  if (!is_grouped(problem) || operand.type.granularity != Granularity::kPerTensor) return {};
+  TensorType of_rows = operand.type;
+  of_rows.granularity = Granularity::kPerRow;
+  auto scales = random_tensor(gpu, of_rows, problem.groups, 16, seed);
+  if (!scales) return tl::unexpected<Error>(scales.error());
+  operand.scales = std::move(scales->scales);
+  return {};
+}
+
 // Makes A and B.
 Result<GemmSlot> first_slot(const GpuSession& gpu, const GemmProblem& problem, std::int64_t tokens,
                             std::uint64_t seed) {
@@ -88,6 +100,8 @@ Result<GemmSlot> first_slot(const GpuSession& gpu, const GemmProblem& problem, s
   slot.b = std::move(*b);
   Status ok = clear_padding(gpu, problem, tokens, slot.a);
   if (ok) ok = clear_padding(gpu, problem, tokens, slot.b);
+  if (ok) ok = give_each_group_a_scale(gpu, problem, 2 * seed, slot.a);
+  if (ok) ok = give_each_group_a_scale(gpu, problem, 2 * seed + 1, slot.b);
   if (!ok) return tl::unexpected<Error>(ok.error());
   return slot;
 }

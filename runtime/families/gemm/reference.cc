@@ -339,6 +339,7 @@ Status gemm_of_fp8_d(const GemmProblem& problem, const GemmArgs& args, const Ope
       const std::span<const float> x(result.data() + row * problem.n + first, count);
       scales[block * scale_ld + row] = quantize_block(x, problem.d, codes + row * ldd + first);
     }
+    if (!args.pads_d_scale) continue;
     std::fill(scales + block * scale_ld + args.m, scales + block * scale_ld + padded, 1.0F);
   }
   return {};

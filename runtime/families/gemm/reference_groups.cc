@@ -28,19 +28,34 @@ std::int64_t scale_rows(const GemmProblem& p) {
   return p.a.scale == ScaleFormat::kUe8m0x4 ? ceil_div(blocks, 4) : blocks;
 }
 
+// Returns how many scales lie before group g's: of A in its rows, and of B.
+struct ScalesBefore {
+  std::int64_t a = 0, b = 0;
+};
+ScalesBefore scales_before(const GemmProblem& p, std::int64_t g, const GemmPart& part) {
+  const GemmArgs& args = part.args;
+  const bool masked = p.grouping == Grouping::kMasked;
+  if (p.a.granularity == Granularity::kPerTensor) return {g, g};
+  if (scales_at_end(p)) {
+    return {masked ? g * round_up(part.row0 / std::max<std::int64_t>(g, 1), 4) : part.row0,
+            g * p.n};
+  }
+  return {masked ? g * scale_rows(p) * args.a_scale_ld : part.row0,
+          g * ceil_div(p.n, kBlock) * args.b_scale_ld};
+}
+
 // Moves A, B and D to group g, whose rows begin at row0 of D.
 void move_rows(const GemmProblem& p, std::int64_t g, GemmPart& part) {
   GemmArgs& args = part.args;
-  const bool masked = p.grouping == Grouping::kMasked;
   args.lda = or_default(args.lda, p.k);
   args.ldb = or_default(args.ldb, p.k);
   args.ldd = or_default(args.ldd, p.n);
-  args.b_scale_ld = or_default(args.b_scale_ld, round_up(ceil_div(p.k, kBlock), 4));
   args.a = behind(args.a, part.row0 * args.lda);
-  args.a_scale = behind(args.a_scale,
-                        kScaleBytes * (masked ? g * scale_rows(p) * args.a_scale_ld : part.row0));
+  const ScalesBefore before = scales_before(p, g, part);
+  args.a_scale = behind(args.a_scale, kScaleBytes * before.a);
   args.b = behind(args.b, g * p.n * args.ldb);
-  args.b_scale = behind(args.b_scale, kScaleBytes * g * ceil_div(p.n, kBlock) * args.b_scale_ld);
+  args.b_scale = behind(args.b_scale, kScaleBytes * before.b);
+  args.d_scale = behind(args.d_scale, kScaleBytes * part.row0);
   args.d = behind(args.d, part.row0 * args.ldd * size_of(p.d.dtype));
 }
 
@@ -51,11 +66,12 @@ void move_columns(const GemmProblem& p, std::int64_t k_blocks, GemmPart& part) {
   args.lda = or_default(args.lda, columns);
   args.ldb = or_default(args.ldb, columns);
   args.ldd = or_default(args.ldd, p.n);
-  args.b_scale_ld = or_default(args.b_scale_ld, round_up(p.n, 4));
   args.a = behind(args.a, k_blocks * kBlock);
   args.b = behind(args.b, k_blocks * kBlock);
-  args.a_scale = behind(args.a_scale, kScaleBytes * k_blocks * args.a_scale_ld);
-  args.b_scale = behind(args.b_scale, kScaleBytes * k_blocks * args.b_scale_ld);
+  const bool of_tensors = p.a.granularity == Granularity::kPerTensor;
+  const std::int64_t g = part.row0 / std::max<std::int64_t>(args.m, 1);
+  args.a_scale = behind(args.a_scale, kScaleBytes * (of_tensors ? g : k_blocks * args.a_scale_ld));
+  args.b_scale = behind(args.b_scale, kScaleBytes * (of_tensors ? g : k_blocks * args.b_scale_ld));
   args.d = behind(args.d, part.row0 * args.ldd * size_of(p.d.dtype));
 }
 
@@ -71,7 +87,15 @@ GemmPart part_of(const GemmProblem& p, const GemmArgs& args, std::int64_t g,
   part.problem.grouping = Grouping::kNone;
   part.problem.groups = 0;
   part.args.group_rows = nullptr;
-  part.args.a_scale_ld = or_default(args.a_scale_ld, round_up(args.m, 4));
+  part.args.pads_d_scale = false;
+  part.args.d_scale_ld = or_default(args.d_scale_ld, round_up(args.m, 4));
+  if (scales_at_end(p)) {
+    part.args.a_scale_ld = part.args.b_scale_ld = 0;  // one scale, or one for each row of the part
+  } else {
+    part.args.a_scale_ld = or_default(args.a_scale_ld, round_up(args.m, 4));
+    part.args.b_scale_ld =
+        or_default(args.b_scale_ld, round_up(scales_rows_of_b(p) ? p.n : ceil_div(p.k, kBlock), 4));
+  }
   if (groups_k(p)) {
     const std::int64_t tokens =
         std::max<std::int64_t>(clamped(args, g + 1, args.k) - clamped(args, g, args.k), 0);

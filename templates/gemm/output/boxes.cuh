@@ -14,6 +14,7 @@
 namespace gemm::output {
 
 struct Boxes {
+  enum : bool { kOfGroups = false };
   __device__ static __forceinline__ void store(const TensorMap* map, int column, int row, int,
                                                u32 src) {
     tma::store_2d(map, column, row, src);

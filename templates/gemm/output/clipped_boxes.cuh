@@ -12,6 +12,7 @@
 namespace gemm::output {
 
 struct ClippedBoxes {
+  enum : bool { kOfGroups = true };
   __device__ static __forceinline__ void store(const TensorMap* map, int column, int row, int end,
                                                u32 src) {
     const int rows = rows_before(row, end);

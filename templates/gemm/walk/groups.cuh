@@ -205,6 +205,18 @@ struct Grouped {
     of_group.scale_b += tile.group * ceil_div(e.n, 128) * from.scale_b_ld;
     return of_group;
   }
+  // Scales that serve all of K: one for each group (kOfTensors), or one for each row of A and of B.
+  // Those of a masked group's rows begin at a multiple of four.
+  template <bool kOfTensors>
+  __device__ static __forceinline__ Source scales_of_group(const Source& from, const Extents& e,
+                                                           const Tile& tile) {
+    Source of_group = from;
+    of_group.scale_a += kOfTensors      ? tile.group
+                        : kShiftsScales ? 0
+                                        : tile.group * (ceil_div(e.m, 4) * 4 - e.m);
+    of_group.scale_b += kOfTensors ? tile.group : tile.group * e.n;
+    return of_group;
+  }
   __device__ static __forceinline__ int row_of_b(const Extents& e, const Tile& tile) {
     return kOfK ? tile.n0 : tile.group * e.n + tile.n0;
   }
