@@ -98,12 +98,14 @@ bool fits_registers(const GemmConfig& c, const GemmSetting& s) {
   const GemmResources r = resources_of(s.problem, c);
   // If parts of a K-block are promoted. A tile that straddles blocks of B has a scale for each run
   // of its columns.
-  const bool has_runs = !scales_rows_of_b(s.problem) && !scales_at_end(s.problem);
+  const bool has_runs =
+      !scales_rows_of_b(s.problem) && !scales_at_end(s.problem) && !is_mx(s.problem);
   const int runs = has_runs ? column_segments(c) : 1;
   const int parts = (c.unroll > 1 ? 60 : 56) + (runs > 1 ? runs : 0);
   const bool three_of_k = c.consumer_warpgroups == 3 && groups_k(s.problem);
   const int others = three_of_k                      ? 24
                      : c.hold_scales                 ? 8
+                     : is_mx(s.problem)              ? 40
                      : parts_of_block(c.promote) > 1 ? parts
                      : c.in_flight > 2               ? 50
                      : c.in_flight > 1               ? 40
@@ -209,6 +211,12 @@ bool tiles_suit_groups(const GemmConfig& c, const GemmSetting& s) {
   if (column_segments(c) > kMostSegmentsOfGroups) return false;
   return c.tail_n == 0 && (cluster_size(c) == 1 || (shares_b && cluster_size(c) == c.cluster_m));
 }
+bool mx_tiles_are_plain(const GemmConfig& c, const GemmSetting& s) {
+  if (!is_mx(s.problem)) return true;
+  const bool whole_blocks = s.problem.b.granularity == Granularity::k1x32 || c.block_n % 32 == 0;
+  return whole_blocks && c.unroll == 1 && c.in_flight == 1 && c.tail_n == 0 && c.ctas_per_sm == 1 &&
+         c.cluster_m * c.cluster_n == 1;
+}
 bool long_sums_overlap_themselves(const GemmConfig& c, const GemmSetting&) {
   return !has_long_sums(c.promote) || (c.unroll == 1 && c.in_flight == 1);
 }
@@ -313,6 +321,10 @@ constexpr std::array kConstraints{
                    "sums of more than 128 of K keep a WGMMA group in flight themselves, so a pass "
                    "is one K-block and one product in flight",
                    long_sums_overlap_themselves},
+    GemmConstraint{"mx_tiles_are_plain",
+                   "MX keeps two products in flight over the ends of K-blocks, one CTA an SM and "
+                   "without shared operands or tail tiles; a tile is whole 32x32 blocks wide",
+                   mx_tiles_are_plain},
     GemmConstraint{"raster_is_positive", "a raster band is at least one tile wide",
                    raster_is_positive},
     GemmConstraint{"splits_are_allowed",

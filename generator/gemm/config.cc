@@ -44,18 +44,31 @@ int staging_bytes(const GemmProblem& p, const GemmConfig& c, int strips) {
   return c.block_m * c.block_n * size_of(p.d.dtype);
 }
 
+// Sets the bytes of scales in a stage.
+void set_scale_bytes(const GemmProblem& p, const GemmConfig& c, GemmSmemLayout& s) {
+  if (scales_at_end(p)) return;
+  if (is_mx(p)) {
+    // fp32 for each of the four blocks of K, those of B in fours, and a word that says whether all
+    // are usual.
+    const int rows_of_scale = p.b.granularity == Granularity::k32x32 ? 32 : 1;
+    const auto scales_of_b = static_cast<int>(round_up(ceil_div(c.block_n, rows_of_scale), 4));
+    s.scale_a_stage_bytes = static_cast<int>(round_up(std::int64_t{16} * c.block_m, 128));
+    s.scale_b_stage_bytes = 16 * scales_of_b + 16;
+    return;
+  }
+  // A group may begin at any row, and copies of scales begin at multiples of four.
+  const int before = groups_rows(p) && p.grouping == Grouping::kContiguous ? 4 : 0;
+  s.scale_a_stage_bytes = static_cast<int>(round_up(std::int64_t{4} * (c.block_m + before), 128));
+  const int scales_of_b = scales_rows_of_b(p) ? c.block_n : column_segments(c);
+  s.scale_b_stage_bytes = static_cast<int>(round_up(std::int64_t{4} * scales_of_b, 16));
+}
+
 GemmSmemLayout smem_layout(const GemmProblem& p, const GemmConfig& c, int strips) {
   GemmSmemLayout s;
   s.a_stage_bytes = c.block_m * c.block_k;
   s.b_stage_bytes = c.block_n * c.block_k;
   s.d_bytes = staging_bytes(p, c, strips);
-  if (!scales_at_end(p)) {
-    // A group may begin at any row, and copies of scales begin at multiples of four.
-    const int before = groups_rows(p) && p.grouping == Grouping::kContiguous ? 4 : 0;
-    s.scale_a_stage_bytes = static_cast<int>(round_up(std::int64_t{4} * (c.block_m + before), 128));
-    const int scales_of_b = scales_rows_of_b(p) ? c.block_n : column_segments(c);
-    s.scale_b_stage_bytes = static_cast<int>(round_up(std::int64_t{4} * scales_of_b, 16));
-  }
+  set_scale_bytes(p, c, s);
   const int barriers = 2 * c.stages + 1 + (c.splits > 1 ? 2 : 0);
 
   s.b_offset = s.a_offset + c.stages * s.a_stage_bytes;
@@ -151,9 +164,10 @@ GemmResources resources_of(const GemmProblem& p, const GemmConfig& c) {
   split_registers(p, c, r);
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
   const int held = c.hold_scales ? c.block_n / 4 : 0;
-  // Long sums have partial sums of every strip, or none.
+  // Long sums have partial sums of every strip, or none. MX always has two groups in flight.
   const int partials = c.promote == kPromoteNone  ? 0
                        : has_long_sums(c.promote) ? strips
+                       : is_mx(p)                 ? 2
                                                   : c.in_flight;
   r.accumulator_registers = (strips + partials) * c.block_n / 2 + held;
   r.a_box_rows = c.block_m / c.cluster_n;

@@ -31,6 +31,13 @@ constexpr double kRowInFlight = 1.1;
 constexpr double kRowWide = 1.07;    // tiles of more than 128 columns
 constexpr double kRowThree = 0.975;  // three consumers
 constexpr double kRowPower = 1.085;
+// MX, counted in the machine code and not yet measured: instructions that a scheduler issues for a
+// WGMMA group, beside and for each column of its promotion; and how much longer a consumer takes
+// that promotes alone.
+constexpr double kMxGroupIssue = 26;
+constexpr double kMxIssueOfColumns = 1.1;
+constexpr double kMxIssue = 0.6;
+constexpr double kMxChain = 1.6;
 constexpr double kStraddleCycles = 6.84;  // per run of columns with a scale of its own
 constexpr double kPromotionIssue = 2.64;  // promotions of all consumers share four schedulers
 constexpr double kBlockCycles = 84;       // barrier wait, descriptors, release, per K-block
@@ -168,8 +175,20 @@ double row_block_cycles(const GemmConfig& c, double sharing) {
   return kRowPower * shape * std::max(kRowPort * port, chain);
 }
 
+// The same of MX: the schedulers issue the promotions of all consumers, or a consumer's groups and
+// promotions follow one another, two at a time.
+double mx_block_cycles(const GemmConfig& c, const GemmProblem& p) {
+  const double groups = 4 * std::max(1.0, c.block_m / 64.0);
+  const bool of_columns = p.b.granularity == Granularity::k1x32;
+  const double issue = kMxGroupIssue + (of_columns ? kMxIssueOfColumns : kMxIssue) * c.block_n;
+  const double tensor = std::max(0.5 * c.block_n, kMinGroupCycles / 4) * kTensorDerate;
+  const double chain = groups / c.consumer_warpgroups * std::max(kMxChain * issue, tensor);
+  return std::max(groups * std::max(issue, tensor), chain);
+}
+
 // Returns the cycles of one K-block of one CTA if `sharing` CTAs share the SM.
 double block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing) {
+  if (is_mx(p)) return mx_block_cycles(c, p);
   if (scales_rows_of_b(p)) return row_block_cycles(c, sharing);
   const double strips = std::max(1.0, c.block_m / 64.0);
   const double group = std::max(64.0 * c.block_n * 128 * 2 / kFp8FlopsPerCycle, kMinGroupCycles);

@@ -71,6 +71,10 @@ Policy scale_of(const GemmProblem& p) {
             {kFormats, "gemm/scale/epilogue.cuh"},
             {kPairs, kGlobal}};
   }
+  if (is_mx(p)) {
+    return {fmt::format("gemm::scale::Mx<{}>", p.b.granularity == Granularity::k32x32 ? 32 : 1),
+            {kFormats, "gemm/scale/mx.cuh"}};
+  }
   const std::string_view a = format_name(p.a);
   if (!scales_rows_of_b(p)) {
     return {fmt::format("gemm::scale::BlockB<gemm::scale::{}>", a),

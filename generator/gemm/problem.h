@@ -82,6 +82,11 @@ constexpr bool groups_k(const GemmProblem& p) { return is_grouped(p) && has_toke
 constexpr bool scales_rows_of_b(const GemmProblem& p) {
   return p.b.granularity == Granularity::k1x128;
 }
+// Returns true if the scales are MX's: an E8M0 byte for 32 of K, of one row or of 32.
+constexpr bool is_mx(const TensorType& t) {
+  return t.granularity == Granularity::k1x32 || t.granularity == Granularity::k32x32;
+}
+constexpr bool is_mx(const GemmProblem& p) { return is_mx(p.a); }
 // Returns true if a scale of the type serves only a part of K.
 constexpr bool has_block_scales(const TensorType& t) {
   return t.granularity != Granularity::kNone && t.granularity != Granularity::kPerTensor &&

@@ -43,6 +43,15 @@ std::vector<float> scale_pool(DType fp8, std::uint64_t seed) {
   return pool;
 }
 
+// Returns the powers of two below the factors, as E8M0 codes.
+std::vector<std::uint8_t> exponents_of(const std::vector<float>& factors) {
+  std::vector<std::uint8_t> codes;
+  codes.reserve(factors.size());
+  for (const float factor : factors)
+    codes.push_back(static_cast<std::uint8_t>(std::ilogb(factor) + 127));
+  return codes;
+}
+
 // Makes one element in 61 special, so that most blocks of 128 hold some, and ordinary ones between.
 void put_specials(std::vector<float>& pool) {
   using Limits = std::numeric_limits<float>;
@@ -98,9 +107,11 @@ Result<DeviceBuffer> repeat(const GpuSession& gpu, const void* pool, std::size_t
 Result<DeviceTensor> random_tensor(const GpuSession& gpu, const TensorType& type, std::int64_t rows,
                                    std::int64_t cols, std::uint64_t seed) {
   const bool powers = type.scale == ScaleFormat::kF32Pow2;
-  if (type.scale != ScaleFormat::kF32 && !powers) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("random operands have fp32 scales; asked for {}", to_text(type)));
+  const bool exponents = type.scale == ScaleFormat::kE8M0;
+  if (type.scale != ScaleFormat::kF32 && !powers && !exponents) {
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("random operands have fp32 or e8m0 scales; asked for {}", to_text(type)));
   }
   const auto layout = quantized_layout(type, rows, cols);
   if (!layout) return tl::unexpected<Error>(layout.error());
@@ -112,8 +123,9 @@ Result<DeviceTensor> random_tensor(const GpuSession& gpu, const TensorType& type
   if (powers) {
     for (float& factor : factors) factor = std::exp2(std::floor(std::log2(factor)));
   }
-  auto scales = repeat(gpu, factors.data(), factors.size() * sizeof(float),
-                       static_cast<std::size_t>(layout->scales.bytes()));
+  const auto bytes = static_cast<std::size_t>(layout->scales.bytes());
+  auto scales = exponents ? repeat(gpu, exponents_of(factors).data(), factors.size(), bytes)
+                          : repeat(gpu, factors.data(), factors.size() * sizeof(float), bytes);
   if (!scales) return tl::unexpected<Error>(scales.error());
   return DeviceTensor{type, rows, cols, std::move(*data), std::move(*scales)};
 }

@@ -13,7 +13,7 @@ namespace octile {
 
 // Returns codes of N(0, 1), scaled as a block quantiser would, and scales around 1 / 160 that
 // differ by up to 4. Both are drawn from pools whose lengths are prime, so that rows differ.
-// Errors: kUnsupported for scales that are not fp32.
+// Errors: kUnsupported for scales that are neither fp32 nor E8M0.
 Result<DeviceTensor> random_tensor(const GpuSession& gpu, const TensorType& type, std::int64_t rows,
                                    std::int64_t cols, std::uint64_t seed);
 

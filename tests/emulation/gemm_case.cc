@@ -84,10 +84,22 @@ std::uint32_t random_exponents(Schedule& random) {
   return word;
 }
 
+// Fills E8M0 scales. Most are 2^-8 to 2^7, as far as `special` says otherwise: any exponents, 0 and
+// 255 among them. Those of the padding stay NaN.
+void fill_e8m0(const QuantizedLayout& layout, bool special, Schedule& random, std::byte* scales) {
+  for (std::int64_t row = 0; row < layout.scales.outer; ++row) {
+    for (std::int64_t i = 0; i < layout.scale_cols; ++i) {
+      const bool any = special && random.next() % 4 == 0;
+      scales[row * layout.scales.ld + i] =
+          static_cast<std::byte>(any ? random.next() % 256 : 119 + random.next() % 16);
+    }
+  }
+}
+
 // Makes `tensors` operands of rows x k, one behind the other. If a scale serves a tensor, there is
 // one for each of `groups`.
 EmulatedOperand operand(const TensorType& type, std::int64_t tensors, std::int64_t groups,
-                        std::int64_t rows, std::int64_t k, Schedule& random) {
+                        std::int64_t rows, std::int64_t k, bool special, Schedule& random) {
   const std::int64_t ld = round_up(k, 16) + 16;
   QuantizedLayout layout = quantized_layout(type, rows, k, ld).value();
   layout.data.outer *= tensors;
@@ -99,6 +111,10 @@ EmulatedOperand operand(const TensorType& type, std::int64_t tensors, std::int64
       const auto value = static_cast<float>(static_cast<int>(random.next() % 7) - 3);
       o.codes.data()[row * ld + i] = std::byte{reference::to_fp8(value, type.dtype)};
     }
+  }
+  if (type.scale == ScaleFormat::kE8M0) {
+    fill_e8m0(layout, special, random, o.scales.data());
+    return o;
   }
   // Those of the padding stay NaN.
   const bool packed = type.scale == ScaleFormat::kUe8m0x4;
@@ -176,7 +192,9 @@ void set_scale(const GemmProblem& problem, const GemmCall& call, std::int64_t ro
   if (problem.a.granularity == Granularity::kPerTensor) row = 0;
   const std::int64_t block = scales_at_end(problem) ? 0 : ceil_div(call.k, 128) - 1;
   const std::int64_t ld = o.a.scale_shape.ld;
-  if (problem.a.scale == ScaleFormat::kUe8m0x4) {
+  if (is_mx(problem)) {
+    o.a.scales.data()[row * ld + ceil_div(call.k, 32) - 1] = static_cast<std::byte>(exponent + 127);
+  } else if (problem.a.scale == ScaleFormat::kUe8m0x4) {
     o.a.scales.data()[(block / 4 * ld + row) * 4 + block % 4] =
         static_cast<std::byte>(exponent + 127);
   } else {
@@ -244,8 +262,8 @@ Operands make_operands(const GemmProblem& problem, const GemmCall& call) {
   const std::int64_t of_a = problem.grouping == Grouping::kMasked ? problem.groups : 1;
   const std::int64_t of_b = groups_rows(problem) ? problem.groups : 1;
   const std::int64_t groups = std::max<std::int64_t>(problem.groups, 1);
-  o.a = operand(problem.a, of_a, groups, call.m, k, random);
-  o.b = operand(problem.b, of_b, groups, call.n, k, random);
+  o.a = operand(problem.a, of_a, groups, call.m, k, call.special, random);
+  o.b = operand(problem.b, of_b, groups, call.n, k, call.special, random);
   add_outputs(problem, call, random, o);
   if (is_grouped(problem)) add_groups(problem, call, o);
   // Infinite where the last K-block's sum is not zero.
@@ -464,9 +482,10 @@ const std::vector<EmittedGemmVariant>& emitted_gemm_variants() {
 }
 
 std::string to_text(const GemmCall& call) {
-  return fmt::format("m={} n={} k={} clusters={} b_ready={} poisoned={} faint={} seed={} groups={}",
-                     call.m, call.n, call.k, call.clusters, call.b_ready, call.poisoned, call.faint,
-                     call.seed, fmt::join(call.group_rows, ","));
+  return fmt::format(
+      "m={} n={} k={} clusters={} b_ready={} poisoned={} faint={} special={} seed={} groups={}",
+      call.m, call.n, call.k, call.clusters, call.b_ready, call.poisoned, call.faint, call.special,
+      call.seed, fmt::join(call.group_rows, ","));
 }
 
 std::string run_gemm(const EmittedGemmVariant& v, const GemmCall& call) {

@@ -136,6 +136,22 @@ TEST_F(GemmEmulation, AnyTokenCountEqualsTheReference) {
   EXPECT_GT(compared, 0);
 }
 
+// E8M0 scales of any code: products beyond fp32's range, subnormal ones, and NaN, which reaches its
+// row or columns and nothing else.
+TEST_F(GemmEmulation, AnyExponentEqualsTheReference) {
+  int compared = 0;
+  for (const EmittedGemmVariant& v : plain_variants()) {
+    if (!is_mx(v.problem)) continue;
+    const std::int64_t bm = v.config.block_m, bn = v.config.block_n;
+    expect_right(v, {{.m = bm + 5, .n = bn + 8, .k = 5 * 128 + 32, .special = true},
+                     {.m = 3, .n = 2 * bn, .k = 32, .special = true},
+                     {.m = 2 * bm, .n = bn - 8, .k = 260, .special = true}});
+    for (const std::int64_t k : {1, 77, 127, 129}) expect_right(v, {{bm + 1, bn + 8, k}}, 1);
+    ++compared;
+  }
+  EXPECT_GT(compared, 0);
+}
+
 // The encode scale of a row whose sums are subnormal is the largest finite number, and so is its
 // power of two.
 TEST_F(GemmEmulation, FaintRowsEqualTheReference) {

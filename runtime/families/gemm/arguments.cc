@@ -26,7 +26,7 @@ struct Matrix {
 };
 
 // 1x128 scales are copied in units of 16 bytes (PTX ISA, cp.async.bulk), and those of rows are
-// loaded in pairs. Others are loaded one by one.
+// loaded in pairs. Others are loaded one by one, those of MX in words of four.
 std::int64_t scales_alignment(const TensorType& type) {
   if (type.granularity == Granularity::k1x128) return kTmaBytes;
   return type.granularity == Granularity::kPerRow ? 8 : 4;

@@ -28,7 +28,9 @@ constexpr std::int64_t kColStrips = 16;
 constexpr std::int64_t kTileRows = kRowStrips * kStripRows;
 constexpr std::int64_t kTileCols = kColStrips * kStripCols;
 constexpr std::int64_t kStripPair = kStripRows * kStripCols;
-constexpr std::int64_t kChunk = 128;  // number of columns of K decoded at a time: one scale block
+// Columns of K decoded at a time: one scale block, of MX four in fp32.
+constexpr std::int64_t kChunk = 128;
+constexpr std::int64_t kMxBlock = 32;
 
 struct Workspace {
   alignas(64) float a[kTileRows * kChunk];
@@ -104,6 +106,13 @@ Result<Operands> open_operands(const GemmProblem& problem, const GemmArgs& args)
 }
 
 Status check_output(const GemmProblem& problem, const GemmArgs& args) {
+  if ((is_mx(problem.a) || is_mx(problem.b)) &&
+      (problem.a.granularity != Granularity::k1x32 || !is_mx(problem.b) || problem.promote != 32)) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("a is {}, b is {}, promote is {}; MX is a in 1x32, b in 1x32 or 32x32 "
+                            "and promote=32",
+                            to_text(problem.a), to_text(problem.b), promote_text(problem.promote)));
+  }
   const bool blocks = !scales_at_end(problem);
   const std::array<int, 6> intervals{32, 64, 128, 256, 512, kPromoteNone};
   const auto* const end = intervals.begin() + (blocks ? 3 : 6);
@@ -190,8 +199,9 @@ class Product {
     } else {
       load_scales(tile, k0, work);
     }
+    auto* const promote_pair = is_mx(problem_) ? promote_strips_mx : promote_strips;
     for_each_strip_pair(tile, [&](std::int64_t row, std::int64_t col, std::int64_t at) {
-      promote_strips(work.partial + at, work.scale_a + row, work.scale_b + col, work.acc + at);
+      promote_pair(work.partial + at, work.scale_a + row, work.scale_b + col, work.acc + at);
     });
   }
 
@@ -242,8 +252,9 @@ void compute_fp64(const GemmProblem& problem, const GemmArgs& args, const Operan
       r[at + j] += static_cast<double>(load_as_float(args.bias, *problem.bias, tile.col0 + j));
     }
   }
-  for (std::int64_t k0 = 0; k0 < operands.k; k0 += kChunk) {
-    const std::int64_t count = std::min(kChunk, operands.k - k0);
+  const std::int64_t chunk = is_mx(problem) ? kMxBlock : kChunk;
+  for (std::int64_t k0 = 0; k0 < operands.k; k0 += chunk) {
+    const std::int64_t count = std::min(chunk, operands.k - k0);
     operands.a.decode<kStripRows>(tile.row0, tile.rows, k0, count, work.a);
     operands.b.decode<kStripCols>(tile.col0, tile.cols, k0, count, work.b);
     operands.a.load_scales(tile.row0, tile.rows, k0, work.scale_a);

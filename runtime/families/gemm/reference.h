@@ -13,11 +13,11 @@ struct GemmArgs {
   const void* a = nullptr;
   std::int64_t lda = 0;  // in elements; 0: the default stride, also for ldb and ldd
   const void* a_scale = nullptr;
-  std::int64_t a_scale_ld = 0;  // 0: roundup(m,4)
+  std::int64_t a_scale_ld = 0;  // 0: the packed value of the layout, also for b_scale_ld
   const void* b = nullptr;
   std::int64_t ldb = 0;
   const void* b_scale = nullptr;
-  std::int64_t b_scale_ld = 0;  // 0: roundup(ceil(k/128),4)
+  std::int64_t b_scale_ld = 0;
   void* d = nullptr;
   std::int64_t ldd = 0;
   std::int64_t k = 0;               // used if the problem's k is dynamic
@@ -37,15 +37,15 @@ std::int64_t rows_of_d(const GemmProblem&, const GemmArgs&);
 
 // Computes D (+)= A * B^T. Partial sums cover `promote` elements of K in fp32; the products of
 // elements are added one by one in ascending k. Then acc = fma(partial, scale_a * scale_b, acc) in
-// the order of K. If scales_at_end(), it is acc = acc + partial, and (scale_a * scale_b) * acc
-// behind the last partial sum. The bias is added to the finished acc. With `accumulate`, the result
-// is added to the old D; in fp32, subnormal terms and sums count as zero of their sign. D is
-// rounded once; its NaN is 0x7fff (bf16, fp16) or 0x7fffffff (fp32). If k = 0, D is zero, or keeps
-// its bits with `accumulate`. FP8 D is the fp32 result quantised as docs/numerics.md says; the
-// sentry looks at the fp32 result. The result has the same bits for any thread count and host.
-// threads 0: one per core. Errors: kUnsupported for types, scales or a promotion interval that
-// docs/numerics.md does not define; kInvalidArgument for a null pointer, a negative size or a
-// leading dimension that is too small.
+// the order of K; of MX it is acc = fma(partial * scale_a, scale_b, acc). If scales_at_end(), it is
+// acc = acc + partial, and (scale_a * scale_b) * acc behind the last partial sum. The bias is added
+// to the finished acc. With `accumulate`, the result is added to the old D; in fp32, subnormal
+// terms and sums count as zero of their sign. D is rounded once; its NaN is 0x7fff (bf16, fp16) or
+// 0x7fffffff (fp32). If k = 0, D is zero, or keeps its bits with `accumulate`. FP8 D is the fp32
+// result quantised as docs/numerics.md says; the sentry looks at the fp32 result. The result has
+// the same bits for any thread count and host. threads 0: one per core. Errors: kUnsupported for
+// types, scales or a promotion interval that docs/numerics.md does not define; kInvalidArgument for
+// a null pointer, a negative size or a leading dimension that is too small.
 Status gemm(const GemmProblem&, const GemmArgs&, int threads = 0);
 
 // A part of D. A large GEMM is checked in a few windows.

@@ -68,4 +68,15 @@ void promote_strips(float* partial, const float* scale_a, const float* scale_b, 
   }
 }
 
+OCTILE_MULTIVERSION
+void promote_strips_mx(float* partial, const float* scale_a, const float* scale_b, float* acc) {
+  for (int r = 0; r < kRows; ++r) {
+    for (int c = 0; c < kStripCols; ++c) {
+      const std::int64_t i = r * kStripCols + c;
+      acc[i] = std::fma(partial[i] * scale_a[r], scale_b[c], acc[i]);
+      partial[i] = 0.0F;
+    }
+  }
+}
+
 }  // namespace octile::reference

@@ -24,4 +24,7 @@ void multiply_strips_fp64(const double* a, const double* b, std::int64_t k, doub
 // (6 x 16) and sets partial to zero.
 void promote_strips(float* partial, const float* scale_a, const float* scale_b, float* acc);
 
+// The same with acc[r][c] = fma(partial[r][c] * scale_a[r], scale_b[c], acc[r][c]).
+void promote_strips_mx(float* partial, const float* scale_a, const float* scale_b, float* acc);
+
 }  // namespace octile::reference

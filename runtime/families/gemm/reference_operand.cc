@@ -17,10 +17,10 @@ Result<GemmOperand> GemmOperand::open(const char* name, const TensorType& type, 
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("ld{} is {}; 0 or at least k = {} is allowed", name, ld, k));
   }
-  const bool packed = type.scale == ScaleFormat::kUe8m0x4;
-  if (type.scale != ScaleFormat::kF32 && type.scale != ScaleFormat::kF32Pow2 && !packed) {
+  if (type.scale == ScaleFormat::kBF16) {
     return fail(ErrorCode::kUnsupported,
-                fmt::format("{} is {}; the host's products read scales in f32, pow2 and ue8m0x4",
+                fmt::format("{} is {}; the host's products read scales in f32, pow2, ue8m0x4 and "
+                            "e8m0",
                             name, to_text(type)));
   }
   const auto index = scale_index(type, rows, k, scale_ld);
@@ -33,7 +33,8 @@ Result<GemmOperand> GemmOperand::open(const char* name, const TensorType& type, 
   operand.codes_ = static_cast<const std::uint8_t*>(codes);
   operand.ld_ = ld == 0 ? k : ld;
   operand.scales_ = scales;
-  operand.packed_ = packed;
+  operand.exponents_ = type.scale == ScaleFormat::kUe8m0x4 || type.scale == ScaleFormat::kE8M0;
+  operand.has_nan_ = type.scale == ScaleFormat::kE8M0;
   operand.index_ = *index;
   for (std::size_t code = 0; code < operand.value_of_.size(); ++code) {
     operand.value_of_[code] = from_fp8(static_cast<std::uint8_t>(code), type.dtype);

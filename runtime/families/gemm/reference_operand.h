@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "generator/core/error.h"
 #include "generator/core/types.h"
@@ -48,14 +49,17 @@ class GemmOperand {
 
  private:
   float scale_at(std::int64_t index) const {
-    if (!packed_) return static_cast<const float*>(scales_)[index];
-    return std::ldexp(1.0F, static_cast<const std::uint8_t*>(scales_)[index] - 127);
+    if (!exponents_) return static_cast<const float*>(scales_)[index];
+    const std::uint8_t exponent = static_cast<const std::uint8_t*>(scales_)[index];
+    if (has_nan_ && exponent == 255) return std::numeric_limits<float>::quiet_NaN();
+    return std::ldexp(1.0F, exponent - 127);
   }
 
   const std::uint8_t* codes_ = nullptr;
   std::int64_t ld_ = 0;
   const void* scales_ = nullptr;  // fp32, or bytes with the exponents of powers of two
-  bool packed_ = false;
+  bool exponents_ = false;
+  bool has_nan_ = false;  // E8M0: the exponent 255 is NaN
   ScaleIndex index_;
   std::array<float, 256> value_of_{};
 };

@@ -1,0 +1,313 @@
+// Scale policy: MX. A has an E8M0 scale for every row and 32 of K (1x32). B has the same, or one
+// for 32 rows and 32 of K (32x32); kRowsOfB says which. A scale of code e is 2^(e - 127), and 255
+// is NaN. block_b.cuh has the contract of a scale policy.
+//
+// A row's scales are contiguous along K, so those of a K-block are one word of four bytes, a row
+// stride apart from the next row's. TMA copies nothing that small. The scale warp gathers the
+// words, decodes them and writes fp32 into the stage, for each of the four WGMMA groups of a
+// K-block (parts) those of all rows.
+//
+//   acc = fma(partial * sa, sb, acc)
+//
+// That is exact up to the addition unless sa is so far from 1 that partial * sa leaves fp32's
+// range. A stage is usual if all scales in it are between 2^-64 and 2^64. There fma(partial, sa *
+// sb, acc) has the same bits, and it takes one instruction less if B's scales serve 32 columns
+// each.
+//
+// The policy has a scale warp and a main loop of its own: it specialises publish_scales and
+// multiply_reading_ahead. The loop keeps two WGMMA groups in flight over the end of a K-block. With
+// 32 of K, a group is too short for a loop that waits for one before it issues the next.
+#pragma once
+#ifndef OCTILE_EMITTED
+#include "gemm/consumer.cuh"
+#include "gemm/scale/format.cuh"
+#include "gemm/walk/dense.cuh"
+#endif
+
+namespace gemm::scale {
+
+template <int kRowsOfB>
+struct Mx {
+  using FormatA = Fp32;
+  using FormatB = Fp32;
+  enum : int {
+    kAtEnd = false,
+    kWordParts = 4,  // blocks of 32 in a K-block
+    kScalesB = cfg::kBlockN / kRowsOfB,
+    kPaddedB = ceil_div(kScalesB, 4) * 4,
+    kPartBytesA = cfg::kBlockM * 4,
+    kPartBytesB = kPaddedB * 4,
+    kUsualOffset = kWordParts * kPartBytesB,  // in B's scales: whether the stage is usual
+    kScaleAStageBytes = kWordParts * kPartBytesA,
+    kScaleBStageBytes = kUsualOffset + 16,
+    kCopiedPerRowOfA = 0,
+    kCopiedPerRowOfB = 0,
+    kHasScaleWarp = true,
+    kPromotesFromStage = true,
+    kReadsAhead = true,
+    // Words of a K-block that a lane of the scale warp brings.
+    kWordsA = ceil_div(cfg::kBlockM, 32),
+    kWordsB = ceil_div(kScalesB, 32),
+  };
+
+  // TMA copies no scales.
+  __device__ static __forceinline__ void load_a(const float*, u32, int, int, u32) {}
+  __device__ static __forceinline__ void load_b(const float*, u32, int, int, u32) {}
+
+  template <int kSums>
+  __device__ static __forceinline__ void finish(const Source&, const ConsumerThread&, const Tile&,
+                                                const Limits&, float (&)[kStrips][kSums]) {}
+
+  // The words of rows lane, lane + 32, .. of the tile in one K-block.
+  struct LaneWords {
+    u32 a[kWordsA];
+    u32 b[kWordsB];
+
+    // Rows outside the matrix have the last row's: their sums are not stored.
+    __device__ __forceinline__ void load(const Source& from, const Extents& e, const Tile& tile,
+                                         int block, int lane) {
+      const int last_b = ceil_div(e.n, static_cast<int>(kRowsOfB)) - 1;
+#pragma unroll
+      for (int i = 0; i < kWordsA; ++i) {
+        a[i] = word(from.scale_a, from.scale_a_ld, min(tile.m0 + lane + 32 * i, e.m - 1), block);
+      }
+#pragma unroll
+      for (int i = 0; i < kWordsB; ++i) {
+        b[i] = word(from.scale_b, from.scale_b_ld, min(tile.n0 / kRowsOfB + lane + 32 * i, last_b),
+                    block);
+      }
+      // Behind the end of K a row's padding may hold anything, even NaN.
+      const int parts = ceil_div(e.k - block * 128, 32);
+      if (parts < kWordParts) {
+#pragma unroll
+        for (int i = 0; i < kWordsA; ++i) a[i] = cut(a[i], parts);
+#pragma unroll
+        for (int i = 0; i < kWordsB; ++i) b[i] = cut(b[i], parts);
+      }
+    }
+
+    // Returns true if all scales of A are 2^-63 to 2^64 and those of B 2^-64 to 2^63: their codes'
+    // two upper bits, of B those of the next code, differ. A product of two is then in fp32.
+    __device__ __forceinline__ bool is_usual() const {
+      u32 differ = 0x80808080u;
+#pragma unroll
+      for (int i = 0; i < kWordsA; ++i) differ &= a[i] ^ a[i] << 1;
+#pragma unroll
+      for (int i = 0; i < kWordsB; ++i) {
+        const u32 next = b[i] + 0x01010101u;
+        differ &= next ^ next << 1;
+      }
+      return differ == 0x80808080u;
+    }
+
+    template <bool kUsual>
+    __device__ __forceinline__ void store(u32 stage_a, u32 stage_b, int lane) const {
+#pragma unroll
+      for (int i = 0; i < kWordsA; ++i) {
+        const int row = lane + 32 * i;
+        if (row < cfg::kBlockM) store_parts<kUsual, kPartBytesA>(stage_a + row * 4, a[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < kWordsB; ++i) {
+        const int row = lane + 32 * i;
+        if (row < kScalesB) store_parts<kUsual, kPartBytesB>(stage_b + place_of(row) * 4, b[i]);
+      }
+    }
+
+   private:
+    __device__ static __forceinline__ u32 word(const float* scales, i64 row_bytes, int row,
+                                               int block) {
+      const auto* bytes = reinterpret_cast<const u8*>(scales);
+      return static_cast<u32>(
+          load_global_i32(reinterpret_cast<const int*>(bytes + row * row_bytes + block * 4)));
+    }
+    // Returns the word with scales of 1 behind the first `parts`.
+    __device__ static __forceinline__ u32 cut(u32 word, int parts) {
+      const u32 kept = (1u << parts * 8) - 1;
+      return (word & kept) | (0x7f7f7f7fu & ~kept);
+    }
+    // Code 0 is subnormal in fp32.
+    template <bool kUsual>
+    __device__ static __forceinline__ float decode(u32 word, int part) {
+      const u32 exponent = word >> part * 8 & 0xffu;
+      if (kUsual) return __uint_as_float(exponent << 23);
+      return __uint_as_float(exponent == 0     ? 0x00400000u
+                             : exponent == 255 ? 0x7fffffffu
+                                               : exponent << 23);
+    }
+    template <bool kUsual, int kPartBytes>
+    __device__ static __forceinline__ void store_parts(u32 address, u32 word) {
+#pragma unroll
+      for (int part = 0; part < kWordParts; ++part) {
+        store_shared_f32(address + part * kPartBytes, decode<kUsual>(word, part));
+      }
+    }
+  };
+
+  // Returns where in a part the scale of a row of B is. A thread has columns 8 * j + 2 * (lane % 4)
+  // and the next of D. Its four of 16 lie side by side, so that one load reads them.
+  __device__ static __forceinline__ int place_of(int row) {
+    if constexpr (kRowsOfB > 1) return row;
+    return row / 16 * 16 + row % 8 / 2 * 4 + row % 16 / 8 * 2 + row % 2;
+  }
+
+  // The scale warp: all lanes gather the words of a K-block before its stage is empty.
+  template <typename Walk>
+  __device__ static __forceinline__ void publish(const SharedMemory& smem, const Source& from,
+                                                 const Extents& e, int rank) {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const KRange range = Walk::k_range(e, rank);
+    Ring ring;
+    wait_for_previous_kernel();
+#pragma unroll 1
+    for (auto position = Walk::first(e, smem); position.valid(); position.advance()) {
+      Tile tile;
+      Walk::origin(position, e, rank, tile);
+#pragma unroll 1
+      for (int block = range.first; block < range.last; ++block) {
+        LaneWords words;
+        words.load(from, e, tile, block, lane);
+        mbarrier::wait(smem.empty(ring.stage), ring.phase ^ 1);
+        const u32 a = smem.scales_a(ring.stage), b = smem.scales_b(ring.stage);
+        const bool is_usual = __any_sync(0xffffffffu, words.is_usual() ? 0 : 1) == 0;
+        if (is_usual) {
+          words.template store<true>(a, b, lane);
+        } else {
+          words.template store<false>(a, b, lane);
+        }
+        if (lane == 0) store_shared_f32(b + kUsualOffset, is_usual ? 1.0f : 0.0f);
+        __syncwarp();
+        if (lane == 0) mbarrier::arrive(smem.full(ring.stage));
+        ring.advance();
+      }
+    }
+  }
+
+  // The scales of a thread's two rows of A.
+  struct Rows {
+    float upper, lower;
+    __device__ __forceinline__ Rows(const ConsumerThread& self, int stage, int strip, int part) {
+      const u32 a =
+          self.smem.scales_a(stage) + part * kPartBytesA + (self.scale_row + strip * 64) * 4;
+      upper = load_shared_f32(a);
+      lower = load_shared_f32(a + 8 * 4);
+    }
+    __device__ __forceinline__ float of(int i) const { return i < 2 ? upper : lower; }
+  };
+
+  // acc = fma(partial * sa, sb, acc) with a scale of B for each column, whose part begins at `b`.
+  // Returns the scale that was read last.
+  template <int kSums>
+  __device__ static __forceinline__ float promote_columns(float (&acc)[kSums],
+                                                          const float (&partial)[kSums],
+                                                          const Rows& rows, u32 b) {
+    float last_read = 0;
+#pragma unroll
+    for (int q = 0; q < kSums / 8; ++q) {
+      const Floats4 four = load_shared_16(b + q * 64);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const float scaled = __fmul_rn(partial[8 * q + i], rows.of(i % 4));
+        acc[8 * q + i] = __fmaf_rn(scaled, four.value[i / 4 * 2 + i % 2], acc[8 * q + i]);
+      }
+      last_read = four.value[3];
+    }
+    return last_read;
+  }
+
+  // The same with a scale of B for 32 columns.
+  template <int kSums>
+  __device__ static __forceinline__ float promote_blocks(float (&acc)[kSums],
+                                                         const float (&partial)[kSums],
+                                                         const Rows& rows, u32 b, bool usual) {
+    float scales[kPaddedB];
+#pragma unroll
+    for (int first = 0; first < kPaddedB; first += 4) {
+      const Floats4 four = load_shared_16(b + first * 4);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scales[first + i] = four.value[i];
+    }
+    if (usual) {
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) {
+        const float factor = __fmul_rn(rows.of(i % 4), scales[i / 16]);
+        acc[i] = __fmaf_rn(partial[i], factor, acc[i]);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) {
+        acc[i] = __fmaf_rn(__fmul_rn(partial[i], rows.of(i % 4)), scales[i / 16], acc[i]);
+      }
+    }
+    return scales[kPaddedB - 1];
+  }
+
+  // The main loop of a consumer. While a group of a K-block is promoted, the next one is
+  // multiplied.
+  template <int kSums>
+  __device__ static __forceinline__ void multiply(const ConsumerThread& self, Ring& ring,
+                                                  int k_blocks, float (&acc)[kStrips][kSums]) {
+    static_assert(kParts == kWordParts, "a WGMMA group is a block of 32");
+    float partial[2][kSums];
+#pragma unroll 1
+    do {
+      const int stage = ring.stage;
+      mbarrier::wait(self.smem.full(stage), ring.phase);
+      ring.advance();
+      issue(self, stage, 0, partial[0]);
+      const u32 b = self.smem.scales_b(stage);
+      const bool usual = kRowsOfB > 1 && load_shared_f32(b + kUsualOffset) != 0;
+      float last_read = 0;
+#pragma unroll
+      for (int group = 0; group < kBlockGroups; ++group) {
+        const int strip = group / kParts, part = group % kParts;
+        if (group + 1 < kBlockGroups) issue(self, stage, group + 1, partial[(group + 1) % 2]);
+        const Rows rows(self, stage, strip, part);
+        wgmma::wait_for<1>(group + 1 < kBlockGroups ? 1 : 0);
+        wgmma::pin(partial[group % 2]);
+        const u32 of_part = b + part * kPartBytesB;
+        if constexpr (kRowsOfB == 1) {
+          const u32 columns = of_part + self.lane % 4 * 16;
+          last_read = promote_columns(acc[strip], partial[group % 2], rows, columns);
+        } else {
+          last_read = promote_blocks(acc[strip], partial[group % 2], rows, of_part, usual);
+        }
+      }
+      release_stage(self, stage, has_come(last_read));
+    } while (--k_blocks > 0);
+  }
+};
+
+}  // namespace gemm::scale
+
+namespace gemm {
+
+template <>
+__device__ __forceinline__ void publish_scales<walk::Dense, scale::Mx<1>>(const SharedMemory& smem,
+                                                                          const Source& from,
+                                                                          const Extents& e,
+                                                                          int rank, int) {
+  scale::Mx<1>::publish<walk::Dense>(smem, from, e, rank);
+}
+template <>
+__device__ __forceinline__ void publish_scales<walk::Dense, scale::Mx<32>>(const SharedMemory& smem,
+                                                                           const Source& from,
+                                                                           const Extents& e,
+                                                                           int rank, int) {
+  scale::Mx<32>::publish<walk::Dense>(smem, from, e, rank);
+}
+
+template <>
+__device__ __forceinline__ void multiply_reading_ahead<scale::Mx<1>, kAccumulators>(
+    const ConsumerThread& self, Ring& ring, int k_blocks, int,
+    float (&acc)[kStrips][kAccumulators]) {
+  scale::Mx<1>::multiply(self, ring, k_blocks, acc);
+}
+template <>
+__device__ __forceinline__ void multiply_reading_ahead<scale::Mx<32>, kAccumulators>(
+    const ConsumerThread& self, Ring& ring, int k_blocks, int,
+    float (&acc)[kStrips][kAccumulators]) {
+  scale::Mx<32>::multiply(self, ring, k_blocks, acc);
+}
+
+}  // namespace gemm
