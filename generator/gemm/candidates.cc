@@ -217,6 +217,9 @@ bool mx_tiles_are_plain(const GemmConfig& c, const GemmSetting& s) {
   return whole_blocks && c.unroll == 1 && c.in_flight == 1 && c.tail_n == 0 && c.ctas_per_sm == 1 &&
          c.cluster_m * c.cluster_n == 1;
 }
+bool batches_work_alone(const GemmConfig& c, const GemmSetting& s) {
+  return !is_batched(s.problem) || (cluster_size(c) == 1 && c.tail_n == 0);
+}
 bool long_sums_overlap_themselves(const GemmConfig& c, const GemmSetting&) {
   return !has_long_sums(c.promote) || (c.unroll == 1 && c.in_flight == 1);
 }
@@ -317,6 +320,10 @@ constexpr std::array kConstraints{
         "known on the device has no tail tiles; with more than 9 scales of B across a tile ptxas "
         "13.0 spills",
         tiles_suit_groups},
+    GemmConstraint{"batches_work_alone",
+                   "CTAs of a batch share no operand, split no K and have no tail tiles: the many "
+                   "tiles of all matrices fill the SMs",
+                   batches_work_alone},
     GemmConstraint{"long_sums_overlap_themselves",
                    "sums of more than 128 of K keep a WGMMA group in flight themselves, so a pass "
                    "is one K-block and one product in flight",

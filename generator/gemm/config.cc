@@ -120,13 +120,13 @@ bool parse_field(std::string_view name, std::string_view value, GemmConfig& c) {
 std::string_view store_name(EpilogueStore s) { return s == EpilogueStore::kTma ? "tma" : "direct"; }
 std::string_view pdl_name(bool early) { return early ? "early" : "end"; }
 
-// Returns what is done to D beside storing it, and the groups, for the kernel's name:
+// Returns what is done to D beside storing it, and the groups or batch, for the kernel's name:
 // "_acc_biasbf16_sentry_masked".
 std::string output_options(const GemmProblem& p) {
-  return fmt::format("{}{}{}{}", p.accumulate ? "_acc" : "",
-                     p.bias ? fmt::format("_bias{}", name_of(*p.bias)) : "",
-                     p.sentry ? "_sentry" : "",
-                     is_grouped(p) ? fmt::format("_{}", name_of(p.grouping)) : "");
+  return fmt::format(
+      "{}{}{}{}{}", p.accumulate ? "_acc" : "",
+      p.bias ? fmt::format("_bias{}", name_of(*p.bias)) : "", p.sentry ? "_sentry" : "",
+      is_grouped(p) ? fmt::format("_{}", name_of(p.grouping)) : "", is_batched(p) ? "_batch" : "");
 }
 
 // Returns the type of D for the kernel's name: "bf16", "e4m3_1x128", "e4m3_1x128_pow2".

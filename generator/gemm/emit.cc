@@ -50,13 +50,18 @@ void add_paths(std::vector<std::string_view>& list, const std::vector<std::strin
 }
 
 Policy walk_of(const GemmProblem& p) {
+  if (is_batched(p)) {
+    return {"gemm::walk::Batched",
+            {"gemm/walk/dense.cuh", "gemm/walk/batched.cuh"},
+            {"lib/tma_3d.cuh"}};
+  }
   if (!is_grouped(p)) return {"gemm::walk::Dense", {"gemm/walk/dense.cuh"}};
   const std::string_view groups = groups_k(p)                           ? "ColumnGroups"
                                   : p.grouping == Grouping::kContiguous ? "ContiguousRows"
                                                                         : "MaskedRows";
   return {fmt::format("gemm::walk::Grouped<gemm::walk::{}>", groups),
           {"gemm/walk/groups.cuh"},
-          {"lib/tma_clip.cuh"}};
+          {"lib/tma_3d.cuh"}};
 }
 
 std::string_view format_name(const TensorType& type) {
@@ -99,6 +104,7 @@ Policy element_of(const GemmProblem& p) {
 // Returns the boxes in which TMA stores D.
 Policy boxes_of(const GemmProblem& p) {
   if (is_grouped(p)) return {"ClippedBoxes", {"gemm/output/clipped_boxes.cuh"}};
+  if (is_batched(p)) return {"BatchBoxes", {"gemm/output/batch_boxes.cuh"}};
   return {"Boxes", {"gemm/output/boxes.cuh"}, {"lib/tma_reduce.cuh"}};
 }
 

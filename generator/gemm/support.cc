@@ -17,6 +17,21 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "sums over many calls leave the range of fp16: add in bf16 or fp32"},
     {"gemm", "d=e4m3|e5m2 acc=1", kNo,
      "codes cannot be added to: accumulate in bf16 or fp32 and quantise the sum"},
+    {"gemm", "batch=number k=?", kNo,
+     "not built yet: batches of weight gradients, which sum the tokens"},
+    {"gemm", "batch=number bias=bf16|fp32", kNo, "not built yet: a bias of a batch"},
+    {"gemm", "batch=number d=e4m3|e5m2", kNo,
+     "not built yet: FP8 D of a batch; quantise the bf16 D"},
+    {"gemm", "batch=number a=*:row|tensor b=*:row|tensor", kNo,
+     "not built yet: batches of operands with scales per row or per tensor"},
+    {"gemm",
+     "batch=number a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 "
+     "d=bf16|fp16|fp32 promote=32|64|128",
+     kYes, "a GEMM for each head, say, at constant strides between the matrices; K is never split"},
+    {"gemm",
+     "batch=number a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 "
+     "d=bf16|fp16|fp32 promote=32|64|128",
+     kYes, "as above, with a scale for each row and K-block of B"},
     // WGMMA takes any pair of FP8 types (PTX ISA, wgmma.mma_async .e4m3 .e5m2), and power-of-two
     // scales are fp32 in memory, so a product need not know of them.
     {"gemm",
@@ -143,9 +158,9 @@ std::int64_t rows_of_all(std::int64_t rows, std::int64_t groups) {
 }
 
 Status check_sizes(const GemmProblem& p) {
-  const std::int64_t of_a = p.grouping == Grouping::kMasked ? p.groups : 1;
-  const std::int64_t of_b = groups_rows(p) ? p.groups : 1;
-  const std::int64_t of_d = p.grouping == Grouping::kMasked || groups_k(p) ? p.groups : 1;
+  const std::int64_t of_a = whole_gemms(p);
+  const std::int64_t of_b = groups_rows(p) ? p.groups : whole_gemms(p);
+  const std::int64_t of_d = groups_k(p) ? p.groups : whole_gemms(p);
   if (Status s = check_quantized_size("A[m,k]", p.a, rows_of_all(p.m, of_a), p.k); !s) return s;
   if (Status s = check_quantized_size("B[n,k]", p.b, rows_of_all(p.n, of_b), p.k); !s) return s;
   if (is_fp8(p.d.dtype)) return check_quantized_size("D[m,n]", p.d, p.m, p.n);
@@ -166,6 +181,7 @@ FieldValues field_values(const GemmProblem& p) {
           {"promote", {promote_value(p.promote)}},
           {"bias", {p.bias ? name_of(*p.bias) : "none"}},
           {"group", {name_of(p.grouping)}},
+          {"batch", {is_batched(p) ? "number" : "none"}},
           {"sentry", {p.sentry ? "1" : "0"}}};
 }
 

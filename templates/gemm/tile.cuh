@@ -60,9 +60,11 @@ static_assert(cfg::kSmemBytes >= cfg::kBarrierOffset + kBarriers * 8 &&
 struct Extents {
   int m, n, k;
   TileOrder order;
-  // Of groups: what the caller says of their rows or tokens, and how many tokens K has.
+  // Of groups: what the caller says of their rows or tokens, how many there are, and how many
+  // tokens K has. Of a batch: how many GEMMs there are, and where they lie.
   const int* group_rows;
   int groups, tokens;
+  const Batch* batch;
 };
 
 // A tile as a walk hands it out: its first row and column. Tiles may overlap; `own_row` is the
@@ -71,7 +73,7 @@ struct Tile {
   int m0, n0;
   int own_row;
   // Of groups: which it is, the row behind the group's last, and the row behind the last that
-  // exists.
+  // exists. Of a batch, `group` is the GEMM.
   int group, end, last;
 };
 
@@ -94,6 +96,7 @@ struct Destination {
   u32* sentry;       // set to 1 if an element of D is NaN or infinite, if the problem has one
   float* d_scale;    // [ceil(n/128)][scale_d_ld], if D is FP8
   i64 scale_d_ld;
+  int matrix;  // of a batch: the one that `d` is
 };
 
 struct SharedMemory {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "generator/core/layout.h"
+
 namespace octile::reference {
 namespace {
 
@@ -75,17 +77,38 @@ void move_columns(const GemmProblem& p, std::int64_t k_blocks, GemmPart& part) {
   args.d = behind(args.d, part.row0 * args.ldd * size_of(p.d.dtype));
 }
 
+// Returns how many elements matrix g lies behind the first.
+std::int64_t offset_of(std::int64_t g, std::int64_t stride, std::int64_t packed) {
+  return stride == kSharedByBatch ? 0 : g * or_default(stride, packed);
+}
+
+// Moves A, B and D to matrix g.
+void move_matrices(const GemmProblem& p, std::int64_t g, GemmPart& part) {
+  GemmArgs& args = part.args;
+  const BatchStrides& by = args.batch;
+  args.lda = or_default(args.lda, p.k);
+  args.ldb = or_default(args.ldb, p.k);
+  args.ldd = or_default(args.ldd, p.n);
+  const std::int64_t a_scales = packed_scale_rows(p.a, args.m, p.k) * args.a_scale_ld;
+  const std::int64_t b_scales = packed_scale_rows(p.b, p.n, p.k) * args.b_scale_ld;
+  args.a = behind(args.a, offset_of(g, by.a, args.m * args.lda));
+  args.a_scale = behind(args.a_scale, kScaleBytes * offset_of(g, by.a_scale, a_scales));
+  args.b = behind(args.b, offset_of(g, by.b, p.n * args.ldb));
+  args.b_scale = behind(args.b_scale, kScaleBytes * offset_of(g, by.b_scale, b_scales));
+  args.d = behind(args.d, offset_of(g, by.d, args.m * args.ldd) * size_of(p.d.dtype));
+}
+
 }  // namespace
 
 std::int64_t rows_of_d(const GemmProblem& p, const GemmArgs& args) {
-  return p.grouping == Grouping::kMasked || groups_k(p) ? p.groups * args.m : args.m;
+  return (groups_k(p) ? p.groups : whole_gemms(p)) * args.m;
 }
 
 GemmPart part_of(const GemmProblem& p, const GemmArgs& args, std::int64_t g,
                  std::int64_t& k_blocks) {
   GemmPart part{p, args, 0};
   part.problem.grouping = Grouping::kNone;
-  part.problem.groups = 0;
+  part.problem.groups = part.problem.batch = 0;
   part.args.group_rows = nullptr;
   part.args.pads_d_scale = false;
   part.args.d_scale_ld = or_default(args.d_scale_ld, round_up(args.m, 4));
@@ -95,6 +118,11 @@ GemmPart part_of(const GemmProblem& p, const GemmArgs& args, std::int64_t g,
     part.args.a_scale_ld = or_default(args.a_scale_ld, round_up(args.m, 4));
     part.args.b_scale_ld =
         or_default(args.b_scale_ld, round_up(scales_rows_of_b(p) ? p.n : ceil_div(p.k, kBlock), 4));
+  }
+  if (is_batched(p)) {
+    part.row0 = g * args.m;
+    move_matrices(p, g, part);
+    return part;
   }
   if (groups_k(p)) {
     const std::int64_t tokens =

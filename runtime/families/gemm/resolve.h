@@ -16,8 +16,11 @@ namespace octile {
 struct GemmWork {
   GemmShape shape;
   GemmMatrices matrices;
+  // Rows of the tensor maps: those of one matrix of a batch, else of `matrices`.
+  GemmMatrices rows_of_maps;
   int a_box_rows = 0;  // rows of A that one TMA copy loads
   TileOrder order{};
+  Divisor matrix_tiles{};   // of a batch: the tiles of one GEMM
   std::int64_t blocks = 0;  // CTAs
 };
 

@@ -54,7 +54,7 @@ struct Quantized {
 #pragma unroll
       for (int strip = 0; strip < kStrips; ++strip) {
         if (row + strip * 64 < limits.m && tile.n0 < limits.n) {
-          Box::store(to.map, tile.n0, row + strip * 64, limits.m, staging(self, strip));
+          Box::store(to, tile.n0, row + strip * 64, limits.m, staging(self, strip));
         }
       }
       tma::commit_stores();

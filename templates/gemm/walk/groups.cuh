@@ -17,7 +17,7 @@
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/producer.cuh"
-#include "lib/tma_clip.cuh"
+#include "lib/tma_3d.cuh"
 #endif
 
 namespace gemm::walk {
@@ -91,6 +91,7 @@ template <typename Groups>
 struct Grouped {
   enum : bool {
     kGrouped = true,
+    kBatched = false,
     kShiftsScales = Groups::kShiftsScales,
     kOfK = Groups::kOfK,
     kOwnRanges = kOfK,
@@ -232,6 +233,11 @@ struct Grouped {
           min(tile.m0 + static_cast<int>(cfg::kBlockM) - end, static_cast<int>(cfg::kBlockM) - 1);
       tma::load_3d(to, map, k, absent, end, full);
     }
+  }
+
+  __device__ static __forceinline__ void load_b(u32 to, const TensorMap* map, const Tile&, int k,
+                                                int row, u32 full) {
+    tma::load_2d(to, map, k, row, full);
   }
 
   // The tile in D, and where D's rows end for it.
