@@ -329,8 +329,8 @@ constexpr std::array kConstraints{
                    "is one K-block and one product in flight",
                    long_sums_overlap_themselves},
     GemmConstraint{"mx_tiles_are_plain",
-                   "MX keeps two products in flight over the ends of K-blocks, one CTA an SM and "
-                   "without shared operands or tail tiles; a tile is whole 32x32 blocks wide",
+                   "MX has two products of a K-block in flight by itself, one CTA an SM and no "
+                   "shared operands or tail tiles; a tile is whole 32x32 blocks wide",
                    mx_tiles_are_plain},
     GemmConstraint{"raster_is_positive", "a raster band is at least one tile wide",
                    raster_is_positive},

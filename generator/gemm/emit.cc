@@ -217,7 +217,8 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
               "recipe: element types of A and B, as the instruction spells them");
   const bool one_strip = c.block_m <= 64 * c.consumer_warpgroups;
   const bool long_sums = has_long_sums(c.promote);
-  const bool one_group = one_strip && !long_sums && (c.promote == 128 || c.in_flight > 1);
+  const bool one_group =
+      one_strip && !long_sums && (c.promote == 128 || c.in_flight > 1 || is_mx(problem));
   p.add_macro(
       "OCTILE_WGMMA_OUTPUT", one_group ? "=f" : "+f",
       "derived: partial sums are written only; in place if WGMMA groups of a K-block take turns");

@@ -2,21 +2,21 @@
 // for 32 rows and 32 of K (32x32); kRowsOfB says which. A scale of code e is 2^(e - 127), and 255
 // is NaN. block_b.cuh has the contract of a scale policy.
 //
-// A row's scales are contiguous along K, so those of a K-block are one word of four bytes, a row
-// stride apart from the next row's. TMA copies nothing that small. The scale warp gathers the
-// words, decodes them and writes fp32 into the stage, for each of the four WGMMA groups of a
-// K-block (parts) those of all rows.
+// The scales of a row are contiguous along K, so those of a K-block are one word of four bytes, and
+// the next row's word is a row of scales further. TMA copies nothing that small. The scale warp
+// gathers the words, decodes them and writes fp32 into the stage: for each of the four WGMMA groups
+// of a K-block (parts) the scales of all rows.
 //
 //   acc = fma(partial * sa, sb, acc)
 //
-// That is exact up to the addition unless sa is so far from 1 that partial * sa leaves fp32's
-// range. A stage is usual if all scales in it are between 2^-64 and 2^64. There fma(partial, sa *
-// sb, acc) has the same bits, and it takes one instruction less if B's scales serve 32 columns
-// each.
+// The product of partial and sa is exact unless sa is so far from 1 that it leaves fp32's range. A
+// stage is usual if its scales are about 2^-64 to 2^64 (is_usual). There fma(partial, sa * sb, acc)
+// has the same bits, and takes one instruction less for each sum if a scale of B serves 32 columns.
 //
 // The policy has a scale warp and a main loop of its own: it specialises publish_scales and
-// multiply_reading_ahead. The loop keeps two WGMMA groups in flight over the end of a K-block. With
-// 32 of K, a group is too short for a loop that waits for one before it issues the next.
+// multiply_reading_ahead. The loop has two WGMMA groups of a K-block in flight, because a group of
+// 32 of K takes less time than its promotion. None is in flight from one K-block to the next: ptxas
+// would run them one after the other (C7514), and another consumer multiplies meanwhile.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/consumer.cuh"
@@ -249,10 +249,11 @@ struct Mx {
                                                   int k_blocks, float (&acc)[kStrips][kSums]) {
     static_assert(kParts == kWordParts, "a WGMMA group is a block of 32");
     float partial[2][kSums];
+    u32 ready = 0;
 #pragma unroll 1
     do {
       const int stage = ring.stage;
-      mbarrier::wait(self.smem.full(stage), ring.phase);
+      mbarrier::wait_unless(ready, self.smem.full(stage), ring.phase);
       ring.advance();
       issue(self, stage, 0, partial[0]);
       const u32 b = self.smem.scales_b(stage);
@@ -265,6 +266,9 @@ struct Mx {
         const Rows rows(self, stage, strip, part);
         wgmma::wait_for<1>(group + 1 < kBlockGroups ? 1 : 0);
         wgmma::pin(partial[group % 2]);
+        if (group + 1 == kBlockGroups) {
+          ready = mbarrier::test(self.smem.full(ring.stage), ring.phase);
+        }
         const u32 of_part = b + part * kPartBytesB;
         if constexpr (kRowsOfB == 1) {
           const u32 columns = of_part + self.lane % 4 * 16;
