@@ -10,7 +10,6 @@ namespace gemm {
 
 // Where the matrices of a batch lie.
 struct Batch {
-  Divisor tiles;         // of one GEMM
   i64 scale_a, scale_b;  // from the scales of one matrix to those of the next
   i64 d_bytes;           // from one D to the next
 };
@@ -44,7 +43,7 @@ struct alignas(128) Arguments {
   Batch batch;
 };
 // The host asserts the offsets of its twin; these sizes and the order above give the same ones.
-static_assert(sizeof(TensorMap) == 128 && sizeof(TileOrder) == 32 && sizeof(Batch) == 32 &&
+static_assert(sizeof(TensorMap) == 128 && sizeof(TileOrder) == 32 && sizeof(Batch) == 24 &&
                   sizeof(Arguments) == 640,
               "the host's GemmKernelArgs has these sizes");
 

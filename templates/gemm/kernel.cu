@@ -167,7 +167,7 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& 
       Split::store_share(to, self, rank, tile, limits);
       phase ^= 1;
     } else if constexpr (Walk::kBatched) {
-      Output::store(Walk::destination_of(to, e, tile), self, tile, limits, acc);
+      Output::store(Walk::destination_of(to, from, tile), self, tile, limits, acc);
     } else {
       Output::store(to, self, tile, limits, acc);
     }
@@ -239,8 +239,8 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
   const gemm::Destination to{&args.d_map,    args.d,      hide_from_optimizer(args.ldd),
                              args.bias,      args.sentry, args.d_scale,
                              args.scale_d_ld};
-  const gemm::Extents extents{args.m,          args.n,      args.k,      args.order,
-                              args.group_rows, args.groups, args.tokens, &args.batch};
+  const gemm::Extents extents{args.m,          args.n,      args.k,     args.order,
+                              args.group_rows, args.groups, args.tokens};
   const int early_stages = args.early_stages;
   const int prefetched_stages = args.prefetched_stages;
   const int rank = gemm::kClusterSize > 1 ? static_cast<int>(cluster_rank()) : 0;

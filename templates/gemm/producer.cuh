@@ -171,7 +171,7 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
     if constexpr (Scale::kCopiedPerRowOfB > 0) {
       scales_b = from.scale_b + source.tile.n0 +
                  range.first / Scale::FormatB::kBlocksOfWord * from.scale_b_ld;
-      if constexpr (Walk::kBatched) scales_b += source.tile.group * e.batch->scale_b;
+      if constexpr (Walk::kBatched) scales_b += Walk::scales_before(from, source.tile);
     }
     const int pass_end = weights_only ? min(end, begin + early_stages * 128) : end;
 #pragma unroll 1
@@ -190,8 +190,8 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
             Output::prefetch(to, Walk::in_d(e, source.tile), Walk::limits_of(e, source.tile),
                              (end - k) / 128 - 1);
           } else if constexpr (Walk::kBatched) {
-            Output::prefetch(Walk::destination_of(to, e, source.tile), source.tile, Walk::limits(e),
-                             (k - begin) / 128);
+            Output::prefetch(Walk::destination_of(to, from, source.tile), source.tile,
+                             Walk::limits(e), (k - begin) / 128);
           } else {
             Output::prefetch(to, source.tile, Walk::limits(e), (k - begin) / 128);
           }

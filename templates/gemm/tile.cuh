@@ -61,10 +61,9 @@ struct Extents {
   int m, n, k;
   TileOrder order;
   // Of groups: what the caller says of their rows or tokens, how many there are, and how many
-  // tokens K has. Of a batch: how many GEMMs there are, and where they lie.
+  // tokens K has. Of a batch: how many GEMMs there are.
   const int* group_rows;
   int groups, tokens;
-  const Batch* batch;
 };
 
 // A tile as a walk hands it out: its first row and column. Tiles may overlap; `own_row` is the
@@ -96,7 +95,10 @@ struct Destination {
   u32* sentry;       // set to 1 if an element of D is NaN or infinite, if the problem has one
   float* d_scale;    // [ceil(n/128)][scale_d_ld], if D is FP8
   i64 scale_d_ld;
-  int matrix;  // of a batch: the one that `d` is
+};
+// Of a batch: `d` is this matrix. (A field of Destination would change other kernels' code.)
+struct MatrixDestination : Destination {
+  int matrix;
 };
 
 struct SharedMemory {

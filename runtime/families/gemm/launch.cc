@@ -136,8 +136,7 @@ void fill_work(const ResolvedGemm& r, const GemmWork& work, const GemmArguments&
   if (is_batched(r.problem)) {
     const reference::BatchStrides batch = batch_strides(args);
     p.groups = static_cast<std::int32_t>(r.problem.batch);
-    p.batch = {work.matrix_tiles, batch.a_scale, batch.b_scale,
-               batch.d * size_of(r.problem.d.dtype)};
+    p.batch = {batch.a_scale, batch.b_scale, batch.d * size_of(r.problem.d.dtype)};
   }
   const bool b_ready = (args.flags & OCTILE_RUN_B_READY) != 0;
   p.early_stages = b_ready ? r.early_stages : 0;

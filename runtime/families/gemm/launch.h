@@ -16,7 +16,6 @@ namespace octile {
 
 // Where the matrices of a batch lie, as gemm::Batch.
 struct GemmKernelBatch {
-  Divisor tiles;  // of one GEMM
   std::int64_t scale_a, scale_b;
   std::int64_t d_bytes;
 };
@@ -61,7 +60,7 @@ static_assert(offsetof(GemmKernelArgs, b_map) == 128 && offsetof(GemmKernelArgs,
               offsetof(GemmKernelArgs, order) == 468 && offsetof(GemmKernelArgs, groups) == 500 &&
               offsetof(GemmKernelArgs, group_rows) == 504 &&
               offsetof(GemmKernelArgs, tokens) == 512 && offsetof(GemmKernelArgs, d_scale) == 520 &&
-              offsetof(GemmKernelArgs, batch) == 536 && sizeof(GemmKernelBatch) == 32);
+              offsetof(GemmKernelArgs, batch) == 536 && sizeof(GemmKernelBatch) == 24);
 
 // Enqueues one GEMM, or those of all groups or of a batch. `args` were checked, with every leading
 // dimension filled in; m, n > 0. Errors: kDeviceError.

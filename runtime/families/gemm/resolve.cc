@@ -80,7 +80,6 @@ GemmWork ResolvedGemm::at(std::int64_t tokens, int sm_limit) const {
       share_tiles(work.shape.m, work.shape.n, cluster_rows, cluster_cols, tail_cols, clusters);
   work.order = tile_order(shares, raster);
   if (is_batched(problem)) {
-    work.matrix_tiles = divisor_of(static_cast<std::uint32_t>(shares.tiles()));
     work.blocks = std::min<std::int64_t>(problem.batch * shares.tiles(), clusters);
     return work;
   }

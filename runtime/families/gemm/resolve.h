@@ -20,7 +20,6 @@ struct GemmWork {
   GemmMatrices rows_of_maps;
   int a_box_rows = 0;  // rows of A that one TMA copy loads
   TileOrder order{};
-  Divisor matrix_tiles{};   // of a batch: the tiles of one GEMM
   std::int64_t blocks = 0;  // CTAs
 };
 

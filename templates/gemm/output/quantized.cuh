@@ -158,9 +158,9 @@ struct Quantized {
     return __uint_as_float(bits);
   }
 
-  // Stores the scales of the warp's 16 rows. Without groups it also stores 1 for those from D's last
-  // row up to the next multiple of 4; with groups these are the next group's. `row` is the strip's
-  // first.
+  // Stores the scales of the warp's 16 rows. Without groups it also stores 1 for those from D's
+  // last row up to the next multiple of 4; with groups these are the next group's. `row` is the
+  // strip's first.
   __device__ static __forceinline__ void put_scale(const Destination& to,
                                                    const ConsumerThread& self, const Tile& tile,
                                                    const Limits& limits, int row,

@@ -25,10 +25,9 @@ struct Batched : Dense {
   __device__ static __forceinline__ Position first(const Extents& e, const SharedMemory&) {
     return {static_cast<int>(blockIdx.x), e.groups * tiles_m(e) * tiles_n(e)};
   }
-  // Also writes which GEMM has the tile.
   __device__ static __forceinline__ void origin(const Position& position, const Extents& e,
                                                 int rank, Tile& tile) {
-    tile.group = matrix_of(position, e);
+    tile.group = position.tile / (tiles_m(e) * tiles_n(e));
     Dense::origin(within(position, e), e, rank, tile);
   }
   __device__ static __forceinline__ int own_row(const Position& position, const Extents& e,
@@ -36,14 +35,17 @@ struct Batched : Dense {
     return Dense::own_row(within(position, e), e, rank);
   }
 
-  __device__ static __forceinline__ const float* scales_of_a(const Source& from, const Extents& e,
+  __device__ static __forceinline__ const float* scales_of_a(const Source& from, const Extents&,
                                                              const Tile& tile, int) {
-    return from.scale_a + tile.group * e.batch->scale_a + tile.m0;
+    return from.scale_a + tile.group * strides(from).scale_a + tile.m0;
   }
-  __device__ static __forceinline__ Source source_of_b(const Source& from, const Extents& e,
+  __device__ static __forceinline__ i64 scales_before(const Source& from, const Tile& tile) {
+    return tile.group * strides(from).scale_b;
+  }
+  __device__ static __forceinline__ Source source_of_b(const Source& from, const Extents&,
                                                        const Tile& tile) {
     Source of_matrix = from;
-    of_matrix.scale_b += tile.group * e.batch->scale_b;
+    of_matrix.scale_b += scales_before(from, tile);
     return of_matrix;
   }
   __device__ static __forceinline__ void load_a(u32 to, const TensorMap* map, const Tile& tile,
@@ -54,29 +56,31 @@ struct Batched : Dense {
                                                 int k, int row, u32 full) {
     tma::load_3d(to, map, k, row, tile.group, full);
   }
-  __device__ static __forceinline__ Destination destination_of(const Destination& to,
-                                                               const Extents& e, const Tile& tile) {
-    Destination of_matrix = to;
-    of_matrix.d = static_cast<u8*>(to.d) + tile.group * e.batch->d_bytes;
-    of_matrix.matrix = tile.group;
+  __device__ static __forceinline__ MatrixDestination destination_of(const Destination& to,
+                                                                     const Source& from,
+                                                                     const Tile& tile) {
+    MatrixDestination of_matrix{to, tile.group};
+    of_matrix.d = static_cast<u8*>(to.d) + tile.group * strides(from).d_bytes;
     return of_matrix;
   }
 
  private:
+  // Returns a part of the kernel's argument, which begins with the map of A. A field of Source or
+  // Extents would change the machine code of kernels that do not read it.
+  __device__ static __forceinline__ const Batch& strides(const Source& from) {
+    return reinterpret_cast<const Arguments*>(from.a_map)->batch;
+  }
   __device__ static __forceinline__ int tiles_m(const Extents& e) {
     return ceil_div(e.m, cfg::kBlockM);
   }
   __device__ static __forceinline__ int tiles_n(const Extents& e) {
     return ceil_div(e.n, cfg::kBlockN);
   }
-  __device__ static __forceinline__ int matrix_of(const Position& position, const Extents& e) {
-    return static_cast<int>(e.batch->tiles.divide(static_cast<u32>(position.tile)));
-  }
   // Returns the position among the tiles of its GEMM.
   __device__ static __forceinline__ Dense::Position within(const Position& position,
                                                            const Extents& e) {
-    const int before = matrix_of(position, e) * tiles_m(e) * tiles_n(e);
-    return Dense::Position(tiles_m(e), tiles_n(e), position.tile - before, 0, e.order);
+    return Dense::Position(tiles_m(e), tiles_n(e), position.tile % (tiles_m(e) * tiles_n(e)), 0,
+                           e.order);
   }
 };
 

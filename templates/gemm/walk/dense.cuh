@@ -24,7 +24,8 @@
 //   kShiftsScales          whether the scales of a tile's first row are the stage's m0 % 4th
 // With kBatched tiles belong to the GEMMs of a batch:
 //   origin(...)            also writes the GEMM, as `group`
-//   destination_of(to, e, tile)  the destination whose D is the tile's
+//   scales_before(from, tile)  scales of B before those of the tile's
+//   destination_of(to, from, tile)  the MatrixDestination of the tile
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/producer.cuh"
