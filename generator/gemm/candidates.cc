@@ -210,7 +210,10 @@ bool tiles_suit_groups(const GemmConfig& c, const GemmSetting& s) {
   return c.tail_n == 0 && (cluster_size(c) == 1 || (shares_b && cluster_size(c) == c.cluster_m));
 }
 bool batches_work_alone(const GemmConfig& c, const GemmSetting& s) {
-  return !is_batched(s.problem) || (cluster_size(c) == 1 && c.tail_n == 0);
+  if (!is_batched(s.problem)) return true;
+  const bool many_scales =
+      !scales_rows_of_b(s.problem) && column_segments(c) > kMostSegmentsOfGroups;
+  return cluster_size(c) == 1 && c.tail_n == 0 && !many_scales;
 }
 bool long_sums_overlap_themselves(const GemmConfig& c, const GemmSetting&) {
   return !has_long_sums(c.promote) || (c.unroll == 1 && c.in_flight == 1);
@@ -314,7 +317,8 @@ constexpr std::array kConstraints{
         tiles_suit_groups},
     GemmConstraint{"batches_work_alone",
                    "CTAs of a batch share no operand, split no K and have no tail tiles: the many "
-                   "tiles of all matrices fill the SMs",
+                   "tiles of all matrices fill the SMs; with more than 9 scales of B across a tile "
+                   "ptxas 13.0 spills",
                    batches_work_alone},
     GemmConstraint{"long_sums_overlap_themselves",
                    "sums of more than 128 of K keep a WGMMA group in flight themselves, so a pass "
