@@ -218,7 +218,10 @@ bool mx_tiles_are_plain(const GemmConfig& c, const GemmSetting& s) {
          c.cluster_m * c.cluster_n == 1;
 }
 bool batches_work_alone(const GemmConfig& c, const GemmSetting& s) {
-  return !is_batched(s.problem) || (cluster_size(c) == 1 && c.tail_n == 0);
+  if (!is_batched(s.problem)) return true;
+  const bool many_scales =
+      !scales_rows_of_b(s.problem) && column_segments(c) > kMostSegmentsOfGroups;
+  return cluster_size(c) == 1 && c.tail_n == 0 && !many_scales;
 }
 bool long_sums_overlap_themselves(const GemmConfig& c, const GemmSetting&) {
   return !has_long_sums(c.promote) || (c.unroll == 1 && c.in_flight == 1);
@@ -322,7 +325,8 @@ constexpr std::array kConstraints{
         tiles_suit_groups},
     GemmConstraint{"batches_work_alone",
                    "CTAs of a batch share no operand, split no K and have no tail tiles: the many "
-                   "tiles of all matrices fill the SMs",
+                   "tiles of all matrices fill the SMs; with more than 9 scales of B across a tile "
+                   "ptxas 13.0 spills",
                    batches_work_alone},
     GemmConstraint{"long_sums_overlap_themselves",
                    "sums of more than 128 of K keep a WGMMA group in flight themselves, so a pass "

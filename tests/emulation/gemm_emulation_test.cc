@@ -53,10 +53,10 @@ TEST(GemmEmulationVariants, HaveEveryValueOfEveryAxis) {
   }
 }
 
-// Returns the emitted kernels without groups.
+// Returns the emitted kernels of one GEMM.
 std::vector<EmittedGemmVariant> plain_variants() {
   std::vector<EmittedGemmVariant> variants = emulation::emitted_gemm_variants();
-  std::erase_if(variants, [](const EmittedGemmVariant& v) { return is_grouped(v.problem); });
+  std::erase_if(variants, [](const EmittedGemmVariant& v) { return has_several_gemms(v.problem); });
   return variants;
 }
 

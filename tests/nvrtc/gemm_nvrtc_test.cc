@@ -219,6 +219,15 @@ TEST_F(GemmNvrtc, EveryKindOfGroupsCompilesClean) {
   fmt::print("{} kernels, slowest compile {:.0f} ms\n", variants.size(), slowest);
 }
 
+TEST_F(GemmNvrtc, EveryKindOfBatchCompilesClean) {
+  const std::vector<tests::GemmVariant> all = tests::covering_batch_variants(h200());
+  EXPECT_GT(all.size(), 50U);
+  const std::size_t step = tests::runs_all_cases() ? 1 : 4;
+  std::vector<tests::GemmVariant> variants;
+  for (std::size_t i = 0; i < all.size(); i += step) variants.push_back(all[i]);
+  for (const Compiled& c : compile_all(variants)) expect_clean(c);
+}
+
 TEST_F(GemmNvrtc, EveryDefaultOfTheShippedModelsCompilesClean) {
   // A configuration's source is the same for every shape, so one shape whose K admits it suffices.
   std::map<std::string, GemmConfig> defaults;

@@ -126,6 +126,12 @@ constexpr auto kFurther = std::to_array<std::string_view>({
     "groups=4",
     "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128 acc=0 promote=128 "
     "group=contiguous groups=8",
+    "gemm m=512 n=256 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 batch=4",
+    "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 bias=fp32 batch=4",
+    "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128 acc=0 promote=128 batch=4",
+    "gemm m=? n=256 k=512 a=e4m3:row b=e4m3:row d=bf16 acc=0 promote=128 batch=4",
+    "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 batch=4",
+    "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:1x128 d=bf16 acc=0 promote=128 batch=4",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=silu_mul",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=rmsnorm dbias=1",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=rmsnorm group=contiguous",
@@ -187,6 +193,19 @@ TEST(SupportMatrix, GemmSupportIsWhatTheKernelDoes) {
   // scale formats. Per row and per tensor: two formats of each operand, and no FP8 D.
   EXPECT_EQ(supported, 4 * 2 * (3 * (2 + 3) * (5 + 4) + 2 * 2 * 2 * 5));
   EXPECT_GT(cells, 40000);
+}
+
+// A batch is supported with plain D, block scales and tokens in m, and with nothing else.
+TEST(SupportMatrix, BatchesAreWhatTheKernelDoes) {
+  int supported = 0;
+  for_each_gemm([&](const GemmProblem& one) {
+    GemmProblem p = one;
+    p.batch = 4;
+    const bool expected = support_of(one).supported && !is_fp8(p.d.dtype) && !scales_at_end(p);
+    supported += expected ? 1 : 0;
+    ASSERT_EQ(support_of(p).supported, expected) << to_text(p);
+  });
+  EXPECT_EQ(supported, 4 * 2 * 3 * (2 + 3) * 5);
 }
 
 TEST(SupportMatrix, QuantizeSupportIsWhatTheKernelsDo) {
@@ -286,6 +305,7 @@ TEST(SupportMatrix, PatternsNameFieldsOfTheProblemText) {
   options.bias = DType::kFP32;
   options.sentry = options.invariant = true;
   options.grouping = Grouping::kContiguous;
+  options.batch = 1;
   const std::string gemm = to_text(options);
   QuantizeProblem all;  // every optional field is printed
   all.q = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
@@ -343,9 +363,9 @@ TEST(SupportMatrix, ReasonsReachTheCaller) {
       s.error().message,
       StartsWith("'gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=fp16 acc=1 promote=128' is "
                  "not supported: sums over many calls leave the range of fp16: add in bf16 "
-                 "or fp32; supported are a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 "
-                 "b=e4m3|e5m2:128x128:f32|pow2 d=bf16|fp16|fp32 promote=32|64|128 "
-                 "group=none; "));
+                 "or fp32; supported are batch=number "
+                 "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 "
+                 "b=e4m3|e5m2:128x128:f32|pow2 d=bf16|fp16|fp32 promote=32|64|128; "));
   for (const SupportRow& row : gemm_support_rows()) {
     if (!row.supported) continue;
     EXPECT_THAT(s.error().message, HasSubstr(row.pattern));
