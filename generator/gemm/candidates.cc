@@ -102,10 +102,12 @@ bool fits_registers(const GemmConfig& c, const GemmSetting& s) {
       !scales_rows_of_b(s.problem) && !scales_at_end(s.problem) && !is_mx(s.problem);
   const int runs = has_runs ? column_segments(c) : 1;
   const int parts = (c.unroll > 1 ? 60 : 56) + (runs > 1 ? runs : 0);
+  // To read four scales of columns takes as many registers; a split K's store leaves too few.
+  const int of_mx = c.splits > 1 && s.problem.b.granularity == Granularity::k1x32 ? 44 : 40;
   const bool three_of_k = c.consumer_warpgroups == 3 && groups_k(s.problem);
   const int others = three_of_k                      ? 24
                      : c.hold_scales                 ? 8
-                     : is_mx(s.problem)              ? 40
+                     : is_mx(s.problem)              ? of_mx
                      : parts_of_block(c.promote) > 1 ? parts
                      : c.in_flight > 2               ? 50
                      : c.in_flight > 1               ? 40
@@ -349,7 +351,7 @@ constexpr std::array kConstraints{
         "flight (24 of three consumers' where K has groups), 40 with two, 50 with more (56 where "
         "parts of a K-block are promoted, 60 "
         "where K-blocks are unrolled as well, and one for each run of columns with a scale "
-        "of its own) for "
+        "of its own; 40 of MX, 44 where it splits K and B has a scale a row) for "
         "addresses, scales and loop state (ptxas 13.0 spills below)",
         fits_registers},
     GemmConstraint{"ring_is_a_pipeline",

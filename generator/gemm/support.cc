@@ -24,6 +24,7 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "not built yet: FP8 D of a batch; quantise the bf16 D"},
     {"gemm", "batch=number a=*:row|tensor b=*:row|tensor", kNo,
      "not built yet: batches of operands with scales per row or per tensor"},
+    {"gemm", "batch=number a=*:1x32:e8m0", kNo, "not built yet: batches of MX operands"},
     {"gemm",
      "batch=number a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 "
      "d=bf16|fp16|fp32 promote=32|64|128",

@@ -9,6 +9,7 @@ namespace octile::api {
 namespace {
 
 constexpr int kDefaultPromote = 128;
+constexpr int kMxPromote = 32;
 static_assert(OCTILE_PROMOTE_NONE == kPromoteNone);
 
 Status check_dtype(NamedValue v) {
@@ -131,7 +132,8 @@ Result<GemmProblem> to_problem(const octile_gemm_desc* user) {
   problem.b = *b;
   problem.d = *d;
   problem.accumulate = desc.accumulate != 0;
-  problem.promote = desc.promote == 0 ? kDefaultPromote : desc.promote;
+  const int usual = is_mx(problem) ? kMxPromote : kDefaultPromote;
+  problem.promote = desc.promote == 0 ? usual : desc.promote;
   problem.invariant = desc.batch_invariant != 0;
   if (const int bias = raw(desc.bias_dtype); bias != 0) problem.bias = static_cast<DType>(bias);
   problem.sentry = desc.sentry != 0;

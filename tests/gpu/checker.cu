@@ -104,16 +104,21 @@ struct Scales {
   const void* p;
   i64 ld;        // from one K-block to the next; 0: scales per row or per tensor
   i64 row_step;  // from one row to the next; 0: one scale
-  int format;
+  int format;    // of E8M0, ld leads to the next row_step rows
 };
-constexpr int kPow2 = 2, kUe8m0x4 = 3;
+constexpr int kPow2 = 2, kUe8m0x4 = 3, kE8m0 = 4;
 
-// The scale of a row in a K-block: 1x128 scales [ceil(k/128)][ld], or words of four exponents; or
-// one for each row, or for all.
-__device__ double scale_of_row(const Scales& s, i64 row, int block) {
-  if (s.format != kUe8m0x4) return static_cast<const float*>(s.p)[block * s.ld + row * s.row_step];
-  const u32 word = static_cast<const u32*>(s.p)[block / 4 * s.ld + row];
-  return ldexp(1.0, static_cast<int>(word >> (8 * (block % 4)) & 0xFF) - 127);
+// The scale of an element: 1x128 scales [ceil(k/128)][ld], or words of four exponents; E8M0 scales
+// [..][ld] of 32 of k and row_step rows; or one for each row, or for all.
+__device__ double scale_of_row(const Scales& s, i64 row, int k) {
+  if (s.format == kE8m0) {
+    const int code = static_cast<const u8*>(s.p)[row / s.row_step * s.ld + k / 32];
+    return code == 255 ? __longlong_as_double(0x7FF8000000000000ll) : ldexp(1.0, code - 127);
+  }
+  const i64 at = k / 128 * s.ld + row * s.row_step;
+  if (s.format != kUe8m0x4) return static_cast<const float*>(s.p)[at];
+  const u32 word = static_cast<const u32*>(s.p)[k / 512 * s.ld + row];
+  return ldexp(1.0, static_cast<int>(word >> (8 * (k / 128 % 4)) & 0xFF) - 127);
 }
 
 // words[count]: scales of 2^[-spread, spread], times [1, 2) unless the format is of powers of two.
@@ -124,7 +129,7 @@ extern "C" __global__ void fill_scales(u32* words, i64 count, u64 seed, int spre
     const auto exponent = [&](int j) {
       return static_cast<int>(hash(key + j) % static_cast<u32>(2 * spread + 1)) - spread;
     };
-    if (format == kUe8m0x4) {
+    if (format == kUe8m0x4 || format == kE8m0) {
       words[i] = 0;
       for (int j = 0; j < 4; ++j) words[i] |= static_cast<u32>(127 + exponent(j)) << (8 * j);
     } else {
@@ -223,8 +228,8 @@ constexpr int kTile = 64;
 constexpr int kStep = 16;
 
 // D[m,n] against the FP64 product of the dequantised operands. A has scales as scale_of_row reads
-// them; B has 128x128 scales [ceil(n/128)][ld] or, with b_rows, scales like A's. 256 threads, a
-// 64x64 tile, 4x4 elements a thread.
+// them, and so does B if b_rows; else B has 128x128 scales [ceil(n/128)][ld]. 256 threads, a 64x64
+// tile, 4x4 elements a thread.
 extern "C" __global__ void __launch_bounds__(256)
     check_product(const u8* a, i64 lda, Scales sa, const u8* b, i64 ldb, Scales sb, int b_rows,
                   Output out, int m, int n, int k, int a_e5m2, int b_e5m2, double c,
@@ -252,10 +257,10 @@ extern "C" __global__ void __launch_bounds__(256)
       const i64 row = row0 + line;
       const i64 col = col0 + line;
       a_tile[step][line] =
-          row < m && kk < k ? table_a[a[row * lda + kk]] * scale_of_row(sa, row, kk / 128) : 0.0;
+          row < m && kk < k ? table_a[a[row * lda + kk]] * scale_of_row(sa, row, kk) : 0.0;
       double scale_b = 0.0;
       if (col < n && kk < k) {
-        scale_b = b_rows != 0 ? scale_of_row(sb, col, kk / 128)
+        scale_b = b_rows != 0 ? scale_of_row(sb, col, kk)
                               : static_cast<const float*>(sb.p)[col / 128 * sb.ld + kk / 128];
       }
       b_tile[step][line] = col < n && kk < k ? table_b[b[col * ldb + kk]] * scale_b : 0.0;

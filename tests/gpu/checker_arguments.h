@@ -23,9 +23,10 @@ struct DeviceScales {  // Scales
   const void* p;
   std::int64_t ld;        // from one K-block to the next; 0: scales per row or per tensor
   std::int64_t row_step;  // from one row to the next; 0: one scale
-  int format;
+  int format;             // of E8M0, ld leads to the next row_step rows
 };
 inline DeviceScales device_scales(const void* p, std::int64_t ld, const TensorType& type) {
+  if (type.granularity == Granularity::k32x32) return {p, ld, 32, static_cast<int>(type.scale)};
   const bool one = type.granularity == Granularity::kPerTensor;
   return {p, has_block_scales(type) ? ld : 0, one ? 0 : 1, static_cast<int>(type.scale)};
 }

@@ -24,6 +24,25 @@ Worst& worst() {
   return seen;
 }
 
+// The scales of an operand of rows x k: `outer` runs of them, `ld` apart.
+struct ScaleArray {
+  std::int64_t outer = 0, ld = 0, element_bytes = 4;
+  std::int64_t bytes() const { return outer * ld * element_bytes; }
+};
+
+ScaleArray scale_array(const TensorType& type, std::int64_t rows, std::int64_t k,
+                       std::int64_t stride) {
+  const std::int64_t k_blocks = ceil_div(k, 128);
+  if (is_mx(type)) {
+    const std::int64_t runs = type.granularity == Granularity::k32x32 ? ceil_div(rows, 32) : rows;
+    return {runs, round_up(ceil_div(k, 32), 4) + stride, 1};
+  }
+  if (type.granularity == Granularity::k128x128) {
+    return {ceil_div(rows, 128), round_up(k_blocks, 4) + stride};
+  }
+  return {k_blocks, round_up(rows, 4) + stride};
+}
+
 }  // namespace
 
 std::string to_text(const GemmShape& s) { return fmt::format("{}x{}x{}", s.m, s.n, s.k); }
@@ -57,20 +76,20 @@ GemmCase::GemmCase(GpuSession& gpu, const GemmProblem& recipe, GemmShape shape, 
   problem_.m = in_k ? shape.m : kDynamic;
   problem_.n = shape.n;
   problem_.k = in_k ? kDynamic : shape.k;
-  const std::int64_t k_blocks = ceil_div(shape.k, 128);
-  const bool b_rows = problem_.b.granularity != Granularity::k128x128;
+  const ScaleArray scales_a = scale_array(problem_.a, shape.m, shape.k, strides.a_scale);
+  const ScaleArray scales_b = scale_array(problem_.b, shape.n, shape.k, strides.b_scale);
   lda_ = round_up(shape.k, 16) + strides.a;
   ldb_ = round_up(shape.k, 16) + strides.b;
   ldd_ = shape.n + strides.d;
-  a_scale_ld_ = round_up(shape.m, 4) + strides.a_scale;
-  b_scale_ld_ = round_up(b_rows ? shape.n : k_blocks, 4) + strides.b_scale;
+  a_scale_ld_ = scales_a.ld;
+  b_scale_ld_ = scales_b.ld;
   const auto bytes = [](std::int64_t n) {
     return static_cast<std::size_t>(std::max<std::int64_t>(n, 16));
   };
   a_ = gpu_.zeroed(bytes(shape.m * lda_));
   b_ = gpu_.zeroed(bytes(shape.n * ldb_));
-  a_scale_ = gpu_.zeroed(bytes(k_blocks * a_scale_ld_ * 4));
-  b_scale_ = gpu_.zeroed(bytes((b_rows ? k_blocks : ceil_div(shape.n, 128)) * b_scale_ld_ * 4));
+  a_scale_ = gpu_.zeroed(bytes(scales_a.bytes()));
+  b_scale_ = gpu_.zeroed(bytes(scales_b.bytes()));
   d_ = gpu_.allocate(bytes(shape.m * ldd_ * size_of(problem_.d.dtype) + 2 * kGuardBytes));
   if (is_fp8(problem_.d.dtype)) {
     d_scale_ = gpu_.allocate(bytes(ceil_div(shape.n, 128) * round_up(shape.m, 4) * 4));

@@ -73,7 +73,7 @@ std::vector<GemmProblem> with_options(const GemmProblem& problem) {
         all.back().sentry = sentry;
         all.back().a.dtype = a;
         all.back().b.dtype = b;
-        if (scales_at_end(problem)) continue;
+        if (scales_at_end(problem) || is_mx(problem)) continue;
         // Some with the exponents of four K-blocks in a word.
         if (sentry || bias) all.back().a.scale = ScaleFormat::kUe8m0x4;
         if (sentry && scales_rows_of_b(problem)) all.back().b.scale = ScaleFormat::kUe8m0x4;
@@ -171,12 +171,31 @@ std::vector<GemmVariant> variants_scaled_at_end(const DeviceSpec& device) {
   return all;
 }
 
+// With MX scales; if B has some of its own for each row, the tokens are in k.
+std::vector<GemmVariant> mx_variants(const DeviceSpec& device) {
+  std::vector<GemmVariant> all;
+  for (const Granularity scaling : {Granularity::k1x32, Granularity::k32x32}) {
+    for (const auto& [d, accumulate] : kOutputs) {
+      GemmProblem problem = splittable_gemm_problem();
+      problem.a = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
+      problem.b = {DType::kE4M3, scaling, ScaleFormat::kE8M0};
+      problem.promote = 32;
+      if (scaling == Granularity::k1x32) std::swap(problem.m, problem.k);
+      problem.d = {d};
+      problem.accumulate = accumulate;
+      add_variants(problem, device, all);
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 std::vector<GemmVariant> covering_gemm_variants(const DeviceSpec& device, int choice) {
   std::vector<GemmVariant> all = cover_variants(block_variants(device), choice);
   for (const GemmVariant& v : cover_variants(variants_scaled_at_end(device), choice))
     all.push_back(v);
+  for (const GemmVariant& v : cover_variants(mx_variants(device), choice)) all.push_back(v);
   return all;
 }
 

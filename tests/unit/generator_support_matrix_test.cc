@@ -47,7 +47,7 @@ void for_each_gemm(const std::function<void(const GemmProblem&)>& visit) {
   for (const TensorType& a : types) {
     for (const TensorType& b : types) {
       for (const TensorType& d : types) {
-        for (const int promote : {64, 128, kPromoteNone}) {
+        for (const int promote : {32, 64, 128, kPromoteNone}) {
           for (const bool accumulate : {false, true}) {
             GemmProblem p;
             p.n = 256;
@@ -132,6 +132,8 @@ constexpr auto kFurther = std::to_array<std::string_view>({
     "gemm m=? n=256 k=512 a=e4m3:row b=e4m3:row d=bf16 acc=0 promote=128 batch=4",
     "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 batch=4",
     "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:1x128 d=bf16 acc=0 promote=128 batch=4",
+    "gemm m=? n=256 k=512 a=e4m3:1x32 b=e4m3:32x32 d=bf16 acc=0 promote=32 group=masked groups=4",
+    "gemm m=? n=256 k=512 a=e4m3:1x32 b=e4m3:32x32 d=bf16 acc=0 promote=32 batch=4",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=silu_mul",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=rmsnorm dbias=1",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=rmsnorm group=contiguous",
@@ -173,14 +175,16 @@ TEST(SupportMatrix, GemmSupportIsWhatTheKernelDoes) {
     const bool blocks =
         p.a.granularity == Granularity::k1x128 && blocks_of_b && p.promote != kPromoteNone;
     const bool of_all_k =
-        p.a.granularity == p.b.granularity && p.promote != 64 &&
+        p.a.granularity == p.b.granularity && p.promote != 32 && p.promote != 64 &&
         (p.a.granularity == Granularity::kPerTensor || p.a.granularity == Granularity::kPerRow);
     const bool plain_d = !is_fp8(p.d.dtype) && !(p.d.dtype == DType::kFP16 && p.accumulate);
     const bool fp8_d = is_fp8(p.d.dtype) && p.d.granularity == Granularity::k1x128 &&
                        fp32_in_memory(p.d) && !p.accumulate;
-    const bool expected = ((blocks && (plain_d || fp8_d)) || (of_all_k && plain_d)) &&
-                          is_fp8(p.a.dtype) && has_format(p.a) && is_fp8(p.b.dtype) &&
-                          has_format(p.b);
+    const bool mx = p.a.granularity == Granularity::k1x32 && p.a.scale == ScaleFormat::kE8M0 &&
+                    is_mx(p.b) && p.b.scale == ScaleFormat::kE8M0 && p.promote == 32;
+    const bool others = ((blocks && (plain_d || fp8_d)) || (of_all_k && plain_d)) &&
+                        has_format(p.a) && has_format(p.b);
+    const bool expected = is_fp8(p.a.dtype) && is_fp8(p.b.dtype) && (others || (mx && plain_d));
     ++cells;
     supported += expected ? 1 : 0;
     ASSERT_EQ(support_of(p).supported, expected) << to_text(p);
@@ -189,9 +193,10 @@ TEST(SupportMatrix, GemmSupportIsWhatTheKernelDoes) {
     }
   });
   // Two FP8 types of each operand; three scale formats of A; two of a 128x128 B and three of a
-  // 1x128 B; two intervals; D in three types, two of which take sums, and in two FP8 types with two
-  // scale formats. Per row and per tensor: two formats of each operand, and no FP8 D.
-  EXPECT_EQ(supported, 4 * 2 * (3 * (2 + 3) * (5 + 4) + 2 * 2 * 2 * 5));
+  // 1x128 B; three intervals; D in three types, two of which take sums, and in two FP8 types with
+  // two scale formats. Per row and per tensor: two formats of each operand, two intervals, and no
+  // FP8 D. MX: two granularities of B.
+  EXPECT_EQ(supported, 4 * (3 * 3 * (2 + 3) * (5 + 4) + 2 * 2 * 2 * 2 * 5 + 2 * 5));
   EXPECT_GT(cells, 40000);
 }
 

@@ -13,15 +13,15 @@
 // stage is usual if its scales are about 2^-64 to 2^64 (is_usual). There fma(partial, sa * sb, acc)
 // has the same bits, and takes one instruction less for each sum if a scale of B serves 32 columns.
 //
-// The policy has a scale warp and a main loop of its own: it specialises publish_scales and
-// multiply_reading_ahead. The loop has two WGMMA groups of a K-block in flight, because a group of
-// 32 of K takes less time than its promotion. None is in flight from one K-block to the next: ptxas
-// would run them one after the other (C7514), and another consumer multiplies meanwhile.
+// The policy has a scale warp and a main loop of its own: for the kernel that it is the policy of,
+// it specialises publish_scales and multiply_reading_ahead. The loop has two WGMMA groups of a
+// K-block in flight, because a group of 32 of K takes less time than its promotion. None is in
+// flight from one K-block to the next: ptxas would run them one after the other (C7514), and
+// another consumer multiplies meanwhile.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/consumer.cuh"
 #include "gemm/scale/format.cuh"
-#include "gemm/walk/dense.cuh"
 #endif
 
 namespace gemm::scale {
@@ -287,31 +287,18 @@ struct Mx {
 namespace gemm {
 
 template <>
-__device__ __forceinline__ void publish_scales<walk::Dense, scale::Mx<1>>(const SharedMemory& smem,
+__device__ __forceinline__ void publish_scales<OCTILE_WALK, OCTILE_SCALE>(const SharedMemory& smem,
                                                                           const Source& from,
                                                                           const Extents& e,
                                                                           int rank, int) {
-  scale::Mx<1>::publish<walk::Dense>(smem, from, e, rank);
-}
-template <>
-__device__ __forceinline__ void publish_scales<walk::Dense, scale::Mx<32>>(const SharedMemory& smem,
-                                                                           const Source& from,
-                                                                           const Extents& e,
-                                                                           int rank, int) {
-  scale::Mx<32>::publish<walk::Dense>(smem, from, e, rank);
+  OCTILE_SCALE::publish<OCTILE_WALK>(smem, from, e, rank);
 }
 
 template <>
-__device__ __forceinline__ void multiply_reading_ahead<scale::Mx<1>, kAccumulators>(
+__device__ __forceinline__ void multiply_reading_ahead<OCTILE_SCALE, kAccumulators>(
     const ConsumerThread& self, Ring& ring, int k_blocks, int,
     float (&acc)[kStrips][kAccumulators]) {
-  scale::Mx<1>::multiply(self, ring, k_blocks, acc);
-}
-template <>
-__device__ __forceinline__ void multiply_reading_ahead<scale::Mx<32>, kAccumulators>(
-    const ConsumerThread& self, Ring& ring, int k_blocks, int,
-    float (&acc)[kStrips][kAccumulators]) {
-  scale::Mx<32>::multiply(self, ring, k_blocks, acc);
+  OCTILE_SCALE::multiply(self, ring, k_blocks, acc);
 }
 
 }  // namespace gemm
