@@ -104,8 +104,8 @@ bool fits_registers(const GemmConfig& c, const GemmSetting& s) {
   const int parts = (c.unroll > 1 ? 60 : 56) + (runs > 1 ? runs : 0);
   // To read four scales of columns takes as many registers; a split K's store leaves too few.
   const int of_mx = c.splits > 1 && s.problem.b.granularity == Granularity::k1x32 ? 44 : 40;
-  const bool three_of_k = c.consumer_warpgroups == 3 && groups_k(s.problem);
-  const int others = three_of_k                      ? 24
+  const bool three_give_up = c.consumer_warpgroups == 3 && copy_thread_holds_more(s.problem);
+  const int others = three_give_up                   ? 24
                      : c.hold_scales                 ? 8
                      : is_mx(s.problem)              ? of_mx
                      : parts_of_block(c.promote) > 1 ? parts
@@ -348,7 +348,8 @@ constexpr std::array kConstraints{
     GemmConstraint{
         "fits_registers",
         "accumulators and partial sums leave 32 of a consumer's registers with one product in "
-        "flight (24 of three consumers' where K has groups), 40 with two, 50 with more (56 where "
+        "flight (24 of three consumers' whose copy thread has 56), 40 with two, 50 with more (56 "
+        "where "
         "parts of a K-block are promoted, 60 "
         "where K-blocks are unrolled as well, and one for each run of columns with a scale "
         "of its own; 40 of MX, 44 where it splits K and B has a scale a row) for "

@@ -16,9 +16,9 @@ constexpr int kBarrierBytes = 8;
 // 65,536 registers an SM, handed out per warpgroup by setmaxnreg. One producer warpgroup of 40 (or
 // 32) leaves each of one, two or three consumers the counts below; a single consumer stays at 248
 // because a thread can name no more than 255. Two CTAs an SM have half of it each: one consumer.
-// The copy thread of groups of K has more to hold than 32, which three consumers give up.
+// Some copy threads have more to hold than 32, which three consumers give up.
 void split_registers(const GemmProblem& p, const GemmConfig& c, GemmResources& r) {
-  const bool takes_more = c.consumer_warpgroups == 3 && groups_k(p);
+  const bool takes_more = c.consumer_warpgroups == 3 && copy_thread_holds_more(p);
   r.producer_registers = takes_more ? 56 : c.consumer_warpgroups == 3 ? 32 : 40;
   r.consumer_registers = c.ctas_per_sm == 2           ? 216
                          : c.consumer_warpgroups == 1 ? 248
@@ -157,6 +157,10 @@ TileShares shares_with(std::int64_t whole_across, std::int64_t tiles_m, std::int
 }
 
 }  // namespace
+
+bool copy_thread_holds_more(const GemmProblem& p) {
+  return groups_k(p) || (is_batched(p) && scales_rows_of_b(p));
+}
 
 GemmResources resources_of(const GemmProblem& p, const GemmConfig& c) {
   GemmResources r;

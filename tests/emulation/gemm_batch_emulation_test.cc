@@ -91,14 +91,5 @@ TEST_F(BatchEmulation, SharedWeights) {
   });
 }
 
-// No K leaves D zero, or as it is.
-TEST_F(BatchEmulation, NoK) {
-  expect_right(
-      [](std::int64_t bm, std::int64_t bn) {
-        return GemmCall{.m = bm + 1, .n = bn + 8, .k = 0, .batch = 3, .side_by_side = true};
-      },
-      1);
-}
-
 }  // namespace
 }  // namespace octile
