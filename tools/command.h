@@ -64,11 +64,12 @@ struct WorkOptions {
   std::string problem_file;
   std::vector<std::int64_t> tokens;
   std::vector<std::string> passes;  // empty: fprop
+  std::int64_t ranks = 0;           // of expert parallelism; 0: without the models' experts
 
   // `default_tokens` is what the help says about --tokens.
   void add_to(CLI::App& app, const std::string& default_tokens);
-  // Errors: kInvalidArgument unless exactly one of the three is given, or if passes are given for a
-  // problem that has none.
+  // Errors: kInvalidArgument unless exactly one of the three is given, if passes are given for a
+  // problem that has none, or ranks without a model.
   Status check() const;
   // Errors: kInvalidArgument for a name that is not that of a pass.
   Result<std::vector<Pass>> read_passes() const;
@@ -85,6 +86,8 @@ struct WorkOptions {
   Works read_problem_file(const std::vector<Pass>& passes,
                           const std::vector<std::int64_t>& counts) const;
   Works read_models(const std::vector<Pass>& passes) const;
+  Works read_experts(const ModelFile& model, const std::string& name,
+                     const std::vector<Pass>& passes) const;
 };
 
 // Returns a known device or a live one. Errors: kInvalidArgument for the host, which runs no

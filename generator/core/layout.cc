@@ -125,6 +125,10 @@ std::int64_t packed_scale_ld(const TensorType& type, std::int64_t rows, std::int
                     : rowwise_scales(type, rows, cols).inner;
 }
 
+std::int64_t packed_scale_rows(const TensorType& type, std::int64_t rows, std::int64_t cols) {
+  return rowwise_scales(type, rows, cols).outer;
+}
+
 Result<QuantizedLayout> quantized_layout(const TensorType& type, std::int64_t rows,
                                          std::int64_t cols, std::int64_t ld, bool transposed) {
   if (Status s = check_type(type); !s) return tl::unexpected<Error>(s.error());

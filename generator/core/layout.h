@@ -44,5 +44,7 @@ Result<QuantizedLayout> quantized_layout(const TensorType& type, std::int64_t ro
 // nothing, because every launch calls it.
 std::int64_t packed_scale_ld(const TensorType& type, std::int64_t rows, std::int64_t cols,
                              bool transposed = false);
+// Returns the rows of those scales, likewise.
+std::int64_t packed_scale_rows(const TensorType& type, std::int64_t rows, std::int64_t cols);
 
 }  // namespace octile

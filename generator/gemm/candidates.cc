@@ -104,8 +104,8 @@ bool fits_registers(const GemmConfig& c, const GemmSetting& s) {
   const int parts = (c.unroll > 1 ? 60 : 56) + (runs > 1 ? runs : 0);
   // To read four scales of columns takes as many registers; a split K's store leaves too few.
   const int of_mx = c.splits > 1 && s.problem.b.granularity == Granularity::k1x32 ? 44 : 40;
-  const bool three_of_k = c.consumer_warpgroups == 3 && groups_k(s.problem);
-  const int others = three_of_k                      ? 24
+  const bool three_give_up = c.consumer_warpgroups == 3 && copy_thread_holds_more(s.problem);
+  const int others = three_give_up                   ? 24
                      : c.hold_scales                 ? 8
                      : is_mx(s.problem)              ? of_mx
                      : parts_of_block(c.promote) > 1 ? parts
@@ -219,6 +219,12 @@ bool mx_tiles_are_plain(const GemmConfig& c, const GemmSetting& s) {
   return whole_blocks && c.unroll == 1 && c.in_flight == 1 && c.tail_n == 0 && c.ctas_per_sm == 1 &&
          c.cluster_m * c.cluster_n == 1;
 }
+bool batches_work_alone(const GemmConfig& c, const GemmSetting& s) {
+  if (!is_batched(s.problem)) return true;
+  const bool many_scales =
+      !scales_rows_of_b(s.problem) && column_segments(c) > kMostSegmentsOfGroups;
+  return cluster_size(c) == 1 && c.tail_n == 0 && !many_scales;
+}
 bool long_sums_overlap_themselves(const GemmConfig& c, const GemmSetting&) {
   return !has_long_sums(c.promote) || (c.unroll == 1 && c.in_flight == 1);
 }
@@ -319,6 +325,11 @@ constexpr std::array kConstraints{
         "known on the device has no tail tiles; with more than 9 scales of B across a tile ptxas "
         "13.0 spills",
         tiles_suit_groups},
+    GemmConstraint{"batches_work_alone",
+                   "CTAs of a batch share no operand, split no K and have no tail tiles: the many "
+                   "tiles of all matrices fill the SMs; with more than 9 scales of B across a tile "
+                   "ptxas 13.0 spills",
+                   batches_work_alone},
     GemmConstraint{"long_sums_overlap_themselves",
                    "sums of more than 128 of K keep a WGMMA group in flight themselves, so a pass "
                    "is one K-block and one product in flight",
@@ -337,7 +348,8 @@ constexpr std::array kConstraints{
     GemmConstraint{
         "fits_registers",
         "accumulators and partial sums leave 32 of a consumer's registers with one product in "
-        "flight (24 of three consumers' where K has groups), 40 with two, 50 with more (56 where "
+        "flight (24 of three consumers' whose copy thread has 56), 40 with two, 50 with more (56 "
+        "where "
         "parts of a K-block are promoted, 60 "
         "where K-blocks are unrolled as well, and one for each run of columns with a scale "
         "of its own; 40 of MX, 44 where it splits K and B has a scale a row) for "

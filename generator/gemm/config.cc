@@ -16,9 +16,9 @@ constexpr int kBarrierBytes = 8;
 // 65,536 registers an SM, handed out per warpgroup by setmaxnreg. One producer warpgroup of 40 (or
 // 32) leaves each of one, two or three consumers the counts below; a single consumer stays at 248
 // because a thread can name no more than 255. Two CTAs an SM have half of it each: one consumer.
-// The copy thread of groups of K has more to hold than 32, which three consumers give up.
+// Some copy threads have more to hold than 32, which three consumers give up.
 void split_registers(const GemmProblem& p, const GemmConfig& c, GemmResources& r) {
-  const bool takes_more = c.consumer_warpgroups == 3 && groups_k(p);
+  const bool takes_more = c.consumer_warpgroups == 3 && copy_thread_holds_more(p);
   r.producer_registers = takes_more ? 56 : c.consumer_warpgroups == 3 ? 32 : 40;
   r.consumer_registers = c.ctas_per_sm == 2           ? 216
                          : c.consumer_warpgroups == 1 ? 248
@@ -120,13 +120,13 @@ bool parse_field(std::string_view name, std::string_view value, GemmConfig& c) {
 std::string_view store_name(EpilogueStore s) { return s == EpilogueStore::kTma ? "tma" : "direct"; }
 std::string_view pdl_name(bool early) { return early ? "early" : "end"; }
 
-// Returns what is done to D beside storing it, and the groups, for the kernel's name:
+// Returns what is done to D beside storing it, and the groups or batch, for the kernel's name:
 // "_acc_biasbf16_sentry_masked".
 std::string output_options(const GemmProblem& p) {
-  return fmt::format("{}{}{}{}", p.accumulate ? "_acc" : "",
-                     p.bias ? fmt::format("_bias{}", name_of(*p.bias)) : "",
-                     p.sentry ? "_sentry" : "",
-                     is_grouped(p) ? fmt::format("_{}", name_of(p.grouping)) : "");
+  return fmt::format(
+      "{}{}{}{}{}", p.accumulate ? "_acc" : "",
+      p.bias ? fmt::format("_bias{}", name_of(*p.bias)) : "", p.sentry ? "_sentry" : "",
+      is_grouped(p) ? fmt::format("_{}", name_of(p.grouping)) : "", is_batched(p) ? "_batch" : "");
 }
 
 // Returns the type of D for the kernel's name: "bf16", "e4m3_1x128", "e4m3_1x128_pow2".
@@ -157,6 +157,10 @@ TileShares shares_with(std::int64_t whole_across, std::int64_t tiles_m, std::int
 }
 
 }  // namespace
+
+bool copy_thread_holds_more(const GemmProblem& p) {
+  return groups_k(p) || (is_batched(p) && scales_rows_of_b(p));
+}
 
 GemmResources resources_of(const GemmProblem& p, const GemmConfig& c) {
   GemmResources r;

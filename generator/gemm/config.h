@@ -78,6 +78,9 @@ struct GemmResources {
 };
 
 GemmResources resources_of(const GemmProblem&, const GemmConfig&);
+// Returns true if the copy thread holds a range of K, or where the scales of two operands' matrices
+// lie. Beside three consumers it then has 56 registers instead of 32.
+bool copy_thread_holds_more(const GemmProblem&);
 // Returns the runs of a tile's columns that lie in one block of 128 wherever the tile begins. A
 // stage of the ring holds one scale of B for each.
 int column_segments(const GemmConfig&);

@@ -26,6 +26,7 @@ constexpr double kPromotionPerColumn = 0.629;
 // are bound by power.
 constexpr double kRowPort = 1.04;
 constexpr double kRowChainPerColumn = 7;
+constexpr double kRowHeldChainPerColumn = 6.95;  // with held scales
 constexpr double kRowInFlight = 1.1;
 constexpr double kRowWide = 1.07;    // tiles of more than 128 columns
 constexpr double kRowThree = 0.975;  // three consumers
@@ -85,23 +86,27 @@ constexpr double kScatteredRows = 1.02;
 // Resources overlap, but not perfectly: this norm of their times lies between maximum and sum.
 constexpr double kOverlapNorm = 8;
 
-// The dimensions of a GEMM at a token count. Those of groups are one GEMM with as many tiles.
+// The dimensions of a GEMM at a token count. Those of groups or of a batch are one GEMM with as
+// many tiles.
 struct Shape {
   std::int64_t m, n, k;
 };
 
-// Each group has whole tiles. Groups are taken to be equally large.
+// Each group, or GEMM of a batch, has whole tiles. Contiguous groups of rows are taken to vary in
+// size by as much as a tile has rows, so that the last tile of a group is half empty in the mean.
+// Masked groups are taken to have the rows that are expected, and groups of K to be equally large.
 Shape shape_of_groups(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens) {
   const std::int64_t rows = std::int64_t{c.block_m} * c.cluster_m;
   if (groups_k(p)) {
     return {p.groups * round_up(p.m, rows), p.n, ceil_div(tokens, p.groups)};
   }
-  if (p.grouping == Grouping::kMasked) {
-    return {p.groups * round_up(tokens, rows), p.n, p.k};
+  if (p.grouping == Grouping::kMasked || is_batched(p)) {
+    return {whole_gemms(p) * round_up(tokens, rows), p.n, p.k};
   }
   const std::int64_t filled = std::min(tokens, p.groups);  // groups that have a row
-  const std::int64_t of_each = ceil_div(tokens, filled);
-  return {filled * round_up(of_each, rows), p.n, p.k};
+  if (filled == 1) return {round_up(tokens, rows), p.n, p.k};
+  const std::int64_t tiles = (tokens + filled * rows / 2) / rows;
+  return {std::max(filled, tiles) * rows, p.n, p.k};
 }
 
 struct Tiling {
@@ -164,7 +169,8 @@ double row_block_cycles(const GemmConfig& c, double sharing) {
   const double operands = strips * (64 + c.block_n);
   const double scales = strips * (8 + c.block_n * (c.hold_scales ? 1 / groups : parts));
   const double port = (operands + scales + c.block_m + c.block_n) * sharing;
-  const double chain = groups * kRowChainPerColumn * c.block_n;
+  const double per_column = c.hold_scales ? kRowHeldChainPerColumn : kRowChainPerColumn;
+  const double chain = groups * per_column * c.block_n;
   const double shape = (c.in_flight > 1 ? kRowInFlight : 1) * (c.block_n > 128 ? kRowWide : 1) *
                        (c.consumer_warpgroups == 3 ? kRowThree : 1);
   return kRowPower * shape * std::max(kRowPort * port, chain);
@@ -236,7 +242,7 @@ double compute_us(const GemmConfig& c, const GemmProblem& p, const Shape& s, con
 
 double memory_us(const GemmProblem& p, const Shape& s, const Tiling& t, const DeviceSpec& d) {
   const int bytes_of_d = size_of(p.d.dtype) * (p.accumulate ? 2 : 1);
-  const auto weights = static_cast<double>(groups_rows(p) ? p.groups : 1);
+  const auto weights = static_cast<double>(groups_rows(p) ? p.groups : whole_gemms(p));
   const double bytes = area(s.m, s.k) + weights * area(s.n, s.k) + bytes_of_d * area(s.m, s.n);
   // The few CTAs of a ragged last wave do not use the whole bandwidth. The root is fitted to seven
   // picks that a search beat by 10 to 27 %.
@@ -267,8 +273,8 @@ double scatter_factor(const GemmConfig& c, const Shape& s, const Tiling& t, cons
 
 GemmCost estimate(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens,
                   const DeviceSpec& d) {
-  const Shape s =
-      is_grouped(p) ? shape_of_groups(c, p, tokens) : Shape{m_at(p, tokens), p.n, k_at(p, tokens)};
+  const Shape s = has_several_gemms(p) ? shape_of_groups(c, p, tokens)
+                                       : Shape{m_at(p, tokens), p.n, k_at(p, tokens)};
   const Tiling t = tiling(c, s, d);
   GemmCost cost;
   cost.compute_us = compute_us(c, p, s, t, d);

@@ -50,13 +50,18 @@ void add_paths(std::vector<std::string_view>& list, const std::vector<std::strin
 }
 
 Policy walk_of(const GemmProblem& p) {
+  if (is_batched(p)) {
+    return {"gemm::walk::Batched",
+            {"gemm/walk/dense.cuh", "gemm/walk/batched.cuh"},
+            {"lib/tma_3d.cuh"}};
+  }
   if (!is_grouped(p)) return {"gemm::walk::Dense", {"gemm/walk/dense.cuh"}};
   const std::string_view groups = groups_k(p)                           ? "ColumnGroups"
                                   : p.grouping == Grouping::kContiguous ? "ContiguousRows"
                                                                         : "MaskedRows";
   return {fmt::format("gemm::walk::Grouped<gemm::walk::{}>", groups),
           {"gemm/walk/groups.cuh"},
-          {"lib/tma_clip.cuh"}};
+          {"lib/tma_3d.cuh"}};
 }
 
 std::string_view format_name(const TensorType& type) {
@@ -99,16 +104,22 @@ Policy element_of(const GemmProblem& p) {
 // Returns the boxes in which TMA stores D.
 Policy boxes_of(const GemmProblem& p) {
   if (is_grouped(p)) return {"ClippedBoxes", {"gemm/output/clipped_boxes.cuh"}};
+  if (is_batched(p)) return {"BatchBoxes", {"gemm/output/batch_boxes.cuh"}};
   return {"Boxes", {"gemm/output/boxes.cuh"}, {"lib/tma_reduce.cuh"}};
 }
 
 // Returns how D is stored, without a bias.
 Policy store_of(const GemmProblem& p, const GemmConfig& c) {
   if (is_fp8(p.d.dtype)) {
-    return {fmt::format("gemm::output::Quantized<{}, {}, {}>", p.d.dtype == DType::kE5M2,
-                        p.d.scale == ScaleFormat::kF32Pow2, p.sentry),
-            {"gemm/output/fp32.cuh", "gemm/output/watch.cuh", "gemm/output/quantized.cuh"},
-            {kPairs, "lib/codes.cuh"}};
+    Policy output{fmt::format("gemm::output::Quantized<{}, {}, {}, gemm::output::{}>",
+                              p.d.dtype == DType::kE5M2, p.d.scale == ScaleFormat::kF32Pow2,
+                              p.sentry, boxes_of(p).type),
+                  {"gemm/output/fp32.cuh", "gemm/output/watch.cuh"},
+                  {kPairs, "lib/codes.cuh"}};
+    add_paths(output.paths, boxes_of(p).paths);
+    add_paths(output.library, boxes_of(p).library);
+    output.paths.emplace_back("gemm/output/quantized.cuh");
+    return output;
   }
   Policy output = element_of(p);
   if (c.store == EpilogueStore::kDirect) {

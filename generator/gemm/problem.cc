@@ -21,7 +21,7 @@ Parsed<std::optional<DType>> parse_bias(std::string_view text) {
 }
 
 using G = GemmProblem;
-constexpr std::array<Field<G>, 13> kFields{{
+constexpr std::array<Field<G>, 14> kFields{{
     {"m", true, set<&G::m, parse_token_count, G>},
     {"n", true, set<&G::n, parse_count, G>},
     {"k", true, set<&G::k, parse_token_count, G>},
@@ -35,6 +35,7 @@ constexpr std::array<Field<G>, 13> kFields{{
     {"invariant", false, set<&G::invariant, parse_flag, G>},
     {"group", false, set<&G::grouping, parse_grouping, G>},
     {"groups", false, set<&G::groups, parse_count, G>},
+    {"batch", false, set<&G::batch, parse_count, G>},
 }};
 
 // Returns the optional fields that are set, each with a space before it.
@@ -44,6 +45,7 @@ std::string options_text(const GemmProblem& p) {
   if (p.sentry) text += " sentry=1";
   if (p.invariant) text += " invariant=1";
   if (is_grouped(p)) text += fmt::format(" group={} groups={}", name_of(p.grouping), p.groups);
+  if (is_batched(p)) text += fmt::format(" batch={}", p.batch);
   return text;
 }
 
@@ -79,6 +81,15 @@ Status check_groups(const GemmProblem& p) {
     return refuse_field("group", "masked", "is contiguous where k is '?'");
   }
   return {};
+}
+
+Status check_batch(const GemmProblem& p) {
+  const std::string batch = fmt::format_int(p.batch).str();
+  if (p.batch < 0 || p.batch > kMostBatch) {
+    return refuse_field("batch", batch, fmt::format("are 0 to {}", kMostBatch));
+  }
+  if (!is_batched(p) || !is_grouped(p)) return {};
+  return refuse_field("batch", batch, fmt::format("is 0 with group={}", name_of(p.grouping)));
 }
 
 }  // namespace
@@ -130,6 +141,7 @@ Status check_well_formed(const GemmProblem& p) {
     return refuse_field("invariant", "1", "is 0 where k is '?': every element sums all tokens");
   }
   if (Status s = check_groups(p); !s) return s;
+  if (Status s = check_batch(p); !s) return s;
   return check_promote(p);
 }
 
@@ -145,9 +157,8 @@ GemmProblem with_tokens(GemmProblem p, std::int64_t tokens) {
 std::vector<Extent> extents(const GemmProblem& p) { return {{"n", p.n}, {"k", p.k}, {"m", p.m}}; }
 
 double flops(const GemmProblem& p, std::int64_t tokens) {
-  const auto of_each = static_cast<double>(p.grouping == Grouping::kMasked ? p.groups : 1);
-  return 2.0 * of_each * static_cast<double>(m_at(p, tokens)) * static_cast<double>(p.n) *
-         static_cast<double>(k_at(p, tokens));
+  return 2.0 * static_cast<double>(whole_gemms(p)) * static_cast<double>(m_at(p, tokens)) *
+         static_cast<double>(p.n) * static_cast<double>(k_at(p, tokens));
 }
 
 bool has_types_of(const GemmProblem& p, const Recipe& recipe) {

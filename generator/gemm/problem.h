@@ -40,6 +40,8 @@ struct GemmProblem {
   // they are in k. With masked groups, m is the rows that each group has room for.
   Grouping grouping = Grouping::kNone;
   std::int64_t groups = 0;
+  // So many GEMMs of the same m, n and k, whose matrices lie at constant strides; 0: one GEMM.
+  std::int64_t batch = 0;
   friend bool operator==(const GemmProblem&, const GemmProblem&) = default;
 };
 
@@ -77,6 +79,15 @@ constexpr bool is_grouped(const GemmProblem& p) { return p.grouping != Grouping:
 constexpr bool groups_rows(const GemmProblem& p) { return is_grouped(p) && !has_tokens_in_k(p); }
 // Returns true if each group has columns of A and B, and a D.
 constexpr bool groups_k(const GemmProblem& p) { return is_grouped(p) && has_tokens_in_k(p); }
+
+inline constexpr std::int64_t kMostBatch = 1024;
+constexpr bool is_batched(const GemmProblem& p) { return p.batch > 0; }
+// Returns true if a call computes the GEMMs of groups or of a batch.
+constexpr bool has_several_gemms(const GemmProblem& p) { return is_grouped(p) || is_batched(p); }
+// Returns the GEMMs of a call that each have all of m, n and k.
+constexpr std::int64_t whole_gemms(const GemmProblem& p) {
+  return is_batched(p) ? p.batch : p.grouping == Grouping::kMasked ? p.groups : 1;
+}
 
 // Returns true if B has a scale for each of its rows and K-blocks, as in weight gradients.
 constexpr bool scales_rows_of_b(const GemmProblem& p) {

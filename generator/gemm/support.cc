@@ -17,6 +17,22 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "sums over many calls leave the range of fp16: add in bf16 or fp32"},
     {"gemm", "d=e4m3|e5m2 acc=1", kNo,
      "codes cannot be added to: accumulate in bf16 or fp32 and quantise the sum"},
+    {"gemm", "batch=number k=?", kNo,
+     "not built yet: batches of weight gradients, which sum the tokens"},
+    {"gemm", "batch=number bias=bf16|fp32", kNo, "not built yet: a bias of a batch"},
+    {"gemm", "batch=number d=e4m3|e5m2", kNo,
+     "not built yet: FP8 D of a batch; quantise the bf16 D"},
+    {"gemm", "batch=number a=*:row|tensor b=*:row|tensor", kNo,
+     "not built yet: batches of operands with scales per row or per tensor"},
+    {"gemm", "batch=number a=*:1x32:e8m0", kNo, "not built yet: batches of MX operands"},
+    {"gemm",
+     "batch=number a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 "
+     "d=bf16|fp16|fp32 promote=32|64|128",
+     kYes, "a GEMM for each head, say, at constant strides between the matrices; K is never split"},
+    {"gemm",
+     "batch=number a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 "
+     "d=bf16|fp16|fp32 promote=32|64|128",
+     kYes, "as above, with a scale for each row and K-block of B"},
     // WGMMA takes any pair of FP8 types (PTX ISA, wgmma.mma_async .e4m3 .e5m2), and power-of-two
     // scales are fp32 in memory, so a product need not know of them.
     {"gemm",
@@ -53,8 +69,16 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "a word of exponents spans four blocks of K, and a group may begin at any of them: use pow2"},
     {"gemm", "group=contiguous b=*:1x128:ue8m0x4 k=?", kNo,
      "a word of exponents spans four blocks of K, and a group may begin at any of them: use pow2"},
-    {"gemm", "group=contiguous|masked a=*:row|tensor b=*:row|tensor", kNo,
-     "not built yet: groups of operands with scales per row or per tensor"},
+    {"gemm",
+     "a=e4m3|e5m2:row:f32|pow2 b=e4m3|e5m2:row:f32|pow2 d=bf16|fp16|fp32 promote=128|256|512|none "
+     "group=contiguous|masked k=number",
+     kYes, "as without groups; a masked group's scales of A begin at a multiple of 4 rows"},
+    {"gemm",
+     "a=e4m3|e5m2:tensor:f32|pow2 b=e4m3|e5m2:tensor:f32|pow2 d=bf16|fp16|fp32 "
+     "promote=128|256|512|none group=contiguous|masked",
+     kYes, "all three passes; each group has a scale of A and one of B"},
+    {"gemm", "group=contiguous a=*:row b=*:row k=?", kNo,
+     "a scale of a column of the tokens would be a group's alone, and no quantiser writes it"},
     {"gemm",
      "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 "
      "d=e4m3|e5m2:1x128:f32|pow2 promote=32|64|128 group=none",
@@ -63,8 +87,12 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 "
      "d=e4m3|e5m2:1x128:f32|pow2 promote=32|64|128 group=none",
      kYes, "as above, with a scale for each row and K-block of B"},
+    {"gemm",
+     "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 "
+     "d=e4m3|e5m2:1x128:f32|pow2 promote=32|64|128 group=contiguous k=number",
+     kYes, "as without groups; scales of D behind the last group are not written"},
     {"gemm", "group=contiguous|masked d=e4m3|e5m2", kNo,
-     "not built yet: FP8 D of groups; quantise the bf16 D, of the groups at once"},
+     "of groups, FP8 D is that of contiguous rows by 128x128 blocks: quantise another D"},
     {"gemm", "a=bf16|fp16|fp32", kNo, "A has to be quantised before an FP8 product"},
     {"gemm", "b=bf16|fp16|fp32", kNo, "B has to be quantised before an FP8 product"},
     {"gemm", "d=e4m3|e5m2:tensor|row|128x128|1x32|32x32", kNo,
@@ -131,9 +159,9 @@ std::int64_t rows_of_all(std::int64_t rows, std::int64_t groups) {
 }
 
 Status check_sizes(const GemmProblem& p) {
-  const std::int64_t of_a = p.grouping == Grouping::kMasked ? p.groups : 1;
-  const std::int64_t of_b = groups_rows(p) ? p.groups : 1;
-  const std::int64_t of_d = p.grouping == Grouping::kMasked || groups_k(p) ? p.groups : 1;
+  const std::int64_t of_a = whole_gemms(p);
+  const std::int64_t of_b = groups_rows(p) ? p.groups : whole_gemms(p);
+  const std::int64_t of_d = groups_k(p) ? p.groups : whole_gemms(p);
   if (Status s = check_quantized_size("A[m,k]", p.a, rows_of_all(p.m, of_a), p.k); !s) return s;
   if (Status s = check_quantized_size("B[n,k]", p.b, rows_of_all(p.n, of_b), p.k); !s) return s;
   if (is_fp8(p.d.dtype)) return check_quantized_size("D[m,n]", p.d, p.m, p.n);
@@ -154,6 +182,7 @@ FieldValues field_values(const GemmProblem& p) {
           {"promote", {promote_value(p.promote)}},
           {"bias", {p.bias ? name_of(*p.bias) : "none"}},
           {"group", {name_of(p.grouping)}},
+          {"batch", {is_batched(p) ? "number" : "none"}},
           {"sentry", {p.sentry ? "1" : "0"}}};
 }
 

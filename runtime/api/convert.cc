@@ -143,6 +143,7 @@ Result<GemmProblem> to_problem(const octile_gemm_desc* user) {
     return tl::unexpected<Error>(ok.error());
   problem.grouping = static_cast<Grouping>(raw(desc.grouping));
   problem.groups = desc.groups;
+  problem.batch = desc.batch;
   return problem;
 }
 

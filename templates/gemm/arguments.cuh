@@ -8,6 +8,12 @@
 
 namespace gemm {
 
+// Where the matrices of a batch lie.
+struct Batch {
+  i64 scale_a, scale_b;  // from the scales of one matrix to those of the next
+  i64 d_bytes;           // from one D to the next
+};
+
 struct alignas(128) Arguments {
   TensorMap a_map;
   TensorMap b_map;
@@ -27,15 +33,18 @@ struct alignas(128) Arguments {
   int early_stages;
   int prefetched_stages;
   TileOrder order;
-  // Of groups: offsets or counts, on the device; how many groups; the tokens that K holds.
+  // Of groups: how many, their offsets or counts on the device, and the tokens that K holds. Of a
+  // batch: how many GEMMs.
   int groups;
   const int* group_rows;
   int tokens;
   float* d_scale;  // [ceil(n/128)][scale_d_ld], m contiguous, if D is FP8
   i64 scale_d_ld;
+  Batch batch;
 };
 // The host asserts the offsets of its twin; these sizes and the order above give the same ones.
-static_assert(sizeof(TensorMap) == 128 && sizeof(TileOrder) == 32 && sizeof(Arguments) == 640,
+static_assert(sizeof(TensorMap) == 128 && sizeof(TileOrder) == 32 && sizeof(Batch) == 24 &&
+                  sizeof(Arguments) == 640,
               "the host's GemmKernelArgs has these sizes");
 
 }  // namespace gemm

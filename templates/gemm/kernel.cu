@@ -87,6 +87,16 @@ static_assert(cfg::kScaleBOffset >= cfg::kScaleAOffset + cfg::kStages * cfg::kSc
                   cfg::kBarrierOffset >= cfg::kScaleBOffset + cfg::kStages * cfg::kScaleBStageBytes,
               "the scales of A, those of B and the barriers do not overlap");
 
+// Returns where the scales of the finished sums are.
+template <typename Walk, typename Scale>
+__device__ __forceinline__ Source source_of_finish(const Source& from, const Extents& e,
+                                                   const Tile& tile) {
+  if constexpr (Walk::kGrouped && Scale::kAtEnd) {
+    return Walk::template scales_of_group<Scale::kOfTensors>(from, e, tile);
+  }
+  return from;
+}
+
 // A consumer warpgroup: all its tiles.
 //
 // It contains the loop over passes itself, because the compiler optimises a large function's body
@@ -149,12 +159,16 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& 
         multiply_serially<Scale>(self, ring, k_blocks, range.last, acc);
       }
     }
-    if (kAnyBlocks || range.last > range.first) Scale::finish(from, self, tile, limits, acc);
+    if (kAnyBlocks || range.last > range.first) {
+      Scale::finish(source_of_finish<Walk, Scale>(from, e, tile), self, tile, limits, acc);
+    }
     if constexpr (cfg::kSplits > 1) {
       Split::exchange(self, rank, first_tile, phase, acc);
       first_tile = false;
       Split::store_share(to, self, rank, tile, limits);
       phase ^= 1;
+    } else if constexpr (Walk::kBatched) {
+      Output::store(Walk::destination_of(to, from, tile), self, tile, limits, acc);
     } else {
       Output::store(to, self, tile, limits, acc);
     }

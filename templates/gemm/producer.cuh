@@ -87,7 +87,7 @@ __device__ __forceinline__ void announce(const StageCursor& at, const TileSource
 
 // Loads a stage's part of B and its scales, unless the scale warp brings them. If a cluster shares
 // B, each CTA loads a slice and multicasts it.
-template <typename Scale>
+template <typename Walk, typename Scale>
 __device__ __forceinline__ void load_b(const StageCursor& at, const Source& from,
                                        const TileSource& source, const float* scales, int rank,
                                        int k) {
@@ -99,9 +99,9 @@ __device__ __forceinline__ void load_b(const StageCursor& at, const Source& from
     const int rows = min(kSlice, source.scaled_rows_of_b - first);
     if (rows > 0) Scale::load_b(scales, at.scales_b, first, rows, at.full);
   } else {
-    tma::load_2d(at.b, from.b_map, k, n0, at.full);
+    Walk::load_b(at.b, from.b_map, source.tile, k, n0, at.full);
     if (kHasTail && !source.is_tail) {  // a box is as wide as a tail tile
-      tma::load_2d(at.b + cfg::kTailN * 128, from.b_map, k, n0 + cfg::kTailN, at.full);
+      Walk::load_b(at.b + cfg::kTailN * 128, from.b_map, source.tile, k, n0 + cfg::kTailN, at.full);
     }
     Scale::load_b(scales, at.scales_b, 0, source.scaled_rows_of_b, at.full);
   }
@@ -171,6 +171,7 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
     if constexpr (Scale::kCopiedPerRowOfB > 0) {
       scales_b = from.scale_b + source.tile.n0 +
                  range.first / Scale::FormatB::kBlocksOfWord * from.scale_b_ld;
+      if constexpr (Walk::kBatched) scales_b += Walk::scales_before(from, source.tile);
     }
     const int pass_end = weights_only ? min(end, begin + early_stages * 128) : end;
 #pragma unroll 1
@@ -178,7 +179,7 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
       if (k >= requested) {
         mbarrier::wait(at.empty(), at.parity);
         announce<Scale>(at, source);
-        load_b<Scale>(at, from, source, scales_b, rank, k);
+        load_b<Walk, Scale>(at, from, source, scales_b, rank, k);
       }
       if (!weights_only) {
         load_a<Walk, Scale>(at, from, source, scales, rank, k);
@@ -188,6 +189,9 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
             // In the opposite order, so that no register holds where the group begins.
             Output::prefetch(to, Walk::in_d(e, source.tile), Walk::limits_of(e, source.tile),
                              (end - k) / 128 - 1);
+          } else if constexpr (Walk::kBatched) {
+            Output::prefetch(Walk::destination_of(to, from, source.tile), source.tile,
+                             Walk::limits(e), (k - begin) / 128);
           } else {
             Output::prefetch(to, source.tile, Walk::limits(e), (k - begin) / 128);
           }

@@ -60,7 +60,8 @@ static_assert(cfg::kSmemBytes >= cfg::kBarrierOffset + kBarriers * 8 &&
 struct Extents {
   int m, n, k;
   TileOrder order;
-  // Of groups: what the caller says of their rows or tokens, and how many tokens K has.
+  // Of groups: what the caller says of their rows or tokens, how many there are, and how many
+  // tokens K has. Of a batch: how many GEMMs there are.
   const int* group_rows;
   int groups, tokens;
 };
@@ -71,7 +72,7 @@ struct Tile {
   int m0, n0;
   int own_row;
   // Of groups: which it is, the row behind the group's last, and the row behind the last that
-  // exists.
+  // exists. Of a batch, `group` is the GEMM.
   int group, end, last;
 };
 
@@ -94,6 +95,10 @@ struct Destination {
   u32* sentry;       // set to 1 if an element of D is NaN or infinite, if the problem has one
   float* d_scale;    // [ceil(n/128)][scale_d_ld], if D is FP8
   i64 scale_d_ld;
+};
+// Of a batch: `d` is this matrix. (A field of Destination would change other kernels' code.)
+struct MatrixDestination : Destination {
+  int matrix;
 };
 
 struct SharedMemory {

@@ -93,6 +93,12 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"compile", "--gemm", "?x8x16", "--passes", "fprop,bprop"},
                  kBadUsage,
                  "--passes has 'bprop'; allowed: fprop, dgrad, wgrad"},
+        BadInput{{"compile", "--gemm", "?x8x16", "--ep", "8"},
+                 kBadUsage,
+                 "--ep is 8 without --model; allowed with --model only"},
+        BadInput{{"compile", "--model", "mixtral-8x7b", "--ep", "3"},
+                 kBadUsage,
+                 "--ep is 3; allowed are divisors of the model's 8 experts"},
         BadInput{{"compile", "--quantize", "?x8", "--passes", "wgrad"},
                  kBadUsage,
                  "--passes is given with --quantize; allowed with --gemm, --model and "
@@ -155,7 +161,7 @@ INSTANTIATE_TEST_SUITE_P(
                  "'best'"},
         BadInput{{"bench", "experts", "--model", "deepseek-v3", "--recipe", "rowwise"},
                  kFailed,
-                 "not built yet: groups of operands with scales per row"},
+                 "a scale of a column of the tokens would be a group's alone"},
         BadInput{{"bench", "experts", "--model", "deepseek-v3", "--recipe", "mxfp8"},
                  kFailed,
                  "group=contiguous groups=32' is not supported: not built yet: groups of operands "

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 #include <functional>
+#include <utility>
 
 #include "tests/emulation/cluster.h"
 #include "tests/emulation/device_memory.h"
@@ -72,6 +73,17 @@ bool is_watched(const std::vector<Watched>& tensors, const void* p, std::size_t 
 }
 
 // Returns a copy whose map is empty, and a fault, if the kernel gave something else than a map.
+// A GPU may fault on the addresses of a box of three dimensions whose rows lie wholly outside its map.
+void check_begins_inside(const fake_cuda_tensor_map& map, BoxOrigin at) {
+  if (map.rank != 3) return;
+  const std::array<int, 3> origin{at.x, at.y, at.z};
+  for (std::size_t i = 1; i < origin.size(); ++i) {
+    if (origin.at(i) >= 0 && std::cmp_less(origin.at(i), map.dims[i])) continue;
+    cluster->fault(fmt::format("a box begins at {} of {} elements in dimension {}", origin.at(i),
+                               map.dims[i], i));
+  }
+}
+
 BoxCopy box_copy(const void* map, BoxOrigin at, std::uint32_t shared) {
   BoxCopy copy{{}, at.x, at.y, std::max(at.z, 0), shared};
   std::memcpy(&copy.map, map, sizeof copy.map);
@@ -82,6 +94,7 @@ BoxCopy box_copy(const void* map, BoxOrigin at, std::uint32_t shared) {
     copy.map = {};
   }
   cluster->check(shared % kTmaAlignment == 0, "TMA copies to or from a misaligned address", shared);
+  check_begins_inside(copy.map, at);
   return copy;
 }
 

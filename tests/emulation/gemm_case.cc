@@ -96,13 +96,14 @@ void fill_e8m0(const QuantizedLayout& layout, bool special, Schedule& random, st
   }
 }
 
-// Makes `tensors` operands of rows x k, one behind the other.
-EmulatedOperand operand(const TensorType& type, std::int64_t tensors, std::int64_t rows,
-                        std::int64_t k, bool special, Schedule& random) {
+// Makes `tensors` operands of rows x k, one behind the other. If a scale serves a tensor, there is
+// one for each of `groups`.
+EmulatedOperand operand(const TensorType& type, std::int64_t tensors, std::int64_t groups,
+                        std::int64_t rows, std::int64_t k, bool special, Schedule& random) {
   const std::int64_t ld = round_up(k, 16) + 16;
   QuantizedLayout layout = quantized_layout(type, rows, k, ld).value();
   layout.data.outer *= tensors;
-  layout.scales.outer *= tensors;
+  layout.scales.outer *= type.granularity == Granularity::kPerTensor ? groups : tensors;
   EmulatedOperand o{GuardedBytes(layout.data.bytes()), GuardedBytes(layout.scales.bytes()),
                     layout.data, layout.scales};
   for (std::int64_t row = 0; row < tensors * rows; ++row) {
@@ -207,6 +208,23 @@ T* null_or(const GuardedBytes& bytes) {
   return bytes.size() == 0 ? nullptr : reinterpret_cast<T*>(p);
 }
 
+// Says where the matrices of a batch are. Packed and side by side, they fill the same memory.
+void place_batch(const GemmProblem& problem, const Operands& o, const GemmCall& call,
+                 GemmArguments& args) {
+  if (call.side_by_side) {
+    const auto place = [&](std::int64_t row, std::int64_t& ld, std::int64_t& stride) {
+      ld = problem.batch * row;
+      stride = row;
+    };
+    place(args.lda, args.lda, args.a_batch_stride);
+    place(args.ldb, args.ldb, args.b_batch_stride);
+    place(args.ldd, args.ldd, args.d_batch_stride);
+    place(o.a.scale_shape.ld, args.a_scale_ld, args.a_scale_batch_stride);
+    place(o.b.scale_shape.ld, args.b_scale_ld, args.b_scale_batch_stride);
+  }
+  if (call.shared_b) args.b_batch_stride = args.b_scale_batch_stride = OCTILE_BATCH_SHARED;
+}
+
 GemmArguments arguments(const GemmProblem& problem, const Operands& o, std::byte* d,
                         std::byte* d_scale, const GemmCall& call) {
   GemmArguments args;
@@ -228,6 +246,7 @@ GemmArguments arguments(const GemmProblem& problem, const Operands& o, std::byte
     args.d_scale_ld = o.d_scale_shape.ld;
   }
   if (call.b_ready) args.flags |= OCTILE_RUN_B_READY;
+  if (is_batched(problem)) place_batch(problem, o, call, args);
   return args;
 }
 
@@ -258,10 +277,11 @@ Operands make_operands(const GemmProblem& problem, const GemmCall& call) {
   Schedule random(call.seed);
   Operands o;
   const std::int64_t k = matrices_of(problem, tokens_of(problem, call)).k;
-  const std::int64_t of_a = problem.grouping == Grouping::kMasked ? problem.groups : 1;
-  o.a = operand(problem.a, of_a, call.m, k, call.special, random);
-  const std::int64_t of_b = groups_rows(problem) ? problem.groups : 1;
-  o.b = operand(problem.b, of_b, call.n, k, call.special, random);
+  const std::int64_t of_a = whole_gemms(problem);
+  const std::int64_t of_b = groups_rows(problem) ? problem.groups : whole_gemms(problem);
+  const std::int64_t groups = std::max<std::int64_t>(problem.groups, 1);
+  o.a = operand(problem.a, of_a, groups, call.m, k, call.special, random);
+  o.b = operand(problem.b, of_b, groups, call.n, k, call.special, random);
   add_outputs(problem, call, random, o);
   if (is_grouped(problem)) add_groups(problem, call, o);
   // Infinite where the last K-block's sum is not zero.
@@ -495,9 +515,10 @@ const std::vector<EmittedGemmVariant>& emitted_gemm_variants() {
 
 std::string to_text(const GemmCall& call) {
   return fmt::format(
-      "m={} n={} k={} clusters={} b_ready={} poisoned={} faint={} special={} seed={} groups={}",
+      "m={} n={} k={} clusters={} b_ready={} poisoned={} faint={} special={} seed={} groups={} "
+      "batch={} side_by_side={} shared_b={}",
       call.m, call.n, call.k, call.clusters, call.b_ready, call.poisoned, call.faint, call.special,
-      call.seed, fmt::join(call.group_rows, ","));
+      call.seed, fmt::join(call.group_rows, ","), call.batch, call.side_by_side, call.shared_b);
 }
 
 std::string run_gemm(const EmittedGemmVariant& v, const GemmCall& call) {
@@ -506,6 +527,7 @@ std::string run_gemm(const EmittedGemmVariant& v, const GemmCall& call) {
   (has_tokens_in_k(problem) ? problem.m : problem.k) = has_tokens_in_k(problem) ? call.m : call.k;
   const auto entries = static_cast<std::int64_t>(call.group_rows.size());
   problem.groups = problem.grouping == Grouping::kContiguous ? entries - 1 : entries;
+  problem.batch = call.batch;
   Operands o = make_operands(problem, call);
   Expected expected{o.d, o.d_scale};
   if (const Status s = expect(problem, v.config.splits, o, call, expected); !s) {

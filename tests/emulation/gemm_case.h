@@ -53,6 +53,9 @@ struct GemmCall {
   std::uint64_t seed = 0;
   std::vector<std::int32_t> group_rows = {};  // offsets or counts, if the problem has groups
   bool breaks_rules = false;                  // of offsets: D is not compared
+  std::int64_t batch = 0;                     // GEMMs, if the problem has a batch
+  bool side_by_side = false;                  // rows hold all matrices of a batch
+  bool shared_b = false;                      // all GEMMs of a batch use the first B
 };
 std::string to_text(const GemmCall& call);
 

@@ -231,7 +231,7 @@ inline void add_2d(const TensorMap* map, int x, int y, u32 src) {
 }
 }  // namespace tma
 
-// ---- lib/tma_clip.cuh ---------------------------------------------------------------------------
+// ---- lib/tma_3d.cuh ---------------------------------------------------------------------------
 
 namespace tma {
 inline void load_3d(u32 dst, const TensorMap* map, int x, int y, int z, u32 barrier) {

@@ -201,7 +201,32 @@ const std::vector<Configs>& lists() {
       {"gemm m=? n=7168 k=7168 a=e4m3:1x128:ue8m0x4 b=e4m3:128x128 d=fp16 acc=0 promote=128 "
        "sentry=1 group=masked groups=8",
        {"tile=64x64x128 stages=3 wg=1"}},
+      {"gemm m=? n=7168 k=7168 a=e4m3:row b=e4m3:row d=bf16 acc=0 promote=none group=contiguous "
+       "groups=8",
+       {"tile=64x64x128 stages=3 wg=1 promote=none",
+        "tile=128x96x128 stages=3 wg=2 cluster=2x1 promote=none",
+        "tile=16x32x128 stages=3 wg=1 store=direct promote=none"}},
+      {"gemm m=? n=7168 k=7168 a=e4m3:row b=e4m3:row d=bf16 acc=0 promote=128 group=masked "
+       "groups=8",
+       {"tile=64x96x128 stages=3 wg=1", "tile=192x128x128 stages=3 wg=3"}},
+      {"gemm m=? n=7168 k=7168 a=e4m3:tensor b=e5m2:tensor d=fp16 acc=0 promote=256 "
+       "group=contiguous groups=8",
+       {"tile=64x64x128 stages=3 wg=1 promote=256"}},
+      {"gemm m=? n=7168 k=7168 a=e4m3:tensor b=e4m3:tensor d=bf16 acc=0 promote=none group=masked "
+       "groups=8",
+       {"tile=64x64x128 stages=3 wg=1 promote=none"}},
+      // groups of rows, FP8 D
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128 acc=0 promote=128 "
+       "group=contiguous groups=8",
+       {"tile=64x128x128 stages=3 wg=1", "tile=192x128x128 stages=3 wg=3",
+        "tile=128x128x128 stages=3 wg=2 cluster=2x1"}},
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128:ue8m0x4 b=e4m3:128x128 d=e5m2:1x128:pow2 acc=0 "
+       "promote=64 sentry=1 group=contiguous groups=8",
+       {"tile=64x128x128 stages=3 wg=1 promote=64"}},
       // groups of K
+      {"gemm m=7168 n=7168 k=? a=e5m2:tensor b=e4m3:tensor d=fp32 acc=1 promote=128 "
+       "group=contiguous groups=8",
+       {"tile=64x64x128 stages=3 wg=1", "tile=64x48x128 stages=3 wg=1 store=direct"}},
       {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 "
        "group=contiguous groups=8",
        {"tile=192x128x128 stages=3 wg=3", "tile=256x128x128 stages=3 wg=2 scales=held",
@@ -209,6 +234,25 @@ const std::vector<Configs>& lists() {
         "tile=128x128x128 stages=4 wg=2 unroll=2 inflight=2"}},
       {"gemm m=7168 n=7168 k=? a=e5m2:1x128 b=e4m3:1x128 d=bf16 acc=0 promote=128 "
        "group=contiguous groups=8",
+       {"tile=128x96x128 stages=3 wg=2", "tile=64x32x128 stages=3 wg=1 store=direct"}},
+      // batches
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 batch=8",
+       {"tile=16x64x128 stages=3 wg=1 pdl=early", "tile=32x32x128 stages=4 wg=1 store=direct",
+        "tile=64x48x128 stages=3 wg=1 unroll=2 inflight=2 ctas=2",
+        "tile=128x128x128 stages=4 wg=2 unroll=2 inflight=2",
+        "tile=128x160x128 stages=3 wg=2 raster=2n", "tile=192x128x128 stages=3 wg=3 raster=2n",
+        "tile=256x96x128 stages=3 wg=2 raster=2"}},
+      {"gemm m=? n=7168 k=7168 a=e5m2:1x128:ue8m0x4 b=e4m3:128x128 d=fp32 acc=1 promote=128 "
+       "batch=8",
+       {"tile=64x64x128 stages=3 wg=1", "tile=16x32x128 stages=3 wg=1 store=direct"}},
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=1 promote=64 sentry=1 "
+       "batch=8",
+       {"tile=64x64x128 stages=3 wg=1 store=direct promote=64"}},
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 batch=8",
+       {"tile=192x128x128 stages=3 wg=3", "tile=256x128x128 stages=3 wg=2 scales=held",
+        "tile=64x48x128 stages=3 wg=1 store=direct"}},
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e5m2:1x128:ue8m0x4 d=fp16 acc=0 promote=128 "
+       "sentry=1 batch=8",
        {"tile=128x96x128 stages=3 wg=2", "tile=64x32x128 stages=3 wg=1 store=direct"}},
   };
   return all;

@@ -185,14 +185,18 @@ void GemmCase::run_plan(CUstream stream) {
 }
 
 void GemmCase::run_config(const GemmConfig& config, CUstream stream, int sm_limit) {
+  GemmArguments call = args();
+  call.sm_limit = sm_limit;
+  run_call(config, call, stream);
+}
+
+void GemmCase::run_call(const GemmConfig& config, const GemmArguments& call, CUstream stream) {
   auto built = gpu_.internals().engine.build(problem_, config, gpu_.device());
   ASSERT_TRUE(built) << built.error().message;
   auto loaded = gpu_.internals().registry.load(gpu_.driver(), 0, built->kernel);
   ASSERT_TRUE(loaded) << loaded.error().message;
   const ResolvedGemm resolved = resolve(problem_, config, gpu_.device(), *loaded);
   const LaunchSite site{.driver = *gpu_.driver(), .stream = stream, .in_primary = true};
-  GemmArguments call = args();
-  call.sm_limit = sm_limit;
   const Status launched = launch(site, resolved, call);
   ASSERT_TRUE(launched) << launched.error().message;
 }

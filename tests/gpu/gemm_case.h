@@ -58,6 +58,8 @@ class GemmCase {
   void run_plan(CUstream stream);
   // An explicit configuration through the engine, on at most `sm_limit` SMs.
   void run_config(const GemmConfig& config, CUstream stream, int sm_limit = 0);
+  // The same on the caller's tensors.
+  void run_call(const GemmConfig& config, const GemmArguments& call, CUstream stream);
 
   // Expects every element within tolerance and every guard byte untouched; returns what it saw.
   Verdict judge(double c);

@@ -42,19 +42,31 @@ GemmGroupCase::GemmGroupCase(GpuSession& gpu, const GemmProblem& recipe,
   const GemmShape shape = shape_of(problem_, tokens_);
   lda_ = round_up(all_.k, 16) + 16;
   ldb_ = round_up(all_.k, 16) + 32;
-  ldd_ = n + 8;
+  ldd_ = n + 16;
   a_scale_ld_ = round_up(shape.m, 4);
   const std::int64_t k_blocks = ceil_div(all_.k, 128);
   b_scale_ld_ = round_up(in_k ? n : k_blocks, 4);
-  const std::int64_t a_scales = (masked ? problem_.groups : 1) * k_blocks * a_scale_ld_;
+  // Of scales that serve all of K, there is one for each group or one for each row.
+  const bool at_end = scales_at_end(problem_);
+  const bool of_tensors = problem_.a.granularity == Granularity::kPerTensor;
+  if (at_end) a_scale_ld_ = of_tensors ? 1 : round_up(shape.m, 4);
+  if (at_end) b_scale_ld_ = of_tensors ? 1 : n;
+  const std::int64_t scale_rows = at_end ? 1 : k_blocks;
+  const std::int64_t a_scales =
+      (masked || of_tensors ? problem_.groups : 1) * scale_rows * a_scale_ld_;
   const std::int64_t b_scales =
-      in_k ? k_blocks * b_scale_ld_
-           : problem_.groups * ceil_div(n, std::int64_t{128}) * b_scale_ld_;
+      at_end ? problem_.groups * b_scale_ld_
+      : in_k ? k_blocks * b_scale_ld_
+             : problem_.groups * ceil_div(n, std::int64_t{128}) * b_scale_ld_;
   a_ = gpu_.zeroed(at_least_16(all_.a_rows * lda_));
   b_ = gpu_.zeroed(at_least_16(all_.b_rows * ldb_));
   a_scale_ = gpu_.zeroed(at_least_16(a_scales * 4));
   b_scale_ = gpu_.zeroed(at_least_16(b_scales * 4));
   d_ = gpu_.allocate(at_least_16(all_.d_rows * ldd_ * size_of(problem_.d.dtype) + 2 * kGuardBytes));
+  if (is_fp8(problem_.d.dtype)) {
+    d_scale_ =
+        gpu_.allocate(at_least_16(ceil_div(n, std::int64_t{128}) * d_scale_ld() * std::int64_t{4}));
+  }
   if (problem_.sentry) sentry_ = gpu_.zeroed(16);
   groups_ = gpu_.zeroed(group_rows_.size() * sizeof(std::int32_t));
   fill(a_, all_.a_rows, lda_, problem_.a.dtype, a_scale_, seed * 4);
@@ -122,6 +134,7 @@ GemmArguments GemmGroupCase::args() const {
   args.b_scale_ld = b_scale_ld_;
   args.d = static_cast<char*>(d_.pointer()) + kGuardBytes;
   args.ldd = ldd_;
+  args.d_scale = static_cast<float*>(d_scale_.pointer());
   args.sentry = static_cast<std::uint32_t*>(sentry_.pointer());
   const auto* groups = static_cast<const std::int32_t*>(groups_.pointer());
   (problem_.grouping == Grouping::kMasked ? args.group_counts : args.group_offsets) = groups;
@@ -141,6 +154,9 @@ std::vector<reference::GemmPart> GemmGroupCase::parts() const {
 
 void GemmGroupCase::poison_output() {
   ASSERT_TRUE(d_.fill(kPoison, gpu_.stream()));
+  if (is_fp8(problem_.d.dtype)) {
+    ASSERT_TRUE(d_scale_.fill(kPoison, gpu_.stream()));
+  }
   if (problem_.sentry) {
     ASSERT_TRUE(sentry_.fill(0, gpu_.stream()));
   }
@@ -155,13 +171,16 @@ void GemmGroupCase::poison_output() {
 }
 
 void GemmGroupCase::run_config(const GemmConfig& config, CUstream stream) {
+  run_call(config, args(), stream);
+}
+
+void GemmGroupCase::run_call(const GemmConfig& config, GemmArguments call, CUstream stream) {
   auto built = gpu_.internals().engine.build(problem_, config, gpu_.device());
   ASSERT_TRUE(built) << built.error().message;
   auto loaded = gpu_.internals().registry.load(gpu_.driver(), 0, built->kernel);
   ASSERT_TRUE(loaded) << loaded.error().message;
   const ResolvedGemm resolved = resolve(problem_, config, gpu_.device(), *loaded);
   const LaunchSite site{.driver = *gpu_.driver(), .stream = stream, .in_primary = true};
-  GemmArguments call = args();
   const Status good = check_arguments(problem_, call);
   ASSERT_TRUE(good) << good.error().message;
   const Status launched = launch(site, resolved, call);
@@ -188,7 +207,7 @@ void GemmGroupCase::judge() {
       std::bit_cast<float>(problem_.d.dtype == DType::kFP32 ? 0x40404040U : 0x40400000U);
   int a_e5m2 = problem_.a.dtype == DType::kE5M2 ? 1 : 0;
   int b_e5m2 = problem_.b.dtype == DType::kE5M2 ? 1 : 0;
-  int b_rows = scales_rows_of_b(problem_) ? 1 : 0;
+  int b_rows = problem_.b.granularity != Granularity::k128x128 ? 1 : 0;
   double c = reference::tolerance_c(problem_.promote, all_.k);
   void* v = device_verdict.pointer();
   std::vector<bool> in_group(static_cast<std::size_t>(all_.d_rows));

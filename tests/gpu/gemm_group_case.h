@@ -32,6 +32,8 @@ class GemmGroupCase {
 
   void poison_output();
   void run_config(const GemmConfig& config, CUstream stream);
+  // The same on the caller's tensors.
+  void run_call(const GemmConfig& config, GemmArguments call, CUstream stream);
   // Expects every element of every group within tolerance, and every other byte of D as it was.
   void judge();
   // Expects that nothing was written before or behind D.
@@ -39,7 +41,13 @@ class GemmGroupCase {
   // Returns the GEMM of one group, on device pointers.
   std::vector<reference::GemmPart> parts() const;
   std::vector<std::uint8_t> bytes_of_d();
+  DeviceBuffer& a() { return a_; }
+  DeviceBuffer& b() { return b_; }
   DeviceBuffer& a_scale() { return a_scale_; }
+  DeviceBuffer& b_scale() { return b_scale_; }
+  DeviceBuffer& d() { return d_; }
+  DeviceBuffer& d_scale() { return d_scale_; }  // of FP8 D, packed
+  std::int64_t d_scale_ld() const { return round_up(all_.d_rows, 4); }
 
   static constexpr std::int64_t kGuardBytes = 4096;
 
@@ -54,7 +62,7 @@ class GemmGroupCase {
   GemmMatrices all_;
   std::vector<std::int32_t> group_rows_;
   std::int64_t lda_ = 0, ldb_ = 0, ldd_ = 0, a_scale_ld_ = 0, b_scale_ld_ = 0;
-  DeviceBuffer a_, b_, a_scale_, b_scale_, d_, sentry_, groups_;
+  DeviceBuffer a_, b_, a_scale_, b_scale_, d_, d_scale_, sentry_, groups_;
 };
 
 }  // namespace octile::tests

@@ -34,6 +34,56 @@ class GemmGroups : public GpuTest {
   GemmConfig pick(const GemmProblem& problem, std::int64_t tokens) {
     return default_config(problem, tokens, gpu().device());
   }
+  std::vector<std::uint8_t> bytes_of(const void* from, std::size_t bytes) {
+    std::vector<std::uint8_t> host(bytes);
+    EXPECT_EQ((*gpu().driver())
+                  ->cuMemcpyDtoHAsync(host.data(), reinterpret_cast<CUdeviceptr>(from), bytes,
+                                      gpu().stream()),
+              CUDA_SUCCESS);
+    gpu().synchronize();
+    return host;
+  }
+  // Expects the codes and scales of one case to be what the quantiser makes of another's fp32 D.
+  void expect_quantised(GemmGroupCase& codes, GemmGroupCase& sums) {
+    const std::int64_t rows = codes.tokens(), n = codes.problem().n;
+    QuantizeProblem quantiser;
+    quantiser.cols = n;
+    quantiser.x = sums.problem().d;
+    quantiser.q = codes.problem().d;
+    DeviceBuffer d = gpu().zeroed(static_cast<std::size_t>(rows * codes.args().ldd));
+    DeviceBuffer scales = gpu().zeroed(codes.d_scale().bytes());
+    octile_quantize_args args{};
+    args.struct_size = sizeof args;
+    args.rows = rows;
+    args.x = sums.args().d;
+    args.ldx = sums.args().ldd;
+    args.q = d.pointer();
+    args.ldq = codes.args().ldd;
+    args.scale = scales.pointer();
+    octile_plan* plan = nullptr;
+    const std::string text = to_text(Problem(quantiser));
+    expect_ok(octile_plan_create(gpu().library(), "cuda:0", text.c_str(), &plan),
+              "octile_plan_create");
+    expect_ok(octile_plan_prepare(plan, rows, rows, OCTILE_PREPARE_DEFAULT), "octile_plan_prepare");
+    expect_ok(octile_quantize_run(plan, &args, gpu().stream()), "octile_quantize_run");
+    expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
+    const auto bytes_of_d = static_cast<std::size_t>(rows * args.ldq);
+    const auto got = bytes_of(codes.args().d, bytes_of_d);
+    const auto expected = bytes_of(d.pointer(), bytes_of_d);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const auto first = row * args.ldq;
+      ASSERT_TRUE(
+          std::equal(got.begin() + first, got.begin() + first + n, expected.begin() + first))
+          << "codes of row " << row;
+    }
+    for (std::int64_t block = 0; block < ceil_div(n, std::int64_t{128}); ++block) {
+      const auto at = static_cast<std::size_t>(block * codes.d_scale_ld() * 4);
+      const auto bytes = static_cast<std::size_t>(rows * 4);
+      EXPECT_EQ(bytes_of(static_cast<const char*>(codes.d_scale().pointer()) + at, bytes),
+                bytes_of(static_cast<const char*>(scales.pointer()) + at, bytes))
+          << "scales of block " << block;
+    }
+  }
   void run(GemmGroupCase& c, const GemmConfig& config) {
     c.poison_output();
     c.run_config(config, gpu().stream());
@@ -191,6 +241,42 @@ TEST_F(GemmGroups, GraphsReplayWithOtherGroups) {
     driver.cuGraphDestroy(graph);
     expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
   }
+}
+
+// Codes and scales of FP8 D are those of the project's quantiser on the fp32 D of the same sums.
+TEST_F(GemmGroups, Fp8DEqualsQuantisingFp32D) {
+  std::vector<GemmVariant> kernels;  // in pairs: with FP8 D, and the same but for its store
+  for (const DType type : {DType::kE4M3, DType::kE5M2}) {
+    GemmProblem recipe = group_recipes().front();
+    recipe.d = {type, Granularity::k1x128, ScaleFormat::kF32};
+    recipe.sentry = type == DType::kE5M2;
+    const std::vector<GemmConfig> configs = covering_gemm_configs(recipe, gpu().device());
+    for (std::size_t i = type == DType::kE5M2 ? 1 : 0; i < configs.size(); i += 2) {
+      GemmVariant plain{recipe, configs[i]};
+      plain.problem.d = {DType::kFP32};
+      const bool whole_panels = configs[i].block_m >= 64 && configs[i].ctas_per_sm == 1;
+      plain.config.store = whole_panels ? EpilogueStore::kTma : EpilogueStore::kDirect;
+      if (refused_by(plain.config, plain.problem, kDynamic, gpu().device()) != nullptr) continue;
+      kernels.push_back({recipe, configs[i]});
+      kernels.push_back(plain);
+    }
+  }
+  gpu().for_each_on_cores(kernels.size(), [&](std::size_t i) {
+    (void)gpu().internals().engine.build(kernels[i].problem, kernels[i].config, gpu().device());
+  });
+  for (std::size_t i = 0; i < kernels.size(); i += 2) {
+    const auto& [recipe, config] = kernels[i];
+    const Sizes sizes{3, 0, config.block_m + 5, 2 * config.block_m - 1, 130, 1};
+    GemmGroupCase codes(gpu(), recipe, sizes, 400, 656, 46500 + i);
+    GemmGroupCase sums(gpu(), kernels[i + 1].problem, sizes, 400, 656, 46500 + i);
+    run(codes, config);
+    codes.expect_guards();
+    run(sums, kernels[i + 1].config);
+    expect_quantised(codes, sums);
+    if (HasFailure()) FAIL() << to_text(codes.problem()) << "\n" << to_text(config);
+  }
+  count_cases(kernels.size() / 2, 0);
+  EXPECT_GT(kernels.size(), 10U);
 }
 
 // For compute-sanitizer: one small case of every kind of groups.

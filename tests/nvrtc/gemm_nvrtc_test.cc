@@ -193,9 +193,9 @@ TEST_F(GemmNvrtc, EveryScalingAndOutputCompilesClean) {
   fmt::print("{} kernels, slowest compile {:.0f} ms\n", variants.size(), slowest);
 }
 
-// The large tiles of MX, with and without what lengthens the store. The covering sets above have
-// every value, but not each tile with each output.
-TEST_F(GemmNvrtc, LargeTilesOfMxCompileClean) {
+// Every tile of MX, with and without what lengthens the store. The covering sets above have every
+// value, but not the widest tile with each output.
+TEST_F(GemmNvrtc, EveryMxTileCompilesClean) {
   std::vector<tests::GemmVariant> variants;
   for (const char* text :
        {"gemm m=? n=4096 k=7168 a=e4m3:1x32 b=e4m3:1x32 d=bf16 acc=0 promote=32",
@@ -210,7 +210,7 @@ TEST_F(GemmNvrtc, LargeTilesOfMxCompileClean) {
       // Splits and the successor's start change no loop.
       const bool is_first = c.splits == (c.store == EpilogueStore::kTma ? 1 : 2) && !c.pdl_early;
       const bool is_large = c.block_m >= 64 && c.block_n >= 96;
-      if (is_first && (is_large || tests::runs_all_cases())) variants.push_back({problem, c});
+      if (tests::runs_all_cases() || (is_first && is_large)) variants.push_back({problem, c});
     }
   }
   EXPECT_GT(variants.size(), 10U);
@@ -246,6 +246,15 @@ TEST_F(GemmNvrtc, EveryKindOfGroupsCompilesClean) {
     slowest = std::max(slowest, c.compile_ms);
   }
   fmt::print("{} kernels, slowest compile {:.0f} ms\n", variants.size(), slowest);
+}
+
+TEST_F(GemmNvrtc, EveryKindOfBatchCompilesClean) {
+  const std::vector<tests::GemmVariant> all = tests::covering_batch_variants(h200());
+  EXPECT_GT(all.size(), 50U);
+  const std::size_t step = tests::runs_all_cases() ? 1 : 4;
+  std::vector<tests::GemmVariant> variants;
+  for (std::size_t i = 0; i < all.size(); i += step) variants.push_back(all[i]);
+  for (const Compiled& c : compile_all(variants)) expect_clean(c);
 }
 
 TEST_F(GemmNvrtc, EveryDefaultOfTheShippedModelsCompilesClean) {

@@ -230,6 +230,23 @@ GemmProblem recipe_of(Grouping grouping, bool of_k, DType d, bool accumulate) {
   return p;
 }
 
+void set_scaling(GemmProblem& p, Granularity granularity, int promote) {
+  p.a.granularity = p.b.granularity = granularity;
+  p.promote = promote;
+}
+
+// Returns each recipe with configurations in which every pair of values occurs that it admits.
+std::vector<GemmVariant> covering_variants_of(const std::vector<GemmProblem>& recipes,
+                                              const DeviceSpec& device) {
+  std::vector<GemmVariant> all;
+  for (const GemmProblem& recipe : recipes) {
+    for (const GemmConfig& config : covering_gemm_configs(recipe, device)) {
+      all.push_back({recipe, config});
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 std::vector<GemmProblem> group_recipes() {
@@ -240,23 +257,49 @@ std::vector<GemmProblem> group_recipes() {
       recipe_of(Grouping::kContiguous, false, DType::kFP32, true),
       recipe_of(Grouping::kContiguous, true, DType::kBF16, false),
       recipe_of(Grouping::kMasked, false, DType::kFP16, false),
+      recipe_of(Grouping::kContiguous, false, DType::kBF16, false),
+      recipe_of(Grouping::kMasked, false, DType::kBF16, false),
+      recipe_of(Grouping::kContiguous, false, DType::kFP16, false),
+      recipe_of(Grouping::kContiguous, true, DType::kFP32, true),
   };
   all[3].a.scale = ScaleFormat::kUe8m0x4;
   all[3].a.dtype = DType::kE5M2;
   all[4].b.dtype = DType::kE5M2;
   all[5].promote = 64;
   all[5].a.scale = ScaleFormat::kF32Pow2;
+  set_scaling(all[6], Granularity::kPerRow, kPromoteNone);
+  set_scaling(all[7], Granularity::kPerRow, 256);
+  set_scaling(all[8], Granularity::kPerTensor, kPromoteNone);
+  set_scaling(all[9], Granularity::kPerTensor, 128);
   return all;
 }
 
-std::vector<GemmVariant> covering_group_variants(const DeviceSpec& device) {
-  std::vector<GemmVariant> all;
-  for (const GemmProblem& recipe : group_recipes()) {
-    for (const GemmConfig& config : covering_gemm_configs(recipe, device)) {
-      all.push_back({recipe, config});
-    }
-  }
+std::vector<GemmProblem> batch_recipes() {
+  std::vector<GemmProblem> all(6, splittable_gemm_problem());
+  for (GemmProblem& p : all) p.batch = 8;
+  all[1].b.granularity = Granularity::k1x128;
+  all[1].d.dtype = DType::kFP32;
+  all[1].accumulate = true;
+  all[2].a.scale = ScaleFormat::kUe8m0x4;
+  all[2].d.dtype = DType::kFP32;
+  all[2].b.dtype = DType::kE5M2;
+  all[3].b.granularity = Granularity::k1x128;
+  all[3].a.dtype = DType::kE5M2;
+  all[3].b.scale = ScaleFormat::kUe8m0x4;
+  all[3].promote = 64;
+  all[4].accumulate = all[4].sentry = true;
+  all[5].d.dtype = DType::kFP16;
+  all[5].promote = 32;
+  all[5].a.scale = all[5].b.scale = ScaleFormat::kF32Pow2;
   return all;
+}
+
+std::vector<GemmVariant> covering_batch_variants(const DeviceSpec& device) {
+  return covering_variants_of(batch_recipes(), device);
+}
+
+std::vector<GemmVariant> covering_group_variants(const DeviceSpec& device) {
+  return covering_variants_of(group_recipes(), device);
 }
 
 }  // namespace octile::tests

@@ -110,6 +110,7 @@ TEST(Problem, EveryWellFormedGemmSurvivesItsText) {
     p.accumulate = random() % 2 == 0;
     p.promote = pick<int>(random, {32, 64, 128, 256, 512, kPromoteNone});
     p.invariant = random() % 2 == 0;
+    p.batch = random() % 3 == 0 ? pick(random, kCounts) : 0;
     const std::string text = to_text(p);
     const auto back = parse_problem(text);
     if (!check_well_formed(p)) {
@@ -201,6 +202,18 @@ TEST(Problem, RefusesOptionsOfTheQuantiseFamily) {
             "norm_eps is -1; allowed is a finite number >= 0");
 }
 
+TEST(Problem, ABatchHasNoGroups) {
+  const std::string batch = std::string(kGemm) + " batch=128";
+  const auto p = parse_problem(batch);
+  ASSERT_TRUE(p) << p.error().message;
+  EXPECT_EQ(std::get<GemmProblem>(*p).batch, 128);
+  EXPECT_EQ(to_text(*p), batch);
+  EXPECT_EQ(to_text(*parse_problem(with(batch, "batch=128", "batch=0"))), kGemm);
+  EXPECT_EQ(error_of(std::string(kGemm) + " batch=1025"), "batch is 1025; allowed are 0 to 1024");
+  EXPECT_EQ(error_of(batch + " group=contiguous groups=4"),
+            "batch is 128; allowed is 0 with group=contiguous");
+}
+
 TEST(Problem, RefusesAWrongOperation) {
   EXPECT_EQ(error_of(""),
             "a problem begins with ''; allowed are gemm, quantize, dequantize, transpose");
@@ -213,7 +226,7 @@ TEST(Problem, RefusesAWrongOperation) {
 TEST(Problem, RefusesFieldsByName) {
   EXPECT_EQ(error_of(std::string(kGemm) + " q=1"),
             "gemm: there is no field 'q'; the fields are m, n, k, a, b, d, acc, promote, "
-            "bias, sentry, invariant, group, groups");
+            "bias, sentry, invariant, group, groups, batch");
   EXPECT_EQ(error_of(std::string(kQuantize) + " m=1"),
             "quantize: there is no field 'm'; the fields are rows, cols, x, q, out, eps, "
             "round, policy, src, norm_eps, dbias, tap, group, shard, scales");
@@ -222,7 +235,7 @@ TEST(Problem, RefusesFieldsByName) {
             "gemm: field 'acc' has no value; a field is written name=value");
   EXPECT_EQ(error_of(with(kGemm, "acc=0", "=0")),
             "gemm: there is no field ''; the fields are m, n, k, a, b, d, acc, promote, "
-            "bias, sentry, invariant, group, groups");
+            "bias, sentry, invariant, group, groups, batch");
 }
 
 TEST(Problem, NamesEachMissingField) {

@@ -52,6 +52,38 @@ std::vector<std::string> texts_of(const std::vector<Work>& works) {
   return texts;
 }
 
+TEST(Workload, ExpertsOfARankAreGroupsWithTheRowsThatTheyReceive) {
+  const auto model = find_model("mixtral-8x7b");
+  ASSERT_TRUE(model);
+  const auto share = share_of_experts(*model, "mixtral-8x7b", 2);
+  ASSERT_TRUE(share);
+  const auto works =
+      work_of_experts(*model, *share, "blockwise", {Pass::kFprop, Pass::kWgrad}, {64});
+  ASSERT_TRUE(works);
+  ASSERT_EQ(works->size(), 10);
+  EXPECT_EQ(to_text((*works)[0].problem),
+            "gemm m=? n=28672 k=4096 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 "
+            "group=contiguous groups=4");
+  EXPECT_EQ((*works)[0].tokens.at(0).lo, 128);
+  EXPECT_EQ(to_text((*works)[1].problem),
+            "gemm m=28672 n=4096 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 "
+            "group=contiguous groups=4");
+  EXPECT_EQ(to_text((*works)[2].problem),
+            "quantize rows=? cols=4096 x=bf16 q=e4m3:1x128 out=both group=contiguous");
+  EXPECT_EQ(to_text((*works)[3].problem),
+            "quantize rows=28672 cols=4096 x=bf16 q=e4m3:128x128 out=row");
+}
+
+TEST(Workload, RanksDivideTheExpertsOfAModelThatHasSome) {
+  const auto dense = share_of_experts(find_model("llama-3-8b").value(), "llama-3-8b", 8);
+  ASSERT_FALSE(dense);
+  EXPECT_THAT(dense.error().message,
+              HasSubstr("--model is 'llama-3-8b', whose file has no experts"));
+  const auto seven = share_of_experts(find_model("mixtral-8x7b").value(), "mixtral-8x7b", 7);
+  ASSERT_FALSE(seven);
+  EXPECT_EQ(seven.error().message, "--ep is 7; allowed are divisors of the model's 8 experts");
+}
+
 TEST(Workload, ALayerThatTrainsHasThreeGemmsAndReadsItsOperandsInBothDirections) {
   ModelFile model{"tiny", "this test", {{"up", 256, 512, TensorSplit::kN}}, {64, 128}};
   const auto works =

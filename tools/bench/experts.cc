@@ -112,22 +112,7 @@ Status add_bf16(const BenchContext& context, const Recipe& recipe,
   return {};
 }
 
-// Returns the models that the command ships and that have experts.
-std::string models_with_experts() {
-  std::string names;
-  for (const std::string& name : shipped_model_names()) {
-    const auto file = find_model(name);
-    if (file && file->experts) names.append(names.empty() ? "" : ", ").append(name);
-  }
-  return names;
-}
-
-Status check_rank(const ModelExperts& experts, std::int64_t ranks, std::int64_t tokens) {
-  if (ranks < 1 || experts.count % ranks != 0) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("--ep is {}; allowed are divisors of the model's {} experts", ranks,
-                            experts.count));
-  }
+Status check_rank(const ModelExperts& experts, std::int64_t tokens) {
   const std::int64_t most = std::numeric_limits<std::int32_t>::max() / experts.per_token;
   if (tokens < 1 || tokens > most) {
     return fail(ErrorCode::kInvalidArgument,
@@ -152,19 +137,14 @@ Json to_json(const RoutedReport& r) {
 
 Result<ExpertRank> rank_of(const ModelFile& file, const std::string& model, std::int64_t ranks,
                            std::int64_t tokens) {
-  if (!file.experts) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("--model is '{}', whose file has no experts; allowed: a file that has, "
-                            "or one of {}",
-                            model, models_with_experts()));
-  }
-  const ModelExperts& experts = *file.experts;
-  if (Status ok = check_rank(experts, ranks, tokens); !ok) {
+  const auto share = share_of_experts(file, model, ranks);
+  if (!share) return tl::unexpected<Error>(share.error());
+  if (Status ok = check_rank(*file.experts, tokens); !ok) {
     return tl::unexpected<Error>(ok.error());
   }
   return ExpertRank{
-      file.model,      ranks,       tokens, experts.count / ranks, tokens * experts.per_token,
-      experts.gate_up, experts.down};
+      file.model,     ranks,      tokens, share->experts, tokens * share->rows_per_token,
+      share->gate_up, share->down};
 }
 
 bool ExpertsReport::ok() const {

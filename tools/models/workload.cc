@@ -46,22 +46,57 @@ std::optional<QuantizeProblem> quantize_problem(std::int64_t rows, std::int64_t 
   return problem;
 }
 
-void add_layer(const ModelGemm& gemm, const Recipe& recipe, const std::vector<Pass>& passes,
+struct Layer {
+  std::string name;
+  std::int64_t n = 0, k = 0;
+  std::int64_t experts = 0;  // 0: one weight for all tokens
+};
+
+GemmProblem gemm_of(const Layer& layer, const Recipe& recipe, Pass pass) {
+  GemmProblem problem = gemm_problem(recipe, pass, kDynamic, layer.n, layer.k);
+  if (layer.experts > 0) {
+    problem.grouping = Grouping::kContiguous;
+    problem.groups = layer.experts;
+  }
+  return problem;
+}
+
+void add_layer(const Layer& layer, const Recipe& recipe, const std::vector<Pass>& passes,
                const std::vector<TokenRange>& tokens, std::vector<Work>& works) {
   const auto [fprop, dgrad, wgrad] =
       std::array{has(passes, Pass::kFprop), has(passes, Pass::kDgrad), has(passes, Pass::kWgrad)};
   for (const Pass pass : passes) {
     const std::string name =
-        pass == Pass::kFprop ? gemm.name : fmt::format("{}, {}", gemm.name, name_of(pass));
-    works.push_back({name, gemm_problem(recipe, pass, kDynamic, gemm.n, gemm.k), tokens});
+        pass == Pass::kFprop ? layer.name : fmt::format("{}, {}", layer.name, name_of(pass));
+    works.push_back({name, gemm_of(layer, recipe, pass), tokens});
   }
-  const auto add = [&](const char* operand, const std::optional<QuantizeProblem>& problem,
+  const auto add = [&](const char* operand, std::optional<QuantizeProblem> problem,
                        const std::vector<TokenRange>& rows) {
-    if (problem) works.push_back({fmt::format("{}, {}", gemm.name, operand), *problem, rows});
+    if (!problem) return;
+    if (layer.experts > 0 && problem->rows == kDynamic) problem->grouping = Grouping::kContiguous;
+    works.push_back({fmt::format("{}, {}", layer.name, operand), *problem, rows});
   };
-  add("activation", quantize_problem(kDynamic, gemm.k, recipe.activation, fprop, wgrad), tokens);
-  add("weight", quantize_problem(gemm.n, gemm.k, recipe.weight, fprop, dgrad), {{gemm.n, gemm.n}});
-  add("gradient", quantize_problem(kDynamic, gemm.n, recipe.gradient, dgrad, wgrad), tokens);
+  add("activation", quantize_problem(kDynamic, layer.k, recipe.activation, fprop, wgrad), tokens);
+  add("weight", quantize_problem(layer.n, layer.k, recipe.weight, fprop, dgrad),
+      {{layer.n, layer.n}});
+  add("gradient", quantize_problem(kDynamic, layer.n, recipe.gradient, dgrad, wgrad), tokens);
+}
+
+Result<const Recipe*> recipe_of(const std::string& name) {
+  const Recipe* recipe = find_recipe(name);
+  if (recipe != nullptr) return recipe;
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("--recipe is '{}'; allowed: {}", name, recipe_names()));
+}
+
+// Returns the names of the models that the command ships and that have experts.
+std::string models_with_experts() {
+  std::string names;
+  for (const std::string& name : shipped_model_names()) {
+    const auto file = find_model(name);
+    if (file && file->experts) names.append(names.empty() ? "" : ", ").append(name);
+  }
+  return names;
 }
 
 }  // namespace
@@ -132,15 +167,51 @@ Result<std::vector<Request>> gemms_of_shape(const std::string& mxnxk,
 Result<std::vector<Work>> work_of_layers(const ModelFile& model, const std::string& recipe_name,
                                          const std::vector<Pass>& passes,
                                          const std::vector<std::int64_t>& counts) {
-  const Recipe* recipe = find_recipe(recipe_name);
-  if (recipe == nullptr) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("--recipe is '{}'; allowed: {}", recipe_name, recipe_names()));
-  }
-  auto ranges = ranges_of(counts.empty() ? model.tokens : counts);
+  const auto recipe = recipe_of(recipe_name);
+  if (!recipe) return tl::unexpected<Error>(recipe.error());
+  const auto ranges = ranges_of(counts.empty() ? model.tokens : counts);
   if (!ranges) return tl::unexpected<Error>(ranges.error());
   std::vector<Work> works;
-  for (const ModelGemm& gemm : model.gemms) add_layer(gemm, *recipe, passes, *ranges, works);
+  for (const auto& [name, n, k, split] : model.gemms) {
+    add_layer({name, n, k}, **recipe, passes, *ranges, works);
+  }
+  return works;
+}
+
+Result<ExpertShare> share_of_experts(const ModelFile& model, const std::string& name,
+                                     std::int64_t ranks) {
+  if (!model.experts) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--model is '{}', whose file has no experts; allowed: a file that has, "
+                            "or one of {}",
+                            name, models_with_experts()));
+  }
+  const ModelExperts& experts = *model.experts;
+  if (ranks < 1 || experts.count % ranks != 0) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--ep is {}; allowed are divisors of the model's {} experts", ranks,
+                            experts.count));
+  }
+  return ExpertShare{experts.count / ranks, experts.per_token, experts.gate_up, experts.down};
+}
+
+Result<std::vector<Work>> work_of_experts(const ModelFile& model, const ExpertShare& share,
+                                          const std::string& recipe_name,
+                                          const std::vector<Pass>& passes,
+                                          const std::vector<std::int64_t>& counts) {
+  const auto recipe = recipe_of(recipe_name);
+  if (!recipe) return tl::unexpected<Error>(recipe.error());
+  auto ranges = ranges_of(counts.empty() ? model.tokens : counts);
+  if (!ranges) return tl::unexpected<Error>(ranges.error());
+  for (TokenRange& range : *ranges) {
+    range.lo *= share.rows_per_token;
+    range.hi *= share.rows_per_token;
+  }
+  std::vector<Work> works;
+  for (const auto& [name, gemm] :
+       {std::pair("experts' gate_up", share.gate_up), std::pair("experts' down", share.down)}) {
+    add_layer({name, gemm.n, gemm.k, share.experts}, **recipe, passes, *ranges, works);
+  }
   return works;
 }
 

@@ -67,6 +67,26 @@ Result<std::vector<Work>> work_of_layers(const ModelFile& model, const std::stri
                                          const std::vector<Pass>& passes,
                                          const std::vector<std::int64_t>& counts);
 
+// The experts of one rank of expert parallelism. Every rank has as many tokens, sends each to
+// per_token of the model's experts, and holds an equal share of these.
+struct ExpertShare {
+  std::int64_t experts = 0;         // of this rank
+  std::int64_t rows_per_token = 0;  // what they receive in all, for each token of the rank
+  ExpertGemm gate_up, down;
+};
+// `name` is that of --model. Errors: kInvalidArgument for a model without experts, or if `ranks`
+// does not divide them.
+Result<ExpertShare> share_of_experts(const ModelFile& model, const std::string& name,
+                                     std::int64_t ranks);
+
+// Returns what work_of_layers returns, of gate_up and down of a rank's experts: GEMMs of contiguous
+// groups, and quantisers of such groups. `counts` are tokens of a rank; a problem's own counts are
+// the rows that the rank's experts receive. If `counts` is empty, they are those of the model.
+Result<std::vector<Work>> work_of_experts(const ModelFile& model, const ExpertShare& share,
+                                          const std::string& recipe,
+                                          const std::vector<Pass>& passes,
+                                          const std::vector<std::int64_t>& counts);
+
 // Returns each problem once, in the order of its first occurrence, with the token counts of all.
 std::vector<Work> distinct(std::vector<Work> works);
 

@@ -5,14 +5,10 @@
 #include <string_view>
 
 #include "runtime/engine/argument_checks.h"
+#include "runtime/families/gemm/batch_arguments.h"
 
 namespace octile {
 namespace {
-
-// TMA: base addresses and row strides are multiples of 16 bytes (PTX ISA, cp.async.bulk.tensor).
-constexpr std::int64_t kTmaBytes = 16;
-// TMA: a row stride is below 2^40 bytes (driver API, cuTensorMapEncodeTiled).
-constexpr std::int64_t kMaxStrideBytes = std::int64_t{1} << 40;
 
 // A matrix that is read or written through TMA.
 struct Matrix {
@@ -107,7 +103,10 @@ Status check_scales_of_d(const GemmProblem& p, const GemmShape& shape, GemmArgum
 
 GemmMatrices matrices_of(const GemmProblem& p, std::int64_t tokens) {
   const GemmShape shape = shape_of(p, tokens);
-  if (!is_grouped(p)) return {shape.m, shape.n, shape.m, shape.k};
+  if (!is_grouped(p)) {
+    const std::int64_t gemms = whole_gemms(p);
+    return {gemms * shape.m, gemms * shape.n, gemms * shape.m, shape.k};
+  }
   if (groups_k(p))
     return {shape.m, shape.n, p.groups * shape.m, contiguous_columns(tokens, p.groups)};
   const std::int64_t rows = p.grouping == Grouping::kMasked ? p.groups * shape.m : shape.m;
@@ -126,11 +125,16 @@ Status check_arguments(const GemmProblem& p, GemmArguments& args) {
   if (is_nothing(p, args)) return {};
   if (Status ok = check_output_options(p, args); !ok) return ok;
   if (Status ok = check_groups(p, args); !ok) return ok;
-  const GemmMatrices all = matrices_of(p, args.tokens);
+  if (Status ok = check_batch_is_known(p, args); !ok) return ok;
+  const GemmMatrices all = is_batched(p) ? GemmMatrices{shape.m, shape.n, shape.m, shape.k}
+                                         : matrices_of(p, args.tokens);
   const Rows of_a{"m", all.a_rows}, of_b{"n", all.b_rows}, of_d{"m", all.d_rows};
   if (Status ok = check_matrix({"d", args.d, "ldd", args.ldd, of_d, shape.n, p.d.dtype}); !ok)
     return ok;
   if (Status ok = check_scales_of_d(p, shape, args); !ok) return ok;
+  if (is_batched(p)) {
+    if (Status ok = check_batch_of_d(p, shape, args); !ok) return ok;
+  }
   if (shape.k == 0) return {};
   if (Status ok = check_matrix({"a", args.a, "lda", args.lda, of_a, all.k, p.a.dtype}); !ok)
     return ok;
@@ -140,7 +144,9 @@ Status check_arguments(const GemmProblem& p, GemmArguments& args) {
   if (Status ok = check_pointer("b_scale", args.b_scale, scales_alignment(p.b)); !ok) return ok;
   if (Status ok = check_scale_ld("a_scale_ld", args.a_scale_ld, p.a, shape.m, all.k); !ok)
     return ok;
-  return check_scale_ld("b_scale_ld", args.b_scale_ld, p.b, shape.n, all.k);
+  if (Status ok = check_scale_ld("b_scale_ld", args.b_scale_ld, p.b, shape.n, all.k); !ok)
+    return ok;
+  return is_batched(p) ? check_batch_of_operands(p, shape, args) : Status{};
 }
 
 bool is_nothing(const GemmProblem& problem, const GemmArguments& args) {
@@ -168,6 +174,8 @@ reference::GemmArgs reference_args(const GemmProblem& problem, const GemmArgumen
   host.group_rows = group_rows(problem, args);
   host.d_scale = args.d_scale;
   host.d_scale_ld = args.d_scale_ld;
+  host.batch = {args.a_batch_stride, args.a_scale_batch_stride, args.b_batch_stride,
+                args.b_scale_batch_stride, args.d_batch_stride};
   return host;
 }
 

@@ -27,7 +27,7 @@ inline GemmShape shape_of(const GemmProblem& problem, std::int64_t tokens) {
   return {m_at(problem, tokens), problem.n, k_at(problem, tokens)};
 }
 
-// The extents of the tensors: of all groups, if there are any.
+// The extents of the tensors: of all groups, or of a batch packed.
 struct GemmMatrices {
   std::int64_t a_rows = 0, b_rows = 0, d_rows = 0;
   std::int64_t k = 0;  // columns of A and B; those of groups begin on multiples of 128
@@ -37,14 +37,17 @@ GemmMatrices matrices_of(const GemmProblem& problem, std::int64_t tokens);
 // Returns what a call says of its groups: offsets of contiguous groups, counts of masked ones.
 const std::int32_t* group_rows(const GemmProblem& problem, const GemmArguments& args);
 
+// Returns the strides between the matrices of a batch, as checked; none is negative.
+reference::BatchStrides batch_strides(const GemmArguments& args);
+
 inline std::int64_t tokens_of(const GemmArguments& args) { return args.tokens; }
 // Returns the token count by which the call's kernel is chosen.
 inline std::int64_t expected_tokens_of(const GemmArguments& args) {
   return args.expected_tokens > 0 ? args.expected_tokens : args.tokens;
 }
 
-// Checks the arguments and fills in the leading dimensions that are 0. The token count was checked
-// (check_tokens). If D is empty, pointers are not looked at.
+// Checks the arguments and fills in the leading dimensions and strides that are 0. The token count
+// was checked (check_tokens). If D is empty, pointers are not looked at.
 Status check_arguments(const GemmProblem& problem, GemmArguments& args);
 
 // Returns true if the call has nothing to do: D has no element.

@@ -16,6 +16,8 @@ struct Box {
   std::int64_t row_bytes = 0;       // its stride
   int box_rows = 0, box_cols = 0;
   bool clips = false;  // rows of a box may end before the matrix does
+  // Of a batch: how many matrices there are, and bytes from one to the next; 0: the same.
+  std::int64_t matrices = 0, matrix_bytes = 0;
 };
 
 CUtensorMapSwizzle swizzle_of(int box_row_bytes) {
@@ -30,7 +32,7 @@ CUtensorMapSwizzle swizzle_of(int box_row_bytes) {
 // A map that clips has three dimensions, so that the rows of a box may end anywhere. The element
 // (x, y, z) is x of row y + z - box_rows of the matrix, and exists if y < box_rows. So the map
 // begins box_rows rows before the matrix; the kernel names no row there
-// (templates/gemm/output/clipped_boxes.cuh).
+// (templates/gemm/output/clipped_boxes.cuh). A map of a batch has the matrices as third dimension.
 CUresult encode(const Driver& driver, CUtensorMap* map, CUtensorMapDataType type, int element_bytes,
                 const void* base, const Box& box,
                 CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_NONE) {
@@ -38,15 +40,19 @@ CUresult encode(const Driver& driver, CUtensorMap* map, CUtensorMapDataType type
   const auto rows_of_box = static_cast<cuuint32_t>(box.box_rows);
   const auto stride = static_cast<cuuint64_t>(box.row_bytes);
   const auto cols = static_cast<cuuint64_t>(box.cols);
-  const std::array<cuuint64_t, 3> extents{cols, box.clips ? rows_of_box : rows, rows + 1};
-  const std::array<cuuint64_t, 2> strides{stride, stride};
+  const bool several = box.matrices > 0;
+  const std::array<cuuint64_t, 3> extents{
+      cols, box.clips ? rows_of_box : rows,
+      several ? static_cast<cuuint64_t>(box.matrices) : rows + 1};
+  const std::array<cuuint64_t, 2> strides{
+      stride, several ? static_cast<cuuint64_t>(box.matrix_bytes) : stride};
   const std::array<cuuint32_t, 3> tile{static_cast<cuuint32_t>(box.box_cols), rows_of_box, 1};
   constexpr std::array<cuuint32_t, 3> kContiguous{1, 1, 1};
   const std::uintptr_t first =
       reinterpret_cast<std::uintptr_t>(base) - (box.clips ? rows_of_box * stride : 0);
   return driver->cuTensorMapEncodeTiled(
-      map, type, box.clips ? 3 : 2, reinterpret_cast<void*>(first), extents.data(), strides.data(),
-      tile.data(), kContiguous.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
+      map, type, box.clips || several ? 3 : 2, reinterpret_cast<void*>(first), extents.data(),
+      strides.data(), tile.data(), kContiguous.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
       swizzle_of(box.box_cols * element_bytes), promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
@@ -73,16 +79,24 @@ CUtensorMapDataType map_type_of(DType d) {
 
 CUresult encode_maps(const Driver& driver, const ResolvedGemm& r, const GemmWork& work,
                      const GemmArguments& args, GemmKernelArgs& p) {
-  const GemmMatrices& all = work.matrices;
+  const GemmMatrices& all = work.rows_of_maps;
+  const reference::BatchStrides batch = batch_strides(args);
+  const std::int64_t matrices = r.problem.batch;
   const CUtensorMapL2promotion promotion = promotion_of(work.shape.m);
   const bool grouped = is_grouped(r.problem);
   // If K is empty, nothing is loaded, but a map cannot be empty: D's memory stands in.
   const bool some = all.k > 0;
   const std::int64_t k = some ? all.k : 1;
-  const Box a{all.a_rows,           k,
-              some ? args.lda : 16, work.a_box_rows,
-              kOperandBoxCols,      groups_rows(r.problem)};
-  const Box b{all.b_rows, k, some ? args.ldb : 16, r.b_box_rows, kOperandBoxCols};
+  const Box a{all.a_rows,
+              k,
+              some ? args.lda : 16,
+              work.a_box_rows,
+              kOperandBoxCols,
+              groups_rows(r.problem),
+              matrices,
+              batch.a};
+  const Box b{all.b_rows, k,      some ? args.ldb : 16, r.b_box_rows, kOperandBoxCols, false,
+              matrices,   batch.b};
   CUresult result = encode(driver, &p.a_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1,
                            some ? args.a : args.d, a, promotion);
   if (result == CUDA_SUCCESS)
@@ -90,7 +104,8 @@ CUresult encode_maps(const Driver& driver, const ResolvedGemm& r, const GemmWork
                     promotion);
   if (result != CUDA_SUCCESS || !r.tma_store) return result;
   const int element = size_of(r.problem.d.dtype);
-  const Box d{all.d_rows, work.shape.n, args.ldd * element, r.d_box_rows, r.d_box_cols, grouped};
+  const Box d{all.d_rows,   work.shape.n, args.ldd * element, r.d_box_rows,
+              r.d_box_cols, grouped,      matrices,           batch.d * element};
   return encode(driver, &p.d_map, map_type_of(r.problem.d.dtype), element, args.d, d);
 }
 
@@ -117,6 +132,11 @@ void fill_work(const ResolvedGemm& r, const GemmWork& work, const GemmArguments&
     p.groups = static_cast<std::int32_t>(r.problem.groups);
     p.group_rows = group_rows(r.problem, args);
     p.tokens = static_cast<std::int32_t>(args.tokens);
+  }
+  if (is_batched(r.problem)) {
+    const reference::BatchStrides batch = batch_strides(args);
+    p.groups = static_cast<std::int32_t>(r.problem.batch);
+    p.batch = {batch.a_scale, batch.b_scale, batch.d * size_of(r.problem.d.dtype)};
   }
   const bool b_ready = (args.flags & OCTILE_RUN_B_READY) != 0;
   p.early_stages = b_ready ? r.early_stages : 0;
@@ -148,13 +168,18 @@ bool launches_empty_sums(const GemmProblem& problem) {
 Status fill_zero(const LaunchSite& site, const GemmProblem& problem, const GemmShape& shape,
                  const GemmArguments& args) {
   if (problem.accumulate) return {};
-  const std::int64_t rows = matrices_of(problem, args.tokens).d_rows;
+  const bool several = is_batched(problem);
+  const std::int64_t rows = several ? shape.m : matrices_of(problem, args.tokens).d_rows;
   const auto element = static_cast<std::size_t>(size_of(problem.d.dtype));
-  return site.driver.check(
-      site.driver->cuMemsetD2D8Async(
-          reinterpret_cast<CUdeviceptr>(args.d), static_cast<std::size_t>(args.ldd) * element, 0,
-          static_cast<std::size_t>(shape.n) * element, static_cast<std::size_t>(rows), site.stream),
-      "cuMemsetD2D8Async");
+  const std::size_t stride = static_cast<std::size_t>(args.d_batch_stride) * element;
+  for (std::int64_t i = 0; i < (several ? problem.batch : 1); ++i) {
+    const CUresult filled = site.driver->cuMemsetD2D8Async(
+        reinterpret_cast<CUdeviceptr>(args.d) + static_cast<std::size_t>(i) * stride,
+        static_cast<std::size_t>(args.ldd) * element, 0,
+        static_cast<std::size_t>(shape.n) * element, static_cast<std::size_t>(rows), site.stream);
+    if (filled != CUDA_SUCCESS) return site.driver.check(filled, "cuMemsetD2D8Async");
+  }
+  return {};
 }
 
 }  // namespace

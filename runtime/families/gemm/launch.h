@@ -14,6 +14,12 @@
 
 namespace octile {
 
+// Where the matrices of a batch lie, as gemm::Batch.
+struct GemmKernelBatch {
+  std::int64_t scale_a, scale_b;
+  std::int64_t d_bytes;
+};
+
 // The kernel's only argument, passed by value: the twin of gemm::Arguments
 // (templates/gemm/arguments.cuh), with the same order and offsets.
 struct alignas(128) GemmKernelArgs {
@@ -43,6 +49,7 @@ struct alignas(128) GemmKernelArgs {
   std::int32_t tokens;             // that K of groups holds
   float* d_scale;                  // fp32 [ceil(n/128)][scale_d_ld], if D is FP8
   std::int64_t scale_d_ld;
+  GemmKernelBatch batch;
 };
 static_assert(sizeof(GemmKernelArgs) == kGemmArgumentBytes);
 static_assert(offsetof(GemmKernelArgs, b_map) == 128 && offsetof(GemmKernelArgs, d_map) == 256 &&
@@ -52,10 +59,11 @@ static_assert(offsetof(GemmKernelArgs, b_map) == 128 && offsetof(GemmKernelArgs,
               offsetof(GemmKernelArgs, early_stages) == 460 &&
               offsetof(GemmKernelArgs, order) == 468 && offsetof(GemmKernelArgs, groups) == 500 &&
               offsetof(GemmKernelArgs, group_rows) == 504 &&
-              offsetof(GemmKernelArgs, tokens) == 512 && offsetof(GemmKernelArgs, d_scale) == 520);
+              offsetof(GemmKernelArgs, tokens) == 512 && offsetof(GemmKernelArgs, d_scale) == 520 &&
+              offsetof(GemmKernelArgs, batch) == 536 && sizeof(GemmKernelBatch) == 24);
 
-// Enqueues one GEMM, or those of all groups. `args` were checked, with every leading dimension
-// filled in; m, n > 0. Errors: kDeviceError.
+// Enqueues one GEMM, or those of all groups or of a batch. `args` were checked, with every leading
+// dimension filled in; m, n > 0. Errors: kDeviceError.
 Status launch(const LaunchSite& site, const ResolvedGemm& resolved, const GemmArguments& args);
 
 }  // namespace octile

@@ -14,12 +14,13 @@ namespace {
 
 constexpr std::uint8_t kPoison = 0xFF;  // two such bytes are a NaN of 16-bit D
 
-// Returns an operand whose rows are as far apart as octile_gemm_args takes them by default. With
-// groups it has room for the scales of each, whose rows are padded to `multiple`.
+// Returns `tensors` operands, one behind the other, whose rows are as far apart as octile_gemm_args
+// takes them by default. Several have room for the scales of each, whose rows are padded to
+// `multiple`.
 Result<DeviceTensor> random_operand(const GpuSession& gpu, const TensorType& type,
-                                    std::int64_t groups, std::int64_t rows, std::int64_t multiple,
+                                    std::int64_t tensors, std::int64_t rows, std::int64_t multiple,
                                     std::int64_t k, std::uint64_t seed) {
-  const std::int64_t padded = groups > 1 ? groups * round_up(rows, multiple) : rows;
+  const std::int64_t padded = tensors > 1 ? tensors * round_up(rows, multiple) : rows;
   auto tensor = random_tensor(gpu, type, padded, round_up(k, 16), seed);
   if (tensor) tensor->cols = k;
   return tensor;
@@ -72,13 +73,25 @@ Status clear_padding(const GpuSession& gpu, const GemmProblem& problem, std::int
       "cuMemsetD2D8Async");
 }
 
+// Replaces the scale of an operand that has one for all of K by one for each group.
+Status give_each_group_a_scale(const GpuSession& gpu, const GemmProblem& problem,
+                               std::uint64_t seed, DeviceTensor& operand) {
+  if (!is_grouped(problem) || operand.type.granularity != Granularity::kPerTensor) return {};
+  TensorType of_rows = operand.type;
+  of_rows.granularity = Granularity::kPerRow;
+  auto scales = random_tensor(gpu, of_rows, problem.groups, 16, seed);
+  if (!scales) return tl::unexpected<Error>(scales.error());
+  operand.scales = std::move(scales->scales);
+  return {};
+}
+
 // Makes A and B.
 Result<GemmSlot> first_slot(const GpuSession& gpu, const GemmProblem& problem, std::int64_t tokens,
                             std::uint64_t seed) {
   const GemmShape shape = shape_of(problem, tokens);
   const GemmMatrices all = matrices_of(problem, tokens);
-  const std::int64_t of_a = problem.grouping == Grouping::kMasked ? problem.groups : 1;
-  const std::int64_t of_b = groups_rows(problem) ? problem.groups : 1;
+  const std::int64_t of_a = whole_gemms(problem);
+  const std::int64_t of_b = groups_rows(problem) ? problem.groups : whole_gemms(problem);
   GemmSlot slot;
   auto a = random_operand(gpu, problem.a, of_a, shape.m, 4, all.k, 2 * seed);
   if (!a) return tl::unexpected<Error>(a.error());
@@ -88,6 +101,8 @@ Result<GemmSlot> first_slot(const GpuSession& gpu, const GemmProblem& problem, s
   slot.b = std::move(*b);
   Status ok = clear_padding(gpu, problem, tokens, slot.a);
   if (ok) ok = clear_padding(gpu, problem, tokens, slot.b);
+  if (ok) ok = give_each_group_a_scale(gpu, problem, 2 * seed, slot.a);
+  if (ok) ok = give_each_group_a_scale(gpu, problem, 2 * seed + 1, slot.b);
   if (!ok) return tl::unexpected<Error>(ok.error());
   return slot;
 }

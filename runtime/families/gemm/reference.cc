@@ -277,12 +277,12 @@ void compute_fp64(const GemmProblem& problem, const GemmArgs& args, const Operan
   }
 }
 
-// The rows of the window in each group.
-Status groups_fp64(const GemmProblem& problem, const GemmArgs& args, const Fp64Window& window,
-                   double* r, double* s, int threads) {
+// The rows of the window in each GEMM.
+Status several_fp64(const GemmProblem& problem, const GemmArgs& args, const Fp64Window& window,
+                    double* r, double* s, int threads) {
   std::fill_n(r, window.rows * window.cols, 0.0);
   std::fill_n(s, window.rows * window.cols, 0.0);
-  return for_each_group(problem, args, [&](const GemmPart& part) -> Status {
+  return for_each_gemm(problem, args, [&](const GemmPart& part) -> Status {
     const std::int64_t first = std::max(window.row0, part.row0);
     const std::int64_t end = std::min(window.row0 + window.rows, part.row0 + part.args.m);
     if (first >= end) return {};
@@ -348,6 +348,7 @@ Status gemm_of_fp8_d(const GemmProblem& problem, const GemmArgs& args, const Ope
       const std::span<const float> x(result.data() + row * problem.n + first, count);
       scales[block * scale_ld + row] = quantize_block(x, problem.d, codes + row * ldd + first);
     }
+    if (!args.pads_d_scale) continue;
     std::fill(scales + block * scale_ld + args.m, scales + block * scale_ld + padded, 1.0F);
   }
   return {};
@@ -356,8 +357,8 @@ Status gemm_of_fp8_d(const GemmProblem& problem, const GemmArgs& args, const Ope
 }  // namespace
 
 Status gemm(const GemmProblem& problem, const GemmArgs& args, int threads) {
-  if (is_grouped(problem)) {
-    return for_each_group(problem, args, [&](const GemmPart& part) {
+  if (has_several_gemms(problem)) {
+    return for_each_gemm(problem, args, [&](const GemmPart& part) {
       return gemm(part.problem, part.args, threads);
     });
   }
@@ -374,7 +375,7 @@ Status gemm(const GemmProblem& problem, const GemmArgs& args, int threads) {
 
 Status gemm_fp64(const GemmProblem& problem, const GemmArgs& args, const Fp64Window& window,
                  double* r, double* s, int threads) {
-  if (is_grouped(problem)) return groups_fp64(problem, args, window, r, s, threads);
+  if (has_several_gemms(problem)) return several_fp64(problem, args, window, r, s, threads);
   const auto operands = open_operands(problem, args);
   if (!operands) return tl::unexpected(operands.error());
   if (window.row0 < 0 || window.rows < 0 || window.row0 > args.m - window.rows || window.col0 < 0 ||

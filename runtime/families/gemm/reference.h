@@ -8,6 +8,14 @@
 
 namespace octile::reference {
 
+// What a stride between matrices is if all GEMMs of a batch use the first one.
+inline constexpr std::int64_t kSharedByBatch = -1;
+
+// Elements from one matrix of a batch to the next; 0: packed.
+struct BatchStrides {
+  std::int64_t a = 0, a_scale = 0, b = 0, b_scale = 0, d = 0;
+};
+
 struct GemmArgs {
   std::int64_t m = 0;
   const void* a = nullptr;
@@ -26,12 +34,14 @@ struct GemmArgs {
   std::uint32_t* sentry = nullptr;  // set to 1 if an element of D is not finite; may be null
   void* d_scale = nullptr;          // the scales of FP8 D
   std::int64_t d_scale_ld = 0;      // 0: roundup(m,4)
+  bool pads_d_scale = true;         // whether scales behind row m are written, as ones
   // Of groups: offsets or counts, as in octile_gemm_args. m is the rows of all contiguous groups,
   // or of each masked one; k the tokens of all groups.
   const std::int32_t* group_rows = nullptr;
+  BatchStrides batch = {};
 };
 
-// Returns the rows of D, all groups' together.
+// Returns the rows of D, all groups' or all matrices' together.
 std::int64_t rows_of_d(const GemmProblem&, const GemmArgs&);
 
 // Computes D (+)= A * B^T. Partial sums cover `promote` elements of K in fp32; the products of

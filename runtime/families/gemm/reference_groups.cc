@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "generator/core/layout.h"
+
 namespace octile::reference {
 namespace {
 
@@ -28,19 +30,34 @@ std::int64_t scale_rows(const GemmProblem& p) {
   return p.a.scale == ScaleFormat::kUe8m0x4 ? ceil_div(blocks, 4) : blocks;
 }
 
+// Returns how many scales lie before group g's: of A in its rows, and of B.
+struct ScalesBefore {
+  std::int64_t a = 0, b = 0;
+};
+ScalesBefore scales_before(const GemmProblem& p, std::int64_t g, const GemmPart& part) {
+  const GemmArgs& args = part.args;
+  const bool masked = p.grouping == Grouping::kMasked;
+  if (p.a.granularity == Granularity::kPerTensor) return {g, g};
+  if (scales_at_end(p)) {
+    return {masked ? g * round_up(part.row0 / std::max<std::int64_t>(g, 1), 4) : part.row0,
+            g * p.n};
+  }
+  return {masked ? g * scale_rows(p) * args.a_scale_ld : part.row0,
+          g * ceil_div(p.n, kBlock) * args.b_scale_ld};
+}
+
 // Moves A, B and D to group g, whose rows begin at row0 of D.
 void move_rows(const GemmProblem& p, std::int64_t g, GemmPart& part) {
   GemmArgs& args = part.args;
-  const bool masked = p.grouping == Grouping::kMasked;
   args.lda = or_default(args.lda, p.k);
   args.ldb = or_default(args.ldb, p.k);
   args.ldd = or_default(args.ldd, p.n);
-  args.b_scale_ld = or_default(args.b_scale_ld, round_up(ceil_div(p.k, kBlock), 4));
   args.a = behind(args.a, part.row0 * args.lda);
-  args.a_scale = behind(args.a_scale,
-                        kScaleBytes * (masked ? g * scale_rows(p) * args.a_scale_ld : part.row0));
+  const ScalesBefore before = scales_before(p, g, part);
+  args.a_scale = behind(args.a_scale, kScaleBytes * before.a);
   args.b = behind(args.b, g * p.n * args.ldb);
-  args.b_scale = behind(args.b_scale, kScaleBytes * g * ceil_div(p.n, kBlock) * args.b_scale_ld);
+  args.b_scale = behind(args.b_scale, kScaleBytes * before.b);
+  args.d_scale = behind(args.d_scale, kScaleBytes * part.row0);
   args.d = behind(args.d, part.row0 * args.ldd * size_of(p.d.dtype));
 }
 
@@ -51,27 +68,62 @@ void move_columns(const GemmProblem& p, std::int64_t k_blocks, GemmPart& part) {
   args.lda = or_default(args.lda, columns);
   args.ldb = or_default(args.ldb, columns);
   args.ldd = or_default(args.ldd, p.n);
-  args.b_scale_ld = or_default(args.b_scale_ld, round_up(p.n, 4));
   args.a = behind(args.a, k_blocks * kBlock);
   args.b = behind(args.b, k_blocks * kBlock);
-  args.a_scale = behind(args.a_scale, kScaleBytes * k_blocks * args.a_scale_ld);
-  args.b_scale = behind(args.b_scale, kScaleBytes * k_blocks * args.b_scale_ld);
+  const bool of_tensors = p.a.granularity == Granularity::kPerTensor;
+  const std::int64_t g = part.row0 / std::max<std::int64_t>(args.m, 1);
+  args.a_scale = behind(args.a_scale, kScaleBytes * (of_tensors ? g : k_blocks * args.a_scale_ld));
+  args.b_scale = behind(args.b_scale, kScaleBytes * (of_tensors ? g : k_blocks * args.b_scale_ld));
   args.d = behind(args.d, part.row0 * args.ldd * size_of(p.d.dtype));
+}
+
+// Returns how many elements matrix g lies behind the first.
+std::int64_t offset_of(std::int64_t g, std::int64_t stride, std::int64_t packed) {
+  return stride == kSharedByBatch ? 0 : g * or_default(stride, packed);
+}
+
+// Moves A, B and D to matrix g.
+void move_matrices(const GemmProblem& p, std::int64_t g, GemmPart& part) {
+  GemmArgs& args = part.args;
+  const BatchStrides& by = args.batch;
+  args.lda = or_default(args.lda, p.k);
+  args.ldb = or_default(args.ldb, p.k);
+  args.ldd = or_default(args.ldd, p.n);
+  const std::int64_t a_scales = packed_scale_rows(p.a, args.m, p.k) * args.a_scale_ld;
+  const std::int64_t b_scales = packed_scale_rows(p.b, p.n, p.k) * args.b_scale_ld;
+  args.a = behind(args.a, offset_of(g, by.a, args.m * args.lda));
+  args.a_scale = behind(args.a_scale, kScaleBytes * offset_of(g, by.a_scale, a_scales));
+  args.b = behind(args.b, offset_of(g, by.b, p.n * args.ldb));
+  args.b_scale = behind(args.b_scale, kScaleBytes * offset_of(g, by.b_scale, b_scales));
+  args.d = behind(args.d, offset_of(g, by.d, args.m * args.ldd) * size_of(p.d.dtype));
 }
 
 }  // namespace
 
 std::int64_t rows_of_d(const GemmProblem& p, const GemmArgs& args) {
-  return p.grouping == Grouping::kMasked || groups_k(p) ? p.groups * args.m : args.m;
+  return (groups_k(p) ? p.groups : whole_gemms(p)) * args.m;
 }
 
 GemmPart part_of(const GemmProblem& p, const GemmArgs& args, std::int64_t g,
                  std::int64_t& k_blocks) {
   GemmPart part{p, args, 0};
   part.problem.grouping = Grouping::kNone;
-  part.problem.groups = 0;
+  part.problem.groups = part.problem.batch = 0;
   part.args.group_rows = nullptr;
-  part.args.a_scale_ld = or_default(args.a_scale_ld, round_up(args.m, 4));
+  part.args.pads_d_scale = false;
+  part.args.d_scale_ld = or_default(args.d_scale_ld, round_up(args.m, 4));
+  if (scales_at_end(p)) {
+    part.args.a_scale_ld = part.args.b_scale_ld = 0;  // one scale, or one for each row of the part
+  } else {
+    part.args.a_scale_ld = or_default(args.a_scale_ld, round_up(args.m, 4));
+    part.args.b_scale_ld =
+        or_default(args.b_scale_ld, round_up(scales_rows_of_b(p) ? p.n : ceil_div(p.k, kBlock), 4));
+  }
+  if (is_batched(p)) {
+    part.row0 = g * args.m;
+    move_matrices(p, g, part);
+    return part;
+  }
   if (groups_k(p)) {
     const std::int64_t tokens =
         std::max<std::int64_t>(clamped(args, g + 1, args.k) - clamped(args, g, args.k), 0);

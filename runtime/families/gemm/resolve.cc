@@ -51,8 +51,10 @@ ResolvedGemm resolve(const GemmProblem& problem, const GemmConfig& config, const
   r.d_box_cols = resources.d_box_cols;
   r.a_is_shared = config.cluster_n > 1;
   r.tma_store = config.store == EpilogueStore::kTma;
-  // Which weights come first is known only once the groups are.
-  if (!is_grouped(problem)) r.early_stages = early_stages(config, resources.smem.b_stage_bytes);
+  // Which weights of groups come first is known only once the groups are, and the prefetch of a
+  // batch's would need a map of three dimensions.
+  if (!has_several_gemms(problem))
+    r.early_stages = early_stages(config, resources.smem.b_stage_bytes);
   return r;
 }
 
@@ -64,6 +66,9 @@ GemmWork ResolvedGemm::at(std::int64_t tokens, int sm_limit) const {
   // No more rows of A than there are, in the four that a box's rows are counted in.
   const auto rows = static_cast<int>(std::min<std::int64_t>(a_box_rows, round_up(work.shape.m, 4)));
   work.matrices = matrices_of(problem, tokens);
+  work.rows_of_maps = is_batched(problem)
+                          ? GemmMatrices{work.shape.m, work.shape.n, work.shape.m, work.shape.k}
+                          : work.matrices;
   work.a_box_rows = a_is_shared || groups_rows(problem) ? a_box_rows : rows;
   if (is_grouped(problem)) {
     work.blocks =
@@ -74,6 +79,10 @@ GemmWork ResolvedGemm::at(std::int64_t tokens, int sm_limit) const {
   const TileShares shares =
       share_tiles(work.shape.m, work.shape.n, cluster_rows, cluster_cols, tail_cols, clusters);
   work.order = tile_order(shares, raster);
+  if (is_batched(problem)) {
+    work.blocks = std::min<std::int64_t>(problem.batch * shares.tiles(), clusters);
+    return work;
+  }
   // A persistent grid: one cluster per tile, and no more than the device runs at once. With tail
   // tiles the grid is whole, because the clusters that the last round of whole tiles leaves idle
   // take tail tiles.

@@ -16,6 +16,8 @@ namespace octile {
 struct GemmWork {
   GemmShape shape;
   GemmMatrices matrices;
+  // Rows of the tensor maps: those of one matrix of a batch, else of `matrices`.
+  GemmMatrices rows_of_maps;
   int a_box_rows = 0;  // rows of A that one TMA copy loads
   TileOrder order{};
   std::int64_t blocks = 0;  // CTAs

@@ -47,7 +47,7 @@ reference::GemmArgs reference_args(const HostTensor& a, const HostTensor& b) {
 
 void set_groups(const GemmProblem& problem, std::int64_t tokens, const std::int32_t* group_rows,
                 reference::GemmArgs& args) {
-  if (!is_grouped(problem)) return;
+  if (!has_several_gemms(problem)) return;
   args.m = m_at(problem, tokens);
   args.k = k_at(problem, tokens);
   args.group_rows = group_rows;

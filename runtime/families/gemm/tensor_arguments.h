@@ -14,7 +14,8 @@ GemmArguments gemm_args(const DeviceTensor& a, const DeviceTensor& b, void* d);
 // Returns the same for the reference, without D.
 reference::GemmArgs reference_args(const HostTensor& a, const HostTensor& b);
 
-// Makes them those of a call with groups, if the problem has any; the tensors hold all groups.
+// Makes them those of a call with groups or a batch, if the problem has any. The tensors hold all
+// of its GEMMs, one behind the other.
 void set_groups(const GemmProblem& problem, std::int64_t tokens, const std::int32_t* group_rows,
                 reference::GemmArgs& args);
 

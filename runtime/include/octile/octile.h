@@ -168,7 +168,8 @@ OCTILE_API octile_status octile_quantized_layout_query(octile_dtype dtype,
 /* ---- plans ----------------------------------------------------------------------------------- */
 
 #define OCTILE_DYNAMIC ((int64_t)-1)
-#define OCTILE_PROMOTE_NONE (-1) /* the tensor core sums all of K */
+#define OCTILE_PROMOTE_NONE (-1)          /* the tensor core sums all of K */
+#define OCTILE_BATCH_SHARED ((int64_t)-1) /* all GEMMs of a batch use the first matrix */
 
 /* Several tensors in one: the token groups of a mixture of experts. octile_gemm_args and
  * octile_quantize_groups of a call say where they are. */
@@ -188,10 +189,17 @@ typedef enum octile_grouping {
  *   behind the other. Groups may have any size. Rows in no group are neither read nor written.
  * - Tokens in m, masked groups: A is [groups][m][lda] and D [groups][m][ldd], with A's scales as
  *   `groups` tensors of m rows; B as above. Rows that do not exist are neither read nor written.
+ * - With one scale a tensor, A and B have a scale for each group. With scales per row, those of B are
+ *   [groups][n] and those of a masked group's rows of A begin at multiples of 4.
  * - Tokens in k, contiguous groups: A and B are transposed copies of contiguous groups
  *   (octile_plan_quantized_layout), in which group g's columns begin on a multiple of 128, and
  * whose padding is zero. D is [groups][m][ldd]. A group without tokens gets zeros, or keeps its D
- * if the plan accumulates. */
+ * if the plan accumulates.
+ *
+ * With a batch there are `batch` GEMMs of the same m, n and k, such as one for each attention head.
+ * The matrices of A, B and D and the scales of A and B lie at constant strides, which calls state.
+ * A and D of [tokens][heads][dim] have a stride of dim. Tokens are in m, scales are 1x128 or
+ * 128x128, K is never split, and there are no groups, no bias and no FP8 D. */
 typedef struct octile_gemm_desc {
   size_t struct_size;
   int64_t n; /* multiple of 8 (D in FP8: of 16), >= 0 */
@@ -219,6 +227,7 @@ typedef struct octile_gemm_desc {
    * 0. */
   octile_granularity d_granularity;
   octile_scale_format d_scale_format;
+  int64_t batch; /* 1 to 1024 GEMMs at constant strides; 0: one GEMM, or those of groups */
 } octile_gemm_desc;
 
 /* Where the scale of a tensor comes from. */
@@ -424,8 +433,20 @@ typedef struct octile_gemm_args {
                                    0: `tokens`. Chooses the kernel. No bit of D depends on it */
   float* d_scale;     /* plans with FP8 D: its decode scales, written, [ceil(n/128)][d_scale_ld] as
                          octile_quantized_layout_query says; 4-byte aligned. Rows up to roundup(m,4)
-                         are written, those behind D's last as 1 */
+                         are written, those behind D's last as 1; with groups, those of tokens */
   int64_t d_scale_ld; /* 0: packed, roundup(m,4); else >= that and a multiple of 4 */
+
+  /* Plans with a batch: elements from one matrix to the next, above 0 and less than 2^40 bytes;
+   * other plans: 0. Each may be smaller than the row stride, so that rows hold several matrices. */
+  int64_t a_batch_stride;       /* multiple of 16; 0: m * lda */
+  int64_t a_scale_batch_stride; /* in scales (UE8M0X4: in words), a multiple of 4; 0: a matrix's
+                                   rows of scales * a_scale_ld */
+  int64_t b_batch_stride;       /* multiple of 16, or OCTILE_BATCH_SHARED; 0: n * ldb */
+  int64_t b_scale_batch_stride; /* as a_scale_batch_stride, 128x128: any, or OCTILE_BATCH_SHARED;
+                                   0: a matrix's rows of scales * b_scale_ld */
+  int64_t d_batch_stride; /* a multiple of 16 bytes; 0: m * ldd. No two matrices share an element:
+                             at least (m-1) * ldd + n, or at least n with all of them side by side
+                             in rows of ldd */
 } octile_gemm_args;
 
 /* Enqueues the GEMM on `stream`. The call does not compile, allocate, synchronise or take a global

@@ -2,9 +2,9 @@
 //
 // Contract of a kind of boxes. One thread calls its functions; `end` is the row from which on
 // nothing is stored, and the box begins before it.
-//   store(map, column, row, end, src)  copies a box from shared memory to D
-//   add(map, column, row, end, src)    adds one of fp32
-//   prefetch(map, column, row, end)    brings one into L2; it may begin behind the end
+//   store(to, column, row, end, src)  copies a box from shared memory to D
+//   add(to, column, row, end, src)    adds one of fp32
+//   prefetch(to, column, row, end)    brings one into L2; it may begin behind the end
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/tile.cuh"
@@ -14,16 +14,17 @@
 namespace gemm::output {
 
 struct Boxes {
-  __device__ static __forceinline__ void store(const TensorMap* map, int column, int row, int,
+  enum : bool { kOfGroups = false };
+  __device__ static __forceinline__ void store(const Destination& to, int column, int row, int,
                                                u32 src) {
-    tma::store_2d(map, column, row, src);
+    tma::store_2d(to.map, column, row, src);
   }
-  __device__ static __forceinline__ void add(const TensorMap* map, int column, int row, int,
+  __device__ static __forceinline__ void add(const Destination& to, int column, int row, int,
                                              u32 src) {
-    tma::add_2d(map, column, row, src);
+    tma::add_2d(to.map, column, row, src);
   }
-  __device__ static __forceinline__ void prefetch(const TensorMap* map, int column, int row, int) {
-    tma::prefetch_2d(map, column, row);
+  __device__ static __forceinline__ void prefetch(const Destination& to, int column, int row, int) {
+    tma::prefetch_2d(to.map, column, row);
   }
 };
 

@@ -6,27 +6,28 @@
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/tile.cuh"
-#include "lib/tma_clip.cuh"
+#include "lib/tma_3d.cuh"
 #endif
 
 namespace gemm::output {
 
 struct ClippedBoxes {
-  __device__ static __forceinline__ void store(const TensorMap* map, int column, int row, int end,
+  enum : bool { kOfGroups = true };
+  __device__ static __forceinline__ void store(const Destination& to, int column, int row, int end,
                                                u32 src) {
     const int rows = rows_before(row, end);
-    tma::store_3d(map, column, kStripRows - rows, row + rows, src);
+    tma::store_3d(to.map, column, kStripRows - rows, row + rows, src);
   }
-  __device__ static __forceinline__ void add(const TensorMap* map, int column, int row, int end,
+  __device__ static __forceinline__ void add(const Destination& to, int column, int row, int end,
                                              u32 src) {
     const int rows = rows_before(row, end);
-    tma::add_3d(map, column, kStripRows - rows, row + rows, src);
+    tma::add_3d(to.map, column, kStripRows - rows, row + rows, src);
   }
-  __device__ static __forceinline__ void prefetch(const TensorMap* map, int column, int row,
+  __device__ static __forceinline__ void prefetch(const Destination& to, int column, int row,
                                                   int end) {
     if (row >= end) return;
     const int rows = rows_before(row, end);
-    tma::prefetch_3d(map, column, kStripRows - rows, row + rows);
+    tma::prefetch_3d(to.map, column, kStripRows - rows, row + rows);
   }
 
  private:

@@ -7,6 +7,7 @@
 // find a row's amax.
 #pragma once
 #ifndef OCTILE_EMITTED
+#include "gemm/output/boxes.cuh"
 #include "gemm/output/fp32.cuh"
 #include "gemm/output/watch.cuh"
 #include "gemm/tile.cuh"
@@ -16,8 +17,8 @@
 namespace gemm::output {
 
 // kE5M2: codes are E5M2, else E4M3. kPowerOfTwo: scales are powers of two. kSentry: the problem has
-// a sentry, which sees the sums.
-template <bool kE5M2, bool kPowerOfTwo, bool kSentry>
+// a sentry, which sees the sums. Box: how D's boxes are stored.
+template <bool kE5M2, bool kPowerOfTwo, bool kSentry, typename Box>
 struct Quantized {
   enum : int {
     kBlockColumns = 128,  // of a scale, and of a box: 128 bytes, the widest swizzle
@@ -42,6 +43,7 @@ struct Quantized {
     const int row = tile.m0 + self.index * kRowsPerConsumer;
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
+      if constexpr (Box::kOfGroups) clear_columns(acc[strip], limits.n - tile.n0);
       const Scales encode = encode_scales(acc[strip], self);
       stage(acc[strip], encode, staging(self, strip), self);
       put_scale(to, self, tile, limits, row + strip * 64, encode);
@@ -51,9 +53,8 @@ struct Quantized {
     if (issuer) {
 #pragma unroll
       for (int strip = 0; strip < kStrips; ++strip) {
-        // The map clips rows and columns outside D.
         if (row + strip * 64 < limits.m && tile.n0 < limits.n) {
-          tma::store_2d(to.map, tile.n0, row + strip * 64, staging(self, strip));
+          Box::store(to, tile.n0, row + strip * 64, limits.m, staging(self, strip));
         }
       }
       tma::commit_stores();
@@ -87,6 +88,16 @@ struct Quantized {
 
   __device__ static __forceinline__ u32 staging(const ConsumerThread& self, int strip) {
     return self.smem.d() + static_cast<u32>((self.index * kStrips + strip) * kBoxBytes);
+  }
+
+  // Makes the columns from `columns` on zero. With groups, B's rows there are the next group's, not
+  // zero-filled ones. The count is a multiple of 8.
+  __device__ static __forceinline__ void clear_columns(float* sums, int columns) {
+    if (columns >= kBlockColumns) return;
+#pragma unroll
+    for (int i = 0; i < kBlockColumns / 2; ++i) {
+      if (i / 4 * 8 >= columns) sums[i] = 0.0f;
+    }
   }
 
   // Returns the largest magnitude of a row over the lanes that share it.
@@ -147,14 +158,16 @@ struct Quantized {
     return __uint_as_float(bits);
   }
 
-  // Stores the scales of the warp's 16 rows, and 1 for those from D's last row up to the next
-  // multiple of 4. `row` is the strip's first.
+  // Stores the scales of the warp's 16 rows. Without groups it also stores 1 for those from D's
+  // last row up to the next multiple of 4; with groups these are the next group's. `row` is the
+  // strip's first.
   __device__ static __forceinline__ void put_scale(const Destination& to,
                                                    const ConsumerThread& self, const Tile& tile,
                                                    const Limits& limits, int row,
                                                    const Scales& encode) {
     const int own = row + self.warp * 16 + self.lane / 4 + self.lane % 2 * 8;
-    const int end = min(ceil_div(limits.m, 4) * 4, tile.m0 + cfg::kBlockM);
+    const int padded = Box::kOfGroups ? limits.m : ceil_div(limits.m, 4) * 4;
+    const int end = min(padded, tile.m0 + cfg::kBlockM);
     if (self.lane % 4 >= 2 || own >= end || tile.n0 >= limits.n) return;
     to.d_scale[tile.n0 / kBlockColumns * to.scale_d_ld + own] =
         own < limits.m ? __frcp_rn(encode.own) : 1.0f;

@@ -39,7 +39,7 @@ struct Staged {
 #pragma unroll
       for (int strip = 0; strip < kStrips; ++strip) {
         if (row + strip * 64 < limits.m) {
-          store_boxes<kColumns>(to.map, staging(self, strip), row + strip * 64, limits.m, tile.n0);
+          store_boxes<kColumns>(to, staging(self, strip), row + strip * 64, limits.m, tile.n0);
         }
       }
       tma::commit_stores();
@@ -93,12 +93,12 @@ struct Staged {
 
   // One thread: stores the boxes of a staged strip.
   template <int kColumns>
-  __device__ static __forceinline__ void store_boxes(const TensorMap* map, u32 staging, int row,
+  __device__ static __forceinline__ void store_boxes(const Destination& to, u32 staging, int row,
                                                      int end, int column) {
     constexpr int kBoxColumns = box_columns<kColumns>();
 #pragma unroll
     for (int box = 0; box < kColumns / kBoxColumns; ++box) {
-      Box::store(map, column + box * kBoxColumns, row, end,
+      Box::store(to, column + box * kBoxColumns, row, end,
                  staging + static_cast<u32>(box * kStripRows * kBoxColumns * 2));
     }
   }

@@ -52,8 +52,7 @@ struct StagedFp32 {
       if (issuer) {
         const int strip_row = row + panel / kAcross * 64;
         const int column = tile.n0 + panel % kAcross * kPanelColumns;
-        if (strip_row < limits.m && column < limits.n)
-          put(to.map, column, strip_row, limits.m, buffer);
+        if (strip_row < limits.m && column < limits.n) put(to, column, strip_row, limits.m, buffer);
         tma::commit_stores();
       }
     }
@@ -66,7 +65,7 @@ struct StagedFp32 {
                                                   const Limits& limits, int block) {
     constexpr int kAcross = cfg::kBlockN / kPanelColumns;
     if (block >= cfg::kBlockM / 64 * kAcross) return;
-    Box::prefetch(to.map, tile.n0 + block % kAcross * kPanelColumns, tile.m0 + block / kAcross * 64,
+    Box::prefetch(to, tile.n0 + block % kAcross * kPanelColumns, tile.m0 + block / kAcross * 64,
                   limits.m);
   }
 
@@ -81,12 +80,12 @@ struct StagedFp32 {
   }
 
  private:
-  __device__ static __forceinline__ void put(const TensorMap* map, int x, int y, int end,
+  __device__ static __forceinline__ void put(const Destination& to, int x, int y, int end,
                                              u32 buffer) {
     if constexpr (kAdds) {
-      Box::add(map, x, y, end, buffer);
+      Box::add(to, x, y, end, buffer);
     } else {
-      Box::store(map, x, y, end, buffer);
+      Box::store(to, x, y, end, buffer);
     }
   }
 

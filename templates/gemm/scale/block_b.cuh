@@ -40,6 +40,7 @@ struct BlockB {
   using FormatA = Format;
   using FormatB = Fp32;
   enum : int {
+    kAtEnd = false,
     // Columns sure to lie in one scale block of 128, whatever the tile's first column; and how many
     // blocks a tile can touch.
     kSegment = gcd(cfg::kBlockN, 128),

@@ -15,8 +15,9 @@
 
 namespace gemm::scale {
 
-// fp32 [1] each.
+// fp32 [1] each, with groups one a group.
 struct PerTensor {
+  enum : bool { kOfTensors = true };
   template <int kSums>
   __device__ static __forceinline__ void apply(const Source& from, const ConsumerThread&,
                                                const Tile&, const Limits&,
@@ -33,6 +34,7 @@ struct PerTensor {
 
 // fp32 [m] of A's rows and [n] of B's, which are the columns of D.
 struct PerRow {
+  enum : bool { kOfTensors = false };
   template <int kSums>
   __device__ static __forceinline__ void apply(const Source& from, const ConsumerThread& self,
                                                const Tile& tile, const Limits& limits,
@@ -75,6 +77,8 @@ struct Epilogue {
   using FormatA = Fp32;
   using FormatB = Fp32;
   enum : int {
+    kAtEnd = true,
+    kOfTensors = Scales::kOfTensors,
     kScaleAStageBytes = 0,
     kScaleBStageBytes = 0,
     kCopiedPerRowOfA = 0,

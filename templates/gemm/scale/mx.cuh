@@ -31,6 +31,7 @@ struct Mx {
   using FormatA = Fp32;
   using FormatB = Fp32;
   enum : int {
+    kAtEnd = false,
     kWordParts = 4,  // blocks of 32 in a K-block
     kScalesB = cfg::kBlockN / kRowsOfB,
     kPaddedB = ceil_div(kScalesB, 4) * 4,

@@ -22,6 +22,7 @@ struct RowB {
   using FormatA = OfA;
   using FormatB = OfB;
   enum : int {
+    kAtEnd = false,
     kScaleAStageBytes = cfg::kBlockM * 4,
     kScaleBStageBytes = cfg::kBlockN * 4,
     kCopiedPerRowOfA = 4,

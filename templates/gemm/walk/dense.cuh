@@ -13,6 +13,7 @@
 //   source_of_b(from, e, tile)  the source whose B and scales of B are the tile's
 //   row_of_b(e, tile)      row of B that is the tile's first column
 //   load_a(to, map, tile, k, full)  copies the tile's box of A
+//   load_b(to, map, tile, k, row, full)  copies the box of B that begins with that row
 //   in_d(e, tile)          the tile in the rows of D
 //   limits(e)              row and column from which on nothing is stored
 // With kGrouped tiles belong to groups, which are in a table in shared memory:
@@ -21,6 +22,10 @@
 //   limits_of(e, tile)     in place of limits
 //   k_range_of(position)   in place of k_range, if kOwnRanges
 //   kShiftsScales          whether the scales of a tile's first row are the stage's m0 % 4th
+// With kBatched tiles belong to the GEMMs of a batch:
+//   origin(...)            also writes the GEMM, as `group`
+//   scales_before(from, tile)  scales of B before those of the tile's
+//   destination_of(to, from, tile)  the MatrixDestination of the tile
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/producer.cuh"
@@ -29,7 +34,7 @@
 namespace gemm::walk {
 
 struct Dense {
-  enum : bool { kGrouped = false, kOwnRanges = false, kShiftsScales = false };
+  enum : bool { kGrouped = false, kBatched = false, kOwnRanges = false, kShiftsScales = false };
   using Position = TileScheduler<cfg::kRasterBand, cfg::kRasterOfColumns, kHasTail>;
 
   __device__ static __forceinline__ Position first(const Extents& e, const SharedMemory&) {
@@ -110,6 +115,10 @@ struct Dense {
   __device__ static __forceinline__ void load_a(u32 to, const TensorMap* map, const Tile& tile,
                                                 int k, u32 full) {
     tma::load_2d(to, map, k, tile.m0, full);
+  }
+  __device__ static __forceinline__ void load_b(u32 to, const TensorMap* map, const Tile&, int k,
+                                                int row, u32 full) {
+    tma::load_2d(to, map, k, row, full);
   }
   __device__ static __forceinline__ const Tile& in_d(const Extents&, const Tile& tile) {
     return tile;

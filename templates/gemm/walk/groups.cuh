@@ -17,7 +17,7 @@
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/producer.cuh"
-#include "lib/tma_clip.cuh"
+#include "lib/tma_3d.cuh"
 #endif
 
 namespace gemm::walk {
@@ -91,6 +91,7 @@ template <typename Groups>
 struct Grouped {
   enum : bool {
     kGrouped = true,
+    kBatched = false,
     kShiftsScales = Groups::kShiftsScales,
     kOfK = Groups::kOfK,
     kOwnRanges = kOfK,
@@ -205,6 +206,18 @@ struct Grouped {
     of_group.scale_b += tile.group * ceil_div(e.n, 128) * from.scale_b_ld;
     return of_group;
   }
+  // Scales that serve all of K: one for each group (kOfTensors), or one for each row of A and of B.
+  // Those of a masked group's rows begin at a multiple of four.
+  template <bool kOfTensors>
+  __device__ static __forceinline__ Source scales_of_group(const Source& from, const Extents& e,
+                                                           const Tile& tile) {
+    Source of_group = from;
+    of_group.scale_a += kOfTensors      ? tile.group
+                        : kShiftsScales ? 0
+                                        : tile.group * (ceil_div(e.m, 4) * 4 - e.m);
+    of_group.scale_b += kOfTensors ? tile.group : tile.group * e.n;
+    return of_group;
+  }
   __device__ static __forceinline__ int row_of_b(const Extents& e, const Tile& tile) {
     return kOfK ? tile.n0 : tile.group * e.n + tile.n0;
   }
@@ -213,9 +226,18 @@ struct Grouped {
     if constexpr (kOfK) {
       tma::load_2d(to, map, k, tile.m0, full);
     } else {
-      const int rows = min(tile.last - tile.m0, static_cast<int>(cfg::kBlockM));
-      tma::load_3d(to, map, k, cfg::kBlockM - rows, tile.m0 + rows, full);
+      // A cluster's tile behind the last row loads that row: TMA may fault on the addresses of a
+      // box that lies wholly outside its map.
+      const int end = min(tile.last, tile.m0 + static_cast<int>(cfg::kBlockM));
+      const int absent =
+          min(tile.m0 + static_cast<int>(cfg::kBlockM) - end, static_cast<int>(cfg::kBlockM) - 1);
+      tma::load_3d(to, map, k, absent, end, full);
     }
+  }
+
+  __device__ static __forceinline__ void load_b(u32 to, const TensorMap* map, const Tile&, int k,
+                                                int row, u32 full) {
+    tma::load_2d(to, map, k, row, full);
   }
 
   // The tile in D, and where D's rows end for it.

@@ -1,6 +1,6 @@
-// TMA with tensor maps of three dimensions, whose rows may end anywhere: (x, y, z) is the element x
-// of row y + z, and the map's second dimension ends the rows. The instructions are those of tma.cuh
-// and tma_reduce.cuh.
+// TMA with tensor maps of three dimensions; (x, y, z) begins with the innermost. The third selects
+// a matrix of a batch, or lets rows end anywhere (gemm/output/clipped_boxes.cuh). The instructions
+// are those of tma.cuh and tma_reduce.cuh.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "lib/tma.cuh"

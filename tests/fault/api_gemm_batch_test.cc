@@ -1,0 +1,202 @@
+// Batches of GEMMs through the C API: host runs on layouts made by hand, and errors of callers,
+// each with its sentence.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/reference/cast.h"
+#include "runtime/reference/synthetic.h"
+#include "tests/support/api_handles.h"
+#include "tests/support/gemm_plan_test.h"
+
+namespace octile::test {
+namespace {
+
+constexpr std::int64_t kN = 136;  // two blocks of B's scales
+constexpr std::int64_t kK = 144;  // two K-blocks
+constexpr std::int64_t kBlocks = 2;
+constexpr std::int64_t kHeads = 3;
+constexpr std::int64_t kTokens = 7;
+constexpr std::int64_t kPaddedTokens = 8;
+constexpr float kUntouched = -77;
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+// Returns small integers, whose sums are exact in fp32.
+std::vector<std::uint8_t> codes(std::int64_t count, std::uint64_t seed) {
+  std::vector<std::uint8_t> made(at(count));
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    const auto value =
+        static_cast<float>(static_cast<int>(reference::random_bits(seed, i) % 7) - 3);
+    made[i] = reference::to_fp8(value, DType::kE4M3);
+  }
+  return made;
+}
+// Returns powers of two.
+std::vector<float> scales(std::int64_t count, std::uint64_t seed) {
+  std::vector<float> made(at(count));
+  for (std::size_t i = 0; i < made.size(); ++i)
+    made[i] = reference::random_bits(seed, i) % 2 == 0 ? 0.5F : 2.0F;
+  return made;
+}
+float value(std::uint8_t code) { return reference::from_fp8(code, DType::kE4M3); }
+
+octile_gemm_desc heads_desc(octile_granularity of_b) {
+  octile_gemm_desc desc = {};
+  desc.struct_size = sizeof(desc);
+  desc.n = kN;
+  desc.k = kK;
+  desc.a_dtype = desc.b_dtype = OCTILE_E4M3;
+  desc.a_granularity = OCTILE_SCALE_1X128;
+  desc.b_granularity = of_b;
+  desc.d_dtype = OCTILE_FP32;
+  desc.batch = kHeads;
+  return desc;
+}
+
+// Where element (row, column) of matrix h is: of A, B and D, and of their scales.
+struct Layout {
+  std::int64_t row = 0, head = 0;
+  std::int64_t operator()(std::int64_t h, std::int64_t r, std::int64_t c = 0) const {
+    return h * head + r * row + c;
+  }
+};
+
+class GemmBatchApi : public GemmPlanTest {
+ protected:
+  // Runs a plan on these layouts and compares D with the sums. Scales of A are indexed by K-block
+  // and row, those of B by block of columns and K-block, or likewise by K-block and row.
+  void expect_products(const octile_gemm_desc& desc, octile_gemm_args args, const Layout& a,
+                       const Layout& a_scale, const Layout& b, const Layout& b_scale,
+                       const Layout& d) {
+    constexpr std::int64_t kRoom = kHeads * 256 * 160;
+    const auto va = codes(kRoom, 1), vb = codes(kRoom, 2);
+    const auto sa = scales(4096, 3), sb = scales(4096, 4);
+    std::vector<float> actual(at(kRoom), kUntouched), expected = actual;
+    const bool rows_of_b = desc.b_granularity == OCTILE_SCALE_1X128;
+    for (std::int64_t h = 0; h < kHeads; ++h) {
+      for (std::int64_t r = 0; r < kTokens; ++r) {
+        for (std::int64_t c = 0; c < kN; ++c) {
+          float sum = 0;
+          for (std::int64_t k = 0; k < kK; ++k) {
+            const float of_b =
+                sb[at(rows_of_b ? b_scale(h, k / 128, c) : b_scale(h, c / 128, k / 128))];
+            sum += value(va[at(a(h, r, k))]) * value(vb[at(b(h, c, k))]) *
+                   sa[at(a_scale(h, k / 128, r))] * of_b;
+          }
+          expected[at(d(h, r, c))] = sum;
+        }
+      }
+    }
+    args.struct_size = sizeof(args);
+    args.tokens = kTokens;
+    args.a = va.data();
+    args.b = vb.data();
+    args.a_scale = sa.data();
+    args.b_scale = sb.data();
+    args.d = actual.data();
+    ASSERT_EQ(octile_gemm_run(plan_of(desc).get(), &args, nullptr), OCTILE_OK)
+        << octile_last_error();
+    EXPECT_EQ(actual, expected);
+  }
+};
+
+TEST_F(GemmBatchApi, ZeroStridesAreThoseOfPackedMatrices) {
+  expect_products(heads_desc(OCTILE_SCALE_128X128), {}, {kK, kTokens * kK},
+                  {kPaddedTokens, kBlocks * kPaddedTokens}, {kK, kN * kK}, {4, 2 * 4},
+                  {kN, kTokens * kN});
+  expect_products(heads_desc(OCTILE_SCALE_1X128), {}, {kK, kTokens * kK},
+                  {kPaddedTokens, kBlocks * kPaddedTokens}, {kK, kN * kK}, {kN, kBlocks * kN},
+                  {kN, kTokens * kN});
+}
+
+// A and D are [tokens][heads][dim], and B's 1x128 scales are [K-blocks][heads][n].
+TEST_F(GemmBatchApi, HeadsLieSideBySideInTheRowsOfTokens) {
+  octile_gemm_args args = {};
+  args.lda = kHeads * kK;
+  args.a_batch_stride = kK;
+  args.a_scale_batch_stride = kBlocks * kPaddedTokens;
+  args.ldd = kHeads * kN + 8;
+  args.d_batch_stride = kN;
+  args.b_scale_ld = kHeads * kN;
+  args.b_scale_batch_stride = kN;
+  expect_products(heads_desc(OCTILE_SCALE_1X128), args, {kHeads * kK, kK},
+                  {kPaddedTokens, kBlocks * kPaddedTokens}, {kK, kN * kK}, {kHeads * kN, kN},
+                  {kHeads * kN + 8, kN});
+}
+
+TEST_F(GemmBatchApi, OneBServesAllGemms) {
+  octile_gemm_args args = {};
+  args.b_batch_stride = args.b_scale_batch_stride = OCTILE_BATCH_SHARED;
+  args.d_batch_stride = kTokens * kN + 12;
+  expect_products(heads_desc(OCTILE_SCALE_128X128), args, {kK, kTokens * kK},
+                  {kPaddedTokens, kBlocks * kPaddedTokens}, {kK, 0}, {4, 0},
+                  {kN, kTokens * kN + 12});
+}
+
+TEST_F(GemmBatchApi, DescriptionsAreRefused) {
+  octile_gemm_desc desc = heads_desc(OCTILE_SCALE_128X128);
+  desc.batch = 1025;
+  refuses(desc, OCTILE_INVALID_ARGUMENT, {"batch is 1025", "0 to 1024"});
+  desc.batch = -1;
+  refuses(desc, OCTILE_INVALID_ARGUMENT, {"batch is -1", "0 to 1024"});
+  desc.batch = 3;
+  desc.grouping = OCTILE_GROUPS_MASKED;
+  desc.groups = 3;
+  refuses(desc, OCTILE_INVALID_ARGUMENT, {"batch is 3", "0 with group=masked"});
+  desc = heads_desc(OCTILE_SCALE_128X128);
+  desc.bias_dtype = OCTILE_FP32;
+  refuses(desc, OCTILE_UNSUPPORTED, {"a bias of a batch"});
+  desc = heads_desc(OCTILE_SCALE_1X128);
+  desc.k = OCTILE_DYNAMIC;
+  refuses(desc, OCTILE_UNSUPPORTED, {"batches of weight gradients"});
+  desc = heads_desc(OCTILE_SCALE_PER_ROW);
+  desc.a_granularity = OCTILE_SCALE_PER_ROW;
+  refuses(desc, OCTILE_UNSUPPORTED, {"scales per row or per tensor"});
+}
+
+TEST_F(GemmBatchApi, ArgumentsAreRefused) {
+  std::vector<std::uint8_t> memory(1 << 18);
+  const auto expect = [&](const octile_gemm_desc& desc, const auto& change,
+                          const std::vector<std::string>& parts) {
+    octile_gemm_args args = {};
+    args.struct_size = sizeof(args);
+    args.tokens = 4;
+    args.a = args.a_scale = args.b = args.b_scale = args.d = memory.data();
+    change(args);
+    expect_refused(octile_gemm_run(plan_of(desc).get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
+                   parts);
+  };
+  const octile_gemm_desc heads = heads_desc(OCTILE_SCALE_128X128);
+  octile_gemm_desc one = heads;
+  one.batch = 0;
+  expect(one, [](auto& args) { args.d_batch_stride = 8; },
+         {"d_batch_stride is 8; allowed: 0, because the plan has no batch"});
+  expect(heads, [](auto& args) { args.a_batch_stride = 24; },
+         {"a_batch_stride is 24", "0 (meaning 576) or a multiple of 16 from 16 to 1099511627760"});
+  expect(heads, [](auto& args) { args.a_batch_stride = OCTILE_BATCH_SHARED; },
+         {"a_batch_stride is -1"});
+  expect(heads, [](auto& args) { args.b_batch_stride = -2; },
+         {"b_batch_stride is -2", "OCTILE_BATCH_SHARED (-1) or a multiple of 16"});
+  expect(heads, [](auto& args) { args.b_batch_stride = std::int64_t{1} << 40; },
+         {"b_batch_stride is 1099511627776", "to 1099511627760"});
+  expect(heads, [](auto& args) { args.a_scale_batch_stride = 6; },
+         {"a_scale_batch_stride is 6", "0 (meaning 8) or a multiple of 4"});
+  expect(heads_desc(OCTILE_SCALE_1X128), [](auto& args) { args.b_scale_batch_stride = 2; },
+         {"b_scale_batch_stride is 2", "a multiple of 4"});
+  expect(heads, [](auto& args) { args.d_batch_stride = 6; },
+         {"d_batch_stride is 6", "a multiple of 4 from 4"});
+  expect(heads, [](auto& args) { args.d_batch_stride = kN; },
+         {"d_batch_stride is 136", "544 or more", "rows of ldd (136)"});
+  expect(heads,
+         [](auto& args) {
+           args.ldd = 3 * kN;
+           args.d_batch_stride = kN - 4;
+         },
+         {"d_batch_stride is 132", "1360 or more", "rows of ldd (408), 136 to 136"});
+}
+
+}  // namespace
+}  // namespace octile::test

@@ -1,0 +1,181 @@
+// Batches of GEMMs at constant strides.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "generator/families.h"
+#include "generator/gemm/candidates.h"
+#include "tests/gpu/gemm_batch_case.h"
+#include "tests/support/gemm_variants.h"
+
+namespace octile::tests {
+namespace {
+
+constexpr std::array kLayouts{BatchLayout::kPacked, BatchLayout::kSideBySide,
+                              BatchLayout::kSharedB};
+
+class GemmBatched : public GpuTest {
+ protected:
+  static const std::vector<GemmVariant>& variants() {
+    static const std::vector<GemmVariant> all =
+        covering_batch_variants(GpuSession::get()->device());
+    return all;
+  }
+  static void SetUpTestSuite() {
+    if (GpuSession::get() == nullptr) return;
+    GpuSession::get()->for_each_on_cores(variants().size(), [](std::size_t i) {
+      (void)GpuSession::get()->internals().engine.build(variants()[i].problem, variants()[i].config,
+                                                        GpuSession::get()->device());
+    });
+  }
+  GemmConfig pick(const GemmProblem& problem, std::int64_t tokens) {
+    return default_config(problem, tokens, gpu().device());
+  }
+  void run(GemmBatchCase& c, const GemmConfig& config) {
+    c.poison_output();
+    c.run_config(config, gpu().stream());
+    gpu().synchronize();
+  }
+};
+
+// Tails of m, n and k, fewer and more tiles than SMs, in every layout.
+TEST_F(GemmBatched, CoveringSetIsRight) {
+  std::uint64_t seed = 60000;
+  std::size_t cases = 0;
+  for (const auto& [recipe, config] : variants()) {
+    for (const BatchLayout layout : kLayouts) {
+      const bool few = cases % 2 == 0;
+      const std::int64_t m = few ? config.block_m + 5 : 2 * config.block_m - 1;
+      GemmBatchCase c(gpu(), recipe, few ? 3 : 37, m, few ? 520 : config.block_n + 8,
+                      few ? 1168 : 400, ++seed, layout);
+      if (refused_by(config, c.problem(), kDynamic, gpu().device()) != nullptr) continue;
+      ++cases;
+      c.run_config(config, gpu().stream());
+      c.judge();
+      if (HasFailure()) FAIL() << to_text(c.problem()) << "\n" << to_text(config);
+    }
+  }
+  count_cases(cases, 0);
+  EXPECT_GT(cases, variants().size());
+}
+
+TEST_F(GemmBatched, AnyBatchAndTokenCount) {
+  std::uint64_t seed = 61000;
+  for (const GemmProblem& recipe : batch_recipes()) {
+    for (const auto& [batch, m] :
+         {std::pair<std::int64_t, std::int64_t>{1, 1}, {1, 333}, {3, 4096}, {129, 17}, {1024, 3}}) {
+      GemmBatchCase c(gpu(), recipe, batch, m, 136, 272, ++seed, BatchLayout::kSideBySide);
+      c.run_config(pick(c.problem(), m), gpu().stream());
+      c.judge();
+      if (HasFailure()) FAIL() << to_text(c.problem()) << ", m = " << m;
+    }
+  }
+}
+
+// The absorbed projections of DeepSeek-V3: 128 heads in the rows of tokens.
+TEST_F(GemmBatched, AbsorbedProjections) {
+  std::uint64_t seed = 62000;
+  for (const std::int64_t tokens : {1, 64, 500}) {
+    for (const auto& [n, k] : {std::pair<std::int64_t, std::int64_t>{512, 128}, {128, 512}}) {
+      GemmProblem recipe;
+      GemmBatchCase c(gpu(), recipe, 128, tokens, n, k, ++seed, BatchLayout::kSideBySide);
+      c.run_config(pick(c.problem(), tokens), gpu().stream());
+      c.judge();
+      if (HasFailure()) FAIL() << to_text(c.problem()) << ", m = " << tokens;
+    }
+  }
+}
+
+TEST_F(GemmBatched, NoKLeavesZeros) {
+  GemmProblem recipe;
+  for (const BatchLayout layout : {BatchLayout::kPacked, BatchLayout::kSideBySide}) {
+    GemmBatchCase c(gpu(), recipe, 5, 70, 136, 16, 63000, layout);
+    GemmProblem empty = c.problem();
+    empty.k = 0;
+    GemmArguments args = c.args();
+    octile_plan* plan = nullptr;
+    expect_ok(octile_plan_create(gpu().library(), "cuda:0", to_text(Problem(empty)).c_str(), &plan),
+              "octile_plan_create");
+    expect_ok(octile_plan_prepare(plan, c.tokens(), c.tokens(), OCTILE_PREPARE_DEFAULT),
+              "octile_plan_prepare");
+    const octile_gemm_args call = args.call();
+    expect_ok(octile_gemm_run(plan, &call, gpu().stream()), "octile_gemm_run");
+    const std::vector<std::uint8_t> bytes = c.bytes_of_d();
+    const std::int64_t rows = 5 * c.tokens(), columns = 136 * 2, row_bytes = (136 + 8) * 2;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t i = 0; i < row_bytes; ++i) {
+        const auto at = static_cast<std::size_t>(GemmBatchCase::kGuardBytes + row * row_bytes + i);
+        ASSERT_EQ(bytes[at], i < columns ? 0 : GemmBatchCase::kPoison) << row << ", " << i;
+      }
+    }
+    expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
+  }
+}
+
+TEST_F(GemmBatched, RepeatsAreBitEqual) {
+  for (const GemmProblem& recipe : batch_recipes()) {
+    GemmBatchCase c(gpu(), recipe, 40, 300, 264, 528, 64000, BatchLayout::kSideBySide);
+    for (const std::int64_t tokens : {16, 300, 8192}) {
+      const GemmConfig config = pick(c.problem(), tokens);
+      run(c, config);
+      c.judge();
+      const auto first = c.bytes_of_d();
+      for (int i = 0; i < 60; ++i) {
+        run(c, config);
+        ASSERT_EQ(c.bytes_of_d(), first) << to_text(c.problem()) << "\n" << to_text(config);
+      }
+    }
+  }
+}
+
+// A batch has the bits of its GEMMs one by one, if these do not split K.
+TEST_F(GemmBatched, EachHasTheBitsOfOneGemm) {
+  for (const GemmProblem& recipe : batch_recipes()) {
+    GemmBatchCase c(gpu(), recipe, 3, 200, 264, 400, 65000, BatchLayout::kSideBySide);
+    const GemmConfig config = pick(c.problem(), c.tokens());
+    run(c, config);
+    const auto together = c.bytes_of_d();
+    GemmProblem one = c.problem();
+    one.batch = 0;
+    one.invariant = true;
+    octile_plan* plan = nullptr;
+    expect_ok(octile_plan_create(gpu().library(), "cuda:0", to_text(Problem(one)).c_str(), &plan),
+              "octile_plan_create");
+    expect_ok(octile_plan_prepare(plan, c.tokens(), c.tokens(), OCTILE_PREPARE_DEFAULT),
+              "octile_plan_prepare");
+    c.poison_output();
+    for (const reference::GemmPart& part : c.parts()) {
+      octile_gemm_args args = c.args().call();
+      args.a = part.args.a;
+      args.a_scale = part.args.a_scale;
+      args.b = part.args.b;
+      args.b_scale = part.args.b_scale;
+      args.d = part.args.d;
+      args.a_batch_stride = args.a_scale_batch_stride = args.d_batch_stride = 0;
+      args.b_batch_stride = args.b_scale_batch_stride = 0;
+      expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
+    }
+    EXPECT_EQ(c.bytes_of_d(), together) << to_text(c.problem());
+    expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
+  }
+}
+
+// For compute-sanitizer: one small case of every kind of batch.
+TEST_F(GemmBatched, SanitizerCases) {
+  std::uint64_t seed = 66000;
+  for (const auto& [recipe, config] : variants()) {
+    if (++seed % 5 != 0) continue;
+    GemmBatchCase c(gpu(), recipe, 3, config.block_m + 2, config.block_n + 8,
+                    (config.stages + 1) * 128 + 16, seed, kLayouts[seed % kLayouts.size()]);
+    if (refused_by(config, c.problem(), kDynamic, gpu().device()) != nullptr) continue;
+    c.run_config(config, gpu().stream());
+    c.judge();
+    if (HasFailure()) FAIL() << to_text(c.problem()) << "\n" << to_text(config);
+  }
+}
+
+}  // namespace
+}  // namespace octile::tests

@@ -1,0 +1,128 @@
+// GEMMs whose tensors begin or end where mapped memory does: no kernel touches an address outside
+// them, even one that it would not use.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "generator/families.h"
+#include "tests/gpu/gemm_case.h"
+#include "tests/gpu/gemm_group_case.h"
+#include "tests/gpu/guarded_memory.h"
+#include "tests/support/gemm_variants.h"
+
+namespace octile::tests {
+namespace {
+
+class GemmGuardedPages : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (IsSkipped()) return;
+    for (auto& memory : memory_) {
+      std::string why;
+      memory = GuardedMemory::allocate(kBytes, why);
+      ASSERT_NE(memory, nullptr) << why;
+    }
+  }
+  void TearDown() override {
+    for (auto& memory : memory_) memory.reset();
+    GpuTest::TearDown();
+  }
+
+  static void compile(const std::vector<GemmVariant>& variants) {
+    GpuSession::get()->for_each_on_cores(variants.size(), [&](std::size_t i) {
+      (void)GpuSession::get()->internals().engine.build(variants[i].problem, variants[i].config,
+                                                        GpuSession::get()->device());
+    });
+  }
+
+  // Runs the case on guarded copies of its tensors, then on its own, which get the same bits.
+  template <typename Case>
+  void compare(Case& c, const GemmConfig& config, GuardedEnd end) {
+    c.poison_output();
+    GemmArguments call = c.args();
+    const std::size_t d_bytes = c.d().bytes() - 2 * Case::kGuardBytes;
+    call.a = copy(0, call.a, c.a().bytes(), end);
+    call.b = copy(1, call.b, c.b().bytes(), end);
+    call.a_scale = copy(2, call.a_scale, c.a_scale().bytes(), end);
+    call.b_scale = copy(3, call.b_scale, c.b_scale().bytes(), end);
+    call.d = copy(4, call.d, d_bytes, end);
+    if (HasFailure()) return;
+    c.run_call(config, call, gpu().stream());
+    c.run_config(config, gpu().stream());
+    std::vector<std::uint8_t> guarded(d_bytes);
+    std::vector<std::uint8_t> own(d_bytes);
+    download(call.d, guarded);
+    download(c.args().d, own);
+    gpu().synchronize();
+    EXPECT_TRUE(guarded == own) << to_text(c.problem()) << "\n" << to_text(config);
+  }
+
+ private:
+  static constexpr std::size_t kBytes = 32 << 20;
+
+  void* copy(std::size_t tensor, const void* from, std::size_t bytes, GuardedEnd end) {
+    const GuardedMemory& memory = *memory_.at(tensor);
+    EXPECT_LE(bytes, memory.bytes());
+    if (HasFailure()) return nullptr;
+    const CUdeviceptr to = memory.at(end, bytes);
+    EXPECT_EQ(
+        (*gpu().driver())
+            ->cuMemcpyDtoDAsync(to, reinterpret_cast<CUdeviceptr>(from), bytes, gpu().stream()),
+        CUDA_SUCCESS);
+    return reinterpret_cast<void*>(to);
+  }
+
+  void download(const void* from, std::vector<std::uint8_t>& to) {
+    ASSERT_EQ((*gpu().driver())
+                  ->cuMemcpyDtoHAsync(to.data(), reinterpret_cast<CUdeviceptr>(from), to.size(),
+                                      gpu().stream()),
+              CUDA_SUCCESS);
+  }
+
+  std::array<std::unique_ptr<GuardedMemory>, 5> memory_;
+};
+
+constexpr std::array kEnds{GuardedEnd::kFirst, GuardedEnd::kLast};
+
+// The last group ends a few rows behind a tile, so that the other tile of a cluster has no row.
+TEST_F(GemmGuardedPages, OfGroups) {
+  std::uint64_t seed = 48000;
+  std::size_t cases = 0;
+  const std::vector<GemmVariant> variants = covering_group_variants(gpu().device());
+  compile(variants);
+  for (const auto& [recipe, config] : variants) {
+    GemmGroupCase c(gpu(), recipe, {700, 0, 64, 2 * config.block_m + 4}, 904, 2032, ++seed);
+    if (refused_by(config, c.problem(), kDynamic, gpu().device()) != nullptr) continue;
+    for (const GuardedEnd end : kEnds) compare(c, config, end);
+    if (HasFailure()) FAIL() << to_text(c.problem()) << "\n" << to_text(config);
+    ++cases;
+  }
+  count_cases(cases, 0);
+  EXPECT_GT(cases, 0U);
+}
+
+// m and n end within the first of a cluster's tiles.
+TEST_F(GemmGuardedPages, OfOneGemm) {
+  std::uint64_t seed = 49000;
+  std::size_t cases = 0;
+  std::vector<GemmVariant> variants = covering_gemm_variants(gpu().device());
+  std::erase_if(variants, [](const GemmVariant& v) { return cluster_size(v.config) == 1; });
+  compile(variants);
+  for (const auto& [recipe, config] : variants) {
+    const GemmShape shape{2 * config.block_m + 4, 2 * config.block_n + 8, 2032};
+    GemmCase c(gpu(), recipe, shape, ++seed);
+    if (refused_by(config, c.problem(), kDynamic, gpu().device()) != nullptr) continue;
+    for (const GuardedEnd end : kEnds) compare(c, config, end);
+    if (HasFailure()) FAIL() << to_text(c.problem()) << "\n" << to_text(config);
+    ++cases;
+  }
+  count_cases(cases, 0);
+  EXPECT_GT(cases, 0U);
+}
+
+}  // namespace
+}  // namespace octile::tests
