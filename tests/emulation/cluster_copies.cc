@@ -73,7 +73,8 @@ bool is_watched(const std::vector<Watched>& tensors, const void* p, std::size_t 
 }
 
 // Returns a copy whose map is empty, and a fault, if the kernel gave something else than a map.
-// A GPU may fault on the addresses of a box of three dimensions whose rows lie wholly outside its map.
+// A GPU may fault on the addresses of a box of three dimensions whose rows lie wholly outside its
+// map.
 void check_begins_inside(const fake_cuda_tensor_map& map, BoxOrigin at) {
   if (map.rank != 3) return;
   const std::array<int, 3> origin{at.x, at.y, at.z};

@@ -319,13 +319,16 @@ TEST_F(GemmOutputs, SentriesFireOnExactlyThePoisonedCases) {
     EXPECT_EQ(fires(), 1U) << "a NaN code";
     write<std::uint8_t>(c.a(), nan_at, codes[nan_at]);
     EXPECT_EQ(fires(), 0U) << "the NaN is gone";
-    if (problem.a.scale == ScaleFormat::kUe8m0x4) {
+    if (is_mx(problem)) {
+      const auto ld = static_cast<std::size_t>(c.args().a_scale_ld);
+      write<std::uint8_t>(c.a_scale(), last_row * ld, 0xFF);  // NaN
+    } else if (problem.a.scale == ScaleFormat::kUe8m0x4) {
       write<std::uint32_t>(c.a_scale(), last_row, 0xFFFFFFFFU);  // four NaNs of E8M0
     } else {
       const bool one_scale = problem.a.granularity == Granularity::kPerTensor;
       write<float>(c.a_scale(), one_scale ? 0 : last_row, std::numeric_limits<float>::infinity());
     }
-    EXPECT_EQ(fires(), 1U) << "an infinite scale";
+    EXPECT_EQ(fires(), 1U) << "a scale that is not finite";
     if (HasFailure()) FAIL() << to_text(problem) << "\n" << to_text(config);
   }
 }
