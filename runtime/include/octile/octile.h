@@ -212,8 +212,9 @@ typedef struct octile_gemm_desc {
   octile_scale_format b_scale_format;
   octile_dtype d_dtype;
   int32_t accumulate;      /* nonzero: D +=; D in bf16 or fp32 */
-  int32_t promote;         /* K elements per fp32 promotion; 0: 128. 32, 64 or 128; with scales per
-                              row or per tensor 128, 256, 512 or OCTILE_PROMOTE_NONE */
+  int32_t promote;         /* K elements per fp32 promotion; 0: 128, with MX scales 32. 32, 64 or
+                              128; with scales per row or per tensor 128, 256, 512 or
+                              OCTILE_PROMOTE_NONE; with MX scales 32 */
   int32_t batch_invariant; /* nonzero: a row's bits do not depend on m */
   int64_t m;               /* >= 0; read if k is OCTILE_DYNAMIC, else 0 */
   octile_dtype bias_dtype; /* OCTILE_BF16 or OCTILE_FP32: calls give a vector [n] that is added to
@@ -403,7 +404,10 @@ typedef struct octile_gemm_args {
   const void* a_scale; /* layout of the plan's A granularity, aligned to 16 bytes if 1x128, to 8
                           if per row (where the first m are read), else to 4 */
   int64_t a_scale_ld;  /* 0: packed, roundup(m,4), per tensor 1; else >= that and, except per
-                          tensor, a multiple of 4. Only 1x128 scales have more than one row */
+                          tensor, a multiple of 4. Of these only 1x128 scales have more than one
+                          row. MX: bytes from one row's (32x32: 32 rows') E8M0 scales to the
+                          next; 0: roundup(ceil(k/32),4); else >= that and a multiple of 4. What
+                          lies behind the ceil(k/32) scales of a row does not matter */
   const void* b;       /* [n][ldb], 16-byte aligned */
   int64_t ldb;         /* >= k, multiple of 16; 0: roundup(k,16) */
   const void* b_scale; /* likewise of B, whose rows are the columns of D */
