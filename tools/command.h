@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -63,8 +64,8 @@ struct WorkOptions {
   std::vector<std::string> models;
   std::string problem_file;
   std::vector<std::int64_t> tokens;
-  std::vector<std::string> passes;  // empty: fprop
-  std::int64_t ranks = 0;           // of expert parallelism; 0: without the models' experts
+  std::vector<std::string> passes;    // empty: fprop
+  std::optional<std::int64_t> ranks;  // of expert parallelism, if the models' experts are meant
 
   // `default_tokens` is what the help says about --tokens.
   void add_to(CLI::App& app, const std::string& default_tokens);
@@ -86,8 +87,6 @@ struct WorkOptions {
   Works read_problem_file(const std::vector<Pass>& passes,
                           const std::vector<std::int64_t>& counts) const;
   Works read_models(const std::vector<Pass>& passes) const;
-  Works read_experts(const ModelFile& model, const std::string& name,
-                     const std::vector<Pass>& passes) const;
 };
 
 // Returns a known device or a live one. Errors: kInvalidArgument for the host, which runs no

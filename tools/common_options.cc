@@ -60,9 +60,8 @@ void WorkOptions::add_to(CLI::App& app, const std::string& default_tokens) {
       .split_at_commas();
   add_option(
       app, "--ep", ranks,
-      "with --model: also the experts of one of so many ranks, as GEMMs of contiguous groups; "
-      "--tokens are a rank's tokens, for each of which its experts receive as many rows as "
-      "a token has experts");
+      "with --model: also the experts of one of so many ranks, as GEMMs of contiguous groups. "
+      "--tokens are a rank's tokens: its experts receive a row for each expert of each token");
   add_option(app, "--tokens", tokens,
              "token counts (a quantiser's rows) of problems that leave them open; default " +
                  default_tokens)
@@ -78,8 +77,8 @@ Status WorkOptions::check() const {
                     "--model are given; exactly one is allowed",
                     sources));
   }
-  if (ranks != 0 && models.empty()) {
-    return refuse(fmt::format("--ep is {} without --model; allowed with --model only", ranks));
+  if (ranks && models.empty()) {
+    return refuse(fmt::format("--ep is {} without --model; allowed with --model only", *ranks));
   }
   if (passes.empty() || !problem.given() || !problem.gemm.empty()) return {};
   return refuse(
@@ -149,19 +148,14 @@ WorkOptions::Works WorkOptions::read_models(const std::vector<Pass>& passes_read
     auto layers = work_of_layers(*model, problem.recipe, passes_read, tokens);
     if (!layers) return layers;
     std::ranges::move(*layers, std::back_inserter(works));
-    if (ranks == 0) continue;
-    auto experts = read_experts(*model, name, passes_read);
+    if (!ranks) continue;
+    const auto share = share_of_experts(*model, name, *ranks);
+    if (!share) return tl::unexpected<Error>(share.error());
+    auto experts = work_of_experts(*model, *share, problem.recipe, passes_read, tokens);
     if (!experts) return experts;
     std::ranges::move(*experts, std::back_inserter(works));
   }
   return works;
-}
-
-WorkOptions::Works WorkOptions::read_experts(const ModelFile& model, const std::string& name,
-                                             const std::vector<Pass>& passes_read) const {
-  const auto share = share_of_experts(model, name, ranks);
-  if (!share) return tl::unexpected<Error>(share.error());
-  return work_of_experts(model, *share, problem.recipe, passes_read, tokens);
 }
 
 Result<DeviceSpec> device_spec(const std::string& name) {

@@ -102,7 +102,7 @@ bool fits_registers(const GemmConfig& c, const GemmSetting& s) {
       !scales_rows_of_b(s.problem) && !scales_at_end(s.problem) && !is_mx(s.problem);
   const int runs = has_runs ? column_segments(c) : 1;
   const int parts = (c.unroll > 1 ? 60 : 56) + (runs > 1 ? runs : 0);
-  // To read four scales of columns takes as many registers; a split K's store leaves too few.
+  // MX reads four scales of columns at once, for which a split K's store leaves too few registers.
   const int of_mx = c.splits > 1 && s.problem.b.granularity == Granularity::k1x32 ? 44 : 40;
   const bool three_give_up = c.consumer_warpgroups == 3 && copy_thread_holds_more(s.problem);
   const int others = three_give_up                   ? 24
@@ -206,11 +206,11 @@ bool roles_have_registers(const GemmConfig& c, const GemmSetting& s) {
   if (c.ctas_per_sm == 2 && c.unroll > 2 && !whole_blocks) return false;
   return c.in_flight <= 2 || whole_blocks;
 }
-constexpr int kMostSegmentsOfGroups = 9;
+constexpr int kMostSegments = 9;  // with several GEMMs
 bool tiles_suit_groups(const GemmConfig& c, const GemmSetting& s) {
   if (!is_grouped(s.problem)) return true;
   const bool shares_b = groups_rows(s.problem) && c.cluster_m > 1;
-  if (column_segments(c) > kMostSegmentsOfGroups) return false;
+  if (column_segments(c) > kMostSegments) return false;
   return c.tail_n == 0 && (cluster_size(c) == 1 || (shares_b && cluster_size(c) == c.cluster_m));
 }
 bool mx_tiles_are_plain(const GemmConfig& c, const GemmSetting& s) {
@@ -221,8 +221,7 @@ bool mx_tiles_are_plain(const GemmConfig& c, const GemmSetting& s) {
 }
 bool batches_work_alone(const GemmConfig& c, const GemmSetting& s) {
   if (!is_batched(s.problem)) return true;
-  const bool many_scales =
-      !scales_rows_of_b(s.problem) && column_segments(c) > kMostSegmentsOfGroups;
+  const bool many_scales = !scales_rows_of_b(s.problem) && column_segments(c) > kMostSegments;
   return cluster_size(c) == 1 && c.tail_n == 0 && !many_scales;
 }
 bool long_sums_overlap_themselves(const GemmConfig& c, const GemmSetting&) {
@@ -349,11 +348,9 @@ constexpr std::array kConstraints{
         "fits_registers",
         "accumulators and partial sums leave 32 of a consumer's registers with one product in "
         "flight (24 of three consumers' whose copy thread has 56), 40 with two, 50 with more (56 "
-        "where "
-        "parts of a K-block are promoted, 60 "
-        "where K-blocks are unrolled as well, and one for each run of columns with a scale "
-        "of its own; 40 of MX, 44 where it splits K and B has a scale a row) for "
-        "addresses, scales and loop state (ptxas 13.0 spills below)",
+        "where parts of a K-block are promoted, 60 where K-blocks are unrolled as well, and one "
+        "for each run of columns with a scale of its own; 40 of MX, 44 where it splits K and B has "
+        "a scale a row) for addresses, scales and loop state (ptxas 13.0 spills below)",
         fits_registers},
     GemmConstraint{"ring_is_a_pipeline",
                    "the ring holds 3 to 16 stages: fewer cannot hide a load behind two products",

@@ -31,19 +31,17 @@ constexpr double kRowInFlight = 1.1;
 constexpr double kRowWide = 1.07;    // tiles of more than 128 columns
 constexpr double kRowThree = 0.975;  // three consumers
 constexpr double kRowPower = 1.085;
-// MX, counted in the machine code and not yet measured: instructions that a scheduler issues for a
-// WGMMA group, beside and for each column of its promotion; and how much longer a consumer takes
-// that promotes alone.
-constexpr double kMxGroupIssue = 26;
-constexpr double kMxIssueOfColumns = 1.1;
-constexpr double kMxIssue = 0.6;
-constexpr double kMxChain = 1.6;
-constexpr double kStraddleCycles = 6.84;  // per run of columns with a scale of its own
-constexpr double kPromotionIssue = 2.64;  // promotions of all consumers share four schedulers
-constexpr double kBlockCycles = 84;       // barrier wait, descriptors, release, per K-block
-constexpr double kChainShare = 0.0769;    // share of the chain that adds to any other limit
-constexpr double kTallTile = 1.071;       // factor of tiles of 256 rows
-constexpr double kWideTile = 0.967;       // factor of tiles of more than 160 columns
+// MX. These are counted in the machine code, not fitted to races.
+constexpr double kMxGroupIssue = 26;       // instructions of a scheduler for a WGMMA group
+constexpr double kMxIssueOfColumns = 1.1;  // and for each column of its promotion, if B is 1x32
+constexpr double kMxIssue = 0.6;           // or if B is 32x32
+constexpr double kMxChain = 1.6;           // factor of a consumer that promotes alone
+constexpr double kStraddleCycles = 6.84;   // per run of columns with a scale of its own
+constexpr double kPromotionIssue = 2.64;   // promotions of all consumers share four schedulers
+constexpr double kBlockCycles = 84;        // barrier wait, descriptors, release, per K-block
+constexpr double kChainShare = 0.0769;     // share of the chain that adds to any other limit
+constexpr double kTallTile = 1.071;        // factor of tiles of 256 rows
+constexpr double kWideTile = 0.967;        // factor of tiles of more than 160 columns
 // Three consumers keep an SM busy without a cluster, and two do with several WGMMA groups in
 // flight. Otherwise the CTAs of a cluster wait for each other.
 constexpr double kThreeAlone = 0.948;
@@ -176,8 +174,8 @@ double row_block_cycles(const GemmConfig& c, double sharing) {
   return kRowPower * shape * std::max(kRowPort * port, chain);
 }
 
-// The same of MX: the schedulers issue the promotions of all consumers, or a consumer's groups and
-// promotions follow one another, two at a time.
+// The same of MX. Either the schedulers bound it, which issue the promotions of all consumers, or a
+// consumer's groups and promotions, which follow one another two at a time.
 double mx_block_cycles(const GemmConfig& c, const GemmProblem& p) {
   const double groups = 4 * std::max(1.0, c.block_m / 64.0);
   const bool of_columns = p.b.granularity == Granularity::k1x32;

@@ -37,7 +37,7 @@ std::optional<Pass> find_pass(std::string_view name) {
 }
 
 GemmProblem gemm_problem(const Recipe& recipe, Pass pass, std::int64_t m, std::int64_t n,
-                         std::int64_t k) {
+                         std::int64_t k, std::int64_t experts) {
   GemmProblem p;
   const auto fill = [&](std::int64_t gm, std::int64_t gn, std::int64_t gk, const TensorType& a,
                         const TensorType& b) {
@@ -61,6 +61,8 @@ GemmProblem gemm_problem(const Recipe& recipe, Pass pass, std::int64_t m, std::i
   p.accumulate = pass == Pass::kWgrad;
   p.d.dtype = p.accumulate ? DType::kFP32 : DType::kBF16;
   p.promote = pass == Pass::kFprop ? recipe.promote_fprop : recipe.promote_backward;
+  if (experts > 0) p.grouping = Grouping::kContiguous;
+  p.groups = experts;
   return p;
 }
 

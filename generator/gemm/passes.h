@@ -23,7 +23,9 @@ std::string pass_names();  // "fprop, dgrad, wgrad"
 // Returns nothing for a name that is none of pass_names().
 std::optional<Pass> find_pass(std::string_view name);
 
-GemmProblem gemm_problem(const Recipe&, Pass, std::int64_t m, std::int64_t n, std::int64_t k);
+// If there are experts, the tokens are in contiguous groups, one for each, and so many weights.
+GemmProblem gemm_problem(const Recipe&, Pass, std::int64_t m, std::int64_t n, std::int64_t k,
+                         std::int64_t experts = 0);
 
 // Reads the short form of the command line, "--gemm 4096x7168x2048 --recipe blockwise": the fprop
 // of the recipe. '?' is allowed for m. Errors: kInvalidArgument.

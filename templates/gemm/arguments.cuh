@@ -8,7 +8,7 @@
 
 namespace gemm {
 
-// Where the matrices of a batch lie.
+// The strides between the matrices of a batch.
 struct Batch {
   i64 scale_a, scale_b;  // from the scales of one matrix to those of the next
   i64 d_bytes;           // from one D to the next
@@ -33,9 +33,8 @@ struct alignas(128) Arguments {
   int early_stages;
   int prefetched_stages;
   TileOrder order;
-  // Of groups: how many, their offsets or counts on the device, and the tokens that K holds. Of a
-  // batch: how many GEMMs.
-  int groups;
+  int groups;  // or the GEMMs of a batch
+  // The offsets or counts of groups, on the device, and the tokens that their K holds.
   const int* group_rows;
   int tokens;
   float* d_scale;  // [ceil(n/128)][scale_d_ld], m contiguous, if D is FP8

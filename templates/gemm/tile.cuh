@@ -60,8 +60,8 @@ static_assert(cfg::kSmemBytes >= cfg::kBarrierOffset + kBarriers * 8 &&
 struct Extents {
   int m, n, k;
   TileOrder order;
-  // Of groups: what the caller says of their rows or tokens, how many there are, and how many
-  // tokens K has. Of a batch: how many GEMMs there are.
+  // The caller's offsets or counts of groups; how many groups, or GEMMs of a batch, there are; and
+  // how many tokens the K of groups has.
   const int* group_rows;
   int groups, tokens;
 };
@@ -71,8 +71,8 @@ struct Extents {
 struct Tile {
   int m0, n0;
   int own_row;
-  // Of groups: which it is, the row behind the group's last, and the row behind the last that
-  // exists. Of a batch, `group` is the GEMM.
+  // `group` is the tile's group or its GEMM in a batch. Groups also have the row behind the group's
+  // last, and the row behind the last that exists.
   int group, end, last;
 };
 
@@ -96,7 +96,7 @@ struct Destination {
   float* d_scale;    // [ceil(n/128)][scale_d_ld], if D is FP8
   i64 scale_d_ld;
 };
-// Of a batch: `d` is this matrix. (A field of Destination would change other kernels' code.)
+// A matrix of a batch, which `d` is. A field of Destination would change other kernels' code.
 struct MatrixDestination : Destination {
   int matrix;
 };

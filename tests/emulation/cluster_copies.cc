@@ -72,7 +72,6 @@ bool is_watched(const std::vector<Watched>& tensors, const void* p, std::size_t 
       tensors, [&](const Watched& t) { return t.holds(p, static_cast<std::int64_t>(bytes)); });
 }
 
-// Returns a copy whose map is empty, and a fault, if the kernel gave something else than a map.
 // A GPU may fault on the addresses of a box of three dimensions whose rows lie wholly outside its
 // map.
 void check_begins_inside(const fake_cuda_tensor_map& map, BoxOrigin at) {
@@ -85,6 +84,7 @@ void check_begins_inside(const fake_cuda_tensor_map& map, BoxOrigin at) {
   }
 }
 
+// Returns a copy whose map is empty, and a fault, if the kernel gave something else than a map.
 BoxCopy box_copy(const void* map, BoxOrigin at, std::uint32_t shared) {
   BoxCopy copy{{}, at.x, at.y, std::max(at.z, 0), shared};
   std::memcpy(&copy.map, map, sizeof copy.map);

@@ -84,8 +84,8 @@ std::uint32_t random_exponents(Schedule& random) {
   return word;
 }
 
-// Fills E8M0 scales. Most are 2^-8 to 2^7, as far as `special` says otherwise: any exponents, 0 and
-// 255 among them. Those of the padding stay NaN.
+// Fills E8M0 scales with 2^-8 to 2^7. If `special`, a quarter have any code, 0 and 255 among them.
+// Those of the padding stay NaN.
 void fill_e8m0(const QuantizedLayout& layout, bool special, Schedule& random, std::byte* scales) {
   for (std::int64_t row = 0; row < layout.scales.outer; ++row) {
     for (std::int64_t i = 0; i < layout.scale_cols; ++i) {

@@ -24,39 +24,15 @@ constexpr float kUntouched = -77;
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-// Returns small integers, whose sums are exact in fp32.
-std::vector<std::uint8_t> codes(std::int64_t count, std::uint64_t seed) {
-  std::vector<std::uint8_t> made(at(count));
-  for (std::size_t i = 0; i < made.size(); ++i) {
-    const auto value =
-        static_cast<float>(static_cast<int>(reference::random_bits(seed, i) % 7) - 3);
-    made[i] = reference::to_fp8(value, DType::kE4M3);
-  }
-  return made;
-}
-// Returns powers of two.
-std::vector<float> scales(std::int64_t count, std::uint64_t seed) {
-  std::vector<float> made(at(count));
-  for (std::size_t i = 0; i < made.size(); ++i)
-    made[i] = reference::random_bits(seed, i) % 2 == 0 ? 0.5F : 2.0F;
-  return made;
-}
 float value(std::uint8_t code) { return reference::from_fp8(code, DType::kE4M3); }
 
 octile_gemm_desc heads_desc(octile_granularity of_b) {
-  octile_gemm_desc desc = {};
-  desc.struct_size = sizeof(desc);
-  desc.n = kN;
-  desc.k = kK;
-  desc.a_dtype = desc.b_dtype = OCTILE_E4M3;
-  desc.a_granularity = OCTILE_SCALE_1X128;
-  desc.b_granularity = of_b;
-  desc.d_dtype = OCTILE_FP32;
+  octile_gemm_desc desc = e4m3_desc(kN, kK, OCTILE_SCALE_1X128, of_b);
   desc.batch = kHeads;
   return desc;
 }
 
-// Where element (row, column) of matrix h is: of A, B and D, and of their scales.
+// Says where element (row, column) of matrix h lies, in A, B or D or in their scales.
 struct Layout {
   std::int64_t row = 0, head = 0;
   std::int64_t operator()(std::int64_t h, std::int64_t r, std::int64_t c = 0) const {
@@ -72,8 +48,8 @@ class GemmBatchApi : public GemmPlanTest {
                        const Layout& a_scale, const Layout& b, const Layout& b_scale,
                        const Layout& d) {
     constexpr std::int64_t kRoom = kHeads * 256 * 160;
-    const auto va = codes(kRoom, 1), vb = codes(kRoom, 2);
-    const auto sa = scales(4096, 3), sb = scales(4096, 4);
+    const auto va = integer_codes(kRoom, 1), vb = integer_codes(kRoom, 2);
+    const auto sa = binary_scales(4096, 3), sb = binary_scales(4096, 4);
     std::vector<float> actual(at(kRoom), kUntouched), expected = actual;
     const bool rows_of_b = desc.b_granularity == OCTILE_SCALE_1X128;
     for (std::int64_t h = 0; h < kHeads; ++h) {

@@ -23,34 +23,10 @@ constexpr float kUntouched = -77;
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-// Returns small integers, whose sums are exact in fp32.
-std::vector<std::uint8_t> codes(std::int64_t count, std::uint64_t seed) {
-  std::vector<std::uint8_t> made(at(count));
-  for (std::size_t i = 0; i < made.size(); ++i) {
-    const auto value =
-        static_cast<float>(static_cast<int>(reference::random_bits(seed, i) % 7) - 3);
-    made[i] = reference::to_fp8(value, DType::kE4M3);
-  }
-  return made;
-}
-// Returns powers of two.
-std::vector<float> scales(std::int64_t count, std::uint64_t seed) {
-  std::vector<float> made(at(count));
-  for (std::size_t i = 0; i < made.size(); ++i)
-    made[i] = reference::random_bits(seed, i) % 2 == 0 ? 0.5F : 2.0F;
-  return made;
-}
 float value(std::uint8_t code) { return reference::from_fp8(code, DType::kE4M3); }
 
 octile_gemm_desc rows_desc(octile_grouping grouping, std::int64_t groups) {
-  octile_gemm_desc desc = {};
-  desc.struct_size = sizeof(desc);
-  desc.n = kN;
-  desc.k = kK;
-  desc.a_dtype = desc.b_dtype = OCTILE_E4M3;
-  desc.a_granularity = OCTILE_SCALE_1X128;
-  desc.b_granularity = OCTILE_SCALE_128X128;
-  desc.d_dtype = OCTILE_FP32;
+  octile_gemm_desc desc = e4m3_desc(kN, kK, OCTILE_SCALE_1X128, OCTILE_SCALE_128X128);
   desc.grouping = grouping;
   desc.groups = groups;
   return desc;
@@ -70,10 +46,10 @@ struct RowGroups {
 
 // Runs a plan of such groups and compares D with sums over the layouts.
 void expect_products(const PlanHandle& plan, const RowGroups& g, octile_gemm_args args) {
-  const auto a = codes(g.all * kK, 1), b = codes(g.count() * kN * kK, 2);
-  const auto sa = scales(g.tensors * kBlocks * g.scale_ld(), 3);
+  const auto a = integer_codes(g.all * kK, 1), b = integer_codes(g.count() * kN * kK, 2);
+  const auto sa = binary_scales(g.tensors * kBlocks * g.scale_ld(), 3);
   constexpr std::int64_t kScaleLdOfB = 4;  // two K-blocks, padded to four
-  const auto sb = scales(g.count() * 2 * kScaleLdOfB, 4);
+  const auto sb = binary_scales(g.count() * 2 * kScaleLdOfB, 4);
   std::vector<float> d(at(g.all * kN), kUntouched), expected = d;
   for (std::int64_t i = 0; i < g.count(); ++i) {
     for (std::int64_t r = 0; r < g.rows[at(i)]; ++r) {
@@ -131,8 +107,8 @@ TEST_F(GemmGroupsApi, GroupsOfKHaveAMatrixEach) {
   desc.k = OCTILE_DYNAMIC;
   desc.b_granularity = OCTILE_SCALE_1X128;
   desc.accumulate = 1;
-  const auto a = codes(kM * kColumns, 5), b = codes(kN * kColumns, 6);
-  const auto sa = scales(kColumns / 128 * 8, 7), sb = scales(kColumns / 128 * kN, 8);
+  const auto a = integer_codes(kM * kColumns, 5), b = integer_codes(kN * kColumns, 6);
+  const auto sa = binary_scales(kColumns / 128 * 8, 7), sb = binary_scales(kColumns / 128 * kN, 8);
   std::vector<float> d(at(3 * kM * kN)), expected(d.size());
   for (std::size_t i = 0; i < d.size(); ++i) d[i] = static_cast<float>(i % 100);
   for (std::int64_t i = 0; i < 3 * kM * kN; ++i) {

@@ -21,15 +21,7 @@ constexpr std::int64_t kK = 208;  // 7 scales a row
 constexpr std::int64_t kScalesOfRow = 8;
 
 octile_gemm_desc mx_desc(octile_granularity of_b) {
-  octile_gemm_desc desc = {};
-  desc.struct_size = sizeof(desc);
-  desc.n = kN;
-  desc.k = kK;
-  desc.a_dtype = desc.b_dtype = OCTILE_E4M3;
-  desc.a_granularity = OCTILE_SCALE_1X32;
-  desc.b_granularity = of_b;
-  desc.d_dtype = OCTILE_FP32;
-  return desc;
+  return e4m3_desc(kN, kK, OCTILE_SCALE_1X32, of_b);
 }
 
 class GemmMx : public GemmPlanTest {

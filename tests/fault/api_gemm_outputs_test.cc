@@ -89,14 +89,8 @@ struct WeightGradient {
 };
 
 octile_gemm_desc weight_gradient_desc() {
-  octile_gemm_desc desc = {};
-  desc.struct_size = sizeof(desc);
+  octile_gemm_desc desc = e4m3_desc(kN, OCTILE_DYNAMIC, OCTILE_SCALE_1X128, OCTILE_SCALE_1X128);
   desc.m = kM;
-  desc.n = kN;
-  desc.k = OCTILE_DYNAMIC;
-  desc.a_dtype = desc.b_dtype = OCTILE_E4M3;
-  desc.a_granularity = desc.b_granularity = OCTILE_SCALE_1X128;
-  desc.d_dtype = OCTILE_FP32;
   desc.accumulate = 1;
   return desc;
 }

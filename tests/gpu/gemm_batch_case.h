@@ -45,9 +45,6 @@ class GemmBatchCase {
   DeviceBuffer& a_scale() { return a_scale_; }
 
  private:
-  void fill(DeviceBuffer& codes, std::int64_t rows, std::int64_t ld, DType type,
-            DeviceBuffer& scales, std::uint64_t seed);
-  void judge_part(const reference::GemmPart& part, const DeviceBuffer& verdict);
   void expect_rest_untouched();
   std::int64_t element_bytes() const { return size_of(problem_.d.dtype); }
 

@@ -9,6 +9,7 @@
 #include "generator/families.h"
 #include "generator/gemm/candidates.h"
 #include "tests/gpu/gemm_batch_case.h"
+#include "tests/gpu/gemm_parts.h"
 #include "tests/support/gemm_variants.h"
 
 namespace octile::tests {
@@ -25,11 +26,7 @@ class GemmBatched : public GpuTest {
     return all;
   }
   static void SetUpTestSuite() {
-    if (GpuSession::get() == nullptr) return;
-    GpuSession::get()->for_each_on_cores(variants().size(), [](std::size_t i) {
-      (void)GpuSession::get()->internals().engine.build(variants()[i].problem, variants()[i].config,
-                                                        GpuSession::get()->device());
-    });
+    if (GpuSession::get() != nullptr) compile_variants(variants());
   }
   GemmConfig pick(const GemmProblem& problem, std::int64_t tokens) {
     return default_config(problem, tokens, gpu().device());

@@ -8,8 +8,8 @@
 #include <mutex>
 
 #include "generator/core/types.h"
-#include "runtime/families/gemm/launch.h"
 #include "tests/gpu/checker_arguments.h"
+#include "tests/gpu/gemm_parts.h"
 
 namespace octile::tests {
 namespace {
@@ -191,14 +191,7 @@ void GemmCase::run_config(const GemmConfig& config, CUstream stream, int sm_limi
 }
 
 void GemmCase::run_call(const GemmConfig& config, const GemmArguments& call, CUstream stream) {
-  auto built = gpu_.internals().engine.build(problem_, config, gpu_.device());
-  ASSERT_TRUE(built) << built.error().message;
-  auto loaded = gpu_.internals().registry.load(gpu_.driver(), 0, built->kernel);
-  ASSERT_TRUE(loaded) << loaded.error().message;
-  const ResolvedGemm resolved = resolve(problem_, config, gpu_.device(), *loaded);
-  const LaunchSite site{.driver = *gpu_.driver(), .stream = stream, .in_primary = true};
-  const Status launched = launch(site, resolved, call);
-  ASSERT_TRUE(launched) << launched.error().message;
+  run_kernel(gpu_, problem_, config, call, stream);
 }
 
 Verdict GemmCase::raw_verdict(double c) {
@@ -284,11 +277,9 @@ void compile_plans(const std::vector<PlannedGemm>& planned) {
 }
 
 void compile_configs(const GemmProblem& problem, const std::vector<GemmConfig>& configs) {
-  GpuSession* const gpu = GpuSession::get();
-  if (gpu == nullptr) return;
-  gpu->for_each_on_cores(configs.size(), [&](std::size_t i) {
-    (void)gpu->internals().engine.build(problem, configs[i], gpu->device());
-  });
+  std::vector<GemmVariant> variants;
+  for (const GemmConfig& config : configs) variants.push_back({problem, config});
+  compile_variants(variants);
 }
 
 }  // namespace octile::tests

@@ -3,16 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 
-#include "runtime/families/gemm/launch.h"
 #include "runtime/families/gemm/tolerance.h"
-#include "tests/gpu/checker_arguments.h"
+#include "tests/gpu/gemm_parts.h"
 
 namespace octile::tests {
 namespace {
-
-constexpr int kScaleSpread = 3;
 
 std::vector<std::int32_t> offsets_of(const std::vector<std::int32_t>& sizes) {
   std::vector<std::int32_t> offsets{0};
@@ -46,7 +42,7 @@ GemmGroupCase::GemmGroupCase(GpuSession& gpu, const GemmProblem& recipe,
   a_scale_ld_ = round_up(shape.m, 4);
   const std::int64_t k_blocks = ceil_div(all_.k, 128);
   b_scale_ld_ = round_up(in_k ? n : k_blocks, 4);
-  // Of scales that serve all of K, there is one for each group or one for each row.
+  // Scales that serve all of K are one for each group, or one for each row.
   const bool at_end = scales_at_end(problem_);
   const bool of_tensors = problem_.a.granularity == Granularity::kPerTensor;
   if (at_end) a_scale_ld_ = of_tensors ? 1 : round_up(shape.m, 4);
@@ -69,31 +65,16 @@ GemmGroupCase::GemmGroupCase(GpuSession& gpu, const GemmProblem& recipe,
   }
   if (problem_.sentry) sentry_ = gpu_.zeroed(16);
   groups_ = gpu_.zeroed(group_rows_.size() * sizeof(std::int32_t));
-  fill(a_, all_.a_rows, lda_, problem_.a.dtype, a_scale_, seed * 4);
-  fill(b_, all_.b_rows, ldb_, problem_.b.dtype, b_scale_, seed * 4 + 1);
+  const bool within_fp16 = problem_.d.dtype == DType::kFP16;
+  fill_operand(gpu_, {a_, a_scale_, problem_.a, all_.a_rows, all_.k, lda_}, within_fp16, seed * 4);
+  fill_operand(gpu_, {b_, b_scale_, problem_.b, all_.b_rows, all_.k, ldb_}, within_fp16,
+               seed * 4 + 1);
   if (in_k) {
     clear_padding(a_, all_.a_rows, lda_);
     clear_padding(b_, all_.b_rows, ldb_);
   }
   set_group_rows(group_rows_);
   poison_output();
-}
-
-void GemmGroupCase::fill(DeviceBuffer& codes, std::int64_t rows, std::int64_t ld, DType type,
-                         DeviceBuffer& scales, std::uint64_t seed) {
-  void* p = codes.pointer();
-  std::int64_t cols = all_.k;
-  int e5m2 = type == DType::kE5M2 ? 1 : 0;
-  int mode = problem_.d.dtype == DType::kFP16 ? 4 : 0;  // sums stay within fp16 (CodeMode)
-  gpu_.launch("fill_codes", kFillBlocks, kFillThreads,
-              {&p, &rows, &cols, &ld, &seed, &e5m2, &mode});
-  void* q = scales.pointer();
-  auto count = static_cast<std::int64_t>(scales.bytes() / 4);
-  std::uint64_t salt = seed + 2;
-  int spread = problem_.d.dtype == DType::kFP16 ? 0 : kScaleSpread;
-  int format = static_cast<int>(problem_.a.scale);
-  if (&scales == &b_scale_) format = static_cast<int>(problem_.b.scale);
-  gpu_.launch("fill_scales", kFillBlocks, kFillThreads, {&q, &count, &salt, &spread, &format});
 }
 
 // Zeros from the end of each group's tokens to the next multiple of 128.
@@ -175,24 +156,12 @@ void GemmGroupCase::run_config(const GemmConfig& config, CUstream stream) {
 }
 
 void GemmGroupCase::run_call(const GemmConfig& config, GemmArguments call, CUstream stream) {
-  auto built = gpu_.internals().engine.build(problem_, config, gpu_.device());
-  ASSERT_TRUE(built) << built.error().message;
-  auto loaded = gpu_.internals().registry.load(gpu_.driver(), 0, built->kernel);
-  ASSERT_TRUE(loaded) << loaded.error().message;
-  const ResolvedGemm resolved = resolve(problem_, config, gpu_.device(), *loaded);
-  const LaunchSite site{.driver = *gpu_.driver(), .stream = stream, .in_primary = true};
   const Status good = check_arguments(problem_, call);
   ASSERT_TRUE(good) << good.error().message;
-  const Status launched = launch(site, resolved, call);
-  ASSERT_TRUE(launched) << launched.error().message;
+  run_kernel(gpu_, problem_, config, call, stream);
 }
 
-std::vector<std::uint8_t> GemmGroupCase::bytes_of_d() {
-  std::vector<std::uint8_t> host(d_.bytes());
-  EXPECT_TRUE(d_.download(host.data(), host.size(), gpu_.stream()));
-  gpu_.synchronize();
-  return host;
-}
+std::vector<std::uint8_t> GemmGroupCase::bytes_of_d() { return bytes_of(gpu_, d_); }
 
 void GemmGroupCase::expect_guards() {
   const std::vector<std::uint8_t> bytes = bytes_of_d();
@@ -202,40 +171,14 @@ void GemmGroupCase::expect_guards() {
 }
 
 void GemmGroupCase::judge() {
-  DeviceBuffer device_verdict = gpu_.zeroed(sizeof(DeviceVerdict));
-  const float initial =
-      std::bit_cast<float>(problem_.d.dtype == DType::kFP32 ? 0x40404040U : 0x40400000U);
-  int a_e5m2 = problem_.a.dtype == DType::kE5M2 ? 1 : 0;
-  int b_e5m2 = problem_.b.dtype == DType::kE5M2 ? 1 : 0;
-  int b_rows = problem_.b.granularity != Granularity::k128x128 ? 1 : 0;
-  double c = reference::tolerance_c(problem_.promote, all_.k);
-  void* v = device_verdict.pointer();
+  const DeviceBuffer verdict = make_verdict(gpu_);
+  const double c = reference::tolerance_c(problem_.promote, all_.k);
   std::vector<bool> in_group(static_cast<std::size_t>(all_.d_rows));
   for (const reference::GemmPart& part : parts()) {
-    const auto row0 = static_cast<std::size_t>(part.row0);
-    std::fill_n(in_group.begin() + static_cast<std::ptrdiff_t>(row0), part.args.m, true);
-    const void* a = part.args.a;
-    const void* b = part.args.b;
-    DeviceScales sa = device_scales(part.args.a_scale, part.args.a_scale_ld, problem_.a);
-    DeviceScales sb = device_scales(part.args.b_scale, part.args.b_scale_ld, problem_.b);
-    DeviceOutput out{
-        part.args.d, ldd_,    static_cast<int>(problem_.d.dtype),
-        0,           nullptr, problem_.accumulate ? static_cast<double>(initial) : 0.0};
-    std::int64_t lda = lda_, ldb = ldb_;
-    int m = static_cast<int>(part.args.m), n = static_cast<int>(problem_.n);
-    int k = static_cast<int>(groups_k(problem_) ? part.args.k : problem_.k);
-    const std::int64_t tiles =
-        ceil_div(std::int64_t{m}, std::int64_t{64}) * ceil_div(std::int64_t{n}, std::int64_t{64});
-    if (tiles == 0) continue;
-    gpu_.launch(
-        "check_product", static_cast<unsigned>(tiles), 256,
-        {&a, &lda, &sa, &b, &ldb, &sb, &b_rows, &out, &m, &n, &k, &a_e5m2, &b_e5m2, &c, &v});
+    std::fill_n(in_group.begin() + static_cast<std::ptrdiff_t>(part.row0), part.args.m, true);
+    judge_part(gpu_, problem_, part, c, verdict);
   }
-  DeviceVerdict host{};
-  EXPECT_TRUE(device_verdict.download(&host, sizeof host, gpu_.stream()));
-  gpu_.synchronize();
-  EXPECT_EQ(host.violations, 0U) << "element " << host.first << " of a group; c needed up to "
-                                 << std::bit_cast<float>(host.worst_c);
+  expect_no_violation(gpu_, verdict);
   // The rest of D.
   const std::vector<std::uint8_t> bytes = bytes_of_d();
   const std::int64_t element = size_of(problem_.d.dtype);

@@ -52,8 +52,6 @@ class GemmGroupCase {
   static constexpr std::int64_t kGuardBytes = 4096;
 
  private:
-  void fill(DeviceBuffer& codes, std::int64_t rows, std::int64_t ld, DType type,
-            DeviceBuffer& scales, std::uint64_t seed);
   void clear_padding(DeviceBuffer& codes, std::int64_t rows, std::int64_t ld);
 
   GpuSession& gpu_;

@@ -10,6 +10,7 @@
 #include "generator/families.h"
 #include "generator/gemm/candidates.h"
 #include "tests/gpu/gemm_group_case.h"
+#include "tests/gpu/gemm_parts.h"
 #include "tests/support/gemm_variants.h"
 
 namespace octile::tests {
@@ -25,11 +26,7 @@ class GemmGroups : public GpuTest {
     return all;
   }
   static void SetUpTestSuite() {
-    if (GpuSession::get() == nullptr) return;
-    GpuSession::get()->for_each_on_cores(variants().size(), [](std::size_t i) {
-      (void)GpuSession::get()->internals().engine.build(variants()[i].problem, variants()[i].config,
-                                                        GpuSession::get()->device());
-    });
+    if (GpuSession::get() != nullptr) compile_variants(variants());
   }
   GemmConfig pick(const GemmProblem& problem, std::int64_t tokens) {
     return default_config(problem, tokens, gpu().device());
@@ -261,9 +258,7 @@ TEST_F(GemmGroups, Fp8DEqualsQuantisingFp32D) {
       kernels.push_back(plain);
     }
   }
-  gpu().for_each_on_cores(kernels.size(), [&](std::size_t i) {
-    (void)gpu().internals().engine.build(kernels[i].problem, kernels[i].config, gpu().device());
-  });
+  compile_variants(kernels);
   for (std::size_t i = 0; i < kernels.size(); i += 2) {
     const auto& [recipe, config] = kernels[i];
     const Sizes sizes{3, 0, config.block_m + 5, 2 * config.block_m - 1, 130, 1};

@@ -10,6 +10,7 @@
 #include "generator/families.h"
 #include "tests/gpu/gemm_case.h"
 #include "tests/gpu/gemm_group_case.h"
+#include "tests/gpu/gemm_parts.h"
 #include "tests/gpu/guarded_memory.h"
 #include "tests/support/gemm_variants.h"
 
@@ -30,13 +31,6 @@ class GemmGuardedPages : public GpuTest {
   void TearDown() override {
     for (auto& memory : memory_) memory.reset();
     GpuTest::TearDown();
-  }
-
-  static void compile(const std::vector<GemmVariant>& variants) {
-    GpuSession::get()->for_each_on_cores(variants.size(), [&](std::size_t i) {
-      (void)GpuSession::get()->internals().engine.build(variants[i].problem, variants[i].config,
-                                                        GpuSession::get()->device());
-    });
   }
 
   // Runs the case on guarded copies of its tensors, then on its own, which get the same bits.
@@ -93,7 +87,7 @@ TEST_F(GemmGuardedPages, OfGroups) {
   std::uint64_t seed = 48000;
   std::size_t cases = 0;
   const std::vector<GemmVariant> variants = covering_group_variants(gpu().device());
-  compile(variants);
+  compile_variants(variants);
   for (const auto& [recipe, config] : variants) {
     GemmGroupCase c(gpu(), recipe, {700, 0, 64, 2 * config.block_m + 4}, 904, 2032, ++seed);
     if (refused_by(config, c.problem(), kDynamic, gpu().device()) != nullptr) continue;
@@ -111,7 +105,7 @@ TEST_F(GemmGuardedPages, OfOneGemm) {
   std::size_t cases = 0;
   std::vector<GemmVariant> variants = covering_gemm_variants(gpu().device());
   std::erase_if(variants, [](const GemmVariant& v) { return cluster_size(v.config) == 1; });
-  compile(variants);
+  compile_variants(variants);
   for (const auto& [recipe, config] : variants) {
     const GemmShape shape{2 * config.block_m + 4, 2 * config.block_n + 8, 2032};
     GemmCase c(gpu(), recipe, shape, ++seed);

@@ -15,6 +15,7 @@
 #include "generator/gemm/passes.h"
 #include "runtime/families/gemm/tolerance.h"
 #include "tests/gpu/gemm_case.h"
+#include "tests/gpu/gemm_parts.h"
 #include "tests/support/gemm_variants.h"
 
 namespace octile::tests {
@@ -27,12 +28,7 @@ class GemmOutputs : public GpuTest {
     return all;
   }
   static void SetUpTestSuite() {
-    if (GpuSession::get() == nullptr) return;
-    GpuSession::get()->for_each_on_cores(variants().size(), [](std::size_t i) {
-      const auto& [problem, config] = variants()[i];
-      (void)GpuSession::get()->internals().engine.build(problem, config,
-                                                        GpuSession::get()->device());
-    });
+    if (GpuSession::get() != nullptr) compile_variants(variants());
   }
 
   // A case whose results are finite, in fp16 too.
@@ -42,10 +38,7 @@ class GemmOutputs : public GpuTest {
     return {gpu(), problem, shape, seed, strides, CodeMode::kAlternating, 0};
   }
   std::vector<std::uint8_t> bytes_of(const DeviceBuffer& buffer) {
-    std::vector<std::uint8_t> host(buffer.bytes());
-    EXPECT_TRUE(buffer.download(host.data(), host.size(), gpu().stream()));
-    gpu().synchronize();
-    return host;
+    return tests::bytes_of(gpu(), buffer);
   }
   // Expects the codes and scales of one case to be what the quantiser makes of another's fp32 D,
   // and no byte beside them written.

@@ -10,7 +10,7 @@
 
 namespace octile::tests {
 
-// Which end of a tensor lies at an end of the memory.
+// The end of a tensor that lies at an end of the memory.
 enum class GuardedEnd : int { kFirst, kLast };
 
 class GuardedMemory {
@@ -23,7 +23,7 @@ class GuardedMemory {
   GuardedMemory& operator=(const GuardedMemory&) = delete;
 
   std::size_t bytes() const { return mapped_bytes_; }
-  // Returns where a tensor of `bytes` bytes begins whose end is the memory's.
+  // Returns where a tensor of `bytes` bytes begins if that end of it is the memory's.
   CUdeviceptr at(GuardedEnd end, std::size_t bytes) const {
     return end == GuardedEnd::kLast ? mapped_ + (mapped_bytes_ - bytes) : mapped_;
   }

@@ -110,6 +110,23 @@ void expect_clean(const Compiled& c) {
   EXPECT_TRUE(c.warnings.empty()) << c.warnings.front();
 }
 
+void expect_all_clean(const std::vector<Compiled>& kernels) {
+  double slowest = 0;
+  for (const Compiled& c : kernels) {
+    expect_clean(c);
+    slowest = std::max(slowest, c.compile_ms);
+  }
+  fmt::print("{} kernels, slowest compile {:.0f} ms\n", kernels.size(), slowest);
+}
+
+// Returns every fourth of them, or all with OCTILE_TESTS=all. The GPU suite compiles all of them.
+std::vector<tests::GemmVariant> thinned(const std::vector<tests::GemmVariant>& all) {
+  const std::size_t step = tests::runs_all_cases() ? 1 : 4;
+  std::vector<tests::GemmVariant> variants;
+  for (std::size_t i = 0; i < all.size(); i += step) variants.push_back(all[i]);
+  return variants;
+}
+
 class GemmNvrtc : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -121,12 +138,7 @@ TEST_F(GemmNvrtc, CoveringSetCompilesClean) {
   const GemmProblem problem = tests::splittable_gemm_problem();
   const auto configs = tests::covering_gemm_configs(problem, h200());
   EXPECT_GT(configs.size(), 20U);
-  double slowest = 0;
-  for (const Compiled& c : compile_all(problem, configs)) {
-    expect_clean(c);
-    slowest = std::max(slowest, c.compile_ms);
-  }
-  fmt::print("{} configurations, slowest compile {:.0f} ms\n", configs.size(), slowest);
+  expect_all_clean(compile_all(problem, configs));
 }
 
 TEST_F(GemmNvrtc, EveryFormatPairAndIntervalCompilesClean) {
@@ -164,12 +176,7 @@ TEST_F(GemmNvrtc, EveryDefaultWithScalesForAllOfKCompilesClean) {
     }
   }
   EXPECT_GT(variants.size(), 30U);
-  double slowest = 0;
-  for (const Compiled& c : compile_all(variants)) {
-    expect_clean(c);
-    slowest = std::max(slowest, c.compile_ms);
-  }
-  fmt::print("{} kernels, slowest compile {:.0f} ms\n", variants.size(), slowest);
+  expect_all_clean(compile_all(variants));
 }
 
 // Three consumers have 128 registers a thread at launch, too few for an instruction of 208 columns.
@@ -185,16 +192,10 @@ TEST_F(GemmNvrtc, EveryScalingAndOutputCompilesClean) {
   EXPECT_GT(variants.size(), 20U);
   for (const tests::GemmVariant& v : tests::covering_gemm_variants(h200(), 1))
     variants.push_back(v);
-  double slowest = 0;
-  for (const Compiled& c : compile_all(variants)) {
-    expect_clean(c);
-    slowest = std::max(slowest, c.compile_ms);
-  }
-  fmt::print("{} kernels, slowest compile {:.0f} ms\n", variants.size(), slowest);
+  expect_all_clean(compile_all(variants));
 }
 
-// Every tile of MX, with and without what lengthens the store. The covering sets above have every
-// value, but not the widest tile with each output.
+// The covering sets above have every value, but not the widest tile of MX with each output.
 TEST_F(GemmNvrtc, EveryMxTileCompilesClean) {
   std::vector<tests::GemmVariant> variants;
   for (const char* text :
@@ -214,47 +215,25 @@ TEST_F(GemmNvrtc, EveryMxTileCompilesClean) {
     }
   }
   EXPECT_GT(variants.size(), 10U);
-  double slowest = 0;
-  for (const Compiled& c : compile_all(variants)) {
-    expect_clean(c);
-    slowest = std::max(slowest, c.compile_ms);
-  }
-  fmt::print("{} kernels, slowest compile {:.0f} ms\n", variants.size(), slowest);
+  expect_all_clean(compile_all(variants));
 }
 
 TEST_F(GemmNvrtc, EveryFp8DCompilesClean) {
   const std::vector<tests::GemmVariant> variants = tests::covering_fp8_d_variants(h200());
   EXPECT_GT(variants.size(), 20U);
-  double slowest = 0;
-  for (const Compiled& c : compile_all(variants)) {
-    expect_clean(c);
-    slowest = std::max(slowest, c.compile_ms);
-  }
-  fmt::print("{} kernels, slowest compile {:.0f} ms\n", variants.size(), slowest);
+  expect_all_clean(compile_all(variants));
 }
 
 TEST_F(GemmNvrtc, EveryKindOfGroupsCompilesClean) {
   const std::vector<tests::GemmVariant> all = tests::covering_group_variants(h200());
   EXPECT_GT(all.size(), 100U);
-  // The GPU suite compiles all of them.
-  const std::size_t step = tests::runs_all_cases() ? 1 : 4;
-  std::vector<tests::GemmVariant> variants;
-  for (std::size_t i = 0; i < all.size(); i += step) variants.push_back(all[i]);
-  double slowest = 0;
-  for (const Compiled& c : compile_all(variants)) {
-    expect_clean(c);
-    slowest = std::max(slowest, c.compile_ms);
-  }
-  fmt::print("{} kernels, slowest compile {:.0f} ms\n", variants.size(), slowest);
+  expect_all_clean(compile_all(thinned(all)));
 }
 
 TEST_F(GemmNvrtc, EveryKindOfBatchCompilesClean) {
   const std::vector<tests::GemmVariant> all = tests::covering_batch_variants(h200());
   EXPECT_GT(all.size(), 50U);
-  const std::size_t step = tests::runs_all_cases() ? 1 : 4;
-  std::vector<tests::GemmVariant> variants;
-  for (std::size_t i = 0; i < all.size(); i += step) variants.push_back(all[i]);
-  for (const Compiled& c : compile_all(variants)) expect_clean(c);
+  expect_all_clean(compile_all(thinned(all)));
 }
 
 TEST_F(GemmNvrtc, EveryDefaultOfTheShippedModelsCompilesClean) {

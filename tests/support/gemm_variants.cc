@@ -171,7 +171,7 @@ std::vector<GemmVariant> variants_scaled_at_end(const DeviceSpec& device) {
   return all;
 }
 
-// With MX scales; if B has some of its own for each row, the tokens are in k.
+// Returns kernels of MX operands. If B has 1x32 scales, the tokens are in k.
 std::vector<GemmVariant> mx_variants(const DeviceSpec& device) {
   std::vector<GemmVariant> all;
   for (const Granularity scaling : {Granularity::k1x32, Granularity::k32x32}) {

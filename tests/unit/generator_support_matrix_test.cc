@@ -2,7 +2,7 @@
 // checked for rows that are never reached or are reached by accident.
 #include "generator/families.h"
 
-#include <gmock/gmock.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <limits>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "generator/core/layout.h"
@@ -19,9 +20,6 @@
 
 namespace octile {
 namespace {
-
-using testing::HasSubstr;
-using testing::StartsWith;
 
 constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
 
@@ -365,17 +363,15 @@ TEST(SupportMatrix, ReasonsReachTheCaller) {
   const Status s = check_supported(p);
   ASSERT_FALSE(s);
   EXPECT_EQ(s.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(
-      s.error().message,
-      StartsWith("'gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=fp16 acc=1 promote=128' is "
-                 "not supported: sums over many calls leave the range of fp16: add in bf16 "
-                 "or fp32; supported are batch=number "
-                 "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 "
-                 "b=e4m3|e5m2:128x128:f32|pow2 d=bf16|fp16|fp32 promote=32|64|128; "));
+  std::vector<std::string_view> patterns;
   for (const SupportRow& row : gemm_support_rows()) {
-    if (!row.supported) continue;
-    EXPECT_THAT(s.error().message, HasSubstr(row.pattern));
+    if (row.supported) patterns.push_back(row.pattern);
   }
+  EXPECT_EQ(s.error().message,
+            fmt::format("'gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=fp16 acc=1 "
+                        "promote=128' is not supported: sums over many calls leave the range of "
+                        "fp16: add in bf16 or fp32; supported are {}",
+                        fmt::join(patterns, "; ")));
 }
 
 TEST(SupportMatrix, DimensionRules) {

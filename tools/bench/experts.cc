@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <utility>
 
 #include "tools/bench/peers.h"
@@ -112,18 +111,11 @@ Status add_bf16(const BenchContext& context, const Recipe& recipe,
   return {};
 }
 
-Status check_rank(const ModelExperts& experts, std::int64_t tokens) {
-  const std::int64_t most = std::numeric_limits<std::int32_t>::max() / experts.per_token;
-  if (tokens < 1 || tokens > most) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("--tokens is {}; allowed are 1 to {}: a rank's experts receive {} rows "
-                            "for each, below 2^31 in all",
-                            tokens, most, experts.per_token));
-  }
-  Status ok = check_layer_extent("experts.gate_up.n", experts.gate_up.n);
-  if (ok) ok = check_layer_extent("experts.gate_up.k", experts.gate_up.k);
-  if (ok) ok = check_layer_extent("experts.down.n", experts.down.n);
-  if (ok) ok = check_layer_extent("experts.down.k", experts.down.k);
+Status check_extents(const ExpertShare& share) {
+  Status ok = check_layer_extent("experts.gate_up.n", share.gate_up.n);
+  if (ok) ok = check_layer_extent("experts.gate_up.k", share.gate_up.k);
+  if (ok) ok = check_layer_extent("experts.down.n", share.down.n);
+  if (ok) ok = check_layer_extent("experts.down.k", share.down.k);
   return ok;
 }
 
@@ -139,12 +131,10 @@ Result<ExpertRank> rank_of(const ModelFile& file, const std::string& model, std:
                            std::int64_t tokens) {
   const auto share = share_of_experts(file, model, ranks);
   if (!share) return tl::unexpected<Error>(share.error());
-  if (Status ok = check_rank(*file.experts, tokens); !ok) {
-    return tl::unexpected<Error>(ok.error());
-  }
-  return ExpertRank{
-      file.model,     ranks,      tokens, share->experts, tokens * share->rows_per_token,
-      share->gate_up, share->down};
+  const auto rows = rows_of(*share, tokens);
+  if (!rows) return tl::unexpected<Error>(rows.error());
+  if (Status ok = check_extents(*share); !ok) return tl::unexpected<Error>(ok.error());
+  return ExpertRank{*share, file.model, ranks, tokens, *rows};
 }
 
 bool ExpertsReport::ok() const {

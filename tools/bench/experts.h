@@ -13,19 +13,16 @@
 #include "tools/bench/routing.h"
 #include "tools/bench/step_timing.h"
 #include "tools/common/command_line.h"
-#include "tools/models/model_file.h"
+#include "tools/models/workload.h"
 
 namespace octile::tools {
 
-// What a rank holds and receives. Every rank has as many tokens, sends each to per_token of the
-// model's experts, and holds an equal share of these.
-struct ExpertRank {
+// What a rank of a model holds and receives.
+struct ExpertRank : ExpertShare {
   std::string model;
   std::int64_t ranks = 0;
-  std::int64_t tokens = 0;   // of a rank, before they are sent to the experts
-  std::int64_t experts = 0;  // of this rank
-  std::int64_t rows = 0;     // tokens * per_token: what this rank's experts receive in all
-  ExpertGemm gate_up, down;
+  std::int64_t tokens = 0;  // of a rank, before they are sent to the experts
+  std::int64_t rows = 0;    // what this rank's experts receive in all
 
   LayerShape gate_up_shape() const { return {rows, gate_up.n, gate_up.k, experts}; }
   LayerShape down_shape() const { return {rows, down.n, down.k, experts}; }

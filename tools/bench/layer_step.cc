@@ -30,12 +30,7 @@ QuantizeProblem both_copies(std::int64_t cols, const TensorType& type, bool grou
 }
 
 GemmProblem product(const Recipe& recipe, Pass pass, const LayerShape& shape) {
-  GemmProblem problem = gemm_problem(recipe, pass, kDynamic, shape.n, shape.k);
-  if (shape.experts > 0) {
-    problem.grouping = Grouping::kContiguous;
-    problem.groups = shape.experts;
-  }
-  return problem;
+  return gemm_problem(recipe, pass, kDynamic, shape.n, shape.k, shape.experts);
 }
 
 // Returns room for `count` copies of the output, zero: a GEMM may read columns that no group has.

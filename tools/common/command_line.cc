@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace octile::tools {
@@ -50,6 +51,8 @@ Option add_option(CLI::App& app, const std::string& names, Value& value, const s
 template Option add_option(CLI::App&, const std::string&, std::string&, const std::string&);
 template Option add_option(CLI::App&, const std::string&, int&, const std::string&);
 template Option add_option(CLI::App&, const std::string&, std::int64_t&, const std::string&);
+template Option add_option(CLI::App&, const std::string&, std::optional<std::int64_t>&,
+                           const std::string&);
 template Option add_option(CLI::App&, const std::string&, std::uint64_t&, const std::string&);
 template Option add_option(CLI::App&, const std::string&, double&, const std::string&);
 template Option add_option(CLI::App&, const std::string&, std::vector<std::string>&,

@@ -31,8 +31,8 @@ CLI::App* add_group(CLI::App& to, const std::string& name, const std::string& wh
                     const std::string& footer);
 bool is_given(const CLI::App& subcommand);
 
-// Value is std::string, int, std::int64_t, std::uint64_t, double, or a vector of std::string or
-// std::int64_t.
+// Value is std::string, int, std::int64_t, optional or not, std::uint64_t, double, or a vector of
+// std::string or std::int64_t.
 template <typename Value>
 Option add_option(CLI::App& app, const std::string& names, Value& value, const std::string& what);
 Option add_flag(CLI::App& app, const std::string& names, bool& value, const std::string& what);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -52,15 +53,6 @@ struct Layer {
   std::int64_t experts = 0;  // 0: one weight for all tokens
 };
 
-GemmProblem gemm_of(const Layer& layer, const Recipe& recipe, Pass pass) {
-  GemmProblem problem = gemm_problem(recipe, pass, kDynamic, layer.n, layer.k);
-  if (layer.experts > 0) {
-    problem.grouping = Grouping::kContiguous;
-    problem.groups = layer.experts;
-  }
-  return problem;
-}
-
 void add_layer(const Layer& layer, const Recipe& recipe, const std::vector<Pass>& passes,
                const std::vector<TokenRange>& tokens, std::vector<Work>& works) {
   const auto [fprop, dgrad, wgrad] =
@@ -68,7 +60,8 @@ void add_layer(const Layer& layer, const Recipe& recipe, const std::vector<Pass>
   for (const Pass pass : passes) {
     const std::string name =
         pass == Pass::kFprop ? layer.name : fmt::format("{}, {}", layer.name, name_of(pass));
-    works.push_back({name, gemm_of(layer, recipe, pass), tokens});
+    works.push_back(
+        {name, gemm_problem(recipe, pass, kDynamic, layer.n, layer.k, layer.experts), tokens});
   }
   const auto add = [&](const char* operand, std::optional<QuantizeProblem> problem,
                        const std::vector<TokenRange>& rows) {
@@ -195,6 +188,15 @@ Result<ExpertShare> share_of_experts(const ModelFile& model, const std::string& 
   return ExpertShare{experts.count / ranks, experts.per_token, experts.gate_up, experts.down};
 }
 
+Result<std::int64_t> rows_of(const ExpertShare& share, std::int64_t tokens) {
+  const std::int64_t most = std::numeric_limits<std::int32_t>::max() / share.rows_per_token;
+  if (tokens >= 1 && tokens <= most) return tokens * share.rows_per_token;
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("--tokens is {}; allowed are 1 to {}: a rank's experts receive {} rows "
+                          "for each, below 2^31 in all",
+                          tokens, most, share.rows_per_token));
+}
+
 Result<std::vector<Work>> work_of_experts(const ModelFile& model, const ExpertShare& share,
                                           const std::string& recipe_name,
                                           const std::vector<Pass>& passes,
@@ -204,8 +206,9 @@ Result<std::vector<Work>> work_of_experts(const ModelFile& model, const ExpertSh
   auto ranges = ranges_of(counts.empty() ? model.tokens : counts);
   if (!ranges) return tl::unexpected<Error>(ranges.error());
   for (TokenRange& range : *ranges) {
-    range.lo *= share.rows_per_token;
-    range.hi *= share.rows_per_token;
+    const auto rows = rows_of(share, range.lo);
+    if (!rows) return tl::unexpected<Error>(rows.error());
+    range = {*rows, *rows};
   }
   std::vector<Work> works;
   for (const auto& [name, gemm] :

@@ -79,6 +79,10 @@ struct ExpertShare {
 Result<ExpertShare> share_of_experts(const ModelFile& model, const std::string& name,
                                      std::int64_t ranks);
 
+// Returns the rows that the experts receive. Errors: kInvalidArgument for --tokens below 1, or if
+// these are 2^31 rows or more.
+Result<std::int64_t> rows_of(const ExpertShare& share, std::int64_t tokens);
+
 // Returns what work_of_layers returns, of gate_up and down of a rank's experts: GEMMs of contiguous
 // groups, and quantisers of such groups. `counts` are tokens of a rank; a problem's own counts are
 // the rows that the rank's experts receive. If `counts` is empty, they are those of the model.

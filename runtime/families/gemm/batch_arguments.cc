@@ -45,22 +45,25 @@ StrideRule scale_rule(const TensorType& type, std::int64_t rows, std::int64_t k,
 }  // namespace
 
 Status check_batch_is_known(const GemmProblem& p, const GemmArguments& args) {
-  if (is_batched(p)) return {};
+  const std::int64_t any = args.a_batch_stride | args.a_scale_batch_stride | args.b_batch_stride |
+                           args.b_scale_batch_stride | args.d_batch_stride;
+  if (is_batched(p) || any == 0) [[likely]]
+    return {};
   for (const auto& [name, stride] :
        {std::pair<std::string_view, std::int64_t>{"a_batch_stride", args.a_batch_stride},
         {"a_scale_batch_stride", args.a_scale_batch_stride},
         {"b_batch_stride", args.b_batch_stride},
         {"b_scale_batch_stride", args.b_scale_batch_stride},
         {"d_batch_stride", args.d_batch_stride}}) {
-    if (stride != 0) [[unlikely]]
+    if (stride != 0)
       return refuse(
           fmt::format("{} is {}; allowed: 0, because the plan has no batch", name, stride));
   }
   return {};
 }
 
-// Two matrices of D have no element in common if one lies behind the other, or if all lie side by
-// side in the rows.
+// Two matrices of D share no element if one lies behind the other, or if all lie side by side in
+// the rows.
 Status check_batch_of_d(const GemmProblem& p, const GemmShape& shape, GemmArguments& args) {
   const int bytes = size_of(p.d.dtype);
   if (Status ok = check_stride("d_batch_stride", args.d_batch_stride,

@@ -14,7 +14,7 @@
 
 namespace octile {
 
-// Where the matrices of a batch lie, as gemm::Batch.
+// The strides between the matrices of a batch: the twin of gemm::Batch.
 struct GemmKernelBatch {
   std::int64_t scale_a, scale_b;
   std::int64_t d_bytes;

@@ -24,36 +24,31 @@ std::int64_t clamped(const GemmArgs& args, std::int64_t g, std::int64_t most) {
   return std::clamp<std::int64_t>(args.group_rows[g], 0, most);
 }
 
-// The rows of words that A's scales have.
-std::int64_t scale_rows(const GemmProblem& p) {
-  const std::int64_t blocks = ceil_div(p.k, kBlock);
-  return p.a.scale == ScaleFormat::kUe8m0x4 ? ceil_div(blocks, 4) : blocks;
-}
-
-// Returns how many scales lie before group g's: of A in its rows, and of B.
+// How many scales of A and of B lie before those of a group.
 struct ScalesBefore {
   std::int64_t a = 0, b = 0;
 };
-ScalesBefore scales_before(const GemmProblem& p, std::int64_t g, const GemmPart& part) {
-  const GemmArgs& args = part.args;
-  const bool masked = p.grouping == Grouping::kMasked;
+
+// Returns those before group g of rows. Each masked group has room for `room` rows.
+ScalesBefore scales_before(const GemmProblem& p, std::int64_t g, std::int64_t room,
+                           const GemmPart& part) {
   if (p.a.granularity == Granularity::kPerTensor) return {g, g};
-  if (scales_at_end(p)) {
-    return {masked ? g * round_up(part.row0 / std::max<std::int64_t>(g, 1), 4) : part.row0,
-            g * p.n};
-  }
-  return {masked ? g * scale_rows(p) * args.a_scale_ld : part.row0,
-          g * ceil_div(p.n, kBlock) * args.b_scale_ld};
+  const std::int64_t of_a = scales_at_end(p)
+                                ? round_up(room, 4)
+                                : packed_scale_rows(p.a, room, p.k) * part.args.a_scale_ld;
+  const std::int64_t of_b =
+      scales_at_end(p) ? p.n : packed_scale_rows(p.b, p.n, p.k) * part.args.b_scale_ld;
+  return {p.grouping == Grouping::kMasked ? g * of_a : part.row0, g * of_b};
 }
 
 // Moves A, B and D to group g, whose rows begin at row0 of D.
-void move_rows(const GemmProblem& p, std::int64_t g, GemmPart& part) {
+void move_rows(const GemmProblem& p, std::int64_t g, std::int64_t room, GemmPart& part) {
   GemmArgs& args = part.args;
   args.lda = or_default(args.lda, p.k);
   args.ldb = or_default(args.ldb, p.k);
   args.ldd = or_default(args.ldd, p.n);
   args.a = behind(args.a, part.row0 * args.lda);
-  const ScalesBefore before = scales_before(p, g, part);
+  const ScalesBefore before = scales_before(p, g, room, part);
   args.a_scale = behind(args.a_scale, kScaleBytes * before.a);
   args.b = behind(args.b, g * p.n * args.ldb);
   args.b_scale = behind(args.b_scale, kScaleBytes * before.b);
@@ -61,8 +56,8 @@ void move_rows(const GemmProblem& p, std::int64_t g, GemmPart& part) {
   args.d = behind(args.d, part.row0 * args.ldd * size_of(p.d.dtype));
 }
 
-// Moves A and B to the group's columns, which begin with K-block `k_blocks`, and D to its matrix.
-void move_columns(const GemmProblem& p, std::int64_t k_blocks, GemmPart& part) {
+// Moves A and B to group g's columns, which begin with K-block `k_blocks`, and D to its matrix.
+void move_columns(const GemmProblem& p, std::int64_t g, std::int64_t k_blocks, GemmPart& part) {
   GemmArgs& args = part.args;
   const std::int64_t columns = contiguous_columns(part.args.k, p.groups);
   args.lda = or_default(args.lda, columns);
@@ -71,7 +66,6 @@ void move_columns(const GemmProblem& p, std::int64_t k_blocks, GemmPart& part) {
   args.a = behind(args.a, k_blocks * kBlock);
   args.b = behind(args.b, k_blocks * kBlock);
   const bool of_tensors = p.a.granularity == Granularity::kPerTensor;
-  const std::int64_t g = part.row0 / std::max<std::int64_t>(args.m, 1);
   args.a_scale = behind(args.a_scale, kScaleBytes * (of_tensors ? g : k_blocks * args.a_scale_ld));
   args.b_scale = behind(args.b_scale, kScaleBytes * (of_tensors ? g : k_blocks * args.b_scale_ld));
   args.d = behind(args.d, part.row0 * args.ldd * size_of(p.d.dtype));
@@ -82,7 +76,7 @@ std::int64_t offset_of(std::int64_t g, std::int64_t stride, std::int64_t packed)
   return stride == kSharedByBatch ? 0 : g * or_default(stride, packed);
 }
 
-// Moves A, B and D to matrix g.
+// Moves A, B and D to matrix g of a batch.
 void move_matrices(const GemmProblem& p, std::int64_t g, GemmPart& part) {
   GemmArgs& args = part.args;
   const BatchStrides& by = args.batch;
@@ -129,7 +123,7 @@ GemmPart part_of(const GemmProblem& p, const GemmArgs& args, std::int64_t g,
         std::max<std::int64_t>(clamped(args, g + 1, args.k) - clamped(args, g, args.k), 0);
     const std::int64_t all = contiguous_columns(args.k, p.groups) / kBlock;
     part.row0 = g * args.m;
-    move_columns(p, k_blocks, part);
+    move_columns(p, g, k_blocks, part);
     part.args.k = std::min(tokens, (all - k_blocks) * kBlock);
     k_blocks = std::min(k_blocks + ceil_div(tokens, kBlock), all);
     return part;
@@ -139,7 +133,7 @@ GemmPart part_of(const GemmProblem& p, const GemmArgs& args, std::int64_t g,
   part.args.m = masked ? clamped(args, g, args.m)
                        : std::max<std::int64_t>(clamped(args, g + 1, args.m) - part.row0, 0);
   part.problem.m = kDynamic;
-  move_rows(p, g, part);
+  move_rows(p, g, args.m, part);
   return part;
 }
 

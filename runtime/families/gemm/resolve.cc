@@ -51,8 +51,8 @@ ResolvedGemm resolve(const GemmProblem& problem, const GemmConfig& config, const
   r.d_box_cols = resources.d_box_cols;
   r.a_is_shared = config.cluster_n > 1;
   r.tma_store = config.store == EpilogueStore::kTma;
-  // Which weights of groups come first is known only once the groups are, and the prefetch of a
-  // batch's would need a map of three dimensions.
+  // Groups are known on the device only, and so is which weights come first. A prefetch of a
+  // batch's weights would need a map of three dimensions.
   if (!has_several_gemms(problem))
     r.early_stages = early_stages(config, resources.smem.b_stage_bytes);
   return r;

@@ -189,8 +189,8 @@ typedef enum octile_grouping {
  *   behind the other. Groups may have any size. Rows in no group are neither read nor written.
  * - Tokens in m, masked groups: A is [groups][m][lda] and D [groups][m][ldd], with A's scales as
  *   `groups` tensors of m rows; B as above. Rows that do not exist are neither read nor written.
- * - With one scale a tensor, A and B have a scale for each group. With scales per row, those of B
- * are [groups][n] and those of a masked group's rows of A begin at multiples of 4.
+ * - With one scale a tensor, A and B have a scale for each group. With scales per row, those of
+ *   B are [groups][n], and those of a masked group's rows of A begin at multiples of 4.
  * - Tokens in k, contiguous groups: A and B are transposed copies of contiguous groups
  *   (octile_plan_quantized_layout), in which group g's columns begin on a multiple of 128, and
  * whose padding is zero. D is [groups][m][ldd]. A group without tokens gets zeros, or keeps its D
@@ -433,7 +433,7 @@ typedef struct octile_gemm_args {
                                    0: `tokens`. Chooses the kernel. No bit of D depends on it */
   float* d_scale;     /* plans with FP8 D: its decode scales, written, [ceil(n/128)][d_scale_ld] as
                          octile_quantized_layout_query says; 4-byte aligned. Rows up to roundup(m,4)
-                         are written, those behind D's last as 1; with groups, those of tokens */
+                         are written, those behind D's last as 1; with groups, only tokens' rows */
   int64_t d_scale_ld; /* 0: packed, roundup(m,4); else >= that and a multiple of 4 */
 
   /* Plans with a batch: elements from one matrix to the next, above 0 and less than 2^40 bytes;

@@ -22,7 +22,7 @@
 //   limits_of(e, tile)     in place of limits
 //   k_range_of(position)   in place of k_range, if kOwnRanges
 //   kShiftsScales          whether the scales of a tile's first row are the stage's m0 % 4th
-// With kBatched tiles belong to the GEMMs of a batch:
+// If kBatched, tiles belong to the GEMMs of a batch:
 //   origin(...)            also writes the GEMM, as `group`
 //   scales_before(from, tile)  scales of B before those of the tile's
 //   destination_of(to, from, tile)  the MatrixDestination of the tile
