@@ -125,7 +125,7 @@ std::string_view pdl_name(bool early) { return early ? "early" : "end"; }
 std::string output_options(const GemmProblem& p) {
   return fmt::format(
       "{}{}{}{}{}", p.accumulate ? "_acc" : "",
-      p.bias ? fmt::format("_bias{}", name_of(*p.bias)) : "", p.sentry ? "_sentry" : "",
+      p.bias ? fmt::format("_bias{}", name_of(*p.bias)) : "", p.sentry == Sentry::kNone ? "" : p.sentry == Sentry::kWord ? "_sentry" : "_squares",
       is_grouped(p) ? fmt::format("_{}", name_of(p.grouping)) : "", is_batched(p) ? "_batch" : "");
 }
 

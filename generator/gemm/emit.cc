@@ -15,6 +15,7 @@ namespace {
 constexpr std::string_view kKernel = "gemm/kernel.cu";
 constexpr std::string_view kPairs = "lib/pairs.cuh";
 constexpr std::string_view kGlobal = "lib/global.cuh";
+constexpr std::string_view kSentry = "lib/sentry.cuh";
 constexpr int kMostGroupBytes = 2 * 4 * (static_cast<int>(kMostGemmGroups) + 1);
 
 constexpr std::array<std::string_view, 9> kLibrary{
@@ -113,9 +114,9 @@ Policy store_of(const GemmProblem& p, const GemmConfig& c) {
   if (is_fp8(p.d.dtype)) {
     Policy output{fmt::format("gemm::output::Quantized<{}, {}, {}, gemm::output::{}>",
                               p.d.dtype == DType::kE5M2, p.d.scale == ScaleFormat::kF32Pow2,
-                              p.sentry, boxes_of(p).type),
-                  {"gemm/output/fp32.cuh", "gemm/output/watch.cuh"},
-                  {kPairs, "lib/codes.cuh"}};
+                              static_cast<int>(p.sentry), boxes_of(p).type),
+                  {"gemm/output/watch.cuh"},
+                  {kPairs, kSentry, "lib/codes.cuh"}};
     add_paths(output.paths, boxes_of(p).paths);
     add_paths(output.library, boxes_of(p).library);
     output.paths.emplace_back("gemm/output/quantized.cuh");
@@ -123,23 +124,26 @@ Policy store_of(const GemmProblem& p, const GemmConfig& c) {
   }
   Policy output = element_of(p);
   if (c.store == EpilogueStore::kDirect) {
-    output.paths.emplace_back("gemm/output/direct.cuh");
-    output.type = fmt::format("gemm::output::Direct<gemm::output::{}, {}>", output.type, p.sentry);
+    add_paths(output.library, {kSentry});
+    add_paths(output.paths, {"gemm/output/watch.cuh", "gemm/output/direct.cuh"});
+    output.type = fmt::format("gemm::output::Direct<gemm::output::{}, {}>", output.type,
+                              static_cast<int>(p.sentry));
     return output;
   }
   const Policy boxes = boxes_of(p);
   if (p.d.dtype == DType::kFP32) {
-    output = {fmt::format("StagedFp32<{}", p.accumulate), {"gemm/output/fp32.cuh"}, {kPairs}};
+    output = {fmt::format("StagedFp32<{}", p.accumulate), {}, {kPairs}};
   } else {
     output.type = fmt::format("Staged<gemm::output::{}", output.type);
   }
+  add_paths(output.library, {kSentry});
   add_paths(output.library, boxes.library);
   output.paths.emplace_back("gemm/output/watch.cuh");
   add_paths(output.paths, boxes.paths);
   output.paths.emplace_back(p.d.dtype == DType::kFP32 ? "gemm/output/staged_fp32.cuh"
                                                       : "gemm/output/staged.cuh");
-  output.type =
-      fmt::format("gemm::output::{}, {}, gemm::output::{}>", output.type, p.sentry, boxes.type);
+  output.type = fmt::format("gemm::output::{}, {}, gemm::output::{}>", output.type,
+                            static_cast<int>(p.sentry), boxes.type);
   return output;
 }
 

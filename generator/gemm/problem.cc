@@ -20,6 +20,13 @@ Parsed<std::optional<DType>> parse_bias(std::string_view text) {
   return *type;
 }
 
+Parsed<Sentry> parse_sentry(std::string_view text) {
+  if (text == "0") return Sentry::kNone;
+  if (text == "1") return Sentry::kWord;
+  if (text == "squares") return Sentry::kSquares;
+  return malformed("allowed are 0, 1 and squares");
+}
+
 using G = GemmProblem;
 constexpr std::array<Field<G>, 14> kFields{{
     {"m", true, set<&G::m, parse_token_count, G>},
@@ -31,7 +38,7 @@ constexpr std::array<Field<G>, 14> kFields{{
     {"acc", true, set<&G::accumulate, parse_flag, G>},
     {"promote", true, set<&G::promote, parse_promote, G>},
     {"bias", false, set<&G::bias, parse_bias, G>},
-    {"sentry", false, set<&G::sentry, parse_flag, G>},
+    {"sentry", false, set<&G::sentry, parse_sentry, G>},
     {"invariant", false, set<&G::invariant, parse_flag, G>},
     {"group", false, set<&G::grouping, parse_grouping, G>},
     {"groups", false, set<&G::groups, parse_count, G>},
@@ -42,7 +49,8 @@ constexpr std::array<Field<G>, 14> kFields{{
 std::string options_text(const GemmProblem& p) {
   std::string text;
   if (p.bias) text += fmt::format(" bias={}", name_of(*p.bias));
-  if (p.sentry) text += " sentry=1";
+  if (p.sentry == Sentry::kWord) text += " sentry=1";
+  if (p.sentry == Sentry::kSquares) text += " sentry=squares";
   if (p.invariant) text += " invariant=1";
   if (is_grouped(p)) text += fmt::format(" group={} groups={}", name_of(p.grouping), p.groups);
   if (is_batched(p)) text += fmt::format(" batch={}", p.batch);
@@ -181,7 +189,7 @@ std::optional<GemmProblem> tuned_alike(const GemmProblem& p) {
   if (p.d.dtype == DType::kFP16) alike.d.dtype = DType::kBF16;
   if (is_fp8(p.d.dtype)) alike.d = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
   alike.bias.reset();
-  alike.sentry = false;
+  alike.sentry = Sentry::kNone;
   if (alike == p) return std::nullopt;
   return alike;
 }

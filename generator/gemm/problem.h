@@ -2,8 +2,8 @@
 //   gemm m=? n=7168 k=2048 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128
 //   gemm m=? n=7168 k=2048 a=e4m3:tensor b=e4m3:tensor d=bf16 acc=0 promote=none
 // '?' marks the dynamic token count: m in fprop and dgrad, k in wgrad. `promote=none` sums all of K
-// on the tensor core. `d=e4m3:1x128` is FP8 D with its own scales. `bias=bf16|fp32`, `sentry=1`,
-// `invariant=1` and `group=contiguous groups=8` are printed only if they are set.
+// on the tensor core. `d=e4m3:1x128` is FP8 D with its own scales. `bias=bf16|fp32`,
+// `sentry=1|squares`, `invariant=1` and `group=contiguous groups=8` are printed only if they are set.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,13 @@
 
 namespace octile {
 
+// What a call says of D beside writing it.
+enum class Sentry {
+  kNone,
+  kWord,     // whether an element is NaN or infinite
+  kSquares,  // that, and the sum of the elements' squares
+};
+
 // D[m,n] (+)= A[m,k] * B[n,k]^T, row-major, both operands K-major.
 struct GemmProblem {
   std::int64_t m = kDynamic;
@@ -34,7 +41,7 @@ struct GemmProblem {
   int promote = 128;  // K elements summed by the tensor core before fp32 promotion
   // The type of a vector [n] that is added to every row of the sum.
   std::optional<DType> bias = std::nullopt;
-  bool sentry = false;     // a call says whether an element of D is NaN or infinite
+  Sentry sentry = Sentry::kNone;
   bool invariant = false;  // a row's bits do not depend on the token count
   // Groups of tokens, each with a GEMM of its own: a matrix B if tokens are in m, a matrix D if
   // they are in k. With masked groups, m is the rows that each group has room for.
@@ -81,6 +88,7 @@ constexpr bool groups_rows(const GemmProblem& p) { return is_grouped(p) && !has_
 constexpr bool groups_k(const GemmProblem& p) { return is_grouped(p) && has_tokens_in_k(p); }
 
 inline constexpr std::int64_t kMostBatch = 1024;
+constexpr bool has_sentry(const GemmProblem& p) { return p.sentry != Sentry::kNone; }
 constexpr bool is_batched(const GemmProblem& p) { return p.batch > 0; }
 // Returns true if a call computes the GEMMs of groups or of a batch.
 constexpr bool has_several_gemms(const GemmProblem& p) { return is_grouped(p) || is_batched(p); }
@@ -114,7 +122,7 @@ constexpr bool has_long_sums(int promote) { return promote == kPromoteNone || pr
 // Returns true if D can go through shared memory to TMA, which adds in fp32 only and shows no
 // sentry the result.
 constexpr bool can_stage(const GemmProblem& p) {
-  return !p.accumulate || (p.d.dtype == DType::kFP32 && !p.sentry);
+  return !p.accumulate || (p.d.dtype == DType::kFP32 && !has_sentry(p));
 }
 
 std::vector<Extent> extents(const GemmProblem&);  // n, k, m

@@ -183,7 +183,7 @@ FieldValues field_values(const GemmProblem& p) {
           {"bias", {p.bias ? name_of(*p.bias) : "none"}},
           {"group", {name_of(p.grouping)}},
           {"batch", {is_batched(p) ? "number" : "none"}},
-          {"sentry", {p.sentry ? "1" : "0"}}};
+          {"sentry", {has_sentry(p) ? "1" : "0"}}};
 }
 
 const SupportRow& support_of(const GemmProblem& p) {

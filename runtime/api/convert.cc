@@ -136,7 +136,11 @@ Result<GemmProblem> to_problem(const octile_gemm_desc* user) {
   problem.promote = desc.promote == 0 ? usual : desc.promote;
   problem.invariant = desc.batch_invariant != 0;
   if (const int bias = raw(desc.bias_dtype); bias != 0) problem.bias = static_cast<DType>(bias);
-  problem.sentry = desc.sentry != 0;
+  if (Status ok = check_enum("desc->sentry", "octile_sentry", desc.sentry, OCTILE_SENTRY_NONE,
+                             OCTILE_SENTRY_SQUARES);
+      !ok)
+    return tl::unexpected<Error>(ok.error());
+  problem.sentry = static_cast<Sentry>(desc.sentry);
   if (Status ok = check_enum("desc->grouping", "octile_grouping", raw(desc.grouping),
                              OCTILE_GROUPS_NONE, OCTILE_GROUPS_MASKED);
       !ok)

@@ -1,4 +1,5 @@
-// The C API from octile_version to octile_library_destroy, and octile_quantized_layout_query.
+// The C API from octile_version to octile_library_destroy, octile_quantized_layout_query and
+// octile_sum_of_squares.
 #include <fmt/format.h>
 
 #include <array>
@@ -12,6 +13,7 @@
 #include "runtime/api/boundary.h"
 #include "runtime/api/convert.h"
 #include "runtime/environment.h"
+#include "runtime/families/gemm/squares.h"
 
 namespace octile::api {
 namespace {
@@ -112,6 +114,13 @@ Status query_layout(const octile_dtype& dtype, const octile_granularity& granula
   return write_struct("layout", to_public(*layout), out);
 }
 
+Status write_sum(const octile_squares* squares, double* sum) {
+  if (squares == nullptr) return refuse("squares is null; allowed: a sum in host memory");
+  if (sum == nullptr) return refuse("sum is null; allowed: a place for the result");
+  *sum = sum_of_squares(*squares);
+  return {};
+}
+
 constexpr std::array kStatusNames{
     "OCTILE_OK",        "OCTILE_INVALID_ARGUMENT", "OCTILE_UNSUPPORTED",    "OCTILE_NOT_PREPARED",
     "OCTILE_NO_DRIVER", "OCTILE_NO_COMPILER",      "OCTILE_COMPILE_FAILED", "OCTILE_DEVICE_ERROR",
@@ -157,4 +166,8 @@ octile_status octile_quantized_layout_query(octile_dtype dtype, octile_granulari
   return call([&] {
     return query_layout(dtype, granularity, format, rows, cols, transposed != 0, layout);
   });
+}
+
+octile_status octile_sum_of_squares(const octile_squares* squares, double* sum) {
+  return call([&] { return write_sum(squares, sum); });
 }

@@ -119,7 +119,7 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& 
       if constexpr (Walk::kOwnRanges) range = Walk::k_range_of(position);
       if constexpr (Walk::kShiftsScales) self.scale_row = scale_row + tile.m0 % 4;
       tile = Walk::in_d(e, tile);
-    } else if constexpr (Output::kStoresOnce) {
+    } else if constexpr (Output::kStoresOnce || Output::kCountsOnce) {
       tile.own_row = Walk::own_row(position, e, rank);
     }
     if constexpr (kHasTail) {

@@ -67,7 +67,8 @@ struct Extents {
 };
 
 // A tile as a walk hands it out: its first row and column. Tiles may overlap; `own_row` is the
-// first row of those that no other tile has, and is set for outputs that store each element once.
+// first row of those that no other tile has, and is set for outputs that store or count each
+// element once.
 struct Tile {
   int m0, n0;
   int own_row;
@@ -92,7 +93,7 @@ struct Destination {
   void* d;
   i64 ldd;
   const void* bias;  // [n], if the problem has one
-  u32* sentry;       // set to 1 if an element of D is NaN or infinite, if the problem has one
+  u32* sentry;       // if the problem has one (output/watch.cuh)
   float* d_scale;    // [ceil(n/128)][scale_d_ld], if D is FP8
   i64 scale_d_ld;
 };

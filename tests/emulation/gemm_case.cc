@@ -15,6 +15,7 @@
 #include "runtime/engine/kernel_registry.h"
 #include "runtime/families/gemm/launch.h"
 #include "runtime/families/gemm/resolve.h"
+#include "runtime/families/gemm/squares.h"
 #include "runtime/reference/cast.h"
 #include "tests/emulation/cluster.h"
 
@@ -180,9 +181,9 @@ void add_outputs(const GemmProblem& problem, const GemmCall& call, Schedule& ran
     o.bias = GuardedBytes(call.n * size_of(*problem.bias));
     fill_values(o.bias.data(), *problem.bias, call.n, random);
   }
-  if (!problem.sentry) return;
-  o.sentry = GuardedBytes(4);
-  std::fill_n(o.sentry.data(), 4, std::byte{0});
+  if (!has_sentry(problem)) return;
+  o.sentry = GuardedBytes(problem.sentry == Sentry::kSquares ? sizeof(octile_squares) : 4);
+  std::fill_n(o.sentry.data(), o.sentry.size(), std::byte{0});
 }
 
 // Sets the scale of A to 2^exponent: for a row and the last K-block, or for all of them if A has
@@ -232,7 +233,7 @@ GemmArguments arguments(const GemmProblem& problem, const Operands& o, std::byte
   const auto* groups = null_or<const std::int32_t>(o.groups);
   (problem.grouping == Grouping::kMasked ? args.group_counts : args.group_offsets) = groups;
   if (problem.bias) args.bias = null_or<void>(o.bias);
-  if (problem.sentry) args.sentry = null_or<std::uint32_t>(o.sentry);
+  if (has_sentry(problem)) args.sentry = null_or<std::uint32_t>(o.sentry);
   args.a = o.a.codes.data();
   args.lda = o.a.data_shape.ld;
   args.a_scale = reinterpret_cast<const float*>(o.a.scales.data());
@@ -322,6 +323,9 @@ void watch_operands(const GemmProblem& problem, const Operands& o, const GemmCal
     writable.push_back(watch_rows(o.d, 0, all.d_rows, call.n, o.ldd, d_bytes));
   }
   if (o.d_scale.size() > 0) writable.push_back(watch(o.d_scale, o.d_scale_shape));
+  if (problem.sentry == Sentry::kSquares) {
+    writable.push_back(watch(o.sentry, {1, o.sentry.size(), o.sentry.size(), 1}));
+  }
   readable.insert(readable.end(), writable.begin(), writable.end());
 }
 
@@ -367,7 +371,10 @@ void finish_element(const GemmProblem& problem, const Operands& o, GuardedBytes&
   if (problem.accumulate) value += reference::load_as_float(d.data(), problem.d.dtype, at);
   store_rounded(d.data(), problem.d.dtype, at, value);
   const float stored = reference::load_as_float(d.data(), problem.d.dtype, at);
-  if (problem.sentry && !std::isfinite(stored)) *null_or<std::uint32_t>(o.sentry) = 1;
+  if (has_sentry(problem) && !std::isfinite(stored)) *null_or<std::uint32_t>(o.sentry) = 1;
+  if (problem.sentry == Sentry::kSquares) {
+    add_squares(*null_or<octile_squares>(o.sentry), value * value);
+  }
 }
 
 // Each rank sums its K-blocks in order, and the ranks are added in order. The reference, which has
@@ -376,7 +383,8 @@ Status expect_of_splits(const GemmProblem& problem, int splits, const Operands& 
                         const GemmCall& call, GuardedBytes& d) {
   GemmProblem sums = problem;
   sums.d.dtype = DType::kFP32;
-  sums.accumulate = sums.sentry = false;
+  sums.accumulate = false;
+  sums.sentry = Sentry::kNone;
   sums.bias.reset();
   const std::int64_t blocks = ceil_div(call.k, 128);
   std::vector<float> total;
@@ -414,6 +422,21 @@ Status expect(const GemmProblem& problem, int splits, const Operands& o, const G
               Expected& to) {
   if (splits > 1) return expect_of_splits(problem, splits, o, call, to.d);
   return run_on_host(problem, arguments(problem, o, to.d.data(), to.d_scale.data(), call));
+}
+
+// Returns what the sentry says, and clears it. Words that it does not have are zero.
+octile_squares take_sentry(Operands& o) {
+  octile_squares seen{};
+  std::memcpy(&seen, o.sentry.data(), static_cast<std::size_t>(o.sentry.size()));
+  std::fill_n(o.sentry.data(), o.sentry.size(), std::byte{0});
+  return seen;
+}
+
+// A thread adds at most 128 squares in fp32, one after another, before its warp's tree does.
+std::string difference_of_squares(const octile_squares& seen, const octile_squares& expected) {
+  const double sum = sum_of_squares(seen), right = sum_of_squares(expected);
+  if (sum == right || std::abs(sum - right) <= 0x1p-18 * right) return "";
+  return fmt::format("the sum of squares is {} and not {}", sum, right);
 }
 
 // Returns true if elements of D are both zero, or NaNs of fp32 that are not the poison. Special
@@ -533,9 +556,8 @@ std::string run_gemm(const EmittedGemmVariant& v, const GemmCall& call) {
   if (const Status s = expect(problem, v.config.splits, o, call, expected); !s) {
     return s.error().message;
   }
-  std::uint32_t expected_sentry = 0;
-  if (problem.sentry) expected_sentry = std::exchange(*null_or<std::uint32_t>(o.sentry), 0U);
-  if (call.poisoned && expected_sentry == 0) return "the poison does not reach D";
+  const octile_squares seen = take_sentry(o);
+  if (call.poisoned && seen.sentry == 0) return "the poison does not reach D";
 
   watch_operands(problem, o, call, size_of(problem.d.dtype));
   bool wrote_early = false;
@@ -551,11 +573,12 @@ std::string run_gemm(const EmittedGemmVariant& v, const GemmCall& call) {
   if (misaligned != 0) return "a thread's access is misaligned";
   if (wrote_early) return "D was written before the preceding kernel ended";
   if (!guards_are_intact(o)) return "memory next to a tensor was written";
-  if (problem.sentry && *null_or<std::uint32_t>(o.sentry) != expected_sentry) {
-    return fmt::format("the sentry is not {}", expected_sentry);
-  }
+  const octile_squares after = take_sentry(o);
+  if (after.sentry != seen.sentry) return fmt::format("the sentry is not {}", seen.sentry);
   if (call.breaks_rules) return "";
-  std::string wrong =
+  std::string wrong = difference_of_squares(after, seen);
+  if (!wrong.empty()) return wrong;
+  wrong =
       difference("D", o.d, expected.d, {call.m, call.n, o.ldd, size_of(problem.d.dtype)}, call.m,
                  call.n, call.special);
   if (!wrong.empty() || !is_fp8(problem.d.dtype)) return wrong;

@@ -113,7 +113,7 @@ TEST_F(GemmEmulation, LongSumsEqualTheReference) {
 TEST_F(GemmEmulation, SentriesSeeAnInfinity) {
   int compared = 0;
   for (const EmittedGemmVariant& v : plain_variants()) {
-    if (!v.problem.sentry) continue;
+    if (!has_sentry(v.problem)) continue;
     const std::int64_t bm = v.config.block_m, bn = v.config.block_n;
     expect_right(v, {{.m = bm + 5, .n = bn + 8, .k = 5 * 128 + 32, .poisoned = true},
                      {.m = 1, .n = 8, .k = 144, .poisoned = true}});

@@ -162,6 +162,23 @@ inline void store_matrix_x4(u32 address, const u32 (&pairs)[4]) {
   }
   octile::emulation::release();
 }
+// ---- lib/sentry.cuh ------------------------------------------------------------------------------
+
+// NaN in each half whose exponent in `pair` is all ones, as the products of zero are.
+inline u32 see_pair(u32 pair, u32 seen, u32 infinity) {
+  for (const u32 shift : {0U, 16U}) {
+    const u32 old = seen >> shift & 0xFFFF, bits = pair >> shift & 0xFFFF;
+    const bool finite = (bits & infinity) != infinity;
+    seen = (seen & ~(0xFFFFU << shift)) | (finite ? old : 0x7FFFU) << shift;
+  }
+  return seen;
+}
+inline u32 see_bf16x2(u32 pair, u32 seen) { return see_pair(pair, seen, 0x7F80); }
+inline u32 see_fp16x2(u32 pair, u32 seen) { return see_pair(pair, seen, 0x7C00); }
+inline void add_global_u64(u64* p, u64 value) {
+  octile::emulation::checked_store(p, octile::emulation::checked_load<u64>(p) + value);
+}
+
 inline void store_matrix_bf16_x4(u32 address, const float* v) {
   store_matrix_x4(address, {pack_bf16x2(v[0], v[1]), pack_bf16x2(v[2], v[3]),
                             pack_bf16x2(v[4], v[5]), pack_bf16x2(v[6], v[7])});

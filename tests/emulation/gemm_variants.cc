@@ -72,13 +72,13 @@ const std::vector<Configs>& lists() {
        {"tile=128x80x128 stages=4 wg=2 pdl=early"}},
       // other outputs
       {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=fp16 acc=0 promote=128 bias=bf16 "
-       "sentry=1",
+       "sentry=squares",
        {"tile=128x128x128 stages=3 wg=2", "tile=64x32x128 stages=3 wg=1 store=direct splits=3"}},
       {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 bias=fp32 "
        "sentry=1",
        {"tile=192x128x128 stages=4 wg=3 tail_n=64",
         "tile=32x16x128 stages=4 wg=1 store=direct pdl=early"}},
-      {"gemm m=? n=7168 k=7168 a=e5m2:1x128 b=e4m3:128x128 d=bf16 acc=1 promote=128 sentry=1",
+      {"gemm m=? n=7168 k=7168 a=e5m2:1x128 b=e4m3:128x128 d=bf16 acc=1 promote=128 sentry=squares",
        {"tile=128x96x128 stages=4 wg=2 unroll=2 inflight=2 store=direct"}},
       {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=fp32 acc=0 promote=64 bias=fp32",
        {"tile=128x48x128 stages=4 wg=1 store=direct promote=64",
@@ -92,12 +92,12 @@ const std::vector<Configs>& lists() {
         "tile=16x128x128 stages=4 wg=1 pdl=early", "tile=64x128x128 stages=3 wg=1",
         "tile=128x128x128 stages=3 wg=2 cluster=1x2", "tile=192x128x128 stages=3 wg=3"}},
       {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=e5m2:1x128:pow2 acc=0 promote=128 "
-       "bias=bf16 sentry=1",
+       "bias=bf16 sentry=squares",
        {"tile=128x128x128 stages=3 wg=2", "tile=32x128x128 stages=4 wg=1"}},
       {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128:pow2 acc=0 promote=64 "
        "sentry=1",
        {"tile=64x128x128 stages=4 wg=1 cluster=2x1 pdl=early promote=64"}},
-      {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=e5m2:1x128 acc=0 promote=128 sentry=1",
+      {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=e5m2:1x128 acc=0 promote=128 sentry=squares",
        {"tile=256x128x128 stages=3 wg=2"}},
       // packed exponents
       {"gemm m=? n=7168 k=7168 a=e4m3:1x128:ue8m0x4 b=e4m3:128x128 d=bf16 acc=0 promote=128",
@@ -122,13 +122,13 @@ const std::vector<Configs>& lists() {
        {"tile=128x128x128 stages=3 wg=2 promote=32",
         "tile=64x96x128 stages=3 wg=1 store=direct splits=2 promote=32",
         "tile=16x32x128 stages=4 wg=1 store=direct pdl=early promote=32"}},
-      {"gemm m=? n=7168 k=7168 a=e5m2:1x32 b=e4m3:32x32 d=fp16 acc=0 promote=32 bias=fp32 sentry=1",
+      {"gemm m=? n=7168 k=7168 a=e5m2:1x32 b=e4m3:32x32 d=fp16 acc=0 promote=32 bias=fp32 sentry=squares",
        {"tile=128x64x128 stages=3 wg=2 promote=32", "tile=32x64x128 stages=3 wg=1 promote=32"}},
       {"gemm m=7168 n=7168 k=? a=e5m2:1x32 b=e4m3:1x32 d=fp32 acc=1 promote=32",
        {"tile=128x128x128 stages=3 wg=2 promote=32", "tile=128x64x128 stages=3 wg=1 promote=32"}},
       {"gemm m=7168 n=7168 k=? a=e4m3:1x32 b=e5m2:1x32 d=fp32 acc=1 promote=32 bias=bf16 sentry=1",
        {"tile=64x64x128 stages=3 wg=1 store=direct splits=2 promote=32"}},
-      {"gemm m=7168 n=7168 k=? a=e4m3:1x32 b=e4m3:32x32 d=bf16 acc=1 promote=32 sentry=1",
+      {"gemm m=7168 n=7168 k=? a=e4m3:1x32 b=e4m3:32x32 d=bf16 acc=1 promote=32 sentry=squares",
        {"tile=128x64x128 stages=3 wg=2 store=direct promote=32"}},
       // one scale a row or a tensor, and sums of several K-blocks on the tensor core
       {"gemm m=? n=7168 k=7168 a=e4m3:tensor b=e4m3:tensor d=bf16 acc=0 promote=none",
@@ -144,7 +144,7 @@ const std::vector<Configs>& lists() {
       {"gemm m=? n=7168 k=7168 a=e4m3:row b=e5m2:row d=fp16 acc=0 promote=512 bias=fp32 sentry=1",
        {"tile=128x128x128 stages=3 wg=2 promote=512",
         "tile=128x64x128 stages=3 wg=1 store=direct splits=2 pdl=early promote=512"}},
-      {"gemm m=? n=7168 k=7168 a=e5m2:tensor b=e4m3:tensor d=bf16 acc=1 promote=256 sentry=1",
+      {"gemm m=? n=7168 k=7168 a=e5m2:tensor b=e4m3:tensor d=bf16 acc=1 promote=256 sentry=squares",
        {"tile=192x96x128 stages=3 wg=3 store=direct promote=256",
         "tile=256x96x128 stages=3 wg=2 store=direct promote=256"}},
       {"gemm m=? n=7168 k=7168 a=e5m2:tensor b=e5m2:tensor d=bf16 acc=0 promote=128 bias=bf16",
@@ -172,7 +172,7 @@ const std::vector<Configs>& lists() {
         "tile=128x112x128 stages=3 wg=2 cluster=2x1 store=direct",
         "tile=64x48x128 stages=4 wg=1 unroll=4 inflight=4 store=direct",
         "tile=32x64x128 stages=4 wg=1 store=direct splits=3 pdl=early"}},
-      {"gemm m=7168 n=7168 k=? a=e5m2:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 sentry=1",
+      {"gemm m=7168 n=7168 k=? a=e5m2:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 sentry=squares",
        {"tile=192x96x128 stages=3 wg=3 store=direct"}},
       {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=bf16 acc=0 promote=32 bias=fp32",
        {"tile=128x128x128 stages=3 wg=2 promote=32"}},
@@ -190,7 +190,7 @@ const std::vector<Configs>& lists() {
       {"gemm m=? n=7168 k=7168 a=e5m2:1x128:ue8m0x4 b=e4m3:128x128 d=fp32 acc=1 promote=128 "
        "group=contiguous groups=8",
        {"tile=64x64x128 stages=3 wg=1", "tile=16x32x128 stages=3 wg=1 store=direct"}},
-      {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=1 promote=64 sentry=1 "
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=1 promote=64 sentry=squares "
        "group=contiguous groups=8",
        {"tile=64x64x128 stages=3 wg=1 store=direct promote=64"}},
       {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 group=masked "
@@ -221,7 +221,7 @@ const std::vector<Configs>& lists() {
        {"tile=64x128x128 stages=3 wg=1", "tile=192x128x128 stages=3 wg=3",
         "tile=128x128x128 stages=3 wg=2 cluster=2x1"}},
       {"gemm m=? n=7168 k=7168 a=e4m3:1x128:ue8m0x4 b=e4m3:128x128 d=e5m2:1x128:pow2 acc=0 "
-       "promote=64 sentry=1 group=contiguous groups=8",
+       "promote=64 sentry=squares group=contiguous groups=8",
        {"tile=64x128x128 stages=3 wg=1 promote=64"}},
       // groups of K
       {"gemm m=7168 n=7168 k=? a=e5m2:tensor b=e4m3:tensor d=fp32 acc=1 promote=128 "
@@ -252,7 +252,7 @@ const std::vector<Configs>& lists() {
        {"tile=192x128x128 stages=3 wg=3", "tile=256x128x128 stages=3 wg=2 scales=held",
         "tile=64x48x128 stages=3 wg=1 store=direct"}},
       {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e5m2:1x128:ue8m0x4 d=fp16 acc=0 promote=128 "
-       "sentry=1 batch=8",
+       "sentry=squares batch=8",
        {"tile=128x96x128 stages=3 wg=2", "tile=64x32x128 stages=3 wg=1 store=direct"}},
   };
   return all;

@@ -3,6 +3,7 @@
 // callers, each with its sentence.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -293,7 +294,64 @@ TEST_F(GemmOutputs, TheSentryIsSetByWhatDStores) {
   }
 }
 
+// A host run adds the square of each fp32 result, exactly.
+TEST_F(GemmOutputs, ASentryOfSquaresSumsThem) {
+  octile_gemm_desc desc = weight_gradient_desc();
+  desc.accumulate = 0;
+  desc.d_dtype = OCTILE_FP32;
+  desc.sentry = OCTILE_SENTRY_SQUARES;
+  const PlanHandle plan = plan_of(desc);
+  char text[256];
+  std::size_t size = sizeof(text);
+  ASSERT_EQ(octile_plan_problem(plan.get(), text, &size), OCTILE_OK);
+  EXPECT_NE(std::string(text).find(" sentry=squares"), std::string::npos) << text;
+  WeightGradient g(200);
+  octile_gemm_args args = g.args();
+  octile_squares squares{};
+  args.sentry = &squares.sentry;
+  ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+  double expected = 0;
+  for (std::int64_t row = 0; row < kM; ++row) {
+    for (std::int64_t column = 0; column < kN; ++column) {
+      const float x = static_cast<const float*>(args.d)[row * args.ldd + column];
+      expected += x * x;
+    }
+  }
+  double sum = -1;
+  ASSERT_EQ(octile_sum_of_squares(&squares, &sum), OCTILE_OK);
+  EXPECT_GT(sum, 0);
+  EXPECT_NEAR(sum / expected, 1, 1e-12);
+  EXPECT_EQ(squares.sentry, 0U);
+
+  ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK);
+  double twice = 0;
+  ASSERT_EQ(octile_sum_of_squares(&squares, &twice), OCTILE_OK);
+  EXPECT_NEAR(twice / sum, 2, 1e-15);
+
+  g.a.scales.at<float>()[0] = kInfinity;
+  ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK);
+  ASSERT_EQ(octile_sum_of_squares(&squares, &sum), OCTILE_OK);
+  EXPECT_EQ(sum, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(squares.sentry, 1U);
+}
+
+TEST_F(GemmOutputs, SumOfSquaresOfNothing) {
+  double sum = 7;
+  EXPECT_EQ(octile_sum_of_squares(nullptr, &sum), OCTILE_INVALID_ARGUMENT);
+  EXPECT_EQ(std::string(octile_last_error()), "squares is null; allowed: a sum in host memory");
+  EXPECT_EQ(sum, 7);
+  octile_squares squares{};
+  EXPECT_EQ(octile_sum_of_squares(&squares, nullptr), OCTILE_INVALID_ARGUMENT);
+  EXPECT_EQ(std::string(octile_last_error()), "sum is null; allowed: a place for the result");
+}
+
 // ---- errors of descriptions
+
+TEST_F(GemmOutputs, ASentryIsOneOfThree) {
+  octile_gemm_desc desc = weight_gradient_desc();
+  desc.sentry = 3;
+  refuses(desc, OCTILE_INVALID_ARGUMENT, {"desc->sentry is 3", "octile_sentry, 0 to 2"});
+}
 
 TEST_F(GemmOutputs, RowsAreStatedOnlyIfTokensAreInK) {
   octile_gemm_desc desc = weight_gradient_desc();
@@ -433,6 +491,11 @@ TEST_F(GemmOutputs, ASentryBelongsToAPlanWithOne) {
   refuses(plan, args, {"sentry is 0x", "allowed: a multiple of 4 bytes"});
   args.sentry = nullptr;
   refuses(plan, args, {"sentry is null"});
+
+  desc.sentry = OCTILE_SENTRY_SQUARES;
+  alignas(8) std::array<std::uint32_t, 4> words{};
+  args.sentry = &words[1];
+  refuses(plan_of(desc), args, {"sentry is 0x", "allowed: a multiple of 8 bytes"});
 }
 
 TEST_F(GemmOutputs, SmLimitNegative) {

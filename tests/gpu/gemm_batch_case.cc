@@ -27,7 +27,7 @@ GemmBatchCase::GemmBatchCase(GpuSession& gpu, const GemmProblem& recipe, std::in
   a_scale_ = gpu_.zeroed(bytes(4 * batch * packed_scale_rows(problem_.a, m, k) * a_scale_row_));
   b_scale_ = gpu_.zeroed(bytes(4 * batch * packed_scale_rows(problem_.b, n, k) * b_scale_row_));
   d_ = gpu_.allocate(bytes(batch * m * d_row_ * element_bytes() + 2 * kGuardBytes));
-  if (problem_.sentry) sentry_ = gpu_.zeroed(16);
+  if (has_sentry(problem_)) sentry_ = gpu_.zeroed(sizeof(octile_squares));
   const bool within_fp16 = problem_.d.dtype == DType::kFP16;
   fill_operand(gpu_, {a_, a_scale_, problem_.a, batch * m, k, a_row_}, within_fp16, seed * 4);
   fill_operand(gpu_, {b_, b_scale_, problem_.b, batch * n, k, b_row_}, within_fp16, seed * 4 + 1);
@@ -72,7 +72,7 @@ std::vector<reference::GemmPart> GemmBatchCase::parts() const {
 
 void GemmBatchCase::poison_output() {
   ASSERT_TRUE(d_.fill(kPoison, gpu_.stream()));
-  if (problem_.sentry) {
+  if (has_sentry(problem_)) {
     ASSERT_TRUE(sentry_.fill(0, gpu_.stream()));
   }
   if (!problem_.accumulate) return;

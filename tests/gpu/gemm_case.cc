@@ -94,7 +94,7 @@ GemmCase::GemmCase(GpuSession& gpu, const GemmProblem& recipe, GemmShape shape, 
   if (is_fp8(problem_.d.dtype)) {
     d_scale_ = gpu_.allocate(bytes(ceil_div(shape.n, 128) * round_up(shape.m, 4) * 4));
   }
-  if (problem_.sentry) sentry_ = gpu_.zeroed(16);
+  if (has_sentry(problem_)) sentry_ = gpu_.zeroed(sizeof(octile_squares));
   const auto fill_codes = [&](DeviceBuffer& buffer, std::int64_t rows, std::int64_t ld,
                               std::uint64_t salt, DType dtype) {
     void* p = buffer.pointer();
@@ -153,7 +153,7 @@ void GemmCase::poison_output() {
   if (is_fp8(problem_.d.dtype)) {
     ASSERT_TRUE(d_scale_.fill(kPoison, gpu_.stream()));
   }
-  if (problem_.sentry) {
+  if (has_sentry(problem_)) {
     ASSERT_TRUE(sentry_.fill(0, gpu_.stream()));
   }
   if (!problem_.accumulate || shape_.m == 0 || shape_.n == 0) return;
@@ -166,12 +166,7 @@ void GemmCase::poison_output() {
       CUDA_SUCCESS);
 }
 
-std::uint32_t GemmCase::sentry() {
-  std::uint32_t word = 0;
-  EXPECT_TRUE(sentry_.download(&word, sizeof word, gpu_.stream()));
-  gpu_.synchronize();
-  return word;
-}
+octile_squares GemmCase::squares() { return squares_in(gpu_, sentry_); }
 
 void GemmCase::run_plan(CUstream stream) {
   octile_plan* plan = nullptr;

@@ -53,7 +53,8 @@ class GemmCase {
 
   // Poisons D, or gives it its initial value if the problem accumulates; clears the sentry.
   void poison_output();
-  std::uint32_t sentry();
+  std::uint32_t sentry() { return squares().sentry; }
+  octile_squares squares();  // only the word is used unless the sentry is one of squares
   // Through the public API: a plan of its own, prepared for this token count.
   void run_plan(CUstream stream);
   // An explicit configuration through the engine, on at most `sm_limit` SMs.

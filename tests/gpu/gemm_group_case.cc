@@ -63,7 +63,7 @@ GemmGroupCase::GemmGroupCase(GpuSession& gpu, const GemmProblem& recipe,
     d_scale_ =
         gpu_.allocate(at_least_16(ceil_div(n, std::int64_t{128}) * d_scale_ld() * std::int64_t{4}));
   }
-  if (problem_.sentry) sentry_ = gpu_.zeroed(16);
+  if (has_sentry(problem_)) sentry_ = gpu_.zeroed(sizeof(octile_squares));
   groups_ = gpu_.zeroed(group_rows_.size() * sizeof(std::int32_t));
   const bool within_fp16 = problem_.d.dtype == DType::kFP16;
   fill_operand(gpu_, {a_, a_scale_, problem_.a, all_.a_rows, all_.k, lda_}, within_fp16, seed * 4);
@@ -138,7 +138,7 @@ void GemmGroupCase::poison_output() {
   if (is_fp8(problem_.d.dtype)) {
     ASSERT_TRUE(d_scale_.fill(kPoison, gpu_.stream()));
   }
-  if (problem_.sentry) {
+  if (has_sentry(problem_)) {
     ASSERT_TRUE(sentry_.fill(0, gpu_.stream()));
   }
   if (!problem_.accumulate) return;
@@ -162,6 +162,8 @@ void GemmGroupCase::run_call(const GemmConfig& config, GemmArguments call, CUstr
 }
 
 std::vector<std::uint8_t> GemmGroupCase::bytes_of_d() { return bytes_of(gpu_, d_); }
+
+octile_squares GemmGroupCase::squares() { return squares_in(gpu_, sentry_); }
 
 void GemmGroupCase::expect_guards() {
   const std::vector<std::uint8_t> bytes = bytes_of_d();

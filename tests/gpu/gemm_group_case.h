@@ -36,6 +36,7 @@ class GemmGroupCase {
   void run_call(const GemmConfig& config, GemmArguments call, CUstream stream);
   // Expects every element of every group within tolerance, and every other byte of D as it was.
   void judge();
+  octile_squares squares();  // of a squares sentry
   // Expects that nothing was written before or behind D.
   void expect_guards();
   // Returns the GEMM of one group, on device pointers.

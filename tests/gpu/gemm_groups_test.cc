@@ -10,6 +10,7 @@
 #include "generator/families.h"
 #include "generator/gemm/candidates.h"
 #include "tests/gpu/gemm_group_case.h"
+#include "runtime/families/gemm/squares.h"
 #include "tests/gpu/gemm_parts.h"
 #include "tests/support/gemm_variants.h"
 
@@ -246,7 +247,7 @@ TEST_F(GemmGroups, Fp8DEqualsQuantisingFp32D) {
   for (const DType type : {DType::kE4M3, DType::kE5M2}) {
     GemmProblem recipe = group_recipes().front();
     recipe.d = {type, Granularity::k1x128, ScaleFormat::kF32};
-    recipe.sentry = type == DType::kE5M2;
+    recipe.sentry = type == DType::kE5M2 ? Sentry::kSquares : Sentry::kNone;
     const std::vector<GemmConfig> configs = covering_gemm_configs(recipe, gpu().device());
     for (std::size_t i = type == DType::kE5M2 ? 1 : 0; i < configs.size(); i += 2) {
       GemmVariant plain{recipe, configs[i]};
@@ -268,6 +269,9 @@ TEST_F(GemmGroups, Fp8DEqualsQuantisingFp32D) {
     codes.expect_guards();
     run(sums, kernels[i + 1].config);
     expect_quantised(codes, sums);
+    if (recipe.sentry == Sentry::kSquares) {
+      expect_like_squares(codes.squares(), sum_of_squares(sums.squares()), 0x1p-16);
+    }
     if (HasFailure()) FAIL() << to_text(codes.problem()) << "\n" << to_text(config);
   }
   count_cases(kernels.size() / 2, 0);

@@ -13,13 +13,18 @@
 
 #include "generator/gemm/candidates.h"
 #include "generator/gemm/passes.h"
+#include "runtime/families/gemm/squares.h"
 #include "runtime/families/gemm/tolerance.h"
+#include "runtime/reference/cast.h"
 #include "tests/gpu/gemm_case.h"
 #include "tests/gpu/gemm_parts.h"
 #include "tests/support/gemm_variants.h"
 
 namespace octile::tests {
 namespace {
+
+// Sums of squares of two kernels, whose warps sum up to 32 * 128 of them in fp32.
+constexpr double kSquaresTolerance = 0x1p-16;
 
 class GemmOutputs : public GpuTest {
  protected:
@@ -89,7 +94,7 @@ TEST_F(GemmOutputs, CoveringSetIsRight) {
       ++cases;
       c.run_config(config, gpu().stream());
       c.judge(reference::tolerance_c(problem.promote, c.shape().k));
-      if (problem.sentry) {
+      if (has_sentry(problem)) {
         EXPECT_EQ(c.sentry(), 0U);
       }
       if (HasFailure()) FAIL() << to_text(problem) << "\n" << to_text(config);
@@ -127,8 +132,11 @@ TEST_F(GemmOutputs, Fp8DEqualsQuantisingFp32D) {
       plain_config.store = whole_panels ? EpilogueStore::kTma : EpilogueStore::kDirect;
       sums.run_config(plain_config, gpu().stream());
       expect_quantised(codes, sums);
-      if (problem.sentry) {
+      if (has_sentry(problem)) {
         EXPECT_EQ(codes.sentry(), sums.sentry());
+      }
+      if (problem.sentry == Sentry::kSquares) {
+        expect_like_squares(codes.squares(), sum_of_squares(sums.squares()), kSquaresTolerance);
       }
       if (HasFailure()) FAIL() << to_text(problem) << "\n" << to_text(config);
     }
@@ -292,7 +300,7 @@ TEST_F(GemmOutputs, SubnormalsAreKept) {
 TEST_F(GemmOutputs, SentriesFireOnExactlyThePoisonedCases) {
   std::uint64_t seed = 23000;
   for (const auto& [problem, config] : variants()) {
-    if (!problem.sentry) continue;
+    if (!has_sentry(problem)) continue;
     const GemmShape shape{config.block_m + 5, config.block_n + 8, 1024 + 77};
     GemmCase c = finite_case(problem, shape, ++seed);
     if (refused_by(config, c.problem(), has_tokens_in_k(problem) ? shape.k : shape.m,
@@ -324,6 +332,58 @@ TEST_F(GemmOutputs, SentriesFireOnExactlyThePoisonedCases) {
     EXPECT_EQ(fires(), 1U) << "a scale that is not finite";
     if (HasFailure()) FAIL() << to_text(problem) << "\n" << to_text(config);
   }
+}
+
+// Whole tiles and tiles that overlap, rows and columns outside D, and values that are not finite.
+TEST_F(GemmOutputs, SquaresAreThoseOfD) {
+  std::uint64_t seed = 23500;
+  std::size_t cases = 0;
+  for (const auto& [problem, config] : variants()) {
+    if (problem.sentry != Sentry::kSquares) continue;
+    for (const GemmShape shape : {GemmShape{config.block_m + 5, config.block_n + 8, 1024 + 77},
+                                  GemmShape{700, 1032, 256}, GemmShape{1, 8, 128}}) {
+      GemmCase c = finite_case(problem, shape, ++seed);
+      if (refused_by(config, c.problem(), has_tokens_in_k(problem) ? shape.k : shape.m,
+                     gpu().device()) != nullptr) {
+        continue;
+      }
+      ++cases;
+      c.poison_output();
+      c.run_config(config, gpu().stream());
+      const octile_squares once = c.squares();
+      const std::vector<std::uint8_t> d = bytes_of(c.d());
+      double expected = 0;
+      for (std::int64_t row = 0; row < shape.m; ++row) {
+        for (std::int64_t column = 0; column < shape.n; ++column) {
+          const double x = reference::load_as_float(d.data() + GemmCase::kGuardBytes,
+                                                    problem.d.dtype, row * c.ldd() + column);
+          expected += x * x;
+        }
+      }
+      // D in 16 bits was rounded after its squares were taken.
+      const bool rounded = problem.d.dtype != DType::kFP32;
+      expect_like_squares(once, expected, rounded ? 0x1p-7 : kSquaresTolerance);
+      if (!problem.accumulate) {
+        // A second call adds the same bits, on fewer SMs too.
+        c.run_config(config, gpu().stream(), 3);
+        const octile_squares twice = c.squares();
+        for (std::size_t i = 0; i < std::size(once.words); ++i) {
+          EXPECT_EQ(twice.words[i], 2 * once.words[i]) << i;
+        }
+      }
+      if (HasFailure()) FAIL() << to_text(problem) << "\n" << to_text(config);
+    }
+    const GemmShape shape{config.block_m + 5, config.block_n + 8, 1024};
+    GemmCase c = finite_case(problem, shape, ++seed);
+    c.poison_output();
+    if (problem.a.scale == ScaleFormat::kF32) {
+      write(c.a_scale(), 0, std::numeric_limits<float>::infinity());
+      c.run_config(config, gpu().stream());
+      EXPECT_EQ(sum_of_squares(c.squares()), std::numeric_limits<double>::infinity());
+    }
+  }
+  count_cases(cases, 0);
+  EXPECT_GT(cases, 20U);
 }
 
 TEST_F(GemmOutputs, AnSmLimitChangesNoBit) {

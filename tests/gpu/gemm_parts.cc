@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "runtime/families/gemm/launch.h"
+#include "runtime/families/gemm/squares.h"
 #include "tests/gpu/checker_arguments.h"
 
 namespace octile::tests {
@@ -77,6 +78,20 @@ void expect_no_violation(GpuSession& gpu, const DeviceBuffer& verdict) {
   gpu.synchronize();
   EXPECT_EQ(host.violations, 0U) << "element " << host.first << " of a GEMM; c needed up to "
                                  << std::bit_cast<float>(host.worst_c);
+}
+
+octile_squares squares_in(GpuSession& gpu, const DeviceBuffer& sentry) {
+  octile_squares squares{};
+  EXPECT_TRUE(sentry.download(&squares, sizeof squares, gpu.stream()));
+  gpu.synchronize();
+  return squares;
+}
+
+void expect_like_squares(const octile_squares& seen, double expected, double tolerance) {
+  const double sum = sum_of_squares(seen);
+  if (sum != expected) {
+    EXPECT_NEAR(sum / expected, 1, tolerance) << sum;
+  }
 }
 
 std::vector<std::uint8_t> bytes_of(GpuSession& gpu, const DeviceBuffer& buffer) {

@@ -40,6 +40,11 @@ void judge_part(GpuSession& gpu, const GemmProblem& problem, const reference::Ge
 // Expects no violation.
 void expect_no_violation(GpuSession& gpu, const DeviceBuffer& verdict);
 
+// Returns what a sentry's buffer says.
+octile_squares squares_in(GpuSession& gpu, const DeviceBuffer& sentry);
+// Expects the sum of squares to be so much, within a relative tolerance.
+void expect_like_squares(const octile_squares& seen, double expected, double tolerance);
+
 // Returns every byte of the buffer.
 std::vector<std::uint8_t> bytes_of(GpuSession& gpu, const DeviceBuffer& buffer);
 

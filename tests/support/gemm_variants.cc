@@ -51,7 +51,7 @@ std::vector<Pair> pairs_of_variant(const GemmVariant& v) {
   return pairs_of_values(std::array{
       static_cast<int>(p.b.granularity),
       16 * static_cast<int>(p.d.scale) + 2 * static_cast<int>(p.d.dtype) + (p.accumulate ? 1 : 0),
-      p.bias ? static_cast<int>(*p.bias) : 0, p.sentry ? 1 : 0, p.promote,
+      p.bias ? static_cast<int>(*p.bias) : 0, static_cast<int>(p.sentry), p.promote,
       2 * static_cast<int>(p.a.dtype) + static_cast<int>(p.b.dtype),
       8 * static_cast<int>(p.a.scale) + static_cast<int>(p.b.scale), c.block_m,
       c.consumer_warpgroups, 2 * c.cluster_m + c.cluster_n, c.splits > 1 ? 2 : 1,
@@ -64,7 +64,7 @@ std::vector<GemmProblem> with_options(const GemmProblem& problem) {
   std::vector<GemmProblem> all;
   for (const auto bias :
        {std::optional<DType>(), std::optional(DType::kBF16), std::optional(DType::kFP32)}) {
-    for (const bool sentry : {false, true}) {
+    for (const Sentry sentry : {Sentry::kNone, Sentry::kWord, Sentry::kSquares}) {
       for (const auto& [a, b] :
            {std::pair(DType::kE4M3, DType::kE4M3), std::pair(DType::kE4M3, DType::kE5M2),
             std::pair(DType::kE5M2, DType::kE4M3)}) {
@@ -75,8 +75,8 @@ std::vector<GemmProblem> with_options(const GemmProblem& problem) {
         all.back().b.dtype = b;
         if (scales_at_end(problem) || is_mx(problem)) continue;
         // Some with the exponents of four K-blocks in a word.
-        if (sentry || bias) all.back().a.scale = ScaleFormat::kUe8m0x4;
-        if (sentry && scales_rows_of_b(problem)) all.back().b.scale = ScaleFormat::kUe8m0x4;
+        if (has_sentry(all.back()) || bias) all.back().a.scale = ScaleFormat::kUe8m0x4;
+        if (has_sentry(all.back()) && scales_rows_of_b(problem)) all.back().b.scale = ScaleFormat::kUe8m0x4;
       }
     }
   }
@@ -287,7 +287,8 @@ std::vector<GemmProblem> batch_recipes() {
   all[3].a.dtype = DType::kE5M2;
   all[3].b.scale = ScaleFormat::kUe8m0x4;
   all[3].promote = 64;
-  all[4].accumulate = all[4].sentry = true;
+  all[4].accumulate = true;
+  all[4].sentry = Sentry::kWord;
   all[5].d.dtype = DType::kFP16;
   all[5].promote = 32;
   all[5].a.scale = all[5].b.scale = ScaleFormat::kF32Pow2;

@@ -307,7 +307,8 @@ TEST(SupportMatrix, EveryRowDecidesSomething) {
 TEST(SupportMatrix, PatternsNameFieldsOfTheProblemText) {
   GemmProblem options;
   options.bias = DType::kFP32;
-  options.sentry = options.invariant = true;
+  options.sentry = Sentry::kWord;
+  options.invariant = true;
   options.grouping = Grouping::kContiguous;
   options.batch = 1;
   const std::string gemm = to_text(options);

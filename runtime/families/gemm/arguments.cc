@@ -57,7 +57,8 @@ Status check_output_options(const GemmProblem& p, const GemmArguments& args) {
   } else if (args.bias != nullptr) [[unlikely]] {
     return refuse("bias is given; allowed: null, because the plan's problem has no bias");
   }
-  if (p.sentry) return check_pointer("sentry", args.sentry, 4);
+  if (has_sentry(p))
+    return check_pointer("sentry", args.sentry, p.sentry == Sentry::kSquares ? 8 : 4);
   if (args.sentry == nullptr) [[likely]]
     return {};
   return refuse("sentry is given; allowed: null, because the plan's problem has no sentry");

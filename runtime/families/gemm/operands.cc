@@ -128,7 +128,7 @@ Status add_outputs(const GpuSession& gpu, const GemmProblem& problem, std::int64
     return to.fill(0, gpu.stream());
   };
   Status ok = make(m * problem.n * size_of(problem.d.dtype), slot.d);
-  if (ok && problem.sentry) ok = make(4, slot.sentry);
+  if (ok && has_sentry(problem)) ok = make(sizeof(octile_squares), slot.sentry);
   if (ok && is_fp8(problem.d.dtype)) {
     ok =
         make(ceil_div(problem.n, 128) * packed_scale_ld(problem.d, m, problem.n) * 4, slot.d_scale);

@@ -16,6 +16,7 @@
 #include "runtime/families/gemm/reference_groups.h"
 #include "runtime/families/gemm/reference_kernels.h"
 #include "runtime/families/gemm/reference_operand.h"
+#include "runtime/families/gemm/squares.h"
 #include "runtime/reference/cast.h"
 #include "runtime/reference/parallel.h"
 
@@ -225,6 +226,8 @@ class Product {
               !std::isfinite(load_as_float(args_.d, problem_.d.dtype, to))) {
             std::atomic_ref(*args_.sentry).store(1, std::memory_order_relaxed);
           }
+          if (problem_.sentry == Sentry::kSquares)
+            add_squares(*reinterpret_cast<octile_squares*>(args_.sentry), value * value);
         }
       }
     });

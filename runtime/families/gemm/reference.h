@@ -31,7 +31,9 @@ struct GemmArgs {
   std::int64_t k = 0;               // used if the problem's k is dynamic
   const void* bias = nullptr;       // [n], if the problem has one
   float initial_d = 0;              // gemm_fp64: every element of D before the call
-  std::uint32_t* sentry = nullptr;  // set to 1 if an element of D is not finite; may be null
+  // Set to 1 if an element of D is not finite. May be null unless the sentry is one of squares,
+  // and then begins an octile_squares.
+  std::uint32_t* sentry = nullptr;
   void* d_scale = nullptr;          // the scales of FP8 D
   std::int64_t d_scale_ld = 0;      // 0: roundup(m,4)
   bool pads_d_scale = true;         // whether scales behind row m are written, as ones
@@ -51,7 +53,8 @@ std::int64_t rows_of_d(const GemmProblem&, const GemmArgs&);
 // to the finished acc. With `accumulate`, the result is added to the old D; in fp32, subnormal
 // terms and sums count as zero of their sign. D is rounded once; its NaN is 0x7fff (bf16, fp16) or
 // 0x7fffffff (fp32). If k = 0, D is zero, or keeps its bits with `accumulate`. FP8 D is the fp32
-// result quantised as docs/numerics.md says; the sentry looks at the fp32 result. The result has
+// result quantised as docs/numerics.md says; the sentry looks at the fp32 result. Squares are
+// those of the fp32 results, each rounded to fp32 and added exactly. The result has
 // the same bits for any thread count and host. threads 0: one per core. Errors: kUnsupported for
 // types, scales or a promotion interval that docs/numerics.md does not define; kInvalidArgument for
 // a null pointer, a negative size or a leading dimension that is too small.

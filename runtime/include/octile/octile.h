@@ -180,6 +180,33 @@ typedef enum octile_grouping {
                                    first few exist; the call has counts */
 } octile_grouping;
 
+/* What a GEMM says of D beside writing it. */
+typedef enum octile_sentry {
+  OCTILE_SENTRY_NONE = 0,
+  OCTILE_SENTRY_WORD = 1,   /* whether an element is NaN or infinite: octile_gemm_args.sentry */
+  OCTILE_SENTRY_SQUARES = 2 /* that, and the sum of D's squares: an octile_squares */
+} octile_sentry;
+
+/* The sentry of a plan with OCTILE_SENTRY_SQUARES: in device memory, 8-byte aligned, cleared by the
+ * caller. A call adds to it. So one of them sums over several GEMMs, such as the squared norm of
+ * all gradients of a step.
+ *
+ * The squares are those of the fp32 results before they are rounded to D's type. Each warp of a
+ * kernel sums those of its part of a tile in fp32, and what the warps have is added exactly. So the
+ * sum has the same bits at every call of a plan, with any sm_limit and stream; other configurations
+ * may differ by the rounding of fp32. A square or a warp's sum beyond 3.4e38 is not finite, and
+ * below 1.4e-45 it counts as zero. octile_sum_of_squares() reads it. */
+typedef struct octile_squares {
+  uint32_t sentry; /* octile_gemm_args.sentry points here: 1 if an element is NaN or infinite */
+  uint32_t reserved;
+  uint64_t words[10]; /* word i < 9 counts units of 2^(32*i - 149); the last, sums that are not
+                         finite */
+} octile_squares;
+
+/* Writes the sum, correctly rounded, or infinity if a sum was not finite. `squares` is in host
+ * memory: a copy of what GEMMs wrote. Errors: INVALID_ARGUMENT (null). */
+OCTILE_API octile_status octile_sum_of_squares(const octile_squares* squares, double* sum);
+
 /* D[m,n] (+)= A[m,k] * B[n,k]^T + bias[n] for every token count. Tokens are in m, unless k is
  * OCTILE_DYNAMIC: then the GEMM sums over the tokens (weight gradients), and m states its rows.
  *
@@ -219,7 +246,7 @@ typedef struct octile_gemm_desc {
   int64_t m;               /* >= 0; read if k is OCTILE_DYNAMIC, else 0 */
   octile_dtype bias_dtype; /* OCTILE_BF16 or OCTILE_FP32: calls give a vector [n] that is added to
                               the fp32 sums; 0: none */
-  int32_t sentry;          /* nonzero: calls give a word that becomes 1 if D is not finite */
+  int32_t sentry;          /* octile_sentry: what calls say of D beside writing it */
   octile_grouping grouping;
   int64_t groups; /* 1 to 1024 with groups, else 0 */
   /* D in FP8: OCTILE_SCALE_1X128 with fp32 scales (0: their default, OCTILE_SCALE_F32, or
@@ -420,7 +447,8 @@ typedef struct octile_gemm_args {
   uint32_t flags;   /* octile_run_flags */
   const void* bias; /* plans with a bias: [n], contiguous; aligned to two of its elements */
   uint32_t* sentry; /* plans with a sentry: set to 1 if an element of D as stored (FP8 D: the fp32
-                       sum) is NaN or infinite, and otherwise left as it is */
+                       sum) is NaN or infinite, and otherwise left as it is. 4-byte aligned; with
+                       OCTILE_SENTRY_SQUARES the first field of an octile_squares */
   int32_t sm_limit; /* streaming multiprocessors that the kernel may occupy, >= 1 (it occupies at
                        least one cluster of its configuration); 0: all. No bit of D depends on it */
   const int32_t* group_offsets; /* plans with contiguous groups: [groups + 1], on the device; the

@@ -8,17 +8,16 @@
 
 namespace gemm::output {
 
-struct AddBf16 {
-  using Stored = u16;
+struct AddBf16 : Bf16 {
   using Old = u32;  // two elements
   enum : int { kAdds = 1 };
 
   __device__ static __forceinline__ Old load_if(bool exist, const u16* p) {
     return exist ? *reinterpret_cast<const u32*>(p) : 0;
   }
-  __device__ static __forceinline__ bool put_if(bool exist, u16* p, Old old, float x, float y) {
-    return Bf16::put_if(exist, p, __fadd_rn(__uint_as_float(old << 16), x),
-                        __fadd_rn(__uint_as_float(old & 0xffff0000u), y));
+  __device__ static __forceinline__ void add(Old old, float& x, float& y) {
+    x = __fadd_rn(__uint_as_float(old << 16), x);
+    y = __fadd_rn(__uint_as_float(old & 0xffff0000u), y);
   }
 };
 

@@ -7,17 +7,16 @@
 
 namespace gemm::output {
 
-struct AddFp32 {
-  using Stored = float;
+struct AddFp32 : Fp32 {
   using Old = Floats2;
   enum : int { kAdds = 1 };
 
   __device__ static __forceinline__ Old load_if(bool exist, const float* p) {
     return exist ? load_global_8(p) : Old{};
   }
-  __device__ static __forceinline__ bool put_if(bool exist, float* p, const Old& old, float x,
-                                                float y) {
-    return Fp32::put_if(exist, p, __fadd_rn(old.value[0], x), __fadd_rn(old.value[1], y));
+  __device__ static __forceinline__ void add(const Old& old, float& x, float& y) {
+    x = __fadd_rn(old.value[0], x);
+    y = __fadd_rn(old.value[1], y);
   }
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/tile.cuh"
+#include "lib/sentry.cuh"
 #endif
 
 namespace gemm::output {
@@ -18,6 +19,11 @@ struct Bf16 {
   __device__ static __forceinline__ bool is_finite(float x) {
     return fabsf(x) < __uint_as_float(0x7f7f8000u);
   }
+  __device__ static __forceinline__ void pack(const float* sums, u32 (&pairs)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) pairs[i] = pack_bf16x2(sums[2 * i], sums[2 * i + 1]);
+  }
+  __device__ static __forceinline__ u32 see(u32 pair, u32 seen) { return see_bf16x2(pair, seen); }
   // Stores 8 x 8 elements of each of four column groups (stmatrix) to shared memory.
   __device__ static __forceinline__ void put_matrices(u32 address, const float* sums) {
     store_matrix_bf16_x4(address, sums);

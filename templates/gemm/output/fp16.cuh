@@ -3,6 +3,7 @@
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/tile.cuh"
+#include "lib/sentry.cuh"
 #endif
 
 namespace gemm::output {
@@ -17,6 +18,11 @@ struct Fp16 {
   }
   // From the midpoint between 65504 and 65536 on, a sum rounds to infinity.
   __device__ static __forceinline__ bool is_finite(float x) { return fabsf(x) < 65520.0f; }
+  __device__ static __forceinline__ void pack(const float* sums, u32 (&pairs)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) pairs[i] = pack_fp16x2(sums[2 * i], sums[2 * i + 1]);
+  }
+  __device__ static __forceinline__ u32 see(u32 pair, u32 seen) { return see_fp16x2(pair, seen); }
   // Stores 8 x 8 elements of each of four column groups (stmatrix) to shared memory.
   __device__ static __forceinline__ void put_matrices(u32 address, const float* sums) {
     store_matrix_fp16_x4(address, sums);

@@ -8,7 +8,6 @@
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/output/boxes.cuh"
-#include "gemm/output/fp32.cuh"
 #include "gemm/output/watch.cuh"
 #include "gemm/tile.cuh"
 #include "lib/codes.cuh"
@@ -16,9 +15,9 @@
 
 namespace gemm::output {
 
-// kE5M2: codes are E5M2, else E4M3. kPowerOfTwo: scales are powers of two. kSentry: the problem has
-// a sentry, which sees the sums. Box: how D's boxes are stored.
-template <bool kE5M2, bool kPowerOfTwo, bool kSentry, typename Box>
+// kE5M2: codes are E5M2, else E4M3. kPowerOfTwo: scales are powers of two. kSentry: the problem's
+// sentry, which sees the sums. Box: how D's boxes are stored.
+template <bool kE5M2, bool kPowerOfTwo, int kSentry, typename Box>
 struct Quantized {
   enum : int {
     kBlockColumns = 128,  // of a scale, and of a box: 128 bytes, the widest swizzle
@@ -27,8 +26,10 @@ struct Quantized {
     // An empty sum has scales of 1, not of 0.
     kTakesEmptySums = true,
     kStoresOnce = false,
+    kCountsOnce = kSentry == kSquaresSentry,
     kPrefetchesD = false
   };
+  using Watching = Watch<kSentry>;
   static_assert(cfg::kBlockN == kBlockColumns && !kHasTail, "one scale block across");
 
   template <int kSums>
@@ -43,7 +44,10 @@ struct Quantized {
     const int row = tile.m0 + self.index * kRowsPerConsumer;
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
-      if constexpr (Box::kOfGroups) clear_columns(acc[strip], limits.n - tile.n0);
+      // With groups, the rows of B behind a group's are the next group's, not zero-filled ones.
+      if constexpr (Box::kOfGroups || kSentry != kNoSentry) {
+        clear_columns(acc[strip], limits.n - tile.n0);
+      }
       const Scales encode = encode_scales(acc[strip], self);
       stage(acc[strip], encode, staging(self, strip), self);
       put_scale(to, self, tile, limits, row + strip * 64, encode);
@@ -59,7 +63,12 @@ struct Quantized {
       }
       tma::commit_stores();
     }
-    if constexpr (kSentry) watch<Fp32>(to, self, tile, limits, acc);
+    if constexpr (kSentry != kNoSentry) {
+      Watching watch;
+      watch.see_sums(self, tile, limits, acc);
+      watch.square_sums(self, tile, limits, acc);
+      watch.report(to, self);
+    }
   }
 
   // Shared memory must outlive TMA's reads of it.
@@ -88,16 +97,6 @@ struct Quantized {
 
   __device__ static __forceinline__ u32 staging(const ConsumerThread& self, int strip) {
     return self.smem.d() + static_cast<u32>((self.index * kStrips + strip) * kBoxBytes);
-  }
-
-  // Makes the columns from `columns` on zero. With groups, B's rows there are the next group's, not
-  // zero-filled ones. The count is a multiple of 8.
-  __device__ static __forceinline__ void clear_columns(float* sums, int columns) {
-    if (columns >= kBlockColumns) return;
-#pragma unroll
-    for (int i = 0; i < kBlockColumns / 2; ++i) {
-      if (i / 4 * 8 >= columns) sums[i] = 0.0f;
-    }
   }
 
   // Returns the largest magnitude of a row over the lanes that share it.

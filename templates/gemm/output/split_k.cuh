@@ -66,6 +66,7 @@ struct SplitK {
     const int first = kColumnGroups * rank / cfg::kSplits;
     const int groups = kColumnGroups * (rank + 1) / cfg::kSplits - first;
     const int end = min(limits.m, tile.m0 + cfg::kBlockM);
+    typename Output::Watching watch;
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
       const int row =
@@ -81,9 +82,10 @@ struct SplitK {
 #pragma unroll
           for (int i = 0; i < 4; ++i) sum.value[i] = __fadd_rn(sum.value[i], more.value[i]);
         }
-        Output::store_four(to, self, tile, row, column, end, sum);
+        Output::store_four(to, self, tile, row, column, end, sum, watch);
       }
     }
+    watch.report(to, self);
   }
 
  private:

@@ -9,15 +9,17 @@
 
 namespace gemm::output {
 
-// kSentry: the problem has a sentry. Box: how D's boxes are stored.
-template <typename Element, bool kSentry, typename Box>
+// kSentry: the problem's sentry. Box: how D's boxes are stored.
+template <typename Element, int kSentry, typename Box>
 struct Staged {
   enum : int {
     kStagingBytes = cfg::kBlockM * cfg::kBlockN * 2,
     kTakesEmptySums = false,
     kStoresOnce = false,
+    kCountsOnce = kSentry == kSquaresSentry,
     kPrefetchesD = false
   };
+  using Watching = Watch<kSentry>;
 
   template <int kSums>
   __device__ static __forceinline__ void store(const Destination& to, const ConsumerThread& self,
@@ -29,9 +31,13 @@ struct Staged {
     // The preceding tile's store may still read the staging area.
     if (issuer) tma::wait_stores_read<0>();
     named_barrier(1 + self.index, 128);
+    Watching watch;
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
-      stage_strip<kColumns>(acc[strip], staging(self, strip), self.warp);
+      if constexpr (kSentry != kNoSentry) clear_columns(acc[strip], limits.n - tile.n0);
+      Seen seen;
+      stage_strip<kColumns>(acc[strip], staging(self, strip), self.warp, seen);
+      watch.see_rows(self, tile, limits, strip, was_finite(seen.upper), was_finite(seen.lower));
     }
     tma::fence_async_shared();
     named_barrier(1 + self.index, 128);
@@ -44,7 +50,8 @@ struct Staged {
       }
       tma::commit_stores();
     }
-    if constexpr (kSentry) watch<Element>(to, self, tile, limits, acc);
+    watch.square_sums(self, tile, limits, acc);
+    watch.report(to, self);
   }
 
   // Shared memory must outlive TMA's reads of it.
@@ -60,6 +67,13 @@ struct Staged {
   }
 
  private:
+  // What a thread has seen of its two rows of a strip, in the halves of a pair: NaN if an element
+  // is not finite.
+  struct Seen {
+    u32 upper = 0, lower = 0;
+  };
+  __device__ static __forceinline__ bool was_finite(u32 seen) { return (seen & 0x7fff7fffu) == 0; }
+
   __device__ static __forceinline__ u32 staging(const ConsumerThread& self, int strip) {
     constexpr int kStripBytes = kStripRows * cfg::kBlockN * 2;
     return self.smem.d() + (self.index * kStrips + strip) * kStripBytes;
@@ -70,7 +84,7 @@ struct Staged {
   // no bank conflict. `warp` is the warp's index in its warpgroup.
   template <int kColumns>
   __device__ static __forceinline__ void stage_strip(const float (&acc)[kColumns / 2], u32 staging,
-                                                     int warp) {
+                                                     int warp, Seen& seen) {
     constexpr int kBoxColumns = box_columns<kColumns>();
     constexpr int kRowBytes = kBoxColumns * 2;
     constexpr int kUnits = kRowBytes / 16;
@@ -87,7 +101,15 @@ struct Staged {
     for (int j = 0; j < kColumns / 8; j += 2) {
       const u32 address = (first ^ static_cast<u32>(j % kUnits * 16)) +
                           static_cast<u32>(j * 8 / kBoxColumns * kStripRows * kRowBytes);
-      Element::put_matrices(address, acc + 4 * j);
+      if constexpr (kSentry == kNoSentry) {
+        Element::put_matrices(address, acc + 4 * j);
+      } else {
+        u32 pairs[4];
+        Element::pack(acc + 4 * j, pairs);
+        store_matrix_x4(address, pairs);
+        seen.upper = Element::see(pairs[2], Element::see(pairs[0], seen.upper));
+        seen.lower = Element::see(pairs[3], Element::see(pairs[1], seen.lower));
+      }
     }
   }
 

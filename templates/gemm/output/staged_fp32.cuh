@@ -7,7 +7,6 @@
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/output/boxes.cuh"
-#include "gemm/output/fp32.cuh"
 #include "gemm/output/watch.cuh"
 #include "gemm/tile.cuh"
 #include "lib/tma_reduce.cuh"
@@ -15,19 +14,21 @@
 
 namespace gemm::output {
 
-// kAdds: D += sum. kSentry: the problem has a sentry, which sees sums and not what they are added
-// to. Box: how D's boxes are stored.
-template <bool kAdds, bool kSentry, typename Box>
+// kAdds: D += sum. kSentry: the problem's sentry, which sees sums and not what they are added to.
+// Box: how D's boxes are stored.
+template <bool kAdds, int kSentry, typename Box>
 struct StagedFp32 {
-  static_assert(!kAdds || !kSentry, "an addition in L2 is not seen");
+  static_assert(!kAdds || kSentry == kNoSentry, "an addition in L2 is not seen");
   enum : int {
     kPanelColumns = 32,  // 128 bytes, the widest swizzle
     kPanelBytes = 64 * kPanelColumns * 4,
     kStagingBytes = cfg::kConsumerWarpgroups * kPanelBytes,
     kTakesEmptySums = false,
     kStoresOnce = kAdds,
+    kCountsOnce = kSentry == kSquaresSentry,
     kPrefetchesD = kAdds
   };
+  using Watching = Watch<kSentry>;
   static_assert(kStripRows == 64 && cfg::kBlockN % kPanelColumns == 0, "whole panels");
 
   template <int kSums>
@@ -56,7 +57,16 @@ struct StagedFp32 {
         tma::commit_stores();
       }
     }
-    if constexpr (kSentry) watch<Fp32>(to, self, tile, limits, acc);
+    if constexpr (kSentry != kNoSentry) {
+#pragma unroll
+      for (int strip = 0; strip < kStrips; ++strip) {
+        clear_columns(acc[strip], limits.n - tile.n0);
+      }
+      Watching watch;
+      watch.see_sums(self, tile, limits, acc);
+      watch.square_sums(self, tile, limits, acc);
+      watch.report(to, self);
+    }
   }
 
   // Copy thread, once for each K-block of a tile: prefetches one of the tile's boxes of D into L2,

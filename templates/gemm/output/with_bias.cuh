@@ -36,7 +36,8 @@ struct WithBias : Base {
   __device__ static __forceinline__ void store_four(const Destination& to,
                                                     const ConsumerThread& self, const Tile& tile,
                                                     int row, int column, int end,
-                                                    const Floats4& sum) {
+                                                    const Floats4& sum,
+                                                    typename Base::Watching& watch) {
     wait_for_previous_kernel();
     float left, right;
     load(to, column + 2 * (self.lane % 4), left, right);
@@ -45,7 +46,7 @@ struct WithBias : Base {
     biased.value[1] = __fadd_rn(sum.value[1], right);
     biased.value[2] = __fadd_rn(sum.value[2], left);
     biased.value[3] = __fadd_rn(sum.value[3], right);
-    Base::store_four(to, self, tile, row, column, end, biased);
+    Base::store_four(to, self, tile, row, column, end, biased, watch);
   }
 
  private:
