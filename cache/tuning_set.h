@@ -19,7 +19,7 @@ enum class TuningMatch {
   // bucket lies within a factor of two. Or the bucket is equal, every extent lies within 25 % and
   // everything else is equal.
   kNear,
-  kOtherDevice,  // problem and bucket are equal; such a record is reported but not used
+  kOtherDevice,  // problem and bucket are equal
 };
 std::string_view name_of(TuningMatch match);  // "exact", "near", "other-device"
 

@@ -51,7 +51,8 @@ Result<KernelConfig> usable_winner(const TuningRecord& record, const Problem& pr
   return config;
 }
 
-// Largest predicted slowdown against the model's pick at which a near record's winner is accepted.
+// Largest predicted slowdown against the model's pick at which the winner of a near record, or of a
+// sister card's, is accepted.
 // The model's estimates are off by some 5 % at few tokens and 2 % above. What is fastest at half
 // the tokens can be twice as slow at these: on an H200, 200x8192x28672 takes 1.76 times the best
 // time with the winner at 128 tokens, and 1.00 with the model's pick. Above 128 tokens, the model
@@ -59,7 +60,7 @@ Result<KernelConfig> usable_winner(const TuningRecord& record, const Problem& pr
 // all.
 constexpr double accepted_slowdown(std::int64_t tokens) { return tokens <= 128 ? 1.05 : 1.02; }
 
-// Returns what the cost model says against a near record's winner, or nothing. A family whose
+// Returns what the cost model says against such a winner, or nothing. A family whose
 // estimates only order candidates says nothing.
 std::optional<std::string> slower_than_model(const KernelConfig& config, const KernelConfig& model,
                                              const Problem& problem, std::int64_t tokens,
@@ -84,6 +85,13 @@ std::string describe(const TuningHit& hit) {
                      r.date.empty() ? "undated" : r.date, hit.origin);
 }
 
+// Returns what chose the configuration of a hit.
+ChosenBy chosen_by(TuningMatch match) {
+  return match == TuningMatch::kExact  ? ChosenBy::kRecord
+         : match == TuningMatch::kNear ? ChosenBy::kNearRecord
+                                       : ChosenBy::kSisterRecord;
+}
+
 }  // namespace
 
 std::string_view name_of(ChosenBy by) {
@@ -92,6 +100,8 @@ std::string_view name_of(ChosenBy by) {
       return "record";
     case ChosenBy::kNearRecord:
       return "near record";
+    case ChosenBy::kSisterRecord:
+      return "sister record";
     case ChosenBy::kModel:
       return "model";
   }
@@ -109,19 +119,18 @@ Choice choose_config(const Problem& problem, std::int64_t tokens, const DeviceSp
     return *pick;
   };
   for (const TuningHit& hit : records_for(problem, tokens, device, records)) {
-    if (hit.match == TuningMatch::kOtherDevice) {
+    const bool is_sister = hit.record->sm_count == device.sm_count && estimates_time(problem);
+    if (hit.match == TuningMatch::kOtherDevice && !is_sister) {
       passed_over += fmt::format("; not used: {}", describe(hit));
       continue;
     }
     auto config = usable_winner(*hit.record, problem, tokens, device);
-    if (config && hit.match == TuningMatch::kNear) {
+    if (config && hit.match != TuningMatch::kExact) {
       if (auto slower = slower_than_model(*config, model(), problem, tokens, device))
         config = fail(ErrorCode::kUnsupported, std::move(*slower));
     }
     if (config)
-      return {std::move(*config),
-              hit.match == TuningMatch::kExact ? ChosenBy::kRecord : ChosenBy::kNearRecord,
-              *hit.record, describe(hit) + passed_over};
+      return {std::move(*config), chosen_by(hit.match), *hit.record, describe(hit) + passed_over};
     passed_over += fmt::format("; not used: {}, because {}", describe(hit), config.error().message);
   }
   return {model(), ChosenBy::kModel, std::nullopt, "the cost model" + passed_over};

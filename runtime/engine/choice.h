@@ -11,8 +11,8 @@
 
 namespace octile {
 
-enum class ChosenBy : std::uint8_t { kRecord, kNearRecord, kModel };
-std::string_view name_of(ChosenBy by);  // "record", "near record", "model"
+enum class ChosenBy : std::uint8_t { kRecord, kNearRecord, kSisterRecord, kModel };
+std::string_view name_of(ChosenBy by);  // "record", "near record", "sister record", "model"
 
 struct Choice {
   KernelConfig config;
@@ -24,7 +24,9 @@ struct Choice {
 // Returns the configuration for a token count: the winner of the best record that is exact or near
 // and whose configuration the problem and the device admit, else the cost model's. A near record's
 // winner is passed over if the cost model expects it to be slower than its own pick by more than
-// 5 %, or by more than 2 % above 128 tokens. A record of another device is mentioned and not used.
+// 5 %, or by more than 2 % above 128 tokens. Behind these, the same holds for the record of a sister
+// card: another device of as many SMs, if the family's cost model estimates time. Other devices'
+// records are mentioned and not used.
 // A batch-invariant problem takes only configurations with the numerics of the model's, which are
 // the same for every token count.
 Choice choose_config(const Problem& problem, std::int64_t tokens, const DeviceSpec& device,

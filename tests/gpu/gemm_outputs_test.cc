@@ -438,5 +438,18 @@ TEST_F(GemmOutputs, SanitizerCases) {
   }
 }
 
+// The same of FP8 D, whose bits Fp8DEqualsQuantisingFp32D judges.
+TEST_F(GemmOutputs, SanitizerCasesOfFp8D) {
+  std::uint64_t seed = 26500;
+  for (const auto& [problem, config] : covering_fp8_d_variants(gpu().device())) {
+    if (++seed % 4 != 0) continue;
+    const std::int64_t k = (2 * config.stages + 1) * 128 + 13;
+    GemmCase c(gpu(), problem, {config.block_m + 5, config.block_n + 16, k}, seed, {.d = 16});
+    c.run_config(config, gpu().stream());
+    EXPECT_EQ(c.sentry(), 0U);
+    if (HasFailure()) FAIL() << to_text(problem) << "\n" << to_text(config);
+  }
+}
+
 }  // namespace
 }  // namespace octile::tests

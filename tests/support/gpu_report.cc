@@ -42,6 +42,7 @@ std::map<std::string, std::string> kernel_source_digests(bool all) {
   for (const GemmConfig& config : covering_gemm_configs(gemm, device))
     add(digests, gemm, config, device);
   std::vector<GemmVariant> variants = covering_gemm_variants(device);
+  for (const GemmVariant& v : covering_fp8_d_variants(device)) variants.push_back(v);
   for (const GemmVariant& v : covering_group_variants(device)) variants.push_back(v);
   for (const GemmVariant& v : covering_batch_variants(device)) variants.push_back(v);
   for (const auto& [problem, config] : variants) {

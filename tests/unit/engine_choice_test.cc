@@ -194,6 +194,41 @@ TEST_F(ChoiceTest, ANearWinnerThatTheModelThinksSlowIsPassedOver) {
             ChosenBy::kNearRecord);
 }
 
+TEST_F(ChoiceTest, ASisterCardsRecordIsUsedWhereTheModelAgrees) {
+  GemmConfig slow = tuned;
+  const auto& gemm = std::get<GemmProblem>(problem);
+  for (const GemmConfig& c : candidates(gemm, kDynamic, device).admitted) {
+    if (estimate_us(c, gemm, 64, device) > 1.1 * estimate_us(tuned, gemm, 64, device)) slow = c;
+  }
+  ASSERT_NE(slow, tuned);
+  TuningRecord sister = record_for(kText, 64, tuned);
+  sister.device = "h200";
+  const Choice choice = choose(problem, 64, {sister});
+  EXPECT_EQ(choice.by, ChosenBy::kSisterRecord);
+  EXPECT_EQ(choice.config, KernelConfig(tuned));
+  EXPECT_THAT(choice.reason, HasSubstr("the other-device record of"));
+  EXPECT_THAT(choice.reason, HasSubstr("on h200 with 96 SMs"));
+  // This card's own records come first, near ones too.
+  EXPECT_EQ(choose(problem, 64, {sister, record_for(kText, 128, tuned)}).by,
+            ChosenBy::kNearRecord);
+
+  sister.winner.config = to_text(slow);
+  const Choice slower = choose(problem, 64, {sister});
+  EXPECT_EQ(slower.by, ChosenBy::kModel);
+  EXPECT_THAT(slower.reason, HasSubstr("because the cost model expects"));
+}
+
+TEST_F(ChoiceTest, AQuantisersSisterRecordIsNotUsed) {
+  const Problem quantize = *parse_problem(test::kQuantizeText);
+  QuantizeConfig other = std::get<QuantizeConfig>(model(quantize, 64));
+  other.threads = other.threads == 128 ? 256 : 128;
+  TuningRecord sister = record_for(test::kQuantizeText, 64, other);
+  sister.device = "h200";
+  const Choice choice = choose(quantize, 64, {sister});
+  EXPECT_EQ(choice.by, ChosenBy::kModel);
+  EXPECT_THAT(choice.reason, HasSubstr("not used: the other-device record of"));
+}
+
 TEST_F(ChoiceTest, AnotherDevicesRecordIsMentionedAndNotUsed) {
   TuningRecord record = record_for(kText, 64, tuned);
   record.sm_count = 78;

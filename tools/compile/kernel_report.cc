@@ -49,7 +49,7 @@ std::string chosen_by_line(const Json& kernels) {
     }
   }
   std::string text = "token-count buckets by what chose their kernel: ";
-  for (const char* by : {"record", "near record", "model"}) {
+  for (const char* by : {"record", "near record", "sister record", "model"}) {
     text += fmt::format("{}{} {}", by == std::string_view("record") ? "" : ", ", by, counts[by]);
   }
   return text;
