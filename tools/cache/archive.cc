@@ -1,17 +1,16 @@
 #include "tools/cache/archive.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <filesystem>
 #include <optional>
-#include <system_error>
 #include <utility>
 
+#include "cache/file_ops.h"
 #include "cache/key.h"
 #include "tools/cache/libarchive.h"
+#include "tools/common/output_file.h"
 
 namespace octile::tools {
 namespace {
@@ -61,24 +60,17 @@ std::string error_text(const LibArchive& lib, archive* a) {
 // --- writing ---
 
 struct ArchiveWriter::Impl {
-  Impl(const LibArchive& library, std::string file)
+  Impl(const LibArchive& library, std::string name, OutputFile output)
       : lib(library),
-        path(std::move(file)),
-        temporary(path + ".part"),
+        path(std::move(name)),
+        file(std::move(output)),
         out(lib.archive_write_new(), lib.archive_write_free) {}
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
-  ~Impl() {
-    out.reset();
-    std::error_code ignored;
-    if (!finished) std::filesystem::remove(temporary, ignored);
-  }
 
   // No compression: another version of a compressor gives other bytes for the same content.
   Status open() {
     if (lib.archive_write_set_format_ustar(out.get()) != ARCHIVE_OK ||
         lib.archive_write_set_bytes_in_last_block(out.get(), 1) != ARCHIVE_OK ||
-        lib.archive_write_open_filename(out.get(), temporary.c_str()) != ARCHIVE_OK) {
+        lib.archive_write_open_fd(out.get(), file.fd()) != ARCHIVE_OK) {
       return failure();
     }
     return {};
@@ -104,11 +96,10 @@ struct ArchiveWriter::Impl {
 
   const LibArchive lib;
   const std::string path;
-  const std::string temporary;
-  ArchiveHandle out;
-  std::string last;  // name added
+  OutputFile file;
+  ArchiveHandle out;  // destroyed before its file
+  std::string last;   // name added
   std::string manifest{kManifestHead};
-  bool finished = false;
 };
 
 ArchiveWriter::ArchiveWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -119,7 +110,9 @@ ArchiveWriter::~ArchiveWriter() = default;
 Result<ArchiveWriter> ArchiveWriter::create(const std::string& path) {
   const auto lib = LibArchive::open();
   if (!lib) return tl::unexpected<Error>(lib.error());
-  auto impl = std::make_unique<Impl>(*lib, path);
+  auto file = OutputFile::create(path);
+  if (!file) return tl::unexpected<Error>(file.error());
+  auto impl = std::make_unique<Impl>(*lib, path, std::move(*file));
   if (Status ok = impl->open(); !ok) return tl::unexpected<Error>(ok.error());
   return ArchiveWriter(std::move(impl));
 }
@@ -139,14 +132,7 @@ Status ArchiveWriter::add(const cache::FileStem& stem, Bytes bytes) {
 Status ArchiveWriter::finish() {
   if (Status ok = impl_->add(std::string(kManifestName), as_bytes(impl_->manifest)); !ok) return ok;
   if (impl_->lib.archive_write_close(impl_->out.get()) != ARCHIVE_OK) return impl_->failure();
-  std::error_code error;
-  std::filesystem::rename(impl_->temporary, impl_->path, error);
-  if (error) {
-    return fail(ErrorCode::kInternal,
-                fmt::format("{} cannot be written: {}", impl_->path, error.message()));
-  }
-  impl_->finished = true;
-  return {};
+  return impl_->file.commit();
 }
 
 // --- reading ---
@@ -164,9 +150,10 @@ class ArchiveReader {
     lib_.archive_read_support_format_tar(in_.get());
   }
 
-  Status open_file(const std::string& path) {
+  // `fd` stays the caller's and open.
+  Status open_file(int fd) {
     constexpr std::size_t kBlockBytes = 1 << 16;
-    return opened(lib_.archive_read_open_filename(in_.get(), path.c_str(), kBlockBytes));
+    return opened(lib_.archive_read_open_fd(in_.get(), fd, kBlockBytes));
   }
   Status open_memory(Bytes bytes) {
     return opened(lib_.archive_read_open_memory(in_.get(), bytes.data(), bytes.size()));
@@ -293,8 +280,15 @@ class ArchiveReader {
 Status read_archive(const std::string& path, const EntryVisitor& visit) {
   const auto lib = LibArchive::open();
   if (!lib) return tl::unexpected<Error>(lib.error());
+  // The user names the archive, so links are followed. A FIFO or device would not be the same when
+  // it is read a second time.
+  cache::FileOps ops;
+  const auto resolved = cache::resolve_links(path);
+  if (!resolved) return fail(ErrorCode::kInvalidArgument, resolved.error().sentence);
+  const auto file = cache::open_regular(ops, AT_FDCWD, *resolved, O_RDONLY, 0, path, nullptr);
+  if (!file) return fail(ErrorCode::kInvalidArgument, file.error().sentence);
   ArchiveReader reader(*lib, path, visit);
-  if (Status ok = reader.open_file(path); !ok) return ok;
+  if (Status ok = reader.open_file(file->fd()); !ok) return ok;
   return reader.read();
 }
 

@@ -25,8 +25,7 @@ inline constexpr std::size_t kMaxArchiveEntries = 1'000'000;
 // Writes the entries in the order of their names, then the manifest.
 class ArchiveWriter {
  public:
-  // Creates `path`.part, which finish() renames. Errors: kInternal, naming the path; those of
-  // LibArchive::open().
+  // `path` is "-" for stdout. Errors: those of OutputFile::create() and LibArchive::open().
   static Result<ArchiveWriter> create(const std::string& path);
   ArchiveWriter(ArchiveWriter&&) noexcept;
   ArchiveWriter& operator=(ArchiveWriter&&) noexcept;
@@ -35,7 +34,8 @@ class ArchiveWriter {
   // `bytes` are those of the entry's file. Errors: kInternal, also if the name does not follow the
   // last.
   Status add(const cache::FileStem& stem, std::span<const std::uint8_t> bytes);
-  // Writes the manifest and gives the file its own name.
+  // Writes the manifest and gives the file its own name. Errors: kInternal, naming the path; those
+  // of OutputFile::commit().
   Status finish();
 
  private:
@@ -46,11 +46,11 @@ class ArchiveWriter {
 
 using EntryVisitor = std::function<Status(const cache::FileStem& stem, cache::Entry entry)>;
 
-// Calls `visit` for each entry after these checks. The name is an entry's, and names ascend, so
-// that none occurs twice. The member is a regular file of at most kMaxEntryBytes. The entry passes
-// deserialize() and is the kernel that its name says. Afterwards the manifest has to agree with all
-// entries. Errors: kInvalidArgument, naming the archive and the member; those of `visit` and of
-// LibArchive::open().
+// Calls `visit` for each entry after these checks. The archive is a regular file. The name is an
+// entry's, and names ascend, so that none occurs twice. The member is a regular file of at most
+// kMaxEntryBytes. The entry passes deserialize() and is the kernel that its name says. Afterwards
+// the manifest has to agree with all entries. Errors: kInvalidArgument, naming the archive and the
+// member; those of `visit` and of LibArchive::open().
 Status read_archive(const std::string& path, const EntryVisitor& visit);
 
 // Reads an archive in memory in the same way. Errors begin with `origin`.

@@ -5,9 +5,10 @@
 #include <utility>
 
 #include "runtime/api/boundary.h"
-#include "runtime/compiler/cubin.h"
 #include "tools/cache/archive.h"
+#include "tools/cache/check_kernel.h"
 #include "tools/cache/verbs.h"
+#include "tools/common/output.h"
 
 namespace octile::tools::verbs {
 namespace {
@@ -27,9 +28,8 @@ struct Imported {
   std::size_t added = 0;
 };
 
-Status check_cubin(const FileStem& stem, const Entry& entry) {
-  const Status valid = validate_cubin(entry.cubin, entry.identity.architecture,
-                                      entry.identity.entry_name, entry.metadata.parameter_bytes);
+Status check_entry(const FileStem& stem, const Entry& entry) {
+  const Status valid = check_kernel(entry);
   if (valid) return {};
   return refuse(fmt::format("entry {}: {}", stem.entry_name(), valid.error().message));
 }
@@ -58,11 +58,11 @@ Result<Imported> import(const Options& options, octile::cache::Store& store) {
   Imported imported;
   Status ok = read_archive(options.archive, [&](const FileStem& stem, const Entry& entry) {
     ++imported.entries;
-    return check_cubin(stem, entry);
+    return check_entry(stem, entry);
   });
   if (ok && !options.dry_run) {
     ok = read_archive(options.archive, [&](const FileStem& stem, const Entry& entry) {
-      if (Status valid = check_cubin(stem, entry); !valid) return valid;
+      if (Status valid = check_entry(stem, entry); !valid) return valid;
       return add(store, entry, imported);
     });
   }
@@ -89,11 +89,11 @@ Status run(const Options& options) {
                 {"present", imported->present},
                 {"dry_run", options.dry_run}});
   } else if (options.dry_run) {
-    fmt::print("  {}: {} entries, all of them correct; nothing was written\n", options.archive,
-               imported->entries);
+    print_stdout("  {}: {} entries, all of them correct; nothing was written\n", options.archive,
+                 imported->entries);
   } else {
-    fmt::print("  {} of {} entries added to {}, {} were there\n", imported->added,
-               imported->entries, root, imported->present);
+    print_stdout("  {} of {} entries added to {}, {} were there\n", imported->added,
+                 imported->entries, root, imported->present);
   }
   return {};
 }
