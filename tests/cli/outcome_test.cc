@@ -223,6 +223,39 @@ TEST_F(HonestCache, TwoExportsToOnePathBothSucceed) {
   EXPECT_THAT(target.run({"cache", "import", file("a.tar"), "--dry-run"}).err, HasSubstr("ELF"));
 }
 
+// --- what is read has bounds, and so have sentences about it ---
+
+TEST_F(HonestCache, AnEndlessFileIsRefused) {
+  Outcome outcome = shell_.run({"compile", "--problem-file", "/dev/zero"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("/dev/zero:1: more than 65536 bytes"));
+  outcome = shell_.run({"compile", "--model", "/dev/zero"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("more than 16777216 bytes"));
+}
+
+TEST_F(HonestCache, ALineAtTheBoundIsRead) {
+  const std::string problem = "quantize rows=16 cols=7168 x=bf16 q=e4m3:1x128 out=row";
+  std::ofstream(file("at")) << problem << std::string(65536 - problem.size(), ' ') << "\n";
+  std::ofstream(file("beyond")) << problem << std::string(65537 - problem.size(), ' ') << "\n";
+  std::ofstream(file("no newline")) << "# one problem\n" << problem;
+  std::ofstream(file("zero")) << problem << std::string(1, '\0') << "junk\n";
+  const auto tasks = [&](const std::string& name) {
+    return shell_.run({"tune", "--explain", "--problem-file", file(name), "--device", "h200"});
+  };
+  EXPECT_EQ(tasks("at").exit_code, 0) << tasks("at").err;
+  EXPECT_EQ(tasks("no newline").exit_code, 0) << tasks("no newline").err;
+  EXPECT_THAT(tasks("beyond").err, HasSubstr("beyond:1: more than 65536 bytes"));
+  EXPECT_EQ(tasks("zero").exit_code, 2) << "what follows a zero byte counts";
+}
+
+TEST_F(HonestCache, ASentenceQuotesNoMoreThanAPersonReads) {
+  const Outcome outcome = shell_.run({"emit", "--problem", std::string(100'000, 'x')});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_LT(outcome.err.size(), 66'000U);
+  EXPECT_GT(outcome.err.size(), 1'000U);
+}
+
 // --- printing ---
 
 TEST_F(HonestCache, ControlCharactersOfMetadataDoNotReachTheTerminal) {

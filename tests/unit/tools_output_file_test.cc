@@ -42,7 +42,7 @@ TEST(OutputFile, AppearsWhenItIsCommitted) {
     EXPECT_EQ(read_bytes(path), Bytes{1});
   }
   EXPECT_EQ(read_bytes(path), Bytes{1});
-  EXPECT_EQ(files_ending(folder / "", ""), std::vector{folder / "/out"}) << "nothing is left";
+  EXPECT_EQ(files_ending(folder / "", ""), std::vector{folder / "out"}) << "nothing is left";
   ASSERT_TRUE(write_file(path, {2, 3}));
   EXPECT_EQ(read_bytes(path), (Bytes{2, 3}));
   EXPECT_EQ(files_ending(folder / "", "").size(), 1U);
@@ -112,7 +112,7 @@ TEST(OutputFile, ASignalRemovesWhatIsNotWhole) {
     ASSERT_EQ(files_ending(folder / "", "").size(), 2U);
     ASSERT_EQ(::kill(writer.pid(), signal), 0);
     EXPECT_EQ(writer.wait(), "signal " + std::to_string(signal)) << "the parent sees the signal";
-    EXPECT_EQ(files_ending(folder / "", ""), std::vector{folder / "/ready"});
+    EXPECT_EQ(files_ending(folder / "", ""), std::vector{folder / "ready"});
   }
 }
 

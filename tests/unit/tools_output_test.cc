@@ -39,7 +39,7 @@ TEST(Printable, ACellOfATableStaysInItsRow) {
   TextTable table({"<name", "number"});
   table.add_row({"a\n  forged  1\x1b[2J", "2"});
   EXPECT_EQ(table.render(),
-            "  name                          number\n"
+            "  name                     number\n"
             "  a\\x0a  forged  1\\x1b[2J       2\n");
 }
 

@@ -27,6 +27,7 @@ struct Options {
 struct Exported {
   std::size_t entries = 0;
   std::int64_t bytes = 0;
+  std::string digest;                // of the archive
   std::vector<std::string> damaged;  // a sentence for each entry that was left out
 };
 
@@ -58,7 +59,9 @@ Result<Exported> write(octile::cache::Store& store, const std::vector<Listing>& 
       break;
     }
   }
-  if (Status ok = archive->finish(); !ok) return tl::unexpected<Error>(ok.error());
+  auto digest = archive->finish();
+  if (!digest) return tl::unexpected<Error>(digest.error());
+  exported.digest = std::move(*digest);
   return exported;
 }
 
@@ -79,16 +82,19 @@ Result<int> run(const Options& options) {
     print_json({{"archive", options.output},
                 {"entries", exported->entries},
                 {"bytes", exported->bytes},
+                {"sha256", exported->digest},
                 {"damaged", exported->damaged.size()},
                 {"left_out", exported->damaged},
                 {"unread", unread}});
   } else if (!to_stdout) {
-    print_stdout("  {} entr{}, {}, in {}\n", exported->entries,
+    print_stdout("  {} entr{}, {}, in {}\n  sha256 {}\n", exported->entries,
                  exported->entries == 1 ? "y" : "ies",
-                 bytes_text(static_cast<double>(exported->bytes)), options.output);
+                 bytes_text(static_cast<double>(exported->bytes)), options.output,
+                 exported->digest);
   }
-  for (const std::string& sentence : exported->damaged) {
-    print_stderr("octile: warning: left out: {}\n", sentence);
+  if (const std::size_t count = exported->damaged.size(); count > 0) {
+    print_stderr("octile: warning: {} damaged entr{} left out; `octile cache verify` says why\n",
+                 count, count == 1 ? "y is" : "ies are");
   }
   for (const std::string& sentence : unread) {
     print_stderr("octile: warning: not in the archive, because it could not be read: {}\n",

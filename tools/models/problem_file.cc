@@ -38,7 +38,7 @@ Status for_each_problem(const std::string& path, const std::string& recipe,
   std::ifstream file(path, std::ios::binary);
   int problems = 0;
   int number = 0;
-  std::vector<char> buffer(kMostLineBytes + 2);  // with the newline and the terminator
+  std::vector<char> buffer(kMostLineBytes + 1);  // with the terminator
   while (file.getline(buffer.data(), static_cast<std::streamsize>(buffer.size()))) {
     const std::streamsize newline = file.eof() ? 0 : 1;
     std::string line(buffer.data(), static_cast<std::size_t>(file.gcount() - newline));
