@@ -27,14 +27,19 @@ Clock::time_point time_of(const timespec& time) {
       std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec)));
 }
 
-IoResult<std::vector<Candidate>> candidates(const Root& root, bool tidy) {
+// Returns the entries of the folders that can be inspected, and adds the others to `unread`.
+IoResult<std::vector<Candidate>> candidates(const Root& root, bool tidy,
+                                            std::vector<PruneResult::Unread>& unread) {
   const auto folders = root.folders();
   if (!folders) return tl::unexpected(folders.error());
   std::vector<Candidate> found;
   for (const std::string& folder : *folders) {
     if (tidy) root.tidy(folder);
     auto items = root.items(folder);
-    if (!items) return tl::unexpected(items.error());
+    if (!items) {
+      unread.push_back({root.path() + "/v1/" + folder, items.error().sentence});
+      continue;
+    }
     for (Root::Item& item : *items) {
       StoredEntry entry{item.stem, root.path_of(item.stem), item.status.st_size,
                         time_of(item.status.st_mtim)};
@@ -60,15 +65,19 @@ bool is_protected(const StoredEntry& entry, Clock::time_point now, std::chrono::
 // recently used ones until at most `keep_bytes` remain. Returns what was removed and kept.
 IoResult<PruneResult> prune_root(const Root& root, const PruneOptions& options,
                                  std::int64_t keep_bytes) {
-  auto found = candidates(root, !options.dry_run);
-  if (!found) return tl::unexpected(found.error());
   PruneResult result;
+  auto found = candidates(root, !options.dry_run, result.unread);
+  if (!found) return tl::unexpected(found.error());
   for (const Candidate& candidate : *found) result.kept_bytes += candidate.entry.bytes;
   result.kept_entries = static_cast<std::int64_t>(found->size());
 
   const auto now = Clock::now();
   const auto take = [&](const Candidate& candidate) {
-    if (!options.dry_run && !root.remove(candidate.entry.stem, candidate.status)) return false;
+    if (!options.dry_run) {
+      const auto gone = root.remove(candidate.entry.stem, candidate.status);
+      if (!gone) result.failed.push_back({candidate.entry, gone.error().sentence});
+      if (!gone.value_or(false)) return false;
+    }
     result.kept_bytes -= candidate.entry.bytes;
     result.kept_entries -= 1;
     result.removed_bytes += candidate.entry.bytes;
@@ -157,25 +166,24 @@ class UsageFile {
 
 IoResult<std::optional<UsageFile>> UsageFile::open(FileOps& ops, const Root& root) {
   constexpr const char* kName = "usage";
-  constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   // An ordinary holder needs less time for its four system calls. A scan of a large root takes
   // longer, and nobody needs to wait for it.
   constexpr std::chrono::milliseconds kPatience{100};
   const std::string path = root.path() + "/v1/" + kName;
   const auto folder = root.open_version(Root::Missing::kFail);
   if (!folder) return tl::unexpected(folder.error());
-  const int fd = retry_interrupted([&] { return ops.open_at(folder->fd(), kName, kFlags, 0600); });
-  if (fd < 0) return io_failure("open", path, fd);
-  OpenFile file(ops, fd);
+  auto file = open_regular(ops, folder->fd(), kName, O_RDWR | O_CREAT, 0600, path,
+                           unwritable_by_others(path));
+  if (!file) return tl::unexpected(file.error());
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   for (;;) {
-    const int locked = retry_interrupted([&] { return ops.try_lock(file.fd()); });
+    const int locked = retry_interrupted([&] { return ops.try_lock(file->fd()); });
     // On a filesystem without locks, two writers may lose each other's counts until the next scan.
     if (locked != -EWOULDBLOCK) break;
     if (std::chrono::steady_clock::now() >= deadline) return std::optional<UsageFile>();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  return std::optional<UsageFile>(UsageFile(ops, std::move(file), path));
+  return std::optional<UsageFile>(UsageFile(ops, std::move(*file), path));
 }
 
 Usage usage_of(const PruneResult& result) {

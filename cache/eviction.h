@@ -43,18 +43,32 @@ struct PruneOptions {
 };
 
 struct PruneResult {
+  // An entry that should have been removed and is still there, and why.
+  struct Kept {
+    StoredEntry entry;
+    std::string reason;
+  };
+  // A folder of entries that could not be looked at, and why.
+  struct Unread {
+    std::string path;
+    std::string reason;
+  };
+
   std::vector<StoredEntry> removed;  // in the order of removal; in a dry run, what would be removed
   std::int64_t removed_bytes = 0;
   std::int64_t kept_entries = 0;
   std::int64_t kept_bytes = 0;
+  std::vector<Kept> failed;    // they count as kept
+  std::vector<Unread> unread;  // their entries count neither as removed nor as kept
 };
 
 // Inspects every entry of the root, removes entries according to `options` and returns what was
-// removed and kept. An entry that is used between inspection and removal stays. A reader that
-// already opened a removed entry can finish reading it; later readers miss and compile. Also
-// removes files that dead processes left behind, and entries set aside more than a week ago. If the
-// root does not exist, the result is empty. An entry that cannot be removed counts as kept.
-// file_ops null: the system's.
+// removed and kept. An entry that is used between inspection and removal stays. A folder that
+// cannot be inspected, or a foreign file in its place, is passed over. A reader that already opened
+// a removed entry can finish reading it; later readers miss and compile. Also removes files that
+// dead processes left behind, and entries set aside more than a week ago. If the root does not
+// exist, the result is empty. An entry that cannot be removed counts as kept. file_ops null: the
+// system's.
 IoResult<PruneResult> prune(const std::string& root, const PruneOptions& options,
                             std::shared_ptr<FileOps> file_ops = nullptr);
 

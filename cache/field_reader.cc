@@ -23,7 +23,36 @@ std::optional<Int> as_integer(const Json& value) {
   return static_cast<Int>(wide);
 }
 
+// Returns true if arrays and objects nest deeper than the limit. Brackets within strings do not
+// count.
+bool too_deep(std::string_view text) {
+  int depth = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string && c == '\\') {
+      ++i;
+    } else if (c == '"') {
+      in_string = !in_string;
+    } else if (!in_string && (c == '[' || c == '{')) {
+      if (++depth > kMaxJsonDepth) return true;
+    } else if (!in_string && (c == ']' || c == '}')) {
+      --depth;
+    }
+  }
+  return false;
+}
+
 }  // namespace
+
+tl::expected<Json, std::string> parse_object(std::string_view text, std::string_view where) {
+  if (too_deep(text)) {
+    return tl::unexpected(fmt::format("{}: values nest more than {} deep", where, kMaxJsonDepth));
+  }
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return tl::unexpected(fmt::format("{}: not a JSON object", where));
+  return json;
+}
 
 void FieldReader::read(const char* name, std::string& out) {
   const Json* value = find(name);

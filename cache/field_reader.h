@@ -6,9 +6,19 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <tl/expected.hpp>
 #include <vector>
 
 namespace octile::cache {
+
+// No file of the cache nests its values deeper. The limit bounds time and memory of a parse: a
+// value costs a few bytes of text and a hundred bytes of memory for each level.
+inline constexpr int kMaxJsonDepth = 8;
+
+// Returns the JSON object of a text from outside. The error says what the text is not: "`where`:
+// not a JSON object".
+tl::expected<nlohmann::ordered_json, std::string> parse_object(std::string_view text,
+                                                               std::string_view where);
 
 class FieldReader {
  public:

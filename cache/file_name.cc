@@ -21,19 +21,17 @@ bool is_hex(std::string_view text) {
                      [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
-// Returns true for ".octile.<16 hex>.tmp".
-bool is_temporary_suffix(std::string_view suffix) {
-  return suffix.size() == kEntrySuffix.size() + 1 + kUniqueDigits + kTemporarySuffix.size() &&
-         suffix.starts_with(kEntrySuffix) && suffix[kEntrySuffix.size()] == '.' &&
-         suffix.ends_with(kTemporarySuffix) &&
-         is_hex(suffix.substr(kEntrySuffix.size() + 1, kUniqueDigits));
+// Returns true for ".<16 hex>.tmp".
+bool is_unique_suffix(std::string_view suffix) {
+  return suffix.size() == 1 + kUniqueDigits + kTemporarySuffix.size() && suffix[0] == '.' &&
+         suffix.ends_with(kTemporarySuffix) && is_hex(suffix.substr(1, kUniqueDigits));
 }
 
 std::optional<FileKind> kind_of_suffix(std::string_view suffix) {
   if (suffix == kEntrySuffix) return FileKind::kEntry;
   if (suffix == kLockSuffix) return FileKind::kLock;
   if (suffix == kDamagedSuffix) return FileKind::kDamaged;
-  if (is_temporary_suffix(suffix)) return FileKind::kTemporary;
+  if (is_temporary_name_of(kEntrySuffix, suffix)) return FileKind::kTemporary;
   return std::nullopt;
 }
 
@@ -51,12 +49,18 @@ std::string FileStem::damaged_name() const {
   return fmt::format("{}-{}{}", identity, toolchain, kDamagedSuffix);
 }
 
-std::string FileStem::temporary_name() const {
+std::string FileStem::temporary_name() const { return temporary_name_of(entry_name()); }
+
+std::string temporary_name_of(std::string_view name) {
   // The system's generator makes collisions between hosts that share a root over a network
   // improbable.
   std::random_device random;
   const std::uint64_t unique = (std::uint64_t{random()} << 32) | random();
-  return fmt::format("{}.{:016x}{}", entry_name(), unique, kTemporarySuffix);
+  return fmt::format("{}.{:016x}{}", name, unique, kTemporarySuffix);
+}
+
+bool is_temporary_name_of(std::string_view name, std::string_view temporary) {
+  return temporary.starts_with(name) && is_unique_suffix(temporary.substr(name.size()));
 }
 
 std::optional<FileName> parse_file_name(std::string_view name) {

@@ -30,6 +30,10 @@ struct FileName {
 // Returns empty if the name does not belong to this cache.
 std::optional<FileName> parse_file_name(std::string_view name);
 
+// Returns a new name on each call: "<name>.<16 hex>.tmp". The second function recognises them.
+std::string temporary_name_of(std::string_view name);
+bool is_temporary_name_of(std::string_view name, std::string_view temporary);
+
 bool is_folder_name(std::string_view name);  // true for two lower-case hex digits
 
 }  // namespace octile::cache

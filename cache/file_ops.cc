@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <string_view>
 #include <system_error>
@@ -43,36 +45,13 @@ tl::unexpected<IoError> unacceptable(const std::string& path, const std::string&
   return tl::unexpected(IoError{0, fmt::format("{}: {}", path, why)});
 }
 
-IoResult<OpenFile> open_regular(FileOps& ops, int dir_fd, const std::string& name,
-                                const std::string& path, const FileCheck& check,
-                                struct stat& status) {
-  constexpr int kFlags = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
-  const int fd = retry_interrupted([&] { return ops.open_at(dir_fd, name, kFlags, 0); });
-  if (fd == -ELOOP) return unacceptable(path, "a symbolic link is not read");
-  if (fd < 0) return io_failure("open", path, fd);
-  OpenFile file(ops, fd);
-  const int result = retry_interrupted([&] { return ops.stat_fd(fd, status); });
-  if (result < 0) return io_failure("stat", path, result);
-  if (!S_ISREG(status.st_mode)) return unacceptable(path, "not a regular file");
-  if (check) {
-    if (const auto checked = check(status); !checked) return tl::unexpected(checked.error());
-  }
-  return file;
-}
-
 // Returns fewer bytes if the file has shrunk. A truncated entry then fails its checksum.
 IoResult<std::vector<std::uint8_t>> read_first(FileOps& ops, const OpenFile& file,
                                                std::size_t count, const std::string& path) {
   std::vector<std::uint8_t> bytes(count);
-  std::size_t filled = 0;
-  while (filled < bytes.size()) {
-    const ssize_t n =
-        retry_interrupted([&] { return ops.read(file.fd(), std::span(bytes).subspan(filled)); });
-    if (n < 0) return io_failure("read", path, n);
-    if (n == 0) break;
-    filled += static_cast<std::size_t>(n);
-  }
-  bytes.resize(filled);
+  const auto filled = read_next(ops, file, bytes, path);
+  if (!filled) return tl::unexpected(filled.error());
+  bytes.resize(*filled);
   return bytes;
 }
 
@@ -143,11 +122,42 @@ tl::unexpected<IoError> io_failure(std::string_view action, const std::string& p
       code, fmt::format("cannot {} {}: {}", action, path, std::generic_category().message(code))});
 }
 
+IoResult<OpenFile> open_regular(FileOps& ops, int dir_fd, const std::string& name, int flags,
+                                mode_t mode, const std::string& path, const FileCheck& check,
+                                struct stat* status) {
+  const int all = flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
+  const int fd = retry_interrupted([&] { return ops.open_at(dir_fd, name, all, mode); });
+  if (fd == -ELOOP) return unacceptable(path, "a symbolic link is not followed");
+  if (fd < 0) return io_failure("open", path, fd);
+  OpenFile file(ops, fd);
+  struct stat now = {};
+  const int result = retry_interrupted([&] { return ops.stat_fd(fd, now); });
+  if (result < 0) return io_failure("stat", path, result);
+  if (!S_ISREG(now.st_mode)) return unacceptable(path, "not a regular file");
+  if (check) {
+    if (const auto checked = check(now); !checked) return tl::unexpected(checked.error());
+  }
+  if (status != nullptr) *status = now;
+  return file;
+}
+
+IoResult<std::size_t> read_next(FileOps& ops, const OpenFile& file, std::span<std::uint8_t> into,
+                                const std::string& path) {
+  std::size_t filled = 0;
+  while (filled < into.size()) {
+    const ssize_t n = retry_interrupted([&] { return ops.read(file.fd(), into.subspan(filled)); });
+    if (n < 0) return io_failure("read", path, n);
+    if (n == 0) break;
+    filled += static_cast<std::size_t>(n);
+  }
+  return filled;
+}
+
 IoResult<std::vector<std::uint8_t>> read_file(FileOps& ops, int dir_fd, const std::string& name,
                                               std::size_t max_bytes, const std::string& path,
                                               const FileCheck& check) {
   struct stat status = {};
-  const auto file = open_regular(ops, dir_fd, name, path, check, status);
+  const auto file = open_regular(ops, dir_fd, name, O_RDONLY, 0, path, check, &status);
   if (!file) return tl::unexpected(file.error());
   const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
   if (file_bytes > max_bytes) {
@@ -161,7 +171,7 @@ IoResult<std::vector<std::uint8_t>> read_beginning(FileOps& ops, int dir_fd,
                                                    const std::string& path,
                                                    const FileCheck& check) {
   struct stat status = {};
-  const auto file = open_regular(ops, dir_fd, name, path, check, status);
+  const auto file = open_regular(ops, dir_fd, name, O_RDONLY, 0, path, check, &status);
   if (!file) return tl::unexpected(file.error());
   const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
   return read_first(
@@ -181,6 +191,27 @@ IoResult<void> check_unwritable_by_others(const struct stat& status, const std::
     return refuse(fmt::format("{}: it belongs to user {}; allowed: this user ({}) or root", path,
                               status.st_uid, user));
   return {};
+}
+
+FileCheck unwritable_by_others(std::string path) {
+  return [path = std::move(path)](const struct stat& status) {
+    return check_unwritable_by_others(status, path);
+  };
+}
+
+std::string absolute_path(const std::string& path) {
+  std::error_code error;
+  std::string text = std::filesystem::absolute(path, error).lexically_normal().string();
+  if (error) return path;
+  while (text.size() > 1 && text.back() == '/') text.pop_back();
+  return text;
+}
+
+IoResult<std::string> resolve_links(const std::string& path) {
+  const std::unique_ptr<char, void (*)(void*)> resolved(::realpath(path.c_str(), nullptr),
+                                                        &std::free);
+  if (resolved == nullptr) return io_failure("resolve", path, -errno);
+  return std::string(resolved.get());
 }
 
 IoResult<void> write_and_close(FileOps& ops, OpenFile& file, std::span<const std::uint8_t> bytes,

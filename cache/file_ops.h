@@ -1,5 +1,8 @@
-// The system calls that the store makes, as virtual functions, so that tests can make any of them
-// fail. Every function returns the call's result, or -errno.
+// The one place where the library touches files. FileOps holds the system calls as virtual
+// functions, so that tests can make any of them fail. The functions below it add the checks that
+// every file gets: no link at the end of a path, regular files only, an owner and a mode that keep
+// other users out, and a bound on what is read. A test of the source tree (House) refuses any other
+// access to files in cache/ and runtime/.
 #pragma once
 
 #include <sys/stat.h>
@@ -17,6 +20,7 @@
 
 namespace octile::cache {
 
+// Every function returns the call's result, or -errno.
 class FileOps {
  public:
   FileOps() = default;
@@ -96,11 +100,25 @@ using IoResult = tl::expected<T, IoError>;
 tl::unexpected<IoError> io_failure(std::string_view action, const std::string& path,
                                    ssize_t result);
 
-// Returns the content of a regular file. Never follows a link and never waits at a FIFO or device.
-// Never maps the file, because SIGBUS kills the process if another NFS client removes a mapped
-// file. `path` appears in the error sentence. `check`, if given, sees the file's status and may
-// refuse the file.
+// Sees a file's status and may refuse the file.
 using FileCheck = std::function<IoResult<void>(const struct stat&)>;
+
+// Opens a regular file with the access mode and creation flags of `flags`; `mode` is that of a file
+// that is created. Never follows a link at the end of the name, and never waits at a FIFO or
+// device. `path` appears in the error sentence. `check`, if given, may refuse the file. `status`,
+// if given, receives the file's status. Errors: code 0 for a link, for what is no regular file and
+// for what `check` refuses so.
+IoResult<OpenFile> open_regular(FileOps& ops, int dir_fd, const std::string& name, int flags,
+                                mode_t mode, const std::string& path, const FileCheck& check,
+                                struct stat* status = nullptr);
+
+// Reads the next bytes of an opened file. Returns how many; fewer than `into` holds only at the end
+// of the file.
+IoResult<std::size_t> read_next(FileOps& ops, const OpenFile& file, std::span<std::uint8_t> into,
+                                const std::string& path);
+
+// Returns the content of a regular file under the rules of open_regular(). Never maps the file,
+// because SIGBUS kills the process if another NFS client removes a mapped file.
 IoResult<std::vector<std::uint8_t>> read_file(FileOps& ops, int dir_fd, const std::string& name,
                                               std::size_t max_bytes, const std::string& path,
                                               const FileCheck& check = nullptr);
@@ -113,6 +131,15 @@ IoResult<std::vector<std::uint8_t>> read_beginning(FileOps& ops, int dir_fd,
 
 // Refuses, with code 0, a file or folder that a user other than the caller and root may write.
 IoResult<void> check_unwritable_by_others(const struct stat& status, const std::string& path);
+// Returns that check as a FileCheck.
+FileCheck unwritable_by_others(std::string path);
+
+// Returns the path as an absolute one without a slash at the end, so that a later chdir() does not
+// change its meaning. Links are not resolved.
+std::string absolute_path(const std::string& path);
+
+// Returns the path with all links resolved.
+IoResult<std::string> resolve_links(const std::string& path);
 
 // Writes all bytes, flushes them to the device and closes the file.
 IoResult<void> write_and_close(FileOps& ops, OpenFile& file, std::span<const std::uint8_t> bytes,

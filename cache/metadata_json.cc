@@ -45,10 +45,10 @@ std::string metadata_to_json(const Entry& entry) {
 }
 
 tl::expected<Head, std::string> metadata_from_json(std::string_view text) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return tl::unexpected<std::string>("metadata: not a JSON object");
+  const auto json = parse_object(text, "metadata");
+  if (!json) return tl::unexpected(json.error());
   Head head;
-  FieldReader reader(json, "metadata");
+  FieldReader reader(*json, "metadata");
   reader.read("kernel", head.entry_name);
   reader.read("architecture", head.architecture);
   reader.read("compiler", head.toolchain.compiler);

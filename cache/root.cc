@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <ctime>
-#include <filesystem>
-#include <system_error>
 #include <thread>
 
 namespace octile::cache {
@@ -25,16 +23,6 @@ constexpr int kMostDamaged = 4;
 // A holder of a folder's lock makes only three system calls.
 constexpr std::chrono::milliseconds kTakeoverPatience{1000};
 constexpr int kOpenFolderFlags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
-
-// Returns an absolute path without a slash at the end, so that a later chdir() does not move the
-// cache.
-std::string normal_path(const std::string& path) {
-  std::error_code error;
-  std::string text = std::filesystem::absolute(path, error).lexically_normal().string();
-  if (error) return path;
-  while (text.size() > 1 && text.back() == '/') text.pop_back();
-  return text;
-}
 
 bool same_file(const struct stat& a, const struct stat& b) {
   return a.st_ino == b.st_ino && a.st_dev == b.st_dev;
@@ -62,14 +50,19 @@ IoResult<bool> is_still(FileOps& ops, const OpenFile& folder, const std::string&
 
 }  // namespace
 
+// Composes no error sentence: a destructor must not run out of memory.
 HeldLock::~HeldLock() {
-  if (is_still(*ops_, folder_, name_, file_, name_).value_or(false)) {
+  struct stat opened = {};
+  struct stat named = {};
+  if (retry_interrupted([&] { return ops_->stat_fd(file_.fd(), opened); }) >= 0 &&
+      retry_interrupted([&] { return ops_->stat_at(folder_.fd(), name_, named); }) >= 0 &&
+      same_file(opened, named)) {
     ops_->unlink_at(folder_.fd(), name_);
   }
 }
 
 Root::Root(const std::string& path, bool writable, std::shared_ptr<FileOps> ops)
-    : path_(normal_path(path)), writable_(writable), ops_(std::move(ops)) {}
+    : path_(absolute_path(path)), writable_(writable), ops_(std::move(ops)) {}
 
 std::string Root::folder_path(const std::string& folder) const {
   return path_ + "/" + kVersionFolder + "/" + folder;
@@ -265,16 +258,21 @@ IoResult<std::vector<Root::Item>> Root::items(const std::string& folder) const {
 
 // --- removing ---
 
-bool Root::remove(const FileStem& stem, const struct stat& seen) const {
+IoResult<bool> Root::remove(const FileStem& stem, const struct stat& seen) const {
   const auto folder = open_folder(stem.folder(), Missing::kFail);
-  if (!folder) return folder.error().code == ENOENT;
+  if (!folder) {
+    if (folder.error().code == ENOENT) return true;
+    return tl::unexpected(folder.error());
+  }
   struct stat now = {};
   const int result = ops_->stat_at(folder->fd(), stem.entry_name(), now);
   if (result == -ENOENT) return true;
-  if (result < 0 || !same_state(now, seen)) return false;
+  if (result < 0) return io_failure("stat", path_of(stem), result);
+  if (!same_state(now, seen)) return false;
   const int removed =
       retry_interrupted([&] { return ops_->unlink_at(folder->fd(), stem.entry_name()); });
-  return removed >= 0 || removed == -ENOENT;
+  if (removed < 0 && removed != -ENOENT) return io_failure("remove", path_of(stem), removed);
+  return true;
 }
 
 void Root::set_aside(const FileStem& stem, const struct stat& status) const {
@@ -367,10 +365,9 @@ void Root::remove_abandoned(const OpenFile& folder) const {
 
 IoResult<OpenFile> Root::open_lock(const OpenFile& folder, const std::string& name) const {
   // Opened for writing, because over NFS an exclusive flock() is a write lock and requires it.
-  constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
-  const int fd = retry_interrupted([&] { return ops_->open_at(folder.fd(), name, kFlags, 0600); });
-  if (fd < 0) return io_failure("open", folder_path(name.substr(0, 2)) + "/" + name, fd);
-  return OpenFile(*ops_, fd);
+  const std::string path = folder_path(name.substr(0, 2)) + "/" + name;
+  return open_regular(*ops_, folder.fd(), name, O_RDWR | O_CREAT, 0600, path,
+                      unwritable_by_others(path));
 }
 
 // Removes the lock file of an owner that counts as stopped, so that the first waiter to come can

@@ -88,9 +88,9 @@ class Root {
   // folder, the result is empty.
   IoResult<std::vector<Item>> items(const std::string& folder) const;
 
-  // Removes the entry unless its file or stamp differs from `seen`. Returns true if the entry no
-  // longer exists.
-  bool remove(const FileStem& stem, const struct stat& seen) const;
+  // Removes the entry unless its file or stamp differs from `seen`, which means that it was used or
+  // replaced since: then returns false. Returns true if the entry no longer exists.
+  IoResult<bool> remove(const FileStem& stem, const struct stat& seen) const;
 
   // Removes files that dead processes left in a folder more than an hour ago, and entries that were
   // set aside more than a week ago.

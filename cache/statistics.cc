@@ -67,20 +67,20 @@ DayStatistics sum_statistics(std::string_view day, std::string_view lines) {
 StatisticsLog::StatisticsLog(const std::string& root, std::shared_ptr<FileOps> file_ops)
     : ops_(or_system(std::move(file_ops))), root_(root, true, ops_) {}
 
-IoResult<OpenFile> StatisticsLog::open_day(const OpenFile& folder, const std::string& day) const {
-  constexpr int kFlags = O_WRONLY | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+IoResult<OpenFile> StatisticsLog::open_day(const OpenFile& folder, const std::string& day,
+                                           struct stat& status) const {
   constexpr int kNew = O_CREAT | O_EXCL;
-  const auto open = [&](int flags) {
-    return retry_interrupted([&] { return ops_->open_at(folder.fd(), day, flags, 0600); });
+  const std::string path = root_.path() + "/" + kFolder + "/" + day;
+  const auto open = [&](int creation) {
+    return open_regular(*ops_, folder.fd(), day, O_WRONLY | O_APPEND | creation, 0600, path,
+                        unwritable_by_others(path), &status);
   };
-  int fd = open(kFlags);
-  if (fd == -ENOENT) {
-    fd = open(kFlags | kNew);
-    if (fd >= 0) remove_old(folder, day);
-    if (fd == -EEXIST) fd = open(kFlags);  // another process created it first
-  }
-  if (fd < 0) return io_failure("open", root_.path() + "/" + kFolder + "/" + day, fd);
-  return OpenFile(*ops_, fd);
+  auto file = open(0);
+  if (file || file.error().code != ENOENT) return file;
+  file = open(kNew);
+  if (file) remove_old(folder, day);
+  if (!file && file.error().code == EEXIST) return open(0);  // another process created it first
+  return file;
 }
 
 void StatisticsLog::remove_old(const OpenFile& folder, const std::string& today) const {
@@ -99,12 +99,9 @@ IoResult<void> StatisticsLog::count(CacheEvent event, double compile_ms) const {
   if (!folder) return tl::unexpected(folder.error());
   const std::string day = day_of(std::chrono::system_clock::now());
   const std::string path = root_.path() + "/" + kFolder + "/" + day;
-  const auto file = open_day(*folder, day);
-  if (!file) return tl::unexpected(file.error());
   struct stat status = {};
-  const int result = retry_interrupted([&] { return ops_->stat_fd(file->fd(), status); });
-  if (result < 0) return io_failure("stat", path, result);
-  if (!S_ISREG(status.st_mode)) return tl::unexpected(IoError{0, path + ": not a regular file"});
+  const auto file = open_day(*folder, day, status);
+  if (!file) return tl::unexpected(file.error());
   if (static_cast<std::uint64_t>(status.st_size) >= kMaxStatisticsBytes) return {};
   const bool known = std::isfinite(compile_ms) && compile_ms > 0;
   const std::string line = fmt::format(
@@ -137,8 +134,8 @@ IoResult<std::vector<DayStatistics>> StatisticsLog::read() const {
   for (const std::string& name : names) {
     if (!is_day(name)) continue;
     // Writers at the limit may each add one more line.
-    const auto bytes =
-        read_file(*ops_, folder->fd(), name, 2 * kMaxStatisticsBytes, path + "/" + name);
+    const auto bytes = read_file(*ops_, folder->fd(), name, 2 * kMaxStatisticsBytes,
+                                 path + "/" + name, unwritable_by_others(path + "/" + name));
     if (!bytes && bytes.error().code == ENOENT) continue;  // removed since the folder was listed
     if (!bytes) return tl::unexpected(bytes.error());
     days.push_back(

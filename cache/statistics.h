@@ -48,7 +48,9 @@ class StatisticsLog {
   IoResult<std::vector<DayStatistics>> read() const;
 
  private:
-  IoResult<OpenFile> open_day(const OpenFile& folder, const std::string& day) const;
+  // `status` receives that of the file.
+  IoResult<OpenFile> open_day(const OpenFile& folder, const std::string& day,
+                              struct stat& status) const;
   void remove_old(const OpenFile& folder, const std::string& today) const;
 
   std::shared_ptr<FileOps> ops_;

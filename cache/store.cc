@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <ctime>
 #include <exception>
+#include <iterator>
 #include <mutex>
 #include <unordered_set>
 #include <utility>
@@ -59,7 +61,7 @@ struct Store::Impl {
   std::optional<Hit> newest(const std::string& key, bool read_only_roots_only, Traces traces);
   bool publish(const Entry& entry);
   std::unique_ptr<HeldLock> lock(const FileStem& stem);
-  void list(const Root& root, std::vector<Listing>& listings);
+  void list(const Root& root, std::vector<Listing>& listings, std::vector<UnreadPart>& unread);
   tl::expected<Head, std::string> head_of(const Root& root, const Root::Beginning& beginning);
   struct Verified {
     Entry entry;
@@ -246,12 +248,29 @@ bool Store::Impl::publish(const Entry& entry) {
   return true;
 }
 
-// The entry is already published, so a failure here does not matter.
+// The entry is already published, so a failure here fails no call. But it is said, because a root
+// that is not kept within its bound fills a disk.
 void Store::Impl::keep_bound(const Root& root, std::int64_t published_bytes) {
   const auto looked = SizeBound(options.bound, ops).published(root, published_bytes);
-  if (!looked) return debug(fmt::format("kernel cache: {}", looked.error().sentence));
+  if (!looked) {
+    return warn_once(root.path(), fmt::format("kernel cache {}: {}; its size is not bounded until "
+                                              "that is mended",
+                                              root.path(), looked.error().sentence));
+  }
   const std::optional<PruneResult>& pruned = looked.value();
-  if (pruned && !pruned->removed.empty()) {
+  if (!pruned) return;
+  for (const PruneResult::Unread& folder : pruned->unread) {
+    warn_once(folder.path, fmt::format("kernel cache {}: {} is passed over when the least recently "
+                                       "used entries are removed: {}",
+                                       root.path(), folder.path, folder.reason));
+  }
+  if (!pruned->failed.empty()) {
+    warn_once(root.path(),
+              fmt::format("kernel cache {}: {} entries cannot be removed, the first because: {}; "
+                          "its size is not bounded until that is mended",
+                          root.path(), pruned->failed.size(), pruned->failed.front().reason));
+  }
+  if (!pruned->removed.empty()) {
     debug(fmt::format("kernel cache {}: removed {} least recently used entries, {} bytes",
                       root.path(), pruned->removed.size(), pruned->removed_bytes));
   }
@@ -285,13 +304,21 @@ std::unique_ptr<HeldLock> Store::Impl::lock(const FileStem& stem) {
 
 // --- list ---
 
-void Store::Impl::list(const Root& root, std::vector<Listing>& listings) {
+void Store::Impl::list(const Root& root, std::vector<Listing>& listings,
+                       std::vector<UnreadPart>& unread) {
+  const auto miss = [&](const IoError& error) {
+    unread.push_back({error.sentence, root.writable()});
+    warn_root(root, error);
+  };
+  // A read-only root was named by somebody, so it should be there.
+  const auto exists = root.check();
+  if (!exists && !(root.writable() && exists.error().code == ENOENT)) return miss(exists.error());
   const auto folders = root.folders();
-  if (!folders) return warn_root(root, folders.error());
+  if (!folders) return miss(folders.error());
   for (const std::string& folder : *folders) {
     auto beginnings = root.beginnings(folder, kUsualHeadBytes);
     if (!beginnings) {
-      warn_root(root, beginnings.error());
+      miss(beginnings.error());
       continue;
     }
     for (Root::Beginning& one : *beginnings) {
@@ -384,12 +411,16 @@ Store::Lock Store::lock(const Identity& identity, const Toolchain& toolchain) {
                              [&] { return impl_->lock(stem_of(key_text(identity), toolchain)); }));
 }
 
-std::vector<Listing> Store::list() {
-  return impl_->guarded(std::vector<Listing>(), [&] {
-    std::vector<Listing> listings;
-    for (const Root& root : impl_->roots) impl_->list(root, listings);
-    return listings;
+std::vector<Listing> Store::list(std::vector<UnreadPart>* unread) {
+  std::vector<Listing> listings;
+  std::vector<UnreadPart> missing;
+  const bool ended = impl_->guarded(false, [&] {
+    for (const Root& root : impl_->roots) impl_->list(root, listings, missing);
+    return true;
   });
+  if (!ended) missing.push_back({"reading the entries ended early", true});
+  if (unread != nullptr) std::ranges::move(missing, std::back_inserter(*unread));
+  return listings;
 }
 
 tl::expected<Entry, std::string> Store::read(const Listing& listing) {

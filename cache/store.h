@@ -48,6 +48,12 @@ struct Listing {
   bool other_version = false;            // true if the reason is another format version
 };
 
+// A root or folder whose entries could not be listed.
+struct UnreadPart {
+  std::string sentence;
+  bool writable_root = false;
+};
+
 // May be used by several threads at once.
 class Store {
  public:
@@ -100,8 +106,10 @@ class Store {
   Lock lock(const Identity&, const Toolchain&);
 
   // Returns every entry of every root, by root and file name. Reads and verifies only the heads, so
-  // time and memory do not depend on the size of the kernels.
-  std::vector<Listing> list();
+  // time and memory do not depend on the size of the kernels. `unread`, if given, receives each
+  // root or folder that could not be read: its entries are missing from the result. A writable root
+  // that does not exist yet has no entries.
+  std::vector<Listing> list(std::vector<UnreadPart>* unread = nullptr);
   // Return a listed entry in full, verified as in lookup(), or its file byte for byte. The error
   // gives the reason if the entry does not verify.
   tl::expected<Entry, std::string> read(const Listing& listing);

@@ -35,10 +35,13 @@ TuningLines parse_tuning_lines(std::string_view text) {
     auto record = parse_tuning_record(line);
     if (record) {
       lines.records.push_back(std::move(*record));
-    } else if (!whole) {
+    } else if (!whole && line.size() <= kMaxTuningLineBytes) {
       lines.torn = true;
     } else if (lines.skipped++ == 0) {
       lines.first_skipped = fmt::format("line {}: {}", number, record.error());
+    } else if (lines.skipped > kMaxSkippedLines) {
+      lines.cut = true;
+      break;
     }
   }
   return lines;
@@ -57,7 +60,6 @@ IoResult<void> TuningFile::check(const struct stat& status) const {
   const auto refuse = [&](const std::string& why) {
     return tl::unexpected(IoError{0, fmt::format("{}: {}", path_, why)});
   };
-  if (!S_ISREG(status.st_mode)) return refuse("not a regular file");
   if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     return refuse(fmt::format("its mode is {:04o}; allowed: not writable by group or others",
                               status.st_mode & 07777U));
@@ -127,20 +129,9 @@ IoResult<void> TuningFile::append(const TuningRecord& record) const {
 }
 
 IoResult<OpenFile> TuningFile::open_to_append(const OpenFile& folder) const {
-  // The file is readable for separator(), which reads its last byte. The open never waits at a
-  // FIFO.
-  constexpr int kFlags = O_RDWR | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
-  const int fd =
-      retry_interrupted([&] { return ops_->open_at(folder.fd(), kName, kFlags, kFileMode); });
-  if (fd < 0) return io_failure("open", path_, fd);
-  OpenFile file(*ops_, fd);
-  struct stat status = {};
-  const int asked = retry_interrupted([&] { return ops_->stat_fd(fd, status); });
-  if (asked < 0) return io_failure("stat", path_, asked);
-  if (const auto acceptable = check(status); !acceptable) {
-    return tl::unexpected(acceptable.error());
-  }
-  return file;
+  // The file is readable for separator(), which reads its last byte.
+  return open_regular(*ops_, folder.fd(), kName, O_RDWR | O_APPEND | O_CREAT, kFileMode, path_,
+                      [this](const struct stat& status) { return check(status); });
 }
 
 // Waits for the lock, which closing the file releases. The caller continues even without it: a

@@ -139,9 +139,13 @@ std::string to_json_line(const TuningRecord& record) {
 }
 
 tl::expected<TuningRecord, std::string> parse_tuning_record(std::string_view line) {
-  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return tl::unexpected<std::string>("tuning record: not a JSON object");
-  FieldReader reader(json, "tuning record");
+  if (line.size() > kMaxTuningLineBytes) {
+    return tl::unexpected(fmt::format("tuning record: {} bytes, at most {} are read", line.size(),
+                                      kMaxTuningLineBytes));
+  }
+  const auto json = parse_object(line, "tuning record");
+  if (!json) return tl::unexpected(json.error());
+  FieldReader reader(*json, "tuning record");
   int version = 0;
   reader.read("version", version);
   if (version != kTuningVersion) reader.complain("version", fmt::format("{}", kTuningVersion));

@@ -75,9 +75,12 @@ struct TuningRecord {
 // Returns one line without the newline, with the fields in a fixed order. Numbers must be finite.
 std::string to_json_line(const TuningRecord& record);
 
-// Returns the record of a line. Only the fields that decide are required, and unknown fields are
-// ignored. A version other than kTuningVersion is refused. The error is one sentence that names the
-// field.
+inline constexpr std::size_t kMaxTuningLineBytes = std::size_t{64}
+                                                   << 10;  // a record has about 1 KB
+
+// Returns the record of a line of at most kMaxTuningLineBytes. Only the fields that decide are
+// required, and unknown fields are ignored. A version other than kTuningVersion is refused. The
+// error is one sentence that names the field.
 tl::expected<TuningRecord, std::string> parse_tuning_record(std::string_view line);
 
 }  // namespace octile::cache

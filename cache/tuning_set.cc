@@ -91,6 +91,7 @@ std::string_view name_of(TuningMatch match) {
 // A hit with its sort key.
 struct TuningSet::Ranked {
   TuningHit hit;
+  std::size_t source = 0;
   bool other_extents = false;
   double apart = 0;
 
@@ -98,23 +99,24 @@ struct TuningSet::Ranked {
     const TuningRecord& r = *hit.record;
     // The ratios are of positive numbers, so no NaN occurs and the order is strict.
     return std::tuple(hit.match, other_extents, apart, -r.bucket, std::string_view(r.problem),
-                      std::string_view(r.device), r.sm_count);
+                      std::string_view(r.device), r.sm_count, source);
   }
 };
 
 void TuningSet::add(std::vector<TuningRecord> records, std::string origin) {
   const std::size_t source = sources_.size();
   sources_.push_back({std::move(origin), 0});
+  std::unordered_map<std::string, std::size_t> own;  // maps a key to this source's entry
   for (TuningRecord& record : records) {
-    const auto [known, is_new] = by_key_.emplace(key_of(record), entries_.size());
-    if (is_new) {
-      SplitProblem parts = split(record.problem);
-      by_kind_[parts.kind].push_back(entries_.size());
-      ++sources_[source].records;
-      entries_.push_back({std::move(record), std::move(parts.extents), source});
-    } else if (Entry& entry = entries_[known->second]; entry.source == source) {
-      entry.record = std::move(record);
+    const auto [known, is_new] = own.emplace(key_of(record), entries_.size());
+    if (!is_new) {
+      entries_[known->second].record = std::move(record);
+      continue;
     }
+    SplitProblem parts = split(record.problem);
+    by_kind_[parts.kind].push_back(entries_.size());
+    if (keys_.insert(known->first).second) ++sources_[source].records;
+    entries_.push_back({std::move(record), std::move(parts.extents), source});
   }
 }
 
@@ -129,7 +131,7 @@ std::vector<TuningHit> TuningSet::lookup(const TuningQuery& query) const {
     const bool same_problem = entry.extents == wanted.extents;
     const bool same_device = r.device == query.device && r.sm_count == query.sm_count;
     const bool same_bucket = r.bucket == query.bucket;
-    Ranked found{{&r, TuningMatch::kNear, sources_[entry.source].origin}};
+    Ranked found{{&r, TuningMatch::kNear, sources_[entry.source].origin}, entry.source};
     if (same_problem && same_bucket) {
       found.hit.match = same_device ? TuningMatch::kExact : TuningMatch::kOtherDevice;
     } else if (!same_device) {

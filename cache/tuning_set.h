@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "cache/tuning_record.h"
@@ -38,9 +39,9 @@ struct TuningHit {
 
 class TuningSet {
  public:
-  // Adds a source; sources are added in order of precedence. If records share problem, bucket,
-  // device and SM count, the first source that has one wins, and within that source its last
-  // record.
+  // Adds a source; sources are added in order of precedence. If records of one source share
+  // problem, bucket, device and SM count, the last one counts. If those of several sources do,
+  // lookup() returns the first source's first: the caller may find that it cannot be used.
   void add(std::vector<TuningRecord> records, std::string origin);
 
   // Returns all matching records, best first. The order depends only on the records:
@@ -48,10 +49,12 @@ class TuningSet {
   // - near token counts by the ratio of the buckets; of equal ratios the larger bucket first,
   //   because a large tile wastes less on few tokens than a small one on many;
   // - near extents by the product of their ratios, then by text;
-  // - other devices by name and SM count.
+  // - other devices by name and SM count;
+  // - equal ones by the order of their sources.
   std::vector<TuningHit> lookup(const TuningQuery& query) const;
 
-  // Returns the sources in the order they were added, each with the number of its records in use.
+  // Returns the sources in the order they were added, each with the number of its records that no
+  // earlier source precedes.
   struct Source {
     std::string origin;
     std::size_t records = 0;
@@ -68,8 +71,7 @@ class TuningSet {
 
   std::vector<Entry> entries_;
   std::vector<Source> sources_;
-  // Maps problem, bucket, device and SM count to the index of the entry.
-  std::unordered_map<std::string, std::size_t> by_key_;
+  std::unordered_set<std::string> keys_;  // problem, bucket, device and SM count
   // Maps the problem's text without its extents to the entries that can match.
   std::unordered_map<std::string, std::vector<std::size_t>> by_kind_;
 };

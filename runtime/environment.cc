@@ -1,7 +1,8 @@
 #include "runtime/environment.h"
 
+#include <stdlib.h>
+
 #include <array>
-#include <cstdlib>
 
 namespace octile {
 namespace {
@@ -33,7 +34,9 @@ std::span<const EnvironmentVariable> environment_variables() { return kVariables
 std::optional<std::string> environment_value(std::string_view name) {
   for (const EnvironmentVariable& v : kVariables) {
     if (v.name != name) continue;
-    const char* value = std::getenv(std::string(name).c_str());  // NOLINT(concurrency-mt-unsafe)
+    // Null in a program that runs with more rights than its caller (setuid, setgid, capabilities):
+    // the caller would otherwise choose the libraries that it loads and the kernels that it runs.
+    const char* value = ::secure_getenv(std::string(name).c_str());
     if (value == nullptr || *value == '\0') return std::nullopt;
     return std::string(value);
   }

@@ -14,8 +14,9 @@ struct EnvironmentVariable {
 };
 std::span<const EnvironmentVariable> environment_variables();
 
-// Returns the value of a variable of the table, or nullopt if it is unset or empty. Asking for a
-// name outside the table is a defect and returns nullopt.
+// Returns the value of a variable of the table, or nullopt if it is unset or empty, or if the
+// program has more rights than its caller (secure_getenv(3)). Asking for a name outside the table
+// is a defect and returns nullopt.
 std::optional<std::string> environment_value(std::string_view name);
 
 }  // namespace octile

@@ -21,7 +21,9 @@ void Logger::log_once(std::string_view key, LogLevel level, const std::string& m
 
 void Logger::deliver(LogLevel level, const std::string& message) {
   try {
-    callback_(level, message);
+    if (message.size() <= kMaxMessageBytes) return callback_(level, message);
+    constexpr std::string_view kCut = " ...";
+    callback_(level, message.substr(0, kMaxMessageBytes - kCut.size()).append(kCut));
   } catch (...) {  // NOLINT(bugprone-empty-catch): see the class comment
   }
 }

@@ -1,6 +1,8 @@
 // Delivers the library's messages to the caller's callback, one at a time, and never to a stream.
+// A message may quote what a caller or a file gave, so a long one keeps only its beginning.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -11,6 +13,8 @@ namespace octile {
 
 // The values equal those of octile_log_level in octile/octile.h (asserted in the C API).
 enum class LogLevel : int { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
+
+inline constexpr std::size_t kMaxMessageBytes = 8191;  // a longer message ends in " ..."
 
 // May be used from any thread. Delivery is serialised: the callback never runs twice at once, and
 // must not log through the same Logger. An exception it throws is swallowed: a destructor may send

@@ -10,6 +10,7 @@
 #include "generator/gemm/passes.h"
 #include "runtime/engine/target.h"
 #include "tools/command.h"
+#include "tools/common/output.h"
 #include "tools/models/problem_file.h"
 
 namespace octile::tools {
@@ -190,8 +191,9 @@ void add_progress_option(CLI::App& app, bool& always) {
 }
 
 void print_json(const Json& document) {
-  // A device's name or a path need not be UTF-8.
-  fmt::print("{}\n", document.dump(2, ' ', false, Json::error_handler_t::replace));
+  // A device's name or a path need not be UTF-8. Only ASCII is printed, so that no control
+  // character is among it.
+  print_stdout("{}\n", document.dump(2, ' ', true, Json::error_handler_t::replace));
 }
 
 tl::unexpected<Error> refuse(std::string message) {

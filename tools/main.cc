@@ -4,12 +4,14 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <exception>
+#include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tools/command.h"
+#include "tools/common/output.h"
 
 namespace octile::tools {
 namespace {
@@ -17,9 +19,21 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kBadUsage = 2;
 
+// A sentence may quote an argument or a file, and a compiler's log. Nobody reads more of it.
+std::string_view shortened(std::string_view message) {
+  constexpr std::size_t kMostBytes = std::size_t{64} << 10;
+  return message.substr(0, kMostBytes);
+}
+
 int report(const Error& error) {
-  fmt::print(stderr, "octile: {}\n", error.message);
+  print_stderr("octile: {}\n", shortened(error.message));
   return error.code == ErrorCode::kInvalidArgument ? kBadUsage : kFailed;
+}
+
+// Returns the exit status of a command that did its work: output that did not arrive is a failure.
+int end(int exit_status) {
+  if (const Status ok = check_stdout(); !ok) return report(ok.error());
+  return exit_status;
 }
 
 std::string version_text() {
@@ -58,7 +72,7 @@ Status print_help(CLI::App& app, const std::string& topic) {
     return refuse(fmt::format("help: there is no subcommand '{}'", topic));
   }
   app.clear();
-  fmt::print("{}", topic.empty() ? app.help() : app.get_subcommand(topic)->help("octile"));
+  print_stdout("{}", topic.empty() ? app.help() : app.get_subcommand(topic)->help("octile"));
   return {};
 }
 
@@ -86,31 +100,32 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version
-    return app.exit(asked);
+    std::ostringstream text;
+    const int exit_status = app.exit(asked, text, text);
+    write_stdout(text.str());
+    return end(exit_status);
   } catch (const CLI::ParseError& error) {
     std::string sentence = error.what();
     std::replace(sentence.begin(), sentence.end(), '\n', ' ');
-    fmt::print(stderr, "octile: {}; `octile help` lists what is allowed\n", sentence);
+    print_stderr("octile: {}; `octile help` lists what is allowed\n", shortened(sentence));
     return kBadUsage;
   }
 
   const Result<int> exit_status =
       help->parsed() ? print_help(app, topic).map([] { return 0; }) : run_given(commands);
   if (!exit_status) return report(exit_status.error());
-  if (std::fflush(stdout) != 0) {
-    return report({ErrorCode::kInternal, "stdout cannot be written"});
-  }
-  return *exit_status;
+  return end(*exit_status);
 }
 
 }  // namespace
 }  // namespace octile::tools
 
 int main(int argc, char** argv) {
+  octile::tools::open_standard_streams();
   try {
     return octile::tools::run(argc, argv);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "octile: {}\n", error.what());
+    octile::tools::print_stderr("octile: {}\n", error.what());
     return 1;
   }
 }

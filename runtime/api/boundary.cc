@@ -1,18 +1,71 @@
 #include "runtime/api/boundary.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <cstdlib>
 #include <utility>
 
 namespace octile::api {
 namespace {
 
-struct LastError {
-  std::string owned;
-  const char* text = "";
+// The sentence of a thread lives in a buffer under a key of pthreads. A thread_local variable would
+// end the process where memory ran out: glibc allocates the storage of a loaded library's thread
+// when it is first used, and the list of destructors with it, and aborts if it cannot.
+class LastError {
+ public:
+  LastError() noexcept : usable_(pthread_key_create(&key_, free_buffer) == 0) {}
+  // After dlclose() no destructor of this library may run any more. The buffers of threads that
+  // still run are lost.
+  ~LastError() {
+    if (usable_) pthread_key_delete(key_);
+  }
+  LastError(const LastError&) = delete;
+  LastError& operator=(const LastError&) = delete;
+
+  void set(std::string_view sentence) const noexcept {
+    char* const text = buffer();
+    if (text == nullptr || text == no_memory) return;
+    constexpr std::string_view kCut = " ...";
+    const bool whole = sentence.size() <= kMaxSentenceBytes;
+    const std::size_t kept = whole ? sentence.size() : kMaxSentenceBytes - kCut.size();
+    std::memcpy(text, sentence.data(), kept);
+    if (!whole) std::memcpy(text + kept, kCut.data(), kCut.size());
+    text[whole ? kept : kMaxSentenceBytes] = '\0';
+  }
+
+  const char* get() const noexcept {
+    const auto* text = usable_ ? static_cast<const char*>(pthread_getspecific(key_)) : nullptr;
+    return text != nullptr ? text : "";
+  }
+
+ private:
+  // Stands for the buffer of a thread that could get none. It is never written.
+  static inline char no_memory[] =
+      "the call failed, and the host has no memory left for the sentence that says why";
+
+  static void free_buffer(void* text) {
+    if (text != no_memory) std::free(text);
+  }
+
+  // Returns the thread's buffer, or no_memory, or null if the thread can have neither.
+  char* buffer() const noexcept {
+    if (!usable_) return nullptr;
+    auto* text = static_cast<char*>(pthread_getspecific(key_));
+    if (text != nullptr && text != no_memory) return text;
+    text = static_cast<char*>(std::malloc(kMaxSentenceBytes + 1));
+    if (text == nullptr) text = no_memory;
+    if (pthread_setspecific(key_, text) == 0) return text;
+    free_buffer(text);
+    return nullptr;
+  }
+
+  pthread_key_t key_ = 0;
+  bool usable_;
 };
-thread_local LastError last;
+const LastError last;
 
 // The enums of C and C++ have the same values, so that no layer translates them.
 template <typename Cpp>
@@ -57,18 +110,16 @@ Status refuse(std::string message) { return fail(ErrorCode::kInvalidArgument, st
 
 }  // namespace
 
-octile_status report(Error error) noexcept {
-  last.owned = std::move(error.message);  // moving a string does not allocate
-  last.text = last.owned.c_str();
-  return static_cast<octile_status>(error.code);
+octile_status report(const Error& error) noexcept {
+  return report(static_cast<octile_status>(error.code), error.message);
 }
 
-octile_status report(octile_status status, const char* sentence) noexcept {
-  last.text = sentence;
+octile_status report(octile_status status, std::string_view sentence) noexcept {
+  last.set(sentence);
   return status;
 }
 
-const char* last_error() noexcept { return last.text; }
+const char* last_error() noexcept { return last.get(); }
 
 Status require(const char* name, const void* pointer) {
   if (pointer != nullptr) [[likely]]
@@ -83,8 +134,11 @@ Status check_enum(const char* name, const char* type, int value, int least, int 
 }
 
 Status check_struct(const char* name, const void* user, std::size_t first_version_bytes,
-                    std::size_t known_bytes) {
+                    std::size_t known_bytes, std::size_t alignment) {
   if (Status ok = require(name, user); !ok) return ok;
+  if (reinterpret_cast<std::uintptr_t>(user) % alignment != 0) [[unlikely]]
+    return refuse(
+        fmt::format("{} is at address {}; allowed: a multiple of {}", name, user, alignment));
   std::size_t given = 0;
   std::memcpy(&given, user, sizeof(given));
   if (given < first_version_bytes || given > kMaxStructBytes) [[unlikely]]

@@ -8,6 +8,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 #include "generator/core/error.h"
@@ -26,10 +27,13 @@ struct octile_plan {
 
 namespace octile::api {
 
-// Both keep the sentence as the thread's last and return the status. The second takes a sentence of
-// static storage.
-octile_status report(Error error) noexcept;
-octile_status report(octile_status status, const char* sentence) noexcept;
+// Both keep the sentence as the thread's last and return the status. A sentence of more than
+// kMaxSentenceBytes keeps its beginning. Neither needs memory, except that a thread's first error
+// takes its buffer; if there is none left, the thread's sentence says so.
+inline constexpr std::size_t kMaxSentenceBytes = 8191;
+octile_status report(const Error& error) noexcept;
+octile_status report(octile_status status, std::string_view sentence) noexcept;
+// Returns the calling thread's sentence, "" if no call of it has failed.
 const char* last_error() noexcept;
 
 // Runs `work`, which returns a Status, and returns what came of it, exceptions included.
@@ -37,11 +41,11 @@ template <typename Work>
 octile_status call(Work&& work) noexcept {
   try {
     Status status = std::forward<Work>(work)();
-    return status ? OCTILE_OK : report(std::move(status.error()));
+    return status ? OCTILE_OK : report(status.error());
   } catch (const std::bad_alloc&) {
     return report(OCTILE_OUT_OF_MEMORY, "the host has no memory left for this call");
   } catch (const std::exception& e) {
-    return report(Error{ErrorCode::kInternal, e.what()});
+    return report(OCTILE_INTERNAL, e.what());
   } catch (...) {
     return report(OCTILE_INTERNAL, "an exception of unknown type reached the C boundary");
   }
@@ -92,16 +96,18 @@ inline constexpr std::size_t kFirstVersionBytes<octile_quantized_layout> =
 // A larger struct_size is taken as uninitialised, and the struct is not looked through.
 inline constexpr std::size_t kMaxStructBytes = 4096;
 
-// Checks that the struct has the first version's bytes, and zeros beyond the bytes known today.
+// Checks that the struct is aligned, has the first version's bytes, and zeros beyond the bytes
+// known today.
 Status check_struct(const char* name, const void* user, std::size_t first_version_bytes,
-                    std::size_t known_bytes);
+                    std::size_t known_bytes, std::size_t alignment);
 
 // Copies the caller's struct into this version's. What the caller does not know of becomes zero.
 template <typename T>
 Status read_struct(const char* name, const T* user, T& out,
                    std::size_t first_version_bytes = kFirstVersionBytes<T>) {
   static_assert(std::is_trivially_copyable_v<T> && std::is_standard_layout_v<T>);
-  if (Status ok = check_struct(name, user, first_version_bytes, sizeof(T)); !ok) return ok;
+  if (Status ok = check_struct(name, user, first_version_bytes, sizeof(T), alignof(T)); !ok)
+    return ok;
   const std::size_t given = user->struct_size;
   out = T{};
   std::memcpy(&out, user, given < sizeof(T) ? given : sizeof(T));
@@ -111,7 +117,8 @@ Status read_struct(const char* name, const T* user, T& out,
 // Writes as much of `value` as the caller's struct holds and keeps its struct_size.
 template <typename T>
 Status write_struct(const char* name, T value, T* user) {
-  if (Status ok = check_struct(name, user, kFirstVersionBytes<T>, sizeof(T)); !ok) return ok;
+  if (Status ok = check_struct(name, user, kFirstVersionBytes<T>, sizeof(T), alignof(T)); !ok)
+    return ok;
   value.struct_size = user->struct_size;
   std::memcpy(user, &value, value.struct_size < sizeof(T) ? value.struct_size : sizeof(T));
   return {};

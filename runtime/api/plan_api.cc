@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -17,9 +18,21 @@ namespace {
 constexpr const char* kDefaultDevice = "cuda";
 constexpr std::uint32_t kKnownPrepareFlags = OCTILE_PREPARE_ASYNC;
 
+// Refuses a text that is too long to be what it should be, before any sentence quotes it.
+Status check_length(const char* name, const char* text) {
+  constexpr std::size_t kMost = 65536;
+  const std::size_t given = ::strnlen(text, kMost + 1);
+  if (given <= kMost) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("{} has more than {} bytes; allowed: at most {}", name, kMost, kMost));
+}
+
 template <typename P>
 Status create_plan(octile_library* library, const char* device, Result<P> problem,
                    octile_plan** out) {
+  if (device != nullptr) {
+    if (Status ok = check_length("device", device); !ok) return ok;
+  }
   if (!problem) return tl::unexpected<Error>(problem.error());
   auto target = resolve_target(device != nullptr ? device : kDefaultDevice);
   if (!target) return tl::unexpected<Error>(target.error());
@@ -90,6 +103,7 @@ octile_status octile_plan_create(octile_library* library, const char* device, co
   return call([&]() -> Status {
     if (Status ok = check_handles(library, plan); !ok) return ok;
     if (Status ok = require("problem", problem); !ok) return ok;
+    if (Status ok = check_length("problem", problem); !ok) return ok;
     return create_plan(library, device, octile::parse_problem(problem), plan);
   });
 }

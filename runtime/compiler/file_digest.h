@@ -1,18 +1,27 @@
-// Digests of large files that rarely change. A digest is remembered together with the file's
-// status.
+// Digests of large files that rarely change. The process remembers them by the file's status.
 #pragma once
 
 #include <string>
 
+#include "cache/file_ops.h"
 #include "generator/core/error.h"
 
 namespace octile {
 
-// Returns the XXH3-128 of the file's contents as 32 lower-case hex digits. The process remembers it
-// under (path, size, mtime, inode): replacing a file in place changes at least one of them. If
-// `memo_file` is not empty, that file remembers it too. The memo is advisory: a missing, torn or
-// unwritable memo costs only time, and each of its lines has its own checksum. May be called from
-// several threads and processes. Errors: kNoCompiler if the file cannot be read.
-Result<std::string> file_digest(const std::string& path, const std::string& memo_file);
+// A larger file is no library that Octile opens.
+inline constexpr std::uint64_t kMaxDigestedBytes = std::uint64_t{2} << 30;
+
+// Returns the XXH3-128 of the contents of a regular file as 32 lower-case hex digits. Links in the
+// path are resolved first. The process remembers the digest under status_text(). If the file
+// changes while it is read, the digest is not remembered. May be called from several threads at
+// once. Errors: kNoCompiler if the file cannot be read, is no regular file or has more than
+// kMaxDigestedBytes.
+Result<std::string> file_digest(const std::string& path);
+
+// Returns one line that is different once the file was changed or replaced: "file <path> size <n>
+// mtime <s.ns> ctime <s.ns> inode <n>", the path with links resolved. A program can set a file's
+// modification time, but not its ctime, which every write and every replacement sets to the clock.
+// Errors: those of file_digest().
+Result<std::string> status_text(cache::FileOps& ops, const std::string& path);
 
 }  // namespace octile

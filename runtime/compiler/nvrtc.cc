@@ -1,6 +1,7 @@
 #include "runtime/compiler/nvrtc.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <nvrtc.h>
 
@@ -9,10 +10,10 @@
 #include <climits>
 #include <cstddef>
 #include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <mutex>
 
+#include "cache/file_ops.h"
 #include "cache/key.h"
 #include "runtime/compiler/compile_log.h"
 #include "runtime/compiler/cubin.h"
@@ -32,8 +33,6 @@
 
 namespace octile {
 namespace {
-
-namespace fs = std::filesystem;
 
 struct Version {
   int major = 0;
@@ -64,9 +63,12 @@ std::string dl_error() {
 std::string loaded_file(const void* address) {
   Dl_info info = {};
   if (dladdr(address, &info) == 0 || info.dli_fname == nullptr) return {};
-  std::error_code error;
-  const fs::path file = fs::canonical(info.dli_fname, error);
-  return error ? info.dli_fname : file.string();
+  return cache::resolve_links(info.dli_fname).value_or(info.dli_fname);
+}
+
+bool exists(const std::string& path) {
+  struct stat status = {};
+  return cache::FileOps().stat_at(AT_FDCWD, path, status) == 0;
 }
 
 // Makes glibc keep freed memory. By default glibc returns free memory at the top of its heap to the
@@ -178,9 +180,8 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::open() {
   if (const auto home = environment_value("CUDA_HOME")) folders.push_back(*home + "/lib64");
   folders.emplace_back("/usr/local/cuda/lib64");
   for (const std::string& folder : folders)
-    for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12"}) {
-      std::error_code error;
-      if (fs::exists(fs::path(folder) / name, error)) candidates.push_back(folder + "/" + name);
+    for (const char* name : {"/libnvrtc.so.13", "/libnvrtc.so.12"}) {
+      if (exists(folder + name)) candidates.push_back(folder + name);
     }
   std::string reasons;
   for (const std::string& candidate : candidates) {
@@ -231,19 +232,20 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::load(const std::string& path) {
 
   // NVRTC opens its builtins by name on the first compile. Opening them here by their path makes
   // the loader's search path irrelevant, and the digest is that of the file in use.
-  const fs::path builtins = fs::path(impl->path).parent_path() /
-                            fmt::format("libnvrtc-builtins.so.{}.{}", version.major, version.minor);
+  std::string builtins =
+      fmt::format("{}libnvrtc-builtins.so.{}.{}", impl->path.substr(0, impl->path.rfind('/') + 1),
+                  version.major, version.minor);
   if (dlopen(builtins.c_str(), RTLD_NOW | RTLD_LOCAL) != nullptr)
-    impl->builtins_path = builtins.string();
+    impl->builtins_path = std::move(builtins);
   keep_freed_memory();
   return std::shared_ptr<const Nvrtc>(new Nvrtc(std::move(impl)));
 }
 
-Result<std::string> Nvrtc::build_digest(const std::string& memo_file) const {
+Result<std::string> Nvrtc::build_digest() const {
   std::string text;
   for (const std::string& file : {impl_->path, impl_->builtins_path}) {
     if (file.empty()) continue;
-    const auto digest = file_digest(file, memo_file);
+    const auto digest = file_digest(file);
     if (!digest) return digest;
     text += *digest + "\n";
   }

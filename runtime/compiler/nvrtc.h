@@ -59,10 +59,9 @@ class Nvrtc {
 
   // Returns 32 hex digits (cache::Toolchain::build): XXH3-128 over the contents of libnvrtc and
   // libnvrtc-builtins, because the version alone does not distinguish two builds. Reading 100 MB
-  // takes tens of milliseconds from the page cache, so the process remembers the digest by (path,
-  // size, mtime, inode). If `memo_file` is not empty, that file remembers it too; a memo that
-  // cannot be read or written is ignored. Errors: kNoCompiler if a library file cannot be read.
-  Result<std::string> build_digest(const std::string& memo_file = {}) const;
+  // takes tens of milliseconds from the page cache, so the process remembers the digests by
+  // status_text(). Errors: kNoCompiler if a library file cannot be read.
+  Result<std::string> build_digest() const;
 
   // Compiles one program to a cubin. `name` is the file name in messages if the source has no
   // #line. `options` are passed in order. Two options that do not change the code are added. One

@@ -1,55 +1,55 @@
 #include "runtime/engine/compiler.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "cache/file_ops.h"
-#include "cache/root.h"
+#include "runtime/compiler/file_digest.h"
 #include "runtime/environment.h"
 
 namespace octile {
 namespace {
 
-namespace fs = std::filesystem;
-
-constexpr std::string_view kMagic = "octile toolchain memo 1";
+constexpr std::string_view kMagic = "octile toolchain memo 2\n";
 constexpr std::string_view kMemoName = "toolchain.memo";
-constexpr std::string_view kDigestMemoName = "nvrtc-digest.memo";  // Nvrtc::build_digest's own
 // The variables that decide which library Nvrtc::open finds.
 constexpr std::array<std::string_view, 3> kSearchVariables{"OCTILE_LIBNVRTC", "CUDA_HOME",
                                                            "LD_LIBRARY_PATH"};
+constexpr std::string_view kBuiltins = "libnvrtc-builtins";
+// CUDA installs one to three names of its builtins. Beyond this many there is no memo.
+constexpr std::size_t kMostFiles = 64;
 
-// Returns one line per file, or nullopt if a file cannot be examined. It does not depend on the
-// host's clock.
-std::optional<std::string> fingerprint(const fs::path& file) {
-  struct stat s{};
-  if (::stat(file.c_str(), &s) != 0) return std::nullopt;
-  return fmt::format("file {} size {} mtime {}.{:09} inode {}\n", file.string(), s.st_size,
-                     s.st_mtim.tv_sec, s.st_mtim.tv_nsec, s.st_ino);
+// Returns the paths of the compiler's files: the library and the builtins beside it.
+std::optional<std::vector<std::string>> files_of(cache::FileOps& ops, const std::string& nvrtc) {
+  const std::string folder = nvrtc.substr(0, nvrtc.rfind('/') + 1);
+  const int fd = cache::retry_interrupted(
+      [&] { return ops.open_at(AT_FDCWD, folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0); });
+  if (fd < 0) return std::nullopt;
+  const cache::OpenFile opened(ops, fd);
+  std::vector<std::string> names;
+  if (ops.list(opened.fd(), names) < 0) return std::nullopt;
+  std::erase_if(names, [](const std::string& name) { return !name.starts_with(kBuiltins); });
+  if (names.size() > kMostFiles) return std::nullopt;
+  std::ranges::sort(names);
+  std::vector<std::string> files{nvrtc};
+  for (const std::string& name : names) files.push_back(folder + name);
+  return files;
 }
 
-// Returns the compiler's files: the library and the builtins beside it.
-std::optional<std::string> fingerprints(const fs::path& nvrtc) {
-  std::vector<fs::path> files{nvrtc};
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(nvrtc.parent_path(), error))
-    if (entry.path().filename().string().starts_with("libnvrtc-builtins")) files.push_back(entry);
-  if (error) return std::nullopt;
-  std::sort(files.begin() + 1, files.end());
+// Returns one line a file, or nothing if a file cannot be examined. It does not depend on the
+// host's clock.
+std::optional<std::string> files_text(cache::FileOps& ops, const std::string& nvrtc) {
+  const auto files = files_of(ops, nvrtc);
+  if (!files) return std::nullopt;
   std::string text;
-  for (const fs::path& file : files) {
-    const auto line = fingerprint(file);
+  for (const std::string& file : *files) {
+    const auto line = status_text(ops, file);
     if (!line) return std::nullopt;
     text += *line;
   }
@@ -63,49 +63,58 @@ std::string search_text() {
   return text;
 }
 
-// Everything that the toolchain's name was derived from. It is compared as a whole.
-std::optional<std::string> provenance(const std::string& nvrtc) {
-  const auto files = fingerprints(nvrtc);
-  if (!files) return std::nullopt;
-  return search_text() + *files;
-}
-
-std::string memo_text(const cache::Toolchain& toolchain, const std::string& nvrtc,
-                      std::string_view derived_from) {
-  const std::string body = fmt::format("{}\nnvrtc {}\ncompiler {}\nbuild {}\n{}", kMagic, nvrtc,
-                                       toolchain.compiler, toolchain.build, derived_from);
-  return body + "digest " + cache::digest_hex(body) + "\n";
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return std::move(text).str();
-}
-
-// Returns the rest of the next line if it begins with "<tag> ", else an empty text.
-std::string next_field(std::istream& in, std::string_view tag) {
-  std::string line;
-  if (!std::getline(in, line) || !line.starts_with(tag) || line.size() <= tag.size()) return {};
-  return line.substr(tag.size() + 1);
+// Returns the rest of the first line if it begins with "<tag> ", and removes the line.
+std::optional<std::string> take_field(std::string_view& text, std::string_view tag) {
+  const std::size_t end = text.find('\n');
+  if (end == std::string_view::npos) return std::nullopt;
+  const std::string_view line = text.substr(0, end);
+  text.remove_prefix(end + 1);
+  if (!line.starts_with(tag) || line.size() <= tag.size() || line[tag.size()] != ' ')
+    return std::nullopt;
+  return std::string(line.substr(tag.size() + 1));
 }
 
 }  // namespace
 
-Compiler::Compiler(std::string memo_folder) : memo_folder_(std::move(memo_folder)) {}
+struct Compiler::Memo {
+  std::string nvrtc;  // path, with links resolved
+  cache::Toolchain toolchain;
+  std::string derived_from;  // files_text(), then search_text()
+
+  std::string text() const {
+    const std::string body = fmt::format("{}nvrtc {}\ncompiler {}\nbuild {}\n{}", kMagic, nvrtc,
+                                         toolchain.compiler, toolchain.build, derived_from);
+    return body + "digest " + cache::digest_hex(body) + "\n";
+  }
+};
+
+Compiler::Compiler(const std::string& memo_root, std::shared_ptr<cache::FileOps> file_ops)
+    : ops_(cache::or_system(std::move(file_ops))),
+      memo_(memo_root.empty() ? std::nullopt
+                              : std::optional<cache::MemoFile>(std::in_place, memo_root,
+                                                               std::string(kMemoName), ops_)) {}
 
 Result<Compiler::Opened> Compiler::open() {
   const std::scoped_lock lock(mutex_);
   if (opened_) return *opened_;
   auto nvrtc = Nvrtc::open();
   if (!nvrtc) return tl::unexpected<Error>(nvrtc.error());
-  const std::string memo =
-      memo_folder_.empty() ? "" : fmt::format("{}/{}", memo_folder_, kDigestMemoName);
-  auto build = (*nvrtc)->build_digest(memo);
-  if (!build) return tl::unexpected<Error>(build.error());
-  opened_ = Opened{*nvrtc, {(*nvrtc)->version_text(), std::move(*build)}};
-  remember(*opened_);
+  cache::Toolchain toolchain{(*nvrtc)->version_text(), {}};
+  const auto files = files_text(*ops_, (*nvrtc)->path());
+  const auto memo = read_memo();
+  // The files decide the build, whatever variables led to them.
+  const bool known = memo && files && memo->nvrtc == (*nvrtc)->path() &&
+                     memo->toolchain.compiler == toolchain.compiler &&
+                     memo->derived_from.starts_with(*files + "variable ");
+  if (known) {
+    toolchain.build = memo->toolchain.build;
+  } else {
+    auto build = (*nvrtc)->build_digest();
+    if (!build) return tl::unexpected<Error>(build.error());
+    toolchain.build = std::move(*build);
+  }
+  opened_ = Opened{*nvrtc, std::move(toolchain)};
+  if (files) remember(*opened_, *files);
   return *opened_;
 }
 
@@ -121,44 +130,39 @@ Result<cache::Toolchain> Compiler::toolchain() {
   return opened->toolchain;
 }
 
-// Writes the memo to another name and renames it, so that a reader sees all of it or none. A
-// failure is not reported, because it costs the next process only a few milliseconds.
-void Compiler::remember(const Opened& opened) {
-  if (memo_folder_.empty() || recall() == opened.toolchain) return;
-  const auto derived_from = provenance(opened.nvrtc->path());
-  if (!derived_from) return;
-  std::error_code ignored;
-  // The folder gets the cache's permissions. Root refuses a folder that others may write.
-  if (!cache::Root(memo_folder_, true, cache::or_system(nullptr))
-           .open(cache::Root::Missing::kCreate))
-    return;
-  const std::string path = fmt::format("{}/{}", memo_folder_, kMemoName);
-  const std::string temporary = fmt::format("{}.{}", path, ::getpid());
-  {
-    std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-    out << memo_text(opened.toolchain, opened.nvrtc->path(), *derived_from);
-    if (!out.flush()) {
-      fs::remove(temporary, ignored);
-      return;
-    }
-  }
-  fs::rename(temporary, path, ignored);
-  if (ignored) fs::remove(temporary, ignored);
+// `files` is what files_text() gave before the files were read. If they changed since, the digest
+// may be that of either, and is not remembered. A failure is not reported, because it costs the
+// next process only a few milliseconds, and the store reports a root that cannot be used.
+void Compiler::remember(const Opened& opened, const std::string& files) const {
+  if (!memo_ || files_text(*ops_, opened.nvrtc->path()) != files) return;
+  const Memo memo{opened.nvrtc->path(), opened.toolchain, files + search_text()};
+  const auto present = memo_->read();
+  if (present && *present == memo.text()) return;
+  (void)memo_->replace(memo.text());
+}
+
+// Returns the memo if the root and its file pass the checks of FORMAT.md and its digest is right.
+std::optional<Compiler::Memo> Compiler::read_memo() const {
+  if (!memo_) return std::nullopt;
+  const auto read = memo_->read();
+  if (!read || !read->starts_with(kMagic)) return std::nullopt;
+  std::string_view text = std::string_view(*read).substr(kMagic.size());
+  const auto nvrtc = take_field(text, "nvrtc");
+  const auto compiler = take_field(text, "compiler");
+  const auto build = take_field(text, "build");
+  if (!nvrtc || !compiler || !build) return std::nullopt;
+  Memo memo{*nvrtc, {*compiler, *build}, std::string(text.substr(0, text.rfind("digest ")))};
+  // The memo is composed again, which compares all of it in one step.
+  if (memo.text() != *read) return std::nullopt;
+  return memo;
 }
 
 std::optional<cache::Toolchain> Compiler::recall() const {
-  if (memo_folder_.empty()) return std::nullopt;
-  const std::string text = read_file(fmt::format("{}/{}", memo_folder_, kMemoName));
-  std::istringstream in(text);
-  std::string magic;
-  if (!std::getline(in, magic) || magic != kMagic) return std::nullopt;
-  const std::string nvrtc = next_field(in, "nvrtc");
-  cache::Toolchain toolchain{next_field(in, "compiler"), next_field(in, "build")};
-  if (nvrtc.empty() || toolchain.compiler.empty() || toolchain.build.empty()) return std::nullopt;
-  // The memo is composed again from the present files, which compares all of it in one step.
-  const auto derived_from = provenance(nvrtc);
-  if (!derived_from || memo_text(toolchain, nvrtc, *derived_from) != text) return std::nullopt;
-  return toolchain;
+  const auto memo = read_memo();
+  if (!memo) return std::nullopt;
+  const auto files = files_text(*ops_, memo->nvrtc);
+  if (!files || memo->derived_from != *files + search_text()) return std::nullopt;
+  return memo->toolchain;
 }
 
 }  // namespace octile

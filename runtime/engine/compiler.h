@@ -1,12 +1,14 @@
 // The compiler of one library handle. It is opened when first needed, and its name is known before.
 //
 // A new process whose kernels are all cached needs the toolchain's name, which the writable cache
-// compares, but not the compiler. Opening NVRTC costs 5 to 250 ms. So a memo in the cache folder
-// holds the name and everything it was derived from: the variables that lead the search for NVRTC,
-// and size, modification time and inode of its files. If any of these differs, the memo is ignored
-// and NVRTC is opened. A memo can still be wrong, if a library of the same size replaced another
-// within the resolution of the clock. Then the provenance of a kernel is wrong, but not the kernel,
-// because source, options and architecture are compared in full.
+// compares, but not the compiler. Opening NVRTC costs 5 to 250 ms, and reading its 100 MB for the
+// build's digest tens of milliseconds. So a memo in the writable root holds the name and everything
+// it was derived from: the variables that lead the search for NVRTC, and path, size, modification
+// time, ctime and inode of its files (FORMAT.md section 9). If any of these differs, NVRTC is
+// opened; if one of the files differs, they are read. A memo can still be wrong, if a library of
+// the same size replaced another within the resolution of the clock. Then the provenance of a
+// kernel is wrong, but not the kernel, because source, options and architecture are compared in
+// full.
 #pragma once
 
 #include <memory>
@@ -15,6 +17,7 @@
 #include <string>
 
 #include "cache/key.h"
+#include "cache/memo_file.h"
 #include "generator/core/error.h"
 #include "runtime/compiler/nvrtc.h"
 
@@ -27,8 +30,9 @@ class Compiler {
     cache::Toolchain toolchain;
   };
 
-  // memo_folder: an existing or creatable folder; empty: there is no memo.
-  explicit Compiler(std::string memo_folder);
+  // memo_root: the writable root; empty: there is no memo. file_ops null: the system's.
+  explicit Compiler(const std::string& memo_root,
+                    std::shared_ptr<cache::FileOps> file_ops = nullptr);
 
   // Opens NVRTC on the first call. After a failure the next call tries again. Errors: kNoCompiler,
   // with every place that was tried.
@@ -38,10 +42,13 @@ class Compiler {
   Result<cache::Toolchain> toolchain();
 
  private:
-  void remember(const Opened& opened);
+  struct Memo;
+  std::optional<Memo> read_memo() const;
+  void remember(const Opened& opened, const std::string& files) const;
   std::optional<cache::Toolchain> recall() const;
 
-  const std::string memo_folder_;
+  const std::shared_ptr<cache::FileOps> ops_;
+  const std::optional<cache::MemoFile> memo_;  // empty: there is no memo
   std::mutex mutex_;
   std::optional<Opened> opened_;
   std::optional<cache::Toolchain> recalled_;

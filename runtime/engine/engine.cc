@@ -80,7 +80,7 @@ Engine::Engine(EngineOptions options, Logger& logger)
     : options_(std::move(options)),
       logger_(logger),
       store_(store_options(options_, logger)),
-      compiler_(options_.writable_root),
+      compiler_(options_.writable_root, options_.file_ops),
       records_(options_.tuning, options_.writable_root, options_.read_only_roots, logger) {}
 
 Choice Engine::choose_config(const Problem& problem, std::int64_t tokens,

@@ -61,10 +61,11 @@ std::vector<cache::TuningRecord> TuningRecords::read(const cache::TuningFile& fi
     return {};
   }
   if (lines->skipped > 0)
-    logger_.log_once(
-        file.path() + lines->first_skipped, LogLevel::kWarning,
-        fmt::format("tuning records {}: {} line{} skipped; {}", file.path(), lines->skipped,
-                    lines->skipped == 1 ? " is" : "s are", lines->first_skipped));
+    logger_.log_once(file.path() + lines->first_skipped, LogLevel::kWarning,
+                     fmt::format("tuning records {}: {} line{} skipped{}; {}", file.path(),
+                                 lines->skipped, lines->skipped == 1 ? " is" : "s are",
+                                 lines->cut ? " and the rest of the file is not read" : "",
+                                 lines->first_skipped));
   return std::move(lines->records);
 }
 

@@ -14,6 +14,7 @@
 #include "tests/cli/command.h"
 #include "tests/support/cache_testing.h"
 #include "tests/support/ustar.h"
+#include "tools/cache/sha256.h"
 
 namespace octile::tests {
 namespace {
@@ -38,10 +39,10 @@ class CacheImport : public ::testing::Test {
   }
 
   static std::string line(const std::string& name, const std::string& content) {
-    return cache::digest_hex(content) + " " + std::to_string(content.size()) + " " + name + "\n";
+    return tools::sha256_hex(content) + " " + std::to_string(content.size()) + " " + name + "\n";
   }
   std::string manifest(const std::string& lines) const {
-    return ustar_member("octile-cache.manifest", "octile cache archive 1\n" + lines);
+    return ustar_member("octile-cache.manifest", "octile cache archive 2\n" + lines);
   }
   // Returns a complete archive: the member, and a manifest that agrees with it.
   std::string archive_of(const std::string& name, const std::string& content) const {
@@ -70,6 +71,28 @@ TEST_F(CacheImport, TakesWhatTheseTestsSpoil) {
   const Outcome outcome = shell_.run({"cache", "import", path});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_TRUE(fs::exists(shell_.folder() / "target/cache" / name_));
+}
+
+TEST_F(CacheImport, TakesTheExpectedArchiveOnly) {
+  const std::string path = (shell_.folder() / "good.tar").string();
+  std::ofstream(path, std::ios::binary) << archive_of(name_, good_) << ustar_end();
+  const std::string digest = tools::sha256_hex("octile cache archive 2\n" + line(name_, good_));
+  std::string other = digest;
+  other[0] = other[0] == '0' ? '1' : '0';
+  const Outcome refused = shell_.run({"cache", "import", path, "--expect", other});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("has the sha256 " + digest));
+  EXPECT_FALSE(fs::exists(shell_.folder() / "target/cache/v1"));
+  for (const std::string& odd : {std::string("abc"), digest + "0", std::string(64, 'G')}) {
+    const Outcome outcome = shell_.run({"cache", "import", path, "--expect", odd});
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(outcome.err, HasSubstr("--expect is '" + odd + "'; allowed: 64"));
+  }
+  const Outcome taken = shell_.run({"cache", "import", path, "--expect", digest, "--json"});
+  EXPECT_EQ(taken.exit_code, 0) << taken.err;
+  EXPECT_EQ(taken.json().at("sha256"), digest);
+  const std::string again = (shell_.folder() / "again.tar").string();
+  EXPECT_EQ(shell_.run({"cache", "export", again, "--json"}).json().at("sha256"), digest);
 }
 
 TEST_F(CacheImport, RefusesPathsOutOfTheCache) {

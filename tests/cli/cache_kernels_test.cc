@@ -199,6 +199,44 @@ TEST_F(CacheKernels, ImportOfAnArchiveCutShortWritesNothing) {
   EXPECT_FALSE(fs::exists(shell_.folder() / "other/v1"));
 }
 
+// The checksums are right. No device can launch what the metadata says.
+TEST_F(CacheKernels, VerifyAndImportRefuseALaunchThatCannotBe) {
+  const Entry good = load();
+  EXPECT_EQ(shell_.run({"cache", "verify"}).exit_code, 0);
+  const struct {
+    int cache::Metadata::* field;
+    int value;
+    const char* reason;
+  } kCases[] = {
+      {&cache::Metadata::threads, 0, "the metadata has threads 0; allowed: 1 to "},
+      {&cache::Metadata::threads, -1, "the metadata has threads -1; allowed: 1 to "},
+      {&cache::Metadata::threads, 1025, "the metadata has threads 1025; allowed: 1 to "},
+      {&cache::Metadata::cluster_size, 0, "the metadata has cluster_size 0; allowed: 1 to 16"},
+      {&cache::Metadata::cluster_size, 17, "the metadata has cluster_size 17; allowed: 1 to 16"},
+      {&cache::Metadata::dynamic_smem_bytes, -1, "dynamic_smem_bytes -1; allowed: 0 to "},
+      {&cache::Metadata::dynamic_smem_bytes, 232449, "dynamic_smem_bytes 232449; allowed: 0 to "},
+      {&cache::Metadata::static_smem_bytes, 12345, "static_smem_bytes 12345, the ELF image "},
+      {&cache::Metadata::registers, 0, "the metadata has registers 0, the ELF image "},
+      {&cache::Metadata::spill_load_bytes, -1, "spill_load_bytes -1; allowed: 0 to "},
+      {&cache::Metadata::stack_bytes, -1, "stack_bytes -1; allowed: 0 to "},
+  };
+  for (const auto& c : kCases) {
+    Entry forged = good;
+    forged.metadata.*c.field = c.value;
+    replace(forged);
+    const Outcome outcome = shell_.run({"cache", "verify", "--json"});
+    EXPECT_EQ(outcome.exit_code, 3) << c.reason;
+    EXPECT_THAT(outcome.json().at("findings").at(0).at("reason").get<std::string>(),
+                HasSubstr(c.reason));
+    const std::string archive = (shell_.folder() / "forged.tar").string();
+    ASSERT_EQ(shell_.run({"cache", "export", archive}).exit_code, 0);
+    Shell target;
+    const Outcome imported = target.run({"cache", "import", archive});
+    EXPECT_EQ(imported.exit_code, 2);
+    EXPECT_THAT(imported.err, HasSubstr(c.reason));
+  }
+}
+
 // The entry passes the cache's reader, but no driver should get its cubin.
 TEST_F(CacheKernels, ImportRefusesACubinThatIsNotTheKernel) {
   Entry hollow = load();

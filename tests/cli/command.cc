@@ -47,6 +47,7 @@ Shell::Shell() {
   std::string pattern = (std::filesystem::temp_directory_path() / "octile-cli-XXXXXX").string();
   if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
   folder_ = pattern;
+  program_ = OCTILE_COMMAND;
   variables_ = {{"OCTILE_CACHE_DIR", (folder_ / "cache").string()},
                 {"OCTILE_LIBCUDA", "/nonexistent/libcuda.so.1"}};
 }
@@ -60,8 +61,10 @@ void Shell::set(const std::string& variable, const std::string& value) {
   variables_[variable] = value;
 }
 
+void Shell::redirect(int fd, const std::string& path) { redirected_[fd] = path; }
+
 Outcome Shell::run(const std::vector<std::string>& arguments) const {
-  std::vector<std::string> argv{OCTILE_COMMAND};
+  std::vector<std::string> argv{program_};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   std::vector<std::string> envp;
   for (char** variable = environ; *variable != nullptr; ++variable) {
@@ -79,8 +82,15 @@ Outcome Shell::run(const std::vector<std::string>& arguments) const {
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out.c_str(), kFlags, 0600);
   posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err.c_str(), kFlags, 0600);
+  for (const auto& [fd, path] : redirected_) {
+    if (path.empty()) {
+      posix_spawn_file_actions_addclose(&actions, fd);
+    } else {
+      posix_spawn_file_actions_addopen(&actions, fd, path.c_str(), O_WRONLY, 0);
+    }
+  }
   pid_t child = 0;
-  const int spawned = ::posix_spawn(&child, OCTILE_COMMAND, &actions, nullptr,
+  const int spawned = ::posix_spawn(&child, program_.c_str(), &actions, nullptr,
                                     pointers(argv).data(), pointers(envp).data());
   posix_spawn_file_actions_destroy(&actions);
   if (spawned != 0) throw std::runtime_error("posix_spawn failed");

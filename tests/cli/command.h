@@ -28,6 +28,11 @@ class Shell {
   Shell& operator=(const Shell&) = delete;
 
   void set(const std::string& variable, const std::string& value);
+  // Gives the command another file as descriptor 1 or 2, such as /dev/full; "" closes it. Outcome
+  // then has no text of it.
+  void redirect(int fd, const std::string& path);
+  // Runs this program instead of the command of the build.
+  void use(const std::filesystem::path& program) { program_ = program; }
   Outcome run(const std::vector<std::string>& arguments) const;
 
   const std::filesystem::path& folder() const { return folder_; }
@@ -35,6 +40,8 @@ class Shell {
  private:
   std::filesystem::path folder_;
   std::map<std::string, std::string> variables_;
+  std::map<int, std::string> redirected_;
+  std::string program_;
 };
 
 // Returns true if doctor finds NVRTC.

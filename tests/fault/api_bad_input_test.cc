@@ -110,6 +110,34 @@ TEST_F(BadInput, StructSizeUninitialised) {
                {"desc->struct_size is 16045690984833335023", "4096"});
 }
 
+// Reading it would be undefined, although most hosts would do it.
+TEST_F(BadInput, StructMisaligned) {
+  const octile_gemm_desc desc = gemm_desc();
+  std::vector<unsigned char> memory(sizeof desc + 8);
+  std::memcpy(&memory[1], &desc, sizeof desc);
+  octile_plan* plan = nullptr;
+  expect_refused(
+      octile_gemm_plan_create(library.get(), "host",
+                              reinterpret_cast<const octile_gemm_desc*>(&memory[1]), &plan),
+      OCTILE_INVALID_ARGUMENT, {"desc is at address 0x", "allowed: a multiple of 8"});
+  EXPECT_EQ(plan, nullptr);
+}
+
+// The sentence would quote it, in full.
+TEST_F(BadInput, TextsBeyondReason) {
+  const std::string text(std::size_t{200} << 20, 'x');
+  octile_plan* plan = nullptr;
+  expect_refused(octile_plan_create(library.get(), "host", text.c_str(), &plan),
+                 OCTILE_INVALID_ARGUMENT, {"problem has more than 65536 bytes"});
+  expect_refused(octile_plan_create(library.get(), text.c_str(), kGemmText.c_str(), &plan),
+                 OCTILE_INVALID_ARGUMENT, {"device has more than 65536 bytes"});
+  const std::string longest(65536, 'x');
+  expect_refused(octile_plan_create(library.get(), longest.c_str(), kGemmText.c_str(), &plan),
+                 OCTILE_INVALID_ARGUMENT, {"device is \"xxx"});
+  EXPECT_EQ(std::strlen(octile_last_error()), 8191U);
+  EXPECT_EQ(plan, nullptr);
+}
+
 TEST_F(BadInput, StructTailNotZero) {
   struct {
     octile_gemm_desc desc;

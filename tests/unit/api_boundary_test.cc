@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 namespace octile::api {
 namespace {
@@ -53,6 +55,47 @@ TEST(ReadStruct, SmallerThanTheFirstVersionIsRefused) {
   Grown read = {1, 2, 3};
   ASSERT_FALSE(read_struct("args", &user, read, sizeof(GrownV1)));
   EXPECT_EQ(read.first, 2) << "nothing is written where it is refused";
+}
+
+TEST(ReadStruct, AMisalignedOneIsRefusedUnread) {
+  alignas(Grown) unsigned char memory[sizeof(Grown) + 8] = {};
+  const Grown user = {sizeof(Grown), 5, 6};
+  for (std::size_t offset = 1; offset < alignof(Grown); ++offset) {
+    std::memcpy(memory + offset, &user, sizeof user);
+    Grown read = {1, 2, 3};
+    const auto* misaligned = reinterpret_cast<const Grown*>(memory + offset);
+    const Status refused = read_struct("args", misaligned, read, sizeof(GrownV1));
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(refused.error().message.find("allowed: a multiple of 8"), std::string::npos);
+    EXPECT_EQ(read.first, 2);
+    EXPECT_FALSE(write_struct("args", user, reinterpret_cast<Grown*>(memory + offset)));
+  }
+}
+
+TEST(LastError, KeepsTheBeginningOfALongSentence) {
+  const std::string longest(kMaxSentenceBytes, 'x');
+  report(OCTILE_INTERNAL, longest);
+  EXPECT_EQ(last_error(), longest);
+  EXPECT_EQ(report({ErrorCode::kInternal, std::string(std::size_t{200} << 20, 'x')}),
+            OCTILE_INTERNAL);
+  const std::string cut = last_error();
+  EXPECT_EQ(cut.size(), kMaxSentenceBytes);
+  EXPECT_TRUE(cut.ends_with("x ..."));
+}
+
+TEST(LastError, IsTheThreadsOwn) {
+  report(OCTILE_INTERNAL, "mine");
+  std::string before;
+  std::string after;
+  std::thread([&] {
+    before = last_error();
+    report(OCTILE_INTERNAL, "its own");
+    after = last_error();
+  }).join();
+  EXPECT_EQ(before, "");
+  EXPECT_EQ(after, "its own");
+  EXPECT_STREQ(last_error(), "mine");
 }
 
 TEST(Call, ExceptionsBecomeStatuses) {

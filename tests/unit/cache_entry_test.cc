@@ -330,13 +330,15 @@ TEST(CacheEntry, MetadataOfTheWrongTypeNamesTheField) {
   EXPECT_EQ(with("123.456", "\"fast\""), "metadata: field 'compile_ms' is not a number");
   EXPECT_EQ(with("\"2026-01-31T12:00:00Z\"", "null"), "metadata: field 'date' is not a string");
   EXPECT_EQ(with(good, "[]"), "metadata: not a JSON object");
-  EXPECT_EQ(with(good, std::string(100'000, '[')), "metadata: not a JSON object");
+  EXPECT_EQ(with(good, std::string(100'000, '[')), "metadata: values nest more than 8 deep");
+  EXPECT_EQ(with("{\"kernel\"", "{\"x\":[[[[[[[[]]]]]]]],\"kernel\""),
+            "metadata: values nest more than 8 deep");
 }
 
 TEST(CacheEntry, UnknownMetadataIsPassedOver) {
   const Entry entry = sample();
   std::string metadata = metadata_to_json(entry);
-  metadata.insert(1, R"("from_a_newer_library":{"deep":[1,2]},)");
+  metadata.insert(1, R"("from_a_newer_library":{"deep":[1,[[[[[2]]]]]]},)");
   const std::string key = key_text(entry.identity);
   const auto read = deserialize(forge(metadata, frame_of(key), key.size(), entry.cubin));
   ASSERT_TRUE(read) << read.error();

@@ -113,6 +113,67 @@ TEST_F(CacheEviction, ForeignFilesStay) {
   EXPECT_TRUE(fs::exists(root_ + "/tuning.jsonl"));
 }
 
+// What stands where a folder of entries should be, and is none, is passed over and told.
+TEST_F(CacheEviction, AForeignFileInPlaceOfAFolderDoesNotStopIt) {
+  for (int kernel = 0; kernel < 4; ++kernel) put(kernel, hours(1));
+  std::string foreign;
+  for (const char* name : {"00", "77", "ff"}) {
+    if (!fs::exists(root_ + "/v1/" + name)) foreign = root_ + "/v1/" + name;
+  }
+  write_bytes(foreign, {1});
+  PruneOptions options;
+  options.max_bytes = 0;
+  const auto result = prune(root_, options);
+  ASSERT_TRUE(result);
+  EXPECT_EQ(kept(4).size(), 0U);
+  ASSERT_EQ(result->unread.size(), 1U);
+  EXPECT_EQ(result->unread[0].path, foreign);
+  EXPECT_NE(result->unread[0].reason.find("Not a directory"), std::string::npos);
+  EXPECT_TRUE(fs::exists(foreign));
+}
+
+TEST_F(CacheEviction, AStoreKeepsItsBoundDespiteAForeignFileAndSaysSoOnce) {
+  LogRecorder log;
+  options_.log = log.callback();
+  options_.bound = {10 * entry_bytes(), seconds(0)};
+  for (const char* name : {"/v1/00", "/v1/a folder that is none"}) write_bytes(root_ + name, {1});
+  Store store(options_);
+  for (int kernel = 0; kernel < 50; ++kernel) {
+    if (stem_of(make_entry(kernel)).folder() == "00") continue;
+    ASSERT_TRUE(store.publish(make_entry(kernel)));
+  }
+  EXPECT_LE(total(), options_.bound.max_bytes);
+  ASSERT_EQ(log.warnings().size(), 1U) << ::testing::PrintToString(log.warnings());
+  EXPECT_NE(log.warnings()[0].find("/v1/00 is passed over"), std::string::npos)
+      << log.warnings()[0];
+}
+
+// A count that cannot be kept is said too: the root would grow without end.
+TEST_F(CacheEviction, AStoreSaysThatItCannotKeepItsBound) {
+  LogRecorder log;
+  options_.log = log.callback();
+  fs::create_directories(root_ + "/v1/usage");
+  fs::permissions(root_, fs::perms(0700));
+  Store store(options_);
+  for (int kernel = 0; kernel < 3; ++kernel) EXPECT_TRUE(store.publish(make_entry(kernel)));
+  ASSERT_EQ(log.warnings().size(), 1U);
+  EXPECT_NE(log.warnings()[0].find("its size is not bounded"), std::string::npos);
+}
+
+TEST_F(CacheEviction, WhatCannotBeRemovedIsTold) {
+  for (int kernel = 0; kernel < 3; ++kernel) put(kernel, hours(1));
+  const auto ops = std::make_shared<HookedOps>(
+      [](Op op) { return op == Op::kUnlink ? std::optional(EACCES) : std::nullopt; });
+  PruneOptions options;
+  options.max_bytes = 0;
+  const auto result = prune(root_, options, ops);
+  ASSERT_TRUE(result);
+  EXPECT_TRUE(result->removed.empty());
+  EXPECT_EQ(result->kept_entries, 3);
+  ASSERT_EQ(result->failed.size(), 3U);
+  EXPECT_NE(result->failed[0].reason.find("cannot remove"), std::string::npos);
+}
+
 TEST_F(CacheEviction, ARootThatDoesNotExistIsAnEmptyResult) {
   PruneOptions options;
   options.max_bytes = 0;

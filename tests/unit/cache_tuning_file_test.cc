@@ -53,6 +53,54 @@ TEST(TuningLines, ALastLineWithoutNewlineIsARecordOrTorn) {
   }
 }
 
+// Returns by how many bytes the greatest memory use of this process grew, or nothing if /proc does
+// not tell.
+std::int64_t peak_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) * 1024;
+  }
+  return 0;
+}
+
+// A hostile file costs no more memory than its own bytes, whatever its lines are.
+TEST(TuningLines, AHostileFileIsBounded) {
+  constexpr std::size_t kBytes = std::size_t{60} << 20;
+  const auto lines_of = [](const std::string& line) {
+    std::string text;
+    while (text.size() + line.size() < kBytes) text += line;
+    return text;
+  };
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {std::string(kBytes, '['), "line 1: tuning record: 62914560 bytes, at most 65536 are read"},
+      {lines_of(std::string(65'000, '[') + "\n"),
+       "line 1: tuning record: values nest more than 8 deep"},
+      {lines_of(std::string(32'000, '{') + std::string(32'000, '}') + "\n"),
+       "line 1: tuning record: values nest more than 8 deep"},
+      {lines_of("{}\n"), "line 1: tuning record: field 'version' is not a 32-bit integer"}};
+  for (const auto& [text, first_skipped] : cases) {
+    const std::string report =
+        Child([&]() -> std::string {
+          const std::int64_t before = peak_bytes();
+          const TuningLines lines = parse_tuning_lines(text);
+          const std::int64_t more = peak_bytes() - before;
+          if (lines.first_skipped != first_skipped) return lines.first_skipped;
+          if (lines.skipped > kMaxSkippedLines + 1) return "not cut";
+          if (lines.cut != (lines.skipped > kMaxSkippedLines)) return "cut";
+          return more < std::int64_t{8} << 20 ? "" : std::to_string(more) + " bytes more";
+        }).wait();
+    EXPECT_EQ(report, "");
+  }
+}
+
+TEST(TuningLines, BracketsWithinATextDoNotNest) {
+  TuningRecord record = make_full_record();
+  record.device_name = std::string(100, '[') + "\\\"" + std::string(100, '{');
+  const TuningLines lines = parse_tuning_lines(to_json_line(record) + "\n");
+  ASSERT_EQ(lines.records.size(), 1U) << lines.first_skipped;
+  EXPECT_EQ(lines.records[0], record);
+}
+
 TEST(TuningFile, WhatIsAppendedIsRead) {
   const TempDir dir;
   const TuningFile file(dir / "not/there/yet", true);

@@ -156,15 +156,18 @@ TEST(TuningSet, TheLastRecordOfAFileAndTheFirstFileWin) {
   set.add({make_decision(kTunedProblem, 64, "shipped"), make_decision(kTunedProblem, 128, "more")},
           "shipped");
   const auto hits = set.lookup({kTunedProblem, 64, "h200", 132});
-  ASSERT_EQ(hits.size(), 3U);
+  ASSERT_EQ(hits.size(), 4U);
   EXPECT_EQ(hits[0].record->winner.config, "new");
   EXPECT_EQ(hits[0].origin, "mine");
-  EXPECT_EQ(hits[1].record->winner.config, "more");
+  EXPECT_EQ(hits[1].record->winner.config, "shipped") << "for a caller who cannot use the first";
   EXPECT_EQ(hits[1].origin, "shipped");
-  EXPECT_EQ(hits[2].record->winner.config, "new elsewhere");
+  EXPECT_EQ(hits[2].record->winner.config, "more");
+  EXPECT_EQ(hits[2].origin, "shipped");
+  EXPECT_EQ(hits[3].record->winner.config, "new elsewhere");
   ASSERT_EQ(set.sources().size(), 2U);
   EXPECT_EQ(set.sources()[0].records, 2U);
-  EXPECT_EQ(set.sources()[1].records, 1U) << "the record that does not stand is not counted";
+  EXPECT_EQ(set.sources()[1].records, 1U)
+      << "a record that an earlier source precedes is not counted";
 }
 
 TEST(TuningSet, ExtremeNumbersAreHarmless) {

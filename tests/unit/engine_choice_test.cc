@@ -106,6 +106,21 @@ TEST_F(ChoiceTest, WithoutRecordsTheModelChooses) {
   EXPECT_EQ(choice.reason, "the cost model");
 }
 
+// A record of one's own that cannot be used, such as one with a slip of the pen, hides no other
+// source's record of the same decision.
+TEST_F(ChoiceTest, AnUnusableRecordDoesNotHideTheOneBehindIt) {
+  TuningRecord broken = record_for(kText, 64, tuned);
+  broken.winner.config = "tile=7x7x7";
+  TuningSet set;
+  set.add({broken}, "mine");
+  set.add({record_for(kText, 64, tuned)}, "shipped");
+  const Choice choice = choose_config(problem, 64, device, set);
+  EXPECT_EQ(choice.by, ChosenBy::kRecord);
+  EXPECT_EQ(choice.config, KernelConfig(tuned));
+  EXPECT_THAT(choice.reason, HasSubstr("shipped); not used: the exact record"));
+  EXPECT_THAT(choice.reason, HasSubstr("mine), because"));
+}
+
 TEST_F(ChoiceTest, ARecordChangesTheChoiceOfItsBucketAndItsNeighbours) {
   const TuningRecord record = record_for(kText, 64, tuned);
   for (const auto& [tokens, by] : {std::pair{33, ChosenBy::kRecord},

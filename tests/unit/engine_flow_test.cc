@@ -1,7 +1,10 @@
 // The engine's path from problem to cubin: where a kernel comes from, and what happens if the cache
 // or the compiler fails. NVRTC is real; without it these tests skip.
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -200,14 +203,94 @@ TEST_F(ToolchainMemo, IsIgnoredWhereAnythingChanged) {
   const auto opened = compiler.open();
   ASSERT_TRUE(opened);
   for (const auto& [from, to] : {std::pair("size ", "size 1"), std::pair("inode ", "inode 1"),
-                                 std::pair("mtime ", "mtime 1"), std::pair("nvrtc /", "nvrtc //x"),
-                                 std::pair("build ", "build 0"), std::pair("memo 1", "memo 2")}) {
+                                 std::pair("mtime ", "mtime 1"), std::pair("ctime ", "ctime 1"),
+                                 std::pair("nvrtc /", "nvrtc //x"), std::pair("build ", "build 0"),
+                                 std::pair("memo 2", "memo 1")}) {
     edit(from, to);
     EXPECT_EQ(remembered(), opened->toolchain) << from;  // opening rewrites the memo
     EXPECT_EQ(remembered(), opened->toolchain) << from;
   }
   std::ofstream(memo()) << "";
   EXPECT_EQ(remembered(), opened->toolchain);
+}
+
+// A forged memo with a right digest shows which roots and files are believed.
+TEST_F(ToolchainMemo, IsBelievedOnlyIfNobodyElseMayWriteIt) {
+  const auto real = Compiler(cache.path()).open();
+  ASSERT_TRUE(real);
+  std::stringstream text;
+  text << std::ifstream(memo()).rdbuf();
+  std::string forged = text.str();
+  forged.replace(forged.find("build ") + 6, 32, std::string(32, 'f'));
+  forged.resize(forged.rfind("digest "));
+  forged += "digest " + cache::digest_hex(forged) + "\n";
+  std::ofstream(memo()) << forged;
+  EXPECT_EQ(remembered().build, std::string(32, 'f')) << "the forgery is believed as it stands";
+  fs::permissions(memo(), fs::perms(0666));
+  EXPECT_EQ(remembered(), real->toolchain);
+  std::ofstream(memo()) << forged;
+  fs::permissions(cache.path(), fs::perms(0777));
+  EXPECT_EQ(remembered(), real->toolchain);
+  fs::permissions(cache.path(), fs::perms(0700));
+}
+
+// In a folder that others may write, a link could lead a write to any file of this user's.
+TEST_F(ToolchainMemo, NothingIsWrittenToARefusedRoot) {
+  const std::string victim = cache.path() + "/victim";
+  std::ofstream(victim) << "keep";
+  for (const char* name : {"/toolchain.memo", "/nvrtc-digest.memo"})
+    fs::create_symlink(victim, cache.path() + name);
+  for (const int mode : {0777, 0700}) {
+    fs::permissions(cache.path(), fs::perms(mode));
+    ASSERT_TRUE(Compiler(cache.path()).open());
+    std::stringstream text;
+    text << std::ifstream(victim).rdbuf();
+    EXPECT_EQ(text.str(), "keep");
+    EXPECT_EQ(fs::is_symlink(memo()), mode == 0777) << "only a root of one's own is written";
+  }
+}
+
+TEST_F(ToolchainMemo, AFifoOfItsNameIsNotWaitedFor) {
+  ASSERT_EQ(::mkfifo(memo().c_str(), 0600), 0);
+  ASSERT_TRUE(Compiler(cache.path()).toolchain());
+  EXPECT_TRUE(fs::is_regular_file(memo()));
+}
+
+// An installation whose builtins were changed in place, with size, modification time and inode
+// kept, compiles other code.
+TEST_F(ToolchainMemo, SeesBuiltinsThatWereChangedInPlace) {
+  const auto real = Nvrtc::open();
+  ASSERT_TRUE(real);
+  const test::TempFolder copy;
+  const fs::path folder = fs::path((*real)->path()).parent_path();
+  for (const auto& file : fs::directory_iterator(folder)) {
+    const std::string name = file.path().filename();
+    if (name.starts_with("libnvrtc-builtins") && !name.ends_with(".a") &&
+        name.find(".alt.") == std::string::npos)
+      fs::copy_file(file.path(), copy.path() + "/" + name);
+  }
+  const std::string library = copy.path() + "/libnvrtc.so.13";
+  fs::copy_file((*real)->path(), library);
+  const std::string builtins =
+      copy.path() + "/" +
+      fmt::format("libnvrtc-builtins.so.{}.{}", (*real)->major(), (*real)->minor());
+  ASSERT_TRUE(fs::exists(builtins));
+  setenv("OCTILE_LIBNVRTC", library.c_str(), 1);
+  const cache::Toolchain before = remembered();
+  EXPECT_EQ(remembered(), before);
+  struct stat status = {};
+  ASSERT_EQ(::stat(builtins.c_str(), &status), 0);
+  {
+    std::fstream file(builtins, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-1, std::ios::end);
+    file.put('!');  // the end of a library is its section headers, which a loader does not read
+  }
+  const timespec times[] = {status.st_atim, status.st_mtim};
+  ASSERT_EQ(::utimensat(AT_FDCWD, builtins.c_str(), times, 0), 0);
+  const cache::Toolchain after = remembered();
+  unsetenv("OCTILE_LIBNVRTC");
+  EXPECT_EQ(after.compiler, before.compiler);
+  EXPECT_NE(after.build, before.build);
 }
 
 // ---- other processes

@@ -1,4 +1,5 @@
-// Rules of the source tree: which files may tell families apart, and which may include which.
+// Rules of the source tree: which files may tell families apart, which may include which, where
+// files of the disk are touched, and where the command prints.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -66,6 +67,81 @@ TEST(House, ThePatternFindsALookIntoAVariant) {
     EXPECT_TRUE(std::regex_search(text, dispatch())) << text;
   for (const char* text : {"std::get<0>(pair)", "unique.get()", "std::get<std::string>(value)"})
     EXPECT_FALSE(std::regex_search(text, dispatch())) << text;
+}
+
+// Returns a pattern of code that touches files of the disk: streams, <filesystem>, and system calls
+// by which a path is opened, examined or changed.
+const std::regex& file_access() {
+  static const std::regex pattern(
+      "<f?stream>|<filesystem>|std::filesystem|\\b[io]?fstream\\b|\\b(fopen|fdopen|freopen|tmpfile)"
+      "\\b|"
+      "\\b(mkstemp|mkostemp|mkdtemp|opendir|fdopendir|readdir|scandir|glob|realpath|readlink)\\(|"
+      "(^|[^\\w.>:])(::|std::)?(openat|creat|stat|lstat|fstat|fstatat|statx|access|faccessat|"
+      "rename|"
+      "renameat|unlink|unlinkat|mkdir|mkdirat|rmdir|chmod|fchmod|chown|truncate|link|linkat|"
+      "symlink|utimensat|mknod|mkfifo)\\(|std::remove\\(|(^|[^\\w])::(open|read|write|mmap)\\(");
+  return pattern;
+}
+
+// Files of a root may be another user's work, so each is opened with the same checks. The one place
+// that opens them has these checks and the faults that tests inject.
+TEST(House, OnlyFileOpsTouchesFiles) {
+  const std::string place = "cache/file_ops.cc";
+  int found_there = 0;
+  for (const char* folder : {"cache", "runtime"}) {
+    for (const Line& line : lines_under(folder)) {
+      const bool touches = std::regex_search(line.text, file_access());
+      if (line.file == place) {
+        found_there += touches ? 1 : 0;
+      } else {
+        EXPECT_FALSE(touches) << place_of(line);
+      }
+    }
+  }
+  EXPECT_GT(found_there, 10) << "the pattern finds what " << place << " does";
+}
+
+TEST(House, ThePatternFindsAccessToFiles) {
+  for (const char* text :
+       {"#include <fstream>", "#include <filesystem>", "std::ifstream in(path);",
+        "std::ofstream out(path, std::ios::trunc);", "FILE* f = std::fopen(path, \"rb\");",
+        "const int fd = ::open(path.c_str(), O_RDONLY);", "::openat(fd, name, O_RDONLY)",
+        "if (stat(path.c_str(), &info) != 0)", "std::rename(a, b);", "::unlink(path);",
+        "std::filesystem::exists(path)", "::mkdir(path, 0700)", "::mmap(nullptr, n, 1, 2, fd, 0)"})
+    EXPECT_TRUE(std::regex_search(text, file_access())) << text;
+  for (const char* text :
+       {"auto nvrtc = Nvrtc::open();", "return open(*path);", "root.remove(stem, status)",
+        "struct stat status = {};", "ops.unlink_at(fd, name)", "const auto read = file.read();",
+        "root_->open(Root::Missing::kFail)", "std::ostringstream text;"})
+    EXPECT_FALSE(std::regex_search(text, file_access())) << text;
+}
+
+// Returns a pattern of code that writes to a stream of the process.
+const std::regex& printing() {
+  static const std::regex pattern(
+      "fmt::print|std::(cout|cerr|clog)\\b|\\b(v?f?printf|f?puts|f?putc|putchar|fwrite|perror)\\(");
+  return pattern;
+}
+
+// The command prints texts that others wrote. The one place that prints escapes control characters,
+// survives a closed stderr and remembers that stdout failed. The library prints nothing.
+TEST(House, OnlyOneFilePrints) {
+  for (const char* folder : {"generator", "cache", "runtime", "tools"}) {
+    for (const Line& line : lines_under(folder)) {
+      // tools/cmake holds programs of the build.
+      if (line.file == "tools/common/output.cc" || line.file.starts_with("tools/cmake/")) continue;
+      EXPECT_FALSE(std::regex_search(line.text, printing())) << place_of(line);
+    }
+  }
+}
+
+TEST(House, ThePatternFindsPrinting) {
+  for (const char* text : {"fmt::print(\"{}\", x);", "std::cerr << x;", "std::fprintf(stderr, x);",
+                           "puts(x);", "std::fwrite(x, 1, n, stdout);"})
+    EXPECT_TRUE(std::regex_search(text, printing())) << text;
+  for (const char* text :
+       {"print_stdout(\"{}\", x);", "std::snprintf(b, n, x)", "print_json(all);"})
+    EXPECT_FALSE(std::regex_search(text, printing())) << text;
 }
 
 // generator/core knows no family; a family knows the core and itself.

@@ -37,6 +37,17 @@ TEST(Logger, OnceKeysAreUsedUpByDeliveryOnly) {
   EXPECT_THAT(seen, testing::ElementsAre("first", "third"));
 }
 
+TEST(Logger, ALongMessageKeepsItsBeginning) {
+  std::vector<std::string> seen;
+  Logger logger([&](LogLevel, const std::string& m) { seen.push_back(m); }, LogLevel::kDebug);
+  logger.log(LogLevel::kWarning, std::string(kMaxMessageBytes, 'x'));
+  logger.log(LogLevel::kWarning, std::string(std::size_t{200} << 20, 'x'));
+  ASSERT_EQ(seen.size(), 2U);
+  EXPECT_EQ(seen[0].size(), kMaxMessageBytes);
+  EXPECT_EQ(seen[1].size(), kMaxMessageBytes);
+  EXPECT_TRUE(seen[1].ends_with("x ..."));
+}
+
 TEST(Logger, SwallowsWhatTheCallbackThrows) {
   Logger logger([](LogLevel, const std::string&) { throw std::runtime_error("callback"); },
                 LogLevel::kDebug);

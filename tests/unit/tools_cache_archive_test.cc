@@ -11,6 +11,7 @@
 #include "tests/support/ustar.h"
 #include "tools/cache/archive.h"
 #include "tools/cache/libarchive.h"
+#include "tools/cache/sha256.h"
 
 namespace octile::tools {
 namespace {
@@ -38,8 +39,7 @@ std::vector<Entry> two_entries() {
 }
 
 std::string manifest_line(const std::string& name, const Bytes& bytes) {
-  return cache::digest_hex({reinterpret_cast<const char*>(bytes.data()), bytes.size()}) + " " +
-         std::to_string(bytes.size()) + " " + name + "\n";
+  return sha256_hex(bytes) + " " + std::to_string(bytes.size()) + " " + name + "\n";
 }
 
 // Makes a tar with any members in any order, as a stranger may send it.
@@ -62,7 +62,7 @@ class Forge {
 
  private:
   std::string tar_;
-  std::string manifest_ = "octile cache archive 1\n";
+  std::string manifest_ = "octile cache archive 2\n";
 };
 
 std::vector<Entry> read_all(const Bytes& bytes) {
@@ -191,7 +191,7 @@ TEST(CacheArchive, AnEntryUnderAnothersNameIsRefused) {
 TEST(CacheArchive, TheManifestHasToAgree) {
   const Entry entry = make_entry();
   const std::string name(kManifestName);
-  const std::string head = "octile cache archive 1\n";
+  const std::string head = "octile cache archive 2\n";
   const std::string line = manifest_line(name_of(entry), cache::serialize(entry));
   EXPECT_THAT(refusal(Forge().entry(entry).bytes()), HasSubstr("without a manifest"));
   for (const std::string& text : {head, head + line + line, head + "0" + line.substr(1)}) {
@@ -200,10 +200,78 @@ TEST(CacheArchive, TheManifestHasToAgree) {
         << text;
   }
   EXPECT_THAT(
-      refusal(Forge().entry(entry).file(name, as_bytes("octile cache archive 2\n")).bytes()),
-      HasSubstr("does not begin with 'octile cache archive 1'"));
+      refusal(Forge().entry(entry).file(name, as_bytes("octile cache archive 1\n")).bytes()),
+      HasSubstr("does not begin with 'octile cache archive 2'"));
   EXPECT_THAT(refusal(Forge().manifest().entry(entry).bytes()),
               HasSubstr("something follows its manifest"));
+}
+
+// The file may change between the reading that checks it and the one that writes its entries.
+TEST(CacheArchive, ASecondReadingGivesTheEntriesOfTheFirst) {
+  const TempDir folder;
+  const std::string path = folder / "archive.tar";
+  const std::vector<Entry> two = two_entries();
+  std::string manifest;
+  int visited = 0;
+  const auto read = [&] {
+    visited = 0;
+    return read_archive(path, manifest, [&](const FileStem&, const Entry&) {
+      ++visited;
+      return Status();
+    });
+  };
+  cache::testing::write_bytes(path, Forge().entry(two[0]).entry(two[1]).manifest().bytes());
+  ASSERT_TRUE(read());
+  EXPECT_TRUE(manifest.starts_with("octile cache archive 2\n"));
+  EXPECT_TRUE(read());
+  EXPECT_EQ(visited, 2);
+  Entry other = two[0];
+  other.cubin[10] ^= 1;
+  const std::vector<std::pair<Bytes, int>> changed{
+      {Forge().entry(other).entry(two[1]).manifest().bytes(), 0},
+      {Forge().entry(two[1]).manifest().bytes(), 0},
+      {Forge().entry(two[0]).manifest().bytes(), 1},
+      {Forge().manifest().bytes(), 0}};
+  for (const auto& [bytes, seen] : changed) {
+    cache::testing::write_bytes(path, bytes);
+    const Status refused = read();
+    ASSERT_FALSE(refused);
+    EXPECT_THAT(refused.error().message, HasSubstr("not what it was when the archive was checked"));
+    EXPECT_EQ(visited, seen);
+  }
+}
+
+// FIPS 180-4 and the examples of NIST's Cryptographic Standards and Guidelines, "SHA256".
+TEST(Sha256, IsThatOfTheStandard) {
+  EXPECT_EQ(sha256_hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(sha256_hex("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  EXPECT_EQ(sha256_hex(std::string(1'000'000, 'a')),
+            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+// Every length around the block's end, against the system's own program.
+TEST(Sha256, AgreesWithTheSystemsProgram) {
+  const TempDir folder;
+  std::string files;
+  std::vector<std::string> digests;
+  for (std::size_t size = 0; size <= 130; ++size) {
+    const std::string text(size, static_cast<char>('a' + size % 26));
+    const std::string path = folder / std::to_string(size);
+    cache::testing::write_bytes(path, as_bytes(text));
+    files += " " + path;
+    digests.push_back(sha256_hex(text));
+  }
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(
+      ::popen(("sha256sum" + files + " 2>/dev/null").c_str(), "r"), ::pclose);
+  std::array<char, 4096> line{};
+  for (const std::string& digest : digests) {
+    if (pipe == nullptr || std::fgets(line.data(), line.size(), pipe.get()) == nullptr) {
+      GTEST_SKIP() << "no sha256sum";
+    }
+    EXPECT_EQ(std::string(line.data(), kSha256Digits), digest);
+  }
 }
 
 TEST(CacheArchive, ASizeBeyondTheLimitIsRefusedUnread) {

@@ -13,6 +13,7 @@
 #include "tools/bench/suite.h"
 #include "tools/bench/yardsticks.h"
 #include "tools/command.h"
+#include "tools/common/output.h"
 #include "tools/common/text_table.h"
 
 namespace octile::tools {
@@ -154,11 +155,11 @@ class Bench {
       print_json(document());
       return;
     }
-    fmt::print("{} ({}); an empty kernel takes {:.2f} us of a graph\n\n", context_.gpu.device(),
-               context_.gpu.spec().full_name, empty_.median_us);
-    if (!results_.empty()) fmt::print("{}", results_table(results_));
+    print_stdout("{} ({}); an empty kernel takes {:.2f} us of a graph\n\n", context_.gpu.device(),
+                 context_.gpu.spec().full_name, empty_.median_us);
+    if (!results_.empty()) print_stdout("{}", results_table(results_));
     for (const auto& [problem, overhead] : overheads_) {
-      fmt::print(
+      print_stdout(
           "  {}: octile_gemm_run takes {} us of the host; a bare launch of an empty kernel {}\n",
           to_text(problem), spread_text(overhead.ours), spread_text(overhead.bare));
     }

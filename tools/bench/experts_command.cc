@@ -8,6 +8,7 @@
 #include "tools/bench/experts.h"
 #include "tools/bench/session.h"
 #include "tools/command.h"
+#include "tools/common/output.h"
 
 namespace octile::tools {
 namespace {
@@ -38,16 +39,17 @@ Status check_experts_supported(const Recipe& recipe, const ExpertRank& rank) {
 }
 
 void print_report(const ExpertsReport& r) {
-  fmt::print("experts of {}: {} of them on each of {} ranks, {} rows for {} tokens, recipe {}\n\n",
-             r.rank.model, r.rank.experts, r.rank.ranks, r.rank.rows, r.rank.tokens, r.recipe);
+  print_stdout(
+      "experts of {}: {} of them on each of {} ranks, {} rows for {} tokens, recipe {}\n\n",
+      r.rank.model, r.rank.experts, r.rank.ranks, r.rank.rows, r.rank.tokens, r.recipe);
   for (const RoutedReport& one : r.routed) {
     const auto [least, most] = std::ranges::minmax(one.counts);
-    fmt::print("{} routing, {} to {} rows an expert{}\n{}\n", name_of(one.routing), least, most,
-               one.step.ok() ? "" : ": WRONG", step_text(one.step));
+    print_stdout("{} routing, {} to {} rows an expert{}\n{}\n", name_of(one.routing), least, most,
+                 one.step.ok() ? "" : ": WRONG", step_text(one.step));
   }
   if (r.skewed_over_uniform) {
-    fmt::print("skewed takes {:.3f}x the time of uniform, in bf16 {:.3f}x\n",
-               r.skewed_over_uniform->ours, r.skewed_over_uniform->bf16);
+    print_stdout("skewed takes {:.3f}x the time of uniform, in bf16 {:.3f}x\n",
+                 r.skewed_over_uniform->ours, r.skewed_over_uniform->bf16);
   }
 }
 

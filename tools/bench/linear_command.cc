@@ -9,6 +9,7 @@
 #include "tools/bench/linear.h"
 #include "tools/bench/session.h"
 #include "tools/command.h"
+#include "tools/common/output.h"
 
 namespace octile::tools {
 namespace {
@@ -45,8 +46,8 @@ Result<std::vector<LayerShape>> read_shapes(const LinearOptions& options, const 
 }
 
 void print_report(const LinearReport& r) {
-  fmt::print("linear {}x{}x{}, recipe {}{}\n{}\n", r.shape.m, r.shape.n, r.shape.k, r.recipe,
-             r.step.ok() ? "" : ": WRONG", step_text(r.step));
+  print_stdout("linear {}x{}x{}, recipe {}{}\n{}\n", r.shape.m, r.shape.n, r.shape.k, r.recipe,
+               r.step.ok() ? "" : ": WRONG", step_text(r.step));
 }
 
 Status run_linear(const LinearOptions& options) {

@@ -1,26 +1,26 @@
 #include "tools/cache/archive.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <filesystem>
 #include <optional>
-#include <system_error>
 #include <utility>
 
+#include "cache/file_ops.h"
 #include "cache/key.h"
 #include "tools/cache/libarchive.h"
+#include "tools/cache/sha256.h"
+#include "tools/common/output_file.h"
 
 namespace octile::tools {
 namespace {
 
 using Bytes = std::span<const std::uint8_t>;
 
-constexpr std::string_view kManifestHead = "octile cache archive 1\n";
-// A line is "<32 hex> <decimal> v1/<2 hex>/<65 hex>.octile\n" with a decimal of up to 8 digits.
-constexpr std::size_t kMaxManifestBytes = 128 * kMaxArchiveEntries;
+constexpr std::string_view kManifestHead = "octile cache archive 2\n";
+// A line is "<64 hex> <decimal> v1/<2 hex>/<65 hex>.octile\n" with a decimal of up to 8 digits.
+constexpr std::size_t kMaxManifestBytes = 160 * kMaxArchiveEntries;
 
 // Freed by the function of the opened library that belongs to it.
 using ArchiveHandle = std::unique_ptr<archive, int (*)(archive*)>;
@@ -42,8 +42,7 @@ std::optional<cache::FileStem> stem_of(std::string_view name) {
 }
 
 std::string manifest_line(std::string_view name, Bytes bytes) {
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  return fmt::format("{} {} {}\n", cache::digest_hex(text), bytes.size(), name);
+  return fmt::format("{} {} {}\n", sha256_hex(bytes), bytes.size(), name);
 }
 
 Bytes as_bytes(std::string_view text) {
@@ -61,24 +60,17 @@ std::string error_text(const LibArchive& lib, archive* a) {
 // --- writing ---
 
 struct ArchiveWriter::Impl {
-  Impl(const LibArchive& library, std::string file)
+  Impl(const LibArchive& library, std::string name, OutputFile output)
       : lib(library),
-        path(std::move(file)),
-        temporary(path + ".part"),
+        path(std::move(name)),
+        file(std::move(output)),
         out(lib.archive_write_new(), lib.archive_write_free) {}
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
-  ~Impl() {
-    out.reset();
-    std::error_code ignored;
-    if (!finished) std::filesystem::remove(temporary, ignored);
-  }
 
   // No compression: another version of a compressor gives other bytes for the same content.
   Status open() {
     if (lib.archive_write_set_format_ustar(out.get()) != ARCHIVE_OK ||
         lib.archive_write_set_bytes_in_last_block(out.get(), 1) != ARCHIVE_OK ||
-        lib.archive_write_open_filename(out.get(), temporary.c_str()) != ARCHIVE_OK) {
+        lib.archive_write_open_fd(out.get(), file.fd()) != ARCHIVE_OK) {
       return failure();
     }
     return {};
@@ -104,11 +96,10 @@ struct ArchiveWriter::Impl {
 
   const LibArchive lib;
   const std::string path;
-  const std::string temporary;
-  ArchiveHandle out;
-  std::string last;  // name added
+  OutputFile file;
+  ArchiveHandle out;  // destroyed before its file
+  std::string last;   // name added
   std::string manifest{kManifestHead};
-  bool finished = false;
 };
 
 ArchiveWriter::ArchiveWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -119,7 +110,9 @@ ArchiveWriter::~ArchiveWriter() = default;
 Result<ArchiveWriter> ArchiveWriter::create(const std::string& path) {
   const auto lib = LibArchive::open();
   if (!lib) return tl::unexpected<Error>(lib.error());
-  auto impl = std::make_unique<Impl>(*lib, path);
+  auto file = OutputFile::create(path);
+  if (!file) return tl::unexpected<Error>(file.error());
+  auto impl = std::make_unique<Impl>(*lib, path, std::move(*file));
   if (Status ok = impl->open(); !ok) return tl::unexpected<Error>(ok.error());
   return ArchiveWriter(std::move(impl));
 }
@@ -136,41 +129,45 @@ Status ArchiveWriter::add(const cache::FileStem& stem, Bytes bytes) {
   return {};
 }
 
-Status ArchiveWriter::finish() {
-  if (Status ok = impl_->add(std::string(kManifestName), as_bytes(impl_->manifest)); !ok) return ok;
-  if (impl_->lib.archive_write_close(impl_->out.get()) != ARCHIVE_OK) return impl_->failure();
-  std::error_code error;
-  std::filesystem::rename(impl_->temporary, impl_->path, error);
-  if (error) {
-    return fail(ErrorCode::kInternal,
-                fmt::format("{} cannot be written: {}", impl_->path, error.message()));
-  }
-  impl_->finished = true;
-  return {};
+Result<std::string> ArchiveWriter::finish() {
+  Status ok = impl_->add(std::string(kManifestName), as_bytes(impl_->manifest));
+  if (ok && impl_->lib.archive_write_close(impl_->out.get()) != ARCHIVE_OK) ok = impl_->failure();
+  if (ok) ok = impl_->file.commit();
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  return sha256_hex(impl_->manifest);
 }
 
 // --- reading ---
 
 namespace {
 
+constexpr const char* kChanged = "it is not what it was when the archive was checked";
+
 class ArchiveReader {
  public:
-  ArchiveReader(const LibArchive& library, std::string origin, const EntryVisitor& visit)
+  // `expected` is empty or the manifest that the archive must have.
+  ArchiveReader(const LibArchive& library, std::string origin, std::string expected,
+                const EntryVisitor& visit)
       : lib_(library),
         origin_(std::move(origin)),
+        expected_(std::move(expected)),
         visit_(visit),
         in_(lib_.archive_read_new(), lib_.archive_read_free) {
     // libarchive reads only tar here, uncompressed: it cannot misread formats it is not told of.
     lib_.archive_read_support_format_tar(in_.get());
   }
 
-  Status open_file(const std::string& path) {
+  // `fd` stays the caller's and open.
+  Status open_file(int fd) {
     constexpr std::size_t kBlockBytes = 1 << 16;
-    return opened(lib_.archive_read_open_filename(in_.get(), path.c_str(), kBlockBytes));
+    return opened(lib_.archive_read_open_fd(in_.get(), fd, kBlockBytes));
   }
   Status open_memory(Bytes bytes) {
     return opened(lib_.archive_read_open_memory(in_.get(), bytes.data(), bytes.size()));
   }
+
+  // Returns the manifest of an archive that was read to its end.
+  const std::string& manifest() const { return manifest_; }
 
   Status read() {
     for (;;) {
@@ -254,7 +251,12 @@ class ArchiveReader {
                                cache::digest_hex(entry->toolchain.text())};
     if (member_name(stem) != member)
       return refuse(member, "it holds another kernel than its name says");
-    manifest_ += manifest_line(member, *bytes);
+    const std::string line = manifest_line(member, *bytes);
+    if (!expected_.empty() && (manifest_.size() > expected_.size() ||
+                               expected_.compare(manifest_.size(), line.size(), line) != 0)) {
+      return refuse(member, kChanged);
+    }
+    manifest_ += line;
     last_ = member;
     return visit_(stem, std::move(*entry));
   }
@@ -273,6 +275,7 @@ class ArchiveReader {
       const auto line = std::count(text.begin(), text.begin() + parted, '\n') + 1;
       return refuse(member, fmt::format("line {} does not agree with the entries", line));
     }
+    if (!expected_.empty() && manifest_ != expected_) return refuse(member, kChanged);
     if (lib_.archive_read_next_header(in_.get(), &header) != ARCHIVE_EOF) {
       return refuse("something follows its manifest");
     }
@@ -281,6 +284,7 @@ class ArchiveReader {
 
   const LibArchive& lib_;
   const std::string origin_;
+  const std::string expected_;
   const EntryVisitor& visit_;
   ArchiveHandle in_;
   std::string last_;                     // name read
@@ -290,18 +294,32 @@ class ArchiveReader {
 
 }  // namespace
 
-Status read_archive(const std::string& path, const EntryVisitor& visit) {
+Status read_archive(const std::string& path, std::string& manifest, const EntryVisitor& visit) {
   const auto lib = LibArchive::open();
   if (!lib) return tl::unexpected<Error>(lib.error());
-  ArchiveReader reader(*lib, path, visit);
-  if (Status ok = reader.open_file(path); !ok) return ok;
-  return reader.read();
+  // The user names the archive, so links are followed. A FIFO or device would not be the same when
+  // it is read a second time.
+  cache::FileOps ops;
+  const auto resolved = cache::resolve_links(path);
+  if (!resolved) return fail(ErrorCode::kInvalidArgument, resolved.error().sentence);
+  const auto file = cache::open_regular(ops, AT_FDCWD, *resolved, O_RDONLY, 0, path, nullptr);
+  if (!file) return fail(ErrorCode::kInvalidArgument, file.error().sentence);
+  ArchiveReader reader(*lib, path, manifest, visit);
+  Status ok = reader.open_file(file->fd());
+  if (ok) ok = reader.read();
+  if (ok) manifest = reader.manifest();
+  return ok;
+}
+
+Status read_archive(const std::string& path, const EntryVisitor& visit) {
+  std::string manifest;
+  return read_archive(path, manifest, visit);
 }
 
 Status read_archive(Bytes bytes, const std::string& origin, const EntryVisitor& visit) {
   const auto lib = LibArchive::open();
   if (!lib) return tl::unexpected<Error>(lib.error());
-  ArchiveReader reader(*lib, origin, visit);
+  ArchiveReader reader(*lib, origin, {}, visit);
   if (Status ok = reader.open_memory(bytes); !ok) return ok;
   return reader.read();
 }

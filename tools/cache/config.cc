@@ -8,6 +8,7 @@
 #include "runtime/api/boundary.h"
 #include "runtime/environment.h"
 #include "tools/cache/verbs.h"
+#include "tools/common/output.h"
 #include "tools/common/text_table.h"
 
 namespace octile::tools::verbs {
@@ -83,7 +84,7 @@ Status run(bool json) {
     table.add_row({s.name, s.value.empty() ? "none" : s.value, s.source,
                    s.variable.empty() ? "-" : s.variable});
   }
-  fmt::print("{}", table.render());
+  print_stdout("{}", table.render());
   return {};
 }
 

@@ -10,6 +10,7 @@
 #include "tools/cache/entries.h"
 #include "tools/cache/filter.h"
 #include "tools/cache/verbs.h"
+#include "tools/common/output.h"
 #include "tools/compile/kernel_report.h"
 
 namespace octile::tools::verbs {
@@ -26,7 +27,8 @@ struct Options {
 struct Exported {
   std::size_t entries = 0;
   std::int64_t bytes = 0;
-  std::size_t left_out = 0;  // damaged entries
+  std::string digest;                // of the archive
+  std::vector<std::string> damaged;  // a sentence for each entry that was left out
 };
 
 // Groups the entries by file name, in the archive's order. Those of one name are in the order of a
@@ -46,7 +48,7 @@ Result<Exported> write(octile::cache::Store& store, const std::vector<Listing>& 
     for (const Listing* listing : listings) {
       const auto bytes = store.read_bytes(*listing);
       if (!bytes) {
-        ++exported.left_out;
+        exported.damaged.push_back(fmt::format("{}: {}", listing->path, bytes.error()));
         continue;
       }
       if (Status ok = archive->add(listing->stem, *bytes); !ok) {
@@ -57,7 +59,9 @@ Result<Exported> write(octile::cache::Store& store, const std::vector<Listing>& 
       break;
     }
   }
-  if (Status ok = archive->finish(); !ok) return tl::unexpected<Error>(ok.error());
+  auto digest = archive->finish();
+  if (!digest) return tl::unexpected<Error>(digest.error());
+  exported.digest = std::move(*digest);
   return exported;
 }
 
@@ -65,24 +69,38 @@ Result<int> run(const Options& options) {
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
   octile::cache::Store& store = library->get()->library.engine.store();
-  const auto entries = options.filter.select(store);
-  if (!entries) return tl::unexpected<Error>(entries.error());
-  const auto exported = write(store, *entries, options.output);
+  const bool to_stdout = options.output == "-";
+  if (to_stdout && options.json) {
+    return refuse("archive is - and --json is given; allowed: one of the two, for stdout has one");
+  }
+  const auto selection = options.filter.select(store);
+  if (!selection) return tl::unexpected<Error>(selection.error());
+  const auto exported = write(store, selection->entries, options.output);
   if (!exported) return tl::unexpected<Error>(exported.error());
+  const std::vector<std::string> unread = selection->missing();
   if (options.json) {
     print_json({{"archive", options.output},
                 {"entries", exported->entries},
                 {"bytes", exported->bytes},
-                {"damaged", exported->left_out}});
-  } else {
-    fmt::print("  {} entr{}, {}, in {}\n", exported->entries, exported->entries == 1 ? "y" : "ies",
-               bytes_text(static_cast<double>(exported->bytes)), options.output);
+                {"sha256", exported->digest},
+                {"damaged", exported->damaged.size()},
+                {"left_out", exported->damaged},
+                {"unread", unread}});
+  } else if (!to_stdout) {
+    print_stdout("  {} entr{}, {}, in {}\n  sha256 {}\n", exported->entries,
+                 exported->entries == 1 ? "y" : "ies",
+                 bytes_text(static_cast<double>(exported->bytes)), options.output,
+                 exported->digest);
   }
-  if (exported->left_out == 0) return 0;
-  fmt::print(stderr,
-             "octile: warning: {} damaged entr{} left out; `octile cache verify` says why\n",
-             exported->left_out, exported->left_out == 1 ? "y is" : "ies are");
-  return kDamaged;
+  if (const std::size_t count = exported->damaged.size(); count > 0) {
+    print_stderr("octile: warning: {} damaged entr{} left out; `octile cache verify` says why\n",
+                 count, count == 1 ? "y is" : "ies are");
+  }
+  for (const std::string& sentence : unread) {
+    print_stderr("octile: warning: not in the archive, because it could not be read: {}\n",
+                 sentence);
+  }
+  return exported->damaged.empty() && unread.empty() ? 0 : kDamaged;
 }
 
 }  // namespace
@@ -90,9 +108,10 @@ Result<int> run(const Options& options) {
 Command add_export(CLI::App& cache) {
   CLI::App* app = add_subcommand(
       cache, "export", "write entries into one archive; the same entries give the same bytes",
-      "Exit status: 0 all are in the archive, 3 damaged ones were left out.");
+      "Exit status: 0 all are in the archive, 3 some were left out, damaged or not to be read.");
   auto options = std::make_shared<Options>();
-  add_option(*app, "archive", options->output, "the file to write, a plain tar").require();
+  add_option(*app, "archive", options->output, "the file to write, a plain tar; - for stdout")
+      .require();
   options->filter.add_to(*app);
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};

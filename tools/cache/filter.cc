@@ -189,12 +189,31 @@ Result<Predicate> EntryFilter::predicate(std::chrono::system_clock::time_point n
   });
 }
 
-Result<std::vector<cache::Listing>> EntryFilter::select(cache::Store& store) const {
+Result<Selection> EntryFilter::select(cache::Store& store) const {
   const auto wanted = predicate(std::chrono::system_clock::now());
   if (!wanted) return tl::unexpected<Error>(wanted.error());
-  std::vector<cache::Listing> entries = store.list();
-  std::erase_if(entries, [&](const cache::Listing& listing) { return !(*wanted)(listing); });
-  return entries;
+  Selection selection;
+  std::vector<cache::UnreadPart> unread;
+  selection.entries = store.list(&unread);
+  for (cache::UnreadPart& part : unread) selection.unread.push_back(std::move(part.sentence));
+  std::erase_if(selection.entries, [&](const Listing& listing) {
+    if ((*wanted)(listing)) return false;
+    if (!listing.head && !listing.other_version && asks_content())
+      selection.unjudged.push_back(fmt::format("{}: {}", listing.path, listing.head.error()));
+    return true;
+  });
+  return selection;
+}
+
+bool EntryFilter::asks_content() const {
+  return !problem.empty() || !device.empty() || !recipe.empty() || !older_than.empty() ||
+         !newer_than.empty();
+}
+
+std::vector<std::string> Selection::missing() const {
+  std::vector<std::string> all = unread;
+  all.insert(all.end(), unjudged.begin(), unjudged.end());
+  return all;
 }
 
 }  // namespace octile::tools

@@ -17,6 +17,18 @@ class App;
 
 namespace octile::tools {
 
+// Entries of a store that pass a filter, and what could not be asked.
+struct Selection {
+  std::vector<cache::Listing> entries;
+  std::vector<std::string> unread;  // a sentence for each root or folder that could not be read
+  // A sentence for each damaged entry that does not say what the filter asks: whether it would pass
+  // is unknown.
+  std::vector<std::string> unjudged;
+
+  // Returns all sentences: some entries may be missing from the selection.
+  std::vector<std::string> missing() const;
+};
+
 // An entry passes if it meets every field that is not empty. A damaged entry has no problem,
 // device, recipe or date, so it fails each of these.
 struct EntryFilter {
@@ -32,7 +44,10 @@ struct EntryFilter {
   // Errors: kInvalidArgument, naming the option.
   Result<Predicate> predicate(std::chrono::system_clock::time_point now) const;
   // Returns the store's entries that pass now, in the store's order. Errors: those of predicate().
-  Result<std::vector<cache::Listing>> select(cache::Store& store) const;
+  Result<Selection> select(cache::Store& store) const;
+
+ private:
+  bool asks_content() const;
 };
 
 // Reads "90s", "15m", "12h", "30d", "2w". The error names `option`.

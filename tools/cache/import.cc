@@ -5,9 +5,11 @@
 #include <utility>
 
 #include "runtime/api/boundary.h"
-#include "runtime/compiler/cubin.h"
 #include "tools/cache/archive.h"
+#include "tools/cache/check_kernel.h"
+#include "tools/cache/sha256.h"
 #include "tools/cache/verbs.h"
+#include "tools/common/output.h"
 
 namespace octile::tools::verbs {
 namespace {
@@ -17,19 +19,20 @@ using octile::cache::FileStem;
 
 struct Options {
   std::string archive;
+  std::string expect;  // SHA-256 of the manifest; empty: any
   bool dry_run = false;
   bool json = false;
 };
 
 struct Imported {
+  std::string digest;  // of the archive
   std::size_t entries = 0;
   std::size_t present = 0;  // entries that the cache already had
   std::size_t added = 0;
 };
 
-Status check_cubin(const FileStem& stem, const Entry& entry) {
-  const Status valid = validate_cubin(entry.cubin, entry.identity.architecture,
-                                      entry.identity.entry_name, entry.metadata.parameter_bytes);
+Status check_entry(const FileStem& stem, const Entry& entry) {
+  const Status valid = check_kernel(entry);
   if (valid) return {};
   return refuse(fmt::format("entry {}: {}", stem.entry_name(), valid.error().message));
 }
@@ -52,17 +55,30 @@ Status add(octile::cache::Store& store, const Entry& entry, Imported& imported) 
   return {};
 }
 
+bool is_digest(const std::string& text) {
+  return text.size() == kSha256Digits &&
+         text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
 // Reads the archive twice. The first pass checks all of it before anything is written; the second
-// checks again what it writes, because the file may have changed in between.
+// compares what it writes with the first, because the file may have changed in between.
 Result<Imported> import(const Options& options, octile::cache::Store& store) {
   Imported imported;
-  Status ok = read_archive(options.archive, [&](const FileStem& stem, const Entry& entry) {
-    ++imported.entries;
-    return check_cubin(stem, entry);
-  });
-  if (ok && !options.dry_run) {
-    ok = read_archive(options.archive, [&](const FileStem& stem, const Entry& entry) {
-      if (Status valid = check_cubin(stem, entry); !valid) return valid;
+  std::string manifest;
+  Status ok =
+      read_archive(options.archive, manifest, [&](const FileStem& stem, const Entry& entry) {
+        ++imported.entries;
+        return check_entry(stem, entry);
+      });
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  imported.digest = sha256_hex(manifest);
+  if (!options.expect.empty() && imported.digest != options.expect) {
+    return refuse(fmt::format("{} has the sha256 {}; allowed: {}, as --expect says",
+                              options.archive, imported.digest, options.expect));
+  }
+  if (!options.dry_run) {
+    ok = read_archive(options.archive, manifest, [&](const FileStem& stem, const Entry& entry) {
+      if (Status valid = check_entry(stem, entry); !valid) return valid;
       return add(store, entry, imported);
     });
   }
@@ -71,6 +87,12 @@ Result<Imported> import(const Options& options, octile::cache::Store& store) {
 }
 
 Status run(const Options& options) {
+  if (!options.expect.empty() && !is_digest(options.expect)) {
+    return refuse(
+        fmt::format("--expect is '{}'; allowed: {} lower-case hex digits, the sha256 that "
+                    "`octile cache export` prints",
+                    options.expect, kSha256Digits));
+  }
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
   octile::cache::Store& store = library->get()->library.engine.store();
@@ -84,16 +106,17 @@ Status run(const Options& options) {
   if (options.json) {
     print_json({{"archive", options.archive},
                 {"root", root},
+                {"sha256", imported->digest},
                 {"entries", imported->entries},
                 {"added", imported->added},
                 {"present", imported->present},
                 {"dry_run", options.dry_run}});
   } else if (options.dry_run) {
-    fmt::print("  {}: {} entries, all of them correct; nothing was written\n", options.archive,
-               imported->entries);
+    print_stdout("  {}: {} entries, all of them correct; nothing was written\n  sha256 {}\n",
+                 options.archive, imported->entries, imported->digest);
   } else {
-    fmt::print("  {} of {} entries added to {}, {} were there\n", imported->added,
-               imported->entries, root, imported->present);
+    print_stdout("  {} of {} entries added to {}, {} were there\n", imported->added,
+                 imported->entries, root, imported->present);
   }
   return {};
 }
@@ -107,6 +130,8 @@ Command add_import(CLI::App& cache) {
   auto options = std::make_shared<Options>();
   add_option(*app, "archive", options->archive, "the file to read").require();
   add_flag(*app, "--dry-run", options->dry_run, "only check the archive");
+  add_option(*app, "--expect", options->expect,
+             "refuse an archive whose sha256 is not this one, which `export` printed");
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};
 }

@@ -16,14 +16,14 @@
   X(archive_write_free)                    \
   X(archive_write_set_format_ustar)        \
   X(archive_write_set_bytes_in_last_block) \
-  X(archive_write_open_filename)           \
+  X(archive_write_open_fd)                 \
   X(archive_write_header)                  \
   X(archive_write_data)                    \
   X(archive_write_close)                   \
   X(archive_read_new)                      \
   X(archive_read_free)                     \
   X(archive_read_support_format_tar)       \
-  X(archive_read_open_filename)            \
+  X(archive_read_open_fd)                  \
   X(archive_read_open_memory)              \
   X(archive_read_next_header)              \
   X(archive_read_data)                     \

@@ -11,6 +11,7 @@
 #include "tools/cache/entries.h"
 #include "tools/cache/filter.h"
 #include "tools/cache/verbs.h"
+#include "tools/common/output.h"
 #include "tools/common/text_table.h"
 #include "tools/compile/kernel_report.h"
 
@@ -150,12 +151,12 @@ void print_table(const std::vector<Listing>& entries, const std::vector<const Co
     for (const Column* column : columns) row.push_back(column->text(listing));
     table.add_row(std::move(row));
   }
-  if (!entries.empty()) fmt::print("{}\n", table.render());
-  fmt::print("  {} entr{}, {}\n", entries.size(), entries.size() == 1 ? "y" : "ies",
-             bytes_text(bytes));
+  if (!entries.empty()) print_stdout("{}\n", table.render());
+  print_stdout("  {} entr{}, {}\n", entries.size(), entries.size() == 1 ? "y" : "ies",
+               bytes_text(bytes));
 }
 
-Status run(const Options& options) {
+Result<int> run(const Options& options) {
   const auto columns = read_columns(options.columns);
   if (!columns) return tl::unexpected<Error>(columns.error());
   const Column* order = nullptr;
@@ -166,27 +167,31 @@ Status run(const Options& options) {
   }
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
-  auto entries = options.filter.select(library->get()->library.engine.store());
-  if (!entries) return tl::unexpected<Error>(entries.error());
+  auto selection = options.filter.select(library->get()->library.engine.store());
+  if (!selection) return tl::unexpected<Error>(selection.error());
+  std::vector<Listing>& entries = selection->entries;
   if (order != nullptr) {
-    sort_by(*order, options.reverse, *entries);
+    sort_by(*order, options.reverse, entries);
   } else if (options.reverse) {
-    std::ranges::reverse(*entries);
+    std::ranges::reverse(entries);
   }
-  if (!options.json) {
-    print_table(*entries, *columns);
-    return {};
+  if (options.json) {
+    Json all = Json::array();
+    for (const Listing& listing : entries) all.push_back(to_json(listing));
+    for (const std::string& sentence : selection->unread) all.push_back({{"unread", sentence}});
+    print_json(all);
+  } else {
+    print_table(entries, *columns);
   }
-  Json all = Json::array();
-  for (const Listing& listing : *entries) all.push_back(to_json(listing));
-  print_json(all);
-  return {};
+  return selection->unread.empty() ? 0 : kUnread;
 }
 
 }  // namespace
 
 Command add_list(CLI::App& cache) {
-  CLI::App* app = add_subcommand(cache, "list", "list the entries of every root");
+  CLI::App* app =
+      add_subcommand(cache, "list", "list the entries of every root",
+                     "Exit status: 0 all are listed, 3 a root or folder could not be read.");
   auto options = std::make_shared<Options>();
   options->filter.add_to(*app);
   add_option(*app, "--sort", options->sort,

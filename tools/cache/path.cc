@@ -5,6 +5,7 @@
 
 #include "runtime/api/boundary.h"
 #include "tools/cache/verbs.h"
+#include "tools/common/output.h"
 
 namespace octile::tools::verbs {
 namespace {
@@ -17,8 +18,8 @@ Status run(bool json) {
     print_json({{"root", store.writable_root}, {"read_only_roots", store.read_only_roots}});
     return {};
   }
-  fmt::print("{}\n", store.writable_root);
-  for (const std::string& root : store.read_only_roots) fmt::print("{} (read only)\n", root);
+  print_stdout("{}\n", store.writable_root);
+  for (const std::string& root : store.read_only_roots) print_stdout("{} (read only)\n", root);
   return {};
 }
 

@@ -1,6 +1,7 @@
 // octile cache prune: removes entries of the writable root.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "tools/cache/entries.h"
 #include "tools/cache/filter.h"
 #include "tools/cache/verbs.h"
+#include "tools/common/output.h"
 #include "tools/compile/kernel_report.h"
 
 namespace octile::tools::verbs {
@@ -58,7 +60,8 @@ using Paths = std::unordered_set<std::string>;
 
 // Returns the entries selected by the date of the compile and by the toolchain, which only reading
 // them tells.
-Result<Paths> paths_by_content(const Options& options, Engine& engine) {
+Result<Paths> paths_by_content(const Options& options, Engine& engine,
+                               std::vector<std::string>& unread) {
   Paths paths;
   if (options.older_than.empty() && options.toolchain.empty()) return paths;
   EntryFilter filter;
@@ -67,8 +70,18 @@ Result<Paths> paths_by_content(const Options& options, Engine& engine) {
   if (!old) return tl::unexpected<Error>(old.error());
   const auto toolchain = of_toolchain(options.toolchain, engine);
   if (!toolchain) return tl::unexpected<Error>(toolchain.error());
-  for (const Listing& listing : engine.store().list()) {
-    if (!listing.writable_root || !listing.head) continue;
+  std::vector<octile::cache::UnreadPart> parts;
+  const std::vector<Listing> entries = engine.store().list(&parts);
+  for (octile::cache::UnreadPart& part : parts) {
+    if (part.writable_root) unread.push_back(std::move(part.sentence));
+  }
+  for (const Listing& listing : entries) {
+    if (!listing.writable_root) continue;
+    if (!listing.head) {
+      if (!listing.other_version)
+        unread.push_back(fmt::format("{}: {}", listing.path, listing.head.error()));
+      continue;
+    }
     if ((!options.older_than.empty() && (*old)(listing)) ||
         (!options.toolchain.empty() && (*toolchain)(*listing.head))) {
       paths.insert(listing.path);
@@ -77,7 +90,8 @@ Result<Paths> paths_by_content(const Options& options, Engine& engine) {
   return paths;
 }
 
-Result<octile::cache::PruneOptions> read_options(const Options& options, Engine& engine) {
+Result<octile::cache::PruneOptions> read_options(const Options& options, Engine& engine,
+                                                 std::vector<std::string>& unread) {
   octile::cache::PruneOptions prune;
   prune.dry_run = options.dry_run;
   std::optional<Clock::time_point> unused_since;
@@ -91,7 +105,7 @@ Result<octile::cache::PruneOptions> read_options(const Options& options, Engine&
     if (!bytes) return tl::unexpected<Error>(bytes.error());
     prune.max_bytes = *bytes;
   }
-  auto paths = paths_by_content(options, engine);
+  auto paths = paths_by_content(options, engine, unread);
   if (!paths) return tl::unexpected<Error>(paths.error());
   prune.unwanted = [paths = std::move(*paths), unused_since](const StoredEntry& entry) {
     return paths.contains(entry.path) || (unused_since && entry.used < *unused_since);
@@ -107,31 +121,55 @@ std::string entries_text(std::int64_t count, std::int64_t bytes) {
 void print_result(const octile::cache::PruneResult& result,
                   const octile::cache::PruneOptions& wanted) {
   if (wanted.dry_run) {
-    for (const StoredEntry& entry : result.removed) fmt::print("{}\n", entry.path);
+    for (const StoredEntry& entry : result.removed)
+      print_stdout("{}\n", printable_line(entry.path));
   }
-  fmt::print("  {} {}; {} {}\n", wanted.dry_run ? "would remove" : "removed",
-             entries_text(static_cast<std::int64_t>(result.removed.size()), result.removed_bytes),
-             entries_text(result.kept_entries, result.kept_bytes),
-             wanted.dry_run ? "would be left" : "left");
+  print_stdout("  {} {}; {} {}\n", wanted.dry_run ? "would remove" : "removed",
+               entries_text(static_cast<std::int64_t>(result.removed.size()), result.removed_bytes),
+               entries_text(result.kept_entries, result.kept_bytes),
+               wanted.dry_run ? "would be left" : "left");
   if (wanted.max_bytes && result.kept_bytes > *wanted.max_bytes) {
-    fmt::print(
+    print_stdout(
         "  That is more than --max-size: entries used in the last {} minutes stay; "
         "--unused 0s removes them too.\n",
         std::chrono::duration_cast<std::chrono::minutes>(wanted.protect).count());
   }
 }
 
-Json to_json(const octile::cache::PruneResult& result, bool dry_run) {
+Json to_json(const octile::cache::PruneResult& result, const std::vector<std::string>& unread,
+             bool dry_run) {
   Json removed = Json::array();
   for (const StoredEntry& entry : result.removed) {
     removed.push_back(
         {{"digest", entry.stem.identity}, {"path", entry.path}, {"bytes", entry.bytes}});
   }
+  Json failed = Json::array();
+  for (const auto& [entry, reason] : result.failed) {
+    failed.push_back({{"digest", entry.stem.identity}, {"path", entry.path}, {"reason", reason}});
+  }
   return {{"dry_run", dry_run},
           {"removed_bytes", result.removed_bytes},
           {"kept", result.kept_entries},
           {"kept_bytes", result.kept_bytes},
+          {"failed", failed},
+          {"unread", unread},
           {"removed", removed}};
+}
+
+// Returns the error if not all that should be removed could be looked at and removed.
+Status outcome(const octile::cache::PruneResult& result, const std::vector<std::string>& unread) {
+  if (!result.failed.empty()) {
+    return fail(
+        ErrorCode::kInternal,
+        fmt::format("{} of {} entries cannot be removed; the first: {}", result.failed.size(),
+                    result.failed.size() + result.removed.size(), result.failed.front().reason));
+  }
+  if (!unread.empty()) {
+    return fail(
+        ErrorCode::kInternal,
+        fmt::format("not every entry could be looked at; the first reason: {}", unread.front()));
+  }
+  return {};
 }
 
 Status run(const Options& options) {
@@ -147,16 +185,20 @@ Status run(const Options& options) {
   if (root.empty()) {
     return refuse("there is no cache folder to prune; allowed: OCTILE_CACHE_DIR, or HOME, set");
   }
-  const auto wanted = read_options(options, engine);
+  std::vector<std::string> unread;
+  const auto wanted = read_options(options, engine, unread);
   if (!wanted) return tl::unexpected<Error>(wanted.error());
   const auto result = octile::cache::prune(root, *wanted);
   if (!result) return fail(ErrorCode::kInternal, result.error().sentence);
+  for (const auto& folder : result->unread) {
+    if (std::ranges::find(unread, folder.reason) == unread.end()) unread.push_back(folder.reason);
+  }
   if (options.json) {
-    print_json(to_json(*result, options.dry_run));
+    print_json(to_json(*result, unread, options.dry_run));
   } else {
     print_result(*result, *wanted);
   }
-  return {};
+  return outcome(*result, unread);
 }
 
 }  // namespace

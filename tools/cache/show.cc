@@ -10,6 +10,7 @@
 #include "tools/cache/disassemble.h"
 #include "tools/cache/entries.h"
 #include "tools/cache/verbs.h"
+#include "tools/common/output.h"
 
 namespace octile::tools::verbs {
 namespace {
@@ -47,8 +48,8 @@ void print_fields(const Json& object) {
   std::size_t width = 0;
   for (const auto& item : object.items()) width = std::max(width, item.key().size());
   for (const auto& [name, value] : object.items()) {
-    fmt::print("{:<{}}  {}\n", name, width,
-               value.is_string() ? value.get<std::string>() : value.dump());
+    print_stdout("{:<{}}  {}\n", name, width,
+                 printable_line(value.is_string() ? value.get<std::string>() : value.dump()));
   }
 }
 
@@ -56,7 +57,7 @@ void print_resources(const CubinInfo& cubin) {
   for (const CubinKernel& k : cubin.kernels) {
     int parameter_bytes = 0;
     for (const CubinParameter& p : k.parameters) parameter_bytes += p.size_bytes;
-    fmt::print(
+    print_stdout(
         "\nELF image for sm_{}: {}\n"
         "  {} registers, {} B of frame, {} B of stack, {} B of static shared memory,\n"
         "  at most {} threads, {} parameters of {} B\n",
@@ -95,7 +96,7 @@ Status print_entry(const Listing& listing, const tl::expected<Entry, std::string
   if (cubin) {
     print_resources(*cubin);
   } else {
-    fmt::print("\nELF image: {}\n", cubin.error().message);
+    print_stdout("\nELF image: {}\n", cubin.error().message);
   }
   return {};
 }
@@ -105,7 +106,7 @@ Status print_text(const Listing& listing, const char* field, const std::string& 
   if (json) {
     print_json({{"digest", digest_of(listing)}, {field, text}});
   } else {
-    fmt::print("{}", text);
+    print_stdout("{}", text);
   }
   return {};
 }

@@ -7,6 +7,7 @@
 #include "cache/statistics.h"
 #include "runtime/api/boundary.h"
 #include "tools/cache/verbs.h"
+#include "tools/common/output.h"
 #include "tools/common/text_table.h"
 
 namespace octile::tools::verbs {
@@ -44,7 +45,7 @@ void print_table(const std::vector<DayStatistics>& days, const DayStatistics& to
   };
   for (const DayStatistics& day : days) add(day);
   add(total);
-  fmt::print("{}", table.render());
+  print_stdout("{}", table.render());
 }
 
 Status run(bool json) {

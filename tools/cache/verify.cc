@@ -8,11 +8,12 @@
 #include <vector>
 
 #include "runtime/api/boundary.h"
-#include "runtime/compiler/cubin.h"
+#include "tools/cache/check_kernel.h"
 #include "tools/cache/entries.h"
 #include "tools/cache/filter.h"
 #include "tools/cache/verbs.h"
 #include "tools/common/on_workers.h"
+#include "tools/common/output.h"
 
 namespace octile::tools::verbs {
 namespace {
@@ -60,25 +61,11 @@ struct Verdict {
   std::string reason;  // empty if the state is good or same
 };
 
-// Compares the metadata with the ELF image.
-Status check_resources(const Entry& entry) {
-  const auto cubin = read_cubin(entry.cubin);
-  if (!cubin) return tl::unexpected<Error>(cubin.error());
-  const CubinKernel* kernel = cubin->find(entry.identity.entry_name);
-  if (kernel != nullptr && kernel->registers != entry.metadata.registers) {
-    return fail(ErrorCode::kInternal, fmt::format("the metadata has {} registers, the ELF image {}",
-                                                  entry.metadata.registers, kernel->registers));
-  }
-  return {};
-}
-
 Verdict check_entry(const Listing& listing, const tl::expected<Entry, std::string>& entry) {
   if (!entry) {
     return {listing.other_version ? State::kOtherVersion : State::kDamaged, entry.error()};
   }
-  Status ok = validate_cubin(entry->cubin, entry->identity.architecture, entry->identity.entry_name,
-                             entry->metadata.parameter_bytes);
-  if (ok) ok = check_resources(*entry);
+  const Status ok = check_kernel(*entry);
   return ok ? Verdict{} : Verdict{State::kDamaged, ok.error().message};
 }
 
@@ -125,7 +112,8 @@ std::size_t count(const std::vector<Verdict>& verdicts, State state) {
   return static_cast<std::size_t>(std::ranges::count(verdicts, state, &Verdict::state));
 }
 
-Json to_json(const std::vector<Listing>& entries, const std::vector<Verdict>& verdicts) {
+Json to_json(const std::vector<Listing>& entries, const std::vector<Verdict>& verdicts,
+             const std::vector<std::string>& unread) {
   Json findings = Json::array();
   for (std::size_t i = 0; i < entries.size(); ++i) {
     if (verdicts[i].reason.empty()) continue;
@@ -142,24 +130,29 @@ Json to_json(const std::vector<Listing>& entries, const std::vector<Verdict>& ve
           {"same", count(verdicts, State::kSame)},
           {"differs", count(verdicts, State::kDiffers)},
           {"other_toolchain", count(verdicts, State::kOtherToolchain)},
+          {"unread", unread},
           {"findings", findings}};
 }
 
 void print_report(const Json& report, bool recompiled) {
   for (const Json& finding : report.at("findings")) {
-    fmt::print("{}  {}: {}\n", finding.at("path").get<std::string>(),
-               finding.at("state").get<std::string>(), finding.at("reason").get<std::string>());
+    print_stdout("{}  {}: {}\n", printable_line(finding.at("path").get<std::string>()),
+                 finding.at("state").get<std::string>(),
+                 printable_line(finding.at("reason").get<std::string>()));
   }
-  fmt::print("  {} checked: {} good, {} damaged, {} of another version of the format\n",
-             report.at("entries").dump(), report.at("good").dump(), report.at("damaged").dump(),
-             report.at("other_version").dump());
+  for (const Json& sentence : report.at("unread")) {
+    print_stdout("not checked: {}\n", printable_line(sentence.get<std::string>()));
+  }
+  print_stdout("  {} checked: {} good, {} damaged, {} of another version of the format\n",
+               report.at("entries").dump(), report.at("good").dump(), report.at("damaged").dump(),
+               report.at("other_version").dump());
   if (recompiled) {
-    fmt::print("  compiled again: {} same, {} differ, {} of another toolchain\n",
-               report.at("same").dump(), report.at("differs").dump(),
-               report.at("other_toolchain").dump());
+    print_stdout("  compiled again: {} same, {} differ, {} of another toolchain\n",
+                 report.at("same").dump(), report.at("differs").dump(),
+                 report.at("other_toolchain").dump());
   }
   if (report.at("damaged") != 0) {
-    fmt::print("  A damaged entry is never used; compiling its problem again replaces it.\n");
+    print_stdout("  A damaged entry is never used; compiling its problem again replaces it.\n");
   }
 }
 
@@ -169,15 +162,17 @@ Result<int> run(const Options& options) {
   Library& internals = library->get()->library;
   Progress progress(progress_mode(options.progress));
   progress.step("reading the cache");
-  const auto entries = options.filter.select(internals.engine.store());
-  if (!entries) return tl::unexpected<Error>(entries.error());
-  const auto checked = check(internals, *entries, options.recompile, progress);
+  const auto selection = options.filter.select(internals.engine.store());
+  if (!selection) return tl::unexpected<Error>(selection.error());
+  const std::vector<std::string> unread = selection->missing();
+  const auto checked = check(internals, selection->entries, options.recompile, progress);
   if (!checked) return tl::unexpected<Error>(checked.error());
   const std::vector<Verdict>& verdicts = *checked;
   progress.done();
-  const Json report = to_json(*entries, verdicts);
+  const Json report = to_json(selection->entries, verdicts, unread);
   options.json ? print_json(report) : print_report(report, options.recompile);
   if (count(verdicts, State::kDamaged) > 0) return kDamaged;
+  if (!unread.empty()) return kUnread;
   return count(verdicts, State::kDiffers) > 0 ? kDiffers : 0;
 }
 
@@ -186,8 +181,8 @@ Result<int> run(const Options& options) {
 Command add_verify(CLI::App& cache) {
   CLI::App* app = add_subcommand(
       cache, "verify", "check that entries are what they say they are",
-      "Exit status: 0 all are good, 3 some are damaged, 4 none is damaged and the compiler gives "
-      "other bytes for some.");
+      "Exit status: 0 all are good, 3 some are damaged or could not be read, 4 neither and the "
+      "compiler gives other bytes for some.");
   auto options = std::make_shared<Options>();
   options->filter.add_to(*app);
   add_flag(*app, "--recompile", options->recompile,

@@ -15,6 +15,7 @@
 #include "tools/cache/entries.h"
 #include "tools/cache/key_difference.h"
 #include "tools/cache/verbs.h"
+#include "tools/common/output.h"
 
 namespace octile::tools::verbs {
 namespace {
@@ -170,45 +171,46 @@ std::string text_of(const Json& object, const char* field) {
 }
 
 void print_nearest(const Json& near, const std::string& config) {
-  fmt::print("  nearest      {} ({})\n", text_of(near, "digest").substr(0, kShownDigits),
-             text_of(near, "problem"));
+  print_stdout("  nearest      {} ({})\n", text_of(near, "digest").substr(0, kShownDigits),
+               text_of(near, "problem"));
   if (text_of(near, "config") != config) {
-    fmt::print("  its config   {}\n  not          {}\n", text_of(near, "config"), config);
+    print_stdout("  its config   {}\n  not          {}\n", text_of(near, "config"), config);
   }
   const Json& differences = near.at("differences");
   for (std::size_t i = 0; i < differences.size(); ++i) {
     const Json& d = differences[i];
-    fmt::print("  {}  {}\n", i == 0 ? "differs in " : "and in     ", text_of(d, "field"));
-    fmt::print("    wanted     {}\n    found      {}\n", text_of(d, "wanted"), text_of(d, "found"));
+    print_stdout("  {}  {}\n", i == 0 ? "differs in " : "and in     ", text_of(d, "field"));
+    print_stdout("    wanted     {}\n    found      {}\n", text_of(d, "wanted"),
+                 text_of(d, "found"));
   }
   // The key is this kernel's, so its cubin or its root is what does not serve.
-  if (differences.empty()) fmt::print("  its key is the same, but it is not used; see verify\n");
+  if (differences.empty()) print_stdout("  its key is the same, but it is not used; see verify\n");
 }
 
 void print_answer(const Json& object, const Engine& engine) {
-  fmt::print("{}\n", object.at("hit") == true ? "hit" : "miss");
-  fmt::print("  kernel       {}\n  digest       {}\n  chosen by    {}\n", text_of(object, "name"),
-             text_of(object, "digest"), text_of(object, "chosen_by"));
-  fmt::print("  toolchain    {}\n", object.at("toolchain").is_null()
-                                        ? "any: nothing can be compiled here"
-                                        : text_of(object, "toolchain"));
+  print_stdout("{}\n", object.at("hit") == true ? "hit" : "miss");
+  print_stdout("  kernel       {}\n  digest       {}\n  chosen by    {}\n", text_of(object, "name"),
+               text_of(object, "digest"), text_of(object, "chosen_by"));
+  print_stdout("  toolchain    {}\n", object.at("toolchain").is_null()
+                                          ? "any: nothing can be compiled here"
+                                          : text_of(object, "toolchain"));
   if (object.at("hit") == true) {
-    fmt::print("  found at     {}\n", text_of(object, "path"));
+    print_stdout("  found at     {}\n", text_of(object, "path"));
     return;
   }
   for (const Json& file : object.at("refused")) {
-    fmt::print("  not used     {}: {}\n", text_of(file, "path"), text_of(file, "reason"));
+    print_stdout("  not used     {}: {}\n", text_of(file, "path"), text_of(file, "reason"));
   }
   if (object.at("nearest").is_null()) {
-    fmt::print("  the cache has no entry that can be read\n");
+    print_stdout("  the cache has no entry that can be read\n");
   } else {
     print_nearest(object.at("nearest"), text_of(object, "config"));
   }
-  fmt::print("  {}\n", engine.options().offline
-                           ? "OCTILE_OFFLINE forbids compiling it here: unset that, or import an "
-                             "archive that has it (octile cache import)"
-                           : "the first prepare() of it compiles it; `octile compile` does so "
-                             "ahead of time");
+  print_stdout("  {}\n", engine.options().offline
+                             ? "OCTILE_OFFLINE forbids compiling it here: unset that, or import an "
+                               "archive that has it (octile cache import)"
+                             : "the first prepare() of it compiles it; `octile compile` does so "
+                               "ahead of time");
 }
 
 Result<int> run(const Options& options) {

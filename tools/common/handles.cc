@@ -1,14 +1,12 @@
 #include "tools/common/handles.h"
 
-#include <fmt/format.h>
-
-#include <cstdio>
+#include "tools/common/output.h"
 
 namespace octile::tools {
 namespace {
 
 void print_warning(octile_log_level level, const char* message, void*) {
-  fmt::print(stderr, "octile: {}{}\n", level >= OCTILE_LOG_ERROR ? "" : "warning: ", message);
+  print_stderr("octile: {}{}\n", level >= OCTILE_LOG_ERROR ? "" : "warning: ", message);
 }
 
 }  // namespace

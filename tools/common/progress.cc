@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <utility>
+
+#include "tools/common/output.h"
 
 namespace octile::tools {
 namespace {
@@ -68,16 +69,14 @@ void Progress::watch() {
 void Progress::show(Clock::duration elapsed) {
   const auto count = std::chrono::duration_cast<seconds>(elapsed).count();
   // NOLINTNEXTLINE(bugprone-unchecked-optional-access): called while there is something to show
-  const std::string line = fmt::format("  {} ... {} s", *what_, count);
-  fmt::print(stderr, "{}{}{}", terminal_ ? "\r\033[K" : "", line, terminal_ ? "" : "\n");
-  (void)std::fflush(stderr);
+  const std::string line = printable_line(fmt::format("  {} ... {} s", *what_, count));
+  write_stderr_raw(terminal_ ? "\r\033[K" + line : line + "\n");
   shown_ = true;
 }
 
 void Progress::wipe() {
   if (shown_ && terminal_) {
-    fmt::print(stderr, "\r\033[K");
-    (void)std::fflush(stderr);
+    write_stderr_raw("\r\033[K");
   }
   shown_ = false;
 }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tools/common/output.h"
+
 namespace octile::tools {
 
 TextTable::TextTable(std::vector<std::string> headings) : headings_(std::move(headings)) {
@@ -14,7 +16,10 @@ TextTable::TextTable(std::vector<std::string> headings) : headings_(std::move(he
   }
 }
 
-void TextTable::add_row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+void TextTable::add_row(std::vector<std::string> cells) {
+  for (std::string& cell : cells) cell = printable_line(cell);
+  rows_.push_back(std::move(cells));
+}
 
 std::string TextTable::render() const {
   std::vector<std::size_t> widths;

@@ -10,7 +10,8 @@ class TextTable {
  public:
   // A heading that begins with '<' aligns its column left; the '<' is not printed.
   explicit TextTable(std::vector<std::string> headings);
-  void add_row(std::vector<std::string> cells);  // one cell per heading
+  // Takes one cell per heading. A cell's control characters, newlines among them, are escaped.
+  void add_row(std::vector<std::string> cells);
   // Returns the lines, each indented by two spaces.
   std::string render() const;
 

@@ -16,6 +16,7 @@
 #include "runtime/engine/describe.h"
 #include "tools/command.h"
 #include "tools/common/on_workers.h"
+#include "tools/common/output.h"
 #include "tools/compile/kernel_report.h"
 #include "tools/compile/needed_kernels.h"
 
@@ -125,8 +126,7 @@ class Compilation {
     if (!each_line_) return progress_.step(fmt::format("{} of {} kernels", ended, count));
     const std::string what =
         !kernel.built ? "failed" : std::string(octile::name_of(kernel.built->state));
-    fmt::print(stderr, "  {} of {}: {} {}\n", ended, count, what,
-               kernel.needed.identity.entry_name);
+    print_stderr("  {} of {}: {} {}\n", ended, count, what, kernel.needed.identity.entry_name);
   }
 
   Library& library_;
@@ -175,34 +175,31 @@ Json summarise(const std::vector<Kernel>& kernels, const Options& options, const
   const auto compiled = std::ranges::count_if(kernels, [](const Kernel& kernel) {
     return kernel.built && kernel.built->state == CacheState::kMiss;
   });
-  return {{"device", options.device},
-          {"part", options.part},
-          {"all", run.all},
-          {"hits", hits},
-          {"compiled", compiled},
-          {"seconds", run.seconds},
-          {"kernels", std::move(array)}};
+  return {{"device", options.device}, {"part", options.part},
+          {"all", run.all},           {"hits", hits},
+          {"compiled", compiled},     {"kept", std::ranges::count_if(kernels, &Kernel::kept)},
+          {"seconds", run.seconds},   {"kernels", std::move(array)}};
 }
 
 void print_summary(const Json& summary, const Run& run) {
   const Json& kernels = summary.at("kernels");
   const std::string part = summary.at("part").get<std::string>();
-  fmt::print("{}\n", kernel_table(kernels));
-  fmt::print("  {} kernel{}{} for {} problem{} in {:.2f} s: {} from the cache, {} compiled\n",
-             kernels.size(), kernels.size() == 1 ? "" : "s",
-             part == "1/1" ? "" : fmt::format(" (part {} of {})", part, run.all), run.problems,
-             run.problems == 1 ? "" : "s", run.seconds, summary.at("hits").dump(),
-             summary.at("compiled").dump());
-  fmt::print("  {}\n", chosen_by_line(kernels));
+  print_stdout("{}\n", kernel_table(kernels));
+  print_stdout("  {} kernel{}{} for {} problem{} in {:.2f} s: {} from the cache, {} compiled\n",
+               kernels.size(), kernels.size() == 1 ? "" : "s",
+               part == "1/1" ? "" : fmt::format(" (part {} of {})", part, run.all), run.problems,
+               run.problems == 1 ? "" : "s", run.seconds, summary.at("hits").dump(),
+               summary.at("compiled").dump());
+  print_stdout("  {}\n", chosen_by_line(kernels));
 }
 
 void warn_of_replaced(const std::vector<Kernel>& kernels) {
   for (const Kernel& kernel : kernels) {
     if (!kernel.replaced) continue;
-    fmt::print(stderr,
-               "octile: warning: a tuning record's configuration is not used, the cost model's "
-               "is: {}\n",
-               kernel.built.error().message);
+    print_stderr(
+        "octile: warning: a tuning record's configuration is not used, the cost model's "
+        "is: {}\n",
+        kernel.built.error().message);
   }
 }
 

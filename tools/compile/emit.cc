@@ -13,6 +13,7 @@
 #include "runtime/engine/engine.h"
 #include "tools/command.h"
 #include "tools/common/handles.h"
+#include "tools/common/output.h"
 
 namespace octile::tools {
 namespace {
@@ -72,7 +73,7 @@ Json to_json(const Problem& problem, const EmittedKernel& kernel, const std::str
 
 Status write(const std::string& path, const std::string& text) {
   if (path.empty()) {
-    fmt::print("{}", text);
+    print_stdout("{}", text);
     return {};
   }
   std::ofstream file(path, std::ios::binary | std::ios::trunc);

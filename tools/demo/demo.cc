@@ -12,6 +12,7 @@
 #include "generator/gemm/passes.h"
 #include "runtime/engine/target.h"
 #include "tools/command.h"
+#include "tools/common/output.h"
 #include "tools/compile/kernel_report.h"
 #include "tools/demo/accuracy.h"
 #include "tools/demo/forward.h"
@@ -86,7 +87,7 @@ class Demo {
   void say(const std::string& text) {
     progress_.done();
     if (options_.json) return;
-    fmt::print("{}", text);
+    print_stdout("{}", text);
     (void)std::fflush(stdout);
   }
 

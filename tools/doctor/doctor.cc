@@ -6,6 +6,7 @@
 #include "generator/families.h"
 #include "runtime/environment.h"
 #include "tools/command.h"
+#include "tools/common/output.h"
 #include "tools/common/text_table.h"
 #include "tools/doctor/surroundings.h"
 
@@ -51,25 +52,26 @@ void print_text(const Surroundings& s) {
   const auto found = [](const std::string& path, const std::string& version) {
     return path.empty() ? std::string("missing") : fmt::format("{} ({})", version, path);
   };
-  fmt::print("driver     {}\n", found(s.driver_path, s.driver_version));
+  print_stdout("driver     {}\n", found(s.driver_path, s.driver_version));
   for (const FoundDevice& d : s.devices) {
-    fmt::print("device     cuda:{}: {}, {}, {} SMs{}\n", d.ordinal, d.spec.full_name, d.spec.arch(),
-               d.spec.sm_count, d.usable ? "" : ": no kernel here runs on it");
+    print_stdout("device     cuda:{}: {}, {}, {} SMs{}\n", d.ordinal, d.spec.full_name,
+                 d.spec.arch(), d.spec.sm_count, d.usable ? "" : ": no kernel here runs on it");
   }
-  fmt::print("NVRTC      {}\n", found(s.nvrtc_path, s.nvrtc_version));
-  fmt::print("cache      {}{}\n", s.cache_root.empty() ? "none" : s.cache_root,
-             s.cache_writable ? "" : ": not writable");
-  for (const std::string& root : s.read_only_roots) fmt::print("cache      {} (read only)\n", root);
-  if (s.tuning.empty()) fmt::print("tuning     off: every kernel is the cost model's choice\n");
+  print_stdout("NVRTC      {}\n", found(s.nvrtc_path, s.nvrtc_version));
+  print_stdout("cache      {}{}\n", s.cache_root.empty() ? "none" : s.cache_root,
+               s.cache_writable ? "" : ": not writable");
+  for (const std::string& root : s.read_only_roots)
+    print_stdout("cache      {} (read only)\n", root);
+  if (s.tuning.empty()) print_stdout("tuning     off: every kernel is the cost model's choice\n");
   for (const cache::TuningSet::Source& source : s.tuning) {
-    fmt::print("tuning     {} record{} in {}\n", source.records, source.records == 1 ? "" : "s",
-               source.origin);
+    print_stdout("tuning     {} record{} in {}\n", source.records, source.records == 1 ? "" : "s",
+                 source.origin);
   }
-  fmt::print("\nenvironment\n{}", environment_table());
+  print_stdout("\nenvironment\n{}", environment_table());
   if (s.missing.empty()) {
-    fmt::print("\nnothing is missing\n");
+    print_stdout("\nnothing is missing\n");
   } else {
-    fmt::print("\nmissing\n{}", missing_text(s));
+    print_stdout("\nmissing\n{}", missing_text(s));
   }
 }
 
@@ -78,7 +80,7 @@ Status run(const Options& options) {
     if (options.json) {
       print_json(matrix_json());
     } else {
-      fmt::print("{}", support_matrix_markdown());
+      print_stdout("{}", support_matrix_markdown());
     }
     return {};
   }

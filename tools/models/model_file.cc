@@ -192,11 +192,16 @@ Result<ModelFile> read_model_file(const std::filesystem::path& path) {
   };
   std::ifstream file(path, std::ios::binary);
   if (!file) return cannot_read(errno);
+  constexpr std::size_t kMostBytes = std::size_t{16} << 20;  // a shipped one has 1 KB
   std::string text;
   std::array<char, 4096> chunk{};
   // Stream-buffer iterators would throw on a folder; read() sets bad().
   while (file.read(chunk.data(), chunk.size()) || file.gcount() > 0) {
     text.append(chunk.data(), static_cast<std::size_t>(file.gcount()));
+    if (text.size() > kMostBytes) {
+      return Reader(path.native())
+          .refuse(fmt::format("more than {} bytes; allowed: at most {}", kMostBytes, kMostBytes));
+    }
   }
   if (file.bad()) return cannot_read(EIO);
   return parse_model_file(text, path.native());

@@ -7,6 +7,8 @@
 namespace octile::tools {
 namespace {
 
+constexpr std::size_t kMostLineBytes = std::size_t{64} << 10;  // a canonical text has 100 bytes
+
 std::string trimmed(std::string line) {
   line.erase(std::min(line.find('#'), line.size()));
   const std::size_t first = line.find_first_not_of(" \t\r");
@@ -36,7 +38,10 @@ Status for_each_problem(const std::string& path, const std::string& recipe,
   std::ifstream file(path, std::ios::binary);
   int problems = 0;
   int number = 0;
-  for (std::string line; std::getline(file, line);) {
+  std::vector<char> buffer(kMostLineBytes + 1);  // with the terminator
+  while (file.getline(buffer.data(), static_cast<std::streamsize>(buffer.size()))) {
+    const std::streamsize newline = file.eof() ? 0 : 1;
+    std::string line(buffer.data(), static_cast<std::size_t>(file.gcount() - newline));
     ++number;
     line = trimmed(line);
     if (line.empty()) continue;
@@ -47,6 +52,11 @@ Status for_each_problem(const std::string& path, const std::string& recipe,
     if (!ok) {
       return fail(ok.error().code, fmt::format("{}:{}: {}", path, number, ok.error().message));
     }
+  }
+  if (static_cast<std::size_t>(file.gcount()) >= kMostLineBytes) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{}:{}: more than {} bytes; allowed: at most {} a line", path,
+                            number + 1, kMostLineBytes, kMostLineBytes));
   }
   if (!file.eof()) {
     return fail(ErrorCode::kInvalidArgument,

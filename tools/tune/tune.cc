@@ -9,6 +9,7 @@
 #include "runtime/api/boundary.h"
 #include "runtime/engine/target.h"
 #include "tools/command.h"
+#include "tools/common/output.h"
 #include "tools/tune/baselines.h"
 #include "tools/tune/report.h"
 #include "tools/tune/tasks.h"
@@ -95,7 +96,7 @@ Status explain(const Options& options, const std::vector<tuner::TuningTask>& tas
     if (options.json)
       document.push_back(to_json(task, exploration));
     else
-      fmt::print("{}\n", explanation_text(task, exploration));
+      print_stdout("{}\n", explanation_text(task, exploration));
   }
   if (options.json) print_json({{"device", target->spec.name}, {"tasks", document}});
   return {};
@@ -156,7 +157,7 @@ class Tuning {
     };
     options.ended = [](const tuner::Decision& decision) {
       for (const tuner::WrongCandidate& wrong : decision.wrong)
-        fmt::print(stderr, "octile: {}\n", to_text(wrong));
+        print_stderr("octile: {}\n", to_text(wrong));
     };
     return options;
   }
@@ -176,14 +177,13 @@ class Tuning {
                   {"decisions", decisions}});
       return;
     }
-    fmt::print("{} ({}), records in {}\n\n{}", gpu_.device(), gpu_.spec().full_name, file_.path(),
-               decisions_table(result.decisions));
+    print_stdout("{} ({}), records in {}\n\n{}", gpu_.device(), gpu_.spec().full_name, file_.path(),
+                 decisions_table(result.decisions));
   }
 
   Status conclude(const tuner::RunResult& result) const {
     if (result.stopped) {
-      fmt::print(
-          stderr,
+      print_stderr(
           "octile: interrupted; {} of {} tasks are undecided, the decisions are kept in {}\n",
           result.undecided, result.decisions.size(), file_.path());
       (void)std::fflush(nullptr);
@@ -197,8 +197,7 @@ class Tuning {
                                                       tuner::to_text(decision.task)));
     }
     if (result.undecided > 0)
-      fmt::print(
-          stderr,
+      print_stderr(
           "octile: {} of {} tasks are undecided after {} s; another run continues with them\n",
           result.undecided, result.decisions.size(), options_.budget_seconds);
     return {};

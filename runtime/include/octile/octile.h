@@ -121,7 +121,7 @@ OCTILE_API void octile_version(int* major, int* minor, int* patch);
 OCTILE_API const char* octile_status_name(octile_status status);
 
 /* Returns the sentence of this thread's last failing call, or "" if none failed. It is valid until
- * the thread's next call. */
+ * the thread's next call. It has at most 8191 bytes; one that was longer ends in " ...". */
 OCTILE_API const char* octile_last_error(void);
 
 typedef struct octile_library_options {

@@ -1,0 +1,19 @@
+// SHA-256 (FIPS 180-4), which pins an archive against people, as XXH3 cannot. No library that
+// Octile links has it, and an archive has to be checkable on every host.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace octile::tools {
+
+inline constexpr std::size_t kSha256Digits = 64;
+
+// Returns the digest as lower-case hex digits.
+std::string sha256_hex(std::span<const std::uint8_t> bytes);
+std::string sha256_hex(std::string_view text);
+
+}  // namespace octile::tools

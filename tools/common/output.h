@@ -1,0 +1,49 @@
+// The one place where the command writes to stdout and stderr. Texts may come from files of others
+// (the metadata of an imported entry, a path), so control characters are escaped: a terminal obeys
+// none of them.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+
+#include "generator/core/error.h"
+
+namespace octile::tools {
+
+// Returns the text with "\x1b" instead of each control character (C0, DEL, C1) and each byte that
+// is not UTF-8. Newlines and tabs stay.
+std::string printable(std::string_view text);
+// Returns the same with newlines and tabs escaped too, for a text that has to stay in its line.
+std::string printable_line(std::string_view text);
+
+// Print printable(text). stdout remembers a failure, which check_stdout() reports. A failure of
+// stderr is ignored, because nothing is left to tell it to. Neither throws.
+void write_stdout(std::string_view text) noexcept;
+void write_stderr(std::string_view text) noexcept;
+// Prints bytes as they are, such as a terminal's codes.
+void write_stderr_raw(std::string_view bytes) noexcept;
+
+template <typename... Values>
+void print_stdout(fmt::format_string<Values...> format, Values&&... values) {
+  write_stdout(fmt::format(format, std::forward<Values>(values)...));
+}
+
+// Prints nothing if there is no memory for the text.
+template <typename... Values>
+void print_stderr(fmt::format_string<Values...> format, Values&&... values) noexcept {
+  try {
+    write_stderr(fmt::format(format, std::forward<Values>(values)...));
+  } catch (...) {  // NOLINT(bugprone-empty-catch): there is no place to report it
+  }
+}
+
+// Opens those of the descriptors 0, 1 and 2 that are closed, so that no file of the cache gets
+// their numbers and with them the command's output. Writing to such a descriptor fails.
+void open_standard_streams();
+
+// Flushes stdout. Errors: kInternal if any output since the start could not be written.
+Status check_stdout();
+
+}  // namespace octile::tools

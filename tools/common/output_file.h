@@ -1,0 +1,35 @@
+// A file that the command writes for the user: whole under its name, or not there at all.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "generator/core/error.h"
+
+namespace octile::tools {
+
+// Writes to a temporary file of a name of its own beside the target. commit() flushes it to the
+// device and renames it; the destructor, and SIGHUP, SIGINT and SIGTERM meanwhile, remove it.
+// Any number of processes may write one target: each commits a whole file. A process has at most
+// one OutputFile at a time, and creates and destroys it in the main thread.
+class OutputFile {
+ public:
+  // "-" is stdout, which commit() leaves as it is. Errors: kInvalidArgument if the target exists
+  // and is no regular file (a link is none), kInternal if the temporary file cannot be created.
+  static Result<OutputFile> create(const std::string& path);
+  OutputFile(OutputFile&&) noexcept;
+  OutputFile& operator=(OutputFile&&) noexcept;
+  ~OutputFile();
+
+  int fd() const;
+  // Errors: those of create(), because the target may have changed since; kInternal, naming the
+  // call that failed.
+  Status commit();
+
+ private:
+  struct Impl;
+  explicit OutputFile(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace octile::tools
