@@ -103,10 +103,7 @@ bool fits_registers(const GemmConfig& c, const GemmSetting& s) {
   const int runs = has_runs ? column_segments(c) : 1;
   const int parts = (c.unroll > 1 ? 60 : 56) + (runs > 1 ? runs : 0);
   // MX reads four scales of columns at once, for which a split K's store leaves too few registers.
-  const int of_mx =
-      c.consumer_warpgroups == 3                                             ? 32
-      : c.splits > 1 && s.problem.b.granularity == Granularity::k1x32 ? 44
-                                                                      : 40;
+  const int of_mx = c.splits > 1 && s.problem.b.granularity == Granularity::k1x32 ? 44 : 40;
   const bool three_give_up = c.consumer_warpgroups == 3 && copy_thread_holds_more(s.problem);
   const int others = three_give_up                   ? 24
                      : c.hold_scales                 ? 8
@@ -220,8 +217,7 @@ bool mx_tiles_are_plain(const GemmConfig& c, const GemmSetting& s) {
   if (!is_mx(s.problem)) return true;
   const GemmProblem& p = s.problem;
   if (p.b.granularity == Granularity::k1x32) {
-    const bool adds_bias = p.bias && p.accumulate;
-    if (c.consumer_warpgroups == 3 || (adds_bias && c.block_n > 112)) return false;
+    if (p.bias && p.accumulate && c.block_n > 112) return false;
   } else if (c.block_n % 32 != 0) {
     return false;
   }
@@ -343,10 +339,10 @@ constexpr std::array kConstraints{
                    "is one K-block and one product in flight",
                    long_sums_overlap_themselves},
     GemmConstraint{"mx_tiles_are_plain",
-                   "MX has two products of a K-block in flight by itself, one of three consumers, "
-                   "one CTA an SM and no shared operands or tail tiles. A tile is whole 32x32 "
-                   "blocks wide; with a scale a row of B there are at most two consumers, and 112 "
-                   "columns where a bias and D are added (ptxas 13.0 spills beyond)",
+                   "MX has two products of a K-block in flight by itself, one CTA an SM and no "
+                   "shared operands or tail tiles; a tile is whole 32x32 blocks wide, and with a "
+                   "scale a row of B at most 112 columns where a bias and D are added (ptxas 13.0 "
+                   "spills beyond)",
                    mx_tiles_are_plain},
     GemmConstraint{"raster_is_positive", "a raster band is at least one tile wide",
                    raster_is_positive},

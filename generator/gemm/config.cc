@@ -168,11 +168,10 @@ GemmResources resources_of(const GemmProblem& p, const GemmConfig& c) {
   split_registers(p, c, r);
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
   const int held = c.hold_scales ? c.block_n / 4 : 0;
-  // Long sums have partial sums of every strip, or none. MX always has two groups in flight,
-  // one of three consumers.
+  // Long sums have partial sums of every strip, or none. MX always has two groups in flight.
   const int partials = c.promote == kPromoteNone  ? 0
                        : has_long_sums(c.promote) ? strips
-                       : is_mx(p)                 ? (c.consumer_warpgroups == 3 ? 1 : 2)
+                       : is_mx(p)                 ? 2
                                                   : c.in_flight;
   r.accumulator_registers = (strips + partials) * c.block_n / 2 + held;
   r.a_box_rows = c.block_m / c.cluster_n;

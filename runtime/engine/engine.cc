@@ -85,7 +85,30 @@ Engine::Engine(EngineOptions options, Logger& logger)
 
 Choice Engine::choose_config(const Problem& problem, std::int64_t tokens,
                              const DeviceSpec& device) {
-  return octile::choose_config(problem, tokens, device, *records());
+  return octile::choose_config(problem, tokens, described(device), *records());
+}
+
+DeviceSpec Engine::described(DeviceSpec device) {
+  if (options_.writable_root.empty() || find_device(device.name) != nullptr) return device;
+  std::call_once(measured_once_, [this] {
+    const cache::MeasuredDevices file(options_.writable_root, options_.file_ops);
+    if (auto devices = file.read()) {
+      measured_ = std::move(*devices);
+    } else {
+      logger_.log(LogLevel::kWarning,
+                  fmt::format("measured devices are not used: {}", devices.error().sentence));
+    }
+  });
+  for (const cache::MeasuredDevice& measured : measured_) {
+    if (measured.name != device.name || measured.sm_count != device.sm_count) continue;
+    const double faster = measured.clock_ghz / device.clock_ghz;
+    device.clock_ghz = measured.clock_ghz;
+    device.fp8_tflops *= faster;
+    device.l2_tbps *= faster;
+    device.dram_tbps = measured.dram_tbps;
+    device.launch_us = measured.launch_us;
+  }
+  return device;
 }
 
 Result<Built> Engine::kernel_for(const Problem& problem, std::int64_t tokens,

@@ -10,11 +10,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cache/measured_device.h"
 #include "cache/store.h"
 #include "generator/core/error.h"
 #include "generator/families.h"
@@ -49,7 +51,13 @@ class Engine {
   // Returns the tuning records that their files hold now.
   std::shared_ptr<const cache::TuningSet> records() { return records_.current(); }
 
-  // Returns the configuration for a token count: a tuning record's, else the cost model's.
+  // Returns the device with the speeds that were measured of it (`octile doctor --measure`), if the
+  // library does not know it by name. A device that it knows keeps its own speeds, so that a host
+  // without a GPU chooses the same kernels for it.
+  DeviceSpec described(DeviceSpec device);
+
+  // Returns the configuration for a token count: a tuning record's, else the cost model's for the
+  // described device.
   Choice choose_config(const Problem& problem, std::int64_t tokens, const DeviceSpec& device);
 
   // Returns the kernel for a token count: choose_config(), then build().
@@ -85,6 +93,8 @@ class Engine {
   Compiler compiler_;
   TuningRecords records_;
   SingleFlight<Kernel> kernels_;
+  std::once_flag measured_once_;
+  std::vector<cache::MeasuredDevice> measured_;  // what the writable root has, once it was read
 };
 
 // Returns the templates embedded in the library, which emit() takes.

@@ -120,7 +120,6 @@ const std::vector<Configs>& lists() {
         "tile=64x48x128 stages=3 wg=1 promote=32"}},
       {"gemm m=? n=7168 k=7168 a=e4m3:1x32 b=e4m3:32x32 d=bf16 acc=0 promote=32",
        {"tile=128x128x128 stages=3 wg=2 promote=32",
-        "tile=192x128x128 stages=3 wg=3 promote=32",
         "tile=64x96x128 stages=3 wg=1 store=direct splits=2 promote=32",
         "tile=16x32x128 stages=4 wg=1 store=direct pdl=early promote=32"}},
       {"gemm m=? n=7168 k=7168 a=e5m2:1x32 b=e4m3:32x32 d=fp16 acc=0 promote=32 bias=fp32 sentry=squares",

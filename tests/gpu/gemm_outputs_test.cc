@@ -26,6 +26,12 @@ namespace {
 // Sums of squares of two kernels, whose warps sum up to 32 * 128 of them in fp32.
 constexpr double kSquaresTolerance = 0x1p-16;
 
+std::uint64_t word_of_all_copies(const octile_squares& squares, std::size_t word) {
+  std::uint64_t sum = 0;
+  for (const auto& copy : squares.words) sum += copy[word];
+  return sum;
+}
+
 class GemmOutputs : public GpuTest {
  protected:
   static const std::vector<GemmVariant>& variants() {
@@ -367,8 +373,8 @@ TEST_F(GemmOutputs, SquaresAreThoseOfD) {
         // A second call adds the same bits, on fewer SMs too.
         c.run_config(config, gpu().stream(), 3);
         const octile_squares twice = c.squares();
-        for (std::size_t i = 0; i < std::size(once.words); ++i) {
-          EXPECT_EQ(twice.words[i], 2 * once.words[i]) << i;
+        for (std::size_t i = 0; i < std::size(once.words[0]); ++i) {
+          EXPECT_EQ(word_of_all_copies(twice, i), 2 * word_of_all_copies(once, i)) << i;
         }
       }
       if (HasFailure()) FAIL() << to_text(problem) << "\n" << to_text(config);
@@ -446,7 +452,10 @@ TEST_F(GemmOutputs, SanitizerCasesOfFp8D) {
     const std::int64_t k = (2 * config.stages + 1) * 128 + 13;
     GemmCase c(gpu(), problem, {config.block_m + 5, config.block_n + 16, k}, seed, {.d = 16});
     c.run_config(config, gpu().stream());
-    EXPECT_EQ(c.sentry(), 0U);
+    gpu().synchronize();
+    if (has_sentry(problem)) {
+      EXPECT_EQ(c.sentry(), 0U);
+    }
     if (HasFailure()) FAIL() << to_text(problem) << "\n" << to_text(config);
   }
 }

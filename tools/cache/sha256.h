@@ -1,5 +1,4 @@
-// SHA-256 (FIPS 180-4), which pins an archive against people, as XXH3 cannot. No library that
-// Octile links has it, and an archive has to be checkable on every host.
+// SHA-256, which pins an archive against people, as XXH3 cannot.
 #pragma once
 
 #include <cstddef>

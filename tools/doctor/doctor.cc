@@ -3,11 +3,13 @@
 
 #include <memory>
 
+#include "cache/measured_device.h"
 #include "generator/families.h"
 #include "runtime/environment.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
 #include "tools/common/text_table.h"
+#include "tools/doctor/measure.h"
 #include "tools/doctor/surroundings.h"
 
 namespace octile::tools {
@@ -16,6 +18,8 @@ namespace {
 struct Options {
   bool json = false;
   bool matrix = false;
+  bool measure = false;
+  std::string device = "cuda";
 };
 
 Json environment_json() {
@@ -75,7 +79,40 @@ void print_text(const Surroundings& s) {
   }
 }
 
+// Measures a device and keeps what was found for plans to use.
+Status run_measure(const Options& options) {
+  const auto library = LibraryHandle::create();
+  if (!library) return tl::unexpected<Error>(library.error());
+  const std::string root = look_around(*library).cache_root;
+  const auto measured = measure_device(options.device);
+  if (!measured) return tl::unexpected<Error>(measured.error());
+  const cache::MeasuredDevices file(root);
+  const bool is_known = find_device(measured->device.name) != nullptr;
+  if (root.empty()) {
+    return refuse("there is no writable cache folder to keep the description in; allowed: a folder "
+                  "named by OCTILE_CACHE_DIR, XDG_CACHE_HOME or HOME");
+  }
+  if (const auto kept = file.put(measured->device); !kept) {
+    return fail(ErrorCode::kInternal, kept.error().sentence);
+  }
+  if (options.json) {
+    Json document = to_json(*measured);
+    document["path"] = file.path();
+    document["used"] = !is_known;
+    print_json(document);
+    return {};
+  }
+  print_stdout("{}", to_text(*measured));
+  print_stdout("\nkept in {}\n", file.path());
+  if (is_known) {
+    print_stdout("{} is a device that the library knows; plans use its own description\n",
+                 measured->device.name);
+  }
+  return {};
+}
+
 Status run(const Options& options) {
+  if (options.measure) return run_measure(options);
   if (options.matrix) {
     if (options.json) {
       print_json(matrix_json());
@@ -104,8 +141,17 @@ Command add_doctor(CLI::App& root) {
       root, "doctor", "print what this machine has, what is missing, and what that costs");
   auto options = std::make_shared<Options>();
   add_json_option(*app, options->json);
-  add_flag(*app, "--matrix", options->matrix,
-           "print instead which combinations of types are supported");
+  CLI::Option* matrix = add_flag(*app, "--matrix", options->matrix,
+                                 "print instead which combinations of types are supported");
+  CLI::Option* measure =
+      add_flag(*app, "--measure", options->measure,
+               "measure instead a GPU's clock, memory and launch, in ten seconds, and keep them in "
+               "the cache folder: plans choose kernels by them on a GPU that the library does not "
+               "know");
+  measure->excludes(matrix);
+  add_option(*app, "--device", options->device, "the GPU to measure: cuda or cuda:N")
+      .show_default()
+      .needs(measure);
   return {app, [options] { return run(*options); }};
 }
 

@@ -1,8 +1,8 @@
 // What a kernel says of D beside storing it: whether every element is finite, and the sum of their
 // squares.
 //
-// A squares sentry adds to ten words of 64 bits behind the sentry's (octile_squares of octile.h). A
-// warp's part of a tile is summed in fp32: a thread adds its elements strip by strip, of each strip
+// A squares sentry adds to 64-bit words behind the sentry's (octile_squares of octile.h). A warp's
+// part of a tile is summed in fp32: a thread adds its elements strip by strip, of each strip
 // the upper row before the lower, in the order of columns, and the lanes are added in pairs. The
 // warps' sums are added as integers, in any order and to the same bits.
 #pragma once
@@ -104,7 +104,8 @@ struct Watch {
       for (int distance = 16; distance > 0; distance /= 2) {
         sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, distance));
       }
-      if (self.lane == 0) add_exactly(reinterpret_cast<u64*>(to.sentry + 2), sum);
+      u64* words = reinterpret_cast<u64*>(to.sentry + 2) + blockIdx.x % 8 * 16;
+      if (self.lane == 0) add_exactly(words, sum);
     }
   }
 

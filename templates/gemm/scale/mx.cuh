@@ -45,9 +45,6 @@ struct Mx {
     kHasScaleWarp = true,
     kPromotesFromStage = true,
     kReadsAhead = true,
-    // WGMMA groups that a consumer has in flight. Of three consumers, two promote while one
-    // multiplies.
-    kOverlap = cfg::kConsumerWarpgroups == 3 ? 1 : 2,
     // Words of a K-block that a lane of the scale warp brings.
     kWordsA = ceil_div(cfg::kBlockM, 32),
     kWordsB = ceil_div(kScalesB, 32),
@@ -251,34 +248,33 @@ struct Mx {
   __device__ static __forceinline__ void multiply(const ConsumerThread& self, Ring& ring,
                                                   int k_blocks, float (&acc)[kStrips][kSums]) {
     static_assert(kParts == kWordParts, "a WGMMA group is a block of 32");
-    float partial[kOverlap][kSums];
+    float partial[2][kSums];
     u32 ready = 0;
 #pragma unroll 1
     do {
       const int stage = ring.stage;
       mbarrier::wait_unless(ready, self.smem.full(stage), ring.phase);
       ring.advance();
-      if (kOverlap > 1) issue(self, stage, 0, partial[0]);
+      issue(self, stage, 0, partial[0]);
       const u32 b = self.smem.scales_b(stage);
       const bool usual = kRowsOfB > 1 && load_shared_f32(b + kUsualOffset) != 0;
       float last_read = 0;
 #pragma unroll
       for (int group = 0; group < kBlockGroups; ++group) {
         const int strip = group / kParts, part = group % kParts;
-        const int next = group + kOverlap - 1;
-        if (next < kBlockGroups) issue(self, stage, next, partial[next % kOverlap]);
+        if (group + 1 < kBlockGroups) issue(self, stage, group + 1, partial[(group + 1) % 2]);
         const Rows rows(self, stage, strip, part);
-        wgmma::wait_for<kOverlap - 1>(min(next, kBlockGroups - 1) - group);
-        wgmma::pin(partial[group % kOverlap]);
+        wgmma::wait_for<1>(group + 1 < kBlockGroups ? 1 : 0);
+        wgmma::pin(partial[group % 2]);
         if (group + 1 == kBlockGroups) {
           ready = mbarrier::test(self.smem.full(ring.stage), ring.phase);
         }
         const u32 of_part = b + part * kPartBytesB;
         if constexpr (kRowsOfB == 1) {
           const u32 columns = of_part + self.lane % 4 * 16;
-          last_read = promote_columns(acc[strip], partial[group % kOverlap], rows, columns);
+          last_read = promote_columns(acc[strip], partial[group % 2], rows, columns);
         } else {
-          last_read = promote_blocks(acc[strip], partial[group % kOverlap], rows, of_part, usual);
+          last_read = promote_blocks(acc[strip], partial[group % 2], rows, of_part, usual);
         }
       }
       release_stage(self, stage, has_come(last_read));

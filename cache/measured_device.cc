@@ -1,0 +1,107 @@
+#include "cache/measured_device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "cache/field_reader.h"
+
+namespace octile::cache {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kName = "devices.json";
+constexpr int kVersion = 1;
+
+struct SpeedField {
+  const char* name;
+  double MeasuredDevice::* member;
+  double least, most;
+};
+constexpr SpeedField kSpeeds[] = {
+    {"clock_ghz", &MeasuredDevice::clock_ghz, 0.1, 10},
+    {"dram_tbps", &MeasuredDevice::dram_tbps, 0.01, 100},
+    {"launch_us", &MeasuredDevice::launch_us, 0.01, 1000},
+};
+constexpr int kMostSms = 1024;
+
+void read_device(FieldReader& reader, MeasuredDevice& device) {
+  reader.read("name", device.name);
+  reader.read("sm_count", device.sm_count);
+  if (device.sm_count < 1 || device.sm_count > kMostSms) {
+    reader.complain("sm_count", fmt::format("1 to {}", kMostSms));
+  }
+  for (const SpeedField& field : kSpeeds) {
+    double& value = device.*field.member;
+    reader.read(field.name, value);
+    if (!(value >= field.least && value <= field.most)) {
+      reader.complain(field.name, fmt::format("{} to {}", field.least, field.most));
+    }
+  }
+  reader.read_optional("driver", device.driver);
+  reader.read_optional("date", device.date);
+}
+
+}  // namespace
+
+std::string to_json_text(const std::vector<MeasuredDevice>& devices) {
+  Json list = Json::array();
+  for (const MeasuredDevice& d : devices) {
+    Json device{{"name", d.name}, {"sm_count", d.sm_count}};
+    for (const SpeedField& field : kSpeeds) device[field.name] = d.*field.member;
+    device["driver"] = d.driver;
+    device["date"] = d.date;
+    list.push_back(std::move(device));
+  }
+  return Json{{"version", kVersion}, {"devices", std::move(list)}}.dump(2) + "\n";
+}
+
+tl::expected<std::vector<MeasuredDevice>, std::string> parse_measured_devices(
+    std::string_view text) {
+  const auto document = parse_object(text, "measured devices");
+  if (!document) return tl::unexpected(document.error());
+  FieldReader reader(*document, "measured devices");
+  int version = 0;
+  reader.read("version", version);
+  if (version != kVersion) reader.complain("version", fmt::format_int(kVersion).str());
+  const Json* list = reader.find("devices");
+  if (list == nullptr || !list->is_array()) reader.complain("devices", "an array");
+  if (!reader.error().empty()) return tl::unexpected(reader.error());
+  std::vector<MeasuredDevice> devices;
+  for (const Json& object : *list) {
+    if (!object.is_object()) return tl::unexpected(std::string("measured devices: a device is no JSON object"));
+    FieldReader fields(object, "measured device");
+    read_device(fields, devices.emplace_back());
+    if (!fields.error().empty()) return tl::unexpected(fields.error());
+  }
+  return devices;
+}
+
+MeasuredDevices::MeasuredDevices(const std::string& root, std::shared_ptr<FileOps> file_ops)
+    : path_(root + "/" + kName), file_(root, kName, std::move(file_ops)) {}
+
+IoResult<std::vector<MeasuredDevice>> MeasuredDevices::read() const {
+  const auto text = file_.read();
+  if (!text) {
+    if (text.error().code == ENOENT) return std::vector<MeasuredDevice>();
+    return tl::unexpected(text.error());
+  }
+  auto devices = parse_measured_devices(*text);
+  if (!devices) return tl::unexpected(IoError{0, fmt::format("{}: {}", path_, devices.error())});
+  return std::move(*devices);
+}
+
+IoResult<void> MeasuredDevices::put(const MeasuredDevice& device) const {
+  std::vector<MeasuredDevice> devices = read().value_or(std::vector<MeasuredDevice>());
+  std::erase_if(devices, [&](const MeasuredDevice& d) {
+    return d.name == device.name && d.sm_count == device.sm_count;
+  });
+  devices.push_back(device);
+  return file_.replace(to_json_text(devices));
+}
+
+}  // namespace octile::cache
