@@ -23,6 +23,9 @@ struct DeviceSpec {
   double dram_tbps = 0;   // measured stream, read mostly
   double l2_tbps = 0;     // L2 to SM, measured or estimated
   double launch_us = 0;   // an empty kernel as a graph node
+  // Time of a large GEMM whose CTAs share operands in clusters, over what an H200 takes for it when
+  // GEMMs without clusters take the same on both.
+  double cluster_factor = 1;
   bool has_fp8_wgmma() const { return sm_major == 9 && sm_minor == 0; }
   std::string arch() const;  // "sm_90a"
   friend bool operator==(const DeviceSpec&, const DeviceSpec&) = default;

@@ -55,6 +55,11 @@ constexpr std::array kTallNarrow{1.10, 1.07, 1.03};
 // the races' residuals.
 constexpr int kFewSplitWaves = 3;
 constexpr double kSplitInTurn = 1.2;
+// Factors of groups of rows, over tiles of 128x192: two consumers with several WGMMA groups in
+// flight, and three. Medians of 44 searches on an H100 and an H200.
+constexpr double kGroupsInFlight = 1.2;
+constexpr double kGroupsThree = 1.03;
+constexpr double kHiddenElements = 64 * 128;
 constexpr double kTileCycles = 930;           // epilogue and the next tile's first loads
 constexpr double kStoreBytesPerCycle = 33.1;  // accumulators to staging and out, or to another rank
 // Bytes of fp32 D that an SM adds to in a cycle, while all SMs do: by TMA, and from registers. The
@@ -204,13 +209,30 @@ double block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing) {
   return tile_shape_factor(c) * (std::max({tensor, chain, issue}) + kChainShare * chain);
 }
 
-// Returns the cycles of a tile beside its K-blocks.
-double tile_cycles(const GemmConfig& c, const GemmProblem& p) {
+double cycles_per_us(const DeviceSpec& d) { return d.clock_ghz * kClockDerate * 1e3; }
+
+// Returns the bytes of D that an SM stores or adds to in a cycle. Experts' D does not stay in L2:
+// its additions read and write memory.
+double store_rate(const GemmConfig& c, const GemmProblem& p, const DeviceSpec& d) {
+  if (p.d.dtype != DType::kFP32 || !p.accumulate) return kStoreBytesPerCycle;
+  if (c.store != EpilogueStore::kTma) return kDirectAddBytesPerCycle;
+  const std::int64_t bytes = std::max<std::int64_t>(p.groups, 1) * p.m * p.n * 4;
+  if (!groups_k(p) || bytes <= d.l2_bytes) return kAddBytesPerCycle;
+  const double memory_bytes_per_us = d.dram_tbps * kDramDerate * 1e6;
+  return std::min(kAddBytesPerCycle, memory_bytes_per_us / 2 / d.sm_count / cycles_per_us(d));
+}
+
+// Returns the cycles of a tile beside its K-blocks, which take `blocks_cycles`.
+double tile_cycles(const GemmConfig& c, const GemmProblem& p, double blocks_cycles,
+                   const DeviceSpec& d) {
   const double elements = static_cast<double>(c.block_m) * c.block_n;
-  const double rate = p.d.dtype != DType::kFP32 || !p.accumulate ? kStoreBytesPerCycle
-                      : c.store == EpilogueStore::kTma           ? kAddBytesPerCycle
-                                                                 : kDirectAddBytesPerCycle;
-  double cycles = kTileCycles + size_of(p.d.dtype) * elements / c.splits / rate;
+  double store = size_of(p.d.dtype) * elements / c.splits / store_rate(c, p, d);
+  // The next tile hides the additions of a lone consumer's few panels.
+  if (groups_k(p) && p.accumulate && c.consumer_warpgroups == 1 && c.ctas_per_sm == 1 &&
+      elements <= kHiddenElements) {
+    store = std::max(0.0, store - blocks_cycles);
+  }
+  double cycles = kTileCycles + store;
   if (c.splits > 1) cycles += kExchangePerRank * c.splits + 4 * elements / kStoreBytesPerCycle;
   return cycles;
 }
@@ -225,16 +247,20 @@ double k_blocks_of(const GemmConfig& c, const Shape& s) {
 
 double compute_us(const GemmConfig& c, const GemmProblem& p, const Shape& s, const Tiling& t,
                   const DeviceSpec& d) {
-  const double cycles_per_us = d.clock_ghz * kClockDerate * 1e3;
   const double sharing = std::max(1.0, std::ceil(t.ctas_at_once / d.sm_count));
   const double tiles_in_turn = t.waves + (c.tail_n > 0 ? 1 : 0);
-  double us = (t.waves * k_blocks_of(c, s) * block_cycles(c, p, sharing) +
-               tiles_in_turn * tile_cycles(c, p)) /
-              cycles_per_us;
+  const double blocks = k_blocks_of(c, s) * block_cycles(c, p, sharing);
+  double us = (t.waves * blocks + tiles_in_turn * tile_cycles(c, p, blocks, d)) / cycles_per_us(d);
   if (t.waves > kManyWaves && c.block_m >= 128 && c.block_n < 128) {
     us *= kTallNarrow.at(static_cast<std::size_t>(c.consumer_warpgroups - 1));
   }
   if (t.waves > kFewSplitWaves && c.splits > 1) us *= kSplitInTurn;
+  if (t.waves > 1 && c.cluster_m * c.cluster_n > 1) us *= d.cluster_factor;
+  if (groups_rows(p)) {
+    us *= c.in_flight > 1 && c.consumer_warpgroups > 1 ? kGroupsInFlight
+          : c.consumer_warpgroups == 3                 ? kGroupsThree
+                                                       : 1;
+  }
   return us;
 }
 

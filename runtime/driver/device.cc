@@ -44,6 +44,7 @@ void copy_speeds(const DeviceSpec& from, DeviceSpec* to) {
   to->dram_tbps = from.dram_tbps;
   to->l2_tbps = from.l2_tbps;
   to->launch_us = from.launch_us;
+  to->cluster_factor = from.cluster_factor;
 }
 
 // Scales the speeds of `from` to this device. Tensor and L2 speeds are proportional to SM count
