@@ -312,7 +312,7 @@ void Store::Impl::list(const Root& root, std::vector<Listing>& listings,
   };
   // A read-only root was named by somebody, so it should be there.
   const auto exists = root.check();
-  if (!exists && !(root.writable() && exists.error().code == ENOENT)) return miss(exists.error());
+  if (!exists && (!root.writable() || exists.error().code != ENOENT)) return miss(exists.error());
   const auto folders = root.folders();
   if (!folders) return miss(folders.error());
   for (const std::string& folder : *folders) {

@@ -1,8 +1,7 @@
 #include "runtime/environment.h"
 
-#include <stdlib.h>
-
 #include <array>
+#include <cstdlib>
 
 namespace octile {
 namespace {

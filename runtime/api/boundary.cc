@@ -65,7 +65,7 @@ class LastError {
   pthread_key_t key_ = 0;
   bool usable_;
 };
-const LastError last;
+const LastError kLast;
 
 // The enums of C and C++ have the same values, so that no layer translates them.
 template <typename Cpp>
@@ -115,11 +115,11 @@ octile_status report(const Error& error) noexcept {
 }
 
 octile_status report(octile_status status, std::string_view sentence) noexcept {
-  last.set(sentence);
+  kLast.set(sentence);
   return status;
 }
 
-const char* last_error() noexcept { return last.get(); }
+const char* last_error() noexcept { return kLast.get(); }
 
 Status require(const char* name, const void* pointer) {
   if (pointer != nullptr) [[likely]]

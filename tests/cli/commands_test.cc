@@ -151,10 +151,10 @@ TEST(Compile, FailsIfNothingCanBeKept) {
   const Outcome outcome = shell.run({"compile", "--quantize", "16x7168"});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("could not be kept in /dev/null/cache"));
-  const Outcome json = shell.run({"compile", "--quantize", "16x7168", "--json"});
-  EXPECT_EQ(json.exit_code, 1);
-  EXPECT_EQ(json.json().at("compiled"), 1);
-  EXPECT_EQ(json.json().at("kept"), 0);
+  const Outcome told = shell.run({"compile", "--quantize", "16x7168", "--json"});
+  EXPECT_EQ(told.exit_code, 1);
+  EXPECT_EQ(told.json().at("compiled"), 1);
+  EXPECT_EQ(told.json().at("kept"), 0);
 }
 
 // A plan asks for the kernels that were compiled ahead of time.
