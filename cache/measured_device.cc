@@ -73,7 +73,8 @@ tl::expected<std::vector<MeasuredDevice>, std::string> parse_measured_devices(
   if (!reader.error().empty()) return tl::unexpected(reader.error());
   std::vector<MeasuredDevice> devices;
   for (const Json& object : *list) {
-    if (!object.is_object()) return tl::unexpected(std::string("measured devices: a device is no JSON object"));
+    if (!object.is_object())
+      return tl::unexpected(std::string("measured devices: a device is no JSON object"));
     FieldReader fields(object, "measured device");
     read_device(fields, devices.emplace_back());
     if (!fields.error().empty()) return tl::unexpected(fields.error());

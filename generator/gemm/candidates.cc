@@ -189,7 +189,8 @@ bool tail_tiles_are_halves(const GemmConfig& c, const GemmSetting& s) {
 bool held_scales_serve_strips(const GemmConfig& c, const GemmSetting& s) {
   if (!c.hold_scales) return true;
   const GemmProblem& p = s.problem;
-  const bool plain_sums = p.d.dtype == DType::kFP32 && !p.bias && !has_sentry(p) && p.promote == 128;
+  const bool plain_sums =
+      p.d.dtype == DType::kFP32 && !p.bias && !has_sentry(p) && p.promote == 128;
   return scales_rows_of_b(p) && plain_sums && c.consumer_warpgroups == 2 && c.block_m == 256 &&
          c.in_flight == 1 && c.ctas_per_sm == 1 && cluster_size(c) == 1;
 }
@@ -200,8 +201,8 @@ bool held_scales_serve_strips(const GemmConfig& c, const GemmSetting& s) {
 bool roles_have_registers(const GemmConfig& c, const GemmSetting& s) {
   const bool whole_blocks = parts_of_block(c.promote) == 1;
   const bool three_share = c.consumer_warpgroups == 3 && c.cluster_m * c.cluster_n > 1;
-  const bool more_state =
-      scales_rows_of_b(s.problem) || s.problem.bias || has_sentry(s.problem) || is_grouped(s.problem);
+  const bool more_state = scales_rows_of_b(s.problem) || s.problem.bias || has_sentry(s.problem) ||
+                          is_grouped(s.problem);
   if (three_share && (more_state || !whole_blocks)) return false;
   if (c.ctas_per_sm == 2 && c.unroll > 2 && !whole_blocks) return false;
   return c.in_flight <= 2 || whole_blocks;

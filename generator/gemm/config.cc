@@ -123,10 +123,13 @@ std::string_view pdl_name(bool early) { return early ? "early" : "end"; }
 // Returns what is done to D beside storing it, and the groups or batch, for the kernel's name:
 // "_acc_biasbf16_sentry_masked".
 std::string output_options(const GemmProblem& p) {
-  return fmt::format(
-      "{}{}{}{}{}", p.accumulate ? "_acc" : "",
-      p.bias ? fmt::format("_bias{}", name_of(*p.bias)) : "", p.sentry == Sentry::kNone ? "" : p.sentry == Sentry::kWord ? "_sentry" : "_squares",
-      is_grouped(p) ? fmt::format("_{}", name_of(p.grouping)) : "", is_batched(p) ? "_batch" : "");
+  return fmt::format("{}{}{}{}{}", p.accumulate ? "_acc" : "",
+                     p.bias ? fmt::format("_bias{}", name_of(*p.bias)) : "",
+                     p.sentry == Sentry::kNone   ? ""
+                     : p.sentry == Sentry::kWord ? "_sentry"
+                                                 : "_squares",
+                     is_grouped(p) ? fmt::format("_{}", name_of(p.grouping)) : "",
+                     is_batched(p) ? "_batch" : "");
 }
 
 // Returns the type of D for the kernel's name: "bf16", "e4m3_1x128", "e4m3_1x128_pow2".

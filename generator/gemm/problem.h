@@ -3,7 +3,8 @@
 //   gemm m=? n=7168 k=2048 a=e4m3:tensor b=e4m3:tensor d=bf16 acc=0 promote=none
 // '?' marks the dynamic token count: m in fprop and dgrad, k in wgrad. `promote=none` sums all of K
 // on the tensor core. `d=e4m3:1x128` is FP8 D with its own scales. `bias=bf16|fp32`,
-// `sentry=1|squares`, `invariant=1` and `group=contiguous groups=8` are printed only if they are set.
+// `sentry=1|squares`, `invariant=1` and `group=contiguous groups=8` are printed only if they are
+// set.
 #pragma once
 
 #include <cstdint>

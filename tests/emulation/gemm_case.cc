@@ -578,9 +578,8 @@ std::string run_gemm(const EmittedGemmVariant& v, const GemmCall& call) {
   if (call.breaks_rules) return "";
   std::string wrong = difference_of_squares(after, seen);
   if (!wrong.empty()) return wrong;
-  wrong =
-      difference("D", o.d, expected.d, {call.m, call.n, o.ldd, size_of(problem.d.dtype)}, call.m,
-                 call.n, call.special);
+  wrong = difference("D", o.d, expected.d, {call.m, call.n, o.ldd, size_of(problem.d.dtype)},
+                     call.m, call.n, call.special);
   if (!wrong.empty() || !is_fp8(problem.d.dtype)) return wrong;
   return difference("the scales of D", o.d_scale, expected.d_scale, o.d_scale_shape,
                     ceil_div(call.n, std::int64_t{128}), call.m);

@@ -162,7 +162,8 @@ inline void store_matrix_x4(u32 address, const u32 (&pairs)[4]) {
   }
   octile::emulation::release();
 }
-// ---- lib/sentry.cuh ------------------------------------------------------------------------------
+// ---- lib/sentry.cuh
+// ------------------------------------------------------------------------------
 
 // NaN in each half whose exponent in `pair` is all ones, as the products of zero are.
 inline u32 see_pair(u32 pair, u32 seen, u32 infinity) {

@@ -97,7 +97,8 @@ const std::vector<Configs>& lists() {
       {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128:pow2 acc=0 promote=64 "
        "sentry=1",
        {"tile=64x128x128 stages=4 wg=1 cluster=2x1 pdl=early promote=64"}},
-      {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=e5m2:1x128 acc=0 promote=128 sentry=squares",
+      {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=e5m2:1x128 acc=0 promote=128 "
+       "sentry=squares",
        {"tile=256x128x128 stages=3 wg=2"}},
       // packed exponents
       {"gemm m=? n=7168 k=7168 a=e4m3:1x128:ue8m0x4 b=e4m3:128x128 d=bf16 acc=0 promote=128",
@@ -122,7 +123,8 @@ const std::vector<Configs>& lists() {
        {"tile=128x128x128 stages=3 wg=2 promote=32",
         "tile=64x96x128 stages=3 wg=1 store=direct splits=2 promote=32",
         "tile=16x32x128 stages=4 wg=1 store=direct pdl=early promote=32"}},
-      {"gemm m=? n=7168 k=7168 a=e5m2:1x32 b=e4m3:32x32 d=fp16 acc=0 promote=32 bias=fp32 sentry=squares",
+      {"gemm m=? n=7168 k=7168 a=e5m2:1x32 b=e4m3:32x32 d=fp16 acc=0 promote=32 bias=fp32 "
+       "sentry=squares",
        {"tile=128x64x128 stages=3 wg=2 promote=32", "tile=32x64x128 stages=3 wg=1 promote=32"}},
       {"gemm m=7168 n=7168 k=? a=e5m2:1x32 b=e4m3:1x32 d=fp32 acc=1 promote=32",
        {"tile=128x128x128 stages=3 wg=2 promote=32", "tile=128x64x128 stages=3 wg=1 promote=32"}},

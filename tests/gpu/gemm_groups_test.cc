@@ -9,8 +9,8 @@
 
 #include "generator/families.h"
 #include "generator/gemm/candidates.h"
-#include "tests/gpu/gemm_group_case.h"
 #include "runtime/families/gemm/squares.h"
+#include "tests/gpu/gemm_group_case.h"
 #include "tests/gpu/gemm_parts.h"
 #include "tests/support/gemm_variants.h"
 

@@ -76,7 +76,8 @@ std::vector<GemmProblem> with_options(const GemmProblem& problem) {
         if (scales_at_end(problem) || is_mx(problem)) continue;
         // Some with the exponents of four K-blocks in a word.
         if (has_sentry(all.back()) || bias) all.back().a.scale = ScaleFormat::kUe8m0x4;
-        if (has_sentry(all.back()) && scales_rows_of_b(problem)) all.back().b.scale = ScaleFormat::kUe8m0x4;
+        if (has_sentry(all.back()) && scales_rows_of_b(problem))
+          all.back().b.scale = ScaleFormat::kUe8m0x4;
       }
     }
   }

@@ -116,8 +116,7 @@ TEST_F(DescribedDevice, OneThatTheLibraryKnowsKeepsItsOwn) {
 
 TEST_F(DescribedDevice, ABrokenFileIsReportedOnceAndNotUsed) {
   std::ofstream(root.path() + "/devices.json") << "nonsense";
-  std::filesystem::permissions(root.path() + "/devices.json",
-                               std::filesystem::perms::owner_read);
+  std::filesystem::permissions(root.path() + "/devices.json", std::filesystem::perms::owner_read);
   Engine engine({root.path(), {}, false}, logger);
   DeviceSpec device = *find_device("h200");
   device.name = "nvidia-h999";

@@ -224,8 +224,7 @@ TEST_F(ChoiceTest, ASisterCardsRecordIsUsedWhereTheModelAgrees) {
   EXPECT_THAT(choice.reason, HasSubstr("the other-device record of"));
   EXPECT_THAT(choice.reason, HasSubstr("on h200 with 96 SMs"));
   // This card's own records come first, near ones too.
-  EXPECT_EQ(choose(problem, 64, {sister, record_for(kText, 128, tuned)}).by,
-            ChosenBy::kNearRecord);
+  EXPECT_EQ(choose(problem, 64, {sister, record_for(kText, 128, tuned)}).by, ChosenBy::kNearRecord);
 
   sister.winner.config = to_text(slow);
   const Choice slower = choose(problem, 64, {sister});

@@ -13,7 +13,8 @@ std::string kernel_table(const Json& kernels);
 // Returns one line for each kernel: its template and its configuration.
 std::string configuration_lines(const Json& kernels);
 // Returns how many token-count buckets got their kernel from a record, a near record, a
-// sister card's record and the cost model. Each kernel has "problems", objects with an array "chosen_by".
+// sister card's record and the cost model. Each kernel has "problems", objects with an array
+// "chosen_by".
 std::string chosen_by_line(const Json& kernels);
 
 std::string bytes_text(double bytes);  // "28.0 MiB"

@@ -89,8 +89,9 @@ Status run_measure(const Options& options) {
   const cache::MeasuredDevices file(root);
   const bool is_known = find_device(measured->device.name) != nullptr;
   if (root.empty()) {
-    return refuse("there is no writable cache folder to keep the description in; allowed: a folder "
-                  "named by OCTILE_CACHE_DIR, XDG_CACHE_HOME or HOME");
+    return refuse(
+        "there is no writable cache folder to keep the description in; allowed: a folder "
+        "named by OCTILE_CACHE_DIR, XDG_CACHE_HOME or HOME");
   }
   if (const auto kept = file.put(measured->device); !kept) {
     return fail(ErrorCode::kInternal, kept.error().sentence);

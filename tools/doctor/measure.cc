@@ -66,9 +66,9 @@ Status measure_gemm(const BenchContext& context, DeviceMeasurement& to) {
 }
 
 std::string now_text() {
-  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
-                     fmt::gmtime(std::chrono::system_clock::to_time_t(
-                         std::chrono::system_clock::now())));
+  return fmt::format(
+      "{:%Y-%m-%dT%H:%M:%SZ}",
+      fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())));
 }
 
 struct Row {
@@ -120,12 +120,9 @@ Result<DeviceMeasurement> measure_device(const std::string& device) {
 }
 
 Json to_json(const DeviceMeasurement& m) {
-  Json document{{"name", m.device.name},
-                {"full_name", m.assumed.full_name},
-                {"sm_count", m.device.sm_count},
-                {"driver", m.device.driver},
-                {"date", m.device.date},
-                {"gemm_us", m.gemm_us},
+  Json document{{"name", m.device.name},         {"full_name", m.assumed.full_name},
+                {"sm_count", m.device.sm_count}, {"driver", m.device.driver},
+                {"date", m.device.date},         {"gemm_us", m.gemm_us},
                 {"gemm_tflops", m.gemm_tflops}};
   for (const Row& row : rows(m)) {
     document[row.name] = {{"assumed", row.assumed}, {"measured", row.measured}};
@@ -136,8 +133,8 @@ Json to_json(const DeviceMeasurement& m) {
 std::string to_text(const DeviceMeasurement& m) {
   TextTable table({"<speed", ">assumed", ">measured"});
   for (const Row& row : rows(m)) {
-    table.add_row({row.name, fmt::format("{:.3f}", row.assumed),
-                   fmt::format("{:.3f}", row.measured)});
+    table.add_row(
+        {row.name, fmt::format("{:.3f}", row.assumed), fmt::format("{:.3f}", row.measured)});
   }
   return fmt::format("{}, {} SMs: a GEMM of {}x{}x{} takes {:.1f} us, {:.0f} TFLOP/s\n\n{}",
                      m.assumed.full_name, m.device.sm_count, kGemmExtent, kGemmExtent, kGemmExtent,

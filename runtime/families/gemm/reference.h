@@ -28,15 +28,15 @@ struct GemmArgs {
   std::int64_t b_scale_ld = 0;
   void* d = nullptr;
   std::int64_t ldd = 0;
-  std::int64_t k = 0;               // used if the problem's k is dynamic
-  const void* bias = nullptr;       // [n], if the problem has one
-  float initial_d = 0;              // gemm_fp64: every element of D before the call
+  std::int64_t k = 0;          // used if the problem's k is dynamic
+  const void* bias = nullptr;  // [n], if the problem has one
+  float initial_d = 0;         // gemm_fp64: every element of D before the call
   // Set to 1 if an element of D is not finite. May be null unless the sentry is one of squares,
   // and then begins an octile_squares.
   std::uint32_t* sentry = nullptr;
-  void* d_scale = nullptr;          // the scales of FP8 D
-  std::int64_t d_scale_ld = 0;      // 0: roundup(m,4)
-  bool pads_d_scale = true;         // whether scales behind row m are written, as ones
+  void* d_scale = nullptr;      // the scales of FP8 D
+  std::int64_t d_scale_ld = 0;  // 0: roundup(m,4)
+  bool pads_d_scale = true;     // whether scales behind row m are written, as ones
   // Of groups: offsets or counts, as in octile_gemm_args. m is the rows of all contiguous groups,
   // or of each masked one; k the tokens of all groups.
   const std::int32_t* group_rows = nullptr;

@@ -11,9 +11,9 @@
 namespace octile {
 namespace {
 
-constexpr std::size_t kSums = 9;         // words that count units of 2^(32 * i - 149)
-constexpr std::size_t kNotFinite = 9;    // the word that counts the others
-constexpr int kLeastExponent = -149;     // of a subnormal fp32
+constexpr std::size_t kSums = 9;           // words that count units of 2^(32 * i - 149)
+constexpr std::size_t kNotFinite = 9;      // the word that counts the others
+constexpr int kLeastExponent = -149;       // of a subnormal fp32
 constexpr std::size_t kLimbs = kSums + 2;  // of 32 bits, with room for the last word's upper half
 
 // The copies' sums of a word's lower and upper 32 bits.

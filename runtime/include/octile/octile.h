@@ -199,8 +199,8 @@ typedef enum octile_sentry {
 typedef struct octile_squares {
   uint32_t sentry; /* octile_gemm_args.sentry points here: 1 if an element is NaN or infinite */
   uint32_t reserved;
-  /* Thread blocks add to one of eight copies, so that they do not wait for each other. Word i < 9 of
-   * a copy counts units of 2^(32*i - 149), word 9 sums that are not finite. */
+  /* Thread blocks add to one of eight copies, so that they do not wait for each other. Word i < 9
+   * of a copy counts units of 2^(32*i - 149), word 9 sums that are not finite. */
   uint64_t words[8][16];
 } octile_squares;
 

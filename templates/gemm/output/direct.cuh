@@ -25,7 +25,8 @@
 //   put_if(exist, p, x, y) stores two sums as the elements at p and p + 1, if these exist. Returns
 //                          whether both are finite as stored, and true if they do not exist.
 //   pack(sums, pairs)      of 16-bit elements: eight sums as four pairs
-//   see(pair, seen)        of 16-bit elements: makes a half of `seen` NaN if that of the pair is not
+//   see(pair, seen)        of 16-bit elements: makes a half of `seen` NaN if that of the pair is
+//   not
 //                          finite
 //   kAdds                  whether sums are added to D: the preceding kernels must have ended, and
 //                          each element is stored once. Such an element has also
