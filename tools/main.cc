@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tools/command.h"
+#include "tools/common/out_of_memory.h"
 
 namespace octile::tools {
 namespace {
@@ -107,6 +108,7 @@ int run(int argc, char** argv) {
 }  // namespace octile::tools
 
 int main(int argc, char** argv) {
+  octile::tools::end_if_memory_ends();
   try {
     return octile::tools::run(argc, argv);
   } catch (const std::exception& error) {

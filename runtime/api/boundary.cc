@@ -1,18 +1,49 @@
 #include "runtime/api/boundary.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdlib>
 #include <utility>
 
 namespace octile::api {
 namespace {
 
+// It has no destructor, because registering one needs memory, and the C library ends the process if
+// there is none.
 struct LastError {
-  std::string owned;
+  std::array<char, 256> beginning{};
+  char* whole = nullptr;  // freed at the thread's end by the key's destructor
+  std::size_t room = 0;
   const char* text = "";
 };
-thread_local LastError last;
+constinit thread_local LastError last;
+
+// Returns true if the block will be freed when the thread ends.
+bool free_at_thread_end(char* block) noexcept {
+  static const struct Key {
+    Key() : valid(pthread_key_create(&key, std::free) == 0) {}
+    pthread_key_t key{};
+    bool valid;
+  } key;
+  return key.valid && pthread_setspecific(key.key, block) == 0;
+}
+
+// Makes room for a sentence and its terminator. Returns false if there is no memory.
+bool make_room(std::size_t bytes) noexcept {
+  if (bytes <= last.room) return true;
+  auto* block = static_cast<char*>(std::malloc(bytes));
+  if (block == nullptr || !free_at_thread_end(block)) {
+    std::free(block);
+    return false;
+  }
+  std::free(last.whole);
+  last.whole = block;
+  last.room = bytes;
+  return true;
+}
 
 // The enums of C and C++ have the same values, so that no layer translates them.
 template <typename Cpp>
@@ -57,14 +88,14 @@ Status refuse(std::string message) { return fail(ErrorCode::kInvalidArgument, st
 
 }  // namespace
 
-octile_status report(Error error) noexcept {
-  last.owned = std::move(error.message);  // moving a string does not allocate
-  last.text = last.owned.c_str();
-  return static_cast<octile_status>(error.code);
-}
-
-octile_status report(octile_status status, const char* sentence) noexcept {
-  last.text = sentence;
+octile_status report(octile_status status, std::string_view sentence) noexcept {
+  const bool whole = make_room(sentence.size() + 1);
+  char* const text = whole ? last.whole : last.beginning.data();
+  const std::size_t bytes =
+      whole ? sentence.size() : std::min(sentence.size(), last.beginning.size() - 1);
+  std::memcpy(text, sentence.data(), bytes);
+  text[bytes] = '\0';
+  last.text = text;
   return status;
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "cache/key.h"
+#include "runtime/fork.h"
 
 namespace octile {
 namespace {
@@ -80,9 +81,9 @@ void add_to_memo(const std::string& memo_file, const std::string& key, const std
 }  // namespace
 
 Result<std::string> file_digest(const std::string& path, const std::string& memo_file) {
-  static std::mutex mutex;
-  static std::map<std::string, std::string> remembered;
-  const std::scoped_lock lock(mutex);
+  // Never destroyed: threads may still run when the process exits.
+  static auto& remembered = *new std::map<std::string, std::string>;
+  const std::scoped_lock lock(process_mutex(ProcessWide::kDigests));
   auto key = stat_key(path);
   if (!key) return key;
   if (const auto found = remembered.find(*key); found != remembered.end()) return found->second;

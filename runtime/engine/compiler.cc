@@ -25,7 +25,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "octile toolchain memo 1";
 constexpr std::string_view kMemoName = "toolchain.memo";
-constexpr std::string_view kDigestMemoName = "nvrtc-digest.memo";  // Nvrtc::build_digest's own
+constexpr std::string_view kDigestMemoName =
+    "nvrtc-digest.memo";  // NvrtcIdentity::build_digest's own
 // The variables that decide which library Nvrtc::open finds.
 constexpr std::array<std::string_view, 3> kSearchVariables{"OCTILE_LIBNVRTC", "CUDA_HOME",
                                                            "LD_LIBRARY_PATH"};
@@ -93,18 +94,19 @@ std::string next_field(std::istream& in, std::string_view tag) {
 
 }  // namespace
 
-Compiler::Compiler(std::string memo_folder) : memo_folder_(std::move(memo_folder)) {}
+Compiler::Compiler(std::string memo_folder, CompilerPool::Warn warn)
+    : memo_folder_(std::move(memo_folder)), pool_(std::move(warn)) {}
 
 Result<Compiler::Opened> Compiler::open() {
   const std::scoped_lock lock(mutex_);
   if (opened_) return *opened_;
-  auto nvrtc = Nvrtc::open();
+  auto nvrtc = pool_.open();
   if (!nvrtc) return tl::unexpected<Error>(nvrtc.error());
   const std::string memo =
       memo_folder_.empty() ? "" : fmt::format("{}/{}", memo_folder_, kDigestMemoName);
-  auto build = (*nvrtc)->build_digest(memo);
+  auto build = nvrtc->build_digest(memo);
   if (!build) return tl::unexpected<Error>(build.error());
-  opened_ = Opened{*nvrtc, {(*nvrtc)->version_text(), std::move(*build)}};
+  opened_ = Opened{*nvrtc, {nvrtc->version_text(), std::move(*build)}};
   remember(*opened_);
   return *opened_;
 }
@@ -125,7 +127,7 @@ Result<cache::Toolchain> Compiler::toolchain() {
 // failure is not reported, because it costs the next process only a few milliseconds.
 void Compiler::remember(const Opened& opened) {
   if (memo_folder_.empty() || recall() == opened.toolchain) return;
-  const auto derived_from = provenance(opened.nvrtc->path());
+  const auto derived_from = provenance(opened.nvrtc.path);
   if (!derived_from) return;
   std::error_code ignored;
   // The folder gets the cache's permissions. Root refuses a folder that others may write.
@@ -136,7 +138,7 @@ void Compiler::remember(const Opened& opened) {
   const std::string temporary = fmt::format("{}.{}", path, ::getpid());
   {
     std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-    out << memo_text(opened.toolchain, opened.nvrtc->path(), *derived_from);
+    out << memo_text(opened.toolchain, opened.nvrtc.path, *derived_from);
     if (!out.flush()) {
       fs::remove(temporary, ignored);
       return;

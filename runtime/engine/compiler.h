@@ -1,4 +1,5 @@
 // The compiler of one library handle. It is opened when first needed, and its name is known before.
+// It runs in processes of its own (CompilerPool).
 //
 // A new process whose kernels are all cached needs the toolchain's name, which the writable cache
 // compares, but not the compiler. Opening NVRTC costs 5 to 250 ms. So a memo in the cache folder
@@ -9,26 +10,26 @@
 // because source, options and architecture are compared in full.
 #pragma once
 
-#include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "cache/key.h"
 #include "generator/core/error.h"
-#include "runtime/compiler/nvrtc.h"
+#include "runtime/compiler/compiler_pool.h"
 
 namespace octile {
 
 class Compiler {
  public:
   struct Opened {
-    std::shared_ptr<const Nvrtc> nvrtc;
+    NvrtcIdentity nvrtc;
     cache::Toolchain toolchain;
   };
 
-  // memo_folder: an existing or creatable folder; empty: there is no memo.
-  explicit Compiler(std::string memo_folder);
+  // memo_folder: an existing or creatable folder; empty: there is no memo. warn: see CompilerPool.
+  explicit Compiler(std::string memo_folder, CompilerPool::Warn warn = [](const std::string&) {});
 
   // Opens NVRTC on the first call. After a failure the next call tries again. Errors: kNoCompiler,
   // with every place that was tried.
@@ -37,11 +38,18 @@ class Compiler {
   // Returns the toolchain that open() would give: from the memo if it holds, else by opening.
   Result<cache::Toolchain> toolchain();
 
+  // See CompilerPool::compile.
+  Result<CompileOutput> compile(const std::string& name, const std::string& source,
+                                std::span<const std::string> options) {
+    return pool_.compile(name, source, options);
+  }
+
  private:
   void remember(const Opened& opened);
   std::optional<cache::Toolchain> recall() const;
 
   const std::string memo_folder_;
+  CompilerPool pool_;
   std::mutex mutex_;
   std::optional<Opened> opened_;
   std::optional<cache::Toolchain> recalled_;

@@ -57,6 +57,8 @@ void print_text(const Surroundings& s) {
                d.spec.sm_count, d.usable ? "" : ": no kernel here runs on it");
   }
   fmt::print("NVRTC      {}\n", found(s.nvrtc_path, s.nvrtc_version));
+  fmt::print("compiles   {}\n",
+             s.compiler_program.empty() ? "in the calling process" : "in " + s.compiler_program);
   fmt::print("cache      {}{}\n", s.cache_root.empty() ? "none" : s.cache_root,
              s.cache_writable ? "" : ": not writable");
   for (const std::string& root : s.read_only_roots) fmt::print("cache      {} (read only)\n", root);
