@@ -38,12 +38,15 @@ int compile_command() {
   }
 }
 
+enum class Disk { kCached, kNone };
+
 // Prepares a plan for a named device and waits for it. Returns 0, 1 for a status that tells of
 // refusals, else more.
-int prepare_plan() {
+int prepare_plan(Disk disk) {
   octile_library_options options = {};
   options.struct_size = sizeof(options);
   options.compile_threads = 2;
+  options.disable_cache = disk == Disk::kNone ? 1 : 0;
   octile_library* library = nullptr;
   octile_plan* plan = nullptr;
   // The program that compiles has the host's bounds: it may be unable to load NVRTC, or to compile.
@@ -140,11 +143,18 @@ TEST_F(Refusals, OfThreadsPrepareLeavesToTheOthers) {
       ::setenv("OCTILE_CACHE_DIR", cold.path().c_str(), 1);
       EXPECT_EQ(status_of([&] {
                   const Refusal refusal(Refuse::kThreads, nth, extent);
-                  return prepare_plan();
+                  return prepare_plan(Disk::kCached);
                 }),
                 0)
           << nth;
     }
+}
+
+// Without a cache on disk, so that every run starts octile-compiler and compiles.
+TEST_F(Refusals, OfMemoryEndPrepareWithAStatus) {
+  const auto prepare = [] { return prepare_plan(Disk::kNone); };
+  EXPECT_GT(sweep(Refuse::kMemory, Extent::kOnce, prepare), 40);
+  EXPECT_GT(sweep(Refuse::kMemory, Extent::kOn, prepare), 40);
 }
 
 // mmap as the C library calls it, also for thread stacks: the address space ends ever later.
@@ -152,7 +162,7 @@ TEST_F(Refusals, OfAddressSpaceEndPrepareWithAStatus) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer maps more than any bound";
 #endif
-  ASSERT_EQ(status_of(prepare_plan), 0);
+  ASSERT_EQ(status_of([] { return prepare_plan(Disk::kCached); }), 0);
   std::ifstream statm("/proc/self/statm");
   std::int64_t pages = 0;
   statm >> pages;
@@ -164,7 +174,7 @@ TEST_F(Refusals, OfAddressSpaceEndPrepareWithAStatus) {
     const int status = status_of([&] {
       const rlimit limit{static_cast<rlim_t>(now + more), static_cast<rlim_t>(now + more)};
       ::setrlimit(RLIMIT_AS, &limit);
-      return prepare_plan();
+      return prepare_plan(Disk::kCached);
     });
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) <= 1) << more << " bytes: " << status;
     if (WIFEXITED(status) && WEXITSTATUS(status) == 1) ++refused;

@@ -67,12 +67,20 @@ extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attribute
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 
 void* operator new(std::size_t bytes) {
-  void* block = refuse(Refuse::kMemory) ? nullptr : std::malloc(bytes);
-  if (block == nullptr) throw std::bad_alloc();
-  return counted_block(block);
+  for (;;) {
+    void* block = refuse(Refuse::kMemory) ? nullptr : std::malloc(bytes);
+    if (block != nullptr) return counted_block(block);
+    const std::new_handler handler = std::get_new_handler();
+    if (handler == nullptr) throw std::bad_alloc();
+    handler();
+  }
 }
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  return refuse(Refuse::kMemory) ? nullptr : counted_block(std::malloc(bytes));
+  try {
+    return operator new(bytes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
 }
 void operator delete(void* block) noexcept {
   if (block != nullptr) live.fetch_sub(1, std::memory_order_relaxed);

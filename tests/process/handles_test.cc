@@ -44,7 +44,8 @@ bool quantises_on_the_host() {
   octile_library* library = nullptr;
   octile_plan* plan = nullptr;
   QuantizeOperands q;
-  const octile_quantize_args args = q.args(8).call();
+  const QuantizeArguments arguments = q.args(8);
+  const octile_quantize_args args = arguments.call();
   return octile_library_create(&options, &library) == OCTILE_OK &&
          octile_plan_create(library, "host", kQuantizeText.c_str(), &plan) == OCTILE_OK &&
          octile_quantize_run(plan, &args, nullptr) == OCTILE_OK &&

@@ -73,7 +73,8 @@ class HostCalls : public ::testing::Test {
     octile_quantized_layout layout = {};
     layout.struct_size = sizeof(layout);
     p.call(octile_plan_quantized_layout(plan, 5, 0, 0, &layout));
-    const octile_quantize_args args = q_.args(128).call();
+    const QuantizeArguments arguments = q_.args(128);
+    const octile_quantize_args args = arguments.call();
     p.call(octile_quantize_run(plan, &args, nullptr));
     p.call(octile_plan_destroy(plan));
   }
