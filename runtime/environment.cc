@@ -16,6 +16,9 @@ constexpr std::array kVariables{
                         "off: no tuning records, the cost model chooses; default on"},
     EnvironmentVariable{"OCTILE_LIBCUDA", "driver library to open; default libcuda.so.1"},
     EnvironmentVariable{"OCTILE_LIBNVRTC", "NVRTC library to open; default: searched, see doctor"},
+    EnvironmentVariable{"OCTILE_COMPILER",
+                        "program that compiles; in-process: none; default octile-compiler beside "
+                        "the library"},
     EnvironmentVariable{"OCTILE_LIBCUBLASLT", "cuBLASLt library for `bench --baseline cublaslt`"},
     EnvironmentVariable{"OCTILE_LIBARCHIVE",
                         "libarchive for `cache export` and `cache import`; default "

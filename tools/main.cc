@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tools/command.h"
+#include "tools/common/out_of_memory.h"
 #include "tools/common/output.h"
 
 namespace octile::tools {
@@ -122,6 +123,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   octile::tools::open_standard_streams();
+  octile::tools::end_if_memory_ends();
   try {
     return octile::tools::run(argc, argv);
   } catch (const std::exception& error) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -15,14 +16,17 @@
 #include "octile/octile.h"
 #include "runtime/engine/library.h"
 #include "runtime/engine/plan.h"
+#include "runtime/fork.h"
 
 struct octile_library {
   octile::Library library;
+  std::uint32_t process = octile::fork_generation();  // that made it
 };
 
 struct octile_plan {
   std::shared_ptr<octile::Plan> plan;
   octile::Library* library;
+  std::uint32_t process = octile::fork_generation();
 };
 
 namespace octile::api {
@@ -41,7 +45,9 @@ template <typename Work>
 octile_status call(Work&& work) noexcept {
   try {
     Status status = std::forward<Work>(work)();
-    return status ? OCTILE_OK : report(status.error());
+    if (status) [[likely]]
+      return OCTILE_OK;
+    return report(status.error());
   } catch (const std::bad_alloc&) {
     return report(OCTILE_OUT_OF_MEMORY, "the host has no memory left for this call");
   } catch (const std::exception& e) {
@@ -52,6 +58,29 @@ octile_status call(Work&& work) noexcept {
 }
 
 Status require(const char* name, const void* pointer);  // kInvalidArgument if it is null
+
+Error made_before_fork(const char* name);
+
+// Returns kInvalidArgument if the handle is null, or was made before the fork that made this
+// process.
+template <typename Handle>
+Status require_handle(const char* name, const Handle* handle) {
+  if (Status ok = require(name, handle); !ok) [[unlikely]]
+    return ok;
+  if (handle->process == fork_generation()) [[likely]]
+    return {};
+  return tl::unexpected<Error>(made_before_fork(name));
+}
+
+// Notes a new handle. May throw std::bad_alloc.
+void note_handle(const void* handle);
+
+// Returns kInvalidArgument unless the address is of a handle that this process made and has not
+// destroyed. This finds a second destroy, unless a new handle has the address by then.
+Status require_live(const char* name, const void* handle);
+
+// Does the same, and the address is of no handle from now on.
+Status forget_handle(const char* name, const void* handle);
 
 // Returns the value of an enum that came from C, which may be any integer. Reading an enumeration
 // outside its range is undefined; reading its bytes is not.

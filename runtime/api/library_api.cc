@@ -5,10 +5,12 @@
 #include <array>
 #include <charconv>
 #include <limits>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "generator/core/device_spec.h"
 #include "generator/core/layout.h"
 #include "runtime/api/boundary.h"
 #include "runtime/api/convert.h"
@@ -95,10 +97,13 @@ Result<LibraryOptions> library_options(const octile_library_options* user) {
 
 Status destroy(octile_library* library) {
   if (library == nullptr) return {};
+  if (Status ok = require_live("library", library); !ok) return ok;
   if (const int plans = library->library.plans.load(); plans != 0)
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("library has {} plan{}; allowed: none, destroy them first", plans,
                             plans == 1 ? "" : "s"));
+  // Of two threads that destroy it, one gets here.
+  if (Status ok = forget_handle("library", library); !ok) return ok;
   delete library;
   return {};
 }
@@ -151,7 +156,10 @@ octile_status octile_library_create(const octile_library_options* options,
     if (octile::Status ok = require("library", library); !ok) return ok;
     auto cpp = library_options(options);
     if (!cpp) return tl::unexpected<octile::Error>(cpp.error());
-    *library = new octile_library{octile::Library(std::move(*cpp))};
+    octile::find_device("");  // makes the table of devices before a fork can interrupt that
+    std::unique_ptr<octile_library> handle(new octile_library{octile::Library(std::move(*cpp))});
+    note_handle(handle.get());
+    *library = handle.release();
     return {};
   });
 }

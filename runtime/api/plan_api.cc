@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -38,13 +39,15 @@ Status create_plan(octile_library* library, const char* device, Result<P> proble
   if (!target) return tl::unexpected<Error>(target.error());
   auto plan = Plan::create(library->library, std::move(*problem), std::move(*target));
   if (!plan) return tl::unexpected<Error>(plan.error());
-  *out = new octile_plan{std::move(*plan), &library->library};
+  auto handle = std::unique_ptr<octile_plan>(new octile_plan{std::move(*plan), &library->library});
+  note_handle(handle.get());
+  *out = handle.release();
   ++library->library.plans;
   return {};
 }
 
 Status check_handles(octile_library* library, octile_plan** plan) {
-  if (Status ok = require("library", library); !ok) return ok;
+  if (Status ok = require_handle("library", library); !ok) return ok;
   return require("plan", plan);
 }
 
@@ -59,7 +62,7 @@ Status write_text(const std::string& text, char* buffer, std::size_t* size) {
 }
 
 Status prepare(octile_plan* plan, std::int64_t lo, std::int64_t hi, std::uint32_t flags) {
-  if (Status ok = require("plan", plan); !ok) return ok;
+  if (Status ok = require_handle("plan", plan); !ok) return ok;
   if ((flags & ~kKnownPrepareFlags) != 0)
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("flags is {:#x}; allowed: OCTILE_PREPARE_DEFAULT (0) or "
@@ -70,7 +73,7 @@ Status prepare(octile_plan* plan, std::int64_t lo, std::int64_t hi, std::uint32_
 
 template <typename Arguments, typename User>
 Status run(octile_plan* plan, const User* user, void* stream) {
-  if (Status ok = require("plan", plan); !ok) return ok;
+  if (Status ok = require_handle("plan", plan); !ok) return ok;
   Arguments args{};
   if (Status ok = read_arguments(user, args); !ok) return ok;
   return plan->plan->run(args, static_cast<CUstream>(stream));
@@ -111,6 +114,7 @@ octile_status octile_plan_create(octile_library* library, const char* device, co
 octile_status octile_plan_destroy(octile_plan* plan) {
   return call([&]() -> Status {
     if (plan == nullptr) return {};
+    if (Status ok = forget_handle("plan", plan); !ok) return ok;
     octile::Library& library = *plan->library;
     delete plan;
     --library.plans;
@@ -124,14 +128,14 @@ octile_status octile_plan_prepare(octile_plan* plan, int64_t lo, int64_t hi, uin
 
 octile_status octile_plan_wait(octile_plan* plan) {
   return call([&]() -> Status {
-    if (Status ok = require("plan", plan); !ok) return ok;
+    if (Status ok = require_handle("plan", plan); !ok) return ok;
     return plan->plan->wait();
   });
 }
 
 octile_status octile_plan_problem(octile_plan* plan, char* buffer, size_t* size) {
   return call([&]() -> Status {
-    if (Status ok = require("plan", plan); !ok) return ok;
+    if (Status ok = require_handle("plan", plan); !ok) return ok;
     if (Status ok = require("size", size); !ok) return ok;
     return write_text(octile::to_text(plan->plan->problem()), buffer, size);
   });
@@ -139,15 +143,15 @@ octile_status octile_plan_problem(octile_plan* plan, char* buffer, size_t* size)
 
 octile_status octile_plan_describe(octile_plan* plan, char* buffer, size_t* size) {
   return call([&]() -> Status {
-    if (Status ok = require("plan", plan); !ok) return ok;
+    if (Status ok = require_handle("plan", plan); !ok) return ok;
     if (Status ok = require("size", size); !ok) return ok;
-    return write_text(describe(*plan->plan).dump(), buffer, size);
+    return write_text(describe(*plan->plan), buffer, size);
   });
 }
 
 octile_status octile_plan_workspace_size(octile_plan* plan, int64_t tokens, size_t* bytes) {
   return call([&]() -> Status {
-    if (Status ok = require("plan", plan); !ok) return ok;
+    if (Status ok = require_handle("plan", plan); !ok) return ok;
     if (Status ok = require("bytes", bytes); !ok) return ok;
     auto size = plan->plan->workspace_bytes(tokens);
     if (!size) return tl::unexpected<octile::Error>(size.error());
@@ -159,7 +163,7 @@ octile_status octile_plan_workspace_size(octile_plan* plan, int64_t tokens, size
 octile_status octile_plan_quantized_layout(octile_plan* plan, int64_t rows, int64_t groups,
                                            int32_t transposed, octile_quantized_layout* layout) {
   return call([&]() -> Status {
-    if (Status ok = require("plan", plan); !ok) return ok;
+    if (Status ok = require_handle("plan", plan); !ok) return ok;
     if (Status ok = require("layout", layout); !ok) return ok;
     auto sizes = plan->plan->quantized_layout(rows, groups, transposed != 0);
     if (!sizes) return tl::unexpected<octile::Error>(sizes.error());

@@ -11,6 +11,8 @@
 #include <mutex>
 #include <vector>
 
+#include "runtime/fork.h"
+
 namespace octile {
 namespace {
 
@@ -77,9 +79,9 @@ Result<std::string> read_and_hash(FileOps& ops, const Opened& opened) {
 }  // namespace
 
 Result<std::string> file_digest(const std::string& path) {
-  static std::mutex mutex;
-  static std::map<std::string, std::string> remembered;
-  const std::scoped_lock lock(mutex);
+  // Never destroyed: threads may still run when the process exits.
+  static auto& remembered = *new std::map<std::string, std::string>;
+  const std::scoped_lock lock(process_mutex(ProcessWide::kDigests));
   FileOps ops;
   const auto opened = open(ops, path);
   if (!opened) return unreadable(path, opened.error());

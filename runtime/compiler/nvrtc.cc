@@ -16,9 +16,9 @@
 #include "cache/file_ops.h"
 #include "cache/key.h"
 #include "runtime/compiler/compile_log.h"
-#include "runtime/compiler/cubin.h"
 #include "runtime/compiler/file_digest.h"
 #include "runtime/environment.h"
+#include "runtime/fork.h"
 
 #define OCTILE_NVRTC_FUNCTIONS(X) \
   X(nvrtcVersion)                 \
@@ -110,67 +110,32 @@ std::string read_log(const NvrtcApi& api, nvrtcProgram program) {
   return log;
 }
 
-// Joins what the log says with what the cubin holds. If a kernel is missing from the log (a release
-// words it differently), its spills are unknown. Spills live in the stack frame, so they are then
-// reported as the frame's size.
-Result<std::vector<KernelResources>> join_resources(const CubinInfo& cubin, const CompileLog& log,
-                                                    std::vector<std::string>* warnings) {
-  std::vector<KernelResources> joined;
-  for (const CubinKernel& kernel : cubin.kernels) {
-    KernelResources resources{.name = kernel.name,
-                              .registers = kernel.registers,
-                              .spill_store_bytes = kernel.frame_bytes,
-                              .spill_load_bytes = kernel.frame_bytes,
-                              .stack_bytes = kernel.frame_bytes,
-                              .static_smem_bytes = kernel.static_smem_bytes,
-                              .max_threads = kernel.max_threads,
-                              .parameter_bytes = {}};
-    for (const CubinParameter& p : kernel.parameters)
-      resources.parameter_bytes.push_back(p.size_bytes);
-    const auto logged = std::ranges::find(log.kernels, kernel.name, &LoggedKernel::name);
-    if (logged == log.kernels.end()) {
-      warnings->push_back(
-          fmt::format("the log has no resource lines of {}; its spills are taken as its stack "
-                      "frame of {} bytes",
-                      kernel.name, kernel.frame_bytes));
-    } else if (logged->registers != kernel.registers) {
-      return fail(ErrorCode::kInternal,
-                  fmt::format("kernel {}: ptxas reports {} registers, its cubin {}", kernel.name,
-                              logged->registers, kernel.registers));
-    } else {
-      resources.spill_store_bytes = logged->spill_store_bytes;
-      resources.spill_load_bytes = logged->spill_load_bytes;
-      resources.stack_bytes = std::max(logged->stack_bytes, kernel.frame_bytes);
-    }
-    joined.push_back(std::move(resources));
-  }
-  return joined;
-}
-
 }  // namespace
 
 struct Nvrtc::Impl {
   NvrtcApi api;
   Version version;
-  std::string path;
-  std::string builtins_path;  // empty if it is not beside the library
+  NvrtcIdentity identity;
 
   std::string error_text(nvrtcResult result) const { return api.nvrtcGetErrorString(result); }
 };
 
-const KernelResources* CompileOutput::find(std::string_view kernel) const {
-  const auto found = std::ranges::find(kernels, kernel, &KernelResources::name);
-  return found == kernels.end() ? nullptr : &*found;
-}
-
 Nvrtc::Nvrtc(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 Nvrtc::~Nvrtc() = default;
 
-const std::string& Nvrtc::path() const { return impl_->path; }
-int Nvrtc::major() const { return impl_->version.major; }
-int Nvrtc::minor() const { return impl_->version.minor; }
-std::string Nvrtc::version_text() const {
-  return fmt::format("nvrtc {}.{}", impl_->version.major, impl_->version.minor);
+const NvrtcIdentity& Nvrtc::identity() const { return impl_->identity; }
+
+std::string NvrtcIdentity::version_text() const { return fmt::format("nvrtc {}.{}", major, minor); }
+
+Result<std::string> NvrtcIdentity::build_digest() const {
+  std::string text;
+  for (const std::string& file : {path, builtins_path}) {
+    if (file.empty()) continue;
+    const auto digest = file_digest(file);
+    if (!digest) return digest;
+    text += *digest + "\n";
+  }
+  return cache::digest_hex(text);
 }
 
 Result<std::shared_ptr<const Nvrtc>> Nvrtc::open() {
@@ -197,9 +162,9 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::open() {
 }
 
 Result<std::shared_ptr<const Nvrtc>> Nvrtc::open(const std::string& path) {
-  static std::mutex mutex;
-  static std::map<std::string, std::shared_ptr<const Nvrtc>> opened;
-  const std::scoped_lock lock(mutex);
+  // Never destroyed: threads may still compile when the process exits.
+  static auto& opened = *new std::map<std::string, std::shared_ptr<const Nvrtc>>;
+  const std::scoped_lock lock(process_mutex(ProcessWide::kNvrtcs));
   if (const auto found = opened.find(path); found != opened.end()) return found->second;
   auto nvrtc = load(path);
   if (nvrtc) opened.emplace(path, *nvrtc);
@@ -228,32 +193,24 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::load(const std::string& path) {
     return fail(ErrorCode::kNoCompiler,
                 fmt::format("NVRTC \"{}\" is {}.{}; {}.{} or newer is needed", path, version.major,
                             version.minor, kMinimumVersion.major, kMinimumVersion.minor));
-  impl->path = loaded_file(reinterpret_cast<const void*>(impl->api.nvrtcVersion));
+  NvrtcIdentity& identity = impl->identity;
+  identity.major = version.major;
+  identity.minor = version.minor;
+  identity.path = loaded_file(reinterpret_cast<const void*>(impl->api.nvrtcVersion));
 
   // NVRTC opens its builtins by name on the first compile. Opening them here by their path makes
   // the loader's search path irrelevant, and the digest is that of the file in use.
-  std::string builtins =
-      fmt::format("{}libnvrtc-builtins.so.{}.{}", impl->path.substr(0, impl->path.rfind('/') + 1),
-                  version.major, version.minor);
+  std::string builtins = fmt::format("{}libnvrtc-builtins.so.{}.{}",
+                                     identity.path.substr(0, identity.path.rfind('/') + 1),
+                                     version.major, version.minor);
   if (dlopen(builtins.c_str(), RTLD_NOW | RTLD_LOCAL) != nullptr)
-    impl->builtins_path = std::move(builtins);
+    identity.builtins_path = std::move(builtins);
   keep_freed_memory();
   return std::shared_ptr<const Nvrtc>(new Nvrtc(std::move(impl)));
 }
 
-Result<std::string> Nvrtc::build_digest() const {
-  std::string text;
-  for (const std::string& file : {impl_->path, impl_->builtins_path}) {
-    if (file.empty()) continue;
-    const auto digest = file_digest(file);
-    if (!digest) return digest;
-    text += *digest + "\n";
-  }
-  return cache::digest_hex(text);
-}
-
-Result<CompileOutput> Nvrtc::compile(const std::string& name, const std::string& source,
-                                     std::span<const std::string> options) const {
+Result<CubinAndLog> Nvrtc::compile_to_cubin(const std::string& name, const std::string& source,
+                                            std::span<const std::string> options) const {
   const NvrtcApi& api = impl_->api;
   std::vector<const char*> arguments;
   for (const std::string& option : options) arguments.push_back(option.c_str());
@@ -261,7 +218,7 @@ Result<CompileOutput> Nvrtc::compile(const std::string& name, const std::string&
     arguments.push_back(kReportOption);
   if (impl_->version >= kComputeCacheVersion) arguments.push_back(kNoComputeCacheOption);
 
-  CompileOutput output;
+  CubinAndLog output;
   const auto start = std::chrono::steady_clock::now();
   Program program(api);
   nvrtcResult result =
@@ -270,17 +227,17 @@ Result<CompileOutput> Nvrtc::compile(const std::string& name, const std::string&
     result = api.nvrtcCompileProgram(program.get(), static_cast<int>(arguments.size()),
                                      arguments.data());
   if (program.get() != nullptr) output.log = read_log(api, program.get());
-  CompileLog log = parse_compile_log(output.log);
+  const CompileLog log = parse_compile_log(output.log);
   if (result == NVRTC_ERROR_OUT_OF_MEMORY)
     return fail(ErrorCode::kOutOfMemory,
-                fmt::format("{} has no memory to compile {}", version_text(), name));
+                fmt::format("{} has no memory to compile {}", identity().version_text(), name));
   if (!log.insufficient_registers.empty())
     return fail(ErrorCode::kCompileFailed,
                 fmt::format("{} needs more registers than its launch bounds leave: {}", name,
                             log.insufficient_registers));
   if (result != NVRTC_SUCCESS)
     return fail(ErrorCode::kCompileFailed,
-                fmt::format("{} does not compile {} ({}):\n{}", version_text(), name,
+                fmt::format("{} does not compile {} ({}):\n{}", identity().version_text(), name,
                             impl_->error_text(result), output.log));
 
   std::size_t bytes = 0;
@@ -292,18 +249,18 @@ Result<CompileOutput> Nvrtc::compile(const std::string& name, const std::string&
   if (result != NVRTC_SUCCESS || bytes == 0)
     return fail(ErrorCode::kCompileFailed,
                 fmt::format("{} gives no cubin for {} ({}): is its architecture a real one (sm_*)?",
-                            version_text(), name, impl_->error_text(result)));
+                            identity().version_text(), name, impl_->error_text(result)));
   output.compile_ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 
-  const auto cubin = read_cubin(output.cubin);
-  if (!cubin) return tl::unexpected(cubin.error());
-  output.warnings = std::move(log.warnings);
-  output.lost_schedules = std::move(log.lost_schedules);
-  auto kernels = join_resources(*cubin, log, &output.warnings);
-  if (!kernels) return tl::unexpected(kernels.error());
-  output.kernels = std::move(*kernels);
   return output;
+}
+
+Result<CompileOutput> Nvrtc::compile(const std::string& name, const std::string& source,
+                                     std::span<const std::string> options) const {
+  auto compiled = compile_to_cubin(name, source, options);
+  if (!compiled) return tl::unexpected(compiled.error());
+  return read_output(std::move(*compiled));
 }
 
 }  // namespace octile

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "runtime/environment.h"
+#include "runtime/fork.h"
 
 namespace octile {
 namespace {
@@ -54,9 +55,9 @@ Result<std::shared_ptr<const Driver>> Driver::open() {
 }
 
 Result<std::shared_ptr<const Driver>> Driver::open(const std::string& path) {
-  static std::mutex mutex;
-  static std::map<std::string, std::shared_ptr<const Driver>> opened;
-  const std::scoped_lock lock(mutex);
+  // Never destroyed: threads may still run when the process exits.
+  static auto& opened = *new std::map<std::string, std::shared_ptr<const Driver>>;
+  const std::scoped_lock lock(process_mutex(ProcessWide::kDrivers));
   if (const auto found = opened.find(path); found != opened.end()) return found->second;
   auto driver = load(path);
   if (driver) opened.emplace(path, *driver);

@@ -88,28 +88,30 @@ struct Compiler::Memo {
   }
 };
 
-Compiler::Compiler(const std::string& memo_root, std::shared_ptr<cache::FileOps> file_ops)
+Compiler::Compiler(const std::string& memo_root, std::shared_ptr<cache::FileOps> file_ops,
+                   CompilerPool::Warn warn)
     : ops_(cache::or_system(std::move(file_ops))),
       memo_(memo_root.empty() ? std::nullopt
                               : std::optional<cache::MemoFile>(std::in_place, memo_root,
-                                                               std::string(kMemoName), ops_)) {}
+                                                               std::string(kMemoName), ops_)),
+      pool_(std::move(warn)) {}
 
 Result<Compiler::Opened> Compiler::open() {
   const std::scoped_lock lock(mutex_);
   if (opened_) return *opened_;
-  auto nvrtc = Nvrtc::open();
+  auto nvrtc = pool_.open();
   if (!nvrtc) return tl::unexpected<Error>(nvrtc.error());
-  cache::Toolchain toolchain{(*nvrtc)->version_text(), {}};
-  const auto files = files_text(*ops_, (*nvrtc)->path());
+  cache::Toolchain toolchain{nvrtc->version_text(), {}};
+  const auto files = files_text(*ops_, nvrtc->path);
   const auto memo = read_memo();
   // The files decide the build, whatever variables led to them.
-  const bool known = memo && files && memo->nvrtc == (*nvrtc)->path() &&
+  const bool known = memo && files && memo->nvrtc == nvrtc->path &&
                      memo->toolchain.compiler == toolchain.compiler &&
                      memo->derived_from.starts_with(*files + "variable ");
   if (known) {
     toolchain.build = memo->toolchain.build;
   } else {
-    auto build = (*nvrtc)->build_digest();
+    auto build = nvrtc->build_digest();
     if (!build) return tl::unexpected<Error>(build.error());
     toolchain.build = std::move(*build);
   }
@@ -134,8 +136,8 @@ Result<cache::Toolchain> Compiler::toolchain() {
 // may be that of either, and is not remembered. A failure is not reported, because it costs the
 // next process only a few milliseconds, and the store reports a root that cannot be used.
 void Compiler::remember(const Opened& opened, const std::string& files) const {
-  if (!memo_ || files_text(*ops_, opened.nvrtc->path()) != files) return;
-  const Memo memo{opened.nvrtc->path(), opened.toolchain, files + search_text()};
+  if (!memo_ || files_text(*ops_, opened.nvrtc.path) != files) return;
+  const Memo memo{opened.nvrtc.path, opened.toolchain, files + search_text()};
   const auto present = memo_->read();
   if (present && *present == memo.text()) return;
   (void)memo_->replace(memo.text());

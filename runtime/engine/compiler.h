@@ -1,4 +1,5 @@
 // The compiler of one library handle. It is opened when first needed, and its name is known before.
+// It runs in processes of its own (CompilerPool).
 //
 // A new process whose kernels are all cached needs the toolchain's name, which the writable cache
 // compares, but not the compiler. Opening NVRTC costs 5 to 250 ms, and reading its 100 MB for the
@@ -11,28 +12,30 @@
 // full.
 #pragma once
 
-#include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "cache/key.h"
 #include "cache/memo_file.h"
 #include "generator/core/error.h"
-#include "runtime/compiler/nvrtc.h"
+#include "runtime/compiler/compiler_pool.h"
 
 namespace octile {
 
 class Compiler {
  public:
   struct Opened {
-    std::shared_ptr<const Nvrtc> nvrtc;
+    NvrtcIdentity nvrtc;
     cache::Toolchain toolchain;
   };
 
-  // memo_root: the writable root; empty: there is no memo. file_ops null: the system's.
+  // memo_root: the writable root; empty: there is no memo. file_ops null: the system's. warn: see
+  // CompilerPool.
   explicit Compiler(const std::string& memo_root,
-                    std::shared_ptr<cache::FileOps> file_ops = nullptr);
+                    std::shared_ptr<cache::FileOps> file_ops = nullptr,
+                    CompilerPool::Warn warn = [](const std::string&) {});
 
   // Opens NVRTC on the first call. After a failure the next call tries again. Errors: kNoCompiler,
   // with every place that was tried.
@@ -40,6 +43,12 @@ class Compiler {
 
   // Returns the toolchain that open() would give: from the memo if it holds, else by opening.
   Result<cache::Toolchain> toolchain();
+
+  // See CompilerPool::compile.
+  Result<CompileOutput> compile(const std::string& name, const std::string& source,
+                                std::span<const std::string> options) {
+    return pool_.compile(name, source, options);
+  }
 
  private:
   struct Memo;
@@ -49,6 +58,7 @@ class Compiler {
 
   const std::shared_ptr<cache::FileOps> ops_;
   const std::optional<cache::MemoFile> memo_;  // empty: there is no memo
+  CompilerPool pool_;
   std::mutex mutex_;
   std::optional<Opened> opened_;
   std::optional<cache::Toolchain> recalled_;

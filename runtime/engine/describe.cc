@@ -1,54 +1,96 @@
 #include "runtime/engine/describe.h"
 
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "generator/core/token_buckets.h"
 
 namespace octile {
+namespace {
 
-nlohmann::ordered_json describe(const KernelBuild& build) {
+// Composes an object or an array. nlohmann's own cannot be used where memory may be refused: their
+// destructors allocate, and a destructor that throws ends the process. Those of single values do
+// not.
+class JsonText {
+ public:
+  explicit JsonText(char open) : text_(1, open) {}
+
+  template <typename Value>
+  JsonText& add(std::string_view name, const Value& value) {
+    return add_raw(name, nlohmann::json(value).dump());
+  }
+  template <typename Value>
+  JsonText& append(const Value& value) {
+    return append_raw(nlohmann::json(value).dump());
+  }
+  JsonText& add_raw(std::string_view name, std::string_view json) {
+    return append_raw(nlohmann::json(name).dump() + ":" + std::string(json));
+  }
+  JsonText& append_raw(std::string_view json) {
+    if (text_.size() > 1) text_ += ',';
+    text_ += json;
+    return *this;
+  }
+  std::string close() { return std::move(text_) + (text_.front() == '{' ? '}' : ']'); }
+
+ private:
+  std::string text_;
+};
+
+JsonText kernel_text(const KernelBuild& build) {
   const EmittedKernel& e = build.emitted;
-  return {
-      {"name", e.name},
-      {"config", e.config_text},
-      {"template", e.template_path},
-      {"source_digest", build.source_digest},
-      {"architecture", build.architecture},
-      {"threads", e.threads},
-      {"cluster", e.cluster},
-      {"registers", build.registers},
-      {"smem_bytes", e.smem_bytes + build.static_smem_bytes},
-      {"spill_store_bytes", build.spill_store_bytes},
-      {"spill_load_bytes", build.spill_load_bytes},
-      {"stack_bytes", build.stack_bytes},
-      {"compile_ms", build.compile_ms},
-      {"cubin_bytes", build.cubin.size()},
-      {"cache", name_of(build.origin)},
-      {"toolchain", build.toolchain.text()},
-  };
+  JsonText text('{');
+  text.add("name", e.name)
+      .add("config", e.config_text)
+      .add("template", e.template_path)
+      .add("source_digest", build.source_digest)
+      .add("architecture", build.architecture)
+      .add("threads", e.threads)
+      .add("cluster", e.cluster)
+      .add("registers", build.registers)
+      .add("smem_bytes", e.smem_bytes + build.static_smem_bytes)
+      .add("spill_store_bytes", build.spill_store_bytes)
+      .add("spill_load_bytes", build.spill_load_bytes)
+      .add("stack_bytes", build.stack_bytes)
+      .add("compile_ms", build.compile_ms)
+      .add("cubin_bytes", build.cubin.size())
+      .add("cache", name_of(build.origin))
+      .add("toolchain", build.toolchain.text());
+  return text;
 }
 
-nlohmann::ordered_json describe(const Plan& plan) {
-  nlohmann::ordered_json kernels = nlohmann::ordered_json::array();
-  for (const Plan::Description& prepared : plan.kernels()) {
-    nlohmann::ordered_json kernel = describe(*prepared.kernel->built.kernel);
-    auto buckets = nlohmann::ordered_json::array();
-    auto chosen_by = nlohmann::ordered_json::array();
-    for (int bucket = 0; bucket < Plan::kBuckets; ++bucket) {
-      const auto at = static_cast<std::size_t>(bucket);
-      if (!prepared.buckets.test(at)) continue;
-      buckets.push_back(bucket_upper(bucket));
-      const auto by = prepared.chosen_by[at];
-      chosen_by.push_back(by ? nlohmann::ordered_json(name_of(*by)) : nullptr);
-    }
-    kernel["buckets"] = std::move(buckets);
-    kernel["chosen_by"] = std::move(chosen_by);
-    kernels.push_back(std::move(kernel));
+std::string kernel_text(const Plan::Description& prepared) {
+  JsonText buckets('[');
+  JsonText chosen_by('[');
+  for (int bucket = 0; bucket < Plan::kBuckets; ++bucket) {
+    const auto at = static_cast<std::size_t>(bucket);
+    if (!prepared.buckets.test(at)) continue;
+    buckets.append(bucket_upper(bucket));
+    const auto by = prepared.chosen_by[at];
+    by ? chosen_by.append(name_of(*by)) : chosen_by.append(nullptr);
   }
-  return {{"problem", to_text(plan.problem())},
-          {"token_axis", plan.axis().name},
-          {"device", plan.target().text},
-          {"kernels", std::move(kernels)}};
+  return kernel_text(*prepared.kernel->built.kernel)
+      .add_raw("buckets", buckets.close())
+      .add_raw("chosen_by", chosen_by.close())
+      .close();
+}
+
+}  // namespace
+
+nlohmann::ordered_json describe(const KernelBuild& build) {
+  return nlohmann::ordered_json::parse(kernel_text(build).close());
+}
+
+std::string describe(const Plan& plan) {
+  JsonText kernels('[');
+  for (const Plan::Description& prepared : plan.kernels())
+    kernels.append_raw(kernel_text(prepared));
+  return JsonText('{')
+      .add("problem", to_text(plan.problem()))
+      .add("token_axis", plan.axis().name)
+      .add("device", plan.target().text)
+      .add_raw("kernels", kernels.close())
+      .close();
 }
 
 }  // namespace octile

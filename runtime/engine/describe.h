@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 
 #include "runtime/engine/plan.h"
 
@@ -12,11 +13,11 @@ namespace octile {
 // compile that made the cubin), cubin_bytes, cache ("hit" | "miss"), toolchain.
 nlohmann::ordered_json describe(const KernelBuild& build);
 
-// Describes a plan: problem, token_axis (the dimension that holds the tokens: "m", "k", "rows"),
-// device, kernels. Each kernel is as above, with `buckets` and `chosen_by` beside. `buckets` has
-// the largest token count of every bucket it serves, ascending. `chosen_by` has for each of these
-// "record" | "near record" | "model", or null if the kernel serves only until the chosen one is
-// ready.
-nlohmann::ordered_json describe(const Plan& plan);
+// Describes a plan as the text of an object: problem, token_axis (the dimension that holds the
+// tokens: "m", "k", "rows"), device, kernels. Each kernel is as above, with `buckets` and
+// `chosen_by` beside. `buckets` has the largest token count of every bucket it serves, ascending.
+// `chosen_by` has for each of these "record" | "near record" | "model", or null if the kernel
+// serves only until the chosen one is ready.
+std::string describe(const Plan& plan);
 
 }  // namespace octile

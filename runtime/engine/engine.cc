@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <mutex>
 #include <span>
 #include <utility>
 
 #include "generator/core/identity.h"
 #include "runtime/compiler/cubin.h"
 #include "runtime/engine/cache_entry.h"
+#include "runtime/fork.h"
 #include "templates/embedded.h"
 
 namespace octile {
@@ -61,14 +63,16 @@ std::string_view name_of(CacheState state) {
 }
 
 TemplateSet embedded_templates() {
-  static const std::vector<TemplateFile> files = [] {
+  const std::scoped_lock lock(process_mutex(ProcessWide::kTables));
+  // Never destroyed: threads may still run when the process exits.
+  static const auto& files = *new std::vector<TemplateFile>([] {
     std::vector<TemplateFile> all;
     for (int i = 0; i < templates::file_count(); ++i) {
       const templates::File& file = templates::files()[i];
       all.push_back({file.path, {file.text, file.bytes}});
     }
     return all;
-  }();
+  }());
   return files;
 }
 
@@ -80,7 +84,9 @@ Engine::Engine(EngineOptions options, Logger& logger)
     : options_(std::move(options)),
       logger_(logger),
       store_(store_options(options_, logger)),
-      compiler_(options_.writable_root, options_.file_ops),
+      compiler_(
+          options_.writable_root, options_.file_ops,
+          [&logger](const std::string& sentence) { logger.log(LogLevel::kWarning, sentence); }),
       records_(options_.tuning, options_.writable_root, options_.read_only_roots, logger) {}
 
 Choice Engine::choose_config(const Problem& problem, std::int64_t tokens,
@@ -151,7 +157,7 @@ Result<Engine::Kernel> Engine::find_or_compile(const Wanted& wanted) {
   // The last holder of the lock may have published it, or the memo named another toolchain.
   if (lock.held() || expected != compiler->toolchain)
     if (Kernel found = find_on_disk(wanted, compiler->toolchain)) return found;
-  return compile(wanted, *compiler);
+  return compile(wanted, compiler->toolchain);
 }
 
 // Returns the toolchain to look for. If this process cannot compile, it is nullopt and the kernel
@@ -182,9 +188,9 @@ Engine::Kernel Engine::find_on_disk(const Wanted& wanted,
   return std::make_shared<const KernelBuild>(std::move(build));
 }
 
-Result<Engine::Kernel> Engine::compile(const Wanted& wanted, const Compiler::Opened& compiler) {
-  auto output = compiler.nvrtc->compile(wanted.emitted.name + ".cu", wanted.emitted.source,
-                                        wanted.emitted.options);
+Result<Engine::Kernel> Engine::compile(const Wanted& wanted, const cache::Toolchain& toolchain) {
+  auto output =
+      compiler_.compile(wanted.emitted.name + ".cu", wanted.emitted.source, wanted.emitted.options);
   if (!output) return tl::unexpected<Error>(output.error());
   const Status valid = validate(output->cubin, wanted.emitted, wanted.identity.architecture);
   if (!valid) return tl::unexpected<Error>(valid.error());
@@ -197,7 +203,7 @@ Result<Engine::Kernel> Engine::compile(const Wanted& wanted, const Compiler::Ope
   build.emitted = wanted.emitted;
   build.architecture = wanted.identity.architecture;
   build.source_digest = cache::digest_hex(wanted.key_text);
-  build.toolchain = compiler.toolchain;
+  build.toolchain = toolchain;
   build.cubin = std::move(output->cubin);
   build.registers = resources->registers;
   build.static_smem_bytes = resources->static_smem_bytes;

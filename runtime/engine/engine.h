@@ -84,7 +84,7 @@ class Engine {
   Result<Kernel> find_or_compile(const Wanted& wanted);
   std::optional<cache::Toolchain> expected_toolchain();
   Kernel find_on_disk(const Wanted& wanted, const std::optional<cache::Toolchain>& toolchain);
-  Result<Kernel> compile(const Wanted& wanted, const Compiler::Opened& compiler);
+  Result<Kernel> compile(const Wanted& wanted, const cache::Toolchain& toolchain);
   void warn_of_lost_speed(const KernelBuild& build, const CompileOutput& output);
 
   const EngineOptions options_;

@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <new>
+#include <string>
 #include <utility>
 
 #include "generator/core/error.h"

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <latch>
 #include <utility>
 
 #include "generator/quantize/layout.h"
@@ -83,32 +82,30 @@ std::vector<Plan::Group> Plan::groups_of(BucketMask buckets,
 // Makes all in parallel. Returns the first error in the order of the groups, after all have ended.
 Status Plan::prepare_now(const std::vector<Group>& groups) {
   std::vector<Status> results(groups.size());
-  std::latch done(static_cast<std::ptrdiff_t>(groups.size()));
-  for (std::size_t i = 0; i < groups.size(); ++i)
-    library_.workers.submit([this, &groups, &results, &done, i] {
-      results[i] = guarded([&] { return make(groups[i]); });
-      done.count_down();
-    });
-  done.wait();
+  library_.workers.run(
+      groups.size(), [&](std::size_t i) { results[i] = guarded([&] { return make(groups[i]); }); });
   const auto failed = std::ranges::find_if(results, [](const Status& s) { return !s; });
   return failed == results.end() ? Status{} : *failed;
 }
 
+// A job is counted once nothing can keep it from running: wait() waits for every counted job.
 void Plan::prepare_later(const std::vector<Group>& groups) {
-  {
-    const std::scoped_lock lock(mutex_);
-    background_jobs_ += static_cast<int>(groups.size());
-  }
-  for (const Group& group : groups)
-    library_.workers.submit([weak = weak_from_this(), group] {
+  for (const Group& group : groups) {
+    WorkerPool::Job job = [weak = weak_from_this(), group] {
       const std::shared_ptr<Plan> plan = weak.lock();
       if (plan != nullptr) plan->background_done(guarded([&] { return plan->make(group); }));
-    });
+    };
+    {
+      const std::scoped_lock lock(mutex_);
+      ++background_jobs_;
+    }
+    library_.workers.submit(std::move(job));
+  }
 }
 
-void Plan::background_done(const Status& status) {
+void Plan::background_done(Status status) {
   const std::scoped_lock lock(mutex_);
-  if (!status && background_error_) background_error_ = status;
+  if (!status && background_error_) background_error_ = std::move(status);
   if (--background_jobs_ == 0) background_idle_.notify_all();
 }
 

@@ -90,7 +90,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
   Status make_chosen(const Group& group);
   void publish(PreparedKernel kernel, const Group& group);
   void serve_meanwhile(int first_bucket, int last_bucket);
-  void background_done(const Status& status);
+  void background_done(Status status);
 
   const PreparedKernel* kernel_for(std::int64_t tokens) const;
   const PreparedKernel* any_kernel() const;

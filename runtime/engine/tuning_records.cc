@@ -2,20 +2,24 @@
 
 #include <fmt/format.h>
 
+#include <mutex>
 #include <utility>
 
+#include "runtime/fork.h"
 #include "runtime/tuned/embedded.h"
 
 namespace octile {
 
 const std::vector<cache::TuningRecord>& embedded_tuning() {
-  static const std::vector<cache::TuningRecord> records = [] {
+  const std::scoped_lock lock(process_mutex(ProcessWide::kTables));
+  // Never destroyed: threads may still run when the process exits.
+  static const auto& records = *new std::vector<cache::TuningRecord>([] {
     std::vector<cache::TuningRecord> all;
     all.reserve(static_cast<std::size_t>(tuned::record_count()));
     for (int i = 0; i < tuned::record_count(); ++i)
       all.push_back(tuned::record_of(tuned::records()[i]));
     return all;
-  }();
+  }());
   return records;
 }
 

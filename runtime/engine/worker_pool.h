@@ -1,9 +1,12 @@
 // The threads that compile and load. The library handle says how many. They start when first
-// needed.
+// needed, and block the host's signals.
+//
+// A system may refuse a thread or memory at any time. Threads that run then serve alone, and
+// without any the caller does the work itself. Nothing is queued that no thread will take.
 #pragma once
 
 #include <condition_variable>
-#include <deque>
+#include <cstddef>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -16,22 +19,45 @@ class WorkerPool {
   using Job = std::function<void()>;
 
   explicit WorkerPool(int threads);  // 0: one per core
-  // Waits for running jobs and drops queued ones.
+  // Waits for running jobs and drops queued ones. No run() may be in progress.
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // Jobs start in the order given and must not throw.
-  void submit(Job job);
+  // Queues a job. Jobs start in the order given and must not throw. Without a thread, or without
+  // the memory to queue it, the job runs before submit returns.
+  void submit(Job job) noexcept;
+
+  // Calls work(i) for each i below `count` and returns when all calls have ended. Work must not
+  // throw. Needs no memory.
+  void run(std::size_t count, const std::function<void(std::size_t)>& work) noexcept;
+
   int threads() const { return limit_; }
 
  private:
+  // Calls that wait in the queue. The queue owns a job's task; the task of run() is on its caller's
+  // stack.
+  struct Task {
+    Job job;  // else `work`
+    const std::function<void(std::size_t)>* work = nullptr;
+    std::size_t count = 1;
+    std::size_t begun = 0;
+    std::size_t ended = 0;
+    Task* next = nullptr;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  bool enqueue(Task& task);
+  void start_threads(std::size_t wanted);
   void work();
+  void make_call(Task& task, Lock& lock);
 
   const int limit_;
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards everything below
   std::condition_variable wake_;
-  std::deque<Job> queue_;
+  std::condition_variable ended_;
+  Task* first_ = nullptr;  // tasks with calls that have not begun
+  std::size_t waiting_calls_ = 0;
   int idle_ = 0;
   bool stopping_ = false;
   std::vector<std::thread> workers_;

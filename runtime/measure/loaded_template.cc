@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "generator/families.h"
-#include "runtime/compiler/nvrtc.h"
+#include "runtime/compiler/compiler_pool.h"
 #include "runtime/engine/engine.h"
 
 namespace octile {
@@ -21,9 +21,9 @@ Result<LoadedTemplate> LoadedTemplate::compile(const GpuSession& gpu, const Prol
   const TemplateBody body{path, "OCTILE_KERNEL_NAME", name};
   const auto source = prologue.render(embedded_templates(), kLibrary, std::span(&body, 1));
   if (!source) return tl::unexpected<Error>(source.error());
-  const auto nvrtc = Nvrtc::open();
-  if (!nvrtc) return tl::unexpected<Error>(nvrtc.error());
-  const auto output = (*nvrtc)->compile(name + ".cu", *source, compile_options(gpu.spec()));
+  // One or two templates are compiled in a run, so no process is kept for more.
+  CompilerPool compiler([](const std::string&) {});
+  const auto output = compiler.compile(name + ".cu", *source, compile_options(gpu.spec()));
   if (!output) return tl::unexpected<Error>(output.error());
   const std::shared_ptr<const Driver>& driver = gpu.driver();
   CUlibrary library = nullptr;

@@ -5,9 +5,10 @@
 #include <cfenv>
 #include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
+
+#include "runtime/blocked_signals.h"
 
 namespace octile::reference {
 namespace {
@@ -74,12 +75,12 @@ void parallel_for(std::int64_t count, std::int64_t grain, int threads,
   Dispenser dispenser(count, grain, body);
   std::vector<std::thread> pool;
   pool.reserve(static_cast<std::size_t>(helpers));
-  for (std::int64_t i = 0; i < helpers; ++i) {
-    try {
+  try {
+    const BlockedSignals blocked;
+    for (std::int64_t i = 0; i < helpers; ++i)
       pool.emplace_back([&dispenser] { dispenser.work(); });
-    } catch (const std::system_error&) {
-      break;
-    }
+  } catch (const std::exception&) {
+    // std::system_error or std::bad_alloc: the threads that run do the work.
   }
   dispenser.work();
   for (std::thread& thread : pool) thread.join();

@@ -22,14 +22,13 @@ void BuildQueue::start(const Problem& problem, const KernelConfig& config) {
   auto promise = std::make_shared<std::promise<Result<Built>>>();
   flights_.emplace(key, promise->get_future().share());
   library_.workers.submit([this, promise, problem, config] {
-    Result<Built> built = fail(ErrorCode::kInternal, "the search ended before this was compiled");
-    if (!stopping_) {
-      const Status ok = guarded([&]() -> Status {
-        built = library_.engine.build(problem, config, device_);
-        return {};
-      });
-      if (!ok) built = tl::unexpected<Error>(ok.error());
-    }
+    Result<Built> built;
+    const Status ok = guarded([&]() -> Status {
+      if (stopping_) return fail(ErrorCode::kInternal, "the search ended before this was compiled");
+      built = library_.engine.build(problem, config, device_);
+      return {};
+    });
+    if (!ok) built = tl::unexpected<Error>(ok.error());
     promise->set_value(std::move(built));
   });
 }

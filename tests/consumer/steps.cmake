@@ -18,6 +18,13 @@ if(STEP STREQUAL install)
   run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/staged)
   # The installation is moved, because nothing in it may depend on its location.
   file(RENAME ${WORK}/staged ${prefix})
+  # The command finds the program that compiles beside itself.
+  execute_process(COMMAND ${prefix}/bin/octile doctor --json OUTPUT_VARIABLE doctor COMMAND_ERROR_IS_FATAL ANY)
+  string(JSON program GET "${doctor}" compiler_program)
+  file(REAL_PATH ${prefix}/bin/octile-compiler expected)
+  if(NOT program STREQUAL expected)
+    message(FATAL_ERROR "octile compiles in \"${program}\", expected \"${expected}\"")
+  endif()
 elseif(STEP STREQUAL find_package)
   file(REMOVE_RECURSE ${WORK}/cmake)
   run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/cmake -G ${GENERATOR} -DCMAKE_C_COMPILER=${CC}

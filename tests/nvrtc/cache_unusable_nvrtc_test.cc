@@ -83,7 +83,8 @@ TEST_F(CacheUnusable, WithoutPermission) {
   // Other users cannot read root's own folders, in which a fresh clone may have put NVRTC.
   const std::string report = without_rights([&]() -> std::string {
     const auto nvrtc = Nvrtc::open();
-    if (!nvrtc || ::access((*nvrtc)->path().c_str(), R_OK) != 0) return "no NVRTC others may read";
+    if (!nvrtc || ::access((*nvrtc)->identity().path.c_str(), R_OK) != 0)
+      return "no NVRTC others may read";
     return compiled_with_one_warning(call(dir_ / "root"));
   });
   if (report == "no NVRTC others may read") GTEST_SKIP() << report;

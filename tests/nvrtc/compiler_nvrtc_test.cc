@@ -50,16 +50,16 @@ extern "C" __global__ void __launch_bounds__(1024, 2) spilling(float* x, int n) 
 })";
 
 TEST(Nvrtc, SaysWhatItIs) {
-  EXPECT_GE(nvrtc().major(), 12);
-  EXPECT_TRUE(nvrtc().version_text().starts_with("nvrtc "));
-  const std::string digest = nvrtc().build_digest().value();
+  EXPECT_GE(nvrtc().identity().major, 12);
+  EXPECT_TRUE(nvrtc().identity().version_text().starts_with("nvrtc "));
+  const std::string digest = nvrtc().identity().build_digest().value();
   EXPECT_EQ(digest.size(), 32U);
   EXPECT_EQ(digest.find_first_not_of("0123456789abcdef"), std::string::npos);
-  EXPECT_EQ(nvrtc().build_digest().value(), digest);
+  EXPECT_EQ(nvrtc().identity().build_digest().value(), digest);
 }
 
 TEST(Nvrtc, IsOpenedOncePerPath) {
-  const std::string path = nvrtc().path();
+  const std::string path = nvrtc().identity().path;
   EXPECT_EQ(Nvrtc::open(path).value(), Nvrtc::open(path).value());
 }
 

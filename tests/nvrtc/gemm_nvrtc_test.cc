@@ -276,7 +276,7 @@ TEST_F(GemmNvrtc, FullSweepOnRequest) {
   if (path == nullptr) GTEST_SKIP() << "OCTILE_SWEEP=FILE compiles every admitted configuration";
   const GemmProblem problem = tests::splittable_gemm_problem();
   nlohmann::ordered_json report;
-  report["compiler"] = nvrtc()->version_text();
+  report["compiler"] = nvrtc()->identity().version_text();
   const auto configs = candidates(problem, kDynamic, h200()).admitted;
   report["configurations"] = configs.size();
   auto& unclean = report["unclean"] = nlohmann::ordered_json::object();

@@ -69,13 +69,13 @@ Verdict check_entry(const Listing& listing, const tl::expected<Entry, std::strin
   return ok ? Verdict{} : Verdict{State::kDamaged, ok.error().message};
 }
 
-Verdict compile_again(const Entry& entry, const Compiler::Opened& compiler) {
-  if (entry.toolchain != compiler.toolchain) {
-    return {State::kOtherToolchain, fmt::format("compiled by {}, here is {}",
-                                                entry.toolchain.text(), compiler.toolchain.text())};
+Verdict compile_again(const Entry& entry, Compiler& compiler, const cache::Toolchain& toolchain) {
+  if (entry.toolchain != toolchain) {
+    return {State::kOtherToolchain,
+            fmt::format("compiled by {}, here is {}", entry.toolchain.text(), toolchain.text())};
   }
-  const auto output = compiler.nvrtc->compile(entry.identity.entry_name + ".cu",
-                                              entry.identity.source, entry.identity.options);
+  const auto output = compiler.compile(entry.identity.entry_name + ".cu", entry.identity.source,
+                                       entry.identity.options);
   if (!output) return {State::kDiffers, "it does not compile: " + output.error().message};
   if (output->cubin == entry.cubin) return {State::kSame, ""};
   const auto [ours, theirs] = std::ranges::mismatch(entry.cubin, output->cubin);
@@ -89,19 +89,20 @@ Verdict compile_again(const Entry& entry, const Compiler::Opened& compiler) {
 // worker holds one entry at a time in memory.
 Result<std::vector<Verdict>> check(Library& library, const std::vector<Listing>& entries,
                                    bool recompile, Progress& progress) {
-  std::optional<Compiler::Opened> compiler;
+  Compiler& compiler = library.engine.compiler();
+  std::optional<cache::Toolchain> toolchain;
   if (recompile) {
-    auto opened = library.engine.compiler().open();
+    auto opened = compiler.open();
     if (!opened) return tl::unexpected<Error>(opened.error());
-    compiler = std::move(*opened);
+    toolchain = std::move(opened->toolchain);
   }
   std::vector<Verdict> verdicts(entries.size());
   std::atomic<std::size_t> ended = 0;
   for_each_on(library.workers, entries.size(), [&](std::size_t i) {
     const auto entry = library.engine.store().read(entries[i]);
     verdicts[i] = check_entry(entries[i], entry);
-    if (compiler && verdicts[i].state == State::kGood)
-      verdicts[i] = compile_again(*entry, *compiler);
+    if (toolchain && verdicts[i].state == State::kGood)
+      verdicts[i] = compile_again(*entry, compiler, *toolchain);
     progress.step(fmt::format("{} of {} {}", ++ended, entries.size(),
                               recompile ? "compiled again" : "checked"));
   });

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <exception>
-#include <latch>
 #include <vector>
 
 #include "runtime/engine/worker_pool.h"
@@ -15,18 +14,13 @@ namespace octile::tools {
 template <typename Work>
 void for_each_on(WorkerPool& workers, std::size_t count, const Work& work) {
   std::vector<std::exception_ptr> thrown(count);
-  std::latch done(static_cast<std::ptrdiff_t>(count));
-  for (std::size_t i = 0; i < count; ++i) {
-    workers.submit([&work, &thrown, &done, i] {
-      try {
-        work(i);
-      } catch (...) {
-        thrown[i] = std::current_exception();
-      }
-      done.count_down();
-    });
-  }
-  done.wait();
+  workers.run(count, [&](std::size_t i) {
+    try {
+      work(i);
+    } catch (...) {
+      thrown[i] = std::current_exception();
+    }
+  });
   for (const std::exception_ptr& exception : thrown) {
     if (exception) std::rethrow_exception(exception);
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <exception>
 #include <utility>
 
 #include "tools/common/output.h"
@@ -17,7 +18,12 @@ using std::chrono::seconds;
 Progress::Progress(ProgressMode mode)
     : terminal_(::isatty(STDERR_FILENO) == 1),
       enabled_(terminal_ || mode == ProgressMode::kAlways) {
-  if (enabled_) watcher_ = std::thread([this] { watch(); });
+  if (!enabled_) return;
+  try {
+    watcher_ = std::thread([this] { watch(); });
+  } catch (const std::exception&) {
+    // The system refuses a thread: the steps are done without being shown.
+  }
 }
 
 Progress::~Progress() {

@@ -8,7 +8,7 @@
 #include <system_error>
 
 #include "runtime/api/boundary.h"
-#include "runtime/compiler/nvrtc.h"
+#include "runtime/compiler/compiler_pool.h"
 #include "runtime/driver/device.h"
 #include "runtime/driver/driver.h"
 #include "tools/cache/libarchive.h"
@@ -41,14 +41,15 @@ void look_at_driver(Surroundings& s) {
 }
 
 void look_at_compiler(Surroundings& s) {
+  s.compiler_program = CompilerPool([](const std::string&) {}).program().value_or("");
   const auto nvrtc = Nvrtc::open();
   if (!nvrtc) {
     s.missing.push_back(
         {"compiler", nvrtc.error().message, "only kernels that are in a cache can be had"});
     return;
   }
-  s.nvrtc_path = (*nvrtc)->path();
-  s.nvrtc_version = fmt::format("{}.{}", (*nvrtc)->major(), (*nvrtc)->minor());
+  s.nvrtc_path = (*nvrtc)->identity().path;
+  s.nvrtc_version = fmt::format("{}.{}", (*nvrtc)->identity().major, (*nvrtc)->identity().minor);
 }
 
 // Returns nothing if the folder, or the nearest existing folder above it, is writable.
@@ -123,6 +124,7 @@ Json to_json(const Surroundings& s) {
   return {{"driver", found(s.driver_path, s.driver_version)},
           {"devices", devices},
           {"nvrtc", found(s.nvrtc_path, s.nvrtc_version)},
+          {"compiler_program", s.compiler_program.empty() ? Json() : Json(s.compiler_program)},
           {"cache",
            {{"root", s.cache_root},
             {"writable", s.cache_writable},

@@ -26,6 +26,7 @@ struct Surroundings {
   std::string driver_path, driver_version;  // empty if missing
   std::vector<FoundDevice> devices;
   std::string nvrtc_path, nvrtc_version;  // empty if missing
+  std::string compiler_program;           // that NVRTC runs in; empty: in the calling process
   std::string cache_root;                 // writable root; empty if there is none
   bool cache_writable = false;
   std::vector<std::string> read_only_roots;

@@ -27,9 +27,28 @@
  *  9. Version policy: the SONAME is the major version. Within a major version functions, enum
  *     values and struct tails are only added.
  * 10. Handles may be used from several threads at once, but destroying one while another call uses
- *     it is undefined. A workspace belongs to one call in flight.
+ *     it is undefined. A workspace belongs to one call in flight. A second destroy says
+ *     INVALID_ARGUMENT, unless a new handle has the address by then; any other call on a destroyed
+ *     handle is undefined.
  * 11. A plain call has plain fields. What only some calls need is a struct of its own behind a
  *     pointer; null means that the call does not use the feature.
+ * 12. Memory and threads may run out. A call for which the host has no memory says OUT_OF_MEMORY.
+ *     Without new threads, those that run do the work, and without any the caller does.
+ * 13. Fork: a handle belongs to the process that made it. In a child of fork every call on it says
+ *     INVALID_ARGUMENT, destroy included, and frees nothing. The child may make handles of its own.
+ *     The CUDA driver does not work in the child of a process that has used it.
+ * 14. Signals: the library handles none and leaves the masks of its callers' threads alone. No call
+ *     fails because of a signal, and none may be made in a handler. The library's threads block all
+ *     signals but SIGPROF and those that a thread brings upon itself. Kernels compile in processes
+ *     of the program octile-compiler, in sessions of their own, so that NVRTC, which takes SIGINT
+ *     and SIGTERM and exits on them, does not take the caller's. They are no children of the
+ *     caller, unless it adopts orphans: no SIGCHLD and no wait() tells of them. They end with their
+ *     library handle, with the process, and when they have had nothing to do for a minute.
+ *     If none can be started (the log says so) or OCTILE_COMPILER=in-process is set, NVRTC compiles
+ *     in the caller's process and has its signals meanwhile.
+ * 15. Exit: a process may exit with handles alive, also while work runs in the background. Nothing
+ *     is waited for. The log callback may be called until the process has ended.
+ * 16. dlclose leaves the library loaded, and handles usable.
  */
 #ifndef OCTILE_OCTILE_H_
 #define OCTILE_OCTILE_H_
@@ -54,7 +73,8 @@ typedef enum octile_status {
   OCTILE_NOT_PREPARED = 3, /* run came before a prepare that covers this token count */
   OCTILE_NO_DRIVER = 4,    /* libcuda.so.1 cannot be opened, or has no device */
   OCTILE_NO_COMPILER = 5,  /* NVRTC cannot be opened and the kernel is not in the cache */
-  OCTILE_COMPILE_FAILED = 6, /* the sentence carries NVRTC's log */
+  OCTILE_COMPILE_FAILED = 6, /* the sentence carries NVRTC's log, or says what ended NVRTC: a crash,
+                                or the bounds of 10 minutes and 8 GiB for a compile */
   OCTILE_DEVICE_ERROR = 7,   /* a driver call failed; the sentence names it and its error */
   OCTILE_OFFLINE = 8,        /* the library is offline and the kernel is not in the cache */
   OCTILE_OUT_OF_MEMORY = 9,
@@ -135,7 +155,8 @@ typedef struct octile_library_options {
   int32_t offline;            /* nonzero: compile nothing and take cached kernels of any compiler;
                                  OCTILE_OFFLINE=1 says the same */
   int32_t disable_cache;      /* nonzero: neither read nor write a disk cache */
-  int32_t compile_threads;    /* 0: one per core; at most 1024. Threads start when first needed */
+  int32_t compile_threads;    /* 0: one per core; at most 1024. Threads start when first needed, and
+                                 at most as many octile-compilers (rule 14) */
 } octile_library_options;
 
 /* Makes a library handle. Driver and compiler are opened when first needed, not here.

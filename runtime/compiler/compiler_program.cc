@@ -1,0 +1,186 @@
+#include "runtime/compiler/compiler_program.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <sys/auxv.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "octile/octile.h"
+
+namespace octile {
+namespace {
+
+namespace fs = std::filesystem;
+using Trouble = Channel::Trouble;
+
+// Opening NVRTC on a cold disk takes a quarter of a second; this is for a machine that swaps.
+constexpr std::chrono::seconds kTimeToStart{60};
+
+constexpr std::string_view kProgramName = "octile-compiler";
+
+std::string own_version() {
+  return fmt::format("{}.{}.{}", OCTILE_VERSION_MAJOR, OCTILE_VERSION_MINOR, OCTILE_VERSION_PATCH);
+}
+
+// Returns the folder of the file that this code was loaded from. dladdr calls the main program by
+// the name that its caller gave it, so its file is read from /proc.
+fs::path own_folder() {
+  static const char here = 0;
+  Dl_info own = {};
+  Dl_info main = {};
+  std::error_code error;
+  if (dladdr(&here, &own) == 0) return {};
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the kernel gives the address as a number
+  const bool in_main = dladdr(reinterpret_cast<const void*>(getauxval(AT_PHDR)), &main) != 0 &&
+                       main.dli_fbase == own.dli_fbase;
+  const fs::path file =
+      in_main ? fs::read_symlink("/proc/self/exe", error) : fs::canonical(own.dli_fname, error);
+  return error ? fs::path() : file.parent_path();
+}
+
+template <typename Number>
+std::optional<Number> number(std::string_view text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// Returns the error of an "error" message.
+std::optional<Error> error_of(const Channel::Message& message) {
+  if (message.size() != 3 || message[0] != "error") return std::nullopt;
+  const auto code = number<int>(message[1]);
+  if (!code || *code < static_cast<int>(ErrorCode::kInvalidArgument) ||
+      *code > static_cast<int>(ErrorCode::kInternal))
+    return std::nullopt;
+  return Error{static_cast<ErrorCode>(*code), message[2]};
+}
+
+std::string signal_text(int signal) {
+  const char* description = sigdescr_np(signal);
+  return fmt::format("signal {} ({})", signal, description != nullptr ? description : "unknown");
+}
+
+// Returns the sentence on a program that NVRTC ended.
+std::string ended_sentence(const std::string& name, const Channel::Message& message,
+                           const CompileLimits& limits) {
+  const bool complete = message.size() == 3;
+  const int signal = complete ? number<int>(message[1]).value_or(0) : 0;
+  const std::int64_t kib = complete ? number<std::int64_t>(message[2]).value_or(0) : 0;
+  constexpr std::int64_t kKibPerMib = 1024;
+  return fmt::format(
+      "NVRTC ended its process {} while it compiled {}; it had taken {} MiB of memory{}",
+      signal == 0 ? "by exit()" : "by " + signal_text(signal), name, kib / kKibPerMib,
+      limits.memory_bytes > 0 ? fmt::format(" of the {} MiB allowed", limits.memory_bytes >> 20)
+                              : "");
+}
+
+}  // namespace
+
+Result<std::string> find_compiler_program() {
+  const fs::path folder = own_folder();
+  if (folder.empty())
+    return fail(ErrorCode::kNoCompiler, "the folder of Octile's own file is unknown");
+  const std::array<fs::path, 2> places{
+      folder / kProgramName,
+      (folder / OCTILE_LIBRARY_TO_PROGRAMS).lexically_normal() / kProgramName};
+  for (const fs::path& place : places)
+    if (::access(place.c_str(), X_OK) == 0) return place.string();
+  return fail(ErrorCode::kNoCompiler,
+              fmt::format("{} is neither at \"{}\" nor at \"{}\"", kProgramName, places[0].string(),
+                          places[1].string()));
+}
+
+// A process that is stopped, or in a system call of a disk that does not answer, is left behind.
+Adopted::~Adopted() {
+  constexpr int kAttempts = 1000;
+  for (int i = 0; process_ != 0 && i < kAttempts; ++i) {
+    if (::waitpid(process_, nullptr, WNOHANG) != 0) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+CompilerProgram::CompilerProgram(const StartedProgram& started, const CompileLimits& limits)
+    : adopted_(started.child), channel_(started.socket), limits_(limits) {}
+
+tl::expected<std::unique_ptr<CompilerProgram>, CompilerProgram::Failure> CompilerProgram::start(
+    const std::string& program, const std::string& nvrtc, const CompileLimits& limits) {
+  const auto refuse = [&](std::string why) {
+    return tl::unexpected<Failure>(
+        {{ErrorCode::kNoCompiler, fmt::format("\"{}\" {}", program, why)}, false});
+  };
+  const auto process = start_program(program, fmt::format("{}:{}", limits.memory_bytes, nvrtc));
+  if (!process) return tl::unexpected<Failure>({process.error(), false});
+  std::unique_ptr<CompilerProgram> started(new CompilerProgram(*process, limits));
+  Channel::Message hello;
+  if (const auto trouble = started->channel_.receive(hello, Channel::Clock::now() + kTimeToStart))
+    return refuse(*trouble == Trouble::kClosed    ? "ended before it said that it runs"
+                  : *trouble == Trouble::kTooLate ? "does not say that it runs"
+                                                  : "is not Octile's compiler");
+  if (auto error = error_of(hello)) return tl::unexpected<Failure>({std::move(*error), true});
+  constexpr std::size_t kFields = 6;
+  if (hello.size() != kFields || hello[0] != kProgramName)
+    return refuse("is not Octile's compiler");
+  if (hello[1] != own_version())
+    return refuse(fmt::format("is of Octile {} and not of {}", hello[1], own_version()));
+  started->identity_ = {hello[2], hello[3], number<int>(hello[4]).value_or(0),
+                        number<int>(hello[5]).value_or(0)};
+  return started;
+}
+
+CompilerProgram::Answer CompilerProgram::compile(const std::string& name, const std::string& source,
+                                                 std::span<const std::string> options) {
+  const auto failed = [](std::string sentence, bool silent = false) {
+    return Answer{fail(ErrorCode::kCompileFailed, std::move(sentence)), false, silent};
+  };
+  Channel::Message request{"compile", name, source};
+  request.insert(request.end(), options.begin(), options.end());
+  const auto deadline = Channel::Clock::now() + limits_.time;
+  Channel::Message answer;
+  auto trouble = channel_.send(request, deadline);
+  if (!trouble || *trouble == Trouble::kClosed) trouble = channel_.receive(answer, deadline);
+  if (trouble) {
+    const double seconds = std::chrono::duration<double>(limits_.time).count();
+    switch (*trouble) {
+      case Trouble::kTooLate:
+        return failed(
+            fmt::format("NVRTC did not end within {} s while it compiled {}, and was "
+                        "stopped",
+                        seconds, name));
+      case Trouble::kNonsense:
+        return failed(
+            fmt::format("the source of {} has {} bytes and {} options; allowed: {} "
+                        "bytes and {} options together",
+                        name, source.size(), options.size(), kMostMessageBytes, kMostFields - 3));
+      case Trouble::kClosed:
+        return failed(fmt::format("the compiler's process was killed while it compiled {}; the "
+                                  "system does so if memory runs out",
+                                  name),
+                      true);
+    }
+  }
+  if (!answer.empty() && answer[0] == "ended") return failed(ended_sentence(name, answer, limits_));
+  if (auto error = error_of(answer)) {
+    // The process has the host's memory only up to its bound, so the host is not out of memory.
+    if (error->code == ErrorCode::kOutOfMemory) error->code = ErrorCode::kCompileFailed;
+    return {tl::unexpected<Error>(std::move(*error)), true, false};
+  }
+  const auto milliseconds = answer.size() == 4 ? number<double>(answer[1]) : std::nullopt;
+  if (answer.size() != 4 || answer[0] != "cubin" || !milliseconds)
+    return failed(fmt::format("the compiler's process answered nonsense for {}", name));
+  return {CubinAndLog{.cubin = {answer[3].begin(), answer[3].end()},
+                      .log = std::move(answer[2]),
+                      .compile_ms = *milliseconds},
+          true, false};
+}
+
+}  // namespace octile

@@ -1,0 +1,81 @@
+// The program octile-compiler: where it is, and one running process of it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "generator/core/error.h"
+#include "runtime/compiler/message.h"
+#include "runtime/compiler/nvrtc.h"
+#include "runtime/compiler/start_program.h"
+
+namespace octile {
+
+// What one compile may take. A GEMM takes 0.15 s and 100 MB. The bounds are far above that, so that
+// only a compile that would not end, or an overloaded machine, meets them.
+struct CompileLimits {
+  std::chrono::milliseconds time = std::chrono::minutes(10);
+  std::int64_t memory_bytes = std::int64_t{8} << 30;  // of the process's data; 0: no bound
+};
+
+// Returns the path of octile-compiler: in the folder of the file that holds this code (liboctile.so
+// or the program that has it linked in), else where an installation has it relative to the library.
+// Errors: kNoCompiler, with the places that were looked at.
+Result<std::string> find_compiler_program();
+
+// A process that this one adopted: its end is waited for, so that nothing is left of it.
+class Adopted {
+ public:
+  explicit Adopted(int process) : process_(process) {}
+  ~Adopted();
+  Adopted(const Adopted&) = delete;
+  Adopted& operator=(const Adopted&) = delete;
+
+ private:
+  const int process_;  // 0: none
+};
+
+// A running octile-compiler, whose NVRTC is open. It ends when this object does, when this process
+// ends, however that happens, and when it has had nothing to do for a minute.
+class CompilerProgram {
+ public:
+  // nvrtc: the library to open; empty: the program searches as Nvrtc::open() does. Errors:
+  // kNoCompiler if the program cannot be started, or is of another version of Octile;
+  // `nvrtc_missing` then tells the case in which it started and found no NVRTC.
+  struct Failure {
+    Error error;
+    bool nvrtc_missing = false;
+  };
+  static tl::expected<std::unique_ptr<CompilerProgram>, Failure> start(const std::string& program,
+                                                                       const std::string& nvrtc,
+                                                                       const CompileLimits& limits);
+
+  const NvrtcIdentity& identity() const { return identity_; }
+
+  // Returns true if the process is gone; false may be out of date at once.
+  bool has_ended() const { return channel_.is_broken(); }
+
+  // Compiles one program. `error` is that of Nvrtc::compile_to_cubin, or kCompileFailed if NVRTC
+  // ended or did not end. After a failure with `usable` false, the process is not to be used again.
+  struct Answer {
+    Result<CubinAndLog> compiled;
+    bool usable = true;
+    bool silent = false;  // the process was gone without a word, as one that had nothing to do
+  };
+  Answer compile(const std::string& name, const std::string& source,
+                 std::span<const std::string> options);
+
+ private:
+  CompilerProgram(const StartedProgram& started, const CompileLimits& limits);
+
+  const Adopted adopted_;  // destroyed after the channel, whose end ends the process
+  Channel channel_;
+  const CompileLimits limits_;
+  NvrtcIdentity identity_;
+};
+
+}  // namespace octile

@@ -1,0 +1,227 @@
+// octile-compiler: NVRTC in a process of its own, for CompilerPool. Descriptor 0 is a socket to the
+// library (message.h). The argument is "<bytes of data allowed, or 0>:<NVRTC to open, or nothing>".
+//
+// The process ends when the socket does, also in the middle of a compile, and when it has had
+// nothing to do for a minute.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "octile/octile.h"
+#include "runtime/compiler/message.h"
+#include "runtime/compiler/nvrtc.h"
+
+namespace octile {
+namespace {
+
+constexpr int kSocket = STDIN_FILENO;
+constexpr int kBadUsage = 2;
+constexpr std::chrono::minutes kIdle{1};
+constexpr std::chrono::minutes kTimeToAnswer{1};
+
+// The kernel ends a process of a higher score first if memory runs out. The host's is 0 by default.
+constexpr std::string_view kOutOfMemoryScore = "500";
+
+// ---- the process's surroundings
+
+// What the host left open is closed, so that nobody waits for the end of a file that is open here.
+void close_inherited() {
+  constexpr unsigned kFirst = STDERR_FILENO + 1;
+#ifdef SYS_close_range
+  if (::syscall(SYS_close_range, kFirst, ~0U, 0) == 0) return;
+#endif
+  std::vector<int> inherited;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error))
+    inherited.push_back(std::atoi(entry.path().filename().c_str()));
+  for (const int descriptor : inherited)
+    if (descriptor >= static_cast<int>(kFirst)) ::close(descriptor);
+}
+
+// Signals to the host's terminal or its service are the host's business: this process ends with it.
+void take_signals() {
+  for (int signal = 1; signal < NSIG; ++signal) (void)std::signal(signal, SIG_DFL);
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP}) sigaddset(&blocked, signal);
+  pthread_sigmask(SIG_SETMASK, &blocked, nullptr);
+}
+
+void limit_memory(std::int64_t bytes) {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they map terabytes
+  if (bytes <= 0) return;
+  rlimit limit{};
+  ::getrlimit(RLIMIT_DATA, &limit);
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, static_cast<rlim_t>(bytes));
+  ::setrlimit(RLIMIT_DATA, &limit);
+#else
+  static_cast<void>(bytes);
+#endif
+}
+
+void be_the_first_to_go() {
+  const int file = ::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+  if (file < 0) return;
+  // If the system refuses, it chooses by size alone.
+  static_cast<void>(::write(file, kOutOfMemoryScore.data(), kOutOfMemoryScore.size()));
+  ::close(file);
+}
+
+// ---- what NVRTC does to the process
+
+// Tells the library that the process ends. Makes system calls only: a signal handler calls it.
+void tell_end(int signal) {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  // "ended", the signal and the KiB in use as a message; a number has at most 20 digits.
+  struct Text {
+    std::array<char, 128> bytes{};
+    std::size_t size = sizeof(std::uint32_t);
+    void add(std::string_view field) {
+      const auto length = static_cast<std::uint32_t>(field.size());
+      std::memcpy(bytes.data() + size, &length, sizeof(length));
+      std::memcpy(bytes.data() + size + sizeof(length), field.data(), field.size());
+      size += sizeof(length) + field.size();
+    }
+    void add(long number) {
+      std::array<char, 24> digits{};
+      const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr;
+      add(std::string_view(digits.data(), static_cast<std::size_t>(end - digits.data())));
+    }
+  } text;
+  text.add("ended");
+  text.add(signal);
+  text.add(usage.ru_maxrss);
+  const auto payload = static_cast<std::uint32_t>(text.size - sizeof(std::uint32_t));
+  std::memcpy(text.bytes.data(), &payload, sizeof(payload));
+  static_cast<void>(::send(kSocket, text.bytes.data(), text.size, MSG_NOSIGNAL | MSG_DONTWAIT));
+}
+
+void on_fatal(int signal) {
+  tell_end(signal);
+  (void)std::signal(signal, SIG_DFL);
+  (void)std::raise(signal);
+}
+
+void on_exit_by_nvrtc() { tell_end(0); }
+
+void watch_for_the_end() {
+  // A stack of its own, because a stack that overflowed has no room for a handler.
+  static std::array<char, std::size_t{64} << 10> stack;
+  stack_t alternate{};
+  alternate.ss_sp = stack.data();
+  alternate.ss_size = stack.size();
+  sigaltstack(&alternate, nullptr);
+  struct sigaction fatal{};
+  fatal.sa_handler = on_fatal;
+  fatal.sa_flags = SA_ONSTACK;
+  for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGSYS, SIGXCPU})
+    sigaction(signal, &fatal, nullptr);
+  (void)std::atexit(on_exit_by_nvrtc);
+}
+
+// Ends the process when the library's end of the socket is closed.
+void end_with_the_host() {
+  for (;;) {
+    pollfd one{kSocket, POLLRDHUP, 0};
+    if (::poll(&one, 1, -1) > 0) ::_exit(0);
+  }
+}
+
+// ---- compiling
+
+Channel::Message error_message(const Error& error) {
+  return {"error", fmt::format("{}", static_cast<int>(error.code)), error.message};
+}
+
+Channel::Message hello(const Nvrtc& nvrtc) {
+  const NvrtcIdentity& identity = nvrtc.identity();
+  return {"octile-compiler",
+          fmt::format("{}.{}.{}", OCTILE_VERSION_MAJOR, OCTILE_VERSION_MINOR, OCTILE_VERSION_PATCH),
+          identity.path,
+          identity.builtins_path,
+          fmt::format("{}", identity.major),
+          fmt::format("{}", identity.minor)};
+}
+
+Channel::Message answer(const Nvrtc& nvrtc, const Channel::Message& request) {
+  constexpr std::size_t kBeforeOptions = 3;
+  if (request.size() < kBeforeOptions || request[0] != "compile")
+    return error_message({ErrorCode::kInternal, "octile-compiler was asked for something else"});
+  const auto compiled =
+      nvrtc.compile_to_cubin(request[1], request[2], std::span(request).subspan(kBeforeOptions));
+  if (!compiled) return error_message(compiled.error());
+  return {"cubin", fmt::format("{}", compiled->compile_ms), compiled->log,
+          std::string(compiled->cubin.begin(), compiled->cubin.end())};
+}
+
+void serve(Channel& channel, const std::string& library) {
+  const auto send = [&channel](const Channel::Message& message) {
+    return !channel.send(message, Channel::Clock::now() + kTimeToAnswer);
+  };
+  const auto nvrtc = library.empty() ? Nvrtc::open() : Nvrtc::open(library);
+  if (!nvrtc) {
+    send(error_message(nvrtc.error()));
+    return;
+  }
+  ::chdir("/");  // the host's folder may be removed or unmounted
+  if (!send(hello(**nvrtc))) return;
+  for (;;) {
+    Channel::Message request;
+    if (channel.receive(request, Channel::Clock::now() + kIdle)) return;
+    if (!send(answer(**nvrtc, request))) return;
+  }
+}
+
+int run(std::string_view argument) {
+  const std::size_t colon = argument.find(':');
+  std::int64_t bytes = 0;
+  int type = 0;
+  socklen_t size = sizeof(type);
+  if (colon == std::string_view::npos ||
+      std::from_chars(argument.data(), argument.data() + colon, bytes).ptr !=
+          argument.data() + colon ||
+      ::getsockopt(kSocket, SOL_SOCKET, SO_TYPE, &type, &size) != 0) {
+    fmt::print(stderr,
+               "octile-compiler: the Octile library starts this program to compile its kernels; "
+               "it does nothing else\n");
+    return kBadUsage;
+  }
+  close_inherited();
+  take_signals();
+  limit_memory(bytes);
+  be_the_first_to_go();
+  watch_for_the_end();
+  std::thread(end_with_the_host).detach();
+  Channel channel(kSocket);
+  serve(channel, std::string(argument.substr(colon + 1)));
+  ::_exit(0);  // no destructor: nothing here outlives the process
+}
+
+}  // namespace
+}  // namespace octile
+
+int main(int argc, char** argv) {
+  try {
+    return octile::run(argc == 2 ? argv[1] : "");
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "octile-compiler: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,103 @@
+// An NVRTC that misbehaves as its source asks: the first line is "// fake: <what>".
+//
+//   crash     raises SIGSEGV                 abort     calls abort()
+//   overflow  fills the stack                exit      calls exit(4), as the real one on SIGINT
+//   memory    allocates until it is refused, and aborts
+//   endless   never returns                  killed    is killed, as by a system without memory
+//   slow      returns after half a second    refuse    reports an error, with a log
+//   pid       reports its process in an error's log
+// Anything else gives a cubin that is none.
+#include <nvrtc.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <thread>
+
+struct _nvrtcProgram {  // NOLINT(bugprone-reserved-identifier): nvrtc.h names it
+  std::string source;
+  std::string log;
+};
+
+namespace {
+
+// The array is volatile and used after the call, so that the recursion stays one.
+int fill_the_stack(int depth) {
+  volatile char page[4096];
+  page[0] = static_cast<char>(depth);
+  return depth == 0 ? 0 : fill_the_stack(depth + 1) + page[0];
+}
+
+void allocate_all() {
+  constexpr std::size_t kBlock = std::size_t{16} << 20;
+  while (void* block = std::malloc(kBlock)) std::memset(block, 1, kBlock);
+  std::abort();
+}
+
+nvrtcResult refuse(nvrtcProgram program, std::string log) {
+  program->log = std::move(log);
+  return NVRTC_ERROR_COMPILATION;
+}
+
+nvrtcResult misbehave(nvrtcProgram program) {
+  const std::string_view source = program->source;
+  const auto asks_for = [&](std::string_view what) {
+    return source.starts_with("// fake: " + std::string(what) + "\n");
+  };
+  if (asks_for("crash")) (void)std::raise(SIGSEGV);
+  if (asks_for("abort")) std::abort();
+  if (asks_for("overflow")) return static_cast<nvrtcResult>(fill_the_stack(1));
+  if (asks_for("exit")) std::exit(4);  // NOLINT(concurrency-mt-unsafe): as the real one
+  if (asks_for("memory")) allocate_all();
+  if (asks_for("killed")) (void)std::raise(SIGKILL);
+  while (asks_for("endless")) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  if (asks_for("slow")) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  if (asks_for("refuse")) return refuse(program, "line 1: error: refused");
+  if (asks_for("pid")) return refuse(program, "pid " + std::to_string(::getpid()) + ".");
+  return NVRTC_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+nvrtcResult nvrtcVersion(int* major, int* minor) {
+  *major = 13;
+  *minor = 0;
+  return NVRTC_SUCCESS;
+}
+const char* nvrtcGetErrorString(nvrtcResult) { return "fake error"; }
+nvrtcResult nvrtcCreateProgram(nvrtcProgram* program, const char* source, const char*, int,
+                               const char* const*, const char* const*) {
+  *program = new _nvrtcProgram{source, {}};
+  return NVRTC_SUCCESS;
+}
+nvrtcResult nvrtcDestroyProgram(nvrtcProgram* program) {
+  delete *program;
+  *program = nullptr;
+  return NVRTC_SUCCESS;
+}
+nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int, const char* const*) {
+  return misbehave(program);
+}
+nvrtcResult nvrtcGetProgramLogSize(nvrtcProgram program, std::size_t* size) {
+  *size = program->log.size() + 1;
+  return NVRTC_SUCCESS;
+}
+nvrtcResult nvrtcGetProgramLog(nvrtcProgram program, char* log) {
+  std::memcpy(log, program->log.c_str(), program->log.size() + 1);
+  return NVRTC_SUCCESS;
+}
+nvrtcResult nvrtcGetCUBINSize(nvrtcProgram, std::size_t* size) {
+  *size = 4;
+  return NVRTC_SUCCESS;
+}
+nvrtcResult nvrtcGetCUBIN(nvrtcProgram, char* cubin) {
+  std::memcpy(cubin, "none", 4);
+  return NVRTC_SUCCESS;
+}
+}

@@ -1,0 +1,447 @@
+// Compiles in processes of octile-compiler: what NVRTC does there does not reach this process.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/compiler/compiler_pool.h"
+#include "tests/process/faults.h"
+#include "tests/support/api_handles.h"
+
+namespace octile::test {
+namespace {
+
+using std::chrono::milliseconds;
+
+const std::vector<std::string> kOptions{"--gpu-architecture=sm_90a"};
+constexpr const char* kKernel = "extern \"C\" __global__ void k(float* x) { x[0] = 1; }";
+
+std::string asks_for(const std::string& what) { return "// fake: " + what + "\n"; }
+
+bool is_running(int process) { return ::kill(process, 0) == 0; }
+
+// Waits for a process that init reaps.
+bool ends_within(int process, milliseconds time) {
+  for (const auto end = std::chrono::steady_clock::now() + time;
+       std::chrono::steady_clock::now() < end;) {
+    if (!is_running(process)) return true;
+    std::ifstream stat("/proc/" + std::to_string(process) + "/stat");
+    std::string id, name, state;
+    if (stat >> id >> name >> state && state == "Z") return true;
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  return false;
+}
+
+// A pool whose NVRTC is the fake one.
+class FakeCompiler : public ::testing::Test {
+ protected:
+  void SetUp() override { ::setenv("OCTILE_LIBNVRTC", OCTILE_FAKE_NVRTC_PATH, 1); }
+  void TearDown() override {
+    ::unsetenv("OCTILE_LIBNVRTC");
+    ::unsetenv("OCTILE_COMPILER");
+  }
+
+  CompilerPool pool(CompileLimits limits = {}) {
+    return CompilerPool([this](const std::string& text) { warnings_.push_back(text); }, limits);
+  }
+  Error error_of(CompilerPool& pool, const std::string& what) {
+    const auto output = pool.compile("k.cu", asks_for(what), kOptions);
+    return output ? Error{ErrorCode::kInternal, "no error"} : output.error();
+  }
+  void expect_failure(CompilerPool& pool, const std::string& what, const std::string& part) {
+    const Error error = error_of(pool, what);
+    EXPECT_EQ(error.code, ErrorCode::kCompileFailed) << what << ": " << error.message;
+    EXPECT_THAT(error.message, ::testing::HasSubstr(part)) << what;
+    EXPECT_THAT(error.message, ::testing::HasSubstr("k.cu")) << what;
+  }
+  int process_of(CompilerPool& pool) {
+    const std::string message = error_of(pool, "pid").message;
+    const std::size_t at = message.find("pid ");
+    int process = 0;
+    if (at != std::string::npos)
+      std::from_chars(message.data() + at + 4, message.data() + message.size(), process);
+    EXPECT_GT(process, 0) << message;
+    return process;
+  }
+
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(FakeCompiler, RunsInAnotherProcessThatIsKept) {
+  CompilerPool compilers = pool();
+  const int first = process_of(compilers);
+  EXPECT_NE(first, ::getpid());
+  EXPECT_EQ(process_of(compilers), first);
+  EXPECT_TRUE(warnings_.empty());
+}
+
+TEST_F(FakeCompiler, ACrashIsASentence) {
+  CompilerPool compilers = pool();
+  expect_failure(compilers, "crash", "signal 11");
+  expect_failure(compilers, "overflow", "signal 11");
+  expect_failure(compilers, "abort", "signal 6");
+  expect_failure(compilers, "exit", "exit()");
+  expect_failure(compilers, "killed", "killed");
+  EXPECT_GT(process_of(compilers), 0) << "the next compile has a new process";
+}
+
+TEST_F(FakeCompiler, AnErrorKeepsItsLogAndItsProcess) {
+  CompilerPool compilers = pool();
+  const int process = process_of(compilers);
+  expect_failure(compilers, "refuse", "line 1: error: refused");
+  EXPECT_EQ(process_of(compilers), process);
+}
+
+TEST_F(FakeCompiler, AnEndlessCompileIsStopped) {
+  CompilerPool compilers = pool({.time = milliseconds(200), .memory_bytes = 0});
+  const int process = process_of(compilers);
+  expect_failure(compilers, "endless", "did not end within 0.2 s");
+  EXPECT_TRUE(ends_within(process, milliseconds(20'000)));
+  EXPECT_NE(process_of(compilers), process);
+}
+
+TEST_F(FakeCompiler, MemoryHasABound) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer maps more than any bound";
+#endif
+  CompilerPool compilers =
+      pool({.time = std::chrono::minutes(1), .memory_bytes = std::int64_t{256} << 20});
+  expect_failure(compilers, "memory", "of the 256 MiB allowed");
+}
+
+TEST_F(FakeCompiler, AnAnswerThatIsNoCubinIsRefused) {
+  CompilerPool compilers = pool();
+  const Error error = error_of(compilers, "nothing");
+  EXPECT_EQ(error.code, ErrorCode::kInternal);
+  EXPECT_THAT(error.message, ::testing::HasSubstr("not a usable cubin"));
+}
+
+// Neither the options nor the source of a request may exceed a message.
+TEST_F(FakeCompiler, ARequestHasABound) {
+  CompilerPool compilers = pool();
+  const std::vector<std::string> many(kMostFields, "--option");
+  const auto output = compilers.compile("k.cu", kKernel, many);
+  ASSERT_FALSE(output);
+  EXPECT_THAT(output.error().message, ::testing::HasSubstr("options; allowed"));
+}
+
+TEST_F(FakeCompiler, EachCompileAtATimeHasAProcess) {
+  CompilerPool compilers = pool();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) threads.emplace_back([&] { error_of(compilers, "slow"); });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(process_of(compilers), 0);
+}
+
+TEST_F(FakeCompiler, ItsProcessEndsWithThePool) {
+  int process = 0;
+  {
+    CompilerPool compilers = pool();
+    process = process_of(compilers);
+    EXPECT_TRUE(is_running(process));
+  }
+  EXPECT_TRUE(ends_within(process, milliseconds(20'000)));
+}
+
+// Also in the middle of a compile, and although nobody tells it.
+TEST_F(FakeCompiler, ItsProcessEndsWithTheHost) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  const pid_t host = ::fork();
+  if (host == 0) {
+    CompilerPool compilers = pool();
+    const int process = process_of(compilers);
+    if (::write(ends[1], &process, sizeof(process)) != sizeof(process)) ::_exit(1);
+    error_of(compilers, "endless");
+    ::_exit(0);
+  }
+  int process = 0;
+  ASSERT_EQ(::read(ends[0], &process, sizeof(process)), static_cast<ssize_t>(sizeof(process)));
+  std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_TRUE(is_running(process));
+  ::kill(host, SIGKILL);
+  ::waitpid(host, nullptr, 0);
+  EXPECT_TRUE(ends_within(process, milliseconds(20'000)));
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
+// A process that was killed while it waited is replaced without a word.
+TEST_F(FakeCompiler, AKilledIdleProcessIsReplaced) {
+  CompilerPool compilers = pool();
+  const int process = process_of(compilers);
+  ::kill(process, SIGKILL);
+  EXPECT_NE(process_of(compilers), process);
+}
+
+TEST_F(FakeCompiler, SignalsToTheProcessGroupDoNotReachIt) {
+  const pid_t host = ::fork();
+  if (host == 0) {
+    ::alarm(60);
+    ::setpgid(0, 0);
+    (void)std::signal(SIGINT, SIG_IGN);
+    (void)std::signal(SIGTERM, SIG_IGN);
+    CompilerPool compilers = pool();
+    const int process = process_of(compilers);
+    std::thread interrupts([] {
+      std::this_thread::sleep_for(milliseconds(100));
+      ::kill(0, SIGINT);
+      ::kill(0, SIGTERM);
+    });
+    const Error slow = error_of(compilers, "slow");
+    interrupts.join();
+    ::_exit(slow.message.find("not a usable cubin") != std::string::npos &&
+                    process_of(compilers) == process
+                ? 0
+                : 1);
+  }
+  int status = 0;
+  ::waitpid(host, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+// The host has no child that it did not start, hears of none, and has no descriptor of one.
+TEST_F(FakeCompiler, TheHostHasNoChildByIt) {
+  static std::atomic<int> heard = 0;
+  struct sigaction action = {}, before = {};
+  action.sa_handler = [](int) { ++heard; };
+  sigaction(SIGCHLD, &action, &before);
+  {
+    CompilerPool compilers = pool();
+    process_of(compilers);
+    EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1);
+    EXPECT_EQ(errno, ECHILD);
+    expect_failure(compilers, "crash", "signal 11");
+  }
+  EXPECT_EQ(heard, 0);
+  sigaction(SIGCHLD, &before, nullptr);
+}
+
+// A host that adopts orphans, as process 1 of a container does, is left with none.
+TEST_F(FakeCompiler, AHostThatAdoptsOrphansKeepsNone) {
+  const pid_t host = ::fork();
+  if (host == 0) {
+    ::alarm(60);
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    {
+      CompilerPool compilers = pool();
+      process_of(compilers);
+      if (::waitpid(-1, nullptr, WNOHANG) != 0) ::_exit(2);
+    }
+    ::_exit(::waitpid(-1, nullptr, WNOHANG) == -1 && errno == ECHILD ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(host, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(FakeCompiler, ItHasNoDescriptorOfTheHost) {
+  const int open = ::open("/dev/null", O_RDONLY);  // not close-on-exec
+  CompilerPool compilers = pool();
+  const int process = process_of(compilers);
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/fd"))
+    EXPECT_LE(std::stoi(entry.path().filename()), STDERR_FILENO) << entry.path();
+  ::close(open);
+}
+
+// A child of the host's fork closes its copy, so that the process still ends with the host.
+TEST_F(FakeCompiler, AForkedChildHasNoHoldOnIt) {
+  int process = 0;
+  pid_t child = 0;
+  {
+    CompilerPool compilers = pool();
+    process = process_of(compilers);
+    child = ::fork();
+    if (child == 0) {
+      ::alarm(60);
+      ::pause();
+      ::_exit(0);
+    }
+    EXPECT_EQ(process_of(compilers), process) << "the fork changes nothing for the parent";
+  }
+  EXPECT_TRUE(ends_within(process, milliseconds(20'000)));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}
+
+TEST_F(FakeCompiler, InThisProcessIfAskedFor) {
+  ::setenv("OCTILE_COMPILER", "in-process", 1);
+  CompilerPool compilers = pool();
+  EXPECT_EQ(process_of(compilers), ::getpid());
+  EXPECT_TRUE(warnings_.empty());
+}
+
+TEST_F(FakeCompiler, InThisProcessIfNoneCanBeStarted) {
+  for (const char* program : {"/nowhere/octile-compiler", "/bin/true", "/dev/null"}) {
+    ::setenv("OCTILE_COMPILER", program, 1);
+    warnings_.clear();
+    CompilerPool compilers = pool();
+    EXPECT_EQ(process_of(compilers), ::getpid());
+    process_of(compilers);
+    ASSERT_EQ(warnings_.size(), 1U) << "said once";
+    EXPECT_THAT(warnings_[0], ::testing::HasSubstr(program));
+  }
+}
+
+TEST_F(FakeCompiler, AMissingNvrtcIsNamed) {
+  ::setenv("OCTILE_LIBNVRTC", "/nowhere/libnvrtc.so", 1);
+  CompilerPool compilers = pool();
+  const auto opened = compilers.open();
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, ErrorCode::kNoCompiler);
+  EXPECT_THAT(opened.error().message, ::testing::HasSubstr("/nowhere/libnvrtc.so"));
+}
+
+TEST_F(FakeCompiler, StartsWithoutThreadsAndSaysWhatIsRefused) {
+  const Refusal refusal(Refuse::kThreads, 1, Extent::kOn);
+  CompilerPool compilers = pool();
+  EXPECT_NE(process_of(compilers), ::getpid());
+}
+
+// A person who runs the program learns what it is for.
+TEST(CompilerProgram, SaysWhatItIsForByHand) {
+  const auto program = find_compiler_program();
+  ASSERT_TRUE(program) << program.error().message;
+  for (const char* argument : {"", " --version", " 0:"}) {
+    FILE* const said = ::popen((*program + argument + " 2>&1 </dev/null").c_str(), "r");
+    ASSERT_NE(said, nullptr);
+    char text[256] = {};
+    static_cast<void>(std::fread(text, 1, sizeof(text) - 1, said));
+    EXPECT_EQ(WEXITSTATUS(::pclose(said)), 2) << argument;
+    EXPECT_THAT(text, ::testing::HasSubstr("octile-compiler: the Octile library starts"));
+  }
+}
+
+// ---- messages
+
+TEST(Channel, BoundsWhatItReceives) {
+  const auto refused = [](const std::string& bytes) {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
+    EXPECT_EQ(::write(ends[1], bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+    ::close(ends[1]);
+    Channel channel(ends[0]);
+    Channel::Message message;
+    return channel.receive(message, Channel::Clock::now() + std::chrono::seconds(20));
+  };
+  const auto word = [](std::uint32_t value) {
+    return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
+  };
+  using Trouble = Channel::Trouble;
+  EXPECT_EQ(refused(word(6) + word(2) + "ab"), std::nullopt);
+  EXPECT_EQ(refused(word(0)), std::nullopt);
+  EXPECT_EQ(refused(""), Trouble::kClosed);
+  EXPECT_EQ(refused(word(6) + word(2)), Trouble::kClosed);
+  EXPECT_EQ(refused(word(6) + word(3) + "ab"), Trouble::kNonsense);
+  EXPECT_EQ(refused(word(6) + word(~0U) + "ab"), Trouble::kNonsense);
+  EXPECT_EQ(refused(word(5) + word(0) + "a"), Trouble::kNonsense);
+  EXPECT_EQ(refused(word(~0U)), Trouble::kNonsense);
+  std::string many;
+  for (std::size_t i = 0; i <= kMostFields; ++i) many += word(0);
+  EXPECT_EQ(refused(word(static_cast<std::uint32_t>(many.size())) + many), Trouble::kNonsense);
+}
+
+TEST(Channel, ADeadlinePasses) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
+  Channel channel(ends[0]);
+  Channel::Message message;
+  EXPECT_EQ(channel.receive(message, Channel::Clock::now() + milliseconds(10)),
+            Channel::Trouble::kTooLate);
+  // The other end reads nothing, so that the socket is full at some time.
+  const Channel::Message large{std::string(std::size_t{32} << 20, 'x')};
+  EXPECT_EQ(channel.send(large, Channel::Clock::now() + milliseconds(10)),
+            Channel::Trouble::kTooLate);
+  ::close(ends[1]);
+}
+
+// ---- with the real NVRTC
+
+class Signals : public ::testing::Test {
+ protected:
+  static inline std::atomic<int> heard = 0;
+  static void hear(int) { ++heard; }
+};
+
+// NVRTC in this process replaces these handlers while it compiles, and exits on the signals.
+TEST_F(Signals, BelongToTheHostWhileKernelsCompile) {
+  struct sigaction action = {}, int_before = {}, term_before = {};
+  action.sa_handler = hear;
+  sigaction(SIGINT, &action, &int_before);
+  sigaction(SIGTERM, &action, &term_before);
+  heard = 0;
+  {
+    const LibraryHandle library("", false, 2);
+    const PlanHandle plan = make_plan(library, "h200", kQuantizeText);
+    std::atomic<bool> done = false;
+    std::atomic<int> sent = 0;
+    std::thread sender([&] {
+      while (!done) {
+        ::kill(::getpid(), sent % 2 == 0 ? SIGINT : SIGTERM);
+        ++sent;
+        std::this_thread::sleep_for(milliseconds(1));
+      }
+    });
+    EXPECT_EQ(octile_plan_prepare(plan.get(), 1, 8192, OCTILE_PREPARE_DEFAULT), OCTILE_OK)
+        << octile_last_error();
+    done = true;
+    sender.join();
+    EXPECT_GT(heard, sent / 4) << "signals of one kind that wait at once are one signal";
+  }
+  struct sigaction after = {};
+  sigaction(SIGINT, nullptr, &after);
+  EXPECT_EQ(after.sa_handler, hear);
+  sigaction(SIGTERM, nullptr, &after);
+  EXPECT_EQ(after.sa_handler, hear);
+  sigaction(SIGINT, &int_before, nullptr);
+  sigaction(SIGTERM, &term_before, nullptr);
+}
+
+// The child may compile although the parent was compiling when it forked.
+TEST(ForkWhileCompiling, BothCompile) {
+  const LibraryHandle library("", false, 2);
+  const PlanHandle plan = make_plan(library, "h200", kQuantizeText);
+  std::thread parent([&] {
+    EXPECT_EQ(octile_plan_prepare(plan.get(), 1, 8192, OCTILE_PREPARE_DEFAULT), OCTILE_OK);
+  });
+  std::this_thread::sleep_for(milliseconds(30));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(120);
+    octile_library_options options = {};
+    options.struct_size = sizeof(options);
+    options.disable_cache = 1;
+    octile_library* own = nullptr;
+    octile_plan* own_plan = nullptr;
+    const bool done =
+        octile_library_create(&options, &own) == OCTILE_OK &&
+        octile_plan_create(own, "h200", kQuantizeText.c_str(), &own_plan) == OCTILE_OK &&
+        octile_plan_prepare(own_plan, 1, 1, OCTILE_PREPARE_DEFAULT) == OCTILE_OK &&
+        octile_plan_destroy(own_plan) == OCTILE_OK && octile_library_destroy(own) == OCTILE_OK;
+    ::_exit(done ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  parent.join();
+}
+
+}  // namespace
+}  // namespace octile::test
