@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 
 readonly venv=build/deps/venv
 readonly build_packages=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libcli11-dev
-                         libexpected-dev libxxhash-dev libzstd-dev libssl-dev libarchive-dev libgtest-dev
+                         libexpected-dev libxxhash-dev libzstd-dev libmd-dev libarchive-dev libgtest-dev
                          libgmock-dev)
 readonly test_packages=(pkg-config python3-venv)
 readonly lint_packages=(clang-format-19 clang-tidy-19)

@@ -243,16 +243,18 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"cache", "export", "/nonexistent/a.tar"}, kFailed, "/nonexistent/a.tar"},
         BadInput{{"cache", "import", "/nonexistent.tar"}, kBadUsage, "/nonexistent.tar"}));
 
-INSTANTIATE_TEST_SUITE_P(
-    Doctor, BadUsage,
-    ::testing::Values(
-        BadInput{{"doctor", "why"}, kBadUsage, "why"},
-        BadInput{{"doctor", "--measure", "--matrix"}, kBadUsage, "--measure excludes --matrix"},
-        BadInput{{"doctor", "--device", "cuda"}, kBadUsage, "--device requires --measure"},
-        BadInput{{"doctor", "--measure", "--device", "h200"},
-                 kFailed,
-                 "--device is h200; allowed: a live GPU"},
-        BadInput{{"doctor", "--measure"}, kFailed, "libcuda"}));
+INSTANTIATE_TEST_SUITE_P(Doctor, BadUsage,
+                         ::testing::Values(BadInput{{"doctor", "why"}, kBadUsage, "why"},
+                                           BadInput{{"doctor", "--measure", "--matrix"},
+                                                    kBadUsage,
+                                                    "--measure and --matrix are given"},
+                                           BadInput{{"doctor", "--device", "cuda:1"},
+                                                    kBadUsage,
+                                                    "allowed: only with --measure"},
+                                           BadInput{{"doctor", "--measure", "--device", "h200"},
+                                                    kBadUsage,
+                                                    "--device is h200; allowed: a live GPU"},
+                                           BadInput{{"doctor", "--measure"}, kFailed, "libcuda"}));
 
 TEST(Command, SaysItsVersionAndHelps) {
   const Shell shell;

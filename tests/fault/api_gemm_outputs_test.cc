@@ -313,7 +313,7 @@ TEST_F(GemmOutputs, ASentryOfSquaresSumsThem) {
   double expected = 0;
   for (std::int64_t row = 0; row < kM; ++row) {
     for (std::int64_t column = 0; column < kN; ++column) {
-      const float x = static_cast<const float*>(args.d)[row * args.ldd + column];
+      const float x = static_cast<const float*>(args.d)[row * kN + column];
       expected += x * x;
     }
   }

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -12,7 +13,7 @@
 #include "generator/gemm/candidates.h"
 #include "generator/gemm/cost.h"
 #include "runtime/engine/engine.h"
-#include "tests/support/cache_testing.h"
+#include "tests/support/api_handles.h"
 #include "tools/doctor/measure.h"
 
 namespace octile {

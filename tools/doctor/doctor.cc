@@ -15,11 +15,13 @@
 namespace octile::tools {
 namespace {
 
+constexpr const char* kDefaultDevice = "cuda";
+
 struct Options {
   bool json = false;
   bool matrix = false;
   bool measure = false;
-  std::string device = "cuda";
+  std::string device = kDefaultDevice;
 };
 
 Json environment_json() {
@@ -115,7 +117,13 @@ Status run_measure(const Options& options) {
 }
 
 Status run(const Options& options) {
+  if (options.measure && options.matrix) {
+    return refuse("--measure and --matrix are given; allowed: one of them");
+  }
   if (options.measure) return run_measure(options);
+  if (options.device != kDefaultDevice) {
+    return refuse(fmt::format("--device is {}; allowed: only with --measure", options.device));
+  }
   if (options.matrix) {
     if (options.json) {
       print_json(matrix_json());
@@ -144,17 +152,13 @@ Command add_doctor(CLI::App& root) {
       root, "doctor", "print what this machine has, what is missing, and what that costs");
   auto options = std::make_shared<Options>();
   add_json_option(*app, options->json);
-  CLI::Option* matrix = add_flag(*app, "--matrix", options->matrix,
-                                 "print instead which combinations of types are supported");
-  CLI::Option* measure =
-      add_flag(*app, "--measure", options->measure,
-               "measure instead a GPU's clock, memory and launch, in ten seconds, and keep them in "
-               "the cache folder: plans choose kernels by them on a GPU that the library does not "
-               "know");
-  measure->excludes(matrix);
+  add_flag(*app, "--matrix", options->matrix,
+           "print instead which combinations of types are supported");
+  add_flag(*app, "--measure", options->measure,
+           "measure instead a GPU's clock, memory and launch, in ten seconds, and keep them in the "
+           "cache folder: plans choose kernels by them on a GPU that the library does not know");
   add_option(*app, "--device", options->device, "the GPU to measure: cuda or cuda:N")
-      .show_default()
-      .needs(measure);
+      .show_default();
   return {app, [options] { return run(*options); }};
 }
 

@@ -6,7 +6,6 @@
 #include <array>
 #include <chrono>
 #include <utility>
-#include <variant>
 
 #include "generator/gemm/cost.h"
 #include "tools/bench/measurement.h"
@@ -56,12 +55,11 @@ Status measure_gemm(const BenchContext& context, DeviceMeasurement& to) {
                 fmt::format("{} is wrong on this device: {}",
                             to_text(with_tokens(problem, kGemmExtent)), result->check));
   }
-  const auto config = parse_config(problem, result->kernel.at("config").get<std::string>());
+  const auto config = parse_gemm_config(result->kernel.at("config").get<std::string>());
   if (!config) return tl::unexpected<Error>(config.error());
   to.gemm_us = result->ours.median_us;
   to.gemm_tflops = result->tflops.value_or(0);
-  to.device.clock_ghz =
-      clock_of(std::get<GemmConfig>(*config), problem, kGemmExtent, to.gemm_us, to.assumed);
+  to.device.clock_ghz = clock_of(*config, problem, kGemmExtent, to.gemm_us, to.assumed);
   return {};
 }
 
