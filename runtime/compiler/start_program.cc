@@ -23,6 +23,15 @@
 #define OCTILE_PLAIN __attribute__((noinline))
 #endif
 
+#if defined(__SANITIZE_THREAD__)
+// ThreadSanitizer takes clone() for a fork without shared memory, and forgets what it knows of the
+// thread. glibc has the function by this name too.
+extern "C" int __clone(int (*run)(void*), void* stack, int flags, void* argument, ...);  // NOLINT
+#define OCTILE_CLONE __clone
+#else
+#define OCTILE_CLONE ::clone
+#endif
+
 namespace octile {
 namespace {
 
@@ -60,7 +69,7 @@ OCTILE_PLAIN int become_program(void* argument) {
 OCTILE_PLAIN int make_orphan(void* argument) {
   auto& start = *static_cast<Start*>(argument);
   start.program_id =
-      ::clone(become_program, start.second_stack, CLONE_VM | CLONE_VFORK | SIGCHLD, argument);
+      OCTILE_CLONE(become_program, start.second_stack, CLONE_VM | CLONE_VFORK | SIGCHLD, argument);
   if (start.program_id < 0) start.error = errno;
   ::syscall(SYS_exit_group, 0);
   return 0;
@@ -166,7 +175,7 @@ Result<StartedProgram> start_program(const std::string& program, const std::stri
     const AllSignalsBlocked blocked;  // a handler would run in the host's memory
     // Without a signal at its end only __WCLONE waits for it, so that no wait() of the host sees
     // it.
-    const pid_t between = ::clone(make_orphan, stacks.top(0), CLONE_VM | CLONE_VFORK, &start);
+    const pid_t between = OCTILE_CLONE(make_orphan, stacks.top(0), CLONE_VM | CLONE_VFORK, &start);
     if (between < 0) return cannot_start(program, errno);
     while (::waitpid(between, nullptr, kOnlyClones) < 0 && errno == EINTR) {
     }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tests/process/faults.h"
+#include "tests/process/sanitized.h"
 #include "tests/support/api_handles.h"
 #include "tests/support/coverage.h"
 #include "tools/command.h"
@@ -69,7 +70,10 @@ int prepare_plan(Disk disk) {
 
 class Refusals : public ::testing::Test {
  protected:
-  void SetUp() override { ::setenv("OCTILE_CACHE_DIR", cache_.path().c_str(), 1); }
+  void SetUp() override {
+    OCTILE_SKIP_THREADS_IN_A_FORKED_CHILD();
+    ::setenv("OCTILE_CACHE_DIR", cache_.path().c_str(), 1);
+  }
   void TearDown() override { ::unsetenv("OCTILE_CACHE_DIR"); }
 
   // Returns what wait() says of a child that runs `work`, silently. A child that hangs is ended by

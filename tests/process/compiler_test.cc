@@ -21,6 +21,7 @@
 
 #include "runtime/compiler/compiler_pool.h"
 #include "tests/process/faults.h"
+#include "tests/process/sanitized.h"
 #include "tests/support/api_handles.h"
 
 namespace octile::test {
@@ -416,6 +417,7 @@ TEST_F(Signals, BelongToTheHostWhileKernelsCompile) {
 
 // The child may compile although the parent was compiling when it forked.
 TEST(ForkWhileCompiling, BothCompile) {
+  OCTILE_SKIP_THREADS_IN_A_FORKED_CHILD();
   const LibraryHandle library("", false, 2);
   const PlanHandle plan = make_plan(library, "h200", kQuantizeText);
   std::thread parent([&] {

@@ -1,0 +1,11 @@
+// What a sanitizer cannot follow.
+#pragma once
+
+// ThreadSanitizer ends a child of fork that starts threads ("dup thread with used id"): its
+// registry has the parent's threads.
+#if defined(__SANITIZE_THREAD__)
+#define OCTILE_SKIP_THREADS_IN_A_FORKED_CHILD() \
+  GTEST_SKIP() << "ThreadSanitizer refuses threads in a child of fork"
+#else
+#define OCTILE_SKIP_THREADS_IN_A_FORKED_CHILD() static_cast<void>(0)
+#endif
