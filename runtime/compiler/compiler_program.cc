@@ -1,6 +1,7 @@
 #include "runtime/compiler/compiler_program.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/auxv.h>
 #include <sys/wait.h>
@@ -9,17 +10,16 @@
 #include <array>
 #include <charconv>
 #include <cstring>
-#include <filesystem>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "cache/file_ops.h"
 #include "octile/octile.h"
 
 namespace octile {
 namespace {
 
-namespace fs = std::filesystem;
 using Trouble = Channel::Trouble;
 
 // Opening NVRTC on a cold disk takes a quarter of a second; this is for a machine that swaps.
@@ -31,20 +31,25 @@ std::string own_version() {
   return fmt::format("{}.{}.{}", OCTILE_VERSION_MAJOR, OCTILE_VERSION_MINOR, OCTILE_VERSION_PATCH);
 }
 
-// Returns the folder of the file that this code was loaded from. dladdr calls the main program by
-// the name that its caller gave it, so its file is read from /proc.
-fs::path own_folder() {
+// Returns the folder of the file that this code was loaded from, with a slash at its end; empty if
+// it is unknown. dladdr calls the main program by the name that its caller gave it, so its file is
+// read from /proc.
+std::string own_folder() {
   static const char here = 0;
   Dl_info own = {};
   Dl_info main = {};
-  std::error_code error;
   if (dladdr(&here, &own) == 0) return {};
   // NOLINTNEXTLINE(performance-no-int-to-ptr): the kernel gives the address as a number
   const bool in_main = dladdr(reinterpret_cast<const void*>(getauxval(AT_PHDR)), &main) != 0 &&
                        main.dli_fbase == own.dli_fbase;
-  const fs::path file =
-      in_main ? fs::read_symlink("/proc/self/exe", error) : fs::canonical(own.dli_fname, error);
-  return error ? fs::path() : file.parent_path();
+  const auto file = cache::resolve_links(in_main ? "/proc/self/exe" : own.dli_fname);
+  return file ? file->substr(0, file->rfind('/') + 1) : std::string();
+}
+
+bool is_program(const std::string& path) {
+  struct stat status = {};
+  return cache::FileOps().stat_at(AT_FDCWD, path, status) == 0 && S_ISREG(status.st_mode) &&
+         (status.st_mode & (S_IXUSR | S_IXGRP | S_IXOTH)) != 0;
 }
 
 template <typename Number>
@@ -87,17 +92,15 @@ std::string ended_sentence(const std::string& name, const Channel::Message& mess
 }  // namespace
 
 Result<std::string> find_compiler_program() {
-  const fs::path folder = own_folder();
+  const std::string folder = own_folder();
   if (folder.empty())
     return fail(ErrorCode::kNoCompiler, "the folder of Octile's own file is unknown");
-  const std::array<fs::path, 2> places{
-      folder / kProgramName,
-      (folder / OCTILE_LIBRARY_TO_PROGRAMS).lexically_normal() / kProgramName};
-  for (const fs::path& place : places)
-    if (::access(place.c_str(), X_OK) == 0) return place.string();
-  return fail(ErrorCode::kNoCompiler,
-              fmt::format("{} is neither at \"{}\" nor at \"{}\"", kProgramName, places[0].string(),
-                          places[1].string()));
+  const std::array places{fmt::format("{}{}", folder, kProgramName),
+                          fmt::format("{}{}/{}", folder, OCTILE_LIBRARY_TO_PROGRAMS, kProgramName)};
+  for (const std::string& place : places)
+    if (is_program(place)) return place;
+  return fail(ErrorCode::kNoCompiler, fmt::format("{} is neither at \"{}\" nor at \"{}\"",
+                                                  kProgramName, places[0], places[1]));
 }
 
 // A process that is stopped, or in a system call of a disk that does not answer, is left behind.

@@ -262,7 +262,7 @@ TEST_F(ToolchainMemo, SeesBuiltinsThatWereChangedInPlace) {
   const auto real = Nvrtc::open();
   ASSERT_TRUE(real);
   const test::TempFolder copy;
-  const fs::path folder = fs::path((*real)->path()).parent_path();
+  const fs::path folder = fs::path((*real)->identity().path).parent_path();
   for (const auto& file : fs::directory_iterator(folder)) {
     const std::string name = file.path().filename();
     if (name.starts_with("libnvrtc-builtins") && !name.ends_with(".a") &&
@@ -270,10 +270,10 @@ TEST_F(ToolchainMemo, SeesBuiltinsThatWereChangedInPlace) {
       fs::copy_file(file.path(), copy.path() + "/" + name);
   }
   const std::string library = copy.path() + "/libnvrtc.so.13";
-  fs::copy_file((*real)->path(), library);
-  const std::string builtins =
-      copy.path() + "/" +
-      fmt::format("libnvrtc-builtins.so.{}.{}", (*real)->major(), (*real)->minor());
+  fs::copy_file((*real)->identity().path, library);
+  const std::string builtins = copy.path() + "/" +
+                               fmt::format("libnvrtc-builtins.so.{}.{}", (*real)->identity().major,
+                                           (*real)->identity().minor);
   ASSERT_TRUE(fs::exists(builtins));
   setenv("OCTILE_LIBNVRTC", library.c_str(), 1);
   const cache::Toolchain before = remembered();

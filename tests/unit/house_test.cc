@@ -85,15 +85,19 @@ const std::regex& file_access() {
 
 // Files of a root may be another user's work, so each is opened with the same checks. The one place
 // that opens them has these checks and the faults that tests inject.
+// octile-compiler and what starts it open only what the system gives every process: /dev/null, its
+// own descriptors in /proc, and memory.
 TEST(House, OnlyFileOpsTouchesFiles) {
   const std::string place = "cache/file_ops.cc";
+  const std::set<std::string> of_the_process{"runtime/compiler/program.cc",
+                                             "runtime/compiler/start_program.cc"};
   int found_there = 0;
   for (const char* folder : {"cache", "runtime"}) {
     for (const Line& line : lines_under(folder)) {
       const bool touches = std::regex_search(line.text, file_access());
       if (line.file == place) {
         found_there += touches ? 1 : 0;
-      } else {
+      } else if (!of_the_process.contains(line.file)) {
         EXPECT_FALSE(touches) << place_of(line);
       }
     }
@@ -124,12 +128,16 @@ const std::regex& printing() {
 }
 
 // The command prints texts that others wrote. The one place that prints escapes control characters,
-// survives a closed stderr and remembers that stdout failed. The library prints nothing.
+// survives a closed stderr and remembers that stdout failed. The library prints nothing;
+// octile-compiler, whose stderr is /dev/null unless a person starts it, prints by itself.
 TEST(House, OnlyOneFilePrints) {
   for (const char* folder : {"generator", "cache", "runtime", "tools"}) {
     for (const Line& line : lines_under(folder)) {
       // tools/cmake holds programs of the build.
-      if (line.file == "tools/common/output.cc" || line.file.starts_with("tools/cmake/")) continue;
+      if (line.file == "tools/common/output.cc" || line.file.starts_with("tools/cmake/") ||
+          line.file == "runtime/compiler/program.cc") {
+        continue;
+      }
       EXPECT_FALSE(std::regex_search(line.text, printing())) << place_of(line);
     }
   }
