@@ -64,8 +64,8 @@ void print_text(const Surroundings& s) {
                  d.spec.arch(), d.spec.sm_count, d.usable ? "" : ": no kernel here runs on it");
   }
   print_stdout("NVRTC      {}\n", found(s.nvrtc_path, s.nvrtc_version));
-  print_stdout("compiles   {}\n", s.compiler_program.empty() ? "in the calling process"
-                                                             : "in " + s.compiler_program);
+  print_stdout("compiles   {}\n",
+               s.compiler_program.empty() ? "in the calling process" : "in " + s.compiler_program);
   print_stdout("cache      {}{}\n", s.cache_root.empty() ? "none" : s.cache_root,
                s.cache_writable ? "" : ": not writable");
   for (const std::string& root : s.read_only_roots)
