@@ -47,9 +47,10 @@ std::string own_folder() {
 }
 
 bool is_program(const std::string& path) {
+  const auto file = cache::resolve_links(path);
   struct stat status = {};
-  return cache::FileOps().stat_at(AT_FDCWD, path, status) == 0 && S_ISREG(status.st_mode) &&
-         (status.st_mode & (S_IXUSR | S_IXGRP | S_IXOTH)) != 0;
+  return file && cache::FileOps().stat_at(AT_FDCWD, *file, status) == 0 &&
+         S_ISREG(status.st_mode) && (status.st_mode & (S_IXUSR | S_IXGRP | S_IXOTH)) != 0;
 }
 
 template <typename Number>

@@ -52,7 +52,11 @@ bool ends_within(int process, milliseconds time) {
 // A pool whose NVRTC is the fake one.
 class FakeCompiler : public ::testing::Test {
  protected:
-  void SetUp() override { ::setenv("OCTILE_LIBNVRTC", OCTILE_FAKE_NVRTC_PATH, 1); }
+  // In this process the fake NVRTC would do to the test what it is to do to the program.
+  void SetUp() override {
+    ASSERT_TRUE(find_compiler_program()) << find_compiler_program().error().message;
+    ::setenv("OCTILE_LIBNVRTC", OCTILE_FAKE_NVRTC_PATH, 1);
+  }
   void TearDown() override {
     ::unsetenv("OCTILE_LIBNVRTC");
     ::unsetenv("OCTILE_COMPILER");
