@@ -33,9 +33,9 @@ class Compiler {
 
   // memo_root: the writable root; empty: there is no memo. file_ops null: the system's. warn: see
   // CompilerPool.
-  explicit Compiler(const std::string& memo_root,
-                    std::shared_ptr<cache::FileOps> file_ops = nullptr,
-                    CompilerPool::Warn warn = [](const std::string&) {});
+  explicit Compiler(
+      const std::string& memo_root, std::shared_ptr<cache::FileOps> file_ops = nullptr,
+      CompilerPool::Warn warn = [](const std::string&) {});
 
   // Opens NVRTC on the first call. After a failure the next call tries again. Errors: kNoCompiler,
   // with every place that was tried.
