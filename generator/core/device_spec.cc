@@ -54,8 +54,8 @@ DeviceSpec h100() {
   DeviceSpec d = hopper("h100", "NVIDIA H100 80GB HBM3", 132);  // SXM5, architecture whitepaper
   d.l2_bytes = 50 * kMiB;                                       // architecture whitepaper
   d.fp8_tflops = 1979;                                          // datasheet: 3958 with sparsity
-  // One token's products with 100 MB and more, in 20 searches, run at 2.9 to 3.04 TB/s, which the
-  // cost model explains by this stream. The datasheet says 3.35.
+  // The cost model explains by this stream the products of one token with weights of 80 MB and more
+  // in eleven searches: they read 2.89 to 3.04 TB/s. The datasheet says 3.35.
   d.dram_tbps = 3.12;
   d.cluster_factor = 1.03;  // fitted to 168 searches (docs/experiments/cost_model.md)
   return d;

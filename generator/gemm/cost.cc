@@ -55,10 +55,11 @@ constexpr std::array kTallNarrow{1.10, 1.07, 1.03};
 // the races' residuals.
 constexpr int kFewSplitWaves = 3;
 constexpr double kSplitInTurn = 1.2;
-// Factors of groups of rows, over tiles of 128x192: two consumers with several WGMMA groups in
-// flight, and three. Medians of 44 searches on an H100 and an H200.
+// Factors of groups of rows, over tiles of 128x192: two or more consumers with several WGMMA groups
+// in flight, and three consumers. Chosen from 20 searches on an H100.
 constexpr double kGroupsInFlight = 1.2;
 constexpr double kGroupsThree = 1.03;
+// The most elements of a lone consumer's tile whose additions to D the next tile hides.
 constexpr double kHiddenElements = 64 * 128;
 constexpr double kTileCycles = 930;           // epilogue and the next tile's first loads
 constexpr double kStoreBytesPerCycle = 33.1;  // accumulators to staging and out, or to another rank
@@ -227,7 +228,6 @@ double tile_cycles(const GemmConfig& c, const GemmProblem& p, double blocks_cycl
                    const DeviceSpec& d) {
   const double elements = static_cast<double>(c.block_m) * c.block_n;
   double store = size_of(p.d.dtype) * elements / c.splits / store_rate(c, p, d);
-  // The next tile hides the additions of a lone consumer's few panels.
   if (groups_k(p) && p.accumulate && c.consumer_warpgroups == 1 && c.ctas_per_sm == 1 &&
       elements <= kHiddenElements) {
     store = std::max(0.0, store - blocks_cycles);

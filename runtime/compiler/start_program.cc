@@ -16,6 +16,8 @@
 #include <system_error>
 #include <utility>
 
+#include "runtime/blocked_signals.h"
+
 // A sanitizer must not instrument what runs on the stacks below, where it knows no thread.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define OCTILE_PLAIN __attribute__((no_sanitize("address", "thread", "undefined"), noinline))
@@ -116,21 +118,6 @@ class Stacks {
   bool usable_ = true;
 };
 
-class AllSignalsBlocked {
- public:
-  AllSignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &saved_);
-  }
-  ~AllSignalsBlocked() { pthread_sigmask(SIG_SETMASK, &saved_, nullptr); }
-  AllSignalsBlocked(const AllSignalsBlocked&) = delete;
-  AllSignalsBlocked& operator=(const AllSignalsBlocked&) = delete;
-
- private:
-  sigset_t saved_{};
-};
-
 tl::unexpected<Error> cannot_start(const std::string& program, int error) {
   return fail(ErrorCode::kNoCompiler, fmt::format("\"{}\" cannot be started: {}", program,
                                                   std::generic_category().message(error)));
@@ -172,7 +159,7 @@ Result<StartedProgram> start_program(const std::string& program, const std::stri
               .error = 0,
               .program_id = 0};
   {
-    const AllSignalsBlocked blocked;  // a handler would run in the host's memory
+    const BlockedSignals blocked(all_signals());  // a handler would run in the host's memory
     // Without a signal at its end only __WCLONE waits for it, so that no wait() of the host sees
     // it.
     const pid_t between = OCTILE_CLONE(make_orphan, stacks.top(0), CLONE_VM | CLONE_VFORK, &start);

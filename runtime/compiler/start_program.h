@@ -20,10 +20,10 @@ struct StartedProgram {
   int child = 0;    // its process id if this process adopts orphans, and so has to wait for it
 };
 
-// Starts `program` with one argument. The program has the other
-// end as descriptor 0, /dev/null as 1 and 2, and every other descriptor that is not close-on-exec.
-// It begins with all signals blocked. The calling thread is suspended until the program runs, as by
-// vfork; no page is copied. Errors: kNoCompiler, with the system's reason.
+// Starts `program` with one argument. The program has the other end as descriptor 0, /dev/null as 1
+// and 2, and every other descriptor that is not close-on-exec. It begins with all signals blocked.
+// The calling thread is suspended until the program runs, as by vfork; no page is copied. Errors:
+// kNoCompiler, with the system's reason.
 Result<StartedProgram> start_program(const std::string& program, const std::string& argument);
 
 }  // namespace octile

@@ -11,6 +11,7 @@
 
 #include "tests/support/api_handles.h"
 #include "tests/support/fake_driver_control.h"
+#include "tests/support/gemm_plan_test.h"
 
 namespace octile::test {
 namespace {
@@ -18,13 +19,7 @@ namespace {
 class BadInput : public ::testing::Test {
  protected:
   octile_gemm_desc gemm_desc() const {
-    octile_gemm_desc desc = {};
-    desc.struct_size = sizeof(desc);
-    desc.n = 256;
-    desc.k = 384;
-    desc.a_dtype = desc.b_dtype = OCTILE_E4M3;
-    desc.a_granularity = OCTILE_SCALE_1X128;
-    desc.b_granularity = OCTILE_SCALE_128X128;
+    octile_gemm_desc desc = e4m3_desc(256, 384, OCTILE_SCALE_1X128, OCTILE_SCALE_128X128);
     desc.d_dtype = OCTILE_BF16;
     return desc;
   }

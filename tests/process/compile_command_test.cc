@@ -115,6 +115,20 @@ class Refusals : public ::testing::Test {
       nth += tests::runs_all_cases() ? 1 : 1 + nth / 16;
     return refused;
   }
+  // Refuses one of the first threads, or all from it on, each time with an empty cache.
+  void succeeds_with_fewer_threads(const std::function<int()>& work) {
+    for (const Extent extent : {Extent::kOnce, Extent::kOn})
+      for (std::int64_t nth = 1; nth <= 3; ++nth) {
+        const TempFolder cold;
+        ::setenv("OCTILE_CACHE_DIR", cold.path().c_str(), 1);
+        EXPECT_EQ(status_of([&] {
+                    const Refusal refusal(Refuse::kThreads, nth, extent);
+                    return work();
+                  }),
+                  0)
+            << nth;
+      }
+  }
 
   TempFolder cache_;
 };
@@ -127,31 +141,11 @@ TEST_F(Refusals, OfMemoryEndCompileWithAStatus) {
 }
 
 TEST_F(Refusals, OfThreadsCompileLeavesToTheOthers) {
-  for (const Extent extent : {Extent::kOnce, Extent::kOn})
-    for (std::int64_t nth = 1; nth <= 3; ++nth) {
-      const TempFolder cold;
-      ::setenv("OCTILE_CACHE_DIR", cold.path().c_str(), 1);
-      EXPECT_EQ(status_of([&] {
-                  const Refusal refusal(Refuse::kThreads, nth, extent);
-                  return compile_command();
-                }),
-                0)
-          << nth;
-    }
+  succeeds_with_fewer_threads(compile_command);
 }
 
 TEST_F(Refusals, OfThreadsPrepareLeavesToTheOthers) {
-  for (const Extent extent : {Extent::kOnce, Extent::kOn})
-    for (std::int64_t nth = 1; nth <= 3; ++nth) {
-      const TempFolder cold;
-      ::setenv("OCTILE_CACHE_DIR", cold.path().c_str(), 1);
-      EXPECT_EQ(status_of([&] {
-                  const Refusal refusal(Refuse::kThreads, nth, extent);
-                  return prepare_plan(Disk::kCached);
-                }),
-                0)
-          << nth;
-    }
+  succeeds_with_fewer_threads([] { return prepare_plan(Disk::kCached); });
 }
 
 // Without a cache on disk, so that every run starts octile-compiler and compiles.

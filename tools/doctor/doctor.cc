@@ -5,6 +5,7 @@
 
 #include "cache/measured_device.h"
 #include "generator/families.h"
+#include "runtime/api/boundary.h"
 #include "runtime/environment.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
@@ -87,16 +88,16 @@ void print_text(const Surroundings& s) {
 Status run_measure(const Options& options) {
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
-  const std::string root = look_around(*library).cache_root;
-  const auto measured = measure_device(options.device);
-  if (!measured) return tl::unexpected<Error>(measured.error());
-  const cache::MeasuredDevices file(root);
-  const bool is_known = find_device(measured->device.name) != nullptr;
+  const std::string& root = library->get()->library.engine.options().writable_root;
   if (root.empty()) {
     return refuse(
         "there is no writable cache folder to keep the description in; allowed: a folder "
         "named by OCTILE_CACHE_DIR, XDG_CACHE_HOME or HOME");
   }
+  const auto measured = measure_device(options.device);
+  if (!measured) return tl::unexpected<Error>(measured.error());
+  const cache::MeasuredDevices file(root);
+  const bool is_known = find_device(measured->device.name) != nullptr;
   if (const auto kept = file.put(measured->device); !kept) {
     return fail(ErrorCode::kInternal, kept.error().sentence);
   }

@@ -2,8 +2,7 @@
 // squares.
 //
 // A squares sentry adds to 64-bit words behind the sentry's (octile_squares of octile.h). A warp's
-// part of a tile is summed in fp32: a thread adds its elements strip by strip, of each strip
-// the upper row before the lower, in the order of columns, and the lanes are added in pairs. The
+// part of a tile is summed in fp32, in the order that docs/numerics.md states ("Squares"). The
 // warps' sums are added as integers, in any order and to the same bits.
 #pragma once
 #ifndef OCTILE_EMITTED
