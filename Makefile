@@ -7,12 +7,13 @@
 #   make fuzz     clang's fuzzers over every reader, FUZZ_SECONDS each (default 10)
 #   make lint     clang-format and clang-tidy; make format rewrites what clang-format would
 #   make plots    redraws docs/plots/ from tools/plots/*.json
-#   make install  into PREFIX, by default /usr/local
+#   make package  Debian packages, and an archive that runs where it is unpacked, in build/package/packages
+#   make install  into PREFIX, by default /usr/local; make uninstall removes what was installed last
 JOBS := $(shell nproc)
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 10
 
-.PHONY: build demo test check lint format format-check install asan-ubsan tsan fuzz plots clean
+.PHONY: build demo test check lint format format-check install uninstall package asan-ubsan tsan fuzz plots clean
 .DEFAULT_GOAL := build
 
 build:
@@ -68,6 +69,16 @@ plots:
 
 install: build
 	@cmake --install build/release --prefix $(PREFIX)
+	@cp build/release/install_manifest.txt build/release/installed.txt
+
+uninstall:
+	@cmake -DMANIFEST=build/release/installed.txt -P tools/cmake/octile_uninstall.cmake
+
+package:
+	@tools/setup.sh package
+	@cmake --preset package --log-level=WARNING
+	@cmake --build --preset package
+	@cd build/package && cpack --config CPackConfig.cmake
 
 clean:
-	@rm -rf build/release build/debug build/asan-ubsan build/tsan build/lint build/fuzz
+	@rm -rf build/release build/package build/debug build/asan-ubsan build/tsan build/lint build/fuzz

@@ -27,6 +27,9 @@ constexpr std::array kVariables{
     EnvironmentVariable{"HOME", "home folder, for the default cache folder"},
     EnvironmentVariable{"LD_LIBRARY_PATH", "searched for libraries by the loader; default none"},
     EnvironmentVariable{"CUDA_HOME", "toolkit folder searched for NVRTC; default /usr/local/cuda"},
+    EnvironmentVariable{"CUDA_PATH", "searched for NVRTC after CUDA_HOME; default none"},
+    EnvironmentVariable{"VIRTUAL_ENV", "Python environment searched for NVRTC; default none"},
+    EnvironmentVariable{"PATH", "its first python3 is searched for NVRTC"},
 };
 
 }  // namespace

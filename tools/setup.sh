@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Installs only what is missing for a goal; a second call does nothing.
-#   tools/setup.sh build   compile the library and the command
-#   tools/setup.sh test    the same, and build and run the tests (default)
-#   tools/setup.sh lint    the same, and check format and style
-#   tools/setup.sh fuzz    as build, and build and run the fuzzers
-#   tools/setup.sh plots   draw the plots; installs nothing else
-# Debian packages come from apt (as root, or through sudo). Python packages, and CUDA headers with NVRTC
+# Installs only what is missing for a goal; a second call does nothing, and needs no network.
+#   tools/setup.sh build    compile the library and the command
+#   tools/setup.sh test     the same, and build and run the tests (default)
+#   tools/setup.sh package  as build, and make packages
+#   tools/setup.sh lint     as test, and check format and style
+#   tools/setup.sh fuzz     as build, and build and run the fuzzers
+#   tools/setup.sh plots    draw the plots; installs nothing else
+# Debian packages come from apt, in one call as root or through sudo. Python packages, and CUDA headers with NVRTC
 # if no toolkit is installed, go into build/deps/venv and nowhere else.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,9 +16,11 @@ readonly build_packages=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev lib
                          libexpected-dev libxxhash-dev libzstd-dev libmd-dev libarchive-dev libgtest-dev
                          libgmock-dev)
 readonly test_packages=(pkg-config python3-venv)
+readonly package_packages=(dpkg-dev file)
 readonly lint_packages=(clang-format-19 clang-tidy-19)
 readonly fuzz_packages=(clang libclang-rt-dev)
-lists_are_fresh=
+# What the wheels of a list weigh, for a guess at the time.
+readonly -A wheel_megabytes=([cuda]=95 [oracle]=22 [plots]=40)
 
 say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
@@ -26,44 +29,88 @@ is_installed() {
   [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
 }
 
-# install_packages <package>... installs those that are missing, in one apt-get call.
+# missing_of <package>... prints those that are not installed.
+missing_of() {
+  local package
+  for package in "$@"; do
+    is_installed "$package" || printf '%s\n' "$package"
+  done
+}
+
+# count_steps <number of packages> turns apt's output into a counted line for each package, and drops the rest. Without
+# it, minutes would pass in silence.
+count_steps() {
+  local line i=0
+  while IFS= read -r line; do
+    case $line in
+      Get:* | Fetched* | E:* | Err:* | W:*) printf 'setup:   %s\n' "$line" ;;
+      'Setting up '*)
+        i=$((i + 1))
+        line=${line#Setting up }
+        printf 'setup:   [%d/%d] %s\n' "$i" "$1" "${line%% (*}" ;;
+    esac
+  done
+}
+
+# install_packages <package>... installs those that are missing, and asks for a password at most once.
 install_packages() {
-  local package missing=() as_root=()
+  local missing line as_root=() plan
   if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
     say "no apt here; the counterparts of these Debian packages must be there: $*"
     return 0
   fi
-  for package in "$@"; do
-    is_installed "$package" || missing+=("$package")
-  done
+  mapfile -t missing < <(missing_of "$@")
   [ ${#missing[@]} -gt 0 ] || return 0
+  # Whoever is asked once is not asked again by the next goal.
+  mapfile -t missing < <(missing_of "$@" "${build_packages[@]}" "${test_packages[@]}" | sort -u)
+  line="apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
   if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null || die "not root and no sudo; as root: apt-get install ${missing[*]}"
+    command -v sudo >/dev/null || die "neither root nor sudo; run this once as root, then call again:
+  $line"
     as_root=(sudo)
+    say "sudo asks for your password once, for: $line"
   fi
-  say "installing ${missing[*]}"
-  [ -n "$lists_are_fresh" ] || "${as_root[@]}" apt-get update -qq
-  lists_are_fresh=yes
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  say "installing ${#missing[@]} packages and what they need, from apt: one to three minutes"
+  say "  ${missing[*]}"
+  # One call: a sudo that is asked twice may ask for a password twice.
+  plan='apt-get update -q && printf "plan %d\n" "$(apt-get install -s --no-install-recommends "$@" | grep -c ^Inst)" &&
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@"'
+  if ! "${as_root[@]}" sh -c "$plan" sh "${missing[@]}" 2>&1 | {
+    steps=0
+    while IFS= read -r text; do
+      case $text in
+        'plan '*) steps=${text#plan }; break ;;
+        Get:* | Err:* | E:* | W:*) printf 'setup:   %s\n' "$text" ;;
+      esac
+    done
+    count_steps "$steps"
+  }; then
+    die "apt failed; run this as root and see what it says:
+  $line"
+  fi
 }
 
 # install_wheels <name> installs the pins of tools/requirements/<name>.txt. A copy of that file in the environment
-# records what was installed, so that a changed pin is noticed.
+# records what was installed, so that a changed pin is noticed. Fails if pip does.
 install_wheels() {
   local pins=tools/requirements/$1.txt
   cmp -s "$pins" "$venv/$1.txt" && return 0
   install_packages python3-venv
-  say "installing $(grep -v '^#' "$pins" | paste -sd ' ') into $venv"
+  say "installing $(grep -v '^#' "$pins" | paste -sd ' ') into $venv: ${wheel_megabytes[$1]} MB," \
+    "about $((5 + wheel_megabytes[$1] / 5)) s"
   # python3-venv belongs to the system's Python and to no other in PATH.
   [ -x "$venv/bin/pip" ] || /usr/bin/python3 -m venv "$venv"
-  "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$pins"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$pins" || return 1
   cp "$pins" "$venv/$1.txt"
 }
 
 install_cuda() {
-  cmake -DOCTILE_VENV="$PWD/$venv" -P tools/cmake/octile_cuda.cmake >/dev/null 2>&1 ||
-    install_wheels cuda
+  local found
+  found=$(cmake -DOCTILE_VENV="$PWD/$venv" -P tools/cmake/octile_cuda.cmake 2>&1) && return 0
+  # A toolkit that is there and does not serve is worth a word.
+  printf '%s\n' "$found" | sed -n 's/^ *\(.*: CUDA_VERSION is .*\)/setup: \1; CUDA_HOME may name a newer toolkit/p'
+  install_wheels cuda ||
+    die "pip cannot install NVRTC; set CUDA_HOME to the folder of a CUDA toolkit, 12.8 or newer, and none is needed"
 }
 
 goal=${1:-test}
@@ -72,11 +119,16 @@ case $goal in
   plots) install_wheels plots; exit ;;
   build) ;;
   test) packages+=("${test_packages[@]}") ;;
+  package) packages+=("${package_packages[@]}") ;;
   lint) packages+=("${test_packages[@]}" "${lint_packages[@]}") ;;
   fuzz) packages+=("${fuzz_packages[@]}") ;;
-  *) die "goal is \"$goal\"; allowed are build, test, lint, fuzz and plots" ;;
+  *) die "goal is \"$goal\"; allowed are build, test, package, lint, fuzz and plots" ;;
 esac
 
 install_packages "${packages[@]}"
 install_cuda
-case $goal in test | lint) install_wheels oracle ;; esac
+case $goal in
+  test | lint)
+    install_wheels oracle ||
+      say "pip cannot install what the oracle tests compare with; they are skipped, all others run" ;;
+esac

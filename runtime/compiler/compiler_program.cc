@@ -1,9 +1,7 @@
 #include "runtime/compiler/compiler_program.h"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/auxv.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +14,7 @@
 
 #include "cache/file_ops.h"
 #include "octile/octile.h"
+#include "runtime/compiler/own_folder.h"
 
 namespace octile {
 namespace {
@@ -29,21 +28,6 @@ constexpr std::string_view kProgramName = "octile-compiler";
 
 std::string own_version() {
   return fmt::format("{}.{}.{}", OCTILE_VERSION_MAJOR, OCTILE_VERSION_MINOR, OCTILE_VERSION_PATCH);
-}
-
-// Returns the folder of the file that this code was loaded from, with a slash at its end; empty if
-// it is unknown. dladdr calls the main program by the name that its caller gave it, so its file is
-// read from /proc.
-std::string own_folder() {
-  static const char here = 0;
-  Dl_info own = {};
-  Dl_info main = {};
-  if (dladdr(&here, &own) == 0) return {};
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): the kernel gives the address as a number
-  const bool in_main = dladdr(reinterpret_cast<const void*>(getauxval(AT_PHDR)), &main) != 0 &&
-                       main.dli_fbase == own.dli_fbase;
-  const auto file = cache::resolve_links(in_main ? "/proc/self/exe" : own.dli_fname);
-  return file ? file->substr(0, file->rfind('/') + 1) : std::string();
 }
 
 bool is_program(const std::string& path) {

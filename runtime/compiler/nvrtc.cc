@@ -1,7 +1,6 @@
 #include "runtime/compiler/nvrtc.h"
 
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <nvrtc.h>
 
@@ -66,9 +65,28 @@ std::string loaded_file(const void* address) {
   return cache::resolve_links(info.dli_fname).value_or(info.dli_fname);
 }
 
-bool exists(const std::string& path) {
-  struct stat status = {};
-  return cache::FileOps().stat_at(AT_FDCWD, path, status) == 0;
+std::string parent_folder(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string::npos ? std::string() : path.substr(0, slash);
+}
+
+std::string name_of(const NvrtcPlace& place) {
+  return place.folder.empty() ? place.why : fmt::format("{} ({})", place.folder, place.why);
+}
+
+// Returns the sentence on a search that found nothing.
+std::string not_found_sentence(const std::vector<NvrtcTrial>& tried) {
+  std::vector<std::string> places;
+  std::string reasons;
+  for (const NvrtcTrial& trial : tried) {
+    places.push_back(name_of(trial.place));
+    if (!trial.place.libraries.empty()) reasons += "; " + trial.outcome;
+  }
+  return fmt::format(
+      "NVRTC {}.{} or newer was found in none of: {}; set OCTILE_LIBNVRTC to the path of "
+      "libnvrtc.so.13, or CUDA_HOME to the folder of a CUDA toolkit, or install the Python package "
+      "nvidia-cuda-nvrtc; without it only kernels already in a cache can be used{}",
+      kMinimumVersion.major, kMinimumVersion.minor, fmt::join(places, ", "), reasons);
 }
 
 // Makes glibc keep freed memory. By default glibc returns free memory at the top of its heap to the
@@ -138,27 +156,30 @@ Result<std::string> NvrtcIdentity::build_digest() const {
   return cache::digest_hex(text);
 }
 
-Result<std::shared_ptr<const Nvrtc>> Nvrtc::open() {
-  if (const auto path = environment_value("OCTILE_LIBNVRTC")) return open(*path);
-  std::vector<std::string> candidates{"libnvrtc.so.13", "libnvrtc.so.12"};
-  std::vector<std::string> folders;
-  if (const auto home = environment_value("CUDA_HOME")) folders.push_back(*home + "/lib64");
-  folders.emplace_back("/usr/local/cuda/lib64");
-  for (const std::string& folder : folders)
-    for (const char* name : {"/libnvrtc.so.13", "/libnvrtc.so.12"}) {
-      if (exists(folder + name)) candidates.push_back(folder + name);
-    }
-  std::string reasons;
-  for (const std::string& candidate : candidates) {
-    auto nvrtc = open(candidate);
-    if (nvrtc) return nvrtc;
-    reasons += "; " + nvrtc.error().message;
+Result<std::shared_ptr<const Nvrtc>> Nvrtc::open(std::vector<NvrtcTrial>* trials) {
+  std::vector<NvrtcTrial> tried;
+  auto opened = search(tried);
+  if (trials != nullptr) *trials = std::move(tried);
+  return opened;
+}
+
+Result<std::shared_ptr<const Nvrtc>> Nvrtc::search(std::vector<NvrtcTrial>& tried) {
+  const auto attempt = [&tried](const std::string& library) {
+    auto opened = open(library);
+    tried.back().taken = opened.has_value();
+    tried.back().outcome = opened ? "taken" : opened.error().message;
+    return opened;
+  };
+  if (const auto path = environment_value("OCTILE_LIBNVRTC")) {
+    tried.push_back({{parent_folder(*path), "OCTILE_LIBNVRTC", {*path}}, false, {}});
+    return attempt(*path);
   }
-  return fail(
-      ErrorCode::kNoCompiler,
-      fmt::format("NVRTC {}.{} or newer was found neither by the loader nor in {}; without it "
-                  "only kernels already in a cache can be used{}",
-                  kMinimumVersion.major, kMinimumVersion.minor, fmt::join(folders, ", "), reasons));
+  for (NvrtcPlace& place : nvrtc_places()) {
+    tried.push_back({std::move(place), false, "no NVRTC there"});
+    for (const std::string& library : std::vector(tried.back().place.libraries))
+      if (auto opened = attempt(library)) return opened;
+  }
+  return fail(ErrorCode::kNoCompiler, not_found_sentence(tried));
 }
 
 Result<std::shared_ptr<const Nvrtc>> Nvrtc::open(const std::string& path) {

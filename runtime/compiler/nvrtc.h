@@ -11,6 +11,7 @@
 
 #include "generator/core/error.h"
 #include "runtime/compiler/compile_output.h"
+#include "runtime/compiler/nvrtc_search.h"
 
 namespace octile {
 
@@ -31,16 +32,22 @@ struct NvrtcIdentity {
   Result<std::string> build_digest() const;
 };
 
+// What became of one place where NVRTC was looked for.
+struct NvrtcTrial {
+  NvrtcPlace place;
+  bool taken = false;
+  std::string outcome;  // "taken", "no NVRTC there", or why the library cannot be used
+};
+
 // An opened NVRTC. It is immutable, and compile() may run in several threads at once. Each path is
 // opened once in a process and never unloaded.
 class Nvrtc {
  public:
-  // Opens OCTILE_LIBNVRTC, and nothing else, if that is set. Otherwise opens the first library that
-  // loads and has version 12.8 or newer. It tries libnvrtc.so.13 and libnvrtc.so.12 by the loader's
-  // search, then in CUDA_HOME/lib64 and /usr/local/cuda/lib64. (The loader's search includes the
-  // RUNPATH, by which a build tree finds its own NVRTC.) Errors: kNoCompiler, with every place that
-  // was tried and why it failed.
-  static Result<std::shared_ptr<const Nvrtc>> open();
+  // Opens OCTILE_LIBNVRTC, and nothing else, if that is set. Otherwise opens the first library of
+  // nvrtc_places() that loads and has version 12.8 or newer. Errors: kNoCompiler, with every place
+  // that was tried, why it failed, and what to set. `trials`, if given, receives what became of
+  // each place up to the one that was taken.
+  static Result<std::shared_ptr<const Nvrtc>> open(std::vector<NvrtcTrial>* trials = nullptr);
   static Result<std::shared_ptr<const Nvrtc>> open(const std::string& path);
   ~Nvrtc();
   Nvrtc(const Nvrtc&) = delete;
@@ -66,6 +73,7 @@ class Nvrtc {
  private:
   struct Impl;
   explicit Nvrtc(std::unique_ptr<const Impl> impl);
+  static Result<std::shared_ptr<const Nvrtc>> search(std::vector<NvrtcTrial>& tried);
   static Result<std::shared_ptr<const Nvrtc>> load(const std::string& path);
   std::unique_ptr<const Impl> impl_;
 };

@@ -11,16 +11,16 @@
 
 #include "cache/file_ops.h"
 #include "runtime/compiler/file_digest.h"
+#include "runtime/compiler/nvrtc_search.h"
 #include "runtime/environment.h"
 
 namespace octile {
 namespace {
 
-constexpr std::string_view kMagic = "octile toolchain memo 2\n";
+constexpr std::string_view kMagic = "octile toolchain memo 3\n";
 constexpr std::string_view kMemoName = "toolchain.memo";
-// The variables that decide which library Nvrtc::open finds.
-constexpr std::array<std::string_view, 3> kSearchVariables{"OCTILE_LIBNVRTC", "CUDA_HOME",
-                                                           "LD_LIBRARY_PATH"};
+// The variables that, with the libraries of nvrtc_places(), decide which library Nvrtc::open opens.
+constexpr std::array<std::string_view, 2> kSearchVariables{"OCTILE_LIBNVRTC", "LD_LIBRARY_PATH"};
 constexpr std::string_view kBuiltins = "libnvrtc-builtins";
 // CUDA installs one to three names of its builtins. Beyond this many there is no memo.
 constexpr std::size_t kMostFiles = 64;
@@ -60,7 +60,7 @@ std::string search_text() {
   std::string text;
   for (const std::string_view name : kSearchVariables)
     text += fmt::format("variable {}={}\n", name, environment_value(name).value_or(""));
-  return text;
+  return text + nvrtc_places_text(nvrtc_places());
 }
 
 // Returns the rest of the first line if it begins with "<tag> ", and removes the line.
@@ -104,7 +104,7 @@ Result<Compiler::Opened> Compiler::open() {
   cache::Toolchain toolchain{nvrtc->version_text(), {}};
   const auto files = files_text(*ops_, nvrtc->path);
   const auto memo = read_memo();
-  // The files decide the build, whatever variables led to them.
+  // The files decide the build, whatever search led to them.
   const bool known = memo && files && memo->nvrtc == nvrtc->path &&
                      memo->toolchain.compiler == toolchain.compiler &&
                      memo->derived_from.starts_with(*files + "variable ");

@@ -83,6 +83,22 @@ TEST_F(CacheKernels, ShowDisassemblesThroughTheToolkit) {
   EXPECT_THAT(failed.err, HasSubstr("nvdisasm failed with status 7"));
 }
 
+// The Python package nvidia-cuda-nvdisasm has it beside NVRTC's.
+TEST_F(CacheKernels, ShowDisassemblesThroughAPythonPackage) {
+  const fs::path cuda = shell_.folder() / "venv/lib/python3.11/site-packages/nvidia/cu13";
+  fs::create_directories(cuda / "bin");
+  fs::create_directories(cuda / "lib");
+  std::ofstream(cuda / "bin/nvdisasm") << "#!/bin/sh\necho listing\n";
+  fs::permissions(cuda / "bin/nvdisasm", fs::perms(0755));
+  shell_.set("CUDA_HOME", "/nonexistent");
+  shell_.set("PATH", "/nonexistent");
+  shell_.set("VIRTUAL_ENV", (shell_.folder() / "venv").string());
+  const Outcome sass = shell_.run({"cache", "show", entry_.at("digest"), "--sass"});
+  EXPECT_EQ(sass.exit_code, 0) << sass.err;
+  // A build against a whole toolkit has that toolkit's first.
+  EXPECT_FALSE(sass.out.empty());
+}
+
 TEST_F(CacheKernels, VerifyProvesThatACompileGivesTheSameBytes) {
   const Outcome good = shell_.run({"cache", "verify", "--recompile", "--json"});
   EXPECT_EQ(good.exit_code, 0) << good.err;

@@ -26,8 +26,8 @@ std::string read(const std::filesystem::path& path) {
 
 bool is_octiles(std::string_view assignment) {
   for (const EnvironmentVariable& v : environment_variables()) {
-    // NVRTC is found through the variables of the loader and of the toolkit.
-    if (v.name == "LD_LIBRARY_PATH" || v.name == "CUDA_HOME") continue;
+    // NVRTC is found through the variables of the loader, of the toolkit and of Python.
+    if (!v.name.starts_with("OCTILE_") && !v.name.starts_with("XDG_") && v.name != "HOME") continue;
     if (assignment.starts_with(std::string(v.name) + "=")) return true;
   }
   return false;

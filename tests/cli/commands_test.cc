@@ -269,6 +269,37 @@ TEST(Cache, SaysWhichEntryIsDamaged) {
   EXPECT_THAT(show.err, HasSubstr("is damaged: "));
 }
 
+TEST(Doctor, SaysWhereNvrtcWasLookedForAndWhatWasTaken) {
+  const Shell shell;
+  if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";
+  const json nvrtc = shell.run({"doctor", "--json"}).json().at("nvrtc");
+  const json& searched = nvrtc.at("searched");
+  ASSERT_GE(searched.size(), 2U);
+  EXPECT_EQ(searched.front().at("why"), "beside Octile");
+  EXPECT_EQ(searched.front().at("outcome"), "no NVRTC there");
+  for (const json& place : searched) EXPECT_EQ(place.at("taken"), place == searched.back());
+  const Outcome text = shell.run({"doctor"});
+  EXPECT_THAT(text.out, HasSubstr(" (beside Octile): no NVRTC there\n"));
+  EXPECT_THAT(text.out, HasSubstr(": taken\n"));
+}
+
+// A library that is there and cannot be used is named with the reason, and the search goes on.
+TEST(Doctor, SaysWhyALibraryIsNotTaken) {
+  Shell shell;
+  const std::filesystem::path folder =
+      shell.folder() / "venv/lib/python3.11/site-packages/nvidia/cu13/lib";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "libnvrtc.so.13") << "no library";
+  std::filesystem::copy_file(OCTILE_COMMAND, folder / "octile");  // beside which it is looked for
+  shell.use(folder / "octile");
+  const json nvrtc = shell.run({"doctor", "--json"}).json().at("nvrtc");
+  const json& first = nvrtc.at("searched").at(0);
+  EXPECT_EQ(first.at("folder"), std::filesystem::canonical(folder).string());
+  EXPECT_FALSE(first.at("taken"));
+  EXPECT_THAT(first.at("outcome").get<std::string>(), HasSubstr("cannot be opened"));
+  EXPECT_GE(nvrtc.at("searched").size(), 2U);
+}
+
 TEST(Doctor, SaysWhatIsMissingAndWhatThatCosts) {
   Shell shell;
   shell.set("OCTILE_LIBNVRTC", "/nonexistent/libnvrtc.so");

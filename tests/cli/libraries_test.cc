@@ -1,13 +1,16 @@
-// The command starts on a bare Debian 12 or Ubuntu 24.04. Without libarchive, only the verbs that
-// read and write archives fail.
+// What is shipped starts on a bare Debian 12, Ubuntu 22.04 and RHEL 9. Without libarchive, only the
+// verbs that read and write archives fail.
 #include <elf.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <regex>
 #include <sstream>
 
 #include "tests/cli/command.h"
@@ -26,35 +29,95 @@ Value load(const std::string& bytes, std::size_t at) {
   return value;
 }
 
-// Returns the libraries that the loader opens before main(): DT_NEEDED of the dynamic section.
-std::vector<std::string> needed_libraries(const char* path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  const std::string bytes = std::move(text).str();
-  const auto header = load<Elf64_Ehdr>(bytes, 0);
-  const auto section = [&](std::size_t i) {
-    return load<Elf64_Shdr>(bytes, header.e_shoff + i * sizeof(Elf64_Shdr));
-  };
-  std::vector<std::string> names;
-  for (std::size_t i = 0; i < header.e_shnum; ++i) {
-    const Elf64_Shdr dynamic = section(i);
-    if (dynamic.sh_type != SHT_DYNAMIC) continue;
-    const std::size_t strings = section(dynamic.sh_link).sh_offset;
+// What the loader has to find for a program or library.
+struct Needs {
+  std::vector<std::string> libraries;  // DT_NEEDED of the dynamic section
+  // Of each library, the versions of its symbols: "libc.so.6 GLIBC_2.34".
+  std::vector<std::string> versions;
+};
+
+class ElfFile {
+ public:
+  explicit ElfFile(const char* path) {
+    std::ostringstream text;
+    text << std::ifstream(path, std::ios::binary).rdbuf();
+    bytes_ = std::move(text).str();
+  }
+
+  Needs needs() const {
+    Needs needs;
+    const auto header = load<Elf64_Ehdr>(bytes_, 0);
+    for (std::size_t i = 0; i < header.e_shnum; ++i) {
+      const Elf64_Shdr one = section(i);
+      if (one.sh_type == SHT_DYNAMIC) add_libraries(one, needs);
+      if (one.sh_type == SHT_GNU_verneed) add_versions(one, needs);
+    }
+    return needs;
+  }
+
+ private:
+  Elf64_Shdr section(std::size_t i) const {
+    const auto header = load<Elf64_Ehdr>(bytes_, 0);
+    return load<Elf64_Shdr>(bytes_, header.e_shoff + i * sizeof(Elf64_Shdr));
+  }
+  std::string string_of(const Elf64_Shdr& user, std::size_t at) const {
+    return &bytes_[section(user.sh_link).sh_offset + at];
+  }
+  void add_libraries(const Elf64_Shdr& dynamic, Needs& needs) const {
     for (std::size_t at = 0; at < dynamic.sh_size; at += sizeof(Elf64_Dyn)) {
-      const auto entry = load<Elf64_Dyn>(bytes, dynamic.sh_offset + at);
-      if (entry.d_tag == DT_NEEDED) names.emplace_back(&bytes[strings + entry.d_un.d_val]);
+      const auto entry = load<Elf64_Dyn>(bytes_, dynamic.sh_offset + at);
+      if (entry.d_tag == DT_NEEDED) needs.libraries.push_back(string_of(dynamic, entry.d_un.d_val));
     }
   }
-  return names;
+  void add_versions(const Elf64_Shdr& table, Needs& needs) const {
+    std::size_t at = table.sh_offset;
+    for (std::size_t i = 0; i < table.sh_info; ++i) {
+      const auto library = load<Elf64_Verneed>(bytes_, at);
+      std::size_t version_at = at + library.vn_aux;
+      for (std::size_t j = 0; j < library.vn_cnt; ++j) {
+        const auto version = load<Elf64_Vernaux>(bytes_, version_at);
+        needs.versions.push_back(string_of(table, library.vn_file) + " " +
+                                 string_of(table, version.vna_name));
+        version_at += version.vna_next;
+      }
+      at += library.vn_next;
+    }
+  }
+
+  std::string bytes_;
+};
+
+class Shipped : public ::testing::TestWithParam<const char*> {};
+
+// These are part of every system that has apt or rpm: Debian 12, Ubuntu 22.04 and 24.04, RHEL 9.
+TEST_P(Shipped, NeedsOnlyLibrariesOfABareSystem) {
+  const Needs needs = ElfFile(GetParam()).needs();
+  EXPECT_THAT(needs.libraries, ::testing::Contains("libc.so.6"));
+  EXPECT_THAT(needs.libraries, IsSubsetOf({"libzstd.so.1", "libm.so.6", "libgcc_s.so.1",
+                                           "libc.so.6", "ld-linux-x86-64.so.2"}));
 }
 
-// All of these come with apt and dpkg on both systems.
-TEST(Libraries, TheCommandStartsOnABareSystem) {
-  const std::vector<std::string> needed = needed_libraries(OCTILE_COMMAND);
-  EXPECT_THAT(needed, ::testing::Contains("libc.so.6"));
-  EXPECT_THAT(needed, IsSubsetOf({"libzstd.so.1", "libstdc++.so.6", "libm.so.6", "libgcc_s.so.1",
-                                  "libc.so.6", "ld-linux-x86-64.so.2"}));
+// RHEL 9 has glibc 2.34 and the libgcc of GCC 11, the oldest of those systems. `objdump -T` names
+// the symbol of a version that is too new.
+TEST_P(Shipped, NeedsNoNewerLibrariesThanTheOldestSystemHas) {
+  const Needs needs = ElfFile(GetParam()).needs();
+  const std::regex pattern("\\S+ (GLIBC|GCC)_([0-9]+)\\.([0-9]+).*");
+  const std::map<std::string, std::pair<int, int>> newest{{"GLIBC", {2, 34}}, {"GCC", {7, 0}}};
+  EXPECT_GT(needs.versions.size(), 3U);
+  for (const std::string& version : needs.versions) {
+    std::smatch parts;
+    ASSERT_TRUE(std::regex_match(version, parts, pattern)) << version;
+    const std::pair found{std::stoi(parts[2]), std::stoi(parts[3])};
+    EXPECT_LE(found, newest.at(parts[1])) << version;
+  }
 }
+
+INSTANTIATE_TEST_SUITE_P(Libraries, Shipped,
+                         ::testing::Values(OCTILE_COMMAND, OCTILE_COMPILER_PROGRAM,
+                                           OCTILE_SHARED_LIBRARY),
+                         [](const auto& test) {
+                           return std::array{"Command", "Compiler", "Library"}[test.index];
+                         });
 
 class WithoutLibarchive : public ::testing::Test {
  protected:

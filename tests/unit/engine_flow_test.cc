@@ -205,7 +205,7 @@ TEST_F(ToolchainMemo, IsIgnoredWhereAnythingChanged) {
   for (const auto& [from, to] : {std::pair("size ", "size 1"), std::pair("inode ", "inode 1"),
                                  std::pair("mtime ", "mtime 1"), std::pair("ctime ", "ctime 1"),
                                  std::pair("nvrtc /", "nvrtc //x"), std::pair("build ", "build 0"),
-                                 std::pair("memo 2", "memo 1")}) {
+                                 std::pair("memo 3", "memo 2")}) {
     edit(from, to);
     EXPECT_EQ(remembered(), opened->toolchain) << from;  // opening rewrites the memo
     EXPECT_EQ(remembered(), opened->toolchain) << from;

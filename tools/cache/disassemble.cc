@@ -13,6 +13,7 @@
 #include <system_error>
 #include <vector>
 
+#include "runtime/compiler/nvrtc_search.h"
 #include "runtime/environment.h"
 
 namespace octile::tools {
@@ -112,7 +113,10 @@ Result<std::string> disassemble(std::span<const std::uint8_t> cubin) {
   if (Status ok = write_all(memory.get(), cubin); !ok) return tl::unexpected<Error>(ok.error());
   std::vector<std::string> folders;
   if (const auto home = environment_value("CUDA_HOME")) folders.push_back(*home + "/bin/");
-  folders.insert(folders.end(), {"", "/usr/local/cuda/bin/"});  // "" searches PATH
+  folders.emplace_back();  // searches PATH
+  for (const NvrtcPlace& place : nvrtc_places()) {
+    if (!place.folder.empty()) folders.push_back(place.folder + "/../bin/");
+  }
   for (const std::string& folder : folders) {
     for (const Arguments& command : {Arguments{folder + "nvdisasm", kChildPath},
                                      Arguments{folder + "cuobjdump", "--dump-sass", kChildPath}}) {
@@ -122,9 +126,11 @@ Result<std::string> disassemble(std::span<const std::uint8_t> cubin) {
       if (listing) return *std::move(listing);
     }
   }
-  return fail(ErrorCode::kNoCompiler,
-              "neither nvdisasm nor cuobjdump is in CUDA_HOME/bin, PATH or /usr/local/cuda/bin; "
-              "they are part of the CUDA toolkit (packages cuda-nvdisasm, cuda-cuobjdump)");
+  return fail(
+      ErrorCode::kNoCompiler,
+      "neither nvdisasm nor cuobjdump is in CUDA_HOME/bin, in PATH or beside the folders "
+      "where NVRTC is looked for; install the Python package nvidia-cuda-nvdisasm, or a CUDA "
+      "toolkit (packages cuda-nvdisasm, cuda-cuobjdump), or set CUDA_HOME to one");
 }
 
 }  // namespace octile::tools

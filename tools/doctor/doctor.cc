@@ -76,6 +76,7 @@ void print_text(const Surroundings& s) {
     print_stdout("tuning     {} record{} in {}\n", source.records, source.records == 1 ? "" : "s",
                  source.origin);
   }
+  print_stdout("\nNVRTC was looked for in\n{}", nvrtc_search_text(s));
   print_stdout("\nenvironment\n{}", environment_table());
   if (s.missing.empty()) {
     print_stdout("\nnothing is missing\n");

@@ -42,7 +42,7 @@ void look_at_driver(Surroundings& s) {
 
 void look_at_compiler(Surroundings& s) {
   s.compiler_program = CompilerPool([](const std::string&) {}).program().value_or("");
-  const auto nvrtc = Nvrtc::open();
+  const auto nvrtc = Nvrtc::open(&s.nvrtc_trials);
   if (!nvrtc) {
     s.missing.push_back(
         {"compiler", nvrtc.error().message, "only kernels that are in a cache can be had"});
@@ -79,6 +79,17 @@ void look_at_archives(Surroundings& s) {
     s.missing.push_back({"libarchive", library.error().message,
                          "archives of kernels can be neither written nor read"});
   }
+}
+
+Json searched_json(const Surroundings& s) {
+  Json places = Json::array();
+  for (const NvrtcTrial& trial : s.nvrtc_trials) {
+    places.push_back({{"folder", trial.place.folder.empty() ? Json() : Json(trial.place.folder)},
+                      {"why", trial.place.why},
+                      {"taken", trial.taken},
+                      {"outcome", trial.outcome}});
+  }
+  return places;
 }
 
 }  // namespace
@@ -121,9 +132,11 @@ Json to_json(const Surroundings& s) {
   for (const Missing& m : s.missing) {
     missing.push_back({{"what", m.what}, {"why", m.why}, {"cost", m.cost}});
   }
+  Json nvrtc = found(s.nvrtc_path, s.nvrtc_version);
+  nvrtc["searched"] = searched_json(s);
   return {{"driver", found(s.driver_path, s.driver_version)},
           {"devices", devices},
-          {"nvrtc", found(s.nvrtc_path, s.nvrtc_version)},
+          {"nvrtc", nvrtc},
           {"compiler_program", s.compiler_program.empty() ? Json() : Json(s.compiler_program)},
           {"cache",
            {{"root", s.cache_root},
@@ -131,6 +144,16 @@ Json to_json(const Surroundings& s) {
             {"read_only_roots", s.read_only_roots}}},
           {"tuning", tuning},
           {"missing", missing}};
+}
+
+std::string nvrtc_search_text(const Surroundings& s) {
+  std::string text;
+  for (const NvrtcTrial& trial : s.nvrtc_trials) {
+    text += trial.place.folder.empty() ? fmt::format("  {}: {}\n", trial.place.why, trial.outcome)
+                                       : fmt::format("  {} ({}): {}\n", trial.place.folder,
+                                                     trial.place.why, trial.outcome);
+  }
+  return text;
 }
 
 std::string missing_text(const Surroundings& s) {

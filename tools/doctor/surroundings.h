@@ -6,6 +6,7 @@
 
 #include "cache/tuning_set.h"
 #include "generator/core/device_spec.h"
+#include "runtime/compiler/nvrtc.h"
 #include "tools/common/handles.h"
 
 namespace octile::tools {
@@ -26,6 +27,7 @@ struct Surroundings {
   std::string driver_path, driver_version;  // empty if missing
   std::vector<FoundDevice> devices;
   std::string nvrtc_path, nvrtc_version;  // empty if missing
+  std::vector<NvrtcTrial> nvrtc_trials;   // where NVRTC was looked for, up to where it was found
   std::string compiler_program;           // that NVRTC runs in; empty: in the calling process
   std::string cache_root;                 // writable root; empty if there is none
   bool cache_writable = false;
@@ -41,6 +43,8 @@ struct Surroundings {
 Surroundings look_around(const LibraryHandle& library);
 
 Json to_json(const Surroundings& surroundings);
+// Returns a line for each place where NVRTC was looked for, with what became of it.
+std::string nvrtc_search_text(const Surroundings& surroundings);
 // Returns what is missing and what that costs; empty if nothing is missing.
 std::string missing_text(const Surroundings& surroundings);
 

@@ -1,0 +1,189 @@
+#include "runtime/compiler/nvrtc_search.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/auxv.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <optional>
+
+#include "runtime/compiler/own_folder.h"
+#include "runtime/environment.h"
+
+namespace octile {
+namespace {
+
+constexpr std::array<std::string_view, 2> kNames{"libnvrtc.so.13", "libnvrtc.so.12"};
+// Where the wheels nvidia-cuda-nvrtc (CUDA 13) and nvidia-cuda-nvrtc-cu12 install.
+constexpr std::array<std::string_view, 2> kWheels{"nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"};
+// Debian's own Python calls its folders of packages "dist-packages".
+constexpr std::array<std::string_view, 2> kPackages{"site-packages", "dist-packages"};
+constexpr std::array<std::string_view, 2> kToolkitLibraries{"lib64", "lib"};
+
+// Returns the path if it is absolute. A relative one would mean another folder after chdir().
+std::string absolute_or_empty(std::string path) {
+  if (!path.starts_with('/')) return {};
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
+std::string variable(std::string_view name) {
+  return absolute_or_empty(environment_value(name).value_or(""));
+}
+
+std::string parent(const std::string& path) { return path.substr(0, path.rfind('/')); }
+
+class Places {
+ public:
+  explicit Places(cache::FileOps& ops) : ops_(ops) {}
+
+  // Adds a folder, unless it is there already.
+  void add(const std::string& folder, const std::string& why) {
+    const bool known = std::ranges::any_of(
+        places_, [&](const NvrtcPlace& place) { return place.folder == folder; });
+    if (folder.empty() || known) return;
+    NvrtcPlace place{folder, why, {}};
+    for (const std::string_view name : kNames)
+      if (const std::string path = fmt::format("{}/{}", folder, name); is_there(path))
+        place.libraries.push_back(path);
+    places_.push_back(std::move(place));
+  }
+
+  void add_loader() {
+    places_.push_back({{}, "the loader's search", {kNames.begin(), kNames.end()}});
+  }
+
+  void add_toolkit(const std::string& root, const std::string& why) {
+    if (root.empty()) return;
+    for (const std::string_view folder : kToolkitLibraries)
+      add(fmt::format("{}/{}", root, folder), why);
+  }
+
+  // Adds NVRTC's wheels in a folder of Python packages.
+  void add_packages(const std::string& packages, const std::string& why) {
+    for (const std::string_view wheel : kWheels)
+      if (const std::string folder = fmt::format("{}/{}", packages, wheel);
+          is_there(parent(folder)))
+        add(folder, why);
+  }
+
+  // Adds the wheels below <prefix>/lib/python3*.
+  void add_python(const std::string& prefix, const std::string& why) {
+    if (prefix.empty()) return;
+    for (const std::string_view lib : {"lib", "lib64"}) {
+      const std::string folder = fmt::format("{}/{}", prefix, lib);
+      for (const std::string& name : names_in(folder)) {
+        if (!name.starts_with("python3")) continue;
+        for (const std::string_view packages : kPackages)
+          add_packages(fmt::format("{}/{}/{}", folder, name, packages), why);
+      }
+    }
+  }
+
+  std::vector<NvrtcPlace> take() && { return std::move(places_); }
+
+  // A link counts as being there; what it names is found out when it is opened.
+  bool is_there(const std::string& path) {
+    struct stat status = {};
+    return ops_.stat_at(AT_FDCWD, path, status) == 0;
+  }
+
+ private:
+  // The highest name first, so that python3.12 precedes python3.11.
+  std::vector<std::string> names_in(const std::string& folder) {
+    const int fd = cache::retry_interrupted(
+        [&] { return ops_.open_at(AT_FDCWD, folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0); });
+    if (fd < 0) return {};
+    const cache::OpenFile opened(ops_, fd);
+    std::vector<std::string> names;
+    if (ops_.list(opened.fd(), names) < 0) return {};
+    std::ranges::sort(names, std::greater<>());
+    return names;
+  }
+
+  cache::FileOps& ops_;
+  std::vector<NvrtcPlace> places_;
+};
+
+// Returns the folder of Python packages that a folder lies in.
+std::optional<std::string> packages_around(const std::string& folder) {
+  for (const std::string_view packages : kPackages) {
+    const std::string inside = fmt::format("/{}/", packages);
+    if (const std::size_t at = folder.rfind(inside); at != std::string::npos)
+      return folder.substr(0, at + inside.size() - 1);
+  }
+  return std::nullopt;
+}
+
+// Adds the packages of the first python3 in PATH. In a virtual environment it is a link in the
+// environment's own bin. Elsewhere a link may lead to an installation, whose packages count too.
+void add_python_of_path(Places& places, std::string_view path) {
+  while (!path.empty()) {
+    const std::size_t end = std::min(path.find(':'), path.size());
+    const std::string folder = absolute_or_empty(std::string(path.substr(0, end)));
+    path.remove_prefix(std::min(end + 1, path.size()));
+    const std::string python = folder + "/python3";
+    if (folder.empty() || !places.is_there(python)) continue;
+    places.add_python(parent(folder), "python3 in PATH");
+    const auto real = cache::resolve_links(python);
+    if (!real) return;
+    const std::string prefix = parent(parent(*real));
+    places.add_python(prefix, "python3 in PATH");
+    // Debian's Python has the packages of pip in /usr/local.
+    if (prefix == "/usr") places.add_python("/usr/local", "python3 in PATH");
+    return;
+  }
+}
+
+}  // namespace
+
+NvrtcHints nvrtc_hints() {
+  NvrtcHints hints;
+  hints.usual_toolkit = "/usr/local/cuda";
+  if (::getauxval(AT_SECURE) != 0) return hints;
+  hints.own_folder = absolute_or_empty(own_folder());
+  hints.recorded = OCTILE_RECORDED_NVRTC_DIR;
+  hints.virtual_env = variable("VIRTUAL_ENV");
+  hints.search_path = environment_value("PATH").value_or("");
+  hints.home = variable("HOME");
+  hints.cuda_home = variable("CUDA_HOME");
+  hints.cuda_path = variable("CUDA_PATH");
+  return hints;
+}
+
+std::vector<NvrtcPlace> nvrtc_places(const NvrtcHints& hints, cache::FileOps& ops) {
+  Places places(ops);
+  if (!hints.own_folder.empty()) {
+    places.add(hints.own_folder, "beside Octile");
+    const std::string libraries =
+        fmt::format("{}/{}", hints.own_folder, OCTILE_PROGRAMS_TO_LIBRARY);
+    if (const auto folder = cache::resolve_links(libraries)) places.add(*folder, "beside Octile");
+  }
+  places.add(hints.recorded, "recorded by the build");
+  if (const auto packages = packages_around(hints.own_folder + "/"))
+    places.add_packages(*packages, "Python packages around Octile");
+  places.add_python(hints.virtual_env, "VIRTUAL_ENV");
+  add_python_of_path(places, hints.search_path);
+  if (!hints.home.empty()) places.add_python(hints.home + "/.local", "Python packages of the user");
+  places.add_toolkit(hints.cuda_home, "CUDA_HOME");
+  places.add_toolkit(hints.cuda_path, "CUDA_PATH");
+  places.add_loader();
+  places.add_toolkit(hints.usual_toolkit, "the usual toolkit");
+  return std::move(places).take();
+}
+
+std::vector<NvrtcPlace> nvrtc_places() {
+  cache::FileOps ops;
+  return nvrtc_places(nvrtc_hints(), ops);
+}
+
+std::string nvrtc_places_text(const std::vector<NvrtcPlace>& places) {
+  std::string text;
+  for (const NvrtcPlace& place : places)
+    for (const std::string& library : place.libraries) text += "candidate " + library + "\n";
+  return text;
+}
+
+}  // namespace octile

@@ -1,0 +1,208 @@
+#!/usr/bin/env python3
+"""Does what the documents say, word for word, on a machine without a GPU.
+
+    newcomer.py --prefix PREFIX --build BUILD --work FOLDER
+
+Every command in a code block, in the first column of a table or in the examples of a manual page is run with the command
+that is installed in PREFIX, in an empty home folder. A command has to end as documented, and what a document prints
+below "$ command" has to be what the command prints. A command that this script cannot place fails: a document shows
+nothing that is not tried. A command that a sentence names need not be complete; its help has to know its options.
+
+What a sample may differ in:
+- "..." stands for anything, and white space for any other: long lines are wrapped;
+- a number before ms, us or s is a time: it stands for any number;
+- with another NVRTC than 13.0, which the samples are from, every number stands for any other.
+"""
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+DOCUMENTS = [SOURCE / "README.md", SOURCE / "docs/tuning.md", SOURCE / "BENCHMARKS.md", SOURCE / "SECURITY.md",
+             *sorted((SOURCE / "docs").glob("*.1"))]
+
+# Words of a code block that stand for something of the reader's.
+PLACEHOLDERS = {"DIR": "elsewhere", "PREFIX=...": "PREFIX=elsewhere"}
+# The command that a fenced sample without "$ command" shows, by the sample's first words.
+SAMPLES = {"3. Kernels for": "octile demo"}
+
+GPU = "a machine without a GPU cannot do this, and says so"
+# How a command has to end: the first pattern that a command matches decides. None: it is not run, as the reason says.
+RULES = [
+    (r"^(sudo )?make\b", None, "the build itself; its targets are looked up in the Makefile"),
+    (r"^cmake --preset|^ctest ", None, "the build itself"),
+    (r"octile (bench|doctor --measure)\b", {1}, GPU),
+    (r"octile tune (?!.*--explain)", {1}, GPU),
+    (r"octile cache why\b", {0, 3}, "3: the kernel would be compiled"),
+    (r"^(octile|cmake|OCTILE_[A-Z]+=\S+ octile) ", {0}, ""),
+]
+
+
+def code_of(document):
+    """Returns the code of a document: (where: "block", "row" or "sentence"; text)."""
+    text = document.read_text()
+    if document.suffix != ".md":
+        text = text.replace("\\-", "-").replace("\\(aq", "'").replace("\\e", "\\")
+        return [("block", block) for block in re.findall(r"^\.nf\n(.*?)^\.fi", text, re.S | re.M)]
+    code = [("block", block) for block in re.findall(r"^```\w*\n(.*?)^```", text, re.S | re.M)]
+    text = re.sub(r"^```\w*\n.*?^```", "", text, flags=re.S | re.M)
+    blocks = re.findall(r"(?:^    .*\n)+", text, re.M)
+    code += [("block", re.sub(r"^    ", "", block, flags=re.M)) for block in blocks]
+    text = re.sub(r"(?:^    .*\n)+", "", text, flags=re.M)
+    rows = re.findall(r"^\| (.*?) \|", text, re.M)
+    code += [("row", span) for row in rows for span in re.findall(r"`([^`]+)`", row)]
+    text = re.sub(r"^\| .*? \|", "", text, flags=re.M)
+    return code + [("sentence", " ".join(span.split())) for span in re.findall(r"`([^`]+)`", text)]
+
+
+def is_command(line):
+    return re.match(r"(octile(?!-)|make|cmake|ctest|sudo|OCTILE_[A-Z]+=\S+ octile) ", line) is not None
+
+
+def commands_of(document):
+    """Returns what a document tells its reader to run: (where, command, the output that it shows or None)."""
+    found = []
+    for where, code in code_of(document):
+        lines = code.splitlines()
+        sample = next((command for start, command in SAMPLES.items() if code.startswith(start)), None)
+        if sample:
+            found.append((where, sample, lines))
+        elif where == "block" and lines and lines[0].startswith("$ "):
+            found.append((where, lines[0][2:], lines[1:]))
+        else:
+            for line in lines:
+                command = re.sub(r"\s+# .*", "", line).strip()
+                if is_command(command):
+                    found.append((where, command, None))
+    return found
+
+
+def pattern_of(line, exact):
+    """Returns the pattern of one line of a sample."""
+    pieces = []
+    for piece in re.split(r"(\.\.\.|\s+)", line.strip()):
+        if piece == "...":
+            pieces.append(r".*?")
+        elif not piece or piece.isspace():
+            pieces.append(r"\s+" if piece else "")
+        else:
+            pieces.append(re.escape(piece) if exact else re.sub(r"\d+(\\\.\d+)?", r"[\\d.]+", re.escape(piece)))
+    pattern = "".join(pieces)
+    return re.sub(r"[\d]+(\\\.\d+)?(?=\\s\+(ms|us|s)\b)", r"[\\d.]+", pattern)
+
+
+def first_difference(sample, output, exact, home):
+    """Returns the first line of a sample that is not in the output, in order; None if all are."""
+    at = 0
+    for line in sample:
+        line = line.replace("/root/.cache", f"{home}/.cache")
+        if line.strip() in ("", "..."):
+            continue
+        match = re.compile(pattern_of(line, exact), re.S).search(output, at)
+        if not match:
+            return line
+        at = match.end()
+    return None
+
+
+class Newcomer:
+    def __init__(self, prefix, build, work):
+        self.build, self.work, self.home = build, work, work / "home"
+        shutil.rmtree(work, ignore_errors=True)
+        (work / "here").mkdir(parents=True)
+        self.home.mkdir()
+        (work / "bin").mkdir()
+        scp = work / "bin/scp"  # the only program of others that an example calls
+        scp.write_text('#!/bin/sh\ntest -s "$1"\n')
+        scp.chmod(0o755)
+        (work / "here/problems.txt").write_text("16x512x7168\n")
+        kept = {k: v for k, v in os.environ.items() if k in ("CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH", "TMPDIR")}
+        self.environment = kept | {
+            "HOME": str(self.home), "PATH": f"{prefix}/bin:{work}/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8",
+            "OCTILE_LIBCUDA": "/nonexistent/libcuda.so.1"}
+        doctor = self.run("octile doctor --json").stdout
+        found = re.search(r'"version": "([\d.]+)"[^}]*\}', doctor[doctor.find('"nvrtc"'):])
+        self.exact = bool(found) and found.group(1) == "13.0"
+
+    def run(self, command):
+        return subprocess.run(["/bin/sh", "-c", command], cwd=self.work / "here", env=self.environment, text=True,
+                              capture_output=True, timeout=600, check=False)
+
+    def expected_of(self, command):
+        for pattern, statuses, reason in RULES:
+            if re.search(pattern, command):
+                return statuses, reason
+        return set(), "no rule of tests/newcomer/newcomer.py says how it should end"
+
+    def try_make(self, command):
+        targets = [word for word in command.split()[1:] if "=" not in word]
+        rules = re.findall(r"^([\w -]+):", (SOURCE / "Makefile").read_text(), re.M)
+        missing = set(targets) - {name for rule in rules for name in rule.split()}
+        return f"the Makefile has no target {missing}" if missing else None
+
+    def try_sentence(self, command):
+        """Returns which option of a command, named in a sentence, the help of that command does not know."""
+        if not command.startswith("octile "):
+            return self.try_command(command, None)
+        words = command.split()
+        verbs = [w for w in words[1:3] if re.fullmatch(r"[a-z-]+", w) and w not in ("-",)]
+        while verbs:
+            help_text = self.run(f"octile {' '.join(verbs)} --help")
+            if help_text.returncode == 0:
+                break
+            verbs.pop()
+        else:
+            return None if words[1] in ("help", "--version") or words[1].startswith("<") else "no such verb"
+        unknown = [w for w in words if w.startswith("--") and not re.search(rf"(^|[\s,]){w}\b", help_text.stdout)]
+        return f"has no option {unknown[0]}" if unknown else None
+
+    def try_command(self, written, sample):
+        """Returns what is wrong with a command of a document; None if nothing is."""
+        command = written
+        for word, meaning in PLACEHOLDERS.items():
+            command = re.sub(rf"(?<![\w$\"]){re.escape(word)}(?![\w])", lambda _, m=meaning: m, command)
+        command = command.replace("build/release", str(self.build))
+        statuses, reason = self.expected_of(command)
+        if statuses is None:
+            return self.try_make(command) if command.startswith("make") else None
+        ended = self.run(command)
+        if digest := re.search(r"\b[0-9a-f]{64}\b", ended.stdout):
+            self.environment["SHA256"] = digest.group(0)
+        if ended.returncode not in statuses:
+            return f"ended with status {ended.returncode}, expected {sorted(statuses)} {reason}\n{ended.stderr}"
+        if reason == GPU and not re.search(r"GPU|driver", ended.stderr):
+            return f"does not say that it needs a GPU: {ended.stderr}"
+        difference = sample and first_difference(sample, ended.stdout, self.exact, self.home)
+        if difference:
+            return f"does not print the line\n    {difference}\nbut\n{ended.stdout}"
+        return None
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for option in ("--prefix", "--build", "--work"):
+        parser.add_argument(option, type=pathlib.Path, required=True)
+    options = parser.parse_args()
+    newcomer = Newcomer(options.prefix.resolve(), options.build.resolve(), options.work.resolve())
+    tried, failed = {}, 0
+    for document in DOCUMENTS:
+        for where, command, sample in commands_of(document):
+            if command in tried and sample is None:
+                continue
+            tried[command] = (newcomer.try_sentence(command) if where == "sentence"
+                              else newcomer.try_command(command, sample))
+            name = document.relative_to(SOURCE)
+            print(f"{'FAILED' if tried[command] else 'ok':6} {name}: {command}", flush=True)
+            if tried[command]:
+                failed += 1
+                print(f"       {tried[command]}")
+    print(f"{len(tried)} commands, {failed} failed")
+    return 1 if failed or not tried else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# tools/setup.sh as a newcomer meets it, with an apt, a sudo and an index of Python packages that are not real:
+# nothing is called if nothing is missing, one question is asked for everything, and a failure says what to do.
+#   setup_test.sh <folder to work in>
+set -euo pipefail
+source_dir=$(cd "$(dirname "$0")/../.." && pwd)
+work=$1
+rm -rf "$work"
+mkdir -p "$work/bin" "$work/toolkit/include" "$work/toolkit/lib64" "$work/tree/tools"
+cp -r "$source_dir/tools/setup.sh" "$source_dir/tools/requirements" "$source_dir/tools/cmake" "$work/tree/tools/"
+
+failed=0
+check() { # <what> <text> <pattern>
+  if ! grep -Eq -- "$3" <<<"$2"; then
+    printf 'FAILED: %s: expected a line like "%s" in:\n%s\n' "$1" "$3" "$2"
+    failed=1
+  fi
+}
+
+# The folder of programs holds those that setup.sh uses, and stand-ins.
+for program in bash sh sed grep cat cmp cp sort paste dirname env cmake mkdir ln readlink rm; do
+  ln -s "$(command -v $program)" "$work/bin/$program"
+done
+stand_in() { # <name> <script>
+  printf '#!/bin/sh\n%s\n' "$2" >"$work/bin/$1"
+  chmod +x "$work/bin/$1"
+}
+toolkit() { # <CUDA_VERSION>
+  echo "#define CUDA_VERSION $1" >"$work/toolkit/include/cuda.h"
+  touch "$work/toolkit/include/nvrtc.h" "$work/toolkit/lib64/libnvrtc.so.13"
+}
+# Runs setup.sh in the tree without build/deps, where no index of Python packages answers. Sets `said` and `status`.
+run_setup() {
+  rm -rf "$work/tree/build" "$work/calls"
+  touch "$work/calls"
+  status=0
+  said=$(env -i PATH="$work/bin" CALLS="$work/calls" CUDA_HOME="$work/toolkit" CUDA_PATH=/nonexistent \
+    PIP_INDEX_URL=http://127.0.0.1:9/ PIP_RETRIES=0 PIP_NO_CACHE_DIR=1 \
+    bash "$work/tree/tools/setup.sh" "$@" 2>&1) || status=$?
+}
+readonly every_package='echo installed'
+readonly no_pkg_config='case "$*" in *pkg-config*) echo missing;; *) echo installed;; esac'
+
+stand_in apt-get 'echo "$@" >>"$CALLS"; exit 100'
+stand_in sudo 'echo sudo "$@" >>"$CALLS"; exit 1'
+stand_in id 'echo 0'
+
+# Everything is there: no apt, no sudo, and `make build` says nothing.
+stand_in dpkg-query "$every_package"
+toolkit 13000
+run_setup build
+[ $status = 0 ] && [ -z "$said" ] && [ ! -s "$work/calls" ] ||
+  { printf 'FAILED: build with everything there: status %s, %s\n' $status "$said"; failed=1; }
+
+# The same for `make test`, without a network: only what the oracles compare with is missing, and that is said.
+run_setup test
+[ $status = 0 ] && [ ! -s "$work/calls" ] || { printf 'FAILED: test: %s\n' "$said"; failed=1; }
+check "test without a network" "$said" '^setup: pip cannot install what the oracle tests compare with; they are skipped'
+
+# An apt that fails names the line to run by hand.
+stand_in dpkg-query "$no_pkg_config"
+run_setup test
+[ $status = 1 ] || { echo "FAILED: apt failed and setup.sh did not"; failed=1; }
+check "apt fails" "$said" '^setup: apt failed; run this as root'
+check "how long" "$said" '^setup: installing 1 packages .*one to three minutes'
+
+# Neither root nor sudo: one line to paste.
+stand_in id 'echo 1000'
+mv "$work/bin/sudo" "$work/sudo"
+run_setup test
+[ $status = 1 ] || { echo "FAILED: no root, no sudo, and status $status"; failed=1; }
+check "no sudo" "$said" '^  apt-get update && apt-get install -y --no-install-recommends pkg-config$'
+
+# With sudo: one call for all, and a counted line for each package while apt works.
+mv "$work/sudo" "$work/bin/sudo"
+stand_in sudo 'echo sudo >>"$CALLS"; exec "$@"'
+stand_in apt-get 'case "$*" in
+*"install -s"*) echo "Inst a (1)"; echo "Inst b (2)";;
+*install*) echo "Get:1 http://mirror a"; echo "Unpacking a"; echo "Setting up a (1) ..."; echo "Setting up b (2) ...";; esac'
+run_setup test
+[ $status = 0 ] && [ "$(grep -c sudo "$work/calls")" = 1 ] ||
+  { printf 'FAILED: sudo was called %s times, status %s\n' "$(grep -c sudo "$work/calls")" $status; failed=1; }
+check "sudo" "$said" '^setup: sudo asks for your password once'
+check "counting" "$said" '^setup:   \[1/2\] a$'
+check "counting" "$said" '^setup:   \[2/2\] b$'
+check "downloading" "$said" '^setup:   Get:1 '
+
+# A toolkit that is too old, and pip that fails: both name CUDA_HOME.
+stand_in dpkg-query "$every_package"
+sed -i 's|/usr/local/cuda|/nonexistent|' "$work/tree/tools/cmake/octile_cuda.cmake"
+toolkit 12040
+run_setup build
+[ $status = 1 ] || { echo "FAILED: no NVRTC, and status $status"; failed=1; }
+check "old toolkit" "$said" '^setup: .*toolkit: CUDA_VERSION is 12040, needed is 12080.*CUDA_HOME'
+check "pip fails" "$said" '^setup: pip cannot install NVRTC; set CUDA_HOME'
+run_setup everything
+check "bad goal" "$said" '^setup: goal is "everything"; allowed are build, test, package, lint, fuzz and plots$'
+[ $failed = 0 ] && echo "setup.sh says what it does"
+exit $failed

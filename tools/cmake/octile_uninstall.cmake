@@ -1,0 +1,23 @@
+# Removes the files that an installation's manifest names, and the folders of Octile's own that this leaves empty:
+#   cmake -DMANIFEST=<build folder>/installed.txt -P octile_uninstall.cmake
+# As for the installation, DESTDIR of the environment precedes every path.
+if(NOT EXISTS "${MANIFEST}")
+  message(FATAL_ERROR "\"${MANIFEST}\" does not exist: `make install` has installed nothing from this build folder")
+endif()
+file(STRINGS ${MANIFEST} files)
+foreach(file IN LISTS files)
+  set(path $ENV{DESTDIR}${file})
+  if(EXISTS ${path} OR IS_SYMLINK ${path})
+    message(STATUS "Removing ${path}")
+    file(REMOVE ${path})
+    if(EXISTS ${path} OR IS_SYMLINK ${path})
+      message(FATAL_ERROR "${path} cannot be removed: who installed it may remove it")
+    endif()
+  endif()
+  cmake_path(GET path PARENT_PATH folder)
+  cmake_path(GET folder FILENAME name)
+  file(GLOB left LIST_DIRECTORIES true ${folder}/* ${folder}/.[!.]*)
+  if(name STREQUAL octile AND NOT left)
+    file(REMOVE_RECURSE ${folder})
+  endif()
+endforeach()
