@@ -21,7 +21,11 @@ build:
 	@cmake --preset release --log-level=WARNING
 	@cmake --build --preset release --target octile octile_shared
 
-demo: build
+demo:
+	@tools/setup.sh build
+	@echo "configuring, then compiling: two to three minutes on two cores, seconds the next time"
+	@cmake --preset release --log-level=WARNING
+	@cmake --build --preset release --target octile
 	@build/release/octile demo
 
 # ctest shows the output of failed tests only. The case called here says if the GPU report is stale, which everyone

@@ -1,10 +1,12 @@
 #include "cache/file_name.h"
 
 #include <fmt/format.h>
+#include <sys/random.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
-#include <random>
 
 namespace octile::cache {
 namespace {
@@ -53,9 +55,15 @@ std::string FileStem::temporary_name() const { return temporary_name_of(entry_na
 
 std::string temporary_name_of(std::string_view name) {
   // The system's generator makes collisions between hosts that share a root over a network
-  // improbable.
-  std::random_device random;
-  const std::uint64_t unique = (std::uint64_t{random()} << 32) | random();
+  // improbable. std::random_device would do, and needs a newer C library than RHEL 9 has. So few
+  // bytes come at once or, on a kernel without the call, not at all; then the process and the time
+  // have to do.
+  std::uint64_t unique = 0;
+  if (::getrandom(&unique, sizeof unique, 0) != sizeof unique) {
+    unique =
+        static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+    unique ^= static_cast<std::uint64_t>(::getpid()) << 40;
+  }
   return fmt::format("{}.{:016x}{}", name, unique, kTemporarySuffix);
 }
 

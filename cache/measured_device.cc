@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kName = "devices.json";
+constexpr const char* kDevicesName = "devices.json";
 constexpr int kVersion = 1;
 
 struct SpeedField {
@@ -83,7 +83,7 @@ tl::expected<std::vector<MeasuredDevice>, std::string> parse_measured_devices(
 }
 
 MeasuredDevices::MeasuredDevices(const std::string& root, std::shared_ptr<FileOps> file_ops)
-    : path_(root + "/" + kName), file_(root, kName, std::move(file_ops)) {}
+    : path_(root + "/" + kDevicesName), file_(root, kDevicesName, std::move(file_ops)) {}
 
 IoResult<std::vector<MeasuredDevice>> MeasuredDevices::read() const {
   const auto text = file_.read();

@@ -14,7 +14,7 @@
 namespace octile::cache {
 namespace {
 
-constexpr const char* kName = "tuning.jsonl";
+constexpr const char* kTuningName = "tuning.jsonl";
 // Set whatever the umask, because a file that others may write would be refused when it is read.
 constexpr mode_t kFileMode = 0644;
 
@@ -51,7 +51,7 @@ TuningFile::TuningFile(const std::string& root, bool writable, std::shared_ptr<F
                        std::chrono::milliseconds lock_timeout)
     : ops_(or_system(std::move(file_ops))),
       root_(root, writable, ops_),
-      path_(root_.path() + "/" + kName),
+      path_(root_.path() + "/" + kTuningName),
       lock_timeout_(lock_timeout) {}
 
 // A record decides which kernel runs, so nobody else may write one. The owner of a read-only root's
@@ -75,7 +75,7 @@ TuningStamp TuningFile::stamp() const {
   const auto folder = root_.open(Root::Missing::kFail);
   struct stat status = {};
   if (!folder ||
-      retry_interrupted([&] { return ops_->stat_at(folder->fd(), kName, status); }) < 0) {
+      retry_interrupted([&] { return ops_->stat_at(folder->fd(), kTuningName, status); }) < 0) {
     return {};
   }
   return {status.st_size,
@@ -89,7 +89,7 @@ IoResult<TuningLines> TuningFile::read() const {
     if (folder.error().code == ENOENT) return TuningLines{};
     return tl::unexpected(folder.error());
   }
-  const auto bytes = read_file(*ops_, folder->fd(), kName, kMaxTuningFileBytes, path_,
+  const auto bytes = read_file(*ops_, folder->fd(), kTuningName, kMaxTuningFileBytes, path_,
                                [this](const struct stat& status) { return check(status); });
   if (!bytes) {
     if (bytes.error().code == ENOENT) return TuningLines{};
@@ -130,8 +130,8 @@ IoResult<void> TuningFile::append(const TuningRecord& record) const {
 
 IoResult<OpenFile> TuningFile::open_to_append(const OpenFile& folder) const {
   // The file is readable for separator(), which reads its last byte.
-  return open_regular(*ops_, folder.fd(), kName, O_RDWR | O_APPEND | O_CREAT, kFileMode, path_,
-                      [this](const struct stat& status) { return check(status); });
+  return open_regular(*ops_, folder.fd(), kTuningName, O_RDWR | O_APPEND | O_CREAT, kFileMode,
+                      path_, [this](const struct stat& status) { return check(status); });
 }
 
 // Waits for the lock, which closing the file releases. The caller continues even without it: a

@@ -23,7 +23,7 @@ import sys
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 DOCUMENTS = [SOURCE / "README.md", SOURCE / "docs/tuning.md", SOURCE / "BENCHMARKS.md", SOURCE / "SECURITY.md",
-             *sorted((SOURCE / "docs").glob("*.1"))]
+             *sorted([*(SOURCE / "docs").glob("*.1"), *(SOURCE / "docs/man").glob("*.man")])]
 
 # Words of a code block that stand for something of the reader's.
 PLACEHOLDERS = {"DIR": "elsewhere", "PREFIX=...": "PREFIX=elsewhere"}

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <regex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace octile {
@@ -178,6 +180,59 @@ TEST(House, FamiliesOfTheRuntimeDoNotKnowEachOther) {
     ++checked;
   }
   EXPECT_GT(checked, 0);
+}
+
+// Returns what a line at the margin defines, or nothing: a constant or type by its name, a function
+// by its name and its parameters.
+std::string definition_of(const std::string& line) {
+  static const std::regex constant(
+      "^(?:static |inline )?const(?:expr)? [^=({\\[]*?\\b(k[A-Z]\\w*)\\b");
+  static const std::regex type("^(?:struct|class|enum class) (\\w+)(?: final)?(?: :[^:].*)? \\{");
+  static const std::regex function("^[A-Za-z_][\\w:<>,&* ]*[ &*](\\w+\\([^)]*)\\)");
+  std::smatch found;
+  for (const std::regex& pattern : {constant, type, function})
+    if (std::regex_search(line, found, pattern)) return found[1];
+  return {};
+}
+
+// The files of a folder may be compiled as one (octile_compile_together), where the names of their
+// anonymous namespaces meet. Files that define a subcommand are compiled alone.
+TEST(House, FilesOfAFolderDefineDifferentNames) {
+  int checked = 0;
+  for (const char* place : {"generator", "cache", "runtime", "tools"}) {
+    std::set<std::string> alone;
+    for (const Line& line : lines_under(place)) {
+      if (line.text.starts_with("Command add_")) alone.insert(line.file);
+    }
+    // By folder, with the namespace of Octile's, and name.
+    std::map<std::pair<std::string, std::string>, Line> definitions;
+    std::string within;
+    for (const Line& line : lines_under(place)) {
+      const fs::path file = line.file;
+      if (line.text.starts_with("namespace octile")) within = line.text;
+      const std::string name = definition_of(line.text);
+      if (name.empty() || file.extension() != ".cc" || alone.contains(line.file)) continue;
+      if (file.parent_path() == "tools/cmake" || file == "runtime/compiler/program.cc") continue;
+      const auto [first, is_new] =
+          definitions.try_emplace({file.parent_path().string() + within, name}, line);
+      ++checked;
+      EXPECT_TRUE(is_new || first->second.file == line.file) << place_of(first->second) << "\n"
+                                                             << place_of(line);
+    }
+  }
+  EXPECT_GT(checked, 500);
+}
+
+TEST(House, ThePatternFindsDefinitions) {
+  EXPECT_EQ(definition_of("constexpr std::size_t kMost = 3;"), "kMost");
+  EXPECT_EQ(definition_of("constexpr std::array<const char*, 2> kNames{"), "kNames");
+  EXPECT_EQ(definition_of("struct Options {"), "Options");
+  EXPECT_EQ(definition_of("class A final : public B {"), "A");
+  EXPECT_EQ(definition_of("Status run(const Options& options) {"), "run(const Options& options");
+  EXPECT_EQ(definition_of("const char* text_of(int x) {"), "text_of(int x");
+  for (const char* line : {"  constexpr int kInside = 1;", "struct Forward;", "}", "  return f(x);",
+                           "using Json = nlohmann::json;", "Result<int> Engine::build(int n) {"})
+    EXPECT_EQ(definition_of(line), "") << line;
 }
 
 }  // namespace

@@ -124,18 +124,19 @@ Result<BenchResult> bench(const BenchContext& context, const GemmProblem& proble
 
 Result<std::optional<HostOverhead>> host_overhead(const BenchContext& context,
                                                   const GemmProblem& problem) {
-  constexpr std::int64_t kMostTokens = 64;  // kernels so short that the host is what is measured
+  constexpr std::int64_t kHostBoundTokens =
+      64;  // kernels so short that the host is what is measured
   constexpr int kSlots = 8;
-  const auto prepared = prepare_plan(context, problem, 1, kMostTokens);
+  const auto prepared = prepare_plan(context, problem, 1, kHostBoundTokens);
   if (!prepared) return tl::unexpected<Error>(prepared.error());
-  const auto slots = make_slots(context.gpu, problem, kMostTokens, kSlots, kOperandSeed);
+  const auto slots = make_slots(context.gpu, problem, kHostBoundTokens, kSlots, kOperandSeed);
   if (!slots) return tl::unexpected<Error>(slots.error());
   const auto empty = load_empty_kernel(context.gpu);
   if (!empty) return tl::unexpected<Error>(empty.error());
   const auto run = [&](int i) {
     GemmArguments args = args_of(slot_at(*slots, i % kSlots));
-    args.tokens = 1 + i % kMostTokens;
-    if (!has_tokens_in_k(problem)) args.a_scale_ld = kMostTokens;
+    args.tokens = 1 + i % kHostBoundTokens;
+    if (!has_tokens_in_k(problem)) args.a_scale_ld = kHostBoundTokens;
     return prepared->plan.run(args, context.gpu.stream());
   };
   const auto launch = [&](int) { return empty->launch(1, 32, nullptr, context.gpu.stream()); };

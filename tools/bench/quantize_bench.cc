@@ -18,7 +18,7 @@
 namespace octile::tools {
 namespace {
 
-constexpr std::uint64_t kOperandSeed = 3;  // the same operands every run
+constexpr std::uint64_t kQuantizeSeed = 3;  // the same operands every run
 // The host reference takes about a second for as many elements; tests compare larger runs of the
 // same kernels.
 constexpr std::int64_t kMostChecked = std::int64_t{1} << 25;
@@ -129,7 +129,7 @@ Result<BenchResult> bench(const BenchContext& context, const QuantizeProblem& pr
   const auto run = make_runner(context, problem, result);
   if (!run) return tl::unexpected<Error>(run.error());
   const int count = rotation_slots(context.gpu, bytes_touched(problem, rows));
-  const auto slots = make_slots(context.gpu, problem, rows, count, kOperandSeed);
+  const auto slots = make_slots(context.gpu, problem, rows, count, kQuantizeSeed);
   if (!slots) return tl::unexpected<Error>(slots.error());
   if (Status ok = check_codes(context, *run, problem, slots->front(), result); !ok) {
     return tl::unexpected<Error>(ok.error());

@@ -16,8 +16,10 @@
 namespace octile::reference {
 namespace {
 
-constexpr std::int64_t kRowsPerRange = 16;  // number of rows that a thread takes at a time
-constexpr std::int64_t kBlock = 128;  // number of columns of x that a thread transposes at a time
+constexpr std::int64_t kDequantizedRowsPerRange =
+    16;  // number of rows that a thread takes at a time
+constexpr std::int64_t kTransposedColumns =
+    128;  // number of columns of x that a thread transposes at a time
 constexpr std::uint32_t kNanBits = 0x7FFFFFFF;  // the NaN that the device's arithmetic writes
 
 void store_row(const std::vector<float>& row, DType dtype, void* q, std::int64_t offset) {
@@ -45,13 +47,14 @@ void copy_scale(const void* from, std::int64_t i, void* to, std::int64_t j, int 
 Status dequantize(const QuantizeProblem& problem, const QuantizeArgs& args, int threads) {
   const QuantizeSource source(problem, args, threads);
   const std::int64_t ldq = args.ldq == 0 ? problem.cols : args.ldq;
-  parallel_for(args.rows, kRowsPerRange, threads, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<float> values(static_cast<std::size_t>(problem.cols));
-    for (std::int64_t row = begin; row < end; ++row) {
-      source.read(row, 0, problem.cols, values.data());
-      store_row(values, problem.q.dtype, args.q, row * ldq);
-    }
-  });
+  parallel_for(args.rows, kDequantizedRowsPerRange, threads,
+               [&](std::int64_t begin, std::int64_t end) {
+                 std::vector<float> values(static_cast<std::size_t>(problem.cols));
+                 for (std::int64_t row = begin; row < end; ++row) {
+                   source.read(row, 0, problem.cols, values.data());
+                   store_row(values, problem.q.dtype, args.q, row * ldq);
+                 }
+               });
   return {};
 }
 
@@ -65,14 +68,15 @@ Status transpose(const QuantizeProblem& problem, const QuantizeArgs& args, int t
   const std::int64_t ldx = args.ldx == 0 ? problem.cols : args.ldx;
   const auto* x = static_cast<const std::uint8_t*>(args.x);
   auto* q = static_cast<std::uint8_t*>(args.q_transposed);
-  parallel_for(problem.cols, kBlock, threads, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = 0; row < layout->data.ld; ++row) {
-      for (std::int64_t col = begin; col < end; ++col) {
-        const std::uint8_t code = row < args.rows ? x[row * ldx + col] : std::uint8_t{0};
-        q[col * layout->data.ld + row] = code;
-      }
-    }
-  });
+  parallel_for(
+      problem.cols, kTransposedColumns, threads, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t row = 0; row < layout->data.ld; ++row) {
+          for (std::int64_t col = begin; col < end; ++col) {
+            const std::uint8_t code = row < args.rows ? x[row * ldx + col] : std::uint8_t{0};
+            q[col * layout->data.ld + row] = code;
+          }
+        }
+      });
   fill_scales_with_ones(*layout, problem.q, 0, args.scale_transposed);
   for (std::int64_t row = 0; row < args.rows; row += std::min(from->block_rows, args.rows)) {
     for (std::int64_t col = 0; col < problem.cols;

@@ -17,8 +17,9 @@
 namespace octile::reference {
 namespace {
 
-constexpr std::int64_t kPiece = 128;        // number of elements computed together
-constexpr std::int64_t kRowsPerRange = 16;  // number of rows that a thread normalises at a time
+constexpr std::int64_t kPiece = 128;  // number of elements computed together
+constexpr std::int64_t kNormalisedRowsPerRange =
+    16;  // number of rows that a thread normalises at a time
 
 }  // namespace
 
@@ -73,11 +74,12 @@ QuantizeSource::QuantizeSource(const QuantizeProblem& problem, const QuantizeArg
   }
   if (!fused_ || !fused_->rms_norm) return;
   inputs_[1].ld = 0;  // the weight is one row
-  parallel_for(args.rows, kRowsPerRange, threads, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      args.rstd[row] = norm_row(row, problem.cols, problem.norm_epsilon);
-    }
-  });
+  parallel_for(args.rows, kNormalisedRowsPerRange, threads,
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t row = begin; row < end; ++row) {
+                   args.rstd[row] = norm_row(row, problem.cols, problem.norm_epsilon);
+                 }
+               });
   rstd_ = args.rstd;
 }
 
