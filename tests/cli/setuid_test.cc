@@ -41,6 +41,16 @@ TEST(Setuid, TheEnvironmentIsNotRead) {
   ASSERT_EQ(with_rights.exit_code, 0) << with_rights.err;
   EXPECT_EQ(with_rights.out.find("callers"), std::string::npos) << with_rights.out;
   EXPECT_EQ(with_rights.out.find(shell.folder().string()), std::string::npos);
+
+  // The folder that the program lies in is the caller's choice too: it may be a link.
+  const Outcome doctor = shell.run({"doctor", "--json"});
+  ASSERT_EQ(doctor.exit_code, 0) << doctor.err;
+  const nlohmann::json searched = doctor.json().at("nvrtc").at("searched");
+  ASSERT_FALSE(searched.empty());
+  for (const nlohmann::json& place : searched) {
+    EXPECT_THAT(place.at("why").get<std::string>(),
+                ::testing::AnyOf("the loader's search", "the usual toolkit"));
+  }
 }
 
 }  // namespace

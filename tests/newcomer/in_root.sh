@@ -34,6 +34,12 @@ zstd=$(inside dpkg-query -W -f '${Version}' libzstd1)
 if inside dpkg --compare-versions "$zstd" ge 1.5.2; then
   inside sh -c 'dpkg -i /octile-check/*.deb' >/dev/null
   try octile
+  if [ -x "$root/usr/bin/python3" ]; then
+    tar -C "$(dirname "$0")/../.." -c README.md BENCHMARKS.md SECURITY.md Makefile docs tests/newcomer |
+      tar -x -C "$root/octile-check"
+    inside CUDA_HOME="${wheel#"$root"}/.." python3 /octile-check/tests/newcomer/newcomer.py --prefix /usr \
+      --work /octile-check/newcomer | tail -1
+  fi
   # The loader knows the library without a word of the user.
   inside sh -c '/sbin/ldconfig -p' | grep 'liboctile.so.0 '
   inside dpkg -r octile liboctile-dev liboctile0 >/dev/null
