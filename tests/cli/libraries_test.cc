@@ -112,12 +112,15 @@ TEST_P(Shipped, NeedsNoNewerLibrariesThanTheOldestSystemHas) {
   }
 }
 
+std::string shipped_name(const ::testing::TestParamInfo<const char*>& test) {
+  constexpr std::array kShipped{"Command", "Compiler", "Library"};
+  return kShipped.at(test.index);
+}
+
 INSTANTIATE_TEST_SUITE_P(Libraries, Shipped,
                          ::testing::Values(OCTILE_COMMAND, OCTILE_COMPILER_PROGRAM,
                                            OCTILE_SHARED_LIBRARY),
-                         [](const auto& test) {
-                           return std::array{"Command", "Compiler", "Library"}[test.index];
-                         });
+                         shipped_name);
 
 class WithoutLibarchive : public ::testing::Test {
  protected:
