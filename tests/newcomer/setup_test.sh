@@ -29,13 +29,15 @@ toolkit() { # <CUDA_VERSION>
   echo "#define CUDA_VERSION $1" >"$work/toolkit/include/cuda.h"
   touch "$work/toolkit/include/nvrtc.h" "$work/toolkit/lib64/libnvrtc.so.13"
 }
-# Runs setup.sh in the tree without build/deps, where no index of Python packages answers. Sets `said` and `status`.
+# Runs setup.sh in the tree, whose Python environment is empty and has a pip that reaches no index. Sets `said` and
+# `status`.
 run_setup() {
   rm -rf "$work/tree/build" "$work/calls"
   touch "$work/calls"
+  mkdir -p "$work/tree/build/deps/venv/bin"
+  cp "$work/pip" "$work/tree/build/deps/venv/bin/pip"
   status=0
   said=$(env -i PATH="$work/bin" CALLS="$work/calls" CUDA_HOME="$work/toolkit" CUDA_PATH=/nonexistent \
-    PIP_INDEX_URL=http://127.0.0.1:9/ PIP_RETRIES=0 PIP_NO_CACHE_DIR=1 \
     bash "$work/tree/tools/setup.sh" "$@" 2>&1) || status=$?
 }
 readonly every_package='echo installed'
@@ -44,6 +46,8 @@ readonly no_pkg_config='case "$*" in *pkg-config*) echo missing;; *) echo instal
 stand_in apt-get 'echo "$@" >>"$CALLS"; exit 100'
 stand_in sudo 'echo sudo "$@" >>"$CALLS"; exit 1'
 stand_in id 'echo 0'
+stand_in pip 'echo "no index answers" >&2; exit 1'
+mv "$work/bin/pip" "$work/pip"
 
 # Everything is there: no apt, no sudo, and `make build` says nothing.
 stand_in dpkg-query "$every_package"
