@@ -66,7 +66,8 @@ Parsed<std::int64_t> parse_count(std::string_view text) {
   if (text == "?") return malformed("'?' stands for the token count only, which this is not");
   if (!all_digits(text)) return malformed(fmt::format("the value is not {}", kCountRule));
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc()) return malformed(fmt::format("the value is beyond {}", kCountRule));
+  if (error != std::errc() || value > kMostCount)
+    return malformed(fmt::format("the value is beyond {}", kCountRule));
   return value;
 }
 

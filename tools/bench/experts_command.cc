@@ -57,7 +57,7 @@ Status run_experts(const ExpertsOptions& options) {
   if (Status ok = check_rounds(options.rounds); !ok) return ok;
   const auto routings = parse_routings(options.routing);
   if (!routings) return tl::unexpected<Error>(routings.error());
-  const auto recipe = recipe_named(options.recipe);
+  const auto recipe = recipe_of_option(options.recipe);
   if (!recipe) return tl::unexpected<Error>(recipe.error());
   const auto file = find_model(options.model);
   if (!file) return tl::unexpected<Error>(file.error());
@@ -65,7 +65,7 @@ Status run_experts(const ExpertsOptions& options) {
   if (!rank) return tl::unexpected<Error>(rank.error());
   if (Status ok = check_experts_supported(**recipe, *rank); !ok) return ok;
   const auto session = BenchSession::open(options.device, true);
-  if (!session) return tl::unexpected<Error>(session.error());
+  if (!session) return tl::unexpected<Error>(needs_gpu("bench experts", session.error()));
   const auto report = bench_experts(session->context(options.rounds), **recipe, *rank, *routings);
   if (!report) return tl::unexpected<Error>(report.error());
   if (options.json) {
@@ -89,7 +89,8 @@ std::function<std::optional<Status>()> add_bench_experts(CLI::App& bench) {
       "cuBLASLt, one for each expert");
   auto options = std::make_shared<ExpertsOptions>();
   add_option(*app, "--model", options->model, "a model with experts: a shipped name or a file")
-      .require();
+      .require()
+      .complete_with(shipped_model_names);
   add_option(*app, "--ep", options->ranks,
              "ranks of expert parallelism; each holds an equal share of the model's experts")
       .show_default();
@@ -97,14 +98,14 @@ std::function<std::optional<Status>()> add_bench_experts(CLI::App& bench) {
              "tokens of one rank; each goes to several experts (DeepSeek-V3: 8), so this rank's "
              "experts receive tokens times that many rows in all, 1/ep of them from each rank")
       .show_default();
-  add_option(*app, "--recipe", options->recipe, "types and scales: " + recipe_names())
-      .show_default();
+  add_recipe_option(*app, options->recipe, "types and scales");
   add_option(*app, "--routing", options->routing,
              "how rows are shared out, as a fixed seed draws it: uniform (every expert is equally "
              "likely), skewed (one expert has 40 % of the rows and a third of the experts have "
              "none), or both")
-      .show_default();
-  add_option(*app, "--device", options->device, "the GPU: cuda or cuda:N").show_default();
+      .show_default()
+      .complete_with([] { return std::vector<std::string>{"uniform", "skewed", "both"}; });
+  add_gpu_option(*app, options->device);
   add_option(*app, "--rounds", options->rounds, "interleaved rounds; the median is printed")
       .show_default();
   add_json_option(*app, options->json);

@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "runtime/engine/engine.h"
-#include "tools/common/text_table.h"
 
 namespace octile::tools {
 namespace {
@@ -87,6 +86,21 @@ Json to_json(const tuner::TuningTask& task, const tuner::Exploration& exploratio
           {"variants", exploration.variants.size()}};
 }
 
+TextTable explanation_summary(const std::vector<ExplainedTask>& tasks) {
+  TextTable table(
+      {"<problem", "configurations", "admitted", "shortlist", "model us", "<most are removed by"});
+  table.cut("problem", 16).leave_out({"most are removed by", "configurations"});
+  for (const auto& [task, exploration] : tasks) {
+    const auto most = std::ranges::max_element(exploration.removed, {}, &Removal::count);
+    table.add_row(
+        {task_text(task), std::to_string(exploration.enumerated),
+         std::to_string(exploration.admitted), std::to_string(exploration.shortlist.size()),
+         exploration.shortlist.empty() ? "-" : us_text(exploration.shortlist.front().estimate_us),
+         most == exploration.removed.end() ? "-" : std::string(most->name)});
+  }
+  return table;
+}
+
 std::string explanation_text(const tuner::TuningTask& task, const tuner::Exploration& exploration) {
   std::string text = fmt::format("{}\n{} configurations, {} admitted\n", tuner::to_text(task),
                                  exploration.enumerated, exploration.admitted);
@@ -106,9 +120,10 @@ std::string explanation_text(const tuner::TuningTask& task, const tuner::Explora
   return text;
 }
 
-std::string decisions_table(const std::vector<tuner::Decision>& decisions) {
+TextTable decisions_table(const std::vector<tuner::Decision>& decisions) {
   TextTable table({"<problem", "default us", "tuned us", "gain", "of floor", "cublaslt us",
                    "bf16 us", "<outcome"});
+  table.cut("problem", 16).leave_out({"bf16 us", "cublaslt us", "of floor", "default us"});
   for (const tuner::Decision& decision : decisions) {
     const cache::TuningRecord& record = decision.record;
     const bool decided = decision.decided();
@@ -118,7 +133,7 @@ std::string decisions_table(const std::vector<tuner::Decision>& decisions) {
                    us_text(baseline_us(record, "cublaslt")), us_text(baseline_us(record, "bf16")),
                    std::string(tuner::name_of(decision.outcome))});
   }
-  return table.render();
+  return table;
 }
 
 }  // namespace octile::tools
