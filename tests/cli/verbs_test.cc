@@ -56,8 +56,8 @@ TEST(Explain, NamesAFieldThatIsWrong) {
 
 TEST(Explain, TheDocumentHasItsTables) {
   const std::string tables = Shell().run({"explain", "--markdown"}).out;
-  EXPECT_THAT(read(OCTILE_SOURCE_DIR "/docs/problems.md"), HasSubstr(tables))
-      << "docs/problems.md lacks these tables";
+  EXPECT_TRUE(read(OCTILE_SOURCE_DIR "/docs/problems.md").find(tables) != std::string::npos)
+      << "docs/problems.md lacks what `octile explain --markdown` prints";
 }
 
 TEST(CacheClear, RemovesEveryEntryAndKeepsTheRest) {

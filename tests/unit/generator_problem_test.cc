@@ -79,8 +79,8 @@ T pick(std::mt19937& random, const std::vector<T>& values) {
   return values[std::uniform_int_distribution<std::size_t>(0, values.size() - 1)(random)];
 }
 
-constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
-const std::vector<std::int64_t> kCounts{0, 1, 7, 128, 7168, std::int64_t{1} << 33, kMax};
+const std::vector<std::int64_t> kCounts{0,         1, 7, 128, 7168, (std::int64_t{1} << 31) - 8,
+                                        2147483647};
 
 TensorType random_fp8_type(std::mt19937& random) {
   using G = Granularity;

@@ -48,10 +48,10 @@ TEST(TextTable, FitsByCuttingAndThenByLeavingOut) {
             "  a     10.5   1000  gemm m=? n=7168 k=2048\n");
   EXPECT_EQ(sample().render(40),
             "  name    us  bytes  problem\n"
-            "  a     10.5   1000  gemm m=? ...=2048\n");
+            "  a     10.5   1000  gemm m=?...8 k=2048\n");
   EXPECT_EQ(sample().render(28),
             "  name    us  problem\n"
-            "  a     10.5  gemm...k=2048\n"
+            "  a     10.5  gemm m...=2048\n"
             "  left out: bytes; --wide\n"
             "  shows all\n");
   for (std::size_t width = 20; width < 60; ++width) {

@@ -60,9 +60,12 @@ Status run_linear(const LinearOptions& options) {
   if (!session) return tl::unexpected<Error>(needs_gpu("bench linear", session.error()));
   Json reports = Json::array();
   bool right = true;
+  Progress progress(progress_mode(false));
   for (const LayerShape& shape : *shapes) {
+    progress.count(reports.size(), shapes->size(), "layers timed");
     const auto report = bench_linear(session->context(options.rounds), **recipe, shape);
     if (!report) return tl::unexpected<Error>(report.error());
+    progress.done();
     right = right && report->step.ok();
     reports.push_back(to_json(*report));
     if (!options.json) print_report(*report);

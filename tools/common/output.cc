@@ -85,9 +85,11 @@ void write_stderr_raw(std::string_view bytes) noexcept {
 
 void print_heading(std::string_view text) noexcept {
   const bool bold = stdout_has_colours();
+  const std::size_t end = text.find_last_not_of('\n') + 1;
   if (bold) write(stdout, "\033[1m");
-  write_printable(stdout, text);
+  write_printable(stdout, text.substr(0, end));
   if (bold) write(stdout, "\033[0m");
+  write_printable(stdout, text.substr(end));
 }
 
 void print_error(std::string_view sentence) noexcept {

@@ -104,6 +104,7 @@ class Demo {
   // Chooses shape and device, and says what this machine lacks.
   Status prepare() {
     if (!options_.device.empty()) {
+      if (Status ok = check_device_name(options_.device, true); !ok) return ok;
       const auto target = resolve_target(options_.device);
       if (!target) return tl::unexpected<Error>(target.error());
     }

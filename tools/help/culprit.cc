@@ -77,8 +77,10 @@ std::string about_word(const CLI::App& root, const CLI::App& app, const std::str
   if (word.starts_with('-') && word != "-") return unknown_option(app, word);
   if (!shown_subcommands(app).empty()) return unknown_subcommand(root, app, word);
   if (positionals_of(app).empty()) {
-    return fmt::format("`{}` takes no argument '{}'; {} lists what it takes", path_of(app), word,
-                       help_of(app));
+    const auto path = path_to(root, word);
+    return fmt::format(
+        "`{}` takes no argument '{}'; {}", path_of(app), word,
+        path ? fmt::format("did you mean `{}`?", *path) : help_of(app) + " lists what it takes");
   }
   return fmt::format(
       "`{}` does not take the argument '{}' beside the others; {} lists what it "

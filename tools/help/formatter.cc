@@ -10,11 +10,13 @@
 namespace octile::tools {
 namespace {
 
-constexpr std::size_t kNameColumns = 26;  // of names before their description
+// Columns of names before their description, at most a third of the line.
+constexpr std::size_t kMostNameColumns = 26;
 
 class Formatter : public CLI::Formatter {
  public:
-  explicit Formatter(std::size_t width) : width_(width) {}
+  explicit Formatter(std::size_t width)
+      : width_(width), name_columns_(std::min(kMostNameColumns, width / 3)) {}
 
   std::string make_description(const CLI::App* app) const override {
     return wrapped(app->get_description(), width_) + "\n";
@@ -36,15 +38,16 @@ class Formatter : public CLI::Formatter {
   // A name that is too long has its line, and the description begins on the next.
   std::string row(const std::string& name, const std::string& description) const {
     std::string text = "  " + name;
-    if (columns_of(text) + 2 > kNameColumns) {
-      text.append("\n").append(kNameColumns, ' ');
+    if (columns_of(text) + 2 > name_columns_) {
+      text.append("\n").append(name_columns_, ' ');
     } else {
-      text.append(kNameColumns - columns_of(text), ' ');
+      text.append(name_columns_ - columns_of(text), ' ');
     }
-    return text + wrapped(description, width_, kNameColumns, kNameColumns) + "\n";
+    return text + wrapped(description, width_, name_columns_, name_columns_) + "\n";
   }
 
   const std::size_t width_;
+  const std::size_t name_columns_;
 };
 
 }  // namespace

@@ -55,7 +55,7 @@ std::string names_text(const CLI::Option& option) {
 
 std::string option_entry(const CLI::Option& option) {
   std::string text = ".TP\n" + names_text(option);
-  if (!option.get_positional() && option.get_type_size() != 0)
+  if (!option.get_positional() && option.get_items_expected_max() > 0)
     text += " \\fI" + roff(option.get_type_name()) + "\\fR";
   text += "\n" + roff(sentence(option.get_description())) + "\n";
   if (!option.get_default_str().empty())
@@ -66,7 +66,10 @@ std::string option_entry(const CLI::Option& option) {
 std::string options_text(const CLI::App& app) {
   std::string text;
   for (const CLI::Option* option : positionals_of(app)) text += option_entry(*option);
-  for (const CLI::Option* option : options_of(app)) text += option_entry(*option);
+  const bool is_section = app.get_parent() != nullptr && app.get_parent()->get_parent() != nullptr;
+  for (const CLI::Option* option : options_of(app)) {
+    if (!is_section || option != app.get_help_ptr()) text += option_entry(*option);
+  }
   return text;
 }
 
@@ -82,7 +85,11 @@ std::string synopsis(const CLI::App& app) {
   return text;
 }
 
+// A subcommand without a footer of its own has its parent's, which the page has already.
 std::string footer_text(const CLI::App& app) {
+  const CLI::App* parent = app.get_parent();
+  const bool is_section = parent != nullptr && parent->get_parent() != nullptr;
+  if (is_section && app.get_footer() == parent->get_footer()) return {};
   return app.get_footer().empty() ? std::string() : ".PP\n" + roff(app.get_footer()) + "\n";
 }
 
@@ -161,7 +168,9 @@ std::string manual_page(const CLI::App& app) {
   std::string text =
       fmt::format(".TH {} 1 \"\" \"octile {}.{}.{}\" \"User Commands\"\n", roff(title),
                   OCTILE_VERSION_MAJOR, OCTILE_VERSION_MINOR, OCTILE_VERSION_PATCH);
-  text += fmt::format(".SH NAME\n{} \\- {}\n", roff(page), roff(app.get_description()));
+  std::string what = app.get_description();
+  if (what.ends_with('.')) what.pop_back();
+  text += fmt::format(".SH NAME\n{} \\- {}\n", roff(page), roff(what));
   text += ".SH SYNOPSIS\n" + synopsis(app);
   const auto [description, rest] = split_description(own_text(page));
   text += description;
