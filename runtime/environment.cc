@@ -140,7 +140,7 @@ std::optional<std::int64_t> parse_bytes(std::string_view text) {
   constexpr std::string_view kUnits = "KMGT";
   std::int64_t number = 0;
   const char* const last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, number);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || number < 0 || last - end > 1) return std::nullopt;
   if (end == last) return number;
   const std::size_t unit = kUnits.find(*end);

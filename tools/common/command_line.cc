@@ -23,9 +23,8 @@ namespace {
 template <typename Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number number{};
-  const char* const end = text.data() + text.size();
-  const auto [last, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc() || last != end) return std::nullopt;
+  const auto [last, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || last != text.data() + text.size()) return std::nullopt;
   return number;
 }
 

@@ -3,4 +3,5 @@ function __octile_complete
     set -l words (commandline -opc) (commandline -ct)
     $words[1] complete -- $words[2..-1] 2>/dev/null
 end
-complete -c octile -a '(__octile_complete)'
+# Files are offered where the command offers nothing.
+complete -c octile -n 'test -n "$(__octile_complete)"' -f -a '(__octile_complete)'

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
+#include <charconv>
 
 #include "runtime/api/boundary.h"
 #include "runtime/compiler/compiler_pool.h"
@@ -69,7 +69,11 @@ void look_at_cache(const LibraryHandle& library, Surroundings& s) {
 // A cubin of one major version of CUDA is for drivers of that version or a later one.
 void compare_versions(Surroundings& s) {
   if (s.driver_version.empty() || s.nvrtc_version.empty()) return;
-  const auto major = [](const std::string& version) { return std::atoi(version.c_str()); };
+  const auto major = [](const std::string& version) {
+    int number = 0;
+    std::from_chars(version.data(), version.data() + version.size(), number);
+    return number;
+  };
   if (major(s.driver_version) >= major(s.nvrtc_version)) return;
   s.missing.push_back(
       {"driver that is new enough",

@@ -52,7 +52,6 @@ Status print_help(CLI::App& root, const Options& options) {
     print_stdout("{}", manual_page(*app));
     return {};
   }
-  const std::string path = path_of(*app);
   const std::string parent = app == &root ? "" : path_of(*app->get_parent());
   root.clear();  // CLI11's help is that of the last parse
   print_stdout("{}", app->help(parent));

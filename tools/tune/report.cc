@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "runtime/engine/engine.h"
+#include "tools/common/terminal.h"
 
 namespace octile::tools {
 namespace {
@@ -101,18 +102,22 @@ TextTable explanation_summary(const std::vector<ExplainedTask>& tasks) {
   return table;
 }
 
-std::string explanation_text(const tuner::TuningTask& task, const tuner::Exploration& exploration) {
-  std::string text = fmt::format("{}\n{} configurations, {} admitted\n", tuner::to_text(task),
-                                 exploration.enumerated, exploration.admitted);
-  TextTable removed({"removed", "<by the constraint", "<which says"});
-  for (const Removal& rule : exploration.removed)
-    removed.add_row(
-        {fmt::format("{}", rule.count), std::string(rule.name), std::string(rule.reason)});
-  text += removed.render() + "\nshortlist, the default first\n";
+std::string explanation_text(const tuner::TuningTask& task, const tuner::Exploration& exploration,
+                             std::size_t width) {
+  constexpr std::size_t kCountColumns = 9;
+  std::string text =
+      fmt::format("{}\n{} configurations, {} admitted\n\nremoved by the constraint\n",
+                  tuner::to_text(task), exploration.enumerated, exploration.admitted);
+  for (const Removal& rule : exploration.removed) {
+    const std::string line = fmt::format("{:>7}  {}: {}", rule.count, rule.name, rule.reason);
+    text += (width == 0 ? line : wrapped(line, width, kCountColumns)) + "\n";
+  }
+  text += "\nshortlist, the default first\n";
   TextTable list({"model us", "<configuration"});
+  list.cut("configuration", 40);
   for (const tuner::Ranked& ranked : exploration.shortlist)
     list.add_row({fmt::format("{:.2f}", ranked.estimate_us), to_text(ranked.config)});
-  text += list.render();
+  text += list.render(width);
   if (!exploration.variants.empty())
     text +=
         fmt::format("{} variants that differ in their raster; those of the fastest two are timed\n",

@@ -21,9 +21,10 @@ struct ExplainedTask {
 // most, and the default's time as the cost model estimates it.
 TextTable explanation_summary(const std::vector<ExplainedTask>& tasks);
 
-// Returns how many candidates each constraint removed, then the shortlist with the cost model's
-// estimates.
-std::string explanation_text(const tuner::TuningTask& task, const tuner::Exploration& exploration);
+// Returns how many candidates each constraint removed and why, then the shortlist with the cost
+// model's estimates, in lines of at most `width` columns; 0: of any.
+std::string explanation_text(const tuner::TuningTask& task, const tuner::Exploration& exploration,
+                             std::size_t width);
 
 // Returns one line per decision: default, tuned, gain, share of the floor, and the baselines.
 TextTable decisions_table(const std::vector<tuner::Decision>& decisions);

@@ -9,6 +9,7 @@
 #include "runtime/api/boundary.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
+#include "tools/common/terminal.h"
 #include "tools/common/text_table.h"
 #include "tools/tune/baselines.h"
 #include "tools/tune/refresh.h"
@@ -122,7 +123,7 @@ void explain(const Options& options, const DeviceSpec& device,
   }
   if (options.list) {
     for (const auto& [task, exploration] : explained)
-      print_stdout("{}\n", explanation_text(task, exploration));
+      print_stdout("{}\n", explanation_text(task, exploration, options.wide ? 0 : line_width()));
     return;
   }
   print_stdout("{} task{} for {}\n\n", tasks.size(), tasks.size() == 1 ? "" : "s", device.name);
