@@ -42,9 +42,8 @@ std::vector<Hit> records_for(const Problem& problem, std::int64_t tokens, const 
   if (const auto alike = tuned_alike(without_invariance(problem).value_or(problem))) {
     add(*alike, TuningMatch::kNear);
   }
-  std::ranges::stable_sort(hits, {}, [](const Hit& hit) {
-    return std::pair(hit.of.match, !hit.measured_here);
-  });
+  std::ranges::stable_sort(
+      hits, {}, [](const Hit& hit) { return std::pair(hit.of.match, !hit.measured_here); });
   return hits;
 }
 

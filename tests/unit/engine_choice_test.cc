@@ -324,8 +324,8 @@ TEST_F(ChoiceTest, OtherCodesABiasAndASentryAreServedByTheCommonProblem) {
   }
 }
 
-// What was measured for the common problem at this count is not passed over for an estimate, and comes
-// before the problem's own records of other counts.
+// What was measured for the common problem at this count is not passed over for an estimate, and
+// comes before the problem's own records of other counts.
 TEST_F(ChoiceTest, AMeasurementOfTheCommonProblemOutweighsTheModel) {
   GemmConfig slow = tuned;
   const auto& gemm = std::get<GemmProblem>(problem);
