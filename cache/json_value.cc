@@ -26,7 +26,9 @@ class Builder {
   bool end_object() { return close(); }
   bool end_array() { return close(); }
   bool key(std::string& name) {
-    open_.back()->object()->push_back({std::move(name), JsonValue()});
+    JsonValue::Object& object = *open_.back()->object();
+    object.names.push_back(std::move(name));
+    object.values.emplace_back();
     return true;
   }
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) {
@@ -41,7 +43,7 @@ class Builder {
   // is added to what contains it meanwhile.
   JsonValue& place() {
     if (open_.empty()) return root_;
-    if (JsonValue::Object* object = open_.back()->object()) return object->back().value;
+    if (JsonValue::Object* object = open_.back()->object()) return object->values.back();
     return open_.back()->array()->emplace_back();
   }
   bool add(JsonValue value) {
@@ -87,8 +89,8 @@ std::optional<double> JsonValue::number() const {
 const JsonValue* JsonValue::find(std::string_view name) const {
   const Object* members = object();
   if (members == nullptr) return nullptr;
-  for (auto member = members->rbegin(); member != members->rend(); ++member) {
-    if (member->name == name) return &member->value;
+  for (std::size_t i = members->names.size(); i > 0; --i) {
+    if (members->names[i - 1] == name) return &members->values[i - 1];
   }
   return nullptr;
 }

@@ -17,12 +17,13 @@ namespace octile::cache {
 // value costs a few bytes of text and a hundred bytes of memory for each level.
 inline constexpr int kMaxJsonDepth = 8;
 
-struct JsonMember;
-
 class JsonValue {
  public:
   using Array = std::vector<JsonValue>;
-  using Object = std::vector<JsonMember>;  // in the order of the text
+  struct Object {  // in the order of the text
+    std::vector<std::string> names;
+    Array values;  // as many
+  };
 
   JsonValue() = default;  // null
   template <typename T>
@@ -45,11 +46,6 @@ class JsonValue {
   std::variant<std::nullptr_t, bool, std::int64_t, std::uint64_t, double, std::string, Array,
                Object>
       value_ = nullptr;
-};
-
-struct JsonMember {
-  std::string name;
-  JsonValue value;
 };
 
 // Returns the JSON object of a text from outside. The error says what the text is not: "`where`:

@@ -69,7 +69,7 @@ void read_timed(FieldReader& reader, const char* name, std::optional<TimedConfig
 
 void read_baselines(FieldReader& reader, TuningRecord& record) {
   read_object(reader, "baselines_us", [&](FieldReader& inner) {
-    for (const auto& [name, value] : *reader.find("baselines_us")->object()) {
+    for (const std::string& name : reader.find("baselines_us")->object()->names) {
       inner.read(name.c_str(), record.baselines_us.emplace_back(name, 0).second);
     }
   });
