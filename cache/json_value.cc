@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -73,16 +72,16 @@ class Builder {
 }  // namespace
 
 std::optional<std::int64_t> JsonValue::integer() const {
-  if (const auto* value = std::get_if<std::int64_t>(&value_)) return *value;
-  const auto* value = std::get_if<std::uint64_t>(&value_);
-  if (value == nullptr || !std::in_range<std::int64_t>(*value)) return std::nullopt;
-  return static_cast<std::int64_t>(*value);
+  if (is(kInteger)) return std::get<kInteger>(value_);
+  if (!is(kUnsigned) || !std::in_range<std::int64_t>(std::get<kUnsigned>(value_)))
+    return std::nullopt;
+  return static_cast<std::int64_t>(std::get<kUnsigned>(value_));
 }
 
 std::optional<double> JsonValue::number() const {
-  if (const auto* value = std::get_if<double>(&value_)) return *value;
-  if (const auto* value = std::get_if<std::int64_t>(&value_)) return static_cast<double>(*value);
-  if (const auto* value = std::get_if<std::uint64_t>(&value_)) return static_cast<double>(*value);
+  if (is(kNumber)) return std::get<kNumber>(value_);
+  if (is(kInteger)) return static_cast<double>(std::get<kInteger>(value_));
+  if (is(kUnsigned)) return static_cast<double>(std::get<kUnsigned>(value_));
   return std::nullopt;
 }
 

@@ -30,11 +30,11 @@ class JsonValue {
   explicit JsonValue(T value) : value_(std::move(value)) {}
 
   // Each returns null if the value has another type.
-  const std::string* string() const { return std::get_if<std::string>(&value_); }
-  const Array* array() const { return std::get_if<Array>(&value_); }
-  const Object* object() const { return std::get_if<Object>(&value_); }
-  Array* array() { return std::get_if<Array>(&value_); }
-  Object* object() { return std::get_if<Object>(&value_); }
+  const std::string* string() const { return is(kString) ? &std::get<kString>(value_) : nullptr; }
+  const Array* array() const { return is(kArray) ? &std::get<kArray>(value_) : nullptr; }
+  const Object* object() const { return is(kObject) ? &std::get<kObject>(value_) : nullptr; }
+  Array* array() { return is(kArray) ? &std::get<kArray>(value_) : nullptr; }
+  Object* object() { return is(kObject) ? &std::get<kObject>(value_) : nullptr; }
   // Returns a number without fraction and exponent that 64 bits hold with a sign.
   std::optional<std::int64_t> integer() const;
   std::optional<double> number() const;
@@ -43,6 +43,19 @@ class JsonValue {
   const JsonValue* find(std::string_view name) const;
 
  private:
+  // The alternatives of value_, in their order.
+  enum Kind : std::size_t {
+    kNull,
+    kBoolean,
+    kInteger,
+    kUnsigned,
+    kNumber,
+    kString,
+    kArray,
+    kObject
+  };
+  bool is(Kind kind) const { return value_.index() == kind; }
+
   std::variant<std::nullptr_t, bool, std::int64_t, std::uint64_t, double, std::string, Array,
                Object>
       value_ = nullptr;
