@@ -106,7 +106,8 @@ TEST(Fork, AnyMomentWillDo) {
   for (std::thread& thread : busy) thread.join();
 }
 
-// The generator remembers what it found of each fused source. It is searching at all of these forks.
+// The generator remembers what it found of each fused source. It is searching at all of these
+// forks.
 TEST(Fork, FindsWhatTheGeneratorRemembers) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "AddressSanitizer of GCC 12 does not hold its allocator's mutexes across a fork";
