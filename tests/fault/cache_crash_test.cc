@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+
 #include "cache/measured_device.h"
 #include "cache/memo_file.h"
 #include "cache/statistics.h"
@@ -397,7 +399,8 @@ INSTANTIATE_TEST_SUITE_P(Work, CacheCrash,
 TEST(CacheCrashOrder, WritesFlushesRenamesAndFlushesTheFolder) {
   std::vector<std::string> text;
   record_changes(an_entry_replaced(), &text);
-  text.erase(std::ranges::unique(text).begin(), text.end());  // one write of each file is enough
+  // One write of each file is enough.
+  text.erase(std::unique(text.begin(), text.end()), text.end());
   const std::string folder = "root/v1/" + stem_of(kNew).folder();
   const std::string entry = folder + "/" + stem_of(kNew).entry_name();
   const std::string temporary = entry + ".<u>.tmp";
