@@ -4,6 +4,7 @@
 #   make test     build everything and run every test this machine can run; tests of many cases run a covering part
 #   make check    lint, the sanitizers' subsets and make test with every case (OCTILE_TESTS=all); CI runs
 #                 format-check, fuzz and test
+#   make soak     processes that share a cache, break it and kill each other, SOAK_MINUTES (default 10)
 #   make fuzz     clang's fuzzers over every reader, FUZZ_SECONDS each (default 10)
 #   make lint     clang-format and clang-tidy; make format rewrites what clang-format would
 #   make plots    redraws docs/plots/ from tools/plots/*.json
@@ -12,8 +13,9 @@
 JOBS := $(shell nproc)
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 10
+SOAK_MINUTES ?= 10
 
-.PHONY: build demo test check lint format format-check install uninstall package asan-ubsan tsan fuzz plots clean
+.PHONY: build demo test check lint format format-check install uninstall package asan-ubsan tsan fuzz soak plots clean
 .DEFAULT_GOAL := build
 
 build:
@@ -51,6 +53,12 @@ fuzz:
 	@cmake --build --preset $@
 	@ctest --preset $@ -j $(JOBS)
 
+soak:
+	@tools/setup.sh test
+	@cmake --preset release --log-level=WARNING
+	@cmake --build --preset release --target octile_soak
+	@build/release/tests/octile_soak --seconds $$(($(SOAK_MINUTES) * 60))
+
 lint:
 	@tools/setup.sh lint
 	@cmake --preset lint --log-level=WARNING
@@ -72,6 +80,7 @@ plots:
 	@build/deps/venv/bin/python tools/plots/plot.py
 
 install: build
+	@cmake --build --preset release --target octile_manuals
 	@cmake --install build/release --prefix $(PREFIX)
 	@cp build/release/install_manifest.txt build/release/installed.txt
 
