@@ -25,9 +25,10 @@ class MemoFile {
   IoResult<std::string> read() const;
 
   // Replaces the file by one with this text, through a temporary file and a rename, so that a
-  // reader sees all of one text. Creates a missing root. A link, FIFO or device of that name is
-  // itself replaced; it is neither followed nor opened. Removes temporary files of this name that
-  // dead processes left more than an hour ago.
+  // reader sees all of one text. Flushes the file before and the root after the rename; if the
+  // latter fails, the new text is there and a loss of power may take it. Creates a missing root. A
+  // link, FIFO or device of that name is itself replaced; it is neither followed nor opened.
+  // Removes temporary files of this name that dead processes left more than an hour ago.
   IoResult<void> replace(std::string_view text) const;
 
  private:
