@@ -1,0 +1,75 @@
+// The library handle and the plans of this process. Both are made when first needed and never destroyed: work may be in
+// flight when the interpreter exits. A child of fork makes its own.
+#ifndef OCTILE_RUNTIME_PYTHON_TORCH_PLANS_H_
+#define OCTILE_RUNTIME_PYTHON_TORCH_PLANS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "octile/octile.h"
+#include "tensors.h"
+
+namespace octile::binding {
+
+// Throws for a status other than OCTILE_OK: std::invalid_argument for INVALID_ARGUMENT, else std::runtime_error. The
+// text is the status's name and the library's sentence.
+void check(octile_status status);
+
+// Returns the plan of a problem text on the device of `place`.
+octile_plan* plan_of(const std::string& problem, const Place& place);
+
+// A problem in numbers: finding its plan builds no text. `kind` says everything but the sizes and is the caller's to
+// choose, as long as two texts never share one.
+struct PlanKey {
+  std::uint64_t kind = 0;
+  std::int64_t rows = 0, cols = 0;
+  std::int32_t device = -1;  // -1: the host
+
+  friend bool operator==(const PlanKey&, const PlanKey&) = default;
+};
+
+// Returns the plan known by `key`, or null, and makes it known.
+octile_plan* known_plan(const PlanKey& key);
+void remember_plan(const PlanKey& key, octile_plan* plan);
+
+// One output of a quantiser, as the library lays it out.
+struct Quantized {
+  Tensor codes;   // FP8 [data_rows, data_ld]
+  Tensor scales;  // of the granularity's type [scale_rows, scale_ld]
+};
+
+// What a quantiser writes; pointers to outputs that are not wanted are null.
+struct QuantizeOutputs {
+  Quantized* rowwise = nullptr;
+  Quantized* transposed = nullptr;
+  Tensor* column_sums = nullptr;  // fp32 [cols], plans with dbias=1
+  Tensor* values = nullptr;       // [rows, cols], plans that dequantise
+};
+
+// The scale type of an output, which the layout alone does not say.
+enum class ScaleType : std::uint8_t { kFp32, kBf16, kE8m0, kInt32 };
+
+// Allocates one output of a quantise plan; contiguous groups if `groups` > 0.
+Quantized allocate(octile_plan* plan, const Place& place, std::int64_t rows, std::int64_t groups,
+                   bool transposed, octile_dtype codes, ScaleType scales);
+
+struct QuantizeCall {
+  std::int64_t rows = 0;
+  const void* x = nullptr;
+  std::int64_t ldx = 0;
+  const std::int32_t* offsets = nullptr;  // of `groups` contiguous groups
+  std::int64_t groups = 0;
+  const void* x_scale = nullptr;       // FP8 x
+  const std::uint32_t* skip = nullptr;  // octile_quantize_args.skip
+};
+
+// Runs a quantise plan into outputs that are allocated. Kernels that are not ready are prepared first.
+void quantize(octile_plan* plan, const Place& place, const QuantizeCall& call,
+              const QuantizeOutputs& outputs);
+
+// Runs a GEMM. The workspace is allocated here, and kernels that are not ready are prepared.
+void multiply(octile_plan* plan, const Place& place, octile_gemm_args args);
+
+}  // namespace octile::binding
+
+#endif  // OCTILE_RUNTIME_PYTHON_TORCH_PLANS_H_
