@@ -69,6 +69,11 @@ class TensorType:
         return TensorType(dtype, granularity, scales)
 
     def __str__(self) -> str:
+        return self.text
+
+    @property
+    def text(self) -> str:
+        """The type as the text of a quantiser's problem names it."""
         return f"{self.dtype}:{self.granularity}:{self.scales}"
 
     @property
@@ -103,7 +108,7 @@ def codes_shape(rows, cols, transposed: bool):
 
 def quantize_text(x: str, q: TensorType, cols: int, output: str) -> str:
     """Returns the problem text of quantising [?, cols] of type x. output: row, col or both."""
-    return f"quantize rows=? cols={cols} x={x} q={q} out={output}"
+    return f"quantize rows=? cols={cols} x={x} q={q.text} out={output}"
 
 
 def gemm_text(

@@ -102,7 +102,7 @@ def _run_quantizer(plan, args: _c.QuantizeArgs) -> None:
 def dequantize(q: Quantized, dtype: str = "fp32") -> numpy.ndarray:
     """Returns code * scale [rows, cols] as ``dtype``: "fp32", "fp16" or "bf16"."""
     rows, cols = q.shape
-    plan = _c.host_plan(f"dequantize rows=? cols={cols} x={q.type} q={dtype} out=row")
+    plan = _c.host_plan(f"dequantize rows=? cols={cols} x={q.type.text} q={dtype} out=row")
     values = _empty((rows, cols), _array_type(dtype))
     source = _c.SourceScales(ctypes.sizeof(_c.SourceScales), q.scales.ctypes.data, 0)
     args = _c.QuantizeArgs(

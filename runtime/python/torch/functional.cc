@@ -17,7 +17,7 @@ QuantizeCall call_on(const Tensor& x, const std::optional<Tensor>& x_scale) {
 Quantized allocate_as(octile_plan* plan, const Place& place, std::int64_t rows, bool transposed,
                       std::int64_t codes, std::int64_t scales) {
   return allocate(plan, place, rows, 0, transposed, static_cast<octile_dtype>(codes),
-                  static_cast<ScaleType>(scales));
+                  static_cast<ScaleType>(scales), ScaleShape::kMatrix);
 }
 
 }  // namespace

@@ -52,7 +52,8 @@ Tensor nothing(const Place& place) { return empty(place, {0}, torch_uint8()); }
 
 Quantized allocate_for(octile_plan* plan, const Place& place, std::int64_t rows, bool transposed,
                        RecipeCode recipe, Role role) {
-  return allocate(plan, place, rows, 0, transposed, codes_of(recipe, role), scale_type(recipe));
+  return allocate(plan, place, rows, 0, transposed, codes_of(recipe, role), scale_type(recipe),
+                  ScaleShape::kFlat);
 }
 
 // dY in FP8, and the sums of its columns.

@@ -115,16 +115,16 @@ void remember_plan(const PlanKey& key, octile_plan* plan) {
 }
 
 Quantized allocate(octile_plan* plan, const Place& place, std::int64_t rows, std::int64_t groups,
-                   bool transposed, octile_dtype codes, ScaleType scales) {
+                   bool transposed, octile_dtype codes, ScaleType scales, ScaleShape shape) {
   octile_quantized_layout layout{};
   layout.struct_size = sizeof layout;
   check(octile_plan_quantized_layout(plan, rows, groups, transposed ? 1 : 0, &layout));
-  const std::int64_t scale_count = layout.scale_bytes / scale_bytes(scales);
-  const bool one_block = layout.scale_rows * layout.scale_ld == scale_count;
+  const std::int64_t flat[] = {layout.scale_bytes / scale_bytes(scales)};
+  const std::int64_t matrix[] = {layout.scale_rows, layout.scale_ld};
+  const std::span<const std::int64_t> sizes =
+      shape == ScaleShape::kFlat ? std::span<const std::int64_t>(flat) : matrix;
   return {.codes = empty(place, {layout.data_rows, layout.data_ld}, torch_type(codes)),
-          .scales = one_block
-                        ? empty(place, {layout.scale_rows, layout.scale_ld}, torch_scale_type(scales))
-                        : empty(place, {scale_count}, torch_scale_type(scales))};
+          .scales = empty(place, sizes, torch_scale_type(scales))};
 }
 
 void quantize(octile_plan* plan, const Place& place, const QuantizeCall& call,

@@ -35,7 +35,7 @@ void remember_plan(const PlanKey& key, octile_plan* plan);
 // One output of a quantiser, as the library lays it out.
 struct Quantized {
   Tensor codes;   // FP8 [data_rows, data_ld]
-  Tensor scales;  // of the granularity's type [scale_rows, scale_ld]
+  Tensor scales;  // of the granularity's type [scale_rows, scale_ld], or the same flat
 };
 
 // What a quantiser writes; pointers to outputs that are not wanted are null.
@@ -49,9 +49,11 @@ struct QuantizeOutputs {
 // The scale type of an output, which the layout alone does not say.
 enum class ScaleType : std::uint8_t { kFp32, kBf16, kE8m0, kInt32 };
 
-// Allocates one output of a quantise plan; contiguous groups if `groups` > 0.
+// Allocates one output of a quantise plan; contiguous groups if `groups` > 0. Scales that only GEMMs see are flat: while
+// PyTorch traces, a matrix of ceil(tokens / 128) rows would be another case for 128 tokens and fewer.
+enum class ScaleShape : std::uint8_t { kMatrix, kFlat };
 Quantized allocate(octile_plan* plan, const Place& place, std::int64_t rows, std::int64_t groups,
-                   bool transposed, octile_dtype codes, ScaleType scales);
+                   bool transposed, octile_dtype codes, ScaleType scales, ScaleShape shape);
 
 struct QuantizeCall {
   std::int64_t rows = 0;

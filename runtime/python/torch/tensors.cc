@@ -119,7 +119,7 @@ Tensor contiguous(const Tensor& tensor) {
 void fill_zero(const Tensor& tensor) { check(aoti_torch_zero_(tensor.get()), "zero_"); }
 
 Tensor alias(const Tensor& tensor) {
-  return torch::stable::detail::to<Tensor>(call("aten::alias", tensor));
+  return torch::stable::detail::to<Tensor>(call("aten::detach", tensor));
 }
 
 std::int64_t version_of(const Tensor& tensor) {

@@ -57,7 +57,7 @@ Tensor empty(const Place& place, std::initializer_list<std::int64_t> sizes, std:
 Tensor contiguous(const Tensor& tensor);
 void fill_zero(const Tensor& tensor);
 
-// Returns another tensor over the same memory, which keeps the memory alive.
+// Returns another tensor over the same memory. It keeps the memory alive, but not the tensor, as a view would.
 Tensor alias(const Tensor& tensor);
 // Returns the number of writes in place that PyTorch has counted.
 std::int64_t version_of(const Tensor& tensor);

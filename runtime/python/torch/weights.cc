@@ -44,7 +44,8 @@ WeightCodes make(const Tensor& weight, const Place& place, RecipeCode recipe, bo
   octile_plan* plan = quantizer(recipe, Role::kWeight, wanted(rowwise, transposed),
                                 element_type(weight, "weight"), k, false, false, place);
   const auto copy = [&](bool flip) {
-    return allocate(plan, place, n, 0, flip, codes_of(recipe, Role::kWeight), scale_type(recipe));
+    return allocate(plan, place, n, 0, flip, codes_of(recipe, Role::kWeight), scale_type(recipe),
+                    ScaleShape::kFlat);
   };
   WeightCodes codes;
   if (rowwise) codes.rowwise = copy(false);

@@ -21,11 +21,11 @@ SCALES = {0: torch.float32, 1: torch.bfloat16, 2: torch.uint8, 3: torch.int32}
 _STORED = {"fp32": torch.float32, "bf16": torch.bfloat16, "uint8": torch.uint8, "int32": torch.int32}
 
 
-def _quantized(x: torch.Tensor, kind: TensorType, rows, cols, transposed: bool):
+def _quantized(x: torch.Tensor, kind: TensorType, rows, cols, transposed: bool, flat: bool = False):
     """Returns empty codes and scales of a [rows, cols] tensor on x's device."""
-    shape = (cols, rows) if transposed else (rows, cols)
     codes = x.new_empty(codes_shape(rows, cols, transposed), dtype=CODES[1 if kind.dtype == "e4m3" else 2])
-    return codes, x.new_empty(kind.scale_shape(*shape), dtype=_STORED[kind.scale_type])
+    scales = kind.scale_shape(*((cols, rows) if transposed else (rows, cols)))
+    return codes, x.new_empty((math.prod(scales),) if flat else scales, dtype=_STORED[kind.scale_type])
 
 
 def _nothing(x: torch.Tensor) -> torch.Tensor:
@@ -41,7 +41,8 @@ def _(x, weight, bias, recipe, keep_x, input_gradient):
     y = x.new_empty((*x.shape[:-1], weight.shape[0]))
     if not keep_x:
         return y, _nothing(x), _nothing(x)
-    return y, *_quantized(x, recipe_of(recipe).activation, _tokens(x), x.shape[-1], True)
+    codes, scales = _quantized(x, recipe_of(recipe).activation, _tokens(x), x.shape[-1], True, flat=True)
+    return y, codes, scales
 
 
 @torch.library.register_fake("octile::linear_backward")

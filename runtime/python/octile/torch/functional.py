@@ -107,7 +107,7 @@ def transpose(q: Quantized) -> Quantized:
     changed."""
     check(q, "q")
     rows, cols = q.shape
-    text = f"transpose rows=? cols={cols} x={q.type} q={q.type} out=col"
+    text = f"transpose rows=? cols={cols} x={q.type.text} q={q.type.text} out=col"
     numbers = DTYPES[q.type.dtype], SCALE_TYPES[q.type.scales][1]
     made = _call(ops.quantize_one, q.codes, q.scales, text, *numbers, True)
     return Quantized(*made, q.type, (cols, rows))
@@ -118,7 +118,7 @@ def dequantize(q: Quantized, dtype: torch.dtype = torch.float32) -> torch.Tensor
     check(q, "q")
     word = _output_word(dtype, "dtype")
     rows, cols = q.shape
-    text = f"dequantize rows=? cols={cols} x={q.type} q={word} out=row"
+    text = f"dequantize rows=? cols={cols} x={q.type.text} q={word} out=row"
     return _call(ops.dequantize, q.codes, q.scales, text, cols, DTYPES[word])
 
 
