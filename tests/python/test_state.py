@@ -118,16 +118,13 @@ def test_autocast_decides_the_type_of_x_and_y():
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiles_as_one_graph_with_dynamic_sizes(backend):
     torch._dynamo.reset()
-    model = block()
+    model = nn.Sequential(ot.Linear(64, 32), ot.Linear(32, 32, bias=False))
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=backend)
     graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     for tokens in (77, 129):
         x = torch.randn(tokens, 64)
         ours, theirs = gradients(compiled, x), gradients(model, x)
-        for a, b in zip(ours, theirs, strict=True):
-            torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-1)  # a fused GELU rounds differently
-        if backend == "aot_eager":
-            assert_equal(ours, theirs)
+        assert_equal(ours, theirs)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs + 1
 
 
@@ -160,17 +157,20 @@ def test_main_grad_under_compile():
 
 
 def test_trains_like_fp32():
-    torch.manual_seed(1)
+    """After 60 steps FP8 is at most 4 steps behind FP32, which has not converged yet."""
     ours, theirs = block(), block(nn.Linear)
     theirs.load_state_dict(ours.state_dict())
     x, target = torch.randn(256, 64), torch.randn(256, 32)
-    losses = []
-    for model in (ours, theirs):
+
+    def losses(model):
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
         for _ in range(60):
             loss = (model(x) - target).square().mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        losses.append(loss.item())
-    assert losses[0] < 0.8 and abs(losses[0] - losses[1]) < 0.02 * losses[1], losses
+            yield loss.item()
+
+    fp8, fp32 = list(losses(ours)), list(losses(theirs))
+    assert fp32[-1] < 0.9 * fp32[-5] < 0.5 * fp32[0]
+    assert fp8[-1] <= fp32[-5], (fp8[-1], fp32[-5:])
