@@ -3,6 +3,7 @@
 #   tools/setup.sh build   compile the library and the command
 #   tools/setup.sh test    the same, and build and run the tests (default)
 #   tools/setup.sh lint    the same, and check format and style
+#   tools/setup.sh torch   as test, and build and test the Python package: PyTorch, 5 GB
 #   tools/setup.sh fuzz    as build, and build and run the fuzzers
 #   tools/setup.sh plots   draw the plots; installs nothing else
 # Debian packages come from apt (as root, or through sudo). Python packages, and CUDA headers with NVRTC
@@ -71,12 +72,13 @@ packages=("${build_packages[@]}")
 case $goal in
   plots) install_wheels plots; exit ;;
   build) ;;
-  test) packages+=("${test_packages[@]}") ;;
+  test | torch) packages+=("${test_packages[@]}") ;;
   lint) packages+=("${test_packages[@]}" "${lint_packages[@]}") ;;
   fuzz) packages+=("${fuzz_packages[@]}") ;;
-  *) die "goal is \"$goal\"; allowed are build, test, lint, fuzz and plots" ;;
+  *) die "goal is \"$goal\"; allowed are build, test, torch, lint, fuzz and plots" ;;
 esac
 
 install_packages "${packages[@]}"
 install_cuda
-case $goal in test | lint) install_wheels oracle ;; esac
+case $goal in test | torch | lint) install_wheels oracle ;; esac
+case $goal in torch) install_wheels torch ;; esac

@@ -29,7 +29,8 @@ std::tuple<Tensor, Tensor> quantize_one(Tensor x, std::optional<Tensor> x_scale,
   octile_plan* plan = plan_of(problem, place);
   Quantized result = allocate_as(plan, place, x.size(0), transposed, codes, scales);
   quantize(plan, place, call_on(x, x_scale),
-           {.rowwise = transposed ? nullptr : &result, .transposed = transposed ? &result : nullptr});
+           transposed ? QuantizeOutputs{.transposed = target_of(result)}
+                      : QuantizeOutputs{.rowwise = target_of(result)});
   return {result.codes, result.scales};
 }
 
@@ -40,7 +41,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_both(Tensor x, std::string p
   octile_plan* plan = plan_of(problem, place);
   Quantized rowwise = allocate_as(plan, place, x.size(0), false, codes, scales);
   Quantized transposed = allocate_as(plan, place, x.size(0), true, codes, scales);
-  quantize(plan, place, call_on(x, std::nullopt), {.rowwise = &rowwise, .transposed = &transposed});
+  quantize(plan, place, call_on(x, std::nullopt), {.rowwise = target_of(rowwise), .transposed = target_of(transposed)});
   return {rowwise.codes, rowwise.scales, transposed.codes, transposed.scales};
 }
 
@@ -51,7 +52,7 @@ Tensor dequantize(Tensor codes, Tensor scales, std::string problem, std::int64_t
   octile_plan* plan = plan_of(problem, place);
   Tensor values =
       empty(place, {codes.size(0), cols}, torch_type(static_cast<octile_dtype>(type)));
-  quantize(plan, place, call_on(codes, scales), {.values = &values});
+  quantize(plan, place, call_on(codes, scales), {.rowwise = {.codes = values.data_ptr(), .ld = cols}});
   return values;
 }
 

@@ -75,8 +75,8 @@ Gradient quantize_gradient(const Tensor& dy, const Place& place, const Sizes& si
   }
   if (sums && sizes.tokens == 0) fill_zero(gradient.column_sums);
   quantize(plan, place, {.rows = sizes.tokens, .x = dy.data_ptr()},
-           {.rowwise = rowwise ? &*gradient.rowwise : nullptr,
-            .transposed = transposed ? &*gradient.transposed : nullptr,
+           {.rowwise = rowwise ? target_of(*gradient.rowwise) : Target{},
+            .transposed = transposed ? target_of(*gradient.transposed) : Target{},
             .column_sums = sums ? &gradient.column_sums : nullptr});
   return gradient;
 }
@@ -144,7 +144,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_forward(Tensor x, Tensor weight, std::
   std::optional<Quantized> kept;
   if (keep_x) kept = allocate_for(quantize_x, place, sizes.tokens, true, recipe, Role::kActivation);
   quantize(quantize_x, place, {.rows = sizes.tokens, .x = x.data_ptr()},
-           {.rowwise = &rows, .transposed = keep_x ? &*kept : nullptr});
+           {.rowwise = target_of(rows), .transposed = keep_x ? target_of(*kept) : Target{}});
 
   const WeightCodes codes =
       weight_codes(contiguous(weight), place, recipe, true, input_gradient);
@@ -201,6 +201,25 @@ std::tuple<Tensor, Tensor> linear_backward_into(Tensor dy, Tensor weight, Tensor
                   : nothing(all.place);
   add_weight_gradient(gradient, x_codes, x_scales, all.place, all.sizes, recipe, main_grad, true);
   return {dx, gradient.column_sums};
+}
+
+void prepare_linear(Tensor x, Tensor weight, std::optional<Tensor> bias, std::optional<Tensor> main_grad,
+                    std::int64_t recipe, std::int64_t n, std::int64_t k, std::int64_t lo,
+                    std::int64_t hi, bool training) {
+  check_recipe(recipe);
+  const Place place = place_of(x);
+  const octile_dtype type = element_type(x, "x"), weight_type = element_type(weight, "weight");
+  const octile_dtype bias_type = bias ? element_type(*bias, "bias") : octile_dtype{};
+  const Output outputs = training ? Output::kBoth : Output::kRowwise;
+  prepare(quantizer(recipe, Role::kActivation, outputs, type, k, false, false, place), lo, hi);
+  prepare(quantizer(recipe, Role::kWeight, outputs, weight_type, k, false, false, place), n, n);
+  prepare(forward_gemm(recipe, n, k, type, bias_type, 0, place), lo, hi);
+  if (!training) return;
+  prepare(quantizer(recipe, Role::kGradient, outputs, type, n, bias.has_value(), false, place), lo, hi);
+  prepare(input_gradient_gemm(recipe, n, k, type, 0, place), lo, hi);
+  prepare(weight_gradient_gemm(recipe, n, k, main_grad ? element_type(*main_grad, "main_grad") : weight_type,
+                               main_grad.has_value(), 0, place),
+          lo, hi);
 }
 
 }  // namespace octile::binding

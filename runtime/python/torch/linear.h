@@ -30,6 +30,12 @@ std::tuple<Tensor, Tensor> linear_backward_into(Tensor dy, Tensor weight, Tensor
                                                 std::int64_t recipe, bool input_gradient,
                                                 bool bias_gradient);
 
+// Prepares the kernels of an n x k layer for lo to hi tokens a call. The tensors stand for the types and the device of x,
+// weight, bias and main_grad; the last two may be absent. training: also those of backward.
+void prepare_linear(Tensor x, Tensor weight, std::optional<Tensor> bias, std::optional<Tensor> main_grad,
+                    std::int64_t recipe, std::int64_t n, std::int64_t k, std::int64_t lo,
+                    std::int64_t hi, bool training);
+
 }  // namespace octile::binding
 
 #endif  // OCTILE_RUNTIME_PYTHON_TORCH_LINEAR_H_

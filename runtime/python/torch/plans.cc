@@ -127,6 +127,10 @@ Quantized allocate(octile_plan* plan, const Place& place, std::int64_t rows, std
           .scales = empty(place, sizes, torch_scale_type(scales))};
 }
 
+Target target_of(const Quantized& output) {
+  return {.codes = output.codes.data_ptr(), .ld = output.codes.size(1), .scales = output.scales.data_ptr()};
+}
+
 void quantize(octile_plan* plan, const Place& place, const QuantizeCall& call,
               const QuantizeOutputs& outputs) {
   octile_quantize_args args{};
@@ -134,17 +138,11 @@ void quantize(octile_plan* plan, const Place& place, const QuantizeCall& call,
   args.rows = call.rows;
   args.x = call.x;
   args.ldx = call.ldx;
-  args.skip = call.skip;
-  if (outputs.rowwise != nullptr) {
-    args.q = outputs.rowwise->codes.data_ptr();
-    args.ldq = outputs.rowwise->codes.size(1);
-    args.scale = outputs.rowwise->scales.data_ptr();
-  }
-  if (outputs.transposed != nullptr) {
-    args.q_transposed = outputs.transposed->codes.data_ptr();
-    args.scale_transposed = outputs.transposed->scales.data_ptr();
-  }
-  if (outputs.values != nullptr) args.q = outputs.values->data_ptr();
+  args.q = outputs.rowwise.codes;
+  args.ldq = outputs.rowwise.ld;
+  args.scale = outputs.rowwise.scales;
+  args.q_transposed = outputs.transposed.codes;
+  args.scale_transposed = outputs.transposed.scales;
   octile_quantize_fused fused{};
   fused.struct_size = sizeof fused;
   if (outputs.column_sums != nullptr) {
@@ -166,6 +164,10 @@ void quantize(octile_plan* plan, const Place& place, const QuantizeCall& call,
   }
   const auto space = give_workspace(plan, place, call.rows, args);
   run_prepared(plan, call.rows, [&] { return octile_quantize_run(plan, &args, place.stream); });
+}
+
+void prepare(octile_plan* plan, std::int64_t lo, std::int64_t hi) {
+  check(octile_plan_prepare(plan, lo, hi, OCTILE_PREPARE_DEFAULT));
 }
 
 void multiply(octile_plan* plan, const Place& place, octile_gemm_args args) {

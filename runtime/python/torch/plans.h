@@ -38,12 +38,18 @@ struct Quantized {
   Tensor scales;  // of the granularity's type [scale_rows, scale_ld], or the same flat
 };
 
-// What a quantiser writes; pointers to outputs that are not wanted are null.
+// Where a quantiser writes one output.
+struct Target {
+  void* codes = nullptr;
+  std::int64_t ld = 0;
+  void* scales = nullptr;
+};
+Target target_of(const Quantized& output);
+
+// What a quantiser writes; outputs that are not wanted stay null.
 struct QuantizeOutputs {
-  Quantized* rowwise = nullptr;
-  Quantized* transposed = nullptr;
+  Target rowwise = {}, transposed = {};
   Tensor* column_sums = nullptr;  // fp32 [cols], plans with dbias=1
-  Tensor* values = nullptr;       // [rows, cols], plans that dequantise
 };
 
 // The scale type of an output, which the layout alone does not say.
@@ -61,13 +67,15 @@ struct QuantizeCall {
   std::int64_t ldx = 0;
   const std::int32_t* offsets = nullptr;  // of `groups` contiguous groups
   std::int64_t groups = 0;
-  const void* x_scale = nullptr;       // FP8 x
-  const std::uint32_t* skip = nullptr;  // octile_quantize_args.skip
+  const void* x_scale = nullptr;  // FP8 x
 };
 
 // Runs a quantise plan into outputs that are allocated. Kernels that are not ready are prepared first.
 void quantize(octile_plan* plan, const Place& place, const QuantizeCall& call,
               const QuantizeOutputs& outputs);
+
+// Compiles or finds the kernels for lo to hi tokens.
+void prepare(octile_plan* plan, std::int64_t lo, std::int64_t hi);
 
 // Runs a GEMM. The workspace is allocated here, and kernels that are not ready are prepared.
 void multiply(octile_plan* plan, const Place& place, octile_gemm_args args);

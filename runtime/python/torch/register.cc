@@ -1,6 +1,7 @@
 // The operators of the namespace "octile". Their shapes for tracing are in octile/torch/_operators.py.
 #include <torch/csrc/stable/library.h>
 
+#include "experts.h"
 #include "functional.h"
 #include "linear.h"
 #include "weights.h"
@@ -17,6 +18,20 @@ void define(torch::stable::detail::StableLibrary& m) {
   m.def(
       "linear_backward_into(Tensor dy, Tensor weight, Tensor x_codes, Tensor x_scales, Tensor(a!) main_grad, int "
       "recipe, bool input_gradient, bool bias_gradient) -> (Tensor, Tensor)");
+  m.def(
+      "experts_forward(Tensor x, Tensor weight, Tensor offsets, int recipe, bool keep_x, bool input_gradient) -> "
+      "(Tensor, Tensor, Tensor)");
+  m.def(
+      "experts_backward(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes, Tensor x_scales, int recipe, bool "
+      "input_gradient, bool weight_gradient) -> (Tensor, Tensor)");
+  m.def(
+      "experts_backward_into(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes, Tensor x_scales, Tensor(a!) "
+      "main_grad, int recipe, bool input_gradient) -> Tensor");
+  m.def(
+      "block_fp8_linear(Tensor x, Tensor weight, Tensor scales, Tensor? bias, Tensor? offsets) -> Tensor");
+  m.def(
+      "prepare_linear(Tensor x, Tensor weight, Tensor? bias, Tensor? main_grad, int recipe, int n, int k, int lo, int "
+      "hi, bool training) -> ()");
   m.def("keep_weight(Tensor weight) -> int");
   m.def("forget_weight(int token) -> ()");
   m.def("weights_changed() -> ()");
@@ -38,6 +53,11 @@ void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("linear_forward", TORCH_BOX(&linear_forward));
   m.impl("linear_backward", TORCH_BOX(&linear_backward));
   m.impl("linear_backward_into", TORCH_BOX(&linear_backward_into));
+  m.impl("experts_forward", TORCH_BOX(&experts_forward));
+  m.impl("experts_backward", TORCH_BOX(&experts_backward));
+  m.impl("experts_backward_into", TORCH_BOX(&experts_backward_into));
+  m.impl("block_fp8_linear", TORCH_BOX(&block_fp8_linear));
+  m.impl("prepare_linear", TORCH_BOX(&prepare_linear));
   m.impl("keep_weight", TORCH_BOX(&keep_weight));
   m.impl("quantize_one", TORCH_BOX(&quantize_one));
   m.impl("quantize_both", TORCH_BOX(&quantize_both));

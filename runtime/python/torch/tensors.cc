@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
@@ -23,13 +24,15 @@ StableIValue call(const char* name, const Tensor& argument) {
   return stack[0];
 }
 
-// cuStreamIsCapturing of the driver that PyTorch has loaded, or null.
-using StreamIsCapturing = int (*)(void* stream, int* status);
-StreamIsCapturing stream_is_capturing() {
+// cuStreamGetCaptureInfo of the driver that PyTorch has loaded, or null. The last three outputs are optional.
+using CaptureInfo = int (*)(void* stream, int* status, std::uint64_t* id, void* graph, void* dependencies,
+                            std::size_t* count);
+CaptureInfo capture_info() {
   static const auto function = [] {
     void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    return driver == nullptr ? nullptr
-                             : reinterpret_cast<StreamIsCapturing>(dlsym(driver, "cuStreamIsCapturing"));
+    return driver == nullptr
+               ? nullptr
+               : reinterpret_cast<CaptureInfo>(dlsym(driver, "cuStreamGetCaptureInfo_v2"));
   }();
   return function;
 }
@@ -116,6 +119,17 @@ Tensor contiguous(const Tensor& tensor) {
   return torch::stable::detail::to<Tensor>(stack[0]);
 }
 
+Tensor aligned(const Tensor& tensor) {
+  if (tensor.is_contiguous() && reinterpret_cast<std::uintptr_t>(tensor.data_ptr()) % 16 == 0) {
+    return tensor;
+  }
+  StableIValue stack[] = {
+      torch::stable::detail::from(tensor),
+      torch::stable::detail::from(std::optional(torch::headeronly::MemoryFormat::Contiguous))};
+  check(torch_call_dispatcher("aten::clone", "", stack, TORCH_ABI_VERSION), "clone");
+  return torch::stable::detail::to<Tensor>(stack[0]);
+}
+
 void fill_zero(const Tensor& tensor) { check(aoti_torch_zero_(tensor.get()), "zero_"); }
 
 Tensor alias(const Tensor& tensor) {
@@ -126,10 +140,13 @@ std::int64_t version_of(const Tensor& tensor) {
   return torch::stable::detail::to<std::int64_t>(call("aten::_version", tensor));
 }
 
-bool is_capturing(const Place& place) {
-  if (place.host || stream_is_capturing() == nullptr) return false;
+std::uint64_t capture_of(const Place& place) {
+  if (place.host || capture_info() == nullptr) return 0;
+  constexpr int kActive = 1;
   int status = 0;
-  return stream_is_capturing()(place.stream, &status) == 0 && status != 0;
+  std::uint64_t id = 0;
+  const int failed = capture_info()(place.stream, &status, &id, nullptr, nullptr, nullptr);
+  return failed == 0 && status == kActive ? id : 0;
 }
 
 }  // namespace octile::binding

@@ -55,6 +55,9 @@ Tensor empty(const Place& place, std::initializer_list<std::int64_t> sizes, std:
 
 // Returns `tensor` itself if it is contiguous, else a contiguous copy.
 Tensor contiguous(const Tensor& tensor);
+// Returns a contiguous tensor whose memory begins at a multiple of 16 bytes, as operands of a GEMM do: `tensor` itself if
+// it is one. Tensors of a file that is mapped into memory often are not.
+Tensor aligned(const Tensor& tensor);
 void fill_zero(const Tensor& tensor);
 
 // Returns another tensor over the same memory. It keeps the memory alive, but not the tensor, as a view would.
@@ -62,8 +65,8 @@ Tensor alias(const Tensor& tensor);
 // Returns the number of writes in place that PyTorch has counted.
 std::int64_t version_of(const Tensor& tensor);
 
-// Returns whether the stream of `place` is being captured into a CUDA graph.
-bool is_capturing(const Place& place);
+// Returns the number of the capture into a CUDA graph that the stream of `place` takes part in, or 0.
+std::uint64_t capture_of(const Place& place);
 
 }  // namespace octile::binding
 

@@ -17,11 +17,12 @@ struct WeightCodes {
   std::optional<Quantized> transposed;  // of W^T [k, n]: input gradients
 };
 
-// Returns W in FP8, with those copies at least that are asked for. W is contiguous.
+// Returns W in FP8, with those copies at least that are asked for. W is contiguous [n, k], or [experts, n, k]: then the
+// copies of all experts lie one behind the other.
 //
 // Copies of a kept weight are used again if nothing suggests that W has changed: its address, the version that PyTorch
 // counts at every write in place, and weights_changed(). They stay on the stream that made them; a call on another
-// stream makes its own. While that stream is captured the kernels are always part of the graph.
+// stream makes its own. A capture into a CUDA graph makes its own too, so that every replay quantises W once.
 WeightCodes weight_codes(const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise,
                          bool transposed);
 

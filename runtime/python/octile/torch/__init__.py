@@ -5,9 +5,13 @@
 """
 
 from octile.torch.conversion import Report, convert
+from octile.torch.grouped import experts
+from octile.torch.export import block_fp8_state_dict, export_hf
 from octile.torch.functional import Quantized, dequantize, gemm, linear, quantize, transpose
 from octile.torch.modules import Linear
 from octile.torch.recipes import Recipe
+from octile.torch.huggingface import use_in_transformers
+from octile.torch.warm import warmup
 from octile.torch.weights import weights_changed
 
 __all__ = [
@@ -15,11 +19,16 @@ __all__ = [
     "Quantized",
     "Recipe",
     "Report",
+    "block_fp8_state_dict",
     "convert",
     "dequantize",
+    "experts",
+    "export_hf",
     "gemm",
     "linear",
     "quantize",
     "transpose",
+    "use_in_transformers",
+    "warmup",
     "weights_changed",
 ]

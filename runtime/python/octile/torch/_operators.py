@@ -60,6 +60,39 @@ def _(dy, weight, x_codes, x_scales, main_grad, recipe, input_gradient, bias_gra
     return dx, dy.new_empty((n,), dtype=torch.float32) if bias_gradient else _nothing(dy)
 
 
+def _group_columns(tokens, groups: int):
+    """Returns the most columns that a transposed copy of contiguous groups takes: each begins at a multiple of 128."""
+    filled = torch.sym_min(tokens, groups)
+    return 128 * (filled + (tokens - filled) // 128)
+
+
+@torch.library.register_fake("octile::experts_forward")
+def _(x, weight, offsets, recipe, keep_x, input_gradient):
+    y = x.new_empty((x.shape[0], weight.shape[1]))
+    if not keep_x:
+        return y, _nothing(x), _nothing(x)
+    kind, columns = recipe_of(recipe).activation, _group_columns(x.shape[0], weight.shape[0])
+    codes = x.new_empty((x.shape[1], columns), dtype=torch.float8_e4m3fn)
+    scales = weight.shape[0] if kind.granularity == "tensor" else math.prod(kind.scale_shape(x.shape[1], columns))
+    return y, codes, x.new_empty((scales,), dtype=torch.float32)
+
+
+@torch.library.register_fake("octile::experts_backward")
+def _(dy, weight, offsets, x_codes, x_scales, recipe, input_gradient, weight_gradient):
+    dx = dy.new_empty((dy.shape[0], weight.shape[2])) if input_gradient else _nothing(dy)
+    return dx, weight.new_empty(weight.shape) if weight_gradient else _nothing(dy)
+
+
+@torch.library.register_fake("octile::experts_backward_into")
+def _(dy, weight, offsets, x_codes, x_scales, main_grad, recipe, input_gradient):
+    return dy.new_empty((dy.shape[0], weight.shape[2])) if input_gradient else _nothing(dy)
+
+
+@torch.library.register_fake("octile::block_fp8_linear")
+def _(x, weight, scales, bias, offsets):
+    return x.new_empty((x.shape[0], weight.shape[-2]))
+
+
 def _type_in(problem: str, field: str) -> TensorType:
     words = dict(word.split("=", 1) for word in problem.split()[1:])
     return TensorType(*words[field].split(":"))

@@ -210,7 +210,7 @@ class _Linear(torch.autograd.Function):
             dx, db = ops.linear_backward_into(
                 dy, weight, x_codes, x_scales, main_grad, ctx.code, needs_x, needs_bias
             )
-            dw = _dummy_gradient(ctx.parameter)
+            dw = dummy_gradient(ctx.parameter)
         return (
             dx if needs_x else None,
             dw if needs_weight else None,
@@ -219,7 +219,7 @@ class _Linear(torch.autograd.Function):
         )
 
 
-def _dummy_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
+def dummy_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
     """Returns what autograd gets once the gradient is in ``main_grad``. Frameworks that wait for a gradient to arrive
     mark the parameter with ``grad_added_to_main_grad``, as Megatron-LM does; they get zeros that take no memory."""
     if not hasattr(parameter, "grad_added_to_main_grad"):
