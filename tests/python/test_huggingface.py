@@ -9,10 +9,10 @@ from torch import nn
 import octile.torch as ot
 
 transformers = pytest.importorskip("transformers")
-from transformers.quantizers.quantizer_finegrained_fp8 import FineGrainedFP8HfQuantizer as Quantizer  # noqa: E402
 
 
 def small(name, **more):
+    """Returns a configuration whose projections are multiples of 128: others transformers does not quantise."""
     sizes = {
         "hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 2, "vocab_size": 128, "head_dim": 64,
         "num_attention_heads": 4, "num_key_value_heads": 4, "moe_intermediate_size": 128, "num_experts_per_tok": 2,
@@ -22,7 +22,7 @@ def small(name, **more):
         return transformers.Qwen3MoeConfig(**sizes, num_experts=4)
     return transformers.DeepseekV3Config(
         **sizes, n_routed_experts=4, n_group=1, topk_group=1, first_k_dense_replace=1, q_lora_rank=128,
-        kv_lora_rank=128, qk_nope_head_dim=64, qk_rope_head_dim=64, v_head_dim=64,
+        kv_lora_rank=64, qk_nope_head_dim=64, qk_rope_head_dim=64, v_head_dim=64,
     )  # fmt: skip
 
 
@@ -46,20 +46,29 @@ def loaded(folder, **options):
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, **options)
 
 
+def dequantised(model):
+    """Returns the model with BF16 weights: codes times the scale of their block."""
+    state = dict(model.state_dict())
+    for name in [n for n, t in state.items() if t.dtype == torch.float8_e4m3fn]:
+        scales = state.pop(name + "_scale_inv").repeat_interleave(128, -2).repeat_interleave(128, -1)
+        rows, cols = state[name].shape[-2:]
+        state[name] = (state[name].float() * scales[..., :rows, :cols]).bfloat16()
+    plain = transformers.AutoModelForCausalLM.from_config(model.config, dtype=torch.bfloat16)
+    plain.load_state_dict(state, strict=True)
+    return plain.eval()
+
+
 @pytest.mark.parametrize("experts", ["eager", "grouped_mm"])
-def test_logits_are_the_dequantised_models_within_the_activations_fp8_error(checkpoint, experts, monkeypatch):
+def test_logits_are_the_dequantised_models_within_the_activations_fp8_error(checkpoint, experts):
     tokens = torch.arange(3, 40)[None]
     model = loaded(checkpoint, experts_implementation=experts)
     assert any(p.dtype == torch.float8_e4m3fn for p in model.parameters())
-    # Left to itself, transformers dequantises on a machine without a GPU.
-    monkeypatch.setattr(Quantizer, "validate_environment", Quantizer.validate_environment.replaced)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    plain = loaded(checkpoint)
-    assert all(p.dtype != torch.float8_e4m3fn for p in plain.parameters())
+    plain = dequantised(model)
     with torch.no_grad():
         ours, theirs = model(tokens).logits.float(), plain(tokens).logits.float()
-    error = ((ours - theirs).norm() / theirs.norm()).item()
-    assert 0 < error < 0.1, error
+    # The median, because a token whose router is undecided may go to another expert.
+    error = ((ours - theirs).norm(dim=-1) / theirs.norm(dim=-1)).median().item()
+    assert 0.01 < error < 0.08, error
     out = model.generate(tokens[:, :8], max_new_tokens=4, do_sample=False)
     assert out.shape == (1, 12)
 
