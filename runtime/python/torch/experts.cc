@@ -14,7 +14,9 @@ namespace {
 constexpr std::int64_t kMultiple = 16;
 constexpr RecipeCode kBlockwise = 0;
 
-[[noreturn]] void refuse(const std::string& text) { throw std::invalid_argument("octile: " + text); }
+[[noreturn]] void refuse(const std::string& text) {
+  throw std::invalid_argument("octile: " + text);
+}
 
 struct Groups {
   Place place;
@@ -38,8 +40,11 @@ Groups groups_of(const Tensor& x, const Tensor& weight, const Tensor& offsets, i
     refuse(std::string(name) + " is " + shape_text(x) + "; with weights " + shape_text(weight) +
            " [tokens, " + std::to_string(weight.size(shared_dimension)) + "] is allowed");
   }
-  const Groups groups{.place = place_of(x), .tokens = x.size(0), .experts = weight.size(0),
-                      .n = weight.size(1), .k = weight.size(2),
+  const Groups groups{.place = place_of(x),
+                      .tokens = x.size(0),
+                      .experts = weight.size(0),
+                      .n = weight.size(1),
+                      .k = weight.size(2),
                       .offsets = static_cast<const std::int32_t*>(offsets.data_ptr())};
   if (groups.n % kMultiple != 0 || groups.k % kMultiple != 0 || groups.n == 0 || groups.k == 0) {
     refuse("weight is " + shape_text(weight) + "; allowed n and k are multiples of 16 above 0");
@@ -62,11 +67,13 @@ struct Tokens {
   std::optional<Quantized> rowwise, transposed;
 };
 
-Tokens quantize_tokens(const Tensor& x, const Groups& groups, RecipeCode recipe, Role role, bool rowwise,
-                       bool transposed) {
-  const Output output = !rowwise ? Output::kTransposed : transposed ? Output::kBoth : Output::kRowwise;
-  octile_plan* plan = quantizer(recipe, role, output, element_type(x, "x"), x.size(1), false, true,
-                                groups.place);
+Tokens quantize_tokens(const Tensor& x, const Groups& groups, RecipeCode recipe, Role role,
+                       bool rowwise, bool transposed) {
+  const Output output = !rowwise     ? Output::kTransposed
+                        : transposed ? Output::kBoth
+                                     : Output::kRowwise;
+  octile_plan* plan =
+      quantizer(recipe, role, output, element_type(x, "x"), x.size(1), false, true, groups.place);
   const auto copy = [&](bool flip) {
     return allocate(plan, groups.place, groups.tokens, groups.experts, flip, codes_of(recipe, role),
                     scale_type(recipe), ScaleShape::kFlat);
@@ -75,13 +82,17 @@ Tokens quantize_tokens(const Tensor& x, const Groups& groups, RecipeCode recipe,
   if (rowwise) tokens.rowwise = copy(false);
   if (transposed) tokens.transposed = copy(true);
   quantize(plan, groups.place,
-           {.rows = groups.tokens, .x = x.data_ptr(), .offsets = groups.offsets, .groups = groups.experts},
+           {.rows = groups.tokens,
+            .x = x.data_ptr(),
+            .offsets = groups.offsets,
+            .groups = groups.experts},
            {.rowwise = rowwise ? target_of(*tokens.rowwise) : Target{},
             .transposed = transposed ? target_of(*tokens.transposed) : Target{}});
   return tokens;
 }
 
-octile_gemm_args operands(const Groups& groups, const Quantized& a, const Quantized& b, const Tensor& d) {
+octile_gemm_args operands(const Groups& groups, const Quantized& a, const Quantized& b,
+                          const Tensor& d) {
   octile_gemm_args args{};
   args.tokens = groups.tokens;
   args.a = a.codes.data_ptr();
@@ -94,12 +105,13 @@ octile_gemm_args operands(const Groups& groups, const Quantized& a, const Quanti
 }
 
 void add_weight_gradient(const Tokens& gradient, const Tensor& x_codes, const Tensor& x_scales,
-                         const Groups& groups, RecipeCode recipe, const Tensor& dw, bool accumulate) {
+                         const Groups& groups, RecipeCode recipe, const Tensor& dw,
+                         bool accumulate) {
   octile_gemm_args args = operands(groups, *gradient.transposed, {x_codes, x_scales}, dw);
   args.lda = gradient.transposed->codes.size(1);
   args.ldb = x_codes.size(1);
-  multiply(weight_gradient_gemm(recipe, groups.n, groups.k, element_type(dw, "main_grad"), accumulate,
-                                groups.experts, groups.place),
+  multiply(weight_gradient_gemm(recipe, groups.n, groups.k, element_type(dw, "main_grad"),
+                                accumulate, groups.experts, groups.place),
            groups.place, args);
 }
 
@@ -129,14 +141,15 @@ std::tuple<Tensor, Tensor, Tensor> experts_forward(Tensor x, Tensor weight, Tens
       weight_codes(contiguous(weight), groups.place, recipe, true, input_gradient);
   const octile_dtype type = element_type(x, "x");
   Tensor y = empty(groups.place, {groups.tokens, groups.n}, torch_type(type));
-  multiply(forward_gemm(recipe, groups.n, groups.k, type, octile_dtype{}, groups.experts, groups.place),
-           groups.place, operands(groups, *tokens.rowwise, *codes.rowwise, y));
+  multiply(
+      forward_gemm(recipe, groups.n, groups.k, type, octile_dtype{}, groups.experts, groups.place),
+      groups.place, operands(groups, *tokens.rowwise, *codes.rowwise, y));
   if (!keep_x) return {y, nothing(groups.place), nothing(groups.place)};
   return {y, tokens.transposed->codes, tokens.transposed->scales};
 }
 
-std::tuple<Tensor, Tensor> experts_backward(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes,
-                                            Tensor x_scales, std::int64_t recipe,
+std::tuple<Tensor, Tensor> experts_backward(Tensor dy, Tensor weight, Tensor offsets,
+                                            Tensor x_codes, Tensor x_scales, std::int64_t recipe,
                                             bool input_gradient, bool weight_gradient) {
   check_recipe(recipe);
   const Groups groups = groups_of(dy, weight, offsets, 1, "dy");
@@ -153,13 +166,15 @@ std::tuple<Tensor, Tensor> experts_backward(Tensor dy, Tensor weight, Tensor off
   return {dx, dw};
 }
 
-Tensor experts_backward_into(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes, Tensor x_scales,
-                             Tensor main_grad, std::int64_t recipe, bool input_gradient) {
+Tensor experts_backward_into(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes,
+                             Tensor x_scales, Tensor main_grad, std::int64_t recipe,
+                             bool input_gradient) {
   check_recipe(recipe);
   const Groups groups = groups_of(dy, weight, offsets, 1, "dy");
   const OnDevice device(groups.place);
   if (main_grad.numel() != weight.numel() || !main_grad.is_contiguous()) {
-    refuse("main_grad is " + shape_text(main_grad) + "; allowed is contiguous " + shape_text(weight));
+    refuse("main_grad is " + shape_text(main_grad) + "; allowed is contiguous " +
+           shape_text(weight));
   }
   dy = contiguous(dy);
   const Tokens gradient =
@@ -177,7 +192,8 @@ Tensor block_fp8_linear(Tensor x, Tensor weight, Tensor scales, std::optional<Te
   x = contiguous(x);
   const std::int64_t k = x.size(1), n = weight.size(weight.dim() - 2);
   const octile_dtype type = element_type(x, "x");
-  Groups groups{.place = place, .tokens = x.size(0), .experts = 0, .n = n, .k = k, .offsets = nullptr};
+  Groups groups{
+      .place = place, .tokens = x.size(0), .experts = 0, .n = n, .k = k, .offsets = nullptr};
   if (offsets) {
     groups = groups_of(x, weight, *offsets, 2, "x");
   } else if (weight.dim() != 2 || weight.size(1) != k || n % kMultiple != 0 || k % kMultiple != 0) {
@@ -185,19 +201,24 @@ Tensor block_fp8_linear(Tensor x, Tensor weight, Tensor scales, std::optional<Te
            "] with multiples of 16");
   }
   const std::int64_t blocks_n = (n + 127) / 128, blocks_k = (k + 127) / 128;
-  if (element_type(weight, "weight") != OCTILE_E4M3 || element_type(scales, "scales") != OCTILE_FP32 ||
+  if (element_type(weight, "weight") != OCTILE_E4M3 ||
+      element_type(scales, "scales") != OCTILE_FP32 ||
       scales.numel() != (offsets ? groups.experts : 1) * blocks_n * blocks_k ||
       !scales.is_contiguous()) {
     refuse("weight " + shape_text(weight) + " with scales " + shape_text(scales) +
            " is not float8_e4m3fn with contiguous float32 scales of 128 x 128 blocks");
   }
   weight = aligned(weight);
-  octile_plan* quantizer_of_x = quantizer(kBlockwise + kFp32Scales, Role::kActivation, Output::kRowwise,
-                                          type, k, false, offsets.has_value(), place);
+  octile_plan* quantizer_of_x =
+      quantizer(kBlockwise + kFp32Scales, Role::kActivation, Output::kRowwise, type, k, false,
+                offsets.has_value(), place);
   const Quantized rows = allocate(quantizer_of_x, place, groups.tokens, groups.experts, false,
                                   OCTILE_E4M3, ScaleType::kFp32, ScaleShape::kFlat);
   quantize(quantizer_of_x, place,
-           {.rows = groups.tokens, .x = x.data_ptr(), .offsets = groups.offsets, .groups = groups.experts},
+           {.rows = groups.tokens,
+            .x = x.data_ptr(),
+            .offsets = groups.offsets,
+            .groups = groups.experts},
            {.rowwise = target_of(rows)});
   Tensor y = empty(place, {groups.tokens, n}, torch_type(type));
   octile_gemm_args args = operands(groups, rows, {weight, scales}, y);
@@ -205,7 +226,8 @@ Tensor block_fp8_linear(Tensor x, Tensor weight, Tensor scales, std::optional<Te
   octile_dtype bias_type{};
   if (bias) {
     if (bias->dim() != 1 || bias->size(0) != n || !bias->is_contiguous()) {
-      refuse("bias is " + shape_text(*bias) + "; allowed is contiguous [" + std::to_string(n) + "]");
+      refuse("bias is " + shape_text(*bias) + "; allowed is contiguous [" + std::to_string(n) +
+             "]");
     }
     bias_type = element_type(*bias, "bias");
     args.bias = bias->data_ptr();

@@ -22,8 +22,9 @@ Quantized allocate_as(octile_plan* plan, const Place& place, std::int64_t rows, 
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> quantize_one(Tensor x, std::optional<Tensor> x_scale, std::string problem,
-                                        std::int64_t codes, std::int64_t scales, bool transposed) {
+std::tuple<Tensor, Tensor> quantize_one(Tensor x, std::optional<Tensor> x_scale,
+                                        std::string problem, std::int64_t codes,
+                                        std::int64_t scales, bool transposed) {
   const Place place = place_of(x);
   const OnDevice device(place);
   octile_plan* plan = plan_of(problem, place);
@@ -41,7 +42,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_both(Tensor x, std::string p
   octile_plan* plan = plan_of(problem, place);
   Quantized rowwise = allocate_as(plan, place, x.size(0), false, codes, scales);
   Quantized transposed = allocate_as(plan, place, x.size(0), true, codes, scales);
-  quantize(plan, place, call_on(x, std::nullopt), {.rowwise = target_of(rowwise), .transposed = target_of(transposed)});
+  quantize(plan, place, call_on(x, std::nullopt),
+           {.rowwise = target_of(rowwise), .transposed = target_of(transposed)});
   return {rowwise.codes, rowwise.scales, transposed.codes, transposed.scales};
 }
 
@@ -50,14 +52,14 @@ Tensor dequantize(Tensor codes, Tensor scales, std::string problem, std::int64_t
   const Place place = place_of(codes);
   const OnDevice device(place);
   octile_plan* plan = plan_of(problem, place);
-  Tensor values =
-      empty(place, {codes.size(0), cols}, torch_type(static_cast<octile_dtype>(type)));
-  quantize(plan, place, call_on(codes, scales), {.rowwise = {.codes = values.data_ptr(), .ld = cols}});
+  Tensor values = empty(place, {codes.size(0), cols}, torch_type(static_cast<octile_dtype>(type)));
+  quantize(plan, place, call_on(codes, scales),
+           {.rowwise = {.codes = values.data_ptr(), .ld = cols}});
   return values;
 }
 
-void gemm_out(Tensor a, Tensor a_scale, Tensor b, Tensor b_scale, std::optional<Tensor> bias, Tensor d,
-              std::string problem, std::int64_t tokens) {
+void gemm_out(Tensor a, Tensor a_scale, Tensor b, Tensor b_scale, std::optional<Tensor> bias,
+              Tensor d, std::string problem, std::int64_t tokens) {
   const Place place = place_of(a);
   const OnDevice device(place);
   octile_gemm_args args{};

@@ -10,21 +10,26 @@
 namespace octile::binding {
 namespace {
 
-constexpr std::int64_t kMultiple = 16;  // of n and k: rows of FP8 operands begin at multiples of 16 bytes
+constexpr std::int64_t kMultiple =
+    16;  // of n and k: rows of FP8 operands begin at multiples of 16 bytes
 
 struct Sizes {
   std::int64_t tokens, n, k;
 };
 
-[[noreturn]] void refuse(const std::string& text) { throw std::invalid_argument("octile: " + text); }
+[[noreturn]] void refuse(const std::string& text) {
+  throw std::invalid_argument("octile: " + text);
+}
 
 // Checks a weight [n, k] against the last dimension of x [..., k] or dy [..., n].
-Sizes sizes_of(const Tensor& tokens_by, const Tensor& weight, int shared_dimension, const char* name) {
+Sizes sizes_of(const Tensor& tokens_by, const Tensor& weight, int shared_dimension,
+               const char* name) {
   if (weight.dim() != 2) {
     refuse("weight has " + std::to_string(weight.dim()) + " dimensions; allowed are 2");
   }
   if (tokens_by.dim() < 1) refuse(std::string(name) + " has no dimension; allowed are 1 and more");
-  const std::int64_t last = tokens_by.size(tokens_by.dim() - 1), shared = weight.size(shared_dimension);
+  const std::int64_t last = tokens_by.size(tokens_by.dim() - 1),
+                     shared = weight.size(shared_dimension);
   if (last != shared) {
     refuse(std::string("the last dimension of ") + name + " is " + std::to_string(last) +
            "; with this weight " + std::to_string(shared) + " is allowed");
@@ -41,7 +46,8 @@ void check_same_place(const Tensor& tensor, const Place& place, const char* name
   if (!(place_of(tensor) == place)) refuse(std::string(name) + " is on another device");
 }
 
-Tensor like_with_last(const Tensor& tensor, const Place& place, std::int64_t last, octile_dtype type) {
+Tensor like_with_last(const Tensor& tensor, const Place& place, std::int64_t last,
+                      octile_dtype type) {
   const auto sizes = tensor.sizes();
   std::vector<std::int64_t> shape(sizes.begin(), sizes.end());
   shape.back() = last;
@@ -64,12 +70,17 @@ struct Gradient {
 
 Gradient quantize_gradient(const Tensor& dy, const Place& place, const Sizes& sizes,
                            RecipeCode recipe, bool rowwise, bool transposed, bool sums) {
-  const Output output = !rowwise ? Output::kTransposed : transposed ? Output::kBoth : Output::kRowwise;
-  octile_plan* plan = quantizer(recipe, Role::kGradient, output, element_type(dy, "dy"), sizes.n, sums,
-                                false, place);
-  Gradient gradient{.rowwise = {}, .transposed = {}, .column_sums =
-                        sums ? empty(place, {sizes.n}, torch_type(OCTILE_FP32)) : nothing(place)};
-  if (rowwise) gradient.rowwise = allocate_for(plan, place, sizes.tokens, false, recipe, Role::kGradient);
+  const Output output = !rowwise     ? Output::kTransposed
+                        : transposed ? Output::kBoth
+                                     : Output::kRowwise;
+  octile_plan* plan = quantizer(recipe, Role::kGradient, output, element_type(dy, "dy"), sizes.n,
+                                sums, false, place);
+  Gradient gradient{
+      .rowwise = {},
+      .transposed = {},
+      .column_sums = sums ? empty(place, {sizes.n}, torch_type(OCTILE_FP32)) : nothing(place)};
+  if (rowwise)
+    gradient.rowwise = allocate_for(plan, place, sizes.tokens, false, recipe, Role::kGradient);
   if (transposed) {
     gradient.transposed = allocate_for(plan, place, sizes.tokens, true, recipe, Role::kGradient);
   }
@@ -81,7 +92,8 @@ Gradient quantize_gradient(const Tensor& dy, const Place& place, const Sizes& si
   return gradient;
 }
 
-octile_gemm_args operands(std::int64_t tokens, const Quantized& a, const Quantized& b, const Tensor& d) {
+octile_gemm_args operands(std::int64_t tokens, const Quantized& a, const Quantized& b,
+                          const Tensor& d) {
   octile_gemm_args args{};
   args.tokens = tokens;
   args.a = a.codes.data_ptr();
@@ -93,8 +105,8 @@ octile_gemm_args operands(std::int64_t tokens, const Quantized& a, const Quantiz
 }
 
 void add_weight_gradient(const Gradient& gradient, const Tensor& x_codes, const Tensor& x_scales,
-                         const Place& place, const Sizes& sizes, RecipeCode recipe, const Tensor& dw,
-                         bool accumulate) {
+                         const Place& place, const Sizes& sizes, RecipeCode recipe,
+                         const Tensor& dw, bool accumulate) {
   check_same_place(x_codes, place, "x_codes");
   octile_plan* plan = weight_gradient_gemm(recipe, sizes.n, sizes.k, element_type(dw, "main_grad"),
                                            accumulate, 0, place);
@@ -127,9 +139,9 @@ Backward begin_backward(const Tensor& dy, const Tensor& weight, RecipeCode recip
 
 }  // namespace
 
-std::tuple<Tensor, Tensor, Tensor> linear_forward(Tensor x, Tensor weight, std::optional<Tensor> bias,
-                                                  std::int64_t recipe, bool keep_x,
-                                                  bool input_gradient) {
+std::tuple<Tensor, Tensor, Tensor> linear_forward(Tensor x, Tensor weight,
+                                                  std::optional<Tensor> bias, std::int64_t recipe,
+                                                  bool keep_x, bool input_gradient) {
   check_recipe(recipe);
   const Place place = place_of(x);
   check_same_place(weight, place, "weight");
@@ -138,16 +150,16 @@ std::tuple<Tensor, Tensor, Tensor> linear_forward(Tensor x, Tensor weight, std::
   x = contiguous(x);
   const octile_dtype type = element_type(x, "x");
 
-  octile_plan* quantize_x = quantizer(recipe, Role::kActivation, keep_x ? Output::kBoth : Output::kRowwise,
-                                      type, sizes.k, false, false, place);
+  octile_plan* quantize_x =
+      quantizer(recipe, Role::kActivation, keep_x ? Output::kBoth : Output::kRowwise, type, sizes.k,
+                false, false, place);
   Quantized rows = allocate_for(quantize_x, place, sizes.tokens, false, recipe, Role::kActivation);
   std::optional<Quantized> kept;
   if (keep_x) kept = allocate_for(quantize_x, place, sizes.tokens, true, recipe, Role::kActivation);
   quantize(quantize_x, place, {.rows = sizes.tokens, .x = x.data_ptr()},
            {.rowwise = target_of(rows), .transposed = keep_x ? target_of(*kept) : Target{}});
 
-  const WeightCodes codes =
-      weight_codes(contiguous(weight), place, recipe, true, input_gradient);
+  const WeightCodes codes = weight_codes(contiguous(weight), place, recipe, true, input_gradient);
   Tensor y = like_with_last(x, place, sizes.n, type);
   octile_gemm_args args = operands(sizes.tokens, rows, *codes.rowwise, y);
   octile_dtype bias_type{};
@@ -177,8 +189,8 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(Tensor dy, Tensor weight, Ten
                   ? input_gradient_of(all.dy, gradient, all.weight, all.place, all.sizes, recipe)
                   : nothing(all.place);
   if (!weight_gradient) return {dx, nothing(all.place), gradient.column_sums};
-  Tensor dw = empty(all.place, {all.sizes.n, all.sizes.k},
-                    torch_type(element_type(all.weight, "weight")));
+  Tensor dw =
+      empty(all.place, {all.sizes.n, all.sizes.k}, torch_type(element_type(all.weight, "weight")));
   add_weight_gradient(gradient, x_codes, x_scales, all.place, all.sizes, recipe, dw, false);
   return {dx, dw, gradient.column_sums};
 }
@@ -194,8 +206,8 @@ std::tuple<Tensor, Tensor> linear_backward_into(Tensor dy, Tensor weight, Tensor
     refuse("main_grad is no contiguous [" + std::to_string(all.sizes.n) + ", " +
            std::to_string(all.sizes.k) + "]");
   }
-  const Gradient gradient = quantize_gradient(all.dy, all.place, all.sizes, recipe, input_gradient,
-                                              true, bias_gradient);
+  const Gradient gradient =
+      quantize_gradient(all.dy, all.place, all.sizes, recipe, input_gradient, true, bias_gradient);
   Tensor dx = input_gradient
                   ? input_gradient_of(all.dy, gradient, all.weight, all.place, all.sizes, recipe)
                   : nothing(all.place);
@@ -203,9 +215,9 @@ std::tuple<Tensor, Tensor> linear_backward_into(Tensor dy, Tensor weight, Tensor
   return {dx, gradient.column_sums};
 }
 
-void prepare_linear(Tensor x, Tensor weight, std::optional<Tensor> bias, std::optional<Tensor> main_grad,
-                    std::int64_t recipe, std::int64_t n, std::int64_t k, std::int64_t lo,
-                    std::int64_t hi, bool training) {
+void prepare_linear(Tensor x, Tensor weight, std::optional<Tensor> bias,
+                    std::optional<Tensor> main_grad, std::int64_t recipe, std::int64_t n,
+                    std::int64_t k, std::int64_t lo, std::int64_t hi, bool training) {
   check_recipe(recipe);
   const Place place = place_of(x);
   const octile_dtype type = element_type(x, "x"), weight_type = element_type(weight, "weight");
@@ -215,9 +227,11 @@ void prepare_linear(Tensor x, Tensor weight, std::optional<Tensor> bias, std::op
   prepare(quantizer(recipe, Role::kWeight, outputs, weight_type, k, false, false, place), n, n);
   prepare(forward_gemm(recipe, n, k, type, bias_type, 0, place), lo, hi);
   if (!training) return;
-  prepare(quantizer(recipe, Role::kGradient, outputs, type, n, bias.has_value(), false, place), lo, hi);
+  prepare(quantizer(recipe, Role::kGradient, outputs, type, n, bias.has_value(), false, place), lo,
+          hi);
   prepare(input_gradient_gemm(recipe, n, k, type, 0, place), lo, hi);
-  prepare(weight_gradient_gemm(recipe, n, k, main_grad ? element_type(*main_grad, "main_grad") : weight_type,
+  prepare(weight_gradient_gemm(recipe, n, k,
+                               main_grad ? element_type(*main_grad, "main_grad") : weight_type,
                                main_grad.has_value(), 0, place),
           lo, hi);
 }

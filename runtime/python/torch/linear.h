@@ -10,15 +10,18 @@
 
 namespace octile::binding {
 
-// x [..., k] and weight [n, k] are bf16, fp16 or fp32, n and k multiples of 16; bias is bf16 or fp32 [n]. Returns y
-// [..., n] of x's type, and X^T in FP8 with its scales if keep_x, else two empty tensors. input_gradient says that a
-// backward pass will want W^T too, so that both copies of W come from one read.
-std::tuple<Tensor, Tensor, Tensor> linear_forward(Tensor x, Tensor weight, std::optional<Tensor> bias,
-                                                  std::int64_t recipe, bool keep_x,
-                                                  bool input_gradient);
+// x [..., k] and weight [n, k] are bf16, fp16 or fp32, n and k multiples of 16; bias is bf16 or
+// fp32 [n]. Returns y
+// [..., n] of x's type, and X^T in FP8 with its scales if keep_x, else two empty tensors.
+// input_gradient says that a backward pass will want W^T too, so that both copies of W come from
+// one read.
+std::tuple<Tensor, Tensor, Tensor> linear_forward(Tensor x, Tensor weight,
+                                                  std::optional<Tensor> bias, std::int64_t recipe,
+                                                  bool keep_x, bool input_gradient);
 
-// dy [..., n]; x_codes and x_scales are what linear_forward kept, and unused without weight_gradient. Returns dX [..., k]
-// of dy's type, dW [n, k] of the weight's type and db fp32 [n]; those not asked for are empty.
+// dy [..., n]; x_codes and x_scales are what linear_forward kept, and unused without
+// weight_gradient. Returns dX [..., k] of dy's type, dW [n, k] of the weight's type and db fp32
+// [n]; those not asked for are empty.
 std::tuple<Tensor, Tensor, Tensor> linear_backward(Tensor dy, Tensor weight, Tensor x_codes,
                                                    Tensor x_scales, std::int64_t recipe,
                                                    bool input_gradient, bool weight_gradient,
@@ -30,11 +33,12 @@ std::tuple<Tensor, Tensor> linear_backward_into(Tensor dy, Tensor weight, Tensor
                                                 std::int64_t recipe, bool input_gradient,
                                                 bool bias_gradient);
 
-// Prepares the kernels of an n x k layer for lo to hi tokens a call. The tensors stand for the types and the device of x,
-// weight, bias and main_grad; the last two may be absent. training: also those of backward.
-void prepare_linear(Tensor x, Tensor weight, std::optional<Tensor> bias, std::optional<Tensor> main_grad,
-                    std::int64_t recipe, std::int64_t n, std::int64_t k, std::int64_t lo,
-                    std::int64_t hi, bool training);
+// Prepares the kernels of an n x k layer for lo to hi tokens a call. The tensors stand for the
+// types and the device of x, weight, bias and main_grad; the last two may be absent. training: also
+// those of backward.
+void prepare_linear(Tensor x, Tensor weight, std::optional<Tensor> bias,
+                    std::optional<Tensor> main_grad, std::int64_t recipe, std::int64_t n,
+                    std::int64_t k, std::int64_t lo, std::int64_t hi, bool training);
 
 }  // namespace octile::binding
 

@@ -54,8 +54,8 @@ void run_prepared(octile_plan* plan, std::int64_t tokens, Run run) {
   check(status);
 }
 
-// Allocates the workspace of a call and writes where it is. It may be freed once the work is enqueued: PyTorch gives the
-// memory to later work of the same stream only.
+// Allocates the workspace of a call and writes where it is. It may be freed once the work is
+// enqueued: PyTorch gives the memory to later work of the same stream only.
 template <typename Args>
 std::optional<Tensor> give_workspace(octile_plan* plan, const Place& place, std::int64_t tokens,
                                      Args& args) {
@@ -68,10 +68,14 @@ std::optional<Tensor> give_workspace(octile_plan* plan, const Place& place, std:
 
 std::int32_t torch_scale_type(ScaleType type) {
   switch (type) {
-    case ScaleType::kFp32: return torch_type(OCTILE_FP32);
-    case ScaleType::kBf16: return torch_type(OCTILE_BF16);
-    case ScaleType::kE8m0: return torch_uint8();
-    case ScaleType::kInt32: return aoti_torch_dtype_int32();
+    case ScaleType::kFp32:
+      return torch_type(OCTILE_FP32);
+    case ScaleType::kBf16:
+      return torch_type(OCTILE_BF16);
+    case ScaleType::kE8m0:
+      return torch_uint8();
+    case ScaleType::kInt32:
+      return aoti_torch_dtype_int32();
   }
   return 0;
 }
@@ -128,7 +132,9 @@ Quantized allocate(octile_plan* plan, const Place& place, std::int64_t rows, std
 }
 
 Target target_of(const Quantized& output) {
-  return {.codes = output.codes.data_ptr(), .ld = output.codes.size(1), .scales = output.scales.data_ptr()};
+  return {.codes = output.codes.data_ptr(),
+          .ld = output.codes.size(1),
+          .scales = output.scales.data_ptr()};
 }
 
 void quantize(octile_plan* plan, const Place& place, const QuantizeCall& call,

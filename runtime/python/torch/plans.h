@@ -1,5 +1,5 @@
-// The library handle and the plans of this process. Both are made when first needed and never destroyed: work may be in
-// flight when the interpreter exits. A child of fork makes its own.
+// The library handle and the plans of this process. Both are made when first needed and never
+// destroyed: work may be in flight when the interpreter exits. A child of fork makes its own.
 #ifndef OCTILE_RUNTIME_PYTHON_TORCH_PLANS_H_
 #define OCTILE_RUNTIME_PYTHON_TORCH_PLANS_H_
 
@@ -11,15 +11,15 @@
 
 namespace octile::binding {
 
-// Throws for a status other than OCTILE_OK: std::invalid_argument for INVALID_ARGUMENT, else std::runtime_error. The
-// text is the status's name and the library's sentence.
+// Throws for a status other than OCTILE_OK: std::invalid_argument for INVALID_ARGUMENT, else
+// std::runtime_error. The text is the status's name and the library's sentence.
 void check(octile_status status);
 
 // Returns the plan of a problem text on the device of `place`.
 octile_plan* plan_of(const std::string& problem, const Place& place);
 
-// A problem in numbers: finding its plan builds no text. `kind` says everything but the sizes and is the caller's to
-// choose, as long as two texts never share one.
+// A problem in numbers: finding its plan builds no text. `kind` says everything but the sizes and
+// is the caller's to choose, as long as two texts never share one.
 struct PlanKey {
   std::uint64_t kind = 0;
   std::int64_t rows = 0, cols = 0;
@@ -55,8 +55,9 @@ struct QuantizeOutputs {
 // The scale type of an output, which the layout alone does not say.
 enum class ScaleType : std::uint8_t { kFp32, kBf16, kE8m0, kInt32 };
 
-// Allocates one output of a quantise plan; contiguous groups if `groups` > 0. Scales that only GEMMs see are flat: while
-// PyTorch traces, a matrix of ceil(tokens / 128) rows would be another case for 128 tokens and fewer.
+// Allocates one output of a quantise plan; contiguous groups if `groups` > 0. Scales that only
+// GEMMs see are flat: while PyTorch traces, a matrix of ceil(tokens / 128) rows would be another
+// case for 128 tokens and fewer.
 enum class ScaleShape : std::uint8_t { kMatrix, kFlat };
 Quantized allocate(octile_plan* plan, const Place& place, std::int64_t rows, std::int64_t groups,
                    bool transposed, octile_dtype codes, ScaleType scales, ScaleShape shape);
@@ -70,7 +71,8 @@ struct QuantizeCall {
   const void* x_scale = nullptr;  // FP8 x
 };
 
-// Runs a quantise plan into outputs that are allocated. Kernels that are not ready are prepared first.
+// Runs a quantise plan into outputs that are allocated. Kernels that are not ready are prepared
+// first.
 void quantize(octile_plan* plan, const Place& place, const QuantizeCall& call,
               const QuantizeOutputs& outputs);
 

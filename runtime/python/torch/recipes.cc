@@ -14,8 +14,8 @@ struct RecipeRow {
   ScaleType scale_type;
 };
 
-// The rows of generator/core/recipe.cc that a layer can use without state of its own. recipes.py has their names; a
-// test compares both with the library's own short forms.
+// The rows of generator/core/recipe.cc that a layer can use without state of its own. recipes.py
+// has their names; a test compares both with the library's own short forms.
 constexpr std::array<RecipeRow, 5> kRecipes{{
     {OCTILE_E4M3, OCTILE_E4M3, OCTILE_E4M3, "1x128", "128x128", "1x128", "128", "128",
      ScaleType::kFp32},
@@ -36,8 +36,8 @@ const char* name_of(octile_dtype type) {
   return kNames[type];
 }
 
-// The type of an operand in a problem text. GEMMs multiply by fp32 scales, powers of two or not, so their texts name
-// no scale format, and tuned configurations serve both.
+// The type of an operand in a problem text. GEMMs multiply by fp32 scales, powers of two or not, so
+// their texts name no scale format, and tuned configurations serve both.
 std::string type_text(RecipeCode recipe, Role role) {
   const RecipeRow& row = row_of(recipe);
   const char* scales = role == Role::kActivation ? row.activation_scales
@@ -90,11 +90,10 @@ octile_dtype codes_of(RecipeCode recipe, Role role) {
 
 ScaleType scale_type(RecipeCode recipe) { return row_of(recipe).scale_type; }
 
-octile_plan* quantizer(RecipeCode recipe, Role role, Output output, octile_dtype x, std::int64_t cols,
-                       bool column_sums, bool groups, const Place& place) {
-  const std::uint64_t kind =
-      kind_of(recipe / kFp32Scales, recipe % kFp32Scales, role, output, x, column_sums, groups,
-              Problem::kQuantize);
+octile_plan* quantizer(RecipeCode recipe, Role role, Output output, octile_dtype x,
+                       std::int64_t cols, bool column_sums, bool groups, const Place& place) {
+  const std::uint64_t kind = kind_of(recipe / kFp32Scales, recipe % kFp32Scales, role, output, x,
+                                     column_sums, groups, Problem::kQuantize);
   return cached(key_of(kind, 0, cols, place), place, [&] {
     const bool pow2 = recipe < kFp32Scales && scale_type(recipe) == ScaleType::kFp32;
     static constexpr const char* kOutputs[] = {"row", "col", "both"};
@@ -107,8 +106,7 @@ octile_plan* quantizer(RecipeCode recipe, Role role, Output output, octile_dtype
 
 octile_plan* forward_gemm(RecipeCode recipe, std::int64_t n, std::int64_t k, octile_dtype y,
                           octile_dtype bias, std::int64_t groups, const Place& place) {
-  const std::uint64_t kind =
-      kind_of(groups, recipe % kFp32Scales, y, bias, Problem::kForward);
+  const std::uint64_t kind = kind_of(groups, recipe % kFp32Scales, y, bias, Problem::kForward);
   return cached(key_of(kind, n, k, place), place, [&] {
     return "gemm m=? n=" + std::to_string(n) + " k=" + std::to_string(k) +
            " a=" + type_text(recipe, Role::kActivation) + " b=" + type_text(recipe, Role::kWeight) +
@@ -119,8 +117,7 @@ octile_plan* forward_gemm(RecipeCode recipe, std::int64_t n, std::int64_t k, oct
 
 octile_plan* input_gradient_gemm(RecipeCode recipe, std::int64_t n, std::int64_t k, octile_dtype dx,
                                  std::int64_t groups, const Place& place) {
-  const std::uint64_t kind =
-      kind_of(groups, recipe % kFp32Scales, dx, 0, Problem::kInputGradient);
+  const std::uint64_t kind = kind_of(groups, recipe % kFp32Scales, dx, 0, Problem::kInputGradient);
   return cached(key_of(kind, n, k, place), place, [&] {
     return "gemm m=? n=" + std::to_string(k) + " k=" + std::to_string(n) +
            " a=" + type_text(recipe, Role::kGradient) + " b=" + type_text(recipe, Role::kWeight) +
@@ -129,8 +126,9 @@ octile_plan* input_gradient_gemm(RecipeCode recipe, std::int64_t n, std::int64_t
   });
 }
 
-octile_plan* weight_gradient_gemm(RecipeCode recipe, std::int64_t n, std::int64_t k, octile_dtype dw,
-                                  bool accumulate, std::int64_t groups, const Place& place) {
+octile_plan* weight_gradient_gemm(RecipeCode recipe, std::int64_t n, std::int64_t k,
+                                  octile_dtype dw, bool accumulate, std::int64_t groups,
+                                  const Place& place) {
   const std::uint64_t kind =
       kind_of(groups, recipe % kFp32Scales, dw, accumulate, Problem::kWeightGradient);
   return cached(key_of(kind, n, k, place), place, [&] {

@@ -1,4 +1,5 @@
-// The operators of the namespace "octile". Their shapes for tracing are in octile/torch/_operators.py.
+// The operators of the namespace "octile". Their shapes for tracing are in
+// octile/torch/_operators.py.
 #include <torch/csrc/stable/library.h>
 
 #include "experts.h"
@@ -10,40 +11,51 @@ namespace {
 
 void define(torch::stable::detail::StableLibrary& m) {
   m.def(
-      "linear_forward(Tensor x, Tensor weight, Tensor? bias, int recipe, bool keep_x, bool input_gradient) -> "
+      "linear_forward(Tensor x, Tensor weight, Tensor? bias, int recipe, bool keep_x, bool "
+      "input_gradient) -> "
       "(Tensor, Tensor, Tensor)");
   m.def(
-      "linear_backward(Tensor dy, Tensor weight, Tensor x_codes, Tensor x_scales, int recipe, bool input_gradient, "
+      "linear_backward(Tensor dy, Tensor weight, Tensor x_codes, Tensor x_scales, int recipe, bool "
+      "input_gradient, "
       "bool weight_gradient, bool bias_gradient) -> (Tensor, Tensor, Tensor)");
   m.def(
-      "linear_backward_into(Tensor dy, Tensor weight, Tensor x_codes, Tensor x_scales, Tensor(a!) main_grad, int "
+      "linear_backward_into(Tensor dy, Tensor weight, Tensor x_codes, Tensor x_scales, Tensor(a!) "
+      "main_grad, int "
       "recipe, bool input_gradient, bool bias_gradient) -> (Tensor, Tensor)");
   m.def(
-      "experts_forward(Tensor x, Tensor weight, Tensor offsets, int recipe, bool keep_x, bool input_gradient) -> "
+      "experts_forward(Tensor x, Tensor weight, Tensor offsets, int recipe, bool keep_x, bool "
+      "input_gradient) -> "
       "(Tensor, Tensor, Tensor)");
   m.def(
-      "experts_backward(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes, Tensor x_scales, int recipe, bool "
+      "experts_backward(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes, Tensor x_scales, "
+      "int recipe, bool "
       "input_gradient, bool weight_gradient) -> (Tensor, Tensor)");
   m.def(
-      "experts_backward_into(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes, Tensor x_scales, Tensor(a!) "
+      "experts_backward_into(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes, Tensor "
+      "x_scales, Tensor(a!) "
       "main_grad, int recipe, bool input_gradient) -> Tensor");
   m.def(
-      "block_fp8_linear(Tensor x, Tensor weight, Tensor scales, Tensor? bias, Tensor? offsets) -> Tensor");
+      "block_fp8_linear(Tensor x, Tensor weight, Tensor scales, Tensor? bias, Tensor? offsets) -> "
+      "Tensor");
   m.def(
-      "prepare_linear(Tensor x, Tensor weight, Tensor? bias, Tensor? main_grad, int recipe, int n, int k, int lo, int "
+      "prepare_linear(Tensor x, Tensor weight, Tensor? bias, Tensor? main_grad, int recipe, int n, "
+      "int k, int lo, int "
       "hi, bool training) -> ()");
   m.def("keep_weight(Tensor weight) -> int");
   m.def("forget_weight(int token) -> ()");
   m.def("weights_changed() -> ()");
   m.def("weight_quantizations() -> int");
   m.def(
-      "quantize_one(Tensor x, Tensor? x_scale, str problem, int codes, int scales, bool transposed) -> (Tensor, "
+      "quantize_one(Tensor x, Tensor? x_scale, str problem, int codes, int scales, bool "
+      "transposed) -> (Tensor, "
       "Tensor)");
   m.def(
-      "quantize_both(Tensor x, str problem, int codes, int scales) -> (Tensor, Tensor, Tensor, Tensor)");
+      "quantize_both(Tensor x, str problem, int codes, int scales) -> (Tensor, Tensor, Tensor, "
+      "Tensor)");
   m.def("dequantize(Tensor codes, Tensor scales, str problem, int cols, int type) -> Tensor");
   m.def(
-      "gemm_out(Tensor a, Tensor a_scale, Tensor b, Tensor b_scale, Tensor? bias, Tensor(a!) d, str problem, int "
+      "gemm_out(Tensor a, Tensor a_scale, Tensor b, Tensor b_scale, Tensor? bias, Tensor(a!) d, "
+      "str problem, int "
       "tokens) -> ()");
 }
 

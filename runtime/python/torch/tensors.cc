@@ -7,14 +7,15 @@
 #include <vector>
 
 // Only builds of PyTorch with CUDA have it; libtorch.so brings it in.
-extern "C" __attribute__((weak)) AOTITorchError aoti_torch_get_current_cuda_stream(
-    std::int32_t device_index, void** ret_stream);
+extern "C" __attribute__((weak)) AOTITorchError
+aoti_torch_get_current_cuda_stream(std::int32_t device_index, void** ret_stream);
 
 namespace octile::binding {
 namespace {
 
 void check(AOTITorchError error, const char* what) {
-  if (error != TORCH_SUCCESS) throw std::runtime_error(std::string("octile: PyTorch failed in ") + what);
+  if (error != TORCH_SUCCESS)
+    throw std::runtime_error(std::string("octile: PyTorch failed in ") + what);
 }
 
 // Calls an operator of PyTorch with one argument and one result.
@@ -24,9 +25,10 @@ StableIValue call(const char* name, const Tensor& argument) {
   return stack[0];
 }
 
-// cuStreamGetCaptureInfo of the driver that PyTorch has loaded, or null. The last three outputs are optional.
-using CaptureInfo = int (*)(void* stream, int* status, std::uint64_t* id, void* graph, void* dependencies,
-                            std::size_t* count);
+// cuStreamGetCaptureInfo of the driver that PyTorch has loaded, or null. The last three outputs are
+// optional.
+using CaptureInfo = int (*)(void* stream, int* status, std::uint64_t* id, void* graph,
+                            void* dependencies, std::size_t* count);
 CaptureInfo capture_info() {
   static const auto function = [] {
     void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
@@ -46,7 +48,8 @@ Place place_of(const Tensor& tensor) {
   check(aoti_torch_get_device_type(tensor.get(), &place.device_type), "device_type");
   if (place.device_type == cpu) return place;
   if (place.device_type != cuda) {
-    throw std::invalid_argument("octile: a tensor is on a device that is neither a CPU nor a CUDA GPU");
+    throw std::invalid_argument(
+        "octile: a tensor is on a device that is neither a CPU nor a CUDA GPU");
   }
   place.host = false;
   check(aoti_torch_get_device_index(tensor.get(), &place.device_index), "device_index");
@@ -58,7 +61,8 @@ Place place_of(const Tensor& tensor) {
 }
 
 OnDevice::OnDevice(const Place& place) {
-  if (!place.host) check(aoti_torch_create_device_guard(place.device_index, &guard_), "device_guard");
+  if (!place.host)
+    check(aoti_torch_create_device_guard(place.device_index, &guard_), "device_guard");
 }
 OnDevice::~OnDevice() {
   if (guard_ != nullptr) aoti_torch_delete_device_guard(guard_);
@@ -82,7 +86,8 @@ std::int32_t torch_type(octile_dtype type) {
 octile_dtype element_type(const Tensor& tensor, const char* argument) {
   std::int32_t type = 0;
   check(aoti_torch_get_dtype(tensor.get(), &type), "dtype");
-  for (const octile_dtype known : {OCTILE_BF16, OCTILE_FP32, OCTILE_FP16, OCTILE_E4M3, OCTILE_E5M2}) {
+  for (const octile_dtype known :
+       {OCTILE_BF16, OCTILE_FP32, OCTILE_FP16, OCTILE_E4M3, OCTILE_E5M2}) {
     if (type == torch_type(known)) return known;
   }
   throw std::invalid_argument(std::string("octile: ") + argument +
@@ -101,8 +106,8 @@ Tensor empty(const Place& place, std::span<const std::int64_t> sizes, std::int32
     stride *= sizes[i] > 1 ? sizes[i] : 1;
   }
   AtenTensorHandle handle = nullptr;
-  check(aoti_torch_empty_strided(static_cast<std::int64_t>(sizes.size()), sizes.data(), strides, type,
-                                 place.device_type, place.device_index, &handle),
+  check(aoti_torch_empty_strided(static_cast<std::int64_t>(sizes.size()), sizes.data(), strides,
+                                 type, place.device_type, place.device_index, &handle),
         "empty_strided");
   return Tensor(handle);
 }

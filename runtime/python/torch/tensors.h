@@ -1,5 +1,5 @@
-// What the operators need of PyTorch: allocation, element types, the current stream, and versions. All of it comes from
-// the stable ABI of PyTorch 2.10, so one build serves every later version.
+// What the operators need of PyTorch: allocation, element types, the current stream, and versions.
+// All of it comes from the stable ABI of PyTorch 2.10, so one build serves every later version.
 #ifndef OCTILE_RUNTIME_PYTHON_TORCH_TENSORS_H_
 #define OCTILE_RUNTIME_PYTHON_TORCH_TENSORS_H_
 
@@ -55,17 +55,19 @@ Tensor empty(const Place& place, std::initializer_list<std::int64_t> sizes, std:
 
 // Returns `tensor` itself if it is contiguous, else a contiguous copy.
 Tensor contiguous(const Tensor& tensor);
-// Returns a contiguous tensor whose memory begins at a multiple of 16 bytes, as operands of a GEMM do: `tensor` itself if
-// it is one. Tensors of a file that is mapped into memory often are not.
+// Returns a contiguous tensor whose memory begins at a multiple of 16 bytes, as operands of a GEMM
+// do: `tensor` itself if it is one. Tensors of a file that is mapped into memory often are not.
 Tensor aligned(const Tensor& tensor);
 void fill_zero(const Tensor& tensor);
 
-// Returns another tensor over the same memory. It keeps the memory alive, but not the tensor, as a view would.
+// Returns another tensor over the same memory. It keeps the memory alive, but not the tensor, as a
+// view would.
 Tensor alias(const Tensor& tensor);
 // Returns the number of writes in place that PyTorch has counted.
 std::int64_t version_of(const Tensor& tensor);
 
-// Returns the number of the capture into a CUDA graph that the stream of `place` takes part in, or 0.
+// Returns the number of the capture into a CUDA graph that the stream of `place` takes part in, or
+// 0.
 std::uint64_t capture_of(const Place& place);
 
 }  // namespace octile::binding

@@ -7,8 +7,8 @@
 namespace octile::binding {
 namespace {
 
-// What the copies of a kept weight were made from. `memory` keeps the weight's memory alive, so that no other tensor
-// can have the address.
+// What the copies of a kept weight were made from. `memory` keeps the weight's memory alive, so
+// that no other tensor can have the address.
 struct Kept {
   std::int64_t token = 0;
   std::optional<Tensor> memory;
@@ -85,7 +85,8 @@ WeightCodes make(const Tensor& weight, const Place& place, RecipeCode recipe, bo
 
 bool is_current(const Kept& kept, const Tensor& weight, const Place& place, RecipeCode recipe) {
   return kept.memory && kept.memory->data_ptr() == weight.data_ptr() && kept.place == place &&
-         kept.capture == capture_of(place) && kept.recipe == recipe && kept.epoch == epoch.load() && kept.elements == weight.numel() && kept.k == weight.size(weight.dim() - 1) &&
+         kept.capture == capture_of(place) && kept.recipe == recipe && kept.epoch == epoch.load() &&
+         kept.elements == weight.numel() && kept.k == weight.size(weight.dim() - 1) &&
          kept.type == element_type(weight, "weight") && kept.version == version_of(weight);
 }
 
