@@ -20,6 +20,7 @@ def small(name, **more):
     } | more  # fmt: skip
     if name == "qwen3":
         return transformers.Qwen3MoeConfig(**sizes, num_experts=4)
+    sizes["head_dim"] = 128  # of the rotary part
     return transformers.DeepseekV3Config(
         **sizes, n_routed_experts=4, n_group=1, topk_group=1, first_k_dense_replace=1, q_lora_rank=128,
         kv_lora_rank=128, qk_nope_head_dim=64, qk_rope_head_dim=128, v_head_dim=64,
