@@ -111,19 +111,37 @@ QuantizeConfig masked_warp_tile(QuantizeConfig c) {
 // A tile of one row. A warp of few rows has as many loads as four rows would have, and the
 // addresses of one. A row of 1024 columns fills a sector with its 1x32 scales, and storing a sector
 // takes as long as storing the 8 scales of 256 columns. The tile is narrower if half of it has all
-// columns.
+// columns, or if more than an eighth of all tiles lies behind the last column.
 QuantizeConfig one_row_warp_tile(QuantizeConfig c, const QuantizeProblem& p, std::int64_t rows,
                                  bool few_rows, const DeviceSpec& d) {
   constexpr std::int64_t kFewWarps = 4;  // of an SM
   const int warp_cols = c.tile_cols;
+  const bool whole_sectors = fills_sectors_along_rows(p);
   c.tile_rows = 1;
-  c.tile_cols = fills_sectors_along_rows(p) ? kColumnsOfASector : 4 * warp_cols;
+  c.tile_cols = whole_sectors ? kColumnsOfASector : 4 * warp_cols;
   c.threads = few_rows ? 64 : 128;
   c.blocks_per_sm = (held_type(p) == DType::kFP32 ? 768 : 1024) / c.threads;
-  while (c.tile_cols > warp_cols &&
-         (c.tile_cols / 2 >= p.cols || tiles_of(c, p, rows) < kFewWarps * d.sm_count)) {
-    c.tile_cols /= 2;
-  }
+  const auto is_too_wide = [&] {
+    const std::int64_t behind = ceil_div(p.cols, c.tile_cols) * c.tile_cols - p.cols;
+    return c.tile_cols / 2 >= p.cols || (!whole_sectors && 8 * behind > p.cols) ||
+           tiles_of(c, p, rows) < kFewWarps * d.sm_count;
+  };
+  while (c.tile_cols > warp_cols && is_too_wide()) c.tile_cols /= 2;
+  return c;
+}
+
+// Returns whether 48 warps an SM, 42 registers a thread, hold tiles of 2 rows.
+bool fits_48_warps(const QuantizeProblem& p) {
+  return p.operation == QuantizeOperation::kQuantize && p.q.granularity == Granularity::k1x128 &&
+         warp_tile_blocks_per_sm(p) == 16;
+}
+
+// Tiles of 2 rows, for tensors whose tiles of 8 rows would all be resident at once: these load all
+// of x before they store a code.
+QuantizeConfig two_row_warp_tile(QuantizeConfig c) {
+  c.tile_rows = 2;
+  c.threads = 128;
+  c.blocks_per_sm = 12;
   return c;
 }
 
@@ -139,6 +157,12 @@ QuantizeConfig warp_tile_config(const QuantizeProblem& p, std::int64_t rows, con
   c.blocks_per_sm = warp_tile_blocks_per_sm(p);
   if (p.grouping == Grouping::kMasked) return masked_warp_tile(c);
   if (rows == kDynamic) return c;
+  const QuantizeConfig of_two_rows = two_row_warp_tile(c);
+  const std::int64_t resident = std::int64_t{c.blocks_per_sm} * (c.threads / kWarp) * d.sm_count;
+  if (fits_48_warps(p) && tiles_of(c, p, rows) <= resident &&
+      tiles_of(of_two_rows, p, rows) >= kWarpsPerSm * d.sm_count) {
+    return of_two_rows;
+  }
   shorten_tile(c, p, rows, 1, kWarpsPerSm * d.sm_count);
   const bool quantizes = p.operation == QuantizeOperation::kQuantize;
   const bool few_rows = c.tile_rows < 4 && quantizes;
@@ -179,13 +203,18 @@ bool pays_to_order_scales(const QuantizeProblem& p, std::int64_t rows) {
 // Tiles of 64 columns, for tensors that give an SM one tile of 128 columns at most: there are twice
 // as many, and a thread with half as many rows is done sooner. A thread has as many registers as
 // let all tiles be resident.
-QuantizeConfig half_width_config(QuantizeConfig c, const QuantizeProblem& p, int tiles_per_sm) {
+QuantizeConfig half_width_config(QuantizeConfig c, const QuantizeProblem& p, int tiles_per_sm,
+                                 bool most_sms_have_two) {
   const bool only_transposed = p.output == QuantizeOutput::kTransposed;
   const bool wide_elements = held_by_tile(p) == DType::kFP32;
   c.tile_cols = kScaleBlock / 2;
-  // The transposed copy of 16-bit elements alone is faster with fewer threads.
-  c.threads = only_transposed && !wide_elements && !holds_codes(p) ? 128 : 256;
-  c.blocks_per_sm = tiles_per_sm * 256 / c.threads;
+  // The transposed copy of 16-bit elements alone is faster with fewer threads, the row-wise one
+  // with more, if most SMs have two tiles.
+  const bool plain = !wide_elements && !holds_codes(p) && p.q.granularity != Granularity::k32x32;
+  c.threads = 256;
+  if (plain && only_transposed) c.threads = 128;
+  if (plain && !has_transposed(p.output) && most_sms_have_two) c.threads = 512;
+  c.blocks_per_sm = std::max(1, tiles_per_sm * 256 / c.threads);
   c.rows_fastest = only_transposed;
   return c;
 }
@@ -237,7 +266,9 @@ QuantizeConfig cta_tile_config(const QuantizeProblem& p, std::int64_t rows, cons
 
   const int half_width_per_sm = wide_elements ? 1 : 2;
   const bool one_wave = known_rows && 2 * tiles <= std::int64_t{half_width_per_sm} * d.sm_count;
-  if (one_wave && takes_half_width_tiles(p)) return half_width_config(c, p, half_width_per_sm);
+  if (one_wave && takes_half_width_tiles(p)) {
+    return half_width_config(c, p, half_width_per_sm, 4 * tiles > std::int64_t{3} * d.sm_count);
+  }
 
   if (has_transposed(p.output)) {
     // A transposed copy alone is fastest if neighbours down the rows write neighbouring pieces of
@@ -247,6 +278,16 @@ QuantizeConfig cta_tile_config(const QuantizeProblem& p, std::int64_t rows, cons
       settle_fp32_tiles(c, p, !known_rows || tiles > std::int64_t{2} * d.sm_count);
     } else {
       c.blocks_per_sm = staged_blocks_per_sm(p);
+      // If two tiles an SM are all there are, a third must not find room beside two others.
+      const bool two_an_sm = known_rows && tiles <= std::int64_t{2} * d.sm_count;
+      if (two_an_sm && p.output == QuantizeOutput::kBoth) c.blocks_per_sm = 2;
+      // So many tiles take one wave of four an SM, in which all loads come first.
+      const bool one_wave_of_four = known_rows && tiles > std::int64_t{3} * d.sm_count &&
+                                    tiles <= std::int64_t{4} * d.sm_count;
+      if (one_wave_of_four && c.blocks_per_sm == 4) {
+        c.blocks_per_sm = 3;
+        c.rows_fastest = false;
+      }
     }
     c.orders_scales = pays_to_order_scales(p, rows);
     return c;
@@ -259,6 +300,8 @@ QuantizeConfig cta_tile_config(const QuantizeProblem& p, std::int64_t rows, cons
     // threads lose that again at the barrier (measured on an H200).
     c.threads = 256 * element_bytes;
     c.blocks_per_sm = 1024 / c.threads;
+  } else if (known_rows && tiles <= std::int64_t{2} * d.sm_count && c.blocks_per_sm == 3) {
+    c.blocks_per_sm = 4;
   }
   return c;
 }

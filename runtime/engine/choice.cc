@@ -15,26 +15,35 @@ using cache::TuningHit;
 using cache::TuningMatch;
 using cache::TuningRecord;
 
+// A record that may serve.
+struct Hit {
+  TuningHit of;
+  // The record was timed at this bucket on this device, for the problem or for one that is tuned
+  // alike. Nothing then speaks against it that the race did not measure.
+  bool measured_here = false;
+};
+
 // Returns the records of the problem, best first. Records of the same problem without batch
 // invariance follow those of their kind; usable_winner compares their numerics. Records of the
-// problem that is tuned alike are near ones, after the problem's own.
-std::vector<TuningHit> records_for(const Problem& problem, std::int64_t tokens,
-                                   const DeviceSpec& device, const cache::TuningSet& records) {
+// problem that is tuned alike are near ones, after the problem's own of this bucket.
+std::vector<Hit> records_for(const Problem& problem, std::int64_t tokens, const DeviceSpec& device,
+                             const cache::TuningSet& records) {
   const std::int64_t bucket = bucket_upper(bucket_of(tokens));
-  const auto lookup = [&](const std::string& text) {
-    return records.lookup({text, bucket, device.name, device.sm_count});
-  };
-  std::vector<TuningHit> hits = lookup(tuning_text(problem));
-  if (const auto free = without_invariance(problem)) {
-    for (const TuningHit& hit : lookup(tuning_text(*free))) hits.push_back(hit);
-  }
-  if (const auto alike = tuned_alike(without_invariance(problem).value_or(problem))) {
-    for (TuningHit hit : lookup(tuning_text(*alike))) {
-      hit.match = std::max(hit.match, TuningMatch::kNear);
-      hits.push_back(hit);
+  std::vector<Hit> hits;
+  const auto add = [&](const Problem& of, TuningMatch best) {
+    for (TuningHit hit : records.lookup({tuning_text(of), bucket, device.name, device.sm_count})) {
+      const bool measured_here = hit.match == TuningMatch::kExact;
+      hit.match = std::max(hit.match, best);
+      hits.push_back({hit, measured_here});
     }
+  };
+  add(problem, TuningMatch::kExact);
+  if (const auto free = without_invariance(problem)) add(*free, TuningMatch::kExact);
+  if (const auto alike = tuned_alike(without_invariance(problem).value_or(problem))) {
+    add(*alike, TuningMatch::kNear);
   }
-  std::ranges::stable_sort(hits, {}, &TuningHit::match);
+  std::ranges::stable_sort(
+      hits, {}, [](const Hit& hit) { return std::pair(hit.of.match, !hit.measured_here); });
   return hits;
 }
 
@@ -118,14 +127,14 @@ Choice choose_config(const Problem& problem, std::int64_t tokens, const DeviceSp
     if (!pick) pick = default_config(problem, tokens, device);
     return *pick;
   };
-  for (const TuningHit& hit : records_for(problem, tokens, device, records)) {
+  for (const auto& [hit, measured_here] : records_for(problem, tokens, device, records)) {
     const bool is_sister = hit.record->sm_count == device.sm_count && estimates_time(problem);
     if (hit.match == TuningMatch::kOtherDevice && !is_sister) {
       passed_over += fmt::format("; not used: {}", describe(hit));
       continue;
     }
     auto config = usable_winner(*hit.record, problem, tokens, device);
-    if (config && hit.match != TuningMatch::kExact) {
+    if (config && !measured_here) {
       if (auto slower = slower_than_model(*config, model(), problem, tokens, device))
         config = fail(ErrorCode::kUnsupported, std::move(*slower));
     }

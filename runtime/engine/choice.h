@@ -22,10 +22,11 @@ struct Choice {
 };
 
 // Returns the configuration for a token count: the winner of the best record that is exact or near
-// and whose configuration the problem and the device admit, else the cost model's. A near record's
-// winner is passed over if the cost model expects it to be slower than its own pick by more than
-// 5 %, or by more than 2 % above 128 tokens. Behind these, the same holds for the record of a
-// sister card: another device of as many SMs, if the family's cost model estimates time. Other
+// and whose configuration the problem and the device admit, else the cost model's. First of the
+// near records is that of the same bucket of the problem that is tuned alike. Any other near
+// record's winner is passed over if the cost model expects it to be slower than its own pick by
+// more than 5 %, or by more than 2 % above 128 tokens. Behind these, the same holds for the record
+// of a sister card: another device of as many SMs, if the family's cost model estimates time. Other
 // devices' records are mentioned and not used. A batch-invariant problem takes only configurations
 // with the numerics of the model's, which are the same for every token count.
 Choice choose_config(const Problem& problem, std::int64_t tokens, const DeviceSpec& device,

@@ -26,3 +26,10 @@ __device__ __forceinline__ u8* dynamic_memory() {
 __device__ __forceinline__ void wait_for_previous_kernel() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
+
+// Waits for the kernels before, then lets the next kernel of the stream start beside this one.
+// Behind the wait, because whatever starts then may rely on all work before this kernel.
+__device__ __forceinline__ void wait_and_let_next_start() {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+}

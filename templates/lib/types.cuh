@@ -28,6 +28,10 @@ __device__ __forceinline__ u32 hide_from_optimizer(u32 value) {
   asm volatile("" : "+r"(value));
   return value;
 }
+__device__ __forceinline__ const char* hide_from_optimizer(const char* value) {
+  asm volatile("" : "+l"(value));
+  return value;
+}
 __device__ __forceinline__ int hide_from_optimizer(int value) {
   return static_cast<int>(hide_from_optimizer(static_cast<u32>(value)));
 }

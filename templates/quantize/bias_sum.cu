@@ -13,7 +13,7 @@
 
 extern "C" __global__ void __launch_bounds__(32)
     OCTILE_BIAS_NAME(const __grid_constant__ quantize::Args args) {
-  wait_for_previous_kernel();
+  wait_and_let_next_start();
   if (quantize::skipped(args)) return;
   const i64 column = static_cast<i64>(blockIdx.x) * 32 + threadIdx.x;
   if (column >= args.cols) return;

@@ -84,6 +84,10 @@ struct RowOutput {
     const u64 bits = reinterpret_cast<u64>(args.q) | static_cast<u64>(args.ldq);
     aligned = bits % (P::kSideBySide ? 2 * Src::kElements : Src::kElements) == 0;
   }
+  // Finds the address here and not where it is used.
+  __device__ __forceinline__ void settle() {
+    q = const_cast<char*>(::hide_from_optimizer(static_cast<const char*>(q)));
+  }
 
   // Casts and writes the patch. encode_scale_of(i) returns vector i's encode scale. Every thread
   // calls it for every i, because it may be a shuffle. mark_nonfinite writes the codes of

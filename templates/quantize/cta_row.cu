@@ -35,10 +35,13 @@ using Patch = quantize::Patch<Src, kVectors, kVectors, kStep, 1>;
 using Input = cfg::Input<Patch>;
 using Output = quantize::RowOutput<Patch>;
 
+// A row of the tensor itself is placed before the wait for the kernels before, so that the
+// addresses overlap their end. Where groups are is read from memory.
+constexpr bool kPlacedBeforeWait = cfg::kGroupWalk == 0 && !Input::kComputed;
+
 // Loads the patch and raises `top` to its maximum. Returns whether it holds infinities or NaNs.
-__device__ __forceinline__ bool take(const View& args, const Patch& patch, Vector (&x)[kVectors],
+__device__ __forceinline__ bool take(const Input& input, const Patch& patch, Vector (&x)[kVectors],
                                      u32& top) {
-  const Input input(args, patch);
   input.load(patch, x);
   u32 magnitudes[kVectors];
   const bool nonfinite = quantize::measure<Src>(x, magnitudes);
@@ -72,35 +75,57 @@ __device__ __forceinline__ float find_scale(const View& args, i64 row, u32 top) 
   return encode_scale;
 }
 
-}  // namespace cta_row
-
-extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
-    OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args whole) {
-  using namespace cta_row;
-  wait_for_previous_kernel();
-  if (quantize::skipped(whole)) return;
-  i64 row = blockIdx.x;
-  auto&& args = Groups::enter<1>(whole, row);
-  row += quantize::first_row(args);
-  if (row >= args.rows) return;
-  const i64 first = static_cast<i64>(threadIdx.x) * Src::kElements;
+// Quantises a row that its thread block holds. kWaits: it holds the wait for the kernels before.
+template <bool kWaits, typename From>
+__device__ __forceinline__ void give_held_row(const View& args, const Patch& patch, From input) {
+  if constexpr (kWaits) {
+    input.settle();
+    wait_and_let_next_start();
+    if (quantize::skipped(args)) return;
+  }
   Vector x[kVectors];
   u32 top = 0;
-  if (args.cols <= cfg::kTileCols) {
-    const Patch patch(args, row, first);
-    const bool nonfinite = take(args, patch, x, top);
-    give(args, patch, x, find_scale(args, row, top), nonfinite);
-    return;
-  }
+  const bool nonfinite = take(input, patch, x, top);
+  give(args, patch, x, find_scale(args, patch.row, top), nonfinite);
+}
+
+// Quantises a row of any length, which is read twice.
+__device__ __forceinline__ void give_long_row(const View& args, i64 row, i64 first) {
+  Vector x[kVectors];
+  u32 top = 0;
 #pragma unroll 1
   for (i64 col = 0; col < args.cols; col += cfg::kTileCols) {
-    take(args, Patch(args, row, first + col), x, top);
+    const Patch patch(args, row, first + col);
+    take(Input(args, patch), patch, x, top);
   }
   const float encode_scale = find_scale(args, row, top);
 #pragma unroll 1
   for (i64 col = 0; col < args.cols; col += cfg::kTileCols) {
     const Patch patch(args, row, first + col);
-    const bool nonfinite = take(args, patch, x, top);
+    const bool nonfinite = take(Input(args, patch), patch, x, top);
     give(args, patch, x, encode_scale, nonfinite);
   }
+}
+
+__device__ __forceinline__ void run(const quantize::Args& whole) {
+  const bool held = whole.cols <= cfg::kTileCols;
+  const i64 first = static_cast<i64>(threadIdx.x) * Src::kElements;
+  i64 row = blockIdx.x;
+  if (!kPlacedBeforeWait || !held) {
+    wait_and_let_next_start();
+    if (quantize::skipped(whole)) return;
+  }
+  auto&& args = Groups::enter<1>(whole, row);
+  row += quantize::first_row(args);
+  if (row >= args.rows) return;
+  if (!held) return give_long_row(args, row, first);
+  const Patch patch(args, row, first);
+  give_held_row<kPlacedBeforeWait>(args, patch, Input(args, patch));
+}
+
+}  // namespace cta_row
+
+extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
+    OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args whole) {
+  cta_row::run(whole);
 }

@@ -57,6 +57,16 @@ namespace cta_tile {
 // memory after the barrier that the maxima need anyway.
 constexpr bool kAsksForPlace = kSquares && Src::kElementsAWord == 1 && !Src::kMadeAnew;
 
+// With both copies the next kernel may start when the row-wise one is written. Thread blocks that
+// are resident earlier would be spread unevenly over the SMs.
+constexpr bool kNextStartsLate = cfg::kRowwise && cfg::kTransposed;
+
+// Waits for the kernels before. Then the next kernel may start, unless that comes later.
+__device__ __forceinline__ void wait() {
+  wait_for_previous_kernel();
+  if constexpr (!kNextStartsLate) let_next_kernel_start();
+}
+
 // ---- source -------------------------------------------------------------------------------------
 
 // Loads the patch's values. If the thread block casts both halves, the right one's values (`right`)
@@ -71,6 +81,13 @@ __device__ __forceinline__ void load(const From& input, const Patch& patch, bool
   } else {
     input.load(patch, x);
   }
+}
+
+// Finds the input's address, then waits for the kernels before.
+template <typename From>
+__device__ __forceinline__ void wait_behind(From& input) {
+  input.settle();
+  wait();
 }
 
 // The vectors a thread reads of the neighbouring tiles that share its tile's scales.
@@ -158,7 +175,7 @@ __device__ __forceinline__ bool measure_patch(Held (&x)[kVectors], Src::Tops& co
 
 // Returns the maximum of the tensor or group that the first pass found, or 0 if there is none.
 __device__ __forceinline__ u32 known_maximum(const View& args) {
-  if constexpr (kPerTensor && kAfterFirstPass) wait_for_previous_kernel();
+  if constexpr (kPerTensor && kAfterFirstPass) wait();
   return kPerTensor && !cfg::kDelayed ? quantize::known_magnitude(args) : 0;
 }
 
@@ -288,17 +305,22 @@ __device__ __forceinline__ void write_staged(const View& args, Memory& shared,
 // ---- the kernel ---------------------------------------------------------------------------------
 
 // Quantises the tile that begins at `origin`, by all threads of the block. `right`: the tile is the
-// right half's, whose values wait.
+// right half's, whose values wait. With kPlacedBeforeWait it holds the wait for the kernels before.
 template <bool kTransposed, typename Arguments, typename Memory>
 __device__ __forceinline__ void quantize_tile(Arguments& args, const Parts<Memory>& parts,
                                               const quantize::Tile& origin, bool first_tile,
                                               bool right) {
   Place at(static_cast<int>(threadIdx.x));
+  Patch patch(args, origin.row + at.row, origin.col + at.column);
+  Input input(args, patch);
+  if constexpr (kPlacedBeforeWait) {
+    wait_behind(input);
+    if (quantize::skipped(args)) return;
+  }
   quantize::Given given = {};
   if constexpr (cfg::kDelayed) given = quantize::given_scale(args);
-  Patch patch(args, origin.row + at.row, origin.col + at.column);
   Src::Held x[kVectors];
-  load(Input(args, patch), patch, right, x);
+  load(input, patch, right, x);
   if constexpr (cfg::kHalvesTogether) {  // derived again: it is not kept beside inputs and values
     at = Place(::hide_from_optimizer(static_cast<int>(threadIdx.x)));
   }
@@ -324,7 +346,7 @@ __device__ __forceinline__ void quantize_tile(Arguments& args, const Parts<Memor
     patch_scale = tensor_encode_scale(args, first_tile, given, known, magnitudes);
   }
   if constexpr (kPerRow) {
-    wait_for_previous_kernel();
+    wait();
     find_lines(args, parts.lines, origin.row, origin.col);
     __syncthreads();
   }
@@ -352,6 +374,7 @@ __device__ __forceinline__ void quantize_tile(Arguments& args, const Parts<Memor
     if constexpr (kTransposed) quantize::hide_from_optimizer(x);
   }
 
+  if constexpr (kNextStartsLate) let_next_kernel_start();
   if constexpr (kTransposed) {
     auto& shared = parts.shared;
     if constexpr (kStrips) meet_columns(args, parts, origin, patch, at, x, columns);
@@ -378,12 +401,13 @@ __device__ __forceinline__ quantize::Tile tile_of_block(const quantize::Args& wh
 
 template <bool kTransposed>
 __device__ __forceinline__ void run(const quantize::Args& whole) {
-  if constexpr (!kAfterFirstPass) wait_for_previous_kernel();
-  if (quantize::skipped(whole)) return;
+  if constexpr (!kAfterFirstPass && !kPlacedBeforeWait) wait();
+  if (!kPlacedBeforeWait && quantize::skipped(whole)) return;
   using Memory = typename quantize::Conditional<kTransposed, Shared, SharedMaxima>::Type;
   __shared__ Memory shared;
   const i64 cols = cfg::kHalvesTogether ? whole.cols / 2 : whole.cols;
   quantize::Tile tile = tile_of_block(whole, cols);
+  if constexpr (kPlacedBeforeWait) tile = quantize::settled(tile);
   __shared__ LineScales lines;
   __shared__ Words words_of_rows, words_of_columns;
   __shared__ Groups::template Search<cfg::kThreads> search;

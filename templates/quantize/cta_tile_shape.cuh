@@ -50,6 +50,11 @@ using View = Groups::View;
 using Patch = quantize::Patch<Src, kVectors, 1, cfg::kTileCols, kInterleaved ? kPatchRows : 1>;
 using Input = cfg::Input<Patch>;
 using Output = quantize::RowOutput<Patch>;
+
+// A tile of the tensor itself is placed before the wait for the kernels before, so that the
+// division and the addresses overlap their end. Where groups are is read from memory. Behind a
+// first pass x itself is loaded before the wait.
+constexpr bool kPlacedBeforeWait = cfg::kGroupWalk == 0 && !Input::kComputed && !kAfterFirstPass;
 using Bias = quantize::ColumnSums<Patch, cfg::kTileCols>;
 using Stage = quantize::ColumnStage<Src, cfg::kTransposed ? kVectors : quantize::kStagedRows,
                                     cfg::kTileRows, cfg::kTileCols, cfg::kThreads>;

@@ -79,7 +79,7 @@ __device__ __forceinline__ void store_elements(char* p, Vector v, int count) {
 extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
     OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args args) {
   using namespace dequantize;
-  wait_for_previous_kernel();
+  wait_and_let_next_start();
   if (quantize::skipped(args)) return;
   const u64 column_tiles = static_cast<u64>(args.cols + cfg::kTileCols - 1) / cfg::kTileCols;
   const u64 index = static_cast<u64>(blockIdx.x) * kWarps + threadIdx.x / 32;

@@ -175,7 +175,7 @@ __device__ __forceinline__ void norm_row(const quantize::Args& args, Shared& sha
 extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
     OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args args) {
   using namespace norm_rows;
-  wait_for_previous_kernel();
+  wait_and_let_next_start();
   if (quantize::skipped(args)) return;
   __shared__ Shared shared;
   const i64 begin = static_cast<i64>(blockIdx.x) * cfg::kTileRows;

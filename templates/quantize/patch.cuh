@@ -120,6 +120,9 @@ struct TensorInput {
         reinterpret_cast<u64>(args.x) | static_cast<u64>(args.ldx) * Src::kElementBytes;
     aligned = bits % sizeof(Vector) == 0;
   }
+  // Finds the address here and not where it is used.
+  __device__ __forceinline__ void settle() { x = ::hide_from_optimizer(x); }
+
   __device__ __forceinline__ const char* group(int g) const {
     return x + P::offset(g) * Src::kElementBytes;
   }
@@ -223,6 +226,10 @@ __device__ __forceinline__ Tile tile_at(u64 index, u64 inner) {
   }
   const u64 row = index / inner;
   return {static_cast<i64>(row), static_cast<i64>(index - row * inner)};
+}
+// Returns the tile, which is found here and not where it is used.
+__device__ __forceinline__ Tile settled(const Tile& tile) {
+  return {::hide_from_optimizer(tile.row), ::hide_from_optimizer(tile.col)};
 }
 __device__ __forceinline__ Tile turned(const Tile& tile) { return {tile.col, tile.row}; }
 

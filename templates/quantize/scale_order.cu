@@ -38,7 +38,7 @@ struct Group {
 extern "C" __global__ void __launch_bounds__(cfg::kOrderThreads)
     OCTILE_ORDER_NAME(const __grid_constant__ quantize::Args args) {
   using namespace scale_order;
-  wait_for_previous_kernel();
+  wait_and_let_next_start();
   if (quantize::skipped(args)) return;
   const Scales rows{args.scale, args.rows, blocks_of(args.cols), args.scale_ld};
   const Scales columns{args.scale_transposed, args.cols, blocks_of(args.rows),

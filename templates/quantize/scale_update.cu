@@ -45,7 +45,7 @@ __device__ __forceinline__ float finite_or_zero(float amax) {
 extern "C" __global__ void __launch_bounds__(cfg::kUpdateThreads)
     OCTILE_UPDATE_NAME(const __grid_constant__ scale_update::Args args) {
   using namespace scale_update;
-  wait_for_previous_kernel();
+  wait_and_let_next_start();
   const i64 tensor = static_cast<i64>(blockIdx.x) * cfg::kUpdateThreads + threadIdx.x;
   if (tensor >= args.tensors) return;
   float* const column = args.history + tensor;

@@ -67,7 +67,7 @@ __device__ __forceinline__ void store_scale(const quantize::Args& args, i64 row,
 extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
     OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args args) {
   using namespace shard_cast;
-  wait_for_previous_kernel();
+  wait_and_let_next_start();
   if (quantize::skipped(args)) return;
   quantize::Tile tile;
   if (!quantize::shard_tile<kVectors, Src::kElements>(args, kWarps, tile)) return;

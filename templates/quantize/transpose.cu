@@ -97,7 +97,7 @@ __device__ __forceinline__ void move_scales(const quantize::Args& args, i64 row0
 extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
     OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args args) {
   using namespace transpose;
-  wait_for_previous_kernel();
+  wait_and_let_next_start();
   if (quantize::skipped(args)) return;
   __shared__ Stage stage;
   const u64 across = static_cast<u64>(args.cols + cfg::kTileCols - 1) / cfg::kTileCols;

@@ -126,8 +126,20 @@ __device__ __forceinline__ quantize::Given given_of(const View& args) {
 // Returns the maximum that the first pass found, after waiting for it; 0 if there is none.
 __device__ __forceinline__ u32 known_maximum(const View& args) {
   if constexpr (!kOneScale || cfg::kDelayed) return 0;
-  if constexpr (kAfterFirstPass) wait_for_previous_kernel();
+  if constexpr (kAfterFirstPass) wait_and_let_next_start();
   return quantize::known_magnitude(args);
+}
+
+// Quantises a patch that is a step by itself.
+template <typename Source>
+__device__ __forceinline__ void give_patch(const View& args, const Patch& patch,
+                                           const Source& input, const Output& output,
+                                           bool first_tile, const quantize::Given& given) {
+  Vector x[kVectors];
+  input.load(patch, x);
+  const u32 known = known_maximum(args);
+  LongOwner owner(args, patch);
+  give(args, patch, input, output, owner, first_tile, given, known, x, true);
 }
 
 // Quantises kStepRows rows from `row` on.
@@ -135,13 +147,31 @@ template <typename Source>
 __device__ __forceinline__ void give_step(const View& args, i64 row, i64 column_tile,
                                           bool first_tile, const quantize::Given& given) {
   const Patch patch(args, row, lane_column(column_tile));
-  const Source input(args, patch);
-  const Output output(args, patch);
-  Vector x[kVectors];
-  input.load(patch, x);
-  const u32 known = known_maximum(args);
-  LongOwner owner(args, patch);
-  give(args, patch, input, output, owner, first_tile, given, known, x, true);
+  give_patch(args, patch, Source(args, patch), Output(args, patch), first_tile, given);
+}
+
+// Returns the place of the warp's tile, in tiles.
+__device__ __forceinline__ quantize::Tile tile_of_warp(const quantize::Args& whole) {
+  const u64 across = static_cast<u64>(whole.cols + cfg::kTileCols - 1) / cfg::kTileCols;
+  return quantize::tile_at(warp_index(), across);
+}
+
+// Quantises the warp's tile, which is one step. It holds the wait for the kernels before.
+template <typename Source, typename Arguments>
+__device__ __forceinline__ void give_placed(const Arguments& args) {
+  static_assert(Source::kComputed || cfg::kStepRows == cfg::kTileRows,
+                "a tile of the tensor itself is one step");
+  const quantize::Tile tile = quantize::settled(tile_of_warp(args));
+  if (tile.row * cfg::kTileRows >= args.rows) return;  // a spare warp of the last block
+  const Patch patch(args, tile.row * cfg::kTileRows, lane_column(tile.col));
+  Source input(args, patch);
+  Output output(args, patch);
+  input.settle();
+  output.settle();
+  if constexpr (!kAfterFirstPass) wait_and_let_next_start();
+  if (quantize::skipped(args)) return;
+  const quantize::Given given = given_of(args);
+  give_patch(args, patch, input, output, tile.row == 0 && tile.col == 0, given);
 }
 
 // Masked groups whose scales are not one for each group: their existing rows are shared out,
@@ -167,14 +197,12 @@ __device__ __forceinline__ void give_spread(const quantize::Args& whole,
 // Quantises the warp's tile.
 template <typename Source>
 __device__ __forceinline__ void give_tile(const quantize::Args& whole) {
-  const u64 column_tiles = static_cast<u64>(whole.cols + cfg::kTileCols - 1) / cfg::kTileCols;
-  const u64 index = warp_index();
-  quantize::Tile tile = quantize::tile_at(index, column_tiles);
+  quantize::Tile tile = tile_of_warp(whole);
   if constexpr (kSpread) return give_spread<Source, Groups>(whole, tile);
   if (tile.row >= Groups::slots<cfg::kTileRows>(whole)) return;  // a spare warp of the last block
   auto&& args = Groups::enter<cfg::kTileRows>(whole, tile.row);
   const i64 row0 = quantize::first_row(args) + tile.row * cfg::kTileRows;
-  const bool first_tile = cfg::kGroupWalk == 0 ? index == 0 : tile.row == 0 && tile.col == 0;
+  const bool first_tile = tile.row == 0 && tile.col == 0;
   // The first tile of an empty group remains, because it stores the group's scale.
   if (cfg::kGroupWalk != 0 && row0 >= args.rows && !(kOneScale && first_tile)) return;
   const quantize::Given given = given_of(args);
@@ -228,7 +256,8 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
         reinterpret_cast<float*>(dynamic_memory() + cfg::kTableOffset));
     __syncthreads();
   }
-  if constexpr (!kAfterFirstPass) wait_for_previous_kernel();
+  if constexpr (kPlacedBeforeWait) return give_placed<Source>(whole);
+  if constexpr (!kAfterFirstPass) wait_and_let_next_start();
   if (quantize::skipped(whole)) return;
   if constexpr (Source::kLooksUp) {
     stream_tiles<Source>(whole);

@@ -43,6 +43,10 @@ using Patch =
 using Input = cfg::Input<Patch>;
 using Output = quantize::RowOutput<Patch>;
 
+// A tile of the tensor itself is placed before the wait for the kernels before, so that the
+// division and the addresses overlap their end. Where groups are is read from memory.
+constexpr bool kPlacedBeforeWait = cfg::kGroupWalk == 0 && !Input::kComputed;
+
 __device__ __forceinline__ float encode_scale_of(u32 magnitude) {
   return Rule::encode_scale(magnitude, __uint_as_float(cfg::kAmaxEpsilonBits));
 }

@@ -80,6 +80,7 @@ inline std::size_t __cvta_generic_to_shared(const void* p) {
 // lib/launch.cuh
 inline void wait_for_previous_kernel() { octile::emulation::wait_for_preceding_kernel(); }
 inline void let_next_kernel_start() {}
+inline void wait_and_let_next_start() { wait_for_previous_kernel(); }
 // Returns the memory of the block that runs; it still holds what the previous block left there.
 unsigned char* dynamic_memory();
 

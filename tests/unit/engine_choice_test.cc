@@ -324,6 +324,24 @@ TEST_F(ChoiceTest, OtherCodesABiasAndASentryAreServedByTheCommonProblem) {
   }
 }
 
+// What was measured for the common problem at this count is not passed over for an estimate, and
+// comes before the problem's own records of other counts.
+TEST_F(ChoiceTest, AMeasurementOfTheCommonProblemOutweighsTheModel) {
+  GemmConfig slow = tuned;
+  const auto& gemm = std::get<GemmProblem>(problem);
+  for (const GemmConfig& c : candidates(gemm, kDynamic, device).admitted) {
+    if (estimate_us(c, gemm, 64, device) > 1.1 * estimate_us(tuned, gemm, 64, device)) slow = c;
+  }
+  ASSERT_NE(slow, tuned);
+  const std::string watched = kText + " sentry=1";
+  const Problem with_sentry = *parse_problem(watched);
+  const TuningRecord common = record_for(kText, 64, slow);
+  EXPECT_EQ(choose(with_sentry, 64, {common}).config, KernelConfig(slow));
+  EXPECT_EQ(choose(with_sentry, 64, {record_for(watched, 128, tuned), common}).config,
+            KernelConfig(slow));
+  EXPECT_EQ(choose(with_sentry, 128, {common}).by, ChosenBy::kModel) << "another count";
+}
+
 // --- the handle's files ---
 
 class RecordsTest : public ChoiceTest {

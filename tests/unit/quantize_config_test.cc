@@ -333,10 +333,13 @@ TEST(QuantizeConfig, NarrowTensorsFillTheirTiles) {
     return default_config(p, rows, h200);
   };
   for (const std::int64_t cols : {64, 128, 256}) {
-    EXPECT_EQ(config(8000, cols), (QuantizeConfig{1, 256, 64, 16})) << cols;
+    EXPECT_EQ(config(2000, cols), (QuantizeConfig{1, 256, 64, 16})) << cols;
   }
   EXPECT_EQ(config(1000, 512), (QuantizeConfig{1, 512, 64, 16}));
-  EXPECT_EQ(config(1000, 513), (QuantizeConfig{1, 1024, 64, 16}));
+  EXPECT_EQ(config(1000, 1000), (QuantizeConfig{1, 1024, 64, 16}));
+  // Not more than an eighth of the columns is missing from the tiles.
+  EXPECT_EQ(config(500, 1536), (QuantizeConfig{1, 512, 64, 16}));
+  EXPECT_EQ(config(1000, 513), (QuantizeConfig{1, 256, 64, 16}));
   p.q = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
   for (const std::int64_t cols : {64, 128, 256, 512, 1023}) {
     EXPECT_EQ(config(131072, cols), (QuantizeConfig{8, 256, 64, 12})) << cols;
@@ -356,6 +359,10 @@ TEST(QuantizeConfig, WarpsOfFewRowsAndOfShortScalesHaveOneRow) {
   EXPECT_EQ(default_config(p, 128, h200), (QuantizeConfig{1, 1024, 64, 16}));
   EXPECT_EQ(default_config(p, 8, h200), (QuantizeConfig{1, 256, 64, 16}));
   EXPECT_EQ(default_config(p, 16384, h200), (QuantizeConfig{8, 256, 64, 16}));
+  // Tiles of 8 rows that all fit at once are replaced by tiles of 2, if these fill the SMs.
+  EXPECT_EQ(default_config(p, 256, h200), (QuantizeConfig{2, 256, 128, 12}));
+  EXPECT_EQ(default_config(p, 1024, h200), (QuantizeConfig{2, 256, 128, 12}));
+  EXPECT_EQ(default_config(p, 2048, h200), (QuantizeConfig{8, 256, 64, 16}));
   p.q = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
   EXPECT_EQ(default_config(p, 128, h200), (QuantizeConfig{1, 1024, 64, 16}));
   EXPECT_EQ(default_config(p, 16384, h200), (QuantizeConfig{1, 1024, 128, 8}));
@@ -454,11 +461,20 @@ TEST(QuantizeConfig, FewTilesAreNarrow) {
   p.output = QuantizeOutput::kBoth;
   EXPECT_EQ(to_text(default_config(p, 128, h200)), "tile=128x64 threads=256 per_sm=2");
   EXPECT_EQ(to_text(default_config(p, 256, h200)), "tile=128x64 threads=256 per_sm=2");
-  EXPECT_EQ(default_config(p, 512, h200), default_config(p, 16384, h200));
+  // 224 tiles of 128 columns: two an SM, and no room for a third.
+  EXPECT_EQ(to_text(default_config(p, 512, h200)), "tile=128x128 threads=256 per_sm=2");
+  EXPECT_EQ(default_config(p, 1024, h200), default_config(p, 16384, h200));
   EXPECT_EQ(default_config(p, kDynamic, h200), default_config(p, 16384, h200));
   EXPECT_EQ(launch_blocks(p, default_config(p, 128, h200), 128).value(), 112);
   p.output = QuantizeOutput::kTransposed;
   EXPECT_EQ(to_text(default_config(p, 128, h200)), "tile=128x64 threads=128 per_sm=4 raster=rows");
+  EXPECT_EQ(to_text(default_config(p, 512, h200)), "tile=128x128 threads=256 per_sm=4 raster=rows");
+  EXPECT_EQ(to_text(default_config(p, 1024, h200)), "tile=128x128 threads=256 per_sm=3");
+  QuantizeProblem squares = problem_of(Granularity::k128x128);
+  EXPECT_EQ(to_text(default_config(squares, 128, h200)), "tile=128x64 threads=256 per_sm=2");
+  EXPECT_EQ(to_text(default_config(squares, 256, h200)), "tile=128x64 threads=512 per_sm=1");
+  EXPECT_EQ(to_text(default_config(squares, 512, h200)), "tile=128x128 threads=256 per_sm=4");
+  EXPECT_EQ(to_text(default_config(squares, 1024, h200)), "tile=128x128 threads=256 per_sm=3");
   p.x = {DType::kFP32};
   EXPECT_EQ(to_text(default_config(p, 128, h200)), "tile=128x64 threads=256 per_sm=1 raster=rows");
   EXPECT_EQ(default_config(p, 256, h200).tile_cols, 128);  // one fp32 block for each SM

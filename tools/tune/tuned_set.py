@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""Makes or refreshes a set of decisions that the library embeds: runtime/tuned/<device>.jsonl.
+
+    tools/tune/tuned_set.py h100 build/release/octile            searches everything, on a live card
+    tools/tune/tuned_set.py h100 --records DIR/tuning.jsonl      takes what `octile tune` left
+
+The search covers the GEMMs of all shipped models: every pass of the dense layers at 1, 4, 16, 64 and
+every doubling up to 8192 tokens, and those of the experts at 1024 and 8192 tokens a rank. A line of
+the set is replaced by the new decision of the same problem and tokens. Lines keep the fields that a
+lookup and `octile emit --explain` read, with six significant digits.
+"""
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FIELDS = ("version", "family", "problem", "bucket", "tokens", "device", "sm_count", "winner", "default",
+          "gain", "noise", "compiler", "source_digest", "date")
+DENSE_TOKENS = "1,4,16,64,128,256,512,1024,2048,4096,8192"
+EXPERT_TOKENS = "1024,8192"
+PASSES = "fprop,dgrad,wgrad"
+# Ranks that share a model's experts in the shipped decisions.
+EXPERTS = {"deepseek-v3": 8, "qwen3-235b-a22b": 8, "mixtral-8x7b": 1}
+
+
+def rounded(value):
+    """Returns the value with every float at six significant digits."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    return value
+
+
+def reduced(record):
+    """Returns the shipped fields of a record of `octile tune`."""
+    return rounded({field: record[field] for field in FIELDS if field in record})
+
+
+def key_of(record):
+    return record["problem"], record["bucket"], record["tokens"]
+
+
+def read_lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+
+
+def merged(old, new):
+    """Returns the old records with those of `new` in their places, further ones at the end."""
+    fresh = {key_of(record): record for record in new}
+    kept = [fresh.pop(key_of(record), record) for record in old]
+    return kept + list(fresh.values())
+
+
+def search(octile, out, budget):
+    """Runs the searches; an interrupt keeps what they found."""
+    dense = sorted(path.stem for path in (ROOT / "tools" / "models").glob("*.json"))
+    calls = [["--model", *dense, "--passes", PASSES, "--tokens", DENSE_TOKENS]]
+    calls += [["--model", model, "--ep", str(ranks), "--passes", PASSES, "--tokens", EXPERT_TOKENS]
+              for model, ranks in EXPERTS.items()]
+    for call in calls:
+        subprocess.run([octile, "tune", *call, "--budget", str(budget), "--out", str(out)], check=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("device", help="the set's name: h100, h200")
+    parser.add_argument("octile", nargs="?", help="the command, to search with")
+    parser.add_argument("--records", type=pathlib.Path, help="a tuning.jsonl to take instead of searching")
+    parser.add_argument("--budget", type=float, default=900, help="seconds of each search")
+    options = parser.parse_args()
+    if (options.octile is None) == (options.records is None):
+        parser.error("allowed is either the command or --records")
+    records = options.records
+    if records is None:
+        folder = pathlib.Path("tuned-set")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        search(options.octile, folder, options.budget)
+        records = folder / "tuning.jsonl"
+    path = ROOT / "runtime" / "tuned" / f"{options.device}.jsonl"
+    new = [reduced(record) for record in read_lines(records) if record["device"] == options.device]
+    old = read_lines(path) if path.exists() else []
+    lines = [json.dumps(record, separators=(",", ":")) for record in merged(old, new)]
+    path.write_text("\n".join(lines) + "\n")
+    print(f"{path.relative_to(ROOT)}: {len(new)} decisions taken, {len(lines)} in all", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
