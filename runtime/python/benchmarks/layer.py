@@ -49,7 +49,7 @@ def error_of(actual: torch.Tensor, a: torch.Tensor, b: torch.Tensor, bias: torch
 
 
 def check(tokens: int, n: int, k: int, recipe: ot.Recipe) -> dict[str, float]:
-    """Returns the errors of a layer's results, each of which should be below 2^-13."""
+    """Returns the errors of a layer's results, in units of what is allowed: each should be at most 1."""
     layer = ot.Linear(k, n, device="cuda", dtype=torch.bfloat16, recipe=recipe)
     x = torch.randn(tokens, k, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     dy = torch.randn(tokens, n, device="cuda", dtype=torch.bfloat16)
@@ -58,13 +58,22 @@ def check(tokens: int, n: int, k: int, recipe: ot.Recipe) -> dict[str, float]:
     with torch.no_grad():
         w = layer.weight
         a, c = recipe.activation, recipe.gradient
-        bias = layer.bias.double()
-        return {
-            "y": error_of(y, quantized(x, a, "row"), quantized(w, recipe.weight, "row"), bias),
+        errors = {
+            "y": error_of(y, quantized(x, a, "row"), quantized(w, recipe.weight, "row"), layer.bias.double()),
             "dx": error_of(x.grad, quantized(dy, c, "row"), quantized(w, recipe.weight, "col")),
             "dw": error_of(w.grad, quantized(dy, c, "col"), quantized(x, a, "col")),
             "db": error_of(layer.bias.grad[:, None], dy.double().t(), torch.ones(1, tokens, device="cuda").double()),
         }
+    return {name: error / allowed(name, k, recipe) for name, error in errors.items()}
+
+
+def allowed(name: str, k: int, recipe: ot.Recipe) -> float:
+    """Returns the largest error of an element as a part of its sum of |products|: docs/numerics.md, "Tolerance"."""
+    if name == "db":
+        return 2**-20  # fp32 sums
+    # These recipes let the tensor core sum all of K in the forward pass.
+    all_of_k = name == "y" and recipe.name in ("tensorwise", "rowwise")
+    return 12 * 2**-13 * (-(-k // 128) if all_of_k else 1)
 
 
 def step_of(layer: nn.Module, x: torch.Tensor, dy: torch.Tensor, microbatches: int) -> Callable[[], None]:
@@ -196,11 +205,11 @@ def main() -> int:
     for tokens, n, k in [*shapes, *((tokens, *small[1:]) for tokens in ODD_TOKENS)]:
         errors = check(tokens, n, k, recipe)
         worst = max(worst, *errors.values())
-        print(json.dumps({"check": [tokens, n, k], "errors": errors}), flush=True)
+        print(json.dumps({"check": [tokens, n, k], "errors_of_allowed": errors}), flush=True)
         torch.cuda.empty_cache()
     graphs = replays_see_new_weights(recipe)
-    good = worst < 2**-13 and graphs
-    print(json.dumps({"worst_error": worst, "allowed": 2**-13, "graphs": graphs, "holds": good}), flush=True)
+    good = worst <= 1 and graphs
+    print(json.dumps({"worst_error_of_allowed": worst, "graphs": graphs, "holds": good}), flush=True)
     if options.check_only:
         return 0 if good else 1
     print(json.dumps({"card": torch.cuda.get_device_name(), "torch": torch.__version__, "recipe": str(recipe)}))

@@ -5,12 +5,13 @@
 """
 
 from octile.torch.conversion import Report, convert
-from octile.torch.grouped import experts
 from octile.torch.export import block_fp8_state_dict, export_hf
 from octile.torch.functional import Quantized, dequantize, gemm, linear, quantize, transpose
+from octile.torch.grouped import experts
+from octile.torch.huggingface import use_in_transformers
 from octile.torch.modules import Linear
 from octile.torch.recipes import Recipe
-from octile.torch.huggingface import use_in_transformers
+from octile.torch.schedule import Schedule, set_fp8
 from octile.torch.warm import warmup
 from octile.torch.weights import weights_changed
 
@@ -19,6 +20,7 @@ __all__ = [
     "Quantized",
     "Recipe",
     "Report",
+    "Schedule",
     "block_fp8_state_dict",
     "convert",
     "dequantize",
@@ -27,6 +29,7 @@ __all__ = [
     "gemm",
     "linear",
     "quantize",
+    "set_fp8",
     "transpose",
     "use_in_transformers",
     "warmup",

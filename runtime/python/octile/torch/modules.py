@@ -21,6 +21,9 @@ class Linear(nn.Linear):
     way round. The weight is quantised once between two changes of its contents; see ``octile.torch.weights.keep``.
     Between forward and backward the layer keeps the transposed FP8 copy of its input and nothing else.
 
+    ``fp8`` is True; while it is False the layer computes as ``nn.Linear`` does, in the input's dtype. ``set_fp8`` sets
+    it for all layers of a model.
+
     in_features and out_features are multiples of 16. Of others, ``unaligned="bf16"`` makes a layer that computes as
     ``nn.Linear`` does, and the default ``"error"`` raises ValueError.
     """
@@ -60,12 +63,14 @@ class Linear(nn.Linear):
                 raise refuse(name, value, "are multiples of 16 above 0, or others with unaligned='bf16'")
         # Not by nn.Module's __setattr__, which needs its __init__ to have run.
         self.__dict__["recipe"] = recipe
+        self.__dict__["fp8"] = True
         self.__dict__["_code"] = recipe.code if aligned else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns x weight^T + bias: [..., out_features]."""
-        if self._code is None:
-            return super().forward(x)
+        if self._code is None or not self.fp8:
+            bias = None if self.bias is None else self.bias.to(x.dtype)
+            return nn.functional.linear(x, self.weight.to(x.dtype), bias)
         return linear_of(x, self.weight, self.bias, self._code)
 
     def extra_repr(self) -> str:
