@@ -14,8 +14,9 @@ struct RecipeRow {
   ScaleType scale_type;
 };
 
-// The rows of generator/core/recipe.cc that a layer can use without state of its own. recipes.py
-// has their names; a test compares both with the library's own short forms.
+// The rows of generator/core/recipe.cc that a layer can use without state of its own.
+// octile/torch/recipes.py has their names and types; tests compare it with this table and with the
+// command.
 constexpr std::array<RecipeRow, 5> kRecipes{{
     {OCTILE_E4M3, OCTILE_E4M3, OCTILE_E4M3, "1x128", "128x128", "1x128", "128", "128",
      ScaleType::kFp32},
