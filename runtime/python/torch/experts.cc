@@ -86,8 +86,8 @@ Tokens quantize_tokens(const Tensor& x, const Groups& groups, RecipeCode recipe,
             .x = x.data_ptr(),
             .offsets = groups.offsets,
             .groups = groups.experts},
-           {.rowwise = rowwise ? target_of(*tokens.rowwise) : Target{},
-            .transposed = transposed ? target_of(*tokens.transposed) : Target{}});
+           {.rowwise = rowwise ? target_of(present(tokens.rowwise)) : Target{},
+            .transposed = transposed ? target_of(present(tokens.transposed)) : Target{}});
   return tokens;
 }
 
@@ -107,8 +107,13 @@ octile_gemm_args operands(const Groups& groups, const Quantized& a, const Quanti
 void add_weight_gradient(const Tokens& gradient, const Tensor& x_codes, const Tensor& x_scales,
                          const Groups& groups, RecipeCode recipe, const Tensor& dw,
                          bool accumulate) {
-  octile_gemm_args args = operands(groups, *gradient.transposed, {x_codes, x_scales}, dw);
-  args.lda = gradient.transposed->codes.size(1);
+  const std::int64_t columns = present(gradient.transposed).codes.size(1);
+  if (x_codes.dim() != 2 || x_codes.size(0) != groups.k || x_codes.size(1) != columns) {
+    refuse("x_codes is " + shape_text(x_codes) + "; the forward pass of these tokens kept [" +
+           std::to_string(groups.k) + ", " + std::to_string(columns) + "]");
+  }
+  octile_gemm_args args = operands(groups, present(gradient.transposed), {x_codes, x_scales}, dw);
+  args.lda = columns;
   args.ldb = x_codes.size(1);
   multiply(weight_gradient_gemm(recipe, groups.n, groups.k, element_type(dw, "main_grad"),
                                 accumulate, groups.experts, groups.place),
@@ -121,7 +126,8 @@ Tensor input_gradient_of(const Tensor& dy, const Tokens& gradient, const Tensor&
   Tensor dx = empty(groups.place, {groups.tokens, groups.k}, torch_type(type));
   const WeightCodes codes = weight_codes(weight, groups.place, recipe, false, true);
   multiply(input_gradient_gemm(recipe, groups.n, groups.k, type, groups.experts, groups.place),
-           groups.place, operands(groups, *gradient.rowwise, *codes.transposed, dx));
+           groups.place,
+           operands(groups, present(gradient.rowwise), present(codes.transposed), dx));
   return dx;
 }
 
@@ -143,9 +149,9 @@ std::tuple<Tensor, Tensor, Tensor> experts_forward(Tensor x, Tensor weight, Tens
   Tensor y = empty(groups.place, {groups.tokens, groups.n}, torch_type(type));
   multiply(
       forward_gemm(recipe, groups.n, groups.k, type, octile_dtype{}, groups.experts, groups.place),
-      groups.place, operands(groups, *tokens.rowwise, *codes.rowwise, y));
+      groups.place, operands(groups, present(tokens.rowwise), present(codes.rowwise), y));
   if (!keep_x) return {y, nothing(groups.place), nothing(groups.place)};
-  return {y, tokens.transposed->codes, tokens.transposed->scales};
+  return {y, present(tokens.transposed).codes, present(tokens.transposed).scales};
 }
 
 std::tuple<Tensor, Tensor> experts_backward(Tensor dy, Tensor weight, Tensor offsets,

@@ -86,8 +86,8 @@ Gradient quantize_gradient(const Tensor& dy, const Place& place, const Sizes& si
   }
   if (sums && sizes.tokens == 0) fill_zero(gradient.column_sums);
   quantize(plan, place, {.rows = sizes.tokens, .x = dy.data_ptr()},
-           {.rowwise = rowwise ? target_of(*gradient.rowwise) : Target{},
-            .transposed = transposed ? target_of(*gradient.transposed) : Target{},
+           {.rowwise = rowwise ? target_of(present(gradient.rowwise)) : Target{},
+            .transposed = transposed ? target_of(present(gradient.transposed)) : Target{},
             .column_sums = sums ? &gradient.column_sums : nullptr});
   return gradient;
 }
@@ -108,9 +108,15 @@ void add_weight_gradient(const Gradient& gradient, const Tensor& x_codes, const 
                          const Place& place, const Sizes& sizes, RecipeCode recipe,
                          const Tensor& dw, bool accumulate) {
   check_same_place(x_codes, place, "x_codes");
+  const std::int64_t columns = (sizes.tokens + 15) / 16 * 16;
+  if (x_codes.dim() != 2 || x_codes.size(0) != sizes.k || x_codes.size(1) != columns) {
+    refuse("x_codes is not what the forward pass of these tokens kept, [" +
+           std::to_string(sizes.k) + ", " + std::to_string(columns) + "]");
+  }
   octile_plan* plan = weight_gradient_gemm(recipe, sizes.n, sizes.k, element_type(dw, "main_grad"),
                                            accumulate, 0, place);
-  multiply(plan, place, operands(sizes.tokens, *gradient.transposed, {x_codes, x_scales}, dw));
+  multiply(plan, place,
+           operands(sizes.tokens, present(gradient.transposed), {x_codes, x_scales}, dw));
 }
 
 Tensor input_gradient_of(const Tensor& dy, const Gradient& gradient, const Tensor& weight,
@@ -119,7 +125,7 @@ Tensor input_gradient_of(const Tensor& dy, const Gradient& gradient, const Tenso
   Tensor dx = like_with_last(dy, place, sizes.k, type);
   const WeightCodes codes = weight_codes(weight, place, recipe, false, true);
   multiply(input_gradient_gemm(recipe, sizes.n, sizes.k, type, 0, place), place,
-           operands(sizes.tokens, *gradient.rowwise, *codes.transposed, dx));
+           operands(sizes.tokens, present(gradient.rowwise), present(codes.transposed), dx));
   return dx;
 }
 
@@ -156,12 +162,13 @@ std::tuple<Tensor, Tensor, Tensor> linear_forward(Tensor x, Tensor weight,
   Quantized rows = allocate_for(quantize_x, place, sizes.tokens, false, recipe, Role::kActivation);
   std::optional<Quantized> kept;
   if (keep_x) kept = allocate_for(quantize_x, place, sizes.tokens, true, recipe, Role::kActivation);
-  quantize(quantize_x, place, {.rows = sizes.tokens, .x = x.data_ptr()},
-           {.rowwise = target_of(rows), .transposed = keep_x ? target_of(*kept) : Target{}});
+  quantize(
+      quantize_x, place, {.rows = sizes.tokens, .x = x.data_ptr()},
+      {.rowwise = target_of(rows), .transposed = keep_x ? target_of(present(kept)) : Target{}});
 
   const WeightCodes codes = weight_codes(contiguous(weight), place, recipe, true, input_gradient);
   Tensor y = like_with_last(x, place, sizes.n, type);
-  octile_gemm_args args = operands(sizes.tokens, rows, *codes.rowwise, y);
+  octile_gemm_args args = operands(sizes.tokens, rows, present(codes.rowwise), y);
   octile_dtype bias_type{};
   if (bias) {
     check_same_place(*bias, place, "bias");
@@ -173,7 +180,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_forward(Tensor x, Tensor weight,
   }
   multiply(forward_gemm(recipe, sizes.n, sizes.k, type, bias_type, 0, place), place, args);
   if (!keep_x) return {y, nothing(place), nothing(place)};
-  return {y, kept->codes, kept->scales};
+  return {y, present(kept).codes, present(kept).scales};
 }
 
 std::tuple<Tensor, Tensor, Tensor> linear_backward(Tensor dy, Tensor weight, Tensor x_codes,

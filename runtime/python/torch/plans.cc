@@ -131,6 +131,11 @@ Quantized allocate(octile_plan* plan, const Place& place, std::int64_t rows, std
           .scales = empty(place, sizes, torch_scale_type(scales))};
 }
 
+const Quantized& present(const std::optional<Quantized>& copy) {
+  if (!copy) throw std::logic_error("octile: an FP8 copy that is needed was not made");
+  return *copy;
+}
+
 Target target_of(const Quantized& output) {
   return {.codes = output.codes.data_ptr(),
           .ld = output.codes.size(1),

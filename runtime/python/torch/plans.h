@@ -4,6 +4,7 @@
 #define OCTILE_RUNTIME_PYTHON_TORCH_PLANS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "octile/octile.h"
@@ -37,6 +38,9 @@ struct Quantized {
   Tensor codes;   // FP8 [data_rows, data_ld]
   Tensor scales;  // of the granularity's type [scale_rows, scale_ld], or the same flat
 };
+
+// Returns a copy that was asked for. Throws std::logic_error if it is not there.
+const Quantized& present(const std::optional<Quantized>& copy);
 
 // Where a quantiser writes one output.
 struct Target {

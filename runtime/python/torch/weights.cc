@@ -41,8 +41,8 @@ Output wanted(bool rowwise, bool transposed) {
 // The copies of `experts` weights lie one behind the other, each as one of a single weight.
 Quantized allocate_copies(octile_plan* plan, const Place& place, RecipeCode recipe, bool transposed,
                           std::int64_t experts, std::int64_t n) {
-  const Quantized one = allocate(plan, place, n, 0, transposed, codes_of(recipe, Role::kWeight),
-                                 scale_type(recipe), ScaleShape::kFlat);
+  Quantized one = allocate(plan, place, n, 0, transposed, codes_of(recipe, Role::kWeight),
+                           scale_type(recipe), ScaleShape::kFlat);
   if (experts == 1) return one;
   std::int32_t scales = 0;
   aoti_torch_get_dtype(one.scales.get(), &scales);
