@@ -5,6 +5,7 @@
 #   make check    lint, the sanitizers' subsets and make test with every case (OCTILE_TESTS=all); CI runs
 #                 format-check, fuzz, test-torch and test
 #   make wheel    the Python package: build/wheel/octile-*.whl; make test-torch installs and tests it
+#   make soak     processes that share a cache, break it and kill each other, SOAK_MINUTES (default 10)
 #   make fuzz     clang's fuzzers over every reader, FUZZ_SECONDS each (default 10)
 #   make lint     clang-format and clang-tidy; make format rewrites what clang-format would
 #   make plots    redraws docs/plots/ from tools/plots/*.json
@@ -13,8 +14,9 @@ JOBS := $(shell nproc)
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 10
 PYTHON := build/deps/venv/bin/python
+SOAK_MINUTES ?= 10
 
-.PHONY: build demo test wheel test-torch check lint format format-check install asan-ubsan tsan fuzz plots clean
+.PHONY: build demo test wheel test-torch check lint format format-check install asan-ubsan tsan fuzz soak plots clean
 .DEFAULT_GOAL := build
 
 build:
@@ -64,6 +66,12 @@ fuzz:
 	@cmake --preset $@ --log-level=WARNING -DOCTILE_FUZZ_SECONDS=$(FUZZ_SECONDS)
 	@cmake --build --preset $@
 	@ctest --preset $@ -j $(JOBS)
+
+soak:
+	@tools/setup.sh test
+	@cmake --preset release --log-level=WARNING
+	@cmake --build --preset release --target octile_soak
+	@build/release/tests/octile_soak --seconds $$(($(SOAK_MINUTES) * 60))
 
 lint:
 	@tools/setup.sh lint

@@ -223,6 +223,12 @@ IoResult<void> write_and_close(FileOps& ops, OpenFile& file, std::span<const std
   return {};
 }
 
+IoResult<void> flush_folder(FileOps& ops, const OpenFile& folder, const std::string& path) {
+  const int synced = retry_interrupted([&] { return ops.fsync(folder.fd()); });
+  if (synced < 0 && synced != -EINVAL) return io_failure("fsync", path, synced);
+  return {};
+}
+
 IoResult<void> write_new_file(FileOps& ops, int dir_fd, const std::string& name,
                               std::span<const std::uint8_t> bytes, const std::string& path) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;

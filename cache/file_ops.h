@@ -145,6 +145,10 @@ IoResult<std::string> resolve_links(const std::string& path);
 IoResult<void> write_and_close(FileOps& ops, OpenFile& file, std::span<const std::uint8_t> bytes,
                                const std::string& path);
 
+// Flushes the names of a folder's files to the device. A filesystem that cannot flush folders
+// (EINVAL) counts as flushed.
+IoResult<void> flush_folder(FileOps& ops, const OpenFile& folder, const std::string& path);
+
 // Creates `name`, which must not exist, with these bytes and flushes them to the device. If it
 // fails, it leaves no file behind.
 IoResult<void> write_new_file(FileOps& ops, int dir_fd, const std::string& name,

@@ -4,15 +4,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "cache/field_reader.h"
+#include "cache/json_text.h"
 
 namespace octile::cache {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr const char* kName = "devices.json";
 constexpr int kVersion = 1;
@@ -49,15 +47,14 @@ void read_device(FieldReader& reader, MeasuredDevice& device) {
 }  // namespace
 
 std::string to_json_text(const std::vector<MeasuredDevice>& devices) {
-  Json list = Json::array();
+  JsonText list('[');
   for (const MeasuredDevice& d : devices) {
-    Json device{{"name", d.name}, {"sm_count", d.sm_count}};
-    for (const SpeedField& field : kSpeeds) device[field.name] = d.*field.member;
-    device["driver"] = d.driver;
-    device["date"] = d.date;
-    list.push_back(std::move(device));
+    JsonText device('{');
+    device.add("name", d.name).add("sm_count", d.sm_count);
+    for (const SpeedField& field : kSpeeds) device.add(field.name, d.*field.member);
+    list.append_raw("\n" + device.add("driver", d.driver).add("date", d.date).close());
   }
-  return Json{{"version", kVersion}, {"devices", std::move(list)}}.dump(2) + "\n";
+  return JsonText('{').add("version", kVersion).add_raw("devices", list.close()).close() + "\n";
 }
 
 tl::expected<std::vector<MeasuredDevice>, std::string> parse_measured_devices(
@@ -68,12 +65,12 @@ tl::expected<std::vector<MeasuredDevice>, std::string> parse_measured_devices(
   int version = 0;
   reader.read("version", version);
   if (version != kVersion) reader.complain("version", fmt::format_int(kVersion).str());
-  const Json* list = reader.find("devices");
-  if (list == nullptr || !list->is_array()) reader.complain("devices", "an array");
+  const JsonValue* list = reader.find("devices");
+  if (list == nullptr || list->array() == nullptr) reader.complain("devices", "an array");
   if (!reader.error().empty()) return tl::unexpected(reader.error());
   std::vector<MeasuredDevice> devices;
-  for (const Json& object : *list) {
-    if (!object.is_object())
+  for (const JsonValue& object : *list->array()) {
+    if (object.object() == nullptr)
       return tl::unexpected(std::string("measured devices: a device is no JSON object"));
     FieldReader fields(object, "measured device");
     read_device(fields, devices.emplace_back());

@@ -48,7 +48,7 @@ IoResult<void> MemoFile::replace(std::string_view text) const {
     ops_->unlink_at(folder->fd(), temporary);
     return io_failure("rename a temporary file to", path_, renamed);
   }
-  return {};
+  return flush_folder(*ops_, *folder, root_.path());
 }
 
 void MemoFile::remove_abandoned(const OpenFile& folder) const {

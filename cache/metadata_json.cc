@@ -1,14 +1,12 @@
 #include "cache/metadata_json.h"
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "cache/field_reader.h"
+#include "cache/json_text.h"
 
 namespace octile::cache {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct IntField {
   const char* name;
@@ -29,19 +27,22 @@ constexpr IntField kIntFields[] = {
 
 std::string metadata_to_json(const Entry& entry) {
   const Metadata& metadata = entry.metadata;
-  Json json;
-  json["kernel"] = entry.identity.entry_name;
-  json["architecture"] = entry.identity.architecture;
-  json["compiler"] = entry.toolchain.compiler;
-  json["build"] = entry.toolchain.build;
-  json["problem"] = metadata.problem;
-  json["config"] = metadata.config;
-  for (const IntField& field : kIntFields) json[field.name] = metadata.*field.member;
-  json["parameter_bytes"] = metadata.parameter_bytes;
-  // JSON has no infinity or NaN; an unknown time is 0.
-  json["compile_ms"] = std::isfinite(metadata.compile_ms) ? metadata.compile_ms : 0.0;
-  json["date"] = metadata.date;
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  JsonText json('{');
+  json.add("kernel", entry.identity.entry_name)
+      .add("architecture", entry.identity.architecture)
+      .add("compiler", entry.toolchain.compiler)
+      .add("build", entry.toolchain.build)
+      .add("problem", metadata.problem)
+      .add("config", metadata.config);
+  for (const IntField& field : kIntFields) json.add(field.name, metadata.*field.member);
+  JsonText sizes('[');
+  for (const int bytes : metadata.parameter_bytes) sizes.append(bytes);
+  return json
+      .add_raw("parameter_bytes", sizes.close())
+      // JSON has no infinity or NaN; an unknown time is 0.
+      .add("compile_ms", std::isfinite(metadata.compile_ms) ? metadata.compile_ms : 0.0)
+      .add("date", metadata.date)
+      .close();
 }
 
 tl::expected<Head, std::string> metadata_from_json(std::string_view text) {

@@ -80,12 +80,26 @@ IoResult<void> Root::create_root() const {
     const std::string prefix = path_.substr(0, end);
     const int made =
         retry_interrupted([&] { return ops_->mkdir_at(AT_FDCWD, prefix, kFolderMode); });
+    if (made >= 0) {
+      if (auto flushed = flush_above(prefix); !flushed) return flushed;
+    }
     // Existing folders above the root may answer EROFS or EACCES; only the last one decides.
     if (end == std::string::npos) {
       if (made < 0 && made != -EEXIST) return io_failure("create", path_, made);
       return {};
     }
   }
+}
+
+// Flushes the name of a folder that was made. A folder above it that may be changed but not read
+// cannot be flushed.
+IoResult<void> Root::flush_above(const std::string& made) const {
+  const std::size_t slash = made.rfind('/');
+  const std::string parent = slash == 0 ? "/" : made.substr(0, slash);
+  const OpenFile folder(*ops_, retry_interrupted([&] {
+    return ops_->open_at(AT_FDCWD, parent, kOpenFolderFlags, 0);
+  }));
+  return folder.fd() < 0 ? IoResult<void>() : flush_folder(*ops_, folder, parent);
 }
 
 IoResult<OpenFile> Root::open(Missing missing) const {
@@ -123,6 +137,11 @@ IoResult<OpenFile> Root::open_below(const OpenFile& parent, const std::string& n
     const int made =
         retry_interrupted([&] { return ops_->mkdir_at(parent.fd(), name, kFolderMode); });
     if (made < 0 && made != -EEXIST) return io_failure("create", path, made);
+    // Otherwise a loss of power may take the folder with everything that was flushed in it.
+    if (made >= 0) {
+      if (auto flushed = flush_folder(*ops_, parent, path); !flushed)
+        return tl::unexpected(std::move(flushed.error()));
+    }
     fd = retry_interrupted(open);
   }
   if (fd < 0) return io_failure("open", path, fd);
@@ -330,11 +349,7 @@ IoResult<void> Root::publish_in(const OpenFile& folder, const FileStem& stem,
     ops_->unlink_at(folder.fd(), temporary);
     return io_failure("rename a temporary file to", path_of(stem), renamed);
   }
-  const int synced = retry_interrupted([&] { return ops_->fsync(folder.fd()); });
-  // EINVAL means that the filesystem cannot flush folders. The entry is intact.
-  if (synced < 0 && synced != -EINVAL)
-    return io_failure("fsync", folder_path(stem.folder()), synced);
-  return {};
+  return flush_folder(*ops_, folder, folder_path(stem.folder()));
 }
 
 void Root::remove_abandoned(const OpenFile& folder) const {

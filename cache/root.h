@@ -61,8 +61,8 @@ class Root {
   void set_aside(const FileStem& stem, const struct stat& status) const;
 
   // Writes a temporary file, calls fsync, renames it and calls fsync on the folder. Creates missing
-  // folders with mode 0700. Also removes files that dead processes left in the entry's folder more
-  // than an hour ago.
+  // folders with mode 0700, and calls fsync on the folder above each. Also removes files that dead
+  // processes left in the entry's folder more than an hour ago.
   IoResult<void> publish(const FileStem& stem, std::span<const std::uint8_t> bytes) const;
 
   // Returns the first `most_bytes` of every entry of a folder, each under the rules of read().
@@ -121,6 +121,7 @@ class Root {
   IoResult<OpenFile> open_below(const OpenFile& parent, const std::string& name,
                                 const std::string& path, Missing missing) const;
   IoResult<void> create_root() const;
+  IoResult<void> flush_above(const std::string& made) const;
   IoResult<void> publish_in(const OpenFile& folder, const FileStem& stem,
                             std::span<const std::uint8_t> bytes) const;
   IoResult<void> check_trusted(const OpenFile& file, const std::string& path) const;

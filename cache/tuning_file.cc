@@ -120,11 +120,8 @@ IoResult<void> TuningFile::append(const TuningRecord& record) const {
   if (!before) return tl::unexpected(before.error());
   // The line is written with one call, so that lines do not mix even on a filesystem without locks.
   auto written = write_and_close(*ops_, *file, bytes_of(*before + line + "\n"), path_);
-  if (written && status.st_size == 0) {
-    // The file may be new, so the folder is flushed too. EINVAL means that the filesystem cannot
-    // flush folders.
-    retry_interrupted([&] { return ops_->fsync(folder->fd()); });
-  }
+  // The file may be new, so the folder is flushed too.
+  if (written && status.st_size == 0) return flush_folder(*ops_, *folder, root_.path());
   return written;
 }
 

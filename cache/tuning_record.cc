@@ -2,14 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "cache/field_reader.h"
+#include "cache/json_text.h"
 
 namespace octile::cache {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct CountField {
   const char* name;
@@ -21,33 +18,37 @@ constexpr CountField kCountFields[] = {
     {"timed", &TuningCounts::timed},
 };
 
-Json to_json(const TimedConfig& timed) {
-  return {{"config", timed.config},
-          {"median_us", timed.median_us},
-          {"low_us", timed.low_us},
-          {"high_us", timed.high_us}};
+std::string text_of(const TimedConfig& timed) {
+  return JsonText('{')
+      .add("config", timed.config)
+      .add("median_us", timed.median_us)
+      .add("low_us", timed.low_us)
+      .add("high_us", timed.high_us)
+      .close();
 }
 
-Json to_json(const TuningCounts& counts) {
-  Json json = Json::object();
-  for (const CountField& field : kCountFields) json[field.name] = counts.*field.member;
-  return json;
+std::string text_of(const TuningCounts& counts) {
+  JsonText json('{');
+  for (const CountField& field : kCountFields) json.add(field.name, counts.*field.member);
+  return json.close();
 }
 
-Json to_json(const TuningConditions& conditions) {
-  return {{"sm_clock_mhz", conditions.sm_clock_mhz},
-          {"memory_clock_mhz", conditions.memory_clock_mhz},
-          {"power_watts", conditions.power_watts},
-          {"throttled_rounds", conditions.throttled_rounds}};
+std::string text_of(const TuningConditions& conditions) {
+  return JsonText('{')
+      .add("sm_clock_mhz", conditions.sm_clock_mhz)
+      .add("memory_clock_mhz", conditions.memory_clock_mhz)
+      .add("power_watts", conditions.power_watts)
+      .add("throttled_rounds", conditions.throttled_rounds)
+      .close();
 }
 
 // Calls `read` with a reader of the object in field `name`. The error about a field of that object
 // also names the object.
 template <typename Read>
 void read_object(FieldReader& reader, const char* name, Read read) {
-  const Json* value = reader.find(name);
+  const JsonValue* value = reader.find(name);
   if (value == nullptr) return;
-  if (!value->is_object()) return reader.complain(name, "an object");
+  if (value->object() == nullptr) return reader.complain(name, "an object");
   FieldReader inner(*value, name);
   read(inner);
   if (!inner.error().empty()) reader.complain(name, fmt::format("valid ({})", inner.error()));
@@ -68,7 +69,7 @@ void read_timed(FieldReader& reader, const char* name, std::optional<TimedConfig
 
 void read_baselines(FieldReader& reader, TuningRecord& record) {
   read_object(reader, "baselines_us", [&](FieldReader& inner) {
-    for (const auto& [name, value] : reader.find("baselines_us")->items()) {
+    for (const std::string& name : reader.find("baselines_us")->object()->names) {
       inner.read(name.c_str(), record.baselines_us.emplace_back(name, 0).second);
     }
   });
@@ -117,25 +118,31 @@ void check_decision(FieldReader& reader, const TuningRecord& record) {
 }  // namespace
 
 std::string to_json_line(const TuningRecord& record) {
-  Json json{{"version", kTuningVersion},   {"family", record.family},
-            {"problem", record.problem},   {"bucket", record.bucket},
-            {"tokens", record.tokens},     {"device", record.device},
-            {"sm_count", record.sm_count}, {"winner", to_json(record.winner)}};
-  if (record.runner_up) json["runner_up"] = to_json(*record.runner_up);
-  if (record.default_config) json["default"] = to_json(*record.default_config);
-  json["gain"] = record.gain;
-  json["noise"] = record.noise;
-  json["baselines_us"] = Json::object();
-  for (const auto& [name, us] : record.baselines_us) json["baselines_us"][name] = us;
-  json["candidates"] = to_json(record.counts);
-  json["conditions"] = to_json(record.conditions);
-  json["protocol"] = record.protocol;
-  json["device_name"] = record.device_name;
-  json["compiler"] = record.toolchain.compiler;
-  json["build"] = record.toolchain.build;
-  json["source_digest"] = record.source_digest;
-  json["date"] = record.date;
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  JsonText json('{');
+  json.add("version", kTuningVersion)
+      .add("family", record.family)
+      .add("problem", record.problem)
+      .add("bucket", record.bucket)
+      .add("tokens", record.tokens)
+      .add("device", record.device)
+      .add("sm_count", record.sm_count)
+      .add_raw("winner", text_of(record.winner));
+  if (record.runner_up) json.add_raw("runner_up", text_of(*record.runner_up));
+  if (record.default_config) json.add_raw("default", text_of(*record.default_config));
+  JsonText baselines('{');
+  for (const auto& [name, us] : record.baselines_us) baselines.add(name, us);
+  return json.add("gain", record.gain)
+      .add("noise", record.noise)
+      .add_raw("baselines_us", baselines.close())
+      .add_raw("candidates", text_of(record.counts))
+      .add_raw("conditions", text_of(record.conditions))
+      .add("protocol", record.protocol)
+      .add("device_name", record.device_name)
+      .add("compiler", record.toolchain.compiler)
+      .add("build", record.toolchain.build)
+      .add("source_digest", record.source_digest)
+      .add("date", record.date)
+      .close();
 }
 
 tl::expected<TuningRecord, std::string> parse_tuning_record(std::string_view line) {

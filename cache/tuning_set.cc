@@ -24,7 +24,8 @@ std::optional<std::int64_t> extent_of(std::string_view name, std::string_view va
 }
 
 // "gemm m=? n=7168 k=2048 d=bf16" has the kind "gemm m=? n=# k=# d=bf16" and the extents 7168 and
-// 2048.
+// 2048. A '#' of the text itself is doubled: problems of one kind have as many extents, whatever
+// somebody wrote into a record.
 struct SplitProblem {
   std::string kind;
   std::vector<std::int64_t> extents;
@@ -40,8 +41,9 @@ SplitProblem split(std::string_view problem) {
     const auto extent = extent_of(word.substr(0, equals), value);
     if (extent) parts.extents.push_back(*extent);
     parts.kind += parts.kind.empty() ? "" : " ";
-    parts.kind += word.substr(0, equals);
-    if (equals < word.size()) parts.kind += extent ? "=#" : "=" + std::string(value);
+    for (const char c : extent ? word.substr(0, equals) : word)
+      parts.kind.append(c == '#' ? 2 : 1, c);
+    if (extent) parts.kind += "=#";
   }
   return parts;
 }

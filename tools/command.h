@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -42,6 +43,7 @@ Command add_emit(CLI::App& root);
 Command add_compile(CLI::App& root);
 Command add_tune(CLI::App& root);
 Command add_bench(CLI::App& root);
+Command add_explain(CLI::App& root);
 Command add_cache(CLI::App& root);
 Command add_doctor(CLI::App& root);
 
@@ -53,6 +55,8 @@ struct ProblemOptions {
   std::string recipe = "blockwise";
 
   void add_to(CLI::App& app);
+  // Takes a text without an option: a canonical text, MxNxK or ROWSxCOLS.
+  void set_text(const std::string& text);
   bool given() const { return !gemm.empty() || !quantize.empty() || !problem.empty(); }
   // Errors: kInvalidArgument, also unless exactly one of the three is given.
   Result<Problem> read() const;
@@ -93,11 +97,24 @@ struct WorkOptions {
 // kernels; those of resolve_target().
 Result<DeviceSpec> device_spec(const std::string& name);
 
+std::vector<std::string> device_names();  // of known devices
+// Errors: kInvalidArgument for what is neither a known device, cuda, cuda:N, nor, if that is
+// allowed, host.
+Status check_device_name(const std::string& name, bool host_allowed);
+// Returns the error with "`octile tune` needs a GPU: " before it.
+Error needs_gpu(std::string_view verb, const Error& error);
+
 ProgressMode progress_mode(bool always);
 // Adds --device with the names that device_spec() takes. The help begins with `what`.
 void add_target_option(CLI::App& app, std::string& device, const std::string& what);
+void add_gpu_option(CLI::App& app, std::string& device);  // --device, a live one
+// The help is `what` and the names.
+void add_recipe_option(CLI::App& app, std::string& recipe, const std::string& what);
+void add_tokens_option(CLI::App& app, std::int64_t& tokens);  // one count
+void add_baseline_option(CLI::App& app, std::string& baseline, const std::string& what);
 void add_jobs_option(CLI::App& app, int& jobs);
 void add_json_option(CLI::App& app, bool& json);
+void add_wide_option(CLI::App& app, bool& wide);
 void add_progress_option(CLI::App& app, bool& always);
 
 // Prints one indented document to stdout.

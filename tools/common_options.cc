@@ -6,7 +6,10 @@
 #include <iterator>
 #include <utility>
 
+#include "generator/core/device_spec.h"
+#include "generator/core/nearest.h"
 #include "generator/core/recipe.h"
+#include "generator/core/text_fields.h"
 #include "generator/gemm/passes.h"
 #include "runtime/engine/target.h"
 #include "tools/command.h"
@@ -16,9 +19,21 @@
 namespace octile::tools {
 namespace {
 
+// Texts that a shell offers for --problem.
+std::vector<std::string> example_problems() {
+  return {"gemm m=? n=7168 k=2048 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+          "gemm m=7168 n=2048 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128",
+          "quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=row",
+          "dequantize rows=? cols=7168 x=e4m3:1x128 q=bf16 out=row",
+          "transpose rows=? cols=7168 x=e4m3:128x128 q=e4m3:128x128 out=col"};
+}
+
+std::vector<std::string> all_pass_names() { return {"fprop", "dgrad", "wgrad"}; }
+
 // Adds the work of one request. If it has no counts, `counts` are those of an open token count.
 Status add_work(const Request& request, const std::vector<std::int64_t>& counts,
                 std::vector<Work>& works) {
+  if (Status ok = check_supported(request.problem); !ok) return ok;
   auto work =
       work_of_problem(request.problem, request.counts.empty() ? counts_for(request.problem, counts)
                                                               : request.counts);
@@ -30,20 +45,32 @@ Status add_work(const Request& request, const std::vector<std::int64_t>& counts,
 }  // namespace
 
 void ProblemOptions::add_to(CLI::App& app) {
-  add_option(app, "--gemm", gemm, "a GEMM D[m,n] = A[m,k] B[n,k]^T, as MxNxK; M may be ?");
+  add_option(app, "--gemm", gemm,
+             "a GEMM D[m,n] = A[m,k] B[n,k]^T, as MxNxK: N a multiple of 8; M may be ?");
   add_option(app, "--quantize", quantize, "a tensor to quantise, as ROWSxCOLS; ROWS may be ?");
-  add_option(app, "--problem", problem, "a problem's canonical text");
-  add_option(app, "--recipe", recipe, "types and scales of a short form: " + recipe_names())
-      .show_default();
+  add_option(app, "--problem", problem,
+             "a problem's canonical text, whose fields `octile explain` lists")
+      .complete_with(example_problems);
+  add_recipe_option(app, recipe, "types and scales of a short form");
+}
+
+void ProblemOptions::set_text(const std::string& text) {
+  const bool is_shape = !text.empty() && text.find_first_not_of("0123456789x?") == std::string::npos;
+  std::string& to = !is_shape ? problem : std::ranges::count(text, 'x') == 1 ? quantize : gemm;
+  to = text;
 }
 
 Result<Problem> ProblemOptions::read() const {
   const int count = (gemm.empty() ? 0 : 1) + (quantize.empty() ? 0 : 1) + (problem.empty() ? 0 : 1);
   if (count != 1) {
-    return refuse(fmt::format(
-        "{} of --gemm, --quantize and --problem are given; exactly one is allowed", count));
+    return refuse(
+        fmt::format("{} of --gemm, --quantize and --problem are given; exactly one is allowed",
+                    count == 0 ? "none" : std::to_string(count)));
   }
   if (!problem.empty()) return parse_problem(problem);
+  if (const auto known = recipe_of_option(recipe); !known) {
+    return tl::unexpected<Error>(known.error());
+  }
   if (!gemm.empty()) return parse_gemm_shape(gemm, recipe).map([](auto p) { return Problem(p); });
   return parse_quantize_shape(quantize, recipe).map([](auto p) { return Problem(p); });
 }
@@ -52,21 +79,20 @@ void WorkOptions::add_to(CLI::App& app, const std::string& default_tokens) {
   problem.add_to(app);
   add_option(app, "--problem-file", problem_file,
              "a file of one problem a line: a canonical text or MxNxK; # begins a comment");
-  add_option(app, "--model", models,
-             "the linear layers of models: files, or some of " + model_names())
-      .split_at_commas();
-  add_option(app, "--passes", passes,
-             "passes of the linear layers of --gemm, --model and MxNxK: some of " + pass_names() +
-                 "; default fprop")
-      .split_at_commas();
+  add_list(app, "--model", models,
+           "the linear layers of models: files, or some of " + model_names())
+      .complete_with(shipped_model_names);
+  add_list(app, "--passes", passes,
+           "passes of the linear layers of --gemm, --model and MxNxK: some of " + pass_names() +
+               "; default fprop")
+      .complete_with(all_pass_names);
   add_option(
       app, "--ep", ranks,
       "with --model: also the experts of one of so many ranks, as GEMMs of contiguous groups. "
       "--tokens are a rank's tokens: its experts receive a row for each expert of each token");
-  add_option(app, "--tokens", tokens,
-             "token counts (a quantiser's rows) of problems that leave them open; default " +
-                 default_tokens)
-      .split_at_commas();
+  add_list(app, "--tokens", tokens,
+           "token counts (a quantiser's rows) of problems that leave them open; default " +
+               default_tokens);
 }
 
 Status WorkOptions::check() const {
@@ -74,9 +100,9 @@ Status WorkOptions::check() const {
       (problem.given() ? 1 : 0) + (models.empty() ? 0 : 1) + (problem_file.empty() ? 0 : 1);
   if (sources != 1) {
     return refuse(
-        fmt::format("{} of a single problem (--gemm, --quantize, --problem), --problem-file and "
-                    "--model are given; exactly one is allowed",
-                    sources));
+        fmt::format("{} of --gemm, --quantize, --problem, --problem-file and --model are given; "
+                    "exactly one is allowed",
+                    sources == 0 ? "none" : std::to_string(sources)));
   }
   if (ranks && models.empty()) {
     return refuse(fmt::format("--ep is {} without --model; allowed with --model only", *ranks));
@@ -159,14 +185,29 @@ WorkOptions::Works WorkOptions::read_models(const std::vector<Pass>& passes_read
   return works;
 }
 
+std::vector<std::string> device_names() {
+  std::vector<std::string> names;
+  for (const DeviceSpec& device : known_devices()) names.push_back(device.name);
+  return names;
+}
+
 Result<DeviceSpec> device_spec(const std::string& name) {
-  auto target = resolve_target(name);
-  if (!target) return tl::unexpected<Error>(target.error());
-  if (target->kind == TargetKind::kHost) {
-    return refuse(fmt::format("--device is host, which runs no kernels; allowed: {}, cuda, cuda:N",
-                              known_device_names()));
-  }
-  return target->spec;
+  if (Status ok = check_device_name(name, false); !ok) return tl::unexpected<Error>(ok.error());
+  return resolve_target(name).map([](const Target& target) { return target.spec; });
+}
+
+Status check_device_name(const std::string& name, bool host_allowed) {
+  const bool live = name == "cuda" || name.starts_with("cuda:");
+  if (live || find_device(name) != nullptr || (host_allowed && name == "host")) return {};
+  const std::vector<std::string> known = device_names();
+  const std::vector<std::string_view> views(known.begin(), known.end());
+  return refuse(fmt::format("--device is '{}'{}; allowed: {}, cuda, cuda:N{}", name,
+                            name == "host" ? ", which runs no kernels" : did_you_mean(name, views),
+                            known_device_names(), host_allowed ? ", host" : ""));
+}
+
+Error needs_gpu(std::string_view verb, const Error& error) {
+  return {error.code, fmt::format("`octile {}` needs a GPU: {}", verb, error.message)};
 }
 
 ProgressMode progress_mode(bool always) {
@@ -175,15 +216,51 @@ ProgressMode progress_mode(bool always) {
 
 void add_target_option(CLI::App& app, std::string& device, const std::string& what) {
   add_option(app, "--device", device, what + ": " + known_device_names() + ", cuda, cuda:N")
-      .show_default();
+      .show_default()
+      .complete_with([] {
+        std::vector<std::string> names = device_names();
+        names.emplace_back("cuda");
+        return names;
+      });
+}
+
+void add_gpu_option(CLI::App& app, std::string& device) {
+  add_option(app, "--device", device, "the GPU: cuda or cuda:N").show_default().complete_with([] {
+    return std::vector<std::string>{"cuda", "cuda:0", "cuda:1"};
+  });
+}
+
+void add_recipe_option(CLI::App& app, std::string& recipe, const std::string& what) {
+  add_option(app, "--recipe", recipe, what + ": " + recipe_names())
+      .show_default()
+      .complete_with(recipe_name_list);
+}
+
+void add_tokens_option(CLI::App& app, std::int64_t& tokens) {
+  add_option(app, "--tokens", tokens, "token count, if the problem leaves it open")
+      .show_default()
+      .in_range(1, kMostCount);
+}
+
+void add_baseline_option(CLI::App& app, std::string& baseline, const std::string& what) {
+  add_option(app, "--baseline", baseline, what).complete_with([] {
+    return std::vector<std::string>{"cublaslt"};
+  });
 }
 
 void add_jobs_option(CLI::App& app, int& jobs) {
-  add_option(app, "--jobs", jobs, "kernels compiled at a time; default one per core");
+  constexpr int kMostJobs = 1024;
+  add_option(app, "--jobs", jobs, "kernels compiled at a time; 0: one per core")
+      .show_default()
+      .in_range(0, kMostJobs);
 }
 
 void add_json_option(CLI::App& app, bool& json) {
   add_flag(app, "--json", json, "print JSON and nothing else to stdout");
+}
+
+void add_wide_option(CLI::App& app, bool& wide) {
+  add_flag(app, "--wide", wide, "print every column in full, however wide the terminal is");
 }
 
 void add_progress_option(CLI::App& app, bool& always) {

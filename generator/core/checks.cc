@@ -16,7 +16,7 @@ Status refuse_field(std::string_view field, std::string_view value, std::string_
 }
 
 Status check_count(std::string_view name, std::int64_t value, bool dynamic_allowed) {
-  if (value >= 0 || (dynamic_allowed && value == kDynamic)) return {};
+  if ((value >= 0 && value <= kMostCount) || (dynamic_allowed && value == kDynamic)) return {};
   return refuse_field(name, count_text(value),
                       dynamic_allowed ? fmt::format("is {}, or '?'", kCountRule)
                                       : fmt::format("is {}", kCountRule));

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "generator/core/nearest.h"
 #include "generator/core/token_axis.h"
 
 namespace octile {
@@ -66,7 +67,8 @@ Parsed<std::int64_t> parse_count(std::string_view text) {
   if (text == "?") return malformed("'?' stands for the token count only, which this is not");
   if (!all_digits(text)) return malformed(fmt::format("the value is not {}", kCountRule));
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc()) return malformed(fmt::format("the value is beyond {}", kCountRule));
+  if (error != std::errc() || value > kMostCount)
+    return malformed(fmt::format("the value is beyond {}", kCountRule));
   return value;
 }
 
@@ -147,8 +149,10 @@ Status read_fields(std::span<const std::string_view> words, std::span<const Fiel
     const std::string_view name = word.substr(0, equals);
     const auto field = std::ranges::find(fields, name, &FieldName::name);
     if (field == fields.end()) {
-      return refuse(
-          fmt::format("there is no field '{}'; the fields are {}", name, field_names(fields)));
+      std::vector<std::string_view> known;
+      for (const FieldName& f : fields) known.push_back(f.name);
+      return refuse(fmt::format("there is no field '{}'{}; the fields are {}", name,
+                                did_you_mean(name, known), field_names(fields)));
     }
     if (equals == std::string_view::npos) {
       return refuse(fmt::format("field '{}' has no value; a field is written name=value", name));

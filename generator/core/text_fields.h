@@ -29,7 +29,9 @@ inline tl::unexpected<std::string> malformed(std::string what) {
   return tl::unexpected<std::string>(std::move(what));
 }
 
-inline constexpr std::string_view kCountRule = "a decimal integer from 0 to 9223372036854775807";
+// A dimension is at most this: kernels index rows and columns with 32 bits.
+inline constexpr std::int64_t kMostCount = 0x7fffffff;
+inline constexpr std::string_view kCountRule = "a decimal integer from 0 to 2147483647";
 Parsed<std::int64_t> parse_count(std::string_view text);
 Parsed<std::int64_t> parse_token_count(std::string_view text);  // "?" is kDynamic
 std::string count_text(std::int64_t count);                     // the inverse of both

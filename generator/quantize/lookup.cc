@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <functional>
-#include <map>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -83,15 +82,34 @@ std::shared_ptr<const Lookup> find_lookup(std::string_view text) {
   return nullptr;
 }
 
+// What was found for a text. The list only grows, at its head, and nothing is locked: a child of
+// fork finds it whole, whatever the parent's threads were doing.
+struct Known {
+  std::string source;
+  std::shared_ptr<const Lookup> lookup;
+  const Known* next = nullptr;
+};
+constinit std::atomic<const Known*> known_lookups = nullptr;
+
+const Known* find_known(const Known* first, std::string_view source) {
+  while (first != nullptr && first->source != source) first = first->next;
+  return first;
+}
+
 }  // namespace
 
 std::shared_ptr<const Lookup> lookup_of(std::string_view source) {
-  static std::mutex mutex;
-  static std::map<std::string, std::shared_ptr<const Lookup>, std::less<>> known;
-  const std::scoped_lock lock(mutex);
-  auto found = known.find(source);
-  if (found == known.end()) found = known.emplace(source, find_lookup(source)).first;
-  return found->second;
+  const Known* first = known_lookups.load(std::memory_order_acquire);
+  if (const Known* known = find_known(first, source)) return known->lookup;
+  auto own = std::make_unique<Known>(Known{std::string(source), find_lookup(source)});
+  for (;;) {
+    own->next = first;
+    if (known_lookups.compare_exchange_weak(first, own.get(), std::memory_order_release,
+                                            std::memory_order_acquire))
+      return own.release()->lookup;
+    // Another thread may have added the same text meanwhile.
+    if (const Known* known = find_known(first, source)) return known->lookup;
+  }
 }
 
 }  // namespace octile

@@ -26,8 +26,8 @@ inline constexpr int kLookupBytes = 2 * kLookupMagnitudes * int{sizeof(float)};
 
 // Returns the largest part, with an exp, tanh or sigmoid, that fits the table, for a source of one
 // bf16 input and one expression; null if there is none. A NaN needs no place in the table: the
-// source also reads the input outside the part, and every operation keeps a NaN. Thread-safe; a
-// text is searched once, in 1 to 4 ms.
+// source also reads the input outside the part, and every operation keeps a NaN. Thread-safe, also
+// across a fork. A text is searched once, in 1 to 4 ms, and what was found stays in memory.
 std::shared_ptr<const Lookup> lookup_of(std::string_view source);
 
 }  // namespace octile

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <charconv>
-#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -31,29 +29,13 @@ std::vector<std::string> split_roots(std::string_view text) {
   return roots;
 }
 
-// Returns the bound. Text that is not a number is refused, because taking it as 0 or as 1 would
-// leave the cache without a bound or without a use.
-Result<std::int64_t> max_bytes_of(const std::string& text) {
-  std::int64_t bytes = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), bytes);
-  if (error != std::errc() || end != text.data() + text.size() || bytes < 0)
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("OCTILE_CACHE_MAX_BYTES is '{}'; allowed: a number of bytes from 0 (no "
-                            "bound) to {}",
-                            text, std::numeric_limits<std::int64_t>::max()));
-  return bytes;
-}
-
-Result<EngineOptions> engine_options(const octile_library_options& options) {
+// A variable with a value that is not allowed counts as unset; warn_of_environment() names it.
+EngineOptions engine_options(const octile_library_options& options) {
   EngineOptions engine;
-  engine.offline = options.offline != 0 || environment_value("OCTILE_OFFLINE").value_or("0") != "0";
-  engine.tuning = environment_value("OCTILE_TUNING").value_or("on") != "off";
+  engine.offline = options.offline != 0 || environment_switch("OCTILE_OFFLINE", false);
+  engine.tuning = environment_switch("OCTILE_TUNING", engine.tuning);
   if (options.disable_cache != 0) return engine;
-  if (const auto text = environment_value("OCTILE_CACHE_MAX_BYTES")) {
-    const auto bytes = max_bytes_of(*text);
-    if (!bytes) return tl::unexpected<Error>(bytes.error());
-    engine.max_bytes = *bytes;
-  }
+  engine.max_bytes = environment_bytes("OCTILE_CACHE_MAX_BYTES", engine.max_bytes);
   engine.writable_root =
       options.cache_dir != nullptr
           ? options.cache_dir
@@ -89,10 +71,13 @@ Result<LibraryOptions> library_options(const octile_library_options* user) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("options->compile_threads is {}; allowed: 0 (one per core) to {}",
                             options.compile_threads, kMaxThreads));
-  auto engine = engine_options(options);
-  if (!engine) return tl::unexpected<Error>(engine.error());
-  return LibraryOptions{std::move(*engine), log_callback(options), static_cast<LogLevel>(level),
-                        options.compile_threads};
+  return LibraryOptions{engine_options(options), log_callback(options),
+                        static_cast<LogLevel>(level), options.compile_threads};
+}
+
+void warn_of_environment(Logger& logger) {
+  for (const std::string& sentence : environment_warnings())
+    logger.log(LogLevel::kWarning, sentence);
 }
 
 Status destroy(octile_library* library) {
@@ -158,6 +143,7 @@ octile_status octile_library_create(const octile_library_options* options,
     if (!cpp) return tl::unexpected<octile::Error>(cpp.error());
     octile::find_device("");  // makes the table of devices before a fork can interrupt that
     std::unique_ptr<octile_library> handle(new octile_library{octile::Library(std::move(*cpp))});
+    octile::api::warn_of_environment(handle->library.logger);
     note_handle(handle.get());
     *library = handle.release();
     return {};

@@ -3,39 +3,13 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "cache/json_text.h"
 #include "generator/core/token_buckets.h"
 
 namespace octile {
 namespace {
 
-// Composes an object or an array. nlohmann's own cannot be used where memory may be refused: their
-// destructors allocate, and a destructor that throws ends the process. Those of single values do
-// not.
-class JsonText {
- public:
-  explicit JsonText(char open) : text_(1, open) {}
-
-  template <typename Value>
-  JsonText& add(std::string_view name, const Value& value) {
-    return add_raw(name, nlohmann::json(value).dump());
-  }
-  template <typename Value>
-  JsonText& append(const Value& value) {
-    return append_raw(nlohmann::json(value).dump());
-  }
-  JsonText& add_raw(std::string_view name, std::string_view json) {
-    return append_raw(nlohmann::json(name).dump() + ":" + std::string(json));
-  }
-  JsonText& append_raw(std::string_view json) {
-    if (text_.size() > 1) text_ += ',';
-    text_ += json;
-    return *this;
-  }
-  std::string close() { return std::move(text_) + (text_.front() == '{' ? '}' : ']'); }
-
- private:
-  std::string text_;
-};
+using cache::JsonText;
 
 JsonText kernel_text(const KernelBuild& build) {
   const EmittedKernel& e = build.emitted;

@@ -45,12 +45,19 @@ INSTANTIATE_TEST_SUITE_P(
     Command, BadUsage,
     ::testing::Values(BadInput{{}, kBadUsage, "subcommand is required"},
                       BadInput{{"frobnicate"}, kBadUsage, "no subcommand 'frobnicate'"},
+                      BadInput{{"--bogus"}, kBadUsage, "`octile` has no option '--bogus'"},
+                      BadInput{{"compil"}, kBadUsage, "did you mean 'compile'?"},
+                      BadInput{{"list"}, kBadUsage, "did you mean `octile cache list`?"},
+                      BadInput{{"help", "cache", "lst"}, kBadUsage, "did you mean 'list'?"},
+                      BadInput{{"help", "emit", "x"}, kBadUsage, "`octile emit` has no verbs"},
                       BadInput{{"help", "frobnicate"}, kBadUsage, "no subcommand 'frobnicate'"},
                       BadInput{{"demo", "--frob"}, kBadUsage, "--frob"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Demo, BadUsage,
-    ::testing::Values(BadInput{{"demo", "--device", "h2000"}, kBadUsage, "\"h2000\""},
+    ::testing::Values(BadInput{{"demo", "--device", "h2000"},
+                               kBadUsage,
+                               "--device is 'h2000'; did you mean 'h200'?"},
                       BadInput{{"demo", "--device", "cuda:0"}, kFailed, "libcuda"}));
 
 INSTANTIATE_TEST_SUITE_P(
@@ -65,9 +72,17 @@ INSTANTIATE_TEST_SUITE_P(
                   "gemm m=1 n=8 k=16 a=e4m3:1x32 b=e4m3:1x32 d=bf16 acc=0 promote=64"},
                  kFailed,
                  "an MX scale holds for 32 of K"},
-        BadInput{{"emit", "--gemm", "128x7168x2048", "--device", "b200"}, kBadUsage, "\"b200\""},
+        BadInput{
+            {"emit", "--gemm", "128x7168x2048", "--device", "b200"},
+            kBadUsage,
+            "--device is 'b200'; did you mean 'h200'?; allowed: h200, h100, h20, cuda, cuda:N"},
         BadInput{{"emit", "--gemm", "128x7168x2048", "--device", "host"}, kBadUsage, "host"},
-        BadInput{{"emit", "--gemm", "?x7168x2048", "--tokens", "0"}, kBadUsage, "--tokens is 0"},
+        BadInput{{"emit", "--gemm", "?x7168x2048", "--tokens", "0"},
+                 kBadUsage,
+                 "--tokens is 0; allowed: 1 to 2147483647"},
+        BadInput{
+            {"emit", "--gemm", ""}, kBadUsage, "--gemm is ''; allowed: a text that is not empty"},
+        BadInput{{"emit", "--gemm", "1x8x2147483648"}, kBadUsage, "from 0 to 2147483647"},
         BadInput{{"emit", "--gemm", "128x7168x2048", "--config", "tile=1"}, kBadUsage, "tile"},
         BadInput{{"emit", "--problem", "gemm m=1"}, kBadUsage, "n"},
         BadInput{{"emit", "--quantize", "?x7168", "-o", "/nonexistent/x.cu"},
@@ -77,7 +92,9 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Compile, BadUsage,
     ::testing::Values(
-        BadInput{{"compile"}, kBadUsage, "0 of a single problem"},
+        BadInput{{"compile"},
+                 kBadUsage,
+                 "none of --gemm, --quantize, --problem, --problem-file and --model"},
         BadInput{{"compile", "--gemm", "?x8x16", "--part", "3/2"}, kBadUsage, "'3/2'"},
         BadInput{{"compile", "--gemm", "?x8x16", "--part", "1"}, kBadUsage, "'1'"},
         BadInput{{"compile", "--gemm", "?x8x16", "--problem-file", "p"}, kBadUsage, "2 of"},
@@ -114,13 +131,27 @@ INSTANTIATE_TEST_SUITE_P(
                  "states 64"},
         BadInput{{"compile", "--gemm", "1x8x16", "--device", "cuda"}, kFailed, "libcuda"},
         BadInput{{"compile", "--gemm", "1x8x16", "--device", "host"}, kBadUsage, "host"},
-        BadInput{{"compile", "--gemm", "1x8x16", "--jobs", "-1"}, kBadUsage, "compile_threads"},
-        BadInput{{"compile", "--gemm", "1x8x16", "--tokens", "many"}, kBadUsage, "many"}));
+        BadInput{{"compile", "--gemm", "1x8x16", "--jobs", "-1"},
+                 kBadUsage,
+                 "--jobs is -1; allowed: 0 to 1024"},
+        BadInput{{"compile", "--gemm", "?x8x16", "--tokens", "1,,2"},
+                 kBadUsage,
+                 "--tokens has '' in '1,,2'"},
+        BadInput{{"compile", "--model", "deepsek-v3"}, kBadUsage, "did you mean 'deepseek-v3'?"},
+        BadInput{{"compile", "--gemm", "1x8x16", "--recipe", "rowise"},
+                 kBadUsage,
+                 "--recipe is 'rowise'; did you mean 'rowwise'?"},
+        BadInput{{"compile", "--gemm", "1x8x16", "--tokans", "4"},
+                 kBadUsage,
+                 "has no option '--tokans'; did you mean '--tokens'?"},
+        BadInput{{"compile", "--gemm", "1x8x16", "--tokens", "many"},
+                 kBadUsage,
+                 "--tokens has 'many'; allowed: whole numbers"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Bench, BadUsage,
     ::testing::Values(
-        BadInput{{"bench"}, kBadUsage, "exactly one is allowed"},
+        BadInput{{"bench"}, kBadUsage, "--model and --suite is given; exactly one is allowed"},
         BadInput{{"bench", "--suite", "gemm"}, kBadUsage, "--suite is 'gemm'"},
         BadInput{{"bench", "--suite", "quantize", "--gemm", "1x8x16"}, kBadUsage, "one of the two"},
         BadInput{{"bench", "--gemm", "1x8x16", "--select", "1x32"}, kBadUsage, "without --suite"},
@@ -128,7 +159,7 @@ INSTANTIATE_TEST_SUITE_P(
                  kBadUsage,
                  "--passes is given with --suite"},
         BadInput{{"bench", "--gemm", "64x8x16", "--passes", ""}, kBadUsage, "--passes has ''"},
-        BadInput{{"bench", "--gemm", "64x8x16"}, kFailed, "libcuda"},
+        BadInput{{"bench", "--gemm", "64x8x16"}, kFailed, "octile: `octile bench` needs a GPU: "},
         BadInput{{"bench", "--gemm", "64x8x16", "--device", "h200"}, kBadUsage, "a live GPU"},
         BadInput{{"bench", "--gemm", "64x8x16", "--baseline", "numpy"}, kBadUsage, "'numpy'"},
         BadInput{{"bench", "--gemm", "64x8x16", "--search", "0"}, kBadUsage, "--search is 0"},
@@ -137,7 +168,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"bench", "linear", "--gemm", "128x64"}, kBadUsage, "'128x64'"},
         BadInput{{"bench", "linear", "--gemm", "64x64x24"}, kBadUsage, "K is 24"},
         BadInput{{"bench", "linear", "--gemm", "64x64x64", "--rounds", "2"}, kBadUsage, "is 2"},
-        BadInput{{"bench", "linear", "--gemm", "64x64x64"}, kFailed, "libcuda"}));
+        BadInput{{"bench", "linear", "--gemm", "64x64x64"},
+                 kFailed,
+                 "`octile bench linear` needs a GPU: "}));
 
 INSTANTIATE_TEST_SUITE_P(
     BenchExperts, BadUsage,
@@ -212,9 +245,13 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"tune", "--problem-file", "/nonexistent.txt"}, kBadUsage, "'/nonexistent.txt'"},
         BadInput{{"tune", "--gemm", "?x8x16", "--device", "h200"}, kBadUsage, "a live GPU"},
         BadInput{
-            {"tune", "--gemm", "?x8x16", "--device", "b200", "--explain"}, kBadUsage, "\"b200\""},
+            {"tune", "--gemm", "?x8x16", "--device", "b200", "--explain"}, kBadUsage, "'b200'"},
         BadInput{{"tune", "--gemm", "?x8x16", "--device", "host", "--explain"}, kBadUsage, "host"},
-        BadInput{{"tune", "--gemm", "?x8x16"}, kFailed, "libcuda"}));
+        BadInput{{"tune", "--gemm", "?x8x16"}, kFailed, "octile: `octile tune` needs a GPU: "},
+        BadInput{{"tune", "--refresh", "--gemm", "?x8x16"}, kBadUsage, "--refresh is given beside"},
+        BadInput{{"tune", "--gemm", "?x8x16", "--list"},
+                 kBadUsage,
+                 "--list is given without --explain"}));
 
 INSTANTIATE_TEST_SUITE_P(Cache, BadUsage,
                          ::testing::Values(BadInput{{"cache"}, kBadUsage, "subcommand is required"},
@@ -234,7 +271,18 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"cache", "list", "--device", "tpu"}, kBadUsage, "--device is 'tpu'"},
         BadInput{{"cache", "list", "--recipe", "none"}, kBadUsage, "--recipe is 'none'"},
         BadInput{{"cache", "verify", "--older-than", "x"}, kBadUsage, "--older-than is 'x'"},
-        BadInput{{"cache", "why"}, kBadUsage, "0 of --gemm"},
+        BadInput{{"cache", "why"}, kBadUsage, "none of --gemm"},
+        BadInput{{"cache", "why", "--gemm", "0x0x0"},
+                 kBadUsage,
+                 "is empty, and no kernel is launched for it"},
+        BadInput{{"cache", "list", "--columns", ""}, kBadUsage, "--columns has ''"},
+        BadInput{{"cache", "list", "--sort", "sise"}, kBadUsage, "did you mean 'size'?"},
+        BadInput{{"cache", "bogus"},
+                 kBadUsage,
+                 "no verb 'bogus' of `octile cache`; `octile help cache` lists them"},
+        BadInput{{"cache", "lits"}, kBadUsage, "did you mean 'list'?"},
+        BadInput{
+            {"cache", "list", "--bogus"}, kBadUsage, "`octile cache list` has no option '--bogus'"},
         BadInput{{"cache", "why", "gemm", "--gemm", "1x8x16"}, kBadUsage, "given twice"},
         BadInput{{"cache", "why", "--gemm", "?x8x16", "--tokens", "0"}, kBadUsage, "--tokens is 0"},
         BadInput{{"cache", "why", "--gemm", "?x8x16", "--device", "host"}, kBadUsage, "host"},
@@ -243,18 +291,17 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"cache", "export", "/nonexistent/a.tar"}, kFailed, "/nonexistent/a.tar"},
         BadInput{{"cache", "import", "/nonexistent.tar"}, kBadUsage, "/nonexistent.tar"}));
 
-INSTANTIATE_TEST_SUITE_P(Doctor, BadUsage,
-                         ::testing::Values(BadInput{{"doctor", "why"}, kBadUsage, "why"},
-                                           BadInput{{"doctor", "--measure", "--matrix"},
-                                                    kBadUsage,
-                                                    "--measure and --matrix are given"},
-                                           BadInput{{"doctor", "--device", "cuda:1"},
-                                                    kBadUsage,
-                                                    "allowed: only with --measure"},
-                                           BadInput{{"doctor", "--measure", "--device", "h200"},
-                                                    kBadUsage,
-                                                    "--device is h200; allowed: a live GPU"},
-                                           BadInput{{"doctor", "--measure"}, kFailed, "libcuda"}));
+INSTANTIATE_TEST_SUITE_P(
+    Doctor, BadUsage,
+    ::testing::Values(
+        BadInput{{"doctor", "why"}, kBadUsage, "did you mean `octile cache why`?"},
+        BadInput{
+            {"doctor", "--measure", "--matrix"}, kBadUsage, "--measure and --matrix are given"},
+        BadInput{{"doctor", "--device", "cuda:1"}, kBadUsage, "allowed: only with --measure"},
+        BadInput{{"doctor", "--measure", "--device", "h200"},
+                 kBadUsage,
+                 "--device is h200; allowed: a live GPU"},
+        BadInput{{"doctor", "--measure"}, kFailed, "libcuda"}));
 
 TEST(Command, SaysItsVersionAndHelps) {
   const Shell shell;

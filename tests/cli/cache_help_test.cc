@@ -2,10 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdio>
-#include <memory>
 #include <regex>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "tests/cli/command.h"
 
@@ -29,12 +29,12 @@ std::set<std::string> options(const Shell& shell, const std::string& verb) {
 
 TEST(CacheManual, HasEveryVerbAndOption) {
   const Shell shell;
-  const std::string manual = read_manual("octile-cache.1");
+  const std::string manual = read_manual(shell, "cache");
   const std::set<std::string> all = verbs(shell);
   EXPECT_THAT(all, IsSupersetOf({"path", "config", "list", "show", "verify", "why", "export",
-                                 "import", "prune", "stats"}));
+                                 "import", "prune", "clear", "stats"}));
   for (const std::string& verb : all) {
-    EXPECT_TRUE(std::regex_search(manual, std::regex("\\.TP\n\\.BR? " + verb + "\\b"))) << verb;
+    EXPECT_THAT(manual, HasSubstr("\n.SS octile cache " + verb + "\n"));
     for (const std::string& option : options(shell, verb)) {
       EXPECT_THAT(manual, HasSubstr(option)) << verb;
     }
@@ -78,41 +78,28 @@ TEST(CacheManual, NamesEveryFieldOfTheJson) {
     collect_keys(json_of(verb), keys);
   }
   EXPECT_GT(keys.size(), 50);
-  const std::string manual = read_manual("octile-cache.1");
+  const std::string manual = read_manual(shell, "cache");
   for (const std::string& key : keys) {
     EXPECT_TRUE(std::regex_search(manual, std::regex("\\b" + key + "\\b"))) << key;
   }
 }
 
-// Returns what bash offers after these words. The last is the typed part of the next word.
-std::set<std::string> completions(const std::string& words, int index) {
-  const std::string script = "bash -c '. " OCTILE_SOURCE_DIR
-                             "/tools/completion/octile.bash; COMP_WORDS=(" OCTILE_COMMAND " " +
-                             words + "); COMP_CWORD=" + std::to_string(index) +
-                             "; _octile; printf \"%s\\n\" \"${COMPREPLY[@]}\"'";
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen(script.c_str(), "r"),
-                                                             ::pclose);
-  std::set<std::string> all;
-  char line[256];
-  while (pipe != nullptr && std::fgets(line, sizeof line, pipe.get()) != nullptr) {
-    std::string word = line;
-    word.pop_back();
-    if (!word.empty()) all.insert(word);
-  }
-  return all;
+std::set<std::string> completions(const Shell& shell, std::vector<std::string> words) {
+  words.insert(words.begin(), {"complete", "--"});
+  return matches(shell.run(words).out, "^(\\S+)$");
 }
 
 TEST(CacheCompletion, OffersEveryVerbAndOption) {
   const Shell shell;
-  EXPECT_THAT(completions("ca", 1), ::testing::ElementsAre("cache"));
-  EXPECT_EQ(completions("cache \"\"", 2), verbs(shell));
-  EXPECT_THAT(completions("bench \"\"", 2), ::testing::ElementsAre("experts", "linear"));
-  EXPECT_THAT(completions("bench experts --ro", 3),
+  EXPECT_THAT(completions(shell, {"ca"}), ::testing::ElementsAre("cache"));
+  EXPECT_EQ(completions(shell, {"cache", ""}), verbs(shell));
+  EXPECT_THAT(completions(shell, {"bench", ""}), ::testing::ElementsAre("experts", "linear"));
+  EXPECT_THAT(completions(shell, {"bench", "experts", "--ro"}),
               ::testing::ElementsAre("--rounds", "--routing"));
   for (const std::string& verb : verbs(shell)) {
     std::set<std::string> wanted = options(shell, verb);
     wanted.insert("--help");
-    EXPECT_EQ(completions("cache " + verb + " --", 3), wanted) << verb;
+    EXPECT_EQ(completions(shell, {"cache", verb, "--"}), wanted) << verb;
   }
 }
 

@@ -114,8 +114,10 @@ std::set<std::string> matches(const std::string& text, const char* pattern) {
   return all;
 }
 
-std::string read_manual(const std::string& name) {
-  return std::regex_replace(read(OCTILE_SOURCE_DIR "/docs/" + name), std::regex(R"(\\-)"), "-");
+std::string read_manual(const Shell& shell, const std::string& subcommand) {
+  std::vector<std::string> arguments{"help", "--man"};
+  if (!subcommand.empty()) arguments.push_back(subcommand);
+  return std::regex_replace(shell.run(arguments).out, std::regex(R"(\\-)"), "-");
 }
 
 }  // namespace octile::tests

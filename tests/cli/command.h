@@ -50,7 +50,8 @@ bool has_compiler(const Shell& shell);
 // Returns the first group of every match of `pattern`, in which ^ is the start of a line.
 std::set<std::string> matches(const std::string& text, const char* pattern);
 
-// Returns the manual page docs/`name` with plain hyphens.
-std::string read_manual(const std::string& name);
+// Returns the manual page of a subcommand, or of the command itself if it is empty, with plain
+// hyphens.
+std::string read_manual(const Shell& shell, const std::string& subcommand);
 
 }  // namespace octile::tests

@@ -286,8 +286,8 @@ TEST_F(HonestCache, ControlCharactersOfMetadataDoNotReachTheTerminal) {
         EXPECT_THAT(text, Not(HasSubstr(control))) << ::testing::PrintToString(arguments);
     }
   }
-  EXPECT_THAT(shell_.run({"cache", "list"}).out, HasSubstr("gemm \\x1b]0;owned"));
-  EXPECT_THAT(shell_.run({"cache", "list"}).out, Not(HasSubstr("\n  forged")));
+  EXPECT_THAT(shell_.run({"cache", "list", "--wide"}).out, HasSubstr("gemm \\x1b]0;owned"));
+  EXPECT_THAT(shell_.run({"cache", "list", "--wide"}).out, Not(HasSubstr("\n  forged")));
 }
 
 }  // namespace

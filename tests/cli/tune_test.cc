@@ -35,8 +35,8 @@ TEST(TuneExplain, CountsWhatEachConstraintRemovedAndRanksTheRest) {
 }
 
 TEST(TuneExplain, SaysInWordsWhyCandidatesWereRemoved) {
-  const Outcome outcome =
-      Shell().run({"tune", "--gemm", "64x7168x2048", "--device", "h100", "--explain"});
+  const Outcome outcome = Shell().run(
+      {"tune", "--gemm", "64x7168x2048", "--device", "h100", "--explain", "--list", "--wide"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("fits_registers"));
   EXPECT_THAT(outcome.out, HasSubstr("opt-in shared memory"));
@@ -93,7 +93,7 @@ TEST(TuneExplain, AQuantiserHasConstraintsAndAShortlist) {
   EXPECT_NE(document.at("tasks")[0].at("shortlist")[0], document.at("tasks")[1].at("shortlist")[0]);
   const Outcome words =
       shell.run({"tune", "--problem", "quantize rows=128 cols=7168 x=bf16 q=e4m3:128x128 out=both",
-                 "--device", "h200", "--explain"});
+                 "--device", "h200", "--explain", "--list", "--wide"});
   ASSERT_EQ(words.exit_code, 0) << words.err;
   EXPECT_THAT(words.out, HasSubstr("out=both at 128 tokens"));
   EXPECT_THAT(words.out, HasSubstr("ptxas 13.0 spills"));

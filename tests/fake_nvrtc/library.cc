@@ -6,7 +6,8 @@
 //   endless   never returns                  killed    is killed, as by a system without memory
 //   slow      returns after half a second    refuse    reports an error, with a log
 //   pid       reports its process in an error's log
-// Anything else gives a cubin that is none.
+// A source that Octile emitted gives a cubin with its kernel and no code, within a millisecond. Any
+// other gives a cubin that is none.
 #include <nvrtc.h>
 #include <unistd.h>
 
@@ -14,13 +15,17 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <string>
 #include <string_view>
 #include <thread>
 
+#include "cubin.h"
+
 struct _nvrtcProgram {  // NOLINT(bugprone-reserved-identifier): nvrtc.h names it
   std::string source;
   std::string log;
+  std::string cubin;
 };
 
 namespace {
@@ -73,8 +78,13 @@ nvrtcResult nvrtcVersion(int* major, int* minor) {
 const char* nvrtcGetErrorString(nvrtcResult) { return "fake error"; }
 nvrtcResult nvrtcCreateProgram(nvrtcProgram* program, const char* source, const char*, int,
                                const char* const*, const char* const*) {
-  *program = new _nvrtcProgram{source, {}};
-  return NVRTC_SUCCESS;
+  try {
+    *program = new _nvrtcProgram{source, octile::fake_nvrtc::log_of(source),
+                                 octile::fake_nvrtc::cubin_of(source)};
+    return NVRTC_SUCCESS;
+  } catch (const std::bad_alloc&) {  // tests refuse memory to this process
+    return NVRTC_ERROR_OUT_OF_MEMORY;
+  }
 }
 nvrtcResult nvrtcDestroyProgram(nvrtcProgram* program) {
   delete *program;
@@ -82,7 +92,11 @@ nvrtcResult nvrtcDestroyProgram(nvrtcProgram* program) {
   return NVRTC_SUCCESS;
 }
 nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int, const char* const*) {
-  return misbehave(program);
+  try {
+    return misbehave(program);
+  } catch (const std::bad_alloc&) {
+    return NVRTC_ERROR_OUT_OF_MEMORY;
+  }
 }
 nvrtcResult nvrtcGetProgramLogSize(nvrtcProgram program, std::size_t* size) {
   *size = program->log.size() + 1;
@@ -92,12 +106,12 @@ nvrtcResult nvrtcGetProgramLog(nvrtcProgram program, char* log) {
   std::memcpy(log, program->log.c_str(), program->log.size() + 1);
   return NVRTC_SUCCESS;
 }
-nvrtcResult nvrtcGetCUBINSize(nvrtcProgram, std::size_t* size) {
-  *size = 4;
+nvrtcResult nvrtcGetCUBINSize(nvrtcProgram program, std::size_t* size) {
+  *size = program->cubin.size();
   return NVRTC_SUCCESS;
 }
-nvrtcResult nvrtcGetCUBIN(nvrtcProgram, char* cubin) {
-  std::memcpy(cubin, "none", 4);
+nvrtcResult nvrtcGetCUBIN(nvrtcProgram program, char* cubin) {
+  std::memcpy(cubin, program->cubin.data(), program->cubin.size());
   return NVRTC_SUCCESS;
 }
 }

@@ -561,15 +561,44 @@ TEST(StatusName, KnowsEveryValueAndNoOther) {
   EXPECT_STREQ(octile_status_name(unknown), "unknown octile_status");
 }
 
-TEST(BadEnvironment, ABoundOfTheCacheThatIsNoNumber) {
-  for (const char* text : {"5G", "-1", "1e9", " 1", "99999999999999999999"}) {
-    setenv("OCTILE_CACHE_MAX_BYTES", text, 1);
-    octile_library* made = nullptr;
-    expect_refused(octile_library_create(nullptr, &made), OCTILE_INVALID_ARGUMENT,
-                   {"OCTILE_CACHE_MAX_BYTES", std::string("'") + text + "'", "number of bytes"});
-    EXPECT_EQ(made, nullptr);
+// A library that is created with a value of the environment that is not allowed, and its warnings.
+std::vector<std::string> warnings_with(const char* variable, const char* value) {
+  setenv(variable, value, 1);  // NOLINT(concurrency-mt-unsafe)
+  std::vector<std::string> warnings;
+  octile_library_options options{};
+  options.struct_size = sizeof options;
+  options.log_level = OCTILE_LOG_WARNING;
+  options.log_user = &warnings;
+  options.log = [](octile_log_level, const char* message, void* user) {
+    static_cast<std::vector<std::string>*>(user)->emplace_back(message);
+  };
+  octile_library* made = nullptr;
+  EXPECT_EQ(octile_library_create(&options, &made), OCTILE_OK);
+  EXPECT_EQ(octile_library_destroy(made), OCTILE_OK);
+  unsetenv(variable);  // NOLINT(concurrency-mt-unsafe)
+  return warnings;
+}
+
+TEST(BadEnvironment, IsAWarningThatNamesIt) {
+  for (const char* text : {"5Q", "-1", "1e9", " 1", "99999999999999999999"}) {
+    const auto warnings = warnings_with("OCTILE_CACHE_MAX_BYTES", text);
+    ASSERT_EQ(warnings.size(), 1);
+    EXPECT_EQ(warnings[0].rfind("OCTILE_CACHE_MAX_BYTES is '" + std::string(text) + "'", 0), 0U);
   }
-  unsetenv("OCTILE_CACHE_MAX_BYTES");
+  for (const char* variable : {"OCTILE_OFFLINE", "OCTILE_TUNING"}) {
+    const auto warnings = warnings_with(variable, "maybe");
+    ASSERT_EQ(warnings.size(), 1);
+    EXPECT_EQ(warnings[0], std::string(variable) +
+                               " is 'maybe', which is taken as unset; allowed: 1, true, yes or on; "
+                               "0, false, no or off");
+    EXPECT_TRUE(warnings_with(variable, "On").empty());
+    EXPECT_TRUE(warnings_with(variable, "no").empty());
+  }
+  const auto unknown = warnings_with("OCTILE_CACHEDIR", "/tmp");
+  ASSERT_EQ(unknown.size(), 1);
+  EXPECT_EQ(unknown[0],
+            "OCTILE_CACHEDIR is set, and there is no such variable; did you mean "
+            "OCTILE_CACHE_DIR?");
 }
 
 }  // namespace

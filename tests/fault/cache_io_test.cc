@@ -102,11 +102,12 @@ TEST(CacheFault, AFolderThatVanishesDuringAPublishIsMadeAgain) {
     options.writable_root = dir / "root";
     LogRecorder log;
     options.log = log.callback();
-    // Fails at the rename, or at the creation of the temporary file. That is the seventh open: the
-    // root, v1 and the folder are each tried, made and opened.
+    // Fails at the rename, or at the creation of the temporary file. That is the eighth open: the
+    // root, v1 and the folder are each tried, made and opened, and the root's folder is opened to
+    // flush it.
     int opens = 0;
     options.file_ops = std::make_shared<HookedOps>([&](Op now) -> std::optional<int> {
-      const bool here = op == Op::kRename ? now == op : now == op && ++opens == 7;
+      const bool here = op == Op::kRename ? now == op : now == op && ++opens == 8;
       if (armed && here) {
         armed = false;
         fs::remove_all(dir / "root");

@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "generator/quantize/lookup.h"
 #include "tests/process/sanitized.h"
 #include "tests/support/api_handles.h"
 
@@ -103,6 +104,22 @@ TEST(Fork, AnyMomentWillDo) {
   for (int i = 0; i < 50; ++i) EXPECT_EQ(in_child(quantises_on_the_host), "") << i;
   done = true;
   for (std::thread& thread : busy) thread.join();
+}
+
+// The generator remembers what it found of each fused source. It is searching at all of these
+// forks.
+TEST(Fork, FindsWhatTheGeneratorRemembers) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "AddressSanitizer of GCC 12 does not hold its allocator's mutexes across a fork";
+#endif
+  std::atomic<bool> done = false;
+  std::thread busy([&] {
+    for (int i = 1; !done; ++i) lookup_of("mul(x0,exp(neg(mul(x0," + std::to_string(i) + "))))");
+  });
+  for (int i = 0; i < 20; ++i)
+    EXPECT_EQ(in_child([] { return lookup_of("silu") != nullptr; }), "") << i;
+  done = true;
+  busy.join();
 }
 
 TEST(Destroy, ASecondOneIsRefused) {

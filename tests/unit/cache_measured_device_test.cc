@@ -47,12 +47,12 @@ TEST(MeasuredDevice, WrongTextsAreNamed) {
     return cache::parse_measured_devices(text);
   };
   for (const auto& [from, to, why] : std::vector<std::array<std::string, 3>>{
-           {"\"version\": 1", "\"version\": 2", "'version' is not 1"},
-           {"\"sm_count\": 96", "\"sm_count\": 0", "'sm_count' is not 1 to 1024"},
-           {"\"clock_ghz\": 1.5", "\"clock_ghz\": 0", "'clock_ghz' is not 0.1 to 10"},
-           {"\"dram_tbps\": 2.25", "\"dram_tbps\": 1e9", "'dram_tbps' is not 0.01 to 100"},
-           {"\"launch_us\": 0.75", "\"launch_us\": \"soon\"", "'launch_us'"},
-           {"\"devices\": [", "\"others\": [", "'devices' is not an array"},
+           {"\"version\":1", "\"version\":2", "'version' is not 1"},
+           {"\"sm_count\":96", "\"sm_count\":0", "'sm_count' is not 1 to 1024"},
+           {"\"clock_ghz\":1.5", "\"clock_ghz\":0", "'clock_ghz' is not 0.1 to 10"},
+           {"\"dram_tbps\":2.25", "\"dram_tbps\":1e9", "'dram_tbps' is not 0.01 to 100"},
+           {"\"launch_us\":0.75", "\"launch_us\":\"soon\"", "'launch_us'"},
+           {"\"devices\":[", "\"others\":[", "'devices' is not an array"},
            {"{", "", "not a JSON object"}}) {
     const auto parsed = with(from, to);
     ASSERT_FALSE(parsed) << to;

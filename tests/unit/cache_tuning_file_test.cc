@@ -63,6 +63,12 @@ std::int64_t peak_bytes() {
   return 0;
 }
 
+std::string nested_objects(int depth) {
+  std::string text;
+  for (int i = 0; i < depth; ++i) text += "{\"\":";
+  return text + "0" + std::string(static_cast<std::size_t>(depth), '}');
+}
+
 // A hostile file costs no more memory than its own bytes, whatever its lines are.
 TEST(TuningLines, AHostileFileIsBounded) {
   constexpr std::size_t kBytes = std::size_t{60} << 20;
@@ -76,6 +82,8 @@ TEST(TuningLines, AHostileFileIsBounded) {
       {lines_of(std::string(65'000, '[') + "\n"),
        "line 1: tuning record: values nest more than 8 deep"},
       {lines_of(std::string(32'000, '{') + std::string(32'000, '}') + "\n"),
+       "line 1: tuning record: not a JSON object"},
+      {lines_of(nested_objects(10'000) + "\n"),
        "line 1: tuning record: values nest more than 8 deep"},
       {lines_of("{}\n"), "line 1: tuning record: field 'version' is not a 32-bit integer"}};
   for (const auto& [text, first_skipped] : cases) {

@@ -170,6 +170,18 @@ TEST(TuningSet, TheLastRecordOfAFileAndTheFirstFileWin) {
       << "a record that an earlier source precedes is not counted";
 }
 
+// The library marks extents by '#', so that a problem whose text has one must be of another kind:
+// it has fewer extents to compare.
+TEST(TuningSet, ATextWithTheMarkOfAnExtentMatchesNothingElse) {
+  const std::string marked = "gemm m=? n=# k=# promote=128";
+  const std::string plain = "gemm m=? n=8 k=128 promote=128";
+  for (const auto& [record, query] : {std::pair(marked, plain), std::pair(plain, marked)}) {
+    const TuningSet set = set_of({make_decision(record, 64, "it")});
+    EXPECT_THAT(answers(set, {query, 64, "h200", 132}), IsEmpty()) << query;
+    EXPECT_THAT(answers(set, {record, 64, "h200", 132}), ElementsAre("exact it")) << record;
+  }
+}
+
 TEST(TuningSet, ExtremeNumbersAreHarmless) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   const std::string problem = "gemm m=? n=99999999999999999999 k=9223372036854775807";

@@ -50,7 +50,7 @@ TEST(ModelFile, ReadsEveryField) {
 }
 
 TEST(ModelFile, NamesWhatIsWrong) {
-  const std::string count = "; allowed is an integer from 1 to 9223372036854775807";
+  const std::string count = "; allowed is an integer from 1 to 2147483647";
   EXPECT_EQ(error_of("[]"), "f.json: the file is []; allowed is an object");
   EXPECT_EQ(error_of(with("\"model\"", "\"modell\"")),
             "f.json: the file has an unknown field 'modell'; its fields are model, source, gemms, "
@@ -110,7 +110,7 @@ TEST(ModelFile, ReadsExperts) {
 }
 
 TEST(ModelFile, NamesWhatIsWrongWithExperts) {
-  const std::string count = "; allowed is an integer from 1 to 9223372036854775807";
+  const std::string count = "; allowed is an integer from 1 to 2147483647";
   EXPECT_EQ(error_of(with("[1, 64]", "[1], \"experts\": null")),
             "f.json: experts is null; allowed is an object");
   EXPECT_EQ(error_of(with_experts("\"count\": 8, ", "")),

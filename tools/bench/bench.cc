@@ -30,6 +30,7 @@ struct Options {
   bool search = false;
   double search_seconds = 10;
   bool host_overhead = false;
+  bool wide = false;
   bool json = false;
   bool progress = false;
 
@@ -63,6 +64,11 @@ Status check_options(const Options& options) {
 }
 
 Result<std::vector<Work>> read_work(const Options& options) {
+  if (options.suite.empty() && !options.names_work()) {
+    return refuse(
+        "none of --gemm, --quantize, --problem, --problem-file, --model and --suite is given; "
+        "exactly one is allowed");
+  }
   if (!options.suite.empty()) return suite(options.suite, options.selected);
   return options.work.read({4096});
 }
@@ -76,9 +82,10 @@ std::string checked_text(const BenchResult& result) {
   return result.check.starts_with("not") ? "-" : "yes";
 }
 
-std::string results_table(const std::vector<BenchResult>& results) {
+TextTable results_table(const std::vector<BenchResult>& results) {
   TextTable table({"<shape", "octile us (p10 to p90)", "baseline us (p10 to p90)", "ratio",
                    "TFLOP/s", "TB/s", "of scales", "<checked"});
+  table.cut("shape", 16).leave_out({"of scales", "TB/s", "TFLOP/s", "baseline us (p10 to p90)"});
   for (const BenchResult& r : results) {
     const std::string beside =
         r.baseline ? r.baseline->name + " " + spread_text(*r.baseline) : std::string("-");
@@ -88,7 +95,7 @@ std::string results_table(const std::vector<BenchResult>& results) {
                    r.scale_share ? fmt::format("{:.1f} %", 100 * *r.scale_share) : "-",
                    checked_text(r)});
   }
-  return table.render();
+  return table;
 }
 
 // Times an empty kernel, then either the problems or the host's part of their calls.
@@ -129,9 +136,13 @@ class Bench {
   }
 
   Status time_works(const std::vector<Work>& works) {
+    std::size_t total = 0;
+    for (const Work& work : works) total += work.tokens.size();
+    progress_.done();
     for (const Work& work : works) {
       for (const TokenRange& range : work.tokens) {
-        progress_.step(fmt::format("{} at {} tokens", to_text(work.problem), range.lo));
+        progress_.count(results_.size(), total,
+                        fmt::format("timed, now {} at {} tokens", to_text(work.problem), range.lo));
         auto result = bench(context_, work.problem, range.lo);
         if (!result) return tl::unexpected<Error>(result.error());
         results_.push_back(std::move(*result));
@@ -157,7 +168,7 @@ class Bench {
     }
     print_stdout("{} ({}); an empty kernel takes {:.2f} us of a graph\n\n", context_.gpu.device(),
                  context_.gpu.spec().full_name, empty_.median_us);
-    if (!results_.empty()) print_stdout("{}", results_table(results_));
+    if (!results_.empty()) print_table(results_table(results_), options_.wide);
     for (const auto& [problem, overhead] : overheads_) {
       print_stdout(
           "  {}: octile_gemm_run takes {} us of the host; a bare launch of an empty kernel {}\n",
@@ -200,7 +211,7 @@ Status run(const Options& options) {
   const auto works = read_work(options);
   if (!works) return tl::unexpected<Error>(works.error());
   const auto session = BenchSession::open(options.device, !options.baseline.empty());
-  if (!session) return tl::unexpected<Error>(session.error());
+  if (!session) return tl::unexpected<Error>(needs_gpu("bench", session.error()));
   BenchContext context = session->context(options.rounds);
   context.b_ready = options.b_ready;
   if (!options.search) return Bench(options, context).run(*works);
@@ -219,14 +230,14 @@ Command add_bench(CLI::App& root) {
   auto options = std::make_shared<Options>();
   options->work.add_to(*app, "4096, with --model those of the model");
   add_option(*app, "--suite", options->suite,
-             "a table of problems and shapes instead: " + suite_names());
-  add_option(*app, "--select", options->selected,
-             "only problems of the suite whose text contains one of these: 1x128,out=both")
-      .split_at_commas();
-  add_option(*app, "--device", options->device, "the GPU: cuda or cuda:N").show_default();
-  add_option(*app, "--baseline", options->baseline,
-             "what to compare GEMMs with: cublaslt; a quantiser is always compared with a stream "
-             "that reads and writes as many bytes");
+             "a table of problems and shapes instead: " + suite_names())
+      .complete_with([] { return std::vector<std::string>{suite_names()}; });
+  add_list(*app, "--select", options->selected,
+           "only problems of the suite whose text contains one of these: 1x128,out=both");
+  add_gpu_option(*app, options->device);
+  add_baseline_option(*app, options->baseline,
+                      "what to compare GEMMs with: cublaslt; a quantiser is always compared with a "
+                      "stream that reads and writes as many bytes");
   add_option(*app, "--rounds", options->rounds, "interleaved rounds; the median is printed")
       .show_default();
   add_flag(*app, "--b-ready", options->b_ready,
@@ -240,6 +251,7 @@ Command add_bench(CLI::App& root) {
   add_flag(*app, "--host-overhead", options->host_overhead,
            "time instead the host's part of octile_gemm_run, with new pointers and token counts "
            "every call");
+  add_wide_option(*app, options->wide);
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
   const auto linear = add_bench_linear(*app);

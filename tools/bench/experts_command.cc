@@ -14,7 +14,7 @@ namespace octile::tools {
 namespace {
 
 struct ExpertsOptions {
-  std::string model;
+  std::vector<std::string> models;
   std::int64_t ranks = 8;
   std::int64_t tokens = 8192;
   std::string recipe = "blockwise";
@@ -53,29 +53,60 @@ void print_report(const ExpertsReport& r) {
   }
 }
 
+Result<std::vector<ExpertRank>> read_ranks(const ExpertsOptions& options, const Recipe& recipe) {
+  std::vector<ExpertRank> ranks;
+  for (const std::string& name : options.models) {
+    const auto file = find_model(name);
+    if (!file) return tl::unexpected<Error>(file.error());
+    auto rank = rank_of(*file, name, options.ranks, options.tokens);
+    if (!rank) return tl::unexpected<Error>(rank.error());
+    if (Status ok = check_experts_supported(recipe, *rank); !ok) {
+      return tl::unexpected<Error>(ok.error());
+    }
+    ranks.push_back(std::move(*rank));
+  }
+  return ranks;
+}
+
+// One model's report has its fields beside the device's, several are an array of reports.
+void print_reports(const ExpertsOptions& options, const std::vector<ExpertsReport>& reports,
+                   Json document) {
+  if (!options.json) {
+    for (const ExpertsReport& report : reports) print_report(report);
+    return;
+  }
+  if (reports.size() == 1) {
+    document.update(to_json(reports.front()));
+  } else {
+    Json& array = document["reports"] = Json::array();
+    for (const ExpertsReport& report : reports) array.push_back(to_json(report));
+  }
+  print_json(document);
+}
+
 Status run_experts(const ExpertsOptions& options) {
   if (Status ok = check_rounds(options.rounds); !ok) return ok;
   const auto routings = parse_routings(options.routing);
   if (!routings) return tl::unexpected<Error>(routings.error());
-  const auto recipe = recipe_named(options.recipe);
+  const auto recipe = recipe_of_option(options.recipe);
   if (!recipe) return tl::unexpected<Error>(recipe.error());
-  const auto file = find_model(options.model);
-  if (!file) return tl::unexpected<Error>(file.error());
-  const auto rank = rank_of(*file, options.model, options.ranks, options.tokens);
-  if (!rank) return tl::unexpected<Error>(rank.error());
-  if (Status ok = check_experts_supported(**recipe, *rank); !ok) return ok;
+  const auto ranks = read_ranks(options, **recipe);
+  if (!ranks) return tl::unexpected<Error>(ranks.error());
   const auto session = BenchSession::open(options.device, true);
-  if (!session) return tl::unexpected<Error>(session.error());
-  const auto report = bench_experts(session->context(options.rounds), **recipe, *rank, *routings);
-  if (!report) return tl::unexpected<Error>(report.error());
-  if (options.json) {
-    Json document = session->document();
-    document.update(to_json(*report));
-    print_json(document);
-  } else {
-    print_report(*report);
+  if (!session) return tl::unexpected<Error>(needs_gpu("bench experts", session.error()));
+  std::vector<ExpertsReport> reports;
+  Progress progress(progress_mode(false));
+  for (const ExpertRank& rank : *ranks) {
+    progress.count(reports.size(), ranks->size(), "models timed");
+    auto report = bench_experts(session->context(options.rounds), **recipe, rank, *routings);
+    if (!report) return tl::unexpected<Error>(report.error());
+    reports.push_back(std::move(*report));
   }
-  if (report->ok()) return {};
+  progress.done();
+  print_reports(options, reports, session->document());
+  if (std::ranges::all_of(reports, [](const ExpertsReport& report) { return report.ok(); })) {
+    return {};
+  }
   return fail(ErrorCode::kInternal, "bench experts: a GEMM is wrong");
 }
 
@@ -88,8 +119,9 @@ std::function<std::optional<Status>()> add_bench_experts(CLI::App& bench) {
       "then fprop, dgrad and wgrad of gate_up and of down, beside the same GEMMs in bf16 by "
       "cuBLASLt, one for each expert");
   auto options = std::make_shared<ExpertsOptions>();
-  add_option(*app, "--model", options->model, "a model with experts: a shipped name or a file")
-      .require();
+  add_list(*app, "--model", options->models, "models with experts: shipped names or files")
+      .require()
+      .complete_with(shipped_model_names);
   add_option(*app, "--ep", options->ranks,
              "ranks of expert parallelism; each holds an equal share of the model's experts")
       .show_default();
@@ -97,14 +129,14 @@ std::function<std::optional<Status>()> add_bench_experts(CLI::App& bench) {
              "tokens of one rank; each goes to several experts (DeepSeek-V3: 8), so this rank's "
              "experts receive tokens times that many rows in all, 1/ep of them from each rank")
       .show_default();
-  add_option(*app, "--recipe", options->recipe, "types and scales: " + recipe_names())
-      .show_default();
+  add_recipe_option(*app, options->recipe, "types and scales");
   add_option(*app, "--routing", options->routing,
              "how rows are shared out, as a fixed seed draws it: uniform (every expert is equally "
              "likely), skewed (one expert has 40 % of the rows and a third of the experts have "
              "none), or both")
-      .show_default();
-  add_option(*app, "--device", options->device, "the GPU: cuda or cuda:N").show_default();
+      .show_default()
+      .complete_with([] { return std::vector<std::string>{"uniform", "skewed", "both"}; });
+  add_gpu_option(*app, options->device);
   add_option(*app, "--rounds", options->rounds, "interleaved rounds; the median is printed")
       .show_default();
   add_json_option(*app, options->json);

@@ -52,17 +52,20 @@ void print_report(const LinearReport& r) {
 
 Status run_linear(const LinearOptions& options) {
   if (Status ok = check_rounds(options.rounds); !ok) return ok;
-  const auto recipe = recipe_named(options.recipe);
+  const auto recipe = recipe_of_option(options.recipe);
   if (!recipe) return tl::unexpected<Error>(recipe.error());
   const auto shapes = read_shapes(options, **recipe);
   if (!shapes) return tl::unexpected<Error>(shapes.error());
   const auto session = BenchSession::open(options.device, true);
-  if (!session) return tl::unexpected<Error>(session.error());
+  if (!session) return tl::unexpected<Error>(needs_gpu("bench linear", session.error()));
   Json reports = Json::array();
   bool right = true;
+  Progress progress(progress_mode(false));
   for (const LayerShape& shape : *shapes) {
+    progress.count(reports.size(), shapes->size(), "layers timed");
     const auto report = bench_linear(session->context(options.rounds), **recipe, shape);
     if (!report) return tl::unexpected<Error>(report.error());
+    progress.done();
     right = right && report->step.ok();
     reports.push_back(to_json(*report));
     if (!options.json) print_report(*report);
@@ -84,12 +87,11 @@ std::function<std::optional<Status>()> add_bench_linear(CLI::App& bench) {
       "time the step of a linear layer: quantise X, W and dY, then fprop, dgrad and wgrad, beside "
       "the three GEMMs in bf16 by cuBLASLt");
   auto options = std::make_shared<LinearOptions>();
-  add_option(*app, "--gemm", options->shapes,
-             "layers: tokens x output features x input features, as MxNxK")
+  add_list(*app, "--gemm", options->shapes,
+           "layers: tokens x output features x input features, as MxNxK")
       .require();
-  add_option(*app, "--recipe", options->recipe, "types and scales: " + recipe_names())
-      .show_default();
-  add_option(*app, "--device", options->device, "the GPU: cuda or cuda:N").show_default();
+  add_recipe_option(*app, options->recipe, "types and scales");
+  add_gpu_option(*app, options->device);
   add_option(*app, "--rounds", options->rounds, "interleaved rounds; the median is printed")
       .show_default();
   add_json_option(*app, options->json);

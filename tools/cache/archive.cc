@@ -107,10 +107,11 @@ ArchiveWriter::ArchiveWriter(ArchiveWriter&&) noexcept = default;
 ArchiveWriter& ArchiveWriter::operator=(ArchiveWriter&&) noexcept = default;
 ArchiveWriter::~ArchiveWriter() = default;
 
-Result<ArchiveWriter> ArchiveWriter::create(const std::string& path) {
+Result<ArchiveWriter> ArchiveWriter::create(const std::string& path,
+                                            std::shared_ptr<cache::FileOps> file_ops) {
   const auto lib = LibArchive::open();
   if (!lib) return tl::unexpected<Error>(lib.error());
-  auto file = OutputFile::create(path);
+  auto file = OutputFile::create(path, std::move(file_ops));
   if (!file) return tl::unexpected<Error>(file.error());
   auto impl = std::make_unique<Impl>(*lib, path, std::move(*file));
   if (Status ok = impl->open(); !ok) return tl::unexpected<Error>(ok.error());

@@ -12,6 +12,7 @@
 
 #include "cache/entry.h"
 #include "cache/file_name.h"
+#include "cache/file_ops.h"
 #include "generator/core/error.h"
 
 namespace octile::tools {
@@ -26,7 +27,9 @@ inline constexpr std::size_t kMaxArchiveEntries = 1'000'000;
 class ArchiveWriter {
  public:
   // `path` is "-" for stdout. Errors: those of OutputFile::create() and LibArchive::open().
-  static Result<ArchiveWriter> create(const std::string& path);
+  // file_ops null: the system's; libarchive writes the bytes itself.
+  static Result<ArchiveWriter> create(const std::string& path,
+                                      std::shared_ptr<cache::FileOps> file_ops = nullptr);
   ArchiveWriter(ArchiveWriter&&) noexcept;
   ArchiveWriter& operator=(ArchiveWriter&&) noexcept;
   ~ArchiveWriter();  // removes an archive that is not finished

@@ -13,10 +13,11 @@ Command add_cache(CLI::App& root) {
                 "Exit status: 0 done, 1 failed, 2 bad usage; 3 `why` foresees a miss, `verify` and "
                 "`export` met damaged entries, or these and `list` could not read all; 4 `verify "
                 "--recompile` got other bytes. See octile-cache(1).");
-  const auto verbs = std::make_shared<const std::vector<Command>>(std::vector<Command>{
-      verbs::add_path(*app), verbs::add_config(*app), verbs::add_list(*app), verbs::add_show(*app),
-      verbs::add_verify(*app), verbs::add_why(*app), verbs::add_export(*app),
-      verbs::add_import(*app), verbs::add_prune(*app), verbs::add_stats(*app)});
+  const auto verbs = std::make_shared<const std::vector<Command>>(
+      std::vector<Command>{verbs::add_path(*app), verbs::add_config(*app), verbs::add_list(*app),
+                           verbs::add_show(*app), verbs::add_verify(*app), verbs::add_why(*app),
+                           verbs::add_export(*app), verbs::add_import(*app), verbs::add_prune(*app),
+                           verbs::add_clear(*app), verbs::add_stats(*app)});
   return {app, [verbs]() -> Result<int> {
             for (const Command& verb : *verbs) {
               if (is_given(*verb.app)) return verb.run();

@@ -16,6 +16,11 @@ namespace {
 
 constexpr std::string_view kDefault = "default";
 
+struct Options {
+  bool wide = false;
+  bool json = false;
+};
+
 struct Setting {
   std::string name;
   std::string value;
@@ -24,7 +29,7 @@ struct Setting {
 };
 
 Setting by_variable(std::string name, std::string value, const char* variable) {
-  const bool set = environment_value(variable).has_value();
+  const bool set = environment_decides(variable);
   return {std::move(name), std::move(value), std::string(set ? variable : kDefault), variable};
 }
 
@@ -64,11 +69,11 @@ std::vector<Setting> settings(Library& library) {
   };
 }
 
-Status run(bool json) {
+Status run(const Options& options) {
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
   const std::vector<Setting> all = settings(library->get()->library);
-  if (json) {
+  if (options.json) {
     Json array = Json::array();
     for (const Setting& s : all) {
       array.push_back({{"setting", s.name},
@@ -80,11 +85,12 @@ Status run(bool json) {
     return {};
   }
   TextTable table({"<setting", "<value", "<from", "<set by"});
+  table.cut("value", 20).leave_out({"from"});
   for (const Setting& s : all) {
     table.add_row({s.name, s.value.empty() ? "none" : s.value, s.source,
                    s.variable.empty() ? "-" : s.variable});
   }
-  print_stdout("{}", table.render());
+  print_table(table, options.wide);
   return {};
 }
 
@@ -93,9 +99,10 @@ Status run(bool json) {
 Command add_config(CLI::App& cache) {
   CLI::App* app =
       add_subcommand(cache, "config", "print every setting, its value and the value's source");
-  auto json = std::make_shared<bool>(false);
-  add_json_option(*app, *json);
-  return {app, [json] { return run(*json); }};
+  auto options = std::make_shared<Options>();
+  add_wide_option(*app, options->wide);
+  add_json_option(*app, options->json);
+  return {app, [options] { return run(*options); }};
 }
 
 }  // namespace octile::tools::verbs

@@ -44,7 +44,11 @@ Result<Exported> write(octile::cache::Store& store, const std::vector<Listing>& 
   auto archive = ArchiveWriter::create(output);
   if (!archive) return tl::unexpected<Error>(archive.error());
   Exported exported;
-  for (const auto& [name, listings] : by_name(entries)) {
+  Progress progress(progress_mode(false));
+  const auto names = by_name(entries);
+  std::size_t written = 0;
+  for (const auto& [name, listings] : names) {
+    progress.count(written++, names.size(), "entries written");
     for (const Listing* listing : listings) {
       const auto bytes = store.read_bytes(*listing);
       if (!bytes) {

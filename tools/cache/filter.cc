@@ -2,7 +2,6 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <fnmatch.h>
 
 #include <algorithm>
 #include <array>
@@ -13,9 +12,14 @@
 #include <vector>
 
 #include "generator/core/device_spec.h"
+#include "generator/core/nearest.h"
 #include "generator/core/recipe.h"
 #include "generator/families.h"
+#include "runtime/environment.h"
+#include "tools/cache/served.h"
+#include "tools/command.h"
 #include "tools/common/command_line.h"
+#include "tools/models/workload.h"
 
 namespace octile::tools {
 namespace {
@@ -51,16 +55,6 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
-// Returns true if each pattern matches a word of the text.
-bool has_words(const std::vector<std::string>& patterns, const std::string& text) {
-  const std::vector<std::string> words = words_of(text);
-  return std::ranges::all_of(patterns, [&](const std::string& pattern) {
-    return std::ranges::any_of(words, [&](const std::string& word) {
-      return ::fnmatch(pattern.c_str(), word.c_str(), 0) == 0;
-    });
-  });
-}
-
 bool has_types_of(const std::string& text, const Recipe& recipe) {
   const auto problem = parse_problem(text);
   return problem && octile::has_types_of(*problem, recipe);
@@ -69,9 +63,11 @@ bool has_types_of(const std::string& text, const Recipe& recipe) {
 Result<std::string> architecture_of(const std::string& device) {
   if (device.starts_with("sm_")) return device;
   if (const DeviceSpec* spec = find_device(device)) return spec->arch();
+  const std::vector<std::string> known = device_names();
+  const std::vector<std::string_view> views(known.begin(), known.end());
   return fail(ErrorCode::kInvalidArgument,
-              fmt::format("--device is '{}'; allowed: {}, or an architecture such as sm_90a",
-                          device, known_device_names()));
+              fmt::format("--device is '{}'{}; allowed: {}, or an architecture such as sm_90a",
+                          device, did_you_mean(device, views), known_device_names()));
 }
 
 // Returns the date as entries store it, in RFC 3339 and UTC, which sorts as text.
@@ -87,9 +83,9 @@ Predicate on_entry(Test test) {
 }
 
 Predicate has_problem(const std::string& words) {
-  return on_entry([patterns = words_of(words)](const cache::Head& head) {
-    return has_words(patterns, head.metadata.problem);
-  });
+  return [patterns = words_of(words)](const Listing& listing) {
+    return serves_problem_with(listing, patterns);
+  };
 }
 
 Result<Predicate> is_for_device(const std::string& device) {
@@ -100,13 +96,11 @@ Result<Predicate> is_for_device(const std::string& device) {
 }
 
 Result<Predicate> is_of_recipe(const std::string& name) {
-  const Recipe* recipe = find_recipe(name);
-  if (recipe == nullptr) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("--recipe is '{}'; allowed: {}", name, recipe_names()));
-  }
-  return on_entry(
-      [recipe](const cache::Head& head) { return has_types_of(head.metadata.problem, *recipe); });
+  const auto found = recipe_of_option(name);
+  if (!found) return tl::unexpected<Error>(found.error());
+  return on_entry([recipe = *found](const cache::Head& head) {
+    return has_types_of(head.metadata.problem, *recipe);
+  });
 }
 
 enum class Side { kBelow, kAbove };
@@ -145,22 +139,24 @@ Result<std::chrono::seconds> parse_duration(std::string_view text, std::string_v
 }
 
 Result<std::int64_t> parse_size(std::string_view text, std::string_view option) {
-  static constexpr std::array kUnits{Unit{"", 1}, Unit{"K", 1 << 10}, Unit{"M", 1 << 20},
-                                     Unit{"G", 1 << 30}, Unit{"T", std::int64_t{1} << 40}};
-  if (const auto bytes = scaled(text, kUnits)) return *bytes;
+  if (const auto bytes = parse_bytes(text)) return *bytes;
   return fail(ErrorCode::kInvalidArgument,
-              fmt::format("{} is '{}'; allowed: a whole number of bytes, or one followed by K, M, "
-                          "G or T (powers of 1024), such as 200M",
-                          option, text));
+              fmt::format("{} is '{}'; allowed: {}", option, text, kBytesRule));
 }
 
 void EntryFilter::add_to(CLI::App& app) {
   add_option(app, "--problem", problem,
-             "entries whose problem has all these words; * and ? match as in a shell: "
+             "entries that serve a problem with all these words; * and ? match as in a shell: "
              "'gemm n=7168 a=e4m3:*'");
   add_option(app, "--device", device,
-             "entries for this device or architecture: " + known_device_names() + ", sm_90a");
-  add_option(app, "--recipe", recipe, "entries with the types of a recipe: " + recipe_names());
+             "entries for this device or architecture: " + known_device_names() + ", sm_90a")
+      .complete_with([] {
+        std::vector<std::string> names = device_names();
+        names.emplace_back("sm_90a");
+        return names;
+      });
+  add_option(app, "--recipe", recipe, "entries with the types of a recipe: " + recipe_names())
+      .complete_with(recipe_name_list);
   add_option(app, "--older-than", older_than,
              "entries compiled longer ago: 90s, 15m, 12h, 30d, 2w");
   add_option(app, "--newer-than", newer_than, "entries compiled more recently");

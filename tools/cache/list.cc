@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <memory>
-#include <sstream>
 #include <vector>
 
+#include "generator/core/nearest.h"
 #include "runtime/api/boundary.h"
 #include "tools/cache/entries.h"
 #include "tools/cache/filter.h"
@@ -23,10 +23,14 @@ using octile::cache::Listing;
 struct Options {
   EntryFilter filter;
   std::string sort;
-  std::string columns = "digest,architecture,size,date,problem";
+  std::vector<std::string> columns;  // empty: kDefaultColumns
   bool reverse = false;
+  bool wide = false;
   bool json = false;
 };
+
+const std::vector<std::string> kDefaultColumns{"digest", "architecture", "size", "date", "problem"};
+constexpr const char* kAll = "all";
 
 // A column: its heading, the text of a row, and the number by which rows are ordered.
 struct Column {
@@ -109,17 +113,29 @@ std::string column_names() {
   return names;
 }
 
+std::vector<std::string> all_column_names() {
+  std::vector<std::string> names;
+  for (const Column& column : kColumns) names.emplace_back(column.name);
+  return names;
+}
+
 Result<const Column*> find_column(const std::string& name, const char* option) {
   const auto* const found =
       std::ranges::find_if(kColumns, [&](const Column& column) { return name == column.name; });
   if (found != kColumns.end()) return found;
-  return refuse(fmt::format("{} has '{}'; allowed: {}", option, name, column_names()));
+  std::vector<std::string_view> names;
+  for (const Column& column : kColumns) names.emplace_back(column.name);
+  return refuse(fmt::format("{} has '{}'{}; allowed: {}", option, name, did_you_mean(name, names),
+                            column_names()));
 }
 
-Result<std::vector<const Column*>> read_columns(const std::string& text) {
+Result<std::vector<const Column*>> read_columns(const std::vector<std::string>& names) {
   std::vector<const Column*> columns;
-  std::istringstream in(text);
-  for (std::string name; std::getline(in, name, ',');) {
+  for (const std::string& name : names.empty() ? kDefaultColumns : names) {
+    if (name == kAll) {
+      for (const Column& column : kColumns) columns.push_back(&column);
+      continue;
+    }
     const auto column = find_column(name, "--columns");
     if (!column) return tl::unexpected<Error>(column.error());
     columns.push_back(*column);
@@ -138,12 +154,14 @@ void sort_by(const Column& column, bool reverse, std::vector<Listing>& entries) 
   });
 }
 
-void print_table(const std::vector<Listing>& entries, const std::vector<const Column*>& columns) {
+void print_entries(const std::vector<Listing>& entries, const std::vector<const Column*>& columns,
+                   bool wide) {
   std::vector<std::string> headings;
   for (const Column* column : columns) {
     headings.push_back((column->words ? "<" : "") + std::string(column->name));
   }
   TextTable table(headings);
+  table.cut("problem", 24).leave_out({"architecture", "date", "size"});
   double bytes = 0;
   for (const Listing& listing : entries) {
     bytes += static_cast<double>(listing.bytes);
@@ -151,7 +169,10 @@ void print_table(const std::vector<Listing>& entries, const std::vector<const Co
     for (const Column* column : columns) row.push_back(column->text(listing));
     table.add_row(std::move(row));
   }
-  if (!entries.empty()) print_stdout("{}\n", table.render());
+  if (!entries.empty()) {
+    print_table(table, wide);
+    print_stdout("\n");
+  }
   print_stdout("  {} entr{}, {}\n", entries.size(), entries.size() == 1 ? "y" : "ies",
                bytes_text(bytes));
 }
@@ -181,7 +202,8 @@ Result<int> run(const Options& options) {
     for (const std::string& sentence : selection->unread) all.push_back({{"unread", sentence}});
     print_json(all);
   } else {
-    print_table(entries, *columns);
+    // Columns that were asked for are all shown.
+    print_entries(entries, *columns, options.wide || !options.columns.empty());
   }
   return selection->unread.empty() ? 0 : kUnread;
 }
@@ -195,10 +217,14 @@ Command add_list(CLI::App& cache) {
   auto options = std::make_shared<Options>();
   options->filter.add_to(*app);
   add_option(*app, "--sort", options->sort,
-             "order by a column: " + column_names() + "; default: root and file name");
+             "order by a column: " + column_names() + "; default: root and file name")
+      .complete_with(all_column_names);
   add_flag(*app, "--reverse", options->reverse, "reverse the order");
-  add_option(*app, "--columns", options->columns, "columns of the table, by the same names")
-      .show_default();
+  tools::add_list(*app, "--columns", options->columns,
+                  "columns of the table, by the same names, or all, however wide; default " +
+                      fmt::format("{}", fmt::join(kDefaultColumns, ",")))
+      .complete_with(all_column_names);
+  add_wide_option(*app, options->wide);
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};
 }

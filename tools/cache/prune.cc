@@ -13,9 +13,9 @@
 #include "runtime/api/boundary.h"
 #include "tools/cache/entries.h"
 #include "tools/cache/filter.h"
+#include "tools/cache/pruned.h"
 #include "tools/cache/verbs.h"
 #include "tools/common/output.h"
-#include "tools/compile/kernel_report.h"
 
 namespace octile::tools::verbs {
 namespace {
@@ -113,70 +113,12 @@ Result<octile::cache::PruneOptions> read_options(const Options& options, Engine&
   return prune;
 }
 
-std::string entries_text(std::int64_t count, std::int64_t bytes) {
-  return fmt::format("{} entr{}, {}", count, count == 1 ? "y" : "ies",
-                     bytes_text(static_cast<double>(bytes)));
-}
-
-void print_result(const octile::cache::PruneResult& result,
-                  const octile::cache::PruneOptions& wanted) {
-  if (wanted.dry_run) {
-    for (const StoredEntry& entry : result.removed)
-      print_stdout("{}\n", printable_line(entry.path));
-  }
-  print_stdout("  {} {}; {} {}\n", wanted.dry_run ? "would remove" : "removed",
-               entries_text(static_cast<std::int64_t>(result.removed.size()), result.removed_bytes),
-               entries_text(result.kept_entries, result.kept_bytes),
-               wanted.dry_run ? "would be left" : "left");
-  if (wanted.max_bytes && result.kept_bytes > *wanted.max_bytes) {
-    print_stdout(
-        "  That is more than --max-size: entries used in the last {} minutes stay; "
-        "--unused 0s removes them too.\n",
-        std::chrono::duration_cast<std::chrono::minutes>(wanted.protect).count());
-  }
-}
-
-Json to_json(const octile::cache::PruneResult& result, const std::vector<std::string>& unread,
-             bool dry_run) {
-  Json removed = Json::array();
-  for (const StoredEntry& entry : result.removed) {
-    removed.push_back(
-        {{"digest", entry.stem.identity}, {"path", entry.path}, {"bytes", entry.bytes}});
-  }
-  Json failed = Json::array();
-  for (const auto& [entry, reason] : result.failed) {
-    failed.push_back({{"digest", entry.stem.identity}, {"path", entry.path}, {"reason", reason}});
-  }
-  return {{"dry_run", dry_run},
-          {"removed_bytes", result.removed_bytes},
-          {"kept", result.kept_entries},
-          {"kept_bytes", result.kept_bytes},
-          {"failed", failed},
-          {"unread", unread},
-          {"removed", removed}};
-}
-
-// Returns the error if not all that should be removed could be looked at and removed.
-Status outcome(const octile::cache::PruneResult& result, const std::vector<std::string>& unread) {
-  if (!result.failed.empty()) {
-    return fail(
-        ErrorCode::kInternal,
-        fmt::format("{} of {} entries cannot be removed; the first: {}", result.failed.size(),
-                    result.failed.size() + result.removed.size(), result.failed.front().reason));
-  }
-  if (!unread.empty()) {
-    return fail(
-        ErrorCode::kInternal,
-        fmt::format("not every entry could be looked at; the first reason: {}", unread.front()));
-  }
-  return {};
-}
-
 Status run(const Options& options) {
   if (options.older_than.empty() && options.unused.empty() && options.max_size.empty() &&
       options.toolchain.empty()) {
     return refuse(
-        "nothing says what to remove; allowed: --older-than, --unused, --max-size, --toolchain");
+        "nothing says what to remove; allowed: --older-than, --unused, --max-size, --toolchain; "
+        "`octile cache clear` removes everything");
   }
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());

@@ -11,6 +11,7 @@
 #include "tools/cache/entries.h"
 #include "tools/cache/verbs.h"
 #include "tools/common/output.h"
+#include "tools/compile/resources.h"
 
 namespace octile::tools::verbs {
 namespace {
@@ -24,25 +25,6 @@ struct Options {
   bool sass = false;
   bool json = false;
 };
-
-// Returns what the ELF image says, which is what the driver uses.
-Json resources(const CubinInfo& cubin) {
-  Json kernels = Json::array();
-  for (const CubinKernel& kernel : cubin.kernels) {
-    Json parameters = Json::array();
-    for (const CubinParameter& p : kernel.parameters) {
-      parameters.push_back({{"offset", p.offset_bytes}, {"bytes", p.size_bytes}});
-    }
-    kernels.push_back({{"name", kernel.name},
-                       {"registers", kernel.registers},
-                       {"frame_bytes", kernel.frame_bytes},
-                       {"min_stack_bytes", kernel.min_stack_bytes},
-                       {"max_threads", kernel.max_threads},
-                       {"static_smem_bytes", kernel.static_smem_bytes},
-                       {"parameters", parameters}});
-  }
-  return {{"sm", cubin.sm}, {"kernels", kernels}};
-}
 
 void print_fields(const Json& object) {
   std::size_t width = 0;
@@ -125,6 +107,16 @@ Status show(const Listing& listing, const tl::expected<Entry, std::string>& entr
   return print_text(listing, "sass", *sass, options.json);
 }
 
+// The digests that a shell offers. Warnings would disturb the line that is typed.
+std::vector<std::string> shown_digests() {
+  std::vector<std::string> digests;
+  const auto library = LibraryHandle::create_silent();
+  if (!library) return digests;
+  for (const Listing& listing : library->get()->library.engine.store().list())
+    digests.push_back(digest_of(listing).substr(0, kShownDigits));
+  return digests;
+}
+
 Status run(const Options& options) {
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
@@ -141,7 +133,9 @@ Command add_show(CLI::App& cache) {
   CLI::App* app =
       add_subcommand(cache, "show", "print one entry, and what its ELF image needs of the device");
   auto options = std::make_shared<Options>();
-  add_option(*app, "digest", options->digest, "first digits of the entry's digest").require();
+  add_option(*app, "digest", options->digest, "first digits of the entry's digest")
+      .require()
+      .complete_with(shown_digests);
   const Option source =
       add_flag(*app, "--source", options->source, "print its CUDA source instead");
   add_flag(*app, "--sass", options->sass,

@@ -15,6 +15,11 @@ namespace {
 
 using octile::cache::DayStatistics;
 
+struct Options {
+  bool wide = false;
+  bool json = false;
+};
+
 DayStatistics total_of(const std::vector<DayStatistics>& days) {
   DayStatistics total{"total"};
   for (const DayStatistics& day : days) {
@@ -34,8 +39,9 @@ Json to_json(const DayStatistics& day) {
           {"compiled_seconds", day.compiled_seconds}};
 }
 
-void print_table(const std::vector<DayStatistics>& days, const DayStatistics& total) {
+void print_days(const std::vector<DayStatistics>& days, const DayStatistics& total, bool wide) {
   TextTable table({"<day", "hits", "misses", "hit rate", "seconds saved", "seconds compiling"});
+  table.leave_out({"seconds compiling", "seconds saved", "misses"});
   const auto add = [&](const DayStatistics& day) {
     const auto all = static_cast<double>(day.hits + day.misses);
     table.add_row(
@@ -45,10 +51,10 @@ void print_table(const std::vector<DayStatistics>& days, const DayStatistics& to
   };
   for (const DayStatistics& day : days) add(day);
   add(total);
-  print_stdout("{}", table.render());
+  print_table(table, wide);
 }
 
-Status run(bool json) {
+Status run(const Options& options) {
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
   const std::string& root = library->get()->library.engine.store().options().writable_root;
@@ -58,8 +64,8 @@ Status run(bool json) {
   const auto days = octile::cache::StatisticsLog(root).read();
   if (!days) return fail(ErrorCode::kInternal, days.error().sentence);
   const DayStatistics total = total_of(*days);
-  if (!json) {
-    print_table(*days, total);
+  if (!options.json) {
+    print_days(*days, total, options.wide);
     return {};
   }
   Json array = Json::array();
@@ -74,9 +80,10 @@ Command add_stats(CLI::App& cache) {
   CLI::App* app = add_subcommand(
       cache, "stats",
       "print hits, misses and seconds of compiling saved in the writable root, by day");
-  auto json = std::make_shared<bool>(false);
-  add_json_option(*app, *json);
-  return {app, [json] { return run(*json); }};
+  auto options = std::make_shared<Options>();
+  add_wide_option(*app, options->wide);
+  add_json_option(*app, options->json);
+  return {app, [options] { return run(*options); }};
 }
 
 }  // namespace octile::tools::verbs

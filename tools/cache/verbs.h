@@ -20,6 +20,7 @@ Command add_why(CLI::App& cache);
 Command add_export(CLI::App& cache);
 Command add_import(CLI::App& cache);
 Command add_prune(CLI::App& cache);
+Command add_clear(CLI::App& cache);
 Command add_stats(CLI::App& cache);
 
 }  // namespace octile::tools::verbs

@@ -103,8 +103,8 @@ Result<std::vector<Verdict>> check(Library& library, const std::vector<Listing>&
     verdicts[i] = check_entry(entries[i], entry);
     if (toolchain && verdicts[i].state == State::kGood)
       verdicts[i] = compile_again(*entry, compiler, *toolchain);
-    progress.step(fmt::format("{} of {} {}", ++ended, entries.size(),
-                              recompile ? "compiled again" : "checked"));
+    progress.count(++ended, entries.size(),
+                   recompile ? "entries compiled again" : "entries checked");
   });
   return verdicts;
 }

@@ -52,7 +52,7 @@ Result<Problem> read_problem(const Options& options) {
       return refuse(
           "a problem is given twice, as text and by an option; allowed is one of the two");
     }
-    problem.problem = fmt::format("{}", fmt::join(options.words, " "));
+    problem.set_text(fmt::format("{}", fmt::join(options.words, " ")));
   }
   auto read = problem.read();
   if (!read) return read;
@@ -67,7 +67,12 @@ Result<Wanted> wanted_kernel(const Options& options, Engine& engine) {
   if (!device) return tl::unexpected<Error>(device.error());
   const TokenAxis axis = token_axis(*problem);
   const std::int64_t tokens = axis.is_dynamic() ? options.tokens : axis.tokens;
-  if (tokens < 1) return refuse(fmt::format("--tokens is {}; allowed are 1 and more", tokens));
+  if (is_empty(*problem) || tokens < 1) {
+    return refuse(
+        fmt::format("'{}' is empty, and no kernel is launched for it; allowed: a problem "
+                    "without a dimension of 0",
+                    to_text(*problem)));
+  }
   // A plan chooses one configuration for all counts of a bucket.
   const std::int64_t bucket = bucket_upper(bucket_of(tokens));
   Choice choice = engine.choose_config(*problem, bucket, *device);
@@ -232,10 +237,11 @@ Command add_why(CLI::App& cache) {
       "say whether a problem's kernel would be found; if not, what is nearest and how it differs",
       "Exit status: 0 it would be found, 3 it would be compiled.");
   auto options = std::make_shared<Options>();
-  add_option(*app, "text", options->words, "the problem's canonical text");
+  add_option(*app, "problem", options->words,
+             "the problem: its canonical text, MxNxK of a GEMM, or ROWSxCOLS of a tensor to "
+             "quantise");
   options->problem.add_to(*app);
-  add_option(*app, "--tokens", options->tokens, "token count, if the problem leaves it open")
-      .show_default();
+  add_tokens_option(*app, options->tokens);
   add_target_option(*app, options->device, "the device");
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};

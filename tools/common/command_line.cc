@@ -1,11 +1,106 @@
 #include "tools/common/command_line.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace octile::tools {
+namespace {
+
+// Ends the parse with a sentence for main to print.
+[[noreturn]] void refuse_value(const std::string& sentence) {
+  throw CLI::ValidationError(sentence);
+}
+
+template <typename Number>
+std::optional<Number> parse_number(std::string_view text) {
+  Number number{};
+  const auto [last, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || last != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+template <typename Number>
+constexpr const char* kNumberRule = std::is_floating_point_v<Number> ? "a number"
+                                    : std::is_unsigned_v<Number>     ? "a whole number from 0 on"
+                                                                     : "a whole number";
+
+// Validators of CLI11 change nothing and have no text in the help if their description is empty.
+void check_each(CLI::Option* option, std::function<void(const std::string&)> check) {
+  option->check(CLI::Validator(
+      [check = std::move(check)](std::string& text) {
+        check(text);
+        return std::string();
+      },
+      ""));
+}
+
+void check_not_empty(CLI::Option* option) {
+  check_each(option, [option](const std::string& text) {
+    if (!text.empty()) return;
+    refuse_value(fmt::format("{} is ''; allowed: a text that is not empty", option->get_name()));
+  });
+}
+
+template <typename Number>
+void check_number(CLI::Option* option) {
+  check_each(option, [option](const std::string& text) {
+    if (parse_number<Number>(text)) return;
+    refuse_value(
+        fmt::format("{} is '{}'; allowed: {}", option->get_name(), text, kNumberRule<Number>));
+  });
+}
+
+template <typename Value>
+struct NumberOf {
+  using Type = Value;
+};
+template <typename Value>
+struct NumberOf<std::optional<Value>> {
+  using Type = Value;
+};
+
+// Splits "a,b" and converts each part. `name` is the option's, for the sentence.
+template <typename Value>
+void append_parts(const std::string& name, std::string_view text, std::vector<Value>& values) {
+  for (std::string_view rest = text;;) {
+    const std::size_t comma = std::min(rest.find(','), rest.size());
+    const std::string_view part = rest.substr(0, comma);
+    if (part.empty()) {
+      refuse_value(
+          fmt::format("{} has ''{}; allowed: values that are not empty, with a comma "
+                      "between them",
+                      name, text.empty() ? "" : fmt::format(" in '{}'", text)));
+    }
+    if constexpr (std::is_arithmetic_v<Value>) {
+      const auto number = parse_number<Value>(part);
+      if (!number) {
+        refuse_value(fmt::format("{} has '{}'; allowed: whole numbers, with a comma between them",
+                                 name, part));
+      }
+      values.push_back(*number);
+    } else {
+      values.emplace_back(part);
+    }
+    if (comma == rest.size()) return;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+std::map<const CLI::Option*, Completions>& registry() {
+  static std::map<const CLI::Option*, Completions> all;
+  return all;
+}
+
+}  // namespace
 
 const Option& Option::show_default() const {
   option_->capture_default_str();
@@ -17,14 +112,28 @@ const Option& Option::require() const {
   return *this;
 }
 
-const Option& Option::split_at_commas() const {
-  option_->delimiter(',');
-  return *this;
-}
-
 const Option& Option::exclude(const Option& other) const {
   option_->excludes(other.option_);
   return *this;
+}
+
+const Option& Option::in_range(std::int64_t least, std::int64_t most) const {
+  check_each(option_, [option = option_, least, most](const std::string& text) {
+    const auto number = parse_number<std::int64_t>(text);
+    if (number && *number >= least && *number <= most) return;
+    refuse_value(fmt::format("{} is {}; allowed: {} to {}", option->get_name(), text, least, most));
+  });
+  return *this;
+}
+
+const Option& Option::complete_with(Completions values) const {
+  registry()[option_] = std::move(values);
+  return *this;
+}
+
+Completions completions_of(const CLI::Option& option) {
+  const auto found = registry().find(&option);
+  return found == registry().end() ? Completions() : found->second;
 }
 
 CLI::App* add_subcommand(CLI::App& to, const std::string& name, const std::string& what,
@@ -45,7 +154,14 @@ bool is_given(const CLI::App& subcommand) { return subcommand.parsed(); }
 
 template <typename Value>
 Option add_option(CLI::App& app, const std::string& names, Value& value, const std::string& what) {
-  return Option(app.add_option(names, value, what));
+  CLI::Option* option = app.add_option(names, value, what);
+  using Number = typename NumberOf<Value>::Type;
+  if constexpr (std::is_arithmetic_v<Number>) {
+    check_number<Number>(option);
+  } else {
+    check_not_empty(option);
+  }
+  return Option(option);
 }
 
 template Option add_option(CLI::App&, const std::string&, std::string&, const std::string&);
@@ -57,11 +173,31 @@ template Option add_option(CLI::App&, const std::string&, std::uint64_t&, const 
 template Option add_option(CLI::App&, const std::string&, double&, const std::string&);
 template Option add_option(CLI::App&, const std::string&, std::vector<std::string>&,
                            const std::string&);
-template Option add_option(CLI::App&, const std::string&, std::vector<std::int64_t>&,
-                           const std::string&);
 
 Option add_flag(CLI::App& app, const std::string& names, bool& value, const std::string& what) {
   return Option(app.add_flag(names, value, what));
 }
+
+template <typename Value>
+Option add_list(CLI::App& app, const std::string& names, std::vector<Value>& values,
+                const std::string& what) {
+  const std::string name = names.substr(names.rfind(',') + 1);
+  CLI::Option* option = app.add_option(
+      names,
+      [&values, name](const CLI::results_t& given) {
+        values.clear();
+        for (const std::string& text : given) append_parts(name, text, values);
+        return true;
+      },
+      what);
+  option->type_name(std::is_arithmetic_v<Value> ? "INT,..." : "TEXT,...");
+  option->expected(1, CLI::detail::expected_max_vector_size);
+  return Option(option);
+}
+
+template Option add_list(CLI::App&, const std::string&, std::vector<std::string>&,
+                         const std::string&);
+template Option add_list(CLI::App&, const std::string&, std::vector<std::int64_t>&,
+                         const std::string&);
 
 }  // namespace octile::tools

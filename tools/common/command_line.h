@@ -2,7 +2,11 @@
 // compile, so the part that subcommands need is compiled once, here.
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <limits>
 #include <string>
+#include <vector>
 
 namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's own name
 class App;
@@ -11,14 +15,20 @@ class Option;
 
 namespace octile::tools {
 
+// Returns the values of an option that a shell offers.
+using Completions = std::function<std::vector<std::string>()>;
+
 // Further properties of an option that was added.
 class Option {
  public:
   explicit Option(CLI::Option* option) : option_(option) {}
   const Option& show_default() const;  // the help shows the value of the variable
   const Option& require() const;
-  const Option& split_at_commas() const;
   const Option& exclude(const Option& other) const;
+  // Refuses numbers outside, which both ends are not.
+  const Option& in_range(std::int64_t least, std::int64_t most) const;
+  // What a shell offers as value, where files are not meant.
+  const Option& complete_with(Completions values) const;
 
  private:
   CLI::Option* option_;
@@ -32,9 +42,18 @@ CLI::App* add_group(CLI::App& to, const std::string& name, const std::string& wh
 bool is_given(const CLI::App& subcommand);
 
 // Value is std::string, int, std::int64_t, optional or not, std::uint64_t, double, or a vector of
-// std::string or std::int64_t.
+// std::string. An empty text and what is no number are refused in a sentence that names the option.
 template <typename Value>
 Option add_option(CLI::App& app, const std::string& names, Value& value, const std::string& what);
 Option add_flag(CLI::App& app, const std::string& names, bool& value, const std::string& what);
+
+// Adds an option that takes several values, in one word with commas between them or in several.
+// Value is std::string or std::int64_t. An empty part is refused.
+template <typename Value>
+Option add_list(CLI::App& app, const std::string& names, std::vector<Value>& values,
+                const std::string& what);
+
+// Returns what complete_with() was given for the option, or nothing.
+Completions completions_of(const CLI::Option& option);
 
 }  // namespace octile::tools

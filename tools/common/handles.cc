@@ -18,10 +18,16 @@ Status check(octile_status status) {
 
 Result<LibraryHandle> LibraryHandle::create(int compile_threads) {
   octile_library_options options{};
-  options.struct_size = sizeof options;
   options.log = print_warning;
-  options.log_level = OCTILE_LOG_WARNING;
   options.compile_threads = compile_threads;
+  return create(options);
+}
+
+Result<LibraryHandle> LibraryHandle::create_silent() { return create(octile_library_options{}); }
+
+Result<LibraryHandle> LibraryHandle::create(octile_library_options options) {
+  options.struct_size = sizeof options;
+  options.log_level = OCTILE_LOG_WARNING;
   octile_library* library = nullptr;
   if (Status ok = check(octile_library_create(&options, &library)); !ok) {
     return tl::unexpected<Error>(ok.error());

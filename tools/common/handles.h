@@ -22,9 +22,11 @@ class LibraryHandle {
  public:
   // If compile_threads is 0, there is one thread per core.
   static Result<LibraryHandle> create(int compile_threads = 0);
+  static Result<LibraryHandle> create_silent();  // its warnings go nowhere
   octile_library* get() const { return library_.get(); }
 
  private:
+  static Result<LibraryHandle> create(octile_library_options options);
   struct Destroy {
     void operator()(octile_library* library) const { octile_library_destroy(library); }
   };

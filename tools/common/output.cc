@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <system_error>
 
+#include "tools/common/terminal.h"
+
 namespace octile::tools {
 namespace {
 
@@ -79,6 +81,21 @@ void write_stderr(std::string_view text) noexcept { write_printable(stderr, text
 void write_stderr_raw(std::string_view bytes) noexcept {
   write(stderr, bytes);
   (void)std::fflush(stderr);
+}
+
+void print_heading(std::string_view text) noexcept {
+  const bool bold = stdout_has_colours();
+  const std::size_t end = text.find_last_not_of('\n') + 1;
+  if (bold) write(stdout, "\033[1m");
+  write_printable(stdout, text.substr(0, end));
+  if (bold) write(stdout, "\033[0m");
+  write_printable(stdout, text.substr(end));
+}
+
+void print_error(std::string_view sentence) noexcept {
+  write(stderr, stderr_has_colours() ? "\033[31moctile:\033[0m " : "octile: ");
+  write_printable(stderr, sentence);
+  write(stderr, "\n");
 }
 
 void open_standard_streams() {

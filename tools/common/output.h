@@ -25,6 +25,11 @@ void write_stderr(std::string_view text) noexcept;
 // Prints bytes as they are, such as a terminal's codes.
 void write_stderr_raw(std::string_view bytes) noexcept;
 
+// Prints a heading to stdout, bold on a terminal with colours.
+void print_heading(std::string_view text) noexcept;
+// Prints "octile: " and the sentence to stderr, the name red on a terminal with colours.
+void print_error(std::string_view sentence) noexcept;
+
 template <typename... Values>
 void print_stdout(fmt::format_string<Values...> format, Values&&... values) {
   write_stdout(fmt::format(format, std::forward<Values>(values)...));

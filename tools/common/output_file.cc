@@ -10,9 +10,12 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <ctime>
 #include <optional>
+#include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "cache/file_name.h"
 
@@ -74,27 +77,25 @@ const char* kind_of(mode_t mode) {
 }  // namespace
 
 struct OutputFile::Impl {
-  explicit Impl(std::string target) : path(std::move(target)) {}
+  Impl(std::string target, std::shared_ptr<cache::FileOps> file_ops)
+      : path(std::move(target)), ops(cache::or_system(std::move(file_ops))) {}
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
   ~Impl() {
-    if (file_fd >= 0) ::close(file_fd);
-    if (folder_fd < 0) return;
-    if (temporary_exists.exchange(false)) ::unlinkat(folder_fd, temporary.name.data(), 0);
-    ::close(folder_fd);
+    if (folder.fd() >= 0 && temporary_exists.exchange(false))
+      ops->unlink_at(folder.fd(), temporary.name.data());
   }
 
-  tl::unexpected<Error> failure(const char* action) const {
+  tl::unexpected<Error> failure(const char* action, int result) const {
     return fail(ErrorCode::kInternal, fmt::format("{} cannot be written: {}: {}", path, action,
-                                                  std::generic_category().message(errno)));
+                                                  std::generic_category().message(-result)));
   }
 
   Status check_target() const {
     struct stat status = {};
-    if (::fstatat(folder_fd, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
-      if (errno == ENOENT) return {};
-      return failure("stat");
-    }
+    const int result = ops->stat_at(folder.fd(), name, status);
+    if (result == -ENOENT) return {};
+    if (result < 0) return failure("stat", result);
     if (S_ISREG(status.st_mode)) return {};
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("{} is {}; allowed: a regular file, which is replaced, a name that is "
@@ -104,45 +105,68 @@ struct OutputFile::Impl {
 
   Status open() {
     const std::size_t slash = path.rfind('/');
-    const std::string folder =
+    const std::string above =
         slash == std::string::npos ? "." : path.substr(0, slash == 0 ? 1 : slash);
     name = slash == std::string::npos ? path : path.substr(slash + 1);
     if (name.empty() || name == "." || name == "..")
       return fail(
           ErrorCode::kInvalidArgument,
           fmt::format("'{}' names no file; allowed: the path of a file, or - for stdout", path));
-    folder_fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder_fd < 0) return failure("open its folder");
+    const int opened = ops->open_at(AT_FDCWD, above, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (opened < 0) return failure("open its folder", opened);
+    folder = cache::OpenFile(*ops, opened);
     if (Status ok = check_target(); !ok) return ok;
+    remove_abandoned();
+    return create();
+  }
+
+  Status create() {
     const std::string unique = cache::temporary_name_of(kTemporaryName);
     std::memcpy(temporary.name.data(), unique.c_str(), unique.size() + 1);
-    temporary.folder_fd = folder_fd;
+    temporary.folder_fd = folder.fd();
     guard.emplace();
     temporary_exists = true;  // before it does: removing what is not there does no harm
-    file_fd = ::openat(folder_fd, unique.c_str(),
-                       O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (file_fd >= 0) return {};
-    const auto failed = failure("create a temporary file");
-    temporary_exists = false;
-    return failed;
+    const int created = ops->open_at(folder.fd(), unique,
+                                     O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (created < 0) {
+      temporary_exists = false;
+      return failure("create a temporary file", created);
+    }
+    file = cache::OpenFile(*ops, created);
+    return {};
+  }
+
+  // What a command left that was killed or lost its power. A failure leaves them where they are.
+  void remove_abandoned() const {
+    constexpr std::time_t kAbandonedSeconds = 3600;
+    std::vector<std::string> names;
+    ops->list(folder.fd(), names);
+    const std::time_t now = std::time(nullptr);
+    for (const std::string& one : names) {
+      struct stat status = {};
+      if (!cache::is_temporary_name_of(kTemporaryName, one)) continue;
+      if (ops->stat_at(folder.fd(), one, status) < 0) continue;
+      if (now - status.st_mtime >= kAbandonedSeconds) ops->unlink_at(folder.fd(), one);
+    }
   }
 
   Status commit() {
-    if (::fsync(file_fd) != 0) return failure("fsync");
-    if (::close(std::exchange(file_fd, -1)) != 0) return failure("close");
+    if (const int result = ops->fsync(file.fd()); result < 0) return failure("fsync", result);
+    if (const int result = file.close(); result < 0) return failure("close", result);
     if (Status ok = check_target(); !ok) return ok;
-    if (::renameat(folder_fd, temporary.name.data(), folder_fd, name.c_str()) != 0)
-      return failure("rename");
+    if (const int result = ops->rename_at(folder.fd(), temporary.name.data(), name); result < 0)
+      return failure("rename", result);
     temporary_exists = false;
-    // EINVAL means that the filesystem cannot flush folders.
-    if (::fsync(folder_fd) != 0 && errno != EINVAL) return failure("fsync its folder");
+    if (auto flushed = cache::flush_folder(*ops, folder, "its folder"); !flushed)
+      return failure("fsync its folder", -flushed.error().code);
     return {};
   }
 
   const std::string path;
+  const std::shared_ptr<cache::FileOps> ops;
   std::string name;
-  int folder_fd = -1;
-  int file_fd = -1;
+  cache::OpenFile folder;
+  cache::OpenFile file;
   std::optional<SignalGuard> guard;  // destroyed after the temporary file is removed
 };
 
@@ -151,16 +175,17 @@ OutputFile::OutputFile(OutputFile&&) noexcept = default;
 OutputFile& OutputFile::operator=(OutputFile&&) noexcept = default;
 OutputFile::~OutputFile() = default;
 
-Result<OutputFile> OutputFile::create(const std::string& path) {
-  auto impl = std::make_unique<Impl>(path);
+Result<OutputFile> OutputFile::create(const std::string& path,
+                                      std::shared_ptr<cache::FileOps> file_ops) {
+  auto impl = std::make_unique<Impl>(path, std::move(file_ops));
   if (path != "-") {
     if (Status ok = impl->open(); !ok) return tl::unexpected<Error>(ok.error());
   }
   return OutputFile(std::move(impl));
 }
 
-int OutputFile::fd() const { return impl_->folder_fd < 0 ? STDOUT_FILENO : impl_->file_fd; }
+int OutputFile::fd() const { return impl_->folder.fd() < 0 ? STDOUT_FILENO : impl_->file.fd(); }
 
-Status OutputFile::commit() { return impl_->folder_fd < 0 ? Status{} : impl_->commit(); }
+Status OutputFile::commit() { return impl_->folder.fd() < 0 ? Status{} : impl_->commit(); }
 
 }  // namespace octile::tools

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "cache/file_ops.h"
 #include "generator/core/error.h"
 
 namespace octile::tools {
@@ -14,9 +15,12 @@ namespace octile::tools {
 // one OutputFile at a time, and creates and destroys it in the main thread.
 class OutputFile {
  public:
-  // "-" is stdout, which commit() leaves as it is. Errors: kInvalidArgument if the target exists
-  // and is no regular file (a link is none), kInternal if the temporary file cannot be created.
-  static Result<OutputFile> create(const std::string& path);
+  // "-" is stdout, which commit() leaves as it is. Removes temporary files that dead processes left
+  // in the target's folder more than an hour ago. Errors: kInvalidArgument if the target exists and
+  // is no regular file (a link is none), kInternal if the temporary file cannot be created.
+  // file_ops null: the system's.
+  static Result<OutputFile> create(const std::string& path,
+                                   std::shared_ptr<cache::FileOps> file_ops = nullptr);
   OutputFile(OutputFile&&) noexcept;
   OutputFile& operator=(OutputFile&&) noexcept;
   ~OutputFile();

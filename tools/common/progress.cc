@@ -15,6 +15,15 @@ using std::chrono::seconds;
 
 }  // namespace
 
+std::string time_left_text(std::chrono::duration<double> elapsed, std::size_t done,
+                           std::size_t total) {
+  if (done == 0 || done >= total) return {};
+  const double left =
+      elapsed.count() / static_cast<double>(done) * static_cast<double>(total - done);
+  return left < 60 ? fmt::format(", about {:.0f} s left", left)
+                   : fmt::format(", about {:.0f} min left", left / 60);
+}
+
 Progress::Progress(ProgressMode mode)
     : terminal_(::isatty(STDERR_FILENO) == 1),
       enabled_(terminal_ || mode == ProgressMode::kAlways) {
@@ -43,6 +52,21 @@ void Progress::step(std::string what) {
     wipe();
     what_ = std::move(what);
     began_ = Clock::now();
+    counting_ = false;
+  }
+  changed_.notify_one();
+}
+
+void Progress::count(std::size_t done, std::size_t total, std::string_view what) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!counting_ || !what_) {
+      wipe();
+      began_ = Clock::now();
+      counting_ = true;
+    }
+    what_ = fmt::format("{} of {} {}{}", done, total, what,
+                        time_left_text(Clock::now() - began_, done, total));
   }
   changed_.notify_one();
 }
@@ -52,6 +76,7 @@ void Progress::done() {
     const std::scoped_lock lock(mutex_);
     wipe();
     what_.reset();
+    counting_ = false;
   }
   changed_.notify_one();
 }
@@ -66,9 +91,9 @@ void Progress::watch() {
     }
     const Clock::time_point step = began_;
     const auto pause = shown_ && !terminal_ ? seconds(10) : seconds(1);
-    if (changed_.wait_for(lock, pause) == std::cv_status::timeout && what_ && began_ == step) {
-      show(Clock::now() - step);
-    }
+    // A count that changes goes on waiting; what ends a step wakes.
+    const auto ended = [&] { return stopping_ || !what_ || began_ != step; };
+    if (!changed_.wait_for(lock, pause, ended)) show(Clock::now() - step);
   }
 }
 

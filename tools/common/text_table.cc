@@ -3,17 +3,51 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "tools/common/output.h"
+#include "tools/common/terminal.h"
 
 namespace octile::tools {
+namespace {
 
-TextTable::TextTable(std::vector<std::string> headings) : headings_(std::move(headings)) {
-  for (std::string& heading : headings_) {
-    left_.push_back(heading.starts_with('<'));
-    if (left_.back()) heading.erase(0, 1);
+constexpr std::size_t kGap = 2;  // before every cell
+
+std::string padded(const std::string& cell, std::size_t width, bool left) {
+  const std::string spaces(width - std::min(width, columns_of(cell)), ' ');
+  return left ? cell + spaces : spaces + cell;
+}
+
+}  // namespace
+
+TextTable::TextTable(std::vector<std::string> headings) {
+  for (std::string& heading : headings) {
+    Column column;
+    column.left = heading.starts_with('<');
+    if (column.left) heading.erase(0, 1);
+    column.heading = std::move(heading);
+    columns_.push_back(std::move(column));
   }
+}
+
+std::size_t TextTable::index_of(std::string_view heading) const {
+  const auto found = std::ranges::find(columns_, heading, &Column::heading);
+  return static_cast<std::size_t>(found - columns_.begin());
+}
+
+TextTable& TextTable::cut(std::string_view heading, std::size_t least) {
+  if (const std::size_t i = index_of(heading); i < columns_.size()) columns_[i].least = least;
+  return *this;
+}
+
+TextTable& TextTable::leave_out(const std::vector<std::string_view>& headings) {
+  int order = 0;
+  for (const std::string_view heading : headings) {
+    ++order;
+    if (const std::size_t i = index_of(heading); i < columns_.size()) columns_[i].leave_out = order;
+  }
+  return *this;
 }
 
 void TextTable::add_row(std::vector<std::string> cells) {
@@ -21,25 +55,76 @@ void TextTable::add_row(std::vector<std::string> cells) {
   rows_.push_back(std::move(cells));
 }
 
-std::string TextTable::render() const {
+std::vector<std::size_t> TextTable::natural_widths() const {
   std::vector<std::size_t> widths;
-  for (const std::string& heading : headings_) widths.push_back(heading.size());
-  for (const auto& row : rows_) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  for (std::size_t i = 0; i < columns_.size(); ++i) {
+    widths.push_back(columns_of(columns_[i].heading));
+    for (const auto& row : rows_) widths[i] = std::max(widths[i], columns_of(row[i]));
   }
+  return widths;
+}
+
+// Takes columns of text from the widest column that may be cut, until the table fits. Returns false
+// if it does not fit even so.
+bool TextTable::fit(const Shown& shown, std::size_t width, std::vector<std::size_t>& widths) const {
+  std::size_t total = 0;
+  for (const std::size_t i : shown) total += widths[i] + kGap;
+  while (width > 0 && total > width) {
+    std::size_t widest = columns_.size();
+    for (const std::size_t i : shown) {
+      if (columns_[i].least == 0 || widths[i] <= columns_[i].least) continue;
+      if (widest == columns_.size() || widths[i] > widths[widest]) widest = i;
+    }
+    if (widest == columns_.size()) return false;
+    --widths[widest];
+    --total;
+  }
+  return true;
+}
+
+std::string TextTable::lines(const Shown& shown, const std::vector<std::size_t>& widths) const {
   std::string text;
-  const auto add_line = [&](const std::vector<std::string>& cells) {
+  const auto add_line = [&](const auto& cell_of) {
     std::string line;
-    for (std::size_t i = 0; i < cells.size(); ++i) {
-      line += left_[i] ? fmt::format("  {:<{}}", cells[i], widths[i])
-                       : fmt::format("  {:>{}}", cells[i], widths[i]);
+    for (const std::size_t i : shown) {
+      line.append(kGap, ' ');
+      line += padded(cut_middle(cell_of(i), widths[i]), widths[i], columns_[i].left);
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
   };
-  add_line(headings_);
-  for (const auto& row : rows_) add_line(row);
+  add_line([&](std::size_t i) -> const std::string& { return columns_[i].heading; });
+  for (const auto& row : rows_) {
+    add_line([&](std::size_t i) -> const std::string& { return row[i]; });
+  }
   return text;
+}
+
+std::string TextTable::render(std::size_t width) const {
+  Shown shown(columns_.size());
+  std::iota(shown.begin(), shown.end(), std::size_t{0});
+  std::vector<std::size_t> widths = natural_widths();
+  std::string left_out;
+  while (!fit(shown, width, widths)) {
+    const auto next = std::ranges::min_element(shown, {}, [&](std::size_t i) {
+      return columns_[i].leave_out == 0 ? static_cast<int>(columns_.size()) + 1
+                                        : columns_[i].leave_out;
+    });
+    if (next == shown.end() || columns_[*next].leave_out == 0) break;
+    left_out += (left_out.empty() ? "" : ", ") + columns_[*next].heading;
+    shown.erase(next);
+    widths = natural_widths();
+  }
+  std::string text = lines(shown, widths);
+  if (left_out.empty()) return text;
+  return text + "  " + wrapped("left out: " + left_out + "; --wide shows all", width, 2, 2) + "\n";
+}
+
+void print_table(const TextTable& table, bool wide) {
+  const std::string text = table.render(wide ? 0 : line_width());
+  const std::size_t heading = text.find('\n') + 1;
+  print_heading(text.substr(0, heading));
+  write_stdout(text.substr(heading));
 }
 
 }  // namespace octile::tools

@@ -1,7 +1,9 @@
 // A table for the terminal. Numbers are aligned right, words left.
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace octile::tools {
@@ -10,15 +12,36 @@ class TextTable {
  public:
   // A heading that begins with '<' aligns its column left; the '<' is not printed.
   explicit TextTable(std::vector<std::string> headings);
+  // Lets the cells of a column be cut in their middle, to no fewer than `least` columns of text, if
+  // the table is too wide.
+  TextTable& cut(std::string_view heading, std::size_t least);
+  // Names columns that a table which is too wide even so leaves out, the first of them first.
+  TextTable& leave_out(const std::vector<std::string_view>& headings);
   // Takes one cell per heading. A cell's control characters, newlines among them, are escaped.
   void add_row(std::vector<std::string> cells);
-  // Returns the lines, each indented by two spaces.
-  std::string render() const;
+  // Returns the lines, each indented by two spaces. No line has more than `width` columns, if cells
+  // may be cut and columns left out so far; a width of 0 means all. A last line names what is left
+  // out.
+  std::string render(std::size_t width = 0) const;
 
  private:
-  std::vector<std::string> headings_;
-  std::vector<bool> left_;
+  struct Column {
+    std::string heading;
+    bool left = false;
+    std::size_t least = 0;  // 0: is not cut
+    int leave_out = 0;      // 1: the first to be left out; 0: stays
+  };
+  using Shown = std::vector<std::size_t>;  // indices of columns
+  std::size_t index_of(std::string_view heading) const;
+  std::vector<std::size_t> natural_widths() const;
+  bool fit(const Shown& shown, std::size_t width, std::vector<std::size_t>& widths) const;
+  std::string lines(const Shown& shown, const std::vector<std::size_t>& widths) const;
+
+  std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
 };
+
+// Prints the table for the terminal, or all of it if `wide`.
+void print_table(const TextTable& table, bool wide = false);
 
 }  // namespace octile::tools

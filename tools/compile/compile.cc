@@ -28,6 +28,7 @@ struct Options {
   std::string device = "h200";
   std::string part = "1/1";
   int jobs = 0;
+  bool wide = false;
   bool json = false;
   bool progress = false;
 };
@@ -88,6 +89,8 @@ class Compilation {
   // On all workers. An error of one kernel is kept with it and stops no other.
   void run(std::vector<Kernel>& kernels) {
     std::atomic<std::size_t> ended = 0;
+    began_ = std::chrono::steady_clock::now();
+    progress_.count(0, kernels.size(), "kernels");
     for_each_on(library_.workers, kernels.size(), [&](std::size_t i) {
       make(kernels[i]);
       report(kernels[i], ++ended, kernels.size());
@@ -123,15 +126,17 @@ class Compilation {
   }
 
   void report(const Kernel& kernel, std::size_t ended, std::size_t count) {
-    if (!each_line_) return progress_.step(fmt::format("{} of {} kernels", ended, count));
+    if (!each_line_) return progress_.count(ended, count, "kernels");
     const std::string what =
         !kernel.built ? "failed" : std::string(octile::name_of(kernel.built->state));
-    print_stderr("  {} of {}: {} {}\n", ended, count, what, kernel.needed.identity.entry_name);
+    print_stderr("  {} of {}: {} {}{}\n", ended, count, what, kernel.needed.identity.entry_name,
+                 time_left_text(std::chrono::steady_clock::now() - began_, ended, count));
   }
 
   Library& library_;
   const DeviceSpec& device_;
   const bool each_line_;
+  std::chrono::steady_clock::time_point began_;
   Progress progress_;
 };
 
@@ -181,10 +186,11 @@ Json summarise(const std::vector<Kernel>& kernels, const Options& options, const
           {"seconds", run.seconds},   {"kernels", std::move(array)}};
 }
 
-void print_summary(const Json& summary, const Run& run) {
+void print_summary(const Json& summary, const Run& run, bool wide) {
   const Json& kernels = summary.at("kernels");
   const std::string part = summary.at("part").get<std::string>();
-  print_stdout("{}\n", kernel_table(kernels));
+  print_table(kernel_table(kernels), wide);
+  print_stdout("\n");
   print_stdout("  {} kernel{}{} for {} problem{} in {:.2f} s: {} from the cache, {} compiled\n",
                kernels.size(), kernels.size() == 1 ? "" : "s",
                part == "1/1" ? "" : fmt::format(" (part {} of {})", part, run.all), run.problems,
@@ -247,7 +253,7 @@ Status run(const Options& options) {
 
   const Run done{works->size(), needed->size(), took.count()};
   const Json summary = summarise(kernels, options, done);
-  options.json ? print_json(summary) : print_summary(summary, done);
+  options.json ? print_json(summary) : print_summary(summary, done, options.wide);
   warn_of_replaced(kernels);
   return outcome(kernels, root);
 }
@@ -265,6 +271,7 @@ Command add_compile(CLI::App& root) {
              "I/N: compile only the I-th of N shares of the kernels, for N processes or machines")
       .show_default();
   add_jobs_option(*app, options->jobs);
+  add_wide_option(*app, options->wide);
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
   return {app, [options] { return run(*options); }};

@@ -14,6 +14,7 @@
 #include "tools/command.h"
 #include "tools/common/handles.h"
 #include "tools/common/output.h"
+#include "tools/compile/dump.h"
 
 namespace octile::tools {
 namespace {
@@ -24,6 +25,7 @@ struct Options {
   std::int64_t tokens = 4096;
   std::string config;
   std::string output;
+  std::string dump;
   bool explain = false;
   bool json = false;
 };
@@ -49,8 +51,8 @@ Result<Wanted> wanted_config(const Options& options, const Problem& problem,
   });
 }
 
-// Returns what chose the configuration. If a tuning record timed a source that is not the one
-// emitted now, the text says so.
+// Returns what chose the configuration. If a tuning record timed another source than today's, the
+// text says so, and what to do.
 std::string chosen_by_text(const Wanted& wanted, const EmittedKernel& kernel,
                            const DeviceSpec& device) {
   if (!wanted.choice) return "the command line";
@@ -58,7 +60,10 @@ std::string chosen_by_text(const Wanted& wanted, const EmittedKernel& kernel,
   if (!record || record->source_digest.empty()) return wanted.choice->reason;
   const std::string digest = cache::digest_hex(cache::key_text(identity_of(kernel, device)));
   return wanted.choice->reason +
-         (digest == record->source_digest ? "" : "; it timed another source than this one");
+         (digest == record->source_digest
+              ? ""
+              : "; it timed this configuration in an earlier version of the kernel, which is no "
+                "fault: `octile tune --refresh` times it again");
 }
 
 Json to_json(const Problem& problem, const EmittedKernel& kernel, const std::string& chosen_by,
@@ -87,9 +92,6 @@ Status write(const std::string& path, const std::string& text) {
 Status run(const Options& options) {
   const auto problem = options.problem.read();
   if (!problem) return tl::unexpected<Error>(problem.error());
-  if (options.tokens < 1) {
-    return refuse(fmt::format("--tokens is {}; allowed are 1 and more", options.tokens));
-  }
   if (Status ok = check_supported(*problem); !ok) return ok;
   const auto device = device_spec(options.device);
   if (!device) return tl::unexpected<Error>(device.error());
@@ -97,6 +99,9 @@ Status run(const Options& options) {
   if (!wanted) return tl::unexpected<Error>(wanted.error());
   const auto kernel = emit(*problem, wanted->config, *device, embedded_templates());
   if (!kernel) return tl::unexpected<Error>(kernel.error());
+  if (!options.dump.empty()) {
+    return dump_kernel(*problem, wanted->config, *device, options.dump, options.json);
+  }
   const std::string chosen_by = chosen_by_text(*wanted, *kernel, *device);
   const std::string explanation =
       fmt::format("chosen by = {}\n", chosen_by) + explain(*problem, wanted->config, *device);
@@ -113,13 +118,15 @@ Command add_emit(CLI::App& root) {
   auto options = std::make_shared<Options>();
   options->problem.add_to(*app);
   add_target_option(*app, options->device, "the device to generate for");
-  add_option(*app, "--tokens", options->tokens, "token count, if the problem leaves it open")
-      .show_default();
+  add_tokens_option(*app, options->tokens);
   add_option(*app, "--config", options->config, "configuration text instead of the chosen one");
   add_option(*app, "-o,--output", options->output, "file to write instead of stdout");
   add_flag(*app, "--explain", options->explain,
            "print instead what chose the configuration, and what shape, recipe and configuration "
            "changed in the source, and why");
+  add_option(*app, "--dump", options->dump,
+             "a folder for the kernel's source, cubin, machine code and resources, side by side; "
+             "compiles it unless the cache has it");
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};
 }

@@ -5,8 +5,6 @@
 #include <map>
 #include <string_view>
 
-#include "tools/common/text_table.h"
-
 namespace octile::tools {
 namespace {
 
@@ -18,8 +16,9 @@ std::string spills_text(const Json& kernel) {
 
 }  // namespace
 
-std::string kernel_table(const Json& kernels) {
+TextTable kernel_table(const Json& kernels) {
   TextTable table({"<kernel", "registers", "shared memory", "spills", "compile", "cubin", "cache"});
+  table.cut("kernel", 30).leave_out({"cubin", "compile", "shared memory", "registers", "spills"});
   for (const Json& kernel : kernels) {
     if (kernel.contains("error")) continue;
     table.add_row({kernel.at("name").get<std::string>(),
@@ -29,7 +28,7 @@ std::string kernel_table(const Json& kernels) {
                    bytes_text(kernel.at("cubin_bytes").get<double>()),
                    kernel.at("cache").get<std::string>()});
   }
-  return table.render();
+  return table;
 }
 
 std::string configuration_lines(const Json& kernels) {

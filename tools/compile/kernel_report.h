@@ -4,12 +4,13 @@
 #include <string>
 
 #include "tools/common/handles.h"
+#include "tools/common/text_table.h"
 
 namespace octile::tools {
 
 // Returns a table of name, registers, shared memory, spills, compile time, size, and hit or miss.
 // Kernels with an "error" have no row.
-std::string kernel_table(const Json& kernels);
+TextTable kernel_table(const Json& kernels);
 // Returns one line for each kernel: its template and its configuration.
 std::string configuration_lines(const Json& kernels);
 // Returns how many token-count buckets got their kernel from a record, a near record, a

@@ -1,20 +1,21 @@
-# Bash completion for octile. It asks the command for its help, so it is never out of date.
+# Bash completion for octile. The command itself says what may follow, so this is never out of date.
 _octile() {
-  local current=${COMP_WORDS[COMP_CWORD]} help
-  local -a path=()
-  local word
-  for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
-    [[ $word == -* ]] && break
-    path+=("$word")
-    # Only `octile bench` and `octile cache` have subcommands; all other words are arguments.
-    [[ ${path[0]} == @(bench|cache) && ${#path[@]} -lt 2 ]] || break
-  done
-  help=$("${COMP_WORDS[0]}" "${path[@]}" --help 2>/dev/null) || return 0
-  if [[ $current == -* ]]; then
-    help=$(grep -oE '^ +(-[a-z],)?--[a-z-]+' <<<"$help" | grep -oE -e '--[a-z-]+')
-  else
-    help=$(sed -n '/^Subcommands:/,/^$/s/^  \([a-z]\{1,\}\) .*/\1/p' <<<"$help")
+  local line
+  # Bash takes = and : for ends of words; the command takes them as part of one.
+  local typed=${COMP_LINE:0:COMP_POINT} current=${COMP_WORDS[COMP_CWORD]}
+  local -a words=("${COMP_WORDS[@]:1:COMP_CWORD}")
+  COMPREPLY=()
+  if declare -F _get_comp_words_by_ref >/dev/null && [[ -n $typed ]]; then
+    local cword
+    _get_comp_words_by_ref -n =: -w words -i cword -c current
+    words=("${words[@]:1:cword}")
   fi
-  mapfile -t COMPREPLY < <(compgen -W "$help" -- "$current")
+  while IFS= read -r line; do
+    # What precedes the last : or = of the typed word stays on the line.
+    if [[ $line == *[:=]* && $current == *[:=]* ]]; then line=${line#"${current%"${current##*[:=]}"}"}; fi
+    # A value with spaces is one word in quotes.
+    if [[ $line == *' '* ]]; then line=$(printf '%q' "$line"); fi
+    COMPREPLY+=("$line")
+  done < <("${COMP_WORDS[0]}" complete -- "${words[@]}" 2>/dev/null)
 }
 complete -o default -F _octile octile

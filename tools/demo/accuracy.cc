@@ -112,9 +112,10 @@ Json to_json(const OutlierStudy& study) {
   return {{"outlier", study.outlier}, {"granularities", rows}};
 }
 
-std::string to_table(const OutlierStudy& study) {
+TextTable to_table(const OutlierStudy& study) {
   TextTable table({"<scales", "count", "data + scale bytes", "E4M3 SNR", "bulk", "flushed",
-                   "integer SNR", "bulk SNR", "flushed"});
+                   "integer SNR", "integer bulk", "integer flushed"});
+  table.leave_out({"integer flushed", "integer bulk", "count", "data + scale bytes", "flushed"});
   const auto db = [](double value) { return fmt::format("{:.1f} dB", value); };
   const auto share = [](double value) { return fmt::format("{:.3f} %", 100 * value); };
   for (const GranularityLoss& r : study.rows) {
@@ -125,7 +126,7 @@ std::string to_table(const OutlierStudy& study) {
                    db(r.snr_bulk_db), share(r.flushed_share), db(r.integer_snr_db),
                    db(r.integer_snr_bulk_db), share(r.integer_flushed_share)});
   }
-  return table.render();
+  return table;
 }
 
 }  // namespace octile::tools

@@ -11,6 +11,7 @@
 #include "generator/core/types.h"
 #include "runtime/reference/synthetic.h"
 #include "tools/common/handles.h"
+#include "tools/common/text_table.h"
 
 namespace octile::tools {
 
@@ -39,6 +40,6 @@ Result<OutlierStudy> study_outlier(const reference::ActivationSpec& spec,
                                    const std::function<void(const std::string&)>& began);
 
 Json to_json(const OutlierStudy& study);
-std::string to_table(const OutlierStudy& study);
+TextTable to_table(const OutlierStudy& study);
 
 }  // namespace octile::tools

@@ -13,6 +13,8 @@
 #include "runtime/engine/target.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
+#include "tools/common/terminal.h"
+#include "tools/common/text_table.h"
 #include "tools/compile/kernel_report.h"
 #include "tools/demo/accuracy.h"
 #include "tools/demo/forward.h"
@@ -30,6 +32,7 @@ constexpr std::array kOutliers{220.0F, 2e5F};
 struct Options {
   std::string device;
   bool quick = false;
+  bool wide = false;
   bool json = false;
   bool progress = false;
 };
@@ -91,9 +94,17 @@ class Demo {
     (void)std::fflush(stdout);
   }
 
+  void say(const TextTable& table) {
+    progress_.done();
+    if (options_.json) return;
+    print_table(table, options_.wide);
+    (void)std::fflush(stdout);
+  }
+
   // Chooses shape and device, and says what this machine lacks.
   Status prepare() {
     if (!options_.device.empty()) {
+      if (Status ok = check_device_name(options_.device, true); !ok) return ok;
       const auto target = resolve_target(options_.device);
       if (!target) return tl::unexpected<Error>(target.error());
     }
@@ -117,9 +128,10 @@ class Demo {
         {"device", where_.compile_for},
         {"executor", where_.on_gpu ? where_.compile_for : "host"},
         {"machine", to_json(surroundings_)}};
-    say(fmt::format("Octile: {} of {}, {} tokens: Y[{},{}] = X[{},{}] W[{},{}]^T in FP8 ({})\n",
-                    shape_.layer, model, shape_.m, shape_.m, shape_.n, shape_.m, shape_.k, shape_.n,
-                    shape_.k, kRecipe));
+    const std::string what = fmt::format(
+        "Octile: {} of {}, {} tokens: Y[{},{}] = X[{},{}] W[{},{}]^T in FP8 ({})", shape_.layer,
+        model, shape_.m, shape_.m, shape_.n, shape_.m, shape_.k, shape_.n, shape_.k, kRecipe);
+    say(wrapped(what, line_width(), 2) + "\n");
     if (!surroundings_.missing.empty()) say("\n" + missing_text(surroundings_));
   }
 
@@ -139,12 +151,16 @@ class Demo {
       const auto study = study_outlier(activations(outlier), began_);
       if (!study) return tl::unexpected<Error>(study.error());
       studies.push_back(to_json(*study));
-      say(fmt::format("\n  outlier {:g}\n{}", outlier, to_table(*study)));
+      say(fmt::format("\n  outlier {:g}\n", outlier));
+      say(to_table(*study));
     }
     document_["quantisation"] = studies;
-    say("\n  E4M3 is floating point, so one scale per tensor loses little until the outlier pushes "
-        "the bulk\n  into its subnormals. Integers have no exponent and show a loss that FP8 does "
-        "not have.\n");
+    say("\n" +
+        wrapped("  E4M3 is floating point, so one scale per tensor loses little until the outlier "
+                "pushes the bulk into its subnormals. Integers have no exponent and show a loss "
+                "that FP8 does not have.",
+                line_width(), 2) +
+        "\n");
     return {};
   }
 
@@ -155,11 +171,15 @@ class Demo {
         {"channels_scaled",
          {{{"channel", spec.channel_30}, {"by", 30}}, {{"channel", spec.channel_50}, {"by", 50}}}},
         {"outlier_cell", {spec.outlier_row, spec.outlier_col}}};
-    say(fmt::format(
-        "\n1. Activations {} x {}: N(0,1), channel {} times 30, channel {} times 50, one "
-        "cell an outlier\n\n2. Quantised to E4M3, and to the integers from -448 to 448 "
-        "that tutorials take for FP8\n",
-        spec.rows, spec.cols, spec.channel_30, spec.channel_50));
+    const std::string drawn = fmt::format(
+        "1. Activations {} x {}: N(0,1), channel {} times 30, channel {} times 50, one cell an "
+        "outlier",
+        spec.rows, spec.cols, spec.channel_30, spec.channel_50);
+    say("\n" + wrapped(drawn, line_width(), 3) + "\n\n" +
+        wrapped("2. Quantised to E4M3, and to the integers from -448 to 448 that tutorials take "
+                "for FP8",
+                line_width(), 3) +
+        "\n");
   }
 
   std::vector<Work> kernel_problems() const {
@@ -205,7 +225,10 @@ class Demo {
     document_["kernels_complete"] = have_kernels_;
     say(fmt::format("\n3. Kernels for {}, cache in {}\n", where_.compile_for,
                     surroundings_.cache_root.empty() ? "none" : surroundings_.cache_root));
-    if (!kernels.empty()) say(kernel_table(kernels) + configuration_lines(kernels));
+    if (!kernels.empty()) {
+      say(kernel_table(kernels));
+      say(configuration_lines(kernels));
+    }
     if (lacking) say(fmt::format("  not all of them: {}\n", lacking->message));
     return {};
   }
@@ -264,6 +287,7 @@ Command add_demo(CLI::App& root) {
                  known_device_names() + "); default the first GPU, else h200 and the host");
   add_flag(*app, "--quick", options->quick,
            "256 tokens and 512 outputs instead of the whole layer");
+  add_wide_option(*app, options->wide);
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
   return {app, [options] { return run(*options); }};

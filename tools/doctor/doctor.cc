@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 
 #include "cache/measured_device.h"
 #include "generator/families.h"
@@ -9,8 +10,9 @@
 #include "runtime/environment.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
-#include "tools/common/text_table.h"
+#include "tools/common/terminal.h"
 #include "tools/doctor/measure.h"
+#include "tools/doctor/self_test.h"
 #include "tools/doctor/surroundings.h"
 
 namespace octile::tools {
@@ -22,6 +24,7 @@ struct Options {
   bool json = false;
   bool matrix = false;
   bool measure = false;
+  bool skip_test = false;
   std::string device = kDefaultDevice;
 };
 
@@ -35,13 +38,22 @@ Json environment_json() {
   return variables;
 }
 
-std::string environment_table() {
-  TextTable table({"<variable", "<value", "<meaning"});
+// A name with its value, and under it the meaning, which is too long for a table.
+std::string environment_text() {
+  std::string text;
   for (const EnvironmentVariable& v : environment_variables()) {
-    table.add_row(
-        {std::string(v.name), environment_value(v.name).value_or("-"), std::string(v.meaning)});
+    text += fmt::format("  {:<22}  {}\n", v.name, environment_value(v.name).value_or("-"));
+    text += wrapped("      " + std::string(v.meaning), line_width(), 6) + "\n";
   }
-  return table.render();
+  return text;
+}
+
+// Prints a heading and sentences under it; nothing if there are none.
+void print_sentences(const char* heading, const std::vector<std::string>& sentences) {
+  if (sentences.empty()) return;
+  print_stdout("\n{}\n", heading);
+  for (const std::string& sentence : sentences)
+    print_stdout("{}\n", wrapped("  " + sentence, line_width(), 4));
 }
 
 Json matrix_json() {
@@ -76,7 +88,9 @@ void print_text(const Surroundings& s) {
     print_stdout("tuning     {} record{} in {}\n", source.records, source.records == 1 ? "" : "s",
                  source.origin);
   }
-  print_stdout("\nenvironment\n{}", environment_table());
+  print_stdout("\nenvironment\n{}", environment_text());
+  print_sentences("settings that are not taken", s.bad_settings);
+  print_sentences("advice", s.advice);
   if (s.missing.empty()) {
     print_stdout("\nnothing is missing\n");
   } else {
@@ -117,6 +131,18 @@ Status run_measure(const Options& options) {
   return {};
 }
 
+// Returns nothing without a GPU on which kernels run.
+std::optional<SelfTest> self_test(const Options& options, const LibraryHandle& library,
+                                  const Surroundings& surroundings) {
+  const FoundDevice* device = surroundings.first_usable();
+  if (device == nullptr || options.skip_test) return std::nullopt;
+  Progress progress(progress_mode(false));
+  progress.step("testing the GPU");
+  SelfTest test = test_device(library, fmt::format("cuda:{}", device->ordinal));
+  progress.done();
+  return test;
+}
+
 Status run(const Options& options) {
   if (options.measure && options.matrix) {
     return refuse("--measure and --matrix are given; allowed: one of them");
@@ -136,14 +162,20 @@ Status run(const Options& options) {
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
   const Surroundings surroundings = look_around(*library);
-  if (!options.json) {
-    print_text(surroundings);
-    return {};
+  if (!options.json) print_text(surroundings);
+  const std::optional<SelfTest> test = self_test(options, *library, surroundings);
+  if (options.json) {
+    Json document = to_json(surroundings);
+    document["environment"] = environment_json();
+    document["self_test"] = test ? to_json(*test) : Json();
+    print_json(document);
+  } else if (test) {
+    print_stdout("\nself-test on {}, {:.1f} s\n{}\n", test->device, test->seconds,
+                 wrapped("  " + test->verdict, line_width(), 4));
   }
-  Json document = to_json(surroundings);
-  document["environment"] = environment_json();
-  print_json(document);
-  return {};
+  if (!test || test->ok) return {};
+  return fail(ErrorCode::kInternal, fmt::format("doctor: the self-test on {} is not passed: {}",
+                                                test->device, test->verdict));
 }
 
 }  // namespace
@@ -155,11 +187,13 @@ Command add_doctor(CLI::App& root) {
   add_json_option(*app, options->json);
   add_flag(*app, "--matrix", options->matrix,
            "print instead which combinations of types are supported");
+  add_flag(*app, "--no-self-test", options->skip_test,
+           "do not run the layer that is quantised, multiplied and compared with the host where "
+           "there is a GPU");
   add_flag(*app, "--measure", options->measure,
            "measure instead a GPU's clock, memory and launch, in ten seconds, and keep them in the "
            "cache folder: plans choose kernels by them on a GPU that the library does not know");
-  add_option(*app, "--device", options->device, "the GPU to measure: cuda or cuda:N")
-      .show_default();
+  add_gpu_option(*app, options->device);
   return {app, [options] { return run(*options); }};
 }
 

@@ -1,22 +1,20 @@
 #include "tools/doctor/surroundings.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <filesystem>
-#include <system_error>
+#include <charconv>
 
 #include "runtime/api/boundary.h"
 #include "runtime/compiler/compiler_pool.h"
 #include "runtime/driver/device.h"
 #include "runtime/driver/driver.h"
+#include "runtime/environment.h"
 #include "tools/cache/libarchive.h"
+#include "tools/common/terminal.h"
+#include "tools/doctor/cache_folder.h"
 
 namespace octile::tools {
 namespace {
-
-namespace fs = std::filesystem;
 
 void look_at_driver(Surroundings& s) {
   const auto driver = Driver::open();
@@ -52,26 +50,37 @@ void look_at_compiler(Surroundings& s) {
   s.nvrtc_version = fmt::format("{}.{}", (*nvrtc)->identity().major, (*nvrtc)->identity().minor);
 }
 
-// Returns nothing if the folder, or the nearest existing folder above it, is writable.
-std::string why_not_writable(const std::string& root) {
-  if (root.empty()) return "neither OCTILE_CACHE_DIR, XDG_CACHE_HOME nor HOME is set";
-  std::error_code error;
-  fs::path folder = fs::absolute(root, error);
-  while (!fs::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
-  if (!fs::is_directory(folder, error)) return fmt::format("{} is no folder", folder.string());
-  if (::access(folder.c_str(), W_OK | X_OK) == 0) return {};
-  return fmt::format("{}: {}", folder.string(), std::generic_category().message(errno));
-}
-
 void look_at_cache(const LibraryHandle& library, Surroundings& s) {
   const cache::StoreOptions& store = library.get()->library.engine.store().options();
   s.cache_root = store.writable_root;
   s.read_only_roots = store.read_only_roots;
-  const std::string why = why_not_writable(s.cache_root);
-  s.cache_writable = why.empty();
+  const CacheFolder folder = look_at_cache_folder(s.cache_root);
+  s.cache_writable = folder.why_not.empty();
   if (!s.cache_writable) {
-    s.missing.push_back({"cache", why, "every process compiles its kernels again"});
+    s.missing.push_back({"cache", folder.why_not, "every process compiles its kernels again"});
   }
+  if (!folder.advice.empty()) s.advice.push_back(folder.advice);
+  for (const std::string& root : s.read_only_roots) {
+    if (const std::string why = why_unread(root); !why.empty())
+      s.advice.push_back(fmt::format("the read-only cache root {}", why));
+  }
+}
+
+// A cubin of one major version of CUDA is for drivers of that version or a later one.
+void compare_versions(Surroundings& s) {
+  if (s.driver_version.empty() || s.nvrtc_version.empty()) return;
+  const auto major = [](const std::string& version) {
+    int number = 0;
+    std::from_chars(version.data(), version.data() + version.size(), number);
+    return number;
+  };
+  if (major(s.driver_version) >= major(s.nvrtc_version)) return;
+  s.missing.push_back(
+      {"driver that is new enough",
+       fmt::format("the driver is for CUDA {}, and NVRTC {} compiles cubins that it does not load; "
+                   "update the driver, or name an NVRTC of CUDA {} from 12.8 on by OCTILE_LIBNVRTC",
+                   s.driver_version, s.nvrtc_version, major(s.driver_version)),
+       "kernels are compiled and cannot be loaded"});
 }
 
 void look_at_archives(Surroundings& s) {
@@ -96,6 +105,8 @@ Surroundings look_around(const LibraryHandle& library) {
   look_at_compiler(s);
   look_at_cache(library, s);
   look_at_archives(s);
+  compare_versions(s);
+  s.bad_settings = environment_warnings();
   s.tuning = library.get()->library.engine.records()->sources();
   return s;
 }
@@ -130,13 +141,16 @@ Json to_json(const Surroundings& s) {
             {"writable", s.cache_writable},
             {"read_only_roots", s.read_only_roots}}},
           {"tuning", tuning},
+          {"bad_settings", s.bad_settings},
+          {"advice", s.advice},
           {"missing", missing}};
 }
 
 std::string missing_text(const Surroundings& s) {
   std::string text;
   for (const Missing& m : s.missing) {
-    text += fmt::format("  no {}: {}\n    what that costs: {}\n", m.what, m.why, m.cost);
+    text += wrapped(fmt::format("  no {}: {}", m.what, m.why), line_width(), 4) + "\n";
+    text += wrapped("    what that costs: " + m.cost, line_width(), 6) + "\n";
   }
   return text;
 }

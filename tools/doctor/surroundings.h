@@ -31,6 +31,8 @@ struct Surroundings {
   bool cache_writable = false;
   std::vector<std::string> read_only_roots;
   std::vector<cache::TuningSet::Source> tuning;  // sources of tuning records; empty if turned off
+  std::vector<std::string> bad_settings;         // a sentence for each variable that is not taken
+  std::vector<std::string> advice;               // what works, and what would serve better
   std::vector<Missing> missing;
 
   const FoundDevice* first_usable() const;  // null if there is none

@@ -11,6 +11,8 @@
 #include <system_error>
 #include <utility>
 
+#include "generator/core/text_fields.h"
+
 namespace octile::tools {
 namespace {
 
@@ -33,6 +35,7 @@ class Reader {
     if (s) s = read_tokens(root["tokens"], file.tokens);
     if (s && root.contains("experts")) s = read_experts(root["experts"], file.experts.emplace());
     if (!s) return tl::unexpected<Error>(s.error());
+    file.origin = origin_;
     return file;
   }
 
@@ -82,10 +85,10 @@ class Reader {
   }
 
   Status read_count(const Json& value, const std::string& field, std::int64_t& out) const {
-    constexpr std::string_view kAllowed = "an integer from 1 to 9223372036854775807";
+    constexpr std::string_view kAllowed = "an integer from 1 to 2147483647";
     // Positive integers are parsed as unsigned; larger ones as floating-point numbers.
     if (!value.is_number_unsigned() || value.get<std::uint64_t>() == 0 ||
-        value.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX)) {
+        value.get<std::uint64_t>() > static_cast<std::uint64_t>(kMostCount)) {
       return refuse_value(field, value, kAllowed);
     }
     out = value.get<std::int64_t>();

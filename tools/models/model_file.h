@@ -50,6 +50,7 @@ struct ModelFile {
   std::vector<ModelGemm> gemms;
   std::vector<std::int64_t> tokens;
   std::optional<ModelExperts> experts = std::nullopt;
+  std::string origin = {};  // what errors about its layers begin with
 };
 
 // An error begins with `origin` and names the field, its value and what is allowed. Unknown fields

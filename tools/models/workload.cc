@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "generator/core/nearest.h"
 #include "generator/core/recipe.h"
 #include "generator/gemm/passes.h"
 #include "tools/models/shipped_models.h"
@@ -75,11 +76,19 @@ void add_layer(const Layer& layer, const Recipe& recipe, const std::vector<Pass>
   add("gradient", quantize_problem(kDynamic, layer.n, recipe.gradient, dgrad, wgrad), tokens);
 }
 
-Result<const Recipe*> recipe_of(const std::string& name) {
-  const Recipe* recipe = find_recipe(name);
-  if (recipe != nullptr) return recipe;
-  return fail(ErrorCode::kInvalidArgument,
-              fmt::format("--recipe is '{}'; allowed: {}", name, recipe_names()));
+// An error about a shape of a file names the file and the layer.
+Status check_works(const ModelFile& model, const std::vector<Work>& works) {
+  for (const Work& work : works) {
+    if (const Status ok = check_supported(work.problem); !ok) {
+      return fail(ok.error().code,
+                  fmt::format("{}: '{}': {}", model.origin, work.name, ok.error().message));
+    }
+  }
+  return {};
+}
+
+std::vector<std::string_view> views_of(const std::vector<std::string>& names) {
+  return {names.begin(), names.end()};
 }
 
 // Returns the names of the models that the command ships and that have experts.
@@ -93,6 +102,19 @@ std::string models_with_experts() {
 }
 
 }  // namespace
+
+std::vector<std::string> recipe_name_list() {
+  std::vector<std::string> names;
+  for (const Recipe& recipe : recipes()) names.emplace_back(recipe.name);
+  return names;
+}
+
+Result<const Recipe*> recipe_of_option(const std::string& name) {
+  if (const Recipe* recipe = find_recipe(name)) return recipe;
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("--recipe is '{}'{}; allowed: {}", name,
+                          did_you_mean(name, views_of(recipe_name_list())), recipe_names()));
+}
 
 std::vector<std::string> shipped_model_names() {
   std::vector<std::string> names;
@@ -109,8 +131,8 @@ Result<ModelFile> find_model(const std::string& model) {
   std::error_code ignored;
   if (!std::filesystem::exists(model, ignored)) {
     return fail(ErrorCode::kInvalidArgument,
-                fmt::format("--model is '{}'; allowed: a file that exists, or one of {}", model,
-                            model_names()));
+                fmt::format("--model is '{}'{}; allowed: a file that exists, or one of {}", model,
+                            did_you_mean(model, views_of(shipped_model_names())), model_names()));
   }
   return read_model_file(model);
 }
@@ -160,7 +182,7 @@ Result<std::vector<Request>> gemms_of_shape(const std::string& mxnxk,
 Result<std::vector<Work>> work_of_layers(const ModelFile& model, const std::string& recipe_name,
                                          const std::vector<Pass>& passes,
                                          const std::vector<std::int64_t>& counts) {
-  const auto recipe = recipe_of(recipe_name);
+  const auto recipe = recipe_of_option(recipe_name);
   if (!recipe) return tl::unexpected<Error>(recipe.error());
   const auto ranges = ranges_of(counts.empty() ? model.tokens : counts);
   if (!ranges) return tl::unexpected<Error>(ranges.error());
@@ -168,6 +190,7 @@ Result<std::vector<Work>> work_of_layers(const ModelFile& model, const std::stri
   for (const auto& [name, n, k, split] : model.gemms) {
     add_layer({name, n, k}, **recipe, passes, *ranges, works);
   }
+  if (Status ok = check_works(model, works); !ok) return tl::unexpected<Error>(ok.error());
   return works;
 }
 
@@ -201,7 +224,7 @@ Result<std::vector<Work>> work_of_experts(const ModelFile& model, const ExpertSh
                                           const std::string& recipe_name,
                                           const std::vector<Pass>& passes,
                                           const std::vector<std::int64_t>& counts) {
-  const auto recipe = recipe_of(recipe_name);
+  const auto recipe = recipe_of_option(recipe_name);
   if (!recipe) return tl::unexpected<Error>(recipe.error());
   auto ranges = ranges_of(counts.empty() ? model.tokens : counts);
   if (!ranges) return tl::unexpected<Error>(ranges.error());
@@ -215,6 +238,7 @@ Result<std::vector<Work>> work_of_experts(const ModelFile& model, const ExpertSh
        {std::pair("experts' gate_up", share.gate_up), std::pair("experts' down", share.down)}) {
     add_layer({name, gemm.n, gemm.k, share.experts}, **recipe, passes, *ranges, works);
   }
+  if (Status ok = check_works(model, works); !ok) return tl::unexpected<Error>(ok.error());
   return works;
 }
 

@@ -36,6 +36,10 @@ struct Work {
 std::vector<std::string> shipped_model_names();
 std::string model_names();
 
+std::vector<std::string> recipe_name_list();
+// Errors: kInvalidArgument, naming --recipe.
+Result<const Recipe*> recipe_of_option(const std::string& name);
+
 // `model` is a path or the name of a shipped model.
 Result<ModelFile> find_model(const std::string& model);
 
@@ -62,7 +66,8 @@ Result<std::vector<Request>> gemms_of_shape(const std::string& mxnxk, const std:
 // Returns, for each linear layer, the GEMMs of the passes and the quantisers of the operands that
 // they read: an activation in rows for fprop and in columns for wgrad, a weight in rows for fprop
 // and in columns for dgrad, a gradient in rows for dgrad and in columns for wgrad. If `counts` is
-// empty, the token counts are those of the model.
+// empty, the token counts are those of the model. An error about a shape begins with the model's
+// origin.
 Result<std::vector<Work>> work_of_layers(const ModelFile& model, const std::string& recipe,
                                          const std::vector<Pass>& passes,
                                          const std::vector<std::int64_t>& counts);

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "runtime/engine/engine.h"
-#include "tools/common/text_table.h"
+#include "tools/common/terminal.h"
 
 namespace octile::tools {
 namespace {
@@ -87,18 +87,37 @@ Json to_json(const tuner::TuningTask& task, const tuner::Exploration& exploratio
           {"variants", exploration.variants.size()}};
 }
 
-std::string explanation_text(const tuner::TuningTask& task, const tuner::Exploration& exploration) {
-  std::string text = fmt::format("{}\n{} configurations, {} admitted\n", tuner::to_text(task),
-                                 exploration.enumerated, exploration.admitted);
-  TextTable removed({"removed", "<by the constraint", "<which says"});
-  for (const Removal& rule : exploration.removed)
-    removed.add_row(
-        {fmt::format("{}", rule.count), std::string(rule.name), std::string(rule.reason)});
-  text += removed.render() + "\nshortlist, the default first\n";
+TextTable explanation_summary(const std::vector<ExplainedTask>& tasks) {
+  TextTable table(
+      {"<problem", "configurations", "admitted", "shortlist", "model us", "<most are removed by"});
+  table.cut("problem", 16).leave_out({"most are removed by", "configurations"});
+  for (const auto& [task, exploration] : tasks) {
+    const auto most = std::ranges::max_element(exploration.removed, {}, &Removal::count);
+    table.add_row(
+        {task_text(task), std::to_string(exploration.enumerated),
+         std::to_string(exploration.admitted), std::to_string(exploration.shortlist.size()),
+         exploration.shortlist.empty() ? "-" : us_text(exploration.shortlist.front().estimate_us),
+         most == exploration.removed.end() ? "-" : std::string(most->name)});
+  }
+  return table;
+}
+
+std::string explanation_text(const tuner::TuningTask& task, const tuner::Exploration& exploration,
+                             std::size_t width) {
+  constexpr std::size_t kCountColumns = 9;
+  std::string text =
+      fmt::format("{}\n{} configurations, {} admitted\n\nremoved by the constraint\n",
+                  tuner::to_text(task), exploration.enumerated, exploration.admitted);
+  for (const Removal& rule : exploration.removed) {
+    const std::string line = fmt::format("{:>7}  {}: {}", rule.count, rule.name, rule.reason);
+    text += (width == 0 ? line : wrapped(line, width, kCountColumns)) + "\n";
+  }
+  text += "\nshortlist, the default first\n";
   TextTable list({"model us", "<configuration"});
+  list.cut("configuration", 40);
   for (const tuner::Ranked& ranked : exploration.shortlist)
     list.add_row({fmt::format("{:.2f}", ranked.estimate_us), to_text(ranked.config)});
-  text += list.render();
+  text += list.render(width);
   if (!exploration.variants.empty())
     text +=
         fmt::format("{} variants that differ in their raster; those of the fastest two are timed\n",
@@ -106,9 +125,10 @@ std::string explanation_text(const tuner::TuningTask& task, const tuner::Explora
   return text;
 }
 
-std::string decisions_table(const std::vector<tuner::Decision>& decisions) {
+TextTable decisions_table(const std::vector<tuner::Decision>& decisions) {
   TextTable table({"<problem", "default us", "tuned us", "gain", "of floor", "cublaslt us",
                    "bf16 us", "<outcome"});
+  table.cut("problem", 16).leave_out({"bf16 us", "cublaslt us", "of floor", "default us"});
   for (const tuner::Decision& decision : decisions) {
     const cache::TuningRecord& record = decision.record;
     const bool decided = decision.decided();
@@ -118,7 +138,7 @@ std::string decisions_table(const std::vector<tuner::Decision>& decisions) {
                    us_text(baseline_us(record, "cublaslt")), us_text(baseline_us(record, "bf16")),
                    std::string(tuner::name_of(decision.outcome))});
   }
-  return table.render();
+  return table;
 }
 
 }  // namespace octile::tools

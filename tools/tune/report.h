@@ -6,17 +6,27 @@
 
 #include "runtime/tuner/run.h"
 #include "tools/common/handles.h"
+#include "tools/common/text_table.h"
 
 namespace octile::tools {
 
 Json to_json(const tuner::Decision& decision);
 Json to_json(const tuner::TuningTask& task, const tuner::Exploration& exploration);
 
-// Returns how many candidates each constraint removed, then the shortlist with the cost model's
-// estimates.
-std::string explanation_text(const tuner::TuningTask& task, const tuner::Exploration& exploration);
+struct ExplainedTask {
+  tuner::TuningTask task;
+  tuner::Exploration exploration;
+};
+// Returns a line for each task: configurations, admitted, shortlist, the constraint that removed
+// most, and the default's time as the cost model estimates it.
+TextTable explanation_summary(const std::vector<ExplainedTask>& tasks);
+
+// Returns how many candidates each constraint removed and why, then the shortlist with the cost
+// model's estimates, in lines of at most `width` columns; 0: of any.
+std::string explanation_text(const tuner::TuningTask& task, const tuner::Exploration& exploration,
+                             std::size_t width);
 
 // Returns one line per decision: default, tuned, gain, share of the floor, and the baselines.
-std::string decisions_table(const std::vector<tuner::Decision>& decisions);
+TextTable decisions_table(const std::vector<tuner::Decision>& decisions);
 
 }  // namespace octile::tools

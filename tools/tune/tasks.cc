@@ -6,7 +6,6 @@
 #include <iterator>
 #include <utility>
 
-#include "generator/core/recipe.h"
 #include "runtime/engine/argument_checks.h"
 #include "runtime/families/families.h"
 #include "tools/models/problem_file.h"
@@ -51,20 +50,26 @@ TuningTasks tasks_of(const Problem& problem, const std::vector<std::int64_t>& co
   return tasks;
 }
 
-TuningTasks tasks_of_model(const std::string& model, const std::string& recipe_name,
-                           const std::vector<Pass>& passes,
-                           const std::vector<std::int64_t>& counts) {
+TuningTasks tasks_of_model(const std::string& model, const std::string& recipe,
+                           const std::vector<Pass>& passes, const std::vector<std::int64_t>& counts,
+                           std::optional<std::int64_t> ranks) {
   const auto file = find_model(model);
   if (!file) return tl::unexpected<Error>(file.error());
-  const Recipe* recipe = find_recipe(recipe_name);
-  if (recipe == nullptr) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("--recipe is '{}'; allowed: {}", recipe_name, recipe_names()));
+  const std::vector<std::int64_t> asked = counts.empty() ? bucket_counts() : counts;
+  auto works = work_of_layers(*file, recipe, passes, asked);
+  if (!works) return tl::unexpected<Error>(works.error());
+  if (ranks) {
+    const auto share = share_of_experts(*file, model, *ranks);
+    if (!share) return tl::unexpected<Error>(share.error());
+    auto experts = work_of_experts(*file, *share, recipe, passes, asked);
+    if (!experts) return tl::unexpected<Error>(experts.error());
+    std::ranges::move(*experts, std::back_inserter(*works));
   }
   std::vector<tuner::TuningTask> tasks;
-  for (const ModelGemm& gemm : file->gemms) {
-    for (const Pass pass : passes) {
-      const auto some = tasks_of(gemm_problem(*recipe, pass, kDynamic, gemm.n, gemm.k), counts);
+  for (const Work& work : *works) {
+    if (problem_as<GemmProblem>(work.problem) == nullptr) continue;
+    for (const TokenRange& range : work.tokens) {
+      const auto some = tasks_of(work.problem, {range.lo});
       if (!some) return some;
       tasks.insert(tasks.end(), some->begin(), some->end());
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,12 +25,14 @@ tuner::TuningTask task_at(Problem problem, std::int64_t count);
 Result<std::vector<tuner::TuningTask>> tasks_of(const Problem& problem,
                                                 const std::vector<std::int64_t>& counts);
 
-// Returns the tasks of the passes of a model's linear layers. `model` is a path or the name of a
-// shipped model.
+// Returns the tasks of the passes of a model's linear layers, GEMMs only, and of its experts on one
+// of `ranks`, if these are given. `model` is a path or the name of a shipped model. Errors name the
+// model and the layer.
 Result<std::vector<tuner::TuningTask>> tasks_of_model(const std::string& model,
                                                       const std::string& recipe,
                                                       const std::vector<Pass>& passes,
-                                                      const std::vector<std::int64_t>& counts);
+                                                      const std::vector<std::int64_t>& counts,
+                                                      std::optional<std::int64_t> ranks);
 
 // Returns the tasks of a file of problems (problem_file.h). `counts` are the token counts of those
 // problems that state none.

@@ -7,25 +7,32 @@
 #include <utility>
 
 #include "runtime/api/boundary.h"
-#include "runtime/engine/target.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
+#include "tools/common/terminal.h"
+#include "tools/common/text_table.h"
 #include "tools/tune/baselines.h"
+#include "tools/tune/refresh.h"
 #include "tools/tune/report.h"
 #include "tools/tune/tasks.h"
 
 namespace octile::tools {
 namespace {
 
+constexpr const char* kDefaultNamedDevice = "h200";
+
 struct Options {
   WorkOptions work;
-  std::string device = "cuda";
+  std::string device;  // empty: cuda, and h200 to explain without a GPU
   std::string out;
   std::string baseline;
   double budget_seconds = 120;
   std::uint64_t seed = 1;
   bool force = false;
+  bool refresh = false;
   bool explain = false;
+  bool list = false;
+  bool wide = false;
   bool json = false;
   bool progress = false;
 };
@@ -56,7 +63,17 @@ Status check_options(const Options& options) {
   if (!(options.budget_seconds > 0))
     return refuse(
         fmt::format("--budget is {}; allowed: seconds, more than 0", options.budget_seconds));
-  return options.work.check();
+  if (options.list && !options.explain)
+    return refuse("--list is given without --explain; allowed: both together");
+  if (!options.refresh) return options.work.check();
+  const WorkOptions& work = options.work;
+  if (work.problem.given() || !work.models.empty() || !work.problem_file.empty() ||
+      !work.tokens.empty() || !work.passes.empty() || work.ranks) {
+    return refuse(
+        "--refresh is given beside a problem, --model, --problem-file, --tokens, --passes or --ep; "
+        "allowed: alone, because the records say what to time again");
+  }
+  return {};
 }
 
 Result<std::vector<tuner::TuningTask>> read_tasks(const WorkOptions& work) {
@@ -77,29 +94,42 @@ Result<std::vector<tuner::TuningTask>> read_tasks(const WorkOptions& work) {
     }
   }
   for (const std::string& model : work.models) {
-    const auto some = tasks_of_model(model, recipe, *passes, work.tokens);
+    const auto some = tasks_of_model(model, recipe, *passes, work.tokens, work.ranks);
     if (!some) return some;
     tasks.insert(tasks.end(), some->begin(), some->end());
   }
   return tasks;
 }
 
-// Needs no GPU: the device may be given by its name.
-Status explain(const Options& options, const std::vector<tuner::TuningTask>& tasks) {
-  const auto target = resolve_target(options.device);
-  if (!target) return tl::unexpected<Error>(target.error());
-  if (target->kind == TargetKind::kHost)
-    return refuse("--device is host; allowed with --explain: a GPU, or the name of one");
-  Json document = Json::array();
-  for (const tuner::TuningTask& task : tasks) {
-    const auto exploration = tuner::explore(task, target->spec);
-    if (options.json)
+// Returns --device; without it a GPU if there is one, and else the device that `compile` is for.
+Result<DeviceSpec> device_to_explain(const std::string& device) {
+  if (!device.empty()) return device_spec(device);
+  auto live = device_spec("cuda");
+  return live ? live : device_spec(kDefaultNamedDevice);
+}
+
+// Needs no GPU.
+void explain(const Options& options, const DeviceSpec& device,
+             const std::vector<tuner::TuningTask>& tasks) {
+  std::vector<ExplainedTask> explained;
+  for (const tuner::TuningTask& task : tasks)
+    explained.push_back({task, tuner::explore(task, device)});
+  if (options.json) {
+    Json document = Json::array();
+    for (const auto& [task, exploration] : explained)
       document.push_back(to_json(task, exploration));
-    else
-      print_stdout("{}\n", explanation_text(task, exploration));
+    print_json({{"device", device.name}, {"tasks", document}});
+    return;
   }
-  if (options.json) print_json({{"device", target->spec.name}, {"tasks", document}});
-  return {};
+  if (options.list) {
+    for (const auto& [task, exploration] : explained)
+      print_stdout("{}\n", explanation_text(task, exploration, options.wide ? 0 : line_width()));
+    return;
+  }
+  print_stdout("{} task{} for {}\n\n", tasks.size(), tasks.size() == 1 ? "" : "s", device.name);
+  if (tasks.empty()) return;
+  print_table(explanation_summary(explained), options.wide);
+  print_stdout("\n  --list prints what each constraint removed, and the shortlists\n");
 }
 
 class Tuning {
@@ -149,7 +179,7 @@ class Tuning {
   tuner::RunOptions run_options(std::size_t tasks) {
     tuner::RunOptions options;
     options.budget_seconds = options_.budget_seconds;
-    options.force = options_.force;
+    options.force = options_.force || options_.refresh;
     options.stopped = [] { return g_interrupted != 0; };
     options.began = [this, tasks](const tuner::TuningTask& task, const tuner::Budget& budget) {
       progress_.step(fmt::format("{} of {}, {:.0f} s left: {}", ++began_, tasks, budget.left(),
@@ -177,8 +207,8 @@ class Tuning {
                   {"decisions", decisions}});
       return;
     }
-    print_stdout("{} ({}), records in {}\n\n{}", gpu_.device(), gpu_.spec().full_name, file_.path(),
-                 decisions_table(result.decisions));
+    print_stdout("{} ({}), records in {}\n\n", gpu_.device(), gpu_.spec().full_name, file_.path());
+    print_table(decisions_table(result.decisions), options_.wide);
   }
 
   Status conclude(const tuner::RunResult& result) const {
@@ -211,19 +241,47 @@ class Tuning {
   std::size_t began_ = 0;  // tasks
 };
 
+// Returns the tasks that are given, or those of the records in `folder` that --refresh means.
+Result<std::vector<tuner::TuningTask>> tasks_for(const Options& options, const std::string& folder,
+                                                 const DeviceSpec& device) {
+  if (!options.refresh) return read_tasks(options.work);
+  const auto records = all_records(folder);
+  if (!records) return tl::unexpected<Error>(records.error());
+  return tasks_to_refresh(*records, device);
+}
+
+Status run_explain(const Options& options, const std::string& folder) {
+  const auto device = device_to_explain(options.device);
+  if (!device) return tl::unexpected<Error>(device.error());
+  auto tasks = tasks_for(options, folder, *device);
+  if (!tasks) return tl::unexpected<Error>(tasks.error());
+  explain(options, *device, distinct(std::move(*tasks)));
+  return {};
+}
+
 Status run(const Options& options) {
   if (Status ok = check_options(options); !ok) return ok;
-  auto tasks = read_tasks(options.work);
-  if (!tasks) return tl::unexpected<Error>(tasks.error());
-  *tasks = distinct(std::move(*tasks));
-  if (options.explain) return explain(options, *tasks);
+  if (!options.refresh) {  // what is wrong with the problem is said before what the machine lacks
+    const auto tasks = read_tasks(options.work);
+    if (!tasks) return tl::unexpected<Error>(tasks.error());
+  }
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
   Library& internals = library->get()->library;
-  if (options.out.empty() && internals.engine.store().options().writable_root.empty())
+  const std::string folder =
+      options.out.empty() ? internals.engine.store().options().writable_root : options.out;
+  if (options.explain) return run_explain(options, folder);
+  const auto gpu = GpuSession::open(options.device.empty() ? "cuda" : options.device);
+  if (!gpu) return tl::unexpected<Error>(needs_gpu("tune", gpu.error()));
+  if (folder.empty())
     return refuse("there is no folder to keep records in; allowed: --out, or OCTILE_CACHE_DIR");
-  const auto gpu = GpuSession::open(options.device);
-  if (!gpu) return tl::unexpected<Error>(gpu.error());
+  auto tasks = tasks_for(options, folder, (*gpu)->spec());
+  if (!tasks) return tl::unexpected<Error>(tasks.error());
+  *tasks = distinct(std::move(*tasks));
+  if (tasks->empty() && !options.json) {
+    print_stdout("every record for {} timed the kernel of today\n", (*gpu)->spec().name);
+    return {};
+  }
   return Tuning(options, internals, **gpu).run(*tasks);
 }
 
@@ -237,17 +295,27 @@ Command add_tune(CLI::App& root) {
   add_option(*app, "--budget", options->budget_seconds, "seconds for all tasks together")
       .show_default();
   add_option(*app, "--device", options->device,
-             "the GPU: cuda or cuda:N; with --explain also a name, h200")
-      .show_default();
-  add_option(*app, "--baseline", options->baseline,
-             "what to time beside GEMMs: cublaslt, in FP8 and in bf16");
+             "the GPU: cuda (the default) or cuda:N; with --explain also a name, by default h200 "
+             "where there is no GPU")
+      .complete_with([] {
+        std::vector<std::string> names = device_names();
+        names.emplace_back("cuda");
+        return names;
+      });
+  add_baseline_option(*app, options->baseline,
+                      "what to time beside GEMMs: cublaslt, in FP8 and in bf16");
   add_option(*app, "--out", options->out,
              "the folder whose tuning.jsonl gets the records; default the cache folder");
   add_option(*app, "--seed", options->seed, "seed of the random operands").show_default();
   add_flag(*app, "--force", options->force, "search tasks again that have a decision");
-  add_flag(
-      *app, "--explain", options->explain,
-      "print what there is to search and stop: what each constraint removed, and the shortlist");
+  add_flag(*app, "--refresh", options->refresh,
+           "search again what the records decided for this GPU with a kernel of other source, "
+           "instead of a problem");
+  add_flag(*app, "--explain", options->explain,
+           "print what there is to search and stop; needs no GPU");
+  add_flag(*app, "--list", options->list,
+           "with --explain: what each constraint removed, and the shortlist");
+  add_wide_option(*app, options->wide);
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
   return {app, [options] { return run(*options); }};

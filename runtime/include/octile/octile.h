@@ -435,7 +435,9 @@ typedef enum octile_run_flags {
   OCTILE_RUN_DEFAULT = 0,
   OCTILE_RUN_B_READY =
       1, /* The caller promises that no work still running in the stream writes B or
-            B's scales. The kernel may then start early (programmatic dependent
+            B's scales: GEMMs of few tokens that follow each other may all start
+            while the kernel before them runs, so that kernel must not write B
+            either. The kernel may then start early (programmatic dependent
             launch) and read them at once. A, A's scales and D are not touched before
             the preceding work has ended. Saves up to 1 us per call if GEMMs of few
             tokens follow each other. Has no effect on GEMMs it would slow down:

@@ -1,0 +1,214 @@
+// octile explain: what a problem's text says, field by field, and whether there is a kernel for it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "generator/core/nearest.h"
+#include "generator/core/text_fields.h"
+#include "generator/families.h"
+#include "tools/command.h"
+#include "tools/common/output.h"
+#include "tools/common/terminal.h"
+#include "tools/explain/fields.h"
+
+namespace octile::tools {
+namespace {
+
+struct Options {
+  std::vector<std::string> words;
+  std::string recipe = "blockwise";
+  bool markdown = false;
+  bool json = false;
+};
+
+constexpr std::size_t kFieldColumns = 22;
+
+// Prints a name and a text beside it, in lines that fit.
+void print_row(std::string_view name, const std::string& text) {
+  const std::size_t width = line_width();
+  std::string line = fmt::format("  {}", name);
+  if (columns_of(line) + 2 > kFieldColumns) {
+    line.append("\n").append(kFieldColumns, ' ');
+  } else {
+    line.append(kFieldColumns - columns_of(line), ' ');
+  }
+  print_stdout("{}\n", line + wrapped(text, width, kFieldColumns, kFieldColumns));
+}
+
+std::string about_field(const FieldMeaning& field) {
+  return fmt::format(
+      "{}; takes {}; {}", field.meaning, field.values.empty() ? "nothing" : field.values,
+      field.otherwise.empty() ? "must be given" : fmt::format("default {}", field.otherwise));
+}
+
+void print_operation(const OperationMeaning& operation) {
+  print_stdout("{}\n",
+               wrapped(fmt::format("{}: {}", operation.name, operation.formula), line_width(), 2));
+  for (const FieldMeaning& field : operation.fields) print_row(field.name, about_field(field));
+  print_stdout("  example\n    {}\n", operation.example);
+}
+
+Json to_json(const OperationMeaning& operation) {
+  Json fields = Json::array();
+  for (const FieldMeaning& field : operation.fields) {
+    fields.push_back({{"field", field.name},
+                      {"takes", field.values},
+                      {"default", field.otherwise.empty() ? Json() : Json(field.otherwise)},
+                      {"meaning", field.meaning}});
+  }
+  return {{"operation", operation.name},
+          {"computes", operation.formula},
+          {"example", operation.example},
+          {"fields", fields}};
+}
+
+// The fields of a text that parse_problem() read, in the order of the canonical text.
+struct GivenField {
+  std::string_view name;
+  std::string_view value;
+  const FieldMeaning* meaning = nullptr;
+};
+std::vector<GivenField> given_fields(const OperationMeaning& operation, std::string_view text) {
+  std::vector<GivenField> given;
+  for (const std::string_view word : split_words(text)) {
+    const std::size_t equals = word.find('=');
+    if (equals == std::string_view::npos) continue;
+    const std::string_view name = word.substr(0, equals);
+    given.push_back({name, word.substr(equals + 1), find_field(operation, name)});
+  }
+  return given;
+}
+
+std::string meaning_of(const GivenField& field) {
+  std::string text(field.meaning == nullptr ? "" : field.meaning->meaning);
+  const std::array<std::string_view, 4> types{"a", "b", "x", "q"};
+  if (std::ranges::find(types, field.name) != types.end() || field.name == "d") {
+    if (const auto type = parse_tensor_type(field.value); type && is_fp8(type->dtype)) {
+      text += fmt::format("; here {} with {} scales, one for {}", name_of(type->dtype),
+                          name_of(type->scale), name_of(type->granularity));
+    }
+  }
+  if (field.value == "?") text += "; here open";
+  return text;
+}
+
+// Returns the recipes that have the problem's types.
+std::vector<std::string> recipes_of(const Problem& problem) {
+  std::vector<std::string> names;
+  for (const Recipe& recipe : recipes()) {
+    if (has_types_of(problem, recipe)) names.emplace_back(recipe.name);
+  }
+  return names;
+}
+
+std::string tokens_text(const Problem& problem) {
+  const TokenAxis axis = token_axis(problem);
+  return axis.is_dynamic()
+             ? fmt::format(
+                   "{} is the token count; a plan serves every one of them, and each bucket "
+                   "of counts has the kernel that is fastest for it",
+                   axis.name)
+             : fmt::format("{} is the token count, {}", axis.name, axis.tokens);
+}
+
+void print_problem(const Problem& problem, const OperationMeaning& operation) {
+  const std::string text = to_text(problem);
+  print_stdout("{}\n",
+               wrapped(fmt::format("{}: {}", operation.name, operation.formula), line_width(), 2));
+  for (const GivenField& field : given_fields(operation, text)) {
+    print_row(fmt::format("{}={}", field.name, field.value), meaning_of(field));
+  }
+  print_row("canonical text", text);
+  print_row("tokens", tokens_text(problem));
+  const auto recipes = recipes_of(problem);
+  print_row("recipes", recipes.empty() ? "no recipe has these types"
+                                       : fmt::format("{}", fmt::join(recipes, ", ")));
+  const Status supported = check_supported(problem);
+  print_row("supported", supported ? fmt::format("yes: {}", support_of(problem).reason)
+                                   : "no: " + supported.error().message);
+}
+
+Json to_json(const Problem& problem, const OperationMeaning& operation) {
+  const std::string text = to_text(problem);
+  Json fields = Json::array();
+  for (const GivenField& field : given_fields(operation, text)) {
+    fields.push_back(
+        {{"field", field.name}, {"value", field.value}, {"meaning", meaning_of(field)}});
+  }
+  const Status supported = check_supported(problem);
+  return {
+      {"problem", text},
+      {"operation", operation.name},
+      {"computes", operation.formula},
+      {"fields", fields},
+      {"token_axis", token_axis(problem).name},
+      {"recipes", recipes_of(problem)},
+      {"supported", supported.has_value()},
+      {"remark", supported ? std::string(support_of(problem).reason) : supported.error().message}};
+}
+
+Status explain_all(bool json) {
+  if (json) {
+    Json all = Json::array();
+    for (const OperationMeaning& operation : operation_meanings())
+      all.push_back(to_json(operation));
+    print_json(all);
+    return {};
+  }
+  for (const OperationMeaning& operation : operation_meanings()) {
+    print_operation(operation);
+    print_stdout("\n");
+  }
+  return {};
+}
+
+Status explain_problem(const Options& options) {
+  const std::string text = fmt::format("{}", fmt::join(options.words, " "));
+  if (const OperationMeaning* operation = find_operation(text)) {
+    options.json ? print_json(to_json(*operation)) : print_operation(*operation);
+    return {};
+  }
+  ProblemOptions problem;
+  problem.recipe = options.recipe;
+  problem.set_text(text);
+  const auto read = problem.read();
+  if (!read) return tl::unexpected<Error>(read.error());
+  const OperationMeaning* operation = find_operation(operation_of(*read));
+  if (operation == nullptr) return fail(ErrorCode::kInternal, "an operation has no explanation");
+  options.json ? print_json(to_json(*read, *operation)) : print_problem(*read, *operation);
+  return {};
+}
+
+Status run(const Options& options) {
+  if (options.markdown) {
+    print_stdout("{}", fields_markdown());
+    return {};
+  }
+  return options.words.empty() ? explain_all(options.json) : explain_problem(options);
+}
+
+}  // namespace
+
+Command add_explain(CLI::App& root) {
+  CLI::App* app = add_subcommand(
+      root, "explain", "say what each field of a problem means, and whether it has a kernel");
+  auto options = std::make_shared<Options>();
+  add_option(*app, "problem", options->words,
+             "a canonical text, MxNxK, ROWSxCOLS, or an operation (gemm, quantize, dequantize, "
+             "transpose); without it, all fields of all operations")
+      .complete_with([] {
+        std::vector<std::string> names;
+        for (const OperationMeaning& operation : operation_meanings())
+          names.emplace_back(operation.name);
+        return names;
+      });
+  add_recipe_option(*app, options->recipe, "types and scales of a short form");
+  add_flag(*app, "--markdown", options->markdown, "print the tables of docs/problems.md");
+  add_json_option(*app, options->json);
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace octile::tools

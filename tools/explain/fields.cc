@@ -1,0 +1,173 @@
+#include "tools/explain/fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace octile::tools {
+namespace {
+
+constexpr std::string_view kFp8Type =
+    "dtype:granularity[:format], such as e4m3:1x128 or e4m3:row:pow2";
+
+constexpr std::array kGemmFields{
+    FieldMeaning{"m", "0 to 2147483647, or ?", "",
+                 "rows of A and D; ? leaves the token count open, and one plan serves all of them"},
+    FieldMeaning{"n", "0 to 2147483647, a multiple of 8 (of 16 if D is FP8)", "",
+                 "columns of D, rows of B: a layer's output features"},
+    FieldMeaning{"k", "0 to 2147483647, or ?", "",
+                 "columns of A and B, over which products are summed; rows begin at multiples of 16 "
+                 "elements (lda, ldb); ? is for weight gradients, which sum over the tokens"},
+    FieldMeaning{"a", kFp8Type, "",
+                 "type of A [m,k]: its FP8 format, how many elements share a scale, and the "
+                 "format of the scales"},
+    FieldMeaning{"b", kFp8Type, "", "type of B [n,k], likewise"},
+    FieldMeaning{
+        "d", "bf16, fp16, fp32, or e4m3:1x128, e5m2:1x128", "",
+        "type of D [m,n]; FP8 D is quantised from the fp32 sums and has scales of its own"},
+    FieldMeaning{"acc", "0 or 1", "", "1 adds to what D holds, as weight gradients do"},
+    FieldMeaning{"promote", "32, 64 or 128 with block scales; else 128, 256, 512 or none", "",
+                 "after so many elements of K the tensor core's partial sum is added to an fp32 "
+                 "sum; none: it sums all of K"},
+    FieldMeaning{"bias", "bf16 or fp32", "none",
+                 "type of a vector [n] that is added to every row of the fp32 sum"},
+    FieldMeaning{"sentry", "1 or squares", "none",
+                 "1 reports whether D has a NaN or an infinity; squares also sums its squares"},
+    FieldMeaning{"invariant", "0 or 1", "0",
+                 "1: a row of D has the same bits at every token count"},
+    FieldMeaning{"group", "contiguous or masked", "none",
+                 "groups of tokens (experts), each with a B of its own, or with a D of its own if "
+                 "k is ?"},
+    FieldMeaning{"groups", "1 to 1024", "none", "how many groups; given with group"},
+    FieldMeaning{"batch", "1 to 1024", "one GEMM",
+                 "so many GEMMs of these dimensions, whose matrices lie at constant strides"},
+};
+
+constexpr FieldMeaning kRows{"rows", "0 to 2147483647, or ?", "",
+                             "rows of x: tokens, or a weight's output features; ? leaves the count "
+                             "open"};
+constexpr FieldMeaning kCols{"cols", "0 to 2147483647", "", "columns of x"};
+constexpr FieldMeaning kGroup{"group", "contiguous or masked", "none",
+                              "groups of tokens: contiguous ones have their offsets on the device, "
+                              "masked ones their counts"};
+constexpr FieldMeaning kScales{"scales", "linear or swizzled", "linear",
+                               "how E8M0 scales lie in memory; swizzled: in tiles of 128 x 4, as "
+                               "block-scaled tensor cores read them"};
+// The parser takes them for every operation; the other operations take the default only.
+constexpr std::string_view kOnlyDefault =
+    "takes its default only: the scales are those of x, and nothing is computed before the cast";
+
+constexpr std::array kQuantizeFields{
+    kRows,
+    kCols,
+    FieldMeaning{"x", "bf16, fp16, fp32, or an FP8 type with scales", "", "type of the input"},
+    FieldMeaning{"q", kFp8Type, "",
+                 "type of the result: its FP8 format, how many elements share a scale, and the "
+                 "format of the scales"},
+    FieldMeaning{"out", "row, col or both", "",
+                 "which copies are written: row keeps the layout of x, col is the transposed copy "
+                 "with blocks along the rows, both come from one read"},
+    FieldMeaning{"eps", "a number from 0 on", "0", "a block's maximum below it is raised to it"},
+    FieldMeaning{"round", "up or ocp_floor", "up",
+                 "how an E8M0 scale becomes a power of two: up saturates nothing, ocp_floor is the "
+                 "OCP text's and may"},
+    FieldMeaning{"policy", "current or delayed", "current",
+                 "current takes the scale from the tensor's own maximum; delayed is given the "
+                 "scale and records the maximum"},
+    FieldMeaning{"src", "a name such as silu_mul or rmsnorm, or an expression over x0 to x3",
+                 "x itself", "what is computed from the inputs before the cast"},
+    FieldMeaning{"norm_eps", "a number from 0 on", "1e-6",
+                 "added to the mean of squares by src=rmsnorm"},
+    FieldMeaning{"dbias", "0 or 1", "0", "1 also writes the sums of the columns: a bias gradient"},
+    FieldMeaning{"tap", "0 or 1", "0",
+                 "1 also writes the fp32 values that the cast sees; with src"},
+    kGroup,
+    FieldMeaning{"shard", "none, amax or cast", "none",
+                 "a flat range of a tensor that lies on several ranks: amax finds the range's "
+                 "maxima, cast quantises it by the maxima of all ranks"},
+    kScales,
+};
+
+constexpr std::array kDequantizeFields{
+    kRows,
+    kCols,
+    FieldMeaning{"x", kFp8Type, "", "type of the input, with its scales"},
+    FieldMeaning{"q", "bf16, fp16 or fp32", "", "type of the result, x times its scale"},
+    FieldMeaning{"out", "row", "", "the result has the layout of x"},
+    FieldMeaning{"eps", "0", "0", kOnlyDefault},
+    FieldMeaning{"round", "up", "up", kOnlyDefault},
+    FieldMeaning{"policy", "current", "current", kOnlyDefault},
+    FieldMeaning{"src", "", "x itself", kOnlyDefault},
+    FieldMeaning{"norm_eps", "1e-6", "1e-6", kOnlyDefault},
+    FieldMeaning{"dbias", "0", "0", kOnlyDefault},
+    FieldMeaning{"tap", "0", "0", kOnlyDefault},
+    kGroup,
+    FieldMeaning{"shard", "none", "none", kOnlyDefault},
+    kScales,
+};
+
+constexpr std::array kTransposeFields{
+    kRows,
+    kCols,
+    FieldMeaning{"x", "an FP8 type with square blocks: e4m3:128x128, e4m3:32x32, e4m3:tensor", "",
+                 "type of the input, with its scales"},
+    FieldMeaning{"q", "the type of x", "", "type of the result: codes move and are not rounded"},
+    FieldMeaning{"out", "col", "", "the result is the transposed copy"},
+    FieldMeaning{"eps", "0", "0", kOnlyDefault},
+    FieldMeaning{"round", "up", "up", kOnlyDefault},
+    FieldMeaning{"policy", "current", "current", kOnlyDefault},
+    FieldMeaning{"src", "", "x itself", kOnlyDefault},
+    FieldMeaning{"norm_eps", "1e-6", "1e-6", kOnlyDefault},
+    FieldMeaning{"dbias", "0", "0", kOnlyDefault},
+    FieldMeaning{"tap", "0", "0", kOnlyDefault},
+    kGroup,
+    FieldMeaning{"shard", "none", "none", kOnlyDefault},
+    kScales,
+};
+
+constexpr std::array<OperationMeaning, 4> kOperations{{
+    {"gemm", "D[m,n] = A[m,k] B[n,k]^T, or added to D; A and B are FP8 with scales, row-major",
+     "gemm m=? n=7168 k=2048 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128", kGemmFields},
+    {"quantize", "q = fp8(x * encode_scale), with one scale for each block",
+     "quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=row", kQuantizeFields},
+    {"dequantize", "q = x * scale", "dequantize rows=? cols=7168 x=e4m3:1x128 q=bf16 out=row",
+     kDequantizeFields},
+    {"transpose", "q = x^T, codes and scales moved without rounding",
+     "transpose rows=? cols=7168 x=e4m3:128x128 q=e4m3:128x128 out=col", kTransposeFields},
+}};
+
+bool is_useful(const FieldMeaning& field) { return field.meaning != kOnlyDefault; }
+
+}  // namespace
+
+std::span<const OperationMeaning> operation_meanings() { return kOperations; }
+
+const OperationMeaning* find_operation(std::string_view name) {
+  const auto* const found = std::ranges::find(kOperations, name, &OperationMeaning::name);
+  return found == kOperations.end() ? nullptr : found;
+}
+
+const FieldMeaning* find_field(const OperationMeaning& operation, std::string_view name) {
+  const auto found = std::ranges::find(operation.fields, name, &FieldMeaning::name);
+  return found == operation.fields.end() ? nullptr : &*found;
+}
+
+std::string fields_markdown() {
+  std::string text;
+  for (const OperationMeaning& operation : kOperations) {
+    text += fmt::format(
+        "{}## {}\n\n{}.\n\n    {}\n\n| field | takes | default | meaning |\n"
+        "|---|---|---|---|\n",
+        text.empty() ? "" : "\n", operation.name, operation.formula, operation.example);
+    for (const FieldMeaning& field : operation.fields) {
+      if (!is_useful(field)) continue;
+      text +=
+          fmt::format("| `{}` | {} | {} | {} |\n", field.name, field.values,
+                      field.otherwise.empty() ? "must be given" : field.otherwise, field.meaning);
+    }
+  }
+  return text;
+}
+
+}  // namespace octile::tools

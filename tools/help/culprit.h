@@ -1,0 +1,16 @@
+// Sentences about a command line that CLI11 refuses.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+namespace octile::tools {
+
+// Returns the sentence about the word that is wrong, with the nearest allowed one, or about what is
+// missing. `root` has parsed the command line as far as it could.
+std::string sentence_of(const CLI::App& root, const CLI::ParseError& error);
+
+// Returns the sentence about a word that is no subcommand of `app`.
+std::string unknown_subcommand(const CLI::App& root, const CLI::App& app, const std::string& word);
+
+}  // namespace octile::tools
