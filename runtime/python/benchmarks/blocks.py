@@ -39,7 +39,8 @@ class Block(nn.Module):
         """Returns x [1, tokens, width] after the block."""
         h = self.norm1(x)
         q, k, v = (
-            p(h).view(1, -1, n, HEAD).transpose(1, 2) for p, n in ((self.q, HEADS), (self.k, KV_HEADS), (self.v, KV_HEADS))
+            p(h).view(1, -1, n, HEAD).transpose(1, 2)
+            for p, n in ((self.q, HEADS), (self.k, KV_HEADS), (self.v, KV_HEADS))
         )
         h = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         x = x + self.o(h.transpose(1, 2).reshape(1, -1, WIDTH))

@@ -1,9 +1,10 @@
 """Compares loss curves that examples/train_gpt.py wrote with --losses.
 
-    for seed in 0 1 2; do python ../examples/train_gpt.py $SIZE --recipe none --seed $seed --losses bf16-$seed.json; done
-    for seed in 0 1 2; do python ../examples/train_gpt.py $SIZE --recipe blockwise --seed $seed --losses fp8-$seed.json; done
-    python losses.py bf16-*.json fp8-*.json
     SIZE="--device cuda --compile --width 1024 --layers 12 --heads 16 --context 1024 --batch 16 --steps 2000 --lr 6e-4"
+    for recipe in none blockwise; do for seed in 0 1 2; do
+      python ../examples/train_gpt.py $SIZE --recipe $recipe --seed $seed --losses $recipe-$seed.json
+    done; done
+    python losses.py none-*.json blockwise-*.json
 
 A final loss is the mean of the last 5 % of the steps. Prints one for each file, and for each recipe the relative
 difference of its mean from that of the runs with the same seeds without FP8, beside these runs' own spread.

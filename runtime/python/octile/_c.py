@@ -6,7 +6,7 @@ import ctypes
 import os
 import threading
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
-from functools import lru_cache
+from functools import cache
 
 from octile._paths import library
 
@@ -89,7 +89,7 @@ _SIGNATURES = {
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def api() -> ctypes.CDLL:
     """Returns the library, opened when first needed."""
     opened = ctypes.CDLL(str(library()))

@@ -83,7 +83,9 @@ def quantize(
         raise refuse("output", output, "are 'row', 'col' and 'both'")
     rows, cols = x.shape
     plan = _c.host_plan(quantize_text(_word(x, "x"), kind, cols, output))
-    made = [_result(kind, rows, cols, flip) for flip, word in ((False, "row"), (True, "col")) if output in (word, "both")]
+    made = [
+        _result(kind, rows, cols, flip) for flip, word in ((False, "row"), (True, "col")) if output in (word, "both")
+    ]
     args = _c.QuantizeArgs(struct_size=ctypes.sizeof(_c.QuantizeArgs), rows=rows, x=x.ctypes.data)
     if output != "col":
         args.q, args.scale = made[0].codes.ctypes.data, made[0].scales.ctypes.data

@@ -203,13 +203,9 @@ class _Linear(torch.autograd.Function):
         needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
         main_grad = getattr(ctx.parameter, "main_grad", None) if needs_weight else None
         if main_grad is None:
-            dx, dw, db = ops.linear_backward(
-                dy, weight, x_codes, x_scales, ctx.code, needs_x, needs_weight, needs_bias
-            )
+            dx, dw, db = ops.linear_backward(dy, weight, x_codes, x_scales, ctx.code, needs_x, needs_weight, needs_bias)
         else:
-            dx, db = ops.linear_backward_into(
-                dy, weight, x_codes, x_scales, main_grad, ctx.code, needs_x, needs_bias
-            )
+            dx, db = ops.linear_backward_into(dy, weight, x_codes, x_scales, main_grad, ctx.code, needs_x, needs_bias)
             dw = dummy_gradient(ctx.parameter)
         return (
             dx if needs_x else None,
@@ -256,4 +252,3 @@ def linear_of(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, 
     ):
         return _Linear.apply(x, weight, bias, code)
     return ops.linear_forward(x, weight, bias, code, False, False)[0]
-

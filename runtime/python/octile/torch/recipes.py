@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 from octile._types import TensorType, refuse
 
@@ -68,7 +68,7 @@ def as_recipe(recipe: Recipe | str) -> Recipe:
     return recipe if isinstance(recipe, Recipe) else Recipe(recipe)
 
 
-@lru_cache(maxsize=None)
+@cache
 def recipe_of(code: int) -> Recipe:
     """Returns the recipe of a number that ``Recipe.code`` gave."""
     return Recipe(list(_ROWS)[code % _FP32_SCALES], "f32" if code >= _FP32_SCALES else "pow2")

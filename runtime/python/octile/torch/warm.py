@@ -19,8 +19,8 @@ def warmup(
     training: bool = True,
     main_grad: torch.dtype | None = None,
 ) -> int:
-    """Compiles, in parallel, the kernels of every ``octile.torch.Linear`` of ``model`` for ``tokens[0]`` to ``tokens[1]``
-    tokens a call, or finds them in the cache. Returns the number of different layers.
+    """Compiles, in parallel, the kernels of every ``octile.torch.Linear`` of ``model`` for ``tokens[0]`` to
+    ``tokens[1]`` tokens a call, or finds them in the cache. Returns the number of different layers.
 
     dtype: of the input, by default the weight's. training: also those of backward. main_grad: the type of the weights'
     ``main_grad``, if they have one. Layers on a GPU are compiled for it; on the host there is nothing to compile.
