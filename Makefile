@@ -3,7 +3,8 @@
 #   make demo     build, then the main job: quantise, generate, compile, cache, run, verify
 #   make test     build everything and run every test this machine can run; tests of many cases run a covering part
 #   make check    lint, the sanitizers' subsets and make test with every case (OCTILE_TESTS=all); CI runs
-#                 format-check, fuzz and test
+#                 format-check, fuzz, test-torch and test
+#   make wheel    the Python package: build/wheel/octile-*.whl; make test-torch installs and tests it
 #   make soak     processes that share a cache, break it and kill each other, SOAK_MINUTES (default 10)
 #   make fuzz     clang's fuzzers over every reader, FUZZ_SECONDS each (default 10)
 #   make lint     clang-format and clang-tidy; make format rewrites what clang-format would
@@ -13,9 +14,10 @@
 JOBS := $(shell nproc)
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 10
+PYTHON := build/deps/venv/bin/python
 SOAK_MINUTES ?= 10
 
-.PHONY: build demo test check lint format format-check install uninstall package asan-ubsan tsan fuzz soak plots clean
+.PHONY: build demo test wheel test-torch check lint format format-check install uninstall package asan-ubsan tsan fuzz soak plots clean
 .DEFAULT_GOAL := build
 
 build:
@@ -38,6 +40,23 @@ test:
 	@cmake --build --preset release
 	@build/release/tests/unit_tests --gtest_filter=*SaysWhereItIsStale --gtest_brief=1 || true
 	@ctest --preset release -j $(JOBS)
+
+# The wheel is built in the tree of `make build`, so that nothing is compiled twice. auditwheel brings in libzstd and
+# tags what is left by the oldest C library that it runs with; PyTorch's libraries are PyTorch's.
+wheel:
+	@tools/setup.sh torch
+	@rm -rf build/wheel
+	@$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+	  --config-settings build-dir=build/release --wheel-dir build/wheel/plain .
+	@PATH="$(CURDIR)/build/deps/venv/bin:$$PATH" auditwheel repair --exclude 'libtorch*' --exclude 'libc10*' \
+	  --wheel-dir build/wheel build/wheel/plain/*.whl 2>build/wheel/auditwheel.log || { cat build/wheel/auditwheel.log; exit 1; }
+	@rm -rf build/wheel/plain
+	@ls -s -h build/wheel/*.whl
+
+# Tests run on the installed wheel, not on the sources.
+test-torch: wheel
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall build/wheel/*.whl
+	@$(PYTHON) -m pytest
 
 # Each sanitizer over the tests that run host code only. Without address randomisation (setarch -R),
 # because ThreadSanitizer of GCC 12 refuses the wider one of newer kernels.

@@ -3,6 +3,7 @@
 #   tools/setup.sh build    compile the library and the command
 #   tools/setup.sh test     the same, and build and run the tests (default)
 #   tools/setup.sh package  as build, and make packages
+#   tools/setup.sh torch    as test, and build and test the Python package: PyTorch, 5 GB
 #   tools/setup.sh lint     as test, and check format and style
 #   tools/setup.sh fuzz     as build, and build and run the fuzzers
 #   tools/setup.sh plots    draw the plots; installs nothing else
@@ -20,7 +21,7 @@ readonly package_packages=(dpkg-dev file)
 readonly lint_packages=(clang-format-19 clang-tidy-19)
 readonly fuzz_packages=(clang libclang-rt-dev)
 # What the wheels of a list weigh, for a guess at the time.
-readonly -A wheel_megabytes=([cuda]=95 [oracle]=22 [plots]=40)
+readonly -A wheel_megabytes=([cuda]=95 [oracle]=22 [plots]=40 [torch]=4700)
 
 say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
@@ -118,17 +119,18 @@ packages=("${build_packages[@]}")
 case $goal in
   plots) install_wheels plots; exit ;;
   build) ;;
-  test) packages+=("${test_packages[@]}") ;;
+  test | torch) packages+=("${test_packages[@]}") ;;
   package) packages+=("${package_packages[@]}") ;;
   lint) packages+=("${test_packages[@]}" "${lint_packages[@]}") ;;
   fuzz) packages+=("${fuzz_packages[@]}") ;;
-  *) die "goal is \"$goal\"; allowed are build, test, package, lint, fuzz and plots" ;;
+  *) die "goal is \"$goal\"; allowed are build, test, torch, package, lint, fuzz and plots" ;;
 esac
 
 install_packages "${packages[@]}"
 install_cuda
 case $goal in
-  test | lint)
+  test | torch | lint)
     install_wheels oracle ||
       say "pip cannot install what the oracle tests compare with; they are skipped, all others run" ;;
 esac
+case $goal in torch) install_wheels torch ;; esac

@@ -1,0 +1,143 @@
+"""The C API by ctypes: what ``octile.numpy`` uses, on the host device. ``octile/octile.h`` documents the structs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
+from functools import cache
+
+from octile._paths import library
+
+UNSUPPORTED = 2
+INVALID_ARGUMENT = 1
+
+
+class Layout(ctypes.Structure):
+    """octile_quantized_layout"""
+
+    _fields_ = [("struct_size", c_size_t)] + [
+        (name, c_int64) for name in ("data_rows", "data_ld", "data_bytes", "scale_rows", "scale_ld", "scale_bytes")
+    ]
+
+
+class SourceScales(ctypes.Structure):
+    """octile_quantize_source_scales"""
+
+    _fields_ = [("struct_size", c_size_t), ("x_scale", c_void_p), ("x_scale_ld", c_int64)]
+
+
+class QuantizeArgs(ctypes.Structure):
+    """octile_quantize_args"""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("rows", c_int64),
+        ("x", c_void_p),
+        ("ldx", c_int64),
+        ("q", c_void_p),
+        ("ldq", c_int64),
+        ("scale", c_void_p),
+        ("scale_ld", c_int64),
+        ("q_transposed", c_void_p),
+        ("scale_transposed", c_void_p),
+        ("workspace", c_void_p),
+        ("workspace_bytes", c_size_t),
+        ("skip", c_void_p),
+        ("groups", c_void_p),
+        ("shard", c_void_p),
+        ("delayed", c_void_p),
+        ("fused", c_void_p),
+        ("source_scales", POINTER(SourceScales)),
+        ("monitor", c_void_p),
+    ]
+
+
+class GemmArgs(ctypes.Structure):
+    """octile_gemm_args, up to the bias"""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("tokens", c_int64),
+        ("a", c_void_p),
+        ("lda", c_int64),
+        ("a_scale", c_void_p),
+        ("a_scale_ld", c_int64),
+        ("b", c_void_p),
+        ("ldb", c_int64),
+        ("b_scale", c_void_p),
+        ("b_scale_ld", c_int64),
+        ("d", c_void_p),
+        ("ldd", c_int64),
+        ("workspace", c_void_p),
+        ("workspace_bytes", c_size_t),
+        ("flags", c_uint32),
+        ("bias", c_void_p),
+    ]
+
+
+_HANDLE = POINTER(c_void_p)
+_SIGNATURES = {
+    "octile_library_create": [c_void_p, _HANDLE],
+    "octile_plan_create": [c_void_p, c_char_p, c_char_p, _HANDLE],
+    "octile_plan_workspace_size": [c_void_p, c_int64, POINTER(c_size_t)],
+    "octile_plan_quantized_layout": [c_void_p, c_int64, c_int64, c_int32, POINTER(Layout)],
+    "octile_quantized_layout_query": [c_int, c_int, c_int, c_int64, c_int64, c_int32, POINTER(Layout)],
+    "octile_quantize_run": [c_void_p, POINTER(QuantizeArgs), c_void_p],
+    "octile_gemm_run": [c_void_p, POINTER(GemmArgs), c_void_p],
+}
+
+
+@cache
+def api() -> ctypes.CDLL:
+    """Returns the library, opened when first needed."""
+    opened = ctypes.CDLL(str(library()))
+    for name, arguments in _SIGNATURES.items():
+        getattr(opened, name).argtypes = arguments
+    for name in ("octile_last_error", "octile_status_name"):
+        getattr(opened, name).restype = c_char_p
+    return opened
+
+
+def version() -> str:
+    """Returns the version of the library in use, such as "0.1.0"."""
+    numbers = [c_int() for _ in range(3)]
+    api().octile_version(*map(byref, numbers))
+    return ".".join(str(number.value) for number in numbers)
+
+
+def check(status: int) -> None:
+    """Raises what a status means: ValueError, NotImplementedError or RuntimeError, with the library's sentence."""
+    if status == 0:
+        return
+    text = f"{api().octile_status_name(status).decode()}: {api().octile_last_error().decode()}"
+    raise {INVALID_ARGUMENT: ValueError, UNSUPPORTED: NotImplementedError}.get(status, RuntimeError)(text)
+
+
+# A handle belongs to the process that made it, and none is destroyed: see rules 13 and 15 of the header.
+_plans: dict[tuple[int, str], c_void_p] = {}
+_libraries: dict[int, c_void_p] = {}
+_lock = threading.Lock()
+
+
+def host_plan(problem: str) -> c_void_p:
+    """Returns this process's plan of a problem on the device "host"."""
+    process = os.getpid()
+    with _lock:
+        if (process, problem) not in _plans:
+            if process not in _libraries:
+                handle = c_void_p()
+                check(api().octile_library_create(None, byref(handle)))
+                _libraries[process] = handle
+            plan = c_void_p()
+            check(api().octile_plan_create(_libraries[process], b"host", problem.encode(), byref(plan)))
+            _plans[process, problem] = plan
+        return _plans[process, problem]
+
+
+def workspace(plan: c_void_p, tokens: int) -> ctypes.Array:
+    """Returns memory for one call."""
+    size = c_size_t()
+    check(api().octile_plan_workspace_size(plan, tokens, byref(size)))
+    return (c_float * (size.value // 4 + 8))()

@@ -1,0 +1,160 @@
+"""Quantise, dequantise and multiply NumPy arrays on the host, with the bits that kernels write on a GPU.
+
+NumPy has no FP8 type, so codes are uint8. bfloat16 is that of the package ``ml_dtypes``, if it is installed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import NamedTuple
+
+import numpy
+
+from octile import _c
+from octile._types import (
+    TensorType,
+    codes_shape,
+    default_promote,
+    gemm_text,
+    quantize_text,
+    refuse,
+)
+
+__all__ = ["Quantized", "dequantize", "gemm", "quantize"]
+
+
+class Quantized(NamedTuple):
+    """A quantised matrix: element (i, j) is ``codes[i, j]`` as FP8, times its scale."""
+
+    codes: numpy.ndarray  #: uint8 [rows, cols]; of a transposed copy padded to [rows, roundup(cols, 16)]
+    scales: numpy.ndarray  #: in the layout of ``type`` for a [rows, cols] tensor, padding included
+    type: TensorType
+    shape: tuple[int, int]  #: rows, cols
+
+
+def _word(array: numpy.ndarray, argument: str) -> str:
+    words = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+    if array.dtype.name not in words:
+        raise refuse(argument + ".dtype", array.dtype.name, "are float32, float16 and ml_dtypes' bfloat16")
+    return words[array.dtype.name]
+
+
+def _array_type(word: str) -> numpy.dtype:
+    if word in ("bf16", "bfloat16"):
+        import ml_dtypes
+
+        return numpy.dtype(ml_dtypes.bfloat16)
+    return numpy.dtype({"fp32": "float32", "fp16": "float16", "uint8": "uint8", "int32": "int32"}.get(word, word))
+
+
+def _empty(shape: tuple[int, int], dtype: numpy.dtype) -> numpy.ndarray:
+    """Returns memory of which no byte is initialised, aligned to 16 bytes as operands of a GEMM are."""
+    size = shape[0] * shape[1] * dtype.itemsize
+    memory = numpy.empty(size + 16, numpy.uint8)
+    first = -memory.ctypes.data % 16
+    return memory[first : first + size].view(dtype).reshape(shape)
+
+
+def _matrix(array, argument: str) -> numpy.ndarray:
+    array = numpy.asarray(array)
+    if array.ndim != 2:
+        raise refuse(argument + ".ndim", array.ndim, "is 2")
+    return numpy.ascontiguousarray(array)
+
+
+def _result(kind: TensorType, rows: int, cols: int, transposed: bool) -> Quantized:
+    shape = (cols, rows) if transposed else (rows, cols)
+    codes = _empty(codes_shape(rows, cols, transposed), numpy.dtype("uint8"))
+    return Quantized(codes, _empty(kind.scale_shape(*shape), _array_type(kind.scale_type)), kind, shape)
+
+
+def quantize(
+    x, dtype: str = "e4m3", granularity: str = "1x128", scales: str | None = None, output: str = "row"
+) -> Quantized | tuple[Quantized, Quantized]:
+    """Quantises x [rows, cols] of float32, float16 or bfloat16 to ``dtype`` ("e4m3" or "e5m2").
+
+    granularity: the block that shares a scale, "tensor", "row", "1x128", "128x128", "1x32" or "32x32". scales: "pow2"
+    (the default of fp32 scales), "f32", "bf16", "ue8m0x4" or "e8m0". output: "row", "col" (the transposed copy, which
+    is x^T with its own scales), or "both". Raises ValueError and NotImplementedError.
+    """
+    x = _matrix(x, "x")
+    kind = TensorType.of(dtype, granularity, scales)
+    if output not in ("row", "col", "both"):
+        raise refuse("output", output, "are 'row', 'col' and 'both'")
+    rows, cols = x.shape
+    plan = _c.host_plan(quantize_text(_word(x, "x"), kind, cols, output))
+    made = [
+        _result(kind, rows, cols, flip) for flip, word in ((False, "row"), (True, "col")) if output in (word, "both")
+    ]
+    args = _c.QuantizeArgs(struct_size=ctypes.sizeof(_c.QuantizeArgs), rows=rows, x=x.ctypes.data)
+    if output != "col":
+        args.q, args.scale = made[0].codes.ctypes.data, made[0].scales.ctypes.data
+    if output != "row":
+        args.q_transposed, args.scale_transposed = made[-1].codes.ctypes.data, made[-1].scales.ctypes.data
+    _run_quantizer(plan, args)
+    return (made[0], made[1]) if output == "both" else made[0]
+
+
+def _run_quantizer(plan, args: _c.QuantizeArgs) -> None:
+    space = _c.workspace(plan, args.rows)
+    args.workspace, args.workspace_bytes = ctypes.addressof(space), ctypes.sizeof(space)
+    _c.check(_c.api().octile_quantize_run(plan, ctypes.byref(args), None))
+
+
+def dequantize(q: Quantized, dtype: str = "fp32") -> numpy.ndarray:
+    """Returns code * scale [rows, cols] as ``dtype``: "fp32", "fp16" or "bf16"."""
+    rows, cols = q.shape
+    plan = _c.host_plan(f"dequantize rows=? cols={cols} x={q.type.text} q={dtype} out=row")
+    values = _empty((rows, cols), _array_type(dtype))
+    source = _c.SourceScales(ctypes.sizeof(_c.SourceScales), q.scales.ctypes.data, 0)
+    args = _c.QuantizeArgs(
+        struct_size=ctypes.sizeof(_c.QuantizeArgs),
+        rows=rows,
+        x=q.codes.ctypes.data,
+        ldx=q.codes.shape[1],
+        q=values.ctypes.data,
+        source_scales=ctypes.pointer(source),
+    )
+    _run_quantizer(plan, args)
+    return values
+
+
+def gemm(a: Quantized, b: Quantized, dtype: str = "fp32", promote: str | None = None) -> numpy.ndarray:
+    """Returns D[m, n] = A[m, k] B[n, k]^T as ``dtype``: "fp32", "fp16" or "bf16".
+
+    promote: the elements of K that are summed before they are added in fp32, "32" to "512" or "none"; the recipes' is
+    128, with MX scales 32.
+    """
+    (m, k), (n, other_k) = a.shape, b.shape
+    if k != other_k:
+        raise refuse("b.shape", b.shape, f"is (n, {k}), because a's is {a.shape}")
+    promote = promote or default_promote(a.type)
+    plan = _c.host_plan(gemm_text(a.type, b.type, m, n, k, dtype, "m", False, promote, None))
+    d = _empty((m, n), _array_type(dtype))
+    space = _c.workspace(plan, m)
+    operands = [_padded(a.codes), _padded(b.codes)]
+    args = _c.GemmArgs(
+        struct_size=ctypes.sizeof(_c.GemmArgs),
+        tokens=m,
+        a=operands[0].ctypes.data,
+        lda=operands[0].shape[1],
+        a_scale=a.scales.ctypes.data,
+        b=operands[1].ctypes.data,
+        ldb=operands[1].shape[1],
+        b_scale=b.scales.ctypes.data,
+        d=d.ctypes.data,
+        workspace=ctypes.addressof(space),
+        workspace_bytes=ctypes.sizeof(space),
+    )
+    _c.check(_c.api().octile_gemm_run(plan, ctypes.byref(args), None))
+    return d
+
+
+def _padded(codes: numpy.ndarray) -> numpy.ndarray:
+    """Returns codes whose rows begin at multiples of 16 bytes, as a GEMM reads them."""
+    if codes.shape[1] % 16 == 0 and codes.ctypes.data % 16 == 0:
+        return codes
+    wide = _empty((codes.shape[0], -(-codes.shape[1] // 16) * 16), numpy.dtype("uint8"))
+    wide[:] = 0
+    wide[:, : codes.shape[1]] = codes
+    return wide

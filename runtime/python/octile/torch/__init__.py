@@ -1,0 +1,37 @@
+"""FP8 linear layers for PyTorch.
+
+>>> import octile.torch
+>>> report = octile.torch.convert(model)  # swaps nn.Linear where FP8 gains; print(report) says what and why
+"""
+
+from octile.torch.conversion import Report, convert
+from octile.torch.export import block_fp8_state_dict, export_hf
+from octile.torch.functional import Quantized, dequantize, gemm, linear, quantize, transpose
+from octile.torch.grouped import experts
+from octile.torch.huggingface import use_in_transformers
+from octile.torch.modules import Linear
+from octile.torch.recipes import Recipe
+from octile.torch.schedule import Schedule, set_fp8
+from octile.torch.warm import warmup
+from octile.torch.weights import weights_changed
+
+__all__ = [
+    "Linear",
+    "Quantized",
+    "Recipe",
+    "Report",
+    "Schedule",
+    "block_fp8_state_dict",
+    "convert",
+    "dequantize",
+    "experts",
+    "export_hf",
+    "gemm",
+    "linear",
+    "quantize",
+    "set_fp8",
+    "transpose",
+    "use_in_transformers",
+    "warmup",
+    "weights_changed",
+]

@@ -1,0 +1,122 @@
+"""Loads the operators of the extension, and says what shapes they return while PyTorch traces."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from octile._paths import extension
+from octile._types import TensorType, codes_shape
+from octile.torch.recipes import recipe_of
+
+torch.ops.load_library(str(extension()))
+
+ops = torch.ops.octile
+
+#: Numbers of octile_dtype to element types.
+CODES = {1: torch.float8_e4m3fn, 2: torch.float8_e5m2, 3: torch.bfloat16, 4: torch.float16, 5: torch.float32}
+#: Numbers of ScaleType (plans.h) to element types.
+SCALES = {0: torch.float32, 1: torch.bfloat16, 2: torch.uint8, 3: torch.int32}
+_STORED = {"fp32": torch.float32, "bf16": torch.bfloat16, "uint8": torch.uint8, "int32": torch.int32}
+
+
+def _quantized(x: torch.Tensor, kind: TensorType, rows, cols, transposed: bool, flat: bool = False):
+    """Returns empty codes and scales of a [rows, cols] tensor on x's device."""
+    codes = x.new_empty(codes_shape(rows, cols, transposed), dtype=CODES[1 if kind.dtype == "e4m3" else 2])
+    scales = kind.scale_shape(*((cols, rows) if transposed else (rows, cols)))
+    return codes, x.new_empty((math.prod(scales),) if flat else scales, dtype=_STORED[kind.scale_type])
+
+
+def _nothing(x: torch.Tensor) -> torch.Tensor:
+    return x.new_empty((0,), dtype=torch.uint8)
+
+
+def _tokens(x: torch.Tensor):
+    return math.prod(x.shape[:-1])
+
+
+@torch.library.register_fake("octile::linear_forward")
+def _(x, weight, bias, recipe, keep_x, input_gradient):
+    y = x.new_empty((*x.shape[:-1], weight.shape[0]))
+    if not keep_x:
+        return y, _nothing(x), _nothing(x)
+    codes, scales = _quantized(x, recipe_of(recipe).activation, _tokens(x), x.shape[-1], True, flat=True)
+    return y, codes, scales
+
+
+@torch.library.register_fake("octile::linear_backward")
+def _(dy, weight, x_codes, x_scales, recipe, input_gradient, weight_gradient, bias_gradient):
+    n, k = weight.shape
+    dx = dy.new_empty((*dy.shape[:-1], k)) if input_gradient else _nothing(dy)
+    dw = weight.new_empty((n, k)) if weight_gradient else _nothing(dy)
+    return dx, dw, dy.new_empty((n,), dtype=torch.float32) if bias_gradient else _nothing(dy)
+
+
+@torch.library.register_fake("octile::linear_backward_into")
+def _(dy, weight, x_codes, x_scales, main_grad, recipe, input_gradient, bias_gradient):
+    n, k = weight.shape
+    dx = dy.new_empty((*dy.shape[:-1], k)) if input_gradient else _nothing(dy)
+    return dx, dy.new_empty((n,), dtype=torch.float32) if bias_gradient else _nothing(dy)
+
+
+def _group_columns(tokens, groups: int):
+    """Returns the most columns that a transposed copy of contiguous groups takes: each begins at a multiple of 128."""
+    filled = torch.sym_min(tokens, groups)
+    return 128 * (filled + (tokens - filled) // 128)
+
+
+@torch.library.register_fake("octile::experts_forward")
+def _(x, weight, offsets, recipe, keep_x, input_gradient):
+    y = x.new_empty((x.shape[0], weight.shape[1]))
+    if not keep_x:
+        return y, _nothing(x), _nothing(x)
+    kind, columns = recipe_of(recipe).activation, _group_columns(x.shape[0], weight.shape[0])
+    codes = x.new_empty((x.shape[1], columns), dtype=torch.float8_e4m3fn)
+    scales = weight.shape[0] if kind.granularity == "tensor" else math.prod(kind.scale_shape(x.shape[1], columns))
+    return y, codes, x.new_empty((scales,), dtype=torch.float32)
+
+
+@torch.library.register_fake("octile::experts_backward")
+def _(dy, weight, offsets, x_codes, x_scales, recipe, input_gradient, weight_gradient):
+    dx = dy.new_empty((dy.shape[0], weight.shape[2])) if input_gradient else _nothing(dy)
+    return dx, weight.new_empty(weight.shape) if weight_gradient else _nothing(dy)
+
+
+@torch.library.register_fake("octile::experts_backward_into")
+def _(dy, weight, offsets, x_codes, x_scales, main_grad, recipe, input_gradient):
+    return dy.new_empty((dy.shape[0], weight.shape[2])) if input_gradient else _nothing(dy)
+
+
+@torch.library.register_fake("octile::block_fp8_linear")
+def _(x, weight, scales, bias, offsets):
+    return x.new_empty((x.shape[0], weight.shape[-2]))
+
+
+def _type_in(problem: str, field: str) -> TensorType:
+    words = dict(word.split("=", 1) for word in problem.split()[1:])
+    return TensorType(*words[field].split(":"))
+
+
+@torch.library.register_fake("octile::quantize_one")
+def _(x, x_scale, problem, codes, scales, transposed):
+    # Of FP8 x the last dimension may be padded; the text has the number of columns.
+    cols = x.shape[1] if x_scale is None else int(problem.split("cols=")[1].split()[0])
+    return _quantized(x, _type_in(problem, "q"), x.shape[0], cols, transposed)
+
+
+@torch.library.register_fake("octile::quantize_both")
+def _(x, problem, codes, scales):
+    rows, cols = x.shape
+    kind = _type_in(problem, "q")
+    return *_quantized(x, kind, rows, cols, False), *_quantized(x, kind, rows, cols, True)
+
+
+@torch.library.register_fake("octile::dequantize")
+def _(codes, scales, problem, cols, type):
+    return codes.new_empty((codes.shape[0], cols), dtype=CODES[type])
+
+
+@torch.library.register_fake("octile::gemm_out")
+def _(a, a_scale, b, b_scale, bias, d, problem, tokens):
+    return None

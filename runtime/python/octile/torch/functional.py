@@ -1,0 +1,254 @@
+"""The library's operations on tensors: quantise, dequantise, multiply, and a linear layer with its gradients.
+
+All of them are functional, run on the current stream and do not synchronise. They raise ValueError for arguments that
+are not allowed, NotImplementedError for what the library does not support, and RuntimeError with its sentence.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from octile._types import (
+    DTYPES,
+    SCALE_TYPES,
+    TensorType,
+    default_promote,
+    gemm_text,
+    quantize_text,
+    refuse,
+)
+from octile.torch._operators import ops
+from octile.torch.recipes import Recipe, as_recipe
+
+_WORDS = {
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float32: "fp32",
+    torch.float8_e4m3fn: "e4m3",
+    torch.float8_e5m2: "e5m2",
+}
+_FP8 = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
+
+
+class Quantized(NamedTuple):
+    """A quantised matrix [rows, cols]: element (i, j) is ``codes[i, j]`` times its scale."""
+
+    codes: torch.Tensor  #: float8 [rows, cols]; of a transposed copy padded with zeros to [rows, roundup(cols, 16)]
+    scales: torch.Tensor  #: in the layout of ``type`` for a [rows, cols] tensor, padding included
+    type: TensorType
+    shape: tuple[int, int]  #: rows, cols
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Returns the values [rows, cols] as ``dtype``."""
+        return dequantize(self, dtype)
+
+
+def _call(operator, *arguments):
+    """Calls an operator; what the library does not support becomes NotImplementedError."""
+    if torch.compiler.is_compiling():
+        return operator(*arguments)
+    try:
+        return operator(*arguments)
+    except RuntimeError as error:
+        if "OCTILE_UNSUPPORTED" in str(error):
+            raise NotImplementedError(str(error).splitlines()[0]) from None
+        raise
+
+
+def _word(tensor: torch.Tensor, argument: str) -> str:
+    if tensor.dtype not in _WORDS or tensor.dtype in _FP8:
+        raise refuse(argument + ".dtype", tensor.dtype, "are bfloat16, float16 and float32")
+    return _WORDS[tensor.dtype]
+
+
+def _output_word(dtype: torch.dtype, argument: str) -> str:
+    if dtype not in _WORDS or dtype in _FP8:
+        raise refuse(argument, dtype, "are bfloat16, float16 and float32")
+    return _WORDS[dtype]
+
+
+def quantize(
+    x: torch.Tensor,
+    dtype: torch.dtype = torch.float8_e4m3fn,
+    granularity: str = "1x128",
+    scales: str | None = None,
+    output: str = "row",
+) -> Quantized | tuple[Quantized, Quantized]:
+    """Quantises x [rows, cols] of bfloat16, float16 or float32 to ``dtype`` (float8_e4m3fn or float8_e5m2).
+
+    granularity: the block that shares a scale, "tensor", "row", "1x128", "128x128", "1x32" or "32x32". scales: "pow2"
+    (the default of fp32 scales), "f32", "bf16", "ue8m0x4" or "e8m0". output: "row", "col" (the transposed copy, which
+    is x^T with its own scales), or "both", from one read of x. A scale multiplies; docs/numerics.md has the
+    arithmetic.
+    """
+    if x.dim() != 2:
+        raise refuse("x.dim()", x.dim(), "is 2")
+    if dtype not in _FP8:
+        raise refuse("dtype", dtype, "are torch.float8_e4m3fn and torch.float8_e5m2")
+    kind = TensorType.of(_FP8[dtype], granularity, scales)
+    if output not in ("row", "col", "both"):
+        raise refuse("output", output, "are 'row', 'col' and 'both'")
+    rows, cols = x.shape
+    if x.stride(1) != 1 or (rows > 1 and x.stride(0) < cols):
+        x = x.contiguous()
+    text = quantize_text(_word(x, "x"), kind, cols, output)
+    numbers = DTYPES[kind.dtype], SCALE_TYPES[kind.scales][1]
+    if output == "both":
+        row, row_scales, col, col_scales = _call(ops.quantize_both, x, text, *numbers)
+        return Quantized(row, row_scales, kind, (rows, cols)), Quantized(col, col_scales, kind, (cols, rows))
+    made = _call(ops.quantize_one, x, None, text, *numbers, output == "col")
+    return Quantized(*made, kind, (cols, rows) if output == "col" else (rows, cols))
+
+
+def transpose(q: Quantized) -> Quantized:
+    """Returns the transposed codes and scales of a tensor with scales per tensor or of square blocks. No code is
+    changed."""
+    check(q, "q")
+    rows, cols = q.shape
+    text = f"transpose rows=? cols={cols} x={q.type.text} q={q.type.text} out=col"
+    numbers = DTYPES[q.type.dtype], SCALE_TYPES[q.type.scales][1]
+    made = _call(ops.quantize_one, q.codes, q.scales, text, *numbers, True)
+    return Quantized(*made, q.type, (cols, rows))
+
+
+def dequantize(q: Quantized, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Returns code * scale [rows, cols], rounded to fp32 and then to ``dtype`` (float32, bfloat16 or float16)."""
+    check(q, "q")
+    word = _output_word(dtype, "dtype")
+    rows, cols = q.shape
+    text = f"dequantize rows=? cols={cols} x={q.type.text} q={word} out=row"
+    return _call(ops.dequantize, q.codes, q.scales, text, cols, DTYPES[word])
+
+
+def check(q: Quantized, argument: str) -> None:
+    """Raises ValueError if codes and scales are not what ``type`` and ``shape`` say."""
+    rows, cols = q.shape
+    if _FP8.get(q.codes.dtype) != q.type.dtype:
+        raise refuse(argument + ".codes.dtype", q.codes.dtype, f"is that of {q.type}")
+    if q.codes.dim() != 2 or q.codes.shape[0] != rows or q.codes.shape[1] < cols or not q.codes.is_contiguous():
+        raise refuse(argument + ".codes", tuple(q.codes.shape), f"is contiguous, [{rows}, {cols} or more]")
+    wanted = q.type.scale_shape(rows, cols)
+    if tuple(q.scales.shape) != tuple(wanted) or not q.scales.is_contiguous():
+        raise refuse(argument + ".scales", tuple(q.scales.shape), f"is contiguous {tuple(wanted)}")
+    if q.codes.device != q.scales.device:
+        raise refuse(argument + ".scales.device", q.scales.device, f"is {q.codes.device}")
+
+
+def _operand(q: Quantized, argument: str) -> Quantized:
+    """Returns an operand whose rows begin at multiples of 16 bytes."""
+    check(q, argument)
+    if q.codes.shape[1] % 16 == 0:
+        return q
+    padded = torch.nn.functional.pad(q.codes.view(torch.uint8), (0, -q.codes.shape[1] % 16))
+    return q._replace(codes=padded.view(q.codes.dtype))
+
+
+def gemm(
+    a: Quantized,
+    b: Quantized,
+    dtype: torch.dtype = torch.bfloat16,
+    bias: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    promote: str | None = None,
+    tokens: str = "m",
+) -> torch.Tensor:
+    """Returns D[m, n] = A[m, k] B[n, k]^T + bias as ``dtype`` (bfloat16, float16 or float32).
+
+    bias: bfloat16 or float32 [n]. out: bfloat16 or float32 [m, n], contiguous; the product is added to it in fp32 and
+    rounded once, and it is returned. promote: how many elements of K are summed before they are added in fp32, "32" to
+    "512" or "none"; the default is 128, with MX scales 32. tokens: the size that changes from call to call and gets
+    no kernel of its own, "m", or "k" for weight gradients.
+    """
+    (m, k), (n, other_k) = a.shape, b.shape
+    if k != other_k:
+        raise refuse("b.shape", b.shape, f"is (n, {k}), because a's is {tuple(a.shape)}")
+    if tokens not in ("m", "k"):
+        raise refuse("tokens", tokens, "are 'm' and 'k'")
+    if a.codes.device != b.codes.device:
+        raise refuse("b.codes.device", b.codes.device, f"is {a.codes.device}")
+    a, b = _operand(a, "a"), _operand(b, "b")
+    if bias is not None and (bias.shape != (n,) or not bias.is_contiguous() or bias.device != a.codes.device):
+        raise refuse("bias", tuple(bias.shape), f"is contiguous ({n},) on {a.codes.device}")
+    if out is not None and (tuple(out.shape) != (m, n) or not out.is_contiguous() or out.device != a.codes.device):
+        raise refuse("out", tuple(out.shape), f"is contiguous ({m}, {n}) on {a.codes.device}")
+    d = a.codes.new_empty((m, n), dtype=dtype) if out is None else out
+    bias_word = None if bias is None else _output_word(bias.dtype, "bias.dtype")
+    text = gemm_text(
+        a.type, b.type, m, n, k, _output_word(d.dtype, "dtype"), tokens, out is not None,
+        promote or default_promote(a.type), bias_word,
+    )  # fmt: skip
+    _call(ops.gemm_out, a.codes, a.scales, b.codes, b.scales, bias, d, text, m if tokens == "m" else k)
+    return d
+
+
+class _Linear(torch.autograd.Function):
+    """Two operators, one for each direction. Of x the transposed FP8 copy is kept and nothing else."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, code):
+        needs_x, needs_weight, _, _ = ctx.needs_input_grad
+        y, x_codes, x_scales = ops.linear_forward(x, weight, bias, code, needs_weight, needs_x)
+        ctx.save_for_backward(weight, x_codes, x_scales)
+        ctx.code = code
+        ctx.bias_dtype = None if bias is None else bias.dtype
+        # The parameter itself, because a saved tensor may come back as another one, without main_grad.
+        ctx.parameter = weight if needs_weight and weight.is_leaf else None
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        weight, x_codes, x_scales = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
+        main_grad = getattr(ctx.parameter, "main_grad", None) if needs_weight else None
+        if main_grad is None:
+            dx, dw, db = ops.linear_backward(dy, weight, x_codes, x_scales, ctx.code, needs_x, needs_weight, needs_bias)
+        else:
+            dx, db = ops.linear_backward_into(dy, weight, x_codes, x_scales, main_grad, ctx.code, needs_x, needs_bias)
+            dw = dummy_gradient(ctx.parameter)
+        return (
+            dx if needs_x else None,
+            dw if needs_weight else None,
+            db.to(ctx.bias_dtype) if needs_bias else None,
+            None,
+        )
+
+
+def dummy_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
+    """Returns what autograd gets once the gradient is in ``main_grad``. Frameworks that wait for a gradient to arrive
+    mark the parameter with ``grad_added_to_main_grad``, as Megatron-LM does; they get zeros that take no memory."""
+    if not hasattr(parameter, "grad_added_to_main_grad"):
+        return None
+    parameter.grad_added_to_main_grad = True
+    return parameter.new_zeros(()).expand(parameter.shape)
+
+
+def linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    recipe: Recipe | str = "blockwise",
+) -> torch.Tensor:
+    """Returns x weight^T + bias, computed in FP8, with gradients: [..., n], of x's dtype.
+
+    x: [..., k], weight: [n, k], each bfloat16, float16 or float32; n and k are multiples of 16. bias: [n]. The three
+    GEMMs of a layer (y, dx and dw) take FP8 operands by ``recipe`` and add in fp32. dw has the weight's dtype. If the
+    weight has an attribute ``main_grad`` (bfloat16 or float32 [n, k]), dw is added to it instead, in fp32. Under
+    autocast x is cast to autocast's dtype.
+    """
+    return linear_of(x, weight, bias, as_recipe(recipe).code)
+
+
+def linear_of(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, code: int) -> torch.Tensor:
+    """Returns what ``linear`` does, by a recipe's code."""
+    device = x.device.type
+    if torch.is_autocast_enabled(device):
+        x = x.to(torch.get_autocast_dtype(device))
+    if bias is not None and bias.dtype == torch.float16:
+        bias = bias.float()
+    if torch.is_grad_enabled() and (
+        x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+    ):
+        return _Linear.apply(x, weight, bias, code)
+    return ops.linear_forward(x, weight, bias, code, False, False)[0]

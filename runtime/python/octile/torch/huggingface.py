@@ -1,0 +1,93 @@
+"""Makes Octile the implementation of block-FP8 models in Hugging Face transformers."""
+
+from __future__ import annotations
+
+import torch
+
+from octile.torch._operators import ops
+from octile.torch.grouped import with_first_zero
+
+BLOCK = [128, 128]
+
+
+def use_in_transformers(host: bool = False) -> None:
+    """Lets Octile compute the FP8 linear layers and experts of ``transformers``' block-FP8 models from now on.
+
+    These are models with a ``FineGrainedFP8Config``, loaded before or after: checkpoints of DeepSeek-V3's and
+    Qwen3-FP8's layout, float8_e4m3fn weights with ``weight_scale_inv`` for blocks of 128 x 128. No kernel of the hub
+    and no DeepGEMM is needed, and a process may use any number of devices. Activations are quantised dynamically in
+    1x128 blocks; input gradients are transformers' own. Layers that Octile does not serve (static activation scales,
+    FP4, other blocks or scale types, sizes that are no multiples of 16) stay with transformers' kernels.
+
+    host: models without a GPU stay in FP8 too, computed by the host's reference executor, which is for tests. Otherwise
+    transformers turns them into BF16 as it loads them.
+
+    Further calls change nothing more. Raises ImportError without transformers, or if its version is unknown.
+    """
+    from transformers.integrations import finegrained_fp8 as theirs
+
+    for name in ("fp8_linear", "fp8_grouped_matmul", "ALL_FP8_EXPERTS_FUNCTIONS"):
+        if not hasattr(theirs, name):
+            raise ImportError(f"octile: this version of transformers has no finegrained_fp8.{name}")
+    if not hasattr(theirs.fp8_linear, "replaced"):
+        theirs.fp8_linear = _linear_instead_of(theirs.fp8_linear)
+        theirs.fp8_grouped_matmul = _grouped_instead_of(theirs.fp8_grouped_matmul)
+    if host:
+        _load_without_gpu()
+
+
+def _load_without_gpu() -> None:
+    from transformers.quantizers.quantizer_finegrained_fp8 import FineGrainedFP8HfQuantizer as Quantizer
+
+    replaced = Quantizer.validate_environment
+    if hasattr(replaced, "replaced"):
+        return
+
+    def validate_environment(self, *args, **kwargs):
+        if torch.cuda.is_available():
+            replaced(self, *args, **kwargs)
+
+    validate_environment.replaced = replaced
+    Quantizer.validate_environment = validate_environment
+
+
+def _serves(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, block_size) -> bool:
+    n, k = weight.shape[-2:]
+    return (
+        weight.dtype == torch.float8_e4m3fn
+        and scales.dtype == torch.float32
+        and list(block_size or ()) == BLOCK
+        and n % 16 == 0
+        and k % 16 == 0
+        and tuple(scales.shape[-2:]) == (-(-n // 128), -(-k // 128))
+        and x.dtype in (torch.bfloat16, torch.float16, torch.float32)
+    )
+
+
+def _linear_instead_of(replaced):
+    def fp8_linear(
+        input, weight, weight_scale_inv, block_size=None, bias=None, activation_scale=None, allow_deepgemm=True
+    ):
+        """x weight^T + bias by Octile: transformers' fp8_linear."""
+        if activation_scale is not None or not _serves(input, weight, weight_scale_inv, block_size):
+            return replaced(input, weight, weight_scale_inv, block_size, bias, activation_scale, allow_deepgemm)
+        if bias is not None and bias.dtype not in (torch.bfloat16, torch.float32):
+            bias = bias.float()
+        rows = input.reshape(-1, input.shape[-1])
+        y = ops.block_fp8_linear(rows, weight, weight_scale_inv.contiguous(), bias, None)
+        return y.view(*input.shape[:-1], weight.shape[0])
+
+    fp8_linear.replaced = replaced
+    return fp8_linear
+
+
+def _grouped_instead_of(replaced):
+    def fp8_grouped_matmul(input, weight, weight_scale_inv, offsets, tokens_per_expert, block_size):
+        """The experts' linear layer by Octile: transformers' fp8_grouped_matmul."""
+        if not _serves(input, weight, weight_scale_inv, block_size):
+            return replaced(input, weight, weight_scale_inv, offsets, tokens_per_expert, block_size)
+        begins = with_first_zero(offsets, weight.shape[0])
+        return ops.block_fp8_linear(input, weight, weight_scale_inv.contiguous(), None, begins)
+
+    fp8_grouped_matmul.replaced = replaced
+    return fp8_grouped_matmul

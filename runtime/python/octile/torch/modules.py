@@ -1,0 +1,101 @@
+"""``Linear``: ``torch.nn.Linear`` computed in FP8."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from octile._types import refuse
+from octile.torch.functional import linear_of
+from octile.torch.recipes import Recipe, as_recipe
+from octile.torch.weights import keep, weights_changed
+
+MULTIPLE = 16  # of in_features and out_features
+
+
+class Linear(nn.Linear):
+    """A linear layer whose three GEMMs (output, input gradients, weight gradients) take FP8 operands.
+
+    Input [..., in_features], output [..., out_features] of the input's dtype, or of autocast's. ``weight`` and
+    ``bias`` are its only state, in bfloat16, float16 or float32, so checkpoints of ``nn.Linear`` load, and the other
+    way round. The weight is quantised once between two changes of its contents; see ``octile.torch.weights.keep``.
+    Between forward and backward the layer keeps the transposed FP8 copy of its input and nothing else.
+
+    ``fp8`` is True; while it is False the layer computes as ``nn.Linear`` does, in the input's dtype. ``set_fp8`` sets
+    it for all layers of a model.
+
+    in_features and out_features are multiples of 16. Of others, ``unaligned="bf16"`` makes a layer that computes as
+    ``nn.Linear`` does, and the default ``"error"`` raises ValueError.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        recipe: Recipe | str = "blockwise",
+        unaligned: str = "error",
+    ) -> None:
+        self._set_recipe(as_recipe(recipe), in_features, out_features, unaligned)
+        super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
+
+    @classmethod
+    def from_linear(cls, linear: nn.Linear, recipe: Recipe | str = "blockwise", unaligned: str = "error") -> Linear:
+        """Returns a layer that shares the parameters of ``linear``."""
+        made = cls.__new__(cls)
+        nn.Module.__init__(made)
+        made.in_features, made.out_features = linear.in_features, linear.out_features
+        made._set_recipe(as_recipe(recipe), linear.in_features, linear.out_features, unaligned)
+        made.register_parameter("weight", linear.weight)
+        made.register_parameter("bias", linear.bias)
+        made.training = linear.training
+        return made
+
+    def _set_recipe(self, recipe: Recipe, in_features: int, out_features: int, unaligned: str) -> None:
+        if unaligned not in ("error", "bf16"):
+            raise refuse("unaligned", unaligned, "are 'error' and 'bf16'")
+        aligned = in_features % MULTIPLE == 0 and out_features % MULTIPLE == 0 and in_features and out_features
+        for name, value in (("in_features", in_features), ("out_features", out_features)):
+            if unaligned == "error" and (value % MULTIPLE or value == 0):
+                raise refuse(name, value, "are multiples of 16 above 0, or others with unaligned='bf16'")
+        # Not by nn.Module's __setattr__, which needs its __init__ to have run.
+        self.__dict__["recipe"] = recipe
+        self.__dict__["fp8"] = True
+        self.__dict__["_code"] = recipe.code if aligned else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns x weight^T + bias: [..., out_features]."""
+        if self._code is None or not self.fp8:
+            bias = None if self.bias is None else self.bias.to(x.dtype)
+            return nn.functional.linear(x, self.weight.to(x.dtype), bias)
+        return linear_of(x, self.weight, self.bias, self._code)
+
+    def extra_repr(self) -> str:
+        scales = "" if self.recipe.scales == "pow2" else f", scales={self.recipe.scales}"
+        return f"{super().extra_repr()}, recipe={self.recipe.name if self._code is not None else 'none'}{scales}"
+
+    # ---- places where the weight becomes another tensor, or moves
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        super().register_parameter(name, param)
+        if name == "weight" and param is not None:
+            keep(param)
+
+    def _apply(self, fn, recurse=True):
+        super()._apply(fn, recurse)
+        if self.weight is not None:
+            keep(self.weight)
+        return self
+
+    def __setstate__(self, state) -> None:
+        super().__setstate__(state)
+        keep(self.weight)
+
+    def train(self, mode: bool = True):
+        # Averaged weights are swapped in and out around evaluation, often through .data.
+        if mode != self.training:
+            weights_changed()
+        return super().train(mode)

@@ -1,0 +1,56 @@
+"""``warmup``: compiles what a model's layers need before the first step."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import nn
+
+from octile._types import refuse
+from octile.torch._operators import ops
+from octile.torch.modules import Linear
+
+
+def warmup(
+    model: nn.Module,
+    tokens: tuple[int, int],
+    dtype: torch.dtype | None = None,
+    training: bool = True,
+    main_grad: torch.dtype | None = None,
+) -> int:
+    """Compiles, in parallel, the kernels of every ``octile.torch.Linear`` of ``model`` for ``tokens[0]`` to
+    ``tokens[1]`` tokens a call, or finds them in the cache. Returns the number of different layers.
+
+    dtype: of the input, by default the weight's. training: also those of backward. main_grad: the type of the weights'
+    ``main_grad``, if they have one. Layers on a GPU are compiled for it; on the host there is nothing to compile.
+    Under torchrun every rank may call it: processes of a machine that share a cache compile each kernel once between
+    them.
+    """
+    lo, hi = tokens
+    if not 0 <= lo <= hi:
+        raise refuse("tokens", tokens, "are (lo, hi) with 0 <= lo <= hi")
+    jobs = set()
+    for module in model.modules():
+        if isinstance(module, Linear) and module._code is not None:
+            weight, bias = module.weight, module.bias
+            jobs.add(
+                (weight.device, module._code, *weight.shape, weight.dtype, dtype or weight.dtype,
+                 None if bias is None else torch.float32 if bias.dtype == torch.float16 else bias.dtype)
+            )  # fmt: skip
+    with ThreadPoolExecutor(max_workers=max(len(jobs), 1)) as pool:
+        list(pool.map(lambda job: _prepare(job, lo, hi, training, main_grad), jobs))
+    return len(jobs)
+
+
+def _prepare(job, lo: int, hi: int, training: bool, main_grad: torch.dtype | None) -> None:
+    device, code, n, k, weight_dtype, dtype, bias_dtype = job
+    if device.type == "meta":
+        raise refuse("model", "on the meta device", "is one in memory")
+
+    def sample(kind: torch.dtype | None) -> torch.Tensor | None:
+        return None if kind is None else torch.empty(0, dtype=kind, device=device)
+
+    ops.prepare_linear(
+        sample(dtype), sample(weight_dtype), sample(bias_dtype), sample(main_grad), code, n, k, lo, hi, training
+    )

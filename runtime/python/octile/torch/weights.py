@@ -1,0 +1,59 @@
+"""Keeps the FP8 copies of parameters, so that a weight is quantised once an optimizer step."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from octile.torch._operators import ops
+
+# What is kept of each parameter, by id: the address of its memory, and what forgets it when the parameter is gone.
+_kept: dict[int, tuple[int, weakref.finalize]] = {}
+
+
+def keep(parameter: torch.Tensor) -> None:
+    """Lets calls with this parameter share its FP8 copies until its contents change, and frees them with it.
+
+    Contents change by writes in place, which PyTorch counts, and by every step of a ``torch.optim`` optimizer. After
+    writes that PyTorch does not see (to ``parameter.data``, or from other libraries) call ``weights_changed()``.
+    Parameters that are no plain tensors in memory, such as DTensors and those on the meta device, are not kept: they
+    are quantised by each call, as are the tensors that FSDP2 gathers.
+    """
+    if not _is_plain(parameter):
+        return
+    address = parameter.data_ptr()
+    known = _kept.get(id(parameter))
+    if known is not None:
+        if known[0] == address:
+            return
+        known[1]()
+    token = ops.keep_weight(parameter)
+    _kept[id(parameter)] = (address, weakref.finalize(parameter, _forget, id(parameter), token))
+
+
+def _is_plain(parameter: torch.Tensor) -> bool:
+    if type(parameter) is not nn.Parameter or type(parameter.data) is not torch.Tensor:
+        return False
+    return parameter.device.type in ("cpu", "cuda") and parameter.numel() > 0 and not parameter.is_inference()
+
+
+def _forget(identity: int, token: int) -> None:
+    _kept.pop(identity, None)
+    ops.forget_weight(token)
+
+
+def weights_changed() -> None:
+    """Says that weights were written where PyTorch does not count it: the next use of each quantises it again."""
+    ops.weights_changed()
+
+
+def _after_step(*_) -> None:
+    # A compiled step is traced, and counts its writes itself.
+    if not torch.compiler.is_compiling():
+        ops.weights_changed()
+
+
+register_optimizer_step_post_hook(_after_step)

@@ -1,0 +1,45 @@
+// A linear layer in FP8: one operator for each direction. Y = X W^T + bias.
+#ifndef OCTILE_RUNTIME_PYTHON_TORCH_LINEAR_H_
+#define OCTILE_RUNTIME_PYTHON_TORCH_LINEAR_H_
+
+#include <optional>
+#include <tuple>
+
+#include "recipes.h"
+#include "tensors.h"
+
+namespace octile::binding {
+
+// x [..., k] and weight [n, k] are bf16, fp16 or fp32, n and k multiples of 16; bias is bf16 or
+// fp32 [n]. Returns y
+// [..., n] of x's type, and X^T in FP8 with its scales if keep_x, else two empty tensors.
+// input_gradient says that a backward pass will want W^T too, so that both copies of W come from
+// one read.
+std::tuple<Tensor, Tensor, Tensor> linear_forward(Tensor x, Tensor weight,
+                                                  std::optional<Tensor> bias, std::int64_t recipe,
+                                                  bool keep_x, bool input_gradient);
+
+// dy [..., n]; x_codes and x_scales are what linear_forward kept, and unused without
+// weight_gradient. Returns dX [..., k] of dy's type, dW [n, k] of the weight's type and db fp32
+// [n]; those not asked for are empty.
+std::tuple<Tensor, Tensor, Tensor> linear_backward(Tensor dy, Tensor weight, Tensor x_codes,
+                                                   Tensor x_scales, std::int64_t recipe,
+                                                   bool input_gradient, bool weight_gradient,
+                                                   bool bias_gradient);
+
+// The same, with dW added to main_grad, bf16 or fp32 [n, k]. Returns dX and db.
+std::tuple<Tensor, Tensor> linear_backward_into(Tensor dy, Tensor weight, Tensor x_codes,
+                                                Tensor x_scales, Tensor main_grad,
+                                                std::int64_t recipe, bool input_gradient,
+                                                bool bias_gradient);
+
+// Prepares the kernels of an n x k layer for lo to hi tokens a call. The tensors stand for the
+// types and the device of x, weight, bias and main_grad; the last two may be absent. training: also
+// those of backward.
+void prepare_linear(Tensor x, Tensor weight, std::optional<Tensor> bias,
+                    std::optional<Tensor> main_grad, std::int64_t recipe, std::int64_t n,
+                    std::int64_t k, std::int64_t lo, std::int64_t hi, bool training);
+
+}  // namespace octile::binding
+
+#endif  // OCTILE_RUNTIME_PYTHON_TORCH_LINEAR_H_

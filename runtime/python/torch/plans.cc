@@ -1,0 +1,190 @@
+#include "plans.h"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <unordered_map>
+
+namespace octile::binding {
+namespace {
+
+struct PlanKeyHash {
+  std::size_t operator()(const PlanKey& key) const {
+    std::uint64_t hash = key.kind * 0x9E3779B97F4A7C15U + static_cast<std::uint64_t>(key.device);
+    hash = (hash ^ static_cast<std::uint64_t>(key.rows)) * 0x9E3779B97F4A7C15U;
+    hash = (hash ^ static_cast<std::uint64_t>(key.cols)) * 0x9E3779B97F4A7C15U;
+    return hash ^ (hash >> 32U);
+  }
+};
+
+struct Process {
+  std::mutex mutex;
+  octile_library* library = nullptr;
+  std::unordered_map<std::string, octile_plan*> plans;  // by device and problem
+  std::unordered_map<PlanKey, octile_plan*, PlanKeyHash> plans_by_key;
+};
+
+std::atomic<Process*> process{nullptr};
+
+// A child of fork may not use its parent's handles.
+void forget_parent() { process.store(nullptr); }
+
+Process& this_process() {
+  if (Process* known = process.load(std::memory_order_acquire)) return *known;
+  static const int registered = pthread_atfork(nullptr, nullptr, forget_parent);
+  if (registered != 0) throw std::runtime_error("octile: pthread_atfork failed");
+  auto* made = new Process;
+  Process* other = nullptr;
+  if (process.compare_exchange_strong(other, made)) return *made;
+  delete made;
+  return *other;
+}
+
+// Calls `run` again once the kernels for `tokens` are prepared, if they were not.
+template <typename Run>
+void run_prepared(octile_plan* plan, std::int64_t tokens, Run run) {
+  octile_status status = run();
+  if (status == OCTILE_NOT_PREPARED || status == OCTILE_CAPTURING) {
+    check(octile_plan_prepare(plan, tokens, tokens, OCTILE_PREPARE_DEFAULT));
+    status = run();
+  }
+  check(status);
+}
+
+// Allocates the workspace of a call and writes where it is. It may be freed once the work is
+// enqueued: PyTorch gives the memory to later work of the same stream only.
+template <typename Args>
+std::optional<Tensor> give_workspace(octile_plan* plan, const Place& place, std::int64_t tokens,
+                                     Args& args) {
+  check(octile_plan_workspace_size(plan, tokens, &args.workspace_bytes));
+  if (args.workspace_bytes == 0) return std::nullopt;
+  Tensor space = empty(place, {static_cast<std::int64_t>(args.workspace_bytes)}, torch_uint8());
+  args.workspace = space.data_ptr();
+  return space;
+}
+
+std::int32_t torch_scale_type(ScaleType type) {
+  switch (type) {
+    case ScaleType::kFp32:
+      return torch_type(OCTILE_FP32);
+    case ScaleType::kBf16:
+      return torch_type(OCTILE_BF16);
+    case ScaleType::kE8m0:
+      return torch_uint8();
+    case ScaleType::kInt32:
+      return aoti_torch_dtype_int32();
+  }
+  return 0;
+}
+
+std::int64_t scale_bytes(ScaleType type) {
+  if (type == ScaleType::kE8m0) return 1;
+  return type == ScaleType::kBf16 ? 2 : 4;
+}
+
+}  // namespace
+
+void check(octile_status status) {
+  if (status == OCTILE_OK) return;
+  std::string text = std::string(octile_status_name(status)) + ": " + octile_last_error();
+  if (status == OCTILE_INVALID_ARGUMENT) throw std::invalid_argument(text);
+  throw std::runtime_error(text);
+}
+
+octile_plan* plan_of(const std::string& problem, const Place& place) {
+  const std::string device = place.host ? "host" : "cuda:" + std::to_string(place.device_index);
+  Process& here = this_process();
+  const std::lock_guard lock(here.mutex);
+  octile_plan*& plan = here.plans[device + ' ' + problem];
+  if (plan != nullptr) return plan;
+  if (here.library == nullptr) check(octile_library_create(nullptr, &here.library));
+  check(octile_plan_create(here.library, device.c_str(), problem.c_str(), &plan));
+  return plan;
+}
+
+octile_plan* known_plan(const PlanKey& key) {
+  Process& here = this_process();
+  const std::lock_guard lock(here.mutex);
+  const auto found = here.plans_by_key.find(key);
+  return found == here.plans_by_key.end() ? nullptr : found->second;
+}
+
+void remember_plan(const PlanKey& key, octile_plan* plan) {
+  Process& here = this_process();
+  const std::lock_guard lock(here.mutex);
+  here.plans_by_key[key] = plan;
+}
+
+Quantized allocate(octile_plan* plan, const Place& place, std::int64_t rows, std::int64_t groups,
+                   bool transposed, octile_dtype codes, ScaleType scales, ScaleShape shape) {
+  octile_quantized_layout layout{};
+  layout.struct_size = sizeof layout;
+  check(octile_plan_quantized_layout(plan, rows, groups, transposed ? 1 : 0, &layout));
+  const std::int64_t flat[] = {layout.scale_bytes / scale_bytes(scales)};
+  const std::int64_t matrix[] = {layout.scale_rows, layout.scale_ld};
+  const std::span<const std::int64_t> sizes =
+      shape == ScaleShape::kFlat ? std::span<const std::int64_t>(flat) : matrix;
+  return {.codes = empty(place, {layout.data_rows, layout.data_ld}, torch_type(codes)),
+          .scales = empty(place, sizes, torch_scale_type(scales))};
+}
+
+const Quantized& present(const std::optional<Quantized>& copy) {
+  if (!copy) throw std::logic_error("octile: an FP8 copy that is needed was not made");
+  return *copy;
+}
+
+Target target_of(const Quantized& output) {
+  return {.codes = output.codes.data_ptr(),
+          .ld = output.codes.size(1),
+          .scales = output.scales.data_ptr()};
+}
+
+void quantize(octile_plan* plan, const Place& place, const QuantizeCall& call,
+              const QuantizeOutputs& outputs) {
+  octile_quantize_args args{};
+  args.struct_size = sizeof args;
+  args.rows = call.rows;
+  args.x = call.x;
+  args.ldx = call.ldx;
+  args.q = outputs.rowwise.codes;
+  args.ldq = outputs.rowwise.ld;
+  args.scale = outputs.rowwise.scales;
+  args.q_transposed = outputs.transposed.codes;
+  args.scale_transposed = outputs.transposed.scales;
+  octile_quantize_fused fused{};
+  fused.struct_size = sizeof fused;
+  if (outputs.column_sums != nullptr) {
+    fused.bias_gradient = static_cast<float*>(outputs.column_sums->data_ptr());
+    args.fused = &fused;
+  }
+  octile_quantize_groups groups{};
+  groups.struct_size = sizeof groups;
+  if (call.offsets != nullptr) {
+    groups.group_count = call.groups;
+    groups.offsets = call.offsets;
+    args.groups = &groups;
+  }
+  octile_quantize_source_scales source{};
+  source.struct_size = sizeof source;
+  if (call.x_scale != nullptr) {
+    source.x_scale = call.x_scale;
+    args.source_scales = &source;
+  }
+  const auto space = give_workspace(plan, place, call.rows, args);
+  run_prepared(plan, call.rows, [&] { return octile_quantize_run(plan, &args, place.stream); });
+}
+
+void prepare(octile_plan* plan, std::int64_t lo, std::int64_t hi) {
+  check(octile_plan_prepare(plan, lo, hi, OCTILE_PREPARE_DEFAULT));
+}
+
+void multiply(octile_plan* plan, const Place& place, octile_gemm_args args) {
+  args.struct_size = sizeof args;
+  const auto space = give_workspace(plan, place, args.tokens, args);
+  run_prepared(plan, args.tokens, [&] { return octile_gemm_run(plan, &args, place.stream); });
+}
+
+}  // namespace octile::binding

@@ -1,0 +1,45 @@
+// The recipes of the library as the three GEMMs of a linear layer use them, and the plans of a
+// layer.
+#ifndef OCTILE_RUNTIME_PYTHON_TORCH_RECIPES_H_
+#define OCTILE_RUNTIME_PYTHON_TORCH_RECIPES_H_
+
+#include <cstdint>
+
+#include "octile/octile.h"
+#include "plans.h"
+#include "tensors.h"
+
+namespace octile::binding {
+
+enum class Role : std::uint8_t { kActivation, kWeight, kGradient };
+enum class Output : std::uint8_t { kRowwise, kTransposed, kBoth };
+
+// A recipe as operators receive it: the number of its row in recipes.cc, plus kFp32Scales for fp32
+// scales that are no powers of two.
+using RecipeCode = std::int64_t;
+inline constexpr RecipeCode kFp32Scales = 16;
+
+// Throws std::invalid_argument for a number that is no recipe.
+void check_recipe(RecipeCode recipe);
+octile_dtype codes_of(RecipeCode recipe, Role role);
+ScaleType scale_type(RecipeCode recipe);
+
+// Quantises tensors [rows, cols] of type x; `groups` contiguous groups of rows if above 0.
+octile_plan* quantizer(RecipeCode recipe, Role role, Output output, octile_dtype x,
+                       std::int64_t cols, bool column_sums, bool groups, const Place& place);
+
+// Y[m, n] = X W^T + bias. bias: OCTILE_BF16, OCTILE_FP32, or 0 for none. groups: experts, 0 for a
+// plain layer.
+octile_plan* forward_gemm(RecipeCode recipe, std::int64_t n, std::int64_t k, octile_dtype y,
+                          octile_dtype bias, std::int64_t groups, const Place& place);
+// dX[m, k] = dY W.
+octile_plan* input_gradient_gemm(RecipeCode recipe, std::int64_t n, std::int64_t k, octile_dtype dx,
+                                 std::int64_t groups, const Place& place);
+// dW[n, k] (+)= dY^T X.
+octile_plan* weight_gradient_gemm(RecipeCode recipe, std::int64_t n, std::int64_t k,
+                                  octile_dtype dw, bool accumulate, std::int64_t groups,
+                                  const Place& place);
+
+}  // namespace octile::binding
+
+#endif  // OCTILE_RUNTIME_PYTHON_TORCH_RECIPES_H_

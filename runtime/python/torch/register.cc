@@ -1,0 +1,91 @@
+// The operators of the namespace "octile". Their shapes for tracing are in
+// octile/torch/_operators.py.
+#include <torch/csrc/stable/library.h>
+
+#include "experts.h"
+#include "functional.h"
+#include "linear.h"
+#include "weights.h"
+
+namespace {
+
+void define(torch::stable::detail::StableLibrary& m) {
+  m.def(
+      "linear_forward(Tensor x, Tensor weight, Tensor? bias, int recipe, bool keep_x, bool "
+      "input_gradient) -> "
+      "(Tensor, Tensor, Tensor)");
+  m.def(
+      "linear_backward(Tensor dy, Tensor weight, Tensor x_codes, Tensor x_scales, int recipe, bool "
+      "input_gradient, "
+      "bool weight_gradient, bool bias_gradient) -> (Tensor, Tensor, Tensor)");
+  m.def(
+      "linear_backward_into(Tensor dy, Tensor weight, Tensor x_codes, Tensor x_scales, Tensor(a!) "
+      "main_grad, int "
+      "recipe, bool input_gradient, bool bias_gradient) -> (Tensor, Tensor)");
+  m.def(
+      "experts_forward(Tensor x, Tensor weight, Tensor offsets, int recipe, bool keep_x, bool "
+      "input_gradient) -> "
+      "(Tensor, Tensor, Tensor)");
+  m.def(
+      "experts_backward(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes, Tensor x_scales, "
+      "int recipe, bool "
+      "input_gradient, bool weight_gradient) -> (Tensor, Tensor)");
+  m.def(
+      "experts_backward_into(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes, Tensor "
+      "x_scales, Tensor(a!) "
+      "main_grad, int recipe, bool input_gradient) -> Tensor");
+  m.def(
+      "block_fp8_linear(Tensor x, Tensor weight, Tensor scales, Tensor? bias, Tensor? offsets) -> "
+      "Tensor");
+  m.def(
+      "prepare_linear(Tensor x, Tensor weight, Tensor? bias, Tensor? main_grad, int recipe, int n, "
+      "int k, int lo, int "
+      "hi, bool training) -> ()");
+  m.def("keep_weight(Tensor weight) -> int");
+  m.def("forget_weight(int token) -> ()");
+  m.def("weights_changed() -> ()");
+  m.def("weight_quantizations() -> int");
+  m.def(
+      "quantize_one(Tensor x, Tensor? x_scale, str problem, int codes, int scales, bool "
+      "transposed) -> (Tensor, "
+      "Tensor)");
+  m.def(
+      "quantize_both(Tensor x, str problem, int codes, int scales) -> (Tensor, Tensor, Tensor, "
+      "Tensor)");
+  m.def("dequantize(Tensor codes, Tensor scales, str problem, int cols, int type) -> Tensor");
+  m.def(
+      "gemm_out(Tensor a, Tensor a_scale, Tensor b, Tensor b_scale, Tensor? bias, Tensor(a!) d, "
+      "str problem, int "
+      "tokens) -> ()");
+}
+
+// One implementation serves both devices: the library has plans for each.
+void implement(torch::stable::detail::StableLibrary& m) {
+  using namespace octile::binding;
+  m.impl("linear_forward", TORCH_BOX(&linear_forward));
+  m.impl("linear_backward", TORCH_BOX(&linear_backward));
+  m.impl("linear_backward_into", TORCH_BOX(&linear_backward_into));
+  m.impl("experts_forward", TORCH_BOX(&experts_forward));
+  m.impl("experts_backward", TORCH_BOX(&experts_backward));
+  m.impl("experts_backward_into", TORCH_BOX(&experts_backward_into));
+  m.impl("block_fp8_linear", TORCH_BOX(&block_fp8_linear));
+  m.impl("prepare_linear", TORCH_BOX(&prepare_linear));
+  m.impl("keep_weight", TORCH_BOX(&keep_weight));
+  m.impl("quantize_one", TORCH_BOX(&quantize_one));
+  m.impl("quantize_both", TORCH_BOX(&quantize_both));
+  m.impl("dequantize", TORCH_BOX(&dequantize));
+  m.impl("gemm_out", TORCH_BOX(&gemm_out));
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY(octile, m) { define(m); }
+STABLE_TORCH_LIBRARY_IMPL(octile, CPU, m) { implement(m); }
+STABLE_TORCH_LIBRARY_IMPL(octile, CUDA, m) { implement(m); }
+// Calls without tensors have no device.
+STABLE_TORCH_LIBRARY_IMPL(octile, CompositeExplicitAutograd, m) {
+  using namespace octile::binding;
+  m.impl("forget_weight", TORCH_BOX(&forget_weight));
+  m.impl("weights_changed", TORCH_BOX(&weights_changed));
+  m.impl("weight_quantizations", TORCH_BOX(&weight_quantizations));
+}

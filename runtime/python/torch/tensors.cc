@@ -1,0 +1,157 @@
+#include "tensors.h"
+
+#include <dlfcn.h>
+
+#include <optional>
+#include <stdexcept>
+#include <vector>
+
+// Only builds of PyTorch with CUDA have it; libtorch.so brings it in.
+extern "C" __attribute__((weak)) AOTITorchError
+aoti_torch_get_current_cuda_stream(std::int32_t device_index, void** ret_stream);
+
+namespace octile::binding {
+namespace {
+
+void check(AOTITorchError error, const char* what) {
+  if (error != TORCH_SUCCESS)
+    throw std::runtime_error(std::string("octile: PyTorch failed in ") + what);
+}
+
+// Calls an operator of PyTorch with one argument and one result.
+StableIValue call(const char* name, const Tensor& argument) {
+  StableIValue stack[] = {torch::stable::detail::from(argument)};
+  check(torch_call_dispatcher(name, "", stack, TORCH_ABI_VERSION), name);
+  return stack[0];
+}
+
+// cuStreamGetCaptureInfo of the driver that PyTorch has loaded, or null. The last three outputs are
+// optional.
+using CaptureInfo = int (*)(void* stream, int* status, std::uint64_t* id, void* graph,
+                            void* dependencies, std::size_t* count);
+CaptureInfo capture_info() {
+  static const auto function = [] {
+    void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    return driver == nullptr
+               ? nullptr
+               : reinterpret_cast<CaptureInfo>(dlsym(driver, "cuStreamGetCaptureInfo_v2"));
+  }();
+  return function;
+}
+
+}  // namespace
+
+Place place_of(const Tensor& tensor) {
+  static const std::int32_t cpu = aoti_torch_device_type_cpu();
+  static const std::int32_t cuda = aoti_torch_device_type_cuda();
+  Place place;
+  check(aoti_torch_get_device_type(tensor.get(), &place.device_type), "device_type");
+  if (place.device_type == cpu) return place;
+  if (place.device_type != cuda) {
+    throw std::invalid_argument(
+        "octile: a tensor is on a device that is neither a CPU nor a CUDA GPU");
+  }
+  place.host = false;
+  check(aoti_torch_get_device_index(tensor.get(), &place.device_index), "device_index");
+  if (aoti_torch_get_current_cuda_stream == nullptr) {
+    throw std::runtime_error("octile: this PyTorch was built without CUDA");
+  }
+  check(aoti_torch_get_current_cuda_stream(place.device_index, &place.stream), "current_stream");
+  return place;
+}
+
+OnDevice::OnDevice(const Place& place) {
+  if (!place.host)
+    check(aoti_torch_create_device_guard(place.device_index, &guard_), "device_guard");
+}
+OnDevice::~OnDevice() {
+  if (guard_ != nullptr) aoti_torch_delete_device_guard(guard_);
+}
+
+std::int32_t torch_uint8() {
+  static const std::int32_t type = aoti_torch_dtype_uint8();
+  return type;
+}
+
+std::int32_t torch_type(octile_dtype type) {
+  static const std::int32_t types[] = {0,
+                                       aoti_torch_dtype_float8_e4m3fn(),
+                                       aoti_torch_dtype_float8_e5m2(),
+                                       aoti_torch_dtype_bfloat16(),
+                                       aoti_torch_dtype_float16(),
+                                       aoti_torch_dtype_float32()};
+  return types[type];
+}
+
+octile_dtype element_type(const Tensor& tensor, const char* argument) {
+  std::int32_t type = 0;
+  check(aoti_torch_get_dtype(tensor.get(), &type), "dtype");
+  for (const octile_dtype known :
+       {OCTILE_BF16, OCTILE_FP32, OCTILE_FP16, OCTILE_E4M3, OCTILE_E5M2}) {
+    if (type == torch_type(known)) return known;
+  }
+  throw std::invalid_argument(std::string("octile: ") + argument +
+                              " has an element type that the library does not know; allowed are "
+                              "bfloat16, float16, float32, float8_e4m3fn and float8_e5m2");
+}
+
+Tensor empty(const Place& place, std::span<const std::int64_t> sizes, std::int32_t type) {
+  std::int64_t strides[16];
+  if (sizes.size() > std::size(strides)) {
+    throw std::invalid_argument("octile: a tensor has more than 16 dimensions");
+  }
+  std::int64_t stride = 1;
+  for (std::size_t i = sizes.size(); i-- > 0;) {
+    strides[i] = stride;
+    stride *= sizes[i] > 1 ? sizes[i] : 1;
+  }
+  AtenTensorHandle handle = nullptr;
+  check(aoti_torch_empty_strided(static_cast<std::int64_t>(sizes.size()), sizes.data(), strides,
+                                 type, place.device_type, place.device_index, &handle),
+        "empty_strided");
+  return Tensor(handle);
+}
+
+Tensor empty(const Place& place, std::initializer_list<std::int64_t> sizes, std::int32_t type) {
+  return empty(place, std::span(sizes.begin(), sizes.size()), type);
+}
+
+Tensor contiguous(const Tensor& tensor) {
+  if (tensor.is_contiguous()) return tensor;
+  StableIValue stack[] = {torch::stable::detail::from(tensor),
+                          torch::stable::detail::from(torch::headeronly::MemoryFormat::Contiguous)};
+  check(torch_call_dispatcher("aten::contiguous", "", stack, TORCH_ABI_VERSION), "contiguous");
+  return torch::stable::detail::to<Tensor>(stack[0]);
+}
+
+Tensor aligned(const Tensor& tensor) {
+  if (tensor.is_contiguous() && reinterpret_cast<std::uintptr_t>(tensor.data_ptr()) % 16 == 0) {
+    return tensor;
+  }
+  StableIValue stack[] = {
+      torch::stable::detail::from(tensor),
+      torch::stable::detail::from(std::optional(torch::headeronly::MemoryFormat::Contiguous))};
+  check(torch_call_dispatcher("aten::clone", "", stack, TORCH_ABI_VERSION), "clone");
+  return torch::stable::detail::to<Tensor>(stack[0]);
+}
+
+void fill_zero(const Tensor& tensor) { check(aoti_torch_zero_(tensor.get()), "zero_"); }
+
+Tensor alias(const Tensor& tensor) {
+  return torch::stable::detail::to<Tensor>(call("aten::detach", tensor));
+}
+
+std::int64_t version_of(const Tensor& tensor) {
+  return torch::stable::detail::to<std::int64_t>(call("aten::_version", tensor));
+}
+
+std::uint64_t capture_of(const Place& place) {
+  if (place.host || capture_info() == nullptr) return 0;
+  constexpr int kActive = 1;
+  int status = 0;
+  std::uint64_t id = 0;
+  const int failed = capture_info()(place.stream, &status, &id, nullptr, nullptr, nullptr);
+  return failed == 0 && status == kActive ? id : 0;
+}
+
+}  // namespace octile::binding

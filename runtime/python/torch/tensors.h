@@ -1,0 +1,75 @@
+// What the operators need of PyTorch: allocation, element types, the current stream, and versions.
+// All of it comes from the stable ABI of PyTorch 2.10, so one build serves every later version.
+#ifndef OCTILE_RUNTIME_PYTHON_TORCH_TENSORS_H_
+#define OCTILE_RUNTIME_PYTHON_TORCH_TENSORS_H_
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+
+#include "octile/octile.h"
+
+namespace octile::binding {
+
+using torch::stable::Tensor;
+
+// Where tensors of a call are, and the stream that the call is enqueued on.
+struct Place {
+  std::int32_t device_type = 0;
+  std::int32_t device_index = 0;
+  bool host = true;
+  void* stream = nullptr;  // null on the host
+
+  friend bool operator==(const Place&, const Place&) = default;
+};
+
+// Returns the place of `tensor`. Throws std::invalid_argument on devices other than CPU and CUDA.
+Place place_of(const Tensor& tensor);
+
+// Makes a CUDA device the current one while it lives. On the host it does nothing.
+class OnDevice {
+ public:
+  explicit OnDevice(const Place& place);
+  ~OnDevice();
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  DeviceGuardHandle guard_ = nullptr;
+};
+
+// PyTorch's number of the element type.
+std::int32_t torch_type(octile_dtype type);
+std::int32_t torch_uint8();
+
+// The element type. Throws std::invalid_argument, naming the argument, if the library has none.
+octile_dtype element_type(const Tensor& tensor, const char* argument);
+
+// Returns memory that is not initialised, contiguous.
+Tensor empty(const Place& place, std::span<const std::int64_t> sizes, std::int32_t type);
+Tensor empty(const Place& place, std::initializer_list<std::int64_t> sizes, std::int32_t type);
+
+// Returns `tensor` itself if it is contiguous, else a contiguous copy.
+Tensor contiguous(const Tensor& tensor);
+// Returns a contiguous tensor whose memory begins at a multiple of 16 bytes, as operands of a GEMM
+// do: `tensor` itself if it is one. Tensors of a file that is mapped into memory often are not.
+Tensor aligned(const Tensor& tensor);
+void fill_zero(const Tensor& tensor);
+
+// Returns another tensor over the same memory. It keeps the memory alive, but not the tensor, as a
+// view would.
+Tensor alias(const Tensor& tensor);
+// Returns the number of writes in place that PyTorch has counted.
+std::int64_t version_of(const Tensor& tensor);
+
+// Returns the number of the capture into a CUDA graph that the stream of `place` takes part in, or
+// 0.
+std::uint64_t capture_of(const Place& place);
+
+}  // namespace octile::binding
+
+#endif  // OCTILE_RUNTIME_PYTHON_TORCH_TENSORS_H_

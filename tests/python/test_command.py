@@ -1,0 +1,39 @@
+"""`python -m octile` is the command, and the recipes are those that it knows."""
+
+import subprocess
+import sys
+
+import pytest
+from reference import ALL_RECIPES
+
+import octile
+import octile.torch as ot
+
+
+def command(*words):
+    return subprocess.run([sys.executable, "-m", "octile", *words], capture_output=True, text=True)
+
+
+def test_the_module_is_the_command():
+    assert command("--version").stdout.split()[-1] == octile.__version__
+    assert command("nonsense").returncode == 2
+
+
+@pytest.mark.parametrize("name", ALL_RECIPES)
+def test_recipes_have_the_commands_types(name):
+    told = command("emit", "--explain", "--tokens", "64", "--gemm", "?x128x256", "--recipe", name).stdout
+    problem = next(line for line in told.splitlines() if line.startswith("problem = "))
+    fields = dict(word.split("=") for word in problem.removeprefix("problem = gemm ").split())
+    recipe = ot.Recipe(name)
+    for field, kind in (("a", recipe.activation), ("b", recipe.weight)):
+        assert fields[field].split(":")[:2] == [kind.dtype, kind.granularity]
+
+
+def test_recipes_that_layers_do_not_have_are_named():
+    with pytest.raises(ValueError, match="recipe is 'delayed'; allowed are 'blockwise'"):
+        ot.Linear(64, 32, recipe="delayed")
+
+
+def test_an_installation_is_complete():
+    assert octile.library().is_file() and octile.command().is_file()
+    assert (octile.include_directory() / "octile" / "octile.h").is_file()

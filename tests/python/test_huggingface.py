@@ -1,0 +1,163 @@
+"""Block-FP8 models of transformers, and the checkpoints that export_hf writes."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import octile.torch as ot
+
+transformers = pytest.importorskip("transformers")
+
+
+def small(name, **more):
+    """Returns a configuration whose projections are multiples of 128: others transformers does not quantise."""
+    sizes = {
+        "hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 2, "vocab_size": 128, "head_dim": 64,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "moe_intermediate_size": 128, "num_experts_per_tok": 2,
+        "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    } | more  # fmt: skip
+    if name == "qwen3":
+        return transformers.Qwen3MoeConfig(**sizes, num_experts=4)
+    sizes["head_dim"] = 128  # of the rotary part
+    return transformers.DeepseekV3Config(
+        **sizes, n_routed_experts=4, n_group=1, topk_group=1, first_k_dense_replace=1, q_lora_rank=128,
+        kv_lora_rank=128, qk_nope_head_dim=64, qk_rope_head_dim=128, v_head_dim=64,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["qwen3", "deepseek"])
+def checkpoint(request, tmp_path_factory):
+    """A checkpoint with random weights, quantised and saved by transformers."""
+    ot.use_in_transformers(host=True)
+    folder = tmp_path_factory.mktemp(request.param)
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(small(request.param), dtype=torch.bfloat16)
+    model.save_pretrained(folder / "bf16")
+    config = transformers.FineGrainedFP8Config(modules_to_not_convert=["lm_head", "gate"])
+    fp8 = transformers.AutoModelForCausalLM.from_pretrained(
+        folder / "bf16", quantization_config=config, dtype=torch.bfloat16
+    )
+    fp8.save_pretrained(folder / "fp8")
+    return folder / "fp8"
+
+
+def loaded(folder, **options):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, **options)
+
+
+def dequantised(model):
+    """Returns the model with BF16 weights: codes times the scale of their block."""
+    state = dict(model.state_dict())
+    for name in [n for n, t in state.items() if t.dtype == torch.float8_e4m3fn]:
+        scales = state.pop(name + "_scale_inv").repeat_interleave(128, -2).repeat_interleave(128, -1)
+        rows, cols = state[name].shape[-2:]
+        state[name] = (state[name].float() * scales[..., :rows, :cols]).bfloat16()
+    plain = transformers.AutoModelForCausalLM.from_config(model.config, dtype=torch.bfloat16)
+    plain.load_state_dict(state, strict=True)
+    return plain.eval()
+
+
+@pytest.mark.parametrize("experts", ["eager", "grouped_mm"])
+def test_logits_are_the_dequantised_models_within_the_activations_fp8_error(checkpoint, experts):
+    tokens = torch.arange(3, 40)[None]
+    model = loaded(checkpoint, experts_implementation=experts)
+    projections = [n for n, p in model.named_parameters() if n.endswith("proj.weight") or n.endswith("_mqa.weight")]
+    assert projections and all(model.get_parameter(n).dtype == torch.float8_e4m3fn for n in projections)
+    plain = dequantised(model)
+    with torch.no_grad():
+        ours, theirs = model(tokens).logits.float(), plain(tokens).logits.float()
+    # The median, because a token whose router is undecided may go to another expert.
+    error = ((ours - theirs).norm(dim=-1) / theirs.norm(dim=-1)).median().item()
+    assert 0.01 < error < 0.08, error
+    out = model.generate(tokens[:, :8], max_new_tokens=4, do_sample=False)
+    assert out.shape == (1, 12)
+
+
+def test_what_octile_does_not_serve_stays_with_transformers():
+    from octile.torch.huggingface import _grouped_instead_of, _linear_instead_of
+
+    asked = []
+    linear = _linear_instead_of(lambda *arguments: asked.append(arguments))
+    x, scales = torch.randn(3, 256), torch.ones(2, 2)
+    weight = torch.randn(256, 256).to(torch.float8_e4m3fn)
+    assert linear(x, weight, scales, (128, 128)).shape == (3, 256) and not asked
+    linear(x, weight, scales, (128, 128), activation_scale=torch.ones(()))
+    linear(x, weight, torch.ones(4, 4), (64, 64))
+    linear(x, weight, scales.to(torch.float8_e8m0fnu), (128, 128))
+    linear(x[:, :100], weight[:, :100], scales[:, :1], (128, 128))
+    linear(x, weight, torch.ones(()), None)
+    assert len(asked) == 5
+    grouped = _grouped_instead_of(lambda *arguments: asked.append(arguments))
+    grouped(x, weight[None], torch.ones(1, 4, 4), torch.tensor([3]), None, (64, 64))
+    assert len(asked) == 6
+
+
+def test_block_fp8_linear_against_fp64_of_the_dequantised_operands():
+    x, bias = torch.randn(77, 272, dtype=torch.bfloat16), torch.randn(144)
+    q = ot.quantize(torch.randn(144, 272), granularity="128x128", scales="f32")
+    scales = q.scales[:, :3].contiguous()
+    y = torch.ops.octile.block_fp8_linear(x, q.codes, scales, bias, None)
+    exact = ot.quantize(x, scales="f32").dequantize().double() @ q.dequantize().double().t() + bias
+    torch.testing.assert_close(y.double(), exact, rtol=2**-8, atol=1e-3)
+    at_one_byte = torch.cat([torch.zeros(1, dtype=torch.uint8), q.codes.view(torch.uint8).flatten()])[1:]
+    moved = at_one_byte.view(torch.float8_e4m3fn).view(q.codes.shape)
+    assert torch.ops.octile.block_fp8_linear(x, moved, scales, bias, None).equal(y)
+    with pytest.raises(ValueError, match="is not float8_e4m3fn with contiguous float32 scales of 128 x 128 blocks"):
+        torch.ops.octile.block_fp8_linear(x, q.codes, scales[:1], bias, None)
+
+
+# ---- export
+
+
+def llama():
+    config = transformers.LlamaConfig(
+        hidden_size=256, intermediate_size=384, num_hidden_layers=2, vocab_size=128, num_attention_heads=4
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    ot.convert(model, ot.Recipe(scales="f32"), min_dims=128)
+    return model
+
+
+@pytest.mark.parametrize("shard_bytes", [2**30, 300_000])
+def test_an_exported_checkpoint_loads_as_block_fp8(tmp_path, shard_bytes):
+    ot.use_in_transformers(host=True)
+    model = llama()
+    ot.export_hf(model, tmp_path, shard_bytes)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["quantization_config"]["weight_block_size"] == [128, 128]
+    assert config["quantization_config"]["modules_to_not_convert"] == ["lm_head"]
+    assert (len(list(tmp_path.glob("*.safetensors"))) == 1) == (shard_bytes == 2**30)
+    again = loaded(tmp_path)
+    name = "model.layers.1.mlp.down_proj"
+    layer, source = again.get_submodule(name), model.get_submodule(name)
+    assert layer.weight.dtype == torch.float8_e4m3fn and layer.weight_scale_inv.shape == (2, 3)
+    q = ot.quantize(source.weight.detach(), granularity="128x128", scales="f32")
+    assert layer.weight.view(torch.uint8).equal(q.codes.view(torch.uint8))
+    tokens = torch.arange(3, 40)[None]
+    with torch.no_grad():
+        assert again(tokens).logits.equal(model(tokens).logits)
+
+
+def test_export_of_a_plain_module_and_to_a_file(tmp_path):
+    from safetensors.torch import load_file
+
+    model = nn.Sequential(ot.Linear(64, 32), nn.Linear(32, 7))
+    ot.export_hf(model, tmp_path / "new" / "folder")
+    state = load_file(tmp_path / "new" / "folder" / "model.safetensors")
+    assert set(state) == {"0.weight", "0.weight_scale_inv", "0.bias", "1.weight", "1.bias"}
+    assert not (tmp_path / "new" / "folder" / "config.json").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="path is .*file'; allowed is a folder or a new name"):
+        ot.export_hf(model, tmp_path / "file")
+
+
+def test_warmup_counts_layers_and_checks_tokens():
+    model = llama()
+    assert ot.warmup(model, (1, 4096)) == 3  # attention, gate and up, down
+    assert ot.warmup(model, (1, 1), training=False, dtype=torch.float32) == 3
+    with pytest.raises(ValueError, match=r"tokens is \(5, 4\); allowed are \(lo, hi\)"):
+        ot.warmup(model, (5, 4))
+    with torch.device("meta"), pytest.raises(ValueError, match="model is 'on the meta device'"):
+        ot.warmup(nn.Sequential(ot.Linear(64, 32)), (1, 1))
