@@ -55,7 +55,8 @@ void ProblemOptions::add_to(CLI::App& app) {
 }
 
 void ProblemOptions::set_text(const std::string& text) {
-  const bool is_shape = !text.empty() && text.find_first_not_of("0123456789x?") == std::string::npos;
+  const bool is_shape =
+      !text.empty() && text.find_first_not_of("0123456789x?") == std::string::npos;
   std::string& to = !is_shape ? problem : std::ranges::count(text, 'x') == 1 ? quantize : gemm;
   to = text;
 }

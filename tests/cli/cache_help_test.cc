@@ -93,7 +93,8 @@ TEST(CacheCompletion, OffersEveryVerbAndOption) {
   const Shell shell;
   EXPECT_THAT(completions(shell, {"ca"}), ::testing::ElementsAre("cache"));
   EXPECT_EQ(completions(shell, {"cache", ""}), verbs(shell));
-  EXPECT_THAT(completions(shell, {"bench", ""}), ::testing::ElementsAre("experts", "linear"));
+  EXPECT_THAT(completions(shell, {"bench", ""}),
+              ::testing::ElementsAre("experts", "linear", "quantize"));
   EXPECT_THAT(completions(shell, {"bench", "experts", "--ro"}),
               ::testing::ElementsAre("--rounds", "--routing"));
   for (const std::string& verb : verbs(shell)) {

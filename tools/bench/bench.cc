@@ -11,6 +11,7 @@
 #include "tools/bench/measurement.h"
 #include "tools/bench/session.h"
 #include "tools/bench/suite.h"
+#include "tools/bench/sweep.h"
 #include "tools/bench/yardsticks.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
@@ -256,9 +257,11 @@ Command add_bench(CLI::App& root) {
   add_progress_option(*app, options->progress);
   const auto linear = add_bench_linear(*app);
   const auto experts = add_bench_experts(*app);
-  return {app, [options, search, linear, experts] {
+  const auto quantize = add_bench_quantize(*app);
+  return {app, [options, search, linear, experts, quantize] {
             if (const std::optional<Status> done = linear()) return *done;
             if (const std::optional<Status> done = experts()) return *done;
+            if (const std::optional<Status> done = quantize()) return *done;
             options->search = search->count() > 0;
             return run(*options);
           }};

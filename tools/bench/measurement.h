@@ -25,6 +25,7 @@ struct BenchContext {
   std::shared_ptr<const CublasLt> cublaslt;  // null: no such baseline
   int rounds = 30;
   bool b_ready = false;  // GEMMs are timed with OCTILE_RUN_B_READY
+  int slots = 0;         // sets of a quantiser's tensors that take turns; 0: beyond twice L2
   // If it is not null, a problem runs as the winner of a search and not as a plan's choice.
   tuner::GpuDecider* search = nullptr;
   double search_seconds = 0;  // for each problem

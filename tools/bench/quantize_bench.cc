@@ -128,7 +128,8 @@ Result<BenchResult> bench(const BenchContext& context, const QuantizeProblem& pr
   const std::int64_t bytes = bytes_moved(problem, rows) + *scales;
   const auto run = make_runner(context, problem, result);
   if (!run) return tl::unexpected<Error>(run.error());
-  const int count = rotation_slots(context.gpu, bytes_touched(problem, rows));
+  const int count =
+      context.slots > 0 ? context.slots : rotation_slots(context.gpu, bytes_touched(problem, rows));
   const auto slots = make_slots(context.gpu, problem, rows, count, kQuantizeSeed);
   if (!slots) return tl::unexpected<Error>(slots.error());
   if (Status ok = check_codes(context, *run, problem, slots->front(), result); !ok) {

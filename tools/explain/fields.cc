@@ -16,9 +16,10 @@ constexpr std::array kGemmFields{
                  "rows of A and D; ? leaves the token count open, and one plan serves all of them"},
     FieldMeaning{"n", "0 to 2147483647, a multiple of 8 (of 16 if D is FP8)", "",
                  "columns of D, rows of B: a layer's output features"},
-    FieldMeaning{"k", "0 to 2147483647, or ?", "",
-                 "columns of A and B, over which products are summed; rows begin at multiples of 16 "
-                 "elements (lda, ldb); ? is for weight gradients, which sum over the tokens"},
+    FieldMeaning{
+        "k", "0 to 2147483647, or ?", "",
+        "columns of A and B, over which products are summed; rows begin at multiples of 16 "
+        "elements (lda, ldb); ? is for weight gradients, which sum over the tokens"},
     FieldMeaning{"a", kFp8Type, "",
                  "type of A [m,k]: its FP8 format, how many elements share a scale, and the "
                  "format of the scales"},

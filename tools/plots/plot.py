@@ -250,6 +250,37 @@ def draw_quantise(theme):
     save(figure, "quantise-share", theme)
 
 
+FEW_ROWS = [("1x128, row-wise", "q=e4m3:1x128 out=row"), ("128x128, row-wise", "q=e4m3:128x128 out=row"),
+            ("1x128, both copies", "q=e4m3:1x128 out=both"), ("per tensor", "q=e4m3:tensor out=row")]
+
+
+def draw_few_rows(theme):
+    """Time against rows, beside a stream of the same bytes and half a microsecond."""
+    colours = THEMES[theme]
+    data = load("few_rows")
+    figure = plt.figure(figsize=(8.6, 2.9))
+    for i, (title, kind) in enumerate(FEW_ROWS):
+        axes = figure.add_axes([0.06 + i * 0.24, 0.17, 0.19, 0.6])
+        plain_axes(axes, colours, "both")
+        points = [t for t in data["times"] if t["problem"].endswith(kind)]
+        rows = [t["rows"] for t in points]
+        axes.loglog(rows, [t["stream_us"] + data["allowance_us"] for t in points], color=colours["second"],
+                    linewidth=1.6, linestyle=(0, (3, 2)))
+        axes.loglog(rows, [t["octile_us"] for t in points], color=colours["octile"], linewidth=2)
+        axes.set_xlim(1, 4096)
+        axes.set_ylim(0.9, 60)
+        axes.set_xticks([1, 16, 256, 4096], ["1", "16", "256", "4096"])
+        axes.set_yticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"] if i == 0 else [""] * 6)
+        axes.minorticks_off()
+        axes.set_title(title, fontsize=9.5, loc="left", color=colours["text"])
+    figure.text(0.04, 0.91, "Quantisers of 7168 columns: us against rows, H100", fontsize=12, weight="bold",
+                color=colours["text"])
+    figure.text(0.96, 0.915, "Octile", fontsize=9.5, ha="right", color=colours["octile"])
+    figure.text(0.905, 0.915, "a stream of the same bytes + 0.5 us", fontsize=9.5, ha="right",
+                color=colours["quiet"])
+    save(figure, "few-rows", theme)
+
+
 def gemm_table():
     lines = ["| m x n x k | DeepGEMM us | cuBLASLt us | Octile us | Octile TFLOP/s | over the faster peer |",
              "|---|--:|--:|--:|--:|--:|"]
@@ -288,6 +319,7 @@ def main():
             draw_speedup(theme)
             draw_rate(theme)
             draw_quantise(theme)
+            draw_few_rows(theme)
 
 
 if __name__ == "__main__":

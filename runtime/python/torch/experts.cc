@@ -11,7 +11,6 @@
 namespace octile::binding {
 namespace {
 
-constexpr std::int64_t kMultiple = 16;
 constexpr RecipeCode kBlockwise = 0;
 
 [[noreturn]] void refuse(const std::string& text) {
@@ -130,8 +129,6 @@ Tensor input_gradient_of(const Tensor& dy, const Tokens& gradient, const Tensor&
            operands(groups, present(gradient.rowwise), present(codes.transposed), dx));
   return dx;
 }
-
-Tensor nothing(const Place& place) { return empty(place, {0}, torch_uint8()); }
 
 }  // namespace
 

@@ -10,9 +10,6 @@
 namespace octile::binding {
 namespace {
 
-constexpr std::int64_t kMultiple =
-    16;  // of n and k: rows of FP8 operands begin at multiples of 16 bytes
-
 struct Sizes {
   std::int64_t tokens, n, k;
 };
@@ -53,8 +50,6 @@ Tensor like_with_last(const Tensor& tensor, const Place& place, std::int64_t las
   shape.back() = last;
   return empty(place, shape, torch_type(type));
 }
-
-Tensor nothing(const Place& place) { return empty(place, {0}, torch_uint8()); }
 
 Quantized allocate_for(octile_plan* plan, const Place& place, std::int64_t rows, bool transposed,
                        RecipeCode recipe, Role role) {

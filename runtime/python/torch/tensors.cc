@@ -116,6 +116,8 @@ Tensor empty(const Place& place, std::initializer_list<std::int64_t> sizes, std:
   return empty(place, std::span(sizes.begin(), sizes.size()), type);
 }
 
+Tensor nothing(const Place& place) { return empty(place, {0}, torch_uint8()); }
+
 Tensor contiguous(const Tensor& tensor) {
   if (tensor.is_contiguous()) return tensor;
   StableIValue stack[] = {torch::stable::detail::from(tensor),

@@ -53,6 +53,12 @@ octile_dtype element_type(const Tensor& tensor, const char* argument);
 Tensor empty(const Place& place, std::span<const std::int64_t> sizes, std::int32_t type);
 Tensor empty(const Place& place, std::initializer_list<std::int64_t> sizes, std::int32_t type);
 
+// Returns a tensor without elements: what an operator returns where it has nothing to return.
+Tensor nothing(const Place& place);
+
+// Of n and k: rows of FP8 operands begin at multiples of 16 bytes.
+inline constexpr std::int64_t kMultiple = 16;
+
 // Returns `tensor` itself if it is contiguous, else a contiguous copy.
 Tensor contiguous(const Tensor& tensor);
 // Returns a contiguous tensor whose memory begins at a multiple of 16 bytes, as operands of a GEMM

@@ -1,0 +1,189 @@
+#include "tools/bench/sweep.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "tools/bench/session.h"
+#include "tools/command.h"
+#include "tools/common/output.h"
+#include "tools/common/text_table.h"
+
+namespace octile::tools {
+namespace {
+
+// A layer's input was just written, and L2 holds much of it. So few tensors take turns.
+constexpr int kTensors = 8;
+constexpr std::int64_t kMostSweptRows = 4096;
+
+// What follows rows and columns in a problem's text.
+constexpr const char* kSwept[] = {
+    "x=bf16 q=e4m3:1x128 out=row",
+    "x=bf16 q=e4m3:1x128 out=col",
+    "x=bf16 q=e4m3:1x128 out=both",
+    "x=bf16 q=e4m3:128x128 out=row",
+    "x=bf16 q=e4m3:128x128 out=both",
+    "x=bf16 q=e4m3:row out=row",
+    "x=bf16 q=e4m3:tensor out=row",
+    "x=bf16 q=e4m3:1x32 out=row",
+    "x=bf16 q=e4m3:1x128 out=row src=silu_mul",
+    "x=bf16 q=e4m3:1x128 out=row src=rmsnorm",
+    "x=bf16 q=e4m3:1x128 out=row group=contiguous",
+};
+
+struct SweepOptions {
+  std::vector<std::int64_t> widths{7168};
+  std::vector<std::int64_t> rows;
+  std::vector<std::string> selected;
+  bool sweep = false;
+  std::string device = "cuda";
+  int rounds = 15;
+  bool wide = false;
+  bool json = false;
+  bool progress = false;
+};
+
+Status check_options(const SweepOptions& options) {
+  if (Status ok = check_rounds(options.rounds); !ok) return ok;
+  if (options.sweep && !options.rows.empty()) {
+    return refuse("--sweep and --tokens are given; allowed is one of the two");
+  }
+  for (const std::int64_t rows : options.rows) {
+    if (rows < 1) return refuse(fmt::format("--tokens is {}; allowed: rows, at least 1", rows));
+  }
+  return {};
+}
+
+Result<Sweep> read_sweep(const SweepOptions& options) {
+  auto problems = sweep_problems(options.widths, options.selected);
+  if (!problems) return tl::unexpected<Error>(problems.error());
+  Sweep sweep{std::move(*problems), options.rows};
+  if (options.sweep) sweep.rows = sweep_rows();
+  if (sweep.rows.empty()) sweep.rows = {kMostSweptRows};
+  return sweep;
+}
+
+TextTable table_of(const std::vector<BenchResult>& results) {
+  TextTable table({"<shape", "octile us", "stream us", "bound us", "of bound", "<equal"});
+  table.cut("shape", 24).leave_out({"stream us"});
+  for (const BenchResult& r : results) {
+    table.add_row({bench_label(r.problem, r.tokens), fmt::format("{:.2f}", r.ours.median_us),
+                   fmt::format("{:.2f}", r.baseline->median_us), fmt::format("{:.2f}", bound_us(r)),
+                   fmt::format("{:.2f}", r.ours.median_us / bound_us(r)),
+                   !r.ok                        ? "WRONG"
+                   : r.check.starts_with("not") ? "-"
+                                                : "yes"});
+  }
+  return table;
+}
+
+Json document_of(const BenchSession& session, const std::vector<BenchResult>& results) {
+  Json rows = Json::array();
+  for (const BenchResult& result : results) {
+    Json row = to_json(result);
+    row["bound_us"] = bound_us(result);
+    rows.push_back(std::move(row));
+  }
+  Json document = session.document();
+  document["results"] = std::move(rows);
+  return document;
+}
+
+Result<std::vector<BenchResult>> run_sweep(const BenchContext& context, const Sweep& sweep,
+                                           Progress& progress) {
+  std::vector<BenchResult> results;
+  const std::size_t all = sweep.problems.size() * sweep.rows.size();
+  for (const Problem& problem : sweep.problems) {
+    for (const std::int64_t rows : sweep.rows) {
+      progress.count(results.size(), all, "shapes timed");
+      auto result = bench(context, problem, rows);
+      if (!result) return tl::unexpected<Error>(result.error());
+      results.push_back(std::move(*result));
+    }
+  }
+  return results;
+}
+
+Status run(const SweepOptions& options) {
+  if (Status ok = check_options(options); !ok) return ok;
+  const auto sweep = read_sweep(options);
+  if (!sweep) return tl::unexpected<Error>(sweep.error());
+  const auto session = BenchSession::open(options.device, false);
+  if (!session) return tl::unexpected<Error>(needs_gpu("bench quantize", session.error()));
+  BenchContext context = session->context(options.rounds);
+  context.slots = kTensors;
+  Progress progress(progress_mode(options.progress));
+  const auto results = run_sweep(context, *sweep, progress);
+  progress.done();
+  if (!results) return tl::unexpected<Error>(results.error());
+  if (options.json) {
+    print_json(document_of(*session, *results));
+  } else {
+    print_table(table_of(*results), options.wide);
+  }
+  const bool right = std::ranges::all_of(*results, &BenchResult::ok);
+  return right ? Status() : fail(ErrorCode::kInternal, "bench quantize: a tensor is wrong");
+}
+
+}  // namespace
+
+std::vector<std::int64_t> sweep_rows() {
+  std::vector<std::int64_t> rows;
+  for (std::int64_t count = 1; count <= kMostSweptRows; count *= 2) rows.push_back(count);
+  return rows;
+}
+
+Result<std::vector<Problem>> sweep_problems(const std::vector<std::int64_t>& widths,
+                                            const std::vector<std::string>& selected) {
+  std::vector<Problem> problems;
+  for (const std::int64_t cols : widths) {
+    if (cols < 1) return refuse(fmt::format("--cols is {}; allowed: columns, at least 1", cols));
+    for (const char* rest : kSwept) {
+      const std::string text = fmt::format("quantize rows=? cols={} {}", cols, rest);
+      const bool wanted =
+          selected.empty() || std::ranges::any_of(selected, [&](const std::string& word) {
+            return text.find(word) != std::string::npos;
+          });
+      if (!wanted) continue;
+      auto problem = parse_problem(text);
+      if (!problem) {
+        return refuse(fmt::format("--cols is {}; {}", cols, problem.error().message));
+      }
+      problems.push_back(std::move(*problem));
+    }
+  }
+  if (!problems.empty()) return problems;
+  return refuse(fmt::format("--select is '{}', which no problem of the sweep contains",
+                            fmt::join(selected, ",")));
+}
+
+double bound_us(const BenchResult& result) {
+  return result.baseline->median_us + kSweepAllowanceUs;
+}
+
+std::function<std::optional<Status>()> add_bench_quantize(CLI::App& bench) {
+  CLI::App* app = add_subcommand(
+      bench, "quantize",
+      "time quantisers over row counts and widths, beside a stream of the same bytes: tensors that "
+      "were just written, as a layer's input was");
+  auto options = std::make_shared<SweepOptions>();
+  add_flag(*app, "--sweep", options->sweep, "every power of two from 1 to 4096 rows");
+  add_list(*app, "--tokens", options->rows, "row counts instead; default 4096");
+  add_list(*app, "--cols", options->widths, "columns; default 7168");
+  add_list(*app, "--select", options->selected,
+           "only problems whose text contains one of these: 1x128,out=both");
+  add_gpu_option(*app, options->device);
+  add_option(*app, "--rounds", options->rounds, "interleaved rounds; the median is printed")
+      .show_default();
+  add_wide_option(*app, options->wide);
+  add_json_option(*app, options->json);
+  add_progress_option(*app, options->progress);
+  return [app, options]() -> std::optional<Status> {
+    if (!app->parsed()) return std::nullopt;
+    return run(*options);
+  };
+}
+
+}  // namespace octile::tools
