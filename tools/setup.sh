@@ -98,7 +98,7 @@ install_wheels() {
   cmp -s "$pins" "$venv/$1.txt" && return 0
   install_packages python3-venv
   say "installing $(grep -v '^#' "$pins" | paste -sd ' ') into $venv: ${wheel_megabytes[$1]} MB," \
-    "about $((5 + wheel_megabytes[$1] / 5)) s"
+    "about $((8 + wheel_megabytes[$1] / 30)) s"
   # python3-venv belongs to the system's Python and to no other in PATH.
   [ -x "$venv/bin/pip" ] || /usr/bin/python3 -m venv "$venv"
   "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$pins" || return 1
