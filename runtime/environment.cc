@@ -51,9 +51,9 @@ constexpr std::array kVariables{
 constexpr std::string_view kOwnPrefix = "OCTILE_";
 
 // Variables of Octile's own build and tests.
-constexpr std::array<std::string_view, 6> kOfTests{"OCTILE_TESTS",      "OCTILE_TEST_CHILD_CACHE",
-                                                   "OCTILE_SWEEP",      "OCTILE_VENV",
-                                                   "OCTILE_GPU_REPORT", "OCTILE_RACE_SECONDS"};
+constexpr std::array<std::string_view, 7> kOfTests{
+    "OCTILE_TESTS",      "OCTILE_TEST_CHILD_CACHE", "OCTILE_SWEEP",        "OCTILE_VENV",
+    "OCTILE_GPU_REPORT", "OCTILE_RACE_SECONDS",     "OCTILE_ORACLE_PYTHON"};
 
 std::string lower(std::string_view text) {
   std::string result(text);
