@@ -65,9 +65,15 @@ elseif(STEP STREQUAL find_package)
   run(${CMAKE_COMMAND} --build ${WORK}/example)
   run(${WORK}/example/linear_step)
 elseif(STEP STREQUAL fetch_content)
-  # The folder stays, so that a second run builds what was changed.
+  # The folder stays, so that a second run builds what was changed. Where ccache cannot serve the compiles, optimising
+  # them again would take minutes.
+  if(LAUNCHER)
+    set(build_type Release)
+  else()
+    set(build_type Debug)
+  endif()
   run(${CMAKE_COMMAND} -S ${EXAMPLES}/fetch_content -B ${WORK}/fetched -G ${GENERATOR} -DCMAKE_C_COMPILER=${CC}
-      -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}
+      -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_BUILD_TYPE=${build_type} -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}
       -DOCTILE_UNITY=${UNITY} -DCMAKE_DISABLE_PRECOMPILE_HEADERS=${NO_PRECOMPILED})
   run(${CMAKE_COMMAND} --build ${WORK}/fetched --target linear_step)
   run(${WORK}/fetched/linear_step)

@@ -98,6 +98,6 @@ run_setup build
 check "old toolkit" "$said" '^setup: .*toolkit: CUDA_VERSION is 12040, needed is 12080.*CUDA_HOME'
 check "pip fails" "$said" '^setup: pip cannot install NVRTC; set CUDA_HOME'
 run_setup everything
-check "bad goal" "$said" '^setup: goal is "everything"; allowed are build, test, package, lint, fuzz and plots$'
+check "bad goal" "$said" '^setup: goal is "everything"; allowed are build, test, torch, package, lint, fuzz and plots$'
 [ $failed = 0 ] && echo "setup.sh says what it does"
 exit $failed

@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <chrono>
+#include <thread>
 
 #include <cstring>
 #include <filesystem>
@@ -67,6 +69,16 @@ struct Usage {
     };
     return {test::live_blocks(), count("/proc/self/fd"), count("/proc/self/task")};
   }
+  // Returns the usage now. A thread that was joined stays in /proc until the kernel has ended it,
+  // so more threads than `before` are looked at again for up to five seconds.
+  static Usage settled(const Usage& before) {
+    Usage usage = now();
+    for (int i = 0; i < 500 && usage.threads > before.threads; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      usage = now();
+    }
+    return usage;
+  }
   friend bool operator==(const Usage&, const Usage&) = default;
 };
 
@@ -81,7 +93,7 @@ class Worker {
     const std::int64_t share = 20 + pick(40);
     for (std::int64_t i = 0; i < share && !tally_.stop; ++i) {
       round();
-      const Usage after = Usage::now();
+      const Usage after = Usage::settled(before);
       if (after != before) {
         tally_.violation(
             fmt::format("after a round: {} blocks, {} descriptors, {} threads; before: {}, {}, {}",
