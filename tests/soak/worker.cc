@@ -4,14 +4,14 @@
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <chrono>
-#include <thread>
 
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <memory>
 #include <random>
+#include <thread>
 
 #include "runtime/api/boundary.h"
 #include "tests/fake_nvrtc/cubin.h"
