@@ -125,8 +125,7 @@ Tensor input_gradient_of(const Tensor& dy, const Tokens& gradient, const Tensor&
   Tensor dx = empty(groups.place, {groups.tokens, groups.k}, torch_type(type));
   const WeightCodes codes = weight_codes(weight, groups.place, recipe, false, true);
   multiply(input_gradient_gemm(recipe, groups.n, groups.k, type, groups.experts, groups.place),
-           groups.place,
-           operands(groups, present(gradient.rowwise), present(codes.transposed), dx));
+           groups.place, operands(groups, present(gradient.rowwise), codes.transposed(), dx));
   return dx;
 }
 
@@ -146,7 +145,7 @@ std::tuple<Tensor, Tensor, Tensor> experts_forward(Tensor x, Tensor weight, Tens
   Tensor y = empty(groups.place, {groups.tokens, groups.n}, torch_type(type));
   multiply(
       forward_gemm(recipe, groups.n, groups.k, type, octile_dtype{}, groups.experts, groups.place),
-      groups.place, operands(groups, present(tokens.rowwise), present(codes.rowwise), y));
+      groups.place, operands(groups, present(tokens.rowwise), codes.rowwise(), y));
   if (!keep_x) return {y, nothing(groups.place), nothing(groups.place)};
   return {y, present(tokens.transposed).codes, present(tokens.transposed).scales};
 }

@@ -120,7 +120,7 @@ Tensor input_gradient_of(const Tensor& dy, const Gradient& gradient, const Tenso
   Tensor dx = like_with_last(dy, place, sizes.k, type);
   const WeightCodes codes = weight_codes(weight, place, recipe, false, true);
   multiply(input_gradient_gemm(recipe, sizes.n, sizes.k, type, 0, place), place,
-           operands(sizes.tokens, present(gradient.rowwise), present(codes.transposed), dx));
+           operands(sizes.tokens, present(gradient.rowwise), codes.transposed(), dx));
   return dx;
 }
 
@@ -163,7 +163,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_forward(Tensor x, Tensor weight,
 
   const WeightCodes codes = weight_codes(contiguous(weight), place, recipe, true, input_gradient);
   Tensor y = like_with_last(x, place, sizes.n, type);
-  octile_gemm_args args = operands(sizes.tokens, rows, present(codes.rowwise), y);
+  octile_gemm_args args = operands(sizes.tokens, rows, codes.rowwise(), y);
   octile_dtype bias_type{};
   if (bias) {
     check_same_place(*bias, place, "bias");

@@ -72,7 +72,8 @@ struct QuantizeCall {
   std::int64_t ldx = 0;
   const std::int32_t* offsets = nullptr;  // of `groups` contiguous groups
   std::int64_t groups = 0;
-  const void* x_scale = nullptr;  // FP8 x
+  const void* x_scale = nullptr;        // FP8 x
+  const std::uint32_t* skip = nullptr;  // octile_quantize_args.skip
 };
 
 // Runs a quantise plan into outputs that are allocated. Kernels that are not ready are prepared

@@ -13,7 +13,7 @@ from octile.torch.modules import Linear
 from octile.torch.recipes import Recipe
 from octile.torch.schedule import Schedule, set_fp8
 from octile.torch.warm import warmup
-from octile.torch.weights import weights_changed
+from octile.torch.weights import replays_share_weights, weights_changed
 
 __all__ = [
     "Linear",
@@ -29,6 +29,7 @@ __all__ = [
     "gemm",
     "linear",
     "quantize",
+    "replays_share_weights",
     "set_fp8",
     "transpose",
     "use_in_transformers",

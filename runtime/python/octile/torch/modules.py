@@ -90,6 +90,10 @@ class Linear(nn.Linear):
             keep(self.weight)
         return self
 
+    def _load_from_state_dict(self, *arguments) -> None:
+        super()._load_from_state_dict(*arguments)
+        weights_changed()
+
     def __setstate__(self, state) -> None:
         super().__setstate__(state)
         keep(self.weight)
