@@ -108,7 +108,9 @@ def main() -> int:
     points: dict[str, tuple[Point, ...]] = {}
     for index, recipe in enumerate(recipes):
         compile_all(options, recipe)
-        print(f"{recipe}: kernels after {time.time() - begin:.1f} s\n tokens      n      k  training  forward", flush=True)
+        print(
+            f"{recipe}: kernels after {time.time() - begin:.1f} s\n tokens      n      k  training  forward", flush=True
+        )
         rows = []
         for point in cells(options, recipe, begin + options.seconds * (index + 1) / len(recipes)):
             rows.append(point)

@@ -40,7 +40,9 @@ def host_us(step: Callable[[], None], steps: int, device: str = "cuda") -> float
     return taken * 1e6 / steps
 
 
-def interleaved(steps: dict[str, Callable[[], None]], rounds: int, times: int, device: str = "cuda") -> dict[str, float]:
+def interleaved(
+    steps: dict[str, Callable[[], None]], rounds: int, times: int, device: str = "cuda"
+) -> dict[str, float]:
     """Returns the median wall time of each step, in us. Rounds of all steps take turns."""
     taken: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(rounds):

@@ -25,8 +25,8 @@ class Linear(nn.Linear):
     ``fp8`` is True; while it is False the layer computes as ``nn.Linear`` does, in the input's dtype. ``set_fp8`` sets
     it for all layers of a model.
 
-    ``least_tokens`` is (0, 0), or what ``convert`` found: calls with fewer tokens, in ``train()`` and in ``eval()`` mode,
-    compute as ``nn.Linear`` does, because FP8 would be slower.
+    ``least_tokens`` is (0, 0), or what ``convert`` found: calls with fewer tokens, in ``train()`` and in ``eval()``
+    mode, compute as ``nn.Linear`` does, because FP8 would be slower.
 
     in_features and out_features are multiples of 16. Of others, ``unaligned="bf16"`` makes a layer that computes as
     ``nn.Linear`` does, and the default ``"error"`` raises ValueError.
