@@ -16,7 +16,7 @@ def small(name, **more):
     """Returns a configuration whose projections are multiples of 128: others transformers does not quantise."""
     sizes = {
         "hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 2, "vocab_size": 128, "head_dim": 64,
-        "num_attention_heads": 4, "num_key_value_heads": 4, "moe_intermediate_size": 128, "num_experts_per_tok": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "moe_intermediate_size": 256, "num_experts_per_tok": 2,
         "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
     } | more  # fmt: skip
     if name == "qwen3":
