@@ -96,7 +96,9 @@ def main() -> int:
     parser.add_argument("--size", default="llama", choices=["llama", "tiny"])
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--recipe", default="blockwise")
-    parser.add_argument("--cold", type=float, default=5.0, help="most seconds to the end of the first step, cache empty")
+    parser.add_argument(
+        "--cold", type=float, default=5.0, help="most seconds to the end of the first step, cache empty"
+    )
     parser.add_argument("--warm", type=float, default=0.5, help="most seconds that are ours in a second process")
     parser.add_argument("--run", help=argparse.SUPPRESS)  # one process
     options = parser.parse_args()

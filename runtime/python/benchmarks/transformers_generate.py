@@ -54,7 +54,10 @@ def save(architecture: str, size: str, folder: Path, device: str) -> None:
     model.save_pretrained(folder / "bf16")
     config = transformers.FineGrainedFP8Config(modules_to_not_convert=["lm_head", "gate"])
     fp8 = transformers.AutoModelForCausalLM.from_pretrained(
-        folder / "bf16", quantization_config=config, dtype=torch.bfloat16, device_map={"": "cpu" if device == "cpu" else 0}
+        folder / "bf16",
+        quantization_config=config,
+        dtype=torch.bfloat16,
+        device_map={"": "cpu" if device == "cpu" else 0},
     )
     fp8.save_pretrained(folder / "fp8")
 
@@ -117,7 +120,9 @@ def run(architecture: str, folder: Path, options) -> dict:
     first = model.get_input_embeddings().weight.device
     devices = {str(p.device) for p in model.parameters()}
     fp8 = sum(p.numel() for p in model.parameters() if p.dtype == torch.float8_e4m3fn)
-    prompt = torch.randint(3, 1000, (options.batch, options.prompt), generator=torch.Generator().manual_seed(1)).to(first)
+    prompt = torch.randint(3, 1000, (options.batch, options.prompt), generator=torch.Generator().manual_seed(1)).to(
+        first
+    )
     synchronize = torch.cuda.synchronize if options.device == "cuda" else lambda: None
     rate, first_seconds = tokens_per_second(model, prompt, options.new_tokens, synchronize)
     plain = dequantised(model)
