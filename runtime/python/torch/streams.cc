@@ -19,6 +19,10 @@ struct Driver {
   int (*destroy_event)(void* event);
   int (*record_event)(void* event, void* stream);
   int (*wait_event)(void* stream, void* event, unsigned flags);
+  int (*current_context)(void** context);
+  int (*device)(int* device, int ordinal);
+  int (*retain_context)(void** context, int device);
+  int (*set_context)(void* context);
 };
 
 template <typename Function>
@@ -36,6 +40,10 @@ const Driver& driver() {
     find(library, "cuEventDestroy_v2", functions.destroy_event);
     find(library, "cuEventRecord", functions.record_event);
     find(library, "cuStreamWaitEvent", functions.wait_event);
+    find(library, "cuCtxGetCurrent", functions.current_context);
+    find(library, "cuDeviceGet", functions.device);
+    find(library, "cuDevicePrimaryCtxRetain", functions.retain_context);
+    find(library, "cuCtxSetCurrent", functions.set_context);
     return functions;
   }();
   return found;
@@ -50,6 +58,19 @@ void call(const char* name, Function function, Arguments... arguments) {
   }
 }
 
+// Makes the primary context current if the thread has none. CUDA's runtime does it for a thread of
+// its own accord, but not before the thread's first call. The caller has made the device current.
+void bind_context(const Place& place) {
+  void* context = nullptr;
+  call("cuCtxGetCurrent", driver().current_context, &context);
+  if (context != nullptr) return;
+  int device = 0;
+  call("cuDeviceGet", driver().device, &device, static_cast<int>(place.device_index));
+  // PyTorch keeps it for as long as the process lives, and so may we.
+  call("cuDevicePrimaryCtxRetain", driver().retain_context, &context, device);
+  call("cuCtxSetCurrent", driver().set_context, context);
+}
+
 }  // namespace
 
 std::uint64_t capture_of(const Place& place) {
@@ -62,12 +83,14 @@ std::uint64_t capture_of(const Place& place) {
 }
 
 void fill_words(const Place& place, std::uint32_t* words, std::uint32_t value, std::size_t count) {
+  bind_context(place);
   call("cuMemsetD32Async", driver().fill, reinterpret_cast<std::uint64_t>(words), value, count,
        place.stream);
 }
 
 StreamPoint::StreamPoint(const Place& place) : capture_(capture_of(place)) {
   if (place.host) return;
+  bind_context(place);
   constexpr unsigned kNoTiming = 2;
   call("cuEventCreate", driver().create_event, &event_, kNoTiming);
   try {
@@ -93,6 +116,7 @@ StreamPoint& StreamPoint::operator=(StreamPoint&& other) noexcept {
 
 void StreamPoint::before(const Place& place) const {
   if (event_ == nullptr || capture_ != capture_of(place)) return;
+  bind_context(place);
   call("cuStreamWaitEvent", driver().wait_event, place.stream, event_, 0U);
 }
 

@@ -1,5 +1,5 @@
-// The order of work on CUDA streams, by the driver that PyTorch has loaded. On the host there is no
-// order to keep, and all of this does nothing.
+// The order of work on CUDA streams, by the driver that PyTorch has loaded. Callers have made the
+// device current (OnDevice). On the host there is no order to keep, and StreamPoint does nothing.
 #ifndef OCTILE_RUNTIME_PYTHON_TORCH_STREAMS_H_
 #define OCTILE_RUNTIME_PYTHON_TORCH_STREAMS_H_
 
