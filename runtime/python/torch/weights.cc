@@ -64,7 +64,7 @@ Target part_of(const std::optional<Quantized>& copy, std::int64_t index, std::in
 }
 
 WeightCodes make(const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise,
-                 bool transposed) {
+                 bool transposed, const Scaling& scaling) {
   const std::int64_t experts = weight.dim() == 3 ? weight.size(0) : 1;
   const std::int64_t n = weight.size(weight.dim() - 2), k = weight.size(weight.dim() - 1);
   octile_plan* plan = quantizer(recipe, Role::kWeight, wanted(rowwise, transposed),
@@ -75,7 +75,10 @@ WeightCodes make(const Tensor& weight, const Place& place, RecipeCode recipe, bo
   const auto* x = static_cast<const char*>(weight.data_ptr());
   for (std::int64_t i = 0; i < experts; ++i) {
     quantize(plan, place,
-             {.rows = n, .x = x + i * n * k * static_cast<std::int64_t>(weight.element_size())},
+             {.rows = n,
+              .x = x + i * n * k * static_cast<std::int64_t>(weight.element_size()),
+              .encode_scale = scaling.encode,
+              .amax = scaling.amax},
              {.rowwise = part_of(codes.rowwise, i, experts),
               .transposed = part_of(codes.transposed, i, experts)});
   }
@@ -92,7 +95,7 @@ bool is_current(const Kept& kept, const Tensor& weight, const Place& place, Reci
 
 // Makes the copies that are asked for and missing.
 void refresh(Kept& kept, const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise,
-             bool transposed) {
+             bool transposed, const Scaling& scaling) {
   if (!is_current(kept, weight, place, recipe)) {
     kept.codes = {};
     kept.memory = alias(weight);
@@ -108,7 +111,7 @@ void refresh(Kept& kept, const Tensor& weight, const Place& place, RecipeCode re
   const bool make_rowwise = rowwise && !kept.codes.rowwise;
   const bool make_transposed = transposed && !kept.codes.transposed;
   if (!make_rowwise && !make_transposed) return;
-  WeightCodes made = make(weight, place, recipe, make_rowwise, make_transposed);
+  WeightCodes made = make(weight, place, recipe, make_rowwise, make_transposed, scaling);
   if (made.rowwise) kept.codes.rowwise = std::move(made.rowwise);
   if (made.transposed) kept.codes.transposed = std::move(made.transposed);
 }
@@ -116,15 +119,15 @@ void refresh(Kept& kept, const Tensor& weight, const Place& place, RecipeCode re
 }  // namespace
 
 WeightCodes weight_codes(const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise,
-                         bool transposed) {
+                         bool transposed, const Scaling& scaling) {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   const auto found = all.by_address.find(weight.data_ptr());
   if (found == all.by_address.end()) {
     // Nobody would find the other copy again.
-    return make(weight, place, recipe, rowwise, transposed && !rowwise);
+    return make(weight, place, recipe, rowwise, transposed && !rowwise, scaling);
   }
-  refresh(found->second, weight, place, recipe, rowwise, transposed);
+  refresh(found->second, weight, place, recipe, rowwise, transposed, scaling);
   return found->second.codes;
 }
 

@@ -8,6 +8,7 @@
 
 #include "plans.h"
 #include "recipes.h"
+#include "scaling.h"
 #include "tensors.h"
 
 namespace octile::binding {
@@ -23,9 +24,9 @@ struct WeightCodes {
 // Copies of a kept weight are used again if nothing suggests that W has changed: its address, the
 // version that PyTorch counts at every write in place, and weights_changed(). They stay on the
 // stream that made them; a call on another stream makes its own. A capture into a CUDA graph makes
-// its own too, so that every replay quantises W once.
+// its own too, so that every replay quantises W once. `scaling` is used whenever W is quantised.
 WeightCodes weight_codes(const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise,
-                         bool transposed);
+                         bool transposed, const Scaling& scaling = {});
 
 // Keeps the copies of this weight, until forget_weight() of the token returned.
 std::int64_t keep_weight(Tensor weight);

@@ -11,6 +11,7 @@ from octile.torch.grouped import experts
 from octile.torch.huggingface import use_in_transformers
 from octile.torch.modules import Linear
 from octile.torch.recipes import Recipe
+from octile.torch.scaling import reduce_scales, update_scales
 from octile.torch.schedule import Schedule, set_fp8
 from octile.torch.warm import warmup
 from octile.torch.weights import weights_changed
@@ -29,8 +30,10 @@ __all__ = [
     "gemm",
     "linear",
     "quantize",
+    "reduce_scales",
     "set_fp8",
     "transpose",
+    "update_scales",
     "use_in_transformers",
     "warmup",
     "weights_changed",

@@ -7,7 +7,7 @@ import torch
 from octile._types import refuse
 from octile.torch._operators import ops
 from octile.torch.functional import dummy_gradient
-from octile.torch.recipes import Recipe, as_recipe
+from octile.torch.recipes import Recipe, stateless
 
 
 #: Recipes that the library multiplies groups in, forward and backward.
@@ -64,7 +64,7 @@ def experts(
     """
     if weight.dim() != 3:
         raise refuse("weight.shape", tuple(weight.shape), "is (experts, n, k)")
-    recipe = as_recipe(recipe)
+    recipe = stateless(recipe, "experts")
     if recipe.name not in RECIPES:
         raise NotImplementedError(f"octile: recipe is {recipe.name!r}; of groups the library has {RECIPES}")
     offsets = with_first_zero(offsets, weight.shape[0])

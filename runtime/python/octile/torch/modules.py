@@ -8,6 +8,7 @@ from torch import nn
 from octile._types import refuse
 from octile.torch.functional import linear_of
 from octile.torch.recipes import Recipe, as_recipe
+from octile.torch.scaling import Scaling
 from octile.torch.weights import keep, weights_changed
 
 MULTIPLE = 16  # of in_features and out_features
@@ -23,6 +24,9 @@ class Linear(nn.Linear):
 
     ``fp8`` is True; while it is False the layer computes as ``nn.Linear`` does, in the input's dtype. ``set_fp8`` sets
     it for all layers of a model.
+
+    A layer of recipe "delayed" also keeps scales and maxima, in no checkpoint: a model that loads one begins with the
+    recipe's warm-up, so its first steps scale by the tensors' own maxima. See ``octile.torch.update_scales``.
 
     in_features and out_features are multiples of 16. Of others, ``unaligned="bf16"`` makes a layer that computes as
     ``nn.Linear`` does, and the default ``"error"`` raises ValueError.
@@ -65,13 +69,17 @@ class Linear(nn.Linear):
         self.__dict__["recipe"] = recipe
         self.__dict__["fp8"] = True
         self.__dict__["_code"] = recipe.code if aligned else None
+        self.__dict__["_scaling"] = Scaling(recipe) if aligned and recipe.is_delayed else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns x weight^T + bias: [..., out_features]."""
         if self._code is None or not self.fp8:
             bias = None if self.bias is None else self.bias.to(x.dtype)
             return nn.functional.linear(x, self.weight.to(x.dtype), bias)
-        return linear_of(x, self.weight, self.bias, self._code)
+        if self._scaling is None:
+            return linear_of(x, self.weight, self.bias, self._code)
+        self._scaling.check_capture(x.device)
+        return linear_of(x, self.weight, self.bias, self._scaling.code, self._scaling.on(x.device))
 
     def extra_repr(self) -> str:
         scales = "" if self.recipe.scales == "pow2" else f", scales={self.recipe.scales}"
@@ -82,17 +90,22 @@ class Linear(nn.Linear):
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
         super().register_parameter(name, param)
         if name == "weight" and param is not None:
-            keep(param)
+            self._weight_is(param)
 
     def _apply(self, fn, recurse=True):
         super()._apply(fn, recurse)
         if self.weight is not None:
-            keep(self.weight)
+            self._weight_is(self.weight)
         return self
 
     def __setstate__(self, state) -> None:
         super().__setstate__(state)
-        keep(self.weight)
+        self._weight_is(self.weight)
+
+    def _weight_is(self, weight: nn.Parameter) -> None:
+        keep(weight)
+        if self._scaling is not None:
+            self._scaling.place(weight.device)
 
     def train(self, mode: bool = True):
         # Averaged weights are swapped in and out around evaluation, often through .data.

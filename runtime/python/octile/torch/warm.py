@@ -30,21 +30,22 @@ def warmup(
     lo, hi = tokens
     if not 0 <= lo <= hi:
         raise refuse("tokens", tokens, "are (lo, hi) with 0 <= lo <= hi")
-    jobs = set()
+    layers: dict[tuple, set[int]] = {}
     for module in model.modules():
         if isinstance(module, Linear) and module._code is not None:
             weight, bias = module.weight, module.bias
-            jobs.add(
-                (weight.device, module._code, *weight.shape, weight.dtype, dtype or weight.dtype,
-                 None if bias is None else torch.float32 if bias.dtype == torch.float16 else bias.dtype)
-            )  # fmt: skip
+            bias_dtype = None if bias is None else torch.float32 if bias.dtype == torch.float16 else bias.dtype
+            layer = (module._code, weight.device, *weight.shape, weight.dtype, dtype or weight.dtype, bias_dtype)
+            # Layers of recipe "delayed" scale otherwise until they are warmed up.
+            layers[layer] = {module._code} if module._scaling is None else {module._code, module._scaling.code}
+    jobs = [(code, *layer[1:]) for layer, codes in layers.items() for code in codes]
     with ThreadPoolExecutor(max_workers=max(len(jobs), 1)) as pool:
         list(pool.map(lambda job: _prepare(job, lo, hi, training, main_grad), jobs))
-    return len(jobs)
+    return len(layers)
 
 
 def _prepare(job, lo: int, hi: int, training: bool, main_grad: torch.dtype | None) -> None:
-    device, code, n, k, weight_dtype, dtype, bias_dtype = job
+    code, device, n, k, weight_dtype, dtype, bias_dtype = job
     if device.type == "meta":
         raise refuse("model", "on the meta device", "is one in memory")
 
