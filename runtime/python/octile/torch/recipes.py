@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cache
+from typing import TYPE_CHECKING
 
 from octile._types import TensorType, refuse
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from octile.torch.schedule import Schedule
 
 # In the order of kRecipes in runtime/python/torch/recipes.cc: activation, weight and gradient.
 _ROWS = {
@@ -89,6 +95,13 @@ class Recipe:
     def gradient(self) -> TensorType:
         """The type of dY."""
         return self._type(2)
+
+    def schedule(self, model: nn.Module, begin: int = 0, end: int | None = None) -> Schedule:
+        """Returns the ``octile.torch.Schedule`` of the model's layers of this recipe: FP8 in the steps from ``begin`` up
+        to, but without, ``end``."""
+        from octile.torch.schedule import Schedule  # which needs the layers, which need recipes
+
+        return Schedule(model, begin, end, self)
 
     def _type(self, role: int) -> TensorType:
         dtype, granularity = _ROWS[self.name][role]
