@@ -1,5 +1,7 @@
 """Two processes that share the work of one, by gloo: the bits of the weights are those of one process."""
 
+import warnings
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -91,6 +93,29 @@ def with_shared_scales(rank, shard):
     return [p.detach().full_tensor() if shard else p.detach() for p in model.parameters()], everyones
 
 
+def with_sentry(rank):
+    """A NaN in rank 0's first microbatch of the second step. Returns how often this rank repeated, and its weights."""
+    model = model_of()
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    watch, optimizer = ot.sentry(model), torch.optim.SGD(model.parameters(), lr=1e-2)
+    for step, microbatches in enumerate(batches(rank)):
+        inputs = [microbatches[0].clone(), microbatches[0]]
+        inputs[0][1, 2] = torch.nan if (rank, step) == (0, 1) else inputs[0][1, 2]
+
+        def closure(inputs=inputs):
+            optimizer.zero_grad()
+            loss_of(wrapped, inputs.pop(0)).backward()
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            watch.run(closure)
+        assert not watch.found_nonfinite
+        optimizer.step()
+    everyones = [torch.empty(1) for _ in range(2)]
+    dist.all_gather(everyones, torch.tensor([float(watch.repeated)]))
+    return everyones, watch.counts["0"].output, [p.detach() for p in model.parameters()]
+
+
 WAYS = {
     "ddp": with_ddp,
     "fsdp2": lambda rank: with_fsdp2(rank, True),
@@ -103,6 +128,7 @@ def run_rank(rank, folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     results = {name: way(rank) for name, way in WAYS.items()}
     results["scales"] = {shard: with_shared_scales(rank, shard) for shard in (False, True)}
+    results["sentry"] = with_sentry(rank)
     dist.barrier()
     dist.destroy_process_group()
     if rank == 0:
@@ -131,6 +157,12 @@ def test_ranks_share_delayed_scales(results, shard):
     assert all(ours.equal(wanted) for ours, wanted in zip(parameters, alone, strict=True))
     wanted = torch.stack([layer._scaling.values[:6] for layer in (model[0], model[2])])
     assert model[0]._scaling.steps == STEPS and all(values.equal(wanted) for values in everyones)
+
+
+def test_ranks_repeat_a_step_together(results):
+    repeated, bad_outputs, weights = results["sentry"]
+    assert repeated == [1, 1] and bad_outputs == 1
+    assert all(weight.isfinite().all() for weight in weights)
 
 
 def test_a_child_of_fork_makes_its_own_handles():

@@ -10,6 +10,7 @@ from octile.torch.functional import Quantized, dequantize, gemm, linear, quantiz
 from octile.torch.grouped import experts
 from octile.torch.huggingface import use_in_transformers
 from octile.torch.modules import Linear
+from octile.torch.nonfinite import Sentry, sentry
 from octile.torch.recipes import Recipe
 from octile.torch.scaling import reduce_scales, update_scales
 from octile.torch.schedule import Schedule, set_fp8
@@ -22,6 +23,7 @@ __all__ = [
     "Recipe",
     "Report",
     "Schedule",
+    "Sentry",
     "block_fp8_state_dict",
     "convert",
     "dequantize",
@@ -31,6 +33,7 @@ __all__ = [
     "linear",
     "quantize",
     "reduce_scales",
+    "sentry",
     "set_fp8",
     "transpose",
     "update_scales",

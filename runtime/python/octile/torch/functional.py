@@ -251,13 +251,24 @@ def linear_of(
 ) -> torch.Tensor:  # fmt: skip
     """Returns what ``linear`` does, by a recipe's code. scaling: state of a layer of recipe "delayed"; calls with
     gradients record maxima in it. sentry: int32 [3], whose elements become 1 if y, dx or dw is not finite."""
+    x, bias = as_operands(x, bias)
+    if has_gradients(x, weight, bias):
+        return _Linear.apply(x, weight, bias, code, scaling, sentry)
+    return ops.linear_forward(x, weight, bias, code, False, False, scaling, sentry)[0]
+
+
+def as_operands(x: torch.Tensor, bias: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Returns x in autocast's dtype, if there is one, and a bias of a dtype that the library adds."""
     device = x.device.type
     if torch.is_autocast_enabled(device):
         x = x.to(torch.get_autocast_dtype(device))
     if bias is not None and bias.dtype == torch.float16:
         bias = bias.float()
-    if torch.is_grad_enabled() and (
+    return x, bias
+
+
+def has_gradients(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
+    """Returns whether autograd records a layer of these tensors."""
+    return torch.is_grad_enabled() and (
         x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-    ):
-        return _Linear.apply(x, weight, bias, code, scaling, sentry)
-    return ops.linear_forward(x, weight, bias, code, False, False, scaling, sentry)[0]
+    )

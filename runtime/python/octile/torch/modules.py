@@ -70,16 +70,21 @@ class Linear(nn.Linear):
         self.__dict__["fp8"] = True
         self.__dict__["_code"] = recipe.code if aligned else None
         self.__dict__["_scaling"] = Scaling(recipe) if aligned and recipe.is_delayed else None
+        self.__dict__["_watch"] = None  # set by a Sentry
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns x weight^T + bias: [..., out_features]."""
-        if self._code is None or not self.fp8:
+        watch = self._watch
+        if self._code is None or not self.fp8 or (watch is not None and watch.paused):
             bias = None if self.bias is None else self.bias.to(x.dtype)
             return nn.functional.linear(x, self.weight.to(x.dtype), bias)
-        if self._scaling is None:
-            return linear_of(x, self.weight, self.bias, self._code)
-        self._scaling.check_capture(x.device)
-        return linear_of(x, self.weight, self.bias, self._scaling.code, self._scaling.on(x.device))
+        code, scaling, state = self._code, self._scaling, None
+        if scaling is not None:
+            scaling.check_capture(x.device)
+            code, state = scaling.code, scaling.on(x.device)
+        if watch is not None:
+            return watch.linear(x, self.weight, self.bias, code, state)
+        return linear_of(x, self.weight, self.bias, code, state)
 
     def extra_repr(self) -> str:
         scales = "" if self.recipe.scales == "pow2" else f", scales={self.recipe.scales}"
@@ -97,6 +102,9 @@ class Linear(nn.Linear):
         if self.weight is not None:
             self._weight_is(self.weight)
         return self
+
+    def __getstate__(self) -> dict:
+        return self.__dict__ | {"_watch": None}
 
     def __setstate__(self, state) -> None:
         super().__setstate__(state)

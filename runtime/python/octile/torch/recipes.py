@@ -97,8 +97,8 @@ class Recipe:
         return self._type(2)
 
     def schedule(self, model: nn.Module, begin: int = 0, end: int | None = None) -> Schedule:
-        """Returns the ``octile.torch.Schedule`` of the model's layers of this recipe: FP8 in the steps from ``begin`` up
-        to, but without, ``end``."""
+        """Returns the ``octile.torch.Schedule`` of the layers of this recipe: FP8 from step ``begin`` up to, but
+        without, step ``end``."""
         from octile.torch.schedule import Schedule  # which needs the layers, which need recipes
 
         return Schedule(model, begin, end, self)

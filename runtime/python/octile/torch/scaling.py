@@ -75,7 +75,8 @@ class Scaling:
 
     def check_capture(self, device: torch.device) -> None:
         """Refuses a capture into a CUDA graph that would keep scaling as in warm-up for good."""
-        if not self.delayed and _is_capturing(device):
+        # A compiled model is compiled again at the end of warm-up, with its CUDA graphs.
+        if not self.delayed and not torch.compiler.is_compiling() and _is_capturing(device):
             raise RuntimeError(
                 f"octile: a layer of recipe 'delayed' was captured into a CUDA graph after {self.steps} of "
                 f"{self.recipe.warmup} warm-up steps; capture it after them"

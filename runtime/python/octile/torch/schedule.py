@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from torch import nn
@@ -27,19 +25,6 @@ def set_fp8(model: nn.Module, enabled: bool) -> int:
     for layer in layers:
         layer.fp8 = bool(enabled)
     return len(layers)
-
-
-@contextmanager
-def without_fp8(layers: Iterable[Linear]) -> Iterator[None]:
-    """Lets layers compute as ``nn.Linear`` does, and then as before."""
-    before = [(layer, layer.fp8) for layer in layers]
-    for layer, _ in before:
-        layer.fp8 = False
-    try:
-        yield
-    finally:
-        for layer, enabled in before:
-            layer.fp8 = enabled
 
 
 @dataclass

@@ -35,7 +35,9 @@ def warmup(
         if isinstance(module, Linear) and module._code is not None:
             weight, bias = module.weight, module.bias
             bias_dtype = None if bias is None else torch.float32 if bias.dtype == torch.float16 else bias.dtype
-            layer = (module._code, weight.device, *weight.shape, weight.dtype, dtype or weight.dtype, bias_dtype)
+            watched = module._watch is not None
+            dtypes = weight.dtype, dtype or weight.dtype, bias_dtype
+            layer = (module._code, watched, weight.device, *weight.shape, *dtypes)
             # Layers of recipe "delayed" scale otherwise until they are warmed up.
             layers[layer] = {module._code} if module._scaling is None else {module._code, module._scaling.code}
     jobs = [(code, *layer[1:]) for layer, codes in layers.items() for code in codes]
@@ -45,7 +47,7 @@ def warmup(
 
 
 def _prepare(job, lo: int, hi: int, training: bool, main_grad: torch.dtype | None) -> None:
-    code, device, n, k, weight_dtype, dtype, bias_dtype = job
+    code, watched, device, n, k, weight_dtype, dtype, bias_dtype = job
     if device.type == "meta":
         raise refuse("model", "on the meta device", "is one in memory")
 
@@ -53,5 +55,6 @@ def _prepare(job, lo: int, hi: int, training: bool, main_grad: torch.dtype | Non
         return None if kind is None else torch.empty(0, dtype=kind, device=device)
 
     ops.prepare_linear(
-        sample(dtype), sample(weight_dtype), sample(bias_dtype), sample(main_grad), code, n, k, lo, hi, training
-    )
+        sample(dtype), sample(weight_dtype), sample(bias_dtype), sample(main_grad),
+        code, n, k, lo, hi, training, watched,
+    )  # fmt: skip
