@@ -9,10 +9,10 @@ namespace octile::binding {
 namespace {
 
 struct RecipeRow {
-  octile_dtype activation, weight, gradient;
-  const char *activation_scales, *weight_scales, *gradient_scales;
-  const char *promote_forward, *promote_backward;
-  ScaleType scale_type;
+  octile_dtype activation{}, weight{}, gradient{};
+  const char *activation_scales = "", *weight_scales = "", *gradient_scales = "";
+  const char *promote_forward = "", *promote_backward = "";
+  ScaleType scale_type{};
   bool delayed = false;
 };
 
