@@ -200,6 +200,20 @@ def test_a_step_without_fp8_is_watched_by_its_gradients():
         assert watch.step() == 1
 
 
+def test_a_call_of_few_tokens_is_watched_by_its_gradients():
+    model = model_of()
+    model[3].least_tokens = (100, 100)
+    watch, optimizer = ot.sentry(model), torch.optim.SGD(model.parameters())
+    closure_of(model, optimizer, 0)()
+    assert watch.step() == 0
+    model[4].backward_times = 1  # of the second layer's output
+    model[3].bias.requires_grad_(False)
+    with pytest.warns(UserWarning):
+        closure_of(model, optimizer, 1)()
+        assert watch.step() == 1
+    assert watch.counts["3"] == Counts(0, 0, 0)
+
+
 @pytest.mark.parametrize("main_grad", [False, True])
 def test_each_call_is_computed_again_at_once(main_grad):
     """Words that are set by hand stand for products that are not finite though their operands are."""

@@ -133,8 +133,7 @@ Tensor input_gradient_of(const Tensor& dy, const Gradient& gradient, const Tenso
   Tensor dx = like_with_last(dy, place, sizes.k, type);
   const WeightCodes codes = weight_codes(weight, place, recipe, false, true,
                                          scaling_of(state, recipe, Role::kWeight, true, place));
-  octile_gemm_args args =
-      operands(sizes.tokens, present(gradient.rowwise), present(codes.transposed), dx);
+  octile_gemm_args args = operands(sizes.tokens, present(gradient.rowwise), codes.transposed(), dx);
   args.sentry = word;
   multiply(input_gradient_gemm(recipe, sizes.n, sizes.k, type, 0, place, word != nullptr), place,
            args);
@@ -186,7 +185,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_forward(Tensor x, Tensor weight,
   const WeightCodes codes = weight_codes(contiguous(weight), place, recipe, true, input_gradient,
                                          scaling_of(scaling, recipe, Role::kWeight, true, place));
   Tensor y = like_with_last(x, place, sizes.n, type);
-  octile_gemm_args args = operands(sizes.tokens, rows, present(codes.rowwise), y);
+  octile_gemm_args args = operands(sizes.tokens, rows, codes.rowwise(), y);
   octile_dtype bias_type{};
   if (bias) {
     check_same_place(*bias, place, "bias");

@@ -149,6 +149,7 @@ void quantize(octile_plan* plan, const Place& place, const QuantizeCall& call,
   args.rows = call.rows;
   args.x = call.x;
   args.ldx = call.ldx;
+  args.skip = call.skip;
   args.q = outputs.rowwise.codes;
   args.ldq = outputs.rowwise.ld;
   args.scale = outputs.rowwise.scales;

@@ -73,6 +73,7 @@ struct QuantizeCall {
   const std::int32_t* offsets = nullptr;  // of `groups` contiguous groups
   std::int64_t groups = 0;
   const void* x_scale = nullptr;        // FP8 x
+  const std::uint32_t* skip = nullptr;  // octile_quantize_args.skip
   const float* encode_scale = nullptr;  // plans of delayed scaling
   float* amax = nullptr;                // raised to the largest finite |x|; null: not recorded
 };

@@ -50,6 +50,7 @@ void define(torch::stable::detail::StableLibrary& m) {
   m.def("keep_weight(Tensor weight) -> int");
   m.def("forget_weight(int token) -> ()");
   m.def("weights_changed() -> ()");
+  m.def("share_weights(bool begin) -> ()");
   m.def("weight_quantizations() -> int");
   m.def(
       "quantize_one(Tensor x, Tensor? x_scale, str problem, int codes, int scales, bool "
@@ -95,5 +96,6 @@ STABLE_TORCH_LIBRARY_IMPL(octile, CompositeExplicitAutograd, m) {
   using namespace octile::binding;
   m.impl("forget_weight", TORCH_BOX(&forget_weight));
   m.impl("weights_changed", TORCH_BOX(&weights_changed));
+  m.impl("share_weights", TORCH_BOX(&share_weights));
   m.impl("weight_quantizations", TORCH_BOX(&weight_quantizations));
 }

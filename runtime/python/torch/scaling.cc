@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "plans.h"
+#include "streams.h"
 
 namespace octile::binding {
 namespace {

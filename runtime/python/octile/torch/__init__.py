@@ -15,7 +15,7 @@ from octile.torch.recipes import Recipe
 from octile.torch.scaling import reduce_scales, update_scales
 from octile.torch.schedule import Schedule, set_fp8
 from octile.torch.warm import warmup
-from octile.torch.weights import weights_changed
+from octile.torch.weights import replays_share_weights, weights_changed
 
 __all__ = [
     "Linear",
@@ -33,6 +33,7 @@ __all__ = [
     "linear",
     "quantize",
     "reduce_scales",
+    "replays_share_weights",
     "sentry",
     "set_fp8",
     "transpose",

@@ -42,6 +42,7 @@ class Watch:
         self.sentry, self.words, self.sums = sentry, board.words[index], board.sums[index]
         self.each_call = sentry.check == "call"
         self.paused = False  # the layer computes without FP8, whatever it is set to
+        self.was_plain = False  # it did so in a call of this step
         # CUDA graphs of torch.compile write the words where they are, and copy other inputs.
         torch._dynamo.mark_static_address(self.words)
 
@@ -174,7 +175,9 @@ class Sentry:
             flags.append(board.words.amax())
             board.words.zero_()
         # Layers without FP8 have no words; their gradients show what their products were.
-        plain = [layer for layer in self.layers if not layer.fp8 or layer._watch.paused]
+        plain = [layer for layer in self.layers if not layer.fp8 or layer._watch.paused or layer._watch.was_plain]
+        for layer in plain:
+            layer._watch.was_plain = False
         self._find(*flags, *_nonfinite_gradients(p for layer in plain for p in layer.parameters()))
         self._total += self.found_nonfinite.long()
 

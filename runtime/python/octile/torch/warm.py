@@ -20,7 +20,8 @@ def warmup(
     main_grad: torch.dtype | None = None,
 ) -> int:
     """Compiles, in parallel, the kernels of every ``octile.torch.Linear`` of ``model`` for ``tokens[0]`` to
-    ``tokens[1]`` tokens a call, or finds them in the cache. Returns the number of different layers.
+    ``tokens[1]`` tokens a call, or finds them in the cache. Returns the number of different layers, without those
+    that ``least_tokens`` keeps from FP8 at all of these.
 
     dtype: of the input, by default the weight's. training: also those of backward. main_grad: the type of the weights'
     ``main_grad``, if they have one. Layers on a GPU are compiled for it; on the host there is nothing to compile.
@@ -32,7 +33,7 @@ def warmup(
         raise refuse("tokens", tokens, "are (lo, hi) with 0 <= lo <= hi")
     layers: dict[tuple, set[int]] = {}
     for module in model.modules():
-        if isinstance(module, Linear) and module._code is not None:
+        if isinstance(module, Linear) and module._code is not None and hi >= min(module.least_tokens):
             weight, bias = module.weight, module.bias
             bias_dtype = None if bias is None else torch.float32 if bias.dtype == torch.float16 else bias.dtype
             watched = module._watch is not None
