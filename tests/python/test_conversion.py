@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from reference import ALL_RECIPES
 from torch import nn
 
 import octile.torch as ot
@@ -180,6 +181,21 @@ def test_bad_arguments_are_named(call, sentence):
     with pytest.raises(ValueError) as raised:
         call()
     assert sentence in str(raised.value)
+
+
+@pytest.mark.parametrize("recipe", ALL_RECIPES)
+def test_every_recipe_converts_and_trains(recipe):
+    model, plain, tokens = Block(), Block(), torch.randint(0, 8, (3, 5))
+    plain.load_state_dict(model.state_dict())
+    report = ot.convert(model, recipe, min_dims=64)
+    assert report.recipe == ot.Recipe(recipe) and report.converted
+    for one in (model, plain):
+        one(tokens).square().mean().backward()
+    for (name, ours), theirs in zip(model.named_parameters(), plain.parameters(), strict=True):
+        if ours.grad is None:  # of layers that this model does not call
+            assert theirs.grad is None
+        else:
+            assert (ours.grad - theirs.grad).norm() <= 0.2 * theirs.grad.norm(), name
 
 
 def config_of(name):

@@ -88,7 +88,8 @@ void WeightCopy::used_on(const Place& place) {
 }
 
 void make_copies(const Tensor& weight, const WeightSource& source, const Place& place,
-                 WeightCopy* rowwise, WeightCopy* transposed, const std::uint32_t* skip) {
+                 WeightCopy* rowwise, WeightCopy* transposed, const Scaling& scaling,
+                 const std::uint32_t* skip) {
   const Output output = rowwise == nullptr      ? Output::kTransposed
                         : transposed == nullptr ? Output::kRowwise
                                                 : Output::kBoth;
@@ -99,7 +100,12 @@ void make_copies(const Tensor& weight, const WeightSource& source, const Place& 
   const auto* x = static_cast<const char*>(weight.data_ptr());
   const std::int64_t bytes = source.n * source.k * static_cast<std::int64_t>(weight.element_size());
   for (std::int64_t i = 0; i < source.experts; ++i) {
-    quantize(plan, place, {.rows = source.n, .x = x + i * bytes, .skip = skip},
+    quantize(plan, place,
+             {.rows = source.n,
+              .x = x + i * bytes,
+              .skip = skip,
+              .encode_scale = scaling.encode,
+              .amax = scaling.amax},
              {.rowwise = part_of(rowwise, i, source.experts),
               .transposed = part_of(transposed, i, source.experts)});
   }

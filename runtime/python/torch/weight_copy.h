@@ -9,6 +9,7 @@
 
 #include "plans.h"
 #include "recipes.h"
+#include "scaling.h"
 #include "streams.h"
 #include "tensors.h"
 
@@ -60,7 +61,8 @@ class WeightCopy {
 // Quantises a weight into those of the two copies that are not null, from one read. Nothing is
 // written by work that finds *skip other than 0 when it begins; null: never.
 void make_copies(const Tensor& weight, const WeightSource& source, const Place& place,
-                 WeightCopy* rowwise, WeightCopy* transposed, const std::uint32_t* skip);
+                 WeightCopy* rowwise, WeightCopy* transposed, const Scaling& scaling,
+                 const std::uint32_t* skip);
 
 // Returns how many times a weight was quantised in this process.
 std::int64_t weight_quantizations();

@@ -30,7 +30,8 @@ class KeptWeight {
  public:
   // Returns the copies, or none if replays use them and they do not fit this call.
   std::pair<std::shared_ptr<WeightCopy>, std::shared_ptr<WeightCopy>> copies(
-      const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise, bool transposed);
+      const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise, bool transposed,
+      const Scaling& scaling);
   // Another parameter has this memory now.
   void take_over();
 
@@ -49,7 +50,7 @@ class KeptWeight {
   const std::uint32_t* skip_of(const Moment& now, bool rowwise, bool transposed) const;
   void allocate_missing(const Place& place, bool rowwise, bool transposed);
   void refresh(const Tensor& weight, const Place& place, const Moment& now, bool rowwise,
-               bool transposed);
+               bool transposed, const Scaling& scaling);
 
   std::mutex mutex_;
   // Keeps the weight's memory alive, so that no other tensor can have the address.
@@ -101,7 +102,7 @@ void KeptWeight::allocate_missing(const Place& place, bool rowwise, bool transpo
 }
 
 void KeptWeight::refresh(const Tensor& weight, const Place& place, const Moment& now, bool rowwise,
-                         bool transposed) {
+                         bool transposed, const Scaling& scaling) {
   const bool unsure = shared() && now.capture == 0 && replays_change_weights.load();
   const bool stale = now != made_ || unsure;
   rowwise = rowwise && (stale || !rowwise_.current);
@@ -112,7 +113,7 @@ void KeptWeight::refresh(const Tensor& weight, const Place& place, const Moment&
   allocate_missing(place, rowwise, transposed);
   made_ = {};  // should the next lines throw
   make_copies(weight, source_, place, rowwise ? rowwise_.copy.get() : nullptr,
-              transposed ? transposed_.copy.get() : nullptr, skip);
+              transposed ? transposed_.copy.get() : nullptr, scaling, skip);
   if (shared()) words_.set(place, rowwise, transposed);
   rowwise_.current = rowwise_.current || rowwise;
   transposed_.current = transposed_.current || transposed;
@@ -121,7 +122,8 @@ void KeptWeight::refresh(const Tensor& weight, const Place& place, const Moment&
 }
 
 std::pair<std::shared_ptr<WeightCopy>, std::shared_ptr<WeightCopy>> KeptWeight::copies(
-    const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise, bool transposed) {
+    const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise, bool transposed,
+    const Scaling& scaling) {
   const WeightSource source = source_of(weight, recipe);
   const std::lock_guard lock(mutex_);
   if (!fits(weight, place, source)) {
@@ -132,7 +134,7 @@ std::pair<std::shared_ptr<WeightCopy>, std::shared_ptr<WeightCopy>> KeptWeight::
   if (now.capture != 0 && !shared() && sharing.load() > 0) {
     words_ = take_replay_words(place);
   }
-  refresh(weight, place, now, rowwise, transposed);
+  refresh(weight, place, now, rowwise, transposed, scaling);
   return {rowwise ? rowwise_.copy : nullptr, transposed ? transposed_.copy : nullptr};
 }
 
@@ -178,16 +180,16 @@ const Quantized& WeightCodes::present(const std::shared_ptr<WeightCopy>& copy) {
 }
 
 WeightCodes weight_codes(const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise,
-                         bool transposed) {
+                         bool transposed, const Scaling& scaling) {
   if (const auto kept = registry().find(weight.data_ptr())) {
-    auto [row, column] = kept->copies(weight, place, recipe, rowwise, transposed);
+    auto [row, column] = kept->copies(weight, place, recipe, rowwise, transposed, scaling);
     if (row || column) return {place, std::move(row), std::move(column)};
   }
   // Nobody would find the other copy again.
   const WeightSource source = source_of(weight, recipe);
   auto copy = std::make_shared<WeightCopy>(source, place, !rowwise);
   make_copies(weight, source, place, rowwise ? copy.get() : nullptr, rowwise ? nullptr : copy.get(),
-              nullptr);
+              scaling, nullptr);
   if (rowwise) return {place, std::move(copy), nullptr};
   return {place, nullptr, std::move(copy)};
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "recipes.h"
+#include "scaling.h"
 #include "tensors.h"
 #include "weight_copy.h"
 
@@ -43,8 +44,9 @@ class WeightCodes {
 // version that PyTorch counts at every write in place, and weights_changed(). They stay where they
 // are as long as the weight is kept, outside every memory pool of a CUDA graph. A capture makes
 // them again, so that every replay quantises W once, unless replays share (share_weights).
+// `scaling` is used whenever W is quantised.
 WeightCodes weight_codes(const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise,
-                         bool transposed);
+                         bool transposed, const Scaling& scaling = {});
 
 // Keeps the copies of this weight, until forget_weight() of the token returned.
 std::int64_t keep_weight(Tensor weight);
