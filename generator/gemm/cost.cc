@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "generator/gemm/candidates.h"
 
@@ -21,16 +22,16 @@ constexpr double kTensorDerate = 1.29;      // what the tensor cores lose to pow
 constexpr double kMinGroupCycles = 89;      // four WGMMAs of the narrowest tile
 constexpr double kPromotionPerColumn = 0.629;
 // If B has a scale for each row, a K-block takes as long as shared memory is busy, or as the groups
-// and promotions of one consumer take in turn. Fitted to eleven configurations of weight gradients
-// and to the winners of seventeen searches on one H200 (docs/experiments/gemm.md, v40). All of them
-// are bound by power.
+// and promotions of one consumer take in turn. The factors are fitted to 18 races and 47 searches
+// of weight gradients on an H200 and an H100, and agree between fits to either half of them.
 constexpr double kRowPort = 1.04;
 constexpr double kRowChainPerColumn = 7;
 constexpr double kRowHeldChainPerColumn = 6.95;  // with held scales
-constexpr double kRowInFlight = 1.1;
-constexpr double kRowWide = 1.07;    // tiles of more than 128 columns
-constexpr double kRowThree = 0.975;  // three consumers
-constexpr double kRowPower = 1.085;
+constexpr double kRowInFlight = 1.07;
+constexpr double kRowWide = 0.97;        // tiles of more than 128 columns
+constexpr double kRowThree = 0.95;       // three consumers
+constexpr double kRowThreeTwice = 0.98;  // three consumers, two K-blocks a pass
+constexpr double kRowPower = 1.135;
 // MX. These are counted in the machine code, not fitted to races.
 constexpr double kMxGroupIssue = 26;       // instructions of a scheduler for a WGMMA group
 constexpr double kMxIssueOfColumns = 1.1;  // and for each column of its promotion, if B is 1x32
@@ -59,18 +60,23 @@ constexpr double kSplitInTurn = 1.2;
 // in flight, and three consumers. Chosen from 20 searches on an H100.
 constexpr double kGroupsInFlight = 1.2;
 constexpr double kGroupsThree = 1.03;
-// The most elements of a lone consumer's tile whose additions to D the next tile hides.
-constexpr double kHiddenElements = 64 * 128;
 constexpr double kTileCycles = 930;           // epilogue and the next tile's first loads
 constexpr double kStoreBytesPerCycle = 33.1;  // accumulators to staging and out, or to another rank
-// Bytes of fp32 D that an SM adds to in a cycle, while all SMs do: by TMA, and from registers. The
-// latter was measured with reductions in L2, not with the reads and stores of direct.cuh.
-constexpr double kAddBytesPerCycle = 14.6;
-constexpr double kDirectAddBytesPerCycle = 7.6;
+// Bytes of fp32 D that an SM adds to in a cycle, while all SMs do: by TMA if L2 has them, and from
+// registers.
+constexpr double kAddBytesPerCycle = 25;
+constexpr double kDirectAddBytesPerCycle = 7.9;
+// Time in which additions read and write D in memory, over that of a stream of as many bytes. On an
+// H100, weight gradients of 700 and 1024 tokens and experts' move 1.9 to 2.35 TB/s of D.
+constexpr double kAddTraffic = 1.44;
 constexpr double kExchangePerRank = 489;  // partial sums to another rank of a split
 constexpr double kClockDerate = 0.921;    // sustained over datasheet clock under this load
 constexpr double kDramDerate = 0.977;     // of the read-mostly stream rate
 constexpr double kL2Derate = 1.102;       // of the L2 rate of the device's description
+// What a box's row of 128 bytes adds to the time of a row in one line of L2 if it lies in two
+// lines: L2 answers two requests. Six tiles of weight gradients of 6000 tokens, where 7 of 8 rows
+// lie in two lines, read 4.4 to 4.7 TB/s on an H100.
+constexpr double kSecondLine = 1.8;
 constexpr double kFillUs = 1.56;      // barriers, descriptors and first loads, beside the launch
 constexpr double kSplitUs = 0.42;     // a cluster that splits K, per tile: start, exchange, end
 constexpr double kClusterUs = 0.503;  // a cluster that shares an operand: its start and end
@@ -175,8 +181,9 @@ double row_block_cycles(const GemmConfig& c, double sharing) {
   const double port = (operands + scales + c.block_m + c.block_n) * sharing;
   const double per_column = c.hold_scales ? kRowHeldChainPerColumn : kRowChainPerColumn;
   const double chain = groups * per_column * c.block_n;
-  const double shape = (c.in_flight > 1 ? kRowInFlight : 1) * (c.block_n > 128 ? kRowWide : 1) *
-                       (c.consumer_warpgroups == 3 ? kRowThree : 1);
+  const double shape =
+      (c.in_flight > 1 ? kRowInFlight : 1) * (c.block_n > 128 ? kRowWide : 1) *
+      (c.consumer_warpgroups == 3 ? kRowThree * (c.unroll > 1 ? kRowThreeTwice : 1) : 1);
   return kRowPower * shape * std::max(kRowPort * port, chain);
 }
 
@@ -212,29 +219,33 @@ double block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing) {
 
 double cycles_per_us(const DeviceSpec& d) { return d.clock_ghz * kClockDerate * 1e3; }
 
-// Returns the bytes of D that an SM stores or adds to in a cycle. Experts' D does not stay in L2:
-// its additions read and write memory.
-double store_rate(const GemmConfig& c, const GemmProblem& p, const DeviceSpec& d) {
-  if (p.d.dtype != DType::kFP32 || !p.accumulate) return kStoreBytesPerCycle;
-  if (c.store != EpilogueStore::kTma) return kDirectAddBytesPerCycle;
-  const std::int64_t bytes = std::max<std::int64_t>(p.groups, 1) * p.m * p.n * 4;
-  if (!groups_k(p) || bytes <= d.l2_bytes) return kAddBytesPerCycle;
-  const double memory_bytes_per_us = d.dram_tbps * kDramDerate * 1e6;
-  return std::min(kAddBytesPerCycle, memory_bytes_per_us / 2 / d.sm_count / cycles_per_us(d));
+double memory_bytes_per_us(const DeviceSpec& d) { return d.dram_tbps * kDramDerate * 1e6; }
+
+// Returns true if D's old values are read and its sums written in fp32.
+bool adds_fp32(const GemmProblem& p) { return p.accumulate && p.d.dtype == DType::kFP32; }
+
+// Returns the cycles in which a CTA stores a tile of D or adds to it, if `sharing` CTAs share the
+// SM. The copy thread of a kernel that adds by TMA prefetches a box of D for each K-block of a tile
+// (output/staged_fp32.cuh). Additions to the boxes for which it has no K-block wait for memory.
+double store_cycles(const GemmConfig& c, const GemmProblem& p, double k_blocks, double sharing,
+                    const DeviceSpec& d) {
+  const double bytes = size_of(p.d.dtype) * static_cast<double>(c.block_m) * c.block_n / c.splits;
+  if (!adds_fp32(p)) return bytes / kStoreBytesPerCycle;
+  if (c.store != EpilogueStore::kTma) return sharing * bytes / kDirectAddBytesPerCycle;
+  const double boxes = c.block_m / 64.0 * (c.block_n / 32.0);
+  const double late = std::max(0.0, 1 - k_blocks / boxes);
+  const double late_bytes_per_cycle =
+      memory_bytes_per_us(d) / (2 * kAddTraffic) / d.sm_count / cycles_per_us(d);
+  return bytes * ((1 - late) / kAddBytesPerCycle + late / late_bytes_per_cycle);
 }
 
-// Returns the cycles of a tile beside its K-blocks, which take `blocks_cycles`.
-double tile_cycles(const GemmConfig& c, const GemmProblem& p, double blocks_cycles,
+// Returns the cycles of a tile beside its K-blocks.
+double tile_cycles(const GemmConfig& c, const GemmProblem& p, double k_blocks, double sharing,
                    const DeviceSpec& d) {
+  const double cycles = kTileCycles + store_cycles(c, p, k_blocks, sharing, d);
+  if (c.splits == 1) return cycles;
   const double elements = static_cast<double>(c.block_m) * c.block_n;
-  double store = size_of(p.d.dtype) * elements / c.splits / store_rate(c, p, d);
-  if (groups_k(p) && p.accumulate && c.consumer_warpgroups == 1 && c.ctas_per_sm == 1 &&
-      elements <= kHiddenElements) {
-    store = std::max(0.0, store - blocks_cycles);
-  }
-  double cycles = kTileCycles + store;
-  if (c.splits > 1) cycles += kExchangePerRank * c.splits + 4 * elements / kStoreBytesPerCycle;
-  return cycles;
+  return cycles + kExchangePerRank * c.splits + 4 * elements / kStoreBytesPerCycle;
 }
 
 double area(std::int64_t rows, std::int64_t cols) {
@@ -249,8 +260,10 @@ double compute_us(const GemmConfig& c, const GemmProblem& p, const Shape& s, con
                   const DeviceSpec& d) {
   const double sharing = std::max(1.0, std::ceil(t.ctas_at_once / d.sm_count));
   const double tiles_in_turn = t.waves + (c.tail_n > 0 ? 1 : 0);
-  const double blocks = k_blocks_of(c, s) * block_cycles(c, p, sharing);
-  double us = (t.waves * blocks + tiles_in_turn * tile_cycles(c, p, blocks, d)) / cycles_per_us(d);
+  const double k_blocks = k_blocks_of(c, s);
+  const double blocks = k_blocks * block_cycles(c, p, sharing);
+  const double tile = tile_cycles(c, p, k_blocks, sharing, d);
+  double us = (t.waves * blocks + tiles_in_turn * tile) / cycles_per_us(d);
   if (t.waves > kManyWaves && c.block_m >= 128 && c.block_n < 128) {
     us *= kTallNarrow.at(static_cast<std::size_t>(c.consumer_warpgroups - 1));
   }
@@ -265,19 +278,33 @@ double compute_us(const GemmConfig& c, const GemmProblem& p, const Shape& s, con
 }
 
 double memory_us(const GemmProblem& p, const Shape& s, const Tiling& t, const DeviceSpec& d) {
-  const int bytes_of_d = size_of(p.d.dtype) * (p.accumulate ? 2 : 1);
+  const double accesses = adds_fp32(p) ? 2 * kAddTraffic : p.accumulate ? 2 : 1;
+  const double bytes_of_d = size_of(p.d.dtype) * accesses;
   const auto weights = static_cast<double>(groups_rows(p) ? p.groups : whole_gemms(p));
   const double bytes = area(s.m, s.k) + weights * area(s.n, s.k) + bytes_of_d * area(s.m, s.n);
   // The few CTAs of a ragged last wave do not use the whole bandwidth. The root is fitted to seven
   // picks that a search beat by 10 to 27 %.
-  return bytes / (d.dram_tbps * kDramDerate * 1e6) / std::sqrt(t.filled);
+  return bytes / memory_bytes_per_us(d) / std::sqrt(t.filled);
 }
 
-double l2_us(const GemmConfig& c, const Shape& s, const Tiling& t, const DeviceSpec& d) {
+// Returns the time in which L2 sends a K-block's rows of 128 bytes, over that of rows that are
+// whole lines. The rows of operands are K elements apart, rounded up to TMA's 16 bytes, so that
+// they begin at all multiples of the greatest common divisor of this stride and a line. Groups of K
+// begin and end at whole lines.
+double line_factor(const GemmProblem& p, const Shape& s) {
+  if (groups_k(p)) return 1;
+  constexpr std::int64_t kLineBytes = 128;
+  const std::int64_t divisor = std::gcd(round_up(s.k, 16), kLineBytes);
+  return 1 + kSecondLine * (1 - static_cast<double>(divisor) / kLineBytes);
+}
+
+double l2_us(const GemmConfig& c, const GemmProblem& p, const Shape& s, const Tiling& t,
+             const DeviceSpec& d) {
   // A multicast operand leaves L2 once per cluster.
   const double block_bytes = 128.0 * (static_cast<double>(c.block_m) / c.cluster_n +
                                       static_cast<double>(c.block_n) / c.cluster_m);
-  return t.ctas * k_blocks_of(c, s) * block_bytes / (d.l2_tbps * kL2Derate * 1e6);
+  const double bytes = t.ctas * k_blocks_of(c, s) * block_bytes * line_factor(p, s);
+  return bytes / (d.l2_tbps * kL2Derate * 1e6);
 }
 
 double fixed_us(const GemmConfig& c, const Tiling& t, const DeviceSpec& d) {
@@ -303,7 +330,7 @@ GemmCost estimate(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens
   GemmCost cost;
   cost.compute_us = compute_us(c, p, s, t, d);
   cost.memory_us = memory_us(p, s, t, d);
-  cost.l2_us = l2_us(c, s, t, d);
+  cost.l2_us = l2_us(c, p, s, t, d);
   cost.fixed_us = fixed_us(c, t, d);
   const auto power = [](double x) { return std::pow(x, kOverlapNorm); };
   cost.total_us = std::pow(power(cost.compute_us) + power(cost.memory_us) + power(cost.l2_us),
