@@ -85,7 +85,7 @@ constexpr double kL2Derate = 1.102;     // of the L2 rate of the device's descri
 // What a box's row of 128 bytes adds to the time of a row in one line of L2 if it lies in two
 // lines: L2 answers two requests. Six tiles of weight gradients of 6000 tokens, where 7 of 8 rows
 // lie in two lines, read 4.4 to 4.7 TB/s on an H100.
-constexpr double kSecondLine = 1.8;
+constexpr double kSecondLine = 1.7;
 constexpr double kFillUs = 1.56;      // barriers, descriptors and first loads, beside the launch
 constexpr double kSplitUs = 0.42;     // a cluster that splits K, per tile: start, exchange, end
 constexpr double kClusterUs = 0.503;  // a cluster that shares an operand: its start and end
@@ -292,11 +292,25 @@ double compute_us(const GemmConfig& c, const GemmProblem& p, const Shape& s, con
   return us;
 }
 
-double memory_us(const GemmProblem& p, const Shape& s, const Tiling& t, const DeviceSpec& d) {
+// Returns the elements of both operands and of D. Rows and columns that only fill up tiles are
+// neither read nor written, and a contiguous group without rows does not read its B.
+struct Elements {
+  double operands, d;
+};
+
+Elements elements_of(const GemmProblem& p, std::int64_t tokens) {
+  if (groups_k(p)) return {area(p.m + p.n, tokens), static_cast<double>(p.groups) * area(p.m, p.n)};
+  const std::int64_t gemms = whole_gemms(p);
+  const std::int64_t rows = gemms * m_at(p, tokens);
+  const std::int64_t weights =
+      p.grouping == Grouping::kContiguous ? std::min(tokens, p.groups) : gemms;
+  return {area(rows + weights * p.n, k_at(p, tokens)), area(rows, p.n)};
+}
+
+double memory_us(const GemmProblem& p, std::int64_t tokens, const Tiling& t, const DeviceSpec& d) {
+  const Elements elements = elements_of(p, tokens);
   const double accesses = adds_fp32(p) ? 2 * kAddTraffic : p.accumulate ? 2 : 1;
-  const double bytes_of_d = size_of(p.d.dtype) * accesses;
-  const auto weights = static_cast<double>(groups_rows(p) ? p.groups : whole_gemms(p));
-  const double bytes = area(s.m, s.k) + weights * area(s.n, s.k) + bytes_of_d * area(s.m, s.n);
+  const double bytes = elements.operands + size_of(p.d.dtype) * accesses * elements.d;
   // The few CTAs of a ragged last wave do not use the whole bandwidth. The root is fitted to seven
   // picks that a search beat by 10 to 27 %.
   return bytes / memory_bytes_per_us(d) / std::sqrt(t.filled);
@@ -346,7 +360,7 @@ GemmCost estimate(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens
   GemmCost cost;
   cost.compute_us = compute_us(c, p, s, t, d);
   const double scatter = scatter_factor(c, s, t, d);
-  cost.memory_us = memory_us(p, s, t, d) * scatter;
+  cost.memory_us = memory_us(p, tokens, t, d) * scatter;
   cost.l2_us = l2_us(c, p, s, t, d) * scatter;
   cost.fixed_us = fixed_us(c, t, d);
   const auto power = [](double x) { return std::pow(x, kOverlapNorm); };

@@ -268,5 +268,22 @@ TEST(CostModel, AdditionsThatNoKBlockPrefetchesWaitForMemory) {
   EXPECT_NEAR(compute(512, small), compute(2048, small) - 12 * step, 1e-6);
 }
 
+// Rows that fill up a tile are neither read nor written, and a group without rows has no weights to
+// read.
+TEST(CostModel, MemoryMovesTheRowsThatExist) {
+  constexpr const char* kBatch =
+      "gemm m=? n=512 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 batch=64";
+  const auto batch = [](const char* config) { return cost_of(kBatch, 4, config).memory_us; };
+  EXPECT_DOUBLE_EQ(batch("tile=16x64x128 stages=8 wg=1"), batch("tile=128x64x128 stages=8 wg=2"));
+  constexpr const char* kExperts =
+      "gemm m=? n=4096 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 "
+      "group=contiguous groups=32";
+  const auto experts = [](std::int64_t tokens) {
+    return cost_of(kExperts, tokens, "tile=64x64x128 stages=8 wg=1").memory_us;
+  };
+  EXPECT_NEAR(experts(16) / experts(8), 2, 0.01);
+  EXPECT_NEAR(experts(64) / experts(32), 1, 0.01);
+}
+
 }  // namespace
 }  // namespace octile
