@@ -90,7 +90,8 @@ def compile_all(options, recipe: str) -> None:
         ot.Linear(k, n, bias=False, device=options.device, dtype=torch.bfloat16, recipe=recipe) for n, k in sizes
     )
     for tokens in map(int, options.tokens.split(",")):
-        ot.warmup(model, (tokens, tokens))
+        for training in (True, False):
+            ot.warmup(model, (tokens, tokens), training=training)
 
 
 def main() -> int:
