@@ -194,6 +194,27 @@ def captured_optimizer(n: int, k: int) -> bool:
     return good
 
 
+def graph_trees(n: int, k: int) -> bool:
+    """torch.compile(mode="reduce-overhead") trains as an eager model does."""
+    models = [torch.nn.Sequential(layer_of("cuda", n, k), layer_of("cuda", k, n)) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in models]
+    forwards = [models[0], torch.compile(models[1], mode="reduce-overhead")]
+    x = torch.randn(300, k, device="cuda").bfloat16()
+    good = True
+    for _ in range(6):
+        torch.compiler.cudagraph_mark_step_begin()
+        losses = []
+        for forward, optimizer in zip(forwards, optimizers, strict=True):
+            loss = forward(x).float().square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.detach().clone())
+        good &= losses[0].equal(losses[1])
+    return good and equal(list(models[0].parameters()), list(models[1].parameters()))
+
+
 def is_skipped(n: int, k: int) -> bool:
     """A second replay does not quantise: it does not see a write that nobody told of."""
     layer = layer_of("cuda", n, k)
@@ -244,7 +265,11 @@ def main() -> int:
             for share in (False, True):
                 name = f"replays, {recipe}" + (", shared" if share else "")
                 checks[name] = lambda share=share, recipe=recipe: replays(n, k, share, recipe)
-        checks |= {"captured optimizer": lambda: captured_optimizer(n, k), "skipped": lambda: is_skipped(n, k)}
+        checks |= {
+            "skipped": lambda: is_skipped(n, k),
+            "reduce-overhead": lambda: graph_trees(n, k),
+            "captured optimizer": lambda: captured_optimizer(n, k),
+        }
     results = {}
     for name, check in checks.items():
         results[name] = check()

@@ -2,9 +2,20 @@
 
 #include <dlfcn.h>
 
+#include <future>
 #include <stdexcept>
 #include <string>
 #include <utility>
+
+// Only builds of PyTorch with CUDA have them, and declare them to sources that say that they use
+// CUDA.
+struct CUDAStreamGuardOpaque;
+extern "C" {
+__attribute__((weak)) AOTITorchError aoti_torch_create_cuda_stream_guard(
+    void* stream, std::int32_t device_index, CUDAStreamGuardOpaque** ret_guard);
+__attribute__((weak)) AOTITorchError
+aoti_torch_delete_cuda_stream_guard(CUDAStreamGuardOpaque* guard);
+}
 
 namespace octile::binding {
 namespace {
@@ -23,6 +34,7 @@ struct Driver {
   int (*device)(int* device, int ordinal);
   int (*retain_context)(void** context, int device);
   int (*set_context)(void* context);
+  int (*exchange_capture_mode)(int* mode);
 };
 
 template <typename Function>
@@ -44,6 +56,7 @@ const Driver& driver() {
     find(library, "cuDeviceGet", functions.device);
     find(library, "cuDevicePrimaryCtxRetain", functions.retain_context);
     find(library, "cuCtxSetCurrent", functions.set_context);
+    find(library, "cuThreadExchangeStreamCaptureMode", functions.exchange_capture_mode);
     return functions;
   }();
   return found;
@@ -71,6 +84,24 @@ void bind_context(const Place& place) {
   call("cuCtxSetCurrent", driver().set_context, context);
 }
 
+// Makes a stream the current one while it lives.
+class OnStream {
+ public:
+  explicit OnStream(const Place& place) {
+    if (aoti_torch_create_cuda_stream_guard == nullptr ||
+        aoti_torch_create_cuda_stream_guard(place.stream, place.device_index, &guard_) !=
+            TORCH_SUCCESS) {
+      throw std::runtime_error("octile: PyTorch failed in stream_guard");
+    }
+  }
+  ~OnStream() { aoti_torch_delete_cuda_stream_guard(guard_); }
+  OnStream(const OnStream&) = delete;
+  OnStream& operator=(const OnStream&) = delete;
+
+ private:
+  CUDAStreamGuardOpaque* guard_ = nullptr;
+};
+
 }  // namespace
 
 std::uint64_t capture_of(const Place& place) {
@@ -86,6 +117,22 @@ void fill_words(const Place& place, std::uint32_t* words, std::uint32_t value, s
   bind_context(place);
   call("cuMemsetD32Async", driver().fill, reinterpret_cast<std::uint64_t>(words), value, count,
        place.stream);
+}
+
+void run_apart(const Place& place, const std::function<void(const Place&)>& work) {
+  if (place.host) return work(place);
+  Place apart = place;
+  if (capture_of(place) != 0) apart.stream = nullptr;
+  const auto run = [&] {
+    // Other threads' captures forbid the driver's allocations otherwise.
+    constexpr int kRelaxed = 2;
+    int mode = kRelaxed;
+    call("cuThreadExchangeStreamCaptureMode", driver().exchange_capture_mode, &mode);
+    const OnDevice device(apart);
+    const OnStream stream(apart);
+    work(apart);
+  };
+  std::async(std::launch::async, run).get();
 }
 
 StreamPoint::StreamPoint(const Place& place) : capture_(capture_of(place)) {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include "tensors.h"
 
@@ -16,6 +17,11 @@ std::uint64_t capture_of(const Place& place);
 
 // Enqueues that `count` words at `words` become `value`.
 void fill_words(const Place& place, std::uint32_t* words, std::uint32_t value, std::size_t count);
+
+// Runs `work` in a thread whose allocations belong to no capture and to no memory pool that the
+// calling thread allocates in, so that they outlive both. The current stream there is that of
+// `place`, or the default one if that is captured, and `work` is given the place it runs on.
+void run_apart(const Place& place, const std::function<void(const Place&)>& work);
 
 // A point in the work of a stream, for other streams to wait for.
 class StreamPoint {

@@ -68,13 +68,21 @@ void WeightCopy::made_at(const Place& place, std::shared_ptr<const StreamPoint> 
   made_stream_ = place.stream;
 }
 
+void WeightCopy::before_write(const Place& place) {
+  const std::lock_guard lock(mutex_);
+  if (made_ && made_stream_ != place.stream) made_->before(place);
+  for (const auto& [stream, use] : uses_) {
+    if (stream != place.stream) use.before(place);
+  }
+}
+
 void WeightCopy::before(const Place& place) {
   const std::lock_guard lock(mutex_);
   if (made_ && made_stream_ != place.stream) made_->before(place);
 }
 
 void WeightCopy::used_on(const Place& place) {
-  if (place.host || place.stream == owner_.stream) return;
+  if (place.host || place.stream == owner_.stream || capture_of(place) != 0) return;
   const std::lock_guard lock(mutex_);
   uses_.insert_or_assign(place.stream, StreamPoint(place));
 }
@@ -86,6 +94,9 @@ void make_copies(const Tensor& weight, const WeightSource& source, const Place& 
                         : transposed == nullptr ? Output::kRowwise
                                                 : Output::kBoth;
   octile_plan* plan = plan_for(source, place, output);
+  for (WeightCopy* copy : {rowwise, transposed}) {
+    if (copy != nullptr) copy->before_write(place);
+  }
   const auto* x = static_cast<const char*>(weight.data_ptr());
   const std::int64_t bytes = source.n * source.k * static_cast<std::int64_t>(weight.element_size());
   for (std::int64_t i = 0; i < source.experts; ++i) {

@@ -27,7 +27,9 @@ struct WeightSource {
 WeightSource source_of(const Tensor& weight, RecipeCode recipe);
 
 // A copy's memory belongs to the stream that allocated it, as PyTorch's allocator sees it. Other
-// streams wait until it is made, and the memory is given back when they have used it.
+// streams wait until it is made, and the memory is given back when they have used it. A copy may be
+// made again in the same memory, by work that runs behind the last use as a write of the weight
+// does.
 class WeightCopy {
  public:
   // Allocates on the stream of `place`.
@@ -40,6 +42,8 @@ class WeightCopy {
 
   // The copy is made where the stream of `place` has come to `point`.
   void made_at(const Place& place, std::shared_ptr<const StreamPoint> point);
+  // Lets the stream of `place` wait until other streams have used the copy, to make it again.
+  void before_write(const Place& place);
   // Lets the stream of `place` wait until the copy is made.
   void before(const Place& place);
   // The stream of `place` has enqueued its last use for now.

@@ -28,7 +28,7 @@ struct Moment {
 // One weight and its copies.
 class KeptWeight {
  public:
-  // Returns the copies, or none if they are shared by replays and do not fit this call.
+  // Returns the copies, or none if replays use them and they do not fit this call.
   std::pair<std::shared_ptr<WeightCopy>, std::shared_ptr<WeightCopy>> copies(
       const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise, bool transposed,
       const Scaling& scaling);
@@ -43,13 +43,12 @@ class KeptWeight {
     bool current = false;
   };
 
-  // Replays use the copies, which stay where they are.
-  bool pinned() const { return words_.first != nullptr; }
+  // Replays know from words whether the copies are current.
+  bool shared() const { return words_.first != nullptr; }
   bool fits(const Tensor& weight, const Place& place, const WeightSource& source) const;
   void start_over(const Tensor& weight, const Place& place, const WeightSource& source);
   const std::uint32_t* skip_of(const Moment& now, bool rowwise, bool transposed) const;
-  void outdate(Slot& slot) const;
-  WeightCopy* target(Slot& slot, const Place& place, bool transposed) const;
+  void allocate_missing(const Place& place, bool rowwise, bool transposed);
   void refresh(const Tensor& weight, const Place& place, const Moment& now, bool rowwise,
                bool transposed, const Scaling& scaling);
 
@@ -60,6 +59,7 @@ class KeptWeight {
   WeightSource source_;
   Moment made_;
   Slot rowwise_, transposed_;
+  bool captured_ = false;  // graphs have the copies' addresses
   CopyWords words_;
 };
 
@@ -84,41 +84,40 @@ void KeptWeight::take_over() {
 // Returns the word by which the work about to be enqueued learns on the device that it has nothing
 // to do, or null if it always has.
 const std::uint32_t* KeptWeight::skip_of(const Moment& now, bool rowwise, bool transposed) const {
-  if (!pinned() || (now.capture != 0 && sharing.load() == 0)) return nullptr;
+  if (!shared() || (now.capture != 0 && sharing.load() == 0)) return nullptr;
   if (now.capture == 0 && !replays_change_weights.load()) return nullptr;
   // Written in place, and no word was cleared since.
   if (now.epoch == made_.epoch && now.version != made_.version) return nullptr;
   return words_.of(rowwise, transposed);
 }
 
-void KeptWeight::outdate(Slot& slot) const {
-  slot.current = false;
-  if (!pinned()) slot.copy.reset();
-}
-
-WeightCopy* KeptWeight::target(Slot& slot, const Place& place, bool transposed) const {
-  // Calls that still use a copy keep it, unless replays know its address.
-  if (slot.copy == nullptr) slot.copy = std::make_shared<WeightCopy>(source_, place, transposed);
-  slot.current = true;
-  return slot.copy.get();
+void KeptWeight::allocate_missing(const Place& place, bool rowwise, bool transposed) {
+  rowwise = rowwise && rowwise_.copy == nullptr;
+  transposed = transposed && transposed_.copy == nullptr;
+  if (!rowwise && !transposed) return;
+  run_apart(place, [&](const Place& apart) {
+    if (rowwise) rowwise_.copy = std::make_shared<WeightCopy>(source_, apart, false);
+    if (transposed) transposed_.copy = std::make_shared<WeightCopy>(source_, apart, true);
+  });
 }
 
 void KeptWeight::refresh(const Tensor& weight, const Place& place, const Moment& now, bool rowwise,
                          bool transposed, const Scaling& scaling) {
-  const bool unsure = pinned() && now.capture == 0 && replays_change_weights.load();
+  const bool unsure = shared() && now.capture == 0 && replays_change_weights.load();
   const bool stale = now != made_ || unsure;
   rowwise = rowwise && (stale || !rowwise_.current);
   transposed = transposed && (stale || !transposed_.current);
   if (!rowwise && !transposed) return;
   const std::uint32_t* skip = skip_of(now, rowwise, transposed);
-  if (stale) {
-    outdate(rowwise_);
-    outdate(transposed_);
-  }
+  if (stale) rowwise_.current = transposed_.current = false;
+  allocate_missing(place, rowwise, transposed);
   made_ = {};  // should the next lines throw
-  make_copies(weight, source_, place, rowwise ? target(rowwise_, place, false) : nullptr,
-              transposed ? target(transposed_, place, true) : nullptr, scaling, skip);
-  if (pinned()) words_.set(place, rowwise, transposed);
+  make_copies(weight, source_, place, rowwise ? rowwise_.copy.get() : nullptr,
+              transposed ? transposed_.copy.get() : nullptr, scaling, skip);
+  if (shared()) words_.set(place, rowwise, transposed);
+  rowwise_.current = rowwise_.current || rowwise;
+  transposed_.current = transposed_.current || transposed;
+  captured_ = captured_ || now.capture != 0;
   made_ = now;
 }
 
@@ -128,11 +127,11 @@ std::pair<std::shared_ptr<WeightCopy>, std::shared_ptr<WeightCopy>> KeptWeight::
   const WeightSource source = source_of(weight, recipe);
   const std::lock_guard lock(mutex_);
   if (!fits(weight, place, source)) {
-    if (pinned()) return {};
+    if (captured_) return {};
     start_over(weight, place, source);
   }
   const Moment now{version_of(weight), epoch.load(), capture_of(place)};
-  if (now.capture != 0 && !pinned() && sharing.load() > 0) {
+  if (now.capture != 0 && !shared() && sharing.load() > 0) {
     words_ = take_replay_words(place);
   }
   refresh(weight, place, now, rowwise, transposed, scaling);

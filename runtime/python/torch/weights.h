@@ -41,9 +41,10 @@ class WeightCodes {
 // on any streams.
 //
 // Copies of a kept weight are used again if nothing suggests that W has changed: its address, the
-// version that PyTorch counts at every write in place, and weights_changed(). A capture into a CUDA
-// graph makes its own copies, so that every replay quantises W once, unless replays share
-// (share_weights). `scaling` is used whenever W is quantised.
+// version that PyTorch counts at every write in place, and weights_changed(). They stay where they
+// are as long as the weight is kept, outside every memory pool of a CUDA graph. A capture makes
+// them again, so that every replay quantises W once, unless replays share (share_weights).
+// `scaling` is used whenever W is quantised.
 WeightCodes weight_codes(const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise,
                          bool transposed, const Scaling& scaling = {});
 
