@@ -330,3 +330,14 @@ def test_frozen_weights_keep_their_scale():
         assert ot.update_scales(layer) == 1
         wanted = 2.0 ** math.floor(math.log2(448 / layer.weight.abs().max()))
         assert layer._scaling.scales[1] == wanted
+
+
+def test_steps_that_are_compiled_are_ended_by_hand():
+    torch._dynamo.reset()
+    layer = ot.Linear(64, 32, recipe=recipe())
+    optimizer = torch.optim.SGD(layer.parameters(), lr=torch.tensor(0.1))
+    compiled = torch.compile(optimizer.step, backend="aot_eager")
+    for count in (1, 2, 3):
+        layer(data()[0]).sum().backward()
+        compiled()
+        assert layer._scaling.steps == count - 1 and ot.update_scales(layer) == 1
