@@ -13,6 +13,7 @@ FOLDER = Path(__file__).parents[2] / "runtime" / "python" / "benchmarks"
 TRIALS = {
     "thresholds.py": "--device cpu --layers 64x32,128x64 --tokens 16,32 --rounds 1 --seconds 20",
     "weights.py": "--device cpu --size 128,256",
+    "state.py": "--device cpu --size 64,128",
     "two_devices.py": "--devices cpu,cpu",
     "blocks.py": "--device cpu --size tiny --tokens 32 --modes eager --rounds 1 --warm-steps 1",
     "coldstart.py": "--device cpu --size tiny --tokens 32",
@@ -21,6 +22,7 @@ TRIALS = {
 SAYS = {
     "thresholds.py": "blockwise training [64, 32]: FP8 from",
     "weights.py": "threads: good",
+    "state.py": "bad steps are repeated: good",
     "two_devices.py": "threads: the same bits",
     "blocks.py": '"variant": "blockwise eager"',
     "coldstart.py": "kernels compiled: 0, then 0",

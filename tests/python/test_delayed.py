@@ -269,7 +269,7 @@ def test_functions_without_state_are_refused():
     x, weight = torch.randn(4, 64), torch.randn(32, 64)
     with pytest.raises(NotImplementedError, match=r"recipe is 'delayed', whose maxima a layer keeps; linear\(\) keeps"):
         ot.linear(x, weight, recipe="delayed")
-    with pytest.raises(NotImplementedError, match=r"; experts\(\) keeps nothing: use octile.torch.Linear, or recipe 't"):
+    with pytest.raises(NotImplementedError, match=r"; experts\(\) keeps nothing: use octile.torch.Linear, or"):
         ot.experts(x, weight[None], torch.tensor([4]), "delayed")
 
 
@@ -290,3 +290,54 @@ def test_operators_name_bad_state():
 def test_reducing_scales_needs_processes_and_layers():
     with pytest.raises(RuntimeError, match="reduce_scales needs torch.distributed.init_process_group"):
         ot.reduce_scales(ot.Linear(64, 32, recipe="delayed"))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_main_grad_and_the_maxima_are_those_of_grad(compiled):
+    torch._dynamo.reset()
+    layer = ot.Linear(64, 32, recipe=recipe())
+    other = copy.deepcopy(layer)
+    other.weight.main_grad = torch.zeros(32, 64)
+    run = torch.compile(other, fullgraph=True, backend="aot_eager") if compiled else other
+    for size in (1, 5, 0.3):
+        x, dy = data(size)
+        layer.zero_grad()
+        other.weight.main_grad.zero_()
+        for call in (layer, run):
+            call(x.detach().requires_grad_()).backward(dy)
+        assert other.weight.main_grad.equal(layer.weight.grad)
+        assert ot.update_scales(layer) == ot.update_scales(other) == 1
+        assert layer._scaling.values.equal(other._scaling.values)
+
+
+def test_autocast_and_warmup():
+    layer = ot.Linear(64, 32, recipe=recipe())
+    assert ot.warmup(nn.Sequential(layer, copy.deepcopy(layer)), (1, 100)) == 1
+    with torch.autocast("cpu", torch.bfloat16):
+        for _ in range(2):
+            y = layer(torch.randn(9, 64))
+            y.sum().backward()
+            assert y.dtype == torch.bfloat16 and ot.update_scales(layer) == 1
+
+
+def test_frozen_weights_keep_their_scale():
+    """As adapters train: the history of W has its maximum once, and no zero replaces it."""
+    layer = ot.Linear(64, 32, recipe=recipe(history=2))
+    layer.weight.requires_grad_(False)
+    for size in (1, 2, 3, 4, 5):
+        x, dy = data(size)
+        layer(x.requires_grad_()).backward(dy)
+        assert ot.update_scales(layer) == 1
+        wanted = 2.0 ** math.floor(math.log2(448 / layer.weight.abs().max()))
+        assert layer._scaling.scales[1] == wanted
+
+
+def test_steps_that_are_compiled_are_ended_by_hand():
+    torch._dynamo.reset()
+    layer = ot.Linear(64, 32, recipe=recipe())
+    optimizer = torch.optim.SGD(layer.parameters(), lr=torch.tensor(0.1))
+    compiled = torch.compile(optimizer.step, backend="aot_eager")
+    for count in (1, 2, 3):
+        layer(data()[0]).sum().backward()
+        compiled()
+        assert layer._scaling.steps == count - 1 and ot.update_scales(layer) == 1

@@ -12,8 +12,7 @@ from octile.torch.recipes import Recipe, stateless
 
 #: Recipes that the library multiplies groups in, in all three passes.
 RECIPES = ("blockwise", "blockwise_hybrid", "tensorwise")
-#: Recipes without weight gradients of groups: their tokens lie in K, and no quantiser writes a scale for each column of a
-#: group.
+#: Recipes without weight gradients of groups: their tokens lie in K, where no quantiser writes scales of columns.
 WITHOUT_WEIGHT_GRADIENTS = ("rowwise",)
 
 

@@ -35,6 +35,27 @@ class _Board:
     sums: torch.Tensor
 
 
+class _News:
+    """Copies on the host of what is counted on the device, which arrive behind the work before them."""
+
+    def __init__(self, total: torch.Tensor, sums: list[torch.Tensor]) -> None:
+        pin = total.device.type == "cuda"
+        self.total = torch.zeros_like(total, device="cpu", pin_memory=pin)
+        self.sums = [torch.zeros_like(one, device="cpu", pin_memory=pin) for one in sums]
+        self._event = torch.cuda.Event() if pin else None
+
+    def send(self, total: torch.Tensor, sums: list[torch.Tensor]) -> None:
+        for mine, one in zip((self.total, *self.sums), (total, *sums), strict=True):
+            # By the first device, whose stream the event is of.
+            mine.copy_(one.to(total.device, non_blocking=True), non_blocking=True)
+        if self._event is not None:
+            self._event.record(torch.cuda.current_stream(total.device))
+
+    def arrived(self) -> bool:
+        """Returns whether all that was sent is there, and may be read until the next ``send``."""
+        return self._event is None or self._event.query()
+
+
 class Watch:
     """What a layer knows of its sentry."""
 
@@ -98,7 +119,8 @@ class Sentry:
         self.steps = 0  #: ended
         self.repeated = 0  #: steps that ``run`` ran again without FP8
         self._total = torch.zeros((), dtype=torch.int64, device=first)  # steps that were not finite
-        self._copy, self._copied, self._noticed = None, None, 0
+        self._news: _News | None = None
+        self._noticed = 0
         self._left = 0  # steps of a retreat
         self._said = False
 
@@ -123,10 +145,14 @@ class Sentry:
     def counts(self) -> dict[str, Counts]:
         """By the names of layers, in how many steps (with check="call": in how many calls) each product was not finite.
         Waits for the device. Counts a step once it has ended."""
+        return self._counts(None)
+
+    def _counts(self, sums: list[torch.Tensor] | None) -> dict[str, Counts]:
+        sums = [board.sums for board in self._boards] if sums is None else sums
         return {
             name: Counts(*row)
-            for board in self._boards
-            for name, row in zip(board.layers, board.sums.tolist(), strict=True)
+            for board, rows in zip(self._boards, sums, strict=True)
+            for name, row in zip(board.layers, rows.tolist(), strict=True)
         }
 
     # ---- ending a step
@@ -139,7 +165,7 @@ class Sentry:
         """
         self._end()
         if not _is_capturing(self._total.device):
-            self._change(self._notice())
+            self._report()
         return self.found_nonfinite
 
     def run(self, closure: Callable[[], _Result]) -> _Result:
@@ -190,26 +216,30 @@ class Sentry:
             torch.distributed.all_reduce(self.found_nonfinite, torch.distributed.ReduceOp.MAX, self.group)
 
     def _notice(self) -> bool:
-        """Returns whether the host has heard of another step that was not finite, and asks for news."""
-        if self._total.device.type != "cuda":
-            news = int(self._total)
-        elif self._copied is None:
-            self._copy, self._copied = torch.zeros((), dtype=torch.int64, pin_memory=True), torch.cuda.Event()
-            news = 0
-        elif not self._copied.query():
+        """Returns whether the host has heard of another step that was not finite."""
+        if self._news is None:
             return False
-        else:
-            news = int(self._copy)
-        if self._copied is not None:
-            self._copy.copy_(self._total, non_blocking=True)
-            self._copied.record(torch.cuda.current_stream(self._total.device))
-        heard, self._noticed = news > self._noticed, max(news, self._noticed)
+        heard = self._news.arrived() and int(self._news.total) > self._noticed
+        if heard:
+            self._noticed = int(self._news.total)
         return heard
 
-    def _change(self, heard: bool) -> None:
-        """Begins or ends a retreat."""
-        if heard:
-            self._say(self.steps)
+    def _ask(self) -> None:
+        """Lets news of all steps so far come to the host, unless older news is on the way."""
+        if self._news is None:
+            self._news = _News(self._total, [board.sums for board in self._boards])
+        if self._news.arrived():
+            self._news.send(self._total, [board.sums for board in self._boards])
+
+    def _report(self) -> None:
+        """Warns of what the host hears of, and begins or ends a retreat."""
+        heard = False
+        for ask in (True, False):  # what it reads must not be on the way, and on the CPU is there at once
+            if self._notice():
+                heard = True
+                self._say(self.steps, self._news.sums)
+            if ask:
+                self._ask()
         self._left = self.retreat if heard else max(self._left - 1, 0)
         self._pause(self._left > 0)
 
@@ -217,12 +247,12 @@ class Sentry:
         for layer in self.layers:
             layer._watch.paused = paused
 
-    def _say(self, step: int) -> None:
-        """Warns, the first time."""
+    def _say(self, step: int, sums: list[torch.Tensor] | None = None) -> None:
+        """Warns, the first time. sums: the boards', if the host has them, so that it need not wait."""
         if self._said:
             return
         self._said = True
-        bad = [name for name, counts in self.counts.items() if any(counts)]
+        bad = [name for name, counts in self._counts(sums).items() if any(counts)]
         what = f"products of {len(bad)} layers, the first of them {bad[0]!r}," if bad else "gradients"
         warnings.warn(
             f"octile: {what} were not finite by step {step}; Sentry.counts has all of them, and this is said once",

@@ -142,13 +142,13 @@ def update_scales(model: nn.Module) -> int:
     """Ends a step of the layers of recipe "delayed": makes new scales from the maxima so far. Returns the number of
     layers updated.
 
-    Every step of an eager ``torch.optim`` optimizer does it for all models, so call it after other optimizers, and
-    after steps that are compiled. All calls with gradients between two updates (microbatches, and the recomputation of
-    activation checkpointing) raise one maximum for each operand. A layer without such a call since its last update is
-    left as it is, so several optimizers of a model count as one step. New scales are computed on the device, on the
-    current stream, and the host does not wait. During the first ``recipe.warmup`` updates layers scale by the tensors'
-    own maxima; the switch compiles a compiled model again. Not thread-safe: no other thread may call the layers
-    meanwhile.
+    Every step of a ``torch.optim`` optimizer does it for all models, in a CUDA graph at each replay. Call it after other
+    optimizers, and after steps that torch.compile has compiled. All calls with gradients between two updates
+    (microbatches, and the recomputation of activation checkpointing) raise one maximum for each operand. A layer without
+    such a call since its last update is left as it is, so several optimizers of a model count as one step. New scales
+    are computed on the device, on the current stream, and the host does not wait. During the first ``recipe.warmup``
+    updates layers scale by the tensors' own maxima; the switch compiles a compiled model again. Not thread-safe: no
+    other thread may call the layers meanwhile.
     """
     return _update(_states_of(model))
 
@@ -169,7 +169,7 @@ def reduce_scales(model: nn.Module, group: torch.distributed.ProcessGroup | None
 
 
 def _after_step(*_) -> None:
-    if _live and not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling():
         _update(list(_live))
 
 
