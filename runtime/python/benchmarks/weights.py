@@ -102,7 +102,8 @@ def streams(n: int, k: int) -> bool:
         a.wait_stream(b)
         with torch.cuda.stream(a), torch.no_grad():
             layer.weight.mul_(2 if turn % 2 == 0 else 0.5)
-            kept(layer, x, dy)
+            with torch.enable_grad():
+                kept(layer, x, dy)
             torch.full((4 * n * k,), 255, dtype=torch.uint8, device="cuda")
             layer.weight.add_(0)  # new to PyTorch, the same to us
         torch.cuda.synchronize()

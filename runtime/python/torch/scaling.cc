@@ -45,7 +45,8 @@ State parts_of(const Tensor& state) {
 struct Records {
   struct Entry {
     bool recorded = false;
-    bool captured = false;  // into a graph, whose replays record without being seen
+    // Into a graph, whose replays record without being seen; unless a graph also ends their steps.
+    bool captured = false;
   };
   std::mutex mutex;
   std::unordered_map<const void*, Entry> by_address;
@@ -62,6 +63,13 @@ void note_record(const Tensor& state, const Place& place) {
   Records::Entry& entry = all.by_address[state.data_ptr()];
   entry.recorded = true;
   entry.captured = entry.captured || captured;
+}
+
+// Notes that a graph ends the steps that graphs record.
+void note_captured_update(const Tensor& state) {
+  Records& all = records();
+  const std::lock_guard lock(all.mutex);
+  all.by_address[state.data_ptr()].captured = false;
 }
 
 }  // namespace
@@ -125,6 +133,7 @@ bool update_scales(Tensor state, std::int64_t recipe, std::int64_t choice, std::
   args.encode_scale = parts.encode + kShared;
   args.tensors = kTensors - kShared;
   run_scale_update(plan_of_update(recipe, Role::kGradient, place), place, args);
+  if (capture_of(place) != 0) note_captured_update(state);
   return true;
 }
 

@@ -29,7 +29,8 @@ Scaling scaling_of(const std::optional<Tensor>& state, RecipeCode recipe, Role r
                    const Place& place);
 
 // Returns whether a call has recorded a maximum of X or dY since this was last asked. A call that
-// was captured into a CUDA graph counts as one of every step.
+// was captured into a CUDA graph counts as one of every step, until an update is captured too, by
+// which replays end their own steps.
 bool maxima_recorded(Tensor state);
 
 // Ends a step: makes new encode scales from the maxima and moves the maxima on by one row, on the
