@@ -156,7 +156,7 @@ TEST(CostModel, ItsPickIsNearlyTheFastestOfEveryRace) {
   }
   ASSERT_EQ(few_count, 110);
   ASSERT_EQ(many_count, 110);
-  EXPECT_GT(std::exp(few / few_count), 0.983);
+  EXPECT_GT(std::exp(few / few_count), 0.985);
   EXPECT_GT(std::exp(many / many_count), 0.992);
 }
 
@@ -228,18 +228,18 @@ std::string kind_of(const GemmProblem& p) {
 // among them. What is fastest on one card has 0.96 to 0.99 of the speed of the fastest on the
 // other.
 TEST(CostModel, ItsPickIsNearlyTheFastestOfEveryKind) {
-  const std::map<std::string, std::map<std::string, double>> bounds{{"h100",
-                                                                     {{"few rows", 0.988},
-                                                                      {"rows", 0.978},
-                                                                      {"weights", 0.979},
-                                                                      {"groups of rows", 0.976},
-                                                                      {"groups of K", 0.958}}},
-                                                                    {"h200",
-                                                                     {{"few rows", 0.988},
-                                                                      {"rows", 0.976},
-                                                                      {"weights", 0.979},
-                                                                      {"groups of rows", 0.976},
-                                                                      {"groups of K", 0.934}}}};
+  using Bounds = std::map<std::string, double>;
+  std::map<std::string, Bounds> bounds;
+  bounds["h100"] = Bounds{{"few rows", 0.993},
+                          {"rows", 0.979},
+                          {"weights", 0.98},
+                          {"groups of rows", 0.977},
+                          {"groups of K", 0.968}};
+  bounds["h200"] = Bounds{{"few rows", 0.988},
+                          {"rows", 0.976},
+                          {"weights", 0.982},
+                          {"groups of rows", 0.981},
+                          {"groups of K", 0.96}};
   for (const auto& [card, bound_of] : bounds) {
     std::map<std::string, Mean> means;
     const std::string path = fmt::format("tests/unit/cost_model_{}_kinds_races.jsonl", card);
@@ -249,7 +249,7 @@ TEST(CostModel, ItsPickIsNearlyTheFastestOfEveryKind) {
       const auto& gemm = std::get<GemmProblem>(*problem);
       const std::int64_t tokens = race.at("tokens");
       const double share = share_of_race(gemm, tokens, race.at("us"), *find_device(card));
-      EXPECT_GT(share, 0.86) << race.at("problem") << " at " << tokens << " on " << card;
+      EXPECT_GT(share, 0.87) << race.at("problem") << " at " << tokens << " on " << card;
       const std::string kind = kind_of(gemm);
       means[kind == "rows" && tokens <= 128 ? "few rows" : kind].add(share);
     }
