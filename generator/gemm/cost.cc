@@ -13,15 +13,16 @@ namespace {
 
 // The constants are in cycles of one Hopper SM unless they say otherwise. They are fitted to races
 // of about 14 configurations each and to what searches timed, on an H200 and an H100. The GEMMs
-// have 1 to 12000 tokens and n from 512 to 106496. In 220 races of the H200 the model's pick has
-// 0.984 of the speed of the fastest configuration up to 128 tokens and 0.991 above, in 63 of the
-// H100 0.984, 0.997 and, of weight gradients, 0.994 (tests/unit/cost_model_*races.jsonl).
+// have 1 to 16384 tokens and n from 512 to 106496. In 220 races of the H200 the model's pick has
+// 0.985 of the speed of the fastest configuration up to 128 tokens and 0.992 above, in 63 of the
+// H100 0.984, 0.997 and, of weight gradients, 0.994; in 103 of each card that have groups as well,
+// 0.960 (groups of K) to 0.994 (tests/unit/cost_model_*races.jsonl).
 // docs/experiments/cost_model.md has the history.
 
 constexpr double kFp8FlopsPerCycle = 8192;  // dense FP8 WGMMA: datasheet rate over SMs and clock
-constexpr double kTensorDerate = 1.365;     // what the tensor cores lose to power and operand fetch
-constexpr double kMinGroupCycles = 89;      // four WGMMAs of the narrowest tile
-constexpr double kPromotionPerColumn = 0.685;
+constexpr double kTensorDerate = 1.406;     // what the tensor cores lose to power and operand fetch
+constexpr double kMinGroupCycles = 96;      // four WGMMAs of the narrowest tile
+constexpr double kPromotionPerColumn = 0.723;
 // If B has a scale for each row, a K-block takes as long as shared memory is busy, or as the groups
 // and promotions of one consumer take in turn. The factors are fitted to 18 races and 47 searches
 // of weight gradients on an H200 and an H100, and agree between fits to either half of them.
@@ -31,6 +32,10 @@ constexpr double kRowHeldChainPerColumn = 6.95;  // with held scales
 constexpr double kRowInFlight = 1.07;
 constexpr double kRowThree = 0.95;       // three consumers
 constexpr double kRowThreeTwice = 0.98;  // three consumers, two K-blocks a pass
+// Two consumers with two K-blocks a pass and one group in flight: the mean of 14 pairs is 1.023 for
+// weight gradients, of 17 pairs 0.987 for groups of K.
+constexpr double kRowTwice = 1.01;
+constexpr double kGroupsRowTwice = 0.985;
 constexpr double kRowPower = 1.135;
 // MX. These are counted in the machine code, not fitted to races.
 constexpr double kMxGroupIssue = 26;       // instructions of a scheduler for a WGMMA group
@@ -38,39 +43,42 @@ constexpr double kMxIssueOfColumns = 1.1;  // and for each column of its promoti
 constexpr double kMxIssue = 0.6;           // or if B is 32x32
 constexpr double kMxChain = 1.6;           // factor of a consumer that promotes alone
 constexpr double kStraddleCycles = 6.84;   // per run of columns with a scale of its own
-constexpr double kPromotionIssue = 2.64;   // promotions of all consumers share four schedulers
-constexpr double kBlockCycles = 93;        // barrier wait, descriptors, release, per K-block
-constexpr double kChainShare = 0.13;       // share of the chain that adds to any other limit
-constexpr double kWideTile = 0.963;        // factor of tiles of more than 160 columns
+constexpr double kPromotionIssue = 2.65;   // promotions of all consumers share four schedulers
+constexpr double kBlockCycles = 80;        // barrier wait, descriptors, release, per K-block
+constexpr double kChainShare = 0.36;       // share of the chain that adds to any other limit
+constexpr double kWideTile = 0.932;        // factor of tiles of more than 160 columns
 // Three consumers keep an SM busy, and two do with several WGMMA groups in flight.
-constexpr double kThree = 0.936;
+constexpr double kThree = 0.943;
 constexpr double kTwoInFlight = 0.99;
-// Three consumers with two K-blocks a pass over one K-block a pass: the geometric mean of 65 pairs,
-// which are equal otherwise, is 1.024. For groups of rows it is 0.98, of seven pairs.
-constexpr double kThreeTwice = 1.025;
-constexpr double kGroupsThreeTwice = 0.985;
+// One consumer with four K-blocks a pass and two groups in flight instead of four: 135 pairs.
+constexpr double kTwoOfFour = 0.998;
+// Three consumers with two K-blocks a pass over one K-block a pass: the geometric mean of 148
+// pairs, which are equal otherwise, is 1.01. For groups of rows it is 0.98 in searches.
+constexpr double kThreeTwice = 1.015;
+constexpr double kGroupsThreeTwice = 0.975;
 // The CTAs of a cluster wait for each other before a stage is filled anew. This takes cycles of
 // each K-block, whatever the tile. With several WGMMA groups in flight the races show no such cost.
-constexpr double kClusterCycles = 32;
+constexpr double kClusterCycles = 78;
 // Two consumers in a cluster that shares A, over one that shares B: about the mean of 86 pairs that
 // are equal otherwise, not explained. Weight gradients and three consumers do not show it.
-constexpr double kSharedA = 1.02;
+constexpr double kSharedA = 1.03;
 // A pass keeps the stages that are in flight. If the ring hardly holds another pass, it runs dry.
 constexpr double kShallowRing = 1.15;
 // Factors, by consumers, of tall tiles of fewer than 128 columns over many waves, which power
 // bounds: about the medians of the races' residuals from 2048 tokens on.
 constexpr int kManyWaves = 2;
-constexpr std::array kTallNarrow{1.10, 1.07, 1.03};
+constexpr std::array kTallNarrow{1.07, 1.115, 1.09};
 // Factor of splits of K that take one tile after another, over more than three waves: the median of
 // the races' residuals.
 constexpr int kFewSplitWaves = 3;
 constexpr double kSplitInTurn = 1.15;
 // Factors of groups of rows, over tiles of 128x192: two or more consumers with several WGMMA groups
 // in flight, and three consumers. Chosen from 20 searches on an H100.
-constexpr double kGroupsInFlight = 1.2;
-constexpr double kGroupsThree = 1.06;
-constexpr double kTileCycles = 280;         // epilogue and the next tile's first loads
-constexpr double kStoreBytesPerCycle = 42;  // accumulators to staging and out, or to another rank
+constexpr double kGroupsInFlight = 1.35;
+constexpr double kGroupsThree = 1.045;
+constexpr double kGroupsTallNarrow = 1.105;   // tall tiles of fewer than 128 columns, beside waves
+constexpr double kTileCycles = 325;           // epilogue and the next tile's first loads
+constexpr double kStoreBytesPerCycle = 25.5;  // accumulators to staging and out, or to another rank
 // Bytes of fp32 D that an SM adds to in a cycle, while all SMs do: by TMA if L2 has them, and from
 // registers.
 constexpr double kAddBytesPerCycle = 25;
@@ -78,22 +86,30 @@ constexpr double kDirectAddBytesPerCycle = 7.9;
 // Time in which additions read and write D in memory, over that of a stream of as many bytes. On an
 // H100, weight gradients of 700 and 1024 tokens and experts' move 1.9 to 2.35 TB/s of D.
 constexpr double kAddTraffic = 1.44;
-constexpr double kExchangePerRank = 489;  // partial sums to another rank of a split
+// A tile's additions reach memory in one burst, and memory turns from reads to writes less often
+// the smaller it is. This is the exponent of a tile's elements over those of 128x128: on an H100,
+// 128x32 moves D 13 % faster than 128x64 with 512 tokens a group, and 128x64 2 to 9 % faster than
+// larger tiles with 1024.
+constexpr double kAddBurst = 0.1;
+constexpr double kExchangePerRank = 480;  // partial sums to another rank of a split
 // Cycles of an element of a split tile that lies in D. Tiles of 128 rows by two ranks take 1.0 of
 // the time expected without it if most rows lie outside of D, and 1.15 to 1.3 if all are D's.
-constexpr double kSplitElement = 0.3;
+constexpr double kSplitElement = 0.42;
 constexpr double kClockDerate = 0.921;  // sustained over datasheet clock under this load
 constexpr double kDramDerate = 0.977;   // of the read-mostly stream rate
 constexpr double kL2Derate = 1.102;     // of the L2 rate of the device's description
 // What a box's row of 128 bytes adds to the time of a row in one line of L2 if it lies in two
-// lines: L2 answers two requests. Six tiles of weight gradients of 6000 tokens, where 7 of 8 rows
-// lie in two lines, read 4.4 to 4.7 TB/s on an H100.
-constexpr double kSecondLine = 1.7;
-constexpr double kFillUs = 1.56;      // barriers, descriptors and first loads, beside the launch
-constexpr double kSplitUs = 0.42;     // a cluster that splits K, per tile: start, exchange, end
-constexpr double kClusterUs = 0.503;  // a cluster that shares an operand: its start and end
-constexpr double kStagingUs = 0.08;   // a tile of 16 or 32 rows that TMA stores
-constexpr double kTwoCtas = 1.06;     // factor of two CTAs side by side on an SM
+// lines, as L2 answers two requests, and if it touches three halves of lines. Six tiles of weight
+// gradients of 6000 tokens, where 7 of 8 rows lie in two lines and 6 in three halves, read 4.4 to
+// 4.7 TB/s on an H100; rows of K = 2880, of which half lie in two lines, cost much less.
+constexpr double kSecondLine = 1;
+constexpr double kThirdHalf = 1.3;
+constexpr double kFillUs = 1.56;         // barriers, descriptors and first loads, beside the launch
+constexpr double kSplitUs = 0.42;        // a cluster that splits K, per tile: start, exchange, end
+constexpr double kClusterUs = 0.503;     // a cluster that shares an operand: its start and end
+constexpr double kStagingUs = 0.08;      // a tile of 16 or 32 rows that TMA stores
+constexpr double kTwoCtas = 1.09;        // factor of two CTAs side by side on an SM
+constexpr double kTwoCtasOnChip = 1.07;  // and of products and L2
 // Share of the last round's time that tail tiles save. The SMs that would idle in that round
 // leave their power to the others, so that not all of it is gained. The rest counts as another
 // tile's start and end. Fifteen GEMMs of 1500 to 12000 rows in rounds of 192x128 gained up to 8.5
@@ -102,11 +118,17 @@ constexpr double kTailGain = 0.6;
 // Starting the next kernel early hides its start, but its CTAs land where SMs become free. If they
 // do not fill all SMs, neighbouring SMs share what other SMs have alone. Tiles that read the same
 // rows of B then read them at different times, unless a cluster holds them together.
-constexpr double kPdlEarlyUs = 0.66;
-constexpr double kScatteredCtas = 1.06;
+constexpr double kPdlEarlyUs = 0.95;
+constexpr double kScatteredCtas = 1.04;
 constexpr double kScatteredRows = 1.03;
+// Groups have no wave of equal tiles, and a CTA of the next kernel takes the place of one that ends
+// early while others still have tiles: masked groups over more than one wave lose up to 16 % in the
+// races, and seldom gain.
+constexpr double kScatteredGroups = 1.04;
+constexpr double kScatteredContiguous = 1.01;
 // Resources overlap, but not perfectly: this norm of their times lies between maximum and sum.
-constexpr double kOverlapNorm = 8;
+constexpr double kOverlapNorm = 5.25;
+constexpr double kRowOverlapNorm = 8;  // if B has a scale for each row
 
 // The dimensions of a GEMM at a token count. Those of groups or of a batch are one GEMM with as
 // many tiles.
@@ -129,7 +151,7 @@ double mean_tiles(std::int64_t mean, std::int64_t rows) {
 // Each group, or GEMM of a batch, has whole tiles. Contiguous groups of rows are taken to vary in
 // size by as much as a tile has rows, so that the last tile of a group is half empty in the mean.
 // Masked groups are taken to have between half and three halves of the rows that are expected, and
-// groups of K to be equally large.
+// groups of K to be equally large (but see mean_late()).
 Shape shape_of_groups(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens) {
   const std::int64_t rows = std::int64_t{c.block_m} * c.cluster_m;
   if (groups_k(p)) {
@@ -195,6 +217,7 @@ double tile_shape_factor(const GemmConfig& c, const GemmProblem& p) {
   }
   if (c.consumer_warpgroups == 2 && c.in_flight > 1) factor *= kTwoInFlight;
   if (c.consumer_warpgroups == 2 && c.cluster_n > 1) factor *= kSharedA;
+  if (c.consumer_warpgroups == 1 && c.unroll == 4 && c.in_flight == 2) factor *= kTwoOfFour;
   if (shallow) factor *= kShallowRing;
   return factor;
 }
@@ -202,7 +225,7 @@ double tile_shape_factor(const GemmConfig& c, const GemmProblem& p) {
 // The same if B has a scale for each row. Shared memory moves 128 bytes a cycle: operands to the
 // tensor core, once for each strip of 64 rows; a scale for every column to each thread that needs
 // it; and what TMA brings.
-double row_block_cycles(const GemmConfig& c, double sharing) {
+double row_block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing) {
   const double strips = std::max(1.0, c.block_m / 64.0);
   const double groups = strips / c.consumer_warpgroups;
   const double parts = 128.0 / c.promote;
@@ -211,9 +234,13 @@ double row_block_cycles(const GemmConfig& c, double sharing) {
   const double port = (operands + scales + c.block_m + c.block_n) * sharing;
   const double per_column = c.hold_scales ? kRowHeldChainPerColumn : kRowChainPerColumn;
   const double chain = groups * per_column * c.block_n;
-  const double shape =
-      (c.in_flight > 1 ? kRowInFlight : 1) *
-      (c.consumer_warpgroups == 3 ? kRowThree * (c.unroll > 1 ? kRowThreeTwice : 1) : 1);
+  const int consumers = c.consumer_warpgroups;
+  double shape = c.in_flight > 1 ? kRowInFlight : 1;
+  if (consumers == 3) shape *= kRowThree;
+  if (consumers == 3 && c.unroll > 1) shape *= kRowThreeTwice;
+  if (consumers == 2 && c.unroll > 1 && c.in_flight == 1) {
+    shape *= groups_k(p) ? kGroupsRowTwice : kRowTwice;
+  }
   return kRowPower * shape * std::max(kRowPort * port, chain);
 }
 
@@ -231,7 +258,7 @@ double mx_block_cycles(const GemmConfig& c, const GemmProblem& p) {
 // Returns the cycles of one K-block of one CTA if `sharing` CTAs share the SM.
 double block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing) {
   if (is_mx(p)) return mx_block_cycles(c, p);
-  if (scales_rows_of_b(p)) return row_block_cycles(c, sharing);
+  if (scales_rows_of_b(p)) return row_block_cycles(c, p, sharing);
   const double strips = std::max(1.0, c.block_m / 64.0);
   const double group = std::max(64.0 * c.block_n * 128 * 2 / kFp8FlopsPerCycle, kMinGroupCycles);
   const double promotion = promotion_cycles(c, p);
@@ -256,6 +283,13 @@ double memory_bytes_per_us(const DeviceSpec& d) { return d.dram_tbps * kDramDera
 // Returns true if D's old values are read and its sums written in fp32.
 bool adds_fp32(const GemmProblem& p) { return p.accumulate && p.d.dtype == DType::kFP32; }
 
+// Returns the mean share of boxes without a K-block if a group of K has between half and three
+// halves of `blocks_per_box`, each as likely.
+double mean_late(double blocks_per_box) {
+  const double most = std::clamp(1 / blocks_per_box, 0.5, 1.5);  // sizes below it lack K-blocks
+  return most - 0.5 - blocks_per_box * (most * most - 0.25) / 2;
+}
+
 // Returns the cycles in which a CTA stores a tile of D or adds to it, if `sharing` CTAs share the
 // SM. The copy thread of a kernel that adds by TMA prefetches a box of D for each K-block of a tile
 // (output/staged_fp32.cuh). Additions to the boxes for which it has no K-block wait for memory.
@@ -265,7 +299,8 @@ double store_cycles(const GemmConfig& c, const GemmProblem& p, double k_blocks, 
   if (!adds_fp32(p)) return bytes / kStoreBytesPerCycle;
   if (c.store != EpilogueStore::kTma) return sharing * bytes / kDirectAddBytesPerCycle;
   const double boxes = c.block_m / 64.0 * (c.block_n / 32.0);
-  const double late = std::max(0.0, 1 - k_blocks / boxes);
+  const double late =
+      groups_k(p) ? mean_late(k_blocks / boxes) : std::max(0.0, 1 - k_blocks / boxes);
   const double late_bytes_per_cycle =
       memory_bytes_per_us(d) / (2 * kAddTraffic) / d.sm_count / cycles_per_us(d);
   return bytes * ((1 - late) / kAddBytesPerCycle + late / late_bytes_per_cycle);
@@ -307,6 +342,10 @@ double compute_us(const GemmConfig& c, const GemmProblem& p, const Shape& s, con
     us *= c.in_flight > 1 && c.consumer_warpgroups > 1 ? kGroupsInFlight
           : c.consumer_warpgroups == 3                 ? kGroupsThree
                                                        : 1;
+    if (c.block_m >= 128 && c.block_n < 128) us *= kGroupsTallNarrow;
+    const double scattered_groups =
+        p.grouping == Grouping::kMasked ? kScatteredGroups : kScatteredContiguous;
+    if (c.pdl_early && t.waves > 1) us *= scattered_groups;
   }
   return us;
 }
@@ -326,9 +365,11 @@ Elements elements_of(const GemmProblem& p, std::int64_t tokens) {
   return {area(rows + weights * p.n, k_at(p, tokens)), area(rows, p.n)};
 }
 
-double memory_us(const GemmProblem& p, std::int64_t tokens, const Tiling& t, const DeviceSpec& d) {
+double memory_us(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens, const Tiling& t,
+                 const DeviceSpec& d) {
   const Elements elements = elements_of(p, tokens);
-  const double accesses = adds_fp32(p) ? 2 * kAddTraffic : p.accumulate ? 2 : 1;
+  const double burst = std::pow(c.block_m * c.block_n / (128.0 * 128), kAddBurst);
+  const double accesses = adds_fp32(p) ? 2 * kAddTraffic * burst : p.accumulate ? 2 : 1;
   const double bytes = elements.operands + size_of(p.d.dtype) * accesses * elements.d;
   // The few CTAs of a ragged last wave do not use the whole bandwidth. The root is fitted to seven
   // picks that a search beat by 10 to 27 %.
@@ -343,7 +384,10 @@ double line_factor(const GemmProblem& p, const Shape& s) {
   if (groups_k(p)) return 1;
   constexpr std::int64_t kLineBytes = 128;
   const std::int64_t divisor = std::gcd(round_up(s.k, 16), kLineBytes);
-  return 1 + kSecondLine * (1 - static_cast<double>(divisor) / kLineBytes);
+  const auto share = [&](std::int64_t bytes) {  // of rows that begin beside multiples of `bytes`
+    return 1 - static_cast<double>(std::min(divisor, bytes)) / static_cast<double>(bytes);
+  };
+  return 1 + kSecondLine * share(kLineBytes) + kThirdHalf * share(kLineBytes / 2);
 }
 
 double l2_us(const GemmConfig& c, const GemmProblem& p, const Shape& s, const Tiling& t,
@@ -379,13 +423,18 @@ GemmCost estimate(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens
   GemmCost cost;
   cost.compute_us = compute_us(c, p, s, t, d);
   const double scatter = scatter_factor(c, s, t, d);
-  cost.memory_us = memory_us(p, tokens, t, d) * scatter;
+  cost.memory_us = memory_us(c, p, tokens, t, d) * scatter;
   cost.l2_us = l2_us(c, p, s, t, d) * scatter;
   cost.fixed_us = fixed_us(c, t, d);
-  const auto power = [](double x) { return std::pow(x, kOverlapNorm); };
-  cost.total_us = std::pow(power(cost.compute_us) + power(cost.memory_us) + power(cost.l2_us),
-                           1 / kOverlapNorm) +
-                  cost.fixed_us;
+  if (c.ctas_per_sm > 1) {
+    cost.compute_us *= kTwoCtasOnChip;
+    cost.l2_us *= kTwoCtasOnChip;
+  }
+  const double norm = scales_rows_of_b(p) ? kRowOverlapNorm : kOverlapNorm;
+  const auto power = [norm](double x) { return std::pow(x, norm); };
+  cost.total_us =
+      std::pow(power(cost.compute_us) + power(cost.memory_us) + power(cost.l2_us), 1 / norm) +
+      cost.fixed_us;
   if (c.ctas_per_sm > 1) cost.total_us *= kTwoCtas;
   if (c.pdl_early) cost.total_us -= kPdlEarlyUs;
   return cost;

@@ -156,8 +156,8 @@ TEST(CostModel, ItsPickIsNearlyTheFastestOfEveryRace) {
   }
   ASSERT_EQ(few_count, 110);
   ASSERT_EQ(many_count, 110);
-  EXPECT_GT(std::exp(few / few_count), 0.98);
-  EXPECT_GT(std::exp(many / many_count), 0.99);
+  EXPECT_GT(std::exp(few / few_count), 0.985);
+  EXPECT_GT(std::exp(many / many_count), 0.992);
 }
 
 // Races of 25 November 2026 on one H200, medians of seven or eight interleaved rounds.
@@ -210,15 +210,58 @@ TEST(CostModel, ItsPickIsNearlyTheFastestOfEveryRaceOnAnH100) {
   EXPECT_EQ(few.count, 20);
   EXPECT_EQ(many.count, 30);
   EXPECT_EQ(weights.count, 13);
-  EXPECT_GT(few.value(), 0.98);
-  EXPECT_GT(many.value(), 0.99);
-  EXPECT_GT(weights.value(), 0.99);
+  EXPECT_GT(few.value(), 0.983);
+  EXPECT_GT(many.value(), 0.996);
+  EXPECT_GT(weights.value(), 0.994);
 }
 
 // Returns "groups of rows", "groups of K", "weights" or "rows".
 std::string kind_of(const GemmProblem& p) {
   if (is_grouped(p)) return groups_k(p) ? "groups of K" : "groups of rows";
   return p.k == kDynamic ? "weights" : "rows";
+}
+
+// Races of 26 November 2026 on both cards, of layers of other models and of all kinds: 28 of up to
+// 128 tokens, 42 of more, 10 of weight gradients, 18 of groups of rows, whose masked ones have
+// between half and three halves of the mean, and 5 of groups of K. Medians of interleaved rounds.
+// Of 16 configurations each a line keeps seven, the fastest and those that the model likes best
+// among them. What is fastest on one card has 0.96 to 0.99 of the speed of the fastest on the
+// other.
+TEST(CostModel, ItsPickIsNearlyTheFastestOfEveryKind) {
+  using Bounds = std::map<std::string, double>;
+  std::map<std::string, Bounds> bounds;
+  bounds["h100"] = Bounds{{"few rows", 0.993},
+                          {"rows", 0.979},
+                          {"weights", 0.98},
+                          {"groups of rows", 0.977},
+                          {"groups of K", 0.968}};
+  bounds["h200"] = Bounds{{"few rows", 0.988},
+                          {"rows", 0.976},
+                          {"weights", 0.982},
+                          {"groups of rows", 0.981},
+                          {"groups of K", 0.96}};
+  for (const auto& [card, bound_of] : bounds) {
+    std::map<std::string, Mean> means;
+    const std::string path = fmt::format("tests/unit/cost_model_{}_kinds_races.jsonl", card);
+    for (const nlohmann::json& race : lines_of(path)) {
+      const auto problem = parse_problem(race.at("problem").get<std::string>());
+      ASSERT_TRUE(problem);
+      const auto& gemm = std::get<GemmProblem>(*problem);
+      const std::int64_t tokens = race.at("tokens");
+      const double share = share_of_race(gemm, tokens, race.at("us"), *find_device(card));
+      EXPECT_GT(share, 0.87) << race.at("problem") << " at " << tokens << " on " << card;
+      const std::string kind = kind_of(gemm);
+      means[kind == "rows" && tokens <= 128 ? "few rows" : kind].add(share);
+    }
+    for (const auto& [kind, bound] : bound_of) {
+      EXPECT_GT(means[kind].value(), bound) << kind << " on " << card;
+    }
+    EXPECT_EQ(means["few rows"].count, 28);
+    EXPECT_EQ(means["rows"].count, 42);
+    EXPECT_EQ(means["weights"].count, 10);
+    EXPECT_EQ(means["groups of rows"].count, 18);
+    EXPECT_EQ(means["groups of K"].count, 5);
+  }
 }
 
 // The shipped decisions are a race of two: a search's winner and the default of its time. Groups
@@ -255,16 +298,18 @@ constexpr const char* kWeights =
     "gemm m=6144 n=5120 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128";
 
 // The rows of an operand are as far apart as its K, rounded up to 16 bytes. 7 of 8 rows lie in two
-// lines of memory if that is 112 more than a multiple of 128, half of them if it is 64 more. The
-// same tiles of 128 columns are loaded in all cases.
+// lines of memory, and 6 of 8 in three halves of lines, if that is 112 more than a multiple of 128;
+// half of them lie in two lines, and none in three halves, if it is 64 more. The same tiles of 128
+// columns are loaded in all cases.
 TEST(CostModel, RowsInTwoLinesOfMemoryTakeLongerFromL2) {
   const char* alone = "tile=128x192x128 stages=5 wg=2";
   const double whole = cost_of(kWeights, 6016, alone).l2_us;
   const double extra = cost_of(kWeights, 6000, alone).l2_us - whole;
   EXPECT_GT(extra, whole);
   EXPECT_DOUBLE_EQ(cost_of(kWeights, 5991, alone).l2_us, whole + extra);
-  EXPECT_NEAR(cost_of(kWeights, 5952, alone).l2_us / cost_of(kWeights, 6016, alone).l2_us,
-              1 + extra / whole * 4 / 7, 1e-9);
+  const double half = cost_of(kWeights, 5952, alone).l2_us / cost_of(kWeights, 6016, alone).l2_us;
+  EXPECT_GT(half, 1);
+  EXPECT_LT(half, 1 + extra / whole * 4 / 7);
 }
 
 TEST(CostModel, AClusterLoadsTheSharedOperandsLinesOnce) {
