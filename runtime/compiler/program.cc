@@ -49,8 +49,12 @@ void close_inherited() {
 #endif
   std::vector<int> inherited;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error))
-    inherited.push_back(std::atoi(entry.path().filename().c_str()));
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
+    const std::string name = entry.path().filename();
+    int descriptor = -1;
+    std::from_chars(name.data(), name.data() + name.size(), descriptor);
+    inherited.push_back(descriptor);
+  }
   for (const int descriptor : inherited)
     if (descriptor >= static_cast<int>(kFirst)) ::close(descriptor);
 }
