@@ -87,5 +87,41 @@ TEST(Setuid, AnotherFolderDoesNotGiveTheCompiler) {
                                                 ::testing::HasSubstr("NVRTC 12.8 or newer was")));
 }
 
+// Nor does PATH, which the caller sets, give the disassembler.
+TEST(Setuid, PathDoesNotGiveTheDisassembler) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can make a program setuid for another user";
+  Shell shell;
+  struct statvfs filesystem = {};
+  ASSERT_EQ(::statvfs(shell.folder().c_str(), &filesystem), 0);
+  if ((filesystem.f_flag & ST_NOSUID) != 0) GTEST_SKIP() << "setuid has no effect here";
+  const fs::path program = shell.folder() / "octile";
+  const fs::path callers = shell.folder() / "callers";
+  const fs::path started = callers / "started";
+  fs::create_directory(callers);
+  for (const fs::path& folder : {shell.folder(), callers}) fs::permissions(folder, fs::perms(0777));
+  for (const char* name : {"nvdisasm", "cuobjdump"}) {
+    std::ofstream(callers / name) << "#!/bin/sh\n: >" << started << "\n";
+    fs::permissions(callers / name, fs::perms(0755));
+  }
+  fs::copy_file(OCTILE_COMMAND, program);
+  shell.set("PATH", callers.string() + ":/usr/bin:/bin");
+  shell.set("CUDA_HOME", "/nonexistent");
+  shell.use(program);
+  const auto dump = [&shell](const char* folder) {
+    return shell.run({"emit", "--quantize", "128x7168", "--device", "h200", "--dump",
+                      (shell.folder() / folder).string()});
+  };
+
+  const Outcome plain = dump("plain");
+  EXPECT_TRUE(fs::exists(started)) << plain.err;
+  fs::remove(started);
+
+  constexpr uid_t kSomebody = 12345;
+  ASSERT_EQ(::chown(program.c_str(), kSomebody, kSomebody), 0);
+  ASSERT_EQ(::chmod(program.c_str(), 04755), 0);
+  const Outcome with_rights = dump("with rights");
+  EXPECT_FALSE(fs::exists(started)) << with_rights.err;
+}
+
 }  // namespace
 }  // namespace octile::tests
