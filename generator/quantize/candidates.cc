@@ -14,7 +14,7 @@ constexpr int kBlocksOfAnSm = 32;  // CUDA C++ Programming Guide, compute capabi
 
 // ---- axes
 
-constexpr std::array kTileRows{1, 2, 4, 8, 16, 128, 256};
+constexpr std::array kTileRows{1, 2, 4, 8, 16, 32, 64, 128, 256};
 // The widest tile over the narrowest, unless the default is wider.
 constexpr int kWidest = 4;
 constexpr std::array kThreads{32, 64, 128, 256, 512, 1024};

@@ -78,12 +78,32 @@ Status check_warp_tile(const QuantizeProblem& p, const QuantizeConfig& c) {
   return {};
 }
 
+// A block of 128 rows is held 16, 32 or 64 rows at a time.
+Status check_few_rows(const QuantizeProblem& p, const QuantizeConfig& c) {
+  constexpr int kMostFewRowsVectors = 8;
+  if (c.tile_cols != kScaleBlock) {
+    return refuse("tile columns", c.tile_cols, "128 are allowed with fewer than 128 rows");
+  }
+  if (c.rows_fastest) {
+    return refuse("raster", "rows", "cols is allowed with fewer than 128 rows");
+  }
+  const int vectors = resources_of(p, c).vectors_per_thread;
+  // The staged codes are at least a 16-byte piece for each thread.
+  const int least = has_transposed(p.output) ? size_of(p.x.dtype) : 1;
+  if (vectors >= least && vectors <= kMostFewRowsVectors) return {};
+  return refuse("vectors per thread", vectors,
+                fmt::format("{} to {} are allowed with fewer than 128 rows (the tile over the "
+                            "threads that hold it)",
+                            least, kMostFewRowsVectors));
+}
+
 Status check_cta_tile_extents(const QuantizeProblem& p, const QuantizeConfig& c) {
   // Bias gradients are summed over 128 rows.
   const bool may_be_tall = has_transposed(p.output) && !p.bias_gradient;
   if (c.tile_rows != kScaleBlock && (!may_be_tall || c.tile_rows != 2 * kScaleBlock)) {
+    const std::string_view few = takes_few_rows(p) ? "16, 32, 64, " : "";
     return refuse("tile rows", c.tile_rows,
-                  may_be_tall ? "128 and 256 are allowed" : "128 is allowed");
+                  fmt::format("{}{} allowed", few, may_be_tall ? "128 and 256 are" : "128 is"));
   }
   const bool half_width = takes_half_width_tiles(p);
   if (c.tile_cols != kScaleBlock && (!half_width || c.tile_cols != kScaleBlock / 2)) {
@@ -117,6 +137,8 @@ Status check_cta_tile_smem(const QuantizeProblem& p, const QuantizeConfig& c) {
 }
 
 Status check_cta_tile(const QuantizeProblem& p, const QuantizeConfig& c) {
+  const bool whole_units = c.tile_rows % 16 == 0 && is_power_of_two(c.tile_rows);
+  if (holds_few_rows(p, c) && takes_few_rows(p) && whole_units) return check_few_rows(p, c);
   if (Status s = check_cta_tile_extents(p, c); !s) return s;
   if (Status s = check_cta_tile_vectors(p, c); !s) return s;
   return check_cta_tile_smem(p, c);

@@ -78,6 +78,12 @@ bool takes_half_width_tiles(const QuantizeProblem& p) {
          p.grouping == Grouping::kNone && !p.bias_gradient;
 }
 
+bool takes_few_rows(const QuantizeProblem& p) {
+  const bool blocks_of_128 =
+      p.q.granularity == Granularity::k1x128 || p.q.granularity == Granularity::k128x128;
+  return takes_half_width_tiles(p) && blocks_of_128 && !is_fp8(p.x.dtype);
+}
+
 bool streams_rows(const QuantizeProblem& p) {
   return !p.source.empty() && template_of(p) == QuantizeTemplate::kWarpTile;
 }

@@ -72,6 +72,11 @@ int elements_per_vector(const QuantizeProblem&);
 // twice) and for groups and bias gradients (unmeasured).
 bool takes_half_width_tiles(const QuantizeProblem&);
 
+// Returns whether a thread block may hold fewer rows at once than a scale's block has, for tensors
+// of few rows (few_rows.cu). True for 1x128 with a transposed copy and 128x128, of one tensor that
+// is not computed.
+bool takes_few_rows(const QuantizeProblem&);
+
 // Returns whether a warp walks down its tile step by step, while cp.async brings the rows of the
 // next two steps to shared memory. Computed sources do: their arithmetic takes longer than a load.
 bool streams_rows(const QuantizeProblem&);

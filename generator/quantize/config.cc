@@ -4,6 +4,7 @@
 
 #include "generator/core/text_fields.h"
 #include "generator/quantize/fused_source.h"
+#include "generator/quantize/units.h"
 
 namespace octile {
 namespace {
@@ -41,6 +42,10 @@ std::vector<Companion> companions_of(const QuantizeProblem& p, const QuantizeCon
   if (p.bias_gradient) all.push_back(Companion::kBiasSum);
   if (c.orders_scales) all.push_back(Companion::kScaleOrder);
   return all;
+}
+
+bool holds_few_rows(const QuantizeProblem& p, const QuantizeConfig& c) {
+  return template_of(p) == QuantizeTemplate::kCtaTile && c.tile_rows < kScaleBlock;
 }
 
 std::string to_text(const QuantizeConfig& c) {

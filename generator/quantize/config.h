@@ -27,6 +27,9 @@ struct QuantizeConfig {
   friend bool operator==(const QuantizeConfig&, const QuantizeConfig&) = default;
 };
 
+// Returns whether a thread block holds fewer rows at once than it quantises (takes_few_rows).
+bool holds_few_rows(const QuantizeProblem&, const QuantizeConfig&);
+
 // Returns the kernels that a configuration needs beside its own, in launch order.
 std::vector<Companion> companions_of(const QuantizeProblem&, const QuantizeConfig&);
 

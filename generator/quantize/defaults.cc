@@ -254,6 +254,29 @@ int rowwise_blocks_per_sm(const QuantizeProblem& p) {
   return held_by_tile(p) == DType::kFP32 ? 2 : 3;
 }
 
+// Tiles of as many rows as a tensor of few rows has. A thread has 16 elements, or 32 if 64 rows
+// would otherwise need more threads than are soon started.
+QuantizeConfig few_rows_config(std::int64_t rows) {
+  QuantizeConfig c;
+  c.tile_rows = 16;
+  while (c.tile_rows < rows) c.tile_rows *= 2;
+  c.tile_cols = kScaleBlock;
+  c.threads = std::min(8 * c.tile_rows, 256);
+  c.blocks_per_sm = 512 / c.threads;
+  return c;
+}
+
+// Returns whether tiles of few rows are faster than half-width ones (measured on an H200). The more
+// rows a tensor has, the more a transposed copy of 1x128 gains from twice as many thread blocks,
+// unless there are more of them than an SM holds at once.
+bool pays_to_hold_few_rows(const QuantizeProblem& p, std::int64_t rows, bool one_wave) {
+  if (!takes_few_rows(p) || rows == kDynamic || rows > kScaleBlock / 2) return false;
+  const bool strips = p.q.granularity == Granularity::k1x128;
+  if (rows <= kScaleBlock / 8 || !strips) return true;
+  if (p.output == QuantizeOutput::kTransposed) return rows <= kScaleBlock / 4 && !one_wave;
+  return rows <= kScaleBlock / 4 || !one_wave;
+}
+
 QuantizeConfig cta_tile_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
   const int element_bytes = size_of(held_by_tile(p));
   const bool wide_elements = held_by_tile(p) == DType::kFP32;
@@ -266,6 +289,7 @@ QuantizeConfig cta_tile_config(const QuantizeProblem& p, std::int64_t rows, cons
 
   const int half_width_per_sm = wide_elements ? 1 : 2;
   const bool one_wave = known_rows && 2 * tiles <= std::int64_t{half_width_per_sm} * d.sm_count;
+  if (pays_to_hold_few_rows(p, rows, one_wave)) return few_rows_config(rows);
   if (one_wave && takes_half_width_tiles(p)) {
     return half_width_config(c, p, half_width_per_sm, 4 * tiles > std::int64_t{3} * d.sm_count);
   }

@@ -101,7 +101,8 @@ void add_input(Prologue& out, const QuantizeProblem& p, const QuantizeConfig& c)
 
 // Returns the name of a kernel's body: "warp_tile" for quantize/warp_tile.cu. It is also the
 // namespace in which the body derives its own arithmetic, which the asserts name.
-std::string_view body_of(const QuantizeProblem& p) {
+std::string_view body_of(const QuantizeProblem& p, const QuantizeConfig& c) {
+  if (holds_few_rows(p, c)) return "few_rows";
   switch (template_of(p)) {
     case QuantizeTemplate::kWarpTile:
       return "warp_tile";
@@ -248,7 +249,7 @@ void add_asserts(Prologue& out, const QuantizeProblem& p, const QuantizeConfig& 
                    "host and device disagree on the thread blocks that order scales");
   }
   out.add_assert(
-      fmt::format("{}::kVectors == {}", body_of(p), resources_of(p, c).vectors_per_thread),
+      fmt::format("{}::kVectors == {}", body_of(p, c), resources_of(p, c).vectors_per_thread),
       "host and device disagree on the vectors of a thread");
 }
 
@@ -308,7 +309,7 @@ Result<EmittedKernel> emit(const QuantizeProblem& problem, const QuantizeConfig&
   }
   EmittedKernel kernel;
   kernel.name = kernel_name(problem, config);
-  kernel.template_path = fmt::format("quantize/{}.cu", body_of(problem));
+  kernel.template_path = fmt::format("quantize/{}.cu", body_of(problem, config));
   std::vector<TemplateBody> bodies;
   const std::vector<Companion> companions = companions_of(problem, config);
   for (const Companion c : companions) kernel.companions.push_back(entry_of(problem, c));

@@ -37,7 +37,7 @@ TileGrid tile_grid(const QuantizeProblem& p, const QuantizeConfig& c) {
   const std::int64_t cols = c.halves_together ? p.cols / 2 : p.cols;
   const bool one_across = holds_whole_rows(p) && cols > 0;
   return {.walk = group_walk_of(p),
-          .tile_rows = c.tile_rows,
+          .tile_rows = holds_few_rows(p, c) ? kScaleBlock : c.tile_rows,
           .across = one_across ? 1 : ceil_div(cols, std::int64_t{c.tile_cols}),
           .tiles_per_block = works_by_warps(p) ? c.threads / kWarp : 1};
 }

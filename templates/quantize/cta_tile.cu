@@ -57,6 +57,17 @@ namespace cta_tile {
 // memory after the barrier that the maxima need anyway.
 constexpr bool kAsksForPlace = kSquares && Src::kElementsAWord == 1 && !Src::kMadeAnew;
 
+using Stage = quantize::ColumnStage<Src, cfg::kTransposed ? kVectors : quantize::kStagedRows,
+                                    cfg::kTileRows, cfg::kTileCols, cfg::kThreads>;
+struct Shared {
+  union {
+    Maxima maxima;
+    Stage stage;
+  };
+  float encode_scales[kStrips && cfg::kTransposed ? kBlocksDown : 1][cfg::kTileCols];
+  quantize::Tile origin;  // first row and column of the tile
+};
+
 // With both copies the next kernel may start when the row-wise one is written. Thread blocks that
 // are resident earlier would be spread unevenly over the SMs.
 constexpr bool kNextStartsLate = cfg::kRowwise && cfg::kTransposed;

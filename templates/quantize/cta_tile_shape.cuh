@@ -38,12 +38,16 @@ constexpr bool kAcrossRows = kSquares || (kStrips && cfg::kRowwise);
 constexpr int kSharers = kAcrossRows && cfg::kTileCols < kBlock ? kBlock / cfg::kTileCols : 1;
 constexpr bool kInterleaved = !cfg::kTransposed && !kShort && !cfg::kBiasGradient;
 
-static_assert(128 % cfg::kTileCols == 0 && cfg::kTileRows % 128 == 0,
+// A tile of fewer rows is held at once, and the rest of its block of 128 rows afterwards
+// (few_rows.cu).
+constexpr bool kFewRows = cfg::kTileRows < kBlock;
+
+static_assert(128 % cfg::kTileCols == 0 && (kFewRows || cfg::kTileRows % 128 == 0),
               "a tile, or a tile and its neighbours, holds whole blocks");
 static_assert(kVectors * kPatchRows == cfg::kTileRows, "a tile is whole patches");
 static_assert(kInterleaved || !(kStrips || kSquares) || kWarpRows <= kBlock,
               "the rows of a warp share a block");
-static_assert(!kInterleaved || cfg::kTileRows == 128, "interleaved rows share one block");
+static_assert(!kInterleaved || cfg::kTileRows <= 128, "interleaved rows share one block");
 
 using Groups = quantize::Walk<cfg::kGroupWalk>;
 using View = Groups::View;
@@ -56,8 +60,6 @@ using Output = quantize::RowOutput<Patch>;
 // first pass x itself is loaded before the wait.
 constexpr bool kPlacedBeforeWait = cfg::kGroupWalk == 0 && !Input::kComputed && !kAfterFirstPass;
 using Bias = quantize::ColumnSums<Patch, cfg::kTileCols>;
-using Stage = quantize::ColumnStage<Src, cfg::kTransposed ? kVectors : quantize::kStagedRows,
-                                    cfg::kTileRows, cfg::kTileCols, cfg::kThreads>;
 
 // Where a thread's patch lies in the tile.
 struct Place {
@@ -76,26 +78,18 @@ struct Place {
 // ---- shared memory ------------------------------------------------------------------------------
 
 constexpr int kBlocksAcross = cfg::kTileCols < kBlock ? 1 : cfg::kTileCols / kBlock;
-constexpr int kBlocksDown = cfg::kTileRows / kBlock;
+constexpr int kBlocksDown = kFewRows ? 1 : cfg::kTileRows / kBlock;
 
 // The maxima of columns are those of a warp. If they are words, they are those of the lanes that
 // hold the same rows.
 constexpr bool kWordTops = Src::kElementsAWord == 1;
 constexpr int kColumnParts = kWordTops ? kPatchRows : kWarps;
-constexpr int kBlockParts = kBlock / (cfg::kTileRows / kColumnParts);  // parts of a block
+constexpr int kBlockParts = kColumnParts / kBlocksDown;  // parts of a block
 
 // The maxima that the warps exchange.
 struct Maxima {
   u32 squares[kSquares ? kWarps : 1][kBlocksAcross];
   Src::Tops columns[kStrips && cfg::kTransposed ? kColumnParts : 1][kLanes];
-};
-struct Shared {
-  union {
-    Maxima maxima;
-    Stage stage;
-  };
-  float encode_scales[kStrips && cfg::kTransposed ? kBlocksDown : 1][cfg::kTileCols];
-  quantize::Tile origin;  // first row and column of the tile
 };
 struct SharedMaxima {  // without a transposed output nothing is staged
   Maxima maxima;

@@ -36,10 +36,12 @@ void add_defaults(std::vector<Kernel>& all) {
   for (const QuantizeProblem& p : tests::covering_quantize_cells(300)) {
     add(all, p, default_config(p, kDynamic, device));
   }
-  // Few rows give half-width tiles; a part of the cells suffices.
+  // Few rows give half-width tiles, and fewer rows tiles of as many; a part of the cells suffices.
   const std::vector<QuantizeProblem> plain = tests::covering_quantize_cells(300);
-  for (std::size_t i = 0; i < plain.size(); i += 2) {
-    add(all, plain[i], default_config(plain[i], 128, device));
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    const bool few = takes_few_rows(plain[i]);
+    if (i % 2 == 0) add(all, plain[i], default_config(plain[i], 128, device));
+    if (few) add(all, plain[i], default_config(plain[i], i % 2 == 0 ? 16 : 32, device));
   }
   for (const QuantizeProblem& p : tests::grouped_source_cells(300)) {
     add(all, p, default_config(p, kDynamic, device));

@@ -75,6 +75,32 @@ TEST_F(QuantizeGpu, WideTilesEqualTheReference) {
   }
 }
 
+// Tiles of fewer rows than a scale's block has, for tensors of fewer rows, as many and more.
+TEST_F(QuantizeGpu, FewRowsEqualTheReference) {
+  constexpr int kBlock = 128;  // rows and columns of a scale
+  std::size_t turn = 0;        // every problem has one of the tiles
+  const auto compare_one = [&](const QuantizeProblem& problem, const Placement& at) {
+    if (!takes_few_rows(problem)) return;
+    const int lanes = kBlock / elements_per_vector(problem);
+    const int rows = std::array{16, 32, 64}.at(turn % 3);
+    const int vectors = std::array{4, 8, 2}.at(turn / 3 % 3);
+    const QuantizeConfig config{rows, kBlock, lanes * rows / vectors, 1};
+    if (!check_config(problem, config)) return;
+    compare_as(config, problem, at, {Fill::kNormal, Fill::kMixed, Fill::kInfinities});
+  };
+  const auto compare_all = [&](const Placement& at) {
+    for_each_covering_cell(at.cols, [&](const QuantizeProblem& problem) {
+      compare_one(problem, at);
+      ++turn;
+    });
+  };
+  for (const Placement& shape :
+       {Placement{1, 136}, Placement{33, 300}, Placement{303, 256}, Placement{1000, 128}}) {
+    compare_all(shape);
+  }
+  for (const Placement& at : tests::kPlacements) compare_all(at);
+}
+
 // Scales that leave in each other's places and are put in order behind; those of tiles that lack
 // neighbours, and of misaligned arrays, leave one by one.
 TEST_F(QuantizeGpu, OrderedScalesEqualTheReference) {

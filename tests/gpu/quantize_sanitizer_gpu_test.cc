@@ -43,6 +43,19 @@ TEST_F(QuantizeSanitizer, ComputedRows) {
   compare(plan.get(), problem, {131, 512}, Fill::kMixed);
 }
 
+TEST_F(QuantizeSanitizer, FewRows) {
+  QuantizeProblem problem;
+  problem.cols = 264;
+  for (const QuantizeOutput output : {QuantizeOutput::kRowwise, QuantizeOutput::kBoth}) {
+    problem.output = output;
+    problem.q.granularity =
+        output == QuantizeOutput::kBoth ? Granularity::k1x128 : Granularity::k128x128;
+    for (const std::int64_t rows : {std::int64_t{5}, std::int64_t{77}}) {
+      compare_as({16, 128, 128, 1}, problem, {rows, problem.cols}, {Fill::kMixed});
+    }
+  }
+}
+
 TEST_F(QuantizeSanitizer, HalvesWorkedTogether) {
   QuantizeProblem problem;
   problem.source = "dsilu_mul";

@@ -148,15 +148,15 @@ TEST(CostModel, ItsPickIsNearlyTheFastestOfEveryRace) {
   double few = 0, many = 0;
   int few_count = 0, many_count = 0;
   for (const Share& share : shares_of_races()) {
-    EXPECT_GT(share.of_fastest, 0.8) << share.product;
+    EXPECT_GT(share.of_fastest, 0.83) << share.product;
     const bool is_few = share.tokens <= 128;
     (is_few ? few : many) += std::log(share.of_fastest);
     ++(is_few ? few_count : many_count);
   }
   ASSERT_EQ(few_count, 110);
   ASSERT_EQ(many_count, 110);
-  EXPECT_GT(std::exp(few / few_count), 0.97);
-  EXPECT_GT(std::exp(many / many_count), 0.97);
+  EXPECT_GT(std::exp(few / few_count), 0.98);
+  EXPECT_GT(std::exp(many / many_count), 0.985);
 }
 
 // Races of 25 November 2026 on one H200, medians of seven or eight interleaved rounds.
@@ -173,7 +173,7 @@ TEST(CostModel, ItsPickIsNearlyTheFastestWeightGradient) {
     ++count;
   }
   ASSERT_EQ(count, 5);
-  EXPECT_GT(std::exp(sum / count), 0.98);
+  EXPECT_GT(std::exp(sum / count), 0.99);
 }
 
 // The shares of races on a card, by what bounds them.
@@ -189,9 +189,10 @@ struct Mean {
 
 // Races of 26 November 2026 on one H100: medians of nine interleaved rounds. A line has 12
 // configurations: the five best of the model, each of another tile or cluster, and others drawn at
-// random within 1.35 times the predicted time. No constant was fitted to these GEMMs. Of the weight
-// gradients eight have a token count that is no multiple of 128, so that rows of both operands
-// begin in the middle of a line of memory, which the model does not know.
+// random within 1.35 times the predicted time. Of the weight gradients eight have a token count
+// that is no multiple of 128, so that rows of both operands lie in two lines of memory. The
+// constants of weight gradients are fitted to these races and to searches; fitted to either half of
+// them, they pick 0.991 in the other.
 TEST(CostModel, ItsPickIsNearlyTheFastestOfEveryRaceOnAnH100) {
   const DeviceSpec& h100 = *find_device("h100");
   Mean few, many, weights;
@@ -202,15 +203,86 @@ TEST(CostModel, ItsPickIsNearlyTheFastestOfEveryRaceOnAnH100) {
     const std::int64_t tokens = race.at("tokens");
     const double share = share_of_race(gemm, tokens, race.at("us"), h100);
     const bool is_weights = gemm.k == kDynamic;
-    EXPECT_GT(share, is_weights ? 0.79 : 0.92) << race.at("problem") << " at " << tokens;
+    EXPECT_GT(share, is_weights ? 0.96 : 0.93) << race.at("problem") << " at " << tokens;
     (is_weights ? weights : tokens <= 128 ? few : many).add(share);
   }
   EXPECT_EQ(few.count, 20);
   EXPECT_EQ(many.count, 30);
   EXPECT_EQ(weights.count, 13);
   EXPECT_GT(few.value(), 0.98);
-  EXPECT_GT(many.value(), 0.98);
-  EXPECT_GT(weights.value(), 0.90);
+  EXPECT_GT(many.value(), 0.99);
+  EXPECT_GT(weights.value(), 0.99);
+}
+
+GemmConfig config_of(const char* text) { return parse_gemm_config(text).value(); }
+
+GemmCost cost_of(const char* problem, std::int64_t tokens, const char* config) {
+  const Problem parsed = parse_problem(problem).value();
+  return estimate(config_of(config), std::get<GemmProblem>(parsed), tokens, *find_device("h100"));
+}
+
+constexpr const char* kWeights =
+    "gemm m=6144 n=5120 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128";
+
+// The rows of an operand are as far apart as its K, rounded up to 16 bytes. 7 of 8 rows lie in two
+// lines of memory if that is 112 more than a multiple of 128, half of them if it is 64 more. The
+// same tiles of 128 columns are loaded in all cases.
+TEST(CostModel, RowsInTwoLinesOfMemoryTakeLongerFromL2) {
+  const char* alone = "tile=128x192x128 stages=5 wg=2";
+  const double whole = cost_of(kWeights, 6016, alone).l2_us;
+  const double extra = cost_of(kWeights, 6000, alone).l2_us - whole;
+  EXPECT_GT(extra, whole);
+  EXPECT_DOUBLE_EQ(cost_of(kWeights, 5991, alone).l2_us, whole + extra);
+  EXPECT_NEAR(cost_of(kWeights, 5952, alone).l2_us / cost_of(kWeights, 6016, alone).l2_us,
+              1 + extra / whole * 4 / 7, 1e-9);
+}
+
+TEST(CostModel, AClusterLoadsTheSharedOperandsLinesOnce) {
+  const auto at = [](const char* config) { return cost_of(kWeights, 6000, config).l2_us; };
+  const double alone = at("tile=128x192x128 stages=5 wg=2");
+  EXPECT_NEAR(at("tile=128x192x128 stages=5 wg=2 cluster=2x1") / alone, 224.0 / 320, 0.01);
+}
+
+// Groups of K are padded to whole lines.
+TEST(CostModel, GroupsOfKLieInWholeLines) {
+  constexpr const char* kGroups =
+      "gemm m=4096 n=1536 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 "
+      "group=contiguous groups=16";
+  const char* config = "tile=128x128x128 stages=6 wg=2";
+  EXPECT_DOUBLE_EQ(cost_of(kGroups, 16 * 1000, config).l2_us,
+                   cost_of(kGroups, 16 * 1024, config).l2_us);
+}
+
+// A K-block of a tile prefetches one box of D of 64x32. With four K-blocks, twelve of the sixteen
+// boxes of 256x128 wait for memory when a tile ends, and none of the two boxes of 64x64.
+TEST(CostModel, AdditionsThatNoKBlockPrefetchesWaitForMemory) {
+  const auto compute = [](std::int64_t tokens, const char* config) {
+    return cost_of(kWeights, tokens, config).compute_us;
+  };
+  const char* large = "tile=256x128x128 stages=4 wg=2";
+  const double block = (compute(4096, large) - compute(2048, large)) / 16;
+  EXPECT_NEAR(compute(4096, large) - compute(3072, large), 8 * block, 1e-6);
+  EXPECT_GT(compute(512, large), compute(2048, large) - 12 * block + 1);
+  const char* small = "tile=64x64x128 stages=13 wg=1";
+  const double step = (compute(4096, small) - compute(2048, small)) / 16;
+  EXPECT_NEAR(compute(512, small), compute(2048, small) - 12 * step, 1e-6);
+}
+
+// Rows that fill up a tile are neither read nor written, and a group without rows has no weights to
+// read.
+TEST(CostModel, MemoryMovesTheRowsThatExist) {
+  constexpr const char* kBatch =
+      "gemm m=? n=512 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 batch=64";
+  const auto batch = [](const char* config) { return cost_of(kBatch, 4, config).memory_us; };
+  EXPECT_DOUBLE_EQ(batch("tile=16x64x128 stages=8 wg=1"), batch("tile=128x64x128 stages=8 wg=2"));
+  constexpr const char* kExperts =
+      "gemm m=? n=4096 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 "
+      "group=contiguous groups=32";
+  const auto experts = [](std::int64_t tokens) {
+    return cost_of(kExperts, tokens, "tile=64x64x128 stages=8 wg=1").memory_us;
+  };
+  EXPECT_NEAR(experts(16) / experts(8), 2, 0.01);
+  EXPECT_NEAR(experts(64) / experts(32), 1, 0.01);
 }
 
 }  // namespace

@@ -66,13 +66,13 @@ TEST(QuantizeConfig, RefusalsNameFieldAndValue) {
   EXPECT_THAT(refusal(row, {6, 256, 256, 4}), HasSubstr("tile rows is 6"));
   EXPECT_THAT(refusal(row, {8, 128, 256, 4}), HasSubstr("tile columns is 128"));
   EXPECT_THAT(refusal(row, {32, 256, 256, 4}), HasSubstr("vectors per thread is 32"));
-  EXPECT_THAT(refusal(square, {64, 128, 256, 4}), HasSubstr("tile rows is 64"));
+  EXPECT_THAT(refusal(square, {8, 128, 256, 4}), HasSubstr("tile rows is 8; 16, 32, 64, 128 is"));
   EXPECT_THAT(refusal(square, {128, 128, 32, 4}), HasSubstr("vectors per thread is 64"));
   QuantizeProblem both = row;
   both.output = QuantizeOutput::kBoth;
   EXPECT_EQ(refusal(both, {128, 128, 256, 3, true}), "");
   EXPECT_EQ(refusal(both, {256, 128, 512, 1, true}), "");
-  EXPECT_THAT(refusal(both, {64, 128, 128, 4}), HasSubstr("tile rows is 64; 128 and 256"));
+  EXPECT_THAT(refusal(both, {96, 128, 128, 4}), HasSubstr("16, 32, 64, 128 and 256 are allowed"));
   EXPECT_EQ(refusal(both, {128, 128, 512, 2}), "");
   EXPECT_THAT(refusal(both, {128, 128, 1024, 1}), HasSubstr("vectors per thread is 2; 4 and 8"));
   EXPECT_THAT(refusal(row, {8, 256, 256, 4, true}), HasSubstr("raster"));
@@ -83,6 +83,50 @@ TEST(QuantizeConfig, RefusalsNameFieldAndValue) {
   QuantizeProblem fp32 = row;
   fp32.x = {DType::kFP32};  // a warp loads 128 columns, not 256
   EXPECT_EQ(refusal(fp32, {8, 128, 256, 4}), "");
+}
+
+TEST(QuantizeConfig, FewRowsAreHeldAtOnce) {
+  const QuantizeProblem square = problem_of(Granularity::k128x128);
+  QuantizeProblem both = problem_of(Granularity::k1x128);
+  EXPECT_FALSE(takes_few_rows(both));
+  both.output = QuantizeOutput::kBoth;
+  for (const QuantizeProblem& p : {square, both}) {
+    EXPECT_TRUE(takes_few_rows(p));
+    EXPECT_EQ(refusal(p, {16, 128, 128, 4}), "");
+    EXPECT_EQ(refusal(p, {64, 128, 256, 2}), "");
+    EXPECT_THAT(refusal(p, {16, 64, 128, 4}), HasSubstr("tile columns is 64; 128 are allowed"));
+    EXPECT_THAT(refusal(p, {16, 128, 128, 4, true}), HasSubstr("raster is rows; cols is allowed"));
+    EXPECT_THAT(refusal(p, {64, 128, 64, 4}), HasSubstr("vectors per thread is 16"));
+    // Any row count is right, so that the grid has a thread block for every 128 rows.
+    const auto blocks = launch_blocks(p, {16, 128, 128, 4}, 300, 0);
+    ASSERT_TRUE(blocks.has_value());
+    EXPECT_EQ(*blocks, 3 * ceil_div(p.cols, 128));
+  }
+  EXPECT_THAT(refusal(both, {16, 128, 256, 2}), HasSubstr("vectors per thread is 1; 2 to 8"));
+  EXPECT_EQ(refusal(square, {16, 128, 256, 2}), "");
+  both.x = {DType::kFP32};
+  EXPECT_THAT(refusal(both, {16, 128, 256, 2}), HasSubstr("vectors per thread is 2; 4 to 8"));
+  both.x = {DType::kBF16};
+  both.bias_gradient = true;
+  EXPECT_THAT(refusal(both, {16, 128, 128, 4}), HasSubstr("tile rows is 16; 128 is allowed"));
+}
+
+TEST(QuantizeConfig, DefaultsHoldAsManyRowsAsFewRowTensorsHave) {
+  const DeviceSpec& h200 = *find_device("h200");
+  QuantizeProblem p = problem_of(Granularity::k128x128);
+  p.cols = 7168;
+  for (const auto& [rows, tile] : {std::pair{1, 16}, {16, 16}, {17, 32}, {64, 64}, {65, 128}}) {
+    EXPECT_EQ(default_config(p, rows, h200).tile_rows, tile) << rows;
+  }
+  EXPECT_EQ(default_config(p, kDynamic, h200).tile_rows, 128);
+  // Half-width tiles of a transposed copy alone are faster from 17 rows on, if all are resident.
+  p = problem_of(Granularity::k1x128);
+  p.output = QuantizeOutput::kTransposed;
+  p.cols = 7168;
+  EXPECT_EQ(default_config(p, 16, h200).tile_rows, 16);
+  EXPECT_EQ(default_config(p, 17, h200).tile_cols, 64);
+  p.cols = 18432;
+  EXPECT_EQ(default_config(p, 17, h200).tile_rows, 32);
 }
 
 TEST(QuantizeConfig, RowsOfComputedValuesStream) {

@@ -33,6 +33,17 @@ std::vector<reference::Fp64Window> sample_windows(std::int64_t m, std::int64_t n
   return windows;
 }
 
+// Moves a window to rows of its masked group that exist. Returns false if there are none.
+bool move_to_existing_rows(const GemmProblem& problem, const reference::GemmArgs& operands,
+                           reference::Fp64Window& window) {
+  if (problem.grouping != Grouping::kMasked) return true;
+  const std::int64_t group = window.row0 / operands.m;
+  const std::int64_t rows = operands.group_rows[group];
+  window.rows = std::min(window.rows, rows);
+  window.row0 = group * operands.m + std::min(window.row0 % operands.m, rows - window.rows);
+  return rows > 0;
+}
+
 // Returns true if no group of the window's rows has tokens in K.
 bool sums_nothing(const GemmProblem& problem, const reference::GemmArgs& operands,
                   const reference::Fp64Window& window) {
@@ -71,8 +82,9 @@ Result<std::vector<Sample>> sample_gemm(const GemmProblem& problem,
                                         const reference::GemmArgs& operands, int scattered,
                                         std::uint64_t seed) {
   std::vector<Sample> samples;
-  for (const auto& window :
+  for (auto window :
        sample_windows(reference::rows_of_d(problem, operands), problem.n, scattered, seed)) {
+    if (!move_to_existing_rows(problem, operands, window)) continue;
     auto sample = sample_window(problem, operands, window);
     if (!sample) return tl::unexpected<Error>(sample.error());
     samples.push_back(std::move(*sample));

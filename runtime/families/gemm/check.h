@@ -53,7 +53,8 @@ struct GemmAddends {
   const std::int32_t* group_rows = nullptr;
 };
 
-// Checks samples of d, whose rows are packed, and returns the result. All rows of groups exist.
+// Checks samples of d, whose rows are packed, and returns the result. No sample has a row that a
+// masked group lacks.
 // d_scale: the scales of FP8 D, packed.
 Result<GemmCheck> check_gemm(const GemmProblem& problem, const HostTensor& a, const HostTensor& b,
                              const void* d, const GemmAddends& addends = {},

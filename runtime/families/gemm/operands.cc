@@ -45,14 +45,31 @@ std::vector<std::int32_t> uneven_offsets(const GemmProblem& p, std::int64_t toke
   return offsets;
 }
 
+// Returns the rows that there is room for in a masked group, or the tokens of any other problem.
+std::int64_t room_for(const GemmProblem& p, std::int64_t tokens) {
+  return p.grouping == Grouping::kMasked ? tokens + ceil_div(tokens, 2) : tokens;
+}
+
+// Returns the rows of masked groups, in pairs that have 2 * `tokens` together.
+std::vector<std::int32_t> uneven_counts(const GemmProblem& p, std::int64_t tokens,
+                                        std::uint64_t seed) {
+  std::vector<std::int32_t> counts;
+  for (std::int64_t g = 0; g < p.groups; ++g) {
+    const std::uint64_t bits = reference::random_bits(seed, static_cast<std::uint64_t>(g / 2));
+    const auto more = static_cast<std::int64_t>(bits % static_cast<std::uint64_t>(tokens / 2 + 1));
+    const bool lone = g % 2 == 0 && g + 1 == p.groups;
+    const std::int64_t shift = lone ? 0 : g % 2 == 0 ? more : -more;
+    counts.push_back(static_cast<std::int32_t>(tokens + shift));
+  }
+  return counts;
+}
+
 Status add_groups(const GpuSession& gpu, const GemmProblem& problem, std::int64_t tokens,
                   std::uint64_t seed, GemmSlot& slot) {
   if (!is_grouped(problem)) return {};
-  auto groups =
-      make_groups(gpu, problem.grouping == Grouping::kMasked
-                           ? std::vector<std::int32_t>(static_cast<std::size_t>(problem.groups),
-                                                       static_cast<std::int32_t>(tokens))
-                           : uneven_offsets(problem, tokens, seed));
+  auto groups = make_groups(gpu, problem.grouping == Grouping::kMasked
+                                     ? uneven_counts(problem, tokens, seed)
+                                     : uneven_offsets(problem, tokens, seed));
   if (!groups) return tl::unexpected<Error>(groups.error());
   slot.groups = std::move(*groups);
   return {};
@@ -187,6 +204,7 @@ Result<GemmGroups> make_groups(const GpuSession& gpu, std::vector<std::int32_t> 
 GemmArguments args_of(const GemmSlot& slot) {
   GemmArguments args = gemm_args(slot.a, slot.b, slot.d.pointer());
   args.tokens = slot.tokens;
+  args.expected_tokens = slot.expected_tokens;
   args.bias = slot.bias.pointer();
   args.sentry = static_cast<std::uint32_t*>(slot.sentry.pointer());
   const auto* groups = static_cast<const std::int32_t*>(slot.groups.device.pointer());
@@ -198,12 +216,14 @@ GemmArguments args_of(const GemmSlot& slot) {
 Result<std::vector<GemmSlot>> make_slots(const GpuSession& gpu, const GemmProblem& problem,
                                          std::int64_t tokens, int slots, std::uint64_t seed) {
   std::vector<GemmSlot> made;
+  const std::int64_t room = room_for(problem, tokens);
   for (int i = 0; i < slots; ++i) {
-    auto slot = i == 0 ? first_slot(gpu, problem, tokens, seed) : copy_operands(gpu, made.front());
+    auto slot = i == 0 ? first_slot(gpu, problem, room, seed) : copy_operands(gpu, made.front());
     if (!slot) return tl::unexpected<Error>(slot.error());
-    slot->tokens = tokens;
+    slot->tokens = room;
     slot->groups_are_masked = problem.grouping == Grouping::kMasked;
-    Status ok = add_outputs(gpu, problem, matrices_of(problem, tokens).d_rows, seed, *slot);
+    if (slot->groups_are_masked) slot->expected_tokens = tokens;
+    Status ok = add_outputs(gpu, problem, matrices_of(problem, room).d_rows, seed, *slot);
     if (ok) ok = add_groups(gpu, problem, tokens, seed, *slot);
     if (!ok) return tl::unexpected<Error>(ok.error());
     made.push_back(std::move(*slot));

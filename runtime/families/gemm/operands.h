@@ -37,15 +37,16 @@ struct GemmSlot {
   DeviceTensor a, b;
   DeviceBuffer d;
   std::int64_t tokens = 0;
-  DeviceBuffer bias, sentry;  // empty if the problem has none
+  std::int64_t expected_tokens = 0;  // of masked groups: rows that a group has on average
+  DeviceBuffer bias, sentry;         // empty if the problem has none
   GemmGroups groups;
   bool groups_are_masked = false;
   DeviceBuffer d_scale;  // packed; empty unless D is FP8
 };
 GemmArguments args_of(const GemmSlot& slot);
-// Makes slots that all hold the same values. D and the sentry are zero. Contiguous groups share the
-// tokens unevenly, between half and three halves of the mean, and every row of masked groups
-// exists.
+// Makes slots that all hold the same values. D and the sentry are zero. Groups have between half
+// and three halves of the mean: contiguous ones share the tokens, and masked ones have `tokens` on
+// average, in room for half as many again.
 Result<std::vector<GemmSlot>> make_slots(const GpuSession& gpu, const GemmProblem& problem,
                                          std::int64_t tokens, int slots, std::uint64_t seed);
 

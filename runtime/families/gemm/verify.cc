@@ -53,7 +53,9 @@ Result<GemmVerifier> GemmVerifier::create(const GpuSession& gpu, LoadedTemplates
   GemmVerifier verifier(gpu, **inspect, problem, args_of(slot));
   verifier.rows_ = matrices_of(problem, slot.tokens).d_rows;
   verifier.group_rows_ = slot.groups.host;
-  if (Status ok = verifier.allocate(); !ok) return tl::unexpected<Error>(ok.error());
+  Status ok = verifier.allocate();
+  if (ok && slot.groups_are_masked) ok = verifier.fill_masked_groups(slot.tokens);
+  if (!ok) return tl::unexpected<Error>(ok.error());
   auto host_a = download(gpu, slot.a);
   if (!host_a) return tl::unexpected<Error>(host_a.error());
   auto host_b = download(gpu, slot.b);
@@ -76,6 +78,18 @@ Result<GemmVerifier> GemmVerifier::create(const GpuSession& gpu, LoadedTemplates
   const double c = reference::tolerance_c(problem.promote, k_at(problem, slot.tokens));
   verifier.apart_allowed_ = 2 * c * 0x1p-13 * 2 * largest;
   return verifier;
+}
+
+// Every element of D is looked at, so every row of every group exists in the calls that are
+// checked.
+Status GemmVerifier::fill_masked_groups(std::int64_t rows) {
+  auto groups = make_groups(
+      *gpu_, std::vector<std::int32_t>(group_rows_.size(), static_cast<std::int32_t>(rows)));
+  if (!groups) return tl::unexpected<Error>(groups.error());
+  whole_groups_ = std::move(*groups);
+  group_rows_ = whole_groups_.host;
+  args_.group_counts = static_cast<const std::int32_t*>(whole_groups_.device.pointer());
+  return {};
 }
 
 reference::GemmArgs GemmVerifier::operands() const {

@@ -47,6 +47,7 @@ class GemmVerifier {
                GemmArguments args)
       : gpu_(&gpu), inspect_(&inspect), problem_(problem), args_(args) {}
   Status allocate();
+  Status fill_masked_groups(std::int64_t rows);
   std::int64_t elements() const;
   Result<Verdict> launch_on(std::uint8_t byte, const Run& run);
   Result<Verdict> check_addition(const Run& run);
@@ -70,6 +71,7 @@ class GemmVerifier {
   HostTensor a_, b_;
   std::vector<std::uint8_t> bias_;
   std::vector<std::int32_t> group_rows_;  // empty if the problem has no groups
+  GemmGroups whole_groups_;               // empty unless they are masked
   std::vector<Sample> samples_;
   double apart_allowed_ = 0;
   DeviceBuffer d_, first_, accepted_, report_;
