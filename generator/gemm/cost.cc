@@ -111,16 +111,30 @@ struct Shape {
   std::int64_t m, n, k;
 };
 
+// Returns the tiles of `rows` rows that a group needs on average, if any size from half of the mean
+// to three halves of it is as likely: the sum of the chances that it has a first tile, a second, ...
+double mean_tiles(std::int64_t mean, std::int64_t rows) {
+  const double most = 1.5 * static_cast<double>(mean), range = static_cast<double>(mean);
+  double tiles = 0;
+  for (double before = 0; before < most; before += static_cast<double>(rows)) {
+    tiles += std::min(1.0, (most - before) / range);
+  }
+  return tiles;
+}
+
 // Each group, or GEMM of a batch, has whole tiles. Contiguous groups of rows are taken to vary in
 // size by as much as a tile has rows, so that the last tile of a group is half empty in the mean.
-// Masked groups are taken to have the rows that are expected, and groups of K to be equally large.
+// Masked groups are taken to have between half and three halves of the rows that are expected, and
+// groups of K to be equally large.
 Shape shape_of_groups(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens) {
   const std::int64_t rows = std::int64_t{c.block_m} * c.cluster_m;
   if (groups_k(p)) {
     return {p.groups * round_up(p.m, rows), p.n, ceil_div(tokens, p.groups)};
   }
-  if (p.grouping == Grouping::kMasked || is_batched(p)) {
-    return {whole_gemms(p) * round_up(tokens, rows), p.n, p.k};
+  if (is_batched(p)) return {whole_gemms(p) * round_up(tokens, rows), p.n, p.k};
+  if (p.grouping == Grouping::kMasked) {
+    const double tiles = static_cast<double>(p.groups) * mean_tiles(tokens, rows);
+    return {std::llround(tiles) * rows, p.n, p.k};
   }
   const std::int64_t filled = std::min(tokens, p.groups);  // groups that have a row
   if (filled == 1) return {round_up(tokens, rows), p.n, p.k};

@@ -4,7 +4,7 @@ import torch
 
 import octile.torch as ot
 
-ALL_RECIPES = ("blockwise", "blockwise_hybrid", "tensorwise", "rowwise", "mxfp8")
+ALL_RECIPES = ("blockwise", "blockwise_hybrid", "tensorwise", "rowwise", "mxfp8", "delayed")
 
 
 def quantized(x, kind, output):

@@ -29,9 +29,13 @@ def test_recipes_have_the_commands_types(name):
         assert fields[field].split(":")[:2] == [kind.dtype, kind.granularity]
 
 
-def test_recipes_that_layers_do_not_have_are_named():
-    with pytest.raises(ValueError, match="recipe is 'delayed'; allowed are 'blockwise'"):
-        ot.Linear(64, 32, recipe="delayed")
+def test_layers_have_every_recipe_of_the_command():
+    told = command("emit", "--gemm", "?x128x256", "--recipe", "fp4").stderr
+    assert set(told.split("allowed: ")[1].strip().split(", ")) == set(ALL_RECIPES)
+    with pytest.raises(ValueError) as refused:
+        ot.Linear(64, 32, recipe="fp4")
+    names = str(refused.value).removeprefix("octile: recipe is 'fp4'; allowed are ").split(", ")
+    assert {name.strip("'") for name in names} == set(ALL_RECIPES)
 
 
 def test_an_installation_is_complete():

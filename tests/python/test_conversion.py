@@ -1,12 +1,15 @@
 """``convert``: which layers it swaps, and what its report says."""
 
 import copy
+import json
 
 import pytest
 import torch
+from reference import ALL_RECIPES
 from torch import nn
 
 import octile.torch as ot
+from octile.torch.thresholds import measured, thresholds_of
 
 
 class Block(nn.Module):
@@ -42,11 +45,87 @@ def test_the_report_says_what_and_why():
 
 
 def test_thresholds_presets_and_filters():
-    assert not ot.convert(Block()).converted  # too small to gain
-    assert list(ot.convert(Block(1024)).converted) == ["attention", "mlp.0", "mlp.2"]
+    report = ot.convert(Block())
+    assert not report.converted and report.skipped["attention"] == "too small to gain at any measured number of tokens"
+    with torch.device("meta"):
+        report = ot.convert(Block(8192))
+    assert list(report.converted) == ["attention", "mlp.0", "mlp.2"]
     assert "lm_head" in ot.convert(Block(), min_dims=32, preset="all-linear").converted
     report = ot.convert(Block(), min_dims=32, filter=lambda name, layer: "mlp" in name and layer.in_features == 64)
     assert list(report.converted) == ["mlp.0"] and report.skipped["attention"] == "the filter leaves it"
+
+
+def test_calls_of_few_tokens_compute_as_nn_linear_does(monkeypatch):
+    table = thresholds_of("a card", {"blockwise": [[32, 64, 64, 1.5, 0.9], [128, 64, 64, 2.0, 1.5]]})
+    monkeypatch.setattr("octile.torch.conversion.measured", lambda: table)
+    model = nn.Sequential(nn.Linear(64, 128), nn.Linear(128, 32))
+    plain = copy.deepcopy(model)[0]
+    report = ot.convert(model)
+    assert report.converted == {"0": "[128, 64] from 32 tokens on, 128 in eval()"}
+    assert report.skipped == {"1": "too small to gain at any measured number of tokens"}
+    assert "thresholds: blockwise as measured on a card\n  1 of [128, 64] from 32 tokens on" in str(report)
+    for least, training in ((32, True), (128, False)):
+        model.train(training)
+        for tokens in (least - 1, least):
+            x = torch.randn(tokens, 1, 64)
+            in_fp8 = ot.linear(x, plain.weight, plain.bias)
+            assert model[0](x).equal(plain(x) if tokens < least else in_fp8)
+    assert model[0].least_tokens == (32, 128)
+    # Told that there are always enough, a layer does not ask.
+    model = nn.Sequential(copy.deepcopy(plain))
+    ot.convert(model, tokens=(128, 4096))
+    assert model[0].least_tokens == (0, 0)
+    model = nn.Sequential(copy.deepcopy(plain))
+    assert ot.convert(model, tokens=31).skipped == {"0": "gains from 32 tokens on, and calls have at most 31"}
+
+
+def test_few_tokens_under_compile():
+    torch._dynamo.reset()
+    model = nn.Sequential(ot.Linear.from_linear(nn.Linear(64, 32), least_tokens=(40, 40)))
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
+    for tokens in (77, 129, 39, 7):
+        x = torch.randn(tokens, 64)
+        wanted = ot.linear(x, model[0].weight, model[0].bias) if tokens >= 40 else model(x)
+        assert compiled(x).equal(wanted)
+
+
+def test_thresholds_follow_from_measured_points():
+    table = thresholds_of(
+        "a card",
+        {
+            "blockwise": [
+                [128, 4096, 4096, 0.8, 1.1],
+                [2048, 4096, 4096, 1.2, None],
+                [512, 8192, 8192, 1.3, None],
+                [4096, 2048, 2048, 0.9, None],
+            ],
+            "tensorwise": [[64, 16, 16, 1.5, 1.5]],
+        },
+    )
+    assert table.least_tokens(4096, 4096) == 2048
+    assert table.least_tokens(8192, 8192) == 512
+    assert table.least_tokens(8192, 4096) == 2048  # the larger point does not speak for it
+    assert table.least_tokens(4096, 4095) is None
+    assert table.least_tokens(1024, 1024) is None
+    assert table.least_tokens(4096, 4096, training=False) == 128
+    assert table.least_tokens(1024, 1024, "tensorwise") == 64
+    assert table.least_tokens(4096, 4096, "rowwise") == 2048  # not measured
+    noisy = thresholds_of("a card", {"blockwise": [[128, 64, 64, 1.2, None], [512, 64, 64, 0.9, None]]})
+    assert noisy.least_tokens(64, 64) is None and noisy.least_tokens(128, 128) == 128
+
+
+def test_the_shipped_thresholds_choose_only_what_was_measured_to_gain():
+    table = measured()
+    assert "H100" in table.card
+    for recipe, points in table.points.items():
+        ot.Recipe(recipe)
+        for point in points:
+            for training in (True, False):
+                least = table.least_tokens(point.n, point.k, recipe, training)
+                chosen = least is not None and least <= point.tokens
+                assert not chosen or point.gain(training) >= 1.0, point
+    again = json.loads(table.to_json("2.11.0"))
+    assert thresholds_of(again["card"], again["points"]) == table
 
 
 def test_layers_that_cannot_be_swapped():
@@ -93,6 +172,9 @@ def test_a_converted_model_computes_what_its_layers_do():
         (lambda: ot.convert(Block(), "fp4"), "recipe is 'fp4'; allowed are 'blockwise'"),
         (lambda: ot.convert(Block(), preset="all"), "preset is 'all'; allowed are 'deepseek-v3', 'all-linear'"),
         (lambda: ot.convert(Block(), min_dims=1.5), "min_dims is 1.5; allowed are an integer and 'auto'"),
+        (lambda: ot.convert(Block(), tokens=(5, 4)), "tokens is (5, 4); allowed are a number from 0 on and (lo, hi)"),
+        (lambda: ot.convert(Block(), tokens=-1), "tokens is -1; allowed are a number from 0 on and (lo, hi)"),
+        (lambda: ot.convert(Block(), min_dims=64, tokens=5), "tokens is 5; allowed is None with an integer min_dims"),
     ],
 )
 def test_bad_arguments_are_named(call, sentence):
@@ -101,18 +183,33 @@ def test_bad_arguments_are_named(call, sentence):
     assert sentence in str(raised.value)
 
 
+@pytest.mark.parametrize("recipe", ALL_RECIPES)
+def test_every_recipe_converts_and_trains(recipe):
+    model, plain, tokens = Block(), Block(), torch.randint(0, 8, (3, 5))
+    plain.load_state_dict(model.state_dict())
+    report = ot.convert(model, recipe, min_dims=64)
+    assert report.recipe == ot.Recipe(recipe) and report.converted
+    for one in (model, plain):
+        one(tokens).square().mean().backward()
+    for (name, ours), theirs in zip(model.named_parameters(), plain.parameters(), strict=True):
+        if ours.grad is None:  # of layers that this model does not call
+            assert theirs.grad is None
+        else:
+            assert (ours.grad - theirs.grad).norm() <= 0.2 * theirs.grad.norm(), name
+
+
 def config_of(name):
     import transformers
 
-    sizes = {"hidden_size": 1024, "intermediate_size": 2048, "num_hidden_layers": 2, "vocab_size": 512}
-    heads = {"num_attention_heads": 8, "num_key_value_heads": 8}
+    sizes = {"hidden_size": 4096, "intermediate_size": 8192, "num_hidden_layers": 2, "vocab_size": 512}
+    heads = {"num_attention_heads": 32, "num_key_value_heads": 32}
     if name == "Llama":
         return transformers.LlamaConfig(**sizes, **heads)
     if name == "Qwen3Moe":
-        return transformers.Qwen3MoeConfig(**sizes, **heads, num_experts=4, moe_intermediate_size=1024, head_dim=128)
+        return transformers.Qwen3MoeConfig(**sizes, **heads, num_experts=4, moe_intermediate_size=4096, head_dim=128)
     return transformers.DeepseekV3Config(
-        **sizes, **heads, n_routed_experts=4, n_group=1, topk_group=1, moe_intermediate_size=1024,
-        first_k_dense_replace=1, q_lora_rank=1024, kv_lora_rank=512, num_experts_per_tok=2,
+        **sizes, **heads, n_routed_experts=4, n_group=1, topk_group=1, moe_intermediate_size=4096,
+        first_k_dense_replace=1, q_lora_rank=4096, kv_lora_rank=512, num_experts_per_tok=2,
     )  # fmt: skip
 
 

@@ -1,5 +1,7 @@
 """Two processes that share the work of one, by gloo: the bits of the weights are those of one process."""
 
+import warnings
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -10,9 +12,12 @@ import octile.torch as ot
 STEPS, TOKENS = 3, (77, 40)  # two microbatches
 
 
-def model_of(seed=0):
+DELAYED = ot.Recipe("delayed", warmup=1, history=2)
+
+
+def model_of(seed=0, first="blockwise", second="rowwise"):
     torch.manual_seed(seed)
-    return nn.Sequential(ot.Linear(64, 128), nn.GELU(), ot.Linear(128, 32, recipe="rowwise"))
+    return nn.Sequential(ot.Linear(64, 128, recipe=first), nn.GELU(), ot.Linear(128, 32, recipe=second))
 
 
 def batches(rank):
@@ -34,9 +39,8 @@ def train(model, microbatches, last_microbatch=lambda last: None):
         optimizer.zero_grad()
 
 
-def train_alone():
+def train_alone(model):
     """Does what the two ranks do, one after the other, and averages their gradients."""
-    model = model_of()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
     for steps in zip(batches(0), batches(1), strict=True):
         gradients = []
@@ -71,6 +75,47 @@ def with_fsdp2(rank, reshard):
     return [p.detach().full_tensor() for p in model.parameters()]
 
 
+def with_shared_scales(rank, shard):
+    """Delayed scaling whose maxima are reduced: weights, and then the scales of this rank."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = model_of(first=DELAYED, second=DELAYED)
+    assert ot.reduce_scales(model) == 2
+    if shard:
+        wrapped = fully_shard(model)
+        train(model, batches(rank), model.set_requires_gradient_sync)
+    else:
+        wrapped = nn.parallel.DistributedDataParallel(model)
+        train(wrapped, batches(rank), lambda last: setattr(wrapped, "require_backward_grad_sync", last))
+    everyones = [torch.empty(2, 6) for _ in range(2)]
+    mine = torch.stack([layer._scaling.values[:6] for layer in (model[0], model[2])])
+    dist.all_gather(everyones, mine)
+    return [p.detach().full_tensor() if shard else p.detach() for p in model.parameters()], everyones
+
+
+def with_sentry(rank):
+    """A NaN in rank 0's first microbatch of the second step. Returns how often this rank repeated, and its weights."""
+    model = model_of()
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    watch, optimizer = ot.sentry(model), torch.optim.SGD(model.parameters(), lr=1e-2)
+    for step, microbatches in enumerate(batches(rank)):
+        inputs = [microbatches[0].clone(), microbatches[0]]
+        inputs[0][1, 2] = torch.nan if (rank, step) == (0, 1) else inputs[0][1, 2]
+
+        def closure(inputs=inputs):
+            optimizer.zero_grad()
+            loss_of(wrapped, inputs.pop(0)).backward()
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            watch.run(closure)
+        assert not watch.found_nonfinite
+        optimizer.step()
+    everyones = [torch.empty(1) for _ in range(2)]
+    dist.all_gather(everyones, torch.tensor([float(watch.repeated)]))
+    return everyones, watch.counts["0"].output, [p.detach() for p in model.parameters()]
+
+
 WAYS = {
     "ddp": with_ddp,
     "fsdp2": lambda rank: with_fsdp2(rank, True),
@@ -82,6 +127,8 @@ def run_rank(rank, folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     results = {name: way(rank) for name, way in WAYS.items()}
+    results["scales"] = {shard: with_shared_scales(rank, shard) for shard in (False, True)}
+    results["sentry"] = with_sentry(rank)
     dist.barrier()
     dist.destroy_process_group()
     if rank == 0:
@@ -97,9 +144,25 @@ def results(tmp_path_factory):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_two_processes_equal_one(results, way):
-    alone, start = train_alone(), list(model_of().parameters())
+    alone, start = train_alone(model_of()), list(model_of().parameters())
     for ours, wanted, before in zip(results[way], alone, start, strict=True):
         assert ours.equal(wanted) and not ours.equal(before)
+
+
+@pytest.mark.parametrize("shard", [False, True])
+def test_ranks_share_delayed_scales(results, shard):
+    parameters, everyones = results["scales"][shard]
+    model = model_of(first=DELAYED, second=DELAYED)
+    alone = train_alone(model)
+    assert all(ours.equal(wanted) for ours, wanted in zip(parameters, alone, strict=True))
+    wanted = torch.stack([layer._scaling.values[:6] for layer in (model[0], model[2])])
+    assert model[0]._scaling.steps == STEPS and all(values.equal(wanted) for values in everyones)
+
+
+def test_ranks_repeat_a_step_together(results):
+    repeated, bad_outputs, weights = results["sentry"]
+    assert repeated == [1, 1] and bad_outputs == 1
+    assert all(weight.isfinite().all() for weight in weights)
 
 
 def test_a_child_of_fork_makes_its_own_handles():

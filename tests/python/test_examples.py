@@ -1,4 +1,4 @@
-"""The tutorial script and the scripts that measure, as far as a machine without a GPU can run them."""
+"""The tutorial script, and the benchmark that needs a GPU for all it does."""
 
 import json
 import subprocess
@@ -18,10 +18,10 @@ def test_the_tutorial_learns_and_its_curves_are_compared(tmp_path):
         run(ROOT / "examples/train_gpt.py", *size, "--recipe", recipe, "--losses", tmp_path / f"{recipe}.json")
     losses = json.loads((tmp_path / "blockwise.json").read_text())["losses"]
     assert len(losses) == 6 and min(losses) < losses[0] - 1
-    lines = run(ROOT / "benchmarks/losses.py", tmp_path / "none.json", tmp_path / "blockwise.json").splitlines()
-    assert len(lines) == 3 and abs(json.loads(lines[2])["relative_difference"]) < 0.02
+    files = tmp_path / "none.json", tmp_path / "blockwise.json"
+    lines = run(ROOT / "benchmarks/losses.py", *files, "--bound", "0.02").splitlines()
+    assert len(lines) == 2 and lines[0].startswith("bf16") and lines[1].endswith("holds")
 
 
-def test_the_scripts_for_a_gpu_say_what_they_do():
-    for name in ("layer.py", "blocks.py"):
-        assert "usage: " + name in run(ROOT / "benchmarks" / name, "--help")
+def test_the_script_for_a_gpu_says_what_it_does():
+    assert "usage: layer.py" in run(ROOT / "benchmarks" / "layer.py", "--help")

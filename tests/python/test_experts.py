@@ -110,7 +110,45 @@ def test_a_copy_of_other_tokens_is_refused():
         ops.experts_backward(torch.ones(200, 32), W, offsets, codes, scales, 0, True, True)
 
 
-@pytest.mark.parametrize("recipe", ["rowwise", "mxfp8"])
-def test_recipes_that_the_library_has_not_for_groups(recipe):
-    with pytest.raises(NotImplementedError, match=f"recipe is '{recipe}'; of groups the library has"):
-        ot.experts(X, W, ENDS, recipe)
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_rowwise_experts_whose_weights_are_frozen(sizes):
+    n, k, tokens = 144, 272, sum(sizes)
+    x = torch.randn(tokens, k, dtype=torch.bfloat16, requires_grad=True)
+    weight, dy = torch.randn(len(sizes), n, k), torch.randn(tokens, n, dtype=torch.bfloat16)
+    y = ot.experts(x, weight, offsets_of(sizes), "rowwise")
+    y.backward(dy)
+    with torch.no_grad():
+        assert y.equal(ot.experts(x, weight.requires_grad_(), offsets_of(sizes), "rowwise"))
+    begin = 0
+    for g, size in enumerate(sizes):
+        rows = slice(begin, begin + size)
+        begin += size
+        if size > 0:
+            expected = layer(x[rows], weight[g], None, dy[rows], "rowwise")
+            for actual, wanted in zip((y[rows], x.grad[rows]), expected[:2], strict=True):
+                assert_close(actual, wanted)
+
+
+def test_recipes_that_the_library_has_not_for_groups():
+    with pytest.raises(NotImplementedError) as raised:
+        ot.experts(X, W, ENDS, "mxfp8")
+    assert str(raised.value) == (
+        "octile: recipe is 'mxfp8'; of groups the library has blockwise, blockwise_hybrid, tensorwise, rowwise"
+    )
+    with pytest.raises(NotImplementedError) as raised:
+        ot.experts(X, W.clone().requires_grad_(), ENDS, "rowwise")
+    assert str(raised.value) == (
+        "octile: recipe is 'rowwise'; of groups the library has with weight gradients blockwise, blockwise_hybrid, "
+        "tensorwise"
+    )
+    with pytest.raises(NotImplementedError, match="recipe is 'delayed', whose maxima a layer keeps"):
+        ot.experts(X, W, ENDS, "delayed")
+
+
+@pytest.mark.parametrize("scales", ["pow2", "f32"])
+@pytest.mark.parametrize("recipe", (*RECIPES, "rowwise"))
+def test_both_kinds_of_scales(recipe, scales):
+    recipe = ot.Recipe(recipe, scales)
+    y = ot.experts(X * 3, W, ENDS, recipe)
+    for rows, g in ((slice(0, 3), 0), (slice(3, 8), 1)):
+        assert y[rows].equal(ot.linear(X[rows] * 3, W[g], recipe=recipe))

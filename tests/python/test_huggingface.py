@@ -1,6 +1,7 @@
 """Block-FP8 models of transformers, and the checkpoints that export_hf writes."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ def small(name, **more):
     """Returns a configuration whose projections are multiples of 128: others transformers does not quantise."""
     sizes = {
         "hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 2, "vocab_size": 128, "head_dim": 64,
-        "num_attention_heads": 4, "num_key_value_heads": 4, "moe_intermediate_size": 128, "num_experts_per_tok": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "moe_intermediate_size": 256, "num_experts_per_tok": 2,
         "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
     } | more  # fmt: skip
     if name == "qwen3":
@@ -59,7 +60,7 @@ def dequantised(model):
     return plain.eval()
 
 
-@pytest.mark.parametrize("experts", ["eager", "grouped_mm"])
+@pytest.mark.parametrize("experts", ["eager", "grouped_mm", "batched_mm"])
 def test_logits_are_the_dequantised_models_within_the_activations_fp8_error(checkpoint, experts):
     tokens = torch.arange(3, 40)[None]
     model = loaded(checkpoint, experts_implementation=experts)
@@ -76,7 +77,7 @@ def test_logits_are_the_dequantised_models_within_the_activations_fp8_error(chec
 
 
 def test_what_octile_does_not_serve_stays_with_transformers():
-    from octile.torch.huggingface import _grouped_instead_of, _linear_instead_of
+    from octile.torch.huggingface import _batched_instead_of, _grouped_instead_of, _linear_instead_of
 
     asked = []
     linear = _linear_instead_of(lambda *arguments: asked.append(arguments))
@@ -92,6 +93,30 @@ def test_what_octile_does_not_serve_stays_with_transformers():
     grouped = _grouped_instead_of(lambda *arguments: asked.append(arguments))
     grouped(x, weight[None], torch.ones(1, 4, 4), torch.tensor([3]), None, (64, 64))
     assert len(asked) == 6
+    batched = _batched_instead_of(lambda *arguments: asked.append(arguments), lambda *arguments: "grouped")
+    experts = SimpleNamespace(
+        has_gate=True, activation_scheme="dynamic", block_size=(128, 128), gate_up_proj=weight[None],
+        down_proj=weight[None], gate_up_proj_scale_inv=scales[None], down_proj_scale_inv=scales[None],
+    )  # fmt: skip
+    assert batched(experts, x, None, None) == "grouped"
+    experts.activation_scheme = "static"
+    batched(experts, x, None, None)
+    assert len(asked) == 7
+
+
+def test_versions_whose_experts_call_the_kernel_itself():
+    from octile.torch.huggingface import _kernel_instead_of
+
+    loads = []
+    kernel = _kernel_instead_of(lambda: loads.append(0) or SimpleNamespace(matmul=1, grouped_matmul=dict))()
+    x, weight = torch.randn(3, 256), torch.randn(1, 256, 256).to(torch.float8_e4m3fn)
+    more = {"offsets": torch.tensor([3]), "tokens_per_expert": None}
+    y = kernel.grouped_matmul(x, weight, torch.ones(1, 2, 2), **more, block_size=(128, 128))
+    assert y.equal(torch.ops.octile.block_fp8_linear(x, weight[0], torch.ones(2, 2), None, None)) and not loads
+    assert kernel.matmul == 1 and len(loads) == 1
+    with pytest.raises(TypeError):  # dict takes no three positions
+        kernel.grouped_matmul(x, weight, torch.ones(1, 4, 4), **more, block_size=(64, 64))
+    assert len(loads) == 2
 
 
 def test_block_fp8_linear_against_fp64_of_the_dequantised_operands():

@@ -1,6 +1,7 @@
 """The linear layer: its numbers, and when its weight is quantised."""
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -166,6 +167,40 @@ def test_copies_go_when_the_weight_goes():
     del module
     gc.collect()
     assert len(weights._kept) == before
+
+
+def test_threads_share_one_quantisation():
+    module, x = ot.Linear(256, 128), torch.randn(9, 256)
+    wanted = ot.linear(x, module.weight.detach().clone(), module.bias).detach()
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(10):
+            ot.weights_changed()
+            before = quantizations()
+            results = list(pool.map(lambda _: module(x), range(32)))
+            assert quantizations() == before + 1
+            assert all(y.equal(wanted) for y in results)
+
+
+def test_weights_come_and_go_in_threads():
+    x = torch.randn(3, 64)
+
+    def one(seed):
+        module = ot.Linear(64, 32)
+        y = module(x)
+        y.sum().backward()
+        return y.equal(ot.linear(x, module.weight.detach().clone(), module.bias))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(one, range(200)))
+
+
+def test_sharing_by_replays_changes_nothing_on_the_host():
+    module, x = ot.Linear(64, 32), torch.randn(9, 64)
+    with torch.no_grad(), ot.replays_share_weights():
+        old = module(x)
+        module.weight.mul_(2)
+        assert not module(x).equal(old)
+        assert module(x).equal(ot.linear(x, module.weight.detach().clone(), module.bias))
 
 
 def test_inference_tensors_are_quantised_each_time():

@@ -2,9 +2,13 @@
 # "component/file.h". The include path of a component is a folder that holds only a link to it, so a
 # target sees only the components it names, and any other #include fails to compile.
 include(${CMAKE_CURRENT_LIST_DIR}/octile_precompiled.cmake)
-find_package(fmt REQUIRED)
-find_package(nlohmann_json REQUIRED)
-find_package(tl-expected REQUIRED)
+foreach(package IN ITEMS fmt nlohmann_json tl-expected)
+  find_package(${package} QUIET)
+  if(NOT ${package}_FOUND)
+    message(FATAL_ERROR "CMake finds no ${package}. On Debian and Ubuntu `tools/setup.sh build` installs what a build "
+                        "needs, once, also for `pip install .`.")
+  endif()
+endforeach()
 find_package(Threads REQUIRED)
 
 add_library(octile_flags INTERFACE)

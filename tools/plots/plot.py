@@ -281,6 +281,58 @@ def draw_few_rows(theme):
     save(figure, "few-rows", theme)
 
 
+LOSSES = (("none", "BF16, each seed", "second"), ("blockwise", "blockwise", "octile"),
+          ("blockwise_hybrid", "blockwise_hybrid", "first"), ("tensorwise", "tensorwise", "mark"))
+
+
+def mean_curves(runs, recipe):
+    """The steps and the mean loss over the seeds of a recipe, or None."""
+    curves = [run for run in runs if run["recipe"] == recipe]
+    if not curves:
+        return None
+    count = len(curves[0]["losses"])
+    steps = [curves[0]["steps"] * (i + 0.5) / count for i in range(count)]
+    return steps, [sum(values) / len(curves) for values in zip(*(c["losses"] for c in curves), strict=True)]
+
+
+def draw_losses(theme):
+    """Loss curves beside BF16's, and how far each is from the mean of BF16's seeds."""
+    colours = THEMES[theme]
+    data = load("losses")
+    runs = data["runs"]
+    steps, plain = mean_curves(runs, "none")
+    figure = plt.figure(figsize=(8.6, 3.4))
+    curves, gaps = figure.add_axes([0.06, 0.14, 0.41, 0.58]), figure.add_axes([0.56, 0.14, 0.41, 0.58])
+    seeds = [run["losses"] for run in runs if run["recipe"] == "none"]
+    for axes in (curves, gaps):
+        plain_axes(axes, colours, "both")
+        axes.set_xlim(0, 2 * steps[-1] - steps[-2])
+        axes.set_xlabel("step", fontsize=9, color=colours["quiet"])
+    for losses in seeds:
+        curves.plot(steps, losses, color=colours["second"], linewidth=1)
+        gaps.plot(steps, [100 * (a / b - 1) for a, b in zip(losses, plain, strict=True)], color=colours["second"],
+                  linewidth=1)
+    place = 0.97
+    for recipe, name, colour in reversed(LOSSES):
+        found = mean_curves(runs, recipe)
+        if found is None:
+            continue
+        if recipe != "none":
+            curves.plot(*found, color=colours[colour], linewidth=1.6)
+            gaps.plot(steps, [100 * (a / b - 1) for a, b in zip(found[1], plain, strict=True)],
+                      color=colours[colour], linewidth=1.6)
+        figure.text(place, 0.84, name, fontsize=9.5, ha="right", color=colours[colour])
+        place -= 0.012 * len(name)
+    low = min(plain)
+    curves.set_ylim(0.9 * low, min(max(plain), 3 * low))
+    widest = max(abs(a / b - 1) for losses in seeds for a, b in zip(losses[len(plain) // 4:], plain[len(plain) // 4:]))
+    gaps.set_ylim(-300 * max(widest, 0.001), 300 * max(widest, 0.001))
+    curves.set_title("loss, nats a byte", fontsize=9.5, loc="left", color=colours["text"])
+    gaps.set_title("% from the mean of BF16", fontsize=9.5, loc="left", color=colours["text"])
+    figure.text(0.04, 0.92, data["title"], fontsize=12, weight="bold", color=colours["text"])
+    save(figure, "losses", theme)
+
+
 def gemm_table():
     lines = ["| m x n x k | DeepGEMM us | cuBLASLt us | Octile us | Octile TFLOP/s | over the faster peer |",
              "|---|--:|--:|--:|--:|--:|"]
@@ -320,6 +372,8 @@ def main():
             draw_rate(theme)
             draw_quantise(theme)
             draw_few_rows(theme)
+            if (DATA / "losses.json").exists():  # written by runtime/python/benchmarks/losses.py
+                draw_losses(theme)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,12 @@
 
     python blocks.py                                  # eager and compiled, BF16, octile, and torchao if installed
     python blocks.py --tokens 8192 --recipes blockwise,blockwise_hybrid
+    python blocks.py --device cpu --size tiny --tokens 32 --modes eager --rounds 1
 
 A step is forward, backward and an SGD update of BF16 weights, which makes every weight new. The rounds of all variants
 are interleaved. Under torch.compile the distribution's compiler may be needed: CC=gcc CXX=g++. Prints a JSON object a
-variant, the cold start (to the end of the first step, kernels included) among them.
+variant, the cold start (to the end of the first step, kernels included) among them. Exits with 1 if an octile variant's
+output is not BF16's within FP8's error.
 """
 
 from __future__ import annotations
@@ -13,77 +15,104 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
+from typing import NamedTuple
 
 import torch
+from timing import card, synchronize, wall_us
 from torch import nn
 from torch.nn import functional as F
 
 import octile.torch as ot
 
-WIDTH, HIDDEN, HEADS, KV_HEADS, HEAD = 4096, 14336, 32, 8, 128
+
+class Sizes(NamedTuple):
+    """Of a block."""
+
+    width: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head: int
+
+
+SIZES = {"llama": Sizes(4096, 14336, 32, 8, 128), "tiny": Sizes(64, 128, 4, 2, 16)}
 
 
 class Block(nn.Module):
     """A block of Llama-3-8B, without rotary embeddings, which no linear layer sees."""
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
-        self.q, self.o = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
-        self.k, self.v = (nn.Linear(WIDTH, KV_HEADS * HEAD, bias=False) for _ in range(2))
-        self.gate, self.up = (nn.Linear(WIDTH, HIDDEN, bias=False) for _ in range(2))
-        self.down = nn.Linear(HIDDEN, WIDTH, bias=False)
+        self.sizes, width = sizes, sizes.width
+        self.norm1, self.norm2 = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.q, self.o = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        self.k, self.v = (nn.Linear(width, sizes.kv_heads * sizes.head, bias=False) for _ in range(2))
+        self.gate, self.up = (nn.Linear(width, sizes.hidden, bias=False) for _ in range(2))
+        self.down = nn.Linear(sizes.hidden, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns x [1, tokens, width] after the block."""
+        heads, kv_heads, head = self.sizes[2:]
         h = self.norm1(x)
         q, k, v = (
-            p(h).view(1, -1, n, HEAD).transpose(1, 2)
-            for p, n in ((self.q, HEADS), (self.k, KV_HEADS), (self.v, KV_HEADS))
+            p(h).view(1, -1, n, head).transpose(1, 2)
+            for p, n in ((self.q, heads), (self.k, kv_heads), (self.v, kv_heads))
         )
         h = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        x = x + self.o(h.transpose(1, 2).reshape(1, -1, WIDTH))
+        x = x + self.o(h.transpose(1, 2).reshape(1, -1, self.sizes.width))
         h = self.norm2(x)
         return x + self.down(F.silu(self.gate(h)) * self.up(h))
 
 
-def model_of(variant: str) -> nn.Module:
-    """Returns four blocks in BF16 on the GPU, converted as the variant says: bf16, a recipe, or torchao:<recipe>."""
+def four_blocks(size: str, device: str) -> nn.Module:
+    """Returns four blocks in BF16, always the same."""
     torch.manual_seed(0)
-    with torch.device("cuda"):
-        model = nn.Sequential(*(Block() for _ in range(4))).to(torch.bfloat16)
+    with torch.device(device):
+        return nn.Sequential(*(Block(SIZES[size]) for _ in range(4))).to(torch.bfloat16)
+
+
+def model_of(variant: str, options) -> nn.Module:
+    """Returns the blocks, converted as the variant says: bf16, a recipe, or torchao:<recipe>."""
+    model = four_blocks(options.size, options.device)
     if variant.startswith("torchao:"):
         from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
         convert_to_float8_training(model, config=Float8LinearConfig.from_recipe_name(variant.split(":")[1]))
     elif variant != "bf16":
         # A preset for names: "gate" is no router here.
-        print(json.dumps({"converted": len(ot.convert(model, variant, preset="all-linear").converted)}), flush=True)
+        report = ot.convert(model, variant, preset="all-linear", min_dims=options.min_dims)
+        print(json.dumps({"variant": variant, "converted": len(report.converted), "of": 28}), flush=True)
     return model
 
 
 class Variant:
     """A model with its step."""
 
-    def __init__(self, name: str, compiled: bool, x: torch.Tensor) -> None:
-        self.name, self.x = name + (" compiled" if compiled else " eager"), x
+    def __init__(self, name: str, compiled: bool, x: torch.Tensor, options) -> None:
+        self.name, self.x, self.device = name + (" compiled" if compiled else " eager"), x, options.device
         begin = time.time()
-        self.model = model_of(name)
+        self.model = model_of(name, options)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-6, fused=True)
         self.forward = torch.compile(self.model) if compiled else self.model
-        torch.cuda.synchronize()
         self.step()
-        torch.cuda.synchronize()
+        synchronize(self.device)
         self.cold_seconds = time.time() - begin
-        for _ in range(4):
+        with torch.no_grad():  # eager, so that nothing is compiled for it
+            self.output = self.model(x).float()
+        for _ in range(options.warm_steps):
             self.step()
+        self.kept_bytes = self.bytes_kept() if self.device == "cuda" else 0
+
+    def bytes_kept(self) -> int:
+        """Returns what a forward pass keeps, all of the model together."""
         torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        self.kept = self.forward(self.x)
-        self.kept_bytes = torch.cuda.memory_allocated() - before
-        del self.kept
+        kept = self.forward(self.x)
+        taken = torch.cuda.memory_allocated() - before
+        del kept
+        return taken
 
     def step(self) -> None:
         """Forward, backward, and the optimizer."""
@@ -93,55 +122,64 @@ class Variant:
 
     def milliseconds(self, steps: int) -> float:
         """Returns the time of a step."""
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        for _ in range(steps):
-            self.step()
-        end.record()
-        torch.cuda.synchronize()
-        return begin.elapsed_time(end) / steps
+        return wall_us(self.step, steps, self.device) / 1e3
+
+    def error_of(self, other: Variant) -> float:
+        """Returns the relative difference of the outputs after one step."""
+        return ((self.output - other.output).norm() / other.output.norm()).item()
 
 
-def main() -> None:
+def compare(names: list[str], mode: str, x: torch.Tensor, options) -> bool:
+    """Prints a line a variant. Returns whether those of octile compute what BF16 does."""
+    variants = [Variant(name, mode == "compiled", x, options) for name in names]
+    times: dict[str, list[float]] = {}
+    for _ in range(options.rounds):
+        for variant in variants:
+            times.setdefault(variant.name, []).append(variant.milliseconds(3))
+    base, good = statistics.median(times[variants[0].name]), True
+    for name, variant in zip(names, variants, strict=True):
+        step, error = statistics.median(times[variant.name]), variant.error_of(variants[0])
+        good &= error < 0.1 or name.startswith("torchao:")
+        row = {
+            "variant": variant.name,
+            "step_ms": round(step, 2),
+            "of_bf16": round(base / step, 3),
+            "kept_MiB": round(variant.kept_bytes / 2**20),
+            "cold_s": round(variant.cold_seconds, 2),
+            "output_error": round(error, 4),
+        }
+        print(json.dumps(row), flush=True)
+    return good
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--recipes", default="blockwise")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--modes", default="eager,compiled")
+    parser.add_argument("--warm-steps", type=int, default=4)
+    parser.add_argument("--size", default="llama", choices=list(SIZES))
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--min-dims", default=16, type=lambda text: text if text == "auto" else int(text))
     options = parser.parse_args()
     names = ["bf16", *options.recipes.split(",")]
     try:
-        import torchao  # noqa: F401
+        import torchao
 
-        names += ["torchao:rowwise", "torchao:tensorwise"]
+        names += ["torchao:rowwise", "torchao:tensorwise"] if options.device == "cuda" else []
+        print(json.dumps({"torchao": torchao.__version__}), flush=True)
     except ImportError:
         print(json.dumps({"torchao": "not installed"}), flush=True)
-    x = torch.randn(1, options.tokens, WIDTH, device="cuda", dtype=torch.bfloat16)
-    print(json.dumps({"card": torch.cuda.get_device_name(), "torch": torch.__version__, "tokens": options.tokens}))
+    x = torch.randn(1, options.tokens, SIZES[options.size].width, device=options.device, dtype=torch.bfloat16)
+    print(json.dumps({"card": card(options.device), "torch": torch.__version__, "tokens": options.tokens}))
+    good = True
     for mode in options.modes.split(","):
-        variants = [Variant(name, mode == "compiled", x) for name in names]
-        times: dict[str, list[float]] = {}
-        for _ in range(options.rounds):
-            for variant in variants:
-                times.setdefault(variant.name, []).append(variant.milliseconds(3))
-        base = statistics.median(times[variants[0].name])
-        for variant in variants:
-            step = statistics.median(times[variant.name])
-            print(
-                json.dumps(
-                    {
-                        "variant": variant.name,
-                        "step_ms": round(step, 2),
-                        "of_bf16": round(base / step, 3),
-                        "kept_MiB": round(variant.kept_bytes / 2**20),
-                        "cold_s": round(variant.cold_seconds, 2),
-                    }
-                ),
-                flush=True,
-            )
-        del variants
-        torch.cuda.empty_cache()
+        good &= compare(names, mode, x, options)
+        if options.device == "cuda":
+            torch.cuda.empty_cache()
+    return 0 if good else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -20,10 +20,10 @@ import argparse
 import json
 import statistics
 import sys
-import time
 from collections.abc import Callable
 
 import torch
+from timing import host_us, wall_us
 from torch import nn
 
 import octile.torch as ot
@@ -82,32 +82,12 @@ def step_of(layer: nn.Module, x: torch.Tensor, dy: torch.Tensor, microbatches: i
     def step() -> None:
         layer.zero_grad(set_to_none=True)
         x.grad = None
-        ot.weights_changed()
+        if isinstance(layer, ot.Linear):
+            ot.weights_changed()
         for _ in range(microbatches):
             layer(x).backward(dy)
 
     return step
-
-
-def wall_us(step: Callable[[], None], steps: int) -> float:
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    begin.record()
-    for _ in range(steps):
-        step()
-    end.record()
-    torch.cuda.synchronize()
-    return begin.elapsed_time(end) * 1e3 / steps
-
-
-def host_us(step: Callable[[], None], steps: int) -> float:
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    for _ in range(steps):
-        step()
-    taken = time.perf_counter() - begin
-    torch.cuda.synchronize()
-    return taken * 1e6 / steps
 
 
 def captured(step: Callable[[], None]) -> Callable[[], None]:

@@ -125,8 +125,7 @@ Tensor input_gradient_of(const Tensor& dy, const Tokens& gradient, const Tensor&
   Tensor dx = empty(groups.place, {groups.tokens, groups.k}, torch_type(type));
   const WeightCodes codes = weight_codes(weight, groups.place, recipe, false, true);
   multiply(input_gradient_gemm(recipe, groups.n, groups.k, type, groups.experts, groups.place),
-           groups.place,
-           operands(groups, present(gradient.rowwise), present(codes.transposed), dx));
+           groups.place, operands(groups, present(gradient.rowwise), codes.transposed(), dx));
   return dx;
 }
 
@@ -146,7 +145,7 @@ std::tuple<Tensor, Tensor, Tensor> experts_forward(Tensor x, Tensor weight, Tens
   Tensor y = empty(groups.place, {groups.tokens, groups.n}, torch_type(type));
   multiply(
       forward_gemm(recipe, groups.n, groups.k, type, octile_dtype{}, groups.experts, groups.place),
-      groups.place, operands(groups, present(tokens.rowwise), present(codes.rowwise), y));
+      groups.place, operands(groups, present(tokens.rowwise), codes.rowwise(), y));
   if (!keep_x) return {y, nothing(groups.place), nothing(groups.place)};
   return {y, present(tokens.transposed).codes, present(tokens.transposed).scales};
 }
@@ -175,9 +174,10 @@ Tensor experts_backward_into(Tensor dy, Tensor weight, Tensor offsets, Tensor x_
   check_recipe(recipe);
   const Groups groups = groups_of(dy, weight, offsets, 1, "dy");
   const OnDevice device(groups.place);
-  if (main_grad.numel() != weight.numel() || !main_grad.is_contiguous()) {
+  if (main_grad.numel() != weight.numel() || !main_grad.is_contiguous() ||
+      !(place_of(main_grad) == groups.place)) {
     refuse("main_grad is " + shape_text(main_grad) + "; allowed is contiguous " +
-           shape_text(weight));
+           shape_text(weight) + " on dy's device");
   }
   dy = contiguous(dy);
   const Tokens gradient =
@@ -211,6 +211,9 @@ Tensor block_fp8_linear(Tensor x, Tensor weight, Tensor scales, std::optional<Te
     refuse("weight " + shape_text(weight) + " with scales " + shape_text(scales) +
            " is not float8_e4m3fn with contiguous float32 scales of 128 x 128 blocks");
   }
+  if (!(place_of(weight) == place && place_of(scales) == place)) {
+    refuse("weight or scales is on another device than x");
+  }
   weight = aligned(weight);
   octile_plan* quantizer_of_x =
       quantizer(kBlockwise + kFp32Scales, Role::kActivation, Output::kRowwise, type, k, false,
@@ -228,9 +231,10 @@ Tensor block_fp8_linear(Tensor x, Tensor weight, Tensor scales, std::optional<Te
   args.b_scale_ld = blocks_k;
   octile_dtype bias_type{};
   if (bias) {
-    if (bias->dim() != 1 || bias->size(0) != n || !bias->is_contiguous()) {
+    if (bias->dim() != 1 || bias->size(0) != n || !bias->is_contiguous() ||
+        !(place_of(*bias) == place)) {
       refuse("bias is " + shape_text(*bias) + "; allowed is contiguous [" + std::to_string(n) +
-             "]");
+             "] on x's device");
     }
     bias_type = element_type(*bias, "bias");
     args.bias = bias->data_ptr();

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "plans.h"
+#include "scaling.h"
+#include "sentry.h"
 #include "weights.h"
 
 namespace octile::binding {
@@ -64,7 +66,8 @@ struct Gradient {
 };
 
 Gradient quantize_gradient(const Tensor& dy, const Place& place, const Sizes& sizes,
-                           RecipeCode recipe, bool rowwise, bool transposed, bool sums) {
+                           RecipeCode recipe, bool rowwise, bool transposed, bool sums,
+                           const std::optional<Tensor>& state) {
   const Output output = !rowwise     ? Output::kTransposed
                         : transposed ? Output::kBoth
                                      : Output::kRowwise;
@@ -80,7 +83,12 @@ Gradient quantize_gradient(const Tensor& dy, const Place& place, const Sizes& si
     gradient.transposed = allocate_for(plan, place, sizes.tokens, true, recipe, Role::kGradient);
   }
   if (sums && sizes.tokens == 0) fill_zero(gradient.column_sums);
-  quantize(plan, place, {.rows = sizes.tokens, .x = dy.data_ptr()},
+  const Scaling scaling = scaling_of(state, recipe, Role::kGradient, true, place);
+  quantize(plan, place,
+           {.rows = sizes.tokens,
+            .x = dy.data_ptr(),
+            .encode_scale = scaling.encode,
+            .amax = scaling.amax},
            {.rowwise = rowwise ? target_of(present(gradient.rowwise)) : Target{},
             .transposed = transposed ? target_of(present(gradient.transposed)) : Target{},
             .column_sums = sums ? &gradient.column_sums : nullptr});
@@ -101,7 +109,8 @@ octile_gemm_args operands(std::int64_t tokens, const Quantized& a, const Quantiz
 
 void add_weight_gradient(const Gradient& gradient, const Tensor& x_codes, const Tensor& x_scales,
                          const Place& place, const Sizes& sizes, RecipeCode recipe,
-                         const Tensor& dw, bool accumulate) {
+                         const Tensor& dw, bool accumulate, const std::optional<Tensor>& sentry) {
+  std::uint32_t* const word = sentry_of(sentry, Product::kWeightGradient, place);
   check_same_place(x_codes, place, "x_codes");
   const std::int64_t columns = (sizes.tokens + 15) / 16 * 16;
   if (x_codes.dim() != 2 || x_codes.size(0) != sizes.k || x_codes.size(1) != columns) {
@@ -109,18 +118,25 @@ void add_weight_gradient(const Gradient& gradient, const Tensor& x_codes, const 
            std::to_string(sizes.k) + ", " + std::to_string(columns) + "]");
   }
   octile_plan* plan = weight_gradient_gemm(recipe, sizes.n, sizes.k, element_type(dw, "main_grad"),
-                                           accumulate, 0, place);
-  multiply(plan, place,
-           operands(sizes.tokens, present(gradient.transposed), {x_codes, x_scales}, dw));
+                                           accumulate, 0, place, word != nullptr);
+  octile_gemm_args args =
+      operands(sizes.tokens, present(gradient.transposed), {x_codes, x_scales}, dw);
+  args.sentry = word;
+  multiply(plan, place, args);
 }
 
 Tensor input_gradient_of(const Tensor& dy, const Gradient& gradient, const Tensor& weight,
-                         const Place& place, const Sizes& sizes, RecipeCode recipe) {
+                         const Place& place, const Sizes& sizes, RecipeCode recipe,
+                         const std::optional<Tensor>& state, const std::optional<Tensor>& sentry) {
+  std::uint32_t* const word = sentry_of(sentry, Product::kInputGradient, place);
   const octile_dtype type = element_type(dy, "dy");
   Tensor dx = like_with_last(dy, place, sizes.k, type);
-  const WeightCodes codes = weight_codes(weight, place, recipe, false, true);
-  multiply(input_gradient_gemm(recipe, sizes.n, sizes.k, type, 0, place), place,
-           operands(sizes.tokens, present(gradient.rowwise), present(codes.transposed), dx));
+  const WeightCodes codes = weight_codes(weight, place, recipe, false, true,
+                                         scaling_of(state, recipe, Role::kWeight, true, place));
+  octile_gemm_args args = operands(sizes.tokens, present(gradient.rowwise), codes.transposed(), dx);
+  args.sentry = word;
+  multiply(input_gradient_gemm(recipe, sizes.n, sizes.k, type, 0, place, word != nullptr), place,
+           args);
   return dx;
 }
 
@@ -142,7 +158,9 @@ Backward begin_backward(const Tensor& dy, const Tensor& weight, RecipeCode recip
 
 std::tuple<Tensor, Tensor, Tensor> linear_forward(Tensor x, Tensor weight,
                                                   std::optional<Tensor> bias, std::int64_t recipe,
-                                                  bool keep_x, bool input_gradient) {
+                                                  bool keep_x, bool input_gradient,
+                                                  std::optional<Tensor> scaling,
+                                                  std::optional<Tensor> sentry) {
   check_recipe(recipe);
   const Place place = place_of(x);
   check_same_place(weight, place, "weight");
@@ -157,13 +175,17 @@ std::tuple<Tensor, Tensor, Tensor> linear_forward(Tensor x, Tensor weight,
   Quantized rows = allocate_for(quantize_x, place, sizes.tokens, false, recipe, Role::kActivation);
   std::optional<Quantized> kept;
   if (keep_x) kept = allocate_for(quantize_x, place, sizes.tokens, true, recipe, Role::kActivation);
+  const Scaling of_x =
+      scaling_of(scaling, recipe, Role::kActivation, keep_x || input_gradient, place);
   quantize(
-      quantize_x, place, {.rows = sizes.tokens, .x = x.data_ptr()},
+      quantize_x, place,
+      {.rows = sizes.tokens, .x = x.data_ptr(), .encode_scale = of_x.encode, .amax = of_x.amax},
       {.rowwise = target_of(rows), .transposed = keep_x ? target_of(present(kept)) : Target{}});
 
-  const WeightCodes codes = weight_codes(contiguous(weight), place, recipe, true, input_gradient);
+  const WeightCodes codes = weight_codes(contiguous(weight), place, recipe, true, input_gradient,
+                                         scaling_of(scaling, recipe, Role::kWeight, true, place));
   Tensor y = like_with_last(x, place, sizes.n, type);
-  octile_gemm_args args = operands(sizes.tokens, rows, present(codes.rowwise), y);
+  octile_gemm_args args = operands(sizes.tokens, rows, codes.rowwise(), y);
   octile_dtype bias_type{};
   if (bias) {
     check_same_place(*bias, place, "bias");
@@ -173,7 +195,10 @@ std::tuple<Tensor, Tensor, Tensor> linear_forward(Tensor x, Tensor weight,
     bias_type = element_type(*bias, "bias");
     args.bias = bias->data_ptr();
   }
-  multiply(forward_gemm(recipe, sizes.n, sizes.k, type, bias_type, 0, place), place, args);
+  args.sentry = sentry_of(sentry, Product::kOutput, place);
+  multiply(
+      forward_gemm(recipe, sizes.n, sizes.k, type, bias_type, 0, place, args.sentry != nullptr),
+      place, args);
   if (!keep_x) return {y, nothing(place), nothing(place)};
   return {y, present(kept).codes, present(kept).scales};
 }
@@ -181,26 +206,29 @@ std::tuple<Tensor, Tensor, Tensor> linear_forward(Tensor x, Tensor weight,
 std::tuple<Tensor, Tensor, Tensor> linear_backward(Tensor dy, Tensor weight, Tensor x_codes,
                                                    Tensor x_scales, std::int64_t recipe,
                                                    bool input_gradient, bool weight_gradient,
-                                                   bool bias_gradient) {
+                                                   bool bias_gradient,
+                                                   std::optional<Tensor> scaling,
+                                                   std::optional<Tensor> sentry) {
   const Backward all = begin_backward(dy, weight, recipe);
   const OnDevice device(all.place);
   const Gradient gradient =
       quantize_gradient(all.dy, all.place, all.sizes, recipe, input_gradient || !weight_gradient,
-                        weight_gradient, bias_gradient);
-  Tensor dx = input_gradient
-                  ? input_gradient_of(all.dy, gradient, all.weight, all.place, all.sizes, recipe)
-                  : nothing(all.place);
+                        weight_gradient, bias_gradient, scaling);
+  Tensor dx = input_gradient ? input_gradient_of(all.dy, gradient, all.weight, all.place, all.sizes,
+                                                 recipe, scaling, sentry)
+                             : nothing(all.place);
   if (!weight_gradient) return {dx, nothing(all.place), gradient.column_sums};
   Tensor dw =
       empty(all.place, {all.sizes.n, all.sizes.k}, torch_type(element_type(all.weight, "weight")));
-  add_weight_gradient(gradient, x_codes, x_scales, all.place, all.sizes, recipe, dw, false);
+  add_weight_gradient(gradient, x_codes, x_scales, all.place, all.sizes, recipe, dw, false, sentry);
   return {dx, dw, gradient.column_sums};
 }
 
 std::tuple<Tensor, Tensor> linear_backward_into(Tensor dy, Tensor weight, Tensor x_codes,
                                                 Tensor x_scales, Tensor main_grad,
                                                 std::int64_t recipe, bool input_gradient,
-                                                bool bias_gradient) {
+                                                bool bias_gradient, std::optional<Tensor> scaling,
+                                                std::optional<Tensor> sentry) {
   const Backward all = begin_backward(dy, weight, recipe);
   const OnDevice device(all.place);
   check_same_place(main_grad, all.place, "main_grad");
@@ -208,18 +236,19 @@ std::tuple<Tensor, Tensor> linear_backward_into(Tensor dy, Tensor weight, Tensor
     refuse("main_grad is no contiguous [" + std::to_string(all.sizes.n) + ", " +
            std::to_string(all.sizes.k) + "]");
   }
-  const Gradient gradient =
-      quantize_gradient(all.dy, all.place, all.sizes, recipe, input_gradient, true, bias_gradient);
-  Tensor dx = input_gradient
-                  ? input_gradient_of(all.dy, gradient, all.weight, all.place, all.sizes, recipe)
-                  : nothing(all.place);
-  add_weight_gradient(gradient, x_codes, x_scales, all.place, all.sizes, recipe, main_grad, true);
+  const Gradient gradient = quantize_gradient(all.dy, all.place, all.sizes, recipe, input_gradient,
+                                              true, bias_gradient, scaling);
+  Tensor dx = input_gradient ? input_gradient_of(all.dy, gradient, all.weight, all.place, all.sizes,
+                                                 recipe, scaling, sentry)
+                             : nothing(all.place);
+  add_weight_gradient(gradient, x_codes, x_scales, all.place, all.sizes, recipe, main_grad, true,
+                      sentry);
   return {dx, gradient.column_sums};
 }
 
 void prepare_linear(Tensor x, Tensor weight, std::optional<Tensor> bias,
                     std::optional<Tensor> main_grad, std::int64_t recipe, std::int64_t n,
-                    std::int64_t k, std::int64_t lo, std::int64_t hi, bool training) {
+                    std::int64_t k, std::int64_t lo, std::int64_t hi, bool training, bool sentry) {
   check_recipe(recipe);
   const Place place = place_of(x);
   const octile_dtype type = element_type(x, "x"), weight_type = element_type(weight, "weight");
@@ -227,14 +256,15 @@ void prepare_linear(Tensor x, Tensor weight, std::optional<Tensor> bias,
   const Output outputs = training ? Output::kBoth : Output::kRowwise;
   prepare(quantizer(recipe, Role::kActivation, outputs, type, k, false, false, place), lo, hi);
   prepare(quantizer(recipe, Role::kWeight, outputs, weight_type, k, false, false, place), n, n);
-  prepare(forward_gemm(recipe, n, k, type, bias_type, 0, place), lo, hi);
+  prepare(forward_gemm(recipe, n, k, type, bias_type, 0, place, sentry), lo, hi);
   if (!training) return;
+  if (is_delayed(recipe)) prepare_scale_update(recipe, place);
   prepare(quantizer(recipe, Role::kGradient, outputs, type, n, bias.has_value(), false, place), lo,
           hi);
-  prepare(input_gradient_gemm(recipe, n, k, type, 0, place), lo, hi);
+  prepare(input_gradient_gemm(recipe, n, k, type, 0, place, sentry), lo, hi);
   prepare(weight_gradient_gemm(recipe, n, k,
                                main_grad ? element_type(*main_grad, "main_grad") : weight_type,
-                               main_grad.has_value(), 0, place),
+                               main_grad.has_value(), 0, place, sentry),
           lo, hi);
 }
 

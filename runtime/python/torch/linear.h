@@ -13,11 +13,14 @@ namespace octile::binding {
 // x [..., k] and weight [n, k] are bf16, fp16 or fp32, n and k multiples of 16; bias is bf16 or
 // fp32 [n]. Returns y
 // [..., n] of x's type, and X^T in FP8 with its scales if keep_x, else two empty tensors.
-// input_gradient says that a backward pass will want W^T too, so that both copies of W come from
-// one read.
+// scaling and sentry are the layer's state as scaling.h and sentry.h say, in all three operators. A
+// call with keep_x or input_gradient records the maximum of x. input_gradient says that a backward
+// pass will want W^T too, so that both copies of W come from one read.
 std::tuple<Tensor, Tensor, Tensor> linear_forward(Tensor x, Tensor weight,
                                                   std::optional<Tensor> bias, std::int64_t recipe,
-                                                  bool keep_x, bool input_gradient);
+                                                  bool keep_x, bool input_gradient,
+                                                  std::optional<Tensor> scaling,
+                                                  std::optional<Tensor> sentry);
 
 // dy [..., n]; x_codes and x_scales are what linear_forward kept, and unused without
 // weight_gradient. Returns dX [..., k] of dy's type, dW [n, k] of the weight's type and db fp32
@@ -25,20 +28,23 @@ std::tuple<Tensor, Tensor, Tensor> linear_forward(Tensor x, Tensor weight,
 std::tuple<Tensor, Tensor, Tensor> linear_backward(Tensor dy, Tensor weight, Tensor x_codes,
                                                    Tensor x_scales, std::int64_t recipe,
                                                    bool input_gradient, bool weight_gradient,
-                                                   bool bias_gradient);
+                                                   bool bias_gradient,
+                                                   std::optional<Tensor> scaling,
+                                                   std::optional<Tensor> sentry);
 
 // The same, with dW added to main_grad, bf16 or fp32 [n, k]. Returns dX and db.
 std::tuple<Tensor, Tensor> linear_backward_into(Tensor dy, Tensor weight, Tensor x_codes,
                                                 Tensor x_scales, Tensor main_grad,
                                                 std::int64_t recipe, bool input_gradient,
-                                                bool bias_gradient);
+                                                bool bias_gradient, std::optional<Tensor> scaling,
+                                                std::optional<Tensor> sentry);
 
 // Prepares the kernels of an n x k layer for lo to hi tokens a call. The tensors stand for the
 // types and the device of x, weight, bias and main_grad; the last two may be absent. training: also
-// those of backward.
+// those of backward. sentry: for calls with a sentry.
 void prepare_linear(Tensor x, Tensor weight, std::optional<Tensor> bias,
                     std::optional<Tensor> main_grad, std::int64_t recipe, std::int64_t n,
-                    std::int64_t k, std::int64_t lo, std::int64_t hi, bool training);
+                    std::int64_t k, std::int64_t lo, std::int64_t hi, bool training, bool sentry);
 
 }  // namespace octile::binding
 

@@ -149,6 +149,7 @@ void quantize(octile_plan* plan, const Place& place, const QuantizeCall& call,
   args.rows = call.rows;
   args.x = call.x;
   args.ldx = call.ldx;
+  args.skip = call.skip;
   args.q = outputs.rowwise.codes;
   args.ldq = outputs.rowwise.ld;
   args.scale = outputs.rowwise.scales;
@@ -173,8 +174,25 @@ void quantize(octile_plan* plan, const Place& place, const QuantizeCall& call,
     source.x_scale = call.x_scale;
     args.source_scales = &source;
   }
+  octile_quantize_delayed delayed{};
+  delayed.struct_size = sizeof delayed;
+  if (call.encode_scale != nullptr) {
+    delayed.encode_scale = call.encode_scale;
+    args.delayed = &delayed;
+  }
+  octile_quantize_monitor monitor{};
+  monitor.struct_size = sizeof monitor;
+  if (call.amax != nullptr) {
+    monitor.amax = call.amax;
+    args.monitor = &monitor;
+  }
   const auto space = give_workspace(plan, place, call.rows, args);
   run_prepared(plan, call.rows, [&] { return octile_quantize_run(plan, &args, place.stream); });
+}
+
+void run_scale_update(octile_plan* plan, const Place& place, octile_scale_update_args args) {
+  args.struct_size = sizeof args;
+  run_prepared(plan, 1, [&] { return octile_scale_update_run(plan, &args, place.stream); });
 }
 
 void prepare(octile_plan* plan, std::int64_t lo, std::int64_t hi) {

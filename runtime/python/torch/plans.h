@@ -72,13 +72,19 @@ struct QuantizeCall {
   std::int64_t ldx = 0;
   const std::int32_t* offsets = nullptr;  // of `groups` contiguous groups
   std::int64_t groups = 0;
-  const void* x_scale = nullptr;  // FP8 x
+  const void* x_scale = nullptr;        // FP8 x
+  const std::uint32_t* skip = nullptr;  // octile_quantize_args.skip
+  const float* encode_scale = nullptr;  // plans of delayed scaling
+  float* amax = nullptr;                // raised to the largest finite |x|; null: not recorded
 };
 
 // Runs a quantise plan into outputs that are allocated. Kernels that are not ready are prepared
 // first.
 void quantize(octile_plan* plan, const Place& place, const QuantizeCall& call,
               const QuantizeOutputs& outputs);
+
+// Updates the scales of delayed scaling by a quantise plan of that policy.
+void run_scale_update(octile_plan* plan, const Place& place, octile_scale_update_args args);
 
 // Compiles or finds the kernels for lo to hi tokens.
 void prepare(octile_plan* plan, std::int64_t lo, std::int64_t hi);

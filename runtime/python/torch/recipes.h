@@ -23,22 +23,26 @@ inline constexpr RecipeCode kFp32Scales = 16;
 void check_recipe(RecipeCode recipe);
 octile_dtype codes_of(RecipeCode recipe, Role role);
 ScaleType scale_type(RecipeCode recipe);
+// Whether operands have one scale each, and whether it comes from earlier steps (scaling.h).
+bool has_tensor_scales(RecipeCode recipe);
+bool is_delayed(RecipeCode recipe);
 
 // Quantises tensors [rows, cols] of type x; `groups` contiguous groups of rows if above 0.
 octile_plan* quantizer(RecipeCode recipe, Role role, Output output, octile_dtype x,
                        std::int64_t cols, bool column_sums, bool groups, const Place& place);
 
 // Y[m, n] = X W^T + bias. bias: OCTILE_BF16, OCTILE_FP32, or 0 for none. groups: experts, 0 for a
-// plain layer.
+// plain layer. sentry: calls give octile_gemm_args.sentry.
 octile_plan* forward_gemm(RecipeCode recipe, std::int64_t n, std::int64_t k, octile_dtype y,
-                          octile_dtype bias, std::int64_t groups, const Place& place);
+                          octile_dtype bias, std::int64_t groups, const Place& place,
+                          bool sentry = false);
 // dX[m, k] = dY W.
 octile_plan* input_gradient_gemm(RecipeCode recipe, std::int64_t n, std::int64_t k, octile_dtype dx,
-                                 std::int64_t groups, const Place& place);
+                                 std::int64_t groups, const Place& place, bool sentry = false);
 // dW[n, k] (+)= dY^T X.
 octile_plan* weight_gradient_gemm(RecipeCode recipe, std::int64_t n, std::int64_t k,
                                   octile_dtype dw, bool accumulate, std::int64_t groups,
-                                  const Place& place);
+                                  const Place& place, bool sentry = false);
 
 }  // namespace octile::binding
 

@@ -5,6 +5,7 @@
 #include "experts.h"
 #include "functional.h"
 #include "linear.h"
+#include "scaling.h"
 #include "weights.h"
 
 namespace {
@@ -12,16 +13,18 @@ namespace {
 void define(torch::stable::detail::StableLibrary& m) {
   m.def(
       "linear_forward(Tensor x, Tensor weight, Tensor? bias, int recipe, bool keep_x, bool "
-      "input_gradient) -> "
+      "input_gradient, Tensor? scaling=None, Tensor? sentry=None) -> "
       "(Tensor, Tensor, Tensor)");
   m.def(
       "linear_backward(Tensor dy, Tensor weight, Tensor x_codes, Tensor x_scales, int recipe, bool "
       "input_gradient, "
-      "bool weight_gradient, bool bias_gradient) -> (Tensor, Tensor, Tensor)");
+      "bool weight_gradient, bool bias_gradient, Tensor? scaling=None, Tensor? sentry=None) -> "
+      "(Tensor, Tensor, Tensor)");
   m.def(
       "linear_backward_into(Tensor dy, Tensor weight, Tensor x_codes, Tensor x_scales, Tensor(a!) "
       "main_grad, int "
-      "recipe, bool input_gradient, bool bias_gradient) -> (Tensor, Tensor)");
+      "recipe, bool input_gradient, bool bias_gradient, Tensor? scaling=None, Tensor? sentry=None) "
+      "-> (Tensor, Tensor)");
   m.def(
       "experts_forward(Tensor x, Tensor weight, Tensor offsets, int recipe, bool keep_x, bool "
       "input_gradient) -> "
@@ -40,10 +43,14 @@ void define(torch::stable::detail::StableLibrary& m) {
   m.def(
       "prepare_linear(Tensor x, Tensor weight, Tensor? bias, Tensor? main_grad, int recipe, int n, "
       "int k, int lo, int "
-      "hi, bool training) -> ()");
+      "hi, bool training, bool sentry=False) -> ()");
+  m.def(
+      "update_scales(Tensor(a!) scaling, int recipe, int choice, int margin, bool always) -> bool");
+  m.def("maxima_recorded(Tensor scaling) -> bool");
   m.def("keep_weight(Tensor weight) -> int");
   m.def("forget_weight(int token) -> ()");
   m.def("weights_changed() -> ()");
+  m.def("share_weights(bool begin) -> ()");
   m.def("weight_quantizations() -> int");
   m.def(
       "quantize_one(Tensor x, Tensor? x_scale, str problem, int codes, int scales, bool "
@@ -70,6 +77,8 @@ void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("experts_backward_into", TORCH_BOX(&experts_backward_into));
   m.impl("block_fp8_linear", TORCH_BOX(&block_fp8_linear));
   m.impl("prepare_linear", TORCH_BOX(&prepare_linear));
+  m.impl("update_scales", TORCH_BOX(&update_scales));
+  m.impl("maxima_recorded", TORCH_BOX(&maxima_recorded));
   m.impl("keep_weight", TORCH_BOX(&keep_weight));
   m.impl("quantize_one", TORCH_BOX(&quantize_one));
   m.impl("quantize_both", TORCH_BOX(&quantize_both));
@@ -87,5 +96,6 @@ STABLE_TORCH_LIBRARY_IMPL(octile, CompositeExplicitAutograd, m) {
   using namespace octile::binding;
   m.impl("forget_weight", TORCH_BOX(&forget_weight));
   m.impl("weights_changed", TORCH_BOX(&weights_changed));
+  m.impl("share_weights", TORCH_BOX(&share_weights));
   m.impl("weight_quantizations", TORCH_BOX(&weight_quantizations));
 }

@@ -1,7 +1,5 @@
 #include "tensors.h"
 
-#include <dlfcn.h>
-
 #include <optional>
 #include <stdexcept>
 #include <vector>
@@ -23,20 +21,6 @@ StableIValue call(const char* name, const Tensor& argument) {
   StableIValue stack[] = {torch::stable::detail::from(argument)};
   check(torch_call_dispatcher(name, "", stack, TORCH_ABI_VERSION), name);
   return stack[0];
-}
-
-// cuStreamGetCaptureInfo of the driver that PyTorch has loaded, or null. The last three outputs are
-// optional.
-using CaptureInfo = int (*)(void* stream, int* status, std::uint64_t* id, void* graph,
-                            void* dependencies, std::size_t* count);
-CaptureInfo capture_info() {
-  static const auto function = [] {
-    void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    return driver == nullptr
-               ? nullptr
-               : reinterpret_cast<CaptureInfo>(dlsym(driver, "cuStreamGetCaptureInfo_v2"));
-  }();
-  return function;
 }
 
 }  // namespace
@@ -145,15 +129,6 @@ Tensor alias(const Tensor& tensor) {
 
 std::int64_t version_of(const Tensor& tensor) {
   return torch::stable::detail::to<std::int64_t>(call("aten::_version", tensor));
-}
-
-std::uint64_t capture_of(const Place& place) {
-  if (place.host || capture_info() == nullptr) return 0;
-  constexpr int kActive = 1;
-  int status = 0;
-  std::uint64_t id = 0;
-  const int failed = capture_info()(place.stream, &status, &id, nullptr, nullptr, nullptr);
-  return failed == 0 && status == kActive ? id : 0;
 }
 
 }  // namespace octile::binding

@@ -72,10 +72,6 @@ Tensor alias(const Tensor& tensor);
 // Returns the number of writes in place that PyTorch has counted.
 std::int64_t version_of(const Tensor& tensor);
 
-// Returns the number of the capture into a CUDA graph that the stream of `place` takes part in, or
-// 0.
-std::uint64_t capture_of(const Place& place);
-
 }  // namespace octile::binding
 
 #endif  // OCTILE_RUNTIME_PYTHON_TORCH_TENSORS_H_

@@ -2,30 +2,152 @@
 
 #include <atomic>
 #include <mutex>
+#include <stdexcept>
 #include <unordered_map>
+#include <utility>
+
+#include "replay_words.h"
+#include "streams.h"
 
 namespace octile::binding {
 namespace {
 
-// What the copies of a kept weight were made from. `memory` keeps the weight's memory alive, so
-// that no other tensor can have the address.
-struct Kept {
-  std::int64_t token = 0;
-  std::optional<Tensor> memory;
-  std::int64_t version = 0, epoch = 0, elements = 0, k = 0;
-  RecipeCode recipe = 0;
-  octile_dtype type{};
-  Place place;
-  std::uint64_t capture = 0;  // in which the copies were made
-  WeightCodes codes;
+std::atomic<std::int64_t> epoch{0};
+std::atomic<int> sharing{0};
+// A graph that changes weights was captured: its replays are not seen here.
+std::atomic<bool> replays_change_weights{false};
+
+// The contents of a weight, as far as the host can tell, and the capture that copies were made in.
+struct Moment {
+  std::int64_t version = -1, epoch = -1;
+  std::uint64_t capture = 0;
+
+  friend bool operator==(const Moment&, const Moment&) = default;
 };
 
-std::atomic<std::int64_t> epoch{0}, quantizations{0};
+// One weight and its copies.
+class KeptWeight {
+ public:
+  // Returns the copies, or none if replays use them and they do not fit this call.
+  std::pair<std::shared_ptr<WeightCopy>, std::shared_ptr<WeightCopy>> copies(
+      const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise, bool transposed,
+      const Scaling& scaling);
+  // Another parameter has this memory now.
+  void take_over();
+
+  std::int64_t token = 0;  // guarded by the registry
+
+ private:
+  struct Slot {
+    std::shared_ptr<WeightCopy> copy;
+    bool current = false;
+  };
+
+  // Replays know from words whether the copies are current.
+  bool shared() const { return words_.first != nullptr; }
+  bool fits(const Tensor& weight, const Place& place, const WeightSource& source) const;
+  void start_over(const Tensor& weight, const Place& place, const WeightSource& source);
+  const std::uint32_t* skip_of(const Moment& now, bool rowwise, bool transposed) const;
+  void allocate_missing(const Place& place, bool rowwise, bool transposed);
+  void refresh(const Tensor& weight, const Place& place, const Moment& now, bool rowwise,
+               bool transposed, const Scaling& scaling);
+
+  std::mutex mutex_;
+  // Keeps the weight's memory alive, so that no other tensor can have the address.
+  std::optional<Tensor> memory_;
+  std::int32_t device_index_ = 0;
+  WeightSource source_;
+  Moment made_;
+  Slot rowwise_, transposed_;
+  bool captured_ = false;  // graphs have the copies' addresses
+  CopyWords words_;
+};
+
+bool KeptWeight::fits(const Tensor& weight, const Place& place, const WeightSource& source) const {
+  return memory_ && memory_->data_ptr() == weight.data_ptr() &&
+         device_index_ == place.device_index && source_ == source;
+}
+
+void KeptWeight::start_over(const Tensor& weight, const Place& place, const WeightSource& source) {
+  memory_ = alias(weight);
+  device_index_ = place.device_index;
+  source_ = source;
+  rowwise_ = transposed_ = {};
+}
+
+void KeptWeight::take_over() {
+  const std::lock_guard lock(mutex_);
+  made_ = {};
+  rowwise_.current = transposed_.current = false;
+}
+
+// Returns the word by which the work about to be enqueued learns on the device that it has nothing
+// to do, or null if it always has.
+const std::uint32_t* KeptWeight::skip_of(const Moment& now, bool rowwise, bool transposed) const {
+  if (!shared() || (now.capture != 0 && sharing.load() == 0)) return nullptr;
+  if (now.capture == 0 && !replays_change_weights.load()) return nullptr;
+  // Written in place, and no word was cleared since.
+  if (now.epoch == made_.epoch && now.version != made_.version) return nullptr;
+  return words_.of(rowwise, transposed);
+}
+
+void KeptWeight::allocate_missing(const Place& place, bool rowwise, bool transposed) {
+  rowwise = rowwise && rowwise_.copy == nullptr;
+  transposed = transposed && transposed_.copy == nullptr;
+  if (!rowwise && !transposed) return;
+  run_apart(place, [&](const Place& apart) {
+    if (rowwise) rowwise_.copy = std::make_shared<WeightCopy>(source_, apart, false);
+    if (transposed) transposed_.copy = std::make_shared<WeightCopy>(source_, apart, true);
+  });
+}
+
+void KeptWeight::refresh(const Tensor& weight, const Place& place, const Moment& now, bool rowwise,
+                         bool transposed, const Scaling& scaling) {
+  const bool unsure = shared() && now.capture == 0 && replays_change_weights.load();
+  const bool stale = now != made_ || unsure;
+  rowwise = rowwise && (stale || !rowwise_.current);
+  transposed = transposed && (stale || !transposed_.current);
+  if (!rowwise && !transposed) return;
+  const std::uint32_t* skip = skip_of(now, rowwise, transposed);
+  if (stale) rowwise_.current = transposed_.current = false;
+  allocate_missing(place, rowwise, transposed);
+  made_ = {};  // should the next lines throw
+  make_copies(weight, source_, place, rowwise ? rowwise_.copy.get() : nullptr,
+              transposed ? transposed_.copy.get() : nullptr, scaling, skip);
+  if (shared()) words_.set(place, rowwise, transposed);
+  rowwise_.current = rowwise_.current || rowwise;
+  transposed_.current = transposed_.current || transposed;
+  captured_ = captured_ || now.capture != 0;
+  made_ = now;
+}
+
+std::pair<std::shared_ptr<WeightCopy>, std::shared_ptr<WeightCopy>> KeptWeight::copies(
+    const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise, bool transposed,
+    const Scaling& scaling) {
+  const WeightSource source = source_of(weight, recipe);
+  const std::lock_guard lock(mutex_);
+  if (!fits(weight, place, source)) {
+    if (captured_) return {};
+    start_over(weight, place, source);
+  }
+  const Moment now{version_of(weight), epoch.load(), capture_of(place)};
+  if (now.capture != 0 && !shared() && sharing.load() > 0) {
+    words_ = take_replay_words(place);
+  }
+  refresh(weight, place, now, rowwise, transposed, scaling);
+  return {rowwise ? rowwise_.copy : nullptr, transposed ? transposed_.copy : nullptr};
+}
 
 struct Registry {
   std::mutex mutex;
   std::int64_t last_token = 0;
-  std::unordered_map<const void*, Kept> by_address;
+  std::unordered_map<const void*, std::shared_ptr<KeptWeight>> by_address;
+
+  std::shared_ptr<KeptWeight> find(const void* address) {
+    const std::lock_guard lock(mutex);
+    const auto found = by_address.find(address);
+    return found == by_address.end() ? nullptr : found->second;
+  }
 };
 // Never destroyed: at exit tensors may outlive what frees them.
 Registry& registry() {
@@ -33,116 +155,72 @@ Registry& registry() {
   return *made;
 }
 
-Output wanted(bool rowwise, bool transposed) {
-  if (rowwise && transposed) return Output::kBoth;
-  return rowwise ? Output::kRowwise : Output::kTransposed;
-}
-
-// The copies of `experts` weights lie one behind the other, each as one of a single weight.
-Quantized allocate_copies(octile_plan* plan, const Place& place, RecipeCode recipe, bool transposed,
-                          std::int64_t experts, std::int64_t n) {
-  Quantized one = allocate(plan, place, n, 0, transposed, codes_of(recipe, Role::kWeight),
-                           scale_type(recipe), ScaleShape::kFlat);
-  if (experts == 1) return one;
-  std::int32_t scales = 0;
-  aoti_torch_get_dtype(one.scales.get(), &scales);
-  return {.codes = empty(place, {experts * one.codes.size(0), one.codes.size(1)},
-                         torch_type(codes_of(recipe, Role::kWeight))),
-          .scales = empty(place, {experts * one.scales.size(0)}, scales)};
-}
-
-// Where expert `index` of `experts` has its part of a copy.
-Target part_of(const std::optional<Quantized>& copy, std::int64_t index, std::int64_t experts) {
-  if (!copy) return {};
-  Target target = target_of(*copy);
-  const auto step = [&](const Tensor& tensor) {
-    return index * (tensor.numel() / experts) * static_cast<std::int64_t>(tensor.element_size());
-  };
-  target.codes = static_cast<char*>(target.codes) + step(copy->codes);
-  target.scales = static_cast<char*>(target.scales) + step(copy->scales);
-  return target;
-}
-
-WeightCodes make(const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise,
-                 bool transposed) {
-  const std::int64_t experts = weight.dim() == 3 ? weight.size(0) : 1;
-  const std::int64_t n = weight.size(weight.dim() - 2), k = weight.size(weight.dim() - 1);
-  octile_plan* plan = quantizer(recipe, Role::kWeight, wanted(rowwise, transposed),
-                                element_type(weight, "weight"), k, false, false, place);
-  WeightCodes codes;
-  if (rowwise) codes.rowwise = allocate_copies(plan, place, recipe, false, experts, n);
-  if (transposed) codes.transposed = allocate_copies(plan, place, recipe, true, experts, n);
-  const auto* x = static_cast<const char*>(weight.data_ptr());
-  for (std::int64_t i = 0; i < experts; ++i) {
-    quantize(plan, place,
-             {.rows = n, .x = x + i * n * k * static_cast<std::int64_t>(weight.element_size())},
-             {.rowwise = part_of(codes.rowwise, i, experts),
-              .transposed = part_of(codes.transposed, i, experts)});
-  }
-  ++quantizations;
-  return codes;
-}
-
-bool is_current(const Kept& kept, const Tensor& weight, const Place& place, RecipeCode recipe) {
-  return kept.memory && kept.memory->data_ptr() == weight.data_ptr() && kept.place == place &&
-         kept.capture == capture_of(place) && kept.recipe == recipe && kept.epoch == epoch.load() &&
-         kept.elements == weight.numel() && kept.k == weight.size(weight.dim() - 1) &&
-         kept.type == element_type(weight, "weight") && kept.version == version_of(weight);
-}
-
-// Makes the copies that are asked for and missing.
-void refresh(Kept& kept, const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise,
-             bool transposed) {
-  if (!is_current(kept, weight, place, recipe)) {
-    kept.codes = {};
-    kept.memory = alias(weight);
-    kept.version = version_of(weight);
-    kept.epoch = epoch.load();
-    kept.elements = weight.numel();
-    kept.k = weight.size(weight.dim() - 1);
-    kept.recipe = recipe;
-    kept.type = element_type(weight, "weight");
-    kept.place = place;
-    kept.capture = capture_of(place);
-  }
-  const bool make_rowwise = rowwise && !kept.codes.rowwise;
-  const bool make_transposed = transposed && !kept.codes.transposed;
-  if (!make_rowwise && !make_transposed) return;
-  WeightCodes made = make(weight, place, recipe, make_rowwise, make_transposed);
-  if (made.rowwise) kept.codes.rowwise = std::move(made.rowwise);
-  if (made.transposed) kept.codes.transposed = std::move(made.transposed);
-}
-
 }  // namespace
 
-WeightCodes weight_codes(const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise,
-                         bool transposed) {
-  Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
-  const auto found = all.by_address.find(weight.data_ptr());
-  if (found == all.by_address.end()) {
-    // Nobody would find the other copy again.
-    return make(weight, place, recipe, rowwise, transposed && !rowwise);
+WeightCodes::WeightCodes(const Place& place, std::shared_ptr<WeightCopy> rowwise,
+                         std::shared_ptr<WeightCopy> transposed)
+    : place_(place), rowwise_(std::move(rowwise)), transposed_(std::move(transposed)) {
+  for (WeightCopy* copy : {rowwise_.get(), transposed_.get()}) {
+    if (copy != nullptr) copy->before(place_);
   }
-  refresh(found->second, weight, place, recipe, rowwise, transposed);
-  return found->second.codes;
+}
+
+WeightCodes::~WeightCodes() {
+  try {
+    for (WeightCopy* copy : {rowwise_.get(), transposed_.get()}) {
+      if (copy != nullptr) copy->used_on(place_);
+    }
+  } catch (...) {  // The driver has failed, and with it the work that used the copies.
+  }
+}
+
+const Quantized& WeightCodes::present(const std::shared_ptr<WeightCopy>& copy) {
+  if (!copy) throw std::logic_error("octile: an FP8 copy that is needed was not made");
+  return copy->quantized();
+}
+
+WeightCodes weight_codes(const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise,
+                         bool transposed, const Scaling& scaling) {
+  if (const auto kept = registry().find(weight.data_ptr())) {
+    auto [row, column] = kept->copies(weight, place, recipe, rowwise, transposed, scaling);
+    if (row || column) return {place, std::move(row), std::move(column)};
+  }
+  // Nobody would find the other copy again.
+  const WeightSource source = source_of(weight, recipe);
+  auto copy = std::make_shared<WeightCopy>(source, place, !rowwise);
+  make_copies(weight, source, place, rowwise ? copy.get() : nullptr, rowwise ? nullptr : copy.get(),
+              scaling, nullptr);
+  if (rowwise) return {place, std::move(copy), nullptr};
+  return {place, nullptr, std::move(copy)};
 }
 
 std::int64_t keep_weight(Tensor weight) {
+  reserve_replay_words(place_of(weight));
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
-  Kept& kept = all.by_address[weight.data_ptr()];
-  kept = {};
-  return kept.token = ++all.last_token;
+  std::shared_ptr<KeptWeight>& kept = all.by_address[weight.data_ptr()];
+  if (!kept) kept = std::make_shared<KeptWeight>();
+  kept->take_over();
+  return kept->token = ++all.last_token;
 }
 
 void forget_weight(std::int64_t token) {
   Registry& all = registry();
+  std::shared_ptr<KeptWeight> forgotten;  // freed without the lock
   const std::lock_guard lock(all.mutex);
-  std::erase_if(all.by_address, [&](const auto& entry) { return entry.second.token == token; });
+  for (auto entry = all.by_address.begin(); entry != all.by_address.end(); ++entry) {
+    if (entry->second->token != token) continue;
+    forgotten = std::move(entry->second);
+    all.by_address.erase(entry);
+    return;
+  }
 }
 
-void weights_changed() { ++epoch; }
-std::int64_t weight_quantizations() { return quantizations.load(); }
+void weights_changed() {
+  ++epoch;
+  if (clear_replay_words()) replays_change_weights = true;
+}
+
+void share_weights(bool begin) { sharing += begin ? 1 : -1; }
 
 }  // namespace octile::binding

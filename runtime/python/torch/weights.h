@@ -4,36 +4,63 @@
 #define OCTILE_RUNTIME_PYTHON_TORCH_WEIGHTS_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <vector>
 
-#include "plans.h"
 #include "recipes.h"
+#include "scaling.h"
 #include "tensors.h"
+#include "weight_copy.h"
 
 namespace octile::binding {
 
-struct WeightCodes {
-  std::optional<Quantized> rowwise;     // of W [n, k]: the forward pass
-  std::optional<Quantized> transposed;  // of W^T [k, n]: input gradients
+// Copies for the work that a call enqueues on its stream. The call destroys this behind that work.
+class WeightCodes {
+ public:
+  WeightCodes(const Place& place, std::shared_ptr<WeightCopy> rowwise,
+              std::shared_ptr<WeightCopy> transposed);
+  ~WeightCodes();
+  WeightCodes(const WeightCodes&) = delete;
+  WeightCodes& operator=(const WeightCodes&) = delete;
+
+  // Of W [n, k], for the forward pass, and of W^T [k, n], for input gradients. Each throws
+  // std::logic_error if it was not asked for.
+  const Quantized& rowwise() const { return present(rowwise_); }
+  const Quantized& transposed() const { return present(transposed_); }
+
+ private:
+  static const Quantized& present(const std::shared_ptr<WeightCopy>& copy);
+
+  Place place_;
+  std::shared_ptr<WeightCopy> rowwise_, transposed_;
 };
 
 // Returns W in FP8, with those copies at least that are asked for. W is contiguous [n, k], or
-// [experts, n, k]: then the copies of all experts lie one behind the other.
+// [experts, n, k]: then the copies of all experts lie one behind the other. Any threads may call,
+// on any streams.
 //
 // Copies of a kept weight are used again if nothing suggests that W has changed: its address, the
-// version that PyTorch counts at every write in place, and weights_changed(). They stay on the
-// stream that made them; a call on another stream makes its own. A capture into a CUDA graph makes
-// its own too, so that every replay quantises W once.
+// version that PyTorch counts at every write in place, and weights_changed(). They stay where they
+// are as long as the weight is kept, outside every memory pool of a CUDA graph. A capture makes
+// them again, so that every replay quantises W once, unless replays share (share_weights).
+// `scaling` is used whenever W is quantised.
 WeightCodes weight_codes(const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise,
-                         bool transposed);
+                         bool transposed, const Scaling& scaling = {});
 
 // Keeps the copies of this weight, until forget_weight() of the token returned.
 std::int64_t keep_weight(Tensor weight);
 void forget_weight(std::int64_t token);
+
 // All copies are out of date, also those whose weight was written where PyTorch does not count it.
+// Replays that share learn of it by work on the current stream of every device: if that stream is
+// captured, by each replay of it.
 void weights_changed();
-// Returns how many times a weight was quantised in this process.
-std::int64_t weight_quantizations();
+
+// While the number of share_weights(true) is above that of share_weights(false), kept weights are
+// captured so that replays share their copies with each other and with calls outside: a replay
+// quantises W if nothing did since the last weights_changed().
+void share_weights(bool begin);
 
 }  // namespace octile::binding
 

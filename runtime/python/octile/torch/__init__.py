@@ -10,10 +10,12 @@ from octile.torch.functional import Quantized, dequantize, gemm, linear, quantiz
 from octile.torch.grouped import experts
 from octile.torch.huggingface import use_in_transformers
 from octile.torch.modules import Linear
+from octile.torch.nonfinite import Sentry, sentry
 from octile.torch.recipes import Recipe
+from octile.torch.scaling import reduce_scales, update_scales
 from octile.torch.schedule import Schedule, set_fp8
 from octile.torch.warm import warmup
-from octile.torch.weights import weights_changed
+from octile.torch.weights import replays_share_weights, weights_changed
 
 __all__ = [
     "Linear",
@@ -21,6 +23,7 @@ __all__ = [
     "Recipe",
     "Report",
     "Schedule",
+    "Sentry",
     "block_fp8_state_dict",
     "convert",
     "dequantize",
@@ -29,8 +32,12 @@ __all__ = [
     "gemm",
     "linear",
     "quantize",
+    "reduce_scales",
+    "replays_share_weights",
+    "sentry",
     "set_fp8",
     "transpose",
+    "update_scales",
     "use_in_transformers",
     "warmup",
     "weights_changed",

@@ -37,7 +37,7 @@ def _tokens(x: torch.Tensor):
 
 
 @torch.library.register_fake("octile::linear_forward")
-def _(x, weight, bias, recipe, keep_x, input_gradient):
+def _(x, weight, bias, recipe, keep_x, input_gradient, scaling=None, sentry=None):
     y = x.new_empty((*x.shape[:-1], weight.shape[0]))
     if not keep_x:
         return y, _nothing(x), _nothing(x)
@@ -46,7 +46,7 @@ def _(x, weight, bias, recipe, keep_x, input_gradient):
 
 
 @torch.library.register_fake("octile::linear_backward")
-def _(dy, weight, x_codes, x_scales, recipe, input_gradient, weight_gradient, bias_gradient):
+def _(dy, weight, x_codes, x_scales, recipe, input_gradient, weight_gradient, bias_gradient, scaling=None, sentry=None):
     n, k = weight.shape
     dx = dy.new_empty((*dy.shape[:-1], k)) if input_gradient else _nothing(dy)
     dw = weight.new_empty((n, k)) if weight_gradient else _nothing(dy)
@@ -54,7 +54,7 @@ def _(dy, weight, x_codes, x_scales, recipe, input_gradient, weight_gradient, bi
 
 
 @torch.library.register_fake("octile::linear_backward_into")
-def _(dy, weight, x_codes, x_scales, main_grad, recipe, input_gradient, bias_gradient):
+def _(dy, weight, x_codes, x_scales, main_grad, recipe, input_gradient, bias_gradient, scaling=None, sentry=None):
     n, k = weight.shape
     dx = dy.new_empty((*dy.shape[:-1], k)) if input_gradient else _nothing(dy)
     return dx, dy.new_empty((n,), dtype=torch.float32) if bias_gradient else _nothing(dy)

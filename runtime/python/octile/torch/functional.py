@@ -20,7 +20,7 @@ from octile._types import (
     refuse,
 )
 from octile.torch._operators import ops
-from octile.torch.recipes import Recipe, as_recipe
+from octile.torch.recipes import Recipe, stateless
 
 _WORDS = {
     torch.bfloat16: "bf16",
@@ -187,11 +187,11 @@ class _Linear(torch.autograd.Function):
     """Two operators, one for each direction. Of x the transposed FP8 copy is kept and nothing else."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, code):
-        needs_x, needs_weight, _, _ = ctx.needs_input_grad
-        y, x_codes, x_scales = ops.linear_forward(x, weight, bias, code, needs_weight, needs_x)
+    def forward(ctx, x, weight, bias, code, scaling=None, sentry=None):
+        needs_x, needs_weight = ctx.needs_input_grad[:2]
+        y, x_codes, x_scales = ops.linear_forward(x, weight, bias, code, needs_weight, needs_x, scaling, sentry)
         ctx.save_for_backward(weight, x_codes, x_scales)
-        ctx.code = code
+        ctx.code, ctx.scaling, ctx.sentry = code, scaling, sentry
         ctx.bias_dtype = None if bias is None else bias.dtype
         # The parameter itself, because a saved tensor may come back as another one, without main_grad.
         ctx.parameter = weight if needs_weight and weight.is_leaf else None
@@ -200,17 +200,22 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy):
         weight, x_codes, x_scales = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        state = ctx.scaling, ctx.sentry
         main_grad = getattr(ctx.parameter, "main_grad", None) if needs_weight else None
         if main_grad is None:
-            dx, dw, db = ops.linear_backward(dy, weight, x_codes, x_scales, ctx.code, needs_x, needs_weight, needs_bias)
+            needs = needs_x, needs_weight, needs_bias
+            dx, dw, db = ops.linear_backward(dy, weight, x_codes, x_scales, ctx.code, *needs, *state)
         else:
-            dx, db = ops.linear_backward_into(dy, weight, x_codes, x_scales, main_grad, ctx.code, needs_x, needs_bias)
+            needs = needs_x, needs_bias
+            dx, db = ops.linear_backward_into(dy, weight, x_codes, x_scales, main_grad, ctx.code, *needs, *state)
             dw = dummy_gradient(ctx.parameter)
         return (
             dx if needs_x else None,
             dw if needs_weight else None,
             db.to(ctx.bias_dtype) if needs_bias else None,
+            None,
+            None,
             None,
         )
 
@@ -235,20 +240,35 @@ def linear(
     x: [..., k], weight: [n, k], each bfloat16, float16 or float32; n and k are multiples of 16. bias: [n]. The three
     GEMMs of a layer (y, dx and dw) take FP8 operands by ``recipe`` and add in fp32. dw has the weight's dtype. If the
     weight has an attribute ``main_grad`` (bfloat16 or float32 [n, k]), dw is added to it instead, in fp32. Under
-    autocast x is cast to autocast's dtype.
+    autocast x is cast to autocast's dtype. Recipe "delayed" raises NotImplementedError: a layer keeps its maxima.
     """
-    return linear_of(x, weight, bias, as_recipe(recipe).code)
+    return linear_of(x, weight, bias, stateless(recipe, "linear").code)
 
 
-def linear_of(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, code: int) -> torch.Tensor:
-    """Returns what ``linear`` does, by a recipe's code."""
+def linear_of(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, code: int,
+    scaling: torch.Tensor | None = None, sentry: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Returns what ``linear`` does, by a recipe's code. scaling: state of a layer of recipe "delayed"; calls with
+    gradients record maxima in it. sentry: int32 [3], whose elements become 1 if y, dx or dw is not finite."""
+    x, bias = as_operands(x, bias)
+    if has_gradients(x, weight, bias):
+        return _Linear.apply(x, weight, bias, code, scaling, sentry)
+    return ops.linear_forward(x, weight, bias, code, False, False, scaling, sentry)[0]
+
+
+def as_operands(x: torch.Tensor, bias: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Returns x in autocast's dtype, if there is one, and a bias of a dtype that the library adds."""
     device = x.device.type
     if torch.is_autocast_enabled(device):
         x = x.to(torch.get_autocast_dtype(device))
     if bias is not None and bias.dtype == torch.float16:
         bias = bias.float()
-    if torch.is_grad_enabled() and (
+    return x, bias
+
+
+def has_gradients(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
+    """Returns whether autograd records a layer of these tensors."""
+    return torch.is_grad_enabled() and (
         x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-    ):
-        return _Linear.apply(x, weight, bias, code)
-    return ops.linear_forward(x, weight, bias, code, False, False)[0]
+    )

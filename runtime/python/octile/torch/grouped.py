@@ -7,11 +7,13 @@ import torch
 from octile._types import refuse
 from octile.torch._operators import ops
 from octile.torch.functional import dummy_gradient
-from octile.torch.recipes import Recipe, as_recipe
+from octile.torch.recipes import Recipe, stateless
 
 
-#: Recipes that the library multiplies groups in, forward and backward.
+#: Recipes that the library multiplies groups in, in all three passes.
 RECIPES = ("blockwise", "blockwise_hybrid", "tensorwise")
+#: Recipes without weight gradients of groups: their tokens lie in K, where no quantiser writes scales of columns.
+WITHOUT_WEIGHT_GRADIENTS = ("rowwise",)
 
 
 class _Experts(torch.autograd.Function):
@@ -49,6 +51,14 @@ def with_first_zero(offsets: torch.Tensor, experts: int) -> torch.Tensor:
     return torch.nn.functional.pad(offsets, (1, 0))
 
 
+def _check_recipe(name: str, weight_gradient: bool) -> None:
+    if name in RECIPES or (name in WITHOUT_WEIGHT_GRADIENTS and not weight_gradient):
+        return
+    why = "with weight gradients " if name in WITHOUT_WEIGHT_GRADIENTS else ""
+    allowed = RECIPES if why else RECIPES + WITHOUT_WEIGHT_GRADIENTS
+    raise NotImplementedError(f"octile: recipe is {name!r}; of groups the library has {why}{', '.join(allowed)}")
+
+
 def experts(
     x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor, recipe: Recipe | str = "blockwise"
 ) -> torch.Tensor:
@@ -60,13 +70,13 @@ def experts(
     not written, in y and in x's gradient. dtypes, ``main_grad`` and when weights are quantised are as in ``linear``. A
     group's weight gradient is zero if it has no tokens.
 
-    recipe: one of ``RECIPES``; others raise NotImplementedError.
+    recipe: one of ``RECIPES``, or of ``WITHOUT_WEIGHT_GRADIENTS`` if the weight needs no gradient; others raise
+    NotImplementedError.
     """
     if weight.dim() != 3:
         raise refuse("weight.shape", tuple(weight.shape), "is (experts, n, k)")
-    recipe = as_recipe(recipe)
-    if recipe.name not in RECIPES:
-        raise NotImplementedError(f"octile: recipe is {recipe.name!r}; of groups the library has {RECIPES}")
+    recipe = stateless(recipe, "experts")
+    _check_recipe(recipe.name, torch.is_grad_enabled() and weight.requires_grad)
     offsets = with_first_zero(offsets, weight.shape[0])
     code = recipe.code
     if torch.is_autocast_enabled(x.device.type):

@@ -26,12 +26,18 @@ def use_in_transformers(host: bool = False) -> None:
     """
     from transformers.integrations import finegrained_fp8 as theirs
 
-    for name in ("fp8_linear", "fp8_grouped_matmul", "ALL_FP8_EXPERTS_FUNCTIONS"):
+    for name in ("fp8_linear", "load_finegrained_fp8_kernel", "ALL_FP8_EXPERTS_FUNCTIONS"):
         if not hasattr(theirs, name):
             raise ImportError(f"octile: this version of transformers has no finegrained_fp8.{name}")
     if not hasattr(theirs.fp8_linear, "replaced"):
         theirs.fp8_linear = _linear_instead_of(theirs.fp8_linear)
-        theirs.fp8_grouped_matmul = _grouped_instead_of(theirs.fp8_grouped_matmul)
+        if hasattr(theirs, "fp8_grouped_matmul"):
+            theirs.fp8_grouped_matmul = _grouped_instead_of(theirs.fp8_grouped_matmul)
+        else:  # versions before it call the kernel itself
+            theirs.load_finegrained_fp8_kernel = _kernel_instead_of(theirs.load_finegrained_fp8_kernel)
+        # generate() asks for it to decode on a GPU.
+        experts = theirs.ALL_FP8_EXPERTS_FUNCTIONS
+        experts["batched_mm"] = _batched_instead_of(experts["batched_mm"], experts["grouped_mm"])
     if host:
         _load_without_gpu()
 
@@ -91,3 +97,47 @@ def _grouped_instead_of(replaced):
 
     fp8_grouped_matmul.replaced = replaced
     return fp8_grouped_matmul
+
+
+class _Kernel:
+    """transformers' kernel, loaded when something is asked of it that Octile does not serve."""
+
+    def __init__(self, load) -> None:
+        self._load = load
+
+    def __getattr__(self, name: str):
+        return getattr(self._load(), name)
+
+    def grouped_matmul(self, input, weight, weight_scale_inv, *, offsets, tokens_per_expert, block_size):
+        """The experts' linear layer by Octile: transformers' grouped_matmul."""
+
+        def theirs(*arguments):
+            named = {"offsets": arguments[3], "tokens_per_expert": arguments[4], "block_size": arguments[5]}
+            return self._load().grouped_matmul(*arguments[:3], **named)
+
+        grouped = _grouped_instead_of(theirs)
+        return grouped(input, weight, weight_scale_inv, offsets, tokens_per_expert, block_size)
+
+
+def _kernel_instead_of(replaced):
+    kernel = _Kernel(replaced)
+
+    def load_finegrained_fp8_kernel():
+        return kernel
+
+    load_finegrained_fp8_kernel.replaced = replaced
+    return load_finegrained_fp8_kernel
+
+
+def _batched_instead_of(replaced, grouped):
+    def experts_forward(self, hidden_states, top_k_index, top_k_weights):
+        """The experts of a layer, sorted into groups, also of few tokens: transformers' batched_mm."""
+        up = "gate_up_proj" if self.has_gate else "up_proj"
+        served = self.activation_scheme != "static" and all(
+            _serves(hidden_states, getattr(self, name), getattr(self, name + "_scale_inv"), self.block_size)
+            for name in (up, "down_proj")
+        )
+        return (grouped if served else replaced)(self, hidden_states, top_k_index, top_k_weights)
+
+    experts_forward.replaced = replaced
+    return experts_forward

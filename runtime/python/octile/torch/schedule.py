@@ -8,12 +8,20 @@ from torch import nn
 
 from octile._types import refuse
 from octile.torch.modules import Linear
+from octile.torch.recipes import Recipe
+
+
+def layers_of(model: nn.Module, recipe: Recipe | None = None) -> list[Linear]:
+    """Returns the FP8 layers of ``model``, or those of one recipe, each once."""
+    layers = [module for module in model.modules() if isinstance(module, Linear)]
+    return [layer for layer in layers if recipe is None or layer.recipe == recipe]
 
 
 def set_fp8(model: nn.Module, enabled: bool) -> int:
     """Lets every ``octile.torch.Linear`` of ``model`` compute in FP8, or as ``nn.Linear`` does, from the next call on.
-    Returns the number of layers. A compiled model is compiled again for each of the two."""
-    layers = [module for module in model.modules() if isinstance(module, Linear)]
+    Returns the number of layers. A compiled model is compiled again for each of the two, and CUDA graphs that were
+    captured keep what they captured."""
+    layers = layers_of(model)
     for layer in layers:
         layer.fp8 = bool(enabled)
     return len(layers)
@@ -26,18 +34,31 @@ class Schedule:
     >>> schedule = Schedule(model, begin=500, end=9_500)
     >>> for n in range(10_000):
     ...     schedule.step(n)
+
+    The step's number alone decides, so a run that is resumed at any step goes on as it would have. A layer of recipe
+    "delayed" warms up from ``begin`` on, because it records nothing before. Parameters and optimizers see no change.
     """
 
     model: nn.Module
     begin: int = 0
     end: int | None = None  #: None: FP8 to the last step
+    recipe: Recipe | None = None  #: only layers of this recipe; None: all
 
     def __post_init__(self) -> None:
+        for name in ("begin", "end"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                raise refuse(name, value, "are integers" + (" and None" if name == "end" else ""))
         if self.begin < 0 or (self.end is not None and self.end < self.begin):
             raise refuse("begin, end", (self.begin, self.end), "are 0 <= begin <= end")
+        if self.recipe is not None and not layers_of(self.model, self.recipe):
+            raise refuse("model", type(self.model).__name__, f"is a model with layers of {self.recipe}")
 
     def step(self, number: int) -> bool:
-        """Says that step ``number`` begins. Returns whether it is in FP8."""
+        """Says that step ``number``, at least 0, begins. Returns whether it is in FP8."""
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            raise refuse("number", number, "are integers of at least 0")
         enabled = self.begin <= number and (self.end is None or number < self.end)
-        set_fp8(self.model, enabled)
+        for layer in layers_of(self.model, self.recipe):
+            layer.fp8 = enabled
         return enabled

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -31,7 +33,9 @@ def keep(parameter: torch.Tensor) -> None:
             return
         known[1]()
     token = ops.keep_weight(parameter)
-    _kept[id(parameter)] = (address, weakref.finalize(parameter, _forget, id(parameter), token))
+    gone = weakref.finalize(parameter, _forget, id(parameter), token)
+    gone.atexit = False  # the driver may be gone by then
+    _kept[id(parameter)] = (address, gone)
 
 
 def _is_plain(parameter: torch.Tensor) -> bool:
@@ -46,8 +50,31 @@ def _forget(identity: int, token: int) -> None:
 
 
 def weights_changed() -> None:
-    """Says that weights were written where PyTorch does not count it: the next use of each quantises it again."""
+    """Says that weights were written where PyTorch does not count it: the next use of each quantises it again. Replays
+    that share weights see it if they run behind the current streams; see ``replays_share_weights``."""
     ops.weights_changed()
+
+
+@contextmanager
+def replays_share_weights() -> Iterator[None]:
+    """Lets the CUDA graphs captured inside share the FP8 copies of kept weights: their replays quantise a weight once
+    between two changes of its contents, not once each.
+
+    >>> with octile.torch.replays_share_weights(), torch.cuda.graph(graph):
+    ...     loss = model(x).sum()
+    ...     loss.backward()
+
+    A change is a step of a ``torch.optim`` optimizer, eager or in a graph of its own or in this one,
+    ``load_state_dict``, a switch between ``train()`` and ``eval()``, or ``weights_changed()``. Replays do not see other
+    writes, such as ``weight.copy_()`` between two replays: call ``weights_changed()`` after them, on a stream that the
+    next replay runs behind. So must the optimizer's. Each device has room for 16,384 such weights; those beyond are
+    quantised by every replay, as all are without this.
+    """
+    ops.share_weights(True)
+    try:
+        yield
+    finally:
+        ops.share_weights(False)
 
 
 def _after_step(*_) -> None:

@@ -1,0 +1,284 @@
+"""When a GPU's FP8 copies of weights are made, and who waits for them: streams, threads, and replays of CUDA graphs.
+
+    python weights.py
+    python weights.py --device cpu     # the checks that need no GPU
+
+Every check compares bits with a layer that shares nothing. Prints a line a check, and exits with 1 if one fails. Times:
+a step of microbatches replayed with and without replays_share_weights().
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from timing import interleaved
+
+import octile.torch as ot
+
+quantizations = torch.ops.octile.weight_quantizations
+
+
+def layer_of(device: str, n: int, k: int, recipe: str = "blockwise") -> ot.Linear:
+    return ot.Linear(k, n, bias=False, device=device, dtype=torch.bfloat16, recipe=recipe)
+
+
+def fresh(layer: ot.Linear, x: torch.Tensor, dy: torch.Tensor) -> list[torch.Tensor]:
+    """Returns y, dx and dw of a layer that nobody keeps copies of."""
+    x = x.detach().requires_grad_()
+    weight = layer.weight.detach().clone().requires_grad_()
+    y = ot.linear(x, weight, recipe=layer.recipe)
+    return [y.detach(), *torch.autograd.grad(y, (x, weight), dy)]
+
+
+def kept(layer: ot.Linear, x: torch.Tensor, dy: torch.Tensor) -> list[torch.Tensor]:
+    """Returns the same of the layer itself."""
+    x = x.detach().requires_grad_()
+    y = layer(x)
+    return [y.detach(), *torch.autograd.grad(y, (x, layer.weight), dy)]
+
+
+def equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return all(p.equal(q) for p, q in zip(a, b, strict=True))
+
+
+def threads(device: str, n: int, k: int) -> bool:
+    """Threads with streams of their own use the copies that one of them makes."""
+    layer = layer_of(device, n, k)
+    x, dy = torch.randn(300, k, device=device).bfloat16(), torch.randn(300, n, device=device).bfloat16()
+    wanted = fresh(layer, x, dy)
+
+    def one(_) -> list[torch.Tensor]:
+        if device == "cpu":
+            return kept(layer, x, dy)
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            made = kept(layer, x, dy)
+        stream.synchronize()
+        return made
+
+    good = True
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            ot.weights_changed()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            before = quantizations()
+            good &= all(equal(made, wanted) for made in pool.map(one, range(8)))
+            good &= quantizations() == before + 1
+    return good
+
+
+def streams(n: int, k: int) -> bool:
+    """A stream waits for copies that a busy stream makes, and memory is not given away under it."""
+    good = True
+    layer = layer_of("cuda", n, k)
+    x, dy = torch.randn(300, k, device="cuda").bfloat16(), torch.randn(300, n, device="cuda").bfloat16()
+    wanted = [fresh(layer, x, dy)]
+    with torch.no_grad():
+        layer.weight.mul_(2)
+    wanted.append(fresh(layer, x, dy))
+    with torch.no_grad():
+        layer.weight.div_(2)
+    a, b = torch.cuda.Stream(), torch.cuda.Stream()
+    big = torch.randn(8192, 8192, device="cuda").bfloat16()
+    big @ big
+    torch.cuda.synchronize()
+    for turn in range(6):
+        before = quantizations()
+        with torch.cuda.stream(a):
+            for _ in range(5):
+                big @ big  # some milliseconds, in which b would read copies that are not made
+            first = kept(layer, x, dy)
+        with torch.cuda.stream(b):
+            second = kept(layer, x, dy)
+            for _ in range(5):
+                big @ big
+            third = kept(layer, x, dy)
+        good &= quantizations() == before + 1
+        # The weight changes behind both, its old copies go, and others take their memory on a.
+        a.wait_stream(b)
+        with torch.cuda.stream(a), torch.no_grad():
+            layer.weight.mul_(2 if turn % 2 == 0 else 0.5)
+            kept(layer, x, dy)
+            torch.full((4 * n * k,), 255, dtype=torch.uint8, device="cuda")
+            layer.weight.add_(0)  # new to PyTorch, the same to us
+        torch.cuda.synchronize()
+        good &= all(equal(made, wanted[turn % 2]) for made in (first, second, third))
+    return good
+
+
+class Captured:
+    """A microbatch in a CUDA graph."""
+
+    def __init__(self, layer: ot.Linear, x: torch.Tensor, dy: torch.Tensor, share: bool) -> None:
+        self.layer, self.x, self.dy = layer, x, dy
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                kept(layer, x, dy)
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        if share:
+            with ot.replays_share_weights(), torch.cuda.graph(self.graph):
+                self.made = kept(layer, x, dy)
+        else:
+            with torch.cuda.graph(self.graph):
+                self.made = kept(layer, x, dy)
+
+    def replays_well(self) -> bool:
+        """Replays twice, and compares with fresh copies both times."""
+        good = True
+        for _ in range(2):
+            for tensor in self.made:
+                tensor.zero_()
+            self.graph.replay()
+            good &= equal([t.clone() for t in self.made], fresh(self.layer, self.x, self.dy))
+        return good
+
+
+def replays(n: int, k: int, share: bool, recipe: str) -> bool:
+    """Replays of two graphs, eager steps between them, and every way in which a weight changes."""
+    layer = layer_of("cuda", n, k, recipe)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    data = [
+        (torch.randn(t, k, device="cuda").bfloat16(), torch.randn(t, n, device="cuda").bfloat16()) for t in (300, 77)
+    ]
+    graphs = [Captured(layer, *pair, share) for pair in data]
+
+    def step() -> None:
+        layer.weight.grad = torch.randn_like(layer.weight)
+        optimizer.step()
+
+    def hidden() -> None:
+        layer.weight.data.mul_(0.5)
+        ot.weights_changed()
+
+    changes = {
+        "nothing": lambda: None,
+        "step": step,
+        "eager between": lambda: kept(layer, *data[0]),
+        "step, then eager": lambda: (step(), kept(layer, *data[0])),
+        "hidden, then said": hidden,
+        "load_state_dict": lambda: layer.load_state_dict({"weight": torch.randn(n, k)}),
+    }
+    good = True
+    for name, change in changes.items():
+        change()
+        ok = all(graph.replays_well() for graph in graphs) and equal(kept(layer, *data[1]), fresh(layer, *data[1]))
+        if not ok:
+            print(f"  differs after: {name}", flush=True)
+        good &= ok
+    return good
+
+
+def captured_optimizer(n: int, k: int) -> bool:
+    """An optimizer's step in a graph of its own, captured before the graph of the microbatch."""
+    layer = layer_of("cuda", n, k)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    layer.weight.grad = torch.randn_like(layer.weight)
+    optimizer.step()
+    torch.cuda.synchronize()
+    step = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(step):
+        optimizer.step()
+    x, dy = torch.randn(300, k, device="cuda").bfloat16(), torch.randn(300, n, device="cuda").bfloat16()
+    graph, good = Captured(layer, x, dy, True), True
+    for _ in range(3):
+        good &= graph.replays_well() and equal(kept(layer, x, dy), fresh(layer, x, dy))
+        step.replay()
+        good &= graph.replays_well() and equal(kept(layer, x, dy), fresh(layer, x, dy))
+    return good
+
+
+def graph_trees(n: int, k: int) -> bool:
+    """torch.compile(mode="reduce-overhead") trains as an eager model does."""
+    models = [torch.nn.Sequential(layer_of("cuda", n, k), layer_of("cuda", k, n)) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in models]
+    forwards = [models[0], torch.compile(models[1], mode="reduce-overhead")]
+    x = torch.randn(300, k, device="cuda").bfloat16()
+    good = True
+    for _ in range(6):
+        torch.compiler.cudagraph_mark_step_begin()
+        losses = []
+        for forward, optimizer in zip(forwards, optimizers, strict=True):
+            loss = forward(x).float().square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.detach().clone())
+        good &= losses[0].equal(losses[1])
+    return good and equal(list(models[0].parameters()), list(models[1].parameters()))
+
+
+def is_skipped(n: int, k: int) -> bool:
+    """A second replay does not quantise: it does not see a write that nobody told of."""
+    layer = layer_of("cuda", n, k)
+    x, dy = torch.randn(300, k, device="cuda").bfloat16(), torch.randn(300, n, device="cuda").bfloat16()
+    graph = Captured(layer, x, dy, True)
+    graph.graph.replay()
+    before = graph.made[0].clone()
+    layer.weight.data.mul_(2)
+    graph.graph.replay()
+    unseen = graph.made[0].equal(before)
+    ot.weights_changed()
+    graph.graph.replay()
+    return unseen and not graph.made[0].equal(before)
+
+
+def time_microbatches(n: int, k: int, tokens: int) -> None:
+    """Prints the time of eight replays between two steps, with and without sharing."""
+    x, dy = torch.randn(tokens, k, device="cuda").bfloat16(), torch.randn(tokens, n, device="cuda").bfloat16()
+    graphs = {name: Captured(layer_of("cuda", n, k), x, dy, name == "shared") for name in ("each", "shared")}
+
+    def step_of(graph):
+        def step() -> None:
+            ot.weights_changed()
+            for _ in range(8):
+                graph.graph.replay()
+
+        return step
+
+    us = interleaved({name: step_of(graph) for name, graph in graphs.items()}, 10, 5)
+    print(
+        f"[{n}, {k}], 8 microbatches of {tokens} tokens: {us['each'] / 8:.1f} us each, "
+        f"{us['shared'] / 8:.1f} with shared weights: {us['each'] / us['shared']:.3f}x"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--size", default="1024,2048", help="n,k of the checks")
+    parser.add_argument("--no-times", action="store_true")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    n, k = map(int, options.size.split(","))
+    checks = {"threads": lambda: threads(options.device, n, k)}
+    if options.device == "cuda":
+        checks |= {"streams": lambda: streams(n, k)}
+        for recipe in ("blockwise", "tensorwise", "rowwise"):
+            for share in (False, True):
+                name = f"replays, {recipe}" + (", shared" if share else "")
+                checks[name] = lambda share=share, recipe=recipe: replays(n, k, share, recipe)
+        checks |= {
+            "skipped": lambda: is_skipped(n, k),
+            "reduce-overhead": lambda: graph_trees(n, k),
+            "captured optimizer": lambda: captured_optimizer(n, k),
+        }
+    results = {}
+    for name, check in checks.items():
+        results[name] = check()
+        print(f"{name}: {'good' if results[name] else 'DIFFERS'}", flush=True)
+    if options.device == "cuda" and not options.no_times:
+        for size in ((4096, 4096, 1024), (8192, 8192, 2048)):
+            time_microbatches(*size)
+    return 0 if all(results.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

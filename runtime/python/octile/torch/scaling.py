@@ -1,0 +1,176 @@
+"""State of the recipe "delayed": scales of a layer's operands, and the maxima that later scales are made from."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from octile._types import refuse
+from octile.torch._operators import ops
+from octile.torch.recipes import Recipe
+
+_turns = itertools.count()
+_live: weakref.WeakSet[Scaling] = weakref.WeakSet()
+
+
+class Scaling:
+    """What a layer of recipe "delayed" keeps from step to step. It is no parameter and no buffer: checkpoints do not
+    have it. Copies and pickles of the layer do.
+
+    values: float32 [3 + 3 * history] on the layer's device, as runtime/python/torch/scaling.h lays it out, or None
+    while the layer's weight is on the meta device. steps: updates so far.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.steps = 0
+        self.values: torch.Tensor | None = None
+        self.group: torch.distributed.ProcessGroup | None = None
+        self.turn = 0  # in reductions, the same on all ranks
+        self._choose()
+        _live.add(self)
+
+    def __getstate__(self) -> dict:
+        return self.__dict__ | {"group": None}  # a group is the process's, not the layer's
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self._choose()
+        _live.add(self)
+
+    def _choose(self) -> None:
+        """Sets the recipe code of the next calls: current scales during warm-up, which record maxima too."""
+        warm = self.steps >= self.recipe.warmup
+        self.delayed = warm
+        self.code = (self.recipe if warm else Recipe("tensorwise", self.recipe.scales)).code
+
+    def place(self, device: torch.device) -> None:
+        """Makes the state on ``device``, or moves it there. Does nothing for the meta device."""
+        if device.type == "meta" or (self.values is not None and self.values.device == device):
+            return
+        if self.values is None or self.values.device.type == "meta":
+            values = torch.zeros(3 + 3 * self.recipe.history, dtype=torch.float32, device=device)
+            values[:3] = 1
+        else:
+            values = self.values.to(device)
+        # CUDA graphs of torch.compile read and write it where it is, and copy other inputs.
+        torch._dynamo.mark_static_address(values)
+        self.values = values
+
+    def on(self, device: torch.device) -> torch.Tensor:
+        """Returns ``values`` on the device of a call, and moves it there unless PyTorch traces or captures."""
+        if self.values is None or self.values.device != device:
+            if torch.compiler.is_compiling() or _is_capturing(device):
+                raise RuntimeError(
+                    "octile: the scaling state of a layer is not on the device of its input; call layer.to(device), or "
+                    "the layer once, before it is compiled or captured"
+                )
+            self.place(device)
+        return self.values
+
+    def check_capture(self, device: torch.device) -> None:
+        """Refuses a capture into a CUDA graph that would keep scaling as in warm-up for good."""
+        # A compiled model is compiled again at the end of warm-up, with its CUDA graphs.
+        if not self.delayed and not torch.compiler.is_compiling() and _is_capturing(device):
+            raise RuntimeError(
+                f"octile: a layer of recipe 'delayed' was captured into a CUDA graph after {self.steps} of "
+                f"{self.recipe.warmup} warm-up steps; capture it after them"
+            )
+
+    @property
+    def scales(self) -> torch.Tensor | None:
+        """What x, the weight and dy are multiplied by when they are quantised: float32 [3]."""
+        return None if self.values is None else self.values[:3]
+
+    @property
+    def latest(self) -> list[torch.Tensor]:
+        """Maxima of this step: views [2] of x and the weight, and [1] of dy."""
+        second = 3 + 2 * self.recipe.history
+        return [self.values[3:5], self.values[second : second + 1]]
+
+    def update(self, always: bool) -> bool:
+        """Ends a step. Returns False, and does nothing, if no call has recorded a maximum since the last update."""
+        if self.values is None:
+            return False
+        code = self.recipe.code
+        if not ops.update_scales(self.values, code, self.recipe.amax_code, self.recipe.margin, always):
+            return False
+        self.steps += 1
+        self._choose()
+        return True
+
+
+def _is_capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def _reduce(states: list[Scaling], group: torch.distributed.ProcessGroup) -> None:
+    """Raises this step's maxima to the largest of the group, in one reduction."""
+    views = [view for state in states for view in state.latest]
+    joined = torch.cat(views)
+    torch.distributed.all_reduce(joined, torch.distributed.ReduceOp.MAX, group)
+    torch._foreach_copy_(views, list(joined.split([view.numel() for view in views])))
+
+
+def _update(states: Iterable[Scaling]) -> int:
+    count, grouped = 0, {}
+    for state in states:
+        if state.group is None:
+            count += state.update(False)
+        elif state.values is not None:
+            grouped.setdefault(state.group, []).append(state)
+    for group, members in sorted(grouped.items(), key=lambda item: min(state.turn for state in item[1])):
+        members.sort(key=lambda state: state.turn)
+        # All ranks reduce the same states: those of all layers, if one of them has recorded anything.
+        if any([ops.maxima_recorded(state.values) for state in members]):
+            _reduce(members, group)
+            count += sum(state.update(True) for state in members)
+    return count
+
+
+def _states_of(model: nn.Module) -> list[Scaling]:
+    states = [getattr(module, "_scaling", None) for module in model.modules()]
+    return list({id(state): state for state in states if isinstance(state, Scaling)}.values())
+
+
+def update_scales(model: nn.Module) -> int:
+    """Ends a step of the layers of recipe "delayed": makes new scales from the maxima so far. Returns the number of
+    layers updated.
+
+    Every step of a ``torch.optim`` optimizer does it for all models, in a CUDA graph at each replay. Call it after other
+    optimizers, and after steps that torch.compile has compiled. All calls with gradients between two updates
+    (microbatches, and the recomputation of activation checkpointing) raise one maximum for each operand. A layer without
+    such a call since its last update is left as it is, so several optimizers of a model count as one step. New scales
+    are computed on the device, on the current stream, and the host does not wait. During the first ``recipe.warmup``
+    updates layers scale by the tensors' own maxima; the switch compiles a compiled model again. Not thread-safe: no
+    other thread may call the layers meanwhile.
+    """
+    return _update(_states_of(model))
+
+
+def reduce_scales(model: nn.Module, group: torch.distributed.ProcessGroup | None = None) -> int:
+    """Lets the ranks of ``group``, by default all, share the scales of the model's layers of recipe "delayed". From now
+    on every update first takes the largest maxima of the ranks, in one reduction for all layers of a group. All ranks
+    update at the same steps. Returns the number of layers. Copies of the model do not share scales until this is
+    called for them."""
+    if not torch.distributed.is_initialized():
+        raise RuntimeError("octile: reduce_scales needs torch.distributed.init_process_group")
+    states = _states_of(model)
+    if not states:
+        raise refuse("model", type(model).__name__, "is a model with layers of recipe 'delayed'")
+    for state in states:
+        state.group, state.turn = torch.distributed.group.WORLD if group is None else group, next(_turns)
+    return len(states)
+
+
+def _after_step(*_) -> None:
+    if not torch.compiler.is_compiling():
+        _update(list(_live))
+
+
+register_optimizer_step_post_hook(_after_step)

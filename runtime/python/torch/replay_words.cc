@@ -1,0 +1,78 @@
+#include "replay_words.h"
+
+#include <cstddef>
+#include <mutex>
+#include <unordered_map>
+
+#include "streams.h"
+
+namespace octile::binding {
+namespace {
+
+constexpr std::size_t kWeights = 16384, kStride = 4;
+
+struct DeviceWords {
+  Tensor memory;
+  std::size_t taken = 0;  // weights
+};
+
+struct Words {
+  std::mutex mutex;
+  std::unordered_map<std::int32_t, DeviceWords> by_device;
+};
+// Never destroyed: at exit graphs may still be replayed.
+Words& words() {
+  static auto* made = new Words;
+  return *made;
+}
+
+std::uint32_t* first_of(const DeviceWords& device) {
+  return static_cast<std::uint32_t*>(device.memory.data_ptr());
+}
+
+}  // namespace
+
+void CopyWords::set(const Place& place, bool rowwise, bool transposed) const {
+  if (rowwise && transposed) {
+    fill_words(place, first, 1, kCount);
+  } else {
+    fill_words(place, first + (transposed ? 1 : 0), 1, 1);
+  }
+}
+
+void reserve_replay_words(const Place& place) {
+  if (place.host || capture_of(place) != 0) return;
+  Words& all = words();
+  const std::lock_guard lock(all.mutex);
+  if (all.by_device.contains(place.device_index)) return;
+  const OnDevice device(place);
+  Tensor memory = empty(place, {static_cast<std::int64_t>(kWeights * kStride * 4)}, torch_uint8());
+  fill_zero(memory);
+  all.by_device.emplace(place.device_index, DeviceWords{.memory = std::move(memory)});
+}
+
+CopyWords take_replay_words(const Place& place) {
+  Words& all = words();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.by_device.find(place.device_index);
+  if (place.host || found == all.by_device.end() || found->second.taken == kWeights) return {};
+  return {first_of(found->second) + kStride * found->second.taken++};
+}
+
+bool clear_replay_words() {
+  Words& all = words();
+  const std::lock_guard lock(all.mutex);
+  bool captured = false;
+  for (const auto& [index, device] : all.by_device) {
+    const Place place = place_of(device.memory);
+    const bool capturing = capture_of(place) != 0;
+    captured = captured || capturing;
+    // A captured step may be replayed beside graphs that are captured later.
+    if (device.taken == 0 && !capturing) continue;
+    const OnDevice current(place);
+    fill_words(place, first_of(device), 0, kWeights * kStride);
+  }
+  return captured;
+}
+
+}  // namespace octile::binding

@@ -1,0 +1,137 @@
+#include "scaling.h"
+
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+
+#include "plans.h"
+#include "streams.h"
+
+namespace octile::binding {
+namespace {
+
+constexpr std::int64_t kTensors = 3;  // X, W and dY; X and W share a format
+constexpr std::int64_t kShared = 2;
+
+[[noreturn]] void refuse(const std::string& text) {
+  throw std::invalid_argument("octile: " + text);
+}
+
+// A state in parts.
+struct State {
+  float* encode;
+  float* shared_history;    // [length][2]
+  float* gradient_history;  // [length]
+  std::int64_t length;
+};
+
+State parts_of(const Tensor& state) {
+  const std::int64_t elements = state.numel();
+  if (element_type(state, "scaling") != OCTILE_FP32 || !state.is_contiguous() ||
+      elements % kTensors != 0 || elements < 2 * kTensors) {
+    refuse("scaling has " + std::to_string(elements) +
+           " elements; allowed are contiguous float32 [3 + 3 * history]");
+  }
+  const std::int64_t length = elements / kTensors - 1;
+  auto* values = static_cast<float*>(state.data_ptr());
+  return {.encode = values,
+          .shared_history = values + kTensors,
+          .gradient_history = values + kTensors + kShared * length,
+          .length = length};
+}
+
+// Which states have maxima that no scale was made from yet, by address.
+struct Records {
+  struct Entry {
+    bool recorded = false;
+    bool captured = false;  // into a graph, whose replays record without being seen
+  };
+  std::mutex mutex;
+  std::unordered_map<const void*, Entry> by_address;
+};
+Records& records() {
+  static auto* made = new Records;
+  return *made;
+}
+
+void note_record(const Tensor& state, const Place& place) {
+  Records& all = records();
+  const bool captured = capture_of(place) != 0;
+  const std::lock_guard lock(all.mutex);
+  Records::Entry& entry = all.by_address[state.data_ptr()];
+  entry.recorded = true;
+  entry.captured = entry.captured || captured;
+}
+
+}  // namespace
+
+bool maxima_recorded(Tensor state) {
+  Records& all = records();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.by_address.find(state.data_ptr());
+  if (found == all.by_address.end()) return false;
+  const bool due = found->second.recorded || found->second.captured;
+  found->second.recorded = false;
+  return due;
+}
+
+namespace {
+
+// The kernel that updates scales depends on the format alone, so the smallest plan will do.
+octile_plan* plan_of_update(RecipeCode recipe, Role role, const Place& place) {
+  return quantizer(recipe, role, Output::kRowwise, OCTILE_BF16, kMultiple, false, false, place);
+}
+
+}  // namespace
+
+Scaling scaling_of(const std::optional<Tensor>& state, RecipeCode recipe, Role role, bool record,
+                   const Place& place) {
+  if (!state) {
+    if (is_delayed(recipe)) refuse("scaling is absent; with the recipe 'delayed' it is needed");
+    return {};
+  }
+  if (!has_tensor_scales(recipe)) {
+    refuse("scaling is given; allowed with the recipes 'delayed' and 'tensorwise'");
+  }
+  if (!(place_of(*state) == place)) refuse("scaling is on another device");
+  const State parts = parts_of(*state);
+  // Weights are quantised when they are needed, by passes that train or not: no step is due for
+  // them.
+  if (record && role != Role::kWeight) note_record(*state, place);
+  float* const row = role == Role::kGradient ? parts.gradient_history
+                                             : parts.shared_history + (role == Role::kWeight);
+  return {.encode = is_delayed(recipe) ? parts.encode + static_cast<int>(role) : nullptr,
+          .amax = record ? row : nullptr};
+}
+
+bool update_scales(Tensor state, std::int64_t recipe, std::int64_t choice, std::int64_t margin,
+                   bool always) {
+  check_recipe(recipe);
+  if (!is_delayed(recipe)) refuse("recipe has no scales to update; allowed is 'delayed'");
+  const Place place = place_of(state);
+  const OnDevice device(place);
+  const State parts = parts_of(state);
+  if (!maxima_recorded(state) && !always) return false;
+  octile_scale_update_args args{};
+  args.length = parts.length;
+  args.choice = static_cast<octile_amax_choice>(choice);
+  args.margin = static_cast<std::int32_t>(margin);
+  args.history = parts.shared_history;
+  args.encode_scale = parts.encode;
+  args.tensors = kShared;
+  run_scale_update(plan_of_update(recipe, Role::kActivation, place), place, args);
+  args.history = parts.gradient_history;
+  args.encode_scale = parts.encode + kShared;
+  args.tensors = kTensors - kShared;
+  run_scale_update(plan_of_update(recipe, Role::kGradient, place), place, args);
+  return true;
+}
+
+void prepare_scale_update(RecipeCode recipe, const Place& place) {
+  for (const Role role : {Role::kActivation, Role::kGradient}) {
+    prepare(plan_of_update(recipe, role, place), 1, 1);
+  }
+}
+
+}  // namespace octile::binding
