@@ -9,6 +9,7 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -120,9 +121,9 @@ double share_of_race(const GemmProblem& problem, std::int64_t tokens, const nloh
   return fastest / picked;
 }
 
-std::vector<nlohmann::json> lines_of(const char* name) {
+std::vector<nlohmann::json> lines_of(const std::string& path) {
   std::vector<nlohmann::json> lines;
-  std::ifstream file(fmt::format("{}/tests/unit/{}", OCTILE_SOURCE_DIR, name));
+  std::ifstream file(fmt::format("{}/{}", OCTILE_SOURCE_DIR, path));
   for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
   return lines;
 }
@@ -133,7 +134,7 @@ std::vector<nlohmann::json> lines_of(const char* name) {
 // predicted time.
 std::vector<Share> shares_of_races() {
   std::vector<Share> shares;
-  for (const nlohmann::json& race : lines_of("cost_model_races.jsonl")) {
+  for (const nlohmann::json& race : lines_of("tests/unit/cost_model_races.jsonl")) {
     const std::string product = race.at("product");
     const auto problem = parse_gemm_shape(product, "blockwise");
     EXPECT_TRUE(problem) << product;
@@ -156,14 +157,14 @@ TEST(CostModel, ItsPickIsNearlyTheFastestOfEveryRace) {
   ASSERT_EQ(few_count, 110);
   ASSERT_EQ(many_count, 110);
   EXPECT_GT(std::exp(few / few_count), 0.98);
-  EXPECT_GT(std::exp(many / many_count), 0.985);
+  EXPECT_GT(std::exp(many / many_count), 0.99);
 }
 
 // Races of 25 November 2026 on one H200, medians of seven or eight interleaved rounds.
 TEST(CostModel, ItsPickIsNearlyTheFastestWeightGradient) {
   double sum = 0;
   int count = 0;
-  for (const nlohmann::json& race : lines_of("cost_model_wgrad_races.jsonl")) {
+  for (const nlohmann::json& race : lines_of("tests/unit/cost_model_wgrad_races.jsonl")) {
     const auto problem = parse_problem(race.at("problem").get<std::string>());
     ASSERT_TRUE(problem);
     const double share = share_of_race(std::get<GemmProblem>(*problem), race.at("tokens"),
@@ -192,11 +193,11 @@ struct Mean {
 // random within 1.35 times the predicted time. Of the weight gradients eight have a token count
 // that is no multiple of 128, so that rows of both operands lie in two lines of memory. The
 // constants of weight gradients are fitted to these races and to searches; fitted to either half of
-// them, they pick 0.991 in the other.
+// them, the model picks 0.99 in the other.
 TEST(CostModel, ItsPickIsNearlyTheFastestOfEveryRaceOnAnH100) {
   const DeviceSpec& h100 = *find_device("h100");
   Mean few, many, weights;
-  for (const nlohmann::json& race : lines_of("cost_model_h100_races.jsonl")) {
+  for (const nlohmann::json& race : lines_of("tests/unit/cost_model_h100_races.jsonl")) {
     const auto problem = parse_problem(race.at("problem").get<std::string>());
     ASSERT_TRUE(problem);
     const auto& gemm = std::get<GemmProblem>(*problem);
@@ -212,6 +213,35 @@ TEST(CostModel, ItsPickIsNearlyTheFastestOfEveryRaceOnAnH100) {
   EXPECT_GT(few.value(), 0.98);
   EXPECT_GT(many.value(), 0.99);
   EXPECT_GT(weights.value(), 0.99);
+}
+
+// Returns "groups of rows", "groups of K", "weights" or "rows".
+std::string kind_of(const GemmProblem& p) {
+  if (is_grouped(p)) return groups_k(p) ? "groups of K" : "groups of rows";
+  return p.k == kDynamic ? "weights" : "rows";
+}
+
+// The shipped decisions are a race of two: a search's winner and the default of its time. Groups
+// have no other races here.
+TEST(CostModel, ItPrefersWhatSearchesFound) {
+  for (const char* card : {"h100", "h200"}) {
+    std::map<std::string, Mean> means;
+    for (const nlohmann::json& record : lines_of(fmt::format("runtime/tuned/{}.jsonl", card))) {
+      const auto problem = parse_problem(record.at("problem").get<std::string>());
+      ASSERT_TRUE(problem);
+      const auto* gemm = std::get_if<GemmProblem>(&*problem);
+      if (gemm == nullptr) continue;
+      nlohmann::json race;
+      race[record.at("default").at("config").get<std::string>()] = record.at("gain");
+      race[record.at("winner").at("config").get<std::string>()] = 1;
+      means[kind_of(*gemm)].add(
+          share_of_race(*gemm, record.at("tokens"), race, *find_device(card)));
+    }
+    EXPECT_EQ(means.size(), 4);
+    for (const auto& [kind, mean] : means) {
+      EXPECT_GT(mean.value(), 0.98) << kind << " on " << card;
+    }
+  }
 }
 
 GemmConfig config_of(const char* text) { return parse_gemm_config(text).value(); }
