@@ -115,7 +115,8 @@ struct Shape {
 };
 
 // Returns the tiles of `rows` rows that a group needs on average, if any size from half of the mean
-// to three halves of it is as likely: the sum of the chances that it has a first tile, a second, ...
+// to three halves of it is as likely: the sum of the chances that it has a first tile, a second,
+// ...
 double mean_tiles(std::int64_t mean, std::int64_t rows) {
   const double most = 1.5 * static_cast<double>(mean), range = static_cast<double>(mean);
   double tiles = 0;

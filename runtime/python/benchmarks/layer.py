@@ -82,8 +82,7 @@ def step_of(layer: nn.Module, x: torch.Tensor, dy: torch.Tensor, microbatches: i
     def step() -> None:
         layer.zero_grad(set_to_none=True)
         x.grad = None
-        if isinstance(layer, ot.Linear):
-            ot.weights_changed()
+        ot.weights_changed()  # of BF16's step too, because an optimizer's step says it, and not the layer
         for _ in range(microbatches):
             layer(x).backward(dy)
 
