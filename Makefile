@@ -78,9 +78,11 @@ soak:
 	@cmake --build --preset release --target octile_soak
 	@build/release/tests/octile_soak --seconds $$(($(SOAK_MINUTES) * 60))
 
+# The operators of PyTorch need its headers, which `make wheel` installs.
 lint:
 	@tools/setup.sh lint
-	@cmake --preset lint --log-level=WARNING
+	@cmake --preset lint --log-level=WARNING \
+	  -DOCTILE_PYTHON=$(if $(wildcard build/deps/venv/lib/python3*/site-packages/torch),ON,OFF)
 	@tools/lint.sh
 
 format:

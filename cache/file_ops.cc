@@ -16,6 +16,8 @@
 #include <system_error>
 #include <utility>
 
+#include "cache/rights.h"
+
 namespace octile::cache {
 namespace {
 
@@ -187,10 +189,10 @@ IoResult<void> check_unwritable_by_others(const struct stat& status, const std::
         fmt::format("{}: its mode is {:04o}; allowed: not writable by group or others (chmod go-w)",
                     path, status.st_mode & 07777U));
   const uid_t user = ::geteuid();
-  if (status.st_uid != user && status.st_uid != 0)
-    return refuse(fmt::format("{}: it belongs to user {}; allowed: this user ({}) or root", path,
-                              status.st_uid, user));
-  return {};
+  if (status.st_uid == 0 || (status.st_uid == user && own_user_is_trusted())) return {};
+  return refuse(
+      fmt::format("{}: it belongs to user {}; allowed: {}root", path, status.st_uid,
+                  own_user_is_trusted() ? fmt::format("this user ({}) or ", user) : std::string()));
 }
 
 FileCheck unwritable_by_others(std::string path) {

@@ -36,9 +36,8 @@ void read_device(FieldReader& reader, MeasuredDevice& device) {
   for (const SpeedField& field : kSpeeds) {
     double& value = device.*field.member;
     reader.read(field.name, value);
-    if (!(value >= field.least && value <= field.most)) {
-      reader.complain(field.name, fmt::format("{} to {}", field.least, field.most));
-    }
+    const bool is_allowed = value >= field.least && value <= field.most;  // no NaN is
+    if (!is_allowed) reader.complain(field.name, fmt::format("{} to {}", field.least, field.most));
   }
   reader.read_optional("driver", device.driver);
   reader.read_optional("date", device.date);

@@ -8,38 +8,54 @@
 namespace octile::cache {
 namespace {
 
-struct CountField {
-  const char* name;
-  std::int64_t TuningCounts::* member;
-};
-constexpr CountField kCountFields[] = {
-    {"enumerated", &TuningCounts::enumerated}, {"admitted", &TuningCounts::admitted},
-    {"compiled", &TuningCounts::compiled},     {"failed_verify", &TuningCounts::failed_verify},
-    {"timed", &TuningCounts::timed},
-};
+// Each of these calls `use` with the name and the value of every field of an object, in the order
+// in which they are written. Reading and writing share them.
+template <typename Timed>
+void each_time(Timed& timed, const auto& use) {
+  use("median_us", timed.median_us);
+  use("low_us", timed.low_us);
+  use("high_us", timed.high_us);
+}
+template <typename Conditions>
+void each_condition(Conditions& conditions, const auto& use) {
+  use("sm_clock_mhz", conditions.sm_clock_mhz);
+  use("memory_clock_mhz", conditions.memory_clock_mhz);
+  use("power_watts", conditions.power_watts);
+  use("throttled_rounds", conditions.throttled_rounds);
+}
+template <typename Counts>
+void each_count(Counts& counts, const auto& use) {
+  use("enumerated", counts.enumerated);
+  use("admitted", counts.admitted);
+  use("compiled", counts.compiled);
+  use("failed_verify", counts.failed_verify);
+  use("timed", counts.timed);
+}
+
+auto adding_to(JsonText& json) {
+  return [&json](const char* name, auto value) { json.add(name, value); };
+}
+auto reading_from(FieldReader& reader) {
+  return [&reader](const char* name, auto& value) { reader.read_optional(name, value); };
+}
 
 std::string text_of(const TimedConfig& timed) {
-  return JsonText('{')
-      .add("config", timed.config)
-      .add("median_us", timed.median_us)
-      .add("low_us", timed.low_us)
-      .add("high_us", timed.high_us)
-      .close();
+  JsonText json('{');
+  json.add("config", timed.config);
+  each_time(timed, adding_to(json));
+  return json.close();
 }
 
 std::string text_of(const TuningCounts& counts) {
   JsonText json('{');
-  for (const CountField& field : kCountFields) json.add(field.name, counts.*field.member);
+  each_count(counts, adding_to(json));
   return json.close();
 }
 
 std::string text_of(const TuningConditions& conditions) {
-  return JsonText('{')
-      .add("sm_clock_mhz", conditions.sm_clock_mhz)
-      .add("memory_clock_mhz", conditions.memory_clock_mhz)
-      .add("power_watts", conditions.power_watts)
-      .add("throttled_rounds", conditions.throttled_rounds)
-      .close();
+  JsonText json('{');
+  each_condition(conditions, adding_to(json));
+  return json.close();
 }
 
 // Calls `read` with a reader of the object in field `name`. The error about a field of that object
@@ -57,9 +73,7 @@ void read_object(FieldReader& reader, const char* name, Read read) {
 void read_timed(FieldReader& reader, const char* name, TimedConfig& timed) {
   read_object(reader, name, [&](FieldReader& inner) {
     inner.read("config", timed.config);
-    inner.read_optional("median_us", timed.median_us);
-    inner.read_optional("low_us", timed.low_us);
-    inner.read_optional("high_us", timed.high_us);
+    each_time(timed, reading_from(inner));
   });
 }
 
@@ -80,17 +94,10 @@ void read_measurement(FieldReader& reader, TuningRecord& record) {
   read_timed(reader, "default", record.default_config);
   reader.read_optional("gain", record.gain);
   reader.read_optional("noise", record.noise);
-  read_object(reader, "candidates", [&](FieldReader& inner) {
-    for (const CountField& field : kCountFields) {
-      inner.read_optional(field.name, record.counts.*field.member);
-    }
-  });
-  read_object(reader, "conditions", [&](FieldReader& inner) {
-    inner.read_optional("sm_clock_mhz", record.conditions.sm_clock_mhz);
-    inner.read_optional("memory_clock_mhz", record.conditions.memory_clock_mhz);
-    inner.read_optional("power_watts", record.conditions.power_watts);
-    inner.read_optional("throttled_rounds", record.conditions.throttled_rounds);
-  });
+  read_object(reader, "candidates",
+              [&](FieldReader& inner) { each_count(record.counts, reading_from(inner)); });
+  read_object(reader, "conditions",
+              [&](FieldReader& inner) { each_condition(record.conditions, reading_from(inner)); });
   read_baselines(reader, record);
 }
 

@@ -1,7 +1,6 @@
 #include "runtime/environment.h"
 
 #include <fmt/format.h>
-#include <sys/auxv.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <limits>
 #include <utility>
 
+#include "cache/rights.h"
 #include "generator/core/nearest.h"
 
 namespace octile {
@@ -112,7 +112,7 @@ bool environment_decides(std::string_view name) {
 
 std::vector<std::string> environment_warnings() {
   std::vector<std::string> sentences;
-  if (::getauxval(AT_SECURE) != 0) return sentences;
+  if (cache::has_more_rights_than_caller()) return sentences;
   for (const EnvironmentVariable& variable : kVariables) {
     if (auto sentence = what_is_wrong(variable)) sentences.push_back(std::move(*sentence));
   }

@@ -142,8 +142,8 @@ struct Shape {
 double mean_tiles(std::int64_t mean, std::int64_t rows) {
   const double most = 1.5 * static_cast<double>(mean), range = static_cast<double>(mean);
   double tiles = 0;
-  for (double before = 0; before < most; before += static_cast<double>(rows)) {
-    tiles += std::min(1.0, (most - before) / range);
+  for (std::int64_t before = 0; static_cast<double>(before) < most; before += rows) {
+    tiles += std::min(1.0, (most - static_cast<double>(before)) / range);
   }
   return tiles;
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cache/file_ops.h"
+#include "cache/rights.h"
 #include "octile/octile.h"
 #include "runtime/compiler/own_folder.h"
 
@@ -82,10 +83,30 @@ Result<std::string> find_compiler_program() {
     return fail(ErrorCode::kNoCompiler, "the folder of Octile's own file is unknown");
   const std::array places{fmt::format("{}{}", folder, kProgramName),
                           fmt::format("{}{}/{}", folder, OCTILE_LIBRARY_TO_PROGRAMS, kProgramName)};
-  for (const std::string& place : places)
-    if (is_program(place)) return place;
+  for (const std::string& place : places) {
+    if (!is_program(place)) continue;
+    if (!cache::has_more_rights_than_caller()) return place;
+    cache::FileOps ops;
+    return trusted_program(ops, place);
+  }
   return fail(ErrorCode::kNoCompiler, fmt::format("{} is neither at \"{}\" nor at \"{}\"",
                                                   kProgramName, places[0], places[1]));
+}
+
+Result<std::string> trusted_program(cache::FileOps& ops, const std::string& program) {
+  if (!cache::own_user_is_trusted())
+    return fail(ErrorCode::kNoCompiler,
+                fmt::format("\"{}\" is not started, because this process has more rights than its "
+                            "user, who could change a process of {}",
+                            program, kProgramName));
+  auto file = cache::resolve_links(program);
+  if (!file) return fail(ErrorCode::kNoCompiler, file.error().sentence);
+  if (const auto checked = cache::check_path_unwritable_by_others(ops, *file); !checked)
+    return fail(ErrorCode::kNoCompiler,
+                fmt::format("\"{}\" is not started by a process with more rights than its caller: "
+                            "{}",
+                            program, checked.error().sentence));
+  return std::move(*file);
 }
 
 // A process that is stopped, or in a system call of a disk that does not answer, is left behind.
@@ -106,7 +127,9 @@ tl::expected<std::unique_ptr<CompilerProgram>, CompilerProgram::Failure> Compile
     return tl::unexpected<Failure>(
         {{ErrorCode::kNoCompiler, fmt::format("\"{}\" {}", program, why)}, false});
   };
-  const auto process = start_program(program, fmt::format("{}:{}", limits.memory_bytes, nvrtc));
+  const auto process = start_program(
+      program, fmt::format("{}{}:{}", limits.memory_bytes,
+                           cache::has_more_rights_than_caller() ? kMoreRights : "", nvrtc));
   if (!process) return tl::unexpected<Failure>({process.error(), false});
   std::unique_ptr<CompilerProgram> started(new CompilerProgram(*process, limits));
   Channel::Message hello;

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "cache/file_ops.h"
 #include "generator/core/error.h"
 #include "runtime/compiler/message.h"
 #include "runtime/compiler/nvrtc.h"
@@ -24,8 +25,16 @@ struct CompileLimits {
 
 // Returns the path of octile-compiler: in the folder of the file that holds this code (liboctile.so
 // or the program that has it linked in), else where an installation has it relative to the library.
+// In a process with more rights than its caller these places may be the caller's choice, by a hard
+// link to the host's program. So there trusted_program() has to allow the one that is found.
 // Errors: kNoCompiler, with the places that were looked at.
 Result<std::string> find_compiler_program();
+
+// Returns the file that `program` names, links resolved, for a process with more rights than its
+// caller. Errors: kNoCompiler if a user other than root, and the process's own user where the
+// caller is another, may write the file or a folder above it, or if the caller has the same user
+// and so could change the program's memory.
+Result<std::string> trusted_program(cache::FileOps& ops, const std::string& program);
 
 // A process that this one adopted: its end is waited for, so that nothing is left of it.
 class Adopted {

@@ -25,6 +25,10 @@
 
 namespace octile {
 
+// The program's argument is "<bytes of data allowed, or 0>:<NVRTC to open, or nothing>". A process
+// with more rights than its caller has this before the colon, and the program counts as one too.
+constexpr std::string_view kMoreRights = "+";
+
 constexpr std::size_t kMostMessageBytes = std::size_t{64} << 20;
 constexpr std::size_t kMostFields = 256;
 

@@ -2,13 +2,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/auxv.h>
 
 #include <algorithm>
 #include <array>
 #include <functional>
 #include <optional>
 
+#include "cache/rights.h"
 #include "runtime/compiler/own_folder.h"
 #include "runtime/environment.h"
 
@@ -142,7 +142,7 @@ void add_python_of_path(Places& places, std::string_view path) {
 NvrtcHints nvrtc_hints() {
   NvrtcHints hints;
   hints.usual_toolkit = "/usr/local/cuda";
-  if (::getauxval(AT_SECURE) != 0) return hints;
+  if (cache::has_more_rights_than_caller()) return hints;
   hints.own_folder = absolute_or_empty(own_folder());
   hints.recorded = OCTILE_RECORDED_NVRTC_DIR;
   hints.virtual_env = variable("VIRTUAL_ENV");

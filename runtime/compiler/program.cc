@@ -1,5 +1,5 @@
 // octile-compiler: NVRTC in a process of its own, for CompilerPool. Descriptor 0 is a socket to the
-// library (message.h). The argument is "<bytes of data allowed, or 0>:<NVRTC to open, or nothing>".
+// library, and the argument says what it may use (message.h).
 //
 // The process ends when the socket does, also in the middle of a compile, and when it has had
 // nothing to do for a minute.
@@ -23,6 +23,7 @@
 #include <thread>
 #include <vector>
 
+#include "cache/rights.h"
 #include "octile/octile.h"
 #include "runtime/compiler/message.h"
 #include "runtime/compiler/nvrtc.h"
@@ -48,8 +49,12 @@ void close_inherited() {
 #endif
   std::vector<int> inherited;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error))
-    inherited.push_back(std::atoi(entry.path().filename().c_str()));
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
+    const std::string name = entry.path().filename();
+    int descriptor = -1;
+    std::from_chars(name.data(), name.data() + name.size(), descriptor);
+    inherited.push_back(descriptor);
+  }
   for (const int descriptor : inherited)
     if (descriptor >= static_cast<int>(kFirst)) ::close(descriptor);
 }
@@ -191,18 +196,22 @@ void serve(Channel& channel, const std::string& library) {
 
 int run(std::string_view argument) {
   const std::size_t colon = argument.find(':');
+  std::string_view allowed = argument.substr(0, colon);
+  const bool more_rights = allowed.ends_with(kMoreRights);
+  if (more_rights) allowed.remove_suffix(kMoreRights.size());
   std::int64_t bytes = 0;
   int type = 0;
   socklen_t size = sizeof(type);
   if (colon == std::string_view::npos ||
-      std::from_chars(argument.data(), argument.data() + colon, bytes).ptr !=
-          argument.data() + colon ||
+      std::from_chars(allowed.data(), allowed.data() + allowed.size(), bytes).ptr !=
+          allowed.data() + allowed.size() ||
       ::getsockopt(kSocket, SOL_SOCKET, SO_TYPE, &type, &size) != 0) {
     fmt::print(stderr,
                "octile-compiler: the Octile library starts this program to compile its kernels; "
                "it does nothing else\n");
     return kBadUsage;
   }
+  if (more_rights) cache::count_as_having_more_rights();
   close_inherited();
   take_signals();
   limit_memory(bytes);

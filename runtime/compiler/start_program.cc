@@ -16,6 +16,7 @@
 #include <system_error>
 #include <utility>
 
+#include "cache/rights.h"
 #include "runtime/blocked_signals.h"
 
 // A sanitizer must not instrument what runs on the stacks below, where it knows no thread.
@@ -150,9 +151,10 @@ Result<StartedProgram> start_program(const std::string& program, const std::stri
   const Descriptor null(above_standard(opened.get()));
   if (socket.get() < 0 || null.get() < 0) return cannot_start(program, errno);
 
+  std::array<char*, 1> nothing{nullptr};
   Start start{.program = program.c_str(),
               .arguments = {name.data(), only.data(), nullptr},
-              .environment = environ,
+              .environment = cache::has_more_rights_than_caller() ? nothing.data() : environ,
               .socket = socket.get(),
               .null = null.get(),
               .second_stack = stacks.top(1),

@@ -22,6 +22,8 @@ struct StartedProgram {
 
 // Starts `program` with one argument. The program has the other end as descriptor 0, /dev/null as 1
 // and 2, and every other descriptor that is not close-on-exec. It begins with all signals blocked.
+// Its environment is this process's; empty if this process has more rights than its caller, because
+// the system need not tell the program that it has them too.
 // The calling thread is suspended until the program runs, as by vfork; no page is copied. Errors:
 // kNoCompiler, with the system's reason.
 Result<StartedProgram> start_program(const std::string& program, const std::string& argument);

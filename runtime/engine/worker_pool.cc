@@ -33,7 +33,7 @@ void WorkerPool::submit(Job job) noexcept {
   {
     const std::scoped_lock lock(mutex_);
     if (enqueue(*task)) {
-      static_cast<void>(task.release());  // the queue's now
+      [[maybe_unused]] const Task* const queued = task.release();  // the queue's now
       return;
     }
   }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "tests/cli/command.h"
@@ -51,6 +52,75 @@ TEST(Setuid, TheEnvironmentIsNotRead) {
     EXPECT_THAT(place.at("why").get<std::string>(),
                 ::testing::AnyOf("the loader's search", "the usual toolkit"));
   }
+}
+
+// A caller may put a hard link to the command into a folder of the caller's, and another
+// octile-compiler beside it. That program would run with the command's rights.
+TEST(Setuid, AnotherFolderDoesNotGiveTheCompiler) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can make a program setuid for another user";
+  Shell shell;
+  struct statvfs filesystem = {};
+  ASSERT_EQ(::statvfs(shell.folder().c_str(), &filesystem), 0);
+  if ((filesystem.f_flag & ST_NOSUID) != 0) GTEST_SKIP() << "setuid has no effect here";
+  const fs::path installed = shell.folder() / "installed";
+  const fs::path callers = shell.folder() / "callers";
+  const fs::path started = callers / "started";
+  for (const fs::path& folder : {installed, callers}) fs::create_directory(folder);
+  for (const fs::path& folder : {shell.folder(), callers}) fs::permissions(folder, fs::perms(0777));
+  fs::copy_file(OCTILE_COMMAND, installed / "octile");
+  fs::create_hard_link(installed / "octile", callers / "octile");
+  std::ofstream(callers / "octile-compiler") << "#!/bin/sh\n: >" << started << "\n";
+  fs::permissions(callers / "octile-compiler", fs::perms(0755));
+  shell.use(callers / "octile");
+  const auto compile = [&shell] { return shell.run({"demo", "--quick", "--device", "h200"}); };
+
+  compile();
+  EXPECT_TRUE(fs::exists(started)) << "without more rights the program beside the command is it";
+  fs::remove(started);
+
+  constexpr uid_t kSomebody = 12345;
+  ASSERT_EQ(::chown((installed / "octile").c_str(), kSomebody, kSomebody), 0);
+  ASSERT_EQ(::chmod((installed / "octile").c_str(), 04755), 0);
+  const Outcome with_rights = compile();
+  EXPECT_FALSE(fs::exists(started)) << with_rights.err;
+  EXPECT_THAT(with_rights.err, ::testing::AnyOf(::testing::HasSubstr("is not started by a process"),
+                                                ::testing::HasSubstr("NVRTC 12.8 or newer was")));
+}
+
+// Nor does PATH, which the caller sets, give the disassembler.
+TEST(Setuid, PathDoesNotGiveTheDisassembler) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can make a program setuid for another user";
+  Shell shell;
+  struct statvfs filesystem = {};
+  ASSERT_EQ(::statvfs(shell.folder().c_str(), &filesystem), 0);
+  if ((filesystem.f_flag & ST_NOSUID) != 0) GTEST_SKIP() << "setuid has no effect here";
+  const fs::path program = shell.folder() / "octile";
+  const fs::path callers = shell.folder() / "callers";
+  const fs::path started = callers / "started";
+  fs::create_directory(callers);
+  for (const fs::path& folder : {shell.folder(), callers}) fs::permissions(folder, fs::perms(0777));
+  for (const char* name : {"nvdisasm", "cuobjdump"}) {
+    std::ofstream(callers / name) << "#!/bin/sh\n: >" << started << "\n";
+    fs::permissions(callers / name, fs::perms(0755));
+  }
+  fs::copy_file(OCTILE_COMMAND, program);
+  shell.set("PATH", callers.string() + ":/usr/bin:/bin");
+  shell.set("CUDA_HOME", "/nonexistent");
+  shell.use(program);
+  const auto dump = [&shell](const char* folder) {
+    return shell.run({"emit", "--quantize", "128x7168", "--device", "h200", "--dump",
+                      (shell.folder() / folder).string()});
+  };
+
+  const Outcome plain = dump("plain");
+  EXPECT_TRUE(fs::exists(started)) << plain.err;
+  fs::remove(started);
+
+  constexpr uid_t kSomebody = 12345;
+  ASSERT_EQ(::chown(program.c_str(), kSomebody, kSomebody), 0);
+  ASSERT_EQ(::chmod(program.c_str(), 04755), 0);
+  const Outcome with_rights = dump("with rights");
+  EXPECT_FALSE(fs::exists(started)) << with_rights.err;
 }
 
 }  // namespace

@@ -35,7 +35,8 @@ if inside dpkg --compare-versions "$zstd" ge 1.5.2; then
   inside sh -c 'dpkg -i /octile-check/*.deb' >/dev/null
   try octile
   if [ -x "$root/usr/bin/python3" ]; then
-    tar -C "$(dirname "$0")/../.." -c README.md BENCHMARKS.md SECURITY.md Makefile docs tests/newcomer |
+    tar -C "$(dirname "$0")/../.." -c README.md CONTRIBUTING.md FORMAT.md BENCHMARKS.md SECURITY.md Makefile \
+      CMakePresets.json docs tools/tune tools/plots tests/newcomer |
       tar -x -C "$root/octile-check"
     inside CUDA_HOME="${wheel#"$root"}/.." python3 /octile-check/tests/newcomer/newcomer.py --prefix /usr \
       --work /octile-check/newcomer | tail -1

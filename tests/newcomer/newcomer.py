@@ -6,7 +6,9 @@
 Every command in a code block, in the first column of a table or in the examples of a manual page is run with the command
 that is installed in PREFIX, in an empty home folder. A command has to end as documented, and what a document prints
 below "$ command" has to be what the command prints. A command that this script cannot place fails: a document shows
-nothing that is not tried. A command that a sentence names need not be complete; its help has to know its options.
+nothing that is not tried. A command that a sentence names need not be complete; its help has to know its options. Of the build's own commands
+it is looked up that their targets, presets, programs and tests are there. Texts of problems, the file of a model and
+the examples of FORMAT.md are given to the command too (samples.py).
 
 What a sample may differ in:
 - "..." stands for anything, and white space for any other: long lines are wrapped;
@@ -14,16 +16,21 @@ What a sample may differ in:
 - with another NVRTC than 13.0, which the samples are from, every number stands for any other.
 """
 import argparse
+import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 
+import samples
+
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-DOCUMENTS = [SOURCE / "README.md", SOURCE / "docs/tuning.md", SOURCE / "BENCHMARKS.md", SOURCE / "SECURITY.md",
-             *sorted([*(SOURCE / "docs").glob("*.1"), *(SOURCE / "docs/man").glob("*.man")])]
+FORMAT = SOURCE / "FORMAT.md"
+DOCUMENTS = [SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", FORMAT, SOURCE / "SECURITY.md", SOURCE / "BENCHMARKS.md",
+             SOURCE / "docs/problems.md", SOURCE / "docs/tuning.md", *sorted([*(SOURCE / "docs").glob("*.1"), *(SOURCE / "docs/man").glob("*.man")])]
 
 # Words of a code block that stand for something of the reader's.
 PLACEHOLDERS = {"DIR": "elsewhere", "PREFIX=...": "PREFIX=elsewhere"}
@@ -34,11 +41,14 @@ GPU = "a machine without a GPU cannot do this, and says so"
 # How a command has to end: the first pattern that a command matches decides. None: it is not run, as the reason says.
 RULES = [
     (r"^(sudo )?make\b", None, "the build itself; its targets are looked up in the Makefile"),
-    (r"^cmake --preset|^ctest ", None, "the build itself"),
+    (r"^cmake --preset|^ctest ", None, "the build itself; its presets are looked up"),
+    (r"(_tests|octile_gpu_suite)\b", None, "a program of the tests; the tests that it is to run are looked up"),
+    (r"^tools/|^build/deps/", None, "needs a GPU, or what another command installs; the program is looked up"),
+    (r"src=square'", {2}, "the source that the reader of CONTRIBUTING.md is to add"),
     (r"octile (bench|doctor --measure)\b", {1}, GPU),
     (r"octile tune (?!.*--explain)", {1}, GPU),
     (r"octile cache why\b", {0, 3}, "3: the kernel would be compiled"),
-    (r"^(octile|cmake|OCTILE_[A-Z]+=\S+ octile) ", {0}, ""),
+    (r"^(\S+/)?(octile|cmake) |^OCTILE_[A-Z]+=\S+ octile ", {0}, ""),
 ]
 
 
@@ -60,7 +70,8 @@ def code_of(document):
 
 
 def is_command(line):
-    return re.match(r"(octile(?!-)|make|cmake|ctest|sudo|OCTILE_[A-Z]+=\S+ octile) ", line) is not None
+    return re.match(r"(octile(?!-)|make|cmake|ctest|sudo|compute-sanitizer|build/\S+|tools/\S+\.(py|sh)|"
+                    r"[A-Z]+_[A-Z]+=\S+ (octile|build/release/\S+)) ", line) is not None
 
 
 def commands_of(document):
@@ -138,11 +149,37 @@ class Newcomer:
                 return statuses, reason
         return set(), "no rule of tests/newcomer/newcomer.py says how it should end"
 
-    def try_make(self, command):
-        targets = [word for word in command.split()[1:] if "=" not in word]
-        rules = re.findall(r"^([\w -]+):", (SOURCE / "Makefile").read_text(), re.M)
-        missing = set(targets) - {name for rule in rules for name in rule.split()}
-        return f"the Makefile has no target {missing}" if missing else None
+    def look_up(self, command):
+        """Returns what a command that is not run names and is not there."""
+        words = shlex.split(command)
+        if words[0] == "make":
+            rules = re.findall(r"^([\w -]+):", (SOURCE / "Makefile").read_text(), re.M)
+            missing = {word for word in words[1:] if "=" not in word} - {name for rule in rules for name in rule.split()}
+            return f"the Makefile has no target {missing}" if missing else None
+        if words[0] in ("cmake", "ctest"):
+            presets = json.loads((SOURCE / "CMakePresets.json").read_text())["configurePresets"]
+            missing = set(re.findall(r"--preset (\S+)", command)) - {preset["name"] for preset in presets}
+            return f"CMakePresets.json has no preset {missing}" if missing else None
+        if words[0].startswith("build/deps/"):
+            return None if (SOURCE / words[1]).is_file() else f"there is no {words[1]}"
+        if words[0].startswith("tools/"):
+            return None if os.access(SOURCE / words[0], os.X_OK) else "is no program"
+        return self.look_up_tests(words) if self.build else None
+
+    def look_up_tests(self, words):
+        program = next(word for word in words if re.search(r"(_tests|octile_gpu_suite)$", word))
+        name = pathlib.Path(program).name
+        path = next((folder / name for folder in (self.build / "tests", self.build) if (folder / name).exists()), name)
+        names = [word for word in words if word.startswith("--gtest_filter=")]
+        listed = self.run(shlex.join([str(path), "--gtest_list_tests", *names]))
+        if listed.returncode != 0:
+            return f"ended with status {listed.returncode}\n{listed.stderr}"
+        source = SOURCE / "tests/gpu/main.cc"  # the one program that has options of its own
+        unknown = [word for word in words[words.index(program):] if word.startswith("--")
+                   and not word.startswith("--gtest_") and f'"{word}"' not in source.read_text()]
+        if unknown:
+            return f"has no option {unknown[0]}"
+        return None if re.search(r"^  \w", listed.stdout, re.M) else "runs no test"
 
     def try_sentence(self, command):
         """Returns which option of a command, named in a sentence, the help of that command does not know."""
@@ -170,7 +207,7 @@ class Newcomer:
         command = command.replace("build/release", str(self.build))
         statuses, reason = self.expected_of(command)
         if statuses is None:
-            return self.try_make(command) if command.startswith("make") else None
+            return self.look_up(command)
         ended = self.run(command)
         if digest := re.search(r"\b[0-9a-f]{64}\b", ended.stdout):
             self.environment["SHA256"] = digest.group(0)
@@ -184,6 +221,19 @@ class Newcomer:
         return None
 
 
+def samples_of(document, newcomer):
+    """Tries the samples of a document that are no commands; yields (name, what is wrong or None)."""
+    blocks = [code for where, code in code_of(document) if where == "block"]
+    stated = [block for block in blocks if not block.startswith("$ ")]
+    for line in (line for block in stated for line in block.splitlines() if samples.is_problem(line)):
+        yield line, samples.try_problem(line, newcomer.run)
+    for block in blocks:
+        if '"gemms"' in block:
+            yield "a model's file", samples.try_model(block, newcomer.run, newcomer.work / "here")
+    if document == FORMAT:
+        yield from samples.try_format(blocks, newcomer.run, newcomer.home)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--prefix", type=pathlib.Path, required=True)
@@ -192,18 +242,24 @@ def main():
     options = parser.parse_args()
     newcomer = Newcomer(options.prefix.resolve(), options.build and options.build.resolve(), options.work.resolve())
     tried, failed = {}, 0
+
+    def report(document, name, wrong):
+        print(f"{'FAILED' if wrong else 'ok':6} {document.relative_to(SOURCE)}: {name}", flush=True)
+        if wrong:
+            print(f"       {wrong}")
+        return 1 if wrong else 0
+
     for document in DOCUMENTS:
+        for name, wrong in samples_of(document, newcomer):
+            tried[name] = wrong
+            failed += report(document, name, wrong)
         for where, command, sample in commands_of(document):
             if command in tried and sample is None:
                 continue
             tried[command] = (newcomer.try_sentence(command) if where == "sentence"
                               else newcomer.try_command(command, sample))
-            name = document.relative_to(SOURCE)
-            print(f"{'FAILED' if tried[command] else 'ok':6} {name}: {command}", flush=True)
-            if tried[command]:
-                failed += 1
-                print(f"       {tried[command]}")
-    print(f"{len(tried)} commands, {failed} failed")
+            failed += report(document, command, tried[command])
+    print(f"{len(tried)} commands and samples, {failed} failed")
     return 1 if failed or not tried else 0
 
 

@@ -19,7 +19,9 @@
 #include <string_view>
 #include <thread>
 
+#include "runtime/compiler/compiler_program.h"
 #include "tests/soak/tally.h"
+#include "tests/soak/upgrades.h"
 #include "tests/soak/worker.h"
 #include "tests/support/cache_testing.h"
 
@@ -67,7 +69,8 @@ pid_t start(const Work& work) {
 
 class Soak {
  public:
-  explicit Soak(const Options& options) : options_(options) {
+  explicit Soak(const Options& options)
+      : options_(options), upgrades_(find_compiler_program().value(), folder_ / "octile-compiler") {
     void* shared =
         ::mmap(nullptr, sizeof(Tally), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) throw std::bad_alloc();
@@ -79,6 +82,7 @@ class Soak {
 
   bool run() {
     ::setenv("OCTILE_LIBNVRTC", OCTILE_FAKE_NVRTC_PATH, 1);
+    ::setenv("OCTILE_COMPILER", (folder_ / "octile-compiler").c_str(), 1);
     ::setenv(kMark, (folder_ / "").c_str(), 1);
     int status = 0;
     setup_.quantised = quantise_on_the_host(&status);
@@ -116,12 +120,18 @@ class Soak {
   }
 
   void work() {
+    constexpr milliseconds kBetweenUpgrades{300};
     const auto end = Clock::now() + seconds(options_.seconds);
+    auto next_upgrade = Clock::now() + kBetweenUpgrades;
     for (std::size_t slot = 0; slot < setup_.workers; ++slot) start_worker(slot);
     while (Clock::now() < end) {
       for (std::size_t slot = 0; slot < setup_.workers; ++slot) {
         if (reap(slot, WNOHANG)) start_worker(slot);
         expect_progress(slot);
+      }
+      if (Clock::now() >= next_upgrade) {
+        upgrades_.replace();
+        next_upgrade = Clock::now() + kBetweenUpgrades;
       }
       std::this_thread::sleep_for(milliseconds(20));
     }
@@ -244,6 +254,7 @@ class Soak {
 
   const Options options_;
   const cache::testing::TempDir folder_;
+  Upgrades upgrades_;
   Setup setup_;
   Tally* tally_ = nullptr;
   std::array<Seen, kMostWorkers> seen_{};
@@ -269,6 +280,8 @@ void Soak::report() const {
       {"file operations failed", tally_->file_faults},
       {"blocks of memory refused", tally_->memory_faults},
       {"threads refused", tally_->thread_faults},
+      {"octile-compiler replaced", upgrades_.count()},
+      {"libraries that compiled by themselves", tally_->own_process},
       {"calls that said OUT_OF_MEMORY", tally_->out_of_memory},
       {"kernels of the soak", std::ssize(setup_.problems)},
       {"compiled by two processes at the end", compiled_},

@@ -28,7 +28,8 @@ struct Tally {
   Count evicted = 0;  // entries
   Count forks = 0;
   Count kills = 0;
-  Count starts = 0;  // of workers
+  Count starts = 0;       // of workers
+  Count own_process = 0;  // times that a library said that it compiles in the worker's process
 
   struct Worker {
     std::atomic<pid_t> process = 0;

@@ -47,12 +47,16 @@ std::shared_ptr<cache::FileOps> failing_files(std::uint64_t seed, Tally& tally) 
 }
 
 // As octile_library_create() makes one, with file operations of the caller.
-octile_library* make_library(const std::string& root, std::shared_ptr<cache::FileOps> ops) {
+octile_library* make_library(const std::string& root, Tally& tally,
+                             std::shared_ptr<cache::FileOps> ops) {
   EngineOptions engine;
   engine.writable_root = root;
   engine.file_ops = std::move(ops);
+  const auto log = [&tally](LogLevel, const std::string& message) {
+    if (message.starts_with("kernels are compiled in this process")) ++tally.own_process;
+  };
   std::unique_ptr<octile_library> handle(
-      new octile_library{Library(LibraryOptions{std::move(engine), nullptr, LogLevel::kError, 2})});
+      new octile_library{Library(LibraryOptions{std::move(engine), log, LogLevel::kWarning, 2})});
   api::note_handle(handle.get());
   return handle.release();
 }
@@ -115,13 +119,20 @@ class Worker {
 
   // What a process allocates once is allocated now.
   void warm_up() {
-    octile_library* library = make_library(setup_.root, nullptr);
+    octile_library* library = make_library(setup_.root, tally_, nullptr);
     for (std::size_t i = 0; i < setup_.problems.size(); ++i) prepare(library, i, Faults::kNone);
     check("octile_library_destroy", octile_library_destroy(library), Faults::kNone);
     // Without a memo of the compiler, its files are read and their digest is kept.
-    library = make_library(setup_.root, std::make_shared<HookedOps>([](Op) { return EIO; }));
-    prepare(library, 0, Faults::kFiles);
-    check("octile_library_destroy", octile_library_destroy(library), Faults::kNone);
+    // NVRTC is loaded into this process, as it will be if octile-compiler is being replaced.
+    const std::string program = ::getenv("OCTILE_COMPILER");
+    for (const char* compiler : {program.c_str(), "in-process"}) {
+      ::setenv("OCTILE_COMPILER", compiler, 1);
+      library =
+          make_library(setup_.root, tally_, std::make_shared<HookedOps>([](Op) { return EIO; }));
+      prepare(library, 0, Faults::kFiles);
+      check("octile_library_destroy", octile_library_destroy(library), Faults::kNone);
+    }
+    ::setenv("OCTILE_COMPILER", program.c_str(), 1);
     quantise(Faults::kNone);
     octile_plan_destroy(reinterpret_cast<octile_plan*>(this));  // a thread's sentence
   }
@@ -131,7 +142,7 @@ class Worker {
                                  Faults::kFiles, Faults::kMemory, Faults::kThreads};
     const Faults faults = kKinds[pick(std::size(kKinds))];
     octile_library* library = make_library(
-        setup_.root, faults == Faults::kFiles ? failing_files(random_(), tally_) : nullptr);
+        setup_.root, tally_, faults == Faults::kFiles ? failing_files(random_(), tally_) : nullptr);
     {
       const Refuse what = faults == Faults::kMemory    ? Refuse::kMemory
                           : faults == Faults::kThreads ? Refuse::kThreads
@@ -289,7 +300,7 @@ int run_worker(const Setup& setup, Tally& tally, std::size_t slot, std::uint64_t
 }
 
 int prepare_all(const Setup& setup, Tally& tally) {
-  octile_library* library = make_library(setup.root, nullptr);
+  octile_library* library = make_library(setup.root, tally, nullptr);
   int compiled = 0;
   for (const std::string& problem : setup.problems) {
     octile_plan* plan = nullptr;

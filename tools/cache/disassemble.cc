@@ -13,6 +13,7 @@
 #include <system_error>
 #include <vector>
 
+#include "cache/rights.h"
 #include "runtime/compiler/nvrtc_search.h"
 #include "runtime/environment.h"
 
@@ -79,7 +80,9 @@ int start(const Arguments& arguments, int cubin, int out, pid_t& child) {
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, out, STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, cubin, kChildFd);
-  const int code = ::posix_spawnp(&child, argv[0], &actions, nullptr, argv.data(), environ);
+  std::array<char*, 1> nothing{nullptr};
+  char** const environment = cache::has_more_rights_than_caller() ? nothing.data() : environ;
+  const int code = ::posix_spawnp(&child, argv[0], &actions, nullptr, argv.data(), environment);
   posix_spawn_file_actions_destroy(&actions);
   return code;
 }
@@ -113,7 +116,7 @@ Result<std::string> disassemble(std::span<const std::uint8_t> cubin) {
   if (Status ok = write_all(memory.get(), cubin); !ok) return tl::unexpected<Error>(ok.error());
   std::vector<std::string> folders;
   if (const auto home = environment_value("CUDA_HOME")) folders.push_back(*home + "/bin/");
-  folders.emplace_back();  // searches PATH
+  if (!cache::has_more_rights_than_caller()) folders.emplace_back();  // searches PATH
   for (const NvrtcPlace& place : nvrtc_places()) {
     if (!place.folder.empty()) folders.push_back(place.folder + "/../bin/");
   }

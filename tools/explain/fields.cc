@@ -90,12 +90,8 @@ constexpr std::array kQuantizeFields{
     kScales,
 };
 
-constexpr std::array kDequantizeFields{
-    kRows,
-    kCols,
-    FieldMeaning{"x", kFp8Type, "", "type of the input, with its scales"},
-    FieldMeaning{"q", "bf16, fp16 or fp32", "", "type of the result, x times its scale"},
-    FieldMeaning{"out", "row", "", "the result has the layout of x"},
+// Of dequantize and transpose.
+constexpr std::array kBeforeTheCast{
     FieldMeaning{"eps", "0", "0", kOnlyDefault},
     FieldMeaning{"round", "up", "up", kOnlyDefault},
     FieldMeaning{"policy", "current", "current", kOnlyDefault},
@@ -103,29 +99,30 @@ constexpr std::array kDequantizeFields{
     FieldMeaning{"norm_eps", "1e-6", "1e-6", kOnlyDefault},
     FieldMeaning{"dbias", "0", "0", kOnlyDefault},
     FieldMeaning{"tap", "0", "0", kOnlyDefault},
-    kGroup,
-    FieldMeaning{"shard", "none", "none", kOnlyDefault},
-    kScales,
 };
+constexpr FieldMeaning kWholeTensor{"shard", "none", "none", kOnlyDefault};
 
-constexpr std::array kTransposeFields{
-    kRows,
-    kCols,
-    FieldMeaning{"x", "an FP8 type with square blocks: e4m3:128x128, e4m3:32x32, e4m3:tensor", "",
-                 "type of the input, with its scales"},
-    FieldMeaning{"q", "the type of x", "", "type of the result: codes move and are not rounded"},
-    FieldMeaning{"out", "col", "", "the result is the transposed copy"},
-    FieldMeaning{"eps", "0", "0", kOnlyDefault},
-    FieldMeaning{"round", "up", "up", kOnlyDefault},
-    FieldMeaning{"policy", "current", "current", kOnlyDefault},
-    FieldMeaning{"src", "", "x itself", kOnlyDefault},
-    FieldMeaning{"norm_eps", "1e-6", "1e-6", kOnlyDefault},
-    FieldMeaning{"dbias", "0", "0", kOnlyDefault},
-    FieldMeaning{"tap", "0", "0", kOnlyDefault},
-    kGroup,
-    FieldMeaning{"shard", "none", "none", kOnlyDefault},
-    kScales,
-};
+// Returns the fields of an inverse: `own` are its input, its result and the layout of that.
+constexpr auto fields_of_inverse(const std::array<FieldMeaning, 3>& own) {
+  std::array<FieldMeaning, 2 + 3 + kBeforeTheCast.size() + 3> all{kRows, kCols};
+  auto end = std::ranges::copy(own, all.begin() + 2).out;
+  end = std::ranges::copy(kBeforeTheCast, end).out;
+  std::ranges::copy(std::array{kGroup, kWholeTensor, kScales}, end);
+  return all;
+}
+
+constexpr std::array kDequantizeFields = fields_of_inverse({{
+    {"x", kFp8Type, "", "type of the input, with its scales"},
+    {"q", "bf16, fp16 or fp32", "", "type of the result, x times its scale"},
+    {"out", "row", "", "the result has the layout of x"},
+}});
+
+constexpr std::array kTransposeFields = fields_of_inverse({{
+    {"x", "an FP8 type with square blocks: e4m3:128x128, e4m3:32x32, e4m3:tensor", "",
+     "type of the input, with its scales"},
+    {"q", "the type of x", "", "type of the result: codes move and are not rounded"},
+    {"out", "col", "", "the result is the transposed copy"},
+}});
 
 constexpr std::array<OperationMeaning, 4> kOperations{{
     {"gemm", "D[m,n] = A[m,k] B[n,k]^T, or added to D; A and B are FP8 with scales, row-major",
