@@ -1,6 +1,7 @@
 """The recipe "delayed": scales from the maxima of earlier steps, and what becomes of them."""
 
 import copy
+import gc
 import io
 import math
 
@@ -11,6 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import octile.torch as ot
+from octile.torch._operators import ops
 
 LARGEST = torch.tensor([448.0, 448.0, 57344.0])  # of the formats of x, weight and dy
 
@@ -341,3 +343,15 @@ def test_steps_that_are_compiled_are_ended_by_hand():
         layer(data()[0]).sum().backward()
         compiled()
         assert layer._scaling.steps == count - 1 and ot.update_scales(layer) == 1
+
+
+def test_what_a_state_recorded_goes_with_it():
+    layer = ot.Linear(64, 32, recipe=recipe())
+    x, dy = data()
+    layer(x).backward(dy)
+    values = layer._scaling.values
+    storage, count = values.untyped_storage(), values.numel()
+    del values, layer
+    gc.collect()
+    reused = torch.empty(0).set_(storage, 0, (count,))
+    assert not ops.maxima_recorded(reused)

@@ -47,6 +47,7 @@ void define(torch::stable::detail::StableLibrary& m) {
   m.def(
       "update_scales(Tensor(a!) scaling, int recipe, int choice, int margin, bool always) -> bool");
   m.def("maxima_recorded(Tensor scaling) -> bool");
+  m.def("forget_maxima(int address) -> ()");
   m.def("keep_weight(Tensor weight) -> int");
   m.def("forget_weight(int token) -> ()");
   m.def("weights_changed() -> ()");
@@ -94,6 +95,7 @@ STABLE_TORCH_LIBRARY_IMPL(octile, CUDA, m) { implement(m); }
 // Calls without tensors have no device.
 STABLE_TORCH_LIBRARY_IMPL(octile, CompositeExplicitAutograd, m) {
   using namespace octile::binding;
+  m.impl("forget_maxima", TORCH_BOX(&forget_maxima));
   m.impl("forget_weight", TORCH_BOX(&forget_weight));
   m.impl("weights_changed", TORCH_BOX(&weights_changed));
   m.impl("share_weights", TORCH_BOX(&share_weights));

@@ -84,6 +84,12 @@ bool maxima_recorded(Tensor state) {
   return due;
 }
 
+void forget_maxima(std::int64_t address) {
+  Records& all = records();
+  const std::lock_guard lock(all.mutex);
+  all.by_address.erase(reinterpret_cast<const void*>(address));
+}
+
 namespace {
 
 // The kernel that updates scales depends on the format alone, so the smallest plan will do.

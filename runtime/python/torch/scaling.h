@@ -33,6 +33,9 @@ Scaling scaling_of(const std::optional<Tensor>& state, RecipeCode recipe, Role r
 // which replays end their own steps.
 bool maxima_recorded(Tensor state);
 
+// Forgets what was recorded in the state at this address, whose memory is about to be another's.
+void forget_maxima(std::int64_t address);
+
 // Ends a step: makes new encode scales from the maxima and moves the maxima on by one row, on the
 // current stream. choice: an octile_amax_choice other than the average. Does nothing and returns
 // false if maxima_recorded() says so, unless `always`.

@@ -41,7 +41,14 @@ class Scaling:
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
         self._choose()
+        self._adopt(self.values)
         _live.add(self)
+
+    def _adopt(self, values: torch.Tensor | None) -> None:
+        """Keeps the state in ``values``, whose records the extension forgets with it."""
+        self.values = values
+        if values is not None and values.device.type != "meta":
+            weakref.finalize(values, ops.forget_maxima, values.data_ptr()).atexit = False
 
     def _choose(self) -> None:
         """Sets the recipe code of the next calls: current scales during warm-up, which record maxima too."""
@@ -60,7 +67,7 @@ class Scaling:
             values = self.values.to(device)
         # CUDA graphs of torch.compile read and write it where it is, and copy other inputs.
         torch._dynamo.mark_static_address(values)
-        self.values = values
+        self._adopt(values)
 
     def on(self, device: torch.device) -> torch.Tensor:
         """Returns ``values`` on the device of a call, and moves it there unless PyTorch traces or captures."""
