@@ -87,6 +87,10 @@ Status check_few_rows(const QuantizeProblem& p, const QuantizeConfig& c) {
   if (c.rows_fastest) {
     return refuse("raster", "rows", "cols is allowed with fewer than 128 rows");
   }
+  // Each thread derives the scale of a column.
+  if (has_transposed(p.output) && c.threads < kScaleBlock) {
+    return refuse("threads", c.threads, "128 to 1024 are allowed with fewer than 128 rows");
+  }
   const int vectors = resources_of(p, c).vectors_per_thread;
   // The staged codes are at least a 16-byte piece for each thread.
   const int least = has_transposed(p.output) ? size_of(p.x.dtype) : 1;

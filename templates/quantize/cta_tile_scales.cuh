@@ -175,10 +175,13 @@ __device__ __forceinline__ void share_columns(Memory& shared, const Place& at, S
   }
 }
 
-// Derives the scales of a column, stores them, and leaves them in `shared.encode_scales`.
+// Derives the scales of one column for each thread, stores them, and leaves them in
+// `shared.encode_scales`. Call it after a barrier. `row0`: the tile's first row in its group.
 template <typename Memory>
-__device__ __forceinline__ void find_column(const View& args, Memory& shared, Words& words,
-                                            i64 row0, i64 col0, int column) {
+__device__ __forceinline__ void find_columns(const View& args, Memory& shared, Words& words,
+                                             i64 row0, i64 col0) {
+  const int column = static_cast<int>(threadIdx.x);
+  if (column >= cfg::kTileCols) return;
   const i64 before = quantize::start_column(args) / kBlock;
   const i64 blocks = before + blocks_of(args.rows - quantize::first_row(args));
   const i64 col = col0 + column, first = before + row0 / kBlock;
@@ -210,19 +213,6 @@ __device__ __forceinline__ void find_column(const View& args, Memory& shared, Wo
     scales.store_along(col, first, count, encode_scale);
   } else {
     scales.store_down(first, col, count, encode_scale);
-  }
-}
-
-// Derives the scales of the tile's columns, as many columns at once as there are threads. Call it
-// after a barrier. `row0`: the tile's first row in its group.
-template <typename Memory>
-__device__ __forceinline__ void find_columns(const View& args, Memory& shared, Words& words,
-                                             i64 row0, i64 col0) {
-#pragma unroll
-  for (int first = 0; first < cfg::kTileCols; first += cfg::kThreads) {
-    const int column = first + static_cast<int>(threadIdx.x);
-    if (cfg::kThreads > cfg::kTileCols && column >= cfg::kTileCols) break;
-    find_column(args, shared, words, row0, col0, column);
   }
 }
 

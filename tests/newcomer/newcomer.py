@@ -12,7 +12,7 @@ the examples of FORMAT.md are given to the command too (samples.py).
 
 What a sample may differ in:
 - "..." stands for anything, and white space for any other: long lines are wrapped;
-- a number before ms, us or s is a time: it stands for any number;
+- a number before ms, us or s is a time: it stands for any number of any of them;
 - with another NVRTC than 13.0, which the samples are from, every number stands for any other.
 """
 import argparse
@@ -103,7 +103,7 @@ def pattern_of(line, exact):
         else:
             pieces.append(re.escape(piece) if exact else re.sub(r"\d+(\\\.\d+)?", r"[\\d.]+", re.escape(piece)))
     pattern = "".join(pieces)
-    return re.sub(r"[\d]+(\\\.\d+)?(?=\\s\+(ms|us|s)\b)", r"[\\d.]+", pattern)
+    return re.sub(r"(?:\[\\d\.\]\+|\d+(?:\\\.\d+)?)(\\s\+)(?:ms|us|s)\b", r"[\\d.]+\1(?:ms|us|s)", pattern)
 
 
 def first_difference(sample, output, exact, home):

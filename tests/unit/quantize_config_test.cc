@@ -96,12 +96,13 @@ TEST(QuantizeConfig, FewRowsAreHeldAtOnce) {
     EXPECT_EQ(refusal(p, {64, 128, 256, 2}), "");
     EXPECT_THAT(refusal(p, {16, 64, 128, 4}), HasSubstr("tile columns is 64; 128 are allowed"));
     EXPECT_THAT(refusal(p, {16, 128, 128, 4, true}), HasSubstr("raster is rows; cols is allowed"));
-    EXPECT_THAT(refusal(p, {64, 128, 64, 4}), HasSubstr("vectors per thread is 16"));
     // Any row count is right, so that the grid has a thread block for every 128 rows.
     const auto blocks = launch_blocks(p, {16, 128, 128, 4}, 300, 0);
     ASSERT_TRUE(blocks.has_value());
     EXPECT_EQ(*blocks, 3 * ceil_div(p.cols, 128));
   }
+  EXPECT_THAT(refusal(square, {64, 128, 64, 4}), HasSubstr("vectors per thread is 16; 1 to 8"));
+  EXPECT_THAT(refusal(both, {16, 128, 64, 4}), HasSubstr("threads is 64; 128 to 1024"));
   EXPECT_THAT(refusal(both, {16, 128, 256, 2}), HasSubstr("vectors per thread is 1; 2 to 8"));
   EXPECT_EQ(refusal(square, {16, 128, 256, 2}), "");
   both.x = {DType::kFP32};
