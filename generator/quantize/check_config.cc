@@ -87,7 +87,7 @@ Status check_few_rows(const QuantizeProblem& p, const QuantizeConfig& c) {
   if (c.rows_fastest) {
     return refuse("raster", "rows", "cols is allowed with fewer than 128 rows");
   }
-  // Each thread derives the scale of a column.
+  // The first 128 threads derive a column's scale each.
   if (has_transposed(p.output) && c.threads < kScaleBlock) {
     return refuse("threads", c.threads, "128 to 1024 are allowed with fewer than 128 rows");
   }

@@ -4,7 +4,7 @@
 // thread block finds the maxima kTileRows rows at a time and then reads x again.
 //
 // What it computes and who holds what is as in cta_tile.cu. It differs in this:
-//   - No thread works on rows that most small tensors do not have.
+//   - A tensor of few rows has no threads for the rows that it lacks.
 //   - A column's staged codes are kTileRows bytes (ColumnCodes).
 // docs/experiments/quantize.md lists what was tried and measured.
 #ifndef OCTILE_EMITTED
@@ -93,8 +93,8 @@ __device__ __forceinline__ void meet(const quantize::Args& args, SharedScales& s
 
 // The codes of the rows held at once, staged so that neighbouring threads store neighbouring
 // columns. A column has kTileRows bytes, kPieceRows of them from one thread. 16 bytes lie between 8
-// columns and the next, so that the lanes of a warp, whose columns are 8 apart, write to as many
-// banks as there are.
+// columns and the next. The lanes of a warp have columns that are 8 apart; without the gap they
+// would write to one bank.
 template <int kPieceRows>
 struct ColumnCodes {
   static constexpr int kUnits = cfg::kTileRows / 16;  // 16-byte pieces of a column
