@@ -4,7 +4,10 @@
     python train_gpt.py --recipe none                    # the same in BF16 or FP32, to compare
     python train_gpt.py --device cuda --width 768 --layers 12 --steps 2000 --context 1024 --batch 16
 
-The only lines that know of FP8 are in `convert_to_fp8`. Weights stay FP32; activations are BF16 on a GPU.
+The only lines that know of FP8 are in `convert_to_fp8` and `evaluate`. Weights stay FP32; activations are BF16 on a
+GPU. Every 16th source file is held out. At the end, and every --eval-every steps, the same weights compute the loss of
+a fixed set of batches of those files twice: as the model was trained, and without FP8. The second shows what training
+in FP8 did to the weights; the first adds the rounding of an FP8 forward pass.
 """
 
 from __future__ import annotations
@@ -21,6 +24,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import octile.torch as ot
+
+HELD_OUT = 16  # one file of so many
+EVALUATED_ROWS = 16  # a forward pass of an evaluation, the same windows whatever the training batch is
 
 
 class Block(nn.Module):
@@ -67,11 +73,14 @@ def convert_to_fp8(model: nn.Module, recipe: str, min_dims: int | str) -> None:
     print(ot.convert(model, recipe, min_dims=min_dims))
 
 
-def read_text() -> torch.Tensor:
-    """Returns the bytes of the standard library's sources, in the order of their names."""
+def read_text() -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the bytes of the standard library's sources in the order of their names: to train on, and held out."""
     root = Path(sysconfig.get_path("stdlib"))
     files = sorted(p for p in root.rglob("*.py") if "site-packages" not in p.parts and "test" not in p.parts)
-    return torch.frombuffer(bytearray(b"".join(p.read_bytes() for p in files)), dtype=torch.uint8)
+    held_out = files[HELD_OUT - 1 :: HELD_OUT]
+    parts = [p for p in files if p not in set(held_out)], held_out
+    trained, held = (bytearray(b"".join(p.read_bytes() for p in part)) for part in parts)
+    return torch.frombuffer(trained, dtype=torch.uint8), torch.frombuffer(held, dtype=torch.uint8)
 
 
 def batch_of(text: torch.Tensor, step: int, batch: int, context: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -80,6 +89,35 @@ def batch_of(text: torch.Tensor, step: int, batch: int, context: int) -> tuple[t
     begins = torch.randint(len(text) - context - 1, (batch,), generator=generator)
     rows = torch.stack([text[b : b + context + 1] for b in begins.tolist()]).long()
     return rows[:, :-1], rows[:, 1:]
+
+
+def loss_of(model: nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Returns the mean loss of tokens and targets [batch, context], in nats a byte."""
+    kind = tokens.device.type
+    with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
+        logits = model(tokens)
+    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+
+@torch.no_grad()
+def held_out_loss(model: nn.Module, text: torch.Tensor, options: argparse.Namespace) -> float:
+    """Returns the mean loss of --eval-batches batches of windows, which lie evenly over ``text``."""
+    count, length = options.eval_batches * EVALUATED_ROWS, options.context + 1
+    begins = [i * (len(text) - length) // max(1, count - 1) for i in range(count)]
+    rows = torch.stack([text[b : b + length] for b in begins]).to(options.device).long()
+    losses = [loss_of(model, part[:, :-1], part[:, 1:]) for part in rows.split(EVALUATED_ROWS)]
+    return torch.stack(losses).double().mean().item()
+
+
+def evaluate(model: nn.Module, text: torch.Tensor, step: int, options: argparse.Namespace) -> dict[str, float]:
+    """Returns and prints the held-out losses after ``step`` steps. ``model`` is the one that is not compiled, so that
+    its compiled form sees no change. It stays in training mode, in which its layers choose FP8 as in training."""
+    as_trained = without_fp8 = held_out_loss(model, text, options)
+    if ot.set_fp8(model, False):
+        without_fp8 = held_out_loss(model, text, options)
+        ot.set_fp8(model, True)
+    print(f"step {step:5}  held out: {as_trained:.4f} as trained, {without_fp8:.4f} without FP8", flush=True)
+    return {"step": step, "as_trained": as_trained, "without_fp8": without_fp8}
 
 
 def learning_rate(step: int, options: argparse.Namespace) -> float:
@@ -91,8 +129,8 @@ def learning_rate(step: int, options: argparse.Namespace) -> float:
     return options.lr * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
 
 
-def train(options: argparse.Namespace) -> list[float]:
-    """Returns the loss of every step, in nats a byte."""
+def train(options: argparse.Namespace) -> tuple[list[float], list[dict[str, float]]]:
+    """Returns the loss of every step, in nats a byte, and the held-out losses, the last of them after the last step."""
     torch.manual_seed(options.seed)
     device = torch.device(options.device)
     model = Gpt(options.width, options.layers, options.heads, options.context).to(device)
@@ -101,14 +139,12 @@ def train(options: argparse.Namespace) -> list[float]:
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters")
     step_of = torch.compile(model) if options.compile else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, betas=(0.9, 0.95), weight_decay=0.1)
-    text, losses, begin = read_text(), [], time.time()
+    (text, held_out), losses, evaluated, begin = read_text(), [], [], time.time()
     for step in range(options.steps):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, options)
         tokens, targets = (t.to(device) for t in batch_of(text, step, options.batch, options.context))
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            logits = step_of(tokens)
-        loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        loss = loss_of(step_of, tokens, targets)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -118,7 +154,11 @@ def train(options: argparse.Namespace) -> list[float]:
             print(f"step {step:5}  loss {loss.item():.4f}  {time.time() - begin:6.1f} s", flush=True)
         if options.seconds and time.time() - begin > options.seconds:
             break
-    return torch.stack(losses).tolist()
+        if options.eval_every and len(losses) % options.eval_every == 0 and len(losses) < options.steps:
+            evaluated.append(evaluate(model, held_out, len(losses), options))
+    if options.eval_batches:
+        evaluated.append(evaluate(model, held_out, len(losses), options))
+    return torch.stack(losses).tolist(), evaluated
 
 
 def main() -> None:
@@ -137,11 +177,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--print-every", type=int, default=20)
-    parser.add_argument("--losses", help="file for the options and the loss of every step, as JSON")
+    parser.add_argument("--eval-every", type=int, default=0, help="held-out losses every so many steps; 0: at the end")
+    parser.add_argument("--eval-batches", type=int, default=32, help=f"of {EVALUATED_ROWS} rows; 0: no held-out losses")
+    parser.add_argument("--losses", help="file for the options, the loss of every step and the held-out ones, as JSON")
     options = parser.parse_args()
-    losses = train(options)
+    if options.eval_every and not options.eval_batches:
+        parser.error("--eval-every needs --eval-batches above 0")
+    losses, held_out = train(options)
     if options.losses:
-        Path(options.losses).write_text(json.dumps({"options": vars(options), "losses": losses}) + "\n")
+        data = {"options": vars(options), "losses": losses, "held_out": held_out}
+        Path(options.losses).write_text(json.dumps(data) + "\n")
 
 
 if __name__ == "__main__":
