@@ -1,6 +1,6 @@
 """Compares loss curves that examples/train_gpt.py wrote with --losses.
 
-    SIZE="--device cuda --compile --width 1024 --layers 12 --heads 16 --context 1024 --batch 16 --steps 2000 --lr 6e-4"
+    SIZE="--device cuda --compile --width 1024 --layers 12 --heads 16 --context 1024 --batch 8 --steps 2000 --lr 6e-4"
     for recipe in none blockwise blockwise_hybrid tensorwise; do for seed in 0 1 2; do
       python ../examples/train_gpt.py $SIZE --recipe $recipe --seed $seed --losses $recipe-$seed.json
     done; done
@@ -104,7 +104,7 @@ def main() -> int:
     parser.add_argument("files", nargs="+")
     parser.add_argument("--bound", type=float, default=0.0025, help="largest relative difference")
     parser.add_argument("--out", type=Path, help="file for what `make plots` draws")
-    parser.add_argument("--title", default="GPT of 151 M parameters on Python sources, H100")
+    parser.add_argument("--title", default="GPT of 151 M parameters on Python sources, H200")
     options = parser.parse_args()
     found = read(options.files)
     runs = {recipe: found[recipe] for recipe in sorted(found, key=lambda recipe: (recipe != "none", recipe))}
