@@ -50,9 +50,12 @@ void define(torch::stable::detail::StableLibrary& m) {
   m.def("forget_maxima(int address) -> ()");
   m.def("keep_weight(Tensor weight) -> int");
   m.def("forget_weight(int token) -> ()");
+  m.def("gather_weight(Tensor weight, int token, bool same) -> int");
+  m.def("release_weight(Tensor weight, int token) -> ()");
   m.def("weights_changed() -> ()");
   m.def("share_weights(bool begin) -> ()");
   m.def("weight_quantizations() -> int");
+  m.def("weight_copies_made() -> int");
   m.def(
       "quantize_one(Tensor x, Tensor? x_scale, str problem, int codes, int scales, bool "
       "transposed) -> (Tensor, "
@@ -81,6 +84,8 @@ void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("update_scales", TORCH_BOX(&update_scales));
   m.impl("maxima_recorded", TORCH_BOX(&maxima_recorded));
   m.impl("keep_weight", TORCH_BOX(&keep_weight));
+  m.impl("gather_weight", TORCH_BOX(&gather_weight));
+  m.impl("release_weight", TORCH_BOX(&release_weight));
   m.impl("quantize_one", TORCH_BOX(&quantize_one));
   m.impl("quantize_both", TORCH_BOX(&quantize_both));
   m.impl("dequantize", TORCH_BOX(&dequantize));
@@ -100,4 +105,5 @@ STABLE_TORCH_LIBRARY_IMPL(octile, CompositeExplicitAutograd, m) {
   m.impl("weights_changed", TORCH_BOX(&weights_changed));
   m.impl("share_weights", TORCH_BOX(&share_weights));
   m.impl("weight_quantizations", TORCH_BOX(&weight_quantizations));
+  m.impl("weight_copies_made", TORCH_BOX(&weight_copies_made));
 }

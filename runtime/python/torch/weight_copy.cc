@@ -6,7 +6,7 @@
 namespace octile::binding {
 namespace {
 
-std::atomic<std::int64_t> quantizations{0};
+std::atomic<std::int64_t> quantizations{0}, copies{0};
 
 octile_plan* plan_for(const WeightSource& source, const Place& place, Output output) {
   return quantizer(source.recipe, Role::kWeight, output, source.type, source.k, false, false,
@@ -110,6 +110,7 @@ void make_copies(const Tensor& weight, const WeightSource& source, const Place& 
               .transposed = part_of(transposed, i, source.experts)});
   }
   ++quantizations;
+  copies += output == Output::kBoth ? 2 : 1;
   if (place.host) return;
   const auto point = std::make_shared<const StreamPoint>(place);
   for (WeightCopy* copy : {rowwise, transposed}) {
@@ -118,5 +119,6 @@ void make_copies(const Tensor& weight, const WeightSource& source, const Place& 
 }
 
 std::int64_t weight_quantizations() { return quantizations.load(); }
+std::int64_t weight_copies_made() { return copies.load(); }
 
 }  // namespace octile::binding

@@ -64,8 +64,9 @@ void make_copies(const Tensor& weight, const WeightSource& source, const Place& 
                  WeightCopy* rowwise, WeightCopy* transposed, const Scaling& scaling,
                  const std::uint32_t* skip);
 
-// Returns how many times a weight was quantised in this process.
+// Returns how many times a weight was quantised in this process, and how many copies that made.
 std::int64_t weight_quantizations();
+std::int64_t weight_copies_made();
 
 }  // namespace octile::binding
 

@@ -9,7 +9,7 @@ from octile._types import refuse
 from octile.torch.functional import linear_of
 from octile.torch.recipes import Recipe, as_recipe
 from octile.torch.scaling import Scaling
-from octile.torch.weights import keep, weights_changed
+from octile.torch.weights import replaced, weights_changed
 
 MULTIPLE = 16  # of in_features and out_features
 NEVER = 2**62  # tokens that no call has
@@ -110,10 +110,15 @@ class Linear(nn.Linear):
 
     # ---- places where the weight becomes another tensor, or moves
 
+    def __setattr__(self, name: str, value: object) -> None:
+        # FSDP2 replaces parameters by register_parameter only in modules with a __setattr__ of their own.
+        super().__setattr__(name, value)
+
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        before = self._parameters.get(name)
         super().register_parameter(name, param)
         if name == "weight" and param is not None:
-            self._weight_is(param)
+            self._weight_is(param, before)
 
     def _apply(self, fn, recurse=True):
         super()._apply(fn, recurse)
@@ -132,8 +137,8 @@ class Linear(nn.Linear):
         super().__setstate__(state)
         self._weight_is(self.weight)
 
-    def _weight_is(self, weight: nn.Parameter) -> None:
-        keep(weight)
+    def _weight_is(self, weight: nn.Parameter, before: nn.Parameter | None = None) -> None:
+        replaced(before, weight)
         if self._scaling is not None:
             self._scaling.place(weight.device)
 
