@@ -113,6 +113,37 @@ def with_written_shards(rank, reshard):
     return outputs
 
 
+class Routed(nn.Module):
+    """Experts that take equal parts of the tokens, but for the second, which has none."""
+
+    def __init__(self, recipe):
+        super().__init__()
+        torch.manual_seed(0)
+        self.experts = ot.Experts(3, 64, 32, recipe=recipe)
+
+    def forward(self, x):
+        return self.experts(x, torch.tensor([len(x) // 2, len(x) // 2, len(x)], dtype=torch.int32))
+
+
+def with_sharded_experts(rank, reshard, recipe):
+    """Returns the weights, the counts of each step, and what a sentry says of functions' weights that are sharded."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = Routed(recipe)
+    if recipe == DELAYED:
+        ot.reduce_scales(model)
+    fully_shard(model.experts, reshard_after_forward=reshard)
+    fully_shard(model)
+    watched = [counts()]
+    train(model, batches(rank), model.set_requires_gradient_sync, lambda: watched.append(counts()))
+    said = ""
+    try:
+        ot.sentry(model, weights=["*.weight"])
+    except ValueError as refused:
+        said = str(refused)
+    return [p.detach().full_tensor() for p in model.parameters()], torch.stack(watched).diff(dim=0).tolist(), said
+
+
 def with_shared_scales(rank, shard):
     """Delayed scaling whose maxima are reduced: weights, and then the scales of this rank."""
     from torch.distributed.fsdp import fully_shard
@@ -165,12 +196,16 @@ FSDP2 = {
 }
 
 
+EXPERTS = [(True, "blockwise"), (False, "blockwise"), (False, DELAYED)]
+
+
 def run_rank(rank, folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     fsdp2 = {name: with_fsdp2(rank, *way) for name, way in FSDP2.items()}
     results = {"ddp": with_ddp(rank)} | {name: weights for name, (weights, _) in fsdp2.items()}
     results["counts"] = {name: each for name, (_, each) in fsdp2.items()}
+    results["experts"] = {way: with_sharded_experts(rank, *way) for way in EXPERTS}
     results["written"] = {reshard: with_written_shards(rank, reshard) for reshard in (False, True)}
     results["scales"] = {shard: with_shared_scales(rank, shard) for shard in (False, True)}
     results["sentry"] = with_sentry(rank)
@@ -184,7 +219,7 @@ def run_rank(rank, folder):
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     torch.multiprocessing.spawn(run_rank, (str(folder),), nprocs=2)
-    return torch.load(folder / "results.pt")
+    return torch.load(folder / "results.pt", weights_only=False)
 
 
 @pytest.mark.parametrize("way", ["ddp", *FSDP2])
@@ -214,6 +249,19 @@ def test_checkpointing_makes_no_more_copies_than_it_needs(results):
     # Here it runs first without gradients, and then for both passes. The first layer's input has a gradient.
     reentrant = results["counts"]["fsdp2 with reentrant checkpointing"]
     assert reentrant == [[4 * len(TOKENS), 6 * len(TOKENS)]] * STEPS
+
+
+@pytest.mark.parametrize("way", EXPERTS)
+def test_sharded_experts_equal_those_of_one_process(results, way):
+    weights, each, said = results["experts"][way]
+    reshard, recipe = way
+    assert weights[0].equal(train_alone(Routed(recipe))[0])
+    # Their input needs no gradient, so nobody needs the transposed copy, and backward none at all.
+    assert each[1:] == [[2, 2] if reshard else [1, 1]] * (STEPS - 1)
+    assert said == (
+        "octile: weights: type of 'experts.weight' is 'DTensor'; allowed is Parameter; FSDP2's are watched in Linear "
+        "and Experts"
+    )
 
 
 @pytest.mark.parametrize("reshard", [False, True])

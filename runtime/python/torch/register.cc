@@ -27,16 +27,18 @@ void define(torch::stable::detail::StableLibrary& m) {
       "-> (Tensor, Tensor)");
   m.def(
       "experts_forward(Tensor x, Tensor weight, Tensor offsets, int recipe, bool keep_x, bool "
-      "input_gradient) -> "
+      "input_gradient, Tensor? scaling=None, Tensor? sentry=None) -> "
       "(Tensor, Tensor, Tensor)");
   m.def(
       "experts_backward(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes, Tensor x_scales, "
       "int recipe, bool "
-      "input_gradient, bool weight_gradient) -> (Tensor, Tensor)");
+      "input_gradient, bool weight_gradient, Tensor? scaling=None, Tensor? sentry=None) -> "
+      "(Tensor, Tensor)");
   m.def(
       "experts_backward_into(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes, Tensor "
       "x_scales, Tensor(a!) "
-      "main_grad, int recipe, bool input_gradient) -> Tensor");
+      "main_grad, int recipe, bool input_gradient, Tensor? scaling=None, Tensor? sentry=None) -> "
+      "Tensor");
   m.def(
       "block_fp8_linear(Tensor x, Tensor weight, Tensor scales, Tensor? bias, Tensor? offsets) -> "
       "Tensor");
@@ -45,7 +47,8 @@ void define(torch::stable::detail::StableLibrary& m) {
       "int k, int lo, int "
       "hi, bool training, bool sentry=False) -> ()");
   m.def(
-      "update_scales(Tensor(a!) scaling, int recipe, int choice, int margin, bool always) -> bool");
+      "update_scales(Tensor(a!) scaling, int experts, int recipe, int choice, int margin, bool "
+      "always) -> bool");
   m.def("maxima_recorded(Tensor scaling) -> bool");
   m.def("forget_maxima(int address) -> ()");
   m.def("keep_weight(Tensor weight) -> int");

@@ -100,12 +100,13 @@ void make_copies(const Tensor& weight, const WeightSource& source, const Place& 
   const auto* x = static_cast<const char*>(weight.data_ptr());
   const std::int64_t bytes = source.n * source.k * static_cast<std::int64_t>(weight.element_size());
   for (std::int64_t i = 0; i < source.experts; ++i) {
+    const Scaling own = scaling.of_expert(i);
     quantize(plan, place,
              {.rows = source.n,
               .x = x + i * bytes,
               .skip = skip,
-              .encode_scale = scaling.encode,
-              .amax = scaling.amax},
+              .encode_scale = own.encode,
+              .amax = own.amax},
              {.rowwise = part_of(rowwise, i, source.experts),
               .transposed = part_of(transposed, i, source.experts)});
   }

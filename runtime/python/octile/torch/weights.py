@@ -40,8 +40,8 @@ def keep(parameter: torch.Tensor) -> None:
 
 
 def replaced(before: nn.Parameter | None, after: nn.Parameter) -> None:
-    """Says that ``after`` is the weight of a layer now, and ``before`` was. FSDP2 puts a gathered weight in the place of
-    its shards, and the shards back before it frees the gathered memory."""
+    """Says that ``after`` is the weight of a layer now, and ``before`` was. FSDP2 puts a gathered weight in the place
+    of its shards, and the shards back before it frees the gathered memory."""
     if isinstance(before, nn.Parameter) and _is_sharded(before) != _is_sharded(after):
         if _is_plain(after):
             return _gather(after, before)
