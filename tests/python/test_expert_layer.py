@@ -169,6 +169,15 @@ def test_recipes_that_the_library_has_not_for_groups():
     assert layer(data((2, 2, 2))[0], offsets_of((2, 2, 2))).isfinite().all()
 
 
+def test_warmup_prepares_every_kind_of_experts():
+    model = nn.ModuleList([ot.Experts(E, K, N, recipe=name) for name in (*RECIPES, "rowwise")])
+    model += [ot.Experts(E, K, N), ot.Linear(K, N)]  # experts like the first ones
+    assert ot.warmup(model, (0, 300)) == 6
+    assert ot.warmup(model, (0, 300), training=False, dtype=torch.bfloat16, main_grad=torch.float32) == 6
+    with pytest.raises(ValueError, match="model is 'on the meta device'; allowed is one in memory"):
+        ot.warmup(ot.Experts(E, K, N, device="meta"), (0, 300))
+
+
 def test_operators_name_bad_state():
     x, weight = data((2, 2, 2))[0], torch.randn(E, N, K)
     offsets = torch.tensor([0, 2, 4, 6], dtype=torch.int32)

@@ -222,6 +222,26 @@ Tensor experts_backward_into(Tensor dy, Tensor weight, Tensor offsets, Tensor x_
   return dx;
 }
 
+void prepare_experts(Tensor x, Tensor weight, std::optional<Tensor> main_grad, std::int64_t recipe,
+                     std::int64_t experts, std::int64_t n, std::int64_t k, std::int64_t lo,
+                     std::int64_t hi, bool training, bool sentry) {
+  check_recipe(recipe);
+  const Place place = place_of(x);
+  const octile_dtype type = element_type(x, "x"), weight_type = element_type(weight, "weight");
+  const Output outputs = training ? Output::kBoth : Output::kRowwise;
+  prepare(quantizer(recipe, Role::kActivation, outputs, type, k, false, true, place), lo, hi);
+  prepare(quantizer(recipe, Role::kWeight, outputs, weight_type, k, false, false, place), n, n);
+  prepare(forward_gemm(recipe, n, k, type, octile_dtype{}, experts, place, sentry), lo, hi);
+  if (!training) return;
+  if (is_delayed(recipe)) prepare_scale_update(recipe, place);
+  prepare(quantizer(recipe, Role::kGradient, outputs, type, n, false, true, place), lo, hi);
+  prepare(input_gradient_gemm(recipe, n, k, type, experts, place, sentry), lo, hi);
+  prepare(weight_gradient_gemm(recipe, n, k,
+                               main_grad ? element_type(*main_grad, "main_grad") : weight_type,
+                               main_grad.has_value(), experts, place, sentry),
+          lo, hi);
+}
+
 Tensor block_fp8_linear(Tensor x, Tensor weight, Tensor scales, std::optional<Tensor> bias,
                         std::optional<Tensor> offsets) {
   const Place place = place_of(x);

@@ -34,6 +34,11 @@ Tensor experts_backward_into(Tensor dy, Tensor weight, Tensor offsets, Tensor x_
                              bool input_gradient, std::optional<Tensor> scaling,
                              std::optional<Tensor> sentry);
 
+// Prepares the kernels of such layers for lo to hi tokens a call, as prepare_linear does.
+void prepare_experts(Tensor x, Tensor weight, std::optional<Tensor> main_grad, std::int64_t recipe,
+                     std::int64_t experts, std::int64_t n, std::int64_t k, std::int64_t lo,
+                     std::int64_t hi, bool training, bool sentry);
+
 // Inference with weights that are FP8 already, in blocks of 128 x 128 with fp32 scales
 // [ceil(n/128), ceil(k/128)]: x [tokens, k] is quantised in 1x128 blocks. With offsets the weight
 // is [experts, n, k], its scales likewise.

@@ -47,6 +47,9 @@ void define(torch::stable::detail::StableLibrary& m) {
       "int k, int lo, int "
       "hi, bool training, bool sentry=False) -> ()");
   m.def(
+      "prepare_experts(Tensor x, Tensor weight, Tensor? main_grad, int recipe, int experts, int n, "
+      "int k, int lo, int hi, bool training, bool sentry=False) -> ()");
+  m.def(
       "update_scales(Tensor(a!) scaling, int experts, int recipe, int choice, int margin, bool "
       "always) -> bool");
   m.def("maxima_recorded(Tensor scaling) -> bool");
@@ -84,6 +87,7 @@ void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("experts_backward_into", TORCH_BOX(&experts_backward_into));
   m.impl("block_fp8_linear", TORCH_BOX(&block_fp8_linear));
   m.impl("prepare_linear", TORCH_BOX(&prepare_linear));
+  m.impl("prepare_experts", TORCH_BOX(&prepare_experts));
   m.impl("update_scales", TORCH_BOX(&update_scales));
   m.impl("maxima_recorded", TORCH_BOX(&maxima_recorded));
   m.impl("keep_weight", TORCH_BOX(&keep_weight));
