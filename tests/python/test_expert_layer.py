@@ -109,19 +109,34 @@ def test_weights_are_quantised_once_a_step():
         optimizer.step()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("sizes", [(7, 0, 9), (1, 0, 0), (0, 0, 0)])
 @pytest.mark.parametrize("first", [False, True])
-def test_without_fp8_it_is_the_grouped_gemm_of_pytorch(first):
-    layer, sizes = ot.Experts(E, K, N), (7, 0, 9)
-    x, dy = data(sizes)
+def test_without_fp8_it_is_the_grouped_gemm_of_pytorch(first, sizes, dtype):
+    layer = ot.Experts(E, K, N)
+    x, dy = (t.to(dtype) for t in data(sizes))
     offsets = offsets_of((0, *sizes) if first else sizes)
     assert ot.set_fp8(layer, False) == 1
     y, dx, dw = pass_both_ways(layer, x, dy, offsets)
-    begin = 0
+    assert y.dtype == dx.dtype == dtype and dw.dtype == torch.float32
+    begin, near = 0, dict(rtol=0.02, atol=0.02) if dtype != torch.float32 else dict(rtol=1e-4, atol=1e-4)
     for g, size in enumerate(sizes):
-        rows, begin = slice(begin, begin + size), begin + size
-        torch.testing.assert_close(y[rows], x[rows] @ layer.weight[g].t())
-        torch.testing.assert_close(dx[rows], dy[rows] @ layer.weight[g])
-        torch.testing.assert_close(dw[g], dy[rows].t() @ x[rows], rtol=1e-5, atol=1e-5)
+        rows, begin, weight = slice(begin, begin + size), begin + size, layer.weight[g].detach().to(dtype)
+        torch.testing.assert_close(y[rows], x[rows] @ weight.t(), **near)
+        torch.testing.assert_close(dx[rows], dy[rows] @ weight, **near)
+        torch.testing.assert_close(dw[g], (dy[rows].t() @ x[rows]).float(), **near)
+
+
+def test_without_fp8_it_takes_gradients_of_all_strides_and_is_cast():
+    layer = ot.Experts(E, K, N)
+    ot.set_fp8(layer, False)
+    for sizes in ((7, 0, 9), (1, 0, 0), (0, 0, 0)):
+        x = torch.randn(sum(sizes), K, requires_grad=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            y = layer(x, offsets_of(sizes))
+        assert y.dtype == torch.bfloat16
+        y.sum().backward()
+        assert x.grad.shape == x.shape and (x.grad.numel() == 0 or x.grad.abs().sum() > 0)
 
 
 @pytest.mark.parametrize("recipe", ["blockwise", DELAYED])

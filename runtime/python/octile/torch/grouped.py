@@ -111,22 +111,34 @@ def plain_experts(x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor) 
     weight = weight.to(x.dtype)
     if offsets.shape[0] > weight.shape[0]:  # rows before the first group make one more, whose product nobody reads
         weight = torch.cat([weight[:1], weight])
-    return _grouped_mm(x.contiguous(), weight, offsets.to(torch.int32))
+    return _grouped_mm(x, weight, offsets.to(torch.int32))
 
 
-# An operator of its own: tracing refuses PyTorch's for types that it computes, and so does its backward for gradients
-# with strides of 0.
+# An operator of its own, because PyTorch's refuses types while it is traced that it computes otherwise, gradients with
+# strides of 0, and no tokens.
 @torch.library.custom_op("octile::grouped_mm", mutates_args=())
 def _grouped_mm(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    """Returns a [tokens, k] times b [experts, n, k], transposed; or, of a [n, tokens] and b [tokens, k], the products
-    of the groups [experts, n, k]."""
-    return torch._grouped_mm(a, b.transpose(1, 2) if b.dim() == 3 else b, offs=ends)
+    """Returns a [tokens, m] times b [experts, n, m], transposed: [tokens, n]. Of b [tokens, n] the products a^T b of the
+    groups: [experts, m, n]."""
+    if a.shape[0] == 0:
+        return a.new_zeros(_grouped_shape(a, b, ends))
+    if b.dim() == 3:
+        return torch._grouped_mm(_in_rows(a), b.transpose(1, 2), offs=ends)
+    return torch._grouped_mm(_in_rows(a).t(), _in_rows(b), offs=ends)
 
 
 @_grouped_mm.register_fake
 def _(a, b, ends):
-    shape = (a.shape[0], b.shape[1]) if b.dim() == 3 else (ends.shape[0], a.shape[0], b.shape[1])
-    return a.new_empty(shape)
+    return a.new_empty(_grouped_shape(a, b, ends))
+
+
+def _grouped_shape(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> tuple[int, ...]:
+    return (a.shape[0], b.shape[1]) if b.dim() == 3 else (ends.shape[0], a.shape[1], b.shape[1])
+
+
+def _in_rows(x: torch.Tensor) -> torch.Tensor:
+    """Returns x [rows, cols] with strides of cols and 1, also if it has one row."""
+    return x if x.stride() == (x.shape[1], 1) else x.clone(memory_format=torch.contiguous_format)
 
 
 def _save_operands(ctx, inputs, output) -> None:
@@ -136,12 +148,8 @@ def _save_operands(ctx, inputs, output) -> None:
 def _grouped_backward(ctx, dy):
     x, weight, ends = ctx.saved_tensors
     needs_x, needs_weight, _ = ctx.needs_input_grad
-    dy = dy.contiguous()
-    return (
-        _grouped_mm(dy, weight.transpose(1, 2), ends) if needs_x else None,
-        _grouped_mm(dy.t(), x, ends) if needs_weight else None,
-        None,
-    )
+    dx = _grouped_mm(dy, weight.transpose(1, 2), ends) if needs_x else None
+    return dx, _grouped_mm(dy, x, ends) if needs_weight else None, None
 
 
 _grouped_mm.register_autograd(_grouped_backward, setup_context=_save_operands)
