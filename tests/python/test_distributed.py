@@ -76,6 +76,8 @@ def with_fsdp2(rank, reshard, way=""):
 
     model = model_of()
     for layer in (model[0], model[2]):
+        if way == "compiled":
+            layer.compile(backend="aot_eager", fullgraph=True)
         fully_shard(layer, reshard_after_forward=reshard)
     fully_shard(model)
     watched, made = [counts()], model.forward
@@ -192,6 +194,7 @@ FSDP2 = {
     "fsdp2 with reentrant checkpointing": (True, "reentrant checkpointing"),
     "fsdp2 without resharding": (False, ""),
     "fsdp2 without resharding, with checkpointing": (False, "checkpointing"),
+    "fsdp2 without resharding, compiled": (False, "compiled"),
     "fsdp2 without any resharding": (False, "gathered throughout"),
 }
 

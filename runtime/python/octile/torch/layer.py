@@ -61,8 +61,14 @@ class Layer(nn.Module):
     # ---- places where the weight becomes another tensor, or moves
 
     def __setattr__(self, name: str, value: object) -> None:
-        # FSDP2 replaces parameters by register_parameter only in modules with a __setattr__ of their own.
-        super().__setattr__(name, value)
+        # FSDP2 replaces parameters by assignment only in modules with a __setattr__ of their own, and does so for every
+        # pass, so it is not to be checked as nn.Module checks it.
+        if name in self.__dict__.get("_parameters", ()) and isinstance(value, nn.Parameter):
+            before, self._parameters[name] = self._parameters[name], value
+            if name == "weight":
+                self._weight_is(value, before)
+        else:
+            super().__setattr__(name, value)
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
         before = self._parameters.get(name)

@@ -42,12 +42,13 @@ def keep(parameter: torch.Tensor) -> None:
 def replaced(before: nn.Parameter | None, after: nn.Parameter) -> None:
     """Says that ``after`` is the weight of a layer now, and ``before`` was. FSDP2 puts a gathered weight in the place
     of its shards, and the shards back before it frees the gathered memory."""
-    if isinstance(before, nn.Parameter) and _is_sharded(before) != _is_sharded(after):
-        if _is_plain(after):
-            return _gather(after, before)
-        if id(before) in _gathered:
-            ops.release_weight(before, _gathered[id(before)].token)
-    keep(after)
+    known = _gathered.get(id(before))
+    if known is not None:
+        ops.release_weight(before, known.token)
+    if before is not None and _is_sharded(before) and (id(after) in _gathered or _is_plain(after)):
+        _gather(after, before)
+    else:
+        keep(after)
 
 
 @dataclass
@@ -63,12 +64,11 @@ _gathered: dict[int, _Gathered] = {}  # by the gathered parameter's id, which is
 
 
 def _is_sharded(parameter: nn.Parameter) -> bool:
-    return hasattr(parameter, "to_local")
+    return type(parameter) is not nn.Parameter and hasattr(parameter, "to_local")
 
 
 def _gather(parameter: nn.Parameter, shards: nn.Parameter) -> None:
-    with torch.no_grad():
-        shard = shards.to_local()  # type: ignore[operator]
+    shard = getattr(shards, "_local_tensor", shards)  # to_local() would take part in autograd
     version = -1 if shard.is_inference() else shard._version
     known = _gathered.get(id(parameter))
     if known is None:
