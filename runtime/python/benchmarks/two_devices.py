@@ -101,7 +101,8 @@ def replayed(devices: list[str]) -> bool:
             layer(x.requires_grad_()).sum().backward()
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
-            with ot.replays_share_weights(), torch.cuda.graph(graph):
+            # Of its own stream, because PyTorch keeps one to capture on, of the first device.
+            with ot.replays_share_weights(), torch.cuda.graph(graph, stream=torch.cuda.Stream()):
                 y = layer(x)
         graphs.append(graph)
         layers.append(layer)

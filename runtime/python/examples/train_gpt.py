@@ -29,8 +29,14 @@ HELD_OUT = 16  # one file of so many
 EVALUATED_ROWS = 16  # a forward pass of an evaluation, the same windows whatever the training batch is
 
 
+def rotated(x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
+    """Returns x [..., context, head] turned by its position: rotary embeddings."""
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cosines - b * sines, b * cosines + a * sines), dim=-1)
+
+
 class Block(nn.Module):
-    """Attention and a feed-forward layer, each behind a norm."""
+    """Attention and a feed-forward layer, each behind a norm. Queries and keys are normed, too."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -39,32 +45,41 @@ class Block(nn.Module):
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns x [batch, context, width] after the block."""
+    def forward(self, x: torch.Tensor, turns: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        """Returns x [batch, context, width] after the block. turns: the cosines and sines of each position."""
         batch, context, width = x.shape
         q, k, v = self.qkv(self.norm1(x)).view(batch, context, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        q, k = (rotated(F.rms_norm(t, t.shape[-1:]), *turns) for t in (q, k))
         attention = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(attention.transpose(1, 2).reshape(batch, context, width))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
 class Gpt(nn.Module):
-    """A byte-level GPT: 256 tokens, learned positions, output tied to nothing."""
+    """A byte-level GPT: 256 tokens, rotary positions, output tied to nothing."""
 
     def __init__(self, width: int, layers: int, heads: int, context: int) -> None:
         super().__init__()
-        self.embed, self.positions = nn.Embedding(256, width), nn.Embedding(context, width)
+        self.embed = nn.Embedding(256, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm, self.lm_head = nn.LayerNorm(width), nn.Linear(width, 256, bias=False)
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(module.weight, std=0.02)
+        for block in self.blocks:
+            for linear in (block.out, block.down):  # what is added to x, by 2 * layers of them
+                nn.init.normal_(linear.weight, std=0.02 / math.sqrt(2 * layers))
+        half = width // heads // 2
+        angles = torch.outer(torch.arange(context), 10_000.0 ** (-torch.arange(half) / half))
+        self.register_buffer("cosines", angles.cos(), persistent=False)
+        self.register_buffer("sines", angles.sin(), persistent=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Returns the logits [batch, context, 256] of tokens [batch, context]."""
-        x = self.embed(tokens) + self.positions.weight[: tokens.shape[1]]
+        x = self.embed(tokens)
+        turns = self.cosines[: tokens.shape[1]].to(x.dtype), self.sines[: tokens.shape[1]].to(x.dtype)
         for block in self.blocks:
-            x = block(x)
+            x = block(x, turns)
         return self.lm_head(self.norm(x))
 
 
@@ -121,12 +136,12 @@ def evaluate(model: nn.Module, text: torch.Tensor, step: int, options: argparse.
 
 
 def learning_rate(step: int, options: argparse.Namespace) -> float:
-    """Returns a warm-up over 2 % of the steps, then a cosine to a tenth."""
-    warm = max(1, options.steps // 50)
+    """Returns a warm-up over a tenth of the steps, then a cosine to 0."""
+    warm = max(1, options.steps // 10)
     if step < warm:
         return options.lr * (step + 1) / warm
     done = (step - warm) / max(1, options.steps - warm)
-    return options.lr * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
+    return options.lr * 0.5 * (1 + math.cos(math.pi * done))
 
 
 def train(options: argparse.Namespace) -> tuple[list[float], list[dict[str, float]]]:
@@ -138,7 +153,9 @@ def train(options: argparse.Namespace) -> tuple[list[float], list[dict[str, floa
         convert_to_fp8(model, options.recipe, options.min_dims)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters")
     step_of = torch.compile(model) if options.compile else model
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, betas=(0.9, 0.95), weight_decay=0.1)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=options.lr, betas=(0.9, 0.95), weight_decay=0.1, fused=device.type == "cuda"
+    )
     (text, held_out), losses, evaluated, begin = read_text(), [], [], time.time()
     for step in range(options.steps):
         for group in optimizer.param_groups:
