@@ -12,9 +12,11 @@ namespace {
 
 template <typename Object, typename Value>
 struct Field {
-  const char* name = nullptr;
-  Value Object::* member = nullptr;
-  bool required = false;
+  constexpr Field(const char* called, Value Object::* held, bool needed = false)
+      : name(called), member(held), required(needed) {}
+  const char* name;
+  Value Object::* member;
+  bool required;
 };
 
 // The fields of each object in a record, in the order in which they are written.
