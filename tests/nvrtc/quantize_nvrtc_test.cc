@@ -1,6 +1,7 @@
 // Compiles every quantise kernel for sm_90a without a GPU. Kernels must not spill, must not exceed
-// the registers that the configuration's residency allows, and must compile without headers or
-// warnings. Also lints each template as nvcc reads it.
+// the registers that the configuration's residency allows, must wait for the kernels before them
+// before they access memory, and must compile without headers or warnings. Also lints each template
+// as nvcc reads it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -16,6 +17,7 @@
 #include "generator/quantize/grid.h"
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/engine/engine.h"
+#include "tests/support/machine_code.h"
 #include "tests/support/nvcc_lint.h"
 #include "tests/support/quantize_cells.h"
 
@@ -63,6 +65,11 @@ void compile_and_check(const QuantizeProblem& problem, const QuantizeConfig& con
                                   kOrderThreads};
     EXPECT_EQ(other->max_threads, kThreads[static_cast<std::size_t>(companions[i])]);
     EXPECT_EQ(other->parameter_bytes, companion.parameter_bytes);
+    EXPECT_TRUE(tests::waits_before_memory(tests::opcodes_of(output->cubin, companion.name)));
+  }
+  // Behind a first pass, which has waited itself, x may be read at once.
+  if (first_pass_of(problem) == FirstPass::kNone) {
+    EXPECT_TRUE(tests::waits_before_memory(tests::opcodes_of(output->cubin, kernel->name)));
   }
   EXPECT_EQ(r->max_threads, kernel->threads);
   EXPECT_EQ(r->parameter_bytes, kernel->parameter_bytes);
@@ -73,6 +80,22 @@ void compile_and_check(const QuantizeProblem& problem, const QuantizeConfig& con
   fmt::print("{:<68} {:>3} registers {:>5} B static shared {:>6.1f} ms {:>6} B cubin\n",
              kernel->name, r->registers, r->static_smem_bytes, output->compile_ms,
              output->cubin.size());
+}
+
+// The check of compile_and_check() sees a kernel that reads before it waits: the cast with one
+// scale for the tensor, whose first pass has waited.
+TEST_F(QuantizeNvrtc, AReadBeforeTheWaitIsSeen) {
+  QuantizeProblem p;
+  p.cols = 7168;
+  p.q = {DType::kE4M3, Granularity::kPerTensor, ScaleFormat::kF32};
+  const auto kernel = emit(p, default_config(p, 4096, h200()), h200(), embedded_templates());
+  ASSERT_TRUE(kernel.has_value()) << kernel.error().message;
+  const auto output = nvrtc()->compile("quantize", kernel->source, kernel->options);
+  ASSERT_TRUE(output.has_value()) << output.error().message;
+  const auto opcodes = tests::opcodes_of(output->cubin, kernel->name);
+  EXPECT_GT(opcodes.size(), 100U);
+  EXPECT_FALSE(tests::waits_before_memory(opcodes));
+  EXPECT_TRUE(tests::opcodes_of(output->cubin, "another_kernel").empty());
 }
 
 // Compiles every granularity, scale format, rounding and output, or the part of them that
@@ -141,9 +164,15 @@ TEST_F(QuantizeNvrtc, TheMostResidentDefaultsCompileWithoutSpills) {
 TEST_F(QuantizeNvrtc, EveryFusedCellCompilesWithoutSpills) {
   const auto all = tests::fused_quantize_cells(7168);
   const auto cells = tests::cells_to_run(all);
+  int of_one_row = 0;
   for (const QuantizeProblem& problem : cells) {
     compile_and_check(problem, default_config(problem, 16384, h200()));
+    const QuantizeConfig few = default_config(problem, 16, h200());
+    if (few.tile_rows != 1) continue;
+    compile_and_check(problem, few);
+    ++of_one_row;
   }
+  EXPECT_GT(of_one_row, 5);
   fmt::print("{} of {} fused cells compiled\n", cells.size(), all.size());
   EXPECT_GT(all.size(), 50U);
 }
