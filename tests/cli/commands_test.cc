@@ -190,7 +190,8 @@ TEST(Emit, WhatItPrintsCompiles) {
 }
 
 TEST(Emit, ExplainsAWeightGradientAtItsTokens) {
-  const Shell shell;
+  Shell shell;
+  shell.set("COLUMNS", "160");  // in which the problem's text has one line
   const std::string problem =
       "gemm m=7168 n=4096 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128";
   const Outcome outcome =

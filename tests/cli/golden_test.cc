@@ -112,10 +112,19 @@ TEST_P(Golden, Tables) {
 TEST_P(Golden, LinesFit) {
   const std::size_t width = std::stoul(GetParam());
   const std::vector<std::vector<std::string>> screens{
-      {"help"},           {"help", "compile"},      {"help", "cache", "list"},
-      {"cache", "list"},  {"cache", "config"},      {"cache", "stats"},
-      {"help", "bench"},  {"explain", "?x64x512"},  {"tune", "--explain", "--gemm", "?x7168x2048"},
-      {"help", "doctor"}, {"explain", "transpose"}, {"doctor"}};
+      {"help"},
+      {"help", "compile"},
+      {"help", "cache", "list"},
+      {"cache", "list"},
+      {"cache", "config"},
+      {"cache", "stats"},
+      {"help", "bench"},
+      {"explain", "?x64x512"},
+      {"tune", "--explain", "--gemm", "?x7168x2048"},
+      {"help", "doctor"},
+      {"explain", "transpose"},
+      {"doctor"},
+      {"emit", "--gemm", "64x7168x2048", "--explain"}};
   for (const auto& arguments : screens) {
     std::istringstream lines(screen_of(arguments));
     for (std::string line; std::getline(lines, line);) {

@@ -16,6 +16,7 @@
 #include "tools/cache/key_difference.h"
 #include "tools/cache/verbs.h"
 #include "tools/common/output.h"
+#include "tools/common/terminal.h"
 
 namespace octile::tools::verbs {
 namespace {
@@ -175,16 +176,25 @@ std::string text_of(const Json& object, const char* field) {
   return object.at(field).get<std::string>();
 }
 
+constexpr std::size_t kNameColumns = 15;
+
+// Prints a row of the answer, which continues below its text.
+void print_row(std::string_view name, const std::string& text) {
+  print_stdout("{:<{}}{}\n", fmt::format("  {}", name), kNameColumns,
+               wrapped(text, line_width(), kNameColumns, kNameColumns));
+}
+
 void print_nearest(const Json& near, const std::string& config) {
-  print_stdout("  nearest      {} ({})\n", text_of(near, "digest").substr(0, kShownDigits),
-               text_of(near, "problem"));
+  print_row("nearest", fmt::format("{} ({})", text_of(near, "digest").substr(0, kShownDigits),
+                                   text_of(near, "problem")));
   if (text_of(near, "config") != config) {
-    print_stdout("  its config   {}\n  not          {}\n", text_of(near, "config"), config);
+    print_row("its config", text_of(near, "config"));
+    print_row("not", config);
   }
   const Json& differences = near.at("differences");
   for (std::size_t i = 0; i < differences.size(); ++i) {
     const Json& d = differences[i];
-    print_stdout("  {}  {}\n", i == 0 ? "differs in " : "and in     ", text_of(d, "field"));
+    print_row(i == 0 ? "differs in" : "and in", text_of(d, "field"));
     print_stdout("    wanted     {}\n    found      {}\n", text_of(d, "wanted"),
                  text_of(d, "found"));
   }
@@ -194,28 +204,29 @@ void print_nearest(const Json& near, const std::string& config) {
 
 void print_answer(const Json& object, const Engine& engine) {
   print_stdout("{}\n", object.at("hit") == true ? "hit" : "miss");
-  print_stdout("  kernel       {}\n  digest       {}\n  chosen by    {}\n", text_of(object, "name"),
-               text_of(object, "digest"), text_of(object, "chosen_by"));
-  print_stdout("  toolchain    {}\n", object.at("toolchain").is_null()
-                                          ? "any: nothing can be compiled here"
-                                          : text_of(object, "toolchain"));
+  print_row("kernel", text_of(object, "name"));
+  print_row("digest", text_of(object, "digest"));
+  print_row("chosen by", text_of(object, "chosen_by"));
+  print_row("toolchain", object.at("toolchain").is_null() ? "any: nothing can be compiled here"
+                                                          : text_of(object, "toolchain"));
   if (object.at("hit") == true) {
-    print_stdout("  found at     {}\n", text_of(object, "path"));
+    print_row("found at", text_of(object, "path"));
     return;
   }
   for (const Json& file : object.at("refused")) {
-    print_stdout("  not used     {}: {}\n", text_of(file, "path"), text_of(file, "reason"));
+    print_row("not used", fmt::format("{}: {}", text_of(file, "path"), text_of(file, "reason")));
   }
   if (object.at("nearest").is_null()) {
     print_stdout("  the cache has no entry that can be read\n");
   } else {
     print_nearest(object.at("nearest"), text_of(object, "config"));
   }
-  print_stdout("  {}\n", engine.options().offline
-                             ? "OCTILE_OFFLINE forbids compiling it here: unset that, or import an "
-                               "archive that has it (octile cache import)"
-                             : "the first prepare() of it compiles it; `octile compile` does so "
-                               "ahead of time");
+  print_stdout("{}\n", wrapped(engine.options().offline
+                                   ? "  OCTILE_OFFLINE forbids compiling it here: unset that, or "
+                                     "import an archive that has it (octile cache import)"
+                                   : "  the first prepare() of it compiles it; `octile compile` "
+                                     "does so ahead of time",
+                               line_width(), 4));
 }
 
 Result<int> run(const Options& options) {

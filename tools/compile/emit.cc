@@ -1,11 +1,13 @@
 // octile emit: prints the CUDA source of one kernel.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <system_error>
 
 #include "generator/families.h"
@@ -14,6 +16,7 @@
 #include "tools/command.h"
 #include "tools/common/handles.h"
 #include "tools/common/output.h"
+#include "tools/common/terminal.h"
 #include "tools/compile/dump.h"
 
 namespace octile::tools {
@@ -89,6 +92,19 @@ Status write(const std::string& path, const std::string& text) {
                                                 std::generic_category().message(errno)));
 }
 
+// Returns the lines of an explanation in the terminal's width. What a constant is for continues
+// where it begins.
+std::string fitted(std::string_view explanation) {
+  std::string text;
+  while (!explanation.empty()) {
+    const std::string_view line = explanation.substr(0, explanation.find('\n'));
+    explanation.remove_prefix(std::min(line.size() + 1, explanation.size()));
+    const std::size_t reason = line.find("  (");
+    text += wrapped(line, line_width(), reason == std::string_view::npos ? 2 : reason + 3) + "\n";
+  }
+  return text;
+}
+
 Status run(const Options& options) {
   const auto problem = options.problem.read();
   if (!problem) return tl::unexpected<Error>(problem.error());
@@ -108,7 +124,8 @@ Status run(const Options& options) {
   if (options.json) {
     return write(options.output, to_json(*problem, *kernel, chosen_by, explanation).dump(2) + "\n");
   }
-  return write(options.output, options.explain ? explanation : kernel->source);
+  if (!options.explain) return write(options.output, kernel->source);
+  return write(options.output, options.output.empty() ? fitted(explanation) : explanation);
 }
 
 }  // namespace

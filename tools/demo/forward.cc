@@ -298,9 +298,9 @@ std::string to_text(const ForwardReport& report) {
     return wrapped("  " + line, line_width(), 4) + "\n";
   };
   text += sentence(fmt::format(
-      "against FP64 on the same FP8 operands, {} elements: {}, max |D - R| / S = {:.2e}",
-      report.check.elements, report.check.ok ? "within tolerance" : "OUT OF TOLERANCE",
-      report.check.worst.worst_error_over_s));
+      "against FP64 on the same FP8 operands: max |D - R| / S = {:.2e}, {} elements, {}",
+      report.check.worst.worst_error_over_s, report.check.elements,
+      report.check.ok ? "within tolerance" : "OUT OF TOLERANCE"));
   return text + sentence(fmt::format(
                     "against FP64 on X and W before quantising: relative error {:.2e}; that is "
                     "FP8, not the kernel",
