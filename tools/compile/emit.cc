@@ -1,12 +1,8 @@
 // octile emit: prints the CUDA source of one kernel.
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstdio>
-#include <fstream>
 #include <memory>
 #include <optional>
-#include <system_error>
 
 #include "generator/families.h"
 #include "runtime/api/boundary.h"
@@ -14,6 +10,7 @@
 #include "tools/command.h"
 #include "tools/common/handles.h"
 #include "tools/common/output.h"
+#include "tools/common/output_file.h"
 #include "tools/compile/dump.h"
 
 namespace octile::tools {
@@ -77,16 +74,9 @@ Json to_json(const Problem& problem, const EmittedKernel& kernel, const std::str
 }
 
 Status write(const std::string& path, const std::string& text) {
-  if (path.empty()) {
-    print_stdout("{}", text);
-    return {};
-  }
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  if (file) return {};
-  return fail(ErrorCode::kInternal, fmt::format("{} cannot be written: {}", path,
-                                                std::generic_category().message(errno)));
+  if (!path.empty() && path != "-") return write_output_file(path, text);
+  print_stdout("{}", text);
+  return {};
 }
 
 Status run(const Options& options) {
