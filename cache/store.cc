@@ -112,9 +112,8 @@ void Store::Impl::warn_once(const std::string& subject, const std::string& messa
 }
 
 void Store::Impl::warn_root(const Root& root, const IoError& error) {
-  warn_once(root.path(),
-            fmt::format("kernel cache {}: {}; kernels that it does not give are compiled",
-                        root.path(), error.sentence));
+  warn_once(root.path(), fmt::format("kernel cache: {}; kernels that it does not give are compiled",
+                                     error.sentence));
 }
 
 void Store::Impl::warn_entry(const std::string& path, const std::string& reason) {

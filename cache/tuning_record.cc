@@ -2,66 +2,73 @@
 
 #include <fmt/format.h>
 
+#include <tuple>
+
 #include "cache/field_reader.h"
 #include "cache/json_text.h"
 
 namespace octile::cache {
 namespace {
 
-// Each of these calls `use` with the name and the value of every field of an object, in the order
-// in which they are written. Reading and writing share them.
-template <typename Timed>
-void each_time(Timed& timed, const auto& use) {
-  use("median_us", timed.median_us);
-  use("low_us", timed.low_us);
-  use("high_us", timed.high_us);
-}
-template <typename Conditions>
-void each_condition(Conditions& conditions, const auto& use) {
-  use("sm_clock_mhz", conditions.sm_clock_mhz);
-  use("memory_clock_mhz", conditions.memory_clock_mhz);
-  use("power_watts", conditions.power_watts);
-  use("throttled_rounds", conditions.throttled_rounds);
-}
-template <typename Counts>
-void each_count(Counts& counts, const auto& use) {
-  use("enumerated", counts.enumerated);
-  use("admitted", counts.admitted);
-  use("compiled", counts.compiled);
-  use("failed_verify", counts.failed_verify);
-  use("timed", counts.timed);
+template <typename Object, typename Value>
+struct Field {
+  constexpr Field(const char* called, Value Object::* held, bool needed = false)
+      : name(called), member(held), required(needed) {}
+  const char* name;
+  Value Object::* member;
+  bool required;
+};
+
+// The fields of each object in a record, in the order in which they are written.
+template <typename Object>
+constexpr auto kFields = nullptr;
+template <>
+constexpr std::tuple kFields<TimedConfig>{
+    Field{"config", &TimedConfig::config, true},
+    Field{"median_us", &TimedConfig::median_us},
+    Field{"low_us", &TimedConfig::low_us},
+    Field{"high_us", &TimedConfig::high_us},
+};
+template <>
+constexpr std::tuple kFields<TuningCounts>{
+    Field{"enumerated", &TuningCounts::enumerated},
+    Field{"admitted", &TuningCounts::admitted},
+    Field{"compiled", &TuningCounts::compiled},
+    Field{"failed_verify", &TuningCounts::failed_verify},
+    Field{"timed", &TuningCounts::timed},
+};
+template <>
+constexpr std::tuple kFields<TuningConditions>{
+    Field{"sm_clock_mhz", &TuningConditions::sm_clock_mhz},
+    Field{"memory_clock_mhz", &TuningConditions::memory_clock_mhz},
+    Field{"power_watts", &TuningConditions::power_watts},
+    Field{"throttled_rounds", &TuningConditions::throttled_rounds},
+};
+
+// Calls `use` with every field of an object.
+template <typename Object>
+void for_each_field(const auto& use) {
+  std::apply([&](const auto&... field) { (use(field), ...); }, kFields<Object>);
 }
 
-auto adding_to(JsonText& json) {
-  return [&json](const char* name, auto value) { json.add(name, value); };
-}
-auto reading_from(FieldReader& reader) {
-  return [&reader](const char* name, auto& value) { reader.read_optional(name, value); };
-}
-
-std::string text_of(const TimedConfig& timed) {
+template <typename Object>
+std::string text_of(const Object& object) {
   JsonText json('{');
-  json.add("config", timed.config);
-  each_time(timed, adding_to(json));
+  for_each_field<Object>([&](const auto& field) { json.add(field.name, object.*field.member); });
   return json.close();
 }
 
-std::string text_of(const TuningCounts& counts) {
-  JsonText json('{');
-  each_count(counts, adding_to(json));
-  return json.close();
-}
-
-std::string text_of(const TuningConditions& conditions) {
-  JsonText json('{');
-  each_condition(conditions, adding_to(json));
-  return json.close();
+template <typename Object>
+void read_fields(FieldReader& reader, Object& object) {
+  for_each_field<Object>([&](const auto& field) {
+    if (field.required) return reader.read(field.name, object.*field.member);
+    reader.read_optional(field.name, object.*field.member);
+  });
 }
 
 // Calls `read` with a reader of the object in field `name`. The error about a field of that object
 // also names the object.
-template <typename Read>
-void read_object(FieldReader& reader, const char* name, Read read) {
+void enter_object(FieldReader& reader, const char* name, const auto& read) {
   const JsonValue* value = reader.find(name);
   if (value == nullptr) return;
   if (value->object() == nullptr) return reader.complain(name, "an object");
@@ -70,19 +77,17 @@ void read_object(FieldReader& reader, const char* name, Read read) {
   if (!inner.error().empty()) reader.complain(name, fmt::format("valid ({})", inner.error()));
 }
 
-void read_timed(FieldReader& reader, const char* name, TimedConfig& timed) {
-  read_object(reader, name, [&](FieldReader& inner) {
-    inner.read("config", timed.config);
-    each_time(timed, reading_from(inner));
-  });
+template <typename Object>
+void read_object(FieldReader& reader, const char* name, Object& object) {
+  enter_object(reader, name, [&](FieldReader& inner) { read_fields(inner, object); });
 }
-
-void read_timed(FieldReader& reader, const char* name, std::optional<TimedConfig>& timed) {
-  if (reader.find(name) != nullptr) read_timed(reader, name, timed.emplace());
+template <typename Object>
+void read_object(FieldReader& reader, const char* name, std::optional<Object>& object) {
+  if (reader.find(name) != nullptr) read_object(reader, name, object.emplace());
 }
 
 void read_baselines(FieldReader& reader, TuningRecord& record) {
-  read_object(reader, "baselines_us", [&](FieldReader& inner) {
+  enter_object(reader, "baselines_us", [&](FieldReader& inner) {
     const std::vector<std::string>& names = reader.find("baselines_us")->object()->names;
     if (names.size() > kMaxBaselines) {
       return reader.complain("baselines_us",
@@ -95,14 +100,12 @@ void read_baselines(FieldReader& reader, TuningRecord& record) {
 }
 
 void read_measurement(FieldReader& reader, TuningRecord& record) {
-  read_timed(reader, "runner_up", record.runner_up);
-  read_timed(reader, "default", record.default_config);
+  read_object(reader, "runner_up", record.runner_up);
+  read_object(reader, "default", record.default_config);
   reader.read_optional("gain", record.gain);
   reader.read_optional("noise", record.noise);
-  read_object(reader, "candidates",
-              [&](FieldReader& inner) { each_count(record.counts, reading_from(inner)); });
-  read_object(reader, "conditions",
-              [&](FieldReader& inner) { each_condition(record.conditions, reading_from(inner)); });
+  read_object(reader, "candidates", record.counts);
+  read_object(reader, "conditions", record.conditions);
   read_baselines(reader, record);
 }
 
@@ -174,7 +177,7 @@ tl::expected<TuningRecord, std::string> parse_tuning_record(std::string_view lin
   reader.read("tokens", record.tokens);
   reader.read("device", record.device);
   reader.read("sm_count", record.sm_count);
-  read_timed(reader, "winner", record.winner);
+  read_object(reader, "winner", record.winner);
   check_decision(reader, record);
   read_measurement(reader, record);
   read_provenance(reader, record);

@@ -38,7 +38,7 @@ void in_child() {
 }
 
 // Registered when the library is loaded, and forgotten by the C library when it is unloaded.
-[[maybe_unused]] const int registered = ::pthread_atfork(before_fork, after_fork, in_child);
+[[maybe_unused]] const int kRegistered = ::pthread_atfork(before_fork, after_fork, in_child);
 
 }  // namespace
 

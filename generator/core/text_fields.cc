@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -65,10 +66,9 @@ std::string field_names(std::span<const FieldName> fields) {
 Parsed<std::int64_t> parse_count(std::string_view text) {
   std::int64_t value = 0;
   if (text == "?") return malformed("'?' stands for the token count only, which this is not");
-  if (!all_digits(text)) return malformed(fmt::format("the value is not {}", kCountRule));
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || value > kMostCount)
-    return malformed(fmt::format("the value is beyond {}", kCountRule));
+  if (!all_digits(text) || error != std::errc() || value > kMostCount)
+    return malformed(fmt::format("the value is not {}", kCountRule));
   return value;
 }
 
@@ -175,10 +175,15 @@ Status read_fields(std::span<const std::string_view> words, std::span<const Fiel
 
 Status parse_shape(std::string_view argument, std::string_view spelled, std::string_view text,
                    std::span<std::int64_t> counts) {
+  const auto parts = static_cast<std::size_t>(std::ranges::count(text, 'x')) + 1;
+  if (parts != counts.size()) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} is '{}'; allowed is {}: it has {} instead of {} numbers", argument,
+                            text, spelled, parts, counts.size()));
+  }
   std::string_view rest = text;
   for (std::size_t i = 0; i < counts.size(); ++i) {
-    const bool last = i + 1 == counts.size();
-    const std::size_t cut = last ? rest.size() : std::min(rest.find('x'), rest.size());
+    const std::size_t cut = std::min(rest.find('x'), rest.size());
     const std::string_view part = rest.substr(0, cut);
     rest.remove_prefix(std::min(cut + 1, rest.size()));
     const Parsed<std::int64_t> count = i == 0 ? parse_token_count(part) : parse_count(part);

@@ -118,7 +118,7 @@ class Enumeration {
   explicit Enumeration(const QuantizeSetting& setting)
       : setting_(setting),
         usual_(default_config(setting.problem, setting.tokens, setting.device)),
-        by_rows_(template_of(setting.problem) == QuantizeTemplate::kCtaRow),
+        by_rows_(holds_whole_rows(setting.problem)),
         switches_(setting.problem),
         census_(kConstraints) {}
 

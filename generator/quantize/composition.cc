@@ -32,6 +32,11 @@ bool works_by_warps(const QuantizeProblem& p) {
          t == QuantizeTemplate::kDequantize;
 }
 
+bool holds_whole_rows(const QuantizeProblem& p) {
+  const QuantizeTemplate t = template_of(p);
+  return t == QuantizeTemplate::kCtaRow || t == QuantizeTemplate::kNormRows;
+}
+
 FirstPass first_pass_of(const QuantizeProblem& p) {
   if (p.operation != QuantizeOperation::kQuantize) return FirstPass::kNone;
   if (p.policy == ScalePolicy::kDelayed || p.shard != ShardStep::kNone) return FirstPass::kNone;

@@ -26,6 +26,9 @@ QuantizeTemplate template_of(const QuantizeProblem&);
 // Returns whether every warp holds a tile of its own.
 bool works_by_warps(const QuantizeProblem&);
 
+// Returns whether a tile is as wide as the tensor.
+bool holds_whole_rows(const QuantizeProblem&);
+
 // The kernel that finds maxima first, if a scale covers more than a tile.
 enum class FirstPass : int {
   kNone,

@@ -14,11 +14,6 @@ namespace {
 constexpr int kPartialsTogether = 4;          // words of one load in tensor_magnitude (scale.cuh)
 constexpr std::int64_t kMaxGrid = INT32_MAX;  // gridDim.x
 
-bool holds_whole_rows(const QuantizeProblem& p) {
-  const QuantizeTemplate t = template_of(p);
-  return t == QuantizeTemplate::kCtaRow || t == QuantizeTemplate::kNormRows;
-}
-
 // Returns the rows of tiles. Contiguous groups can make one more for every group (groups.cuh:
 // slots).
 std::int64_t tiles_down(GroupWalk walk, std::int64_t rows, std::int64_t groups,

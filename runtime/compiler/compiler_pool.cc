@@ -36,9 +36,10 @@ Result<NvrtcIdentity> CompilerPool::open() {
   }
   auto taken = start();
   if (!taken) return tl::unexpected<Error>(taken.error());
-  if (taken->process != nullptr) give_back(std::move(taken->process));
-  const std::scoped_lock lock(mutex_);
-  return *identity_;
+  if (taken->in_process != nullptr) return taken->in_process->identity();
+  NvrtcIdentity identity = taken->process->identity();
+  give_back(std::move(taken->process));
+  return identity;
 }
 
 Result<CompileOutput> CompilerPool::compile(const std::string& name, const std::string& source,

@@ -11,10 +11,11 @@
 //   piece 0  | thread 0 | thread 1 | ...                 | thread kThreads - 1 |   columns 0 ..
 //   piece 1  | thread 0 | thread 1 | ...                 | thread kThreads - 1 |   kStep columns on
 //
-// Steps of a row (stream_rows):
+// Steps of a row (stream_rows, or give_only_row if a block has one row):
 //   source  from shared memory, or by kPieces loads of a thread
 //   sum     of squares (norm.cuh, one barrier)
-//   weight  from L1, where all rows find it, four pieces at a time
+//   weight  from L1, where all rows find it, four pieces at a time; asked for with x if a block has
+//           one row of few pieces
 //   amax    of a half-warp's piece by shuffles; per row through shared memory, one more barrier
 //   scale, cast, output
 //
@@ -60,26 +61,43 @@ __device__ __forceinline__ void clear(Vector* next) {
   }
 }
 
-// Loads the thread's `pieces` pieces of the row at x; the others are zeros. The pieces come from
-// `next` if they were requested.
-__device__ __forceinline__ void take(const Shared& shared, const char* x, int pieces, Row::X& row) {
-  if constexpr (Shared::kAhead) memory::wait_copies<0>();
-  Vector raw[kPieces][1][kLoads];
+// Loads the thread's first `pieces` raw pieces of the row at p; the others are zeros.
+__device__ __forceinline__ void load_raw(const char* p, int pieces, Raw& raw) {
 #pragma unroll
   for (int i = 0; i < kPieces * kLoads; ++i) {
     Vector& one = raw[i / kLoads][0][i % kLoads];
-    if constexpr (Shared::kAhead) {
-      one = shared.next[i * cfg::kThreads + threadIdx.x];
-    } else {
-      one = {{0, 0, 0, 0}};
-      const char* const p = x + i / kLoads * kStepBytes + i % kLoads * sizeof(Vector);
-      if (i / kLoads < pieces) one = memory::load_16(p);
+    one = {{0, 0, 0, 0}};
+    if (i / kLoads < pieces) {
+      one = memory::load_16(p + i / kLoads * kStepBytes + i % kLoads * sizeof(Vector));
     }
   }
+}
+
+// Takes the thread's `pieces` pieces of the row at x; the others are zeros. The pieces come from
+// `next` if they were requested.
+__device__ __forceinline__ void take(const Shared& shared, const char* x, int pieces, Row::X& row) {
+  Raw raw;
+  if constexpr (Shared::kAhead) {
+    memory::wait_copies<0>();
 #pragma unroll
-  for (int i = 0; i < kPieces; ++i) {
-    Row::Values::compute_piece<0>(raw[i], 0.0f, row[2 * i], row[2 * i + 1]);
+    for (int i = 0; i < kPieces * kLoads; ++i) {
+      raw[i / kLoads][0][i % kLoads] = shared.next[i * cfg::kThreads + threadIdx.x];
+    }
+  } else {
+    load_raw(x, pieces, raw);
   }
+  values_of(raw, row);
+}
+
+// Derives and stores the scales of the row y, and writes its codes.
+__device__ __forceinline__ void quantize_row(const quantize::Args& args, Shared& shared,
+                                             const Row::Patch& patch, LongOwner<Row>& owner,
+                                             Row::X& y, float rstd) {
+  u32 magnitudes[kVectors];
+  const bool nonfinite = quantize::measure<Src>(y, magnitudes);
+  const float encode_scale =
+      kPerRow ? find_scale(args, patch.row, largest<Row>(magnitudes), shared.maxima) : 1.0f;
+  give<Row>(args, patch, owner, y, magnitudes, encode_scale, rstd, nonfinite);
 }
 
 // Norms and quantises `left` rows from `row` on. Each fits into the registers, and each piece is
@@ -110,15 +128,40 @@ __device__ __forceinline__ void stream_rows(const quantize::Args& args, Shared& 
     const float rstd = store_rstd(args, patch.row, squares.total(squares_of));
     squares_of = squares_of == shared.squares[0] ? shared.squares[1] : shared.squares[0];
     norm<Row, true>(args, patch, rstd, x);
-    u32 magnitudes[kVectors];
-    const bool nonfinite = quantize::measure<Src>(x, magnitudes);
-    const float encode_scale =
-        kPerRow ? find_scale(args, patch.row, largest<Row>(magnitudes), shared.maxima) : 1.0f;
-    give<Row>(args, patch, owner, x, magnitudes, encode_scale, rstd, nonfinite);
+    quantize_row(args, shared, patch, owner, x, rstd);
     if (--left == 0) return;
     ++patch.row;
     owner.advance();
   }
+}
+
+// Norms and quantises the block's only row, if `fits`: it fits into the registers, and each piece
+// is whole or beyond the last column. Returns `fits`. Addresses are found before the wait for the
+// kernels before, which it holds, and the weight is asked for with x if registers hold both.
+__device__ __forceinline__ bool give_only_row(const quantize::Args& args, Shared& shared, bool fits,
+                                              Row::Patch patch) {
+  patch.rows = 1;
+  const int pieces = hide_from_optimizer((patch.cols + kStep - kPieceCols) / kStep);
+  const char* const x_at = hide_from_optimizer(Row::Values(args, patch).at(0, 0, patch.col));
+  const char* const weight_at = hide_from_optimizer(Row::Weight(args, patch).at(0, 0, patch.col));
+  LongOwner<Row> owner(args, patch);
+  wait_and_let_next_start();
+  if (!fits || quantize::skipped(args)) return fits;
+  Raw raw_x, raw_weight;
+  load_raw(x_at, pieces, raw_x);
+  if constexpr (kHoldsWeight) load_raw(weight_at, pieces, raw_weight);
+  Row::X x;
+  values_of(raw_x, x);
+  quantize::RowSquares<cfg::kThreads, kVectors, 2> squares;
+  squares.add(x);
+  const float rstd = store_rstd(args, patch.row, squares.total(shared.squares[0]));
+  if constexpr (kHoldsWeight) {
+    norm_held(args, patch, raw_weight, pieces, rstd, x);
+  } else {
+    norm<Row, true>(args, patch, rstd, x);
+  }
+  quantize_row(args, shared, patch, owner, x, rstd);
+  return true;
 }
 
 // ---- all other rows -----------------------------------------------------------------------------
@@ -175,17 +218,19 @@ __device__ __forceinline__ void norm_row(const quantize::Args& args, Shared& sha
 extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
     OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args args) {
   using namespace norm_rows;
-  wait_and_let_next_start();
-  if (quantize::skipped(args)) return;
+  if constexpr (!kOneRow) wait_and_let_next_start();
+  if (!kOneRow && quantize::skipped(args)) return;
   __shared__ Shared shared;
   const i64 begin = static_cast<i64>(blockIdx.x) * cfg::kTileRows;
   const i64 end = begin + cfg::kTileRows < args.rows ? begin + cfg::kTileRows : args.rows;
   const i64 first = static_cast<i64>(threadIdx.x) * kPieceCols;
   const Row::Patch patch(args, begin, first);
-  if (Row::Values(args, patch).aligned && Row::Weight(args, patch).aligned &&
-      args.cols % kPieceCols == 0 && args.cols <= cfg::kTileCols) {
-    stream_rows(args, shared, begin, static_cast<int>(end - begin), first);
-    return;
+  const bool fits = Row::Values(args, patch).aligned && Row::Weight(args, patch).aligned &&
+                    args.cols % kPieceCols == 0 && args.cols <= cfg::kTileCols;
+  if constexpr (kOneRow) {
+    if (give_only_row(args, shared, fits, patch) || quantize::skipped(args)) return;
+  } else if (fits) {
+    return stream_rows(args, shared, begin, static_cast<int>(end - begin), first);
   }
 #pragma unroll 1
   for (i64 row = begin; row < end; ++row) norm_row(args, shared, row);

@@ -42,6 +42,11 @@ using One = Pieces<1, false>;
 
 constexpr int kLoads = Row::Values::kRowLoads;  // loads of a piece
 constexpr int kStepBytes = kStep * Row::Values::In::kElementBytes;
+using Raw = Vector[kPieces][1][kLoads];  // one input's pieces of a thread, as memory holds them
+
+constexpr bool kOneRow = cfg::kTileRows == 1;  // of a thread block
+// Registers hold a thread's weights beside x while the sum of the row is on its way.
+constexpr bool kHoldsWeight = kOneRow && kPieces <= 4;
 
 struct Shared {
   // The raw pieces of the next row, if a block has a next row and they fit into static shared
@@ -76,6 +81,28 @@ __device__ __forceinline__ void norm_vector(Vector& x, const Vector& weight, flo
   for (int e = 0; e < Src::kElements; ++e) {
     x.word[e] = normed(x.word[e], weight.word[e], rstd);
   }
+}
+
+// Sets the values of raw pieces.
+__device__ __forceinline__ void values_of(const Raw& raw, Row::X& values) {
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    Row::Values::compute_piece<0>(raw[i], 0.0f, values[2 * i], values[2 * i + 1]);
+  }
+}
+
+// Turns x into y by weights that are held. Beyond the thread's `pieces` x is zero and stays so
+// without a multiplication, because rstd may be infinite.
+__device__ __forceinline__ void norm_held(const quantize::Args& args, const Row::Patch& patch,
+                                          const Raw& raw_weight, int pieces, float rstd,
+                                          Row::X& x) {
+  Row::X weight;
+  values_of(raw_weight, weight);
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    if (i / 2 < pieces) norm_vector(x[i], weight[i], rstd);
+  }
+  if constexpr (E::kTap) quantize::write_tap(args, patch, x);
 }
 
 // Norms pieces that are all whole. The weight comes from L1, four pieces at a time: beside x there

@@ -28,6 +28,8 @@
 //   step s    x of 4 rows from shared memory -> values -> amax -> scale -> cast -> output
 //             as soon as a row's place is read, cp.async fills it with the row two steps below
 //
+// A tile of one row comes straight to the registers instead.
+//
 // Two expressions of the same inputs, which write the left and the right half of the columns, are
 // computed together, 2 rows a step, if no scale's block spans both halves. Inputs are then read
 // once, and what the two share is computed once.
@@ -156,6 +158,22 @@ __device__ __forceinline__ quantize::Tile tile_of_warp(const quantize::Args& who
   return quantize::tile_at(warp_index(), across);
 }
 
+// Quantises a row of computed values. It holds the wait for the kernels before.
+template <typename Source>
+__device__ __forceinline__ void compute_row(const View& args, const Patch& patch,
+                                            const Source& input, const Output& output,
+                                            bool first_tile) {
+  const typename Source::Places places = input.places();
+  wait_and_let_next_start();
+  if (quantize::skipped(args)) return;
+  const quantize::Given given = given_of(args);
+  Vector x[kVectors];
+  input.load_row(patch, places, x);
+  input.tap(patch, x);
+  LongOwner owner(args, patch);
+  give(args, patch, input, output, owner, first_tile, given, 0, x, true);
+}
+
 // Quantises the warp's tile, which is one step. It holds the wait for the kernels before.
 template <typename Source, typename Arguments>
 __device__ __forceinline__ void give_placed(const Arguments& args) {
@@ -166,12 +184,17 @@ __device__ __forceinline__ void give_placed(const Arguments& args) {
   const Patch patch(args, tile.row * cfg::kTileRows, lane_column(tile.col));
   Source input(args, patch);
   Output output(args, patch);
-  input.settle();
   output.settle();
-  if constexpr (!kAfterFirstPass) wait_and_let_next_start();
-  if (quantize::skipped(args)) return;
-  const quantize::Given given = given_of(args);
-  give_patch(args, patch, input, output, tile.row == 0 && tile.col == 0, given);
+  const bool first_tile = tile.row == 0 && tile.col == 0;
+  if constexpr (Source::kComputed) {
+    compute_row(args, patch, input, output, first_tile);
+  } else {
+    input.settle();
+    if constexpr (!kAfterFirstPass) wait_and_let_next_start();
+    if (quantize::skipped(args)) return;
+    const quantize::Given given = given_of(args);
+    give_patch(args, patch, input, output, first_tile, given);
+  }
 }
 
 // Masked groups whose scales are not one for each group: their existing rows are shared out,

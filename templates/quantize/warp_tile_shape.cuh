@@ -43,9 +43,15 @@ using Patch =
 using Input = cfg::Input<Patch>;
 using Output = quantize::RowOutput<Patch>;
 
-// A tile of the tensor itself is placed before the wait for the kernels before, so that the
-// division and the addresses overlap their end. Where groups are is read from memory.
-constexpr bool kPlacedBeforeWait = cfg::kGroupWalk == 0 && !Input::kComputed;
+// A computed row that comes straight to the registers: none is on its way while it is worked on.
+// Where both expressions are computed together, a row has two pieces; behind a first pass, its
+// maximum is asked for first.
+constexpr bool kComputedRow = cfg::kSideBySide && cfg::kTileRows == 1 && !cfg::kOfHalves &&
+                              !Input::kLooksUp && !kAfterFirstPass;
+
+// A tile of one step is placed before the wait for the kernels before, so that the division and the
+// addresses overlap their end. Where groups are is read from memory.
+constexpr bool kPlacedBeforeWait = cfg::kGroupWalk == 0 && (!Input::kComputed || kComputedRow);
 
 __device__ __forceinline__ float encode_scale_of(u32 magnitude) {
   return Rule::encode_scale(magnitude, __uint_as_float(cfg::kAmaxEpsilonBits));

@@ -51,7 +51,11 @@ INSTANTIATE_TEST_SUITE_P(
                       BadInput{{"help", "cache", "lst"}, kBadUsage, "did you mean 'list'?"},
                       BadInput{{"help", "emit", "x"}, kBadUsage, "`octile emit` has no verbs"},
                       BadInput{{"help", "frobnicate"}, kBadUsage, "no subcommand 'frobnicate'"},
-                      BadInput{{"demo", "--frob"}, kBadUsage, "--frob"}));
+                      BadInput{{"demo", "--frob"}, kBadUsage, "--frob"},
+                      BadInput{{"demo", "--quick=much"}, kBadUsage, "--quick takes no value"},
+                      BadInput{{"emit", "--gemm", "8x8x16", "--gemm", "8x8x32"},
+                               kBadUsage,
+                               "--gemm is given 2 times; allowed: once"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Demo, BadUsage,
@@ -151,14 +155,14 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Bench, BadUsage,
     ::testing::Values(
-        BadInput{{"bench"}, kBadUsage, "--model and --suite is given; exactly one is allowed"},
+        BadInput{{"bench"}, kBadUsage, "--model and --suite are given; exactly one is allowed"},
         BadInput{{"bench", "--suite", "gemm"}, kBadUsage, "--suite is 'gemm'"},
         BadInput{{"bench", "--suite", "quantize", "--gemm", "1x8x16"}, kBadUsage, "one of the two"},
         BadInput{{"bench", "--gemm", "1x8x16", "--select", "1x32"}, kBadUsage, "without --suite"},
         BadInput{{"bench", "--suite", "quantize", "--passes", "dgrad"},
                  kBadUsage,
                  "--passes is given with --suite"},
-        BadInput{{"bench", "--gemm", "64x8x16", "--passes", ""}, kBadUsage, "--passes has ''"},
+        BadInput{{"bench", "--gemm", "64x8x16", "--passes", ""}, kBadUsage, "--passes is ''"},
         BadInput{{"bench", "--gemm", "64x8x16"}, kFailed, "octile: `octile bench` needs a GPU: "},
         BadInput{{"bench", "--gemm", "64x8x16", "--device", "h200"}, kBadUsage, "a live GPU"},
         BadInput{{"bench", "--gemm", "64x8x16", "--baseline", "numpy"}, kBadUsage, "'numpy'"},
@@ -279,7 +283,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"cache", "why", "--gemm", "0x0x0"},
                  kBadUsage,
                  "is empty, and no kernel is launched for it"},
-        BadInput{{"cache", "list", "--columns", ""}, kBadUsage, "--columns has ''"},
+        BadInput{{"cache", "list", "--columns", ""}, kBadUsage, "--columns is ''"},
         BadInput{{"cache", "list", "--sort", "sise"}, kBadUsage, "did you mean 'size'?"},
         BadInput{{"cache", "bogus"},
                  kBadUsage,
@@ -305,7 +309,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"doctor", "--measure", "--device", "h200"},
                  kBadUsage,
                  "--device is h200; allowed: a live GPU"},
-        BadInput{{"doctor", "--measure"}, kFailed, "libcuda"}));
+        BadInput{
+            {"doctor", "--measure"}, kFailed, "octile: `octile doctor --measure` needs a GPU: "}));
 
 TEST(Command, SaysItsVersionAndHelps) {
   const Shell shell;

@@ -12,8 +12,8 @@
 namespace octile::tests {
 namespace {
 
-using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class OnTheFakeDriver : public ::testing::Test {
  protected:
@@ -149,6 +149,14 @@ TEST_F(OnTheFakeDriver, BenchOfALinearLayerTimesItsParts) {
   expect_wrong_step(results.at(0), 6, 3);
   EXPECT_EQ(results.at(0).at("parts").at(1).at("name"), "quantise W");
   EXPECT_EQ(results.at(0).at("bf16_parts").at(2).at("name"), "bf16 wgrad");
+}
+
+TEST_F(OnTheFakeDriver, BenchWithoutCublasltAsksForNoGpu) {
+  shell.set("OCTILE_LIBCUBLASLT", "/nonexistent/libcublasLt.so.13");
+  const Outcome outcome = shell.run({"bench", "linear", "--gemm", "256x1024x1024"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("/nonexistent/libcublasLt.so.13"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("needs a GPU")));
 }
 
 // A model of 8 experts, 2 for each token, with square layers so that few kernels are compiled.

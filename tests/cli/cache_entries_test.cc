@@ -16,7 +16,6 @@ namespace {
 
 using cache::Entry;
 using cache::testing::make_entry;
-using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -51,7 +50,7 @@ class CacheEntries : public ::testing::Test {
   std::string digest(int i) const {
     return cache::testing::stem_of(entries_.at(static_cast<std::size_t>(i))).identity;
   }
-  void damage(int i) const { std::filesystem::resize_file(path(i), 100); }
+  void damage(int i) const { fs::resize_file(path(i), 100); }
 
   // Returns the kernels' names in the order of `list`.
   std::vector<std::string> listed(std::vector<std::string> options) const {
@@ -153,7 +152,7 @@ TEST_F(CacheEntries, VerifySaysWhatItFoundByItsExitStatus) {
 }
 
 TEST_F(CacheEntries, VerifyDoesNotCallAnotherVersionDamaged) {
-  for (const int i : {1, 2}) std::filesystem::remove(path(i));
+  for (const int i : {1, 2}) fs::remove(path(i));
   std::fstream file(path(0), std::ios::binary | std::ios::in | std::ios::out);
   file.seekp(8);  // FORMAT.md: the version of the format
   file.put(2);

@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "tests/cli/command.h"
 #include "tests/support/cache_testing.h"
@@ -19,7 +18,6 @@
 namespace octile::tests {
 namespace {
 
-namespace fs = std::filesystem;
 using cache::Entry;
 using ::testing::HasSubstr;
 

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
-#include <sstream>
 
 #include "tests/cli/command.h"
 #include "tests/support/cache_testing.h"
@@ -14,18 +13,10 @@
 namespace octile::tests {
 namespace {
 
-namespace fs = std::filesystem;
 using cache::Entry;
-using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-std::string read(const fs::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return std::move(text).str();
-}
 
 // A cache with the kernel of one problem.
 class CacheKernels : public ::testing::Test {
@@ -41,7 +32,7 @@ class CacheKernels : public ::testing::Test {
   std::string path() const { return entry_.at("path"); }
 
   Entry load() const {
-    const std::string bytes = read(path());
+    const std::string bytes = read_file(path());
     return *cache::deserialize({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()});
   }
   // Puts the entry in place of the one in the cache.
@@ -202,7 +193,7 @@ TEST_F(CacheKernels, AnArchiveOfTheSameEntriesIsTheSameBytes) {
   EXPECT_EQ(imported.json().at("added"), count);
   EXPECT_EQ(shell_.run({"cache", "verify"}).exit_code, 0);
   ASSERT_EQ(shell_.run({"cache", "export", second}).exit_code, 0);
-  EXPECT_EQ(read(first), read(second));
+  EXPECT_EQ(read_file(first), read_file(second));
   const json again = shell_.run({"cache", "import", first, "--json"}).json();
   EXPECT_EQ(again.at("added"), 0);
   EXPECT_EQ(again.at("present"), count);

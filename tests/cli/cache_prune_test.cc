@@ -13,10 +13,8 @@
 namespace octile::tests {
 namespace {
 
-namespace fs = std::filesystem;
 using cache::Entry;
 using cache::testing::make_entry;
-using nlohmann::json;
 using ::testing::HasSubstr;
 
 class CachePrune : public ::testing::Test {

@@ -17,13 +17,6 @@
 namespace octile::tests {
 namespace {
 
-std::string read(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return std::move(text).str();
-}
-
 bool is_octiles(std::string_view assignment) {
   for (const EnvironmentVariable& v : environment_variables()) {
     // NVRTC is found through the variables of the loader, of the toolkit and of Python.
@@ -44,7 +37,7 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
 }  // namespace
 
 Shell::Shell() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "octile-cli-XXXXXX").string();
+  std::string pattern = (fs::temp_directory_path() / "octile-cli-XXXXXX").string();
   if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
   folder_ = pattern;
   program_ = OCTILE_COMMAND;
@@ -54,7 +47,7 @@ Shell::Shell() {
 
 Shell::~Shell() {
   std::error_code ignored;
-  std::filesystem::remove_all(folder_, ignored);
+  fs::remove_all(folder_, ignored);
 }
 
 void Shell::set(const std::string& variable, const std::string& value) {
@@ -75,8 +68,8 @@ Outcome Shell::run(const std::vector<std::string>& arguments) const {
   }
   for (const auto& [name, value] : variables_) envp.push_back(name + "=" + value);
 
-  const std::filesystem::path out = folder_ / "stdout";
-  const std::filesystem::path err = folder_ / "stderr";
+  const fs::path out = folder_ / "stdout";
+  const fs::path err = folder_ / "stderr";
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -96,10 +89,17 @@ Outcome Shell::run(const std::vector<std::string>& arguments) const {
   if (spawned != 0) throw std::runtime_error("posix_spawn failed");
   int status = 0;
   if (::waitpid(child, &status, 0) != child) throw std::runtime_error("waitpid failed");
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read(out), read(err)};
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(out),
+          read_file(err)};
 }
 
 nlohmann::json Outcome::json() const { return nlohmann::json::parse(out); }
+
+std::string read_file(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return std::move(text).str();
+}
 
 bool has_compiler(const Shell& shell) {
   return shell.run({"doctor", "--json"}).json().at("nvrtc").at("found").get<bool>();

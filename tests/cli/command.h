@@ -10,6 +10,9 @@
 
 namespace octile::tests {
 
+namespace fs = std::filesystem;
+using nlohmann::json;
+
 struct Outcome {
   int exit_code = -1;  // 128 + the signal's number if a signal ended it
   std::string out;
@@ -32,17 +35,20 @@ class Shell {
   // then has no text of it.
   void redirect(int fd, const std::string& path);
   // Runs this program instead of the command of the build.
-  void use(const std::filesystem::path& program) { program_ = program; }
+  void use(const fs::path& program) { program_ = program; }
   Outcome run(const std::vector<std::string>& arguments) const;
 
-  const std::filesystem::path& folder() const { return folder_; }
+  const fs::path& folder() const { return folder_; }
 
  private:
-  std::filesystem::path folder_;
+  fs::path folder_;
   std::map<std::string, std::string> variables_;
   std::map<int, std::string> redirected_;
   std::string program_;
 };
+
+// Returns the bytes of a file.
+std::string read_file(const fs::path& path);
 
 // Returns true if doctor finds NVRTC.
 bool has_compiler(const Shell& shell);

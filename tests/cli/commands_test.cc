@@ -4,7 +4,6 @@
 
 #include <fstream>
 #include <set>
-#include <sstream>
 
 #include "generator/core/identity.h"
 #include "generator/families.h"
@@ -14,7 +13,6 @@
 namespace octile::tests {
 namespace {
 
-using nlohmann::json;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -209,9 +207,7 @@ TEST(Emit, TakesAConfigurationAndWritesAFile) {
                                      "tile=128x128x128 stages=4 wg=2", "-o", path});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(outcome.out, "");
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  EXPECT_THAT(text.str(), HasSubstr("constexpr int kStages = 4;"));
+  EXPECT_THAT(read_file(path), HasSubstr("constexpr int kStages = 4;"));
 }
 
 TEST(Emit, TwoConsumersWithProductsInFlightCompileByO1) {
@@ -259,7 +255,7 @@ TEST(Cache, SaysWhichEntryIsDamaged) {
   if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";
   ASSERT_EQ(shell.run({"compile", "--quantize", "16x7168"}).exit_code, 0);
   const json before = shell.run({"cache", "list", "--json"}).json();
-  std::filesystem::resize_file(before.at(0).at("path").get<std::string>(), 100);
+  fs::resize_file(before.at(0).at("path").get<std::string>(), 100);
   const Outcome list = shell.run({"cache", "list", "--json"});
   EXPECT_EQ(list.exit_code, 0);
   EXPECT_TRUE(list.json().at(0).contains("damaged"));
@@ -286,15 +282,14 @@ TEST(Doctor, SaysWhereNvrtcWasLookedForAndWhatWasTaken) {
 // A library that is there and cannot be used is named with the reason, and the search goes on.
 TEST(Doctor, SaysWhyALibraryIsNotTaken) {
   Shell shell;
-  const std::filesystem::path folder =
-      shell.folder() / "venv/lib/python3.11/site-packages/nvidia/cu13/lib";
-  std::filesystem::create_directories(folder);
+  const fs::path folder = shell.folder() / "venv/lib/python3.11/site-packages/nvidia/cu13/lib";
+  fs::create_directories(folder);
   std::ofstream(folder / "libnvrtc.so.13") << "no library";
-  std::filesystem::copy_file(OCTILE_COMMAND, folder / "octile");  // beside which it is looked for
+  fs::copy_file(OCTILE_COMMAND, folder / "octile");  // beside which it is looked for
   shell.use(folder / "octile");
   const json nvrtc = shell.run({"doctor", "--json"}).json().at("nvrtc");
   const json& first = nvrtc.at("searched").at(0);
-  EXPECT_EQ(first.at("folder"), std::filesystem::canonical(folder).string());
+  EXPECT_EQ(first.at("folder"), fs::canonical(folder).string());
   EXPECT_FALSE(first.at("taken"));
   EXPECT_THAT(first.at("outcome").get<std::string>(), HasSubstr("cannot be opened"));
   EXPECT_GE(nvrtc.at("searched").size(), 2U);
@@ -328,15 +323,9 @@ TEST(Doctor, NoticesACacheThatCannotBe) {
   EXPECT_FALSE(doctor.at("cache").at("writable"));
 }
 
-std::string read(const char* path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return std::move(text).str();
-}
-
 // The C code of the README: the text of its first ```c block.
 std::string readme_excerpt() {
-  const std::string readme = read(OCTILE_SOURCE_DIR "/README.md");
+  const std::string readme = read_file(OCTILE_SOURCE_DIR "/README.md");
   const std::string open = "```c\n";
   const std::size_t begin = readme.find(open);
   if (begin == std::string::npos) return {};
@@ -346,11 +335,11 @@ std::string readme_excerpt() {
 
 // The example is a test of its own. The README prints an excerpt of it, unchanged.
 TEST(Readme, HasAnExcerptOfTheExampleThatIsTested) {
-  const std::string example = read(OCTILE_SOURCE_DIR "/tests/c_api/readme_example_test.c");
+  const std::string example = read_file(OCTILE_SOURCE_DIR "/tests/c_api/readme_example_test.c");
   const std::string excerpt = readme_excerpt();
   ASSERT_FALSE(excerpt.empty());
   EXPECT_THAT(example, HasSubstr(excerpt));
-  EXPECT_THAT(read(OCTILE_SOURCE_DIR "/README.md"),
+  EXPECT_THAT(read_file(OCTILE_SOURCE_DIR "/README.md"),
               HasSubstr("(tests/c_api/readme_example_test.c)"));
 }
 
@@ -360,7 +349,8 @@ TEST(Doctor, TheDocumentsHaveItsMatrix) {
   const Outcome outcome = shell.run({"doctor", "--matrix"});
   ASSERT_EQ(outcome.exit_code, 0);
   EXPECT_EQ(outcome.out, support_matrix_markdown());
-  EXPECT_TRUE(read(OCTILE_SOURCE_DIR "/docs/support.md").find(outcome.out) != std::string::npos)
+  EXPECT_TRUE(read_file(OCTILE_SOURCE_DIR "/docs/support.md").find(outcome.out) !=
+              std::string::npos)
       << "docs/support.md lacks this table:\n"
       << outcome.out;
   EXPECT_EQ(shell.run({"doctor", "--matrix", "--json"}).json().size(), support_matrix().size());

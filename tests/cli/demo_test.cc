@@ -7,7 +7,6 @@
 namespace octile::tests {
 namespace {
 
-using nlohmann::json;
 using ::testing::HasSubstr;
 
 std::vector<std::string> cache_states(const json& demo) {

@@ -16,8 +16,6 @@
 namespace octile::tests {
 namespace {
 
-namespace fs = std::filesystem;
-
 struct Case {
   std::string name;  // of the file
   std::vector<std::string> arguments;
@@ -51,9 +49,7 @@ class Golden : public ::testing::TestWithParam<const char*> {
       std::ofstream(file) << screen;
       return;
     }
-    std::ostringstream golden;
-    golden << std::ifstream(file).rdbuf();
-    EXPECT_EQ(screen, golden.str()) << file << "; UPDATE_GOLDEN=1 writes it anew";
+    EXPECT_EQ(screen, read_file(file)) << file << "; UPDATE_GOLDEN=1 writes it anew";
   }
 
   Shell shell_;

@@ -8,10 +8,8 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <regex>
-#include <sstream>
 
 #include "tests/cli/command.h"
 #include "tests/support/cache_testing.h"
@@ -38,11 +36,7 @@ struct Needs {
 
 class ElfFile {
  public:
-  explicit ElfFile(const char* path) {
-    std::ostringstream text;
-    text << std::ifstream(path, std::ios::binary).rdbuf();
-    bytes_ = std::move(text).str();
-  }
+  explicit ElfFile(const char* path) : bytes_(read_file(path)) {}
 
   Needs needs() const {
     Needs needs;
@@ -140,7 +134,7 @@ TEST_F(WithoutLibarchive, ExportAndImportSayWhatToInstall) {
     EXPECT_EQ(outcome.out, "") << verb;
     EXPECT_THAT(outcome.err, HasSubstr("\"/nonexistent/libarchive.so.13\" cannot be opened"));
     EXPECT_THAT(outcome.err, HasSubstr("install the package libarchive13"));
-    EXPECT_FALSE(std::filesystem::exists(archive)) << verb;
+    EXPECT_FALSE(fs::exists(archive)) << verb;
   }
 }
 

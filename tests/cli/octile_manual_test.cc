@@ -1,7 +1,6 @@
 // The manual pages name every subcommand of `octile` and every option of each, and are roff.
 #include <gmock/gmock.h>
 
-#include <fstream>
 #include <set>
 #include <sstream>
 #include <string>
@@ -40,10 +39,9 @@ TEST(OctileManual, HasEverySubcommandAndOption) {
 // The build installs the pages of a list; the command knows which there are.
 TEST(OctileManual, EveryPageIsInstalled) {
   const Shell shell;
-  std::ostringstream lists;
-  lists << std::ifstream(OCTILE_SOURCE_DIR "/tools/CMakeLists.txt").rdbuf();
+  const std::string lists = read_file(OCTILE_SOURCE_DIR "/tools/CMakeLists.txt");
   for (const std::string& page : matches(shell.run({"help", "--list-pages"}).out, "^(\\S+)"))
-    EXPECT_THAT(lists.str(), ::testing::ContainsRegex("[ (]" + page + "[ )\n]"));
+    EXPECT_THAT(lists, ::testing::ContainsRegex("[ (]" + page + "[ )\n]"));
 }
 
 TEST(OctileManual, HasEveryVariable) {

@@ -17,10 +17,8 @@
 namespace octile::tests {
 namespace {
 
-namespace fs = std::filesystem;
 using cache::Entry;
 using cache::testing::make_entry;
-using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;

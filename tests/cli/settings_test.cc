@@ -10,8 +10,6 @@
 namespace octile::tests {
 namespace {
 
-namespace fs = std::filesystem;
-using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;

@@ -15,8 +15,6 @@
 namespace octile::tests {
 namespace {
 
-namespace fs = std::filesystem;
-
 TEST(Setuid, TheEnvironmentIsNotRead) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can make a program setuid for another user";
   Shell shell;

@@ -11,7 +11,6 @@
 namespace octile::tests {
 namespace {
 
-using nlohmann::json;
 using ::testing::HasSubstr;
 
 TEST(TuneExplain, CountsWhatEachConstraintRemovedAndRanksTheRest) {
@@ -197,7 +196,7 @@ class TuneOnTheFakeDriver : public ::testing::Test {
     EXPECT_EQ(decision.at("wrong").size(), decision.at("candidates").at("failed_verify"));
     EXPECT_GT(decision.at("wrong").size(), 10);
     for (const json& wrong : decision.at("wrong")) EXPECT_EQ(wrong.at("tokens"), 64);
-    EXPECT_FALSE(std::filesystem::exists(shell.folder() / "cache" / "tuning.jsonl"));
+    EXPECT_FALSE(fs::exists(shell.folder() / "cache" / "tuning.jsonl"));
     return decision;
   }
 

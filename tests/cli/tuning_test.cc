@@ -8,7 +8,6 @@
 namespace octile::tests {
 namespace {
 
-using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -83,9 +82,8 @@ TEST_F(Tuning, CompileCountsWhatChoseItsKernels) {
                                          "64,128,1024"};
   const Outcome text = shell.run(command);
   ASSERT_EQ(text.exit_code, 0) << text.err;
-  EXPECT_THAT(
-      text.out,
-      HasSubstr("what chose their kernel: record 1, near record 1, sister record 0, model 1\n"));
+  EXPECT_THAT(text.out,
+              HasSubstr("  chosen by, in token-count buckets: record 1, near record 1, model 1\n"));
 }
 
 TEST_F(Tuning, DoctorCountsRecords) {

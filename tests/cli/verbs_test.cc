@@ -18,19 +18,11 @@
 namespace octile::tests {
 namespace {
 
-namespace fs = std::filesystem;
-using nlohmann::json;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
 using ::testing::Not;
-
-std::string read(const fs::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return std::move(text).str();
-}
 
 TEST(Explain, SaysWhatAProblemMeans) {
   const Outcome outcome = Shell().run({"explain", "?x7168x2048", "--json"});
@@ -56,7 +48,7 @@ TEST(Explain, NamesAFieldThatIsWrong) {
 
 TEST(Explain, TheDocumentHasItsTables) {
   const std::string tables = Shell().run({"explain", "--markdown"}).out;
-  EXPECT_TRUE(read(OCTILE_SOURCE_DIR "/docs/problems.md").find(tables) != std::string::npos)
+  EXPECT_TRUE(read_file(OCTILE_SOURCE_DIR "/docs/problems.md").find(tables) != std::string::npos)
       << "docs/problems.md lacks what `octile explain --markdown` prints";
 }
 
@@ -120,9 +112,9 @@ TEST(EmitDump, WritesEverythingSideBySide) {
   }
   EXPECT_THAT(suffixes, IsSupersetOf({".cu", ".cubin", ".json"}));
   EXPECT_EQ(suffixes.contains(".sass"), outcome.json().at("lacking").is_null());
-  EXPECT_EQ(read(files.at(0).get<std::string>()),
+  EXPECT_EQ(read_file(files.at(0).get<std::string>()),
             shell.run({"emit", "--gemm", "64x7168x2048"}).out);
-  const json resources = json::parse(read(files.at(2).get<std::string>()));
+  const json resources = json::parse(read_file(files.at(2).get<std::string>()));
   EXPECT_GT(resources.at("elf").at("kernels").at(0).at("registers"), 0);
   const Outcome bad = shell.run({"emit", "--gemm", "64x7168x2048", "--dump", "/dev/null/x"});
   EXPECT_EQ(bad.exit_code, 1);

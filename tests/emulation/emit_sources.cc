@@ -68,9 +68,16 @@ void add_rows(std::vector<Kernel>& all) {
     add(all, p, {1, 4096, 256, 2});
     p.cols = 300;
     add(all, p, {3, 512, 32, 8});
+    p.tap = true;
+    add(all, p, {1, 512, 32, 8});
+    p.source = "x0;exp(x1)";  // a scale's block has columns of both halves
+    add(all, p, {1, 256, 64, 8});
+    p.tap = false;
     p.source = "silu_mul";
     add(all, p, {1, 256, 32, 8});
     add(all, p, {64, 256, 128, 4});
+    p.x = {DType::kFP32};
+    add(all, p, {1, 256, 64, 8});
   }
 }
 

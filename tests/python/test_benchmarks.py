@@ -63,10 +63,15 @@ def test_thresholds_without_time_measure_nothing_and_fail():
     assert done.returncode == 1 and "the time is over: cells are missing" in done.stdout, done.stdout + done.stderr
 
 
-def write_curves(folder, recipe, shift):
+def write_curves(folder, recipe, shift, held_out=None):
+    """held_out: shifts of the losses as trained and without FP8; None: a file without them."""
     for seed in range(3):
         losses = [5 * math.exp(-i / 100) + 1 + 0.01 * seed + shift for i in range(1000)]
         run = {"options": {"recipe": recipe, "seed": seed}, "losses": losses}
+        if held_out is not None:
+            values = [2 + 0.01 * seed + more for more in held_out]
+            run["held_out"] = [{"step": n, "as_trained": 9, "without_fp8": 9} for n in (250, 500)]
+            run["held_out"].append({"step": 1000, "as_trained": values[0], "without_fp8": values[1]})
         (folder / f"{recipe}-{seed}.json").write_text(json.dumps(run))
 
 
@@ -76,10 +81,29 @@ def test_losses_that_differ_fail_unless_they_are_a_control(tmp_path):
     write_curves(tmp_path, "tensorwise", 0.1)
     done = run("losses.py", *tmp_path.glob("*.json"), "--out", tmp_path / "drawn")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "+0.099% from bf16, whose seeds spread 1.980%  holds" in done.stdout
-    assert "differs, a control" in done.stdout
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert lines[1] == ["bf16", "3", "1.0103", "spread", "1.980%", "-", "-"]
+    assert lines[2] == ["blockwise", "3", "1.0113", "+0.099%", "holds", "-", "-"]
+    assert lines[3][:2] == ["tensorwise", "(control)"] and lines[3][5:] == ["DIFFERS", "-", "-"]
     drawn = json.loads((tmp_path / "drawn").read_text())["runs"]
     assert len(drawn) == 9 and all(len(curve["losses"]) == 100 for curve in drawn)
     write_curves(tmp_path, "blockwise", 0.02)
     done = run("losses.py", *tmp_path.glob("*.json"))
     assert done.returncode == 1 and "DIFFERS" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "as_trained, without_fp8, said",
+    [(0.004, 0.002, ["holds", "holds"]), (0.006, 0.002, ["DIFFERS", "holds"]), (0.0, 0.02, ["holds", "DIFFERS"])],
+)
+def test_held_out_losses_are_compared_one_by_one(tmp_path, as_trained, without_fp8, said):
+    write_curves(tmp_path, "none", 0, (0, 0))
+    write_curves(tmp_path, "blockwise_hybrid", 0, (as_trained, without_fp8))
+    done = run("losses.py", *tmp_path.glob("*.json"))
+    assert done.returncode == (1 if "DIFFERS" in said else 0), done.stdout + done.stderr
+    heading, plain, row, _ = done.stdout.splitlines()
+    assert heading.split("  ")[-1] == "held out, in bf16"
+    assert plain.split()[5:] == ["2.0100", "spread", "0.995%"] * 2
+    words = row.split()
+    assert words[:5] == ["blockwise_hybrid", "3", "1.0103", "+0.000%", "holds"]
+    assert [words[7], words[10]] == said and words[5] == f"{2.01 + as_trained:.4f}"

@@ -271,7 +271,7 @@ def test_functions_without_state_are_refused():
     x, weight = torch.randn(4, 64), torch.randn(32, 64)
     with pytest.raises(NotImplementedError, match=r"recipe is 'delayed', whose maxima a layer keeps; linear\(\) keeps"):
         ot.linear(x, weight, recipe="delayed")
-    with pytest.raises(NotImplementedError, match=r"; experts\(\) keeps nothing: use octile.torch.Linear, or"):
+    with pytest.raises(NotImplementedError, match=r"; experts\(\) keeps nothing: use octile.torch.Experts, or"):
         ot.experts(x, weight[None], torch.tensor([4]), "delayed")
 
 
@@ -286,7 +286,7 @@ def test_operators_name_bad_state():
         with pytest.raises(ValueError, match=r"allowed are contiguous float32 \[3 \+ 3 \* history\]"):
             forward(x, weight, None, code, False, False, bad)
     with pytest.raises(ValueError, match="recipe has no scales to update; allowed is 'delayed'"):
-        torch.ops.octile.update_scales(torch.ones(6), 0, 0, 0, True)
+        torch.ops.octile.update_scales(torch.ones(6), 1, 0, 0, 0, True)
 
 
 def test_reducing_scales_needs_processes_and_layers():

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import octile.torch as ot
 
@@ -29,7 +30,7 @@ def loss_of(model, x):
     return model(x).square().mean()
 
 
-def train(model, microbatches, last_microbatch=lambda last: None):
+def train(model, microbatches, last_microbatch=lambda last: None, after_step=lambda: None):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
     for step in microbatches:
         for index, x in enumerate(step):
@@ -37,6 +38,7 @@ def train(model, microbatches, last_microbatch=lambda last: None):
             loss_of(model, x).backward()
         optimizer.step()
         optimizer.zero_grad()
+        after_step()
 
 
 def train_alone(model):
@@ -63,16 +65,85 @@ def with_ddp(rank):
     return [p.detach() for p in model.parameters()]
 
 
-def with_fsdp2(rank, reshard):
+def counts():
+    """How many times weights were quantised so far, and how many copies that made."""
+    return torch.tensor([torch.ops.octile.weight_quantizations(), torch.ops.octile.weight_copies_made()])
+
+
+def with_fsdp2(rank, reshard, way=""):
+    """Returns the weights, and the counts of each step."""
     from torch.distributed.fsdp import fully_shard
 
     model = model_of()
     for layer in (model[0], model[2]):
+        if way == "compiled":
+            layer.compile(backend="aot_eager", fullgraph=True)
         fully_shard(layer, reshard_after_forward=reshard)
     fully_shard(model)
-    train(model, batches(rank), model.set_requires_gradient_sync)
+    watched, made = [counts()], model.forward
+    if "checkpointing" in way:
+        # A reentrant one hears of gradients by its input.
+        model.forward = lambda x: checkpoint(made, x.requires_grad_("re" in way), use_reentrant="re" in way)
+
+    def between(last):
+        model.set_requires_gradient_sync(last)
+        if way == "gathered throughout":
+            model.set_reshard_after_backward(last)
+
+    train(model, batches(rank), between, lambda: watched.append(counts()))
     assert list(model.state_dict()) == list(model_of().state_dict())
-    return [p.detach().full_tensor() for p in model.parameters()]
+    each = torch.stack(watched).diff(dim=0).tolist()
+    return [p.detach().full_tensor() for p in model.parameters()], each
+
+
+def with_written_shards(rank, reshard):
+    """Returns outputs before and after the shards were halved in place, which PyTorch counts."""
+    from torch.distributed.fsdp import fully_shard
+
+    model, x = model_of(), batches(0)[0][0]
+    for layer in (model[0], model[2]):
+        fully_shard(layer, reshard_after_forward=reshard)
+    outputs = []
+    for _ in range(2):
+        loss_of(model, x).backward()
+        with torch.no_grad():
+            outputs.append(model(x))
+            for layer in (model[0], model[2]):
+                layer.reshard()
+            for parameter in model.parameters():
+                parameter.mul_(0.5)
+    return outputs
+
+
+class Routed(nn.Module):
+    """Experts that take equal parts of the tokens, but for the second, which has none."""
+
+    def __init__(self, recipe):
+        super().__init__()
+        torch.manual_seed(0)
+        self.experts = ot.Experts(3, 64, 32, recipe=recipe)
+
+    def forward(self, x):
+        return self.experts(x, torch.tensor([len(x) // 2, len(x) // 2, len(x)], dtype=torch.int32))
+
+
+def with_sharded_experts(rank, reshard, recipe):
+    """Returns the weights, the counts of each step, and what a sentry says of functions' weights that are sharded."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = Routed(recipe)
+    if recipe == DELAYED:
+        ot.reduce_scales(model)
+    fully_shard(model.experts, reshard_after_forward=reshard)
+    fully_shard(model)
+    watched = [counts()]
+    train(model, batches(rank), model.set_requires_gradient_sync, lambda: watched.append(counts()))
+    said = ""
+    try:
+        ot.sentry(model, weights=["*.weight"])
+    except ValueError as refused:
+        said = str(refused)
+    return [p.detach().full_tensor() for p in model.parameters()], torch.stack(watched).diff(dim=0).tolist(), said
 
 
 def with_shared_scales(rank, shard):
@@ -116,17 +187,29 @@ def with_sentry(rank):
     return everyones, watch.counts["0"].output, [p.detach() for p in model.parameters()]
 
 
-WAYS = {
-    "ddp": with_ddp,
-    "fsdp2": lambda rank: with_fsdp2(rank, True),
-    "fsdp2 without resharding": lambda rank: with_fsdp2(rank, False),
+# Of each: whether weights are freed after forward, and the rest of the way.
+FSDP2 = {
+    "fsdp2": (True, ""),
+    "fsdp2 with checkpointing": (True, "checkpointing"),
+    "fsdp2 with reentrant checkpointing": (True, "reentrant checkpointing"),
+    "fsdp2 without resharding": (False, ""),
+    "fsdp2 without resharding, with checkpointing": (False, "checkpointing"),
+    "fsdp2 without resharding, compiled": (False, "compiled"),
+    "fsdp2 without any resharding": (False, "gathered throughout"),
 }
+
+
+EXPERTS = [(True, "blockwise"), (False, "blockwise"), (False, DELAYED)]
 
 
 def run_rank(rank, folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    results = {name: way(rank) for name, way in WAYS.items()}
+    fsdp2 = {name: with_fsdp2(rank, *way) for name, way in FSDP2.items()}
+    results = {"ddp": with_ddp(rank)} | {name: weights for name, (weights, _) in fsdp2.items()}
+    results["counts"] = {name: each for name, (_, each) in fsdp2.items()}
+    results["experts"] = {way: with_sharded_experts(rank, *way) for way in EXPERTS}
+    results["written"] = {reshard: with_written_shards(rank, reshard) for reshard in (False, True)}
     results["scales"] = {shard: with_shared_scales(rank, shard) for shard in (False, True)}
     results["sentry"] = with_sentry(rank)
     dist.barrier()
@@ -139,14 +222,60 @@ def run_rank(rank, folder):
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     torch.multiprocessing.spawn(run_rank, (str(folder),), nprocs=2)
-    return torch.load(folder / "results.pt")
+    return torch.load(folder / "results.pt", weights_only=False)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["ddp", *FSDP2])
 def test_two_processes_equal_one(results, way):
     alone, start = train_alone(model_of()), list(model_of().parameters())
     for ours, wanted, before in zip(results[way], alone, start, strict=True):
         assert ours.equal(wanted) and not ours.equal(before)
+
+
+@pytest.mark.parametrize("way", [name for name, (reshard, _) in FSDP2.items() if not reshard])
+def test_gathered_weights_are_quantised_once_a_step(results, way):
+    # The first layer's input needs no gradient, so of its weight nobody needs the transposed copy.
+    assert results["counts"][way] == [[2, 3]] * STEPS
+
+
+def test_weights_that_are_freed_between_passes_have_no_copy_made_twice(results):
+    # A microbatch: one copy of the first layer, and one in each pass of the second.
+    first, *rest = results["counts"]["fsdp2"]
+    assert rest == [[3 * len(TOKENS)] * 2] * (STEPS - 1)
+    assert first == [3 * len(TOKENS), 3 * len(TOKENS) + 1]  # the first forward pass knows nothing yet
+
+
+def test_checkpointing_makes_no_more_copies_than_it_needs(results):
+    # Forward runs twice, and the second layer's backward once.
+    first, *rest = results["counts"]["fsdp2 with checkpointing"]
+    assert rest == [[5 * len(TOKENS)] * 2] * (STEPS - 1) and first == [5 * len(TOKENS), 5 * len(TOKENS) + 1]
+    # Here it runs first without gradients, and then for both passes. The first layer's input has a gradient.
+    reentrant = results["counts"]["fsdp2 with reentrant checkpointing"]
+    assert reentrant == [[4 * len(TOKENS), 6 * len(TOKENS)]] * STEPS
+
+
+@pytest.mark.parametrize("way", EXPERTS)
+def test_sharded_experts_equal_those_of_one_process(results, way):
+    weights, each, said = results["experts"][way]
+    reshard, recipe = way
+    assert weights[0].equal(train_alone(Routed(recipe))[0])
+    # Their input needs no gradient, so nobody needs the transposed copy, and backward none at all.
+    assert each[1:] == [[2, 2] if reshard else [1, 1]] * (STEPS - 1)
+    assert said == (
+        "octile: weights: type of 'experts.weight' is 'DTensor'; allowed is Parameter; FSDP2's are watched in Linear "
+        "and Experts"
+    )
+
+
+@pytest.mark.parametrize("reshard", [False, True])
+def test_writes_to_shards_are_seen(results, reshard):
+    first, second = results["written"][reshard]
+    model = model_of()
+    with torch.no_grad():
+        assert first.equal(model(batches(0)[0][0]))
+        for parameter in model.parameters():
+            parameter.mul_(0.5)
+        assert second.equal(model(batches(0)[0][0]))
 
 
 @pytest.mark.parametrize("shard", [False, True])

@@ -1,9 +1,12 @@
 """The tutorial script, and the benchmark that needs a GPU for all it does."""
 
+import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2] / "runtime" / "python"
 
@@ -12,15 +15,45 @@ def run(*words):
     return subprocess.run([sys.executable, *map(str, words)], check=True, capture_output=True, text=True).stdout
 
 
+TINY = ("--steps", 6, "--layers", 1, "--batch", 1, "--context", 32, "--lr", "1e-2", "--eval-batches", 2)
+
+
+def trained(folder, recipe, *words):
+    """Trains a tiny model. Returns what the script wrote."""
+    out = folder / f"{recipe}.json"
+    run(ROOT / "examples/train_gpt.py", *TINY, "--recipe", recipe, "--losses", out, *words)
+    return json.loads(out.read_text())
+
+
 def test_the_tutorial_learns_and_its_curves_are_compared(tmp_path):
-    size = ("--steps", 6, "--layers", 1, "--batch", 1, "--context", 32, "--lr", "1e-2")
-    for recipe in ("none", "blockwise"):
-        run(ROOT / "examples/train_gpt.py", *size, "--recipe", recipe, "--losses", tmp_path / f"{recipe}.json")
-    losses = json.loads((tmp_path / "blockwise.json").read_text())["losses"]
+    runs = {recipe: trained(tmp_path, recipe) for recipe in ("none", "blockwise")}
+    losses = runs["blockwise"]["losses"]
     assert len(losses) == 6 and min(losses) < losses[0] - 1
     files = tmp_path / "none.json", tmp_path / "blockwise.json"
     lines = run(ROOT / "benchmarks/losses.py", *files, "--bound", "0.02").splitlines()
-    assert len(lines) == 2 and lines[0].startswith("bf16") and lines[1].endswith("holds")
+    assert len(lines) == 4 and lines[1].startswith("bf16") and lines[2].split().count("holds") == 3
+
+
+@pytest.mark.parametrize("recipe", ["none", "blockwise_hybrid", "tensorwise", "delayed"])
+def test_held_out_losses_leave_training_as_it_is(tmp_path, recipe):
+    often, once = trained(tmp_path, recipe, "--eval-every", 2), trained(tmp_path, recipe)
+    assert often["losses"] == once["losses"] and often["held_out"][-1:] == once["held_out"]
+    assert [held["step"] for held in often["held_out"]] == [2, 4, 6]
+    for held in often["held_out"]:
+        # FP8 rounds, and without it the same weights are close.
+        assert (held["as_trained"] == held["without_fp8"]) == (recipe == "none")
+        assert abs(held["as_trained"] / held["without_fp8"] - 1) < 0.01
+    assert often["held_out"][-1]["without_fp8"] < often["held_out"][0]["without_fp8"]
+
+
+def test_held_out_files_are_fixed_and_not_trained_on():
+    spec = importlib.util.spec_from_file_location("train_gpt", ROOT / "examples/train_gpt.py")
+    train_gpt = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(train_gpt)
+    text, held_out = (bytes(part.numpy()) for part in train_gpt.read_text())
+    assert (text, held_out) == tuple(bytes(part.numpy()) for part in train_gpt.read_text())
+    assert len(text) / 64 < len(held_out) < len(text) / 4
+    assert held_out[1000:3000] not in text
 
 
 def test_the_script_for_a_gpu_says_what_it_does():

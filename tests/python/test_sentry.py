@@ -330,7 +330,9 @@ def test_bad_arguments_are_named():
     ):
         with pytest.raises(ValueError, match=sentence):
             ot.sentry(model, **arguments)
-    with pytest.raises(ValueError, match="model is 'Sequential'; allowed is a model with octile.torch.Linear in it"):
+    with pytest.raises(
+        ValueError, match="model is 'Sequential'; allowed is a model with octile.torch.Linear or Experts in it"
+    ):
         ot.sentry(nn.Sequential(nn.Linear(64, 32)))
     with pytest.raises(ValueError, match="0.weight.device is 'meta'; allowed are devices with memory"):
         ot.sentry(nn.Sequential(ot.Linear(64, 32, device="meta")))

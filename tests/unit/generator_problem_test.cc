@@ -263,7 +263,7 @@ TEST(Problem, RefusesBadNumbers) {
               "gemm: field 'n=" + bad + "': the value is not " + rule);
   }
   EXPECT_EQ(error_of(with(kGemm, "k=2048", "k=2147483648")),
-            "gemm: field 'k=2147483648': the value is beyond " + rule +
+            "gemm: field 'k=2147483648': the value is not " + rule +
                 ", or '?' for a dynamic token count");
   EXPECT_EQ(error_of(with(kGemm, "m=?", "m=-1")),
             "gemm: field 'm=-1': the value is not " + rule + ", or '?' for a dynamic token count");
@@ -419,8 +419,13 @@ TEST(Problem, RefusesBadShapes) {
   const auto q = parse_quantize_shape("8x16x32", "blockwise");
   ASSERT_FALSE(q);
   EXPECT_EQ(q.error().message,
-            "the quantize shape is '8x16x32'; allowed is ROWSxCOLS: of '16x32', the value is not a "
-            "decimal integer from 0 to 2147483647");
+            "the quantize shape is '8x16x32'; allowed is ROWSxCOLS: it has 3 instead of 2 "
+            "numbers");
+  const auto large = parse_gemm_shape("16x512x99999999999", "blockwise");
+  ASSERT_FALSE(large);
+  EXPECT_EQ(large.error().message,
+            "the gemm shape is '16x512x99999999999'; allowed is MxNxK: of '99999999999', the value "
+            "is not a decimal integer from 0 to 2147483647");
 }
 
 TEST(Problem, RefusesAnUnknownRecipe) {

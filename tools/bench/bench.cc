@@ -67,7 +67,7 @@ Status check_options(const Options& options) {
 Result<std::vector<Work>> read_work(const Options& options) {
   if (options.suite.empty() && !options.names_work()) {
     return refuse(
-        "none of --gemm, --quantize, --problem, --problem-file, --model and --suite is given; "
+        "none of --gemm, --quantize, --problem, --problem-file, --model and --suite are given; "
         "exactly one is allowed");
   }
   if (!options.suite.empty()) return suite(options.suite, options.selected);
@@ -211,8 +211,8 @@ Status run(const Options& options) {
   if (Status ok = check_options(options); !ok) return ok;
   const auto works = read_work(options);
   if (!works) return tl::unexpected<Error>(works.error());
-  const auto session = BenchSession::open(options.device, !options.baseline.empty());
-  if (!session) return tl::unexpected<Error>(needs_gpu("bench", session.error()));
+  const auto session = BenchSession::open("bench", options.device, !options.baseline.empty());
+  if (!session) return tl::unexpected<Error>(session.error());
   BenchContext context = session->context(options.rounds);
   context.b_ready = options.b_ready;
   if (!options.search) return Bench(options, context).run(*works);

@@ -92,8 +92,8 @@ Status run_experts(const ExpertsOptions& options) {
   if (!recipe) return tl::unexpected<Error>(recipe.error());
   const auto ranks = read_ranks(options, **recipe);
   if (!ranks) return tl::unexpected<Error>(ranks.error());
-  const auto session = BenchSession::open(options.device, true);
-  if (!session) return tl::unexpected<Error>(needs_gpu("bench experts", session.error()));
+  const auto session = BenchSession::open("bench experts", options.device, true);
+  if (!session) return tl::unexpected<Error>(session.error());
   std::vector<ExpertsReport> reports;
   Progress progress(progress_mode(false));
   for (const ExpertRank& rank : *ranks) {

@@ -56,8 +56,8 @@ Status run_linear(const LinearOptions& options) {
   if (!recipe) return tl::unexpected<Error>(recipe.error());
   const auto shapes = read_shapes(options, **recipe);
   if (!shapes) return tl::unexpected<Error>(shapes.error());
-  const auto session = BenchSession::open(options.device, true);
-  if (!session) return tl::unexpected<Error>(needs_gpu("bench linear", session.error()));
+  const auto session = BenchSession::open("bench linear", options.device, true);
+  if (!session) return tl::unexpected<Error>(session.error());
   Json reports = Json::array();
   bool right = true;
   Progress progress(progress_mode(false));

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "tools/command.h"
+
 namespace octile::tools {
 
 Status check_rounds(int rounds) {
@@ -12,11 +14,12 @@ Status check_rounds(int rounds) {
               fmt::format("--rounds is {}; allowed are 3 and more", rounds));
 }
 
-Result<BenchSession> BenchSession::open(const std::string& device, bool with_cublaslt) {
+Result<BenchSession> BenchSession::open(std::string_view verb, const std::string& device,
+                                        bool with_cublaslt) {
   auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
   auto gpu = GpuSession::open(device);
-  if (!gpu) return tl::unexpected<Error>(gpu.error());
+  if (!gpu) return tl::unexpected<Error>(needs_gpu(verb, gpu.error()));
   BenchSession session(std::move(*library), std::move(*gpu));
   if (with_cublaslt) {
     auto cublaslt = CublasLt::open();

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "tools/bench/measurement.h"
 
@@ -13,8 +14,10 @@ Status check_rounds(int rounds);
 
 class BenchSession {
  public:
-  // Opens cuBLASLt only if `with_cublaslt`. Errors: those of each.
-  static Result<BenchSession> open(const std::string& device, bool with_cublaslt);
+  // Opens cuBLASLt only if `with_cublaslt`. Errors: those of each; without a GPU, that `verb`, such
+  // as "bench linear", needs one.
+  static Result<BenchSession> open(std::string_view verb, const std::string& device,
+                                   bool with_cublaslt);
 
   const LibraryHandle& library() const { return library_; }
   const GpuSession& gpu() const { return *gpu_; }

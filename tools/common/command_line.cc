@@ -76,9 +76,11 @@ void append_parts(const std::string& name, std::string_view text, std::vector<Va
     const std::string_view part = rest.substr(0, comma);
     if (part.empty()) {
       refuse_value(
-          fmt::format("{} has ''{}; allowed: values that are not empty, with a comma "
-                      "between them",
-                      name, text.empty() ? "" : fmt::format(" in '{}'", text)));
+          text.empty()
+              ? fmt::format("{} is ''; allowed: values with a comma between them", name)
+              : fmt::format("{} has '' in '{}'; allowed: values that are not empty, with a comma "
+                            "between them",
+                            name, text));
     }
     if constexpr (std::is_arithmetic_v<Value>) {
       const auto number = parse_number<Value>(part);

@@ -196,7 +196,7 @@ void print_summary(const Json& summary, const Run& run, bool wide) {
                part == "1/1" ? "" : fmt::format(" (part {} of {})", part, run.all), run.problems,
                run.problems == 1 ? "" : "s", run.seconds, summary.at("hits").dump(),
                summary.at("compiled").dump());
-  print_stdout("  {}\n", chosen_by_line(kernels));
+  write_stdout(chosen_by_line(kernels));
 }
 
 void warn_of_replaced(const std::vector<Kernel>& kernels) {

@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <string_view>
+
+#include "tools/common/terminal.h"
 
 namespace octile::tools {
 namespace {
@@ -34,8 +35,10 @@ TextTable kernel_table(const Json& kernels) {
 std::string configuration_lines(const Json& kernels) {
   std::string text;
   for (const Json& kernel : kernels) {
-    text += fmt::format("  {}: {}\n", kernel.at("template").get<std::string>(),
-                        kernel.at("config").get<std::string>());
+    text += wrapped(fmt::format("  {}: {}", kernel.at("template").get<std::string>(),
+                                kernel.at("config").get<std::string>()),
+                    line_width(), 4) +
+            "\n";
   }
   return text;
 }
@@ -47,11 +50,12 @@ std::string chosen_by_line(const Json& kernels) {
       for (const Json& by : use.at("chosen_by")) ++counts[by.get<std::string>()];
     }
   }
-  std::string text = "token-count buckets by what chose their kernel: ";
+  std::string text;
   for (const char* by : {"record", "near record", "sister record", "model"}) {
-    text += fmt::format("{}{} {}", by == std::string_view("record") ? "" : ", ", by, counts[by]);
+    if (counts[by] != 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", by, counts[by]);
   }
-  return text;
+  if (text.empty()) return text;
+  return wrapped("  chosen by, in token-count buckets: " + text, line_width(), 4) + "\n";
 }
 
 std::string bytes_text(double bytes) {

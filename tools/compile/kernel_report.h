@@ -11,11 +11,11 @@ namespace octile::tools {
 // Returns a table of name, registers, shared memory, spills, compile time, size, and hit or miss.
 // Kernels with an "error" have no row.
 TextTable kernel_table(const Json& kernels);
-// Returns one line for each kernel: its template and its configuration.
+// Returns a sentence for each kernel: its template and its configuration.
 std::string configuration_lines(const Json& kernels);
-// Returns how many token-count buckets got their kernel from a record, a near record, a
-// sister card's record and the cost model. Each kernel has "problems", objects with an array
-// "chosen_by".
+// Returns a sentence that says how many token-count buckets got their kernel from a record, a near
+// record, a sister card's record and the cost model; empty if none has one. Each kernel has
+// "problems", objects with an array "chosen_by".
 std::string chosen_by_line(const Json& kernels);
 
 std::string bytes_text(double bytes);  // "28.0 MiB"

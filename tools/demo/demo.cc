@@ -229,7 +229,7 @@ class Demo {
       say(kernel_table(kernels));
       say(configuration_lines(kernels));
     }
-    if (lacking) say(fmt::format("  not all of them: {}\n", lacking->message));
+    if (lacking) say(wrapped("  not all of them: " + lacking->message, line_width(), 4) + "\n");
     return {};
   }
 

@@ -12,6 +12,7 @@
 #include "runtime/reference/cast.h"
 #include "runtime/reference/parallel.h"
 #include "runtime/reference/synthetic.h"
+#include "tools/common/terminal.h"
 #include "tools/demo/quantizing.h"
 
 namespace octile::tools {
@@ -293,15 +294,17 @@ std::string to_text(const ForwardReport& report) {
     text += fmt::format("  codes and scales {} those of the host reference\n",
                         report.codes_equal ? "equal, bit for bit," : "DIFFER FROM");
   }
-  text += fmt::format(
-      "  against FP64 on the same FP8 operands, {} elements: {}, max |D - R| / S = {:.2e}\n",
+  const auto sentence = [](const std::string& line) {
+    return wrapped("  " + line, line_width(), 4) + "\n";
+  };
+  text += sentence(fmt::format(
+      "against FP64 on the same FP8 operands, {} elements: {}, max |D - R| / S = {:.2e}",
       report.check.elements, report.check.ok ? "within tolerance" : "OUT OF TOLERANCE",
-      report.check.worst.worst_error_over_s);
-  text += fmt::format(
-      "  against FP64 on X and W before quantising: relative error {:.2e}; that is FP8, not the "
-      "kernel\n",
-      report.relative_error);
-  return text;
+      report.check.worst.worst_error_over_s));
+  return text + sentence(fmt::format(
+                    "against FP64 on X and W before quantising: relative error {:.2e}; that is "
+                    "FP8, not the kernel",
+                    report.relative_error));
 }
 
 }  // namespace octile::tools

@@ -96,7 +96,7 @@ double clock_of(const GemmConfig& config, const GemmProblem& problem, std::int64
 }
 
 Result<DeviceMeasurement> measure_device(const std::string& device) {
-  auto session = BenchSession::open(device, false);
+  auto session = BenchSession::open("doctor --measure", device, false);
   if (!session) return tl::unexpected<Error>(session.error());
   const GpuSession& gpu = session->gpu();
   DeviceMeasurement measured;

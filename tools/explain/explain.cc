@@ -127,8 +127,8 @@ void print_problem(const Problem& problem, const OperationMeaning& operation) {
   print_row("recipes", recipes.empty() ? "no recipe has these types"
                                        : fmt::format("{}", fmt::join(recipes, ", ")));
   const Status supported = check_supported(problem);
-  print_row("supported", supported ? fmt::format("yes: {}", support_of(problem).reason)
-                                   : "no: " + supported.error().message);
+  print_row("supported", supported ? "yes" : "no: " + supported.error().message);
+  if (supported) print_row("remark", std::string(support_of(problem).reason));
 }
 
 Json to_json(const Problem& problem, const OperationMeaning& operation) {

@@ -88,6 +88,14 @@ std::string about_word(const CLI::App& root, const CLI::App& app, const std::str
       path_of(app), word, help_of(app));
 }
 
+std::string wrong_number_of_values(const CLI::App& app, const std::string& name) {
+  const CLI::Option* option = app.get_option_no_throw(name);
+  if (option != nullptr && option->count() > 1) {
+    return fmt::format("{} is given {} times; allowed: once", name, option->count());
+  }
+  return fmt::format("{} needs a value; {} says which", name, help_of(app));
+}
+
 }  // namespace
 
 std::string unknown_subcommand(const CLI::App& root, const CLI::App& app, const std::string& word) {
@@ -115,7 +123,13 @@ std::string sentence_of(const CLI::App& root, const CLI::ParseError& error) {
   std::ranges::replace(sentence, '\n', ' ');
   const std::string name = sentence.substr(0, sentence.find(": "));
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
-    return fmt::format("{} needs a value; {} says which", name, help_of(app));
+    return wrong_number_of_values(app, name);
+  }
+  // Options with values say themselves what they take, so this one is a flag.
+  if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) {
+    const std::string flag = sentence.substr(name.size() + 2);
+    return fmt::format("{} takes no value; {} says what it does", flag.substr(0, flag.find(' ')),
+                       help_of(app));
   }
   // CLI11 puts the option's name before a validator's sentence, which begins with it.
   if (const std::string twice = name + ": " + name + " "; sentence.starts_with(twice)) {

@@ -255,28 +255,31 @@ FEW_ROWS = [("1x128, row-wise", "q=e4m3:1x128 out=row"), ("128x128, row-wise", "
 
 
 def draw_few_rows(theme):
-    """Time against rows, beside a stream of the same bytes and half a microsecond."""
+    """Time against rows, beside a stream of the same bytes and half a microsecond: a row of plots for each card."""
     colours = THEMES[theme]
     data = load("few_rows")
-    figure = plt.figure(figsize=(8.6, 2.9))
-    for i, (title, kind) in enumerate(FEW_ROWS):
-        axes = figure.add_axes([0.06 + i * 0.24, 0.17, 0.19, 0.6])
-        plain_axes(axes, colours, "both")
-        points = [t for t in data["times"] if t["problem"].endswith(kind)]
-        rows = [t["rows"] for t in points]
-        axes.loglog(rows, [t["stream_us"] + data["allowance_us"] for t in points], color=colours["second"],
-                    linewidth=1.6, linestyle=(0, (3, 2)))
-        axes.loglog(rows, [t["octile_us"] for t in points], color=colours["octile"], linewidth=2)
-        axes.set_xlim(1, 4096)
-        axes.set_ylim(0.9, 60)
-        axes.set_xticks([1, 16, 256, 4096], ["1", "16", "256", "4096"])
-        axes.set_yticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"] if i == 0 else [""] * 6)
-        axes.minorticks_off()
-        axes.set_title(title, fontsize=9.5, loc="left", color=colours["text"])
-    figure.text(0.04, 0.91, "Quantisers of 7168 columns: us against rows, H100", fontsize=12, weight="bold",
+    figure = plt.figure(figsize=(8.6, 2.2 * len(data["cards"]) + 0.3))
+    height = 1 / (len(data["cards"]) + 0.12)
+    for down, card in enumerate(data["cards"]):
+        bottom = 1 - (down + 1) * height - 0.06
+        for i, (title, kind) in enumerate(FEW_ROWS):
+            axes = figure.add_axes([0.06 + i * 0.24, bottom + 0.2 * height, 0.19, 0.62 * height])
+            plain_axes(axes, colours, "both")
+            points = [t for t in card["times"] if t["problem"].endswith(kind)]
+            rows = [t["rows"] for t in points]
+            axes.loglog(rows, [t["stream_us"] + data["allowance_us"] for t in points], color=colours["second"],
+                        linewidth=1.6, linestyle=(0, (3, 2)))
+            axes.loglog(rows, [t["octile_us"] for t in points], color=colours["octile"], linewidth=2)
+            axes.set_xlim(1, 4096)
+            axes.set_ylim(0.9, 60)
+            axes.set_xticks([1, 16, 256, 4096], ["1", "16", "256", "4096"])
+            axes.set_yticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"] if i == 0 else [""] * 6)
+            axes.minorticks_off()
+            axes.set_title(f"{card['name']}: {title}", fontsize=9, loc="left", color=colours["text"])
+    figure.text(0.04, 0.955, "Quantisers of 7168 columns: us against rows", fontsize=12, weight="bold",
                 color=colours["text"])
-    figure.text(0.96, 0.915, "Octile", fontsize=9.5, ha="right", color=colours["octile"])
-    figure.text(0.905, 0.915, "a stream of the same bytes + 0.5 us", fontsize=9.5, ha="right",
+    figure.text(0.96, 0.957, "Octile", fontsize=9.5, ha="right", color=colours["octile"])
+    figure.text(0.905, 0.957, "a stream of the same bytes + 0.5 us", fontsize=9.5, ha="right",
                 color=colours["quiet"])
     save(figure, "few-rows", theme)
 

@@ -1,37 +1,44 @@
 /* Octile: FP8 quantise and GEMM kernels, generated, compiled, cached and run at run time.
  *
- * Conventions, stated once:
- *  1. Every struct begins with `struct_size`. The caller sets it to sizeof of the struct it was
+ * A program makes a library handle (octile_library_create) and a plan for each problem
+ * (octile_plan_create from a text, or octile_gemm_plan_create and octile_quantize_plan_create). It
+ * prepares the plan for the token counts it will see (octile_plan_prepare), and runs it
+ * (octile_gemm_run, octile_quantize_run).
+ *
+ * These rules hold for every call. The comment of a function states what they leave open.
+ *
+ *  1. Structs begin with `struct_size`, which the caller sets to sizeof of the struct it was
  *     compiled with. Bytes beyond the caller's struct are taken as zero. A struct larger than the
  *     library knows is accepted if its unknown tail is all zero, and refused otherwise.
- *  2. Enums are append-only and every value is explicit.
- *  3. Every call returns an octile_status. A failing call leaves its outputs untouched. It leaves a
- *     sentence in octile_last_error() of the calling thread, which names the argument, its value
- *     and what is allowed. A field of a nested struct is named as "groups.offsets".
- *  4. The library does not print, abort or throw across this boundary. Messages go to the log
- *     callback.
+ *  2. Enums are append-only, and every value is explicit.
+ *  3. Errors: every call returns an octile_status. A failing call leaves its outputs untouched. It
+ *     leaves a sentence in octile_last_error() of the calling thread, which names the argument, its
+ *     value and what is allowed. A field of a nested struct is named as "groups.offsets". "Errors"
+ *     below lists what a call may say beside INVALID_ARGUMENT, OUT_OF_MEMORY and INTERNAL.
+ *  4. Messages go to the log callback. The library does not print, abort or throw.
  *  5. Matrices are row-major. Leading dimensions are in elements, and 0 means packed: each field
  *     says which value that is. D[m,n] (+)= A[m,k] * B[n,k]^T. An extent (m, n, k, rows, cols) is
  *     at most 2^31 - 1, a tensor at most 2^63 - 1 bytes.
- *  6. A scale multiplies: x ~ q * scale.
- *  7. Pointers are device pointers, unless the plan's device is "host". `stream` is a CUstream (a
- *     cudaStream_t is the same pointer); null is the legacy default stream. Kernels are launched
- *     with programmatic stream serialisation and wait for the preceding work by themselves, so the
- *     stream's order holds. A kernel captured behind another makes a programmatic edge. GEMMs of
- *     few tokens prefetch weights into L2 before waiting. Writes that land before the preceding
- *     work ends are still seen.
- *  8. Some kernels let the stream's next kernel start while they still run. A caller may launch a
- *     kernel of its own behind them with programmatic stream serialisation. That kernel must
- * execute griddepcontrol.wait (cudaGridDependencySynchronize) before it touches memory. Otherwise
- * it races with the kernel before it. Kernels launched without that attribute need nothing.
- *  9. Version policy: the SONAME is the major version. Within a major version functions, enum
- *     values and struct tails are only added.
- * 10. Handles may be used from several threads at once, but destroying one while another call uses
- *     it is undefined. A workspace belongs to one call in flight. A second destroy says
+ *  6. Scales multiply: x ~ q * scale.
+ *  7. Streams: `stream` is a CUstream (a cudaStream_t is the same pointer); null is the legacy
+ *     default stream. Pointers are device pointers, unless the plan's device is "host". Kernels are
+ *     launched with programmatic stream serialisation and wait for the preceding work by
+ *     themselves, so the stream's order holds. A kernel captured behind another makes a
+ *     programmatic edge. GEMMs of few tokens prefetch weights into L2 before waiting. Writes that
+ *     land before the preceding work ends are still seen.
+ *  8. Overlap: some kernels let the stream's next kernel start while they still run. A caller may
+ *     launch a kernel of its own behind them with programmatic stream serialisation. That kernel
+ *     must execute griddepcontrol.wait (cudaGridDependencySynchronize) before it touches memory;
+ *     otherwise it races with the kernel before it. Kernels launched without that attribute need
+ *     nothing.
+ *  9. Versions: the SONAME is the major version. Within a major version functions, enum values and
+ *     struct tails are only added.
+ * 10. Threads: handles may be used from several threads at once, but destroying one while another
+ *     call uses it is undefined. A workspace belongs to one call in flight. A second destroy says
  *     INVALID_ARGUMENT, unless a new handle has the address by then; any other call on a destroyed
  *     handle is undefined.
- * 11. A plain call has plain fields. What only some calls need is a struct of its own behind a
- *     pointer; null means that the call does not use the feature.
+ * 11. Features: a plain call has plain fields. What only some calls need is a struct of its own
+ *     behind a pointer; null means that the call does not use the feature.
  * 12. Memory and threads may run out. A call for which the host has no memory says OUT_OF_MEMORY.
  *     Without new threads, those that run do the work, and without any the caller does.
  * 13. Fork: a handle belongs to the process that made it. In a child of fork every call on it says
@@ -39,13 +46,13 @@
  *     The CUDA driver does not work in the child of a process that has used it.
  * 14. Signals: the library handles none and leaves the masks of its callers' threads alone. No call
  *     fails because of a signal, and none may be made in a handler. The library's threads block all
- *     signals but SIGPROF and those that a thread brings upon itself. Kernels compile in processes
- *     of the program octile-compiler, in sessions of their own, so that NVRTC, which takes SIGINT
- *     and SIGTERM and exits on them, does not take the caller's. They are no children of the
- *     caller, unless it adopts orphans: no SIGCHLD and no wait() tells of them. They end with their
- *     library handle, with the process, and when they have had nothing to do for a minute.
- *     If none can be started (the log says so) or OCTILE_COMPILER=in-process is set, NVRTC compiles
- *     in the caller's process and has its signals meanwhile.
+ *     signals but SIGPROF and those that a thread brings upon itself. NVRTC takes SIGINT and
+ *     SIGTERM and exits on them; so kernels compile in processes of the program octile-compiler, in
+ *     sessions of their own. They are no children of the caller, unless it adopts orphans: no
+ *     SIGCHLD and no wait() tells of them. They end with their library handle, with the process,
+ *     and when they have had nothing to do for a minute. If none can be started (the log says so)
+ *     or OCTILE_COMPILER=in-process is set, NVRTC compiles in the caller's process and has its
+ *     signals meanwhile.
  * 15. Exit: a process may exit with handles alive, also while work runs in the background. Nothing
  *     is waited for. The log callback may be called until the process has ended.
  * 16. dlclose leaves the library loaded, and handles usable.
@@ -160,7 +167,7 @@ typedef struct octile_library_options {
 } octile_library_options;
 
 /* Makes a library handle. Driver and compiler are opened when first needed, not here.
- * options: null for all defaults. Errors: INVALID_ARGUMENT, OUT_OF_MEMORY. */
+ * options: null for all defaults. */
 OCTILE_API octile_status octile_library_create(const octile_library_options* options,
                                                octile_library** library);
 /* Destroys a handle and unloads its kernels. Work launched by its plans must have completed, and no
@@ -179,7 +186,7 @@ typedef struct octile_quantized_layout {
 
 /* Writes the sizes of a [rows, cols] tensor quantised as (dtype, granularity, format).
  * transposed nonzero: those of the columnwise copy, whose data is [cols][roundup(rows,16)].
- * Errors: INVALID_ARGUMENT, UNSUPPORTED. */
+ * Errors: UNSUPPORTED. */
 OCTILE_API octile_status octile_quantized_layout_query(octile_dtype dtype,
                                                        octile_granularity granularity,
                                                        octile_scale_format format, int64_t rows,
@@ -226,7 +233,7 @@ typedef struct octile_squares {
 } octile_squares;
 
 /* Writes the sum, correctly rounded, or infinity if a sum was not finite. `squares` is in host
- * memory: a copy of what GEMMs wrote. Errors: INVALID_ARGUMENT (null). */
+ * memory: a copy of what GEMMs wrote. */
 OCTILE_API octile_status octile_sum_of_squares(const octile_squares* squares, double* sum);
 
 /* D[m,n] (+)= A[m,k] * B[n,k]^T + bias[n] for every token count. Tokens are in m, unless k is
@@ -242,8 +249,8 @@ OCTILE_API octile_status octile_sum_of_squares(const octile_squares* squares, do
  *   B are [groups][n], and those of a masked group's rows of A begin at multiples of 4.
  * - Tokens in k, contiguous groups: A and B are transposed copies of contiguous groups
  *   (octile_plan_quantized_layout), in which group g's columns begin on a multiple of 128, and
- * whose padding is zero. D is [groups][m][ldd]. A group without tokens gets zeros, or keeps its D
- * if the plan accumulates.
+ *   whose padding is zero. D is [groups][m][ldd]. A group without tokens gets zeros, or keeps its D
+ *   if the plan accumulates.
  *
  * With a batch there are `batch` GEMMs of the same m, n and k, such as one for each attention head.
  * The matrices of A, B and D and the scales of A and B lie at constant strides, which calls state.
@@ -349,16 +356,15 @@ typedef struct octile_quantize_desc {
   octile_grouping grouping;
   octile_shard_step shard;
 
-  const octile_quantize_fused_desc*
-      fused; /* null: x itself is quantised, and nothing else written */
+  const octile_quantize_fused_desc* fused; /* null: x is quantised, and nothing else written */
 } octile_quantize_desc;
 
 /* Makes a plan. It stands for every token count; nothing is compiled yet.
  * device: "cuda:N" (a live GPU) or "cuda" (the GPU of the calling thread's current context, else
  * the first), the name of a known device ("h200": plan and compile without one), or "host". On
  * "host" the multi-threaded reference executor runs: pointers are host pointers, the stream is
- * ignored, run returns when the work is done, and nothing needs preparing. Null: "cuda". Errors:
- * INVALID_ARGUMENT, UNSUPPORTED, NO_DRIVER. */
+ * ignored, run returns when the work is done, and nothing needs preparing. Null: "cuda".
+ * Errors: UNSUPPORTED, NO_DRIVER. */
 OCTILE_API octile_status octile_gemm_plan_create(octile_library* library, const char* device,
                                                  const octile_gemm_desc* desc, octile_plan** plan);
 OCTILE_API octile_status octile_quantize_plan_create(octile_library* library, const char* device,
@@ -383,8 +389,8 @@ typedef enum octile_prepare_flags {
  * included, 0 <= lo <= hi), in parallel. Idempotent. Legal while streams capture, in any mode:
  * the library's own threads load the kernels, in the relaxed capture mode. If the plan's device is
  * a name, the kernels are compiled and cached only. flags: octile_prepare_flags. If some kernels
- * fail, the others are ready and the first error is returned. Errors: INVALID_ARGUMENT,
- * NO_COMPILER, COMPILE_FAILED, OFFLINE, OUT_OF_MEMORY, DEVICE_ERROR. */
+ * fail, the others are ready and the first error is returned.
+ * Errors: NO_COMPILER, COMPILE_FAILED, OFFLINE, DEVICE_ERROR. */
 OCTILE_API octile_status octile_plan_prepare(octile_plan* plan, int64_t lo, int64_t hi,
                                              uint32_t flags);
 /* Waits for background work of this plan and returns its first error, once. */
@@ -396,14 +402,13 @@ OCTILE_API octile_status octile_plan_wait(octile_plan* plan);
  * - buckets: the largest token count of every bucket it serves. Bucket edges are 1, 2, 4, ... 128,
  *   then two in every doubling (192, 256, 384, ... 1024), then four (1280, 1536, 1792, 2048, ...).
  * - chosen_by: for each of these buckets "record", "near record", "sister record" (of another
- *   card) or "model", which says what chose
- *   the kernel; null if it serves only until the chosen one is ready.
+ *   card) or "model", which says what chose the kernel; null if it serves only until the chosen one
+ *   is ready.
  * - compile_ms: of the compile that made it, whenever that was.
  * - name, config, registers, smem_bytes, spill_store_bytes, spill_load_bytes, cubin_bytes, cache
  *   ("hit" or "miss"), template, source_digest.
  * The text is NUL-terminated UTF-8. size: in, the buffer's bytes; out, the bytes needed. A null
- * buffer queries.
- * Errors: INVALID_ARGUMENT if the buffer is too small; the sentence says what is needed. */
+ * buffer queries. If the buffer is too small, the sentence says what is needed. */
 OCTILE_API octile_status octile_plan_problem(octile_plan* plan, char* buffer, size_t* size);
 OCTILE_API octile_status octile_plan_describe(octile_plan* plan, char* buffer, size_t* size);
 
@@ -425,93 +430,105 @@ OCTILE_API octile_status octile_plan_workspace_size(octile_plan* plan, int64_t t
  * - Masked groups: `groups` tensors of [rows, cols], one behind the other. Of each, the rows from
  *   its count on are neither read nor written.
  * - One scale per tensor: [groups]; an empty group's scale is that of an amax of 0.
- * Errors: INVALID_ARGUMENT (not a quantise plan, an output it does not have, rows, groups). */
+ * Other plans than those that quantise, and outputs that the plan has not, are INVALID_ARGUMENT. */
 OCTILE_API octile_status octile_plan_quantized_layout(octile_plan* plan, int64_t rows,
                                                       int64_t groups, int32_t transposed,
                                                       octile_quantized_layout* layout);
 
-/* ---- running --------------------------------------------------------------------------------- */
+/* ---- running ---------------------------------------------------------------------------------
+ *
+ * octile_gemm_run, octile_quantize_run and octile_scale_update_run enqueue work on `stream`. They
+ * do not compile, allocate, synchronise or take a global lock, and are legal in stream capture.
+ * Operands are read and results are written in stream order. Same plan, same inputs, same bits. A
+ * kernel is launched in the thread's current context if that is on the plan's device, else in the
+ * device's primary context.
+ * Errors: NOT_PREPARED, CAPTURING (not prepared, and the stream captures), DEVICE_ERROR (also if
+ * the plan's device is a name). */
 
+/* B_READY: the caller promises that no work still running in the stream writes B or B's scales.
+ * GEMMs of few tokens that follow each other may all start while the kernel before them runs, so
+ * that kernel must not write B either. The kernel may then start early (programmatic dependent
+ * launch) and read them at once. A, A's scales and D are not touched before the preceding work has
+ * ended. Saves up to 1 us per call if GEMMs of few tokens follow each other. Has no effect on GEMMs
+ * it would slow down: those whose kernel does not let its successor start early (pdl=end in its
+ * configuration), reads mostly A, or shares B in a cluster. */
 typedef enum octile_run_flags {
   OCTILE_RUN_DEFAULT = 0,
-  OCTILE_RUN_B_READY =
-      1, /* The caller promises that no work still running in the stream writes B or
-            B's scales: GEMMs of few tokens that follow each other may all start
-            while the kernel before them runs, so that kernel must not write B
-            either. The kernel may then start early (programmatic dependent
-            launch) and read them at once. A, A's scales and D are not touched before
-            the preceding work has ended. Saves up to 1 us per call if GEMMs of few
-            tokens follow each other. Has no effect on GEMMs it would slow down:
-            those whose kernel does not let its successor start early (pdl=end in its
-            configuration), reads mostly A, or shares B in a cluster */
+  OCTILE_RUN_B_READY = 1,
 } octile_run_flags;
 
 typedef struct octile_gemm_args {
   size_t struct_size;
-  int64_t tokens;      /* >= 0: the plan's dynamic dimension, m, or k if its problem text says k=?;
-                          that of all contiguous groups, or the room of each masked one. With m = 0
-                          nothing is done, and no pointer is looked at */
-  const void* a;       /* [m][lda], 16-byte aligned */
-  int64_t lda;         /* >= k, multiple of 16; 0: roundup(k,16) */
-  const void* a_scale; /* layout of the plan's A granularity, aligned to 16 bytes if 1x128, to 8
-                          if per row (where the first m are read), else to 4 */
-  int64_t a_scale_ld;  /* 0: packed, roundup(m,4), per tensor 1; else >= that and, except per
-                          tensor, a multiple of 4. Of these only 1x128 scales have more than one
-                          row. MX: bytes from one row's (32x32: 32 rows') E8M0 scales to the
-                          next; 0: roundup(ceil(k/32),4); else >= that and a multiple of 4. What
-                          lies behind the ceil(k/32) scales of a row does not matter */
+  /* >= 0: the plan's dynamic dimension, m, or k if its problem text says k=?; that of all
+   * contiguous groups, or the room of each masked one. With m = 0 nothing is done, and no pointer
+   * is looked at. */
+  int64_t tokens;
+
+  /* Operands. a_scale has the layout of the plan's A granularity, aligned to 16 bytes if 1x128, to
+   * 8 if per row (where the first m are read), else to 4. a_scale_ld of 1x128 scales, the only fp32
+   * ones with more than one row: 0, packed, is roundup(m,4); else >= that and a multiple of 4. Per
+   * row as 1x128; per tensor 0 or any >= 1. MX: bytes from one row's (32x32: 32 rows') E8M0 scales
+   * to the next; 0: roundup(ceil(k/32),4); else >= that and a multiple of 4. What lies behind the
+   * ceil(k/32) scales of a row does not matter. */
+  const void* a; /* [m][lda], 16-byte aligned */
+  int64_t lda;   /* >= k, multiple of 16; 0: roundup(k,16) */
+  const void* a_scale;
+  int64_t a_scale_ld;
   const void* b;       /* [n][ldb], 16-byte aligned */
   int64_t ldb;         /* >= k, multiple of 16; 0: roundup(k,16) */
-  const void* b_scale; /* likewise of B, whose rows are the columns of D */
-  int64_t b_scale_ld;  /* 128x128: 0: roundup(ceil(k/128),4); else >= ceil(k/128). Otherwise as
+  const void* b_scale; /* as a_scale, of B, whose rows are the columns of D */
+  int64_t b_scale_ld;  /* 128x128: >= ceil(k/128); 0: roundup(ceil(k/128),4). Otherwise as
                           a_scale_ld, with n for m */
-  void* d;             /* [m][ldd], 16-byte aligned */
+  void* d;             /* [m][ldd], 16-byte aligned; no operand may overlap it */
   int64_t ldd;         /* >= n, row stride a multiple of 16 bytes; 0: n */
   void* workspace;     /* octile_plan_workspace_size bytes, 16-byte aligned; null if that is 0 */
   size_t workspace_bytes;
   uint32_t flags;   /* octile_run_flags */
   const void* bias; /* plans with a bias: [n], contiguous; aligned to two of its elements */
-  uint32_t* sentry; /* plans with a sentry: set to 1 if an element of D as stored (FP8 D: the fp32
-                       sum) is NaN or infinite, and otherwise left as it is. 4-byte aligned; with
-                       OCTILE_SENTRY_SQUARES the first field of an octile_squares */
-  int32_t sm_limit; /* streaming multiprocessors that the kernel may occupy, >= 1 (it occupies at
-                       least one cluster of its configuration); 0: all. No bit of D depends on it */
-  const int32_t* group_offsets; /* plans with contiguous groups: [groups + 1], on the device; the
-                                   first token of each, ascending, then the end of the last, at most
-                                   `tokens`. Others are clamped, and the result is not defined, but
-                                   nothing outside the tensors is touched */
-  const int32_t* group_counts;  /* plans with masked groups: [groups], on the device; the rows of
-                                   each that exist, clamped to 0 and `tokens` */
-  int64_t expected_tokens;      /* plans with masked groups: rows that a group has on average, >= 0;
-                                   0: `tokens`. Chooses the kernel. No bit of D depends on it */
-  float* d_scale;     /* plans with FP8 D: its decode scales, written, [ceil(n/128)][d_scale_ld] as
-                         octile_quantized_layout_query says; 4-byte aligned. Rows up to roundup(m,4)
-                         are written, those behind D's last as 1; with groups, only tokens' rows */
-  int64_t d_scale_ld; /* 0: packed, roundup(m,4); else >= that and a multiple of 4 */
+
+  /* Plans with a sentry: set to 1 if an element of D as stored (FP8 D: the fp32 sum) is NaN or
+   * infinite, and otherwise left as it is. 4-byte aligned; with OCTILE_SENTRY_SQUARES the first
+   * field of an octile_squares. */
+  uint32_t* sentry;
+
+  /* Streaming multiprocessors that the kernel may occupy, >= 1 (it occupies at least one cluster of
+   * its configuration); 0: all. No bit of D depends on it. */
+  int32_t sm_limit;
+
+  /* Plans with contiguous groups: [groups + 1], on the device; the first token of each, ascending,
+   * then the end of the last, at most `tokens`. Others are clamped, and the result is not defined,
+   * but nothing outside the tensors is touched. */
+  const int32_t* group_offsets;
+
+  /* Plans with masked groups. group_counts: [groups], on the device; the rows of each that exist,
+   * clamped to 0 and `tokens`. expected_tokens: rows that a group has on average, >= 0; 0:
+   * `tokens`. It chooses the kernel, and no bit of D depends on it. */
+  const int32_t* group_counts;
+  int64_t expected_tokens;
+
+  /* Plans with FP8 D: its decode scales, written, [ceil(n/128)][d_scale_ld] as
+   * octile_quantized_layout_query says; 4-byte aligned. Rows up to roundup(m,4) are written, those
+   * behind D's last as 1; with groups, only tokens' rows. */
+  float* d_scale;
+  int64_t d_scale_ld; /* >= roundup(m,4), a multiple of 4; 0: roundup(m,4) */
 
   /* Plans with a batch: elements from one matrix to the next, above 0 and less than 2^40 bytes;
-   * other plans: 0. Each may be smaller than the row stride, so that rows hold several matrices. */
+   * other plans: 0. Each may be smaller than the row stride, so that rows hold several matrices.
+   * Strides of scales are in scales (UE8M0X4: in words), 0: a matrix's rows of scales times their
+   * leading dimension. No two matrices of D share an element: d_batch_stride is at least
+   * (m-1) * ldd + n, or at least n with all of them side by side in rows of ldd. */
   int64_t a_batch_stride;       /* multiple of 16; 0: m * lda */
-  int64_t a_scale_batch_stride; /* in scales (UE8M0X4: in words), a multiple of 4; 0: a matrix's
-                                   rows of scales * a_scale_ld */
+  int64_t a_scale_batch_stride; /* multiple of 4 */
   int64_t b_batch_stride;       /* multiple of 16, or OCTILE_BATCH_SHARED; 0: n * ldb */
-  int64_t b_scale_batch_stride; /* as a_scale_batch_stride, 128x128: any, or OCTILE_BATCH_SHARED;
-                                   0: a matrix's rows of scales * b_scale_ld */
-  int64_t d_batch_stride; /* a multiple of 16 bytes; 0: m * ldd. No two matrices share an element:
-                             at least (m-1) * ldd + n, or at least n with all of them side by side
-                             in rows of ldd */
+  int64_t b_scale_batch_stride; /* multiple of 4, 128x128: any; or OCTILE_BATCH_SHARED */
+  int64_t d_batch_stride;       /* multiple of 16 bytes; 0: m * ldd */
 } octile_gemm_args;
 
-/* Enqueues the GEMM on `stream`. The call does not compile, allocate, synchronise or take a global
- * lock, and is legal in stream capture. The tensor core sums `promote` elements of K; these sums
- * are added in fp32, in K order; scales per row or per tensor multiply the result; then the bias is
- * added; D is rounded once, to nearest even. A plan
- * that accumulates adds D to the sum before it rounds. Same plan, same inputs, same bits. Operands
- * are read and D is written in stream order; no operand may overlap D. With k = 0 the sum is empty:
- * D becomes the bias or 0, or stays if the plan accumulates and has no bias, and A and B may be
- * null. The kernel is launched in the thread's current context if that is on the plan's device,
- * else in the device's primary context. Errors: INVALID_ARGUMENT, NOT_PREPARED, CAPTURING (not
- * prepared, and the stream captures), DEVICE_ERROR (also if the plan's device is a name). */
+/* Enqueues the GEMM. The tensor core sums `promote` elements of K. These sums are added in fp32, in
+ * K order; scales per row or per tensor multiply the result; then the bias is added. A plan that
+ * accumulates adds D to that. D is rounded once, to nearest even. With k = 0 the sum is empty: D
+ * becomes the bias or 0, or stays if the plan accumulates and has no bias, and A and B may be
+ * null. */
 OCTILE_API octile_status octile_gemm_run(octile_plan* plan, const octile_gemm_args* args,
                                          void* stream);
 
@@ -589,9 +606,9 @@ typedef struct octile_quantize_args {
   void* scale_transposed; /* as octile_quantized_layout_query says with transposed */
   void* workspace;        /* octile_plan_workspace_size bytes, 16-byte aligned; null if that is 0 */
   size_t workspace_bytes;
-  const uint32_t*
-      skip; /* [1]: if not 0 when the kernels begin, nothing is written, so that a graph
-               replayed for every microbatch quantises weights once a step; null: never */
+  /* [1]: if not 0 when the kernels begin, nothing is written, so that a graph replayed for every
+   * microbatch quantises weights once a step; null: never. */
+  const uint32_t* skip;
 
   /* Features; null: the call does not use it. */
   const octile_quantize_groups* groups;
@@ -602,18 +619,18 @@ typedef struct octile_quantize_args {
   const octile_quantize_monitor* monitor;
 } octile_quantize_args;
 
-/* Enqueues the quantisation on `stream`; the rules are those of octile_gemm_run. Both outputs come
- * from one read of x. With one scale per tensor, or one per row and a transposed output, a kernel
- * that finds the maxima reads x once more before. q and scales may have any alignment that their
- * element allows.
- * Arithmetic, bit for bit: amax over the finite elements of the block; encode = fp8_max / amax,
- * correctly rounded; q = x * encode, rounded once to fp32, then to nearest even on the FP8 grid,
- * saturating; scale = 1 / encode (docs/numerics.md). Padding is written: scales 1, data 0. FP8 x is
- * read as code * scale, rounded once to fp32; quantising it again takes one read.
- * OCTILE_DEQUANTIZE: q, aligned to its element, is code * scale rounded to fp32 and then to
- * q_dtype, both to nearest even. A NaN code or scale gives the NaN whose bits below the sign are
- * all set. scale is null. OCTILE_TRANSPOSE: q_transposed and scale_transposed are the codes and
- * scales of x. */
+/* Enqueues the quantisation. Both outputs come from one read of x. With one scale per tensor, or
+ * one per row and a transposed output, a kernel that finds the maxima reads x once more before. q
+ * and scales may have any alignment that their element allows.
+ * - OCTILE_QUANTIZE, bit for bit (docs/numerics.md): amax over the finite elements of the block;
+ *   encode = fp8_max / amax, correctly rounded; q = x * encode, rounded once to fp32, then to
+ *   nearest even on the FP8 grid, saturating; scale = 1 / encode. Padding is written: scales 1,
+ *   data 0. FP8 x is read as code * scale, rounded once to fp32; quantising it again takes one
+ *   read.
+ * - OCTILE_DEQUANTIZE: q, aligned to its element, is code * scale rounded to fp32 and then to
+ *   q_dtype, both to nearest even. A NaN code or scale gives the NaN whose bits below the sign are
+ *   all set. scale is null.
+ * - OCTILE_TRANSPOSE: q_transposed and scale_transposed are the codes and scales of x. */
 OCTILE_API octile_status octile_quantize_run(octile_plan* plan, const octile_quantize_args* args,
                                              void* stream);
 
@@ -640,8 +657,7 @@ typedef struct octile_scale_update_args {
  * chooses an amax from the history, counting values that are not finite as 0. It sets
  * encode_scale = fp8_max / amax * 2^-margin by the plan's format and epsilon, and leaves it as it
  * is if the amax is 0. Then it moves the history on by one row and clears row 0. The plan must be
- * of delayed scaling and prepared for any count. Tensors of both FP8 formats need a call each.
- * Errors: as octile_quantize_run. */
+ * of delayed scaling and prepared for any count. Tensors of both FP8 formats need a call each. */
 OCTILE_API octile_status octile_scale_update_run(octile_plan* plan,
                                                  const octile_scale_update_args* args,
                                                  void* stream);

@@ -16,6 +16,7 @@ import sys
 import warnings
 
 import torch
+from checks import all_hold, equal, passes
 from timing import interleaved
 from torch import nn
 
@@ -33,15 +34,13 @@ def data_of(device: str, n: int, k: int, size: float = 1.0, tokens: int = 300) -
     return x.to(device, torch.bfloat16), dy.to(device, torch.bfloat16)
 
 
-def pass_both_ways(layer: ot.Linear, x: torch.Tensor, dy: torch.Tensor) -> list[torch.Tensor]:
-    """Returns y, dx and dw."""
-    x = x.detach().requires_grad_()
-    y = layer(x)
-    return [y.detach(), *torch.autograd.grad(y, (x, layer.weight), dy)]
-
-
-def values_of(layer: ot.Linear) -> torch.Tensor:
+def values_of(layer: ot.Linear | ot.Experts) -> torch.Tensor:
     return layer._scaling.values.cpu()
+
+
+def update_alike(a: ot.Linear | ot.Experts, b: ot.Linear | ot.Experts) -> bool:
+    """Ends a step of both layers. Returns whether each had one, and their states have the same bits."""
+    return ot.update_scales(a) == ot.update_scales(b) == 1 and values_of(a).equal(values_of(b))
 
 
 def scales_equal_the_hosts(device: str, n: int, k: int) -> bool:
@@ -50,9 +49,30 @@ def scales_equal_the_hosts(device: str, n: int, k: int) -> bool:
     host, good = copy.deepcopy(layer).cpu(), True
     for size in (1, 4, 0.5, 3, 0.1, 0.1):
         x, dy = data_of(device, n, k, size)
-        ours, theirs = pass_both_ways(layer, x, dy), pass_both_ways(host, x.cpu(), dy.cpu())
+        ours, theirs = passes(layer, x, dy), passes(host, x.cpu(), dy.cpu())
         good &= all((a.cpu() - b).norm() <= 0.01 * b.norm() for a, b in zip(ours, theirs, strict=True))
-        good &= ot.update_scales(layer) == ot.update_scales(host) == 1 and values_of(layer).equal(values_of(host))
+        good &= update_alike(layer, host)
+    return good
+
+
+def experts_equal_the_hosts(device: str, n: int, k: int) -> bool:
+    """The same of experts, one of which has no tokens; and a sentry marks those of their products that have a NaN."""
+    layer = ot.Experts(4, k, n, device=device, dtype=torch.bfloat16, recipe=DELAYED)
+    host, good = copy.deepcopy(layer).cpu(), True
+    watch = ot.sentry(layer)
+    ends = torch.tensor([7, 7, 170, 300], dtype=torch.int32)
+    for step, size in enumerate((1, 4, 0.5, 3, 0.1, 0.1)):
+        x, dy = data_of(device, n, k, size)
+        ours, theirs = passes(layer, x, dy, ends.to(device)), passes(host, x.cpu(), dy.cpu(), ends)
+        good &= all((a.cpu() - b).norm() <= 0.01 * b.norm() for a, b in zip(ours, theirs, strict=True))
+        good &= update_alike(layer, host) and not watch.step()
+        x[3, 5] = math.nan
+        passes(layer, x, dy, ends.to(device))
+        passes(host, x.cpu(), dy.cpu(), ends)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            good &= update_alike(layer, host) and watch.step().item() == 1
+        good &= watch.counts[""] == (step + 1, 0, step + 1)
     return good
 
 
@@ -71,20 +91,20 @@ def replays_record(n: int, k: int) -> bool:
             return False
     for _ in range(2):
         for one in (layer, twin):
-            pass_both_ways(one, x, dy)
+            passes(one, x, dy)
             ot.update_scales(one)
     graph, good = torch.cuda.CUDAGraph(), True
     with torch.cuda.graph(graph):
-        made = pass_both_ways(layer, x, dy)
+        made = passes(layer, x, dy)
     for size in (3, 0.5, 7, 0.1):
         new_x, new_dy = data_of("cuda", n, k, size)
         x.copy_(new_x)
         dy.copy_(new_dy)
         graph.replay()  # quantises the weight again, and records its maximum
         ot.weights_changed()
-        wanted = pass_both_ways(twin, x, dy)
-        good &= all(a.equal(b) for a, b in zip(made, wanted, strict=True))
-        good &= ot.update_scales(layer) == ot.update_scales(twin) == 1 and values_of(layer).equal(values_of(twin))
+        wanted = passes(twin, x, dy)
+        good &= equal(made, wanted)
+        good &= update_alike(layer, twin)
     return good
 
 
@@ -133,7 +153,7 @@ def compiled_records(device: str, n: int, k: int, mode: str) -> bool:
             ot.weights_changed()
             one.zero_grad()
             run(x).backward(dy)
-        good &= ot.update_scales(layer) == ot.update_scales(twin) == 1 and values_of(layer).equal(values_of(twin))
+        good &= update_alike(layer, twin)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             good &= watch.step().item() == (step == 3)
@@ -149,7 +169,7 @@ def bad_steps_are_skipped_without_waiting(device: str, n: int, k: int) -> bool:
     batches = [data_of(device, n, k) for _ in range(6)]
     batches[3][0][7, 7] = math.nan
     weights = [layer.weight.detach().clone()]
-    pass_both_ways(layer, *batches[0])  # compiles
+    passes(layer, *batches[0])  # compiles
     if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.set_sync_debug_mode("error")
@@ -200,9 +220,9 @@ def time_layers(n: int, k: int, tokens: int) -> None:
     layers |= {"delayed": layer_of("cuda", n, k), "blockwise with a sentry": layer_of("cuda", n, k, "blockwise")}
     ot.sentry(layers["blockwise with a sentry"])
     for _ in range(2):
-        pass_both_ways(layers["delayed"], x, dy)
+        passes(layers["delayed"], x, dy)
         ot.update_scales(layers["delayed"])
-    us = interleaved({n: lambda one=one: pass_both_ways(one, x, dy) for n, one in layers.items()}, 20, 5)
+    us = interleaved({n: lambda one=one: passes(one, x, dy) for n, one in layers.items()}, 20, 5)
     print(f"{tokens} tokens, [{n}, {k}]: " + ", ".join(f"{name} {value:.1f} us" for name, value in us.items()))
 
 
@@ -217,6 +237,7 @@ def main() -> int:
     device = options.device
     checks = {
         "scales equal the host's": lambda: scales_equal_the_hosts(device, n, k),
+        "experts' scales equal the host's": lambda: experts_equal_the_hosts(device, n, k),
         "compiled": lambda: compiled_records(device, n, k, "default"),
         "bad steps are skipped": lambda: bad_steps_are_skipped_without_waiting(device, n, k),
         "bad steps are repeated": lambda: bad_steps_are_repeated(device, n, k),
@@ -227,14 +248,11 @@ def main() -> int:
             "captured steps update": lambda: captured_steps_update(n, k),
             "compiled to CUDA graphs": lambda: compiled_records(device, n, k, "reduce-overhead"),
         }
-    results = {}
-    for name, check in checks.items():
-        results[name] = check()
-        print(f"{name}: {'good' if results[name] else 'DIFFERS'}", flush=True)
+    good = all_hold(checks)
     if device == "cuda" and not options.no_times:
         for size in ((4096, 4096, 8192), (8192, 8192, 8192)):
             time_layers(*size)
-    return 0 if all(results.values()) else 1
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
+from checks import all_hold, equal
 from torch import nn
 
 import octile.torch as ot
@@ -86,7 +87,7 @@ def in_threads(devices: list[str]) -> bool:
     """Trains on both devices at once."""
     with ThreadPoolExecutor(len(devices)) as pool:
         results = list(pool.map(lambda device: train([device], "blockwise"), devices))
-    return same(results[0], results[1])
+    return equal(results[0], results[1])
 
 
 def replayed(devices: list[str]) -> bool:
@@ -100,7 +101,8 @@ def replayed(devices: list[str]) -> bool:
             layer(x.requires_grad_()).sum().backward()
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
-            with ot.replays_share_weights(), torch.cuda.graph(graph):
+            # Of its own stream, because PyTorch keeps one to capture on, of the first device.
+            with ot.replays_share_weights(), torch.cuda.graph(graph, stream=torch.cuda.Stream()):
                 y = layer(x)
         graphs.append(graph)
         layers.append(layer)
@@ -113,12 +115,8 @@ def replayed(devices: list[str]) -> bool:
                 graph.replay()
                 optimizer.step()
                 graph.replay()
-        good &= same([made[0].cpu()], [made[1].cpu()])
+        good &= equal([made[0].cpu()], [made[1].cpu()])
     return good
-
-
-def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
-    return all(p.equal(q) for p, q in zip(a, b, strict=True))
 
 
 def main() -> int:
@@ -127,19 +125,15 @@ def main() -> int:
     options = parser.parse_args()
     first, second = options.devices.split(",")
     checks = {
-        f"train {recipe}": lambda recipe=recipe: same(train([first], recipe), train([first, second], recipe))
+        f"train {recipe}": lambda recipe=recipe: equal(train([first], recipe), train([first, second], recipe))
         for recipe in ("blockwise", "blockwise_hybrid", "tensorwise", "rowwise")
     }
-    checks["the second alone"] = lambda: same(train([first], "blockwise"), train([second], "blockwise"))
-    checks["operators"] = lambda: same(operators(first), operators(second))
+    checks["the second alone"] = lambda: equal(train([first], "blockwise"), train([second], "blockwise"))
+    checks["operators"] = lambda: equal(operators(first), operators(second))
     checks["threads"] = lambda: in_threads([first, second])
     if first != "cpu":
         checks["replays"] = lambda: replayed([first, second])
-    results = {}
-    for name, check in checks.items():
-        results[name] = check()
-        print(f"{name}: {'the same bits' if results[name] else 'DIFFERS'}", flush=True)
-    return 0 if all(results.values()) else 1
+    return 0 if all_hold(checks, "the same bits") else 1
 
 
 if __name__ == "__main__":

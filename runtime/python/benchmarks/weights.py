@@ -1,4 +1,5 @@
-"""When a GPU's FP8 copies of weights are made, and who waits for them: streams, threads, and replays of CUDA graphs.
+"""When a GPU's FP8 copies of weights are made, and who waits for them: streams, threads, replays of CUDA graphs,
+and FSDP2.
 
     python weights.py
     python weights.py --device cpu     # the checks that need no GPU
@@ -10,11 +11,19 @@ a step of microbatches replayed with and without replays_share_weights().
 from __future__ import annotations
 
 import argparse
+import copy
 import sys
+import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import torch
+import torch.distributed as dist
+from checks import all_hold, equal, passes
 from timing import interleaved
+from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 import octile.torch as ot
 
@@ -33,17 +42,6 @@ def fresh(layer: ot.Linear, x: torch.Tensor, dy: torch.Tensor) -> list[torch.Ten
     return [y.detach(), *torch.autograd.grad(y, (x, weight), dy)]
 
 
-def kept(layer: ot.Linear, x: torch.Tensor, dy: torch.Tensor) -> list[torch.Tensor]:
-    """Returns the same of the layer itself."""
-    x = x.detach().requires_grad_()
-    y = layer(x)
-    return [y.detach(), *torch.autograd.grad(y, (x, layer.weight), dy)]
-
-
-def equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
-    return all(p.equal(q) for p, q in zip(a, b, strict=True))
-
-
 def threads(device: str, n: int, k: int) -> bool:
     """Threads with streams of their own use the copies that one of them makes."""
     layer = layer_of(device, n, k)
@@ -52,10 +50,10 @@ def threads(device: str, n: int, k: int) -> bool:
 
     def one(_) -> list[torch.Tensor]:
         if device == "cpu":
-            return kept(layer, x, dy)
+            return passes(layer, x, dy)
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
-            made = kept(layer, x, dy)
+            made = passes(layer, x, dy)
         stream.synchronize()
         return made
 
@@ -91,19 +89,19 @@ def streams(n: int, k: int) -> bool:
         with torch.cuda.stream(a):
             for _ in range(5):
                 big @ big  # some milliseconds, in which b would read copies that are not made
-            first = kept(layer, x, dy)
+            first = passes(layer, x, dy)
         with torch.cuda.stream(b):
-            second = kept(layer, x, dy)
+            second = passes(layer, x, dy)
             for _ in range(5):
                 big @ big
-            third = kept(layer, x, dy)
+            third = passes(layer, x, dy)
         good &= quantizations() == before + 1
         # The weight changes behind both, its old copies go, and others take their memory on a.
         a.wait_stream(b)
         with torch.cuda.stream(a), torch.no_grad():
             layer.weight.mul_(2 if turn % 2 == 0 else 0.5)
             with torch.enable_grad():
-                kept(layer, x, dy)
+                passes(layer, x, dy)
             torch.full((4 * n * k,), 255, dtype=torch.uint8, device="cuda")
             layer.weight.add_(0)  # new to PyTorch, the same to us
         torch.cuda.synchronize()
@@ -120,15 +118,15 @@ class Captured:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(2):
-                kept(layer, x, dy)
+                passes(layer, x, dy)
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
         if share:
             with ot.replays_share_weights(), torch.cuda.graph(self.graph):
-                self.made = kept(layer, x, dy)
+                self.made = passes(layer, x, dy)
         else:
             with torch.cuda.graph(self.graph):
-                self.made = kept(layer, x, dy)
+                self.made = passes(layer, x, dy)
 
     def replays_well(self) -> bool:
         """Replays twice, and compares with fresh copies both times."""
@@ -161,15 +159,15 @@ def replays(n: int, k: int, share: bool, recipe: str) -> bool:
     changes = {
         "nothing": lambda: None,
         "step": step,
-        "eager between": lambda: kept(layer, *data[0]),
-        "step, then eager": lambda: (step(), kept(layer, *data[0])),
+        "eager between": lambda: passes(layer, *data[0]),
+        "step, then eager": lambda: (step(), passes(layer, *data[0])),
         "hidden, then said": hidden,
         "load_state_dict": lambda: layer.load_state_dict({"weight": torch.randn(n, k)}),
     }
     good = True
     for name, change in changes.items():
         change()
-        ok = all(graph.replays_well() for graph in graphs) and equal(kept(layer, *data[1]), fresh(layer, *data[1]))
+        ok = all(graph.replays_well() for graph in graphs) and equal(passes(layer, *data[1]), fresh(layer, *data[1]))
         if not ok:
             print(f"  differs after: {name}", flush=True)
         good &= ok
@@ -189,9 +187,9 @@ def captured_optimizer(n: int, k: int) -> bool:
     x, dy = torch.randn(300, k, device="cuda").bfloat16(), torch.randn(300, n, device="cuda").bfloat16()
     graph, good = Captured(layer, x, dy, True), True
     for _ in range(3):
-        good &= graph.replays_well() and equal(kept(layer, x, dy), fresh(layer, x, dy))
+        good &= graph.replays_well() and equal(passes(layer, x, dy), fresh(layer, x, dy))
         step.replay()
-        good &= graph.replays_well() and equal(kept(layer, x, dy), fresh(layer, x, dy))
+        good &= graph.replays_well() and equal(passes(layer, x, dy), fresh(layer, x, dy))
     return good
 
 
@@ -229,6 +227,43 @@ def is_skipped(n: int, k: int) -> bool:
     ot.weights_changed()
     graph.graph.replay()
     return unseen and not graph.made[0].equal(before)
+
+
+def gathered(device: str, n: int, k: int, reshard: bool) -> bool:
+    """Weights that FSDP2 gathers give the bits of others, and are quantised as often as docs/torch.md says."""
+    torch.manual_seed(0)
+    model = nn.Sequential(layer_of(device, n, k), nn.GELU(), layer_of(device, k, n))
+    sharded = copy.deepcopy(model)
+    for layer in (sharded[0], sharded[2], sharded):
+        fully_shard(layer, reshard_after_forward=reshard)
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.5, foreach=False) for one in (model, sharded)]
+    good = True
+    for _ in range(3):
+        batches = [torch.randn(300, k, device=device).bfloat16() for _ in range(2)]
+        counts = []
+        for one, optimizer in zip((model, sharded), optimizers, strict=True):
+            before = quantizations()
+            for x in batches:
+                one(x).square().mean().backward()
+            counts.append(quantizations() - before)
+            optimizer.step()
+            optimizer.zero_grad()
+        # Freed weights are quantised by each pass; the first layer's backward needs no weight.
+        good &= counts == [2, 6 if reshard else 2]
+        good &= equal(list(model.parameters()), [p.full_tensor() for p in sharded.parameters()])
+    return good
+
+
+@contextmanager
+def one_rank(device: str) -> Iterator[None]:
+    """Makes this process the only one of a group."""
+    with tempfile.TemporaryDirectory() as folder:
+        backend = "nccl" if device == "cuda" else "gloo"
+        dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=0, world_size=1)
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()
 
 
 def time_microbatches(n: int, k: int, tokens: int) -> None:
@@ -271,14 +306,15 @@ def main() -> int:
             "reduce-overhead": lambda: graph_trees(n, k),
             "captured optimizer": lambda: captured_optimizer(n, k),
         }
-    results = {}
-    for name, check in checks.items():
-        results[name] = check()
-        print(f"{name}: {'good' if results[name] else 'DIFFERS'}", flush=True)
+    for reshard in (False, True):
+        name = f"gathered by FSDP2, {'freed' if reshard else 'kept'} between the passes"
+        checks[name] = lambda reshard=reshard: gathered(options.device, n, k, reshard)
+    with one_rank(options.device):
+        good = all_hold(checks)
     if options.device == "cuda" and not options.no_times:
         for size in ((4096, 4096, 1024), (8192, 8192, 2048)):
             time_microbatches(*size)
-    return 0 if all(results.values()) else 1
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

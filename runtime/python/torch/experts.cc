@@ -6,6 +6,8 @@
 
 #include "plans.h"
 #include "recipes.h"
+#include "scaling.h"
+#include "sentry.h"
 #include "weights.h"
 
 namespace octile::binding {
@@ -67,7 +69,7 @@ struct Tokens {
 };
 
 Tokens quantize_tokens(const Tensor& x, const Groups& groups, RecipeCode recipe, Role role,
-                       bool rowwise, bool transposed) {
+                       bool rowwise, bool transposed, const Scaling& scaling) {
   const Output output = !rowwise     ? Output::kTransposed
                         : transposed ? Output::kBoth
                                      : Output::kRowwise;
@@ -84,7 +86,9 @@ Tokens quantize_tokens(const Tensor& x, const Groups& groups, RecipeCode recipe,
            {.rows = groups.tokens,
             .x = x.data_ptr(),
             .offsets = groups.offsets,
-            .groups = groups.experts},
+            .groups = groups.experts,
+            .encode_scale = scaling.encode,
+            .amax = scaling.amax},
            {.rowwise = rowwise ? target_of(present(tokens.rowwise)) : Target{},
             .transposed = transposed ? target_of(present(tokens.transposed)) : Target{}});
   return tokens;
@@ -104,8 +108,8 @@ octile_gemm_args operands(const Groups& groups, const Quantized& a, const Quanti
 }
 
 void add_weight_gradient(const Tokens& gradient, const Tensor& x_codes, const Tensor& x_scales,
-                         const Groups& groups, RecipeCode recipe, const Tensor& dw,
-                         bool accumulate) {
+                         const Groups& groups, RecipeCode recipe, const Tensor& dw, bool accumulate,
+                         const std::optional<Tensor>& sentry) {
   const std::int64_t columns = present(gradient.transposed).codes.size(1);
   if (x_codes.dim() != 2 || x_codes.size(0) != groups.k || x_codes.size(1) != columns) {
     refuse("x_codes is " + shape_text(x_codes) + "; the forward pass of these tokens kept [" +
@@ -114,78 +118,128 @@ void add_weight_gradient(const Tokens& gradient, const Tensor& x_codes, const Te
   octile_gemm_args args = operands(groups, present(gradient.transposed), {x_codes, x_scales}, dw);
   args.lda = columns;
   args.ldb = x_codes.size(1);
+  args.sentry = sentry_of(sentry, Product::kWeightGradient, groups.place);
   multiply(weight_gradient_gemm(recipe, groups.n, groups.k, element_type(dw, "main_grad"),
-                                accumulate, groups.experts, groups.place),
+                                accumulate, groups.experts, groups.place, args.sentry != nullptr),
            groups.place, args);
 }
 
 Tensor input_gradient_of(const Tensor& dy, const Tokens& gradient, const Tensor& weight,
-                         const Groups& groups, RecipeCode recipe) {
+                         const Groups& groups, RecipeCode recipe,
+                         const std::optional<Tensor>& state, const std::optional<Tensor>& sentry) {
   const octile_dtype type = element_type(dy, "dy");
   Tensor dx = empty(groups.place, {groups.tokens, groups.k}, torch_type(type));
-  const WeightCodes codes = weight_codes(weight, groups.place, recipe, false, true);
-  multiply(input_gradient_gemm(recipe, groups.n, groups.k, type, groups.experts, groups.place),
-           groups.place, operands(groups, present(gradient.rowwise), codes.transposed(), dx));
+  const WeightCodes codes =
+      weight_codes(weight, groups.place, recipe, false, true,
+                   scaling_of(state, recipe, Role::kWeight, true, groups.place, groups.experts));
+  octile_gemm_args args = operands(groups, present(gradient.rowwise), codes.transposed(), dx);
+  args.sentry = sentry_of(sentry, Product::kInputGradient, groups.place);
+  multiply(input_gradient_gemm(recipe, groups.n, groups.k, type, groups.experts, groups.place,
+                               args.sentry != nullptr),
+           groups.place, args);
   return dx;
+}
+
+// dY in those of its copies that are needed.
+Tokens quantize_gradient(const Tensor& dy, const Groups& groups, RecipeCode recipe, bool rowwise,
+                         bool transposed, const std::optional<Tensor>& state) {
+  return quantize_tokens(
+      dy, groups, recipe, Role::kGradient, rowwise, transposed,
+      scaling_of(state, recipe, Role::kGradient, true, groups.place, groups.experts));
 }
 
 }  // namespace
 
 std::tuple<Tensor, Tensor, Tensor> experts_forward(Tensor x, Tensor weight, Tensor offsets,
                                                    std::int64_t recipe, bool keep_x,
-                                                   bool input_gradient) {
+                                                   bool input_gradient,
+                                                   std::optional<Tensor> scaling,
+                                                   std::optional<Tensor> sentry) {
   check_recipe(recipe);
   const Groups groups = groups_of(x, weight, offsets, 2, "x");
   const OnDevice device(groups.place);
   x = contiguous(x);
-  const Tokens tokens = quantize_tokens(x, groups, recipe, Role::kActivation, true, keep_x);
-  const WeightCodes codes =
-      weight_codes(contiguous(weight), groups.place, recipe, true, input_gradient);
+  const auto state_of = [&](Role role, bool record) {
+    return scaling_of(scaling, recipe, role, record, groups.place, groups.experts);
+  };
+  const Tokens tokens = quantize_tokens(x, groups, recipe, Role::kActivation, true, keep_x,
+                                        state_of(Role::kActivation, keep_x || input_gradient));
+  if (keep_x || input_gradient) note_pass(weight, Pass::kForward);
+  const WeightCodes codes = weight_codes(contiguous(weight), groups.place, recipe, true,
+                                         input_gradient, state_of(Role::kWeight, true));
   const octile_dtype type = element_type(x, "x");
   Tensor y = empty(groups.place, {groups.tokens, groups.n}, torch_type(type));
-  multiply(
-      forward_gemm(recipe, groups.n, groups.k, type, octile_dtype{}, groups.experts, groups.place),
-      groups.place, operands(groups, present(tokens.rowwise), codes.rowwise(), y));
+  octile_gemm_args args = operands(groups, present(tokens.rowwise), codes.rowwise(), y);
+  args.sentry = sentry_of(sentry, Product::kOutput, groups.place);
+  multiply(forward_gemm(recipe, groups.n, groups.k, type, octile_dtype{}, groups.experts,
+                        groups.place, args.sentry != nullptr),
+           groups.place, args);
   if (!keep_x) return {y, nothing(groups.place), nothing(groups.place)};
   return {y, present(tokens.transposed).codes, present(tokens.transposed).scales};
 }
 
 std::tuple<Tensor, Tensor> experts_backward(Tensor dy, Tensor weight, Tensor offsets,
                                             Tensor x_codes, Tensor x_scales, std::int64_t recipe,
-                                            bool input_gradient, bool weight_gradient) {
+                                            bool input_gradient, bool weight_gradient,
+                                            std::optional<Tensor> scaling,
+                                            std::optional<Tensor> sentry) {
   check_recipe(recipe);
   const Groups groups = groups_of(dy, weight, offsets, 1, "dy");
   const OnDevice device(groups.place);
+  note_pass(weight, Pass::kBackward);
   dy = contiguous(dy);
-  const Tokens gradient = quantize_tokens(dy, groups, recipe, Role::kGradient, input_gradient,
-                                          weight_gradient || !input_gradient);
-  Tensor dx = input_gradient ? input_gradient_of(dy, gradient, contiguous(weight), groups, recipe)
+  const Tokens gradient = quantize_gradient(dy, groups, recipe, input_gradient,
+                                            weight_gradient || !input_gradient, scaling);
+  Tensor dx = input_gradient ? input_gradient_of(dy, gradient, contiguous(weight), groups, recipe,
+                                                 scaling, sentry)
                              : nothing(groups.place);
   if (!weight_gradient) return {dx, nothing(groups.place)};
   Tensor dw = empty(groups.place, {groups.experts, groups.n, groups.k},
                     torch_type(element_type(weight, "weight")));
-  add_weight_gradient(gradient, x_codes, x_scales, groups, recipe, dw, false);
+  add_weight_gradient(gradient, x_codes, x_scales, groups, recipe, dw, false, sentry);
   return {dx, dw};
 }
 
 Tensor experts_backward_into(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes,
                              Tensor x_scales, Tensor main_grad, std::int64_t recipe,
-                             bool input_gradient) {
+                             bool input_gradient, std::optional<Tensor> scaling,
+                             std::optional<Tensor> sentry) {
   check_recipe(recipe);
   const Groups groups = groups_of(dy, weight, offsets, 1, "dy");
   const OnDevice device(groups.place);
+  note_pass(weight, Pass::kBackward);
   if (main_grad.numel() != weight.numel() || !main_grad.is_contiguous() ||
       !(place_of(main_grad) == groups.place)) {
     refuse("main_grad is " + shape_text(main_grad) + "; allowed is contiguous " +
            shape_text(weight) + " on dy's device");
   }
   dy = contiguous(dy);
-  const Tokens gradient =
-      quantize_tokens(dy, groups, recipe, Role::kGradient, input_gradient, true);
-  Tensor dx = input_gradient ? input_gradient_of(dy, gradient, contiguous(weight), groups, recipe)
+  const Tokens gradient = quantize_gradient(dy, groups, recipe, input_gradient, true, scaling);
+  Tensor dx = input_gradient ? input_gradient_of(dy, gradient, contiguous(weight), groups, recipe,
+                                                 scaling, sentry)
                              : nothing(groups.place);
-  add_weight_gradient(gradient, x_codes, x_scales, groups, recipe, main_grad, true);
+  add_weight_gradient(gradient, x_codes, x_scales, groups, recipe, main_grad, true, sentry);
   return dx;
+}
+
+void prepare_experts(Tensor x, Tensor weight, std::optional<Tensor> main_grad, std::int64_t recipe,
+                     std::int64_t experts, std::int64_t n, std::int64_t k, std::int64_t lo,
+                     std::int64_t hi, bool training, bool sentry) {
+  check_recipe(recipe);
+  const Place place = place_of(x);
+  const octile_dtype type = element_type(x, "x"), weight_type = element_type(weight, "weight");
+  const Output outputs = training ? Output::kBoth : Output::kRowwise;
+  prepare(quantizer(recipe, Role::kActivation, outputs, type, k, false, true, place), lo, hi);
+  prepare(quantizer(recipe, Role::kWeight, outputs, weight_type, k, false, false, place), n, n);
+  prepare(forward_gemm(recipe, n, k, type, octile_dtype{}, experts, place, sentry), lo, hi);
+  if (!training) return;
+  if (is_delayed(recipe)) prepare_scale_update(recipe, place);
+  prepare(quantizer(recipe, Role::kGradient, outputs, type, n, false, true, place), lo, hi);
+  prepare(input_gradient_gemm(recipe, n, k, type, experts, place, sentry), lo, hi);
+  prepare(weight_gradient_gemm(recipe, n, k,
+                               main_grad ? element_type(*main_grad, "main_grad") : weight_type,
+                               main_grad.has_value(), experts, place, sentry),
+          lo, hi);
 }
 
 Tensor block_fp8_linear(Tensor x, Tensor weight, Tensor scales, std::optional<Tensor> bias,

@@ -151,6 +151,7 @@ Backward begin_backward(const Tensor& dy, const Tensor& weight, RecipeCode recip
   check_recipe(recipe);
   const Place place = place_of(dy);
   check_same_place(weight, place, "weight");
+  note_pass(weight, Pass::kBackward);
   return {contiguous(dy), contiguous(weight), place, sizes_of(dy, weight, 0, "dy")};
 }
 
@@ -182,6 +183,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_forward(Tensor x, Tensor weight,
       {.rows = sizes.tokens, .x = x.data_ptr(), .encode_scale = of_x.encode, .amax = of_x.amax},
       {.rowwise = target_of(rows), .transposed = keep_x ? target_of(present(kept)) : Target{}});
 
+  if (keep_x || input_gradient) note_pass(weight, Pass::kForward);
   const WeightCodes codes = weight_codes(contiguous(weight), place, recipe, true, input_gradient,
                                          scaling_of(scaling, recipe, Role::kWeight, true, place));
   Tensor y = like_with_last(x, place, sizes.n, type);

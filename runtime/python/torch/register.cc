@@ -27,16 +27,18 @@ void define(torch::stable::detail::StableLibrary& m) {
       "-> (Tensor, Tensor)");
   m.def(
       "experts_forward(Tensor x, Tensor weight, Tensor offsets, int recipe, bool keep_x, bool "
-      "input_gradient) -> "
+      "input_gradient, Tensor? scaling=None, Tensor? sentry=None) -> "
       "(Tensor, Tensor, Tensor)");
   m.def(
       "experts_backward(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes, Tensor x_scales, "
       "int recipe, bool "
-      "input_gradient, bool weight_gradient) -> (Tensor, Tensor)");
+      "input_gradient, bool weight_gradient, Tensor? scaling=None, Tensor? sentry=None) -> "
+      "(Tensor, Tensor)");
   m.def(
       "experts_backward_into(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes, Tensor "
       "x_scales, Tensor(a!) "
-      "main_grad, int recipe, bool input_gradient) -> Tensor");
+      "main_grad, int recipe, bool input_gradient, Tensor? scaling=None, Tensor? sentry=None) -> "
+      "Tensor");
   m.def(
       "block_fp8_linear(Tensor x, Tensor weight, Tensor scales, Tensor? bias, Tensor? offsets) -> "
       "Tensor");
@@ -45,14 +47,21 @@ void define(torch::stable::detail::StableLibrary& m) {
       "int k, int lo, int "
       "hi, bool training, bool sentry=False) -> ()");
   m.def(
-      "update_scales(Tensor(a!) scaling, int recipe, int choice, int margin, bool always) -> bool");
+      "prepare_experts(Tensor x, Tensor weight, Tensor? main_grad, int recipe, int experts, int n, "
+      "int k, int lo, int hi, bool training, bool sentry=False) -> ()");
+  m.def(
+      "update_scales(Tensor(a!) scaling, int experts, int recipe, int choice, int margin, bool "
+      "always) -> bool");
   m.def("maxima_recorded(Tensor scaling) -> bool");
   m.def("forget_maxima(int address) -> ()");
   m.def("keep_weight(Tensor weight) -> int");
   m.def("forget_weight(int token) -> ()");
+  m.def("gather_weight(Tensor weight, int token, bool same) -> int");
+  m.def("release_weight(Tensor weight, int token) -> ()");
   m.def("weights_changed() -> ()");
   m.def("share_weights(bool begin) -> ()");
   m.def("weight_quantizations() -> int");
+  m.def("weight_copies_made() -> int");
   m.def(
       "quantize_one(Tensor x, Tensor? x_scale, str problem, int codes, int scales, bool "
       "transposed) -> (Tensor, "
@@ -78,9 +87,12 @@ void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("experts_backward_into", TORCH_BOX(&experts_backward_into));
   m.impl("block_fp8_linear", TORCH_BOX(&block_fp8_linear));
   m.impl("prepare_linear", TORCH_BOX(&prepare_linear));
+  m.impl("prepare_experts", TORCH_BOX(&prepare_experts));
   m.impl("update_scales", TORCH_BOX(&update_scales));
   m.impl("maxima_recorded", TORCH_BOX(&maxima_recorded));
   m.impl("keep_weight", TORCH_BOX(&keep_weight));
+  m.impl("gather_weight", TORCH_BOX(&gather_weight));
+  m.impl("release_weight", TORCH_BOX(&release_weight));
   m.impl("quantize_one", TORCH_BOX(&quantize_one));
   m.impl("quantize_both", TORCH_BOX(&quantize_both));
   m.impl("dequantize", TORCH_BOX(&dequantize));
@@ -100,4 +112,5 @@ STABLE_TORCH_LIBRARY_IMPL(octile, CompositeExplicitAutograd, m) {
   m.impl("weights_changed", TORCH_BOX(&weights_changed));
   m.impl("share_weights", TORCH_BOX(&share_weights));
   m.impl("weight_quantizations", TORCH_BOX(&weight_quantizations));
+  m.impl("weight_copies_made", TORCH_BOX(&weight_copies_made));
 }

@@ -11,7 +11,7 @@
 namespace octile::binding {
 namespace {
 
-constexpr std::int64_t kTensors = 3;  // X, W and dY; X and W share a format
+constexpr std::int64_t kOperands = 3;  // X, W and dY; X and W share a format
 constexpr std::int64_t kShared = 2;
 
 [[noreturn]] void refuse(const std::string& text) {
@@ -21,23 +21,25 @@ constexpr std::int64_t kShared = 2;
 // A state in parts.
 struct State {
   float* encode;
-  float* shared_history;    // [length][2]
-  float* gradient_history;  // [length]
+  float* shared_history;    // [length][2][experts]
+  float* gradient_history;  // [length][experts]
   std::int64_t length;
 };
 
-State parts_of(const Tensor& state) {
-  const std::int64_t elements = state.numel();
-  if (element_type(state, "scaling") != OCTILE_FP32 || !state.is_contiguous() ||
-      elements % kTensors != 0 || elements < 2 * kTensors) {
+State parts_of(const Tensor& state, std::int64_t experts) {
+  const std::int64_t elements = state.numel(), scales = kOperands * experts;
+  if (element_type(state, "scaling") != OCTILE_FP32 || !state.is_contiguous() || experts < 1 ||
+      elements % scales != 0 || elements < 2 * scales) {
     refuse("scaling has " + std::to_string(elements) +
-           " elements; allowed are contiguous float32 [3 + 3 * history]");
+           " elements; allowed are contiguous float32 [" +
+           (experts == 1 ? "3 + 3 * history]"
+                         : "(3 + 3 * history) * " + std::to_string(experts) + "]"));
   }
-  const std::int64_t length = elements / kTensors - 1;
+  const std::int64_t length = elements / scales - 1;
   auto* values = static_cast<float*>(state.data_ptr());
   return {.encode = values,
-          .shared_history = values + kTensors,
-          .gradient_history = values + kTensors + kShared * length,
+          .shared_history = values + scales,
+          .gradient_history = values + scales + kShared * experts * length,
           .length = length};
 }
 
@@ -100,7 +102,7 @@ octile_plan* plan_of_update(RecipeCode recipe, Role role, const Place& place) {
 }  // namespace
 
 Scaling scaling_of(const std::optional<Tensor>& state, RecipeCode recipe, Role role, bool record,
-                   const Place& place) {
+                   const Place& place, std::int64_t experts) {
   if (!state) {
     if (is_delayed(recipe)) refuse("scaling is absent; with the recipe 'delayed' it is needed");
     return {};
@@ -109,23 +111,24 @@ Scaling scaling_of(const std::optional<Tensor>& state, RecipeCode recipe, Role r
     refuse("scaling is given; allowed with the recipes 'delayed' and 'tensorwise'");
   }
   if (!(place_of(*state) == place)) refuse("scaling is on another device");
-  const State parts = parts_of(*state);
+  const State parts = parts_of(*state, experts);
   // Weights are quantised when they are needed, by passes that train or not: no step is due for
   // them.
   if (record && role != Role::kWeight) note_record(*state, place);
-  float* const row = role == Role::kGradient ? parts.gradient_history
-                                             : parts.shared_history + (role == Role::kWeight);
-  return {.encode = is_delayed(recipe) ? parts.encode + static_cast<int>(role) : nullptr,
+  float* const row = role == Role::kGradient
+                         ? parts.gradient_history
+                         : parts.shared_history + (role == Role::kWeight ? experts : 0);
+  return {.encode = is_delayed(recipe) ? parts.encode + experts * static_cast<int>(role) : nullptr,
           .amax = record ? row : nullptr};
 }
 
-bool update_scales(Tensor state, std::int64_t recipe, std::int64_t choice, std::int64_t margin,
-                   bool always) {
+bool update_scales(Tensor state, std::int64_t experts, std::int64_t recipe, std::int64_t choice,
+                   std::int64_t margin, bool always) {
   check_recipe(recipe);
   if (!is_delayed(recipe)) refuse("recipe has no scales to update; allowed is 'delayed'");
   const Place place = place_of(state);
   const OnDevice device(place);
-  const State parts = parts_of(state);
+  const State parts = parts_of(state, experts);
   if (!maxima_recorded(state) && !always) return false;
   octile_scale_update_args args{};
   args.length = parts.length;
@@ -133,11 +136,11 @@ bool update_scales(Tensor state, std::int64_t recipe, std::int64_t choice, std::
   args.margin = static_cast<std::int32_t>(margin);
   args.history = parts.shared_history;
   args.encode_scale = parts.encode;
-  args.tensors = kShared;
+  args.tensors = kShared * experts;
   run_scale_update(plan_of_update(recipe, Role::kActivation, place), place, args);
   args.history = parts.gradient_history;
-  args.encode_scale = parts.encode + kShared;
-  args.tensors = kTensors - kShared;
+  args.encode_scale = parts.encode + kShared * experts;
+  args.tensors = (kOperands - kShared) * experts;
   run_scale_update(plan_of_update(recipe, Role::kGradient, place), place, args);
   if (capture_of(place) != 0) note_captured_update(state);
   return true;

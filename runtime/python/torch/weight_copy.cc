@@ -6,7 +6,7 @@
 namespace octile::binding {
 namespace {
 
-std::atomic<std::int64_t> quantizations{0};
+std::atomic<std::int64_t> quantizations{0}, copies{0};
 
 octile_plan* plan_for(const WeightSource& source, const Place& place, Output output) {
   return quantizer(source.recipe, Role::kWeight, output, source.type, source.k, false, false,
@@ -100,16 +100,18 @@ void make_copies(const Tensor& weight, const WeightSource& source, const Place& 
   const auto* x = static_cast<const char*>(weight.data_ptr());
   const std::int64_t bytes = source.n * source.k * static_cast<std::int64_t>(weight.element_size());
   for (std::int64_t i = 0; i < source.experts; ++i) {
+    const Scaling own = scaling.of_expert(i);
     quantize(plan, place,
              {.rows = source.n,
               .x = x + i * bytes,
               .skip = skip,
-              .encode_scale = scaling.encode,
-              .amax = scaling.amax},
+              .encode_scale = own.encode,
+              .amax = own.amax},
              {.rowwise = part_of(rowwise, i, source.experts),
               .transposed = part_of(transposed, i, source.experts)});
   }
   ++quantizations;
+  copies += output == Output::kBoth ? 2 : 1;
   if (place.host) return;
   const auto point = std::make_shared<const StreamPoint>(place);
   for (WeightCopy* copy : {rowwise, transposed}) {
@@ -118,5 +120,6 @@ void make_copies(const Tensor& weight, const WeightSource& source, const Place& 
 }
 
 std::int64_t weight_quantizations() { return quantizations.load(); }
+std::int64_t weight_copies_made() { return copies.load(); }
 
 }  // namespace octile::binding

@@ -59,13 +59,15 @@ class WeightCopy {
 };
 
 // Quantises a weight into those of the two copies that are not null, from one read. Nothing is
-// written by work that finds *skip other than 0 when it begins; null: never.
+// written by work that finds *skip other than 0 when it begins; null: never. `scaling` has an
+// element for each expert.
 void make_copies(const Tensor& weight, const WeightSource& source, const Place& place,
                  WeightCopy* rowwise, WeightCopy* transposed, const Scaling& scaling,
                  const std::uint32_t* skip);
 
-// Returns how many times a weight was quantised in this process.
+// Returns how many times a weight was quantised in this process, and how many copies that made.
 std::int64_t weight_quantizations();
+std::int64_t weight_copies_made();
 
 }  // namespace octile::binding
 

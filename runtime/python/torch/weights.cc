@@ -14,6 +14,7 @@ namespace {
 
 std::atomic<std::int64_t> epoch{0};
 std::atomic<int> sharing{0};
+std::atomic<bool> any_gathered{false};
 // A graph that changes weights was captured: its replays are not seen here.
 std::atomic<bool> replays_change_weights{false};
 
@@ -25,6 +26,30 @@ struct Moment {
   friend bool operator==(const Moment&, const Moment&) = default;
 };
 
+// What is known of a weight that FSDP2 gathers and frees. The passes are those that have used it
+// since it was gathered.
+struct Gather {
+  bool shares = true;  // a backward pass finds the weight that its forward pass has used
+  bool lasts = true;   // never freed between forward and backward
+  bool forward = false, forward_with_gradients = false, backward = false;
+
+  // Returns whether copies may stay while the weight is freed.
+  bool end() {
+    if (forward && !backward) lasts = false;
+    if (forward_with_gradients) {
+      // Checkpointing gathers alternately for forward alone and for both, which is not to share.
+      shares = backward && (shares || shared_);
+      shared_ = backward;
+    }
+    const bool stay = lasts && backward;
+    forward = forward_with_gradients = backward = false;
+    return stay;
+  }
+
+ private:
+  bool shared_ = false;  // when it was gathered the last time
+};
+
 // One weight and its copies.
 class KeptWeight {
  public:
@@ -34,6 +59,10 @@ class KeptWeight {
       const Scaling& scaling);
   // Another parameter has this memory now.
   void take_over();
+  // FSDP2 has gathered the weight, or is about to free it.
+  void gathered(const Tensor& weight, bool same);
+  void released();
+  void note(Pass pass);
 
   std::int64_t token = 0;  // guarded by the registry
 
@@ -61,6 +90,7 @@ class KeptWeight {
   Slot rowwise_, transposed_;
   bool captured_ = false;  // graphs have the copies' addresses
   CopyWords words_;
+  std::optional<Gather> gather_;
 };
 
 bool KeptWeight::fits(const Tensor& weight, const Place& place, const WeightSource& source) const {
@@ -79,6 +109,28 @@ void KeptWeight::take_over() {
   const std::lock_guard lock(mutex_);
   made_ = {};
   rowwise_.current = transposed_.current = false;
+}
+
+void KeptWeight::gathered(const Tensor& weight, bool same) {
+  if (!same) take_over();
+  const std::lock_guard lock(mutex_);
+  if (!gather_) gather_.emplace();
+  if (!captured_) memory_ = alias(weight);
+}
+
+void KeptWeight::released() {
+  const std::lock_guard lock(mutex_);
+  const bool stay = gather_ && gather_->end();
+  if (captured_) return;
+  memory_.reset();
+  if (!stay) rowwise_ = transposed_ = {};
+}
+
+void KeptWeight::note(Pass pass) {
+  const std::lock_guard lock(mutex_);
+  if (!gather_) return;
+  bool& seen = pass == Pass::kForward ? gather_->forward_with_gradients : gather_->backward;
+  seen = true;
 }
 
 // Returns the word by which the work about to be enqueued learns on the device that it has nothing
@@ -126,6 +178,10 @@ std::pair<std::shared_ptr<WeightCopy>, std::shared_ptr<WeightCopy>> KeptWeight::
     const Scaling& scaling) {
   const WeightSource source = source_of(weight, recipe);
   const std::lock_guard lock(mutex_);
+  if (gather_) {
+    gather_->forward |= rowwise;
+    if (!gather_->shares) return {};
+  }
   if (!fits(weight, place, source)) {
     if (captured_) return {};
     start_over(weight, place, source);
@@ -142,6 +198,7 @@ struct Registry {
   std::mutex mutex;
   std::int64_t last_token = 0;
   std::unordered_map<const void*, std::shared_ptr<KeptWeight>> by_address;
+  std::unordered_map<std::int64_t, std::shared_ptr<KeptWeight>> gathered;  // by token
 
   std::shared_ptr<KeptWeight> find(const void* address) {
     const std::lock_guard lock(mutex);
@@ -208,12 +265,45 @@ void forget_weight(std::int64_t token) {
   Registry& all = registry();
   std::shared_ptr<KeptWeight> forgotten;  // freed without the lock
   const std::lock_guard lock(all.mutex);
+  if (auto gathered = all.gathered.extract(token)) forgotten = std::move(gathered.mapped());
   for (auto entry = all.by_address.begin(); entry != all.by_address.end(); ++entry) {
     if (entry->second->token != token) continue;
     forgotten = std::move(entry->second);
     all.by_address.erase(entry);
     return;
   }
+}
+
+std::int64_t gather_weight(Tensor weight, std::int64_t token, bool same) {
+  reserve_replay_words(place_of(weight));
+  any_gathered = true;
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  if (token == 0) token = ++all.last_token;
+  std::shared_ptr<KeptWeight>& kept = all.gathered[token];
+  if (!kept) kept = std::make_shared<KeptWeight>();
+  kept->token = token;
+  kept->gathered(weight, same);
+  all.by_address[weight.data_ptr()] = kept;
+  return token;
+}
+
+void release_weight(Tensor weight, std::int64_t token) {
+  Registry& all = registry();
+  std::shared_ptr<KeptWeight> released;  // frees its copies without the lock
+  {
+    const std::lock_guard lock(all.mutex);
+    const auto found = all.by_address.find(weight.data_ptr());
+    if (found == all.by_address.end() || found->second->token != token) return;
+    released = std::move(found->second);
+    all.by_address.erase(found);
+  }
+  released->released();
+}
+
+void note_pass(const Tensor& weight, Pass pass) {
+  if (!any_gathered.load()) return;
+  if (const auto kept = registry().find(weight.data_ptr())) kept->note(pass);
 }
 
 void weights_changed() {

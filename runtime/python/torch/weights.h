@@ -1,5 +1,6 @@
 // FP8 copies of weights. A weight that is kept (keep_weight) is quantised once for all calls
-// between two changes of its contents; every other weight is quantised by each call.
+// between two changes of its contents, and so are the weights that FSDP2 gathers (gather_weight) if
+// it does not free them between forward and backward; every other weight is quantised by each call.
 #ifndef OCTILE_RUNTIME_PYTHON_TORCH_WEIGHTS_H_
 #define OCTILE_RUNTIME_PYTHON_TORCH_WEIGHTS_H_
 
@@ -50,7 +51,26 @@ WeightCodes weight_codes(const Tensor& weight, const Place& place, RecipeCode re
 
 // Keeps the copies of this weight, until forget_weight() of the token returned.
 std::int64_t keep_weight(Tensor weight);
+// Frees the copies of a weight that was kept or gathered.
 void forget_weight(std::int64_t token);
+
+// FSDP2 has gathered `weight` into new memory, where PyTorch counts no write. token: 0, or what
+// this returned when the weight was gathered before. same: the contents are those of that time.
+// Returns the token for release_weight() and forget_weight().
+//
+// What came before decides what is kept. If the weight was freed between the forward and the
+// backward pass of a call, each pass makes the copy that it needs itself, and keeps none: to keep
+// them would keep the whole model in FP8. Otherwise forward makes both copies for both passes. They
+// stay when the weight is freed after backward, until it is gathered with other contents, unless a
+// forward pass without a backward one has ever been followed by the weight's being freed.
+std::int64_t gather_weight(Tensor weight, std::int64_t token, bool same);
+// FSDP2 is about to free the memory of the gathered weight.
+void release_weight(Tensor weight, std::int64_t token);
+
+enum class Pass : std::uint8_t { kForward, kBackward };
+// A call with gradients has come to this pass. Tells gathered weights whether they last from one to
+// the other.
+void note_pass(const Tensor& weight, Pass pass);
 
 // All copies are out of date, also those whose weight was written where PyTorch does not count it.
 // Replays that share learn of it by work on the current stream of every device: if that stream is

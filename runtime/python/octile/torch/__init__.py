@@ -9,7 +9,7 @@ from octile.torch.export import block_fp8_state_dict, export_hf
 from octile.torch.functional import Quantized, dequantize, gemm, linear, quantize, transpose
 from octile.torch.grouped import experts
 from octile.torch.huggingface import use_in_transformers
-from octile.torch.modules import Linear
+from octile.torch.modules import Experts, Linear
 from octile.torch.nonfinite import Sentry, sentry
 from octile.torch.recipes import Recipe
 from octile.torch.scaling import reduce_scales, update_scales
@@ -18,6 +18,7 @@ from octile.torch.warm import warmup
 from octile.torch.weights import replays_share_weights, weights_changed
 
 __all__ = [
+    "Experts",
     "Linear",
     "Quantized",
     "Recipe",

@@ -67,7 +67,7 @@ def _group_columns(tokens, groups: int):
 
 
 @torch.library.register_fake("octile::experts_forward")
-def _(x, weight, offsets, recipe, keep_x, input_gradient):
+def _(x, weight, offsets, recipe, keep_x, input_gradient, scaling=None, sentry=None):
     y = x.new_empty((x.shape[0], weight.shape[1]))
     if not keep_x:
         return y, _nothing(x), _nothing(x)
@@ -78,13 +78,13 @@ def _(x, weight, offsets, recipe, keep_x, input_gradient):
 
 
 @torch.library.register_fake("octile::experts_backward")
-def _(dy, weight, offsets, x_codes, x_scales, recipe, input_gradient, weight_gradient):
+def _(dy, weight, offsets, x_codes, x_scales, recipe, input_gradient, weight_gradient, scaling=None, sentry=None):
     dx = dy.new_empty((dy.shape[0], weight.shape[2])) if input_gradient else _nothing(dy)
     return dx, weight.new_empty(weight.shape) if weight_gradient else _nothing(dy)
 
 
 @torch.library.register_fake("octile::experts_backward_into")
-def _(dy, weight, offsets, x_codes, x_scales, main_grad, recipe, input_gradient):
+def _(dy, weight, offsets, x_codes, x_scales, main_grad, recipe, input_gradient, scaling=None, sentry=None):
     return dy.new_empty((dy.shape[0], weight.shape[2])) if input_gradient else _nothing(dy)
 
 

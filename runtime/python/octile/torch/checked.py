@@ -1,13 +1,16 @@
-"""A linear layer whose products the host checks one by one, and computes again without FP8 if they are not finite."""
+"""Layers whose products the host checks one by one, and computes again without FP8 if they are not finite."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 
 from octile.torch._operators import ops
-from octile.torch.functional import Quantized, _Linear, as_operands, dummy_gradient, has_gradients
+from octile.torch.functional import Quantized, _Linear, as_operands, dummy_gradient, has_gradients, plain_linear
+from octile.torch.grouped import _Experts, group_operands, plain_experts
 from octile.torch.recipes import recipe_of
 
 #: Of a layer's words, as Product in runtime/python/torch/sentry.h.
@@ -26,28 +29,66 @@ class _Checked(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy):
         weight, x_codes, x_scales = ctx.saved_tensors
-        needs_x, needs_weight = ctx.needs_input_grad[:2]
-        main_grad = getattr(ctx.parameter, "main_grad", None) if needs_weight else None
-        # A product that is added to main_grad could not be taken back.
-        if main_grad is not None:
-            ctx.parameter.main_grad = torch.zeros_like(main_grad, dtype=torch.float32)
-        try:
-            dx, dw, db, *_ = _Linear.backward(ctx, dy)
-            if main_grad is not None:
-                dw = ctx.parameter.main_grad
-        finally:
-            if main_grad is not None:
-                ctx.parameter.main_grad = main_grad
-        if needs_x and ctx.failed(INPUT_GRADIENT):
-            dx = ctx.settle(INPUT_GRADIENT, dy @ weight.to(dy.dtype))
-        if needs_weight and ctx.failed(WEIGHT_GRADIENT):
+
+        def input_gradient():
+            return dy @ weight.to(dy.dtype)
+
+        def weight_gradient():
             rows = dy.reshape(-1, dy.shape[-1])
             x = _kept_input(x_codes, x_scales, ctx.code, rows.shape[0], dy.dtype)
-            dw = ctx.settle(WEIGHT_GRADIENT, (rows.t() @ x.t()).to(dw.dtype))
+            return rows.t() @ x.t()
+
+        return *_checked_backward(ctx, _Linear, dy, input_gradient, weight_gradient), None, None
+
+
+class _CheckedExperts(torch.autograd.Function):
+    """The same of ``_Experts``."""
+
+    @staticmethod
+    def forward(ctx, x, weight, offsets, code, scaling, words, failed, settle):
+        ctx.failed, ctx.settle = failed, settle
+        return _Experts.forward(ctx, x, weight, offsets, code, scaling, words)
+
+    @staticmethod
+    def backward(ctx, dy):
+        weight, offsets, x_codes, x_scales = ctx.saved_tensors
+        ends = offsets.tolist()
+
+        def input_gradient():
+            return plain_experts(dy, weight.transpose(1, 2), offsets)
+
+        def weight_gradient():
+            groups = _kept_groups(x_codes, x_scales, ctx.code, ends, dy.dtype)
+            return torch.stack([dy[a:b].t() @ x.t() for (a, b), x in zip(pairwise(ends), groups, strict=True)])
+
+        return *_checked_backward(ctx, _Experts, dy, input_gradient, weight_gradient), None, None
+
+
+_Product = Callable[[], torch.Tensor]
+
+
+def _checked_backward(ctx, function, dy: torch.Tensor, input_gradient: _Product, weight_gradient: _Product) -> tuple:
+    """Returns the gradients of ``function``, those of x and the weight from the two others if they are not finite."""
+    needs_x, needs_weight = ctx.needs_input_grad[:2]
+    main_grad = getattr(ctx.parameter, "main_grad", None) if needs_weight else None
+    # A product that is added to main_grad could not be taken back.
+    if main_grad is not None:
+        ctx.parameter.main_grad = torch.zeros_like(main_grad, dtype=torch.float32)
+    try:
+        dx, dw, *others = function.backward(ctx, dy)
         if main_grad is not None:
-            main_grad.add_(dw)
-            dw = dummy_gradient(ctx.parameter)
-        return dx, dw, db, None, None, None, None, None
+            dw = ctx.parameter.main_grad
+    finally:
+        if main_grad is not None:
+            ctx.parameter.main_grad = main_grad
+    if needs_x and ctx.failed(INPUT_GRADIENT):
+        dx = ctx.settle(INPUT_GRADIENT, input_gradient())
+    if needs_weight and ctx.failed(WEIGHT_GRADIENT):
+        dw = ctx.settle(WEIGHT_GRADIENT, weight_gradient().to(dw.dtype))
+    if main_grad is not None:
+        main_grad.add_(dw)
+        dw = dummy_gradient(ctx.parameter)
+    return dx, dw, *others
 
 
 def _kept_input(codes, scales, code: int, tokens: int, dtype: torch.dtype) -> torch.Tensor:
@@ -57,6 +98,19 @@ def _kept_input(codes, scales, code: int, tokens: int, dtype: torch.dtype) -> to
     return Quantized(codes, scales[: math.prod(shape)].view(shape), kind, (k, tokens)).dequantize(dtype)
 
 
+def _kept_groups(codes, scales, code: int, ends: list[int], dtype: torch.dtype) -> list[torch.Tensor]:
+    """Returns X^T [k, tokens] of each group. In the copy each begins at a multiple of 128 columns."""
+    k, columns = codes.shape
+    one_each = recipe_of(code).activation.granularity == "tensor"
+    values = codes.float() if one_each else _kept_input(codes, scales, code, columns, torch.float32)
+    groups, begin = [], 0
+    for index, (a, b) in enumerate(pairwise(ends)):
+        group = values[:, begin : begin + b - a]
+        groups.append((group * scales[index] if one_each else group).to(dtype))
+        begin += (b - a + 127) // 128 * 128
+    return groups
+
+
 def checked_linear(x, weight, bias, code, scaling, words, failed, settle) -> torch.Tensor:
     """Returns what ``linear_of`` does, or what ``nn.functional.linear`` does if that is not finite."""
     x, bias = as_operands(x, bias)
@@ -64,7 +118,14 @@ def checked_linear(x, weight, bias, code, scaling, words, failed, settle) -> tor
         y = _Checked.apply(x, weight, bias, code, scaling, words, failed, settle)
     else:
         y = ops.linear_forward(x, weight, bias, code, False, False, scaling, words)[0]
-    if not failed(OUTPUT):
-        return y
-    bias = None if bias is None else bias.to(y.dtype)
-    return settle(OUTPUT, torch.nn.functional.linear(x, weight.to(y.dtype), bias))
+    return settle(OUTPUT, plain_linear(x, weight, bias)) if failed(OUTPUT) else y
+
+
+def checked_experts(x, weight, offsets, code, scaling, words, failed, settle) -> torch.Tensor:
+    """Returns what ``experts_of`` does, or what ``plain_experts`` does if that is not finite."""
+    x, offsets = group_operands(x, weight, offsets)
+    if has_gradients(x, weight, None):
+        y = _CheckedExperts.apply(x, weight, offsets, code, scaling, words, failed, settle)
+    else:
+        y = ops.experts_forward(x, weight, offsets, code, False, False, scaling, words)[0]
+    return settle(OUTPUT, plain_experts(x, weight, offsets)) if failed(OUTPUT) else y

@@ -6,7 +6,7 @@ are not allowed, NotImplementedError for what the library does not support, and 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -21,6 +21,9 @@ from octile._types import (
 )
 from octile.torch._operators import ops
 from octile.torch.recipes import Recipe, stateless
+
+if TYPE_CHECKING:
+    from octile.torch.nonfinite import Watch
 
 _WORDS = {
     torch.bfloat16: "bf16",
@@ -58,9 +61,7 @@ def _call(operator, *arguments):
 
 
 def _word(tensor: torch.Tensor, argument: str) -> str:
-    if tensor.dtype not in _WORDS or tensor.dtype in _FP8:
-        raise refuse(argument + ".dtype", tensor.dtype, "are bfloat16, float16 and float32")
-    return _WORDS[tensor.dtype]
+    return _output_word(tensor.dtype, argument + ".dtype")
 
 
 def _output_word(dtype: torch.dtype, argument: str) -> str:
@@ -240,9 +241,25 @@ def linear(
     x: [..., k], weight: [n, k], each bfloat16, float16 or float32; n and k are multiples of 16. bias: [n]. The three
     GEMMs of a layer (y, dx and dw) take FP8 operands by ``recipe`` and add in fp32. dw has the weight's dtype. If the
     weight has an attribute ``main_grad`` (bfloat16 or float32 [n, k]), dw is added to it instead, in fp32. Under
-    autocast x is cast to autocast's dtype. Recipe "delayed" raises NotImplementedError: a layer keeps its maxima.
+    autocast x is cast to autocast's dtype. Recipe "delayed" raises NotImplementedError: a layer keeps its maxima. A
+    sentry sees the calls if it was told the weight's name.
     """
-    return linear_of(x, weight, bias, stateless(recipe, "linear").code)
+    code, watch = stateless(recipe, "linear").code, watch_of(weight)
+    if watch is None:
+        return linear_of(x, weight, bias, code)
+    if watch.pauses_call():
+        return plain_linear(x, weight, bias)
+    return watch.linear(x, weight, bias, code, None)
+
+
+def plain_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Returns what ``nn.Linear`` does, in x's dtype."""
+    return torch.nn.functional.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+
+
+def watch_of(weight: torch.Tensor) -> Watch | None:
+    """Returns what a sentry has put on a parameter whose functional calls it watches."""
+    return getattr(weight, "octile_watch", None)
 
 
 def linear_of(

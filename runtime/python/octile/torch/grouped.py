@@ -6,9 +6,8 @@ import torch
 
 from octile._types import refuse
 from octile.torch._operators import ops
-from octile.torch.functional import dummy_gradient
+from octile.torch.functional import as_operands, dummy_gradient, has_gradients, watch_of
 from octile.torch.recipes import Recipe, stateless
-
 
 #: Recipes that the library multiplies groups in, in all three passes.
 RECIPES = ("blockwise", "blockwise_hybrid", "tensorwise")
@@ -18,25 +17,26 @@ WITHOUT_WEIGHT_GRADIENTS = ("rowwise",)
 
 class _Experts(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, weight, offsets, code):
-        needs_x, needs_weight, _, _ = ctx.needs_input_grad
-        y, x_codes, x_scales = ops.experts_forward(x, weight, offsets, code, needs_weight, needs_x)
+    def forward(ctx, x, weight, offsets, code, scaling=None, sentry=None):
+        needs_x, needs_weight = ctx.needs_input_grad[:2]
+        y, x_codes, x_scales = ops.experts_forward(x, weight, offsets, code, needs_weight, needs_x, scaling, sentry)
         ctx.save_for_backward(weight, offsets, x_codes, x_scales)
-        ctx.code = code
+        ctx.code, ctx.state = code, (scaling, sentry)
         ctx.parameter = weight if needs_weight and weight.is_leaf else None
         return y
 
     @staticmethod
     def backward(ctx, dy):
         weight, offsets, x_codes, x_scales = ctx.saved_tensors
-        needs_x, needs_weight, _, _ = ctx.needs_input_grad
+        needs_x, needs_weight = ctx.needs_input_grad[:2]
+        kept = x_codes, x_scales
         main_grad = getattr(ctx.parameter, "main_grad", None) if needs_weight else None
         if main_grad is None:
-            dx, dw = ops.experts_backward(dy, weight, offsets, x_codes, x_scales, ctx.code, needs_x, needs_weight)
+            dx, dw = ops.experts_backward(dy, weight, offsets, *kept, ctx.code, needs_x, needs_weight, *ctx.state)
         else:
-            dx = ops.experts_backward_into(dy, weight, offsets, x_codes, x_scales, main_grad, ctx.code, needs_x)
+            dx = ops.experts_backward_into(dy, weight, offsets, *kept, main_grad, ctx.code, needs_x, *ctx.state)
             dw = dummy_gradient(ctx.parameter)
-        return dx if needs_x else None, dw if needs_weight else None, None, None
+        return dx if needs_x else None, dw if needs_weight else None, None, None, None, None
 
 
 def with_first_zero(offsets: torch.Tensor, experts: int) -> torch.Tensor:
@@ -51,11 +51,14 @@ def with_first_zero(offsets: torch.Tensor, experts: int) -> torch.Tensor:
     return torch.nn.functional.pad(offsets, (1, 0))
 
 
-def _check_recipe(name: str, weight_gradient: bool) -> None:
-    if name in RECIPES or (name in WITHOUT_WEIGHT_GRADIENTS and not weight_gradient):
+def check_recipe(name: str, weight_gradient: bool, stateful: bool = False) -> None:
+    """Raises NotImplementedError for a recipe that the library has not for groups. stateful: the caller keeps what
+    "delayed" needs."""
+    recipes = RECIPES + (("delayed",) if stateful else ())
+    if name in recipes or (name in WITHOUT_WEIGHT_GRADIENTS and not weight_gradient):
         return
     why = "with weight gradients " if name in WITHOUT_WEIGHT_GRADIENTS else ""
-    allowed = RECIPES if why else RECIPES + WITHOUT_WEIGHT_GRADIENTS
+    allowed = recipes if why else recipes + WITHOUT_WEIGHT_GRADIENTS
     raise NotImplementedError(f"octile: recipe is {name!r}; of groups the library has {why}{', '.join(allowed)}")
 
 
@@ -71,16 +74,82 @@ def experts(
     group's weight gradient is zero if it has no tokens.
 
     recipe: one of ``RECIPES``, or of ``WITHOUT_WEIGHT_GRADIENTS`` if the weight needs no gradient; others raise
-    NotImplementedError.
+    NotImplementedError. ``octile.torch.Experts`` also has "delayed". A sentry sees the calls if it was told the
+    weight's name.
     """
+    recipe = stateless(recipe, "experts")
+    check_recipe(recipe.name, torch.is_grad_enabled() and weight.requires_grad)
+    watch = watch_of(weight)
+    if watch is None:
+        return experts_of(x, weight, offsets, recipe.code)
+    if watch.pauses_call():
+        return plain_experts(x, weight, offsets)
+    return watch.experts(x, weight, offsets, recipe.code, None)
+
+
+def experts_of(
+    x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor, code: int,
+    scaling: torch.Tensor | None = None, sentry: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Returns what ``experts`` does, by a recipe's code. scaling and sentry: as in ``linear_of``."""
+    x, offsets = group_operands(x, weight, offsets)
+    if has_gradients(x, weight, None):
+        return _Experts.apply(x, weight, offsets, code, scaling, sentry)
+    return ops.experts_forward(x, weight, offsets, code, False, False, scaling, sentry)[0]
+
+
+def group_operands(x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns x in autocast's dtype, if there is one, and offsets with the first group's begin."""
     if weight.dim() != 3:
         raise refuse("weight.shape", tuple(weight.shape), "is (experts, n, k)")
-    recipe = stateless(recipe, "experts")
-    _check_recipe(recipe.name, torch.is_grad_enabled() and weight.requires_grad)
-    offsets = with_first_zero(offsets, weight.shape[0])
-    code = recipe.code
-    if torch.is_autocast_enabled(x.device.type):
-        x = x.to(torch.get_autocast_dtype(x.device.type))
-    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
-        return _Experts.apply(x, weight, offsets, code)
-    return ops.experts_forward(x, weight, offsets, code, False, False)[0]
+    return as_operands(x, None)[0], with_first_zero(offsets, weight.shape[0])
+
+
+def plain_experts(x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """Returns what ``experts`` does, computed by PyTorch in x's dtype, or in autocast's."""
+    x, _ = group_operands(x, weight, offsets)
+    weight = weight.to(x.dtype)
+    if offsets.shape[0] > weight.shape[0]:  # rows before the first group make one more, whose product nobody reads
+        weight = torch.cat([weight[:1], weight])
+    return _grouped_mm(x, weight, offsets.to(torch.int32))
+
+
+# An operator of its own, because PyTorch's refuses types while it is traced that it computes otherwise, gradients with
+# strides of 0, and no tokens.
+@torch.library.custom_op("octile::grouped_mm", mutates_args=())
+def _grouped_mm(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """Returns a [tokens, m] times b [experts, n, m], transposed: [tokens, n]. Of b [tokens, n] the products a^T b of the
+    groups: [experts, m, n]."""
+    if a.shape[0] == 0:
+        return a.new_zeros(_grouped_shape(a, b, ends))
+    if b.dim() == 3:
+        return torch._grouped_mm(_in_rows(a), b.transpose(1, 2), offs=ends)
+    return torch._grouped_mm(_in_rows(a).t(), _in_rows(b), offs=ends)
+
+
+@_grouped_mm.register_fake
+def _(a, b, ends):
+    return a.new_empty(_grouped_shape(a, b, ends))
+
+
+def _grouped_shape(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> tuple[int, ...]:
+    return (a.shape[0], b.shape[1]) if b.dim() == 3 else (ends.shape[0], a.shape[1], b.shape[1])
+
+
+def _in_rows(x: torch.Tensor) -> torch.Tensor:
+    """Returns x [rows, cols] with strides of cols and 1, also if it has one row."""
+    return x if x.stride() == (x.shape[1], 1) else x.clone(memory_format=torch.contiguous_format)
+
+
+def _save_operands(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _grouped_backward(ctx, dy):
+    x, weight, ends = ctx.saved_tensors
+    needs_x, needs_weight, _ = ctx.needs_input_grad
+    dx = _grouped_mm(dy, weight.transpose(1, 2), ends) if needs_x else None
+    return dx, _grouped_mm(dy, x, ends) if needs_weight else None, None
+
+
+_grouped_mm.register_autograd(_grouped_backward, setup_context=_save_operands)

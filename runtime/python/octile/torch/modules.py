@@ -1,4 +1,4 @@
-"""``Linear``: ``torch.nn.Linear`` computed in FP8."""
+"""``Linear``: ``torch.nn.Linear`` computed in FP8, and ``Experts``: the same for the experts of a mixture."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import torch
 from torch import nn
 
 from octile._types import refuse
-from octile.torch.functional import linear_of
+from octile.torch.functional import linear_of, plain_linear
+from octile.torch.grouped import check_recipe, experts_of, plain_experts
+from octile.torch.layer import MULTIPLE, Layer, check_features
 from octile.torch.recipes import Recipe, as_recipe
-from octile.torch.scaling import Scaling
-from octile.torch.weights import keep, weights_changed
 
-MULTIPLE = 16  # of in_features and out_features
 NEVER = 2**62  # tokens that no call has
 
 
-class Linear(nn.Linear):
+class Linear(Layer, nn.Linear):
     """A linear layer whose three GEMMs (output, input gradients, weight gradients) take FP8 operands.
 
     Input [..., in_features], output [..., out_features] of the input's dtype, or of autocast's. ``weight`` and
@@ -75,27 +74,17 @@ class Linear(nn.Linear):
         for name, value in (("in_features", in_features), ("out_features", out_features)):
             if unaligned == "error" and (value % MULTIPLE or value == 0):
                 raise refuse(name, value, "are multiples of 16 above 0, or others with unaligned='bf16'")
-        # Not by nn.Module's __setattr__, which needs its __init__ to have run.
-        self.__dict__["recipe"] = recipe
-        self.__dict__["fp8"] = True
+        self._set_up(recipe, bool(aligned))
         self.__dict__["least_tokens"] = (0, 0)
-        self.__dict__["_code"] = recipe.code if aligned else None
-        self.__dict__["_scaling"] = Scaling(recipe) if aligned and recipe.is_delayed else None
-        self.__dict__["_watch"] = None  # set by a Sentry
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns x weight^T + bias: [..., out_features]."""
         watch = self._watch
-        plain = self._code is None or not self.fp8 or self._has_too_few(x) or (watch is not None and watch.paused)
-        if plain:
+        if self._is_plain() or self._has_too_few(x):
             if watch is not None:
                 watch.was_plain = True
-            bias = None if self.bias is None else self.bias.to(x.dtype)
-            return nn.functional.linear(x, self.weight.to(x.dtype), bias)
-        code, scaling, state = self._code, self._scaling, None
-        if scaling is not None:
-            scaling.check_capture(x.device)
-            code, state = scaling.code, scaling.on(x.device)
+            return plain_linear(x, self.weight, self.bias)
+        code, state = self._call_state(x)
         if watch is not None:
             return watch.linear(x, self.weight, self.bias, code, state)
         return linear_of(x, self.weight, self.bias, code, state)
@@ -105,40 +94,61 @@ class Linear(nn.Linear):
         return least > 0 and x.numel() < least * self.in_features
 
     def extra_repr(self) -> str:
-        scales = "" if self.recipe.scales == "pow2" else f", scales={self.recipe.scales}"
-        return f"{super().extra_repr()}, recipe={self.recipe.name if self._code is not None else 'none'}{scales}"
+        return f"{super().extra_repr()}, {self._recipe_text()}"
 
-    # ---- places where the weight becomes another tensor, or moves
 
-    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        super().register_parameter(name, param)
-        if name == "weight" and param is not None:
-            self._weight_is(param)
+class Experts(Layer):
+    """The linear layers of ``experts`` experts, computed in FP8: ``octile.torch.experts`` as a module.
 
-    def _apply(self, fn, recurse=True):
-        super()._apply(fn, recurse)
-        if self.weight is not None:
-            self._weight_is(self.weight)
-        return self
+    Its only state is ``weight`` [experts, out_features, in_features], initialised as that of ``nn.Linear``, without
+    bias. What is said of ``Linear`` holds of ``fp8``, ``set_fp8``, ``Schedule``, ``sentry``, FSDP2 and checkpoints.
 
-    def _load_from_state_dict(self, *arguments) -> None:
-        super()._load_from_state_dict(*arguments)
-        weights_changed()
+    recipe: those of ``octile.torch.experts``, and "delayed". With it every expert has a scale of its own for its
+    weight, for its tokens and for their gradients, as if it were a layer of its own, and a history for each: tokens of
+    experts are routed by what they are, and so have different ranges. A step in which an expert has no tokens counts
+    for it as one with the maximum 0: its scales stay if all that it remembers are such steps. Scales begin at 1.
+    """
 
-    def __getstate__(self) -> dict:
-        return self.__dict__ | {"_watch": None}
+    def __init__(
+        self,
+        experts: int,
+        in_features: int,
+        out_features: int,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        recipe: Recipe | str = "blockwise",
+    ) -> None:
+        if experts < 1:
+            raise refuse("experts", experts, "are 1 and more")
+        check_features(in_features=in_features, out_features=out_features)
+        recipe = as_recipe(recipe)
+        check_recipe(recipe.name, weight_gradient=False, stateful=True)
+        self._set_up(recipe, True, experts)
+        super().__init__()
+        self.experts, self.in_features, self.out_features = experts, in_features, out_features
+        self.weight = nn.Parameter(torch.empty(experts, out_features, in_features, device=device, dtype=dtype))
+        self.reset_parameters()
 
-    def __setstate__(self, state) -> None:
-        super().__setstate__(state)
-        self._weight_is(self.weight)
+    def reset_parameters(self) -> None:
+        """Draws the weights anew."""
+        bound = self.in_features**-0.5
+        nn.init.uniform_(self.weight, -bound, bound)
 
-    def _weight_is(self, weight: nn.Parameter) -> None:
-        keep(weight)
-        if self._scaling is not None:
-            self._scaling.place(weight.device)
+    def forward(self, x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        """Returns y [tokens, out_features] of x [tokens, in_features], by the groups of ``offsets``, which are those of
+        ``octile.torch.experts``."""
+        watch = self._watch
+        if self._is_plain():
+            if watch is not None:
+                watch.was_plain = True
+            return plain_experts(x, self.weight, offsets)
+        check_recipe(self.recipe.name, torch.is_grad_enabled() and self.weight.requires_grad, stateful=True)
+        code, state = self._call_state(x)
+        if watch is not None:
+            return watch.experts(x, self.weight, offsets, code, state)
+        return experts_of(x, self.weight, offsets, code, state)
 
-    def train(self, mode: bool = True):
-        # Averaged weights are swapped in and out around evaluation, often through .data.
-        if mode != self.training:
-            weights_changed()
-        return super().train(mode)
+    def extra_repr(self) -> str:
+        sizes = f"experts={self.experts}, in_features={self.in_features}, out_features={self.out_features}"
+        return f"{sizes}, {self._recipe_text()}"

@@ -5,15 +5,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import NamedTuple, TypeVar
 
 import torch
 from torch import nn
 
 from octile._types import refuse
-from octile.torch.checked import checked_linear
-from octile.torch.functional import linear_of
-from octile.torch.modules import Linear
+from octile.torch.checked import checked_experts, checked_linear
+from octile.torch.functional import linear_of, watch_of
+from octile.torch.grouped import experts_of
+from octile.torch.layer import Layer
+from octile.torch.scaling import is_capturing
 
 _Result = TypeVar("_Result")
 
@@ -71,12 +74,32 @@ class Watch:
         """Returns what the layer does for x, and marks products that are not finite."""
         if not self.each_call:
             return linear_of(x, weight, bias, code, scaling, self.words)
-        if torch.compiler.is_compiling() or _is_capturing(x.device):
+        self._check_eager(x)
+        return checked_linear(x, weight, bias, code, scaling, self.words, self._failed, self._settle)
+
+    def experts(self, x, weight, offsets, code, scaling) -> torch.Tensor:
+        """The same of ``Experts``."""
+        if not self.each_call:
+            return experts_of(x, weight, offsets, code, scaling, self.words)
+        self._check_eager(x)
+        return checked_experts(x, weight, offsets, code, scaling, self.words, self._failed, self._settle)
+
+    def pauses_call(self) -> bool:
+        """Returns whether the call that asks has to compute without FP8, and notes that it does."""
+        if self.paused:
+            self.was_plain = True
+        return self.paused
+
+    def __reduce__(self):
+        return _nobody, ()  # pickled with a parameter, which is watched where it was made
+
+    @staticmethod
+    def _check_eager(x: torch.Tensor) -> None:
+        if torch.compiler.is_compiling() or is_capturing(x.device):
             raise RuntimeError(
                 "octile: a sentry with check='call' reads each product on the host, which torch.compile and CUDA "
                 "graphs cannot; use check='step'"
             )
-        return checked_linear(x, weight, bias, code, scaling, self.words, self._failed, self._settle)
 
     def _failed(self, product: int) -> bool:
         if not self.words[product].item():
@@ -90,6 +113,49 @@ class Watch:
         return result
 
 
+def _nobody() -> None:
+    return None
+
+
+class _FunctionWeight:
+    """A parameter that functions take, watched as a layer is."""
+
+    fp8 = True
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        self.weight = weight
+
+    def parameters(self) -> Iterable[nn.Parameter]:
+        return (self.weight,)
+
+    @property
+    def _watch(self) -> Watch | None:
+        return watch_of(self.weight)
+
+    @_watch.setter
+    def _watch(self, watch: Watch | None) -> None:
+        self.weight.octile_watch = watch  # type: ignore[attr-defined]
+
+
+def _function_weights(model: nn.Module, patterns: Iterable[str]) -> list[tuple[str, _FunctionWeight]]:
+    """Returns the parameters with these names."""
+    if isinstance(patterns, str):
+        raise refuse("weights", patterns, "are lists of names")
+    found: dict[str, _FunctionWeight] = {}
+    for pattern in patterns:
+        here = {name: p for name, p in model.named_parameters() if fnmatchcase(name, pattern)}
+        if not here:
+            raise refuse("weights", pattern, f"are names of parameters of {type(model).__name__}, and patterns of them")
+        for name, parameter in here.items():
+            if type(parameter) is not nn.Parameter:
+                kind = type(parameter).__name__
+                raise refuse(
+                    f"weights: type of {name!r}", kind, "is Parameter; FSDP2's are watched in Linear and Experts"
+                )
+            found[name] = _FunctionWeight(parameter)
+    return list(found.items())
+
+
 class Sentry:
     """Watches the products (output, input gradients, weight gradients) of a model's FP8 layers; see ``sentry``.
 
@@ -98,15 +164,16 @@ class Sentry:
     ``found_inf``, as ``torch.amp.GradScaler`` sets it.
     """
 
-    def __init__(self, model: nn.Module, check: str, retreat: int, group) -> None:
+    def __init__(self, model: nn.Module, check: str, retreat: int, group, weights: Iterable[str] = ()) -> None:
         if check not in ("step", "call"):
             raise refuse("check", check, "are 'step' and 'call'")
         if not isinstance(retreat, int) or isinstance(retreat, bool) or retreat < 0:
             raise refuse("retreat", retreat, "are integers of at least 0")
         self.model, self.check, self.retreat, self.group = model, check, retreat, group
-        named = [(n, m) for n, m in model.named_modules() if isinstance(m, Linear) and m._code is not None]
+        named = [(n, m) for n, m in model.named_modules() if isinstance(m, Layer) and m._code is not None]
+        named += _function_weights(model, weights)
         if not named:
-            raise refuse("model", type(model).__name__, "is a model with octile.torch.Linear in it")
+            raise refuse("model", type(model).__name__, "is a model with octile.torch.Linear or Experts in it")
         for name, layer in named:
             if layer.weight.device.type == "meta":
                 raise refuse(f"{name or 'model'}.weight.device", "meta", "are devices with memory")
@@ -124,7 +191,7 @@ class Sentry:
         self._left = 0  # steps of a retreat
         self._said = False
 
-    def _place(self, named: list[tuple[str, Linear]]) -> list[_Board]:
+    def _place(self, named: list[tuple[str, Layer | _FunctionWeight]]) -> list[_Board]:
         boards = []
         for device in dict.fromkeys(layer.weight.device for _, layer in named):
             here = [(name, layer) for name, layer in named if layer.weight.device == device]
@@ -164,7 +231,7 @@ class Sentry:
         and on the CPU at once. It then warns, and the next ``retreat`` steps compute without FP8.
         """
         self._end()
-        if not _is_capturing(self._total.device):
+        if not is_capturing(self._total.device):
             self._report()
         return self.found_nonfinite
 
@@ -175,7 +242,7 @@ class Sentry:
         and may be called twice; it does not step the optimizer. Afterwards ``found_nonfinite`` says whether the
         gradients of the model that are there are not finite even so. Waits for the device once a step.
         """
-        if _is_capturing(self._total.device):
+        if is_capturing(self._total.device):
             raise RuntimeError("octile: Sentry.run reads the step's result on the host; capture closure, not run")
         result = closure()
         self._end()
@@ -260,10 +327,6 @@ class Sentry:
         )
 
 
-def _is_capturing(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
 def _nonfinite_gradients(parameters: Iterable[nn.Parameter]) -> list[torch.Tensor]:
     """Returns for each gradient that there is whether an element is NaN or infinite: bool [], on its device."""
     gradients = [g for p in parameters for g in (p.grad, getattr(p, "main_grad", None)) if g is not None]
@@ -276,8 +339,9 @@ def sentry(
     check: str = "step",
     retreat: int = 0,
     group: torch.distributed.ProcessGroup | bool | None = None,
+    weights: Iterable[str] = (),
 ) -> Sentry:
-    """Watches the products of every ``octile.torch.Linear`` of ``model`` for NaN and infinity, until ``remove()``.
+    """Watches the products of every ``Linear`` and ``Experts`` of ``model`` for NaN and infinity, until ``remove()``.
 
     >>> watch = octile.torch.sentry(model)
     >>> loss = watch.run(step)  # step: zero the gradients, forward, backward
@@ -296,7 +360,10 @@ def sentry(
     retreat: how many steps after one that ``step`` has noticed compute without FP8. group: ranks that share what they
     found, by default all ranks if there are any; False for none, if every rank may repeat or skip alone.
 
+    weights: names of parameters, or patterns such as ``"layers.*.mlp.w1"``, that the functions ``linear`` and
+    ``experts`` take as their weight. Their calls are watched as layers are, and counted by these names.
+
     Made when the model is on its devices. Layers that compute without FP8 are watched by their gradients. Copies of the
     model and of its layers have no sentry. Used by one thread.
     """
-    return Sentry(model, check, retreat, group)
+    return Sentry(model, check, retreat, group, weights)

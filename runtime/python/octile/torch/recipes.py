@@ -120,7 +120,7 @@ def stateless(recipe: Recipe | str, function: str) -> Recipe:
     if recipe.is_delayed:
         raise NotImplementedError(
             f"octile: recipe is 'delayed', whose maxima a layer keeps; {function}() keeps nothing: use "
-            "octile.torch.Linear, or recipe 'tensorwise'"
+            f"octile.torch.{function.capitalize()}, or recipe 'tensorwise'"
         )
     return recipe
 

@@ -22,12 +22,12 @@ class Scaling:
     """What a layer of recipe "delayed" keeps from step to step. It is no parameter and no buffer: checkpoints do not
     have it. Copies and pickles of the layer do.
 
-    values: float32 [3 + 3 * history] on the layer's device, as runtime/python/torch/scaling.h lays it out, or None
-    while the layer's weight is on the meta device. steps: updates so far.
+    values: float32 [(3 + 3 * history) * experts] on the layer's device, as runtime/python/torch/scaling.h lays it out,
+    or None while the layer's weight is on the meta device; experts is 1 for a plain layer. steps: updates so far.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
+    def __init__(self, recipe: Recipe, experts: int = 1) -> None:
+        self.recipe, self.experts = recipe, experts
         self.steps = 0
         self.values: torch.Tensor | None = None
         self.group: torch.distributed.ProcessGroup | None = None
@@ -61,8 +61,9 @@ class Scaling:
         if device.type == "meta" or (self.values is not None and self.values.device == device):
             return
         if self.values is None or self.values.device.type == "meta":
-            values = torch.zeros(3 + 3 * self.recipe.history, dtype=torch.float32, device=device)
-            values[:3] = 1
+            count = 3 * self.experts
+            values = torch.zeros(count + count * self.recipe.history, dtype=torch.float32, device=device)
+            values[:count] = 1
         else:
             values = self.values.to(device)
         # CUDA graphs of torch.compile read and write it where it is, and copy other inputs.
@@ -72,7 +73,7 @@ class Scaling:
     def on(self, device: torch.device) -> torch.Tensor:
         """Returns ``values`` on the device of a call, and moves it there unless PyTorch traces or captures."""
         if self.values is None or self.values.device != device:
-            if torch.compiler.is_compiling() or _is_capturing(device):
+            if torch.compiler.is_compiling() or is_capturing(device):
                 raise RuntimeError(
                     "octile: the scaling state of a layer is not on the device of its input; call layer.to(device), or "
                     "the layer once, before it is compiled or captured"
@@ -83,7 +84,7 @@ class Scaling:
     def check_capture(self, device: torch.device) -> None:
         """Refuses a capture into a CUDA graph that would keep scaling as in warm-up for good."""
         # A compiled model is compiled again at the end of warm-up, with its CUDA graphs.
-        if not self.delayed and not torch.compiler.is_compiling() and _is_capturing(device):
+        if not self.delayed and not torch.compiler.is_compiling() and is_capturing(device):
             raise RuntimeError(
                 f"octile: a layer of recipe 'delayed' was captured into a CUDA graph after {self.steps} of "
                 f"{self.recipe.warmup} warm-up steps; capture it after them"
@@ -91,28 +92,33 @@ class Scaling:
 
     @property
     def scales(self) -> torch.Tensor | None:
-        """What x, the weight and dy are multiplied by when they are quantised: float32 [3]."""
-        return None if self.values is None else self.values[:3]
+        """What x, the weight and dy are multiplied by when they are quantised: float32 [3], of ``Experts``
+        [3, experts]."""
+        if self.values is None:
+            return None
+        scales = self.values[: 3 * self.experts]
+        return scales if self.experts == 1 else scales.view(3, self.experts)
 
     @property
     def latest(self) -> list[torch.Tensor]:
-        """Maxima of this step: views [2] of x and the weight, and [1] of dy."""
-        second = 3 + 2 * self.recipe.history
-        return [self.values[3:5], self.values[second : second + 1]]
+        """Maxima of this step: views [2 * experts] of x and the weight, and [experts] of dy."""
+        count, second = self.experts, (3 + 2 * self.recipe.history) * self.experts
+        return [self.values[3 * count : 5 * count], self.values[second : second + count]]
 
     def update(self, always: bool) -> bool:
         """Ends a step. Returns False, and does nothing, if no call has recorded a maximum since the last update."""
         if self.values is None:
             return False
-        code = self.recipe.code
-        if not ops.update_scales(self.values, code, self.recipe.amax_code, self.recipe.margin, always):
+        recipe = self.recipe
+        if not ops.update_scales(self.values, self.experts, recipe.code, recipe.amax_code, recipe.margin, always):
             return False
         self.steps += 1
         self._choose()
         return True
 
 
-def _is_capturing(device: torch.device) -> bool:
+def is_capturing(device: torch.device) -> bool:
+    """Returns whether the current stream is captured into a CUDA graph."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from torch import nn
 
 from octile._types import refuse
-from octile.torch.modules import Linear
+from octile.torch.layer import Layer
 from octile.torch.recipes import Recipe
 
 
-def layers_of(model: nn.Module, recipe: Recipe | None = None) -> list[Linear]:
+def layers_of(model: nn.Module, recipe: Recipe | None = None) -> list[Layer]:
     """Returns the FP8 layers of ``model``, or those of one recipe, each once."""
-    layers = [module for module in model.modules() if isinstance(module, Linear)]
+    layers = [module for module in model.modules() if isinstance(module, Layer)]
     return [layer for layer in layers if recipe is None or layer.recipe == recipe]
 
 
 def set_fp8(model: nn.Module, enabled: bool) -> int:
-    """Lets every ``octile.torch.Linear`` of ``model`` compute in FP8, or as ``nn.Linear`` does, from the next call on.
+    """Lets every ``Linear`` and ``Experts`` of ``model`` compute in FP8, or as PyTorch does, from the next call on.
     Returns the number of layers. A compiled model is compiled again for each of the two, and CUDA graphs that were
     captured keep what they captured."""
     layers = layers_of(model)

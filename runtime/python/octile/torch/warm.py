@@ -9,7 +9,8 @@ from torch import nn
 
 from octile._types import refuse
 from octile.torch._operators import ops
-from octile.torch.modules import Linear
+from octile.torch.grouped import WITHOUT_WEIGHT_GRADIENTS
+from octile.torch.layer import Layer
 
 
 def warmup(
@@ -19,7 +20,7 @@ def warmup(
     training: bool = True,
     main_grad: torch.dtype | None = None,
 ) -> int:
-    """Compiles, in parallel, the kernels of every ``octile.torch.Linear`` of ``model`` for ``tokens[0]`` to
+    """Compiles, in parallel, the kernels of every ``Linear`` and ``Experts`` of ``model`` for ``tokens[0]`` to
     ``tokens[1]`` tokens a call, or finds them in the cache. Returns the number of different layers, without those
     that ``least_tokens`` keeps from FP8 at all of these.
 
@@ -33,29 +34,32 @@ def warmup(
         raise refuse("tokens", tokens, "are (lo, hi) with 0 <= lo <= hi")
     layers: dict[tuple, set[int]] = {}
     for module in model.modules():
-        if isinstance(module, Linear) and module._code is not None and hi >= min(module.least_tokens):
-            weight, bias = module.weight, module.bias
+        if isinstance(module, Layer) and module._code is not None and hi >= min(getattr(module, "least_tokens", (0,))):
+            weight, bias = module.weight, getattr(module, "bias", None)
             bias_dtype = None if bias is None else torch.float32 if bias.dtype == torch.float16 else bias.dtype
             watched = module._watch is not None
             dtypes = weight.dtype, dtype or weight.dtype, bias_dtype
-            layer = (module._code, watched, weight.device, *weight.shape, *dtypes)
+            # The library has no weight gradients of experts in all recipes.
+            trained = training and not (weight.dim() == 3 and module.recipe.name in WITHOUT_WEIGHT_GRADIENTS)
+            layer = (module._code, watched, trained, weight.device, tuple(weight.shape), *dtypes)
             # Layers of recipe "delayed" scale otherwise until they are warmed up.
             layers[layer] = {module._code} if module._scaling is None else {module._code, module._scaling.code}
     jobs = [(code, *layer[1:]) for layer, codes in layers.items() for code in codes]
     with ThreadPoolExecutor(max_workers=max(len(jobs), 1)) as pool:
-        list(pool.map(lambda job: _prepare(job, lo, hi, training, main_grad), jobs))
+        list(pool.map(lambda job: _prepare(job, lo, hi, main_grad), jobs))
     return len(layers)
 
 
-def _prepare(job, lo: int, hi: int, training: bool, main_grad: torch.dtype | None) -> None:
-    code, watched, device, n, k, weight_dtype, dtype, bias_dtype = job
+def _prepare(job, lo: int, hi: int, main_grad: torch.dtype | None) -> None:
+    code, watched, training, device, shape, weight_dtype, dtype, bias_dtype = job
     if device.type == "meta":
         raise refuse("model", "on the meta device", "is one in memory")
 
     def sample(kind: torch.dtype | None) -> torch.Tensor | None:
         return None if kind is None else torch.empty(0, dtype=kind, device=device)
 
-    ops.prepare_linear(
-        sample(dtype), sample(weight_dtype), sample(bias_dtype), sample(main_grad),
-        code, n, k, lo, hi, training, watched,
-    )  # fmt: skip
+    tensors = sample(dtype), sample(weight_dtype)
+    if len(shape) == 3:
+        ops.prepare_experts(*tensors, sample(main_grad), code, *shape, lo, hi, training, watched)
+    else:
+        ops.prepare_linear(*tensors, sample(bias_dtype), sample(main_grad), code, *shape, lo, hi, training, watched)

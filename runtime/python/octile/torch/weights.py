@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -22,7 +23,7 @@ def keep(parameter: torch.Tensor) -> None:
     Contents change by writes in place, which PyTorch counts, and by every step of a ``torch.optim`` optimizer. After
     writes that PyTorch does not see (to ``parameter.data``, or from other libraries) call ``weights_changed()``.
     Parameters that are no plain tensors in memory, such as DTensors and those on the meta device, are not kept: they
-    are quantised by each call, as are the tensors that FSDP2 gathers.
+    are quantised by each call. For what FSDP2 gathers from them see ``replaced``.
     """
     if not _is_plain(parameter):
         return
@@ -36,6 +37,53 @@ def keep(parameter: torch.Tensor) -> None:
     gone = weakref.finalize(parameter, _forget, id(parameter), token)
     gone.atexit = False  # the driver may be gone by then
     _kept[id(parameter)] = (address, gone)
+
+
+def replaced(before: nn.Parameter | None, after: nn.Parameter) -> None:
+    """Says that ``after`` is the weight of a layer now, and ``before`` was. FSDP2 puts a gathered weight in the place
+    of its shards, and the shards back before it frees the gathered memory."""
+    known = _gathered.get(id(before))
+    if known is not None:
+        ops.release_weight(before, known.token)
+    if before is not None and _is_sharded(before) and (id(after) in _gathered or _is_plain(after)):
+        _gather(after, before)
+    else:
+        keep(after)
+
+
+@dataclass
+class _Gathered:
+    """What a gathered weight is made from: the local shard and its version at that time."""
+
+    token: int
+    shard: weakref.ref[torch.Tensor]
+    version: int
+
+
+_gathered: dict[int, _Gathered] = {}  # by the gathered parameter's id, which is the same each time
+
+
+def _is_sharded(parameter: nn.Parameter) -> bool:
+    return type(parameter) is not nn.Parameter and hasattr(parameter, "to_local")
+
+
+def _gather(parameter: nn.Parameter, shards: nn.Parameter) -> None:
+    shard = getattr(shards, "_local_tensor", shards)  # to_local() would take part in autograd
+    version = -1 if shard.is_inference() else shard._version
+    known = _gathered.get(id(parameter))
+    if known is None:
+        known = _gathered[id(parameter)] = _Gathered(0, weakref.ref(shard), -1)
+    same = known.shard() is shard and known.version == version >= 0
+    token = ops.gather_weight(parameter, known.token, same)
+    if known.token == 0:
+        gone = weakref.finalize(parameter, _forget_gathered, id(parameter), token)
+        gone.atexit = False
+    known.token, known.shard, known.version = token, weakref.ref(shard), version
+
+
+def _forget_gathered(identity: int, token: int) -> None:
+    _gathered.pop(identity, None)
+    ops.forget_weight(token)
 
 
 def _is_plain(parameter: torch.Tensor) -> bool:

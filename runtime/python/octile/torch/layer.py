@@ -1,0 +1,105 @@
+"""What the FP8 layers have in common: a weight whose copies are shared, a recipe, and what is switched on and off."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from octile._types import refuse
+from octile.torch.recipes import Recipe
+from octile.torch.scaling import Scaling
+from octile.torch.weights import replaced, weights_changed
+
+if TYPE_CHECKING:
+    from octile.torch.nonfinite import Watch
+
+MULTIPLE = 16  # of in_features and out_features
+
+
+def check_features(**sizes: int) -> None:
+    """Raises ValueError for a size that is no multiple of 16 above 0."""
+    for name, value in sizes.items():
+        if value % MULTIPLE or value == 0:
+            raise refuse(name, value, "are multiples of 16 above 0")
+
+
+class Layer(nn.Module):
+    """A layer with a parameter ``weight`` that is quantised once between two changes of its contents."""
+
+    weight: nn.Parameter
+    recipe: Recipe
+    fp8: bool  #: False: the layer computes as PyTorch does, in the input's dtype
+    _code: int | None  # None: never in FP8
+    _scaling: Scaling | None  # of recipe "delayed"
+    _watch: Watch | None  # set by a Sentry
+
+    def _set_up(self, recipe: Recipe, aligned: bool, experts: int = 1) -> None:
+        # Not by nn.Module's __setattr__, which needs its __init__ to have run.
+        self.__dict__["recipe"] = recipe
+        self.__dict__["fp8"] = True
+        self.__dict__["_code"] = recipe.code if aligned else None
+        self.__dict__["_scaling"] = Scaling(recipe, experts) if aligned and recipe.is_delayed else None
+        self.__dict__["_watch"] = None
+
+    def _is_plain(self) -> bool:
+        """Returns whether a call now computes without FP8, for all that is switched."""
+        return self._code is None or not self.fp8 or (self._watch is not None and self._watch.paused)
+
+    def _call_state(self, x: torch.Tensor) -> tuple[int, torch.Tensor | None]:
+        """Returns the recipe's code and the scaling state of a call with input x."""
+        if self._scaling is None:
+            return self._code, None
+        self._scaling.check_capture(x.device)
+        return self._scaling.code, self._scaling.on(x.device)
+
+    def _recipe_text(self) -> str:
+        scales = "" if self.recipe.scales == "pow2" else f", scales={self.recipe.scales}"
+        return f"recipe={self.recipe.name if self._code is not None else 'none'}{scales}"
+
+    # ---- places where the weight becomes another tensor, or moves
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # FSDP2 replaces parameters by assignment only in modules with a __setattr__ of their own, and does so for every
+        # pass, so it is not to be checked as nn.Module checks it.
+        if name in self.__dict__.get("_parameters", ()) and isinstance(value, nn.Parameter):
+            before, self._parameters[name] = self._parameters[name], value
+            if name == "weight":
+                self._weight_is(value, before)
+        else:
+            super().__setattr__(name, value)
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        before = self._parameters.get(name)
+        super().register_parameter(name, param)
+        if name == "weight" and param is not None:
+            self._weight_is(param, before)
+
+    def _apply(self, fn, recurse=True):
+        super()._apply(fn, recurse)
+        if self.weight is not None:
+            self._weight_is(self.weight)
+        return self
+
+    def _load_from_state_dict(self, *arguments) -> None:
+        super()._load_from_state_dict(*arguments)
+        weights_changed()
+
+    def __getstate__(self) -> dict:
+        return self.__dict__ | {"_watch": None}
+
+    def __setstate__(self, state) -> None:
+        super().__setstate__(state)
+        self._weight_is(self.weight)
+
+    def _weight_is(self, weight: nn.Parameter, before: nn.Parameter | None = None) -> None:
+        replaced(before, weight)
+        if self._scaling is not None:
+            self._scaling.place(weight.device)
+
+    def train(self, mode: bool = True):
+        # Averaged weights are swapped in and out around evaluation, often through .data.
+        if mode != self.training:
+            weights_changed()
+        return super().train(mode)
