@@ -8,6 +8,7 @@
 #include <array>
 #include <charconv>
 #include <cstring>
+#include <new>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -133,7 +134,11 @@ tl::expected<std::unique_ptr<CompilerProgram>, CompilerProgram::Failure> Compile
       program, fmt::format("{}{}:{}", limits.memory_bytes,
                            cache::has_more_rights_than_caller() ? kMoreRights : "", nvrtc));
   if (!process) return tl::unexpected<Failure>({process.error(), false});
-  std::unique_ptr<CompilerProgram> started(new CompilerProgram(*process, limits));
+  std::unique_ptr<CompilerProgram> started(new (std::nothrow) CompilerProgram(*process, limits));
+  if (started == nullptr) {
+    const CompilerProgram ends_here(*process, limits);  // nobody else owns the socket
+    throw std::bad_alloc();
+  }
   Channel::Message hello;
   if (const auto trouble = started->channel_.receive(hello, Channel::Clock::now() + kTimeToStart))
     return refuse(*trouble == Trouble::kClosed    ? kEndedEarly

@@ -15,6 +15,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -352,6 +354,34 @@ TEST_F(ScriptedCompiler, ThatEndsEarlySaysSo) {
   // u32 22; u32 5 "ended"; u32 1 "0"; u32 4 "1000"
   expect_warning(R"(printf '\026\0\0\0\005\0\0\0ended\001\0\0\0000\004\0\0\0001000' >&0)",
                  "ended before it said that it runs");
+}
+
+// A refused block must not leave the socket of a program that runs.
+TEST_F(FakeCompiler, RefusedMemoryLosesNoDescriptor) {
+  const auto descriptors = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  };
+  ::setenv("OCTILE_COMPILER", "in-process", 1);
+  {
+    CompilerPool compilers = pool();
+    ASSERT_TRUE(compilers.open()) << "the library is loaded once and stays";
+  }
+  ::unsetenv("OCTILE_COMPILER");
+  const auto before = descriptors();
+  bool refused = true;
+  for (int nth = 1; refused && nth < 1000; ++nth) {
+    {
+      CompilerPool compilers = pool();
+      const Refusal refusal(Refuse::kMemory, nth, Extent::kOnce);
+      try {
+        static_cast<void>(compilers.open());
+      } catch (const std::bad_alloc&) {  // the C boundary turns it into OUT_OF_MEMORY
+      }
+      refused = refusal.refused() > 0;
+    }
+    EXPECT_EQ(descriptors(), before) << "block " << nth;
+  }
+  EXPECT_FALSE(refused);
 }
 
 // A person who runs the program learns what it is for.
