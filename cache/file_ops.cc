@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <string_view>
@@ -25,6 +27,34 @@ template <typename T>
 T or_errno(T result) {
   return result < 0 ? static_cast<T>(-errno) : result;
 }
+
+// Keeps SIGXFSZ from the calling thread for a scope. A write beyond the process's limit of a file's
+// size (RLIMIT_FSIZE) sends it, which would end the host; the write also says EFBIG. One that was
+// pending before stays pending.
+class WithoutSizeSignal {
+ public:
+  WithoutSizeSignal() {
+    sigemptyset(&signal_);
+    sigaddset(&signal_, SIGXFSZ);
+    sigset_t pending{};
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGXFSZ) == 1;
+    pthread_sigmask(SIG_BLOCK, &signal_, &saved_);
+  }
+  ~WithoutSizeSignal() {
+    const timespec now{};
+    while (!was_pending_ && sigtimedwait(&signal_, nullptr, &now) < 0 && errno == EINTR) {
+    }
+    pthread_sigmask(SIG_SETMASK, &saved_, nullptr);
+  }
+  WithoutSizeSignal(const WithoutSizeSignal&) = delete;
+  WithoutSizeSignal& operator=(const WithoutSizeSignal&) = delete;
+
+ private:
+  sigset_t signal_{};
+  sigset_t saved_{};
+  bool was_pending_ = false;
+};
 
 struct CloseDir {
   void operator()(DIR* dir) const { ::closedir(dir); }
@@ -69,6 +99,7 @@ ssize_t FileOps::read_at(int fd, std::span<std::uint8_t> into, off_t offset) {
   return or_errno(::pread(fd, into.data(), into.size(), offset));
 }
 ssize_t FileOps::write(int fd, std::span<const std::uint8_t> bytes) {
+  const WithoutSizeSignal without;
   return or_errno(::write(fd, bytes.data(), bytes.size()));
 }
 int FileOps::fsync(int fd) { return or_errno(::fsync(fd)); }

@@ -33,6 +33,7 @@ class FileOps {
   virtual int open_at(int dir_fd, const std::string& name, int flags, mode_t mode);
   virtual ssize_t read(int fd, std::span<std::uint8_t> into);
   virtual ssize_t read_at(int fd, std::span<std::uint8_t> into, off_t offset);
+  // A file that may not be so long is -EFBIG, without the signal SIGXFSZ.
   virtual ssize_t write(int fd, std::span<const std::uint8_t> bytes);
   virtual int fsync(int fd);
   virtual int close(int fd);

@@ -32,6 +32,10 @@ TuningLines parse_tuning_lines(std::string_view text) {
     const std::string_view line = text.substr(0, end);
     text.remove_prefix(whole ? end + 1 : text.size());
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    if (lines.records.size() == kMaxTuningRecords) {
+      lines.full = true;
+      break;
+    }
     auto record = parse_tuning_record(line);
     if (record) {
       lines.records.push_back(std::move(*record));

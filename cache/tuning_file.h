@@ -19,6 +19,9 @@ inline constexpr std::size_t kMaxTuningFileBytes = std::size_t{64} << 20;
 // A file with more such lines is no file of tuning records. The rest of it is not read, which
 // bounds the time that it takes.
 inline constexpr std::size_t kMaxSkippedLines = 10'000;
+// Bounds the time and memory that a file of short records takes: 2 KB each. The library's own sets
+// have fewer than a thousand.
+inline constexpr std::size_t kMaxTuningRecords = 100'000;
 
 // The records of a text in their order. Blank lines are ignored.
 struct TuningLines {
@@ -26,6 +29,7 @@ struct TuningLines {
   std::size_t skipped = 0;    // number of lines that are not a record of this version
   std::string first_skipped;  // "line 7: why"; empty if no line was skipped
   bool cut = false;           // more than kMaxSkippedLines were skipped; the rest was not read
+  bool full = false;          // there are more than kMaxTuningRecords; the rest was not read
   bool torn = false;          // the last line has no newline and is not a complete record yet
 };
 TuningLines parse_tuning_lines(std::string_view text);

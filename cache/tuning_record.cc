@@ -88,7 +88,12 @@ void read_object(FieldReader& reader, const char* name, std::optional<Object>& o
 
 void read_baselines(FieldReader& reader, TuningRecord& record) {
   enter_object(reader, "baselines_us", [&](FieldReader& inner) {
-    for (const std::string& name : reader.find("baselines_us")->object()->names) {
+    const std::vector<std::string>& names = reader.find("baselines_us")->object()->names;
+    if (names.size() > kMaxBaselines) {
+      return reader.complain("baselines_us",
+                             fmt::format("an object of at most {} numbers", kMaxBaselines));
+    }
+    for (const std::string& name : names) {
       inner.read(name.c_str(), record.baselines_us.emplace_back(name, 0).second);
     }
   });

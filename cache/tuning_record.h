@@ -78,6 +78,8 @@ std::string to_json_line(const TuningRecord& record);
 inline constexpr std::size_t kMaxTuningLineBytes = std::size_t{64}
                                                    << 10;  // a record has about 1 KB
 
+inline constexpr std::size_t kMaxBaselines = 64;  // a record has three
+
 // Returns the record of a line of at most kMaxTuningLineBytes. Only the fields that decide are
 // required, and unknown fields are ignored. A version other than kTuningVersion is refused. The
 // error is one sentence that names the field.

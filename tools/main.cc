@@ -90,6 +90,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   octile::tools::open_standard_streams();
+  octile::tools::take_size_limits_as_errors();
   octile::tools::end_if_memory_ends();
   try {
     return octile::tools::run(argc, argv);

@@ -8,6 +8,7 @@
 #include <array>
 #include <charconv>
 #include <cstring>
+#include <new>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -26,6 +27,8 @@ using Trouble = Channel::Trouble;
 constexpr std::chrono::seconds kTimeToStart{60};
 
 constexpr std::string_view kProgramName = "octile-compiler";
+constexpr std::string_view kEnded = "ended";  // the message of a program that ends
+constexpr const char* kEndedEarly = "ended before it said that it runs";
 
 std::string own_version() {
   return fmt::format("{}.{}.{}", OCTILE_VERSION_MAJOR, OCTILE_VERSION_MINOR, OCTILE_VERSION_PATCH);
@@ -131,13 +134,21 @@ tl::expected<std::unique_ptr<CompilerProgram>, CompilerProgram::Failure> Compile
       program, fmt::format("{}{}:{}", limits.memory_bytes,
                            cache::has_more_rights_than_caller() ? kMoreRights : "", nvrtc));
   if (!process) return tl::unexpected<Failure>({process.error(), false});
-  std::unique_ptr<CompilerProgram> started(new CompilerProgram(*process, limits));
+  std::unique_ptr<CompilerProgram> started(new (std::nothrow) CompilerProgram(*process, limits));
+  if (started == nullptr) {
+    const CompilerProgram ends_here(*process, limits);  // nobody else owns the socket
+    throw std::bad_alloc();
+  }
   Channel::Message hello;
   if (const auto trouble = started->channel_.receive(hello, Channel::Clock::now() + kTimeToStart))
-    return refuse(*trouble == Trouble::kClosed    ? "ended before it said that it runs"
+    return refuse(*trouble == Trouble::kClosed    ? kEndedEarly
                   : *trouble == Trouble::kTooLate ? "does not say that it runs"
                                                   : "is not Octile's compiler");
-  if (auto error = error_of(hello)) return tl::unexpected<Failure>({std::move(*error), true});
+  if (auto error = error_of(hello)) {
+    if (error->code != ErrorCode::kNoCompiler) return refuse(std::move(error->message));
+    return tl::unexpected<Failure>({std::move(*error), true});
+  }
+  if (!hello.empty() && hello[0] == kEnded) return refuse(kEndedEarly);
   constexpr std::size_t kFields = 6;
   if (hello.size() != kFields || hello[0] != kProgramName)
     return refuse("is not Octile's compiler");
@@ -179,7 +190,7 @@ CompilerProgram::Answer CompilerProgram::compile(const std::string& name, const 
                       true);
     }
   }
-  if (!answer.empty() && answer[0] == "ended") return failed(ended_sentence(name, answer, limits_));
+  if (!answer.empty() && answer[0] == kEnded) return failed(ended_sentence(name, answer, limits_));
   if (auto error = error_of(answer)) {
     // The process has the host's memory only up to its bound, so the host is not out of memory.
     if (error->code == ErrorCode::kOutOfMemory) error->code = ErrorCode::kCompileFailed;

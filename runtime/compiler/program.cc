@@ -18,8 +18,10 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -149,6 +151,17 @@ void end_with_the_host() {
   }
 }
 
+// Returns why the system refuses the thread that does so, or nothing.
+std::optional<Error> watch_the_host() {
+  try {
+    std::thread(end_with_the_host).detach();
+    return std::nullopt;
+  } catch (const std::system_error& error) {
+    return Error{ErrorCode::kOutOfMemory,
+                 fmt::format("cannot start a thread: {}", error.code().message())};
+  }
+}
+
 // ---- compiling
 
 Channel::Message error_message(const Error& error) {
@@ -176,21 +189,23 @@ Channel::Message answer(const Nvrtc& nvrtc, const Channel::Message& request) {
           std::string(compiled->cubin.begin(), compiled->cubin.end())};
 }
 
+// Returns false if the library is gone.
+bool send(Channel& channel, const Channel::Message& message) {
+  return !channel.send(message, Channel::Clock::now() + kTimeToAnswer);
+}
+
 void serve(Channel& channel, const std::string& library) {
-  const auto send = [&channel](const Channel::Message& message) {
-    return !channel.send(message, Channel::Clock::now() + kTimeToAnswer);
-  };
   const auto nvrtc = library.empty() ? Nvrtc::open() : Nvrtc::open(library);
   if (!nvrtc) {
-    send(error_message(nvrtc.error()));
+    send(channel, error_message(nvrtc.error()));
     return;
   }
   ::chdir("/");  // the host's folder may be removed or unmounted
-  if (!send(hello(**nvrtc))) return;
+  if (!send(channel, hello(**nvrtc))) return;
   for (;;) {
     Channel::Message request;
     if (channel.receive(request, Channel::Clock::now() + kIdle)) return;
-    if (!send(answer(**nvrtc, request))) return;
+    if (!send(channel, answer(**nvrtc, request))) return;
   }
 }
 
@@ -217,9 +232,12 @@ int run(std::string_view argument) {
   limit_memory(bytes);
   be_the_first_to_go();
   watch_for_the_end();
-  std::thread(end_with_the_host).detach();
   Channel channel(kSocket);
-  serve(channel, std::string(argument.substr(colon + 1)));
+  if (const auto refused = watch_the_host()) {
+    send(channel, error_message(*refused));
+  } else {
+    serve(channel, std::string(argument.substr(colon + 1)));
+  }
   ::_exit(0);  // no destructor: nothing here outlives the process
 }
 

@@ -82,6 +82,13 @@ std::optional<std::string> slower_than_model(const KernelConfig& config, const K
                      pick);
 }
 
+// Returns the beginning of a text that a file of others may have made long.
+std::string shortened(std::string text) {
+  constexpr std::size_t kMostBytes = 1000;
+  if (text.size() > kMostBytes) text.replace(kMostBytes, std::string::npos, " ...");
+  return text;
+}
+
 // Describes a record. One that a person wrote may lack what was measured.
 std::string describe(const TuningHit& hit) {
   const TuningRecord& r = *hit.record;
@@ -89,10 +96,29 @@ std::string describe(const TuningHit& hit) {
       r.winner.median_us > 0
           ? fmt::format("{:.4g} us, {:.3f} times the default's speed", r.winner.median_us, r.gain)
           : "not timed";
-  return fmt::format("the {} record of '{}' at {} tokens on {} with {} SMs ({}, {}, {})",
-                     name_of(hit.match), r.problem, r.tokens, r.device, r.sm_count, measured,
-                     r.date.empty() ? "undated" : r.date, hit.origin);
+  return shortened(fmt::format("the {} record of '{}' at {} tokens on {} with {} SMs ({}, {}, {})",
+                               name_of(hit.match), r.problem, r.tokens, r.device, r.sm_count,
+                               measured, r.date.empty() ? "undated" : r.date, hit.origin));
 }
+
+// Says which records were passed over, as the end of a sentence. A file may have any number.
+class PassedOver {
+ public:
+  void add(const std::string& record, const std::string& why) {
+    if (++count_ > kMostSaid) return;
+    text_ += "; not used: " + record;
+    if (!why.empty()) text_ += ", because " + shortened(why);
+  }
+  std::string text() const {
+    return count_ <= kMostSaid ? text_
+                               : fmt::format("{}; not used: {} more", text_, count_ - kMostSaid);
+  }
+
+ private:
+  static constexpr std::size_t kMostSaid = 8;
+  std::string text_;
+  std::size_t count_ = 0;
+};
 
 // Returns what chose the configuration of a hit.
 ChosenBy chosen_by(TuningMatch match) {
@@ -121,7 +147,7 @@ std::string tuning_text(const Problem& problem) { return to_text(with_dynamic_to
 
 Choice choose_config(const Problem& problem, std::int64_t tokens, const DeviceSpec& device,
                      const cache::TuningSet& records) {
-  std::string passed_over;
+  PassedOver passed_over;
   std::optional<KernelConfig> pick;  // ranks the whole space, so at most once
   const auto model = [&]() -> const KernelConfig& {
     if (!pick) pick = default_config(problem, tokens, device);
@@ -130,7 +156,7 @@ Choice choose_config(const Problem& problem, std::int64_t tokens, const DeviceSp
   for (const auto& [hit, measured_here] : records_for(problem, tokens, device, records)) {
     const bool is_sister = hit.record->sm_count == device.sm_count && estimates_time(problem);
     if (hit.match == TuningMatch::kOtherDevice && !is_sister) {
-      passed_over += fmt::format("; not used: {}", describe(hit));
+      passed_over.add(describe(hit), {});
       continue;
     }
     auto config = usable_winner(*hit.record, problem, tokens, device);
@@ -139,10 +165,11 @@ Choice choose_config(const Problem& problem, std::int64_t tokens, const DeviceSp
         config = fail(ErrorCode::kUnsupported, std::move(*slower));
     }
     if (config)
-      return {std::move(*config), chosen_by(hit.match), *hit.record, describe(hit) + passed_over};
-    passed_over += fmt::format("; not used: {}, because {}", describe(hit), config.error().message);
+      return {std::move(*config), chosen_by(hit.match), *hit.record,
+              describe(hit) + passed_over.text()};
+    passed_over.add(describe(hit), config.error().message);
   }
-  return {model(), ChosenBy::kModel, std::nullopt, "the cost model" + passed_over};
+  return {model(), ChosenBy::kModel, std::nullopt, "the cost model" + passed_over.text()};
 }
 
 }  // namespace octile

@@ -70,6 +70,11 @@ std::vector<cache::TuningRecord> TuningRecords::read(const cache::TuningFile& fi
                                  lines->skipped, lines->skipped == 1 ? " is" : "s are",
                                  lines->cut ? " and the rest of the file is not read" : "",
                                  lines->first_skipped));
+  if (lines->full)
+    logger_.log_once(file.path() + " is full", LogLevel::kWarning,
+                     fmt::format("tuning records {}: only the first {} are read; remove lines of "
+                                 "problems that are not used",
+                                 file.path(), cache::kMaxTuningRecords));
   return std::move(lines->records);
 }
 

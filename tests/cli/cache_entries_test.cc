@@ -123,7 +123,9 @@ TEST_F(CacheEntries, DamagedOnesAreListedUnlessAFilterAsksWhatTheyDoNotSay) {
 }
 
 TEST_F(CacheEntries, ShowSaysThatTheElfImageCannotBeRead) {
-  const json entry = shell_.run({"cache", "show", digest(0), "--json"}).json();
+  const Outcome outcome = shell_.run({"cache", "show", digest(0), "--json"});
+  EXPECT_EQ(outcome.exit_code, 3);
+  const json entry = outcome.json();
   EXPECT_EQ(entry.at("registers"), 99);
   EXPECT_THAT(entry.at("elf").at("damaged").get<std::string>(), HasSubstr("ELF"));
 }

@@ -113,6 +113,22 @@ TEST_F(CacheKernels, VerifyProvesThatACompileGivesTheSameBytes) {
   EXPECT_EQ(other.json().at("other_toolchain"), 1);
 }
 
+// Exit status 4 accuses an entry. A compiler that fails, as for lack of memory, does not.
+TEST_F(CacheKernels, VerifyDoesNotCallAFailedCompileOtherBytes) {
+  Entry refused = load();
+  refused.identity.source = "#error of this test\n";
+  replace(refused);
+  const Outcome outcome = shell_.run({"cache", "verify", "--recompile", "--json"});
+  EXPECT_EQ(outcome.exit_code, 3);
+  const json report = outcome.json();
+  EXPECT_EQ(report.at("good"), 1);
+  EXPECT_EQ(report.at("differs"), 0);
+  EXPECT_EQ(report.at("not_compiled"), 1);
+  EXPECT_EQ(report.at("findings").at(0).at("state"), "not compiled");
+  EXPECT_THAT(report.at("findings").at(0).at("reason").get<std::string>(),
+              HasSubstr("of this test"));
+}
+
 TEST_F(CacheKernels, WhySaysThatAKernelWouldBeFound) {
   const Outcome outcome = shell_.run({"cache", "why", "quantize", "rows=16", "cols=7168", "x=bf16",
                                       "q=e4m3:1x128", "out=row", "--json"});

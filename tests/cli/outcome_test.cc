@@ -12,6 +12,7 @@
 #include "tests/cli/command.h"
 #include "tests/support/cache_disks.h"
 #include "tests/support/cache_testing.h"
+#include "tests/support/file_size_limit.h"
 
 namespace octile::tests {
 namespace {
@@ -54,6 +55,47 @@ TEST_F(HonestCache, AnUnreadableRootIsNoSuccess) {
   EXPECT_EQ(report.at("entries"), 0);
   EXPECT_EQ(report.at("unread").size(), 1);
   EXPECT_THAT(shell_.run({"cache", "verify"}).out, HasSubstr("not checked: "));
+}
+
+TEST_F(HonestCache, ShowSaysThatItsEntryIsDamaged) {
+  const std::string digest = cache::testing::stem_of(make_entry(3)).identity;
+  fs::resize_file(path(3), 100);
+  for (const auto& options : {std::vector<std::string>{}, {"--json"}}) {
+    std::vector<std::string> arguments{"cache", "show", digest};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    const Outcome outcome = shell_.run(arguments);
+    EXPECT_EQ(outcome.exit_code, 3);
+    EXPECT_THAT(outcome.out, HasSubstr("damaged"));
+  }
+}
+
+// The digest may well be right.
+TEST_F(HonestCache, ShowDoesNotBlameTheDigestForAFolderThatIsNotRead) {
+  lock_folder_of(3);
+  const Outcome outcome =
+      shell_.run({"cache", "show", cache::testing::stem_of(make_entry(3)).identity});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("that could be read begins with"));
+  EXPECT_THAT(outcome.err, HasSubstr("its mode is 0777"));
+}
+
+TEST_F(HonestCache, WhySaysWhatItCouldNotRead) {
+  lock_folder_of(3);
+  const std::vector<std::string> why{"cache", "why", "--quantize", "16x7168"};
+  const Outcome text = shell_.run(why);
+  EXPECT_EQ(text.exit_code, 3);
+  EXPECT_THAT(text.out, HasSubstr("not read     " + fs::path(path(3)).parent_path().string()));
+  std::vector<std::string> json_too = why;
+  json_too.push_back("--json");
+  const json report = shell_.run(json_too).json();
+  ASSERT_EQ(report.at("unread").size(), 1);
+  EXPECT_THAT(report.at("unread").at(0).get<std::string>(), HasSubstr("its mode is 0777"));
+}
+
+TEST_F(HonestCache, DoctorLooksBelowTheRoot) {
+  fs::permissions(root() + "/v1", fs::perms(0777));
+  const Outcome outcome = shell_.run({"doctor"});
+  EXPECT_THAT(outcome.out, HasSubstr("no cache: " + root() + "/v1: its mode is 0777"));
 }
 
 TEST_F(HonestCache, ARootThatIsMissingIsNoSuccessIfItWasNamed) {
@@ -165,7 +207,7 @@ TEST_F(HonestCache, StderrMayBeClosedOrFull) {
     EXPECT_THAT(outcome.out, HasSubstr("0 entries"));
     EXPECT_EQ(shell.run({"no such subcommand"}).exit_code, 2);
     EXPECT_EQ(shell.run({"cache", "verify", "--progress"}).exit_code, 3);
-    EXPECT_EQ(shell.run({"cache", "show", "ff"}).exit_code, 2);
+    EXPECT_EQ(shell.run({"cache", "show", "ff"}).exit_code, 1) << "the entry may be in the root";
   }
 }
 
@@ -192,6 +234,42 @@ TEST_F(HonestCache, ExportToStdoutIsTheArchive) {
   const Outcome both = shell_.run({"cache", "export", "-", "--json"});
   EXPECT_EQ(both.exit_code, 2);
   EXPECT_THAT(both.err, HasSubstr("allowed: one of the two"));
+}
+
+// Runs the command with a bound on the size of files, which is this program's own meanwhile.
+Outcome run_with_short_files(const Shell& shell, const std::vector<std::string>& arguments) {
+  const test::FileSizeLimit limit(4096);
+  return shell.run(arguments);
+}
+
+// The kernel sends SIGXFSZ with that error.
+TEST_F(HonestCache, ALimitOfAFilesSizeIsAFailureAndNoSignal) {
+  const Outcome exported = run_with_short_files(shell_, {"cache", "export", file("x.tar")});
+  EXPECT_EQ(exported.exit_code, 1);
+  EXPECT_THAT(exported.err, HasSubstr("File too large"));
+  const Outcome printed = run_with_short_files(shell_, {"emit", "--gemm", "64x7168x2048"});
+  EXPECT_EQ(printed.exit_code, 1);
+  EXPECT_THAT(printed.err, HasSubstr("stdout cannot be written: File too large"));
+  for (const auto& item : fs::directory_iterator(shell_.folder()))
+    EXPECT_FALSE(item.path().filename().string().starts_with(".octile-output")) << item.path();
+}
+
+// A file of the user's is whole, or as it was.
+TEST_F(HonestCache, EmitReplacesAFileWholeOrNotAtAll) {
+  const auto emit_to = [&](const std::string& name) {
+    return std::vector<std::string>{"emit", "--gemm", "64x7168x2048", "-o", file(name)};
+  };
+  std::ofstream(file("kernel.cu")) << "before";
+  EXPECT_EQ(run_with_short_files(shell_, emit_to("kernel.cu")).exit_code, 1);
+  EXPECT_EQ(fs::file_size(file("kernel.cu")), 6);
+  EXPECT_EQ(shell_.run(emit_to("kernel.cu")).exit_code, 0);
+  EXPECT_GT(fs::file_size(file("kernel.cu")), 10'000);
+  ASSERT_EQ(::mkfifo(file("fifo").c_str(), 0600), 0);
+  const Outcome refused = shell_.run(emit_to("fifo"));
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("is a FIFO"));
+  EXPECT_THAT(shell_.run({"emit", "--gemm", "64x7168x2048", "-o", "-"}).out,
+              HasSubstr("#define OCTILE_EMITTED 1"));
 }
 
 TEST_F(HonestCache, ExportReplacesNoFifo) {

@@ -216,7 +216,7 @@ TEST_F(TuneOnTheFakeDriver, CallsEveryQuantiserWrongToo) {
 }
 
 TEST_F(TuneOnTheFakeDriver, ABenchmarkWhoseSearchFindsNothingRightFails) {
-  const Outcome outcome = shell.run({"bench", "--gemm", "64x512x1024", "--search", "60"});
+  const Outcome outcome = shell.run({"bench", "--gemm", "64x512x1024", "--search", "600"});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("has no kernel to offer: none right"));
 }

@@ -1,6 +1,9 @@
 // Every system call of the store fails in every way in which a disk or a file server fails. No call
 // throws or gives a wrong kernel, one warning names the problem, and nothing is left behind.
+#include <csignal>
+
 #include "tests/support/cache_testing.h"
+#include "tests/support/file_size_limit.h"
 
 namespace octile::cache {
 namespace {
@@ -89,6 +92,49 @@ TEST(CacheFault, ShortReadsAndWritesAreContinued) {
   EXPECT_TRUE(outcome.published);
   EXPECT_TRUE(outcome.warnings.empty());
   EXPECT_TRUE(healthy_hit(dir / "root"));
+}
+
+std::atomic<int> size_signals = 0;
+bool size_signal_is_pending() {
+  sigset_t pending{};
+  sigpending(&pending);
+  return sigismember(&pending, SIGXFSZ) == 1;
+}
+
+// The kernel sends SIGXFSZ with the error, which by default ends the process.
+TEST(CacheFault, ALimitOfAFilesSizeIsAFailureAndNoSignal) {
+  const TempDir dir;
+  const auto before = std::signal(SIGXFSZ, [](int) { ++size_signals; });
+  Outcome outcome;
+  {
+    const test::FileSizeLimit limit(64);
+    outcome = compile_one(dir / "root", std::make_shared<FileOps>());
+  }
+  EXPECT_FALSE(outcome.published);
+  EXPECT_TRUE(outcome.right_or_missed);
+  ASSERT_EQ(outcome.warnings.size(), 1U);
+  EXPECT_NE(outcome.warnings[0].find("File too large"), std::string::npos) << outcome.warnings[0];
+  EXPECT_TRUE(files_ending(dir / "root", ".tmp").empty());
+  EXPECT_EQ(size_signals, 0);
+  EXPECT_FALSE(size_signal_is_pending());
+  (void)std::signal(SIGXFSZ, before);
+}
+
+TEST(CacheFault, ASizeSignalOfTheHostStaysPending) {
+  const TempDir dir;
+  size_signals = 0;
+  const auto before = std::signal(SIGXFSZ, [](int) { ++size_signals; });
+  sigset_t blocked{};
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGXFSZ);
+  sigset_t saved{};
+  pthread_sigmask(SIG_BLOCK, &blocked, &saved);
+  (void)std::raise(SIGXFSZ);
+  EXPECT_TRUE(publish_in(dir / "root", make_entry()));
+  EXPECT_TRUE(size_signal_is_pending());
+  pthread_sigmask(SIG_SETMASK, &saved, nullptr);
+  EXPECT_EQ(size_signals, 1);
+  (void)std::signal(SIGXFSZ, before);
 }
 
 // ESTALE and ENOENT during a publish mean that the folder was replaced. The second attempt makes a

@@ -15,6 +15,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,6 +25,7 @@
 #include "tests/process/faults.h"
 #include "tests/process/sanitized.h"
 #include "tests/support/api_handles.h"
+#include "tests/support/cache_testing.h"
 
 namespace octile::test {
 namespace {
@@ -318,6 +321,67 @@ TEST_F(FakeCompiler, StartsWithoutThreadsAndSaysWhatIsRefused) {
   const Refusal refusal(Refuse::kThreads, 1, Extent::kOn);
   CompilerPool compilers = pool();
   EXPECT_NE(process_of(compilers), ::getpid());
+}
+
+// Stands for octile-compiler: a script of these lines, with the program's argument as $1.
+class ScriptedCompiler : public FakeCompiler {
+ protected:
+  void expect_warning(const std::string& lines, const std::string& part) {
+    const cache::testing::TempDir folder;
+    const std::string script = folder / "compiler";
+    std::ofstream(script) << "#!/bin/sh\n" << lines << "\n";
+    std::filesystem::permissions(script, std::filesystem::perms(0755));
+    ::setenv("OCTILE_COMPILER", script.c_str(), 1);
+    CompilerPool compilers = pool();
+    EXPECT_EQ(process_of(compilers), ::getpid());
+    ASSERT_EQ(warnings_.size(), 1U);
+    EXPECT_THAT(warnings_[0], ::testing::HasSubstr(script + "\" " + part));
+  }
+};
+
+TEST_F(ScriptedCompiler, ThatIsRefusedItsThreadSaysSo) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs more address space than this test allows";
+#endif
+  // The stack of a thread is as large as the limit of the first one's, which is not that much.
+  const auto program = find_compiler_program();
+  ASSERT_TRUE(program);
+  expect_warning("ulimit -s 4000000 && ulimit -v 2000000 && exec '" + *program + "' \"$1\"",
+                 "cannot start a thread: ");
+}
+
+TEST_F(ScriptedCompiler, ThatEndsEarlySaysSo) {
+  // u32 22; u32 5 "ended"; u32 1 "0"; u32 4 "1000"
+  expect_warning(R"(printf '\026\0\0\0\005\0\0\0ended\001\0\0\0000\004\0\0\0001000' >&0)",
+                 "ended before it said that it runs");
+}
+
+// A refused block must not leave the socket of a program that runs.
+TEST_F(FakeCompiler, RefusedMemoryLosesNoDescriptor) {
+  const auto descriptors = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  };
+  ::setenv("OCTILE_COMPILER", "in-process", 1);
+  {
+    CompilerPool compilers = pool();
+    ASSERT_TRUE(compilers.open()) << "the library is loaded once and stays";
+  }
+  ::unsetenv("OCTILE_COMPILER");
+  const auto before = descriptors();
+  bool refused = true;
+  for (int nth = 1; refused && nth < 1000; ++nth) {
+    {
+      CompilerPool compilers = pool();
+      const Refusal refusal(Refuse::kMemory, nth, Extent::kOnce);
+      try {
+        static_cast<void>(compilers.open());
+      } catch (const std::bad_alloc&) {  // the C boundary turns it into OUT_OF_MEMORY
+      }
+      refused = refusal.refused() > 0;
+    }
+    EXPECT_EQ(descriptors(), before) << "block " << nth;
+  }
+  EXPECT_FALSE(refused);
 }
 
 // A person who runs the program learns what it is for.

@@ -93,7 +93,7 @@ class Worker {
 
   int run() {
     warm_up();
-    const Usage before = Usage::now();
+    const Usage before = Usage::settled({0, 0, 1});  // warm_up() joined its threads
     const std::int64_t share = 20 + pick(40);
     for (std::int64_t i = 0; i < share && !tally_.stop; ++i) {
       round();

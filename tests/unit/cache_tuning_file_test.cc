@@ -69,6 +69,14 @@ std::string nested_objects(int depth) {
   return text + "0" + std::string(static_cast<std::size_t>(depth), '}');
 }
 
+// A record but for its many baselines. The time of their names' search would grow by the square.
+std::string record_of_baselines(int count) {
+  std::string text = R"({"version":1,"problem":"p","bucket":1,"tokens":1,"device":"d",)"
+                     R"("sm_count":1,"winner":{"config":"c"},"baselines_us":{)";
+  for (int i = 0; i < count; ++i) text += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":1";
+  return text + "}}";
+}
+
 // A hostile file costs no more memory than its own bytes, whatever its lines are.
 TEST(TuningLines, AHostileFileIsBounded) {
   constexpr std::size_t kBytes = std::size_t{60} << 20;
@@ -85,6 +93,8 @@ TEST(TuningLines, AHostileFileIsBounded) {
        "line 1: tuning record: not a JSON object"},
       {lines_of(nested_objects(10'000) + "\n"),
        "line 1: tuning record: values nest more than 8 deep"},
+      {lines_of(record_of_baselines(6000) + "\n"),
+       "line 1: tuning record: field 'baselines_us' is not an object of at most 64 numbers"},
       {lines_of("{}\n"), "line 1: tuning record: field 'version' is not a 32-bit integer"}};
   for (const auto& [text, first_skipped] : cases) {
     const std::string report =
@@ -99,6 +109,20 @@ TEST(TuningLines, AHostileFileIsBounded) {
         }).wait();
     EXPECT_EQ(report, "");
   }
+}
+
+TEST(TuningLines, OnlySoManyRecordsAreRead) {
+  const std::string line = R"({"version":1,"problem":"p","bucket":1,"tokens":1,"device":"d",)"
+                           R"("sm_count":1,"winner":{"config":"c"}})";
+  std::string text;
+  for (std::size_t i = 0; i < kMaxTuningRecords; ++i) text += line + "\n";
+  const TuningLines all = parse_tuning_lines(text + "\n");
+  EXPECT_EQ(all.records.size(), kMaxTuningRecords);
+  EXPECT_FALSE(all.full);
+  const TuningLines more = parse_tuning_lines(text + "\n" + line + "\n" + line + "\n");
+  EXPECT_EQ(more.records.size(), kMaxTuningRecords);
+  EXPECT_TRUE(more.full);
+  EXPECT_EQ(more.skipped, 0U);
 }
 
 TEST(TuningLines, BracketsWithinATextDoNotNest) {

@@ -189,6 +189,28 @@ TEST_F(ChoiceTest, AWinnerThatIsNotAdmittedIsPassedOver) {
   }
 }
 
+// A file of records may come from others. What is said of it stays short.
+TEST_F(ChoiceTest, ManyRecordsThatArePassedOverMakeNoLongSentence) {
+  std::vector<TuningRecord> records;
+  for (int other = 0; other < 1000; ++other) {
+    TuningRecord& record = records.emplace_back(record_for(kText, 64, tuned));
+    record.device = "other" + std::to_string(other);
+    record.sm_count = 1000 + other;  // no sister of the device
+    record.date = std::string(60'000, 'd');
+  }
+  records[0].device = device.name;
+  records[0].sm_count = device.sm_count;
+  records[0].winner.config = std::string(60'000, 'c');
+  const Choice choice = choose(problem, 64, records);
+  EXPECT_EQ(choice.by, ChosenBy::kModel);
+  EXPECT_TRUE(choice.reason.ends_with("; not used: 992 more"));
+  EXPECT_LT(choice.reason.size(), 10'000U);
+
+  records.push_back(record_for(kText, 64, tuned));
+  records.back().date = std::string(60'000, 'd');
+  EXPECT_LT(choose(problem, 64, records).reason.size(), 2'000U);
+}
+
 TEST_F(ChoiceTest, ANearWinnerThatTheModelThinksSlowIsPassedOver) {
   GemmConfig slow = tuned;
   const auto& gemm = std::get<GemmProblem>(problem);
@@ -403,6 +425,20 @@ TEST_F(RecordsTest, WhatIsNoRecordIsReportedOnce) {
   EXPECT_THAT(warnings, ElementsAre("tuning records " + file.path() +
                                     ": 2 lines are skipped; line 2: tuning record: not a JSON "
                                     "object"));
+}
+
+TEST_F(RecordsTest, AFileOfTooManyRecordsIsReportedOnce) {
+  const TuningFile file(writable.path(), true);
+  ASSERT_TRUE(file.append(record_for(kText, 64, tuned)));
+  std::ofstream more(file.path(), std::ios::app);
+  // Lines of one decision, whose device is another.
+  const std::string other = R"({"version":1,"problem":"p","bucket":1,"tokens":1,"device":"d",)"
+                            R"("sm_count":1,"winner":{"config":"c"}})";
+  for (std::size_t i = 0; i < cache::kMaxTuningRecords; ++i) more << other << "\n";
+  more.close();
+  Engine engine({writable.path(), {}, false}, logger);
+  EXPECT_EQ(chosen_by(engine).by, ChosenBy::kRecord);
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr("only the first 100000 are read")));
 }
 
 TEST_F(RecordsTest, AFileThatIsRefusedIsReportedOnce) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "cache/file_ops.h"
@@ -89,9 +90,12 @@ struct ArchiveWriter::Impl {
     return written == static_cast<la_ssize_t>(bytes.size()) ? Status{} : failure();
   }
 
+  // libarchive says "Write error"; its number says why.
   Status failure() const {
+    const int code = lib.archive_errno(out.get());
+    const std::string why = code > 0 ? ": " + std::generic_category().message(code) : std::string();
     return fail(ErrorCode::kInternal,
-                fmt::format("{} cannot be written: {}", path, error_text(lib, out.get())));
+                fmt::format("{} cannot be written: {}{}", path, error_text(lib, out.get()), why));
   }
 
   const LibArchive lib;

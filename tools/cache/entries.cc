@@ -34,6 +34,7 @@ Json to_json(const cache::Listing& listing) {
 }
 
 Result<const cache::Listing*> find_entry(const std::vector<cache::Listing>& entries,
+                                         const std::vector<cache::UnreadPart>& unread,
                                          const std::string& prefix) {
   const cache::Listing* found = nullptr;
   int matches = 0;
@@ -43,6 +44,12 @@ Result<const cache::Listing*> find_entry(const std::vector<cache::Listing>& entr
     ++matches;
   }
   if (matches == 1) return found;
+  if (matches == 0 && !unread.empty()) {
+    return fail(
+        ErrorCode::kInternal,
+        fmt::format("none of the {} entries that could be read begins with '{}'; not read: {}",
+                    entries.size(), prefix, unread.front().sentence));
+  }
   return fail(
       ErrorCode::kInvalidArgument,
       fmt::format("digest is '{}', with which {} of the {} entries begin; allowed: the first "

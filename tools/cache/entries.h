@@ -20,8 +20,9 @@ const std::string& digest_of(const cache::Listing& listing);
 Json to_json(const cache::Listing& listing);
 
 // Returns the one entry whose digest begins with `prefix`. Errors: kInvalidArgument, saying how
-// many do.
+// many do; kInternal if none does and some parts of the cache are `unread`.
 Result<const cache::Listing*> find_entry(const std::vector<cache::Listing>& entries,
+                                         const std::vector<cache::UnreadPart>& unread,
                                          const std::string& prefix);
 
 }  // namespace octile::tools

@@ -12,6 +12,7 @@
 // Every function of libarchive that Octile calls. Every libarchive of version 3 has all of them.
 #define OCTILE_LIBARCHIVE_FUNCTIONS(X)     \
   X(archive_error_string)                  \
+  X(archive_errno)                         \
   X(archive_write_new)                     \
   X(archive_write_free)                    \
   X(archive_write_set_format_ustar)        \

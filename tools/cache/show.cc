@@ -61,40 +61,37 @@ Json describe(const Listing& listing, const tl::expected<Entry, std::string>& en
   return object;
 }
 
-Status print_entry(const Listing& listing, const tl::expected<Entry, std::string>& entry,
-                   bool json) {
+Result<int> print_entry(const Listing& listing, const tl::expected<Entry, std::string>& entry,
+                        bool json) {
   Json object = describe(listing, entry);
   if (!entry) {
     json ? print_json(object) : print_fields(object);
-    return {};
+    return kDamaged;
   }
   const auto cubin = read_cubin(entry->cubin);
   if (json) {
     object["elf"] = cubin ? resources(*cubin) : Json{{"damaged", cubin.error().message}};
     print_json(object);
-    return {};
-  }
-  print_fields(object);
-  if (cubin) {
-    print_resources(*cubin);
   } else {
-    print_stdout("\nELF image: {}\n", cubin.error().message);
+    print_fields(object);
+    if (cubin) print_resources(*cubin);
+    if (!cubin) print_stdout("\nELF image: {}\n", cubin.error().message);
   }
-  return {};
+  return cubin ? 0 : kDamaged;
 }
 
 // Prints the source or the machine code: the text alone, or as one field beside the digest.
-Status print_text(const Listing& listing, const char* field, const std::string& text, bool json) {
+int print_text(const Listing& listing, const char* field, const std::string& text, bool json) {
   if (json) {
     print_json({{"digest", digest_of(listing)}, {field, text}});
   } else {
     print_stdout("{}", text);
   }
-  return {};
+  return 0;
 }
 
-Status show(const Listing& listing, const tl::expected<Entry, std::string>& entry,
-            const Options& options) {
+Result<int> show(const Listing& listing, const tl::expected<Entry, std::string>& entry,
+                 const Options& options) {
   if (!options.source && !options.sass) return print_entry(listing, entry, options.json);
   if (!entry) {
     return fail(ErrorCode::kInternal,
@@ -117,12 +114,13 @@ std::vector<std::string> shown_digests() {
   return digests;
 }
 
-Status run(const Options& options) {
+Result<int> run(const Options& options) {
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
   octile::cache::Store& store = library->get()->library.engine.store();
-  const std::vector<Listing> entries = store.list();
-  const auto found = find_entry(entries, options.digest);
+  std::vector<octile::cache::UnreadPart> unread;
+  const std::vector<Listing> entries = store.list(&unread);
+  const auto found = find_entry(entries, unread, options.digest);
   if (!found) return tl::unexpected<Error>(found.error());
   return show(**found, store.read(**found), options);
 }
@@ -131,7 +129,8 @@ Status run(const Options& options) {
 
 Command add_show(CLI::App& cache) {
   CLI::App* app =
-      add_subcommand(cache, "show", "print one entry, and what its ELF image needs of the device");
+      add_subcommand(cache, "show", "print one entry, and what its ELF image needs of the device",
+                     "Exit status: 0 printed, 3 printed and damaged.");
   auto options = std::make_shared<Options>();
   add_option(*app, "digest", options->digest, "first digits of the entry's digest")
       .require()

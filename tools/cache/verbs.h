@@ -7,8 +7,8 @@ namespace octile::tools::verbs {
 
 // Exit statuses besides 0 (done), 1 (failed) and 2 (bad usage).
 inline constexpr int kWouldMiss = 3;  // why
-inline constexpr int kDamaged = 3;    // verify, export: some entries cannot be used
-inline constexpr int kUnread = 3;     // list, verify, export: some could not even be looked at
+inline constexpr int kDamaged = 3;    // show, verify, export: some entries cannot be used
+inline constexpr int kUnread = 3;     // list, verify, export: some could not be judged
 inline constexpr int kDiffers = 4;    // verify --recompile: the compiler gives other bytes
 
 Command add_path(CLI::App& cache);

@@ -35,6 +35,7 @@ enum class State {
   kOtherVersion,    // a version of the format that this reader does not know
   kSame,            // good, and compiling it again gives the same bytes
   kDiffers,         // good, and compiling it again gives other bytes
+  kNotCompiled,     // good, and the compiler gave nothing to compare with
   kOtherToolchain,  // good, and this machine's compiler is not the entry's
 };
 
@@ -50,6 +51,8 @@ std::string_view name_of(State state) {
       return "same";
     case State::kDiffers:
       return "differs";
+    case State::kNotCompiled:
+      return "not compiled";
     case State::kOtherToolchain:
       return "other toolchain";
   }
@@ -76,7 +79,7 @@ Verdict compile_again(const Entry& entry, Compiler& compiler, const cache::Toolc
   }
   const auto output = compiler.compile(entry.identity.entry_name + ".cu", entry.identity.source,
                                        entry.identity.options);
-  if (!output) return {State::kDiffers, "it does not compile: " + output.error().message};
+  if (!output) return {State::kNotCompiled, output.error().message};
   if (output->cubin == entry.cubin) return {State::kSame, ""};
   const auto [ours, theirs] = std::ranges::mismatch(entry.cubin, output->cubin);
   return {State::kDiffers,
@@ -130,6 +133,7 @@ Json to_json(const std::vector<Listing>& entries, const std::vector<Verdict>& ve
           {"other_version", count(verdicts, State::kOtherVersion)},
           {"same", count(verdicts, State::kSame)},
           {"differs", count(verdicts, State::kDiffers)},
+          {"not_compiled", count(verdicts, State::kNotCompiled)},
           {"other_toolchain", count(verdicts, State::kOtherToolchain)},
           {"unread", unread},
           {"findings", findings}};
@@ -148,9 +152,9 @@ void print_report(const Json& report, bool recompiled) {
                report.at("entries").dump(), report.at("good").dump(), report.at("damaged").dump(),
                report.at("other_version").dump());
   if (recompiled) {
-    print_stdout("  compiled again: {} same, {} differ, {} of another toolchain\n",
+    print_stdout("  compiled again: {} same, {} differ, {} not compiled, {} of another toolchain\n",
                  report.at("same").dump(), report.at("differs").dump(),
-                 report.at("other_toolchain").dump());
+                 report.at("not_compiled").dump(), report.at("other_toolchain").dump());
   }
   if (report.at("damaged") != 0) {
     print_stdout("  A damaged entry is never used; compiling its problem again replaces it.\n");
@@ -173,17 +177,17 @@ Result<int> run(const Options& options) {
   const Json report = to_json(selection->entries, verdicts, unread);
   options.json ? print_json(report) : print_report(report, options.recompile);
   if (count(verdicts, State::kDamaged) > 0) return kDamaged;
-  if (!unread.empty()) return kUnread;
+  if (!unread.empty() || count(verdicts, State::kNotCompiled) > 0) return kUnread;
   return count(verdicts, State::kDiffers) > 0 ? kDiffers : 0;
 }
 
 }  // namespace
 
 Command add_verify(CLI::App& cache) {
-  CLI::App* app = add_subcommand(
-      cache, "verify", "check that entries are what they say they are",
-      "Exit status: 0 all are good, 3 some are damaged or could not be read, 4 neither and the "
-      "compiler gives other bytes for some.");
+  CLI::App* app = add_subcommand(cache, "verify", "check that entries are what they say they are",
+                                 "Exit status: 0 all are good, 3 some are damaged, or could not be "
+                                 "read or compiled, 4 neither "
+                                 "and the compiler gives other bytes for some.");
   auto options = std::make_shared<Options>();
   options->filter.add_to(*app);
   add_flag(*app, "--recompile", options->recompile,

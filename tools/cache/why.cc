@@ -164,9 +164,12 @@ Json answer(const Wanted& wanted, octile::cache::Store& store) {
     object["exact_toolchain"] = hit->exact_toolchain;
     return object;
   }
-  const std::vector<Listing> entries = store.list();
+  std::vector<octile::cache::UnreadPart> unread;
+  const std::vector<Listing> entries = store.list(&unread);
   Others found = others(wanted, entries, store);
   object["entries"] = entries.size();
+  object["unread"] = Json::array();
+  for (const auto& part : unread) object["unread"].push_back(part.sentence);
   object["refused"] = std::move(found.refused);
   object["nearest"] = describe_nearest(wanted, found.nearest);
   return object;
@@ -215,6 +218,9 @@ void print_answer(const Json& object, const Engine& engine) {
   }
   for (const Json& file : object.at("refused")) {
     print_row("not used", fmt::format("{}: {}", text_of(file, "path"), text_of(file, "reason")));
+  }
+  for (const Json& sentence : object.at("unread")) {
+    print_stdout("  not read     {}\n", sentence.get<std::string>());
   }
   if (object.at("nearest").is_null()) {
     print_stdout("  the cache has no entry that can be read\n");

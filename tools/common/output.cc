@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -105,6 +106,8 @@ void open_standard_streams() {
     (void)::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
   }
 }
+
+void take_size_limits_as_errors() { (void)std::signal(SIGXFSZ, SIG_IGN); }
 
 Status check_stdout() {
   errno = 0;

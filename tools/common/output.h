@@ -48,6 +48,10 @@ void print_stderr(fmt::format_string<Values...> format, Values&&... values) noex
 // their numbers and with them the command's output. Writing to such a descriptor fails.
 void open_standard_streams();
 
+// Makes a write beyond the limit of a file's size (`ulimit -f`) an error of that write. Otherwise
+// SIGXFSZ would end the command, and leave its temporary file.
+void take_size_limits_as_errors();
+
 // Flushes stdout. Errors: kInternal if any output since the start could not be written.
 Status check_stdout();
 

@@ -188,4 +188,19 @@ int OutputFile::fd() const { return impl_->folder.fd() < 0 ? STDOUT_FILENO : imp
 
 Status OutputFile::commit() { return impl_->folder.fd() < 0 ? Status{} : impl_->commit(); }
 
+Status write_output_file(const std::string& path, std::string_view bytes) {
+  auto file = OutputFile::create(path);
+  if (!file) return tl::unexpected<Error>(file.error());
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(file->fd(), bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      return fail(ErrorCode::kInternal, fmt::format("{} cannot be written: {}", path,
+                                                    std::generic_category().message(errno)));
+    }
+    bytes.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return file->commit();
+}
+
 }  // namespace octile::tools

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "cache/file_ops.h"
 #include "generator/core/error.h"
@@ -35,5 +36,8 @@ class OutputFile {
   explicit OutputFile(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+// Writes a whole file. Errors: those of OutputFile; kInternal if the bytes cannot be written.
+Status write_output_file(const std::string& path, std::string_view bytes);
 
 }  // namespace octile::tools

@@ -1,9 +1,7 @@
 #include "tools/compile/dump.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
@@ -20,21 +18,6 @@
 
 namespace octile::tools {
 namespace {
-
-Status write_file(const std::string& path, std::string_view bytes) {
-  auto file = OutputFile::create(path);
-  if (!file) return tl::unexpected<Error>(file.error());
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(file->fd(), bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      return fail(ErrorCode::kInternal, fmt::format("{} cannot be written: {}", path,
-                                                    std::generic_category().message(errno)));
-    }
-    bytes.remove_prefix(static_cast<std::size_t>(n));
-  }
-  return file->commit();
-}
 
 std::string_view text_of(const std::vector<std::uint8_t>& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -68,7 +51,7 @@ class Dump {
  private:
   Status add(const char* suffix, std::string_view bytes) {
     files_.push_back(base_ + suffix);
-    return write_file(files_.back(), bytes);
+    return write_output_file(files_.back(), bytes);
   }
 
   std::string description() const {

@@ -2,13 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string_view>
-#include <system_error>
 
 #include "generator/families.h"
 #include "runtime/api/boundary.h"
@@ -16,6 +12,7 @@
 #include "tools/command.h"
 #include "tools/common/handles.h"
 #include "tools/common/output.h"
+#include "tools/common/output_file.h"
 #include "tools/common/terminal.h"
 #include "tools/compile/dump.h"
 
@@ -80,16 +77,9 @@ Json to_json(const Problem& problem, const EmittedKernel& kernel, const std::str
 }
 
 Status write(const std::string& path, const std::string& text) {
-  if (path.empty()) {
-    print_stdout("{}", text);
-    return {};
-  }
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  if (file) return {};
-  return fail(ErrorCode::kInternal, fmt::format("{} cannot be written: {}", path,
-                                                std::generic_category().message(errno)));
+  if (!path.empty() && path != "-") return write_output_file(path, text);
+  print_stdout("{}", text);
+  return {};
 }
 
 // Returns the lines of an explanation in the terminal's width. What a constant is for continues

@@ -85,8 +85,8 @@ std::string network_filesystem(unsigned long type) {
 }
 
 std::string why_unread(const std::string& root) {
-  const auto checked = cache::Root(root, false, cache::or_system(nullptr)).check();
-  return checked || checked.error().code == ENOENT ? std::string() : checked.error().sentence;
+  const auto read = cache::Root(root, false, cache::or_system(nullptr)).folders();
+  return read ? std::string() : read.error().sentence;
 }
 
 CacheFolder look_at_cache_folder(const std::string& root) {
@@ -95,9 +95,7 @@ CacheFolder look_at_cache_folder(const std::string& root) {
             ""};
   }
   const cache::Root opened(root, true, cache::or_system(nullptr));
-  if (const auto checked = opened.check(); !checked && checked.error().code != ENOENT) {
-    return {checked.error().sentence, ""};
-  }
+  if (const auto read = opened.folders(); !read) return {read.error().sentence, ""};
   const fs::path folder = nearest_existing(root);
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
