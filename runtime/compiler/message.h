@@ -10,12 +10,10 @@
 //   hello     "octile-compiler", version of Octile, path, builtins path, major, minor of NVRTC
 //   request   "compile", name, source, options...
 //   answer    "cubin", milliseconds, log, cubin
-//             "error", error code, sentence                instead of a hello or of a cubin; a
-//             hello's
-//                                                          is NO_COMPILER without an NVRTC
-//             "ended", signal or 0 for exit(), KiB in use  by a program that NVRTC is ending, at
-//             any
-//                                                          time
+//   refusal   "error", error code, sentence: instead of a hello or of an answer. That of a program
+//             without an NVRTC is NO_COMPILER
+//   end       "ended", signal or 0 for exit(), KiB in use: by a program that NVRTC is ending, at
+//             any time
 #pragma once
 
 #include <chrono>
