@@ -18,10 +18,10 @@ constexpr std::string_view kGlobal = "lib/global.cuh";
 constexpr std::string_view kSentry = "lib/sentry.cuh";
 constexpr int kMostGroupBytes = 2 * 4 * (static_cast<int>(kMostGemmGroups) + 1);
 
-constexpr std::array<std::string_view, 9> kLibrary{
-    "lib/types.cuh", "lib/launch.cuh",          "lib/mbarrier.cuh",
-    "lib/tma.cuh",   "lib/warpgroup.cuh",       "lib/wgmma.cuh",
-    "gemm/ring.cuh", "gemm/walk/scheduler.cuh", "gemm/arguments.cuh",
+constexpr std::array<std::string_view, 10> kLibrary{
+    "lib/types.cuh",           "lib/launch.cuh",     "lib/mbarrier.cuh", "lib/tma.cuh",
+    "lib/warpgroup.cuh",       "lib/wgmma.cuh",      "lib/cluster.cuh",  "gemm/ring.cuh",
+    "gemm/walk/scheduler.cuh", "gemm/arguments.cuh",
 };
 
 // The files that use the prologue's constants and so come after it. All kernels of the family share

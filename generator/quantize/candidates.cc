@@ -56,7 +56,8 @@ constexpr std::array kConstraints{
     QuantizeConstraint{"template_takes_it",
                        "the kernel's template holds such a tile in so many threads, in 1 to 16 "
                        "loads each, visits tiles in that order, and has a table, scales put in "
-                       "order behind, or both halves at once, where these are asked for",
+                       "order behind, both halves at once, or a thread block for each copy, where "
+                       "these are asked for",
                        template_takes_it},
     QuantizeConstraint{"lone_warps_share_small_blocks",
                        "warps that work alone share blocks of at most 256 threads, but for a "
@@ -95,21 +96,23 @@ int whole_row(const QuantizeConfig& usual, const QuantizeProblem& p, int threads
 }
 
 // The values that one axis each may have: a part of a source is looked up, scales are ordered
-// behind, halves are taken together.
+// behind, halves are taken together, copies have a thread block each.
 struct Switches {
   explicit Switches(const QuantizeProblem& p)
       : tables(lookup_of(p) != nullptr ? 2 : 1),
         orders(may_order_scales(p) ? 2 : 1),
-        pairs(may_take_halves_together(p) ? 2 : 1) {}
+        pairs(may_take_halves_together(p) ? 2 : 1),
+        copies(may_write_copies_apart(p) ? 2 : 1) {}
 
-  int combinations() const { return tables * orders * pairs; }
+  int combinations() const { return tables * orders * pairs * copies; }
   void apply(int combination, QuantizeConfig& c) const {
     c.looks_up = combination % tables != 0;
     c.orders_scales = combination / tables % orders != 0;
-    c.halves_together = combination / tables / orders != 0;
+    c.halves_together = combination / tables / orders % pairs != 0;
+    c.copies_apart = combination / tables / orders / pairs != 0;
   }
 
-  int tables, orders, pairs;
+  int tables, orders, pairs, copies;
 };
 
 // Walks the axes, the last of them fastest, behind the default.

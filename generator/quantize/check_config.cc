@@ -64,10 +64,23 @@ Status check_streamed(const QuantizeProblem& p, const QuantizeConfig& c) {
   return {};
 }
 
+// A warp has tile_rows loads, and all warps of the cluster take turns.
+Status check_whole_tensor(const QuantizeProblem& p, const QuantizeConfig& c) {
+  constexpr int kMostBlocks = 8;  // of a cluster (CUDA C++ Programming Guide, portable size)
+  if (!is_power_of_two(c.cluster) || c.cluster > kMostBlocks) {
+    return refuse("cluster", c.cluster, "0, 1, 2, 4 and 8 are allowed");
+  }
+  if (c.tile_cols == warp_columns(p)) return {};
+  return refuse(
+      "tile columns", c.tile_cols,
+      fmt::format("the {} columns a warp loads are allowed with a cluster", warp_columns(p)));
+}
+
 Status check_warp_tile(const QuantizeProblem& p, const QuantizeConfig& c) {
   if (!is_power_of_two(c.tile_rows)) {
     return refuse("tile rows", c.tile_rows, "a power of two is allowed");
   }
+  if (c.cluster != 0) return check_whole_tensor(p, c);
   if (streams_rows(p)) return check_streamed(p, c);
   const int warp_cols = warp_columns(p);
   if (!is_power_of_two(c.tile_cols) || c.tile_cols % warp_cols != 0) {
@@ -233,6 +246,20 @@ Status check_options(const QuantizeProblem& p, const QuantizeConfig& c) {
     return refuse("halves", "together",
                   "apart is allowed: together is for a transposed copy of two expressions, each of "
                   "whole blocks of 128 columns");
+  }
+  if (c.copies_apart && !may_write_copies_apart(p)) {
+    return refuse(
+        "copies", "apart",
+        "together is allowed: apart is for both copies of one tensor of values, without a "
+        "bias gradient");
+  }
+  if (c.cluster != 0 && !may_hold_tensor(p)) {
+    return refuse("cluster", c.cluster,
+                  "0 is allowed: others are for row-wise codes of one tensor of values whose one "
+                  "scale is current");
+  }
+  if (c.copies_apart && c.orders_scales) {
+    return refuse("copies", "apart", "together is allowed with scales=ordered");
   }
   return {};
 }

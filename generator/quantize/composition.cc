@@ -104,6 +104,15 @@ bool may_take_halves_together(const QuantizeProblem& p) {
          source_shape(p.source).halves && p.cols / 2 % kScaleBlock == 0;
 }
 
+bool may_write_copies_apart(const QuantizeProblem& p) {
+  return p.output == QuantizeOutput::kBoth && takes_half_width_tiles(p) && !holds_codes(p);
+}
+
+bool may_hold_tensor(const QuantizeProblem& p) {
+  return template_of(p) == QuantizeTemplate::kWarpTile && first_pass_of(p) == FirstPass::kTensor &&
+         p.source.empty() && !is_fp8(p.x.dtype);
+}
+
 int streamed_columns(const QuantizeProblem& p) {
   return kWarp * kStreamedElements * (takes_both_halves(p) ? 2 : 1);
 }

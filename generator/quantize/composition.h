@@ -92,6 +92,16 @@ bool takes_both_halves(const QuantizeProblem&);
 // while the right half's values wait in shared memory.
 bool may_take_halves_together(const QuantizeProblem&);
 
+// Returns whether the row-wise and the transposed copy of a tile may have a thread block each. Both
+// read x, so this is for tensors of few tiles. False for codes (unmeasured) and wherever half-width
+// tiles are refused.
+bool may_write_copies_apart(const QuantizeProblem&);
+
+// Returns whether the thread blocks of one cluster may hold the whole tensor and find its maximum
+// themselves (whole_tensor.cu), for small tensors. True for row-wise codes of one tensor of values
+// whose one scale is current.
+bool may_hold_tensor(const QuantizeProblem&);
+
 // Returns the columns of a streaming warp's tile.
 int streamed_columns(const QuantizeProblem&);
 

@@ -24,11 +24,16 @@ struct QuantizeConfig {
   bool looks_up = false;         // kWarpTile: a part of the source is read from a table
   bool orders_scales = false;    // kCtaTile: scales are stored by whole sectors and ordered later
   bool halves_together = false;  // kCtaTile: a thread block has the same columns of both halves
+  bool copies_apart = false;     // kCtaTile: a tile's two copies have a thread block each
+  int cluster = 0;  // kWarpTile: thread blocks that hold the whole tensor together; 0: no such
   friend bool operator==(const QuantizeConfig&, const QuantizeConfig&) = default;
 };
 
 // Returns whether a thread block holds fewer rows at once than it quantises (takes_few_rows).
 bool holds_few_rows(const QuantizeProblem&, const QuantizeConfig&);
+
+// Returns the kernel that finds maxima first, if this configuration needs one.
+FirstPass first_pass_of(const QuantizeProblem&, const QuantizeConfig&);
 
 // Returns the kernels that a configuration needs beside its own, in launch order.
 std::vector<Companion> companions_of(const QuantizeProblem&, const QuantizeConfig&);
@@ -38,7 +43,8 @@ std::vector<Companion> companions_of(const QuantizeProblem&, const QuantizeConfi
 Status check_config(const QuantizeProblem&, const QuantizeConfig&);
 
 // Returns "tile=8x256 threads=256 per_sm=4", followed by those of " raster=rows", " lookup=1",
-// " scales=ordered" and " halves=together" that differ from the default.
+// " scales=ordered", " halves=together", " copies=apart" and " cluster=8" that differ from the
+// default.
 std::string to_text(const QuantizeConfig&);
 // Accepts fields in any order; an absent field keeps its default.
 Result<QuantizeConfig> parse_quantize_config(std::string_view text);

@@ -16,9 +16,9 @@ constexpr double kBlockStartUs = 1.0;
 constexpr double kUnlikeness = 0.005;
 
 // Returns the bytes of a tensor without groups, scales excluded.
-double bytes_moved(const QuantizeProblem& p, std::int64_t rows) {
+double bytes_moved(const QuantizeConfig& c, const QuantizeProblem& p, std::int64_t rows) {
   const SourceShape source = source_shape(p.source);
-  const int passes = first_pass_of(p) == FirstPass::kNone ? 1 : 2;
+  const int passes = (first_pass_of(p, c) == FirstPass::kNone ? 1 : 2) + (c.copies_apart ? 1 : 0);
   const double read = passes * source.inputs * size_of(p.x.dtype) / (source.halves ? 2.0 : 1.0);
   const int outputs = p.output == QuantizeOutput::kBoth ? 2 : 1;
   return static_cast<double>(rows) * static_cast<double>(p.cols) *
@@ -33,7 +33,8 @@ double unlikeness(const QuantizeConfig& c, const QuantizeConfig& usual) {
          doublings(c.threads * c.blocks_per_sm, usual.threads * usual.blocks_per_sm) +
          (c.rows_fastest == usual.rows_fastest ? 0 : 1) + (c.looks_up == usual.looks_up ? 0 : 1) +
          (c.orders_scales == usual.orders_scales ? 0 : 1) +
-         (c.halves_together == usual.halves_together ? 0 : 1);
+         (c.halves_together == usual.halves_together ? 0 : 1) +
+         (c.copies_apart == usual.copies_apart ? 0 : 1) + (c.cluster == usual.cluster ? 0 : 1);
 }
 
 }  // namespace
@@ -49,7 +50,7 @@ double estimate_us(const QuantizeConfig& c, const QuantizeProblem& p, std::int64
       std::min(count, resident) *
       static_cast<double>(std::int64_t{c.threads} * kVectorBytes * loads_of_a_thread(c, p));
   const double dram = device.dram_tbps * 1e6;  // bytes a microsecond
-  const double bytes = bytes_moved(p, rows);
+  const double bytes = bytes_moved(c, p, rows);
   const double stream = bytes / std::min(dram, in_flight / kLoadedLatencyUs);
   // A wave of few blocks costs a start as a whole one does.
   const double waves =

@@ -165,7 +165,38 @@ QuantizeConfig two_row_warp_tile(QuantizeConfig c) {
   return c;
 }
 
+// The units (whole_tensor.cu) of a tensor that one thread block quantises sooner than two kernels
+// would, and those of one that a cluster does (measured on an H100).
+constexpr std::int64_t kUnitsOfBlock = 64;
+constexpr std::int64_t kUnitsOfCluster = 256;
+
+// Returns whether the thread blocks of a cluster are to hold the whole tensor.
+bool pays_to_hold_tensor(const QuantizeProblem& p, std::int64_t rows) {
+  return may_hold_tensor(p) && rows != kDynamic &&
+         rows * ceil_div(p.cols, warp_columns(p)) <= kUnitsOfCluster;
+}
+
+// The smallest cluster, in as few loads of a thread as it takes.
+QuantizeConfig whole_tensor_config(const QuantizeProblem& p, std::int64_t rows) {
+  const std::int64_t units = rows * ceil_div(p.cols, warp_columns(p));
+  const bool one_block = units <= kUnitsOfBlock;
+  const int most_threads = one_block ? 1024 : 512;
+  QuantizeConfig c;
+  c.tile_rows = 1;
+  c.tile_cols = warp_columns(p);
+  c.threads = one_block ? 128 : 256;
+  c.blocks_per_sm = 1;
+  c.cluster = one_block ? 1 : 8;
+  const auto held = [&] { return std::int64_t{c.tile_rows} * c.cluster * (c.threads / kWarp); };
+  while (held() < units) {
+    const bool more_loads = c.tile_rows < 2 || c.threads == most_threads;
+    (more_loads ? c.tile_rows : c.threads) *= 2;
+  }
+  return c;
+}
+
 QuantizeConfig warp_tile_config(const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& d) {
+  if (pays_to_hold_tensor(p, rows)) return whole_tensor_config(p, rows);
   if (takes_table(p, rows, d)) return looked_up_config(p, rows, d);
   if (streams_rows(p)) return streamed_config(p, rows, d);
   QuantizeConfig c;
@@ -286,11 +317,27 @@ QuantizeConfig few_rows_config(std::int64_t rows) {
   return c;
 }
 
-// Returns whether tiles of few rows are faster than half-width ones (measured on an H200). The more
-// rows a tensor has, the more a transposed copy of 1x128 gains from twice as many thread blocks,
-// unless there are more of them than an SM holds at once.
-bool pays_to_hold_few_rows(const QuantizeProblem& p, std::int64_t rows, bool one_wave) {
+// Returns whether the defaults of few tiles give each copy a thread block (measured on an H100).
+bool parts_copies(const QuantizeProblem& p) {
+  return may_write_copies_apart(p) && takes_few_rows(p) && p.x.dtype != DType::kFP32;
+}
+
+// Gives each copy of the `tiles` tiles a thread block, if all blocks are resident at once. More of
+// them would read x again for nothing.
+QuantizeConfig with_copies_apart(QuantizeConfig c, const QuantizeProblem& p, std::int64_t tiles,
+                                 const DeviceSpec& d) {
+  c.copies_apart = parts_copies(p) && 2 * tiles <= std::int64_t{c.blocks_per_sm} * d.sm_count;
+  return c;
+}
+
+// Returns whether tiles of few rows are faster than half-width ones (measured on an H200, both
+// copies on an H100). `tiles`: those of 128 columns. The more rows a tensor has, the more a
+// transposed copy of 1x128 gains from twice as many thread blocks, unless there are more of them
+// than an SM holds at once. Two copies gain from them while each block has an SM of its own.
+bool pays_to_hold_few_rows(const QuantizeProblem& p, std::int64_t rows, std::int64_t tiles,
+                           bool one_wave, const DeviceSpec& d) {
   if (!takes_few_rows(p) || rows == kDynamic || rows > kScaleBlock / 2) return false;
+  if (parts_copies(p)) return rows <= kScaleBlock / 4 || 4 * tiles > d.sm_count;
   const bool strips = p.q.granularity == Granularity::k1x128;
   if (rows <= kScaleBlock / 8 || !strips) return true;
   if (p.output == QuantizeOutput::kTransposed) return rows <= kScaleBlock / 4 && !one_wave;
@@ -309,9 +356,17 @@ QuantizeConfig cta_tile_config(const QuantizeProblem& p, std::int64_t rows, cons
 
   const int half_width_per_sm = wide_elements ? 1 : 2;
   const bool one_wave = known_rows && 2 * tiles <= std::int64_t{half_width_per_sm} * d.sm_count;
-  if (pays_to_hold_few_rows(p, rows, one_wave)) return few_rows_config(rows);
+  if (pays_to_hold_few_rows(p, rows, tiles, one_wave, d)) {
+    return with_copies_apart(few_rows_config(rows), p, tiles, d);
+  }
   if (one_wave && takes_half_width_tiles(p)) {
-    return half_width_config(c, p, half_width_per_sm, 4 * tiles > std::int64_t{3} * d.sm_count);
+    c = half_width_config(c, p, half_width_per_sm, 4 * tiles > std::int64_t{3} * d.sm_count);
+    // More blocks than SMs: smaller ones are more evenly spread.
+    if (parts_copies(p) && 4 * tiles > std::int64_t{2} * d.sm_count) {
+      c.threads = 128;
+      c.blocks_per_sm = 4;
+    }
+    return with_copies_apart(c, p, 2 * tiles, d);
   }
 
   if (has_transposed(p.output)) {

@@ -18,7 +18,7 @@ namespace octile {
 namespace {
 
 // Returns the files that a problem's kernels are made of, each before those that use it.
-std::vector<std::string_view> library_of(const QuantizeProblem& p) {
+std::vector<std::string_view> library_of(const QuantizeProblem& p, const QuantizeConfig& c) {
   std::vector<std::string_view> files{
       "lib/types.cuh",      "lib/launch.cuh",    "lib/arithmetic.cuh",    "lib/cast.cuh",
       "lib/memory.cuh",     "lib/reduce.cuh",    "quantize/elements.cuh", "quantize/patch.cuh",
@@ -32,7 +32,8 @@ std::vector<std::string_view> library_of(const QuantizeProblem& p) {
     files.emplace_back("quantize/ordered_scales.cuh");
   }
   if (is_fp8(p.x.dtype)) files.emplace_back("quantize/scaled.cuh");
-  if (first_pass_of(p) != FirstPass::kNone) files.emplace_back("quantize/first_pass.cuh");
+  if (c.cluster > 0) files.emplace_back("lib/cluster.cuh");
+  if (first_pass_of(p, c) != FirstPass::kNone) files.emplace_back("quantize/first_pass.cuh");
   if (p.grouping != Grouping::kNone) files.emplace_back("quantize/groups.cuh");
   if (p.shard != ShardStep::kNone) files.emplace_back("quantize/shard.cuh");
   if (!p.source.empty()) {
@@ -103,6 +104,7 @@ void add_input(Prologue& out, const QuantizeProblem& p, const QuantizeConfig& c)
 // namespace in which the body derives its own arithmetic, which the asserts name.
 std::string_view body_of(const QuantizeProblem& p, const QuantizeConfig& c) {
   if (holds_few_rows(p, c)) return "few_rows";
+  if (c.cluster > 0) return "whole_tensor";
   switch (template_of(p)) {
     case QuantizeTemplate::kWarpTile:
       return "warp_tile";
@@ -123,7 +125,8 @@ std::string_view body_of(const QuantizeProblem& p, const QuantizeConfig& c) {
 }
 
 // Returns the parts of a kernel's body that stand in files of their own.
-std::vector<std::string_view> parts_of(const QuantizeProblem& p) {
+std::vector<std::string_view> parts_of(const QuantizeProblem& p, const QuantizeConfig& c) {
+  if (c.cluster > 0) return {};
   switch (template_of(p)) {
     case QuantizeTemplate::kCtaTile:
       return {"quantize/cta_tile_shape.cuh", "quantize/cta_tile_scales.cuh"};
@@ -200,6 +203,8 @@ void add_cta_tile(Prologue& out, const QuantizeProblem& p, const QuantizeConfig&
                "configuration: scales are stored by whole sectors");
   out.add_bool("kHalvesTogether", c.halves_together,
                "configuration: a block has the same columns of both halves");
+  out.add_bool("kCopiesApart", c.copies_apart,
+               "configuration: a tile's two copies have a thread block each");
   out.add_int("kWaitingOffset", shared_memory_of(p, c).waiting_offset,
               "bytes to the waiting values in dynamic shared memory");
   out.add_bool("kBiasGradient", p.bias_gradient, "problem: the sums of the columns are wanted");
@@ -221,7 +226,11 @@ void add_quantizing(Prologue& out, const QuantizeProblem& p, const QuantizeConfi
   if (c.orders_scales) {
     out.add_int("kOrderThreads", kOrderThreads, "threads of the kernel that orders scales");
   }
-  if (first_pass_of(p) != FirstPass::kNone) add_first_pass(out, p);
+  if (first_pass_of(p, c) != FirstPass::kNone) add_first_pass(out, p);
+  if (c.cluster > 0) {
+    out.add_int("kClusterBlocks", c.cluster,
+                "configuration: thread blocks that hold the whole tensor");
+  }
   if (source_shape(p.source).rms_norm) {
     out.add_float("kNormEpsilon", p.norm_epsilon, "problem: added to the mean of the squares");
     out.add_int("kNormThreads", kNormThreads, "threads of the kernel that norms rows");
@@ -316,10 +325,10 @@ Result<EmittedKernel> emit(const QuantizeProblem& problem, const QuantizeConfig&
   for (std::size_t i = 0; i < companions.size(); ++i) {
     bodies.push_back(body_of(problem, companions[i], kernel.companions[i].name));
   }
-  for (const std::string_view part : parts_of(problem)) bodies.push_back({part, "", ""});
+  for (const std::string_view part : parts_of(problem, config)) bodies.push_back({part, "", ""});
   bodies.push_back({kernel.template_path, "OCTILE_KERNEL_NAME", kernel.name});
   Result<std::string> source =
-      prologue_of(problem, config).render(templates, library_of(problem), bodies);
+      prologue_of(problem, config).render(templates, library_of(problem, config), bodies);
   if (!source) return tl::unexpected<Error>(source.error());
   kernel.source = std::move(*source);
   const QuantizeResources r = resources_of(problem, config);

@@ -34,14 +34,18 @@ TileGrid tile_grid(const QuantizeProblem& p, const QuantizeConfig& c) {
   return {.walk = group_walk_of(p),
           .tile_rows = holds_few_rows(p, c) ? kScaleBlock : c.tile_rows,
           .across = one_across ? 1 : ceil_div(cols, std::int64_t{c.tile_cols}),
-          .tiles_per_block = works_by_warps(p) ? c.threads / kWarp : 1};
+          .tiles_per_block = works_by_warps(p) ? c.threads / kWarp : 1,
+          .blocks_per_tile = c.copies_apart ? 2 : 1,
+          .cluster = c.cluster};
 }
 
 }  // namespace
 
 std::int64_t TileGrid::blocks(std::int64_t rows, std::int64_t groups) const {
   if (rows <= 0) return 0;
-  return ceil_div(tiles_down(walk, rows, groups, tile_rows) * across, tiles_per_block);
+  if (cluster > 0) return across > 0 ? cluster : 0;
+  const std::int64_t tiles = tiles_down(walk, rows, groups, tile_rows) * across;
+  return ceil_div(tiles, tiles_per_block) * blocks_per_tile;
 }
 
 std::int64_t TileGrid::shard_blocks(std::int64_t first_row, std::int64_t last_row) const {
@@ -84,7 +88,7 @@ FirstPassGrid first_pass_grid(const QuantizeProblem& p, int sm_count) {
 QuantizeGrid grid_of(const QuantizeProblem& p, const QuantizeConfig& c, int sm_count) {
   return {.tiles = tile_grid(p, c),
           .most_resident = c.looks_up ? std::int64_t{sm_count} * c.blocks_per_sm : 0,
-          .first_pass = first_pass_grid(p, sm_count),
+          .first_pass = c.cluster > 0 ? FirstPassGrid{} : first_pass_grid(p, sm_count),
           .workspace = workspace_of(p, sm_count)};
 }
 

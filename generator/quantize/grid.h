@@ -19,6 +19,8 @@ struct TileGrid {
   std::int64_t tile_rows = 1;
   std::int64_t across = 0;           // tiles side by side
   std::int64_t tiles_per_block = 1;  // more than 1 if every warp of a block has its own tile
+  std::int64_t blocks_per_tile = 1;  // 2 if a tile's copies have a thread block each
+  std::int64_t cluster = 0;          // thread blocks that hold the whole tensor, if they do
 
   // Returns the thread blocks for a tensor. With groups this is an upper bound, because groups end
   // anywhere; blocks without a tile leave at once.

@@ -65,10 +65,12 @@ std::string kernel_name(const QuantizeProblem& p, const QuantizeConfig& c) {
                         p.e8m0_rounding == E8M0Rounding::kOcpFloor ? "floor" : "",
                         p.scale_layout == ScaleLayout::kSwizzled ? "swizzled" : "", step_name(p),
                         output_name(p.output));
-  return fmt::format("octile_{}_{}_t{}x{}_w{}_occ{}{}{}{}{}", name_of(p.operation), what,
+  return fmt::format("octile_{}_{}_t{}x{}_w{}_occ{}{}{}{}{}{}{}", name_of(p.operation), what,
                      c.tile_rows, c.tile_cols, c.threads / kWarp, c.blocks_per_sm,
                      c.rows_fastest ? "_down" : "", c.looks_up ? "_lookup" : "",
-                     c.orders_scales ? "_ordered" : "", c.halves_together ? "_halves" : "");
+                     c.orders_scales ? "_ordered" : "", c.halves_together ? "_halves" : "",
+                     c.copies_apart ? "_apart" : "",
+                     c.cluster > 0 ? fmt::format("_cluster{}", c.cluster) : "");
 }
 
 std::string companion_name(const QuantizeProblem& p, Companion companion) {

@@ -4,6 +4,7 @@
 #include "gemm/arguments.cuh"
 #include "gemm/ring.cuh"
 #include "gemm/walk/scheduler.cuh"
+#include "lib/cluster.cuh"
 #include "lib/launch.cuh"
 #include "lib/mbarrier.cuh"
 #include "lib/tma.cuh"

@@ -1,4 +1,4 @@
-// Warps, warpgroups and clusters: roles, registers, barriers.
+// Warps and warpgroups: roles, registers, barriers.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "lib/types.cuh"
@@ -35,32 +35,6 @@ __device__ __forceinline__ bool elect_one() {
       "}"
       : "=r"(elected));
   return elected != 0;
-}
-
-// mov.u32 r, %cluster_ctarank;  PTX 7.8, sm_90.
-__device__ __forceinline__ u32 cluster_rank() {
-  u32 rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-
-// barrier.cluster.arrive.relaxed.aligned;  PTX 7.8, sm_90. All threads of all CTAs of the cluster
-// execute it, and each then waits or ends. It is relaxed: it orders execution (barriers are
-// initialised, peers still exist) but not ordinary memory. mbarrier::fence_init orders the
-// initialisation itself.
-__device__ __forceinline__ void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-
-// barrier.cluster.wait.acquire.aligned;  PTX 7.8, sm_90. It waits until all threads have arrived or
-// ended.
-__device__ __forceinline__ void cluster_wait() {
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void cluster_sync() {
-  cluster_arrive();
-  cluster_wait();
 }
 
 // cvt.rn.bf16x2.f32 r, hi, lo (4 of them); stmatrix.sync.aligned.m8n8.x4.shared.b16 [addr], {r0,
@@ -163,14 +137,6 @@ __device__ __forceinline__ Floats4 load_shared_16(u32 address) {
                : "r"(address)
                : "memory");
   return v;
-}
-
-// mapa.shared::cluster.u32 d, a, rank;  PTX 7.8, sm_90. Returns the address of the same offset in
-// the shared memory of CTA `rank`.
-__device__ __forceinline__ u32 cluster_address(u32 address, u32 rank) {
-  u32 remote;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
-  return remote;
 }
 
 // st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [addr], {a, b, c, d}, [mbar];

@@ -70,6 +70,29 @@ __device__ __forceinline__ void store(char* p, Codes<Src> codes, int count, bool
   }
 }
 
+// Calls put(row, group, element, code) for each infinity and NaN of a patch, and returns how many
+// there are. This slow path reads x again in rolled loops, so that the fast path carries none of
+// its code or registers.
+template <int kFp8, typename P, typename Input, typename Put>
+__device__ __forceinline__ u32 recode_nonfinite(const P& patch, const Input& input, Put put) {
+  using Src = typename P::Src;
+  u32 found = 0;
+#pragma unroll 1
+  for (int g = 0; g < P::kGroups; ++g) {
+#pragma unroll 1
+    for (int row = 0; row < patch.rows; ++row) {
+#pragma unroll 1
+      for (int i = 0; i < patch.elements(g); ++i) {
+        const u32 raw = input.raw(row, g, i);
+        if ((raw & ~sign_bit<Src>()) < Src::kInfinity) continue;
+        ++found;
+        put(row, g, i, nonfinite_code<Src, kFp8>(raw));
+      }
+    }
+  }
+  return found;
+}
+
 // The row-wise codes of one thread's patch.
 template <typename P>
 struct RowOutput {
@@ -116,26 +139,12 @@ struct RowOutput {
   }
 
   // Writes the codes of the patch's infinities and NaNs over those of write(), and returns their
-  // count. This slow path reads x again in rolled loops, so that the fast path carries none of its
-  // code or registers.
+  // count.
   template <int kFp8, typename Input>
   __device__ __forceinline__ u32 mark_nonfinite(const P& patch, const Input& input) const {
-    u32 found = 0;
-#pragma unroll 1
-    for (int g = 0; g < P::kGroups; ++g) {
-#pragma unroll 1
-      for (int row = 0; row < patch.rows; ++row) {
-#pragma unroll 1
-        for (int i = 0; i < patch.elements(g); ++i) {
-          const u32 raw = input.raw(row, g, i);
-          if ((raw & ~sign_bit<Src>()) >= Src::kInfinity) {
-            ++found;
-            memory::store_1(q + row * step + patch.offset(g) + i, nonfinite_code<Src, kFp8>(raw));
-          }
-        }
-      }
-    }
-    return found;
+    return recode_nonfinite<kFp8>(patch, input, [&](int row, int g, int i, u32 code) {
+      memory::store_1(q + row * step + patch.offset(g) + i, code);
+    });
   }
 
  private:

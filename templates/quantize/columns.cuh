@@ -80,20 +80,11 @@ struct ColumnStage {
   template <int kFp8, typename P, typename Input>
   __device__ __forceinline__ u32 mark_nonfinite(int patch_row, int column, const P& patch,
                                                 const Input& input) {
-    u32 found = 0;
-#pragma unroll 1
-    for (int row = 0; row < patch.rows; ++row) {
-#pragma unroll 1
-      for (int j = 0; j < patch.elements(0); ++j) {
-        const u32 raw = input.raw(row, 0, j);
-        if ((raw & ~sign_bit<Src>()) < Src::kInfinity) continue;
-        ++found;
-        const int shift = row % 4 * 8;
-        u32& word = at(column, j, patch_row).word[row / 4];
-        word = (word & ~(0xffu << shift)) | nonfinite_code<Src, kFp8>(raw) << shift;
-      }
-    }
-    return found;
+    return recode_nonfinite<kFp8>(patch, input, [&](int row, int, int j, u32 code) {
+      const int shift = row % 4 * 8;
+      u32& word = at(column, j, patch_row).word[row / 4];
+      word = (word & ~(0xffu << shift)) | code << shift;
+    });
   }
 
   // Writes everything staged, by all threads. Call it after a barrier. The tile begins at row0 of

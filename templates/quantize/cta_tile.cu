@@ -33,6 +33,9 @@
 // the last reader of `maxima`. `encode_scales` lies beside both. Dynamic, from cfg::kWaitingOffset
 // on: the right half's values, if one block casts both halves (kHalvesTogether).
 //
+// Of few tiles, the two copies may have a thread block each (cfg::kCopiesApart), which reads x and
+// takes the steps of its copy.
+//
 // Why it is built so:
 //   - A barrier stops a thread block until its last load arrives, so the other blocks of the SM
 //     must supply the bandwidth: 3 x 32 KB in flight against the 33 KB that memory needs.
@@ -108,6 +111,7 @@ struct Neighbours {
 
   __device__ __forceinline__ void load(const View& args, const Patch& patch) {
     if constexpr (kSharers > 1) {
+      if (!wanted()) return;
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
         const i64 in_block = (patch.col + (i + 1) * cfg::kTileCols) % kBlock;
@@ -120,6 +124,7 @@ struct Neighbours {
   // and NaNs.
   __device__ __forceinline__ void raise(u32 (&magnitudes)[kVectors]) {
     if constexpr (kSharers > 1) {
+      if (!wanted()) return;
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
         u32 others[kVectors];
@@ -129,6 +134,10 @@ struct Neighbours {
       }
     }
   }
+
+ private:
+  // Scales along the columns are not shared.
+  static __device__ __forceinline__ bool wanted() { return kSquares || writes_rows(); }
 };
 
 // ---- amax ---------------------------------------------------------------------------------------
@@ -159,6 +168,19 @@ __device__ __forceinline__ bool measure_codes(Src::Held (&x)[kVectors], Src::Top
 
 constexpr bool kOnlyColumns = kStrips && cfg::kTransposed && !cfg::kRowwise;
 
+// Finds the maxima of the thread's columns and returns whether there were infinities or NaNs, which
+// it drops.
+template <typename Held>
+__device__ __forceinline__ bool measure_columns(Held (&x)[kVectors], Src::Tops& columns) {
+  columns = column_maxima(x);
+  const bool nonfinite = Src::magnitude(columns) >= Src::kInfinity;
+  if (nonfinite) {
+    quantize::drop_nonfinite<Src>(x);
+    columns = column_maxima(x);
+  }
+  return nonfinite;
+}
+
 // Finds the maxima of the patch's vectors or columns, whichever the scales need. Returns whether
 // there were infinities or NaNs, which it drops. It is a template so that only the branch that is
 // taken has to compile.
@@ -170,12 +192,9 @@ __device__ __forceinline__ bool measure_patch(Held (&x)[kVectors], Src::Tops& co
     nonfinite = measure_codes(x, columns, magnitudes);
     quantize::hide_from_optimizer(x);
   } else if constexpr (kOnlyColumns) {
-    columns = column_maxima(x);
-    nonfinite = Src::magnitude(columns) >= Src::kInfinity;
-    if (nonfinite) {
-      quantize::drop_nonfinite<Src>(x);
-      columns = column_maxima(x);
-    }
+    nonfinite = measure_columns(x, columns);
+  } else if (kStrips && cfg::kCopiesApart && writes_columns()) {
+    nonfinite = measure_columns(x, columns);
   } else {
     nonfinite = quantize::measure<Src>(x, magnitudes);
     // The values of every word would not fit beside x if they were kept for the columns' maxima.
@@ -218,7 +237,9 @@ __device__ __forceinline__ float find_square(const View& args, Memory& shared, c
   share_squares(shared, at, magnitudes);
   __syncthreads();
   const float encode_scale = square_encode_scale(shared, at);
-  if constexpr (!kStoresLater) store_square(args, patch, at, encode_scale);
+  if constexpr (!kStoresLater) {
+    if (!cfg::kCopiesApart || writes_rows()) store_square(args, patch, at, encode_scale);
+  }
   return encode_scale;
 }
 
@@ -229,6 +250,31 @@ __device__ __forceinline__ void mark_rowwise(const View& args, const Output& out
                                              const Patch& patch) {
   quantize::count_nonfinite(
       args, output.template mark_nonfinite<cfg::kTargetType>(patch, Input(args, patch)));
+}
+
+// Writes the thread's codes of the row-wise copy. It is a template so that it compiles where it is
+// called only.
+template <typename Memory>
+__device__ __forceinline__ void write_rowwise(const View& args, const Parts<Memory>& parts,
+                                              const Patch& patch, const Place& at,
+                                              const Src::Held (&x)[kVectors],
+                                              u32 (&magnitudes)[kVectors], float patch_scale,
+                                              bool nonfinite) {
+  if constexpr (cfg::kRowwise) {
+    RowStrips strips;
+    if constexpr (kStrips) strips.find(args, patch, at, magnitudes, parts.words_of_rows);
+    const Output output(args, patch);
+    output.template write<cfg::kTargetType>(patch, x, [&](int i) {
+      if constexpr (kStrips) {
+        return strips.encode_scale(static_cast<u32>(at.lane), i);
+      } else if constexpr (kPerRow) {
+        return parts.lines.of[at.row + i * Patch::kRowStep];
+      } else {
+        return patch_scale;
+      }
+    });
+    if (nonfinite) mark_rowwise(args, output, patch);
+  }
 }
 
 // Returns where the tile begins: as it is known, or read again from shared memory.
@@ -281,7 +327,7 @@ __device__ __forceinline__ void meet_columns(const View& args, const Parts<Memor
                                              const quantize::Tile& origin, const Patch& patch,
                                              const Place& at, const Src::Held (&x)[kVectors],
                                              Src::Tops& columns) {
-  if constexpr (!kOnlyColumns && !Src::kMadeAnew) columns = column_maxima(x);
+  if constexpr (!kOnlyColumns && !cfg::kCopiesApart && !Src::kMadeAnew) columns = column_maxima(x);
   share_columns(parts.shared, at, columns);
   __syncthreads();
   const quantize::Tile here = origin_of(parts.shared, origin, patch, at);
@@ -367,25 +413,14 @@ __device__ __forceinline__ void quantize_tile(Arguments& args, const Parts<Memor
 
   // The row-wise copy is written before the columns' maxima meet, so that what it needs is not held
   // meanwhile.
-  if constexpr (cfg::kRowwise) {
-    RowStrips strips;
-    if constexpr (kStrips) strips.find(args, patch, at, magnitudes, parts.words_of_rows);
-    const Output output(args, patch);
-    output.template write<cfg::kTargetType>(patch, x, [&](int i) {
-      if constexpr (kStrips) {
-        return strips.encode_scale(static_cast<u32>(at.lane), i);
-      } else if constexpr (kPerRow) {
-        return parts.lines.of[at.row + i * Patch::kRowStep];
-      } else {
-        return patch_scale;
-      }
-    });
-    if (nonfinite) mark_rowwise(args, output, patch);
+  if (writes_rows()) {
+    write_rowwise(args, parts, patch, at, x, magnitudes, patch_scale, nonfinite);
     // x is converted and scaled again below: 64 products would not fit beside it.
     if constexpr (kTransposed) quantize::hide_from_optimizer(x);
   }
 
   if constexpr (kNextStartsLate) let_next_kernel_start();
+  if (cfg::kCopiesApart && writes_rows()) return;
   if constexpr (kTransposed) {
     auto& shared = parts.shared;
     if constexpr (kStrips) meet_columns(args, parts, origin, patch, at, x, columns);
@@ -406,8 +441,8 @@ __device__ __forceinline__ void quantize_tile(Arguments& args, const Parts<Memor
 __device__ __forceinline__ quantize::Tile tile_of_block(const quantize::Args& whole, i64 cols) {
   const u64 across = static_cast<u64>(cols + cfg::kTileCols - 1) / cfg::kTileCols;
   const u64 down = static_cast<u64>(Groups::template slots<cfg::kTileRows>(whole));
-  return cfg::kRowsFastest ? quantize::turned(quantize::tile_at(blockIdx.x, down))
-                           : quantize::tile_at(blockIdx.x, across);
+  return cfg::kRowsFastest ? quantize::turned(quantize::tile_at(tile_number(), down))
+                           : quantize::tile_at(tile_number(), across);
 }
 
 template <bool kTransposed>

@@ -61,6 +61,22 @@ using Output = quantize::RowOutput<Patch>;
 constexpr bool kPlacedBeforeWait = cfg::kGroupWalk == 0 && !Input::kComputed && !kAfterFirstPass;
 using Bias = quantize::ColumnSums<Patch, cfg::kTileCols>;
 
+// ---- copies -------------------------------------------------------------------------------------
+
+// The two copies of a tile may have a thread block each (cfg::kCopiesApart). The first of the two
+// blocks writes the row-wise copy, the second the transposed one.
+constexpr u32 kBlocksOfTile = cfg::kCopiesApart ? 2 : 1;
+static_assert(!cfg::kCopiesApart || (cfg::kRowwise && cfg::kTransposed && !cfg::kOrdersScales),
+              "two copies, none of whose scales wait for the other block's");
+
+__device__ __forceinline__ u32 tile_number() { return blockIdx.x / kBlocksOfTile; }
+__device__ __forceinline__ bool writes_rows() {
+  return cfg::kRowwise && (!cfg::kCopiesApart || blockIdx.x % 2 == 0);
+}
+__device__ __forceinline__ bool writes_columns() {
+  return cfg::kTransposed && (!cfg::kCopiesApart || blockIdx.x % 2 != 0);
+}
+
 // Where a thread's patch lies in the tile.
 struct Place {
   int lane, warp, patch_row, row, column, block_down, block_across;

@@ -42,7 +42,7 @@ __device__ __forceinline__ bool take(const Input& input, const Patch& patch,
 // Raises the tops to those of a patch.
 __device__ __forceinline__ void raise(Tops& tops, const Src::Held (&x)[kVectors],
                                       const u32 (&magnitudes)[kVectors]) {
-  if constexpr (kColumnStrips) {
+  if (kColumnStrips && writes_columns()) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) quantize::raise_tops<Src>(tops.columns, x[i]);
   }
@@ -68,6 +68,7 @@ __device__ __forceinline__ void meet(const quantize::Args& args, SharedScales& s
                                      const Patch& patch, const Place& at, const Tops& tops,
                                      float (&encode_scales)[kEncodeScales]) {
   if constexpr (kColumnStrips) {
+    if (!writes_columns()) return;
     Words none;
     share_columns(shared, at, tops.columns);
     __syncthreads();
@@ -85,7 +86,7 @@ __device__ __forceinline__ void meet(const quantize::Args& args, SharedScales& s
     share_squares(shared, at, all);
     __syncthreads();
     encode_scales[0] = square_encode_scale(shared, at);
-    store_square(args, patch, at, encode_scales[0]);
+    if (!cfg::kCopiesApart || writes_rows()) store_square(args, patch, at, encode_scales[0]);
   }
 }
 
@@ -127,19 +128,10 @@ struct ColumnCodes {
   // Stages the codes of the patch's infinities and NaNs over the zeros', and returns their count.
   __device__ __forceinline__ u32 mark_nonfinite(const Place& at, const Patch& patch,
                                                 const Input& input) {
-    u32 found = 0;
-#pragma unroll 1
-    for (int row = 0; row < patch.rows; ++row) {
-#pragma unroll 1
-      for (int j = 0; j < patch.elements(0); ++j) {
-        const u32 raw = input.raw(row, 0, j);
-        if ((raw & ~quantize::sign_bit<Src>()) < Src::kInfinity) continue;
-        ++found;
-        byte[place(at.column + j, at.row + row)] =
-            static_cast<u8>(quantize::nonfinite_code<Src, cfg::kTargetType>(raw));
-      }
-    }
-    return found;
+    return quantize::recode_nonfinite<cfg::kTargetType>(
+        patch, input, [&](int row, int, int j, u32 code) {
+          byte[place(at.column + j, at.row + row)] = static_cast<u8>(code);
+        });
   }
 
   // Writes everything staged, by all threads, and zeros up to the end of the copy's padding. Call
@@ -174,43 +166,47 @@ struct ColumnCodes {
 struct NoCodes {};
 using Codes = quantize::Conditional<cfg::kTransposed, ColumnCodes<kVectors>, NoCodes>::Type;
 
-// Writes the copies of a patch. Holds a barrier if one of them is transposed. It is a template so
-// that only the branch that is taken has to compile.
-template <typename Staged>
-__device__ __forceinline__ void write_patch(const quantize::Args& args, Staged& codes,
-                                            const Input& input, const Patch& patch, const Place& at,
-                                            const Src::Held (&x)[kVectors],
-                                            u32 (&magnitudes)[kVectors],
-                                            const float (&encode_scales)[kEncodeScales],
-                                            bool nonfinite) {
-  if constexpr (cfg::kRowwise) {
-    RowStrips strips;
+// Writes a patch of the row-wise copy. This and the next are templates so that they compile where
+// they are called only.
+template <typename Scales>
+__device__ __forceinline__ void write_rowwise(const quantize::Args& args, const Input& input,
+                                              const Patch& patch, const Place& at,
+                                              const Src::Held (&x)[kVectors],
+                                              u32 (&magnitudes)[kVectors],
+                                              const Scales& encode_scales, bool nonfinite) {
+  RowStrips strips;
+  if constexpr (kStrips) {
+    Words none;
+    strips.find(args, patch, at, magnitudes, none);
+  }
+  const Output output(args, patch);
+  output.template write<cfg::kTargetType>(patch, x, [&](int i) {
     if constexpr (kStrips) {
-      Words none;
-      strips.find(args, patch, at, magnitudes, none);
+      return strips.encode_scale(static_cast<u32>(at.lane), i);
+    } else {
+      return encode_scales[0];
     }
-    const Output output(args, patch);
-    output.template write<cfg::kTargetType>(patch, x, [&](int i) {
-      if constexpr (kStrips) {
-        return strips.encode_scale(static_cast<u32>(at.lane), i);
-      } else {
-        return encode_scales[0];
-      }
-    });
-    if (nonfinite) {
-      const u32 found = output.template mark_nonfinite<cfg::kTargetType>(patch, input);
-      quantize::count_nonfinite(args, found);
-    }
+  });
+  if (nonfinite) {
+    const u32 found = output.template mark_nonfinite<cfg::kTargetType>(patch, input);
+    quantize::count_nonfinite(args, found);
   }
-  if constexpr (cfg::kTransposed) {
-    codes.put(at, x, encode_scales);
-    if (nonfinite) {
-      const u32 found = codes.mark_nonfinite(at, patch, input);
-      if (!cfg::kRowwise) quantize::count_nonfinite(args, found);
-    }
-    __syncthreads();
-    codes.write(args, patch.row - at.row, patch.col - at.column);
+}
+
+// Writes a patch of the transposed copy. Holds a barrier.
+template <typename Staged>
+__device__ __forceinline__ void write_transposed(const quantize::Args& args, Staged& codes,
+                                                 const Input& input, const Patch& patch,
+                                                 const Place& at, const Src::Held (&x)[kVectors],
+                                                 const float (&encode_scales)[kEncodeScales],
+                                                 bool nonfinite) {
+  codes.put(at, x, encode_scales);
+  if (nonfinite) {
+    const u32 found = codes.mark_nonfinite(at, patch, input);
+    if (!cfg::kRowwise) quantize::count_nonfinite(args, found);
   }
+  __syncthreads();
+  codes.write(args, patch.row - at.row, patch.col - at.column);
 }
 
 __device__ __forceinline__ void run(const quantize::Args& args) {
@@ -218,7 +214,7 @@ __device__ __forceinline__ void run(const quantize::Args& args) {
   __shared__ Codes codes;
   const Place at(static_cast<int>(threadIdx.x));
   const i64 across = (args.cols + kBlock - 1) / kBlock;
-  const quantize::Tile tile = quantize::tile_at(blockIdx.x, static_cast<u64>(across));
+  const quantize::Tile tile = quantize::tile_at(tile_number(), static_cast<u64>(across));
   const i64 first_row = tile.row * kBlock + at.row;
   Patch patch(args, first_row, tile.col * kBlock + at.column);
   Input input(args, patch);
@@ -251,8 +247,16 @@ __device__ __forceinline__ void run(const quantize::Args& args) {
       input = Input(args, patch);
       take(input, patch, x, magnitudes);
     }
-    if (cfg::kTransposed && row > 0) __syncthreads();  // the codes before are read
-    write_patch(args, codes, input, patch, at, x, magnitudes, encode_scales, nonfinite);
+    if constexpr (cfg::kRowwise) {
+      if (writes_rows()) {
+        write_rowwise(args, input, patch, at, x, magnitudes, encode_scales, nonfinite);
+      }
+    }
+    if constexpr (cfg::kTransposed) {
+      if (!writes_columns()) continue;
+      if (row > 0) __syncthreads();  // the codes before are read
+      write_transposed(args, codes, input, patch, at, x, encode_scales, nonfinite);
+    }
   }
 }
 

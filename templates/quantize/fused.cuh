@@ -23,6 +23,7 @@ struct FusedInput : FusedValues<P, E> {
   using Base::stride;
   using Base::whole;
   using typename Base::In;
+  using typename Base::Places;
   using typename Base::Src;
 
   // Vectors that are loaded before the first is computed: at most 32 words of raw inputs are kept.
@@ -98,11 +99,7 @@ struct FusedInput : FusedValues<P, E> {
 
   // ---- a row that comes straight to the registers: P::kSideBySide ----
 
-  // Where the row's inputs are.
-  struct Places {
-    const char* input[E::kInputs];
-  };
-  // Finds the addresses here and not where they are used.
+  // Finds the addresses of the row's inputs here and not where they are used.
   __device__ __forceinline__ Places places() const {
     Places found;
 #pragma unroll
@@ -116,18 +113,7 @@ struct FusedInput : FusedValues<P, E> {
                                            Vector (&v)[P::kVectors]) const {
     static_assert(P::kSideBySide && P::kVectors == 2, "a row is one piece");
     if (patch.rows == 0 || !whole(patch, 1)) return load_edge(patch, v);
-    Vector raw[E::kInputs][kRowLoads];
-#pragma unroll
-    for (int i = 0; i < E::kInputs * kRowLoads; ++i) {
-      const char* const p = places.input[i / kRowLoads];
-      raw[i / kRowLoads][i % kRowLoads] = memory::load_16(p + i % kRowLoads * sizeof(Vector));
-    }
-    const float factor = E::kRowFactor ? row_factor(0) : 0.0f;
-    if (E::kHalves && part_of(col).index != 0) {
-      Base::template compute_piece<E::kHalves ? 1 : 0>(raw, factor, v[0], v[1]);
-    } else {
-      Base::template compute_piece<0>(raw, factor, v[0], v[1]);
-    }
+    this->load_piece_at(places, 0, part_of(col), v);
   }
 
   // ---- rows on their way through shared memory while others are worked on: P::kSideBySide ----

@@ -115,13 +115,25 @@ struct FusedValues {
     return compute_part(part.index, in, E::kRowFactor ? row_factor(r) : 0.0f);
   }
 
+  // Where the inputs of a piece are.
+  struct Places {
+    const char* input[E::kInputs];
+  };
   // Loads the two vectors of a whole piece of 8 columns.
   __device__ __forceinline__ void load_piece(int r, int piece, Vector (&v)[2]) const {
     const Part part = part_of(col + P::offset(2 * piece));
+    Places places;
+#pragma unroll
+    for (int k = 0; k < E::kInputs; ++k) places.input[k] = at(k, r, part.col);
+    load_piece_at(places, r, part, v);
+  }
+  // Loads them from addresses that are known. `part`: the piece's.
+  __device__ __forceinline__ void load_piece_at(const Places& places, int r, const Part& part,
+                                                Vector (&v)[2]) const {
     Vector raw[E::kInputs][kRowLoads];
 #pragma unroll
     for (int i = 0; i < E::kInputs * kRowLoads; ++i) {
-      const char* p = at(i / kRowLoads, r, part.col);
+      const char* const p = places.input[i / kRowLoads];
       raw[i / kRowLoads][i % kRowLoads] = memory::load_16(p + i % kRowLoads * sizeof(Vector));
     }
     const float factor = E::kRowFactor ? row_factor(r) : 0.0f;

@@ -130,6 +130,64 @@ void add_halves_of_blocks(std::vector<Kernel>& all) {
   }
 }
 
+// Adds configurations in which a tile's two copies have a thread block each.
+void add_copies_apart(std::vector<Kernel>& all) {
+  for (const Granularity g : {Granularity::kPerTensor, Granularity::kPerRow, Granularity::k1x128,
+                              Granularity::k128x128, Granularity::k1x32, Granularity::k32x32}) {
+    for (const DType x : {DType::kBF16, DType::kFP32}) {
+      QuantizeProblem p;
+      p.cols = 300;
+      p.x = {x};
+      p.q = {DType::kE4M3, g, default_scale_format(g)};
+      p.output = QuantizeOutput::kBoth;
+      for (const int rows : {16, 64}) {
+        add(all, p,
+            {.tile_rows = rows,
+             .tile_cols = 128,
+             .threads = 4 * rows * size_of(x),
+             .blocks_per_sm = 2,
+             .copies_apart = true});
+      }
+      for (const int cols : {64, 128}) {
+        add(all, p,
+            {.tile_rows = 128,
+             .tile_cols = cols,
+             .threads = cols * size_of(x),
+             .blocks_per_sm = 1,
+             .rows_fastest = cols == 64,
+             .copies_apart = true});
+      }
+      p.policy = g == Granularity::kPerTensor ? ScalePolicy::kDelayed : ScalePolicy::kCurrent;
+      add(all, p,
+          {.tile_rows = 128,
+           .tile_cols = 64,
+           .threads = 64 * size_of(x),
+           .blocks_per_sm = 1,
+           .copies_apart = true});
+    }
+  }
+}
+
+// Adds configurations in which a cluster holds the whole tensor, or as much as it can.
+void add_whole_tensors(std::vector<Kernel>& all) {
+  for (const DType x : {DType::kBF16, DType::kFP16, DType::kFP32}) {
+    for (const int cluster : {1, 2, 8}) {
+      QuantizeProblem p;
+      p.cols = 300;
+      p.x = {x};
+      p.q = {cluster == 2 ? DType::kE5M2 : DType::kE4M3, Granularity::kPerTensor,
+             ScaleFormat::kF32};
+      p.amax_epsilon = cluster == 2 ? 0.5F : 0.0F;
+      add(all, p,
+          {.tile_rows = cluster == 1 ? 4 : 2,
+           .tile_cols = 512 / size_of(x),
+           .threads = 32 * (16 / cluster),
+           .blocks_per_sm = 1,
+           .cluster = cluster});
+    }
+  }
+}
+
 // Adds configurations in which a table holds a part of the source.
 void add_lookups(std::vector<Kernel>& all) {
   for (const Granularity g : {Granularity::kPerTensor, Granularity::k1x128, Granularity::k1x32}) {
@@ -233,6 +291,8 @@ std::vector<Kernel> kernels() {
   add_rows(all);
   add_halves_of_warps(all);
   add_halves_of_blocks(all);
+  add_copies_apart(all);
+  add_whole_tensors(all);
   add_lookups(all);
   add_scale_sectors(all);
   add_shapes(all);
@@ -288,7 +348,7 @@ Written write(const Kernel& kernel, int index) {
   w.source = fmt::format(
       "#undef OCTILE_KERNEL_NAME\n#undef OCTILE_AMAX_NAME\n#undef OCTILE_UPDATE_NAME\n"
       "#undef OCTILE_NORM_NAME\n#undef OCTILE_BIAS_NAME\n#undef OCTILE_ORDER_NAME\n"
-      "namespace n{} {{\n{}\n}}\n",
+      "namespace n{} {{\nusing namespace octile::emulation::quantizers;\n{}\n}}\n",
       index, text);
   w.entry = fmt::format("    {{\"{}\", \"{}\", {}, {}}},\n", to_text(Problem(problem)),
                         to_text(config), name, fmt::join(others, ", "));

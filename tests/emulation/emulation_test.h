@@ -62,6 +62,16 @@ inline void run_blocks(std::int64_t blocks, int threads, QuantizeKernel kernel,
   }
 }
 
+// Runs the blocks of one cluster together.
+inline void run_cluster(int blocks, int threads, QuantizeKernel kernel,
+                        const QuantizeKernelArgs& args) {
+  const auto device_args = std::bit_cast<quantize::Args>(args);
+  Surroundings surroundings;
+  cluster_threads = blocks * threads;
+  const Blocks all{.count = blocks, .threads = threads, .grid = static_cast<unsigned>(blocks)};
+  EXPECT_EQ(run_blocks_together(all, [&] { kernel(device_args); }, surroundings), "");
+}
+
 // Returns a watch of `count` bytes without gaps.
 inline Watched bytes(const void* p, std::int64_t count) {
   return {static_cast<const char*>(p), 1, count, count};

@@ -97,8 +97,12 @@ void run(const Variant& v, QuantizeKernelArgs args, std::int64_t x_scale_bytes,
   }
   const auto blocks = launch_blocks(problem, v.config, args.rows);
   ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
-  run_blocks(grid_of(problem, v.config, kSmCount).resident(*blocks), v.config.threads,
-             v.kernels.kernel, args);
+  if (v.config.cluster > 1) {
+    emulation::run_cluster(v.config.cluster, v.config.threads, v.kernels.kernel, args);
+  } else {
+    run_blocks(grid_of(problem, v.config, kSmCount).resident(*blocks), v.config.threads,
+               v.kernels.kernel, args);
+  }
   if (v.config.orders_scales) {
     emulation::readable = {bytes(args.scale, scale_bytes),
                            bytes(args.scale_transposed, scale_transposed_bytes), skip_flag};

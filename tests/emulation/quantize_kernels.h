@@ -75,6 +75,20 @@ inline u32 max_u16x2(u32 a, u32 b) {
 inline float near_reciprocal(float a) { return 1.0F / a; }
 }  // namespace arithmetic
 
+// lib/cluster.cuh for quantisers. The blocks of a cluster share the one copy that the host has of a
+// __shared__ variable, so a store into every block's copy is one store.
+namespace octile::emulation {
+inline FiberBarrier cluster_barrier;
+inline int cluster_threads = 0;  // of all blocks that run together
+namespace quantizers {
+inline u32 cluster_rank() { return blockIdx.x; }
+inline void cluster_arrive() {}
+inline void cluster_wait() {}
+inline void cluster_sync_memory() { cluster_barrier.wait(cluster_threads, "the cluster"); }
+inline void store_in_cluster_4(u32* p, u32 /*rank*/, u32 value) { *p = value; }
+}  // namespace quantizers
+}  // namespace octile::emulation
+
 // The files are included in the emitter's order: each uses those before it.
 // clang-format off
 #include "templates/lib/reduce.cuh"

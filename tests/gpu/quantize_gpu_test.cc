@@ -101,6 +101,57 @@ TEST_F(QuantizeGpu, FewRowsEqualTheReference) {
   for (const Placement& at : tests::kPlacements) compare_all(at);
 }
 
+// A tensor that a cluster holds, or holds in part, or whose vectors are not whole.
+TEST_F(QuantizeGpu, WholeTensorsEqualTheReference) {
+  std::size_t turn = 0;  // every problem has one of the clusters
+  const auto compare_one = [&](const QuantizeProblem& problem, const Placement& at) {
+    const QuantizeConfig config{.tile_rows = std::array{1, 2, 4}.at(turn / 4 % 3),
+                                .tile_cols = warp_columns(problem),
+                                .threads = 256,
+                                .blocks_per_sm = 1,
+                                .cluster = std::array{1, 2, 4, 8}.at(turn % 4)};
+    compare_as(config, problem, at, {Fill::kNormal, Fill::kMixed, Fill::kInfinities});
+  };
+  const auto compare_all = [&](const Placement& at) {
+    for_each_cell(at.cols, [&](const QuantizeProblem& problem) {
+      if (!may_hold_tensor(problem)) return;
+      compare_one(problem, at);
+      ++turn;
+    });
+  };
+  for (const Placement& shape : {Placement{1, 136}, Placement{1, 7168}, Placement{16, 7168},
+                                 Placement{33, 300}, Placement{303, 1000}}) {
+    compare_all(shape);
+  }
+  for (const Placement& at : tests::kPlacements) compare_all(at);
+  EXPECT_GT(turn, 20U);
+}
+
+// A tile's two copies by a thread block each, at tensors of fewer rows than a tile, as many and
+// more.
+TEST_F(QuantizeGpu, CopiesApartEqualTheReference) {
+  std::size_t turn = 0;  // every problem has one of the tiles
+  const auto compare_one = [&](const QuantizeProblem& problem, const Placement& at) {
+    if (!may_write_copies_apart(problem)) return;
+    const std::int64_t rows = std::array{16, 64, 128, 1000}.at(turn % 4);
+    QuantizeConfig config = default_config(problem, rows, gpu().device());
+    config.orders_scales = false;
+    config.copies_apart = true;
+    compare_as(config, problem, at, {Fill::kNormal, Fill::kMixed, Fill::kInfinities});
+  };
+  const auto compare_all = [&](const Placement& at) {
+    for_each_covering_cell(at.cols, [&](const QuantizeProblem& problem) {
+      compare_one(problem, at);
+      ++turn;
+    });
+  };
+  for (const Placement& shape :
+       {Placement{1, 136}, Placement{33, 300}, Placement{303, 256}, Placement{1000, 128}}) {
+    compare_all(shape);
+  }
+  for (const Placement& at : tests::kPlacements) compare_all(at);
+}
+
 // Scales that leave in each other's places and are put in order behind; those of tiles that lack
 // neighbours, and of misaligned arrays, leave one by one.
 TEST_F(QuantizeGpu, OrderedScalesEqualTheReference) {

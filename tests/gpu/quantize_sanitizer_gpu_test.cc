@@ -56,6 +56,36 @@ TEST_F(QuantizeSanitizer, FewRows) {
   }
 }
 
+TEST_F(QuantizeSanitizer, WholeTensor) {
+  QuantizeProblem problem;
+  problem.q.granularity = Granularity::kPerTensor;
+  for (const int cluster : {1, 4, 8}) {
+    for (const std::int64_t cols : {std::int64_t{264}, std::int64_t{1030}}) {
+      problem.cols = cols;
+      compare_as({.tile_rows = 2,
+                  .tile_cols = 256,
+                  .threads = 128,
+                  .blocks_per_sm = 1,
+                  .cluster = cluster},
+                 problem, {13, cols}, {Fill::kMixed});
+    }
+  }
+}
+
+TEST_F(QuantizeSanitizer, CopiesApart) {
+  QuantizeProblem problem;
+  problem.cols = 264;
+  problem.output = QuantizeOutput::kBoth;
+  for (const Granularity g : {Granularity::k1x128, Granularity::k128x128, Granularity::kPerRow}) {
+    problem.q = {DType::kE4M3, g, ScaleFormat::kF32};
+    for (const std::int64_t rows : {std::int64_t{5}, std::int64_t{77}}) {
+      QuantizeConfig config = default_config(problem, rows, gpu().device());
+      config.copies_apart = true;
+      compare_as(config, problem, {rows, problem.cols}, {Fill::kMixed});
+    }
+  }
+}
+
 TEST_F(QuantizeSanitizer, HalvesWorkedTogether) {
   QuantizeProblem problem;
   problem.source = "dsilu_mul";

@@ -68,7 +68,7 @@ void compile_and_check(const QuantizeProblem& problem, const QuantizeConfig& con
     EXPECT_TRUE(tests::waits_before_memory(tests::opcodes_of(output->cubin, companion.name)));
   }
   // Behind a first pass, which has waited itself, x may be read at once.
-  if (first_pass_of(problem) == FirstPass::kNone) {
+  if (first_pass_of(problem, config) == FirstPass::kNone) {
     EXPECT_TRUE(tests::waits_before_memory(tests::opcodes_of(output->cubin, kernel->name)));
   }
   EXPECT_EQ(r->max_threads, kernel->threads);
@@ -129,7 +129,8 @@ TEST_F(QuantizeNvrtc, GroupsAndFlatRangesCompileWithoutSpills) {
   fmt::print("{} cells compiled\n", compiled);
 }
 
-// Compiles tiles of tensors so small that each SM has at most one, and warps of one or two rows.
+// Compiles tiles of tensors so small that each SM has at most one, warps of one or two rows, and
+// clusters that hold the tensor.
 TEST_F(QuantizeNvrtc, EveryCellOfFewRowsCompilesWithoutSpills) {
   int tiled = 0, alone = 0;
   for (const auto& cells : {tests::covering_quantize_cells(7168), tests::grouped_source_cells(7168),
@@ -139,6 +140,10 @@ TEST_F(QuantizeNvrtc, EveryCellOfFewRowsCompilesWithoutSpills) {
       if (few == default_config(problem, 16384, h200())) continue;
       compile_and_check(problem, few);
       ++(template_of(problem) == QuantizeTemplate::kCtaTile ? tiled : alone);
+      for (const std::int64_t rows : {2, 8}) {
+        if (may_hold_tensor(problem))
+          compile_and_check(problem, default_config(problem, rows, h200()));
+      }
     }
   }
   fmt::print("{} tiled cells of few rows compiled, {} others\n", tiled, alone);
@@ -272,7 +277,7 @@ TEST(QuantizeLint, TemplatesParseUnderNvcc) {
   for (const std::string name :
        {"warp_tile", "cta_tile", "cta_row", "tensor_amax", "line_amax", "group_amax", "shard_amax",
         "shard_cast", "scale_update", "dequantize", "transpose", "norm_rows", "row_norm",
-        "bias_sum", "scale_order"}) {
+        "bias_sum", "scale_order", "few_rows", "whole_tensor"}) {
     tests::expect_compiles(folder, "quantize", name);
   }
 }

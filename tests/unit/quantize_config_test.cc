@@ -504,13 +504,13 @@ TEST(QuantizeConfig, FewTilesAreNarrow) {
   const DeviceSpec& h200 = *find_device("h200");
   QuantizeProblem p = problem_of(Granularity::k1x128);
   p.output = QuantizeOutput::kBoth;
-  EXPECT_EQ(to_text(default_config(p, 128, h200)), "tile=128x64 threads=256 per_sm=2");
-  EXPECT_EQ(to_text(default_config(p, 256, h200)), "tile=128x64 threads=256 per_sm=2");
+  EXPECT_EQ(to_text(default_config(p, 128, h200)), "tile=128x64 threads=256 per_sm=2 copies=apart");
+  EXPECT_EQ(to_text(default_config(p, 256, h200)), "tile=128x64 threads=128 per_sm=4 copies=apart");
   // 224 tiles of 128 columns: two an SM, and no room for a third.
   EXPECT_EQ(to_text(default_config(p, 512, h200)), "tile=128x128 threads=256 per_sm=2");
   EXPECT_EQ(default_config(p, 1024, h200), default_config(p, 16384, h200));
   EXPECT_EQ(default_config(p, kDynamic, h200), default_config(p, 16384, h200));
-  EXPECT_EQ(launch_blocks(p, default_config(p, 128, h200), 128).value(), 112);
+  EXPECT_EQ(launch_blocks(p, default_config(p, 128, h200), 128).value(), 2 * 112);
   p.output = QuantizeOutput::kTransposed;
   EXPECT_EQ(to_text(default_config(p, 128, h200)), "tile=128x64 threads=128 per_sm=4 raster=rows");
   EXPECT_EQ(to_text(default_config(p, 512, h200)), "tile=128x128 threads=256 per_sm=4 raster=rows");

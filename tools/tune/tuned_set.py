@@ -4,9 +4,10 @@
     tools/tune/tuned_set.py h100 build/release/octile            searches everything, on a live card
     tools/tune/tuned_set.py h100 --records DIR/tuning.jsonl      takes what `octile tune` left
 
-The search covers the GEMMs of all shipped models: every pass of the dense layers at 1, 4, 16, 64 and
-every doubling up to 8192 tokens, and those of the experts at 1024 and 8192 tokens a rank. A line of
-the set is replaced by the new decision of the same problem and tokens. Lines keep the fields that a
+The search covers the GEMMs of all shipped models: the forward pass of the dense layers at 1, 4, 16,
+64 and every doubling up to 8192 tokens, their gradients at 1024 and every doubling up to 8192, since
+a training step has no fewer; and of the experts every pass at 1024 and 8192 tokens a rank, and the
+forward pass of masked groups at 16, 64, 256 and 1024 tokens an expert. A line of the set is replaced by the new decision of the same problem and tokens. Lines keep the fields that a
 lookup and `octile emit --explain` read, with six significant digits.
 """
 import argparse
@@ -18,9 +19,10 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIELDS = ("version", "family", "problem", "bucket", "tokens", "device", "sm_count", "winner", "default",
           "gain", "noise", "compiler", "source_digest", "date")
-DENSE_TOKENS = "1,4,16,64,128,256,512,1024,2048,4096,8192"
+TOKENS = "1,4,16,64,128,256,512,1024,2048,4096,8192"
+TRAINING_TOKENS = "1024,2048,4096,8192"
 EXPERT_TOKENS = "1024,8192"
-PASSES = "fprop,dgrad,wgrad"
+MASKED_TOKENS = "16,64,256,1024"
 # Ranks that share a model's experts in the shipped decisions.
 EXPERTS = {"deepseek-v3": 8, "qwen3-235b-a22b": 8, "mixtral-8x7b": 1}
 
@@ -54,12 +56,27 @@ def merged(old, new):
     return kept + list(fresh.values())
 
 
+def masked_problems(octile):
+    """Returns the forward GEMMs of the experts with masked groups, one a line."""
+    problems = set()
+    for model, ranks in EXPERTS.items():
+        call = [octile, "tune", "--model", model, "--ep", str(ranks), "--tokens", "1024", "--explain",
+                "--device", "h200", "--json"]
+        tasks = json.loads(subprocess.run(call, check=True, capture_output=True, text=True).stdout)["tasks"]
+        problems |= {task["problem"] for task in tasks if "group=contiguous" in task["problem"]}
+    return "\n".join(sorted(problems)).replace("group=contiguous", "group=masked") + "\n"
+
+
 def search(octile, out, budget):
     """Runs the searches; an interrupt keeps what they found."""
-    dense = sorted(path.stem for path in (ROOT / "tools" / "models").glob("*.json"))
-    calls = [["--model", *dense, "--passes", PASSES, "--tokens", DENSE_TOKENS]]
-    calls += [["--model", model, "--ep", str(ranks), "--passes", PASSES, "--tokens", EXPERT_TOKENS]
+    models = ",".join(sorted(path.stem for path in (ROOT / "tools" / "models").glob("*.json")))
+    calls = [["--model", models, "--passes", "fprop", "--tokens", TOKENS],
+             ["--model", models, "--passes", "dgrad,wgrad", "--tokens", TRAINING_TOKENS]]
+    calls += [["--model", model, "--ep", str(ranks), "--passes", "fprop,dgrad,wgrad", "--tokens", EXPERT_TOKENS]
               for model, ranks in EXPERTS.items()]
+    masked = out / "masked.txt"
+    masked.write_text(masked_problems(octile))
+    calls.append(["--problem-file", str(masked), "--tokens", MASKED_TOKENS])
     for call in calls:
         subprocess.run([octile, "tune", *call, "--budget", str(budget), "--out", str(out)], check=True)
 

@@ -96,6 +96,16 @@ Status launch_kernel(const LaunchSite& site, const KernelHandle& kernel, std::in
   return launch_that_waits(site, kernel, config, parameters.data());
 }
 
+Status launch_cluster(const LaunchSite& site, const ResolvedQuantize& r, QuantizeKernelArgs& k) {
+  std::array<void*, 1> parameters{&k};
+  std::array attributes{waits_itself(), cluster_of(r.cluster)};
+  CUlaunchConfig config = launch_config(site, static_cast<unsigned int>(r.cluster),
+                                        static_cast<unsigned int>(r.threads));
+  config.attrs = attributes.data();
+  config.numAttrs = r.cluster > 1 ? 2 : 1;
+  return launch(site, r.kernel, config, parameters.data());
+}
+
 Status launch_row_norm(const LaunchSite& site, const ResolvedQuantize& r, QuantizeKernelArgs& k) {
   const KernelHandle& norm = r.companion(Companion::kRowNorm);
   if (norm.anywhere == nullptr) return {};
@@ -126,6 +136,7 @@ Status launch_first_pass(const LaunchSite& site, const ResolvedQuantize& r, Quan
 
 Status launch_main(const LaunchSite& site, const ResolvedQuantize& r, std::int64_t blocks,
                    QuantizeKernelArgs& k) {
+  if (r.cluster > 0) return launch_cluster(site, r, k);
   return launch_kernel(site, r.kernel, r.grid.resident(blocks), r.threads, k, r.smem_bytes);
 }
 

@@ -38,6 +38,7 @@ ResolvedQuantize resolve(const QuantizeProblem& problem, const QuantizeConfig& c
                      .kernel = loaded.kernel,
                      .threads = resources.threads,
                      .smem_bytes = resources.smem_bytes,
+                     .cluster = config.cluster,
                      .orders_scales = config.orders_scales,
                      .bias_blocks = ceil_div(problem.cols, kBiasThreads),
                      .grid = grid_of(problem, config, device.sm_count)};

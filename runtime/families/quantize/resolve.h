@@ -26,6 +26,7 @@ struct ResolvedQuantize {
   std::array<KernelHandle, kCompanions> companions{};  // by Companion; null if there is none
   int threads = 0;
   int smem_bytes = 0;  // dynamic
+  int cluster = 0;     // thread blocks of the one cluster, if there is one
   bool orders_scales = false;
   std::int64_t bias_blocks = 0;
   QuantizeGrid grid;
