@@ -65,7 +65,8 @@ constexpr double kSharedA = 1.03;
 // A pass keeps the stages that are in flight. If the ring hardly holds another pass, it runs dry.
 constexpr double kShallowRing = 1.15;
 // Factors, by consumers, of tall tiles of fewer than 128 columns over many waves, which power
-// bounds: about the medians of the races' residuals from 2048 tokens on.
+// bounds: about the medians of the races' residuals from 2048 tokens on. Additions to fp32 take
+// such tiles only while memory is the limit, and need no factor (24 searches of 1024 tokens).
 constexpr int kManyWaves = 2;
 constexpr std::array kTallNarrow{1.07, 1.115, 1.09};
 // Factor of splits of K that take one tile after another, over more than three waves: the median of
@@ -76,6 +77,9 @@ constexpr double kSplitInTurn = 1.15;
 // in flight, and three consumers. Chosen from 20 searches on an H100.
 constexpr double kGroupsInFlight = 1.35;
 constexpr double kGroupsThree = 1.045;
+// Three consumers of masked groups. Tiles of 128x192 beat those of 192x128 by 2 to 21 % in all of 8
+// searches on an H100 and 2 races of each card, which no count of tiles explains.
+constexpr double kMaskedThree = 1.13;
 constexpr double kGroupsTallNarrow = 1.105;   // tall tiles of fewer than 128 columns, beside waves
 constexpr double kTileCycles = 325;           // epilogue and the next tile's first loads
 constexpr double kStoreBytesPerCycle = 25.5;  // accumulators to staging and out, or to another rank
@@ -86,11 +90,14 @@ constexpr double kDirectAddBytesPerCycle = 7.9;
 // Time in which additions read and write D in memory, over that of a stream of as many bytes. On an
 // H100, weight gradients of 700 and 1024 tokens and experts' move 1.9 to 2.35 TB/s of D.
 constexpr double kAddTraffic = 1.44;
+// What it is larger by if D is much larger than twice L2, which otherwise keeps a part of D between
+// two GEMMs: 24 searches of 1024 tokens on an H100.
+constexpr double kAddTrafficBeyondL2 = 0.2;
 // A tile's additions reach memory in one burst, and memory turns from reads to writes less often
 // the smaller it is. This is the exponent of a tile's elements over those of 128x128: on an H100,
 // 128x32 moves D 13 % faster than 128x64 with 512 tokens a group, and 128x64 2 to 9 % faster than
 // larger tiles with 1024.
-constexpr double kAddBurst = 0.1;
+constexpr double kAddBurst = 0.2;
 constexpr double kExchangePerRank = 480;  // partial sums to another rank of a split
 // Cycles of an element of a split tile that lies in D. Tiles of 128 rows by two ranks take 1.0 of
 // the time expected without it if most rows lie outside of D, and 1.15 to 1.3 if all are D's.
@@ -333,15 +340,16 @@ double compute_us(const GemmConfig& c, const GemmProblem& p, const Shape& s, con
   const double blocks = k_blocks * block_cycles(c, p, sharing);
   const double tile = tile_cycles(c, p, s, k_blocks, sharing, d);
   double us = (t.waves * blocks + tiles_in_turn * tile) / cycles_per_us(d);
-  if (t.waves > kManyWaves && c.block_m >= 128 && c.block_n < 128) {
+  if (t.waves > kManyWaves && c.block_m >= 128 && c.block_n < 128 && !adds_fp32(p)) {
     us *= kTallNarrow.at(static_cast<std::size_t>(c.consumer_warpgroups - 1));
   }
   if (t.waves > kFewSplitWaves && c.splits > 1) us *= kSplitInTurn;
   if (t.waves > 1 && c.cluster_m * c.cluster_n > 1) us *= d.cluster_factor;
   if (groups_rows(p)) {
     us *= c.in_flight > 1 && c.consumer_warpgroups > 1 ? kGroupsInFlight
-          : c.consumer_warpgroups == 3                 ? kGroupsThree
-                                                       : 1;
+          : c.consumer_warpgroups < 3                  ? 1
+          : p.grouping == Grouping::kMasked            ? kMaskedThree
+                                                       : kGroupsThree;
     if (c.block_m >= 128 && c.block_n < 128) us *= kGroupsTallNarrow;
     const double scattered_groups =
         p.grouping == Grouping::kMasked ? kScatteredGroups : kScatteredContiguous;
@@ -365,11 +373,20 @@ Elements elements_of(const GemmProblem& p, std::int64_t tokens) {
   return {area(rows + weights * p.n, k_at(p, tokens)), area(rows, p.n)};
 }
 
+// Returns the time in which additions read and write D, over that of a stream of as many bytes.
+double add_traffic(double d_elements, const DeviceSpec& d) {
+  const double held = 2 * static_cast<double>(d.l2_bytes);
+  const double beyond = 1 - std::min(1.0, held / (4 * d_elements));
+  return kAddTraffic * (1 + kAddTrafficBeyondL2 * beyond);
+}
+
 double memory_us(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens, const Tiling& t,
                  const DeviceSpec& d) {
   const Elements elements = elements_of(p, tokens);
   const double burst = std::pow(c.block_m * c.block_n / (128.0 * 128), kAddBurst);
-  const double accesses = adds_fp32(p) ? 2 * kAddTraffic * burst : p.accumulate ? 2 : 1;
+  const double accesses = adds_fp32(p)   ? 2 * add_traffic(elements.d, d) * burst
+                          : p.accumulate ? 2
+                                         : 1;
   const double bytes = elements.operands + size_of(p.d.dtype) * accesses * elements.d;
   // The few CTAs of a ragged last wave do not use the whole bandwidth. The root is fitted to seven
   // picks that a search beat by 10 to 27 %.

@@ -210,10 +210,10 @@ void add_cta_tile(Prologue& out, const QuantizeProblem& p, const QuantizeConfig&
   out.add_bool("kBiasGradient", p.bias_gradient, "problem: the sums of the columns are wanted");
 }
 
-void add_first_pass(Prologue& out, const QuantizeProblem& p) {
+void add_first_pass(Prologue& out, const QuantizeProblem& p, const QuantizeConfig& c) {
   out.add_int("kAmaxThreads", kFirstPassThreads, "threads of the kernel that finds the maxima");
   out.add_int("kAmaxBlocksPerSm", first_pass_blocks_per_sm(p), "its residency");
-  out.add_int("kAmaxRows", first_pass_rows(p), "rows of its warps, for a tensor or groups");
+  out.add_int("kAmaxRows", first_pass_rows(p, c), "rows of its warps, for a tensor or groups");
   out.add_int("kAmaxStripe", kStripeRows, "rows of its thread blocks, for lines");
   out.add_int("kAmaxLanes", kLineLanes, "lanes along a row, if it reads whole columns");
   out.add_int("kWholeLineRows", whole_line_rows(p), "most rows at which a block reads a line");
@@ -226,7 +226,7 @@ void add_quantizing(Prologue& out, const QuantizeProblem& p, const QuantizeConfi
   if (c.orders_scales) {
     out.add_int("kOrderThreads", kOrderThreads, "threads of the kernel that orders scales");
   }
-  if (first_pass_of(p, c) != FirstPass::kNone) add_first_pass(out, p);
+  if (first_pass_of(p, c) != FirstPass::kNone) add_first_pass(out, p, c);
   if (c.cluster > 0) {
     out.add_int("kClusterBlocks", c.cluster,
                 "configuration: thread blocks that hold the whole tensor");

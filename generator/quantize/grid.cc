@@ -6,6 +6,7 @@
 
 #include "generator/core/types.h"
 #include "generator/quantize/fused_source.h"
+#include "generator/quantize/resources.h"
 #include "generator/quantize/units.h"
 
 namespace octile {
@@ -64,9 +65,9 @@ std::int64_t FirstPassGrid::blocks(std::int64_t rows, std::int64_t groups) const
   return std::min(round_up(blocks, kPartialsTogether), most_partials);
 }
 
-FirstPassGrid first_pass_grid(const QuantizeProblem& p, int sm_count) {
+FirstPassGrid first_pass_grid(const QuantizeProblem& p, const QuantizeConfig& c, int sm_count) {
   FirstPassGrid grid;
-  grid.pass = first_pass_of(p);
+  grid.pass = first_pass_of(p, c);
   if (grid.pass == FirstPass::kNone) return grid;
   // The pass holds values, even if the tiles hold codes.
   const int elements = kVectorBytes / size_of(source_type(p));
@@ -78,17 +79,16 @@ FirstPassGrid first_pass_grid(const QuantizeProblem& p, int sm_count) {
     return grid;
   }
   grid.tiles.walk = group_walk_of(p);
-  grid.tiles.tile_rows = first_pass_rows(p);
+  grid.tiles.tile_rows = first_pass_rows(p, c);
   grid.tiles.tiles_per_block = kFirstPassThreads / kWarp;
-  grid.most_partials =
-      round_up(std::int64_t{sm_count} * first_pass_blocks_per_sm(p), kPartialsTogether);
+  grid.most_partials = most_partial_maxima(p, sm_count);
   return grid;
 }
 
 QuantizeGrid grid_of(const QuantizeProblem& p, const QuantizeConfig& c, int sm_count) {
   return {.tiles = tile_grid(p, c),
           .most_resident = c.looks_up ? std::int64_t{sm_count} * c.blocks_per_sm : 0,
-          .first_pass = c.cluster > 0 ? FirstPassGrid{} : first_pass_grid(p, sm_count),
+          .first_pass = first_pass_grid(p, c, sm_count),
           .workspace = workspace_of(p, sm_count)};
 }
 
@@ -119,9 +119,16 @@ int first_pass_blocks_per_sm(const QuantizeProblem& p) {
   return lines || groups_of_wide || !p.source.empty() ? 2 : 3;
 }
 
-int first_pass_rows(const QuantizeProblem& p) {
+std::int64_t most_partial_maxima(const QuantizeProblem& p, int sm_count) {
+  return round_up(std::int64_t{sm_count} * first_pass_blocks_per_sm(p), kPartialsTogether);
+}
+
+int first_pass_rows(const QuantizeProblem& p, const QuantizeConfig& c) {
   constexpr int kRows = 8, kRowsOfGroups = 32;
-  return first_pass_of(p) == FirstPass::kGroups ? kRowsOfGroups : kRows;
+  if (first_pass_of(p) == FirstPass::kGroups) return kRowsOfGroups;
+  if (template_of(p) != QuantizeTemplate::kWarpTile || streams_rows(p)) return kRows;
+  // As many loads as a warp of the cast has, whose tile is small if the tensor is.
+  return std::clamp(resources_of(p, c).vectors_per_thread, 1, kRows);
 }
 
 std::int64_t whole_line_rows(const QuantizeProblem& p) {
@@ -132,12 +139,12 @@ std::int64_t whole_line_rows(const QuantizeProblem& p) {
 }
 
 bool first_pass_raises(const QuantizeProblem& p, std::int64_t rows) {
-  return first_pass_grid(p, 1).raises(rows);
+  return first_pass_grid(p, {}, 1).raises(rows);
 }
 
-Result<std::int64_t> first_pass_blocks(const QuantizeProblem& p, std::int64_t rows, int sm_count,
-                                       std::int64_t groups) {
-  return within_a_grid(rows, p.cols, first_pass_grid(p, sm_count).blocks(rows, groups));
+Result<std::int64_t> first_pass_blocks(const QuantizeProblem& p, const QuantizeConfig& c,
+                                       std::int64_t rows, int sm_count, std::int64_t groups) {
+  return within_a_grid(rows, p.cols, first_pass_grid(p, c, sm_count).blocks(rows, groups));
 }
 
 OrderBlocks order_blocks(const QuantizeProblem& p, const QuantizeKernelArgs& args) {

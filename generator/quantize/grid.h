@@ -41,7 +41,7 @@ struct FirstPassGrid {
   bool raises(std::int64_t rows) const;
   std::int64_t blocks(std::int64_t rows, std::int64_t groups) const;
 };
-FirstPassGrid first_pass_grid(const QuantizeProblem&, int sm_count);
+FirstPassGrid first_pass_grid(const QuantizeProblem&, const QuantizeConfig&, int sm_count);
 
 struct QuantizeGrid {
   TileGrid tiles;
@@ -77,16 +77,18 @@ inline constexpr int kBiasThreads = 32;     // of the sum of bias gradients, a t
 
 // Returns the residency of the first pass.
 int first_pass_blocks_per_sm(const QuantizeProblem&);
+// Returns the most partial maxima of a tensor that the first pass leaves.
+std::int64_t most_partial_maxima(const QuantizeProblem&, int sm_count);
 // Returns the rows of a warp of the first pass, if it finds a tensor's maximum or groups'.
-int first_pass_rows(const QuantizeProblem&);
+int first_pass_rows(const QuantizeProblem&, const QuantizeConfig&);
 inline constexpr int kStripeRows = 512;  // rows of a thread block that finds lines' maxima
 inline constexpr int kLineLanes = 8;     // lanes along a row there, if it reads whole columns
 // Returns the largest row count at which one thread block reads a whole line.
 std::int64_t whole_line_rows(const QuantizeProblem&);
 // Returns whether the first pass raises maxima that must be cleared before it.
 bool first_pass_raises(const QuantizeProblem&, std::int64_t rows);
-Result<std::int64_t> first_pass_blocks(const QuantizeProblem&, std::int64_t rows, int sm_count,
-                                       std::int64_t groups = 0);
+Result<std::int64_t> first_pass_blocks(const QuantizeProblem&, const QuantizeConfig&,
+                                       std::int64_t rows, int sm_count, std::int64_t groups = 0);
 
 // The thread blocks of the kernel that orders scales, those of the row-wise scales first. An array
 // has none, and its scales are stored one by one, in two cases: its address or stride is no

@@ -15,7 +15,7 @@ QuantizeWorkspace workspace_of(const QuantizeProblem& p, int sm_count) {
   w.first_pass = first_pass_of(p);
   switch (w.first_pass) {
     case FirstPass::kTensor:
-      w.maxima_fixed_bytes = kWord * first_pass_grid(p, sm_count).most_partials;
+      w.maxima_fixed_bytes = kWord * most_partial_maxima(p, sm_count);
       break;
     case FirstPass::kLines:
       w.maxima_fixed_bytes = kWord * p.cols;

@@ -1,5 +1,6 @@
 // What the kernels that find maxima before a quantiser share (tensor_amax.cu, group_amax.cu,
-// line_amax.cu): each warp holds 8 rows x 512 bytes of the source. warp_tile.cu says why.
+// line_amax.cu): each warp holds 8 rows x 512 bytes of the source. warp_tile.cu says why. Of a
+// small tensor it holds fewer rows, so that there are enough warps.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "quantize/patch.cuh"
@@ -7,10 +8,10 @@
 
 namespace quantize {
 
-template <typename Source, int kThreads>
+template <typename Source, int kThreads, int kRows = 8>
 struct FirstPass {
   using Src = Source;
-  static constexpr int kVectors = 8;  // loads of a thread, one a row
+  static constexpr int kVectors = kRows;  // loads of a thread, one a row
   static constexpr int kCols = 32 * Src::kElements;
   static constexpr int kWarps = kThreads / 32;
   using Patch = quantize::Patch<Src, kVectors, 1, kCols, 1>;

@@ -20,7 +20,7 @@
 namespace tensor_amax {
 
 using Src = quantize::Source<cfg::kSourceType>;
-using Pass = quantize::FirstPass<Src, cfg::kAmaxThreads>;
+using Pass = quantize::FirstPass<Src, cfg::kAmaxThreads, cfg::kAmaxRows>;
 using Input = cfg::Input<Pass::Patch>;
 constexpr int kVectors = Pass::kVectors, kWarps = Pass::kWarps;
 

@@ -90,7 +90,7 @@ void run(const Variant& v, QuantizeKernelArgs args, std::int64_t x_scale_bytes,
                          values(args.bias_gradient, args.cols)};
   if (v.kernels.row_norm != nullptr) run_blocks(args.rows, kNormThreads, v.kernels.row_norm, args);
   if (v.kernels.first_pass != nullptr) {
-    const auto blocks = first_pass_blocks(problem, args.rows, kSmCount);
+    const auto blocks = first_pass_blocks(problem, v.config, args.rows, kSmCount);
     ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
     args.partials = *blocks;
     run_blocks(*blocks, kFirstPassThreads, v.kernels.first_pass, args);

@@ -111,7 +111,7 @@ void run(const Variant& v, GroupCase& c) {
        bytes(args.scale_transposed,
              std::ssize(c.transposed.scale) - 2 * tests::QuantizeCase::kGuard)});
   if (v.kernels.first_pass != nullptr) {
-    const auto blocks = first_pass_blocks(c.problem, c.rows, 1, c.groups());
+    const auto blocks = first_pass_blocks(c.problem, v.config, c.rows, 1, c.groups());
     ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
     run_blocks(*blocks, kFirstPassThreads, v.kernels.first_pass, args);
   }

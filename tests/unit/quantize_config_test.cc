@@ -486,7 +486,7 @@ TEST(QuantizeConfig, TilesOfWhatIsQuantisedAgainHoldCodes) {
   EXPECT_EQ(to_text(default_config(again, 16384, h200)), "tile=128x128 threads=256 per_sm=3");
   // The first pass holds values, 4 columns in each lane.
   again.q = {DType::kE4M3, Granularity::kPerRow, ScaleFormat::kF32};
-  EXPECT_EQ(first_pass_blocks(again, 513, 132).value(), 2 * 56);
+  EXPECT_EQ(first_pass_blocks(again, {}, 513, 132).value(), 2 * 56);
 }
 
 // 64 registers for each thread hold a patch of fp32 and the values that squares need.
@@ -591,25 +591,30 @@ TEST(QuantizeConfig, FirstPassesAndTheirWorkspace) {
   EXPECT_EQ(first_pass_of(tensor), FirstPass::kTensor);
   EXPECT_EQ(companion_name(tensor, Companion::kFirstPass), "octile_amax_bf16_tensor");
   EXPECT_EQ(workspace_of(tensor, kSms).bytes(16384), kSms * 3 * 4);
-  EXPECT_EQ(first_pass_blocks(tensor, 16384, kSms).value(), kSms * 3);
+  EXPECT_EQ(first_pass_blocks(tensor, {}, 16384, kSms).value(), kSms * 3);
   // Three blocks suffice, but loads are whole.
-  EXPECT_EQ(first_pass_blocks(tensor, 16384, 1).value(), 4);
-  EXPECT_EQ(first_pass_blocks(tensor, 1, kSms).value(), 4);  // 28 tiles of a warp, 8 in a block
+  EXPECT_EQ(first_pass_blocks(tensor, {}, 16384, 1).value(), 4);
+  EXPECT_EQ(first_pass_blocks(tensor, {}, 1, kSms).value(), 4);  // 28 tiles of a warp, 8 in a block
+  // A warp has as many rows as the cast's warp has loads: 1, 4 and 8.
+  for (const auto& [rows, blocks] : {std::pair{16, 56}, {128, 112}, {1024, kSms * 3}}) {
+    const QuantizeConfig config = default_config(tensor, rows, *find_device("h200"));
+    EXPECT_EQ(first_pass_blocks(tensor, config, rows, kSms).value(), blocks) << rows;
+  }
   QuantizeProblem lines = problem_of(Granularity::kPerRow);
   EXPECT_EQ(first_pass_of(lines), FirstPass::kNone);
   EXPECT_EQ(workspace_of(lines, kSms).bytes(16384), 0);
   lines.output = QuantizeOutput::kBoth;
   EXPECT_EQ(first_pass_of(lines), FirstPass::kLines);
   EXPECT_EQ(workspace_of(lines, kSms).bytes(100), 4 * (100 + 7168));
-  EXPECT_EQ(first_pass_blocks(lines, 513, kSms).value(), 2 * 28);
+  EXPECT_EQ(first_pass_blocks(lines, {}, 513, kSms).value(), 2 * 28);
   EXPECT_TRUE(first_pass_raises(lines, 513));
-  EXPECT_EQ(first_pass_blocks(lines, 512, kSms).value(),
+  EXPECT_EQ(first_pass_blocks(lines, {}, 512, kSms).value(),
             512 + 112);  // one block for each row, or for 64 columns
   EXPECT_FALSE(first_pass_raises(lines, 512));
   QuantizeProblem long_lines = lines;
   long_lines.cols = 32769;  // the others would wait for one thread block
   EXPECT_TRUE(first_pass_raises(long_lines, 1));
-  EXPECT_EQ(first_pass_blocks(long_lines, 1, kSms).value(), 129);
+  EXPECT_EQ(first_pass_blocks(long_lines, {}, 1, kSms).value(), 129);
   EXPECT_FALSE(first_pass_raises(tensor, 16384));
   lines.bias_gradient = true;  // sums of every 128 rows' columns follow the maxima, aligned
   EXPECT_EQ(workspace_of(lines, kSms).bias_offset(101), 4 * (104 + 7168));
