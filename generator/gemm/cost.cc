@@ -77,8 +77,8 @@ constexpr double kSplitInTurn = 1.15;
 // in flight, and three consumers. Chosen from 20 searches on an H100.
 constexpr double kGroupsInFlight = 1.35;
 constexpr double kGroupsThree = 1.045;
-// Three consumers of masked groups. Tiles of 128x192 beat those of 192x128 by 2 to 21 % in all of 8
-// searches on an H100 and 2 races of each card, which no count of tiles explains.
+// Three consumers of masked groups. Tiles of 192x128 lose 2 to 21 % in all of 8 searches on an H100
+// and in 2 races of each card, which no count of tiles explains.
 constexpr double kMaskedThree = 1.13;
 constexpr double kGroupsTallNarrow = 1.105;   // tall tiles of fewer than 128 columns, beside waves
 constexpr double kTileCycles = 325;           // epilogue and the next tile's first loads
@@ -93,11 +93,16 @@ constexpr double kAddTraffic = 1.44;
 // What it is larger by if D is much larger than twice L2, which otherwise keeps a part of D between
 // two GEMMs: 24 searches of 1024 tokens on an H100.
 constexpr double kAddTrafficBeyondL2 = 0.2;
+// Factor of the time that additions take, in memory and beside K-blocks, if the ring holds a whole
+// tile: the next tile's loads, and the prefetches of its boxes of D, are then on their way
+// meanwhile. 128x64 with 8 stages wins all of 10 races of 512 and 1024 tokens on an H100 by 4 to 14
+// %, and none of 6 of 1536.
+constexpr double kRingHoldsTile = 0.9;
 // A tile's additions reach memory in one burst, and memory turns from reads to writes less often
 // the smaller it is. This is the exponent of a tile's elements over those of 128x128: on an H100,
 // 128x32 moves D 13 % faster than 128x64 with 512 tokens a group, and 128x64 2 to 9 % faster than
 // larger tiles with 1024.
-constexpr double kAddBurst = 0.2;
+constexpr double kAddBurst = 0.18;
 constexpr double kExchangePerRank = 480;  // partial sums to another rank of a split
 // Cycles of an element of a split tile that lies in D. Tiles of 128 rows by two ranks take 1.0 of
 // the time expected without it if most rows lie outside of D, and 1.15 to 1.3 if all are D's.
@@ -290,6 +295,11 @@ double memory_bytes_per_us(const DeviceSpec& d) { return d.dram_tbps * kDramDera
 // Returns true if D's old values are read and its sums written in fp32.
 bool adds_fp32(const GemmProblem& p) { return p.accumulate && p.d.dtype == DType::kFP32; }
 
+// Returns whether the next tile's loads are on their way while a tile's sums are added to D.
+bool overlaps_additions(const GemmConfig& c, const GemmProblem& p, double k_blocks) {
+  return adds_fp32(p) && !groups_k(p) && c.stages >= k_blocks;
+}
+
 // Returns the mean share of boxes without a K-block if a group of K has between half and three
 // halves of `blocks_per_box`, each as likely.
 double mean_late(double blocks_per_box) {
@@ -338,7 +348,9 @@ double compute_us(const GemmConfig& c, const GemmProblem& p, const Shape& s, con
   const double tiles_in_turn = t.waves + (c.tail_n > 0 ? 1 : 0);
   const double k_blocks = k_blocks_of(c, s);
   const double blocks = k_blocks * block_cycles(c, p, sharing);
-  const double tile = tile_cycles(c, p, s, k_blocks, sharing, d);
+  const double tile =
+      tile_cycles(c, p, s, k_blocks, sharing, d) *
+      (t.waves > kManyWaves && overlaps_additions(c, p, k_blocks) ? kRingHoldsTile : 1);
   double us = (t.waves * blocks + tiles_in_turn * tile) / cycles_per_us(d);
   if (t.waves > kManyWaves && c.block_m >= 128 && c.block_n < 128 && !adds_fp32(p)) {
     us *= kTallNarrow.at(static_cast<std::size_t>(c.consumer_warpgroups - 1));
@@ -441,6 +453,7 @@ GemmCost estimate(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens
   cost.compute_us = compute_us(c, p, s, t, d);
   const double scatter = scatter_factor(c, s, t, d);
   cost.memory_us = memory_us(c, p, tokens, t, d) * scatter;
+  if (overlaps_additions(c, p, k_blocks_of(c, s))) cost.memory_us *= kRingHoldsTile;
   cost.l2_us = l2_us(c, p, s, t, d) * scatter;
   cost.fixed_us = fixed_us(c, t, d);
   if (c.ctas_per_sm > 1) {

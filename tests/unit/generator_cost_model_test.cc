@@ -264,6 +264,25 @@ TEST(CostModel, ItsPickIsNearlyTheFastestOfEveryKind) {
   }
 }
 
+// Weight gradients of 512 to 1536 tokens and masked groups of 100 to 800 rows, 16 and 7 races on an
+// H100 (commit 9bc97c1) of the tiles that win elsewhere.
+TEST(CostModel, ItsPickIsNearlyTheFastestOfShortKAndMaskedGroups) {
+  Mean weights, masked;
+  for (const nlohmann::json& race : lines_of("tests/unit/cost_model_h100_short_races.jsonl")) {
+    const auto problem = parse_problem(race.at("problem").get<std::string>());
+    ASSERT_TRUE(problem);
+    const auto& gemm = std::get<GemmProblem>(*problem);
+    const double share =
+        share_of_race(gemm, race.at("tokens"), race.at("us"), *find_device("h100"));
+    EXPECT_GT(share, 0.87) << race.at("problem") << " at " << race.at("tokens");
+    (gemm.k == kDynamic ? weights : masked).add(share);
+  }
+  EXPECT_EQ(weights.count, 16);
+  EXPECT_EQ(masked.count, 7);
+  EXPECT_GT(weights.value(), 0.969);
+  EXPECT_GT(masked.value(), 0.99);
+}
+
 // The shipped decisions are a race of two: a search's winner and the default of its time. Groups
 // have no other races here.
 TEST(CostModel, ItPrefersWhatSearchesFound) {
@@ -334,13 +353,37 @@ TEST(CostModel, AdditionsThatNoKBlockPrefetchesWaitForMemory) {
   const auto compute = [](std::int64_t tokens, const char* config) {
     return cost_of(kWeights, tokens, config).compute_us;
   };
-  const char* large = "tile=256x128x128 stages=4 wg=2";
+  const char* large = "tile=256x128x128 stages=3 wg=2";
   const double block = (compute(4096, large) - compute(2048, large)) / 16;
   EXPECT_NEAR(compute(4096, large) - compute(3072, large), 8 * block, 1e-6);
   EXPECT_GT(compute(512, large), compute(2048, large) - 12 * block + 1);
-  const char* small = "tile=64x64x128 stages=13 wg=1";
+  const char* small = "tile=64x64x128 stages=3 wg=1";
   const double step = (compute(4096, small) - compute(2048, small)) / 16;
   EXPECT_NEAR(compute(512, small), compute(2048, small) - 12 * step, 1e-6);
+}
+
+// 8 K-blocks are a whole tile; the ring holds them or lacks one.
+TEST(CostModel, ARingThatHoldsATileOverlapsAdditions) {
+  const auto cost = [](std::int64_t tokens, const char* config) {
+    return cost_of(kWeights, tokens, config);
+  };
+  const char* held = "tile=128x64x128 stages=8 wg=2";
+  const char* lacking = "tile=128x64x128 stages=7 wg=2";
+  EXPECT_LT(cost(1024, held).memory_us, 0.95 * cost(1024, lacking).memory_us);
+  EXPECT_LT(cost(1024, held).compute_us, cost(1024, lacking).compute_us);
+  EXPECT_DOUBLE_EQ(cost(1152, held).memory_us, cost(1152, lacking).memory_us);
+}
+
+// The model was not fitted to these: large D of few tokens.
+TEST(CostModel, FewTokensOfWeightGradientsTakeTilesWhoseRingHoldsThem) {
+  for (const char* text :
+       {"gemm m=11264 n=6144 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128",
+        "gemm m=5376 n=21504 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128"}) {
+    const auto problem = std::get<GemmProblem>(parse_problem(text).value());
+    const GemmConfig config = default_config(problem, 1024, *find_device("h100"));
+    EXPECT_EQ(config.block_n, 64) << to_text(config);
+    EXPECT_GE(config.stages, 8) << to_text(config);
+  }
 }
 
 // Rows that fill up a tile are neither read nor written, and a group without rows has no weights to
