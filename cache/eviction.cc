@@ -13,7 +13,7 @@
 namespace octile::cache {
 namespace {
 
-using Clock = std::chrono::system_clock;
+using WallClock = std::chrono::system_clock;
 
 // --- finding entries ---
 
@@ -22,8 +22,8 @@ struct Candidate {
   struct stat status = {};
 };
 
-Clock::time_point time_of(const timespec& time) {
-  return Clock::time_point(std::chrono::duration_cast<Clock::duration>(
+WallClock::time_point time_of(const timespec& time) {
+  return WallClock::time_point(std::chrono::duration_cast<WallClock::duration>(
       std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec)));
 }
 
@@ -57,7 +57,8 @@ IoResult<std::vector<Candidate>> candidates(const Root& root, bool tidy,
 
 // A time stamp in the future means that a clock was set back or that a file server's clock is
 // ahead. Such an entry is protected for as long as one stamped in the past.
-bool is_protected(const StoredEntry& entry, Clock::time_point now, std::chrono::seconds protect) {
+bool is_protected(const StoredEntry& entry, WallClock::time_point now,
+                  std::chrono::seconds protect) {
   return std::chrono::abs(now - entry.used) < protect;
 }
 
@@ -71,7 +72,7 @@ IoResult<PruneResult> prune_root(const Root& root, const PruneOptions& options,
   for (const Candidate& candidate : *found) result.kept_bytes += candidate.entry.bytes;
   result.kept_entries = static_cast<std::int64_t>(found->size());
 
-  const auto now = Clock::now();
+  const auto now = WallClock::now();
   const auto take = [&](const Candidate& candidate) {
     if (!options.dry_run) {
       const auto gone = root.remove(candidate.entry.stem, candidate.status);
@@ -187,7 +188,7 @@ IoResult<std::optional<UsageFile>> UsageFile::open(FileOps& ops, const Root& roo
 }
 
 Usage usage_of(const PruneResult& result) {
-  return {result.kept_bytes, result.kept_bytes, Clock::to_time_t(Clock::now())};
+  return {result.kept_bytes, result.kept_bytes, WallClock::to_time_t(WallClock::now())};
 }
 
 }  // namespace
@@ -220,7 +221,7 @@ IoResult<std::optional<PruneResult>> SizeBound::published(const Root& root,
   if (!read) return tl::unexpected(read.error());
   const std::optional<Usage>& known = read.value();
 
-  const std::int64_t now = Clock::to_time_t(Clock::now());
+  const std::int64_t now = WallClock::to_time_t(WallClock::now());
   const std::int64_t tenth = options_.max_bytes / 10;
   if (known && std::abs(now - known->looked) < kLookAgainSeconds) {
     Usage usage = *known;
