@@ -133,8 +133,10 @@ void add_halves_of_blocks(std::vector<Kernel>& all) {
 // Adds configurations in which a tile's two copies have a thread block each.
 void add_copies_apart(std::vector<Kernel>& all) {
   for (const Granularity g : {Granularity::kPerTensor, Granularity::kPerRow, Granularity::k1x128,
-                              Granularity::k128x128, Granularity::k1x32, Granularity::k32x32}) {
+                              Granularity::k128x128, Granularity::k1x32}) {
     for (const DType x : {DType::kBF16, DType::kFP32}) {
+      const bool blocks_of_128 = g == Granularity::k1x128 || g == Granularity::k128x128;
+      if (x == DType::kFP32 && !blocks_of_128) continue;
       QuantizeProblem p;
       p.cols = 300;
       p.x = {x};
@@ -157,7 +159,8 @@ void add_copies_apart(std::vector<Kernel>& all) {
              .rows_fastest = cols == 64,
              .copies_apart = true});
       }
-      p.policy = g == Granularity::kPerTensor ? ScalePolicy::kDelayed : ScalePolicy::kCurrent;
+      if (g != Granularity::kPerTensor) continue;
+      p.policy = ScalePolicy::kDelayed;
       add(all, p,
           {.tile_rows = 128,
            .tile_cols = 64,

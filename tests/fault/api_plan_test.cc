@@ -43,17 +43,18 @@ void fill_random(T* values, std::size_t count, unsigned mask) {
 // One scale per tensor needs two launches in order, with a workspace between them.
 TEST_F(PlanTest, AFirstPassRunsBeforeTheCastAndNeedsItsWorkspace) {
   const LibraryHandle library(cache.path());
-  const std::string text = "quantize rows=? cols=384 x=bf16 q=e4m3:tensor out=row";
+  const std::string text = "quantize rows=? cols=96 x=bf16 q=e4m3:tensor out=row";
   const PlanHandle plan = make_plan(library, "cuda:0", text);
   const PlanHandle host = make_plan(library, "host", text);
-  ASSERT_EQ(prepare(plan, 64, 64), OCTILE_OK) << octile_last_error();
+  constexpr std::int64_t kRows = 512;  // fewer are one cluster's
+  ASSERT_EQ(prepare(plan, kRows, kRows), OCTILE_OK) << octile_last_error();
   std::size_t bytes = 0;
-  ASSERT_EQ(octile_plan_workspace_size(host.get(), 64, &bytes), OCTILE_OK);
+  ASSERT_EQ(octile_plan_workspace_size(host.get(), kRows, &bytes), OCTILE_OK);
   EXPECT_EQ(bytes, 0U);
-  ASSERT_EQ(octile_plan_workspace_size(plan.get(), 64, &bytes), OCTILE_OK);
+  ASSERT_EQ(octile_plan_workspace_size(plan.get(), kRows, &bytes), OCTILE_OK);
   ASSERT_GT(bytes, 0U);
 
-  QuantizeArguments args = q.args(64);
+  QuantizeArguments args = q.args(kRows);
   expect_refused(run_quantize(plan.get(), args), OCTILE_INVALID_ARGUMENT, {"workspace is null"});
   Bytes workspace(bytes + 16);
   args.workspace = workspace.at(8);
@@ -67,7 +68,7 @@ TEST_F(PlanTest, AFirstPassRunsBeforeTheCastAndNeedsItsWorkspace) {
   EXPECT_EQ(device.fake.launch_count(), 0U);
 
   args.workspace_bytes = bytes;
-  fill_random(q.x.at<std::uint16_t>(), 64 * 384, 0x3fff);
+  fill_random(q.x.at<std::uint16_t>(), kRows * 96, 0x3fff);
   ASSERT_EQ(run_quantize(plan.get(), args), OCTILE_OK) << octile_last_error();
   ASSERT_EQ(device.fake.launch_count(), 2U);
   fake_cuda_launch first{}, second{};
@@ -75,6 +76,34 @@ TEST_F(PlanTest, AFirstPassRunsBeforeTheCastAndNeedsItsWorkspace) {
   ASSERT_TRUE(device.fake.get_launch(1, &second));
   EXPECT_EQ(std::string(first.kernel), "octile_amax_bf16_tensor");
   EXPECT_TRUE(std::string(second.kernel).starts_with("octile_quantize_bf16_e4m3_tensor_f32_row"));
+  Bytes codes(kRows * 96), scale(16);
+  QuantizeArguments on_host = q.args(kRows);
+  on_host.q = codes.at();
+  on_host.scale = scale.at();
+  ASSERT_EQ(run_quantize(host.get(), on_host), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(std::memcmp(q.q.at(), codes.at(), kRows * 96), 0);
+}
+
+TEST_F(PlanTest, ASmallTensorIsOneClustersAndKeepsItsWorkspace) {
+  const LibraryHandle library(cache.path());
+  const std::string text = "quantize rows=? cols=384 x=bf16 q=e4m3:tensor out=row";
+  const PlanHandle plan = make_plan(library, "cuda:0", text);
+  const PlanHandle host = make_plan(library, "host", text);
+  ASSERT_EQ(prepare(plan, 64, 64), OCTILE_OK) << octile_last_error();
+  std::size_t bytes = 0;
+  ASSERT_EQ(octile_plan_workspace_size(plan.get(), 64, &bytes), OCTILE_OK);
+  QuantizeArguments args = q.args(64);
+  Bytes workspace(bytes);
+  args.workspace = workspace.at();
+  args.workspace_bytes = bytes;
+  fill_random(q.x.at<std::uint16_t>(), 64 * 384, 0x3fff);
+  ASSERT_EQ(run_quantize(plan.get(), args), OCTILE_OK) << octile_last_error();
+  ASSERT_EQ(device.fake.launch_count(), 1U);
+  fake_cuda_launch launch{};
+  ASSERT_TRUE(device.fake.get_launch(0, &launch));
+  EXPECT_TRUE(std::string(launch.kernel).ends_with("_cluster8")) << launch.kernel;
+  EXPECT_EQ(launch.grid[0], 8U);
+  EXPECT_EQ(launch.cluster[0], 8U);
   Bytes codes(64 * 384), scale(16);
   QuantizeArguments on_host = q.args(64);
   on_host.q = codes.at();
