@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -30,18 +32,25 @@ SAYS = {
 }
 
 
-def run(script, *arguments):
+def run(script, *arguments, env=None):
     return subprocess.run(
-        [sys.executable, FOLDER / script, *map(str, arguments)], capture_output=True, text=True, timeout=300
+        [sys.executable, FOLDER / script, *map(str, arguments)], capture_output=True, text=True, timeout=300, env=env
     )
 
 
+@pytest.fixture(scope="module")
+def trials():
+    """Starts every script by its trial, with one thread each, as many at once as there are cores."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield {script: pool.submit(run, script, *words.split(), env=env) for script, words in TRIALS.items()}
+
+
 @pytest.mark.parametrize("script", TRIALS)
-def test_scripts_run_without_a_gpu(script, monkeypatch):
+def test_scripts_run_without_a_gpu(script, trials):
     if script == "transformers_generate.py":
         pytest.importorskip("transformers")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    done = run(script, *TRIALS[script].split())
+    done = trials[script].result()
     assert SAYS[script] in done.stdout, done.stdout + done.stderr
     # How long a step takes here says nothing, so thresholds may not hold.
     assert done.returncode == 0 or script == "thresholds.py", done.stdout + done.stderr
