@@ -74,6 +74,7 @@ elseif(STEP STREQUAL fetch_content)
   endif()
   run(${CMAKE_COMMAND} -S ${EXAMPLES}/fetch_content -B ${WORK}/fetched -G ${GENERATOR} -DCMAKE_C_COMPILER=${CC}
       -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_BUILD_TYPE=${build_type} -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}
+      -DCMAKE_CXX_FLAGS_DEBUG=-O0
       -DOCTILE_UNITY=${UNITY} -DCMAKE_DISABLE_PRECOMPILE_HEADERS=${NO_PRECOMPILED})
   run(${CMAKE_COMMAND} --build ${WORK}/fetched --target linear_step)
   run(${WORK}/fetched/linear_step)

@@ -119,9 +119,9 @@ void expect_all_clean(const std::vector<Compiled>& kernels) {
   fmt::print("{} kernels, slowest compile {:.0f} ms\n", kernels.size(), slowest);
 }
 
-// Returns every fourth of them, or all with OCTILE_TESTS=all. The GPU suite compiles all of them.
+// Returns every seventh of them, or all with OCTILE_TESTS=all. The GPU suite compiles all of them.
 std::vector<tests::GemmVariant> thinned(const std::vector<tests::GemmVariant>& all) {
-  const std::size_t step = tests::runs_all_cases() ? 1 : 4;
+  const std::size_t step = tests::runs_all_cases() ? 1 : 7;
   std::vector<tests::GemmVariant> variants;
   for (std::size_t i = 0; i < all.size(); i += step) variants.push_back(all[i]);
   return variants;
