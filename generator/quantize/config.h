@@ -25,7 +25,7 @@ struct QuantizeConfig {
   bool orders_scales = false;    // kCtaTile: scales are stored by whole sectors and ordered later
   bool halves_together = false;  // kCtaTile: a thread block has the same columns of both halves
   bool copies_apart = false;     // kCtaTile: a tile's two copies have a thread block each
-  int cluster = 0;  // kWarpTile: thread blocks that hold the whole tensor together; 0: no such
+  int cluster = 0;  // kWarpTile: thread blocks that hold the whole tensor; 0: warps share it out
   friend bool operator==(const QuantizeConfig&, const QuantizeConfig&) = default;
 };
 

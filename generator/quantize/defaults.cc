@@ -165,20 +165,23 @@ QuantizeConfig two_row_warp_tile(QuantizeConfig c) {
   return c;
 }
 
-// The units (whole_tensor.cu) of a tensor that one thread block quantises sooner than two kernels
-// would, and those of one that a cluster does (measured on an H100).
+// A tensor of up to so many units (whole_tensor.cu) is quantised sooner by one thread block than by
+// a cluster, and by a cluster than by two kernels (measured on an H100).
 constexpr std::int64_t kUnitsOfBlock = 64;
 constexpr std::int64_t kUnitsOfCluster = 256;
 
+std::int64_t units_of(const QuantizeProblem& p, std::int64_t rows) {
+  return rows * ceil_div(p.cols, warp_columns(p));
+}
+
 // Returns whether the thread blocks of a cluster are to hold the whole tensor.
 bool pays_to_hold_tensor(const QuantizeProblem& p, std::int64_t rows) {
-  return may_hold_tensor(p) && rows != kDynamic &&
-         rows * ceil_div(p.cols, warp_columns(p)) <= kUnitsOfCluster;
+  return may_hold_tensor(p) && rows != kDynamic && units_of(p, rows) <= kUnitsOfCluster;
 }
 
 // The smallest cluster, in as few loads of a thread as it takes.
 QuantizeConfig whole_tensor_config(const QuantizeProblem& p, std::int64_t rows) {
-  const std::int64_t units = rows * ceil_div(p.cols, warp_columns(p));
+  const std::int64_t units = units_of(p, rows);
   const bool one_block = units <= kUnitsOfBlock;
   const int most_threads = one_block ? 1024 : 512;
   QuantizeConfig c;
@@ -361,7 +364,7 @@ QuantizeConfig cta_tile_config(const QuantizeProblem& p, std::int64_t rows, cons
   }
   if (one_wave && takes_half_width_tiles(p)) {
     c = half_width_config(c, p, half_width_per_sm, 4 * tiles > std::int64_t{3} * d.sm_count);
-    // More blocks than SMs: smaller ones are more evenly spread.
+    // Of more than two blocks an SM, smaller ones are more evenly spread.
     if (parts_copies(p) && 4 * tiles > std::int64_t{2} * d.sm_count) {
       c.threads = 128;
       c.blocks_per_sm = 4;

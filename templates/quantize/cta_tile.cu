@@ -33,8 +33,8 @@
 // the last reader of `maxima`. `encode_scales` lies beside both. Dynamic, from cfg::kWaitingOffset
 // on: the right half's values, if one block casts both halves (kHalvesTogether).
 //
-// Of few tiles, the two copies may have a thread block each (cfg::kCopiesApart), which reads x and
-// takes the steps of its copy.
+// If there are few tiles, a tile's two copies may have a thread block each (cfg::kCopiesApart).
+// Both blocks read x, and each takes the steps of its own copy.
 //
 // Why it is built so:
 //   - A barrier stops a thread block until its last load arrives, so the other blocks of the SM

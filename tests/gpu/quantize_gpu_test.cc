@@ -21,6 +21,28 @@ namespace {
 
 class QuantizeGpu : public QuantizeGpuFixture {};
 
+// A cell of one tensor in memory. `turn` tells the cells of a test apart, so that each may have one
+// of several configurations.
+struct PlacedCell {
+  QuantizeProblem problem;
+  Placement at;
+  std::size_t turn = 0;
+};
+
+// Returns the covering cells that are wanted, at these shapes and at every layout of kPlacements.
+template <typename Wanted>
+std::vector<PlacedCell> placed_cells(std::vector<Placement> places, const Wanted& wanted) {
+  places.insert(places.end(), std::begin(tests::kPlacements), std::end(tests::kPlacements));
+  std::vector<PlacedCell> cells;
+  for (const Placement& at : places) {
+    for (const QuantizeProblem& problem : tests::covering_quantize_cells(at.cols)) {
+      if (wanted(problem)) cells.push_back({problem, at, cells.size()});
+    }
+  }
+  tests::count_cases(cells.size(), 0);
+  return cells;
+}
+
 constexpr Placement kShapes[] = {{1, 1}, {1, 16}, {65, 96}, {993, 512}, {1024, 1}, {303, 300}};
 
 TEST_F(QuantizeGpu, EveryCellEqualsTheReference) {
@@ -78,78 +100,45 @@ TEST_F(QuantizeGpu, WideTilesEqualTheReference) {
 // Tiles of fewer rows than a scale's block has, for tensors of fewer rows, as many and more.
 TEST_F(QuantizeGpu, FewRowsEqualTheReference) {
   constexpr int kBlock = 128;  // rows and columns of a scale
-  std::size_t turn = 0;        // every problem has one of the tiles
-  const auto compare_one = [&](const QuantizeProblem& problem, const Placement& at) {
-    if (!takes_few_rows(problem)) return;
-    const int lanes = kBlock / elements_per_vector(problem);
-    const int rows = std::array{16, 32, 64}.at(turn % 3);
-    const int vectors = std::array{4, 8, 2}.at(turn / 3 % 3);
+  const auto compare_one = [&](const PlacedCell& cell) {
+    const int lanes = kBlock / elements_per_vector(cell.problem);
+    const int rows = std::array{16, 32, 64}.at(cell.turn % 3);
+    const int vectors = std::array{4, 8, 2}.at(cell.turn / 3 % 3);
     const QuantizeConfig config{rows, kBlock, lanes * rows / vectors, 1};
-    if (!check_config(problem, config)) return;
-    compare_as(config, problem, at, {Fill::kNormal, Fill::kMixed, Fill::kInfinities});
+    if (!check_config(cell.problem, config)) return;
+    compare_as(config, cell.problem, cell.at, {Fill::kNormal, Fill::kMixed, Fill::kInfinities});
   };
-  const auto compare_all = [&](const Placement& at) {
-    for_each_covering_cell(at.cols, [&](const QuantizeProblem& problem) {
-      compare_one(problem, at);
-      ++turn;
-    });
-  };
-  for (const Placement& shape :
-       {Placement{1, 136}, Placement{33, 300}, Placement{303, 256}, Placement{1000, 128}}) {
-    compare_all(shape);
-  }
-  for (const Placement& at : tests::kPlacements) compare_all(at);
+  for_each_of(placed_cells({{1, 136}, {33, 300}, {303, 256}, {1000, 128}}, takes_few_rows),
+              compare_one);
 }
 
 // A tensor that a cluster holds, or holds in part, or whose vectors are not whole.
 TEST_F(QuantizeGpu, WholeTensorsEqualTheReference) {
-  std::size_t turn = 0;  // every problem has one of the clusters
-  const auto compare_one = [&](const QuantizeProblem& problem, const Placement& at) {
-    const QuantizeConfig config{.tile_rows = std::array{1, 2, 4}.at(turn / 4 % 3),
-                                .tile_cols = warp_columns(problem),
+  const auto cells =
+      placed_cells({{1, 136}, {1, 7168}, {16, 7168}, {33, 300}, {303, 1000}}, may_hold_tensor);
+  EXPECT_GT(cells.size(), 20U);
+  for_each_of(cells, [&](const PlacedCell& cell) {
+    const QuantizeConfig config{.tile_rows = std::array{1, 2, 4}.at(cell.turn / 4 % 3),
+                                .tile_cols = warp_columns(cell.problem),
                                 .threads = 256,
                                 .blocks_per_sm = 1,
-                                .cluster = std::array{1, 2, 4, 8}.at(turn % 4)};
-    compare_as(config, problem, at, {Fill::kNormal, Fill::kMixed, Fill::kInfinities});
-  };
-  const auto compare_all = [&](const Placement& at) {
-    for_each_cell(at.cols, [&](const QuantizeProblem& problem) {
-      if (!may_hold_tensor(problem)) return;
-      compare_one(problem, at);
-      ++turn;
-    });
-  };
-  for (const Placement& shape : {Placement{1, 136}, Placement{1, 7168}, Placement{16, 7168},
-                                 Placement{33, 300}, Placement{303, 1000}}) {
-    compare_all(shape);
-  }
-  for (const Placement& at : tests::kPlacements) compare_all(at);
-  EXPECT_GT(turn, 20U);
+                                .cluster = std::array{1, 2, 4, 8}.at(cell.turn % 4)};
+    compare_as(config, cell.problem, cell.at, {Fill::kNormal, Fill::kMixed, Fill::kInfinities});
+  });
 }
 
 // A tile's two copies by a thread block each, at tensors of fewer rows than a tile, as many and
 // more.
 TEST_F(QuantizeGpu, CopiesApartEqualTheReference) {
-  std::size_t turn = 0;  // every problem has one of the tiles
-  const auto compare_one = [&](const QuantizeProblem& problem, const Placement& at) {
-    if (!may_write_copies_apart(problem)) return;
-    const std::int64_t rows = std::array{16, 64, 128, 1000}.at(turn % 4);
-    QuantizeConfig config = default_config(problem, rows, gpu().device());
+  const auto compare_one = [&](const PlacedCell& cell) {
+    const std::int64_t rows = std::array{16, 64, 128, 1000}.at(cell.turn % 4);
+    QuantizeConfig config = default_config(cell.problem, rows, gpu().device());
     config.orders_scales = false;
     config.copies_apart = true;
-    compare_as(config, problem, at, {Fill::kNormal, Fill::kMixed, Fill::kInfinities});
+    compare_as(config, cell.problem, cell.at, {Fill::kNormal, Fill::kMixed, Fill::kInfinities});
   };
-  const auto compare_all = [&](const Placement& at) {
-    for_each_covering_cell(at.cols, [&](const QuantizeProblem& problem) {
-      compare_one(problem, at);
-      ++turn;
-    });
-  };
-  for (const Placement& shape :
-       {Placement{1, 136}, Placement{33, 300}, Placement{303, 256}, Placement{1000, 128}}) {
-    compare_all(shape);
-  }
-  for (const Placement& at : tests::kPlacements) compare_all(at);
+  for_each_of(placed_cells({{1, 136}, {33, 300}, {303, 256}, {1000, 128}}, may_write_copies_apart),
+              compare_one);
 }
 
 // Scales that leave in each other's places and are put in order behind; those of tiles that lack

@@ -7,8 +7,9 @@
 The search covers the GEMMs of all shipped models: the forward pass of the dense layers at 1, 4, 16,
 64 and every doubling up to 8192 tokens, their gradients at 1024 and every doubling up to 8192, since
 a training step has no fewer; and of the experts every pass at 1024 and 8192 tokens a rank, and the
-forward pass of masked groups at 16, 64, 256 and 1024 tokens an expert. A line of the set is replaced by the new decision of the same problem and tokens. Lines keep the fields that a
-lookup and `octile emit --explain` read, with six significant digits.
+forward pass of masked groups at 16, 64, 256 and 1024 tokens an expert. A line of the set is replaced
+by the new decision of the same problem and tokens. Lines keep the fields that a lookup and
+`octile emit --explain` read, with six significant digits.
 """
 import argparse
 import json
