@@ -5,32 +5,18 @@
 #include <algorithm>
 #include <array>
 #include <utility>
+#include <vector>
+
+#include "generator/gemm/axes.h"
 
 namespace octile {
 namespace {
 
-// ---- axes
+// ---- axes that are derived, and rasters beside the enumerated ones
 
-constexpr std::array kBlockM{16, 32, 64, 128, 192, 256};
-constexpr std::array kBlockN{16,  32,  48,  64,  80,  96,  112, 128,
-                             144, 160, 176, 192, 208, 224, 240, 256};
-constexpr std::array kConsumers{1, 2, 3};
-constexpr std::array<std::pair<int, int>, 3> kClusters{{{1, 1}, {2, 1}, {1, 2}}};
-// K-blocks of one pass, and WGMMA groups in flight.
-constexpr std::array<std::pair<int, int>, 5> kOverlaps{{{1, 1}, {2, 1}, {2, 2}, {4, 2}, {4, 4}}};
-constexpr std::array kStores{EpilogueStore::kTma, EpilogueStore::kDirect};
-constexpr std::array kCtasPerSm{1, 2};
-constexpr std::array kSplits{1, 2, 3, 4, 6, 8};
-constexpr std::array kPdlEarly{false, true};
-constexpr std::array kTailN{0, 64};
-constexpr std::array kHoldScales{false, true};
 // Rasters beside the usual one. Bands of columns are made equally wide (even_columns).
 constexpr std::array kRasters{Raster{8, false}, Raster{16, false}, Raster{1, false},
                               Raster{8, true},  Raster{12, true},  Raster{16, true}};
-// Configurations of one tile with its consumers.
-constexpr std::size_t kConfigsOfTile =
-    std::size(kClusters) * std::size(kOverlaps) * std::size(kStores) * std::size(kCtasPerSm) *
-    std::size(kSplits) * std::size(kPdlEarly) * std::size(kTailN) * std::size(kHoldScales);
 constexpr int kMaxStages = 16;
 // The driver reserves 1 KB of an SM's shared memory for every CTA (CUDA C++ Programming Guide,
 // "Compute Capability 9.0").
@@ -250,7 +236,9 @@ bool long_sums_overlap_themselves(const GemmConfig& c, const GemmSetting&) {
 bool raster_is_positive(const GemmConfig& c, const GemmSetting&) { return c.raster.band >= 1; }
 
 // The constraints in the order in which they are checked. The first kTileRules look at the tile and
-// its consumers alone. The last kRingRules need the ring's depth, which takes longest to find.
+// its consumers alone, which the first kTileLoops loops set. The last kRingRules need the ring's
+// depth, which takes longest to find.
+constexpr std::size_t kTileLoops = 3;
 constexpr std::size_t kTileRules = 5;
 constexpr std::size_t kRingRules = 3;
 constexpr std::array kConstraints{
@@ -387,63 +375,45 @@ constexpr std::array kConstraints{
                    overlap_fits_pass},
 };
 
-// Sets `field` to each value in turn and calls `next`.
-template <typename Values, typename T, typename Next>
-void for_each_value(const Values& values, T& field, const Next& next) {
-  for (const auto value : values) {
-    field = value;
-    next();
-  }
-}
-
-// Walks the axes, the last of them fastest, and checks each constraint as soon as the fields that
-// it reads are set.
+// Walks the loops of the axes (axes.h), the last of them fastest, and checks each constraint as
+// soon as the fields that it reads are set.
 class Enumeration {
  public:
   explicit Enumeration(const GemmSetting& setting) : setting_(setting), census_(kConstraints) {
     config_.promote = setting.problem.promote;
+    for (const GemmAxis& axis : gemm_axes()) {
+      const auto loop = static_cast<std::size_t>(axis.loop);
+      if (loop == 0) continue;
+      loops_.resize(std::max(loops_.size(), loop));
+      loops_[loop - 1].push_back(&axis);
+    }
+    for (std::size_t i = kTileLoops; i < loops_.size(); ++i) configs_of_tile_ *= steps(i);
   }
 
   GemmCandidates run() && {
-    for_each_value(kBlockM, config_.block_m, [&] {
-      for_each_value(kBlockN, config_.block_n, [&] {
-        for_each_value(kConsumers, config_.consumer_warpgroups, [&] { try_tile(); });
-      });
-    });
+    walk(0);
     return std::move(census_).result();
   }
 
  private:
   using Rules = std::span<const GemmConstraint>;
 
-  void try_tile() {
-    if (const GemmConstraint* refusal = refusal_by(Rules(kConstraints).first(kTileRules))) {
-      census_.remove(*refusal, kConfigsOfTile);
+  std::size_t steps(std::size_t loop) const { return loops_[loop].front()->values.size(); }
+
+  void walk(std::size_t loop) {
+    if (loop == kTileLoops) {
+      if (const GemmConstraint* refusal = refusal_by(Rules(kConstraints).first(kTileRules))) {
+        census_.remove(*refusal, configs_of_tile_);
+        return;
+      }
+    }
+    if (loop == loops_.size()) {
+      try_config();
       return;
     }
-    for (const auto& [cluster_m, cluster_n] : kClusters) {
-      config_.cluster_m = cluster_m;
-      config_.cluster_n = cluster_n;
-      config_.raster = usual_raster(config_, setting_.problem.n);
-      try_cluster();
-    }
-  }
-
-  void try_cluster() {
-    for (const auto& [unroll, in_flight] : kOverlaps) {
-      config_.unroll = unroll;
-      config_.in_flight = in_flight;
-      for_each_value(kStores, config_.store, [&] {
-        for_each_value(kCtasPerSm, config_.ctas_per_sm, [&] {
-          for_each_value(kSplits, config_.splits, [&] {
-            for_each_value(kPdlEarly, config_.pdl_early, [&] {
-              for_each_value(kTailN, config_.tail_n, [&] {
-                for_each_value(kHoldScales, config_.hold_scales, [&] { try_config(); });
-              });
-            });
-          });
-        });
-      });
+    for (std::size_t i = 0; i < steps(loop); ++i) {
+      for (const GemmAxis* axis : loops_[loop]) axis->member.set(config_, axis->values[i]);
+      walk(loop + 1);
     }
   }
 
@@ -451,6 +421,7 @@ class Enumeration {
     const Rules behind_tile = Rules(kConstraints).subspan(kTileRules);
     const GemmConstraint* refusal = refusal_by(behind_tile.first(behind_tile.size() - kRingRules));
     if (refusal == nullptr) {
+      config_.raster = usual_raster(config_, setting_.problem.n);
       config_.stages = stages_of(setting_.problem, config_, setting_.tokens, setting_.device);
       refusal = refusal_by(behind_tile.last(kRingRules));
     }
@@ -466,6 +437,8 @@ class Enumeration {
   }
 
   GemmSetting setting_;
+  std::vector<std::vector<const GemmAxis*>> loops_;  // the axes of each
+  std::size_t configs_of_tile_ = 1;                  // of one tile with its consumers
   Census<GemmProblem, GemmConfig> census_;
   GemmConfig config_;
 };

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "generator/core/text_fields.h"
+#include "generator/gemm/axes.h"
 
 namespace octile {
 namespace {
@@ -82,43 +83,12 @@ GemmSmemLayout smem_layout(const GemmProblem& p, const GemmConfig& c, int strips
   return s;
 }
 
-bool parse_field(std::string_view name, std::string_view value, GemmConfig& c) {
-  if (name == "tile") return parse_extents(value, {&c.block_m, &c.block_n, &c.block_k});
-  if (name == "stages") return parse_int(value, c.stages);
-  if (name == "wg") return parse_int(value, c.consumer_warpgroups);
-  if (name == "cluster") return parse_extents(value, {&c.cluster_m, &c.cluster_n});
-  if (name == "unroll") return parse_int(value, c.unroll);
-  if (name == "inflight") return parse_int(value, c.in_flight);
-  if (name == "raster") {
-    c.raster.of_columns = value.ends_with('n');
-    if (c.raster.of_columns) value.remove_suffix(1);
-    return parse_int(value, c.raster.band);
-  }
-  if (name == "ctas") return parse_int(value, c.ctas_per_sm);
-  if (name == "promote") {
-    const auto interval = parse_promote(value);
-    if (interval) c.promote = *interval;
-    return interval.has_value();
-  }
-  if (name == "splits") return parse_int(value, c.splits);
-  if (name == "store" && (value == "tma" || value == "direct")) {
-    c.store = value == "tma" ? EpilogueStore::kTma : EpilogueStore::kDirect;
-    return true;
-  }
-  if (name == "tail_n") return parse_int(value, c.tail_n);
-  if (name == "scales" && (value == "held" || value == "read")) {
-    c.hold_scales = value == "held";
-    return true;
-  }
-  if (name == "pdl" && (value == "early" || value == "end")) {
-    c.pdl_early = value == "early";
-    return true;
-  }
-  return false;
+// Returns whether texts and names have the axis.
+bool is_shown(const GemmAxis& axis, const GemmConfig& c) {
+  return !axis.only_if_set || axis.member.get(c) != axis.member.get(GemmConfig());
 }
 
-std::string_view store_name(EpilogueStore s) { return s == EpilogueStore::kTma ? "tma" : "direct"; }
-std::string_view pdl_name(bool early) { return early ? "early" : "end"; }
+bool is_numerics(const GemmAxis& axis, const GemmConfig&) { return axis.is_numerics; }
 
 // Returns what is done to D beside storing it, and the groups or batch, for the kernel's name:
 // "_acc_biasbf16_sentry_masked".
@@ -226,42 +196,32 @@ std::string to_text(const Raster& raster) {
   return fmt::format("{}{}", raster.band, raster.of_columns ? "n" : "");
 }
 
-std::string to_text(const GemmConfig& c) {
-  return fmt::format(
-      "tile={}x{}x{} stages={} wg={} cluster={}x{} unroll={} inflight={} raster={} ctas={} "
-      "store={} pdl={} promote={} splits={}{}{}",
-      c.block_m, c.block_n, c.block_k, c.stages, c.consumer_warpgroups, c.cluster_m, c.cluster_n,
-      c.unroll, c.in_flight, to_text(c.raster), c.ctas_per_sm, store_name(c.store),
-      pdl_name(c.pdl_early), promote_text(c.promote), c.splits,
-      c.tail_n > 0 ? fmt::format(" tail_n={}", c.tail_n) : "", c.hold_scales ? " scales=held" : "");
-}
+std::string to_text(const GemmConfig& c) { return fields_text(c, is_shown); }
 
 Result<GemmConfig> parse_gemm_config(std::string_view text) {
   GemmConfig config;
   const Status ok = parse_fields(
-      text, [&](auto name, auto value) { return parse_field(name, value, config); },
-      "GEMM configuration",
-      "tile=MxNxK, stages=N, wg=N, cluster=MxN, unroll=N, inflight=N, raster=N|Nn, ctas=N, "
-      "store=tma|direct, pdl=early|end, promote=N|none, splits=N, tail_n=N, scales=held|read");
+      text, [&](auto name, auto value) { return parse_axis_field(name, value, config); },
+      "GEMM configuration", allowed_fields());
   if (!ok) return tl::unexpected<Error>(ok.error());
   return config;
 }
 
 std::string kernel_name(const GemmProblem& p, const GemmConfig& c) {
-  return fmt::format(
-      "octile_gemm_{}_{}_{}_{}_{}{}_t{}x{}x{}_s{}_wg{}_c{}x{}_u{}f{}_ras{}_o{}_{}_{}_p{}_k{}{}{}",
-      name_of(p.a.dtype), name_of(p.a.granularity), name_of(p.b.dtype), name_of(p.b.granularity),
-      output_name(p), output_options(p), c.block_m, c.block_n, c.block_k, c.stages,
-      c.consumer_warpgroups, c.cluster_m, c.cluster_n, c.unroll, c.in_flight, to_text(c.raster),
-      c.ctas_per_sm, store_name(c.store), pdl_name(c.pdl_early), promote_text(c.promote), c.splits,
-      c.tail_n > 0 ? fmt::format("_n{}", c.tail_n) : "", c.hold_scales ? "_held" : "");
+  std::string name =
+      fmt::format("octile_gemm_{}_{}_{}_{}_{}{}", name_of(p.a.dtype), name_of(p.a.granularity),
+                  name_of(p.b.dtype), name_of(p.b.granularity), output_name(p), output_options(p));
+  for (const GemmAxis& axis : gemm_axes()) {
+    if (is_shown(axis, c)) name.append(axis.name_piece).append(value_text(axis, c));
+  }
+  return name;
 }
 
 std::optional<std::string> numerics_difference(const GemmConfig& config, const GemmConfig& other) {
-  if (config.promote == other.promote && config.splits == other.splits) return std::nullopt;
-  return fmt::format(
-      "its numerics are promote={} splits={}, those of every token count promote={} splits={}",
-      promote_text(config.promote), config.splits, promote_text(other.promote), other.splits);
+  const std::string own = fields_text(config, is_numerics);
+  const std::string others = fields_text(other, is_numerics);
+  if (own == others) return std::nullopt;
+  return fmt::format("its numerics are {}, those of every token count {}", own, others);
 }
 
 }  // namespace octile

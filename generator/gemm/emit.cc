@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "generator/gemm/axes.h"
 #include "generator/gemm/candidates.h"
 
 namespace octile {
@@ -187,6 +188,18 @@ void add_policies(Prologue& p, const Policies& policies) {
   p.add_type("OCTILE_OUTPUT", policies.output.type, "problem: the type of D and how it is stored");
 }
 
+// Adds the constants of the configuration's axes. kPromoteNone is 0 on the device.
+void add_axes(Prologue& p, const GemmProblem& problem, const GemmConfig& c) {
+  for (const GemmAxis* axis : axes_with_constants(problem)) {
+    const int value = axis->member.get(c);
+    if (axis->member.is_flag) {
+      p.add_bool(axis->constant, value != 0, axis->purpose);
+    } else {
+      p.add_int(axis->constant, std::max(value, 0), axis->purpose);
+    }
+  }
+}
+
 // Adds the shared-memory map. The device reads these constants and computes none of them.
 void add_memory_map(Prologue& p, const GemmSmemLayout& s) {
   p.add_int("kAStageBytes", s.a_stage_bytes, "derived: A in one stage");
@@ -211,8 +224,7 @@ bool compiles_by_o1(const GemmConfig& c) { return c.consumer_warpgroups == 2 && 
 Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
   const GemmResources r = resources_of(problem, c);
   Prologue p;
-  p.add_int("kBlockM", c.block_m, "configuration: rows of D one CTA computes");
-  p.add_int("kBlockN", c.block_n, "configuration: columns of D one CTA computes");
+  add_axes(p, problem, c);
   p.add_macro("OCTILE_WGMMA_N", c.block_n, "kBlockN as a literal: the instruction's shape");
   p.add_macro("OCTILE_WGMMA_STEPS", 4 / parts_of_block(c.promote),
               "numerics: instructions of a WGMMA group, for kPromote or 128 elements of K");
@@ -231,25 +243,6 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
   }
   if (long_sums) {
     p.add_macro("OCTILE_WGMMA_ONTO", 1, "numerics: WGMMA groups add to the sums of those before");
-  }
-  p.add_int("kBlockK", c.block_k, "recipe: one 1x128 scale block along K");
-  p.add_int("kStages", c.stages, "configuration: shared-memory ring depth");
-  p.add_int("kConsumerWarpgroups", c.consumer_warpgroups,
-            "configuration: warpgroups issuing WGMMA");
-  p.add_int("kClusterM", c.cluster_m, "configuration: CTAs sharing a B tile");
-  p.add_int("kClusterN", c.cluster_n, "configuration: CTAs sharing an A tile");
-  p.add_int("kUnroll", c.unroll, "configuration: K-blocks a pass of the main loop covers");
-  p.add_int("kInFlight", c.in_flight, "configuration: WGMMA groups issued before one is promoted");
-  p.add_int("kRasterBand", c.raster.band, "configuration: tiles across a band of the walk over D");
-  p.add_bool("kRasterOfColumns", c.raster.of_columns, "configuration: bands of columns, not rows");
-  p.add_int("kSplits", c.splits, "numerics: CTAs of a cluster that share a tile's K");
-  p.add_int("kCtasPerSm", c.ctas_per_sm, "configuration: CTAs resident on an SM");
-  p.add_bool("kPdlEarly", c.pdl_early, "configuration: the next kernel may start beside this one");
-  p.add_int("kTailN", c.tail_n, "configuration: columns of a tail tile; 0: no tail");
-  p.add_int("kPromote", c.promote == kPromoteNone ? 0 : c.promote,
-            "numerics: K elements per fp32 promotion; 0: all");
-  if (scales_rows_of_b(problem)) {
-    p.add_bool("kHoldScales", c.hold_scales, "configuration: B's scales held for all strips");
   }
   if (is_grouped(problem)) {
     p.add_int("kGroupOffset", r.smem.group_offset, "derived: shared memory, behind the barriers");

@@ -2,11 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "generator/families.h"
+#include "generator/gemm/axes.h"
 
 namespace octile {
 namespace {
@@ -25,6 +28,79 @@ TEST(GemmCandidates, EveryConfigurationIsItsText) {
     const auto again = parse_gemm_config(to_text(c));
     ASSERT_TRUE(again) << again.error().message;
     ASSERT_EQ(*again, c) << to_text(c);
+  }
+}
+
+// A member without a row would be in no text, no kernel's name and no emitted source. The binding
+// does not compile once there is another member: give it a row, and a name here.
+TEST(GemmAxes, EveryMemberHasARow) {
+  [[maybe_unused]] const auto& [block_m, block_n, block_k, stages, consumers, cluster_m, cluster_n,
+                                unroll, in_flight, raster, ctas_per_sm, store, pdl_early, tail_n,
+                                hold_scales, promote, splits] = GemmConfig();
+  const std::size_t members = 16 + 2;  // a raster has two
+  EXPECT_EQ(gemm_axes().size(), members);
+}
+
+// Returns a value of the axis that is not the default.
+int other_value(const GemmAxis& axis) {
+  const int usual = axis.member.get(GemmConfig());
+  for (const GemmAxisWord& word : axis.words) {
+    if (word.value != usual) return word.value;
+  }
+  return usual + 1;
+}
+
+TEST(GemmAxes, EachIsInTextNameAndSource) {
+  const Problem problem =
+      *parse_problem("gemm m=64 n=512 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128");
+  const GemmProblem& gemm = std::get<GemmProblem>(problem);  // its kernels have every constant
+  const GemmConfig usual;
+  for (const GemmAxis& axis : gemm_axes()) {
+    GemmConfig other;
+    axis.member.set(other, other_value(axis));
+    EXPECT_NE(other, usual) << axis.field;
+    EXPECT_NE(to_text(other), to_text(usual)) << axis.field;
+    EXPECT_NE(kernel_name(gemm, other), kernel_name(gemm, usual)) << axis.field;
+    const auto read = parse_gemm_config(to_text(other));
+    ASSERT_TRUE(read) << read.error().message;
+    EXPECT_EQ(*read, other) << to_text(other);
+    if (axis.constant.empty()) continue;
+    const auto line = [&](const GemmConfig& c) {
+      const std::string text = explain(gemm, c);
+      const std::size_t at = text.find(std::string(axis.constant) + " = ");
+      return text.substr(at, text.find('\n', at) - at);
+    };
+    EXPECT_NE(line(other), line(usual)) << axis.constant;
+  }
+}
+
+TEST(GemmAxes, LoopsAndPlacesAreWithoutGaps) {
+  std::map<int, std::size_t> steps;
+  std::set<int> places;
+  std::size_t constants = 0;
+  for (const GemmAxis& axis : gemm_axes()) {
+    if (axis.loop > 0) {
+      const auto [it, is_new] = steps.emplace(axis.loop, axis.values.size());
+      EXPECT_EQ(it->second, axis.values.size()) << axis.field << ", which is not in step";
+    }
+    if (axis.constant.empty()) continue;
+    ++constants;
+    places.insert(axis.place);
+  }
+  EXPECT_EQ(steps.rbegin()->first, static_cast<int>(steps.size()));
+  EXPECT_EQ(places.size(), constants);
+  EXPECT_EQ(*places.rbegin(), static_cast<int>(constants));
+}
+
+TEST(GemmAxes, ATextThatIsNoValueIsRefused) {
+  for (const char* text : {"tile=128x128", "tile=128x128x128x128", "tile=x128x128", "raster=8m",
+                           "raster=n", "stages=", "store=", "store=tma2", "promote=96", "scales=1",
+                           "tail_n=", "cluster=1x", "unknown=1"}) {
+    const auto read = parse_gemm_config(text);
+    ASSERT_FALSE(read) << text;
+    EXPECT_NE(read.error().message.find("raster=N|Nn, ctas=N, store=tma|direct, pdl=early|end"),
+              std::string::npos)
+        << read.error().message;
   }
 }
 
