@@ -203,6 +203,10 @@ KernelConfig default_config(const Problem& problem, std::int64_t tokens, const D
       [&](const auto& p) -> KernelConfig { return default_config(p, tokens, device); }, problem);
 }
 
+std::string default_reason(const Problem& problem, std::int64_t tokens, const DeviceSpec& device) {
+  return std::visit([&](const auto& p) { return default_reason(p, tokens, device); }, problem);
+}
+
 double estimate_us(const KernelConfig& config, const Problem& problem, std::int64_t tokens,
                    const DeviceSpec& device) {
   return std::visit(

@@ -145,6 +145,10 @@ std::vector<KernelConfig> variants(const KernelConfig& config, const Problem& pr
 // Returns the configuration for a token count without a tuning record.
 KernelConfig default_config(const Problem& problem, std::int64_t tokens, const DeviceSpec& device);
 
+// Returns what chose that configuration: "the cost model", or a row of a family's defaults with its
+// reason.
+std::string default_reason(const Problem& problem, std::int64_t tokens, const DeviceSpec& device);
+
 // Returns the predicted microseconds of one launch.
 double estimate_us(const KernelConfig& config, const Problem& problem, std::int64_t tokens,
                    const DeviceSpec& device);

@@ -75,6 +75,7 @@ concept KernelFamily = requires(const P& problem, const ConfigOf<P>& config, std
   { variants(config, problem, tokens) } -> std::same_as<std::vector<ConfigOf<P>>>;
   // cost
   { default_config(problem, tokens, device) } -> std::same_as<ConfigOf<P>>;
+  { default_reason(problem, tokens, device) } -> std::same_as<std::string>;
   { estimate_us(config, problem, tokens, device) } -> std::same_as<double>;
   // emit
   { emit(problem, config, device, templates) } -> std::same_as<Result<EmittedKernel>>;

@@ -491,4 +491,9 @@ GemmConfig default_config(const GemmProblem& problem, std::int64_t tokens,
   return best;
 }
 
+std::string default_reason(const GemmProblem& /*problem*/, std::int64_t /*tokens*/,
+                           const DeviceSpec& /*device*/) {
+  return "the cost model";
+}
+
 }  // namespace octile

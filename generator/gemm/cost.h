@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "generator/core/device_spec.h"
 #include "generator/gemm/config.h"
@@ -24,5 +25,8 @@ double estimate_us(const GemmConfig&, const GemmProblem&, std::int64_t tokens, c
 // Returns the candidate with the least estimate: the configuration for a token count without a
 // tuning record.
 GemmConfig default_config(const GemmProblem&, std::int64_t tokens, const DeviceSpec&);
+
+// Returns "the cost model", which chooses every default.
+std::string default_reason(const GemmProblem&, std::int64_t tokens, const DeviceSpec&);
 
 }  // namespace octile

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "generator/core/device_spec.h"
 #include "generator/quantize/config.h"
@@ -11,6 +12,10 @@ namespace octile {
 
 // Returns the configuration for a row count without a tuning record (defaults.cc).
 QuantizeConfig default_config(const QuantizeProblem&, std::int64_t rows, const DeviceSpec&);
+
+// Returns which row of the defaults chose that configuration, why such tiles are fast, and on which
+// card that was measured.
+std::string default_reason(const QuantizeProblem&, std::int64_t rows, const DeviceSpec&);
 
 // Returns microseconds from loads in flight and starts of thread blocks. Configurations that keep
 // memory equally busy tie; the one most like the default then wins, because measurements chose the

@@ -169,7 +169,8 @@ Choice choose_config(const Problem& problem, std::int64_t tokens, const DeviceSp
               describe(hit) + passed_over.text()};
     passed_over.add(describe(hit), config.error().message);
   }
-  return {model(), ChosenBy::kModel, std::nullopt, "the cost model" + passed_over.text()};
+  return {model(), ChosenBy::kModel, std::nullopt,
+          default_reason(problem, tokens, device) + passed_over.text()};
 }
 
 }  // namespace octile

@@ -1,0 +1,48 @@
+// How many warps of a quantiser an SM holds at once, as far as ptxas 13.0 showed: rows of data by
+// the kind of tile and the problem. A row with more warps leaves a thread fewer registers. The
+// tests compile the defaults that follow from the rows without spills.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "generator/core/support.h"
+#include "generator/quantize/problem.h"
+
+namespace octile {
+
+// What a thread holds decides its registers.
+enum class TileKind {
+  kLoads,     // warp_tile: eight loads of x itself or of codes
+  kOneRow,    // warp_tile: up to eight loads of one row, which have one address
+  kStreamed,  // warp_tile: one step of computed values
+  kStaged,    // cta_tile: a transposed copy of 16-bit elements or codes
+  kPatch,     // cta_tile: a transposed copy of fp32 values, a patch of 32 in registers
+  kHalves,    // cta_tile: the same for both halves of the columns (halves_together)
+  kRowwise,   // cta_tile: no transposed copy
+  kRow,       // cta_row
+  kNorm,      // norm_rows: up to four pieces of a row
+  kLongNorm,  // norm_rows: more pieces
+};
+
+struct ResidencyRow {
+  TileKind kind;
+  std::string_view pattern;  // of the problem and of residency_values, as in the support matrix
+  int warps;                 // of an SM with 65,536 registers
+  std::string_view reason;   // what takes or saves registers
+};
+
+// Returns the fields of the problem's text and these: op=, held= (the type of a thread's
+// elements), inputs=1..4 (of the source), halves=0|1 (two expressions), by=caller|name (who wrote
+// the source) and divides=0|1.
+FieldValues residency_values(const QuantizeProblem&);
+
+// Returns whether the values match a row's pattern.
+bool matches_values(std::string_view pattern, const FieldValues& values);
+
+// Returns the first row of a kind that matches. The last row of each kind matches everything.
+const ResidencyRow& residency_of(TileKind kind, const FieldValues& values);
+
+std::span<const ResidencyRow> residency_rows();
+
+}  // namespace octile

@@ -1,0 +1,94 @@
+#include <algorithm>
+#include <array>
+
+#include "generator/core/layout.h"
+#include "generator/quantize/composition.h"
+#include "generator/quantize/tile_rules.h"
+#include "generator/quantize/units.h"
+
+namespace octile {
+namespace {
+
+constexpr int kMostRowThreads = 512;
+
+// Sets the blocks of an SM to so many warps, and at most `most`.
+void share_warps(QuantizeConfig& c, int warps, int most) {
+  c.blocks_per_sm = std::clamp(warps * kWarp / c.threads, 1, most);
+}
+
+// Doubles the threads until a row takes 8 loads of each, which keep 8 blocks resident.
+void hold_row(QuantizeConfig& c, const TileCase& t) {
+  constexpr std::int64_t kMostLoads = 8;  // 32 registers of input
+  const std::int64_t cols = t.problem.cols;
+  const std::int64_t elements = elements_per_vector(t.problem);
+  while (c.threads < kMostRowThreads && c.threads * elements * kMostLoads < cols) c.threads *= 2;
+  const std::int64_t step = c.threads * elements;
+  const std::int64_t loads = std::clamp<std::int64_t>(ceil_div(cols, step), 1, kMostLoads);
+  c.tile_cols = static_cast<int>(step * loads);
+  share_warps(c, residency_of(TileKind::kRow, t.values).warps, 32);
+}
+
+// Doubles the threads until a row takes two pieces of 8 columns of each, or 8 pieces from 128
+// threads on. A block of long rows takes two of them, because a thread has 96 registers and not 72.
+void hold_norm_row(QuantizeConfig& c, const TileCase& t) {
+  constexpr std::int64_t kMostPieces = 8;  // 64 registers of values
+  constexpr int kEnoughThreads = 128;      // before a thread takes more than two pieces
+  const std::int64_t cols = t.problem.cols;
+  const auto pieces = [&] { return ceil_div(cols, std::int64_t{c.threads} * kStreamedElements); };
+  while (c.threads < kMostRowThreads && pieces() > (c.threads < kEnoughThreads ? 2 : kMostPieces)) {
+    c.threads *= 2;
+  }
+  const std::int64_t held = std::clamp<std::int64_t>(pieces(), 1, kMostPieces);
+  c.tile_cols = static_cast<int>(std::int64_t{c.threads} * kStreamedElements * held);
+  const bool is_long = held > 4;
+  if (is_long) c.tile_rows = std::min(c.tile_rows, 2);
+  const TileKind kind = is_long ? TileKind::kLongNorm : TileKind::kNorm;
+  share_warps(c, residency_of(kind, t.values).warps, 16);
+}
+
+constexpr std::array kRowRules = std::to_array<TileRule>({
+    {.name = "row",
+     .tile = {.rows = 1, .threads = kWarp, .kind = TileKind::kRow},
+     .fit = hold_row,
+     .reason = "a row in the registers of one thread block, in as few loads a thread as keep 8 "
+               "blocks resident"},
+});
+
+constexpr std::array kNormRules = std::to_array<TileRule>({
+    {.name = "norm_few_rows",
+     .bounds = {.knows_rows = true, .tiles = {.rows = 1, .below = 4}},
+     .tile = {.rows = 1, .threads = kWarp, .kind = TileKind::kNorm},
+     .fit = hold_norm_row,
+     .reason = "one row a block, so that rows spread over the SMs"},
+    {.name = "norm_rows",
+     .tile = {.rows = 4, .threads = kWarp, .kind = TileKind::kNorm},
+     .fit = hold_norm_row,
+     .reason = "a block takes two or four rows, and the next is on its way while one is worked on"},
+});
+
+constexpr std::array kShardRules = std::to_array<TileRule>({
+    {.name = "shard",
+     .tile = {.rows = 8, .threads = 128, .warps = 20},
+     .reason = "the shard's first and last element take registers"},
+});
+
+constexpr std::array kTransposeRules = std::to_array<TileRule>({
+    {.name = "small_transpose",
+     .bounds = {.knows_rows = true, .tiles = {.rows = 256, .below = 3}},
+     .tile = {.rows = 128, .cols = 128, .threads = 128, .warps = 24, .rows_fastest = true},
+     .reason = "SMs that have fewer than three of the larger tiles need smaller ones to hide each "
+               "other's barriers"},
+    {.name = "transpose",
+     .tile = {.rows = 256, .cols = 128, .threads = 256, .warps = 24, .rows_fastest = true},
+     .reason = "16-byte loads of 8 rows a thread; neighbours write neighbouring pieces of the same "
+               "rows of the copy"},
+});
+
+}  // namespace
+
+std::span<const TileRule> row_rules() { return kRowRules; }
+std::span<const TileRule> norm_rules() { return kNormRules; }
+std::span<const TileRule> shard_rules() { return kShardRules; }
+std::span<const TileRule> transpose_rules() { return kTransposeRules; }
+
+}  // namespace octile
