@@ -110,7 +110,8 @@ void apply(ExprOp op, std::size_t count, float* x, const float* y) {
   }
 }
 
-constexpr std::size_t kPiece = 128;  // elements evaluated together
+constexpr std::size_t kPiece =
+    32;  // elements evaluated together: a level of the tree has so many on the stack
 
 }  // namespace
 

@@ -9,8 +9,6 @@ namespace {
 
 // Both cuBLASLt and DeepGEMM load scales as 16 bytes: four fp32.
 constexpr std::int64_t kScaleAlign = 4;
-// TMA strides are multiples of 16 bytes, and an FP8 element is one byte.
-constexpr std::int64_t kTransposedAlign = 16;
 constexpr std::int64_t kBlock = 128;
 constexpr std::int64_t kMxBlock = 32;
 constexpr std::int64_t kPackedBlocks = 4;  // exponents in one int32
@@ -136,16 +134,17 @@ Result<QuantizedLayout> quantized_layout(const TensorType& type, std::int64_t ro
   if (Status s = check_extent("cols", cols); !s) return tl::unexpected<Error>(s.error());
 
   const std::int64_t outer = transposed ? cols : rows;
-  const std::int64_t inner = transposed ? round_up(rows, kTransposedAlign) : cols;
+  const std::int64_t inner = transposed ? round_up(rows, kFp8RowAlign) : cols;
   if (ld != 0 && ld < inner) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("ld is {}; allowed is 0 (packed) or at least {}, the {} of a row", ld,
-                            inner, transposed ? "padded length" : "length"));
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("ld is {}; allowed is 0 (meaning {}) or at least {}, the {} of a row", ld,
+                    default_ld(type.dtype, inner), inner, transposed ? "padded length" : "length"));
   }
   const Scales s = transposed ? rowwise_scales(type, cols, rows) : rowwise_scales(type, rows, cols);
 
   QuantizedLayout layout;
-  layout.data = {outer, inner, ld == 0 ? inner : ld, size_of(type.dtype)};
+  layout.data = {outer, inner, ld == 0 ? default_ld(type.dtype, inner) : ld, size_of(type.dtype)};
   layout.scales = {s.outer, s.inner, s.inner, scale_bytes(type.scale)};
   layout.scale_rows = s.rows;
   layout.scale_cols = s.cols;

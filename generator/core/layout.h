@@ -10,6 +10,15 @@
 
 namespace octile {
 
+// Rows of FP8 operands begin at multiples of so many bytes, which TMA asks of a stride.
+inline constexpr std::int64_t kFp8RowAlign = 16;
+
+// Returns what a leading dimension of 0 stands for, in elements, in every call and for every matrix
+// of `cols` columns. So what a quantiser writes is what a GEMM reads.
+constexpr std::int64_t default_ld(DType dtype, std::int64_t cols) {
+  return is_fp8(dtype) ? round_up(cols, kFp8RowAlign) : cols;
+}
+
 // A two-dimensional array: `outer` rows of `inner` contiguous elements, rows `ld` elements apart.
 // `inner` counts the padding a quantiser writes; elements from `inner` to `ld` are the caller's.
 struct ArrayShape {
@@ -32,7 +41,7 @@ struct QuantizedLayout {
 std::optional<std::int64_t> byte_size(std::int64_t outer, std::int64_t inner, int element_bytes);
 
 // Returns the layout of a [rows, cols] tensor quantised as `type`. `ld` is the row stride of the
-// data in elements (0: rows without gaps). `transposed` asks for the columnwise copy: blocks along
+// data in elements (0: default_ld). `transposed` asks for the columnwise copy: blocks along
 // rows, data [cols][roundup(rows,16)].
 // Errors: kUnsupported if there is no such layout; kInvalidArgument for a negative
 // extent, an ld below the extent, or a size beyond 2^63-1 bytes.

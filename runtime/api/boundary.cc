@@ -141,9 +141,11 @@ Status check_struct(const char* name, const void* user, std::size_t first_versio
         fmt::format("{} is at address {}; allowed: a multiple of {}", name, user, alignment));
   std::size_t given = 0;
   std::memcpy(&given, user, sizeof(given));
-  if (given < first_version_bytes || given > kMaxStructBytes) [[unlikely]]
-    return refuse(fmt::format("{}->struct_size is {}; allowed: sizeof of the struct, {} to {}",
-                              name, given, first_version_bytes, kMaxStructBytes));
+  const std::size_t least = (first_version_bytes + alignment - 1) / alignment * alignment;
+  if (given < least || given > kMaxStructBytes || given % alignment != 0) [[unlikely]]
+    return refuse(fmt::format(
+        "{}->struct_size is {}; allowed: sizeof of the struct, a multiple of {} from {} to {}",
+        name, given, alignment, least, kMaxStructBytes));
   if (given <= known_bytes) [[likely]]
     return {};
   const auto* bytes = static_cast<const unsigned char*>(user);

@@ -2,6 +2,8 @@
 // the thread's sentence, and structs of other versions become this version's.
 #pragma once
 
+#include <pthread.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -16,6 +18,7 @@
 #include "octile/octile.h"
 #include "runtime/engine/library.h"
 #include "runtime/engine/plan.h"
+#include "runtime/float_environment.h"
 #include "runtime/fork.h"
 
 struct octile_library {
@@ -42,7 +45,8 @@ const char* last_error() noexcept;
 
 // Runs `work`, which returns a Status, and returns what came of it, exceptions included.
 template <typename Work>
-octile_status call(Work&& work) noexcept {
+octile_status status_of(Work&& work) noexcept {
+  const DefaultFloatEnvironment environment;
   try {
     Status status = std::forward<Work>(work)();
     if (status) [[likely]]
@@ -55,6 +59,17 @@ octile_status call(Work&& work) noexcept {
   } catch (...) {
     return report(OCTILE_INTERNAL, "an exception of unknown type reached the C boundary");
   }
+}
+
+// Does the same, and the calling thread cannot be cancelled meanwhile. It may be cancelled at the
+// end, if the caller has chosen asynchronous cancellation.
+template <typename Work>
+octile_status call(Work&& work) {
+  int cancel_state = 0;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+  const octile_status status = status_of(std::forward<Work>(work));
+  pthread_setcancelstate(cancel_state, nullptr);
+  return status;
 }
 
 Status require(const char* name, const void* pointer);  // kInvalidArgument if it is null
@@ -125,7 +140,8 @@ inline constexpr std::size_t kFirstVersionBytes<octile_quantized_layout> =
 // A larger struct_size is taken as uninitialised, and the struct is not looked through.
 inline constexpr std::size_t kMaxStructBytes = 4096;
 
-// Checks that the struct is aligned, has the first version's bytes, and zeros beyond the bytes
+// Checks that the struct is aligned, has the first version's bytes, ends where no field is cut (a
+// sizeof is a multiple of the alignment, and no field spans one), and has zeros beyond the bytes
 // known today.
 Status check_struct(const char* name, const void* user, std::size_t first_version_bytes,
                     std::size_t known_bytes, std::size_t alignment);

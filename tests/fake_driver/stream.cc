@@ -197,7 +197,8 @@ CUresult cuEventSynchronize(CUevent event) {
   return found->captured ? CUDA_ERROR_CAPTURED_EVENT : CUDA_SUCCESS;
 }
 
-// The header renames it to the later version, but the list requires the plain symbol.
+// The header renames it to the later version, which programs that link the driver call. The list
+// requires the plain symbol.
 #undef cuEventElapsedTime
 __attribute__((visibility("default"))) CUresult cuEventElapsedTime(float* ms, CUevent start,
                                                                    CUevent end) {
@@ -209,6 +210,10 @@ __attribute__((visibility("default"))) CUresult cuEventElapsedTime(float* ms, CU
   if (from->captured || to->captured) return CUDA_ERROR_CAPTURED_EVENT;
   *ms = std::chrono::duration<float, std::milli>(to->time - from->time).count();
   return CUDA_SUCCESS;
+}
+__attribute__((visibility("default"))) CUresult cuEventElapsedTime_v2(float* ms, CUevent start,
+                                                                      CUevent end) {
+  return cuEventElapsedTime(ms, start, end);
 }
 
 }  // extern "C"

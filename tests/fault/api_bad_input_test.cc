@@ -2,6 +2,7 @@
 // leaves its outputs and the device untouched.
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -103,6 +104,23 @@ TEST_F(BadInput, StructSizeZero) {
 TEST_F(BadInput, StructSizeUninitialised) {
   refuses_with(&octile_quantize_desc::struct_size, 0xdeadbeefdeadbeef, OCTILE_INVALID_ARGUMENT,
                {"desc->struct_size is 16045690984833335023", "4096"});
+}
+
+// No struct ends inside a field: bytes that the caller did not write are not part of a pointer.
+TEST_F(BadInput, StructThatEndsInsideAPointer) {
+  octile_quantize_args args = q.args(64).call();
+  const std::size_t skip = offsetof(octile_quantize_args, skip);
+  for (std::size_t bytes = skip + 1; bytes < skip + sizeof(void*); ++bytes) {
+    args.struct_size = bytes;
+    refuses_run(args, {"args->struct_size is " + std::to_string(bytes), "a multiple of 8 from"});
+  }
+  for (const std::size_t bytes : {skip, skip + sizeof(void*)}) {
+    args.struct_size = bytes;
+    EXPECT_EQ(octile_quantize_run(quantize.get(), &args, nullptr), OCTILE_OK)
+        << octile_last_error();
+  }
+  refuses_with(&octile_gemm_desc::struct_size, sizeof(octile_gemm_desc) - 4,
+               OCTILE_INVALID_ARGUMENT, {"a multiple of 8 from"});
 }
 
 // Reading it would be undefined, although most hosts would do it.

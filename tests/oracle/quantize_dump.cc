@@ -61,7 +61,9 @@ int quantize(const std::string& text, std::int64_t rows, const std::string& in,
   std::vector<char> data[2];
   std::vector<char> scales[2];
   for (const bool transposed : {false, true}) {
-    const auto layout = octile::quantized_layout(problem->q, rows, problem->cols, 0, transposed);
+    // Row-wise codes are written without gaps between rows.
+    const auto layout = octile::quantized_layout(problem->q, rows, problem->cols,
+                                                 transposed ? 0 : problem->cols, transposed);
     if (!layout) {
       if (transposed && problem->output == octile::QuantizeOutput::kRowwise) continue;
       return refuse(layout.error().message);
@@ -72,6 +74,7 @@ int quantize(const std::string& text, std::int64_t rows, const std::string& in,
   const auto status = octile::reference::quantize(*problem, {.rows = rows,
                                                              .x = x.data(),
                                                              .q = data[0].data(),
+                                                             .ldq = problem->cols,
                                                              .scale = scales[0].data(),
                                                              .q_transposed = data[1].data(),
                                                              .scale_transposed = scales[1].data()});
@@ -92,6 +95,7 @@ int dequantize(const std::string& text, std::int64_t rows, const std::string& co
   octile::reference::QuantizeArgs args;
   args.rows = rows;
   args.x = x.data();
+  args.ldx = problem->cols;
   args.x_scale = x_scale.data();
   args.q = q.data();
   const auto status = octile::reference::quantize(*problem, args);

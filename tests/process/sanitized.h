@@ -1,6 +1,12 @@
 // What a sanitizer cannot follow.
 #pragma once
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 // ThreadSanitizer ends a child of fork that starts threads ("dup thread with used id"): its
 // registry has the parent's threads.
 #if defined(__SANITIZE_THREAD__)

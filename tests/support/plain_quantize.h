@@ -231,6 +231,7 @@ inline Outputs run(const Input& x, const QuantizeProblem& p, const Outputs& shap
                           .x = x.bytes.data(),
                           .ldx = x.ld,
                           .q = out.q.data(),
+                          .ldq = x.cols,
                           .scale = out.scale.data(),
                           .q_transposed = out.q_transposed.data(),
                           .scale_transposed = out.scale_transposed.data()};

@@ -169,7 +169,7 @@ inline CaseOutput make_output(const QuantizeProblem& problem, const Placement& a
   const auto layout = quantized_layout(problem, at.rows, 0, transposed).value();
   CaseOutput out;
   out.wanted = true;
-  out.ld = layout.data.ld + (transposed ? 0 : at.pad_q);
+  out.ld = transposed ? layout.data.ld : at.cols + at.pad_q;
   out.scale_ld = layout.scales.ld;
   const bool strided = (layout.scales.outer > 1 || layout.scales.inner > 1) &&
                        problem.scale_layout == ScaleLayout::kLinear;

@@ -122,7 +122,7 @@ inline CaseOutput make_group_output(const GroupCase& c, std::int64_t pad_q, bool
   const auto layout = quantized_layout(c.problem, c.rows, c.groups(), transposed).value();
   CaseOutput out;
   out.wanted = true;
-  out.ld = layout.data.ld + (transposed ? 0 : pad_q);
+  out.ld = transposed ? layout.data.ld : c.problem.cols + pad_q;
   out.scale_ld = c.keeps_amax() ? 0 : layout.scales.ld;
   out.offset = QuantizeCase::kGuard;
   out.q = poisoned(layout.data.outer * out.ld);

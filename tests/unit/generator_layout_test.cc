@@ -63,7 +63,8 @@ TEST(Layout, FollowsTheTable) {
     ASSERT_TRUE(l) << l.error().message;
     EXPECT_EQ(l->data.outer, c.data_outer);
     EXPECT_EQ(l->data.inner, c.data_inner);
-    EXPECT_EQ(l->data.ld, c.data_inner);
+    const std::int64_t ld = round_up(c.data_inner, 16);
+    EXPECT_EQ(l->data.ld, ld);
     EXPECT_EQ(l->data.element_bytes, 1);
     EXPECT_EQ(l->scales.outer, c.scale_outer);
     EXPECT_EQ(l->scales.inner, c.scale_inner);
@@ -71,7 +72,7 @@ TEST(Layout, FollowsTheTable) {
     EXPECT_EQ(l->scales.element_bytes, c.scale_bytes);
     EXPECT_EQ(l->scale_rows, c.scale_rows);
     EXPECT_EQ(l->scale_cols, c.scale_cols);
-    EXPECT_EQ(l->data.bytes(), c.data_outer * c.data_inner);
+    EXPECT_EQ(l->data.bytes(), c.data_outer * ld);
     EXPECT_EQ(l->scales.bytes(), c.scale_outer * c.scale_inner * c.scale_bytes);
   }
 }
@@ -88,12 +89,12 @@ TEST(Layout, TakesTheCallersStride) {
   ASSERT_FALSE(narrow);
   EXPECT_EQ(narrow.error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(narrow.error().message,
-            "ld is 99; allowed is 0 (packed) or at least 100, the length of a row");
+            "ld is 99; allowed is 0 (meaning 112) or at least 100, the length of a row");
 
   const auto transposed = quantized_layout(type, 10, 100, 15, true);
   ASSERT_FALSE(transposed);
   EXPECT_EQ(transposed.error().message,
-            "ld is 15; allowed is 0 (packed) or at least 16, the padded length of a row");
+            "ld is 15; allowed is 0 (meaning 16) or at least 16, the padded length of a row");
   EXPECT_FALSE(quantized_layout(type, 10, 100, -1));
 }
 
@@ -136,8 +137,8 @@ TEST(Layout, RefusesExtentsAndSizesBeyondInt64) {
   EXPECT_NE(data.error().message.find("the data of 4294967296 rows x 2147483648 elements"),
             std::string::npos)
       << data.error().message;
-  // With one column the data fit, but four bytes of scale for each row do not.
-  const auto scales = quantized_layout(type, std::int64_t{1} << 62, 1);
+  // With one column and no gaps the data fit, but four bytes of scale for each row do not.
+  const auto scales = quantized_layout(type, std::int64_t{1} << 62, 1, 1);
   ASSERT_FALSE(scales);
   EXPECT_NE(scales.error().message.find("the scales of 1 rows"), std::string::npos)
       << scales.error().message;

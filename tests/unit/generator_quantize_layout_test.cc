@@ -43,7 +43,7 @@ TEST(QuantizeLayout, ContiguousGroups) {
   const QuantizeProblem both =
       problem("quantize rows=? cols=300 x=bf16 q=e4m3:1x128 out=both group=contiguous");
   const auto row = quantized_layout(both, 1000, 7, false).value();
-  EXPECT_EQ(row.data.bytes(), 1000 * 300);
+  EXPECT_EQ(row.data.bytes(), 1000 * 304);
   EXPECT_EQ(row.scales.outer, 3);
   EXPECT_EQ(row.scales.ld, 1000);
   const auto transposed = quantized_layout(both, 1000, 7, true).value();
@@ -56,6 +56,15 @@ TEST(QuantizeLayout, ContiguousGroups) {
   EXPECT_EQ(quantized_layout(one, 1000, 7, false)->scales.bytes(), 7 * 4);
   EXPECT_EQ(quantized_layout(one, 1000, 7, true)->scales.bytes(), 7 * 4);
   EXPECT_EQ(quantized_layout(one, 1000, 0, true)->data.bytes(), 0);
+}
+
+// A range's elements are those of a tensor without gaps.
+TEST(QuantizeLayout, FlatRanges) {
+  const QuantizeProblem cast =
+      problem("quantize rows=? cols=300 x=bf16 q=e4m3:1x128 out=row shard=cast");
+  const auto layout = quantized_layout(cast, 50, 0, false).value();
+  EXPECT_EQ(layout.data.ld, 300);
+  EXPECT_EQ(layout.data.bytes(), 50 * 300);
 }
 
 TEST(QuantizeLayout, MaskedGroups) {
@@ -83,7 +92,7 @@ TEST(QuantizeLayout, RefusesCountsOfGroups) {
             "groups is -1; allowed: 0 to 65536");
   EXPECT_EQ(quantized_layout(p, 50, kMostGroups + 1, false).error().message,
             "groups is 65537; allowed: 0 to 65536");
-  constexpr std::int64_t kRows = std::numeric_limits<std::int64_t>::max() / 300 - 1;
+  constexpr std::int64_t kRows = std::numeric_limits<std::int64_t>::max() / 304 - 1;
   const auto beyond = quantized_layout(p, kRows, 4, false);
   ASSERT_FALSE(beyond);
   EXPECT_EQ(beyond.error().code, ErrorCode::kInvalidArgument);

@@ -73,9 +73,11 @@ struct Case {
   GemmArgs args(void* d) const {
     return {.m = a.rows,
             .a = a.codes.data(),
+            .lda = a.k,
             .a_scale = a.scales.data(),
             .a_scale_ld = a.scale_ld,
             .b = b.codes.data(),
+            .ldb = b.k,
             .b_scale = b.scales.data(),
             .b_scale_ld = b.scale_ld,
             .d = d};

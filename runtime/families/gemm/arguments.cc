@@ -4,6 +4,7 @@
 
 #include <string_view>
 
+#include "generator/core/layout.h"
 #include "runtime/engine/argument_checks.h"
 #include "runtime/families/gemm/batch_arguments.h"
 
@@ -28,13 +29,12 @@ std::int64_t scales_alignment(const TensorType& type) {
   return type.granularity == Granularity::kPerRow ? 8 : 4;
 }
 
-// Packed rows of an operand are padded to what TMA asks of a stride, as a quantiser writes them.
 Status check_matrix(const Matrix& matrix) {
   const int bytes = size_of(matrix.dtype);
   const std::int64_t multiple = kTmaBytes / bytes;
   if (Status ok = check_pointer(matrix.name, matrix.pointer, kTmaBytes); !ok) return ok;
   if (Status ok = check_ld(matrix.ld_name, matrix.ld,
-                           {round_up(matrix.cols, multiple), matrix.cols, multiple});
+                           {default_ld(matrix.dtype, matrix.cols), matrix.cols, multiple});
       !ok)
     return ok;
   if (matrix.ld > kMaxStrideBytes / bytes - 1) [[unlikely]]

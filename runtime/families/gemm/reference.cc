@@ -7,29 +7,21 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
-#include <memory>
 #include <new>
 #include <span>
+#include <stdexcept>
 #include <vector>
 
 #include "generator/core/layout.h"
 #include "runtime/families/gemm/reference_groups.h"
 #include "runtime/families/gemm/reference_kernels.h"
-#include "runtime/families/gemm/reference_operand.h"
+#include "runtime/families/gemm/reference_tiles.h"
 #include "runtime/families/gemm/squares.h"
 #include "runtime/reference/cast.h"
 #include "runtime/reference/parallel.h"
 
 namespace octile::reference {
 namespace {
-
-// A tile of D and one decoded chunk of K of both operands fit in a core's second-level cache.
-constexpr std::int64_t kRowStrips = 32;
-constexpr std::int64_t kColStrips = 16;
-constexpr std::int64_t kTileRows = kRowStrips * kStripRows;
-constexpr std::int64_t kTileCols = kColStrips * kStripCols;
-constexpr std::int64_t kStripPair = kStripRows * kStripCols;
-constexpr std::int64_t kChunk = 128;  // columns of K decoded at a time: at most a scale block
 
 struct Workspace {
   alignas(64) float a[kTileRows * kChunk];
@@ -39,70 +31,6 @@ struct Workspace {
   alignas(64) float scale_a[kTileRows];
   alignas(64) float scale_b[kTileCols];
 };
-
-// Tiles are half as large in each direction, because FP64 values are larger and each element has
-// two sums.
-constexpr std::int64_t kFp64Rows = kTileRows / 2;
-constexpr std::int64_t kFp64Cols = kTileCols / 2;
-struct Fp64Workspace {
-  alignas(64) double a[kFp64Rows * kChunk];
-  alignas(64) double b[kFp64Cols * kChunk];
-  alignas(64) double partial[kStripPair];
-  alignas(64) double magnitudes[kStripPair];
-  alignas(64) double scale_a[kFp64Rows];
-  alignas(64) double scale_b[kFp64Cols];
-};
-
-struct Tile {
-  std::int64_t row0, rows, col0, cols;
-};
-
-// The tiles of a window of D, numbered along the columns.
-class Tiling {
- public:
-  Tiling(const Fp64Window& window, std::int64_t tile_rows, std::int64_t tile_cols)
-      : window_(window), tile_rows_(tile_rows), tile_cols_(tile_cols) {}
-  std::int64_t count() const {
-    return ceil_div(window_.rows, tile_rows_) * ceil_div(window_.cols, tile_cols_);
-  }
-  Tile operator[](std::int64_t i) const {
-    const std::int64_t across = ceil_div(window_.cols, tile_cols_);
-    const std::int64_t row = i / across * tile_rows_;
-    const std::int64_t col = i % across * tile_cols_;
-    return {window_.row0 + row, std::min(tile_rows_, window_.rows - row), window_.col0 + col,
-            std::min(tile_cols_, window_.cols - col)};
-  }
-
- private:
-  Fp64Window window_;
-  std::int64_t tile_rows_;
-  std::int64_t tile_cols_;
-};
-
-struct Operands {
-  GemmOperand a;
-  GemmOperand b;
-  std::int64_t k;
-};
-
-Result<Operands> open_operands(const GemmProblem& problem, const GemmArgs& args) {
-  const std::int64_t k = problem.k == kDynamic ? args.k : problem.k;
-  if (args.m < 0 || problem.n < 0 || k < 0) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("m is {}, n is {}, k is {}; each must be >= 0", args.m, problem.n, k));
-  }
-  if (problem.m != kDynamic && problem.m != args.m) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("m is {}; the problem fixes {}", args.m, problem.m));
-  }
-  auto a =
-      GemmOperand::open("a", problem.a, args.m, k, args.a, args.lda, args.a_scale, args.a_scale_ld);
-  if (!a) return tl::unexpected(a.error());
-  auto b = GemmOperand::open("b", problem.b, problem.n, k, args.b, args.ldb, args.b_scale,
-                             args.b_scale_ld);
-  if (!b) return tl::unexpected(b.error());
-  return Operands{*a, *b, k};
-}
 
 Status check_output(const GemmProblem& problem, const GemmArgs& args) {
   if ((is_mx(problem.a) || is_mx(problem.b)) &&
@@ -157,7 +85,7 @@ class Product {
       : problem_(problem),
         args_(args),
         operands_(operands),
-        ldd_(args.ldd == 0 ? problem.n : args.ldd) {}
+        ldd_(args.ldd == 0 ? default_ld(problem.d.dtype, problem.n) : args.ldd) {}
 
   void compute(const Tile& tile, Workspace& work) const {
     std::fill(std::begin(work.partial), std::end(work.partial), 0.0F);
@@ -239,78 +167,30 @@ class Product {
   std::int64_t ldd_;
 };
 
-// Computes R and S of one tile and writes them at the tile's place in the window.
-void compute_fp64(const GemmProblem& problem, const GemmArgs& args, const Operands& operands,
-                  const Fp64Window& window, const Tile& tile, Fp64Workspace& work, double* r,
-                  double* s) {
-  const double initial = problem.accumulate ? static_cast<double>(args.initial_d) : 0.0;
-  for (std::int64_t i = 0; i < tile.rows; ++i) {
-    const std::int64_t at = (tile.row0 - window.row0 + i) * window.cols + tile.col0 - window.col0;
-    std::fill_n(s + at, tile.cols, 0.0);
-    std::fill_n(r + at, tile.cols, initial);
-    if (!problem.bias) continue;
-    for (std::int64_t j = 0; j < tile.cols; ++j) {
-      r[at + j] += static_cast<double>(load_as_float(args.bias, *problem.bias, tile.col0 + j));
-    }
-  }
-  const std::int64_t chunk = is_mx(problem) ? 32 : kChunk;
-  for (std::int64_t k0 = 0; k0 < operands.k; k0 += chunk) {
-    const std::int64_t count = std::min(chunk, operands.k - k0);
-    operands.a.decode<kStripRows>(tile.row0, tile.rows, k0, count, work.a);
-    operands.b.decode<kStripCols>(tile.col0, tile.cols, k0, count, work.b);
-    operands.a.load_scales(tile.row0, tile.rows, k0, work.scale_a);
-    operands.b.load_scales(tile.col0, tile.cols, k0, work.scale_b);
-    for (std::int64_t col = 0; col < tile.cols; col += kStripCols) {
-      for (std::int64_t row = 0; row < tile.rows; row += kStripRows) {
-        std::fill_n(work.partial, kStripPair, 0.0);
-        std::fill_n(work.magnitudes, kStripPair, 0.0);
-        multiply_strips_fp64(work.a + row * count, work.b + col * count, count, work.partial,
-                             work.magnitudes);
-        for (std::int64_t i = 0; i < std::min(kStripRows, tile.rows - row); ++i) {
-          for (std::int64_t j = 0; j < std::min(kStripCols, tile.cols - col); ++j) {
-            const double scale = work.scale_a[row + i] * work.scale_b[col + j];
-            const std::int64_t to = (tile.row0 - window.row0 + row + i) * window.cols + tile.col0 -
-                                    window.col0 + col + j;
-            r[to] += work.partial[i * kStripCols + j] * scale;
-            s[to] += work.magnitudes[i * kStripCols + j] * std::fabs(scale);
-          }
-        }
-      }
-    }
-  }
+Tiling tiles_of(const GemmProblem& problem, std::int64_t m) {
+  return {{0, m, 0, problem.n}, kTileRows, kTileCols};
 }
 
-// The rows of the window in each GEMM.
-Status several_fp64(const GemmProblem& problem, const GemmArgs& args, const Fp64Window& window,
-                    double* r, double* s, int threads) {
-  std::fill_n(r, window.rows * window.cols, 0.0);
-  std::fill_n(s, window.rows * window.cols, 0.0);
-  return for_each_gemm(problem, args, [&](const GemmPart& part) -> Status {
-    const std::int64_t first = std::max(window.row0, part.row0);
-    const std::int64_t end = std::min(window.row0 + window.rows, part.row0 + part.args.m);
-    if (first >= end) return {};
-    const std::int64_t at = (first - window.row0) * window.cols;
-    return gemm_fp64(part.problem, part.args,
-                     {first - part.row0, end - first, window.col0, window.cols}, r + at, s + at,
-                     threads);
-  });
-}
+// What GEMMs of up to `m` rows need beside their arguments, allocated before any of them writes.
+struct Scratch {
+  Scratch(const GemmProblem& problem, std::int64_t m, int threads)
+      : works(thread_count(tiles_of(problem, m).count(), 1, threads)),
+        sums(is_fp8(problem.d.dtype) ? static_cast<std::size_t>(m * problem.n) : 0) {}
+  Workspaces<Workspace> works;
+  std::vector<float> sums;  // of FP8 D, before they are quantised
+};
 
-Status out_of_memory() {
-  return fail(ErrorCode::kOutOfMemory, "no host memory for the reference product's tiles");
-}
-
-Status gemm_of_plain_d(const GemmProblem& problem, const GemmArgs& args, const Operands& operands,
-                       int threads) {
+void gemm_of_plain_d(const GemmProblem& problem, const GemmArgs& args, const Operands& operands,
+                     const Scratch& scratch) {
   // D keeps its bits, also those of -0 and NaN.
-  if (operands.k == 0 && problem.accumulate && !problem.bias) return {};
-  const Tiling tiles({0, args.m, 0, problem.n}, kTileRows, kTileCols);
+  if (operands.k == 0 && problem.accumulate && !problem.bias) return;
+  const Tiling tiles = tiles_of(problem, args.m);
   const Product product(problem, args, operands);
-  parallel_for(tiles.count(), 1, threads, [&](std::int64_t begin, std::int64_t end) {
-    const auto work = std::make_unique_for_overwrite<Workspace>();
-    for (std::int64_t i = begin; i < end; ++i) product.compute(tiles[i], *work);
-  });
-  return {};
+  parallel_for(tiles.count(), 1, scratch.works.threads(),
+               [&](std::int64_t begin, std::int64_t end, int thread) {
+                 for (std::int64_t i = begin; i < end; ++i)
+                   product.compute(tiles[i], scratch.works[thread]);
+               });
 }
 
 // Quantises a block of up to 128 sums in a row (docs/numerics.md "Quantising") and returns its
@@ -329,17 +209,15 @@ float quantize_block(std::span<const float> sums, const TensorType& type, std::u
 }
 
 // Computes the fp32 sums, then quantises them.
-Status gemm_of_fp8_d(const GemmProblem& problem, const GemmArgs& args, const Operands& operands,
-                     int threads) {
+void gemm_of_fp8_d(const GemmProblem& problem, const GemmArgs& args, const Operands& operands,
+                   Scratch& scratch) {
   GemmProblem plain = problem;
   plain.d = {DType::kFP32};
-  const auto n = static_cast<std::size_t>(problem.n);
-  std::vector<float> result(static_cast<std::size_t>(args.m) * n);
   GemmArgs sums = args;
-  sums.d = result.data();
+  sums.d = scratch.sums.data();
   sums.ldd = problem.n;
-  if (Status s = gemm_of_plain_d(plain, sums, operands, threads); !s) return s;
-  const std::int64_t ldd = args.ldd == 0 ? problem.n : args.ldd;
+  gemm_of_plain_d(plain, sums, operands, scratch);
+  const std::int64_t ldd = args.ldd == 0 ? default_ld(problem.d.dtype, problem.n) : args.ldd;
   const std::int64_t padded = packed_scale_ld(problem.d, args.m, problem.n);
   const std::int64_t scale_ld = args.d_scale_ld == 0 ? padded : args.d_scale_ld;
   auto* codes = static_cast<std::uint8_t*>(args.d);
@@ -348,58 +226,48 @@ Status gemm_of_fp8_d(const GemmProblem& problem, const GemmArgs& args, const Ope
     const std::int64_t first = block * kChunk;
     const auto count = static_cast<std::size_t>(std::min(kChunk, problem.n - first));
     for (std::int64_t row = 0; row < args.m; ++row) {
-      const std::span<const float> x(result.data() + row * problem.n + first, count);
+      const std::span<const float> x(scratch.sums.data() + row * problem.n + first, count);
       scales[block * scale_ld + row] = quantize_block(x, problem.d, codes + row * ldd + first);
     }
     if (!args.pads_d_scale) continue;
     std::fill(scales + block * scale_ld + args.m, scales + block * scale_ld + padded, 1.0F);
+  }
+}
+
+// Computes a GEMM that is neither of groups nor of a batch.
+Status gemm_alone(const GemmProblem& problem, const GemmArgs& args, Scratch& scratch) {
+  const auto operands = open_operands(problem, args);
+  if (!operands) return tl::unexpected(operands.error());
+  if (auto s = check_output(problem, args); !s) return s;
+  if (is_fp8(problem.d.dtype)) {
+    gemm_of_fp8_d(problem, args, *operands, scratch);
+  } else {
+    gemm_of_plain_d(problem, args, *operands, scratch);
   }
   return {};
 }
 
 }  // namespace
 
-Status gemm(const GemmProblem& problem, const GemmArgs& args, int threads) {
-  if (has_several_gemms(problem)) {
-    return for_each_gemm(problem, args, [&](const GemmPart& part) {
-      return gemm(part.problem, part.args, threads);
-    });
+Status gemm(const GemmProblem& problem, const GemmArgs& args, int threads) try {
+  if (!has_several_gemms(problem)) {
+    Scratch scratch(problem, std::max<std::int64_t>(args.m, 0), threads);
+    return gemm_alone(problem, args, scratch);
   }
-  const auto operands = open_operands(problem, args);
-  if (!operands) return tl::unexpected(operands.error());
-  if (auto s = check_output(problem, args); !s) return s;
-  try {
-    return is_fp8(problem.d.dtype) ? gemm_of_fp8_d(problem, args, *operands, threads)
-                                   : gemm_of_plain_d(problem, args, *operands, threads);
-  } catch (const std::bad_alloc&) {
-    return out_of_memory();
-  }
-}
-
-Status gemm_fp64(const GemmProblem& problem, const GemmArgs& args, const Fp64Window& window,
-                 double* r, double* s, int threads) {
-  if (has_several_gemms(problem)) return several_fp64(problem, args, window, r, s, threads);
-  const auto operands = open_operands(problem, args);
-  if (!operands) return tl::unexpected(operands.error());
-  if (window.row0 < 0 || window.rows < 0 || window.row0 > args.m - window.rows || window.col0 < 0 ||
-      window.cols < 0 || window.col0 > problem.n - window.cols) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("the window is rows [{}, +{}) x columns [{}, +{}); it must lie in the "
-                            "{} x {} product",
-                            window.row0, window.rows, window.col0, window.cols, args.m, problem.n));
-  }
-  const Tiling tiles(window, kFp64Rows, kFp64Cols);
-  try {
-    parallel_for(tiles.count(), 1, threads, [&](std::int64_t begin, std::int64_t end) {
-      const auto work = std::make_unique_for_overwrite<Fp64Workspace>();
-      for (std::int64_t i = begin; i < end; ++i) {
-        compute_fp64(problem, args, *operands, window, tiles[i], *work, r, s);
-      }
-    });
-  } catch (const std::bad_alloc&) {
-    return out_of_memory();
-  }
-  return {};
+  std::int64_t most_rows = 0;
+  Status ok = for_each_gemm(problem, args, [&](const GemmPart& part) -> Status {
+    most_rows = std::max(most_rows, part.args.m);
+    return {};
+  });
+  if (!ok) return ok;
+  Scratch scratch(problem, most_rows, threads);
+  return for_each_gemm(problem, args, [&](const GemmPart& part) {
+    return gemm_alone(part.problem, part.args, scratch);
+  });
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+} catch (const std::length_error&) {
+  return out_of_memory();
 }
 
 }  // namespace octile::reference

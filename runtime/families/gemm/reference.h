@@ -19,7 +19,7 @@ struct BatchStrides {
 struct GemmArgs {
   std::int64_t m = 0;
   const void* a = nullptr;
-  std::int64_t lda = 0;  // in elements; 0: the default stride, also for ldb and ldd
+  std::int64_t lda = 0;  // in elements; 0: default_ld, also for ldb and ldd
   const void* a_scale = nullptr;
   std::int64_t a_scale_ld = 0;  // 0: the packed value of the layout, also for b_scale_ld
   const void* b = nullptr;

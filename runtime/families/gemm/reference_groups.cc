@@ -44,9 +44,9 @@ ScalesBefore scales_before(const GemmProblem& p, std::int64_t g, std::int64_t ro
 // Moves A, B and D to group g, whose rows begin at row0 of D.
 void move_rows(const GemmProblem& p, std::int64_t g, std::int64_t room, GemmPart& part) {
   GemmArgs& args = part.args;
-  args.lda = or_default(args.lda, p.k);
-  args.ldb = or_default(args.ldb, p.k);
-  args.ldd = or_default(args.ldd, p.n);
+  args.lda = or_default(args.lda, default_ld(p.a.dtype, p.k));
+  args.ldb = or_default(args.ldb, default_ld(p.b.dtype, p.k));
+  args.ldd = or_default(args.ldd, default_ld(p.d.dtype, p.n));
   args.a = behind(args.a, part.row0 * args.lda);
   const ScalesBefore before = scales_before(p, g, room, part);
   args.a_scale = behind(args.a_scale, kScaleBytes * before.a);
@@ -60,9 +60,9 @@ void move_rows(const GemmProblem& p, std::int64_t g, std::int64_t room, GemmPart
 void move_columns(const GemmProblem& p, std::int64_t g, std::int64_t k_blocks, GemmPart& part) {
   GemmArgs& args = part.args;
   const std::int64_t columns = contiguous_columns(part.args.k, p.groups);
-  args.lda = or_default(args.lda, columns);
-  args.ldb = or_default(args.ldb, columns);
-  args.ldd = or_default(args.ldd, p.n);
+  args.lda = or_default(args.lda, default_ld(p.a.dtype, columns));
+  args.ldb = or_default(args.ldb, default_ld(p.b.dtype, columns));
+  args.ldd = or_default(args.ldd, default_ld(p.d.dtype, p.n));
   args.a = behind(args.a, k_blocks * kBlock);
   args.b = behind(args.b, k_blocks * kBlock);
   const bool of_tensors = p.a.granularity == Granularity::kPerTensor;
@@ -80,9 +80,9 @@ std::int64_t offset_of(std::int64_t g, std::int64_t stride, std::int64_t packed)
 void move_matrices(const GemmProblem& p, std::int64_t g, GemmPart& part) {
   GemmArgs& args = part.args;
   const BatchStrides& by = args.batch;
-  args.lda = or_default(args.lda, p.k);
-  args.ldb = or_default(args.ldb, p.k);
-  args.ldd = or_default(args.ldd, p.n);
+  args.lda = or_default(args.lda, default_ld(p.a.dtype, p.k));
+  args.ldb = or_default(args.ldb, default_ld(p.b.dtype, p.k));
+  args.ldd = or_default(args.ldd, default_ld(p.d.dtype, p.n));
   const std::int64_t a_scales = packed_scale_rows(p.a, args.m, p.k) * args.a_scale_ld;
   const std::int64_t b_scales = packed_scale_rows(p.b, p.n, p.k) * args.b_scale_ld;
   args.a = behind(args.a, offset_of(g, by.a, args.m * args.lda));

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "generator/core/layout.h"
 #include "runtime/reference/cast.h"
 
 namespace octile::reference {
@@ -31,7 +32,7 @@ Result<GemmOperand> GemmOperand::open(const char* name, const TensorType& type, 
   }
   GemmOperand operand;
   operand.codes_ = static_cast<const std::uint8_t*>(codes);
-  operand.ld_ = ld == 0 ? k : ld;
+  operand.ld_ = ld == 0 ? default_ld(type.dtype, k) : ld;
   operand.scales_ = scales;
   operand.exponents_ = type.scale == ScaleFormat::kUe8m0x4 || type.scale == ScaleFormat::kE8M0;
   operand.has_nan_ = type.scale == ScaleFormat::kE8M0;

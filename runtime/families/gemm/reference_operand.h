@@ -17,7 +17,7 @@ namespace octile::reference {
 class GemmOperand {
  public:
   // Returns the checked operand of rows x k elements, K-major. `name` ("a" or "b") appears in the
-  // error's sentence. ld 0: k; scale_ld 0: the value from quantized_layout.
+  // error's sentence. ld 0: default_ld; scale_ld 0: the value from quantized_layout.
   static Result<GemmOperand> open(const char* name, const TensorType& type, std::int64_t rows,
                                   std::int64_t k, const void* codes, std::int64_t ld,
                                   const void* scales, std::int64_t scale_ld);

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "generator/core/layout.h"
 #include "generator/quantize/config.h"
 #include "generator/quantize/fused_source.h"
 #include "runtime/engine/argument_checks.h"
@@ -171,7 +172,7 @@ Status check_sources(const QuantizeProblem& p, QuantizeArguments& args, std::int
     }
     if (Status ok = check_pointer(name, pointer, bytes); !ok) return ok;
     if (source.rms_norm && i == 1) continue;  // the weight is one row
-    if (Status ok = check_ld(ld_name, *ld, {cols, cols, 1}); !ok) return ok;
+    if (Status ok = check_ld(ld_name, *ld, {default_ld(p.x.dtype, cols), cols, 1}); !ok) return ok;
     if (Status ok = check_size({"rows", rows}, ld_name, *ld, bytes); !ok) return ok;
   }
   return check_beside(p, source, fused);
@@ -212,7 +213,8 @@ Status check_nonfinite(const QuantizeProblem& p, const octile_quantize_monitor& 
 Status check_dequantized(const QuantizeProblem& p, QuantizeArguments& args) {
   const int bytes = size_of(p.q.dtype);
   if (Status ok = check_pointer("q", args.q, bytes); !ok) return ok;
-  if (Status ok = check_ld("ldq", args.ldq, {p.cols, p.cols, 1}); !ok) return ok;
+  if (Status ok = check_ld("ldq", args.ldq, {default_ld(p.q.dtype, p.cols), p.cols, 1}); !ok)
+    return ok;
   if (Status ok = check_size({"rows", args.rows}, "ldq", args.ldq, bytes); !ok) return ok;
   if (args.scale == nullptr) [[likely]]
     return check_no_transposed(args);
@@ -221,7 +223,8 @@ Status check_dequantized(const QuantizeProblem& p, QuantizeArguments& args) {
 
 Status check_rowwise(const QuantizeProblem& p, QuantizeArguments& args, std::int64_t rows) {
   if (Status ok = check_pointer("q", args.q, 1); !ok) return ok;
-  if (Status ok = check_ld("ldq", args.ldq, {p.cols, p.cols, 1}); !ok) return ok;
+  if (Status ok = check_ld("ldq", args.ldq, {default_ld(p.q.dtype, p.cols), p.cols, 1}); !ok)
+    return ok;
   if (Status ok = check_size({"rows", rows}, "ldq", args.ldq, 1); !ok) return ok;
   if (Status ok = check_pointer("scale", args.scale, scale_alignment(p.q)); !ok) return ok;
   return check_scale_ld("scale_ld", args.scale_ld, p, args.rows);

@@ -15,9 +15,9 @@ namespace octile::reference {
 struct QuantizeArgs {
   std::int64_t rows = 0;
   const void* x = nullptr;
-  std::int64_t ldx = 0;  // in elements; 0: cols
+  std::int64_t ldx = 0;  // in elements; 0: default_ld, also of the others
   void* q = nullptr;
-  std::int64_t ldq = 0;  // 0: cols
+  std::int64_t ldq = 0;
   void* scale = nullptr;
   std::int64_t scale_ld = 0;  // 0: the value from quantized_layout
   void* q_transposed = nullptr;

@@ -1,10 +1,11 @@
 #include "runtime/families/quantize/reference_dequantize.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <vector>
+#include <span>
 
 #include "generator/core/layout.h"
 #include "runtime/families/quantize/reference_scale.h"
@@ -17,12 +18,13 @@ namespace octile::reference {
 namespace {
 
 constexpr std::int64_t kDequantizedRowsPerRange =
-    16;  // number of rows that a thread takes at a time
+    16;                                        // number of rows that a thread takes at a time
+constexpr std::int64_t kValuesTogether = 128;  // number of elements dequantised together
 constexpr std::int64_t kTransposedColumns =
     128;  // number of columns of x that a thread transposes at a time
 constexpr std::uint32_t kNanBits = 0x7FFFFFFF;  // the NaN that the device's arithmetic writes
 
-void store_row(const std::vector<float>& row, DType dtype, void* q, std::int64_t offset) {
+void store_values(std::span<const float> row, DType dtype, void* q, std::int64_t offset) {
   for (std::size_t c = 0; c < row.size(); ++c) {
     const std::size_t at = static_cast<std::size_t>(offset) + c;
     if (dtype == DType::kFP32) {
@@ -45,14 +47,20 @@ void copy_scale(const void* from, std::int64_t i, void* to, std::int64_t j, int 
 }  // namespace
 
 Status dequantize(const QuantizeProblem& problem, const QuantizeArgs& args, int threads) {
-  const QuantizeSource source(problem, args, threads);
-  const std::int64_t ldq = args.ldq == 0 ? problem.cols : args.ldq;
+  QuantizeSource source(problem);
+  source.open(args);
+  const std::int64_t ldq = args.ldq == 0 ? default_ld(problem.q.dtype, problem.cols) : args.ldq;
+  const std::int64_t cols = problem.cols;
   parallel_for(args.rows, kDequantizedRowsPerRange, threads,
                [&](std::int64_t begin, std::int64_t end) {
-                 std::vector<float> values(static_cast<std::size_t>(problem.cols));
-                 for (std::int64_t row = begin; row < end; ++row) {
-                   source.read(row, 0, problem.cols, values.data());
-                   store_row(values, problem.q.dtype, args.q, row * ldq);
+                 std::array<float, kValuesTogether> values{};
+                 for (std::int64_t i = begin * cols; i < end * cols;) {
+                   const std::int64_t row = i / cols, col = i % cols;
+                   const std::int64_t count = std::min(kValuesTogether, cols - col);
+                   source.read(row, col, count, values.data());
+                   store_values({values.data(), static_cast<std::size_t>(count)}, problem.q.dtype,
+                                args.q, row * ldq + col);
+                   i += count;
                  }
                });
   return {};
@@ -65,7 +73,7 @@ Status transpose(const QuantizeProblem& problem, const QuantizeArgs& args, int t
   if (!to) return tl::unexpected<Error>(to.error());
   const auto layout = quantized_layout(problem.q, args.rows, problem.cols, 0, true);
   if (!layout) return tl::unexpected<Error>(layout.error());
-  const std::int64_t ldx = args.ldx == 0 ? problem.cols : args.ldx;
+  const std::int64_t ldx = args.ldx == 0 ? default_ld(problem.x.dtype, problem.cols) : args.ldx;
   const auto* x = static_cast<const std::uint8_t*>(args.x);
   auto* q = static_cast<std::uint8_t*>(args.q_transposed);
   parallel_for(

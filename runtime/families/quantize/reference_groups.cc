@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "generator/quantize/fused_source.h"
 #include "generator/quantize/layout.h"
+#include "runtime/families/quantize/reference_quantizer.h"
 #include "runtime/families/quantize/reference_scale.h"
 #include "runtime/reference/parallel.h"
 #include "runtime/reference/scale_index.h"
@@ -47,25 +49,26 @@ class Groups {
  public:
   Groups(const QuantizeProblem& problem, const QuantizeArgs& args, int threads)
       : problem_(problem), args_(args), threads_(threads) {
-    alone_.grouping = Grouping::kNone;
-    alone_.rows = kDynamic;
-    const std::int64_t cols = source_shape(problem.source).halves ? problem.cols / 2 : problem.cols;
-    if (args_.ldx == 0) args_.ldx = cols;
-    for (std::int64_t& ld : args_.more_ld) {
-      if (ld == 0) ld = cols;
+    for (QuantizeProblem* alone : {&rows_alone_, &columns_alone_}) {
+      alone->grouping = Grouping::kNone;
+      alone->rows = kDynamic;
     }
-    args_.ldq = args.ldq == 0 ? problem.cols : args.ldq;
+    rows_alone_.output = QuantizeOutput::kRowwise;
+    columns_alone_.output = QuantizeOutput::kTransposed;
+    columns_alone_.scale_layout = ScaleLayout::kLinear;
+    const std::int64_t cols = source_shape(problem.source).halves ? problem.cols / 2 : problem.cols;
+    if (args_.ldx == 0) args_.ldx = default_ld(problem.x.dtype, cols);
+    for (std::int64_t& ld : args_.more_ld) {
+      if (ld == 0) ld = default_ld(problem.x.dtype, cols);
+    }
+    if (args_.ldq == 0) args_.ldq = default_ld(problem.q.dtype, problem.cols);
   }
 
   Status run() {
     if (Status ok = find_x_scales(); !ok) return ok;
     const bool contiguous = problem_.grouping == Grouping::kContiguous;
     if (Status ok = contiguous ? check_offsets(args_) : check_counts(args_); !ok) return ok;
-    if (!contiguous) return masked();
-    if (has_rowwise(problem_.output)) {
-      if (Status ok = rowwise(); !ok) return ok;
-    }
-    return has_transposed(problem_.output) ? transposed() : Status{};
+    return contiguous ? contiguous_groups() : masked();
   }
 
  private:
@@ -116,58 +119,82 @@ class Groups {
     if (!layout) return tl::unexpected(layout.error());
     const std::int64_t ld = args_.scale_ld == 0 ? layout->scales.ld : args_.scale_ld;
     const std::int64_t bytes = layout->scales.outer * ld * layout->scales.element_bytes;
+    Quantizer quantizer(rows_alone_, args_.rows, threads_);
     for (std::int64_t g = 0; g < args_.groups; ++g) {
       QuantizeArgs a = of_group(g, g * args_.rows, args_.counts[g]);
       a.scale = static_cast<char*>(args_.scale) + g * bytes;
       a.scale_ld = ld;
       if (a.rows == 0 && per_tensor()) store_empty(args_.scale, g);
-      if (Status ok = quantize(alone_, a, threads_); !ok) return ok;
+      if (a.rows == 0) continue;
+      if (Status ok = quantizer.run(a); !ok) return ok;
     }
     return {};
   }
 
   bool per_tensor() const { return problem_.q.granularity == Granularity::kPerTensor; }
+  std::int64_t rows_of(std::int64_t g) const { return args_.offsets[g + 1] - args_.offsets[g]; }
 
-  // Writes the row-wise copy of contiguous groups. Their rows form one tensor, except that with
-  // per-tensor scales each group has its own amax.
-  Status rowwise() {
-    alone_.output = QuantizeOutput::kRowwise;
-    if (!per_tensor()) {
-      QuantizeArgs a = of_group(0, 0, args_.offsets[args_.groups]);
-      const auto layout = quantized_layout(problem_.q, args_.rows, problem_.cols);
-      if (!layout) return tl::unexpected(layout.error());
-      if (a.scale_ld == 0) a.scale_ld = layout->scales.ld;
-      return quantize(alone_, a, threads_);
+  // Allocates what both copies need, then writes them.
+  Status contiguous_groups() {
+    std::int64_t most_rows = 0;
+    for (std::int64_t g = 0; g < args_.groups; ++g) most_rows = std::max(most_rows, rows_of(g));
+    const std::int64_t all_rows = args_.offsets[args_.groups];
+    std::optional<Quantizer> rows, columns;
+    if (has_rowwise(problem_.output))
+      rows.emplace(rows_alone_, per_tensor() ? most_rows : all_rows, threads_);
+    if (has_transposed(problem_.output)) {
+      const auto most = quantized_layout(problem_.q, most_rows, problem_.cols, 0, true);
+      if (!most) return tl::unexpected(most.error());
+      columns.emplace(columns_alone_, most_rows, threads_);
+      codes_.resize(static_cast<std::size_t>(most->data.bytes()));
+      scales_.resize(static_cast<std::size_t>(most->scales.bytes()));
     }
+    if (rows) {
+      if (Status ok = per_tensor() ? rowwise_one_by_one(*rows) : rowwise_at_once(*rows); !ok)
+        return ok;
+    }
+    return columns ? transposed(*columns) : Status{};
+  }
+
+  // The rows of all groups form one tensor.
+  Status rowwise_at_once(Quantizer& quantizer) const {
+    QuantizeArgs a = of_group(0, 0, args_.offsets[args_.groups]);
+    if (a.rows == 0) return {};
+    const auto layout = quantized_layout(problem_.q, args_.rows, problem_.cols);
+    if (!layout) return tl::unexpected(layout.error());
+    if (a.scale_ld == 0) a.scale_ld = layout->scales.ld;
+    return quantizer.run(a);
+  }
+
+  // With per-tensor scales each group has its own amax.
+  Status rowwise_one_by_one(Quantizer& quantizer) const {
+    const std::int64_t bytes = problem_.q.scale == ScaleFormat::kBF16 ? 2 : 4;
     for (std::int64_t g = 0; g < args_.groups; ++g) {
       QuantizeArgs a = of_group(g, args_.offsets[g], rows_of(g));
-      const std::int64_t bytes = problem_.q.scale == ScaleFormat::kBF16 ? 2 : 4;
       a.scale = static_cast<char*>(args_.scale) + g * bytes;
       a.scale_ld = 0;
       if (a.rows == 0) store_empty(args_.scale, g);
-      if (Status ok = quantize(alone_, a, threads_); !ok) return ok;
+      if (a.rows == 0) continue;
+      if (Status ok = quantizer.run(a); !ok) return ok;
     }
     return {};
   }
 
-  std::int64_t rows_of(std::int64_t g) const { return args_.offsets[g + 1] - args_.offsets[g]; }
-
   // Writes the transposed copies of contiguous groups, each made separately and put behind the
   // previous ones.
-  Status transposed() {
+  Status transposed(Quantizer& quantizer) {
     const auto layout = quantized_layout(problem_, args_.rows, args_.groups, true);
     if (!layout) return tl::unexpected(layout.error());
-    alone_.output = QuantizeOutput::kTransposed;
-    alone_.scale_layout = ScaleLayout::kLinear;
     std::int64_t start = 0;
     for (std::int64_t g = 0; g < args_.groups; ++g) {
-      if (Status ok = transposed_group(g, start, *layout); !ok) return ok;
+      if (Status ok = transposed_group(quantizer, g, start, *layout); !ok) return ok;
       start += round_up(rows_of(g), kGroupAlign);
     }
     return {};
   }
 
-  Status transposed_group(std::int64_t g, std::int64_t start, const QuantizedLayout& whole) {
+  Status transposed_group(Quantizer& quantizer, std::int64_t g, std::int64_t start,
+                          const QuantizedLayout& whole) {
     const std::int64_t rows = rows_of(g);
     if (rows == 0) {
       if (per_tensor()) store_empty(args_.scale_transposed, g);
@@ -175,15 +202,13 @@ class Groups {
     }
     const auto layout = quantized_layout(problem_.q, rows, problem_.cols, 0, true);
     if (!layout) return tl::unexpected(layout.error());
-    std::vector<std::uint8_t> q(static_cast<std::size_t>(layout->data.bytes()));
-    std::vector<std::uint8_t> scale(static_cast<std::size_t>(layout->scales.bytes()));
     QuantizeArgs a = of_group(g, args_.offsets[g], rows);
-    a.q_transposed = q.data();
-    a.scale_transposed = scale.data();
+    a.q_transposed = codes_.data();
+    a.scale_transposed = scales_.data();
     if (has_rowwise(problem_.output)) a.nonfinite = nullptr;  // counted with the row-wise copy
-    if (Status ok = quantize(alone_, a, threads_); !ok) return ok;
-    put_codes(q, layout->data.ld, rows, start, whole.data.ld);
-    return put_scales(scale.data(), g, rows, start, whole);
+    if (Status ok = quantizer.run(a); !ok) return ok;
+    put_codes(codes_, layout->data.ld, rows, start, whole.data.ld);
+    return put_scales(scales_.data(), g, rows, start, whole);
   }
 
   void put_codes(const std::vector<std::uint8_t>& from, std::int64_t from_ld, std::int64_t rows,
@@ -203,11 +228,13 @@ class Groups {
                     const QuantizedLayout& whole) const;
 
   QuantizeProblem problem_;
-  QuantizeProblem alone_ = problem_;  // the problem of one group
+  QuantizeProblem rows_alone_ = problem_;  // of one group's row-wise copy
+  QuantizeProblem columns_alone_ = problem_;
   QuantizeArgs args_;
   int threads_;
   ScaleIndex x_scales_;  // index for FP8 x
   std::int64_t x_scale_bytes_ = 0;
+  std::vector<std::uint8_t> codes_, scales_;  // of one group's transposed copy
 };
 
 Status Groups::put_scales(const std::uint8_t* from, std::int64_t g, std::int64_t rows,

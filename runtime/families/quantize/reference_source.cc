@@ -6,9 +6,9 @@
 #include <cmath>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "generator/core/elementary.h"
+#include "generator/core/layout.h"
 #include "runtime/families/quantize/reference_kernels.h"
 #include "runtime/families/quantize/reference_scale.h"
 #include "runtime/reference/cast.h"
@@ -23,14 +23,15 @@ constexpr std::int64_t kNormalisedRowsPerRange =
 
 }  // namespace
 
-QuantizeSource::Inputs QuantizeSource::inputs_of(const QuantizeArgs& args, std::int64_t cols) {
+QuantizeSource::Inputs QuantizeSource::inputs_of(const QuantizeArgs& args, DType dtype,
+                                                 std::int64_t cols) {
   Inputs inputs;
   inputs[0] = {args.x, args.ldx};
   for (std::size_t i = 0; i < args.more.size(); ++i) {
     inputs[i + 1] = {args.more[i], args.more_ld[i]};
   }
   for (Input& input : inputs) {
-    if (input.ld == 0) input.ld = cols;
+    if (input.ld == 0) input.ld = default_ld(dtype, cols);
   }
   return inputs;
 }
@@ -38,7 +39,7 @@ QuantizeSource::Inputs QuantizeSource::inputs_of(const QuantizeArgs& args, std::
 Status QuantizeSource::check(const QuantizeProblem& problem, const QuantizeArgs& args) {
   const SourceShape shape = source_shape(problem.source);
   const std::int64_t cols = shape.halves ? problem.cols / 2 : problem.cols;
-  const Inputs inputs = inputs_of(args, cols);
+  const Inputs inputs = inputs_of(args, problem.x.dtype, cols);
   for (std::size_t i = 0; std::cmp_less(i, shape.inputs); ++i) {
     const std::string name = i == 0 ? "x" : fmt::format("x{}", i);
     if (inputs[i].data == nullptr && args.rows > 0 && problem.cols > 0) {
@@ -59,46 +60,52 @@ Status QuantizeSource::check(const QuantizeProblem& problem, const QuantizeArgs&
   return index ? Status{} : tl::unexpected<Error>(index.error());
 }
 
-QuantizeSource::QuantizeSource(const QuantizeProblem& problem, const QuantizeArgs& args,
-                               int threads)
-    : dtype_(problem.x.dtype), part_cols_(problem.cols) {
+QuantizeSource::QuantizeSource(const QuantizeProblem& problem)
+    : problem_(problem), dtype_(problem.x.dtype), part_cols_(problem.cols) {
   if (!problem.source.empty()) fused_ = *fused_source(problem.source);
   if (fused_ && fused_->halves()) part_cols_ /= 2;
-  inputs_ = inputs_of(args, part_cols_);
-  if (is_fp8(dtype_)) {
-    scales_ = {args.x_scale, problem.x.scale,
-               *scale_index(problem.x, args.rows, problem.cols, args.x_scale_ld)};
-    for (std::size_t code = 0; code < value_of_code_.size(); ++code) {
-      value_of_code_[code] = from_fp8(static_cast<std::uint8_t>(code), dtype_);
-    }
-  }
+  if (!is_fp8(dtype_)) return;
+  for (std::size_t code = 0; code < value_of_code_.size(); ++code)
+    value_of_code_[code] = from_fp8(static_cast<std::uint8_t>(code), dtype_);
+}
+
+void QuantizeSource::open(const QuantizeArgs& args) {
+  rows_ = args.rows;
+  inputs_ = inputs_of(args, dtype_, part_cols_);
+  if (is_fp8(dtype_))
+    scales_ = {args.x_scale, problem_.x.scale,
+               *scale_index(problem_.x, args.rows, problem_.cols, args.x_scale_ld)};
   if (!fused_ || !fused_->rms_norm) return;
   inputs_[1].ld = 0;  // the weight is one row
-  parallel_for(args.rows, kNormalisedRowsPerRange, threads,
-               [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t row = begin; row < end; ++row) {
-                   args.rstd[row] = norm_row(row, problem.cols, problem.norm_epsilon);
-                 }
-               });
   rstd_ = args.rstd;
+}
+
+void QuantizeSource::norm(int threads) const {
+  if (rstd_ == nullptr) return;
+  parallel_for(rows_, kNormalisedRowsPerRange, threads, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) rstd_[row] = norm_row(row);
+  });
 }
 
 // Returns 1 / sqrt(mean(x^2) + epsilon). The squares are summed in the order of
 // templates/quantize/norm.cuh.
-float QuantizeSource::norm_row(std::int64_t row, std::int64_t cols, float epsilon) const {
+float QuantizeSource::norm_row(std::int64_t row) const {
   constexpr std::int64_t kSums = 1024, kTogether = 4;
-  std::vector<float> x(static_cast<std::size_t>(cols));
-  widen(inputs_[0].data, dtype_, row * inputs_[0].ld, cols, x.data());
+  std::array<float, kPiece> x{};
   std::array<float, kSums> sums{};
-  for (std::int64_t c = 0; c < cols; ++c) {
-    const float value = x[static_cast<std::size_t>(c)];
-    float& sum = sums[static_cast<std::size_t>(c / kTogether % kSums)];
-    sum = std::fma(value, value, sum);
+  for (std::int64_t begin = 0; begin < part_cols_; begin += kPiece) {
+    const std::int64_t count = std::min(kPiece, part_cols_ - begin);
+    widen(inputs_[0].data, dtype_, row * inputs_[0].ld + begin, count, x.data());
+    for (std::int64_t i = 0; i < count; ++i) {
+      const float value = x[static_cast<std::size_t>(i)];
+      float& sum = sums[static_cast<std::size_t>((begin + i) / kTogether % kSums)];
+      sum = std::fma(value, value, sum);
+    }
   }
   for (std::size_t n = kSums / 2; n > 0; n /= 2) {
     for (std::size_t l = 0; l < n; ++l) sums[l] += sums[l + n];
   }
-  return elementary::rsqrt(sums[0] / static_cast<float>(cols) + epsilon);
+  return elementary::rsqrt(sums[0] / static_cast<float>(part_cols_) + problem_.norm_epsilon);
 }
 
 void QuantizeSource::read(std::int64_t row, std::int64_t col, std::int64_t count,

@@ -21,9 +21,14 @@ class QuantizeSource {
   // dimension that is too small; kUnsupported for FP8 x without a layout.
   static Status check(const QuantizeProblem& problem, const QuantizeArgs& args);
 
-  // The arguments must be valid and outlive the source. For RMSNorm the constructor computes and
-  // writes args.rstd.
-  QuantizeSource(const QuantizeProblem& problem, const QuantizeArgs& args, int threads);
+  // The problem must outlive the source. Throws std::bad_alloc; nothing else here allocates.
+  explicit QuantizeSource(const QuantizeProblem& problem);
+
+  // Takes the tensors of a call, which must be valid and outlive the reading.
+  void open(const QuantizeArgs& args);
+
+  // Computes and writes rstd of a source that is RMSNorm, which comes before reading.
+  void norm(int threads) const;
 
   // Sets out[i] to the value of element (row, col + i) for i < count. May be called from any
   // thread.
@@ -43,19 +48,21 @@ class QuantizeSource {
   };
 
   // Returns the inputs with every leading dimension filled in; inputs have `cols` columns.
-  static Inputs inputs_of(const QuantizeArgs& args, std::int64_t cols);
-  float norm_row(std::int64_t row, std::int64_t cols, float epsilon) const;
+  static Inputs inputs_of(const QuantizeArgs& args, DType dtype, std::int64_t cols);
+  float norm_row(std::int64_t row) const;
   void read_part(const Expr& part, std::int64_t row, std::int64_t col, std::int64_t count,
                  float* out) const;
   void read_scaled(std::int64_t row, std::int64_t col, std::int64_t count, float* out) const;
 
+  const QuantizeProblem& problem_;
   DType dtype_;
   std::optional<FusedSource> fused_;  // empty: x itself
   std::int64_t part_cols_;            // number of columns of one expression
   Inputs inputs_;
   Scales scales_;                           // scales of FP8 x
   std::array<float, 256> value_of_code_{};  // for FP8 x
-  const float* rstd_ = nullptr;             // for RMSNorm
+  std::int64_t rows_ = 0;
+  float* rstd_ = nullptr;  // for RMSNorm
 };
 
 }  // namespace octile::reference

@@ -16,9 +16,13 @@
  *     value and what is allowed. A field of a nested struct is named as "groups.offsets". "Errors"
  *     below lists what a call may say beside INVALID_ARGUMENT, OUT_OF_MEMORY and INTERNAL.
  *  4. Messages go to the log callback. The library does not print, abort or throw.
- *  5. Matrices are row-major. Leading dimensions are in elements, and 0 means packed: each field
- *     says which value that is. D[m,n] (+)= A[m,k] * B[n,k]^T. An extent (m, n, k, rows, cols) is
- *     at most 2^31 - 1, a tensor at most 2^63 - 1 bytes.
+ *  5. Matrices are row-major. D[m,n] (+)= A[m,k] * B[n,k]^T. An extent (m, n, k, rows, cols) is at
+ *     most 2^31 - 1, a tensor at most 2^63 - 1 bytes. Leading dimensions are in elements. 0 means
+ *     the same in every call: of FP8 data roundup(columns,16), of other types the columns, of
+ *     scales what octile_quantized_layout_query says. So what a quantiser writes with zeros is what
+ *     every call reads with zeros. FP8 data then take rows * roundup(columns,16) bytes, the query's
+ *     data_bytes, which is more than rows * columns if columns is no multiple of 16. Elements
+ *     between the columns and a leading dimension are neither read nor written.
  *  6. Scales multiply: x ~ q * scale.
  *  7. Streams: `stream` is a CUstream (a cudaStream_t is the same pointer); null is the legacy
  *     default stream. Pointers are device pointers, unless the plan's device is "host". Kernels are
@@ -56,6 +60,13 @@
  * 15. Exit: a process may exit with handles alive, also while work runs in the background. Nothing
  *     is waited for. The log callback may be called until the process has ended.
  * 16. dlclose leaves the library loaded, and handles usable.
+ * 17. Cancellation: pthread_cancel of a thread takes effect behind the call that the thread is in,
+ *     callbacks included.
+ * 18. Floating point: no result depends on the rounding mode, the flushing of subnormals or the
+ *     traps of the calling thread. They are as they were when the call returns. Callbacks run in
+ *     the default environment.
+ * 19. Stack: 64 KiB suffice for the thread that makes a call, beside what the CUDA driver, a
+ *     callback and an NVRTC in the caller's process (rule 14) need.
  */
 #ifndef OCTILE_OCTILE_H_
 #define OCTILE_OCTILE_H_
@@ -180,13 +191,13 @@ OCTILE_API octile_status octile_library_destroy(octile_library* library);
 
 typedef struct octile_quantized_layout {
   size_t struct_size;
-  int64_t data_rows, data_ld, data_bytes;    /* FP8 elements */
+  int64_t data_rows, data_ld, data_bytes;    /* FP8 elements, with leading dimension 0 (rule 5) */
   int64_t scale_rows, scale_ld, scale_bytes; /* scales as stored, padding included */
 } octile_quantized_layout;
 
 /* Writes the sizes of a [rows, cols] tensor quantised as (dtype, granularity, format).
- * transposed nonzero: those of the columnwise copy, whose data is [cols][roundup(rows,16)].
- * Errors: UNSUPPORTED. */
+ * transposed nonzero: those of the columnwise copy, whose data is [cols][roundup(rows,16)] and ends
+ * every row in zeros. Errors: UNSUPPORTED. */
 OCTILE_API octile_status octile_quantized_layout_query(octile_dtype dtype,
                                                        octile_granularity granularity,
                                                        octile_scale_format format, int64_t rows,
@@ -471,16 +482,16 @@ typedef struct octile_gemm_args {
    * to the next; 0: roundup(ceil(k/32),4); else >= that and a multiple of 4. What lies behind the
    * ceil(k/32) scales of a row does not matter. */
   const void* a; /* [m][lda], 16-byte aligned */
-  int64_t lda;   /* >= k, multiple of 16; 0: roundup(k,16) */
+  int64_t lda;   /* 0 (rule 5), or >= k and a multiple of 16 */
   const void* a_scale;
   int64_t a_scale_ld;
   const void* b;       /* [n][ldb], 16-byte aligned */
-  int64_t ldb;         /* >= k, multiple of 16; 0: roundup(k,16) */
+  int64_t ldb;         /* as lda */
   const void* b_scale; /* as a_scale, of B, whose rows are the columns of D */
   int64_t b_scale_ld;  /* 128x128: >= ceil(k/128); 0: roundup(ceil(k/128),4). Otherwise as
                           a_scale_ld, with n for m */
   void* d;             /* [m][ldd], 16-byte aligned; no operand may overlap it */
-  int64_t ldd;         /* >= n, row stride a multiple of 16 bytes; 0: n */
+  int64_t ldd;         /* 0 (rule 5), or >= n and a multiple of 16 bytes */
   void* workspace;     /* octile_plan_workspace_size bytes, 16-byte aligned; null if that is 0 */
   size_t workspace_bytes;
   uint32_t flags;   /* octile_run_flags */
@@ -544,7 +555,9 @@ typedef struct octile_quantize_groups {
 } octile_quantize_groups;
 
 /* Plans of a flat range (octile_shard_step). x and q point to the range's first element and lie
- * flat from there on. */
+ * flat from there on: [rows][cols] has no gaps between rows, data_ld of
+ * octile_plan_quantized_layout is cols, and ldx and ldq are 0 or cols. So a GEMM reads the codes of
+ * all ranges in place if cols is a multiple of 16. */
 typedef struct octile_quantize_shard {
   size_t struct_size;
   int64_t start;  /* the range's first element in [rows][cols] */
@@ -596,9 +609,9 @@ typedef struct octile_quantize_args {
   size_t struct_size;
   int64_t rows;     /* >= 0; with 0 nothing is done, and no pointer is looked at */
   const void* x;    /* [rows][ldx], aligned to its element */
-  int64_t ldx;      /* >= cols; 0: cols */
+  int64_t ldx;      /* 0 (rule 5), or >= cols */
   void* q;          /* row-wise data [rows][ldq] */
-  int64_t ldq;      /* >= cols; 0: cols */
+  int64_t ldq;      /* 0 (rule 5), or >= cols; operands of a GEMM need a multiple of 16 */
   void* scale;      /* row-wise scales, layout of the plan's granularity */
   int64_t scale_ld; /* 0: as octile_quantized_layout_query says. Else 1x128: >= that and a multiple
                        of 4; 128x128: >= ceil(cols/128); swizzled: that alone */
