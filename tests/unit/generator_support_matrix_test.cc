@@ -364,15 +364,63 @@ TEST(SupportMatrix, ReasonsReachTheCaller) {
   const Status s = check_supported(p);
   ASSERT_FALSE(s);
   EXPECT_EQ(s.error().code, ErrorCode::kUnsupported);
-  std::vector<std::string_view> patterns;
-  for (const SupportRow& row : gemm_support_rows()) {
-    if (row.supported) patterns.push_back(row.pattern);
-  }
   EXPECT_EQ(s.error().message,
-            fmt::format("'gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=fp16 acc=1 "
-                        "promote=128' is not supported: sums over many calls leave the range of "
-                        "fp16: add in bf16 or fp32; supported are {}",
-                        fmt::join(patterns, "; ")));
+            "'gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=fp16 acc=1 promote=128' is not "
+            "supported: sums over many calls leave the range of fp16: add in bf16 or fp32; the "
+            "nearest that is has d=bf16 instead; docs/support.md and `octile doctor --matrix` say "
+            "what is");
+}
+
+// What the sentence says of the nearest supported problem, by the fields that differ.
+TEST(SupportMatrix, NamesTheNearestSupportedProblem) {
+  const auto nearest = [](const std::string& text) {
+    const auto problem = parse_problem(text);
+    EXPECT_TRUE(problem) << problem.error().message;
+    const Status s = check_supported(*problem);
+    EXPECT_FALSE(s) << text;
+    if (s) return std::string();
+    const std::string from = "; the nearest that is has ";
+    const std::size_t at = s.error().message.find(from) + from.size();
+    return s.error().message.substr(at, s.error().message.find(" instead;") - at);
+  };
+  const std::string shape = "gemm m=? n=256 k=512 ";
+  EXPECT_EQ(nearest(shape + "a=bf16 b=e4m3:128x128 d=bf16 acc=0 promote=128"),
+            "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4");
+  EXPECT_EQ(nearest(shape + "a=e4m3:1x32 b=e4m3:1x32 d=bf16 acc=0 promote=128"), "promote=32");
+  EXPECT_EQ(nearest(shape + "a=e4m3:1x32 b=e4m3:1x32 d=e4m3:1x128 acc=0 promote=128"),
+            "d=bf16|fp16|fp32 and promote=32");
+  EXPECT_EQ(nearest(shape + "a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 bias=bf16 "
+                            "group=contiguous groups=4"),
+            "no group");
+  EXPECT_EQ(nearest("gemm m=64 n=256 k=? a=e4m3:1x128 b=e4m3:1x128 d=bf16 acc=0 promote=128 "
+                    "batch=4"),
+            "a number as k");
+  EXPECT_EQ(nearest("quantize rows=? cols=512 x=e4m3:1x128 q=e4m3:1x128 out=row src=silu"),
+            "no src");
+  EXPECT_EQ(nearest("dequantize rows=? cols=512 x=e4m3:1x128 q=bf16 out=row group=contiguous"),
+            "no group");
+}
+
+// What is called the nearest is supported, of every refused combination, and the sentence is short.
+TEST(SupportMatrix, TheNearestProblemIsSupported) {
+  int refused = 0;
+  const auto check = [&](const auto& p, const auto& usual, auto rows) {
+    const std::string_view operation = operation_of(p);
+    const FieldValues values = field_values(p);
+    if (first_match(rows, operation, values).supported) return;
+    if (++refused % 7 != 0) return;  // a covering part: neighbours differ in one field
+    const auto nearest = nearest_supported(rows, operation, values, field_values(usual));
+    ASSERT_TRUE(nearest) << to_text(p);
+    EXPECT_TRUE(first_match(rows, operation, nearest->values).supported) << to_text(p);
+    EXPECT_TRUE(matches(*nearest->row, operation, nearest->values)) << to_text(p);
+    const Status s = check_supported(p);
+    ASSERT_FALSE(s);
+    EXPECT_LE(s.error().message.size(), 600U) << s.error().message;
+  };
+  for_each_gemm([&](const GemmProblem& p) { check(p, GemmProblem{}, gemm_support_rows()); });
+  for_each_quantize(
+      [&](const QuantizeProblem& p) { check(p, QuantizeProblem{}, quantize_support_rows()); });
+  EXPECT_GT(refused, 1000);
 }
 
 TEST(SupportMatrix, DimensionRules) {
@@ -380,7 +428,11 @@ TEST(SupportMatrix, DimensionRules) {
   p.n = 7164;
   p.k = 2048;
   EXPECT_EQ(check_supported(p).error().message,
-            "n is 7164; allowed are multiples of 8: a row of bf16 D is stored in 16-byte units");
+            "n is 7164; allowed are multiples of 8: a row of bf16 D is stored 8 columns at a time");
+  p.d.dtype = DType::kFP32;
+  EXPECT_EQ(check_supported(p).error().message,
+            "n is 7164; allowed are multiples of 8: a row of fp32 D is stored 8 columns at a time");
+  p.d.dtype = DType::kBF16;
   p.n = 7168;
   for (const std::int64_t k : {0, 1, 77, 127, 129, 2040}) {
     p.k = k;

@@ -129,7 +129,8 @@ Status check_arguments(const GemmProblem& p, GemmArguments& args) {
   if (Status ok = check_batch_is_known(p, args); !ok) return ok;
   const GemmMatrices all = is_batched(p) ? GemmMatrices{shape.m, shape.n, shape.m, shape.k}
                                          : matrices_of(p, args.tokens);
-  const Rows of_a{"m", all.a_rows}, of_b{"n", all.b_rows}, of_d{"m", all.d_rows};
+  const std::string_view m = has_tokens_in_k(p) ? "m" : token_axis(p).name;
+  const Rows of_a{m, all.a_rows}, of_b{"n", all.b_rows}, of_d{m, all.d_rows};
   if (Status ok = check_matrix({"d", args.d, "ldd", args.ldd, of_d, shape.n, p.d.dtype}); !ok)
     return ok;
   if (Status ok = check_scales_of_d(p, shape, args); !ok) return ok;
