@@ -33,7 +33,7 @@ Status Plan::run(Arguments& args, CUstream stream) const {
   if (problem == nullptr) [[unlikely]]
     return tl::unexpected<Error>(wrong_operation(RuntimeFamily<P>::kRunCall));
   const std::int64_t tokens = tokens_of(args);
-  if (Status ok = check_tokens(axis_, axis_.argument, tokens); !ok) return ok;
+  if (Status ok = check_tokens(axis_, axis_.name, tokens); !ok) return ok;
   if (Status ok = check_arguments(*problem, args); !ok) return ok;
   if (is_nothing(*problem, args)) return {};
   if (target_.kind == TargetKind::kHost) return run_on_host(*problem, args);
