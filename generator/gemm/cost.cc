@@ -211,10 +211,10 @@ double promotions_per_block(const GemmConfig& c) {
   return has_long_sums(c.promote) ? 128.0 / c.promote : 1;
 }
 
-double promotion_cycles(const GemmConfig& c, const GemmProblem& p) {
+// Returns the cycles of a strip's promotions for each K-block, `segments` runs of columns having a
+// scale of B each.
+double promotion_cycles(const GemmConfig& c, int segments) {
   const double cycles = promotions_per_block(c) * kPromotionPerColumn * c.block_n;
-  if (scales_at_end(p)) return cycles;
-  const int segments = column_segments(c);
   return cycles + (segments > 1 ? kStraddleCycles * segments : 0);
 }
 
@@ -267,13 +267,11 @@ double mx_block_cycles(const GemmConfig& c, const GemmProblem& p) {
   return std::max(groups * std::max(issue, tensor), chain);
 }
 
-// Returns the cycles of one K-block of one CTA if `sharing` CTAs share the SM.
-double block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing) {
-  if (is_mx(p)) return mx_block_cycles(c, p);
-  if (scales_rows_of_b(p)) return row_block_cycles(c, p, sharing);
+// The same if a scale of B serves runs of columns, or the finished sums.
+double run_block_cycles(const GemmConfig& c, const GemmProblem& p, int segments, double sharing) {
   const double strips = std::max(1.0, c.block_m / 64.0);
   const double group = std::max(64.0 * c.block_n * 128 * 2 / kFp8FlopsPerCycle, kMinGroupCycles);
-  const double promotion = promotion_cycles(c, p);
+  const double promotion = promotion_cycles(c, segments);
   const double tensor = strips * group * kTensorDerate * sharing;
   // One warpgroup's chain over a pass. With one WGMMA group in flight, groups and promotions follow
   // one another. With more, only the longer of the two counts, and one promotion is exposed.
@@ -286,6 +284,22 @@ double block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing) {
   const bool waits = c.cluster_m * c.cluster_n > 1 && c.in_flight == 1;
   return tile_shape_factor(c, p) * (std::max({tensor, chain, issue}) + kChainShare * chain) +
          (waits ? kClusterCycles : 0);
+}
+
+// Returns the cycles of one K-block of one CTA if `sharing` CTAs share the SM.
+double block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing) {
+  switch (scheme_of(p)) {
+    case Scheme::kMx:
+      return mx_block_cycles(c, p);
+    case Scheme::kRowB:
+      return row_block_cycles(c, p, sharing);
+    case Scheme::kBlockB:
+      return run_block_cycles(c, p, column_segments(c), sharing);
+    case Scheme::kPerRow:
+    case Scheme::kPerTensor:
+      break;
+  }
+  return run_block_cycles(c, p, 1, sharing);
 }
 
 double cycles_per_us(const DeviceSpec& d) { return d.clock_ghz * kClockDerate * 1e3; }
@@ -460,7 +474,7 @@ GemmCost estimate(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens
     cost.compute_us *= kTwoCtasOnChip;
     cost.l2_us *= kTwoCtasOnChip;
   }
-  const double norm = scales_rows_of_b(p) ? kRowOverlapNorm : kOverlapNorm;
+  const double norm = stages_scales_of_columns(scheme_of(p)) ? kRowOverlapNorm : kOverlapNorm;
   const auto power = [norm](double x) { return std::pow(x, norm); };
   cost.total_us =
       std::pow(power(cost.compute_us) + power(cost.memory_us) + power(cost.l2_us), 1 / norm) +

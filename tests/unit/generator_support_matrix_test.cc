@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "generator/core/layout.h"
@@ -198,14 +200,37 @@ TEST(SupportMatrix, GemmSupportIsWhatTheKernelDoes) {
   EXPECT_GT(cells, 40000);
 }
 
+// The scheme of every supported problem is that of its pair of granularities.
+TEST(SupportMatrix, EverySupportedPairHasItsScheme) {
+  using G = Granularity;
+  const std::map<std::pair<G, G>, Scheme> schemes{
+      {{G::k1x128, G::k128x128}, Scheme::kBlockB},
+      {{G::k1x128, G::k1x128}, Scheme::kRowB},
+      {{G::kPerRow, G::kPerRow}, Scheme::kPerRow},
+      {{G::kPerTensor, G::kPerTensor}, Scheme::kPerTensor},
+      {{G::k1x32, G::k1x32}, Scheme::kMx},
+      {{G::k1x32, G::k32x32}, Scheme::kMx}};
+  std::set<std::pair<G, G>> seen;
+  for_each_gemm([&](const GemmProblem& p) {
+    if (!support_of(p).supported) return;
+    const std::pair pair{p.a.granularity, p.b.granularity};
+    seen.insert(pair);
+    ASSERT_TRUE(schemes.contains(pair)) << to_text(p);
+    EXPECT_EQ(scheme_of(p), schemes.at(pair)) << to_text(p);
+    EXPECT_EQ(scales_at_end(scheme_of(p)), has_scales_of_all_k(p)) << to_text(p);
+    EXPECT_EQ(scheme_of(p) == Scheme::kMx, is_mx(p.a)) << to_text(p);
+  });
+  EXPECT_EQ(seen.size(), schemes.size());
+}
+
 // A batch is supported with plain D, block scales and tokens in m, and with nothing else.
 TEST(SupportMatrix, BatchesAreWhatTheKernelDoes) {
   int supported = 0;
   for_each_gemm([&](const GemmProblem& one) {
     GemmProblem p = one;
     p.batch = 4;
-    const bool expected =
-        support_of(one).supported && !is_fp8(p.d.dtype) && !scales_at_end(p) && !is_mx(p);
+    const bool expected = support_of(one).supported && !is_fp8(p.d.dtype) &&
+                          !scales_at_end(scheme_of(p)) && scheme_of(p) != Scheme::kMx;
     supported += expected ? 1 : 0;
     ASSERT_EQ(support_of(p).supported, expected) << to_text(p);
   });

@@ -24,8 +24,19 @@ struct Matrix {
 // 1x128 scales are copied in units of 16 bytes (PTX ISA, cp.async.bulk), and those of rows are
 // loaded in pairs. Others are loaded one by one, those of MX in words of four.
 std::int64_t scales_alignment(const TensorType& type) {
-  if (type.granularity == Granularity::k1x128) return kTmaBytes;
-  return type.granularity == Granularity::kPerRow ? 8 : 4;
+  switch (type.granularity) {
+    case Granularity::k1x128:
+      return kTmaBytes;
+    case Granularity::kPerRow:
+      return 8;
+    case Granularity::kNone:
+    case Granularity::kPerTensor:
+    case Granularity::k128x128:
+    case Granularity::k1x32:
+    case Granularity::k32x32:
+      break;
+  }
+  return 4;
 }
 
 // Packed rows of an operand are padded to what TMA asks of a stride, as a quantiser writes them.

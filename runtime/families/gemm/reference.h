@@ -48,7 +48,8 @@ std::int64_t rows_of_d(const GemmProblem&, const GemmArgs&);
 
 // Computes D (+)= A * B^T. Partial sums cover `promote` elements of K in fp32; the products of
 // elements are added one by one in ascending k. Then acc = fma(partial, scale_a * scale_b, acc) in
-// the order of K; of MX it is acc = fma(partial * scale_a, scale_b, acc). If scales_at_end(), it is
+// the order of K; of MX it is acc = fma(partial * scale_a, scale_b, acc). If has_scales_of_all_k(),
+// it is
 // acc = acc + partial, and (scale_a * scale_b) * acc behind the last partial sum. The bias is added
 // to the finished acc. With `accumulate`, the result is added to the old D; in fp32, subnormal
 // terms and sums count as zero of their sign. D is rounded once; its NaN is 0x7fff (bf16, fp16) or
