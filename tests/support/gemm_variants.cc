@@ -138,7 +138,7 @@ GemmProblem block_problem(Granularity scaling_of_b, const TensorType& d, int pro
   return problem;
 }
 
-// With scales of blocks.
+// Returns variants with scales of blocks.
 std::vector<GemmVariant> block_variants(const DeviceSpec& device) {
   std::vector<GemmVariant> all;
   for (const Granularity scaling : {Granularity::k128x128, Granularity::k1x128}) {
@@ -153,7 +153,7 @@ std::vector<GemmVariant> block_variants(const DeviceSpec& device) {
   return all;
 }
 
-// With scales that serve all of K; some of the products sum the tokens.
+// Returns variants with scales that serve all of K. Some of the GEMMs sum the tokens.
 std::vector<GemmVariant> variants_scaled_at_end(const DeviceSpec& device) {
   std::vector<GemmVariant> all;
   for (const Granularity scaling : {Granularity::kPerRow, Granularity::kPerTensor}) {

@@ -224,8 +224,8 @@ std::string kind_of(const GemmProblem& p) {
 // Races of 26 November 2026 on both cards, of layers of other models and of all kinds: 28 of up to
 // 128 tokens, 42 of more, 10 of weight gradients, 18 of groups of rows, whose masked ones have
 // between half and three halves of the mean, and 5 of groups of K. Medians of interleaved rounds.
-// Of 16 configurations each a line keeps seven, the fastest and those that the model likes best
-// among them. What is fastest on one card has 0.96 to 0.99 of the speed of the fastest on the
+// A line keeps seven of 16 configurations, among them the fastest and those that the model likes
+// best. What is fastest on one card has 0.96 to 0.99 of the speed of the fastest on the
 // other.
 TEST(CostModel, ItsPickIsNearlyTheFastestOfEveryKind) {
   using Bounds = std::map<std::string, double>;

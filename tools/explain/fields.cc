@@ -99,7 +99,7 @@ constexpr std::array kQuantizeFields{
     kScales,
 };
 
-// Of dequantize and transpose.
+// Fields that dequantize and transpose take with their default only.
 constexpr std::array kBeforeTheCast{
     FieldMeaning{"eps", "0", "0", kOnlyDefault},
     FieldMeaning{"round", "up", "up", kOnlyDefault},

@@ -37,8 +37,8 @@ struct GemmArgs {
   void* d_scale = nullptr;      // the scales of FP8 D
   std::int64_t d_scale_ld = 0;  // 0: roundup(m,4)
   bool pads_d_scale = true;     // whether scales behind row m are written, as ones
-  // Of groups: offsets or counts, as in octile_gemm_args. m is the rows of all contiguous groups,
-  // or of each masked one; k the tokens of all groups.
+  // Offsets or counts of groups, as in octile_gemm_args. m is then the rows of all contiguous
+  // groups, or of each masked one, and k the tokens of all groups.
   const std::int32_t* group_rows = nullptr;
   BatchStrides batch = {};
 };
