@@ -15,8 +15,8 @@
 namespace octile::cache {
 namespace {
 
-// 0x89 is not ASCII and '
-// ' does not survive a text-mode transfer, so the magic reveals both kinds of corruption.
+// 0x89 is not ASCII and the newline does not survive a transfer in text mode, so the magic reveals
+// both kinds of corruption.
 constexpr std::array<std::uint8_t, 8> kMagic = {0x89, 'O', 'C', 'T', 'I', 'L', 'E', '\n'};
 constexpr std::size_t kHeaderBytes = 48;
 constexpr std::size_t kChecksumBytes = 16;

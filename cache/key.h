@@ -24,12 +24,10 @@ struct Toolchain {
   friend bool operator==(const Toolchain&, const Toolchain&) = default;
 };
 
-// Returns tagged lines ("arch sm_90a
-// ", "option -std=c++17
-// ", "source <bytes>
-// <text>"). An entry stores this key text in full and a lookup compares it, so a digest collision
-// cannot run a wrong kernel. In a line, '\' is written "\\" and a newline "
-// ", so different identities never have the same text.
+// Returns lines that begin with a tag, "arch sm_90a" or "option -std=c++17", and at last "source
+// <bytes>" before the source itself. An entry stores this key text in full and a lookup compares
+// it, so a digest collision cannot run a wrong kernel. A backslash in a line is written as two, and
+// a newline as a backslash and an n, so different identities never have the same text.
 std::string key_text(const Identity&);
 
 // Returns the identity that key_text() turns into `text`. Accepts only text that key_text() writes.

@@ -242,10 +242,13 @@ std::string explain(const Problem& problem, const KernelConfig& config, const De
       },
       problem);
   return fmt::format(
-      "problem = {}\ndevice = {}\n{}"
+      "problem = {}\ndevice = {}{}\n{}"
       "Extents and leading dimensions stay run-time arguments: one kernel serves all shapes of its "
       "recipe.\n",
-      to_text(problem), device.name, own);
+      to_text(problem), device.name,
+      device.is_measured ? ""
+                         : "  (no such card was timed: its speeds and the cost model are assumed)",
+      own);
 }
 
 }  // namespace octile

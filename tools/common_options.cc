@@ -46,8 +46,10 @@ Status add_work(const Request& request, const std::vector<std::int64_t>& counts,
 
 void ProblemOptions::add_to(CLI::App& app) {
   add_option(app, "--gemm", gemm,
-             "a GEMM D[m,n] = A[m,k] B[n,k]^T, as MxNxK: N a multiple of 8; M may be ?");
-  add_option(app, "--quantize", quantize, "a tensor to quantise, as ROWSxCOLS; ROWS may be ?");
+             "a GEMM D[m,n] = A[m,k] B[n,k]^T, as MxNxK: N a multiple of 8; M may be _ (or '?'), "
+             "which leaves the token count open");
+  add_option(app, "--quantize", quantize,
+             "a tensor to quantise, as ROWSxCOLS; ROWS may be _ (or '?')");
   add_option(app, "--problem", problem,
              "a problem's canonical text, whose fields `octile explain` lists")
       .complete_with(example_problems);
@@ -56,7 +58,7 @@ void ProblemOptions::add_to(CLI::App& app) {
 
 void ProblemOptions::set_text(const std::string& text) {
   const bool is_shape =
-      !text.empty() && text.find_first_not_of("0123456789x?") == std::string::npos;
+      !text.empty() && text.find_first_not_of("0123456789x?_") == std::string::npos;
   std::string& to = !is_shape ? problem : std::ranges::count(text, 'x') == 1 ? quantize : gemm;
   to = text;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
 #include <utility>
 
 namespace octile {
@@ -47,6 +48,7 @@ DeviceSpec h200() {
   d.l2_bytes = 60 * kMiB;                             // as the driver reports it
   d.fp8_tflops = 1979;                                // H200 SXM datasheet: 3958 with sparsity
   d.dram_tbps = 4.3;  // measured, read mostly; the datasheet says 4.8
+  d.is_measured = true;
   return d;
 }
 
@@ -58,14 +60,15 @@ DeviceSpec h100() {
   // in eleven searches: they read 2.89 to 3.04 TB/s. The datasheet says 3.35.
   d.dram_tbps = 3.12;
   d.cluster_factor = 1.03;  // fitted to 168 searches (docs/experiments/cost_model.md)
+  d.is_measured = true;
   return d;
 }
 
 DeviceSpec h20() {
   DeviceSpec d = hopper("h20", "NVIDIA H20", 78);  // H20 datasheet, as what follows
   d.l2_bytes = 60 * kMiB;
-  d.fp8_tflops = 296;  // dense: 0.15 of an H100 on 0.59 of its SMs, so not 8192 flop per cycle
-  d.dram_tbps = 4.0;   // not measured
+  d.fp8_tflops = 296;  // dense: 2048 flop per SM and cycle, a quarter of an H100's
+  d.dram_tbps = 4.0;
   return d;
 }
 
@@ -80,6 +83,10 @@ const std::array<DeviceSpec, 3>& devices() {
 // sm_90a.
 std::string DeviceSpec::arch() const {
   return fmt::format("sm_{}{}{}", sm_major, sm_minor, sm_major >= 9 ? "a" : "");
+}
+
+double DeviceSpec::fp8_flops_per_cycle() const {
+  return std::exp2(std::round(std::log2(fp8_tflops * 1e3 / (sm_count * clock_ghz))));
 }
 
 std::span<const DeviceSpec> known_devices() { return devices(); }

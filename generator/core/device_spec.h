@@ -26,6 +26,12 @@ struct DeviceSpec {
   // Time of a large GEMM whose CTAs share operands in clusters, over what an H200 takes for it when
   // GEMMs without clusters take the same on both.
   double cluster_factor = 1;
+  // False: no card of this name was timed. Its speeds are the datasheet's or scaled from another
+  // card's, and the cost model's constants, which are fitted to an H200 and an H100, are assumed.
+  bool is_measured = false;
+  // Returns the dense FP8 operations of an SM in a cycle: what the datasheet's rate means at
+  // clock_ghz, as the nearest power of two.
+  double fp8_flops_per_cycle() const;
   bool has_fp8_wgmma() const { return sm_major == 9 && sm_minor == 0; }
   std::string arch() const;  // "sm_90a"
   friend bool operator==(const DeviceSpec&, const DeviceSpec&) = default;

@@ -52,6 +52,10 @@ const Operation* find_operation(std::string_view name) {
   return it == kOperations.end() ? nullptr : &*it;
 }
 
+// Operators of other languages, which texts of expressions do not have.
+constexpr std::array<std::pair<char, std::string_view>, 4> kOperators{
+    {{'+', "add"}, {'-', "sub"}, {'*', "mul"}, {'/', "div"}}};
+
 std::string operation_names(int arguments) {
   std::string names;
   for (const Operation& o : kOperations) {
@@ -315,6 +319,26 @@ class Parser {
     return expr;
   }
 
+  // If the text has an operator, returns "; operators are written as functions: mul(x0,x0) for
+  // x0*x0", by the text's own operands if they are x0 to x3 or numbers.
+  static std::string operators_text(std::string_view text) {
+    const auto is_operand = [](std::string_view t) {
+      return !t.empty() && t.find_first_not_of("x0123456789.") == std::string_view::npos;
+    };
+    for (const auto& [sign, name] : kOperators) {
+      const std::size_t at = text.find(sign, 1);  // a sign in front is a number's
+      if (at == std::string_view::npos || text[at - 1] == '(' || text[at - 1] == ',' ||
+          text[at - 1] == 'e')
+        continue;
+      std::string_view left = text.substr(0, at);
+      std::string_view right = text.substr(at + 1);
+      if (!is_operand(left) || !is_operand(right)) left = right = "x0";
+      return fmt::format("; operators are written as functions: {0}({1},{2}) for {1}{3}{2}", name,
+                         left, right, sign);
+    }
+    return {};
+  }
+
  private:
   // expression := 'x' digit | number | name '(' expression [',' expression] ')'
   Result<Expr> expression(int depth) {
@@ -370,8 +394,8 @@ class Parser {
 
   tl::unexpected<Error> expected(std::string_view what) const {
     const std::size_t at = text_.size() - rest_.size();
-    return refuse("expression: at character {} ('{}') is expected {}", at + 1,
-                  rest_.substr(0, kExcerpt), what);
+    return refuse("expression: at character {} ('{}') is expected {}{}", at + 1,
+                  rest_.substr(0, kExcerpt), what, operators_text(text_));
   }
 
   tl::unexpected<Error> expected_operand() const {
@@ -387,5 +411,13 @@ class Parser {
 }  // namespace
 
 Result<Expr> parse_expression(std::string_view text) { return Parser(text).parse(); }
+
+std::string expression_functions() {
+  std::string all;
+  for (const Operation& o : kOperations)
+    all.append(
+        fmt::format("{}{}({})", all.empty() ? "" : ", ", o.name, o.arguments == 1 ? "a" : "a,b"));
+  return all;
+}
 
 }  // namespace octile

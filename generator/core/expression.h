@@ -84,6 +84,10 @@ class Expr {
 // Reads function notation without spaces: x0..x3, decimal constants, add sub mul div min max (two
 // arguments), neg abs exp tanh rsqrt reciprocal sigmoid (one). Errors: kInvalidArgument naming the
 // place and what is allowed there, also for a tree beyond Expr's limits.
+// A text with an operator, "x0*x0", is told the function.
 Result<Expr> parse_expression(std::string_view text);
+
+// Returns the functions of an expression: "add(a,b), sub(a,b), ...".
+std::string expression_functions();
 
 }  // namespace octile

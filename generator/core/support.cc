@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace octile {
 namespace {
@@ -41,13 +42,137 @@ bool pattern_matches(std::string_view pattern, const FieldValues& values) {
   return true;
 }
 
-std::string supported_patterns(std::span<const SupportRow> rows, std::string_view operation) {
-  std::string text;
-  for (const SupportRow& row : rows) {
-    if (row.operation != operation || !row.supported) continue;
-    text.append(text.empty() ? "" : "; ").append(row.pattern);
+FieldValue* find(FieldValues& values, std::string_view name) {
+  const auto it = std::ranges::find(values, name, &FieldValue::name);
+  return it == values.end() ? nullptr : &*it;
+}
+
+// Returns the pattern of a field, "e4m3|e5m2:1x128"; empty if the row leaves the field free.
+std::string_view pattern_of(std::string_view pattern, std::string_view name) {
+  while (!pattern.empty()) {
+    std::string_view field = take(pattern, ' ');
+    if (take(field, '=') == name) return field;
   }
-  return text;
+  return {};
+}
+
+// A type that is not FP8 has no granularity and no scales.
+void drop_scales_of_plain(FieldValue& value) {
+  if (value.parts[1].empty()) return;
+  const auto type = parse_dtype(value.parts[0]);
+  if (type && !is_fp8(*type)) value = type_value(value.name, {*type});
+}
+
+// Replaces each part that the pattern refuses by the first one that it takes.
+void move_into(std::string_view pattern, FieldValue& value) {
+  for (std::size_t i = 0; !pattern.empty() && i < value.parts.size(); ++i) {
+    std::string_view alternatives = take(pattern, ':');
+    if (!part_matches(alternatives, value.parts[i])) value.parts[i] = take(alternatives, '|');
+  }
+  drop_scales_of_plain(value);
+}
+
+// Returns the values of a field that a supported row takes and that differ from `value` in one
+// part; of a field that the row leaves free, the usual value.
+std::vector<FieldValue> values_beside(const SupportRow& row, const FieldValue& value,
+                                      const FieldValues& usual) {
+  std::vector<FieldValue> others;
+  std::string_view pattern = pattern_of(row.pattern, value.name);
+  if (pattern.empty()) {
+    const auto it = std::ranges::find(usual, value.name, &FieldValue::name);
+    if (it != usual.end() && it->parts != value.parts) others.push_back(*it);
+    return others;
+  }
+  for (std::size_t i = 0; !pattern.empty() && i < value.parts.size(); ++i) {
+    std::string_view alternatives = take(pattern, ':');
+    if (alternatives == "*") continue;
+    while (!alternatives.empty()) {
+      FieldValue other = value;
+      other.parts[i] = take(alternatives, '|');
+      drop_scales_of_plain(other);
+      if (other.parts != value.parts) others.push_back(other);
+    }
+  }
+  return others;
+}
+
+// Fields that differ, then parts that differ.
+using Distance = std::pair<std::size_t, std::size_t>;
+
+Distance distance(const FieldValues& from, const FieldValues& to) {
+  Distance d{0, 0};
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    if (from[i].parts == to[i].parts) continue;
+    ++d.first;
+    for (std::size_t part = 0; part < from[i].parts.size(); ++part)
+      d.second += from[i].parts[part] != to[i].parts[part] ? 1U : 0U;
+  }
+  return d;
+}
+
+// The search for the values nearest to a refused problem's that a supported row takes.
+struct NearestSearch {
+  std::span<const SupportRow> rows;
+  std::string_view operation;
+  const FieldValues& from;
+  const FieldValues& usual;
+  std::optional<NearestSupport> best;
+  Distance best_distance;
+
+  // Considers values that `row` takes. If an earlier row refuses them, changes a field by which it
+  // does, at most `changes` times.
+  void consider(const SupportRow& row, const FieldValues& values, int changes) {
+    const Distance d = distance(from, values);
+    if (best && d >= best_distance) return;
+    const SupportRow& first = first_match(rows, operation, values);
+    if (first.supported) {
+      best = NearestSupport{&row, values};
+      best_distance = d;
+      return;
+    }
+    if (changes == 0) return;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const std::string_view refused = pattern_of(first.pattern, values[i].name);
+      if (refused.empty()) continue;
+      for (const FieldValue& other : values_beside(row, values[i], usual)) {
+        if (value_matches(refused, other)) continue;
+        FieldValues changed = values;
+        changed[i] = other;
+        consider(row, changed, changes - 1);
+      }
+    }
+  }
+};
+
+// Returns the field as a sentence says it. Parts that the row's pattern refuses of `from` are given
+// as the pattern has them, with all alternatives.
+std::string field_text(std::string_view pattern, const FieldValue& from, const FieldValue& to) {
+  if (to.parts[0] == "none" || to.parts[0] == "x") return fmt::format("no {}", to.name);
+  if (to.parts[0] == "number") return fmt::format("a number as {}", to.name);
+  FieldValue moved = from;
+  move_into(pattern, moved);
+  std::string text;
+  for (std::size_t i = 0; i < to.parts.size() && !to.parts[i].empty() && to.parts[i] != "none";
+       ++i) {
+    const std::string_view alternatives = take(pattern, ':');
+    const bool any = moved.parts == to.parts && to.parts[i] != from.parts[i];
+    text.append(text.empty() ? "" : ":").append(any ? alternatives : to.parts[i]);
+  }
+  return fmt::format("{}={}", to.name, text);
+}
+
+// Returns "; the nearest that is has d=bf16 and promote=32|64|128 instead".
+std::string nearest_text(const FieldValues& values, const NearestSupport& nearest) {
+  std::vector<std::string> fields;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const FieldValue& to = nearest.values[i];
+    if (to.parts == values[i].parts) continue;
+    fields.push_back(field_text(pattern_of(nearest.row->pattern, to.name), values[i], to));
+  }
+  std::string text = "; the nearest that is has ";
+  for (std::size_t i = 0; i < fields.size(); ++i)
+    text.append(i == 0 ? "" : i + 1 < fields.size() ? ", " : " and ").append(fields[i]);
+  return text.append(" instead");
 }
 
 }  // namespace
@@ -66,13 +191,45 @@ const SupportRow& first_match(std::span<const SupportRow> rows, std::string_view
                        [&](const SupportRow& row) { return matches(row, operation, values); });
 }
 
+std::optional<NearestSupport> nearest_supported(std::span<const SupportRow> rows,
+                                                std::string_view operation,
+                                                const FieldValues& values,
+                                                const FieldValues& usual) {
+  constexpr int kChanges = 2;  // beside those that move the problem into the row
+  struct Start {
+    Distance distance;
+    const SupportRow* row;
+    FieldValues values;
+  };
+  std::vector<Start> starts;
+  for (const SupportRow& row : rows) {
+    if (row.operation != operation || !row.supported) continue;
+    FieldValues moved = values;
+    std::string_view pattern = row.pattern;
+    while (!pattern.empty()) {
+      std::string_view field = take(pattern, ' ');
+      FieldValue* const value = find(moved, take(field, '='));
+      if (value != nullptr) move_into(field, *value);
+    }
+    starts.push_back({distance(values, moved), &row, std::move(moved)});
+  }
+  // Near rows first, so that most of the search is cut off.
+  std::ranges::stable_sort(starts, {}, &Start::distance);
+  NearestSearch search{rows, operation, values, usual, std::nullopt, {}};
+  for (const Start& start : starts) search.consider(*start.row, start.values, kChanges);
+  return std::move(search.best);
+}
+
 Status check_rows(std::span<const SupportRow> rows, std::string_view operation,
-                  const FieldValues& values, std::string_view problem_text) {
+                  const FieldValues& values, const FieldValues& usual,
+                  std::string_view problem_text) {
   const SupportRow& row = first_match(rows, operation, values);
   if (row.supported) return {};
+  const auto nearest = nearest_supported(rows, operation, values, usual);
   return fail(ErrorCode::kUnsupported,
-              fmt::format("'{}' is not supported: {}; supported are {}", problem_text, row.reason,
-                          supported_patterns(rows, operation)));
+              fmt::format("'{}' is not supported: {}{}; docs/support.md and `octile doctor "
+                          "--matrix` say what is",
+                          problem_text, row.reason, nearest ? nearest_text(values, *nearest) : ""));
 }
 
 std::string to_markdown(const SupportRow& row) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -41,10 +42,26 @@ bool matches(const SupportRow& row, std::string_view operation, const FieldValue
 const SupportRow& first_match(std::span<const SupportRow> rows, std::string_view operation,
                               const FieldValues& values);
 
+// A supported row, and values that differ from a refused problem's and that the row takes.
+struct NearestSupport {
+  const SupportRow* row = nullptr;
+  FieldValues values;  // in the order of the problem's
+};
+
+// Returns the values that differ from `values` in the fewest fields and whose first row is a
+// supported one; nothing if no change of a few fields leads to one. `usual` are the values of the
+// family's default problem, which a field that no row restricts may take.
+std::optional<NearestSupport> nearest_supported(std::span<const SupportRow> rows,
+                                                std::string_view operation,
+                                                const FieldValues& values,
+                                                const FieldValues& usual);
+
 // Checks that the first row that matches is a supported one. Errors: kUnsupported with the
-// problem's text, the row's reason and the supported patterns of the operation.
+// problem's text, the row's reason, the fields in which the nearest supported problem differs, and
+// where the matrix is.
 Status check_rows(std::span<const SupportRow> rows, std::string_view operation,
-                  const FieldValues& values, std::string_view problem_text);
+                  const FieldValues& values, const FieldValues& usual,
+                  std::string_view problem_text);
 
 // Returns the row as a line of the table whose head is kSupportMarkdownHead.
 std::string to_markdown(const SupportRow& row);

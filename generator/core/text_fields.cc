@@ -63,9 +63,13 @@ std::string field_names(std::span<const FieldName> fields) {
 
 }  // namespace
 
+bool leaves_open(std::string_view text) { return text == "?" || text == "_"; }
+
 Parsed<std::int64_t> parse_count(std::string_view text) {
   std::int64_t value = 0;
-  if (text == "?") return malformed("'?' stands for the token count only, which this is not");
+  if (leaves_open(text)) {
+    return malformed(fmt::format("'{}' stands for the token count only, which this is not", text));
+  }
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (!all_digits(text) || error != std::errc() || value > kMostCount)
     return malformed(fmt::format("the value is not {}", kCountRule));
@@ -73,9 +77,9 @@ Parsed<std::int64_t> parse_count(std::string_view text) {
 }
 
 Parsed<std::int64_t> parse_token_count(std::string_view text) {
-  if (text == "?") return kDynamic;
+  if (leaves_open(text)) return kDynamic;
   return parse_count(text).map_error(
-      [](const std::string& what) { return what + ", or '?' for a dynamic token count"; });
+      [](const std::string& what) { return what + ", or '?' or '_' for an open token count"; });
 }
 
 std::string count_text(std::int64_t count) {
@@ -151,8 +155,10 @@ Status read_fields(std::span<const std::string_view> words, std::span<const Fiel
     if (field == fields.end()) {
       std::vector<std::string_view> known;
       for (const FieldName& f : fields) known.push_back(f.name);
-      return refuse(fmt::format("there is no field '{}'{}; the fields are {}", name,
-                                did_you_mean(name, known), field_names(fields)));
+      return refuse(fmt::format(
+          "there is no field '{}'{}; the fields are {}{}", name, did_you_mean(name, known),
+          field_names(fields),
+          equals == std::string_view::npos ? ", each written name=value without spaces" : ""));
     }
     if (equals == std::string_view::npos) {
       return refuse(fmt::format("field '{}' has no value; a field is written name=value", name));

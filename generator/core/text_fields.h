@@ -33,8 +33,12 @@ inline tl::unexpected<std::string> malformed(std::string what) {
 inline constexpr std::int64_t kMostCount = 0x7fffffff;
 inline constexpr std::string_view kCountRule = "a decimal integer from 0 to 2147483647";
 Parsed<std::int64_t> parse_count(std::string_view text);
-Parsed<std::int64_t> parse_token_count(std::string_view text);  // "?" is kDynamic
-std::string count_text(std::int64_t count);                     // the inverse of both
+Parsed<std::int64_t> parse_token_count(std::string_view text);  // an open count is kDynamic
+std::string count_text(std::int64_t count);                     // "?" for kDynamic
+
+// Returns true for "?" and "_", which leave a token count open. Shells expand an unquoted '?';
+// they leave '_' alone. Canonical texts have '?'.
+bool leaves_open(std::string_view text);
 
 Parsed<bool> parse_flag(std::string_view text);               // "0", "1"
 Parsed<float> parse_epsilon(std::string_view text);           // finite and >= 0
@@ -119,7 +123,7 @@ Result<Problem> parse_problem_fields(std::span<const std::string_view> words,
   return problem;
 }
 
-// Reads "4096x7168x2048" into counts.size() counts, the first of which may be '?'. `argument` and
+// Reads "4096x7168x2048" into counts.size() counts, the first of which may be open. `argument` and
 // `spelled` are the error's words for it: "the gemm shape", "MxNxK".
 Status parse_shape(std::string_view argument, std::string_view spelled, std::string_view text,
                    std::span<std::int64_t> counts);

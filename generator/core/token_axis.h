@@ -10,8 +10,9 @@ namespace octile {
 inline constexpr std::int64_t kDynamic = -1;  // a dimension whose text is '?'
 
 struct TokenAxis {
-  std::string_view name;  // as the problem's text and its callers call it: "m", "k", "rows"
-  std::int64_t tokens = kDynamic;  // what the problem states, or kDynamic
+  std::string_view dimension;        // as the problem's text calls it: "m", "k", "rows"
+  std::int64_t tokens = kDynamic;    // what the problem states, or kDynamic
+  std::string_view name = "tokens";  // as the structs of a call name the count: "tokens", "rows"
 
   bool is_dynamic() const { return tokens == kDynamic; }
   friend bool operator==(const TokenAxis&, const TokenAxis&) = default;

@@ -210,7 +210,8 @@ constexpr std::array kAxes{
              .constant = "kHoldScales",
              .purpose = "configuration: B's scales held for all strips",
              .place = 17,
-             .has_constant = scales_rows_of_b},
+             .has_constant =
+                 [](const GemmProblem& p) { return stages_scales_of_columns(scheme_of(p)); }},
 };
 
 // Reads a row's value from the beginning of `text` and removes it. A value of words is all of the

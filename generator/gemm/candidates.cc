@@ -94,24 +94,34 @@ bool ring_is_a_pipeline(const GemmConfig& c, const GemmSetting&) {
 bool fits_shared_memory(const GemmConfig& c, const GemmSetting& s) {
   return resources_of(s.problem, c).smem.total_bytes <= smem_limit(c, s.device);
 }
+// Returns the registers of a consumer that promotes whole K-blocks, or `parts` if it promotes parts
+// of them.
+int registers_of_blocks(const GemmConfig& c, int parts) {
+  return parts_of_block(c.promote) > 1 ? parts : c.in_flight > 2 ? 50 : c.in_flight > 1 ? 40 : 32;
+}
+// Returns the registers that a consumer needs beside its sums.
+int registers_beside_sums(const GemmConfig& c, const GemmProblem& p) {
+  const int parts = c.unroll > 1 ? 60 : 56;
+  switch (scheme_of(p)) {
+    case Scheme::kBlockB: {
+      // A tile that straddles blocks of B has a scale for each run of its columns.
+      const int runs = column_segments(c);
+      return registers_of_blocks(c, parts + (runs > 1 ? runs : 0));
+    }
+    case Scheme::kMx:
+      // Four scales of columns are read at once, for which a split K's store leaves too few.
+      return c.splits > 1 && p.b.granularity == Granularity::k1x32 ? 44 : 40;
+    case Scheme::kRowB:
+    case Scheme::kPerRow:
+    case Scheme::kPerTensor:
+      break;
+  }
+  return registers_of_blocks(c, parts);
+}
 bool fits_registers(const GemmConfig& c, const GemmSetting& s) {
   const GemmResources r = resources_of(s.problem, c);
-  // If parts of a K-block are promoted. A tile that straddles blocks of B has a scale for each run
-  // of its columns.
-  const bool has_runs =
-      !scales_rows_of_b(s.problem) && !scales_at_end(s.problem) && !is_mx(s.problem);
-  const int runs = has_runs ? column_segments(c) : 1;
-  const int parts = (c.unroll > 1 ? 60 : 56) + (runs > 1 ? runs : 0);
-  // MX reads four scales of columns at once, for which a split K's store leaves too few registers.
-  const int of_mx = c.splits > 1 && s.problem.b.granularity == Granularity::k1x32 ? 44 : 40;
   const bool three_give_up = c.consumer_warpgroups == 3 && copy_thread_holds_more(s.problem);
-  const int others = three_give_up                   ? 24
-                     : c.hold_scales                 ? 8
-                     : is_mx(s.problem)              ? of_mx
-                     : parts_of_block(c.promote) > 1 ? parts
-                     : c.in_flight > 2               ? 50
-                     : c.in_flight > 1               ? 40
-                                                     : 32;
+  const int others = three_give_up ? 24 : c.hold_scales ? 8 : registers_beside_sums(c, s.problem);
   return r.accumulator_registers + others <= r.consumer_registers;
 }
 bool promotion_matches(const GemmConfig& c, const GemmSetting& s) {
@@ -180,7 +190,7 @@ bool early_next_is_for_few_rows(const GemmConfig& c, const GemmSetting& s) {
 }
 bool tail_tiles_are_halves(const GemmConfig& c, const GemmSetting& s) {
   if (c.tail_n == 0) return true;
-  if (scales_rows_of_b(s.problem)) return false;
+  if (stages_scales_of_columns(scheme_of(s.problem))) return false;
   return c.tail_n == 64 && c.block_m == 192 && c.block_n == 128 && c.consumer_warpgroups == 3 &&
          cluster_size(c) == 1 && c.unroll == 1 && c.in_flight == 1 && !c.pdl_early &&
          c.promote == 128;
@@ -191,8 +201,8 @@ bool held_scales_serve_strips(const GemmConfig& c, const GemmSetting& s) {
   const GemmProblem& p = s.problem;
   const bool plain_sums =
       p.d.dtype == DType::kFP32 && !p.bias && !has_sentry(p) && p.promote == 128;
-  return scales_rows_of_b(p) && plain_sums && c.consumer_warpgroups == 2 && c.block_m == 256 &&
-         c.in_flight == 1 && c.ctas_per_sm == 1 && cluster_size(c) == 1;
+  return stages_scales_of_columns(scheme_of(p)) && plain_sums && c.consumer_warpgroups == 2 &&
+         c.block_m == 256 && c.in_flight == 1 && c.ctas_per_sm == 1 && cluster_size(c) == 1;
 }
 // Beside three consumers the copy thread has 32 registers, which do not hold the addresses of two
 // operands' scales and a cluster's slices. A consumer has too few for parts of K-blocks with more
@@ -201,8 +211,8 @@ bool held_scales_serve_strips(const GemmConfig& c, const GemmSetting& s) {
 bool roles_have_registers(const GemmConfig& c, const GemmSetting& s) {
   const bool whole_blocks = parts_of_block(c.promote) == 1;
   const bool three_share = c.consumer_warpgroups == 3 && c.cluster_m * c.cluster_n > 1;
-  const bool more_state = scales_rows_of_b(s.problem) || s.problem.bias || has_sentry(s.problem) ||
-                          is_grouped(s.problem);
+  const bool more_state = stages_scales_of_columns(scheme_of(s.problem)) || s.problem.bias ||
+                          has_sentry(s.problem) || is_grouped(s.problem);
   if (three_share && (more_state || !whole_blocks)) return false;
   if (c.ctas_per_sm == 2 && c.unroll > 2 && !whole_blocks) return false;
   return c.in_flight <= 2 || whole_blocks;
@@ -215,7 +225,7 @@ bool tiles_suit_groups(const GemmConfig& c, const GemmSetting& s) {
   return c.tail_n == 0 && (cluster_size(c) == 1 || (shares_b && cluster_size(c) == c.cluster_m));
 }
 bool mx_tiles_are_plain(const GemmConfig& c, const GemmSetting& s) {
-  if (!is_mx(s.problem)) return true;
+  if (scheme_of(s.problem) != Scheme::kMx) return true;
   const GemmProblem& p = s.problem;
   if (p.b.granularity == Granularity::k1x32) {
     if (p.bias && p.accumulate && c.block_n > 112) return false;
@@ -227,7 +237,8 @@ bool mx_tiles_are_plain(const GemmConfig& c, const GemmSetting& s) {
 }
 bool batches_work_alone(const GemmConfig& c, const GemmSetting& s) {
   if (!is_batched(s.problem)) return true;
-  const bool many_scales = !scales_rows_of_b(s.problem) && column_segments(c) > kMostSegments;
+  const bool many_scales =
+      !stages_scales_of_columns(scheme_of(s.problem)) && column_segments(c) > kMostSegments;
   return cluster_size(c) == 1 && c.tail_n == 0 && !many_scales;
 }
 bool long_sums_overlap_themselves(const GemmConfig& c, const GemmSetting&) {

@@ -45,23 +45,53 @@ int staging_bytes(const GemmProblem& p, const GemmConfig& c, int strips) {
   return c.block_m * c.block_n * size_of(p.d.dtype);
 }
 
-// Sets the bytes of scales in a stage.
-void set_scale_bytes(const GemmProblem& p, const GemmConfig& c, GemmSmemLayout& s) {
-  if (scales_at_end(p)) return;
-  if (is_mx(p)) {
-    // fp32 for each of the four blocks of K, those of B in fours, and a word that says whether all
-    // are usual.
-    const int rows_of_scale = p.b.granularity == Granularity::k32x32 ? 32 : 1;
-    const auto scales_of_b = static_cast<int>(round_up(ceil_div(c.block_n, rows_of_scale), 4));
-    s.scale_a_stage_bytes = static_cast<int>(round_up(std::int64_t{16} * c.block_m, 128));
-    s.scale_b_stage_bytes = 16 * scales_of_b + 16;
-    return;
-  }
+// Sets the bytes of 1x128 scales of A in a stage, beside `scales_of_b` scales of B.
+void set_block_scale_bytes(const GemmProblem& p, const GemmConfig& c, int scales_of_b,
+                           GemmSmemLayout& s) {
   // A group may begin at any row, and copies of scales begin at multiples of four.
   const int before = groups_rows(p) && p.grouping == Grouping::kContiguous ? 4 : 0;
   s.scale_a_stage_bytes = static_cast<int>(round_up(std::int64_t{4} * (c.block_m + before), 128));
-  const int scales_of_b = scales_rows_of_b(p) ? c.block_n : column_segments(c);
   s.scale_b_stage_bytes = static_cast<int>(round_up(std::int64_t{4} * scales_of_b, 16));
+}
+
+// The same of MX: fp32 for each of the four blocks of K, those of B in fours, and a word that says
+// whether all are usual.
+void set_mx_scale_bytes(const GemmProblem& p, const GemmConfig& c, GemmSmemLayout& s) {
+  const int rows_of_scale = p.b.granularity == Granularity::k32x32 ? 32 : 1;
+  const auto scales_of_b = static_cast<int>(round_up(ceil_div(c.block_n, rows_of_scale), 4));
+  s.scale_a_stage_bytes = static_cast<int>(round_up(std::int64_t{16} * c.block_m, 128));
+  s.scale_b_stage_bytes = 16 * scales_of_b + 16;
+}
+
+// Sets the bytes of scales in a stage.
+void set_scale_bytes(const GemmProblem& p, const GemmConfig& c, GemmSmemLayout& s) {
+  switch (scheme_of(p)) {
+    case Scheme::kBlockB:
+      return set_block_scale_bytes(p, c, column_segments(c), s);
+    case Scheme::kRowB:
+      return set_block_scale_bytes(p, c, c.block_n, s);
+    case Scheme::kMx:
+      return set_mx_scale_bytes(p, c, s);
+    case Scheme::kPerRow:
+    case Scheme::kPerTensor:
+      return;  // read behind the last K-block
+  }
+}
+
+// Returns the partial sums of strips that a consumer holds beside its sums.
+int partial_sums(const GemmProblem& p, const GemmConfig& c, int strips) {
+  if (c.promote == kPromoteNone) return 0;
+  if (has_long_sums(c.promote)) return strips;
+  switch (scheme_of(p)) {
+    case Scheme::kMx:
+      return 2;  // always two WGMMA groups in flight
+    case Scheme::kBlockB:
+    case Scheme::kRowB:
+    case Scheme::kPerRow:
+    case Scheme::kPerTensor:
+      break;
+  }
+  return c.in_flight;
 }
 
 GemmSmemLayout smem_layout(const GemmProblem& p, const GemmConfig& c, int strips) {
@@ -132,7 +162,7 @@ TileShares shares_with(std::int64_t whole_across, std::int64_t tiles_m, std::int
 }  // namespace
 
 bool copy_thread_holds_more(const GemmProblem& p) {
-  return groups_k(p) || (is_batched(p) && scales_rows_of_b(p));
+  return groups_k(p) || (is_batched(p) && stages_scales_of_columns(scheme_of(p)));
 }
 
 GemmResources resources_of(const GemmProblem& p, const GemmConfig& c) {
@@ -141,12 +171,7 @@ GemmResources resources_of(const GemmProblem& p, const GemmConfig& c) {
   split_registers(p, c, r);
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
   const int held = c.hold_scales ? c.block_n / 4 : 0;
-  // Long sums have partial sums of every strip, or none. MX always has two groups in flight.
-  const int partials = c.promote == kPromoteNone  ? 0
-                       : has_long_sums(c.promote) ? strips
-                       : is_mx(p)                 ? 2
-                                                  : c.in_flight;
-  r.accumulator_registers = (strips + partials) * c.block_n / 2 + held;
+  r.accumulator_registers = (strips + partial_sums(p, c, strips)) * c.block_n / 2 + held;
   r.a_box_rows = c.block_m / c.cluster_n;
   r.b_box_rows = c.tail_n > 0 ? c.tail_n : c.block_n / c.cluster_m;
   r.d_box_rows = std::min(c.block_m, 64);

@@ -19,10 +19,12 @@ namespace {
 // 0.960 (groups of K) to 0.994 (tests/unit/cost_model_*races.jsonl).
 // docs/experiments/cost_model.md has the history.
 
-constexpr double kFp8FlopsPerCycle = 8192;  // dense FP8 WGMMA: datasheet rate over SMs and clock
-constexpr double kTensorDerate = 1.406;     // what the tensor cores lose to power and operand fetch
-constexpr double kMinGroupCycles = 96;      // four WGMMAs of the narrowest tile
+constexpr double kTensorDerate = 1.406;  // what the tensor cores lose to power and operand fetch
+constexpr double kMinGroupCycles = 96;   // four WGMMAs of the narrowest tile
 constexpr double kPromotionPerColumn = 0.723;
+// The cycles of a WGMMA group for each column of the tile at 8192 flop a cycle, which the H200 and
+// the H100 have. kRowChainPerColumn and kRowHeldChainPerColumn are fitted with them.
+constexpr double kFittedGroupPerColumn = 2;
 // If B has a scale for each row, a K-block takes as long as shared memory is busy, or as the groups
 // and promotions of one consumer take in turn. The factors are fitted to 18 races and 47 searches
 // of weight gradients on an H200 and an H100, and agree between fits to either half of them.
@@ -211,11 +213,16 @@ double promotions_per_block(const GemmConfig& c) {
   return has_long_sums(c.promote) ? 128.0 / c.promote : 1;
 }
 
-double promotion_cycles(const GemmConfig& c, const GemmProblem& p) {
+// Returns the cycles of a strip's promotions for each K-block, `segments` runs of columns having a
+// scale of B each.
+double promotion_cycles(const GemmConfig& c, int segments) {
   const double cycles = promotions_per_block(c) * kPromotionPerColumn * c.block_n;
-  if (scales_at_end(p)) return cycles;
-  const int segments = column_segments(c);
   return cycles + (segments > 1 ? kStraddleCycles * segments : 0);
+}
+
+// Returns the cycles of the tensor core for a WGMMA group: a strip of 64 rows and 128 of K.
+double group_cycles(const GemmConfig& c, const DeviceSpec& d) {
+  return 64.0 * c.block_n * 128 * 2 / d.fp8_flops_per_cycle();
 }
 
 // Returns the time of a K-block over what its resources alone would take, by the tile's shape.
@@ -237,7 +244,8 @@ double tile_shape_factor(const GemmConfig& c, const GemmProblem& p) {
 // The same if B has a scale for each row. Shared memory moves 128 bytes a cycle: operands to the
 // tensor core, once for each strip of 64 rows; a scale for every column to each thread that needs
 // it; and what TMA brings.
-double row_block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing) {
+double row_block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing,
+                        const DeviceSpec& d) {
   const double strips = std::max(1.0, c.block_m / 64.0);
   const double groups = strips / c.consumer_warpgroups;
   const double parts = 128.0 / c.promote;
@@ -245,7 +253,9 @@ double row_block_cycles(const GemmConfig& c, const GemmProblem& p, double sharin
   const double scales = strips * (8 + c.block_n * (c.hold_scales ? 1 / groups : parts));
   const double port = (operands + scales + c.block_m + c.block_n) * sharing;
   const double per_column = c.hold_scales ? kRowHeldChainPerColumn : kRowChainPerColumn;
-  const double chain = groups * per_column * c.block_n;
+  const double slower = group_cycles(c, d) - kFittedGroupPerColumn * c.block_n;
+  const double chain = groups * per_column * c.block_n + groups * slower;
+  const double tensor = strips * group_cycles(c, d) * sharing;
   const int consumers = c.consumer_warpgroups;
   double shape = c.in_flight > 1 ? kRowInFlight : 1;
   if (consumers == 3) shape *= kRowThree;
@@ -253,27 +263,26 @@ double row_block_cycles(const GemmConfig& c, const GemmProblem& p, double sharin
   if (consumers == 2 && c.unroll > 1 && c.in_flight == 1) {
     shape *= groups_k(p) ? kGroupsRowTwice : kRowTwice;
   }
-  return kRowPower * shape * std::max(kRowPort * port, chain);
+  return kRowPower * shape * std::max({kRowPort * port, chain, tensor});
 }
 
 // The same of MX. Either the schedulers bound it, which issue the promotions of all consumers, or a
 // consumer's groups and promotions, which follow one another two at a time.
-double mx_block_cycles(const GemmConfig& c, const GemmProblem& p) {
+double mx_block_cycles(const GemmConfig& c, const GemmProblem& p, const DeviceSpec& d) {
   const double groups = 4 * std::max(1.0, c.block_m / 64.0);
   const bool of_columns = p.b.granularity == Granularity::k1x32;
   const double issue = kMxGroupIssue + (of_columns ? kMxIssueOfColumns : kMxIssue) * c.block_n;
-  const double tensor = std::max(0.5 * c.block_n, kMinGroupCycles / 4) * kTensorDerate;
+  const double tensor = std::max(group_cycles(c, d) / 4, kMinGroupCycles / 4) * kTensorDerate;
   const double chain = groups / c.consumer_warpgroups * std::max(kMxChain * issue, tensor);
   return std::max(groups * std::max(issue, tensor), chain);
 }
 
-// Returns the cycles of one K-block of one CTA if `sharing` CTAs share the SM.
-double block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing) {
-  if (is_mx(p)) return mx_block_cycles(c, p);
-  if (scales_rows_of_b(p)) return row_block_cycles(c, p, sharing);
+// The same if a scale of B serves runs of columns, or the finished sums.
+double run_block_cycles(const GemmConfig& c, const GemmProblem& p, int segments, double sharing,
+                        const DeviceSpec& d) {
   const double strips = std::max(1.0, c.block_m / 64.0);
-  const double group = std::max(64.0 * c.block_n * 128 * 2 / kFp8FlopsPerCycle, kMinGroupCycles);
-  const double promotion = promotion_cycles(c, p);
+  const double group = std::max(group_cycles(c, d), kMinGroupCycles);
+  const double promotion = promotion_cycles(c, segments);
   const double tensor = strips * group * kTensorDerate * sharing;
   // One warpgroup's chain over a pass. With one WGMMA group in flight, groups and promotions follow
   // one another. With more, only the longer of the two counts, and one promotion is exposed.
@@ -286,6 +295,23 @@ double block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing) {
   const bool waits = c.cluster_m * c.cluster_n > 1 && c.in_flight == 1;
   return tile_shape_factor(c, p) * (std::max({tensor, chain, issue}) + kChainShare * chain) +
          (waits ? kClusterCycles : 0);
+}
+
+// Returns the cycles of one K-block of one CTA if `sharing` CTAs share the SM.
+double block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing,
+                    const DeviceSpec& d) {
+  switch (scheme_of(p)) {
+    case Scheme::kMx:
+      return mx_block_cycles(c, p, d);
+    case Scheme::kRowB:
+      return row_block_cycles(c, p, sharing, d);
+    case Scheme::kBlockB:
+      return run_block_cycles(c, p, column_segments(c), sharing, d);
+    case Scheme::kPerRow:
+    case Scheme::kPerTensor:
+      break;
+  }
+  return run_block_cycles(c, p, 1, sharing, d);
 }
 
 double cycles_per_us(const DeviceSpec& d) { return d.clock_ghz * kClockDerate * 1e3; }
@@ -347,7 +373,7 @@ double compute_us(const GemmConfig& c, const GemmProblem& p, const Shape& s, con
   const double sharing = std::max(1.0, std::ceil(t.ctas_at_once / d.sm_count));
   const double tiles_in_turn = t.waves + (c.tail_n > 0 ? 1 : 0);
   const double k_blocks = k_blocks_of(c, s);
-  const double blocks = k_blocks * block_cycles(c, p, sharing);
+  const double blocks = k_blocks * block_cycles(c, p, sharing, d);
   const double tile =
       tile_cycles(c, p, s, k_blocks, sharing, d) *
       (t.waves > kManyWaves && overlaps_additions(c, p, k_blocks) ? kRingHoldsTile : 1);
@@ -460,7 +486,7 @@ GemmCost estimate(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens
     cost.compute_us *= kTwoCtasOnChip;
     cost.l2_us *= kTwoCtasOnChip;
   }
-  const double norm = scales_rows_of_b(p) ? kRowOverlapNorm : kOverlapNorm;
+  const double norm = stages_scales_of_columns(scheme_of(p)) ? kRowOverlapNorm : kOverlapNorm;
   const auto power = [norm](double x) { return std::pow(x, norm); };
   cost.total_us =
       std::pow(power(cost.compute_us) + power(cost.memory_us) + power(cost.l2_us), 1 / norm) +

@@ -72,24 +72,44 @@ std::string_view format_name(const TensorType& type) {
 
 Policy scale_of(const GemmProblem& p) {
   constexpr std::string_view kFormats = "gemm/scale/format.cuh";
-  if (scales_at_end(p)) {
-    const bool rows = p.a.granularity == Granularity::kPerRow;
-    return {fmt::format("gemm::scale::Epilogue<gemm::scale::{}>", rows ? "PerRow" : "PerTensor"),
-            {kFormats, "gemm/scale/epilogue.cuh"},
-            {kPairs, kGlobal}};
+  const auto at_end = [&](std::string_view scales) {
+    return Policy{fmt::format("gemm::scale::Epilogue<gemm::scale::{}>", scales),
+                  {kFormats, "gemm/scale/epilogue.cuh"},
+                  {kPairs, kGlobal}};
+  };
+  switch (scheme_of(p)) {
+    case Scheme::kPerRow:
+      return at_end("PerRow");
+    case Scheme::kPerTensor:
+      return at_end("PerTensor");
+    case Scheme::kMx:
+      return {fmt::format("gemm::scale::Mx<{}>", p.b.granularity == Granularity::k32x32 ? 32 : 1),
+              {kFormats, "gemm/scale/mx.cuh"}};
+    case Scheme::kBlockB:
+      return {fmt::format("gemm::scale::BlockB<gemm::scale::{}>", format_name(p.a)),
+              {kFormats, "gemm/scale/block_b.cuh"}};
+    case Scheme::kRowB:
+      break;
   }
-  if (is_mx(p)) {
-    return {fmt::format("gemm::scale::Mx<{}>", p.b.granularity == Granularity::k32x32 ? 32 : 1),
-            {kFormats, "gemm/scale/mx.cuh"}};
-  }
-  const std::string_view a = format_name(p.a);
-  if (!scales_rows_of_b(p)) {
-    return {fmt::format("gemm::scale::BlockB<gemm::scale::{}>", a),
-            {kFormats, "gemm/scale/block_b.cuh"}};
-  }
-  return {fmt::format("gemm::scale::RowB<gemm::scale::{}, gemm::scale::{}>", a, format_name(p.b)),
+  return {fmt::format("gemm::scale::RowB<gemm::scale::{}, gemm::scale::{}>", format_name(p.a),
+                      format_name(p.b)),
           {kFormats, "gemm/scale/row_b.cuh"},
           {kPairs}};
+}
+
+// Returns true if the scheme's loop writes a strip's partial sums of parts of a K-block one after
+// the other, with others in flight.
+bool has_loop_of_parts(Scheme scheme) {
+  switch (scheme) {
+    case Scheme::kMx:
+      return true;
+    case Scheme::kBlockB:
+    case Scheme::kRowB:
+    case Scheme::kPerRow:
+    case Scheme::kPerTensor:
+      break;
+  }
+  return false;
 }
 
 // Returns what an element of D becomes.
@@ -234,7 +254,8 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
   const bool one_strip = c.block_m <= 64 * c.consumer_warpgroups;
   const bool long_sums = has_long_sums(c.promote);
   const bool one_group =
-      one_strip && !long_sums && (c.promote == 128 || c.in_flight > 1 || is_mx(problem));
+      one_strip && !long_sums &&
+      (c.promote == 128 || c.in_flight > 1 || has_loop_of_parts(scheme_of(problem)));
   p.add_macro(
       "OCTILE_WGMMA_OUTPUT", one_group ? "=f" : "+f",
       "derived: partial sums are written only; in place if WGMMA groups of a K-block take turns");

@@ -28,7 +28,7 @@ GemmProblem gemm_problem(const Recipe&, Pass, std::int64_t m, std::int64_t n, st
                          std::int64_t experts = 0);
 
 // Reads the short form of the command line, "--gemm 4096x7168x2048 --recipe blockwise": the fprop
-// of the recipe. '?' is allowed for m. Errors: kInvalidArgument.
+// of the recipe. m may be open ('?' or '_'). Errors: kInvalidArgument.
 Result<GemmProblem> parse_gemm_shape(std::string_view mxnxk, std::string_view recipe);
 
 }  // namespace octile

@@ -62,7 +62,7 @@ std::string options_text(const GemmProblem& p) {
 // The tensor core keeps about 14 bits of a sum. A block's scale is applied when its partial sum is
 // promoted, so an interval is at most as long as the shortest block it could cross.
 Status check_promote(const GemmProblem& p) {
-  const bool blocks = !scales_at_end(p);
+  const bool blocks = !has_scales_of_all_k(p);
   const std::array<int, 3> with_blocks{32, 64, 128};
   const std::array<int, 4> without{128, 256, 512, kPromoteNone};
   const bool ok = blocks ? std::count(with_blocks.begin(), with_blocks.end(), p.promote) != 0

@@ -98,23 +98,99 @@ constexpr std::int64_t whole_gemms(const GemmProblem& p) {
   return is_batched(p) ? p.batch : p.grouping == Grouping::kMasked ? p.groups : 1;
 }
 
-// Returns true if B has a scale for each of its rows and K-blocks, as in weight gradients.
-constexpr bool scales_rows_of_b(const GemmProblem& p) {
-  return p.b.granularity == Granularity::k1x128;
-}
 // Returns true if the scales are MX's: an E8M0 byte for 32 of K, of one row or of 32.
 constexpr bool is_mx(const TensorType& t) {
-  return t.granularity == Granularity::k1x32 || t.granularity == Granularity::k32x32;
+  switch (t.granularity) {
+    case Granularity::k1x32:
+    case Granularity::k32x32:
+      return true;
+    case Granularity::kNone:
+    case Granularity::kPerTensor:
+    case Granularity::kPerRow:
+    case Granularity::k1x128:
+    case Granularity::k128x128:
+      break;
+  }
+  return false;
 }
-constexpr bool is_mx(const GemmProblem& p) { return is_mx(p.a); }
 // Returns true if a scale of the type serves only a part of K.
 constexpr bool has_block_scales(const TensorType& t) {
-  return t.granularity != Granularity::kNone && t.granularity != Granularity::kPerTensor &&
-         t.granularity != Granularity::kPerRow;
+  switch (t.granularity) {
+    case Granularity::k1x128:
+    case Granularity::k128x128:
+    case Granularity::k1x32:
+    case Granularity::k32x32:
+      return true;
+    case Granularity::kNone:
+    case Granularity::kPerTensor:
+    case Granularity::kPerRow:
+      break;
+  }
+  return false;
 }
-// Returns true if every scale serves all of K: it is applied to the finished sum.
-constexpr bool scales_at_end(const GemmProblem& p) {
+// Returns true if every scale of any pair of types, supported or not, serves all of K.
+constexpr bool has_scales_of_all_k(const GemmProblem& p) {
   return !has_block_scales(p.a) && !has_block_scales(p.b);
+}
+
+// How the scales of the operands serve the sums.
+enum class Scheme {
+  kBlockB,     // A 1x128, B 128x128: sums are promoted with both scales
+  kRowB,       // A and B 1x128, as in weight gradients
+  kPerRow,     // both per row: applied to the finished sum
+  kPerTensor,  // both per tensor, likewise
+  kMx,         // A 1x32, B 1x32 or 32x32, E8M0
+};
+
+// Returns the scheme of a problem that the support matrix takes; B decides. B without scales, which
+// the matrix refuses, counts as one scale of 1.
+//
+// Code that depends on the scheme switches over it without `default`, so that the compiler names
+// each place that a new scheme has to decide.
+constexpr Scheme scheme_of(const GemmProblem& p) {
+  switch (p.b.granularity) {
+    case Granularity::k128x128:
+      return Scheme::kBlockB;
+    case Granularity::k1x128:
+      return Scheme::kRowB;
+    case Granularity::kPerRow:
+      return Scheme::kPerRow;
+    case Granularity::k1x32:
+    case Granularity::k32x32:
+      return Scheme::kMx;
+    case Granularity::kNone:
+    case Granularity::kPerTensor:
+      break;
+  }
+  return Scheme::kPerTensor;
+}
+
+// Returns true if every scale serves all of K: it is applied to the finished sum.
+constexpr bool scales_at_end(Scheme scheme) {
+  switch (scheme) {
+    case Scheme::kPerRow:
+    case Scheme::kPerTensor:
+      return true;
+    case Scheme::kBlockB:
+    case Scheme::kRowB:
+    case Scheme::kMx:
+      break;
+  }
+  return false;
+}
+
+// Returns true if the stages hold an fp32 scale of B for each column of a tile, as TMA copies it.
+constexpr bool stages_scales_of_columns(Scheme scheme) {
+  switch (scheme) {
+    case Scheme::kRowB:
+      return true;
+    case Scheme::kBlockB:
+    case Scheme::kPerRow:
+    case Scheme::kPerTensor:
+    case Scheme::kMx:
+      break;
+  }
+  return false;
 }
 // Returns the WGMMA groups into which the interval divides a K-block of 128.
 constexpr int parts_of_block(int promote) { return promote == 32 ? 4 : promote == 64 ? 2 : 1; }

@@ -1,5 +1,7 @@
 #include "generator/gemm/support.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <limits>
 
@@ -27,11 +29,11 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"gemm", "batch=number a=*:1x32:e8m0", kNo, "not built yet: batches of MX operands"},
     {"gemm",
      "batch=number a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 "
-     "d=bf16|fp16|fp32 promote=32|64|128",
+     "d=bf16|fp16|fp32 promote=32|64|128 group=none",
      kYes, "a GEMM for each head, say, at constant strides between the matrices; K is never split"},
     {"gemm",
      "batch=number a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 "
-     "d=bf16|fp16|fp32 promote=32|64|128",
+     "d=bf16|fp16|fp32 promote=32|64|128 group=none",
      kYes, "as above, with a scale for each row and K-block of B"},
     // WGMMA takes any pair of FP8 types (PTX ISA, wgmma.mma_async .e4m3 .e5m2), and power-of-two
     // scales are fp32 in memory, so a product need not know of them.
@@ -118,8 +120,9 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"gemm", "", kNo, "no recipe multiplies operands scaled in this way"},
 });
 
-// TMA strides are multiples of 16 bytes (CUDA driver API, cuTensorMapEncodeTiled): 8 elements of
-// bf16. K may have any value, because rows of A and B may be further apart than they are long.
+// Kernels store 8 columns of a row at a time. TMA strides are multiples of 16 bytes (CUDA driver
+// API, cuTensorMapEncodeTiled): 8 elements of bf16, 16 of FP8. K may have any value, because rows
+// of A and B may be further apart than they are long.
 constexpr std::int64_t kNMultiple = 8;
 
 std::string_view promote_value(int promote) {
@@ -144,10 +147,10 @@ Status check_multiples(const GemmProblem& p) {
     return refuse_field("k", "0",
                         "with groups of rows is at least 1: which rows are zero is known "
                         "only on the device");
-  if (is_fp8(p.d.dtype)) {
-    return check_multiple("n", p.n, 2 * kNMultiple, "a row of FP8 D is stored in 16-byte units");
-  }
-  return check_multiple("n", p.n, kNMultiple, "a row of bf16 D is stored in 16-byte units");
+  const std::int64_t multiple = is_fp8(p.d.dtype) ? 2 * kNMultiple : kNMultiple;
+  return check_multiple(
+      "n", p.n, multiple,
+      fmt::format("a row of {} D is stored {} columns at a time", name_of(p.d.dtype), multiple));
 }
 
 // Returns the rows of `groups` tensors; more than a tensor can have if that overflows.
@@ -193,7 +196,10 @@ const SupportRow& support_of(const GemmProblem& p) {
 Status check_supported(const GemmProblem& p) {
   if (Status s = check_well_formed(p); !s) return s;
   if (Status s = check_multiples(p); !s) return s;
-  if (Status s = check_rows(kRows, operation_of(p), field_values(p), to_text(p)); !s) return s;
+  if (Status s = check_rows(kRows, operation_of(p), field_values(p), field_values(GemmProblem{}),
+                            to_text(p));
+      !s)
+    return s;
   // Last, because only a combination that the matrix takes has a layout.
   return check_sizes(p);
 }

@@ -38,10 +38,10 @@ bool has_80_registers(const QuantizeProblem& p) {
 // Makes the tile as tall as the tensor. A thread has 16 elements, or 32 if 64 rows would otherwise
 // need more threads than are soon started.
 void fit_few_rows(QuantizeConfig& c, const TileCase& t) {
-  constexpr int kWarpsOfAnSm = 16;
+  constexpr int kResidentWarps = 16;
   while (c.tile_rows < t.rows) c.tile_rows *= 2;
   c.threads = std::min(8 * c.tile_rows, 256);
-  c.blocks_per_sm = kWarpsOfAnSm * kWarp / c.threads;
+  c.blocks_per_sm = kResidentWarps * kWarp / c.threads;
 }
 
 // What tiles of few rows and of half the width, which are for tensors of few tiles, share.
@@ -72,7 +72,7 @@ constexpr Tile rowwise(int threads, int warps) {
   tile.warps = warps;
   return tile;
 }
-constexpr Tile kHalves = [] {
+constexpr Tile kHalvesTile = [] {
   Tile tile = staged(512, 0, TileKind::kHalves);
   tile.halves_together = true;
   return tile;
@@ -214,7 +214,7 @@ constexpr std::array kCtaTileRules = std::to_array<TileRule>({
      .pattern = "held=fp32",
      .needs = patch_fits_by_halves,
      .bounds = {.tiles = tiles_of_128(2, kAnyCount)},
-     .tile = kHalves,
+     .tile = kHalvesTile,
      .reason =
          "a thread block computes both halves of the same columns from one read of the inputs"},
     {.name = "patch",
@@ -226,7 +226,7 @@ constexpr std::array kCtaTileRules = std::to_array<TileRule>({
      .pattern = "held=fp32",
      .needs = may_take_halves_together,
      .bounds = {.tiles = tiles_of_128(2, kAnyCount)},
-     .tile = kHalves,
+     .tile = kHalvesTile,
      .reason =
          "a thread block computes both halves of the same columns from one read of the inputs"},
     {.name = "patch_alone",

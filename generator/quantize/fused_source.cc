@@ -63,7 +63,7 @@ std::string names() {
 
 // Returns true for a text that is a misspelt name rather than a misspelt expression.
 bool is_word(std::string_view text) {
-  return text.find_first_of("(),;.") == std::string_view::npos && text.size() > 2;
+  return text.find_first_of("(),;.+-*/") == std::string_view::npos && text.size() > 2;
 }
 
 std::string canonical_text(const FusedSource& source) {
@@ -105,10 +105,11 @@ Result<FusedSource> fused_source(std::string_view text) {
   source.rms_norm = text == kRmsNorm;
   const Activation* named = find_activation(text);
   if (!is_name(text) && is_word(text)) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("a source is '{}'; allowed are {}, and expressions over x0 to x{} such "
-                            "as mul(x0,sigmoid(x0))",
-                            text, names(), Expr::kMaxInputs - 1));
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("a source is '{}'; allowed are {}, and calls of functions over x0 to x{} "
+                    "such as mul(x0,sigmoid(x0)), with {}",
+                    text, names(), Expr::kMaxInputs - 1, expression_functions()));
   }
   std::string_view rest = named != nullptr ? named->text : source.rms_norm ? kRmsNormText : text;
   while (true) {

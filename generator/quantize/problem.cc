@@ -195,7 +195,7 @@ Status check_well_formed(const QuantizeProblem& p) {
   return check_options(p);
 }
 
-TokenAxis token_axis(const QuantizeProblem& p) { return {"rows", p.rows}; }
+TokenAxis token_axis(const QuantizeProblem& p) { return {"rows", p.rows, "rows"}; }
 
 QuantizeProblem with_tokens(QuantizeProblem p, std::int64_t tokens) {
   p.rows = tokens;

@@ -122,7 +122,7 @@ inline std::optional<QuantizeProblem> without_invariance(const QuantizeProblem&)
 inline std::optional<QuantizeProblem> tuned_alike(const QuantizeProblem&) { return std::nullopt; }
 
 // Reads the short form of the command line, "--quantize 4096x7168 --recipe blockwise": an
-// activation of the recipe. '?' is allowed for the rows. Errors: kInvalidArgument.
+// activation of the recipe. The rows may be open ('?' or '_'). Errors: kInvalidArgument.
 Result<QuantizeProblem> parse_quantize_shape(std::string_view rows_x_cols, std::string_view recipe);
 
 }  // namespace octile

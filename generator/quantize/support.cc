@@ -128,7 +128,10 @@ const SupportRow& support_of(const QuantizeProblem& p) {
 
 Status check_supported(const QuantizeProblem& p) {
   if (Status s = check_well_formed(p); !s) return s;
-  if (Status s = check_rows(kRows, operation_of(p), field_values(p), to_text(p)); !s) return s;
+  if (Status s = check_rows(kRows, operation_of(p), field_values(p),
+                            field_values(QuantizeProblem{}), to_text(p));
+      !s)
+    return s;
   // Last, because only a combination that the matrix takes has a layout.
   return check_sizes(p);
 }

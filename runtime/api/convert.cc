@@ -132,7 +132,7 @@ Result<GemmProblem> to_problem(const octile_gemm_desc* user) {
   problem.b = *b;
   problem.d = *d;
   problem.accumulate = desc.accumulate != 0;
-  const int usual = is_mx(problem) ? kMxPromote : kDefaultPromote;
+  const int usual = is_mx(problem.a) ? kMxPromote : kDefaultPromote;
   problem.promote = desc.promote == 0 ? usual : desc.promote;
   problem.invariant = desc.batch_invariant != 0;
   if (const int bias = raw(desc.bias_dtype); bias != 0) problem.bias = static_cast<DType>(bias);

@@ -16,7 +16,7 @@ namespace octile {
 namespace {
 
 constexpr std::array<std::string_view, 2> kNames{"libnvrtc.so.13", "libnvrtc.so.12"};
-// Where the wheels nvidia-cuda-nvrtc (CUDA 13) and nvidia-cuda-nvrtc-cu12 install.
+// The folders in which the wheels nvidia-cuda-nvrtc (CUDA 13) and nvidia-cuda-nvrtc-cu12 install.
 constexpr std::array<std::string_view, 2> kWheels{"nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"};
 // Debian's own Python calls its folders of packages "dist-packages".
 constexpr std::array<std::string_view, 2> kPackages{"site-packages", "dist-packages"};

@@ -15,13 +15,21 @@ struct Attribute {
   int* value;
 };
 
-// Returns the known device with the nearest SM count.
+// Returns true if the known device's name is a word of the driver's name.
+bool is_named(const DeviceSpec& known, const DeviceSpec& device) {
+  return ("-" + device.name + "-").find("-" + known.name + "-") != std::string::npos;
+}
+
+// Returns the known device of the driver's name, else the one with the nearest SM count. A part of
+// an H100 has as many SMs as an H20, whose tensor cores have a quarter of the speed.
 const DeviceSpec* nearest_known(const DeviceSpec& device) {
   const DeviceSpec* nearest = nullptr;
-  for (const DeviceSpec& known : known_devices())
+  for (const DeviceSpec& known : known_devices()) {
+    if (is_named(known, device)) return &known;
     if (nearest == nullptr ||
         std::abs(known.sm_count - device.sm_count) < std::abs(nearest->sm_count - device.sm_count))
       nearest = &known;
+  }
   return nearest;
 }
 
@@ -29,10 +37,8 @@ const DeviceSpec* nearest_known(const DeviceSpec& device) {
 // null. "NVIDIA H100 80GB HBM3" with 132 SMs is h100; the PCIe card with 114 SMs is not.
 const DeviceSpec* match_known(const DeviceSpec& device) {
   for (const DeviceSpec& known : known_devices()) {
-    const std::string words = "-" + device.name + "-";
-    if (words.find("-" + known.name + "-") != std::string::npos &&
-        known.sm_count == device.sm_count && known.sm_major == device.sm_major &&
-        known.sm_minor == device.sm_minor)
+    if (is_named(known, device) && known.sm_count == device.sm_count &&
+        known.sm_major == device.sm_major && known.sm_minor == device.sm_minor)
       return &known;
   }
   return nullptr;
@@ -121,6 +127,7 @@ Result<DeviceSpec> query_device(const Driver& driver, int ordinal) {
   if (const DeviceSpec* known = match_known(spec)) {
     spec.name = known->name;
     copy_speeds(*known, &spec);
+    spec.is_measured = known->is_measured;
   } else if (const DeviceSpec* near = nearest_known(spec)) {
     const double bus_tbps = 2.0 * memory_clock_khz * 1e3 * bus_bits / 8 * 1e-12;
     scale_speeds(*near, clock_khz * 1e-6, bus_tbps, &spec);

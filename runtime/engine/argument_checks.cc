@@ -31,9 +31,9 @@ Status refuse_extent(std::string_view name, std::int64_t extent) {
   return refuse(fmt::format("{} is {}; allowed: 0 to {}", name, extent, kMaxExtent));
 }
 
-Status refuse_tokens(std::string_view name, std::int64_t tokens, std::int64_t stated) {
-  return refuse(
-      fmt::format("{} is {}; allowed: {}, which the plan's problem states", name, tokens, stated));
+Status refuse_tokens(const TokenAxis& axis, std::string_view name, std::int64_t tokens) {
+  return refuse(fmt::format("{0} is {1}; allowed: {2}, because the plan's problem states {3}={2}",
+                            name, tokens, axis.tokens, axis.dimension));
 }
 
 Status refuse_ld(std::string_view name, std::int64_t ld, const LdRule& rule) {

@@ -42,11 +42,11 @@ inline Status check_extent(std::string_view name, std::int64_t extent) {
 }
 
 // Checks a token count against the count that the problem states, if it states one. `name`: the
-// argument's ("lo", "tokens"), or the axis's.
-Status refuse_tokens(std::string_view name, std::int64_t tokens, std::int64_t stated);
+// argument's ("lo", "tokens").
+Status refuse_tokens(const TokenAxis& axis, std::string_view name, std::int64_t tokens);
 inline Status check_tokens(const TokenAxis& axis, std::string_view name, std::int64_t tokens) {
   if (!axis.is_dynamic() && tokens != axis.tokens) [[unlikely]]
-    return refuse_tokens(name, tokens, axis.tokens);
+    return refuse_tokens(axis, name, tokens);
   return check_extent(name, tokens);
 }
 

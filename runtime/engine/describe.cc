@@ -61,7 +61,7 @@ std::string describe(const Plan& plan) {
     kernels.append_raw(kernel_text(prepared));
   return JsonText('{')
       .add("problem", to_text(plan.problem()))
-      .add("token_axis", plan.axis().name)
+      .add("token_axis", plan.axis().dimension)
       .add("device", plan.target().text)
       .add_raw("kernels", kernels.close())
       .close();

@@ -95,7 +95,8 @@ Choice Engine::choose_config(const Problem& problem, std::int64_t tokens,
 }
 
 DeviceSpec Engine::described(DeviceSpec device) {
-  if (options_.writable_root.empty() || find_device(device.name) != nullptr) return device;
+  const DeviceSpec* const known = find_device(device.name);
+  if (options_.writable_root.empty() || (known != nullptr && known->is_measured)) return device;
   std::call_once(measured_once_, [this] {
     const cache::MeasuredDevices file(options_.writable_root, options_.file_ops);
     if (auto devices = file.read()) {

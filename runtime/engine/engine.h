@@ -51,9 +51,9 @@ class Engine {
   // Returns the tuning records that their files hold now.
   std::shared_ptr<const cache::TuningSet> records() { return records_.current(); }
 
-  // Returns the device with the speeds that were measured of it (`octile doctor --measure`), if the
-  // library does not know it by name. A device that it knows keeps its own speeds, so that a host
-  // without a GPU chooses the same kernels for it.
+  // Returns the device with the speeds that `octile doctor --measure` found, if the library's
+  // description of it is not measured. A device with a measured description keeps it, so that a
+  // host without a GPU chooses the same kernels for it.
   DeviceSpec described(DeviceSpec device);
 
   // Returns the configuration for a token count: a tuning record's, else the cost model's for the

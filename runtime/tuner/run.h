@@ -31,7 +31,7 @@ struct RunOptions {
 };
 
 struct RunResult {
-  // In the order of the tasks; for tasks decided before, the record of that.
+  // One decision a task, in the order of the tasks. A task decided before has its record.
   std::vector<Decision> decisions;
   std::vector<bool> resumed;  // true for tasks decided before
   bool stopped = false;

@@ -1,6 +1,6 @@
 // A shard: a flat range of a row-major tensor, of which one of many holders keeps elements
 // shard_start
-// .. shard_start + shard_length of [rows][cols]. Its first and last row may be cut anywhere.
+// to shard_start + shard_length of [rows][cols]. Its first and last row may be cut anywhere.
 //
 // A warp takes 8 rows x 32 vectors of the whole tensor's grid (warp_tile.cu says why), so that a
 // block of the tensor has the same lanes in every shard. Elements outside the shard are zeros,

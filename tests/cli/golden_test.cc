@@ -89,6 +89,11 @@ TEST_P(Golden, Errors) {
       {"error-shape", {"emit", "--gemm", "64x7167x2048"}},
       {"error-field", {"explain", "gemm m=? n=8 q=16"}},
       {"error-tokens", {"tune", "--gemm", "?x7168x2048", "--tokens", "1,,2"}},
+      {"error-unsupported",
+       {"emit", "--problem",
+        "gemm m=_ n=256 k=512 a=e4m3:1x32 b=e4m3:1x32 d=bf16 acc=0 promote=64"}},
+      {"error-source",
+       {"emit", "--problem", "quantize rows=_ cols=512 x=bf16 q=e4m3:1x128 out=row src=x0*x0"}},
       {"error-gpu", {"bench", "--gemm", "64x7168x2048"}},
   };
   for (const Case& one : cases) expect_golden(one);

@@ -30,7 +30,7 @@ Value load(const std::string& bytes, std::size_t at) {
 // What the loader has to find for a program or library.
 struct Needs {
   std::vector<std::string> libraries;  // DT_NEEDED of the dynamic section
-  // Of each library, the versions of its symbols: "libc.so.6 GLIBC_2.34".
+  // Each library with a version of its symbols: "libc.so.6 GLIBC_2.34".
   std::vector<std::string> versions;
 };
 

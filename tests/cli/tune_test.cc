@@ -109,7 +109,7 @@ TEST(TuneExplain, AQuantiserWithoutOperandsIsRefused) {
   const Outcome stated = Shell().run(
       {"tune", "--quantize", "64x7168", "--tokens", "1", "--device", "h200", "--explain"});
   EXPECT_EQ(stated.exit_code, 2);
-  EXPECT_THAT(stated.err, HasSubstr("--tokens is given, but the problem states 64"));
+  EXPECT_THAT(stated.err, HasSubstr("--tokens is given, but the problem states rows=64"));
 }
 
 TEST(TuneExplain, AModelIsItsGemmsAtEveryBucket) {

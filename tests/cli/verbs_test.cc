@@ -40,6 +40,16 @@ TEST(Explain, SaysWhatAProblemMeans) {
   EXPECT_THAT(refused.json().at("remark").get<std::string>(), HasSubstr("has to be quantised"));
 }
 
+// A shell expands '?' and leaves '_' alone.
+TEST(Explain, TakesAnUnderscoreForAnOpenCount) {
+  const Shell shell;
+  for (const auto& [quoted, plain] : {std::pair{"?x7168x2048", "_x7168x2048"}, {"?x64", "_x64"}}) {
+    const Outcome outcome = shell.run({"explain", plain});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, shell.run({"explain", quoted}).out);
+  }
+}
+
 TEST(Explain, NamesAFieldThatIsWrong) {
   const Outcome outcome = Shell().run({"explain", "quantize", "rows=?", "cools=128"});
   EXPECT_EQ(outcome.exit_code, 2);

@@ -191,9 +191,9 @@ void add_outputs(const GemmProblem& problem, const GemmCall& call, Schedule& ran
 void set_scale(const GemmProblem& problem, const GemmCall& call, std::int64_t row, int exponent,
                Operands& o) {
   if (problem.a.granularity == Granularity::kPerTensor) row = 0;
-  const std::int64_t block = scales_at_end(problem) ? 0 : ceil_div(call.k, 128) - 1;
+  const std::int64_t block = scales_at_end(scheme_of(problem)) ? 0 : ceil_div(call.k, 128) - 1;
   const std::int64_t ld = o.a.scale_shape.ld;
-  if (is_mx(problem)) {
+  if (scheme_of(problem) == Scheme::kMx) {
     o.a.scales.data()[row * ld + ceil_div(call.k, 32) - 1] = static_cast<std::byte>(exponent + 127);
   } else if (problem.a.scale == ScaleFormat::kUe8m0x4) {
     o.a.scales.data()[(block / 4 * ld + row) * 4 + block % 4] =

@@ -13,6 +13,9 @@ constexpr std::array kModels{
     fake::DeviceModel{"h200", "NVIDIA H200", 9, 0, 132, 232448, 62914560, 1980000, 3201000, 6144},
     fake::DeviceModel{"h100", "NVIDIA H100 80GB HBM3", 9, 0, 132, 232448, 52428800, 1980000,
                       2619000, 5120},
+    fake::DeviceModel{"h20", "NVIDIA H20", 9, 0, 78, 232448, 62914560, 1980000, 2619000, 6144},
+    fake::DeviceModel{"h100-part", "NVIDIA H100 80GB HBM3 MIG 4g.40gb", 9, 0, 64, 232448, 26214400,
+                      1980000, 2619000, 2560},
     fake::DeviceModel{"a100", "NVIDIA A100-SXM4-80GB", 8, 0, 108, 166912, 41943040, 1410000,
                       1593000, 5120},
 };

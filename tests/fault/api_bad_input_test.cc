@@ -357,16 +357,16 @@ TEST_F(BadInput, GemmFlagsUnknown) {
 }
 
 TEST_F(BadInput, GemmCounts) {
-  refuses_run_with(&octile_gemm_args::tokens, -1, {"m is -1", "0 to 2147483647"});
+  refuses_run_with(&octile_gemm_args::tokens, -1, {"tokens is -1", "0 to 2147483647"});
   refuses_run_with(&octile_gemm_args::tokens, std::int64_t{1} << 31,
-                   {"m is 2147483648", "0 to 2147483647"});
+                   {"tokens is 2147483648", "0 to 2147483647"});
 }
 
 TEST_F(BadInput, GemmBeyond63Bits) {
   // 2^31 - 1 rows that are 2^39 elements apart exceed 2^63 bytes.
   octile_gemm_args args = g.args(0x7fffffff);
   args.ldd = std::int64_t{1} << 38;
-  refuses_run(args, {"m is 2147483647", "ldd is 274877906944", "2^63 - 1"});
+  refuses_run(args, {"tokens is 2147483647", "ldd is 274877906944", "2^63 - 1"});
   refuses_run_with(&octile_gemm_args::lda, std::int64_t{1} << 40, {"lda is 1099511627776", "2^40"});
 }
 
@@ -504,7 +504,7 @@ TEST_F(BadInput, CountOtherThanThePlanStates) {
                 "gemm m=64 n=256 k=384 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128");
   octile_gemm_args args = g.args(65);
   expect_refused(octile_gemm_run(fixed.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
-                 {"m is 65", "allowed: 64"});
+                 {"tokens is 65", "allowed: 64", "states m=64"});
   args = g.args(64);
   EXPECT_EQ(octile_gemm_run(fixed.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
 }

@@ -371,7 +371,7 @@ Recording record_changes(const Work& work, std::vector<std::string>* text = null
 
 class CacheCrash : public ::testing::TestWithParam<Work> {};
 
-// On the filesystem of the temporary folder.
+// The recordings are made on the filesystem of the temporary folder.
 TEST_P(CacheCrash, LeavesTheOldOrTheNew) {
   int states = 0;
   const Recording recording = record_changes(GetParam());

@@ -108,6 +108,21 @@ TEST(QueryDevice, RecognisesAKnownDevice) {
   EXPECT_EQ(query_device(*driver, 1)->name, "h100");
 }
 
+// A part of an H100 has nearly as few SMs as an H20, but an H100's tensor cores.
+TEST(QueryDevice, TensorCoresAreThoseOfTheName) {
+  const auto driver = FakeDriver("h20,h100-part,h100").open();
+  const auto h20 = query_device(*driver, 0);
+  ASSERT_TRUE(h20) << h20.error().message;
+  EXPECT_EQ(h20->name, "h20");
+  EXPECT_EQ(h20->fp8_flops_per_cycle(), 2048);
+  EXPECT_FALSE(h20->is_measured);
+  const auto part = query_device(*driver, 1);
+  ASSERT_TRUE(part) << part.error().message;
+  EXPECT_EQ(part->fp8_flops_per_cycle(), 8192);
+  EXPECT_FALSE(part->is_measured);
+  EXPECT_TRUE(query_device(*driver, 2)->is_measured);
+}
+
 TEST(QueryDevice, ScalesAnUnknownDevice) {
   const auto driver = FakeDriver("a100,h200").open();
   const auto spec = query_device(*driver, 0);

@@ -43,7 +43,7 @@ GemmGroupCase::GemmGroupCase(GpuSession& gpu, const GemmProblem& recipe,
   const std::int64_t k_blocks = ceil_div(all_.k, 128);
   b_scale_ld_ = round_up(in_k ? n : k_blocks, 4);
   // Scales that serve all of K are one for each group, or one for each row.
-  const bool at_end = scales_at_end(problem_);
+  const bool at_end = scales_at_end(scheme_of(problem_));
   const bool of_tensors = problem_.a.granularity == Granularity::kPerTensor;
   if (at_end) a_scale_ld_ = of_tensors ? 1 : round_up(shape.m, 4);
   if (at_end) b_scale_ld_ = of_tensors ? 1 : n;

@@ -326,7 +326,7 @@ TEST_F(GemmOutputs, SentriesFireOnExactlyThePoisonedCases) {
     EXPECT_EQ(fires(), 1U) << "a NaN code";
     write<std::uint8_t>(c.a(), nan_at, codes[nan_at]);
     EXPECT_EQ(fires(), 0U) << "the NaN is gone";
-    if (is_mx(problem)) {
+    if (scheme_of(problem) == Scheme::kMx) {
       const auto ld = static_cast<std::size_t>(c.args().a_scale_ld);
       write<std::uint8_t>(c.a_scale(), last_row * ld, 0xFF);  // NaN
     } else if (problem.a.scale == ScaleFormat::kUe8m0x4) {

@@ -10,6 +10,9 @@ nothing that is not tried. A command that a sentence names need not be complete;
 it is looked up that their targets, presets, programs and tests are there. Texts of problems, the file of a model and
 the examples of FORMAT.md are given to the command too (samples.py).
 
+No command has an unquoted ?, * or [: zsh refuses a pattern that matches no file, and other shells put the files in its
+place. The commands run in a folder with files that "?x7168x2048" and "?x7168" match.
+
 What a sample may differ in:
 - "..." stands for anything, and white space for any other: long lines are wrapped;
 - a number before ms, us or s is a time: it stands for any number of any of them;
@@ -74,6 +77,24 @@ def is_command(line):
                     r"[A-Z]+_[A-Z]+=\S+ (octile|build/release/\S+)) ", line) is not None
 
 
+def unquoted_pattern(command):
+    """Returns the first unquoted ?, * or [ of a command, which a shell takes for a pattern of files; None if none is."""
+    quote = None
+    characters = iter(command)
+    for character in characters:
+        if quote:
+            if character == "\\" and quote == '"':
+                next(characters, None)
+            quote = None if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character in "\\$":  # $? is no pattern
+            next(characters, None)
+        elif character in "?*[":
+            return character
+    return None
+
+
 def commands_of(document):
     """Returns what a document tells its reader to run: (where, command, the output that it shows or None)."""
     found = []
@@ -131,6 +152,8 @@ class Newcomer:
         scp.write_text('#!/bin/sh\ntest -s "$1"\n')
         scp.chmod(0o755)
         (work / "here/problems.txt").write_text("16x512x7168\n")
+        for name in ("1x7168x2048", "1x7168"):  # what an unquoted ?x7168x2048 or ?x7168 would become
+            (work / "here" / name).touch()
         kept = {k: v for k, v in os.environ.items() if k in ("CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH", "TMPDIR")}
         self.environment = kept | {
             "HOME": str(self.home), "PATH": f"{prefix}/bin:{work}/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8",
@@ -256,7 +279,9 @@ def main():
         for where, command, sample in commands_of(document):
             if command in tried and sample is None:
                 continue
-            tried[command] = (newcomer.try_sentence(command) if where == "sentence"
+            pattern = unquoted_pattern(command)
+            tried[command] = (f"has an unquoted {pattern}, which a shell takes for a pattern of files" if pattern
+                              else newcomer.try_sentence(command) if where == "sentence"
                               else newcomer.try_command(command, sample))
             failed += report(document, command, tried[command])
     print(f"{len(tried)} commands and samples, {failed} failed")

@@ -148,7 +148,7 @@ TEST_F(Refusals, OfThreadsPrepareLeavesToTheOthers) {
   succeeds_with_fewer_threads([] { return prepare_plan(Disk::kCached); });
 }
 
-// Without a cache on disk, so that every run starts octile-compiler and compiles.
+// There is no cache on disk, so that every run starts octile-compiler and compiles.
 TEST_F(Refusals, OfMemoryEndPrepareWithAStatus) {
   const auto prepare = [] { return prepare_plan(Disk::kNone); };
   EXPECT_GT(sweep(Refuse::kMemory, Extent::kOnce, prepare), 40);

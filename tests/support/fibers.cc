@@ -32,8 +32,8 @@ bool lasts(const Wait& wait) {
 struct Group {
   Blocks blocks;
   std::vector<Fiber> fibers;
-  // Of each fiber. They lie apart from the fibers' stacks and registers, because every round looks
-  // at all of them.
+  // These have an element for each fiber. They lie apart from the fibers' stacks and registers,
+  // because every round looks at all of them.
   std::vector<Wait> waits;
   std::vector<char> ended;
   jmp_buf scheduler{};

@@ -73,10 +73,10 @@ std::vector<GemmProblem> with_options(const GemmProblem& problem) {
         all.back().sentry = sentry;
         all.back().a.dtype = a;
         all.back().b.dtype = b;
-        if (scales_at_end(problem) || is_mx(problem)) continue;
+        if (scales_at_end(scheme_of(problem)) || scheme_of(problem) == Scheme::kMx) continue;
         // Some with the exponents of four K-blocks in a word.
         if (has_sentry(all.back()) || bias) all.back().a.scale = ScaleFormat::kUe8m0x4;
-        if (has_sentry(all.back()) && scales_rows_of_b(problem))
+        if (has_sentry(all.back()) && (scheme_of(problem) == Scheme::kRowB))
           all.back().b.scale = ScaleFormat::kUe8m0x4;
       }
     }
@@ -132,13 +132,13 @@ std::vector<GemmVariant> cover_variants(std::vector<GemmVariant> all, int choice
 GemmProblem block_problem(Granularity scaling_of_b, const TensorType& d, int promote) {
   GemmProblem problem = splittable_gemm_problem();
   problem.b.granularity = scaling_of_b;
-  if (scales_rows_of_b(problem)) std::swap(problem.m, problem.k);
+  if (scheme_of(problem) == Scheme::kRowB) std::swap(problem.m, problem.k);
   problem.d = d;
   problem.promote = promote;
   return problem;
 }
 
-// With scales of blocks.
+// Returns variants with scales of blocks.
 std::vector<GemmVariant> block_variants(const DeviceSpec& device) {
   std::vector<GemmVariant> all;
   for (const Granularity scaling : {Granularity::k128x128, Granularity::k1x128}) {
@@ -153,7 +153,7 @@ std::vector<GemmVariant> block_variants(const DeviceSpec& device) {
   return all;
 }
 
-// With scales that serve all of K; some of the products sum the tokens.
+// Returns variants with scales that serve all of K. Some of the GEMMs sum the tokens.
 std::vector<GemmVariant> variants_scaled_at_end(const DeviceSpec& device) {
   std::vector<GemmVariant> all;
   for (const Granularity scaling : {Granularity::kPerRow, Granularity::kPerTensor}) {

@@ -115,6 +115,19 @@ TEST_F(DescribedDevice, OneThatTheLibraryKnowsKeepsItsOwn) {
   EXPECT_EQ(engine.described(device), device);
 }
 
+// The description of an H20 is its datasheet's, which a measurement replaces.
+TEST_F(DescribedDevice, OneThatNobodyTimedHasItsMeasuredSpeeds) {
+  const DeviceSpec& device = *find_device("h20");
+  MeasuredDevice measured = unknown_part();
+  measured.name = device.name;
+  measured.sm_count = device.sm_count;
+  ASSERT_TRUE(MeasuredDevices(root.path()).put(measured));
+  Engine engine({root.path(), {}, false}, logger);
+  const DeviceSpec described = engine.described(device);
+  EXPECT_EQ(described.dram_tbps, measured.dram_tbps);
+  EXPECT_EQ(described.fp8_flops_per_cycle(), device.fp8_flops_per_cycle());
+}
+
 TEST_F(DescribedDevice, ABrokenFileIsReportedOnceAndNotUsed) {
   std::ofstream(root.path() + "/devices.json") << "nonsense";
   std::filesystem::permissions(root.path() + "/devices.json", std::filesystem::perms::owner_read);

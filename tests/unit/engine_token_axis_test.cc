@@ -88,15 +88,16 @@ struct Operands {
 
 TEST(TokensInK, AreNamedAndChecked) {
   const TokenAxis axis = token_axis(weight_gradient());
-  EXPECT_EQ(axis.name, "k");
+  EXPECT_EQ(axis.dimension, "k");
+  EXPECT_EQ(axis.name, "tokens");
   EXPECT_TRUE(check_tokens(axis, axis.name, 100));
   EXPECT_THAT(check_tokens(axis, axis.name, -1).error().message,
-              HasSubstr("k is -1; allowed: 0 to 2147483647"));
+              HasSubstr("tokens is -1; allowed: 0 to 2147483647"));
   const TokenAxis stated = token_axis(with_tokens(weight_gradient(), 64));
   // Without a dynamic dimension the count is m again.
-  EXPECT_EQ(stated.name, "m");
+  EXPECT_EQ(stated.dimension, "m");
   EXPECT_THAT(check_tokens(stated, stated.name, 64).error().message,
-              HasSubstr("m is 64; allowed: 24, which the plan's problem states"));
+              HasSubstr("tokens is 64; allowed: 24, because the plan's problem states m=24"));
 }
 
 TEST(TokensInK, LeadingDimensionsAreThoseOfATransposingQuantiser) {

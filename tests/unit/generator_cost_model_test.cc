@@ -224,8 +224,8 @@ std::string kind_of(const GemmProblem& p) {
 // Races of 26 November 2026 on both cards, of layers of other models and of all kinds: 28 of up to
 // 128 tokens, 42 of more, 10 of weight gradients, 18 of groups of rows, whose masked ones have
 // between half and three halves of the mean, and 5 of groups of K. Medians of interleaved rounds.
-// Of 16 configurations each a line keeps seven, the fastest and those that the model likes best
-// among them. What is fastest on one card has 0.96 to 0.99 of the speed of the fastest on the
+// A line keeps seven of 16 configurations, among them the fastest and those that the model likes
+// best. What is fastest on one card has 0.96 to 0.99 of the speed of the fastest on the
 // other.
 TEST(CostModel, ItsPickIsNearlyTheFastestOfEveryKind) {
   using Bounds = std::map<std::string, double>;
@@ -320,6 +320,29 @@ constexpr const char* kWeights =
 // lines of memory, and 6 of 8 in three halves of lines, if that is 112 more than a multiple of 128;
 // half of them lie in two lines, and none in three halves, if it is 64 more. The same tiles of 128
 // columns are loaded in all cases.
+// No estimate is below the time in which the card's tensor cores can do the work, and an H20, with a
+// quarter of an H100's rate, gets other picks than a card that differs from it in that rate alone.
+TEST(CostModel, TheTensorCoresOfTheCardBoundItsEstimates) {
+  int picks = 0, others = 0;
+  for (const std::string_view recipe : {"blockwise", "rowwise", "mxfp8"}) {
+    for (const Pass pass : {Pass::kFprop, Pass::kWgrad}) {
+      for (const std::int64_t tokens : {64, 4096}) {
+        const GemmProblem p = gemm_problem(*find_recipe(recipe), pass, kDynamic, 4096, 7168);
+        for (const DeviceSpec& d : known_devices()) {
+          const double most = d.fp8_flops_per_cycle() * d.sm_count * d.clock_ghz * 1e3;  // a us
+          EXPECT_GE(estimate_us(default_config(p, tokens, d), p, tokens, d), flops(p, tokens) / most)
+              << d.name << " " << recipe << " " << to_text(p);
+        }
+        DeviceSpec fast = *find_device("h20");
+        fast.fp8_tflops *= 4;
+        ++picks;
+        others += default_config(p, tokens, *find_device("h20")) != default_config(p, tokens, fast);
+      }
+    }
+  }
+  EXPECT_GE(others, 3) << "of " << picks;
+}
+
 TEST(CostModel, RowsInTwoLinesOfMemoryTakeLongerFromL2) {
   const char* alone = "tile=128x192x128 stages=5 wg=2";
   const double whole = cost_of(kWeights, 6016, alone).l2_us;

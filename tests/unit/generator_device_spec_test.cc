@@ -57,5 +57,21 @@ TEST(DeviceSpec, EveryRateIsGivenAndPlausible) {
   EXPECT_LT(find_device("h20")->fp8_tflops, find_device("h100")->fp8_tflops / 5);
 }
 
+// What the datasheets' rates mean for an SM and a cycle, at the clock of the description.
+TEST(DeviceSpec, TensorCoresHaveTheirDatasheetsRate) {
+  EXPECT_EQ(find_device("h200")->fp8_flops_per_cycle(), 8192);
+  EXPECT_EQ(find_device("h100")->fp8_flops_per_cycle(), 8192);
+  EXPECT_EQ(find_device("h20")->fp8_flops_per_cycle(), 2048);
+  for (const DeviceSpec& d : known_devices()) {
+    const double tflops = d.fp8_flops_per_cycle() * d.sm_count * d.clock_ghz * 1e-3;
+    EXPECT_NEAR(tflops / d.fp8_tflops, 1, 0.02) << d.name;
+    EXPECT_EQ(d.is_measured, d.name != "h20") << d.name;
+  }
+  DeviceSpec slower = *find_device("h20");  // as a measured clock scales a description
+  slower.clock_ghz *= 0.6;
+  slower.fp8_tflops *= 0.6;
+  EXPECT_EQ(slower.fp8_flops_per_cycle(), 2048);
+}
+
 }  // namespace
 }  // namespace octile

@@ -153,6 +153,39 @@ TEST(Expression, RefusesMalformedTextAtItsPlace) {
   EXPECT_EQ(error_of("1x0"), "expression: at character 2 ('x0') is expected the end");
 }
 
+// A user who writes operators is shown the function, by the text's own operands where they are
+// simple.
+TEST(Expression, OperatorsAreToldTheirFunctions) {
+  const auto told = [](std::string_view text) {
+    const std::string message = error_of(std::string(text));
+    const std::size_t at = message.find("; operators are written as functions: ");
+    return at == std::string::npos ? std::string() : message.substr(message.rfind(": ") + 2);
+  };
+  EXPECT_EQ(told("x0*x0"), "mul(x0,x0) for x0*x0");
+  EXPECT_EQ(told("x0+0.5"), "add(x0,0.5) for x0+0.5");
+  EXPECT_EQ(told("x1/x2"), "div(x1,x2) for x1/x2");
+  EXPECT_EQ(told("x0-x1"), "sub(x0,x1) for x0-x1");
+  EXPECT_EQ(told("mul(x0,x1)-x2"), "sub(x0,x0) for x0-x0");
+  EXPECT_EQ(told("mul(x0,-1"), "");
+  EXPECT_EQ(told("mul(-1e-3,x0"), "");
+  EXPECT_EQ(told("neg(x0"), "");
+  EXPECT_EQ(told("-inf"), "");
+}
+
+// Every function that is listed is one, with the arguments of the list.
+TEST(Expression, ListsItsFunctions) {
+  std::string list = expression_functions();
+  EXPECT_EQ(std::count(list.begin(), list.end(), '('), 13);
+  for (std::size_t at = 0; at < list.size();) {
+    const std::size_t end = list.find(')', at) + 1;
+    std::string call = list.substr(at, end - at);
+    std::replace(call.begin() + static_cast<std::ptrdiff_t>(call.find('(')), call.end(), 'a', '1');
+    std::replace(call.begin() + static_cast<std::ptrdiff_t>(call.find('(')), call.end(), 'b', '2');
+    EXPECT_EQ(parsed(call).to_text(), call);
+    at = end + 2;
+  }
+}
+
 TEST(Expression, ConstantsKeepTheirBits) {
   std::mt19937 random(3);
   for (int i = 0; i < 100000; ++i) {

@@ -1,6 +1,6 @@
 #include "generator/quantize/fused_source.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <array>
 #include <cmath>
@@ -109,8 +109,11 @@ TEST(FusedSource, SpellingsBecomeOne) {
 TEST(FusedSource, ErrorsNameThePlaceAndWhatIsAllowed) {
   EXPECT_EQ(error_of("swish"),
             "a source is 'swish'; allowed are relu, relu2, silu, silu_mul, gelu_tanh, "
-            "gelu_tanh_mul, dsilu, dsilu_mul, dgelu_tanh, dgelu_tanh_mul, rmsnorm, and expressions "
-            "over x0 to x3 such as mul(x0,sigmoid(x0))");
+            "gelu_tanh_mul, dsilu, dsilu_mul, dgelu_tanh, dgelu_tanh_mul, rmsnorm, and calls of "
+            "functions over x0 to x3 such as mul(x0,sigmoid(x0)), with " +
+                expression_functions());
+  EXPECT_THAT(error_of("x0*x0"),
+              ::testing::EndsWith("operators are written as functions: mul(x0,x0) for x0*x0"));
   EXPECT_EQ(error_of("mul(x0,x1"), "expression: at character 10 ('') is expected ')'");
   EXPECT_EQ(error_of("x4"), "expression input is x4; allowed are x0 to x3");
   EXPECT_EQ(

@@ -264,9 +264,9 @@ TEST(Problem, RefusesBadNumbers) {
   }
   EXPECT_EQ(error_of(with(kGemm, "k=2048", "k=2147483648")),
             "gemm: field 'k=2147483648': the value is not " + rule +
-                ", or '?' for a dynamic token count");
-  EXPECT_EQ(error_of(with(kGemm, "m=?", "m=-1")),
-            "gemm: field 'm=-1': the value is not " + rule + ", or '?' for a dynamic token count");
+                ", or '?' or '_' for an open token count");
+  EXPECT_EQ(error_of(with(kGemm, "m=?", "m=-1")), "gemm: field 'm=-1': the value is not " + rule +
+                                                      ", or '?' or '_' for an open token count");
   EXPECT_EQ(error_of(with(kGemm, "n=7168", "n=?")),
             "gemm: field 'n=?': '?' stands for the token count only, which this is not");
   EXPECT_EQ(error_of(with(kGemm, "k=2048", "k=?")),
@@ -396,6 +396,20 @@ TEST(Problem, GemmShapes) {
   const auto dynamic = parse_gemm_shape("?x7168x2048", "blockwise");
   ASSERT_TRUE(dynamic);
   EXPECT_EQ(to_text(*dynamic), kGemm);
+}
+
+// '_' leaves a count open without quotes in a shell, wherever '?' does; '?' is what is printed.
+TEST(Problem, AnUnderscoreLeavesACountOpen) {
+  EXPECT_EQ(to_text(*parse_gemm_shape("_x7168x2048", "blockwise")), kGemm);
+  EXPECT_EQ(to_text(*parse_quantize_shape("_x7168", "blockwise")), kQuantize);
+  EXPECT_EQ(to_text(*parse_problem(with(kGemm, "m=?", "m=_"))), kGemm);
+  EXPECT_EQ(to_text(*parse_problem(with(kQuantize, "rows=?", "rows=_"))), kQuantize);
+  const std::string wgrad = "gemm m=8 n=8 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128";
+  EXPECT_EQ(to_text(*parse_problem(with(wgrad, "k=?", "k=_"))), wgrad);
+  EXPECT_EQ(error_of(with(kGemm, "n=7168", "n=_")),
+            "gemm: field 'n=_': '_' stands for the token count only, which this is not");
+  for (const std::string bad : {"__x7168x2048", "_", "8x_x8", "8x8x_", "_1x8x8"})
+    EXPECT_FALSE(parse_gemm_shape(bad, "blockwise")) << bad;
 }
 
 TEST(Problem, QuantizeShapes) {

@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "generator/core/layout.h"
@@ -198,14 +200,37 @@ TEST(SupportMatrix, GemmSupportIsWhatTheKernelDoes) {
   EXPECT_GT(cells, 40000);
 }
 
+// The scheme of every supported problem is that of its pair of granularities.
+TEST(SupportMatrix, EverySupportedPairHasItsScheme) {
+  using G = Granularity;
+  const std::map<std::pair<G, G>, Scheme> schemes{
+      {{G::k1x128, G::k128x128}, Scheme::kBlockB},
+      {{G::k1x128, G::k1x128}, Scheme::kRowB},
+      {{G::kPerRow, G::kPerRow}, Scheme::kPerRow},
+      {{G::kPerTensor, G::kPerTensor}, Scheme::kPerTensor},
+      {{G::k1x32, G::k1x32}, Scheme::kMx},
+      {{G::k1x32, G::k32x32}, Scheme::kMx}};
+  std::set<std::pair<G, G>> seen;
+  for_each_gemm([&](const GemmProblem& p) {
+    if (!support_of(p).supported) return;
+    const std::pair pair{p.a.granularity, p.b.granularity};
+    seen.insert(pair);
+    ASSERT_TRUE(schemes.contains(pair)) << to_text(p);
+    EXPECT_EQ(scheme_of(p), schemes.at(pair)) << to_text(p);
+    EXPECT_EQ(scales_at_end(scheme_of(p)), has_scales_of_all_k(p)) << to_text(p);
+    EXPECT_EQ(scheme_of(p) == Scheme::kMx, is_mx(p.a)) << to_text(p);
+  });
+  EXPECT_EQ(seen.size(), schemes.size());
+}
+
 // A batch is supported with plain D, block scales and tokens in m, and with nothing else.
 TEST(SupportMatrix, BatchesAreWhatTheKernelDoes) {
   int supported = 0;
   for_each_gemm([&](const GemmProblem& one) {
     GemmProblem p = one;
     p.batch = 4;
-    const bool expected =
-        support_of(one).supported && !is_fp8(p.d.dtype) && !scales_at_end(p) && !is_mx(p);
+    const bool expected = support_of(one).supported && !is_fp8(p.d.dtype) &&
+                          !scales_at_end(scheme_of(p)) && scheme_of(p) != Scheme::kMx;
     supported += expected ? 1 : 0;
     ASSERT_EQ(support_of(p).supported, expected) << to_text(p);
   });
@@ -364,15 +389,63 @@ TEST(SupportMatrix, ReasonsReachTheCaller) {
   const Status s = check_supported(p);
   ASSERT_FALSE(s);
   EXPECT_EQ(s.error().code, ErrorCode::kUnsupported);
-  std::vector<std::string_view> patterns;
-  for (const SupportRow& row : gemm_support_rows()) {
-    if (row.supported) patterns.push_back(row.pattern);
-  }
   EXPECT_EQ(s.error().message,
-            fmt::format("'gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=fp16 acc=1 "
-                        "promote=128' is not supported: sums over many calls leave the range of "
-                        "fp16: add in bf16 or fp32; supported are {}",
-                        fmt::join(patterns, "; ")));
+            "'gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=fp16 acc=1 promote=128' is not "
+            "supported: sums over many calls leave the range of fp16: add in bf16 or fp32; the "
+            "nearest that is has d=bf16 instead; docs/support.md and `octile doctor --matrix` say "
+            "what is");
+}
+
+// What the sentence says of the nearest supported problem, by the fields that differ.
+TEST(SupportMatrix, NamesTheNearestSupportedProblem) {
+  const auto nearest = [](const std::string& text) {
+    const auto problem = parse_problem(text);
+    EXPECT_TRUE(problem) << problem.error().message;
+    const Status s = check_supported(*problem);
+    EXPECT_FALSE(s) << text;
+    if (s) return std::string();
+    const std::string from = "; the nearest that is has ";
+    const std::size_t at = s.error().message.find(from) + from.size();
+    return s.error().message.substr(at, s.error().message.find(" instead;") - at);
+  };
+  const std::string shape = "gemm m=? n=256 k=512 ";
+  EXPECT_EQ(nearest(shape + "a=bf16 b=e4m3:128x128 d=bf16 acc=0 promote=128"),
+            "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4");
+  EXPECT_EQ(nearest(shape + "a=e4m3:1x32 b=e4m3:1x32 d=bf16 acc=0 promote=128"), "promote=32");
+  EXPECT_EQ(nearest(shape + "a=e4m3:1x32 b=e4m3:1x32 d=e4m3:1x128 acc=0 promote=128"),
+            "d=bf16|fp16|fp32 and promote=32");
+  EXPECT_EQ(nearest(shape + "a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 bias=bf16 "
+                            "group=contiguous groups=4"),
+            "no group");
+  EXPECT_EQ(nearest("gemm m=64 n=256 k=? a=e4m3:1x128 b=e4m3:1x128 d=bf16 acc=0 promote=128 "
+                    "batch=4"),
+            "a number as k");
+  EXPECT_EQ(nearest("quantize rows=? cols=512 x=e4m3:1x128 q=e4m3:1x128 out=row src=silu"),
+            "no src");
+  EXPECT_EQ(nearest("dequantize rows=? cols=512 x=e4m3:1x128 q=bf16 out=row group=contiguous"),
+            "no group");
+}
+
+// What is called the nearest is supported, of every refused combination, and the sentence is short.
+TEST(SupportMatrix, TheNearestProblemIsSupported) {
+  int refused = 0;
+  const auto check = [&](const auto& p, const auto& usual, auto rows) {
+    const std::string_view operation = operation_of(p);
+    const FieldValues values = field_values(p);
+    if (first_match(rows, operation, values).supported) return;
+    if (++refused % 7 != 0) return;  // a covering part: neighbours differ in one field
+    const auto nearest = nearest_supported(rows, operation, values, field_values(usual));
+    ASSERT_TRUE(nearest) << to_text(p);
+    EXPECT_TRUE(first_match(rows, operation, nearest->values).supported) << to_text(p);
+    EXPECT_TRUE(matches(*nearest->row, operation, nearest->values)) << to_text(p);
+    const Status s = check_supported(p);
+    ASSERT_FALSE(s);
+    EXPECT_LE(s.error().message.size(), 600U) << s.error().message;
+  };
+  for_each_gemm([&](const GemmProblem& p) { check(p, GemmProblem{}, gemm_support_rows()); });
+  for_each_quantize(
+      [&](const QuantizeProblem& p) { check(p, QuantizeProblem{}, quantize_support_rows()); });
+  EXPECT_GT(refused, 1000);
 }
 
 TEST(SupportMatrix, DimensionRules) {
@@ -380,7 +453,11 @@ TEST(SupportMatrix, DimensionRules) {
   p.n = 7164;
   p.k = 2048;
   EXPECT_EQ(check_supported(p).error().message,
-            "n is 7164; allowed are multiples of 8: a row of bf16 D is stored in 16-byte units");
+            "n is 7164; allowed are multiples of 8: a row of bf16 D is stored 8 columns at a time");
+  p.d.dtype = DType::kFP32;
+  EXPECT_EQ(check_supported(p).error().message,
+            "n is 7164; allowed are multiples of 8: a row of fp32 D is stored 8 columns at a time");
+  p.d.dtype = DType::kBF16;
   p.n = 7168;
   for (const std::int64_t k : {0, 1, 77, 127, 129, 2040}) {
     p.k = k;

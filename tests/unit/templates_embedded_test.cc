@@ -63,6 +63,44 @@ TEST(IdentityText, DropsLineDirectivesAndEmptyLines) {
   EXPECT_NE(identity_text("int x = 1;"), identity_text("int x = 2;"));
 }
 
+TEST(IdentityText, DropsWhatATemplateNeedsByItself) {
+  EXPECT_EQ(identity_text("a;\n#ifndef OCTILE_EMITTED\n#include \"x.cuh\"\n#endif\nb;\n"),
+            "a;\nb;\n");
+  EXPECT_EQ(identity_text("#ifndef OCTILE_EMITTED\n#ifdef X\n1;\n#endif\n2;\n#endif\nb;\n"),
+            "b;\n");
+  EXPECT_EQ(identity_text("#ifdef X\na;\n#endif\n"), "#ifdef X\na;\n#endif\n");
+}
+
+// The names of the templates, which a renamed file changes in #line and in the guarded includes.
+TEST(EmbeddedTemplates, NamesChangeNoKey) {
+  const DeviceSpec& device = *find_device("h200");
+  const auto with_other_names = [](std::string text) {
+    for (const std::string_view folder : {"lib/", "gemm/", "quantize/"}) {
+      const std::string before = "\"" + std::string(folder),
+                        after = "\"renamed_" + std::string(folder);
+      for (std::size_t at = text.find(before); at != std::string::npos;
+           at = text.find(before, at + after.size()))
+        text.replace(at, before.size(), after);
+    }
+    return text;
+  };
+  const auto expect_same_key = [&](const Problem& problem, const KernelConfig& config) {
+    auto kernel = emit(problem, config, device, embedded_templates());
+    ASSERT_TRUE(kernel) << to_text(problem);
+    const std::string key = cache::key_text(identity_of(*kernel, device));
+    for (const TemplateFile& file : embedded_templates())
+      EXPECT_EQ(key.find(file.path), std::string::npos) << file.path << " in " << kernel->name;
+    const std::string source = kernel->source;
+    kernel->source = with_other_names(source);
+    EXPECT_GT(kernel->source.size(), source.size() + 10 * 8);
+    EXPECT_EQ(cache::key_text(identity_of(*kernel, device)), key) << kernel->name;
+  };
+  const GemmProblem gemm = tests::splittable_gemm_problem();
+  expect_same_key(gemm, default_config(gemm, 4096, device));
+  for (const QuantizeProblem& cell : tests::covering_quantize_cells(7168))
+    expect_same_key(cell, default_config(cell, 4096, device));
+}
+
 TEST(EmbeddedTemplates, AreTheFilesWithoutComments) {
   ASSERT_GT(embedded_templates().size(), 40U);
   for (const TemplateFile& file : embedded_templates()) {

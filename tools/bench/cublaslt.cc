@@ -30,10 +30,17 @@ bool has_fp32_scales(const TensorType& type) {
 
 // Returns true if cuBLASLt has the pair of scalings.
 bool has_scalings(const GemmProblem& p) {
-  const Granularity b = p.b.granularity;
-  if (scales_at_end(p)) return p.a.granularity == b && b != Granularity::kNone;
-  return p.a.granularity == Granularity::k1x128 &&
-         (b == Granularity::k128x128 || b == Granularity::k1x128);
+  switch (scheme_of(p)) {
+    case Scheme::kPerRow:
+    case Scheme::kPerTensor:
+      return p.a.granularity == p.b.granularity;
+    case Scheme::kBlockB:
+    case Scheme::kRowB:
+      return p.a.granularity == Granularity::k1x128;
+    case Scheme::kMx:
+      break;
+  }
+  return false;
 }
 
 std::int32_t scale_mode(const TensorType& type) {

@@ -19,12 +19,12 @@ bool matches_a_word(const std::string& pattern, const std::vector<std::string_vi
   });
 }
 
-// "n=512" and "m=?" say a field; "a=e4m3:*" and "n=7?68" are patterns.
+// "n=512", "m=?" and "m=_" say a field; "a=e4m3:*" and "n=7?68" are patterns.
 bool is_field(const std::string& word) {
   const std::size_t equals = word.find('=');
   if (equals == std::string::npos || equals == 0) return false;
   const std::string_view value = std::string_view(word).substr(equals + 1);
-  return value == "?" || value.find_first_of("*?[") == std::string_view::npos;
+  return leaves_open(value) || value.find_first_of("*?[") == std::string_view::npos;
 }
 
 // Returns the digest of the kernel that the problem has with the configuration.

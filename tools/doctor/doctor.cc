@@ -74,7 +74,11 @@ void print_text(const Surroundings& s) {
   print_stdout("driver     {}\n", found(s.driver_path, s.driver_version));
   for (const FoundDevice& d : s.devices) {
     print_stdout("device     cuda:{}: {}, {}, {} SMs{}\n", d.ordinal, d.spec.full_name,
-                 d.spec.arch(), d.spec.sm_count, d.usable ? "" : ": no kernel here runs on it");
+                 d.spec.arch(), d.spec.sm_count,
+                 !d.usable            ? ": no kernel here runs on it"
+                 : d.spec.is_measured ? ""
+                                      : ": no such card was timed; `octile doctor --measure` "
+                                        "measures its speeds");
   }
   print_stdout("NVRTC      {}\n", found(s.nvrtc_path, s.nvrtc_version));
   print_stdout("compiles   {}\n",
@@ -112,7 +116,8 @@ Status run_measure(const Options& options) {
   const auto measured = measure_device(options.device);
   if (!measured) return tl::unexpected<Error>(measured.error());
   const cache::MeasuredDevices file(root);
-  const bool is_known = find_device(measured->device.name) != nullptr;
+  const DeviceSpec* const known = find_device(measured->device.name);
+  const bool is_known = known != nullptr && known->is_measured;
   if (const auto kept = file.put(measured->device); !kept) {
     return fail(ErrorCode::kInternal, kept.error().sentence);
   }
@@ -193,7 +198,7 @@ Command add_doctor(CLI::App& root) {
            "there is a GPU");
   add_flag(*app, "--measure", options->measure,
            "measure instead a GPU's clock, memory and launch, in ten seconds, and keep them in the "
-           "cache folder: plans choose kernels by them on a GPU that the library does not know");
+           "cache folder: plans choose kernels by them on a GPU that the library has not timed");
   add_gpu_option(*app, options->device);
   return {app, [options] { return run(*options); }};
 }

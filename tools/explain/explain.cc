@@ -40,8 +40,9 @@ void print_row(std::string_view name, const std::string& text) {
 
 std::string about_field(const FieldMeaning& field) {
   return fmt::format(
-      "{}; takes {}; {}", field.meaning, field.values.empty() ? "nothing" : field.values,
-      field.otherwise.empty() ? "must be given" : fmt::format("default {}", field.otherwise));
+      "{}; takes {}; {}{}", field.meaning, field.values.empty() ? "nothing" : field.values,
+      field.otherwise.empty() ? "must be given" : fmt::format("default {}", field.otherwise),
+      field.is_source ? "; " + source_words() : "");
 }
 
 void print_operation(const OperationMeaning& operation) {
@@ -110,8 +111,8 @@ std::string tokens_text(const Problem& problem) {
              ? fmt::format(
                    "{} is the token count; a plan serves every one of them, and each bucket "
                    "of counts has the kernel that is fastest for it",
-                   axis.name)
-             : fmt::format("{} is the token count, {}", axis.name, axis.tokens);
+                   axis.dimension)
+             : fmt::format("{} is the token count, {}", axis.dimension, axis.tokens);
 }
 
 void print_problem(const Problem& problem, const OperationMeaning& operation) {
@@ -144,7 +145,7 @@ Json to_json(const Problem& problem, const OperationMeaning& operation) {
       {"operation", operation.name},
       {"computes", operation.formula},
       {"fields", fields},
-      {"token_axis", token_axis(problem).name},
+      {"token_axis", token_axis(problem).dimension},
       {"recipes", recipes_of(problem)},
       {"supported", supported.has_value()},
       {"remark", supported ? std::string(support_of(problem).reason) : supported.error().message}};

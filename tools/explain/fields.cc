@@ -5,21 +5,28 @@
 #include <algorithm>
 #include <array>
 
+#include "generator/core/expression.h"
+#include "generator/quantize/fused_source.h"
+
 namespace octile::tools {
 namespace {
 
 constexpr std::string_view kFp8Type =
     "dtype:granularity[:format], such as e4m3:1x128 or e4m3:row:pow2";
 
+// '_' means '?' and needs no quotes in a shell.
+constexpr std::string_view kCountOrOpen = "0 to 2147483647, or '?' or '_'";
+
 constexpr std::array kGemmFields{
-    FieldMeaning{"m", "0 to 2147483647, or ?", "",
-                 "rows of A and D; ? leaves the token count open, and one plan serves all of them"},
+    FieldMeaning{"m", kCountOrOpen, "",
+                 "rows of A and D; '?' leaves the token count open, and one plan serves all of "
+                 "them"},
     FieldMeaning{"n", "0 to 2147483647, a multiple of 8 (of 16 if D is FP8)", "",
                  "columns of D, rows of B: a layer's output features"},
     FieldMeaning{
-        "k", "0 to 2147483647, or ?", "",
+        "k", kCountOrOpen, "",
         "columns of A and B, over which products are summed; rows begin at multiples of 16 "
-        "elements (lda, ldb); ? is for weight gradients, which sum over the tokens"},
+        "elements (lda, ldb); '?' is for weight gradients, which sum over the tokens"},
     FieldMeaning{"a", kFp8Type, "",
                  "type of A [m,k]: its FP8 format, how many elements share a scale, and the "
                  "format of the scales"},
@@ -39,15 +46,15 @@ constexpr std::array kGemmFields{
                  "1: a row of D has the same bits at every token count"},
     FieldMeaning{"group", "contiguous or masked", "none",
                  "groups of tokens (experts), each with a B of its own, or with a D of its own if "
-                 "k is ?"},
+                 "k is open"},
     FieldMeaning{"groups", "1 to 1024", "none", "how many groups; given with group"},
     FieldMeaning{"batch", "1 to 1024", "one GEMM",
                  "so many GEMMs of these dimensions, whose matrices lie at constant strides"},
 };
 
-constexpr FieldMeaning kRows{"rows", "0 to 2147483647, or ?", "",
-                             "rows of x: tokens, or a weight's output features; ? leaves the count "
-                             "open"};
+constexpr FieldMeaning kRows{"rows", kCountOrOpen, "",
+                             "rows of x: tokens, or a weight's output features; '?' leaves the "
+                             "count open"};
 constexpr FieldMeaning kCols{"cols", "0 to 2147483647", "", "columns of x"};
 constexpr FieldMeaning kGroup{"group", "contiguous or masked", "none",
                               "groups of tokens: contiguous ones have their offsets on the device, "
@@ -76,8 +83,10 @@ constexpr std::array kQuantizeFields{
     FieldMeaning{"policy", "current or delayed", "current",
                  "current takes the scale from the tensor's own maximum; delayed is given the "
                  "scale and records the maximum"},
-    FieldMeaning{"src", "a name such as silu_mul or rmsnorm, or an expression over x0 to x3",
-                 "x itself", "what is computed from the inputs before the cast"},
+    FieldMeaning{"src",
+                 "a name such as silu_mul or rmsnorm, or calls of functions over x0 to x3 such as "
+                 "mul(x0,x0)",
+                 "x itself", "what is computed from the inputs before the cast", true},
     FieldMeaning{"norm_eps", "a number from 0 on", "1e-6",
                  "added to the mean of squares by src=rmsnorm"},
     FieldMeaning{"dbias", "0 or 1", "0", "1 also writes the sums of the columns: a bias gradient"},
@@ -90,7 +99,7 @@ constexpr std::array kQuantizeFields{
     kScales,
 };
 
-// Of dequantize and transpose.
+// Fields that dequantize and transpose take with their default only.
 constexpr std::array kBeforeTheCast{
     FieldMeaning{"eps", "0", "0", kOnlyDefault},
     FieldMeaning{"round", "up", "up", kOnlyDefault},
@@ -135,6 +144,26 @@ constexpr std::array<OperationMeaning, 4> kOperations{{
      "transpose rows=? cols=7168 x=e4m3:128x128 q=e4m3:128x128 out=col", kTransposeFields},
 }};
 
+// Returns the section about src=.
+std::string sources_markdown() {
+  std::string functions = expression_functions();
+  functions.replace(functions.find(" neg"), 1, "\n");  // the line's width
+  std::string text = fmt::format(
+      "\n## Fused sources\n\n"
+      "A source is a name, or an expression in function notation without spaces: "
+      "`mul(x0,x0)`, not `x0*x0`.\n"
+      "`x0` is x; `x1` to `x3` are the inputs beside it. Two expressions joined by `;` write the "
+      "two halves of the columns.\n"
+      "[numerics.md](numerics.md#fused-sources) has their rounding.\n\n"
+      "Functions: `{}`, and decimal constants.\n\n| name | expression | source |\n|---|---|---|\n",
+      functions);
+  for (const Activation& a : activations())
+    text += fmt::format("| `{}` | `{}` | {} |\n", a.name, a.text, a.source);
+  return text +
+         "| `rmsnorm` | x0 times 1 / sqrt(mean of squares of a row + norm_eps), times a weight x1 "
+         "of one row | Root Mean Square Layer Normalization, arXiv 1910.07467, equation 4 |\n";
+}
+
 bool is_useful(const FieldMeaning& field) { return field.meaning != kOnlyDefault; }
 
 }  // namespace
@@ -151,6 +180,12 @@ const FieldMeaning* find_field(const OperationMeaning& operation, std::string_vi
   return found == operation.fields.end() ? nullptr : &*found;
 }
 
+std::string source_words() {
+  std::string names;
+  for (const Activation& a : activations()) names.append(a.name).append(", ");
+  return fmt::format("functions: {}; names: {}rmsnorm", expression_functions(), names);
+}
+
 std::string fields_markdown() {
   std::string text;
   for (const OperationMeaning& operation : kOperations) {
@@ -161,11 +196,12 @@ std::string fields_markdown() {
     for (const FieldMeaning& field : operation.fields) {
       if (!is_useful(field)) continue;
       text +=
-          fmt::format("| `{}` | {} | {} | {} |\n", field.name, field.values,
-                      field.otherwise.empty() ? "must be given" : field.otherwise, field.meaning);
+          fmt::format("| `{}` | {} | {} | {}{} |\n", field.name, field.values,
+                      field.otherwise.empty() ? "must be given" : field.otherwise, field.meaning,
+                      field.is_source ? "; see [fused sources](#fused-sources)" : "");
     }
   }
-  return text;
+  return text + sources_markdown();
 }
 
 }  // namespace octile::tools

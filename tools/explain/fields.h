@@ -13,6 +13,7 @@ struct FieldMeaning {
   std::string_view values;     // what it takes
   std::string_view otherwise;  // the value if it is left out; empty: it must be given
   std::string_view meaning;
+  bool is_source = false;  // its functions and names are in the section "Fused sources"
 };
 
 struct OperationMeaning {
@@ -27,7 +28,11 @@ std::span<const OperationMeaning> operation_meanings();
 const OperationMeaning* find_operation(std::string_view name);
 const FieldMeaning* find_field(const OperationMeaning& operation, std::string_view name);
 
-// Returns the tables of docs/problems.md.
+// Returns the functions and the names that a fused source may have: "functions: add(a,b), ...;
+// names: relu, ...".
+std::string source_words();
+
+// Returns the tables of docs/problems.md, those of fused sources last.
 std::string fields_markdown();
 
 }  // namespace octile::tools

@@ -143,10 +143,12 @@ std::vector<std::int64_t> counts_for(const Problem& problem,
 }
 
 Status check_counts(const Problem& problem, const std::vector<std::int64_t>& counts) {
-  if (counts.empty() || token_axis(problem).is_dynamic()) return {};
+  const TokenAxis axis = token_axis(problem);
+  if (counts.empty() || axis.is_dynamic()) return {};
   return fail(ErrorCode::kInvalidArgument,
-              fmt::format("--tokens is given, but the problem states {}; allowed with ? only",
-                          token_axis(problem).tokens));
+              fmt::format("--tokens is given, but the problem states {0}={1}; allowed only if {0} "
+                          "is '?' or '_'",
+                          axis.dimension, axis.tokens));
 }
 
 Result<std::vector<Work>> work_of_problem(const Problem& problem,

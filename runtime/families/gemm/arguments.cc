@@ -25,8 +25,19 @@ struct Matrix {
 // 1x128 scales are copied in units of 16 bytes (PTX ISA, cp.async.bulk), and those of rows are
 // loaded in pairs. Others are loaded one by one, those of MX in words of four.
 std::int64_t scales_alignment(const TensorType& type) {
-  if (type.granularity == Granularity::k1x128) return kTmaBytes;
-  return type.granularity == Granularity::kPerRow ? 8 : 4;
+  switch (type.granularity) {
+    case Granularity::k1x128:
+      return kTmaBytes;
+    case Granularity::kPerRow:
+      return 8;
+    case Granularity::kNone:
+    case Granularity::kPerTensor:
+    case Granularity::k128x128:
+    case Granularity::k1x32:
+    case Granularity::k32x32:
+      break;
+  }
+  return 4;
 }
 
 Status check_matrix(const Matrix& matrix) {
@@ -129,7 +140,8 @@ Status check_arguments(const GemmProblem& p, GemmArguments& args) {
   if (Status ok = check_batch_is_known(p, args); !ok) return ok;
   const GemmMatrices all = is_batched(p) ? GemmMatrices{shape.m, shape.n, shape.m, shape.k}
                                          : matrices_of(p, args.tokens);
-  const Rows of_a{"m", all.a_rows}, of_b{"n", all.b_rows}, of_d{"m", all.d_rows};
+  const std::string_view m = has_tokens_in_k(p) ? "m" : token_axis(p).name;
+  const Rows of_a{m, all.a_rows}, of_b{"n", all.b_rows}, of_d{m, all.d_rows};
   if (Status ok = check_matrix({"d", args.d, "ldd", args.ldd, of_d, shape.n, p.d.dtype}); !ok)
     return ok;
   if (Status ok = check_scales_of_d(p, shape, args); !ok) return ok;

@@ -48,7 +48,7 @@ void check_sample(const GemmProblem& problem, const Sample& sample, const void* 
 struct GemmAddends {
   const void* bias = nullptr;  // [n], if the problem has one
   float initial_d = 0;         // every element of D before the call, if the problem accumulates
-  // Of groups: the call's token count, and its offsets or counts.
+  // The call's token count, and the offsets or counts of its groups, if the problem has groups.
   std::int64_t tokens = 0;
   const std::int32_t* group_rows = nullptr;
 };

@@ -40,7 +40,7 @@ Status check_output(const GemmProblem& problem, const GemmArgs& args) {
                             "and promote=32",
                             to_text(problem.a), to_text(problem.b), promote_text(problem.promote)));
   }
-  const bool blocks = !scales_at_end(problem);
+  const bool blocks = !has_scales_of_all_k(problem);
   const std::array<int, 6> intervals{32, 64, 128, 256, 512, kPromoteNone};
   const auto* const end = intervals.begin() + (blocks ? 3 : 6);
   if (std::find(intervals.begin(), end, problem.promote) == end) {
@@ -120,13 +120,13 @@ class Product {
 
   // Scales that serve all of K are left to the end: an fma by 1 is an addition.
   void promote(const Tile& tile, std::int64_t k0, Workspace& work) const {
-    if (scales_at_end(problem_)) {
+    if (has_scales_of_all_k(problem_)) {
       std::fill_n(work.scale_a, tile.rows, 1.0F);
       std::fill_n(work.scale_b, tile.cols, 1.0F);
     } else {
       load_scales(tile, k0, work);
     }
-    auto* const promote_pair = is_mx(problem_) ? promote_strips_mx : promote_strips;
+    auto* const promote_pair = is_mx(problem_.a) ? promote_strips_mx : promote_strips;
     for_each_strip_pair(tile, [&](std::int64_t row, std::int64_t col, std::int64_t at) {
       promote_pair(work.partial + at, work.scale_a + row, work.scale_b + col, work.acc + at);
     });
@@ -138,7 +138,7 @@ class Product {
   }
 
   void write(const Tile& tile, Workspace& work) const {
-    const bool scales = scales_at_end(problem_) && operands_.k > 0;
+    const bool scales = has_scales_of_all_k(problem_) && operands_.k > 0;
     if (scales) load_scales(tile, 0, work);
     for_each_strip_pair(tile, [&](std::int64_t row, std::int64_t col, std::int64_t at) {
       for (std::int64_t r = 0; r < std::min(kStripRows, tile.rows - row); ++r) {

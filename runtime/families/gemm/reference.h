@@ -37,8 +37,8 @@ struct GemmArgs {
   void* d_scale = nullptr;      // the scales of FP8 D
   std::int64_t d_scale_ld = 0;  // 0: roundup(m,4)
   bool pads_d_scale = true;     // whether scales behind row m are written, as ones
-  // Of groups: offsets or counts, as in octile_gemm_args. m is the rows of all contiguous groups,
-  // or of each masked one; k the tokens of all groups.
+  // Offsets or counts of groups, as in octile_gemm_args. m is then the rows of all contiguous
+  // groups, or of each masked one, and k the tokens of all groups.
   const std::int32_t* group_rows = nullptr;
   BatchStrides batch = {};
 };
@@ -48,7 +48,8 @@ std::int64_t rows_of_d(const GemmProblem&, const GemmArgs&);
 
 // Computes D (+)= A * B^T. Partial sums cover `promote` elements of K in fp32; the products of
 // elements are added one by one in ascending k. Then acc = fma(partial, scale_a * scale_b, acc) in
-// the order of K; of MX it is acc = fma(partial * scale_a, scale_b, acc). If scales_at_end(), it is
+// the order of K; of MX it is acc = fma(partial * scale_a, scale_b, acc). If has_scales_of_all_k(),
+// it is
 // acc = acc + partial, and (scale_a * scale_b) * acc behind the last partial sum. The bias is added
 // to the finished acc. With `accumulate`, the result is added to the old D; in fp32, subnormal
 // terms and sums count as zero of their sign. D is rounded once; its NaN is 0x7fff (bf16, fp16) or

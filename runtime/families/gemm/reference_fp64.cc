@@ -41,7 +41,7 @@ void compute_fp64(const GemmProblem& problem, const GemmArgs& args, const Operan
       r[at + j] += static_cast<double>(load_as_float(args.bias, *problem.bias, tile.col0 + j));
     }
   }
-  const std::int64_t chunk = is_mx(problem) ? 32 : kChunk;
+  const std::int64_t chunk = is_mx(problem.a) ? 32 : kChunk;
   for (std::int64_t k0 = 0; k0 < operands.k; k0 += chunk) {
     const std::int64_t count = std::min(chunk, operands.k - k0);
     operands.a.decode<kStripRows>(tile.row0, tile.rows, k0, count, work.a);

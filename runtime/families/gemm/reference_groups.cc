@@ -32,12 +32,21 @@ struct ScalesBefore {
 // Returns those before group g of rows. Each masked group has room for `room` rows.
 ScalesBefore scales_before(const GemmProblem& p, std::int64_t g, std::int64_t room,
                            const GemmPart& part) {
-  if (p.a.granularity == Granularity::kPerTensor) return {g, g};
-  const std::int64_t of_a = scales_at_end(p)
-                                ? round_up(room, 4)
-                                : packed_scale_rows(p.a, room, p.k) * part.args.a_scale_ld;
-  const std::int64_t of_b =
-      scales_at_end(p) ? p.n : packed_scale_rows(p.b, p.n, p.k) * part.args.b_scale_ld;
+  std::int64_t of_a = 0, of_b = 0;
+  switch (scheme_of(p)) {
+    case Scheme::kPerTensor:
+      return {g, g};
+    case Scheme::kPerRow:
+      of_a = round_up(room, 4);
+      of_b = p.n;
+      break;
+    case Scheme::kBlockB:
+    case Scheme::kRowB:
+    case Scheme::kMx:
+      of_a = packed_scale_rows(p.a, room, p.k) * part.args.a_scale_ld;
+      of_b = packed_scale_rows(p.b, p.n, p.k) * part.args.b_scale_ld;
+      break;
+  }
   return {p.grouping == Grouping::kMasked ? g * of_a : part.row0, g * of_b};
 }
 
@@ -65,7 +74,7 @@ void move_columns(const GemmProblem& p, std::int64_t g, std::int64_t k_blocks, G
   args.ldd = or_default(args.ldd, default_ld(p.d.dtype, p.n));
   args.a = behind(args.a, k_blocks * kBlock);
   args.b = behind(args.b, k_blocks * kBlock);
-  const bool of_tensors = p.a.granularity == Granularity::kPerTensor;
+  const bool of_tensors = scheme_of(p) == Scheme::kPerTensor;
   args.a_scale = behind(args.a_scale, kScaleBytes * (of_tensors ? g : k_blocks * args.a_scale_ld));
   args.b_scale = behind(args.b_scale, kScaleBytes * (of_tensors ? g : k_blocks * args.b_scale_ld));
   args.d = behind(args.d, part.row0 * args.ldd * size_of(p.d.dtype));
@@ -106,12 +115,10 @@ GemmPart part_of(const GemmProblem& p, const GemmArgs& args, std::int64_t g,
   part.args.group_rows = nullptr;
   part.args.pads_d_scale = false;
   part.args.d_scale_ld = or_default(args.d_scale_ld, round_up(args.m, 4));
-  if (scales_at_end(p)) {
-    part.args.a_scale_ld = part.args.b_scale_ld = 0;  // one scale, or one for each row of the part
-  } else {
+  part.args.a_scale_ld = part.args.b_scale_ld = 0;  // one scale, or one for each row of the part
+  if (!scales_at_end(scheme_of(p))) {
     part.args.a_scale_ld = or_default(args.a_scale_ld, round_up(args.m, 4));
-    part.args.b_scale_ld =
-        or_default(args.b_scale_ld, round_up(scales_rows_of_b(p) ? p.n : ceil_div(p.k, kBlock), 4));
+    part.args.b_scale_ld = or_default(args.b_scale_ld, packed_scale_ld(p.b, p.n, p.k));
   }
   if (is_batched(p)) {
     part.row0 = g * args.m;

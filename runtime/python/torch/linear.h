@@ -11,11 +11,10 @@
 namespace octile::binding {
 
 // x [..., k] and weight [n, k] are bf16, fp16 or fp32, n and k multiples of 16; bias is bf16 or
-// fp32 [n]. Returns y
-// [..., n] of x's type, and X^T in FP8 with its scales if keep_x, else two empty tensors.
-// scaling and sentry are the layer's state as scaling.h and sentry.h say, in all three operators. A
-// call with keep_x or input_gradient records the maximum of x. input_gradient says that a backward
-// pass will want W^T too, so that both copies of W come from one read.
+// fp32 [n]. Returns y [..., n] of x's type, and X^T in FP8 with its scales if keep_x, else two
+// empty tensors. scaling and sentry are the layer's state as scaling.h and sentry.h say, in all
+// three operators. A call with keep_x or input_gradient records the maximum of x. input_gradient
+// says that a backward pass will want W^T too, so that both copies of W come from one read.
 std::tuple<Tensor, Tensor, Tensor> linear_forward(Tensor x, Tensor weight,
                                                   std::optional<Tensor> bias, std::int64_t recipe,
                                                   bool keep_x, bool input_gradient,

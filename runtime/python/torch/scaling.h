@@ -11,8 +11,8 @@
 
 namespace octile::binding {
 
-// What a quantiser of one operand reads and writes; both are null without state. Of experts one
-// element each.
+// What a quantiser of one operand reads and writes; both are null without state. Experts have
+// one element each.
 struct Scaling {
   const float* encode = nullptr;  // [1], read if the recipe is delayed
   float* amax = nullptr;          // [1], raised to the largest finite |x|; null: not recorded

@@ -56,7 +56,7 @@ Tensor empty(const Place& place, std::initializer_list<std::int64_t> sizes, std:
 // Returns a tensor without elements: what an operator returns where it has nothing to return.
 Tensor nothing(const Place& place);
 
-// Of n and k: rows of FP8 operands begin at multiples of 16 bytes.
+// What n and k are multiples of: rows of FP8 operands begin at multiples of 16 bytes.
 inline constexpr std::int64_t kMultiple = 16;
 
 // Returns `tensor` itself if it is contiguous, else a contiguous copy.

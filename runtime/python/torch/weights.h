@@ -25,8 +25,8 @@ class WeightCodes {
   WeightCodes(const WeightCodes&) = delete;
   WeightCodes& operator=(const WeightCodes&) = delete;
 
-  // Of W [n, k], for the forward pass, and of W^T [k, n], for input gradients. Each throws
-  // std::logic_error if it was not asked for.
+  // Return the copy of W [n, k], which the forward pass reads, and that of W^T [k, n], which input
+  // gradients read. Each throws std::logic_error if it was not asked for.
   const Quantized& rowwise() const { return present(rowwise_); }
   const Quantized& transposed() const { return present(transposed_); }
 

@@ -199,7 +199,7 @@ struct Grouped {
     if constexpr (kShiftsScales) return from.scale_a + first_scaled_row(tile);
     return from.scale_a + tile.group * words * from.scale_a_ld + (tile.m0 - tile.group * e.m);
   }
-  // Of B in 128x128 blocks.
+  // Returns the source of B's scales if they are of 128x128 blocks.
   __device__ static __forceinline__ Source source_of_b(const Source& from, const Extents& e,
                                                        const Tile& tile) {
     Source of_group = from;
