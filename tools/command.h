@@ -53,12 +53,14 @@ struct ProblemOptions {
   std::string quantize;  // RxC
   std::string problem;   // canonical text
   std::string recipe = "blockwise";
+  Option recipe_option;
 
   void add_to(CLI::App& app);
   // Takes a text without an option: a canonical text, MxNxK or ROWSxCOLS.
   void set_text(const std::string& text);
   bool given() const { return !gemm.empty() || !quantize.empty() || !problem.empty(); }
-  // Errors: kInvalidArgument, also unless exactly one of the three is given.
+  // Errors: kInvalidArgument, also unless exactly one of the three is given, or if --recipe is
+  // given with a canonical text, which states its types.
   Result<Problem> read() const;
 };
 
@@ -80,6 +82,10 @@ struct WorkOptions {
   Result<std::vector<Pass>> read_passes() const;
   // Returns the single problem, or the GEMMs of a single MxNxK, with the counts of --tokens.
   Result<std::vector<Request>> read_problem() const;
+  // Calls `use` for each problem of --problem-file, which is read once. Errors: those of
+  // for_each_problem(); kInvalidArgument if --recipe, --passes or --tokens is given and no line
+  // takes it.
+  Status for_each_in_file(const std::function<Status(const Request&)>& use) const;
   // Returns each problem once. `default_tokens` are the counts of a problem that leaves its own
   // open and gets none by --tokens; if they are empty, 1 to 16384. Errors: kInvalidArgument, also
   // those of check().
@@ -88,8 +94,7 @@ struct WorkOptions {
  private:
   using Works = Result<std::vector<Work>>;
   Works read_single(const std::vector<std::int64_t>& default_tokens) const;
-  Works read_problem_file(const std::vector<Pass>& passes,
-                          const std::vector<std::int64_t>& counts) const;
+  Works read_problem_file(const std::vector<std::int64_t>& counts) const;
   Works read_models(const std::vector<Pass>& passes) const;
 };
 
@@ -109,8 +114,10 @@ ProgressMode progress_mode(bool always);
 void add_target_option(CLI::App& app, std::string& device, const std::string& what);
 void add_gpu_option(CLI::App& app, std::string& device);  // --device, a live one
 // The help is `what` and the names.
-void add_recipe_option(CLI::App& app, std::string& recipe, const std::string& what);
-void add_tokens_option(CLI::App& app, std::int64_t& tokens);  // one count
+Option add_recipe_option(CLI::App& app, std::string& recipe, const std::string& what);
+Option add_tokens_option(CLI::App& app, std::int64_t& tokens);  // one count
+// Refuses --tokens if it is given and the problem states its token count.
+Status check_tokens_option(const Option& option, const Problem& problem, std::int64_t tokens);
 void add_baseline_option(CLI::App& app, std::string& baseline, const std::string& what);
 void add_jobs_option(CLI::App& app, int& jobs);
 void add_json_option(CLI::App& app, bool& json);

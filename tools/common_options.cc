@@ -53,7 +53,7 @@ void ProblemOptions::add_to(CLI::App& app) {
   add_option(app, "--problem", problem,
              "a problem's canonical text, whose fields `octile explain` lists")
       .complete_with(example_problems);
-  add_recipe_option(app, recipe, "types and scales of a short form");
+  recipe_option = add_recipe_option(app, recipe, "types and scales of a short form");
 }
 
 void ProblemOptions::set_text(const std::string& text) {
@@ -70,7 +70,16 @@ Result<Problem> ProblemOptions::read() const {
         fmt::format("{} of --gemm, --quantize and --problem are given; exactly one is allowed",
                     count == 0 ? "none" : std::to_string(count)));
   }
-  if (!problem.empty()) return parse_problem(problem);
+  if (!problem.empty()) {
+    auto read = parse_problem(problem);
+    if (read && recipe_option.is_given()) {
+      return refuse(
+          fmt::format("--recipe is {}, and the problem's text states its types; allowed with MxNxK "
+                      "and ROWSxCOLS only",
+                      recipe));
+    }
+    return read;
+  }
   if (const auto known = recipe_of_option(recipe); !known) {
     return tl::unexpected<Error>(known.error());
   }
@@ -140,10 +149,9 @@ Result<std::vector<Work>> WorkOptions::read(const std::vector<std::int64_t>& def
   if (Status ok = check(); !ok) return tl::unexpected<Error>(ok.error());
   const auto of_layers = read_passes();
   if (!of_layers) return tl::unexpected<Error>(of_layers.error());
-  auto works = !models.empty() ? read_models(*of_layers)
-               : !problem_file.empty()
-                   ? read_problem_file(*of_layers, tokens.empty() ? default_tokens : tokens)
-                   : read_single(default_tokens);
+  auto works = !models.empty()         ? read_models(*of_layers)
+               : !problem_file.empty() ? read_problem_file(tokens.empty() ? default_tokens : tokens)
+                                       : read_single(default_tokens);
   if (!works) return works;
   return distinct(std::move(*works));
 }
@@ -160,12 +168,31 @@ WorkOptions::Works WorkOptions::read_single(const std::vector<std::int64_t>& def
   return works;
 }
 
-WorkOptions::Works WorkOptions::read_problem_file(const std::vector<Pass>& passes_read,
-                                                  const std::vector<std::int64_t>& counts) const {
+Status WorkOptions::for_each_in_file(const std::function<Status(const Request&)>& use) const {
+  const auto passes_read = read_passes();
+  if (!passes_read) return tl::unexpected<Error>(passes_read.error());
+  bool has_shapes = false;
+  bool has_open = false;
+  const auto note = [&](const Request& request, bool is_shape) {
+    has_shapes = has_shapes || is_shape;
+    has_open = has_open || (request.counts.empty() && token_axis(request.problem).is_dynamic());
+    return use(request);
+  };
+  if (Status ok = for_each_problem(problem_file, problem.recipe, *passes_read, note); !ok)
+    return ok;
+  const auto idle = [&](const char* option, const char* rule) {
+    return refuse(fmt::format("{} is given, and no line of {} is {}", option, problem_file, rule));
+  };
+  if (problem.recipe_option.is_given() && !has_shapes) return idle("--recipe", "an MxNxK");
+  if (!passes.empty() && !has_shapes) return idle("--passes", "an MxNxK");
+  if (!tokens.empty() && !has_open) return idle("--tokens", "a problem with ? for its tokens");
+  return {};
+}
+
+WorkOptions::Works WorkOptions::read_problem_file(const std::vector<std::int64_t>& counts) const {
   std::vector<Work> works;
   const Status ok =
-      for_each_problem(problem_file, problem.recipe, passes_read,
-                       [&](const Request& request) { return add_work(request, counts, works); });
+      for_each_in_file([&](const Request& request) { return add_work(request, counts, works); });
   if (!ok) return tl::unexpected<Error>(ok.error());
   return works;
 }
@@ -233,16 +260,20 @@ void add_gpu_option(CLI::App& app, std::string& device) {
   });
 }
 
-void add_recipe_option(CLI::App& app, std::string& recipe, const std::string& what) {
-  add_option(app, "--recipe", recipe, what + ": " + recipe_names())
+Option add_recipe_option(CLI::App& app, std::string& recipe, const std::string& what) {
+  return add_option(app, "--recipe", recipe, what + ": " + recipe_names())
       .show_default()
       .complete_with(recipe_name_list);
 }
 
-void add_tokens_option(CLI::App& app, std::int64_t& tokens) {
-  add_option(app, "--tokens", tokens, "token count, if the problem leaves it open")
+Option add_tokens_option(CLI::App& app, std::int64_t& tokens) {
+  return add_option(app, "--tokens", tokens, "token count, if the problem leaves it open")
       .show_default()
       .in_range(1, kMostCount);
+}
+
+Status check_tokens_option(const Option& option, const Problem& problem, std::int64_t tokens) {
+  return option.is_given() ? check_counts(problem, {tokens}) : Status();
 }
 
 void add_baseline_option(CLI::App& app, std::string& baseline, const std::string& what) {

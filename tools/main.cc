@@ -61,7 +61,7 @@ int run(int argc, char** argv) {
   CLI::App app("FP8 quantise and GEMM kernels for Hopper: generate, compile, cache, run, measure.",
                "octile");
   app.set_version_flag("--version", version_text());
-  app.footer("Exit status: 0 done, 1 failed, 2 bad usage, 130 interrupted.");
+  app.footer(kExitStatus);
   app.formatter(help_formatter(line_width()));
   const std::vector<Command> commands{
       add_demo(app),  add_emit(app),  add_explain(app), add_compile(app), add_tune(app),
@@ -80,6 +80,10 @@ int run(int argc, char** argv) {
     return kBadUsage;
   }
 
+  if (const std::string idle = idle_option(app); !idle.empty()) {
+    print_sentence(idle);
+    return kBadUsage;
+  }
   const Result<int> exit_status = run_given(commands);
   if (!exit_status) return report(exit_status.error());
   return end(*exit_status);

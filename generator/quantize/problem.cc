@@ -160,7 +160,13 @@ std::string to_text(const QuantizeProblem& p) {
                      name_of(p.output), options_text(p));
 }
 
-std::string short_text(const QuantizeProblem& p) { return to_text(p); }
+std::string short_text(const QuantizeProblem& p) {
+  const QuantizeProblem usual;
+  std::string text = fmt::format("{}x{}", count_text(p.rows), count_text(p.cols));
+  if (p.operation != usual.operation) text += fmt::format(" {}", name_of(p.operation));
+  if (p.x != usual.x) text += fmt::format(" x={}", to_text(p.x));
+  return text + fmt::format(" q={} out={}{}", to_text(p.q), name_of(p.output), options_text(p));
+}
 
 std::string_view operation_of(const QuantizeProblem& p) { return name_of(p.operation); }
 

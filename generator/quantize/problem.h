@@ -95,7 +95,7 @@ struct QuantizeProblem {
 };
 
 std::string to_text(const QuantizeProblem&);
-// Returns the whole text: a quantiser's shape alone says too little.
+// Returns the shape and what is not usual: "4096x7168 q=e4m3:1x128 out=row".
 std::string short_text(const QuantizeProblem&);
 std::string_view operation_of(const QuantizeProblem&);
 std::span<const std::string_view> quantize_operations();

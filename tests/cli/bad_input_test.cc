@@ -107,6 +107,10 @@ INSTANTIATE_TEST_SUITE_P(
                  kBadUsage,
                  "4294967296; allowed: 0 to 2147483647"},
         BadInput{{"compile", "--model", "gpt-9"}, kBadUsage, "'gpt-9'"},
+        BadInput{{"compile", "--model", "."},
+                 kBadUsage,
+                 "--model is '.', a folder; allowed: a file, or one of deepseek-v3"},
+        BadInput{{"compile", "--problem-file", "/"}, kBadUsage, "'/': / is a folder; allowed: a"},
         BadInput{{"compile", "--model", "deepseek-v3", "--gemm", "1x8x16"}, kBadUsage, "--model"},
         BadInput{{"compile", "--model", "deepseek-v3", "--tokens", "64,0"}, kBadUsage, "has 0"},
         BadInput{{"compile", "--model", "deepseek-v3", "--recipe", "best"}, kBadUsage, "'best'"},
@@ -151,6 +155,61 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"compile", "--gemm", "1x8x16", "--tokens", "many"},
                  kBadUsage,
                  "--tokens has 'many'; allowed: whole numbers"}));
+
+// An option that has no effect in a combination is refused, with the combinations in which it has.
+constexpr const char* kText =
+    "gemm m=64 n=8 k=16 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128";
+constexpr const char* kConfig = "tile=64x64x128 stages=13";
+INSTANTIATE_TEST_SUITE_P(
+    IdleOptions, BadUsage,
+    ::testing::Values(
+        BadInput{{"emit", "--gemm", "64x8x16", "--tokens", "4"}, kBadUsage, "states 64"},
+        BadInput{{"emit", "--problem", kText, "--recipe", "rowwise"},
+                 kBadUsage,
+                 "--recipe is rowwise, and the problem's text states its types"},
+        BadInput{{"emit", "--gemm", "?x8x16", "--tokens", "4", "--config", kConfig},
+                 kBadUsage,
+                 "--tokens and --config are given; allowed: one of them"},
+        BadInput{{"emit", "--gemm", "?x8x16", "--dump", "d", "--explain"},
+                 kBadUsage,
+                 "--dump and --explain are given"},
+        BadInput{{"emit", "--gemm", "?x8x16", "--dump", "d", "-o", "f"},
+                 kBadUsage,
+                 "--dump and --output are given"},
+        BadInput{{"cache", "why", "64x8x16", "--tokens", "4"}, kBadUsage, "states 64"},
+        BadInput{{"cache", "why", kText, "--recipe", "rowwise"}, kBadUsage, "--recipe is rowwise"},
+        BadInput{{"cache", "list", "--json", "--columns", "size"},
+                 kBadUsage,
+                 "--columns and --json are given"},
+        BadInput{{"explain", kText, "--recipe", "rowwise"}, kBadUsage, "--recipe is rowwise"},
+        BadInput{{"explain", "gemm", "--recipe", "rowwise"}, kBadUsage, "--recipe is rowwise"},
+        BadInput{{"explain", "--markdown", "64x8x16"}, kBadUsage, "--markdown is given with"},
+        BadInput{{"help", "--list-pages", "cache"}, kBadUsage, "--list-pages is given with"},
+        BadInput{
+            {"tune", "--refresh", "--recipe", "rowwise"}, kBadUsage, "beside a problem, --rec"},
+        BadInput{{"tune", "--gemm", "?x8x16", "--explain", "--budget", "5"},
+                 kBadUsage,
+                 "--budget is given with --explain, which searches nothing"},
+        BadInput{
+            {"tune", "--gemm", "?x8x16", "--explain", "--out", "."}, kBadUsage, "--out is given"},
+        BadInput{{"tune", "--quantize", "?x128", "--baseline", "cublaslt"},
+                 kBadUsage,
+                 "--baseline is cublaslt, and no problem is a GEMM"},
+        BadInput{{"bench", "--suite", "quantize", "--tokens", "8"},
+                 kBadUsage,
+                 "--tokens is given with --suite"},
+        BadInput{{"bench", "--suite", "quantize", "--baseline", "cublaslt"},
+                 kBadUsage,
+                 "--baseline is given, and no problem is a GEMM"},
+        BadInput{
+            {"bench", "--quantize", "8x128", "--b-ready"}, kBadUsage, "--b-ready is given, and"},
+        BadInput{{"bench", "--gemm", "?x8x16", "--host-overhead", "--search"},
+                 kBadUsage,
+                 "--search is given with --host-overhead"},
+        BadInput{{"bench", "--rounds", "5", "linear", "--gemm", "64x64x64"},
+                 kBadUsage,
+                 "--rounds is given before `linear`, where it has no effect; allowed: "
+                 "`octile bench linear --rounds`"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Bench, BadUsage,

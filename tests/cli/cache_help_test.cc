@@ -41,6 +41,22 @@ TEST(CacheManual, HasEveryVerbAndOption) {
   }
 }
 
+// A verb's help ends in its own exit statuses, not in those of others.
+TEST(CacheHelp, EndsInTheVerbsOwnExitStatuses) {
+  const Shell shell;
+  const std::set<std::string> with_three{"list", "show", "verify", "why", "export"};
+  for (const std::string& verb : verbs(shell)) {
+    const std::string help = shell.run({"help", "cache", verb}).out;
+    const std::size_t statuses = help.find("Exit status: 0 ");
+    ASSERT_NE(statuses, std::string::npos) << verb;
+    const std::string words = std::regex_replace(help.substr(statuses), std::regex("\\s+"), " ");
+    EXPECT_THAT(words, HasSubstr(" 1 failed")) << verb;
+    EXPECT_THAT(words, HasSubstr(" 2 bad usage")) << verb;
+    EXPECT_EQ(words.find(" 3 ") != std::string::npos, with_three.contains(verb)) << words;
+    EXPECT_EQ(words.find(" 4 ") != std::string::npos, verb == "verify") << words;
+  }
+}
+
 void collect_keys(const nlohmann::json& value, std::set<std::string>& keys) {
   if (value.is_object()) {
     for (const auto& [key, below] : value.items()) keys.insert(key);

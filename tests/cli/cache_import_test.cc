@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "tests/cli/command.h"
+#include "tests/cli/fifo.h"
 #include "tests/support/cache_testing.h"
 #include "tests/support/ustar.h"
 #include "tools/cache/sha256.h"
@@ -71,26 +72,64 @@ TEST_F(CacheImport, TakesWhatTheseTestsSpoil) {
   EXPECT_TRUE(fs::exists(shell_.folder() / "target/cache" / name_));
 }
 
+// An archive has two digests: that of its file, as sha256sum prints it, and that of its manifest.
 TEST_F(CacheImport, TakesTheExpectedArchiveOnly) {
   const std::string path = (shell_.folder() / "good.tar").string();
-  std::ofstream(path, std::ios::binary) << archive_of(name_, good_) << ustar_end();
-  const std::string digest = tools::sha256_hex("octile cache archive 2\n" + line(name_, good_));
-  std::string other = digest;
+  const std::string archive = archive_of(name_, good_) + ustar_end();
+  std::ofstream(path, std::ios::binary) << archive;
+  const std::string of_file = tools::sha256_hex(archive);
+  const std::string of_manifest =
+      tools::sha256_hex("octile cache archive 2\n" + line(name_, good_));
+  std::string other = of_file;
   other[0] = other[0] == '0' ? '1' : '0';
   const Outcome refused = shell_.run({"cache", "import", path, "--expect", other});
   EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_THAT(refused.err, HasSubstr("has the sha256 " + digest));
+  EXPECT_THAT(refused.err,
+              HasSubstr("--expect is " + other + "; allowed: the sha256 of " + path + " itself, " +
+                        of_file + ", or of the manifest in it, " + of_manifest));
   EXPECT_FALSE(fs::exists(shell_.folder() / "target/cache/v1"));
-  for (const std::string& odd : {std::string("abc"), digest + "0", std::string(64, 'G')}) {
+  for (const std::string& odd : {std::string("abc"), of_file + "0", std::string(64, 'G')}) {
     const Outcome outcome = shell_.run({"cache", "import", path, "--expect", odd});
     EXPECT_EQ(outcome.exit_code, 2);
     EXPECT_THAT(outcome.err, HasSubstr("--expect is '" + odd + "'; allowed: 64"));
   }
-  const Outcome taken = shell_.run({"cache", "import", path, "--expect", digest, "--json"});
-  EXPECT_EQ(taken.exit_code, 0) << taken.err;
-  EXPECT_EQ(taken.json().at("sha256"), digest);
+  for (const std::string& expected : {of_manifest, of_file}) {
+    const Outcome taken = shell_.run({"cache", "import", path, "--expect", expected, "--json"});
+    EXPECT_EQ(taken.exit_code, 0) << taken.err;
+    EXPECT_EQ(taken.json().at("manifest_sha256"), of_manifest);
+    EXPECT_EQ(taken.json().at("file_sha256"), of_file);
+  }
   const std::string again = (shell_.folder() / "again.tar").string();
-  EXPECT_EQ(shell_.run({"cache", "export", again, "--json"}).json().at("sha256"), digest);
+  const json exported = shell_.run({"cache", "export", again, "--json"}).json();
+  EXPECT_EQ(exported.at("manifest_sha256"), of_manifest);
+  EXPECT_EQ(exported.at("file_sha256"), tools::sha256_hex(read_file(again)));
+  const Outcome words = shell_.run({"cache", "import", again, "--dry-run"});
+  EXPECT_THAT(words.out, HasSubstr("sha256 of its manifest  " + of_manifest));
+  EXPECT_THAT(words.out, HasSubstr("sha256 of the file      " +
+                                   exported.at("file_sha256").get<std::string>()));
+}
+
+// A pipe is read once and serves as a file does.
+TEST_F(CacheImport, ReadsStandardInputAndPipes) {
+  const std::string archive = archive_of(name_, good_) + ustar_end();
+  const std::string digest = tools::sha256_hex(archive);
+  for (const std::string path : {"-", "/dev/stdin", "fifo"}) {
+    Shell shell;
+    const Fifo fifo(shell.folder() / "fifo", archive);
+    const bool named = path == "fifo";
+    if (!named) shell.redirect(0, fifo.path());
+    const Outcome outcome =
+        shell.run({"cache", "import", named ? fifo.path() : path, "--expect", digest, "--json"});
+    ASSERT_EQ(outcome.exit_code, 0) << path << outcome.err;
+    EXPECT_EQ(outcome.json().at("added"), 1);
+    EXPECT_EQ(outcome.json().at("archive"), named         ? fifo.path()
+                                            : path == "-" ? "standard input"
+                                                          : path);
+    EXPECT_TRUE(fs::exists(shell.folder() / "cache" / name_));
+  }
+  const Outcome folder = shell_.run({"cache", "import", "/"});
+  EXPECT_EQ(folder.exit_code, 2);
+  EXPECT_THAT(folder.err, HasSubstr("/ is a folder; allowed: a file, a pipe, or - for standard"));
 }
 
 TEST_F(CacheImport, RefusesPathsOutOfTheCache) {

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -72,11 +73,23 @@ TEST_F(CachePrune, ByLastUse) {
   EXPECT_EQ(prune({"--unused", "0s"}).at("removed").size(), 1);
 }
 
+// What the advice removes is what it speaks of: no more than --max-size asks.
 TEST_F(CachePrune, ToASizeButNotWhatWasJustPublished) {
-  add(make_entry(1));
-  EXPECT_EQ(prune({"--max-size", "0"}).at("kept"), 1);
-  EXPECT_THAT(shell_.run({"cache", "prune", "--max-size", "0"}).out,
-              HasSubstr("--unused 0s removes them too"));
+  std::vector<std::string> paths;
+  for (int kernel = 1; kernel <= 3; ++kernel) paths.push_back(add(make_entry(kernel)));
+  // The second is the least recently used of the three.
+  fs::last_write_time(paths[1], fs::last_write_time(paths[0]) - std::chrono::minutes(5));
+  const std::string room = std::to_string(fs::file_size(paths[0]) + fs::file_size(paths[2]));
+  EXPECT_EQ(prune({"--max-size", room}).at("kept"), 3);
+  const Outcome advice = shell_.run({"cache", "prune", "--max-size", room});
+  EXPECT_THAT(advice.out, HasSubstr("used in the last 10 minutes stay; with --recent the least"));
+  EXPECT_EQ(prune({"--max-size", room, "--recent", "--dry-run"}).at("removed").size(), 1);
+  const json followed = prune({"--max-size", room, "--recent"});
+  EXPECT_EQ(followed.at("removed").at(0).at("path"), paths[1]);
+  EXPECT_EQ(followed.at("kept"), 2);
+  const Outcome alone = shell_.run({"cache", "prune", "--unused", "30d", "--recent"});
+  EXPECT_EQ(alone.exit_code, 2);
+  EXPECT_THAT(alone.err, HasSubstr("--recent is given without --max-size"));
 }
 
 TEST_F(CachePrune, RefusesToGuess) {

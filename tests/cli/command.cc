@@ -79,7 +79,8 @@ Outcome Shell::run(const std::vector<std::string>& arguments) const {
     if (path.empty()) {
       posix_spawn_file_actions_addclose(&actions, fd);
     } else {
-      posix_spawn_file_actions_addopen(&actions, fd, path.c_str(), O_WRONLY, 0);
+      const int flags = fd == STDIN_FILENO ? O_RDONLY : O_WRONLY;
+      posix_spawn_file_actions_addopen(&actions, fd, path.c_str(), flags, 0);
     }
   }
   pid_t child = 0;

@@ -31,8 +31,8 @@ class Shell {
   Shell& operator=(const Shell&) = delete;
 
   void set(const std::string& variable, const std::string& value);
-  // Gives the command another file as descriptor 1 or 2, such as /dev/full; "" closes it. Outcome
-  // then has no text of it.
+  // Gives the command another file as descriptor 0, 1 or 2, such as /dev/full; "" closes it.
+  // Outcome then has no text of it.
   void redirect(int fd, const std::string& path);
   // Runs this program instead of the command of the build.
   void use(const fs::path& program) { program_ = program; }

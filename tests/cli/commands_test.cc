@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <set>
 
@@ -315,6 +316,35 @@ TEST(Doctor, SaysWhatIsMissingAndWhatThatCosts) {
   EXPECT_THAT(text.out, HasSubstr("/nonexistent/libcuda.so.1"));
   EXPECT_THAT(text.out, HasSubstr("/nonexistent/libnvrtc.so"));
   EXPECT_THAT(text.out, HasSubstr("OCTILE_CACHE_DIR"));
+}
+
+// A terminal of 24 lines shows the end of the output, and a pager its beginning.
+TEST(Doctor, SaysWhatIsMissingOnTheFirstAndTheLastScreen) {
+  Shell shell;
+  shell.set("COLUMNS", "80");
+  shell.set("OCTILE_LIBNVRTC", "/nonexistent/libnvrtc.so");
+  shell.set("OCTILE_LIBARCHIVE", "/nonexistent/libarchive.so");
+  shell.set("OCTILE_CACHE_DIR", "/dev/null/cache");
+  const Outcome outcome = shell.run({"doctor"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(outcome.out.starts_with("missing    driver, compiler, cache, libarchive; "))
+      << outcome.out;
+  const std::size_t missing = outcome.out.find("\nmissing\n");
+  ASSERT_NE(missing, std::string::npos) << outcome.out;
+  EXPECT_LE(std::count(outcome.out.begin() + static_cast<std::ptrdiff_t>(missing) + 1,
+                       outcome.out.end(), '\n'),
+            23);
+  EXPECT_THAT(outcome.out.substr(missing), HasSubstr("no libarchive"));
+}
+
+TEST(Compile, SaysThatAllFailed) {
+  Shell shell;
+  shell.set("OCTILE_LIBNVRTC", "/nonexistent/libnvrtc.so");
+  const Outcome outcome = shell.run({"compile", "--gemm", "64x7168x2048"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.out, HasSubstr("1 kernel for 1 problem in "));
+  EXPECT_THAT(outcome.out, HasSubstr(" s: 1 failed\n"));
+  EXPECT_THAT(outcome.out, Not(HasSubstr("registers"))) << "a table without rows";
 }
 
 TEST(Doctor, NoticesACacheThatCannotBe) {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "tests/cli/command.h"
+#include "tests/cli/fifo.h"
 
 namespace octile::tests {
 namespace {
@@ -112,13 +113,64 @@ TEST(TuneExplain, AQuantiserWithoutOperandsIsRefused) {
   EXPECT_THAT(stated.err, HasSubstr("--tokens is given, but the problem states rows=64"));
 }
 
-TEST(TuneExplain, AModelIsItsGemmsAtEveryBucket) {
-  const Outcome outcome = Shell().run(
-      {"tune", "--model", "llama-3-8b,llama-3-8b", "--device", "h200", "--explain", "--json"});
-  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  const auto all = tasks_of(outcome);
-  EXPECT_EQ(all.size() % 30, 0) << "1, 2, 4, ... 128, 192, 256, ... 1024, 1280, ... 16384";
-  EXPECT_EQ(std::set<std::string>(all.begin(), all.end()).size(), all.size());
+// docs/problems.md: `tokens` are the counts worth measuring, and --tokens replaces them.
+TEST(TuneExplain, AModelIsItsGemmsAtItsTokens) {
+  const Shell shell;
+  const std::string path = (shell.folder() / "model.json").string();
+  std::ofstream(path) << R"({"model": "M", "source": "S", "tokens": [3, 4096],
+    "gemms": [{"name": "o", "n": 512, "k": 1024, "split": "k"}],
+    "experts": {"count": 8, "per_token": 2, "gate_up": {"n": 512, "k": 512},
+                "down": {"n": 512, "k": 256}}})";
+  const auto tokens = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"tune", "--model", path, "--device", "h200", "--explain", "--json"});
+    const Outcome outcome = shell.run(more);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    std::vector<int> all;
+    const json document = outcome.json();
+    for (const json& task : document.at("tasks")) all.push_back(task.at("tokens").get<int>());
+    return all;
+  };
+  EXPECT_THAT(tokens({}), ::testing::ElementsAre(3, 4096));
+  EXPECT_THAT(tokens({"--ep", "4"}), ::testing::ElementsAre(3, 4096, 6, 8192, 6, 8192));
+  EXPECT_THAT(tokens({"--tokens", "16"}), ::testing::ElementsAre(16));
+}
+
+// A pipe cannot be read twice.
+TEST(TuneExplain, FilesMayBePipes) {
+  Shell shell;
+  const auto run = [&](const std::string& option, const std::string& path,
+                       const std::string& content) {
+    const Fifo fifo(shell.folder() / "fifo", content);
+    const bool by_stdin = path == "-" || path == "/dev/stdin";
+    if (by_stdin) shell.redirect(0, fifo.path());
+    return shell.run({"tune", option, by_stdin ? path : fifo.path(), "--tokens", "64", "--device",
+                      "h200", "--explain", "--json"});
+  };
+  const std::string model = read_file(fs::path(OCTILE_SOURCE_DIR) / "tools/models/llama-3-8b.json");
+  for (const std::string path : {"", "/dev/stdin", "-"}) {
+    const Outcome problems = run("--problem-file", path, "?x512x1024\n");
+    EXPECT_EQ(problems.exit_code, 0) << path << problems.err;
+    EXPECT_EQ(tasks_of(problems).size(), 1);
+    const Outcome layers = run("--model", path, model);
+    EXPECT_EQ(layers.exit_code, 0) << path << layers.err;
+    EXPECT_GT(tasks_of(layers).size(), 1);
+  }
+}
+
+// Rows of a summary show what tells them apart, however narrow the terminal is.
+TEST(TuneExplain, RowsOfASummaryDiffer) {
+  Shell shell;
+  shell.set("COLUMNS", "80");
+  for (const std::vector<std::string>& work :
+       {std::vector<std::string>{"--quantize", "?x7168"}, {"--gemm", "?x7168x2048"}}) {
+    std::vector<std::string> arguments{"tune",     "--tokens", "1,2,64,4096,16384",
+                                       "--device", "h200",     "--explain"};
+    arguments.insert(arguments.end(), work.begin(), work.end());
+    const Outcome outcome = shell.run(arguments);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(matches(outcome.out, "^  [?]x7168\\S*(?: q=\\S+ out=\\S+)? +([0-9]+) "),
+                ::testing::UnorderedElementsAre("1", "2", "64", "4096", "16384"));
+  }
 }
 
 TEST(TuneExplain, TheTokensOfAWeightGradientAreInK) {

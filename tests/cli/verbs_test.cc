@@ -35,7 +35,7 @@ TEST(Explain, SaysWhatAProblemMeans) {
   EXPECT_EQ(problem.at("fields").size(), 8);
   const Outcome refused = Shell().run(
       {"explain", "gemm m=? n=8 k=16 a=bf16 b=e4m3:128x128 d=bf16 acc=0 promote=128", "--json"});
-  ASSERT_EQ(refused.exit_code, 0) << refused.err;
+  ASSERT_EQ(refused.exit_code, 3) << "understood, and there is no kernel; " << refused.err;
   EXPECT_EQ(refused.json().at("supported"), false);
   EXPECT_THAT(refused.json().at("remark").get<std::string>(), HasSubstr("has to be quantised"));
 }
@@ -137,7 +137,7 @@ TEST(TuneExplain, NeedsNoDeviceAndPrintsASummary) {
       shell.run({"tune", "--gemm", "?x7168x2048", "--tokens", "64", "--explain"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("1 task for h200"));
-  EXPECT_THAT(outcome.out, HasSubstr("64x7168x2048"));
+  EXPECT_THAT(outcome.out, ::testing::ContainsRegex("[?]x7168x2048 +64 "));
   EXPECT_THAT(outcome.out, Not(HasSubstr("fits_registers")));
   EXPECT_THAT(
       shell.run({"tune", "--gemm", "?x7168x2048", "--tokens", "64", "--explain", "--list"}).out,
@@ -185,6 +185,24 @@ std::vector<std::string> completed(const Shell& shell, std::vector<std::string> 
   const Outcome outcome = shell.run(words);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   return lines_of(outcome.out);
+}
+
+// What is offered is taken as far as a machine without a GPU takes it.
+TEST(Completion, BenchExpertsOffersWhatItTakes) {
+  const Shell shell;
+  const std::string manual = read_manual(shell, "bench");
+  const auto takes = [&](const std::string& model, const std::string& recipe) {
+    const Outcome outcome = shell.run({"bench", "experts", "--model", model, "--recipe", recipe});
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("needs a GPU")) << model << " " << recipe;
+    EXPECT_THAT(manual, HasSubstr(recipe));
+  };
+  const auto recipes = completed(shell, {"bench", "experts", "--recipe", ""});
+  const auto models = completed(shell, {"bench", "experts", "--model", ""});
+  EXPECT_GE(recipes.size(), 2U);
+  EXPECT_GE(models.size(), 3U);
+  for (const std::string& recipe : recipes) takes(models.front(), recipe);
+  for (const std::string& model : models) takes(model, recipes.front());
 }
 
 TEST(Completion, OffersVerbsOptionsAndValues) {

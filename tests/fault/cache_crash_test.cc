@@ -15,7 +15,8 @@
 #include "tests/support/cache_testing.h"
 #include "tests/support/crash_disk.h"
 #include "tests/support/tuning_testing.h"
-#include "tools/cache/archive.h"
+#include "tools/cache/archive_input.h"
+#include "tools/cache/archive_writer.h"
 
 namespace octile::cache {
 namespace {
@@ -209,13 +210,13 @@ Work an_import() {
           },
           [](const std::string& disk, const std::shared_ptr<Recorder>& ops) {
             Store store(options_for(disk, ops));
-            std::string manifest;
-            tools::read_archive(disk + "/archive", manifest,
-                                [&](const FileStem&, const Entry& entry) -> Status {
-                                  store.publish(entry);
-                                  ops->promise();
-                                  return {};
-                                });
+            auto archive = tools::ArchiveInput::open(disk + "/archive");
+            if (!archive) return;
+            archive->read([&](const FileStem&, const Entry& entry) -> Status {
+              store.publish(entry);
+              ops->promise();
+              return {};
+            });
           },
           [](const std::string& disk, int promises) {
             return count_entries(disk, promises, kEntries);
@@ -239,9 +240,11 @@ Work an_export() {
           [](const std::string& disk, int promises) -> std::string {
             std::vector<Entry> read;
             const Status ok =
-                tools::read_archive(disk + "/archive", [&](const FileStem&, Entry entry) -> Status {
-                  read.push_back(std::move(entry));
-                  return {};
+                tools::ArchiveInput::open(disk + "/archive").and_then([&](auto archive) {
+                  return archive.read([&](const FileStem&, Entry entry) -> Status {
+                    read.push_back(std::move(entry));
+                    return {};
+                  });
                 });
             if (!ok) return ok.error().message;
             if (read.size() != 1 || (read[0] != kNew && (promises == 1 || read[0] != kOld)))

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cache/key.h"
-#include "tools/cache/archive.h"
+#include "tools/cache/archive_input.h"
 
 namespace {
 
@@ -55,7 +55,7 @@ void read(std::span<const std::uint8_t> bytes) {
     last = stem.entry_name();
     return {};
   };
-  const Status status = tools::read_archive(bytes, "fuzz", visit);
+  const Status status = tools::ArchiveInput::of(bytes, "fuzz").read(visit);
   if (!status && status.error().message.empty()) std::abort();
 }
 

@@ -42,9 +42,10 @@ TEST(Families, AreNamedAndHaveOperations) {
             "a problem begins with 'cast'; allowed are gemm, quantize, dequantize, transpose");
 }
 
-TEST(Families, ShortTextIsTheShapeOfAGemm) {
+TEST(Families, ShortTextBeginsWithTheShape) {
   EXPECT_EQ(short_text(with_tokens(kGemm, 64)), "64x7168x2048");
-  EXPECT_EQ(short_text(kTranspose), to_text(kTranspose));
+  EXPECT_EQ(short_text(kTranspose), "64x256 transpose x=e4m3:128x128 q=e4m3:128x128 out=col");
+  EXPECT_EQ(short_text(with_tokens(kQuantize, 9)), "9x7168 q=e4m3:1x128 out=row");
 }
 
 // Tables of several passes tell their GEMMs apart.

@@ -9,7 +9,8 @@
 
 #include "tests/support/cache_testing.h"
 #include "tests/support/ustar.h"
-#include "tools/cache/archive.h"
+#include "tools/cache/archive_format.h"
+#include "tools/cache/archive_input.h"
 #include "tools/cache/libarchive.h"
 #include "tools/cache/sha256.h"
 
@@ -38,10 +39,6 @@ std::vector<Entry> two_entries() {
   return entries;
 }
 
-std::string manifest_line(const std::string& name, const Bytes& bytes) {
-  return sha256_hex(bytes) + " " + std::to_string(bytes.size()) + " " + name + "\n";
-}
-
 // Makes a tar with any members in any order, as a stranger may send it.
 class Forge {
  public:
@@ -67,18 +64,19 @@ class Forge {
 
 std::vector<Entry> read_all(const Bytes& bytes) {
   std::vector<Entry> entries;
-  const Status ok = read_archive(bytes, "test", [&](const FileStem& stem, Entry entry) -> Status {
-    EXPECT_EQ(stem.entry_name(), stem_of(entry).entry_name());
-    entries.push_back(std::move(entry));
-    return {};
-  });
+  const Status ok =
+      ArchiveInput::of(bytes, "test").read([&](const FileStem& stem, Entry entry) -> Status {
+        EXPECT_EQ(stem.entry_name(), stem_of(entry).entry_name());
+        entries.push_back(std::move(entry));
+        return {};
+      });
   EXPECT_TRUE(ok) << ok.error().message;
   return entries;
 }
 
 std::string refusal(const Bytes& bytes) {
   const Status status =
-      read_archive(bytes, "test", [](const FileStem&, const Entry&) { return Status(); });
+      ArchiveInput::of(bytes, "test").read([](const FileStem&, const Entry&) { return Status(); });
   if (status) return "accepted";
   EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
   return status.error().message;
@@ -211,18 +209,20 @@ TEST(CacheArchive, ASecondReadingGivesTheEntriesOfTheFirst) {
   const TempDir folder;
   const std::string path = folder / "archive.tar";
   const std::vector<Entry> two = two_entries();
-  std::string manifest;
+  const Bytes first = Forge().entry(two[0]).entry(two[1]).manifest().bytes();
+  cache::testing::write_bytes(path, first);
+  auto archive = ArchiveInput::open(path);
+  ASSERT_TRUE(archive);
   int visited = 0;
   const auto read = [&] {
     visited = 0;
-    return read_archive(path, manifest, [&](const FileStem&, const Entry&) {
+    return archive->read([&](const FileStem&, const Entry&) {
       ++visited;
       return Status();
     });
   };
-  cache::testing::write_bytes(path, Forge().entry(two[0]).entry(two[1]).manifest().bytes());
   ASSERT_TRUE(read());
-  EXPECT_TRUE(manifest.starts_with("octile cache archive 2\n"));
+  EXPECT_EQ(archive->digests().file, sha256_hex(first));
   EXPECT_TRUE(read());
   EXPECT_EQ(visited, 2);
   Entry other = two[0];
@@ -238,6 +238,35 @@ TEST(CacheArchive, ASecondReadingGivesTheEntriesOfTheFirst) {
     ASSERT_FALSE(refused);
     EXPECT_THAT(refused.error().message, HasSubstr("not what it was when the archive was checked"));
     EXPECT_EQ(visited, seen);
+    EXPECT_EQ(archive->digests().file, sha256_hex(first)) << "those of the first reading";
+  }
+}
+
+// The digest is of the bytes that were read, with what follows the tar's end.
+TEST(CacheArchive, BothDigestsAreThoseOfTheBytesOnDisk) {
+  const TempDir folder;
+  const std::string path = folder / "archive.tar";
+  auto writer = ArchiveWriter::create(path);
+  ASSERT_TRUE(writer);
+  std::string manifest(kManifestHead);
+  for (const Entry& entry : two_entries()) {
+    ASSERT_TRUE(writer->add(stem_of(entry), cache::serialize(entry)));
+    manifest += manifest_line(name_of(entry), cache::serialize(entry));
+  }
+  const auto digests = writer->finish();
+  ASSERT_TRUE(digests);
+  Bytes bytes = cache::testing::read_bytes(path);
+  EXPECT_EQ(digests->file, sha256_hex(bytes));
+  EXPECT_EQ(digests->manifest, sha256_hex(manifest));
+  for (const std::size_t more : {0, 1, 200'000}) {
+    bytes.resize(bytes.size() + more, 'x');
+    cache::testing::write_bytes(path, bytes);
+    auto archive = ArchiveInput::open(path);
+    ASSERT_TRUE(archive);
+    EXPECT_TRUE(archive->digests().file.empty());
+    ASSERT_TRUE(archive->read([](const FileStem&, const Entry&) { return Status(); }));
+    EXPECT_EQ(archive->digests().file, sha256_hex(bytes));
+    EXPECT_EQ(archive->digests().manifest, digests->manifest);
   }
 }
 
@@ -291,10 +320,12 @@ TEST(CacheArchive, ASizeBeyondTheLimitIsRefusedUnread) {
 TEST(CacheArchive, WhatIsNoTarIsRefused) {
   EXPECT_THAT(refusal(as_bytes("PK\x03\x04 a zip")), HasSubstr("test is no archive"));
   EXPECT_THAT(refusal({}), HasSubstr("test is no archive"));
-  const Status missing =
-      read_archive("/nonexistent.tar", [](const FileStem&, const Entry&) { return Status(); });
+  const auto missing = ArchiveInput::open("/nonexistent.tar");
   ASSERT_FALSE(missing);
-  EXPECT_THAT(missing.error().message, HasSubstr("/nonexistent.tar"));
+  EXPECT_EQ(missing.error().message, "/nonexistent.tar cannot be read: No such file or directory");
+  const auto a_folder = ArchiveInput::open("/");
+  ASSERT_FALSE(a_folder);
+  EXPECT_THAT(a_folder.error().message, HasSubstr("/ is a folder; allowed: a file, a pipe"));
 }
 
 TEST(LibArchive, SaysWhatToInstallWhereItIsMissing) {

@@ -27,7 +27,7 @@ using Bytes = std::vector<std::uint8_t>;
 Status write_file(const std::string& path, const Bytes& bytes) {
   auto file = OutputFile::create(path);
   if (!file) return tl::unexpected<Error>(file.error());
-  EXPECT_EQ(::write(file->fd(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+  if (Status ok = file->write(bytes); !ok) return ok;
   return file->commit();
 }
 
@@ -38,7 +38,7 @@ TEST(OutputFile, AppearsWhenItIsCommitted) {
   {
     auto file = OutputFile::create(path);
     ASSERT_TRUE(file);
-    ASSERT_EQ(::write(file->fd(), "xy", 2), 2);
+    ASSERT_TRUE(file->write(Bytes{'x', 'y'}));
     EXPECT_EQ(read_bytes(path), Bytes{1});
   }
   EXPECT_EQ(read_bytes(path), Bytes{1});

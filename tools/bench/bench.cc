@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -40,6 +41,34 @@ struct Options {
   }
 };
 
+// Refuses an option that what is timed does not read.
+Status check_idle(const Options& options) {
+  const WorkOptions& work = options.work;
+  if (!options.suite.empty()) {
+    for (const auto& [name, given] : {std::pair("--tokens", !work.tokens.empty()),
+                                      std::pair("--recipe", work.problem.recipe_option.is_given()),
+                                      std::pair("--ep", work.ranks.has_value())}) {
+      if (!given) continue;
+      return refuse(
+          fmt::format("{} is given with --suite, whose problems state it; allowed: one of "
+                      "the two",
+                      name));
+    }
+  }
+  if (!options.host_overhead) return {};
+  for (const auto& [name, given] :
+       {std::pair("--search", options.search), std::pair("--b-ready", options.b_ready),
+        std::pair("--baseline", !options.baseline.empty()),
+        std::pair("--tokens", !work.tokens.empty())}) {
+    if (!given) continue;
+    return refuse(
+        fmt::format("{} is given with --host-overhead, which times no kernel; allowed: "
+                    "one of the two",
+                    name));
+  }
+  return {};
+}
+
 Status check_options(const Options& options) {
   if (!options.baseline.empty() && options.baseline != "cublaslt") {
     return refuse(fmt::format("--baseline is '{}'; allowed: cublaslt", options.baseline));
@@ -61,7 +90,16 @@ Status check_options(const Options& options) {
         "--passes is given with --suite; allowed with --gemm, --model and "
         "--problem-file only");
   }
-  return {};
+  return check_idle(options);
+}
+
+// What is timed of a GEMM only. A quantiser has neither a baseline of cuBLASLt nor a b_ready.
+Status check_gemm_options(const Options& options, const std::vector<Work>& works) {
+  const bool has_gemm = std::ranges::any_of(
+      works, [](const Work& work) { return problem_as<GemmProblem>(work.problem) != nullptr; });
+  if (has_gemm || (options.baseline.empty() && !options.b_ready)) return {};
+  return refuse(fmt::format("{} is given, and no problem is a GEMM; allowed with GEMMs only",
+                            options.baseline.empty() ? "--b-ready" : "--baseline"));
 }
 
 Result<std::vector<Work>> read_work(const Options& options) {
@@ -211,6 +249,7 @@ Status run(const Options& options) {
   if (Status ok = check_options(options); !ok) return ok;
   const auto works = read_work(options);
   if (!works) return tl::unexpected<Error>(works.error());
+  if (Status ok = check_gemm_options(options, *works); !ok) return ok;
   const auto session = BenchSession::open("bench", options.device, !options.baseline.empty());
   if (!session) return tl::unexpected<Error>(session.error());
   BenchContext context = session->context(options.rounds);

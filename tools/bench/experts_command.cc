@@ -110,6 +110,16 @@ Status run_experts(const ExpertsOptions& options) {
   return fail(ErrorCode::kInternal, "bench experts: a GEMM is wrong");
 }
 
+// Returns the recipes of which every GEMM and quantiser of an expert exists.
+std::vector<std::string> recipes_of_experts() {
+  constexpr LayerShape kAnyLayer{4096, 4096, 4096, 8};
+  std::vector<std::string> names;
+  for (const Recipe& recipe : recipes()) {
+    if (check_layer_supported(recipe, kAnyLayer)) names.emplace_back(recipe.name);
+  }
+  return names;
+}
+
 }  // namespace
 
 std::function<std::optional<Status>()> add_bench_experts(CLI::App& bench) {
@@ -119,9 +129,11 @@ std::function<std::optional<Status>()> add_bench_experts(CLI::App& bench) {
       "then fprop, dgrad and wgrad of gate_up and of down, beside the same GEMMs in bf16 by "
       "cuBLASLt, one for each expert");
   auto options = std::make_shared<ExpertsOptions>();
-  add_list(*app, "--model", options->models, "models with experts: shipped names or files")
+  add_list(*app, "--model", options->models,
+           fmt::format("models with experts: files, or some of {}",
+                       fmt::join(shipped_models_with_experts(), ", ")))
       .require()
-      .complete_with(shipped_model_names);
+      .complete_with(shipped_models_with_experts);
   add_option(*app, "--ep", options->ranks,
              "ranks of expert parallelism; each holds an equal share of the model's experts")
       .show_default();
@@ -129,7 +141,10 @@ std::function<std::optional<Status>()> add_bench_experts(CLI::App& bench) {
              "tokens of one rank; each goes to several experts (DeepSeek-V3: 8), so this rank's "
              "experts receive tokens times that many rows in all, 1/ep of them from each rank")
       .show_default();
-  add_recipe_option(*app, options->recipe, "types and scales");
+  add_option(*app, "--recipe", options->recipe,
+             fmt::format("types and scales: {}", fmt::join(recipes_of_experts(), ", ")))
+      .show_default()
+      .complete_with(recipes_of_experts);
   add_option(*app, "--routing", options->routing,
              "how rows are shared out, as a fixed seed draws it: uniform (every expert is equally "
              "likely), skewed (one expert has 40 % of the rows and a third of the experts have "

@@ -12,7 +12,7 @@ Command add_cache(CLI::App& root) {
       root, "cache", "inspect and maintain the kernel cache",
       "Exit status: 0 done, 1 failed, 2 bad usage; 3 `why` foresees a miss, `show`, `verify` and "
       "`export` met damaged entries, or these and `list` could not read all; 4 `verify "
-      "--recompile` got other bytes. See octile-cache(1).");
+      "--recompile` got other bytes; 130 interrupted. See octile-cache(1).");
   const auto verbs = std::make_shared<const std::vector<Command>>(
       std::vector<Command>{verbs::add_path(*app), verbs::add_config(*app), verbs::add_list(*app),
                            verbs::add_show(*app), verbs::add_verify(*app), verbs::add_why(*app),

@@ -42,9 +42,10 @@ Status run(const Options& options) {
 }  // namespace
 
 Command add_clear(CLI::App& cache) {
-  CLI::App* app =
-      add_subcommand(cache, "clear",
-                     "remove every entry of the writable root; tuning records and statistics stay");
+  CLI::App* app = add_subcommand(
+      cache, "clear", "remove every entry of the writable root; tuning records and statistics stay",
+      "Exit status: 0 done, 1 failed, also if an entry could not be looked at or "
+      "removed, 2 bad usage, 130 interrupted.");
   auto options = std::make_shared<Options>();
   add_flag(*app, "--dry-run", options->dry_run, "only print what would be removed");
   add_json_option(*app, options->json);

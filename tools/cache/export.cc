@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/api/boundary.h"
-#include "tools/cache/archive.h"
+#include "tools/cache/archive_writer.h"
 #include "tools/cache/entries.h"
 #include "tools/cache/filter.h"
 #include "tools/cache/verbs.h"
@@ -27,7 +27,7 @@ struct Options {
 struct Exported {
   std::size_t entries = 0;
   std::int64_t bytes = 0;
-  std::string digest;                // of the archive
+  ArchiveDigests digests;
   std::vector<std::string> damaged;  // a sentence for each entry that was left out
 };
 
@@ -63,9 +63,9 @@ Result<Exported> write(octile::cache::Store& store, const std::vector<Listing>& 
       break;
     }
   }
-  auto digest = archive->finish();
-  if (!digest) return tl::unexpected<Error>(digest.error());
-  exported.digest = std::move(*digest);
+  auto digests = archive->finish();
+  if (!digests) return tl::unexpected<Error>(digests.error());
+  exported.digests = std::move(*digests);
   return exported;
 }
 
@@ -86,15 +86,16 @@ Result<int> run(const Options& options) {
     print_json({{"archive", options.output},
                 {"entries", exported->entries},
                 {"bytes", exported->bytes},
-                {"sha256", exported->digest},
+                {"file_sha256", exported->digests.file},
+                {"manifest_sha256", exported->digests.manifest},
                 {"damaged", exported->damaged.size()},
                 {"left_out", exported->damaged},
                 {"unread", unread}});
   } else if (!to_stdout) {
-    print_stdout("  {} entr{}, {}, in {}\n  sha256 {}\n", exported->entries,
+    print_stdout("  {} entr{}, {}, in {}\n{}", exported->entries,
                  exported->entries == 1 ? "y" : "ies",
                  bytes_text(static_cast<double>(exported->bytes)), options.output,
-                 exported->digest);
+                 digests_text(exported->digests));
   }
   if (const std::size_t count = exported->damaged.size(); count > 0) {
     print_stderr("octile: warning: {} damaged entr{} left out; `octile cache verify` says why\n",
@@ -112,7 +113,8 @@ Result<int> run(const Options& options) {
 Command add_export(CLI::App& cache) {
   CLI::App* app = add_subcommand(
       cache, "export", "write entries into one archive; the same entries give the same bytes",
-      "Exit status: 0 all are in the archive, 3 some were left out, damaged or not to be read.");
+      "Exit status: 0 all are in the archive, 1 failed, 2 bad usage, 3 some were left out, damaged "
+      "or not to be read, 130 interrupted.");
   auto options = std::make_shared<Options>();
   add_option(*app, "archive", options->output, "the file to write, a plain tar; - for stdout")
       .require();

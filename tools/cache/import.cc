@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "runtime/api/boundary.h"
-#include "tools/cache/archive.h"
+#include "tools/cache/archive_input.h"
 #include "tools/cache/check_kernel.h"
 #include "tools/cache/sha256.h"
 #include "tools/cache/verbs.h"
@@ -19,13 +19,14 @@ using octile::cache::FileStem;
 
 struct Options {
   std::string archive;
-  std::string expect;  // SHA-256 of the manifest; empty: any
+  std::string expect;  // the SHA-256 of the manifest or of the file; empty: any
   bool dry_run = false;
   bool json = false;
 };
 
 struct Imported {
-  std::string digest;  // of the archive
+  std::string archive;  // its name
+  ArchiveDigests digests;
   std::size_t entries = 0;
   std::size_t present = 0;  // entries that the cache already had
   std::size_t added = 0;
@@ -60,24 +61,30 @@ bool is_digest(const std::string& text) {
          text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
+Status check_expected(const std::string& expect, const std::string& archive,
+                      const ArchiveDigests& digests) {
+  if (expect.empty() || expect == digests.manifest || expect == digests.file) return {};
+  return refuse(
+      fmt::format("--expect is {}; allowed: the sha256 of {} itself, {}, or of the manifest in "
+                  "it, {}",
+                  expect, archive, digests.file, digests.manifest));
+}
+
 // Reads the archive twice. The first pass checks all of it before anything is written; the second
 // compares what it writes with the first, because the file may have changed in between.
 Result<Imported> import(const Options& options, octile::cache::Store& store) {
+  auto archive = ArchiveInput::open(options.archive);
+  if (!archive) return tl::unexpected<Error>(archive.error());
   Imported imported;
-  std::string manifest;
-  Status ok =
-      read_archive(options.archive, manifest, [&](const FileStem& stem, const Entry& entry) {
-        ++imported.entries;
-        return check_entry(stem, entry);
-      });
-  if (!ok) return tl::unexpected<Error>(ok.error());
-  imported.digest = sha256_hex(manifest);
-  if (!options.expect.empty() && imported.digest != options.expect) {
-    return refuse(fmt::format("{} has the sha256 {}; allowed: {}, as --expect says",
-                              options.archive, imported.digest, options.expect));
-  }
-  if (!options.dry_run) {
-    ok = read_archive(options.archive, manifest, [&](const FileStem& stem, const Entry& entry) {
+  imported.archive = archive->name();
+  Status ok = archive->read([&](const FileStem& stem, const Entry& entry) {
+    ++imported.entries;
+    return check_entry(stem, entry);
+  });
+  imported.digests = archive->digests();
+  if (ok) ok = check_expected(options.expect, imported.archive, imported.digests);
+  if (ok && !options.dry_run) {
+    ok = archive->read([&](const FileStem& stem, const Entry& entry) {
       if (Status valid = check_entry(stem, entry); !valid) return valid;
       return add(store, entry, imported);
     });
@@ -89,8 +96,8 @@ Result<Imported> import(const Options& options, octile::cache::Store& store) {
 Status run(const Options& options) {
   if (!options.expect.empty() && !is_digest(options.expect)) {
     return refuse(
-        fmt::format("--expect is '{}'; allowed: {} lower-case hex digits, the sha256 that "
-                    "`octile cache export` prints",
+        fmt::format("--expect is '{}'; allowed: {} lower-case hex digits, a sha256 that "
+                    "`octile cache export` or `sha256sum` prints",
                     options.expect, kSha256Digits));
   }
   const auto library = LibraryHandle::create();
@@ -104,16 +111,18 @@ Status run(const Options& options) {
   const auto imported = import(options, store);
   if (!imported) return tl::unexpected<Error>(imported.error());
   if (options.json) {
-    print_json({{"archive", options.archive},
+    print_json({{"archive", imported->archive},
                 {"root", root},
-                {"sha256", imported->digest},
+                {"file_sha256", imported->digests.file},
+                {"manifest_sha256", imported->digests.manifest},
                 {"entries", imported->entries},
                 {"added", imported->added},
                 {"present", imported->present},
                 {"dry_run", options.dry_run}});
   } else if (options.dry_run) {
-    print_stdout("  {}: {} entries, all of them correct; nothing was written\n  sha256 {}\n",
-                 options.archive, imported->entries, imported->digest);
+    print_stdout("  {}: {} entr{}, all correct; nothing was written\n{}", imported->archive,
+                 imported->entries, imported->entries == 1 ? "y" : "ies",
+                 digests_text(imported->digests));
   } else {
     print_stdout("  {} of {} entries added to {}, {} were there\n", imported->added,
                  imported->entries, root, imported->present);
@@ -124,14 +133,16 @@ Status run(const Options& options) {
 }  // namespace
 
 Command add_import(CLI::App& cache) {
-  CLI::App* app =
-      add_subcommand(cache, "import",
-                     "check an archive of `export` entry by entry, then add what the cache lacks");
+  CLI::App* app = add_subcommand(
+      cache, "import", "check an archive of `export` entry by entry, then add what the cache lacks",
+      "Exit status: 0 all are in the cache, 1 failed, 2 bad usage or an archive that "
+      "is refused, 130 interrupted.");
   auto options = std::make_shared<Options>();
-  add_option(*app, "archive", options->archive, "the file to read").require();
+  add_option(*app, "archive", options->archive, "the file to read; - for stdin").require();
   add_flag(*app, "--dry-run", options->dry_run, "only check the archive");
   add_option(*app, "--expect", options->expect,
-             "refuse an archive whose sha256 is not this one, which `export` printed");
+             "refuse an archive unless this is its sha256: that of the file, or that of its "
+             "manifest, as `export` prints both");
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};
 }

@@ -12,20 +12,18 @@
 // Every function of libarchive that Octile calls. Every libarchive of version 3 has all of them.
 #define OCTILE_LIBARCHIVE_FUNCTIONS(X)     \
   X(archive_error_string)                  \
-  X(archive_errno)                         \
   X(archive_write_new)                     \
   X(archive_write_free)                    \
   X(archive_write_set_format_ustar)        \
   X(archive_write_set_bytes_in_last_block) \
-  X(archive_write_open_fd)                 \
+  X(archive_write_open)                    \
   X(archive_write_header)                  \
   X(archive_write_data)                    \
   X(archive_write_close)                   \
   X(archive_read_new)                      \
   X(archive_read_free)                     \
   X(archive_read_support_format_tar)       \
-  X(archive_read_open_fd)                  \
-  X(archive_read_open_memory)              \
+  X(archive_read_open)                     \
   X(archive_read_next_header)              \
   X(archive_read_data)                     \
   X(archive_entry_new)                     \

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "generator/core/nearest.h"
+#include "generator/families.h"
 #include "runtime/api/boundary.h"
 #include "tools/cache/entries.h"
 #include "tools/cache/filter.h"
@@ -29,7 +30,7 @@ struct Options {
   bool json = false;
 };
 
-const std::vector<std::string> kDefaultColumns{"digest", "architecture", "size", "date", "problem"};
+const std::vector<std::string> kDefaultColumns{"digest", "architecture", "size", "date", "kernel"};
 constexpr const char* kAll = "all";
 
 // A column: its heading, the text of a row, and the number by which rows are ordered.
@@ -59,6 +60,17 @@ constexpr auto kSpills = [](const octile::cache::Head& e) {
 };
 constexpr auto kCompile = [](const octile::cache::Head& e) { return e.metadata.compile_ms; };
 
+// Returns a problem in short and the configuration, which tells kernels of one problem apart.
+std::string label_of(const octile::cache::Metadata& metadata) {
+  const auto problem = parse_problem(metadata.problem);
+  return fmt::format("{}: {}", problem ? short_text(*problem) : metadata.problem, metadata.config);
+}
+
+std::string why_unread(const Listing& listing) {
+  return listing.other_version ? listing.head.error() : "damaged: " + listing.head.error();
+}
+
+// Columns of bytes have one unit each, so that their rows compare.
 constexpr std::array kColumns{
     Column{"digest", true, [](const Listing& l) { return digest_of(l).substr(0, kShownDigits); },
            nullptr},
@@ -66,18 +78,17 @@ constexpr std::array kColumns{
         "architecture", true,
         [](const Listing& l) { return of_head(l, [](const auto& e) { return e.architecture; }); },
         nullptr},
-    Column{"size", false, [](const Listing& l) { return bytes_text(static_cast<double>(l.bytes)); },
+    Column{"size", false, [](const Listing& l) { return kib_text(static_cast<double>(l.bytes)); },
            [](const Listing& l) { return static_cast<double>(l.bytes); }},
     Column{
         "date", true,
         [](const Listing& l) { return of_head(l, [](const auto& e) { return e.metadata.date; }); },
         nullptr},
+    Column{"kernel", true,
+           [](const Listing& l) { return l.head ? label_of(l.head->metadata) : why_unread(l); },
+           nullptr},
     Column{"problem", true,
-           [](const Listing& l) {
-             return l.head            ? l.head->metadata.problem
-                    : l.other_version ? l.head.error()
-                                      : "damaged: " + l.head.error();
-           },
+           [](const Listing& l) { return l.head ? l.head->metadata.problem : why_unread(l); },
            nullptr},
     Column{"config", true,
            [](const Listing& l) {
@@ -94,9 +105,15 @@ constexpr std::array kColumns{
            nullptr},
     Column{"registers", false, [](const Listing& l) { return of_head(l, kRegisters); },
            [](const Listing& l) { return number_of(l, kRegisters); }},
-    Column{"smem", false, [](const Listing& l) { return of_head(l, kSmem); },
+    Column{"smem", false,
+           [](const Listing& l) {
+             return of_head(l, [](const auto& e) { return kib_text(kSmem(e)); });
+           },
            [](const Listing& l) { return number_of(l, kSmem); }},
-    Column{"spills", false, [](const Listing& l) { return of_head(l, kSpills); },
+    Column{"spills", false,
+           [](const Listing& l) {
+             return of_head(l, [](const auto& e) { return fmt::format("{} B", kSpills(e)); });
+           },
            [](const Listing& l) { return number_of(l, kSpills); }},
     Column{"compile_ms", false,
            [](const Listing& l) {
@@ -161,7 +178,8 @@ void print_entries(const std::vector<Listing>& entries, const std::vector<const 
     headings.push_back((column->words ? "<" : "") + std::string(column->name));
   }
   TextTable table(headings);
-  table.cut("problem", 24).leave_out({"architecture", "date", "size"});
+  table.cut("kernel", 40).cut("problem", 24).cut("config", 24);
+  table.leave_out({"architecture", "date", "size"});
   double bytes = 0;
   for (const Listing& listing : entries) {
     bytes += static_cast<double>(listing.bytes);
@@ -178,6 +196,9 @@ void print_entries(const std::vector<Listing>& entries, const std::vector<const 
 }
 
 Result<int> run(const Options& options) {
+  if (options.json && !options.columns.empty()) {
+    return refuse("--columns and --json are given; allowed: one of them, JSON has every field");
+  }
   const auto columns = read_columns(options.columns);
   if (!columns) return tl::unexpected<Error>(columns.error());
   const Column* order = nullptr;
@@ -213,7 +234,8 @@ Result<int> run(const Options& options) {
 Command add_list(CLI::App& cache) {
   CLI::App* app =
       add_subcommand(cache, "list", "list the entries of every root",
-                     "Exit status: 0 all are listed, 3 a root or folder could not be read.");
+                     "Exit status: 0 all are listed, 1 failed, 2 bad usage, 3 a root or folder "
+                     "could not be read, 130 interrupted.");
   auto options = std::make_shared<Options>();
   options->filter.add_to(*app);
   add_option(*app, "--sort", options->sort,

@@ -29,6 +29,7 @@ struct Options {
   std::string unused;
   std::string max_size;
   std::string toolchain;
+  bool recent = false;
   bool dry_run = false;
   bool json = false;
 };
@@ -104,6 +105,7 @@ Result<octile::cache::PruneOptions> read_options(const Options& options, Engine&
     const auto bytes = parse_size(options.max_size, "--max-size");
     if (!bytes) return tl::unexpected<Error>(bytes.error());
     prune.max_bytes = *bytes;
+    if (options.recent) prune.protect = std::chrono::seconds(0);
   }
   auto paths = paths_by_content(options, engine, unread);
   if (!paths) return tl::unexpected<Error>(paths.error());
@@ -119,6 +121,11 @@ Status run(const Options& options) {
     return refuse(
         "nothing says what to remove; allowed: --older-than, --unused, --max-size, --toolchain; "
         "`octile cache clear` removes everything");
+  }
+  if (options.recent && options.max_size.empty()) {
+    return refuse(
+        "--recent is given without --max-size; allowed: both together, because no other option "
+        "spares entries of recent use");
   }
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
@@ -147,7 +154,9 @@ Status run(const Options& options) {
 
 Command add_prune(CLI::App& cache) {
   CLI::App* app =
-      add_subcommand(cache, "prune", "remove entries of the writable root that meet any of these");
+      add_subcommand(cache, "prune", "remove entries of the writable root that meet any of these",
+                     "Exit status: 0 done, 1 failed, also if an entry could not be looked at or "
+                     "removed, 2 bad usage, 130 interrupted.");
   auto options = std::make_shared<Options>();
   add_option(*app, "--older-than", options->older_than,
              "entries compiled longer ago: 90s, 15m, 12h, 30d, 2w");
@@ -156,7 +165,10 @@ Command add_prune(CLI::App& cache) {
              "entries whose toolchain's text begins like this; other: all but those of "
              "this machine's compiler");
   add_option(*app, "--max-size", options->max_size,
-             "then the least recently used, until the rest is no larger: 500M, 2G");
+             "then the least recently used, until the rest is no larger: 500M, 2G; entries used "
+             "in the last ten minutes stay");
+  add_flag(*app, "--recent", options->recent,
+           "with --max-size: entries used in the last ten minutes may go too, after all others");
   add_flag(*app, "--dry-run", options->dry_run, "only print what would be removed");
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};

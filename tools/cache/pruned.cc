@@ -15,6 +15,16 @@ std::string entries_text(std::int64_t count, std::int64_t bytes) {
                      bytes_text(static_cast<double>(bytes)));
 }
 
+// Says what keeps the rest above --max-size, and which option removes just as much as that asks.
+std::string why_more(const cache::PruneResult& result, const cache::PruneOptions& wanted) {
+  if (!result.failed.empty()) return "Entries that cannot be removed count.";
+  if (wanted.protect.count() == 0) return "Entries that were used meanwhile stay.";
+  return fmt::format(
+      "Entries used in the last {} minutes stay; with --recent the least recently used of them go "
+      "too, until the rest is no larger.",
+      std::chrono::duration_cast<std::chrono::minutes>(wanted.protect).count());
+}
+
 }  // namespace
 
 void print_result(const cache::PruneResult& result, const cache::PruneOptions& wanted) {
@@ -27,10 +37,7 @@ void print_result(const cache::PruneResult& result, const cache::PruneOptions& w
                entries_text(result.kept_entries, result.kept_bytes),
                wanted.dry_run ? "would be left" : "left");
   if (wanted.max_bytes && result.kept_bytes > *wanted.max_bytes) {
-    print_stdout(
-        "  That is more than --max-size: entries used in the last {} minutes stay; "
-        "--unused 0s removes them too.\n",
-        std::chrono::duration_cast<std::chrono::minutes>(wanted.protect).count());
+    print_stdout("  That is more than --max-size. {}\n", why_more(result, wanted));
   }
 }
 

@@ -130,7 +130,8 @@ Result<int> run(const Options& options) {
 Command add_show(CLI::App& cache) {
   CLI::App* app =
       add_subcommand(cache, "show", "print one entry, and what its ELF image needs of the device",
-                     "Exit status: 0 printed, 3 printed and damaged.");
+                     "Exit status: 0 printed, 1 failed, 2 bad usage, 3 printed and damaged, 130 "
+                     "interrupted.");
   auto options = std::make_shared<Options>();
   add_option(*app, "digest", options->digest, "first digits of the entry's digest")
       .require()

@@ -185,9 +185,9 @@ Result<int> run(const Options& options) {
 
 Command add_verify(CLI::App& cache) {
   CLI::App* app = add_subcommand(cache, "verify", "check that entries are what they say they are",
-                                 "Exit status: 0 all are good, 3 some are damaged, or could not be "
-                                 "read or compiled, 4 neither "
-                                 "and the compiler gives other bytes for some.");
+                                 "Exit status: 0 all are good, 1 failed, 2 bad usage, 3 some are "
+                                 "damaged, or could not be read or compiled, 4 neither and the "
+                                 "compiler gives other bytes for some, 130 interrupted.");
   auto options = std::make_shared<Options>();
   options->filter.add_to(*app);
   add_flag(*app, "--recompile", options->recompile,

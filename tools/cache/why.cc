@@ -30,6 +30,7 @@ struct Options {
   ProblemOptions problem;
   std::vector<std::string> words;  // of the canonical text, quoted or not
   std::int64_t tokens = 4096;
+  Option tokens_option;
   std::string device = "h200";
   bool json = false;
 };
@@ -57,7 +58,9 @@ Result<Problem> read_problem(const Options& options) {
   }
   auto read = problem.read();
   if (!read) return read;
-  if (Status ok = check_supported(*read); !ok) return tl::unexpected<Error>(ok.error());
+  Status ok = check_tokens_option(options.tokens_option, *read, options.tokens);
+  if (ok) ok = check_supported(*read);
+  if (!ok) return tl::unexpected<Error>(ok.error());
   return read;
 }
 
@@ -252,13 +255,14 @@ Command add_why(CLI::App& cache) {
   CLI::App* app = add_subcommand(
       cache, "why",
       "say whether a problem's kernel would be found; if not, what is nearest and how it differs",
-      "Exit status: 0 it would be found, 3 it would be compiled.");
+      "Exit status: 0 it would be found, 1 failed, 2 bad usage, 3 it would be compiled, 130 "
+      "interrupted.");
   auto options = std::make_shared<Options>();
   add_option(*app, "problem", options->words,
              "the problem: its canonical text, MxNxK of a GEMM, or ROWSxCOLS of a tensor to "
              "quantise");
   options->problem.add_to(*app);
-  add_tokens_option(*app, options->tokens);
+  options->tokens_option = add_tokens_option(*app, options->tokens);
   add_target_option(*app, options->device, "the device");
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};

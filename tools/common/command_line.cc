@@ -104,6 +104,8 @@ std::map<const CLI::Option*, Completions>& registry() {
 
 }  // namespace
 
+bool Option::is_given() const { return option_ != nullptr && option_->count() > 0; }
+
 const Option& Option::show_default() const {
   option_->capture_default_str();
   return *this;
@@ -141,7 +143,7 @@ Completions completions_of(const CLI::Option& option) {
 CLI::App* add_subcommand(CLI::App& to, const std::string& name, const std::string& what,
                          const std::string& footer) {
   CLI::App* app = to.add_subcommand(name, what);
-  if (!footer.empty()) app->footer(footer);
+  app->footer(footer);
   return app;
 }
 

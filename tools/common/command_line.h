@@ -21,7 +21,9 @@ using Completions = std::function<std::vector<std::string>()>;
 // Further properties of an option that was added.
 class Option {
  public:
+  Option() = default;
   explicit Option(CLI::Option* option) : option_(option) {}
+  bool is_given() const;               // false for an option that no subcommand has
   const Option& show_default() const;  // the help shows the value of the variable
   const Option& require() const;
   const Option& exclude(const Option& other) const;
@@ -31,11 +33,16 @@ class Option {
   const Option& complete_with(Completions values) const;
 
  private:
-  CLI::Option* option_;
+  CLI::Option* option_ = nullptr;
 };
 
+// What a subcommand's exit status says, unless it has statuses of its own.
+inline constexpr const char* kExitStatus =
+    "Exit status: 0 done, 1 failed, 2 bad usage, 130 interrupted.";
+
+// `footer` says the exit statuses, all of them.
 CLI::App* add_subcommand(CLI::App& to, const std::string& name, const std::string& what,
-                         const std::string& footer = {});
+                         const std::string& footer = kExitStatus);
 // Adds a subcommand with subcommands, of which one must be given.
 CLI::App* add_group(CLI::App& to, const std::string& name, const std::string& what,
                     const std::string& footer);

@@ -186,20 +186,27 @@ Result<OutputFile> OutputFile::create(const std::string& path,
 
 int OutputFile::fd() const { return impl_->folder.fd() < 0 ? STDOUT_FILENO : impl_->file.fd(); }
 
+Status OutputFile::write(std::span<const std::uint8_t> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = cache::retry_interrupted([&] { return impl_->ops->write(fd(), bytes); });
+    if (n <= 0) {
+      const int error = n < 0 ? static_cast<int>(-n) : EIO;
+      return fail(ErrorCode::kInternal, fmt::format("{} cannot be written: {}",
+                                                    impl_->folder.fd() < 0 ? "stdout" : impl_->path,
+                                                    std::generic_category().message(error)));
+    }
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+  }
+  return {};
+}
+
 Status OutputFile::commit() { return impl_->folder.fd() < 0 ? Status{} : impl_->commit(); }
 
 Status write_output_file(const std::string& path, std::string_view bytes) {
   auto file = OutputFile::create(path);
   if (!file) return tl::unexpected<Error>(file.error());
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(file->fd(), bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      return fail(ErrorCode::kInternal, fmt::format("{} cannot be written: {}", path,
-                                                    std::generic_category().message(errno)));
-    }
-    bytes.remove_prefix(static_cast<std::size_t>(n));
-  }
+  const auto* data = reinterpret_cast<const std::uint8_t*>(bytes.data());
+  if (Status ok = file->write({data, bytes.size()}); !ok) return ok;
   return file->commit();
 }
 

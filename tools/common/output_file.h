@@ -1,7 +1,9 @@
 // A file that the command writes for the user: whole under its name, or not there at all.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -26,13 +28,15 @@ class OutputFile {
   OutputFile& operator=(OutputFile&&) noexcept;
   ~OutputFile();
 
-  int fd() const;
+  // Errors: kInternal, naming the file and the system's reason.
+  Status write(std::span<const std::uint8_t> bytes);
   // Errors: those of create(), because the target may have changed since; kInternal, naming the
   // call that failed.
   Status commit();
 
  private:
   struct Impl;
+  int fd() const;
   explicit OutputFile(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -18,6 +18,7 @@ class TextTable {
   // Names columns that a table which is too wide even so leaves out, the first of them first.
   TextTable& leave_out(const std::vector<std::string_view>& headings);
   // Takes one cell per heading. A cell's control characters, newlines among them, are escaped.
+  bool is_empty() const { return rows_.empty(); }
   void add_row(std::vector<std::string> cells);
   // Returns the lines, each indented by two spaces. No line has more than `width` columns, if cells
   // may be cut and columns left out so far; a width of 0 means all. A last line names what is left

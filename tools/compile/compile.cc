@@ -186,16 +186,29 @@ Json summarise(const std::vector<Kernel>& kernels, const Options& options, const
           {"seconds", run.seconds},   {"kernels", std::move(array)}};
 }
 
+// Says what came of the kernels.
+std::string outcomes_text(const Json& summary) {
+  const auto failed = std::ranges::count_if(summary.at("kernels"), [](const Json& kernel) {
+    return kernel.contains("error") && !kernel.at("replaced").get<bool>();
+  });
+  const auto hits = summary.at("hits").get<std::int64_t>();
+  const auto compiled = summary.at("compiled").get<std::int64_t>();
+  if (failed > 0 && hits + compiled == 0) return fmt::format("{} failed", failed);
+  return fmt::format("{} from the cache, {} compiled{}", hits, compiled,
+                     failed > 0 ? fmt::format(", {} failed", failed) : "");
+}
+
 void print_summary(const Json& summary, const Run& run, bool wide) {
   const Json& kernels = summary.at("kernels");
   const std::string part = summary.at("part").get<std::string>();
-  print_table(kernel_table(kernels), wide);
-  print_stdout("\n");
-  print_stdout("  {} kernel{}{} for {} problem{} in {:.2f} s: {} from the cache, {} compiled\n",
-               kernels.size(), kernels.size() == 1 ? "" : "s",
+  if (const TextTable table = kernel_table(kernels); !table.is_empty()) {
+    print_table(table, wide);
+    print_stdout("\n");
+  }
+  print_stdout("  {} kernel{}{} for {} problem{} in {:.2f} s: {}\n", kernels.size(),
+               kernels.size() == 1 ? "" : "s",
                part == "1/1" ? "" : fmt::format(" (part {} of {})", part, run.all), run.problems,
-               run.problems == 1 ? "" : "s", run.seconds, summary.at("hits").dump(),
-               summary.at("compiled").dump());
+               run.problems == 1 ? "" : "s", run.seconds, outcomes_text(summary));
   write_stdout(chosen_by_line(kernels));
 }
 

@@ -23,6 +23,7 @@ struct Options {
   ProblemOptions problem;
   std::string device = "h200";
   std::int64_t tokens = 4096;
+  Option tokens_option;
   std::string config;
   std::string output;
   std::string dump;
@@ -95,9 +96,23 @@ std::string fitted(std::string_view explanation) {
   return text;
 }
 
+Status check_options(const Options& options, const Problem& problem) {
+  if (options.tokens_option.is_given() && !options.config.empty()) {
+    return refuse(
+        "--tokens and --config are given; allowed: one of them, because the token count "
+        "chooses the configuration");
+  }
+  if (!options.dump.empty() && (options.explain || !options.output.empty())) {
+    return refuse(fmt::format("--dump and {} are given; allowed: one of them",
+                              options.explain ? "--explain" : "--output"));
+  }
+  return check_tokens_option(options.tokens_option, problem, options.tokens);
+}
+
 Status run(const Options& options) {
   const auto problem = options.problem.read();
   if (!problem) return tl::unexpected<Error>(problem.error());
+  if (Status ok = check_options(options, *problem); !ok) return ok;
   if (Status ok = check_supported(*problem); !ok) return ok;
   const auto device = device_spec(options.device);
   if (!device) return tl::unexpected<Error>(device.error());
@@ -125,7 +140,7 @@ Command add_emit(CLI::App& root) {
   auto options = std::make_shared<Options>();
   options->problem.add_to(*app);
   add_target_option(*app, options->device, "the device to generate for");
-  add_tokens_option(*app, options->tokens);
+  options->tokens_option = add_tokens_option(*app, options->tokens);
   add_option(*app, "--config", options->config, "configuration text instead of the chosen one");
   add_option(*app, "-o,--output", options->output, "file to write instead of stdout");
   add_flag(*app, "--explain", options->explain,

@@ -22,12 +22,11 @@ TextTable kernel_table(const Json& kernels) {
   table.cut("kernel", 30).leave_out({"cubin", "compile", "shared memory", "registers", "spills"});
   for (const Json& kernel : kernels) {
     if (kernel.contains("error")) continue;
-    table.add_row({kernel.at("name").get<std::string>(),
-                   fmt::format("{}", kernel.at("registers").get<int>()),
-                   bytes_text(kernel.at("smem_bytes").get<double>()), spills_text(kernel),
-                   fmt::format("{:.0f} ms", kernel.at("compile_ms").get<double>()),
-                   bytes_text(kernel.at("cubin_bytes").get<double>()),
-                   kernel.at("cache").get<std::string>()});
+    table.add_row(
+        {kernel.at("name").get<std::string>(), fmt::format("{}", kernel.at("registers").get<int>()),
+         kib_text(kernel.at("smem_bytes").get<double>()), spills_text(kernel),
+         fmt::format("{:.0f} ms", kernel.at("compile_ms").get<double>()),
+         kib_text(kernel.at("cubin_bytes").get<double>()), kernel.at("cache").get<std::string>()});
   }
   return table;
 }
@@ -64,5 +63,7 @@ std::string bytes_text(double bytes) {
   if (bytes < kKiB * kKiB) return fmt::format("{:.1f} KiB", bytes / kKiB);
   return fmt::format("{:.1f} MiB", bytes / kKiB / kKiB);
 }
+
+std::string kib_text(double bytes) { return fmt::format("{:.1f} KiB", bytes / 1024); }
 
 }  // namespace octile::tools

@@ -18,6 +18,8 @@ std::string configuration_lines(const Json& kernels);
 // "problems", objects with an array "chosen_by".
 std::string chosen_by_line(const Json& kernels);
 
-std::string bytes_text(double bytes);  // "28.0 MiB"
+std::string bytes_text(double bytes);
+// Returns the bytes in KiB, for a column of a table.
+std::string kib_text(double bytes);  // "28.0 MiB"
 
 }  // namespace octile::tools

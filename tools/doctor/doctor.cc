@@ -3,6 +3,8 @@
 
 #include <memory>
 #include <optional>
+#include <string_view>
+#include <vector>
 
 #include "cache/measured_device.h"
 #include "generator/families.h"
@@ -38,14 +40,23 @@ Json environment_json() {
   return variables;
 }
 
-// A name with its value, and under it the meaning, which is too long for a table.
+// The variables that are set, each with its meaning under it, and the names of the others.
 std::string environment_text() {
   std::string text;
+  std::string others;
   for (const EnvironmentVariable& v : environment_variables()) {
-    text += fmt::format("  {:<22}  {}\n", v.name, environment_value(v.name).value_or("-"));
+    const auto value = environment_value(v.name);
+    if (!value) {
+      others += fmt::format("{}{}", others.empty() ? "" : ", ", v.name);
+      continue;
+    }
+    text += fmt::format("  {:<22}  {}\n", v.name, *value);
     text += wrapped("      " + std::string(v.meaning), line_width(), 6) + "\n";
   }
-  return text;
+  if (others.empty()) return text;
+  return text +
+         wrapped("  not set: " + others + "; octile(1) says what they mean", line_width(), 4) +
+         "\n";
 }
 
 // Prints a heading and sentences under it; nothing if there are none.
@@ -67,10 +78,17 @@ Json matrix_json() {
   return rows;
 }
 
+// What is missing comes first by name, and last in full: lists between them may be longer than a
+// screen.
 void print_text(const Surroundings& s) {
   const auto found = [](const std::string& path, const std::string& version) {
     return path.empty() ? std::string("missing") : fmt::format("{} ({})", version, path);
   };
+  if (!s.missing.empty()) {
+    std::vector<std::string_view> names;
+    for (const Missing& m : s.missing) names.push_back(m.what);
+    print_stdout("missing    {}; what that costs is at the end\n", fmt::join(names, ", "));
+  }
   print_stdout("driver     {}\n", found(s.driver_path, s.driver_version));
   for (const FoundDevice& d : s.devices) {
     print_stdout("device     cuda:{}: {}, {}, {} SMs{}\n", d.ordinal, d.spec.full_name,
@@ -96,6 +114,9 @@ void print_text(const Surroundings& s) {
   print_stdout("\nenvironment\n{}", environment_text());
   print_sentences("settings that are not taken", s.bad_settings);
   print_sentences("advice", s.advice);
+}
+
+void print_missing(const Surroundings& s) {
   if (s.missing.empty()) {
     print_stdout("\nnothing is missing\n");
   } else {
@@ -179,6 +200,7 @@ Status run(const Options& options) {
     print_stdout("\nself-test on {}, {:.1f} s\n{}\n", test->device, test->seconds,
                  wrapped("  " + test->verdict, line_width(), 4));
   }
+  if (!options.json) print_missing(surroundings);
   if (!test || test->ok) return {};
   return fail(ErrorCode::kInternal, fmt::format("doctor: the self-test on {} is not passed: {}",
                                                 test->device, test->verdict));

@@ -16,6 +16,8 @@
 namespace octile::tools {
 namespace {
 
+constexpr const char* kCompiler = "compiler";
+
 void look_at_driver(Surroundings& s) {
   const auto driver = Driver::open();
   if (!driver) {
@@ -43,7 +45,7 @@ void look_at_compiler(Surroundings& s) {
   const auto nvrtc = Nvrtc::open(&s.nvrtc_trials);
   if (!nvrtc) {
     s.missing.push_back(
-        {"compiler", nvrtc.error().message, "only kernels that are in a cache can be had"});
+        {kCompiler, nvrtc.error().message, "only kernels that are in a cache can be had"});
     return;
   }
   s.nvrtc_path = (*nvrtc)->identity().path;
@@ -172,7 +174,14 @@ std::string nvrtc_search_text(const Surroundings& s) {
 std::string missing_text(const Surroundings& s) {
   std::string text;
   for (const Missing& m : s.missing) {
-    text += wrapped(fmt::format("  no {}: {}", m.what, m.why), line_width(), 4) + "\n";
+    // The sentence of a search that found nothing repeats every place.
+    const bool listed = m.what == kCompiler && s.nvrtc_trials.size() > 1;
+    const std::string why =
+        listed ? "no place listed above has an NVRTC that can be used; name the library in "
+                 "OCTILE_LIBNVRTC or a CUDA toolkit in CUDA_HOME, or install the Python package "
+                 "nvidia-cuda-nvrtc"
+               : m.why;
+    text += wrapped(fmt::format("  no {}: {}", m.what, why), line_width(), 4) + "\n";
     text += wrapped("    what that costs: " + m.cost, line_width(), 6) + "\n";
   }
   return text;

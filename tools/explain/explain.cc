@@ -20,6 +20,7 @@ namespace {
 struct Options {
   std::vector<std::string> words;
   std::string recipe = "blockwise";
+  Option recipe_option;
   bool markdown = false;
   bool json = false;
 };
@@ -166,36 +167,55 @@ Status explain_all(bool json) {
   return {};
 }
 
-Status explain_problem(const Options& options) {
+// Exit status besides 0 (done), 1 (failed) and 2 (bad usage).
+constexpr int kUnsupported = 3;
+
+Result<int> explain_problem(const Options& options) {
   const std::string text = fmt::format("{}", fmt::join(options.words, " "));
   if (const OperationMeaning* operation = find_operation(text)) {
     options.json ? print_json(to_json(*operation)) : print_operation(*operation);
-    return {};
+    return 0;
   }
   ProblemOptions problem;
   problem.recipe = options.recipe;
+  problem.recipe_option = options.recipe_option;
   problem.set_text(text);
   const auto read = problem.read();
   if (!read) return tl::unexpected<Error>(read.error());
   const OperationMeaning* operation = find_operation(operation_of(*read));
   if (operation == nullptr) return fail(ErrorCode::kInternal, "an operation has no explanation");
   options.json ? print_json(to_json(*read, *operation)) : print_problem(*read, *operation);
-  return {};
+  return check_supported(*read) ? 0 : kUnsupported;
 }
 
-Status run(const Options& options) {
+Result<int> run(const Options& options) {
+  const std::string text = fmt::format("{}", fmt::join(options.words, " "));
+  if (options.markdown && (!text.empty() || options.json)) {
+    return refuse(
+        fmt::format("--markdown is given with {}; allowed: alone, because it prints the "
+                    "tables of all operations",
+                    options.json ? "--json" : "a problem"));
+  }
+  if (options.recipe_option.is_given() &&
+      (options.markdown || text.empty() || find_operation(text) != nullptr)) {
+    return refuse(
+        fmt::format("--recipe is {}; allowed with MxNxK and ROWSxCOLS only", options.recipe));
+  }
   if (options.markdown) {
     print_stdout("{}", fields_markdown());
-    return {};
+    return 0;
   }
-  return options.words.empty() ? explain_all(options.json) : explain_problem(options);
+  if (options.words.empty()) return explain_all(options.json).map([] { return 0; });
+  return explain_problem(options);
 }
 
 }  // namespace
 
 Command add_explain(CLI::App& root) {
   CLI::App* app = add_subcommand(
-      root, "explain", "say what each field of a problem means, and whether it has a kernel");
+      root, "explain", "say what each field of a problem means, and whether it has a kernel",
+      "Exit status: 0 done, 1 failed, 2 bad usage, 3 the problem is well formed and has no kernel, "
+      "130 interrupted.");
   auto options = std::make_shared<Options>();
   add_option(*app, "problem", options->words,
              "a canonical text, MxNxK, ROWSxCOLS, or an operation (gemm, quantize, dequantize, "
@@ -206,7 +226,8 @@ Command add_explain(CLI::App& root) {
           names.emplace_back(operation.name);
         return names;
       });
-  add_recipe_option(*app, options->recipe, "types and scales of a short form");
+  options->recipe_option =
+      add_recipe_option(*app, options->recipe, "types and scales of a short form");
   add_flag(*app, "--markdown", options->markdown, "print the tables of docs/problems.md");
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};

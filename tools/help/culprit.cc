@@ -112,6 +112,23 @@ std::string unknown_subcommand(const CLI::App& root, const CLI::App& app, const 
   return text + (meant.empty() ? fmt::format("; {} lists them", help_of(app)) : meant);
 }
 
+std::string idle_option(const CLI::App& root) {
+  for (const CLI::App* given : root.get_subcommands()) {
+    const auto below = given->get_subcommands();
+    if (below.empty()) continue;
+    for (const CLI::Option* option : options_of(*given)) {
+      if (option->count() == 0) continue;
+      const bool is_known = below.front()->get_option_no_throw(option->get_name()) != nullptr;
+      return fmt::format(
+          "{} is given before `{}`, where it has no effect{}", option->get_name(),
+          below.front()->get_name(),
+          is_known ? fmt::format("; allowed: `{} {}`", path_of(*below.front()), option->get_name())
+                   : fmt::format("; {} lists what it takes", help_of(*below.front())));
+    }
+  }
+  return {};
+}
+
 std::string sentence_of(const CLI::App& root, const CLI::ParseError& error) {
   if (const auto found = culprit(root)) return about_word(root, *found->first, found->second);
   const CLI::App& app = innermost(root);

@@ -13,4 +13,8 @@ std::string sentence_of(const CLI::App& root, const CLI::ParseError& error);
 // Returns the sentence about a word that is no subcommand of `app`.
 std::string unknown_subcommand(const CLI::App& root, const CLI::App& app, const std::string& word);
 
+// Returns the sentence about an option that stands before the name of a subcommand, which does not
+// read it; empty if there is none.
+std::string idle_option(const CLI::App& root);
+
 }  // namespace octile::tools

@@ -39,6 +39,10 @@ Result<const CLI::App*> find_topic(const CLI::App& root, const std::vector<std::
 }
 
 Status print_help(CLI::App& root, const Options& options) {
+  if (options.list_pages && (options.man || !options.words.empty())) {
+    return refuse(fmt::format("--list-pages is given with {}; allowed: alone",
+                              options.man ? "--man" : "a subcommand"));
+  }
   if (options.list_pages) {
     for (const std::string& page : manual_pages(root)) print_stdout("{}\n", page);
     return {};

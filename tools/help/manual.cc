@@ -8,6 +8,7 @@
 #include "generator/core/device_spec.h"
 #include "octile/octile.h"
 #include "runtime/environment.h"
+#include "tools/common/command_line.h"
 #include "tools/help/formatter.h"
 
 namespace octile::tools {
@@ -85,11 +86,10 @@ std::string synopsis(const CLI::App& app) {
   return text;
 }
 
-// A subcommand without a footer of its own has its parent's, which the page has already.
+// The page of a group says what exit statuses mean; a section repeats only its own.
 std::string footer_text(const CLI::App& app) {
-  const CLI::App* parent = app.get_parent();
-  const bool is_section = parent != nullptr && parent->get_parent() != nullptr;
-  if (is_section && app.get_footer() == parent->get_footer()) return {};
+  const bool is_section = app.get_parent() != nullptr && app.get_parent()->get_parent() != nullptr;
+  if (is_section && app.get_footer() == kExitStatus) return {};
   return app.get_footer().empty() ? std::string() : ".PP\n" + roff(app.get_footer()) + "\n";
 }
 

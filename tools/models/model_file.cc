@@ -3,15 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <fstream>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
-#include <system_error>
 #include <utility>
 
 #include "generator/core/text_fields.h"
+#include "tools/common/input_file.h"
+#include "tools/models/json_syntax.h"
 
 namespace octile::tools {
 namespace {
@@ -179,8 +177,10 @@ Result<ModelFile> parse_model_file(std::string_view json, std::string_view origi
   Json root;
   try {
     root = Json::parse(json, keep);
-  } catch (const Json::exception& e) {
-    return reader.refuse(fmt::format("not JSON: {}", e.what()));
+  } catch (const Json::parse_error& error) {
+    return reader.refuse(json_syntax_error(json, error.byte));
+  } catch (const Json::exception&) {
+    return reader.refuse("not JSON: a number is too large");
   }
   if (too_deep) {
     return reader.refuse(fmt::format("nested more than {} deep; allowed is less", kMaxDepth));
@@ -188,26 +188,14 @@ Result<ModelFile> parse_model_file(std::string_view json, std::string_view origi
   return reader.read(root);
 }
 
-Result<ModelFile> read_model_file(const std::filesystem::path& path) {
-  const auto cannot_read = [&](int error) {
-    return Reader(path.native())
-        .refuse(fmt::format("cannot be read: {}", std::generic_category().message(error)));
-  };
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return cannot_read(errno);
+Result<ModelFile> read_model_file(const std::string& path) {
   constexpr std::size_t kMostBytes = std::size_t{16} << 20;  // a shipped one has 1 KB
-  std::string text;
-  std::array<char, 4096> chunk{};
-  // Stream-buffer iterators would throw on a folder; read() sets bad().
-  while (file.read(chunk.data(), chunk.size()) || file.gcount() > 0) {
-    text.append(chunk.data(), static_cast<std::size_t>(file.gcount()));
-    if (text.size() > kMostBytes) {
-      return Reader(path.native())
-          .refuse(fmt::format("more than {} bytes; allowed: at most {}", kMostBytes, kMostBytes));
-    }
-  }
-  if (file.bad()) return cannot_read(EIO);
-  return parse_model_file(text, path.native());
+  const auto file = InputFile::open(path);
+  if (!file) return tl::unexpected<Error>(file.error());
+  const auto bytes = file->read_all(kMostBytes);
+  if (!bytes) return tl::unexpected<Error>(bytes.error());
+  const std::string_view text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
+  return parse_model_file(text, file->name());
 }
 
 }  // namespace octile::tools

@@ -14,7 +14,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -57,7 +56,8 @@ struct ModelFile {
 // are refused, because a misspelt one would otherwise be ignored.
 Result<ModelFile> parse_model_file(std::string_view json, std::string_view origin);
 
-// Errors: kInvalidArgument, also for a file that cannot be read.
-Result<ModelFile> read_model_file(const std::filesystem::path& path);
+// Reads the file once. `path` is "-" for standard input. Errors: kInvalidArgument, also for a file
+// that cannot be read.
+Result<ModelFile> read_model_file(const std::string& path);
 
 }  // namespace octile::tools

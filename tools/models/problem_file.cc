@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
+#include <array>
+#include <optional>
+
+#include "tools/common/input_file.h"
+
 namespace octile::tools {
 namespace {
 
@@ -22,50 +26,93 @@ Result<std::vector<Request>> parse_line(const std::string& line, const std::stri
   return parse_problem(line).map([](const Problem& p) { return std::vector<Request>{{p, {}}}; });
 }
 
-Status use_all(const std::vector<Request>& requests,
-               const std::function<Status(const Request&)>& use) {
-  for (const Request& request : requests) {
-    if (Status ok = use(request); !ok) return ok;
+// The lines of a file, one at a time.
+class Lines {
+ public:
+  explicit Lines(InputFile file) : file_(std::move(file)) {}
+
+  // Returns the next line without its newline, or nothing at the end. Errors: kInvalidArgument for
+  // a line that is too long, and those of InputFile.
+  Result<std::optional<std::string>> next() {
+    for (;;) {
+      const std::size_t newline = text_.find('\n', at_);
+      const std::size_t bytes = std::min(newline, text_.size()) - at_;
+      if (bytes > kMostLineBytes) return too_long();
+      if (newline != std::string::npos || ended_) {
+        if (newline == std::string::npos && bytes == 0) return std::nullopt;
+        ++number_;
+        std::string line = text_.substr(at_, bytes);
+        at_ = std::min(at_ + bytes + 1, text_.size());
+        return line;
+      }
+      if (Status ok = read_more(); !ok) return tl::unexpected<Error>(ok.error());
+    }
   }
-  return {};
+
+  int number() const { return number_; }  // of the last line, from 1 on
+
+ private:
+  Status read_more() {
+    text_.erase(0, at_);
+    at_ = 0;
+    const auto n = file_.read_next(chunk_);
+    if (!n) return tl::unexpected<Error>(n.error());
+    ended_ = *n == 0;
+    text_.append(chunk_.begin(), chunk_.begin() + static_cast<std::ptrdiff_t>(*n));
+    return {};
+  }
+  tl::unexpected<Error> too_long() const {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{}:{}: more than {} bytes; allowed: at most {} a line", file_.name(),
+                            number_ + 1, kMostLineBytes, kMostLineBytes));
+  }
+
+  InputFile file_;
+  std::array<std::uint8_t, std::size_t{16} << 10> chunk_{};
+  std::string text_;    // what was read and not all returned
+  std::size_t at_ = 0;  // where the next line begins in it
+  int number_ = 0;
+  bool ended_ = false;
+};
+
+Status use_line(const std::string& line, const std::string& recipe, const std::vector<Pass>& passes,
+                const ProblemUse& use) {
+  const bool is_shape = line.find('=') == std::string::npos;
+  return parse_line(line, recipe, passes).and_then([&](const auto& requests) -> Status {
+    for (const Request& request : requests) {
+      if (Status ok = use(request, is_shape); !ok) return ok;
+    }
+    return {};
+  });
 }
 
 }  // namespace
 
 Status for_each_problem(const std::string& path, const std::string& recipe,
-                        const std::vector<Pass>& passes,
-                        const std::function<Status(const Request&)>& use) {
-  std::ifstream file(path, std::ios::binary);
+                        const std::vector<Pass>& passes, const ProblemUse& use) {
+  auto file = InputFile::open(path);
+  if (!file) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--problem-file is '{}': {}", path, file.error().message));
+  }
+  const std::string name = file->name();
+  Lines lines(std::move(*file));
   int problems = 0;
-  int number = 0;
-  std::vector<char> buffer(kMostLineBytes + 1);  // with the terminator
-  while (file.getline(buffer.data(), static_cast<std::streamsize>(buffer.size()))) {
-    const std::streamsize newline = file.eof() ? 0 : 1;
-    std::string line(buffer.data(), static_cast<std::size_t>(file.gcount() - newline));
-    ++number;
-    line = trimmed(line);
+  for (;;) {
+    auto read = lines.next();
+    if (!read) return tl::unexpected<Error>(read.error());
+    if (!*read) break;
+    const std::string line = trimmed(std::move(**read));
     if (line.empty()) continue;
     ++problems;
-    const Status ok = parse_line(line, recipe, passes).and_then([&](const auto& requests) {
-      return use_all(requests, use);
-    });
-    if (!ok) {
-      return fail(ok.error().code, fmt::format("{}:{}: {}", path, number, ok.error().message));
+    if (const Status ok = use_line(line, recipe, passes, use); !ok) {
+      return fail(ok.error().code,
+                  fmt::format("{}:{}: {}", name, lines.number(), ok.error().message));
     }
   }
-  if (static_cast<std::size_t>(file.gcount()) >= kMostLineBytes) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("{}:{}: more than {} bytes; allowed: at most {} a line", path,
-                            number + 1, kMostLineBytes, kMostLineBytes));
-  }
-  if (!file.eof()) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("--problem-file is '{}', which cannot be read; allowed: a file of one "
-                            "problem a line",
-                            path));
-  }
   if (problems > 0) return {};
-  return fail(ErrorCode::kInvalidArgument, fmt::format("{}: it names no problem", path));
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("{}: it names no problem; allowed: one a line", name));
 }
 
 }  // namespace octile::tools

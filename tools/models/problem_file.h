@@ -12,11 +12,14 @@
 
 namespace octile::tools {
 
-// Calls `use` for each problem, in order. `recipe` gives the types of a MxNxK. Errors:
-// kInvalidArgument for a file that cannot be read or that names no problem; the error of a line or
-// of `use`, with the path and the line's number before it.
+// Sees a problem, and whether its line is an MxNxK.
+using ProblemUse = std::function<Status(const Request& request, bool is_shape)>;
+
+// Calls `use` for each problem, in order. `path` is "-" for standard input; the file is read once.
+// `recipe` gives the types of an MxNxK. Errors: kInvalidArgument for a file that cannot be read or
+// that names no problem; the error of a line or of `use`, with the path and the line's number
+// before it.
 Status for_each_problem(const std::string& path, const std::string& recipe,
-                        const std::vector<Pass>& passes,
-                        const std::function<Status(const Request&)>& use);
+                        const std::vector<Pass>& passes, const ProblemUse& use);
 
 }  // namespace octile::tools

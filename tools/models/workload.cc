@@ -91,16 +91,6 @@ std::vector<std::string_view> views_of(const std::vector<std::string>& names) {
   return {names.begin(), names.end()};
 }
 
-// Returns the names of the models that the command ships and that have experts.
-std::string models_with_experts() {
-  std::string names;
-  for (const std::string& name : shipped_model_names()) {
-    const auto file = find_model(name);
-    if (file && file->experts) names.append(names.empty() ? "" : ", ").append(name);
-  }
-  return names;
-}
-
 }  // namespace
 
 std::vector<std::string> recipe_name_list() {
@@ -124,15 +114,29 @@ std::vector<std::string> shipped_model_names() {
 
 std::string model_names() { return fmt::format("{}", fmt::join(shipped_model_names(), ", ")); }
 
+std::vector<std::string> shipped_models_with_experts() {
+  std::vector<std::string> names;
+  for (const ShippedModel& shipped : shipped_models()) {
+    const auto file = parse_model_file(shipped.json, shipped.name);
+    if (file && file->experts) names.emplace_back(shipped.name);
+  }
+  return names;
+}
+
 Result<ModelFile> find_model(const std::string& model) {
   for (const ShippedModel& shipped : shipped_models()) {
     if (model == shipped.name) return parse_model_file(shipped.json, shipped.name);
   }
   std::error_code ignored;
-  if (!std::filesystem::exists(model, ignored)) {
+  if (model != "-" && !std::filesystem::exists(model, ignored)) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("--model is '{}'{}; allowed: a file that exists, or one of {}", model,
                             did_you_mean(model, views_of(shipped_model_names())), model_names()));
+  }
+  if (std::filesystem::is_directory(model, ignored)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--model is '{}', a folder; allowed: a file, or one of {}", model,
+                            model_names()));
   }
   return read_model_file(model);
 }
@@ -202,7 +206,7 @@ Result<ExpertShare> share_of_experts(const ModelFile& model, const std::string& 
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("--model is '{}', whose file has no experts; allowed: a file that has, "
                             "or one of {}",
-                            name, models_with_experts()));
+                            name, fmt::join(shipped_models_with_experts(), ", ")));
   }
   const ModelExperts& experts = *model.experts;
   if (ranks < 1 || experts.count % ranks != 0) {

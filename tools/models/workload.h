@@ -35,12 +35,13 @@ struct Work {
 // Return the names of the models shipped with the command; as text: "deepseek-v3, ...".
 std::vector<std::string> shipped_model_names();
 std::string model_names();
+std::vector<std::string> shipped_models_with_experts();
 
 std::vector<std::string> recipe_name_list();
 // Errors: kInvalidArgument, naming --recipe.
 Result<const Recipe*> recipe_of_option(const std::string& name);
 
-// `model` is a path or the name of a shipped model.
+// `model` is the name of a shipped model, a path, or "-" for standard input.
 Result<ModelFile> find_model(const std::string& model);
 
 // Returns the counts of --tokens that apply to one of several problems: none if the problem states

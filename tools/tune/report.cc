@@ -33,10 +33,6 @@ std::string share_text(const cache::TuningRecord& record) {
   return fmt::format("{:.0f} %", 100 * floor / record.winner.median_us);
 }
 
-std::string task_text(const tuner::TuningTask& task) {
-  return short_text(with_tokens(task.problem, task.tokens));
-}
-
 }  // namespace
 
 Json to_json(const tuner::Decision& decision) {
@@ -88,14 +84,15 @@ Json to_json(const tuner::TuningTask& task, const tuner::Exploration& exploratio
 }
 
 TextTable explanation_summary(const std::vector<ExplainedTask>& tasks) {
-  TextTable table(
-      {"<problem", "configurations", "admitted", "shortlist", "model us", "<most are removed by"});
-  table.cut("problem", 16).leave_out({"most are removed by", "configurations"});
+  TextTable table({"<problem", "tokens", "configurations", "admitted", "shortlist", "model us",
+                   "<most are removed by"});
+  table.cut("problem", 32).leave_out({"most are removed by", "configurations", "admitted"});
   for (const auto& [task, exploration] : tasks) {
     const auto most = std::ranges::max_element(exploration.removed, {}, &Removal::count);
     table.add_row(
-        {task_text(task), std::to_string(exploration.enumerated),
-         std::to_string(exploration.admitted), std::to_string(exploration.shortlist.size()),
+        {short_text(task.problem), std::to_string(task.tokens),
+         std::to_string(exploration.enumerated), std::to_string(exploration.admitted),
+         std::to_string(exploration.shortlist.size()),
          exploration.shortlist.empty() ? "-" : us_text(exploration.shortlist.front().estimate_us),
          most == exploration.removed.end() ? "-" : std::string(most->name)});
   }
@@ -126,14 +123,15 @@ std::string explanation_text(const tuner::TuningTask& task, const tuner::Explora
 }
 
 TextTable decisions_table(const std::vector<tuner::Decision>& decisions) {
-  TextTable table({"<problem", "default us", "tuned us", "gain", "of floor", "cublaslt us",
-                   "bf16 us", "<outcome"});
-  table.cut("problem", 16).leave_out({"bf16 us", "cublaslt us", "of floor", "default us"});
+  TextTable table({"<problem", "tokens", "default us", "tuned us", "gain", "of floor",
+                   "cublaslt us", "bf16 us", "<outcome"});
+  table.cut("problem", 24).leave_out({"bf16 us", "cublaslt us", "of floor", "default us"});
   for (const tuner::Decision& decision : decisions) {
     const cache::TuningRecord& record = decision.record;
     const bool decided = decision.decided();
     const double default_us = record.default_config ? record.default_config->median_us : 0;
-    table.add_row({task_text(decision.task), us_text(default_us), us_text(record.winner.median_us),
+    table.add_row({short_text(decision.task.problem), std::to_string(decision.task.tokens),
+                   us_text(default_us), us_text(record.winner.median_us),
                    decided ? fmt::format("{:.3f}", record.gain) : "-", share_text(record),
                    us_text(baseline_us(record, "cublaslt")), us_text(baseline_us(record, "bf16")),
                    std::string(tuner::name_of(decision.outcome))});

@@ -8,7 +8,6 @@
 
 #include "runtime/engine/argument_checks.h"
 #include "runtime/families/families.h"
-#include "tools/models/problem_file.h"
 #include "tools/models/workload.h"
 
 namespace octile::tools {
@@ -55,13 +54,12 @@ TuningTasks tasks_of_model(const std::string& model, const std::string& recipe,
                            std::optional<std::int64_t> ranks) {
   const auto file = find_model(model);
   if (!file) return tl::unexpected<Error>(file.error());
-  const std::vector<std::int64_t> asked = counts.empty() ? bucket_counts() : counts;
-  auto works = work_of_layers(*file, recipe, passes, asked);
+  auto works = work_of_layers(*file, recipe, passes, counts);
   if (!works) return tl::unexpected<Error>(works.error());
   if (ranks) {
     const auto share = share_of_experts(*file, model, *ranks);
     if (!share) return tl::unexpected<Error>(share.error());
-    auto experts = work_of_experts(*file, *share, recipe, passes, asked);
+    auto experts = work_of_experts(*file, *share, recipe, passes, counts);
     if (!experts) return tl::unexpected<Error>(experts.error());
     std::ranges::move(*experts, std::back_inserter(*works));
   }
@@ -74,22 +72,6 @@ TuningTasks tasks_of_model(const std::string& model, const std::string& recipe,
       tasks.insert(tasks.end(), some->begin(), some->end());
     }
   }
-  return tasks;
-}
-
-TuningTasks tasks_of_file(const std::string& path, const std::string& recipe,
-                          const std::vector<Pass>& passes,
-                          const std::vector<std::int64_t>& counts) {
-  std::vector<tuner::TuningTask> tasks;
-  const Status ok = for_each_problem(path, recipe, passes, [&](const Request& request) -> Status {
-    const Problem& problem = request.problem;
-    auto some =
-        tasks_of(problem, request.counts.empty() ? counts_for(problem, counts) : request.counts);
-    if (!some) return tl::unexpected<Error>(some.error());
-    std::ranges::move(*some, std::back_inserter(tasks));
-    return {};
-  });
-  if (!ok) return tl::unexpected<Error>(ok.error());
   return tasks;
 }
 

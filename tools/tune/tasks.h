@@ -26,20 +26,13 @@ Result<std::vector<tuner::TuningTask>> tasks_of(const Problem& problem,
                                                 const std::vector<std::int64_t>& counts);
 
 // Returns the tasks of the passes of a model's linear layers, GEMMs only, and of its experts on one
-// of `ranks`, if these are given. `model` is a path or the name of a shipped model. Errors name the
-// model and the layer.
+// of `ranks`, if these are given. `model` is a path or the name of a shipped model. If `counts` is
+// empty, the token counts are those of the model. Errors name the model and the layer.
 Result<std::vector<tuner::TuningTask>> tasks_of_model(const std::string& model,
                                                       const std::string& recipe,
                                                       const std::vector<Pass>& passes,
                                                       const std::vector<std::int64_t>& counts,
                                                       std::optional<std::int64_t> ranks);
-
-// Returns the tasks of a file of problems (problem_file.h). `counts` are the token counts of those
-// problems that state none.
-Result<std::vector<tuner::TuningTask>> tasks_of_file(const std::string& path,
-                                                     const std::string& recipe,
-                                                     const std::vector<Pass>& passes,
-                                                     const std::vector<std::int64_t>& counts);
 
 // Returns each task once, in the order of its first occurrence.
 std::vector<tuner::TuningTask> distinct(std::vector<tuner::TuningTask> tasks);

@@ -2,7 +2,9 @@
 // keeps the decisions for plans to use.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -28,6 +30,8 @@ struct Options {
   std::string baseline;
   double budget_seconds = 120;
   std::uint64_t seed = 1;
+  Option budget_option;
+  Option seed_option;
   bool force = false;
   bool refresh = false;
   bool explain = false;
@@ -56,6 +60,24 @@ class CatchInterrupt {
   void (*before_)(int);
 };
 
+// The options of a search, which --explain does not make.
+Status check_explain(const Options& options) {
+  const bool reads_out = options.refresh;  // the records in --out say what to search
+  for (const auto& [name, given] :
+       {std::pair("--budget", options.budget_option.is_given()),
+        std::pair("--seed", options.seed_option.is_given()),
+        std::pair("--baseline", !options.baseline.empty()), std::pair("--force", options.force),
+        std::pair("--progress", options.progress),
+        std::pair("--out", !options.out.empty() && !reads_out)}) {
+    if (!given) continue;
+    return refuse(
+        fmt::format("{} is given with --explain, which searches nothing; allowed: one "
+                    "of the two",
+                    name));
+  }
+  return {};
+}
+
 Status check_options(const Options& options) {
   if (!options.baseline.empty() && options.baseline != "cublaslt")
     return refuse(fmt::format("--baseline is '{}'; allowed: cublaslt", options.baseline));
@@ -65,40 +87,55 @@ Status check_options(const Options& options) {
         fmt::format("--budget is {}; allowed: seconds, more than 0", options.budget_seconds));
   if (options.list && !options.explain)
     return refuse("--list is given without --explain; allowed: both together");
+  if (options.explain) {
+    if (Status ok = check_explain(options); !ok) return ok;
+  }
   if (!options.refresh) return options.work.check();
   const WorkOptions& work = options.work;
-  if (work.problem.given() || !work.models.empty() || !work.problem_file.empty() ||
-      !work.tokens.empty() || !work.passes.empty() || work.ranks) {
+  if (work.problem.given() || work.problem.recipe_option.is_given() || !work.models.empty() ||
+      !work.problem_file.empty() || !work.tokens.empty() || !work.passes.empty() || work.ranks) {
     return refuse(
-        "--refresh is given beside a problem, --model, --problem-file, --tokens, --passes or --ep; "
-        "allowed: alone, because the records say what to time again");
+        "--refresh is given beside a problem, --recipe, --model, --problem-file, --tokens, "
+        "--passes or --ep; allowed: alone, because the records say what to time again");
   }
   return {};
 }
 
-Result<std::vector<tuner::TuningTask>> read_tasks(const WorkOptions& work) {
-  const std::string& recipe = work.problem.recipe;
+using TuningTasks = Result<std::vector<tuner::TuningTask>>;
+
+Status add(TuningTasks some, std::vector<tuner::TuningTask>& tasks) {
+  if (!some) return tl::unexpected<Error>(some.error());
+  std::ranges::move(*some, std::back_inserter(tasks));
+  return {};
+}
+
+// Returns each task once. Reads the files, which may be pipes.
+TuningTasks read_tasks(const WorkOptions& work) {
   const auto passes = work.read_passes();
   if (!passes) return tl::unexpected<Error>(passes.error());
-  if (!work.problem_file.empty()) {
-    return tasks_of_file(work.problem_file, recipe, *passes, work.tokens);
-  }
   std::vector<tuner::TuningTask> tasks;
+  Status ok;
+  if (!work.problem_file.empty()) {
+    ok = work.for_each_in_file([&](const Request& request) {
+      const Problem& problem = request.problem;
+      return add(tasks_of(problem, request.counts.empty() ? counts_for(problem, work.tokens)
+                                                          : request.counts),
+                 tasks);
+    });
+  }
   if (work.problem.given()) {
     const auto requests = work.read_problem();
     if (!requests) return tl::unexpected<Error>(requests.error());
     for (const Request& request : *requests) {
-      const auto some = tasks_of(request.problem, request.counts);
-      if (!some) return some;
-      tasks.insert(tasks.end(), some->begin(), some->end());
+      if (ok) ok = add(tasks_of(request.problem, request.counts), tasks);
     }
   }
   for (const std::string& model : work.models) {
-    const auto some = tasks_of_model(model, recipe, *passes, work.tokens, work.ranks);
-    if (!some) return some;
-    tasks.insert(tasks.end(), some->begin(), some->end());
+    if (ok)
+      ok = add(tasks_of_model(model, work.problem.recipe, *passes, work.tokens, work.ranks), tasks);
   }
-  return tasks;
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  return distinct(std::move(tasks));
 }
 
 // Returns --device; without it a GPU if there is one, and else the device that `compile` is for.
@@ -241,48 +278,68 @@ class Tuning {
   std::size_t began_ = 0;  // tasks
 };
 
-// Returns the tasks that are given, or those of the records in `folder` that --refresh means.
-Result<std::vector<tuner::TuningTask>> tasks_for(const Options& options, const std::string& folder,
-                                                 const DeviceSpec& device) {
-  if (!options.refresh) return read_tasks(options.work);
+// Returns the tasks of the records in `folder` that --refresh means.
+TuningTasks read_refreshed(const std::string& folder, const DeviceSpec& device) {
   const auto records = all_records(folder);
   if (!records) return tl::unexpected<Error>(records.error());
-  return tasks_to_refresh(*records, device);
+  return distinct(tasks_to_refresh(*records, device));
 }
 
-Status run_explain(const Options& options, const std::string& folder) {
+Status run_explain(const Options& options, const std::string& folder,
+                   std::vector<tuner::TuningTask> tasks) {
   const auto device = device_to_explain(options.device);
   if (!device) return tl::unexpected<Error>(device.error());
-  auto tasks = tasks_for(options, folder, *device);
-  if (!tasks) return tl::unexpected<Error>(tasks.error());
-  explain(options, *device, distinct(std::move(*tasks)));
+  if (options.refresh) {
+    auto refreshed = read_refreshed(folder, *device);
+    if (!refreshed) return tl::unexpected<Error>(refreshed.error());
+    tasks = std::move(*refreshed);
+  }
+  explain(options, *device, tasks);
   return {};
+}
+
+// What cuBLASLt is to be timed beside.
+Status check_baseline(const Options& options, const std::vector<tuner::TuningTask>& tasks) {
+  const auto is_gemm = [](const tuner::TuningTask& task) {
+    return problem_as<GemmProblem>(task.problem) != nullptr;
+  };
+  if (options.baseline.empty() || options.refresh || std::ranges::any_of(tasks, is_gemm)) return {};
+  return refuse(fmt::format("--baseline is {}, and no problem is a GEMM; allowed with GEMMs only",
+                            options.baseline));
+}
+
+Status run_search(const Options& options, Library& library, const std::string& folder,
+                  std::vector<tuner::TuningTask> tasks) {
+  const auto gpu = GpuSession::open(options.device.empty() ? "cuda" : options.device);
+  if (!gpu) return tl::unexpected<Error>(needs_gpu("tune", gpu.error()));
+  if (folder.empty())
+    return refuse("there is no folder to keep records in; allowed: --out, or OCTILE_CACHE_DIR");
+  if (options.refresh) {
+    auto refreshed = read_refreshed(folder, (*gpu)->spec());
+    if (!refreshed) return tl::unexpected<Error>(refreshed.error());
+    tasks = std::move(*refreshed);
+  }
+  if (tasks.empty() && !options.json) {
+    print_stdout("every record for {} timed the kernel of today\n", (*gpu)->spec().name);
+    return {};
+  }
+  return Tuning(options, library, **gpu).run(tasks);
 }
 
 Status run(const Options& options) {
   if (Status ok = check_options(options); !ok) return ok;
-  if (!options.refresh) {  // what is wrong with the problem is said before what the machine lacks
-    const auto tasks = read_tasks(options.work);
-    if (!tasks) return tl::unexpected<Error>(tasks.error());
-  }
+  // What is wrong with the problems is said before what the machine lacks.
+  TuningTasks tasks = std::vector<tuner::TuningTask>();
+  if (!options.refresh) tasks = read_tasks(options.work);
+  if (!tasks) return tl::unexpected<Error>(tasks.error());
+  if (Status ok = check_baseline(options, *tasks); !ok) return ok;
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
   Library& internals = library->get()->library;
   const std::string folder =
       options.out.empty() ? internals.engine.store().options().writable_root : options.out;
-  if (options.explain) return run_explain(options, folder);
-  const auto gpu = GpuSession::open(options.device.empty() ? "cuda" : options.device);
-  if (!gpu) return tl::unexpected<Error>(needs_gpu("tune", gpu.error()));
-  if (folder.empty())
-    return refuse("there is no folder to keep records in; allowed: --out, or OCTILE_CACHE_DIR");
-  auto tasks = tasks_for(options, folder, (*gpu)->spec());
-  if (!tasks) return tl::unexpected<Error>(tasks.error());
-  *tasks = distinct(std::move(*tasks));
-  if (tasks->empty() && !options.json) {
-    print_stdout("every record for {} timed the kernel of today\n", (*gpu)->spec().name);
-    return {};
-  }
-  return Tuning(options, internals, **gpu).run(*tasks);
+  if (options.explain) return run_explain(options, folder, std::move(*tasks));
+  return run_search(options, internals, folder, std::move(*tasks));
 }
 
 }  // namespace
@@ -291,9 +348,10 @@ Command add_tune(CLI::App& root) {
   CLI::App* app = add_subcommand(
       root, "tune", "search the fastest configurations on a GPU and keep them for plans to use");
   auto options = std::make_shared<Options>();
-  options->work.add_to(*app, "every bucket's largest up to 16384");
-  add_option(*app, "--budget", options->budget_seconds, "seconds for all tasks together")
-      .show_default();
+  options->work.add_to(*app, "every bucket's largest up to 16384, with --model those of the model");
+  options->budget_option =
+      add_option(*app, "--budget", options->budget_seconds, "seconds for all tasks together")
+          .show_default();
   add_option(*app, "--device", options->device,
              "the GPU: cuda (the default) or cuda:N; with --explain also a name, by default h200 "
              "where there is no GPU")
@@ -306,7 +364,8 @@ Command add_tune(CLI::App& root) {
                       "what to time beside GEMMs: cublaslt, in FP8 and in bf16");
   add_option(*app, "--out", options->out,
              "the folder whose tuning.jsonl gets the records; default the cache folder");
-  add_option(*app, "--seed", options->seed, "seed of the random operands").show_default();
+  options->seed_option =
+      add_option(*app, "--seed", options->seed, "seed of the random operands").show_default();
   add_flag(*app, "--force", options->force, "search tasks again that have a decision");
   add_flag(*app, "--refresh", options->refresh,
            "search again what the records decided for this GPU with a kernel of other source, "

@@ -1,0 +1,77 @@
+#include "tools/common/input_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+namespace octile::tools {
+
+InputFile::InputFile(std::string name, int fd, bool owned)
+    : name_(std::move(name)), ops_(cache::or_system(nullptr)), fd_(fd) {
+  if (owned) owned_ = cache::OpenFile(*ops_, fd);
+}
+
+tl::unexpected<Error> InputFile::failure(int error) const {
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("{} cannot be read: {}", name_, std::generic_category().message(-error)));
+}
+
+Result<InputFile> InputFile::open(const std::string& path) {
+  const bool standard = path == "-";
+  InputFile file(standard ? "standard input" : path, STDIN_FILENO, false);
+  if (!standard) {
+    const int fd = cache::retry_interrupted(
+        [&] { return file.ops_->open_at(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0); });
+    if (fd < 0) return file.failure(fd);
+    file = InputFile(path, fd, true);
+  }
+  struct stat status = {};
+  if (const int result = file.ops_->stat_fd(file.fd_, status); result < 0)
+    return file.failure(result);
+  if (S_ISDIR(status.st_mode)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} is a folder; allowed: a file, a pipe, or - for standard input",
+                            file.name_));
+  }
+  file.regular_ = !standard && S_ISREG(status.st_mode);
+  return file;
+}
+
+Result<std::size_t> InputFile::read_at(std::span<std::uint8_t> into, std::int64_t offset) const {
+  const ssize_t n = cache::retry_interrupted(
+      [&] { return ops_->read_at(fd_, into, static_cast<off_t>(offset)); });
+  if (n < 0) return failure(static_cast<int>(n));
+  return static_cast<std::size_t>(n);
+}
+
+Result<std::size_t> InputFile::read_next(std::span<std::uint8_t> into) const {
+  const ssize_t n = cache::retry_interrupted([&] { return ops_->read(fd_, into); });
+  if (n < 0) return failure(static_cast<int>(n));
+  return static_cast<std::size_t>(n);
+}
+
+Result<std::vector<std::uint8_t>> InputFile::read_all(std::size_t most_bytes) const {
+  constexpr std::size_t kStepBytes = std::size_t{1} << 16;
+  std::vector<std::uint8_t> bytes;
+  for (;;) {
+    const std::size_t filled = bytes.size();
+    // One byte more than is allowed tells whether more follows.
+    bytes.resize(filled + std::min(kStepBytes, most_bytes + 1 - filled));
+    const auto n = read_next(std::span(bytes).subspan(filled));
+    if (!n) return tl::unexpected<Error>(n.error());
+    bytes.resize(filled + *n);
+    if (*n == 0) return bytes;
+    if (bytes.size() > most_bytes) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("{} has more than {} bytes; allowed: at most {}", name_, most_bytes,
+                              most_bytes));
+    }
+  }
+}
+
+}  // namespace octile::tools
