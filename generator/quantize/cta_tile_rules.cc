@@ -72,7 +72,7 @@ constexpr Tile rowwise(int threads, int warps) {
   tile.warps = warps;
   return tile;
 }
-constexpr Tile kHalves = [] {
+constexpr Tile kHalvesTile = [] {
   Tile tile = staged(512, 0, TileKind::kHalves);
   tile.halves_together = true;
   return tile;
@@ -214,7 +214,7 @@ constexpr std::array kCtaTileRules = std::to_array<TileRule>({
      .pattern = "held=fp32",
      .needs = patch_fits_by_halves,
      .bounds = {.tiles = tiles_of_128(2, kAnyCount)},
-     .tile = kHalves,
+     .tile = kHalvesTile,
      .reason =
          "a thread block computes both halves of the same columns from one read of the inputs"},
     {.name = "patch",
@@ -226,7 +226,7 @@ constexpr std::array kCtaTileRules = std::to_array<TileRule>({
      .pattern = "held=fp32",
      .needs = may_take_halves_together,
      .bounds = {.tiles = tiles_of_128(2, kAnyCount)},
-     .tile = kHalves,
+     .tile = kHalvesTile,
      .reason =
          "a thread block computes both halves of the same columns from one read of the inputs"},
     {.name = "patch_alone",
