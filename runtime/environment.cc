@@ -70,7 +70,7 @@ const std::string& folder_at_load() {
   static const auto& folder = *new std::string(cache::absolute_path("."));
   return folder;
 }
-[[maybe_unused]] const std::string& kFolderAtLoad = folder_at_load();
+[[maybe_unused]] const std::string& known_at_load = folder_at_load();
 
 // Returns what is wrong with the value of a variable of the table, or nothing.
 std::optional<std::string> what_is_wrong(const EnvironmentVariable& variable) {

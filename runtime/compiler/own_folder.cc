@@ -33,7 +33,7 @@ OwnFile find_own_file() {
 }
 
 // Calls own_file() when the library is loaded.
-[[maybe_unused]] const OwnFile& kFoundAtLoad = own_file();
+[[maybe_unused]] const OwnFile& found_at_load = own_file();
 
 cache::IoResult<void> check_owner_and_mode(const struct stat& status, const std::string& path) {
   if (cache::has_more_rights_than_caller()) return cache::check_unwritable_by_others(status, path);
