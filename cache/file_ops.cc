@@ -18,6 +18,7 @@
 #include <system_error>
 #include <utility>
 
+#include "cache/descriptor.h"
 #include "cache/rights.h"
 
 namespace octile::cache {
@@ -57,7 +58,11 @@ class WithoutSizeSignal {
 };
 
 struct CloseDir {
-  void operator()(DIR* dir) const { ::closedir(dir); }
+  void operator()(DIR* dir) const {
+    const WithoutFork none_meanwhile;
+    forget_descriptor(::dirfd(dir), none_meanwhile);
+    ::closedir(dir);
+  }
 };
 
 IoResult<void> write_all(FileOps& ops, int fd, std::span<const std::uint8_t> bytes,
@@ -90,7 +95,7 @@ IoResult<std::vector<std::uint8_t>> read_first(FileOps& ops, const OpenFile& fil
 }  // namespace
 
 int FileOps::open_at(int dir_fd, const std::string& name, int flags, mode_t mode) {
-  return or_errno(::openat(dir_fd, name.c_str(), flags, mode));
+  return new_descriptor([&] { return ::openat(dir_fd, name.c_str(), flags | O_CLOEXEC, mode); });
 }
 ssize_t FileOps::read(int fd, std::span<std::uint8_t> into) {
   return or_errno(::read(fd, into.data(), into.size()));
@@ -103,7 +108,7 @@ ssize_t FileOps::write(int fd, std::span<const std::uint8_t> bytes) {
   return or_errno(::write(fd, bytes.data(), bytes.size()));
 }
 int FileOps::fsync(int fd) { return or_errno(::fsync(fd)); }
-int FileOps::close(int fd) { return or_errno(::close(fd)); }
+int FileOps::close(int fd) { return close_descriptor(fd); }
 int FileOps::stat_fd(int fd, struct stat& out) { return or_errno(::fstat(fd, &out)); }
 int FileOps::stat_at(int dir_fd, const std::string& name, struct stat& out) {
   return or_errno(::fstatat(dir_fd, name.c_str(), &out, AT_SYMLINK_NOFOLLOW));
@@ -124,12 +129,13 @@ int FileOps::mkdir_at(int dir_fd, const std::string& name, mode_t mode) {
 int FileOps::list(int dir_fd, std::vector<std::string>& names) {
   // fdopendir() takes over the descriptor it gets, including its position, so the folder is opened
   // a second time.
-  const int fd = ::openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return -errno;
+  const int fd =
+      new_descriptor([&] { return ::openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+  if (fd < 0) return fd;
   const std::unique_ptr<DIR, CloseDir> dir(::fdopendir(fd));
   if (dir == nullptr) {
     const int code = errno;
-    ::close(fd);
+    close_descriptor(fd);
     return -code;
   }
   errno = 0;
@@ -142,7 +148,11 @@ int FileOps::list(int dir_fd, std::vector<std::string>& names) {
   return -errno;
 }
 
-int FileOps::try_lock(int fd) { return or_errno(::flock(fd, LOCK_EX | LOCK_NB)); }
+int FileOps::try_lock(int fd) {
+  const int locked = or_errno(::flock(fd, LOCK_EX | LOCK_NB));
+  if (locked >= 0) note_lock(fd);
+  return locked;
+}
 
 std::shared_ptr<FileOps> or_system(std::shared_ptr<FileOps> ops) {
   return ops != nullptr ? std::move(ops) : std::make_shared<FileOps>();

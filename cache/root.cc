@@ -112,8 +112,14 @@ IoResult<OpenFile> Root::open(Missing missing) const {
   }
   if (fd < 0) return io_failure("open", path_, fd);
   OpenFile root(*ops_, fd);
-  if (const auto trusted = check_trusted(root, path_); !trusted)
-    return tl::unexpected(trusted.error());
+  if (auto trusted = check_trusted(root, path_); !trusted) {
+    if (writable_)
+      trusted.error().sentence += fmt::format(
+          "; a folder of this user's own below it will do, and cache_dir or OCTILE_CACHE_DIR {}/{} "
+          "makes one for each user",
+          path_, kUserInPath);
+    return tl::unexpected(std::move(trusted.error()));
+  }
   return root;
 }
 

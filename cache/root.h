@@ -9,12 +9,16 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cache/file_name.h"
 #include "cache/file_ops.h"
 
 namespace octile::cache {
+
+// What the path of a writable root may have for the number of the user.
+constexpr std::string_view kUserInPath = "{user}";
 
 // A locked lock file. The destructor removes and releases it; if the process dies, the kernel
 // releases it. If a waiter took the lock over, the name belongs to the waiter's file, which stays.

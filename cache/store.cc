@@ -1,6 +1,7 @@
 #include "cache/store.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -8,6 +9,7 @@
 #include <exception>
 #include <iterator>
 #include <mutex>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 
@@ -444,9 +446,19 @@ Store::Lock::Lock(Lock&&) noexcept = default;
 Store::Lock& Store::Lock::operator=(Lock&&) noexcept = default;
 Store::Lock::~Lock() = default;
 
+std::string root_for_this_user(std::string_view path) {
+  std::string text(path);
+  for (std::size_t at = 0; (at = text.find(kUserInPath, at)) != std::string::npos;) {
+    const std::string user = fmt::format("{}", ::geteuid());
+    text.replace(at, kUserInPath.size(), user);
+    at += user.size();
+  }
+  return text;
+}
+
 std::string default_root(std::string_view cache_dir, std::string_view xdg_cache_home,
                          std::string_view home) {
-  if (!cache_dir.empty()) return std::string(cache_dir);
+  if (!cache_dir.empty()) return root_for_this_user(cache_dir);
   if (xdg_cache_home.starts_with('/')) return std::string(xdg_cache_home) + "/octile";
   if (home.starts_with('/')) return std::string(home) + "/.cache/octile";
   return {};

@@ -121,10 +121,14 @@ class Store {
   std::unique_ptr<Impl> impl_;
 };
 
+// Returns the path of a writable root with the number of this process's user for each "{user}". So
+// one value serves every user of a folder in which each may make one.
+std::string root_for_this_user(std::string_view path);
+
 // Returns the default writable root for the given values of environment variables: cache_dir
-// (OCTILE_CACHE_DIR), else xdg_cache_home/octile, else home/.cache/octile. The result is empty if
-// none is set. A relative xdg_cache_home or home counts as unset (XDG Base Directory Specification,
-// "Environment variables").
+// (OCTILE_CACHE_DIR, see above), else xdg_cache_home/octile, else home/.cache/octile. The result is
+// empty if none is set. A relative xdg_cache_home or home counts as unset (XDG Base Directory
+// Specification, "Environment variables").
 std::string default_root(std::string_view cache_dir, std::string_view xdg_cache_home,
                          std::string_view home);
 

@@ -11,6 +11,7 @@
 #include <limits>
 #include <utility>
 
+#include "cache/file_ops.h"
 #include "cache/rights.h"
 #include "generator/core/nearest.h"
 
@@ -18,7 +19,9 @@ namespace octile {
 namespace {
 
 constexpr std::array kVariables{
-    EnvironmentVariable{"OCTILE_CACHE_DIR", "writable cache root; default the XDG cache folder"},
+    EnvironmentVariable{"OCTILE_CACHE_DIR",
+                        "writable cache root, {user}: the user's number; default the XDG cache "
+                        "folder"},
     EnvironmentVariable{"OCTILE_CACHE_ROOTS", "read-only cache roots, ':'-separated; default none"},
     EnvironmentVariable{"OCTILE_CACHE_MAX_BYTES",
                         "bytes of kernels in the writable root, such as 5G, the default; 0: no "
@@ -62,6 +65,13 @@ std::string lower(std::string_view text) {
   return result;
 }
 
+// Never destroyed: threads may still run when the process exits.
+const std::string& folder_at_load() {
+  static const auto& folder = *new std::string(cache::absolute_path("."));
+  return folder;
+}
+[[maybe_unused]] const std::string& known_at_load = folder_at_load();
+
 // Returns what is wrong with the value of a variable of the table, or nothing.
 std::optional<std::string> what_is_wrong(const EnvironmentVariable& variable) {
   const auto value = environment_value(variable.name);
@@ -93,6 +103,12 @@ std::optional<std::string> environment_value(std::string_view name) {
     return std::string(value);
   }
   return std::nullopt;
+}
+
+std::optional<std::string> environment_path(std::string_view name) {
+  auto value = environment_value(name);
+  if (!value || value->starts_with('/') || value->find('/') == std::string::npos) return value;
+  return fmt::format("{}/{}", folder_at_load(), *value);
 }
 
 bool environment_switch(std::string_view name, bool otherwise) {

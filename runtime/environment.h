@@ -28,6 +28,11 @@ std::span<const EnvironmentVariable> environment_variables();
 // is a defect and returns nullopt.
 std::optional<std::string> environment_value(std::string_view name);
 
+// Returns a value that is the path of a file. A relative one with a slash is meant from the folder
+// that the process had when the library was loaded, so that a later chdir() does not change it. One
+// without a slash is returned as it is.
+std::optional<std::string> environment_path(std::string_view name);
+
 // Returns what the variable says, or `otherwise` if it says nothing or something that is not
 // allowed, of which environment_warnings() has a sentence.
 bool environment_switch(std::string_view name, bool otherwise);

@@ -4,7 +4,8 @@
 // held stays locked in it forever. So everything that the library has once in a process is guarded
 // by the mutexes below, which are held across every fork: the child finds them free and what they
 // guard whole. Handles have mutexes and threads of their own, so that a child must not use those of
-// its parent: fork_generation() tells them apart.
+// its parent: fork_generation() tells them apart. Descriptors are closed in the child
+// (cache/descriptor.h).
 #pragma once
 
 #include <atomic>
@@ -15,12 +16,11 @@ namespace octile {
 
 // What is guarded. No thread may hold two of them at once.
 enum class ProcessWide {
-  kDrivers,   // opened by path
-  kNvrtcs,    // opened by path
-  kDigests,   // of files
-  kTables,    // made when first asked for
-  kHandles,   // that are not yet destroyed
-  kChannels,  // descriptors that a child of fork closes
+  kDrivers,  // opened by path
+  kNvrtcs,   // opened by path
+  kDigests,  // of files
+  kTables,   // made when first asked for
+  kHandles,  // that are not yet destroyed
   kCount
 };
 std::mutex& process_mutex(ProcessWide what);
@@ -28,22 +28,5 @@ std::mutex& process_mutex(ProcessWide what);
 // Returns how many forks this process is away from the one that loaded the library.
 inline std::atomic<std::uint32_t> fork_count = 0;
 inline std::uint32_t fork_generation() { return fork_count.load(std::memory_order_relaxed); }
-
-// A descriptor that the child of a fork closes. Its other end then sees the parent's end alone.
-class DescriptorOfThisProcess {
- public:
-  explicit DescriptorOfThisProcess(int number) noexcept;  // takes it over
-  ~DescriptorOfThisProcess();
-  DescriptorOfThisProcess(const DescriptorOfThisProcess&) = delete;
-  DescriptorOfThisProcess& operator=(const DescriptorOfThisProcess&) = delete;
-
-  int get() const { return number_; }  // -1 in the child of a fork
-
- private:
-  friend void close_descriptors_of_the_parent();
-  int number_;
-  DescriptorOfThisProcess* before_ = nullptr;
-  DescriptorOfThisProcess* next_ = nullptr;
-};
 
 }  // namespace octile

@@ -18,7 +18,7 @@ constexpr std::array kTileRows{1, 2, 4, 8, 16, 32, 64, 128, 256};
 // The widest tile over the narrowest, unless the default is wider.
 constexpr int kWidest = 4;
 constexpr std::array kThreads{32, 64, 128, 256, 512, 1024};
-constexpr std::array kWarpsOfAnSm{8, 16, 24, 32, 48, 64};
+constexpr std::array kWarpCountsOfAnSm{8, 16, 24, 32, 48, 64};
 
 // ---- constraints
 
@@ -141,7 +141,7 @@ class Enumeration {
     for (const int threads : kThreads) {
       config_.threads = threads;
       config_.tile_cols = by_rows_ ? whole_row(usual_, setting_.problem, threads) : width;
-      for (const int warps : kWarpsOfAnSm) {
+      for (const int warps : kWarpCountsOfAnSm) {
         if (warps % (threads / kWarp) != 0) continue;
         config_.blocks_per_sm = warps / (threads / kWarp);
         try_orders();

@@ -38,7 +38,7 @@ EngineOptions engine_options(const octile_library_options& options) {
   engine.max_bytes = environment_bytes("OCTILE_CACHE_MAX_BYTES", engine.max_bytes);
   engine.writable_root =
       options.cache_dir != nullptr
-          ? options.cache_dir
+          ? cache::root_for_this_user(options.cache_dir)
           : cache::default_root(environment_value("OCTILE_CACHE_DIR").value_or(""),
                                 environment_value("XDG_CACHE_HOME").value_or(""),
                                 environment_value("HOME").value_or(""));

@@ -35,7 +35,7 @@ Result<std::vector<KernelResources>> join_resources(const CubinInfo& cubin, cons
                       "frame of {} bytes",
                       kernel.name, kernel.frame_bytes));
     } else if (logged->registers != kernel.registers) {
-      return fail(ErrorCode::kInternal,
+      return fail(ErrorCode::kCompileFailed,
                   fmt::format("kernel {}: ptxas reports {} registers, its cubin {}", kernel.name,
                               logged->registers, kernel.registers));
     } else {
@@ -57,7 +57,9 @@ const KernelResources* CompileOutput::find(std::string_view kernel) const {
 
 Result<CompileOutput> read_output(CubinAndLog compiled) {
   const auto cubin = read_cubin(compiled.cubin);
-  if (!cubin) return tl::unexpected(cubin.error());
+  if (!cubin)
+    return fail(ErrorCode::kCompileFailed,
+                fmt::format("the compiler's answer is {}", cubin.error().message));
   CompileLog log = parse_compile_log(compiled.log);
   CompileOutput output{.cubin = std::move(compiled.cubin),
                        .kernels = {},

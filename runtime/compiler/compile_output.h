@@ -41,7 +41,7 @@ struct CompileOutput {
   const KernelResources* find(std::string_view kernel) const;  // null if absent
 };
 
-// Reads the cubin and the log. Errors: kInternal if they contradict each other.
+// Reads the cubin and the log. Errors: kCompileFailed if it is none or they contradict each other.
 Result<CompileOutput> read_output(CubinAndLog compiled);
 
 }  // namespace octile

@@ -13,8 +13,14 @@ constexpr std::string_view kInProcess = "in-process";
 
 // Returns what OCTILE_COMPILER says, else the program beside the library.
 Result<std::string> chosen_program() {
-  if (auto chosen = environment_value("OCTILE_COMPILER")) return std::move(*chosen);
+  if (auto chosen = environment_path("OCTILE_COMPILER")) return std::move(*chosen);
   return find_compiler_program();
+}
+
+// Returns the path of OCTILE_LIBNVRTC if it is one, because the program has another folder.
+std::string named_library() {
+  const std::string named = environment_path("OCTILE_LIBNVRTC").value_or("");
+  return named.starts_with('/') ? named : std::string();
 }
 
 }  // namespace
@@ -70,7 +76,7 @@ Result<CompilerPool::Taken> CompilerPool::take() {
       process = std::move(idle_.back());
       idle_.pop_back();
     }
-    if (!process->has_ended()) return Taken{std::move(process), nullptr, true};
+    if (process->is_ready()) return Taken{std::move(process), nullptr, true};
   }
   return start();
 }
@@ -80,10 +86,14 @@ Result<CompilerPool::Taken> CompilerPool::start() {
   if (!program) return open_here(program.error().message);
   if (*program == kInProcess) return open_here({});
   std::string nvrtc;
+  std::string useless;
   {
     const std::scoped_lock lock(mutex_);
     nvrtc = nvrtc_;
+    useless = useless_;
   }
+  if (!useless.empty()) return open_here(useless);
+  if (nvrtc.empty()) nvrtc = named_library();
   auto started = CompilerProgram::start(*program, nvrtc, limits_);
   if (!started && started.error().nvrtc_missing && nvrtc.empty()) {
     // This process may find what the program does not: a library that it has loaded already.
@@ -92,7 +102,14 @@ Result<CompilerPool::Taken> CompilerPool::start() {
     nvrtc = (*found)->identity().path;
     started = CompilerProgram::start(*program, nvrtc, limits_);
   }
-  if (!started) return open_here(started.error().error.message);
+  if (!started) {
+    const CompilerProgram::Failure& failure = started.error();
+    if (failure.silent) {  // waiting for it again would take as long again
+      const std::scoped_lock lock(mutex_);
+      useless_ = failure.error.message;
+    }
+    return open_here(failure.error.message);
+  }
   if (Status same = agree((*started)->identity()); !same)
     return tl::unexpected<Error>(same.error());
   const std::scoped_lock lock(mutex_);
@@ -123,6 +140,11 @@ Status CompilerPool::agree(const NvrtcIdentity& identity) {
   const std::scoped_lock lock(mutex_);
   if (!identity_) identity_ = identity;
   if (*identity_ == identity) return {};
+  if (identity_->path == identity.path)
+    return fail(ErrorCode::kNoCompiler,
+                fmt::format("\"{}\" was replaced since this library handle began with it; make a "
+                            "new handle to use the new one",
+                            identity.path));
   return fail(ErrorCode::kNoCompiler,
               fmt::format("a new process finds {} at \"{}\", where this library handle began with "
                           "{} at \"{}\"; make a new handle to use it",

@@ -62,7 +62,8 @@ class CompilerPool {
   std::mutex mutex_;  // guards everything below
   std::vector<Process> idle_;
   std::optional<NvrtcIdentity> identity_;
-  std::string nvrtc_;  // for programs that do not find it themselves
+  std::string nvrtc_;    // for programs that do not find it themselves
+  std::string useless_;  // why no further program is started; empty: none was silent
   bool warned_ = false;
 };
 

@@ -2,14 +2,11 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <array>
 #include <charconv>
 #include <cstring>
 #include <new>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,9 +19,6 @@ namespace octile {
 namespace {
 
 using Trouble = Channel::Trouble;
-
-// Opening NVRTC on a cold disk takes a quarter of a second; this is for a machine that swaps.
-constexpr std::chrono::seconds kTimeToStart{60};
 
 constexpr std::string_view kProgramName = "octile-compiler";
 constexpr std::string_view kEnded = "ended";  // the message of a program that ends
@@ -78,20 +72,30 @@ std::string ended_sentence(const std::string& name, const Channel::Message& mess
                               : "");
 }
 
+std::string no_answer_sentence(const std::string& name) {
+  return fmt::format("{} answered with what is no answer to the request to compile {}",
+                     kProgramName, name);
+}
+
 }  // namespace
 
 Result<std::string> find_compiler_program() {
-  const std::string folder = own_folder();
+  const std::string& folder = own_file().folder;
   if (folder.empty())
     return fail(ErrorCode::kNoCompiler, "the folder of Octile's own file is unknown");
   const std::array places{fmt::format("{}{}", folder, kProgramName),
                           fmt::format("{}{}/{}", folder, OCTILE_LIBRARY_TO_PROGRAMS, kProgramName)};
+  cache::FileOps ops;
+  std::vector<std::string> refused;
   for (const std::string& place : places) {
     if (!is_program(place)) continue;
-    if (!cache::has_more_rights_than_caller()) return place;
-    cache::FileOps ops;
-    return trusted_program(ops, place);
+    if (cache::has_more_rights_than_caller()) return trusted_program(ops, place);
+    auto checked = check_code(ops, place);
+    if (checked) return std::move(*checked);
+    refused.push_back(fmt::format("\"{}\" is not started: {}", place, checked.error().sentence));
   }
+  if (!refused.empty())
+    return fail(ErrorCode::kNoCompiler, fmt::format("{}", fmt::join(refused, "; ")));
   return fail(ErrorCode::kNoCompiler, fmt::format("{} is neither at \"{}\" nor at \"{}\"",
                                                   kProgramName, places[0], places[1]));
 }
@@ -112,51 +116,52 @@ Result<std::string> trusted_program(cache::FileOps& ops, const std::string& prog
   return std::move(*file);
 }
 
-// A process that is stopped, or in a system call of a disk that does not answer, is left behind.
-Adopted::~Adopted() {
-  constexpr int kAttempts = 1000;
-  for (int i = 0; process_ != 0 && i < kAttempts; ++i) {
-    if (::waitpid(process_, nullptr, WNOHANG) != 0) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
-
-CompilerProgram::CompilerProgram(const StartedProgram& started, const CompileLimits& limits)
-    : adopted_(started.child), channel_(started.socket), limits_(limits) {}
+CompilerProgram::CompilerProgram(StartedProgram started, const CompileLimits& limits)
+    : between_(std::move(started.between)), channel_(std::move(started.socket)), limits_(limits) {}
 
 tl::expected<std::unique_ptr<CompilerProgram>, CompilerProgram::Failure> CompilerProgram::start(
     const std::string& program, const std::string& nvrtc, const CompileLimits& limits) {
   const auto refuse = [&](std::string why) {
     return tl::unexpected<Failure>(
-        {{ErrorCode::kNoCompiler, fmt::format("\"{}\" {}", program, why)}, false});
+        {.error = {ErrorCode::kNoCompiler, fmt::format("\"{}\" {}", program, why)}});
   };
-  const auto process = start_program(
+  auto process = start_program(
       program, fmt::format("{}{}:{}", limits.memory_bytes,
                            cache::has_more_rights_than_caller() ? kMoreRights : "", nvrtc));
-  if (!process) return tl::unexpected<Failure>({process.error(), false});
-  std::unique_ptr<CompilerProgram> started(new (std::nothrow) CompilerProgram(*process, limits));
-  if (started == nullptr) {
-    const CompilerProgram ends_here(*process, limits);  // nobody else owns the socket
-    throw std::bad_alloc();
-  }
+  if (!process) return tl::unexpected<Failure>({.error = process.error()});
+  std::unique_ptr<CompilerProgram> started(new CompilerProgram(std::move(*process), limits));
   Channel::Message hello;
-  if (const auto trouble = started->channel_.receive(hello, Channel::Clock::now() + kTimeToStart))
-    return refuse(*trouble == Trouble::kClosed    ? kEndedEarly
-                  : *trouble == Trouble::kTooLate ? "does not say that it runs"
-                                                  : "is not Octile's compiler");
+  const auto trouble =
+      started->channel_.receive(hello, Channel::Clock::now() + limits.time_to_start);
+  if (trouble == Trouble::kTooLate) {
+    auto silent = refuse(fmt::format("does not say within {} s that it runs",
+                                     std::chrono::duration<double>(limits.time_to_start).count()));
+    silent.value().silent = true;
+    return silent;
+  }
+  if (trouble)
+    return refuse(*trouble == Trouble::kClosed ? kEndedEarly : "is not Octile's compiler");
   if (auto error = error_of(hello)) {
     if (error->code != ErrorCode::kNoCompiler) return refuse(std::move(error->message));
-    return tl::unexpected<Failure>({std::move(*error), true});
+    return tl::unexpected<Failure>({.error = std::move(*error), .nvrtc_missing = true});
   }
   if (!hello.empty() && hello[0] == kEnded) return refuse(kEndedEarly);
-  constexpr std::size_t kFields = 6;
+  constexpr std::size_t kFields = 7;
   if (hello.size() != kFields || hello[0] != kProgramName)
     return refuse("is not Octile's compiler");
   if (hello[1] != own_version())
     return refuse(fmt::format("is of Octile {} and not of {}", hello[1], own_version()));
   started->identity_ = {hello[2], hello[3], number<int>(hello[4]).value_or(0),
-                        number<int>(hello[5]).value_or(0)};
+                        number<int>(hello[5]).value_or(0), hello[6]};
   return started;
+}
+
+bool CompilerProgram::is_ready() {
+  if (channel_.is_broken()) return false;
+  const auto deadline = Channel::Clock::now() + limits_.time_to_answer;
+  Channel::Message answer;
+  return !channel_.send({std::string(kAsksIfReady)}, deadline) &&
+         !channel_.receive(answer, deadline) && answer == Channel::Message{std::string(kIsReady)};
 }
 
 CompilerProgram::Answer CompilerProgram::compile(const std::string& name, const std::string& source,
@@ -169,6 +174,11 @@ CompilerProgram::Answer CompilerProgram::compile(const std::string& name, const 
   const auto deadline = Channel::Clock::now() + limits_.time;
   Channel::Message answer;
   auto trouble = channel_.send(request, deadline);
+  if (trouble == Trouble::kNonsense)
+    return failed(
+        fmt::format("the source of {} has {} bytes and {} options; allowed: {} bytes and "
+                    "{} options together",
+                    name, source.size(), options.size(), kMostMessageBytes, kMostFields - 3));
   if (!trouble || *trouble == Trouble::kClosed) trouble = channel_.receive(answer, deadline);
   if (trouble) {
     const double seconds = std::chrono::duration<double>(limits_.time).count();
@@ -179,10 +189,7 @@ CompilerProgram::Answer CompilerProgram::compile(const std::string& name, const 
                         "stopped",
                         seconds, name));
       case Trouble::kNonsense:
-        return failed(
-            fmt::format("the source of {} has {} bytes and {} options; allowed: {} "
-                        "bytes and {} options together",
-                        name, source.size(), options.size(), kMostMessageBytes, kMostFields - 3));
+        return failed(no_answer_sentence(name));
       case Trouble::kClosed:
         return failed(fmt::format("the compiler's process was killed while it compiled {}; the "
                                   "system does so if memory runs out",
@@ -198,7 +205,7 @@ CompilerProgram::Answer CompilerProgram::compile(const std::string& name, const 
   }
   const auto milliseconds = answer.size() == 4 ? number<double>(answer[1]) : std::nullopt;
   if (answer.size() != 4 || answer[0] != "cubin" || !milliseconds)
-    return failed(fmt::format("the compiler's process answered nonsense for {}", name));
+    return failed(no_answer_sentence(name));
   return {CubinAndLog{.cubin = {answer[3].begin(), answer[3].end()},
                       .log = std::move(answer[2]),
                       .compile_ms = *milliseconds},

@@ -21,13 +21,18 @@ namespace octile {
 struct CompileLimits {
   std::chrono::milliseconds time = std::chrono::minutes(10);
   std::int64_t memory_bytes = std::int64_t{8} << 30;  // of the process's data; 0: no bound
+  // A process that had nothing to do answers within this before it gets something: it answers in a
+  // tenth of a millisecond, unless it is stopped.
+  std::chrono::milliseconds time_to_answer = std::chrono::seconds(5);
+  // Opening NVRTC on a cold disk takes a quarter of a second; this is for a machine that swaps.
+  std::chrono::milliseconds time_to_start = std::chrono::minutes(1);
 };
 
-// Returns the path of octile-compiler: in the folder of the file that holds this code (liboctile.so
-// or the program that has it linked in), else where an installation has it relative to the library.
-// In a process with more rights than its caller these places may be the caller's choice, by a hard
-// link to the host's program. So there trusted_program() has to allow the one that is found.
-// Errors: kNoCompiler, with the places that were looked at.
+// Returns the path of octile-compiler, links resolved: in the folder of Octile's own file, else
+// where an installation has it relative to the library. check_code() has to allow it. In a process
+// with more rights than its caller these places may be the caller's choice, by a hard link to the
+// host's program. So there trusted_program() has to allow the one that is found. Errors:
+// kNoCompiler, with the places that were looked at, or why the one that is there is not started.
 Result<std::string> find_compiler_program();
 
 // Returns the file that `program` names, links resolved, for a process with more rights than its
@@ -35,18 +40,6 @@ Result<std::string> find_compiler_program();
 // caller is another, may write the file or a folder above it, or if the caller has the same user
 // and so could change the program's memory.
 Result<std::string> trusted_program(cache::FileOps& ops, const std::string& program);
-
-// A process that this one adopted: its end is waited for, so that nothing is left of it.
-class Adopted {
- public:
-  explicit Adopted(int process) : process_(process) {}
-  ~Adopted();
-  Adopted(const Adopted&) = delete;
-  Adopted& operator=(const Adopted&) = delete;
-
- private:
-  const int process_;  // 0: none
-};
 
 // A running octile-compiler, whose NVRTC is open. It ends when this object does, when this process
 // ends, however that happens, and when it has had nothing to do for a minute.
@@ -58,6 +51,7 @@ class CompilerProgram {
   struct Failure {
     Error error;
     bool nvrtc_missing = false;
+    bool silent = false;  // it ran and said nothing in its time
   };
   static tl::expected<std::unique_ptr<CompilerProgram>, Failure> start(const std::string& program,
                                                                        const std::string& nvrtc,
@@ -65,8 +59,9 @@ class CompilerProgram {
 
   const NvrtcIdentity& identity() const { return identity_; }
 
-  // Returns true if the process is gone; false may be out of date at once.
-  bool has_ended() const { return channel_.is_broken(); }
+  // Returns false if the process is gone, or does not answer within its time. May be out of date at
+  // once.
+  bool is_ready();
 
   // Compiles one program. `error` is that of Nvrtc::compile_to_cubin, or kCompileFailed if NVRTC
   // ended or did not end. After a failure with `usable` false, the process is not to be used again.
@@ -79,9 +74,9 @@ class CompilerProgram {
                  std::span<const std::string> options);
 
  private:
-  CompilerProgram(const StartedProgram& started, const CompileLimits& limits);
+  CompilerProgram(StartedProgram started, const CompileLimits& limits);
 
-  const Adopted adopted_;  // destroyed after the channel, whose end ends the process
+  const ProcessBetween between_;  // destroyed after the channel, whose end ends the process
   Channel channel_;
   const CompileLimits limits_;
   NvrtcIdentity identity_;

@@ -41,7 +41,7 @@ bool split(std::string_view bytes, Channel::Message& fields) {
 
 }  // namespace
 
-Channel::Channel(int descriptor) : descriptor_(descriptor) {}
+Channel::Channel(cache::Descriptor descriptor) : descriptor_(std::move(descriptor)) {}
 
 // Shutting down ends the connection also if something else has a copy of the descriptor.
 Channel::~Channel() { ::shutdown(descriptor_.get(), SHUT_RDWR); }

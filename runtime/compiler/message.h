@@ -7,10 +7,10 @@
 // most kMostFields fields and kMostMessageBytes bytes. The library sends requests; what the program
 // answers:
 //
-//   hello     "octile-compiler", version of Octile, path, builtins path, major, minor of NVRTC
-//   request   "compile", name, source, options...
-//   answer    "cubin", milliseconds, log, cubin
-//   refusal   "error", error code, sentence: instead of a hello or of an answer. That of a program
+//   hello     "octile-compiler", version of Octile, path, builtins path, major, minor, files of
+//   NVRTC question  "ready?" answer    "ready" request   "compile", name, source, options... answer
+//   "cubin", milliseconds, log, cubin refusal   "error", error code, sentence: instead of a hello
+//   or of an answer. That of a program
 //             without an NVRTC is NO_COMPILER
 //   end       "ended", signal or 0 for exit(), KiB in use: by a program that NVRTC is ending, at
 //             any time
@@ -23,13 +23,16 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/fork.h"
+#include "cache/descriptor.h"
 
 namespace octile {
 
 // The program's argument is "<bytes of data allowed, or 0>:<NVRTC to open, or nothing>". A process
 // with more rights than its caller has this before the colon, and the program counts as one too.
 constexpr std::string_view kMoreRights = "+";
+
+constexpr std::string_view kAsksIfReady = "ready?";
+constexpr std::string_view kIsReady = "ready";
 
 constexpr std::size_t kMostMessageBytes = std::size_t{64} << 20;
 constexpr std::size_t kMostFields = 256;
@@ -45,7 +48,7 @@ class Channel {
     kNonsense  // what came is no message
   };
 
-  explicit Channel(int descriptor);  // takes it over
+  explicit Channel(cache::Descriptor descriptor);
   ~Channel();
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
@@ -61,7 +64,7 @@ class Channel {
   std::optional<Trouble> wait_for(short events, Clock::time_point deadline) const;
   std::optional<Trouble> receive_bytes(char* to, std::size_t bytes, Clock::time_point deadline);
 
-  const DescriptorOfThisProcess descriptor_;
+  const cache::Descriptor descriptor_;
 };
 
 }  // namespace octile

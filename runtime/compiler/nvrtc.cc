@@ -74,13 +74,23 @@ std::string name_of(const NvrtcPlace& place) {
   return place.folder.empty() ? place.why : fmt::format("{} ({})", place.folder, place.why);
 }
 
+// Returns the status of NVRTC's files, without those that cannot be examined.
+std::string files_text(const NvrtcIdentity& identity) {
+  cache::FileOps ops;
+  std::string text;
+  for (const std::string& file : {identity.path, identity.builtins_path})
+    if (!file.empty()) text += status_text(ops, file).value_or("");
+  return text;
+}
+
 // Returns the sentence on a search that found nothing.
 std::string not_found_sentence(const std::vector<NvrtcTrial>& tried) {
   std::vector<std::string> places;
   std::string reasons;
   for (const NvrtcTrial& trial : tried) {
     places.push_back(name_of(trial.place));
-    if (!trial.place.libraries.empty()) reasons += "; " + trial.outcome;
+    if (!trial.place.libraries.empty() || !trial.place.refused.empty())
+      reasons += "; " + trial.outcome;
   }
   return fmt::format(
       "NVRTC {}.{} or newer was found in none of: {}; set OCTILE_LIBNVRTC to the path of "
@@ -153,6 +163,11 @@ Result<std::string> NvrtcIdentity::build_digest() const {
     if (!digest) return digest;
     text += *digest + "\n";
   }
+  if (files_text(*this) != files)
+    return fail(ErrorCode::kNoCompiler,
+                fmt::format("\"{}\" was replaced after it was opened; make a new handle to use the "
+                            "new one",
+                            path));
   return cache::digest_hex(text);
 }
 
@@ -170,12 +185,13 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::search(std::vector<NvrtcTrial>& trie
     tried.back().outcome = opened ? "taken" : opened.error().message;
     return opened;
   };
-  if (const auto path = environment_value("OCTILE_LIBNVRTC")) {
-    tried.push_back({{parent_folder(*path), "OCTILE_LIBNVRTC", {*path}}, false, {}});
+  if (const auto path = environment_path("OCTILE_LIBNVRTC")) {
+    tried.push_back({{parent_folder(*path), "OCTILE_LIBNVRTC", {*path}, {}, true}, false, {}});
     return attempt(*path);
   }
   for (NvrtcPlace& place : nvrtc_places()) {
-    tried.push_back({std::move(place), false, "no NVRTC there"});
+    const std::string without = place.refused.empty() ? "no NVRTC there" : place.refused;
+    tried.push_back({std::move(place), false, without});
     for (const std::string& library : std::vector(tried.back().place.libraries))
       if (auto opened = attempt(library)) return opened;
   }
@@ -226,6 +242,7 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::load(const std::string& path) {
                                      version.major, version.minor);
   if (dlopen(builtins.c_str(), RTLD_NOW | RTLD_LOCAL) != nullptr)
     identity.builtins_path = std::move(builtins);
+  identity.files = files_text(identity);
   keep_freed_memory();
   return std::shared_ptr<const Nvrtc>(new Nvrtc(std::move(impl)));
 }

@@ -21,6 +21,7 @@ struct NvrtcIdentity {
   std::string builtins_path;  // empty if it is not beside the library
   int major = 0;
   int minor = 0;
+  std::string files;  // status_text() of each when they were opened
   friend bool operator==(const NvrtcIdentity&, const NvrtcIdentity&) = default;
 
   std::string version_text() const;  // "nvrtc 13.0": cache::Toolchain::compiler
@@ -66,7 +67,7 @@ class Nvrtc {
   // either. CompilerPool compiles in another process.
   Result<CubinAndLog> compile_to_cubin(const std::string& name, const std::string& source,
                                        std::span<const std::string> options) const;
-  // Also reads the cubin and the log. Errors: kInternal if they contradict each other.
+  // Also reads the cubin and the log. Errors: also those of read_output().
   Result<CompileOutput> compile(const std::string& name, const std::string& source,
                                 std::span<const std::string> options) const;
 

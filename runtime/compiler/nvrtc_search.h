@@ -15,11 +15,15 @@ struct NvrtcPlace {
   std::string why;     // why this folder: "beside Octile", "CUDA_HOME"
   // What to open, the newest release first: paths of files that exist, or names for the loader.
   std::vector<std::string> libraries;
+  std::string refused;  // why a library that is there is not among them; empty: none was refused
+  // A variable or the loader names it. Code of every other place has to pass check_code().
+  bool is_named = true;
 };
 
 // What decides which folders are looked into. Every path in it is absolute or empty.
 struct NvrtcHints {
-  std::string own_folder;     // of the library, or of the program that it is linked into
+  std::string
+      own_folder;  // own_file().folder: of the library, or of the program that it is linked into
   std::string recorded;       // the build's NVRTC folder
   std::string virtual_env;    // VIRTUAL_ENV
   std::string search_path;    // PATH: the first python3 in it is the Python that is meant
@@ -42,6 +46,8 @@ NvrtcHints nvrtc_hints();
 //   4. lib64 and lib of CUDA_HOME, then of CUDA_PATH
 //   5. the loader's search (LD_LIBRARY_PATH, ldconfig)
 //   6. lib64 and lib of /usr/local/cuda
+// A library of a folder that nobody named has to pass check_code(). CUDA_HOME, CUDA_PATH,
+// VIRTUAL_ENV, PATH and LD_LIBRARY_PATH name folders.
 std::vector<NvrtcPlace> nvrtc_places(const NvrtcHints& hints, cache::FileOps& ops);
 std::vector<NvrtcPlace> nvrtc_places();
 

@@ -175,11 +175,13 @@ Channel::Message hello(const Nvrtc& nvrtc) {
           identity.path,
           identity.builtins_path,
           fmt::format("{}", identity.major),
-          fmt::format("{}", identity.minor)};
+          fmt::format("{}", identity.minor),
+          identity.files};
 }
 
 Channel::Message answer(const Nvrtc& nvrtc, const Channel::Message& request) {
   constexpr std::size_t kBeforeOptions = 3;
+  if (request.size() == 1 && request[0] == kAsksIfReady) return {std::string(kIsReady)};
   if (request.size() < kBeforeOptions || request[0] != "compile")
     return error_message({ErrorCode::kInternal, "octile-compiler was asked for something else"});
   const auto compiled =
@@ -232,7 +234,7 @@ int run(std::string_view argument) {
   limit_memory(bytes);
   be_the_first_to_go();
   watch_for_the_end();
-  Channel channel(kSocket);
+  Channel channel{cache::Descriptor(kSocket)};
   if (const auto refused = watch_the_host()) {
     send(channel, error_message(*refused));
   } else {

@@ -5,25 +5,28 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <csignal>
+#include <ctime>
+#include <string_view>
 #include <system_error>
-#include <utility>
 
 #include "cache/rights.h"
 #include "runtime/blocked_signals.h"
 
 // A sanitizer must not instrument what runs on the stacks below, where it knows no thread.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define OCTILE_PLAIN __attribute__((no_sanitize("address", "thread", "undefined"), noinline))
+#define OCTILE_PLAIN \
+  __attribute__((no_sanitize("address", "thread", "undefined"), no_stack_protector, noinline))
 #else
-#define OCTILE_PLAIN __attribute__((noinline))
+#define OCTILE_PLAIN __attribute__((no_stack_protector, noinline))
 #endif
 
 #if defined(__SANITIZE_THREAD__)
@@ -40,6 +43,8 @@ namespace {
 
 constexpr int kOnlyClones = static_cast<int>(__WCLONE);
 constexpr std::size_t kStackBytes = std::size_t{64} << 10;
+constexpr std::size_t kGuardBytes = std::size_t{64} << 10;  // a page of any machine
+constexpr std::size_t kTwoStacksBytes = 2 * (kGuardBytes + kStackBytes);
 
 // Everything that the two new processes need. They share the host's memory until the program runs,
 // so that they may only make system calls: another thread may hold any lock, such as malloc's.
@@ -50,8 +55,11 @@ struct Start {
   int socket = -1;
   int null = -1;
   char* second_stack = nullptr;  // its top
+  bool stays = false;            // the process in between waits for the program
+  rlim_t most_descriptors = 0;
+  std::array<unsigned long, 4> default_action{};  // the kernel's sigaction
   int error = 0;
-  int program_id = 0;
+  int done = 0;  // atomic; 1: the program runs or cannot be started
 };
 
 // The program's process. Both descriptors are above 2, so that none overwrites another. These are
@@ -68,42 +76,47 @@ OCTILE_PLAIN int become_program(void* argument) {
   return 1;
 }
 
-// The process in between. Each clone returns once the new process executes the program or ends.
+// Gives up what a process that only waits need not have: the host's session, its handling of
+// SIGCHLD, and every descriptor.
+OCTILE_PLAIN void keep_nothing(const Start& start) {
+  constexpr std::size_t kBytesOfSignalSet = 8;
+  ::syscall(SYS_setsid);
+  ::syscall(SYS_rt_sigaction, SIGCHLD, start.default_action.data(), nullptr, kBytesOfSignalSet);
+#ifdef SYS_close_range
+  if (::syscall(SYS_close_range, 0U, ~0U, 0) == 0) return;
+#endif
+  for (rlim_t number = 0; number < start.most_descriptors; ++number) ::syscall(SYS_close, number);
+}
+
+// The process in between. The clone returns once the new process executes the program or ends. The
+// thread that called goes on, and may end, once `done` is set. After that nothing of it is used,
+// not even errno: the calls cannot fail.
 OCTILE_PLAIN int make_orphan(void* argument) {
   auto& start = *static_cast<Start*>(argument);
-  start.program_id =
+  const int program =
       OCTILE_CLONE(become_program, start.second_stack, CLONE_VM | CLONE_VFORK | SIGCHLD, argument);
-  if (start.program_id < 0) start.error = errno;
+  if (program < 0) start.error = errno;
+  const bool stays = start.stays;
+  if (stays) {
+    keep_nothing(start);
+    __atomic_store_n(&start.done, 1, __ATOMIC_SEQ_CST);
+    if (program > 0) ::syscall(SYS_wait4, program, nullptr, 0, nullptr);
+  }
   ::syscall(SYS_exit_group, 0);
   return 0;
 }
 
-// A descriptor that is closed at the end of its scope.
-class Descriptor {
- public:
-  explicit Descriptor(int number = -1) : number_(number) {}
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return number_; }
-  int release() { return std::exchange(number_, -1); }
-
- private:
-  int number_;
-};
-
 // Memory for two stacks, each with a page below that faults.
 class Stacks {
  public:
-  Stacks() : base_(::mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+  Stacks()
+      : base_(::mmap(nullptr, kTwoStacksBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
     for (const std::size_t index : {std::size_t{0}, std::size_t{1}})
       usable_ = usable_ && base_ != MAP_FAILED &&
                 ::mprotect(top(index) - kStackBytes, kStackBytes, PROT_READ | PROT_WRITE) == 0;
   }
   ~Stacks() {
-    if (base_ != MAP_FAILED) ::munmap(base_, kBytes);
+    if (base_ != MAP_FAILED) ::munmap(base_, kTwoStacksBytes);
   }
   Stacks(const Stacks&) = delete;
   Stacks& operator=(const Stacks&) = delete;
@@ -111,10 +124,9 @@ class Stacks {
   char* top(std::size_t index) const {
     return static_cast<char*>(base_) + (index + 1) * (kGuardBytes + kStackBytes);
   }
+  void* release() { return std::exchange(base_, MAP_FAILED); }
 
  private:
-  static constexpr std::size_t kGuardBytes = std::size_t{64} << 10;  // a page of any machine
-  static constexpr std::size_t kBytes = 2 * (kGuardBytes + kStackBytes);
   void* base_;
   bool usable_ = true;
 };
@@ -130,47 +142,107 @@ bool adopts_orphans() {
          (::prctl(PR_GET_CHILD_SUBREAPER, &subreaper, 0, 0, 0) == 0 && subreaper != 0);
 }
 
-// Returns a copy of a descriptor above 2 that programs do not inherit.
-int above_standard(int descriptor) {
-  return descriptor < 0 ? -1 : ::fcntl(descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+// Returns the set of signals on a line of /proc/<process>/status.
+std::uint64_t signals_of(std::string_view status, std::string_view line) {
+  const std::size_t at = status.find(line);
+  std::uint64_t set = 0;
+  if (at == std::string_view::npos) return set;
+  constexpr std::size_t kDigits = 16;
+  const std::string_view digits = status.substr(at + line.size()).substr(0, kDigits);
+  std::from_chars(digits.data(), digits.data() + digits.size(), set, 16);
+  return set;
+}
+
+// Returns true if process 1 does nothing about SIGCHLD: it neither catches nor ignores nor awaits
+// the signal, as `sleep infinity` in a container. Then it probably waits for no process either. If
+// nothing can be learnt of it, it counts as one that waits.
+bool orphans_are_left() {
+  const int file =
+      cache::new_descriptor([] { return ::open("/proc/1/status", O_RDONLY | O_CLOEXEC); });
+  if (file < 0) return false;
+  const cache::Descriptor opened(file);
+  std::array<char, 4096> text{};
+  const ssize_t bytes = ::read(file, text.data(), text.size());
+  const std::string_view status(text.data(), bytes > 0 ? static_cast<std::size_t>(bytes) : 0);
+  if (status.find("SigCgt:") == std::string_view::npos) return false;
+  const std::uint64_t handled = signals_of(status, "SigCgt:\t") | signals_of(status, "SigIgn:\t") |
+                                signals_of(status, "SigBlk:\t");
+  return (handled >> (SIGCHLD - 1) & 1U) == 0;
+}
+
+bool has_ended(pid_t between) {
+  const pid_t ended = ::waitpid(between, nullptr, kOnlyClones | WNOHANG);
+  return ended == between || (ended < 0 && errno == ECHILD);
+}
+
+// Returns false if the process in between was killed before it said that the program runs. Both
+// have one errno, so that nothing here may set it.
+bool wait_for_program(const Start& start, pid_t between) {
+  constexpr timespec kPause{0, 50'000};
+  while (__atomic_load_n(&start.done, __ATOMIC_SEQ_CST) == 0) {
+    if (has_ended(between)) return false;
+    ::nanosleep(&kPause, nullptr);
+  }
+  return true;
 }
 
 }  // namespace
 
+ProcessBetween::~ProcessBetween() {
+  constexpr int kAttempts = 10'000;
+  constexpr timespec kPause{0, 100'000};
+  if (process_ == 0) return;
+  for (int i = 0; i < kAttempts; ++i) {
+    if (has_ended(process_)) {
+      ::munmap(stacks_, kTwoStacksBytes);
+      return;
+    }
+    ::nanosleep(&kPause, nullptr);
+  }
+}
+
 Result<StartedProgram> start_program(const std::string& program, const std::string& argument) {
   std::string name = program;
   std::string only = argument;
-  const Stacks stacks;
-  std::array<int, 2> pair{-1, -1};
-  if (!stacks.usable() || ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) != 0)
-    return cannot_start(program, errno);
-  Descriptor ours(pair[0]);
-  const Descriptor theirs(pair[1]);
-  const Descriptor opened(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  const Descriptor socket(above_standard(theirs.get()));
-  const Descriptor null(above_standard(opened.get()));
-  if (socket.get() < 0 || null.get() < 0) return cannot_start(program, errno);
+  Stacks stacks;
+  if (!stacks.usable()) return cannot_start(program, ENOMEM);
+  const auto [one, other] = cache::new_socket_pair();
+  if (one < 0) return cannot_start(program, -one);
+  cache::Descriptor ours(one);
+  const cache::Descriptor theirs(other);
+  const int opened = cache::new_descriptor([] { return ::open("/dev/null", O_RDWR | O_CLOEXEC); });
+  if (opened < 0) return cannot_start(program, -opened);
+  const cache::Descriptor null(opened);
 
+  rlimit descriptors{};
+  ::getrlimit(RLIMIT_NOFILE, &descriptors);
   std::array<char*, 1> nothing{nullptr};
   Start start{.program = program.c_str(),
               .arguments = {name.data(), only.data(), nullptr},
               .environment = cache::has_more_rights_than_caller() ? nothing.data() : environ,
-              .socket = socket.get(),
+              .socket = theirs.get(),
               .null = null.get(),
               .second_stack = stacks.top(1),
+              .stays = adopts_orphans() || orphans_are_left(),
+              .most_descriptors = descriptors.rlim_cur,
+              .default_action = {},
               .error = 0,
-              .program_id = 0};
+              .done = 0};
   {
     const BlockedSignals blocked(all_signals());  // a handler would run in the host's memory
     // Without a signal at its end only __WCLONE waits for it, so that no wait() of the host sees
     // it.
-    const pid_t between = OCTILE_CLONE(make_orphan, stacks.top(0), CLONE_VM | CLONE_VFORK, &start);
+    const int flags = CLONE_VM | (start.stays ? 0 : CLONE_VFORK);
+    const pid_t between = OCTILE_CLONE(make_orphan, stacks.top(0), flags, &start);
     if (between < 0) return cannot_start(program, errno);
+    if (start.stays && wait_for_program(start, between) && start.error == 0)
+      return StartedProgram{ProcessBetween(between, stacks.release()), std::move(ours)};
     while (::waitpid(between, nullptr, kOnlyClones) < 0 && errno == EINTR) {
     }
+    if (start.stays && start.error == 0) return cannot_start(program, EINTR);
   }
   if (start.error != 0) return cannot_start(program, start.error);
-  return StartedProgram{ours.release(), adopts_orphans() ? start.program_id : 0};
+  return StartedProgram{{}, std::move(ours)};
 }
 
 }  // namespace octile

@@ -1,31 +1,57 @@
-// Starts a program that is nobody's child, connected by a socket.
+// Starts a program that is no child of the host, connected by a socket.
 //
 // A child of the host would meet the host's own handling of children: a SIGCHLD that the host does
 // not expect, a wait() for any child that returns ours, or never returns because ours still runs.
-// So the program is started by a process in between, which ends at once, reports no signal and
-// waits for nothing. The program belongs to init, or to whoever adopts orphans (prctl(2),
-// PR_SET_CHILD_SUBREAPER). If that is the host itself, it is a child of the host after all. It has
-// a session of its own, so that a terminal's Ctrl-C and hang-up do not reach it. Its end is seen at
-// the socket.
+// So the program is started by a process in between, which reports no signal and is found by no
+// wait() of the host. The program has a session of its own, so that a terminal's Ctrl-C and hang-up
+// do not reach it. Its end is seen at the socket.
+//
+// Mostly the process in between ends at once, and the program belongs to process 1, which waits for
+// its end. If nobody would, or the host itself adopts orphans (it is process 1, or by prctl(2),
+// PR_SET_CHILD_SUBREAPER), the process in between stays until the program has ended and waits for
+// it, and this library waits for the process in between. So nothing is left of either. It is a
+// process that shares the host's memory, holds no descriptor and takes no signal.
 #pragma once
 
 #include <string>
+#include <utility>
 
+#include "cache/descriptor.h"
 #include "generator/core/error.h"
 
 namespace octile {
 
+// The process in between, while it may run, and the memory of its stack.
+class ProcessBetween {
+ public:
+  ProcessBetween() = default;
+  ProcessBetween(int process, void* stacks) : process_(process), stacks_(stacks) {}
+  ProcessBetween(ProcessBetween&& other) noexcept
+      : process_(std::exchange(other.process_, 0)),
+        stacks_(std::exchange(other.stacks_, nullptr)) {}
+  ProcessBetween& operator=(ProcessBetween&&) = delete;
+  ProcessBetween(const ProcessBetween&) = delete;
+  ProcessBetween& operator=(const ProcessBetween&) = delete;
+  // Waits for its end, which follows the program's. A program that is stopped, or in a system call
+  // of a disk that does not answer, is left behind after a second.
+  ~ProcessBetween();
+
+ private:
+  int process_ = 0;  // 0: none
+  void* stacks_ = nullptr;
+};
+
 struct StartedProgram {
-  int socket = -1;  // this end
-  int child = 0;    // its process id if this process adopts orphans, and so has to wait for it
+  ProcessBetween between;    // destroyed after the socket, whose end ends the program
+  cache::Descriptor socket;  // this end
 };
 
 // Starts `program` with one argument. The program has the other end as descriptor 0, /dev/null as 1
 // and 2, and every other descriptor that is not close-on-exec. It begins with all signals blocked.
 // Its environment is this process's; empty if this process has more rights than its caller, because
 // the system need not tell the program that it has them too.
-// The calling thread is suspended until the program runs, as by vfork; no page is copied. Errors:
-// kNoCompiler, with the system's reason.
+// The calling thread waits until the program runs; no page is copied. Errors: kNoCompiler, with the
+// system's reason.
 Result<StartedProgram> start_program(const std::string& program, const std::string& argument);
 
 }  // namespace octile

@@ -51,7 +51,7 @@ std::string result_text(const DriverApi& api, CUresult result) {
 }  // namespace
 
 Result<std::shared_ptr<const Driver>> Driver::open() {
-  return open(environment_value("OCTILE_LIBCUDA").value_or(kDefaultPath));
+  return open(environment_path("OCTILE_LIBCUDA").value_or(kDefaultPath));
 }
 
 Result<std::shared_ptr<const Driver>> Driver::open(const std::string& path) {

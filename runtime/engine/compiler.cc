@@ -94,12 +94,20 @@ Compiler::Compiler(const std::string& memo_root, std::shared_ptr<cache::FileOps>
       memo_(memo_root.empty() ? std::nullopt
                               : std::optional<cache::MemoFile>(std::in_place, memo_root,
                                                                std::string(kMemoName), ops_)),
+      warn_(warn),
       pool_(std::move(warn)) {}
+
+void Compiler::warn_of_refused_places() {
+  if (std::exchange(warned_, true) || environment_value("OCTILE_LIBNVRTC")) return;
+  for (const NvrtcPlace& place : nvrtc_places())
+    if (!place.refused.empty()) warn_(place.refused);
+}
 
 Result<Compiler::Opened> Compiler::open() {
   const std::scoped_lock lock(mutex_);
   if (opened_) return *opened_;
   auto nvrtc = pool_.open();
+  warn_of_refused_places();
   if (!nvrtc) return tl::unexpected<Error>(nvrtc.error());
   cache::Toolchain toolchain{nvrtc->version_text(), {}};
   const auto files = files_text(*ops_, nvrtc->path);

@@ -32,7 +32,7 @@ class Compiler {
   };
 
   // memo_root: the writable root; empty: there is no memo. file_ops null: the system's. warn: see
-  // CompilerPool.
+  // CompilerPool; also called with each library that is there and is not trusted.
   explicit Compiler(
       const std::string& memo_root, std::shared_ptr<cache::FileOps> file_ops = nullptr,
       CompilerPool::Warn warn = [](const std::string&) {});
@@ -55,13 +55,16 @@ class Compiler {
   std::optional<Memo> read_memo() const;
   void remember(const Opened& opened, const std::string& files) const;
   std::optional<cache::Toolchain> recall() const;
+  void warn_of_refused_places();
 
   const std::shared_ptr<cache::FileOps> ops_;
   const std::optional<cache::MemoFile> memo_;  // empty: there is no memo
+  const CompilerPool::Warn warn_;
   CompilerPool pool_;
   std::mutex mutex_;
   std::optional<Opened> opened_;
   std::optional<cache::Toolchain> recalled_;
+  bool warned_ = false;
 };
 
 }  // namespace octile

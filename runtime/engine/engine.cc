@@ -197,7 +197,7 @@ Result<Engine::Kernel> Engine::compile(const Wanted& wanted, const cache::Toolch
   if (!valid) return tl::unexpected<Error>(valid.error());
   const KernelResources* resources = output->find(wanted.emitted.name);
   if (resources == nullptr)
-    return fail(ErrorCode::kInternal,
+    return fail(ErrorCode::kCompileFailed,
                 fmt::format("the compiler reports no resources of {}", wanted.emitted.name));
 
   KernelBuild build;

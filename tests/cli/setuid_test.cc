@@ -123,5 +123,30 @@ TEST(Setuid, PathDoesNotGiveTheDisassembler) {
   EXPECT_FALSE(fs::exists(started)) << with_rights.err;
 }
 
+// Octile may lie in a folder of its own below one that everybody may write.
+TEST(Disassembler, AFolderBesideThatOthersMayWriteIsNotUsed) {
+  Shell shell;
+  const fs::path mine = shell.folder() / "mine";
+  const fs::path beside = shell.folder() / "bin";
+  const fs::path started = shell.folder() / "started";
+  for (const fs::path& folder : {mine, beside}) fs::create_directory(folder);
+  fs::copy_file(OCTILE_COMMAND, mine / "octile");
+  std::ofstream(beside / "nvdisasm") << "#!/bin/sh\n: >" << started << "\n";
+  fs::permissions(beside / "nvdisasm", fs::perms(0755));
+  shell.set("PATH", (shell.folder() / "nothing").string());
+  shell.set("CUDA_HOME", "/nonexistent");
+  shell.use(mine / "octile");
+  const auto dump = [&shell](const char* folder) {
+    return shell.run({"emit", "--quantize", "128x7168", "--device", "h200", "--dump",
+                      (shell.folder() / folder).string()});
+  };
+  const Outcome trusted = dump("trusted");
+  EXPECT_TRUE(fs::exists(started)) << trusted.err;
+  fs::remove(started);
+  fs::permissions(beside, fs::perms(0777));
+  const Outcome refused = dump("refused");
+  EXPECT_FALSE(fs::exists(started)) << refused.err;
+}
+
 }  // namespace
 }  // namespace octile::tests

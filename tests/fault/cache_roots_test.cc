@@ -1,5 +1,8 @@
 // Roots that cannot serve: foreign files, links, full and read-only disks, users without rights.
 // The result is always a miss and one warning, never a failed call.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "tests/support/cache_disks.h"
 #include "tests/support/cache_testing.h"
 
@@ -169,6 +172,46 @@ TEST_F(CacheForeign, WhatBelongsToAnotherUserIsRefused) {
     ASSERT_FALSE(log.warnings().empty());
     EXPECT_NE(log.warnings()[0].find("belongs to user 12345"), std::string::npos);
     ASSERT_EQ(::chown(part.c_str(), 0, 0), 0);
+  }
+}
+
+// A folder that others may write, as a volume of a pod, can have one for each user below it.
+TEST_F(CacheForeign, AFolderOfTheUsersOwnBelowASharedOneIsMadeOnRequest) {
+  fs::create_directory(root_);
+  fs::permissions(root_, fs::perms(02775));
+  options_.writable_root = default_root(root_, "", "");
+  EXPECT_FALSE(Store(options_).publish(entry_));
+  ASSERT_FALSE(log_.warnings().empty());
+  EXPECT_NE(log_.warnings()[0].find("OCTILE_CACHE_DIR " + root_ + "/{user} makes one"),
+            std::string::npos)
+      << log_.warnings()[0];
+  options_.writable_root = default_root(root_ + "/{user}", "", "");
+  const std::string own = root_ + "/" + std::to_string(::geteuid());
+  EXPECT_EQ(options_.writable_root, own);
+  EXPECT_TRUE(Store(options_).publish(entry_));
+  EXPECT_TRUE(Store(options_).lookup(entry_.identity, entry_.toolchain));
+  EXPECT_EQ(fs::status(own).permissions() & fs::perms(0777), fs::perms(0700));
+}
+
+TEST_F(CacheForeign, ARootOfRootThatNobodyElseMayWriteIsRead) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  ASSERT_TRUE(Store(options_).publish(entry_));
+  fs::permissions(fs::path(root_).parent_path(), fs::perms(0755));
+  for (const auto& part : fs::recursive_directory_iterator(root_))
+    fs::permissions(part, part.is_directory() ? fs::perms(0755) : fs::perms(0644));
+  fs::permissions(root_, fs::perms(0755));
+  for (const bool writable : {false, true}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      if (::setresuid(12345, 12345, 12345) != 0) ::_exit(2);
+      options_.read_only_roots.clear();
+      options_.writable_root = writable ? root_ : "";
+      if (!writable) options_.read_only_roots = {root_};
+      ::_exit(Store(options_).lookup(entry_.identity, entry_.toolchain) ? 0 : 1);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0) << (writable ? "the writable root" : "a read-only root");
   }
 }
 

@@ -52,6 +52,8 @@ extern "C" __global__ void __launch_bounds__(1024, 2) spilling(float* x, int n) 
 TEST(Nvrtc, SaysWhatItIs) {
   EXPECT_GE(nvrtc().identity().major, 12);
   EXPECT_TRUE(nvrtc().identity().version_text().starts_with("nvrtc "));
+  const auto folder_of = [](const std::string& path) { return path.substr(0, path.rfind('/')); };
+  EXPECT_EQ(folder_of(nvrtc().identity().builtins_path), folder_of(nvrtc().identity().path));
   const std::string digest = nvrtc().identity().build_digest().value();
   EXPECT_EQ(digest.size(), 32U);
   EXPECT_EQ(digest.find_first_not_of("0123456789abcdef"), std::string::npos);

@@ -1,5 +1,6 @@
 // Compiles in processes of octile-compiler: what NVRTC does there does not reach this process.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -21,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include "octile/octile.h"
 #include "runtime/compiler/compiler_pool.h"
 #include "tests/process/faults.h"
 #include "tests/process/sanitized.h"
@@ -136,8 +138,8 @@ TEST_F(FakeCompiler, MemoryHasABound) {
 TEST_F(FakeCompiler, AnAnswerThatIsNoCubinIsRefused) {
   CompilerPool compilers = pool();
   const Error error = error_of(compilers, "nothing");
-  EXPECT_EQ(error.code, ErrorCode::kInternal);
-  EXPECT_THAT(error.message, ::testing::HasSubstr("not a usable cubin"));
+  EXPECT_EQ(error.code, ErrorCode::kCompileFailed);
+  EXPECT_THAT(error.message, ::testing::HasSubstr("the compiler's answer is not a usable cubin"));
 }
 
 // Neither the options nor the source of a request may exceed a message.
@@ -198,6 +200,39 @@ TEST_F(FakeCompiler, AKilledIdleProcessIsReplaced) {
   EXPECT_NE(process_of(compilers), process);
 }
 
+// A stopped process costs as much as it may take to answer, and not a compile's time.
+TEST_F(FakeCompiler, AStoppedIdleProcessIsReplaced) {
+  CompilerPool compilers = pool({.time_to_answer = milliseconds(100)});
+  const int process = process_of(compilers);
+  ::kill(process, SIGSTOP);
+  EXPECT_NE(process_of(compilers), process);
+  ::kill(process, SIGCONT);
+  EXPECT_TRUE(ends_within(process, milliseconds(20'000)));
+}
+
+TEST_F(FakeCompiler, AnIdleProcessThatAnswersIsKept) {
+  CompilerPool compilers = pool();
+  const int process = process_of(compilers);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(process_of(compilers), process);
+}
+
+// All kernels of a handle name one toolchain. Another file at the same path is another one.
+TEST_F(FakeCompiler, AReplacedNvrtcIsNotUsed) {
+  const cache::testing::TempDir folder;
+  const std::string library = folder / "libnvrtc.so.13";
+  std::filesystem::copy_file(OCTILE_FAKE_NVRTC_PATH, library);
+  ::setenv("OCTILE_LIBNVRTC", library.c_str(), 1);
+  CompilerPool compilers = pool();
+  const int process = process_of(compilers);
+  std::filesystem::copy_file(OCTILE_FAKE_NVRTC_PATH, library + ".new");
+  std::filesystem::rename(library + ".new", library);
+  EXPECT_EQ(process_of(compilers), process) << "what runs has the file that it opened";
+  ::kill(process, SIGKILL);
+  const Error error = error_of(compilers, "pid");
+  EXPECT_EQ(error.code, ErrorCode::kNoCompiler);
+  EXPECT_THAT(error.message, ::testing::HasSubstr("\"" + library + "\" was replaced since"));
+}
+
 TEST_F(FakeCompiler, SignalsToTheProcessGroupDoNotReachIt) {
   const pid_t host = ::fork();
   if (host == 0) {
@@ -241,7 +276,7 @@ TEST_F(FakeCompiler, TheHostHasNoChildByIt) {
   sigaction(SIGCHLD, &before, nullptr);
 }
 
-// A host that adopts orphans, as process 1 of a container does, is left with none.
+// A host that adopts orphans, as process 1 of a container does, sees none and is left with none.
 TEST_F(FakeCompiler, AHostThatAdoptsOrphansKeepsNone) {
   const pid_t host = ::fork();
   if (host == 0) {
@@ -250,9 +285,9 @@ TEST_F(FakeCompiler, AHostThatAdoptsOrphansKeepsNone) {
     {
       CompilerPool compilers = pool();
       process_of(compilers);
-      if (::waitpid(-1, nullptr, WNOHANG) != 0) ::_exit(2);
+      if (::waitpid(-1, nullptr, WNOHANG) != -1 || errno != ECHILD) ::_exit(2);
     }
-    ::_exit(::waitpid(-1, nullptr, WNOHANG) == -1 && errno == ECHILD ? 0 : 1);
+    ::_exit(::waitpid(-1, nullptr, WNOHANG | __WALL) == -1 && errno == ECHILD ? 0 : 1);
   }
   int status = 0;
   ::waitpid(host, &status, 0);
@@ -356,6 +391,48 @@ TEST_F(ScriptedCompiler, ThatEndsEarlySaysSo) {
                  "ended before it said that it runs");
 }
 
+// It costs its time once, and not with every kernel.
+TEST_F(ScriptedCompiler, ThatSaysNothingIsWaitedForOnce) {
+  const cache::testing::TempDir folder;
+  const std::string started = folder / "started";
+  const std::string script = folder / "compiler";
+  std::ofstream(script) << "#!/bin/sh\necho >>" << started << "\nexec sleep 60\n";
+  std::filesystem::permissions(script, std::filesystem::perms(0755));
+  ::setenv("OCTILE_COMPILER", script.c_str(), 1);
+  CompilerPool compilers = pool({.time_to_start = milliseconds(200)});
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(process_of(compilers), ::getpid());
+  ASSERT_EQ(warnings_.size(), 1U);
+  EXPECT_THAT(warnings_[0], ::testing::HasSubstr("does not say within 0.2 s that it runs"));
+  EXPECT_EQ(std::filesystem::file_size(started), 1U) << "one line a start";
+}
+
+// "octile-compiler", its version, and a hello's other fields; then what is no answer.
+TEST_F(ScriptedCompiler, ThatAnswersNonsenseSaysSo) {
+  const auto word = [](std::size_t value) {
+    return fmt::format("\\{:03o}\\{:03o}\\000\\000", value & 255U, value >> 8);
+  };
+  const std::string version =
+      fmt::format("{}.{}.{}", OCTILE_VERSION_MAJOR, OCTILE_VERSION_MINOR, OCTILE_VERSION_PATCH);
+  std::string hello;
+  std::size_t bytes = 0;
+  for (const std::string& field :
+       {std::string("octile-compiler"), version, std::string("/x"), std::string(),
+        std::string("13"), std::string("0"), std::string()}) {
+    hello += word(field.size()) + field;
+    bytes += 4 + field.size();
+  }
+  for (const std::string& answer : {word(6) + word(9) + "ab", word(6) + word(2) + "ab"}) {
+    const cache::testing::TempDir folder;
+    const std::string script = folder / "compiler";
+    std::ofstream(script) << "#!/bin/sh\nprintf '" << word(bytes) << hello << "' >&0\n"
+                          << "head -c 1 >/dev/null\nprintf '" << answer << "' >&0\nsleep 1\n";
+    std::filesystem::permissions(script, std::filesystem::perms(0755));
+    ::setenv("OCTILE_COMPILER", script.c_str(), 1);
+    CompilerPool compilers = pool();
+    expect_failure(compilers, "pid", "octile-compiler answered with what is no answer");
+  }
+}
+
 // A refused block must not leave the socket of a program that runs.
 TEST_F(FakeCompiler, RefusedMemoryLosesNoDescriptor) {
   const auto descriptors = [] {
@@ -406,7 +483,7 @@ TEST(Channel, BoundsWhatItReceives) {
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
     EXPECT_EQ(::write(ends[1], bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
     ::close(ends[1]);
-    Channel channel(ends[0]);
+    Channel channel{cache::Descriptor(ends[0])};
     Channel::Message message;
     return channel.receive(message, Channel::Clock::now() + std::chrono::seconds(20));
   };
@@ -430,7 +507,7 @@ TEST(Channel, BoundsWhatItReceives) {
 TEST(Channel, ADeadlinePasses) {
   std::array<int, 2> ends{};
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
-  Channel channel(ends[0]);
+  Channel channel{cache::Descriptor(ends[0])};
   Channel::Message message;
   EXPECT_EQ(channel.receive(message, Channel::Clock::now() + milliseconds(10)),
             Channel::Trouble::kTooLate);

@@ -143,6 +143,47 @@ TEST_F(NvrtcSearch, AFolderIsNamedOnce) {
               ElementsAre(at("cuda/lib64/libnvrtc.so.13"), "libnvrtc.so.13", "libnvrtc.so.12"));
 }
 
+// A folder beside Octile's may be anybody's, as one in /tmp, and so may HOME of a root shell.
+TEST_F(NvrtcSearch, AFolderThatOthersMayWriteIsNotUsedUnlessItIsNamed) {
+  put("any/site-packages/octile/bin", "octile");
+  put("python/bin", "python3");
+  hints = {.own_folder = at("any/site-packages/octile/bin"),
+           .recorded = at("recorded"),
+           .virtual_env = at("venv"),
+           .search_path = at("python/bin"),
+           .home = at("home"),
+           .cuda_home = at("cuda_home"),
+           .cuda_path = at("cuda_path"),
+           .usual_toolkit = at("usual")};
+  const std::vector<std::string> found{
+      put("any/site-packages/octile/bin"),
+      put(fs::path("any/site-packages/octile/bin") / OCTILE_PROGRAMS_TO_LIBRARY),
+      put("recorded"),
+      put("any/site-packages/nvidia/cu13/lib"),
+      put("home/.local/lib/python3.11/site-packages/nvidia/cu13/lib"),
+      put("usual/lib64")};
+  const std::vector<std::string> named{put("venv/lib/python3.12/site-packages/nvidia/cu13/lib"),
+                                       put("python/lib/python3/dist-packages/nvidia/cu13/lib"),
+                                       put("cuda_home/lib64"), put("cuda_path/lib")};
+  const std::size_t all = libraries().size();
+  for (const std::vector<std::string>& folders : {found, named})
+    for (const std::string& folder : folders) fs::permissions(folder, fs::perms(0777));
+  std::vector<std::string> expected;
+  for (const std::string& folder : named) expected.push_back(folder + "/libnvrtc.so.13");
+  expected.insert(expected.end(), {"libnvrtc.so.13", "libnvrtc.so.12"});
+  EXPECT_EQ(libraries(), expected);
+  EXPECT_EQ(all, expected.size() + found.size()) << "each was found before";
+  int refused = 0;
+  for (const NvrtcPlace& place : places()) {
+    if (place.refused.empty()) continue;
+    ++refused;
+    EXPECT_FALSE(place.is_named);
+    EXPECT_THAT(place.refused, ::testing::HasSubstr("libnvrtc.so.13\" is not opened: "));
+    EXPECT_THAT(place.refused, ::testing::HasSubstr("its mode is 0777"));
+  }
+  EXPECT_EQ(refused, 6);
+}
+
 // What a memo compares changes with every library that comes or goes.
 TEST_F(NvrtcSearch, TheTextNamesEveryLibrary) {
   hints.recorded = at("recorded");

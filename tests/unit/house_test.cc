@@ -122,6 +122,50 @@ TEST(House, ThePatternFindsAccessToFiles) {
     EXPECT_FALSE(std::regex_search(text, file_access())) << text;
 }
 
+// Returns a pattern of code that makes or closes a descriptor.
+const std::regex& descriptor_calls() {
+  static const std::regex pattern(
+      "\\b(socketpair|pipe2?|dup[23]?|accept4?|memfd_create|epoll_create1?|eventfd|timerfd_create|"
+      "inotify_init1?|pidfd_open|fdopendir|closedir|openat)\\(|(^|[^\\w.>:])::(open|close|socket|"
+      "creat)"
+      "\\(|F_DUPFD");
+  return pattern;
+}
+
+// A descriptor below 3 takes what the host prints, and one that a child of fork has keeps its lock
+// or its connection. octile-compiler forks nothing and has what it opens for itself.
+TEST(House, OnlyOneFileMakesDescriptors) {
+  const std::set<std::string> places{"cache/descriptor.cc", "cache/descriptor.h",
+                                     "runtime/compiler/program.cc"};
+  int calls = 0;
+  for (const char* folder : {"cache", "runtime"}) {
+    std::string before;
+    for (const Line& line : lines_under(folder)) {
+      const bool made = std::regex_search(line.text, descriptor_calls());
+      const bool is_kept = (before + line.text).find("new_descriptor(") != std::string::npos ||
+                           line.text.find("closedir(dir)") != std::string::npos ||
+                           line.text.find("fdopendir(fd)") != std::string::npos;
+      if (!places.contains(line.file)) {
+        EXPECT_TRUE(!made || is_kept) << place_of(line);
+        calls += made ? 1 : 0;
+      }
+      before = line.text;
+    }
+  }
+  EXPECT_GE(calls, 4) << "the pattern finds what cache/file_ops.cc does";
+}
+
+TEST(House, ThePatternFindsDescriptorsThatAreMade) {
+  for (const char* text :
+       {"::socketpair(AF_UNIX, SOCK_STREAM, 0, pair.data())", "const int fd = ::open(path, 0);",
+        "::fcntl(fd, F_DUPFD_CLOEXEC, 3)", "::close(fd);", "::pipe2(ends, O_CLOEXEC)",
+        "::openat(fd, name, O_RDONLY)", "::dup2(fd, 1)"})
+    EXPECT_TRUE(std::regex_search(text, descriptor_calls())) << text;
+  for (const char* text : {"auto nvrtc = Nvrtc::open();", "file.close();", "ops.open_at(fd, name)",
+                           "ops_->close(fd)", "close_descriptor(fd)"})
+    EXPECT_FALSE(std::regex_search(text, descriptor_calls())) << text;
+}
+
 // Returns a pattern of code that writes to a stream of the process.
 const std::regex& printing() {
   static const std::regex pattern(

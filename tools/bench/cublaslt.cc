@@ -105,7 +105,7 @@ Result<std::shared_ptr<const CublasLt>> CublasLt::load(const std::string& path) 
 }
 
 Result<std::shared_ptr<const CublasLt>> CublasLt::open() {
-  if (const auto named = environment_value("OCTILE_LIBCUBLASLT")) return load(*named);
+  if (const auto named = environment_path("OCTILE_LIBCUBLASLT")) return load(*named);
   auto newer = load("libcublasLt.so.13");
   if (newer) return newer;
   auto older = load("libcublasLt.so.12");

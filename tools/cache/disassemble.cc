@@ -10,11 +10,14 @@
 #include <array>
 #include <cerrno>
 #include <optional>
+#include <string>
 #include <system_error>
 #include <vector>
 
+#include "cache/file_ops.h"
 #include "cache/rights.h"
 #include "runtime/compiler/nvrtc_search.h"
+#include "runtime/compiler/own_folder.h"
 #include "runtime/environment.h"
 
 namespace octile::tools {
@@ -108,21 +111,43 @@ Result<std::optional<std::string>> output_of(const Arguments& arguments, int cub
                           WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status)));
 }
 
+struct Folder {
+  std::string path;  // with a slash at its end; empty: PATH is searched
+  bool is_named = true;
+};
+
+// Returns where a disassembler is looked for, in order.
+std::vector<Folder> folders() {
+  std::vector<Folder> all;
+  if (const auto home = environment_value("CUDA_HOME")) all.push_back({*home + "/bin/"});
+  if (!cache::has_more_rights_than_caller()) all.push_back({});
+  for (const NvrtcPlace& place : nvrtc_places()) {
+    if (!place.folder.empty()) all.push_back({place.folder + "/../bin/", place.is_named});
+  }
+  return all;
+}
+
+// Returns the program to start, or nothing if it is not there or not to be trusted.
+std::optional<std::string> program_in(const Folder& folder, const std::string& name) {
+  if (folder.is_named) return folder.path + name;
+  cache::FileOps ops;
+  auto checked = check_code(ops, folder.path + name);
+  if (!checked) return std::nullopt;
+  return std::move(*checked);
+}
+
 }  // namespace
 
 Result<std::string> disassemble(std::span<const std::uint8_t> cubin) {
   const Descriptor memory(::memfd_create("octile-cubin", MFD_CLOEXEC));
   if (memory.get() < 0) return system_failure("memfd_create", errno);
   if (Status ok = write_all(memory.get(), cubin); !ok) return tl::unexpected<Error>(ok.error());
-  std::vector<std::string> folders;
-  if (const auto home = environment_value("CUDA_HOME")) folders.push_back(*home + "/bin/");
-  if (!cache::has_more_rights_than_caller()) folders.emplace_back();  // searches PATH
-  for (const NvrtcPlace& place : nvrtc_places()) {
-    if (!place.folder.empty()) folders.push_back(place.folder + "/../bin/");
-  }
-  for (const std::string& folder : folders) {
-    for (const Arguments& command : {Arguments{folder + "nvdisasm", kChildPath},
-                                     Arguments{folder + "cuobjdump", "--dump-sass", kChildPath}}) {
+  for (const Folder& folder : folders()) {
+    for (Arguments command :
+         {Arguments{"nvdisasm", kChildPath}, Arguments{"cuobjdump", "--dump-sass", kChildPath}}) {
+      const auto program = program_in(folder, command[0]);
+      if (!program) continue;
+      command[0] = *program;
       auto output = output_of(command, memory.get());
       if (!output) return tl::unexpected<Error>(output.error());
       std::optional<std::string> listing = std::move(*output);

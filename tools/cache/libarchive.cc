@@ -20,7 +20,7 @@ tl::unexpected<Error> refuse(const std::string& path, const std::string& why) {
 }  // namespace
 
 Result<LibArchive> LibArchive::open() {
-  return open(environment_value("OCTILE_LIBARCHIVE").value_or(kDefaultPath));
+  return open(environment_path("OCTILE_LIBARCHIVE").value_or(kDefaultPath));
 }
 
 Result<LibArchive> LibArchive::open(const std::string& path) {

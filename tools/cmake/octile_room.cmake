@@ -49,7 +49,10 @@ target_compile_options(octile_quick INTERFACE $<$<CONFIG:Release,RelWithDebInfo>
 
 # What is shipped runs on systems with an older libstdc++ than the build's. libgcc_s is left to the system, because the
 # static one needs a newer C library; so does std::random_device, which libstdc++'s archive brings and nothing here uses.
+#
+# Every symbol is resolved when a library or program is loaded, and the table of them is read-only from then on.
 add_library(octile_shipped INTERFACE)
+target_link_options(octile_shipped INTERFACE -Wl,-z,relro,-z,now)
 if(NOT OCTILE_SANITIZE)
   target_link_options(octile_shipped INTERFACE -static-libstdc++ -Wl,--gc-sections)
 endif()

@@ -8,6 +8,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "generator/core/nearest.h"
@@ -250,15 +251,17 @@ Result<std::vector<Work>> work_of_experts(const ModelFile& model, const ExpertSh
 
 std::vector<Work> distinct(std::vector<Work> works) {
   std::vector<Work> once;
+  std::unordered_map<std::string, std::size_t> places;  // of problems, by their texts
   for (Work& work : works) {
-    const auto same = std::ranges::find(once, work.problem, &Work::problem);
-    if (same == once.end()) {
+    const auto [place, is_new] = places.try_emplace(to_text(work.problem), once.size());
+    if (is_new) {
       once.push_back(std::move(work));
       continue;
     }
+    Work& same = once[place->second];
     for (const TokenRange& range : work.tokens) {
-      if (std::ranges::find(same->tokens, range) == same->tokens.end()) {
-        same->tokens.push_back(range);
+      if (std::ranges::find(same.tokens, range) == same.tokens.end()) {
+        same.tokens.push_back(range);
       }
     }
   }

@@ -47,14 +47,18 @@
  *     Without new threads, those that run do the work, and without any the caller does.
  * 13. Fork: a handle belongs to the process that made it. In a child of fork every call on it says
  *     INVALID_ARGUMENT, destroy included, and frees nothing. The child may make handles of its own.
+ *     It has none of the library's descriptors and locks, whatever ran in the parent: a fork waits
+ *     for what opens or closes one, for a second at most. The library's descriptors are above 2.
  *     The CUDA driver does not work in the child of a process that has used it.
  * 14. Signals: the library handles none and leaves the masks of its callers' threads alone. No call
  *     fails because of a signal, and none may be made in a handler. The library's threads block all
  *     signals but SIGPROF and those that a thread brings upon itself. NVRTC takes SIGINT and
  *     SIGTERM and exits on them; so kernels compile in processes of the program octile-compiler, in
- *     sessions of their own. They are no children of the caller, unless it adopts orphans: no
- *     SIGCHLD and no wait() tells of them. They end with their library handle, with the process,
- *     and when they have had nothing to do for a minute. If none can be started (the log says so)
+ *     sessions of their own. They are no children of the caller: no SIGCHLD and no wait() tells of
+ *     them, only one for clones (__WCLONE, __WALL). They end with their library handle, with the
+ *     process, and when they have had nothing to do for a minute. If nobody waits for orphans where
+ *     the process runs, or it adopts them itself, a second process with its memory exists as long as
+ *     a compiler does, and waits for it. If none can be started (the log says so)
  *     or OCTILE_COMPILER=in-process is set, NVRTC compiles in the caller's process and has its
  *     signals meanwhile.
  * 15. Exit: a process may exit with handles alive, also while work runs in the background. Nothing
@@ -165,7 +169,7 @@ OCTILE_API const char* octile_last_error(void);
 typedef struct octile_library_options {
   size_t struct_size;
   const char* cache_dir;   /* writable root; null: OCTILE_CACHE_DIR, else the XDG cache folder;
-                              "": none */
+                              "": none. "{user}" in it stands for the number of the user */
   const char* cache_roots; /* read-only roots, ':'-separated; null: OCTILE_CACHE_ROOTS; "": none */
   octile_log_callback log; /* null: no messages */
   void* log_user;
