@@ -72,11 +72,14 @@ struct WorkOptions {
   std::vector<std::int64_t> tokens;
   std::vector<std::string> passes;    // empty: fprop
   std::optional<std::int64_t> ranks;  // of expert parallelism, if the models' experts are meant
+  std::string user;                   // of the models' layers: "torch", or empty
 
   // `default_tokens` is what the help says about --tokens.
   void add_to(CLI::App& app, const std::string& default_tokens);
+  // Adds --for.
+  void add_user_to(CLI::App& app);
   // Errors: kInvalidArgument unless exactly one of the three is given, if passes are given for a
-  // problem that has none, or ranks without a model.
+  // problem that has none, or ranks or a user without a model.
   Status check() const;
   // Errors: kInvalidArgument for a name that is not that of a pass.
   Result<std::vector<Pass>> read_passes() const;

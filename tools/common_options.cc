@@ -107,6 +107,13 @@ void WorkOptions::add_to(CLI::App& app, const std::string& default_tokens) {
                default_tokens);
 }
 
+void WorkOptions::add_user_to(CLI::App& app) {
+  add_option(app, "--for", user,
+             "with --model: torch, for the problems that octile.torch asks of a model in bf16 to "
+             "train and to infer; --passes fprop leaves those of training out")
+      .complete_with([] { return std::vector<std::string>{"torch"}; });
+}
+
 Status WorkOptions::check() const {
   const int sources =
       (problem.given() ? 1 : 0) + (models.empty() ? 0 : 1) + (problem_file.empty() ? 0 : 1);
@@ -119,6 +126,9 @@ Status WorkOptions::check() const {
   if (ranks && models.empty()) {
     return refuse(fmt::format("--ep is {} without --model; allowed with --model only", *ranks));
   }
+  if (!user.empty() && models.empty()) {
+    return refuse(fmt::format("--for is {} without --model; allowed with --model only", user));
+  }
   if (passes.empty() || !problem.given() || !problem.gemm.empty()) return {};
   return refuse(
       fmt::format("--passes is given with {}; allowed with --gemm, --model and --problem-file only",
@@ -126,6 +136,9 @@ Status WorkOptions::check() const {
 }
 
 Result<std::vector<Pass>> WorkOptions::read_passes() const {
+  if (passes.empty() && !user.empty()) {
+    return std::vector<Pass>{Pass::kFprop, Pass::kDgrad, Pass::kWgrad};
+  }
   if (passes.empty()) return std::vector<Pass>{Pass::kFprop};
   std::vector<Pass> read;
   for (const std::string& name : passes) {
@@ -199,16 +212,19 @@ WorkOptions::Works WorkOptions::read_problem_file(const std::vector<std::int64_t
 
 WorkOptions::Works WorkOptions::read_models(const std::vector<Pass>& passes_read) const {
   std::vector<Work> works;
+  const auto layer_user = layer_user_of_option(user);
+  if (!layer_user) return tl::unexpected<Error>(layer_user.error());
   for (const std::string& name : models) {
     const auto model = find_model(name);
     if (!model) return tl::unexpected<Error>(model.error());
-    auto layers = work_of_layers(*model, problem.recipe, passes_read, tokens);
+    auto layers = work_of_layers(*model, problem.recipe, passes_read, tokens, *layer_user);
     if (!layers) return layers;
     std::ranges::move(*layers, std::back_inserter(works));
     if (!ranks) continue;
     const auto share = share_of_experts(*model, name, *ranks);
     if (!share) return tl::unexpected<Error>(share.error());
-    auto experts = work_of_experts(*model, *share, problem.recipe, passes_read, tokens);
+    auto experts =
+        work_of_experts(*model, *share, problem.recipe, passes_read, tokens, *layer_user);
     if (!experts) return experts;
     std::ranges::move(*experts, std::back_inserter(works));
   }

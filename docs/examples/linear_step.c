@@ -1,5 +1,5 @@
 /* Trains a linear layer in FP8: 20 steps of gradient descent towards a layer that is known. It uses
- * the public header alone, and the types of the recipe `blockwise`:
+ * the public header alone, and the types of the recipe `blockwise:f32`:
  *
  *   forward           Y   = X W^T + bias   X: 1x128, W: 128x128                    Y: bf16
  *   input gradients   dX  = dY W           dY: 1x128, W transposed: 128x128        dX: bf16

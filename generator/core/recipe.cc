@@ -8,14 +8,14 @@ namespace octile {
 namespace {
 
 constexpr TensorType typed(DType dtype, Granularity granularity,
-                           ScaleFormat scale = ScaleFormat::kF32) {
+                           ScaleFormat scale = ScaleFormat::kF32Pow2) {
   return {dtype, granularity, scale};
 }
 
 constexpr DType kE4M3 = DType::kE4M3;
 constexpr DType kE5M2 = DType::kE5M2;
 
-constexpr std::array<Recipe, 6> kRecipes{{
+constexpr std::array<Recipe, 6> kNamed{{
     {.name = "blockwise",
      .activation = typed(kE4M3, Granularity::k1x128),
      .weight = typed(kE4M3, Granularity::k128x128),
@@ -37,22 +37,23 @@ constexpr std::array<Recipe, 6> kRecipes{{
      .gradient = typed(kE5M2, Granularity::kPerTensor),
      .promote_fprop = kPromoteNone,
      .promote_backward = 128,
-     .source =
-         "TransformerEngine common/recipe: Float8CurrentScaling (HYBRID; split accumulator in "
-         "dgrad and wgrad only)"},
+     .source = "TransformerEngine common/recipe: Float8CurrentScaling (HYBRID, power-of-two "
+               "scales; split "
+               "accumulator in dgrad and wgrad only)"},
     {.name = "delayed",
      .activation = typed(kE4M3, Granularity::kPerTensor),
      .weight = typed(kE4M3, Granularity::kPerTensor),
      .gradient = typed(kE5M2, Granularity::kPerTensor),
      .promote_fprop = kPromoteNone,
      .promote_backward = 128,
+     .delayed = true,
      .source =
-         "TransformerEngine common/recipe: DelayedScaling (HYBRID, amax history of 1024 steps; "
-         "split accumulator in dgrad and wgrad only)"},
+         "TransformerEngine common/recipe: DelayedScaling (HYBRID, amax history of 1024 steps, "
+         "power-of-two scales; split accumulator in dgrad and wgrad only)"},
     {.name = "rowwise",
-     .activation = typed(kE4M3, Granularity::kPerRow, ScaleFormat::kF32Pow2),
-     .weight = typed(kE4M3, Granularity::kPerRow, ScaleFormat::kF32Pow2),
-     .gradient = typed(kE4M3, Granularity::kPerRow, ScaleFormat::kF32Pow2),
+     .activation = typed(kE4M3, Granularity::kPerRow),
+     .weight = typed(kE4M3, Granularity::kPerRow),
+     .gradient = typed(kE4M3, Granularity::kPerRow),
      .promote_fprop = kPromoteNone,
      .promote_backward = 128,
      .source = "torchao float8/config.py: recipe rowwise (E4M3, power-of-two scales; fast "
@@ -67,6 +68,30 @@ constexpr std::array<Recipe, 6> kRecipes{{
                "Pre-training LLMs with MXFP8, arXiv 2506.08027"},
 }};
 
+// Returns the recipe with fp32 scales that are no powers of two.
+constexpr Recipe with_f32(std::string_view name, Recipe recipe) {
+  recipe.name = name;
+  for (TensorType* type : {&recipe.activation, &recipe.weight, &recipe.gradient}) {
+    type->scale = ScaleFormat::kF32;
+  }
+  return recipe;
+}
+
+// Callers count on the order: new rows come last.
+constexpr std::array kRecipes{
+    kNamed[0],
+    kNamed[1],
+    kNamed[2],
+    kNamed[3],
+    kNamed[4],
+    kNamed[5],
+    with_f32("blockwise:f32", kNamed[0]),
+    with_f32("blockwise_hybrid:f32", kNamed[1]),
+    with_f32("tensorwise:f32", kNamed[2]),
+    with_f32("delayed:f32", kNamed[3]),
+    with_f32("rowwise:f32", kNamed[4]),
+};
+
 }  // namespace
 
 std::span<const Recipe> recipes() { return kRecipes; }
@@ -80,8 +105,8 @@ const Recipe* find_recipe(std::string_view name) {
 
 std::string recipe_names() {
   std::string names;
-  for (const Recipe& r : kRecipes) names.append(names.empty() ? "" : ", ").append(r.name);
-  return names;
+  for (const Recipe& r : kNamed) names.append(names.empty() ? "" : ", ").append(r.name);
+  return names + ", and NAME:f32 for scales that are no powers of two";
 }
 
 Result<const Recipe*> recipe_named(std::string_view name) {

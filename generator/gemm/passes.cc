@@ -36,6 +36,11 @@ std::optional<Pass> find_pass(std::string_view name) {
   return std::nullopt;
 }
 
+TensorType operand_type(TensorType type) {
+  if (type.scale == ScaleFormat::kF32Pow2) type.scale = ScaleFormat::kF32;
+  return type;
+}
+
 GemmProblem gemm_problem(const Recipe& recipe, Pass pass, std::int64_t m, std::int64_t n,
                          std::int64_t k, std::int64_t experts) {
   GemmProblem p;
@@ -44,8 +49,8 @@ GemmProblem gemm_problem(const Recipe& recipe, Pass pass, std::int64_t m, std::i
     p.m = gm;
     p.n = gn;
     p.k = gk;
-    p.a = a;
-    p.b = b;
+    p.a = operand_type(a);
+    p.b = operand_type(b);
   };
   switch (pass) {
     case Pass::kFprop:

@@ -23,6 +23,10 @@ std::string pass_names();  // "fprop, dgrad, wgrad"
 // Returns nothing for a name that is none of pass_names().
 std::optional<Pass> find_pass(std::string_view name);
 
+// Returns the type of a GEMM's operand. A GEMM multiplies by fp32 scales, whether or not they are
+// powers of two, so one problem serves both.
+TensorType operand_type(TensorType type);
+
 // If there are experts, the tokens are in contiguous groups, one for each, and so many weights.
 GemmProblem gemm_problem(const Recipe&, Pass, std::int64_t m, std::int64_t n, std::int64_t k,
                          std::int64_t experts = 0);

@@ -172,7 +172,7 @@ double flops(const GemmProblem& p, std::int64_t tokens) {
 bool has_types_of(const GemmProblem& p, const Recipe& recipe) {
   return std::ranges::any_of(std::array{Pass::kFprop, Pass::kDgrad, Pass::kWgrad}, [&](Pass pass) {
     const GemmProblem own = gemm_problem(recipe, pass, p.m, p.n, p.k);
-    return own.a == p.a && own.b == p.b && own.d == p.d;
+    return own.a == operand_type(p.a) && own.b == operand_type(p.b) && own.d == p.d;
   });
 }
 

@@ -107,6 +107,11 @@ octile_quantized_layout to_public(const QuantizedLayout& layout) {
           layout.scales.bytes()};
 }
 
+octile_tensor_type to_public(const TensorType& type) {
+  return {static_cast<octile_dtype>(type.dtype), static_cast<octile_granularity>(type.granularity),
+          static_cast<octile_scale_format>(type.scale)};
+}
+
 Result<GemmProblem> to_problem(const octile_gemm_desc* user) {
   octile_gemm_desc desc{};
   if (Status ok = read_struct("desc", user, desc); !ok) return tl::unexpected<Error>(ok.error());

@@ -19,6 +19,7 @@ struct NamedValue {
 Result<TensorType> tensor_type(NamedValue dtype, NamedValue granularity, NamedValue format);
 
 octile_quantized_layout to_public(const QuantizedLayout& layout);
+octile_tensor_type to_public(const TensorType& type);
 
 Result<GemmProblem> to_problem(const octile_gemm_desc* user);
 Result<QuantizeProblem> to_problem(const octile_quantize_desc* user);

@@ -1,5 +1,5 @@
-// The C API from octile_version to octile_library_destroy, octile_quantized_layout_query and
-// octile_sum_of_squares.
+// The C API from octile_version to octile_library_destroy, octile_quantized_layout_query,
+// octile_recipe_at and octile_sum_of_squares.
 #include <fmt/format.h>
 
 #include <array>
@@ -10,6 +10,7 @@
 
 #include "generator/core/device_spec.h"
 #include "generator/core/layout.h"
+#include "generator/core/recipe.h"
 #include "runtime/api/boundary.h"
 #include "runtime/api/convert.h"
 #include "runtime/environment.h"
@@ -104,6 +105,23 @@ Status query_layout(const octile_dtype& dtype, const octile_granularity& granula
   return write_struct("layout", to_public(*layout), out);
 }
 
+Status write_recipe(std::int32_t index, octile_recipe* out) {
+  const auto all = recipes();
+  if (index < 0 || static_cast<std::size_t>(index) >= all.size()) {
+    return refuse(fmt::format("index is {}; allowed are 0 to {}", index, all.size() - 1));
+  }
+  const Recipe& recipe = all[static_cast<std::size_t>(index)];
+  octile_recipe result{};
+  result.name = recipe.name.data();  // a literal
+  result.activation = to_public(recipe.activation);
+  result.weight = to_public(recipe.weight);
+  result.gradient = to_public(recipe.gradient);
+  result.promote_forward = recipe.promote_fprop;
+  result.promote_backward = recipe.promote_backward;
+  result.delayed = recipe.delayed ? 1 : 0;
+  return write_struct("recipe", result, out);
+}
+
 Status write_sum(const octile_squares* squares, double* sum) {
   if (squares == nullptr) return refuse("squares is null; allowed: a sum in host memory");
   if (sum == nullptr) return refuse("sum is null; allowed: a place for the result");
@@ -160,6 +178,10 @@ octile_status octile_quantized_layout_query(octile_dtype dtype, octile_granulari
   return call([&] {
     return query_layout(dtype, granularity, format, rows, cols, transposed != 0, layout);
   });
+}
+
+octile_status octile_recipe_at(int32_t index, octile_recipe* recipe) {
+  return call([&] { return write_recipe(index, recipe); });
 }
 
 octile_status octile_sum_of_squares(const octile_squares* squares, double* sum) {

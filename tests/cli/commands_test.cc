@@ -89,6 +89,27 @@ TEST(Compile, TakesThePassesOfALayer) {
                   "gemm m=512 n=1024 k=? a=e5m2:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128"));
 }
 
+TEST(Compile, SaysWhatItWouldCompile) {
+  const Shell shell;
+  const std::string path = (shell.folder() / "tiny.json").string();
+  std::ofstream(path) << R"({"model": "tiny", "source": "this test", "tokens": [64],
+      "gemms": [{"name": "up", "n": 256, "k": 512, "split": "n"}]})";
+  const Outcome outcome = shell.run(
+      {"compile", "--model", path, "--for", "torch", "--passes", "fprop", "--dry-run", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto work = [](const std::string& problem, int tokens) {
+    return json{{"problem", problem}, {"tokens", {{tokens, tokens}}}};
+  };
+  EXPECT_EQ(
+      outcome.json().at("problems"),
+      json::array({work("gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 "
+                        "promote=128",
+                        64),
+                   work("quantize rows=? cols=512 x=bf16 q=e4m3:1x128:pow2 out=row", 64),
+                   work("quantize rows=? cols=512 x=bf16 q=e4m3:128x128:pow2 out=row", 256)}));
+  EXPECT_FALSE(fs::exists(shell.folder() / "cache"));
+}
+
 TEST(Compile, ReadsAModelFileFromDisk) {
   const Shell shell;
   if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";

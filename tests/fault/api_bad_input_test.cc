@@ -321,6 +321,26 @@ TEST_F(BadInput, LayoutQuery) {
   EXPECT_EQ(std::memcmp(&layout, &before, sizeof(layout)), 0);
 }
 
+TEST(Recipes, AreWrittenByIndexUpToTheFirstThatIsRefused) {
+  octile_recipe recipe = {};
+  recipe.struct_size = sizeof(recipe);
+  std::vector<std::string> names;
+  while (octile_recipe_at(static_cast<std::int32_t>(names.size()), &recipe) == OCTILE_OK) {
+    names.emplace_back(recipe.name);
+    EXPECT_NE(recipe.gradient.granularity, OCTILE_SCALE_NONE) << recipe.name;
+  }
+  ASSERT_EQ(names.size(), 11);
+  EXPECT_EQ(names.front(), "blockwise");
+  EXPECT_EQ(names.back(), "rowwise:f32");
+  EXPECT_EQ(recipe.promote_forward, OCTILE_PROMOTE_NONE);  // of the last, untouched by the refusal
+  EXPECT_EQ(recipe.weight.scale_format, OCTILE_SCALE_F32);
+  for (const std::int32_t index : {-1, 11}) {
+    expect_refused(octile_recipe_at(index, &recipe), OCTILE_INVALID_ARGUMENT,
+                   {"index is " + std::to_string(index), "allowed are 0 to 10"});
+  }
+  expect_refused(octile_recipe_at(0, nullptr), OCTILE_INVALID_ARGUMENT, {"recipe is null"});
+}
+
 // ---- arguments of a run
 
 TEST_F(BadInput, GemmPointersNull) {

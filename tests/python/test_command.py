@@ -1,5 +1,6 @@
 """`python -m octile` is the command, and the recipes are those that it knows."""
 
+import json
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ from reference import ALL_RECIPES
 
 import octile
 import octile.torch as ot
+from octile.torch.recipes import as_recipe
 
 
 def command(*words):
@@ -19,19 +21,26 @@ def test_the_module_is_the_command():
     assert command("nonsense").returncode == 2
 
 
-@pytest.mark.parametrize("name", ALL_RECIPES)
+def fields_of(name, *words):
+    """Returns the fields of the canonical text of a short form of the command."""
+    told = json.loads(command("explain", "--recipe", name, "--json", *words).stdout)
+    return dict(word.split("=") for word in told["problem"].split()[1:])
+
+
+@pytest.mark.parametrize("name", [*ALL_RECIPES, *(f"{name}:f32" for name in ALL_RECIPES if name != "mxfp8")])
 def test_recipes_have_the_commands_types(name):
-    told = command("emit", "--explain", "--tokens", "64", "--gemm", "?x128x256", "--recipe", name).stdout
-    problem = next(line for line in told.splitlines() if line.startswith("problem = "))
-    fields = dict(word.split("=") for word in problem.removeprefix("problem = gemm ").split())
-    recipe = ot.Recipe(name)
+    recipe = as_recipe(name)
+    full = {"pow2": ":pow2", "f32": "", "e8m0": ""}
+    kind = recipe.activation
+    assert fields_of(name, "64x256")["q"] == f"{kind.dtype}:{kind.granularity}{full[kind.scales]}"
+    gemm = fields_of(name, "64x128x256")
     for field, kind in (("a", recipe.activation), ("b", recipe.weight)):
-        assert fields[field].split(":")[:2] == [kind.dtype, kind.granularity]
+        assert gemm[field] == f"{kind.dtype}:{kind.granularity}"
 
 
 def test_layers_have_every_recipe_of_the_command():
     told = command("emit", "--gemm", "?x128x256", "--recipe", "fp4").stderr
-    assert set(told.split("allowed: ")[1].strip().split(", ")) == set(ALL_RECIPES)
+    assert set(told.split("allowed: ")[1].split(", and NAME:f32")[0].split(", ")) == set(ALL_RECIPES)
     with pytest.raises(ValueError) as refused:
         ot.Linear(64, 32, recipe="fp4")
     names = str(refused.value).removeprefix("octile: recipe is 'fp4'; allowed are ").split(", ")

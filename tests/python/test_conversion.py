@@ -79,6 +79,16 @@ def test_calls_of_few_tokens_compute_as_nn_linear_does(monkeypatch):
     assert ot.convert(model, tokens=31).skipped == {"0": "gains from 32 tokens on, and calls have at most 31"}
 
 
+def test_a_model_that_is_too_small_is_told_how_to_convert_it_all_the_same():
+    model = nn.Sequential(nn.Linear(256, 96), nn.ReLU(), nn.Linear(96, 64), nn.Linear(64, 7))
+    report = ot.convert(model)
+    assert not report.converted and report.min_dims == 64
+    assert str(report).endswith("\n  convert(model, min_dims=64) asks no thresholds, and converts these layers too")
+    again = ot.convert(model, min_dims=report.min_dims)
+    assert list(again.converted) == ["0", "2"] and again.min_dims is None
+    assert "min_dims" not in str(again)
+
+
 def test_few_tokens_under_compile():
     torch._dynamo.reset()
     model = nn.Sequential(ot.Linear.from_linear(nn.Linear(64, 32), least_tokens=(40, 40)))
@@ -171,7 +181,7 @@ def test_a_converted_model_computes_what_its_layers_do():
         (lambda: ot.convert(nn.Linear(64, 64)), "model is 'Linear'; allowed is a module that contains linear layers"),
         (lambda: ot.convert(Block(), "fp4"), "recipe is 'fp4'; allowed are 'blockwise'"),
         (lambda: ot.convert(Block(), preset="all"), "preset is 'all'; allowed are 'deepseek-v3', 'all-linear'"),
-        (lambda: ot.convert(Block(), min_dims=1.5), "min_dims is 1.5; allowed are an integer and 'auto'"),
+        (lambda: ot.convert(Block(), min_dims=1.5), "min_dims is 1.5; allowed are an integer from 0 on and 'auto'"),
         (lambda: ot.convert(Block(), tokens=(5, 4)), "tokens is (5, 4); allowed are a number from 0 on and (lo, hi)"),
         (lambda: ot.convert(Block(), tokens=-1), "tokens is -1; allowed are a number from 0 on and (lo, hi)"),
         (lambda: ot.convert(Block(), min_dims=64, tokens=5), "tokens is 5; allowed is None with an integer min_dims"),

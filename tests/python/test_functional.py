@@ -10,7 +10,7 @@ import octile
 import octile.numpy as on
 import octile.torch as ot
 from octile import _c
-from octile._types import FORMATS, TensorType, codes_shape
+from octile._types import FORMATS, SCALE_FORMATS, TensorType, codes_shape
 
 GRANULARITIES = ("tensor", "row", "1x128", "128x128", "1x32", "32x32")
 TYPES = [(g, s) for g in GRANULARITIES for s in FORMATS[g]]
@@ -41,17 +41,18 @@ def test_quantized_bits_are_those_of_the_c_api(granularity, scales, dtype, word)
 @pytest.mark.parametrize("granularity, scales", TYPES)
 def test_layout_formulas_are_the_librarys(granularity, scales):
     numbers = {g: i + 1 for i, g in enumerate(GRANULARITIES)}
-    formats = {"f32": 1, "pow2": 2, "ue8m0x4": 3, "e8m0": 4, "bf16": 5}
     kind = TensorType.of("e4m3", granularity, scales)
     for rows, cols in ((0, 128), (1, 1), (77, 200), (128, 128), (129, 4096)):
         for transposed in (False, True):
             layout = _c.Layout(struct_size=ctypes.sizeof(_c.Layout))
             _c.check(
                 _c.api().octile_quantized_layout_query(
-                    1, numbers[granularity], formats[scales], rows, cols, int(transposed), ctypes.byref(layout)
+                    1, numbers[granularity], SCALE_FORMATS[scales], rows, cols, int(transposed), ctypes.byref(layout)
                 )
             )
-            assert codes_shape(rows, cols, transposed) == (layout.data_rows, layout.data_ld)
+            # The package gives the stride of row-wise codes itself.
+            expected = layout.data_rows, layout.data_ld if transposed else cols
+            assert codes_shape(rows, cols, transposed) == expected
             shape = (cols, rows) if transposed else (rows, cols)
             assert kind.scale_shape(*shape) == (layout.scale_rows, layout.scale_ld)
 
@@ -117,8 +118,8 @@ BAD = [
     (lambda: ot.gemm(*[ot.quantize(X, granularity="128x128")] * 2), NotImplementedError, "no recipe keeps both"),
     (lambda: ot.linear(X, torch.ones(100, 256)), ValueError, "weight is [100, 256]; allowed are multiples of 16"),
     (lambda: ot.linear(X, torch.ones(16, 16)), ValueError, "last dimension of x is 256; with this weight 16 is"),
-    (lambda: ot.linear(X, torch.ones(16, 256), torch.ones(8)), ValueError, "bias is no contiguous [16]"),
-    (lambda: ot.linear(X.int(), torch.ones(16, 256)), ValueError, "x has an element type that the library does not"),
+    (lambda: ot.linear(X, torch.ones(16, 256), torch.ones(8)), ValueError, "bias is [8]; allowed is contiguous [16]"),
+    (lambda: ot.linear(X.int(), torch.ones(16, 256)), ValueError, "x has an element type that is not allowed here; "),
     (lambda: ot.linear(X, torch.ones(16, 256), recipe="int4"), ValueError, "recipe is 'int4'; allowed are 'blockwise'"),
     (lambda: ot.Recipe(scales="f16"), ValueError, "scales is 'f16'; allowed are"),
     (lambda: on.quantize(X.double().numpy()), ValueError, "x.dtype is 'float64'; allowed are"),
@@ -151,13 +152,15 @@ def test_operators_trace_with_dynamic_shapes():
 def test_fake_tensors_have_the_operators_shapes():
     x, w = torch.randn(77, 256), torch.randn(48, 256, requires_grad=True)
     ops, check = torch.ops.octile, ("test_faketensor",)
-    for code in (0, 2, 3, 4):
+    for name in ("blockwise", "tensorwise", "rowwise", "mxfp8"):
+        code = ot.Recipe(name).code
         torch.library.opcheck(ops.linear_forward, (x, w.detach(), None, code, True, True), test_utils=check)
         torch.library.opcheck(ops.linear_forward, (x, w.detach(), None, code, False, False), test_utils=check)
     for g in GRANULARITIES:
-        text = f"quantize rows=? cols=256 x=fp32 q=e4m3:{g}:{FORMATS[g][0]} out=both"
-        scales = 2 if g in ("1x32", "32x32") else 0
-        torch.library.opcheck(ops.quantize_both, (x, text, 1, scales), test_utils=check)
+        torch.library.opcheck(ops.quantize_both, (x, f"e4m3:{g}:{FORMATS[g][0]}"), test_utils=check)
+    codes, scales = ops.quantize_one(x, "e4m3:128x128:f32", False)
+    torch.library.opcheck(ops.transpose, (codes, scales, "e4m3:128x128:f32", 256), test_utils=check)
+    torch.library.opcheck(ops.dequantize, (codes, scales, "e4m3:128x128:f32", 256, 3), test_utils=check)
 
 
 def test_numpy_takes_bfloat16():

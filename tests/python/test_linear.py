@@ -249,7 +249,7 @@ def test_a_main_grad_of_another_shape_is_refused():
 def test_a_copy_of_other_tokens_is_refused():
     ops, weight = torch.ops.octile, torch.randn(32, 64)
     _, codes, scales = ops.linear_forward(torch.randn(40, 64), weight, None, 0, True, True)
-    with pytest.raises(ValueError, match=r"x_codes is not what the forward pass of these tokens kept, \[64, 64\]"):
+    with pytest.raises(ValueError, match=r"x_codes is \[64, 48\]; .* these tokens kept, contiguous \[64, 64\]"):
         ops.linear_backward(torch.randn(50, 32), weight, codes, scales, 0, True, True, False)
 
 

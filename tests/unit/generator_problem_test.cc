@@ -415,7 +415,10 @@ TEST(Problem, AnUnderscoreLeavesACountOpen) {
 TEST(Problem, QuantizeShapes) {
   const auto p = parse_quantize_shape("?x7168", "blockwise");
   ASSERT_TRUE(p) << p.error().message;
-  EXPECT_EQ(to_text(*p), kQuantize);
+  EXPECT_EQ(to_text(*p), with(kQuantize, "q=e4m3:1x128", "q=e4m3:1x128:pow2"));
+  const auto any = parse_quantize_shape("?x7168", "blockwise:f32");
+  ASSERT_TRUE(any) << any.error().message;
+  EXPECT_EQ(to_text(*any), kQuantize);
   const auto mx = parse_quantize_shape("8x64", "mxfp8");
   ASSERT_TRUE(mx);
   EXPECT_EQ(to_text(*mx), "quantize rows=8 cols=64 x=bf16 q=e4m3:1x32 out=row");
@@ -447,7 +450,7 @@ TEST(Problem, RefusesAnUnknownRecipe) {
   ASSERT_FALSE(p);
   EXPECT_EQ(p.error().message,
             "recipe is 'blockwize'; allowed are blockwise, blockwise_hybrid, tensorwise, delayed, "
-            "rowwise, mxfp8");
+            "rowwise, mxfp8, and NAME:f32 for scales that are no powers of two");
   EXPECT_FALSE(parse_quantize_shape("8x8", ""));
 }
 

@@ -4,6 +4,8 @@
 
 #include <set>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "generator/families.h"
 #include "generator/gemm/passes.h"
@@ -41,7 +43,7 @@ TEST(Recipe, CoarseScalesAccumulateFastForwardOnly) {
             "gemm m=64 n=512 k=256 a=e5m2:tensor b=e4m3:tensor d=bf16 acc=0 promote=128");
   EXPECT_EQ(product("delayed", Pass::kWgrad), product("tensorwise", Pass::kWgrad));
   EXPECT_EQ(product("rowwise", Pass::kFprop),
-            "gemm m=64 n=256 k=512 a=e4m3:row:pow2 b=e4m3:row:pow2 d=bf16 acc=0 promote=none");
+            "gemm m=64 n=256 k=512 a=e4m3:row b=e4m3:row d=bf16 acc=0 promote=none");
 }
 
 TEST(Recipe, Mxfp8PromotesEachBlock) {
@@ -71,6 +73,30 @@ TEST(Passes, HaveNames) {
   EXPECT_EQ(find_pass(""), std::nullopt);
 }
 
+// octile.torch sends the index in this table to its operators, and a compiled model may keep it.
+TEST(Recipe, OrderIsKept) {
+  std::vector<std::string_view> names;
+  for (const Recipe& r : recipes()) names.push_back(r.name);
+  EXPECT_EQ(names, (std::vector<std::string_view>{"blockwise", "blockwise_hybrid", "tensorwise",
+                                                  "delayed", "rowwise", "mxfp8", "blockwise:f32",
+                                                  "blockwise_hybrid:f32", "tensorwise:f32",
+                                                  "delayed:f32", "rowwise:f32"}));
+}
+
+// One tuned configuration and one kernel of a GEMM serve both.
+TEST(Recipe, F32ChangesTheScalesThatQuantisersWriteAndNoGemm) {
+  for (const Recipe& r : recipes()) {
+    const Recipe* other = find_recipe(std::string(r.name) + ":f32");
+    if (other == nullptr) continue;
+    for (const Pass pass : {Pass::kFprop, Pass::kDgrad, Pass::kWgrad}) {
+      EXPECT_EQ(product(r.name, pass), product(other->name, pass));
+    }
+    EXPECT_EQ(r.weight.scale, ScaleFormat::kF32Pow2) << r.name;
+    EXPECT_EQ(other->weight.scale, ScaleFormat::kF32) << r.name;
+    EXPECT_EQ(r.delayed, other->delayed);
+  }
+}
+
 TEST(Recipe, TableIsComplete) {
   std::set<std::string_view> names;
   for (const Recipe& r : recipes()) {
@@ -78,7 +104,9 @@ TEST(Recipe, TableIsComplete) {
     EXPECT_EQ(find_recipe(r.name), &r);
     EXPECT_FALSE(r.source.empty()) << r.name;
   }
-  EXPECT_EQ(recipe_names(), "blockwise, blockwise_hybrid, tensorwise, delayed, rowwise, mxfp8");
+  EXPECT_EQ(recipe_names(),
+            "blockwise, blockwise_hybrid, tensorwise, delayed, rowwise, mxfp8, and NAME:f32 for "
+            "scales that are no powers of two");
   EXPECT_EQ(find_recipe("Blockwise"), nullptr);
   EXPECT_EQ(find_recipe(""), nullptr);
 }

@@ -35,9 +35,10 @@ TEST(Workload, ALayerIsAGemmAndTwoQuantisers) {
   ASSERT_EQ(works->size(), 3);
   EXPECT_EQ(to_text((*works)[0].problem),
             "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128");
-  EXPECT_EQ(to_text((*works)[1].problem), "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row");
+  EXPECT_EQ(to_text((*works)[1].problem),
+            "quantize rows=? cols=512 x=bf16 q=e4m3:1x128:pow2 out=row");
   EXPECT_EQ(to_text((*works)[2].problem),
-            "quantize rows=256 cols=512 x=bf16 q=e4m3:128x128 out=row");
+            "quantize rows=256 cols=512 x=bf16 q=e4m3:128x128:pow2 out=row");
   ASSERT_EQ((*works)[0].tokens.size(), 2);
   EXPECT_EQ((*works)[0].tokens[1].lo, 128);
   EXPECT_EQ((*works)[2].tokens.at(0).hi, 256);
@@ -69,9 +70,9 @@ TEST(Workload, ExpertsOfARankAreGroupsWithTheRowsThatTheyReceive) {
             "gemm m=28672 n=4096 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 "
             "group=contiguous groups=4");
   EXPECT_EQ(to_text((*works)[2].problem),
-            "quantize rows=? cols=4096 x=bf16 q=e4m3:1x128 out=both group=contiguous");
+            "quantize rows=? cols=4096 x=bf16 q=e4m3:1x128:pow2 out=both group=contiguous");
   EXPECT_EQ(to_text((*works)[3].problem),
-            "quantize rows=28672 cols=4096 x=bf16 q=e4m3:128x128 out=row");
+            "quantize rows=28672 cols=4096 x=bf16 q=e4m3:128x128:pow2 out=row");
 }
 
 TEST(Workload, RanksDivideTheExpertsOfAModelThatHasSome) {
@@ -94,9 +95,9 @@ TEST(Workload, ALayerThatTrainsHasThreeGemmsAndReadsItsOperandsInBothDirections)
       ElementsAre("gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
                   "gemm m=? n=512 k=256 a=e5m2:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
                   "gemm m=256 n=512 k=? a=e5m2:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128",
-                  "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=both",
-                  "quantize rows=256 cols=512 x=bf16 q=e4m3:128x128 out=both",
-                  "quantize rows=? cols=256 x=bf16 q=e5m2:1x128 out=both"));
+                  "quantize rows=? cols=512 x=bf16 q=e4m3:1x128:pow2 out=both",
+                  "quantize rows=256 cols=512 x=bf16 q=e4m3:128x128:pow2 out=both",
+                  "quantize rows=? cols=256 x=bf16 q=e5m2:1x128:pow2 out=both"));
   const std::vector<TokenRange> of_model{{64, 64}, {128, 128}};
   const std::vector<TokenRange> of_weight{{256, 256}};
   for (const Work& work : *works) {
@@ -105,17 +106,45 @@ TEST(Workload, ALayerThatTrainsHasThreeGemmsAndReadsItsOperandsInBothDirections)
   EXPECT_EQ(works->at(2).name, "up, wgrad");
 }
 
+// tests/python/test_problems.py compares them with what the package asks.
+TEST(Workload, LayersOfTorchQuantiseInEveryWayThatAPassMayNeed) {
+  ModelFile model{"tiny", "this test", {{"up", 256, 512, TensorSplit::kN}}, {64}};
+  const auto works = work_of_layers(model, "blockwise", {Pass::kFprop, Pass::kDgrad, Pass::kWgrad},
+                                    {}, LayerUser::kTorch);
+  ASSERT_TRUE(works) << works.error().message;
+  EXPECT_THAT(
+      texts_of(*works),
+      ElementsAre("gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+                  "gemm m=? n=512 k=256 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+                  "gemm m=256 n=512 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128",
+                  "gemm m=256 n=512 k=? a=e4m3:1x128 b=e4m3:1x128 d=bf16 acc=0 promote=128",
+                  "quantize rows=? cols=512 x=bf16 q=e4m3:1x128:pow2 out=row",
+                  "quantize rows=? cols=512 x=bf16 q=e4m3:1x128:pow2 out=both",
+                  "quantize rows=? cols=256 x=bf16 q=e4m3:1x128:pow2 out=row",
+                  "quantize rows=? cols=256 x=bf16 q=e4m3:1x128:pow2 out=col",
+                  "quantize rows=? cols=256 x=bf16 q=e4m3:1x128:pow2 out=both",
+                  "quantize rows=? cols=512 x=bf16 q=e4m3:128x128:pow2 out=row",
+                  "quantize rows=? cols=512 x=bf16 q=e4m3:128x128:pow2 out=col",
+                  "quantize rows=? cols=512 x=bf16 q=e4m3:128x128:pow2 out=both"));
+  EXPECT_EQ(works->back().tokens, (std::vector<TokenRange>{{256, 256}}));
+  const auto inference = work_of_layers(model, "blockwise", {Pass::kFprop}, {}, LayerUser::kTorch);
+  ASSERT_TRUE(inference);
+  EXPECT_EQ(inference->size(), 3);
+  EXPECT_EQ(layer_user_of_option("jax").error().message,
+            "--for is 'jax'; allowed: torch, or no --for");
+}
+
 TEST(Workload, APassReadsItsOwnOperandsOnly) {
   ModelFile model{"tiny", "this test", {{"up", 256, 512, TensorSplit::kN}}, {64}};
   EXPECT_THAT(texts_of(work_of_layers(model, "blockwise", {Pass::kWgrad}, {}).value()),
               ElementsAre("gemm m=256 n=512 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128",
-                          "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=col",
-                          "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=col"));
+                          "quantize rows=? cols=512 x=bf16 q=e4m3:1x128:pow2 out=col",
+                          "quantize rows=? cols=256 x=bf16 q=e4m3:1x128:pow2 out=col"));
   EXPECT_THAT(
       texts_of(work_of_layers(model, "blockwise", {Pass::kDgrad}, {}).value()),
       ElementsAre("gemm m=? n=512 k=256 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
-                  "quantize rows=256 cols=512 x=bf16 q=e4m3:128x128 out=col",
-                  "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row"));
+                  "quantize rows=256 cols=512 x=bf16 q=e4m3:128x128:pow2 out=col",
+                  "quantize rows=? cols=256 x=bf16 q=e4m3:1x128:pow2 out=row"));
 }
 
 TEST(Workload, AShapesTokensFollowThePass) {
@@ -149,10 +178,10 @@ TEST(Workload, ProblemsOfSeveralPassesStandOnce) {
       texts_of(distinct(*works)),
       ElementsAre("gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
                   "gemm m=? n=512 k=256 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
-                  "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row",
-                  "quantize rows=256 cols=512 x=bf16 q=e4m3:128x128 out=both",
-                  "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row",
-                  "quantize rows=512 cols=256 x=bf16 q=e4m3:128x128 out=both"));
+                  "quantize rows=? cols=512 x=bf16 q=e4m3:1x128:pow2 out=row",
+                  "quantize rows=256 cols=512 x=bf16 q=e4m3:128x128:pow2 out=both",
+                  "quantize rows=? cols=256 x=bf16 q=e4m3:1x128:pow2 out=row",
+                  "quantize rows=512 cols=256 x=bf16 q=e4m3:128x128:pow2 out=both"));
   const Problem gemm = works->front().problem;
   const auto merged = distinct({{"a", gemm, {{1, 1}, {2, 2}}}, {"b", gemm, {{2, 2}, {3, 3}}}});
   ASSERT_EQ(merged.size(), 1);

@@ -28,6 +28,7 @@ struct Options {
   std::string device = "h200";
   std::string part = "1/1";
   int jobs = 0;
+  bool dry_run = false;
   bool wide = false;
   bool json = false;
   bool progress = false;
@@ -239,6 +240,18 @@ Status outcome(const std::vector<Kernel>& kernels, const std::string& root) {
                           count, kernels.size(), root));
 }
 
+// Prints the problems with their token counts.
+void print_works(const std::vector<Work>& works, bool json) {
+  Json problems = Json::array();
+  for (const Work& work : works) {
+    Json counts = Json::array();
+    for (const TokenRange& range : work.tokens) counts.push_back({range.lo, range.hi});
+    problems.push_back({{"problem", to_text(work.problem)}, {"tokens", std::move(counts)}});
+    if (!json) print_stdout("{}\n", to_text(work.problem));
+  }
+  if (json) print_json({{"problems", std::move(problems)}});
+}
+
 Status run(const Options& options) {
   const auto part = read_part(options.part);
   if (!part) return tl::unexpected<Error>(part.error());
@@ -246,6 +259,10 @@ Status run(const Options& options) {
   if (!works) return tl::unexpected<Error>(works.error());
   const auto device = device_spec(options.device);
   if (!device) return tl::unexpected<Error>(device.error());
+  if (options.dry_run) {
+    print_works(*works, options.json);
+    return {};
+  }
   const auto library = LibraryHandle::create(options.jobs);
   if (!library) return tl::unexpected<Error>(library.error());
   Library& internals = library->get()->library;
@@ -279,7 +296,10 @@ Command add_compile(CLI::App& root) {
       "compile the kernels of problems or models into the cache, on all cores; needs no GPU");
   auto options = std::make_shared<Options>();
   options->work.add_to(*app, "1 to 16384, with --model those of the model");
+  options->work.add_user_to(*app);
   add_target_option(*app, options->device, "the device to compile for");
+  add_flag(*app, "--dry-run", options->dry_run,
+           "print the canonical texts of the problems, one a line, and compile nothing");
   add_option(*app, "--part", options->part,
              "I/N: compile only the I-th of N shares of the kernels, for N processes or machines")
       .show_default();

@@ -26,7 +26,7 @@ namespace octile::tools {
 namespace {
 
 constexpr const char* kModel = "deepseek-v3";
-constexpr const char* kRecipe = "blockwise";
+constexpr const char* kRecipe = "blockwise:f32";
 constexpr std::array kOutliers{220.0F, 2e5F};
 
 struct Options {

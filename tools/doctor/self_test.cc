@@ -26,8 +26,9 @@ Result<ForwardReport> run_layer(const LibraryHandle& library, const std::string&
   spec.outlier_row %= kTokens;
   spec.outlier_col %= kInputs;
   spec.outlier = kOutlier;
-  const Layer layer = make_layer(*find_recipe("blockwise"), reference::synthetic_activations(spec),
-                                 kTokens, kOutputs, kInputs);
+  const Layer layer =
+      make_layer(*find_recipe("blockwise:f32"), reference::synthetic_activations(spec), kTokens,
+                 kOutputs, kInputs);
   return forward_on_gpu(library, **gpu, layer, [](const std::string&) {});
 }
 

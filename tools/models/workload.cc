@@ -55,8 +55,16 @@ struct Layer {
   std::int64_t experts = 0;  // 0: one weight for all tokens
 };
 
-void add_layer(const Layer& layer, const Recipe& recipe, const std::vector<Pass>& passes,
-               const std::vector<TokenRange>& tokens, std::vector<Work>& works) {
+// The works of layers for one user and one recipe.
+struct LayerWorks {
+  const Recipe& recipe;
+  const std::vector<Pass>& passes;
+  const std::vector<TokenRange>& tokens;
+  std::vector<Work>& works;
+};
+
+void add_library_layer(const Layer& layer, const LayerWorks& all) {
+  const auto& [recipe, passes, tokens, works] = all;
   const auto [fprop, dgrad, wgrad] =
       std::array{has(passes, Pass::kFprop), has(passes, Pass::kDgrad), has(passes, Pass::kWgrad)};
   for (const Pass pass : passes) {
@@ -75,6 +83,87 @@ void add_layer(const Layer& layer, const Recipe& recipe, const std::vector<Pass>
   add("weight", quantize_problem(layer.n, layer.k, recipe.weight, fprop, dgrad),
       {{layer.n, layer.n}});
   add("gradient", quantize_problem(kDynamic, layer.n, recipe.gradient, dgrad, wgrad), tokens);
+}
+
+// The outputs that octile.torch asks of the quantiser of one operand.
+std::vector<QuantizeOutput> torch_outputs(bool by_row, bool by_col, bool is_activation) {
+  std::vector<QuantizeOutput> outputs;
+  if (by_row) outputs.push_back(QuantizeOutput::kRowwise);
+  // X^T is kept beside X, and never made alone.
+  if (by_col && !is_activation) outputs.push_back(QuantizeOutput::kTransposed);
+  if (by_col && (by_row || is_activation)) outputs.push_back(QuantizeOutput::kBoth);
+  return outputs;
+}
+
+void add_torch_quantizers(const Layer& layer, const char* operand, QuantizeProblem problem,
+                          const std::vector<QuantizeOutput>& outputs,
+                          const std::vector<TokenRange>& rows, const LayerWorks& all) {
+  std::vector<ScalePolicy> policies{ScalePolicy::kCurrent};  // until the recipe is warmed up
+  if (all.recipe.delayed) policies.push_back(ScalePolicy::kDelayed);
+  for (const ScalePolicy policy : policies) {
+    problem.policy = policy;
+    for (const QuantizeOutput output : outputs) {
+      problem.output = output;
+      all.works.push_back({fmt::format("{}, {}", layer.name, operand), problem, rows});
+    }
+  }
+}
+
+void add_torch_gemms(const Layer& layer, Pass pass, const LayerWorks& all) {
+  GemmProblem problem = gemm_problem(all.recipe, pass, kDynamic, layer.n, layer.k, layer.experts);
+  const std::string name = fmt::format("{}, {}", layer.name, name_of(pass));
+  all.works.push_back({name, problem, all.tokens});
+  if (pass != Pass::kWgrad) return;
+  problem.accumulate = false;  // weight.grad
+  problem.d.dtype = DType::kBF16;
+  all.works.push_back({name, problem, all.tokens});
+}
+
+// The kernel that updates scales is made with any quantiser of delayed scaling, and octile.torch
+// takes the smallest.
+void add_torch_scale_update(const TensorType& type, const LayerWorks& all) {
+  QuantizeProblem problem;
+  problem.rows = kDynamic;
+  problem.cols = 16;
+  problem.q = type;
+  problem.policy = ScalePolicy::kDelayed;
+  all.works.push_back({"update of scales", problem, {{1, 1}}});
+}
+
+void add_torch_layer(const Layer& layer, const LayerWorks& all) {
+  const auto [fprop, dgrad, wgrad] = std::array{
+      has(all.passes, Pass::kFprop), has(all.passes, Pass::kDgrad), has(all.passes, Pass::kWgrad)};
+  for (const Pass pass : all.passes) add_torch_gemms(layer, pass, all);
+  QuantizeProblem tokens;
+  tokens.rows = kDynamic;
+  if (layer.experts > 0) tokens.grouping = Grouping::kContiguous;
+  tokens.cols = layer.k;
+  tokens.q = all.recipe.activation;
+  add_torch_quantizers(layer, "activation", tokens, torch_outputs(fprop, wgrad, true), all.tokens,
+                       all);
+  tokens.cols = layer.n;
+  tokens.q = all.recipe.gradient;
+  add_torch_quantizers(layer, "gradient", tokens, torch_outputs(dgrad, wgrad, false), all.tokens,
+                       all);
+  QuantizeProblem weight;
+  weight.rows = kDynamic;
+  weight.cols = layer.k;
+  weight.q = all.recipe.weight;
+  add_torch_quantizers(layer, "weight", weight, torch_outputs(fprop, dgrad, false),
+                       {{layer.n, layer.n}}, all);
+  if (!all.recipe.delayed || (!dgrad && !wgrad)) return;
+  for (const TensorType& type : {all.recipe.activation, all.recipe.gradient}) {
+    add_torch_scale_update(type, all);
+  }
+}
+
+void add_layer(const Layer& layer, const LayerWorks& all, LayerUser user) {
+  switch (user) {
+    case LayerUser::kLibrary:
+      return add_library_layer(layer, all);
+    case LayerUser::kTorch:
+      return add_torch_layer(layer, all);
+  }
 }
 
 // An error about a shape of a file names the file and the layer.
@@ -105,6 +194,13 @@ Result<const Recipe*> recipe_of_option(const std::string& name) {
   return fail(ErrorCode::kInvalidArgument,
               fmt::format("--recipe is '{}'{}; allowed: {}", name,
                           did_you_mean(name, views_of(recipe_name_list())), recipe_names()));
+}
+
+Result<LayerUser> layer_user_of_option(const std::string& name) {
+  if (name.empty()) return LayerUser::kLibrary;
+  if (name == "torch") return LayerUser::kTorch;
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("--for is '{}'; allowed: torch, or no --for", name));
 }
 
 std::vector<std::string> shipped_model_names() {
@@ -188,15 +284,14 @@ Result<std::vector<Request>> gemms_of_shape(const std::string& mxnxk,
 
 Result<std::vector<Work>> work_of_layers(const ModelFile& model, const std::string& recipe_name,
                                          const std::vector<Pass>& passes,
-                                         const std::vector<std::int64_t>& counts) {
+                                         const std::vector<std::int64_t>& counts, LayerUser user) {
   const auto recipe = recipe_of_option(recipe_name);
   if (!recipe) return tl::unexpected<Error>(recipe.error());
   const auto ranges = ranges_of(counts.empty() ? model.tokens : counts);
   if (!ranges) return tl::unexpected<Error>(ranges.error());
   std::vector<Work> works;
-  for (const auto& [name, n, k, split] : model.gemms) {
-    add_layer({name, n, k}, **recipe, passes, *ranges, works);
-  }
+  const LayerWorks all{**recipe, passes, *ranges, works};
+  for (const auto& [name, n, k, split] : model.gemms) add_layer({name, n, k}, all, user);
   if (Status ok = check_works(model, works); !ok) return tl::unexpected<Error>(ok.error());
   return works;
 }
@@ -230,7 +325,7 @@ Result<std::int64_t> rows_of(const ExpertShare& share, std::int64_t tokens) {
 Result<std::vector<Work>> work_of_experts(const ModelFile& model, const ExpertShare& share,
                                           const std::string& recipe_name,
                                           const std::vector<Pass>& passes,
-                                          const std::vector<std::int64_t>& counts) {
+                                          const std::vector<std::int64_t>& counts, LayerUser user) {
   const auto recipe = recipe_of_option(recipe_name);
   if (!recipe) return tl::unexpected<Error>(recipe.error());
   auto ranges = ranges_of(counts.empty() ? model.tokens : counts);
@@ -241,9 +336,10 @@ Result<std::vector<Work>> work_of_experts(const ModelFile& model, const ExpertSh
     range = {*rows, *rows};
   }
   std::vector<Work> works;
+  const LayerWorks all{**recipe, passes, *ranges, works};
   for (const auto& [name, gemm] :
        {std::pair("experts' gate_up", share.gate_up), std::pair("experts' down", share.down)}) {
-    add_layer({name, gemm.n, gemm.k, share.experts}, **recipe, passes, *ranges, works);
+    add_layer({name, gemm.n, gemm.k, share.experts}, all, user);
   }
   if (Status ok = check_works(model, works); !ok) return tl::unexpected<Error>(ok.error());
   return works;

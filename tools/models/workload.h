@@ -64,14 +64,27 @@ Result<std::vector<Request>> gemms_of_shape(const std::string& mxnxk, const std:
                                             const std::vector<Pass>& passes,
                                             const std::vector<std::int64_t>& counts);
 
+// Who runs the layers, and so in which types and copies their problems are.
+enum class LayerUser {
+  kLibrary,  // bf16 inputs, dW added to in fp32; a quantiser writes the copies that the passes read
+  kTorch     // octile.torch, with a model in bf16 and neither bias nor sentry
+};
+// Errors: kInvalidArgument, naming --for.
+Result<LayerUser> layer_user_of_option(const std::string& name);  // "": kLibrary
+
 // Returns, for each linear layer, the GEMMs of the passes and the quantisers of the operands that
 // they read: an activation in rows for fprop and in columns for wgrad, a weight in rows for fprop
 // and in columns for dgrad, a gradient in rows for dgrad and in columns for wgrad. If `counts` is
 // empty, the token counts are those of the model. An error about a shape begins with the model's
 // origin.
+//
+// For octile.torch these are all problems that its layers ask: whether or not gradients are
+// recorded, the input or the weight needs one, dW goes to weight.grad or to an fp32 main_grad, and
+// both copies of a weight are made from one read or each by itself, as FSDP2 may need.
 Result<std::vector<Work>> work_of_layers(const ModelFile& model, const std::string& recipe,
                                          const std::vector<Pass>& passes,
-                                         const std::vector<std::int64_t>& counts);
+                                         const std::vector<std::int64_t>& counts,
+                                         LayerUser user = LayerUser::kLibrary);
 
 // The experts of one rank of expert parallelism. Every rank has as many tokens, sends each to
 // per_token of the model's experts, and holds an equal share of these.
@@ -95,7 +108,8 @@ Result<std::int64_t> rows_of(const ExpertShare& share, std::int64_t tokens);
 Result<std::vector<Work>> work_of_experts(const ModelFile& model, const ExpertShare& share,
                                           const std::string& recipe,
                                           const std::vector<Pass>& passes,
-                                          const std::vector<std::int64_t>& counts);
+                                          const std::vector<std::int64_t>& counts,
+                                          LayerUser user = LayerUser::kLibrary);
 
 // Returns each problem once, in the order of its first occurrence, with the token counts of all.
 std::vector<Work> distinct(std::vector<Work> works);

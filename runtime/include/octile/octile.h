@@ -208,6 +208,28 @@ OCTILE_API octile_status octile_quantized_layout_query(octile_dtype dtype,
                                                        int64_t cols, int32_t transposed,
                                                        octile_quantized_layout* layout);
 
+/* ---- recipes --------------------------------------------------------------------------------- */
+
+typedef struct octile_tensor_type {
+  octile_dtype dtype;
+  octile_granularity granularity;
+  octile_scale_format scale_format;
+} octile_tensor_type;
+
+/* The types that a linear layer Y[m,n] = X[m,k] W[n,k]^T keeps its tensors in, and how its GEMMs
+ * sum. */
+typedef struct octile_recipe {
+  size_t struct_size;
+  const char* name;                                /* valid as long as the library is loaded */
+  octile_tensor_type activation, weight, gradient; /* X, W and dY, as quantisers write them */
+  int32_t promote_forward, promote_backward; /* octile_gemm_desc.promote of Y, and of dX and dW */
+  int32_t delayed;                           /* nonzero: scales come from earlier steps */
+} octile_recipe;
+
+/* Writes the recipe with this index. The first has index 0, and the first index without a recipe is
+ * refused. Within a major version recipes are only added, at the end. */
+OCTILE_API octile_status octile_recipe_at(int32_t index, octile_recipe* recipe);
+
 /* ---- plans ----------------------------------------------------------------------------------- */
 
 #define OCTILE_DYNAMIC ((int64_t)-1)

@@ -22,6 +22,27 @@ class Layout(ctypes.Structure):
     ]
 
 
+class TensorTypeNumbers(ctypes.Structure):
+    """octile_tensor_type"""
+
+    _fields_ = [("dtype", c_int), ("granularity", c_int), ("scale_format", c_int)]
+
+
+class RecipeRow(ctypes.Structure):
+    """octile_recipe"""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("activation", TensorTypeNumbers),
+        ("weight", TensorTypeNumbers),
+        ("gradient", TensorTypeNumbers),
+        ("promote_forward", c_int32),
+        ("promote_backward", c_int32),
+        ("delayed", c_int32),
+    ]
+
+
 class SourceScales(ctypes.Structure):
     """octile_quantize_source_scales"""
 
@@ -84,6 +105,7 @@ _SIGNATURES = {
     "octile_plan_workspace_size": [c_void_p, c_int64, POINTER(c_size_t)],
     "octile_plan_quantized_layout": [c_void_p, c_int64, c_int64, c_int32, POINTER(Layout)],
     "octile_quantized_layout_query": [c_int, c_int, c_int, c_int64, c_int64, c_int32, POINTER(Layout)],
+    "octile_recipe_at": [c_int32, POINTER(RecipeRow)],
     "octile_quantize_run": [c_void_p, POINTER(QuantizeArgs), c_void_p],
     "octile_gemm_run": [c_void_p, POINTER(GemmArgs), c_void_p],
 }
@@ -115,25 +137,53 @@ def check(status: int) -> None:
     raise {INVALID_ARGUMENT: ValueError, UNSUPPORTED: NotImplementedError}.get(status, RuntimeError)(text)
 
 
-# A handle belongs to the process that made it, and none is destroyed: see rules 13 and 15 of the header.
-_plans: dict[tuple[int, str], c_void_p] = {}
-_libraries: dict[int, c_void_p] = {}
-_lock = threading.Lock()
+def recipes() -> list[RecipeRow]:
+    """Returns the recipes of the library, in its order."""
+    rows = []
+    while True:
+        row = RecipeRow(struct_size=ctypes.sizeof(RecipeRow))
+        if api().octile_recipe_at(len(rows), byref(row)) != 0:
+            return rows
+        rows.append(row)
+
+
+class _Handles:
+    """The library handle of this process and its plans. A handle belongs to the process that made it, and none is
+    destroyed: see rules 13 and 15 of the header."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.library: c_void_p | None = None
+        self.plans: dict[str, c_void_p] = {}
+
+    def plan(self, problem: str) -> c_void_p:
+        with self.lock:
+            if problem not in self.plans:
+                if self.library is None:
+                    handle = c_void_p()
+                    check(api().octile_library_create(None, byref(handle)))
+                    self.library = handle
+                plan = c_void_p()
+                check(api().octile_plan_create(self.library, b"host", problem.encode(), byref(plan)))
+                self.plans[problem] = plan
+            return self.plans[problem]
+
+
+_handles = _Handles()
+
+
+def _begin_anew() -> None:
+    global _handles
+    _handles = _Handles()
+
+
+# Another thread of the parent may have held the lock, which nobody would release in the child.
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def host_plan(problem: str) -> c_void_p:
     """Returns this process's plan of a problem on the device "host"."""
-    process = os.getpid()
-    with _lock:
-        if (process, problem) not in _plans:
-            if process not in _libraries:
-                handle = c_void_p()
-                check(api().octile_library_create(None, byref(handle)))
-                _libraries[process] = handle
-            plan = c_void_p()
-            check(api().octile_plan_create(_libraries[process], b"host", problem.encode(), byref(plan)))
-            _plans[process, problem] = plan
-        return _plans[process, problem]
+    return _handles.plan(problem)
 
 
 def workspace(plan: c_void_p, tokens: int) -> ctypes.Array:

@@ -13,11 +13,15 @@ import numpy
 from octile import _c
 from octile._types import (
     TensorType,
+    check_tuple,
     codes_shape,
-    default_promote,
+    dequantize_text,
     gemm_text,
+    one_of,
+    promote_of,
     quantize_text,
     refuse,
+    wrong_type,
 )
 
 __all__ = ["Quantized", "dequantize", "gemm", "quantize"]
@@ -32,19 +36,16 @@ class Quantized(NamedTuple):
     shape: tuple[int, int]  #: rows, cols
 
 
-def _word(array: numpy.ndarray, argument: str) -> str:
-    words = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-    if array.dtype.name not in words:
-        raise refuse(argument + ".dtype", array.dtype.name, "are float32, float16 and ml_dtypes' bfloat16")
-    return words[array.dtype.name]
+_WORDS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+_RESULTS = ("fp32", "fp16", "bf16")
 
 
 def _array_type(word: str) -> numpy.dtype:
-    if word in ("bf16", "bfloat16"):
+    if word == "bf16":
         import ml_dtypes
 
         return numpy.dtype(ml_dtypes.bfloat16)
-    return numpy.dtype({"fp32": "float32", "fp16": "float16", "uint8": "uint8", "int32": "int32"}.get(word, word))
+    return numpy.dtype({"fp32": "float32", "fp16": "float16", "uint8": "uint8", "int32": "int32"}[word])
 
 
 def _empty(shape: tuple[int, int], dtype: numpy.dtype) -> numpy.ndarray:
@@ -55,11 +56,46 @@ def _empty(shape: tuple[int, int], dtype: numpy.dtype) -> numpy.ndarray:
     return memory[first : first + size].view(dtype).reshape(shape)
 
 
-def _matrix(array, argument: str) -> numpy.ndarray:
+def _plain(array: numpy.ndarray) -> numpy.ndarray:
+    """Returns the array in this machine's byte order, aligned and with rows one behind the other: itself if it is."""
+    return numpy.require(array, array.dtype.newbyteorder("="), ["C", "A"])
+
+
+def _matrix(array, argument: str) -> tuple[numpy.ndarray, str]:
+    """Returns a matrix, and its type as problem texts name it."""
     array = numpy.asarray(array)
     if array.ndim != 2:
         raise refuse(argument + ".ndim", array.ndim, "is 2")
-    return numpy.ascontiguousarray(array)
+    if array.dtype.name not in _WORDS:
+        raise refuse(argument + ".dtype", array.dtype.name, "are float32, float16 and ml_dtypes' bfloat16")
+    return _plain(array), _WORDS[array.dtype.name]
+
+
+def _checked(q: Quantized, argument: str) -> Quantized:
+    """Returns the tensor as the library reads it. Raises TypeError or ValueError if codes and scales are not what
+    ``type`` and ``shape`` say."""
+    rows, cols = check_tuple(q, Quantized, argument, (int, numpy.integer))
+    wanted = q.type.scale_shape(rows, cols)
+    stored = _array_type(q.type.scale_type)
+    for name, array, dtype in (("codes", q.codes, numpy.dtype("uint8")), ("scales", q.scales, stored)):
+        if not isinstance(array, numpy.ndarray):
+            raise wrong_type(f"{argument}.{name}", array, "numpy.ndarray")
+        if array.dtype.newbyteorder("=") != dtype:
+            raise refuse(f"{argument}.{name}.dtype", array.dtype.name, f"with {q.type} is {dtype.name}")
+    if q.codes.ndim != 2 or q.codes.shape[0] != rows or q.codes.shape[1] < cols:
+        raise refuse(argument + ".codes.shape", q.codes.shape, f"is ({rows}, {cols} or more)")
+    if q.scales.shape != wanted:
+        raise refuse(argument + ".scales.shape", q.scales.shape, f"is {wanted}")
+    return Quantized(_plain(q.codes), _aligned(_plain(q.scales)), q.type, (int(rows), int(cols)))
+
+
+def _aligned(array: numpy.ndarray) -> numpy.ndarray:
+    """Returns the array at a multiple of 16 bytes, as a GEMM reads it."""
+    if array.ctypes.data % 16 == 0:
+        return array
+    copy = _empty(array.shape, array.dtype)
+    copy[:] = array
+    return copy
 
 
 def _result(kind: TensorType, rows: int, cols: int, transposed: bool) -> Quantized:
@@ -77,18 +113,17 @@ def quantize(
     (the default of fp32 scales), "f32", "bf16", "ue8m0x4" or "e8m0". output: "row", "col" (the transposed copy, which
     is x^T with its own scales), or "both". Raises ValueError and NotImplementedError.
     """
-    x = _matrix(x, "x")
+    x, word = _matrix(x, "x")
     kind = TensorType.of(dtype, granularity, scales)
-    if output not in ("row", "col", "both"):
-        raise refuse("output", output, "are 'row', 'col' and 'both'")
+    output = one_of("output", output, ("row", "col", "both"))
     rows, cols = x.shape
-    plan = _c.host_plan(quantize_text(_word(x, "x"), kind, cols, output))
+    plan = _c.host_plan(quantize_text(word, kind, cols, output))
     made = [
-        _result(kind, rows, cols, flip) for flip, word in ((False, "row"), (True, "col")) if output in (word, "both")
+        _result(kind, rows, cols, flip) for flip, one in ((False, "row"), (True, "col")) if output in (one, "both")
     ]
-    args = _c.QuantizeArgs(struct_size=ctypes.sizeof(_c.QuantizeArgs), rows=rows, x=x.ctypes.data)
+    args = _c.QuantizeArgs(struct_size=ctypes.sizeof(_c.QuantizeArgs), rows=rows, x=x.ctypes.data, ldx=cols)
     if output != "col":
-        args.q, args.scale = made[0].codes.ctypes.data, made[0].scales.ctypes.data
+        args.q, args.ldq, args.scale = made[0].codes.ctypes.data, cols, made[0].scales.ctypes.data
     if output != "row":
         args.q_transposed, args.scale_transposed = made[-1].codes.ctypes.data, made[-1].scales.ctypes.data
     _run_quantizer(plan, args)
@@ -103,8 +138,9 @@ def _run_quantizer(plan, args: _c.QuantizeArgs) -> None:
 
 def dequantize(q: Quantized, dtype: str = "fp32") -> numpy.ndarray:
     """Returns code * scale [rows, cols] as ``dtype``: "fp32", "fp16" or "bf16"."""
+    q, dtype = _checked(q, "q"), one_of("dtype", dtype, _RESULTS)
     rows, cols = q.shape
-    plan = _c.host_plan(f"dequantize rows=? cols={cols} x={q.type.text} q={dtype} out=row")
+    plan = _c.host_plan(dequantize_text(q.type, cols, dtype))
     values = _empty((rows, cols), _array_type(dtype))
     source = _c.SourceScales(ctypes.sizeof(_c.SourceScales), q.scales.ctypes.data, 0)
     args = _c.QuantizeArgs(
@@ -119,17 +155,17 @@ def dequantize(q: Quantized, dtype: str = "fp32") -> numpy.ndarray:
     return values
 
 
-def gemm(a: Quantized, b: Quantized, dtype: str = "fp32", promote: str | None = None) -> numpy.ndarray:
+def gemm(a: Quantized, b: Quantized, dtype: str = "fp32", promote: str | int | None = None) -> numpy.ndarray:
     """Returns D[m, n] = A[m, k] B[n, k]^T as ``dtype``: "fp32", "fp16" or "bf16".
 
     promote: the elements of K that are summed before they are added in fp32, "32" to "512" or "none"; the recipes' is
     128, with MX scales 32.
     """
+    a, b, dtype = _checked(a, "a"), _checked(b, "b"), one_of("dtype", dtype, _RESULTS)
     (m, k), (n, other_k) = a.shape, b.shape
     if k != other_k:
         raise refuse("b.shape", b.shape, f"is (n, {k}), because a's is {a.shape}")
-    promote = promote or default_promote(a.type)
-    plan = _c.host_plan(gemm_text(a.type, b.type, m, n, k, dtype, "m", False, promote, None))
+    plan = _c.host_plan(gemm_text(a.type, b.type, n, k, dtype, promote_of(promote, a.type)))
     d = _empty((m, n), _array_type(dtype))
     space = _c.workspace(plan, m)
     operands = [_padded(a.codes), _padded(b.codes)]

@@ -1,23 +1,17 @@
 #include "experts.h"
 
 #include <optional>
-#include <stdexcept>
 #include <string>
 
 #include "plans.h"
 #include "recipes.h"
 #include "scaling.h"
 #include "sentry.h"
+#include "types.h"
 #include "weights.h"
 
 namespace octile::binding {
 namespace {
-
-constexpr RecipeCode kBlockwise = 0;
-
-[[noreturn]] void refuse(const std::string& text) {
-  throw std::invalid_argument("octile: " + text);
-}
 
 struct Groups {
   Place place;
@@ -25,15 +19,6 @@ struct Groups {
   const std::int32_t* offsets;
 };
 
-std::string shape_text(const Tensor& tensor) {
-  std::string text = "[";
-  for (const std::int64_t size : tensor.sizes()) {
-    text += (text.size() > 1 ? ", " : "") + std::to_string(size);
-  }
-  return text + "]";
-}
-
-// shared_dimension: the dimension of the weight that the columns of x (2) or dy (1) run along.
 Groups groups_of(const Tensor& x, const Tensor& weight, const Tensor& offsets, int shared_dimension,
                  const char* name) {
   if (weight.dim() != 3) refuse("weight is " + shape_text(weight) + "; allowed is [experts, n, k]");
@@ -50,9 +35,7 @@ Groups groups_of(const Tensor& x, const Tensor& weight, const Tensor& offsets, i
   if (groups.n % kMultiple != 0 || groups.k % kMultiple != 0 || groups.n == 0 || groups.k == 0) {
     refuse("weight is " + shape_text(weight) + "; allowed n and k are multiples of 16 above 0");
   }
-  std::int32_t type = 0;
-  aoti_torch_get_dtype(offsets.get(), &type);
-  if (type != aoti_torch_dtype_int32() || offsets.dim() != 1 || !offsets.is_contiguous() ||
+  if (type_of(offsets) != torch_int32() || offsets.dim() != 1 || !offsets.is_contiguous() ||
       offsets.size(0) != groups.experts + 1) {
     refuse("offsets is " + shape_text(offsets) + "; allowed is int32 [" +
            std::to_string(groups.experts + 1) + "], contiguous");
@@ -74,10 +57,10 @@ Tokens quantize_tokens(const Tensor& x, const Groups& groups, RecipeCode recipe,
                         : transposed ? Output::kBoth
                                      : Output::kRowwise;
   octile_plan* plan =
-      quantizer(recipe, role, output, element_type(x, "x"), x.size(1), false, true, groups.place);
+      quantizer(recipe, role, output, float_type(x, "x"), x.size(1), false, true, groups.place);
   const auto copy = [&](bool flip) {
-    return allocate(plan, groups.place, groups.tokens, groups.experts, flip, codes_of(recipe, role),
-                    scale_type(recipe), ScaleShape::kFlat);
+    return allocate(plan, groups.place, groups.tokens, groups.experts, flip,
+                    tensor_type(recipe, role));
   };
   Tokens tokens;
   if (rowwise) tokens.rowwise = copy(false);
@@ -99,35 +82,43 @@ octile_gemm_args operands(const Groups& groups, const Quantized& a, const Quanti
   octile_gemm_args args{};
   args.tokens = groups.tokens;
   args.a = a.codes.data_ptr();
+  args.lda = a.codes.size(1);
   args.a_scale = a.scales.data_ptr();
   args.b = b.codes.data_ptr();
+  args.ldb = b.codes.size(1);
   args.b_scale = b.scales.data_ptr();
   args.d = d.data_ptr();
   args.group_offsets = groups.offsets;
   return args;
 }
 
+// Checks X^T as experts_forward() kept it, in so many columns.
+void check_kept(const Tensor& codes, const Tensor& scales, const octile_tensor_type& type,
+                const Groups& groups, std::int64_t columns) {
+  check_copy(codes, type, groups.k, columns, groups.place, "x_codes");
+  const std::int64_t count = layout_of(type, columns, groups.k, true).scale_bytes;
+  check_scales(scales, type.scale_format,
+               type.granularity == OCTILE_SCALE_PER_TENSOR ? groups.experts
+                                                           : count / scale_bytes(type.scale_format),
+               groups.place, "x_scales");
+}
+
 void add_weight_gradient(const Tokens& gradient, const Tensor& x_codes, const Tensor& x_scales,
                          const Groups& groups, RecipeCode recipe, const Tensor& dw, bool accumulate,
                          const std::optional<Tensor>& sentry) {
-  const std::int64_t columns = present(gradient.transposed).codes.size(1);
-  if (x_codes.dim() != 2 || x_codes.size(0) != groups.k || x_codes.size(1) != columns) {
-    refuse("x_codes is " + shape_text(x_codes) + "; the forward pass of these tokens kept [" +
-           std::to_string(groups.k) + ", " + std::to_string(columns) + "]");
-  }
+  check_kept(x_codes, x_scales, tensor_type(recipe, Role::kActivation), groups,
+             present(gradient.transposed).codes.size(1));
   octile_gemm_args args = operands(groups, present(gradient.transposed), {x_codes, x_scales}, dw);
-  args.lda = columns;
-  args.ldb = x_codes.size(1);
   args.sentry = sentry_of(sentry, Product::kWeightGradient, groups.place);
-  multiply(weight_gradient_gemm(recipe, groups.n, groups.k, element_type(dw, "main_grad"),
-                                accumulate, groups.experts, groups.place, args.sentry != nullptr),
+  multiply(weight_gradient_gemm(recipe, groups.n, groups.k, float_type(dw, "main_grad"), accumulate,
+                                groups.experts, groups.place, args.sentry != nullptr),
            groups.place, args);
 }
 
 Tensor input_gradient_of(const Tensor& dy, const Tokens& gradient, const Tensor& weight,
                          const Groups& groups, RecipeCode recipe,
                          const std::optional<Tensor>& state, const std::optional<Tensor>& sentry) {
-  const octile_dtype type = element_type(dy, "dy");
+  const octile_dtype type = float_type(dy, "dy");
   Tensor dx = empty(groups.place, {groups.tokens, groups.k}, torch_type(type));
   const WeightCodes codes =
       weight_codes(weight, groups.place, recipe, false, true,
@@ -167,7 +158,7 @@ std::tuple<Tensor, Tensor, Tensor> experts_forward(Tensor x, Tensor weight, Tens
   if (keep_x || input_gradient) note_pass(weight, Pass::kForward);
   const WeightCodes codes = weight_codes(contiguous(weight), groups.place, recipe, true,
                                          input_gradient, state_of(Role::kWeight, true));
-  const octile_dtype type = element_type(x, "x");
+  const octile_dtype type = float_type(x, "x");
   Tensor y = empty(groups.place, {groups.tokens, groups.n}, torch_type(type));
   octile_gemm_args args = operands(groups, present(tokens.rowwise), codes.rowwise(), y);
   args.sentry = sentry_of(sentry, Product::kOutput, groups.place);
@@ -195,7 +186,7 @@ std::tuple<Tensor, Tensor> experts_backward(Tensor dy, Tensor weight, Tensor off
                              : nothing(groups.place);
   if (!weight_gradient) return {dx, nothing(groups.place)};
   Tensor dw = empty(groups.place, {groups.experts, groups.n, groups.k},
-                    torch_type(element_type(weight, "weight")));
+                    torch_type(float_type(weight, "weight")));
   add_weight_gradient(gradient, x_codes, x_scales, groups, recipe, dw, false, sentry);
   return {dx, dw};
 }
@@ -227,7 +218,7 @@ void prepare_experts(Tensor x, Tensor weight, std::optional<Tensor> main_grad, s
                      std::int64_t hi, bool training, bool sentry) {
   check_recipe(recipe);
   const Place place = place_of(x);
-  const octile_dtype type = element_type(x, "x"), weight_type = element_type(weight, "weight");
+  const octile_dtype type = float_type(x, "x"), weight_type = float_type(weight, "weight");
   const Output outputs = training ? Output::kBoth : Output::kRowwise;
   prepare(quantizer(recipe, Role::kActivation, outputs, type, k, false, true, place), lo, hi);
   prepare(quantizer(recipe, Role::kWeight, outputs, weight_type, k, false, false, place), n, n);
@@ -237,43 +228,58 @@ void prepare_experts(Tensor x, Tensor weight, std::optional<Tensor> main_grad, s
   prepare(quantizer(recipe, Role::kGradient, outputs, type, n, false, true, place), lo, hi);
   prepare(input_gradient_gemm(recipe, n, k, type, experts, place, sentry), lo, hi);
   prepare(weight_gradient_gemm(recipe, n, k,
-                               main_grad ? element_type(*main_grad, "main_grad") : weight_type,
+                               main_grad ? float_type(*main_grad, "main_grad") : weight_type,
                                main_grad.has_value(), experts, place, sentry),
           lo, hi);
 }
 
-Tensor block_fp8_linear(Tensor x, Tensor weight, Tensor scales, std::optional<Tensor> bias,
-                        std::optional<Tensor> offsets) {
-  const Place place = place_of(x);
-  const OnDevice device(place);
-  x = contiguous(x);
-  const std::int64_t k = x.size(1), n = weight.size(weight.dim() - 2);
-  const octile_dtype type = element_type(x, "x");
-  Groups groups{
-      .place = place, .tokens = x.size(0), .experts = 0, .n = n, .k = k, .offsets = nullptr};
-  if (offsets) {
-    groups = groups_of(x, weight, *offsets, 2, "x");
-  } else if (weight.dim() != 2 || weight.size(1) != k || n % kMultiple != 0 || k % kMultiple != 0) {
-    refuse("weight is " + shape_text(weight) + "; allowed is [n, " + std::to_string(k) +
+namespace {
+
+// Blocks of 128 x 128 codes, each with a scale that may be any fp32 value.
+struct BlockWeight {
+  std::int64_t n, k, blocks;  // blocks: of 128 columns
+};
+
+BlockWeight check_block_weight(const Tensor& x, const Tensor& weight, const Tensor& scales,
+                               bool grouped, const Place& place) {
+  const std::int64_t rank = grouped ? 3 : 2;
+  if (x.dim() != 2) refuse("x is " + shape_text(x) + "; allowed is [tokens, k]");
+  if (weight.dim() != rank || weight.size(rank - 1) != x.size(1) ||
+      weight.size(rank - 1) % kMultiple != 0 || weight.size(rank - 2) % kMultiple != 0) {
+    refuse("weight is " + shape_text(weight) + "; allowed is " +
+           (grouped ? "[experts, n, " : "[n, ") + std::to_string(x.size(1)) +
            "] with multiples of 16");
   }
-  const std::int64_t blocks_n = (n + 127) / 128, blocks_k = (k + 127) / 128;
-  if (element_type(weight, "weight") != OCTILE_E4M3 ||
-      element_type(scales, "scales") != OCTILE_FP32 ||
-      scales.numel() != (offsets ? groups.experts : 1) * blocks_n * blocks_k ||
-      !scales.is_contiguous()) {
+  const std::int64_t n = weight.size(rank - 2), k = x.size(1), blocks = (k + 127) / 128;
+  const std::int64_t experts = grouped ? weight.size(0) : 1;
+  if (type_of(weight) != torch_type(OCTILE_E4M3) || type_of(scales) != torch_type(OCTILE_FP32) ||
+      scales.numel() != experts * ((n + 127) / 128) * blocks || !scales.is_contiguous()) {
     refuse("weight " + shape_text(weight) + " with scales " + shape_text(scales) +
            " is not float8_e4m3fn with contiguous float32 scales of 128 x 128 blocks");
   }
-  if (!(place_of(weight) == place && place_of(scales) == place)) {
-    refuse("weight or scales is on another device than x");
-  }
+  check_same_place(weight, place, "weight");
+  check_same_place(scales, place, "scales");
+  return {n, k, blocks};
+}
+
+}  // namespace
+
+Tensor block_fp8_linear(Tensor x, Tensor weight, Tensor scales, std::optional<Tensor> bias,
+                        std::optional<Tensor> offsets) {
+  const RecipeCode recipe = recipe_named("blockwise:f32");
+  const Place place = place_of(x);
+  const auto [n, k, blocks] = check_block_weight(x, weight, scales, offsets.has_value(), place);
+  const OnDevice device(place);
+  x = contiguous(x);
+  const octile_dtype type = float_type(x, "x");
+  Groups groups{
+      .place = place, .tokens = x.size(0), .experts = 0, .n = n, .k = k, .offsets = nullptr};
+  if (offsets) groups = groups_of(x, weight, *offsets, 2, "x");
   weight = aligned(weight);
-  octile_plan* quantizer_of_x =
-      quantizer(kBlockwise + kFp32Scales, Role::kActivation, Output::kRowwise, type, k, false,
-                offsets.has_value(), place);
+  octile_plan* quantizer_of_x = quantizer(recipe, Role::kActivation, Output::kRowwise, type, k,
+                                          false, offsets.has_value(), place);
   const Quantized rows = allocate(quantizer_of_x, place, groups.tokens, groups.experts, false,
-                                  OCTILE_E4M3, ScaleType::kFp32, ScaleShape::kFlat);
+                                  tensor_type(recipe, Role::kActivation));
   quantize(quantizer_of_x, place,
            {.rows = groups.tokens,
             .x = x.data_ptr(),
@@ -282,18 +288,14 @@ Tensor block_fp8_linear(Tensor x, Tensor weight, Tensor scales, std::optional<Te
            {.rowwise = target_of(rows)});
   Tensor y = empty(place, {groups.tokens, n}, torch_type(type));
   octile_gemm_args args = operands(groups, rows, {weight, scales}, y);
-  args.b_scale_ld = blocks_k;
-  octile_dtype bias_type{};
+  args.ldb = k;
+  args.b_scale_ld = blocks;
+  octile_dtype type_of_bias{};
   if (bias) {
-    if (bias->dim() != 1 || bias->size(0) != n || !bias->is_contiguous() ||
-        !(place_of(*bias) == place)) {
-      refuse("bias is " + shape_text(*bias) + "; allowed is contiguous [" + std::to_string(n) +
-             "] on x's device");
-    }
-    bias_type = element_type(*bias, "bias");
+    type_of_bias = bias_type(*bias, n, place);
     args.bias = bias->data_ptr();
   }
-  multiply(forward_gemm(kBlockwise, n, k, type, bias_type, groups.experts, place), place, args);
+  multiply(forward_gemm(recipe, n, k, type, type_of_bias, groups.experts, place), place, args);
   return y;
 }
 

@@ -1,79 +1,157 @@
 #include "functional.h"
 
-#include <stdexcept>
+#include <algorithm>
+#include <array>
+#include <string_view>
 
 #include "plans.h"
+#include "types.h"
 
 namespace octile::binding {
 namespace {
 
-QuantizeCall call_on(const Tensor& x, const std::optional<Tensor>& x_scale) {
-  return {.rows = x.size(0),
-          .x = x.data_ptr(),
-          .ldx = x.size(0) > 1 ? x.stride(0) : 0,
-          .x_scale = x_scale ? x_scale->data_ptr() : nullptr};
+// Returns the row-wise output with rows of `cols` codes, or the transposed one as the library lays
+// it out.
+Quantized output_of(const octile_tensor_type& type, const Place& place, std::int64_t rows,
+                    std::int64_t cols, bool transposed) {
+  const octile_quantized_layout layout = layout_of(type, rows, cols, transposed);
+  const std::int64_t width = transposed ? layout.data_ld : cols;
+  return {.codes = empty(place, {layout.data_rows, width}, torch_type(type.dtype)),
+          .scales = empty(place, {layout.scale_rows, layout.scale_ld},
+                          torch_scale_type(type.scale_format))};
 }
 
-Quantized allocate_as(octile_plan* plan, const Place& place, std::int64_t rows, bool transposed,
-                      std::int64_t codes, std::int64_t scales) {
-  return allocate(plan, place, rows, 0, transposed, static_cast<octile_dtype>(codes),
-                  static_cast<ScaleType>(scales), ScaleShape::kMatrix);
+// A matrix that is quantised, and the quantiser's problem up to its outputs.
+struct Source {
+  Place place;
+  QuantizeCall call;
+  std::int64_t cols;
+  std::string text;
+};
+
+Source source_of(const Tensor& x, const octile_tensor_type& type) {
+  check_rows(x, "x");
+  const octile_dtype word = float_type(x, "x");
+  return {.place = place_of(x),
+          .call = {.rows = x.size(0), .x = x.data_ptr(), .ldx = row_stride(x)},
+          .cols = x.size(1),
+          .text = "quantize rows=? cols=" + std::to_string(x.size(1)) + " x=" + name_of(word) +
+                  " q=" + text_of(type)};
+}
+
+// The codes and scales of a quantised [rows, cols], checked, as a quantiser reads them.
+Source quantized_source(const char* operation, const Tensor& codes, const Tensor& scales,
+                        const octile_tensor_type& type, std::int64_t cols) {
+  check_rows(codes, "codes");
+  const Place place = place_of(codes);
+  check_quantized(codes, scales, type, codes.size(0), cols, place, "codes");
+  return {.place = place,
+          .call = {.rows = codes.size(0),
+                   .x = codes.data_ptr(),
+                   .ldx = row_stride(codes),
+                   .x_scale = scales.data_ptr()},
+          .cols = cols,
+          .text = std::string(operation) + " rows=? cols=" + std::to_string(cols) +
+                  " x=" + text_of(type)};
+}
+
+// Throws unless `value` is one of the names, and returns the name.
+template <std::size_t N>
+std::string one_of(const std::array<const char*, N>& names, const std::string& value,
+                   const char* argument) {
+  const auto* found = std::ranges::find(names, std::string_view(value));
+  if (found != names.end()) return *found;
+  std::string allowed;
+  for (const char* name : names)
+    allowed += (allowed.empty() ? "'" : ", '") + std::string(name) + "'";
+  refuse(std::string(argument) + " is '" + value + "'; allowed are " + allowed);
 }
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> quantize_one(Tensor x, std::optional<Tensor> x_scale,
-                                        std::string problem, std::int64_t codes,
-                                        std::int64_t scales, bool transposed) {
-  const Place place = place_of(x);
-  const OnDevice device(place);
-  octile_plan* plan = plan_of(problem, place);
-  Quantized result = allocate_as(plan, place, x.size(0), transposed, codes, scales);
-  quantize(plan, place, call_on(x, x_scale),
+std::tuple<Tensor, Tensor> quantize_one(Tensor x, std::string type, bool transposed) {
+  const octile_tensor_type kind = type_named(type, "type");
+  const Source source = source_of(x, kind);
+  const OnDevice device(source.place);
+  octile_plan* plan = plan_of(source.text + (transposed ? " out=col" : " out=row"), source.place);
+  const Quantized result = output_of(kind, source.place, source.call.rows, source.cols, transposed);
+  quantize(plan, source.place, source.call,
            transposed ? QuantizeOutputs{.transposed = target_of(result)}
                       : QuantizeOutputs{.rowwise = target_of(result)});
   return {result.codes, result.scales};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_both(Tensor x, std::string problem,
-                                                         std::int64_t codes, std::int64_t scales) {
-  const Place place = place_of(x);
-  const OnDevice device(place);
-  octile_plan* plan = plan_of(problem, place);
-  Quantized rowwise = allocate_as(plan, place, x.size(0), false, codes, scales);
-  Quantized transposed = allocate_as(plan, place, x.size(0), true, codes, scales);
-  quantize(plan, place, call_on(x, std::nullopt),
+std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_both(Tensor x, std::string type) {
+  const octile_tensor_type kind = type_named(type, "type");
+  const Source source = source_of(x, kind);
+  const OnDevice device(source.place);
+  octile_plan* plan = plan_of(source.text + " out=both", source.place);
+  const Quantized rowwise = output_of(kind, source.place, source.call.rows, source.cols, false);
+  const Quantized transposed = output_of(kind, source.place, source.call.rows, source.cols, true);
+  quantize(plan, source.place, source.call,
            {.rowwise = target_of(rowwise), .transposed = target_of(transposed)});
   return {rowwise.codes, rowwise.scales, transposed.codes, transposed.scales};
 }
 
-Tensor dequantize(Tensor codes, Tensor scales, std::string problem, std::int64_t cols,
-                  std::int64_t type) {
-  const Place place = place_of(codes);
-  const OnDevice device(place);
-  octile_plan* plan = plan_of(problem, place);
-  Tensor values = empty(place, {codes.size(0), cols}, torch_type(static_cast<octile_dtype>(type)));
-  quantize(plan, place, call_on(codes, scales),
-           {.rowwise = {.codes = values.data_ptr(), .ld = cols}});
+std::tuple<Tensor, Tensor> transpose(Tensor codes, Tensor scales, std::string type,
+                                     std::int64_t cols) {
+  const octile_tensor_type kind = type_named(type, "type");
+  const Source source = quantized_source("transpose", codes, scales, kind, cols);
+  const OnDevice device(source.place);
+  octile_plan* plan = plan_of(source.text + " q=" + text_of(kind) + " out=col", source.place);
+  const Quantized result = output_of(kind, source.place, source.call.rows, cols, true);
+  quantize(plan, source.place, source.call, {.transposed = target_of(result)});
+  return {result.codes, result.scales};
+}
+
+Tensor dequantize(Tensor codes, Tensor scales, std::string type, std::int64_t cols,
+                  std::int64_t result) {
+  const octile_tensor_type kind = type_named(type, "type");
+  if (result < OCTILE_BF16 || result > OCTILE_FP32) {
+    refuse("result is " + std::to_string(result) + "; allowed are the octile_dtypes 3, 4 and 5");
+  }
+  const auto word = static_cast<octile_dtype>(result);
+  const Source source = quantized_source("dequantize", codes, scales, kind, cols);
+  const OnDevice device(source.place);
+  octile_plan* plan = plan_of(source.text + " q=" + name_of(word) + " out=row", source.place);
+  Tensor values = empty(source.place, {source.call.rows, cols}, torch_type(word));
+  quantize(plan, source.place, source.call, {.rowwise = {.codes = values.data_ptr(), .ld = cols}});
   return values;
 }
 
-void gemm_out(Tensor a, Tensor a_scale, Tensor b, Tensor b_scale, std::optional<Tensor> bias,
-              Tensor d, std::string problem, std::int64_t tokens) {
-  const Place place = place_of(a);
+void gemm_out(Tensor a, Tensor a_scale, std::string a_type, Tensor b, Tensor b_scale,
+              std::string b_type, std::optional<Tensor> bias, Tensor d, std::int64_t k,
+              std::string tokens, bool accumulate, std::string promote) {
+  static constexpr std::array kSizes{"m", "k"};
+  static constexpr std::array kPromotes{"32", "64", "128", "256", "512", "none"};
+  const octile_tensor_type a_kind = type_named(a_type, "a_type");
+  const octile_tensor_type b_kind = type_named(b_type, "b_type");
+  const bool sums_over_tokens = one_of(kSizes, tokens, "tokens") == "k";
+  const std::string interval = one_of(kPromotes, promote, "promote");
+  const Place place = place_of(d);
+  check_rows(d, "d");
+  const std::int64_t m = d.size(0), n = d.size(1);
+  check_quantized(a, a_scale, a_kind, m, k, place, "a");
+  check_quantized(b, b_scale, b_kind, n, k, place, "b");
+  std::string text =
+      "gemm m=" + (sums_over_tokens ? std::to_string(m) : "?") + " n=" + std::to_string(n) +
+      " k=" + (sums_over_tokens ? "?" : std::to_string(k)) + " a=" + operand_text(a_kind) +
+      " b=" + operand_text(b_kind) + " d=" + name_of(float_type(d, "d")) +
+      " acc=" + (accumulate ? "1" : "0") + " promote=" + interval;
+  if (bias) text += std::string(" bias=") + name_of(bias_type(*bias, n, place));
   const OnDevice device(place);
   octile_gemm_args args{};
-  args.tokens = tokens;
+  args.tokens = sums_over_tokens ? k : m;
   args.a = a.data_ptr();
-  args.lda = a.size(0) > 1 ? a.stride(0) : 0;
+  args.lda = row_stride(a);
   args.a_scale = a_scale.data_ptr();
   args.b = b.data_ptr();
-  args.ldb = b.size(0) > 1 ? b.stride(0) : 0;
+  args.ldb = row_stride(b);
   args.b_scale = b_scale.data_ptr();
   args.d = d.data_ptr();
-  args.ldd = d.size(0) > 1 ? d.stride(0) : 0;
+  args.ldd = row_stride(d);
   args.bias = bias ? bias->data_ptr() : nullptr;
-  multiply(plan_of(problem, place), place, args);
+  multiply(plan_of(text, place), place, args);
 }
 
 }  // namespace octile::binding

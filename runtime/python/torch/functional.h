@@ -1,6 +1,6 @@
-// The library's own operations on tensors, by problem texts. They are what
-// octile/torch/functional.py calls, which builds the text from the tensors' shapes and checks their
-// sizes against the library's layouts.
+// The library's own operations on tensors, which octile/torch/functional.py calls. Operators are
+// called by anyone, so each checks its operands against the library's layouts, and builds the
+// problem's text of names and integers that it has read.
 #ifndef OCTILE_RUNTIME_PYTHON_TORCH_FUNCTIONAL_H_
 #define OCTILE_RUNTIME_PYTHON_TORCH_FUNCTIONAL_H_
 
@@ -12,21 +12,25 @@
 
 namespace octile::binding {
 
-// x [rows, cols], rows contiguous; x_scale: of FP8 x. codes is an octile_dtype, scales a ScaleType.
-// Returns codes and scales of the output that `transposed` names. Problems of quantize and
-// transpose.
-std::tuple<Tensor, Tensor> quantize_one(Tensor x, std::optional<Tensor> x_scale,
-                                        std::string problem, std::int64_t codes,
-                                        std::int64_t scales, bool transposed);
+// A type is a text such as "e4m3:1x128:pow2", of three parts. Rows of codes may be padded. Scales
+// are contiguous, in the layout of their type. All throw std::invalid_argument for what is not so.
+
+// x [rows, cols] of bf16, fp16 or fp32, rows contiguous. Returns codes and scales, of the
+// transposed copy if `transposed`.
+std::tuple<Tensor, Tensor> quantize_one(Tensor x, std::string type, bool transposed);
 // Both outputs from one read: codes and scales, then those of the transposed copy.
-std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_both(Tensor x, std::string problem,
-                                                         std::int64_t codes, std::int64_t scales);
-// Returns codes * scales [rows, cols] of `type`, an octile_dtype.
-Tensor dequantize(Tensor codes, Tensor scales, std::string problem, std::int64_t cols,
-                  std::int64_t type);
-// Writes d, or adds to it if the problem says acc=1.
-void gemm_out(Tensor a, Tensor a_scale, Tensor b, Tensor b_scale, std::optional<Tensor> bias,
-              Tensor d, std::string problem, std::int64_t tokens);
+std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_both(Tensor x, std::string type);
+// Returns the transposed codes and scales of a quantised [rows, cols].
+std::tuple<Tensor, Tensor> transpose(Tensor codes, Tensor scales, std::string type,
+                                     std::int64_t cols);
+// Returns codes * scales [rows, cols] of `result`, an octile_dtype.
+Tensor dequantize(Tensor codes, Tensor scales, std::string type, std::int64_t cols,
+                  std::int64_t result);
+// Writes d [m, n] = A B^T + bias, or adds to it. A is [m, k] and B [n, k]. tokens: "m" or "k", the
+// size that calls state. promote: "32" to "512", or "none".
+void gemm_out(Tensor a, Tensor a_scale, std::string a_type, Tensor b, Tensor b_scale,
+              std::string b_type, std::optional<Tensor> bias, Tensor d, std::int64_t k,
+              std::string tokens, bool accumulate, std::string promote);
 
 }  // namespace octile::binding
 

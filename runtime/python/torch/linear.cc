@@ -1,12 +1,12 @@
 #include "linear.h"
 
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "plans.h"
 #include "scaling.h"
 #include "sentry.h"
+#include "types.h"
 #include "weights.h"
 
 namespace octile::binding {
@@ -15,10 +15,6 @@ namespace {
 struct Sizes {
   std::int64_t tokens, n, k;
 };
-
-[[noreturn]] void refuse(const std::string& text) {
-  throw std::invalid_argument("octile: " + text);
-}
 
 // Checks a weight [n, k] against the last dimension of x [..., k] or dy [..., n].
 Sizes sizes_of(const Tensor& tokens_by, const Tensor& weight, int shared_dimension,
@@ -41,10 +37,6 @@ Sizes sizes_of(const Tensor& tokens_by, const Tensor& weight, int shared_dimensi
   return sizes;
 }
 
-void check_same_place(const Tensor& tensor, const Place& place, const char* name) {
-  if (!(place_of(tensor) == place)) refuse(std::string(name) + " is on another device");
-}
-
 Tensor like_with_last(const Tensor& tensor, const Place& place, std::int64_t last,
                       octile_dtype type) {
   const auto sizes = tensor.sizes();
@@ -55,8 +47,7 @@ Tensor like_with_last(const Tensor& tensor, const Place& place, std::int64_t las
 
 Quantized allocate_for(octile_plan* plan, const Place& place, std::int64_t rows, bool transposed,
                        RecipeCode recipe, Role role) {
-  return allocate(plan, place, rows, 0, transposed, codes_of(recipe, role), scale_type(recipe),
-                  ScaleShape::kFlat);
+  return allocate(plan, place, rows, 0, transposed, tensor_type(recipe, role));
 }
 
 // dY in FP8, and the sums of its columns.
@@ -71,8 +62,8 @@ Gradient quantize_gradient(const Tensor& dy, const Place& place, const Sizes& si
   const Output output = !rowwise     ? Output::kTransposed
                         : transposed ? Output::kBoth
                                      : Output::kRowwise;
-  octile_plan* plan = quantizer(recipe, Role::kGradient, output, element_type(dy, "dy"), sizes.n,
-                                sums, false, place);
+  octile_plan* plan =
+      quantizer(recipe, Role::kGradient, output, float_type(dy, "dy"), sizes.n, sums, false, place);
   Gradient gradient{
       .rowwise = {},
       .transposed = {},
@@ -100,24 +91,31 @@ octile_gemm_args operands(std::int64_t tokens, const Quantized& a, const Quantiz
   octile_gemm_args args{};
   args.tokens = tokens;
   args.a = a.codes.data_ptr();
+  args.lda = a.codes.size(1);
   args.a_scale = a.scales.data_ptr();
   args.b = b.codes.data_ptr();
+  args.ldb = b.codes.size(1);
   args.b_scale = b.scales.data_ptr();
   args.d = d.data_ptr();
   return args;
+}
+
+// Checks X^T as linear_forward() kept it.
+void check_kept(const Tensor& codes, const Tensor& scales, const octile_tensor_type& type,
+                std::int64_t tokens, std::int64_t k, const Place& place) {
+  const octile_quantized_layout layout = layout_of(type, tokens, k, true);
+  check_copy(codes, type, layout.data_rows, layout.data_ld, place, "x_codes");
+  check_scales(scales, type.scale_format, layout.scale_bytes / scale_bytes(type.scale_format),
+               place, "x_scales");
 }
 
 void add_weight_gradient(const Gradient& gradient, const Tensor& x_codes, const Tensor& x_scales,
                          const Place& place, const Sizes& sizes, RecipeCode recipe,
                          const Tensor& dw, bool accumulate, const std::optional<Tensor>& sentry) {
   std::uint32_t* const word = sentry_of(sentry, Product::kWeightGradient, place);
-  check_same_place(x_codes, place, "x_codes");
-  const std::int64_t columns = (sizes.tokens + 15) / 16 * 16;
-  if (x_codes.dim() != 2 || x_codes.size(0) != sizes.k || x_codes.size(1) != columns) {
-    refuse("x_codes is not what the forward pass of these tokens kept, [" +
-           std::to_string(sizes.k) + ", " + std::to_string(columns) + "]");
-  }
-  octile_plan* plan = weight_gradient_gemm(recipe, sizes.n, sizes.k, element_type(dw, "main_grad"),
+  check_kept(x_codes, x_scales, tensor_type(recipe, Role::kActivation), sizes.tokens, sizes.k,
+             place);
+  octile_plan* plan = weight_gradient_gemm(recipe, sizes.n, sizes.k, float_type(dw, "main_grad"),
                                            accumulate, 0, place, word != nullptr);
   octile_gemm_args args =
       operands(sizes.tokens, present(gradient.transposed), {x_codes, x_scales}, dw);
@@ -129,7 +127,7 @@ Tensor input_gradient_of(const Tensor& dy, const Gradient& gradient, const Tenso
                          const Place& place, const Sizes& sizes, RecipeCode recipe,
                          const std::optional<Tensor>& state, const std::optional<Tensor>& sentry) {
   std::uint32_t* const word = sentry_of(sentry, Product::kInputGradient, place);
-  const octile_dtype type = element_type(dy, "dy");
+  const octile_dtype type = float_type(dy, "dy");
   Tensor dx = like_with_last(dy, place, sizes.k, type);
   const WeightCodes codes = weight_codes(weight, place, recipe, false, true,
                                          scaling_of(state, recipe, Role::kWeight, true, place));
@@ -168,7 +166,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_forward(Tensor x, Tensor weight,
   const Sizes sizes = sizes_of(x, weight, 1, "x");
   const OnDevice device(place);
   x = contiguous(x);
-  const octile_dtype type = element_type(x, "x");
+  const octile_dtype type = float_type(x, "x");
 
   octile_plan* quantize_x =
       quantizer(recipe, Role::kActivation, keep_x ? Output::kBoth : Output::kRowwise, type, sizes.k,
@@ -188,18 +186,14 @@ std::tuple<Tensor, Tensor, Tensor> linear_forward(Tensor x, Tensor weight,
                                          scaling_of(scaling, recipe, Role::kWeight, true, place));
   Tensor y = like_with_last(x, place, sizes.n, type);
   octile_gemm_args args = operands(sizes.tokens, rows, codes.rowwise(), y);
-  octile_dtype bias_type{};
+  octile_dtype type_of_bias{};
   if (bias) {
-    check_same_place(*bias, place, "bias");
-    if (bias->dim() != 1 || bias->size(0) != sizes.n || !bias->is_contiguous()) {
-      refuse("bias is no contiguous [" + std::to_string(sizes.n) + "]");
-    }
-    bias_type = element_type(*bias, "bias");
+    type_of_bias = bias_type(*bias, sizes.n, place);
     args.bias = bias->data_ptr();
   }
   args.sentry = sentry_of(sentry, Product::kOutput, place);
   multiply(
-      forward_gemm(recipe, sizes.n, sizes.k, type, bias_type, 0, place, args.sentry != nullptr),
+      forward_gemm(recipe, sizes.n, sizes.k, type, type_of_bias, 0, place, args.sentry != nullptr),
       place, args);
   if (!keep_x) return {y, nothing(place), nothing(place)};
   return {y, present(kept).codes, present(kept).scales};
@@ -221,7 +215,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(Tensor dy, Tensor weight, Ten
                              : nothing(all.place);
   if (!weight_gradient) return {dx, nothing(all.place), gradient.column_sums};
   Tensor dw =
-      empty(all.place, {all.sizes.n, all.sizes.k}, torch_type(element_type(all.weight, "weight")));
+      empty(all.place, {all.sizes.n, all.sizes.k}, torch_type(float_type(all.weight, "weight")));
   add_weight_gradient(gradient, x_codes, x_scales, all.place, all.sizes, recipe, dw, false, sentry);
   return {dx, dw, gradient.column_sums};
 }
@@ -253,19 +247,19 @@ void prepare_linear(Tensor x, Tensor weight, std::optional<Tensor> bias,
                     std::int64_t k, std::int64_t lo, std::int64_t hi, bool training, bool sentry) {
   check_recipe(recipe);
   const Place place = place_of(x);
-  const octile_dtype type = element_type(x, "x"), weight_type = element_type(weight, "weight");
-  const octile_dtype bias_type = bias ? element_type(*bias, "bias") : octile_dtype{};
+  const octile_dtype type = float_type(x, "x"), weight_type = float_type(weight, "weight");
+  const octile_dtype type_of_bias = bias ? float_type(*bias, "bias") : octile_dtype{};
   const Output outputs = training ? Output::kBoth : Output::kRowwise;
   prepare(quantizer(recipe, Role::kActivation, outputs, type, k, false, false, place), lo, hi);
   prepare(quantizer(recipe, Role::kWeight, outputs, weight_type, k, false, false, place), n, n);
-  prepare(forward_gemm(recipe, n, k, type, bias_type, 0, place, sentry), lo, hi);
+  prepare(forward_gemm(recipe, n, k, type, type_of_bias, 0, place, sentry), lo, hi);
   if (!training) return;
   if (is_delayed(recipe)) prepare_scale_update(recipe, place);
   prepare(quantizer(recipe, Role::kGradient, outputs, type, n, bias.has_value(), false, place), lo,
           hi);
   prepare(input_gradient_gemm(recipe, n, k, type, 0, place, sentry), lo, hi);
   prepare(weight_gradient_gemm(recipe, n, k,
-                               main_grad ? element_type(*main_grad, "main_grad") : weight_type,
+                               main_grad ? float_type(*main_grad, "main_grad") : weight_type,
                                main_grad.has_value(), 0, place, sentry),
           lo, hi);
 }

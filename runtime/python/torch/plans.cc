@@ -1,12 +1,13 @@
 #include "plans.h"
 
-#include <pthread.h>
-
-#include <atomic>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <unordered_map>
+
+#include "fork.h"
+#include "types.h"
 
 namespace octile::binding {
 namespace {
@@ -20,28 +21,16 @@ struct PlanKeyHash {
   }
 };
 
+// Guarded by ProcessWide::kPlans.
 struct Process {
-  std::mutex mutex;
   octile_library* library = nullptr;
   std::unordered_map<std::string, octile_plan*> plans;  // by device and problem
   std::unordered_map<PlanKey, octile_plan*, PlanKeyHash> plans_by_key;
 };
-
-std::atomic<Process*> process{nullptr};
+Process& this_process = *new Process;
 
 // A child of fork may not use its parent's handles.
-void forget_parent() { process.store(nullptr); }
-
-Process& this_process() {
-  if (Process* known = process.load(std::memory_order_acquire)) return *known;
-  static const int registered = pthread_atfork(nullptr, nullptr, forget_parent);
-  if (registered != 0) throw std::runtime_error("octile: pthread_atfork failed");
-  auto* made = new Process;
-  Process* other = nullptr;
-  if (process.compare_exchange_strong(other, made)) return *made;
-  delete made;
-  return *other;
-}
+const InChild kForgetsParent([] { this_process = {}; });
 
 // Calls `run` again once the kernels for `tokens` are prepared, if they were not.
 template <typename Run>
@@ -66,25 +55,6 @@ std::optional<Tensor> give_workspace(octile_plan* plan, const Place& place, std:
   return space;
 }
 
-std::int32_t torch_scale_type(ScaleType type) {
-  switch (type) {
-    case ScaleType::kFp32:
-      return torch_type(OCTILE_FP32);
-    case ScaleType::kBf16:
-      return torch_type(OCTILE_BF16);
-    case ScaleType::kE8m0:
-      return torch_uint8();
-    case ScaleType::kInt32:
-      return aoti_torch_dtype_int32();
-  }
-  return 0;
-}
-
-std::int64_t scale_bytes(ScaleType type) {
-  if (type == ScaleType::kE8m0) return 1;
-  return type == ScaleType::kBf16 ? 2 : 4;
-}
-
 }  // namespace
 
 void check(octile_status status) {
@@ -96,8 +66,8 @@ void check(octile_status status) {
 
 octile_plan* plan_of(const std::string& problem, const Place& place) {
   const std::string device = place.host ? "host" : "cuda:" + std::to_string(place.device_index);
-  Process& here = this_process();
-  const std::lock_guard lock(here.mutex);
+  Process& here = this_process;
+  const std::scoped_lock lock(process_mutex(ProcessWide::kPlans));
   octile_plan*& plan = here.plans[device + ' ' + problem];
   if (plan != nullptr) return plan;
   if (here.library == nullptr) check(octile_library_create(nullptr, &here.library));
@@ -105,30 +75,40 @@ octile_plan* plan_of(const std::string& problem, const Place& place) {
   return plan;
 }
 
+std::string problem_texts() {
+  std::set<std::string> texts;
+  {
+    const std::scoped_lock lock(process_mutex(ProcessWide::kPlans));
+    for (const auto& [key, plan] : this_process.plans) {
+      if (plan != nullptr) texts.insert(key.substr(key.find(' ') + 1));
+    }
+  }
+  std::string lines;
+  for (const std::string& text : texts) lines += text + '\n';
+  return lines;
+}
+
 octile_plan* known_plan(const PlanKey& key) {
-  Process& here = this_process();
-  const std::lock_guard lock(here.mutex);
+  Process& here = this_process;
+  const std::scoped_lock lock(process_mutex(ProcessWide::kPlans));
   const auto found = here.plans_by_key.find(key);
   return found == here.plans_by_key.end() ? nullptr : found->second;
 }
 
 void remember_plan(const PlanKey& key, octile_plan* plan) {
-  Process& here = this_process();
-  const std::lock_guard lock(here.mutex);
+  Process& here = this_process;
+  const std::scoped_lock lock(process_mutex(ProcessWide::kPlans));
   here.plans_by_key[key] = plan;
 }
 
 Quantized allocate(octile_plan* plan, const Place& place, std::int64_t rows, std::int64_t groups,
-                   bool transposed, octile_dtype codes, ScaleType scales, ScaleShape shape) {
+                   bool transposed, const octile_tensor_type& type) {
   octile_quantized_layout layout{};
   layout.struct_size = sizeof layout;
   check(octile_plan_quantized_layout(plan, rows, groups, transposed ? 1 : 0, &layout));
-  const std::int64_t flat[] = {layout.scale_bytes / scale_bytes(scales)};
-  const std::int64_t matrix[] = {layout.scale_rows, layout.scale_ld};
-  const std::span<const std::int64_t> sizes =
-      shape == ScaleShape::kFlat ? std::span<const std::int64_t>(flat) : matrix;
-  return {.codes = empty(place, {layout.data_rows, layout.data_ld}, torch_type(codes)),
-          .scales = empty(place, sizes, torch_scale_type(scales))};
+  return {.codes = empty(place, {layout.data_rows, layout.data_ld}, torch_type(type.dtype)),
+          .scales = empty(place, {layout.scale_bytes / scale_bytes(type.scale_format)},
+                          torch_scale_type(type.scale_format))};
 }
 
 const Quantized& present(const std::optional<Quantized>& copy) {

@@ -19,6 +19,9 @@ void check(octile_status status);
 // Returns the plan of a problem text on the device of `place`.
 octile_plan* plan_of(const std::string& problem, const Place& place);
 
+// Returns the texts of all problems that this process has made plans of, a line each.
+std::string problem_texts();
+
 // A problem in numbers: finding its plan builds no text. `kind` says everything but the sizes and
 // is the caller's to choose, as long as two texts never share one.
 struct PlanKey {
@@ -36,7 +39,7 @@ void remember_plan(const PlanKey& key, octile_plan* plan);
 // One output of a quantiser, as the library lays it out.
 struct Quantized {
   Tensor codes;   // FP8 [data_rows, data_ld]
-  Tensor scales;  // of the granularity's type [scale_rows, scale_ld], or the same flat
+  Tensor scales;  // of the format's element type, [scale_rows, scale_ld] or flat
 };
 
 // Returns a copy that was asked for. Throws std::logic_error if it is not there.
@@ -56,15 +59,11 @@ struct QuantizeOutputs {
   Tensor* column_sums = nullptr;  // fp32 [cols], plans with dbias=1
 };
 
-// The scale type of an output, which the layout alone does not say.
-enum class ScaleType : std::uint8_t { kFp32, kBf16, kE8m0, kInt32 };
-
-// Allocates one output of a quantise plan; contiguous groups if `groups` > 0. Scales that only
-// GEMMs see are flat: while PyTorch traces, a matrix of ceil(tokens / 128) rows would be another
-// case for 128 tokens and fewer.
-enum class ScaleShape : std::uint8_t { kMatrix, kFlat };
+// Allocates one output of a quantise plan of this type; contiguous groups if `groups` > 0. Scales
+// are flat: while PyTorch traces, a matrix of ceil(tokens / 128) rows would be another case for 128
+// tokens and fewer.
 Quantized allocate(octile_plan* plan, const Place& place, std::int64_t rows, std::int64_t groups,
-                   bool transposed, octile_dtype codes, ScaleType scales, ScaleShape shape);
+                   bool transposed, const octile_tensor_type& type);
 
 struct QuantizeCall {
   std::int64_t rows = 0;

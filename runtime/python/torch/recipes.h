@@ -4,6 +4,7 @@
 #define OCTILE_RUNTIME_PYTHON_TORCH_RECIPES_H_
 
 #include <cstdint>
+#include <string_view>
 
 #include "octile/octile.h"
 #include "plans.h"
@@ -14,15 +15,13 @@ namespace octile::binding {
 enum class Role : std::uint8_t { kActivation, kWeight, kGradient };
 enum class Output : std::uint8_t { kRowwise, kTransposed, kBoth };
 
-// A recipe as operators receive it: the number of its row in recipes.cc, plus kFp32Scales for fp32
-// scales that are no powers of two.
+// A recipe as operators receive it: its index in octile_recipe_at().
 using RecipeCode = std::int64_t;
-inline constexpr RecipeCode kFp32Scales = 16;
 
-// Throws std::invalid_argument for a number that is no recipe.
+// Throws std::invalid_argument for a number that is no recipe, or a name that is none.
 void check_recipe(RecipeCode recipe);
-octile_dtype codes_of(RecipeCode recipe, Role role);
-ScaleType scale_type(RecipeCode recipe);
+RecipeCode recipe_named(std::string_view name);
+const octile_tensor_type& tensor_type(RecipeCode recipe, Role role);
 // Whether operands have one scale each, and whether it comes from earlier steps (scaling.h).
 bool has_tensor_scales(RecipeCode recipe);
 bool is_delayed(RecipeCode recipe);

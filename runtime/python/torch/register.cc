@@ -5,6 +5,7 @@
 #include "experts.h"
 #include "functional.h"
 #include "linear.h"
+#include "plans.h"
 #include "scaling.h"
 #include "weights.h"
 
@@ -62,18 +63,15 @@ void define(torch::stable::detail::StableLibrary& m) {
   m.def("share_weights(bool begin) -> ()");
   m.def("weight_quantizations() -> int");
   m.def("weight_copies_made() -> int");
+  m.def("problem_texts() -> str");
+  m.def("quantize_one(Tensor x, str type, bool transposed) -> (Tensor, Tensor)");
+  m.def("quantize_both(Tensor x, str type) -> (Tensor, Tensor, Tensor, Tensor)");
+  m.def("transpose(Tensor codes, Tensor scales, str type, int cols) -> (Tensor, Tensor)");
+  m.def("dequantize(Tensor codes, Tensor scales, str type, int cols, int result) -> Tensor");
   m.def(
-      "quantize_one(Tensor x, Tensor? x_scale, str problem, int codes, int scales, bool "
-      "transposed) -> (Tensor, "
-      "Tensor)");
-  m.def(
-      "quantize_both(Tensor x, str problem, int codes, int scales) -> (Tensor, Tensor, Tensor, "
-      "Tensor)");
-  m.def("dequantize(Tensor codes, Tensor scales, str problem, int cols, int type) -> Tensor");
-  m.def(
-      "gemm_out(Tensor a, Tensor a_scale, Tensor b, Tensor b_scale, Tensor? bias, Tensor(a!) d, "
-      "str problem, int "
-      "tokens) -> ()");
+      "gemm_out(Tensor a, Tensor a_scale, str a_type, Tensor b, Tensor b_scale, str b_type, "
+      "Tensor? "
+      "bias, Tensor(a!) d, int k, str tokens, bool accumulate, str promote) -> ()");
 }
 
 // One implementation serves both devices: the library has plans for each.
@@ -95,6 +93,7 @@ void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("release_weight", TORCH_BOX(&release_weight));
   m.impl("quantize_one", TORCH_BOX(&quantize_one));
   m.impl("quantize_both", TORCH_BOX(&quantize_both));
+  m.impl("transpose", TORCH_BOX(&transpose));
   m.impl("dequantize", TORCH_BOX(&dequantize));
   m.impl("gemm_out", TORCH_BOX(&gemm_out));
 }
@@ -109,6 +108,7 @@ STABLE_TORCH_LIBRARY_IMPL(octile, CompositeExplicitAutograd, m) {
   using namespace octile::binding;
   m.impl("forget_maxima", TORCH_BOX(&forget_maxima));
   m.impl("forget_weight", TORCH_BOX(&forget_weight));
+  m.impl("problem_texts", TORCH_BOX(&problem_texts));
   m.impl("weights_changed", TORCH_BOX(&weights_changed));
   m.impl("share_weights", TORCH_BOX(&share_weights));
   m.impl("weight_quantizations", TORCH_BOX(&weight_quantizations));

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "fork.h"
 #include "streams.h"
 
 namespace octile::binding {
@@ -16,15 +17,10 @@ struct DeviceWords {
   std::size_t taken = 0;  // weights
 };
 
-struct Words {
-  std::mutex mutex;
-  std::unordered_map<std::int32_t, DeviceWords> by_device;
-};
-// Never destroyed: at exit graphs may still be replayed.
-Words& words() {
-  static auto* made = new Words;
-  return *made;
-}
+// By device. Guarded by ProcessWide::kReplayWords, and never destroyed: at exit graphs may still be
+// replayed.
+std::unordered_map<std::int32_t, DeviceWords>& words =
+    *new std::unordered_map<std::int32_t, DeviceWords>;
 
 std::uint32_t* first_of(const DeviceWords& device) {
   return static_cast<std::uint32_t*>(device.memory.data_ptr());
@@ -42,28 +38,29 @@ void CopyWords::set(const Place& place, bool rowwise, bool transposed) const {
 
 void reserve_replay_words(const Place& place) {
   if (place.host || capture_of(place) != 0) return;
-  Words& all = words();
-  const std::lock_guard lock(all.mutex);
-  if (all.by_device.contains(place.device_index)) return;
+  {
+    const std::scoped_lock lock(process_mutex(ProcessWide::kReplayWords));
+    if (words.contains(place.device_index)) return;
+  }
   const OnDevice device(place);
   Tensor memory = empty(place, {static_cast<std::int64_t>(kWeights * kStride * 4)}, torch_uint8());
   fill_zero(memory);
-  all.by_device.emplace(place.device_index, DeviceWords{.memory = std::move(memory)});
+  // Another thread may have been faster; its words stay.
+  const std::scoped_lock lock(process_mutex(ProcessWide::kReplayWords));
+  words.emplace(place.device_index, DeviceWords{.memory = std::move(memory)});
 }
 
 CopyWords take_replay_words(const Place& place) {
-  Words& all = words();
-  const std::lock_guard lock(all.mutex);
-  const auto found = all.by_device.find(place.device_index);
-  if (place.host || found == all.by_device.end() || found->second.taken == kWeights) return {};
+  const std::scoped_lock lock(process_mutex(ProcessWide::kReplayWords));
+  const auto found = words.find(place.device_index);
+  if (place.host || found == words.end() || found->second.taken == kWeights) return {};
   return {first_of(found->second) + kStride * found->second.taken++};
 }
 
 bool clear_replay_words() {
-  Words& all = words();
-  const std::lock_guard lock(all.mutex);
+  const std::scoped_lock lock(process_mutex(ProcessWide::kReplayWords));
   bool captured = false;
-  for (const auto& [index, device] : all.by_device) {
+  for (const auto& [index, device] : words) {
     const Place place = place_of(device.memory);
     const bool capturing = capture_of(place) != 0;
     captured = captured || capturing;

@@ -5,6 +5,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "fork.h"
 #include "plans.h"
 #include "streams.h"
 
@@ -13,10 +14,6 @@ namespace {
 
 constexpr std::int64_t kOperands = 3;  // X, W and dY; X and W share a format
 constexpr std::int64_t kShared = 2;
-
-[[noreturn]] void refuse(const std::string& text) {
-  throw std::invalid_argument("octile: " + text);
-}
 
 // A state in parts.
 struct State {
@@ -27,8 +24,13 @@ struct State {
 };
 
 State parts_of(const Tensor& state, std::int64_t experts) {
-  const std::int64_t elements = state.numel(), scales = kOperands * experts;
-  if (element_type(state, "scaling") != OCTILE_FP32 || !state.is_contiguous() || experts < 1 ||
+  const std::int64_t elements = state.numel();
+  if (experts < 1 || experts > elements) {
+    refuse("experts is " + std::to_string(experts) + "; allowed are 1 to the " +
+           std::to_string(elements) + " elements of scaling");
+  }
+  const std::int64_t scales = kOperands * experts;
+  if (type_of(state) != torch_type(OCTILE_FP32) || !state.is_contiguous() ||
       elements % scales != 0 || elements < 2 * scales) {
     refuse("scaling has " + std::to_string(elements) +
            " elements; allowed are contiguous float32 [" +
@@ -50,46 +52,39 @@ struct Records {
     // Into a graph, whose replays record without being seen; unless a graph also ends their steps.
     bool captured = false;
   };
-  std::mutex mutex;
   std::unordered_map<const void*, Entry> by_address;
 };
-Records& records() {
-  static auto* made = new Records;
-  return *made;
-}
+// Guarded by ProcessWide::kMaxima, and never destroyed.
+Records& records = *new Records;
 
 void note_record(const Tensor& state, const Place& place) {
-  Records& all = records();
   const bool captured = capture_of(place) != 0;
-  const std::lock_guard lock(all.mutex);
-  Records::Entry& entry = all.by_address[state.data_ptr()];
+  const std::scoped_lock lock(process_mutex(ProcessWide::kMaxima));
+  Records::Entry& entry = records.by_address[state.data_ptr()];
   entry.recorded = true;
   entry.captured = entry.captured || captured;
 }
 
 // Notes that a graph ends the steps that graphs record.
 void note_captured_update(const Tensor& state) {
-  Records& all = records();
-  const std::lock_guard lock(all.mutex);
-  all.by_address[state.data_ptr()].captured = false;
+  const std::scoped_lock lock(process_mutex(ProcessWide::kMaxima));
+  records.by_address[state.data_ptr()].captured = false;
 }
 
 }  // namespace
 
 bool maxima_recorded(Tensor state) {
-  Records& all = records();
-  const std::lock_guard lock(all.mutex);
-  const auto found = all.by_address.find(state.data_ptr());
-  if (found == all.by_address.end()) return false;
+  const std::scoped_lock lock(process_mutex(ProcessWide::kMaxima));
+  const auto found = records.by_address.find(state.data_ptr());
+  if (found == records.by_address.end()) return false;
   const bool due = found->second.recorded || found->second.captured;
   found->second.recorded = false;
   return due;
 }
 
 void forget_maxima(std::int64_t address) {
-  Records& all = records();
-  const std::lock_guard lock(all.mutex);
-  all.by_address.erase(reinterpret_cast<const void*>(address));
+  const std::scoped_lock lock(process_mutex(ProcessWide::kMaxima));
+  records.by_address.erase(reinterpret_cast<const void*>(address));
 }
 
 namespace {
@@ -110,7 +105,7 @@ Scaling scaling_of(const std::optional<Tensor>& state, RecipeCode recipe, Role r
   if (!has_tensor_scales(recipe)) {
     refuse("scaling is given; allowed with the recipes 'delayed' and 'tensorwise'");
   }
-  if (!(place_of(*state) == place)) refuse("scaling is on another device");
+  check_same_place(*state, place, "scaling");
   const State parts = parts_of(*state, experts);
   // Weights are quantised when they are needed, by passes that train or not: no step is due for
   // them.
@@ -132,6 +127,13 @@ bool update_scales(Tensor state, std::int64_t experts, std::int64_t recipe, std:
   if (!maxima_recorded(state) && !always) return false;
   octile_scale_update_args args{};
   args.length = parts.length;
+  if (choice != OCTILE_AMAX_LARGEST && choice != OCTILE_AMAX_LATEST) {
+    refuse("choice is " + std::to_string(choice) +
+           "; allowed are 0, the largest, and 1, the latest");
+  }
+  if (margin < -126 || margin > 126) {
+    refuse("margin is " + std::to_string(margin) + "; allowed are -126 to 126");
+  }
   args.choice = static_cast<octile_amax_choice>(choice);
   args.margin = static_cast<std::int32_t>(margin);
   args.history = parts.shared_history;

@@ -1,5 +1,6 @@
 #include "tensors.h"
 
+#include <array>
 #include <optional>
 #include <stdexcept>
 #include <vector>
@@ -23,15 +24,53 @@ StableIValue call(const char* name, const Tensor& argument) {
   return stack[0];
 }
 
+// PyTorch's numbers, asked for when the extension is loaded: a table that the first call makes
+// could be half made when a process forks.
+const std::int32_t kCpu = aoti_torch_device_type_cpu();
+const std::int32_t kCuda = aoti_torch_device_type_cuda();
+const std::int32_t kUint8 = aoti_torch_dtype_uint8();
+const std::int32_t kInt32 = aoti_torch_dtype_int32();
+const std::array<std::int32_t, 6> kTypes{0,
+                                         aoti_torch_dtype_float8_e4m3fn(),
+                                         aoti_torch_dtype_float8_e5m2(),
+                                         aoti_torch_dtype_bfloat16(),
+                                         aoti_torch_dtype_float16(),
+                                         aoti_torch_dtype_float32()};
+
 }  // namespace
 
+void refuse(const std::string& text) { throw std::invalid_argument("octile: " + text); }
+
+void check_same_place(const Tensor& tensor, const Place& place, const std::string& argument) {
+  if (!(place_of(tensor) == place)) refuse(argument + " is on another device");
+}
+
+void check_rows(const Tensor& tensor, const std::string& argument) {
+  if (tensor.dim() != 2) refuse(argument + " is " + shape_text(tensor) + "; allowed is a matrix");
+  const bool rows = tensor.size(1) <= 1 || tensor.stride(1) == 1;
+  if (!rows || (tensor.size(0) > 1 && tensor.stride(0) < tensor.size(1))) {
+    refuse(argument + " has strides (" + std::to_string(tensor.stride(0)) + ", " +
+           std::to_string(tensor.stride(1)) + "); allowed are rows that are contiguous");
+  }
+}
+
+std::int64_t row_stride(const Tensor& tensor) {
+  return tensor.size(0) > 1 ? tensor.stride(0) : tensor.size(1);
+}
+
+std::string shape_text(const Tensor& tensor) {
+  std::string text = "[";
+  for (const std::int64_t size : tensor.sizes()) {
+    text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+  }
+  return text + "]";
+}
+
 Place place_of(const Tensor& tensor) {
-  static const std::int32_t cpu = aoti_torch_device_type_cpu();
-  static const std::int32_t cuda = aoti_torch_device_type_cuda();
   Place place;
   check(aoti_torch_get_device_type(tensor.get(), &place.device_type), "device_type");
-  if (place.device_type == cpu) return place;
-  if (place.device_type != cuda) {
+  if (place.device_type == kCpu) return place;
+  if (place.device_type != kCuda) {
     throw std::invalid_argument(
         "octile: a tensor is on a device that is neither a CPU nor a CUDA GPU");
   }
@@ -52,31 +91,46 @@ OnDevice::~OnDevice() {
   if (guard_ != nullptr) aoti_torch_delete_device_guard(guard_);
 }
 
-std::int32_t torch_uint8() {
-  static const std::int32_t type = aoti_torch_dtype_uint8();
+std::int32_t torch_uint8() { return kUint8; }
+std::int32_t torch_int32() { return kInt32; }
+
+std::int32_t torch_type(octile_dtype type) { return kTypes.at(static_cast<std::size_t>(type)); }
+
+std::int32_t type_of(const Tensor& tensor) {
+  std::int32_t type = 0;
+  check(aoti_torch_get_dtype(tensor.get(), &type), "dtype");
   return type;
 }
 
-std::int32_t torch_type(octile_dtype type) {
-  static const std::int32_t types[] = {0,
-                                       aoti_torch_dtype_float8_e4m3fn(),
-                                       aoti_torch_dtype_float8_e5m2(),
-                                       aoti_torch_dtype_bfloat16(),
-                                       aoti_torch_dtype_float16(),
-                                       aoti_torch_dtype_float32()};
-  return types[type];
-}
-
-octile_dtype element_type(const Tensor& tensor, const char* argument) {
-  std::int32_t type = 0;
-  check(aoti_torch_get_dtype(tensor.get(), &type), "dtype");
+octile_dtype element_type(const Tensor& tensor, const std::string& argument) {
+  const std::int32_t type = type_of(tensor);
   for (const octile_dtype known :
        {OCTILE_BF16, OCTILE_FP32, OCTILE_FP16, OCTILE_E4M3, OCTILE_E5M2}) {
     if (type == torch_type(known)) return known;
   }
-  throw std::invalid_argument(std::string("octile: ") + argument +
-                              " has an element type that the library does not know; allowed are "
-                              "bfloat16, float16, float32, float8_e4m3fn and float8_e5m2");
+  refuse(argument +
+         " has an element type that the library does not know; allowed are bfloat16, float16, "
+         "float32, float8_e4m3fn and float8_e5m2");
+}
+
+octile_dtype float_type(const Tensor& tensor, const std::string& argument) {
+  const std::int32_t type = type_of(tensor);
+  for (const octile_dtype known : {OCTILE_BF16, OCTILE_FP32, OCTILE_FP16}) {
+    if (type == torch_type(known)) return known;
+  }
+  refuse(
+      argument +
+      " has an element type that is not allowed here; allowed are bfloat16, float16 and float32");
+}
+
+octile_dtype bias_type(const Tensor& bias, std::int64_t n, const Place& place) {
+  if (bias.dim() != 1 || bias.size(0) != n || !bias.is_contiguous()) {
+    refuse("bias is " + shape_text(bias) + "; allowed is contiguous [" + std::to_string(n) + "]");
+  }
+  check_same_place(bias, place, "bias");
+  const octile_dtype type = float_type(bias, "bias");
+  if (type == OCTILE_FP16) refuse("bias is float16; allowed are bfloat16 and float32");
+  return type;
 }
 
 Tensor empty(const Place& place, std::span<const std::int64_t> sizes, std::int32_t type) {

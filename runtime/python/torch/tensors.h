@@ -30,6 +30,18 @@ struct Place {
 // Returns the place of `tensor`. Throws std::invalid_argument on devices other than CPU and CUDA.
 Place place_of(const Tensor& tensor);
 
+// Throws std::invalid_argument with the text behind "octile: ".
+[[noreturn]] void refuse(const std::string& text);
+// Throws std::invalid_argument if the tensor is on another device than `place`.
+void check_same_place(const Tensor& tensor, const Place& place, const std::string& argument);
+// Throws std::invalid_argument unless the tensor is a matrix whose rows are contiguous and do not
+// overlap.
+void check_rows(const Tensor& tensor, const std::string& argument);
+// Returns the stride between the rows of such a matrix.
+std::int64_t row_stride(const Tensor& tensor);
+// Returns "[2, 3]".
+std::string shape_text(const Tensor& tensor);
+
 // Makes a CUDA device the current one while it lives. On the host it does nothing.
 class OnDevice {
  public:
@@ -45,9 +57,17 @@ class OnDevice {
 // PyTorch's number of the element type.
 std::int32_t torch_type(octile_dtype type);
 std::int32_t torch_uint8();
+std::int32_t torch_int32();
+std::int32_t type_of(const Tensor& tensor);
 
 // The element type. Throws std::invalid_argument, naming the argument, if the library has none.
-octile_dtype element_type(const Tensor& tensor, const char* argument);
+octile_dtype element_type(const Tensor& tensor, const std::string& argument);
+// The same of a tensor that is not FP8: bf16, fp16 or fp32.
+octile_dtype float_type(const Tensor& tensor, const std::string& argument);
+
+// Returns the element type of a GEMM's bias: bf16 or fp32. Throws std::invalid_argument unless it
+// is contiguous [n] on `place`.
+octile_dtype bias_type(const Tensor& bias, std::int64_t n, const Place& place);
 
 // Returns memory that is not initialised, contiguous.
 Tensor empty(const Place& place, std::span<const std::int64_t> sizes, std::int32_t type);

@@ -15,15 +15,12 @@ octile_plan* plan_for(const WeightSource& source, const Place& place, Output out
 
 Quantized allocate_copy(const WeightSource& source, const Place& place, bool transposed) {
   octile_plan* plan = plan_for(source, place, transposed ? Output::kTransposed : Output::kRowwise);
-  const octile_dtype type = codes_of(source.recipe, Role::kWeight);
-  Quantized one = allocate(plan, place, source.n, 0, transposed, type, scale_type(source.recipe),
-                           ScaleShape::kFlat);
+  Quantized one =
+      allocate(plan, place, source.n, 0, transposed, tensor_type(source.recipe, Role::kWeight));
   if (source.experts == 1) return one;
-  std::int32_t scales = 0;
-  aoti_torch_get_dtype(one.scales.get(), &scales);
   return {.codes = empty(place, {source.experts * one.codes.size(0), one.codes.size(1)},
-                         torch_type(type)),
-          .scales = empty(place, {source.experts * one.scales.size(0)}, scales)};
+                         type_of(one.codes)),
+          .scales = empty(place, {source.experts * one.scales.size(0)}, type_of(one.scales))};
 }
 
 // Where expert `index` of `experts` has its part of a copy.
@@ -46,7 +43,7 @@ WeightSource source_of(const Tensor& weight, RecipeCode recipe) {
   return {.experts = rank == 3 ? weight.size(0) : 1,
           .n = weight.size(rank - 2),
           .k = weight.size(rank - 1),
-          .type = element_type(weight, "weight"),
+          .type = float_type(weight, "weight"),
           .recipe = recipe};
 }
 
@@ -61,6 +58,8 @@ WeightCopy::~WeightCopy() {
   } catch (...) {  // A driver that refuses to wait has failed, and nothing that it runs counts.
   }
 }
+
+bool WeightCopy::is_whole() { return std::unique_lock(mutex_, std::try_to_lock).owns_lock(); }
 
 void WeightCopy::made_at(const Place& place, std::shared_ptr<const StreamPoint> point) {
   const std::lock_guard lock(mutex_);

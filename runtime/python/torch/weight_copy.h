@@ -40,6 +40,9 @@ class WeightCopy {
 
   const Quantized& quantized() const { return quantized_; }
 
+  // In the child of a fork, where no other thread is: returns whether none was in a call of this.
+  bool is_whole();
+
   // The copy is made where the stream of `place` has come to `point`.
   void made_at(const Place& place, std::shared_ptr<const StreamPoint> point);
   // Lets the stream of `place` wait until other streams have used the copy, to make it again.

@@ -1,11 +1,14 @@
 #include "weights.h"
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <mutex>
 #include <stdexcept>
 #include <unordered_map>
 #include <utility>
 
+#include "fork.h"
 #include "replay_words.h"
 #include "streams.h"
 
@@ -63,6 +66,9 @@ class KeptWeight {
   void gathered(const Tensor& weight, bool same);
   void released();
   void note(Pass pass);
+
+  // In the child of a fork, where no other thread is: returns whether none was using the weight.
+  bool is_whole();
 
   std::int64_t token = 0;  // guarded by the registry
 
@@ -124,6 +130,14 @@ void KeptWeight::released() {
   if (captured_) return;
   memory_.reset();
   if (!stay) rowwise_ = transposed_ = {};
+}
+
+bool KeptWeight::is_whole() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return false;
+  return std::ranges::all_of(std::array{&rowwise_, &transposed_}, [](const Slot* slot) {
+    return slot->copy == nullptr || slot->copy->is_whole();
+  });
 }
 
 void KeptWeight::note(Pass pass) {
@@ -194,23 +208,40 @@ std::pair<std::shared_ptr<WeightCopy>, std::shared_ptr<WeightCopy>> KeptWeight::
   return {rowwise ? rowwise_.copy : nullptr, transposed ? transposed_.copy : nullptr};
 }
 
+// Guarded by ProcessWide::kWeights. A weight's own mutex is not locked meanwhile, but tried in the
+// child of a fork.
 struct Registry {
-  std::mutex mutex;
   std::int64_t last_token = 0;
   std::unordered_map<const void*, std::shared_ptr<KeptWeight>> by_address;
   std::unordered_map<std::int64_t, std::shared_ptr<KeptWeight>> gathered;  // by token
 
   std::shared_ptr<KeptWeight> find(const void* address) {
-    const std::lock_guard lock(mutex);
+    const std::scoped_lock lock(process_mutex(ProcessWide::kWeights));
     const auto found = by_address.find(address);
     return found == by_address.end() ? nullptr : found->second;
   }
 };
 // Never destroyed: at exit tensors may outlive what frees them.
-Registry& registry() {
-  static auto* made = new Registry;
-  return *made;
+Registry& registry = *new Registry;
+
+// In the child of a fork: weights that another thread of the parent was using begin anew. What they
+// had stays in memory, because nothing is known about it.
+void leave_used_weights() {
+  std::unordered_map<const KeptWeight*, std::shared_ptr<KeptWeight>> anew;
+  const auto replace = [&](std::shared_ptr<KeptWeight>& kept) {
+    if (kept->is_whole()) return;
+    std::shared_ptr<KeptWeight>& other = anew[kept.get()];
+    if (!other) {
+      other = std::make_shared<KeptWeight>();
+      other->token = kept->token;
+      new std::shared_ptr<KeptWeight>(kept);  // keeps the parent's from being destroyed
+    }
+    kept = other;
+  };
+  for (auto& [address, kept] : registry.by_address) replace(kept);
+  for (auto& [token, kept] : registry.gathered) replace(kept);
 }
+const InChild kLeavesUsedWeights(leave_used_weights);
 
 }  // namespace
 
@@ -238,7 +269,7 @@ const Quantized& WeightCodes::present(const std::shared_ptr<WeightCopy>& copy) {
 
 WeightCodes weight_codes(const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise,
                          bool transposed, const Scaling& scaling) {
-  if (const auto kept = registry().find(weight.data_ptr())) {
+  if (const auto kept = registry.find(weight.data_ptr())) {
     auto [row, column] = kept->copies(weight, place, recipe, rowwise, transposed, scaling);
     if (row || column) return {place, std::move(row), std::move(column)};
   }
@@ -253,23 +284,27 @@ WeightCodes weight_codes(const Tensor& weight, const Place& place, RecipeCode re
 
 std::int64_t keep_weight(Tensor weight) {
   reserve_replay_words(place_of(weight));
-  Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
-  std::shared_ptr<KeptWeight>& kept = all.by_address[weight.data_ptr()];
-  if (!kept) kept = std::make_shared<KeptWeight>();
+  std::shared_ptr<KeptWeight> kept;
+  std::int64_t token = 0;
+  {
+    const std::scoped_lock lock(process_mutex(ProcessWide::kWeights));
+    std::shared_ptr<KeptWeight>& known = registry.by_address[weight.data_ptr()];
+    if (!known) known = std::make_shared<KeptWeight>();
+    token = known->token = ++registry.last_token;
+    kept = known;
+  }
   kept->take_over();
-  return kept->token = ++all.last_token;
+  return token;
 }
 
 void forget_weight(std::int64_t token) {
-  Registry& all = registry();
   std::shared_ptr<KeptWeight> forgotten;  // freed without the lock
-  const std::lock_guard lock(all.mutex);
-  if (auto gathered = all.gathered.extract(token)) forgotten = std::move(gathered.mapped());
-  for (auto entry = all.by_address.begin(); entry != all.by_address.end(); ++entry) {
+  const std::scoped_lock lock(process_mutex(ProcessWide::kWeights));
+  if (auto gathered = registry.gathered.extract(token)) forgotten = std::move(gathered.mapped());
+  for (auto entry = registry.by_address.begin(); entry != registry.by_address.end(); ++entry) {
     if (entry->second->token != token) continue;
     forgotten = std::move(entry->second);
-    all.by_address.erase(entry);
+    registry.by_address.erase(entry);
     return;
   }
 }
@@ -277,33 +312,36 @@ void forget_weight(std::int64_t token) {
 std::int64_t gather_weight(Tensor weight, std::int64_t token, bool same) {
   reserve_replay_words(place_of(weight));
   any_gathered = true;
-  Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
-  if (token == 0) token = ++all.last_token;
-  std::shared_ptr<KeptWeight>& kept = all.gathered[token];
-  if (!kept) kept = std::make_shared<KeptWeight>();
-  kept->token = token;
+  std::shared_ptr<KeptWeight> kept, former;  // freed without the lock
+  {
+    const std::scoped_lock lock(process_mutex(ProcessWide::kWeights));
+    if (token == 0) token = ++registry.last_token;
+    std::shared_ptr<KeptWeight>& known = registry.gathered[token];
+    if (!known) known = std::make_shared<KeptWeight>();
+    known->token = token;
+    kept = known;
+  }
   kept->gathered(weight, same);
-  all.by_address[weight.data_ptr()] = kept;
+  const std::scoped_lock lock(process_mutex(ProcessWide::kWeights));
+  former = std::exchange(registry.by_address[weight.data_ptr()], kept);
   return token;
 }
 
 void release_weight(Tensor weight, std::int64_t token) {
-  Registry& all = registry();
   std::shared_ptr<KeptWeight> released;  // frees its copies without the lock
   {
-    const std::lock_guard lock(all.mutex);
-    const auto found = all.by_address.find(weight.data_ptr());
-    if (found == all.by_address.end() || found->second->token != token) return;
+    const std::scoped_lock lock(process_mutex(ProcessWide::kWeights));
+    const auto found = registry.by_address.find(weight.data_ptr());
+    if (found == registry.by_address.end() || found->second->token != token) return;
     released = std::move(found->second);
-    all.by_address.erase(found);
+    registry.by_address.erase(found);
   }
   released->released();
 }
 
 void note_pass(const Tensor& weight, Pass pass) {
   if (!any_gathered.load()) return;
-  if (const auto kept = registry().find(weight.data_ptr())) kept->note(pass);
+  if (const auto kept = registry.find(weight.data_ptr())) kept->note(pass);
 }
 
 void weights_changed() {

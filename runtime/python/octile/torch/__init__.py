@@ -14,7 +14,7 @@ from octile.torch.nonfinite import Sentry, sentry
 from octile.torch.recipes import Recipe
 from octile.torch.scaling import reduce_scales, update_scales
 from octile.torch.schedule import Schedule, set_fp8
-from octile.torch.warm import warmup
+from octile.torch.warm import problems, warmup
 from octile.torch.weights import replays_share_weights, weights_changed
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "export_hf",
     "gemm",
     "linear",
+    "problems",
     "quantize",
     "reduce_scales",
     "replays_share_weights",

@@ -16,16 +16,15 @@ ops = torch.ops.octile
 
 #: Numbers of octile_dtype to element types.
 CODES = {1: torch.float8_e4m3fn, 2: torch.float8_e5m2, 3: torch.bfloat16, 4: torch.float16, 5: torch.float32}
-#: Numbers of ScaleType (plans.h) to element types.
-SCALES = {0: torch.float32, 1: torch.bfloat16, 2: torch.uint8, 3: torch.int32}
-_STORED = {"fp32": torch.float32, "bf16": torch.bfloat16, "uint8": torch.uint8, "int32": torch.int32}
+#: Element types of scales.
+STORED = {"fp32": torch.float32, "bf16": torch.bfloat16, "uint8": torch.uint8, "int32": torch.int32}
 
 
 def _quantized(x: torch.Tensor, kind: TensorType, rows, cols, transposed: bool, flat: bool = False):
     """Returns empty codes and scales of a [rows, cols] tensor on x's device."""
     codes = x.new_empty(codes_shape(rows, cols, transposed), dtype=CODES[1 if kind.dtype == "e4m3" else 2])
     scales = kind.scale_shape(*((cols, rows) if transposed else (rows, cols)))
-    return codes, x.new_empty((math.prod(scales),) if flat else scales, dtype=_STORED[kind.scale_type])
+    return codes, x.new_empty((math.prod(scales),) if flat else scales, dtype=STORED[kind.scale_type])
 
 
 def _nothing(x: torch.Tensor) -> torch.Tensor:
@@ -93,30 +92,31 @@ def _(x, weight, scales, bias, offsets):
     return x.new_empty((x.shape[0], weight.shape[-2]))
 
 
-def _type_in(problem: str, field: str) -> TensorType:
-    words = dict(word.split("=", 1) for word in problem.split()[1:])
-    return TensorType(*words[field].split(":"))
-
-
 @torch.library.register_fake("octile::quantize_one")
-def _(x, x_scale, problem, codes, scales, transposed):
-    # Of FP8 x the last dimension may be padded; the text has the number of columns.
-    cols = x.shape[1] if x_scale is None else int(problem.split("cols=")[1].split()[0])
-    return _quantized(x, _type_in(problem, "q"), x.shape[0], cols, transposed)
+def _(x, type, transposed):
+    return _quantized(x, _named(type), *x.shape, transposed)
 
 
 @torch.library.register_fake("octile::quantize_both")
-def _(x, problem, codes, scales):
-    rows, cols = x.shape
-    kind = _type_in(problem, "q")
-    return *_quantized(x, kind, rows, cols, False), *_quantized(x, kind, rows, cols, True)
+def _(x, type):
+    kind = _named(type)
+    return *_quantized(x, kind, *x.shape, False), *_quantized(x, kind, *x.shape, True)
+
+
+@torch.library.register_fake("octile::transpose")
+def _(codes, scales, type, cols):
+    return _quantized(codes, _named(type), codes.shape[0], cols, True)
 
 
 @torch.library.register_fake("octile::dequantize")
-def _(codes, scales, problem, cols, type):
-    return codes.new_empty((codes.shape[0], cols), dtype=CODES[type])
+def _(codes, scales, type, cols, result):
+    return codes.new_empty((codes.shape[0], cols), dtype=CODES[result])
 
 
 @torch.library.register_fake("octile::gemm_out")
-def _(a, a_scale, b, b_scale, bias, d, problem, tokens):
+def _(a, a_scale, a_type, b, b_scale, b_type, bias, d, k, tokens, accumulate, promote):
     return None
+
+
+def _named(type: str) -> TensorType:
+    return TensorType(*type.split(":"))

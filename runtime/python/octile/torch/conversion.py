@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from octile._types import refuse
+from octile._types import is_integer, one_of, refuse, token_range, wrong_type
+from octile.torch._arguments import check_model
 from octile.torch.modules import MULTIPLE, NEVER, Linear
 from octile.torch.recipes import Recipe, as_recipe
 from octile.torch.thresholds import MEASURED, measured
@@ -29,6 +30,7 @@ class Report:
     converted: dict[str, str] = field(default_factory=dict)  #: name to sizes, and from how many tokens on
     skipped: dict[str, str] = field(default_factory=dict)  #: name to reason
     thresholds: str | None = None  #: what the thresholds were measured on; None if ``min_dims`` was given
+    min_dims: int | None = None  #: the integer ``min_dims`` that converts every layer which the thresholds leave
 
     def __str__(self) -> str:
         reasons: dict[str, list[str]] = {}
@@ -42,6 +44,9 @@ class Report:
         for reason, names in reasons.items():
             shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
             lines.append(f"  {reason}: {shown}")
+        if self.min_dims is not None:
+            call = f"convert(model, min_dims={self.min_dims})"
+            lines.append(f"  {call} asks no thresholds, and converts these layers too")
         return "\n".join(lines)
 
 
@@ -66,18 +71,25 @@ def convert(
     many a call has, (least, most) or one number; layers that do not gain at the most stay as they are. An integer
     ``min_dims`` is the least of in_features and out_features, and all calls are FP8.
     """
+    check_model(model)
     recipe = as_recipe(recipe)
     if isinstance(model, nn.Linear):
         raise refuse("model", type(model).__name__, "is a module that contains linear layers; use Linear.from_linear")
-    if preset not in PRESETS:
-        raise refuse("preset", preset, "are " + ", ".join(map(repr, PRESETS)))
+    preset = one_of("preset", preset, PRESETS)
+    if filter is not None and not callable(filter):
+        raise wrong_type("filter", filter, "a function of a name and a layer, or None")
     gains = _gains_of(recipe, min_dims, tokens)
     report = Report(recipe, thresholds=gains.source)
     shared = _shared_weights(model)
     made: dict[int, Linear] = {}  # a layer at two places of the model stays one layer
     layers = [(n, m) for n, m in model.named_modules(remove_duplicate=False) if isinstance(m, nn.Linear)]
     for name, layer in layers:
-        reason = _reason_to_stay(name, layer, filter, preset, shared) or gains.reason_to_stay(layer)
+        reason = _reason_to_stay(name, layer, filter, preset, shared)
+        if reason is None:
+            reason = gains.reason_to_stay(layer)
+            if reason is not None and gains.source is not None:
+                sizes = [layer.in_features, layer.out_features]
+                report.min_dims = min(sizes if report.min_dims is None else [*sizes, report.min_dims])
         if reason is not None:
             report.skipped[name] = reason
             continue
@@ -137,16 +149,14 @@ class _ByMeasurement:
 
 def _gains_of(recipe: Recipe, min_dims: int | str, tokens: int | tuple[int, int] | None) -> _BySize | _ByMeasurement:
     if min_dims != "auto":
-        if not isinstance(min_dims, int):
-            raise refuse("min_dims", min_dims, "are an integer and 'auto'")
+        if not is_integer(min_dims):
+            raise refuse("min_dims", min_dims, "are an integer from 0 on and 'auto'")
         if tokens is not None:
             raise refuse("tokens", tokens, "is None with an integer min_dims, which converts for all numbers of tokens")
         return _BySize(min_dims)
     if tokens is None:
         return _ByMeasurement(recipe.name, 0, None)
-    lo, hi = (tokens, tokens) if isinstance(tokens, int) else tokens
-    if not 0 <= lo <= hi:
-        raise refuse("tokens", tokens, "are a number from 0 on and (lo, hi) with 0 <= lo <= hi")
+    lo, hi = token_range(tokens, or_one=True)
     return _ByMeasurement(recipe.name, lo, hi)
 
 

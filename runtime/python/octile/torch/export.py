@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from octile._types import refuse
+from octile.torch._arguments import check_model
 from octile.torch.functional import quantize
 from octile.torch.modules import Linear
 
@@ -18,6 +19,7 @@ _QUANTIZATION = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dyn
 def block_fp8_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
     """Returns the state with the weight of every ``octile.torch.Linear`` as ``float8_e4m3fn`` [out, in] and beside it
     ``weight_scale_inv``, float32 [ceil(out / 128), ceil(in / 128)], which multiplies. Everything else stays."""
+    check_model(model)
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     for name, module in model.named_modules(remove_duplicate=False):
         if not isinstance(module, Linear):

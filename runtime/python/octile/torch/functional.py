@@ -10,16 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from octile._types import (
-    DTYPES,
-    SCALE_TYPES,
-    TensorType,
-    default_promote,
-    gemm_text,
-    quantize_text,
-    refuse,
-)
-from octile.torch._operators import ops
+from octile._types import DTYPES, TensorType, check_tuple, one_of, promote_of, refuse
+from octile.torch._arguments import check_tensor
+from octile.torch._operators import STORED, ops
 from octile.torch.recipes import Recipe, stateless
 
 if TYPE_CHECKING:
@@ -60,10 +53,6 @@ def _call(operator, *arguments):
         raise
 
 
-def _word(tensor: torch.Tensor, argument: str) -> str:
-    return _output_word(tensor.dtype, argument + ".dtype")
-
-
 def _output_word(dtype: torch.dtype, argument: str) -> str:
     if dtype not in _WORDS or dtype in _FP8:
         raise refuse(argument, dtype, "are bfloat16, float16 and float32")
@@ -84,22 +73,21 @@ def quantize(
     is x^T with its own scales), or "both", from one read of x. A scale multiplies; docs/numerics.md has the
     arithmetic.
     """
+    check_tensor(x, "x")
     if x.dim() != 2:
         raise refuse("x.dim()", x.dim(), "is 2")
     if dtype not in _FP8:
         raise refuse("dtype", dtype, "are torch.float8_e4m3fn and torch.float8_e5m2")
     kind = TensorType.of(_FP8[dtype], granularity, scales)
-    if output not in ("row", "col", "both"):
-        raise refuse("output", output, "are 'row', 'col' and 'both'")
+    output = one_of("output", output, ("row", "col", "both"))
+    _output_word(x.dtype, "x.dtype")
     rows, cols = x.shape
     if x.stride(1) != 1 or (rows > 1 and x.stride(0) < cols):
         x = x.contiguous()
-    text = quantize_text(_word(x, "x"), kind, cols, output)
-    numbers = DTYPES[kind.dtype], SCALE_TYPES[kind.scales][1]
     if output == "both":
-        row, row_scales, col, col_scales = _call(ops.quantize_both, x, text, *numbers)
+        row, row_scales, col, col_scales = _call(ops.quantize_both, x, kind.text)
         return Quantized(row, row_scales, kind, (rows, cols)), Quantized(col, col_scales, kind, (cols, rows))
-    made = _call(ops.quantize_one, x, None, text, *numbers, output == "col")
+    made = _call(ops.quantize_one, x, kind.text, output == "col")
     return Quantized(*made, kind, (cols, rows) if output == "col" else (rows, cols))
 
 
@@ -108,9 +96,7 @@ def transpose(q: Quantized) -> Quantized:
     changed."""
     check(q, "q")
     rows, cols = q.shape
-    text = f"transpose rows=? cols={cols} x={q.type.text} q={q.type.text} out=col"
-    numbers = DTYPES[q.type.dtype], SCALE_TYPES[q.type.scales][1]
-    made = _call(ops.quantize_one, q.codes, q.scales, text, *numbers, True)
+    made = _call(ops.transpose, q.codes, q.scales, q.type.text, cols)
     return Quantized(*made, q.type, (cols, rows))
 
 
@@ -118,19 +104,21 @@ def dequantize(q: Quantized, dtype: torch.dtype = torch.float32) -> torch.Tensor
     """Returns code * scale [rows, cols], rounded to fp32 and then to ``dtype`` (float32, bfloat16 or float16)."""
     check(q, "q")
     word = _output_word(dtype, "dtype")
-    rows, cols = q.shape
-    text = f"dequantize rows=? cols={cols} x={q.type.text} q={word} out=row"
-    return _call(ops.dequantize, q.codes, q.scales, text, cols, DTYPES[word])
+    return _call(ops.dequantize, q.codes, q.scales, q.type.text, q.shape[1], DTYPES[word])
 
 
 def check(q: Quantized, argument: str) -> None:
-    """Raises ValueError if codes and scales are not what ``type`` and ``shape`` say."""
-    rows, cols = q.shape
+    """Raises TypeError or ValueError if codes and scales are not what ``type`` and ``shape`` say."""
+    rows, cols = check_tuple(q, Quantized, argument, (int, torch.SymInt))
+    check_tensor(q.codes, argument + ".codes")
+    check_tensor(q.scales, argument + ".scales")
     if _FP8.get(q.codes.dtype) != q.type.dtype:
         raise refuse(argument + ".codes.dtype", q.codes.dtype, f"is that of {q.type}")
     if q.codes.dim() != 2 or q.codes.shape[0] != rows or q.codes.shape[1] < cols or not q.codes.is_contiguous():
         raise refuse(argument + ".codes", tuple(q.codes.shape), f"is contiguous, [{rows}, {cols} or more]")
     wanted = q.type.scale_shape(rows, cols)
+    if q.scales.dtype != STORED[q.type.scale_type]:
+        raise refuse(argument + ".scales.dtype", q.scales.dtype, f"with {q.type} is {STORED[q.type.scale_type]}")
     if tuple(q.scales.shape) != tuple(wanted) or not q.scales.is_contiguous():
         raise refuse(argument + ".scales", tuple(q.scales.shape), f"is contiguous {tuple(wanted)}")
     if q.codes.device != q.scales.device:
@@ -152,7 +140,7 @@ def gemm(
     dtype: torch.dtype = torch.bfloat16,
     bias: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
-    promote: str | None = None,
+    promote: str | int | None = None,
     tokens: str = "m",
 ) -> torch.Tensor:
     """Returns D[m, n] = A[m, k] B[n, k]^T + bias as ``dtype`` (bfloat16, float16 or float32).
@@ -162,25 +150,27 @@ def gemm(
     "512" or "none"; the default is 128, with MX scales 32. tokens: the size that changes from call to call and gets
     no kernel of its own, "m", or "k" for weight gradients.
     """
+    a, b = _operand(a, "a"), _operand(b, "b")
     (m, k), (n, other_k) = a.shape, b.shape
     if k != other_k:
         raise refuse("b.shape", b.shape, f"is (n, {k}), because a's is {tuple(a.shape)}")
-    if tokens not in ("m", "k"):
-        raise refuse("tokens", tokens, "are 'm' and 'k'")
+    tokens = one_of("tokens", tokens, ("m", "k"))
     if a.codes.device != b.codes.device:
         raise refuse("b.codes.device", b.codes.device, f"is {a.codes.device}")
-    a, b = _operand(a, "a"), _operand(b, "b")
-    if bias is not None and (bias.shape != (n,) or not bias.is_contiguous() or bias.device != a.codes.device):
-        raise refuse("bias", tuple(bias.shape), f"is contiguous ({n},) on {a.codes.device}")
-    if out is not None and (tuple(out.shape) != (m, n) or not out.is_contiguous() or out.device != a.codes.device):
-        raise refuse("out", tuple(out.shape), f"is contiguous ({m}, {n}) on {a.codes.device}")
+    if bias is not None:
+        check_tensor(bias, "bias")
+        if bias.shape != (n,) or not bias.is_contiguous() or bias.device != a.codes.device:
+            raise refuse("bias", tuple(bias.shape), f"is contiguous ({n},) on {a.codes.device}")
+        if bias.dtype not in (torch.bfloat16, torch.float32):
+            raise refuse("bias.dtype", bias.dtype, "are torch.bfloat16 and torch.float32")
+    if out is not None:
+        check_tensor(out, "out")
+        if tuple(out.shape) != (m, n) or not out.is_contiguous() or out.device != a.codes.device:
+            raise refuse("out", tuple(out.shape), f"is contiguous ({m}, {n}) on {a.codes.device}")
+    _output_word(dtype if out is None else out.dtype, "dtype" if out is None else "out.dtype")
     d = a.codes.new_empty((m, n), dtype=dtype) if out is None else out
-    bias_word = None if bias is None else _output_word(bias.dtype, "bias.dtype")
-    text = gemm_text(
-        a.type, b.type, m, n, k, _output_word(d.dtype, "dtype"), tokens, out is not None,
-        promote or default_promote(a.type), bias_word,
-    )  # fmt: skip
-    _call(ops.gemm_out, a.codes, a.scales, b.codes, b.scales, bias, d, text, m if tokens == "m" else k)
+    operands = a.codes, a.scales, a.type.text, b.codes, b.scales, b.type.text
+    _call(ops.gemm_out, *operands, bias, d, k, tokens, out is not None, promote_of(promote, a.type))
     return d
 
 
@@ -244,6 +234,7 @@ def linear(
     autocast x is cast to autocast's dtype. Recipe "delayed" raises NotImplementedError: a layer keeps its maxima. A
     sentry sees the calls if it was told the weight's name.
     """
+    check_tensor(weight, "weight")
     code, watch = stateless(recipe, "linear").code, watch_of(weight)
     if watch is None:
         return linear_of(x, weight, bias, code)
@@ -276,6 +267,9 @@ def linear_of(
 
 def as_operands(x: torch.Tensor, bias: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Returns x in autocast's dtype, if there is one, and a bias of a dtype that the library adds."""
+    check_tensor(x, "x")
+    if bias is not None:
+        check_tensor(bias, "bias")
     device = x.device.type
     if torch.is_autocast_enabled(device):
         x = x.to(torch.get_autocast_dtype(device))

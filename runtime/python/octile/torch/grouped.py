@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from octile._types import refuse
+from octile.torch._arguments import check_tensor
 from octile.torch._operators import ops
 from octile.torch.functional import as_operands, dummy_gradient, has_gradients, watch_of
 from octile.torch.recipes import Recipe, stateless
@@ -41,6 +42,7 @@ class _Experts(torch.autograd.Function):
 
 def with_first_zero(offsets: torch.Tensor, experts: int) -> torch.Tensor:
     """Returns int32 [experts + 1]: the first row of each group, then the end of the last."""
+    check_tensor(offsets, "offsets")
     if offsets.dim() != 1 or offsets.shape[0] not in (experts, experts + 1):
         raise refuse("offsets.shape", tuple(offsets.shape), f"are ({experts},) and ({experts + 1},)")
     if offsets.dtype not in (torch.int32, torch.int64):
@@ -77,6 +79,7 @@ def experts(
     NotImplementedError. ``octile.torch.Experts`` also has "delayed". A sentry sees the calls if it was told the
     weight's name.
     """
+    check_tensor(weight, "weight")
     recipe = stateless(recipe, "experts")
     check_recipe(recipe.name, torch.is_grad_enabled() and weight.requires_grad)
     watch = watch_of(weight)

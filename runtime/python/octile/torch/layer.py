@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from octile._types import refuse
+from octile._types import is_integer, refuse
 from octile.torch.recipes import Recipe
 from octile.torch.scaling import Scaling
 from octile.torch.weights import replaced, weights_changed
@@ -21,7 +21,7 @@ MULTIPLE = 16  # of in_features and out_features
 def check_features(**sizes: int) -> None:
     """Raises ValueError for a size that is no multiple of 16 above 0."""
     for name, value in sizes.items():
-        if value % MULTIPLE or value == 0:
+        if not is_integer(value, 1) or value % MULTIPLE:
             raise refuse(name, value, "are multiples of 16 above 0")
 
 

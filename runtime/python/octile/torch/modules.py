@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from octile._types import refuse
+from octile._types import is_integer, refuse, wrong_type
 from octile.torch.functional import linear_of, plain_linear
 from octile.torch.grouped import check_recipe, experts_of, plain_experts
 from octile.torch.layer import MULTIPLE, Layer, check_features
@@ -58,6 +58,8 @@ class Linear(Layer, nn.Linear):
         least_tokens: tuple[int, int] = (0, 0),
     ) -> Linear:
         """Returns a layer that shares the parameters of ``linear``."""
+        if not isinstance(linear, nn.Linear):
+            raise wrong_type("linear", linear, "torch.nn.Linear")
         made = cls.__new__(cls)
         nn.Module.__init__(made)
         made.in_features, made.out_features = linear.in_features, linear.out_features
@@ -70,6 +72,9 @@ class Linear(Layer, nn.Linear):
     def _set_recipe(self, recipe: Recipe, in_features: int, out_features: int, unaligned: str) -> None:
         if unaligned not in ("error", "bf16"):
             raise refuse("unaligned", unaligned, "are 'error' and 'bf16'")
+        for name, value in (("in_features", in_features), ("out_features", out_features)):
+            if not is_integer(value):
+                raise refuse(name, value, "are integers")
         aligned = in_features % MULTIPLE == 0 and out_features % MULTIPLE == 0 and in_features and out_features
         for name, value in (("in_features", in_features), ("out_features", out_features)):
             if unaligned == "error" and (value % MULTIPLE or value == 0):
@@ -119,7 +124,7 @@ class Experts(Layer):
         *,
         recipe: Recipe | str = "blockwise",
     ) -> None:
-        if experts < 1:
+        if not is_integer(experts, 1):
             raise refuse("experts", experts, "are 1 and more")
         check_features(in_features=in_features, out_features=out_features)
         recipe = as_recipe(recipe)

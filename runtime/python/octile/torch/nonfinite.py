@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from octile._types import refuse
+from octile.torch._arguments import check_model
 from octile.torch.checked import checked_experts, checked_linear
 from octile.torch.functional import linear_of, watch_of
 from octile.torch.grouped import experts_of
@@ -165,6 +166,7 @@ class Sentry:
     """
 
     def __init__(self, model: nn.Module, check: str, retreat: int, group, weights: Iterable[str] = ()) -> None:
+        check_model(model)
         if check not in ("step", "call"):
             raise refuse("check", check, "are 'step' and 'call'")
         if not isinstance(retreat, int) or isinstance(retreat, bool) or retreat < 0:

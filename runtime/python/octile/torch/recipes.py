@@ -4,25 +4,41 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from octile._types import TensorType, refuse
+from octile import _c
+from octile._types import DTYPES, GRANULARITIES, SCALE_FORMATS, TensorType, one_of, refuse, wrong_type
 
 if TYPE_CHECKING:
     from torch import nn
 
     from octile.torch.schedule import Schedule
 
-# In the order of kRecipes in runtime/python/torch/recipes.cc: activation, weight and gradient.
-_ROWS = {
-    "blockwise": (("e4m3", "1x128"), ("e4m3", "128x128"), ("e4m3", "1x128")),
-    "blockwise_hybrid": (("e4m3", "1x128"), ("e4m3", "128x128"), ("e5m2", "1x128")),
-    "tensorwise": (("e4m3", "tensor"), ("e4m3", "tensor"), ("e5m2", "tensor")),
-    "rowwise": (("e4m3", "row"), ("e4m3", "row"), ("e4m3", "row")),
-    "mxfp8": (("e4m3", "1x32"), ("e4m3", "1x32"), ("e4m3", "1x32")),
-    "delayed": (("e4m3", "tensor"), ("e4m3", "tensor"), ("e5m2", "tensor")),
-}
-_FP32_SCALES = 16  # kFp32Scales in recipes.h
+
+def _type_of(numbers: _c.TensorTypeNumbers) -> TensorType:
+    def name_in(table: dict[str, int], number: int) -> str:
+        return next(name for name, value in table.items() if value == number)
+
+    names = name_in(GRANULARITIES, numbers.granularity), name_in(SCALE_FORMATS, numbers.scale_format)
+    return TensorType(name_in(DTYPES, numbers.dtype), *names)
+
+
+class _Row(NamedTuple):
+    """A row of the library's table."""
+
+    name: str  #: ends in ":f32" if fp32 scales are no powers of two
+    activation: TensorType
+    weight: TensorType
+    gradient: TensorType
+    delayed: bool
+
+
+_ROWS = tuple(
+    _Row(row.name.decode(), *map(_type_of, (row.activation, row.weight, row.gradient)), bool(row.delayed))
+    for row in _c.recipes()
+)
+_CODES = {row.name: code for code, row in enumerate(_ROWS)}
+_NAMES = tuple(name for name in _CODES if not name.endswith(":f32"))
 _AMAX = {"largest": 0, "latest": 1}  # octile_amax_choice
 
 
@@ -52,15 +68,12 @@ class Recipe:
     margin: int = 0  #: a scale leaves room for 2^margin times the maximum, -126 to 126
 
     def __post_init__(self) -> None:
-        if self.name not in _ROWS:
-            raise refuse("recipe", self.name, "are " + ", ".join(map(repr, _ROWS)))
-        if self.scales not in ("pow2", "f32"):
-            raise refuse("scales", self.scales, "are 'pow2' and 'f32'")
+        one_of("recipe", self.name, _NAMES)
+        one_of("scales", self.scales, ("pow2", "f32"))
         for name, low, high in (("warmup", 1, 2**31 - 1), ("history", 1, 65536), ("margin", -126, 126)):
             if not _is_integer(getattr(self, name), low, high):
                 raise refuse(name, getattr(self, name), f"are integers from {low} to {high}")
-        if self.amax not in _AMAX:
-            raise refuse("amax", self.amax, "are " + ", ".join(map(repr, _AMAX)))
+        one_of("amax", self.amax, _AMAX)
         for field in fields(self)[2:]:
             value = getattr(self, field.name)
             if not self.is_delayed and value != field.default:
@@ -69,12 +82,12 @@ class Recipe:
     @property
     def code(self) -> int:
         """The number that operators take."""
-        return list(_ROWS).index(self.name) + (_FP32_SCALES if self.scales == "f32" else 0)
+        return _CODES.get(self.name + ":f32", _CODES[self.name]) if self.scales == "f32" else _CODES[self.name]
 
     @property
     def is_delayed(self) -> bool:
         """Whether layers keep a history of maxima."""
-        return self.name == "delayed"
+        return _ROWS[self.code].delayed
 
     @property
     def amax_code(self) -> int:
@@ -84,17 +97,17 @@ class Recipe:
     @property
     def activation(self) -> TensorType:
         """The type of X."""
-        return self._type(0)
+        return _ROWS[self.code].activation
 
     @property
     def weight(self) -> TensorType:
         """The type of W."""
-        return self._type(1)
+        return _ROWS[self.code].weight
 
     @property
     def gradient(self) -> TensorType:
         """The type of dY."""
-        return self._type(2)
+        return _ROWS[self.code].gradient
 
     def schedule(self, model: nn.Module, begin: int = 0, end: int | None = None) -> Schedule:
         """Returns the ``octile.torch.Schedule`` of the layers of this recipe: FP8 from step ``begin`` up to, but
@@ -103,14 +116,14 @@ class Recipe:
 
         return Schedule(model, begin, end, self)
 
-    def _type(self, role: int) -> TensorType:
-        dtype, granularity = _ROWS[self.name][role]
-        return TensorType.of(dtype, granularity, "e8m0" if granularity == "1x32" else self.scales)
-
 
 def as_recipe(recipe: Recipe | str) -> Recipe:
-    """Returns the recipe itself, or the one of this name with its default settings."""
-    return recipe if isinstance(recipe, Recipe) else Recipe(recipe)
+    """Returns the recipe itself, or the one of this name with its default settings. The name may end in ":f32"."""
+    if isinstance(recipe, Recipe):
+        return recipe
+    if not isinstance(recipe, str):
+        raise wrong_type("recipe", recipe, "octile.torch.Recipe or a name")
+    return Recipe(recipe.removesuffix(":f32"), "f32") if recipe in _CODES and recipe not in _NAMES else Recipe(recipe)
 
 
 def stateless(recipe: Recipe | str, function: str) -> Recipe:
@@ -128,4 +141,4 @@ def stateless(recipe: Recipe | str, function: str) -> Recipe:
 @cache
 def recipe_of(code: int) -> Recipe:
     """Returns the recipe of a number that ``Recipe.code`` gave, with default settings."""
-    return Recipe(list(_ROWS)[code % _FP32_SCALES], "f32" if code >= _FP32_SCALES else "pow2")
+    return as_recipe(_ROWS[code].name)

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from octile._types import refuse
+from octile.torch._arguments import check_model
 from octile.torch._operators import ops
 from octile.torch.recipes import Recipe
 
@@ -147,6 +148,7 @@ def _update(states: Iterable[Scaling]) -> int:
 
 
 def _states_of(model: nn.Module) -> list[Scaling]:
+    check_model(model)
     states = [getattr(module, "_scaling", None) for module in model.modules()]
     return list({id(state): state for state in states if isinstance(state, Scaling)}.values())
 

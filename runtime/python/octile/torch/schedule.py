@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from torch import nn
 
 from octile._types import refuse
+from octile.torch._arguments import check_model
 from octile.torch.layer import Layer
 from octile.torch.recipes import Recipe
 
 
 def layers_of(model: nn.Module, recipe: Recipe | None = None) -> list[Layer]:
     """Returns the FP8 layers of ``model``, or those of one recipe, each once."""
+    check_model(model)
     layers = [module for module in model.modules() if isinstance(module, Layer)]
     return [layer for layer in layers if recipe is None or layer.recipe == recipe]
 

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import nn
 
-from octile._types import refuse
+from octile._types import refuse, token_range
+from octile.torch._arguments import check_model
 from octile.torch._operators import ops
 from octile.torch.grouped import WITHOUT_WEIGHT_GRADIENTS
 from octile.torch.layer import Layer
@@ -29,9 +30,11 @@ def warmup(
     Under torchrun every rank may call it: processes of a machine that share a cache compile each kernel once between
     them.
     """
-    lo, hi = tokens
-    if not 0 <= lo <= hi:
-        raise refuse("tokens", tokens, "are (lo, hi) with 0 <= lo <= hi")
+    check_model(model)
+    lo, hi = token_range(tokens)
+    for name, value in (("dtype", dtype), ("main_grad", main_grad)):
+        if value not in (None, torch.bfloat16, torch.float16, torch.float32):
+            raise refuse(name, value, "are None, torch.bfloat16, torch.float16 and torch.float32")
     layers: dict[tuple, set[int]] = {}
     for module in model.modules():
         if isinstance(module, Layer) and module._code is not None and hi >= min(getattr(module, "least_tokens", (0,))):
@@ -48,6 +51,14 @@ def warmup(
     with ThreadPoolExecutor(max_workers=max(len(jobs), 1)) as pool:
         list(pool.map(lambda job: _prepare(job, lo, hi, main_grad), jobs))
     return len(layers)
+
+
+def problems() -> list[str]:
+    """Returns the canonical texts of the problems that calls in this process have asked of the library so far, sorted.
+
+    In a file, one a line, they are what ``octile compile --problem-file`` and ``octile tune --problem-file`` take.
+    """
+    return ops.problem_texts().splitlines()
 
 
 def _prepare(job, lo: int, hi: int, main_grad: torch.dtype | None) -> None:

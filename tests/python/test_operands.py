@@ -1,0 +1,282 @@
+"""No operand is read beyond its end, and no caller's text becomes part of a problem's: what is not as a call says is
+refused with a sentence, by the package and by the operators themselves."""
+
+import numpy
+import pytest
+import torch
+
+import octile.numpy as on
+import octile.torch as ot
+from octile._types import TensorType
+
+ops = torch.ops.octile
+ROWS = numpy.random.default_rng(0).standard_normal((64, 512), numpy.float32)
+A, B = on.quantize(ROWS), on.quantize(ROWS[:16], granularity="128x128")
+X = torch.from_numpy(ROWS)
+TA, TB = ot.quantize(X), ot.quantize(X[:16], granularity="128x128")
+
+
+class Words(str):
+    """A text that is not what it is compared as."""
+
+    def __str__(self):
+        return "128 batch=64"
+
+    def __format__(self, spec):
+        return "128 batch=64"
+
+
+def wide(codes):
+    """Returns the codes as columns of a wider array, of which the rest is 0x7f."""
+    whole = numpy.full((codes.shape[0], 2 * codes.shape[1]), 0x7F, numpy.uint8)
+    whole[:, : codes.shape[1]] = codes
+    return whole[:, : codes.shape[1]]
+
+
+# ---- octile.numpy
+
+VIEWS = {
+    "columns of a wider array": A._replace(codes=wide(A.codes)),
+    "Fortran order": A._replace(codes=numpy.asfortranarray(A.codes), scales=numpy.asfortranarray(A.scales)),
+    "unaligned": A._replace(codes=numpy.frombuffer(b"x" + A.codes.tobytes(), numpy.uint8)[1:].reshape(64, 512)),
+    "swapped bytes": A._replace(scales=A.scales.astype(A.scales.dtype.newbyteorder())),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_have_the_values_that_they_show(name):
+    assert numpy.array_equal(on.gemm(VIEWS[name], B), on.gemm(A, B))
+    assert numpy.array_equal(on.dequantize(VIEWS[name]), on.dequantize(A))
+
+
+def test_every_second_row_is_every_second_row():
+    q = on.quantize(ROWS, granularity="tensor")
+    half = q._replace(codes=q.codes[::2], shape=(32, 512))
+    assert numpy.array_equal(on.dequantize(half), on.dequantize(q)[::2])
+
+
+def test_input_of_another_byte_order_or_address_is_the_same_input():
+    for x in (ROWS.astype(">f4"), numpy.frombuffer(b"x" + ROWS.tobytes(), numpy.uint8)[1:].view("f4").reshape(64, 512)):
+        assert numpy.array_equal(on.quantize(x).codes, A.codes)
+
+
+def replaced(**fields):
+    return A._replace(**fields)
+
+
+NUMPY = [
+    (replaced(shape=(40000, 512)), ValueError, "codes.shape is (64, 512); allowed is (40000, 512 or more)"),
+    (replaced(codes=A.codes[:, :300]), ValueError, "codes.shape is (64, 300); allowed is (64, 512 or more)"),
+    (replaced(codes=A.codes[0]), ValueError, "codes.shape is (512,)"),
+    (replaced(codes=A.codes.astype(numpy.int32)), ValueError, "codes.dtype is 'int32'; allowed"),
+    (replaced(codes=A.codes.tolist()), TypeError, "codes is of type list"),
+    (replaced(scales=numpy.zeros(1, numpy.float32)), ValueError, "scales.shape is (1,); allowed is (4, 64)"),
+    (replaced(scales=A.scales[:, :60]), ValueError, "scales.shape is (4, 60)"),
+    (replaced(scales=A.scales.astype(numpy.float64)), ValueError, "scales.dtype is 'float64'"),
+    (replaced(scales=None), TypeError, "scales is of type NoneType"),
+    (replaced(shape=(64, 512.0)), ValueError, "shape is (64, 512.0); allowed is (rows, cols), integers"),
+    (replaced(shape=(-64, 512)), ValueError, "shape is (-64, 512)"),
+    (replaced(shape=64), ValueError, "shape is 64"),
+    (replaced(type="e4m3:1x128:pow2"), TypeError, "type is of type str"),
+    (A.codes, TypeError, "is of type ndarray; allowed is octile.numpy.Quantized"),
+    (None, TypeError, "is of type NoneType"),
+    (TA, TypeError, "is of type Quantized; allowed is octile.numpy.Quantized"),
+]
+
+
+@pytest.mark.parametrize("q, error, sentence", NUMPY, ids=[sentence for _, _, sentence in NUMPY])
+def test_numpy_refuses_what_is_no_such_operand(q, error, sentence):
+    for name, call in (
+        ("q", lambda: on.dequantize(q)),
+        ("a", lambda: on.gemm(q, B)),
+        ("b", lambda: on.gemm(A, q)),
+    ):
+        with pytest.raises(error) as raised:
+            call()
+        assert str(raised.value).startswith(f"octile: {name}") and sentence in str(raised.value)
+
+
+# ---- texts
+
+INJECTED = "128 batch=64", Words("128"), Words("nothing"), "128\0", "", " 128", 129, True, 128.0, b"128"
+
+
+@pytest.mark.parametrize("value", INJECTED, ids=repr)
+def test_no_word_of_a_caller_reaches_a_problem(value):
+    for gemm, a, b in ((on.gemm, A, B), (ot.gemm, TA, TB)):
+        if value == "128":
+            assert numpy.array_equal(numpy.asarray(gemm(a, b, promote=value).tolist()), gemm(a, b).tolist())
+            continue
+        with pytest.raises(ValueError, match="^octile: promote is "):
+            gemm(a, b, promote=value)
+    with pytest.raises((ValueError, TypeError)):
+        TensorType("e4m3", "1x128", value)
+    for call in (lambda: on.gemm(A, B, value), lambda: on.dequantize(A, value)):
+        with pytest.raises(ValueError, match="^octile: dtype is "):
+            call()
+
+
+def test_promote_may_be_a_number():
+    assert ot.gemm(TA, TB, promote=64).equal(ot.gemm(TA, TB, promote="64"))
+    assert numpy.array_equal(on.gemm(A, B, promote=numpy.int64(64).item()), on.gemm(A, B, promote="64"))
+
+
+# ---- octile.torch
+
+TORCH = [
+    (TA._replace(scales=TA.scales.double()), ValueError, "scales.dtype is torch.float64; allowed with e4m3:1x128:pow2"),
+    (TA._replace(scales=TA.scales.bfloat16()), ValueError, "scales.dtype is torch.bfloat16"),
+    (TA._replace(scales=TA.scales.view(torch.uint8)), ValueError, "scales.dtype is torch.uint8"),
+    (TA._replace(scales=TA.scales[:, :60]), ValueError, "scales is (4, 60)"),
+    (TA._replace(scales=TA.scales.t().contiguous().t()), ValueError, "scales is (4, 64); allowed is contiguous"),
+    (TA._replace(scales=TA.scales.to("meta")), ValueError, "scales.device is device(type='meta'); allowed is cpu"),
+    (TA._replace(scales=A.scales), TypeError, "scales is of type ndarray"),
+    (TA._replace(codes=TA.codes[::2]), ValueError, "codes is (32, 512)"),
+    (TA._replace(codes=TA.codes.view(torch.float8_e5m2)), ValueError, "codes.dtype is torch.float8_e5m2"),
+    (TA._replace(shape=(40000, 512)), ValueError, "codes is (64, 512); allowed is contiguous, [40000, 512 or more]"),
+    (TA._replace(type=None), TypeError, "type is of type NoneType"),
+    (X, TypeError, "is of type Tensor; allowed is octile.torch.functional.Quantized"),
+    (A, TypeError, "is of type Quantized; allowed is octile.torch.functional.Quantized"),
+]
+
+
+@pytest.mark.parametrize("q, error, sentence", TORCH, ids=[sentence for _, _, sentence in TORCH])
+def test_torch_refuses_what_is_no_such_operand(q, error, sentence):
+    calls = ("q", lambda: ot.dequantize(q)), ("a", lambda: ot.gemm(q, TB)), ("b", lambda: ot.gemm(TA, q))
+    for name, call in (*calls, ("q", lambda: ot.transpose(q))):
+        with pytest.raises(error) as raised:
+            call()
+        assert str(raised.value).startswith(f"octile: {name}") and sentence in str(raised.value)
+
+
+# ---- the operators themselves
+
+KIND, CODES, SCALES = TA.type.text, TA.codes, TA.scales
+D = torch.empty(64, 16)
+
+
+def gemm_out(a=CODES, a_scale=SCALES, a_type=KIND, b=TB.codes, b_scale=TB.scales, b_type=TB.type.text, bias=None, d=D,
+             k=512, tokens="m", accumulate=False, promote="128"):  # fmt: skip
+    return lambda: ops.gemm_out(a, a_scale, a_type, b, b_scale, b_type, bias, d, k, tokens, accumulate, promote)
+
+
+def layer(recipe=0, **changed):
+    """Returns the call of linear_backward with what linear_forward kept, of 5 tokens of a layer [32, 64]."""
+    x, w, dy = torch.ones(5, 64), torch.ones(32, 64), torch.ones(5, 32)
+    _, codes, scales = ops.linear_forward(x, w, None, recipe, True, True)
+    kept = {"dy": dy, "x_codes": codes, "x_scales": scales} | {n: f(codes, scales) for n, f in changed.items()}
+    return lambda: ops.linear_backward(kept["dy"], w, kept["x_codes"], kept["x_scales"], recipe, True, True, False)
+
+
+def experts(recipe=0, **changed):
+    x, w, dy, ends = torch.ones(5, 64), torch.ones(2, 32, 64), torch.ones(5, 32), torch.tensor([0, 3, 5]).int()
+    _, codes, scales = ops.experts_forward(x, w, ends, recipe, True, True)
+    kept = {"x_codes": codes, "x_scales": scales} | {n: f(codes, scales) for n, f in changed.items()}
+    return lambda: ops.experts_backward(dy, w, ends, kept["x_codes"], kept["x_scales"], recipe, True, True)
+
+
+DELAYED, TENSORWISE = ot.Recipe("delayed").code, ot.Recipe("tensorwise").code
+BLOCK = torch.ones(16, 512).to(torch.float8_e4m3fn), torch.ones(1, 4)
+OPERATORS = [
+    (lambda: ops.quantize_one(X, "e4m3:1x128:pow2 out=col", False), "type is 'e4m3:1x128:pow2 out=col'"),
+    (lambda: ops.quantize_one(X, "e4m3:1x128", False), "type is 'e4m3:1x128'; allowed is a type of three parts"),
+    (lambda: ops.quantize_both(X, "e4m3:1x128:pow2:"), "type is 'e4m3:1x128:pow2:'"),
+    (lambda: ops.quantize_one(X.int(), KIND, False), "x has an element type"),
+    (lambda: ops.quantize_one(CODES, KIND, False), "x has an element type"),
+    (lambda: ops.quantize_one(X[0], KIND, False), "x is [512]; allowed is a matrix"),
+    (lambda: ops.quantize_one(X.t(), KIND, False), "x has strides (1, 512)"),
+    (lambda: ops.quantize_both(X[:1].expand(64, 512), KIND), "x has strides (0, 1)"),
+    (lambda: ops.dequantize(CODES, SCALES, KIND, 513, 5), "codes is [64, 512]; allowed is [64, 513 or more]"),
+    (lambda: ops.dequantize(CODES, SCALES[:, :60].contiguous(), KIND, 512, 5), "codes_scale is [4, 60]"),
+    (lambda: ops.dequantize(CODES, SCALES.half(), KIND, 512, 5), "codes_scale has another element type"),
+    (lambda: ops.dequantize(CODES, SCALES, "e5m2:1x128:pow2", 512, 5), "codes has another element type"),
+    (lambda: ops.dequantize(CODES, SCALES, KIND, -1, 5), "cols is -1"),
+    (lambda: ops.dequantize(CODES, SCALES, KIND, 512, 1), "result is 1; allowed are"),
+    (lambda: ops.dequantize(X, SCALES, KIND, 512, 5), "codes has another element type"),
+    (lambda: ops.transpose(CODES, SCALES, KIND, 1024), "codes is [64, 512]; allowed is [64, 1024 or more]"),
+    (gemm_out(promote="128 batch=2"), "promote is '128 batch=2'; allowed are '32'"),
+    (gemm_out(tokens="n"), "tokens is 'n'; allowed are 'm', 'k'"),
+    (gemm_out(a_type="f32 group=masked"), "a_type is 'f32 group=masked'"),
+    (gemm_out(k=1024), "a is [64, 512]; allowed is [64, 1024 or more]"),
+    (gemm_out(d=torch.empty(65, 16)), "a is [64, 512]; allowed is [65, 512 or more]"),
+    (gemm_out(d=torch.empty(64, 24)), "b is [16, 512]; allowed is [24, 512 or more]"),
+    (gemm_out(d=torch.empty(64, 16, dtype=torch.int32)), "d has an element type"),
+    (gemm_out(d=torch.empty(16, 64).t()), "d has strides"),
+    (gemm_out(a_scale=SCALES[:2].contiguous()), "a_scale is [2, 64]"),
+    (gemm_out(b_scale=TB.scales.double()), "b_scale has another element type"),
+    (gemm_out(bias=torch.ones(8)), "bias is [8]; allowed is contiguous [16]"),
+    (gemm_out(bias=torch.ones(16).half()), "bias is float16"),
+    (layer(x_codes=lambda codes, _: codes[:, :8].contiguous()), "x_codes is [64, 8]; allowed is"),
+    (layer(x_codes=lambda codes, _: codes.float()), "x_codes is [64, 16]"),
+    (layer(x_scales=lambda _, scales: scales[:1]), "x_scales is [1]; allowed is contiguous, of 64 elements"),
+    (layer(x_scales=lambda _, scales: scales.half()), "x_scales has another element type"),
+    (layer(dy=lambda *_: torch.ones(37, 32)), "x_codes is [64, 16]"),
+    (experts(x_codes=lambda codes, _: codes[:, :64].contiguous()), "x_codes is [64, 64]"),
+    (experts(x_scales=lambda _, scales: scales[:64]), "x_scales is [64]; allowed is contiguous, of 128 elements"),
+    (experts(TENSORWISE, x_scales=lambda _, scales: scales[:1]), "x_scales is [1]; allowed is contiguous, of 2"),
+    (lambda: ops.block_fp8_linear(X[0], *BLOCK, None, None), "x is [512]; allowed is [tokens, k]"),
+    (lambda: ops.block_fp8_linear(X, BLOCK[0][0], BLOCK[1], None, None), "weight is [512]; allowed is [n, 512]"),
+    (lambda: ops.block_fp8_linear(X, BLOCK[0], BLOCK[1][:, :2], None, None), "with contiguous float32 scales"),
+    (lambda: ops.update_scales(torch.ones(6), 1, DELAYED, 0, 2**32, True), "margin is 4294967296"),
+    (lambda: ops.update_scales(torch.ones(6), 1, DELAYED, 9, 0, True), "choice is 9"),
+    (lambda: ops.update_scales(torch.ones(6), 2**62, DELAYED, 0, 0, True), "experts is 4611686018427387904"),
+    (lambda: ops.linear_forward(X, torch.ones(16, 512), None, 99, False, False), "recipe is 99"),
+]
+
+
+@pytest.mark.parametrize("call, sentence", OPERATORS, ids=[sentence for _, sentence in OPERATORS])
+def test_operators_refuse_what_they_would_read_beyond(call, sentence):
+    with pytest.raises(ValueError) as raised:
+        call()
+    assert sentence in str(raised.value)
+
+
+def test_operators_take_padded_rows():
+    padded = torch.zeros(64, 1024, dtype=torch.uint8)
+    padded[:, :512] = CODES.view(torch.uint8)
+    codes = padded.view(torch.float8_e4m3fn)[:, :512]
+    assert ops.dequantize(codes, SCALES, KIND, 512, 5).equal(ot.dequantize(TA))
+    d = torch.zeros(64, 32)[:, :16]
+    gemm_out(a=codes, d=d)()
+    assert d.equal(ot.gemm(TA, TB, torch.float32))
+
+
+# ---- arguments of other types than are meant
+
+MODEL = torch.nn.Sequential(torch.nn.Linear(64, 32))
+OTHERS = [
+    (lambda: ot.convert(None), TypeError, "model is of type NoneType; allowed is torch.nn.Module"),
+    (lambda: ot.convert({"a": MODEL}), TypeError, "model is of type dict"),
+    (lambda: ot.convert(MODEL, filter=["0"], min_dims=16), TypeError, "filter is of type list"),
+    (lambda: ot.convert(MODEL, tokens=1e4), ValueError, "tokens is 10000.0; allowed are a number"),
+    (lambda: ot.convert(MODEL, tokens=(1, 2, 3)), ValueError, "tokens is (1, 2, 3)"),
+    (lambda: ot.convert(MODEL, min_dims=True), ValueError, "min_dims is True"),
+    (lambda: ot.convert(MODEL, recipe=7), TypeError, "recipe is of type int"),
+    (lambda: ot.convert(MODEL, preset=None), ValueError, "preset is None"),
+    (lambda: ot.warmup(MODEL, tokens=128), ValueError, "tokens is 128; allowed are (lo, hi) with 0 <= lo <= hi"),
+    (lambda: ot.warmup(None, tokens=(1, 2)), TypeError, "model is of type NoneType"),
+    (lambda: ot.warmup(MODEL, tokens=(1, 2), dtype="bf16"), ValueError, "dtype is 'bf16'"),
+    (lambda: ot.sentry(None), TypeError, "model is of type NoneType"),
+    (lambda: ot.set_fp8(3, True), TypeError, "model is of type int"),
+    (lambda: ot.update_scales(None), TypeError, "model is of type NoneType"),
+    (lambda: ot.block_fp8_state_dict(None), TypeError, "model is of type NoneType"),
+    (lambda: ot.quantize(None), TypeError, "x is of type NoneType; allowed is torch.Tensor"),
+    (lambda: ot.quantize(ROWS), TypeError, "x is of type ndarray"),
+    (lambda: ot.gemm(TA, TB, bias=[1.0] * 16), TypeError, "bias is of type list"),
+    (lambda: ot.gemm(TA, TB, out=ROWS), TypeError, "out is of type ndarray"),
+    (lambda: ot.linear(ROWS, torch.ones(16, 512)), TypeError, "x is of type ndarray"),
+    (lambda: ot.linear(X, ROWS), TypeError, "weight is of type ndarray"),
+    (lambda: ot.experts(X, torch.ones(2, 16, 512), [3, 5]), TypeError, "offsets is of type list"),
+    (lambda: ot.Linear(128)(None), TypeError, "out_features"),
+    (lambda: ot.Linear(128, 64)(None), TypeError, "x is of type NoneType"),
+    (lambda: ot.Linear(128.0, 64), ValueError, "in_features is 128.0"),
+    (lambda: ot.Linear.from_linear(None), TypeError, "linear is of type NoneType"),
+    (lambda: ot.Experts("2", 64, 32), ValueError, "experts is '2'"),
+]
+
+
+@pytest.mark.parametrize("call, error, sentence", OTHERS, ids=[sentence for _, _, sentence in OTHERS])
+def test_arguments_of_wrong_types_are_named(call, error, sentence):
+    with pytest.raises(error) as raised:
+        call()
+    assert sentence in str(raised.value)
