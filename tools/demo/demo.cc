@@ -84,8 +84,8 @@ class Demo {
       return fail(ErrorCode::kInternal, "demo: the result of the GEMM is wrong, see above");
     }
     if (ok && lacking_) {
-      return fail(lacking_->code,
-                  "demo: not all kernels could be had, and the rest is right: " + lacking_->message);
+      return fail(lacking_->code, "demo: not all kernels could be had, and the rest is right: " +
+                                      lacking_->message);
     }
     return ok;
   }
