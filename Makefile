@@ -1,24 +1,48 @@
 # Short names for what CMakePresets.json and tools/setup.sh do. Every target first installs what it lacks.
 #   make build    the library and the command: build/release/octile and liboctile.so
-#   make demo     build, then the main job: quantise, generate, compile, cache, run, verify
-#   make test     build everything and run every test this machine can run; tests of many cases run a covering part
-#   make check    lint, the sanitizers' subsets and make test with every case (OCTILE_TESTS=all); CI runs
-#                 format-check, fuzz, test-torch and test
-#   make wheel    the Python package: build/wheel/octile-*.whl; make test-torch installs and tests it
-#   make soak     processes that share a cache, break it and kill each other, SOAK_MINUTES (default 10)
+#   make demo     build, then the main job: quantise, generate, compile, cache, run,
+#                 verify
+#   make test     build everything and run every test this machine can run; tests
+#                 of many cases run a covering part. make build-tests builds alone
+#   make check    lint, the sanitizers' subsets and make test with every case
+#                 (OCTILE_TESTS=all)
+#   make wheel    the Python package: build/wheel/octile-*.whl
+#   make test-torch   the same, then installs and tests it; make test-wheel tests
+#                 the wheel that is there
+#   make asan-ubsan, make tsan   unit, fault and process tests under sanitizers
+#   make soak     processes that share a cache, break it and kill each other,
+#                 SOAK_MINUTES (default 10)
 #   make fuzz     clang's fuzzers over every reader, FUZZ_SECONDS each (default 10)
-#   make lint     clang-format and clang-tidy; make format rewrites what clang-format would
+#   make lint     clang-format and clang-tidy; make format rewrites what
+#                 clang-format would, make format-check only checks it
 #   make plots    redraws docs/plots/ from tools/plots/*.json
-#   make package  Debian packages, and an archive that runs where it is unpacked, in build/package/packages
-#   make install  into PREFIX, by default /usr/local; make uninstall removes what was installed last
+#   make package  Debian packages, and an archive that runs where it is unpacked,
+#                 in build/package/packages
+#   make install  into PREFIX, by default /usr/local; make uninstall removes what
+#                 was installed last
+#   make clean    removes the build folders, not build/deps
+#   make help     prints this list
 JOBS := $(shell nproc)
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 10
 PYTHON := build/deps/venv/bin/python
 SOAK_MINUTES ?= 10
 
-.PHONY: build demo test wheel test-torch check lint format format-check install uninstall package asan-ubsan tsan fuzz soak plots clean
+# Python writes its compiled files there, and none beside the sources.
+export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
+
+.PHONY: build demo test tests build-tests wheel test-torch test-wheel check lint format format-check install \
+  uninstall package asan-ubsan tsan fuzz soak plots clean help
 .DEFAULT_GOAL := build
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+# Folders of the source tree that are no targets. Without this rule, make would say that they are up to date.
+FOLDERS := $(filter-out build tests,$(patsubst %/,%,$(wildcard */)))
+.PHONY: $(FOLDERS)
+$(FOLDERS):
+	@echo "make: $@ is a folder, not a target; make help lists the targets" >&2; exit 2
 
 build:
 	@tools/setup.sh build
@@ -34,12 +58,14 @@ demo:
 
 # ctest shows the output of failed tests only. The case called here says if the GPU report is stale, which everyone
 # is to see.
-test:
+test tests: build-tests
+	@build/release/tests/unit_tests --gtest_filter=*SaysWhereItIsStale --gtest_brief=1 || true
+	@ctest --preset release -j $(JOBS)
+
+build-tests:
 	@tools/setup.sh test
 	@cmake --preset release --log-level=WARNING
 	@cmake --build --preset release
-	@build/release/tests/unit_tests --gtest_filter=*SaysWhereItIsStale --gtest_brief=1 || true
-	@ctest --preset release -j $(JOBS)
 
 # The wheel is built in the tree of `make build`, so that nothing is compiled twice. auditwheel brings in libzstd and
 # tags what is left by the oldest C library that it runs with; PyTorch's libraries are PyTorch's.
@@ -55,6 +81,9 @@ wheel:
 
 # Tests run on the installed wheel, not on the sources.
 test-torch: wheel
+	@$(MAKE) --no-print-directory test-wheel
+
+test-wheel:
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall build/wheel/*.whl
 	@$(PYTHON) -m pytest
 
@@ -86,11 +115,11 @@ lint:
 	@tools/lint.sh
 
 format:
-	@tools/setup.sh lint
+	@tools/setup.sh format
 	@tools/lint.sh --fix
 
 format-check:
-	@tools/setup.sh lint
+	@tools/setup.sh format
 	@tools/lint.sh --format-only
 
 check: export OCTILE_TESTS = all
@@ -102,11 +131,10 @@ plots:
 
 install: build
 	@cmake --build --preset release --target octile_manuals
-	@cmake --install build/release --prefix $(PREFIX)
-	@cp build/release/install_manifest.txt build/release/installed.txt
+	@cmake -DBUILD=build/release "-DPREFIX=$(PREFIX)" -P tools/cmake/octile_install.cmake
 
 uninstall:
-	@cmake -DMANIFEST=build/release/installed.txt -P tools/cmake/octile_uninstall.cmake
+	@cmake -DRECORD=build/release -P tools/cmake/octile_uninstall.cmake
 
 package:
 	@tools/setup.sh package
@@ -115,4 +143,4 @@ package:
 	@cd build/package && cpack --config CPackConfig.cmake
 
 clean:
-	@rm -rf build/release build/package build/debug build/asan-ubsan build/tsan build/lint build/fuzz
+	@rm -rf build/release build/package build/debug build/asan-ubsan build/tsan build/lint build/fuzz build/bare build/pycache

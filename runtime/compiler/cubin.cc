@@ -14,7 +14,12 @@ using Bytes = std::span<const std::uint8_t>;
 
 constexpr std::uint16_t kMachineCuda = 190;  // EM_CUDA of the ELF registry
 
-// .nv.info attributes, taken from cubins of NVRTC 13.0 (`cuobjdump -elf` names them).
+// Versions of the ABI (EI_ABIVERSION) that the cubins of NVRTC 13 have, and 12.8's for sm_100 and
+// newer. Cubins of NVRTC 12 for sm_90 have version 7.
+constexpr unsigned kAbiOfNvrtc13 = 8;
+
+// .nv.info attributes, taken from cubins of NVRTC 13.0 (`cuobjdump -elf` names them). NVRTC 12.8
+// writes the same.
 constexpr std::uint8_t kFormatWithPayload = 4;  // EIFMT_SVAL
 constexpr std::uint8_t kMaxThreads = 0x05;      // u32 x, y, z
 constexpr std::uint8_t kFrameSize = 0x11;       // u32 symbol, u32 bytes
@@ -207,6 +212,13 @@ Result<Elf64_Ehdr> read_header(Bytes bytes) {
   return *file;
 }
 
+// Returns the number of the architecture that the cubin is for. e_flags have it in their lowest
+// byte up to version 7 of the ABI, and in the second one since.
+int read_sm(const Elf64_Ehdr& file) {
+  const unsigned shift = file.e_ident[EI_ABIVERSION] < kAbiOfNvrtc13 ? 0 : 8;
+  return static_cast<int>(file.e_flags >> shift & 0xff);
+}
+
 }  // namespace
 
 const CubinKernel* CubinInfo::find(std::string_view name) const {
@@ -225,7 +237,7 @@ Result<CubinInfo> read_cubin(Bytes bytes) {
   if (global == nullptr) return corrupt("no .nv.info section");
 
   CubinInfo info;
-  info.sm = static_cast<int>(file->e_flags >> 8 & 0xff);
+  info.sm = read_sm(*file);
   for (const KernelSymbol& symbol : *symbols) {
     CubinKernel kernel;
     kernel.name = symbol.name;

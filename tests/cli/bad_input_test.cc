@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <ostream>
 
 #include "tests/cli/command.h"
@@ -23,6 +24,24 @@ struct BadInput {
 // NOLINTNEXTLINE(readability-identifier-naming): the name GoogleTest looks for
 void PrintTo(const BadInput& input, std::ostream* out) {
   for (const std::string& argument : input.arguments) *out << argument << ' ';
+}
+
+// Returns the number and the words of a case, as far as a test's name may have them:
+// "03_emit_gemm".
+std::string test_name(const ::testing::TestParamInfo<BadInput>& input) {
+  constexpr std::size_t kLongest = 60;
+  std::string name = input.index < 10 ? "0" : "";
+  name += std::to_string(input.index);
+  for (const std::string& argument : input.param.arguments) {
+    name += '_';
+    for (const char c : argument) {
+      if (std::isalnum(static_cast<unsigned char>(c)) != 0)
+        name += c;
+      else if (name.back() != '_')
+        name += '_';
+    }
+  }
+  return name.substr(0, kLongest);
 }
 
 class BadUsage : public ::testing::TestWithParam<BadInput> {};
@@ -55,14 +74,16 @@ INSTANTIATE_TEST_SUITE_P(
                       BadInput{{"demo", "--quick=much"}, kBadUsage, "--quick takes no value"},
                       BadInput{{"emit", "--gemm", "8x8x16", "--gemm", "8x8x32"},
                                kBadUsage,
-                               "--gemm is given 2 times; allowed: once"}));
+                               "--gemm is given 2 times; allowed: once"}),
+    test_name);
 
-INSTANTIATE_TEST_SUITE_P(
-    Demo, BadUsage,
-    ::testing::Values(BadInput{{"demo", "--device", "h2000"},
-                               kBadUsage,
-                               "--device is 'h2000'; did you mean 'h200'?"},
-                      BadInput{{"demo", "--device", "cuda:0"}, kFailed, "libcuda"}));
+INSTANTIATE_TEST_SUITE_P(Demo, BadUsage,
+                         ::testing::Values(BadInput{{"demo", "--device", "h2000"},
+                                                    kBadUsage,
+                                                    "--device is 'h2000'; did you mean 'h200'?"},
+                                           BadInput{
+                                               {"demo", "--device", "cuda:0"}, kFailed, "libcuda"}),
+                         test_name);
 
 INSTANTIATE_TEST_SUITE_P(
     Emit, BadUsage,
@@ -91,7 +112,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"emit", "--problem", "gemm m=1"}, kBadUsage, "n"},
         BadInput{{"emit", "--quantize", "?x7168", "-o", "/nonexistent/x.cu"},
                  kFailed,
-                 "/nonexistent/x.cu"}));
+                 "/nonexistent/x.cu"}),
+    test_name);
 
 INSTANTIATE_TEST_SUITE_P(
     Compile, BadUsage,
@@ -160,7 +182,8 @@ INSTANTIATE_TEST_SUITE_P(
                  "has no option '--tokans'; did you mean '--tokens'?"},
         BadInput{{"compile", "--gemm", "1x8x16", "--tokens", "many"},
                  kBadUsage,
-                 "--tokens has 'many'; allowed: whole numbers"}));
+                 "--tokens has 'many'; allowed: whole numbers"}),
+    test_name);
 
 // An option that has no effect in a combination is refused, with the combinations in which it has.
 constexpr const char* kText =
@@ -243,7 +266,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"bench", "linear", "--gemm", "64x64x64", "--rounds", "2"}, kBadUsage, "is 2"},
         BadInput{{"bench", "linear", "--gemm", "64x64x64"},
                  kFailed,
-                 "`octile bench linear` needs a GPU: "}));
+                 "`octile bench linear` needs a GPU: "}),
+    test_name);
 
 INSTANTIATE_TEST_SUITE_P(
     BenchExperts, BadUsage,
@@ -286,7 +310,8 @@ INSTANTIATE_TEST_SUITE_P(
                  "a live GPU"},
         BadInput{{"bench", "experts", "--model", "mixtral-8x7b", "--recipe", "blockwise_hybrid"},
                  kFailed,
-                 "libcuda"}));
+                 "libcuda"}),
+    test_name);
 
 INSTANTIATE_TEST_SUITE_P(
     Tune, BadUsage,
@@ -324,13 +349,15 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"tune", "--refresh", "--gemm", "?x8x16"}, kBadUsage, "--refresh is given beside"},
         BadInput{{"tune", "--gemm", "?x8x16", "--list"},
                  kBadUsage,
-                 "--list is given without --explain"}));
+                 "--list is given without --explain"}),
+    test_name);
 
 INSTANTIATE_TEST_SUITE_P(Cache, BadUsage,
                          ::testing::Values(BadInput{{"cache"}, kBadUsage, "subcommand is required"},
                                            BadInput{
                                                {"cache", "show"}, kBadUsage, "digest is required"},
-                                           BadInput{{"cache", "show", "ff"}, kBadUsage, "'ff'"}));
+                                           BadInput{{"cache", "show", "ff"}, kBadUsage, "'ff'"}),
+                         test_name);
 
 INSTANTIATE_TEST_SUITE_P(
     CacheOptions, BadUsage,
@@ -362,7 +389,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"cache", "heat"}, kBadUsage, "no verb 'heat' of `octile cache`"},
         BadInput{{"cache", "warm", "--gemm", "?x8x16"}, kBadUsage, "`octile compile`"},
         BadInput{{"cache", "export", "/nonexistent/a.tar"}, kFailed, "/nonexistent/a.tar"},
-        BadInput{{"cache", "import", "/nonexistent.tar"}, kBadUsage, "/nonexistent.tar"}));
+        BadInput{{"cache", "import", "/nonexistent.tar"}, kBadUsage, "/nonexistent.tar"}),
+    test_name);
 
 INSTANTIATE_TEST_SUITE_P(
     Doctor, BadUsage,
@@ -375,7 +403,8 @@ INSTANTIATE_TEST_SUITE_P(
                  kBadUsage,
                  "--device is h200; allowed: a live GPU"},
         BadInput{
-            {"doctor", "--measure"}, kFailed, "octile: `octile doctor --measure` needs a GPU: "}));
+            {"doctor", "--measure"}, kFailed, "octile: `octile doctor --measure` needs a GPU: "}),
+    test_name);
 
 TEST(Command, SaysItsVersionAndHelps) {
   const Shell shell;

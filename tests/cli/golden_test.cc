@@ -141,7 +141,8 @@ TEST_P(Golden, LinesFit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Columns, Golden, ::testing::Values("80", "160"));
+INSTANTIATE_TEST_SUITE_P(Columns, Golden, ::testing::Values("80", "160"),
+                         [](const auto& columns) { return std::string(columns.param); });
 
 }  // namespace
 }  // namespace octile::tests

@@ -154,6 +154,10 @@ TEST_F(HonestCache, PruneSaysThatNothingCouldBeRemoved) {
   // Root may remove anything; nobody may not remove what is in root's folder.
   if (::geteuid() != 0) GTEST_SKIP() << "only root can make entries that the user may not remove";
   fs::permissions(shell_.folder(), fs::perms(0777));
+  // The build may be in a folder that others cannot enter.
+  const fs::path program = shell_.folder() / "octile";
+  fs::copy_file(OCTILE_COMMAND, program);
+  shell_.use(program);
   for (const auto& item : fs::recursive_directory_iterator(root()))
     fs::permissions(item.path(), fs::perms(item.is_directory() ? 0755 : 0644));
   fs::permissions(root(), fs::perms(0755));

@@ -59,6 +59,7 @@ std::string assemble(std::vector<Section> sections) {
   std::memcpy(head.e_ident, ELFMAG, SELFMAG);
   head.e_ident[EI_CLASS] = ELFCLASS64;
   head.e_ident[EI_DATA] = ELFDATA2LSB;
+  head.e_ident[EI_ABIVERSION] = 8;  // of NVRTC 13
   head.e_machine = kMachineCuda;
   head.e_flags = 90U << 8;
   head.e_shoff = file.size();

@@ -603,7 +603,8 @@ TEST_P(DriverFault, OfPrepareIsNamedAndCanBeTriedAgain) {
 INSTANTIATE_TEST_SUITE_P(Calls, DriverFault,
                          ::testing::Values("cuDevicePrimaryCtxRetain", "cuLibraryLoadData",
                                            "cuLibraryGetKernel", "cuKernelSetAttribute",
-                                           "cuKernelGetFunction"));
+                                           "cuKernelGetFunction"),
+                         [](const auto& call) { return std::string(call.param); });
 
 TEST_F(PlanTest, OutOfDeviceMemoryIsToldApart) {
   const LibraryHandle library(cache.path());

@@ -243,7 +243,8 @@ TEST_P(StoppedOwner, CostsTheTimeoutAndOneCompile) {
   EXPECT_GE(Clock::now() - begin, milliseconds(2000));
   EXPECT_LT(Clock::now() - begin, milliseconds(30'000));
 }
-INSTANTIATE_TEST_SUITE_P(Threads, StoppedOwner, ::testing::Values(1, 8));
+INSTANTIATE_TEST_SUITE_P(Threads, StoppedOwner, ::testing::Values(1, 8),
+                         ::testing::PrintToStringParamName());
 
 // Network filesystems may have no locks. The call then continues without one, with one warning.
 TEST_F(CacheLock, AFilesystemWithoutLocksIsUsedWithoutThem) {

@@ -11,7 +11,8 @@ cp -r "$source_dir/tools/setup.sh" "$source_dir/tools/requirements" "$source_dir
 
 failed=0
 check() { # <what> <text> <pattern>
-  if ! grep -Eq -- "$3" <<<"$2"; then
+  # Lines that setup.sh has wrapped are joined again.
+  if ! sed -z 's/\nsetup:   / /g; s/ \\\n    / /g' <<<"$2" | grep -Eq -- "$3"; then
     printf 'FAILED: %s: expected a line like "%s" in:\n%s\n' "$1" "$3" "$2"
     failed=1
   fi
@@ -60,13 +61,14 @@ run_setup build
 run_setup test
 [ $status = 0 ] && [ ! -s "$work/calls" ] || { printf 'FAILED: test: %s\n' "$said"; failed=1; }
 check "test without a network" "$said" '^setup: pip cannot install what the oracle tests compare with; they are skipped'
+check "test without a network" "$said" '^setup: pip cannot install the oldest NVRTC .*skipped'
 
 # An apt that fails names the line to run by hand.
 stand_in dpkg-query "$no_pkg_config"
 run_setup test
 [ $status = 1 ] || { echo "FAILED: apt failed and setup.sh did not"; failed=1; }
 check "apt fails" "$said" '^setup: apt failed; run this as root'
-check "how long" "$said" '^setup: installing 1 packages .*one to three minutes'
+check "how long" "$said" '^setup: installing 1 package and .*one to three minutes'
 
 # Neither root nor sudo: one line to paste.
 stand_in id 'echo 1000'
@@ -80,14 +82,14 @@ mv "$work/sudo" "$work/bin/sudo"
 stand_in sudo 'echo sudo >>"$CALLS"; exec "$@"'
 stand_in apt-get 'case "$*" in
 *"install -s"*) echo "Inst a (1)"; echo "Inst b (2)";;
-*install*) echo "Get:1 http://mirror a"; echo "Unpacking a"; echo "Setting up a (1) ..."; echo "Setting up b (2) ...";; esac'
+*install*) echo "Get:1 http://mirror bookworm/main amd64 liba amd64 1.2-3 [12 kB]"; echo "Unpacking a"; echo "Setting up a (1) ..."; echo "Setting up b (2) ...";; esac'
 run_setup test
 [ $status = 0 ] && [ "$(grep -c sudo "$work/calls")" = 1 ] ||
   { printf 'FAILED: sudo was called %s times, status %s\n' "$(grep -c sudo "$work/calls")" $status; failed=1; }
 check "sudo" "$said" '^setup: sudo asks for your password once'
-check "counting" "$said" '^setup:   \[1/2\] a$'
-check "counting" "$said" '^setup:   \[2/2\] b$'
-check "downloading" "$said" '^setup:   Get:1 '
+for line in '[1/2] a' '[2/2] b' 'Get:1 liba [12 kB]'; do
+  grep -qFx "setup:   $line" <<<"$said" || { printf 'FAILED: no line "%s" in:\n%s\n' "$line" "$said"; failed=1; }
+done
 
 # A toolkit that is too old, and pip that fails: both name CUDA_HOME.
 stand_in dpkg-query "$every_package"
@@ -98,6 +100,28 @@ run_setup build
 check "old toolkit" "$said" '^setup: .*toolkit: CUDA_VERSION is 12040, needed is 12080.*CUDA_HOME'
 check "pip fails" "$said" '^setup: pip cannot install NVRTC; set CUDA_HOME'
 run_setup everything
-check "bad goal" "$said" '^setup: goal is "everything"; allowed are build, test, torch, package, lint, fuzz and plots$'
+check "bad goal" "$said" '^setup: goal is "everything"; allowed are build, test, torch, package, lint, format, fuzz and plots$'
+
+# What it would install is listed and not installed, and --packages-only calls no pip.
+run_setup --list fuzz
+[ ! -s "$work/calls" ] || { printf 'FAILED: --list calls\n%s\n' "$(cat "$work/calls")"; failed=1; }
+check "list" "$said" '^g[+][+]$'
+check "list" "$said" '^clang$'
+run_setup --packages-only test
+[ $status = 0 ] && [ -z "$said" ] || { printf 'FAILED: --packages-only: %s\n' "$said"; failed=1; }
+run_setup --help
+[ $status = 0 ] && [ ! -s "$work/calls" ] || { echo "FAILED: --help has status $status"; failed=1; }
+check "help" "$said" '^  tools/setup.sh torch  '
+
+# With many packages missing, no line is wider than 80 columns but for a word that is.
+stand_in dpkg-query 'echo missing'
+stand_in id 'echo 1000'
+mv "$work/bin/sudo" "$work/sudo"
+for reader in root sudo; do
+  run_setup lint
+  check "$reader" "$said" 'apt-get install -y --no-install-recommends .*clang-format-19'
+  [ "$(wc -L <<<"$said")" -le 80 ] || { printf 'FAILED: wider than 80 columns:\n%s\n' "$said"; failed=1; }
+  mv "$work/sudo" "$work/bin/sudo" 2>/dev/null || true
+done
 [ $failed = 0 ] && echo "setup.sh says what it does"
 exit $failed

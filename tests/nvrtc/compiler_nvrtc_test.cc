@@ -1,6 +1,10 @@
+#include <elf.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
@@ -225,6 +229,25 @@ TEST(Cubin, ReadsParameterOffsets) {
   const CubinKernel* kernel = info->find("small");
   ASSERT_NE(kernel, nullptr);
   EXPECT_EQ(kernel->parameters, (std::vector<CubinParameter>{{0, 8}, {8, 4}, {16, 32}}));
+}
+
+// NVRTC 12.8 gives cubins of sm_90a version 7 of the ABI and the flags 0x5a0d5a, NVRTC 13.0 version
+// 8 and 0x6005a04.
+TEST(Cubin, ReadsTheArchitectureOfEitherVersionOfTheAbi) {
+  std::vector<std::uint8_t> bytes = compile(kSmall)->cubin;
+  const std::vector<int> parameters{8, 4, 32};
+  const auto set = [&bytes](std::uint8_t version, std::uint32_t flags) {
+    bytes[EI_ABIVERSION] = version;
+    std::memcpy(bytes.data() + offsetof(Elf64_Ehdr, e_flags), &flags, sizeof(flags));
+  };
+  set(7, 0x5a0d5a);
+  EXPECT_EQ(read_cubin(bytes)->sm, 90);
+  EXPECT_TRUE(validate_cubin(bytes, "sm_90a", "small", parameters));
+  set(8, 0x6005a04);
+  EXPECT_EQ(read_cubin(bytes)->sm, 90);
+  set(7, 0x500550);
+  EXPECT_EQ(read_cubin(bytes)->sm, 80);
+  EXPECT_FALSE(validate_cubin(bytes, "sm_90a", "small", parameters));
 }
 
 TEST(Cubin, EveryTruncationIsRefusedOrHarmless) {

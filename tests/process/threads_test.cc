@@ -126,7 +126,8 @@ TEST_P(PrepareWithoutThreads, SaysWhatItWouldSay) {
   }
   EXPECT_EQ(octile_plan_prepare(plan.get(), 1, 8192, OCTILE_PREPARE_DEFAULT), OCTILE_OFFLINE);
 }
-INSTANTIATE_TEST_SUITE_P(Given, PrepareWithoutThreads, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Given, PrepareWithoutThreads, ::testing::Values(1, 2, 3, 4),
+                         ::testing::PrintToStringParamName());
 
 // Returns the signals that a thread of this process blocks, a bit each.
 std::uint64_t blocked_signals(pid_t thread) {

@@ -1,3 +1,8 @@
+# Documents and examples, side by side as in the source tree, so that links between them hold. The examples that need
+# the sources are left out.
+install(FILES README.md CHANGELOG.md BENCHMARKS.md FORMAT.md SECURITY.md TYPE DOC COMPONENT development)
+install(DIRECTORY docs TYPE DOC COMPONENT development PATTERN man EXCLUDE PATTERN fetch_content EXCLUDE)
+
 # What `make package` makes of an installation: three Debian packages, whose dependencies dpkg-shlibdeps finds, and an
 # archive of all of it that runs wherever it is unpacked.
 set(CPACK_PACKAGE_NAME octile)
@@ -29,7 +34,7 @@ set(CPACK_DEBIAN_COMMAND_PACKAGE_SECTION utils)
 # `octile cache export` and `import` open it at run time, `octile cache show --sass` runs nvdisasm.
 set(CPACK_DEBIAN_COMMAND_PACKAGE_RECOMMENDS "libarchive13 | libarchive13t64")
 set(CPACK_COMPONENT_LIBRARY_DESCRIPTION "The shared library, and the program that it compiles kernels in")
-set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION "The header, the CMake package and the pkg-config file")
+set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION "The header, the CMake package, the pkg-config file, documents and examples")
 set(CPACK_COMPONENT_DEVELOPMENT_DEPENDS library)
 set(CPACK_COMPONENT_COMMAND_DESCRIPTION "The command, its manual pages and its completion")
 set(CPACK_COMPONENT_COMMAND_DEPENDS library)

@@ -83,6 +83,10 @@ class Demo {
     if (ok && !passed_) {
       return fail(ErrorCode::kInternal, "demo: the result of the GEMM is wrong, see above");
     }
+    if (ok && lacking_) {
+      return fail(lacking_->code, "demo: not all kernels could be had, and the rest is right: " +
+                                      lacking_->message);
+    }
     return ok;
   }
 
@@ -205,36 +209,34 @@ class Demo {
   }
 
   // If a kernel cannot be had, because there is no compiler and no cache holds it, this step says
-  // so and the demo continues on the host.
+  // so, the demo continues on the host, and its exit status tells.
   Status compile() {
     Json kernels = Json::array();
-    std::optional<Error> lacking;
     for (const Work& work : kernel_problems()) {
       const auto kernel = compile_one(work);
       if (kernel) {
         kernels.push_back(*kernel);
       } else if (kernel.error().code == ErrorCode::kNoCompiler ||
                  kernel.error().code == ErrorCode::kOffline) {
-        lacking = kernel.error();
+        lacking_ = kernel.error();
       } else {
         return tl::unexpected<Error>(kernel.error());
       }
     }
-    have_kernels_ = !lacking;
     document_["kernels"] = kernels;
-    document_["kernels_complete"] = have_kernels_;
+    document_["kernels_complete"] = !lacking_;
     say(fmt::format("\n3. Kernels for {}, cache in {}\n", where_.compile_for,
                     surroundings_.cache_root.empty() ? "none" : surroundings_.cache_root));
     if (!kernels.empty()) {
       say(kernel_table(kernels));
       say(configuration_lines(kernels));
     }
-    if (lacking) say(wrapped("  not all of them: " + lacking->message, line_width(), 4) + "\n");
+    if (lacking_) say(wrapped("  not all of them: " + lacking_->message, line_width(), 4) + "\n");
     return {};
   }
 
   Status forward() {
-    const bool on_gpu = where_.on_gpu && have_kernels_;
+    const bool on_gpu = where_.on_gpu && !lacking_;
     began_("drawing the weight");
     const Layer layer = make_layer(*find_recipe(kRecipe),
                                    reference::synthetic_activations(activations(kOutliers.front())),
@@ -264,7 +266,7 @@ class Demo {
   Shape shape_;
   Where where_;
   Surroundings surroundings_;
-  bool have_kernels_ = false;
+  std::optional<Error> lacking_;  // why a kernel could not be had
   bool passed_ = false;
   Json document_;
 };

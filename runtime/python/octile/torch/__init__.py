@@ -4,6 +4,8 @@
 >>> report = octile.torch.convert(model)  # swaps nn.Linear where FP8 gains; print(report) says what and why
 """
 
+from octile.torch import _needs  # noqa: F401  (first: it says which PyTorch is needed)
+
 from octile.torch.conversion import Report, convert
 from octile.torch.export import block_fp8_state_dict, export_hf
 from octile.torch.functional import Quantized, dequantize, gemm, linear, quantize, transpose
