@@ -41,6 +41,7 @@ extern "C" int __clone(int (*run)(void*), void* stack, int flags, void* argument
 namespace octile {
 namespace {
 
+constexpr const char* kNameOfTheOneThatWaits = "octile-waits";  // at most 15 letters
 constexpr int kOnlyClones = static_cast<int>(__WCLONE);
 constexpr std::size_t kStackBytes = std::size_t{64} << 10;
 constexpr std::size_t kGuardBytes = std::size_t{64} << 10;  // a page of any machine
@@ -76,11 +77,13 @@ OCTILE_PLAIN int become_program(void* argument) {
   return 1;
 }
 
-// Gives up what a process that only waits need not have: the host's session, its handling of
-// SIGCHLD, and every descriptor.
+// Gives up what a process that only waits need not have: the host's session, name and folder, its
+// handling of SIGCHLD, and every descriptor.
 OCTILE_PLAIN void keep_nothing(const Start& start) {
   constexpr std::size_t kBytesOfSignalSet = 8;
   ::syscall(SYS_setsid);
+  ::syscall(SYS_prctl, PR_SET_NAME, kNameOfTheOneThatWaits, 0, 0, 0);
+  ::syscall(SYS_chdir, "/");
   ::syscall(SYS_rt_sigaction, SIGCHLD, start.default_action.data(), nullptr, kBytesOfSignalSet);
 #ifdef SYS_close_range
   if (::syscall(SYS_close_range, 0U, ~0U, 0) == 0) return;

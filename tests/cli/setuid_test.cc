@@ -129,6 +129,22 @@ TEST(Setuid, PathDoesNotGiveTheDisassembler) {
   EXPECT_FALSE(fs::exists(started)) << with_rights.err;
 }
 
+// Doctor lists the place, so that nobody wonders why another NVRTC is taken.
+TEST(PlacesOfNvrtc, DoctorSaysWhyOneIsNotUsed) {
+  Shell shell;
+  const fs::path mine = shell.folder() / "mine";
+  fs::create_directory(mine);
+  fs::copy_file(OCTILE_COMMAND, mine / "octile");
+  std::ofstream(mine / "libnvrtc.so.13").put(' ');
+  fs::permissions(mine, fs::perms(0777));
+  shell.use(mine / "octile");
+  const Outcome doctor = shell.run({"doctor", "--json"});
+  const nlohmann::json first = doctor.json().at("nvrtc").at("searched").at(0);
+  EXPECT_EQ(first.at("why"), "beside Octile");
+  EXPECT_THAT(first.at("outcome").get<std::string>(),
+              ::testing::HasSubstr("libnvrtc.so.13\" is not opened: "));
+}
+
 // Octile may lie in a folder of its own below one that everybody may write.
 TEST(Disassembler, AFolderBesideThatOthersMayWriteIsNotUsed) {
   Shell shell;

@@ -143,7 +143,7 @@ TEST_P(ForkedChild, HasNoneOfThem) {
   std::thread busy([&] {
     while (!done) (prepare_another(cache_dir) ? static_cast<void>(++prepared) : failed.store(true));
   });
-  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(700);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
   int forks = 0;
   for (; std::chrono::steady_clock::now() < end; ++forks) {
     std::this_thread::sleep_for(std::chrono::microseconds(forks * 37 % 900));
