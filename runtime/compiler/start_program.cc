@@ -49,16 +49,17 @@ constexpr std::size_t kTwoStacksBytes = 2 * (kGuardBytes + kStackBytes);
 
 // Everything that the two new processes need. They share the host's memory until the program runs,
 // so that they may only make system calls: another thread may hold any lock, such as malloc's.
+// Pointers are plain, because a sanitizer instruments even the functions of std::array.
 struct Start {
   const char* program = nullptr;
-  std::array<char*, 3> arguments{};
+  char** arguments = nullptr;
   char** environment = nullptr;
   int socket = -1;
   int null = -1;
   char* second_stack = nullptr;  // its top
   bool stays = false;            // the process in between waits for the program
   rlim_t most_descriptors = 0;
-  std::array<unsigned long, 4> default_action{};  // the kernel's sigaction
+  const void* default_action = nullptr;  // the kernel's sigaction
   int error = 0;
   int done = 0;  // atomic; 1: the program runs or cannot be started
 };
@@ -71,7 +72,7 @@ OCTILE_PLAIN int become_program(void* argument) {
   if (::syscall(SYS_dup3, start.socket, STDIN_FILENO, 0) >= 0 &&
       ::syscall(SYS_dup3, start.null, STDOUT_FILENO, 0) >= 0 &&
       ::syscall(SYS_dup3, start.null, STDERR_FILENO, 0) >= 0)
-    ::syscall(SYS_execve, start.program, start.arguments.data(), start.environment);
+    ::syscall(SYS_execve, start.program, start.arguments, start.environment);
   start.error = errno;
   ::syscall(SYS_exit_group, 1);
   return 1;
@@ -84,7 +85,7 @@ OCTILE_PLAIN void keep_nothing(const Start& start) {
   ::syscall(SYS_setsid);
   ::syscall(SYS_prctl, PR_SET_NAME, kNameOfTheOneThatWaits, 0, 0, 0);
   ::syscall(SYS_chdir, "/");
-  ::syscall(SYS_rt_sigaction, SIGCHLD, start.default_action.data(), nullptr, kBytesOfSignalSet);
+  ::syscall(SYS_rt_sigaction, SIGCHLD, start.default_action, nullptr, kBytesOfSignalSet);
 #ifdef SYS_close_range
   if (::syscall(SYS_close_range, 0U, ~0U, 0) == 0) return;
 #endif
@@ -220,15 +221,17 @@ Result<StartedProgram> start_program(const std::string& program, const std::stri
   rlimit descriptors{};
   ::getrlimit(RLIMIT_NOFILE, &descriptors);
   std::array<char*, 1> nothing{nullptr};
+  std::array<char*, 3> arguments{name.data(), only.data(), nullptr};
+  const std::array<unsigned long, 4> default_action{};
   Start start{.program = program.c_str(),
-              .arguments = {name.data(), only.data(), nullptr},
+              .arguments = arguments.data(),
               .environment = cache::has_more_rights_than_caller() ? nothing.data() : environ,
               .socket = theirs.get(),
               .null = null.get(),
               .second_stack = stacks.top(1),
               .stays = adopts_orphans() || orphans_are_left(),
               .most_descriptors = descriptors.rlim_cur,
-              .default_action = {},
+              .default_action = default_action.data(),
               .error = 0,
               .done = 0};
   {
