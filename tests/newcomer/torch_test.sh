@@ -25,6 +25,7 @@ expect() { # <status> <pattern> <command>...
     failed=1
   fi
 }
+cd "$work/packages"  # Python also looks where it is started
 configure=(cmake "-DPYTHON=$work/python" -P "$source_dir/tools/cmake/octile_torch.cmake")
 import=("$work/python" -c 'import octile.torch')
 version() { printf "__version__ = '%s'\n" "$1" >"$work/torch/version.py"; }
