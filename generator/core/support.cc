@@ -105,7 +105,7 @@ Distance distance(const FieldValues& from, const FieldValues& to) {
     if (from[i].parts == to[i].parts) continue;
     ++d.first;
     for (std::size_t part = 0; part < from[i].parts.size(); ++part)
-      d.second += from[i].parts[part] != to[i].parts[part] ? 1U : 0U;
+      d.second += from[i].parts[part] != to[i].parts[part] && to[i].parts[part] != "none" ? 1U : 0U;
   }
   return d;
 }
