@@ -427,7 +427,7 @@ TEST(SupportMatrix, NamesTheNearestSupportedProblem) {
                     "batch=4"),
             "a number as k");
   EXPECT_EQ(nearest("quantize rows=? cols=512 x=e4m3:1x128 q=e4m3:1x128 out=row src=silu"),
-            "no src");
+            "x=bf16");
   EXPECT_EQ(nearest("dequantize rows=? cols=512 x=e4m3:1x128 q=bf16 out=row group=contiguous"),
             "no group");
 }

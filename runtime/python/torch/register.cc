@@ -14,39 +14,32 @@ namespace {
 void define(torch::stable::detail::StableLibrary& m) {
   m.def(
       "linear_forward(Tensor x, Tensor weight, Tensor? bias, int recipe, bool keep_x, bool "
-      "input_gradient, Tensor? scaling=None, Tensor? sentry=None) -> "
-      "(Tensor, Tensor, Tensor)");
+      "input_gradient, Tensor? scaling=None, Tensor? sentry=None) -> (Tensor, Tensor, Tensor)");
   m.def(
       "linear_backward(Tensor dy, Tensor weight, Tensor x_codes, Tensor x_scales, int recipe, bool "
-      "input_gradient, "
-      "bool weight_gradient, bool bias_gradient, Tensor? scaling=None, Tensor? sentry=None) -> "
-      "(Tensor, Tensor, Tensor)");
+      "input_gradient, bool weight_gradient, bool bias_gradient, Tensor? scaling=None, Tensor? "
+      "sentry=None) -> (Tensor, Tensor, Tensor)");
   m.def(
       "linear_backward_into(Tensor dy, Tensor weight, Tensor x_codes, Tensor x_scales, Tensor(a!) "
-      "main_grad, int "
-      "recipe, bool input_gradient, bool bias_gradient, Tensor? scaling=None, Tensor? sentry=None) "
-      "-> (Tensor, Tensor)");
+      "main_grad, int recipe, bool input_gradient, bool bias_gradient, Tensor? scaling=None, "
+      "Tensor? sentry=None) -> (Tensor, Tensor)");
   m.def(
       "experts_forward(Tensor x, Tensor weight, Tensor offsets, int recipe, bool keep_x, bool "
-      "input_gradient, Tensor? scaling=None, Tensor? sentry=None) -> "
-      "(Tensor, Tensor, Tensor)");
+      "input_gradient, Tensor? scaling=None, Tensor? sentry=None) -> (Tensor, Tensor, Tensor)");
   m.def(
       "experts_backward(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes, Tensor x_scales, "
-      "int recipe, bool "
-      "input_gradient, bool weight_gradient, Tensor? scaling=None, Tensor? sentry=None) -> "
-      "(Tensor, Tensor)");
+      "int recipe, bool input_gradient, bool weight_gradient, Tensor? scaling=None, Tensor? "
+      "sentry=None) -> (Tensor, Tensor)");
   m.def(
       "experts_backward_into(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes, Tensor "
-      "x_scales, Tensor(a!) "
-      "main_grad, int recipe, bool input_gradient, Tensor? scaling=None, Tensor? sentry=None) -> "
-      "Tensor");
+      "x_scales, Tensor(a!) main_grad, int recipe, bool input_gradient, Tensor? scaling=None, "
+      "Tensor? sentry=None) -> Tensor");
   m.def(
       "block_fp8_linear(Tensor x, Tensor weight, Tensor scales, Tensor? bias, Tensor? offsets) -> "
       "Tensor");
   m.def(
       "prepare_linear(Tensor x, Tensor weight, Tensor? bias, Tensor? main_grad, int recipe, int n, "
-      "int k, int lo, int "
-      "hi, bool training, bool sentry=False) -> ()");
+      "int k, int lo, int hi, bool training, bool sentry=False) -> ()");
   m.def(
       "prepare_experts(Tensor x, Tensor weight, Tensor? main_grad, int recipe, int experts, int n, "
       "int k, int lo, int hi, bool training, bool sentry=False) -> ()");
@@ -70,8 +63,7 @@ void define(torch::stable::detail::StableLibrary& m) {
   m.def("dequantize(Tensor codes, Tensor scales, str type, int cols, int result) -> Tensor");
   m.def(
       "gemm_out(Tensor a, Tensor a_scale, str a_type, Tensor b, Tensor b_scale, str b_type, "
-      "Tensor? "
-      "bias, Tensor(a!) d, int k, str tokens, bool accumulate, str promote) -> ()");
+      "Tensor? bias, Tensor(a!) d, int k, str tokens, bool accumulate, str promote) -> ()");
 }
 
 // One implementation serves both devices: the library has plans for each.
