@@ -83,12 +83,18 @@ def files_of(name):
     return {re.sub(r"^/(bin|sbin|lib\w*)/", r"/usr/\1/", line) for line in lines}
 
 
-def hidden_files(packages, kept):
-    """Returns the files below /usr that only packages outside of `kept` own."""
+def parents_of(path):
+    """Returns the folders that a path lies in, but for the root."""
+    return [path[:at] for at in range(1, len(path)) if path[at] == "/"]
+
+
+def hidden_paths(packages, kept, exists=os.path.lexists):
+    """Returns what only packages outside of `kept` own below /usr: files, and folders in place of all in them."""
     owned = set().union(*(files_of(name) for name in kept))
+    owned.update(*map(parents_of, owned))
     others = set().union(*(files_of(name) for name in packages if name not in kept)) - owned
-    return sorted(path for path in others if path.startswith("/usr/") and not path.startswith("/usr/local/")
-                  and os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path)))
+    others = {path for path in others if path.startswith("/usr/") and not path.startswith("/usr/local/")}
+    return sorted(path for path in others if others.isdisjoint(parents_of(path)) and exists(path))
 
 
 def run(*command):
@@ -97,13 +103,13 @@ def run(*command):
         raise Refused(f"{command[0]}: {ended.stderr.strip()}")
 
 
-def hide(packages, kept, files, home, scratch):
+def hide(packages, kept, hidden, home, scratch):
     """Makes the mounts of this process's namespace."""
     run("mount", "-t", "tmpfs", "-o", "mode=0755", "bare", scratch)
     upper, work, local = (pathlib.Path(scratch) / name for name in ("upper", "work", "local"))
     for folder in (upper, work, local):
         folder.mkdir()
-    for path in files:  # a device 0:0 hides the file below it
+    for path in hidden:  # a device 0:0 hides what is below it
         whiteout = upper / path.removeprefix("/usr/")
         whiteout.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -126,9 +132,9 @@ def hide(packages, kept, files, home, scratch):
     run("mount", "--bind", str(home), os.path.expanduser("~"))
 
 
-def left_visible(files, environment):
+def left_visible(hidden, environment):
     """Returns what should be hidden and is not."""
-    found = [path for path in files if os.path.lexists(path)]
+    found = [path for path in hidden if os.path.lexists(path)]
     found += [path for name in ("nvcc", "ccache") if (path := shutil.which(name, path=PATH))]
     found += [path for path in ("/usr/local/cuda", os.path.expanduser("~/.pyenv")) if os.path.lexists(path)]
     found += [name for name in ("CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH") if name in environment]
@@ -153,12 +159,12 @@ def inside(options):
             sys.exit(f"bare_machine.py: not installed: {' '.join(sorted(missing))}; "
                      f"`tools/setup.sh --packages-only {options.goal}` installs what the goal needs")
         kept = needed(packages, wanted)
-        files = hidden_files(packages, kept)
-        hide(packages, kept, files, options.home, options.scratch)
-        print(f"bare machine: {len(kept)} of {len(packages)} Debian packages are left; hidden are {len(files)} files "
-              f"of the others, /usr/local, {folder}, and {len(os.environ.keys() - environment.keys())} variables",
-              flush=True)
-        if found := left_visible(files, environment):
+        hidden = hidden_paths(packages, kept)
+        hide(packages, kept, hidden, options.home, options.scratch)
+        dropped = len(os.environ.keys() - environment.keys())
+        print(f"bare machine: {len(kept)} of {len(packages)} Debian packages are left; hidden are {len(hidden)} files "
+              f"and folders of the others, /usr/local, {folder}, and {dropped} variables", flush=True)
+        if found := left_visible(hidden, environment):
             sys.exit(f"bare_machine.py: still there: {' '.join(found[:10])}")
     except Refused as refused:
         print(f"bare machine: nothing can be hidden here ({refused}); only the environment and the home folder are "

@@ -3,7 +3,9 @@
 import pathlib
 import subprocess
 import sys
+import tempfile
 import unittest
+from unittest import mock
 
 import bare_machine
 
@@ -47,16 +49,31 @@ class Packages(unittest.TestCase):
     def test_what_is_needed_is_kept(self):
         packages = bare_machine.packages_of(STATUS)
         self.assertEqual(bare_machine.needed(packages, []), {"base", "libc"})
-        self.assertEqual(bare_machine.needed(packages, ["compiler"]), {"base", "libc", "compiler", "linker", "binutils"})
+        self.assertEqual(bare_machine.needed(packages, ["compiler"]),
+                         {"base", "libc", "compiler", "linker", "binutils"})
+
+
+    def test_a_folder_is_hidden_as_one_unless_a_package_that_is_kept_is_in_it(self):
+        files = {"compiler": ["/.", "/usr", "/usr/lib", "/usr/lib/shared", "/usr/lib/shared/a", "/lib/both"],
+                 "editor": ["/.", "/usr", "/usr/lib", "/usr/lib/shared", "/usr/lib/shared/b", "/usr/lib/both",
+                            "/usr/lib/own", "/usr/lib/own/x", "/usr/lib/own-too", "/usr/lib/gone", "/etc/editor",
+                            "/usr/local/x", "/bin/edit"]}
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "info").mkdir()
+            for name, paths in files.items():
+                (pathlib.Path(folder) / f"info/{name}:amd64.list").write_text("\n".join(paths) + "\n")
+            with mock.patch.object(bare_machine, "DPKG", pathlib.Path(folder)):
+                hidden = bare_machine.hidden_paths(files, {"compiler"}, lambda path: path != "/usr/lib/gone")
+        self.assertEqual(hidden, ["/usr/bin/edit", "/usr/lib/own", "/usr/lib/own-too", "/usr/lib/shared/b"])
 
 
 class Machine(unittest.TestCase):
     """Runs commands as .ci/run does."""
 
     def in_it(self, script):
+        environment = {"PATH": bare_machine.PATH, "HOME": "/root", "CUDA_HOME": "/usr/local/cuda"}
         ended = subprocess.run([sys.executable, bare_machine.__file__, "--home", HOME, "--strict", "sh", "-c", script],
-                               text=True, capture_output=True, check=False, env={"PATH": bare_machine.PATH, "HOME": "/root",
-                                                                                 "CUDA_HOME": "/usr/local/cuda"})
+                               text=True, capture_output=True, check=False, env=environment)
         if ended.returncode == bare_machine.SKIPPED:
             self.skipTest(ended.stdout)
         return ended
@@ -66,7 +83,7 @@ class Machine(unittest.TestCase):
                            "! command -v nvcc; ! command -v gdb; ! dpkg-query -W gdb; test ! -e /usr/local/cuda; "
                            "test \"$(stat -c %a ~)\" = 700; pwd; exit 7")
         self.assertEqual(ended.returncode, 7, ended.stdout + ended.stderr)
-        self.assertRegex(ended.stdout, r"^bare machine: \d+ of \d+ Debian packages are left; hidden are \d+ files")
+        self.assertRegex(ended.stdout, r"^bare machine: \d+ of \d+ Debian packages are left; hidden are \d+ files and ")
         self.assertRegex(ended.stdout, r"\n/root\n$")
 
 
