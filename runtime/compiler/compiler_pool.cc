@@ -48,6 +48,11 @@ Result<NvrtcIdentity> CompilerPool::open() {
   return identity;
 }
 
+void CompilerPool::set_build(std::string digest) {
+  const std::scoped_lock lock(mutex_);
+  build_ = std::move(digest);
+}
+
 Result<CompileOutput> CompilerPool::compile(const std::string& name, const std::string& source,
                                             std::span<const std::string> options) {
   auto taken = take();
@@ -140,11 +145,18 @@ Status CompilerPool::agree(const NvrtcIdentity& identity) {
   const std::scoped_lock lock(mutex_);
   if (!identity_) identity_ = identity;
   if (*identity_ == identity) return {};
-  if (identity_->path == identity.path)
+  if (identity_->path == identity.path) {
+    // A further link to a file changes its status, and a reinstallation its inode.
+    const auto build = identity.build_digest();
+    if (build && *build == build_) {
+      identity_ = identity;
+      return {};
+    }
     return fail(ErrorCode::kNoCompiler,
                 fmt::format("\"{}\" was replaced since this library handle began with it; make a "
                             "new handle to use the new one",
                             identity.path));
+  }
   return fail(ErrorCode::kNoCompiler,
               fmt::format("a new process finds {} at \"{}\", where this library handle began with "
                           "{} at \"{}\"; make a new handle to use it",

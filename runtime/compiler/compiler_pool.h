@@ -35,6 +35,10 @@ class CompilerPool {
   // the next call tries again. Errors: kNoCompiler, with every place that was tried.
   Result<NvrtcIdentity> open();
 
+  // Notes the digest of the NVRTC that open() returned. A later process whose files have another
+  // status, but this digest, has the same NVRTC.
+  void set_build(std::string digest);
+
   // See Nvrtc::compile. May be called from several threads at once. Errors: also kNoCompiler, and
   // kCompileFailed if NVRTC crashed, or took more time or memory than it may.
   Result<CompileOutput> compile(const std::string& name, const std::string& source,
@@ -62,6 +66,7 @@ class CompilerPool {
   std::mutex mutex_;  // guards everything below
   std::vector<Process> idle_;
   std::optional<NvrtcIdentity> identity_;
+  std::string build_;    // identity_'s; empty: not known
   std::string nvrtc_;    // for programs that do not find it themselves
   std::string useless_;  // why no further program is started; empty: none was silent
   bool warned_ = false;

@@ -29,7 +29,8 @@ struct NvrtcIdentity {
   // Returns 32 hex digits (cache::Toolchain::build): XXH3-128 over the contents of libnvrtc and
   // libnvrtc-builtins, because the version alone does not distinguish two builds. Reading 100 MB
   // takes tens of milliseconds from the page cache, so the process remembers the digests by
-  // status_text(). Errors: kNoCompiler if a library file cannot be read.
+  // status_text(). If the files were replaced since they were opened, what was opened can no longer
+  // be read, and the digits are of `files`. Errors: kNoCompiler if a library file cannot be read.
   Result<std::string> build_digest() const;
 };
 

@@ -123,6 +123,7 @@ Result<Compiler::Opened> Compiler::open() {
     if (!build) return tl::unexpected<Error>(build.error());
     toolchain.build = std::move(*build);
   }
+  pool_.set_build(toolchain.build);
   opened_ = Opened{*nvrtc, std::move(toolchain)};
   if (files) remember(*opened_, *files);
   return *opened_;

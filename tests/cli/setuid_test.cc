@@ -69,7 +69,7 @@ TEST(Setuid, AnotherFolderDoesNotGiveTheCompiler) {
   const fs::path callers = shell.folder() / "callers";
   const fs::path started = callers / "started";
   for (const fs::path& folder : {installed, callers}) fs::create_directory(folder);
-  for (const fs::path& folder : {shell.folder(), callers}) fs::permissions(folder, fs::perms(0777));
+  fs::permissions(shell.folder(), fs::perms(0777));
   fs::copy_file(OCTILE_COMMAND, installed / "octile");
   fs::create_hard_link(installed / "octile", callers / "octile");
   std::ofstream(callers / "octile-compiler") << "#!/bin/sh\n: >" << started << "\n";
@@ -84,6 +84,7 @@ TEST(Setuid, AnotherFolderDoesNotGiveTheCompiler) {
   EXPECT_TRUE(fs::exists(started)) << "without more rights the program beside the command is it";
   fs::remove(started);
 
+  fs::permissions(callers, fs::perms(0777));  // it is another user's
   constexpr uid_t kSomebody = 12345;
   ASSERT_EQ(::chown((installed / "octile").c_str(), kSomebody, kSomebody), 0);
   ASSERT_EQ(::chmod((installed / "octile").c_str(), 04755), 0);

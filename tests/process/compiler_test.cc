@@ -216,18 +216,32 @@ TEST_F(FakeCompiler, AnIdleProcessThatAnswersIsKept) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(process_of(compilers), process);
 }
 
-// All kernels of a handle name one toolchain. Another file at the same path is another one.
+// All kernels of a handle name one toolchain. Other bytes at the same path are another one.
 TEST_F(FakeCompiler, AReplacedNvrtcIsNotUsed) {
   const cache::testing::TempDir folder;
   const std::string library = folder / "libnvrtc.so.13";
   std::filesystem::copy_file(OCTILE_FAKE_NVRTC_PATH, library);
   ::setenv("OCTILE_LIBNVRTC", library.c_str(), 1);
   CompilerPool compilers = pool();
-  const int process = process_of(compilers);
-  std::filesystem::copy_file(OCTILE_FAKE_NVRTC_PATH, library + ".new");
-  std::filesystem::rename(library + ".new", library);
-  EXPECT_EQ(process_of(compilers), process) << "what runs has the file that it opened";
-  ::kill(process, SIGKILL);
+  const auto identity = compilers.open();
+  ASSERT_TRUE(identity);
+  compilers.set_build(identity->build_digest().value());
+  const auto replace = [&](const std::string& by_adding) {
+    std::filesystem::copy_file(OCTILE_FAKE_NVRTC_PATH, library + ".new");
+    std::ofstream(library + ".new", std::ios::app) << by_adding;
+    std::filesystem::rename(library + ".new", library);
+  };
+  const int first = process_of(compilers);
+  replace("");
+  EXPECT_EQ(process_of(compilers), first) << "what runs has the file that it opened";
+  ::kill(first, SIGKILL);
+  const int second = process_of(compilers);
+  EXPECT_NE(second, first) << "the same bytes are the same NVRTC";
+  replace(" ");
+  CompilerPool later = pool();
+  EXPECT_NE(identity->build_digest().value(), later.open()->build_digest().value())
+      << "what was opened first does not take the name of what lies there now";
+  ::kill(second, SIGKILL);
   const Error error = error_of(compilers, "pid");
   EXPECT_EQ(error.code, ErrorCode::kNoCompiler);
   EXPECT_THAT(error.message, ::testing::HasSubstr("\"" + library + "\" was replaced since"));
