@@ -142,7 +142,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"compile", "--gemm", "64x256x512", "--for", "torch"},
                  kBadUsage,
                  "--for is torch without --model"},
-        BadInput{{"compile", "--gemm", "1x8x16", "--tokens", "4"}, kBadUsage, "states 1"},
+        BadInput{{"compile", "--gemm", "1x8x16", "--tokens", "4"},
+                 kBadUsage,
+                 "states m=1; allowed only if m"},
         BadInput{{"compile", "--gemm", "?x8x16", "--passes", "fprop,bprop"},
                  kBadUsage,
                  "--passes has 'bprop'; allowed: fprop, dgrad, wgrad"},
@@ -164,7 +166,7 @@ INSTANTIATE_TEST_SUITE_P(
                  "--problem-file only"},
         BadInput{{"compile", "--gemm", "64x8x16", "--passes", "wgrad", "--tokens", "4"},
                  kBadUsage,
-                 "states 64"},
+                 "states m=64"},
         BadInput{{"compile", "--gemm", "1x8x16", "--device", "cuda"}, kFailed, "libcuda"},
         BadInput{{"compile", "--gemm", "1x8x16", "--device", "host"}, kBadUsage, "host"},
         BadInput{{"compile", "--gemm", "1x8x16", "--jobs", "-1"},
@@ -192,7 +194,7 @@ constexpr const char* kConfig = "tile=64x64x128 stages=13";
 INSTANTIATE_TEST_SUITE_P(
     IdleOptions, BadUsage,
     ::testing::Values(
-        BadInput{{"emit", "--gemm", "64x8x16", "--tokens", "4"}, kBadUsage, "states 64"},
+        BadInput{{"emit", "--gemm", "64x8x16", "--tokens", "4"}, kBadUsage, "states m=64"},
         BadInput{{"emit", "--problem", kText, "--recipe", "rowwise"},
                  kBadUsage,
                  "--recipe is rowwise, and the problem's text states its types"},
@@ -205,7 +207,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"emit", "--gemm", "?x8x16", "--dump", "d", "-o", "f"},
                  kBadUsage,
                  "--dump and --output are given"},
-        BadInput{{"cache", "why", "64x8x16", "--tokens", "4"}, kBadUsage, "states 64"},
+        BadInput{{"compile", "--gemm", "64x8x16", "--dry-run", "--part", "1/2"},
+                 kBadUsage,
+                 "--part and --dry-run are given"},
+        BadInput{{"cache", "why", "64x8x16", "--tokens", "4"}, kBadUsage, "states m=64"},
         BadInput{{"cache", "why", kText, "--recipe", "rowwise"}, kBadUsage, "--recipe is rowwise"},
         BadInput{{"cache", "list", "--json", "--columns", "size"},
                  kBadUsage,
@@ -238,7 +243,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"bench", "--rounds", "5", "linear", "--gemm", "64x64x64"},
                  kBadUsage,
                  "--rounds is given before `linear`, where it has no effect; allowed: "
-                 "`octile bench linear --rounds`"}));
+                 "`octile bench linear --rounds`"}),
+    test_name);
 
 INSTANTIATE_TEST_SUITE_P(
     Bench, BadUsage,
@@ -327,7 +333,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"tune", "--gemm", "?x8x16", "--budget", "soon"}, kBadUsage, "soon"},
         BadInput{{"tune", "--gemm", "?x8x16", "--baseline", "numpy"}, kBadUsage, "'numpy'"},
         BadInput{{"tune", "--gemm", "?x8x16", "--tokens", "64,0"}, kBadUsage, "is 0"},
-        BadInput{{"tune", "--gemm", "64x8x16", "--tokens", "64"}, kBadUsage, "states 64"},
+        BadInput{{"tune", "--gemm", "64x8x16", "--tokens", "64"}, kBadUsage, "states m=64"},
         BadInput{{"tune", "--model", "gpt-9"}, kBadUsage, "'gpt-9'"},
         BadInput{{"tune", "--model", "llama-3-8b", "--passes", "wgrad,all"},
                  kBadUsage,

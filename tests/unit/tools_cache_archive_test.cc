@@ -258,8 +258,8 @@ TEST(CacheArchive, BothDigestsAreThoseOfTheBytesOnDisk) {
   Bytes bytes = cache::testing::read_bytes(path);
   EXPECT_EQ(digests->file, sha256_hex(bytes));
   EXPECT_EQ(digests->manifest, sha256_hex(manifest));
-  for (const std::size_t more : {0, 1, 200'000}) {
-    bytes.resize(bytes.size() + more, 'x');
+  for (const int more : {0, 1, 200'000}) {
+    bytes.resize(bytes.size() + static_cast<std::size_t>(more), 'x');
     cache::testing::write_bytes(path, bytes);
     auto archive = ArchiveInput::open(path);
     ASSERT_TRUE(archive);

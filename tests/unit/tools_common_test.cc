@@ -162,7 +162,7 @@ TEST(Workload, AShapesTokensFollowThePass) {
   EXPECT_EQ(open->at(0).problem, stated->at(1).problem);
   EXPECT_EQ(open->at(0).counts, (std::vector<std::int64_t>{1, 77}));
   EXPECT_THAT(gemms_of_shape("64x256x512", "blockwise", {Pass::kWgrad}, {7}).error().message,
-              HasSubstr("the problem states 64"));
+              HasSubstr("the problem states m=64"));
 }
 
 // The dgrad of a layer whose weight is [n,k] is the fprop of one whose weight is [k,n].

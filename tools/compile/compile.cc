@@ -255,6 +255,11 @@ void print_works(const std::vector<Work>& works, bool json) {
 Status run(const Options& options) {
   const auto part = read_part(options.part);
   if (!part) return tl::unexpected<Error>(part.error());
+  if (options.dry_run && part->count > 1) {
+    return refuse(
+        "--part and --dry-run are given; allowed: one of them, because parts are of "
+        "kernels and --dry-run lists problems");
+  }
   const auto works = options.work.read();
   if (!works) return tl::unexpected<Error>(works.error());
   const auto device = device_spec(options.device);
