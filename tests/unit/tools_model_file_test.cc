@@ -91,7 +91,7 @@ TEST(ModelFile, SaysWhereAFileIsNoJson) {
       error_of("{\"model\": \"M\",\n  \"source\": \"S\""),
       "f.json: line 2, column 15: the text ends here, within an object, an array or a string");
   EXPECT_EQ(error_of(with("64]", "64,]")),
-            "f.json: line 2, column 72: a comma precedes ']'; allowed: none after the last value");
+            "f.json: line 2, column 78: a comma precedes ']'; allowed: none after the last value");
   EXPECT_EQ(error_of(with("\"M\"", "'M'")),
             "f.json: line 1, column 11: a string is in single quotes; allowed: double quotes");
   EXPECT_EQ(error_of(with("\"source\"", "// where from\n\"source\"")),
@@ -101,15 +101,16 @@ TEST(ModelFile, SaysWhereAFileIsNoJson) {
   EXPECT_EQ(error_of(with("24", "nul")),
             "f.json: line 2, column 32: 'nul' is not what follows; allowed: a value");
   EXPECT_EQ(error_of(with("\"source\":", "\"source\"")),
-            "f.json: line 1, column 25: '\"' is not what follows; allowed: ':', ',' or an end");
-  EXPECT_EQ(error_of(with("[{", "{\"a\": [{")).substr(0, 27), "f.json: line 2, column 75: ']");
+            "f.json: line 1, column 25: '\"S\"' is not what follows; allowed: ':', ',' or an end");
+  EXPECT_EQ(error_of(with("[{", "{\"a\": [{")).substr(0, 47),
+            "f.json: line 2, column 84: the text ends here, ");
   EXPECT_EQ(error_of(with("\"S\"", "\"S\n\"")),
             "f.json: line 1, column 28: a string does not end in its line");
   EXPECT_EQ(error_of(with("\"S\"", "\"\\S\"")).substr(0, 46),
             "f.json: line 1, column 28: '\\S' is no escape; ");
   EXPECT_EQ(error_of(with("24", "1e999")), "f.json: not JSON: a number is too large");
   EXPECT_EQ(error_of(std::string(kGood) + "x").substr(0, 42),
-            "f.json: line 2, column 74: 'x' is not what");
+            "f.json: line 2, column 79: 'x' is not what");
   for (std::size_t cut = 0; cut < kGood.size(); ++cut) {
     const std::string error = error_of(kGood.substr(0, cut));
     EXPECT_EQ(error.find("json.exception"), std::string::npos) << error;

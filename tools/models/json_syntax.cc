@@ -10,10 +10,12 @@ namespace {
 constexpr std::string_view kSpaces = " \t\r\n";
 constexpr std::string_view kEndsOfWords = " \t\r\n,:{}[]\"";
 
-// Returns the text from `at` to the end of the word.
+// Returns the text from `at` to the end of the word or of the string.
 std::string_view word_at(std::string_view text, std::size_t at) {
   constexpr std::size_t kMostShown = 20;
-  const std::size_t end = std::min(text.find_first_of(kEndsOfWords, at), text.size());
+  const std::size_t end = text[at] == '"'
+                              ? std::min(text.find('"', at + 1), text.size() - 1) + 1
+                              : std::min(text.find_first_of(kEndsOfWords, at), text.size());
   return text.substr(at, std::clamp<std::size_t>(end - at, 1, kMostShown));
 }
 
@@ -36,9 +38,9 @@ bool in_string(std::string_view text, std::size_t at) {
   return std::ranges::count(line, '"') % 2 == 1;
 }
 
-// Returns where the mistake begins: a parser notices a word's at the word's end.
+// Returns where the mistake begins: a parser notices that of a word or a string at its end.
 std::size_t mistake_begin(std::string_view text, std::size_t at) {
-  if (in_string(text, at)) return at;
+  if (in_string(text, at)) return text[at] == '"' ? text.rfind('"', at - 1) : at;
   const std::size_t begin = word_begin(text, at);
   return ends_word(text[at]) && is_value(text.substr(begin, at - begin)) ? at : begin;
 }
