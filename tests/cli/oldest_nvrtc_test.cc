@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "tests/cli/command.h"
 
@@ -12,7 +13,6 @@ namespace octile::tests {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 constexpr const char* kVersion = "12.8";
 
@@ -39,8 +39,6 @@ class OldestNvrtc : public ::testing::Test {
   Shell shell_;
 };
 
-// One kernel of each family, and one that uses every part of the GEMM's source: groups, FP8 output
-// and a bias.
 TEST_F(OldestNvrtc, CompilesKernelsOfEveryFamily) {
   for (const std::vector<std::string>& problem :
        std::vector<std::vector<std::string>>{{"--quantize", "16x7168"}, {"--gemm", "64x512x512"}}) {
