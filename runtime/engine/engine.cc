@@ -194,7 +194,9 @@ Result<Engine::Kernel> Engine::compile(const Wanted& wanted, const cache::Toolch
       compiler_.compile(wanted.emitted.name + ".cu", wanted.emitted.source, wanted.emitted.options);
   if (!output) return tl::unexpected<Error>(output.error());
   const Status valid = validate(output->cubin, wanted.emitted, wanted.identity.architecture);
-  if (!valid) return tl::unexpected<Error>(valid.error());
+  if (!valid)
+    return fail(ErrorCode::kCompileFailed,
+                fmt::format("the compiler's answer is {}", valid.error().message));
   const KernelResources* resources = output->find(wanted.emitted.name);
   if (resources == nullptr)
     return fail(ErrorCode::kCompileFailed,

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string>
+#include <unordered_set>
 #include <utility>
 
 #include "runtime/engine/argument_checks.h"
@@ -77,8 +79,9 @@ TuningTasks tasks_of_model(const std::string& model, const std::string& recipe,
 
 std::vector<tuner::TuningTask> distinct(std::vector<tuner::TuningTask> tasks) {
   std::vector<tuner::TuningTask> once;
+  std::unordered_set<std::string> texts;
   for (tuner::TuningTask& task : tasks)
-    if (std::ranges::find(once, task) == once.end()) once.push_back(std::move(task));
+    if (texts.insert(to_text(task)).second) once.push_back(std::move(task));
   return once;
 }
 
