@@ -131,7 +131,7 @@ TEST_F(CacheKernels, VerifyDoesNotCallAFailedCompileOtherBytes) {
 
 TEST_F(CacheKernels, WhySaysThatAKernelWouldBeFound) {
   const Outcome outcome = shell_.run({"cache", "why", "quantize", "rows=16", "cols=7168", "x=bf16",
-                                      "q=e4m3:1x128", "out=row", "--json"});
+                                      "q=e4m3:1x128:pow2", "out=row", "--json"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(outcome.json().at("hit"), true);
   EXPECT_EQ(outcome.json().at("path"), path());

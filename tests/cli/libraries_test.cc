@@ -8,8 +8,10 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <regex>
+#include <utility>
 
 #include "tests/cli/command.h"
 #include "tests/support/cache_testing.h"
@@ -134,15 +136,16 @@ class WithoutLibarchive : public ::testing::Test {
 };
 
 TEST_F(WithoutLibarchive, ExportAndImportSayWhatToInstall) {
-  const std::string archive = (shell.folder() / "a.tar").string();
-  for (const char* verb : {"export", "import"}) {
-    const Outcome outcome = shell.run({"cache", verb, archive});
+  const fs::path archive = shell.folder() / "a.tar", given = shell.folder() / "given.tar";
+  std::ofstream(given) << "an archive";
+  for (const auto& [verb, file] : {std::pair{"export", archive}, std::pair{"import", given}}) {
+    const Outcome outcome = shell.run({"cache", verb, file.string()});
     EXPECT_EQ(outcome.exit_code, 1) << verb;
     EXPECT_EQ(outcome.out, "") << verb;
     EXPECT_THAT(outcome.err, HasSubstr("\"/nonexistent/libarchive.so.13\" cannot be opened"));
     EXPECT_THAT(outcome.err, HasSubstr("install the package libarchive13"));
-    EXPECT_FALSE(fs::exists(archive)) << verb;
   }
+  EXPECT_FALSE(fs::exists(archive));
 }
 
 TEST_F(WithoutLibarchive, DoctorSaysWhatThatCosts) {

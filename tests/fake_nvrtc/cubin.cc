@@ -9,6 +9,8 @@
 #include <initializer_list>
 #include <vector>
 
+#include "generator/core/identity.h"
+
 namespace octile::fake_nvrtc {
 namespace {
 
@@ -86,17 +88,12 @@ std::string_view kernel_of(std::string_view source) {
   return word_after(source, "#define OCTILE_KERNEL_NAME ");
 }
 
-// FNV-1a of the lines that decide what a kernel does: a digest of the source that a compiler gets
-// equals that of the source that the cache keeps (FORMAT.md section 3).
+// FNV-1a of the text that identifies a kernel: the source that a compiler gets and the one that the
+// cache keeps have the same (FORMAT.md section 3).
 std::uint64_t digest_of(std::string_view source) {
   std::uint64_t digest = 0xcbf29ce484222325;
-  while (!source.empty()) {
-    const std::string_view line = source.substr(0, source.find('\n'));
-    source.remove_prefix(std::min(line.size() + 1, source.size()));
-    if (line.starts_with("#line ") || line.find_first_not_of(" \t") == std::string_view::npos)
-      continue;
-    for (const char c : line) digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  }
+  for (const char c : identity_text(source))
+    digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   return digest;
 }
 

@@ -515,7 +515,7 @@ TEST_F(GemmOutputs, OperandsWithTokensInK) {
     spoil(args);
     refuses(plan, args, parts);
   };
-  refuses_with([](auto& args) { args.tokens = -1; }, {"k is -1", "0 to 2147483647"});
+  refuses_with([](auto& args) { args.tokens = -1; }, {"tokens is -1", "0 to 2147483647"});
   refuses_with([](auto& args) { args.lda = 64; }, {"lda is 64", "0 (meaning 80)", "from 77 on"});
   refuses_with([](auto& args) { args.a_scale_ld = 23; }, {"a_scale_ld is 23", "from 24 on"});
   refuses_with([](auto& args) { args.b_scale_ld = 36; }, {"b_scale_ld is 36", "from 40 on"});

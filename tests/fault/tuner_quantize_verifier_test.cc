@@ -76,7 +76,9 @@ TEST_F(QuantizeVerifierTest, TakesTheRightCodesOfEveryKindAgainAndAgain) {
 TEST_F(QuantizeVerifierTest, SeesWritesOutsideTheOutputs) {
   const auto outside = "1 bytes differ from the host reference; the first, outside of the outputs";
   expect_wrong([](const QuantizeArguments& args) { codes(args)[-1] = 0; }, outside);
-  expect_wrong([](const QuantizeArguments& args) { codes(args)[args.rows * 300] = 0; }, outside);
+  expect_wrong([](const QuantizeArguments& args) { codes(args)[args.rows * 304] = 0; }, outside);
+  // The columns that round a row of codes up are nobody's to write.
+  expect_wrong([](const QuantizeArguments& args) { codes(args)[300] = 0; }, "byte 300 of q");
 }
 
 TEST_F(QuantizeVerifierTest, SeesWhatWasNotWritten) {

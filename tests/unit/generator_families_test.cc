@@ -139,8 +139,8 @@ TEST(Families, EmptyResultsNeedNoLaunch) {
 TEST(TokenAxis, IsTheDimensionThatMayBeDynamic) {
   EXPECT_EQ(token_axis(kGemm), (TokenAxis{"m", kDynamic}));
   EXPECT_EQ(token_axis(kWeightGradient), (TokenAxis{"k", kDynamic}));
-  EXPECT_EQ(token_axis(kQuantize), (TokenAxis{"rows", kDynamic}));
-  EXPECT_EQ(token_axis(kTranspose), (TokenAxis{"rows", 64}));
+  EXPECT_EQ(token_axis(kQuantize), (TokenAxis{"rows", kDynamic, "rows"}));
+  EXPECT_EQ(token_axis(kTranspose), (TokenAxis{"rows", 64, "rows"}));
   EXPECT_EQ(token_axis(with_tokens(kGemm, 300)), (TokenAxis{"m", 300}));
 }
 

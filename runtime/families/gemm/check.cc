@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "generator/core/layout.h"
 #include "runtime/families/gemm/reference.h"
 #include "runtime/families/gemm/tensor_arguments.h"
 #include "runtime/reference/synthetic.h"
@@ -123,10 +124,11 @@ Result<GemmCheck> check_gemm(const GemmProblem& problem, const HostTensor& a, co
   const auto samples = sample_gemm(problem, operands);
   if (!samples) return tl::unexpected<Error>(samples.error());
   GemmCheck check;
+  const std::int64_t ldd = default_ld(problem.d.dtype, problem.n);
   for (const Sample& sample : *samples) {
-    const std::int64_t first = sample.window.row0 * problem.n + sample.window.col0;
+    const std::int64_t first = sample.window.row0 * ldd + sample.window.col0;
     check_sample(problem, sample, static_cast<const char*>(d) + first * size_of(problem.d.dtype),
-                 problem.n, check, scales_of(sample.window, d_scale, round_up(a.rows, 4)));
+                 ldd, check, scales_of(sample.window, d_scale, round_up(a.rows, 4)));
   }
   return check;
 }

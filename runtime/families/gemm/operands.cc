@@ -144,7 +144,7 @@ Status add_outputs(const GpuSession& gpu, const GemmProblem& problem, std::int64
     to = std::move(*buffer);
     return to.fill(0, gpu.stream());
   };
-  Status ok = make(m * problem.n * size_of(problem.d.dtype), slot.d);
+  Status ok = make(m * default_ld(problem.d.dtype, problem.n) * size_of(problem.d.dtype), slot.d);
   if (ok && has_sentry(problem)) ok = make(sizeof(octile_squares), slot.sentry);
   if (ok && is_fp8(problem.d.dtype)) {
     ok =
