@@ -401,7 +401,7 @@ TEST(Problem, GemmShapes) {
 // '_' leaves a count open without quotes in a shell, wherever '?' does; '?' is what is printed.
 TEST(Problem, AnUnderscoreLeavesACountOpen) {
   EXPECT_EQ(to_text(*parse_gemm_shape("_x7168x2048", "blockwise")), kGemm);
-  EXPECT_EQ(to_text(*parse_quantize_shape("_x7168", "blockwise")), kQuantize);
+  EXPECT_EQ(to_text(*parse_quantize_shape("_x7168", "blockwise:f32")), kQuantize);
   EXPECT_EQ(to_text(*parse_problem(with(kGemm, "m=?", "m=_"))), kGemm);
   EXPECT_EQ(to_text(*parse_problem(with(kQuantize, "rows=?", "rows=_"))), kQuantize);
   const std::string wgrad = "gemm m=8 n=8 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128";

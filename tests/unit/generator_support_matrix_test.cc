@@ -425,7 +425,7 @@ TEST(SupportMatrix, NamesTheNearestSupportedProblem) {
             "no bias");
   EXPECT_EQ(nearest("gemm m=64 n=256 k=? a=e4m3:1x128 b=e4m3:1x128 d=bf16 acc=0 promote=128 "
                     "batch=4"),
-            "a number as k");
+            "no batch");
   EXPECT_EQ(nearest("quantize rows=? cols=512 x=e4m3:1x128 q=e4m3:1x128 out=row src=silu"),
             "x=bf16");
   EXPECT_EQ(nearest("dequantize rows=? cols=512 x=e4m3:1x128 q=bf16 out=row group=contiguous"),
@@ -434,12 +434,13 @@ TEST(SupportMatrix, NamesTheNearestSupportedProblem) {
 
 // What is called the nearest is supported, of every refused combination, and the sentence is short.
 TEST(SupportMatrix, TheNearestProblemIsSupported) {
-  int refused = 0;
+  int cells = 0, refused = 0;
   const auto check = [&](const auto& p, const auto& usual, auto rows) {
+    if (++cells % 53 != 0) return;  // a covering part: neighbours differ in one field
     const std::string_view operation = operation_of(p);
     const FieldValues values = field_values(p);
     if (first_match(rows, operation, values).supported) return;
-    if (++refused % 97 != 0) return;  // a covering part: neighbours differ in one field
+    ++refused;
     const auto nearest = nearest_supported(rows, operation, values, field_values(usual));
     ASSERT_TRUE(nearest) << to_text(p);
     EXPECT_TRUE(first_match(rows, operation, nearest->values).supported) << to_text(p);
@@ -451,7 +452,7 @@ TEST(SupportMatrix, TheNearestProblemIsSupported) {
   for_each_gemm([&](const GemmProblem& p) { check(p, GemmProblem{}, gemm_support_rows()); });
   for_each_quantize(
       [&](const QuantizeProblem& p) { check(p, QuantizeProblem{}, quantize_support_rows()); });
-  EXPECT_GT(refused, 1000);
+  EXPECT_GT(refused, 500);
 }
 
 TEST(SupportMatrix, DimensionRules) {

@@ -44,6 +44,12 @@ bool read_part(const std::array<Named<Value>, N>& table, std::string_view& rest,
   return false;
 }
 
+// Returns all three parts.
+std::string full_text(const octile_tensor_type& type) {
+  return std::string(name_of(type.dtype)) + ':' + name_in(kGranularities, type.granularity) + ':' +
+         name_in(kFormats, type.scale_format);
+}
+
 }  // namespace
 
 const char* name_of(octile_dtype type) {
@@ -52,8 +58,11 @@ const char* name_of(octile_dtype type) {
 }
 
 std::string text_of(const octile_tensor_type& type) {
-  return std::string(name_of(type.dtype)) + ':' + name_in(kGranularities, type.granularity) + ':' +
-         name_in(kFormats, type.scale_format);
+  const bool is_default =
+      type.scale_format == OCTILE_SCALE_F32 ||
+      type.scale_format == OCTILE_SCALE_E8M0;  // of 1x32 and 32x32, the only one
+  const std::string text = full_text(type);
+  return is_default ? text.substr(0, text.rfind(':')) : text;
 }
 
 std::string operand_text(const octile_tensor_type& type) {
@@ -66,7 +75,7 @@ octile_tensor_type type_named(const std::string& text, const char* argument) {
   octile_tensor_type type{};
   std::string_view rest = text;
   if (read_part(kDtypes, rest, type.dtype) && read_part(kGranularities, rest, type.granularity) &&
-      read_part(kFormats, rest, type.scale_format) && rest.empty() && text_of(type) == text) {
+      read_part(kFormats, rest, type.scale_format) && rest.empty() && full_text(type) == text) {
     return type;
   }
   refuse(std::string(argument) + " is '" + text +

@@ -14,14 +14,16 @@ namespace octile::binding {
 // The name of a type in problem texts, such as "e4m3".
 const char* name_of(octile_dtype type);
 
-// "e4m3:1x128:pow2", all three parts, as a quantiser's problem text names the type.
+// "e4m3:1x128:pow2", as the canonical text of a quantiser's problem names the type: without a
+// format that is the granularity's default.
 std::string text_of(const octile_tensor_type& type);
 // The same as a GEMM's text names it. GEMMs multiply by fp32 scales, powers of two or not, so their
 // texts tell the two apart no more than tuned configurations do.
 std::string operand_text(const octile_tensor_type& type);
 
-// Reads what text_of() returns. Throws std::invalid_argument, naming the argument, for any other
-// text: what is written into a problem's text are the names of this file, never the caller's.
+// Reads all three parts of a type, such as "e4m3:1x128:f32". Throws std::invalid_argument, naming
+// the argument, for any other text: what is written into a problem's text are the names of this
+// file, never the caller's.
 octile_tensor_type type_named(const std::string& text, const char* argument);
 
 // PyTorch's number of the element type that scales of this format have, and its bytes.
