@@ -97,8 +97,10 @@ function(octile_compile_together target)
     target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   endif()
   foreach(source IN LISTS ARGN)
-    if(NOT EXISTS ${source})
-      continue()  # generated
+    # Generated files are compiled alone, also by a later configuration, which finds them.
+    cmake_path(IS_PREFIX PROJECT_BINARY_DIR ${source} NORMALIZE generated)
+    if(generated)
+      continue()
     endif()
     file(STRINGS ${source} subcommand REGEX "^Command add_" LIMIT_COUNT 1)
     if(NOT subcommand)
