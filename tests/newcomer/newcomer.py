@@ -148,9 +148,10 @@ class Newcomer:
         (work / "here").mkdir(parents=True)
         self.home.mkdir()
         (work / "bin").mkdir()
-        scp = work / "bin/scp"  # the only program of others that an example calls
-        scp.write_text('#!/bin/sh\ntest -s "$1"\n')
-        scp.chmod(0o755)
+        # The programs of others that examples call. The other node of an ssh is this one, with a cache of its own.
+        for name, text in (("scp", 'test -s "$1"'), ("ssh", f'shift; OCTILE_CACHE_DIR={work}/node exec "$@"')):
+            (work / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+            (work / "bin" / name).chmod(0o755)
         (work / "here/problems.txt").write_text("16x512x7168\n")
         for name in ("1x7168x2048", "1x7168"):  # what an unquoted ?x7168x2048 or ?x7168 would become
             (work / "here" / name).touch()
