@@ -320,8 +320,9 @@ constexpr const char* kWeights =
 // lines of memory, and 6 of 8 in three halves of lines, if that is 112 more than a multiple of 128;
 // half of them lie in two lines, and none in three halves, if it is 64 more. The same tiles of 128
 // columns are loaded in all cases.
-// No estimate is below the time in which the card's tensor cores can do the work, and an H20, with a
-// quarter of an H100's rate, gets other picks than a card that differs from it in that rate alone.
+// No estimate is below the time in which the card's tensor cores can do the work, and an H20, with
+// a quarter of an H100's rate, gets other picks than a card that differs from it in that rate
+// alone.
 TEST(CostModel, TheTensorCoresOfTheCardBoundItsEstimates) {
   int picks = 0, others = 0;
   for (const std::string_view recipe : {"blockwise", "rowwise", "mxfp8"}) {
@@ -330,7 +331,8 @@ TEST(CostModel, TheTensorCoresOfTheCardBoundItsEstimates) {
         const GemmProblem p = gemm_problem(*find_recipe(recipe), pass, kDynamic, 4096, 7168);
         for (const DeviceSpec& d : known_devices()) {
           const double most = d.fp8_flops_per_cycle() * d.sm_count * d.clock_ghz * 1e3;  // a us
-          EXPECT_GE(estimate_us(default_config(p, tokens, d), p, tokens, d), flops(p, tokens) / most)
+          EXPECT_GE(estimate_us(default_config(p, tokens, d), p, tokens, d),
+                    flops(p, tokens) / most)
               << d.name << " " << recipe << " " << to_text(p);
         }
         DeviceSpec fast = *find_device("h20");

@@ -57,10 +57,10 @@
  *     sessions of their own. They are no children of the caller: no SIGCHLD and no wait() tells of
  *     them, only one for clones (__WCLONE, __WALL). They end with their library handle, with the
  *     process, and when they have had nothing to do for a minute. If nobody waits for orphans where
- *     the process runs, or it adopts them itself, a second process with its memory exists as long as
- *     a compiler does, and waits for it. If none can be started (the log says so)
- *     or OCTILE_COMPILER=in-process is set, NVRTC compiles in the caller's process and has its
- *     signals meanwhile.
+ *     the process runs, or it adopts them itself, a second process with its memory exists as long
+ * as a compiler does, and waits for it. If none can be started (the log says so) or
+ * OCTILE_COMPILER=in-process is set, NVRTC compiles in the caller's process and has its signals
+ * meanwhile.
  * 15. Exit: a process may exit with handles alive, also while work runs in the background. Nothing
  *     is waited for. The log callback may be called until the process has ended.
  * 16. dlclose leaves the library loaded, and handles usable.
