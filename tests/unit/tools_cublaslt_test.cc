@@ -1,9 +1,10 @@
-// The declarations of cuBLASLt against its own header, if the toolkit has it.
+// The declarations of cuBLASLt against its own header, if it can be compiled: the toolkit has it, and
+// so have the wheels that PyTorch brings, but these lack a header that it includes.
 #include <gtest/gtest.h>
 
 #include "tools/bench/cublaslt_types.h"
 
-#if __has_include(<cublasLt.h>)
+#if __has_include(<cublasLt.h>) && __has_include(<crt/host_defines.h>)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wold-style-cast"
 #include <cublasLt.h>
