@@ -24,6 +24,7 @@ readonly build_packages=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev lib
                          libgmock-dev)
 readonly package_packages=(dpkg-dev file)
 readonly test_packages=(pkg-config python3-venv "${package_packages[@]}")
+readonly torch_packages=(python3-dev)  # torch.compile compiles C++ that includes Python.h
 readonly format_packages=(clang-format-19)
 readonly lint_packages=("${format_packages[@]}" clang-tidy-19)
 readonly fuzz_packages=(clang libclang-rt-dev)
@@ -178,7 +179,8 @@ packages=("${build_packages[@]}")
 case $goal in
   plots) packages=(python3-venv) ;;
   build) ;;
-  test | torch) packages+=("${test_packages[@]}") ;;
+  test) packages+=("${test_packages[@]}") ;;
+  torch) packages+=("${test_packages[@]}" "${torch_packages[@]}") ;;
   package) packages+=("${package_packages[@]}") ;;
   format) packages=("${format_packages[@]}") ;;
   lint) packages+=("${test_packages[@]}" "${lint_packages[@]}") ;;
